@@ -1,0 +1,156 @@
+"""The one door for build settings: what every C++ target of this repository shares.
+
+    load("//tools/bazel:kvatlas.bzl", "kvatlas_library", "kvatlas_test")
+
+kvatlas_library(name, srcs, hdrs, deps, visibility, ...): a cc_library with our warnings as errors and C++20.
+    Includes start at the root of the repository: #include "indexer/base/hash.h". Private to its package
+    unless `visibility` says otherwise. System libraries are @debian//:NAME (tools/bazel/debian.BUILD).
+
+        kvatlas_library(
+            name = "hash",
+            srcs = ["hash.cc"],
+            hdrs = ["hash.h"],
+            visibility = ["//visibility:public"],
+            deps = ["@debian//:absl", "@debian//:xxhash"],
+        )
+
+kvatlas_test(name, srcs, deps, size = "small", gtest = True, ...): a cc_test; GoogleTest, GoogleMock and their
+    main function come by themselves (`gtest = False` for a test with a main function of its own).
+    tags = ["no_sanitizer"] keeps it out of the sanitizer stages of tools/test; tags = ["manual"] out of
+    everything. Data files lie under the test's working directory by their path from the root.
+
+        kvatlas_test(
+            name = "hash_test",
+            srcs = ["hash_test.cc"],
+            deps = [":hash"],
+        )
+
+kvatlas_binary(name, srcs, deps, ...): a cc_binary.
+
+kvatlas_benchmark(name, srcs, deps, ...): a cc_binary with Google Benchmark; it is built with everything,
+    so that it cannot rot, and run by hand. Its source ends in BENCHMARK_MAIN().
+
+kvatlas_proto(name, srcs, deps = [], grpc = True, visibility): .proto files as a C++ library, here or in any
+    other package. Imports are written from the root: import "proto/kvatlas/v1/types.proto"; so are includes:
+    #include "proto/kvatlas/v1/types.pb.h" and, with grpc, "proto/kvatlas/v1/leaf.grpc.pb.h".
+    `deps` are the kvatlas_proto targets of the imported files; google/protobuf/*.proto need none.
+
+        kvatlas_proto(
+            name = "leaf_proto",
+            srcs = ["kvatlas/v1/leaf.proto"],
+            visibility = ["//visibility:public"],
+            deps = [":types_proto"],
+        )
+"""
+
+# Language and include root only: also for generated code.
+_LANGUAGE = ["-std=c++20"]
+
+_COPTS = _LANGUAGE + [
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+] + select({
+    "//tools/bazel:is_clang": [
+        "-Wthread-safety",
+        "-Werror=thread-safety",
+    ],
+    "//conditions:default": [],
+})
+
+# Checked under clang: a target includes only what its own deps declare.
+_FEATURES = ["layering_check"]
+
+def kvatlas_library(name, srcs = [], hdrs = [], deps = [], copts = [], features = [], **kwargs):
+    native.cc_library(
+        name = name,
+        srcs = srcs,
+        hdrs = hdrs,
+        copts = _COPTS + copts,
+        features = _FEATURES + features,
+        linkstatic = True,
+        deps = deps,
+        **kwargs
+    )
+
+def kvatlas_binary(name, srcs = [], deps = [], copts = [], features = [], **kwargs):
+    native.cc_binary(
+        name = name,
+        srcs = srcs,
+        copts = _COPTS + copts,
+        features = _FEATURES + features,
+        deps = deps,
+        **kwargs
+    )
+
+def kvatlas_benchmark(name, srcs = [], deps = [], **kwargs):
+    kvatlas_binary(
+        name = name,
+        srcs = srcs,
+        testonly = True,
+        deps = deps + ["@debian//:benchmark"],
+        **kwargs
+    )
+
+def kvatlas_test(
+        name,
+        srcs = [],
+        deps = [],
+        size = "small",
+        gtest = True,
+        copts = [],
+        features = [],
+        data = [],
+        **kwargs):
+    native.cc_test(
+        name = name,
+        srcs = srcs,
+        size = size,
+        copts = _COPTS + copts,
+        features = _FEATURES + features,
+        data = data + ["//tools/bazel:tsan.supp"],
+        linkstatic = True,
+        deps = deps + (["@debian//:gtest_main"] if gtest else []),
+        **kwargs
+    )
+
+def kvatlas_proto(name, srcs, deps = [], grpc = True, visibility = None, **kwargs):
+    outs_hdrs = []
+    outs_srcs = []
+    for src in srcs:
+        stem = src[:-len(".proto")] if src.endswith(".proto") else fail("%s is not a .proto file" % src)
+        outs_hdrs.append(stem + ".pb.h")
+        outs_srcs.append(stem + ".pb.cc")
+        if grpc:
+            outs_hdrs.append(stem + ".grpc.pb.h")
+            outs_srcs.append(stem + ".grpc.pb.cc")
+
+    # The sources together with what they import, so that a change of either is seen.
+    native.filegroup(
+        name = name + "_files",
+        srcs = srcs + [dep + "_files" for dep in deps],
+        visibility = visibility,
+    )
+
+    command = ["/usr/bin/protoc -I. --cpp_out=$(GENDIR)"]
+    if grpc:
+        command.append("--plugin=protoc-gen-grpc=/usr/bin/grpc_cpp_plugin --grpc_out=$(GENDIR)")
+    command += ["$(location %s)" % src for src in srcs]
+    native.genrule(
+        name = name + "_cpp",
+        srcs = srcs + [dep + "_files" for dep in deps],
+        outs = outs_hdrs + outs_srcs,
+        cmd = " ".join(command),
+        message = "Generating C++ for",
+    )
+
+    native.cc_library(
+        name = name,
+        srcs = outs_srcs,
+        hdrs = outs_hdrs,
+        copts = _LANGUAGE + ["-w"],
+        linkstatic = True,
+        visibility = visibility,
+        deps = deps + (["@debian//:grpc++"] if grpc else ["@debian//:protobuf"]),
+        **kwargs
+    )
