@@ -1,0 +1,30 @@
+#include "indexer/base/clock.h"
+
+#include <random>
+
+namespace kvatlas {
+namespace {
+
+class RealClock : public Clock {
+ public:
+  Time Now() const override { return std::chrono::steady_clock::now().time_since_epoch(); }
+};
+
+}  // namespace
+
+const Clock& Clock::Real() {
+  static const auto& clock = *new RealClock;
+  return clock;
+}
+
+uint64_t WallTimeNs() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
+}
+
+uint64_t RandomInstanceId() {
+  std::random_device device;
+  return (uint64_t{device()} << 32) | device();
+}
+
+}  // namespace kvatlas

@@ -1,0 +1,44 @@
+// What time is it? Asked of a `Clock`, never of the machine, so that tests and simulations own time.
+
+#ifndef KVATLAS_INDEXER_BASE_CLOCK_H_
+#define KVATLAS_INDEXER_BASE_CLOCK_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+
+namespace kvatlas {
+
+// Nanoseconds since an arbitrary start; never goes back.
+using Time = std::chrono::nanoseconds;
+using Duration = std::chrono::nanoseconds;
+
+// *Threads*: `Now` may be called from any.
+class Clock {
+ public:
+  virtual ~Clock() = default;
+  virtual Time Now() const = 0;
+
+  // The machine's monotonic clock.
+  static const Clock& Real();
+};
+
+// Time that moves when told.
+class ManualClock : public Clock {
+ public:
+  Time Now() const override { return Time(now_ns_.load(std::memory_order_relaxed)); }
+  void Advance(Duration by) { now_ns_.fetch_add(by.count(), std::memory_order_relaxed); }
+
+ private:
+  std::atomic<int64_t> now_ns_{0};
+};
+
+// Wall time in ns since the Unix epoch: for epochs and log lines, never for intervals.
+uint64_t WallTimeNs();
+
+// A number that no other process has, for a stream's instance id.
+uint64_t RandomInstanceId();
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_INDEXER_BASE_CLOCK_H_

@@ -1,0 +1,36 @@
+#include "indexer/base/event.h"
+
+#include "indexer/base/hash.h"
+
+namespace kvatlas {
+namespace {
+
+struct CountBlocks {
+  size_t operator()(const Stored& stored) const { return stored.blocks.size(); }
+  size_t operator()(const Removed& removed) const { return removed.blocks.size(); }
+  size_t operator()(const Cleared&) const { return 0; }
+};
+
+}  // namespace
+
+size_t BlockCount(const Event& event) { return std::visit(CountBlocks{}, event); }
+
+size_t BlockCount(const Batch& batch) {
+  size_t count = 0;
+  for (const Event& event : batch.events) count += BlockCount(event);
+  return count;
+}
+
+void Digest::Add(Tier tier, SequenceHash block) {
+  OfTier& of_tier = tiers[static_cast<int>(tier)];
+  of_tier.blocks += 1;
+  of_tier.sum += DigestTerm(block);
+}
+
+void Digest::Subtract(Tier tier, SequenceHash block) {
+  OfTier& of_tier = tiers[static_cast<int>(tier)];
+  of_tier.blocks -= 1;
+  of_tier.sum -= DigestTerm(block);
+}
+
+}  // namespace kvatlas

@@ -1,0 +1,30 @@
+// How deep does a holder reach into a prompt, and how far can the answer be trusted?
+
+#ifndef KVATLAS_INDEXER_BASE_OVERLAP_H_
+#define KVATLAS_INDEXER_BASE_OVERLAP_H_
+
+#include <cstdint>
+
+#include "indexer/base/ids.h"
+
+namespace kvatlas {
+
+// `blocks` is the largest d such that the holder has the prompt's first d blocks, each in at least one
+// of the tiers asked for.
+struct Overlap {
+  HolderIndex holder{0};
+  uint32_t blocks = 0;
+
+  friend bool operator==(const Overlap&, const Overlap&) = default;
+};
+
+// How sure an answer about a holder is.
+enum class Trust : uint8_t {
+  kExact = 0,     // never over-counts; equal to the engine's contents once the stream is quiet
+  kDegraded = 1,  // a gap or a difference is being repaired
+  kStale = 2,     // the stream has been silent for longer than its lease
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_INDEXER_BASE_OVERLAP_H_

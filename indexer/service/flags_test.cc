@@ -1,0 +1,193 @@
+#include "indexer/service/flags.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <sstream>
+
+#include "indexer/service/version.h"
+
+namespace kvatlas {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class FlagsTest : public ::testing::Test {
+ protected:
+  FlagsTest() : flags_("kvatlas-test", "A test.") {
+    flags_.Add("cell", &cell_, "name of the cell");
+    flags_.Add("exact", &exact_, "exact answers");
+    flags_.Add("shift", &shift_, "a signed number");
+    flags_.Add("big", &big_, "a wide number");
+    flags_.Add("shards", &shards_, "number of shards", 1, 64);
+    flags_.Add("seed", &seed_, "any seed");
+    flags_.Add("load", &load_, "fraction", 0.0, 1.0);
+    flags_.Add("ttl", &ttl_, "lease", absl::Milliseconds(1), absl::Hours(1));
+    flags_.Add("grpc", &grpc_, "address");
+    flags_.Add("names", &names_, "names");
+    flags_.Add("parents", &parents_, "addresses");
+    flags_.AddChoice("index", &index_, "structure", {"atlas", "radix"});
+  }
+
+  std::optional<int> Parse(std::vector<const char*> arguments) {
+    arguments.insert(arguments.begin(), "argv0");
+    out_.str("");
+    err_.str("");
+    return flags_.Parse(static_cast<int>(arguments.size()), arguments.data(), out_, err_);
+  }
+
+  std::string cell_ = "c0";
+  bool exact_ = false;
+  int32_t shift_ = -1;
+  int64_t big_ = 0;
+  uint32_t shards_ = 4;
+  uint64_t seed_ = 42;
+  double load_ = 0.5;
+  absl::Duration ttl_ = absl::Seconds(10);
+  Address grpc_{"127.0.0.1", 7410};
+  std::vector<std::string> names_;
+  std::vector<Address> parents_ = {{"p", 1}};
+  std::string index_ = "atlas";
+  FlagSet flags_;
+  std::ostringstream out_;
+  std::ostringstream err_;
+};
+
+TEST_F(FlagsTest, NothingGivenKeepsDefaults) {
+  EXPECT_EQ(Parse({}), std::nullopt);
+  EXPECT_EQ(cell_, "c0");
+  EXPECT_EQ(shards_, 4u);
+  EXPECT_THAT(out_.str() + err_.str(), IsEmpty());
+}
+
+TEST_F(FlagsTest, EveryTypeIsReadWithAnEqualsSign) {
+  EXPECT_EQ(Parse({"--cell=a=b", "--exact=true", "--shift=-7", "--big=-9000000000", "--shards=64",
+                   "--seed=18446744073709551615", "--load=0.25", "--ttl=1m30s", "--grpc=[::1]:0",
+                   "--names=a,b", "--parents=x:1,y:2", "--index=radix"}),
+            std::nullopt)
+      << err_.str();
+  EXPECT_EQ(cell_, "a=b");
+  EXPECT_TRUE(exact_);
+  EXPECT_EQ(shift_, -7);
+  EXPECT_EQ(big_, -9000000000);
+  EXPECT_EQ(shards_, 64u);
+  EXPECT_EQ(seed_, std::numeric_limits<uint64_t>::max());
+  EXPECT_EQ(load_, 0.25);
+  EXPECT_EQ(ttl_, absl::Seconds(90));
+  EXPECT_EQ(grpc_, (Address{"::1", 0}));
+  EXPECT_THAT(names_, ElementsAre("a", "b"));
+  EXPECT_THAT(parents_, ElementsAre(Address{"x", 1}, Address{"y", 2}));
+  EXPECT_EQ(index_, "radix");
+}
+
+TEST_F(FlagsTest, EveryTypeIsReadAsTheNextArgument) {
+  EXPECT_EQ(Parse({"--cell", "[a]", "--exact", "--shift", "-7", "--ttl", "250ms", "--names", "a"}),
+            std::nullopt)
+      << err_.str();
+  EXPECT_EQ(cell_, "[a]");
+  EXPECT_TRUE(exact_);
+  EXPECT_EQ(shift_, -7);
+  EXPECT_EQ(ttl_, absl::Milliseconds(250));
+  EXPECT_THAT(names_, ElementsAre("a"));
+}
+
+TEST_F(FlagsTest, BoolStandsAloneOrTakesAValue) {
+  EXPECT_EQ(Parse({"--exact", "--cell=x"}), std::nullopt);
+  EXPECT_TRUE(exact_);
+  EXPECT_EQ(Parse({"--exact", "false"}), std::nullopt);
+  EXPECT_FALSE(exact_);
+  EXPECT_EQ(Parse({"--exact=maybe"}), 2);
+  EXPECT_THAT(err_.str(), HasSubstr("--exact=maybe: must be true or false"));
+}
+
+TEST_F(FlagsTest, EmptyValueTakesNoNeighbour) {
+  EXPECT_EQ(Parse({"--parents=", "--cell=", "--shards=8"}), std::nullopt) << err_.str();
+  EXPECT_THAT(parents_, IsEmpty());
+  EXPECT_EQ(cell_, "");
+  EXPECT_EQ(shards_, 8u);
+  EXPECT_EQ(Parse({"--exact="}), 2);
+}
+
+TEST_F(FlagsTest, LastOfARepeatedFlagCounts) {
+  EXPECT_EQ(Parse({"--shards=8", "--shards=9"}), std::nullopt);
+  EXPECT_EQ(shards_, 9u);
+}
+
+TEST_F(FlagsTest, BadValueIsRefusedByNameOnOneLine) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"--shards=0", "in 1..64"},
+      {"--shards=65", "in 1..64"},
+      {"--shards=-1", "in 1..64"},
+      {"--shards=1.5", "in 1..64"},
+      {"--shards=4x", "not a number"},
+      {"--shards=", "not a number"},
+      {"--shards= 4", "not a number"},
+      {"--seed=18446744073709551616", "must be an integer in 0..18446744073709551615"},
+      {"--shift=2147483648", "..2147483647"},
+      {"--load=1.01", "must be in 0..1"},
+      {"--load=nan", "must be in 0..1"},
+      {"--ttl=10", "not a duration"},
+      {"--ttl=-1s", "must be in 1ms..1h"},
+      {"--ttl=2h", "must be in 1ms..1h"},
+      {"--grpc=:80", "no host"},
+      {"--grpc=h:70000", "0..65535"},
+      {"--names=a,,b", "empty element"},
+      {"--parents=x:1,y", "\"y\""},
+      {"--index=tree", "must be one of atlas, radix"},
+  };
+  for (const auto& [argument, why] : cases) {
+    EXPECT_EQ(Parse({argument}), 2) << argument;
+    const std::string message = err_.str();
+    EXPECT_THAT(message, HasSubstr(std::string("kvatlas-test: flag ") + argument + ": "));
+    EXPECT_THAT(message, HasSubstr(why));
+    EXPECT_EQ(message.find('\n'), message.size() - 1) << message;
+    EXPECT_THAT(out_.str(), IsEmpty());
+  }
+}
+
+TEST_F(FlagsTest, UnknownFlagIsRefusedByName) {
+  for (const char* argument : {"--shard=4", "--shard", "-s", "-shards=4", "--help2"}) {
+    EXPECT_EQ(Parse({argument}), 2);
+    EXPECT_THAT(err_.str(), HasSubstr(std::string("unknown flag ") + argument));
+  }
+}
+
+TEST_F(FlagsTest, StrayArgumentIsRefusedByName) {
+  EXPECT_EQ(Parse({"--cell=a", "extra"}), 2);
+  EXPECT_THAT(err_.str(), HasSubstr("stray argument extra"));
+}
+
+TEST_F(FlagsTest, MissingValueIsRefusedByName) {
+  EXPECT_EQ(Parse({"--cell"}), 2);
+  EXPECT_THAT(err_.str(), HasSubstr("--cell"));
+}
+
+TEST_F(FlagsTest, HelpShowsEveryFlagWithItsDefault) {
+  EXPECT_EQ(Parse({"--help"}), 0);
+  EXPECT_THAT(out_.str(), HasSubstr("--grpc HOST:PORT\n      address (default: 127.0.0.1:7410)"));
+  EXPECT_THAT(out_.str(), HasSubstr("--index atlas|radix"));
+  EXPECT_THAT(out_.str(), HasSubstr("--ttl DURATION\n      lease (default: 10s)"));
+  EXPECT_THAT(err_.str(), IsEmpty());
+}
+
+TEST_F(FlagsTest, VersionNamesTheProgram) {
+  EXPECT_EQ(Parse({"--version"}), 0);
+  EXPECT_EQ(out_.str(), std::string("kvatlas-test ") + kVersion + "\n");
+}
+
+TEST_F(FlagsTest, ParseOrExitExits) {
+  const char* const help[] = {"argv0", "--help"};
+  EXPECT_EXIT(flags_.ParseOrExit(2, help), ::testing::ExitedWithCode(0), "");
+  const char* const bad[] = {"argv0", "--shards=0"};
+  EXPECT_EXIT(flags_.ParseOrExit(2, bad), ::testing::ExitedWithCode(2), "--shards=0");
+}
+
+TEST_F(FlagsTest, DeclaringAFlagTwiceIsABug) {
+  EXPECT_DEATH(flags_.Add("cell", &cell_, "again"), "--cell is declared twice");
+  EXPECT_DEATH(flags_.Add("help", &cell_, "again"), "--help is declared twice");
+}
+
+}  // namespace
+}  // namespace kvatlas

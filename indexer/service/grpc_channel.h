@@ -1,0 +1,44 @@
+// How does this process reach a gRPC server?
+//
+// A channel that notices a dead peer by keepalive and comes back quickly after a restart.
+//
+// Threads: the channel may be used from any.
+// Truth: no call is retried here; a call on a broken channel fails with UNAVAILABLE unless it waits
+//     for readiness. Environment proxies are not used.
+//
+// Example:
+//   std::shared_ptr<grpc::Channel> channel = MakeChannel(address.ToString());
+//   auto stub = proto::Leaf::NewStub(channel);
+
+#ifndef KVATLAS_INDEXER_SERVICE_GRPC_CHANNEL_H_
+#define KVATLAS_INDEXER_SERVICE_GRPC_CHANNEL_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/time/time.h"
+
+namespace grpc {
+class Channel;
+}  // namespace grpc
+
+namespace kvatlas {
+
+struct GrpcChannelOptions {
+  int message_bytes_max = 16 << 20;  // each way, as in GrpcServerOptions
+  absl::Duration keepalive_time = absl::Seconds(10);
+  absl::Duration keepalive_timeout = absl::Seconds(5);
+  absl::Duration backoff_initial = absl::Milliseconds(50);  // gRPC 1.51 raises it to 100 ms
+  absl::Duration backoff_max = absl::Seconds(1);
+  absl::Duration connect_timeout = absl::Seconds(2);
+  bool own_connection = false;  // true: shares no connection with other channels to this target
+};
+
+// `target` is HOST:PORT, or a gRPC name such as "dns:///leaves.example:7410". Never fails: a target
+// that cannot be reached shows up in its calls.
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target,
+                                           const GrpcChannelOptions& options = {});
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_INDEXER_SERVICE_GRPC_CHANNEL_H_

@@ -1,0 +1,85 @@
+// How does this process serve gRPC?
+//
+// A listening server with what every binary needs: the standard health service, reflection, message
+// and keepalive limits, a port that is really ours, and a stop that lets calls finish.
+// The header costs no gRPC headers.
+//
+// Threads: gRPC's own run the services. `Register`, then `Start`, in one thread; the rest from any.
+// Bounds: a message over `message_bytes_max` fails its call with RESOURCE_EXHAUSTED; `Stop` takes
+// at
+//     most its deadline plus the time handlers need to notice that they were cancelled.
+// Lifetime: services outlive the server. Synchronous and callback services only: completion queues
+//     are not served.
+//
+// Example:
+//   GrpcServer grpc({.listen = {"127.0.0.1", 7410}});
+//   grpc.Register(&leaf_service, "kvatlas.v1.Leaf");
+//   if (absl::Status status = grpc.Start(); !status.ok()) return service.Fail(status);
+//   grpc.SetHealth(Health::kServing);
+//   service.WaitForSignal();
+//   grpc.Stop(absl::Seconds(5));
+
+#ifndef KVATLAS_INDEXER_SERVICE_GRPC_SERVER_H_
+#define KVATLAS_INDEXER_SERVICE_GRPC_SERVER_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "indexer/service/address.h"
+#include "indexer/service/health.h"
+
+namespace grpc {
+class Service;
+}  // namespace grpc
+
+namespace kvatlas {
+
+struct GrpcServerOptions {
+  Address listen;
+  int message_bytes_max = 16 << 20;                   // each way
+  absl::Duration keepalive_time = absl::Seconds(10);  // silence before a ping to the client
+  absl::Duration keepalive_timeout =
+      absl::Seconds(5);                               // unanswered ping before the connection ends
+  absl::Duration client_ping_min = absl::Seconds(1);  // clients that ping faster are cut off
+  bool reflection = true;
+};
+
+class GrpcServer {
+ public:
+  explicit GrpcServer(GrpcServerOptions options);
+  ~GrpcServer();  // Stop(0)
+
+  GrpcServer(const GrpcServer&) = delete;
+  GrpcServer& operator=(const GrpcServer&) = delete;
+
+  // Serves `service`; with a full name ("kvatlas.v1.Leaf"), health checks may ask for it by name.
+  void Register(grpc::Service* service, std::string full_name = "");
+
+  // Listens and serves. Health says NOT_SERVING until `SetHealth(kServing)`, but for an instant
+  // while starting, when gRPC itself says SERVING. UNAVAILABLE, naming the address, if it cannot be
+  // had: a port is never shared with another process. May be called once.
+  absl::Status Start();
+
+  // Where it listens, with the port that was taken. REQUIRES: `Start` was OK.
+  const Address& address() const { return address_; }
+
+  // What the health service answers, for the whole ("") and for each name.
+  void SetHealth(Health health);
+
+  // Takes no new calls, waits for those running, cancels what is left after `deadline`, and returns
+  // when all have ended. A stream that never ends by itself costs the whole deadline. Idempotent.
+  void Stop(absl::Duration deadline);
+
+ private:
+  struct Impl;
+
+  const GrpcServerOptions options_;
+  Address address_;  // written by Start
+  const std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_INDEXER_SERVICE_GRPC_SERVER_H_

@@ -1,0 +1,90 @@
+// How does a binary start, say that it is ready, and stop?
+//
+// `ServiceMain` is what every main() has in common: the flags all share, signals, the ready line.
+//   --log_level, --log_format   see log.h
+//   --stop_deadline             how long running calls may take to finish
+//   --ready_file PATH           the ready line goes there too, whole, by rename
+//   --exit_with_parent          SIGTERM when the thread that started this process ends (Linux), so
+//                               that a dead cluster runner leaves no orphans
+//
+// Signals: the first SIGINT or SIGTERM ends `WaitForSignal`, for a graceful stop; the second ends
+// the
+//     process at once with status 128 + its number. SIGPIPE does nothing: writes say EPIPE instead.
+//     Children do not inherit any of this.
+// Threads: one `ServiceMain` per process, made in main() before other threads; `RequestStop` and
+//     `stopping` from any.
+//
+// Example:
+//   int main(int argc, char** argv) {
+//     kvatlas::ServiceMain service("kvatlas-leaf", "The index of one cell.");
+//     kvatlas::Address grpc_address{"127.0.0.1", 7410};
+//     service.flags().Add("grpc", &grpc_address, "address for gRPC");
+//     service.Start(argc, argv);
+//     kvatlas::GrpcServer grpc({.listen = grpc_address});
+//     if (absl::Status status = grpc.Start(); !status.ok()) return service.Fail(status);
+//     service.Ready({{"grpc", grpc.address()}});
+//     service.WaitForSignal();
+//     grpc.Stop(service.stop_deadline());
+//     return 0;
+//   }
+
+#ifndef KVATLAS_INDEXER_SERVICE_SERVICE_MAIN_H_
+#define KVATLAS_INDEXER_SERVICE_SERVICE_MAIN_H_
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "indexer/service/address.h"
+#include "indexer/service/flags.h"
+
+namespace kvatlas {
+
+class ServiceMain {
+ public:
+  // `program` as in the ready line; logs leave out its "kvatlas-".
+  ServiceMain(std::string program, std::string about);
+
+  ServiceMain(const ServiceMain&) = delete;
+  ServiceMain& operator=(const ServiceMain&) = delete;
+
+  // For the binary's own flags, before `Start`.
+  FlagSet& flags() { return flags_; }
+
+  // Parses flags (and exits, where they say so), then sets up logs and signals.
+  void Start(int argc, const char* const* argv);
+
+  // Prints one line on stdout, for scripts to wait for, and writes --ready_file. For example
+  //   kvatlas-leaf ready grpc=127.0.0.1:7410 http=127.0.0.1:8090
+  // An error is of the file only.
+  absl::Status Ready(const std::vector<std::pair<std::string, Address>>& addresses);
+
+  // Logs `status` and returns the status to exit with, 1.
+  int Fail(const absl::Status& status);
+
+  // Blocks until a signal arrives or `RequestStop` is called. Returns the signal, or 0.
+  int WaitForSignal();
+  // The same for at most `timeout`; nothing, if that ran out.
+  std::optional<int> WaitForSignal(absl::Duration timeout);
+
+  // As a first signal would, from within; a signal after it still counts as the first.
+  void RequestStop();
+  bool stopping() const;
+
+  absl::Duration stop_deadline() const { return stop_deadline_; }
+
+ private:
+  FlagSet flags_;
+  std::string log_level_ = "info";
+  std::string log_format_ = "logfmt";
+  absl::Duration stop_deadline_ = absl::Seconds(5);
+  std::string ready_file_;
+  bool exit_with_parent_ = false;
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_INDEXER_SERVICE_SERVICE_MAIN_H_

@@ -1,0 +1,70 @@
+// What carries a stream of holdings? Two small interfaces, whatever is in between: in-process, gRPC, and
+// others later.
+//
+//   StreamSender ─▶ SenderLink ══ transport ══ ReceiverSession ─▶ StreamReceiver
+//
+// *Threads*: stated per method.
+
+#ifndef KVATLAS_INDEXER_STREAM_LINK_H_
+#define KVATLAS_INDEXER_STREAM_LINK_H_
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "indexer/stream/messages.h"
+
+namespace kvatlas {
+
+// The receiving side of one connection, made by a `StreamAcceptor` per connection.
+class ReceiverSession {
+ public:
+  virtual ~ReceiverSession() = default;
+  // A message from the sender. Called one at a time per session, from a transport's thread. A status other than OK
+  // closes the connection after what was replied.
+  virtual absl::Status OnMessage(SenderMessage message) = 0;
+};
+
+// Sends a message to the sender; callable from any thread until the session is destroyed; never blocks. Messages
+// after the connection's end are dropped.
+using ReplyFn = std::function<void(ReceiverMessage)>;
+
+// Accepts connections: a leaf or a hierarchy node implements it.
+class StreamAcceptor {
+ public:
+  virtual ~StreamAcceptor() = default;
+  // Any thread. The session is destroyed when the connection ends.
+  virtual std::unique_ptr<ReceiverSession> Accept(ReplyFn reply) = 0;
+};
+
+// What the owner of a `SenderLink` is told, from the link's own thread(s), one call at a time.
+class SenderLinkObserver {
+ public:
+  virtual ~SenderLinkObserver() = default;
+  virtual void OnConnected() = 0;
+  virtual void OnDisconnected(const absl::Status& why) = 0;
+  virtual void OnMessage(ReceiverMessage message) = 0;
+  // Room to write again after `Write` returned false.
+  virtual void OnWritable() = 0;
+};
+
+// The sending side: connects, reconnects with backoff until destroyed, and carries messages in order.
+class SenderLink {
+ public:
+  virtual ~SenderLink() = default;
+  // Starts connecting. `observer` outlives the link.
+  virtual void Start(SenderLinkObserver* observer) = 0;
+  // Any thread; never blocks. False: not connected, or the buffer is full (then `OnWritable` follows); the message was not
+  // taken.
+  virtual bool Write(const SenderMessage& message) = 0;
+  // Closes this connection and connects again after the backoff.
+  virtual void Reset() = 0;
+  // Ends: what was written is flushed for at most `flush_for`; no calls to the observer after it returns.
+  virtual void Stop(std::chrono::nanoseconds flush_for) = 0;
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_INDEXER_STREAM_LINK_H_

@@ -1,0 +1,103 @@
+// How does a stream of holdings become the truth about one holder? The receiving end: a state machine
+// without I/O. Messages and the time go in, messages come out; what it learns goes into a `HoldingsSink`.
+//
+// *Place*: one per (holder, domain) at a leaf or a hierarchy node, kept across connections, so that a sender
+// that reconnects goes on where it was.
+// *Truth*: applies every batch of an epoch once and in order. A gap, a digest that differs or a broken
+// snapshot make the trust `kDegraded` and lead to one `Need` at a time, repeated after `retry_after`. Until repaired
+// holdings stay; after `repair_timeout` they are dropped.
+// *Threads*: none; the caller serialises.
+// *Bounds*: `ReceiverOptions`; a snapshot's parts are applied as they come, and what they name is remembered
+// (16 bytes a block) until the last part.
+
+#ifndef KVATLAS_INDEXER_STREAM_RECEIVER_H_
+#define KVATLAS_INDEXER_STREAM_RECEIVER_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "indexer/base/clock.h"
+#include "indexer/base/event.h"
+#include "indexer/base/ids.h"
+#include "indexer/base/overlap.h"
+#include "indexer/base/tier.h"
+#include "indexer/stream/messages.h"
+
+namespace kvatlas {
+
+// Where a receiver puts what it learns about its holder.
+class HoldingsSink {
+ public:
+  virtual ~HoldingsSink() = default;
+  // RESOURCE_EXHAUSTED: shed; the receiver suspends digests and asks for a snapshot later.
+  virtual absl::Status Apply(const Event& event) = 0;
+  virtual void SetLoad(const Load& load) = 0;
+  // Every (tier, block) held now, for the end of a snapshot.
+  virtual void ForEachHeld(const std::function<void(SequenceHash, TierMask)>& visit) = 0;
+  virtual Digest CurrentDigest() = 0;
+};
+
+struct ReceiverOptions {
+  uint64_t credit_batches = 64;
+  Duration retry_after = std::chrono::seconds(1);        // a `Need` is repeated after this
+  Duration repair_timeout = std::chrono::seconds(30);    // then what is not confirmed is dropped
+  Duration lease_ttl = std::chrono::seconds(10);         // silence after which the holder is masked
+  Duration shed_retry = std::chrono::seconds(60);        // between snapshots asked for because of shedding
+};
+
+struct ReceiverStats {
+  uint64_t batches_applied = 0;
+  uint64_t batches_duplicate = 0;
+  uint64_t blocks_applied = 0;
+  uint64_t gaps = 0;
+  uint64_t replays_asked = 0;
+  uint64_t snapshots_asked = 0;
+  uint64_t snapshots_applied = 0;
+  uint64_t digests_equal = 0;
+  uint64_t digests_different = 0;
+  uint64_t repairs_timed_out = 0;
+  uint64_t hellos_refused = 0;
+};
+
+class StreamReceiver {
+ public:
+  // `sink` outlives the receiver.
+  StreamReceiver(const ReceiverOptions& options, HoldingsSink* sink);
+  ~StreamReceiver();
+
+  // A message from the sender; answers are appended to `out`. A `Hello` may come at any time (a new
+  // connection): it is welcomed or refused by epoch and instance id; contract, block size and schedule are
+  // the caller's to check before. INVALID_ARGUMENT: what no correct sender would say (before a hello, over a
+  // bound); nothing changed, and the caller closes the connection.
+  absl::Status OnMessage(const SenderMessage& message, Time now, std::vector<ReceiverMessage>* out);
+
+  // The connection is gone. Lease and repair clocks go on.
+  void OnDisconnected(Time now);
+
+  // Time passes: repeats a `Need`, gives up a repair. To be called at least every second.
+  void Tick(Time now, std::vector<ReceiverMessage>* out);
+
+  // The lease ran out: nothing heard for `lease_ttl`.
+  bool Expired(Time now) const;
+  // When the sender was last heard.
+  Time last_heard() const;
+  // The sender said goodbye.
+  bool gone() const;
+
+  Trust trust(Time now) const;
+  Epoch epoch() const;
+  uint64_t instance_id() const;
+  BatchNumber applied() const;
+  const ReceiverStats& stats() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_INDEXER_STREAM_RECEIVER_H_

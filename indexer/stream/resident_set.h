@@ -1,0 +1,49 @@
+// What does this holder hold right now? The sender's own memory of its holdings: the source of snapshots
+// and digests.
+//
+// *Truth*: a set of (tier, block) with each block's position and parent. Copies are not counted here.
+// *Threads*: none; the caller serialises.
+// *Cost*: constant per block; about 32 bytes a distinct block.
+
+#ifndef KVATLAS_INDEXER_STREAM_RESIDENT_SET_H_
+#define KVATLAS_INDEXER_STREAM_RESIDENT_SET_H_
+
+#include <cstddef>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "indexer/base/event.h"
+#include "indexer/base/ids.h"
+#include "indexer/base/tier.h"
+
+namespace kvatlas {
+
+class ResidentSet {
+ public:
+  // What an event really changes: the event less what has no effect. Empty when nothing does. The set is
+  // changed accordingly. A stored run is cut where blocks in it are already held.
+  std::vector<Event> Apply(const Event& event);
+
+  // Tiers the block is in; empty when it is not held.
+  TierMask TiersOf(SequenceHash block) const;
+
+  // Everything held, as runs as long as can be, each of at most `kBatchBlocksMax` blocks.
+  std::vector<Stored> AsRuns() const;
+
+  const Digest& digest() const { return digest_; }
+  // Distinct blocks.
+  size_t size() const { return blocks_.size(); }
+
+ private:
+  struct Entry {
+    SequenceHash parent;
+    Position position;
+    TierMask tiers;
+  };
+  absl::flat_hash_map<SequenceHash, Entry> blocks_;
+  Digest digest_;
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_INDEXER_STREAM_RESIDENT_SET_H_
