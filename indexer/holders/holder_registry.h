@@ -1,0 +1,199 @@
+// Who are the holders of this process, and what does each hold? Streams of many senders come in, one
+// index per domain is kept from them under leases, and questions are answered.
+//
+//   connection ─▶ session ─▶ StreamReceiver (one per holder and domain) ─▶ Index (one per domain)
+//                                                                             │ changes
+//   query ─▶ FindOverlaps ─▶ Index ─▶ holders' trust, age, load               ▼
+//                                                                          DomainObserver
+//
+// *Place*: a leaf has one with worker ranks as holders, a hierarchy node one with cells as holders. It is
+// the `StreamAcceptor` behind their transports.
+// *Truth*: the first hello of a domain fixes its block size; a contradiction, another hash contract or
+// another schedule is refused with FAILED_PRECONDITION and a reason for both sides. A receiver is kept
+// across connections, so that a sender that reconnects goes on where it was; a new connection of a stream
+// replaces the older one, whose late messages have no effect. A holder that is silent for `lease_ttl` is
+// in no answer from that moment, and is as it was when it resumes. After `sweep_after` more it is
+// forgotten. Goodbye forgets it at once.
+// *Threads*: any thread may call everything. Messages of one holder are serialised by its own mutex;
+// queries take none of those and run beside ingest. The owner calls `Tick` from a timer.
+// *Cost*: a query costs what the index costs, a short lock to get the table of holders, and a short lock
+// per holder reported. The table is copied when a holder comes or goes: 16 bytes a holder.
+// *Bounds*: `HolderRegistryOptions`. A domain, once there, stays, so that its block size does.
+//
+// Example:
+//   HolderRegistry registry({.contract_id = HashContract().Id()});
+//   std::unique_ptr<ReceiverSession> session = registry.Accept(reply);   // a transport does this
+//   absl::StatusOr<OverlapAnswer> answer = registry.FindOverlaps({"llama-70b", ""}, {.blocks = hashes});
+
+#ifndef KVATLAS_INDEXER_HOLDERS_HOLDER_REGISTRY_H_
+#define KVATLAS_INDEXER_HOLDERS_HOLDER_REGISTRY_H_
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "indexer/base/clock.h"
+#include "indexer/base/domain.h"
+#include "indexer/base/event.h"
+#include "indexer/base/ids.h"
+#include "indexer/base/overlap.h"
+#include "indexer/base/tier.h"
+#include "indexer/index/index.h"
+#include "indexer/stream/link.h"
+#include "indexer/stream/receiver.h"
+
+namespace kvatlas {
+
+// Told of what the holders of one domain really hold and of how busy they are. Coverage lives on it.
+//
+// *Truth*: what a masked holder has counts as gone: it is told as lost when the lease runs out and as
+// gained when the holder resumes. So the sum of what was told is what queries can see.
+// *Threads*: called by whoever writes, in order per holder, with locks held: it must be quick and must
+// not call the registry or the index.
+class DomainObserver {
+ public:
+  virtual ~DomainObserver() = default;
+  // `holder` had the block in tiers `before` and has it in `after`; they differ.
+  virtual void OnChanged(HolderIndex holder, SequenceHash block, Position position, TierMask before,
+                         TierMask after) = 0;
+  // The holder's load as of now; nothing: it is masked or gone.
+  virtual void OnLoad(HolderIndex holder, const std::optional<Load>& load) = 0;
+};
+
+struct HolderRegistryOptions {
+  std::string index_name = "flat";  // as `MakeIndex` knows it
+  IndexOptions index;               // per domain
+  ReceiverOptions receiver;
+  std::string contract_id;  // `HashContract::Id()`
+  std::string schedule;     // expected of senders: "" at a leaf, `WaypointSchedule::Name()` above
+  Duration sweep_after = std::chrono::minutes(5);  // after the lease ran out
+  uint64_t sweep_blocks_per_tick = 1 << 16;
+  uint32_t domains_max = 1024;
+  uint32_t holders_max = 1 << 16;  // per domain; 0 is no limit of ours
+  const Clock* clock = &Clock::Real();
+  // Called once per domain, before its first change; may return null. The observer outlives the registry.
+  std::function<DomainObserver*(const Domain& domain, uint32_t block_size)> observe;
+};
+
+// What a holder said of itself at its last hello.
+struct HolderInfo {
+  HolderId id;
+  std::string address;  // where the holder itself answers queries; may be empty
+  std::vector<std::pair<std::string, std::string>> labels;
+};
+
+struct HolderOverlap {
+  std::shared_ptr<const HolderInfo> holder;  // never null
+  uint32_t blocks = 0;
+  Trust trust = Trust::kExact;
+  Duration age{0};           // since the holder was last heard
+  std::optional<Load> load;  // absent when never reported
+};
+
+struct OverlapAnswer {
+  uint32_t block_size = 0;
+  std::vector<HolderOverlap> holders;  // in no particular order
+};
+
+struct HolderStats {
+  std::shared_ptr<const HolderInfo> holder;
+  Epoch epoch = 0;
+  BatchNumber applied = 0;
+  Trust trust = Trust::kExact;
+  Duration age{0};
+  bool masked = false;
+  bool connected = false;
+  uint64_t blocks = 0;  // distinct
+  std::optional<Load> load;
+  ReceiverStats receiver;
+};
+
+struct DomainStats {
+  Domain domain;
+  uint32_t block_size = 0;
+  IndexStats index;
+  // Since the start, also of holders that are gone.
+  uint64_t blocks_stored = 0;   // blocks named in stored events of batches and snapshots
+  uint64_t blocks_removed = 0;  // the same of removed events
+  uint64_t batches = 0;
+  uint64_t bytes_received = 0;  // as serialized, of batches and snapshots
+  uint64_t gaps = 0;
+  uint64_t snapshots = 0;
+  uint64_t digests_equal = 0;
+  uint64_t digests_different = 0;
+  std::vector<HolderStats> holders;
+};
+
+struct RegistryStats {
+  uint64_t streams_open = 0;     // connections
+  uint64_t streams_refused = 0;  // hellos refused by this registry or a receiver
+  uint64_t holders_expired = 0;
+  uint64_t holders_swept = 0;
+};
+
+// What a holder holds: a consistent cut.
+struct HolderDump {
+  std::shared_ptr<const HolderInfo> holder;
+  std::vector<Stored> runs;  // of at most `kBatchBlocksMax` blocks
+  BatchNumber applied = 0;   // last batch included
+  Trust trust = Trust::kExact;
+};
+
+class HolderRegistry : public StreamAcceptor {
+ public:
+  // REQUIRES: `MakeIndex(options.index_name, options.index)` is OK.
+  explicit HolderRegistry(HolderRegistryOptions options);
+  // REQUIRES: all sessions are destroyed.
+  ~HolderRegistry() override;
+
+  HolderRegistry(const HolderRegistry&) = delete;
+  HolderRegistry& operator=(const HolderRegistry&) = delete;
+
+  std::unique_ptr<ReceiverSession> Accept(ReplyFn reply) override;
+
+  // Time passes: repeats what receivers ask for, masks holders whose lease ran out, sweeps. To be called
+  // every 200 ms or so, by one thread at a time.
+  void Tick();
+
+  // From now on hellos are refused with UNAVAILABLE.
+  void StopAccepting();
+
+  // Every live holder that has at least one leading block; with `all_holders` also those without.
+  // NOT_FOUND: the domain was never announced.
+  absl::StatusOr<OverlapAnswer> FindOverlaps(const Domain& domain, const OverlapQuery& query,
+                                             bool all_holders = false) const;
+
+  // NOT_FOUND: the domain was never announced.
+  absl::StatusOr<uint32_t> BlockSizeOf(const Domain& domain) const;
+
+  // In order.
+  std::vector<Domain> Domains() const;
+  // In order, masked ones too.
+  std::vector<HolderId> HoldersOf(const Domain& domain) const;
+
+  RegistryStats Stats() const;
+  // NOT_FOUND: no such domain. Waits for each holder's writer in turn.
+  absl::StatusOr<DomainStats> StatsOf(const Domain& domain) const;
+
+  // NOT_FOUND: no such domain or holder.
+  absl::StatusOr<HolderDump> Dump(const Domain& domain, const HolderId& holder) const;
+
+ private:
+  class Session;
+  struct Holder;
+  struct DomainState;
+  struct State;
+  const std::unique_ptr<State> state_;
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_INDEXER_HOLDERS_HOLDER_REGISTRY_H_
