@@ -43,7 +43,7 @@ kvatlas_proto(name, srcs, deps = [], grpc = True, visibility): .proto files as a
         )
 """
 
-# Language and include root only: also for generated code.
+# The language: also for generated code.
 _LANGUAGE = ["-std=c++20"]
 
 _COPTS = _LANGUAGE + [

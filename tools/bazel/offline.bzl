@@ -10,6 +10,20 @@ _written_repository = repository_rule(
     attrs = {"files": attr.string_dict(mandatory = True)},
 )
 
+# A module map of every header in the system's include folders, which layering_check lets everybody include.
+# Bazel lists them again whenever its server starts, so that a package installed since then is seen.
+def _system_headers_impl(ctx):
+    found = ctx.execute(["find", "-L"] + ctx.attr.folders + ["-type", "f"])
+    lines = ["  textual header \"%s\"" % path for path in sorted(found.stdout.splitlines())]
+    ctx.file("module.modulemap", "\n".join(["module \"crosstool\" [system] {"] + lines + ["}", ""]))
+    ctx.file("BUILD", "exports_files([\"module.modulemap\"])\n")
+
+_system_headers = repository_rule(
+    implementation = _system_headers_impl,
+    attrs = {"folders": attr.string_list(mandatory = True)},
+    local = True,
+)
+
 # What Bazel 4.2.3's own BUILD files load from rules_cc: the native rules under their names.
 _CC_RULES = [
     "cc_binary",
@@ -33,6 +47,15 @@ def offline_repositories():
         name = "debian",
         build_file = "//tools/bazel:debian.BUILD",
         path = "/usr",
+    )
+
+    _system_headers(
+        name = "system_headers",
+        folders = [
+            "/usr/include",
+            "/usr/lib/gcc",
+            "/usr/lib/llvm-19/lib/clang/19/include",
+        ],
     )
 
     # Debian's packages of Bazel's own rules.
