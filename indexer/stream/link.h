@@ -9,6 +9,7 @@
 #define KVATLAS_INDEXER_STREAM_LINK_H_
 
 #include <chrono>
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <string>
@@ -25,6 +26,9 @@ class ReceiverSession {
   // A message from the sender. Called one at a time per session, from a transport's thread. A status other than OK
   // closes the connection after what was replied.
   virtual absl::Status OnMessage(SenderMessage message) = 0;
+  // The message that follows took so many bytes on the wire; called just before its `OnMessage`, not at all by
+  // transports that serialize nothing.
+  virtual void OnWireBytes(size_t bytes) { static_cast<void>(bytes); }
 };
 
 // Sends a message to the sender; callable from any thread until the session is destroyed; never blocks. Messages
