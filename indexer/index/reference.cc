@@ -1,0 +1,221 @@
+#include "indexer/index/reference.h"
+
+#include <map>
+#include <string>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "indexer/base/mutex.h"
+
+namespace kvatlas {
+namespace {
+
+class ReferenceIndex : public Index {
+ public:
+  explicit ReferenceIndex(const IndexOptions& options) : options_(options) {}
+
+  std::string_view Name() const override { return "reference"; }
+  absl::StatusOr<HolderIndex> AddHolder() override;
+  void RemoveHolder(HolderIndex holder) override;
+  absl::Status Apply(HolderIndex holder, const Event& event, ChangeSink* changes) override;
+  void SetMasked(HolderIndex holder, bool masked) override;
+  void FindOverlaps(const OverlapQuery& query, std::vector<Overlap>* overlaps) const override;
+  std::vector<Holding> HoldingsOf(HolderIndex holder) const override;
+  Digest DigestOf(HolderIndex holder) const override;
+  IndexStats Stats() const override;
+  absl::Status Check() const override;
+
+ private:
+  struct Holder {
+    bool masked = false;
+    std::map<SequenceHash, TierMask> held;
+  };
+  struct Block {
+    Position position = 0;
+    SequenceHash parent = kNoParent;
+    uint32_t holders = 0;
+  };
+
+  absl::Status Store(HolderIndex holder, const Stored& stored, ChangeSink* changes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Remove(HolderIndex holder, TierMask tiers, SequenceHash block, ChangeSink* changes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Clear(HolderIndex holder, TierMask tiers, ChangeSink* changes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static uint32_t OverlapOf(const Holder& holder, const OverlapQuery& query);
+
+  const IndexOptions options_;
+  mutable Mutex mutex_;
+  std::map<HolderIndex, Holder> holders_ ABSL_GUARDED_BY(mutex_);
+  std::map<SequenceHash, Block> blocks_ ABSL_GUARDED_BY(mutex_);
+  uint64_t refused_blocks_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+absl::StatusOr<HolderIndex> ReferenceIndex::AddHolder() {
+  MutexLock lock(&mutex_);
+  if (holders_.size() >= options_.holders_max)
+    return absl::ResourceExhaustedError("holders_max reached");
+  uint32_t free = 0;
+  while (holders_.count(HolderIndex{free}) != 0) ++free;
+  holders_[HolderIndex{free}];
+  return HolderIndex{free};
+}
+
+void ReferenceIndex::RemoveHolder(HolderIndex holder) {
+  MutexLock lock(&mutex_);
+  if (holders_.count(holder) == 0) return;
+  Clear(holder, TierMask::All(), nullptr);
+  holders_.erase(holder);
+}
+
+absl::Status ReferenceIndex::Apply(HolderIndex holder, const Event& event, ChangeSink* changes) {
+  MutexLock lock(&mutex_);
+  if (holders_.count(holder) == 0) return absl::NotFoundError("no such holder");
+  if (const Stored* stored = std::get_if<Stored>(&event)) return Store(holder, *stored, changes);
+  if (const Removed* removed = std::get_if<Removed>(&event)) {
+    for (SequenceHash block : removed->blocks) Remove(holder, removed->tier, block, changes);
+  } else {
+    Clear(holder, std::get<Cleared>(event).tiers, changes);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReferenceIndex::Store(HolderIndex holder, const Stored& stored, ChangeSink* changes) {
+  for (size_t i = 0; i < stored.blocks.size(); ++i) {
+    const SequenceHash hash = stored.blocks[i];
+    if (blocks_.count(hash) == 0) {
+      if (options_.blocks_max != 0 && blocks_.size() >= options_.blocks_max) {
+        refused_blocks_ += stored.blocks.size() - i;
+        return absl::ResourceExhaustedError("blocks_max reached");
+      }
+      blocks_[hash] = Block{.position = stored.position + static_cast<Position>(i),
+                            .parent = i == 0 ? stored.parent : stored.blocks[i - 1]};
+    }
+    Block& block = blocks_[hash];
+    TierMask& tiers = holders_[holder].held[hash];
+    const TierMask before = tiers;
+    tiers = before | stored.tier;
+    if (before.empty()) ++block.holders;
+    if (changes != nullptr && before != tiers)
+      changes->Changed(holder, hash, block.position, before, tiers);
+  }
+  return absl::OkStatus();
+}
+
+void ReferenceIndex::Remove(HolderIndex holder, TierMask tiers, SequenceHash hash,
+                            ChangeSink* changes) {
+  std::map<SequenceHash, TierMask>& held = holders_[holder].held;
+  const auto holding = held.find(hash);
+  if (holding == held.end() || !holding->second.Intersects(tiers)) return;
+  const TierMask before = holding->second;
+  const TierMask after = before & ~tiers;
+  const Position position = blocks_[hash].position;
+  holding->second = after;
+  if (after.empty()) {
+    held.erase(holding);
+    if (--blocks_[hash].holders == 0) blocks_.erase(hash);
+  }
+  if (changes != nullptr) changes->Changed(holder, hash, position, before, after);
+}
+
+void ReferenceIndex::Clear(HolderIndex holder, TierMask tiers, ChangeSink* changes) {
+  const std::map<SequenceHash, TierMask> held = holders_[holder].held;
+  for (const auto& [hash, unused] : held) Remove(holder, tiers, hash, changes);
+}
+
+void ReferenceIndex::SetMasked(HolderIndex holder, bool masked) {
+  MutexLock lock(&mutex_);
+  const auto found = holders_.find(holder);
+  if (found != holders_.end()) found->second.masked = masked;
+}
+
+uint32_t ReferenceIndex::OverlapOf(const Holder& holder, const OverlapQuery& query) {
+  uint32_t depth = 0;
+  for (SequenceHash hash : query.blocks) {
+    const auto holding = holder.held.find(hash);
+    if (holding == holder.held.end() || !holding->second.Intersects(query.tiers)) break;
+    ++depth;
+  }
+  return depth;
+}
+
+void ReferenceIndex::FindOverlaps(const OverlapQuery& query, std::vector<Overlap>* overlaps) const {
+  MutexLock lock(&mutex_);
+  for (const auto& [number, holder] : holders_) {
+    if (holder.masked) continue;
+    const uint32_t depth = OverlapOf(holder, query);
+    if (depth > 0) overlaps->push_back({.holder = number, .blocks = depth});
+  }
+}
+
+std::vector<Holding> ReferenceIndex::HoldingsOf(HolderIndex holder) const {
+  MutexLock lock(&mutex_);
+  std::vector<Holding> holdings;
+  const auto found = holders_.find(holder);
+  if (found == holders_.end()) return holdings;
+  for (const auto& [hash, tiers] : found->second.held) {
+    const Block& block = blocks_.at(hash);
+    holdings.push_back(
+        {.block = hash, .position = block.position, .parent = block.parent, .tiers = tiers});
+  }
+  return holdings;
+}
+
+Digest ReferenceIndex::DigestOf(HolderIndex holder) const {
+  MutexLock lock(&mutex_);
+  Digest digest;
+  const auto found = holders_.find(holder);
+  if (found == holders_.end()) return digest;
+  for (const auto& [hash, tiers] : found->second.held) {
+    for (int tier = 0; tier < kTiers; ++tier) {
+      if (tiers.Has(static_cast<Tier>(tier))) digest.Add(static_cast<Tier>(tier), hash);
+    }
+  }
+  return digest;
+}
+
+// A node of a std::map is its value and four words.
+template <typename Map>
+uint64_t MapBytes(const Map& map) {
+  return map.size() * (sizeof(typename Map::value_type) + 4 * sizeof(void*));
+}
+
+IndexStats ReferenceIndex::Stats() const {
+  MutexLock lock(&mutex_);
+  IndexStats stats;
+  stats.holders = holders_.size();
+  stats.blocks = blocks_.size();
+  stats.refused_blocks = refused_blocks_;
+  stats.bytes = MapBytes(blocks_) + MapBytes(holders_);
+  for (const auto& [number, holder] : holders_) {
+    stats.holdings += holder.held.size();
+    stats.bytes += MapBytes(holder.held);
+  }
+  return stats;
+}
+
+absl::Status ReferenceIndex::Check() const {
+  MutexLock lock(&mutex_);
+  std::map<SequenceHash, uint32_t> counted;
+  for (const auto& [number, holder] : holders_) {
+    for (const auto& [hash, tiers] : holder.held) {
+      if (tiers.empty()) return absl::InternalError("reference: a holding in no tier");
+      ++counted[hash];
+    }
+  }
+  if (counted.size() != blocks_.size())
+    return absl::InternalError("reference: blocks that nobody holds");
+  for (const auto& [hash, block] : blocks_) {
+    if (counted[hash] != block.holders)
+      return absl::InternalError("reference: wrong number of holders");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::unique_ptr<Index> MakeReferenceIndex(const IndexOptions& options) {
+  return std::make_unique<ReferenceIndex>(options);
+}
+
+}  // namespace kvatlas
