@@ -25,6 +25,7 @@
 #ifndef KVATLAS_INDEXER_SERVICE_ADMIN_HTTP_H_
 #define KVATLAS_INDEXER_SERVICE_ADMIN_HTTP_H_
 
+#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -33,7 +34,7 @@
 #include <string_view>
 
 #include "absl/status/status.h"
-#include "absl/time/time.h"
+#include "indexer/base/clock.h"
 #include "indexer/service/address.h"
 #include "indexer/service/health.h"
 #include "indexer/service/metrics.h"
@@ -72,7 +73,7 @@ struct AdminHttpOptions {
   size_t header_bytes_max = 16 << 10;
   size_t body_bytes_max = 4 << 20;
   size_t connections_max = 256;
-  absl::Duration idle_timeout = absl::Seconds(30);
+  Duration idle_timeout = std::chrono::seconds(30);
 };
 
 class AdminHttp {

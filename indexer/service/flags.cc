@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/time.h"
 #include "indexer/service/version.h"
 
 namespace kvatlas {
@@ -44,6 +45,11 @@ absl::StatusOr<std::vector<std::string>> SplitList(std::string_view text) {
     return Bad("has an empty element");
   }
   return elements;
+}
+
+std::string ShowDuration(Duration duration) {
+  if (duration == Duration::max()) return "inf";
+  return absl::FormatDuration(absl::FromChrono(duration));
 }
 
 std::string ShowList(const std::vector<Address>& addresses) {
@@ -119,17 +125,16 @@ void FlagSet::Add(std::string name, double* value, std::string help, double min,
   AddNumber(std::move(name), value, std::move(help), min, max);
 }
 
-void FlagSet::Add(std::string name, absl::Duration* value, std::string help, absl::Duration min,
-                  absl::Duration max) {
-  Declare({std::move(name), "DURATION", absl::FormatDuration(*value), std::move(help),
+void FlagSet::Add(std::string name, Duration* value, std::string help, Duration min, Duration max) {
+  Declare({std::move(name), "DURATION", ShowDuration(*value), std::move(help),
            [=](std::string_view text) {
-             absl::Duration duration;
-             if (HasBlanks(text) || !absl::ParseDuration(ToAbsl(text), &duration)) {
+             absl::Duration parsed;
+             if (HasBlanks(text) || !absl::ParseDuration(ToAbsl(text), &parsed)) {
                return Bad("not a duration such as 250ms, 10s or 1m30s");
              }
+             const Duration duration = absl::ToChronoNanoseconds(parsed);  // saturates
              if (duration < min || duration > max) {
-               return Bad(absl::StrCat("must be in ", absl::FormatDuration(min), "..",
-                                       absl::FormatDuration(max)));
+               return Bad(absl::StrCat("must be in ", ShowDuration(min), "..", ShowDuration(max)));
              }
              *value = duration;
              return absl::OkStatus();
@@ -199,24 +204,11 @@ std::optional<int> FlagSet::Parse(int argc, const char* const* argv, std::ostrea
   for (size_t i = 0; i < flags_.size(); ++i) {
     CLI::Option* option = app.add_option("--" + flags_[i].name, texts[i]);
     option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-    if (flags_[i].may_stand_alone) option->expected(0, 1);
     options.push_back(option);
   }
 
-  // CLI11 takes its arguments last first, and reads `--name=` as `--name`, with the next argument for
-  // its value: an empty value has to be an argument of its own.
-  std::vector<std::string> arguments;
-  for (int i = argc - 1; i > 0; --i) {
-    std::string argument = argv[i];
-    if (argument.size() > 3 && argument.starts_with("--") &&
-        argument.find('=') == argument.size() - 1) {
-      argument.pop_back();
-      arguments.emplace_back();
-    }
-    arguments.push_back(std::move(argument));
-  }
   try {
-    app.parse(std::move(arguments));
+    app.parse(Normalize(argc, argv));
   } catch (const CLI::ParseError& error) {
     return Refuse(err, error.what());
   }
@@ -235,14 +227,34 @@ std::optional<int> FlagSet::Parse(int argc, const char* const* argv, std::ostrea
   }
   for (size_t i = 0; i < flags_.size(); ++i) {
     if (options[i]->count() == 0) continue;
-    const bool alone = flags_[i].may_stand_alone && options[i]->results().back() == "{}";
-    const std::string text = alone ? "true" : texts[i];
-    if (const absl::Status status = flags_[i].set(text); !status.ok()) {
+    if (const absl::Status status = flags_[i].set(texts[i]); !status.ok()) {
       return Refuse(err,
-                    absl::StrCat("flag --", flags_[i].name, "=", text, ": ", status.message()));
+                    absl::StrCat("flag --", flags_[i].name, "=", texts[i], ": ", status.message()));
     }
   }
   return std::nullopt;
+}
+
+// What CLI11 needs to read the command line as we do: `--flag=` and a lone bool get their value as
+// an argument of its own (CLI11 would take the next argument for the first), and all of it last
+// first.
+std::vector<std::string> FlagSet::Normalize(int argc, const char* const* argv) const {
+  std::vector<std::string> arguments;
+  for (int i = argc - 1; i > 0; --i) {
+    std::string argument = argv[i];
+    const bool last = i == argc - 1 || std::string_view(argv[i + 1]).starts_with("--");
+    if (argument.size() > 3 && argument.starts_with("--") &&
+        argument.find('=') == argument.size() - 1) {
+      argument.pop_back();
+      arguments.emplace_back();
+    } else if (last && std::any_of(flags_.begin(), flags_.end(), [&](const Flag& flag) {
+                 return flag.may_stand_alone && argument == "--" + flag.name;
+               })) {
+      arguments.emplace_back("true");
+    }
+    arguments.push_back(std::move(argument));
+  }
+  return arguments;
 }
 
 std::optional<int> FlagSet::Refuse(std::ostream& err, std::string_view why) const {
@@ -261,8 +273,8 @@ std::string FlagSet::Help() const {
   std::ostringstream text;
   text << program_ << ' ' << kVersion << ": " << about_ << "\n\nFlags:\n";
   for (const Flag& flag : flags_) {
-    text << "  --" << flag.name << ' ' << flag.type << "\n      " << flag.help << " (default: "
-         << (flag.default_text.empty() ? "none" : flag.default_text) << ")\n";
+    text << "  --" << flag.name << ' ' << flag.type << "\n      " << flag.help
+         << " (default: " << (flag.default_text.empty() ? "none" : flag.default_text) << ")\n";
   }
   text << "  --help\n      show this and exit\n  --version\n      show the version and exit\n";
   return text.str();

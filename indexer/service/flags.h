@@ -11,9 +11,9 @@
 // Example:
 //   FlagSet flags("kvatlas-leaf", "The index of one cell.");
 //   Address grpc{"127.0.0.1", 7410};
-//   absl::Duration lease_ttl = absl::Seconds(10);
+//   Duration lease_ttl = 10s;
 //   flags.Add("grpc", &grpc, "address for gRPC");
-//   flags.Add("lease_ttl", &lease_ttl, "how long a silent worker counts", absl::Seconds(1));
+//   flags.Add("lease_ttl", &lease_ttl, "how long a silent worker counts", 1s);
 //   flags.ParseOrExit(argc, argv);
 
 #ifndef KVATLAS_INDEXER_SERVICE_FLAGS_H_
@@ -29,7 +29,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/time/time.h"
+#include "indexer/base/clock.h"
 #include "indexer/service/address.h"
 
 namespace kvatlas {
@@ -60,10 +60,9 @@ class FlagSet {
   void Add(std::string name, double* value, std::string help,
            double min = std::numeric_limits<double>::lowest(),
            double max = std::numeric_limits<double>::max());
-  // With a unit: "250ms", "1m30s". "0" needs none; "inf" only where `max` allows it.
-  void Add(std::string name, absl::Duration* value, std::string help,
-           absl::Duration min = absl::ZeroDuration(),
-           absl::Duration max = absl::InfiniteDuration());
+  // With a unit: "250ms", "1m30s". "0" needs none; "inf" is Duration::max().
+  void Add(std::string name, Duration* value, std::string help, Duration min = Duration::zero(),
+           Duration max = Duration::max());
   void Add(std::string name, Address* value, std::string help);
   // Comma-separated; an empty value is an empty list, an empty element is refused.
   void Add(std::string name, std::vector<std::string>* value, std::string help);
@@ -93,12 +92,13 @@ class FlagSet {
     std::string default_text;
     std::string help;
     Setter set;
-    bool may_stand_alone = false;
+    bool may_stand_alone = false;  // then "true" is meant
   };
 
   void Declare(Flag flag);
   template <typename Number>
   void AddNumber(std::string name, Number* value, std::string help, Number min, Number max);
+  std::vector<std::string> Normalize(int argc, const char* const* argv) const;
   std::optional<int> Refuse(std::ostream& err, std::string_view why) const;
 
   const std::string program_;

@@ -24,7 +24,7 @@ class FlagsTest : public ::testing::Test {
     flags_.Add("shards", &shards_, "number of shards", 1, 64);
     flags_.Add("seed", &seed_, "any seed");
     flags_.Add("load", &load_, "fraction", 0.0, 1.0);
-    flags_.Add("ttl", &ttl_, "lease", absl::Milliseconds(1), absl::Hours(1));
+    flags_.Add("ttl", &ttl_, "lease", std::chrono::milliseconds(1), std::chrono::hours(1));
     flags_.Add("grpc", &grpc_, "address");
     flags_.Add("names", &names_, "names");
     flags_.Add("parents", &parents_, "addresses");
@@ -45,7 +45,7 @@ class FlagsTest : public ::testing::Test {
   uint32_t shards_ = 4;
   uint64_t seed_ = 42;
   double load_ = 0.5;
-  absl::Duration ttl_ = absl::Seconds(10);
+  Duration ttl_ = std::chrono::seconds(10);
   Address grpc_{"127.0.0.1", 7410};
   std::vector<std::string> names_;
   std::vector<Address> parents_ = {{"p", 1}};
@@ -75,7 +75,7 @@ TEST_F(FlagsTest, EveryTypeIsReadWithAnEqualsSign) {
   EXPECT_EQ(shards_, 64u);
   EXPECT_EQ(seed_, std::numeric_limits<uint64_t>::max());
   EXPECT_EQ(load_, 0.25);
-  EXPECT_EQ(ttl_, absl::Seconds(90));
+  EXPECT_EQ(ttl_, std::chrono::seconds(90));
   EXPECT_EQ(grpc_, (Address{"::1", 0}));
   EXPECT_THAT(names_, ElementsAre("a", "b"));
   EXPECT_THAT(parents_, ElementsAre(Address{"x", 1}, Address{"y", 2}));
@@ -89,7 +89,7 @@ TEST_F(FlagsTest, EveryTypeIsReadAsTheNextArgument) {
   EXPECT_EQ(cell_, "[a]");
   EXPECT_TRUE(exact_);
   EXPECT_EQ(shift_, -7);
-  EXPECT_EQ(ttl_, absl::Milliseconds(250));
+  EXPECT_EQ(ttl_, std::chrono::milliseconds(250));
   EXPECT_THAT(names_, ElementsAre("a"));
 }
 
@@ -131,6 +131,7 @@ TEST_F(FlagsTest, BadValueIsRefusedByNameOnOneLine) {
       {"--ttl=10", "not a duration"},
       {"--ttl=-1s", "must be in 1ms..1h"},
       {"--ttl=2h", "must be in 1ms..1h"},
+      {"--ttl=inf", "must be in 1ms..1h"},
       {"--grpc=:80", "no host"},
       {"--grpc=h:70000", "0..65535"},
       {"--names=a,,b", "empty element"},

@@ -13,10 +13,11 @@
 #ifndef KVATLAS_INDEXER_SERVICE_GRPC_CHANNEL_H_
 #define KVATLAS_INDEXER_SERVICE_GRPC_CHANNEL_H_
 
+#include <chrono>
 #include <memory>
 #include <string>
 
-#include "absl/time/time.h"
+#include "indexer/base/clock.h"
 
 namespace grpc {
 class Channel;
@@ -26,11 +27,11 @@ namespace kvatlas {
 
 struct GrpcChannelOptions {
   int message_bytes_max = 16 << 20;  // each way, as in GrpcServerOptions
-  absl::Duration keepalive_time = absl::Seconds(10);
-  absl::Duration keepalive_timeout = absl::Seconds(5);
-  absl::Duration backoff_initial = absl::Milliseconds(50);  // gRPC 1.51 raises it to 100 ms
-  absl::Duration backoff_max = absl::Seconds(1);
-  absl::Duration connect_timeout = absl::Seconds(2);
+  Duration keepalive_time = std::chrono::seconds(10);
+  Duration keepalive_timeout = std::chrono::seconds(5);
+  Duration backoff_initial = std::chrono::milliseconds(50);  // gRPC 1.51 raises it to 100 ms
+  Duration backoff_max = std::chrono::seconds(1);
+  Duration connect_timeout = std::chrono::seconds(2);
   bool own_connection = false;  // true: shares no connection with other channels to this target
 };
 

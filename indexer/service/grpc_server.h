@@ -5,9 +5,10 @@
 // The header costs no gRPC headers.
 //
 // Threads: gRPC's own run the services. `Register`, then `Start`, in one thread; the rest from any.
-// Bounds: a message over `message_bytes_max` fails its call with RESOURCE_EXHAUSTED; `Stop` takes
+// Bounds: a message over `message_bytes_max` fails its call with RESOURCE_EXHAUSTED, and so does a
+//     call of a synchronous service when `threads_max` threads are busy; `Stop` takes
 // at
-//     most its deadline plus the time handlers need to notice that they were cancelled.
+//     most `grace` plus the time handlers need to notice that they were cancelled.
 // Lifetime: services outlive the server. Synchronous and callback services only: completion queues
 //     are not served.
 //
@@ -17,16 +18,17 @@
 //   if (absl::Status status = grpc.Start(); !status.ok()) return service.Fail(status);
 //   grpc.SetHealth(Health::kServing);
 //   service.WaitForSignal();
-//   grpc.Stop(absl::Seconds(5));
+//   grpc.Stop(service.stop_deadline());
 
 #ifndef KVATLAS_INDEXER_SERVICE_GRPC_SERVER_H_
 #define KVATLAS_INDEXER_SERVICE_GRPC_SERVER_H_
 
+#include <chrono>
 #include <memory>
 #include <string>
 
 #include "absl/status/status.h"
-#include "absl/time/time.h"
+#include "indexer/base/clock.h"
 #include "indexer/service/address.h"
 #include "indexer/service/health.h"
 
@@ -38,12 +40,12 @@ namespace kvatlas {
 
 struct GrpcServerOptions {
   Address listen;
-  int message_bytes_max = 16 << 20;                   // each way
-  absl::Duration keepalive_time = absl::Seconds(10);  // silence before a ping to the client
-  absl::Duration keepalive_timeout =
-      absl::Seconds(5);                               // unanswered ping before the connection ends
-  absl::Duration client_ping_min = absl::Seconds(1);  // clients that ping faster are cut off
-  bool reflection = true;
+  int message_bytes_max = 16 << 20;                    // each way
+  Duration keepalive_time = std::chrono::seconds(10);  // silence before a ping to the client
+  Duration keepalive_timeout =
+      std::chrono::seconds(5);                         // unanswered ping before the connection ends
+  Duration client_ping_min = std::chrono::seconds(1);  // clients that ping faster are cut off
+  int threads_max = 1024;
 };
 
 class GrpcServer {
@@ -68,9 +70,9 @@ class GrpcServer {
   // What the health service answers, for the whole ("") and for each name.
   void SetHealth(Health health);
 
-  // Takes no new calls, waits for those running, cancels what is left after `deadline`, and returns
-  // when all have ended. A stream that never ends by itself costs the whole deadline. Idempotent.
-  void Stop(absl::Duration deadline);
+  // Takes no new calls, waits for those running, cancels what is left after `grace`, and returns
+  // when all have ended. A stream that never ends by itself costs the whole of it. Idempotent.
+  void Stop(Duration grace);
 
  private:
   struct Impl;

@@ -17,26 +17,25 @@
 //
 // Example:
 //   Log(LogLevel::kInfo, "stream refused", {{"holder", name}, {"reason", status}});
-//   static LogLimiter limiter(absl::Seconds(10));
+//   static LogLimiter limiter(10s);
 //   LogEvery(limiter, holder, LogLevel::kWarning, "gap", {{"holder", holder}, {"from", from}});
 
 #ifndef KVATLAS_INDEXER_SERVICE_LOG_H_
 #define KVATLAS_INDEXER_SERVICE_LOG_H_
 
-#include <atomic>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <initializer_list>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "absl/time/time.h"
+#include "indexer/base/clock.h"
+#include "indexer/base/mutex.h"
 
 namespace kvatlas {
 
@@ -54,7 +53,7 @@ struct LogField {
   LogField(std::string_view name, const std::string& text)
       : LogField(name, std::string_view(text)) {}
   LogField(std::string_view name, const absl::Status& status);
-  LogField(std::string_view name, absl::Duration duration);
+  LogField(std::string_view name, Duration duration);  // as in "1.5s"
   template <std::same_as<bool> Bool>
   LogField(std::string_view name, Bool value)
       : name(name), value(value ? "true" : "false"), is_text(false) {}
@@ -75,8 +74,9 @@ struct LogOptions {
   std::string component;
   LogLevel level_min = LogLevel::kInfo;
   LogFormat format = LogFormat::kLogfmt;
-  int fd = 2;                                          // not owned
-  std::function<absl::Time()> wall_clock = absl::Now;  // for `time` and for LogEvery
+  int fd = 2;                               // not owned
+  uint64_t (*wall_time_ns)() = WallTimeNs;  // for `time`
+  const Clock* clock = &Clock::Real();      // for LogEvery
 };
 
 // Replaces the options of this process; records being written finish under the old ones.
@@ -86,7 +86,7 @@ bool LogEnabled(LogLevel level);
 void Log(LogLevel level, std::string_view event, LogFields fields = {});
 
 // The line that `Log` would write, with its newline.
-std::string FormatLogLine(const LogOptions& options, absl::Time now, LogLevel level,
+std::string FormatLogLine(const LogOptions& options, uint64_t wall_time_ns, LogLevel level,
                           std::string_view event, LogFields fields);
 
 // Lets one record through per key and period, and counts the others.
@@ -95,24 +95,24 @@ std::string FormatLogLine(const LogOptions& options, absl::Time now, LogLevel le
 // counts); if none is, new keys share one.
 class LogLimiter {
  public:
-  explicit LogLimiter(absl::Duration period);
+  explicit LogLimiter(Duration period);
 
   LogLimiter(const LogLimiter&) = delete;
   LogLimiter& operator=(const LogLimiter&) = delete;
 
   // Returns how many were held back since the last one let through, or nothing to hold back this
   // one.
-  std::optional<uint64_t> Admit(std::string_view key, absl::Time now);
+  std::optional<uint64_t> Admit(std::string_view key, Time now);
 
  private:
   struct Entry {
-    absl::Time until;
+    Time until;
     uint64_t suppressed = 0;
   };
 
-  const absl::Duration period_;
-  std::mutex mutex_;
-  std::unordered_map<std::string, Entry> entries_;  // guarded by mutex_
+  const Duration period_;
+  Mutex mutex_;
+  std::unordered_map<std::string, Entry> entries_ ABSL_GUARDED_BY(mutex_);
 };
 
 // As `Log`, but at most once per `limiter`'s period and key, with a field `suppressed` when records

@@ -5,7 +5,8 @@
 //   --stop_deadline             how long running calls may take to finish
 //   --ready_file PATH           the ready line goes there too, whole, by rename
 //   --exit_with_parent          SIGTERM when the thread that started this process ends (Linux), so
-//                               that a dead cluster runner leaves no orphans
+//                               that a dead cluster runner leaves no orphans; one that dies before
+//                               this process reads its flags is not noticed
 //
 // Signals: the first SIGINT or SIGTERM ends `WaitForSignal`, for a graceful stop; the second ends
 // the
@@ -31,13 +32,14 @@
 #ifndef KVATLAS_INDEXER_SERVICE_SERVICE_MAIN_H_
 #define KVATLAS_INDEXER_SERVICE_SERVICE_MAIN_H_
 
+#include <chrono>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/time/time.h"
+#include "indexer/base/clock.h"
 #include "indexer/service/address.h"
 #include "indexer/service/flags.h"
 
@@ -65,24 +67,26 @@ class ServiceMain {
   // Logs `status` and returns the status to exit with, 1.
   int Fail(const absl::Status& status);
 
-  // Blocks until a signal arrives or `RequestStop` is called. Returns the signal, or 0.
+  // For the thread of main(). Blocks until a signal arrives or `RequestStop` is called. Returns the
+  // signal, or 0.
   int WaitForSignal();
   // The same for at most `timeout`; nothing, if that ran out.
-  std::optional<int> WaitForSignal(absl::Duration timeout);
+  std::optional<int> WaitForSignal(Duration timeout);
 
   // As a first signal would, from within; a signal after it still counts as the first.
   void RequestStop();
   bool stopping() const;
 
-  absl::Duration stop_deadline() const { return stop_deadline_; }
+  Duration stop_deadline() const { return stop_deadline_; }
 
  private:
   FlagSet flags_;
   std::string log_level_ = "info";
   std::string log_format_ = "logfmt";
-  absl::Duration stop_deadline_ = absl::Seconds(5);
+  Duration stop_deadline_ = std::chrono::seconds(5);
   std::string ready_file_;
   bool exit_with_parent_ = false;
+  std::optional<int> stop_reason_;  // of the thread that waits
 };
 
 }  // namespace kvatlas

@@ -1,0 +1,165 @@
+#include "indexer/service/service_main.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "indexer/service/log.h"
+
+namespace kvatlas {
+namespace {
+
+// What the signal handler touches. Handlers rather than a blocked mask, which children would
+// inherit through exec (and then ignore our SIGTERM), and for the same reason no SIG_IGN.
+//
+//   1. OnStopSignal, in any thread, writes the signal's number to the pipe.
+//   2. WaitForSignal, in main(), reads it and keeps it in `reason` for later calls.
+//   3. OnStopSignal, the second time, ends the process.
+std::atomic<int> g_signals_seen{0};
+std::atomic<bool> g_stopping{false};
+int g_pipe[2] = {-1, -1};  // written once, by OpenPipe, before the handlers are set
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
+
+void Wake(unsigned char reason) {
+  g_stopping.store(true, std::memory_order_relaxed);
+  // A full pipe has been written to already, and the first byte is what counts.
+  [[maybe_unused]] const ssize_t written = write(g_pipe[1], &reason, 1);
+}
+
+void OnStopSignal(int signal) {
+  const int saved_errno = errno;
+  if (g_signals_seen.fetch_add(1, std::memory_order_relaxed) > 0) _exit(128 + signal);
+  Wake(static_cast<unsigned char>(signal));
+  errno = saved_errno;
+}
+
+void OnIgnoredSignal(int) {}
+
+void OpenPipe() {
+  if (g_pipe[0] >= 0) return;
+  if (pipe2(g_pipe, O_CLOEXEC | O_NONBLOCK) != 0) {
+    std::perror("pipe2");
+    std::abort();
+  }
+}
+
+void CatchSignals() {
+  struct sigaction action = {};
+  action.sa_flags = SA_RESTART;
+  sigemptyset(&action.sa_mask);
+  action.sa_handler = OnStopSignal;
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+  action.sa_handler = OnIgnoredSignal;
+  sigaction(SIGPIPE, &action, nullptr);
+}
+
+LogLevel LevelOf(const std::string& name) {
+  if (name == "debug") return LogLevel::kDebug;
+  if (name == "warning") return LogLevel::kWarning;
+  if (name == "error") return LogLevel::kError;
+  return LogLevel::kInfo;
+}
+
+std::string ComponentOf(const std::string& program) {
+  constexpr std::string_view kPrefix = "kvatlas-";
+  return program.starts_with(kPrefix) ? program.substr(kPrefix.size()) : program;
+}
+
+// By rename, so that who sees the file sees all of it.
+absl::Status WriteWhole(const std::string& path, const std::string& text) {
+  const std::string partial = absl::StrCat(path, ".", getpid(), ".partial");
+  std::ofstream file(partial, std::ios::trunc);
+  file << text;
+  file.close();
+  if (!file || std::rename(partial.c_str(), path.c_str()) != 0) {
+    const int error = errno;
+    std::remove(partial.c_str());
+    return absl::UnavailableError(absl::StrCat("cannot write ", path, ": ", strerror(error)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+ServiceMain::ServiceMain(std::string program, std::string about)
+    : flags_(std::move(program), std::move(about)) {
+  OpenPipe();
+  flags_.AddChoice("log_level", &log_level_, "least level that is logged",
+                   {"debug", "info", "warning", "error"});
+  flags_.AddChoice("log_format", &log_format_, "how log lines are written", {"logfmt", "json"});
+  flags_.Add("stop_deadline", &stop_deadline_, "how long running calls may take to finish",
+             Duration::zero(), std::chrono::hours(1));
+  flags_.Add("ready_file", &ready_file_, "where the ready line is written as well");
+  flags_.Add("exit_with_parent", &exit_with_parent_,
+             "stop when the thread that started this process ends");
+}
+
+void ServiceMain::Start(int argc, const char* const* argv) {
+  flags_.ParseOrExit(argc, argv);
+  LogOptions log;
+  log.component = ComponentOf(flags_.program());
+  log.level_min = LevelOf(log_level_);
+  log.format = log_format_ == "json" ? LogFormat::kJson : LogFormat::kLogfmt;
+  ConfigureLog(std::move(log));
+  CatchSignals();
+  if (exit_with_parent_ && prctl(PR_SET_PDEATHSIG, SIGTERM) != 0) {
+    Log(LogLevel::kWarning, "cannot exit with parent", {{"reason", strerror(errno)}});
+  }
+}
+
+absl::Status ServiceMain::Ready(const std::vector<std::pair<std::string, Address>>& addresses) {
+  std::string line = absl::StrCat(flags_.program(), " ready");
+  for (const auto& [name, address] : addresses) {
+    absl::StrAppend(&line, " ", name, "=", address.ToString());
+  }
+  line.push_back('\n');
+  std::fwrite(line.data(), 1, line.size(), stdout);
+  std::fflush(stdout);
+  return ready_file_.empty() ? absl::OkStatus() : WriteWhole(ready_file_, line);
+}
+
+int ServiceMain::Fail(const absl::Status& status) {
+  Log(LogLevel::kError, "failed", {{"reason", status}});
+  return 1;
+}
+
+int ServiceMain::WaitForSignal() { return *WaitForSignal(Duration::max()); }
+
+std::optional<int> ServiceMain::WaitForSignal(Duration timeout) {
+  const Clock& clock = Clock::Real();
+  const Time start = clock.Now();
+  while (!stop_reason_.has_value()) {
+    unsigned char reason;
+    if (read(g_pipe[0], &reason, 1) == 1) {
+      stop_reason_ = reason;
+      break;
+    }
+    const Duration elapsed = clock.Now() - start;
+    if (elapsed >= timeout) return std::nullopt;
+    // Rounded up, so that a short rest is not spent spinning, and cut into hours for poll's int.
+    const Duration rest = std::min<Duration>(timeout - elapsed, std::chrono::hours(1));
+    const auto rest_ms = std::chrono::ceil<std::chrono::milliseconds>(rest).count();
+    pollfd readable = {g_pipe[0], POLLIN, 0};
+    poll(&readable, 1, static_cast<int>(rest_ms));  // a signal or a time-out: look again
+  }
+  Log(LogLevel::kInfo, "stopping", {{"signal", *stop_reason_}});
+  return stop_reason_;
+}
+
+void ServiceMain::RequestStop() { Wake(0); }
+
+bool ServiceMain::stopping() const { return g_stopping.load(std::memory_order_relaxed); }
+
+}  // namespace kvatlas

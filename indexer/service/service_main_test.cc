@@ -1,0 +1,235 @@
+// Runs itself as a child service, and sends it real signals.
+
+#include "indexer/service/service_main.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace kvatlas {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::StartsWith;
+
+// The child: says ready, waits, says why it stops. With --hang it then waits for its own end.
+int ChildMain(int argc, const char* const* argv) {
+  bool hang = false;
+  bool fail = false;
+  bool broken_pipe = false;
+  bool stop_itself = false;
+  ServiceMain service("kvatlas-child", "A child of a test.");
+  service.flags().Add("hang", &hang, "do not end after the first signal");
+  service.flags().Add("fail", &fail, "fail at once");
+  service.flags().Add("broken_pipe", &broken_pipe, "write to a pipe that nobody reads");
+  service.flags().Add("stop_itself", &stop_itself, "call RequestStop in another thread");
+  service.Start(argc, argv);
+  if (fail) return service.Fail(absl::UnavailableError("no port"));
+  if (broken_pipe) {
+    int fds[2];
+    if (pipe(fds) != 0) return 3;
+    close(fds[0]);
+    if (write(fds[1], "x", 1) != -1 || errno != EPIPE) return 4;
+  }
+  if (service.WaitForSignal(Duration::zero()).has_value() || service.stopping()) return 5;
+  const absl::Status ready =
+      service.Ready({{"grpc", {"127.0.0.1", 7410}}, {"http", {"::1", 8090}}});
+  if (!ready.ok()) return service.Fail(ready);
+  if (stop_itself) std::thread([&] { service.RequestStop(); }).join();
+  const int signal = service.WaitForSignal();
+  if (!service.stopping() || service.WaitForSignal() != signal) return 6;
+  std::printf("stopping on %d\n", signal);
+  std::fflush(stdout);
+  while (hang) pause();
+  return 0;
+}
+
+// A process with its stdout and stderr in pipes.
+class Child {
+ public:
+  explicit Child(std::vector<std::string> flags) {
+    EXPECT_EQ(pipe2(out_, O_CLOEXEC), 0);
+    EXPECT_EQ(pipe2(err_, O_CLOEXEC), 0);
+    pid_ = fork();
+    if (pid_ == 0) Exec(flags);
+    close(out_[1]);
+    close(err_[1]);
+    stream_ = fdopen(out_[0], "r");
+  }
+
+  ~Child() {
+    fclose(stream_);
+    close(err_[0]);
+    if (pid_ > 0) {
+      kill(pid_, SIGKILL);
+      waitpid(pid_, nullptr, 0);
+    }
+  }
+
+  // The next line of stdout; empty at its end, which is when the last writer has ended.
+  std::string ReadLine() {
+    char buffer[512];
+    return fgets(buffer, sizeof(buffer), stream_) == nullptr ? "" : buffer;
+  }
+
+  std::string ReadErrors() {
+    std::string all;
+    char buffer[4096];
+    for (ssize_t n; (n = read(err_[0], buffer, sizeof(buffer))) > 0;) all.append(buffer, n);
+    return all;
+  }
+
+  void Signal(int signal) { kill(pid_, signal); }
+
+  // The status it exited with, or minus the signal that killed it.
+  int Wait() {
+    int status = 0;
+    waitpid(std::exchange(pid_, -1), &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  }
+
+ private:
+  [[noreturn]] void Exec(const std::vector<std::string>& flags) {
+    dup2(out_[1], 1);
+    dup2(err_[1], 2);
+    std::vector<const char*> argv = {"kvatlas-child", "--as_child"};
+    for (const std::string& flag : flags) argv.push_back(flag.c_str());
+    argv.push_back(nullptr);
+    execv("/proc/self/exe", const_cast<char* const*>(argv.data()));
+    _exit(127);
+  }
+
+  int out_[2];
+  int err_[2];
+  pid_t pid_ = -1;
+  FILE* stream_ = nullptr;
+};
+
+constexpr char kReadyLine[] = "kvatlas-child ready grpc=127.0.0.1:7410 http=[::1]:8090\n";
+
+TEST(ServiceMainTest, FirstSignalStopsGracefully) {
+  for (const int signal : {SIGTERM, SIGINT}) {
+    Child child({});
+    EXPECT_EQ(child.ReadLine(), kReadyLine);
+    child.Signal(signal);
+    EXPECT_EQ(child.ReadLine(), "stopping on " + std::to_string(signal) + "\n");
+    EXPECT_EQ(child.Wait(), 0);
+    EXPECT_THAT(child.ReadErrors(), HasSubstr("level=info component=child event=stopping signal="));
+  }
+}
+
+TEST(ServiceMainTest, SecondSignalEndsAtOnce) {
+  Child child({"--hang"});
+  EXPECT_EQ(child.ReadLine(), kReadyLine);
+  child.Signal(SIGTERM);
+  EXPECT_THAT(child.ReadLine(), StartsWith("stopping"));
+  child.Signal(SIGINT);
+  EXPECT_EQ(child.Wait(), 128 + SIGINT);
+}
+
+TEST(ServiceMainTest, RequestStopEndsTheWaitToo) {
+  Child child({"--stop_itself", "--hang"});
+  EXPECT_EQ(child.ReadLine(), kReadyLine);
+  EXPECT_EQ(child.ReadLine(), "stopping on 0\n");
+  child.Signal(SIGTERM);  // only the first signal
+  child.Signal(SIGKILL);
+  EXPECT_EQ(child.Wait(), -SIGKILL);
+}
+
+TEST(ServiceMainTest, BrokenPipeIsAnErrorAndNoSignal) {
+  Child child({"--broken_pipe"});
+  EXPECT_EQ(child.ReadLine(), kReadyLine);
+  child.Signal(SIGTERM);
+  EXPECT_EQ(child.Wait(), 0);
+}
+
+TEST(ServiceMainTest, FailureIsLoggedAndExitsWithOne) {
+  Child child({"--fail", "--log_format=json"});
+  EXPECT_EQ(child.Wait(), 1);
+  EXPECT_THAT(child.ReadErrors(), HasSubstr("\"component\":\"child\",\"event\":\"failed\","
+                                            "\"reason\":\"UNAVAILABLE: no port\"}"));
+}
+
+TEST(ServiceMainTest, FlagsAreParsed) {
+  Child version({"--version"});
+  EXPECT_EQ(version.ReadLine(), "kvatlas-child 0.1.0\n");
+  EXPECT_EQ(version.Wait(), 0);
+  Child bad({"--stop_deadline=soon"});
+  EXPECT_EQ(bad.Wait(), 2);
+  EXPECT_THAT(bad.ReadErrors(), HasSubstr("flag --stop_deadline=soon: not a duration"));
+}
+
+TEST(ServiceMainTest, LogLevelIsHeeded) {
+  Child child({"--log_level=error"});
+  EXPECT_EQ(child.ReadLine(), kReadyLine);
+  child.Signal(SIGTERM);
+  EXPECT_EQ(child.Wait(), 0);
+  EXPECT_THAT(child.ReadErrors(), IsEmpty());
+}
+
+TEST(ServiceMainTest, ReadyFileHoldsTheReadyLine) {
+  const std::string path = ::testing::TempDir() + "/ready." + std::to_string(getpid());
+  Child child({"--ready_file=" + path});
+  EXPECT_EQ(child.ReadLine(), kReadyLine);
+  child.Signal(SIGTERM);
+  EXPECT_EQ(child.Wait(), 0);
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  EXPECT_EQ(text.str(), kReadyLine);
+  std::remove(path.c_str());
+}
+
+TEST(ServiceMainTest, ReadyFileThatCannotBeWrittenIsNamed) {
+  Child child({"--ready_file=/nowhere/at/all"});
+  EXPECT_EQ(child.Wait(), 1);
+  EXPECT_THAT(child.ReadErrors(), HasSubstr("cannot write /nowhere/at/all: No such file"));
+}
+
+TEST(ServiceMainTest, ExitWithParentLeavesNoOrphan) {
+  Child parent({"--as_parent", "--exit_with_parent"});
+  EXPECT_EQ(parent.ReadLine(), kReadyLine);
+  parent.Signal(SIGKILL);
+  EXPECT_EQ(parent.Wait(), -SIGKILL);
+  EXPECT_EQ(parent.ReadLine(), "stopping on " + std::to_string(SIGTERM) + "\n");
+  EXPECT_EQ(parent.ReadLine(), "");  // the grandchild has closed its stdout
+}
+
+// What the parent in between does: starts the service as its child, and lives until killed.
+int ParentMain(std::vector<const char*> argv) {
+  argv.push_back(nullptr);
+  if (fork() == 0) {
+    execv("/proc/self/exe", const_cast<char* const*>(argv.data()));
+    _exit(127);
+  }
+  while (true) pause();
+}
+
+}  // namespace
+}  // namespace kvatlas
+
+int main(int argc, char** argv) {
+  if (argc > 1 && std::strcmp(argv[1], "--as_child") == 0) {
+    std::vector<const char*> rest(argv, argv + argc);
+    rest.erase(rest.begin() + 1);
+    if (rest.size() > 1 && std::strcmp(rest[1], "--as_parent") == 0) {
+      rest[1] = "--as_child";
+      return kvatlas::ParentMain(rest);
+    }
+    return kvatlas::ChildMain(static_cast<int>(rest.size()), rest.data());
+  }
+  ::testing::InitGoogleMock(&argc, argv);
+  return RUN_ALL_TESTS();
+}
