@@ -1,0 +1,181 @@
+// How does an engine tell the world which blocks it has? The library inside the engine: calls that cost the
+// engine's thread next to nothing, and a thread of its own that does the rest.
+//
+//   engine's thread             publisher's thread
+//     Stored ┐                    hash, count copies,      ┌─▶ leaf, replica 0
+//     Removed├─▶ bounded queue ─▶ resident set, batches ───┤
+//     SetLoad┘                                             └─▶ leaf, replica 1
+//
+// *Truth*: what the leaves are told is the engine's contents, as a set of (tier, block): physical copies of a
+// block are counted here with a floor of zero, the first store and the last removal are passed on. The resident
+// set is complete whatever happens to connections, so a leaf that was away, restarted or lost something is
+// brought up to date by replay or by a snapshot. Nothing that the engine said is ever dropped for lack of room.
+// *Threads*: any thread may call everything but `Stop`; events take effect in the order of the calls.
+// *Cost*: for the engine's thread a short lock and a copy of the arguments into a buffer that is reused; no
+// allocation once the buffer has grown, no hashing, no system call except one wake-up per batch. Memory: about
+// 150 bytes a held block.
+// *Bounds*: at most `queue_bytes_max` wait for the publisher's thread. Beyond, the engine's thread works off as
+// much as it adds before it goes on (`PublisherStats::inline_records`): it pays for its own work, waits at most for
+// one slice of the other's, and nothing is lost. Each replica's unacknowledged batches are bounded by
+// `SenderOptions::window_batches`; beyond, the replica is owed a snapshot.
+// *Lifetime*: the engine owns it; the destructor stops it without a goodbye, so that a restart within the lease
+// goes unnoticed by queries.
+//
+// Example (`example_engine.cc` has all of it):
+//   absl::StatusOr<std::unique_ptr<Publisher>> publisher = Publisher::Create(
+//       {.leaves = {"127.0.0.1:7410"}, .worker = "worker-3", .domain = {"llama-70b", ""}, .block_size = 16});
+//   (*publisher)->Stored(Tier::kDevice, {7001, 7002}, /*parent=*/std::nullopt, tokens);   // 32 tokens
+//   (*publisher)->Removed(Tier::kDevice, {7002});
+
+#ifndef KVATLAS_PUBLISHER_PUBLISHER_H_
+#define KVATLAS_PUBLISHER_PUBLISHER_H_
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "indexer/base/clock.h"
+#include "indexer/base/domain.h"
+#include "indexer/base/event.h"
+#include "indexer/base/hash.h"
+#include "indexer/base/ids.h"
+#include "indexer/base/tier.h"
+#include "indexer/stream/link.h"
+#include "indexer/stream/sender.h"
+
+namespace kvatlas {
+
+// What the engine calls a block: opaque, compared, never computed.
+using EngineHash = uint64_t;
+
+struct PublisherOptions {
+  // HOST:PORT of every replica of the cell's leaf. Empty: events are kept and nobody is told.
+  std::vector<std::string> leaves = {};
+  std::string worker = {};  // 1 to 256 bytes
+  uint32_t dp_rank = 0;     // data-parallel rank of this engine in the worker
+  Domain domain = {};
+  uint32_t block_size = 16;  // tokens
+  HashContract contract = {};
+  // Of calls that name no namespace.
+  std::string lora_name = {};
+  std::string cache_salt = {};
+  std::vector<std::pair<std::string, std::string>> labels = {};  // e.g. {"zone", "a"}
+
+  // A batch is sent when so many blocks wait, or when the oldest event is so old. Under load batches grow.
+  size_t batch_blocks = 64;
+  Duration batch_age = std::chrono::milliseconds(2);
+  // Waiting for the publisher's thread: arguments as they were given, 24 bytes more a call.
+  size_t queue_bytes_max = 32 << 20;
+  SenderOptions sender = {};
+
+  // Makes the link to a leaf; gRPC when empty. The link may be started and stopped from other threads.
+  std::function<std::unique_ptr<SenderLink>(const std::string& address)> make_link = {};
+  const Clock* clock = &Clock::Real();
+};
+
+struct ReplicaStats {
+  std::string address;
+  bool connected = false;
+  bool welcomed = false;
+  bool at_rest = false;  // everything told so far is acknowledged
+  BatchNumber last_number = 0;
+  BatchNumber acknowledged = 0;
+  SenderStats sender;
+  absl::Status
+      status;  // not OK: refused for good, or replaced by a younger publisher of the same name
+};
+
+struct PublisherStats {
+  // Blocks named by the engine, as far as the publisher's thread has come.
+  uint64_t blocks_stored = 0;
+  uint64_t blocks_removed = 0;
+  uint64_t clears = 0;
+  // Of those, what changed the set of (tier, block) and went to the leaves; the rest were copies, or unknown.
+  uint64_t blocks_stored_passed = 0;
+  uint64_t blocks_removed_passed = 0;
+  uint64_t batches = 0;      // appended to every replica's stream
+  uint64_t blocks_held = 0;  // distinct
+  // Dropped, since only a bug of the engine can cause it; `last_error` says what.
+  uint64_t unknown_parents =
+      0;  // blocks stored after a parent that is not held: they cannot be hashed
+  uint64_t unknown_removed = 0;  // blocks removed that were not held
+  uint64_t invalid_calls = 0;    // arguments that contradict each other, or are over a bound
+  absl::Status last_error;
+
+  uint64_t inline_records =
+      0;                     // calls worked off by the engine's thread because the queue was full
+  uint64_t queue_bytes = 0;  // waiting now
+  std::vector<ReplicaStats> replicas;
+};
+
+class Publisher {
+ public:
+  // INVALID_ARGUMENT: an option is out of range. Leaves need not be reachable.
+  static absl::StatusOr<std::unique_ptr<Publisher>> Create(PublisherOptions options);
+  ~Publisher();
+
+  Publisher(const Publisher&) = delete;
+  Publisher& operator=(const Publisher&) = delete;
+
+  // A run of consecutive blocks is now in `tier`, after `parent` (nothing: at the sequence's start).
+  // REQUIRES: tokens.size() == blocks.size() * block_size; else counted in `invalid_calls`.
+  void Stored(Tier tier, std::span<const EngineHash> blocks, std::optional<EngineHash> parent,
+              std::span<const TokenId> tokens);
+  void Stored(Tier tier, std::span<const EngineHash> blocks, std::optional<EngineHash> parent,
+              std::span<const TokenId> tokens, const CacheNamespace& cache_namespace);
+  // One copy less of each block.
+  void Removed(Tier tier, std::span<const EngineHash> blocks);
+
+  // The same for engines that have the contract's hashes; `parent` is `kNoParent` at position 0. Blocks stored
+  // with these are removed with these.
+  void StoredHashed(Tier tier, Position position, SequenceHash parent,
+                    std::span<const SequenceHash> blocks);
+  void RemovedHashed(Tier tier, std::span<const SequenceHash> blocks);
+
+  // Nothing is left in these tiers, however many copies there were.
+  void Cleared(TierMask tiers = TierMask::All());
+
+  // The latest one travels with the next batch.
+  void SetLoad(const Load& load);
+
+  // Braces instead of a span: Stored(tier, {7001, 7002}, parent, tokens).
+  void Stored(Tier tier, std::initializer_list<EngineHash> blocks, std::optional<EngineHash> parent,
+              std::span<const TokenId> tokens) {
+    Stored(tier, std::span(blocks.begin(), blocks.size()), parent, tokens);
+  }
+  void Removed(Tier tier, std::initializer_list<EngineHash> blocks) {
+    Removed(tier, std::span(blocks.begin(), blocks.size()));
+  }
+
+  // What waits is sent at once, without waiting for `batch_age`. Does not block.
+  void Flush();
+
+  // Blocks until everything said before is acknowledged by every replica that is connected, and by at least one
+  // (by none, when there are no leaves). False: the time ran out.
+  bool WaitAcknowledged(Duration timeout);
+
+  PublisherStats Stats() const;
+
+  // Works off the queue, sends what is due for at most `flush_for` and ends. With `goodbye` the leaves forget
+  // the worker at once. Idempotent; events after it are ignored.
+  void Stop(bool goodbye, Duration flush_for = std::chrono::seconds(1));
+
+ private:
+  struct Impl;
+  explicit Publisher(std::unique_ptr<Impl> impl);
+  const std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_PUBLISHER_PUBLISHER_H_
