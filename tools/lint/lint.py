@@ -1,0 +1,244 @@
+#!/usr/bin/env python3
+"""Holds the repository to its own rules. Usage: lint.py [--root DIR] [--fix]
+
+Prints one line per finding, `path:line: [check] what is wrong`, and fails if there is one. The checks:
+format (clang-format), include (who may include whom), guard (header guards), link (relative links in
+Markdown), readme (a README per folder), machine_path (paths of somebody's machine), open_end (work left
+undone in comments), sleep (sleeping tests), clock (wall clock in pure folders), length (long files).
+The rules are data: rules.py. --fix formats what can be formatted.
+"""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+
+import rules
+
+CLANG_FORMAT = "clang-format-19"
+
+INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]')
+PROTO_IMPORT = re.compile(r'^\s*import\s+(?:public\s+|weak\s+)?(")([^"]+)"')
+# [text](target), also for images; a title after the target is dropped below.
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)(?:\s+\"[^\"]*\")?\)")
+# Written so that these lines do not find themselves.
+MACHINE_PATH = re.compile(r"(?<![\w.~-])/(?:work|home|root)[/]|\.\.[/]shared\b")
+OPEN_END = re.compile(r"\b(?:TO[D]O|FIX[M]E|XX[X])\b")
+SLEEP = re.compile(r"\b(?:sleep_for|sleep_until|SleepFor|usleep|nanosleep)\s*\(|\btime\.sleep\s*\(")
+CLOCK = re.compile(r"\b(?:system_clock|steady_clock|high_resolution_clock)\b|\babsl::Now\s*\(")
+
+
+class Tree:
+    """The files of a repository: paths relative to `root`, and their text."""
+
+    def __init__(self, root):
+        self.root = root
+        self.files = sorted(p for p in self._list() if self._is_plain(p))
+
+    def _is_plain(self, path):
+        full = os.path.join(self.root, path)
+        return os.path.isfile(full) and not os.path.islink(full)
+
+    def _list(self):
+        """What git tracks or would track; without git, what lies there."""
+        if os.path.exists(os.path.join(self.root, ".git")):
+            try:
+                listed = subprocess.run(
+                    ["git", "-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others",
+                     "--exclude-standard"],
+                    cwd=self.root, capture_output=True, check=True)
+                return {os.fsdecode(p) for p in listed.stdout.split(b"\0") if p}
+            except (OSError, subprocess.CalledProcessError):
+                pass
+        found = set()
+        for folder, folders, names in os.walk(self.root):
+            folders[:] = [f for f in folders if f not in (".git", "__pycache__")
+                          and not f.startswith("bazel-")]
+            found.update(os.path.relpath(os.path.join(folder, n), self.root) for n in names)
+        return found
+
+    def lines(self, path):
+        """The lines of a text file; none for a binary one."""
+        with open(os.path.join(self.root, path), "rb") as file:
+            content = file.read()
+        if b"\0" in content[:8192]:
+            return []
+        return content.decode("utf-8", errors="replace").splitlines()
+
+
+class Findings(list):
+    def add(self, path, line, check, text):
+        self.append((path, line, check, text))
+
+
+def is_test(path):
+    stem = os.path.splitext(path)[0]
+    return stem.endswith(("_test", "_test_util", "_benchmark")) or path.startswith("tests/")
+
+
+def folder_of(path):
+    """The folder of rules.ROWS that `path` lies in, or None."""
+    for row in rules.ROWS:
+        for folder in row:
+            if path.startswith(folder + "/"):
+                return folder
+    return None
+
+
+def row_of(folder):
+    return next(i for i, row in enumerate(rules.ROWS) if folder in row)
+
+
+def check_includes(tree, findings):
+    ours = {row_folder.split("/")[0] for row in rules.ROWS for row_folder in row}
+    for path in tree.files:
+        if not path.endswith(rules.CPP + (".c", ".proto")):
+            continue
+        pattern = PROTO_IMPORT if path.endswith(".proto") else INCLUDE
+        here = folder_of(path)
+        if here is None:
+            findings.add(path, 1, "include", "this folder is in no row of tools/lint/rules.py")
+            continue
+        name = os.path.basename(path)
+        is_main = name == "main.cc" or name.endswith("_main.cc")
+        row = 0 if is_main else row_of(here)
+        for number, line in enumerate(tree.lines(path), 1):
+            match = pattern.match(line)
+            if not match:
+                continue
+            bracket, target = match.groups()
+            there = folder_of(target)
+            if there is None and target.split("/")[0] in ours and "/" in target and bracket == '"':
+                findings.add(path, number, "include", f"{target} is in no row of tools/lint/rules.py")
+            elif there is None:
+                check_library(findings, path, number, here, target)
+            elif there != here and row != 0 and row_of(there) <= row:
+                findings.add(path, number, "include",
+                             f"{here} may not include {there}: only lower rows ({target})")
+
+
+def check_library(findings, path, number, here, target):
+    """An include of something that is not ours."""
+    if here in rules.PURE and target in rules.PURE_FORBIDDEN_HEADERS and not is_test(path):
+        findings.add(path, number, "include", f"{here} is pure: no <{target}>")
+    if here not in rules.LIBRARIES or target in rules.SYSTEM_HEADERS:
+        return
+    if "/" not in target and "." not in target:
+        return  # the C++ library
+    allowed = rules.LIBRARIES[here] + (rules.TEST_LIBRARIES if is_test(path) else [])
+    if not target.startswith(tuple(allowed)):
+        findings.add(path, number, "include", f"{here} may not use {target}")
+
+
+def check_guards(tree, findings):
+    for path in tree.files:
+        if not path.endswith(".h"):
+            continue
+        guard = "KVATLAS_" + re.sub(r"[^A-Z0-9]", "_", path.upper()) + "_"
+        lines = tree.lines(path)
+        first = next((i for i, line in enumerate(lines) if line.startswith("#")), None)
+        if first is None or lines[first].split() != ["#ifndef", guard] \
+                or lines[first + 1:first + 2] != [f"#define {guard}"]:
+            findings.add(path, (first or 0) + 1, "guard", f"the guard should be {guard}")
+
+
+def check_links(tree, findings):
+    for path in tree.files:
+        if not path.endswith(".md"):
+            continue
+        in_code = False
+        for number, line in enumerate(tree.lines(path), 1):
+            if line.lstrip().startswith(("```", "~~~")):
+                in_code = not in_code
+            if in_code:
+                continue
+            for target in LINK.findall(re.sub(r"`[^`]*`", "", line)):
+                if re.match(r"[a-z][a-z0-9+.-]*:|#", target):
+                    continue
+                target = target.split("#")[0]
+                full = os.path.normpath(os.path.join(tree.root, os.path.dirname(path), target))
+                inside = full == tree.root or full.startswith(tree.root + os.sep)
+                if target.startswith("/") or not inside or not os.path.exists(full):
+                    findings.add(path, number, "link", f"{target} leads nowhere")
+
+
+def check_readmes(tree, findings):
+    """A folder with code has a README.md; below the first level its parent's counts too."""
+    present = {os.path.dirname(p) for p in tree.files if os.path.basename(p) == "README.md"}
+    filled = {os.path.dirname(p) for p in tree.files}
+    for folder in sorted({os.path.dirname(p) for p in tree.files if p.endswith(rules.CODE)}):
+        accepted = [folder]
+        parent = os.path.dirname(folder)
+        while os.path.dirname(parent) and parent not in filled:  # such as proto/kvatlas in proto/kvatlas/v1
+            parent = os.path.dirname(parent)
+        if parent:
+            accepted.append(parent)
+        if not present.intersection(accepted):
+            findings.add(folder or ".", 1, "readme", "a folder with code has no README.md")
+
+
+def check_text(tree, findings):
+    for path in tree.files:
+        lines = tree.lines(path)
+        pure = path.startswith(tuple(f + "/" for f in rules.PURE)) and not is_test(path)
+        for number, line in enumerate(lines, 1):
+            if MACHINE_PATH.search(line):
+                findings.add(path, number, "machine_path", "a path of somebody's machine")
+            if OPEN_END.search(line):
+                findings.add(path, number, "open_end", "work left undone: do it or write an issue")
+            if is_test(path) and path.endswith(rules.CODE) and SLEEP.search(line):
+                findings.add(path, number, "sleep", "a test does not sleep: wait for what happens")
+            if pure and path.endswith(rules.CPP) and CLOCK.search(line):
+                findings.add(path, number, "clock", "time comes from a Clock")
+        if path.endswith(rules.CODE) and len(lines) > rules.LINES_MAX:
+            findings.add(path, len(lines), "length",
+                         f"{len(lines)} lines; tell the story in several files "
+                         f"(at most {rules.LINES_MAX})")
+
+
+def check_format(tree, findings, fix):
+    paths = [p for p in tree.files if p.endswith(rules.CPP)]
+    if not paths:
+        return
+    if fix:
+        subprocess.run([CLANG_FORMAT, "-i", *paths], cwd=tree.root, check=True)
+        return
+    done = subprocess.run([CLANG_FORMAT, "--dry-run", *paths], cwd=tree.root, check=True,
+                          capture_output=True, text=True)
+    told = set()
+    for line in done.stderr.splitlines():
+        match = re.match(r"(.+?):(\d+):\d+: (?:warning|error): ", line)
+        if match and match[1] not in told:
+            told.add(match[1])
+            findings.add(match[1], int(match[2]), "format",
+                         "not as clang-format has it (tools/lint/lint.py --fix)")
+
+
+def lint(root, fix=False):
+    tree = Tree(os.path.realpath(root))
+    findings = Findings()
+    check_format(tree, findings, fix)
+    check_includes(tree, findings)
+    check_guards(tree, findings)
+    check_links(tree, findings)
+    check_readmes(tree, findings)
+    check_text(tree, findings)
+    return tree, sorted(findings)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", default=os.path.join(os.path.dirname(os.path.realpath(__file__)), "../.."))
+    parser.add_argument("--fix", action="store_true", help="format what can be formatted")
+    arguments = parser.parse_args()
+    tree, findings = lint(arguments.root, arguments.fix)
+    for path, line, check, text in findings:
+        print(f"{path}:{line}: [{check}] {text}")
+    print(f"lint: {len(tree.files)} files, {len(findings)} findings")
+    return 1 if findings or not tree.files else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

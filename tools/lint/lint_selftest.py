@@ -1,0 +1,102 @@
+"""Can the lint fail? A clean tree gives no finding; each planted violation gives exactly its own."""
+
+import os
+import subprocess
+import tempfile
+import unittest
+
+import lint
+
+GUARDED = "#ifndef {0}\n#define {0}\n{1}\n#endif  // {0}\n"
+
+
+def header(path, body=""):
+    guard = "KVATLAS_" + path.upper().replace("/", "_").replace(".", "_") + "_"
+    return GUARDED.format(guard, body)
+
+
+CLEAN = {
+    ".clang-format": "BasedOnStyle: Google\n",
+    "README.md": "See [base](indexer/base/README.md#words), [web](https://example.org/home/x).\n",
+    "frontend/README.md": "f\n",
+    "frontend/main.cc": '#include "publisher/p.h"\n',
+    "indexer/base/README.md": "b\n",
+    "indexer/base/a.h": header("indexer/base/a.h", '\n#include <string>\n\n#include "absl/types/span.h"\n'),
+    "indexer/base/a_test.cc": '#include "indexer/base/a.h"\n\n#include "gtest/gtest.h"\n',
+    "indexer/index/README.md": "i\n",
+    "indexer/index/i.cc": '#include "indexer/base/a.h"\n',
+    "indexer/index/deep/d.cc": "int d;\n",
+    "proto/README.md": "p\n",
+    "proto/kvatlas/v1/x.proto": 'syntax = "proto3";\nimport "google/protobuf/timestamp.proto";\n',
+    "publisher/README.md": "p\n",
+    "publisher/p.h": header("publisher/p.h", '\n#include "proto/kvatlas/v1/x.pb.h"\n'),
+    "tools/README.md": "t\n",
+    "tools/t.cc": '#include "tests/u.h"\n',
+    "tests/README.md": "t\n",
+    "tests/u.h": header("tests/u.h"),
+}
+
+# The check that must speak, and the files that make it do so.
+PLANTED = [
+    ("format", {"indexer/base/b.cc": "int   b;\n"}),
+    ("include", {"indexer/base/b.cc": '#include "indexer/index/i.h"\n'}),
+    ("include", {"indexer/index/j.cc": '#include "indexer/stream/s.h"\n'}),
+    ("include", {"indexer/stream/README.md": "", "indexer/stream/s.cc": '#include "proto/x.pb.h"\n'}),
+    ("include", {"frontend/f.cc": '#include "hierarchy/h.h"\n'}),
+    ("include", {"publisher/q.cc": '#include "tools/t.h"\n'}),
+    ("include", {"proto/kvatlas/v1/y.proto": 'import "tools/z.proto";\n'}),
+    ("include", {"indexer/base/b.cc": "#include <grpcpp/grpcpp.h>\n"}),
+    ("include", {"indexer/base/b.cc": '#include "gtest/gtest.h"\n'}),
+    ("include", {"indexer/index/j.cc": "#include <thread>\n"}),
+    ("include", {"elsewhere/README.md": "", "elsewhere/e.cc": "int e;\n"}),
+    ("include", {"frontend/f.cc": '#include "indexer/nowhere/n.h"\n'}),
+    ("guard", {"indexer/base/b.h": header("indexer/base/a.h")}),
+    ("guard", {"indexer/base/b.h": "#pragma once\n"}),
+    ("link", {"doc.md": "[gone](indexer/gone.md)\n"}),
+    ("link", {"doc.md": "[outside](../x.md)\n"}),
+    ("readme", {"hierarchy/h.cc": "int h;\n"}),
+    ("readme", {"indexer/coverage/c.cc": "int c;\n"}),
+    ("machine_path", {"doc.md": "see /ho" + "me/somebody/x\n"}),
+    ("machine_path", {"run": "cp ../sha" + "red/x .\n"}),
+    ("open_end", {"indexer/base/b.cc": "// TO" + "DO: later\n"}),
+    ("open_end", {"doc.md": "FIX" + "ME\n"}),
+    ("sleep", {"indexer/base/b_test.cc": "void F() { usleep(1); }\n"}),
+    ("sleep", {"tests/s.cc": "void F() { std::this_thread::sleep_for(d); }\n"}),
+    ("clock", {"indexer/index/j.cc": "auto t = std::chrono::steady_clock::now();\n"}),
+    ("length", {"indexer/base/b.cc": "int b;\n" * 801}),
+]
+
+
+def findings(files):
+    with tempfile.TemporaryDirectory() as root:
+        for path, text in files.items():
+            full = os.path.join(root, path)
+            os.makedirs(os.path.dirname(full), exist_ok=True)
+            with open(full, "w", encoding="utf-8") as file:
+                file.write(text)
+        return lint.lint(root)[1]
+
+
+class LintTest(unittest.TestCase):
+    def test_clean_tree_has_no_finding(self):
+        self.assertEqual(findings(CLEAN), [])
+
+    def test_each_planted_violation_is_found_and_nothing_else(self):
+        for check, files in PLANTED:
+            with self.subTest(check=check, files=sorted(files)):
+                found = findings({**CLEAN, **files})
+                self.assertEqual([f[2] for f in found], [check], found)
+
+    def test_ignored_files_are_not_read(self):
+        with tempfile.TemporaryDirectory() as root:
+            subprocess.run(["git", "init", "-q", root], check=True)
+            for path, text in {".gitignore": "out\n", "out/x.h": "x\n", "note": "x\n"}.items():
+                full = os.path.join(root, path)
+                os.makedirs(os.path.dirname(full), exist_ok=True)
+                with open(full, "w", encoding="utf-8") as file:
+                    file.write(text)
+            self.assertEqual(lint.Tree(root).files, [".gitignore", "note"])
+
+
+if __name__ == "__main__":
+    unittest.main()

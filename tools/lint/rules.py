@@ -1,0 +1,35 @@
+"""The repository's rules as data: the folders, who may include whom, and what a folder must not touch."""
+
+# Who may include whom: a folder includes itself and any folder of a lower row, never another of its own
+# row. The first row is the highest. A main (main.cc, *_main.cc) belongs to the highest row wherever it lies.
+ROWS = [
+    # Free among themselves.
+    ["tools", "tests"],
+    ["publisher", "hierarchy", "frontend", "indexer/leaf"],
+    ["indexer/transport", "indexer/engines", "indexer/coverage", "indexer/discovery"],
+    ["indexer/holders"],
+    ["indexer/service", "indexer/stream", "indexer/index", "proto"],
+    ["indexer/base"],
+]
+
+# What a folder may use beyond ours and the C++ library, as prefixes of the included path; a folder that is
+# not named may use any library. Tests and benchmarks may use TEST_LIBRARIES besides.
+LIBRARIES = {
+    "indexer/base": ["absl/", "xxhash.h"],
+    "indexer/index": ["absl/", "xxhash.h"],
+    "indexer/stream": ["absl/", "xxhash.h"],
+}
+TEST_LIBRARIES = ["gtest/", "gmock/", "benchmark/"]
+
+# System headers that any folder may use: processor intrinsics and prefetching.
+SYSTEM_HEADERS = ["immintrin.h", "x86intrin.h", "arm_neon.h"]
+
+# Pure folders: no I/O, no threads of their own, no wall clock (their tests may use threads).
+PURE = ["indexer/index", "indexer/stream"]
+PURE_FORBIDDEN_HEADERS = ["thread", "fstream", "filesystem", "iostream", "cstdio"]
+
+LINES_MAX = 800
+
+# Endings of files that hold code.
+CODE = (".h", ".cc", ".py", ".proto", ".c")
+CPP = (".h", ".cc")
