@@ -56,7 +56,10 @@ absl::StatusOr<HolderIndex> ReferenceIndex::AddHolder() {
   if (holders_.size() >= options_.holders_max)
     return absl::ResourceExhaustedError("holders_max reached");
   uint32_t free = 0;
-  while (holders_.count(HolderIndex{free}) != 0) ++free;
+  for (const auto& [number, holder] : holders_) {
+    if (Raw(number) != free) break;
+    ++free;
+  }
   holders_[HolderIndex{free}];
   return HolderIndex{free};
 }
