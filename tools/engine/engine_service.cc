@@ -1,0 +1,131 @@
+#include "tools/engine/engine_service.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <optional>
+#include <utility>
+#include <variant>
+
+namespace kvatlas {
+
+namespace v1 = engine::v1;
+
+EngineService::EngineService(const EngineOptions& options, Publisher* publisher)
+    : publisher_(publisher), model_(options) {
+  MutexLock lock(&mutex_);
+  publisher_->SetLoad(model_.CurrentLoad());
+  publisher_->Flush();
+}
+
+grpc::Status EngineService::Submit(grpc::ServerContext*, const v1::SubmitRequest* request,
+                                   v1::StepResponse* response) {
+  if (request->blocks().empty()) return {grpc::StatusCode::INVALID_ARGUMENT, "blocks is empty"};
+  if (!std::isfinite(request->time_ms())) {
+    return {grpc::StatusCode::INVALID_ARGUMENT, "time_ms is not finite"};
+  }
+  EngineRequest submitted{.id = request->id(),
+                          .blocks = {},
+                          .prompt_tokens = request->prompt_tokens(),
+                          .output_tokens = request->output_tokens()};
+  submitted.blocks.reserve(request->blocks_size());
+  for (uint64_t hash : request->blocks()) submitted.blocks.push_back(SequenceHash{hash});
+  {
+    MutexLock lock(&mutex_);
+    EngineStep step;
+    const EngineArrival arrival = model_.Submit(request->time_ms(), std::move(submitted), &step);
+    Publish(step);
+    response->set_too_long(arrival.too_long);
+    response->set_cached_blocks(arrival.cached_blocks);
+    response->set_cached_tokens(arrival.cached_blocks * model_.options().block_size);
+    Describe(step, response);
+  }
+  response->set_acknowledged(Wait(request->wait_ack_ms()));
+  return grpc::Status::OK;
+}
+
+grpc::Status EngineService::Advance(grpc::ServerContext*, const v1::AdvanceRequest* request,
+                                    v1::StepResponse* response) {
+  if (std::isnan(request->time_ms())) {
+    return {grpc::StatusCode::INVALID_ARGUMENT, "time_ms is not a number"};
+  }
+  {
+    MutexLock lock(&mutex_);
+    EngineStep step;
+    model_.AdvanceTo(request->time_ms(), &step);
+    Publish(step);
+    Describe(step, response);
+  }
+  response->set_acknowledged(Wait(request->wait_ack_ms()));
+  return grpc::Status::OK;
+}
+
+grpc::Status EngineService::WaitAcknowledged(grpc::ServerContext*,
+                                             const v1::WaitAcknowledgedRequest* request,
+                                             v1::WaitAcknowledgedResponse* response) {
+  publisher_->Flush();
+  response->set_acknowledged(
+      publisher_->WaitAcknowledged(std::chrono::milliseconds(request->timeout_ms())));
+  response->set_connected(Connected());
+  return grpc::Status::OK;
+}
+
+grpc::Status EngineService::Contents(grpc::ServerContext*, const v1::ContentsRequest*,
+                                     v1::ContentsResponse* response) {
+  MutexLock lock(&mutex_);
+  for (SequenceHash hash : model_.Contents()) response->add_blocks(Raw(hash));
+  return grpc::Status::OK;
+}
+
+void EngineService::Publish(const EngineStep& step) {
+  for (const Event& event : step.events) {
+    if (const auto* stored = std::get_if<Stored>(&event)) {
+      publisher_->StoredHashed(stored->tier, stored->position, stored->parent, stored->blocks);
+    } else if (const auto* removed = std::get_if<Removed>(&event)) {
+      publisher_->RemovedHashed(removed->tier, removed->blocks);
+    }
+  }
+  publisher_->SetLoad(model_.CurrentLoad());
+  publisher_->Flush();
+}
+
+void EngineService::Describe(const EngineStep& step, v1::StepResponse* response) {
+  for (const EngineAdmission& admission : step.admitted) {
+    v1::Admission* out = response->add_admitted();
+    out->set_id(admission.id);
+    out->set_time_ms(admission.time_ms);
+    out->set_cached_blocks(admission.cached_blocks);
+    out->set_ttft_ms(admission.ttft_ms);
+    out->set_finish_ms(admission.finish_ms);
+  }
+  response->set_next_event_ms(model_.NextEventMs().value_or(EngineModel::kForever));
+  const Load load = model_.CurrentLoad();
+  kvatlas::v1::Load* out = response->mutable_load();
+  out->set_running_requests(load.running_requests);
+  out->set_waiting_requests(load.waiting_requests);
+  out->set_used_blocks(load.used_blocks);
+  out->set_free_blocks(load.free_blocks);
+  out->set_waiting_prefill_blocks(load.waiting_prefill_blocks);
+  out->set_tokens_per_s(load.tokens_per_s);
+  out->set_workers(load.workers);
+}
+
+bool EngineService::Connected() const {
+  const PublisherStats stats = publisher_->Stats();
+  return std::any_of(stats.replicas.begin(), stats.replicas.end(),
+                     [](const ReplicaStats& replica) { return replica.connected; });
+}
+
+// In slices, so that a leaf that dies meanwhile does not cost the whole time.
+bool EngineService::Wait(uint32_t wait_ms) {
+  constexpr uint32_t kSliceMs = 100;
+  while (wait_ms > 0) {
+    const uint32_t slice = std::min(wait_ms, kSliceMs);
+    if (publisher_->WaitAcknowledged(std::chrono::milliseconds(slice))) return true;
+    if (!Connected()) return false;
+    wait_ms -= slice;
+  }
+  return false;
+}
+
+}  // namespace kvatlas

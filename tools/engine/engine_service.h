@@ -1,0 +1,49 @@
+// One mock engine as a process sees it: the model behind gRPC, its events and load going into a publisher.
+//
+// *Threads*: calls may come from any; the model is locked, waiting for acknowledgements is not.
+// *Truth*: what a call caused is said to the publisher before it returns, in the order of the calls.
+// *Lifetime*: the publisher outlives the service.
+
+#ifndef KVATLAS_TOOLS_ENGINE_ENGINE_SERVICE_H_
+#define KVATLAS_TOOLS_ENGINE_ENGINE_SERVICE_H_
+
+#include <cstdint>
+
+#include "absl/base/thread_annotations.h"
+#include "indexer/base/event.h"
+#include "indexer/base/mutex.h"
+#include "publisher/publisher.h"
+#include "tools/engine/engine.grpc.pb.h"
+#include "tools/engine/engine_model.h"
+
+namespace kvatlas {
+
+class EngineService final : public engine::v1::Engine::Service {
+ public:
+  EngineService(const EngineOptions& options, Publisher* publisher);
+
+  grpc::Status Submit(grpc::ServerContext* context, const engine::v1::SubmitRequest* request,
+                      engine::v1::StepResponse* response) override;
+  grpc::Status Advance(grpc::ServerContext* context, const engine::v1::AdvanceRequest* request,
+                       engine::v1::StepResponse* response) override;
+  grpc::Status WaitAcknowledged(grpc::ServerContext* context,
+                                const engine::v1::WaitAcknowledgedRequest* request,
+                                engine::v1::WaitAcknowledgedResponse* response) override;
+  grpc::Status Contents(grpc::ServerContext* context, const engine::v1::ContentsRequest* request,
+                        engine::v1::ContentsResponse* response) override;
+
+ private:
+  void Publish(const EngineStep& step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Describe(const EngineStep& step, engine::v1::StepResponse* response)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool Connected() const;
+  bool Wait(uint32_t wait_ms);
+
+  Publisher* const publisher_;
+  Mutex mutex_;
+  EngineModel model_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_TOOLS_ENGINE_ENGINE_SERVICE_H_
