@@ -1,0 +1,88 @@
+// Whom does the frontend ask, and what do they answer? The two questions it sends to other processes, as small
+// interfaces, so that its logic is tested without any.
+//
+// *Threads*: called from any. A callback is called exactly once, from any thread, possibly before the call returns.
+// *Truth*: an answer that is later than its deadline is DEADLINE_EXCEEDED, never delivered late as an answer.
+
+#ifndef KVATLAS_FRONTEND_FINDERS_H_
+#define KVATLAS_FRONTEND_FINDERS_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "indexer/base/clock.h"
+#include "indexer/base/domain.h"
+#include "indexer/base/event.h"
+#include "indexer/base/ids.h"
+#include "indexer/base/overlap.h"
+
+namespace kvatlas {
+
+// Which cells cover this prompt?
+struct CellQuestion {
+  const Domain* domain = nullptr;
+  std::span<const SequenceHash> waypoints;  // the prompt's, valid during the call
+  uint32_t blocks = 0;
+  uint32_t best = 0;  // only the best so many; 0 means all
+};
+
+struct CellFound {
+  std::string cell;
+  std::string address;  // of its leaf; empty when it gave none
+  uint32_t blocks_at_least = 0;
+  uint32_t blocks_below = 0;
+  Trust trust = Trust::kExact;
+  uint32_t age_ms = 0;
+  std::optional<Load> load = {};  // sums over its workers
+  std::map<std::string, std::string> labels = {};
+};
+
+struct CellsAnswer {
+  std::vector<CellFound> cells;
+  uint32_t block_size = 0;  // 0: not said
+};
+
+class CellFinder {
+ public:
+  using Callback = std::function<void(absl::StatusOr<CellsAnswer>)>;
+  virtual ~CellFinder() = default;
+  virtual void FindCells(const std::string& hierarchy_address, const CellQuestion& question,
+                         Duration deadline, Callback callback) = 0;
+};
+
+// Which workers of a cell hold how much of this prompt? All of them are wanted, also those without overlap.
+struct OverlapQuestion {
+  const Domain* domain = nullptr;
+  std::span<const SequenceHash> sequence;  // valid during the call
+};
+
+struct WorkerFound {
+  HolderId worker = {};
+  uint32_t blocks = 0;
+  Trust trust = Trust::kExact;
+  uint32_t age_ms = 0;
+  std::optional<Load> load = {};
+};
+
+struct WorkersAnswer {
+  std::vector<WorkerFound> workers;
+  uint32_t block_size = 0;  // 0: not said
+};
+
+class OverlapFinder {
+ public:
+  using Callback = std::function<void(absl::StatusOr<WorkersAnswer>)>;
+  virtual ~OverlapFinder() = default;
+  virtual void FindOverlaps(const std::string& leaf_address, const OverlapQuestion& question,
+                            Duration deadline, Callback callback) = 0;
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_FRONTEND_FINDERS_H_

@@ -1,0 +1,162 @@
+#include "frontend/fleet_memory.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace kvatlas {
+namespace {
+
+template <typename Map>
+auto Oldest(Map& map) {
+  return std::min_element(map.begin(), map.end(), [](const auto& a, const auto& b) {
+    return a.second.seen < b.second.seen;
+  });
+}
+
+}  // namespace
+
+FleetMemory::OfDomain& FleetMemory::Touch(const Domain& domain, Time now) {
+  if (!domains_.contains(domain) && domains_.size() >= options_.domains_max) {
+    domains_.erase(std::min_element(
+        domains_.begin(), domains_.end(),
+        [](const auto& a, const auto& b) { return a.second.touched < b.second.touched; }));
+  }
+  OfDomain& of_domain = domains_[domain];
+  of_domain.touched = now;
+  return of_domain;
+}
+
+void FleetMemory::SawCells(const Domain& domain, std::span<const CellFound> cells, Time now) {
+  OfDomain& of_domain = Touch(domain, now);
+  for (const CellFound& found : cells) {
+    of_domain.cells[found.cell] = {.cell = found.cell,
+                                   .address = found.address,
+                                   .load = found.load,
+                                   .labels = found.labels,
+                                   .seen = now};
+  }
+  while (of_domain.cells.size() > options_.cells_max)
+    of_domain.cells.erase(Oldest(of_domain.cells));
+}
+
+void FleetMemory::SawWorkers(const Domain& domain, const std::string& cell,
+                             std::shared_ptr<const WorkersAnswer> answer, Time now) {
+  auto& known = Touch(domain, now).workers;
+  known[cell] = {.answer = std::move(answer), .seen = now};
+  size_t workers = 0;
+  for (const auto& [name, of_cell] : known) workers += of_cell.answer->workers.size();
+  while (workers > options_.workers_max && known.size() > 1) {
+    const auto oldest = Oldest(known);
+    workers -= oldest->second.answer->workers.size();
+    known.erase(oldest);
+  }
+}
+
+std::vector<KnownCell> FleetMemory::Cells(const Domain& domain) const {
+  std::vector<KnownCell> cells;
+  const auto found = domains_.find(domain);
+  if (found == domains_.end()) return cells;
+  for (const auto& [name, cell] : found->second.cells) cells.push_back(cell);
+  std::stable_sort(cells.begin(), cells.end(),
+                   [](const KnownCell& a, const KnownCell& b) { return a.seen > b.seen; });
+  return cells;
+}
+
+std::vector<KnownWorker> FleetMemory::Workers(const Domain& domain) const {
+  std::vector<KnownWorker> workers;
+  const auto found = domains_.find(domain);
+  if (found == domains_.end()) return workers;
+  for (const auto& [cell, of_cell] : found->second.workers) {
+    for (const WorkerFound& worker : of_cell.answer->workers) {
+      workers.push_back(
+          {.cell = cell, .worker = worker.worker, .load = worker.load, .seen = of_cell.seen});
+    }
+  }
+  return workers;
+}
+
+const KnownCell* FleetMemory::FindCell(const Domain& domain, const std::string& cell) const {
+  const auto found = domains_.find(domain);
+  if (found == domains_.end()) return nullptr;
+  const auto at = found->second.cells.find(cell);
+  return at == found->second.cells.end() ? nullptr : &at->second;
+}
+
+uint32_t FleetMemory::BlockSize(const Domain& domain) const {
+  const auto found = domains_.find(domain);
+  return found == domains_.end() ? 0 : found->second.block_size;
+}
+
+void FleetMemory::SetBlockSize(const Domain& domain, uint32_t block_size, Time now) {
+  Touch(domain, now).block_size = block_size;
+}
+
+void FleetMemory::Choose(uint64_t id, const std::string& cell, const HolderId& worker,
+                         uint64_t blocks, Time now) {
+  // Released choices at the old end cost nothing but their place: drop them as they are met.
+  while (!by_age_.empty() && (choices_.size() >= options_.in_flight_max ||
+                              !choices_.contains(by_age_.front().second))) {
+    Release(by_age_.front().second);
+    by_age_.pop_front();
+  }
+  choices_[id] = {.cell = cell, .worker = worker, .blocks = blocks};
+  by_age_.emplace_back(now, id);
+  for (InFlight* to : {&to_worker_[{cell, worker}], &to_cell_[cell]}) {
+    to->blocks += blocks;
+    to->requests += 1;
+  }
+}
+
+bool FleetMemory::Release(uint64_t id) {
+  const auto found = choices_.find(id);
+  if (found == choices_.end()) return false;
+  const Choice& choice = found->second;
+  const auto worker = to_worker_.find({choice.cell, choice.worker});
+  Subtract(worker->second, choice.blocks);
+  if (worker->second.requests == 0) to_worker_.erase(worker);
+  const auto cell = to_cell_.find(choice.cell);
+  Subtract(cell->second, choice.blocks);
+  if (cell->second.requests == 0) to_cell_.erase(cell);
+  choices_.erase(found);
+  return true;
+}
+
+void FleetMemory::Subtract(InFlight& from, uint64_t blocks) {
+  from.blocks -= blocks;
+  from.requests -= 1;
+}
+
+size_t FleetMemory::ExpireChoices(Time now) {
+  size_t expired = 0;
+  while (!by_age_.empty() && by_age_.front().first + options_.in_flight_ttl <= now) {
+    expired += Release(by_age_.front().second) ? 1 : 0;
+    by_age_.pop_front();
+  }
+  return expired;
+}
+
+InFlight FleetMemory::InFlightTo(const std::string& cell, const HolderId& worker) const {
+  const auto found = to_worker_.find({cell, worker});
+  return found == to_worker_.end() ? InFlight{} : found->second;
+}
+
+InFlight FleetMemory::InFlightTo(const std::string& cell) const {
+  const auto found = to_cell_.find(cell);
+  return found == to_cell_.end() ? InFlight{} : found->second;
+}
+
+size_t FleetMemory::workers() const {
+  size_t n = 0;
+  for (const auto& [domain, of_domain] : domains_) {
+    for (const auto& [cell, of_cell] : of_domain.workers) n += of_cell.answer->workers.size();
+  }
+  return n;
+}
+
+size_t FleetMemory::cells() const {
+  size_t n = 0;
+  for (const auto& [domain, of_domain] : domains_) n += of_domain.cells.size();
+  return n;
+}
+
+}  // namespace kvatlas

@@ -1,0 +1,130 @@
+// What did the frontend last know of the fleet, and what has it sent there since? Cells and workers as last seen,
+// and the choices in flight.
+//
+// *Place*: written by every route's answers; read when nobody answers, and to count choices that no load report
+// shows yet.
+// *Truth*: as old as the last answer. A worker that its cell's latest answer no longer names is forgotten; a cell
+// is kept, oldest dropped first, because a hierarchy that has just restarted does not know all of them yet.
+// *Threads*: none; the owner serialises.
+// *Bounds*: `FleetMemoryOptions`; beyond them what was seen longest ago is forgotten, and the oldest choice in flight is
+// no longer counted.
+
+#ifndef KVATLAS_FRONTEND_FLEET_MEMORY_H_
+#define KVATLAS_FRONTEND_FLEET_MEMORY_H_
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "frontend/finders.h"
+#include "indexer/base/clock.h"
+#include "indexer/base/domain.h"
+#include "indexer/base/event.h"
+#include "indexer/base/ids.h"
+
+namespace kvatlas {
+
+struct FleetMemoryOptions {
+  size_t domains_max = 256;
+  size_t cells_max = 8192;     // of one domain
+  size_t workers_max = 65536;  // of one domain; whole cells are forgotten, never the latest answer
+  size_t in_flight_max = 65536;
+  Duration in_flight_ttl = std::chrono::seconds(30);  // a choice nobody reports on counts this long
+};
+
+struct KnownCell {
+  std::string cell;
+  std::string address;
+  std::optional<Load> load = {};
+  std::map<std::string, std::string> labels = {};
+  Time seen{0};
+};
+
+struct KnownWorker {
+  std::string cell;
+  HolderId worker = {};
+  std::optional<Load> load = {};
+  Time seen{0};
+};
+
+// Choices in flight to one worker, or to all workers of a cell.
+struct InFlight {
+  uint64_t blocks = 0;
+  uint32_t requests = 0;
+};
+
+class FleetMemory {
+ public:
+  explicit FleetMemory(const FleetMemoryOptions& options) : options_(options) {}
+
+  void SawCells(const Domain& domain, std::span<const CellFound> cells, Time now);
+  // The whole answer of a cell's leaf; it is kept as it is, not copied.
+  void SawWorkers(const Domain& domain, const std::string& cell,
+                  std::shared_ptr<const WorkersAnswer> answer, Time now);
+
+  // Latest seen first, then by name.
+  std::vector<KnownCell> Cells(const Domain& domain) const;
+  // By cell.
+  std::vector<KnownWorker> Workers(const Domain& domain) const;
+  // Of one cell, if it was ever seen.
+  const KnownCell* FindCell(const Domain& domain, const std::string& cell) const;
+
+  // Tokens per block, 0 while unknown.
+  uint32_t BlockSize(const Domain& domain) const;
+  void SetBlockSize(const Domain& domain, uint32_t block_size, Time now);
+
+  // Counts a choice until it is released or too old. REQUIRES: `id` was never used.
+  void Choose(uint64_t id, const std::string& cell, const HolderId& worker, uint64_t blocks,
+              Time now);
+  // False when the choice is unknown: released before, too old, or never made.
+  bool Release(uint64_t id);
+  // Forgets choices older than `in_flight_ttl`; returns how many.
+  size_t ExpireChoices(Time now);
+
+  InFlight InFlightTo(const std::string& cell, const HolderId& worker) const;
+  InFlight InFlightTo(const std::string& cell) const;
+  size_t in_flight() const { return choices_.size(); }
+  size_t workers() const;
+  size_t cells() const;
+
+ private:
+  struct CellWorkers {
+    std::shared_ptr<const WorkersAnswer> answer;
+    Time seen{0};
+  };
+  struct OfDomain {
+    std::map<std::string, KnownCell> cells;
+    std::map<std::string, CellWorkers> workers;  // by cell
+    uint32_t block_size = 0;
+    Time touched{0};
+  };
+  struct Choice {
+    std::string cell;
+    HolderId worker = {};
+    uint64_t blocks = 0;
+  };
+
+  OfDomain& Touch(const Domain& domain, Time now);
+  static void Subtract(InFlight& from, uint64_t blocks);
+
+  const FleetMemoryOptions options_;
+  absl::flat_hash_map<Domain, OfDomain> domains_;
+  absl::flat_hash_map<uint64_t, Choice> choices_;
+  std::deque<std::pair<Time, uint64_t>>
+      by_age_;  // of `choices_`; released ones are skipped when they come up
+  absl::flat_hash_map<std::pair<std::string, HolderId>, InFlight> to_worker_;
+  absl::flat_hash_map<std::string, InFlight> to_cell_;
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_FRONTEND_FLEET_MEMORY_H_

@@ -1,0 +1,94 @@
+#include "frontend/fleet_memory.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace kvatlas {
+namespace {
+
+HolderId Id(const std::string& name) { return {.name = name, .rank = 0, .replica = ""}; }
+
+using std::chrono::seconds;
+
+const Domain kDomain = {"m", ""};
+
+std::shared_ptr<const WorkersAnswer> Workers(const std::vector<std::string>& names) {
+  auto answer = std::make_shared<WorkersAnswer>();
+  for (const std::string& name : names) answer->workers.push_back({.worker = Id(name), .load = {}});
+  return answer;
+}
+
+CellFound Cell(const std::string& name) {
+  return {.cell = name, .address = name + ":1", .load = {}, .labels = {}};
+}
+
+TEST(FleetMemoryTest, AWorkerThatItsCellNoLongerNamesIsForgotten) {
+  FleetMemory memory({});
+  memory.SawWorkers(kDomain, "a", Workers({"w0", "w1"}), seconds(1));
+  memory.SawWorkers(kDomain, "b", Workers({"w0"}), seconds(2));
+  memory.SawWorkers(kDomain, "a", Workers({"w1"}), seconds(3));
+  const std::vector<KnownWorker> known = memory.Workers(kDomain);
+  ASSERT_EQ(known.size(), 2u);
+  EXPECT_EQ(known[0].cell, "a");
+  EXPECT_EQ(known[0].worker.name, "w1");
+  EXPECT_EQ(known[1].cell, "b");
+}
+
+TEST(FleetMemoryTest, CellsThatAnAnswerOmitsAreKeptAndComeLater) {
+  FleetMemory memory({});
+  memory.SawCells(kDomain, std::vector<CellFound>{Cell("a"), Cell("b")}, seconds(1));
+  memory.SawCells(kDomain, std::vector<CellFound>{Cell("b")}, seconds(2));
+  const std::vector<KnownCell> cells = memory.Cells(kDomain);
+  ASSERT_EQ(cells.size(), 2u);
+  EXPECT_EQ(cells[0].cell, "b");
+  EXPECT_EQ(cells[1].cell, "a");
+}
+
+TEST(FleetMemoryTest, EveryBoundForgetsTheOldest) {
+  FleetMemory memory({.domains_max = 2, .cells_max = 2, .workers_max = 3, .in_flight_max = 2});
+  memory.SawCells(kDomain, std::vector<CellFound>{Cell("a")}, seconds(1));
+  memory.SawCells(kDomain, std::vector<CellFound>{Cell("b"), Cell("c")}, seconds(2));
+  EXPECT_EQ(memory.cells(), 2u);
+  EXPECT_EQ(memory.FindCell(kDomain, "a"), nullptr);
+  memory.SawWorkers(kDomain, "a", Workers({"w0", "w1"}), seconds(3));
+  memory.SawWorkers(kDomain, "b", Workers({"w2", "w3"}), seconds(4));
+  EXPECT_EQ(memory.Workers(kDomain).size(), 2u);
+  EXPECT_EQ(memory.Workers(kDomain)[0].cell, "b");
+  memory.SetBlockSize({"n", ""}, 32, seconds(5));
+  memory.SetBlockSize({"o", ""}, 32, seconds(6));
+  EXPECT_TRUE(memory.Workers(kDomain).empty());
+  EXPECT_EQ(memory.BlockSize({"n", ""}), 32u);
+  for (uint64_t id = 1; id <= 3; ++id) memory.Choose(id, "a", Id("w0"), id, seconds(7));
+  EXPECT_EQ(memory.in_flight(), 2u);
+  EXPECT_EQ(memory.InFlightTo("a").blocks, 5u);
+}
+
+TEST(FleetMemoryTest, ChoicesCountUntilReleasedOrTooOld) {
+  FleetMemory memory({.in_flight_ttl = seconds(30)});
+  const HolderId w0 = Id("w0");
+  memory.Choose(1, "a", w0, 10, seconds(0));
+  memory.Choose(2, "a", w0, 5, seconds(10));
+  EXPECT_EQ(memory.InFlightTo("a", w0).blocks, 15u);
+  EXPECT_EQ(memory.InFlightTo("a").requests, 2u);
+  EXPECT_TRUE(memory.Release(2));
+  EXPECT_FALSE(memory.Release(2));
+  EXPECT_FALSE(memory.Release(99));
+  EXPECT_EQ(memory.InFlightTo("a", w0).requests, 1u);
+  EXPECT_EQ(memory.ExpireChoices(seconds(29)), 0u);
+  EXPECT_EQ(memory.ExpireChoices(seconds(45)), 1u);
+  EXPECT_EQ(memory.InFlightTo("a", w0).requests, 0u);
+  EXPECT_EQ(memory.in_flight(), 0u);
+}
+
+TEST(FleetMemoryTest, DomainsAreApart) {
+  FleetMemory memory({});
+  memory.SawWorkers(kDomain, "a", Workers({"w0"}), seconds(1));
+  EXPECT_TRUE(memory.Workers({"m", "tenant"}).empty());
+  EXPECT_EQ(memory.BlockSize(kDomain), 0u);
+}
+
+}  // namespace
+}  // namespace kvatlas

@@ -1,0 +1,65 @@
+#include "frontend/frontend.h"
+
+#include <optional>
+#include <utility>
+
+#include "frontend/route_task.h"
+
+namespace kvatlas {
+
+// Ids of an earlier process must not name choices of this one: the upper half is random.
+Frontend::Shared::Shared(FrontendOptions o, CellFinder* cells, OverlapFinder* overlaps,
+                         const Clock* c)
+    : options(std::move(o)),
+      cell_finder(cells),
+      overlap_finder(overlaps),
+      clock(c),
+      memory(options.memory),
+      next_decision((RandomInstanceId() << 32) | 1) {}
+
+Frontend::Frontend(FrontendOptions options, CellFinder* cell_finder, OverlapFinder* overlap_finder,
+                   const Clock* clock)
+    : shared_(std::make_shared<Shared>(std::move(options), cell_finder, overlap_finder, clock)) {}
+
+Frontend::~Frontend() = default;
+
+void Frontend::RouteAsync(RouteInput input, Callback callback) {
+  std::make_shared<RouteTask>(shared_, std::move(input), std::move(callback))->Start();
+}
+
+absl::StatusOr<RouteResult> Frontend::Route(RouteInput input) {
+  // Shared with the callback, which may still be returning from `Signal` when the waiter is gone.
+  struct Waiter {
+    Mutex mutex;
+    CondVar done;
+    std::optional<absl::StatusOr<RouteResult>> result ABSL_GUARDED_BY(mutex);
+  };
+  auto waiter = std::make_shared<Waiter>();
+  RouteAsync(std::move(input), [waiter](absl::StatusOr<RouteResult> result) {
+    MutexLock lock(&waiter->mutex);
+    waiter->result.emplace(std::move(result));
+    waiter->done.Signal();
+  });
+  MutexLock lock(&waiter->mutex);
+  while (!waiter->result.has_value()) waiter->done.Wait(&waiter->mutex);
+  return *std::move(waiter->result);
+}
+
+void Frontend::Report(uint64_t decision_id, const RouteReport& report) {
+  if (!report.accepted && !report.finished) return;
+  MutexLock lock(&shared_->mutex);
+  shared_->memory.Release(decision_id);
+}
+
+FrontendStats Frontend::stats() const {
+  MutexLock lock(&shared_->mutex);
+  FrontendStats stats = shared_->stats;
+  stats.in_flight = shared_->memory.in_flight();
+  stats.cells = shared_->memory.cells();
+  stats.workers = shared_->memory.workers();
+  return stats;
+}
+
+const FrontendOptions& Frontend::options() const { return shared_->options; }
+
+}  // namespace kvatlas

@@ -1,0 +1,141 @@
+// Which worker should take this prompt, and why? From token ids to a worker, with a receipt.
+//
+//   tokens ─hash─▶ hierarchy ──▶ cells ranked by expected cost ──▶ leaves of the best K, in parallel
+//                                                                        │
+//   receipt ◀── in flight counted ◀── cheapest worker over all answers ◀─┘
+//
+// The ladder, when something is missing; each step down is named in the receipt, with its reason:
+//   1. hierarchy's cells        one hierarchy after the other, the last one that answered first
+//   2. last good cells          remembered addresses and loads, asked without knowing who covers what
+//   3. configured leaves        the own cell
+//   4. load only                remembered workers, by their last known load and what is in flight
+//
+// *Truth*: overlaps come from leaves' answers to this very prompt, never from memory. A late answer is unknown. A
+// choice counts against its worker at once, until `Report` says that the worker has it, or for `in_flight_ttl`.
+// *Threads*: everything may be called from any. No thread of its own: a route goes on in the threads that deliver the
+// finders' answers; its callback runs there.
+// *Cost*: one question to a hierarchy and K to leaves, about 10 ns a block for hashing, then constant per worker answered.
+// *Bounds*: `FrontendOptions`: leaves asked, deadline, blocks, what is remembered.
+// *Lifetime*: the finders and the clock outlive the frontend; a route may outlive it only as far as its finders deliver.
+//
+// Example:
+//   Frontend frontend({.hierarchies = {"127.0.0.1:7420"}}, &cell_finder, &overlap_finder, &Clock::Real());
+//   absl::StatusOr<RouteResult> route = frontend.Route({.domain = {"llama-70b"}, .tokens = tokens});
+//   if (route.ok()) { Send(route->worker); frontend.Report(route->decision_id, {.accepted = true}); }
+
+#ifndef KVATLAS_FRONTEND_FRONTEND_H_
+#define KVATLAS_FRONTEND_FRONTEND_H_
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "frontend/cost.h"
+#include "frontend/finders.h"
+#include "frontend/fleet_memory.h"
+#include "frontend/receipt.h"
+#include "indexer/base/clock.h"
+#include "indexer/base/domain.h"
+#include "indexer/base/hash.h"
+#include "indexer/base/ids.h"
+
+namespace kvatlas {
+
+inline constexpr uint32_t kRouteBlocksMax = 65536;  // as at the leaf
+
+// A leaf known by configuration.
+struct ConfiguredLeaf {
+  std::string cell;
+  std::string address;
+};
+
+struct FrontendOptions {
+  std::vector<std::string> hierarchies;  // replicas: each knows everything
+  std::vector<ConfiguredLeaf> leaves;
+  uint32_t ask_cells = 2;        // K: leaves asked at once when coverage is known
+  uint32_t ask_cells_blind = 8;  // and when it is not
+  uint32_t asked_max = 32;       // leaves asked for one route, failures included
+  uint32_t cells_best = 64;      // cells wanted from a hierarchy; 0: all
+  uint32_t block_size = 16;      // of a domain until a leaf or a hierarchy says otherwise
+  Duration deadline = std::chrono::milliseconds(50);  // of a route that names none
+  std::string zone;  // cells labelled with another `zone` are `zone_distance` away
+  double zone_distance = 8;
+  CostWeights weights;
+  FleetMemoryOptions memory;
+  HashContract contract;
+};
+
+// Exactly one of `tokens` and `sequence_hashes`.
+struct RouteInput {
+  Domain domain;
+  std::vector<TokenId> tokens = {};
+  std::string lora_name = {};
+  std::string cache_salt = {};
+  bool eagle = false;
+  std::vector<SequenceHash> sequence_hashes = {};
+  Duration deadline{0};  // 0: the frontend's
+};
+
+struct RouteResult {
+  uint64_t decision_id = 0;
+  HolderId worker;
+  std::string cell;
+  uint32_t overlap_blocks = 0;  // promised
+  Receipt receipt;
+};
+
+// What became of a choice.
+struct RouteReport {
+  bool accepted = false;  // its worker's own load counts it from now on
+  bool finished = false;
+};
+
+struct FrontendStats {
+  uint64_t routes = 0;
+  uint64_t failed = 0;
+  uint64_t by_fallback[kFallbacks] = {};
+  uint64_t expired_choices = 0;
+  size_t in_flight = 0;
+  size_t cells = 0;  // remembered
+  size_t workers = 0;
+};
+
+class Frontend {
+ public:
+  using Callback = std::function<void(absl::StatusOr<RouteResult>)>;
+
+  Frontend(FrontendOptions options, CellFinder* cell_finder, OverlapFinder* overlap_finder,
+           const Clock* clock);
+  ~Frontend();
+
+  Frontend(const Frontend&) = delete;
+  Frontend& operator=(const Frontend&) = delete;
+
+  // Calls `callback` exactly once, possibly before it returns. INVALID_ARGUMENT: no prompt, two prompts, or no model.
+  // RESOURCE_EXHAUSTED: more than `kRouteBlocksMax` blocks. NOT_FOUND: nobody answered, and no worker of the domain was
+  // ever seen; the message says who was asked.
+  void RouteAsync(RouteInput input, Callback callback);
+
+  // The same, waiting. Not from a thread that delivers the finders' answers.
+  absl::StatusOr<RouteResult> Route(RouteInput input);
+
+  // Accepted or finished: the choice is no longer counted. Unknown ids are ignored.
+  void Report(uint64_t decision_id, const RouteReport& report);
+
+  FrontendStats stats() const;
+  const FrontendOptions& options() const;
+
+ private:
+  friend class RouteTask;
+  struct Shared;  // what routes share; kept alive by those that still run
+  const std::shared_ptr<Shared> shared_;
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_FRONTEND_FRONTEND_H_

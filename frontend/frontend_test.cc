@@ -1,0 +1,404 @@
+#include "frontend/frontend.h"
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "indexer/base/waypoints.h"
+
+namespace kvatlas {
+namespace {
+
+HolderId Id(const std::string& name) { return {.name = name, .rank = 0, .replica = ""}; }
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::UnorderedElementsAre;
+
+const Domain kDomain = {"m", ""};
+
+// Hierarchies and leaves that answer at once with what they are told, or are down.
+class FakeFleet : public CellFinder, public OverlapFinder {
+ public:
+  explicit FakeFleet(ManualClock* clock) : clock_(clock) {}
+
+  void FindCells(const std::string& address, const CellQuestion& question, Duration deadline,
+                 CellFinder::Callback callback) override {
+    hierarchies_asked.push_back(address);
+    waypoints_asked = question.waypoints.size();
+    if (hanging.contains(address)) {
+      clock_->Advance(deadline);
+      return callback(absl::DeadlineExceededError("late"));
+    }
+    const auto found = cells.find(address);
+    if (found == cells.end()) return callback(absl::UnavailableError("down"));
+    callback(found->second);
+  }
+
+  void FindOverlaps(const std::string& address, const OverlapQuestion& question, Duration deadline,
+                    OverlapFinder::Callback callback) override {
+    leaves_asked.push_back(address);
+    blocks_asked = question.sequence.size();
+    first_asked = question.sequence.front();
+    if (hold) {
+      held.push_back([this, address, callback] { Answer(address, callback); });
+      return;
+    }
+    if (hanging.contains(address)) {
+      clock_->Advance(deadline);
+      return callback(absl::DeadlineExceededError("late"));
+    }
+    Answer(address, callback);
+  }
+
+  void Answer(const std::string& address, const OverlapFinder::Callback& callback) {
+    const auto found = workers.find(address);
+    if (found == workers.end()) return callback(absl::UnavailableError("down"));
+    callback(found->second);
+  }
+
+  void AddCell(const std::string& cell, uint32_t at_least, std::vector<WorkerFound> of_cell,
+               Load load = {}) {
+    cells["h"].cells.push_back({.cell = cell,
+                                .address = cell + ":1",
+                                .blocks_at_least = at_least,
+                                .blocks_below = at_least + 32,
+                                .load = load,
+                                .labels = {}});
+    workers[cell + ":1"] = {.workers = std::move(of_cell)};
+  }
+
+  std::map<std::string, CellsAnswer> cells;      // by hierarchy; missing: down
+  std::map<std::string, WorkersAnswer> workers;  // by leaf; missing: down
+  std::set<std::string> hanging;
+  bool hold = false;
+  std::vector<std::function<void()>> held;
+
+  std::vector<std::string> hierarchies_asked;
+  std::vector<std::string> leaves_asked;
+  size_t waypoints_asked = 0;
+  size_t blocks_asked = 0;
+  SequenceHash first_asked{0};
+
+ private:
+  ManualClock* const clock_;
+};
+
+WorkerFound Worker(const std::string& name, uint32_t blocks, Load load = {}) {
+  return {.worker = Id(name), .blocks = blocks, .load = load};
+}
+
+std::vector<SequenceHash> Prompt(size_t blocks) {
+  std::vector<SequenceHash> sequence;
+  for (size_t i = 1; i <= blocks; ++i) sequence.push_back(SequenceHash(i * 1000));
+  return sequence;
+}
+
+class FrontendTest : public testing::Test {
+ protected:
+  FrontendTest() : fleet_(&clock_) { options_.hierarchies = {"h"}; }
+
+  Frontend& frontend() {
+    if (frontend_ == nullptr)
+      frontend_ = std::make_unique<Frontend>(options_, &fleet_, &fleet_, &clock_);
+    return *frontend_;
+  }
+  RouteResult Route(size_t blocks = 100) {
+    absl::StatusOr<RouteResult> result =
+        frontend().Route({.domain = kDomain, .sequence_hashes = Prompt(blocks)});
+    EXPECT_TRUE(result.ok()) << result.status();
+    return result.ok() ? *std::move(result) : RouteResult();
+  }
+  void TearHierarchyDown() { fleet_.cells.clear(); }
+  void TearLeavesDown() { fleet_.workers.clear(); }
+
+  ManualClock clock_;
+  FakeFleet fleet_;
+  FrontendOptions options_;
+  std::unique_ptr<Frontend> frontend_;
+};
+
+TEST_F(FrontendTest, RoutesToTheDeepestWorkerOfTheDeepestCell) {
+  fleet_.AddCell("a", 32, {Worker("w0", 40), Worker("w1", 0)});
+  fleet_.AddCell("b", 64, {Worker("w2", 70), Worker("w3", 65)});
+  fleet_.AddCell("c", 0, {Worker("w4", 99)});
+  const RouteResult route = Route();
+  EXPECT_EQ(route.worker.name, "w2");
+  EXPECT_EQ(route.cell, "b");
+  EXPECT_EQ(route.overlap_blocks, 70u);
+  EXPECT_THAT(fleet_.leaves_asked, ElementsAre("b:1", "a:1"));
+  EXPECT_EQ(route.receipt.fallback, Fallback::kNone);
+  EXPECT_THAT(route.receipt.reason, IsEmpty());
+  EXPECT_EQ(route.receipt.blocks, 100u);
+  EXPECT_EQ(route.receipt.candidates_considered, 4u);
+  EXPECT_EQ(route.receipt.candidates[0].cost.prefill, 30);
+  EXPECT_EQ(route.receipt.cells[0].best_blocks, 70u);
+  EXPECT_EQ(route.receipt.cells[0].blocks_at_least, 64u);
+  EXPECT_EQ(route.receipt.cells[0].error, "");
+}
+
+TEST_F(FrontendTest, ABusyDeepCellIsStillAskedBesideTheCheapest) {
+  fleet_.AddCell("idle1", 0, {Worker("w0", 0)});
+  fleet_.AddCell("idle2", 0, {Worker("w1", 0)});
+  fleet_.AddCell("deep", 96, {Worker("w2", 96)}, {.waiting_prefill_blocks = 1000, .workers = 1});
+  EXPECT_EQ(Route().worker.name, "w2");
+  EXPECT_THAT(fleet_.leaves_asked, ElementsAre(testing::StartsWith("idle"), "deep:1"));
+}
+
+TEST_F(FrontendTest, ABurstOfSiblingsSpreadsBeforeAnyLoadReport) {
+  fleet_.AddCell("a", 0, {Worker("w0", 0), Worker("w1", 0), Worker("w2", 0)});
+  std::map<std::string, int> chosen;
+  for (int i = 0; i < 9; ++i) chosen[Route().worker.name]++;
+  EXPECT_THAT(chosen,
+              UnorderedElementsAre(std::pair("w0", 3), std::pair("w1", 3), std::pair("w2", 3)));
+  EXPECT_EQ(frontend().stats().in_flight, 9u);
+}
+
+TEST_F(FrontendTest, AnAcceptedChoiceIsCountedByItsWorkerOnly) {
+  fleet_.AddCell("a", 0, {Worker("w0", 0), Worker("w1", 0)});
+  const RouteResult first = Route();
+  frontend().Report(first.decision_id, {.accepted = true});
+  EXPECT_EQ(Route().worker, first.worker);
+  frontend().Report(first.decision_id, {.finished = true});
+  frontend().Report(4711, {.accepted = true});
+  EXPECT_EQ(frontend().stats().in_flight, 1u);
+}
+
+TEST_F(FrontendTest, AChoiceNobodyReportsOnIsForgottenAfterItsTime) {
+  fleet_.AddCell("a", 0, {Worker("w0", 0), Worker("w1", 0)});
+  const RouteResult first = Route();
+  clock_.Advance(seconds(31));
+  EXPECT_EQ(Route().worker, first.worker);
+  EXPECT_EQ(frontend().stats().in_flight, 1u);
+  EXPECT_EQ(frontend().stats().expired_choices, 1u);
+}
+
+TEST_F(FrontendTest, TheSecondHierarchyAnswersForTheFirstAndIsRememberedForIt) {
+  options_.hierarchies = {"dead", "h"};
+  fleet_.AddCell("a", 0, {Worker("w0", 0)});
+  EXPECT_EQ(Route().receipt.fallback, Fallback::kNone);
+  Route();
+  EXPECT_THAT(fleet_.hierarchies_asked, ElementsAre("dead", "h", "h"));
+}
+
+TEST_F(FrontendTest, WithoutHierarchyTheLastGoodCellsAreAsked) {
+  for (const char* cell : {"a", "b", "c"})
+    fleet_.AddCell(cell, 0, {Worker(std::string("w") + cell, 0)});
+  Route();
+  TearHierarchyDown();
+  fleet_.leaves_asked.clear();
+  fleet_.workers["c:1"].workers[0].blocks = 90;
+  const RouteResult route = Route();
+  EXPECT_EQ(route.worker.name, "wc");  // found although nobody could say where
+  EXPECT_EQ(route.overlap_blocks, 90u);
+  EXPECT_EQ(route.receipt.fallback, Fallback::kLastGoodCells);
+  EXPECT_THAT(route.receipt.reason, HasSubstr("hierarchy h: UNAVAILABLE: down"));
+  EXPECT_THAT(fleet_.leaves_asked, UnorderedElementsAre("a:1", "b:1", "c:1"));
+}
+
+TEST_F(FrontendTest, WithoutHierarchyAndMemoryTheConfiguredLeavesAreAsked) {
+  options_.leaves = {{.cell = "own", .address = "own:1"}};
+  fleet_.workers["own:1"] = {.workers = {Worker("w0", 12)}};
+  const RouteResult route = Route();
+  EXPECT_EQ(route.worker.name, "w0");
+  EXPECT_EQ(route.cell, "own");
+  EXPECT_EQ(route.receipt.fallback, Fallback::kOwnCell);
+  EXPECT_THAT(route.receipt.reason, HasSubstr("UNAVAILABLE"));
+}
+
+TEST_F(FrontendTest, WithEverythingDownARememberedWorkerIsChosenByLoad) {
+  fleet_.AddCell(
+      "a", 64,
+      {Worker("w0", 64, {.running_requests = 9}), Worker("w1", 0, {.running_requests = 1})});
+  EXPECT_EQ(Route().worker.name, "w0");
+  TearHierarchyDown();
+  TearLeavesDown();
+  const RouteResult route = Route();
+  EXPECT_EQ(route.worker.name, "w1");
+  EXPECT_EQ(route.overlap_blocks, 0u);
+  EXPECT_EQ(route.receipt.fallback, Fallback::kLoadOnly);
+  EXPECT_THAT(route.receipt.reason, HasSubstr("hierarchy h: UNAVAILABLE"));
+  EXPECT_THAT(route.receipt.reason, HasSubstr("leaf a at a:1: UNAVAILABLE"));
+  EXPECT_EQ(frontend().stats().by_fallback[static_cast<int>(Fallback::kLoadOnly)], 1u);
+}
+
+TEST_F(FrontendTest, WithEverythingDownABurstStillSpreads) {
+  fleet_.AddCell("a", 0, {Worker("w0", 0), Worker("w1", 0)});
+  Route();
+  TearHierarchyDown();
+  TearLeavesDown();
+  std::map<std::string, int> chosen;
+  for (int i = 0; i < 9; ++i) chosen[Route().worker.name]++;
+  EXPECT_GE(chosen["w0"], 4);
+  EXPECT_GE(chosen["w1"], 4);
+}
+
+TEST_F(FrontendTest, WhenTheBestCellsFailTheNextOnesAreAsked) {
+  for (int i = 0; i < 6; ++i) {
+    fleet_.AddCell("c" + std::to_string(i), 96 - 10 * i,
+                   {Worker("w" + std::to_string(i), 96 - 10 * i)});
+  }
+  for (const char* dead : {"c0:1", "c1:1", "c2:1", "c3:1"}) fleet_.workers.erase(dead);
+  const RouteResult route = Route();
+  EXPECT_EQ(route.worker.name, "w4");
+  EXPECT_EQ(route.receipt.fallback, Fallback::kNone);
+  EXPECT_EQ(route.receipt.cells.size(), 6u);
+  EXPECT_THAT(route.receipt.cells[0].error, HasSubstr("UNAVAILABLE"));
+}
+
+TEST_F(FrontendTest, ALateLeafIsUnknownAndTheOtherOneCounts) {
+  fleet_.AddCell("a", 64, {Worker("w0", 64)});
+  fleet_.AddCell("b", 32, {Worker("w1", 32)});
+  fleet_.hanging = {"a:1"};
+  const RouteResult route = Route();
+  EXPECT_EQ(route.worker.name, "w1");
+  EXPECT_THAT(route.receipt.cells[0].error, HasSubstr("DEADLINE_EXCEEDED"));
+}
+
+TEST_F(FrontendTest, EverythingHangingStillYieldsAWorkerInTime) {
+  options_.hierarchies = {"h", "h2"};
+  fleet_.AddCell("a", 64, {Worker("w0", 64)});
+  Route();
+  fleet_.hanging = {"h", "h2", "a:1"};
+  const Time before = clock_.Now();
+  const RouteResult route = Route();
+  EXPECT_EQ(route.worker.name, "w0");
+  EXPECT_EQ(route.receipt.fallback, Fallback::kLoadOnly);
+  EXPECT_LE(clock_.Now() - before, options_.deadline);
+}
+
+TEST_F(FrontendTest, NobodyKnownIsNotFoundAndSaysWhoWasAsked) {
+  const absl::StatusOr<RouteResult> route =
+      frontend().Route({.domain = kDomain, .sequence_hashes = Prompt(1)});
+  EXPECT_EQ(route.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(route.status().message()), HasSubstr("hierarchy h: UNAVAILABLE"));
+  EXPECT_EQ(frontend().stats().failed, 1u);
+}
+
+TEST_F(FrontendTest, BadInputIsRefusedBeforeAnybodyIsAsked) {
+  EXPECT_EQ(frontend().Route({.domain = kDomain}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(frontend().Route({.domain = Domain(), .tokens = {1}}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(frontend()
+                .Route({.domain = kDomain, .tokens = {1}, .sequence_hashes = Prompt(1)})
+                .status()
+                .code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(frontend()
+                .Route({.domain = kDomain, .sequence_hashes = Prompt(kRouteBlocksMax + 1)})
+                .status()
+                .code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(fleet_.hierarchies_asked, IsEmpty());
+}
+
+TEST_F(FrontendTest, TokensAreHashedWithTheBlockSizeThatTheFleetNames) {
+  options_.block_size = 16;
+  fleet_.AddCell("a", 0, {Worker("w0", 2)});
+  fleet_.cells["h"].block_size = 64;
+  std::vector<TokenId> tokens(64 * 3 + 5);
+  for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<TokenId>(i);
+  absl::StatusOr<RouteResult> route = frontend().Route({.domain = kDomain, .tokens = tokens});
+  ASSERT_TRUE(route.ok());
+  EXPECT_EQ(route->receipt.blocks, 3u);
+  EXPECT_EQ(fleet_.blocks_asked, 3u);
+  EXPECT_EQ(fleet_.first_asked,
+            SequenceHashes(LocalHashes(tokens, {.block_size = 64}, BlockSeed({})))[0]);
+  EXPECT_EQ(fleet_.hierarchies_asked.size(), 2u);  // asked again, once
+  ASSERT_TRUE(frontend().Route({.domain = kDomain, .tokens = tokens}).ok());
+  EXPECT_EQ(fleet_.hierarchies_asked.size(), 3u);  // remembered
+}
+
+TEST_F(FrontendTest, ALeafsBlockSizeIsLearntToo) {
+  options_.hierarchies.clear();
+  options_.leaves = {{.cell = "own", .address = "own:1"}};
+  fleet_.workers["own:1"] = {.workers = {Worker("w0", 1)}, .block_size = 8};
+  absl::StatusOr<RouteResult> route =
+      frontend().Route({.domain = kDomain, .tokens = std::vector<TokenId>(32)});
+  ASSERT_TRUE(route.ok());
+  EXPECT_EQ(route->receipt.blocks, 4u);
+  EXPECT_EQ(route->receipt.cells.size(), 1u);
+}
+
+TEST_F(FrontendTest, APromptShorterThanABlockIsRoutedByLoad) {
+  fleet_.AddCell("a", 0, {Worker("w0", 0, {.running_requests = 5}), Worker("w1", 0)});
+  absl::StatusOr<RouteResult> route = frontend().Route({.domain = kDomain, .tokens = {1, 2, 3}});
+  ASSERT_TRUE(route.ok());
+  EXPECT_EQ(route->worker.name, "w1");
+  EXPECT_EQ(route->receipt.blocks, 0u);
+  EXPECT_EQ(fleet_.first_asked, kNoParent);
+}
+
+TEST_F(FrontendTest, WaypointsOfTheStandardScheduleAreAsked) {
+  fleet_.AddCell("a", 0, {Worker("w0", 0)});
+  Route(200);
+  EXPECT_EQ(fleet_.waypoints_asked, WaypointSchedule::Standard().WaypointsIn(200));
+}
+
+TEST_F(FrontendTest, AStaleWorkersOverlapIsNotBelieved) {
+  fleet_.AddCell("a", 64, {Worker("w0", 64), Worker("w1", 10)});
+  fleet_.workers["a:1"].workers[0].trust = Trust::kStale;
+  EXPECT_EQ(Route().worker.name, "w1");
+}
+
+TEST_F(FrontendTest, AnotherZoneCostsItsDistance) {
+  options_.zone = "here";
+  options_.zone_distance = 50;
+  fleet_.AddCell("far", 32, {Worker("w0", 32)});
+  fleet_.AddCell("near", 0, {Worker("w1", 0)});
+  fleet_.cells["h"].cells[0].labels = {{"zone", "there"}};
+  fleet_.cells["h"].cells[1].labels = {{"zone", "here"}};
+  const RouteResult route = Route();
+  EXPECT_EQ(route.worker.name, "w1");
+  EXPECT_EQ(route.receipt.candidates[1].cost.distance, 50);
+}
+
+TEST_F(FrontendTest, AHierarchyThatKnowsNoCellsIsNoHelp) {
+  fleet_.AddCell("a", 0, {Worker("w0", 0)});
+  Route();
+  fleet_.cells["h"].cells.clear();  // restarted
+  const RouteResult route = Route();
+  EXPECT_EQ(route.receipt.fallback, Fallback::kLastGoodCells);
+  EXPECT_THAT(route.receipt.reason, HasSubstr("knows no cell"));
+}
+
+TEST_F(FrontendTest, AtMostTheStatedNumberOfLeavesIsAsked) {
+  options_.asked_max = 5;
+  for (int i = 0; i < 20; ++i) fleet_.AddCell("c" + std::to_string(i), 0, {Worker("w", 0)});
+  TearLeavesDown();
+  EXPECT_FALSE(frontend().Route({.domain = kDomain, .sequence_hashes = Prompt(1)}).ok());
+  EXPECT_EQ(fleet_.leaves_asked.size(), 5u);
+}
+
+TEST_F(FrontendTest, LeavesAreAskedInParallelAndAnyOrderOfAnswersWillDo) {
+  fleet_.AddCell("a", 64, {Worker("w0", 64)});
+  fleet_.AddCell("b", 32, {Worker("w1", 32)});
+  fleet_.hold = true;
+  int called = 0;
+  frontend().RouteAsync({.domain = kDomain, .sequence_hashes = Prompt(100)},
+                        [&](absl::StatusOr<RouteResult> route) {
+                          ++called;
+                          ASSERT_TRUE(route.ok());
+                          EXPECT_EQ(route->worker.name, "w0");
+                        });
+  ASSERT_EQ(fleet_.held.size(), 2u);
+  fleet_.held[1]();
+  EXPECT_EQ(called, 0);
+  frontend_.reset();  // a route may finish after the frontend is gone
+  fleet_.held[0]();
+  EXPECT_EQ(called, 1);
+}
+
+}  // namespace
+}  // namespace kvatlas
