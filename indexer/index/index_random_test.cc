@@ -22,15 +22,17 @@ uint64_t Seeds(uint64_t usual) {
 class IndexRandomTest : public ::testing::TestWithParam<std::string_view> {
  protected:
   static void Compare(const RandomOptions& options, uint64_t seeds) {
+    const MakeTested make = [&] {
+      return *MakeIndex(GetParam(), {.blocks_max = options.blocks_max});
+    };
     for (uint64_t seed = 1; seed <= Seeds(seeds); ++seed) {
       const std::vector<Op> ops = RandomOps(seed, options);
-      const std::string difference = FirstDifference(GetParam(), ops, options);
+      const std::string difference = FirstDifference(make, ops, options);
       if (difference.empty()) continue;
-      const std::vector<Op> few = Shrink(GetParam(), ops, options);
+      const std::vector<Op> few = Shrink(make, ops, options);
       FAIL() << "seed " << seed << ", " << difference
-             << "\nshortest: " << FirstDifference(GetParam(), few, options)
-             << "\n  EXPECT_EQ(FirstDifference(\"" << GetParam() << "\", " << ToCode(few)
-             << ", options), \"\");";
+             << "\nshortest: " << FirstDifference(make, few, options)
+             << "\n  EXPECT_EQ(FirstDifference(make, " << ToCode(few) << ", options), \"\");";
     }
   }
 };
@@ -52,13 +54,22 @@ TEST_P(IndexRandomTest, ManyHolders) { Compare({.ops = 3'000, .holders = 150, .b
 
 TEST_P(IndexRandomTest, AtTheLimitOfBlocks) { Compare({.blocks = 40, .blocks_max = 15}, 30); }
 
+// A structure that is wrong as soon as it has four blocks.
 TEST(ShrinkTest, KeepsOnlyWhatDiffers) {
-  // No structure of that kind exists to fail, so the reference under another limit plays one: see
-  // that calls without a difference are recognised, and that code is printed for those with one.
-  const std::vector<Op> ops = {{Op::kAddHolder, 0, 0, 0, {}}, {Op::kStore, 0, 0, 0, {1, 2}}};
-  EXPECT_EQ(FirstDifference("reference", ops, {}), "");
-  EXPECT_EQ(ToCode(ops),
-            "{\n    {Op::kAddHolder, 0, 0, 0, {}},\n    {Op::kStore, 0, 0, 0, {1, 2}},\n}");
+  const MakeTested wrong = [] { return *MakeIndex("reference", {.blocks_max = 3}); };
+  const std::vector<Op> ops = RandomOps(1, {});
+  ASSERT_NE(FirstDifference(wrong, ops, {}), "");
+  const std::vector<Op> few = Shrink(wrong, ops, {});
+  EXPECT_NE(FirstDifference(wrong, few, {}), "");
+  size_t blocks = 0;
+  for (const Op& op : few) blocks += op.blocks.size();
+  EXPECT_EQ(blocks, 4u) << ToCode(few);
+  EXPECT_LE(few.size(), 4u) << ToCode(few);
+}
+
+TEST(ShrinkTest, PrintsCodeToPaste) {
+  EXPECT_EQ(ToCode({{Op::kAddHolder, 0, 0, 0, {}}, {Op::kStore, 0, 2, 5, {1, 2}}}),
+            "{\n    {Op::kAddHolder, 0, 0, 0, {}},\n    {Op::kStore, 0, 2, 5, {1, 2}},\n}");
 }
 
 }  // namespace

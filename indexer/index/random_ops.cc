@@ -1,12 +1,9 @@
 #include "indexer/index/random_ops.h"
 
 #include <algorithm>
-#include <memory>
 #include <random>
 #include <tuple>
 #include <utility>
-
-#include "indexer/index/index.h"
 
 namespace kvatlas {
 namespace {
@@ -14,8 +11,8 @@ namespace {
 // Calls of both structures, and what came back, as text that can be compared.
 class Player {
  public:
-  Player(std::string_view name, const RandomOptions& options)
-      : options_(options), index_(*MakeIndex(name, {.blocks_max = options.blocks_max})) {}
+  Player(std::unique_ptr<Index> index, const RandomOptions& options)
+      : options_(options), index_(std::move(index)) {}
 
   std::string Play(const Op& op);
   std::string State() const;
@@ -153,8 +150,8 @@ Op RandomOp(std::mt19937_64& random, const RandomOptions& options) {
   return op;
 }
 
-bool Differs(std::string_view name, const std::vector<Op>& ops, const RandomOptions& options) {
-  return !FirstDifference(name, ops, options).empty();
+bool Differs(const MakeTested& make, const std::vector<Op>& ops, const RandomOptions& options) {
+  return !FirstDifference(make, ops, options).empty();
 }
 
 // Tries to leave out `length` of `items` at each place; true when something could go.
@@ -194,10 +191,10 @@ std::vector<Op> RandomOps(uint64_t seed, const RandomOptions& options) {
   return ops;
 }
 
-std::string FirstDifference(std::string_view name, const std::vector<Op>& ops,
+std::string FirstDifference(const MakeTested& make, const std::vector<Op>& ops,
                             const RandomOptions& options) {
-  Player reference("reference", options);
-  Player tested(name, options);
+  Player reference(*MakeIndex("reference", {.blocks_max = options.blocks_max}), options);
+  Player tested(make(), options);
   for (size_t i = 0; i < ops.size(); ++i) {
     const std::string difference =
         Compare("op " + std::to_string(i), reference.Play(ops[i]), tested.Play(ops[i]));
@@ -210,8 +207,8 @@ std::string FirstDifference(std::string_view name, const std::vector<Op>& ops,
   return "";
 }
 
-std::vector<Op> Shrink(std::string_view name, std::vector<Op> ops, const RandomOptions& options) {
-  const auto still_differs = [&] { return Differs(name, ops, options); };
+std::vector<Op> Shrink(const MakeTested& make, std::vector<Op> ops, const RandomOptions& options) {
+  const auto still_differs = [&] { return Differs(make, ops, options); };
   for (size_t length = ops.size() / 2; length > 0; length /= 2) {
     LeaveOut(&ops, length, still_differs);
   }

@@ -8,9 +8,12 @@
 #define KVATLAS_INDEXER_INDEX_RANDOM_OPS_H_
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
+
+#include "indexer/index/index.h"
 
 namespace kvatlas {
 
@@ -36,12 +39,15 @@ struct RandomOptions {
 
 std::vector<Op> RandomOps(uint64_t seed, const RandomOptions& options);
 
-// Empty when the structure `name` does as the reference does, else what differs first.
-std::string FirstDifference(std::string_view name, const std::vector<Op>& ops,
+// A fresh structure to compare with the reference.
+using MakeTested = std::function<std::unique_ptr<Index>()>;
+
+// Empty when the tested structure does as the reference does, else what differs first.
+std::string FirstDifference(const MakeTested& make, const std::vector<Op>& ops,
                             const RandomOptions& options);
 
 // Leaves out what is not needed for a difference.
-std::vector<Op> Shrink(std::string_view name, std::vector<Op> ops, const RandomOptions& options);
+std::vector<Op> Shrink(const MakeTested& make, std::vector<Op> ops, const RandomOptions& options);
 
 // C++ that says these calls again.
 std::string ToCode(const std::vector<Op>& ops);
