@@ -1,0 +1,239 @@
+#include "frontend/frontend_service.h"
+
+#include <google/protobuf/util/json_util.h>
+#include <grpcpp/support/server_callback.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "frontend/wire.h"
+#include "indexer/service/grpc_status.h"
+
+namespace kvatlas {
+namespace {
+
+using Json = nlohmann::json;
+
+double Seconds(uint64_t microseconds) { return static_cast<double>(microseconds) * 1e-6; }
+
+// A u64 as a number, or as a string for writers whose numbers end at 2^53.
+std::optional<uint64_t> Unsigned(const Json& json) {
+  if (json.is_number_unsigned()) return json.get<uint64_t>();
+  if (!json.is_string()) return std::nullopt;
+  const std::string& text = json.get_ref<const std::string&>();
+  uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (text.empty() || error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+absl::StatusOr<Json> ParseObject(const std::string& body) {
+  Json json = Json::parse(body, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return absl::InvalidArgumentError("the body is not a JSON object");
+  return json;
+}
+
+absl::StatusOr<std::string> TextIn(const Json& json, const char* name) {
+  if (!json.contains(name)) return std::string();
+  if (!json[name].is_string())
+    return absl::InvalidArgumentError(std::string(name) + " is not a string");
+  return json[name].get<std::string>();
+}
+
+// Calls `add` with every number of the array `name`, each at most `max`.
+template <typename Add>
+absl::Status NumbersIn(const Json& json, const char* name, uint64_t max, const Add& add) {
+  if (!json.contains(name)) return absl::OkStatus();
+  if (!json[name].is_array())
+    return absl::InvalidArgumentError(std::string(name) + " is not an array");
+  for (const Json& element : json[name]) {
+    const std::optional<uint64_t> value = Unsigned(element);
+    if (!value.has_value() || *value > max) {
+      return absl::InvalidArgumentError(
+          std::string(name) + " has an element that is no such number: " +
+          element.dump(-1, ' ', false, Json::error_handler_t::replace).substr(0, 64));
+    }
+    add(*value);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SetText(const Json& json, const char* name, std::string* text) {
+  absl::StatusOr<std::string> value = TextIn(json, name);
+  if (value.ok()) *text = *std::move(value);
+  return value.status();
+}
+
+// The HTTP request as the message it stands for.
+absl::StatusOr<v1::RouteRequest> RouteRequestFromJson(const std::string& body) {
+  absl::StatusOr<Json> json = ParseObject(body);
+  if (!json.ok()) return json.status();
+  v1::RouteRequest request;
+  absl::Status status = SetText(*json, "model", request.mutable_domain()->mutable_model());
+  status.Update(SetText(*json, "tenant", request.mutable_domain()->mutable_tenant()));
+  if (json->contains("tokens")) {
+    v1::Tokens* tokens = request.mutable_tokens();
+    status.Update(NumbersIn(*json, "tokens", std::numeric_limits<uint32_t>::max(),
+                            [&](uint64_t id) { tokens->add_ids(static_cast<uint32_t>(id)); }));
+    status.Update(SetText(*json, "lora_name", tokens->mutable_lora_name()));
+    status.Update(SetText(*json, "cache_salt", tokens->mutable_cache_salt()));
+  }
+  status.Update(NumbersIn(*json, "sequence_hashes", std::numeric_limits<uint64_t>::max(),
+                          [&](uint64_t hash) { request.add_sequence_hashes(hash); }));
+  if (json->contains("deadline_ms")) {
+    const std::optional<uint64_t> deadline = Unsigned((*json)["deadline_ms"]);
+    if (!deadline.has_value() || *deadline > std::numeric_limits<uint32_t>::max()) {
+      status.Update(absl::InvalidArgumentError("deadline_ms is not a number of milliseconds"));
+    } else {
+      request.set_deadline_ms(static_cast<uint32_t>(*deadline));
+    }
+  }
+  if (!status.ok()) return status;
+  return request;
+}
+
+HttpResponse JsonResponse(const google::protobuf::Message& message) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.always_print_primitive_fields = true;
+  options.preserve_proto_field_names = true;
+  HttpResponse response;
+  if (!google::protobuf::util::MessageToJsonString(message, &response.body, options).ok()) {
+    return HttpError(500, "the answer is not printable as JSON");
+  }
+  return response;
+}
+
+}  // namespace
+
+FrontendService::FrontendService(Frontend* frontend, Metrics* metrics)
+    : frontend_(frontend),
+      failed_(metrics->AddCounter("kvatlas_frontend_routes_failed_total",
+                                  "Routes that ended without a worker.")),
+      reports_(metrics->AddCounter("kvatlas_frontend_reports_total", "Reports on choices.")),
+      route_seconds_(
+          metrics->AddHistogram("kvatlas_frontend_route_seconds", "From question to choice.")),
+      find_cells_seconds_(metrics->AddHistogram("kvatlas_frontend_find_cells_seconds",
+                                                "Waiting for hierarchies, per route.")),
+      find_overlaps_seconds_(metrics->AddHistogram("kvatlas_frontend_find_overlaps_seconds",
+                                                   "Waiting for leaves, per route.")) {
+  for (int fallback = 0; fallback < kFallbacks; ++fallback) {
+    routes_.push_back(metrics->AddCounter(
+        "kvatlas_frontend_routes_total", "Routes by how far the answer had to fall.",
+        {{"fallback", std::string(ToString(static_cast<Fallback>(fallback)))}}));
+  }
+  Gauge in_flight = metrics->AddGauge("kvatlas_frontend_in_flight", "Choices not yet reported on.");
+  Gauge workers = metrics->AddGauge("kvatlas_frontend_workers_remembered", "Workers last seen.");
+  Gauge cells = metrics->AddGauge("kvatlas_frontend_cells_remembered", "Cells last seen.");
+  metrics->OnScrape([frontend, in_flight, workers, cells]() mutable {
+    const FrontendStats stats = frontend->stats();
+    in_flight.Set(static_cast<double>(stats.in_flight));
+    workers.Set(static_cast<double>(stats.workers));
+    cells.Set(static_cast<double>(stats.cells));
+  });
+}
+
+void FrontendService::Count(const absl::StatusOr<RouteResult>& result) {
+  if (!result.ok()) return failed_.Increment();
+  routes_[static_cast<size_t>(result->receipt.fallback)].Increment();
+  route_seconds_.Observe(Seconds(result->receipt.total_us));
+  find_cells_seconds_.Observe(Seconds(result->receipt.find_cells_us));
+  find_overlaps_seconds_.Observe(Seconds(result->receipt.find_overlaps_us));
+}
+
+grpc::ServerUnaryReactor* FrontendService::Route(grpc::CallbackServerContext* context,
+                                                 const v1::RouteRequest* request,
+                                                 v1::RouteResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  absl::StatusOr<RouteInput> input = FromProto(*request);
+  if (!input.ok()) {
+    failed_.Increment();
+    reactor->Finish(ToGrpcStatus(input.status()));
+    return reactor;
+  }
+  // No use in an answer after the caller's own deadline; a tenth of what is left is for the way back.
+  const auto left =
+      std::chrono::duration_cast<Duration>(context->deadline() - std::chrono::system_clock::now());
+  const Duration wanted =
+      input->deadline > Duration(0) ? input->deadline : frontend_->options().deadline;
+  input->deadline = std::max<Duration>(std::min(wanted, left - left / 10), Duration(1));
+  frontend_->RouteAsync(*std::move(input),
+                        [this, reactor, response](absl::StatusOr<RouteResult> result) {
+                          Count(result);
+                          if (result.ok()) *response = ToProto(*result);
+                          reactor->Finish(ToGrpcStatus(result.status()));
+                        });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* FrontendService::Report(grpc::CallbackServerContext* context,
+                                                  const v1::ReportRequest* request,
+                                                  v1::ReportResponse*) {
+  reports_.Increment();
+  frontend_->Report(request->decision_id(), FromProto(*request));
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(grpc::Status::OK);
+  return reactor;
+}
+
+void FrontendService::AddHttp(AdminHttp* http) {
+  http->Handle("POST", "/route", [this](const HttpRequest& request) { return HttpRoute(request); });
+  http->Handle("POST", "/report",
+               [this](const HttpRequest& request) { return HttpReport(request); });
+  http->Handle("GET", "/status", [this](const HttpRequest&) { return HttpStatus(); });
+}
+
+HttpResponse FrontendService::HttpRoute(const HttpRequest& request) {
+  absl::StatusOr<v1::RouteRequest> message = RouteRequestFromJson(request.body);
+  if (!message.ok()) return HttpError(message.status());
+  absl::StatusOr<RouteInput> input = FromProto(*message);
+  if (!input.ok()) return HttpError(input.status());
+  const absl::StatusOr<RouteResult> result = frontend_->Route(*std::move(input));
+  Count(result);
+  if (!result.ok()) return HttpError(result.status());
+  return JsonResponse(ToProto(*result));
+}
+
+HttpResponse FrontendService::HttpReport(const HttpRequest& request) {
+  absl::StatusOr<Json> json = ParseObject(request.body);
+  if (!json.ok()) return HttpError(json.status());
+  const std::optional<uint64_t> id =
+      json->contains("decision_id") ? Unsigned((*json)["decision_id"]) : std::nullopt;
+  if (!id.has_value())
+    return HttpError(absl::InvalidArgumentError("decision_id is missing or no number"));
+  const auto is_true = [&](const char* name) {
+    return json->contains(name) && (*json)[name] == true;
+  };
+  reports_.Increment();
+  frontend_->Report(*id, {.accepted = is_true("accepted"), .finished = is_true("finished")});
+  return {.body = "{}"};
+}
+
+HttpResponse FrontendService::HttpStatus() const {
+  const FrontendOptions& options = frontend_->options();
+  const FrontendStats stats = frontend_->stats();
+  Json json;
+  json["hierarchies"] = options.hierarchies;
+  json["leaves"] = Json::array();
+  for (const ConfiguredLeaf& leaf : options.leaves)
+    json["leaves"].push_back(leaf.cell + "=" + leaf.address);
+  json["ask_cells"] = options.ask_cells;
+  json["deadline_ms"] = std::chrono::duration<double, std::milli>(options.deadline).count();
+  json["routes"] = stats.routes;
+  json["failed"] = stats.failed;
+  for (int fallback = 0; fallback < kFallbacks; ++fallback) {
+    json["by_fallback"][std::string(ToString(static_cast<Fallback>(fallback)))] =
+        stats.by_fallback[fallback];
+  }
+  json["in_flight"] = stats.in_flight;
+  json["expired_choices"] = stats.expired_choices;
+  json["cells_remembered"] = stats.cells;
+  json["workers_remembered"] = stats.workers;
+  return {.body = json.dump(-1, ' ', false, Json::error_handler_t::replace)};
+}
+
+}  // namespace kvatlas

@@ -1,0 +1,87 @@
+#include "frontend/grpc_finders.h"
+
+#include <grpc/support/time.h>
+#include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
+#include <grpcpp/support/client_callback.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "frontend/wire.h"
+#include "indexer/service/grpc_channel.h"
+#include "indexer/service/grpc_status.h"
+#include "proto/kvatlas/v1/hierarchy.grpc.pb.h"
+#include "proto/kvatlas/v1/leaf.grpc.pb.h"
+
+namespace kvatlas {
+namespace {
+
+// Everything that lives as long as one call.
+template <typename Stub, typename Request, typename Response>
+struct Call {
+  std::unique_ptr<Stub> stub;
+  grpc::ClientContext context;
+  Request request;
+  Response response;
+};
+
+gpr_timespec DeadlineIn(Duration duration) {
+  return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                      gpr_time_from_nanos(duration.count(), GPR_TIMESPAN));
+}
+
+}  // namespace
+
+std::shared_ptr<grpc::Channel> ChannelCache::Get(const std::string& address) {
+  MutexLock lock(&mutex_);
+  Entry& entry = channels_[address];
+  entry.used = ++uses_;
+  if (entry.channel == nullptr) entry.channel = MakeChannel(address);
+  std::shared_ptr<grpc::Channel> channel = entry.channel;
+  if (channels_.size() > kFinderChannelsMax) {
+    channels_.erase(std::min_element(
+        channels_.begin(), channels_.end(),
+        [](const auto& a, const auto& b) { return a.second.used < b.second.used; }));
+  }
+  return channel;
+}
+
+void GrpcCellFinder::FindCells(const std::string& hierarchy_address, const CellQuestion& question,
+                               Duration deadline, Callback callback) {
+  auto call =
+      std::make_shared<Call<v1::Hierarchy::Stub, v1::FindCellsRequest, v1::FindCellsResponse>>();
+  call->stub = v1::Hierarchy::NewStub(channels_.Get(hierarchy_address));
+  call->request = ToProto(question);
+  call->context.set_deadline(DeadlineIn(deadline));
+  call->stub->async()->FindCells(
+      &call->context, &call->request, &call->response,
+      [call, callback = std::move(callback)](const grpc::Status& status) {
+        if (status.ok()) {
+          callback(FromProto(call->response));
+        } else {
+          callback(FromGrpcStatus(status));
+        }
+      });
+}
+
+void GrpcOverlapFinder::FindOverlaps(const std::string& leaf_address,
+                                     const OverlapQuestion& question, Duration deadline,
+                                     Callback callback) {
+  auto call =
+      std::make_shared<Call<v1::Leaf::Stub, v1::FindOverlapsRequest, v1::FindOverlapsResponse>>();
+  call->stub = v1::Leaf::NewStub(channels_.Get(leaf_address));
+  call->request = ToProto(question);
+  call->context.set_deadline(DeadlineIn(deadline));
+  call->stub->async()->FindOverlaps(
+      &call->context, &call->request, &call->response,
+      [call, callback = std::move(callback)](const grpc::Status& status) {
+        if (status.ok()) {
+          callback(FromProto(call->response));
+        } else {
+          callback(FromGrpcStatus(status));
+        }
+      });
+}
+
+}  // namespace kvatlas

@@ -1,0 +1,64 @@
+// The frontend's questions over gRPC: one asynchronous call per question, a channel per address.
+//
+// *Threads*: any. Callbacks run in gRPC's threads; no thread waits for an answer.
+// *Truth*: nothing is retried. A peer known to be down fails at once with UNAVAILABLE, an unknown one within its deadline.
+// *Bounds*: `kFinderChannelsMax` channels; beyond, the one used longest ago is closed.
+// *Lifetime*: calls under way when it is destroyed still end, by answer or deadline.
+
+#ifndef KVATLAS_FRONTEND_GRPC_FINDERS_H_
+#define KVATLAS_FRONTEND_GRPC_FINDERS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "frontend/finders.h"
+#include "indexer/base/mutex.h"
+
+namespace grpc {
+class Channel;
+}  // namespace grpc
+
+namespace kvatlas {
+
+inline constexpr size_t kFinderChannelsMax = 4096;
+
+// Channels by address.
+class ChannelCache {
+ public:
+  std::shared_ptr<grpc::Channel> Get(const std::string& address);
+
+ private:
+  struct Entry {
+    std::shared_ptr<grpc::Channel> channel;
+    uint64_t used = 0;
+  };
+  Mutex mutex_;
+  absl::flat_hash_map<std::string, Entry> channels_ ABSL_GUARDED_BY(mutex_);
+  uint64_t uses_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+class GrpcCellFinder : public CellFinder {
+ public:
+  void FindCells(const std::string& hierarchy_address, const CellQuestion& question,
+                 Duration deadline, Callback callback) override;
+
+ private:
+  ChannelCache channels_;
+};
+
+class GrpcOverlapFinder : public OverlapFinder {
+ public:
+  void FindOverlaps(const std::string& leaf_address, const OverlapQuestion& question,
+                    Duration deadline, Callback callback) override;
+
+ private:
+  ChannelCache channels_;
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_FRONTEND_GRPC_FINDERS_H_

@@ -1,0 +1,114 @@
+// kvatlas-frontend: which worker should take this prompt, as a service.
+
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "frontend/frontend.h"
+#include "frontend/frontend_service.h"
+#include "frontend/grpc_finders.h"
+#include "indexer/base/clock.h"
+#include "indexer/service/address.h"
+#include "indexer/service/admin_http.h"
+#include "indexer/service/grpc_server.h"
+#include "indexer/service/metrics.h"
+#include "indexer/service/service_main.h"
+
+namespace kvatlas {
+namespace {
+
+struct Flags {
+  Address grpc{"127.0.0.1", 7430};
+  Address http{"127.0.0.1", 8092};
+  std::vector<Address> hierarchies;
+  std::vector<std::string> leaves;
+  FrontendOptions frontend;
+};
+
+void Declare(FlagSet& flags, Flags* f) {
+  FrontendOptions& o = f->frontend;
+  flags.Add("grpc", &f->grpc, "address for gRPC");
+  flags.Add("http", &f->http, "address for HTTP");
+  flags.Add("hierarchy", &f->hierarchies,
+            "hierarchy nodes that each know all cells; the first that answers counts");
+  flags.Add("leaves", &f->leaves, "own cells, CELL=HOST:PORT, asked when no hierarchy helps");
+  flags.Add("ask", &o.ask_cells, "leaves asked at once", 1, 64);
+  flags.Add("ask_blind", &o.ask_cells_blind,
+            "leaves asked at once when nobody says who covers what", 1, 256);
+  flags.Add("asked_max", &o.asked_max, "leaves asked for one prompt, failures included", 1, 4096);
+  flags.Add("cells_best", &o.cells_best, "cells wanted from the hierarchy; 0 means all");
+  flags.Add("block_size", &o.block_size, "tokens per block until the fleet says otherwise", 1,
+            kBlockSizeMax);
+  flags.Add("deadline", &o.deadline, "of a route that names none", std::chrono::milliseconds(1));
+  flags.Add("zone", &o.zone, "cells labelled with another zone are farther away");
+  flags.Add("zone_distance", &o.zone_distance, "by so many blocks of prefill", 0);
+  flags.Add("prefill_weight", &o.weights.prefill, "cost of a block to prefill", 0);
+  flags.Add("queue_weight", &o.weights.queue, "cost of a block of prefill waiting ahead", 0);
+  flags.Add("decode_weight", &o.weights.decode, "cost of a request at the worker", 0);
+  flags.Add("temperature", &o.weights.temperature,
+            "0 takes the cheapest; T: costing T more is e times rarer", 0);
+  flags.Add("seed", &o.weights.seed, "of tie-breaks and of the temperature");
+  flags.Add("in_flight_ttl", &o.memory.in_flight_ttl,
+            "how long a choice counts that nobody reports on");
+}
+
+absl::StatusOr<ConfiguredLeaf> ParseLeaf(const std::string& text) {
+  const size_t equals = text.find('=');
+  const auto refuse = [&](const std::string& why) {
+    return absl::InvalidArgumentError("--leaves: '" + text + "' " + why);
+  };
+  if (equals == std::string::npos || equals == 0) return refuse("is not CELL=HOST:PORT");
+  const absl::StatusOr<Address> address = Address::Parse(text.substr(equals + 1));
+  if (!address.ok()) return refuse("has no HOST:PORT after '='");
+  return ConfiguredLeaf{.cell = text.substr(0, equals), .address = address->ToString()};
+}
+
+int Run(ServiceMain& service, Flags& flags) {
+  for (const Address& address : flags.hierarchies)
+    flags.frontend.hierarchies.push_back(address.ToString());
+  GrpcCellFinder cell_finder;
+  GrpcOverlapFinder overlap_finder;
+  Frontend frontend(flags.frontend, &cell_finder, &overlap_finder, &Clock::Real());
+  Metrics metrics;
+  FrontendService frontend_service(&frontend, &metrics);
+  GrpcServer grpc({.listen = flags.grpc});
+  grpc.Register(&frontend_service, "kvatlas.v1.Frontend");
+  AdminHttp http({.listen = flags.http, .program = "kvatlas-frontend"}, &metrics);
+  frontend_service.AddHttp(&http);
+  if (absl::Status status = grpc.Start(); !status.ok()) return service.Fail(status);
+  if (absl::Status status = http.Start(); !status.ok()) return service.Fail(status);
+  grpc.SetHealth(Health::kServing);
+  http.SetHealth(Health::kServing);
+  if (absl::Status status = service.Ready({{"grpc", grpc.address()}, {"http", http.address()}});
+      !status.ok()) {
+    return service.Fail(status);
+  }
+  service.WaitForSignal();
+  http.SetHealth(Health::kStopping);
+  grpc.SetHealth(Health::kStopping);
+  grpc.Stop(service.stop_deadline());
+  http.Stop();
+  return 0;
+}
+
+int Main(int argc, char** argv) {
+  ServiceMain service("kvatlas-frontend", "Which worker should take this prompt, and why.");
+  Flags flags;
+  Declare(service.flags(), &flags);
+  service.Start(argc, argv);
+  for (const std::string& text : flags.leaves) {
+    absl::StatusOr<ConfiguredLeaf> leaf = ParseLeaf(text);
+    if (!leaf.ok()) {
+      std::fprintf(stderr, "kvatlas-frontend: %s\n", std::string(leaf.status().message()).c_str());
+      return 2;
+    }
+    flags.frontend.leaves.push_back(*std::move(leaf));
+  }
+  return Run(service, flags);
+}
+
+}  // namespace
+}  // namespace kvatlas
+
+int main(int argc, char** argv) { return kvatlas::Main(argc, argv); }

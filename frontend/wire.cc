@@ -1,0 +1,191 @@
+#include "frontend/wire.h"
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+
+#include "indexer/base/waypoints.h"
+
+namespace kvatlas {
+namespace {
+
+v1::Domain DomainToProto(const Domain& domain) {
+  v1::Domain proto;
+  proto.set_model(domain.model);
+  proto.set_tenant(domain.tenant);
+  return proto;
+}
+
+HolderId HolderFromProto(const v1::Holder& proto) {
+  return {.name = proto.name(), .rank = proto.rank(), .replica = proto.replica()};
+}
+
+v1::Holder HolderToProto(const HolderId& holder) {
+  v1::Holder proto;
+  proto.set_name(holder.name);
+  proto.set_rank(holder.rank);
+  proto.set_replica(holder.replica);
+  return proto;
+}
+
+Load LoadFromProto(const v1::Load& proto) {
+  return {.running_requests = proto.running_requests(),
+          .waiting_requests = proto.waiting_requests(),
+          .used_blocks = proto.used_blocks(),
+          .free_blocks = proto.free_blocks(),
+          .waiting_prefill_blocks = proto.waiting_prefill_blocks(),
+          .tokens_per_s = proto.tokens_per_s(),
+          .workers = std::max<uint32_t>(proto.workers(), 1)};
+}
+
+// What a peer does not say, or says in a newer way, is not to be relied on.
+Trust TrustFromProto(v1::Trust trust) {
+  switch (trust) {
+    case v1::TRUST_EXACT:
+      return Trust::kExact;
+    case v1::TRUST_STALE:
+      return Trust::kStale;
+    default:
+      return Trust::kDegraded;
+  }
+}
+
+v1::Trust TrustToProto(Trust trust) {
+  switch (trust) {
+    case Trust::kExact:
+      return v1::TRUST_EXACT;
+    case Trust::kDegraded:
+      return v1::TRUST_DEGRADED;
+    case Trust::kStale:
+      return v1::TRUST_STALE;
+  }
+  return v1::TRUST_UNKNOWN;
+}
+
+void ReceiptToProto(const Receipt& receipt, v1::Receipt* proto) {
+  proto->set_fallback(static_cast<v1::Fallback>(receipt.fallback));
+  proto->set_reason(receipt.reason);
+  proto->set_blocks(receipt.blocks);
+  for (const CellAsked& cell : receipt.cells) {
+    v1::CellAsked* asked = proto->add_cells();
+    asked->set_cell(cell.cell);
+    asked->set_address(cell.address);
+    asked->set_blocks_at_least(cell.blocks_at_least);
+    asked->set_blocks_below(cell.blocks_below);
+    asked->set_age_ms(cell.age_ms);
+    asked->set_error(cell.error);
+    asked->set_best_blocks(cell.best_blocks);
+    asked->set_us(cell.us);
+  }
+  for (const ReceiptCandidate& candidate : receipt.candidates) {
+    v1::Candidate* c = proto->add_candidates();
+    *c->mutable_worker() = HolderToProto(candidate.worker);
+    c->set_cell(candidate.cell);
+    c->set_overlap_blocks(candidate.overlap_blocks);
+    c->set_trust(TrustToProto(candidate.trust));
+    c->set_age_ms(candidate.age_ms);
+    c->set_cost(candidate.cost.total());
+    c->set_prefill_cost(candidate.cost.prefill);
+    c->set_queue_cost(candidate.cost.queue);
+    c->set_decode_cost(candidate.cost.decode);
+    c->set_distance_cost(candidate.cost.distance);
+  }
+  proto->set_candidates_considered(receipt.candidates_considered);
+  proto->set_find_cells_us(receipt.find_cells_us);
+  proto->set_find_overlaps_us(receipt.find_overlaps_us);
+  proto->set_total_us(receipt.total_us);
+}
+
+absl::Status CheckDomain(const v1::Domain& domain) {
+  if (domain.model().empty()) return absl::InvalidArgumentError("domain.model is empty");
+  if (domain.model().size() > kDomainNameBytesMax || domain.tenant().size() > kDomainNameBytesMax) {
+    return absl::InvalidArgumentError("domain: a name has at most 256 bytes");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+v1::FindCellsRequest ToProto(const CellQuestion& question) {
+  v1::FindCellsRequest request;
+  *request.mutable_domain() = DomainToProto(*question.domain);
+  request.mutable_waypoint_hashes()->Reserve(static_cast<int>(question.waypoints.size()));
+  for (SequenceHash hash : question.waypoints) request.add_waypoint_hashes(Raw(hash));
+  request.set_blocks(question.blocks);
+  request.set_schedule(WaypointSchedule::Standard().Name());
+  request.set_best(question.best);
+  return request;
+}
+
+CellsAnswer FromProto(const v1::FindCellsResponse& response) {
+  CellsAnswer answer{.cells = {}, .block_size = response.block_size()};
+  for (const v1::CellCoverage& cell : response.cells()) {
+    CellFound found{.cell = cell.cell().name(),
+                    .address = cell.address(),
+                    .blocks_at_least = cell.blocks_at_least(),
+                    .blocks_below = cell.blocks_below(),
+                    .trust = TrustFromProto(cell.trust()),
+                    .age_ms = cell.age_ms()};
+    if (cell.has_load()) found.load = LoadFromProto(cell.load());
+    for (const auto& [name, value] : cell.labels()) found.labels[name] = value;
+    answer.cells.push_back(std::move(found));
+  }
+  return answer;
+}
+
+v1::FindOverlapsRequest ToProto(const OverlapQuestion& question) {
+  v1::FindOverlapsRequest request;
+  *request.mutable_domain() = DomainToProto(*question.domain);
+  request.mutable_sequence_hashes()->Reserve(static_cast<int>(question.sequence.size()));
+  for (SequenceHash hash : question.sequence) request.add_sequence_hashes(Raw(hash));
+  request.set_all_workers(true);
+  return request;
+}
+
+WorkersAnswer FromProto(const v1::FindOverlapsResponse& response) {
+  WorkersAnswer answer{.workers = {}, .block_size = response.block_size()};
+  answer.workers.reserve(static_cast<size_t>(response.workers_size()));
+  for (const v1::WorkerOverlap& worker : response.workers()) {
+    WorkerFound found{.worker = HolderFromProto(worker.worker()),
+                      .blocks = worker.blocks(),
+                      .trust = TrustFromProto(worker.trust()),
+                      .age_ms = worker.age_ms()};
+    if (worker.has_load()) found.load = LoadFromProto(worker.load());
+    answer.workers.push_back(std::move(found));
+  }
+  return answer;
+}
+
+absl::StatusOr<RouteInput> FromProto(const v1::RouteRequest& request) {
+  if (absl::Status bad = CheckDomain(request.domain()); !bad.ok()) return bad;
+  if (request.has_tokens() && request.sequence_hashes_size() > 0) {
+    return absl::InvalidArgumentError("two prompts: tokens and sequence_hashes");
+  }
+  RouteInput input{
+      .domain = {.model = request.domain().model(), .tenant = request.domain().tenant()}};
+  input.tokens.assign(request.tokens().ids().begin(), request.tokens().ids().end());
+  input.lora_name = request.tokens().lora_name();
+  input.cache_salt = request.tokens().cache_salt();
+  input.eagle = request.tokens().eagle();
+  input.sequence_hashes.reserve(static_cast<size_t>(request.sequence_hashes_size()));
+  for (uint64_t hash : request.sequence_hashes())
+    input.sequence_hashes.push_back(SequenceHash(hash));
+  input.deadline = std::chrono::milliseconds(request.deadline_ms());
+  return input;
+}
+
+v1::RouteResponse ToProto(const RouteResult& result) {
+  v1::RouteResponse response;
+  response.set_decision_id(result.decision_id);
+  *response.mutable_worker() = HolderToProto(result.worker);
+  response.set_cell(result.cell);
+  response.set_overlap_blocks(result.overlap_blocks);
+  ReceiptToProto(result.receipt, response.mutable_receipt());
+  return response;
+}
+
+RouteReport FromProto(const v1::ReportRequest& request) {
+  return {.accepted = request.accepted(), .finished = request.finished()};
+}
+
+}  // namespace kvatlas

@@ -1,0 +1,30 @@
+// How do the frontend's words look on the wire? Both directions, in one place; what does not fit is refused here.
+
+#ifndef KVATLAS_FRONTEND_WIRE_H_
+#define KVATLAS_FRONTEND_WIRE_H_
+
+#include "absl/status/statusor.h"
+#include "frontend/finders.h"
+#include "frontend/frontend.h"
+#include "proto/kvatlas/v1/frontend.pb.h"
+#include "proto/kvatlas/v1/hierarchy.pb.h"
+#include "proto/kvatlas/v1/leaf.pb.h"
+
+namespace kvatlas {
+
+inline constexpr size_t kDomainNameBytesMax = 256;  // of model and of tenant
+
+v1::FindCellsRequest ToProto(const CellQuestion& question);
+CellsAnswer FromProto(const v1::FindCellsResponse& response);
+
+v1::FindOverlapsRequest ToProto(const OverlapQuestion& question);
+WorkersAnswer FromProto(const v1::FindOverlapsResponse& response);
+
+// INVALID_ARGUMENT names the field that is missing, double or too long.
+absl::StatusOr<RouteInput> FromProto(const v1::RouteRequest& request);
+v1::RouteResponse ToProto(const RouteResult& result);
+RouteReport FromProto(const v1::ReportRequest& request);
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_FRONTEND_WIRE_H_
