@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Holds the repository to its own rules. Usage: lint.py [--root DIR] [--fix]
+"""Holds the repository to its own rules. Usage: lint.py [--root DIR] [--fix [PATH...]]
 
 Prints one line per finding, `path:line: [check] what is wrong`, and fails if there is one. The checks:
 format (clang-format), include (who may include whom), guard (header guards), link (relative links in
 Markdown), readme (a README per folder), machine_path (paths of somebody's machine), open_end (work left
 undone in comments), sleep (sleeping tests), clock (wall clock in pure folders), length (long files).
-The rules are data: rules.py. --fix formats what can be formatted.
+The rules are data: rules.py. --fix formats, everything or what lies under the paths.
 """
 
 import argparse
@@ -197,12 +197,17 @@ def check_text(tree, findings):
                          f"(at most {rules.LINES_MAX})")
 
 
-def check_format(tree, findings, fix):
+def fix_format(tree, under):
+    """Formats the C++ files under the given paths of the tree; without paths, all."""
+    paths = [p for p in tree.files if p.endswith(rules.CPP)
+             and (not under or any(p == u or p.startswith(u + "/") for u in under))]
+    if paths:
+        subprocess.run([CLANG_FORMAT, "-i", *paths], cwd=tree.root, check=True)
+
+
+def check_format(tree, findings):
     paths = [p for p in tree.files if p.endswith(rules.CPP)]
     if not paths:
-        return
-    if fix:
-        subprocess.run([CLANG_FORMAT, "-i", *paths], cwd=tree.root, check=True)
         return
     done = subprocess.run([CLANG_FORMAT, "--dry-run", *paths], cwd=tree.root, check=True,
                           capture_output=True, text=True)
@@ -215,10 +220,10 @@ def check_format(tree, findings, fix):
                          "not as clang-format has it (tools/lint/lint.py --fix)")
 
 
-def lint(root, fix=False):
+def lint(root):
     tree = Tree(os.path.realpath(root))
     findings = Findings()
-    check_format(tree, findings, fix)
+    check_format(tree, findings)
     check_includes(tree, findings)
     check_guards(tree, findings)
     check_links(tree, findings)
@@ -231,9 +236,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", default=os.path.join(os.path.dirname(os.path.realpath(__file__)), "../.."))
-    parser.add_argument("--fix", action="store_true", help="format what can be formatted")
+    parser.add_argument("--fix", nargs="*", metavar="PATH", help="format these, or everything, first")
     arguments = parser.parse_args()
-    tree, findings = lint(arguments.root, arguments.fix)
+    if arguments.fix is not None:
+        tree = Tree(os.path.realpath(arguments.root))
+        fix_format(tree, [os.path.relpath(os.path.realpath(p), tree.root) for p in arguments.fix])
+    tree, findings = lint(arguments.root)
     for path, line, check, text in findings:
         print(f"{path}:{line}: [{check}] {text}")
     print(f"lint: {len(tree.files)} files, {len(findings)} findings")
