@@ -200,7 +200,7 @@ def check_text(tree, findings):
 def fix_format(tree, under):
     """Formats the C++ files under the given paths of the tree; without paths, all."""
     paths = [p for p in tree.files if p.endswith(rules.CPP)
-             and (not under or any(p == u or p.startswith(u + "/") for u in under))]
+             and (not under or any(u == "." or p == u or p.startswith(u + "/") for u in under))]
     if paths:
         subprocess.run([CLANG_FORMAT, "-i", *paths], cwd=tree.root, check=True)
 
