@@ -77,9 +77,10 @@ struct HolderRegistryOptions {
   Duration sweep_after = std::chrono::minutes(5);  // after the lease ran out
   uint64_t sweep_blocks_per_tick = 1 << 16;
   uint32_t domains_max = 1024;
-  uint32_t holders_max = 1 << 16;  // per domain; 0 is no limit of ours
+  uint32_t holders_max = 1 << 16;  // per domain, those being swept included
   const Clock* clock = &Clock::Real();
-  // Called once per domain, before its first change; may return null. The observer outlives the registry.
+  // Called once per domain, before its first change; may be empty or return null. The observer outlives the
+  // registry.
   std::function<DomainObserver*(const Domain& domain, uint32_t block_size)> observe;
 };
 
@@ -188,8 +189,6 @@ class HolderRegistry : public StreamAcceptor {
 
  private:
   class Session;
-  struct Holder;
-  struct DomainState;
   struct State;
   const std::unique_ptr<State> state_;
 };

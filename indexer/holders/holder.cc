@@ -1,0 +1,291 @@
+#include "indexer/holders/holder.h"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "absl/container/flat_hash_map.h"
+#include "indexer/service/log.h"
+#include "indexer/stream/message_size.h"
+
+namespace kvatlas {
+
+Holder::Holder(Index* index, HolderIndex number, DomainObserver* observer, DomainCounters* counters,
+               const ReceiverOptions& options, HolderId id)
+    : index_(index),
+      number_(number),
+      observer_(observer),
+      counters_(counters),
+      id_(std::move(id)),
+      lease_ttl_(options.lease_ttl),
+      receiver_(options, this) {
+  MutexLock lock(&view_mutex_);
+  view_.info = std::make_shared<HolderInfo>(HolderInfo{.id = id_, .address = "", .labels = {}});
+}
+
+// ---- Messages ----
+
+Holder::Taken Holder::OnHello(const Hello& hello, SessionId session, const ReplyFn& reply, Time now,
+                              absl::Status* why) {
+  MutexLock lock(&mutex_);
+  if (retired_) return Taken::kRetired;
+  std::vector<ReceiverMessage> out;
+  *why = receiver_.OnMessage(hello, now, &out);
+  for (const ReceiverMessage& message : out) {
+    const Refuse* refuse = std::get_if<Refuse>(&message);
+    if (refuse != nullptr) *why = absl::Status(refuse->code, refuse->reason);
+  }
+  if (!why->ok()) {
+    // The stream stays with the connection that has it.
+    for (ReceiverMessage& message : out) reply(std::move(message));
+    return Taken::kRefused;
+  }
+  welcomed_ = true;
+  session_ = session;
+  reply_ = reply;
+  {
+    MutexLock view_lock(&view_mutex_);
+    view_.info = std::make_shared<HolderInfo>(
+        HolderInfo{.id = id_, .address = hello.address, .labels = hello.labels});
+  }
+  UpdateView(now);
+  Reply(&out);
+  return Taken::kYes;
+}
+
+absl::Status Holder::OnMessage(const SenderMessage& message, SessionId session, Time now) {
+  MutexLock lock(&mutex_);
+  if (retired_) return absl::FailedPreconditionError("the holder was forgotten: say hello again");
+  if (session_ != session) {
+    return absl::FailedPreconditionError("another connection of this stream replaced this one");
+  }
+  counters_->bytes_received.fetch_add(HoldingsBytes(message), std::memory_order_relaxed);
+  std::vector<ReceiverMessage> out;
+  const absl::Status status = receiver_.OnMessage(message, now, &out);
+  UpdateView(now);
+  Reply(&out);
+  return status;
+}
+
+void Holder::OnDisconnected(SessionId session, Time now) {
+  MutexLock lock(&mutex_);
+  if (session_ != session) return;
+  session_ = 0;
+  reply_ = nullptr;
+  if (retired_) return;
+  receiver_.OnDisconnected(now);
+  UpdateView(now);
+}
+
+void Holder::Reply(std::vector<ReceiverMessage>* messages) {
+  if (!reply_) return;
+  for (ReceiverMessage& message : *messages) reply_(std::move(message));
+}
+
+// ---- Lease ----
+
+Holder::Lease Holder::Tick(Duration sweep_after, Time now) {
+  MutexLock lock(&mutex_);
+  if (retired_) return Lease::kOver;
+  if (!welcomed_) return Lease::kLive;  // its hello is on the way
+  std::vector<ReceiverMessage> out;
+  receiver_.Tick(now, &out);
+  Reply(&out);
+  const bool was_masked = masked_;
+  UpdateView(now);
+  if (!masked_) return Lease::kLive;
+  if (now - receiver_.last_heard() - lease_ttl_ >= sweep_after) {
+    retired_ = true;
+    return Lease::kOver;
+  }
+  return was_masked ? Lease::kMasked : Lease::kJustMasked;
+}
+
+void Holder::UpdateView(Time now) {
+  const bool expired = receiver_.Expired(now);
+  if (expired && !masked_) Mask();
+  if (!expired && masked_) Unmask();
+  const Trust trust = receiver_.trust(now);
+  MutexLock lock(&view_mutex_);
+  if (trust == Trust::kExact && view_.trust != Trust::kExact) view_.exact_since = now;
+  view_.trust = trust;
+  view_.last_heard = receiver_.last_heard();
+  view_.live = !masked_;
+}
+
+void Holder::Mask() {
+  masked_ = true;
+  index_->SetMasked(number_, true);
+  {
+    MutexLock lock(&view_mutex_);
+    view_.live = false;
+  }
+  if (observer_ == nullptr) return;
+  for (const Holding& holding : index_->HoldingsOf(number_)) {
+    observer_->OnChanged(number_, holding.block, holding.position, holding.tiers, TierMask());
+  }
+  observer_->OnLoad(number_, std::nullopt);
+}
+
+void Holder::Unmask() {
+  masked_ = false;
+  index_->SetMasked(number_, false);
+  if (observer_ == nullptr) return;
+  for (const Holding& holding : index_->HoldingsOf(number_)) {
+    observer_->OnChanged(number_, holding.block, holding.position, TierMask(), holding.tiers);
+  }
+  std::optional<Load> load;
+  {
+    MutexLock lock(&view_mutex_);
+    load = view_.load;
+  }
+  if (load.has_value()) observer_->OnLoad(number_, load);
+}
+
+void Holder::Retire() {
+  MutexLock lock(&mutex_);
+  retired_ = true;
+  if (!masked_) Mask();
+}
+
+bool Holder::RetireIfNew() {
+  MutexLock lock(&mutex_);
+  if (welcomed_) return false;
+  retired_ = true;
+  if (!masked_) Mask();
+  return true;
+}
+
+uint64_t Holder::Sweep(uint64_t blocks_max) {
+  MutexLock lock(&mutex_);
+  if (!to_sweep_.has_value()) to_sweep_ = index_->HoldingsOf(number_);
+  const uint64_t blocks = std::min<uint64_t>(blocks_max, to_sweep_->size());
+  const auto first = to_sweep_->end() - static_cast<int64_t>(blocks);
+  for (int tier = 0; tier < kTiers; ++tier) {
+    Removed removed{.tier = static_cast<Tier>(tier), .blocks = {}};
+    for (auto it = first; it != to_sweep_->end(); ++it) {
+      if (it->tiers.Has(removed.tier)) removed.blocks.push_back(it->block);
+    }
+    if (!removed.blocks.empty()) index_->Apply(number_, removed, nullptr).IgnoreError();
+  }
+  to_sweep_->erase(first, to_sweep_->end());
+  return blocks;
+}
+
+// ---- What the receiver learns ----
+
+absl::Status Holder::Apply(const Event& event) {
+  if (const Stored* stored = std::get_if<Stored>(&event)) {
+    counters_->blocks_stored.fetch_add(stored->blocks.size(), std::memory_order_relaxed);
+  } else if (const Removed* removed = std::get_if<Removed>(&event)) {
+    counters_->blocks_removed.fetch_add(removed->blocks.size(), std::memory_order_relaxed);
+  }
+  return index_->Apply(number_, event, this);
+}
+
+void Holder::Changed(HolderIndex holder, SequenceHash block, Position position, TierMask before,
+                     TierMask after) {
+  if (before.empty()) blocks_.fetch_add(1, std::memory_order_relaxed);
+  if (after.empty()) blocks_.fetch_sub(1, std::memory_order_relaxed);
+  if (observer_ != nullptr && !masked_) {
+    observer_->OnChanged(holder, block, position, before, after);
+  }
+}
+
+void Holder::SetLoad(const Load& load) {
+  {
+    MutexLock lock(&view_mutex_);
+    view_.load = load;
+  }
+  if (observer_ != nullptr && !masked_) observer_->OnLoad(number_, load);
+}
+
+void Holder::ForEachHeld(const std::function<void(SequenceHash, TierMask)>& visit) {
+  for (const Holding& holding : index_->HoldingsOf(number_)) visit(holding.block, holding.tiers);
+}
+
+Digest Holder::CurrentDigest() { return index_->DigestOf(number_); }
+
+// ---- What others ask ----
+
+bool Holder::Describe(Time asked, HolderOverlap* overlap) const {
+  MutexLock lock(&view_mutex_);
+  // The lease binds from the moment it is over, not from the next tick.
+  if (!view_.live || asked - view_.last_heard >= lease_ttl_) return false;
+  overlap->holder = view_.info;
+  // What became exact after the index was asked was not exact when it answered.
+  const bool too_young = view_.trust == Trust::kExact && view_.exact_since > asked;
+  overlap->trust = too_young ? Trust::kDegraded : view_.trust;
+  overlap->age = std::max(Duration::zero(), asked - view_.last_heard);
+  overlap->load = view_.load;
+  return true;
+}
+
+HolderStats Holder::Stats(Time now) const {
+  HolderStats stats;
+  MutexLock lock(&mutex_);
+  stats.epoch = receiver_.epoch();
+  stats.applied = receiver_.applied();
+  stats.trust = receiver_.trust(now);
+  stats.age = now - receiver_.last_heard();
+  stats.masked = masked_ || receiver_.Expired(now);
+  stats.connected = session_ != 0;
+  stats.blocks = blocks_.load(std::memory_order_relaxed);
+  stats.receiver = receiver_.stats();
+  MutexLock view_lock(&view_mutex_);
+  stats.holder = view_.info;
+  stats.load = view_.load;
+  return stats;
+}
+
+ReceiverStats Holder::receiver_stats() const {
+  MutexLock lock(&mutex_);
+  return receiver_.stats();
+}
+
+HolderDump Holder::Dump(Time now) const {
+  HolderDump dump;
+  std::vector<Holding> holdings;
+  {
+    MutexLock lock(&mutex_);
+    holdings = index_->HoldingsOf(number_);
+    dump.applied = receiver_.applied();
+    dump.trust = receiver_.trust(now);
+    MutexLock view_lock(&view_mutex_);
+    dump.holder = view_.info;
+  }
+  dump.runs = AsRuns(&holdings);
+  return dump;
+}
+
+std::vector<Stored> AsRuns(std::vector<Holding>* holdings) {
+  std::sort(holdings->begin(), holdings->end(),
+            [](const Holding& a, const Holding& b) { return a.position < b.position; });
+  std::vector<Stored> runs;
+  for (int tier = 0; tier < kTiers; ++tier) {
+    absl::flat_hash_map<SequenceHash, size_t> run_by_tail;
+    for (const Holding& holding : *holdings) {
+      if (!holding.tiers.Has(static_cast<Tier>(tier))) continue;
+      const auto tail = run_by_tail.find(holding.parent);
+      const bool follows =
+          tail != run_by_tail.end() && holding.parent != kNoParent &&
+          runs[tail->second].blocks.size() < kBatchBlocksMax &&
+          runs[tail->second].position + runs[tail->second].blocks.size() == holding.position;
+      if (!follows) {
+        run_by_tail[holding.block] = runs.size();
+        runs.push_back({.tier = static_cast<Tier>(tier),
+                        .position = holding.position,
+                        .parent = holding.parent,
+                        .blocks = {holding.block}});
+        continue;
+      }
+      const size_t run = tail->second;
+      run_by_tail.erase(tail);
+      run_by_tail[holding.block] = run;
+      runs[run].blocks.push_back(holding.block);
+    }
+  }
+  return runs;
+}
+
+}  // namespace kvatlas

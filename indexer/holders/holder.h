@@ -1,0 +1,144 @@
+// What is known of one holder in one domain? Its receiver, its lease, its place in the index, and what
+// queries see of it. A part of `HolderRegistry`.
+//
+//   live ──lease ran out──▶ masked ──heard again──▶ live
+//     └──goodbye──▶ retired ◀──sweep_after──┘          retired: in no table; `Sweep` empties it, then its
+//                                                      number in the index is given back
+//
+// *Threads*: any. `mutex_` serialises messages, ticks and sweeps; `view_mutex_`, taken last and briefly,
+// guards what queries read.
+// *Truth*: the domain's observer is told of exactly what is visible: nothing of a masked holder.
+
+#ifndef KVATLAS_INDEXER_HOLDERS_HOLDER_H_
+#define KVATLAS_INDEXER_HOLDERS_HOLDER_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "indexer/base/clock.h"
+#include "indexer/base/event.h"
+#include "indexer/base/ids.h"
+#include "indexer/base/mutex.h"
+#include "indexer/base/overlap.h"
+#include "indexer/base/tier.h"
+#include "indexer/holders/holder_registry.h"
+#include "indexer/index/index.h"
+#include "indexer/stream/link.h"
+#include "indexer/stream/messages.h"
+#include "indexer/stream/receiver.h"
+
+namespace kvatlas {
+
+// What a domain counts over all its holders.
+struct DomainCounters {
+  std::atomic<uint64_t> blocks_stored{0};
+  std::atomic<uint64_t> blocks_removed{0};
+  std::atomic<uint64_t> bytes_received{0};
+};
+
+// A connection, unique in the process; 0 is none.
+using SessionId = uint64_t;
+
+class Holder : private HoldingsSink, private ChangeSink {
+ public:
+  // All pointers outlive the holder; `observer` may be null. `number` is this holder's in `index`.
+  Holder(Index* index, HolderIndex number, DomainObserver* observer, DomainCounters* counters,
+         const ReceiverOptions& options, HolderId id);
+
+  const HolderId& id() const { return id_; }
+  HolderIndex number() const { return number_; }
+
+  enum class Taken {
+    kYes,      // welcomed: the connection is now the stream's only one
+    kRefused,  // `Refuse` was sent
+    kRetired,  // this holder is no more: make another
+  };
+  // A hello that fits the domain. `why` says why it was refused.
+  Taken OnHello(const Hello& hello, SessionId session, const ReplyFn& reply, Time now,
+                absl::Status* why);
+
+  // Any other message. FAILED_PRECONDITION: the connection was replaced, or the holder retired.
+  absl::Status OnMessage(const SenderMessage& message, SessionId session, Time now);
+
+  // After it `reply` of that connection is not used.
+  void OnDisconnected(SessionId session, Time now);
+
+  enum class Lease { kLive, kMasked, kJustMasked, kOver };
+  // Time passes. kOver: retired, for the caller to forget, since it was silent for `sweep_after` beyond
+  // its lease.
+  Lease Tick(Duration sweep_after, Time now);
+
+  // Out of every answer from now on; messages are refused. Idempotent.
+  void Retire();
+
+  // Retires a holder that no hello was ever welcomed for; true when it did.
+  bool RetireIfNew();
+
+  // Takes up to `blocks_max` blocks out of the index and returns how many; 0: it is empty.
+  // REQUIRES: retired.
+  uint64_t Sweep(uint64_t blocks_max);
+
+  // The fields of an answer but for `blocks`; false: not live. `asked` is when the index was asked.
+  bool Describe(Time asked, HolderOverlap* overlap) const;
+
+  HolderStats Stats(Time now) const;
+  ReceiverStats receiver_stats() const;
+  HolderDump Dump(Time now) const;
+
+ private:
+  // What queries read; brought up to date after every message and tick.
+  struct View {
+    bool live = false;
+    Trust trust = Trust::kExact;
+    Time exact_since{0};
+    Time last_heard{0};
+    std::optional<Load> load;
+    std::shared_ptr<const HolderInfo> info;
+  };
+
+  absl::Status Apply(const Event& event) override;
+  void SetLoad(const Load& load) override;
+  void ForEachHeld(const std::function<void(SequenceHash, TierMask)>& visit) override;
+  Digest CurrentDigest() override;
+  void Changed(HolderIndex holder, SequenceHash block, Position position, TierMask before,
+               TierMask after) override;
+
+  void Mask() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Unmask() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void UpdateView(Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Reply(std::vector<ReceiverMessage>* messages) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  Index* const index_;
+  const HolderIndex number_;
+  DomainObserver* const observer_;
+  DomainCounters* const counters_;
+  const HolderId id_;
+  const Duration lease_ttl_;
+  std::atomic<uint64_t> blocks_{0};  // distinct
+  // Written under `mutex_`; read by the sink's methods, which run under it too.
+  bool masked_ = false;
+
+  mutable Mutex mutex_;
+  StreamReceiver receiver_ ABSL_GUARDED_BY(mutex_);
+  SessionId session_ ABSL_GUARDED_BY(mutex_) = 0;
+  ReplyFn reply_ ABSL_GUARDED_BY(mutex_);
+  bool welcomed_ ABSL_GUARDED_BY(mutex_) = false;  // ever
+  bool retired_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<std::vector<Holding>> to_sweep_ ABSL_GUARDED_BY(mutex_);
+
+  mutable Mutex view_mutex_ ABSL_ACQUIRED_AFTER(mutex_);
+  View view_ ABSL_GUARDED_BY(view_mutex_);
+};
+
+// Holdings as runs, tier by tier, each of at most `kBatchBlocksMax` blocks. Reorders `holdings`.
+std::vector<Stored> AsRuns(std::vector<Holding>* holdings);
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_INDEXER_HOLDERS_HOLDER_H_

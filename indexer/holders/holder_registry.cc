@@ -1,0 +1,464 @@
+#include "indexer/holders/holder_registry.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <utility>
+#include <variant>
+
+#include "absl/container/flat_hash_map.h"
+#include "indexer/base/mutex.h"
+#include "indexer/holders/holder.h"
+#include "indexer/service/log.h"
+
+namespace kvatlas {
+namespace {
+
+constexpr size_t kNameBytesMax = 256;
+
+using HolderPtr = std::shared_ptr<Holder>;
+// By the holder's number in the index; null where there is none.
+using Table = std::vector<HolderPtr>;
+
+LogLimiter& StreamLog() {
+  static LogLimiter& limiter = *new LogLimiter(std::chrono::seconds(10));
+  return limiter;
+}
+
+// What can be said of a hello without knowing its domain.
+absl::Status CheckHello(const Hello& hello, const HolderRegistryOptions& options) {
+  if (hello.domain.model.empty() || hello.domain.model.size() > kNameBytesMax ||
+      hello.domain.tenant.size() > kNameBytesMax) {
+    return absl::InvalidArgumentError(
+        "a domain needs a model of 1 to 256 bytes and a tenant of at most 256");
+  }
+  if (hello.holder.name.empty() || hello.holder.name.size() > kNameBytesMax ||
+      hello.holder.replica.size() > kNameBytesMax) {
+    return absl::InvalidArgumentError(
+        "a holder needs a name of 1 to 256 bytes and a replica of at most 256");
+  }
+  if (hello.block_size == 0 || hello.block_size > kBlockSizeMax) {
+    return absl::InvalidArgumentError("block size " + std::to_string(hello.block_size) +
+                                      " is not in 1.." + std::to_string(kBlockSizeMax));
+  }
+  if (hello.contract_id != options.contract_id) {
+    return absl::FailedPreconditionError("hash contract \"" + hello.contract_id +
+                                         "\" is not ours, \"" + options.contract_id + "\"");
+  }
+  if (hello.schedule != options.schedule) {
+    return absl::FailedPreconditionError("waypoint schedule \"" + hello.schedule +
+                                         "\" is not ours, \"" + options.schedule + "\"");
+  }
+  return absl::OkStatus();
+}
+
+void AddReceiverStats(const ReceiverStats& from, ReceiverStats* to) {
+  to->batches_applied += from.batches_applied;
+  to->gaps += from.gaps;
+  to->snapshots_applied += from.snapshots_applied;
+  to->digests_equal += from.digests_equal;
+  to->digests_different += from.digests_different;
+}
+
+// One domain: its index, and the holders in it.
+//
+// Lock order: `mutex_` before a holder's own; neither while the index calls back.
+class DomainState {
+ public:
+  DomainState(const HolderRegistryOptions& options, Domain domain, uint32_t block_size)
+      : domain_(std::move(domain)),
+        block_size_(block_size),
+        receiver_options_(options.receiver),
+        observer_(options.observe ? options.observe(domain_, block_size) : nullptr),
+        table_(std::make_shared<Table>()) {
+    IndexOptions index_options = options.index;
+    index_options.holders_max = std::min(index_options.holders_max, options.holders_max);
+    absl::StatusOr<std::unique_ptr<Index>> index = MakeIndex(options.index_name, index_options);
+    if (!index.ok()) {
+      std::fprintf(stderr, "kvatlas: no such index: %s\n", index.status().ToString().c_str());
+      std::abort();
+    }
+    index_ = *std::move(index);
+  }
+
+  const Domain& domain() const { return domain_; }
+  uint32_t block_size() const { return block_size_; }
+
+  std::shared_ptr<const Table> table() const {
+    MutexLock lock(&mutex_);
+    return table_;
+  }
+
+  HolderPtr Find(const HolderId& id) const {
+    MutexLock lock(&mutex_);
+    const auto it = holders_.find(id);
+    return it == holders_.end() ? nullptr : it->second;
+  }
+
+  // RESOURCE_EXHAUSTED: too many holders.
+  absl::StatusOr<HolderPtr> FindOrAdd(const HolderId& id) {
+    MutexLock lock(&mutex_);
+    HolderPtr& holder = holders_[id];
+    if (holder != nullptr) return holder;
+    const absl::StatusOr<HolderIndex> number = index_->AddHolder();
+    if (!number.ok()) {
+      holders_.erase(id);
+      return absl::ResourceExhaustedError("domain " + ToString(domain_) + " takes no more holders");
+    }
+    holder = std::make_shared<Holder>(index_.get(), *number, observer_, &counters_,
+                                      receiver_options_, id);
+    auto table = std::make_shared<Table>(*table_);
+    if (table->size() <= Raw(*number)) table->resize(Raw(*number) + 1);
+    (*table)[Raw(*number)] = holder;
+    table_ = std::move(table);
+    return holder;
+  }
+
+  // Out of the tables; what it holds is left to `Sweep`. REQUIRES: `holder` is retired.
+  void Forget(const HolderPtr& holder) {
+    MutexLock lock(&mutex_);
+    const auto it = holders_.find(holder->id());
+    if (it == holders_.end() || it->second != holder) return;
+    holders_.erase(it);
+    auto table = std::make_shared<Table>(*table_);
+    (*table)[Raw(holder->number())] = nullptr;
+    while (!table->empty() && table->back() == nullptr) table->pop_back();
+    table_ = std::move(table);
+    AddReceiverStats(holder->receiver_stats(), &gone_);
+    to_sweep_.push_back(holder);
+  }
+
+  // At most `blocks_max` blocks; returns how many are left of it. Counts holders swept in `*swept`.
+  uint64_t Sweep(uint64_t blocks_max, std::atomic<uint64_t>* swept) {
+    for (;;) {
+      HolderPtr holder;
+      {
+        MutexLock lock(&mutex_);
+        if (to_sweep_.empty()) return blocks_max;
+        holder = to_sweep_.back();
+      }
+      while (blocks_max > 0) {
+        const uint64_t blocks = holder->Sweep(std::min<uint64_t>(blocks_max, kBatchBlocksMax));
+        if (blocks == 0) break;
+        blocks_max -= blocks;
+      }
+      if (blocks_max == 0) return 0;
+      // A query that found this number before took the holder from a table that still had it, and sees it
+      // retired: `Describe` is false. So the number may be another's from here.
+      index_->RemoveHolder(holder->number());
+      swept->fetch_add(1, std::memory_order_relaxed);
+      MutexLock lock(&mutex_);
+      to_sweep_.erase(std::find(to_sweep_.begin(), to_sweep_.end(), holder));
+    }
+  }
+
+  OverlapAnswer FindOverlaps(const OverlapQuery& query, bool all_holders, Time now) const {
+    const std::shared_ptr<const Table> table = this->table();
+    std::vector<Overlap> overlaps;
+    index_->FindOverlaps(query, &overlaps);
+    OverlapAnswer answer;
+    answer.block_size = block_size_;
+    answer.holders.reserve(all_holders ? table->size() : overlaps.size());
+    if (!all_holders) {
+      for (const Overlap& overlap : overlaps) AddAnswer(*table, overlap, now, &answer);
+      return answer;
+    }
+    std::vector<uint32_t> blocks(table->size(), 0);
+    for (const Overlap& overlap : overlaps) {
+      if (Raw(overlap.holder) < blocks.size()) blocks[Raw(overlap.holder)] = overlap.blocks;
+    }
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      AddAnswer(*table, {HolderIndex(i), blocks[i]}, now, &answer);
+    }
+    return answer;
+  }
+
+  DomainStats Stats(Time now) const {
+    DomainStats stats;
+    stats.domain = domain_;
+    stats.block_size = block_size_;
+    stats.index = index_->Stats();
+    stats.blocks_stored = counters_.blocks_stored.load(std::memory_order_relaxed);
+    stats.blocks_removed = counters_.blocks_removed.load(std::memory_order_relaxed);
+    stats.bytes_received = counters_.bytes_received.load(std::memory_order_relaxed);
+    ReceiverStats sum;
+    std::map<HolderId, HolderPtr> holders;
+    {
+      MutexLock lock(&mutex_);
+      sum = gone_;
+      holders = holders_;
+    }
+    for (const auto& [id, holder] : holders) {
+      stats.holders.push_back(holder->Stats(now));
+      AddReceiverStats(stats.holders.back().receiver, &sum);
+    }
+    stats.batches = sum.batches_applied;
+    stats.gaps = sum.gaps;
+    stats.snapshots = sum.snapshots_applied;
+    stats.digests_equal = sum.digests_equal;
+    stats.digests_different = sum.digests_different;
+    return stats;
+  }
+
+  std::vector<HolderId> Holders() const {
+    std::vector<HolderId> ids;
+    MutexLock lock(&mutex_);
+    for (const auto& [id, holder] : holders_) ids.push_back(id);
+    return ids;
+  }
+
+ private:
+  static void AddAnswer(const Table& table, const Overlap& overlap, Time asked,
+                        OverlapAnswer* answer) {
+    const uint32_t number = Raw(overlap.holder);
+    if (number >= table.size() || table[number] == nullptr)
+      return;  // came after the table was taken
+    HolderOverlap described;
+    if (!table[number]->Describe(asked, &described)) return;
+    described.blocks = overlap.blocks;
+    answer->holders.push_back(std::move(described));
+  }
+
+  const Domain domain_;
+  const uint32_t block_size_;
+  const ReceiverOptions receiver_options_;
+  DomainObserver* const observer_;
+  std::unique_ptr<Index> index_;  // set once
+  DomainCounters counters_;
+
+  mutable Mutex mutex_;
+  std::map<HolderId, HolderPtr> holders_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<const Table> table_ ABSL_GUARDED_BY(mutex_);
+  std::vector<HolderPtr> to_sweep_ ABSL_GUARDED_BY(mutex_);
+  ReceiverStats gone_ ABSL_GUARDED_BY(mutex_);  // sums over holders that were forgotten
+};
+
+}  // namespace
+
+struct HolderRegistry::State {
+  explicit State(HolderRegistryOptions given) : options(std::move(given)) {}
+
+  // Null: unknown. Domains are never removed.
+  DomainState* Find(const Domain& domain) const {
+    MutexLock lock(&mutex);
+    const auto it = domains.find(domain);
+    return it == domains.end() ? nullptr : it->second.get();
+  }
+
+  absl::StatusOr<DomainState*> FindFor(const Hello& hello) {
+    MutexLock lock(&mutex);
+    std::unique_ptr<DomainState>& domain = domains[hello.domain];
+    if (domain == nullptr && domains.size() > options.domains_max) {
+      domains.erase(hello.domain);
+      return absl::ResourceExhaustedError("no more than " + std::to_string(options.domains_max) +
+                                          " domains are taken");
+    }
+    if (domain == nullptr) {
+      domain = std::make_unique<DomainState>(options, hello.domain, hello.block_size);
+      Log(LogLevel::kInfo, "domain announced",
+          {{"domain", ToString(hello.domain)}, {"block_size", hello.block_size}});
+    }
+    if (domain->block_size() != hello.block_size) {
+      return absl::FailedPreconditionError("block size " + std::to_string(hello.block_size) +
+                                           " contradicts domain " + ToString(hello.domain) +
+                                           ", which has " + std::to_string(domain->block_size()));
+    }
+    return domain.get();
+  }
+
+  std::vector<DomainState*> All() const {
+    std::vector<DomainState*> all;
+    MutexLock lock(&mutex);
+    for (const auto& [name, domain] : domains) all.push_back(domain.get());
+    return all;
+  }
+
+  const HolderRegistryOptions options;
+  std::atomic<SessionId> next_session{1};
+  std::atomic<bool> accepting{true};
+  std::atomic<uint64_t> streams_open{0};
+  std::atomic<uint64_t> streams_refused{0};
+  std::atomic<uint64_t> holders_expired{0};
+  std::atomic<uint64_t> holders_swept{0};
+
+  mutable Mutex mutex;
+  absl::flat_hash_map<Domain, std::unique_ptr<DomainState>> domains ABSL_GUARDED_BY(mutex);
+};
+
+// ---- Sessions ----
+
+// One connection. It is bound to a holder by its hello.
+class HolderRegistry::Session : public ReceiverSession {
+ public:
+  Session(State* state, ReplyFn reply)
+      : state_(state), id_(state->next_session.fetch_add(1)), reply_(std::move(reply)) {
+    state_->streams_open.fetch_add(1);
+  }
+
+  ~Session() override {
+    if (holder_ != nullptr) holder_->OnDisconnected(id_, state_->options.clock->Now());
+    state_->streams_open.fetch_sub(1);
+  }
+
+  absl::Status OnMessage(SenderMessage message) override {
+    if (const Hello* hello = std::get_if<Hello>(&message)) return OnHello(*hello);
+    if (holder_ == nullptr) return absl::InvalidArgumentError("the first message is not a hello");
+    const Time now = state_->options.clock->Now();
+    const absl::Status status = holder_->OnMessage(message, id_, now);
+    if (status.ok() && std::holds_alternative<Goodbye>(message)) {
+      Log(LogLevel::kInfo, "holder left",
+          {{"holder", ToString(holder_->id())}, {"domain", ToString(domain_->domain())}});
+      holder_->Retire();
+      domain_->Forget(holder_);
+    }
+    if (absl::IsInvalidArgument(status)) LogRefusal(ToString(holder_->id()), status);
+    return status;
+  }
+
+ private:
+  // 1. The hello fits this process and its domain, or is refused by us.
+  // 2. The holder's receiver welcomes it, or refuses it (an older epoch).
+  // 3. A holder that is just being forgotten is replaced by a new one.
+  absl::Status OnHello(const Hello& hello) {
+    absl::Status why = CheckHello(hello, state_->options);
+    if (!state_->accepting.load()) why = absl::UnavailableError("stopping");
+    if (why.ok() && holder_ != nullptr &&
+        (!(holder_->id() == hello.holder) || !(domain_->domain() == hello.domain))) {
+      why = absl::InvalidArgumentError("a connection carries one stream");
+    }
+    if (!why.ok()) return RefuseHello(hello, why);
+    const absl::StatusOr<DomainState*> domain = state_->FindFor(hello);
+    if (!domain.ok()) return RefuseHello(hello, domain.status());
+    for (;;) {
+      const absl::StatusOr<HolderPtr> holder = (*domain)->FindOrAdd(hello.holder);
+      if (!holder.ok()) return RefuseHello(hello, holder.status());
+      const Holder::Taken taken =
+          (*holder)->OnHello(hello, id_, reply_, state_->options.clock->Now(), &why);
+      if (taken == Holder::Taken::kRetired) {
+        (*domain)->Forget(*holder);
+        continue;
+      }
+      if (taken == Holder::Taken::kRefused) {
+        if ((*holder)->RetireIfNew()) (*domain)->Forget(*holder);
+        state_->streams_refused.fetch_add(1);
+        LogRefusal(ToString(hello.holder), why);
+        return why;
+      }
+      domain_ = *domain;
+      holder_ = *holder;
+      Log(LogLevel::kInfo, "stream welcomed",
+          {{"holder", ToString(hello.holder)},
+           {"domain", ToString(hello.domain)},
+           {"epoch", hello.epoch}});
+      return absl::OkStatus();
+    }
+  }
+
+  absl::Status RefuseHello(const Hello& hello, const absl::Status& why) {
+    state_->streams_refused.fetch_add(1);
+    LogRefusal(ToString(hello.holder), why);
+    reply_(Refuse{.code = why.code(), .reason = std::string(why.message())});
+    return why;
+  }
+
+  static void LogRefusal(const std::string& holder, const absl::Status& why) {
+    LogEvery(StreamLog(), holder, LogLevel::kWarning, "stream refused",
+             {{"holder", holder}, {"reason", why}});
+  }
+
+  State* const state_;
+  const SessionId id_;
+  const ReplyFn reply_;
+  DomainState* domain_ = nullptr;
+  HolderPtr holder_;
+};
+
+// ---- The registry ----
+
+HolderRegistry::HolderRegistry(HolderRegistryOptions options)
+    : state_(std::make_unique<State>(std::move(options))) {}
+
+HolderRegistry::~HolderRegistry() = default;
+
+std::unique_ptr<ReceiverSession> HolderRegistry::Accept(ReplyFn reply) {
+  return std::make_unique<Session>(state_.get(), std::move(reply));
+}
+
+void HolderRegistry::Tick() {
+  const Time now = state_->options.clock->Now();
+  uint64_t to_sweep = state_->options.sweep_blocks_per_tick;
+  for (DomainState* domain : state_->All()) {
+    for (const HolderPtr& holder : *domain->table()) {
+      if (holder == nullptr) continue;
+      switch (holder->Tick(state_->options.sweep_after, now)) {
+        case Holder::Lease::kLive:
+        case Holder::Lease::kMasked:
+          break;
+        case Holder::Lease::kJustMasked:
+          state_->holders_expired.fetch_add(1);
+          Log(LogLevel::kWarning, "lease ran out",
+              {{"holder", ToString(holder->id())}, {"domain", ToString(domain->domain())}});
+          break;
+        case Holder::Lease::kOver:
+          Log(LogLevel::kInfo, "holder forgotten",
+              {{"holder", ToString(holder->id())}, {"domain", ToString(domain->domain())}});
+          domain->Forget(holder);
+          break;
+      }
+    }
+    to_sweep = domain->Sweep(to_sweep, &state_->holders_swept);
+  }
+}
+
+void HolderRegistry::StopAccepting() { state_->accepting.store(false); }
+
+absl::StatusOr<OverlapAnswer> HolderRegistry::FindOverlaps(const Domain& domain,
+                                                           const OverlapQuery& query,
+                                                           bool all_holders) const {
+  const DomainState* state = state_->Find(domain);
+  if (state == nullptr) return absl::NotFoundError("no such domain: " + ToString(domain));
+  return state->FindOverlaps(query, all_holders, state_->options.clock->Now());
+}
+
+absl::StatusOr<uint32_t> HolderRegistry::BlockSizeOf(const Domain& domain) const {
+  const DomainState* state = state_->Find(domain);
+  if (state == nullptr) return absl::NotFoundError("no such domain: " + ToString(domain));
+  return state->block_size();
+}
+
+std::vector<Domain> HolderRegistry::Domains() const {
+  std::vector<Domain> domains;
+  for (const DomainState* domain : state_->All()) domains.push_back(domain->domain());
+  std::sort(domains.begin(), domains.end());
+  return domains;
+}
+
+std::vector<HolderId> HolderRegistry::HoldersOf(const Domain& domain) const {
+  const DomainState* state = state_->Find(domain);
+  return state == nullptr ? std::vector<HolderId>() : state->Holders();
+}
+
+RegistryStats HolderRegistry::Stats() const {
+  return {.streams_open = state_->streams_open.load(),
+          .streams_refused = state_->streams_refused.load(),
+          .holders_expired = state_->holders_expired.load(),
+          .holders_swept = state_->holders_swept.load()};
+}
+
+absl::StatusOr<DomainStats> HolderRegistry::StatsOf(const Domain& domain) const {
+  const DomainState* state = state_->Find(domain);
+  if (state == nullptr) return absl::NotFoundError("no such domain: " + ToString(domain));
+  return state->Stats(state_->options.clock->Now());
+}
+
+absl::StatusOr<HolderDump> HolderRegistry::Dump(const Domain& domain, const HolderId& id) const {
+  const DomainState* state = state_->Find(domain);
+  if (state == nullptr) return absl::NotFoundError("no such domain: " + ToString(domain));
+  const HolderPtr holder = state->Find(id);
+  if (holder == nullptr) return absl::NotFoundError("no such holder: " + ToString(id));
+  return holder->Dump(state_->options.clock->Now());
+}
+
+}  // namespace kvatlas
