@@ -1,0 +1,104 @@
+// Which cells hold this prompt, and how deep? The coverage that many cells report, kept under leases.
+//
+//   leaf ══ stream of waypoints ══▶ HolderRegistry ──▶ FindCells: cell, at least, below, age, load, address
+//           (holder = cell@replica, position = ordinal of the waypoint)
+//
+//   waypoint        0         1               2                 a cell that covers two waypoints has at least
+//   blocks   |······●·········●···············●······▶          `BlocksCovered(2)` blocks and fewer than the end of
+//                             ╰ at least      ╰ below           the third
+//
+// *Place*: fed by leaves (or lower nodes), asked by frontends. Replicas of a node each hear every leaf; there is nothing
+// to agree on.
+// *Truth*: bounds are of what was reported: a leaf's hole, delayed withdrawal or budget make them differ from what it
+// holds; its own answer is what counts. Of the replicas of a cell the freshest live one speaks: exact before
+// degraded, then the one heard last, then by name. A cell whose lease ran out is in no answer from that moment.
+// *Threads*: any. The owner calls `registry().Tick` every 200 ms or so.
+// *Cost*: one query of the index, then a constant per live cell; a partial sort of the best.
+// *Bounds*: a question of at most `kFindCellsBlocksMax` blocks; cells and domains by `HierarchyOptions::registry`.
+//
+// Example:
+//   Hierarchy hierarchy({.node = "region-1"});
+//   absl::StatusOr<FoundCells> found = hierarchy.FindCells(
+//       {.domain = {"llama-70b"}, .waypoints = hashes, .blocks = 190, .schedule = hierarchy.schedule_name()});
+
+#ifndef KVATLAS_HIERARCHY_HIERARCHY_H_
+#define KVATLAS_HIERARCHY_HIERARCHY_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "indexer/base/clock.h"
+#include "indexer/base/domain.h"
+#include "indexer/base/event.h"
+#include "indexer/base/ids.h"
+#include "indexer/base/overlap.h"
+#include "indexer/base/waypoints.h"
+#include "indexer/holders/holder_registry.h"
+
+namespace kvatlas {
+
+inline constexpr uint32_t kFindCellsBlocksMax = 65536;  // as at a leaf
+
+struct HierarchyOptions {
+  std::string node = "hierarchy";
+  const WaypointSchedule* schedule = &WaypointSchedule::Standard();
+  // Contract and schedule are filled in from the above.
+  HolderRegistryOptions registry;
+};
+
+struct FindCellsQuery {
+  Domain domain;
+  std::span<const SequenceHash> waypoints;  // the prompt's sequence hashes at all its waypoints
+  uint32_t blocks = 0;                      // full blocks of the prompt
+  std::string schedule;                     // the asker's
+  uint32_t best = 0;                        // only the best so many; 0 means all
+};
+
+struct FoundCell {
+  std::shared_ptr<const HolderInfo> cell;  // of the replica that speaks; never null
+  uint32_t blocks_at_least = 0;
+  uint32_t blocks_below = 0;
+  Trust trust = Trust::kExact;
+  Duration age{0};
+  std::optional<Load> load;
+};
+
+struct FoundCells {
+  uint32_t block_size = 0;
+  std::vector<FoundCell> cells;  // deepest first, then least loaded per worker, then by name
+};
+
+class Hierarchy {
+ public:
+  explicit Hierarchy(HierarchyOptions options);
+
+  // All live cells of the domain, also those that cover nothing.
+  // INVALID_ARGUMENT: no model, or not as many waypoints as so many blocks have. RESOURCE_EXHAUSTED: too many blocks.
+  // FAILED_PRECONDITION: another schedule. NOT_FOUND: the domain was never announced.
+  absl::StatusOr<FoundCells> FindCells(const FindCellsQuery& query) const;
+
+  // Takes the streams; answers what is known of domains and holders.
+  HolderRegistry& registry() { return registry_; }
+  const HolderRegistry& registry() const { return registry_; }
+
+  const std::string& node() const { return node_; }
+  const std::string& schedule_name() const { return schedule_name_; }
+
+ private:
+  absl::Status CheckQuery(const FindCellsQuery& query) const;
+  FoundCell ToFoundCell(const HolderOverlap& overlap, uint32_t blocks) const;
+
+  const std::string node_;
+  const WaypointSchedule& schedule_;
+  const std::string schedule_name_;
+  HolderRegistry registry_;
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_HIERARCHY_HIERARCHY_H_

@@ -1,0 +1,55 @@
+// A hierarchy node behind gRPC (proto/kvatlas/v1/hierarchy.proto), and behind HTTP for people.
+//
+//   GET /status   the node, its domains, and each cell's replicas
+//
+// *Threads*: any; `FindCells` runs in gRPC's threads without waiting, dumps and stats in threads of gRPC's pool.
+// *Lifetime*: hierarchy and metrics outlive the service.
+
+#ifndef KVATLAS_HIERARCHY_HIERARCHY_SERVICE_H_
+#define KVATLAS_HIERARCHY_HIERARCHY_SERVICE_H_
+
+#include <atomic>
+#include <cstdint>
+
+#include "hierarchy/hierarchy.h"
+#include "indexer/service/admin_http.h"
+#include "indexer/service/metrics.h"
+#include "proto/kvatlas/v1/hierarchy.grpc.pb.h"
+
+namespace kvatlas {
+
+class HierarchyService
+    : public v1::Hierarchy::WithCallbackMethod_FindCells<v1::Hierarchy::Service> {
+ public:
+  HierarchyService(Hierarchy* hierarchy, Metrics* metrics);
+
+  grpc::ServerUnaryReactor* FindCells(grpc::CallbackServerContext* context,
+                                      const v1::FindCellsRequest* request,
+                                      v1::FindCellsResponse* response) override;
+  grpc::Status Dump(grpc::ServerContext* context, const v1::DumpRequest* request,
+                    grpc::ServerWriter<v1::DumpResponse>* writer) override;
+  grpc::Status Stats(grpc::ServerContext* context, const v1::StatsRequest* request,
+                     v1::StatsResponse* response) override;
+
+  // Adds the paths above. REQUIRES: `http` has not started.
+  void AddHttp(AdminHttp* http);
+
+ private:
+  grpc::Status Find(const v1::FindCellsRequest& request, v1::FindCellsResponse* response);
+  absl::Status DumpDomain(const Domain& domain, const std::string& worker,
+                          grpc::ServerContext* context,
+                          grpc::ServerWriter<v1::DumpResponse>* writer) const;
+  void FillStats(v1::StatsResponse* response) const;
+  void RefreshGauges();
+
+  Hierarchy* const hierarchy_;
+  Metrics* const metrics_;
+  std::atomic<uint64_t> queries_{0};
+  Counter find_cells_;
+  Counter find_cells_failed_;
+  Histogram find_cells_seconds_;
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_HIERARCHY_HIERARCHY_SERVICE_H_

@@ -1,0 +1,249 @@
+#include "hierarchy/hierarchy.h"
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "indexer/base/hash.h"
+#include "indexer/stream/link.h"
+#include "indexer/stream/messages.h"
+
+namespace kvatlas {
+namespace {
+
+using std::chrono::seconds;
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+const Domain kDomain = {"m", ""};
+
+// Waypoint hashes 1000, 1001, …
+std::vector<SequenceHash> Waypoints(size_t count) {
+  std::vector<SequenceHash> hashes;
+  for (size_t i = 0; i < count; ++i) hashes.push_back(SequenceHash(1000 + i));
+  return hashes;
+}
+
+// A leaf's stream upward, spoken by hand.
+class Cell {
+ public:
+  Cell(Hierarchy* hierarchy, const std::string& name, const std::string& replica = "r0")
+      : replica_(replica), session_(hierarchy->registry().Accept([this](ReceiverMessage message) {
+          replies.push_back(message);
+        })) {
+    hello_.holder = {.name = name, .rank = 0, .replica = replica};
+    hello_.domain = kDomain;
+    hello_.block_size = 16;
+    hello_.contract_id = HashContract().Id();
+    hello_.schedule = WaypointSchedule::Standard().Name();
+    hello_.epoch = 1;
+    hello_.instance_id = 7;
+    hello_.starting = true;
+    hello_.address = name + "." + replica + ":7410";
+    hello_.labels = {{"zone", "z-" + name}};
+  }
+
+  absl::Status SayHello() { return session_->OnMessage(hello_); }
+  Hello& hello() { return hello_; }
+
+  // Covers the first `waypoints` of `Waypoints`.
+  void Cover(size_t waypoints, Load load = {}) {
+    Batch batch{.number = ++number_, .events = {}, .load = load, .digest = {}};
+    if (waypoints > 0) {
+      Stored stored;
+      stored.blocks = Waypoints(waypoints);
+      batch.events.push_back(stored);
+    }
+    ASSERT_TRUE(session_->OnMessage(batch).ok());
+  }
+  void Heartbeat() {
+    ASSERT_TRUE(session_->OnMessage(kvatlas::Heartbeat{.last_sent = number_}).ok());
+  }
+
+  std::vector<ReceiverMessage> replies;
+
+ private:
+  const std::string replica_;
+  Hello hello_;
+  BatchNumber number_ = 0;
+  std::unique_ptr<ReceiverSession> session_;
+};
+
+class HierarchyTest : public testing::Test {
+ protected:
+  HierarchyTest() : hierarchy_(Options()) {}
+
+  HierarchyOptions Options() {
+    HierarchyOptions options;
+    options.registry.clock = &clock_;
+    return options;
+  }
+  std::unique_ptr<Cell> AddCell(const std::string& name, size_t waypoints, Load load = {},
+                                const std::string& replica = "r0") {
+    auto cell = std::make_unique<Cell>(&hierarchy_, name, replica);
+    EXPECT_TRUE(cell->SayHello().ok());
+    cell->Cover(waypoints, load);
+    return cell;
+  }
+  absl::StatusOr<FoundCells> Find(uint32_t blocks, uint32_t best = 0) {
+    const std::vector<SequenceHash> waypoints =
+        Waypoints(WaypointSchedule::Standard().WaypointsIn(blocks));
+    return hierarchy_.FindCells({.domain = kDomain,
+                                 .waypoints = waypoints,
+                                 .blocks = blocks,
+                                 .schedule = hierarchy_.schedule_name(),
+                                 .best = best});
+  }
+  std::vector<std::string> Names(uint32_t blocks, uint32_t best = 0) {
+    std::vector<std::string> names;
+    const absl::StatusOr<FoundCells> found = Find(blocks, best);
+    EXPECT_TRUE(found.ok()) << found.status();
+    if (found.ok()) {
+      for (const FoundCell& cell : found->cells) names.push_back(cell.cell->id.name);
+    }
+    return names;
+  }
+
+  ManualClock clock_;
+  Hierarchy hierarchy_;
+};
+
+TEST_F(HierarchyTest, BoundsAreTheLastWaypointCoveredAndTheNext) {
+  const WaypointSchedule& schedule = WaypointSchedule::Standard();
+  auto cell = AddCell("a", 3);
+  const absl::StatusOr<FoundCells> found = Find(190);
+  ASSERT_TRUE(found.ok());
+  EXPECT_EQ(found->block_size, 16u);
+  ASSERT_EQ(found->cells.size(), 1u);
+  EXPECT_EQ(found->cells[0].blocks_at_least, schedule.BlocksCovered(3));
+  EXPECT_EQ(found->cells[0].blocks_below, schedule.BlocksCovered(4));
+  EXPECT_EQ(found->cells[0].trust, Trust::kExact);
+  EXPECT_EQ(found->cells[0].cell->address, "a.r0:7410");
+  EXPECT_THAT(found->cells[0].cell->labels,
+              ElementsAre(std::pair<std::string, std::string>("zone", "z-a")));
+}
+
+TEST_F(HierarchyTest, TheUpperBoundEndsWithThePrompt) {
+  auto cell = AddCell("a", 3);
+  const uint32_t covered = WaypointSchedule::Standard().BlocksCovered(3);
+  EXPECT_EQ(Find(covered + 5)->cells[0].blocks_below, covered + 6);
+  EXPECT_EQ(Find(covered)->cells[0].blocks_at_least, covered);
+  EXPECT_EQ(Find(covered)->cells[0].blocks_below, covered + 1);
+  EXPECT_EQ(Find(3)->cells[0].blocks_at_least, 0u);
+  EXPECT_EQ(Find(3)->cells[0].blocks_below, 4u);
+  EXPECT_EQ(Find(0)->cells[0].blocks_below, 1u);
+}
+
+TEST_F(HierarchyTest, DeepestThenLeastLoadedPerWorkerThenByName) {
+  auto a = AddCell("a", 0);
+  auto b = AddCell("b", 2, {.waiting_prefill_blocks = 80, .workers = 8});  // 10 a worker
+  auto c = AddCell("c", 2, {.waiting_prefill_blocks = 40, .workers = 2});  // 20 a worker
+  auto d = AddCell("d", 4, {.waiting_prefill_blocks = 9000});
+  auto e = AddCell("e", 0);
+  EXPECT_THAT(Names(190), ElementsAre("d", "b", "c", "a", "e"));
+  EXPECT_THAT(Names(190, 2), ElementsAre("d", "b"));
+  EXPECT_EQ(Find(190)->cells[1].load->workers, 8u);
+}
+
+TEST_F(HierarchyTest, TheFreshestReplicaSpeaksForItsCell) {
+  auto first = AddCell("a", 4, {}, "r0");
+  clock_.Advance(seconds(2));
+  auto second = AddCell("a", 2, {}, "r1");
+  EXPECT_THAT(Names(190), ElementsAre("a"));
+  EXPECT_EQ(Find(190)->cells[0].cell->id.replica, "r1");
+  EXPECT_EQ(Find(190)->cells[0].blocks_at_least, WaypointSchedule::Standard().BlocksCovered(2));
+  clock_.Advance(seconds(1));
+  first->Heartbeat();
+  EXPECT_EQ(Find(190)->cells[0].cell->id.replica, "r0");
+}
+
+TEST_F(HierarchyTest, AReplicaThatMissesSomethingDoesNotSpeakWhileAnotherIsExact) {
+  auto whole = AddCell("a", 2, {}, "r0");
+  auto torn = AddCell("a", 4, {}, "r1");
+  clock_.Advance(seconds(1));
+  (void)torn->SayHello();
+  Hello& hello = torn->hello();
+  hello.last_sent = 9;  // sent while nobody listened
+  hello.first_kept = 8;
+  EXPECT_TRUE(torn->SayHello().ok());
+  ASSERT_TRUE(Find(190).ok());
+  EXPECT_EQ(Find(190)->cells[0].cell->id.replica, "r0");
+}
+
+TEST_F(HierarchyTest, ACellWhoseLeaseRanOutIsInNoAnswerAndComesBackAsItWas) {
+  auto a = AddCell("a", 3);
+  auto b = AddCell("b", 1);
+  clock_.Advance(seconds(9));
+  b->Heartbeat();
+  clock_.Advance(seconds(2));
+  EXPECT_THAT(Names(190), ElementsAre("b"));  // at once, before any tick
+  hierarchy_.registry().Tick();
+  EXPECT_THAT(Names(190), ElementsAre("b"));
+  a->Heartbeat();
+  EXPECT_THAT(Names(190), ElementsAre("a", "b"));
+  EXPECT_EQ(Find(190)->cells[0].blocks_at_least, WaypointSchedule::Standard().BlocksCovered(3));
+}
+
+TEST_F(HierarchyTest, QuestionsThatNoCorrectAskerWouldAskAreRefused) {
+  auto a = AddCell("a", 3);
+  const auto code = [&](FindCellsQuery query) {
+    return hierarchy_.FindCells(query).status().code();
+  };
+  const std::string schedule = hierarchy_.schedule_name();
+  const std::vector<SequenceHash> three = Waypoints(3);
+  EXPECT_EQ(code({.domain = Domain(), .waypoints = {}, .schedule = schedule}),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code({.domain = kDomain, .waypoints = three, .blocks = 190, .schedule = schedule}),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code({.domain = kDomain, .waypoints = three, .blocks = 2, .schedule = schedule}),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code({.domain = kDomain,
+                  .waypoints = {},
+                  .blocks = kFindCellsBlocksMax + 1,
+                  .schedule = schedule}),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(code({.domain = kDomain, .waypoints = {}, .schedule = "every:7"}),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(code({.domain = {"other", ""}, .waypoints = {}, .schedule = schedule}),
+            absl::StatusCode::kNotFound);
+  EXPECT_EQ(code({.domain = {"m", "tenant"}, .waypoints = {}, .schedule = schedule}),
+            absl::StatusCode::kNotFound);
+}
+
+TEST_F(HierarchyTest, ALeafWithAnotherScheduleIsRefusedWithAReason) {
+  Cell cell(&hierarchy_, "a");
+  cell.hello().schedule = "every:7";
+  (void)cell.SayHello();
+  ASSERT_EQ(cell.replies.size(), 1u);
+  ASSERT_TRUE(std::holds_alternative<Refuse>(cell.replies[0]));
+  EXPECT_EQ(std::get<Refuse>(cell.replies[0]).code, absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(std::get<Refuse>(cell.replies[0]).reason, "");
+}
+
+TEST_F(HierarchyTest, ThousandsOfCellsAreAllAnsweredBestFirst) {
+  constexpr int kCells = 4096;
+  std::mt19937 random(1);
+  std::vector<std::unique_ptr<Cell>> cells;
+  std::vector<size_t> depths;
+  for (int i = 0; i < kCells; ++i) {
+    depths.push_back(random() % 7);
+    cells.push_back(AddCell("cell-" + std::to_string(i), depths.back()));
+  }
+  std::sort(depths.rbegin(), depths.rend());
+  const absl::StatusOr<FoundCells> found = Find(190);
+  ASSERT_TRUE(found.ok());
+  ASSERT_EQ(found->cells.size(), static_cast<size_t>(kCells));
+  for (size_t i = 0; i < found->cells.size(); ++i) {
+    EXPECT_EQ(found->cells[i].blocks_at_least,
+              WaypointSchedule::Standard().BlocksCovered(static_cast<uint32_t>(depths[i])));
+  }
+  EXPECT_EQ(Names(190, 64).size(), 64u);
+}
+
+}  // namespace
+}  // namespace kvatlas
