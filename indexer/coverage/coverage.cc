@@ -80,7 +80,9 @@ size_t Coverage::TakeWithdrawals(size_t waypoints_max, Time now, std::vector<Eve
     if (now - lost.at < options_.withdraw_delay) break;
     lost_.pop_front();
     const auto it = waypoints_.find(lost.block);
-    if (it == waypoints_.end() || it->second.holders > 0 || it->second.lost_at != lost.at) continue;
+    if (it == waypoints_.end()) continue;
+    const Entry& entry = it->second;
+    if (!entry.announced || entry.holders > 0 || entry.lost_at != lost.at) continue;
     waypoints_.erase(it);
     removed.blocks.push_back(lost.block);
   }

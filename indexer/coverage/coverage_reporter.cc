@@ -1,124 +1,184 @@
 #include "indexer/coverage/coverage_reporter.h"
 
-#include <algorithm>
-#include <utility>
+#include <atomic>
+#include <optional>
 
+#include "absl/base/thread_annotations.h"
+#include "indexer/base/mutex.h"
+#include "indexer/stream/message_size.h"
 #include "indexer/stream/resident_set.h"
 #include "indexer/stream/sender_pump.h"
 
 namespace kvatlas {
+namespace {
 
-struct CoverageReporter::DomainReport {
-  DomainReport(const Domain& domain, const CoverageOptions& options)
-      : domain(domain), coverage(options) {}
+// Counts what goes through a link.
+class CountingLink : public SenderLink {
+ public:
+  // `bytes` outlives it.
+  CountingLink(std::unique_ptr<SenderLink> link, std::atomic<uint64_t>* bytes)
+      : link_(std::move(link)), bytes_(bytes) {}
 
+  void Start(SenderLinkObserver* observer) override { link_->Start(observer); }
+  bool Write(const SenderMessage& message) override {
+    if (!link_->Write(message)) return false;
+    bytes_->fetch_add(HoldingsBytes(message), std::memory_order_relaxed);
+    return true;
+  }
+  void Reset() override { link_->Reset(); }
+  void Stop(std::chrono::nanoseconds flush_for) override { link_->Stop(flush_for); }
+
+ private:
+  const std::unique_ptr<SenderLink> link_;
+  std::atomic<uint64_t>* const bytes_;
+};
+
+}  // namespace
+
+// One domain: its coverage, what of it was announced, and a pump per parent.
+class CoverageReporter::Stream {
+ public:
+  Stream(const CoverageReporterOptions& options, Domain domain, uint32_t block_size)
+      : options_(options),
+        domain_(std::move(domain)),
+        coverage_(options.schedule, options.coverage, options.clock),
+        load_due_(options.clock->Now()) {
+    for (const std::string& parent : options.parents) {
+      parents_.push_back(std::make_unique<Parent>());
+      Parent& to = *parents_.back();
+      to.name = parent;
+      to.pump = std::make_unique<SenderPump>(
+          options.sender, Identity(block_size), &resident_, &resident_mutex_,
+          std::make_unique<CountingLink>(options.make_link(parent), &to.bytes), options.clock);
+    }
+  }
+
+  Coverage* coverage() { return &coverage_; }
+
+  void Tick() {
+    if (!started_) {
+      started_ = true;
+      for (const auto& parent : parents_) parent->pump->Start();
+    }
+    std::optional<Load> load;
+    const Time now = options_.clock->Now();
+    if (now >= load_due_) load = coverage_.TakeLoad();
+    if (load.has_value()) load_due_ = now + options_.load_every;
+    Append(load);
+    for (const auto& parent : parents_) parent->pump->Tick();
+  }
+
+  void Stop(Duration flush_for) {
+    if (!started_) return;
+    for (const auto& parent : parents_) parent->pump->Stop(/*goodbye=*/true, flush_for);
+  }
+
+  void AddStats(std::vector<ParentStats>* stats) const {
+    // A waypoint is in flight between `Take` and `Append`: `Append` takes both under the mutex, so that
+    // being at rest is seen whole.
+    MutexLock lock(&taking_mutex_);
+    const CoverageStats coverage = coverage_.Stats();
+    const bool coverage_at_rest = coverage_.AtRest();
+    for (const auto& parent : parents_) {
+      ParentStats of;
+      of.parent = parent->name;
+      of.domain = domain_;
+      of.connected = parent->pump->connected();
+      of.at_rest = coverage_at_rest && parent->pump->AtRest();
+      of.waypoints_announced = coverage.announced;
+      of.waypoints_withdrawn = coverage.withdrawn;
+      of.bytes_sent = parent->bytes.load(std::memory_order_relaxed);
+      of.waypoints_held = coverage.held;
+      of.sender = parent->pump->stats();
+      of.status = parent->pump->status();
+      stats->push_back(std::move(of));
+    }
+  }
+
+ private:
   struct Parent {
     std::string name;
-    std::function<uint64_t()> bytes_sent;
+    std::atomic<uint64_t> bytes{0};  // outlives the pump
     std::unique_ptr<SenderPump> pump;
   };
 
-  const Domain domain;
-  Coverage coverage;
-  Mutex resident_mutex;
-  ResidentSet resident ABSL_GUARDED_BY(resident_mutex);
-  std::vector<Parent> parents;
-  bool started = false;  // of the thread that ticks
-  bool stopped = false;
+  SenderIdentity Identity(uint32_t block_size) const {
+    return {.holder = options_.cell,
+            .domain = domain_,
+            .block_size = block_size,
+            .contract_id = options_.contract_id,
+            .schedule = options_.schedule_name,
+            .address = options_.address,
+            .labels = options_.labels,
+            .epoch = options_.epoch,
+            .instance_id = options_.instance_id};
+  }
+
+  void Append(const std::optional<Load>& load) {
+    MutexLock taking(&taking_mutex_);
+    const std::vector<Event> due = coverage_.Take(options_.waypoints_per_tick);
+    if (due.empty() && !load.has_value()) return;
+    MutexLock lock(&resident_mutex_);
+    std::vector<Event> changes;
+    for (const Event& event : due) {
+      for (Event& change : resident_.Apply(event)) changes.push_back(std::move(change));
+    }
+    for (const auto& parent : parents_) parent->pump->Append(changes, load);
+  }
+
+  const CoverageReporterOptions& options_;
+  const Domain domain_;
+  Coverage coverage_;
+  Time load_due_;         // only by `Tick`
+  bool started_ = false;  // only by `Tick` and `Stop`
+  mutable Mutex taking_mutex_;
+  Mutex resident_mutex_;
+  ResidentSet resident_ ABSL_GUARDED_BY(resident_mutex_);
+  std::vector<std::unique_ptr<Parent>> parents_;  // immutable after construction
+};
+
+struct CoverageReporter::State {
+  explicit State(CoverageReporterOptions given) : options(std::move(given)) {}
+
+  // Streams are never removed.
+  std::vector<Stream*> All() const {
+    std::vector<Stream*> all;
+    MutexLock lock(&mutex);
+    for (const auto& stream : streams) all.push_back(stream.get());
+    return all;
+  }
+
+  const CoverageReporterOptions options;
+  mutable Mutex mutex;
+  std::vector<std::unique_ptr<Stream>> streams ABSL_GUARDED_BY(mutex);
 };
 
 CoverageReporter::CoverageReporter(CoverageReporterOptions options)
-    : options_(std::move(options)) {}
+    : state_(std::make_unique<State>(std::move(options))) {}
 
-CoverageReporter::~CoverageReporter() { Stop(/*goodbye=*/false, Duration::zero()); }
+CoverageReporter::~CoverageReporter() = default;
 
-DomainObserver* CoverageReporter::Observe(const Domain& domain, uint32_t block_size) {
-  if (options_.parents.empty()) return nullptr;
-  MutexLock lock(&mutex_);
-  for (const auto& report : reports_) {
-    if (report->domain == domain) return &report->coverage;
-  }
-  reports_.push_back(MakeReport(domain, block_size));
-  return &reports_.back()->coverage;
-}
-
-std::unique_ptr<CoverageReporter::DomainReport> CoverageReporter::MakeReport(
-    const Domain& domain, uint32_t block_size) const {
-  auto report = std::make_unique<DomainReport>(domain, options_.coverage);
-  const SenderIdentity identity{.holder = options_.self,
-                                .domain = domain,
-                                .block_size = block_size,
-                                .contract_id = options_.contract_id,
-                                .schedule = options_.coverage.schedule->Name(),
-                                .address = options_.address,
-                                .labels = options_.labels,
-                                .epoch = options_.epoch,
-                                .instance_id = options_.instance_id};
-  for (const std::string& parent : options_.parents) {
-    ParentLink link = options_.make_link(parent);
-    auto pump = std::make_unique<SenderPump>(options_.sender, identity, &report->resident,
-                                             &report->resident_mutex, std::move(link.link),
-                                             options_.coverage.clock);
-    report->parents.push_back({parent, std::move(link.bytes_sent), std::move(pump)});
-  }
-  return report;
-}
-
-std::vector<CoverageReporter::DomainReport*> CoverageReporter::Reports() const {
-  std::vector<DomainReport*> reports;
-  MutexLock lock(&mutex_);
-  for (const auto& report : reports_) reports.push_back(report.get());
-  return reports;
+Coverage* CoverageReporter::AddDomain(const Domain& domain, uint32_t block_size) {
+  if (state_->options.parents.empty()) return nullptr;
+  auto stream = std::make_unique<Stream>(state_->options, domain, block_size);
+  Coverage* const coverage = stream->coverage();
+  MutexLock lock(&state_->mutex);
+  state_->streams.push_back(std::move(stream));
+  return coverage;
 }
 
 void CoverageReporter::Tick() {
-  for (DomainReport* report : Reports()) {
-    if (report->stopped) continue;
-    const Coverage::News news = report->coverage.Take();
-    if (!news.events.empty() || news.load.has_value()) {
-      MutexLock lock(&report->resident_mutex);
-      for (const Event& event : news.events) report->resident.Apply(event);
-      for (auto& parent : report->parents) parent.pump->Append(news.events, news.load);
-    }
-    for (auto& parent : report->parents) {
-      if (!report->started) parent.pump->Start();
-      parent.pump->Tick();
-    }
-    report->started = true;
-  }
+  for (Stream* stream : state_->All()) stream->Tick();
 }
 
-std::vector<ParentReport> CoverageReporter::Stats() const {
-  std::vector<ParentReport> stats;
-  for (DomainReport* report : Reports()) {
-    const CoverageStats coverage = report->coverage.stats();
-    const bool quiet = report->coverage.AtRest();
-    for (const auto& parent : report->parents) {
-      stats.push_back({.parent = parent.name,
-                       .domain = report->domain,
-                       .connected = parent.pump->connected(),
-                       .at_rest = quiet && parent.pump->AtRest(),
-                       .waypoints_announced = coverage.announcements,
-                       .waypoints_withdrawn = coverage.withdrawals,
-                       .waypoints_held = coverage.announced,
-                       .bytes_sent = parent.bytes_sent ? parent.bytes_sent() : 0,
-                       .status = parent.pump->status()});
-    }
-  }
+void CoverageReporter::Stop(Duration flush_for) {
+  for (Stream* stream : state_->All()) stream->Stop(flush_for);
+}
+
+std::vector<ParentStats> CoverageReporter::Stats() const {
+  std::vector<ParentStats> stats;
+  for (const Stream* stream : state_->All()) stream->AddStats(&stats);
   return stats;
-}
-
-bool CoverageReporter::AtRest() const {
-  const std::vector<ParentReport> reports = Stats();
-  return std::all_of(reports.begin(), reports.end(),
-                     [](const ParentReport& report) { return report.at_rest; });
-}
-
-void CoverageReporter::Stop(bool goodbye, Duration flush_for) {
-  for (DomainReport* report : Reports()) {
-    if (std::exchange(report->stopped, true)) continue;
-    for (auto& parent : report->parents) parent.pump->Stop(goodbye, flush_for);
-  }
 }
 
 }  // namespace kvatlas
