@@ -16,7 +16,7 @@
 namespace kvatlas {
 namespace {
 
-constexpr size_t kNameBytesMax = 256;
+constexpr size_t kHelloNameBytesMax = 256;
 
 using HolderPtr = std::shared_ptr<Holder>;
 // By the holder's number in the index; null where there is none.
@@ -29,13 +29,13 @@ LogLimiter& StreamLog() {
 
 // What can be said of a hello without knowing its domain.
 absl::Status CheckHello(const Hello& hello, const HolderRegistryOptions& options) {
-  if (hello.domain.model.empty() || hello.domain.model.size() > kNameBytesMax ||
-      hello.domain.tenant.size() > kNameBytesMax) {
+  if (hello.domain.model.empty() || hello.domain.model.size() > kHelloNameBytesMax ||
+      hello.domain.tenant.size() > kHelloNameBytesMax) {
     return absl::InvalidArgumentError(
         "a domain needs a model of 1 to 256 bytes and a tenant of at most 256");
   }
-  if (hello.holder.name.empty() || hello.holder.name.size() > kNameBytesMax ||
-      hello.holder.replica.size() > kNameBytesMax) {
+  if (hello.holder.name.empty() || hello.holder.name.size() > kHelloNameBytesMax ||
+      hello.holder.replica.size() > kHelloNameBytesMax) {
     return absl::InvalidArgumentError(
         "a holder needs a name of 1 to 256 bytes and a replica of at most 256");
   }
