@@ -1,0 +1,274 @@
+#include "indexer/transport/grpc_acceptor.h"
+
+#include <grpcpp/support/server_callback.h>
+
+#include <atomic>
+#include <deque>
+#include <optional>
+#include <unordered_set>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "indexer/base/mutex.h"
+#include "indexer/service/grpc_status.h"
+#include "indexer/transport/wire.h"
+#include "proto/kvatlas/v1/stream.grpc.pb.h"
+
+namespace kvatlas {
+namespace {
+
+using Reactor = grpc::ServerBidiReactor<v1::SenderMessage, v1::ReceiverMessage>;
+
+// What waits to be sent on one connection. It outlives the connection: replies come from any thread
+// and at any time, and are dropped once it is over.
+//
+// The call ends (`Finish`) when an end is due, nothing is being written and nothing waits. Whoever
+// finds that so under the lock does it; `reactor_` is null from then on.
+class Outbox {
+ public:
+  explicit Outbox(size_t replies_max) : replies_max_(replies_max) {}
+
+  // What was pushed before goes out now.
+  void Open(Reactor* reactor) {
+    {
+      MutexLock lock(&mutex_);
+      reactor_ = reactor;
+    }
+    Advance();
+  }
+
+  void Push(const ReceiverMessage& message) {
+    {
+      MutexLock lock(&mutex_);
+      if (end_) return;
+      Enqueue(message);
+    }
+    Advance();
+  }
+
+  // Ends the call once what waits is sent; the first status counts.
+  void End(absl::Status status) {
+    {
+      MutexLock lock(&mutex_);
+      if (!end_) end_ = std::move(status);
+    }
+    Advance();
+  }
+
+  // Ends the call without sending what waits.
+  void Abandon(absl::Status status) {
+    {
+      MutexLock lock(&mutex_);
+      if (!end_) end_ = std::move(status);
+      waiting_.clear();
+    }
+    Advance();
+  }
+
+  bool ending() {
+    MutexLock lock(&mutex_);
+    return end_.has_value();
+  }
+
+  void OnWriteDone(bool ok) {
+    {
+      MutexLock lock(&mutex_);
+      writing_ = false;
+      if (!ok) {
+        waiting_.clear();
+        if (!end_) end_ = absl::CancelledError("the sender went away");
+      }
+    }
+    Advance();
+  }
+
+ private:
+  void Enqueue(const ReceiverMessage& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const bool ack = std::holds_alternative<Ack>(message);
+    if (ack && !waiting_.empty() && std::holds_alternative<Ack>(waiting_.back())) {
+      waiting_.back() = message;
+      return;
+    }
+    if (waiting_.size() >= replies_max_) {
+      waiting_.clear();
+      end_ = absl::ResourceExhaustedError("the sender does not read its replies");
+      return;
+    }
+    waiting_.push_back(message);
+    if (const Refuse* refuse = std::get_if<Refuse>(&message)) {
+      const bool error = refuse->code != absl::StatusCode::kOk;
+      end_ = absl::Status(error ? refuse->code : absl::StatusCode::kUnknown, refuse->reason);
+    }
+  }
+
+  // Starts the next write or the end, whichever is due.
+  void Advance() {
+    Reactor* reactor = nullptr;
+    std::optional<absl::Status> end;
+    {
+      MutexLock lock(&mutex_);
+      if (reactor_ == nullptr || writing_) return;
+      if (!waiting_.empty()) {
+        ToProto(waiting_.front(), &outgoing_);
+        waiting_.pop_front();
+        writing_ = true;
+        reactor = reactor_;
+      } else if (end_) {
+        reactor = std::exchange(reactor_, nullptr);
+        end = end_;
+      } else {
+        return;
+      }
+    }
+    // Nobody else starts an operation now: `writing_` or the missing reactor keep them off.
+    if (end) {
+      reactor->Finish(ToGrpcStatus(*end));
+    } else {
+      reactor->StartWrite(&outgoing_);
+    }
+  }
+
+  const size_t replies_max_;
+  v1::ReceiverMessage outgoing_;  // of the one write under way
+  Mutex mutex_;
+  Reactor* reactor_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  std::deque<ReceiverMessage> waiting_ ABSL_GUARDED_BY(mutex_);
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+struct GrpcAcceptor::Core {
+  Core(StreamAcceptor* acceptor, const GrpcAcceptorOptions& options)
+      : acceptor(acceptor), options(options) {}
+
+  StreamAcceptor* const acceptor;
+  const GrpcAcceptorOptions options;
+  std::atomic<uint64_t> connections_total{0};
+  std::atomic<uint64_t> messages_received{0};
+  std::atomic<uint64_t> bytes_received{0};
+  std::atomic<uint64_t> messages_refused{0};
+
+  Mutex mutex;
+  bool stopping ABSL_GUARDED_BY(mutex) = false;
+  std::unordered_set<Connection*> connections ABSL_GUARDED_BY(mutex);
+};
+
+// One call. It deletes itself when gRPC is done with it.
+class GrpcAcceptor::Connection : public Reactor {
+ public:
+  Connection(std::shared_ptr<Core> core, grpc::CallbackServerContext* context)
+      : core_(std::move(core)),
+        context_(context),
+        outbox_(std::make_shared<Outbox>(core_->options.replies_max)) {
+    bool stopping = false;
+    {
+      MutexLock lock(&core_->mutex);
+      core_->connections.insert(this);
+      stopping = core_->stopping;
+    }
+    core_->connections_total.fetch_add(1, std::memory_order_relaxed);
+    StartSendInitialMetadata();  // tells the sender that it is connected
+    Begin(stopping);
+    outbox_->Open(this);
+  }
+
+  // Any thread that keeps this from being deleted.
+  void Stop() {
+    outbox_->Abandon(absl::UnavailableError("stopping"));
+    context_->TryCancel();  // a write that the sender does not read would never end
+  }
+
+ private:
+  void Begin(bool stopping) {
+    if (stopping) return outbox_->End(absl::UnavailableError("stopping"));
+    session_ = core_->acceptor->Accept(
+        [outbox = outbox_](ReceiverMessage message) { outbox->Push(message); });
+    if (session_ == nullptr) return outbox_->End(absl::UnavailableError("not accepted"));
+    StartRead(&incoming_);
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) return outbox_->End(absl::OkStatus());
+    if (outbox_->ending()) return;
+    if (absl::Status status = Handle(); !status.ok()) return outbox_->End(std::move(status));
+    if (!outbox_->ending()) StartRead(&incoming_);
+  }
+
+  absl::Status Handle() {
+    const size_t bytes = incoming_.ByteSizeLong();
+    core_->messages_received.fetch_add(1, std::memory_order_relaxed);
+    core_->bytes_received.fetch_add(bytes, std::memory_order_relaxed);
+    SenderMessage message;
+    if (absl::Status status = FromProto(incoming_, &message); !status.ok()) {
+      core_->messages_refused.fetch_add(1, std::memory_order_relaxed);
+      return status;
+    }
+    session_->OnWireBytes(bytes);
+    return session_->OnMessage(std::move(message));
+  }
+
+  void OnWriteDone(bool ok) override { outbox_->OnWriteDone(ok); }
+
+  void OnCancel() override { outbox_->Abandon(absl::CancelledError("the sender went away")); }
+
+  void OnDone() override {
+    session_ = nullptr;
+    {
+      MutexLock lock(&core_->mutex);
+      core_->connections.erase(this);
+    }
+    delete this;
+  }
+
+  const std::shared_ptr<Core> core_;
+  grpc::CallbackServerContext* const context_;
+  const std::shared_ptr<Outbox> outbox_;
+  std::unique_ptr<ReceiverSession> session_;
+  v1::SenderMessage incoming_;  // of the one read under way
+};
+
+class GrpcAcceptor::Service : public v1::Holdings::CallbackService {
+ public:
+  explicit Service(std::shared_ptr<Core> core) : core_(std::move(core)) {}
+
+  Reactor* Stream(grpc::CallbackServerContext* context) override {
+    return new Connection(core_, context);
+  }
+
+ private:
+  const std::shared_ptr<Core> core_;
+};
+
+GrpcAcceptor::GrpcAcceptor(StreamAcceptor* acceptor, const GrpcAcceptorOptions& options)
+    : core_(std::make_shared<Core>(acceptor, options)),
+      service_(std::make_unique<Service>(core_)) {}
+
+GrpcAcceptor::~GrpcAcceptor() = default;
+
+grpc::Service* GrpcAcceptor::service() { return service_.get(); }
+
+GrpcAcceptorStats GrpcAcceptor::Stats() const {
+  GrpcAcceptorStats stats;
+  stats.connections_total = core_->connections_total.load(std::memory_order_relaxed);
+  stats.messages_received = core_->messages_received.load(std::memory_order_relaxed);
+  stats.bytes_received = core_->bytes_received.load(std::memory_order_relaxed);
+  stats.messages_refused = core_->messages_refused.load(std::memory_order_relaxed);
+  MutexLock lock(&core_->mutex);
+  stats.connections = core_->connections.size();
+  return stats;
+}
+
+// Connections cannot be deleted meanwhile: `OnDone` waits for the lock. Neither call below waits for
+// `OnDone`.
+void GrpcAcceptor::Stop() {
+  MutexLock lock(&core_->mutex);
+  core_->stopping = true;
+  for (Connection* connection : core_->connections) connection->Stop();
+}
+
+}  // namespace kvatlas

@@ -1,0 +1,77 @@
+// How do streams of holdings arrive over the network? The `Holdings` service in front of a
+// `StreamAcceptor`: one session per call.
+//
+//   call ─▶ headers at once ─▶ messages, typed and checked (`wire.h`) ─▶ ReceiverSession
+//                replies, from any thread ─▶ queue per connection ─▶ call
+//
+// *Truth*: a message that `wire.h` refuses ends the call with INVALID_ARGUMENT and the field's name.
+// A `Refuse` is sent and then the call ends with the same status; a session's status ends it likewise,
+// after what was replied before. A sender that half-closes is answered OK. The session is destroyed
+// when the call is over.
+// *Threads*: any. Sessions are called from gRPC's threads, one message at a time per call. No thread of
+// its own. Replies never block: a slow reader has its acks merged, the newest one counts; with more
+// than `replies_max` others waiting it is cut off with RESOURCE_EXHAUSTED.
+// *Lifetime*: `acceptor` outlives this, this outlives the server.
+//
+// Example:
+//   GrpcAcceptor streams(&registry);
+//   server.Register(streams.service(), "kvatlas.v1.Holdings");
+//   ...
+//   streams.Stop();       // so that the server's stop need not wait for senders
+//   server.Stop(grace);
+
+#ifndef KVATLAS_INDEXER_TRANSPORT_GRPC_ACCEPTOR_H_
+#define KVATLAS_INDEXER_TRANSPORT_GRPC_ACCEPTOR_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "indexer/stream/link.h"
+
+namespace grpc {
+class Service;
+}  // namespace grpc
+
+namespace kvatlas {
+
+struct GrpcAcceptorOptions {
+  size_t replies_max = 64;  // waiting on one connection
+};
+
+struct GrpcAcceptorStats {
+  uint64_t connections = 0;        // open now
+  uint64_t connections_total = 0;  // since the start
+  uint64_t messages_received = 0;
+  uint64_t bytes_received = 0;    // serialized, without framing
+  uint64_t messages_refused = 0;  // by `wire.h`
+};
+
+class GrpcAcceptor {
+ public:
+  explicit GrpcAcceptor(StreamAcceptor* acceptor, const GrpcAcceptorOptions& options = {});
+  // REQUIRES: the server is stopped.
+  ~GrpcAcceptor();
+
+  GrpcAcceptor(const GrpcAcceptor&) = delete;
+  GrpcAcceptor& operator=(const GrpcAcceptor&) = delete;
+
+  // For `GrpcServer::Register`.
+  grpc::Service* service();
+
+  GrpcAcceptorStats Stats() const;
+
+  // Ends every connection, and new ones, with UNAVAILABLE. Does not wait for their end.
+  void Stop();
+
+ private:
+  class Service;
+  struct Core;
+  class Connection;
+  const std::shared_ptr<Core> core_;
+  const std::unique_ptr<Service> service_;
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_INDEXER_TRANSPORT_GRPC_ACCEPTOR_H_

@@ -1,0 +1,441 @@
+#include "indexer/transport/grpc_link.h"
+
+#include <grpcpp/alarm.h>
+#include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
+#include <grpcpp/support/client_callback.h>
+
+#include <algorithm>
+#include <atomic>
+#include <deque>
+#include <optional>
+#include <utility>
+#include <variant>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "indexer/base/mutex.h"
+#include "indexer/service/grpc_channel.h"
+#include "indexer/service/grpc_status.h"
+#include "indexer/transport/wire.h"
+#include "proto/kvatlas/v1/stream.grpc.pb.h"
+
+namespace kvatlas {
+
+// What outlives a call. At most one call exists at a time.
+//
+// Notices for the observer go through a queue: whoever adds one while nobody delivers becomes the
+// one who delivers, and goes on until the queue is empty. So calls come one at a time, in order,
+// and no lock is held. The next call is started only when `Disconnected` has been delivered: what
+// the observer writes always belongs to the connection it knows of.
+struct GrpcLink::Core : std::enable_shared_from_this<GrpcLink::Core> {
+  struct Connected {};
+  struct Received {
+    Call* call;  // alive: pinned until the message is delivered
+    ReceiverMessage message;
+  };
+  struct Writable {};
+  struct Disconnected {
+    absl::Status why;
+  };
+  using Notice = std::variant<Connected, Received, Writable, Disconnected>;
+
+  explicit Core(const GrpcLinkOptions& options) : options(options) {}
+
+  void StartCall() ABSL_LOCKS_EXCLUDED(mutex);
+  // The call of the connection that the observer knows of, pinned, or null.
+  Call* PinConnected() ABSL_LOCKS_EXCLUDED(mutex);
+  // Cancels the call, connected or not.
+  void CancelCall() ABSL_LOCKS_EXCLUDED(mutex);
+  void Notify(Notice notice) ABSL_LOCKS_EXCLUDED(mutex);
+  void Deliver(Notice notice, SenderLinkObserver* to) ABSL_LOCKS_EXCLUDED(mutex);
+  void OnBackoffOver() ABSL_LOCKS_EXCLUDED(mutex);
+  void ScheduleCall() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  void WaitIdle(std::optional<Time> until) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  bool Idle() const ABSL_SHARED_LOCKS_REQUIRED(mutex) {
+    return call == nullptr && !backing_off && !delivering && notices.empty();
+  }
+
+  const GrpcLinkOptions options;
+  std::shared_ptr<grpc::Channel> channel;    // immutable after the constructor
+  std::unique_ptr<v1::Holdings::Stub> stub;  // immutable after the constructor
+  std::atomic<uint64_t> messages_written{0};
+  std::atomic<uint64_t> bytes_written{0};
+
+  Mutex mutex;
+  CondVar idle;
+  SenderLinkObserver* observer ABSL_GUARDED_BY(mutex) = nullptr;
+  bool started ABSL_GUARDED_BY(mutex) = false;
+  bool stopping ABSL_GUARDED_BY(mutex) = false;
+  bool stopped ABSL_GUARDED_BY(mutex) = false;
+  std::deque<Notice> notices ABSL_GUARDED_BY(mutex);
+  bool delivering ABSL_GUARDED_BY(mutex) = false;
+  bool connected ABSL_GUARDED_BY(mutex) = false;  // as the observer knows it
+  Call* call ABSL_GUARDED_BY(mutex) = nullptr;    // from its start until it is done
+  bool backing_off ABSL_GUARDED_BY(mutex) = false;
+  std::unique_ptr<grpc::Alarm> alarm ABSL_GUARDED_BY(mutex);
+  Duration backoff ABSL_GUARDED_BY(mutex){0};
+};
+
+// One gRPC call. It deletes itself when gRPC is done with it.
+//
+// Operations are started from outside of gRPC's callbacks, so a hold keeps the call from being done.
+// `pins_` counts who may still start one: a write under way, a message being delivered, a half-close.
+// Once the call is closing, nobody new is pinned, and the last pin removed gives up the hold.
+class GrpcLink::Call : public grpc::ClientBidiReactor<v1::SenderMessage, v1::ReceiverMessage> {
+ public:
+  explicit Call(std::shared_ptr<Core> core) : core_(std::move(core)) {
+    context_.set_wait_for_ready(true);
+  }
+
+  // REQUIRES: `core->call` is this.
+  void Start() {
+    core_->stub->async()->Stream(&context_, this);
+    AddHold();
+    grpc::ClientBidiReactor<v1::SenderMessage, v1::ReceiverMessage>::StartCall();
+  }
+
+  // Takes the message, or says that there is no room. REQUIRES: pinned.
+  bool Write(const SenderMessage& message) {
+    v1::SenderMessage wire;
+    ToProto(message, &wire);
+    const size_t bytes = wire.ByteSizeLong();
+    {
+      MutexLock lock(&mutex_);
+      if (closing_ || half_closed_) return false;
+      if (IsFull(bytes)) {
+        wants_room_ = true;
+        return false;
+      }
+      queued_bytes_ += bytes;
+      queue_.push_back({std::move(wire), bytes});
+      if (writing_) return true;
+      BeginWrite();
+    }
+    StartNextWrite();
+    return true;
+  }
+
+  // False: the call is ending.
+  bool Pin() {
+    MutexLock lock(&mutex_);
+    if (closing_) return false;
+    ++pins_;
+    return true;
+  }
+
+  void Unpin() {
+    bool give_up = false;
+    {
+      MutexLock lock(&mutex_);
+      --pins_;
+      give_up = closing_ && pins_ == 0;
+    }
+    if (give_up) RemoveHold();
+  }
+
+  // No more writes: the server sees the end once all is written.
+  void HalfClose() {
+    {
+      MutexLock lock(&mutex_);
+      if (half_closed_ || closing_) return;
+      half_closed_ = true;
+      if (writing_) return;  // the last write goes on with it
+      ++pins_;
+    }
+    StartWritesDone();
+  }
+
+  void Cancel() { context_.TryCancel(); }
+
+  // A delivered message gives way to the next.
+  void MessageDelivered() {
+    StartRead(&incoming_);
+    Unpin();
+  }
+
+ private:
+  struct Queued {
+    v1::SenderMessage message;
+    size_t bytes;
+  };
+
+  void OnReadInitialMetadataDone(bool ok) override {
+    if (!ok) return Close();
+    core_->Notify(Core::Connected{});
+    StartRead(&incoming_);  // after it, so that no message comes before
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) return Close();
+    ReceiverMessage message;
+    if (absl::Status status = FromProto(incoming_, &message); !status.ok()) {
+      {
+        MutexLock lock(&mutex_);
+        refused_ = status;
+      }
+      Cancel();
+      return Close();
+    }
+    {
+      MutexLock lock(&mutex_);
+      if (closing_) return;
+      ++pins_;
+    }
+    core_->Notify(Core::Received{this, std::move(message)});
+  }
+
+  void OnWriteDone(bool ok) override {
+    bool notify = false;
+    bool half_close = false;
+    bool more = false;
+    {
+      MutexLock lock(&mutex_);
+      more = ok && !closing_ && !queue_.empty();
+      if (more) {
+        TakeNext();
+      } else {
+        writing_ = false;
+        half_close = ok && !closing_ && half_closed_;
+      }
+      if (wants_room_ && !closing_ && queue_.size() <= core_->options.buffer_messages_max / 2 &&
+          queued_bytes_ <= core_->options.buffer_bytes_max / 2) {
+        wants_room_ = false;
+        notify = true;
+      }
+    }
+    // The pin of the write passes on to what follows it.
+    if (more) {
+      StartNextWrite();
+    } else if (half_close) {
+      StartWritesDone();
+    }
+    if (notify) core_->Notify(Core::Writable{});
+    if (!ok) Close();
+    if (!more && !half_close) Unpin();
+  }
+
+  void OnWritesDoneDone(bool) override { Unpin(); }
+
+  void OnDone(const grpc::Status& status) override {
+    absl::Status why = FromGrpcStatus(status);
+    {
+      MutexLock lock(&mutex_);
+      if (!refused_.ok()) why = refused_;
+    }
+    if (why.ok()) why = absl::UnavailableError("the receiver ended the stream");
+    core_->Notify(Core::Disconnected{std::move(why)});  // forgets this call
+    delete this;
+  }
+
+  bool IsFull(size_t bytes) const ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    return !queue_.empty() && (queue_.size() >= core_->options.buffer_messages_max ||
+                               queued_bytes_ + bytes > core_->options.buffer_bytes_max);
+  }
+
+  void BeginWrite() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    writing_ = true;
+    ++pins_;
+    TakeNext();
+  }
+
+  void TakeNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    outgoing_ = std::move(queue_.front());
+    queue_.pop_front();
+    queued_bytes_ -= outgoing_.bytes;
+    more_follow_ = !queue_.empty();
+  }
+
+  // REQUIRES: this thread has just taken `outgoing_`.
+  void StartNextWrite() {
+    core_->messages_written.fetch_add(1, std::memory_order_relaxed);
+    core_->bytes_written.fetch_add(outgoing_.bytes, std::memory_order_relaxed);
+    grpc::WriteOptions options;
+    if (more_follow_) options.set_buffer_hint();
+    StartWrite(&outgoing_.message, options);
+  }
+
+  // The connection is over; the hold goes with the last pin.
+  void Close() {
+    {
+      MutexLock lock(&mutex_);
+      if (closing_) return;
+      closing_ = true;
+      ++pins_;
+    }
+    Unpin();
+  }
+
+  std::shared_ptr<Core> core_;
+  grpc::ClientContext context_;
+  v1::ReceiverMessage incoming_;  // of the one read under way
+  Queued outgoing_;               // of the one write under way, with `more_follow_`
+  bool more_follow_ = false;
+
+  Mutex mutex_;
+  std::deque<Queued> queue_ ABSL_GUARDED_BY(mutex_);
+  size_t queued_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool wants_room_ ABSL_GUARDED_BY(mutex_) = false;
+  bool half_closed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
+  int pins_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Status refused_ ABSL_GUARDED_BY(mutex_);
+};
+
+void GrpcLink::Core::StartCall() {
+  Call* started = nullptr;
+  {
+    MutexLock lock(&mutex);
+    if (stopping) return idle.SignalAll();
+    call = started = new Call(shared_from_this());
+  }
+  started->Start();
+}
+
+GrpcLink::Call* GrpcLink::Core::PinConnected() {
+  MutexLock lock(&mutex);
+  return connected && call != nullptr && call->Pin() ? call : nullptr;
+}
+
+void GrpcLink::Core::CancelCall() {
+  Call* pinned = nullptr;
+  {
+    MutexLock lock(&mutex);
+    if (call == nullptr || !call->Pin()) return;  // none, or ending by itself
+    pinned = call;
+  }
+  pinned->Cancel();
+  pinned->Unpin();
+}
+
+void GrpcLink::Core::Notify(Notice notice) {
+  mutex.Lock();
+  if (std::holds_alternative<Disconnected>(notice)) call = nullptr;
+  notices.push_back(std::move(notice));
+  if (delivering) return mutex.Unlock();
+  delivering = true;
+  while (!notices.empty()) {
+    Notice next = std::move(notices.front());
+    notices.pop_front();
+    if (std::holds_alternative<Connected>(next)) connected = true;
+    SenderLinkObserver* const to = connected ? observer : nullptr;
+    const bool ended = std::holds_alternative<Disconnected>(next);
+    if (ended) connected = false;
+    mutex.Unlock();
+    Deliver(std::move(next), to);
+    mutex.Lock();
+    if (ended && !stopping) ScheduleCall();
+  }
+  delivering = false;
+  if (Idle()) idle.SignalAll();
+  mutex.Unlock();
+}
+
+void GrpcLink::Core::Deliver(Notice notice, SenderLinkObserver* to) {
+  if (Received* received = std::get_if<Received>(&notice)) {
+    if (!std::holds_alternative<Refuse>(received->message)) {
+      MutexLock lock(&mutex);
+      backoff = Duration(0);
+    }
+    if (to != nullptr) to->OnMessage(std::move(received->message));
+    received->call->MessageDelivered();
+  } else if (to == nullptr) {
+    return;
+  } else if (const Disconnected* disconnected = std::get_if<Disconnected>(&notice)) {
+    to->OnDisconnected(disconnected->why);
+  } else if (std::holds_alternative<Connected>(notice)) {
+    to->OnConnected();
+  } else {
+    to->OnWritable();
+  }
+}
+
+void GrpcLink::Core::ScheduleCall() {
+  backoff = std::min(std::max(backoff * 2, options.backoff_initial), options.backoff_max);
+  backing_off = true;
+  const gpr_timespec at = gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                                       gpr_time_from_nanos(backoff.count(), GPR_TIMESPAN));
+  alarm = std::make_unique<grpc::Alarm>();
+  alarm->Set(at, [core = shared_from_this()](bool) { core->OnBackoffOver(); });
+}
+
+// Also when the alarm is cancelled.
+void GrpcLink::Core::OnBackoffOver() {
+  {
+    MutexLock lock(&mutex);
+    backing_off = false;
+  }
+  StartCall();
+}
+
+void GrpcLink::Core::WaitIdle(std::optional<Time> until) {
+  while (!Idle()) {
+    if (!until) {
+      idle.Wait(&mutex);
+      continue;
+    }
+    const Duration left = *until - Clock::Real().Now();
+    if (left <= Duration(0)) return;
+    idle.WaitFor(&mutex, left);
+  }
+}
+
+GrpcLink::GrpcLink(const std::string& target, const GrpcLinkOptions& options)
+    : core_(std::make_shared<Core>(options)) {
+  core_->channel = MakeChannel(target);
+  core_->stub = v1::Holdings::NewStub(core_->channel);
+}
+
+GrpcLink::~GrpcLink() { Stop(Duration(0)); }
+
+void GrpcLink::Start(SenderLinkObserver* observer) {
+  {
+    MutexLock lock(&core_->mutex);
+    if (core_->started || core_->stopped) return;
+    core_->started = true;
+    core_->observer = observer;
+  }
+  core_->StartCall();
+}
+
+bool GrpcLink::Write(const SenderMessage& message) {
+  Call* const call = core_->PinConnected();
+  if (call == nullptr) return false;
+  const bool taken = call->Write(message);
+  call->Unpin();
+  return taken;
+}
+
+void GrpcLink::Reset() { core_->CancelCall(); }
+
+void GrpcLink::Stop(std::chrono::nanoseconds flush_for) {
+  const Time until = Clock::Real().Now() + flush_for;
+  {
+    MutexLock lock(&core_->mutex);
+    if (std::exchange(core_->stopped, true) || !core_->started) return;
+    core_->stopping = true;
+    if (core_->alarm != nullptr) core_->alarm->Cancel();
+  }
+  if (Call* call = flush_for > Duration(0) ? core_->PinConnected() : nullptr; call != nullptr) {
+    call->HalfClose();
+    call->Unpin();
+    MutexLock lock(&core_->mutex);
+    core_->WaitIdle(until);
+  }
+  core_->CancelCall();
+  MutexLock lock(&core_->mutex);
+  core_->WaitIdle(std::nullopt);
+  core_->observer = nullptr;
+  core_->alarm = nullptr;
+}
+
+uint64_t GrpcLink::messages_written() const {
+  return core_->messages_written.load(std::memory_order_relaxed);
+}
+
+uint64_t GrpcLink::bytes_written() const {
+  return core_->bytes_written.load(std::memory_order_relaxed);
+}
+
+}  // namespace kvatlas
