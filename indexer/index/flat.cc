@@ -1,7 +1,9 @@
 #include "indexer/index/flat.h"
 
+#include <algorithm>
+#include <atomic>
 #include <bit>
-#include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "indexer/base/mutex.h"
@@ -28,6 +30,9 @@ class FlatIndex : public Index {
   absl::Status Check() const override;
 
  private:
+  // Blocks of an event that are fetched from memory together.
+  static constexpr size_t kPrefetch = 16;
+
   // 64 holders of whom some are still in play.
   struct Candidates {
     uint32_t word = 0;
@@ -50,6 +55,8 @@ class FlatIndex : public Index {
             const FlatBlocks::Change& change, ChangeSink* changes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(holder.mutex);
   void RemovalsFinished(HolderIndex holder);
+  void PrefetchSome(const std::vector<SequenceHash>& blocks, size_t from,
+                    const FlatHolder& holder) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(holder.mutex);
 
   void FindCandidates(const OverlapQuery& query, Scratch* scratch) const;
   void ReadRemovals(Scratch* scratch) const;
@@ -127,6 +134,7 @@ absl::Status FlatIndex::Store(HolderIndex number, FlatHolder& holder, const Stor
   SequenceHash parent = stored.parent;
   Position position = stored.position;
   for (size_t i = 0; i < stored.blocks.size(); ++i) {
+    if (i % kPrefetch == 0) PrefetchSome(stored.blocks, i, holder);
     const SequenceHash block = stored.blocks[i];
     const FlatBlocks::Change change = blocks_.Store(number, block, stored.tier, position, parent);
     if (change.refused) {
@@ -143,7 +151,9 @@ absl::Status FlatIndex::Store(HolderIndex number, FlatHolder& holder, const Stor
 
 void FlatIndex::Remove(HolderIndex number, FlatHolder& holder, const Removed& removed,
                        ChangeSink* changes) {
-  for (SequenceHash block : removed.blocks) {
+  for (size_t i = 0; i < removed.blocks.size(); ++i) {
+    if (i % kPrefetch == 0) PrefetchSome(removed.blocks, i, holder);
+    const SequenceHash block = removed.blocks[i];
     const FlatBlocks::Change change = blocks_.Remove(number, block, removed.tier);
     if (!change.before.empty() && change.after.empty()) holder.held.erase(block);
     Took(number, holder, block, change, changes);
@@ -162,6 +172,15 @@ void FlatIndex::Clear(HolderIndex number, FlatHolder& holder, TierMask tiers, Ch
   }
   ShrinkIfSparse(&held);
   RemovalsFinished(number);
+}
+
+// The tables are larger than any cache: blocks wait for memory together, not one after another.
+void FlatIndex::PrefetchSome(const std::vector<SequenceHash>& blocks, size_t from,
+                             const FlatHolder& holder) const {
+  for (size_t i = from; i < std::min(blocks.size(), from + kPrefetch); ++i) {
+    blocks_.Prefetch(blocks[i]);
+    holder.held.prefetch(blocks[i]);
+  }
 }
 
 // A change of one block is made: the digest and the listener follow.

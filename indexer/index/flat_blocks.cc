@@ -59,6 +59,13 @@ bool FlatBlocks::Reserve() {
   return false;
 }
 
+// The lock is for the table's own fields, which a growing table changes.
+void FlatBlocks::Prefetch(SequenceHash hash) const {
+  const Shard& shard = ShardOf(hash);
+  ReaderLock lock(&shard.mutex);
+  shard.blocks.prefetch(hash);
+}
+
 FlatBlocks::Place FlatBlocks::PlaceOf(HolderIndex holder, SequenceHash hash) const {
   const Shard& shard = ShardOf(hash);
   ReaderLock lock(&shard.mutex);

@@ -55,6 +55,9 @@ class FlatBlocks {
 
   Change Remove(HolderIndex holder, SequenceHash block, TierMask tiers);
 
+  // Has the block's line on its way from memory while the caller does something else.
+  void Prefetch(SequenceHash block) const;
+
   struct Place {
     Position position = 0;
     SequenceHash parent = kNoParent;

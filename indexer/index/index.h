@@ -80,7 +80,7 @@ struct IndexStats {
   uint64_t blocks = 0;     // distinct blocks with at least one holder
   uint64_t holdings = 0;   // (holder, block) pairs
   uint64_t bytes = 0;      // estimate of the memory used
-  uint64_t refused_blocks = 0;  // by `blocks_max`
+  uint64_t refused_blocks = 0;  // dropped by `blocks_max`, the rest of the event included
 };
 
 class Index {
