@@ -1,0 +1,191 @@
+#include "indexer/coverage/coverage_reporter.h"
+
+#include <atomic>
+#include <optional>
+
+#include "absl/base/thread_annotations.h"
+#include "indexer/base/mutex.h"
+#include "indexer/stream/message_size.h"
+#include "indexer/stream/resident_set.h"
+#include "indexer/stream/sender_pump.h"
+
+namespace kvatlas {
+namespace {
+
+// Counts what goes through a link.
+class CountingLink : public SenderLink {
+ public:
+  // `bytes` outlives it.
+  CountingLink(std::unique_ptr<SenderLink> link, std::atomic<uint64_t>* bytes)
+      : link_(std::move(link)), bytes_(bytes) {}
+
+  void Start(SenderLinkObserver* observer) override { link_->Start(observer); }
+  bool Write(const SenderMessage& message) override {
+    if (!link_->Write(message)) return false;
+    bytes_->fetch_add(HoldingsBytes(message), std::memory_order_relaxed);
+    return true;
+  }
+  void Reset() override { link_->Reset(); }
+  void Stop(std::chrono::nanoseconds flush_for) override { link_->Stop(flush_for); }
+
+ private:
+  const std::unique_ptr<SenderLink> link_;
+  std::atomic<uint64_t>* const bytes_;
+};
+
+}  // namespace
+
+// One domain: its coverage, what of it was announced, and a pump per parent.
+class CoverageReporter::Stream {
+ public:
+  Stream(const CoverageReporterOptions& options, Domain domain, uint32_t block_size)
+      : options_(options),
+        domain_(std::move(domain)),
+        block_size_(block_size),
+        coverage_(options.schedule, options.coverage, options.clock),
+        load_due_(options.clock->Now()) {}
+
+  Coverage* coverage() { return &coverage_; }
+
+  void Tick() {
+    if (parents_.empty()) Start();
+    std::optional<Load> load;
+    const Time now = options_.clock->Now();
+    if (now >= load_due_) load = coverage_.TakeLoad();
+    if (load.has_value()) load_due_ = now + options_.load_every;
+    Append(load);
+    for (const auto& parent : parents_) parent->pump->Tick();
+  }
+
+  void Stop(Duration flush_for) {
+    for (const auto& parent : parents_) parent->pump->Stop(/*goodbye=*/true, flush_for);
+  }
+
+  void AddStats(std::vector<ParentStats>* stats) const {
+    // A waypoint is in flight between `Take` and `Append`: `Append` takes both under the mutex, so that
+    // being at rest is seen whole.
+    MutexLock lock(&taking_mutex_);
+    const CoverageStats coverage = coverage_.Stats();
+    const bool coverage_at_rest = coverage_.AtRest();
+    for (const auto& parent : parents_) {
+      ParentStats of;
+      of.parent = parent->name;
+      of.domain = domain_;
+      of.connected = parent->pump->connected();
+      of.at_rest = coverage_at_rest && parent->pump->AtRest();
+      of.waypoints_announced = coverage.announced;
+      of.waypoints_withdrawn = coverage.withdrawn;
+      of.bytes_sent = parent->bytes.load(std::memory_order_relaxed);
+      of.waypoints_held = coverage.held;
+      of.sender = parent->pump->stats();
+      of.status = parent->pump->status();
+      stats->push_back(std::move(of));
+    }
+  }
+
+ private:
+  struct Parent {
+    std::string name;
+    std::atomic<uint64_t> bytes{0};  // outlives the pump
+    std::unique_ptr<SenderPump> pump;
+  };
+
+  void Start() {
+    std::vector<std::unique_ptr<Parent>> parents;
+    for (const std::string& name : options_.parents) {
+      parents.push_back(std::make_unique<Parent>());
+      Parent& parent = *parents.back();
+      parent.name = name;
+      parent.pump = std::make_unique<SenderPump>(
+          options_.sender, Identity(), &resident_, &resident_mutex_,
+          std::make_unique<CountingLink>(options_.make_link(name), &parent.bytes), options_.clock);
+      parent.pump->Start();
+    }
+    MutexLock lock(&taking_mutex_);
+    parents_ = std::move(parents);
+  }
+
+  SenderIdentity Identity() const {
+    return {.holder = options_.cell,
+            .domain = domain_,
+            .block_size = block_size_,
+            .contract_id = options_.contract_id,
+            .schedule = options_.schedule_name,
+            .address = options_.address,
+            .labels = options_.labels,
+            .epoch = options_.epoch,
+            .instance_id = options_.instance_id};
+  }
+
+  void Append(const std::optional<Load>& load) {
+    MutexLock taking(&taking_mutex_);
+    const std::vector<Event> due = coverage_.Take(options_.waypoints_per_tick);
+    if (due.empty() && !load.has_value()) return;
+    MutexLock lock(&resident_mutex_);
+    std::vector<Event> changes;
+    for (const Event& event : due) {
+      for (Event& change : resident_.Apply(event)) changes.push_back(std::move(change));
+    }
+    for (const auto& parent : parents_) parent->pump->Append(changes, load);
+  }
+
+  const CoverageReporterOptions& options_;
+  const Domain domain_;
+  const uint32_t block_size_;
+  Coverage coverage_;
+  Time load_due_;  // only by `Tick`
+  mutable Mutex taking_mutex_;
+  Mutex resident_mutex_;
+  ResidentSet resident_ ABSL_GUARDED_BY(resident_mutex_);
+  std::vector<std::unique_ptr<Parent>> parents_;  // changed once, by `Tick` under `taking_mutex_`
+};
+
+struct CoverageReporter::State {
+  explicit State(CoverageReporterOptions given) : options(std::move(given)) {}
+
+  // Streams are never removed.
+  std::vector<Stream*> All() const {
+    std::vector<Stream*> all;
+    MutexLock lock(&mutex);
+    for (const auto& stream : streams) all.push_back(stream.get());
+    return all;
+  }
+
+  CoverageReporterOptions options;  // immutable from the first tick
+  mutable Mutex mutex;
+  std::vector<std::unique_ptr<Stream>> streams ABSL_GUARDED_BY(mutex);
+};
+
+CoverageReporter::CoverageReporter(CoverageReporterOptions options)
+    : state_(std::make_unique<State>(std::move(options))) {}
+
+CoverageReporter::~CoverageReporter() = default;
+
+void CoverageReporter::SetAddress(std::string address) {
+  state_->options.address = std::move(address);
+}
+
+Coverage* CoverageReporter::AddDomain(const Domain& domain, uint32_t block_size) {
+  if (state_->options.parents.empty()) return nullptr;
+  auto stream = std::make_unique<Stream>(state_->options, domain, block_size);
+  Coverage* const coverage = stream->coverage();
+  MutexLock lock(&state_->mutex);
+  state_->streams.push_back(std::move(stream));
+  return coverage;
+}
+
+void CoverageReporter::Tick() {
+  for (Stream* stream : state_->All()) stream->Tick();
+}
+
+void CoverageReporter::Stop(Duration flush_for) {
+  for (Stream* stream : state_->All()) stream->Stop(flush_for);
+}
+
+std::vector<ParentStats> CoverageReporter::Stats() const {
+  std::vector<ParentStats> stats;
+  for (const Stream* stream : state_->All()) stream->AddStats(&stats);
+  return stats;
+}
+
+}  // namespace kvatlas

@@ -1,0 +1,114 @@
+// How does a parent learn what this process covers? Per domain, the waypoints of its `Coverage` become a
+// resident set and a stream of holdings, to one or several parents.
+//
+//   Coverage ─ Tick ─▶ resident set ─▶ SenderPump ─▶ parent 1
+//   (domain)                     └───▶ SenderPump ─▶ parent 2
+//
+// To a parent this process is one holder (a cell with its replica), and a block's position is the ordinal of
+// its waypoint.
+//
+// *Place*: a leaf has one, and a hierarchy node that has parents of its own. What carries the streams is
+// handed in.
+// *Truth*: every parent gets the same events; a parent that was away is repaired from the resident set.
+// *Threads*: any thread may call everything but `Tick` and `Stop`, which one thread calls.
+// *Bounds*: `CoverageOptions::waypoints_max`; at most `waypoints_per_tick` leave per tick and domain; a
+// parent that does not keep up costs its pump's window and then gets a snapshot.
+//
+// Example:
+//   CoverageReporter reporter({.cell = {"cell-a", 0, ""}, .parents = {"127.0.0.1:7420"}, .make_link = make});
+//   Coverage* coverage = reporter.AddDomain({"llama-70b", ""}, 16);
+//   ...                    // coverage->OnChanged(...) from ingest
+//   reporter.Tick();       // every 10 to 20 ms
+//   reporter.Stop(std::chrono::seconds(1));
+
+#ifndef KVATLAS_INDEXER_COVERAGE_COVERAGE_REPORTER_H_
+#define KVATLAS_INDEXER_COVERAGE_COVERAGE_REPORTER_H_
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "indexer/base/clock.h"
+#include "indexer/base/domain.h"
+#include "indexer/base/ids.h"
+#include "indexer/base/waypoints.h"
+#include "indexer/coverage/coverage.h"
+#include "indexer/stream/link.h"
+#include "indexer/stream/sender.h"
+
+namespace kvatlas {
+
+using SenderLinkFactory = std::function<std::unique_ptr<SenderLink>(const std::string& parent)>;
+
+struct CoverageReporterOptions {
+  HolderId cell;
+  std::string address;  // this process's own gRPC address, for whoever reads the parents' answers
+  std::vector<std::pair<std::string, std::string>> labels;
+  std::vector<std::string> parents;  // may be empty: then nothing is kept
+  SenderLinkFactory make_link;
+  std::string contract_id;
+  const WaypointSchedule* schedule = &WaypointSchedule::Standard();  // of positions here
+  std::string schedule_name = WaypointSchedule::Standard().Name();   // as parents know it
+  CoverageOptions coverage;
+  SenderOptions sender;
+  Epoch epoch = 0;  // of all its streams: the start time in ns
+  uint64_t instance_id = 0;
+  Duration load_every = std::chrono::milliseconds(50);  // loads are not sent more often
+  size_t waypoints_per_tick = 1 << 14;
+  const Clock* clock = &Clock::Real();
+};
+
+// One stream: a domain to a parent.
+struct ParentStats {
+  std::string parent;
+  Domain domain;
+  bool connected = false;
+  // Everything announced is acknowledged and no withdrawal is pending.
+  bool at_rest = false;
+  uint64_t waypoints_announced = 0;
+  uint64_t waypoints_withdrawn = 0;
+  uint64_t bytes_sent = 0;  // as serialized, of batches and snapshots
+  uint64_t waypoints_held = 0;
+  SenderStats sender;
+  absl::Status status;  // not OK: replaced by a younger incarnation, or refused for good
+};
+
+class CoverageReporter {
+ public:
+  explicit CoverageReporter(CoverageReporterOptions options);
+  ~CoverageReporter();
+
+  CoverageReporter(const CoverageReporter&) = delete;
+  CoverageReporter& operator=(const CoverageReporter&) = delete;
+
+  // Sets `CoverageReporterOptions::address`, for an owner that knows it only when its server listens.
+  // Before the first `Tick`.
+  void SetAddress(std::string address);
+
+  // The coverage of a domain, to be fed from now on; it lives as long as the reporter. Null when there are no
+  // parents. Streams start with the next tick. REQUIRES: the domain is new here.
+  Coverage* AddDomain(const Domain& domain, uint32_t block_size);
+
+  // Sends what is due.
+  void Tick();
+
+  // Says goodbye to the parents and ends the streams, each within `flush_for`.
+  void Stop(Duration flush_for);
+
+  std::vector<ParentStats> Stats() const;
+
+ private:
+  class Stream;
+  struct State;
+  const std::unique_ptr<State> state_;
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_INDEXER_COVERAGE_COVERAGE_REPORTER_H_
