@@ -47,6 +47,14 @@ std::shared_ptr<grpc::Channel> ChannelCache::Get(const std::string& address) {
   return channel;
 }
 
+void GrpcCellFinder::Connect(const std::string& hierarchy_address) {
+  channels_.Get(hierarchy_address)->GetState(/*try_to_connect=*/true);
+}
+
+void GrpcOverlapFinder::Connect(const std::string& leaf_address) {
+  channels_.Get(leaf_address)->GetState(/*try_to_connect=*/true);
+}
+
 void GrpcCellFinder::FindCells(const std::string& hierarchy_address, const CellQuestion& question,
                                Duration deadline, Callback callback) {
   auto call =

@@ -43,6 +43,8 @@ class ChannelCache {
 
 class GrpcCellFinder : public CellFinder {
  public:
+  // Starts connecting, so that the first question need not wait for it.
+  void Connect(const std::string& hierarchy_address);
   void FindCells(const std::string& hierarchy_address, const CellQuestion& question,
                  Duration deadline, Callback callback) override;
 
@@ -52,6 +54,8 @@ class GrpcCellFinder : public CellFinder {
 
 class GrpcOverlapFinder : public OverlapFinder {
  public:
+  // Starts connecting, so that the first question need not wait for it.
+  void Connect(const std::string& leaf_address);
   void FindOverlaps(const std::string& leaf_address, const OverlapQuestion& question,
                     Duration deadline, Callback callback) override;
 

@@ -69,6 +69,8 @@ int Run(ServiceMain& service, Flags& flags) {
     flags.frontend.hierarchies.push_back(address.ToString());
   GrpcCellFinder cell_finder;
   GrpcOverlapFinder overlap_finder;
+  for (const std::string& address : flags.frontend.hierarchies) cell_finder.Connect(address);
+  for (const ConfiguredLeaf& leaf : flags.frontend.leaves) overlap_finder.Connect(leaf.address);
   Frontend frontend(flags.frontend, &cell_finder, &overlap_finder, &Clock::Real());
   Metrics metrics;
   FrontendService frontend_service(&frontend, &metrics);
