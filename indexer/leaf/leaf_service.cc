@@ -1,0 +1,205 @@
+#include "indexer/leaf/leaf_service.h"
+
+#include <google/protobuf/util/json_util.h>
+#include <grpcpp/support/server_callback.h>
+
+#include <algorithm>
+#include <chrono>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "indexer/base/clock.h"
+#include "indexer/service/grpc_status.h"
+#include "indexer/transport/holders_wire.h"
+#include "indexer/transport/wire.h"
+
+namespace kvatlas {
+namespace {
+
+absl::Status CheckLength(size_t blocks) {
+  if (blocks == 0) return absl::InvalidArgumentError("the prompt has no full block");
+  if (blocks <= kQueryBlocksMax) return absl::OkStatus();
+  return absl::ResourceExhaustedError("the prompt has " + std::to_string(blocks) +
+                                      " blocks, at most " + std::to_string(kQueryBlocksMax) +
+                                      " are answered");
+}
+
+std::vector<LocalHash> LocalsOf(const v1::Tokens& tokens, uint32_t block_size,
+                                const HashContract& contract) {
+  const std::vector<TokenId> ids(tokens.ids().begin(), tokens.ids().end());
+  const CacheNamespace cache_namespace{.lora_name = tokens.lora_name(),
+                                       .cache_salt = tokens.cache_salt()};
+  return LocalHashes(ids, {.block_size = block_size, .eagle = tokens.eagle()},
+                     BlockSeed(cache_namespace, contract));
+}
+
+// The prompt's sequence hashes, in whichever of the three forms it came.
+absl::StatusOr<std::vector<SequenceHash>> SequenceOf(const v1::FindOverlapsRequest& request,
+                                                     uint32_t block_size,
+                                                     const HashContract& contract) {
+  const int forms = (request.sequence_hashes_size() > 0) + (request.local_hashes_size() > 0) +
+                    request.has_tokens();
+  if (forms > 1) {
+    return absl::InvalidArgumentError(
+        "only one of sequence_hashes, local_hashes and tokens may be given");
+  }
+  if (request.has_tokens()) {
+    // Before hashing, so that a huge prompt costs nothing.
+    const size_t blocks =
+        FullBlocks(static_cast<size_t>(request.tokens().ids_size()), {.block_size = block_size});
+    if (absl::Status status = CheckLength(blocks); !status.ok()) return status;
+    return SequenceHashes(LocalsOf(request.tokens(), block_size, contract), contract);
+  }
+  const auto& raw =
+      request.local_hashes_size() > 0 ? request.local_hashes() : request.sequence_hashes();
+  if (absl::Status status = CheckLength(static_cast<size_t>(raw.size())); !status.ok())
+    return status;
+  if (request.local_hashes_size() > 0) {
+    std::vector<LocalHash> locals;
+    locals.reserve(static_cast<size_t>(raw.size()));
+    for (uint64_t local : raw) locals.push_back(LocalHash{local});
+    return SequenceHashes(locals, contract);
+  }
+  std::vector<SequenceHash> sequence;
+  sequence.reserve(static_cast<size_t>(raw.size()));
+  for (uint64_t hash : raw) sequence.push_back(SequenceHash{hash});
+  return sequence;
+}
+
+bool Better(const HolderOverlap& a, const HolderOverlap& b) {
+  if (a.blocks != b.blocks) return a.blocks > b.blocks;
+  return a.holder->id < b.holder->id;
+}
+
+void FillWorker(const HolderOverlap& overlap, v1::WorkerOverlap* worker) {
+  ToProto(overlap.holder->id, worker->mutable_worker());
+  worker->set_blocks(overlap.blocks);
+  worker->set_trust(ToProto(overlap.trust));
+  worker->set_age_ms(Milliseconds(overlap.age));
+  if (overlap.load.has_value()) ToProto(*overlap.load, worker->mutable_load());
+}
+
+}  // namespace
+
+LeafService::LeafService(LeafIdentity identity, const HolderRegistry* registry,
+                         std::function<void(v1::StatsResponse*)> fill_parents, Metrics* metrics)
+    : identity_(std::move(identity)),
+      registry_(registry),
+      fill_parents_(std::move(fill_parents)),
+      metrics_(metrics),
+      refused_(metrics->AddCounter("kvatlas_leaf_find_overlaps_refused_total",
+                                   "Questions that were refused.")),
+      seconds_(metrics->AddHistogram("kvatlas_leaf_find_overlaps_seconds",
+                                     "Time to answer which workers hold how much.")) {
+  metrics->OnScrape([this] { RefreshGauges(); });
+}
+
+grpc::ServerUnaryReactor* LeafService::FindOverlaps(grpc::CallbackServerContext* context,
+                                                    const v1::FindOverlapsRequest* request,
+                                                    v1::FindOverlapsResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const Time started = Clock::Real().Now();
+  const absl::Status status = Find(*request, response);
+  queries_.fetch_add(1, std::memory_order_relaxed);
+  if (!status.ok()) refused_.Increment();
+  seconds_.Observe(std::chrono::duration<double>(Clock::Real().Now() - started).count());
+  reactor->Finish(ToGrpcStatus(status));
+  return reactor;
+}
+
+absl::Status LeafService::Find(const v1::FindOverlapsRequest& request,
+                               v1::FindOverlapsResponse* response) const {
+  Domain domain;
+  if (absl::Status bad = FromProto(request.domain(), &domain); !bad.ok()) return bad;
+  TierMask tiers;
+  if (absl::Status bad = TiersFromProto(request.tiers(), &tiers); !bad.ok()) return bad;
+  const absl::StatusOr<uint32_t> block_size = registry_->BlockSizeOf(domain);
+  if (!block_size.ok()) return block_size.status();
+  const absl::StatusOr<std::vector<SequenceHash>> sequence =
+      SequenceOf(request, *block_size, identity_.contract);
+  if (!sequence.ok()) return sequence.status();
+  absl::StatusOr<OverlapAnswer> answer =
+      registry_->FindOverlaps(domain, {.blocks = *sequence, .tiers = tiers}, request.all_workers());
+  if (!answer.ok()) return answer.status();
+  std::span<HolderOverlap> workers(answer->holders);
+  const size_t best =
+      request.best() == 0 ? workers.size() : std::min<size_t>(request.best(), workers.size());
+  std::partial_sort(workers.begin(), workers.begin() + static_cast<ptrdiff_t>(best), workers.end(),
+                    Better);
+  response->set_blocks(static_cast<uint32_t>(sequence->size()));
+  response->set_block_size(answer->block_size);
+  response->mutable_workers()->Reserve(static_cast<int>(best));
+  for (const HolderOverlap& overlap : workers.first(best))
+    FillWorker(overlap, response->add_workers());
+  return absl::OkStatus();
+}
+
+grpc::Status LeafService::Dump(grpc::ServerContext* context, const v1::DumpRequest* request,
+                               grpc::ServerWriter<v1::DumpResponse>* writer) {
+  return ToGrpcStatus(DumpHolders(*registry_, *request, [&](const v1::DumpResponse& response) {
+    return !context->IsCancelled() && writer->Write(response);
+  }));
+}
+
+grpc::Status LeafService::Stats(grpc::ServerContext*, const v1::StatsRequest*,
+                                v1::StatsResponse* response) {
+  FillAll(response);
+  return grpc::Status::OK;
+}
+
+void LeafService::FillAll(v1::StatsResponse* response) const {
+  response->set_cell(identity_.cell);
+  response->set_replica(identity_.replica);
+  response->set_queries(queries_.load(std::memory_order_relaxed));
+  FillStats(*registry_, response);
+  if (fill_parents_) fill_parents_(response);
+}
+
+void LeafService::RefreshGauges() {
+  const RegistryStats registry = registry_->Stats();
+  metrics_->AddGauge("kvatlas_leaf_streams_open", "Connections of workers.")
+      .Set(static_cast<double>(registry.streams_open));
+  metrics_->AddGauge("kvatlas_leaf_streams_refused", "Hellos refused since the start.")
+      .Set(static_cast<double>(registry.streams_refused));
+  metrics_->AddGauge("kvatlas_leaf_workers_expired", "Leases that ran out since the start.")
+      .Set(static_cast<double>(registry.holders_expired));
+  for (const Domain& domain : registry_->Domains()) {
+    const absl::StatusOr<DomainStats> stats = registry_->StatsOf(domain);
+    if (!stats.ok()) continue;
+    const MetricLabels labels = {{"domain", ToString(domain)}};
+    const auto set = [&](const char* name, const char* help, uint64_t value) {
+      metrics_->AddGauge(name, help, labels).Set(static_cast<double>(value));
+    };
+    set("kvatlas_leaf_workers", "Worker ranks known.", stats->index.holders);
+    set("kvatlas_leaf_blocks", "Distinct blocks held.", stats->index.blocks);
+    set("kvatlas_leaf_holdings", "Pairs of worker rank and block.", stats->index.holdings);
+    set("kvatlas_leaf_index_bytes", "Memory of the index.", stats->index.bytes);
+    set("kvatlas_leaf_blocks_stored", "Block stores applied since the start.",
+        stats->blocks_stored);
+    set("kvatlas_leaf_blocks_removed", "Block removals applied since the start.",
+        stats->blocks_removed);
+    set("kvatlas_leaf_gaps", "Gaps noticed since the start.", stats->gaps);
+    set("kvatlas_leaf_snapshots", "Snapshots applied since the start.", stats->snapshots);
+    set("kvatlas_leaf_digests_different", "Digests that differed since the start.",
+        stats->digests_different);
+  }
+}
+
+void LeafService::AddHttp(AdminHttp* http) {
+  http->Handle("GET", "/status", [this](const HttpRequest&) {
+    v1::StatsResponse stats;
+    FillAll(&stats);
+    google::protobuf::util::JsonPrintOptions options;
+    options.always_print_primitive_fields = true;
+    options.preserve_proto_field_names = true;
+    HttpResponse response;
+    if (!google::protobuf::util::MessageToJsonString(stats, &response.body, options).ok()) {
+      return HttpError(500, "the statistics are not printable as JSON");
+    }
+    return response;
+  });
+}
+
+}  // namespace kvatlas

@@ -1,0 +1,68 @@
+// Which workers of this cell hold how much of a prompt? The gRPC service of one leaf, and its HTTP status.
+//
+//   GET /status   what Stats answers, as JSON
+//
+// *Truth*: as `HolderRegistry`. Prompts of up to `kQueryBlocksMax` blocks; beyond is RESOURCE_EXHAUSTED.
+// *Threads*: any. FindOverlaps is answered on gRPC's own thread: it takes no lock for long and waits for nobody.
+// *Lifetime*: registry, reporter and metrics outlive it.
+
+#ifndef KVATLAS_INDEXER_LEAF_LEAF_SERVICE_H_
+#define KVATLAS_INDEXER_LEAF_LEAF_SERVICE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "indexer/base/hash.h"
+#include "indexer/holders/holder_registry.h"
+#include "indexer/service/admin_http.h"
+#include "indexer/service/metrics.h"
+#include "proto/kvatlas/v1/leaf.grpc.pb.h"
+
+namespace kvatlas {
+
+inline constexpr uint32_t kQueryBlocksMax = 65536;
+
+struct LeafIdentity {
+  std::string cell;
+  std::string replica;
+  HashContract contract;
+};
+
+class LeafService : public v1::Leaf::WithCallbackMethod_FindOverlaps<v1::Leaf::Service> {
+ public:
+  // `fill_parents` adds what is known of the streams upward; may be empty.
+  LeafService(LeafIdentity identity, const HolderRegistry* registry,
+              std::function<void(v1::StatsResponse*)> fill_parents, Metrics* metrics);
+
+  grpc::ServerUnaryReactor* FindOverlaps(grpc::CallbackServerContext* context,
+                                         const v1::FindOverlapsRequest* request,
+                                         v1::FindOverlapsResponse* response) override;
+  grpc::Status Dump(grpc::ServerContext* context, const v1::DumpRequest* request,
+                    grpc::ServerWriter<v1::DumpResponse>* writer) override;
+  grpc::Status Stats(grpc::ServerContext* context, const v1::StatsRequest* request,
+                     v1::StatsResponse* response) override;
+
+  // Adds the paths above. REQUIRES: `http` has not started.
+  void AddHttp(AdminHttp* http);
+
+ private:
+  absl::Status Find(const v1::FindOverlapsRequest& request,
+                    v1::FindOverlapsResponse* response) const;
+  void FillAll(v1::StatsResponse* response) const;
+  void RefreshGauges();
+
+  const LeafIdentity identity_;
+  const HolderRegistry* const registry_;
+  const std::function<void(v1::StatsResponse*)> fill_parents_;
+  Metrics* const metrics_;
+  std::atomic<uint64_t> queries_{0};
+  Counter refused_;
+  Histogram seconds_;
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_INDEXER_LEAF_LEAF_SERVICE_H_

@@ -1,0 +1,97 @@
+#include "indexer/transport/holders_wire.h"
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "indexer/transport/wire.h"
+
+namespace kvatlas {
+namespace {
+
+void FillHolder(const HolderStats& holder, v1::HolderStats* stats) {
+  ToProto(holder.holder->id, stats->mutable_holder());
+  stats->set_epoch(holder.epoch);
+  stats->set_applied(holder.applied);
+  stats->set_trust(ToProto(holder.trust));
+  stats->set_age_ms(Milliseconds(holder.age));
+  stats->set_masked(holder.masked);
+  stats->set_blocks(holder.blocks);
+  if (holder.load.has_value()) ToProto(*holder.load, stats->mutable_load());
+}
+
+void FillDomain(const DomainStats& domain, v1::DomainStats* stats) {
+  ToProto(domain.domain, stats->mutable_domain());
+  stats->set_block_size(domain.block_size);
+  stats->set_holders(domain.index.holders);
+  stats->set_blocks(domain.index.blocks);
+  stats->set_holdings(domain.index.holdings);
+  stats->set_index_bytes(domain.index.bytes);
+  stats->set_blocks_stored(domain.blocks_stored);
+  stats->set_blocks_removed(domain.blocks_removed);
+  stats->set_batches(domain.batches);
+  stats->set_bytes_received(domain.bytes_received);
+  stats->set_gaps(domain.gaps);
+  stats->set_snapshots(domain.snapshots);
+  stats->set_digests_equal(domain.digests_equal);
+  stats->set_digests_different(domain.digests_different);
+  for (const HolderStats& holder : domain.holders) FillHolder(holder, stats->add_holder_stats());
+}
+
+absl::Status DumpHolder(const Domain& domain, const HolderDump& dump,
+                        const std::function<bool(const v1::DumpResponse&)>& write) {
+  v1::DumpResponse response;
+  ToProto(domain, response.mutable_domain());
+  ToProto(dump.holder->id, response.mutable_worker());
+  response.set_applied(dump.applied);
+  response.set_trust(ToProto(dump.trust));
+  for (const Stored& run : dump.runs) {
+    response.clear_stored();
+    ToProto(run, response.add_stored());
+    if (!write(response)) return absl::CancelledError("the asker has gone");
+  }
+  response.clear_stored();
+  response.set_last_of_worker(true);
+  return write(response) ? absl::OkStatus() : absl::CancelledError("the asker has gone");
+}
+
+}  // namespace
+
+uint32_t Milliseconds(Duration duration) {
+  const int64_t ms = std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
+  return static_cast<uint32_t>(std::clamp<int64_t>(ms, 0, std::numeric_limits<uint32_t>::max()));
+}
+
+void FillStats(const HolderRegistry& registry, v1::StatsResponse* response) {
+  response->set_streams_open(registry.Stats().streams_open);
+  for (const Domain& domain : registry.Domains()) {
+    const absl::StatusOr<DomainStats> stats = registry.StatsOf(domain);
+    if (stats.ok()) FillDomain(*stats, response->add_domains());
+  }
+}
+
+absl::Status DumpHolders(const HolderRegistry& registry, const v1::DumpRequest& request,
+                         const std::function<bool(const v1::DumpResponse&)>& write) {
+  std::vector<Domain> domains = registry.Domains();
+  if (request.has_domain()) {
+    Domain domain;
+    if (absl::Status bad = FromProto(request.domain(), &domain); !bad.ok()) return bad;
+    if (std::find(domains.begin(), domains.end(), domain) == domains.end()) {
+      return absl::NotFoundError("domain " + ToString(domain) + " was never announced");
+    }
+    domains = {domain};
+  }
+  for (const Domain& domain : domains) {
+    for (const HolderId& holder : registry.HoldersOf(domain)) {
+      if (!request.worker().empty() && holder.name != request.worker()) continue;
+      const absl::StatusOr<HolderDump> dump = registry.Dump(domain, holder);
+      if (!dump.ok()) continue;  // Gone meanwhile.
+      if (absl::Status status = DumpHolder(domain, *dump, write); !status.ok()) return status;
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace kvatlas

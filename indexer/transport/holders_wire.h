@@ -1,0 +1,32 @@
+// What a registry of holders answers over gRPC, at every level: its statistics and its contents.
+//
+// *Place*: the services of leaf and hierarchy.
+// *Threads*: any.
+
+#ifndef KVATLAS_INDEXER_TRANSPORT_HOLDERS_WIRE_H_
+#define KVATLAS_INDEXER_TRANSPORT_HOLDERS_WIRE_H_
+
+#include <cstdint>
+#include <functional>
+
+#include "absl/status/status.h"
+#include "indexer/base/clock.h"
+#include "indexer/holders/holder_registry.h"
+#include "proto/kvatlas/v1/leaf.pb.h"
+
+namespace kvatlas {
+
+// Whole milliseconds, as answers carry ages; never negative, capped.
+uint32_t Milliseconds(Duration duration);
+
+// Fills `domains` and `streams_open`.
+void FillStats(const HolderRegistry& registry, v1::StatsResponse* response);
+
+// Gives everything asked for to `write`, a run per message, so that none is large; the last message of a
+// holder has no run. CANCELLED: `write` said false. NOT_FOUND: the domain was never announced.
+absl::Status DumpHolders(const HolderRegistry& registry, const v1::DumpRequest& request,
+                         const std::function<bool(const v1::DumpResponse&)>& write);
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_INDEXER_TRANSPORT_HOLDERS_WIRE_H_
