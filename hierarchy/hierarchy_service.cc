@@ -3,24 +3,18 @@
 #include <google/protobuf/util/json_util.h>
 #include <grpcpp/support/server_callback.h>
 
-#include <algorithm>
 #include <chrono>
-#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "indexer/base/clock.h"
 #include "indexer/service/grpc_status.h"
+#include "indexer/transport/holders_wire.h"
 #include "indexer/transport/wire.h"
 
 namespace kvatlas {
 namespace {
-
-uint32_t Milliseconds(Duration age) {
-  const int64_t ms = std::chrono::duration_cast<std::chrono::milliseconds>(age).count();
-  return static_cast<uint32_t>(std::clamp<int64_t>(ms, 0, std::numeric_limits<uint32_t>::max()));
-}
 
 void FillCell(const FoundCell& found, v1::CellCoverage* cell) {
   ToProto(found.cell->id, cell->mutable_cell());
@@ -31,35 +25,6 @@ void FillCell(const FoundCell& found, v1::CellCoverage* cell) {
   cell->set_age_ms(Milliseconds(found.age));
   if (found.load.has_value()) ToProto(*found.load, cell->mutable_load());
   for (const auto& [name, value] : found.cell->labels) (*cell->mutable_labels())[name] = value;
-}
-
-void FillHolder(const HolderStats& holder, v1::HolderStats* stats) {
-  ToProto(holder.holder->id, stats->mutable_holder());
-  stats->set_epoch(holder.epoch);
-  stats->set_applied(holder.applied);
-  stats->set_trust(ToProto(holder.trust));
-  stats->set_age_ms(Milliseconds(holder.age));
-  stats->set_masked(holder.masked);
-  stats->set_blocks(holder.blocks);
-  if (holder.load.has_value()) ToProto(*holder.load, stats->mutable_load());
-}
-
-void FillDomain(const DomainStats& domain, v1::DomainStats* stats) {
-  ToProto(domain.domain, stats->mutable_domain());
-  stats->set_block_size(domain.block_size);
-  stats->set_holders(domain.index.holders);
-  stats->set_blocks(domain.index.blocks);
-  stats->set_holdings(domain.index.holdings);
-  stats->set_index_bytes(domain.index.bytes);
-  stats->set_blocks_stored(domain.blocks_stored);
-  stats->set_blocks_removed(domain.blocks_removed);
-  stats->set_batches(domain.batches);
-  stats->set_bytes_received(domain.bytes_received);
-  stats->set_gaps(domain.gaps);
-  stats->set_snapshots(domain.snapshots);
-  stats->set_digests_equal(domain.digests_equal);
-  stats->set_digests_different(domain.digests_different);
-  for (const HolderStats& holder : domain.holders) FillHolder(holder, stats->add_holder_stats());
 }
 
 }  // namespace
@@ -111,66 +76,22 @@ grpc::Status HierarchyService::Find(const v1::FindCellsRequest& request,
 
 grpc::Status HierarchyService::Dump(grpc::ServerContext* context, const v1::DumpRequest* request,
                                     grpc::ServerWriter<v1::DumpResponse>* writer) {
-  std::vector<Domain> domains = hierarchy_->registry().Domains();
-  if (request->has_domain()) {
-    Domain domain;
-    if (absl::Status bad = FromProto(request->domain(), &domain); !bad.ok())
-      return ToGrpcStatus(bad);
-    if (std::find(domains.begin(), domains.end(), domain) == domains.end()) {
-      return ToGrpcStatus(
-          absl::NotFoundError("domain " + ToString(domain) + " was never announced"));
-    }
-    domains = {domain};
-  }
-  for (const Domain& domain : domains) {
-    if (absl::Status status = DumpDomain(domain, request->worker(), context, writer);
-        !status.ok()) {
-      return ToGrpcStatus(status);
-    }
-  }
-  return grpc::Status::OK;
-}
-
-// A message per run, so that none is large; the last of a cell has no run.
-absl::Status HierarchyService::DumpDomain(const Domain& domain, const std::string& worker,
-                                          grpc::ServerContext* context,
-                                          grpc::ServerWriter<v1::DumpResponse>* writer) const {
-  for (const HolderId& holder : hierarchy_->registry().HoldersOf(domain)) {
-    if (!worker.empty() && holder.name != worker) continue;
-    const absl::StatusOr<HolderDump> dump = hierarchy_->registry().Dump(domain, holder);
-    if (!dump.ok()) continue;  // gone meanwhile
-    v1::DumpResponse response;
-    ToProto(domain, response.mutable_domain());
-    ToProto(holder, response.mutable_worker());
-    response.set_applied(dump->applied);
-    response.set_trust(ToProto(dump->trust));
-    for (const Stored& run : dump->runs) {
-      response.clear_stored();
-      ToProto(run, response.add_stored());
-      if (context->IsCancelled() || !writer->Write(response))
-        return absl::CancelledError("the asker has gone");
-    }
-    response.clear_stored();
-    response.set_last_of_worker(true);
-    if (!writer->Write(response)) return absl::CancelledError("the asker has gone");
-  }
-  return absl::OkStatus();
+  return ToGrpcStatus(
+      DumpHolders(hierarchy_->registry(), *request, [&](const v1::DumpResponse& response) {
+        return !context->IsCancelled() && writer->Write(response);
+      }));
 }
 
 grpc::Status HierarchyService::Stats(grpc::ServerContext*, const v1::StatsRequest*,
                                      v1::StatsResponse* response) {
-  FillStats(response);
+  FillNodeStats(response);
   return grpc::Status::OK;
 }
 
-void HierarchyService::FillStats(v1::StatsResponse* response) const {
+void HierarchyService::FillNodeStats(v1::StatsResponse* response) const {
+  FillStats(hierarchy_->registry(), response);
   response->set_cell(hierarchy_->node());
-  response->set_streams_open(hierarchy_->registry().Stats().streams_open);
   response->set_queries(queries_.load(std::memory_order_relaxed));
-  for (const Domain& domain : hierarchy_->registry().Domains()) {
-    const absl::StatusOr<DomainStats> stats = hierarchy_->registry().StatsOf(domain);
-    if (stats.ok()) FillDomain(*stats, response->add_domains());
-  }
 }
 
 void HierarchyService::RefreshGauges() {
@@ -197,7 +118,7 @@ void HierarchyService::RefreshGauges() {
 void HierarchyService::AddHttp(AdminHttp* http) {
   http->Handle("GET", "/status", [this](const HttpRequest&) {
     v1::StatsResponse stats;
-    FillStats(&stats);
+    FillNodeStats(&stats);
     google::protobuf::util::JsonPrintOptions options;
     options.always_print_primitive_fields = true;
     options.preserve_proto_field_names = true;

@@ -36,10 +36,7 @@ class HierarchyService
 
  private:
   grpc::Status Find(const v1::FindCellsRequest& request, v1::FindCellsResponse* response);
-  absl::Status DumpDomain(const Domain& domain, const std::string& worker,
-                          grpc::ServerContext* context,
-                          grpc::ServerWriter<v1::DumpResponse>* writer) const;
-  void FillStats(v1::StatsResponse* response) const;
+  void FillNodeStats(v1::StatsResponse* response) const;
   void RefreshGauges();
 
   Hierarchy* const hierarchy_;

@@ -1,0 +1,237 @@
+// The node over real gRPC: streams of waypoints come in through the real link, questions through a stub.
+
+#include "hierarchy/hierarchy_service.h"
+
+#include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "indexer/base/hash.h"
+#include "indexer/base/mutex.h"
+#include "indexer/service/grpc_channel.h"
+#include "indexer/service/grpc_server.h"
+#include "indexer/stream/resident_set.h"
+#include "indexer/stream/sender.h"
+#include "indexer/stream/sender_pump.h"
+#include "indexer/transport/grpc_acceptor.h"
+#include "indexer/transport/grpc_link.h"
+
+namespace kvatlas {
+namespace {
+
+using std::chrono::seconds;
+using testing::HasSubstr;
+
+std::vector<SequenceHash> Waypoints(size_t count) {
+  std::vector<SequenceHash> hashes;
+  for (size_t i = 0; i < count; ++i) hashes.push_back(SequenceHash(1000 + i));
+  return hashes;
+}
+
+// A node with its server; `clock` decides about leases.
+struct Node {
+  explicit Node(const Clock* clock, Address listen = {"127.0.0.1", 0})
+      : hierarchy(Options(clock)),
+        service(&hierarchy, &metrics),
+        streams(&hierarchy.registry()),
+        server(GrpcServerOptions{.listen = listen}) {
+    server.Register(&service);
+    server.Register(streams.service());
+    EXPECT_TRUE(server.Start().ok());
+  }
+  ~Node() {
+    streams.Stop();
+    server.Stop(Duration(0));
+  }
+  static HierarchyOptions Options(const Clock* clock) {
+    HierarchyOptions options{.node = "n", .registry = {}};
+    options.registry.clock = clock;
+    return options;
+  }
+
+  Metrics metrics;
+  Hierarchy hierarchy;
+  HierarchyService service;
+  GrpcAcceptor streams;
+  GrpcServer server;
+};
+
+// What a leaf does towards its parent.
+class Reporter {
+ public:
+  Reporter(const std::string& cell, const Address& parent, const Clock* clock)
+      : pump_(SenderOptions(), Identity(cell), &resident_, &mutex_,
+              std::make_unique<GrpcLink>(parent.ToString()), clock) {
+    pump_.Start();
+  }
+  ~Reporter() { pump_.Stop(/*goodbye=*/false, Duration(0)); }
+
+  void Cover(size_t waypoints) {
+    Stored stored;
+    stored.blocks = Waypoints(waypoints);
+    {
+      MutexLock lock(&mutex_);
+      pump_.Append(resident_.Apply(stored), Load{.running_requests = 3, .workers = 8});
+    }
+    pump_.Flush();
+  }
+  bool WaitAtRest() {
+    const auto give_up = std::chrono::steady_clock::now() + seconds(30);
+    do {
+      pump_.Tick();
+      if (pump_.WaitAtRest(std::chrono::milliseconds(50))) return true;
+    } while (std::chrono::steady_clock::now() < give_up);
+    return false;
+  }
+  void Tick() { pump_.Tick(); }
+
+ private:
+  static SenderIdentity Identity(const std::string& cell) {
+    SenderIdentity identity;
+    identity.holder = {.name = cell, .rank = 0, .replica = "r0"};
+    identity.domain = {"m", ""};
+    identity.block_size = 16;
+    identity.contract_id = HashContract().Id();
+    identity.schedule = WaypointSchedule::Standard().Name();
+    identity.address = cell + ":7410";
+    identity.labels = {{"zone", "z"}};
+    identity.epoch = 1;
+    identity.instance_id = 1;
+    return identity;
+  }
+
+  Mutex mutex_;
+  ResidentSet resident_;
+  SenderPump pump_;
+};
+
+class HierarchyServiceTest : public testing::Test {
+ protected:
+  HierarchyServiceTest() : node_(std::make_unique<Node>(&Clock::Real())) {
+    stub_ = v1::Hierarchy::NewStub(MakeChannel(node_->server.address().ToString()));
+  }
+
+  static v1::FindCellsRequest Question(uint32_t blocks) {
+    v1::FindCellsRequest request;
+    request.mutable_domain()->set_model("m");
+    for (SequenceHash hash : Waypoints(WaypointSchedule::Standard().WaypointsIn(blocks))) {
+      request.add_waypoint_hashes(Raw(hash));
+    }
+    request.set_blocks(blocks);
+    request.set_schedule(WaypointSchedule::Standard().Name());
+    return request;
+  }
+  grpc::Status Find(const v1::FindCellsRequest& request, v1::FindCellsResponse* response) {
+    grpc::ClientContext context;
+    context.set_wait_for_ready(true);
+    return stub_->FindCells(&context, request, response);
+  }
+
+  std::unique_ptr<Node> node_;
+  std::unique_ptr<v1::Hierarchy::Stub> stub_;
+};
+
+TEST_F(HierarchyServiceTest, WhatLeavesReportIsAnswered) {
+  Reporter a("a", node_->server.address(), &Clock::Real());
+  Reporter b("b", node_->server.address(), &Clock::Real());
+  a.Cover(1);
+  b.Cover(4);
+  ASSERT_TRUE(a.WaitAtRest());
+  ASSERT_TRUE(b.WaitAtRest());
+  v1::FindCellsResponse response;
+  ASSERT_TRUE(Find(Question(190), &response).ok());
+  EXPECT_EQ(response.block_size(), 16u);
+  ASSERT_EQ(response.cells_size(), 2);
+  EXPECT_EQ(response.cells(0).cell().name(), "b");
+  EXPECT_EQ(response.cells(0).address(), "b:7410");
+  EXPECT_EQ(response.cells(0).blocks_at_least(), WaypointSchedule::Standard().BlocksCovered(4));
+  EXPECT_EQ(response.cells(0).blocks_below(), WaypointSchedule::Standard().BlocksCovered(5));
+  EXPECT_EQ(response.cells(0).trust(), v1::TRUST_EXACT);
+  EXPECT_EQ(response.cells(0).load().workers(), 8u);
+  EXPECT_EQ(response.cells(0).labels().at("zone"), "z");
+  EXPECT_EQ(response.cells(1).cell().name(), "a");
+}
+
+TEST_F(HierarchyServiceTest, AfterARestartLeavesTellEverythingAgain) {
+  const Address address = node_->server.address();
+  Reporter a("a", address, &Clock::Real());
+  a.Cover(4);
+  ASSERT_TRUE(a.WaitAtRest());
+  node_ = nullptr;
+  node_ = std::make_unique<Node>(&Clock::Real(), address);
+  v1::FindCellsResponse response;
+  const auto give_up = std::chrono::steady_clock::now() + seconds(30);
+  while (response.cells_size() == 0 && std::chrono::steady_clock::now() < give_up) {
+    (void)a.WaitAtRest();
+    const grpc::Status status = Find(Question(190), &response);
+    EXPECT_TRUE(status.ok() || status.error_code() == grpc::StatusCode::NOT_FOUND)
+        << status.error_message();
+  }
+  ASSERT_EQ(response.cells_size(), 1);
+  ASSERT_TRUE(a.WaitAtRest());
+  ASSERT_TRUE(Find(Question(190), &response).ok());
+  EXPECT_EQ(response.cells(0).blocks_at_least(), WaypointSchedule::Standard().BlocksCovered(4));
+}
+
+TEST_F(HierarchyServiceTest, BadQuestionsAreRefused) {
+  Reporter a("a", node_->server.address(), &Clock::Real());
+  a.Cover(1);
+  ASSERT_TRUE(a.WaitAtRest());
+  v1::FindCellsResponse response;
+  v1::FindCellsRequest request = Question(190);
+  request.set_schedule("every:7");
+  EXPECT_EQ(Find(request, &response).error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  request = Question(190);
+  request.add_waypoint_hashes(1);
+  EXPECT_EQ(Find(request, &response).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  request = Question(190);
+  request.set_blocks(kFindCellsBlocksMax + 1);
+  EXPECT_EQ(Find(request, &response).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  request = Question(190);
+  request.mutable_domain()->set_model("other");
+  EXPECT_EQ(Find(request, &response).error_code(), grpc::StatusCode::NOT_FOUND);
+  request.mutable_domain()->clear_model();
+  EXPECT_EQ(Find(request, &response).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_TRUE(Find(Question(0), &response).ok());
+}
+
+TEST_F(HierarchyServiceTest, DumpAndStatsShowWhatWasReported) {
+  Reporter a("a", node_->server.address(), &Clock::Real());
+  a.Cover(5);
+  ASSERT_TRUE(a.WaitAtRest());
+
+  grpc::ClientContext dump_context;
+  v1::DumpRequest request;
+  request.set_worker("a");
+  std::unique_ptr<grpc::ClientReader<v1::DumpResponse>> reader =
+      stub_->Dump(&dump_context, request);
+  int waypoints = 0;
+  bool last = false;
+  v1::DumpResponse dump;
+  while (reader->Read(&dump)) {
+    for (const v1::Stored& run : dump.stored()) waypoints += run.blocks_size();
+    last = dump.last_of_worker();
+  }
+  EXPECT_TRUE(reader->Finish().ok());
+  EXPECT_EQ(waypoints, 5);
+  EXPECT_TRUE(last);
+
+  grpc::ClientContext context;
+  v1::StatsResponse stats;
+  ASSERT_TRUE(stub_->Stats(&context, v1::StatsRequest(), &stats).ok());
+  EXPECT_EQ(stats.cell(), "n");
+  ASSERT_EQ(stats.domains_size(), 1);
+  EXPECT_EQ(stats.domains(0).holders(), 1u);
+  EXPECT_EQ(stats.domains(0).blocks(), 5u);
+  EXPECT_EQ(stats.streams_open(), 1u);
+  EXPECT_THAT(node_->metrics.Text(), HasSubstr("kvatlas_hierarchy_waypoints{domain=\"m\"} 5"));
+}
+
+}  // namespace
+}  // namespace kvatlas
