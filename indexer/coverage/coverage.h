@@ -35,6 +35,7 @@
 #include "indexer/base/mutex.h"
 #include "indexer/base/tier.h"
 #include "indexer/base/waypoints.h"
+#include "indexer/holders/domain_observer.h"
 
 namespace kvatlas {
 
@@ -52,17 +53,17 @@ struct CoverageStats {
   uint64_t waiting = 0;  // refused by the budget, for now
 };
 
-class Coverage {
+class Coverage : public DomainObserver {
  public:
   // `schedule` and `clock` outlive it.
   Coverage(const WaypointSchedule* schedule, const CoverageOptions& options, const Clock* clock);
 
   // `holder` had the block in tiers `before` and has it in `after`. Quick; calls nothing.
   void OnChanged(HolderIndex holder, SequenceHash block, Position position, TierMask before,
-                 TierMask after);
+                 TierMask after) override;
 
   // The load of a holder; nothing: it is gone.
-  void OnLoad(HolderIndex holder, const std::optional<Load>& load);
+  void OnLoad(HolderIndex holder, const std::optional<Load>& load) override;
 
   // What is due now, at most `waypoints_max` waypoints of it: stored events at ordinals, then removed
   // events. Empty when nothing is.

@@ -46,27 +46,12 @@
 #include "indexer/base/ids.h"
 #include "indexer/base/overlap.h"
 #include "indexer/base/tier.h"
+#include "indexer/holders/domain_observer.h"
 #include "indexer/index/index.h"
 #include "indexer/stream/link.h"
 #include "indexer/stream/receiver.h"
 
 namespace kvatlas {
-
-// Told of what the holders of one domain really hold and of how busy they are. Coverage lives on it.
-//
-// *Truth*: what a masked holder has counts as gone: it is told as lost when the lease runs out and as
-// gained when the holder resumes. So the sum of what was told is what queries can see.
-// *Threads*: called by whoever writes, in order per holder, with locks held: it must be quick and must
-// not call the registry or the index.
-class DomainObserver {
- public:
-  virtual ~DomainObserver() = default;
-  // `holder` had the block in tiers `before` and has it in `after`; they differ.
-  virtual void OnChanged(HolderIndex holder, SequenceHash block, Position position, TierMask before,
-                         TierMask after) = 0;
-  // The holder's load as of now; nothing: it is masked or gone.
-  virtual void OnLoad(HolderIndex holder, const std::optional<Load>& load) = 0;
-};
 
 struct HolderRegistryOptions {
   std::string index_name = "flat";  // as `MakeIndex` knows it
