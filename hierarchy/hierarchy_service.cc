@@ -27,10 +27,23 @@ void FillCell(const FoundCell& found, v1::CellCoverage* cell) {
   for (const auto& [name, value] : found.cell->labels) (*cell->mutable_labels())[name] = value;
 }
 
+void FillParent(const ParentStats& parent, v1::ParentStats* stats) {
+  stats->set_address(parent.parent);
+  ToProto(parent.domain, stats->mutable_domain());
+  stats->set_connected(parent.connected);
+  stats->set_at_rest(parent.at_rest);
+  stats->set_waypoints_announced(parent.waypoints_announced);
+  stats->set_waypoints_withdrawn(parent.waypoints_withdrawn);
+  stats->set_bytes_sent(parent.bytes_sent);
+  stats->set_waypoints_held(parent.waypoints_held);
+}
+
 }  // namespace
 
-HierarchyService::HierarchyService(Hierarchy* hierarchy, Metrics* metrics)
+HierarchyService::HierarchyService(Hierarchy* hierarchy, const CoverageReporter* reporter,
+                                   Metrics* metrics)
     : hierarchy_(hierarchy),
+      reporter_(reporter),
       metrics_(metrics),
       find_cells_(
           metrics->AddCounter("kvatlas_hierarchy_find_cells_total", "Questions for cells.")),
@@ -91,6 +104,10 @@ grpc::Status HierarchyService::Stats(grpc::ServerContext*, const v1::StatsReques
 void HierarchyService::FillNodeStats(v1::StatsResponse* response) const {
   FillStats(hierarchy_->registry(), response);
   response->set_cell(hierarchy_->node());
+  if (reporter_ != nullptr) {
+    for (const ParentStats& parent : reporter_->Stats())
+      FillParent(parent, response->add_parents());
+  }
   response->set_queries(queries_.load(std::memory_order_relaxed));
 }
 

@@ -3,7 +3,7 @@
 //   GET /status   the node, its domains, and each cell's replicas
 //
 // *Threads*: any; `FindCells` runs in gRPC's threads without waiting, dumps and stats in threads of gRPC's pool.
-// *Lifetime*: hierarchy and metrics outlive the service.
+// *Lifetime*: hierarchy, reporter and metrics outlive the service.
 
 #ifndef KVATLAS_HIERARCHY_HIERARCHY_SERVICE_H_
 #define KVATLAS_HIERARCHY_HIERARCHY_SERVICE_H_
@@ -12,6 +12,7 @@
 #include <cstdint>
 
 #include "hierarchy/hierarchy.h"
+#include "indexer/coverage/coverage_reporter.h"
 #include "indexer/service/admin_http.h"
 #include "indexer/service/metrics.h"
 #include "proto/kvatlas/v1/hierarchy.grpc.pb.h"
@@ -21,7 +22,8 @@ namespace kvatlas {
 class HierarchyService
     : public v1::Hierarchy::WithCallbackMethod_FindCells<v1::Hierarchy::Service> {
  public:
-  HierarchyService(Hierarchy* hierarchy, Metrics* metrics);
+  // `reporter` tells parents of this node; null: it has none.
+  HierarchyService(Hierarchy* hierarchy, const CoverageReporter* reporter, Metrics* metrics);
 
   grpc::ServerUnaryReactor* FindCells(grpc::CallbackServerContext* context,
                                       const v1::FindCellsRequest* request,
@@ -40,6 +42,7 @@ class HierarchyService
   void RefreshGauges();
 
   Hierarchy* const hierarchy_;
+  const CoverageReporter* const reporter_;
   Metrics* const metrics_;
   std::atomic<uint64_t> queries_{0};
   Counter find_cells_;

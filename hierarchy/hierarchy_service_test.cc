@@ -38,7 +38,7 @@ std::vector<SequenceHash> Waypoints(size_t count) {
 struct Node {
   explicit Node(const Clock* clock, Address listen = {"127.0.0.1", 0})
       : hierarchy(Options(clock)),
-        service(&hierarchy, &metrics),
+        service(&hierarchy, nullptr, &metrics),
         streams(&hierarchy.registry()),
         server(GrpcServerOptions{.listen = listen}) {
     server.Register(&service);

@@ -1,12 +1,19 @@
 // kvatlas-hierarchy: which cells hold this prompt, as a service.
 
 #include <chrono>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "hierarchy/hierarchy.h"
 #include "hierarchy/hierarchy_service.h"
+#include "indexer/base/clock.h"
+#include "indexer/base/domain.h"
+#include "indexer/base/hash.h"
+#include "indexer/base/waypoints.h"
+#include "indexer/coverage/coverage_reporter.h"
+#include "indexer/holders/holder_registry.h"
 #include "indexer/index/index.h"
 #include "indexer/service/address.h"
 #include "indexer/service/admin_http.h"
@@ -14,15 +21,26 @@
 #include "indexer/service/metrics.h"
 #include "indexer/service/service_main.h"
 #include "indexer/transport/grpc_acceptor.h"
+#include "indexer/transport/grpc_link.h"
 
 namespace kvatlas {
 namespace {
 
-constexpr Duration kTickEvery = std::chrono::milliseconds(200);
+// News for parents goes out this often, leases are looked at every so many times.
+constexpr Duration kReportEvery = std::chrono::milliseconds(20);
+constexpr int kReportsPerTick = 10;
+
+// Cells report ordinals of waypoints; every one of them is passed on.
+const WaypointSchedule& EveryOrdinal() {
+  static const auto& schedule = *new WaypointSchedule({}, 1);
+  return schedule;
+}
 
 struct Flags {
   Address grpc{"127.0.0.1", 7420};
   Address http{"127.0.0.1", 8091};
+  std::string replica;
+  std::vector<Address> parents;
   HierarchyOptions hierarchy;
 };
 
@@ -34,6 +52,9 @@ void Declare(FlagSet& flags, Flags* f) {
   flags.Add("grpc", &f->grpc, "address for gRPC");
   flags.Add("http", &f->http, "address for HTTP");
   flags.Add("node", &f->hierarchy.node, "this node's name");
+  flags.Add("replica", &f->replica, "tells replicas of one node apart at its parents");
+  flags.Add("parents", &f->parents,
+            "hierarchy nodes above, told what the cells here cover together");
   flags.AddChoice("index", &r.index_name, "structure of the index", indexes);
   flags.Add("lease_ttl", &r.receiver.lease_ttl, "silence after which a cell is in no answer",
             std::chrono::milliseconds(100));
@@ -44,10 +65,34 @@ void Declare(FlagSet& flags, Flags* f) {
   flags.Add("domains_max", &r.domains_max, "domains", 1);
 }
 
-int Run(ServiceMain& service, const Flags& flags) {
+CoverageReporterOptions ReporterOptions(const Flags& flags) {
+  CoverageReporterOptions options;
+  options.cell = {.name = flags.hierarchy.node, .rank = 0, .replica = flags.replica};
+  for (const Address& parent : flags.parents) options.parents.push_back(parent.ToString());
+  options.make_link = [](const std::string& parent) { return std::make_unique<GrpcLink>(parent); };
+  options.contract_id = HashContract().Id();
+  options.schedule = &EveryOrdinal();
+  options.epoch = WallTimeNs();
+  options.instance_id = RandomInstanceId();
+  return options;
+}
+
+// Until a signal: leases and repairs below, news above.
+void Serve(ServiceMain& service, HolderRegistry& registry, CoverageReporter& reporter) {
+  for (int i = 0; !service.WaitForSignal(kReportEvery).has_value(); i = (i + 1) % kReportsPerTick) {
+    if (i == 0) registry.Tick();
+    reporter.Tick();
+  }
+}
+
+int Run(ServiceMain& service, Flags& flags) {
   Metrics metrics;
+  CoverageReporter reporter(ReporterOptions(flags));
+  flags.hierarchy.registry.observe = [&](const Domain& domain, uint32_t block_size) {
+    return reporter.AddDomain(domain, block_size);
+  };
   Hierarchy hierarchy(flags.hierarchy);
-  HierarchyService hierarchy_service(&hierarchy, &metrics);
+  HierarchyService hierarchy_service(&hierarchy, &reporter, &metrics);
   GrpcAcceptor streams(&hierarchy.registry());
   GrpcServer grpc({.listen = flags.grpc});
   grpc.Register(&hierarchy_service, "kvatlas.v1.Hierarchy");
@@ -56,18 +101,20 @@ int Run(ServiceMain& service, const Flags& flags) {
   hierarchy_service.AddHttp(&http);
   if (absl::Status status = grpc.Start(); !status.ok()) return service.Fail(status);
   if (absl::Status status = http.Start(); !status.ok()) return service.Fail(status);
+  reporter.SetAddress(grpc.address().ToString());
   grpc.SetHealth(Health::kServing);
   http.SetHealth(Health::kServing);
   if (absl::Status status = service.Ready({{"grpc", grpc.address()}, {"http", http.address()}});
       !status.ok()) {
     return service.Fail(status);
   }
-  while (!service.WaitForSignal(kTickEvery).has_value()) hierarchy.registry().Tick();
+  Serve(service, hierarchy.registry(), reporter);
   http.SetHealth(Health::kStopping);
   grpc.SetHealth(Health::kStopping);
   hierarchy.registry().StopAccepting();
   streams.Stop();  // so that the server need not wait for senders
-  grpc.Stop(service.stop_deadline());
+  reporter.Stop(service.stop_deadline() / 2);
+  grpc.Stop(service.stop_deadline() / 2);
   http.Stop();
   return 0;
 }
