@@ -244,7 +244,7 @@ void ApplyTo(const std::vector<Event>& events, std::set<SequenceHash>* contents)
 // A prompt from a small tree of prefixes.
 std::vector<SequenceHash> RandomPrompt(std::mt19937_64& random, size_t blocks_max) {
   std::vector<LocalHash> locals(1 + random() % blocks_max);
-  for (LocalHash& local : locals) local = LocalHash{random() % 3 == 0 ? random() % 3 : 0};
+  for (LocalHash& local : locals) local = LocalHash{1 + (random() % 3 == 0 ? random() % 3 : 0)};
   return SequenceHashes(locals);
 }
 

@@ -9,7 +9,7 @@
 
 namespace kvatlas {
 
-namespace v1 = engine::v1;
+namespace ev1 = engine::v1;
 
 EngineService::EngineService(const EngineOptions& options, Publisher* publisher)
     : publisher_(publisher), model_(options) {
@@ -18,8 +18,8 @@ EngineService::EngineService(const EngineOptions& options, Publisher* publisher)
   publisher_->Flush();
 }
 
-grpc::Status EngineService::Submit(grpc::ServerContext*, const v1::SubmitRequest* request,
-                                   v1::StepResponse* response) {
+grpc::Status EngineService::Submit(grpc::ServerContext*, const ev1::SubmitRequest* request,
+                                   ev1::StepResponse* response) {
   if (request->blocks().empty()) return {grpc::StatusCode::INVALID_ARGUMENT, "blocks is empty"};
   if (!std::isfinite(request->time_ms())) {
     return {grpc::StatusCode::INVALID_ARGUMENT, "time_ms is not finite"};
@@ -44,8 +44,8 @@ grpc::Status EngineService::Submit(grpc::ServerContext*, const v1::SubmitRequest
   return grpc::Status::OK;
 }
 
-grpc::Status EngineService::Advance(grpc::ServerContext*, const v1::AdvanceRequest* request,
-                                    v1::StepResponse* response) {
+grpc::Status EngineService::Advance(grpc::ServerContext*, const ev1::AdvanceRequest* request,
+                                    ev1::StepResponse* response) {
   if (std::isnan(request->time_ms())) {
     return {grpc::StatusCode::INVALID_ARGUMENT, "time_ms is not a number"};
   }
@@ -61,8 +61,8 @@ grpc::Status EngineService::Advance(grpc::ServerContext*, const v1::AdvanceReque
 }
 
 grpc::Status EngineService::WaitAcknowledged(grpc::ServerContext*,
-                                             const v1::WaitAcknowledgedRequest* request,
-                                             v1::WaitAcknowledgedResponse* response) {
+                                             const ev1::WaitAcknowledgedRequest* request,
+                                             ev1::WaitAcknowledgedResponse* response) {
   publisher_->Flush();
   response->set_acknowledged(
       publisher_->WaitAcknowledged(std::chrono::milliseconds(request->timeout_ms())));
@@ -70,8 +70,8 @@ grpc::Status EngineService::WaitAcknowledged(grpc::ServerContext*,
   return grpc::Status::OK;
 }
 
-grpc::Status EngineService::Contents(grpc::ServerContext*, const v1::ContentsRequest*,
-                                     v1::ContentsResponse* response) {
+grpc::Status EngineService::Contents(grpc::ServerContext*, const ev1::ContentsRequest*,
+                                     ev1::ContentsResponse* response) {
   MutexLock lock(&mutex_);
   for (SequenceHash hash : model_.Contents()) response->add_blocks(Raw(hash));
   return grpc::Status::OK;
@@ -89,9 +89,9 @@ void EngineService::Publish(const EngineStep& step) {
   publisher_->Flush();
 }
 
-void EngineService::Describe(const EngineStep& step, v1::StepResponse* response) {
+void EngineService::Describe(const EngineStep& step, ev1::StepResponse* response) {
   for (const EngineAdmission& admission : step.admitted) {
-    v1::Admission* out = response->add_admitted();
+    ev1::Admission* out = response->add_admitted();
     out->set_id(admission.id);
     out->set_time_ms(admission.time_ms);
     out->set_cached_blocks(admission.cached_blocks);
@@ -100,7 +100,7 @@ void EngineService::Describe(const EngineStep& step, v1::StepResponse* response)
   }
   response->set_next_event_ms(model_.NextEventMs().value_or(EngineModel::kForever));
   const Load load = model_.CurrentLoad();
-  kvatlas::v1::Load* out = response->mutable_load();
+  v1::Load* out = response->mutable_load();
   out->set_running_requests(load.running_requests);
   out->set_waiting_requests(load.waiting_requests);
   out->set_used_blocks(load.used_blocks);

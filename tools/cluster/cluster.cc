@@ -1,0 +1,193 @@
+#include "tools/cluster/cluster.h"
+
+#include <stdlib.h>
+
+#include <chrono>
+#include <filesystem>
+#include <system_error>
+
+#include "tools/cluster/fleet.h"
+
+namespace kvatlas {
+namespace {
+
+namespace fs = std::filesystem;
+using std::chrono::seconds;
+
+constexpr char kLeaf[] = "indexer/leaf/kvatlas-leaf";
+constexpr char kHierarchy[] = "hierarchy/kvatlas-hierarchy";
+constexpr char kFrontend[] = "frontend/kvatlas-frontend";
+constexpr char kEngine[] = "tools/engine/mock_engine";
+constexpr char kAnyPort[] = "127.0.0.1:0";
+constexpr Duration kReadyTimeout = seconds(60);
+constexpr Duration kStopTimeout = seconds(10);
+
+// The nearest directory at or above `from` that has a leaf below it, itself or in its bazel-bin.
+std::string SearchUp(fs::path from) {
+  std::error_code ignored;
+  for (; !from.empty(); from = from.parent_path()) {
+    if (fs::exists(from / kLeaf, ignored)) return from.string();
+    if (fs::exists(from / "bazel-bin" / kLeaf, ignored)) return (from / "bazel-bin").string();
+    if (from == from.root_path()) break;
+  }
+  return "";
+}
+
+// Under Bazel the working directory of a test and of `bazel run` is the runfiles' root.
+absl::StatusOr<std::string> FindBinaries(const std::string& given) {
+  std::error_code error;
+  if (!given.empty()) return given;
+  if (std::string found = SearchUp(fs::current_path(error)); !found.empty()) return found;
+  const fs::path self = fs::read_symlink("/proc/self/exe", error);
+  if (std::string found = SearchUp(self.parent_path()); !found.empty()) return found;
+  return absl::NotFoundError(std::string("cannot find ") + kLeaf +
+                             "; build it with: bazel build -c opt //...");
+}
+
+absl::StatusOr<std::string> MakeLogDirectory() {
+  std::error_code error;
+  const char* test_directory = std::getenv("TEST_TMPDIR");
+  const fs::path parent =
+      test_directory != nullptr ? fs::path(test_directory) : fs::temp_directory_path(error);
+  std::string path = (parent / "kvatlas-cluster-XXXXXX").string();
+  if (mkdtemp(path.data()) == nullptr)
+    return absl::InternalError("cannot make a directory in " + parent.string());
+  return path;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Cluster>> Cluster::Start(ClusterOptions options) {
+  if (options.cells == 0) return absl::InvalidArgumentError("cells must be at least 1");
+  if (options.workers == 0) return absl::InvalidArgumentError("workers must be at least 1");
+  absl::StatusOr<std::string> binaries = FindBinaries(options.binaries);
+  if (!binaries.ok()) return binaries.status();
+  options.binaries = *binaries;
+  std::unique_ptr<Cluster> cluster(new Cluster(std::move(options)));
+  absl::StatusOr<std::string> logs = MakeLogDirectory();
+  if (!logs.ok()) return logs.status();
+  cluster->logs_ = *logs;
+  if (absl::Status status = cluster->StartAll(); !status.ok()) {
+    cluster->KeepLogs();
+    return status;
+  }
+  return cluster;
+}
+
+Cluster::~Cluster() {
+  for (auto& [name, process] : processes_) {
+    if (name.starts_with("worker")) process->Kill();
+  }
+  for (auto& [name, process] : processes_) process->Terminate();
+  for (auto& [name, process] : processes_) process->Stop(kStopTimeout);
+  std::error_code ignored;
+  if (!logs_.empty() && !keep_logs_) fs::remove_all(logs_, ignored);
+}
+
+absl::Status Cluster::StartAll() {
+  if (absl::Status status = StartHierarchy(); !status.ok()) return status;
+  if (absl::Status status = StartLeaves(); !status.ok()) return status;
+  return StartFrontendAndEngines();
+}
+
+absl::Status Cluster::StartHierarchy() {
+  std::vector<std::string> args = {std::string("--grpc=") + kAnyPort,
+                                   std::string("--http=") + kAnyPort, "--node=hierarchy"};
+  args.insert(args.end(), options_.hierarchy_args.begin(), options_.hierarchy_args.end());
+  return Add("hierarchy", kHierarchy, std::move(args)).Start(kReadyTimeout);
+}
+
+absl::Status Cluster::StartLeaves() {
+  std::vector<Process*> leaves;
+  for (uint32_t cell = 0; cell < options_.cells; ++cell) {
+    std::vector<std::string> args = {std::string("--grpc=") + kAnyPort,
+                                     std::string("--http=") + kAnyPort, "--cell=" + CellName(cell),
+                                     "--parents=" + hierarchy()};
+    args.insert(args.end(), options_.leaf_args.begin(), options_.leaf_args.end());
+    leaves.push_back(&Add(LeafName(cell), kLeaf, std::move(args)));
+    if (absl::Status status = leaves.back()->Spawn(); !status.ok()) return status;
+  }
+  return WaitReady(leaves);
+}
+
+absl::Status Cluster::StartFrontendAndEngines() {
+  std::string leaves;
+  for (uint32_t cell = 0; cell < options_.cells; ++cell) {
+    leaves += (cell == 0 ? "" : ",") + CellName(cell) + "=" + leaf(cell);
+  }
+  std::vector<std::string> args = {std::string("--grpc=") + kAnyPort,
+                                   std::string("--http=") + kAnyPort, "--hierarchy=" + hierarchy(),
+                                   "--leaves=" + leaves,
+                                   "--block_size=" + std::to_string(options_.block_size)};
+  args.insert(args.end(), options_.frontend_args.begin(), options_.frontend_args.end());
+  std::vector<Process*> started = {&Add("frontend", kFrontend, std::move(args))};
+  for (uint32_t worker = 0; worker < workers(); ++worker) {
+    started.push_back(
+        &Add(WorkerName(worker), kEngine,
+             {std::string("--grpc=") + kAnyPort, "--leaf=" + leaf(CellOf(worker)),
+              "--worker=" + WorkerName(worker), "--model=" + options_.model,
+              "--capacity=" + std::to_string(options_.capacity),
+              "--block_size=" + std::to_string(options_.block_size),
+              "--prefill_tokens_per_s=" + std::to_string(options_.prefill_tokens_per_s),
+              "--decode_ms_per_token=" + std::to_string(options_.decode_ms_per_token)}));
+  }
+  for (Process* process : started) {
+    if (absl::Status status = process->Spawn(); !status.ok()) return status;
+  }
+  return WaitReady(started);
+}
+
+Process& Cluster::Add(const std::string& name, const std::string& binary,
+                      std::vector<std::string> args) {
+  std::unique_ptr<Process>& process = processes_[name];
+  process = std::make_unique<Process>(ProcessOptions{.name = name,
+                                                     .binary = options_.binaries + "/" + binary,
+                                                     .args = std::move(args),
+                                                     .log = logs_ + "/" + name + ".log"});
+  return *process;
+}
+
+absl::Status Cluster::WaitReady(const std::vector<Process*>& processes) {
+  for (Process* process : processes) {
+    if (absl::Status status = process->WaitReady(kReadyTimeout); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Cluster::Kill(const std::string& name) {
+  auto it = processes_.find(name);
+  if (it == processes_.end()) return absl::NotFoundError(name + ": no such process");
+  it->second->Kill();
+  return absl::OkStatus();
+}
+
+absl::Status Cluster::Restart(const std::string& name) {
+  auto it = processes_.find(name);
+  if (it == processes_.end()) return absl::NotFoundError(name + ": no such process");
+  if (it->second->running()) return absl::FailedPreconditionError(name + " is running");
+  return it->second->Start(kReadyTimeout);
+}
+
+std::string Cluster::CellName(uint32_t cell) const { return CellNameOf(cell); }
+
+std::string Cluster::WorkerName(uint32_t worker) const {
+  return WorkerNameOf(CellOf(worker), worker % options_.workers);
+}
+
+std::string Cluster::AddressOf(const std::string& name) const {
+  auto it = processes_.find(name);
+  return it == processes_.end() ? "" : it->second->address("grpc");
+}
+
+std::string Cluster::Describe() const {
+  std::string text;
+  for (const auto& [name, process] : processes_) {
+    text += "  " + name + std::string(name.size() < 14 ? 14 - name.size() : 1, ' ') + "pid " +
+            std::to_string(process->pid()) + "  grpc " + process->address("grpc");
+    if (std::string http = process->address("http"); !http.empty()) text += "  http " + http;
+    text += "\n";
+  }
+  return text;
+}
+
+}  // namespace kvatlas

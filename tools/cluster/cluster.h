@@ -1,0 +1,104 @@
+// How does a whole kvatlas run on one machine? One hierarchy, a leaf per cell, one frontend and mock engines, as
+// separate processes over real sockets.
+//
+//   frontend ──▶ hierarchy ◀── leaf-0 … leaf-C-1 ◀── worker-0-0 … (each a mock engine with the publisher in it)
+//
+// *Truth*: processes are named "hierarchy", "frontend", "leaf-0", "worker-0-3" (cell, number in it). Cells are
+// "cell-0" and so on; a worker's name is its process's. What is killed and restarted comes back on its port.
+// *Threads*: none; one thread starts, kills and restarts, and outlives the processes.
+// *Lifetime*: the destructor stops everything. Logs lie in a directory of their own; it is removed at the end unless
+// something failed.
+//
+// Example:
+//   absl::StatusOr<std::unique_ptr<Cluster>> cluster = Cluster::Start({.cells = 2, .workers = 2});
+//   (*cluster)->Kill("leaf-0");
+//   (*cluster)->Restart("leaf-0");
+
+#ifndef KVATLAS_TOOLS_CLUSTER_CLUSTER_H_
+#define KVATLAS_TOOLS_CLUSTER_CLUSTER_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "tools/cluster/process.h"
+
+namespace kvatlas {
+
+struct ClusterOptions {
+  uint32_t cells = 4;
+  uint32_t workers = 8;  // per cell
+  uint64_t capacity = 4096;
+  uint32_t block_size = 64;
+  std::string model = "mock";
+  double prefill_tokens_per_s = 8000;
+  double decode_ms_per_token = 20;
+  // Where bazel-bin's folders are: a directory with indexer/leaf/kvatlas-leaf and the others below it. Empty:
+  // found from this program's own place.
+  std::string binaries;
+  // More arguments for every process of a kind.
+  std::vector<std::string> leaf_args;
+  std::vector<std::string> hierarchy_args;
+  std::vector<std::string> frontend_args;
+};
+
+class Cluster {
+ public:
+  // Starts everything and waits until all are ready. An error quotes the log of what did not start.
+  static absl::StatusOr<std::unique_ptr<Cluster>> Start(ClusterOptions options);
+  ~Cluster();
+
+  Cluster(const Cluster&) = delete;
+  Cluster& operator=(const Cluster&) = delete;
+
+  // kill -9. NOT_FOUND: no such process.
+  absl::Status Kill(const std::string& name);
+  // Starts it again, on the same port. NOT_FOUND: no such process. REQUIRES: it was killed.
+  absl::Status Restart(const std::string& name);
+
+  const ClusterOptions& options() const { return options_; }
+  uint32_t workers() const { return options_.cells * options_.workers; }
+
+  // gRPC addresses.
+  std::string frontend() const { return AddressOf("frontend"); }
+  std::string hierarchy() const { return AddressOf("hierarchy"); }
+  std::string leaf(uint32_t cell) const { return AddressOf(LeafName(cell)); }
+  // `worker` counts through all cells: worker w is number w % workers of cell w / workers.
+  std::string engine(uint32_t worker) const { return AddressOf(WorkerName(worker)); }
+
+  uint32_t CellOf(uint32_t worker) const { return worker / options_.workers; }
+  std::string CellName(uint32_t cell) const;
+  std::string LeafName(uint32_t cell) const { return "leaf-" + std::to_string(cell); }
+  std::string WorkerName(uint32_t worker) const;
+
+  // Every process with its addresses, a line each.
+  std::string Describe() const;
+  const std::string& logs() const { return logs_; }
+  // The logs stay when the cluster goes.
+  void KeepLogs() { keep_logs_ = true; }
+
+ private:
+  explicit Cluster(ClusterOptions options) : options_(std::move(options)) {}
+
+  absl::Status StartAll();
+  absl::Status StartHierarchy();
+  absl::Status StartLeaves();
+  absl::Status StartFrontendAndEngines();
+  Process& Add(const std::string& name, const std::string& binary, std::vector<std::string> args);
+  absl::Status WaitReady(const std::vector<Process*>& processes);
+  std::string AddressOf(const std::string& name) const;
+
+  ClusterOptions options_;
+  std::string logs_;
+  bool keep_logs_ = false;
+  std::map<std::string, std::unique_ptr<Process>> processes_;
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_TOOLS_CLUSTER_CLUSTER_H_

@@ -1,0 +1,60 @@
+// What would a perfect choice have got? Models of all the engines of a cluster in this process, and the frontend's
+// own cost function over their true contents and loads.
+//
+// *Place*: one fleet mirrors the real engines, fed the same calls; others replay the trace under another policy.
+// *Truth*: as in `frontend/cost.h`; names and tie-breaks are those of the real cluster.
+// *Threads*: none; the owner serialises.
+
+#ifndef KVATLAS_TOOLS_CLUSTER_FLEET_H_
+#define KVATLAS_TOOLS_CLUSTER_FLEET_H_
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "frontend/cost.h"
+#include "indexer/base/ids.h"
+#include "tools/engine/engine_model.h"
+
+namespace kvatlas {
+
+// What the frontend does unless told otherwise, with the report's seed.
+struct FleetOptions {
+  uint32_t cells = 1;
+  uint32_t workers = 1;  // per cell
+  EngineOptions engine;
+  CostWeights weights;
+};
+
+class Fleet {
+ public:
+  explicit Fleet(const FleetOptions& options);
+
+  struct Choice {
+    uint32_t worker = 0;
+    uint32_t overlap_blocks = 0;
+  };
+
+  // The cheapest worker of all cells, with what it really has.
+  Choice Best(std::span<const SequenceHash> sequence) const;
+
+  // Every engine.
+  void AdvanceTo(double time_ms, EngineStep* step);
+
+  EngineModel& engine(uint32_t worker) { return engines_[worker]; }
+  uint32_t workers() const { return static_cast<uint32_t>(engines_.size()); }
+
+ private:
+  const CostWeights weights_;
+  std::vector<EngineModel> engines_;
+  std::vector<CostCandidate> names_;
+};
+
+// "cell-1" and "worker-1-3".
+std::string CellNameOf(uint32_t cell);
+std::string WorkerNameOf(uint32_t cell, uint32_t number);
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_TOOLS_CLUSTER_FLEET_H_

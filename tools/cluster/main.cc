@@ -1,0 +1,171 @@
+// run_cluster: a whole kvatlas on this machine, a trace through it, and what came of it. tools/run calls it.
+
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "indexer/base/clock.h"
+#include "indexer/service/flags.h"
+#include "indexer/service/service_main.h"
+#include "tools/cluster/cluster.h"
+#include "tools/cluster/replay.h"
+#include "tools/cluster/report.h"
+#include "tools/trace/trace.h"
+
+namespace kvatlas {
+namespace {
+
+struct RunFlags {
+  std::string trace = "tools/traces/mooncake_conversation.jsonl";
+  int64_t requests = -1;
+  uint32_t split = 8;
+  double load = 0;
+  double rate = 0;
+  uint64_t seed = 0;
+  std::string policy = "kvatlas";
+  std::string transport = "grpc";
+  std::string json;
+  bool keep = false;
+  ClusterOptions cluster;
+};
+
+void Declare(FlagSet& flags, RunFlags* run) {
+  flags.Add("trace", &run->trace, "JSON lines in Mooncake's format");
+  flags.Add("requests", &run->requests, "so many of the trace; -1: all; 0: only start the cluster",
+            -1);
+  flags.Add("cells", &run->cluster.cells, "leaves", 1u, 1024u);
+  flags.Add("workers", &run->cluster.workers, "mock engines per leaf", 1u, 1024u);
+  flags.Add("capacity", &run->cluster.capacity, "blocks in each engine's pool", uint64_t{1});
+  flags.Add("split", &run->split, "blocks per hash id; divides 512", 1u, kTokensPerHashId);
+  flags.AddChoice("policy", &run->policy, "who chooses the worker", {"kvatlas", "round_robin"});
+  flags.Add("load", &run->load,
+            "stretch arrivals so that prefill without any cache would keep engines busy to this "
+            "fraction; 0: as they "
+            "are",
+            0.0, 100.0);
+  flags.Add("rate", &run->rate,
+            "run freely at so many times the trace's pace; 0: each request in turn", 0.0, 1e6);
+  flags.AddChoice("transport", &run->transport, "between engines, leaves and hierarchy", {"grpc"});
+  flags.Add("seed", &run->seed, "of tie-breaks");
+  flags.Add("json", &run->json,
+            "also write the figures as a line of JSON there; - is standard output");
+  flags.Add("keep", &run->keep, "leave the cluster up afterwards, until Ctrl-C");
+  flags.Add("binaries", &run->cluster.binaries,
+            "bazel-bin with the other binaries; found by itself when empty");
+}
+
+// One line that is written over on a terminal, and now and then otherwise.
+class Progress {
+ public:
+  explicit Progress(size_t total) : total_(total), start_(Clock::Real().Now()), next_(start_) {}
+
+  void Done(size_t requests) {
+    const Time now = Clock::Real().Now();
+    if (now < next_ && requests != total_) return;
+    next_ = now + (terminal_ ? std::chrono::milliseconds(200) : std::chrono::milliseconds(5000));
+    const double seconds = std::chrono::duration<double>(now - start_).count();
+    std::fprintf(stderr, "%s%zu of %zu requests, %.0f/s%s", terminal_ ? "\r\033[K" : "", requests,
+                 total_, seconds > 0 ? static_cast<double>(requests) / seconds : 0.0,
+                 terminal_ ? "" : "\n");
+    if (terminal_ && requests == total_) std::fprintf(stderr, "\n");
+  }
+
+ private:
+  const bool terminal_ = isatty(STDERR_FILENO) != 0;
+  const size_t total_;
+  const Time start_;
+  Time next_;
+};
+
+absl::Status WriteJson(const std::string& path, const std::string& line) {
+  if (path.empty()) return absl::OkStatus();
+  if (path == "-") {
+    std::cout << line << std::endl;
+    return absl::OkStatus();
+  }
+  std::ofstream out(path);
+  out << line << "\n";
+  out.flush();
+  return out ? absl::OkStatus() : absl::UnavailableError(path + ": cannot be written");
+}
+
+int Exit(const absl::Status& status) {
+  std::fprintf(stderr, "run_cluster: %s\n", std::string(status.message()).c_str());
+  return 1;
+}
+
+absl::Status ReplayTrace(ServiceMain& service, const RunFlags& run, const Cluster& cluster,
+                         const std::vector<TraceRequest>& trace, std::FILE* people) {
+  ReplayOptions options;
+  options.split = run.split;
+  options.policy = run.policy;
+  options.rate = run.rate;
+  options.seed = run.seed;
+  if (run.load > 0) options.stretch = StretchForLoad(trace, cluster.options(), run.load);
+  Progress progress(trace.size());
+  options.before = [&progress](size_t request) { progress.Done(request); };
+  options.stop = [&service] { return service.stopping(); };
+  absl::StatusOr<ReplayReport> report = Replay(cluster, trace, options);
+  if (!report.ok()) return report.status();
+  progress.Done(trace.size());
+  std::fputs(ToTable(*report).c_str(), people);
+  std::fflush(people);
+  return WriteJson(run.json, ToJson(*report));
+}
+
+int Run(ServiceMain& service, RunFlags& run) {
+  // With --json - the standard output is for scripts.
+  std::FILE* people = run.json == "-" ? stderr : stdout;
+  std::vector<TraceRequest> trace;
+  if (run.requests != 0) {
+    const size_t requests_max = run.requests < 0 ? 0 : static_cast<size_t>(run.requests);
+    absl::StatusOr<std::vector<TraceRequest>> read = ReadTrace(run.trace, requests_max);
+    if (!read.ok()) return Exit(read.status());
+    trace = *std::move(read);
+  }
+  run.cluster.block_size = kTokensPerHashId / run.split;
+  run.cluster.frontend_args = {"--seed=" + std::to_string(run.seed)};
+  std::fprintf(stderr, "starting 1 hierarchy, %u leaves, 1 frontend, %u mock engines\n",
+               run.cluster.cells, run.cluster.cells * run.cluster.workers);
+  absl::StatusOr<std::unique_ptr<Cluster>> cluster = Cluster::Start(run.cluster);
+  if (!cluster.ok()) return Exit(cluster.status());
+  if (!trace.empty()) {
+    if (absl::Status status = ReplayTrace(service, run, **cluster, trace, people); !status.ok()) {
+      (*cluster)->KeepLogs();
+      std::fprintf(stderr, "run_cluster: logs are in %s\n", (*cluster)->logs().c_str());
+      return Exit(status);
+    }
+  }
+  if (run.keep || trace.empty()) {
+    std::fprintf(people, "\nThe cluster is up; logs are in %s\n%sCtrl-C stops it.\n",
+                 (*cluster)->logs().c_str(), (*cluster)->Describe().c_str());
+    std::fflush(people);
+    service.WaitForSignal();
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace kvatlas
+
+int main(int argc, char** argv) {
+  using namespace kvatlas;
+  ServiceMain service("run_cluster",
+                      "Starts a whole kvatlas on this machine and replays a trace through it.");
+  RunFlags run;
+  Declare(service.flags(), &run);
+  service.Start(argc, argv);
+  if (kTokensPerHashId % run.split != 0) {
+    std::fprintf(stderr, "run_cluster: --split=%u: must divide %u\n", run.split, kTokensPerHashId);
+    return 2;
+  }
+  return Run(service, run);
+}

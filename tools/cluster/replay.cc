@@ -1,0 +1,432 @@
+#include "tools/cluster/replay.h"
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "indexer/base/mutex.h"
+#include "tools/cluster/at_rest.h"
+#include "tools/cluster/client.h"
+#include "tools/cluster/fleet.h"
+#include "tools/engine/engine_model.h"
+
+namespace kvatlas {
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr size_t kFreeThreads = 16;
+constexpr Duration kRestTimeout = std::chrono::seconds(120);
+
+double MicrosecondsSince(Time start) {
+  return std::chrono::duration<double, std::micro>(Clock::Real().Now() - start).count();
+}
+
+EngineOptions EngineOptionsOf(const ClusterOptions& cluster) {
+  EngineOptions engine;
+  engine.capacity_blocks = cluster.capacity;
+  engine.block_size = cluster.block_size;
+  engine.prefill_tokens_per_s = cluster.prefill_tokens_per_s;
+  engine.decode_ms_per_token = cluster.decode_ms_per_token;
+  return engine;
+}
+
+FleetOptions FleetOptionsOf(const ClusterOptions& cluster, uint64_t seed) {
+  FleetOptions fleet;
+  fleet.cells = cluster.cells;
+  fleet.workers = cluster.workers;
+  fleet.engine = EngineOptionsOf(cluster);
+  fleet.weights.seed = seed;
+  return fleet;
+}
+
+// What a request's worker was chosen by.
+struct Chosen {
+  uint32_t worker = 0;
+  uint64_t decision_id = 0;
+  std::optional<uint32_t> promised;
+  bool fell_back = false;
+};
+
+class Driver {
+ public:
+  Driver(const Cluster& cluster, const std::vector<TraceRequest>& trace,
+         const ReplayOptions& options)
+      : cluster_(cluster),
+        trace_(trace),
+        options_(options),
+        client_(cluster),
+        arrival_ms_(ArrivalsOf(trace, options.stretch)),
+        engine_locks_(cluster.workers()),
+        mirrors_(FleetOptionsOf(cluster.options(), options.seed)),
+        next_event_ms_(cluster.workers(), kNever) {
+    for (uint32_t worker = 0; worker < cluster.workers(); ++worker) {
+      worker_numbers_[cluster.WorkerName(worker)] = worker;
+    }
+    MutexLock lock(&mutex_);
+    report_.policy = options.policy;
+    report_.cells = cluster.options().cells;
+    report_.workers = cluster.options().workers;
+    report_.block_size = cluster.options().block_size;
+    if (options.policy == "kvatlas") {
+      report_.cached_blocks.kvatlas = 0;
+      report_.predicted_blocks = report_.promised_over = report_.promised_under = 0;
+    } else {
+      report_.cached_blocks.round_robin = 0;
+    }
+    report_.cached_blocks.best_same_state = 0;
+    if (options.rate > 0) report_.rate = options.rate;
+  }
+
+  absl::StatusOr<ReplayReport> Run() {
+    const Time start = Clock::Real().Now();
+    options_.rate > 0 ? RunFreely() : RunInOrder();
+    if (options_.stop()) return absl::CancelledError("stopped");
+    const double seconds = MicrosecondsSince(start) / 1e6;
+    if (absl::Status status = Finish(); !status.ok()) return status;
+    MutexLock lock(&mutex_);
+    report_.seconds = seconds;
+    return report_;
+  }
+
+ private:
+  // Time never goes back.
+  static std::vector<double> ArrivalsOf(const std::vector<TraceRequest>& trace, double stretch) {
+    std::vector<double> arrivals;
+    double now = 0;
+    for (const TraceRequest& request : trace) {
+      arrivals.push_back(now = std::max(now, request.timestamp_ms * stretch));
+    }
+    return arrivals;
+  }
+
+  void RunInOrder() {
+    for (size_t i = 0; i < trace_.size() && !options_.stop(); ++i) {
+      if (options_.before) options_.before(i);
+      AdvanceDue(arrival_ms_[i]);
+      ServeOne(i);
+    }
+  }
+
+  void RunFreely() {
+    const Time start = Clock::Real().Now();
+    std::vector<std::thread> threads;
+    for (size_t i = 0; i < kFreeThreads; ++i)
+      threads.emplace_back([this, start] { ServeWhenDue(start); });
+    std::thread advancer([this, start] { AdvanceWhenDue(start); });
+    for (std::thread& thread : threads) thread.join();
+    {
+      MutexLock lock(&mutex_);
+      served_all_ = true;
+      changed_.SignalAll();
+    }
+    advancer.join();
+  }
+
+  // Real time at which simulated time `at_ms` comes.
+  Duration DueIn(Time start, double at_ms) const {
+    const auto due =
+        std::chrono::duration<double, std::milli>(std::min(at_ms, 1e12) / options_.rate);
+    return start + std::chrono::duration_cast<Duration>(due) - Clock::Real().Now();
+  }
+
+  void ServeWhenDue(Time start) {
+    while (!options_.stop()) {
+      size_t i;
+      {
+        MutexLock lock(&mutex_);
+        if (next_request_ == trace_.size()) return;
+        i = next_request_++;
+        if (options_.before) options_.before(i);
+      }
+      if (const Duration wait = DueIn(start, arrival_ms_[i]); wait > Duration(0)) {
+        std::this_thread::sleep_for(wait);
+      }
+      ServeOne(i);
+    }
+  }
+
+  void AdvanceWhenDue(Time start) {
+    for (;;) {
+      {
+        MutexLock lock(&mutex_);
+        if (served_all_) return;
+        const double next = *std::min_element(next_event_ms_.begin(), next_event_ms_.end());
+        if (const Duration wait = DueIn(start, next); wait > Duration(0)) {
+          changed_.WaitFor(&mutex_, std::min<Duration>(wait, std::chrono::seconds(1)));
+          continue;
+        }
+      }
+      const Duration passed = Clock::Real().Now() - start;
+      const double now_ms =
+          std::chrono::duration<double, std::milli>(passed).count() * options_.rate;
+      for (uint32_t worker : Due(now_ms)) {
+        MutexLock engine(&engine_locks_[worker]);
+        Advance({worker}, now_ms);
+      }
+    }
+  }
+
+  std::vector<uint32_t> Due(double time_ms) {
+    MutexLock lock(&mutex_);
+    std::vector<uint32_t> due;
+    for (uint32_t worker = 0; worker < next_event_ms_.size(); ++worker) {
+      if (next_event_ms_[worker] <= time_ms) due.push_back(worker);
+    }
+    return due;
+  }
+
+  void AdvanceDue(double time_ms) {
+    const std::vector<uint32_t> due = Due(time_ms);
+    if (!due.empty()) Advance(due, time_ms);
+  }
+
+  uint32_t WaitAckMs() const { return options_.rate > 0 ? 0 : options_.ack_timeout_ms; }
+
+  void Advance(const std::vector<uint32_t>& workers, double time_ms) {
+    const auto answers = client_.Advance(workers, time_ms, WaitAckMs());
+    MutexLock lock(&mutex_);
+    for (size_t i = 0; i < workers.size(); ++i) {
+      if (!answers[i].ok()) {
+        report_.Note(cluster_.WorkerName(workers[i]) +
+                     " did not advance: " + answers[i].status().ToString());
+        next_event_ms_[workers[i]] = kNever;
+        continue;
+      }
+      EngineStep step;
+      mirrors_.engine(workers[i]).AdvanceTo(time_ms, &step);
+      TakeStep(workers[i], *answers[i], step);
+    }
+  }
+
+  void ServeOne(size_t i) {
+    const std::vector<SequenceHash> blocks = PromptBlocks(trace_[i], options_.split);
+    uint32_t best;
+    {
+      MutexLock lock(&mutex_);
+      ++report_.requests;
+      best = mirrors_.Best(blocks).overlap_blocks;
+    }
+    std::optional<Chosen> chosen = ChooseWorker(i, blocks);
+    if (chosen.has_value()) SubmitTo(i, *chosen, blocks, best);
+  }
+
+  std::optional<Chosen> ChooseWorker(size_t i, const std::vector<SequenceHash>& blocks) {
+    if (options_.policy != "kvatlas") {
+      Chosen by_turns;
+      by_turns.worker = static_cast<uint32_t>(i % cluster_.workers());
+      return by_turns;
+    }
+    const Time start = Clock::Real().Now();
+    absl::StatusOr<v1::RouteResponse> route =
+        client_.Route(blocks, trace_[i].input_tokens, trace_[i].output_tokens);
+    const double us = MicrosecondsSince(start);
+    MutexLock lock(&mutex_);
+    if (!route.ok()) return Error(i, "was not routed: " + route.status().ToString());
+    auto worker = worker_numbers_.find(route->worker().name());
+    if (worker == worker_numbers_.end()) return Error(i, "was sent to an unknown worker");
+    const v1::Receipt& receipt = route->receipt();
+    report_.route_us.push_back(us);
+    report_.find_cells_us.push_back(static_cast<double>(receipt.find_cells_us()));
+    report_.find_overlaps_us.push_back(static_cast<double>(receipt.find_overlaps_us()));
+    const bool fell_back = receipt.fallback() != v1::FALLBACK_NONE;
+    if (fell_back) {
+      ++report_.fallbacks;
+      report_.Note("request " + std::to_string(i) + " fell back: " + receipt.reason());
+    }
+    return Chosen{.worker = worker->second,
+                  .decision_id = route->decision_id(),
+                  .promised = route->overlap_blocks(),
+                  .fell_back = fell_back};
+  }
+
+  std::optional<Chosen> Error(size_t i, const std::string& what)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    ++report_.errors;
+    report_.Note("request " + std::to_string(i) + " " + what);
+    return std::nullopt;
+  }
+
+  void SubmitTo(size_t i, const Chosen& chosen, const std::vector<SequenceHash>& blocks,
+                uint32_t best) {
+    engine::v1::SubmitRequest request;
+    request.set_id(i);
+    request.set_time_ms(arrival_ms_[i]);
+    for (SequenceHash hash : blocks) request.add_blocks(Raw(hash));
+    request.set_prompt_tokens(trace_[i].input_tokens);
+    request.set_output_tokens(trace_[i].output_tokens);
+    request.set_wait_ack_ms(WaitAckMs());
+    uint32_t cached_tokens = 0;
+    {
+      MutexLock engine(&engine_locks_[chosen.worker]);
+      absl::StatusOr<engine::v1::StepResponse> answer = client_.Submit(chosen.worker, request);
+      MutexLock lock(&mutex_);
+      if (!answer.ok()) {
+        Error(i, "was not taken by its engine: " + answer.status().ToString());
+        return;
+      }
+      cached_tokens = answer->cached_tokens();
+      TakeAnswer(i, chosen, blocks, best, *answer);
+    }
+    if (chosen.promised.has_value()) ReportBack(i, chosen, cached_tokens);
+  }
+
+  void ReportBack(size_t i, const Chosen& chosen, uint32_t cached_tokens) {
+    v1::ReportRequest report;
+    report.set_decision_id(chosen.decision_id);
+    report.set_accepted(true);
+    report.set_cached_tokens(cached_tokens);
+    report.set_prompt_tokens(trace_[i].input_tokens);
+    if (absl::Status status = client_.Report(report); !status.ok()) {
+      MutexLock lock(&mutex_);
+      report_.Note("request " + std::to_string(i) + " was not reported back: " + status.ToString());
+    }
+  }
+
+  // An engine's answer to a request, beside its mirror's.
+  void TakeAnswer(size_t i, const Chosen& chosen, const std::vector<SequenceHash>& blocks,
+                  uint32_t best, const engine::v1::StepResponse& answer)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    EngineStep step;
+    const EngineArrival arrival = mirrors_.engine(chosen.worker)
+                                      .Submit(arrival_ms_[i],
+                                              {.id = i,
+                                               .blocks = blocks,
+                                               .prompt_tokens = trace_[i].input_tokens,
+                                               .output_tokens = trace_[i].output_tokens},
+                                              &step);
+    if (arrival.too_long != answer.too_long() || arrival.cached_blocks != answer.cached_blocks()) {
+      ++report_.mirror_differences;
+      report_.Note(cluster_.WorkerName(chosen.worker) + " had " +
+                   std::to_string(answer.cached_blocks()) + " blocks of request " +
+                   std::to_string(i) + " where its mirror had " +
+                   std::to_string(arrival.cached_blocks));
+    }
+    TakeStep(chosen.worker, answer, step);
+    if (answer.too_long()) {
+      ++report_.too_long;
+      return;
+    }
+    report_.prompt_blocks += blocks.size();
+    *report_.cached_blocks.best_same_state += best;
+    if (!chosen.promised.has_value()) {
+      *report_.cached_blocks.round_robin += answer.cached_blocks();
+      return;
+    }
+    *report_.cached_blocks.kvatlas += answer.cached_blocks();
+    *report_.predicted_blocks += *chosen.promised;
+    *report_.promised_over += *chosen.promised > answer.cached_blocks();
+    *report_.promised_under += *chosen.promised < answer.cached_blocks();
+  }
+
+  void TakeStep(uint32_t worker, const engine::v1::StepResponse& answer, const EngineStep& mirrored)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    next_event_ms_[worker] = answer.next_event_ms();
+    changed_.Signal();
+    if (options_.rate == 0 && !answer.acknowledged()) ++report_.unacknowledged;
+    for (const engine::v1::Admission& admission : answer.admitted()) {
+      report_.ttft_ms.push_back(admission.ttft_ms());
+    }
+    if (static_cast<size_t>(answer.admitted_size()) != mirrored.admitted.size()) {
+      ++report_.mirror_differences;
+      report_.Note(cluster_.WorkerName(worker) + " admitted other requests than its mirror");
+    }
+  }
+
+  // Everything runs to its end, then rest, then the check.
+  absl::Status Finish() {
+    std::vector<uint32_t> all(cluster_.workers());
+    for (uint32_t worker = 0; worker < all.size(); ++worker) all[worker] = worker;
+    Advance(all, kNever);
+    if (absl::Status status = WaitAtRest(cluster_, client_, kRestTimeout); !status.ok())
+      return status;
+    MutexLock lock(&mutex_);
+    if (absl::Status status = AddLeafFigures(cluster_, client_, &report_); !status.ok())
+      return status;
+    absl::StatusOr<AtRest> at_rest =
+        CheckAtRest(cluster_, client_, trace_, options_.split, options_.at_rest_pairs);
+    if (!at_rest.ok()) return at_rest.status();
+    report_.at_rest = *at_rest;
+    return absl::OkStatus();
+  }
+
+  const Cluster& cluster_;
+  const std::vector<TraceRequest>& trace_;
+  const ReplayOptions& options_;
+  ClusterClient client_;
+  const std::vector<double> arrival_ms_;
+  std::map<std::string, uint32_t> worker_numbers_;  // immutable after construction
+
+  // Held over a call to an engine and the same call to its mirror; taken before `mutex_`, one at a time. Calls in
+  // order need none.
+  std::vector<Mutex> engine_locks_;
+
+  Mutex mutex_;
+  CondVar changed_;  // `next_event_ms_`, `served_all_`
+  Fleet mirrors_ ABSL_GUARDED_BY(mutex_);
+  std::vector<double> next_event_ms_ ABSL_GUARDED_BY(mutex_);  // by worker
+  size_t next_request_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool served_all_ ABSL_GUARDED_BY(mutex_) = false;
+  ReplayReport report_ ABSL_GUARDED_BY(mutex_);
+};
+
+// The same trace through a fleet of models: blocks that were cached on arrival.
+uint64_t RunInProcess(const std::vector<TraceRequest>& trace, const ClusterOptions& cluster,
+                      const ReplayOptions& options, bool exact) {
+  Fleet fleet(FleetOptionsOf(cluster, options.seed));
+  uint64_t cached = 0;
+  for (size_t i = 0; i < trace.size() && !options.stop(); ++i) {
+    const std::vector<SequenceHash> blocks = PromptBlocks(trace[i], options.split);
+    const double time_ms = trace[i].timestamp_ms * options.stretch;
+    EngineStep ignored;
+    fleet.AdvanceTo(time_ms, &ignored);
+    const uint32_t worker =
+        exact ? fleet.Best(blocks).worker : static_cast<uint32_t>(i % fleet.workers());
+    const EngineArrival arrival =
+        fleet.engine(worker).Submit(time_ms,
+                                    {.id = i,
+                                     .blocks = blocks,
+                                     .prompt_tokens = trace[i].input_tokens,
+                                     .output_tokens = trace[i].output_tokens},
+                                    &ignored);
+    if (!arrival.too_long) cached += arrival.cached_blocks;
+  }
+  return cached;
+}
+
+}  // namespace
+
+absl::StatusOr<ReplayReport> Replay(const Cluster& cluster, const std::vector<TraceRequest>& trace,
+                                    const ReplayOptions& options) {
+  auto driver = std::make_unique<Driver>(cluster, trace, options);
+  absl::StatusOr<ReplayReport> report = driver->Run();
+  if (!report.ok() || !options.compare) return report;
+  report->cached_blocks.exact_global =
+      RunInProcess(trace, cluster.options(), options, /*exact=*/true);
+  if (!report->cached_blocks.round_robin.has_value()) {
+    report->cached_blocks.round_robin =
+        RunInProcess(trace, cluster.options(), options, /*exact=*/false);
+  }
+  return report;
+}
+
+double StretchForLoad(const std::vector<TraceRequest>& trace, const ClusterOptions& cluster,
+                      double load) {
+  double tokens = 0;
+  double last_ms = 0;
+  for (const TraceRequest& request : trace) {
+    tokens += request.input_tokens;
+    last_ms = std::max(last_ms, request.timestamp_ms);
+  }
+  if (last_ms <= 0 || load <= 0) return 1;
+  const double engines = double(cluster.cells) * cluster.workers;
+  const double busy_ms = tokens * 1000 / cluster.prefill_tokens_per_s / engines;
+  return busy_ms / load / last_ms;
+}
+
+}  // namespace kvatlas

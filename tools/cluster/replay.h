@@ -1,0 +1,61 @@
+// How does a cluster do on a trace? The driver: requests come in the trace's order, simulated time passes in the
+// engines, promises are compared with the truth.
+//
+//   for each request, at simulated time t:
+//     1. engines that have something due by t advance to it          AdvanceDue
+//     2. the frontend is asked for a worker, by sequence hashes      ServeOne, ChooseWorker
+//     3. the request goes to that worker's engine                    SubmitTo
+//     4. the frontend is told that it was taken, and how much was really cached
+//
+// By default each step waits until the leaf has acknowledged what it caused. With `rate` the trace runs freely at so
+// many times its pace, requests overlap, and staleness is what it is.
+//
+// *Truth*: mirrors of the engines in this process, fed the same calls, say what a perfect choice over the same state
+// would have got; an engine whose answer its mirror did not predict is counted and noted. `exact_global` and
+// `round_robin` are runs of their own in this process.
+// *Threads*: `Replay` starts some with `rate`, and has ended them when it returns.
+
+#ifndef KVATLAS_TOOLS_CLUSTER_REPLAY_H_
+#define KVATLAS_TOOLS_CLUSTER_REPLAY_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "tools/cluster/cluster.h"
+#include "tools/cluster/report.h"
+#include "tools/trace/trace.h"
+
+namespace kvatlas {
+
+struct ReplayOptions {
+  uint32_t split = 8;
+  std::string policy = "kvatlas";  // or "round_robin"
+  // Simulated time of an arrival is its timestamp times this.
+  double stretch = 1;
+  // 0: each request waits for the acknowledgements of those before it. R: real time, R times the trace's pace.
+  double rate = 0;
+  uint64_t seed = 0;  // of the cost function's tie-breaks; the frontend's own must be the same
+  uint32_t ack_timeout_ms = 10'000;
+  uint64_t at_rest_pairs = 10'000;
+  // Also the in-process runs of the other policies.
+  bool compare = true;
+  // Called before each request (from one thread when `rate` is 0): progress, and faults in tests.
+  std::function<void(size_t request)> before;
+  // True: stop early, with CANCELLED.
+  std::function<bool()> stop = [] { return false; };
+};
+
+// Replays, waits for rest, checks. An error means that the run is worthless; requests that failed are counted.
+absl::StatusOr<ReplayReport> Replay(const Cluster& cluster, const std::vector<TraceRequest>& trace,
+                                    const ReplayOptions& options);
+
+// The `stretch` at which prefilling every prompt without any cache keeps all engines busy to the fraction `load`.
+double StretchForLoad(const std::vector<TraceRequest>& trace, const ClusterOptions& cluster,
+                      double load);
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_TOOLS_CLUSTER_REPLAY_H_

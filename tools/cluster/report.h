@@ -1,0 +1,91 @@
+// What did a replay find? The figures of `tools/run`, as JSON for scripts and as a table for people.
+//
+// *Format*: `ToJson` gives one object whose fields, units and meanings are a contract with the scripts that read it;
+// fields may be added. Names with a dot are nested objects. What was not measured is null, never invented.
+
+#ifndef KVATLAS_TOOLS_CLUSTER_REPORT_H_
+#define KVATLAS_TOOLS_CLUSTER_REPORT_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace kvatlas {
+
+// Blocks that a worker's cache had, of all prompts.
+struct CachedBlocks {
+  std::optional<uint64_t> kvatlas;
+  std::optional<uint64_t> best_same_state;
+  std::optional<uint64_t> exact_global;
+  std::optional<uint64_t> round_robin;
+};
+
+// Promises compared with the truth once everything is quiet.
+struct AtRest {
+  uint64_t checked = 0;  // (worker, prompt) pairs
+  uint64_t over = 0;     // promised more than there was
+  uint64_t under = 0;
+  uint64_t not_exact = 0;             // answers of less than exact trust
+  std::vector<std::string> examples;  // a few of those that differ
+};
+
+struct LevelCost {
+  uint64_t updates = 0;
+  uint64_t bytes = 0;
+};
+
+struct ReplayReport {
+  std::string policy;
+  uint64_t requests = 0;
+  uint64_t errors = 0;
+  uint64_t fallbacks = 0;
+  uint64_t too_long = 0;
+  uint32_t cells = 0;
+  uint32_t workers = 0;  // per cell
+  uint32_t block_size = 0;
+
+  uint64_t prompt_blocks = 0;
+  CachedBlocks cached_blocks;
+  std::optional<uint64_t> predicted_blocks;
+  // Requests whose chosen worker had less, or more, on arrival than was promised.
+  std::optional<uint64_t> promised_over;
+  std::optional<uint64_t> promised_under;
+
+  std::optional<AtRest> at_rest;
+
+  std::optional<uint64_t> events_stored;
+  std::optional<uint64_t> events_removed;
+  std::optional<uint64_t> events_batches;
+  std::optional<LevelCost> upward;
+  std::optional<LevelCost> leaf;
+
+  std::vector<double> route_us;
+  std::vector<double> find_cells_us;
+  std::vector<double> find_overlaps_us;
+  std::vector<double> ttft_ms;
+
+  // Requests whose events were not acknowledged in time, in a replay that waits for that.
+  uint64_t unacknowledged = 0;
+  // Answers of an engine that its mirror in the runner did not predict: a bug of the runner, or a lost call.
+  uint64_t mirror_differences = 0;
+  std::optional<double> rate;
+  double seconds = 0;
+
+  // What went wrong, a sentence each; a few at most.
+  std::vector<std::string> notes;
+  static constexpr size_t kNotesMax = 8;
+  void Note(std::string note) {
+    if (notes.size() < kNotesMax) notes.push_back(std::move(note));
+  }
+};
+
+std::string ToJson(const ReplayReport& report);
+std::string ToTable(const ReplayReport& report);
+
+// Nearest rank; nothing for no values. Sorts.
+std::optional<double> Percentile(std::vector<double>& values, double percent);
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_TOOLS_CLUSTER_REPORT_H_

@@ -1,0 +1,47 @@
+#include "tools/cluster/report.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+namespace kvatlas {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(ReportTest, WhatWasNotMeasuredIsNull) {
+  const nlohmann::json json = nlohmann::json::parse(ToJson({}));
+  EXPECT_TRUE(json["cached_blocks"]["exact_global"].is_null());
+  EXPECT_TRUE(json["at_rest"]["over"].is_null());
+  EXPECT_TRUE(json["upward"]["bytes"].is_null());
+  EXPECT_TRUE(json["ttft_ms"]["p99"].is_null());
+  EXPECT_EQ(json["errors"], 0);
+}
+
+TEST(ReportTest, NamesAreThoseOfTheContract) {
+  ReplayReport report;
+  report.requests = 10;
+  report.cached_blocks.kvatlas = 7;
+  report.at_rest = AtRest{.checked = 100, .over = 1, .under = 2, .not_exact = 0, .examples = {}};
+  report.leaf = LevelCost{.updates = 1000, .bytes = 9000};
+  report.upward = LevelCost{.updates = 30, .bytes = 400};
+  report.events_stored = 600;
+  report.route_us = {3, 1, 2};
+  report.ttft_ms = {10, 20};
+  const nlohmann::json json = nlohmann::json::parse(ToJson(report));
+  EXPECT_EQ(json["requests"], 10);
+  EXPECT_EQ(json["cached_blocks"]["kvatlas"], 7);
+  EXPECT_EQ(json["at_rest"]["checked"], 100);
+  EXPECT_EQ(json["at_rest"]["under"], 2);
+  EXPECT_EQ(json["events"]["stored"], 600);
+  EXPECT_EQ(json["upward"]["updates"], 30);
+  EXPECT_EQ(json["leaf"]["bytes"], 9000);
+  EXPECT_EQ(json["route_us"]["p50"], 2);
+  EXPECT_EQ(json["route_us"]["p99"], 3);
+  EXPECT_EQ(json["ttft_ms"]["mean"], 15);
+  EXPECT_THAT(ToTable(report), HasSubstr("3.00 %"));
+}
+
+}  // namespace
+}  // namespace kvatlas
