@@ -56,7 +56,7 @@ void ExpectExactAtRest(const absl::StatusOr<ReplayReport>& report) {
   EXPECT_EQ(report->errors, 0u);
   EXPECT_EQ(report->mirror_differences, 0u);
   ASSERT_TRUE(report->at_rest.has_value());
-  EXPECT_GE(report->at_rest->checked, 400u);
+  EXPECT_GE(report->at_rest->checked, 40u);
   EXPECT_EQ(report->at_rest->over, 0u);
   EXPECT_EQ(report->at_rest->under, 0u);
   EXPECT_EQ(report->at_rest->not_exact, 0u);
