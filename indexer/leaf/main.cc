@@ -1,0 +1,89 @@
+// kvatlas-leaf: the index of one cell, as a service.
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "indexer/base/clock.h"
+#include "indexer/index/index.h"
+#include "indexer/leaf/leaf.h"
+#include "indexer/service/address.h"
+#include "indexer/service/flags.h"
+#include "indexer/service/service_main.h"
+
+namespace kvatlas {
+namespace {
+
+struct Flags {
+  LeafOptions leaf;
+  std::vector<Address> parents;
+  std::vector<std::string> labels;  // NAME=VALUE
+};
+
+void Declare(FlagSet& flags, Flags* f) {
+  LeafOptions& leaf = f->leaf;
+  HolderRegistryOptions& registry = leaf.registry;
+  std::vector<std::string> indexes;
+  for (std::string_view name : IndexNames()) indexes.emplace_back(name);
+  registry.index_name = indexes.front();
+  flags.Add("grpc", &leaf.grpc, "address for gRPC");
+  flags.Add("http", &leaf.http, "address for HTTP");
+  flags.Add("advertise", &leaf.advertise, "gRPC address told to others; empty: that of --grpc");
+  flags.Add("cell", &leaf.cell, "name of this cell");
+  flags.Add("replica", &leaf.replica, "tells replicas of one cell apart");
+  flags.Add("labels", &f->labels, "NAME=VALUE,… told to parents, such as zone=a");
+  flags.Add("parents", &f->parents, "hierarchy nodes, told which waypoints this cell covers");
+  flags.AddChoice("index", &registry.index_name, "structure of the index", indexes);
+  flags.Add("contract_seed", &leaf.contract.seed, "seed S of the hash contract");
+  flags.Add("lease_ttl", &registry.receiver.lease_ttl,
+            "silence after which a worker is in no answer", std::chrono::milliseconds(100));
+  flags.Add("sweep_after", &registry.sweep_after, "further silence after which it is forgotten");
+  flags.Add("repair_timeout", &registry.receiver.repair_timeout,
+            "how long unconfirmed blocks are kept after a gap");
+  flags.Add("withdraw_delay", &leaf.coverage.withdraw_delay,
+            "how long a lost waypoint is still reported as covered");
+  flags.Add("max_blocks", &registry.index.blocks_max, "distinct blocks per domain; 0: no limit");
+  flags.Add("max_workers", &registry.holders_max, "worker ranks per domain", 1);
+  flags.Add("max_domains", &registry.domains_max, "domains", 1);
+  flags.Add("max_waypoints", &leaf.coverage.waypoints_max,
+            "waypoints reported per domain; 0: no limit");
+}
+
+absl::Status Finish(Flags* flags) {
+  for (const Address& parent : flags->parents) flags->leaf.parents.push_back(parent.ToString());
+  for (const std::string& label : flags->labels) {
+    const size_t equals = label.find('=');
+    if (equals == 0 || equals == std::string::npos) {
+      return absl::InvalidArgumentError("--labels: \"" + label + "\" is not NAME=VALUE");
+    }
+    flags->leaf.labels.emplace_back(label.substr(0, equals), label.substr(equals + 1));
+  }
+  return absl::OkStatus();
+}
+
+int Main(int argc, char** argv) {
+  ServiceMain service("kvatlas-leaf", "Which workers of this cell hold how much of a prompt.");
+  Flags flags;
+  Declare(service.flags(), &flags);
+  service.Start(argc, argv);
+  if (absl::Status bad = Finish(&flags); !bad.ok()) return service.Fail(bad);
+  absl::StatusOr<std::unique_ptr<Leaf>> leaf = Leaf::Start(flags.leaf);
+  if (!leaf.ok()) return service.Fail(leaf.status());
+  if (absl::Status status =
+          service.Ready({{"grpc", (*leaf)->grpc_address()}, {"http", (*leaf)->http_address()}});
+      !status.ok()) {
+    return service.Fail(status);
+  }
+  service.WaitForSignal();
+  (*leaf)->Stop(service.stop_deadline());
+  return 0;
+}
+
+}  // namespace
+}  // namespace kvatlas
+
+int main(int argc, char** argv) { return kvatlas::Main(argc, argv); }
