@@ -135,6 +135,30 @@ size_t FleetMemory::ExpireChoices(Time now) {
   return expired;
 }
 
+void FleetMemory::Sent(const Domain& domain, std::span<const SequenceHash> waypoints,
+                       const std::string& cell, Time now) {
+  for (SequenceHash waypoint : waypoints) {
+    const auto [at, is_new] = sent_.try_emplace(WaypointKey(domain, waypoint));
+    at->second = {.cell = cell, .at = now};
+    if (is_new) sent_by_age_.emplace_back(domain, waypoint);
+  }
+  while (sent_.size() > options_.sent_max) {
+    sent_.erase(sent_by_age_.front());
+    sent_by_age_.pop_front();
+  }
+}
+
+SentTo FleetMemory::LastSentTo(const Domain& domain, std::span<const SequenceHash> waypoints,
+                               Time now) const {
+  for (size_t depth = waypoints.size(); depth > 0; --depth) {
+    const auto found = sent_.find(WaypointKey(domain, waypoints[depth - 1]));
+    if (found != sent_.end() && found->second.at + options_.sent_ttl > now) {
+      return {.cell = found->second.cell, .waypoints = static_cast<uint32_t>(depth)};
+    }
+  }
+  return {};
+}
+
 InFlight FleetMemory::InFlightTo(const std::string& cell, const HolderId& worker) const {
   const auto found = to_worker_.find({cell, worker});
   return found == to_worker_.end() ? InFlight{} : found->second;

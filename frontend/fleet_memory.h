@@ -39,6 +39,8 @@ struct FleetMemoryOptions {
   size_t workers_max = 65536;  // of one domain; whole cells are forgotten, never the latest answer
   size_t in_flight_max = 65536;
   Duration in_flight_ttl = std::chrono::seconds(30);  // a choice nobody reports on counts this long
+  size_t sent_max = 65536;                            // waypoints of prompts sent somewhere
+  Duration sent_ttl = std::chrono::seconds(10);
 };
 
 struct KnownCell {
@@ -54,6 +56,12 @@ struct KnownWorker {
   HolderId worker = {};
   std::optional<Load> load = {};
   Time seen{0};
+};
+
+// A cell that was sent a prompt with these leading waypoints not long ago: it will soon cover them.
+struct SentTo {
+  std::string cell;  // empty: none
+  uint32_t waypoints = 0;
 };
 
 // Choices in flight to one worker, or to all workers of a cell.
@@ -90,6 +98,13 @@ class FleetMemory {
   // Forgets choices older than `in_flight_ttl`; returns how many.
   size_t ExpireChoices(Time now);
 
+  // Where a prompt with these waypoints was sent. A hint whom to ask, ahead of the coverage that the cell will report;
+  // never an overlap.
+  void Sent(const Domain& domain, std::span<const SequenceHash> waypoints, const std::string& cell,
+            Time now);
+  // The latest cell that was sent the deepest of these waypoints that any was sent within `sent_ttl`.
+  SentTo LastSentTo(const Domain& domain, std::span<const SequenceHash> waypoints, Time now) const;
+
   InFlight InFlightTo(const std::string& cell, const HolderId& worker) const;
   InFlight InFlightTo(const std::string& cell) const;
   size_t in_flight() const { return choices_.size(); }
@@ -113,6 +128,12 @@ class FleetMemory {
     uint64_t blocks = 0;
   };
 
+  struct SentWaypoint {
+    std::string cell;
+    Time at{0};
+  };
+  using WaypointKey = std::pair<Domain, SequenceHash>;
+
   OfDomain& Touch(const Domain& domain, Time now);
   static void Subtract(InFlight& from, uint64_t blocks);
 
@@ -121,6 +142,8 @@ class FleetMemory {
   absl::flat_hash_map<uint64_t, Choice> choices_;
   std::deque<std::pair<Time, uint64_t>>
       by_age_;  // of `choices_`; released ones are skipped when they come up
+  absl::flat_hash_map<WaypointKey, SentWaypoint> sent_;
+  std::deque<WaypointKey> sent_by_age_;  // of `sent_`, by their first time
   absl::flat_hash_map<std::pair<std::string, HolderId>, InFlight> to_worker_;
   absl::flat_hash_map<std::string, InFlight> to_cell_;
 };

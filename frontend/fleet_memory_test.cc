@@ -83,6 +83,25 @@ TEST(FleetMemoryTest, ChoicesCountUntilReleasedOrTooOld) {
   EXPECT_EQ(memory.in_flight(), 0u);
 }
 
+TEST(FleetMemoryTest, TheDeepestWaypointSentLatelyNamesItsCell) {
+  FleetMemory memory({.sent_max = 4, .sent_ttl = seconds(10)});
+  const std::vector<SequenceHash> q = {SequenceHash(1), SequenceHash(2), SequenceHash(3)};
+  EXPECT_EQ(memory.LastSentTo(kDomain, q, seconds(0)).cell, "");
+  memory.Sent(kDomain, {q.data(), 3}, "a", seconds(0));
+  memory.Sent(kDomain, {q.data(), 1}, "b", seconds(5));
+  EXPECT_EQ(memory.LastSentTo(kDomain, q, seconds(6)).cell, "a");
+  EXPECT_EQ(memory.LastSentTo(kDomain, q, seconds(6)).waypoints, 3u);
+  EXPECT_EQ(memory.LastSentTo(kDomain, {q.data(), 1}, seconds(6)).cell, "b");
+  EXPECT_EQ(memory.LastSentTo(kDomain, q, seconds(12)).cell, "b");  // the deeper ones are too old
+  EXPECT_EQ(memory.LastSentTo(kDomain, q, seconds(12)).waypoints, 1u);
+  EXPECT_EQ(memory.LastSentTo({"m", "tenant"}, q, seconds(6)).cell, "");
+  const std::vector<SequenceHash> other = {SequenceHash(4), SequenceHash(5), SequenceHash(6),
+                                           SequenceHash(7)};
+  memory.Sent(kDomain, other, "c", seconds(7));
+  EXPECT_EQ(memory.LastSentTo(kDomain, q, seconds(7)).cell, "");  // beyond the bound
+  EXPECT_EQ(memory.LastSentTo(kDomain, other, seconds(7)).waypoints, 4u);
+}
+
 TEST(FleetMemoryTest, DomainsAreApart) {
   FleetMemory memory({});
   memory.SawWorkers(kDomain, "a", Workers({"w0"}), seconds(1));

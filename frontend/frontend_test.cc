@@ -208,6 +208,22 @@ TEST_F(FrontendTest, WithoutHierarchyTheLastGoodCellsAreAsked) {
   EXPECT_THAT(fleet_.leaves_asked, UnorderedElementsAre("a:1", "b:1", "c:1"));
 }
 
+TEST_F(FrontendTest, ACellThatWasJustSentThePromptIsAskedBeforeItsCoverageIsReported) {
+  for (int i = 0; i < 8; ++i)
+    fleet_.AddCell("c" + std::to_string(i), 0, {Worker("w" + std::to_string(i), 0)});
+  const RouteResult first = Route();
+  frontend().Report(first.decision_id, {.accepted = true});
+  // It is busy with it now, and holds it; the hierarchy knows only that it is busy.
+  for (CellFound& cell : fleet_.cells["h"].cells) {
+    if (cell.cell == first.cell) cell.load = Load{.running_requests = 20};
+  }
+  fleet_.workers[first.cell + ":1"].workers[0].blocks = 100;
+  const RouteResult second = Route();
+  EXPECT_EQ(second.worker, first.worker);
+  EXPECT_EQ(second.overlap_blocks, 100u);
+  EXPECT_EQ(second.receipt.cells[0].blocks_at_least, 0u);  // as reported
+}
+
 TEST_F(FrontendTest, WithoutHierarchyAndMemoryTheConfiguredLeavesAreAsked) {
   options_.leaves = {{.cell = "own", .address = "own:1"}};
   fleet_.workers["own:1"] = {.workers = {Worker("w0", 12)}};
@@ -435,7 +451,9 @@ class RacingFleet : public CellFinder, public OverlapFinder {
 TEST(FrontendThreadsTest, ChoicesMadeAtTheSameTimeAreAllCountedAndSpread) {
   RacingFleet fleet;
   ManualClock clock;
-  Frontend frontend({.hierarchies = {"h"}}, &fleet, &fleet, &clock);
+  FrontendOptions options;
+  options.hierarchies = {"h"};
+  Frontend frontend(options, &fleet, &fleet, &clock);
   Mutex mutex;
   std::map<std::string, int> chosen;
   std::vector<std::thread> callers;

@@ -165,6 +165,12 @@ double RouteTask::DistanceOf(const std::map<std::string, std::string>& labels) c
   return shared_->options.zone_distance;
 }
 
+uint32_t RouteTask::ExpectedBlocks(const std::string& cell, uint32_t reported,
+                                   const SentTo& sent) const {
+  if (sent.cell != cell) return reported;
+  return std::max(reported, WaypointSchedule::Standard().BlocksCovered(sent.waypoints));
+}
+
 // As the average worker of the cell would cost; the cell's figures are sums.
 double RouteTask::ExpectedCost(const std::string& cell, const std::optional<Load>& load,
                                uint32_t overlap, double distance) const {
@@ -185,6 +191,7 @@ double RouteTask::ExpectedCost(const std::string& cell, const std::optional<Load
 std::vector<RouteTask::Target> RouteTask::RankFoundCells(const std::vector<CellFound>& cells) {
   std::vector<Target> targets;
   MutexLock lock(&shared_->mutex);
+  const SentTo sent = shared_->memory.LastSentTo(input_.domain, waypoints_, Now());
   for (const CellFound& found : cells) {
     if (found.address.empty()) continue;
     Target target{.asked = {.cell = found.cell,
@@ -193,16 +200,16 @@ std::vector<RouteTask::Target> RouteTask::RankFoundCells(const std::vector<CellF
                             .blocks_below = found.blocks_below,
                             .age_ms = found.age_ms},
                   .distance = DistanceOf(found.labels)};
-    target.cost = ExpectedCost(found.cell, found.load, found.blocks_at_least, target.distance);
+    target.expected_blocks = ExpectedBlocks(found.cell, found.blocks_at_least, sent);
+    target.cost = ExpectedCost(found.cell, found.load, target.expected_blocks, target.distance);
     targets.push_back(std::move(target));
   }
   std::stable_sort(targets.begin(), targets.end(), [](const Target& a, const Target& b) {
     return std::tie(a.cost, a.asked.cell) < std::tie(b.cost, b.asked.cell);
   });
-  const auto deepest =
-      std::max_element(targets.begin(), targets.end(), [](const Target& a, const Target& b) {
-        return a.asked.blocks_at_least < b.asked.blocks_at_least;
-      });
+  const auto deepest = std::max_element(
+      targets.begin(), targets.end(),
+      [](const Target& a, const Target& b) { return a.expected_blocks < b.expected_blocks; });
   const size_t asked = std::max<uint32_t>(shared_->options.ask_cells, 1);
   if (asked > 1 && deepest - targets.begin() >= static_cast<ptrdiff_t>(asked)) {
     std::rotate(targets.begin() + static_cast<ptrdiff_t>(asked) - 1, deepest, deepest + 1);
@@ -213,6 +220,7 @@ std::vector<RouteTask::Target> RouteTask::RankFoundCells(const std::vector<CellF
 std::vector<RouteTask::Target> RouteTask::RankKnownCells() {
   std::vector<Target> targets;
   MutexLock lock(&shared_->mutex);
+  const SentTo sent = shared_->memory.LastSentTo(input_.domain, waypoints_, Now());
   for (const KnownCell& known : shared_->memory.Cells(input_.domain)) {
     if (known.address.empty()) continue;
     Target target{
@@ -221,7 +229,8 @@ std::vector<RouteTask::Target> RouteTask::RankKnownCells() {
                   .blocks_below = receipt_.blocks + 1,
                   .age_ms = static_cast<uint32_t>(Microseconds(Now() - known.seen) / 1000)},
         .distance = DistanceOf(known.labels)};
-    target.cost = ExpectedCost(known.cell, known.load, 0, target.distance);
+    target.expected_blocks = ExpectedBlocks(known.cell, 0, sent);
+    target.cost = ExpectedCost(known.cell, known.load, target.expected_blocks, target.distance);
     targets.push_back(std::move(target));
   }
   std::stable_sort(targets.begin(), targets.end(),
@@ -438,6 +447,7 @@ void RouteTask::Decide() {
       result.overlap_blocks = chosen.overlap_blocks;
       shared_->memory.Choose(result.decision_id, chosen.cell, chosen.worker,
                              receipt_.blocks - chosen.overlap_blocks, Now());
+      shared_->memory.Sent(input_.domain, waypoints_, chosen.cell, Now());
       shared_->stats.routes += 1;
       shared_->stats.by_fallback[static_cast<int>(rung_)] += 1;
     }

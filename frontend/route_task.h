@@ -56,7 +56,8 @@ class RouteTask : public std::enable_shared_from_this<RouteTask> {
   struct Target {
     CellAsked asked;  // name, address and bounds; the rest once it was asked
     double distance = 0;
-    double cost = 0;  // expected; for the order
+    uint32_t expected_blocks = 0;  // covered, or sent there so lately that no report shows it
+    double cost = 0;               // expected; for the order
   };
   // One leaf of the wave under way.
   struct Pending {
@@ -86,6 +87,8 @@ class RouteTask : public std::enable_shared_from_this<RouteTask> {
   std::vector<Target> RankKnownCells();
   std::vector<Target> ConfiguredTargets() const;
   double DistanceOf(const std::map<std::string, std::string>& labels) const;
+  // At least `reported`: what this frontend lately sent to the cell counts too.
+  uint32_t ExpectedBlocks(const std::string& cell, uint32_t reported, const SentTo& sent) const;
   double ExpectedCost(const std::string& cell, const std::optional<Load>& load, uint32_t overlap,
                       double distance) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
 
