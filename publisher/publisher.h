@@ -74,7 +74,7 @@ struct PublisherOptions {
   // A batch is sent when so many blocks wait, or when the oldest event is so old. Under load batches grow.
   size_t batch_blocks = 64;
   Duration batch_age = std::chrono::milliseconds(2);
-  // Waiting for the publisher's thread: arguments as they were given, 24 bytes more a call.
+  // Waiting for the publisher's thread: arguments as they were given and 32 bytes a call.
   size_t queue_bytes_max = 32 << 20;
   SenderOptions sender = {};
 
@@ -90,9 +90,10 @@ struct ReplicaStats {
   bool at_rest = false;  // everything told so far is acknowledged
   BatchNumber last_number = 0;
   BatchNumber acknowledged = 0;
+  uint64_t bytes_sent = 0;  // serialized; 0 for links that `make_link` made
   SenderStats sender;
-  absl::Status
-      status;  // not OK: refused for good, or replaced by a younger publisher of the same name
+  // Not OK: refused for good, or replaced by a younger publisher of the same name.
+  absl::Status status;
 };
 
 struct PublisherStats {
@@ -103,12 +104,12 @@ struct PublisherStats {
   // Of those, what changed the set of (tier, block) and went to the leaves; the rest were copies, or unknown.
   uint64_t blocks_stored_passed = 0;
   uint64_t blocks_removed_passed = 0;
-  uint64_t batches = 0;      // appended to every replica's stream
+  uint64_t batches = 0;      // sent, by the replica that was sent most
   uint64_t blocks_held = 0;  // distinct
   // Dropped, since only a bug of the engine can cause it; `last_error` says what.
-  uint64_t unknown_parents =
-      0;  // blocks stored after a parent that is not held: they cannot be hashed
+  uint64_t unknown_parents = 0;  // blocks stored after one that is not held: they cannot be hashed
   uint64_t unknown_removed = 0;  // blocks removed that were not held
+  uint64_t renamed = 0;          // engine hashes in use that were given to other tokens
   uint64_t invalid_calls = 0;    // arguments that contradict each other, or are over a bound
   absl::Status last_error;
 
@@ -128,7 +129,8 @@ class Publisher {
   Publisher& operator=(const Publisher&) = delete;
 
   // A run of consecutive blocks is now in `tier`, after `parent` (nothing: at the sequence's start).
-  // REQUIRES: tokens.size() == blocks.size() * block_size; else counted in `invalid_calls`.
+  // REQUIRES: tokens.size() == blocks.size() * block_size; else counted in `invalid_calls`. Without any
+  // tokens the blocks are ones already held in another tier, in any order, and `parent` is ignored.
   void Stored(Tier tier, std::span<const EngineHash> blocks, std::optional<EngineHash> parent,
               std::span<const TokenId> tokens);
   void Stored(Tier tier, std::span<const EngineHash> blocks, std::optional<EngineHash> parent,

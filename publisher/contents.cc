@@ -1,0 +1,199 @@
+#include "publisher/contents.h"
+
+#include <utility>
+#include <variant>
+
+namespace kvatlas {
+
+Contents::Contents(uint32_t block_size, const HashContract& contract)
+    : block_size_(block_size), contract_(contract), seed_(BlockSeed({}, contract)) {}
+
+absl::Status Contents::Apply(const Record& record, std::vector<Event>* changes) {
+  switch (record.kind) {
+    case Record::kStored:
+      return record.tokens.empty() ? StoreKnown(record, changes) : Store(record, changes);
+    case Record::kRemoved:
+      Remove(record, changes);
+      break;
+    case Record::kStoredHashed:
+      StoreHashed(record, changes);
+      break;
+    case Record::kRemovedHashed:
+      RemoveHashed(record, changes);
+      break;
+    case Record::kCleared:
+      Clear(record.tiers, changes);
+      break;
+    case Record::kLoad:
+      break;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Contents::Store(const Record& record, std::vector<Event>* changes) {
+  Stored run{.tier = record.tier, .blocks = {}};
+  if (record.has_parent) {
+    const auto parent = aliases_.find(record.parent);
+    if (parent == aliases_.end()) {
+      stats_.unknown_parents += record.hashes.size();
+      return absl::NotFoundError("stored after a parent that is not held: engine hash " +
+                                 std::to_string(record.parent));
+    }
+    run.parent = parent->second.block;
+    run.position = parent->second.position + 1;
+  }
+  const std::vector<LocalHash> locals =
+      LocalHashes(record.tokens, {.block_size = block_size_}, SeedOf(record));
+  run.blocks = SequenceHashesAfter(run.parent, locals, contract_);
+  for (size_t i = 0; i < run.blocks.size(); ++i) {
+    AddAlias(record.tier, record.hashes[i], i == 0 ? run.parent : run.blocks[i - 1], run.blocks[i],
+             run.position + static_cast<Position>(i), changes);
+  }
+  AddCopies(std::move(run), changes);
+  return absl::OkStatus();
+}
+
+// Blocks that are held in another tier, so that no tokens are needed.
+absl::Status Contents::StoreKnown(const Record& record, std::vector<Event>* changes) {
+  absl::Status status;
+  Stored run{.tier = record.tier, .blocks = {}};
+  for (const uint64_t engine_hash : record.hashes) {
+    const auto found = aliases_.find(engine_hash);
+    if (found == aliases_.end()) {
+      ++stats_.unknown_parents;
+      status = absl::NotFoundError("stored without tokens, and not held: engine hash " +
+                                   std::to_string(engine_hash));
+      continue;
+    }
+    ++found->second.copies[static_cast<int>(record.tier)];
+    const Alias& alias = found->second;
+    if (run.blocks.empty() || run.blocks.back() != alias.parent) {
+      AddCopies(std::exchange(run, {.tier = record.tier,
+                                    .position = alias.position,
+                                    .parent = alias.parent,
+                                    .blocks = {}}),
+                changes);
+    }
+    run.blocks.push_back(alias.block);
+  }
+  AddCopies(std::move(run), changes);
+  return status;
+}
+
+void Contents::Remove(const Record& record, std::vector<Event>* changes) {
+  Removed last{.tier = record.tier, .blocks = {}};
+  stats_.blocks_removed += record.hashes.size();
+  for (const uint64_t engine_hash : record.hashes) {
+    const auto found = aliases_.find(engine_hash);
+    if (found == aliases_.end() || found->second.copies[static_cast<int>(record.tier)] == 0) {
+      ++stats_.unknown_removed;
+      continue;
+    }
+    --found->second.copies[static_cast<int>(record.tier)];
+    const SequenceHash block = found->second.block;
+    if (!found->second.held()) aliases_.erase(found);
+    if (DropCopy(record.tier, block)) last.blocks.push_back(block);
+  }
+  if (!last.blocks.empty()) Change(last, changes);
+}
+
+void Contents::StoreHashed(const Record& record, std::vector<Event>* changes) {
+  Stored run{.tier = record.tier,
+             .position = record.position,
+             .parent = SequenceHash{record.parent},
+             .blocks = {}};
+  run.blocks.reserve(record.hashes.size());
+  for (const uint64_t hash : record.hashes) run.blocks.push_back(SequenceHash{hash});
+  AddCopies(std::move(run), changes);
+}
+
+void Contents::RemoveHashed(const Record& record, std::vector<Event>* changes) {
+  Removed last{.tier = record.tier, .blocks = {}};
+  stats_.blocks_removed += record.hashes.size();
+  for (const uint64_t hash : record.hashes) {
+    const SequenceHash block{hash};
+    if (!resident_.TiersOf(block).Has(record.tier)) {
+      ++stats_.unknown_removed;
+    } else if (DropCopy(record.tier, block)) {
+      last.blocks.push_back(block);
+    }
+  }
+  if (!last.blocks.empty()) Change(last, changes);
+}
+
+void Contents::Clear(TierMask tiers, std::vector<Event>* changes) {
+  ++stats_.clears;
+  for (auto it = aliases_.begin(); it != aliases_.end();) {
+    for (int tier = 0; tier < kTiers; ++tier) {
+      if (tiers.Has(static_cast<Tier>(tier))) it->second.copies[tier] = 0;
+    }
+    const auto at = it++;
+    if (!at->second.held()) aliases_.erase(at);
+  }
+  for (auto it = extra_copies_.begin(); it != extra_copies_.end();) {
+    for (int tier = 0; tier < kTiers; ++tier) {
+      if (tiers.Has(static_cast<Tier>(tier))) it->second[tier] = 0;
+    }
+    const auto at = it++;
+    if (at->second == std::array<uint32_t, kTiers>{}) extra_copies_.erase(at);
+  }
+  Change(Cleared{tiers}, changes);
+}
+
+uint64_t Contents::SeedOf(const Record& record) {
+  if (record.lora_name != seed_lora_ || record.cache_salt != seed_salt_) {
+    seed_lora_ = record.lora_name;
+    seed_salt_ = record.cache_salt;
+    seed_ = BlockSeed({seed_lora_, seed_salt_}, contract_);
+  }
+  return seed_;
+}
+
+void Contents::AddAlias(Tier tier, uint64_t engine_hash, SequenceHash parent, SequenceHash block,
+                        Position position, std::vector<Event>* changes) {
+  Alias& alias = aliases_[engine_hash];
+  if (alias.held() && alias.block != block) {
+    // The engine gave a name that is in use to other tokens: what it meant before is gone.
+    ++stats_.renamed;
+    for (int t = 0; t < kTiers; ++t) {
+      for (; alias.copies[t] > 0; --alias.copies[t]) {
+        if (DropCopy(static_cast<Tier>(t), alias.block)) {
+          Change(Removed{.tier = static_cast<Tier>(t), .blocks = {alias.block}}, changes);
+        }
+      }
+    }
+  }
+  alias.parent = parent;
+  alias.block = block;
+  alias.position = position;
+  ++alias.copies[static_cast<int>(tier)];
+}
+
+void Contents::AddCopies(Stored run, std::vector<Event>* changes) {
+  if (run.blocks.empty()) return;
+  stats_.blocks_stored += run.blocks.size();
+  for (const SequenceHash block : run.blocks) {
+    if (resident_.TiersOf(block).Has(run.tier)) {
+      ++extra_copies_[block][static_cast<int>(run.tier)];
+    }
+  }
+  Change(run, changes);
+}
+
+bool Contents::DropCopy(Tier tier, SequenceHash block) {
+  const auto found = extra_copies_.find(block);
+  if (found == extra_copies_.end() || found->second[static_cast<int>(tier)] == 0) return true;
+  --found->second[static_cast<int>(tier)];
+  if (found->second == std::array<uint32_t, kTiers>{}) extra_copies_.erase(found);
+  return false;
+}
+
+void Contents::Change(const Event& event, std::vector<Event>* changes) {
+  for (Event& change : resident_.Apply(event)) {
+    if (std::holds_alternative<Stored>(change)) stats_.blocks_stored_passed += BlockCount(change);
+    if (std::holds_alternative<Removed>(change)) stats_.blocks_removed_passed += BlockCount(change);
+    changes->push_back(std::move(change));
+  }
+}
+
+}  // namespace kvatlas

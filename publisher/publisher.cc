@@ -1,0 +1,436 @@
+#include "publisher/publisher.h"
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "indexer/base/mutex.h"
+#include "indexer/service/log.h"
+#include "indexer/stream/resident_set.h"
+#include "indexer/stream/sender_pump.h"
+#include "indexer/transport/grpc_link.h"
+#include "publisher/contents.h"
+#include "publisher/record_buffer.h"
+
+namespace kvatlas {
+namespace {
+
+constexpr size_t kNameBytesMax = 256;
+constexpr size_t kLeavesMax = 16;
+constexpr size_t kNamespaceBytesMax = 4096;  // of a LoRA's name, of a salt
+constexpr size_t kCallBlocksMax = 1 << 20;   // blocks named in one call
+// The publisher's thread gives up the lock after so many blocks.
+constexpr size_t kSliceBlocks = 1024;
+constexpr Duration kTickEvery = std::chrono::milliseconds(100);
+// A replica that neither connects nor acknowledges is looked at again after this.
+constexpr Duration kWaitSlice = std::chrono::milliseconds(20);
+
+absl::Status Check(const PublisherOptions& options) {
+  const auto bad = [](const char* what) { return absl::InvalidArgumentError(what); };
+  if (options.worker.empty() || options.worker.size() > kNameBytesMax) {
+    return bad("worker: 1 to 256 bytes");
+  }
+  if (options.domain.model.empty() || options.domain.model.size() > kNameBytesMax) {
+    return bad("domain.model: 1 to 256 bytes");
+  }
+  if (options.domain.tenant.size() > kNameBytesMax) return bad("domain.tenant: up to 256 bytes");
+  if (options.block_size == 0 || options.block_size > kBlockSizeMax) {
+    return bad("block_size: 1 to 65536 tokens");
+  }
+  if (options.leaves.size() > kLeavesMax) return bad("leaves: at most 16");
+  if (options.lora_name.size() > kNamespaceBytesMax ||
+      options.cache_salt.size() > kNamespaceBytesMax) {
+    return bad("lora_name, cache_salt: up to 4096 bytes");
+  }
+  if (options.batch_blocks == 0) return bad("batch_blocks: at least 1");
+  if (options.batch_age < Duration(0)) return bad("batch_age: negative");
+  return absl::OkStatus();
+}
+
+SenderIdentity IdentityOf(const PublisherOptions& options, Epoch epoch, uint64_t instance_id) {
+  return {.holder = {options.worker, options.dp_rank, ""},
+          .domain = options.domain,
+          .block_size = options.block_size,
+          .contract_id = options.contract.Id(),
+          .schedule = "",
+          .address = "",
+          .labels = options.labels,
+          .epoch = epoch,
+          .instance_id = instance_id};
+}
+
+}  // namespace
+
+// The queue has two buffers: `waiting` is filled by the engine's thread, `working` is worked off by
+// whoever holds `contents_mutex`, who takes `waiting` when `working` is used up. So calls are worked
+// off in the order they were made, by the publisher's thread or, when the queue is full, the engine's.
+//
+// Locks, outer first: contents_mutex, queue_mutex; contents_mutex, a pump's own.
+struct Publisher::Impl {
+  struct Replica {
+    std::string address;
+    const GrpcLink* grpc_link = nullptr;  // owned by the pump; null when `make_link` made it
+    std::unique_ptr<SenderPump> pump;
+  };
+
+  explicit Impl(PublisherOptions options_in);
+
+  void Enqueue(const Record& record) ABSL_LOCKS_EXCLUDED(queue_mutex, contents_mutex);
+  void WorkOffAtLeast(size_t bytes) ABSL_LOCKS_EXCLUDED(queue_mutex, contents_mutex);
+  // Works off about `kSliceBlocks` and gives the changes to the replicas. Returns the bytes that waited no
+  // longer; 0: nothing waits.
+  size_t WorkOffSlice() ABSL_EXCLUSIVE_LOCKS_REQUIRED(contents_mutex);
+  void Refused(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(contents_mutex);
+
+  void Run();
+  // Until a batch is due, or a tick. False: stop, once the queue is empty.
+  bool WaitForWork() ABSL_LOCKS_EXCLUDED(queue_mutex);
+  void FlushPumps();
+  bool AllAcknowledged(Duration look_for);
+
+  const PublisherOptions options;
+  std::vector<Replica> replicas;  // immutable after the constructor
+  std::atomic<uint64_t> invalid_calls{0};
+  std::atomic<uint64_t> inline_records{0};
+
+  // Also the pumps' `resident_mutex`.
+  Mutex contents_mutex;
+  Contents contents ABSL_GUARDED_BY(contents_mutex);
+  RecordBuffer working ABSL_GUARDED_BY(contents_mutex);
+  std::vector<Event> changes ABSL_GUARDED_BY(contents_mutex);  // of the slice
+  std::optional<Load> load ABSL_GUARDED_BY(contents_mutex);    // of the slice
+  absl::Status last_error ABSL_GUARDED_BY(contents_mutex);
+
+  mutable Mutex queue_mutex;
+  CondVar work;      // something for the publisher's thread
+  CondVar progress;  // `records_done` has grown
+  RecordBuffer waiting ABSL_GUARDED_BY(queue_mutex);
+  size_t working_bytes ABSL_GUARDED_BY(queue_mutex) = 0;  // of `working`, about
+  Time first_at ABSL_GUARDED_BY(queue_mutex){0};          // of the oldest record in `waiting`
+  uint64_t records_queued ABSL_GUARDED_BY(queue_mutex) = 0;
+  uint64_t records_done ABSL_GUARDED_BY(queue_mutex) = 0;
+  bool flush_now ABSL_GUARDED_BY(queue_mutex) = false;
+  bool stopping ABSL_GUARDED_BY(queue_mutex) = false;
+
+  Time next_tick{0};  // the publisher's thread
+  std::thread thread;
+};
+
+Publisher::Impl::Impl(PublisherOptions options_in)
+    : options(std::move(options_in)), contents(options.block_size, options.contract) {
+  const Epoch epoch = WallTimeNs();
+  const uint64_t instance_id = RandomInstanceId();
+  const ResidentSet* resident = nullptr;
+  {
+    MutexLock lock(&contents_mutex);
+    resident = &contents.resident();
+  }
+  for (const std::string& address : options.leaves) {
+    Replica replica;
+    replica.address = address;
+    std::unique_ptr<SenderLink> link;
+    if (options.make_link) {
+      link = options.make_link(address);
+    } else {
+      auto grpc_link = std::make_unique<GrpcLink>(address);
+      replica.grpc_link = grpc_link.get();
+      link = std::move(grpc_link);
+    }
+    replica.pump =
+        std::make_unique<SenderPump>(options.sender, IdentityOf(options, epoch, instance_id),
+                                     resident, &contents_mutex, std::move(link), options.clock);
+    replicas.push_back(std::move(replica));
+  }
+}
+
+void Publisher::Impl::Enqueue(const Record& record) {
+  const size_t bytes = RecordBuffer::BytesOf(record);
+  bool wake = false;
+  {
+    MutexLock lock(&queue_mutex);
+    if (stopping) return;
+    if (waiting.bytes() + working_bytes + bytes <= options.queue_bytes_max) {
+      const bool was_empty = waiting.empty();
+      const bool was_due = waiting.blocks() >= options.batch_blocks;
+      if (was_empty) first_at = Clock::Real().Now();
+      waiting.Append(record);
+      ++records_queued;
+      wake = was_empty || (!was_due && waiting.blocks() >= options.batch_blocks);
+      if (!wake) return;
+    }
+  }
+  if (wake) return work.Signal();
+  // Full: make room first. Calls from other threads may come in between.
+  inline_records.fetch_add(1, std::memory_order_relaxed);
+  WorkOffAtLeast(bytes);
+  MutexLock lock(&queue_mutex);
+  if (waiting.empty()) first_at = Clock::Real().Now();
+  waiting.Append(record);
+  ++records_queued;
+  work.Signal();
+}
+
+void Publisher::Impl::WorkOffAtLeast(size_t bytes) {
+  MutexLock lock(&contents_mutex);
+  for (size_t done = 0; done < bytes;) {
+    const size_t slice = WorkOffSlice();
+    if (slice == 0) return;
+    done += slice;
+  }
+}
+
+size_t Publisher::Impl::WorkOffSlice() {
+  if (working.empty()) {
+    MutexLock lock(&queue_mutex);
+    if (waiting.empty()) return 0;
+    working.Clear();
+    std::swap(working, waiting);
+    working_bytes = working.bytes();
+  }
+  const size_t bytes_before = working.bytes();
+  changes.clear();
+  load.reset();
+  uint64_t records = 0;
+  Record record;
+  for (size_t blocks = 0; blocks < kSliceBlocks && working.Next(&record); ++records) {
+    blocks += record.hashes.size();
+    if (record.kind == Record::kLoad) {
+      load = record.load;
+    } else if (absl::Status status = contents.Apply(record, &changes); !status.ok()) {
+      Refused(status);
+    }
+  }
+  if (!changes.empty() || load) {
+    for (Replica& replica : replicas) replica.pump->Append(changes, load);
+  }
+  MutexLock lock(&queue_mutex);
+  working_bytes = working.bytes();
+  records_done += records;
+  progress.SignalAll();
+  return bytes_before - working_bytes;
+}
+
+void Publisher::Impl::Refused(const absl::Status& why) {
+  static LogLimiter limiter{std::chrono::seconds(10)};
+  LogEvery(limiter, options.worker, LogLevel::kWarning, "engine event dropped",
+           {{"worker", options.worker}, {"why", why}});
+  last_error = why;
+}
+
+void Publisher::Impl::Run() {
+  for (bool going_on = true; going_on;) {
+    going_on = WaitForWork();
+    bool more = true;
+    while (more) {
+      {
+        MutexLock lock(&contents_mutex);
+        more = WorkOffSlice() > 0;
+      }
+      if (more) FlushPumps();
+    }
+    FlushPumps();
+    if (const Time now = options.clock->Now(); now >= next_tick) {
+      for (Replica& replica : replicas) replica.pump->Tick();
+      next_tick = now + kTickEvery;
+    }
+  }
+}
+
+bool Publisher::Impl::WaitForWork() {
+  MutexLock lock(&queue_mutex);
+  const Time tick_at = Clock::Real().Now() + kTickEvery;
+  while (!stopping && !flush_now && waiting.blocks() < options.batch_blocks) {
+    const Time now = Clock::Real().Now();
+    const Time until = waiting.empty() ? tick_at : std::min(tick_at, first_at + options.batch_age);
+    if (now >= until) break;
+    work.WaitFor(&queue_mutex, until - now);
+  }
+  flush_now = false;
+  return !stopping;
+}
+
+void Publisher::Impl::FlushPumps() {
+  for (Replica& replica : replicas) replica.pump->Flush();
+}
+
+// One look, which may wait for a replica for a while.
+bool Publisher::Impl::AllAcknowledged(Duration look_for) {
+  const Replica* awaited = nullptr;
+  size_t at_rest = 0;
+  for (const Replica& replica : replicas) {
+    if (replica.pump->AtRest()) {
+      ++at_rest;
+    } else if (replica.pump->connected() || awaited == nullptr) {
+      awaited = &replica;
+    }
+  }
+  if (awaited == nullptr || (at_rest > 0 && !awaited->pump->connected())) return true;
+  awaited->pump->WaitAtRest(look_for);
+  return false;
+}
+
+Publisher::Publisher(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+absl::StatusOr<std::unique_ptr<Publisher>> Publisher::Create(PublisherOptions options) {
+  if (absl::Status status = Check(options); !status.ok()) return status;
+  auto impl = std::make_unique<Impl>(std::move(options));
+  for (Impl::Replica& replica : impl->replicas) replica.pump->Start();
+  impl->thread = std::thread([impl = impl.get()] { impl->Run(); });
+  return std::unique_ptr<Publisher>(new Publisher(std::move(impl)));
+}
+
+Publisher::~Publisher() { Stop(/*goodbye=*/false, Duration(0)); }
+
+void Publisher::Stored(Tier tier, std::span<const EngineHash> blocks,
+                       std::optional<EngineHash> parent, std::span<const TokenId> tokens) {
+  Stored(tier, blocks, parent, tokens,
+         {.lora_name = impl_->options.lora_name, .cache_salt = impl_->options.cache_salt});
+}
+
+void Publisher::Stored(Tier tier, std::span<const EngineHash> blocks,
+                       std::optional<EngineHash> parent, std::span<const TokenId> tokens,
+                       const CacheNamespace& cache_namespace) {
+  if (blocks.empty() && tokens.empty()) return;
+  const bool counts_fit =
+      blocks.size() <= kCallBlocksMax &&
+      (tokens.empty() || tokens.size() == blocks.size() * impl_->options.block_size);
+  if (!counts_fit || cache_namespace.lora_name.size() > kNamespaceBytesMax ||
+      cache_namespace.cache_salt.size() > kNamespaceBytesMax) {
+    impl_->invalid_calls.fetch_add(1, std::memory_order_relaxed);
+    return;
+  }
+  impl_->Enqueue({.kind = Record::kStored,
+                  .tier = tier,
+                  .has_parent = parent.has_value(),
+                  .parent = parent.value_or(0),
+                  .hashes = blocks,
+                  .tokens = tokens,
+                  .lora_name = cache_namespace.lora_name,
+                  .cache_salt = cache_namespace.cache_salt});
+}
+
+void Publisher::Removed(Tier tier, std::span<const EngineHash> blocks) {
+  while (!blocks.empty()) {
+    const size_t count = std::min(blocks.size(), kCallBlocksMax);
+    impl_->Enqueue({.kind = Record::kRemoved, .tier = tier, .hashes = blocks.first(count)});
+    blocks = blocks.subspan(count);
+  }
+}
+
+void Publisher::StoredHashed(Tier tier, Position position, SequenceHash parent,
+                             std::span<const SequenceHash> blocks) {
+  if (blocks.empty()) return;
+  const bool root_fits = (position == 0) == (parent == kNoParent);
+  if (!root_fits || blocks.size() > kCallBlocksMax ||
+      position > ~Position{0} - static_cast<Position>(blocks.size())) {
+    impl_->invalid_calls.fetch_add(1, std::memory_order_relaxed);
+    return;
+  }
+  static_assert(sizeof(SequenceHash) == sizeof(uint64_t));
+  impl_->Enqueue({.kind = Record::kStoredHashed,
+                  .tier = tier,
+                  .position = position,
+                  .parent = Raw(parent),
+                  .hashes = {reinterpret_cast<const uint64_t*>(blocks.data()), blocks.size()}});
+}
+
+void Publisher::RemovedHashed(Tier tier, std::span<const SequenceHash> blocks) {
+  while (!blocks.empty()) {
+    const size_t count = std::min(blocks.size(), kCallBlocksMax);
+    impl_->Enqueue({.kind = Record::kRemovedHashed,
+                    .tier = tier,
+                    .hashes = {reinterpret_cast<const uint64_t*>(blocks.data()), count}});
+    blocks = blocks.subspan(count);
+  }
+}
+
+void Publisher::Cleared(TierMask tiers) {
+  if (!tiers.empty()) impl_->Enqueue({.kind = Record::kCleared, .tiers = tiers});
+}
+
+void Publisher::SetLoad(const Load& load) { impl_->Enqueue({.kind = Record::kLoad, .load = load}); }
+
+void Publisher::Flush() {
+  {
+    MutexLock lock(&impl_->queue_mutex);
+    if (impl_->flush_now) return;
+    impl_->flush_now = true;
+  }
+  impl_->work.Signal();
+}
+
+bool Publisher::WaitAcknowledged(Duration timeout) {
+  const Time until = Clock::Real().Now() + timeout;
+  Flush();
+  {
+    MutexLock lock(&impl_->queue_mutex);
+    const uint64_t target = impl_->records_queued;
+    while (impl_->records_done < target) {
+      const Duration left = until - Clock::Real().Now();
+      if (left <= Duration(0)) return false;
+      impl_->progress.WaitFor(&impl_->queue_mutex, left);
+    }
+  }
+  impl_->FlushPumps();
+  for (;;) {
+    const Duration left = until - Clock::Real().Now();
+    if (impl_->AllAcknowledged(std::max(Duration(0), std::min(left, kWaitSlice)))) return true;
+    if (left <= Duration(0)) return false;
+  }
+}
+
+PublisherStats Publisher::Stats() const {
+  PublisherStats stats;
+  {
+    MutexLock lock(&impl_->contents_mutex);
+    const ContentsStats& contents = impl_->contents.stats();
+    stats.blocks_stored = contents.blocks_stored;
+    stats.blocks_removed = contents.blocks_removed;
+    stats.clears = contents.clears;
+    stats.blocks_stored_passed = contents.blocks_stored_passed;
+    stats.blocks_removed_passed = contents.blocks_removed_passed;
+    stats.unknown_parents = contents.unknown_parents;
+    stats.unknown_removed = contents.unknown_removed;
+    stats.renamed = contents.renamed;
+    stats.blocks_held = impl_->contents.resident().size();
+    stats.last_error = impl_->last_error;
+  }
+  {
+    MutexLock lock(&impl_->queue_mutex);
+    stats.queue_bytes = impl_->waiting.bytes() + impl_->working_bytes;
+  }
+  stats.invalid_calls = impl_->invalid_calls.load(std::memory_order_relaxed);
+  stats.inline_records = impl_->inline_records.load(std::memory_order_relaxed);
+  for (const Impl::Replica& replica : impl_->replicas) {
+    const SenderPump& pump = *replica.pump;
+    stats.replicas.push_back(
+        {.address = replica.address,
+         .connected = pump.connected(),
+         .welcomed = pump.welcomed(),
+         .at_rest = pump.AtRest(),
+         .last_number = pump.last_number(),
+         .acknowledged = pump.acknowledged(),
+         .bytes_sent = replica.grpc_link == nullptr ? 0 : replica.grpc_link->bytes_written(),
+         .sender = pump.stats(),
+         .status = pump.status()});
+    stats.batches = std::max(stats.batches, stats.replicas.back().sender.batches_sent);
+  }
+  return stats;
+}
+
+void Publisher::Stop(bool goodbye, Duration flush_for) {
+  {
+    MutexLock lock(&impl_->queue_mutex);
+    if (std::exchange(impl_->stopping, true)) return;
+  }
+  impl_->work.Signal();
+  impl_->thread.join();
+  const Time until = Clock::Real().Now() + flush_for;
+  for (Impl::Replica& replica : impl_->replicas) {
+    replica.pump->Stop(goodbye, std::max(Duration(0), until - Clock::Real().Now()));
+  }
+}
+
+}  // namespace kvatlas

@@ -1,0 +1,378 @@
+// A publisher against real leaves' receiving ends over gRPC on loopback.
+
+#include "publisher/publisher.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "indexer/base/hash.h"
+#include "indexer/base/ids.h"
+#include "indexer/base/mutex.h"
+#include "indexer/service/address.h"
+#include "indexer/service/grpc_server.h"
+#include "indexer/stream/messages.h"
+#include "indexer/stream/receiver.h"
+#include "indexer/stream/resident_set.h"
+#include "indexer/transport/grpc_acceptor.h"
+
+namespace kvatlas {
+namespace {
+
+constexpr std::chrono::seconds kLong(30);
+constexpr uint32_t kBlockSize = 4;
+
+// (tier, block)
+using Holdings = std::set<std::pair<int, uint64_t>>;
+
+Holdings HoldingsOf(const std::vector<Stored>& runs) {
+  Holdings holdings;
+  for (const Stored& run : runs) {
+    for (SequenceHash block : run.blocks) holdings.insert({static_cast<int>(run.tier), Raw(block)});
+  }
+  return holdings;
+}
+
+// What a leaf knows of one worker: a set, and the receiver in front of it.
+class FakeLeaf : public StreamAcceptor, private HoldingsSink {
+ public:
+  FakeLeaf() : receiver_(ReceiverOptions(), this) {}
+
+  std::unique_ptr<ReceiverSession> Accept(ReplyFn reply) override {
+    return std::make_unique<Session>(this, std::move(reply));
+  }
+
+  Holdings holdings() {
+    MutexLock lock(&mutex_);
+    return HoldingsOf(set_.AsRuns());
+  }
+  Load load() {
+    MutexLock lock(&mutex_);
+    return load_;
+  }
+  ReceiverStats stats() {
+    MutexLock lock(&mutex_);
+    return receiver_.stats();
+  }
+  bool gone() {
+    MutexLock lock(&mutex_);
+    return receiver_.gone();
+  }
+  bool seen_hello() {
+    MutexLock lock(&mutex_);
+    return receiver_.epoch() != 0;
+  }
+
+ private:
+  class Session : public ReceiverSession {
+   public:
+    Session(FakeLeaf* leaf, ReplyFn reply) : leaf_(leaf), reply_(std::move(reply)) {}
+    ~Session() override {
+      MutexLock lock(&leaf_->mutex_);
+      leaf_->receiver_.OnDisconnected(Clock::Real().Now());
+    }
+    absl::Status OnMessage(SenderMessage message) override {
+      std::vector<ReceiverMessage> replies;
+      absl::Status status;
+      {
+        MutexLock lock(&leaf_->mutex_);
+        status = leaf_->receiver_.OnMessage(message, Clock::Real().Now(), &replies);
+      }
+      for (ReceiverMessage& reply : replies) reply_(std::move(reply));
+      return status;
+    }
+
+   private:
+    FakeLeaf* const leaf_;
+    const ReplyFn reply_;
+  };
+
+  // Called with the mutex held, by the receiver.
+  absl::Status Apply(const Event& event) override ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    set_.Apply(event);
+    return absl::OkStatus();
+  }
+  void SetLoad(const Load& load) override ABSL_NO_THREAD_SAFETY_ANALYSIS { load_ = load; }
+  void ForEachHeld(const std::function<void(SequenceHash, TierMask)>& visit) override
+      ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    std::map<uint64_t, TierMask> held;
+    for (const auto& [tier, block] : HoldingsOf(set_.AsRuns())) {
+      held[block] = held[block] | static_cast<Tier>(tier);
+    }
+    for (const auto& [block, tiers] : held) visit(SequenceHash{block}, tiers);
+  }
+  Digest CurrentDigest() override ABSL_NO_THREAD_SAFETY_ANALYSIS { return set_.digest(); }
+
+  Mutex mutex_;
+  ResidentSet set_ ABSL_GUARDED_BY(mutex_);
+  Load load_ ABSL_GUARDED_BY(mutex_);
+  StreamReceiver receiver_ ABSL_GUARDED_BY(mutex_);
+};
+
+class TestServer {
+ public:
+  explicit TestServer(StreamAcceptor* acceptor, uint16_t port = 0)
+      : streams_(acceptor), server_({.listen = {"127.0.0.1", port}}) {
+    server_.Register(streams_.service(), "kvatlas.v1.Holdings");
+    const absl::Status status = server_.Start();
+    EXPECT_TRUE(status.ok()) << status;
+  }
+  ~TestServer() { server_.Stop(Duration(0)); }
+  std::string target() const { return server_.address().ToString(); }
+  uint16_t port() const { return server_.address().port; }
+
+ private:
+  GrpcAcceptor streams_;
+  GrpcServer server_;
+};
+
+std::unique_ptr<Publisher> MakePublisher(std::vector<std::string> leaves,
+                                         size_t queue_bytes_max = 32 << 20) {
+  return *Publisher::Create({.leaves = std::move(leaves),
+                             .worker = "w",
+                             .domain = {.model = "m", .tenant = ""},
+                             .block_size = kBlockSize,
+                             .queue_bytes_max = queue_bytes_max});
+}
+
+// Block `name` has tokens that are all `name`.
+std::vector<TokenId> TokensOf(const std::vector<uint64_t>& names) {
+  std::vector<TokenId> tokens;
+  for (uint64_t name : names) tokens.insert(tokens.end(), kBlockSize, static_cast<TokenId>(name));
+  return tokens;
+}
+
+Holdings ChainOf(const std::vector<uint64_t>& names, Tier tier = Tier::kDevice) {
+  Holdings holdings;
+  for (SequenceHash block :
+       SequenceHashes(LocalHashes(TokensOf(names), {.block_size = kBlockSize}, BlockSeed({})))) {
+    holdings.insert({static_cast<int>(tier), Raw(block)});
+  }
+  return holdings;
+}
+
+TEST(PublisherTest, OptionsOutOfRangeAreRefused) {
+  EXPECT_EQ(
+      Publisher::Create({.worker = "", .domain = {.model = "m", .tenant = ""}}).status().code(),
+      absl::StatusCode::kInvalidArgument);
+  EXPECT_FALSE(Publisher::Create({.worker = "w"}).ok());
+  EXPECT_FALSE(
+      Publisher::Create({.worker = "w", .domain = {.model = "m", .tenant = ""}, .block_size = 0})
+          .ok());
+}
+
+TEST(PublisherTest, ALeafHoldsWhatTheEngineSaid) {
+  FakeLeaf leaf;
+  TestServer server(&leaf);
+  std::unique_ptr<Publisher> publisher = MakePublisher({server.target()});
+  publisher->Stored(Tier::kDevice, {1, 2, 3}, std::nullopt, TokensOf({1, 2, 3}));
+  publisher->SetLoad({.running_requests = 5});
+  ASSERT_TRUE(publisher->WaitAcknowledged(kLong));
+  EXPECT_EQ(leaf.holdings(), ChainOf({1, 2, 3}));
+  EXPECT_EQ(leaf.load().running_requests, 5u);
+  publisher->Removed(Tier::kDevice, {3});
+  ASSERT_TRUE(publisher->WaitAcknowledged(kLong));
+  EXPECT_EQ(leaf.holdings(), ChainOf({1, 2}));
+  publisher->Cleared();
+  ASSERT_TRUE(publisher->WaitAcknowledged(kLong));
+  EXPECT_TRUE(leaf.holdings().empty());
+  const PublisherStats stats = publisher->Stats();
+  EXPECT_EQ(stats.blocks_stored, 3u);
+  EXPECT_EQ(stats.blocks_removed_passed, 1u);
+  EXPECT_GT(stats.replicas[0].bytes_sent, 0u);
+}
+
+TEST(PublisherTest, HashesOfTheContractAreTakenAsTheyAre) {
+  FakeLeaf leaf;
+  TestServer server(&leaf);
+  std::unique_ptr<Publisher> publisher = MakePublisher({server.target()});
+  const std::vector<SequenceHash> blocks = {SequenceHash{10}, SequenceHash{11}};
+  publisher->StoredHashed(Tier::kHost, 0, kNoParent, blocks);
+  publisher->RemovedHashed(Tier::kHost, {blocks.data(), 1});
+  ASSERT_TRUE(publisher->WaitAcknowledged(kLong));
+  EXPECT_EQ(leaf.holdings(), (Holdings{{static_cast<int>(Tier::kHost), 11}}));
+}
+
+TEST(PublisherTest, CopiesAreCounted) {
+  FakeLeaf leaf;
+  TestServer server(&leaf);
+  std::unique_ptr<Publisher> publisher = MakePublisher({server.target()});
+  for (int i = 0; i < 3; ++i) publisher->Stored(Tier::kDevice, {1}, std::nullopt, TokensOf({1}));
+  for (int i = 0; i < 2; ++i) publisher->Removed(Tier::kDevice, {1});
+  ASSERT_TRUE(publisher->WaitAcknowledged(kLong));
+  EXPECT_EQ(leaf.holdings(), ChainOf({1}));
+  for (int i = 0; i < 5; ++i) publisher->Removed(Tier::kDevice, {1});
+  ASSERT_TRUE(publisher->WaitAcknowledged(kLong));
+  EXPECT_TRUE(leaf.holdings().empty());
+}
+
+TEST(PublisherTest, AnEnginesBugsAreCountedAndHarmless) {
+  FakeLeaf leaf;
+  TestServer server(&leaf);
+  std::unique_ptr<Publisher> publisher = MakePublisher({server.target()});
+  publisher->Stored(Tier::kDevice, {2}, /*parent=*/1, TokensOf({2}));
+  publisher->Stored(Tier::kDevice, {3}, std::nullopt, TokensOf({3, 4}));
+  publisher->StoredHashed(Tier::kDevice, 1, kNoParent, std::vector<SequenceHash>{SequenceHash{1}});
+  publisher->Removed(Tier::kDevice, {9});
+  ASSERT_TRUE(publisher->WaitAcknowledged(kLong));
+  EXPECT_TRUE(leaf.holdings().empty());
+  const PublisherStats stats = publisher->Stats();
+  EXPECT_EQ(stats.unknown_parents, 1u);
+  EXPECT_EQ(stats.unknown_removed, 1u);
+  EXPECT_EQ(stats.invalid_calls, 2u);
+  EXPECT_EQ(stats.last_error.code(), absl::StatusCode::kNotFound);
+}
+
+TEST(PublisherTest, WorksWithoutLeaves) {
+  std::unique_ptr<Publisher> publisher = MakePublisher({});
+  publisher->Stored(Tier::kDevice, {1}, std::nullopt, TokensOf({1}));
+  EXPECT_TRUE(publisher->WaitAcknowledged(kLong));
+  EXPECT_EQ(publisher->Stats().blocks_held, 1u);
+}
+
+TEST(PublisherTest, AnUnreachableLeafIsSaidToBeSo) {
+  std::unique_ptr<Publisher> publisher = MakePublisher({"127.0.0.1:1"});
+  publisher->Stored(Tier::kDevice, {1}, std::nullopt, TokensOf({1}));
+  EXPECT_FALSE(publisher->WaitAcknowledged(std::chrono::milliseconds(1)));
+  publisher->Stop(/*goodbye=*/true);
+  publisher->Stored(Tier::kDevice, {2}, std::nullopt, TokensOf({2}));
+}
+
+TEST(PublisherTest, AGoodbyeReachesTheLeaf) {
+  FakeLeaf leaf;
+  TestServer server(&leaf);
+  std::unique_ptr<Publisher> publisher = MakePublisher({server.target()});
+  publisher->Stored(Tier::kDevice, {1}, std::nullopt, TokensOf({1}));
+  ASSERT_TRUE(publisher->WaitAcknowledged(kLong));
+  EXPECT_FALSE(leaf.gone());
+  publisher->Stop(/*goodbye=*/true, kLong);
+  EXPECT_TRUE(leaf.gone());
+}
+
+TEST(PublisherTest, ARestartedLeafIsFilledBySnapshot) {
+  auto leaf = std::make_unique<FakeLeaf>();
+  auto server = std::make_unique<TestServer>(leaf.get());
+  const uint16_t port = server->port();
+  std::unique_ptr<Publisher> publisher = MakePublisher({server->target()});
+  publisher->Stored(Tier::kDevice, {1, 2}, std::nullopt, TokensOf({1, 2}));
+  ASSERT_TRUE(publisher->WaitAcknowledged(kLong));
+  server = nullptr;
+  publisher->Stored(Tier::kDevice, {3}, 2, TokensOf({3}));
+  publisher->Removed(Tier::kDevice, {2});
+  leaf = std::make_unique<FakeLeaf>();
+  server = std::make_unique<TestServer>(leaf.get(), port);
+  ASSERT_TRUE(publisher->WaitAcknowledged(kLong));
+  Holdings expected = ChainOf({1, 2, 3});
+  for (const auto& holding : ChainOf({1, 2})) {
+    if (!ChainOf({1}).contains(holding)) expected.erase(holding);
+  }
+  EXPECT_EQ(leaf->holdings(), expected);
+  EXPECT_GE(leaf->stats().snapshots_applied + leaf->stats().batches_applied, 1u);
+  server = nullptr;
+}
+
+TEST(PublisherTest, EveryReplicaIsTold) {
+  FakeLeaf leaves[2];
+  TestServer first(&leaves[0]);
+  std::unique_ptr<TestServer> second = std::make_unique<TestServer>(&leaves[1]);
+  const uint16_t port = second->port();
+  std::unique_ptr<Publisher> publisher = MakePublisher({first.target(), second->target()});
+  publisher->Stored(Tier::kDevice, {1}, std::nullopt, TokensOf({1}));
+  while (!leaves[0].seen_hello() || !leaves[1].seen_hello()) publisher->WaitAcknowledged(kLong);
+  ASSERT_TRUE(publisher->WaitAcknowledged(kLong));
+  EXPECT_EQ(leaves[0].holdings(), ChainOf({1}));
+  EXPECT_EQ(leaves[1].holdings(), ChainOf({1}));
+  second = nullptr;  // one is enough to go on
+  publisher->Stored(Tier::kDevice, {2}, 1, TokensOf({2}));
+  ASSERT_TRUE(publisher->WaitAcknowledged(kLong));
+  EXPECT_EQ(leaves[0].holdings(), ChainOf({1, 2}));
+  second = std::make_unique<TestServer>(&leaves[1], port);
+  while (!publisher->Stats().replicas[1].at_rest) publisher->WaitAcknowledged(kLong);
+  EXPECT_EQ(leaves[1].holdings(), ChainOf({1, 2}));
+}
+
+// Calls of two threads, one of which only flushes and asks, with leaves that come and go; the twin is a plain set.
+void RandomCalls(uint64_t seed, size_t queue_bytes_max) {
+  std::mt19937_64 random(seed);
+  auto leaf = std::make_unique<FakeLeaf>();
+  auto server = std::make_unique<TestServer>(leaf.get());
+  const uint16_t port = server->port();
+  std::unique_ptr<Publisher> publisher = MakePublisher({server->target()}, queue_bytes_max);
+  std::atomic<bool> done{false};
+  std::thread asker([&] {
+    while (!done.load()) {
+      publisher->Flush();
+      publisher->Stats();
+      std::this_thread::yield();
+    }
+  });
+  std::map<std::pair<int, uint64_t>, int> copies;
+  for (int round = 0; round < 4; ++round) {
+    for (int step = 0; step < 500; ++step) {
+      const int tier = static_cast<int>(random() % 2);
+      const uint64_t chain = 1 + random() % 50, from = random() % 20, count = 1 + random() % 20;
+      std::vector<SequenceHash> blocks;
+      for (uint64_t i = from; i < from + count; ++i)
+        blocks.push_back(SequenceHash{(chain << 32) | (i + 1)});
+      const bool store = random() % 100 < 55;
+      for (SequenceHash block : blocks) {
+        int& n = copies[{tier, Raw(block)}];
+        n = store ? n + 1 : std::max(0, n - 1);
+      }
+      if (store) {
+        const SequenceHash parent = from == 0 ? kNoParent : SequenceHash{(chain << 32) | from};
+        publisher->StoredHashed(static_cast<Tier>(tier), static_cast<Position>(from), parent,
+                                blocks);
+      } else {
+        publisher->RemovedHashed(static_cast<Tier>(tier), blocks);
+      }
+      if (step == 250 && round % 2 == 1) {
+        server = nullptr;
+        if (round == 3) leaf = std::make_unique<FakeLeaf>();  // it forgot everything
+        server = std::make_unique<TestServer>(leaf.get(), port);
+      }
+    }
+    ASSERT_TRUE(publisher->WaitAcknowledged(kLong));
+    Holdings expected;
+    for (const auto& [holding, n] : copies) {
+      if (n > 0) expected.insert(holding);
+    }
+    ASSERT_EQ(leaf->holdings(), expected) << "seed " << seed << " round " << round;
+  }
+  done = true;
+  asker.join();
+  publisher = nullptr;
+  server = nullptr;
+}
+
+TEST(PublisherTest, RandomCallsEndEqualToTheTwin) {
+  for (uint64_t seed = 1; seed <= 3; ++seed) RandomCalls(seed, 32 << 20);
+}
+
+TEST(PublisherTest, AFullQueueLosesNothing) {
+  for (uint64_t seed = 11; seed <= 13; ++seed) RandomCalls(seed, 300);
+}
+
+TEST(PublisherTest, AFullQueueIsWorkedOffByTheEngine) {
+  std::unique_ptr<Publisher> publisher = MakePublisher({}, 0);
+  publisher->Stored(Tier::kDevice, {1}, std::nullopt, TokensOf({1}));
+  publisher->Stored(Tier::kDevice, {2}, 1, TokensOf({2}));
+  ASSERT_TRUE(publisher->WaitAcknowledged(kLong));
+  EXPECT_EQ(publisher->Stats().inline_records, 2u);
+  EXPECT_EQ(publisher->Stats().blocks_held, 2u);
+}
+
+}  // namespace
+}  // namespace kvatlas

@@ -1,0 +1,113 @@
+#include "publisher/record_buffer.h"
+
+#include <cstring>
+#include <type_traits>
+
+namespace kvatlas {
+namespace {
+
+// Kept by `Clear` whatever was needed.
+constexpr size_t kWordsKept = 1 << 17;
+
+// In front of every record; then hashes, tokens, texts or the load, each from a full word.
+struct Header {
+  Record::Kind kind;
+  Tier tier;
+  uint8_t tiers;
+  bool has_parent;
+  Position position;
+  uint64_t parent;
+  uint32_t hashes;
+  uint32_t tokens;
+  uint32_t lora_bytes;
+  uint32_t salt_bytes;
+};
+static_assert(sizeof(Header) == 32 && std::is_trivially_copyable_v<Header>);
+static_assert(std::is_trivially_copyable_v<Load>);
+
+constexpr size_t WordsFor(size_t bytes) {
+  return (bytes + sizeof(uint64_t) - 1) / sizeof(uint64_t);
+}
+constexpr size_t kHeaderWords = WordsFor(sizeof(Header));
+
+size_t WordsOf(const Record& record) {
+  return kHeaderWords + record.hashes.size() + WordsFor(record.tokens.size_bytes()) +
+         WordsFor(record.lora_name.size()) + WordsFor(record.cache_salt.size()) +
+         (record.kind == Record::kLoad ? WordsFor(sizeof(Load)) : 0);
+}
+
+// Copies bytes to `*to` and moves it on by full words.
+void Put(const void* bytes, size_t size, uint64_t** to) {
+  if (size != 0) std::memcpy(*to, bytes, size);
+  *to += WordsFor(size);
+}
+
+const uint64_t* Take(size_t bytes, const uint64_t** from) {
+  const uint64_t* const at = *from;
+  *from += WordsFor(bytes);
+  return at;
+}
+
+}  // namespace
+
+size_t RecordBuffer::BytesOf(const Record& record) { return WordsOf(record) * sizeof(uint64_t); }
+
+void RecordBuffer::Append(const Record& record) {
+  const size_t at = words_.size();
+  words_.resize(at + WordsOf(record));
+  uint64_t* to = words_.data() + at;
+  const Header header{.kind = record.kind,
+                      .tier = record.tier,
+                      .tiers = record.tiers.bits(),
+                      .has_parent = record.has_parent,
+                      .position = record.position,
+                      .parent = record.parent,
+                      .hashes = static_cast<uint32_t>(record.hashes.size()),
+                      .tokens = static_cast<uint32_t>(record.tokens.size()),
+                      .lora_bytes = static_cast<uint32_t>(record.lora_name.size()),
+                      .salt_bytes = static_cast<uint32_t>(record.cache_salt.size())};
+  Put(&header, sizeof(header), &to);
+  Put(record.hashes.data(), record.hashes.size_bytes(), &to);
+  Put(record.tokens.data(), record.tokens.size_bytes(), &to);
+  Put(record.lora_name.data(), record.lora_name.size(), &to);
+  Put(record.cache_salt.data(), record.cache_salt.size(), &to);
+  if (record.kind == Record::kLoad) Put(&record.load, sizeof(Load), &to);
+  blocks_ += record.hashes.size();
+  ++records_;
+}
+
+bool RecordBuffer::Next(Record* record) {
+  if (records_ == 0) return false;
+  const uint64_t* from = words_.data() + read_;
+  Header header;
+  std::memcpy(&header, Take(sizeof(header), &from), sizeof(header));
+  record->kind = header.kind;
+  record->tier = header.tier;
+  record->tiers = TierMask(header.tiers);
+  record->has_parent = header.has_parent;
+  record->position = header.position;
+  record->parent = header.parent;
+  record->hashes = {Take(header.hashes * sizeof(uint64_t), &from), header.hashes};
+  record->tokens = {reinterpret_cast<const TokenId*>(Take(header.tokens * sizeof(TokenId), &from)),
+                    header.tokens};
+  record->lora_name = {reinterpret_cast<const char*>(Take(header.lora_bytes, &from)),
+                       header.lora_bytes};
+  record->cache_salt = {reinterpret_cast<const char*>(Take(header.salt_bytes, &from)),
+                        header.salt_bytes};
+  if (header.kind == Record::kLoad) {
+    std::memcpy(static_cast<void*>(&record->load), Take(sizeof(Load), &from), sizeof(Load));
+  }
+  read_ = static_cast<size_t>(from - words_.data());
+  blocks_ -= header.hashes;
+  --records_;
+  return true;
+}
+
+void RecordBuffer::Clear() {
+  const bool keep = words_.capacity() <= kWordsKept || words_.size() >= words_.capacity() / 4;
+  words_.clear();
+  if (!keep) words_.shrink_to_fit();
+  read_ = blocks_ = records_ = 0;
+}
+
+}  // namespace kvatlas

@@ -1,0 +1,75 @@
+// What did the engine say, kept until the publisher's thread gets to it? Calls, one after the other, in
+// one growing array: a call costs a copy and, once the array has grown, no allocation.
+//
+// *Threads*: none; the caller serialises.
+// *Bounds*: none of its own; `bytes` says how much waits.
+
+#ifndef KVATLAS_PUBLISHER_RECORD_BUFFER_H_
+#define KVATLAS_PUBLISHER_RECORD_BUFFER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "indexer/base/event.h"
+#include "indexer/base/hash.h"
+#include "indexer/base/ids.h"
+#include "indexer/base/tier.h"
+
+namespace kvatlas {
+
+// One call of the engine. Which fields count depends on the kind.
+struct Record {
+  enum Kind : uint8_t {
+    kStored,         // tier, hashes, parent when has_parent, tokens, lora_name and cache_salt
+    kRemoved,        // tier, hashes
+    kStoredHashed,   // tier, position, parent, hashes
+    kRemovedHashed,  // tier, hashes
+    kCleared,        // tiers
+    kLoad            // load
+  };
+
+  Kind kind = kLoad;
+  Tier tier = Tier::kDevice;
+  TierMask tiers = {};
+  bool has_parent = false;
+  Position position = 0;
+  uint64_t parent = 0;
+  std::span<const uint64_t> hashes = {};
+  std::span<const TokenId> tokens = {};
+  std::string_view lora_name = {};
+  std::string_view cache_salt = {};
+  Load load = {};
+};
+
+class RecordBuffer {
+ public:
+  void Append(const Record& record);
+
+  // The next record in order; its views are good until `Append` or `Clear`. False: no more.
+  bool Next(Record* record);
+
+  // Forgets everything and keeps the memory, unless it is much more than was needed lately.
+  void Clear();
+
+  // Of records that `Next` has not returned yet.
+  size_t bytes() const { return (words_.size() - read_) * sizeof(uint64_t); }
+  size_t blocks() const { return blocks_; }
+  size_t records() const { return records_; }
+  bool empty() const { return records_ == 0; }
+
+  // What `Append` will add.
+  static size_t BytesOf(const Record& record);
+
+ private:
+  std::vector<uint64_t> words_;
+  size_t read_ = 0;  // words
+  size_t blocks_ = 0;
+  size_t records_ = 0;
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_PUBLISHER_RECORD_BUFFER_H_
