@@ -10,7 +10,10 @@ EngineArrival EngineModel::Submit(double time_ms, EngineRequest request, EngineS
   EngineArrival arrival{.too_long = request.blocks.size() > options_.capacity_blocks,
                         .cached_blocks = pool_.CachedPrefix(request.blocks)};
   if (arrival.too_long) return arrival;
-  waiting_.push_back({.arrival_ms = now_ms_, .request = std::move(request)});
+  const uint64_t to_prefill = request.blocks.size() - arrival.cached_blocks;
+  waiting_prefill_blocks_ += to_prefill;
+  waiting_.push_back(
+      {.arrival_ms = now_ms_, .to_prefill = to_prefill, .request = std::move(request)});
   AdmitWaiting(step);
   return arrival;
 }
@@ -45,11 +48,8 @@ Load EngineModel::CurrentLoad() const {
   load.waiting_requests = static_cast<uint32_t>(waiting_.size());
   load.used_blocks = pool_.in_use();
   load.free_blocks = pool_.capacity() - pool_.in_use();
+  load.waiting_prefill_blocks = waiting_prefill_blocks_;
   for (const Prefill& prefill : prefills_) load.waiting_prefill_blocks += BlocksLeft(prefill);
-  for (const Waiting& waiting : waiting_) {
-    const std::vector<SequenceHash>& blocks = waiting.request.blocks;
-    load.waiting_prefill_blocks += blocks.size() - pool_.CachedPrefix(blocks);
-  }
   load.tokens_per_s = static_cast<double>(running_.size() - prefills_.size()) *
                       (options_.decode_ms_per_token > 0 ? 1000 / options_.decode_ms_per_token : 0);
   return load;
@@ -59,6 +59,7 @@ void EngineModel::AdmitWaiting(EngineStep* step) {
   while (!waiting_.empty() && pool_.Fits(waiting_.front().request.blocks)) {
     const Waiting waiting = std::move(waiting_.front());
     waiting_.pop_front();
+    waiting_prefill_blocks_ -= waiting.to_prefill;
     Admit(waiting, step);
   }
 }

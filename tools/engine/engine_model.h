@@ -108,6 +108,7 @@ class EngineModel {
  private:
   struct Waiting {
     double arrival_ms = 0;
+    uint64_t to_prefill = 0;  // blocks that were not cached on arrival
     EngineRequest request;
   };
   struct Prefill {
@@ -126,8 +127,9 @@ class EngineModel {
   BlockPool pool_;
   double now_ms_ = 0;
   std::deque<Waiting> waiting_;
-  std::deque<Prefill> prefills_;  // not ended by `now_ms_`, in order
-  double prefill_free_ms_ = 0;    // when the last of them ends
+  uint64_t waiting_prefill_blocks_ = 0;  // of `waiting_`, as of their arrivals
+  std::deque<Prefill> prefills_;         // not ended by `now_ms_`, in order
+  double prefill_free_ms_ = 0;           // when the last of them ends
   // Running requests by (finish, order of admission).
   std::map<std::pair<double, uint64_t>, std::vector<SequenceHash>> running_;
   uint64_t admissions_ = 0;
