@@ -33,14 +33,14 @@ struct Hello {
   HolderId holder;
   Domain domain;
   uint32_t block_size = 0;
-  std::string contract_id;       // `HashContract::Id()`
-  std::string schedule;          // `WaypointSchedule::Name()` when blocks are waypoints, else empty
+  std::string contract_id;  // `HashContract::Id()`
+  std::string schedule;     // `WaypointSchedule::Name()` when blocks are waypoints, else empty
   Epoch epoch = 0;
-  uint64_t instance_id = 0;      // random; tells two senders of one epoch apart
-  BatchNumber first_kept = 1;    // oldest batch that can still be replayed
-  BatchNumber last_sent = 0;     // highest batch that exists
-  bool starting = false;         // not yet welcomed in this incarnation: may raise its epoch
-  std::string address;           // where the holder itself can be asked (a leaf's gRPC), may be empty
+  uint64_t instance_id = 0;    // random; tells two senders of one epoch apart
+  BatchNumber first_kept = 1;  // oldest batch that can still be replayed
+  BatchNumber last_sent = 0;   // highest batch that exists
+  bool starting = false;       // not yet welcomed in this incarnation: may raise its epoch
+  std::string address;         // where the holder itself can be asked (a leaf's gRPC), may be empty
   std::vector<std::pair<std::string, std::string>> labels;  // e.g. {"zone", "a"}
 
   friend bool operator==(const Hello&, const Hello&) = default;
@@ -50,7 +50,7 @@ struct Hello {
 struct Welcome {
   BatchNumber next = 1;
   bool snapshot = false;
-  uint64_t credit = 0;           // batches the sender may have unacknowledged
+  uint64_t credit = 0;  // batches the sender may have unacknowledged
 
   friend bool operator==(const Welcome&, const Welcome&) = default;
 };

@@ -6,6 +6,9 @@
 // *Truth*: applies every batch of an epoch once and in order. A gap, a digest that differs or a broken
 // snapshot make the trust `kDegraded` and lead to one `Need` at a time, repeated after `retry_after`. Until repaired
 // holdings stay; after `repair_timeout` they are dropped.
+// *Connections*: the receiver does not see them. The caller passes on messages only of the connection whose hello
+// was the last to be welcomed, and calls `OnDisconnected` only for that one; an earlier connection of the same
+// stream it closes. After a refusal it closes the connection.
 // *Threads*: none; the caller serialises.
 // *Bounds*: `ReceiverOptions`; a snapshot's parts are applied as they come, and what they name is remembered
 // (16 bytes a block) until the last part.
@@ -42,10 +45,11 @@ class HoldingsSink {
 
 struct ReceiverOptions {
   uint64_t credit_batches = 64;
-  Duration retry_after = std::chrono::seconds(1);        // a `Need` is repeated after this
-  Duration repair_timeout = std::chrono::seconds(30);    // then what is not confirmed is dropped
-  Duration lease_ttl = std::chrono::seconds(10);         // silence after which the holder is masked
-  Duration shed_retry = std::chrono::seconds(60);        // between snapshots asked for because of shedding
+  Duration retry_after = std::chrono::seconds(1);      // a `Need` is repeated after this
+  Duration repair_timeout = std::chrono::seconds(30);  // then what is not confirmed is dropped
+  Duration lease_ttl = std::chrono::seconds(10);       // silence after which the holder is masked
+  Duration shed_retry =
+      std::chrono::seconds(60);  // between snapshots asked for because of shedding
 };
 
 struct ReceiverStats {

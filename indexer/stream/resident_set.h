@@ -27,7 +27,8 @@ class ResidentSet {
   // Tiers the block is in; empty when it is not held.
   TierMask TiersOf(SequenceHash block) const;
 
-  // Everything held, as runs as long as can be, each of at most `kBatchBlocksMax` blocks.
+  // Everything held, as runs as long as can be, each of at most `kBatchBlocksMax` blocks, parents before
+  // children. The same contents give the same runs.
   std::vector<Stored> AsRuns() const;
 
   const Digest& digest() const { return digest_; }
@@ -40,6 +41,12 @@ class ResidentSet {
     Position position;
     TierMask tiers;
   };
+
+  std::vector<Event> Store(const Stored& stored);
+  std::vector<Event> Remove(const Removed& removed);
+  std::vector<Event> Clear(const Cleared& cleared);
+  void AppendRunsOf(Tier tier, std::vector<Stored>* runs) const;
+
   absl::flat_hash_map<SequenceHash, Entry> blocks_;
   Digest digest_;
 };

@@ -51,14 +51,14 @@ struct SenderIdentity {
 struct SenderOptions {
   uint64_t window_batches = 1024;
   Duration digest_every = std::chrono::seconds(5);
-  Duration heartbeat_every = std::chrono::milliseconds(3333);   // a third of the receiver's lease
-  Duration hello_timeout = std::chrono::seconds(2);             // without an answer the hello is repeated
+  Duration heartbeat_every = std::chrono::milliseconds(3333);  // a third of the receiver's lease
+  Duration hello_timeout = std::chrono::seconds(2);  // without an answer the hello is repeated
 };
 
 struct SenderStats {
   uint64_t batches_sent = 0;
   uint64_t batches_replayed = 0;
-  uint64_t batches_dropped = 0;   // overflow: burnt numbers
+  uint64_t batches_dropped = 0;  // overflow: burnt numbers
   uint64_t blocks_sent = 0;
   uint64_t snapshots_sent = 0;
   uint64_t hellos_sent = 0;
@@ -71,7 +71,7 @@ class StreamSender {
   StreamSender(const SenderOptions& options, SenderIdentity identity, const ResidentSet* resident);
   ~StreamSender();
 
-  // Events that `resident` already reflects. They are cut into batches within the bounds of `event.h`.
+  // Events that `resident` already reflects, and nothing else since the call before. They are cut into batches within the bounds of `event.h`.
   void Append(const std::vector<Event>& events, const std::optional<Load>& load, Time now);
 
   void OnConnected(Time now);

@@ -1,0 +1,367 @@
+#include "indexer/stream/receiver.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <variant>
+
+#include "absl/container/flat_hash_map.h"
+#include "indexer/stream/validate.h"
+
+namespace kvatlas {
+namespace {
+
+constexpr Tier kAllTiers[kTiers] = {Tier::kDevice, Tier::kHost, Tier::kDisk, Tier::kExternal};
+
+}  // namespace
+
+struct StreamReceiver::State {
+  using Out = std::vector<ReceiverMessage>;
+  // What is missing: nothing, batches that the sender may still have, or certainty about everything.
+  enum class Repair { kNone, kReplay, kSnapshot };
+
+  struct Snapshot {
+    uint64_t id = 0;
+    BatchNumber as_of = 0;
+    uint32_t next_part = 0;
+    bool shed = false;
+    absl::flat_hash_map<SequenceHash, TierMask> named;
+  };
+
+  State(const ReceiverOptions& options_in, HoldingsSink* sink_in)
+      : options(options_in), sink(sink_in) {}
+
+  void On(const Hello& hello, Time now, Out* out);
+  void On(const Batch& batch, Time now, Out* out);
+  void On(const SnapshotPart& part, Time now, Out* out);
+  void On(const Heartbeat& heartbeat, Time now, Out* out);
+  void On(const Goodbye& goodbye, Time now, Out* out);
+
+  void Adopt(const Hello& hello, Time now);
+  void Compare(const Digest& digest, Time now, Out* out);
+  bool TakePart(const SnapshotPart& part, Time now, Out* out);
+  void FinishSnapshot(const SnapshotPart& part, Time now);
+  void RemoveUnnamed();
+
+  void StartRepair(Repair kind, Time now);
+  void Progress(Time now);
+  void Healed();
+  void AskIfDue(Time now, Out* out);
+  void GiveUp();
+  void Shed(Time now);
+  void SendAck(Out* out) const {
+    out->push_back(Ack{.applied = applied, .credit = options.credit_batches});
+  }
+
+  const ReceiverOptions options;
+  HoldingsSink* const sink;
+
+  bool known = false;  // `epoch`, `instance_id` and `applied` mean something
+  bool connected = false;
+  bool gone = false;
+  Epoch epoch = 0;
+  uint64_t instance_id = 0;
+  BatchNumber applied = 0;
+  Time last_heard{0};
+
+  Repair repair = Repair::kNone;
+  BatchNumber repaired_at = 0;  // a replay is complete once this is applied
+  Time confirmed_at{0};         // of the repair: its start, or its latest progress by snapshot
+  Time ask_at{0};               // when `Need` is (again) due
+  bool given_up = false;
+
+  bool shed = false;
+  Time shed_retry_at{0};
+
+  std::optional<Snapshot> snapshot;       // being received
+  std::optional<uint64_t> snapshot_done;  // the id of the last one applied in this epoch
+  ReceiverStats stats;
+};
+
+StreamReceiver::StreamReceiver(const ReceiverOptions& options, HoldingsSink* sink)
+    : state_(std::make_unique<State>(options, sink)) {}
+
+StreamReceiver::~StreamReceiver() = default;
+
+absl::Status StreamReceiver::OnMessage(const SenderMessage& message, Time now,
+                                       std::vector<ReceiverMessage>* out) {
+  if (absl::Status status = Validate(message); !status.ok()) return status;
+  if (!state_->connected && !std::holds_alternative<Hello>(message)) {
+    return absl::InvalidArgumentError("a message before the hello");
+  }
+  std::visit([&](const auto& typed) { state_->On(typed, now, out); }, message);
+  return absl::OkStatus();
+}
+
+// --- Hello -------------------------------------------------------------------------------------------
+
+// 1. An older epoch, or this one from another instance, is refused.  2. A younger one is adopted: `Adopt`.  3. The
+// sender is told the next batch, or that nothing but a snapshot helps.
+void StreamReceiver::State::On(const Hello& hello, Time now, Out* out) {
+  const bool older = known && hello.epoch < epoch;
+  const bool other = known && hello.epoch == epoch && hello.instance_id != instance_id;
+  if (older || other) {
+    ++stats.hellos_refused;
+    out->push_back(
+        Refuse{.code = absl::StatusCode::kFailedPrecondition,
+               .reason = older ? "a younger epoch is known" : "another instance has this epoch",
+               .epoch = epoch,
+               .instance_id = instance_id});
+    return;
+  }
+  if (!known || hello.epoch > epoch) Adopt(hello, now);
+  connected = true;
+  gone = false;
+  last_heard = now;
+  if (applied + 1 < hello.first_kept) StartRepair(Repair::kSnapshot, now);
+  const bool ask = repair == Repair::kSnapshot;
+  if (ask) ++stats.snapshots_asked;
+  if (repair != Repair::kNone) ask_at = now + options.retry_after;
+  out->push_back(Welcome{.next = applied + 1, .snapshot = ask, .credit = options.credit_batches});
+}
+
+// Numbers start again. Holdings of before, from another epoch or a checkpoint, stay until a snapshot says which of them are
+// true; without any, the batches from the first on are as good.
+void StreamReceiver::State::Adopt(const Hello& hello, Time now) {
+  known = true;
+  epoch = hello.epoch;
+  instance_id = hello.instance_id;
+  applied = 0;
+  snapshot.reset();
+  snapshot_done.reset();
+  repaired_at = 0;
+  const bool empty = sink->CurrentDigest() == Digest{};
+  if (!empty) {
+    StartRepair(Repair::kSnapshot, now);
+  } else if (hello.first_kept == 1) {
+    Healed();
+  }
+}
+
+// --- Batches -----------------------------------------------------------------------------------------
+
+void StreamReceiver::State::On(const Batch& batch, Time now, Out* out) {
+  last_heard = now;
+  if (batch.number <= applied) {
+    ++stats.batches_duplicate;
+    return SendAck(out);
+  }
+  // Before, in or after a snapshot that is on its way: in it, or replayed after it.
+  if (snapshot.has_value()) return;
+  if (batch.number > applied + 1) {
+    if (repair == Repair::kNone) ++stats.gaps;
+    StartRepair(Repair::kReplay, now);
+    repaired_at = std::max(repaired_at, batch.number);
+    return AskIfDue(now, out);
+  }
+  for (const Event& event : batch.events) {
+    if (!sink->Apply(event).ok()) Shed(now);
+  }
+  if (batch.load.has_value()) sink->SetLoad(*batch.load);
+  applied = batch.number;
+  ++stats.batches_applied;
+  stats.blocks_applied += BlockCount(batch);
+  if (repair == Repair::kReplay) {
+    ask_at = now + options.retry_after;
+    if (applied >= repaired_at) Healed();
+  }
+  if (batch.digest.has_value()) Compare(*batch.digest, now, out);
+  SendAck(out);
+}
+
+// Equal digests after the same batch heal whatever was wrong.
+void StreamReceiver::State::Compare(const Digest& digest, Time now, Out* out) {
+  if (sink->CurrentDigest() == digest) {
+    ++stats.digests_equal;
+    shed = false;
+    if (repair == Repair::kSnapshot) Healed();
+    return;
+  }
+  if (shed) return;
+  ++stats.digests_different;
+  StartRepair(Repair::kSnapshot, now);
+  AskIfDue(now, out);
+}
+
+void StreamReceiver::State::On(const Heartbeat& heartbeat, Time now, Out* out) {
+  last_heard = now;
+  if (heartbeat.last_sent > applied && !snapshot.has_value()) {
+    if (repair == Repair::kNone) ++stats.gaps;
+    StartRepair(Repair::kReplay, now);
+    repaired_at = std::max(repaired_at, heartbeat.last_sent);
+    AskIfDue(now, out);
+  }
+  SendAck(out);
+}
+
+void StreamReceiver::State::On(const Goodbye&, Time now, Out*) {
+  last_heard = now;
+  gone = true;
+  connected = false;
+}
+
+// --- Snapshots ---------------------------------------------------------------------------------------
+
+// 1. Parts come in order (`TakePart`); what they name is stored at once and remembered.  2. After the last one what they did
+// not name is removed (`RemoveUnnamed`), and the digests are compared (`FinishSnapshot`).
+void StreamReceiver::State::On(const SnapshotPart& part, Time now, Out* out) {
+  last_heard = now;
+  if (part.as_of < applied || part.snapshot_id == snapshot_done) return SendAck(out);
+  if (snapshot.has_value() && part.as_of < snapshot->as_of) return;
+  if (!TakePart(part, now, out)) return;
+  for (const Stored& stored : part.stored) {
+    if (!sink->Apply(stored).ok()) snapshot->shed = true;
+    for (const SequenceHash block : stored.blocks) {
+      TierMask& tiers = snapshot->named[block];
+      tiers = tiers | stored.tier;
+    }
+    stats.blocks_applied += stored.blocks.size();
+  }
+  ++snapshot->next_part;
+  Progress(now);
+  if (!part.last) return;
+  FinishSnapshot(part, now);
+  SendAck(out);
+}
+
+// Whether `part` is the next one of the snapshot on its way, which it starts when it is a first part.
+bool StreamReceiver::State::TakePart(const SnapshotPart& part, Time now, Out* out) {
+  const bool same = snapshot.has_value() && snapshot->id == part.snapshot_id;
+  if (same && part.part < snapshot->next_part) return false;
+  if (same && part.part == snapshot->next_part) return true;
+  if (!same && part.part == 0) {
+    snapshot.emplace();
+    snapshot->id = part.snapshot_id;
+    snapshot->as_of = part.as_of;
+    StartRepair(Repair::kSnapshot, now);
+    return true;
+  }
+  snapshot.reset();
+  StartRepair(Repair::kSnapshot, now);
+  AskIfDue(now, out);
+  return false;
+}
+
+void StreamReceiver::State::FinishSnapshot(const SnapshotPart& part, Time now) {
+  RemoveUnnamed();
+  const bool was_shed = snapshot->shed;
+  snapshot.reset();
+  snapshot_done = part.snapshot_id;
+  applied = part.as_of;
+  ++stats.snapshots_applied;
+  if (part.load.has_value()) sink->SetLoad(*part.load);
+  shed = false;
+  if (was_shed) {
+    Healed();
+    Shed(now);
+  } else if (sink->CurrentDigest() == *part.digest) {
+    ++stats.digests_equal;
+    Healed();
+  } else {
+    ++stats.digests_different;  // asked for again, but not at once
+  }
+}
+
+void StreamReceiver::State::RemoveUnnamed() {
+  std::vector<SequenceHash> unnamed[kTiers];
+  sink->ForEachHeld([&](SequenceHash block, TierMask tiers) {
+    const auto found = snapshot->named.find(block);
+    const TierMask extra = found == snapshot->named.end() ? tiers : tiers & ~found->second;
+    for (const Tier tier : kAllTiers) {
+      if (extra.Has(tier)) unnamed[static_cast<int>(tier)].push_back(block);
+    }
+  });
+  for (const Tier tier : kAllTiers) {
+    const std::vector<SequenceHash>& blocks = unnamed[static_cast<int>(tier)];
+    for (size_t from = 0; from < blocks.size(); from += kBatchBlocksMax) {
+      const size_t to = std::min(blocks.size(), from + kBatchBlocksMax);
+      const Removed removed{.tier = tier, .blocks = {blocks.begin() + from, blocks.begin() + to}};
+      if (!sink->Apply(removed).ok()) snapshot->shed = true;
+    }
+  }
+}
+
+// --- Repair ------------------------------------------------------------------------------------------
+
+// A need for a snapshot is never lowered to one for a replay.
+void StreamReceiver::State::StartRepair(Repair kind, Time now) {
+  if (repair == Repair::kNone) {
+    confirmed_at = now;
+    given_up = false;
+  }
+  if (repair == kind || repair == Repair::kSnapshot) return;
+  repair = kind;
+  ask_at = now;
+}
+
+void StreamReceiver::State::Progress(Time now) {
+  confirmed_at = now;
+  ask_at = now + options.retry_after;
+}
+
+void StreamReceiver::State::Healed() {
+  repair = Repair::kNone;
+  repaired_at = 0;
+  given_up = false;
+}
+
+void StreamReceiver::State::AskIfDue(Time now, Out* out) {
+  if (repair == Repair::kNone || !connected || now < ask_at) return;
+  ask_at = now + options.retry_after;
+  if (repair == Repair::kSnapshot) {
+    ++stats.snapshots_asked;
+    out->push_back(Need{.next = 0, .snapshot = true});
+  } else {
+    ++stats.replays_asked;
+    out->push_back(Need{.next = applied + 1, .snapshot = false});
+  }
+}
+
+// Nobody confirms what is held, so that it goes; a replay would not bring it back.
+void StreamReceiver::State::GiveUp() {
+  given_up = true;
+  ++stats.repairs_timed_out;
+  snapshot.reset();
+  repair = Repair::kSnapshot;
+  sink->Apply(Cleared{}).IgnoreError();
+}
+
+void StreamReceiver::State::Shed(Time now) {
+  if (shed) return;
+  shed = true;
+  shed_retry_at = now + options.shed_retry;
+}
+
+// --- Time and the rest ---------------------------------------------------------------------------------
+
+void StreamReceiver::OnDisconnected(Time) { state_->connected = false; }
+
+void StreamReceiver::Tick(Time now, std::vector<ReceiverMessage>* out) {
+  State& s = *state_;
+  if (s.shed && s.connected && now >= s.shed_retry_at) {
+    s.shed_retry_at = now + s.options.shed_retry;
+    s.StartRepair(State::Repair::kSnapshot, now);
+  }
+  if (s.repair == State::Repair::kNone) return;
+  if (!s.given_up && now - s.confirmed_at >= s.options.repair_timeout) s.GiveUp();
+  s.AskIfDue(now, out);
+}
+
+bool StreamReceiver::Expired(Time now) const {
+  return !state_->known || now - state_->last_heard >= state_->options.lease_ttl;
+}
+
+Trust StreamReceiver::trust(Time now) const {
+  if (Expired(now)) return Trust::kStale;
+  const bool whole = state_->repair == State::Repair::kNone && !state_->shed && !state_->gone;
+  return whole ? Trust::kExact : Trust::kDegraded;
+}
+
+Time StreamReceiver::last_heard() const { return state_->last_heard; }
+bool StreamReceiver::gone() const { return state_->gone; }
+Epoch StreamReceiver::epoch() const { return state_->epoch; }
+uint64_t StreamReceiver::instance_id() const { return state_->instance_id; }
+BatchNumber StreamReceiver::applied() const { return state_->applied; }
+const ReceiverStats& StreamReceiver::stats() const { return state_->stats; }
+
+}  // namespace kvatlas

@@ -1,0 +1,456 @@
+#include "indexer/stream/sender.h"
+
+#include <algorithm>
+#include <deque>
+#include <variant>
+
+#include "indexer/stream/validate.h"
+
+namespace kvatlas {
+namespace {
+
+// A stored run from its block `from` on, `count` blocks of it.
+Event Slice(const Stored& stored, size_t from, size_t count) {
+  const auto begin = stored.blocks.begin() + from;
+  return Stored{.tier = stored.tier,
+                .position = stored.position + static_cast<Position>(from),
+                .parent = from == 0 ? stored.parent : stored.blocks[from - 1],
+                .blocks = {begin, begin + count}};
+}
+
+Event Slice(const Removed& removed, size_t from, size_t count) {
+  const auto begin = removed.blocks.begin() + from;
+  return Removed{.tier = removed.tier, .blocks = {begin, begin + count}};
+}
+
+Event Slice(const Cleared& cleared, size_t, size_t) { return cleared; }
+
+}  // namespace
+
+// Numbers:   … acknowledged_ …│ sent │ unsent …  last_
+//                             first_kept_ ≤ cursor_ ≤ last_ + 1
+//
+// `window_` holds exactly the batches first_kept_ … last_, acknowledged ones first. Numbers below first_kept_ are
+// acknowledged and forgotten, or burnt: only a snapshot carries a receiver across those.
+struct StreamSender::State {
+  enum class Phase { kDisconnected, kHelloDue, kHelloSent, kRefused, kWelcomed };
+
+  struct Snapshot {
+    uint64_t id = 0;
+    BatchNumber as_of = 0;
+    std::vector<Stored> runs;
+    size_t next_run = 0;
+    size_t next_block = 0;  // within `runs[next_run]`
+    uint32_t next_part = 0;
+    bool sent = false;  // the last part too
+    Digest digest;
+  };
+
+  State(const SenderOptions& options_in, SenderIdentity identity_in, const ResidentSet* resident_in)
+      : options(options_in), identity(std::move(identity_in)), resident(resident_in) {
+    options.window_batches = std::max<uint64_t>(1, options.window_batches);
+  }
+
+  bool finished() const { return stopped || !status.ok(); }
+  Batch& InWindow(BatchNumber number) { return window[number - first_kept]; }
+  bool Connected() const { return phase != Phase::kDisconnected; }
+
+  // Append
+  void AppendEvent(const Event& event);
+  Batch* Open(size_t blocks);
+  bool AddBatch();
+  void Burn();
+  void OweSnapshot();
+  void AddDigest(Time now);
+
+  // OnMessage
+  absl::Status On(const Welcome& welcome, Time now);
+  absl::Status On(const Refuse& refuse, Time now);
+  absl::Status On(const Ack& ack, Time now);
+  absl::Status On(const Need& need, Time now);
+  absl::Status Acknowledge(BatchNumber applied);
+  void RaiseEpoch(Epoch above);
+
+  // Poll
+  SenderMessage MakeHello(Time now);
+  void Capture(Time now);
+  SenderMessage NextPart();
+  bool MaySend() const;
+  SenderMessage NextBatch();
+  bool DigestDue(Time now) const;
+
+  SenderOptions options;
+  SenderIdentity identity;
+  const ResidentSet* const resident;
+  absl::Status status;
+  bool stopped = false;
+  bool goodbye_due = false;
+
+  Phase phase = Phase::kDisconnected;
+  bool ever_welcomed = false;
+  Time hello_at{0};  // when the last hello was sent, or when a refused one is due again
+  int refused_in_a_row = 0;
+
+  std::deque<Batch> window;
+  BatchNumber first_kept = 1;
+  BatchNumber cursor = 1;  // the next one to send
+  BatchNumber last = 0;
+  BatchNumber high_sent = 0;  // the highest ever sent in this epoch
+  BatchNumber acknowledged = 0;
+  uint64_t credit = 0;
+
+  bool snapshot_owed = false;        // to be captured; until then every append only burns a number
+  std::optional<Snapshot> snapshot;  // captured, and not acknowledged
+  uint64_t snapshot_id = 0;
+
+  std::optional<Load> load;
+  Time last_digest{0};
+  Time last_write{0};
+  SenderStats stats;
+};
+
+StreamSender::StreamSender(const SenderOptions& options, SenderIdentity identity,
+                           const ResidentSet* resident)
+    : state_(std::make_unique<State>(options, std::move(identity), resident)) {
+  // What is held already has no batch: a number is burnt for it.
+  if (resident->size() > 0) {
+    state_->last = 1;
+    state_->OweSnapshot();
+  }
+}
+
+StreamSender::~StreamSender() = default;
+
+// --- Append ------------------------------------------------------------------------------------------
+
+void StreamSender::Append(const std::vector<Event>& events, const std::optional<Load>& load,
+                          Time now) {
+  State& s = *state_;
+  if (s.finished()) return;
+  if (load.has_value()) s.load = load;
+  if (events.empty() && !load.has_value()) return;
+  for (const Event& event : events) s.AppendEvent(event);
+  if (load.has_value() && !s.snapshot_owed) {
+    if (Batch* batch = s.Open(0)) batch->load = load;
+  }
+  // The coming snapshot has it all; the number says that something changed.
+  if (s.snapshot_owed) return s.Burn();
+  if (now - s.last_digest >= s.options.digest_every) s.AddDigest(now);
+}
+
+// Cuts an event at the bounds of a batch.
+void StreamSender::State::AppendEvent(const Event& event) {
+  const size_t count = BlockCount(event);
+  size_t from = 0;
+  do {
+    if (snapshot_owed) return;
+    Batch* batch = Open(std::min<size_t>(1, count));
+    if (batch == nullptr) return;
+    const size_t take = std::min(count - from, kBatchBlocksMax - BlockCount(*batch));
+    batch->events.push_back(
+        std::visit([&](const auto& whole) { return Slice(whole, from, take); }, event));
+    from += take;
+  } while (from < count);
+}
+
+// The batch that takes one more event of at least `blocks` blocks: the last one while it is unsent and has room, else
+// a new one. Null: the window overflowed, and a snapshot is owed.
+Batch* StreamSender::State::Open(size_t blocks) {
+  if (!window.empty() && last >= cursor && last > high_sent) {
+    Batch& back = window.back();
+    if (!back.digest.has_value() && back.events.size() < kBatchEventsMax &&
+        BlockCount(back) + blocks <= kBatchBlocksMax) {
+      return &back;
+    }
+  }
+  return AddBatch() ? &window.back() : nullptr;
+}
+
+bool StreamSender::State::AddBatch() {
+  while (window.size() >= options.window_batches) {
+    if (first_kept > acknowledged) {
+      stats.batches_dropped += last - std::max(acknowledged, first_kept - 1);
+      OweSnapshot();
+      return false;
+    }
+    window.pop_front();
+    ++first_kept;
+  }
+  window.push_back(Batch{.number = ++last, .events = {}, .load = {}, .digest = {}});
+  return true;
+}
+
+void StreamSender::State::Burn() {
+  ++last;
+  ++stats.batches_dropped;
+  first_kept = cursor = last + 1;
+}
+
+// From here on only a snapshot helps, so that the window is of no use.
+void StreamSender::State::OweSnapshot() {
+  snapshot_owed = true;
+  window.clear();
+  first_kept = cursor = last + 1;
+}
+
+// REQUIRES: the last batch is unsent and reflects the resident set.
+void StreamSender::State::AddDigest(Time now) {
+  window.back().digest = resident->digest();
+  last_digest = now;
+}
+
+// --- Connection and messages ---------------------------------------------------------------------------
+
+void StreamSender::OnConnected(Time) { state_->phase = State::Phase::kHelloDue; }
+
+// Whether a snapshot that was on its way arrived, the next welcome tells.
+void StreamSender::OnDisconnected(Time) {
+  state_->phase = State::Phase::kDisconnected;
+  state_->snapshot.reset();
+}
+
+absl::Status StreamSender::OnMessage(const ReceiverMessage& message, Time now) {
+  if (absl::Status status = Validate(message); !status.ok()) return status;
+  if (state_->finished() || !state_->Connected()) return absl::OkStatus();
+  return std::visit([&](const auto& typed) { return state_->On(typed, now); }, message);
+}
+
+absl::Status StreamSender::State::On(const Welcome& welcome, Time) {
+  if (!welcome.snapshot && welcome.next > high_sent + 1) {
+    return absl::InvalidArgumentError("next: batch " + std::to_string(welcome.next) +
+                                      " was never sent");
+  }
+  // A second answer to a hello that was repeated.
+  if (phase == Phase::kWelcomed) return absl::OkStatus();
+  phase = Phase::kWelcomed;
+  ever_welcomed = true;
+  refused_in_a_row = 0;
+  credit = welcome.credit;
+  acknowledged = welcome.next == 0 ? 0 : std::min(welcome.next - 1, high_sent);
+  if (snapshot_owed) return absl::OkStatus();
+  if (welcome.snapshot || welcome.next < first_kept) {
+    OweSnapshot();
+  } else {
+    cursor = welcome.next;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StreamSender::State::On(const Refuse& refuse, Time now) {
+  ++stats.refused;
+  if (refuse.code == absl::StatusCode::kInvalidArgument) {
+    status = absl::InvalidArgumentError("refused: " + refuse.reason);
+    return absl::OkStatus();
+  }
+  if (refuse.code == absl::StatusCode::kFailedPrecondition && refuse.epoch != 0) {
+    // Meant an older hello of ours.
+    if (refuse.epoch < identity.epoch) return absl::OkStatus();
+    if (refuse.epoch == identity.epoch && refuse.instance_id == identity.instance_id) {
+      return absl::OkStatus();
+    }
+    if (ever_welcomed || refuse.epoch >= kEpochMax) {
+      status = absl::FailedPreconditionError("replaced by a younger incarnation, epoch " +
+                                             std::to_string(refuse.epoch));
+      return absl::OkStatus();
+    }
+    RaiseEpoch(refuse.epoch);
+    return absl::OkStatus();
+  }
+  if (phase == Phase::kWelcomed) return absl::OkStatus();
+  phase = Phase::kRefused;
+  hello_at = now + options.hello_timeout * (1 << std::min(refused_in_a_row++, 4));
+  return absl::OkStatus();
+}
+
+// Nobody took anything of the old epoch, so the numbers stay.
+void StreamSender::State::RaiseEpoch(Epoch above) {
+  identity.epoch = above + 1;
+  phase = Phase::kHelloDue;
+}
+
+absl::Status StreamSender::State::On(const Ack& ack, Time) {
+  if (phase != Phase::kWelcomed) return absl::OkStatus();
+  credit = ack.credit;
+  return Acknowledge(ack.applied);
+}
+
+absl::Status StreamSender::State::Acknowledge(BatchNumber applied) {
+  if (applied > high_sent) {
+    return absl::InvalidArgumentError("applied: batch " + std::to_string(applied) +
+                                      " was never sent");
+  }
+  acknowledged = std::max(acknowledged, applied);
+  cursor = std::max(cursor, acknowledged + 1);
+  if (snapshot.has_value() && snapshot->sent && acknowledged >= snapshot->as_of) snapshot.reset();
+  return absl::OkStatus();
+}
+
+absl::Status StreamSender::State::On(const Need& need, Time) {
+  if (phase != Phase::kWelcomed) return absl::OkStatus();
+  // One that is on its way answers this too; if it does not arrive, the receiver asks again.
+  const bool underway = snapshot_owed || (snapshot.has_value() && !snapshot->sent);
+  if (need.snapshot) {
+    if (underway) return absl::OkStatus();
+    snapshot.reset();
+    OweSnapshot();
+    return absl::OkStatus();
+  }
+  if (need.next > last + 1) {
+    return absl::InvalidArgumentError("next: batch " + std::to_string(need.next) +
+                                      " does not exist");
+  }
+  if (need.next <= acknowledged) return absl::OkStatus();  // overtaken by an acknowledgement
+  if (need.next - 1 <= high_sent) {
+    if (absl::Status status = Acknowledge(need.next - 1); !status.ok()) return status;
+  }
+  if (need.next >= first_kept) {
+    cursor = std::min(cursor, need.next);
+  } else if (!underway) {
+    snapshot.reset();
+    OweSnapshot();
+  }
+  return absl::OkStatus();
+}
+
+// --- Poll --------------------------------------------------------------------------------------------
+
+// 1. `MakeHello`, again when nobody answers.  2. After the welcome an owed snapshot: `Capture`, then `NextPart` until
+// the last.  3. `NextBatch` while there is credit.  4. When all is sent and acknowledged, an empty batch with a digest
+// when it is due.  5. A heartbeat when nothing was sent for long.
+std::optional<SenderMessage> StreamSender::Poll(Time now) {
+  State& s = *state_;
+  using Phase = State::Phase;
+  if (s.goodbye_due) {
+    s.goodbye_due = false;
+    return Goodbye{};
+  }
+  if (s.finished() || s.phase == Phase::kDisconnected) return std::nullopt;
+  if (s.phase != Phase::kWelcomed) {
+    const bool again = s.phase == Phase::kHelloSent ? now - s.hello_at >= s.options.hello_timeout
+                                                    : now >= s.hello_at;
+    if (s.phase == Phase::kHelloDue || again) return s.MakeHello(now);
+    return std::nullopt;
+  }
+  if (s.snapshot_owed && !s.snapshot.has_value()) s.Capture(now);
+  std::optional<SenderMessage> message;
+  if (s.snapshot.has_value() && !s.snapshot->sent) {
+    message = s.NextPart();
+  } else if (s.cursor <= s.last) {
+    if (s.MaySend()) message = s.NextBatch();
+  } else if (s.DigestDue(now) && s.AddBatch()) {
+    s.AddDigest(now);
+    message = s.NextBatch();
+  }
+  if (!message.has_value() && now - s.last_write >= s.options.heartbeat_every) {
+    message = Heartbeat{.last_sent = s.cursor - 1};
+  }
+  if (message.has_value()) s.last_write = now;
+  return message;
+}
+
+SenderMessage StreamSender::State::MakeHello(Time now) {
+  phase = Phase::kHelloSent;
+  hello_at = last_write = now;
+  ++stats.hellos_sent;
+  return Hello{.holder = identity.holder,
+               .domain = identity.domain,
+               .block_size = identity.block_size,
+               .contract_id = identity.contract_id,
+               .schedule = identity.schedule,
+               .epoch = identity.epoch,
+               .instance_id = identity.instance_id,
+               .first_kept = first_kept,
+               .last_sent = last,
+               .starting = !ever_welcomed,
+               .address = identity.address,
+               .labels = identity.labels};
+}
+
+// The snapshot gets a number of its own, so that an acknowledgement of it cannot be one of an earlier batch.
+void StreamSender::State::Capture(Time now) {
+  ++last;
+  OweSnapshot();
+  snapshot_owed = false;
+  snapshot.emplace();
+  snapshot->id = ++snapshot_id;
+  snapshot->as_of = last;
+  snapshot->runs = resident->AsRuns();
+  snapshot->digest = resident->digest();
+  last_digest = now;
+  ++stats.snapshots_sent;
+}
+
+SenderMessage StreamSender::State::NextPart() {
+  SnapshotPart part{.snapshot_id = snapshot->id,
+                    .as_of = snapshot->as_of,
+                    .part = snapshot->next_part++,
+                    .last = false,
+                    .stored = {},
+                    .load = {},
+                    .digest = {}};
+  size_t room = kBatchBlocksMax;
+  while (room > 0 && snapshot->next_run < snapshot->runs.size() &&
+         part.stored.size() < kBatchEventsMax) {
+    const Stored& run = snapshot->runs[snapshot->next_run];
+    const size_t take = std::min(room, run.blocks.size() - snapshot->next_block);
+    part.stored.push_back(std::get<Stored>(Slice(run, snapshot->next_block, take)));
+    room -= take;
+    snapshot->next_block += take;
+    stats.blocks_sent += take;
+    if (snapshot->next_block < run.blocks.size()) break;
+    snapshot->next_block = 0;
+    ++snapshot->next_run;
+  }
+  if (snapshot->next_run == snapshot->runs.size()) {
+    part.last = true;
+    part.load = load;
+    part.digest = snapshot->digest;
+    snapshot->sent = true;
+    snapshot->runs = {};
+    high_sent = std::max(high_sent, snapshot->as_of);
+  }
+  return part;
+}
+
+bool StreamSender::State::MaySend() const {
+  return cursor - std::max(acknowledged + 1, first_kept) < credit;
+}
+
+SenderMessage StreamSender::State::NextBatch() {
+  const Batch& batch = InWindow(cursor);
+  if (cursor <= high_sent) {
+    ++stats.batches_replayed;
+  } else {
+    ++stats.batches_sent;
+  }
+  stats.blocks_sent += BlockCount(batch);
+  high_sent = std::max(high_sent, cursor);
+  ++cursor;
+  return batch;
+}
+
+// Only for a stream that is idle, so that a silent receiver does not make it grow.
+bool StreamSender::State::DigestDue(Time now) const {
+  return now - last_digest >= options.digest_every && acknowledged == last &&
+         !snapshot.has_value() && !snapshot_owed;
+}
+
+// --- The rest ------------------------------------------------------------------------------------------
+
+void StreamSender::Stop() {
+  if (state_->stopped) return;
+  state_->stopped = true;
+  state_->goodbye_due = state_->status.ok() && welcomed();
+}
+
+const absl::Status& StreamSender::status() const { return state_->status; }
+bool StreamSender::welcomed() const { return state_->phase == State::Phase::kWelcomed; }
+BatchNumber StreamSender::last_number() const { return state_->last; }
+BatchNumber StreamSender::acknowledged() const { return state_->acknowledged; }
+bool StreamSender::snapshot_owed() const {
+  return state_->snapshot_owed || state_->snapshot.has_value();
+}
+Epoch StreamSender::epoch() const { return state_->identity.epoch; }
+const SenderStats& StreamSender::stats() const { return state_->stats; }
+
+}  // namespace kvatlas

@@ -1,0 +1,173 @@
+#include "indexer/stream/sender_pump.h"
+
+#include <utility>
+
+namespace kvatlas {
+
+// Locks in this order: `resident_mutex`, then `mutex`. The link is written under both, which never blocks, so that messages
+// leave in the order in which they were made; it is reset and stopped under neither.
+struct SenderPump::State {
+  State(const SenderOptions& options, SenderIdentity identity, const ResidentSet* resident,
+        Mutex* resident_mutex_in, std::unique_ptr<SenderLink> link_in, const Clock* clock_in)
+      : resident_mutex(resident_mutex_in),
+        link(std::move(link_in)),
+        clock(clock_in),
+        sender(options, std::move(identity), resident) {}
+
+  Mutex* const resident_mutex;
+  const std::unique_ptr<SenderLink> link;
+  const Clock* const clock;
+
+  mutable Mutex mutex;
+  CondVar changed;
+  StreamSender sender ABSL_GUARDED_BY(mutex);
+  // Made but not taken by the link.
+  std::optional<SenderMessage> pending ABSL_GUARDED_BY(mutex);
+  bool connected ABSL_GUARDED_BY(mutex) = false;
+  bool started ABSL_GUARDED_BY(mutex) = false;
+  bool stopped ABSL_GUARDED_BY(mutex) = false;
+
+  // One message; false when there is none, or the link is full.
+  bool WriteOne() {
+    MutexLock resident_lock(resident_mutex);
+    MutexLock lock(&mutex);
+    if (!connected) return false;
+    if (!pending.has_value()) pending = sender.Poll(clock->Now());
+    if (!pending.has_value() || !link->Write(*pending)) return false;
+    pending.reset();
+    return true;
+  }
+};
+
+SenderPump::SenderPump(const SenderOptions& options, SenderIdentity identity,
+                       const ResidentSet* resident, Mutex* resident_mutex,
+                       std::unique_ptr<SenderLink> link, const Clock* clock)
+    : state_(std::make_unique<State>(options, std::move(identity), resident, resident_mutex,
+                                     std::move(link), clock)) {}
+
+SenderPump::~SenderPump() { Stop(false, Duration(0)); }
+
+void SenderPump::Start() {
+  {
+    MutexLock lock(&state_->mutex);
+    if (state_->started || state_->stopped) return;
+    state_->started = true;
+  }
+  state_->link->Start(this);
+}
+
+void SenderPump::Append(const std::vector<Event>& events, const std::optional<Load>& load) {
+  MutexLock lock(&state_->mutex);
+  state_->sender.Append(events, load, state_->clock->Now());
+}
+
+void SenderPump::Flush() {
+  while (state_->WriteOne()) {
+  }
+}
+
+void SenderPump::Tick() { Flush(); }
+
+void SenderPump::Stop(bool goodbye, Duration flush_for) {
+  bool started;
+  {
+    MutexLock lock(&state_->mutex);
+    if (state_->stopped) return;
+    state_->stopped = true;
+    started = state_->started;
+    if (goodbye) state_->sender.Stop();
+  }
+  if (!started) return;
+  if (goodbye) Flush();
+  state_->link->Stop(flush_for);
+  MutexLock lock(&state_->mutex);
+  state_->connected = false;
+  state_->changed.SignalAll();
+}
+
+void SenderPump::OnConnected() {
+  {
+    MutexLock lock(&state_->mutex);
+    state_->connected = true;
+    state_->pending.reset();
+    state_->sender.OnConnected(state_->clock->Now());
+  }
+  Flush();
+}
+
+void SenderPump::OnDisconnected(const absl::Status&) {
+  MutexLock lock(&state_->mutex);
+  state_->connected = false;
+  state_->pending.reset();  // the welcome of the next connection says what is missing
+  state_->sender.OnDisconnected(state_->clock->Now());
+  state_->changed.SignalAll();
+}
+
+void SenderPump::OnMessage(ReceiverMessage message) {
+  absl::Status status;
+  {
+    MutexLock lock(&state_->mutex);
+    status = state_->sender.OnMessage(message, state_->clock->Now());
+    state_->changed.SignalAll();
+  }
+  if (!status.ok()) {
+    state_->link->Reset();
+  } else {
+    Flush();
+  }
+}
+
+void SenderPump::OnWritable() { Flush(); }
+
+bool SenderPump::WaitAtRest(Duration timeout) {
+  const Time until = Clock::Real().Now() + timeout;
+  Flush();
+  MutexLock lock(&state_->mutex);
+  const BatchNumber target = state_->sender.last_number();
+  while (true) {
+    const StreamSender& sender = state_->sender;
+    if (sender.welcomed() && sender.acknowledged() >= target && !sender.snapshot_owed()) {
+      return true;
+    }
+    const Duration left = until - Clock::Real().Now();
+    if (left <= Duration(0) || state_->stopped || !sender.status().ok()) return false;
+    state_->changed.WaitFor(&state_->mutex, left);
+  }
+}
+
+bool SenderPump::connected() const {
+  MutexLock lock(&state_->mutex);
+  return state_->connected;
+}
+
+bool SenderPump::welcomed() const {
+  MutexLock lock(&state_->mutex);
+  return state_->sender.welcomed();
+}
+
+bool SenderPump::AtRest() const {
+  MutexLock lock(&state_->mutex);
+  return state_->sender.AtRest();
+}
+
+BatchNumber SenderPump::last_number() const {
+  MutexLock lock(&state_->mutex);
+  return state_->sender.last_number();
+}
+
+BatchNumber SenderPump::acknowledged() const {
+  MutexLock lock(&state_->mutex);
+  return state_->sender.acknowledged();
+}
+
+SenderStats SenderPump::stats() const {
+  MutexLock lock(&state_->mutex);
+  return state_->sender.stats();
+}
+
+absl::Status SenderPump::status() const {
+  MutexLock lock(&state_->mutex);
+  return state_->sender.status();
+}
+
+}  // namespace kvatlas

@@ -1,0 +1,155 @@
+#include "indexer/stream/validate.h"
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <variant>
+
+namespace kvatlas {
+namespace {
+
+absl::Status Invalid(const std::string& field, const std::string& what) {
+  return absl::InvalidArgumentError(field + ": " + what);
+}
+
+absl::Status AtMost(const std::string& field, uint64_t value, uint64_t max) {
+  if (value <= max) return absl::OkStatus();
+  return Invalid(field, std::to_string(value) + " is above " + std::to_string(max));
+}
+
+absl::Status Text(const std::string& field, const std::string& text, bool may_be_empty) {
+  if (text.empty() && !may_be_empty) return Invalid(field, "empty");
+  if (text.size() <= kNameBytesMax) return absl::OkStatus();
+  return Invalid(field,
+                 std::to_string(text.size()) + " bytes, at most " + std::to_string(kNameBytesMax));
+}
+
+absl::Status OfTier(Tier tier) {
+  return AtMost("tier", static_cast<uint64_t>(tier), static_cast<uint64_t>(kTiers - 1));
+}
+
+absl::Status Of(const Stored& stored) {
+  if (absl::Status status = OfTier(stored.tier); !status.ok()) return status;
+  if (absl::Status status = AtMost("stored.blocks", stored.blocks.size(), kBatchBlocksMax);
+      !status.ok()) {
+    return status;
+  }
+  return AtMost("stored.position", uint64_t{stored.position} + stored.blocks.size(),
+                std::numeric_limits<Position>::max());
+}
+
+absl::Status Of(const Removed& removed) {
+  if (absl::Status status = OfTier(removed.tier); !status.ok()) return status;
+  return AtMost("removed.blocks", removed.blocks.size(), kBatchBlocksMax);
+}
+
+absl::Status Of(const Cleared&) { return absl::OkStatus(); }
+
+absl::Status Of(const std::optional<Load>& load) {
+  if (!load.has_value()) return absl::OkStatus();
+  if (std::isfinite(load->tokens_per_s) && load->tokens_per_s >= 0) return absl::OkStatus();
+  return Invalid("load.tokens_per_s", "not a number from 0");
+}
+
+absl::Status Number(const std::string& field, BatchNumber number, BatchNumber min) {
+  if (number < min) return Invalid(field, std::to_string(number));
+  return AtMost(field, number, kBatchNumberMax);
+}
+
+absl::Status Labels(const Hello& hello) {
+  if (absl::Status status = AtMost("labels", hello.labels.size(), kLabelsMax); !status.ok()) {
+    return status;
+  }
+  for (const auto& [key, value] : hello.labels) {
+    if (absl::Status status = Text("labels.key", key, false); !status.ok()) return status;
+    if (absl::Status status = Text("labels.value", value, true); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Names(const Hello& hello) {
+  struct {
+    const char* field;
+    const std::string& text;
+    bool may_be_empty;
+  } const names[] = {
+      {"holder.name", hello.holder.name, false},
+      {"holder.replica", hello.holder.replica, true},
+      {"domain.model", hello.domain.model, false},
+      {"domain.tenant", hello.domain.tenant, true},
+      {"contract_id", hello.contract_id, true},
+      {"schedule", hello.schedule, true},
+      {"address", hello.address, true},
+  };
+  for (const auto& name : names) {
+    if (absl::Status status = Text(name.field, name.text, name.may_be_empty); !status.ok()) {
+      return status;
+    }
+  }
+  return Labels(hello);
+}
+
+absl::Status Of(const Hello& hello) {
+  if (absl::Status status = Names(hello); !status.ok()) return status;
+  if (hello.block_size == 0) return Invalid("block_size", "0");
+  if (absl::Status status = AtMost("block_size", hello.block_size, kBlockSizeMax); !status.ok()) {
+    return status;
+  }
+  if (hello.epoch == 0) return Invalid("epoch", "0");
+  if (absl::Status status = AtMost("epoch", hello.epoch, kEpochMax); !status.ok()) return status;
+  if (absl::Status status = Number("last_sent", hello.last_sent, 0); !status.ok()) return status;
+  if (absl::Status status = Number("first_kept", hello.first_kept, 1); !status.ok()) return status;
+  return AtMost("first_kept", hello.first_kept, hello.last_sent + 1);
+}
+
+absl::Status Of(const Batch& batch) {
+  if (absl::Status status = Number("number", batch.number, 1); !status.ok()) return status;
+  if (absl::Status status = AtMost("events", batch.events.size(), kBatchEventsMax); !status.ok()) {
+    return status;
+  }
+  for (const Event& event : batch.events) {
+    if (absl::Status status = Validate(event); !status.ok()) return status;
+  }
+  if (absl::Status status = AtMost("blocks", BlockCount(batch), kBatchBlocksMax); !status.ok()) {
+    return status;
+  }
+  return Of(batch.load);
+}
+
+absl::Status Of(const SnapshotPart& part) {
+  if (absl::Status status = Number("as_of", part.as_of, 0); !status.ok()) return status;
+  if (absl::Status status = AtMost("stored", part.stored.size(), kBatchEventsMax); !status.ok()) {
+    return status;
+  }
+  size_t blocks = 0;
+  for (const Stored& stored : part.stored) {
+    if (absl::Status status = Of(stored); !status.ok()) return status;
+    blocks += stored.blocks.size();
+  }
+  if (absl::Status status = AtMost("blocks", blocks, kBatchBlocksMax); !status.ok()) return status;
+  if (part.last && !part.digest.has_value()) return Invalid("digest", "missing in the last part");
+  return Of(part.load);
+}
+
+absl::Status Of(const Heartbeat& heartbeat) { return Number("last_sent", heartbeat.last_sent, 0); }
+absl::Status Of(const Goodbye&) { return absl::OkStatus(); }
+
+absl::Status Of(const Welcome& welcome) {
+  return Number("next", welcome.next, welcome.snapshot ? 0 : 1);
+}
+absl::Status Of(const Refuse& refuse) {
+  if (refuse.code == absl::StatusCode::kOk) return Invalid("code", "OK");
+  return AtMost("epoch", refuse.epoch, kEpochMax);
+}
+absl::Status Of(const Ack& ack) { return Number("applied", ack.applied, 0); }
+absl::Status Of(const Need& need) { return Number("next", need.next, need.snapshot ? 0 : 1); }
+
+constexpr auto kOf = [](const auto& message) { return Of(message); };
+
+}  // namespace
+
+absl::Status Validate(const Event& event) { return std::visit(kOf, event); }
+absl::Status Validate(const SenderMessage& message) { return std::visit(kOf, message); }
+absl::Status Validate(const ReceiverMessage& message) { return std::visit(kOf, message); }
+
+}  // namespace kvatlas

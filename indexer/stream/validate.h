@@ -1,0 +1,31 @@
+// Is this what a correct peer could have said? The bounds of every message, in one place.
+//
+// INVALID_ARGUMENT names the field and the bound. Transports call it on what they decoded, the two state machines call
+// it again on what they are given; it reads nothing but sizes and numbers.
+
+#ifndef KVATLAS_INDEXER_STREAM_VALIDATE_H_
+#define KVATLAS_INDEXER_STREAM_VALIDATE_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "indexer/base/event.h"
+#include "indexer/base/ids.h"
+#include "indexer/stream/messages.h"
+
+namespace kvatlas {
+
+inline constexpr size_t kNameBytesMax = 256;  // every string of a hello
+inline constexpr size_t kLabelsMax = 32;
+// Above any wall time in nanoseconds, and so that one more never wraps.
+inline constexpr Epoch kEpochMax = uint64_t{1} << 63;
+inline constexpr BatchNumber kBatchNumberMax = uint64_t{1} << 63;
+
+absl::Status Validate(const Event& event);
+absl::Status Validate(const SenderMessage& message);
+absl::Status Validate(const ReceiverMessage& message);
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_INDEXER_STREAM_VALIDATE_H_
