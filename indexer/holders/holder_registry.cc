@@ -390,7 +390,8 @@ void HolderRegistry::Tick() {
   const Time now = state_->options.clock->Now();
   uint64_t to_sweep = state_->options.sweep_blocks_per_tick;
   for (DomainState* domain : state_->All()) {
-    for (const HolderPtr& holder : *domain->table()) {
+    const std::shared_ptr<const Table> table = domain->table();
+    for (const HolderPtr& holder : *table) {
       if (holder == nullptr) continue;
       switch (holder->Tick(state_->options.sweep_after, now)) {
         case Holder::Lease::kLive:
