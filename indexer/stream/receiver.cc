@@ -310,10 +310,10 @@ void StreamReceiver::State::AskIfDue(Time now, Out* out) {
   ask_at = now + options.retry_after;
   if (repair == Repair::kSnapshot) {
     ++stats.snapshots_asked;
-    out->push_back(Need{.next = 0, .snapshot = true});
+    out->emplace_back(std::in_place_type<Need>, Need{.next = 0, .snapshot = true});
   } else {
     ++stats.replays_asked;
-    out->push_back(Need{.next = applied + 1, .snapshot = false});
+    out->emplace_back(std::in_place_type<Need>, Need{.next = applied + 1, .snapshot = false});
   }
 }
 
