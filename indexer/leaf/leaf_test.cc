@@ -135,7 +135,8 @@ class Worker {
 // A parent: a registry of cells behind real gRPC.
 class Parent {
  public:
-  Parent() : registry_(Options()), streams_(&registry_), grpc_(GrpcServerOptions{.listen = {}}) {
+  explicit Parent(const Address& listen = {"127.0.0.1", 0})
+      : registry_(Options()), streams_(&registry_), grpc_(GrpcServerOptions{.listen = listen}) {
     grpc_.Register(streams_.service(), "kvatlas.v1.Holdings");
     EXPECT_TRUE(grpc_.Start().ok());
   }
@@ -171,11 +172,11 @@ class Parent {
 
 class LeafTest : public testing::Test {
  protected:
-  void StartLeaf(std::vector<std::string> parents = {}) {
+  void StartLeaf(std::vector<std::string> parents = {}, const Address& grpc = {"127.0.0.1", 0}) {
     LeafOptions options;
     options.cell = "cell-a";
     options.replica = "r1";
-    options.grpc = {"127.0.0.1", 0};
+    options.grpc = grpc;
     options.http = {"127.0.0.1", 0};
     options.parents = std::move(parents);
     options.coverage.withdraw_delay = milliseconds(20);
@@ -381,6 +382,46 @@ TEST_F(LeafTest, CoverageReachesTheParentAndIsWithdrawn) {
   EXPECT_TRUE(Eventually([&] { return parent.Covered("cell-a", sequence) == 0; }));
   leaf_->Stop(seconds(2));
   EXPECT_TRUE(Eventually([&] { return parent.Covered("cell-a", sequence) == -1; }));
+}
+
+TEST_F(LeafTest, ALeafThatComesBackIsToldEverythingAgainAndSoIsItsParent) {
+  Parent parent;
+  StartLeaf({parent.address()});
+  const std::vector<SequenceHash> sequence = Sequence(200);
+  const int all = static_cast<int>(WaypointSchedule::Standard().WaypointsIn(200));
+  Worker w0("w0", leaf_->grpc_address());
+  Worker w1("w1", leaf_->grpc_address());
+  w0.Store(sequence);
+  w1.Store(Sequence(7));
+  ASSERT_TRUE(w0.AtRest());
+  ASSERT_TRUE(w1.AtRest());
+  EXPECT_TRUE(Eventually([&] { return parent.Covered("cell-a", sequence) == all; }));
+  const Address address = leaf_->grpc_address();
+  leaf_.reset();
+  StartLeaf({parent.address()}, address);
+  EXPECT_TRUE(Eventually([&] { return Found(Ask(sequence)) == "w0:200 w1:7"; }));
+  EXPECT_TRUE(Eventually([&] { return parent.Covered("cell-a", sequence) == all; }));
+  w1.Store(Sequence(9));
+  ASSERT_TRUE(w1.AtRest());
+  EXPECT_EQ(Found(Ask(sequence)), "w0:200 w1:9");
+}
+
+TEST_F(LeafTest, AParentThatIsLateGetsEverythingWhenItComes) {
+  Address address;
+  {
+    Parent gone;
+    address = *Address::Parse(gone.address());
+  }
+  StartLeaf({address.ToString()});
+  const std::vector<SequenceHash> sequence = Sequence(100);
+  Worker w0("w0", leaf_->grpc_address());
+  w0.Store(sequence);
+  ASSERT_TRUE(w0.AtRest());
+  EXPECT_EQ(Found(Ask(sequence)), "w0:100") << "a missing parent changes nothing";
+  EXPECT_FALSE(leaf_->parents()[0].at_rest);
+  Parent parent(address);
+  const int all = static_cast<int>(WaypointSchedule::Standard().WaypointsIn(100));
+  EXPECT_TRUE(Eventually([&] { return parent.Covered("cell-a", sequence) == all; }));
 }
 
 TEST_F(LeafTest, APortInUseIsNamed) {

@@ -380,7 +380,7 @@ TEST(GrpcAcceptorTest, RepliesAfterTheEndAreDropped) {
   FakeAcceptor acceptor;
   TestServer server(&acceptor);
   Recorder recorder;
-  GrpcLink link(server.target());
+  GrpcLink link(server.target(), {.backoff_max = std::chrono::milliseconds(50)});
   link.Start(&recorder);
   std::vector<std::thread> threads;
   for (int round = 0; round < 10; ++round) {
