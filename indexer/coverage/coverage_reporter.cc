@@ -67,25 +67,21 @@ class CoverageReporter::Stream {
     MutexLock lock(&taking_mutex_);
     const CoverageStats coverage = coverage_.Stats();
     const bool coverage_at_rest = coverage_.AtRest();
-    for (const auto& parent : parents_) {
+    for (size_t i = 0; i < options_.parents.size(); ++i) {
       ParentStats of;
-      of.parent = parent->name;
+      of.parent = options_.parents[i];
       of.domain = domain_;
-      of.connected = parent->pump->connected();
-      of.at_rest = coverage_at_rest && parent->pump->AtRest();
       of.waypoints_announced = coverage.announced;
       of.waypoints_withdrawn = coverage.withdrawn;
-      of.bytes_sent = parent->bytes.load(std::memory_order_relaxed);
       of.waypoints_held = coverage.held;
-      of.sender = parent->pump->stats();
-      of.status = parent->pump->status();
+      // Before the first tick there is no stream yet, and so no rest.
+      if (i < parents_.size()) AddStats(*parents_[i], coverage_at_rest, &of);
       stats->push_back(std::move(of));
     }
   }
 
  private:
   struct Parent {
-    std::string name;
     std::atomic<uint64_t> bytes{0};  // outlives the pump
     std::unique_ptr<SenderPump> pump;
   };
@@ -95,7 +91,6 @@ class CoverageReporter::Stream {
     for (const std::string& name : options_.parents) {
       parents.push_back(std::make_unique<Parent>());
       Parent& parent = *parents.back();
-      parent.name = name;
       parent.pump = std::make_unique<SenderPump>(
           options_.sender, Identity(), &resident_, &resident_mutex_,
           std::make_unique<CountingLink>(options_.make_link(name), &parent.bytes), options_.clock);
@@ -103,6 +98,14 @@ class CoverageReporter::Stream {
     }
     MutexLock lock(&taking_mutex_);
     parents_ = std::move(parents);
+  }
+
+  static void AddStats(const Parent& parent, bool coverage_at_rest, ParentStats* stats) {
+    stats->connected = parent.pump->connected();
+    stats->at_rest = coverage_at_rest && parent.pump->AtRest();
+    stats->bytes_sent = parent.bytes.load(std::memory_order_relaxed);
+    stats->sender = parent.pump->stats();
+    stats->status = parent.pump->status();
   }
 
   SenderIdentity Identity() const {
