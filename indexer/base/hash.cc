@@ -31,8 +31,10 @@ size_t FullBlocks(size_t tokens, const Blocking& blocking) {
   return tokens / blocking.block_size;
 }
 
-LocalHash LocalHashOf(std::span<const TokenId> block, std::span<const uint64_t> multimodal, uint64_t seed) {
-  if (multimodal.empty()) return LocalHash{XXH3_64bits_withSeed(block.data(), block.size_bytes(), seed)};
+LocalHash LocalHashOf(std::span<const TokenId> block, std::span<const uint64_t> multimodal,
+                      uint64_t seed) {
+  if (multimodal.empty())
+    return LocalHash{XXH3_64bits_withSeed(block.data(), block.size_bytes(), seed)};
   std::vector<uint64_t> sorted(multimodal.begin(), multimodal.end());
   std::sort(sorted.begin(), sorted.end());
   std::vector<char> bytes(block.size_bytes() + sorted.size() * sizeof(uint64_t));
@@ -41,7 +43,8 @@ LocalHash LocalHashOf(std::span<const TokenId> block, std::span<const uint64_t> 
   return LocalHash{XXH3_64bits_withSeed(bytes.data(), bytes.size(), seed)};
 }
 
-std::vector<LocalHash> LocalHashes(std::span<const TokenId> tokens, const Blocking& blocking, uint64_t seed,
+std::vector<LocalHash> LocalHashes(std::span<const TokenId> tokens, const Blocking& blocking,
+                                   uint64_t seed,
                                    std::span<const std::vector<uint64_t>> multimodal) {
   std::vector<LocalHash> locals(FullBlocks(tokens.size(), blocking));
   const size_t window = blocking.block_size + (blocking.eagle ? 1 : 0);
@@ -58,11 +61,13 @@ SequenceHash NextSequenceHash(SequenceHash parent, LocalHash local, const HashCo
   return SequenceHash{XXH3_64bits_withSeed(pair, sizeof(pair), contract.seed)};
 }
 
-std::vector<SequenceHash> SequenceHashes(std::span<const LocalHash> locals, const HashContract& contract) {
+std::vector<SequenceHash> SequenceHashes(std::span<const LocalHash> locals,
+                                         const HashContract& contract) {
   return SequenceHashesAfter(kNoParent, locals, contract);
 }
 
-std::vector<SequenceHash> SequenceHashesAfter(SequenceHash parent, std::span<const LocalHash> locals,
+std::vector<SequenceHash> SequenceHashesAfter(SequenceHash parent,
+                                              std::span<const LocalHash> locals,
                                               const HashContract& contract) {
   std::vector<SequenceHash> chain;
   chain.reserve(locals.size());
@@ -77,8 +82,9 @@ std::vector<SequenceHash> SequenceHashesAfter(SequenceHash parent, std::span<con
 
 uint64_t MultimodalHash(std::string_view identifier) {
   if (identifier.empty()) return 0;
-  const bool is_hex = identifier.size() == 64 &&
-                      identifier.find_first_not_of("0123456789abcdefABCDEF") == std::string_view::npos;
+  const bool is_hex =
+      identifier.size() == 64 &&
+      identifier.find_first_not_of("0123456789abcdefABCDEF") == std::string_view::npos;
   if (!is_hex) return Xxh3(identifier, 0);
   uint64_t value = 0;
   std::from_chars(identifier.data(), identifier.data() + 16, value, 16);

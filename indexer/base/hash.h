@@ -64,20 +64,25 @@ struct Blocking {
 size_t FullBlocks(size_t tokens, const Blocking& blocking);
 
 // Local hash of one block; `multimodal` are the hashes of the objects in it, in any order.
-LocalHash LocalHashOf(std::span<const TokenId> block, std::span<const uint64_t> multimodal, uint64_t seed);
+LocalHash LocalHashOf(std::span<const TokenId> block, std::span<const uint64_t> multimodal,
+                      uint64_t seed);
 
 // Local hashes of all full blocks. `multimodal[i]`, where it exists, belongs to block i.
-std::vector<LocalHash> LocalHashes(std::span<const TokenId> tokens, const Blocking& blocking, uint64_t seed,
+std::vector<LocalHash> LocalHashes(std::span<const TokenId> tokens, const Blocking& blocking,
+                                   uint64_t seed,
                                    std::span<const std::vector<uint64_t>> multimodal = {});
 
 // One step of the chain. The first block's sequence hash is its local hash.
-SequenceHash NextSequenceHash(SequenceHash parent, LocalHash local, const HashContract& contract = {});
+SequenceHash NextSequenceHash(SequenceHash parent, LocalHash local,
+                              const HashContract& contract = {});
 
 // The whole chain from the root.
-std::vector<SequenceHash> SequenceHashes(std::span<const LocalHash> locals, const HashContract& contract = {});
+std::vector<SequenceHash> SequenceHashes(std::span<const LocalHash> locals,
+                                         const HashContract& contract = {});
 
 // The chain of blocks that follow `parent`; at the root when `parent` is `kNoParent`.
-std::vector<SequenceHash> SequenceHashesAfter(SequenceHash parent, std::span<const LocalHash> locals,
+std::vector<SequenceHash> SequenceHashesAfter(SequenceHash parent,
+                                              std::span<const LocalHash> locals,
                                               const HashContract& contract = {});
 
 // Hash of a multimodal object's identifier: the first 16 digits of one with 64 hex digits, else XXH3 of

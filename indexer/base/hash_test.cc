@@ -13,10 +13,12 @@ std::vector<TokenId> Tokens(TokenId count) {
   return tokens;
 }
 
-std::vector<uint64_t> Locals(const std::vector<TokenId>& tokens, Blocking blocking, CacheNamespace ns = {},
+std::vector<uint64_t> Locals(const std::vector<TokenId>& tokens, Blocking blocking,
+                             CacheNamespace ns = {},
                              std::vector<std::vector<uint64_t>> multimodal = {}) {
   std::vector<uint64_t> raw;
-  for (LocalHash local : LocalHashes(tokens, blocking, BlockSeed(ns), multimodal)) raw.push_back(Raw(local));
+  for (LocalHash local : LocalHashes(tokens, blocking, BlockSeed(ns), multimodal))
+    raw.push_back(Raw(local));
   return raw;
 }
 
@@ -34,7 +36,9 @@ const CacheNamespace kLora{.lora_name = "adapter-a", .cache_salt = {}};
 const CacheNamespace kSalt{.lora_name = {}, .cache_salt = "tenant-a"};
 const CacheNamespace kBoth{.lora_name = "adapter-a", .cache_salt = "tenant-a"};
 
-TEST(HashTest, Xxh3MatchesThePinnedVector) { EXPECT_EQ(Xxh3("test data", 1337), 13226331709069118873u); }
+TEST(HashTest, Xxh3MatchesThePinnedVector) {
+  EXPECT_EQ(Xxh3("test data", 1337), 13226331709069118873u);
+}
 
 TEST(HashTest, BlocksOfFourTokens) {
   const U64s locals = Locals(Tokens(16), {.block_size = 4});
@@ -48,8 +52,8 @@ TEST(HashTest, BlocksOfSixteenTokens) {
   const U64s locals = Locals(Tokens(64), {.block_size = 16});
   EXPECT_EQ(locals, (U64s{15310707395893867146u, 15292316782987903195u, 5532946206955930018u,
                           14928757266181269122u}));
-  EXPECT_EQ(Chain(locals), (U64s{15310707395893867146u, 13769157705258532664u, 11879827756109914528u,
-                                 3888788807566526800u}));
+  EXPECT_EQ(Chain(locals), (U64s{15310707395893867146u, 13769157705258532664u,
+                                 11879827756109914528u, 3888788807566526800u}));
 }
 
 TEST(HashTest, ChainOfGivenLocals) {
@@ -94,7 +98,8 @@ TEST(HashTest, LoraAndSaltOfLongerChains) {
 TEST(HashTest, MultimodalHashesAreSortedAndAppended) {
   const Blocking two{.block_size = 2};
   EXPECT_EQ(Locals(Tokens(4), two), (U64s{10918435022357402928u, 10731123482949079648u}));
-  EXPECT_EQ(Locals(Tokens(4), two, {}, {{42}}), (U64s{6100948656312251355u, 10731123482949079648u}));
+  EXPECT_EQ(Locals(Tokens(4), two, {}, {{42}}),
+            (U64s{6100948656312251355u, 10731123482949079648u}));
   EXPECT_EQ(Locals(Tokens(4), two, {}, {{7, 3, 7}, {}}),
             (U64s{9546817908625117111u, 10731123482949079648u}));
 }
@@ -114,7 +119,8 @@ TEST(HashTest, EagleLooksOneTokenAhead) {
   EXPECT_EQ(Locals(Tokens(64), {.block_size = 16, .eagle = true}),
             (U64s{11423441316381344367u, 6554946393898374776u, 6629656204900913084u}));
   EXPECT_EQ(Chain(Locals(Tokens(65), {.block_size = 16, .eagle = true})),
-            (U64s{11423441316381344367u, 14166973624120985939u, 5245424631710714814u, 12591916315549086943u}));
+            (U64s{11423441316381344367u, 14166973624120985939u, 5245424631710714814u,
+                  12591916315549086943u}));
 }
 
 TEST(HashTest, LargeBlocksReachEveryRegimeOfXxh3) {
@@ -142,7 +148,8 @@ TEST(HashTest, APartialTailIsNoBlock) {
 TEST(HashTest, AChainContinuesWhereItWasCut) {
   const std::vector<LocalHash> locals = LocalHashes(Tokens(64), {.block_size = 4}, BlockSeed({}));
   const std::vector<SequenceHash> whole = SequenceHashes(locals);
-  const std::vector<SequenceHash> tail = SequenceHashesAfter(whole[5], std::span(locals).subspan(6));
+  const std::vector<SequenceHash> tail =
+      SequenceHashesAfter(whole[5], std::span(locals).subspan(6));
   EXPECT_EQ(tail, std::vector<SequenceHash>(whole.begin() + 6, whole.end()));
 }
 

@@ -30,8 +30,12 @@ class TierMask {
   constexpr bool Has(Tier tier) const { return !(*this & TierMask(tier)).empty(); }
   constexpr bool Intersects(TierMask other) const { return (bits_ & other.bits_) != 0; }
 
-  friend constexpr TierMask operator|(TierMask a, TierMask b) { return TierMask(a.bits_ | b.bits_); }
-  friend constexpr TierMask operator&(TierMask a, TierMask b) { return TierMask(a.bits_ & b.bits_); }
+  friend constexpr TierMask operator|(TierMask a, TierMask b) {
+    return TierMask(a.bits_ | b.bits_);
+  }
+  friend constexpr TierMask operator&(TierMask a, TierMask b) {
+    return TierMask(a.bits_ & b.bits_);
+  }
   friend constexpr TierMask operator~(TierMask a) { return TierMask(~a.bits_ & kAllBits); }
   friend constexpr bool operator==(TierMask a, TierMask b) { return a.bits_ == b.bits_; }
 

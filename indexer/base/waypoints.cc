@@ -14,7 +14,8 @@ const WaypointSchedule& WaypointSchedule::Standard() {
 }
 
 bool WaypointSchedule::IsWaypoint(Position position) const {
-  return position % stride_ == stride_ - 1 || std::binary_search(early_.begin(), early_.end(), position);
+  return position % stride_ == stride_ - 1 ||
+         std::binary_search(early_.begin(), early_.end(), position);
 }
 
 uint32_t WaypointSchedule::WaypointsIn(uint32_t blocks) const {
@@ -36,7 +37,8 @@ std::vector<SequenceHash> WaypointSchedule::Select(std::span<const SequenceHash>
 
 std::string WaypointSchedule::Name() const {
   std::string name;
-  for (Position position : early_) name += (name.empty() ? "early:" : ",") + std::to_string(position);
+  for (Position position : early_)
+    name += (name.empty() ? "early:" : ",") + std::to_string(position);
   return name + (name.empty() ? "every:" : ";every:") + std::to_string(stride_);
 }
 

@@ -77,9 +77,9 @@ struct Holding {
 
 struct IndexStats {
   uint64_t holders = 0;
-  uint64_t blocks = 0;     // distinct blocks with at least one holder
-  uint64_t holdings = 0;   // (holder, block) pairs
-  uint64_t bytes = 0;      // estimate of the memory used
+  uint64_t blocks = 0;          // distinct blocks with at least one holder
+  uint64_t holdings = 0;        // (holder, block) pairs
+  uint64_t bytes = 0;           // estimate of the memory used
   uint64_t refused_blocks = 0;  // dropped by `blocks_max`, the rest of the event included
 };
 
@@ -119,7 +119,8 @@ class Index {
 };
 
 // A structure by its name: "reference" or "flat". INVALID_ARGUMENT names those that exist.
-absl::StatusOr<std::unique_ptr<Index>> MakeIndex(std::string_view name, const IndexOptions& options);
+absl::StatusOr<std::unique_ptr<Index>> MakeIndex(std::string_view name,
+                                                 const IndexOptions& options);
 
 // What `MakeIndex` can make, the default first.
 std::span<const std::string_view> IndexNames();

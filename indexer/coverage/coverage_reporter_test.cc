@@ -1,0 +1,283 @@
+#include "indexer/coverage/coverage_reporter.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <deque>
+#include <map>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "indexer/base/clock.h"
+#include "indexer/base/event.h"
+#include "indexer/base/ids.h"
+#include "indexer/base/waypoints.h"
+#include "indexer/holders/holder_registry.h"
+#include "indexer/stream/link.h"
+#include "indexer/stream/messages.h"
+
+namespace kvatlas {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+const Domain kLlama{"llama-70b", ""};
+const Domain kQwen{"qwen-8b", ""};
+constexpr HolderIndex kOne{1};
+constexpr HolderIndex kTwo{2};
+constexpr TierMask kNone;
+constexpr TierMask kDevice(Tier::kDevice);
+
+// A link in memory that moves messages when told, to a registry that can be away.
+class MemoryLink : public SenderLink {
+ public:
+  explicit MemoryLink(HolderRegistry** registry) : registry_(registry) {}
+  ~MemoryLink() override { Stop(Duration::zero()); }
+
+  void Start(SenderLinkObserver* observer) override { observer_ = observer; }
+  bool Write(const SenderMessage& message) override {
+    if (session_ == nullptr) return false;
+    outbox_.push_back(message);
+    return true;
+  }
+  void Reset() override { reset_ = true; }
+  void Stop(std::chrono::nanoseconds) override {
+    while (session_ != nullptr && !outbox_.empty()) Deliver();
+    session_.reset();
+    observer_ = nullptr;
+  }
+
+  // Everything that can move moves.
+  void Move() {
+    if (observer_ == nullptr) return;
+    if (*registry_ == nullptr || reset_) Disconnect();
+    if (session_ == nullptr && *registry_ != nullptr) {
+      reset_ = false;
+      session_ =
+          (*registry_)->Accept([this](ReceiverMessage m) { inbox_.push_back(std::move(m)); });
+      observer_->OnConnected();
+    }
+    while (session_ != nullptr && (!outbox_.empty() || !inbox_.empty())) {
+      if (!outbox_.empty()) Deliver();
+      while (!inbox_.empty()) {
+        const ReceiverMessage message = inbox_.front();
+        inbox_.pop_front();
+        observer_->OnMessage(message);
+      }
+    }
+  }
+
+ private:
+  void Deliver() {
+    SenderMessage message = std::move(outbox_.front());
+    outbox_.pop_front();
+    if (!session_->OnMessage(std::move(message)).ok()) reset_ = true;
+  }
+  void Disconnect() {
+    if (session_ == nullptr) return;
+    session_.reset();
+    outbox_.clear();
+    inbox_.clear();
+    observer_->OnDisconnected(absl::UnavailableError("away"));
+  }
+
+  HolderRegistry** const registry_;
+  SenderLinkObserver* observer_ = nullptr;
+  std::unique_ptr<ReceiverSession> session_;
+  std::deque<SenderMessage> outbox_;
+  std::deque<ReceiverMessage> inbox_;
+  bool reset_ = false;
+};
+
+class CoverageReporterTest : public testing::Test {
+ protected:
+  static constexpr int kParents = 2;
+
+  CoverageReporterTest() {
+    for (int i = 0; i < kParents; ++i) Up(i);
+    CoverageReporterOptions options;
+    options.cell = {"cell-a", 0, "r1"};
+    options.labels = {{"zone", "a"}};
+    options.parents = {"0", "1"};
+    options.make_link = [this](const std::string& parent) {
+      auto link = std::make_unique<MemoryLink>(&registries_[std::stoi(parent)]);
+      links_.push_back(link.get());
+      return link;
+    };
+    options.contract_id = "contract";
+    options.schedule = &schedule_;
+    options.schedule_name = schedule_.Name();
+    options.epoch = 5;
+    options.instance_id = 6;
+    options.clock = &clock_;
+    reporter_ = std::make_unique<CoverageReporter>(options);
+    reporter_->SetAddress("leaf:1");
+  }
+  ~CoverageReporterTest() override { reporter_.reset(); }
+
+  void Up(int parent) {
+    HolderRegistryOptions options;
+    options.contract_id = "contract";
+    options.schedule = schedule_.Name();
+    options.clock = &clock_;
+    owned_[parent] = std::make_unique<HolderRegistry>(options);
+    registries_[parent] = owned_[parent].get();
+  }
+  // As a process that is killed: the sessions end, then nothing is there.
+  void Down(int parent) {
+    registries_[parent] = nullptr;
+    for (MemoryLink* link : links_) link->Move();
+    owned_[parent].reset();
+  }
+
+  // Time passes at both ends, in steps of 20 ms.
+  void Pass(Duration time) {
+    for (Duration passed{0}; passed <= time; passed += milliseconds(20)) {
+      clock_.Advance(milliseconds(20));
+      reporter_->Tick();
+      for (MemoryLink* link : links_) link->Move();
+      for (HolderRegistry* registry : registries_) {
+        if (registry != nullptr) registry->Tick();
+      }
+    }
+  }
+
+  // What the parent knows of the cell: waypoints and their ordinals.
+  std::map<SequenceHash, Position> Known(int parent, const Domain& domain = kLlama) {
+    std::map<SequenceHash, Position> known;
+    const auto dump = registries_[parent]->Dump(domain, {"cell-a", 0, "r1"});
+    if (!dump.ok()) return known;
+    for (const Stored& run : dump->runs) {
+      for (size_t i = 0; i < run.blocks.size(); ++i) known[run.blocks[i]] = run.position + i;
+    }
+    return known;
+  }
+
+  bool AtRest() {
+    for (const ParentStats& stats : reporter_->Stats()) {
+      if (!stats.at_rest) return false;
+    }
+    return true;
+  }
+
+  const WaypointSchedule schedule_{{1}, 4};  // positions 1, 3, 7, 11 …
+  ManualClock clock_;
+  std::unique_ptr<HolderRegistry> owned_[kParents];
+  HolderRegistry* registries_[kParents] = {};
+  std::vector<MemoryLink*> links_;
+  std::unique_ptr<CoverageReporter> reporter_;
+};
+
+TEST_F(CoverageReporterTest, EveryParentLearnsWhatIsCoveredAndWhoSaysSo) {
+  Coverage* coverage = reporter_->AddDomain(kLlama, 16);
+  EXPECT_FALSE(AtRest()) << "no stream yet";
+  coverage->OnChanged(kOne, SequenceHash{70}, 7, kNone, kDevice);
+  coverage->OnLoad(kOne, Load{.running_requests = 3});
+  coverage->OnLoad(kTwo, Load{.running_requests = 4});
+  Pass(milliseconds(200));
+  for (int parent = 0; parent < kParents; ++parent) {
+    EXPECT_EQ(Known(parent), (std::map<SequenceHash, Position>{{SequenceHash{70}, 2}}));
+    const DomainStats stats = *registries_[parent]->StatsOf(kLlama);
+    EXPECT_EQ(stats.holders[0].holder->address, "leaf:1");
+    EXPECT_EQ(stats.holders[0].holder->labels[0].second, "a");
+    EXPECT_EQ(stats.holders[0].load->running_requests, 7u);
+    EXPECT_EQ(stats.holders[0].load->workers, 2u);
+    EXPECT_EQ(stats.bytes_received, reporter_->Stats()[parent].bytes_sent);
+  }
+  EXPECT_TRUE(AtRest());
+}
+
+TEST_F(CoverageReporterTest, LostWaypointsAreWithdrawnAfterTheDelay) {
+  Coverage* coverage = reporter_->AddDomain(kLlama, 16);
+  coverage->OnChanged(kOne, SequenceHash{30}, 3, kNone, kDevice);
+  Pass(milliseconds(200));
+  coverage->OnChanged(kOne, SequenceHash{30}, 3, kDevice, kNone);
+  Pass(milliseconds(800));
+  EXPECT_EQ(Known(0).size(), 1u);
+  EXPECT_FALSE(AtRest());
+  Pass(milliseconds(400));
+  EXPECT_TRUE(Known(0).empty());
+  EXPECT_TRUE(AtRest());
+  EXPECT_EQ(reporter_->Stats()[0].waypoints_withdrawn, 1u);
+}
+
+TEST_F(CoverageReporterTest, DomainsAreStreamsOfTheirOwn) {
+  Coverage* llama = reporter_->AddDomain(kLlama, 16);
+  Coverage* qwen = reporter_->AddDomain(kQwen, 32);
+  llama->OnChanged(kOne, SequenceHash{30}, 3, kNone, kDevice);
+  qwen->OnChanged(kOne, SequenceHash{70}, 7, kNone, kDevice);
+  Pass(milliseconds(200));
+  EXPECT_EQ(Known(0, kLlama).count(SequenceHash{30}), 1u);
+  EXPECT_EQ(Known(0, kQwen), (std::map<SequenceHash, Position>{{SequenceHash{70}, 2}}));
+  EXPECT_EQ(*registries_[0]->BlockSizeOf(kQwen), 32u);
+}
+
+TEST_F(CoverageReporterTest, AParentThatComesBackEmptyIsToldEverything) {
+  Coverage* coverage = reporter_->AddDomain(kLlama, 16);
+  coverage->OnChanged(kOne, SequenceHash{30}, 3, kNone, kDevice);
+  Pass(milliseconds(200));
+  Down(0);
+  coverage->OnChanged(kOne, SequenceHash{70}, 7, kNone, kDevice);
+  Pass(milliseconds(500));
+  EXPECT_EQ(Known(1).size(), 2u) << "the other one is not held up";
+  Up(0);
+  Pass(seconds(5));
+  EXPECT_EQ(Known(0), Known(1));
+  EXPECT_TRUE(AtRest());
+}
+
+TEST_F(CoverageReporterTest, StoppingSaysGoodbye) {
+  Coverage* coverage = reporter_->AddDomain(kLlama, 16);
+  coverage->OnChanged(kOne, SequenceHash{30}, 3, kNone, kDevice);
+  Pass(milliseconds(200));
+  reporter_->Stop(seconds(1));
+  EXPECT_TRUE(registries_[0]->HoldersOf(kLlama).empty());
+  EXPECT_TRUE(registries_[1]->HoldersOf(kLlama).empty());
+}
+
+TEST_F(CoverageReporterTest, WithoutParentsNothingIsKept) {
+  CoverageReporter reporter({});
+  EXPECT_EQ(reporter.AddDomain(kLlama, 16), nullptr);
+  reporter.Tick();
+  EXPECT_TRUE(reporter.Stats().empty());
+}
+
+// Random changes of several holders and parents that come and go, against a slow recount.
+TEST_F(CoverageReporterTest, ParentsEqualARecountAtRest) {
+  Coverage* coverage = reporter_->AddDomain(kLlama, 16);
+  constexpr uint32_t kSeed = 20;
+  SCOPED_TRACE(kSeed);
+  std::mt19937 random(kSeed);
+  std::set<std::pair<uint32_t, uint64_t>> held;
+  for (int round = 0; round < 30; ++round) {
+    const bool away = random() % 4 == 0;
+    if (away) Down(0);
+    for (int step = 0; step < 200; ++step) {
+      const uint32_t holder = random() % 4;
+      const uint64_t block = 1 + random() % 60;
+      const bool had = held.contains({holder, block});
+      coverage->OnChanged(HolderIndex{holder}, SequenceHash{block}, static_cast<Position>(block),
+                          had ? kDevice : kNone, had ? kNone : kDevice);
+      had ? held.erase({holder, block}) : held.emplace(holder, block).second;
+      if (step % 20 == 0) Pass(milliseconds(random() % 100));
+    }
+    if (away) Up(0);
+    Pass(seconds(8));
+    ASSERT_TRUE(AtRest()) << "round " << round;
+    std::map<SequenceHash, Position> truth;
+    for (const auto& [holder, block] : held) {
+      const auto at = static_cast<Position>(block);
+      if (schedule_.IsWaypoint(at)) truth[SequenceHash{block}] = schedule_.WaypointsIn(at);
+    }
+    ASSERT_EQ(Known(0), truth) << "round " << round;
+    ASSERT_EQ(Known(1), truth) << "round " << round;
+  }
+}
+
+}  // namespace
+}  // namespace kvatlas
