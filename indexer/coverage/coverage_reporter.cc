@@ -1,5 +1,6 @@
 #include "indexer/coverage/coverage_reporter.h"
 
+#include <algorithm>
 #include <atomic>
 #include <optional>
 
@@ -57,8 +58,11 @@ class CoverageReporter::Stream {
     for (const auto& parent : parents_) parent->pump->Tick();
   }
 
-  void Stop(Duration flush_for) {
-    for (const auto& parent : parents_) parent->pump->Stop(/*goodbye=*/true, flush_for);
+  void Stop(Time end) {
+    for (const auto& parent : parents_) {
+      const Duration left = end - options_.clock->Now();
+      parent->pump->Stop(/*goodbye=*/true, std::max(left, Duration::zero()));
+    }
   }
 
   void AddStats(std::vector<ParentStats>* stats) const {
@@ -182,7 +186,8 @@ void CoverageReporter::Tick() {
 }
 
 void CoverageReporter::Stop(Duration flush_for) {
-  for (Stream* stream : state_->All()) stream->Stop(flush_for);
+  const Time end = state_->options.clock->Now() + flush_for;
+  for (Stream* stream : state_->All()) stream->Stop(end);
 }
 
 std::vector<ParentStats> CoverageReporter::Stats() const {

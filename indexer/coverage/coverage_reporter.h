@@ -98,7 +98,7 @@ class CoverageReporter {
   // Sends what is due.
   void Tick();
 
-  // Says goodbye to the parents and ends the streams, each within `flush_for`.
+  // Says goodbye to the parents and ends the streams, all within `flush_for`.
   void Stop(Duration flush_for);
 
   std::vector<ParentStats> Stats() const;
