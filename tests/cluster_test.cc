@@ -132,9 +132,10 @@ TEST(ClusterTest, WithEverythingElseDeadTheFrontendStillNamesAWorkerAndSaysWhy) 
   EXPECT_EQ(route->overlap_blocks(), 0u);
 }
 
-// What the runner says and its exit status.
-std::pair<int, std::string> RunCluster(const std::string& flags) {
-  FILE* pipe = popen(("tools/cluster/run_cluster " + flags + " 2>&1").c_str(), "r");
+// The runner's exit status and what it says, to people and to scripts unless told otherwise.
+std::pair<int, std::string> RunCluster(const std::string& flags,
+                                       const std::string& redirect = "2>&1") {
+  FILE* pipe = popen(("tools/cluster/run_cluster " + flags + " " + redirect).c_str(), "r");
   std::string said;
   char buffer[4096];
   for (size_t got; (got = fread(buffer, 1, sizeof(buffer), pipe)) > 0;) said.append(buffer, got);
@@ -173,7 +174,7 @@ TEST(RunClusterTest, ATraceThatDoesNotParseEndsWithOneAndFileLineReason) {
 TEST(RunClusterTest, OneWorkerInOneCellIsExactAndTheReportIsALineOfJson) {
   const auto [code, said] = RunCluster(
       "--trace=tests/data/conversation_excerpt.jsonl --requests=30 --cells=1 --workers=1 --split=4 "
-      "--json=- "
+      "--json=-",
       "2>/dev/null");
   EXPECT_EQ(code, 0);
   EXPECT_EQ(said.front(), '{');

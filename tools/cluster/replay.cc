@@ -84,6 +84,9 @@ class Driver {
   }
 
   absl::StatusOr<ReplayReport> Run() {
+    // Every engine has said hello, and every leaf has told the hierarchy of it.
+    if (absl::Status status = WaitAtRest(cluster_, client_, kRestTimeout); !status.ok())
+      return status;
     const Time start = Clock::Real().Now();
     options_.rate > 0 ? RunFreely() : RunInOrder();
     if (options_.stop()) return absl::CancelledError("stopped");
