@@ -53,6 +53,11 @@ double LoadPerWorker(const std::optional<Load>& load) {
 
 }  // namespace
 
+const WaypointSchedule& OrdinalSchedule() {
+  static const auto& schedule = *new WaypointSchedule({}, 1);
+  return schedule;
+}
+
 Hierarchy::Hierarchy(HierarchyOptions options)
     : node_(options.node),
       schedule_(*options.schedule),

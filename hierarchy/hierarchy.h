@@ -44,6 +44,9 @@ namespace kvatlas {
 
 inline constexpr uint32_t kFindCellsBlocksMax = 65536;  // as at a leaf
 
+// Under which a node passes coverage on to its parents: cells report ordinals of waypoints, and every one goes on.
+const WaypointSchedule& OrdinalSchedule();
+
 struct HierarchyOptions {
   std::string node = "hierarchy";
   const WaypointSchedule* schedule = &WaypointSchedule::Standard();

@@ -14,6 +14,7 @@
 #include "gtest/gtest.h"
 #include "indexer/base/hash.h"
 #include "indexer/base/mutex.h"
+#include "indexer/coverage/coverage_reporter.h"
 #include "indexer/service/grpc_channel.h"
 #include "indexer/service/grpc_server.h"
 #include "indexer/stream/resident_set.h"
@@ -36,9 +37,10 @@ std::vector<SequenceHash> Waypoints(size_t count) {
 
 // A node with its server; `clock` decides about leases.
 struct Node {
-  explicit Node(const Clock* clock, Address listen = {"127.0.0.1", 0})
-      : hierarchy(Options(clock)),
-        service(&hierarchy, nullptr, &metrics),
+  explicit Node(const Clock* clock, Address listen = {"127.0.0.1", 0},
+                CoverageReporter* to_parents = nullptr)
+      : hierarchy(Options(clock, to_parents)),
+        service(&hierarchy, to_parents, &metrics),
         streams(&hierarchy.registry()),
         server(GrpcServerOptions{.listen = listen}) {
     server.Register(&service);
@@ -49,9 +51,14 @@ struct Node {
     streams.Stop();
     server.Stop(Duration(0));
   }
-  static HierarchyOptions Options(const Clock* clock) {
+  static HierarchyOptions Options(const Clock* clock, CoverageReporter* to_parents) {
     HierarchyOptions options{.node = "n", .registry = {}};
     options.registry.clock = clock;
+    if (to_parents != nullptr) {
+      options.registry.observe = [to_parents](const Domain& domain, uint32_t block_size) {
+        return to_parents->AddDomain(domain, block_size);
+      };
+    }
     return options;
   }
 
@@ -231,6 +238,42 @@ TEST_F(HierarchyServiceTest, DumpAndStatsShowWhatWasReported) {
   EXPECT_EQ(stats.domains(0).blocks(), 5u);
   EXPECT_EQ(stats.streams_open(), 1u);
   EXPECT_THAT(node_->metrics.Text(), HasSubstr("kvatlas_hierarchy_waypoints{domain=\"m\"} 5"));
+}
+
+TEST_F(HierarchyServiceTest, ANodeTellsItsParentWhatItsCellsCoverTogether) {
+  CoverageReporterOptions options;
+  options.cell = {.name = "lower", .rank = 0, .replica = ""};
+  options.address = "lower:7420";
+  options.parents = {node_->server.address().ToString()};
+  options.make_link = [](const std::string& parent) { return std::make_unique<GrpcLink>(parent); };
+  options.contract_id = HashContract().Id();
+  options.schedule = &OrdinalSchedule();
+  options.epoch = 1;
+  CoverageReporter reporter(options);
+  Node lower(&Clock::Real(), {"127.0.0.1", 0}, &reporter);
+  Reporter a("a", lower.server.address(), &Clock::Real());
+  Reporter b("b", lower.server.address(), &Clock::Real());
+  a.Cover(2);
+  b.Cover(4);
+  ASSERT_TRUE(a.WaitAtRest());
+  ASSERT_TRUE(b.WaitAtRest());
+
+  const uint32_t wanted = WaypointSchedule::Standard().BlocksCovered(4);
+  v1::FindCellsResponse response;
+  const auto give_up = std::chrono::steady_clock::now() + seconds(30);
+  do {
+    reporter.Tick();
+    (void)Find(Question(190), &response);
+  } while ((response.cells_size() == 0 || response.cells(0).blocks_at_least() != wanted ||
+            response.cells(0).load().running_requests() != 6) &&
+           std::chrono::steady_clock::now() < give_up);
+  ASSERT_EQ(response.cells_size(), 1);
+  EXPECT_EQ(response.cells(0).cell().name(), "lower");
+  EXPECT_EQ(response.cells(0).address(), "lower:7420");
+  EXPECT_EQ(response.cells(0).blocks_at_least(), wanted);
+  EXPECT_EQ(response.cells(0).load().running_requests(), 6u);
+  EXPECT_EQ(response.block_size(), 16u);
+  reporter.Stop(seconds(1));
 }
 
 }  // namespace

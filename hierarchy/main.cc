@@ -11,7 +11,6 @@
 #include "indexer/base/clock.h"
 #include "indexer/base/domain.h"
 #include "indexer/base/hash.h"
-#include "indexer/base/waypoints.h"
 #include "indexer/coverage/coverage_reporter.h"
 #include "indexer/holders/holder_registry.h"
 #include "indexer/index/index.h"
@@ -29,12 +28,6 @@ namespace {
 // News for parents goes out this often, leases are looked at every so many times.
 constexpr Duration kReportEvery = std::chrono::milliseconds(20);
 constexpr int kReportsPerTick = 10;
-
-// Cells report ordinals of waypoints; every one of them is passed on.
-const WaypointSchedule& EveryOrdinal() {
-  static const auto& schedule = *new WaypointSchedule({}, 1);
-  return schedule;
-}
 
 struct Flags {
   Address grpc{"127.0.0.1", 7420};
@@ -71,7 +64,7 @@ CoverageReporterOptions ReporterOptions(const Flags& flags) {
   for (const Address& parent : flags.parents) options.parents.push_back(parent.ToString());
   options.make_link = [](const std::string& parent) { return std::make_unique<GrpcLink>(parent); };
   options.contract_id = HashContract().Id();
-  options.schedule = &EveryOrdinal();
+  options.schedule = &OrdinalSchedule();
   options.epoch = WallTimeNs();
   options.instance_id = RandomInstanceId();
   return options;
