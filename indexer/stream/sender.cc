@@ -25,6 +25,20 @@ Event Slice(const Removed& removed, size_t from, size_t count) {
 
 Event Slice(const Cleared& cleared, size_t, size_t) { return cleared; }
 
+// Not inside `State`, where clang would not see it complete.
+struct Snapshot {
+  Snapshot() {
+  }  // not defaulted: clang cannot use initializers of a nested class before the outer one ends
+  uint64_t id = 0;
+  BatchNumber as_of = 0;
+  std::vector<Stored> runs;
+  size_t next_run = 0;
+  size_t next_block = 0;  // within `runs[next_run]`
+  uint32_t next_part = 0;
+  bool sent = false;  // the last part too
+  Digest digest;
+};
+
 }  // namespace
 
 // Numbers:   … acknowledged_ …│ sent │ unsent …  last_
@@ -34,17 +48,6 @@ Event Slice(const Cleared& cleared, size_t, size_t) { return cleared; }
 // acknowledged and forgotten, or burnt: only a snapshot carries a receiver across those.
 struct StreamSender::State {
   enum class Phase { kDisconnected, kHelloDue, kHelloSent, kRefused, kWelcomed };
-
-  struct Snapshot {
-    uint64_t id = 0;
-    BatchNumber as_of = 0;
-    std::vector<Stored> runs;
-    size_t next_run = 0;
-    size_t next_block = 0;  // within `runs[next_run]`
-    uint32_t next_part = 0;
-    bool sent = false;  // the last part too
-    Digest digest;
-  };
 
   State(const SenderOptions& options_in, SenderIdentity identity_in, const ResidentSet* resident_in)
       : options(options_in), identity(std::move(identity_in)), resident(resident_in) {
