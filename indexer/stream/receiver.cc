@@ -13,20 +13,21 @@ namespace {
 
 constexpr Tier kAllTiers[kTiers] = {Tier::kDevice, Tier::kHost, Tier::kDisk, Tier::kExternal};
 
+// Not inside `State`, where clang would not see it complete.
+struct Snapshot {
+  uint64_t id = 0;
+  BatchNumber as_of = 0;
+  uint32_t next_part = 0;
+  bool shed = false;
+  absl::flat_hash_map<SequenceHash, TierMask> named;
+};
+
 }  // namespace
 
 struct StreamReceiver::State {
   using Out = std::vector<ReceiverMessage>;
   // What is missing: nothing, batches that the sender may still have, or certainty about everything.
   enum class Repair { kNone, kReplay, kSnapshot };
-
-  struct Snapshot {
-    uint64_t id = 0;
-    BatchNumber as_of = 0;
-    uint32_t next_part = 0;
-    bool shed = false;
-    absl::flat_hash_map<SequenceHash, TierMask> named;
-  };
 
   State(const ReceiverOptions& options_in, HoldingsSink* sink_in)
       : options(options_in), sink(sink_in) {}

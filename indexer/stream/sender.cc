@@ -291,7 +291,7 @@ absl::Status StreamSender::State::Acknowledge(BatchNumber applied) {
 absl::Status StreamSender::State::On(const Need& need, Time) {
   if (phase != Phase::kWelcomed) return absl::OkStatus();
   // One that is on its way answers this too; if it does not arrive, the receiver asks again.
-  const bool underway = snapshot_owed || (snapshot.has_value() && !snapshot->sent);
+  const bool underway = snapshot.has_value() && !snapshot->sent;
   if (need.snapshot) {
     if (underway) return absl::OkStatus();
     snapshot.reset();

@@ -125,12 +125,12 @@ bool SenderPump::WaitAtRest(Duration timeout) {
   MutexLock lock(&state_->mutex);
   const BatchNumber target = state_->sender.last_number();
   while (true) {
-    const StreamSender& sender = state_->sender;
-    if (sender.welcomed() && sender.acknowledged() >= target && !sender.snapshot_owed()) {
+    if (state_->sender.welcomed() && state_->sender.acknowledged() >= target &&
+        !state_->sender.snapshot_owed()) {
       return true;
     }
     const Duration left = until - Clock::Real().Now();
-    if (left <= Duration(0) || state_->stopped || !sender.status().ok()) return false;
+    if (left <= Duration(0) || state_->stopped || !state_->sender.status().ok()) return false;
     state_->changed.WaitFor(&state_->mutex, left);
   }
 }
