@@ -1,0 +1,488 @@
+// What do the two ends say to each other, one rule at a time? `simulation_test.cc` shows that the rules suffice.
+
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "indexer/base/event.h"
+#include "indexer/stream/messages.h"
+#include "indexer/stream/receiver.h"
+#include "indexer/stream/resident_set.h"
+#include "indexer/stream/sender.h"
+#include "indexer/stream/validate.h"
+
+namespace kvatlas {
+namespace {
+
+constexpr auto kSecond = std::chrono::seconds(1);
+
+Stored RunOf(uint64_t first, size_t count, Position position = 0) {
+  Stored stored{.position = position,
+                .parent = position == 0 ? kNoParent : SequenceHash{first - 1},
+                .blocks = {}};
+  for (size_t i = 0; i < count; ++i) stored.blocks.push_back(SequenceHash{first + i});
+  return stored;
+}
+
+// Device tier only.
+class Holdings : public HoldingsSink {
+ public:
+  absl::Status Apply(const Event& event) override {
+    if (full) return absl::ResourceExhaustedError("full");
+    if (const Stored* stored = std::get_if<Stored>(&event)) {
+      held.insert(stored->blocks.begin(), stored->blocks.end());
+    } else if (const Removed* removed = std::get_if<Removed>(&event)) {
+      for (const SequenceHash block : removed->blocks) held.erase(block);
+    } else {
+      held.clear();
+    }
+    return absl::OkStatus();
+  }
+  void SetLoad(const Load& load_in) override { load = load_in; }
+  void ForEachHeld(const std::function<void(SequenceHash, TierMask)>& visit) override {
+    for (const SequenceHash block : held) visit(block, Tier::kDevice);
+  }
+  Digest CurrentDigest() override {
+    Digest digest;
+    for (const SequenceHash block : held) digest.Add(Tier::kDevice, block);
+    return digest;
+  }
+
+  bool full = false;
+  std::set<SequenceHash> held;
+  std::optional<Load> load;
+};
+
+SenderIdentity Identity(Epoch epoch = 100, uint64_t instance_id = 7) {
+  SenderIdentity identity;
+  identity.holder.name = "worker-0";
+  identity.domain.model = "model";
+  identity.block_size = 16;
+  identity.epoch = epoch;
+  identity.instance_id = instance_id;
+  return identity;
+}
+
+Hello MakeHello(Epoch epoch, uint64_t instance_id, BatchNumber first_kept = 1,
+                BatchNumber last_sent = 0) {
+  Hello hello;
+  hello.holder.name = "worker-0";
+  hello.domain.model = "model";
+  hello.block_size = 16;
+  hello.epoch = epoch;
+  hello.instance_id = instance_id;
+  hello.first_kept = first_kept;
+  hello.last_sent = last_sent;
+  return hello;
+}
+
+Batch BatchOf(BatchNumber number, Event event) {
+  return Batch{.number = number, .events = {std::move(event)}, .load = {}, .digest = {}};
+}
+
+class ReceiverTest : public testing::Test {
+ protected:
+  std::vector<ReceiverMessage> Say(const SenderMessage& message) {
+    std::vector<ReceiverMessage> out;
+    status = receiver.OnMessage(message, now, &out);
+    return out;
+  }
+  std::vector<ReceiverMessage> Tick() {
+    std::vector<ReceiverMessage> out;
+    receiver.Tick(now, &out);
+    return out;
+  }
+  SnapshotPart Part(BatchNumber as_of, uint32_t part, Stored stored, bool last) {
+    SnapshotPart message{.snapshot_id = as_of,
+                         .as_of = as_of,
+                         .part = part,
+                         .last = last,
+                         .stored = {std::move(stored)},
+                         .load = {},
+                         .digest = {}};
+    for (const SequenceHash block : message.stored[0].blocks) digest.Add(Tier::kDevice, block);
+    if (last) message.digest = digest;
+    return message;
+  }
+  template <typename M>
+  static std::vector<ReceiverMessage> Only(M message) {
+    return {ReceiverMessage(std::move(message))};
+  }
+
+  Time now{1000};
+  absl::Status status;
+  Digest digest;
+  Holdings holdings;
+  StreamReceiver receiver{ReceiverOptions{}, &holdings};
+};
+
+TEST_F(ReceiverTest, FreshReceiverTakesAllBatchesFromTheFirst) {
+  EXPECT_EQ(Say(MakeHello(100, 7, 1, 3)),
+            Only(Welcome{.next = 1, .snapshot = false, .credit = 64}));
+  EXPECT_EQ(Say(BatchOf(1, RunOf(1, 3))), Only(Ack{.applied = 1, .credit = 64}));
+  EXPECT_EQ(holdings.held.size(), 3u);
+  EXPECT_EQ(receiver.trust(now), Trust::kExact);
+}
+
+TEST_F(ReceiverTest, FreshReceiverWantsASnapshotWhenTheFirstBatchIsGone) {
+  EXPECT_EQ(Say(MakeHello(100, 7, 2, 3)), Only(Welcome{.next = 1, .snapshot = true, .credit = 64}));
+  EXPECT_EQ(receiver.trust(now), Trust::kDegraded);
+}
+
+TEST_F(ReceiverTest, AMessageBeforeTheHelloIsInvalid) {
+  EXPECT_TRUE(Say(BatchOf(1, RunOf(1, 3))).empty());
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_TRUE(holdings.held.empty());
+}
+
+TEST_F(ReceiverTest, DuplicateIsIgnoredAndAcknowledgedAgain) {
+  Say(MakeHello(100, 7));
+  Say(BatchOf(1, RunOf(1, 3)));
+  EXPECT_EQ(Say(BatchOf(1, RunOf(10, 3))), Only(Ack{.applied = 1, .credit = 64}));
+  EXPECT_EQ(holdings.held.size(), 3u);
+}
+
+TEST_F(ReceiverTest, GapAsksForReplayOnce) {
+  Say(MakeHello(100, 7));
+  EXPECT_EQ(Say(BatchOf(2, RunOf(1, 3))), Only(Need{.next = 1, .snapshot = false}));
+  EXPECT_TRUE(Say(BatchOf(3, RunOf(1, 3))).empty());
+  EXPECT_TRUE(holdings.held.empty());
+  EXPECT_EQ(receiver.trust(now), Trust::kDegraded);
+  now += kSecond;
+  EXPECT_EQ(Tick(), Only(Need{.next = 1, .snapshot = false}));
+  EXPECT_TRUE(Tick().empty());
+  for (BatchNumber number = 1; number <= 3; ++number) Say(BatchOf(number, RunOf(number, 1)));
+  EXPECT_EQ(receiver.trust(now), Trust::kExact);
+  EXPECT_EQ(receiver.stats().gaps, 1u);
+}
+
+TEST_F(ReceiverTest, LostTailIsNoticedByTheHeartbeat) {
+  Say(MakeHello(100, 7));
+  const auto out = Say(Heartbeat{.last_sent = 2});
+  ASSERT_EQ(out.size(), 2u);
+  EXPECT_EQ(out[0], ReceiverMessage(Need{.next = 1, .snapshot = false}));
+}
+
+TEST_F(ReceiverTest, OlderEpochIsRefused) {
+  Say(MakeHello(100, 7));
+  const auto out = Say(MakeHello(99, 8));
+  ASSERT_EQ(out.size(), 1u);
+  const Refuse& refuse = std::get<Refuse>(out[0]);
+  EXPECT_EQ(refuse.code, absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(refuse.epoch, 100u);
+  EXPECT_EQ(refuse.instance_id, 7u);
+}
+
+TEST_F(ReceiverTest, SameEpochOfAnotherInstanceIsRefused) {
+  Say(MakeHello(100, 7));
+  EXPECT_TRUE(std::holds_alternative<Refuse>(Say(MakeHello(100, 8))[0]));
+}
+
+TEST_F(ReceiverTest, SameInstanceGoesOnAfterReconnecting) {
+  Say(MakeHello(100, 7));
+  Say(BatchOf(1, RunOf(1, 3)));
+  receiver.OnDisconnected(now);
+  EXPECT_EQ(Say(MakeHello(100, 7, 1, 1)),
+            Only(Welcome{.next = 2, .snapshot = false, .credit = 64}));
+  EXPECT_EQ(receiver.trust(now), Trust::kExact);
+}
+
+TEST_F(ReceiverTest, YoungerEpochKeepsHoldingsUntilItsSnapshot) {
+  Say(MakeHello(100, 7));
+  Say(BatchOf(1, RunOf(1, 3)));
+  EXPECT_EQ(Say(MakeHello(101, 8)), Only(Welcome{.next = 1, .snapshot = true, .credit = 64}));
+  EXPECT_EQ(holdings.held.size(), 3u);
+  EXPECT_EQ(receiver.trust(now), Trust::kDegraded);
+  EXPECT_EQ(Say(Part(1, 0, RunOf(2, 1), true)), Only(Ack{.applied = 1, .credit = 64}));
+  EXPECT_EQ(holdings.held, std::set<SequenceHash>({SequenceHash{2}}));
+  EXPECT_EQ(receiver.trust(now), Trust::kExact);
+}
+
+TEST_F(ReceiverTest, SnapshotRemovesWhatItDoesNotNameOnlyAtItsEnd) {
+  Say(MakeHello(100, 7));
+  Say(BatchOf(1, RunOf(1, 3)));
+  Say(Part(2, 0, RunOf(3, 2), false));
+  EXPECT_EQ(holdings.held.size(), 4u);
+  EXPECT_EQ(receiver.trust(now), Trust::kDegraded);
+  Say(Part(2, 1, RunOf(9, 1), true));
+  EXPECT_EQ(holdings.held,
+            std::set<SequenceHash>({SequenceHash{3}, SequenceHash{4}, SequenceHash{9}}));
+  EXPECT_EQ(receiver.applied(), 2u);
+}
+
+TEST_F(ReceiverTest, MissingPartAsksForTheSnapshotAgain) {
+  Say(MakeHello(100, 7));
+  Say(Part(2, 0, RunOf(3, 2), false));
+  now += kSecond;
+  EXPECT_EQ(Say(Part(2, 2, RunOf(9, 1), true)), Only(Need{.next = 0, .snapshot = true}));
+  EXPECT_EQ(receiver.applied(), 0u);
+}
+
+TEST_F(ReceiverTest, DigestDifferenceAsksForASnapshot) {
+  Say(MakeHello(100, 7));
+  Batch batch = BatchOf(1, RunOf(1, 3));
+  batch.digest = Digest{};
+  const auto out = Say(batch);
+  ASSERT_EQ(out.size(), 2u);
+  EXPECT_EQ(out[0], ReceiverMessage(Need{.next = 0, .snapshot = true}));
+  EXPECT_EQ(receiver.trust(now), Trust::kDegraded);
+}
+
+TEST_F(ReceiverTest, EqualDigestHeals) {
+  Say(MakeHello(100, 7));
+  Batch wrong = BatchOf(1, RunOf(1, 3));
+  wrong.digest = Digest{};
+  Say(wrong);
+  ASSERT_EQ(receiver.trust(now), Trust::kDegraded);
+  Batch batch = BatchOf(2, RunOf(4, 1));
+  for (uint64_t block = 1; block <= 4; ++block) digest.Add(Tier::kDevice, SequenceHash{block});
+  batch.digest = digest;
+  Say(batch);
+  EXPECT_EQ(receiver.trust(now), Trust::kExact);
+}
+
+TEST_F(ReceiverTest, WhatNobodyConfirmsIsDroppedAfterTheRepairTimeout) {
+  Say(MakeHello(100, 7));
+  Say(BatchOf(1, RunOf(1, 3)));
+  Say(BatchOf(3, RunOf(1, 3)));
+  now += 30 * kSecond;
+  EXPECT_EQ(Tick(), Only(Need{.next = 0, .snapshot = true}));
+  EXPECT_TRUE(holdings.held.empty());
+  EXPECT_EQ(receiver.stats().repairs_timed_out, 1u);
+}
+
+TEST_F(ReceiverTest, SheddingDegradesAndAsksForASnapshotLater) {
+  Say(MakeHello(100, 7));
+  holdings.full = true;
+  Say(BatchOf(1, RunOf(1, 3)));
+  EXPECT_EQ(receiver.trust(now), Trust::kDegraded);
+  EXPECT_TRUE(Tick().empty());
+  holdings.full = false;
+  now += 60 * kSecond;
+  EXPECT_EQ(Tick(), Only(Need{.next = 0, .snapshot = true}));
+  Say(Part(2, 0, RunOf(1, 3), true));
+  EXPECT_EQ(receiver.trust(now), Trust::kExact);
+}
+
+TEST_F(ReceiverTest, SilenceIsStale) {
+  Say(MakeHello(100, 7));
+  now += 10 * kSecond;
+  EXPECT_EQ(receiver.trust(now), Trust::kStale);
+  Say(Heartbeat{.last_sent = 0});
+  EXPECT_EQ(receiver.trust(now), Trust::kExact);
+}
+
+class SenderTest : public testing::Test {
+ protected:
+  void Append(const Event& event) { sender.Append(resident.Apply(event), std::nullopt, now); }
+  void Say(const ReceiverMessage& message) { status = sender.OnMessage(message, now); }
+  void Connect(const Welcome& welcome) {
+    sender.OnConnected(now);
+    ASSERT_TRUE(std::holds_alternative<Hello>(*sender.Poll(now)));
+    Say(welcome);
+  }
+  BatchNumber NextBatch() {
+    const std::optional<SenderMessage> message = sender.Poll(now);
+    if (!message.has_value() || !std::holds_alternative<Batch>(*message)) return 0;
+    return std::get<Batch>(*message).number;
+  }
+
+  Time now{1000};
+  absl::Status status;
+  ResidentSet resident;
+  StreamSender sender{SenderOptions{.window_batches = 4}, Identity(), &resident};
+};
+
+TEST_F(SenderTest, SendsNothingButAHelloBeforeItIsWelcomed) {
+  Append(RunOf(1, 3));
+  EXPECT_FALSE(sender.Poll(now).has_value());
+  sender.OnConnected(now);
+  const Hello hello = std::get<Hello>(*sender.Poll(now));
+  EXPECT_TRUE(hello.starting);
+  EXPECT_EQ(hello.last_sent, 1u);
+  EXPECT_FALSE(sender.Poll(now).has_value());
+  now += 2 * kSecond;
+  EXPECT_TRUE(std::holds_alternative<Hello>(*sender.Poll(now)));
+}
+
+TEST_F(SenderTest, StopsAtTheCreditAndGoesOnWithAcknowledgements) {
+  Connect(Welcome{.next = 1, .credit = 1});
+  Append(RunOf(1, 1));
+  EXPECT_EQ(NextBatch(), 1u);
+  Append(RunOf(10, 1));
+  EXPECT_EQ(NextBatch(), 0u);
+  Say(Ack{.applied = 1, .credit = 1});
+  EXPECT_EQ(NextBatch(), 2u);
+}
+
+TEST_F(SenderTest, UnsentAppendsAreMergedIntoOneBatch) {
+  now += std::chrono::seconds(1);
+  for (uint64_t i = 0; i < 100; ++i) Append(RunOf(1 + 10 * i, 1));
+  EXPECT_EQ(sender.last_number(), 1u);
+}
+
+TEST_F(SenderTest, BatchesKeepTheirBounds) {
+  Connect(Welcome{.next = 1, .credit = 64});
+  Append(RunOf(1, 2 * kBatchBlocksMax + 5));
+  for (BatchNumber number = 1; number <= 3; ++number) {
+    const SenderMessage message = *sender.Poll(now);
+    EXPECT_TRUE(Validate(message).ok());
+    EXPECT_EQ(std::get<Batch>(message).number, number);
+  }
+  EXPECT_FALSE(sender.Poll(now).has_value());
+}
+
+TEST_F(SenderTest, ReplaysFromItsWindow) {
+  Connect(Welcome{.next = 1, .credit = 64});
+  for (uint64_t i = 1; i <= 3; ++i) {
+    Append(RunOf(10 * i, 1));
+    EXPECT_EQ(NextBatch(), i);
+  }
+  Say(Need{.next = 2});
+  EXPECT_EQ(sender.acknowledged(), 1u);
+  EXPECT_EQ(NextBatch(), 2u);
+  EXPECT_EQ(NextBatch(), 3u);
+  EXPECT_EQ(sender.stats().batches_replayed, 2u);
+}
+
+TEST_F(SenderTest, OverflowOwesASnapshot) {
+  Connect(Welcome{.next = 1, .credit = 64});
+  for (uint64_t i = 1; i <= 5; ++i) {
+    Append(RunOf(10 * i, 1));
+    NextBatch();
+  }
+  EXPECT_EQ(sender.stats().snapshots_sent, 1u);
+  EXPECT_TRUE(sender.snapshot_owed());
+  Say(Ack{.applied = 4, .credit = 64});
+  EXPECT_TRUE(sender.snapshot_owed());
+  Say(Ack{.applied = sender.last_number(), .credit = 64});
+  EXPECT_TRUE(sender.AtRest());
+}
+
+// The overflow already owes another snapshot, which waits for the one that was lost.
+TEST_F(SenderTest, LostSnapshotIsSentAgainAfterAnOverflowBehindIt) {
+  Connect(Welcome{.next = 1, .snapshot = true, .credit = 1});
+  const BatchNumber lost = std::get<SnapshotPart>(*sender.Poll(now)).as_of;
+  for (uint64_t i = 1; i <= 6; ++i) {
+    Append(RunOf(10 * i, 1));
+    NextBatch();
+    Append(RunOf(1000 * i, kBatchBlocksMax));
+  }
+  Say(Need{.snapshot = true});
+  EXPECT_GT(std::get<SnapshotPart>(*sender.Poll(now)).as_of, lost);
+}
+
+TEST_F(SenderTest, SnapshotSupersedesWhatWasUnsent) {
+  Append(RunOf(1, kBatchBlocksMax + 1));
+  Connect(Welcome{.next = 1, .snapshot = true, .credit = 64});
+  const SnapshotPart first = std::get<SnapshotPart>(*sender.Poll(now));
+  EXPECT_FALSE(first.last);
+  Append(RunOf(9000, 1));
+  const SnapshotPart second = std::get<SnapshotPart>(*sender.Poll(now));
+  EXPECT_TRUE(second.last);
+  EXPECT_EQ(second.digest->tiers[0].blocks, kBatchBlocksMax + 1);
+  EXPECT_EQ(NextBatch(), second.as_of + 1);
+}
+
+TEST_F(SenderTest, StartingSenderRaisesItsEpoch) {
+  sender.OnConnected(now);
+  sender.Poll(now);
+  Say(Refuse{.code = absl::StatusCode::kFailedPrecondition, .epoch = 500, .instance_id = 1});
+  EXPECT_EQ(std::get<Hello>(*sender.Poll(now)).epoch, 501u);
+}
+
+TEST_F(SenderTest, ReplacedSenderStops) {
+  Connect(Welcome{.next = 1, .credit = 64});
+  sender.OnDisconnected(now);
+  sender.OnConnected(now);
+  sender.Poll(now);
+  Say(Refuse{.code = absl::StatusCode::kFailedPrecondition, .epoch = 500, .instance_id = 1});
+  EXPECT_TRUE(absl::IsFailedPrecondition(sender.status()));
+  EXPECT_FALSE(sender.Poll(now + 100 * kSecond).has_value());
+}
+
+TEST_F(SenderTest, RefusedAsInvalidStopsForGood) {
+  sender.OnConnected(now);
+  sender.Poll(now);
+  Say(Refuse{.code = absl::StatusCode::kInvalidArgument, .reason = "contract"});
+  EXPECT_TRUE(absl::IsInvalidArgument(sender.status()));
+}
+
+TEST_F(SenderTest, SilentStreamSendsDigestsAndHeartbeats) {
+  Connect(Welcome{.next = 1, .credit = 64});
+  now += std::chrono::milliseconds(3500);
+  EXPECT_TRUE(std::holds_alternative<Heartbeat>(*sender.Poll(now)));
+  now += 2 * kSecond;
+  EXPECT_TRUE(std::get<Batch>(*sender.Poll(now)).digest.has_value());
+}
+
+TEST_F(SenderTest, AcknowledgingWhatWasNeverSentIsInvalid) {
+  Connect(Welcome{.next = 1, .credit = 64});
+  Say(Ack{.applied = 9});
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+}
+
+TEST_F(SenderTest, StopSaysGoodbyeOnce) {
+  Connect(Welcome{.next = 1, .credit = 64});
+  sender.Stop();
+  EXPECT_TRUE(std::holds_alternative<Goodbye>(*sender.Poll(now)));
+  EXPECT_FALSE(sender.Poll(now).has_value());
+}
+
+TEST(ResidentSetTest, CutsARunWhereItIsHeldAlready) {
+  ResidentSet resident;
+  resident.Apply(RunOf(3, 2, 2));
+  const std::vector<Event> changes = resident.Apply(RunOf(1, 6));
+  EXPECT_EQ(changes, (std::vector<Event>{RunOf(1, 2), RunOf(5, 2, 4)}));
+  EXPECT_TRUE(resident.Apply(RunOf(1, 6)).empty());
+}
+
+TEST(ResidentSetTest, RemovingWhatIsNotHeldHasNoEffect) {
+  ResidentSet resident;
+  EXPECT_TRUE(resident.Apply(Removed{.blocks = {SequenceHash{1}}}).empty());
+  EXPECT_TRUE(resident.Apply(Cleared{}).empty());
+}
+
+TEST(ResidentSetTest, RunsAreWholeSequencesParentsFirst) {
+  ResidentSet resident;
+  resident.Apply(RunOf(1, kBatchBlocksMax + 2));
+  resident.Apply(Stored{.position = 3, .parent = SequenceHash{3}, .blocks = {SequenceHash{99999}}});
+  const std::vector<Stored> runs = resident.AsRuns();
+  ASSERT_EQ(runs.size(), 3u);
+  EXPECT_EQ(runs[0], RunOf(1, kBatchBlocksMax));
+  EXPECT_EQ(runs[1].position, kBatchBlocksMax);
+  EXPECT_EQ(runs[2].parent, SequenceHash{3});
+}
+
+TEST(ResidentSetTest, ClearOfOneTierKeepsTheOthers) {
+  ResidentSet resident;
+  resident.Apply(RunOf(1, 2));
+  Stored host = RunOf(2, 2, 1);
+  host.tier = Tier::kHost;
+  resident.Apply(host);
+  resident.Apply(Cleared{Tier::kDevice});
+  EXPECT_EQ(resident.size(), 2u);
+  EXPECT_EQ(resident.digest().tiers[0], Digest::OfTier());
+  EXPECT_EQ(resident.digest().tiers[1].blocks, 2u);
+}
+
+TEST(ValidateTest, NamesTheFieldThatIsWrong) {
+  Hello hello = MakeHello(1, 1);
+  EXPECT_TRUE(Validate(SenderMessage(hello)).ok());
+  hello.block_size = 0;
+  EXPECT_NE(std::string(Validate(SenderMessage(hello)).message()).find("block_size"),
+            std::string::npos);
+  hello = MakeHello(1, 1);
+  hello.holder.name = std::string(257, 'x');
+  EXPECT_TRUE(absl::IsInvalidArgument(Validate(SenderMessage(hello))));
+  EXPECT_TRUE(absl::IsInvalidArgument(Validate(Event(RunOf(1, 2, 0xffffffff)))));
+  EXPECT_TRUE(absl::IsInvalidArgument(Validate(SenderMessage(BatchOf(0, RunOf(1, 1))))));
+  EXPECT_TRUE(absl::IsInvalidArgument(Validate(SenderMessage(BatchOf(1, RunOf(1, 4097))))));
+}
+
+}  // namespace
+}  // namespace kvatlas
