@@ -391,7 +391,10 @@ TEST_F(SenderTest, SnapshotSupersedesWhatWasUnsent) {
 TEST_F(SenderTest, StartingSenderRaisesItsEpoch) {
   sender.OnConnected(now);
   sender.Poll(now);
-  Say(Refuse{.code = absl::StatusCode::kFailedPrecondition, .epoch = 500, .instance_id = 1});
+  Say(Refuse{.code = absl::StatusCode::kFailedPrecondition,
+             .reason = "younger",
+             .epoch = 500,
+             .instance_id = 1});
   EXPECT_EQ(std::get<Hello>(*sender.Poll(now)).epoch, 501u);
 }
 
@@ -400,7 +403,10 @@ TEST_F(SenderTest, ReplacedSenderStops) {
   sender.OnDisconnected(now);
   sender.OnConnected(now);
   sender.Poll(now);
-  Say(Refuse{.code = absl::StatusCode::kFailedPrecondition, .epoch = 500, .instance_id = 1});
+  Say(Refuse{.code = absl::StatusCode::kFailedPrecondition,
+             .reason = "younger",
+             .epoch = 500,
+             .instance_id = 1});
   EXPECT_TRUE(absl::IsFailedPrecondition(sender.status()));
   EXPECT_FALSE(sender.Poll(now + 100 * kSecond).has_value());
 }
