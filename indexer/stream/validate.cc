@@ -19,9 +19,9 @@ absl::Status AtMost(const std::string& field, uint64_t value, uint64_t max) {
 
 absl::Status Text(const std::string& field, const std::string& text, bool may_be_empty) {
   if (text.empty() && !may_be_empty) return Invalid(field, "empty");
-  if (text.size() <= kNameBytesMax) return absl::OkStatus();
-  return Invalid(field,
-                 std::to_string(text.size()) + " bytes, at most " + std::to_string(kNameBytesMax));
+  if (text.size() <= kHelloTextBytesMax) return absl::OkStatus();
+  return Invalid(
+      field, std::to_string(text.size()) + " bytes, at most " + std::to_string(kHelloTextBytesMax));
 }
 
 absl::Status OfTier(Tier tier) {
@@ -57,7 +57,7 @@ absl::Status Number(const std::string& field, BatchNumber number, BatchNumber mi
 }
 
 absl::Status Labels(const Hello& hello) {
-  if (absl::Status status = AtMost("labels", hello.labels.size(), kLabelsMax); !status.ok()) {
+  if (absl::Status status = AtMost("labels", hello.labels.size(), kHelloLabelsMax); !status.ok()) {
     return status;
   }
   for (const auto& [key, value] : hello.labels) {

@@ -16,8 +16,8 @@
 
 namespace kvatlas {
 
-inline constexpr size_t kNameBytesMax = 256;  // every string of a hello
-inline constexpr size_t kLabelsMax = 32;
+inline constexpr size_t kHelloTextBytesMax = 256;  // every string of a hello
+inline constexpr size_t kHelloLabelsMax = 32;
 // Above any wall time in nanoseconds, and so that one more never wraps.
 inline constexpr Epoch kEpochMax = uint64_t{1} << 63;
 inline constexpr BatchNumber kBatchNumberMax = uint64_t{1} << 63;
