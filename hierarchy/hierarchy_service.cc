@@ -1,6 +1,5 @@
 #include "hierarchy/hierarchy_service.h"
 
-#include <google/protobuf/util/json_util.h>
 #include <grpcpp/support/server_callback.h>
 
 #include <chrono>
@@ -136,14 +135,7 @@ void HierarchyService::AddHttp(AdminHttp* http) {
   http->Handle("GET", "/status", [this](const HttpRequest&) {
     v1::StatsResponse stats;
     FillNodeStats(&stats);
-    google::protobuf::util::JsonPrintOptions options;
-    options.always_print_primitive_fields = true;
-    options.preserve_proto_field_names = true;
-    HttpResponse response;
-    if (!google::protobuf::util::MessageToJsonString(stats, &response.body, options).ok()) {
-      return HttpError(500, "the statistics are not printable as JSON");
-    }
-    return response;
+    return StatusPage(stats);
   });
 }
 

@@ -1,6 +1,5 @@
 #include "indexer/leaf/leaf_service.h"
 
-#include <google/protobuf/util/json_util.h>
 #include <grpcpp/support/server_callback.h>
 
 #include <algorithm>
@@ -191,14 +190,7 @@ void LeafService::AddHttp(AdminHttp* http) {
   http->Handle("GET", "/status", [this](const HttpRequest&) {
     v1::StatsResponse stats;
     FillAll(&stats);
-    google::protobuf::util::JsonPrintOptions options;
-    options.always_print_primitive_fields = true;
-    options.preserve_proto_field_names = true;
-    HttpResponse response;
-    if (!google::protobuf::util::MessageToJsonString(stats, &response.body, options).ok()) {
-      return HttpError(500, "the statistics are not printable as JSON");
-    }
-    return response;
+    return StatusPage(stats);
   });
 }
 

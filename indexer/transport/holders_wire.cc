@@ -1,5 +1,7 @@
 #include "indexer/transport/holders_wire.h"
 
+#include <google/protobuf/util/json_util.h>
+
 #include <algorithm>
 #include <chrono>
 #include <limits>
@@ -70,6 +72,17 @@ void FillStats(const HolderRegistry& registry, v1::StatsResponse* response) {
     const absl::StatusOr<DomainStats> stats = registry.StatsOf(domain);
     if (stats.ok()) FillDomain(*stats, response->add_domains());
   }
+}
+
+HttpResponse StatusPage(const v1::StatsResponse& stats) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.always_print_primitive_fields = true;
+  options.preserve_proto_field_names = true;
+  HttpResponse response;
+  if (!google::protobuf::util::MessageToJsonString(stats, &response.body, options).ok()) {
+    return HttpError(500, "the statistics are not printable as JSON");
+  }
+  return response;
 }
 
 absl::Status DumpHolders(const HolderRegistry& registry, const v1::DumpRequest& request,

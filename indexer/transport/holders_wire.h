@@ -1,4 +1,4 @@
-// What a registry of holders answers over gRPC, at every level: its statistics and its contents.
+// What a registry of holders answers over gRPC and HTTP, at every level: its statistics and its contents.
 //
 // *Place*: the services of leaf and hierarchy.
 // *Threads*: any.
@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "indexer/base/clock.h"
 #include "indexer/holders/holder_registry.h"
+#include "indexer/service/admin_http.h"
 #include "proto/kvatlas/v1/leaf.pb.h"
 
 namespace kvatlas {
@@ -21,6 +22,9 @@ uint32_t Milliseconds(Duration duration);
 
 // Fills `domains` and `streams_open`.
 void FillStats(const HolderRegistry& registry, v1::StatsResponse* response);
+
+// Statistics as JSON, every field under its name in the proto, for GET /status.
+HttpResponse StatusPage(const v1::StatsResponse& stats);
 
 // Gives everything asked for to `write`, a run per message, so that none is large; the last message of a
 // holder has no run. CANCELLED: `write` said false. NOT_FOUND: the domain was never announced.
