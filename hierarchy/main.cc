@@ -40,7 +40,7 @@ struct Flags {
 void Declare(FlagSet& flags, Flags* f) {
   HolderRegistryOptions& r = f->hierarchy.registry;
   std::vector<std::string> indexes;
-  for (std::string_view name : IndexNames()) indexes.emplace_back(name);
+  for (std::string_view name : WholeIndexNames()) indexes.emplace_back(name);
   r.index_name = indexes.front();
   flags.Add("grpc", &f->grpc, "address for gRPC");
   flags.Add("http", &f->http, "address for HTTP");

@@ -24,6 +24,9 @@ struct Stored {
   Position position = 0;
   SequenceHash parent = kNoParent;
   std::vector<SequenceHash> blocks;
+  // Local hashes of the same blocks, or empty: for those who keep them (`IndexOptions::keep_local_hashes`)
+  // and for structures keyed by content.
+  std::vector<LocalHash> local_hashes = {};
 
   friend bool operator==(const Stored&, const Stored&) = default;
 };

@@ -24,7 +24,7 @@ std::vector<SequenceHash> Sequence(uint64_t name, size_t length) {
 }
 
 std::unique_ptr<Index> Make(const benchmark::State& state) {
-  return *MakeIndex(IndexNames()[static_cast<size_t>(state.range(0))], {});
+  return *MakeIndex(WholeIndexNames()[static_cast<size_t>(state.range(0))], {});
 }
 
 // Runs of 64 blocks that nobody else has: stored until there are `blocks` of them, then removed.

@@ -7,13 +7,16 @@
 // each in at least one tier asked for. It is never above the largest value that was true at some instant
 // during the query, and exact for holders that nobody writes meanwhile. Events are idempotent: storing
 // what is held and removing what is not change nothing. Storing a missing block again makes the deeper
-// ones count again.
+// ones count again. Structures of which that is not true say so: `IndexKind::exact`.
+// *Names*: a sequence hash names one prefix (`hash.h`), so a block has one position and one parent, and
+// equal hashes at a place mean equal hashes before it. A sender that breaks this gets answers about its own
+// holdings that may be wrong, never a crash and never a wrong answer about another holder.
 // *Threads*: unless a structure's header says otherwise, any number of threads may call everything at once.
 // Events of one holder apply in the order of the calls; the caller orders them.
 // *Bounds*: `IndexOptions`.
 //
 // Example:
-//   std::unique_ptr<Index> index = *MakeIndex("flat", {});
+//   std::unique_ptr<Index> index = *MakeIndex("atlas", {});
 //   HolderIndex worker = *index->AddHolder();
 //   index->Apply(worker, Stored{.blocks = sequence}, nullptr).IgnoreError();
 //   std::vector<Overlap> overlaps;
@@ -27,7 +30,9 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -39,13 +44,37 @@
 
 namespace kvatlas {
 
+// Runs what a structure does not do on its caller's thread; structures start no threads.
+class Executor {
+ public:
+  virtual ~Executor() = default;
+  // Runs `task` later. Tasks with equal `lane` run in the order of the calls, one at a time; others may
+  // run at once.
+  virtual void Schedule(uint32_t lane, std::function<void()> task) = 0;
+};
+
 struct IndexOptions {
   // Holders that may exist at once; `AddHolder` is RESOURCE_EXHAUSTED beyond.
   uint32_t holders_max = 1 << 16;
   // Distinct blocks; a store that would go beyond is RESOURCE_EXHAUSTED and changes nothing of the block
   // at fault and those after it. 0: no limit.
   uint64_t blocks_max = 0;
+  // Memory in bytes (`IndexStats::bytes`); beyond it new blocks are refused in the same way. Removals and
+  // stores of known blocks go on. When 15/16 are used, only blocks before `kHeadBlocks` are accepted: heads of
+  // sequences are worth more than tails. 0: no limit. Structures that do not count say so.
+  uint64_t bytes_max = 0;
+  // Keeps every block's local hash beside its sequence hash, from `Stored::local_hashes`: 8 bytes more per
+  // distinct block.
+  bool keep_local_hashes = false;
+  // Free memory that is kept for reuse before it is given back to the system.
+  uint64_t retained_bytes = 1 << 20;
+  // For `actor` and `concurrent_radix`; they work on the caller's thread when it is null. It must outlive the
+  // index, and run what was scheduled.
+  Executor* executor = nullptr;
 };
+
+// Positions below this are heads (`IndexOptions::bytes_max`).
+inline constexpr Position kHeadBlocks = 64;
 
 // Told of every real change of membership while an event applies, before `Apply` returns and in the order
 // of changes of that holder. Coverage and digests live on it. Called with the structure's locks of that
@@ -63,6 +92,34 @@ struct OverlapQuery {
   std::span<const SequenceHash> blocks;
   // A block counts when it is in one of these.
   TierMask tiers = TierMask::All();
+  // Only these holders: holder h is bit h % 64 of word h / 64. Empty: all.
+  std::span<const uint64_t> only = {};
+  // Local hashes of the same blocks, or empty. Only structures that are keyed by content look at them.
+  std::span<const LocalHash> local_hashes = {};
+};
+
+// How deep a holder reaches in every tier by itself, and in the tiers asked for together.
+struct TierOverlap {
+  HolderIndex holder{0};
+  uint32_t blocks = 0;
+  uint32_t by_tier[kTiers] = {};
+
+  friend bool operator==(const TierOverlap&, const TierOverlap&) = default;
+};
+
+// The compact answer: at which depths do holders drop out, and who? Sets are not expanded, so it costs a word
+// for 64 holders instead of an entry each.
+//
+// *Format*: `steps` have growing depths, each `words_per_step` words of `words`: holder h is bit h % 64 of
+// word h / 64. A holder is in one step at most; its overlap is that step's depth.
+struct OverlapSteps {
+  uint32_t words_per_step = 0;
+  std::vector<uint32_t> depths;
+  std::vector<uint64_t> words;
+
+  std::span<const uint64_t> holders(size_t step) const {
+    return std::span<const uint64_t>(words).subspan(step * words_per_step, words_per_step);
+  }
 };
 
 // One block of one holder.
@@ -71,16 +128,20 @@ struct Holding {
   Position position = 0;
   SequenceHash parent = kNoParent;
   TierMask tiers;
+  // 0 when `keep_local_hashes` is off, or when nobody said it.
+  LocalHash local{0};
 
   friend bool operator==(const Holding&, const Holding&) = default;
 };
 
 struct IndexStats {
   uint64_t holders = 0;
-  uint64_t blocks = 0;          // distinct blocks with at least one holder
-  uint64_t holdings = 0;        // (holder, block) pairs
-  uint64_t bytes = 0;           // estimate of the memory used
-  uint64_t refused_blocks = 0;  // dropped by `blocks_max`, the rest of the event included
+  uint64_t blocks = 0;    // distinct blocks with at least one holder
+  uint64_t holdings = 0;  // (holder, block) pairs
+  uint64_t bytes = 0;     // memory used; an estimate, unless the structure's header says otherwise
+  uint64_t refused_blocks = 0;  // dropped by a bound, the rest of the event included
+  // Figures that explain a structure's shape, each with a name of its own.
+  std::vector<std::pair<std::string_view, uint64_t>> shape;
 };
 
 class Index {
@@ -90,21 +151,58 @@ class Index {
   // The name that `MakeIndex` knows.
   virtual std::string_view Name() const = 0;
 
+  // ---- Holders ----
+
   // A new, empty holder; its number is the smallest free one.
   virtual absl::StatusOr<HolderIndex> AddHolder() = 0;
 
   // Clears the holder and frees its number. REQUIRES: no other call names the holder meanwhile.
   virtual void RemoveHolder(HolderIndex holder) = 0;
 
+  // A masked holder is left out of every answer; its holdings stay. O(1).
+  virtual void SetMasked(HolderIndex holder, bool masked) = 0;
+
+  // ---- Events ----
+
   // Applies one event of `holder`. `changes` may be null.
   // NOT_FOUND: no such holder. RESOURCE_EXHAUSTED: a bound was reached, the rest of the event is dropped.
   virtual absl::Status Apply(HolderIndex holder, const Event& event, ChangeSink* changes) = 0;
 
-  // A masked holder is left out of every answer; its holdings stay. O(1).
-  virtual void SetMasked(HolderIndex holder, bool masked) = 0;
+  // Takes some blocks out of a holder, at least one and about `blocks_max`, so that a big holder can be
+  // cleared in bounded steps; false when nothing was left. This class's own takes them all at once.
+  virtual bool Sweep(HolderIndex holder, size_t blocks_max, ChangeSink* changes);
 
-  // Appends one entry for every unmasked holder with an overlap of at least 1, in no particular order.
+  // A bounded piece of upkeep, about `steps` small steps: heals fragmentation, gives memory back. Call it now
+  // and then where events are rare. This class's own does nothing.
+  virtual void Tend(size_t steps);
+
+  // ---- Questions ----
+  //
+  // All append to the caller's memory, in no particular order, and leave out masked holders and those with an
+  // overlap of 0. What this class implements itself is built on `FindOverlaps`.
+
   virtual void FindOverlaps(const OverlapQuery& query, std::vector<Overlap>* overlaps) const = 0;
+
+  // Every tier by itself and `query.tiers` together, of one and the same instant where `FindOverlaps` is.
+  virtual void FindTierOverlaps(const OverlapQuery& query,
+                                std::vector<TierOverlap>* overlaps) const;
+
+  // The `k` holders that reach deepest, the deepest first, equal ones by number.
+  virtual void FindBest(const OverlapQuery& query, size_t k, std::vector<Overlap>* overlaps) const;
+
+  // The compact answer; `steps` is overwritten, its memory reused.
+  virtual void FindSteps(const OverlapQuery& query, OverlapSteps* steps) const;
+
+  // The same as `FindOverlaps` by content: the chain of `query.local_hashes` from the root is hashed as far as
+  // it is needed; `query.blocks` is ignored.
+  virtual void FindOverlapsByContent(const OverlapQuery& query,
+                                     std::vector<Overlap>* overlaps) const;
+
+  // Many queries at once: `ends[i]` becomes the size of `overlaps` after query i.
+  virtual void FindOverlapsOfBatch(std::span<const OverlapQuery> queries,
+                                   std::vector<Overlap>* overlaps, std::vector<size_t>* ends) const;
+
+  // ---- Contents ----
 
   // All holdings of a holder, in no particular order: a consistent cut of that holder (its writers wait).
   virtual std::vector<Holding> HoldingsOf(HolderIndex holder) const = 0;
@@ -118,12 +216,31 @@ class Index {
   virtual absl::Status Check() const = 0;
 };
 
-// A structure by its name: "reference" or "flat". INVALID_ARGUMENT names those that exist.
+// What a structure by a name is like.
+struct IndexKind {
+  std::string_view name;
+  // Implements the whole interface: tiers, digests, holdings, any number of holders. Only such a one serves a leaf.
+  bool whole = false;
+  // Answers equal the reference's at rest, holes included.
+  bool exact = false;
+  // Holders that it can have; 0: as many as `IndexOptions::holders_max`.
+  uint32_t holders_max = 0;
+  // One line: where it is from, what it gets wrong, what of the interface it lacks.
+  std::string_view about;
+};
+
+// A structure by its name. INVALID_ARGUMENT names those that exist.
 absl::StatusOr<std::unique_ptr<Index>> MakeIndex(std::string_view name,
                                                  const IndexOptions& options);
 
 // What `MakeIndex` can make, the default first.
-std::span<const std::string_view> IndexNames();
+std::span<const IndexKind> IndexKinds();
+
+// Null when there is none of that name.
+const IndexKind* FindIndexKind(std::string_view name);
+
+// The names of those that serve a leaf, the default first.
+std::vector<std::string_view> WholeIndexNames();
 
 }  // namespace kvatlas
 

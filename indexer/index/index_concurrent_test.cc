@@ -110,7 +110,7 @@ class IndexConcurrentTest : public ::testing::TestWithParam<std::string_view> {
   const Blocks prompt_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Structures, IndexConcurrentTest, ::testing::ValuesIn(IndexNames()),
+INSTANTIATE_TEST_SUITE_P(Structures, IndexConcurrentTest, ::testing::ValuesIn(WholeIndexNames()),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_P(IndexConcurrentTest, ABlockLostBeforeTheNextIsStoredIsNotAddedToIt) {

@@ -37,7 +37,7 @@ class IndexRandomTest : public ::testing::TestWithParam<std::string_view> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Structures, IndexRandomTest, ::testing::ValuesIn(IndexNames().first(1)),
+INSTANTIATE_TEST_SUITE_P(Structures, IndexRandomTest, ::testing::Values(WholeIndexNames().front()),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_P(IndexRandomTest, FewHoldersAndBlocks) {

@@ -91,7 +91,7 @@ class IndexTest : public ::testing::TestWithParam<std::string_view> {
   Recorder sink_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Structures, IndexTest, ::testing::ValuesIn(IndexNames()),
+INSTANTIATE_TEST_SUITE_P(Structures, IndexTest, ::testing::ValuesIn(WholeIndexNames()),
                          [](const auto& info) { return std::string(info.param); });
 
 // ---- Overlaps ----
@@ -481,7 +481,7 @@ TEST(MakeIndexTest, AnUnknownNameIsInvalidAndNamesTheKnown) {
   EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("flat reference"));
 }
 
-TEST(MakeIndexTest, FlatIsTheDefault) { EXPECT_EQ(IndexNames()[0], "flat"); }
+TEST(MakeIndexTest, FlatIsTheDefault) { EXPECT_EQ(WholeIndexNames()[0], "flat"); }
 
 }  // namespace
 }  // namespace kvatlas

@@ -28,7 +28,7 @@ void Declare(FlagSet& flags, Flags* f) {
   LeafOptions& leaf = f->leaf;
   HolderRegistryOptions& registry = leaf.registry;
   std::vector<std::string> indexes;
-  for (std::string_view name : IndexNames()) indexes.emplace_back(name);
+  for (std::string_view name : WholeIndexNames()) indexes.emplace_back(name);
   registry.index_name = indexes.front();
   flags.Add("grpc", &leaf.grpc, "address for gRPC");
   flags.Add("http", &leaf.http, "address for HTTP");

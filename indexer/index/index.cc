@@ -1,0 +1,88 @@
+#include "indexer/index/index.h"
+
+#include <algorithm>
+
+#include "indexer/base/hash.h"
+
+namespace kvatlas {
+
+// What every structure can do, because it can `FindOverlaps`.
+
+bool Index::Sweep(HolderIndex holder, size_t, ChangeSink* changes) {
+  Apply(holder, Cleared{}, changes).IgnoreError();
+  return false;
+}
+
+void Index::Tend(size_t) {}
+
+void Index::FindTierOverlaps(const OverlapQuery& query, std::vector<TierOverlap>* overlaps) const {
+  std::vector<Overlap> found;
+  FindOverlaps(query, &found);
+  const size_t first = overlaps->size();
+  for (const Overlap& each : found)
+    overlaps->push_back({.holder = each.holder, .blocks = each.blocks});
+  std::sort(overlaps->begin() + first, overlaps->end(),
+            [](const TierOverlap& a, const TierOverlap& b) { return a.holder < b.holder; });
+  for (int tier = 0; tier < kTiers; ++tier) {
+    OverlapQuery of_tier = query;
+    of_tier.tiers = static_cast<Tier>(tier);
+    found.clear();
+    FindOverlaps(of_tier, &found);
+    for (const Overlap& each : found) {
+      const auto at = std::lower_bound(
+          overlaps->begin() + first, overlaps->end(), each.holder,
+          [](const TierOverlap& a, HolderIndex holder) { return a.holder < holder; });
+      // A tier that was not asked for answers for those who are in the answer, no others.
+      if (at != overlaps->end() && at->holder == each.holder) at->by_tier[tier] = each.blocks;
+    }
+  }
+}
+
+void Index::FindBest(const OverlapQuery& query, size_t k, std::vector<Overlap>* overlaps) const {
+  const size_t first = overlaps->size();
+  FindOverlaps(query, overlaps);
+  const auto begin = overlaps->begin() + first;
+  const auto middle = begin + std::min(k, overlaps->size() - first);
+  std::partial_sort(begin, middle, overlaps->end(), [](const Overlap& a, const Overlap& b) {
+    return a.blocks != b.blocks ? a.blocks > b.blocks : a.holder < b.holder;
+  });
+  overlaps->erase(middle, overlaps->end());
+}
+
+void Index::FindSteps(const OverlapQuery& query, OverlapSteps* steps) const {
+  std::vector<Overlap> found;
+  FindOverlaps(query, &found);
+  std::sort(found.begin(), found.end(), [](const Overlap& a, const Overlap& b) {
+    return a.blocks != b.blocks ? a.blocks < b.blocks : a.holder < b.holder;
+  });
+  uint32_t holders = 0;
+  for (const Overlap& each : found) holders = std::max(holders, Raw(each.holder) + 1);
+  steps->words_per_step = (holders + 63) / 64;
+  steps->depths.clear();
+  steps->words.clear();
+  for (const Overlap& each : found) {
+    if (steps->depths.empty() || steps->depths.back() != each.blocks) {
+      steps->depths.push_back(each.blocks);
+      steps->words.resize(steps->words.size() + steps->words_per_step);
+    }
+    const size_t base = steps->words.size() - steps->words_per_step;
+    steps->words[base + Raw(each.holder) / 64] |= uint64_t{1} << (Raw(each.holder) % 64);
+  }
+}
+
+void Index::FindOverlapsByContent(const OverlapQuery& query, std::vector<Overlap>* overlaps) const {
+  const std::vector<SequenceHash> blocks = SequenceHashes(query.local_hashes);
+  OverlapQuery by_name = query;
+  by_name.blocks = blocks;
+  FindOverlaps(by_name, overlaps);
+}
+
+void Index::FindOverlapsOfBatch(std::span<const OverlapQuery> queries,
+                                std::vector<Overlap>* overlaps, std::vector<size_t>* ends) const {
+  for (const OverlapQuery& query : queries) {
+    FindOverlaps(query, overlaps);
+    ends->push_back(overlaps->size());
+  }
+}
+
+}  // namespace kvatlas
