@@ -18,7 +18,7 @@ TEST(GrpcStatusTest, EveryCodeAndMessageSurvivesBothWays) {
 }
 
 TEST(GrpcStatusTest, ForeignCodesBecomeUnknown) {
-  for (const int code : {17, 99, -1}) {
+  for (const int code : {17, 31, -1}) {  // all that gRPC's enumeration can hold
     const auto foreign = static_cast<grpc::StatusCode>(code);
     EXPECT_EQ(FromGrpcStatus(grpc::Status(foreign, "why")), absl::UnknownError("why"));
     EXPECT_EQ(ToGrpcStatus(absl::Status(static_cast<absl::StatusCode>(code), "why")).error_code(),
