@@ -250,6 +250,7 @@ void FlatIndex::FindCandidates(const OverlapQuery& query, Scratch* scratch) cons
   blocks_.ReadHolders(query.blocks[0], [&](const HolderSet& holders) {
     holders.ForEachWord(query.tiers, [&](uint32_t word, uint64_t bits) {
       bits &= holders_.GroupOf(word)->Answering();
+      if (!query.only.empty()) bits &= word < query.only.size() ? query.only[word] : 0;
       if (bits != 0) scratch->candidates.push_back({.word = word, .bits = bits});
     });
   });

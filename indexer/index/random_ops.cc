@@ -2,235 +2,267 @@
 
 #include <algorithm>
 #include <random>
-#include <tuple>
+#include <string_view>
 #include <utility>
 
 namespace kvatlas {
 namespace {
 
-// Calls of both structures, and what came back, as text that can be compared.
-class Player {
- public:
-  Player(std::unique_ptr<Index> index, const RandomOptions& options)
-      : options_(options), index_(std::move(index)) {}
+using Numbers = std::vector<uint32_t>;
 
-  std::string Play(const Op& op);
-  std::string State() const;
+class Chooser {
+ public:
+  Chooser(const Choose& choose, const RandomTrie& trie, const RandomOptions& options)
+      : choose_(choose), trie_(trie), options_(options), recent_(options.holders) {}
+
+  Op Next();
 
  private:
-  struct Recorder : ChangeSink {
-    void Changed(HolderIndex holder, SequenceHash block, Position position, TierMask before,
-                 TierMask after) override {
-      changes.emplace_back(Raw(holder), Raw(block), position, before.bits(), after.bits());
-    }
-    std::vector<std::tuple<uint32_t, uint64_t, Position, int, int>> changes;
-  };
+  // What a holder stored lately: the places where removals and questions meet something.
+  static constexpr size_t kRecent = 8;
 
-  std::vector<SequenceHash> Hashes(const std::vector<uint32_t>& blocks) const;
-  std::string Apply(const Op& op, const Event& event);
-  std::string Find(const Op& op) const;
+  bool OneIn(uint32_t n) { return choose_(n) == 0; }
+  Op::Kind Kind();
+  uint32_t Holder();
+  uint32_t Tier() { return options_.whole && OneIn(2) ? choose_(4) : 0; }
+  uint32_t Mask() { return !options_.whole || OneIn(2) ? 15 : choose_(16); }
+  Numbers AnyPath();
+  Numbers Run(uint32_t holder);
+  const Numbers* Recent(uint32_t holder);
+  Numbers Removal(uint32_t holder);
+  Numbers Part(const Numbers& run);
+  Numbers Prompt();
 
-  const RandomOptions options_;
-  std::unique_ptr<Index> index_;
+  const Choose& choose_;
+  const RandomTrie& trie_;
+  const RandomOptions& options_;
+  std::vector<std::vector<Numbers>> recent_;
 };
 
-std::vector<SequenceHash> Player::Hashes(const std::vector<uint32_t>& blocks) const {
-  std::vector<SequenceHash> hashes;
-  for (uint64_t block : blocks) {
-    if (options_.spread == Spread::kHighBits) block <<= 56;
-    if (options_.spread == Spread::kMixed) block = (block + 1) * 0xBF58476D1CE4E5B9u;
-    hashes.push_back(SequenceHash{block});
-  }
-  return hashes;
+Op::Kind Chooser::Kind() {
+  static constexpr Op::Kind kOften[] = {Op::kStore, Op::kStore, Op::kStore,  Op::kStore,
+                                        Op::kStore, Op::kFind,  Op::kRemove, Op::kRemove,
+                                        Op::kFind,  Op::kFind,  Op::kRemove, Op::kRemove};
+  static constexpr Op::Kind kFinds[] = {Op::kFindTiers, Op::kFindBest, Op::kFindSteps,
+                                        Op::kFindByContent, Op::kFindBatch};
+  static constexpr Op::Kind kSeldom[] = {
+      Op::kAddHolder, Op::kAddHolder, Op::kAddHolder, Op::kRemoveHolder, Op::kMask, Op::kUnmask,
+      Op::kUnmask,    Op::kClear,     Op::kSweep,     Op::kSweep,        Op::kTend, Op::kTend};
+  const uint32_t dice = choose_(100);
+  if (dice < 65) return kOften[choose_(std::size(kOften))];
+  if (dice < 85) return options_.whole ? kFinds[choose_(std::size(kFinds))] : Op::kFind;
+  return kSeldom[choose_(std::size(kSeldom))];
 }
 
-std::string Player::Play(const Op& op) {
-  const HolderIndex holder{op.holder};
+uint32_t Chooser::Holder() {
+  // A few holders do most; sometimes one that cannot exist.
+  if (OneIn(100)) return options_.holders + choose_(1000);
+  return OneIn(2) ? choose_(options_.holders) : choose_(std::min(options_.holders, 4u));
+}
+
+Numbers Chooser::AnyPath() {
+  Numbers path = trie_.PathTo(choose_(trie_.size()));
+  trie_.Descend(&path, choose_(options_.run_max + 1));
+  return path;
+}
+
+const Numbers* Chooser::Recent(uint32_t holder) {
+  if (holder >= recent_.size() || recent_[holder].empty()) return nullptr;
+  return &recent_[holder][choose_(static_cast<uint32_t>(recent_[holder].size()))];
+}
+
+// Consecutive blocks of one sequence: from the root, from anywhere, after what was stored before, or what
+// another holder stored.
+Numbers Chooser::Run(uint32_t holder) {
+  const Numbers* other = OneIn(3) ? Recent(Holder()) : nullptr;
+  Numbers path = other != nullptr ? trie_.PathTo(other->back()) : AnyPath();
+  size_t first = 0;
+  if (OneIn(3)) {
+    first = choose_(static_cast<uint32_t>(path.size()));
+  } else if (const Numbers* mine = Recent(holder); mine != nullptr && OneIn(2)) {
+    path = trie_.PathTo(mine->back());
+    first = path.size() - choose_(2);
+    trie_.Descend(&path, options_.run_max);
+    if (first >= path.size()) first = path.size() - 1;
+  }
+  path.erase(path.begin(), path.begin() + first);
+  static constexpr uint32_t kShort = 8;
+  const uint32_t length = OneIn(4)   ? 1
+                          : OneIn(3) ? 1 + choose_(std::min(options_.run_max, kShort))
+                                     : 1 + choose_(options_.run_max);
+  if (path.size() > length) path.resize(length);
+  return path;
+}
+
+Numbers Chooser::Part(const Numbers& run) {
+  Numbers part;
+  const uint32_t size = static_cast<uint32_t>(run.size());
+  const uint32_t count = 1 + choose_(size);
+  switch (choose_(7)) {
+    case 0:  // the tail, its end first
+      part.assign(run.rbegin(), run.rbegin() + count);
+      break;
+    case 1:  // the tail, in order
+      part.assign(run.end() - count, run.end());
+      break;
+    case 2:  // the head
+      part.assign(run.begin(), run.begin() + count);
+      break;
+    case 3:  // every other block
+      for (uint32_t i = choose_(2); i < size; i += 2) part.push_back(run[i]);
+      break;
+    case 4:  // any blocks, in any order
+      for (uint32_t i = 0; i < count; ++i) part.push_back(run[choose_(size)]);
+      break;
+    case 5:
+      part.push_back(run[choose_(size)]);
+      break;
+    case 6:  // a stretch inside
+      part.assign(run.begin() + choose_(size), run.end());
+      part.resize(1 + choose_(static_cast<uint32_t>(part.size())));
+      break;
+  }
+  return part;
+}
+
+Numbers Chooser::Removal(uint32_t holder) {
+  const Numbers* run = Recent(holder);
+  Numbers blocks = Part(run != nullptr && !OneIn(6) ? *run : AnyPath());
+  if (OneIn(6)) {  // several sequences in one event, and blocks that nobody has
+    if (const Numbers* more = Recent(holder); more != nullptr) {
+      const Numbers part = Part(*more);
+      blocks.insert(blocks.begin() + choose_(static_cast<uint32_t>(blocks.size()) + 1),
+                    part.begin(), part.end());
+    }
+    blocks.push_back(trie_.size() + choose_(20));
+    blocks.push_back(choose_(trie_.size()));
+  }
+  return blocks;
+}
+
+Numbers Chooser::Prompt() {
+  const Numbers* run = OneIn(3) ? nullptr : Recent(Holder());
+  Numbers prompt = run != nullptr ? trie_.PathTo(run->back()) : AnyPath();
+  if (OneIn(2)) trie_.Descend(&prompt, options_.run_max);
+  if (OneIn(4)) prompt.resize(choose_(static_cast<uint32_t>(prompt.size()) + 1));
+  // Leaves the trie, and never comes back: a sequence hash names one prefix.
+  if (OneIn(3)) {
+    for (uint32_t left = 1 + choose_(5); left > 0; --left)
+      prompt.push_back(trie_.size() + choose_(20));
+  }
+  return prompt;
+}
+
+Op Chooser::Next() {
+  Op op;
+  op.kind = Kind();
   switch (op.kind) {
     case Op::kAddHolder:
-      return "holder " + std::to_string(Raw(*index_->AddHolder()));
+      break;
     case Op::kRemoveHolder:
-      index_->RemoveHolder(holder);
-      return "";
     case Op::kMask:
     case Op::kUnmask:
-      index_->SetMasked(holder, op.kind == Op::kMask);
-      return "";
-    case Op::kStore:
-      return Apply(op, Stored{.tier = static_cast<Tier>(op.tiers),
-                              .position = op.position,
-                              .parent = SequenceHash{op.position},
-                              .blocks = Hashes(op.blocks)});
+      op.holder = Holder();
+      break;
+    case Op::kStore: {
+      op.holder = Holder();
+      op.tiers = Tier();
+      op.blocks = Run(op.holder);
+      if (op.holder >= recent_.size()) break;
+      std::vector<Numbers>& recent = recent_[op.holder];
+      if (recent.size() < kRecent) {
+        recent.push_back(op.blocks);
+      } else {
+        recent[choose_(kRecent)] = op.blocks;
+      }
+      break;
+    }
     case Op::kRemove:
-      return Apply(op, Removed{.tier = static_cast<Tier>(op.tiers), .blocks = Hashes(op.blocks)});
+      op.holder = Holder();
+      op.tiers = Tier();
+      op.blocks = Removal(op.holder);
+      break;
     case Op::kClear:
-      return Apply(op, Cleared{.tiers = TierMask(static_cast<uint8_t>(op.tiers))});
+      op.holder = Holder();
+      op.tiers = Mask();
+      break;
+    case Op::kSweep:
+      op.holder = Holder();
+      op.count = 1 + choose_(options_.run_max);
+      break;
+    case Op::kTend:
+      op.count = 1 + choose_(100);
+      break;
     case Op::kFind:
-      return Find(op);
-  }
-  return "";
-}
-
-std::string Player::Apply(const Op& op, const Event& event) {
-  Recorder recorder;
-  std::string text = index_->Apply(HolderIndex{op.holder}, event, &recorder).ToString();
-  // A clear may go in any order.
-  if (op.kind == Op::kClear) std::sort(recorder.changes.begin(), recorder.changes.end());
-  for (const auto& [holder, block, position, before, after] : recorder.changes) {
-    text += "; " + std::to_string(holder) + " " + std::to_string(block) + "@" +
-            std::to_string(position) + " " + std::to_string(before) + "->" + std::to_string(after);
-  }
-  return text;
-}
-
-std::string Player::Find(const Op& op) const {
-  const std::vector<SequenceHash> prompt = Hashes(op.blocks);
-  std::vector<Overlap> overlaps;
-  index_->FindOverlaps({.blocks = prompt, .tiers = TierMask(static_cast<uint8_t>(op.tiers))},
-                       &overlaps);
-  std::sort(overlaps.begin(), overlaps.end(),
-            [](const Overlap& a, const Overlap& b) { return a.holder < b.holder; });
-  std::string text = "overlaps";
-  for (const Overlap& overlap : overlaps) {
-    text += " " + std::to_string(Raw(overlap.holder)) + ":" + std::to_string(overlap.blocks);
-  }
-  return text;
-}
-
-std::string Player::State() const {
-  std::string text = "check " + index_->Check().ToString();
-  const IndexStats stats = index_->Stats();
-  text += ", holders " + std::to_string(stats.holders) + ", blocks " +
-          std::to_string(stats.blocks) + ", holdings " + std::to_string(stats.holdings) +
-          ", refused " + std::to_string(stats.refused_blocks);
-  for (uint32_t holder = 0; holder <= options_.holders; ++holder) {
-    std::vector<Holding> holdings = index_->HoldingsOf(HolderIndex{holder});
-    std::sort(holdings.begin(), holdings.end(),
-              [](const Holding& a, const Holding& b) { return a.block < b.block; });
-    text += "\nholder " + std::to_string(holder) + ":";
-    for (const Holding& holding : holdings) {
-      text += " " + std::to_string(Raw(holding.block)) + "@" + std::to_string(holding.position) +
-              "<" + std::to_string(Raw(holding.parent)) + "/" +
-              std::to_string(holding.tiers.bits());
-    }
-    const Digest digest = index_->DigestOf(HolderIndex{holder});
-    for (const Digest::OfTier& tier : digest.tiers) {
-      text += " " + std::to_string(tier.blocks) + "+" + std::to_string(tier.sum);
-    }
-  }
-  return text;
-}
-
-std::string Compare(std::string_view what, const std::string& expected, const std::string& actual) {
-  if (expected == actual) return "";
-  return std::string(what) + "\n  reference: " + expected + "\n  tested:    " + actual;
-}
-
-Op RandomOp(std::mt19937_64& random, const RandomOptions& options) {
-  static constexpr Op::Kind kKinds[] = {
-      Op::kStore, Op::kStore,     Op::kStore,  Op::kStore, Op::kStore,  Op::kRemove,
-      Op::kFind,  Op::kFind,      Op::kFind,   Op::kFind,  Op::kRemove, Op::kRemove,
-      Op::kClear, Op::kAddHolder, Op::kUnmask, Op::kMask,  Op::kUnmask, Op::kRemoveHolder};
-  Op op;
-  op.kind = kKinds[random() % std::size(kKinds)];
-  op.holder = static_cast<uint32_t>(random() % options.holders);
-  const bool is_mask = op.kind == Op::kClear || op.kind == Op::kFind;
-  op.tiers = static_cast<uint32_t>(is_mask ? random() % 16 : random() % 3);
-  if (op.kind == Op::kFind && random() % 2 == 0) op.tiers = 15;
-  if (op.kind != Op::kStore && op.kind != Op::kRemove && op.kind != Op::kFind) return op;
-  // Mostly runs, so that overlaps are deep; some blocks in no order.
-  const bool is_run = random() % 4 != 0;
-  uint32_t block = random() % 2 == 0 ? 0 : static_cast<uint32_t>(random() % options.blocks);
-  op.position = block;
-  for (uint64_t left = random() % 9; left > 0; --left) {
-    op.blocks.push_back(block);
-    block =
-        static_cast<uint32_t>(is_run ? (block + 1) % options.blocks : random() % options.blocks);
+    case Op::kFindTiers:
+    case Op::kFindBest:
+    case Op::kFindSteps:
+    case Op::kFindByContent:
+    case Op::kFindBatch:
+      op.tiers = Mask();
+      op.count = op.kind == Op::kFindBest     ? choose_(options_.holders + 1)
+                 : options_.whole && OneIn(3) ? 1 + choose_(1000)
+                                              : 0;
+      op.blocks = Prompt();
+      break;
   }
   return op;
 }
 
-bool Differs(const MakeTested& make, const std::vector<Op>& ops, const RandomOptions& options) {
-  return !FirstDifference(make, ops, options).empty();
-}
-
-// Tries to leave out `length` of `items` at each place; true when something could go.
-template <typename Item, typename StillDiffers>
-bool LeaveOut(std::vector<Item>* items, size_t length, StillDiffers still_differs) {
-  bool shorter = false;
-  for (size_t at = 0; at + length <= items->size();) {
-    std::vector<Item> rest = *items;
-    rest.erase(rest.begin() + at, rest.begin() + at + length);
-    std::swap(*items, rest);
-    if (still_differs()) {
-      shorter = true;
-    } else {
-      std::swap(*items, rest);
-      ++at;
-    }
-  }
-  return shorter;
-}
+constexpr std::string_view kKinds[] = {"kAddHolder", "kRemoveHolder",  "kMask",      "kUnmask",
+                                       "kStore",     "kRemove",        "kClear",     "kSweep",
+                                       "kTend",      "kFind",          "kFindTiers", "kFindBest",
+                                       "kFindSteps", "kFindByContent", "kFindBatch"};
+constexpr std::string_view kShapes[] = {"kMixed", "kLongRuns", "kBushy", "kRoots", "kChain"};
+constexpr std::string_view kSpreads[] = {"kSmall",        "kHighBits",  "kMixed",  "kSameLowBits",
+                                         "kSameHighBits", "kFibonacci", "kChained"};
 
 }  // namespace
 
-std::vector<Op> RandomOps(uint64_t seed, const RandomOptions& options) {
-  std::mt19937_64 random(seed);
+std::vector<Op> ChooseOps(const Choose& choose, const std::function<bool()>& more,
+                          const RandomTrie& trie, const RandomOptions& options) {
+  Chooser chooser(choose, trie, options);
   std::vector<Op> ops;
   // Some holders at once; others come and go.
   for (uint32_t i = 0; i < options.holders / 2 + 1; ++i) {
     ops.emplace_back();
     ops.back().kind = Op::kAddHolder;
   }
-  uint32_t holders = static_cast<uint32_t>(ops.size());
-  while (ops.size() < options.ops) {
-    Op op = RandomOp(random, options);
-    if (op.kind == Op::kAddHolder && ++holders > 4 * options.holders) continue;
-    ops.push_back(std::move(op));
-  }
+  while (more()) ops.push_back(chooser.Next());
   return ops;
 }
 
-std::string FirstDifference(const MakeTested& make, const std::vector<Op>& ops,
-                            const RandomOptions& options) {
-  Player reference(*MakeIndex("reference", {.blocks_max = options.blocks_max}), options);
-  Player tested(make(), options);
-  for (size_t i = 0; i < ops.size(); ++i) {
-    const std::string difference =
-        Compare("op " + std::to_string(i), reference.Play(ops[i]), tested.Play(ops[i]));
-    if (!difference.empty()) return difference;
-    if (i % 50 != 49 && i + 1 != ops.size()) continue;
-    const std::string state =
-        Compare("state after op " + std::to_string(i), reference.State(), tested.State());
-    if (!state.empty()) return state;
-  }
-  return "";
-}
-
-std::vector<Op> Shrink(const MakeTested& make, std::vector<Op> ops, const RandomOptions& options) {
-  const auto still_differs = [&] { return Differs(make, ops, options); };
-  for (size_t length = ops.size() / 2; length > 0; length /= 2) {
-    LeaveOut(&ops, length, still_differs);
-  }
-  while (LeaveOut(&ops, 1, still_differs)) {
-  }
-  for (Op& op : ops) LeaveOut(&op.blocks, 1, still_differs);
-  return ops;
+std::vector<Op> RandomOps(uint64_t seed, const RandomOptions& options) {
+  std::mt19937_64 random(seed);
+  size_t left = options.ops;
+  return ChooseOps([&random](uint32_t below) { return static_cast<uint32_t>(random() % below); },
+                   [&left] { return left-- > 0; }, RandomTrie(options.trie), options);
 }
 
 std::string ToCode(const std::vector<Op>& ops) {
-  static constexpr std::string_view kKinds[] = {"kAddHolder", "kRemoveHolder", "kMask",  "kUnmask",
-                                                "kStore",     "kRemove",       "kClear", "kFind"};
   std::string code = "{\n";
   for (const Op& op : ops) {
-    code += "    {Op::" + std::string(kKinds[op.kind]) + ", " + std::to_string(op.holder) + ", " +
-            std::to_string(op.tiers) + ", " + std::to_string(op.position) + ", {";
+    code += "      {Op::" + std::string(kKinds[op.kind]) + ", " + std::to_string(op.holder) + ", " +
+            std::to_string(op.tiers) + ", " + std::to_string(op.count) + ", {";
     for (size_t i = 0; i < op.blocks.size(); ++i) {
       code += (i == 0 ? "" : ", ") + std::to_string(op.blocks[i]);
     }
     code += "}},\n";
   }
-  return code + "}";
+  return code + "  }";
+}
+
+std::string ToCode(const RandomOptions& options) {
+  const auto flag = [](bool value) { return value ? std::string("true") : std::string("false"); };
+  return "{.trie = {.seed = " + std::to_string(options.trie.seed) +
+         ", .blocks = " + std::to_string(options.trie.blocks) +
+         ", .shape = Shape::" + std::string(kShapes[static_cast<int>(options.trie.shape)]) +
+         ", .spread = Spread::" + std::string(kSpreads[static_cast<int>(options.trie.spread)]) +
+         "}, .holders = " + std::to_string(options.holders) +
+         ", .blocks_max = " + std::to_string(options.blocks_max) +
+         ", .keep_local_hashes = " + flag(options.keep_local_hashes) +
+         ", .whole = " + flag(options.whole) +
+         ", .state_every = " + std::to_string(options.state_every) + "}";
 }
 
 }  // namespace kvatlas

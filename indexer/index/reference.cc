@@ -33,6 +33,7 @@ class ReferenceIndex : public Index {
   struct Block {
     Position position = 0;
     SequenceHash parent = kNoParent;
+    LocalHash local{0};
     uint32_t holders = 0;
   };
 
@@ -42,6 +43,7 @@ class ReferenceIndex : public Index {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Clear(HolderIndex holder, TierMask tiers, ChangeSink* changes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static bool IsAskedFor(HolderIndex holder, std::span<const uint64_t> only);
   static uint32_t OverlapOf(const Holder& holder, const OverlapQuery& query);
 
   const IndexOptions options_;
@@ -95,6 +97,8 @@ absl::Status ReferenceIndex::Store(HolderIndex holder, const Stored& stored, Cha
                             .parent = i == 0 ? stored.parent : stored.blocks[i - 1]};
     }
     Block& block = blocks_[hash];
+    if (options_.keep_local_hashes && i < stored.local_hashes.size())
+      block.local = stored.local_hashes[i];
     TierMask& tiers = holders_[holder].held[hash];
     const TierMask before = tiers;
     tiers = before | stored.tier;
@@ -142,10 +146,16 @@ uint32_t ReferenceIndex::OverlapOf(const Holder& holder, const OverlapQuery& que
   return depth;
 }
 
+bool ReferenceIndex::IsAskedFor(HolderIndex holder, std::span<const uint64_t> only) {
+  if (only.empty()) return true;
+  const uint32_t word = Raw(holder) / 64;
+  return word < only.size() && (only[word] >> (Raw(holder) % 64) & 1) != 0;
+}
+
 void ReferenceIndex::FindOverlaps(const OverlapQuery& query, std::vector<Overlap>* overlaps) const {
   MutexLock lock(&mutex_);
   for (const auto& [number, holder] : holders_) {
-    if (holder.masked) continue;
+    if (holder.masked || !IsAskedFor(number, query.only)) continue;
     const uint32_t depth = OverlapOf(holder, query);
     if (depth > 0) overlaps->push_back({.holder = number, .blocks = depth});
   }
@@ -158,8 +168,11 @@ std::vector<Holding> ReferenceIndex::HoldingsOf(HolderIndex holder) const {
   if (found == holders_.end()) return holdings;
   for (const auto& [hash, tiers] : found->second.held) {
     const Block& block = blocks_.at(hash);
-    holdings.push_back(
-        {.block = hash, .position = block.position, .parent = block.parent, .tiers = tiers});
+    holdings.push_back({.block = hash,
+                        .position = block.position,
+                        .parent = block.parent,
+                        .tiers = tiers,
+                        .local = block.local});
   }
   return holdings;
 }
