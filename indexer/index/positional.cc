@@ -1,0 +1,567 @@
+#include "indexer/index/positional.h"
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/hash/hash.h"
+#include "indexer/base/hash.h"
+#include "indexer/base/mutex.h"
+#include "indexer/index/candidates.h"
+#include "indexer/index/holder_set.h"
+#include "indexer/index/holder_table.h"
+
+namespace kvatlas {
+namespace {
+
+enum class Search { kLinear, kBinary, kVerified };
+
+std::string_view NameOf(Search search) {
+  switch (search) {
+    case Search::kLinear:
+      return "positional";
+    case Search::kBinary:
+      return "positional_binary";
+    case Search::kVerified:
+      return "positional_verified";
+  }
+  return "";
+}
+
+struct Place {
+  Position position = 0;
+  // Local hash; sequence hash where nobody says local hashes.
+  uint64_t content = 0;
+
+  friend bool operator==(const Place&, const Place&) = default;
+  template <typename H>
+  friend H AbslHashValue(H h, const Place& place) {
+    return H::combine(std::move(h), place.position, place.content);
+  }
+};
+
+struct Block {
+  SequenceHash sequence{0};
+  SequenceHash parent = kNoParent;
+  HolderSet holders;
+};
+
+// The blocks of one place: one nearly always; more where different prefixes have equal content at equal
+// depth.
+struct Entry {
+  Block first;
+  // Others, or null. Not empty.
+  std::unique_ptr<absl::flat_hash_map<SequenceHash, Block>> others;
+
+  const Block* Find(SequenceHash sequence) const;
+  Block* Find(SequenceHash sequence) {
+    return const_cast<Block*>(std::as_const(*this).Find(sequence));
+  }
+  // A block that is not there yet.
+  Block* Add(SequenceHash sequence);
+  // REQUIRES: it is there, and not the only one.
+  void Erase(SequenceHash sequence);
+  template <typename Visit>
+  void ForEach(Visit visit) const;
+};
+
+const Block* Entry::Find(SequenceHash sequence) const {
+  if (first.sequence == sequence) return &first;
+  if (others == nullptr) return nullptr;
+  const auto found = others->find(sequence);
+  return found == others->end() ? nullptr : &found->second;
+}
+
+Block* Entry::Add(SequenceHash sequence) {
+  if (others == nullptr) others = std::make_unique<absl::flat_hash_map<SequenceHash, Block>>();
+  return &others->try_emplace(sequence).first->second;
+}
+
+void Entry::Erase(SequenceHash sequence) {
+  if (first.sequence == sequence) {
+    first = std::move(others->begin()->second);
+    sequence = first.sequence;
+  }
+  others->erase(sequence);
+  if (others->empty()) others.reset();
+}
+
+template <typename Visit>
+void Entry::ForEach(Visit visit) const {
+  visit(first);
+  if (others == nullptr) return;
+  for (const auto& [sequence, block] : *others) visit(block);
+}
+
+struct alignas(64) Shard {
+  mutable SharedMutex mutex;
+  absl::flat_hash_map<Place, Entry> entries ABSL_GUARDED_BY(mutex);
+};
+
+struct PositionalHolder {
+  // Serialises the holder's events, and cuts of it with them. Taken before any shard's.
+  mutable Mutex mutex;
+  absl::flat_hash_map<SequenceHash, Place> held ABSL_GUARDED_BY(mutex);
+  Digest digest ABSL_GUARDED_BY(mutex);
+};
+
+// The prompt of a query: what is at each position, and which sequence that ends, by name or hashed from
+// contents as far as somebody asks.
+class Prompt {
+ public:
+  // Of `names` and `locals` one may be empty: no names, they are hashed; no contents, names take their place.
+  Prompt(std::span<const SequenceHash> names, std::span<const LocalHash> locals)
+      : names_(names), locals_(locals) {}
+
+  uint32_t size() const {
+    const size_t blocks = names_.empty()    ? locals_.size()
+                          : locals_.empty() ? names_.size()
+                                            : std::min(names_.size(), locals_.size());
+    return static_cast<uint32_t>(blocks);
+  }
+  Place PlaceOf(Position position) const {
+    return {.position = position,
+            .content = locals_.empty() ? Raw(names_[position]) : Raw(locals_[position])};
+  }
+  SequenceHash NameOf(Position position) {
+    if (!names_.empty()) return names_[position];
+    while (hashed_.size() <= position) {
+      const LocalHash local = locals_[hashed_.size()];
+      hashed_.push_back(hashed_.empty() ? SequenceHash{Raw(local)}
+                                        : NextSequenceHash(hashed_.back(), local));
+    }
+    return hashed_[position];
+  }
+
+ private:
+  const std::span<const SequenceHash> names_;
+  const std::span<const LocalHash> locals_;
+  std::vector<SequenceHash> hashed_;
+};
+
+class PositionalIndex : public Index {
+ public:
+  PositionalIndex(const IndexOptions& options, Search search)
+      : options_(options), search_(search), holders_(options.holders_max), shards_(kShards) {}
+
+  std::string_view Name() const override { return NameOf(search_); }
+  absl::StatusOr<HolderIndex> AddHolder() override { return holders_.Add(); }
+  void RemoveHolder(HolderIndex holder) override;
+  void SetMasked(HolderIndex holder, bool masked) override { holders_.SetMasked(holder, masked); }
+  absl::Status Apply(HolderIndex holder, const Event& event, ChangeSink* changes) override;
+  bool Sweep(HolderIndex holder, size_t blocks_max, ChangeSink* changes) override;
+  void FindOverlaps(const OverlapQuery& query, std::vector<Overlap>* overlaps) const override;
+  void FindOverlapsByContent(const OverlapQuery& query,
+                             std::vector<Overlap>* overlaps) const override;
+  std::vector<Holding> HoldingsOf(HolderIndex holder) const override;
+  Digest DigestOf(HolderIndex holder) const override;
+  IndexStats Stats() const override;
+  absl::Status Check() const override;
+
+ private:
+  static constexpr size_t kShards = 256;
+
+  // A write in progress: whose, and where it is told.
+  struct Writer {
+    HolderIndex holder;
+    PositionalHolder& state;
+    ChangeSink* changes;
+  };
+
+  Shard& ShardOf(const Place& place) const {
+    return shards_[absl::HashOf(place) >> (8 * sizeof(size_t) - 8)];
+  }
+
+  absl::Status Store(const Writer& writer, const Stored& stored)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(writer.state.mutex);
+  absl::Status StoreBlock(const Writer& writer, Tier tier, const Place& place,
+                          SequenceHash sequence, SequenceHash parent)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(writer.state.mutex);
+  void Remove(const Writer& writer, const Removed& removed)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(writer.state.mutex);
+  bool SweepSome(const Writer& writer, TierMask tiers, size_t blocks_max)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(writer.state.mutex);
+  bool Leave(const Writer& writer, TierMask tiers, SequenceHash sequence, const Place& place)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(writer.state.mutex);
+  void Told(const Writer& writer, SequenceHash sequence, Position position, TierMask before,
+            TierMask after) ABSL_EXCLUSIVE_LOCKS_REQUIRED(writer.state.mutex);
+  bool TakeBlock();
+
+  // Calls `use` with the holders of the prompt's block, empty when nobody has it, under the shard's lock.
+  template <typename Use>
+  void WithHolders(Prompt* prompt, Position position, Use use) const;
+  void Find(Prompt prompt, const OverlapQuery& query, std::vector<Overlap>* overlaps) const;
+  void ScanJump(Prompt* prompt, Position from, Position to, Candidates* candidates) const;
+  void BisectJump(Prompt* prompt, Position from, Position to, TierMask tiers,
+                  Candidates* candidates) const;
+
+  const IndexOptions options_;
+  const Search search_;
+  HolderTable<PositionalHolder> holders_;
+  mutable std::vector<Shard> shards_;
+  // Set by the first store with local hashes, before anything of it is in the table.
+  std::atomic<bool> is_keyed_by_content_{false};
+  std::atomic<uint64_t> blocks_{0};
+  std::atomic<uint64_t> refused_blocks_{0};
+};
+
+// ---- Events ----
+
+absl::Status PositionalIndex::Apply(HolderIndex holder, const Event& event, ChangeSink* changes) {
+  if (!holders_.Exists(holder)) return absl::NotFoundError("no such holder");
+  const Writer writer{holder, *holders_.Find(holder), changes};
+  MutexLock lock(&writer.state.mutex);
+  if (const Stored* stored = std::get_if<Stored>(&event)) return Store(writer, *stored);
+  if (const Removed* removed = std::get_if<Removed>(&event)) {
+    Remove(writer, *removed);
+  } else {
+    SweepSome(writer, std::get<Cleared>(event).tiers, writer.state.held.size());
+  }
+  return absl::OkStatus();
+}
+
+void PositionalIndex::RemoveHolder(HolderIndex holder) {
+  if (!holders_.Hide(holder)) return;
+  {
+    const Writer writer{holder, *holders_.Find(holder), nullptr};
+    MutexLock lock(&writer.state.mutex);
+    SweepSome(writer, TierMask::All(), writer.state.held.size());
+  }
+  holders_.Release(holder);
+}
+
+bool PositionalIndex::Sweep(HolderIndex holder, size_t blocks_max, ChangeSink* changes) {
+  if (!holders_.Exists(holder)) return false;
+  const Writer writer{holder, *holders_.Find(holder), changes};
+  MutexLock lock(&writer.state.mutex);
+  return SweepSome(writer, TierMask::All(), std::max<size_t>(blocks_max, 1));
+}
+
+absl::Status PositionalIndex::Store(const Writer& writer, const Stored& stored) {
+  // Local hashes count only where there is one for every block.
+  const bool has_locals = stored.local_hashes.size() == stored.blocks.size();
+  if (has_locals && !stored.blocks.empty())
+    is_keyed_by_content_.store(true, std::memory_order_release);
+  for (size_t i = 0; i < stored.blocks.size(); ++i) {
+    const SequenceHash sequence = stored.blocks[i];
+    const Place place{.position = stored.position + static_cast<Position>(i),
+                      .content = has_locals ? Raw(stored.local_hashes[i]) : Raw(sequence)};
+    const absl::Status status = StoreBlock(writer, stored.tier, place, sequence,
+                                           i == 0 ? stored.parent : stored.blocks[i - 1]);
+    if (status.ok()) continue;
+    refused_blocks_.fetch_add(stored.blocks.size() - i, std::memory_order_relaxed);
+    return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PositionalIndex::StoreBlock(const Writer& writer, Tier tier, const Place& said,
+                                         SequenceHash sequence, SequenceHash parent) {
+  // A block that is held stays where it is.
+  const auto held = writer.state.held.find(sequence);
+  const Place place = held == writer.state.held.end() ? said : held->second;
+  TierMask before;
+  {
+    Shard& shard = ShardOf(place);
+    WriterLock lock(&shard.mutex);
+    const auto entry = shard.entries.find(place);
+    Block* block = entry == shard.entries.end() ? nullptr : entry->second.Find(sequence);
+    if (block == nullptr) {
+      if (!TakeBlock()) return absl::ResourceExhaustedError("blocks_max reached");
+      block =
+          entry == shard.entries.end() ? &shard.entries[place].first : entry->second.Add(sequence);
+      block->sequence = sequence;
+      block->parent = parent;
+    }
+    before = block->holders.Get(writer.holder);
+    if (before.Has(tier)) return absl::OkStatus();
+    block->holders.Set(writer.holder, before | tier);
+  }
+  if (before.empty()) writer.state.held.try_emplace(sequence, place);
+  Told(writer, sequence, place.position, before, before | tier);
+  return absl::OkStatus();
+}
+
+// False when there are as many as there may be.
+bool PositionalIndex::TakeBlock() {
+  const uint64_t blocks = blocks_.fetch_add(1, std::memory_order_relaxed) + 1;
+  if (options_.blocks_max == 0 || blocks <= options_.blocks_max) return true;
+  blocks_.fetch_sub(1, std::memory_order_relaxed);
+  return false;
+}
+
+void PositionalIndex::Told(const Writer& writer, SequenceHash sequence, Position position,
+                           TierMask before, TierMask after) {
+  for (int i = 0; i < kTiers; ++i) {
+    const Tier tier = static_cast<Tier>(i);
+    if (after.Has(tier) && !before.Has(tier)) writer.state.digest.Add(tier, sequence);
+    if (before.Has(tier) && !after.Has(tier)) writer.state.digest.Subtract(tier, sequence);
+  }
+  if (writer.changes != nullptr)
+    writer.changes->Changed(writer.holder, sequence, position, before, after);
+}
+
+void PositionalIndex::Remove(const Writer& writer, const Removed& removed) {
+  const HolderTableBase::Removing removing(holders_, writer.holder);
+  for (SequenceHash sequence : removed.blocks) {
+    const auto held = writer.state.held.find(sequence);
+    if (held == writer.state.held.end()) continue;
+    if (Leave(writer, removed.tier, sequence, held->second)) writer.state.held.erase(held);
+  }
+  ShrinkTable(&writer.state.held);
+}
+
+// Takes `tiers` of up to `blocks_max` blocks away; false when nothing is left.
+bool PositionalIndex::SweepSome(const Writer& writer, TierMask tiers, size_t blocks_max) {
+  const HolderTableBase::Removing removing(holders_, writer.holder);
+  auto& held = writer.state.held;
+  for (auto next = held.begin(); next != held.end() && blocks_max > 0; --blocks_max) {
+    const auto each = next++;
+    if (Leave(writer, tiers, each->first, each->second)) held.erase(each);
+  }
+  ShrinkTable(&held);
+  return !held.empty();
+}
+
+// The holder no longer has the block in `tiers`; true when it has it in no tier. Places that nobody is left
+// at are given back.
+bool PositionalIndex::Leave(const Writer& writer, TierMask tiers, SequenceHash sequence,
+                            const Place& place) {
+  TierMask before;
+  {
+    Shard& shard = ShardOf(place);
+    WriterLock lock(&shard.mutex);
+    const auto entry = shard.entries.find(place);
+    Block* const block = entry->second.Find(sequence);
+    before = block->holders.Get(writer.holder);
+    if (!before.Intersects(tiers)) return false;
+    block->holders.Set(writer.holder, before & ~tiers);
+    if (block->holders.empty()) {
+      blocks_.fetch_sub(1, std::memory_order_relaxed);
+      if (entry->second.others == nullptr) {
+        shard.entries.erase(entry);
+        ShrinkTable(&shard.entries);
+      } else {
+        entry->second.Erase(sequence);
+      }
+    }
+  }
+  Told(writer, sequence, place.position, before, before & ~tiers);
+  return (before & ~tiers).empty();
+}
+
+// ---- Questions ----
+
+void PositionalIndex::FindOverlaps(const OverlapQuery& query,
+                                   std::vector<Overlap>* overlaps) const {
+  if (query.blocks.empty()) return;
+  const bool by_content =
+      !query.local_hashes.empty() && is_keyed_by_content_.load(std::memory_order_acquire);
+  Find(Prompt(query.blocks, by_content ? query.local_hashes : std::span<const LocalHash>()), query,
+       overlaps);
+}
+
+void PositionalIndex::FindOverlapsByContent(const OverlapQuery& query,
+                                            std::vector<Overlap>* overlaps) const {
+  if (!is_keyed_by_content_.load(std::memory_order_acquire))
+    return Index::FindOverlapsByContent(query, overlaps);
+  Find(Prompt({}, query.local_hashes), query, overlaps);
+}
+
+template <typename Use>
+void PositionalIndex::WithHolders(Prompt* prompt, Position position, Use use) const {
+  const HolderSet nobody{};
+  const Place place = prompt->PlaceOf(position);
+  Shard& shard = ShardOf(place);
+  ReaderLock lock(&shard.mutex);
+  const auto entry = shard.entries.find(place);
+  // A place that is empty needs no name: the chain is not hashed for it.
+  const Block* const block =
+      entry == shard.entries.end() ? nullptr : entry->second.Find(prompt->NameOf(position));
+  use(block == nullptr ? nobody : block->holders);
+}
+
+// The jump search: everybody in play has the block at `at`, and by assumption all before it.
+void PositionalIndex::Find(Prompt prompt, const OverlapQuery& query,
+                           std::vector<Overlap>* overlaps) const {
+  const uint32_t depth_max = prompt.size();
+  if (depth_max == 0) return;
+  const Position last = depth_max - 1;
+  Candidates candidates(holders_, query, overlaps);
+  WithHolders(&prompt, 0, [&](const HolderSet& holders) { candidates.Start(holders); });
+  Position at = 0;
+  if (search_ == Search::kVerified) {
+    ScanJump(&prompt, 1, last, &candidates);
+    at = last;
+  }
+  while (at < last && !candidates.empty()) {
+    const Position next = std::min(at + kPositionalJump, last);
+    uint32_t ahead = 0;
+    WithHolders(&prompt, next, [&](const HolderSet& holders) {
+      holders.ForEachWord(query.tiers, [&](uint32_t, uint64_t bits) {
+        ahead += static_cast<uint32_t>(std::popcount(bits));
+      });
+    });
+    if (ahead != candidates.size()) {
+      if (search_ == Search::kBinary) {
+        BisectJump(&prompt, at + 1, next, query.tiers, &candidates);
+      } else {
+        ScanJump(&prompt, at + 1, next, &candidates);
+      }
+    }
+    at = next;
+  }
+  candidates.DropAll(depth_max);
+}
+
+// Looks at each position `from` … `to`.
+void PositionalIndex::ScanJump(Prompt* prompt, Position from, Position to,
+                               Candidates* candidates) const {
+  for (Position at = from; at <= to && !candidates->empty(); ++at) {
+    WithHolders(prompt, at, [&](const HolderSet& holders) { candidates->Keep(holders, at); });
+  }
+}
+
+// Who is not at `to` is looked for by halves: it has the block before `low`, and not the one at `high`.
+void PositionalIndex::BisectJump(Prompt* prompt, Position from, Position to, TierMask tiers,
+                                 Candidates* candidates) const {
+  std::vector<HolderIndex> lost;
+  WithHolders(prompt, to, [&](const HolderSet& holders) { lost = candidates->TakeOut(holders); });
+  for (HolderIndex holder : lost) {
+    Position low = from, high = to;
+    while (low < high) {
+      const Position middle = low + (high - low) / 2;
+      bool has = false;
+      WithHolders(prompt, middle,
+                  [&](const HolderSet& holders) { has = holders.Get(holder).Intersects(tiers); });
+      if (has) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    candidates->Drop(holder, low);
+  }
+}
+
+// ---- Contents ----
+
+std::vector<Holding> PositionalIndex::HoldingsOf(HolderIndex holder) const {
+  std::vector<Holding> holdings;
+  if (!holders_.Exists(holder)) return holdings;
+  const bool with_local =
+      options_.keep_local_hashes && is_keyed_by_content_.load(std::memory_order_acquire);
+  const PositionalHolder& state = *holders_.Find(holder);
+  MutexLock lock(&state.mutex);
+  for (const auto& [sequence, place] : state.held) {
+    Shard& shard = ShardOf(place);
+    ReaderLock shard_lock(&shard.mutex);
+    const Block& block = *shard.entries.find(place)->second.Find(sequence);
+    holdings.push_back({.block = sequence,
+                        .position = place.position,
+                        .parent = block.parent,
+                        .tiers = block.holders.Get(holder),
+                        .local = LocalHash{with_local ? place.content : 0}});
+  }
+  return holdings;
+}
+
+Digest PositionalIndex::DigestOf(HolderIndex holder) const {
+  if (!holders_.Exists(holder)) return {};
+  const PositionalHolder& state = *holders_.Find(holder);
+  MutexLock lock(&state.mutex);
+  return state.digest;
+}
+
+IndexStats PositionalIndex::Stats() const {
+  IndexStats stats;
+  stats.holders = holders_.Count();
+  stats.blocks = blocks_.load(std::memory_order_relaxed);
+  stats.refused_blocks = refused_blocks_.load(std::memory_order_relaxed);
+  stats.bytes = sizeof(*this) + shards_.size() * sizeof(Shard) + holders_.Bytes();
+  uint64_t places = 0, shared_places = 0;
+  for (const Shard& shard : shards_) {
+    ReaderLock lock(&shard.mutex);
+    places += shard.entries.size();
+    stats.bytes += TableBytes(shard.entries);
+    for (const auto& [place, entry] : shard.entries) {
+      entry.ForEach([&](const Block& block) { stats.bytes += block.holders.HeapBytes(); });
+      if (entry.others == nullptr) continue;
+      ++shared_places;
+      stats.bytes += sizeof(*entry.others) + TableBytes(*entry.others);
+    }
+  }
+  holders_.ForEach([&](HolderIndex, const PositionalHolder& state) {
+    MutexLock lock(&state.mutex);
+    stats.holdings += state.held.size();
+    stats.bytes += TableBytes(state.held);
+  });
+  stats.shape = {{"places", places}, {"places_of_several_sequences", shared_places}};
+  return stats;
+}
+
+absl::Status PositionalIndex::Check() const {
+  absl::Status status;
+  const auto fail = [&](std::string_view what) {
+    status = absl::InternalError(std::string(NameOf(search_)) + ": " + std::string(what));
+  };
+  uint64_t in_table = 0, held = 0, blocks = 0;
+  for (const Shard& shard : shards_) {
+    ReaderLock lock(&shard.mutex);
+    for (const auto& [place, entry] : shard.entries) {
+      entry.ForEach([&](const Block& block) {
+        ++blocks;
+        in_table += block.holders.size();
+        if (block.holders.empty()) fail("a block that nobody holds");
+        if (const absl::Status set = block.holders.Check(); !set.ok()) status = set;
+      });
+      if (entry.others != nullptr && entry.others->empty()) fail("an empty table of others");
+    }
+  }
+  holders_.ForEach([&](HolderIndex holder, const PositionalHolder& state) {
+    MutexLock lock(&state.mutex);
+    Digest digest;
+    for (const auto& [sequence, place] : state.held) {
+      ++held;
+      Shard& shard = ShardOf(place);
+      ReaderLock shard_lock(&shard.mutex);
+      const auto entry = shard.entries.find(place);
+      const Block* const block =
+          entry == shard.entries.end() ? nullptr : entry->second.Find(sequence);
+      const TierMask tiers = block == nullptr ? TierMask() : block->holders.Get(holder);
+      if (tiers.empty()) fail("a holding that is not in the table");
+      for (int tier = 0; tier < kTiers; ++tier) {
+        if (tiers.Has(static_cast<Tier>(tier))) digest.Add(static_cast<Tier>(tier), sequence);
+      }
+    }
+    if (digest != state.digest) fail("a wrong digest");
+  });
+  if (in_table != held) fail("a block with a holder that does not know it");
+  if (blocks != blocks_.load(std::memory_order_relaxed)) fail("a wrong number of blocks");
+  return status;
+}
+
+}  // namespace
+
+std::unique_ptr<Index> MakePositionalIndex(const IndexOptions& options) {
+  return std::make_unique<PositionalIndex>(options, Search::kLinear);
+}
+
+std::unique_ptr<Index> MakePositionalBinaryIndex(const IndexOptions& options) {
+  return std::make_unique<PositionalIndex>(options, Search::kBinary);
+}
+
+std::unique_ptr<Index> MakePositionalVerifiedIndex(const IndexOptions& options) {
+  return std::make_unique<PositionalIndex>(options, Search::kVerified);
+}
+
+}  // namespace kvatlas
