@@ -44,8 +44,8 @@ void Declare(FlagSet& flags, Flags* f) {
   r.index_name = indexes.front();
   flags.Add("grpc", &f->grpc, "address for gRPC");
   flags.Add("http", &f->http, "address for HTTP");
-  flags.Add("node", &f->hierarchy.node, "this node's name");
-  flags.Add("replica", &f->replica, "tells replicas of one node apart at its parents");
+  flags.AddName("node", &f->hierarchy.node, "this node's name");
+  flags.AddName("replica", &f->replica, "tells replicas of one node apart at its parents", true);
   flags.Add("parents", &f->parents,
             "hierarchy nodes above, told what the cells here cover together");
   flags.AddChoice("index", &r.index_name, "structure of the index", indexes);

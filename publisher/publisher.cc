@@ -10,6 +10,7 @@
 #include "indexer/service/log.h"
 #include "indexer/stream/resident_set.h"
 #include "indexer/stream/sender_pump.h"
+#include "indexer/stream/validate.h"
 #include "indexer/transport/grpc_link.h"
 #include "publisher/contents.h"
 #include "publisher/record_buffer.h"
@@ -17,7 +18,6 @@
 namespace kvatlas {
 namespace {
 
-constexpr size_t kNameBytesMax = 256;
 constexpr size_t kLeavesMax = 16;
 constexpr size_t kNamespaceBytesMax = 4096;  // of a LoRA's name, of a salt
 constexpr size_t kCallBlocksMax = 1 << 20;   // blocks named in one call
@@ -29,13 +29,10 @@ constexpr Duration kWaitSlice = std::chrono::milliseconds(20);
 
 absl::Status Check(const PublisherOptions& options) {
   const auto bad = [](const char* what) { return absl::InvalidArgumentError(what); };
-  if (options.worker.empty() || options.worker.size() > kNameBytesMax) {
-    return bad("worker: 1 to 256 bytes");
-  }
-  if (options.domain.model.empty() || options.domain.model.size() > kNameBytesMax) {
-    return bad("domain.model: 1 to 256 bytes");
-  }
-  if (options.domain.tenant.size() > kNameBytesMax) return bad("domain.tenant: up to 256 bytes");
+  // As the leaf will look at them.
+  absl::Status names = ValidateHolder({options.worker, options.dp_rank, ""}, options.labels);
+  names.Update(ValidateDomain(options.domain));
+  if (!names.ok()) return names;
   if (options.block_size == 0 || options.block_size > kBlockSizeMax) {
     return bad("block_size: 1 to 65536 tokens");
   }

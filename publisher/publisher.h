@@ -61,15 +61,16 @@ using EngineHash = uint64_t;
 struct PublisherOptions {
   // HOST:PORT of every replica of the cell's leaf. Empty: events are kept and nobody is told.
   std::vector<std::string> leaves = {};
-  std::string worker = {};  // 1 to 256 bytes
-  uint32_t dp_rank = 0;     // data-parallel rank of this engine in the worker
+  // Names and labels are UTF-8 of at most 256 bytes; only worker and model must not be empty.
+  std::string worker = {};
+  uint32_t dp_rank = 0;  // data-parallel rank of this engine in the worker
   Domain domain = {};
   uint32_t block_size = 16;  // tokens
   HashContract contract = {};
   // Of calls that name no namespace.
   std::string lora_name = {};
   std::string cache_salt = {};
-  std::vector<std::pair<std::string, std::string>> labels = {};  // e.g. {"zone", "a"}
+  std::vector<std::pair<std::string, std::string>> labels = {};  // at most 32, e.g. {"zone", "a"}
 
   // A batch is sent when so many blocks wait, or when the oldest event is so old. Under load batches grow.
   size_t batch_blocks = 64;
@@ -121,7 +122,7 @@ struct PublisherStats {
 
 class Publisher {
  public:
-  // INVALID_ARGUMENT: an option is out of range. Leaves need not be reachable.
+  // INVALID_ARGUMENT: an option is out of range, or a name is not UTF-8. Leaves need not be reachable.
   static absl::StatusOr<std::unique_ptr<Publisher>> Create(PublisherOptions options);
   ~Publisher();
 

@@ -26,6 +26,7 @@
 #include "indexer/stream/messages.h"
 #include "indexer/stream/receiver.h"
 #include "indexer/stream/resident_set.h"
+#include "indexer/stream/validate.h"
 #include "indexer/transport/grpc_acceptor.h"
 
 namespace kvatlas {
@@ -171,6 +172,27 @@ TEST(PublisherTest, OptionsOutOfRangeAreRefused) {
   EXPECT_FALSE(
       Publisher::Create({.worker = "w", .domain = {.model = "m", .tenant = ""}, .block_size = 0})
           .ok());
+}
+
+// Protobuf's strings: a leaf could not even parse the hello.
+TEST(PublisherTest, NamesThatAreNotUtf8AreRefused) {
+  const Domain domain = {.model = "m", .tenant = ""};
+  EXPECT_TRUE(Publisher::Create({.worker = "gr\xc3\xbcn", .domain = domain}).ok());
+  EXPECT_FALSE(Publisher::Create({.worker = "\xff", .domain = domain}).ok());
+  EXPECT_FALSE(Publisher::Create({.worker = "w", .domain = {.model = "\xc3", .tenant = ""}}).ok());
+  EXPECT_FALSE(Publisher::Create({.worker = "w", .domain = {.model = "m", .tenant = "\x80"}}).ok());
+  EXPECT_FALSE(
+      Publisher::Create({.worker = "w", .domain = domain, .labels = {{"zone", "\xfe"}}}).ok());
+}
+
+TEST(PublisherTest, LabelsOutOfBoundsAreRefused) {
+  PublisherOptions options = {.worker = "w", .domain = {.model = "m", .tenant = ""}};
+  options.labels = {{"", "a"}};
+  EXPECT_FALSE(Publisher::Create(options).ok());
+  options.labels.assign(kHelloLabelsMax + 1, {"zone", "a"});
+  EXPECT_FALSE(Publisher::Create(options).ok());
+  options.labels.pop_back();
+  EXPECT_TRUE(Publisher::Create(options).ok());
 }
 
 TEST(PublisherTest, ALeafHoldsWhatTheEngineSaid) {

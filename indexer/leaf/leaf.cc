@@ -11,6 +11,7 @@
 #include "indexer/service/grpc_server.h"
 #include "indexer/service/health.h"
 #include "indexer/service/metrics.h"
+#include "indexer/stream/validate.h"
 #include "indexer/transport/grpc_acceptor.h"
 #include "indexer/transport/grpc_link.h"
 #include "indexer/transport/wire.h"
@@ -23,11 +24,8 @@ constexpr Duration kReportEvery = std::chrono::milliseconds(10);
 constexpr int kReportsPerTick = 20;
 
 absl::Status Check(const LeafOptions& options) {
-  if (options.cell.empty() || options.cell.size() > kNameBytesMax ||
-      options.replica.size() > kNameBytesMax) {
-    return absl::InvalidArgumentError(
-        "a cell's name has 1 to 256 bytes, its replica's at most 256");
-  }
+  absl::Status names = ValidateHolder({options.cell, 0, options.replica}, options.labels);
+  if (!names.ok()) return names;
   return MakeIndex(options.registry.index_name, options.registry.index).status();
 }
 

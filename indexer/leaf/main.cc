@@ -1,6 +1,7 @@
 // kvatlas-leaf: the index of one cell, as a service.
 
 #include <chrono>
+#include <cstdio>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -14,6 +15,7 @@
 #include "indexer/service/address.h"
 #include "indexer/service/flags.h"
 #include "indexer/service/service_main.h"
+#include "indexer/stream/validate.h"
 
 namespace kvatlas {
 namespace {
@@ -33,8 +35,8 @@ void Declare(FlagSet& flags, Flags* f) {
   flags.Add("grpc", &leaf.grpc, "address for gRPC");
   flags.Add("http", &leaf.http, "address for HTTP");
   flags.Add("advertise", &leaf.advertise, "gRPC address told to others; empty: that of --grpc");
-  flags.Add("cell", &leaf.cell, "name of this cell");
-  flags.Add("replica", &leaf.replica, "tells replicas of one cell apart");
+  flags.AddName("cell", &leaf.cell, "name of this cell");
+  flags.AddName("replica", &leaf.replica, "tells replicas of one cell apart", true);
   flags.Add("labels", &f->labels, "NAME=VALUE,… told to parents, such as zone=a");
   flags.Add("parents", &f->parents, "hierarchy nodes, told which waypoints this cell covers");
   flags.AddChoice("index", &registry.index_name, "structure of the index", indexes);
@@ -62,7 +64,9 @@ absl::Status Finish(Flags* flags) {
     }
     flags->leaf.labels.emplace_back(label.substr(0, equals), label.substr(equals + 1));
   }
-  return absl::OkStatus();
+  absl::Status labels = ValidateHolder({flags->leaf.cell, 0, ""}, flags->leaf.labels);
+  return labels.ok() ? labels
+                     : absl::InvalidArgumentError("--labels: " + std::string(labels.message()));
 }
 
 int Main(int argc, char** argv) {
@@ -70,7 +74,10 @@ int Main(int argc, char** argv) {
   Flags flags;
   Declare(service.flags(), &flags);
   service.Start(argc, argv);
-  if (absl::Status bad = Finish(&flags); !bad.ok()) return service.Fail(bad);
+  if (absl::Status bad = Finish(&flags); !bad.ok()) {
+    std::fprintf(stderr, "kvatlas-leaf: %s (see --help)\n", std::string(bad.message()).c_str());
+    return 2;
+  }
   absl::StatusOr<std::unique_ptr<Leaf>> leaf = Leaf::Start(flags.leaf);
   if (!leaf.ok()) return service.Fail(leaf.status());
   if (absl::Status status =

@@ -14,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
+#include "indexer/base/utf8.h"
 #include "indexer/service/version.h"
 
 namespace kvatlas {
@@ -75,6 +76,19 @@ void FlagSet::Declare(Flag flag) {
 
 void FlagSet::Add(std::string name, std::string* value, std::string help) {
   Declare({std::move(name), "STRING", *value, std::move(help), [value](std::string_view text) {
+             *value = std::string(text);
+             return absl::OkStatus();
+           }});
+}
+
+void FlagSet::AddName(std::string name, std::string* value, std::string help, bool may_be_empty) {
+  Declare({std::move(name), "NAME", *value, std::move(help),
+           [value, may_be_empty](std::string_view text) {
+             if (text.empty() && !may_be_empty) return Bad("must not be empty");
+             if (text.size() > kFlagNameBytesMax) {
+               return Bad(absl::StrCat("must have at most ", kFlagNameBytesMax, " bytes"));
+             }
+             if (!IsUtf8(text)) return Bad("must be UTF-8");
              *value = std::string(text);
              return absl::OkStatus();
            }});

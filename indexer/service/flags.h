@@ -19,6 +19,7 @@
 #ifndef KVATLAS_INDEXER_SERVICE_FLAGS_H_
 #define KVATLAS_INDEXER_SERVICE_FLAGS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -34,6 +35,8 @@
 
 namespace kvatlas {
 
+inline constexpr size_t kFlagNameBytesMax = 256;
+
 class FlagSet {
  public:
   // `program` is the binary's name in messages, `about` one sentence for `--help`.
@@ -45,6 +48,8 @@ class FlagSet {
   // Declares a flag. A value outside [min, max] is refused, and so are trailing characters.
   // REQUIRES: `name` is in [a-z0-9_], starts with a letter and is new here.
   void Add(std::string name, std::string* value, std::string help);
+  // A name that other processes are told: UTF-8 of at most `kFlagNameBytesMax` bytes.
+  void AddName(std::string name, std::string* value, std::string help, bool may_be_empty = false);
   void Add(std::string name, bool* value, std::string help);
   void Add(std::string name, int32_t* value, std::string help,
            int32_t min = std::numeric_limits<int32_t>::min(),

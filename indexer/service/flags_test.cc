@@ -18,6 +18,7 @@ class FlagsTest : public ::testing::Test {
  protected:
   FlagsTest() : flags_("kvatlas-test", "A test.") {
     flags_.Add("cell", &cell_, "name of the cell");
+    flags_.AddName("worker", &worker_, "name of the worker");
     flags_.Add("exact", &exact_, "exact answers");
     flags_.Add("shift", &shift_, "a signed number");
     flags_.Add("big", &big_, "a wide number");
@@ -39,6 +40,7 @@ class FlagsTest : public ::testing::Test {
   }
 
   std::string cell_ = "c0";
+  std::string worker_ = "w0";
   bool exact_ = false;
   int32_t shift_ = -1;
   int64_t big_ = 0;
@@ -146,6 +148,18 @@ TEST_F(FlagsTest, BadValueIsRefusedByNameOnOneLine) {
     EXPECT_EQ(message.find('\n'), message.size() - 1) << message;
     EXPECT_THAT(out_.str(), IsEmpty());
   }
+}
+
+TEST_F(FlagsTest, ANameThatCannotTravelIsRefused) {
+  EXPECT_EQ(Parse({"--worker="}), 2);
+  EXPECT_THAT(err_.str(), HasSubstr("flag --worker=: must not be empty"));
+  EXPECT_EQ(Parse({("--worker=" + std::string(257, 'x')).c_str()}), 2);
+  EXPECT_THAT(err_.str(), HasSubstr("at most 256 bytes"));
+  EXPECT_EQ(Parse({"--worker=\xff"}), 2);
+  EXPECT_THAT(err_.str(), HasSubstr("must be UTF-8"));
+  EXPECT_EQ(worker_, "w0");
+  EXPECT_EQ(Parse({"--worker=gr\xc3\xbcn"}), std::nullopt);
+  EXPECT_EQ(worker_, "gr\xc3\xbcn");
 }
 
 TEST_F(FlagsTest, UnknownFlagIsRefusedByName) {

@@ -2,38 +2,12 @@
 
 #include <cstddef>
 
+#include "indexer/base/utf8.h"
+
 namespace kvatlas {
 namespace {
 
 constexpr std::string_view kReplacement = "\xef\xbf\xbd";  // U+FFFD
-
-bool IsContinuation(unsigned char byte) { return (byte & 0xC0) == 0x80; }
-
-// The length of the UTF-8 character of two to four bytes that `text` starts with, or 0 if it starts
-// with none: stray and missing continuations, overlong forms, surrogates, beyond U+10FFFF.
-size_t MultibyteLength(std::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  size_t length = 0;
-  unsigned char second_min = 0x80;
-  unsigned char second_max = 0xBF;
-  if (byte(0) >= 0xC2 && byte(0) <= 0xDF) {
-    length = 2;
-  } else if (byte(0) >= 0xE0 && byte(0) <= 0xEF) {
-    length = 3;
-    if (byte(0) == 0xE0) second_min = 0xA0;
-    if (byte(0) == 0xED) second_max = 0x9F;
-  } else if (byte(0) >= 0xF0 && byte(0) <= 0xF4) {
-    length = 4;
-    if (byte(0) == 0xF0) second_min = 0x90;
-    if (byte(0) == 0xF4) second_max = 0x8F;
-  }
-  if (length == 0 || text.size() < length) return 0;
-  if (byte(1) < second_min || byte(1) > second_max) return 0;
-  for (size_t i = 2; i < length; ++i) {
-    if (!IsContinuation(byte(i))) return 0;
-  }
-  return length;
-}
 
 void AppendControl(std::string* out, unsigned char byte) {
   constexpr char kHex[] = "0123456789abcdef";
@@ -61,7 +35,7 @@ void AppendJsonEscaped(std::string* out, std::string_view text) {
       AppendControl(out, byte);
     } else if (byte < 0x80) {
       out->push_back(text[0]);
-    } else if (length = MultibyteLength(text); length > 0) {
+    } else if (length = Utf8CharacterBytes(text); length > 0) {
       out->append(text.substr(0, length));
     } else {
       out->append(kReplacement);

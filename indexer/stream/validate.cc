@@ -5,6 +5,8 @@
 #include <string>
 #include <variant>
 
+#include "indexer/base/utf8.h"
+
 namespace kvatlas {
 namespace {
 
@@ -19,9 +21,11 @@ absl::Status AtMost(const std::string& field, uint64_t value, uint64_t max) {
 
 absl::Status Text(const std::string& field, const std::string& text, bool may_be_empty) {
   if (text.empty() && !may_be_empty) return Invalid(field, "empty");
-  if (text.size() <= kHelloTextBytesMax) return absl::OkStatus();
-  return Invalid(
-      field, std::to_string(text.size()) + " bytes, at most " + std::to_string(kHelloTextBytesMax));
+  if (text.size() > kHelloTextBytesMax) {
+    return Invalid(field, std::to_string(text.size()) + " bytes, at most " +
+                              std::to_string(kHelloTextBytesMax));
+  }
+  return IsUtf8(text) ? absl::OkStatus() : Invalid(field, "not UTF-8");
 }
 
 absl::Status OfTier(Tier tier) {
@@ -56,41 +60,18 @@ absl::Status Number(const std::string& field, BatchNumber number, BatchNumber mi
   return AtMost(field, number, kBatchNumberMax);
 }
 
-absl::Status Labels(const Hello& hello) {
-  if (absl::Status status = AtMost("labels", hello.labels.size(), kHelloLabelsMax); !status.ok()) {
-    return status;
-  }
-  for (const auto& [key, value] : hello.labels) {
-    if (absl::Status status = Text("labels.key", key, false); !status.ok()) return status;
-    if (absl::Status status = Text("labels.value", value, true); !status.ok()) return status;
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Names(const Hello& hello) {
-  struct {
-    const char* field;
-    const std::string& text;
-    bool may_be_empty;
-  } const names[] = {
-      {"holder.name", hello.holder.name, false},
-      {"holder.replica", hello.holder.replica, true},
-      {"domain.model", hello.domain.model, false},
-      {"domain.tenant", hello.domain.tenant, true},
-      {"contract_id", hello.contract_id, true},
-      {"schedule", hello.schedule, true},
-      {"address", hello.address, true},
-  };
-  for (const auto& name : names) {
-    if (absl::Status status = Text(name.field, name.text, name.may_be_empty); !status.ok()) {
-      return status;
-    }
-  }
-  return Labels(hello);
+absl::Status Texts(const Hello& hello) {
+  absl::Status status = Text("contract_id", hello.contract_id, true);
+  status.Update(Text("schedule", hello.schedule, true));
+  status.Update(Text("address", hello.address, true));
+  return status;
 }
 
 absl::Status Of(const Hello& hello) {
-  if (absl::Status status = Names(hello); !status.ok()) return status;
+  absl::Status texts = ValidateHolder(hello.holder, hello.labels);
+  texts.Update(ValidateDomain(hello.domain));
+  texts.Update(Texts(hello));
+  if (!texts.ok()) return texts;
   if (hello.block_size == 0) return Invalid("block_size", "0");
   if (absl::Status status = AtMost("block_size", hello.block_size, kBlockSizeMax); !status.ok()) {
     return status;
@@ -147,6 +128,23 @@ absl::Status Of(const Need& need) { return Number("next", need.next, need.snapsh
 constexpr auto kOf = [](const auto& message) { return Of(message); };
 
 }  // namespace
+
+absl::Status ValidateHolder(const HolderId& holder, const HolderLabels& labels) {
+  absl::Status status = Text("holder.name", holder.name, false);
+  status.Update(Text("holder.replica", holder.replica, true));
+  status.Update(AtMost("labels", labels.size(), kHelloLabelsMax));
+  for (const auto& [key, value] : labels) {
+    status.Update(Text("labels.key", key, false));
+    status.Update(Text("labels.value", value, true));
+  }
+  return status;
+}
+
+absl::Status ValidateDomain(const Domain& domain) {
+  absl::Status status = Text("domain.model", domain.model, false);
+  status.Update(Text("domain.tenant", domain.tenant, true));
+  return status;
+}
 
 absl::Status Validate(const Event& event) { return std::visit(kOf, event); }
 absl::Status Validate(const SenderMessage& message) { return std::visit(kOf, message); }

@@ -1,26 +1,35 @@
 // Is this what a correct peer could have said? The bounds of every message, in one place.
 //
 // INVALID_ARGUMENT names the field and the bound. Transports call it on what they decoded, the two state machines call
-// it again on what they are given; it reads nothing but sizes and numbers.
+// it again on what they are given; who makes a sender asks it about the names before. It reads names, sizes and numbers.
 
 #ifndef KVATLAS_INDEXER_STREAM_VALIDATE_H_
 #define KVATLAS_INDEXER_STREAM_VALIDATE_H_
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "indexer/base/domain.h"
 #include "indexer/base/event.h"
 #include "indexer/base/ids.h"
 #include "indexer/stream/messages.h"
 
 namespace kvatlas {
 
-inline constexpr size_t kHelloTextBytesMax = 256;  // every string of a hello
+inline constexpr size_t kHelloTextBytesMax = 256;  // every string of a hello, which is UTF-8
 inline constexpr size_t kHelloLabelsMax = 32;
 // Above any wall time in nanoseconds, and so that one more never wraps.
 inline constexpr Epoch kEpochMax = uint64_t{1} << 63;
 inline constexpr BatchNumber kBatchNumberMax = uint64_t{1} << 63;
+
+// What a holder may be called, and may say about itself.
+using HolderLabels = std::vector<std::pair<std::string, std::string>>;
+absl::Status ValidateHolder(const HolderId& holder, const HolderLabels& labels);
+absl::Status ValidateDomain(const Domain& domain);
 
 absl::Status Validate(const Event& event);
 absl::Status Validate(const SenderMessage& message);

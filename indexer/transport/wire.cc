@@ -143,14 +143,15 @@ void MessageToProto(const Need& need, v1::ReceiverMessage* message) {
 }
 
 absl::Status LabelsFromProto(const v1::Hello& in, Hello* out) {
-  if (in.labels_size() > static_cast<int>(kLabelsMax)) {
-    return Bad("hello.labels", "more than " + std::to_string(kLabelsMax));
+  if (in.labels_size() > static_cast<int>(kHelloLabelsMax)) {
+    return Bad("hello.labels", "more than " + std::to_string(kHelloLabelsMax));
   }
   for (const auto& [key, value] : in.labels()) {
-    if (absl::Status s = CheckText(key, 1, kLabelBytesMax, "hello.labels", "key"); !s.ok()) {
+    if (absl::Status s = CheckText(key, 1, kHelloTextBytesMax, "hello.labels", "key"); !s.ok()) {
       return s;
     }
-    if (absl::Status s = CheckText(value, 0, kLabelBytesMax, "hello.labels", "value"); !s.ok()) {
+    if (absl::Status s = CheckText(value, 0, kHelloTextBytesMax, "hello.labels", "value");
+        !s.ok()) {
       return s;
     }
     out->labels.emplace_back(key, value);
@@ -172,9 +173,9 @@ absl::Status CheckHelloNumbers(const v1::Hello& in) {
 }
 
 absl::Status CheckHelloTexts(const v1::Hello& in) {
-  absl::Status status = CheckText(in.contract_id(), 1, kContractBytesMax, "hello", "contract_id");
-  status.Update(CheckText(in.schedule(), 0, kScheduleBytesMax, "hello", "schedule"));
-  status.Update(CheckText(in.address(), 0, kAddressBytesMax, "hello", "address"));
+  absl::Status status = CheckText(in.contract_id(), 1, kHelloTextBytesMax, "hello", "contract_id");
+  status.Update(CheckText(in.schedule(), 0, kHelloTextBytesMax, "hello", "schedule"));
+  status.Update(CheckText(in.address(), 0, kHelloTextBytesMax, "hello", "address"));
   return status;
 }
 

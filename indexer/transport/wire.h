@@ -27,17 +27,14 @@
 #include "indexer/base/overlap.h"
 #include "indexer/base/tier.h"
 #include "indexer/stream/messages.h"
+#include "indexer/stream/validate.h"
 #include "proto/kvatlas/v1/stream.pb.h"
 #include "proto/kvatlas/v1/types.pb.h"
 
 namespace kvatlas {
 
-inline constexpr size_t kNameBytesMax = 256;  // models, tenants, workers, cells, replicas
-inline constexpr size_t kContractBytesMax = 256;
-inline constexpr size_t kScheduleBytesMax = 1024;
-inline constexpr size_t kAddressBytesMax = 512;
-inline constexpr size_t kLabelsMax = 64;
-inline constexpr size_t kLabelBytesMax = 256;  // of a key, of a value
+// Of models, tenants, workers, cells, replicas. Labels and the other texts of a hello: `stream/validate.h`.
+inline constexpr size_t kNameBytesMax = kHelloTextBytesMax;
 inline constexpr size_t kReasonBytesMax = 4096;
 
 // The words. `field` is how errors call the value.

@@ -70,13 +70,13 @@ class Maker {
                 .domain = {Text(1, 256), Text(0, 256)},
                 .block_size = 1 + static_cast<uint32_t>(Number(kBlockSizeMax)),
                 .contract_id = Text(1, 256),
-                .schedule = Text(0, 1024),
+                .schedule = Text(0, 256),
                 .epoch = 1 + Number(1'000'000'000),
                 .instance_id = Any(),
                 .first_kept = 1 + Number(1000),
                 .last_sent = 1000 + Number(1000),
                 .starting = Coin(),
-                .address = Text(0, 512),
+                .address = Text(0, 256),
                 .labels = {}};
     for (uint64_t i = Number(3); i > 0; --i) {
       hello.labels.insert(hello.labels.begin(), {std::to_string(i), Text(0, 256)});
@@ -246,7 +246,8 @@ TEST_F(RefusalTest, BoundsOfAHello) {
   hello().mutable_holder()->set_name(std::string(257, 'x'));
   EXPECT_THAT(Why(hello_), HasSubstr("hello.holder.name"));
   hello().mutable_holder()->set_name("w");
-  for (size_t i = 0; i <= kLabelsMax; ++i) (*hello().mutable_labels())[std::to_string(i)] = "x";
+  for (size_t i = 0; i <= kHelloLabelsMax; ++i)
+    (*hello().mutable_labels())[std::to_string(i)] = "x";
   EXPECT_THAT(Why(hello_), HasSubstr("hello.labels"));
 }
 

@@ -25,9 +25,9 @@ int main(int argc, char** argv) {
   FlagSet& flags = service.flags();
   flags.Add("grpc", &grpc_address, "address for gRPC (tools/engine/engine.proto)");
   flags.Add("leaf", &publishing.leaves, "gRPC addresses of the replicas of its cell's leaf");
-  flags.Add("worker", &publishing.worker, "its name");
-  flags.Add("model", &publishing.domain.model, "model of its domain");
-  flags.Add("tenant", &publishing.domain.tenant, "tenant of its domain");
+  flags.AddName("worker", &publishing.worker, "its name");
+  flags.AddName("model", &publishing.domain.model, "model of its domain");
+  flags.AddName("tenant", &publishing.domain.tenant, "tenant of its domain", true);
   flags.Add("capacity", &options.capacity_blocks, "blocks in its pool", uint64_t{1});
   flags.Add("block_size", &options.block_size, "tokens per block", 1u, 65536u);
   flags.Add("prefill_tokens_per_s", &options.prefill_tokens_per_s, "speed of prefill", 1.0, 1e9);
