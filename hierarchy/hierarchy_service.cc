@@ -43,14 +43,15 @@ HierarchyService::HierarchyService(Hierarchy* hierarchy, const CoverageReporter*
                                    Metrics* metrics)
     : hierarchy_(hierarchy),
       reporter_(reporter),
-      metrics_(metrics),
       find_cells_(
           metrics->AddCounter("kvatlas_hierarchy_find_cells_total", "Questions for cells.")),
       find_cells_failed_(metrics->AddCounter("kvatlas_hierarchy_find_cells_failed_total",
                                              "Questions that were refused.")),
       find_cells_seconds_(metrics->AddHistogram("kvatlas_hierarchy_find_cells_seconds",
                                                 "Time to answer a question for cells.")) {
-  metrics->OnScrape([this] { RefreshGauges(); });
+  metrics->OnScrape([hierarchy, metrics] {
+    SetHolderGauges(hierarchy->registry(), "kvatlas_hierarchy", metrics);
+  });
 }
 
 grpc::ServerUnaryReactor* HierarchyService::FindCells(grpc::CallbackServerContext* context,
@@ -108,27 +109,6 @@ void HierarchyService::FillNodeStats(v1::StatsResponse* response) const {
       FillParent(parent, response->add_parents());
   }
   response->set_queries(queries_.load(std::memory_order_relaxed));
-}
-
-void HierarchyService::RefreshGauges() {
-  const RegistryStats registry = hierarchy_->registry().Stats();
-  metrics_->AddGauge("kvatlas_hierarchy_streams_open", "Connections of cells.")
-      .Set(static_cast<double>(registry.streams_open));
-  metrics_->AddGauge("kvatlas_hierarchy_streams_refused", "Hellos refused since the start.")
-      .Set(static_cast<double>(registry.streams_refused));
-  metrics_->AddGauge("kvatlas_hierarchy_cells_expired", "Leases that ran out since the start.")
-      .Set(static_cast<double>(registry.holders_expired));
-  for (const Domain& domain : hierarchy_->registry().Domains()) {
-    const absl::StatusOr<DomainStats> stats = hierarchy_->registry().StatsOf(domain);
-    if (!stats.ok()) continue;
-    const MetricLabels labels = {{"domain", ToString(domain)}};
-    metrics_->AddGauge("kvatlas_hierarchy_holders", "Replicas of cells known.", labels)
-        .Set(static_cast<double>(stats->index.holders));
-    metrics_->AddGauge("kvatlas_hierarchy_waypoints", "Distinct waypoints covered.", labels)
-        .Set(static_cast<double>(stats->index.blocks));
-    metrics_->AddGauge("kvatlas_hierarchy_index_bytes", "Memory of the index.", labels)
-        .Set(static_cast<double>(stats->index.bytes));
-  }
 }
 
 void HierarchyService::AddHttp(AdminHttp* http) {

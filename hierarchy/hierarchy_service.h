@@ -39,11 +39,9 @@ class HierarchyService
  private:
   grpc::Status Find(const v1::FindCellsRequest& request, v1::FindCellsResponse* response);
   void FillNodeStats(v1::StatsResponse* response) const;
-  void RefreshGauges();
 
   Hierarchy* const hierarchy_;
   const CoverageReporter* const reporter_;
-  Metrics* const metrics_;
   std::atomic<uint64_t> queries_{0};
   Counter find_cells_;
   Counter find_cells_failed_;

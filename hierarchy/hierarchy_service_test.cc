@@ -237,7 +237,7 @@ TEST_F(HierarchyServiceTest, DumpAndStatsShowWhatWasReported) {
   EXPECT_EQ(stats.domains(0).holders(), 1u);
   EXPECT_EQ(stats.domains(0).blocks(), 5u);
   EXPECT_EQ(stats.streams_open(), 1u);
-  EXPECT_THAT(node_->metrics.Text(), HasSubstr("kvatlas_hierarchy_waypoints{domain=\"m\"} 5"));
+  EXPECT_THAT(node_->metrics.Text(), HasSubstr("kvatlas_hierarchy_blocks{domain=\"m\"} 5"));
 }
 
 TEST_F(HierarchyServiceTest, ANodeTellsItsParentWhatItsCellsCoverTogether) {

@@ -17,8 +17,11 @@
 namespace kvatlas {
 namespace {
 
-absl::Status CheckLength(size_t blocks) {
-  if (blocks == 0) return absl::InvalidArgumentError("the prompt has no full block");
+// Without a block there is nothing to compare, but a load to tell: who wants that says `all_workers`.
+absl::Status CheckLength(size_t blocks, bool all_workers) {
+  if (blocks == 0 && !all_workers) {
+    return absl::InvalidArgumentError("no full block, and not all_workers either");
+  }
   if (blocks <= kQueryBlocksMax) return absl::OkStatus();
   return absl::ResourceExhaustedError("the prompt has " + std::to_string(blocks) +
                                       " blocks, at most " + std::to_string(kQueryBlocksMax) +
@@ -48,13 +51,15 @@ absl::StatusOr<std::vector<SequenceHash>> SequenceOf(const v1::FindOverlapsReque
     // Before hashing, so that a huge prompt costs nothing.
     const size_t blocks =
         FullBlocks(static_cast<size_t>(request.tokens().ids_size()), {.block_size = block_size});
-    if (absl::Status status = CheckLength(blocks); !status.ok()) return status;
+    if (absl::Status status = CheckLength(blocks, request.all_workers()); !status.ok()) {
+      return status;
+    }
     return SequenceHashes(LocalsOf(request.tokens(), block_size, contract), contract);
   }
   const auto& raw =
       request.local_hashes_size() > 0 ? request.local_hashes() : request.sequence_hashes();
-  if (absl::Status status = CheckLength(static_cast<size_t>(raw.size())); !status.ok())
-    return status;
+  const auto blocks = static_cast<size_t>(raw.size());
+  if (absl::Status status = CheckLength(blocks, request.all_workers()); !status.ok()) return status;
   if (request.local_hashes_size() > 0) {
     std::vector<LocalHash> locals;
     locals.reserve(static_cast<size_t>(raw.size()));
@@ -87,12 +92,11 @@ LeafService::LeafService(LeafIdentity identity, const HolderRegistry* registry,
     : identity_(std::move(identity)),
       registry_(registry),
       fill_parents_(std::move(fill_parents)),
-      metrics_(metrics),
       refused_(metrics->AddCounter("kvatlas_leaf_find_overlaps_refused_total",
                                    "Questions that were refused.")),
       seconds_(metrics->AddHistogram("kvatlas_leaf_find_overlaps_seconds",
                                      "Time to answer which workers hold how much.")) {
-  metrics->OnScrape([this] { RefreshGauges(); });
+  metrics->OnScrape([registry, metrics] { SetHolderGauges(*registry, "kvatlas_leaf", metrics); });
 }
 
 grpc::ServerUnaryReactor* LeafService::FindOverlaps(grpc::CallbackServerContext* context,
@@ -154,36 +158,6 @@ void LeafService::FillAll(v1::StatsResponse* response) const {
   response->set_queries(queries_.load(std::memory_order_relaxed));
   FillStats(*registry_, response);
   if (fill_parents_) fill_parents_(response);
-}
-
-void LeafService::RefreshGauges() {
-  const RegistryStats registry = registry_->Stats();
-  metrics_->AddGauge("kvatlas_leaf_streams_open", "Connections of workers.")
-      .Set(static_cast<double>(registry.streams_open));
-  metrics_->AddGauge("kvatlas_leaf_streams_refused", "Hellos refused since the start.")
-      .Set(static_cast<double>(registry.streams_refused));
-  metrics_->AddGauge("kvatlas_leaf_workers_expired", "Leases that ran out since the start.")
-      .Set(static_cast<double>(registry.holders_expired));
-  for (const Domain& domain : registry_->Domains()) {
-    const absl::StatusOr<DomainStats> stats = registry_->StatsOf(domain);
-    if (!stats.ok()) continue;
-    const MetricLabels labels = {{"domain", ToString(domain)}};
-    const auto set = [&](const char* name, const char* help, uint64_t value) {
-      metrics_->AddGauge(name, help, labels).Set(static_cast<double>(value));
-    };
-    set("kvatlas_leaf_workers", "Worker ranks known.", stats->index.holders);
-    set("kvatlas_leaf_blocks", "Distinct blocks held.", stats->index.blocks);
-    set("kvatlas_leaf_holdings", "Pairs of worker rank and block.", stats->index.holdings);
-    set("kvatlas_leaf_index_bytes", "Memory of the index.", stats->index.bytes);
-    set("kvatlas_leaf_blocks_stored", "Block stores applied since the start.",
-        stats->blocks_stored);
-    set("kvatlas_leaf_blocks_removed", "Block removals applied since the start.",
-        stats->blocks_removed);
-    set("kvatlas_leaf_gaps", "Gaps noticed since the start.", stats->gaps);
-    set("kvatlas_leaf_snapshots", "Snapshots applied since the start.", stats->snapshots);
-    set("kvatlas_leaf_digests_different", "Digests that differed since the start.",
-        stats->digests_different);
-  }
 }
 
 void LeafService::AddHttp(AdminHttp* http) {

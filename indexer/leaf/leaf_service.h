@@ -52,12 +52,10 @@ class LeafService : public v1::Leaf::WithCallbackMethod_FindOverlaps<v1::Leaf::S
   absl::Status Find(const v1::FindOverlapsRequest& request,
                     v1::FindOverlapsResponse* response) const;
   void FillAll(v1::StatsResponse* response) const;
-  void RefreshGauges();
 
   const LeafIdentity identity_;
   const HolderRegistry* const registry_;
   const std::function<void(v1::StatsResponse*)> fill_parents_;
-  Metrics* const metrics_;
   std::atomic<uint64_t> queries_{0};
   Counter refused_;
   Histogram seconds_;

@@ -85,6 +85,32 @@ HttpResponse StatusPage(const v1::StatsResponse& stats) {
   return response;
 }
 
+void SetHolderGauges(const HolderRegistry& registry, const std::string& prefix, Metrics* metrics) {
+  MetricLabels labels;
+  const auto set = [&](const char* name, const char* help, uint64_t value) {
+    metrics->AddGauge(prefix + name, help, labels).Set(static_cast<double>(value));
+  };
+  const RegistryStats all = registry.Stats();
+  set("_streams_open", "Connections of holders.", all.streams_open);
+  set("_streams_refused", "Hellos refused since the start.", all.streams_refused);
+  set("_holders_expired", "Leases that ran out since the start.", all.holders_expired);
+  set("_holders_swept", "Holders forgotten after that, since the start.", all.holders_swept);
+  for (const Domain& domain : registry.Domains()) {
+    const absl::StatusOr<DomainStats> stats = registry.StatsOf(domain);
+    if (!stats.ok()) continue;
+    labels = {{"domain", ToString(domain)}};
+    set("_holders", "Holders known.", stats->index.holders);
+    set("_blocks", "Distinct blocks held.", stats->index.blocks);
+    set("_holdings", "Pairs of holder and block.", stats->index.holdings);
+    set("_index_bytes", "Memory of the index.", stats->index.bytes);
+    set("_blocks_stored", "Block stores applied since the start.", stats->blocks_stored);
+    set("_blocks_removed", "Block removals applied since the start.", stats->blocks_removed);
+    set("_gaps", "Gaps noticed since the start.", stats->gaps);
+    set("_snapshots", "Snapshots applied since the start.", stats->snapshots);
+    set("_digests_different", "Digests that differed since the start.", stats->digests_different);
+  }
+}
+
 absl::Status DumpHolders(const HolderRegistry& registry, const v1::DumpRequest& request,
                          const std::function<bool(const v1::DumpResponse&)>& write) {
   std::vector<Domain> domains = registry.Domains();

@@ -1,4 +1,4 @@
-// What a registry of holders answers over gRPC and HTTP, at every level: its statistics and its contents.
+// What a registry of holders answers over gRPC and HTTP, at every level: its statistics, its metrics and its contents.
 //
 // *Place*: the services of leaf and hierarchy.
 // *Threads*: any.
@@ -8,11 +8,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 
 #include "absl/status/status.h"
 #include "indexer/base/clock.h"
 #include "indexer/holders/holder_registry.h"
 #include "indexer/service/admin_http.h"
+#include "indexer/service/metrics.h"
 #include "proto/kvatlas/v1/leaf.pb.h"
 
 namespace kvatlas {
@@ -25,6 +27,10 @@ void FillStats(const HolderRegistry& registry, v1::StatsResponse* response);
 
 // Statistics as JSON, every field under its name in the proto, for GET /status.
 HttpResponse StatusPage(const v1::StatsResponse& stats);
+
+// Sets the gauges "PREFIX_streams_open", "PREFIX_holders" and so on; those of a domain are labelled with it. For
+// `Metrics::OnScrape`.
+void SetHolderGauges(const HolderRegistry& registry, const std::string& prefix, Metrics* metrics);
 
 // Gives everything asked for to `write`, a run per message, so that none is large; the last message of a
 // holder has no run. CANCELLED: `write` said false. NOT_FOUND: the domain was never announced.
