@@ -59,7 +59,8 @@ class CellFinder {
 // Which workers of a cell hold how much of this prompt? All of them are wanted, also those without overlap.
 struct OverlapQuestion {
   const Domain* domain = nullptr;
-  std::span<const SequenceHash> sequence;  // valid during the call
+  // Valid during the call; empty for a prompt without a full block, when only loads are asked for.
+  std::span<const SequenceHash> sequence;
 };
 
 struct WorkerFound {

@@ -51,7 +51,7 @@ class FakeFleet : public CellFinder, public OverlapFinder {
                     OverlapFinder::Callback callback) override {
     leaves_asked.push_back(address);
     blocks_asked = question.sequence.size();
-    first_asked = question.sequence.front();
+    first_asked = question.sequence.empty() ? kNoParent : question.sequence.front();
     if (hold) {
       held.push_back([this, address, callback] { Answer(address, callback); });
       return;
@@ -355,7 +355,7 @@ TEST_F(FrontendTest, APromptShorterThanABlockIsRoutedByLoad) {
   ASSERT_TRUE(route.ok());
   EXPECT_EQ(route->worker.name, "w1");
   EXPECT_EQ(route->receipt.blocks, 0u);
-  EXPECT_EQ(fleet_.first_asked, kNoParent);
+  EXPECT_EQ(fleet_.blocks_asked, 0u);
 }
 
 TEST_F(FrontendTest, WaypointsOfTheStandardScheduleAreAsked) {

@@ -31,9 +31,6 @@ void AddReason(std::string* reason, const std::string& why) {
   *reason += why;
 }
 
-// What to ask a leaf when the prompt has no full block: nobody holds `kNoParent`, so the answer is every worker's load.
-constexpr SequenceHash kNobodysBlock[] = {kNoParent};
-
 }  // namespace
 
 RouteTask::RouteTask(std::shared_ptr<Frontend::Shared> shared, RouteInput input,
@@ -309,9 +306,7 @@ void RouteTask::AskNextCells() {
       wave_.push_back({.target = std::move(target), .asked_at = step_started_});
     }
   }
-  const OverlapQuestion question{
-      .domain = &input_.domain,
-      .sequence = sequence_.empty() ? std::span<const SequenceHash>(kNobodysBlock) : sequence_};
+  const OverlapQuestion question{.domain = &input_.domain, .sequence = sequence_};
   // The task may have gone on, and changed, as soon as the last question is out: nothing of it is read after that.
   const std::shared_ptr<Frontend::Shared> shared = shared_;
   const std::shared_ptr<RouteTask> self = shared_from_this();

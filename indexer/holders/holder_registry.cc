@@ -157,7 +157,7 @@ class DomainState {
   OverlapAnswer FindOverlaps(const OverlapQuery& query, bool all_holders, Time now) const {
     const std::shared_ptr<const Table> table = this->table();
     std::vector<Overlap> overlaps;
-    index_->FindOverlaps(query, &overlaps);
+    if (!query.blocks.empty()) index_->FindOverlaps(query, &overlaps);
     OverlapAnswer answer;
     answer.block_size = block_size_;
     answer.holders.reserve(all_holders ? table->size() : overlaps.size());

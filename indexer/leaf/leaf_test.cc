@@ -283,6 +283,28 @@ TEST_F(LeafTest, TiersCanBeAskedFor) {
   EXPECT_EQ(Found(device), "w0:2");
 }
 
+TEST_F(LeafTest, APromptWithoutAFullBlockIsAskedForLoadsAlone) {
+  StartLeaf();
+  Worker w0("w0", leaf_->grpc_address());
+  Worker w1("w1", leaf_->grpc_address());
+  w0.Store(Sequence(3));
+  w1.Store(Sequence(1), Load{.running_requests = 7});
+  ASSERT_TRUE(w0.AtRest() && w1.AtRest());
+  v1::FindOverlapsRequest request = Ask({});
+  EXPECT_EQ(CodeOf(request), grpc::StatusCode::INVALID_ARGUMENT);
+  request.mutable_tokens()->add_ids(1);
+  EXPECT_EQ(CodeOf(request), grpc::StatusCode::INVALID_ARGUMENT);
+  request.set_all_workers(true);
+  v1::FindOverlapsResponse response;
+  ASSERT_TRUE(Find(request, &response).ok());
+  EXPECT_EQ(response.blocks(), 0u);
+  EXPECT_GT(response.block_size(), 0u);
+  ASSERT_EQ(response.workers_size(), 2);
+  EXPECT_EQ(response.workers(1).load().running_requests(), 7u);
+  request.clear_tokens();
+  EXPECT_EQ(Found(request), "w0:0 w1:0");
+}
+
 TEST_F(LeafTest, BadQuestionsHaveTheirStatuses) {
   StartLeaf();
   EXPECT_EQ(CodeOf(Ask(Sequence(1))), grpc::StatusCode::NOT_FOUND);
