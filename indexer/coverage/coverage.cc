@@ -9,20 +9,31 @@ Coverage::Coverage(const WaypointSchedule* schedule, const CoverageOptions& opti
     : schedule_(*schedule), options_(options), clock_(*clock) {}
 
 void Coverage::OnChanged(HolderIndex, SequenceHash block, Position position, TierMask before,
-                         TierMask after) {
+                         TierMask after, const Stored* run) {
   const bool had = before.Intersects(options_.tiers);
   const bool has = after.Intersects(options_.tiers);
   if (had == has || !schedule_.IsWaypoint(position)) return;
   if (has) {
-    Gained(block, schedule_.WaypointsIn(position + 1) - 1);
+    const uint32_t ordinal = schedule_.WaypointsIn(position + 1) - 1;
+    Gained(block, ordinal, Before(block, ordinal, run));
   } else {
     Dropped(block);
   }
 }
 
-void Coverage::Gained(SequenceHash block, uint32_t ordinal) {
+SequenceHash Coverage::Before(SequenceHash block, uint32_t ordinal, const Stored* run) const {
+  if (run == nullptr || ordinal == 0) return kNoParent;
+  // Positions wrap around when they are before the run; then they are beyond its end.
+  const Position at = schedule_.PositionOf(ordinal) - run->position;
+  const Position before = schedule_.PositionOf(ordinal - 1) - run->position;
+  const size_t blocks = run->blocks.size();
+  return at < blocks && before < at && run->blocks[at] == block ? run->blocks[before] : kNoParent;
+}
+
+void Coverage::Gained(SequenceHash block, uint32_t ordinal, SequenceHash before) {
   MutexLock lock(&mutex_);
   Entry& entry = waypoints_[block];
+  if (before != kNoParent) entry.before = before;
   if (entry.holders++ > 0) return;
   ++stats_.covered;
   entry.ordinal = ordinal;
@@ -95,20 +106,21 @@ size_t Coverage::TakeWithdrawals(size_t waypoints_max, Time now, std::vector<Eve
 
 size_t Coverage::TakeAnnouncements(size_t waypoints_max, std::vector<Event>* events) {
   size_t taken = 0;
+  Tails tails;
   while (taken < waypoints_max && !Full() && !waiting_.empty()) {
     const SequenceHash block = waiting_.begin()->second;
     waiting_.erase(waiting_.begin());
-    if (Announce(block, events)) ++taken;
+    if (Announce(block, events, &tails)) ++taken;
   }
   while (taken < waypoints_max && !to_announce_.empty()) {
     const SequenceHash block = to_announce_.front();
     to_announce_.pop_front();
-    if (Announce(block, events)) ++taken;
+    if (Announce(block, events, &tails)) ++taken;
   }
   return taken;
 }
 
-bool Coverage::Announce(SequenceHash block, std::vector<Event>* events) {
+bool Coverage::Announce(SequenceHash block, std::vector<Event>* events, Tails* tails) {
   const auto it = waypoints_.find(block);
   if (it == waypoints_.end()) return false;
   Entry& entry = it->second;
@@ -124,6 +136,19 @@ bool Coverage::Announce(SequenceHash block, std::vector<Event>* events) {
   entry.announced = true;
   ++stats_.announced;
   ++stats_.held;
+  // Without the waypoint before it at the end of a run that is announced now, it starts one of its own; naming a parent
+  // would cost more than it tells.
+  if (const auto tail = tails->find(entry.before); tail != tails->end()) {
+    const size_t place = tail->second;
+    Stored& run = std::get<Stored>((*events)[place]);
+    if (run.position + run.blocks.size() == entry.ordinal) {
+      run.blocks.push_back(block);
+      tails->erase(tail);
+      tails->emplace(block, place);
+      return true;
+    }
+  }
+  tails->emplace(block, events->size());
   events->push_back(Stored{
       .tier = Tier::kDevice, .position = entry.ordinal, .parent = kNoParent, .blocks = {block}});
   return true;

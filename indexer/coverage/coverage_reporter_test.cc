@@ -176,7 +176,7 @@ class CoverageReporterTest : public testing::Test {
 TEST_F(CoverageReporterTest, EveryParentLearnsWhatIsCoveredAndWhoSaysSo) {
   Coverage* coverage = reporter_->AddDomain(kLlama, 16);
   EXPECT_FALSE(AtRest()) << "no stream yet";
-  coverage->OnChanged(kOne, SequenceHash{70}, 7, kNone, kDevice);
+  coverage->OnChanged(kOne, SequenceHash{70}, 7, kNone, kDevice, nullptr);
   coverage->OnLoad(kOne, Load{.running_requests = 3});
   coverage->OnLoad(kTwo, Load{.running_requests = 4});
   Pass(milliseconds(200));
@@ -194,9 +194,9 @@ TEST_F(CoverageReporterTest, EveryParentLearnsWhatIsCoveredAndWhoSaysSo) {
 
 TEST_F(CoverageReporterTest, LostWaypointsAreWithdrawnAfterTheDelay) {
   Coverage* coverage = reporter_->AddDomain(kLlama, 16);
-  coverage->OnChanged(kOne, SequenceHash{30}, 3, kNone, kDevice);
+  coverage->OnChanged(kOne, SequenceHash{30}, 3, kNone, kDevice, nullptr);
   Pass(milliseconds(200));
-  coverage->OnChanged(kOne, SequenceHash{30}, 3, kDevice, kNone);
+  coverage->OnChanged(kOne, SequenceHash{30}, 3, kDevice, kNone, nullptr);
   Pass(milliseconds(800));
   EXPECT_EQ(Known(0).size(), 1u);
   EXPECT_FALSE(AtRest());
@@ -209,8 +209,8 @@ TEST_F(CoverageReporterTest, LostWaypointsAreWithdrawnAfterTheDelay) {
 TEST_F(CoverageReporterTest, DomainsAreStreamsOfTheirOwn) {
   Coverage* llama = reporter_->AddDomain(kLlama, 16);
   Coverage* qwen = reporter_->AddDomain(kQwen, 32);
-  llama->OnChanged(kOne, SequenceHash{30}, 3, kNone, kDevice);
-  qwen->OnChanged(kOne, SequenceHash{70}, 7, kNone, kDevice);
+  llama->OnChanged(kOne, SequenceHash{30}, 3, kNone, kDevice, nullptr);
+  qwen->OnChanged(kOne, SequenceHash{70}, 7, kNone, kDevice, nullptr);
   Pass(milliseconds(200));
   EXPECT_EQ(Known(0, kLlama).count(SequenceHash{30}), 1u);
   EXPECT_EQ(Known(0, kQwen), (std::map<SequenceHash, Position>{{SequenceHash{70}, 2}}));
@@ -219,10 +219,10 @@ TEST_F(CoverageReporterTest, DomainsAreStreamsOfTheirOwn) {
 
 TEST_F(CoverageReporterTest, AParentThatComesBackEmptyIsToldEverything) {
   Coverage* coverage = reporter_->AddDomain(kLlama, 16);
-  coverage->OnChanged(kOne, SequenceHash{30}, 3, kNone, kDevice);
+  coverage->OnChanged(kOne, SequenceHash{30}, 3, kNone, kDevice, nullptr);
   Pass(milliseconds(200));
   Down(0);
-  coverage->OnChanged(kOne, SequenceHash{70}, 7, kNone, kDevice);
+  coverage->OnChanged(kOne, SequenceHash{70}, 7, kNone, kDevice, nullptr);
   Pass(milliseconds(500));
   EXPECT_EQ(Known(1).size(), 2u) << "the other one is not held up";
   Up(0);
@@ -233,7 +233,7 @@ TEST_F(CoverageReporterTest, AParentThatComesBackEmptyIsToldEverything) {
 
 TEST_F(CoverageReporterTest, StoppingSaysGoodbye) {
   Coverage* coverage = reporter_->AddDomain(kLlama, 16);
-  coverage->OnChanged(kOne, SequenceHash{30}, 3, kNone, kDevice);
+  coverage->OnChanged(kOne, SequenceHash{30}, 3, kNone, kDevice, nullptr);
   Pass(milliseconds(200));
   reporter_->Stop(seconds(1));
   EXPECT_TRUE(registries_[0]->HoldersOf(kLlama).empty());
@@ -262,7 +262,7 @@ TEST_F(CoverageReporterTest, ParentsEqualARecountAtRest) {
       const uint64_t block = 1 + random() % 60;
       const bool had = held.contains({holder, block});
       coverage->OnChanged(HolderIndex{holder}, SequenceHash{block}, static_cast<Position>(block),
-                          had ? kDevice : kNone, had ? kNone : kDevice);
+                          had ? kDevice : kNone, had ? kNone : kDevice, nullptr);
       had ? held.erase({holder, block}) : held.emplace(holder, block).second;
       if (step % 20 == 0) Pass(milliseconds(random() % 100));
     }

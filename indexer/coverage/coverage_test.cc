@@ -51,8 +51,8 @@ class CoverageTest : public testing::Test {
 
 TEST_F(CoverageTest, FirstInIsAnnouncedByItsOrdinal) {
   Coverage coverage(&schedule_, Options(), &clock_);
-  coverage.OnChanged(kOne, SequenceHash{70}, 7, kNone, kDevice);
-  coverage.OnChanged(kTwo, SequenceHash{70}, 7, kNone, kDevice);
+  coverage.OnChanged(kOne, SequenceHash{70}, 7, kNone, kDevice, nullptr);
+  coverage.OnChanged(kTwo, SequenceHash{70}, 7, kNone, kDevice, nullptr);
   EXPECT_FALSE(coverage.AtRest());
   Take(&coverage);
   EXPECT_EQ(above_, (std::map<SequenceHash, Position>{{SequenceHash{70}, 2}}));
@@ -63,21 +63,21 @@ TEST_F(CoverageTest, FirstInIsAnnouncedByItsOrdinal) {
 TEST_F(CoverageTest, BlocksBetweenWaypointsAreNoNews) {
   Coverage coverage(&schedule_, Options(), &clock_);
   for (Position position : {0, 2, 4, 5, 6}) {
-    coverage.OnChanged(kOne, SequenceHash{position + 1}, position, kNone, kDevice);
+    coverage.OnChanged(kOne, SequenceHash{position + 1}, position, kNone, kDevice, nullptr);
   }
   EXPECT_TRUE(coverage.Take(kAll).empty());
 }
 
 TEST_F(CoverageTest, LastOutIsWithdrawnAfterTheDelay) {
   Coverage coverage(&schedule_, Options(), &clock_);
-  coverage.OnChanged(kOne, SequenceHash{30}, 3, kNone, kDevice);
-  coverage.OnChanged(kTwo, SequenceHash{30}, 3, kNone, kDevice);
+  coverage.OnChanged(kOne, SequenceHash{30}, 3, kNone, kDevice, nullptr);
+  coverage.OnChanged(kTwo, SequenceHash{30}, 3, kNone, kDevice, nullptr);
   Take(&coverage);
-  coverage.OnChanged(kOne, SequenceHash{30}, 3, kDevice, kNone);
+  coverage.OnChanged(kOne, SequenceHash{30}, 3, kDevice, kNone, nullptr);
   clock_.Advance(std::chrono::seconds(5));
   Take(&coverage);
   EXPECT_EQ(above_.size(), 1u);
-  coverage.OnChanged(kTwo, SequenceHash{30}, 3, kDevice, kNone);
+  coverage.OnChanged(kTwo, SequenceHash{30}, 3, kDevice, kNone, nullptr);
   Take(&coverage);
   EXPECT_EQ(above_.size(), 1u);
   EXPECT_FALSE(coverage.AtRest());
@@ -89,32 +89,33 @@ TEST_F(CoverageTest, LastOutIsWithdrawnAfterTheDelay) {
 
 TEST_F(CoverageTest, WhatComesBackWithinTheDelayWasNeverGone) {
   Coverage coverage(&schedule_, Options(), &clock_);
-  coverage.OnChanged(kOne, SequenceHash{30}, 3, kNone, kDevice);
+  coverage.OnChanged(kOne, SequenceHash{30}, 3, kNone, kDevice, nullptr);
   Take(&coverage);
-  coverage.OnChanged(kOne, SequenceHash{30}, 3, kDevice, kNone);
-  coverage.OnChanged(kTwo, SequenceHash{30}, 3, kNone, kDevice);
+  coverage.OnChanged(kOne, SequenceHash{30}, 3, kDevice, kNone, nullptr);
+  coverage.OnChanged(kTwo, SequenceHash{30}, 3, kNone, kDevice, nullptr);
   clock_.Advance(std::chrono::seconds(2));
   EXPECT_TRUE(coverage.Take(kAll).empty());
 }
 
 TEST_F(CoverageTest, OnlyRoutedTiersCount) {
   Coverage coverage(&schedule_, Options(), &clock_);
-  coverage.OnChanged(kOne, SequenceHash{30}, 3, kNone, kDisk);
+  coverage.OnChanged(kOne, SequenceHash{30}, 3, kNone, kDisk, nullptr);
   EXPECT_TRUE(coverage.Take(kAll).empty());
-  coverage.OnChanged(kOne, SequenceHash{30}, 3, kDisk, kDisk | kDevice);
-  coverage.OnChanged(kOne, SequenceHash{30}, 3, kDisk | kDevice, kDisk | TierMask(Tier::kHost));
+  coverage.OnChanged(kOne, SequenceHash{30}, 3, kDisk, kDisk | kDevice, nullptr);
+  coverage.OnChanged(kOne, SequenceHash{30}, 3, kDisk | kDevice, kDisk | TierMask(Tier::kHost),
+                     nullptr);
   Take(&coverage);
   EXPECT_EQ(above_.size(), 1u);
 }
 
 TEST_F(CoverageTest, TheBudgetLetsNewOnesWait) {
   Coverage coverage(&schedule_, Options(/*waypoints_max=*/1), &clock_);
-  coverage.OnChanged(kOne, SequenceHash{30}, 3, kNone, kDevice);
-  coverage.OnChanged(kOne, SequenceHash{31}, 3, kNone, kDevice);
+  coverage.OnChanged(kOne, SequenceHash{30}, 3, kNone, kDevice, nullptr);
+  coverage.OnChanged(kOne, SequenceHash{31}, 3, kNone, kDevice, nullptr);
   Take(&coverage);
   EXPECT_EQ(above_.count(SequenceHash{30}), 1u);
   EXPECT_EQ(coverage.Stats().waiting, 1u);
-  coverage.OnChanged(kOne, SequenceHash{30}, 3, kDevice, kNone);
+  coverage.OnChanged(kOne, SequenceHash{30}, 3, kDevice, kNone, nullptr);
   clock_.Advance(std::chrono::seconds(1));
   Take(&coverage);
   EXPECT_EQ(above_, (std::map<SequenceHash, Position>{{SequenceHash{31}, 1}}));
@@ -137,13 +138,13 @@ TEST_F(CoverageTest, LoadIsTheSumOverHoldersAndOnlyWhenItChanged) {
 
 TEST_F(CoverageTest, AmongThoseWaitingForTheBudgetTheShallowestGoFirst) {
   Coverage coverage(&schedule_, Options(1), &clock_);
-  coverage.OnChanged(kOne, SequenceHash{70}, 7, kNone, kDevice);
+  coverage.OnChanged(kOne, SequenceHash{70}, 7, kNone, kDevice, nullptr);
   Take(&coverage);
-  coverage.OnChanged(kOne, SequenceHash{110}, 11, kNone, kDevice);
-  coverage.OnChanged(kOne, SequenceHash{30}, 3, kNone, kDevice);
+  coverage.OnChanged(kOne, SequenceHash{110}, 11, kNone, kDevice, nullptr);
+  coverage.OnChanged(kOne, SequenceHash{30}, 3, kNone, kDevice, nullptr);
   Take(&coverage);
   EXPECT_TRUE(coverage.AtRest()) << "the budget is full: nothing is due";
-  coverage.OnChanged(kOne, SequenceHash{70}, 7, kDevice, kNone);
+  coverage.OnChanged(kOne, SequenceHash{70}, 7, kDevice, kNone, nullptr);
   clock_.Advance(std::chrono::seconds(1));
   Take(&coverage);
   EXPECT_EQ(above_, (std::map<SequenceHash, Position>{{SequenceHash{30}, 1}}));
@@ -151,11 +152,11 @@ TEST_F(CoverageTest, AmongThoseWaitingForTheBudgetTheShallowestGoFirst) {
 
 TEST_F(CoverageTest, WhatWaitsForTheBudgetAndIsLostIsNeverAnnounced) {
   Coverage coverage(&schedule_, Options(1), &clock_);
-  coverage.OnChanged(kOne, SequenceHash{30}, 3, kNone, kDevice);
-  coverage.OnChanged(kOne, SequenceHash{31}, 3, kNone, kDevice);
+  coverage.OnChanged(kOne, SequenceHash{30}, 3, kNone, kDevice, nullptr);
+  coverage.OnChanged(kOne, SequenceHash{31}, 3, kNone, kDevice, nullptr);
   Take(&coverage);
-  coverage.OnChanged(kOne, SequenceHash{31}, 3, kDevice, kNone);
-  coverage.OnChanged(kOne, SequenceHash{30}, 3, kDevice, kNone);
+  coverage.OnChanged(kOne, SequenceHash{31}, 3, kDevice, kNone, nullptr);
+  coverage.OnChanged(kOne, SequenceHash{30}, 3, kDevice, kNone, nullptr);
   clock_.Advance(std::chrono::seconds(1));
   Take(&coverage);
   EXPECT_TRUE(above_.empty());
@@ -164,7 +165,8 @@ TEST_F(CoverageTest, WhatWaitsForTheBudgetAndIsLostIsNeverAnnounced) {
 
 TEST_F(CoverageTest, ABoundedTakeLeavesTheRestForTheNext) {
   Coverage coverage(&schedule_, Options(), &clock_);
-  for (uint64_t i = 1; i <= 10; ++i) coverage.OnChanged(kOne, SequenceHash{i}, 3, kNone, kDevice);
+  for (uint64_t i = 1; i <= 10; ++i)
+    coverage.OnChanged(kOne, SequenceHash{i}, 3, kNone, kDevice, nullptr);
   EXPECT_EQ(coverage.Take(4).size(), 4u);
   EXPECT_FALSE(coverage.AtRest());
   EXPECT_EQ(coverage.Take(4).size(), 4u);
@@ -174,12 +176,12 @@ TEST_F(CoverageTest, ABoundedTakeLeavesTheRestForTheNext) {
 
 TEST_F(CoverageTest, LostAgainStartsTheDelayAnew) {
   Coverage coverage(&schedule_, Options(), &clock_);
-  coverage.OnChanged(kOne, SequenceHash{30}, 3, kNone, kDevice);
+  coverage.OnChanged(kOne, SequenceHash{30}, 3, kNone, kDevice, nullptr);
   Take(&coverage);
-  coverage.OnChanged(kOne, SequenceHash{30}, 3, kDevice, kNone);
+  coverage.OnChanged(kOne, SequenceHash{30}, 3, kDevice, kNone, nullptr);
   clock_.Advance(std::chrono::milliseconds(600));
-  coverage.OnChanged(kOne, SequenceHash{30}, 3, kNone, kDevice);
-  coverage.OnChanged(kOne, SequenceHash{30}, 3, kDevice, kNone);
+  coverage.OnChanged(kOne, SequenceHash{30}, 3, kNone, kDevice, nullptr);
+  coverage.OnChanged(kOne, SequenceHash{30}, 3, kDevice, kNone, nullptr);
   clock_.Advance(std::chrono::milliseconds(600));
   Take(&coverage);
   EXPECT_EQ(above_.size(), 1u);
@@ -197,10 +199,10 @@ TEST_F(CoverageTest, WritersInParallelAndATakerAgreeInTheEnd) {
         for (uint64_t block = 1; block <= 8; ++block) {
           const bool gains = round % 2 == 0;
           coverage.OnChanged(HolderIndex{writer}, SequenceHash{block}, 3, gains ? kNone : kDevice,
-                             gains ? kDevice : kNone);
+                             gains ? kDevice : kNone, nullptr);
         }
       }
-      coverage.OnChanged(HolderIndex{writer}, SequenceHash{writer + 1}, 3, kNone, kDevice);
+      coverage.OnChanged(HolderIndex{writer}, SequenceHash{writer + 1}, 3, kNone, kDevice, nullptr);
     });
   }
   for (int i = 0; i < 100; ++i) {
@@ -218,6 +220,87 @@ TEST_F(CoverageTest, WritersInParallelAndATakerAgreeInTheEnd) {
           {SequenceHash{1}, 1}, {SequenceHash{2}, 1}, {SequenceHash{3}, 1}, {SequenceHash{4}, 1}}));
 }
 
+// A run of eight blocks from position 0 has waypoints at 1, 3 and 7.
+class CoverageRunTest : public CoverageTest {
+ protected:
+  // Blocks are named 100, 101, … by position, or as `name` says.
+  static Stored Run(Position from, Position to, uint64_t name = 100) {
+    Stored run{.tier = Tier::kDevice, .position = from, .parent = kNoParent, .blocks = {}};
+    for (Position at = from; at < to; ++at) run.blocks.push_back(SequenceHash{name + at});
+    return run;
+  }
+  static void Store(Coverage* coverage, HolderIndex holder, const Stored& run, Position skip = 0) {
+    for (size_t i = skip; i < run.blocks.size(); ++i) {
+      coverage->OnChanged(holder, run.blocks[i], run.position + static_cast<Position>(i), kNone,
+                          kDevice, &run);
+    }
+  }
+  static Stored Announced(Position ordinal, std::vector<SequenceHash> blocks) {
+    return {.tier = Tier::kDevice,
+            .position = ordinal,
+            .parent = kNoParent,
+            .blocks = std::move(blocks)};
+  }
+};
+
+TEST_F(CoverageRunTest, WaypointsOfARunAreAnnouncedAsOne) {
+  Coverage coverage(&schedule_, Options(), &clock_);
+  Store(&coverage, kOne, Run(0, 8));
+  EXPECT_EQ(
+      coverage.Take(kAll),
+      std::vector<Event>{Announced(0, {SequenceHash{101}, SequenceHash{103}, SequenceHash{107}})});
+}
+
+TEST_F(CoverageRunTest, RunsOfSeveralHoldersInterleave) {
+  Coverage coverage(&schedule_, Options(), &clock_);
+  const Stored a = Run(0, 4, 100), b = Run(0, 4, 200);
+  for (Position at = 0; at < 4; ++at) {
+    coverage.OnChanged(kOne, a.blocks[at], at, kNone, kDevice, &a);
+    coverage.OnChanged(kTwo, b.blocks[at], at, kNone, kDevice, &b);
+  }
+  EXPECT_EQ(coverage.Take(kAll),
+            (std::vector<Event>{Announced(0, {SequenceHash{101}, SequenceHash{103}}),
+                                Announced(0, {SequenceHash{201}, SequenceHash{203}})}));
+}
+
+TEST_F(CoverageRunTest, ABranchAndAPartStandAlone) {
+  Coverage coverage(&schedule_, Options(), &clock_);
+  Store(&coverage, kOne, Run(0, 4));
+  Stored branch = Run(0, 4, 200);
+  branch.blocks[0] = SequenceHash{100};
+  branch.blocks[1] = SequenceHash{101};  // shared with the first up to here
+  Store(&coverage, kOne, branch, /*skip=*/2);
+  Store(&coverage, kOne, Run(4, 8, 300));  // nothing before it is in the run
+  EXPECT_EQ(
+      coverage.Take(kAll),
+      (std::vector<Event>{Announced(0, {SequenceHash{101}, SequenceHash{103}}),
+                          Announced(1, {SequenceHash{203}}), Announced(2, {SequenceHash{307}})}));
+}
+
+TEST_F(CoverageRunTest, WhatWasAnnouncedBeforeIsNotContinued) {
+  Coverage coverage(&schedule_, Options(), &clock_);
+  const Stored run = Run(0, 8);
+  coverage.OnChanged(kOne, run.blocks[1], 1, kNone, kDevice, &run);
+  EXPECT_EQ(coverage.Take(kAll), std::vector<Event>{Announced(0, {SequenceHash{101}})});
+  coverage.OnChanged(kOne, run.blocks[3], 3, kNone, kDevice, &run);
+  coverage.OnChanged(kOne, run.blocks[7], 7, kNone, kDevice, &run);
+  EXPECT_EQ(coverage.Take(kAll),
+            std::vector<Event>{Announced(1, {SequenceHash{103}, SequenceHash{107}})});
+}
+
+// Of a sender that gives one block two positions.
+TEST_F(CoverageRunTest, ARunThatContradictsItsPositionsIsNotJoined) {
+  Coverage coverage(&schedule_, Options(), &clock_);
+  const Stored first = Run(0, 4), second = Run(4, 12);
+  coverage.OnChanged(kOne, first.blocks[3], 3, kNone, kDevice, &second);  // not in that run
+  coverage.OnChanged(kOne, second.blocks[3], 11, kNone, kDevice,
+                     &second);  // at another place of it
+  coverage.OnChanged(kOne, SequenceHash{900}, 1, kNone, kDevice, &second);  // before it
+  EXPECT_EQ(coverage.Take(kAll), (std::vector<Event>{Announced(1, {SequenceHash{103}}),
+                                                     Announced(3, {SequenceHash{107}}),
+                                                     Announced(0, {SequenceHash{900}})}));
+}
+
 // Random gains, losses and time against a slow recount.
 TEST_F(CoverageTest, EqualsARecountAtRest) {
   for (uint32_t seed = 1; seed <= 50; ++seed) {
@@ -232,7 +315,7 @@ TEST_F(CoverageTest, EqualsARecountAtRest) {
       const Position position = static_cast<Position>(block);
       const bool had = held.contains({holder, block});
       coverage.OnChanged(HolderIndex{holder}, SequenceHash{block}, position, had ? kDevice : kNone,
-                         had ? kNone : kDevice);
+                         had ? kNone : kDevice, nullptr);
       had ? held.erase({holder, block}) : held.emplace(holder, block).second;
       if (random() % 3 == 0) clock_.Advance(std::chrono::milliseconds(random() % 900));
       if (random() % 2 == 0) Take(&coverage);

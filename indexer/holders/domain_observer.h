@@ -20,9 +20,10 @@ namespace kvatlas {
 class DomainObserver {
  public:
   virtual ~DomainObserver() = default;
-  // `holder` had the block in tiers `before` and has it in `after`; they differ.
+  // `holder` had the block in tiers `before` and has it in `after`; they differ. `run` is the event that stored
+  // it, in which its neighbours are; null when it was not one. Valid during the call.
   virtual void OnChanged(HolderIndex holder, SequenceHash block, Position position, TierMask before,
-                         TierMask after) = 0;
+                         TierMask after, const Stored* run) = 0;
   // The holder's load as of now; nothing: it is masked or gone.
   virtual void OnLoad(HolderIndex holder, const std::optional<Load>& load) = 0;
 };

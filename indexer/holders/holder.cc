@@ -122,7 +122,8 @@ void Holder::Mask() {
   }
   if (observer_ == nullptr) return;
   for (const Holding& holding : index_->HoldingsOf(number_)) {
-    observer_->OnChanged(number_, holding.block, holding.position, holding.tiers, TierMask());
+    observer_->OnChanged(number_, holding.block, holding.position, holding.tiers, TierMask(),
+                         nullptr);
   }
   observer_->OnLoad(number_, std::nullopt);
 }
@@ -132,7 +133,8 @@ void Holder::Unmask() {
   index_->SetMasked(number_, false);
   if (observer_ == nullptr) return;
   for (const Holding& holding : index_->HoldingsOf(number_)) {
-    observer_->OnChanged(number_, holding.block, holding.position, TierMask(), holding.tiers);
+    observer_->OnChanged(number_, holding.block, holding.position, TierMask(), holding.tiers,
+                         nullptr);
   }
   std::optional<Load> load;
   {
@@ -180,7 +182,10 @@ absl::Status Holder::Apply(const Event& event) {
   } else if (const Removed* removed = std::get_if<Removed>(&event)) {
     counters_->blocks_removed.fetch_add(removed->blocks.size(), std::memory_order_relaxed);
   }
-  return index_->Apply(number_, event, this);
+  run_ = std::get_if<Stored>(&event);
+  absl::Status status = index_->Apply(number_, event, this);
+  run_ = nullptr;
+  return status;
 }
 
 void Holder::Changed(HolderIndex holder, SequenceHash block, Position position, TierMask before,
@@ -188,7 +193,7 @@ void Holder::Changed(HolderIndex holder, SequenceHash block, Position position, 
   if (before.empty()) blocks_.fetch_add(1, std::memory_order_relaxed);
   if (after.empty()) blocks_.fetch_sub(1, std::memory_order_relaxed);
   if (observer_ != nullptr && !masked_) {
-    observer_->OnChanged(holder, block, position, before, after);
+    observer_->OnChanged(holder, block, position, before, after, run_);
   }
 }
 

@@ -123,6 +123,7 @@ class Holder : private HoldingsSink, private ChangeSink {
   std::atomic<uint64_t> blocks_{0};  // distinct
   // Written under `mutex_`; read by the sink's methods, which run under it too.
   bool masked_ = false;
+  const Stored* run_ = nullptr;  // being applied
 
   mutable Mutex mutex_;
   StreamReceiver receiver_ ABSL_GUARDED_BY(mutex_);

@@ -43,7 +43,7 @@ Digest DigestOf(const std::vector<SequenceHash>& blocks) {
 class Mirror : public DomainObserver {
  public:
   void OnChanged(HolderIndex holder, SequenceHash block, Position position, TierMask before,
-                 TierMask after) override {
+                 TierMask after, const Stored* run) override {
     MutexLock lock(&mutex_);
     const auto key = std::make_pair(Raw(holder), Raw(block));
     const auto it = held_.find(key);
@@ -52,6 +52,10 @@ class Mirror : public DomainObserver {
       held_.erase(key);
     } else {
       held_[key] = after;
+    }
+    if (run != nullptr) {
+      EXPECT_EQ(run->blocks.at(position - run->position), block);
+      ++in_runs_;
     }
   }
   void OnLoad(HolderIndex holder, const std::optional<Load>& load) override {
@@ -66,6 +70,11 @@ class Mirror : public DomainObserver {
     MutexLock lock(&mutex_);
     return held_.size();
   }
+  // Changes that came with the run they are in.
+  size_t in_runs() const {
+    MutexLock lock(&mutex_);
+    return in_runs_;
+  }
   size_t loads() const {
     MutexLock lock(&mutex_);
     return loads_.size();
@@ -73,6 +82,7 @@ class Mirror : public DomainObserver {
 
  private:
   mutable Mutex mutex_;
+  size_t in_runs_ = 0;
   std::map<std::pair<uint32_t, uint64_t>, TierMask> held_ ABSL_GUARDED_BY(mutex_);
   std::map<uint32_t, Load> loads_ ABSL_GUARDED_BY(mutex_);
 };
@@ -189,6 +199,7 @@ TEST_F(HolderRegistryTest, AStreamIsWelcomedAndItsBlocksAreFound) {
   EXPECT_EQ(answer->holders[0].blocks, 5u);
   EXPECT_EQ(answer->holders[0].trust, Trust::kExact);
   EXPECT_EQ(answer->holders[0].holder->address, "w0:1");
+  EXPECT_EQ(mirrors_[kLlama].in_runs(), 8u);
   EXPECT_EQ(answer->holders[0].holder->labels[0].second, "a");
   EXPECT_FALSE(answer->holders[0].load.has_value());
   EXPECT_EQ(registry.Stats().streams_open, 1u);
