@@ -1,0 +1,171 @@
+#include "indexer/index/actor.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "indexer/base/mutex.h"
+#include "indexer/index/radix.h"
+
+namespace kvatlas {
+namespace {
+
+constexpr uint32_t kLane = 0;
+
+class ActorIndex : public Index {
+ public:
+  ActorIndex(std::string_view name, std::unique_ptr<Index> inside, Executor* executor)
+      : name_(name), inside_(std::move(inside)), executor_(executor) {}
+  ~ActorIndex() override {
+    Ask([] {});
+  }
+
+  std::string_view Name() const override { return name_; }
+
+  absl::StatusOr<HolderIndex> AddHolder() override {
+    absl::StatusOr<HolderIndex> holder = HolderIndex{0};
+    Ask([&] { holder = inside_->AddHolder(); });
+    return holder;
+  }
+  void RemoveHolder(HolderIndex holder) override {
+    Ask([&] { inside_->RemoveHolder(holder); });
+  }
+  void SetMasked(HolderIndex holder, bool masked) override {
+    Ask([&] { inside_->SetMasked(holder, masked); });
+  }
+  absl::Status Apply(HolderIndex holder, const Event& event, ChangeSink* changes) override;
+  bool Sweep(HolderIndex holder, size_t blocks_max, ChangeSink* changes) override {
+    bool more = false;
+    Ask([&] { more = inside_->Sweep(holder, blocks_max, changes); });
+    return more;
+  }
+  void Tend(size_t steps) override {
+    Ask([&] { inside_->Tend(steps); });
+  }
+
+  void FindOverlaps(const OverlapQuery& query, std::vector<Overlap>* overlaps) const override {
+    Ask([&] { inside_->FindOverlaps(query, overlaps); });
+  }
+  void FindTierOverlaps(const OverlapQuery& query,
+                        std::vector<TierOverlap>* overlaps) const override {
+    Ask([&] { inside_->FindTierOverlaps(query, overlaps); });
+  }
+  void FindBest(const OverlapQuery& query, size_t k,
+                std::vector<Overlap>* overlaps) const override {
+    Ask([&] { inside_->FindBest(query, k, overlaps); });
+  }
+  void FindSteps(const OverlapQuery& query, OverlapSteps* steps) const override {
+    Ask([&] { inside_->FindSteps(query, steps); });
+  }
+  void FindOverlapsByContent(const OverlapQuery& query,
+                             std::vector<Overlap>* overlaps) const override {
+    Ask([&] { inside_->FindOverlapsByContent(query, overlaps); });
+  }
+  void FindOverlapsOfBatch(std::span<const OverlapQuery> queries, std::vector<Overlap>* overlaps,
+                           std::vector<size_t>* ends) const override {
+    Ask([&] { inside_->FindOverlapsOfBatch(queries, overlaps, ends); });
+  }
+
+  std::vector<Holding> HoldingsOf(HolderIndex holder) const override {
+    std::vector<Holding> holdings;
+    Ask([&] { holdings = inside_->HoldingsOf(holder); });
+    return holdings;
+  }
+  Digest DigestOf(HolderIndex holder) const override {
+    Digest digest;
+    Ask([&] { digest = inside_->DigestOf(holder); });
+    return digest;
+  }
+  IndexStats Stats() const override;
+  absl::Status Check() const override {
+    absl::Status status;
+    Ask([&] { status = inside_->Check(); });
+    return status;
+  }
+
+ private:
+  // Runs `call` on the lane after everything before it, and returns when it has run. `mutex_` guards
+  // `inside_` where there is no lane.
+  template <typename Call>
+  void Ask(const Call& call) const;
+
+  void TakeRoom();
+  void ApplyQueued(HolderIndex holder, const Event& event);
+
+  const std::string_view name_;
+  const std::unique_ptr<Index> inside_;
+  Executor* const executor_;
+
+  mutable Mutex mutex_;
+  CondVar has_room_;
+  size_t queued_events_ ABSL_GUARDED_BY(mutex_) = 0;
+  size_t queued_events_max_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t failed_events_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+template <typename Call>
+void ActorIndex::Ask(const Call& call) const {
+  if (executor_ == nullptr) {
+    MutexLock lock(&mutex_);
+    call();
+    return;
+  }
+  // On this thread's stack: the lane is through with them when `done` is seen, because it signals under the mutex.
+  bool done = false;
+  CondVar answered;
+  executor_->Schedule(kLane, [this, &call, &done, &answered] {
+    call();
+    MutexLock lock(&mutex_);
+    done = true;
+    answered.Signal();
+  });
+  MutexLock lock(&mutex_);
+  while (!done) answered.Wait(&mutex_);
+}
+
+absl::Status ActorIndex::Apply(HolderIndex holder, const Event& event, ChangeSink* changes) {
+  if (executor_ == nullptr || changes != nullptr) {
+    absl::Status status;
+    Ask([&] { status = inside_->Apply(holder, event, changes); });
+    return status;
+  }
+  TakeRoom();
+  executor_->Schedule(kLane, [this, holder, event] { ApplyQueued(holder, event); });
+  return absl::OkStatus();
+}
+
+void ActorIndex::TakeRoom() {
+  MutexLock lock(&mutex_);
+  while (queued_events_ >= kActorEventsMax) has_room_.Wait(&mutex_);
+  ++queued_events_;
+  queued_events_max_ = std::max(queued_events_max_, queued_events_);
+}
+
+void ActorIndex::ApplyQueued(HolderIndex holder, const Event& event) {
+  const absl::Status status = inside_->Apply(holder, event, nullptr);
+  MutexLock lock(&mutex_);
+  if (!status.ok()) ++failed_events_;
+  if (queued_events_-- == kActorEventsMax) has_room_.SignalAll();
+}
+
+IndexStats ActorIndex::Stats() const {
+  IndexStats stats;
+  Ask([&] { stats = inside_->Stats(); });
+  MutexLock lock(&mutex_);
+  stats.shape.emplace_back("failed_events", failed_events_);
+  stats.shape.emplace_back("queued_events_max", queued_events_max_);
+  return stats;
+}
+
+}  // namespace
+
+std::unique_ptr<Index> MakeActorIndex(const IndexOptions& options) {
+  return MakeActorIndex("actor", MakeRadixIndex(options), options.executor);
+}
+
+std::unique_ptr<Index> MakeActorIndex(std::string_view name, std::unique_ptr<Index> inside,
+                                      Executor* executor) {
+  return std::make_unique<ActorIndex>(name, std::move(inside), executor);
+}
+
+}  // namespace kvatlas
