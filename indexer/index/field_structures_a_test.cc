@@ -556,6 +556,21 @@ TEST_P(FieldTest, RemovedHoldersLeaveNothing) {
   EXPECT_THAT(index->HoldingsOf(HolderIndex{0}), IsEmpty());
 }
 
+TEST_P(FieldTest, SweepsInSteps) {
+  Tested index(GetParam());
+  Contents prompt;
+  for (uint64_t i = 0; i < 10; ++i) prompt.push_back(i + 1);
+  index.Store(0, prompt);
+  index.Store(1, prompt);
+  EXPECT_TRUE(index->Sweep(HolderIndex{0}, 4, nullptr));
+  EXPECT_EQ(index->HoldingsOf(HolderIndex{0}).size(), 6u);
+  EXPECT_TRUE(index->Sweep(HolderIndex{0}, 0, nullptr));
+  EXPECT_FALSE(index->Sweep(HolderIndex{0}, 5, nullptr));
+  EXPECT_FALSE(index->Sweep(HolderIndex{0}, 5, nullptr));
+  EXPECT_FALSE(index->Sweep(HolderIndex{7}, 5, nullptr));
+  EXPECT_THAT(index.Find(prompt), ElementsAre(Pair(1, 10)));
+}
+
 // ---- Random ----
 
 // Runs of a trie whose contents repeat, holes everywhere; says after each event what the structure answers more

@@ -30,6 +30,8 @@ class InvertedIndex : public SerialIndex {
               ChangeSink* changes) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Find(const OverlapQuery& query, std::vector<Overlap>* overlaps) const override
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::vector<SequenceHash> SomeBlocks(HolderIndex holder, size_t blocks_max) const override
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<Holding> Holdings(HolderIndex holder) const override
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Describe(IndexStats* stats) const override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -182,6 +184,11 @@ std::vector<HolderIndex> InvertedIndex::United(const std::vector<const Holders*>
 }
 
 // ---- Contents ----
+
+std::vector<SequenceHash> InvertedIndex::SomeBlocks(HolderIndex holder, size_t blocks_max) const {
+  if (Raw(holder) >= held_.size()) return {};
+  return SomeKeys(held_[Raw(holder)], blocks_max);
+}
 
 std::vector<Holding> InvertedIndex::Holdings(HolderIndex holder) const {
   std::vector<Holding> holdings;

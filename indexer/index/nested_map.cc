@@ -40,6 +40,8 @@ class NestedMapIndex : public SerialIndex {
               ChangeSink* changes) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Find(const OverlapQuery& query, std::vector<Overlap>* overlaps) const override
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::vector<SequenceHash> SomeBlocks(HolderIndex holder, size_t blocks_max) const override
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<Holding> Holdings(HolderIndex holder) const override
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Describe(IndexStats* stats) const override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -193,6 +195,18 @@ bool NestedMapIndex::Counts(const Blocks& blocks, LocalHash key, size_t i,
 }
 
 // ---- Contents ----
+
+std::vector<SequenceHash> NestedMapIndex::SomeBlocks(HolderIndex holder, size_t blocks_max) const {
+  std::vector<SequenceHash> blocks;
+  if (Raw(holder) >= held_.size()) return blocks;
+  for (const auto& [key, sequences] : held_[Raw(holder)]) {
+    for (const Held& held : sequences) {
+      if (blocks.size() >= blocks_max) return blocks;
+      blocks.push_back(held.block);
+    }
+  }
+  return blocks;
+}
 
 std::vector<Holding> NestedMapIndex::Holdings(HolderIndex holder) const {
   std::vector<Holding> holdings;

@@ -41,6 +41,8 @@ class RadixTree : public SerialIndex {
               ChangeSink* changes) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Find(const OverlapQuery& query, std::vector<Overlap>* overlaps) const override
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::vector<SequenceHash> SomeBlocks(HolderIndex holder, size_t blocks_max) const override
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<Holding> Holdings(HolderIndex holder) const override
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Describe(IndexStats* stats) const override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -162,6 +164,11 @@ void RadixTree::Find(const OverlapQuery& query, std::vector<Overlap>* overlaps) 
 }
 
 // ---- Contents ----
+
+std::vector<SequenceHash> RadixTree::SomeBlocks(HolderIndex holder, size_t blocks_max) const {
+  if (Raw(holder) >= lookup_.size()) return {};
+  return SomeKeys(lookup_[Raw(holder)], blocks_max);
+}
 
 std::vector<Holding> RadixTree::Holdings(HolderIndex holder) const {
   std::vector<Holding> holdings;

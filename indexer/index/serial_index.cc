@@ -75,11 +75,16 @@ absl::Status SerialIndex::Apply(HolderIndex holder, const Event& event, ChangeSi
 }
 
 void SerialIndex::Clear(HolderIndex holder, TierMask tiers, ChangeSink* changes) {
-  std::vector<SequenceHash> blocks;
-  for (const Holding& holding : Holdings(holder)) {
-    if (holding.tiers.Intersects(tiers)) blocks.push_back(holding.block);
-  }
-  Remove(holder, blocks, tiers, changes);
+  if (tiers.empty()) return;
+  Remove(holder, SomeBlocks(holder, holders_[Raw(holder)].blocks), tiers, changes);
+}
+
+bool SerialIndex::Sweep(HolderIndex holder, size_t blocks_max, ChangeSink* changes) {
+  MutexLock lock(&mutex_);
+  if (!Exists(holder)) return false;
+  const size_t blocks = std::max<size_t>(blocks_max, 1);
+  Remove(holder, SomeBlocks(holder, blocks), TierMask::All(), changes);
+  return holders_[Raw(holder)].blocks != 0;
 }
 
 void SerialIndex::Change(HolderIndex holder, SequenceHash block, Position position, TierMask before,

@@ -33,6 +33,7 @@ class SerialIndex : public Index {
   void RemoveHolder(HolderIndex holder) override;
   void SetMasked(HolderIndex holder, bool masked) override;
   absl::Status Apply(HolderIndex holder, const Event& event, ChangeSink* changes) override;
+  bool Sweep(HolderIndex holder, size_t blocks_max, ChangeSink* changes) override;
   void FindOverlaps(const OverlapQuery& query, std::vector<Overlap>* overlaps) const override;
   void FindTierOverlaps(const OverlapQuery& query,
                         std::vector<TierOverlap>* overlaps) const override;
@@ -99,6 +100,10 @@ class SerialIndex : public Index {
   virtual void Find(const OverlapQuery& query, std::vector<Overlap>* overlaps) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) = 0;
 
+  // Some of the holder's blocks: `blocks_max`, or all when they are fewer.
+  virtual std::vector<SequenceHash> SomeBlocks(HolderIndex holder, size_t blocks_max) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) = 0;
+
   virtual std::vector<Holding> Holdings(HolderIndex holder) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) = 0;
 
@@ -148,6 +153,15 @@ class SerialIndex : public Index {
   }
   static SequenceHash ParentAt(const Stored& stored, size_t i) {
     return i == 0 ? stored.parent : stored.blocks[i - 1];
+  }
+
+  // Keys of the first entries.
+  template <typename Table>
+  static std::vector<SequenceHash> SomeKeys(const Table& table, size_t keys_max) {
+    std::vector<SequenceHash> keys;
+    for (auto each = table.begin(); each != table.end() && keys.size() < keys_max; ++each)
+      keys.push_back(each->first);
+    return keys;
   }
 
   // A table's memory, without what its values point to.
