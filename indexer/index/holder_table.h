@@ -210,7 +210,7 @@ uint64_t TableBytes(const Table& table) {
 // Gives memory back when little of the table is used. Abseil's tables never shrink by themselves.
 template <typename Table>
 void ShrinkTable(Table* table) {
-  if (table->capacity() >= 64 && table->size() * 8 < table->capacity()) table->rehash(0);
+  if (table->size() * 8 < table->capacity()) table->rehash(0);
 }
 
 }  // namespace kvatlas
