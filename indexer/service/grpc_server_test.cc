@@ -165,13 +165,6 @@ TEST(GrpcServerTest, AddressThatIsNotOursIsNamed) {
   EXPECT_THAT(std::string(server.Start().message()), HasSubstr("192.0.2.1:0"));
 }
 
-// Under ThreadSanitizer, gRPC's own two threads of a reflection call seem to race: the packaged
-// library is not instrumented, so their ordering is not seen.
-#if defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define ReflectionNamesItself DISABLED_ReflectionNamesItself
-#endif
-#endif
 TEST(GrpcServerTest, ReflectionNamesItself) {
   GrpcServer server({.listen = kAnyPort});
   ASSERT_TRUE(server.Start().ok());
