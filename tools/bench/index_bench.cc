@@ -1,0 +1,149 @@
+#include "tools/bench/index_bench.h"
+
+#include <malloc.h>
+
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "tools/bench/bench_input.h"
+#include "tools/bench/check.h"
+#include "tools/bench/closed_bench.h"
+#include "tools/bench/mem_bench.h"
+#include "tools/bench/open_bench.h"
+#include "tools/bench/seq_bench.h"
+
+namespace kvatlas {
+namespace {
+
+// The allocator keeps what is freed, so that only the first repetition touches new pages.
+void KeepFreedMemory() {
+  mallopt(M_MMAP_MAX, 0);
+  mallopt(M_TRIM_THRESHOLD, 0x7fffffff);
+  mallopt(M_TOP_PAD, 64 << 20);
+}
+
+BenchResult RunTimed(BenchMode mode, const Contender& contender, const BenchInput& input,
+                     const BenchOptions& options) {
+  if (mode == BenchMode::kClosed) return RunClosed(contender, input, options);
+  if (mode == BenchMode::kOpen) return RunOpen(contender, input, options);
+  return RunSeq(contender, input, options);
+}
+
+HarnessCost CostOf(const BenchResult& null) {
+  return {.block_ops_per_s = null.block_ops_per_s.value_or(0),
+          .ns_per_stored_block = null.ns_per_stored_block,
+          .ns_per_removed_block = null.ns_per_removed_block,
+          .ns_per_query_block = null.ns_per_query_block};
+}
+
+void Label(const BenchPlan& plan, const BenchOptions& options, const std::string& name,
+           BenchResult* result) {
+  const bool alone = plan.mode == BenchMode::kSeq || plan.mode == BenchMode::kMem;
+  result->index = name;
+  result->mode = NameOf(plan.mode);
+  result->query = NameOf(options.query);
+  result->event_threads = alone ? 1 : options.event_threads;
+  result->query_threads = alone ? 1 : options.query_threads;
+  if (options.write_blocks_max > 0) result->write_blocks_max = options.write_blocks_max;
+}
+
+// The numbers of threads to measure with.
+std::vector<BenchOptions> Variants(const BenchPlan& plan) {
+  if (plan.mode != BenchMode::kClosed || plan.scale.empty()) return {plan.options};
+  std::vector<BenchOptions> variants;
+  for (uint32_t threads : plan.scale) {
+    for (const auto& [events, queries] :
+         {std::pair{threads, 0u}, std::pair{0u, threads}, std::pair{threads, threads}}) {
+      BenchOptions options = plan.options;
+      options.event_threads = events;
+      options.query_threads = queries;
+      variants.push_back(options);
+    }
+  }
+  return variants;
+}
+
+class Runner {
+ public:
+  Runner(const OpsFile& file, const BenchPlan& plan) : file_(file), plan_(plan) {}
+
+  // In mem mode nothing may be made before the last fork.
+  void RunMemory(const std::vector<Contender>& contenders, std::vector<BenchResult>* results) {
+    for (const Contender& contender : contenders) {
+      results->push_back(RunMem(contender, file_, plan_.options));
+    }
+  }
+
+  BenchInput& input() {
+    if (input_ == nullptr) {
+      plan_.options.progress("preparing the input");
+      input_ = std::make_unique<BenchInput>(file_, plan_.options.write_blocks_max);
+    }
+    return *input_;
+  }
+
+  void AddCheck(const Contender& contender, BenchResult* result) {
+    if (plan_.options.check == 0 || result->skipped.has_value()) return;
+    if (expected_ == nullptr) {
+      plan_.options.progress("computing the expected answers");
+      expected_ = std::make_unique<ExpectedAnswers>(input(), plan_.options.check);
+    }
+    const BenchResult checked = RunCheck(contender, input(), *expected_, plan_.options);
+    result->check = checked.check;
+    result->skipped = checked.skipped;
+  }
+
+ private:
+  const OpsFile& file_;
+  const BenchPlan& plan_;
+  std::unique_ptr<BenchInput> input_;
+  std::unique_ptr<ExpectedAnswers> expected_;
+};
+
+}  // namespace
+
+std::string_view NameOf(BenchMode mode) {
+  constexpr std::string_view kNames[] = {"seq", "closed", "open", "mem"};
+  return kNames[static_cast<int>(mode)];
+}
+
+std::string_view NameOf(QueryForm form) {
+  constexpr std::string_view kNames[] = {"full", "compact", "best", "content", "tiers"};
+  return kNames[static_cast<int>(form)];
+}
+
+std::vector<BenchResult> RunBench(const std::vector<Contender>& contenders, const OpsFile& file,
+                                  const BenchPlan& plan,
+                                  const std::function<void(const BenchResult&)>& done) {
+  Runner runner(file, plan);
+  std::vector<BenchResult> results;
+  if (plan.mode == BenchMode::kMem) {
+    runner.RunMemory(contenders, &results);
+    for (size_t i = 0; i < results.size(); ++i) {
+      runner.AddCheck(contenders[i], &results[i]);
+      Label(plan, plan.options, contenders[i].name, &results[i]);
+      done(results[i]);
+    }
+    return results;
+  }
+  KeepFreedMemory();
+  BenchInput& input = runner.input();
+  for (const BenchOptions& options : Variants(plan)) {
+    std::optional<HarnessCost> harness;
+    if (plan.mode != BenchMode::kOpen) {
+      harness = CostOf(RunTimed(plan.mode, NullContender(), input, options));
+    }
+    for (const Contender& contender : contenders) {
+      BenchResult result = RunTimed(plan.mode, contender, input, options);
+      runner.AddCheck(contender, &result);
+      Label(plan, options, contender.name, &result);
+      result.harness = harness;
+      done(result);
+      results.push_back(std::move(result));
+    }
+  }
+  return results;
+}
+
+}  // namespace kvatlas

@@ -1,0 +1,152 @@
+// index_bench: one ops file through one or several structures.
+
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "indexer/service/flags.h"
+#include "tools/bench/index_bench.h"
+#include "tools/bench/svg_plot.h"
+
+namespace kvatlas {
+namespace {
+
+struct Arguments {
+  std::string ops, json, svg;
+  std::vector<std::string> indexes = {"all"};
+  std::string mode = "seq";
+  std::string query = "full";
+  std::vector<std::string> scale;
+  bool quiet = false;
+};
+
+const std::vector<std::string>& Modes() {
+  static const auto* const kModes = new std::vector<std::string>{"seq", "closed", "open", "mem"};
+  return *kModes;
+}
+
+const std::vector<std::string>& QueryForms() {
+  static const auto* const kForms =
+      new std::vector<std::string>{"full", "compact", "best", "content", "tiers"};
+  return *kForms;
+}
+
+size_t PlaceOf(const std::string& word, const std::vector<std::string>& words) {
+  size_t place = 0;
+  while (words[place] != word) ++place;
+  return place;
+}
+
+void Declare(FlagSet* flags, Arguments* arguments, BenchOptions* options) {
+  constexpr uint32_t kThreadsMax = 1024;
+  flags->Add("ops", &arguments->ops, "the ops file");
+  flags->Add("index", &arguments->indexes, "names of structures, `null`, or `all`");
+  flags->AddChoice("mode", &arguments->mode,
+                   "one thread; threads as fast as they can; at a given rate; memory", Modes());
+  flags->AddChoice("query", &arguments->query, "what a query asks for", QueryForms());
+  flags->Add("best_k", &options->best_k, "holders asked for by --query best", 1);
+  flags->Add("event_threads", &options->event_threads, "threads that apply events", 0, kThreadsMax);
+  flags->Add("query_threads", &options->query_threads, "threads that ask", 0, kThreadsMax);
+  flags->Add("executor_threads", &options->executor_threads,
+             "threads for structures that hand work out; 0: they work on their caller's", 0,
+             kThreadsMax);
+  flags->Add("scale", &arguments->scale,
+             "closed: numbers of threads, each for events, for queries and for both");
+  flags->Add("query_passes", &options->query_passes,
+             "closed without event threads: how often all queries are asked", 1);
+  flags->Add("repeat", &options->repeat, "repetitions; the first is the cold one", 1);
+  flags->Add("reuse", &options->reuse, "seq: clear the structure between repetitions and go on");
+  flags->Add("check", &options->check, "queries compared with a model, 0 none");
+  flags->Add("write_blocks_max", &options->write_blocks_max,
+             "cut events into pieces of at most so many blocks, 0 not");
+  flags->Add("limit_s", &options->limit_s, "skip what would take longer", 0.0);
+  flags->Add("speed", &options->speed, "open: one speed instead of the highest, 0 search", 0.0);
+  flags->Add("churn", &options->churn, "mem: replace the live holdings so many times");
+  flags->Add("json", &arguments->json, "file for one JSON object per line; `-` standard output");
+  flags->Add("svg", &arguments->svg, "file for a plot");
+  flags->Add("quiet", &arguments->quiet, "no progress on standard error");
+}
+
+int Fail(const std::string& why) {
+  std::fprintf(stderr, "index_bench: %s\n", why.c_str());
+  return 2;
+}
+
+// The last part of a path without its ending.
+std::string ShortName(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  const std::string name = slash == std::string::npos ? path : path.substr(slash + 1);
+  return name.substr(0, name.rfind('.'));
+}
+
+absl::StatusOr<BenchPlan> PlanOf(const Arguments& arguments, BenchOptions options) {
+  BenchPlan plan;
+  plan.mode = static_cast<BenchMode>(PlaceOf(arguments.mode, Modes()));
+  options.query = static_cast<QueryForm>(PlaceOf(arguments.query, QueryForms()));
+  if (!arguments.quiet) {
+    options.progress = [](const std::string& what) {
+      std::fprintf(stderr, "index_bench: %s\n", what.c_str());
+    };
+  }
+  for (const std::string& text : arguments.scale) {
+    uint32_t threads = 0;
+    if (!absl::SimpleAtoi(text, &threads) || threads == 0) {
+      return absl::InvalidArgumentError("--scale: '" + text + "' is no number of threads");
+    }
+    plan.scale.push_back(threads);
+  }
+  if (plan.mode == BenchMode::kClosed && options.event_threads + options.query_threads == 0) {
+    return absl::InvalidArgumentError("closed needs an event thread or a query thread");
+  }
+  if (plan.mode == BenchMode::kOpen && (options.event_threads == 0 || options.query_threads == 0)) {
+    return absl::InvalidArgumentError("open needs an event thread and a query thread");
+  }
+  plan.options = std::move(options);
+  return plan;
+}
+
+int Main(int argc, char** argv) {
+  Arguments arguments;
+  BenchOptions options;
+  FlagSet flags("index_bench", "One ops file through one or several structures.");
+  Declare(&flags, &arguments, &options);
+  flags.ParseOrExit(argc, argv);
+  if (arguments.ops.empty()) return Fail("--ops is missing");
+  const absl::StatusOr<BenchPlan> plan = PlanOf(arguments, options);
+  if (!plan.ok()) return Fail(std::string(plan.status().message()));
+  const absl::StatusOr<std::vector<Contender>> contenders = ContendersByName(arguments.indexes);
+  if (!contenders.ok()) return Fail(std::string(contenders.status().message()));
+  const absl::StatusOr<OpsFile> file = OpsFile::Open(arguments.ops);
+  if (!file.ok()) return Fail(std::string(file.status().message()));
+
+  const std::string name = ShortName(arguments.ops);
+  std::ofstream json_file;
+  const bool json_to_stdout = arguments.json == "-";
+  if (!arguments.json.empty() && !json_to_stdout) {
+    json_file.open(arguments.json);
+    if (!json_file) return Fail(arguments.json + ": cannot be written");
+  }
+  const std::vector<BenchResult> results =
+      RunBench(*contenders, *file, *plan, [&](const BenchResult& result) {
+        if (json_to_stdout) std::cout << ToJson(result, name) << std::endl;
+        if (json_file.is_open()) json_file << ToJson(result, name) << std::endl;
+      });
+  (json_to_stdout ? std::cerr : std::cout)
+      << name << ", " << arguments.mode << ", query " << arguments.query << "\n"
+      << ToTable(results);
+  if (!arguments.svg.empty()) {
+    std::ofstream svg(arguments.svg);
+    svg << ToSvg(results, name + ", " + arguments.mode + ", query " + arguments.query);
+    if (!svg.flush()) return Fail(arguments.svg + ": cannot be written");
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace kvatlas
+
+int main(int argc, char** argv) { return kvatlas::Main(argc, argv); }
