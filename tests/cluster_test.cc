@@ -149,7 +149,7 @@ std::string WriteTrace(const std::string& name, const std::string& text) {
 }
 
 TEST(RunClusterTest, BadFlagsAreNamedAndEndWithTwo) {
-  for (const std::string flag : {"cells", "workers", "capacity", "split"}) {
+  for (const std::string flag : {"workers", "capacity", "split"}) {
     const auto [code, said] = RunCluster("--" + flag + "=0");
     EXPECT_EQ(code, 2) << said;
     EXPECT_THAT(said, HasSubstr(flag));
@@ -169,6 +169,12 @@ TEST(RunClusterTest, ATraceThatDoesNotParseEndsWithOneAndFileLineReason) {
   const std::string empty = WriteTrace("empty.jsonl", "");
   EXPECT_EQ(RunCluster("--trace=" + empty).first, 1);
   EXPECT_EQ(RunCluster("--trace=/no/such/file").first, 1);
+}
+
+TEST(RunClusterTest, NoCellsEndWithOneAndAReason) {
+  const auto [code, said] = RunCluster("--trace=tests/data/conversation_excerpt.jsonl --cells=0");
+  EXPECT_EQ(code, 1);
+  EXPECT_THAT(said, HasSubstr("--cells=0"));
 }
 
 TEST(RunClusterTest, OneWorkerInOneCellIsExactAndTheReportIsALineOfJson) {

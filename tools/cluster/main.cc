@@ -41,7 +41,7 @@ void Declare(FlagSet& flags, RunFlags* run) {
   flags.Add("trace", &run->trace, "JSON lines in Mooncake's format");
   flags.Add("requests", &run->requests, "so many of the trace; -1: all; 0: only start the cluster",
             -1);
-  flags.Add("cells", &run->cluster.cells, "leaves", 1u, 1024u);
+  flags.Add("cells", &run->cluster.cells, "leaves", 0u, 1024u);
   flags.Add("workers", &run->cluster.workers, "mock engines per leaf", 1u, 1024u);
   flags.Add("capacity", &run->cluster.capacity, "blocks in each engine's pool", uint64_t{1});
   flags.Add("split", &run->split, "blocks per hash id; divides 512", 1u, kTokensPerHashId);
@@ -130,6 +130,9 @@ int Run(ServiceMain& service, RunFlags& run) {
     absl::StatusOr<std::vector<TraceRequest>> read = ReadTrace(run.trace, requests_max);
     if (!read.ok()) return Exit(read.status());
     trace = *std::move(read);
+  }
+  if (run.cluster.cells == 0) {
+    return Exit(absl::InvalidArgumentError("--cells=0: nobody could take a request"));
   }
   run.cluster.block_size = kTokensPerHashId / run.split;
   run.cluster.frontend_args = {"--seed=" + std::to_string(run.seed)};
