@@ -55,8 +55,8 @@ struct RadixHolder {
   Digest digest ABSL_GUARDED_BY(mutex);
 
   // Tasks that the executor has yet to finish.
-  Mutex queue_mutex;
-  CondVar queue_empty;
+  mutable Mutex queue_mutex;
+  mutable CondVar queue_empty;
   uint64_t queued ABSL_GUARDED_BY(queue_mutex) = 0;
 };
 
@@ -96,6 +96,7 @@ class ConcurrentRadixIndex : public Index {
   };
 
   void Schedule(HolderIndex holder, RadixHolder* state, std::function<void()> task);
+  static void WaitForQueue(const RadixHolder& state);
   absl::Status ApplyNow(const Writer& writer, const Event& event);
   absl::Status Store(const Writer& writer, const Stored& stored)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(writer.state.mutex);
@@ -139,10 +140,7 @@ class ConcurrentRadixIndex : public Index {
 // Waits for all tasks; then unties the nodes one by one, because a deep tree would exhaust the stack.
 ConcurrentRadixIndex::~ConcurrentRadixIndex() {
   holders_.ForEach([](HolderIndex, RadixHolder& state) {
-    {
-      MutexLock lock(&state.queue_mutex);
-      while (state.queued != 0) state.queue_empty.Wait(&state.queue_mutex);
-    }
+    WaitForQueue(state);
     MutexLock lock(&state.mutex);
     state.held.clear();
   });
@@ -171,31 +169,42 @@ void ConcurrentRadixIndex::Schedule(HolderIndex holder, RadixHolder* state,
   });
 }
 
+void ConcurrentRadixIndex::WaitForQueue(const RadixHolder& state) {
+  MutexLock lock(&state.queue_mutex);
+  while (state.queued != 0) state.queue_empty.Wait(&state.queue_mutex);
+}
+
 absl::Status ConcurrentRadixIndex::Apply(HolderIndex holder, const Event& event,
                                          ChangeSink* changes) {
   if (!holders_.Exists(holder)) return absl::NotFoundError("no such holder");
   RadixHolder* const state = holders_.Find(holder);
   if (options_.executor == nullptr) return ApplyNow({holder, *state, changes}, event);
-  Schedule(holder, state, [this, holder, state, changes, event] {
-    ApplyNow({holder, *state, changes}, event).IgnoreError();
+  if (changes == nullptr) {
+    Schedule(holder, state, [this, holder, state, event] {
+      ApplyNow({holder, *state, nullptr}, event).IgnoreError();
+    });
+    return absl::OkStatus();
+  }
+  absl::Status status;
+  Schedule(holder, state, [this, holder, state, changes, &event, &status] {
+    status = ApplyNow({holder, *state, changes}, event);
   });
-  return absl::OkStatus();
+  WaitForQueue(*state);
+  return status;
 }
 
 void ConcurrentRadixIndex::RemoveHolder(HolderIndex holder) {
   if (!holders_.Hide(holder)) return;
   RadixHolder* const state = holders_.Find(holder);
-  const auto clear = [this, holder, state] {
-    ApplyNow({holder, *state, nullptr}, Cleared{}).IgnoreError();
-    holders_.Release(holder);
-  };
-  if (options_.executor == nullptr) return clear();
-  Schedule(holder, state, clear);
+  WaitForQueue(*state);
+  ApplyNow({holder, *state, nullptr}, Cleared{}).IgnoreError();
+  holders_.Release(holder);
 }
 
 bool ConcurrentRadixIndex::Sweep(HolderIndex holder, size_t blocks_max, ChangeSink* changes) {
   if (!holders_.Exists(holder)) return false;
   const Writer writer{holder, *holders_.Find(holder), changes};
+  WaitForQueue(writer.state);
   MutexLock lock(&writer.state.mutex);
   return SweepSome(writer, TierMask::All(), std::max<size_t>(blocks_max, 1));
 }
@@ -441,6 +450,7 @@ std::vector<Holding> ConcurrentRadixIndex::HoldingsOf(HolderIndex holder) const 
   const bool with_local =
       options_.keep_local_hashes && is_keyed_by_content_.load(std::memory_order_acquire);
   const RadixHolder& state = *holders_.Find(holder);
+  WaitForQueue(state);
   MutexLock lock(&state.mutex);
   for (const auto& [name, node] : state.held) {
     ReaderLock node_lock(&node->mutex);
@@ -456,6 +466,7 @@ std::vector<Holding> ConcurrentRadixIndex::HoldingsOf(HolderIndex holder) const 
 Digest ConcurrentRadixIndex::DigestOf(HolderIndex holder) const {
   if (!holders_.Exists(holder)) return {};
   const RadixHolder& state = *holders_.Find(holder);
+  WaitForQueue(state);
   MutexLock lock(&state.mutex);
   return state.digest;
 }
@@ -473,6 +484,7 @@ void ConcurrentRadixIndex::ForEachNode(Visit visit) const {
 }
 
 IndexStats ConcurrentRadixIndex::Stats() const {
+  holders_.ForEach([](HolderIndex, const RadixHolder& state) { WaitForQueue(state); });
   // A shared node has a control block of two words and its own bytes in one allocation.
   constexpr uint64_t kNodeBytes = sizeof(Node) + 3 * sizeof(void*);
   IndexStats stats;
@@ -497,6 +509,7 @@ IndexStats ConcurrentRadixIndex::Stats() const {
 }
 
 absl::Status ConcurrentRadixIndex::Check() const {
+  holders_.ForEach([](HolderIndex, const RadixHolder& state) { WaitForQueue(state); });
   absl::Status status;
   const auto fail = [&](std::string_view what) {
     status = absl::InternalError("concurrent_radix: " + std::string(what));

@@ -19,12 +19,12 @@
 // *Threads*: any. Reads run on the caller's thread, hand over hand with shared locks. Writes of one holder
 // are serial: with `IndexOptions::executor` each event is a task on the lane of the holder's number, without
 // one it is applied by the caller. With an executor
-//   - `Apply` returns at once, and what it says of bounds is only in `Stats().refused_blocks`; `changes` is
-//     called by the task and outlives it;
-//   - an event is finished, and seen by questions and by `Sweep`, when its task has run; nothing waits for it;
-//   - `RemoveHolder` takes the holder out of answers at once; its blocks and its number are free when the
-//     lane gets there;
-//   - the destructor waits for everything scheduled.
+//   - `Apply` returns at once with OK, and an event refused is seen in `Stats().refused_blocks` only; with a
+//     `ChangeSink` it waits for its task, because the sink is told before it returns;
+//   - overlaps are of the events whose tasks have run: they wait for nothing;
+//   - everything else waits for the events applied before: `HoldingsOf`, `DigestOf`, `Sweep` and
+//     `RemoveHolder` for those of the holder, `Stats`, `Check` and the destructor for all. Called from a task
+//     of the executor they may wait for themselves.
 // *Cost*: a query of D blocks takes D shared locks and D set intersections; a stored block one shared lock
 // on the parent and one exclusive on the block (exclusive on both when it is new), a removed block one.
 // About 250 bytes a distinct block, 30 a holding. `Stats` and `Check` walk the tree.

@@ -395,11 +395,6 @@ class ManualExecutor : public Executor {
     task();
     return true;
   }
-  void RunAll() {
-    while (RunOne()) {
-    }
-  }
-  size_t size() const { return tasks_.size(); }
 
  private:
   std::deque<std::pair<uint32_t, std::function<void()>>> tasks_;
@@ -416,8 +411,13 @@ class PoolExecutor : public Executor {
     for (Queue& queue : queues_) queue.thread.join();
   }
   void Schedule(uint32_t lane, std::function<void()> task) override {
-    Push(&queues_[lane % queues_.size()], std::move(task));
+    Push(&queues_[lane % queues_.size()], [this, task = std::move(task)] {
+      begun_.fetch_add(1);
+      task();
+    });
   }
+  // Tasks that were begun.
+  uint64_t begun() const { return begun_; }
   // Returns when everything scheduled before has run.
   void Drain() {
     std::atomic<size_t> left{queues_.size()};
@@ -453,52 +453,67 @@ class PoolExecutor : public Executor {
     while (const std::function<void()> task = Pop(queue)) task();
   }
 
+  std::atomic<uint64_t> begun_{0};
   std::vector<Queue> queues_;
 };
 
-struct CountingSink : ChangeSink {
-  void Changed(HolderIndex, SequenceHash, Position, TierMask, TierMask) override { ++changes; }
-  std::atomic<uint64_t> changes{0};
-};
+;
 
-TEST(ConcurrentRadixTest, AnEventIsSeenWhenItsTaskHasRun) {
+TEST(ConcurrentRadixTest, OverlapsAreOfEventsWhoseTasksHaveRun) {
   ManualExecutor executor;
   Structure index("concurrent_radix", {.executor = &executor});
   const HolderIndex holder = index.Add({1, 2, 3});
-  EXPECT_EQ(executor.size(), 1u);
-  EXPECT_EQ(index.Depth(holder, {1, 2, 3}), 0u);
-  EXPECT_TRUE(index->HoldingsOf(holder).empty());
-  executor.RunAll();
-  EXPECT_EQ(index.Depth(holder, {1, 2, 3}), 3u);
-  EXPECT_EQ(index->HoldingsOf(holder).size(), 3u);
+  index.Store(holder, {1, 2, 3, 4});
+  EXPECT_EQ(index.Depth(holder, {1, 2, 3, 4}), 0u);
+  EXPECT_TRUE(executor.RunOne());
+  EXPECT_EQ(index.Depth(holder, {1, 2, 3, 4}), 3u);
+  EXPECT_TRUE(executor.RunOne());
+  EXPECT_EQ(index.Depth(holder, {1, 2, 3, 4}), 4u);
+  EXPECT_FALSE(executor.RunOne());
 }
 
-TEST(ConcurrentRadixTest, ARemovedHolderIsGoneAtOnceAndItsNumberWhenTheLaneGetsThere) {
-  ManualExecutor executor;
+TEST(ConcurrentRadixTest, ContentsAreOfAllEventsAppliedBefore) {
+  PoolExecutor executor(2);
   Structure index("concurrent_radix", {.executor = &executor});
-  const HolderIndex holder = index.Add({1, 2});
-  executor.RunAll();
-  index.Store(holder, {1, 2, 3});
+  const HolderIndex holder = index.Add();
+  for (size_t i = 0; i < 50; ++i) {
+    index.Store(holder, Count(1, 50), i, i + 1);
+    ASSERT_EQ(index->DigestOf(holder).tiers[0].blocks, i + 1);
+    ASSERT_EQ(index->HoldingsOf(holder).size(), i + 1);
+  }
+  index.Remove(holder, Count(1, 50), {49});
+  EXPECT_EQ(index->Stats().blocks, 49u);
+  index.Store(holder, {77});
   index->RemoveHolder(holder);
-  EXPECT_EQ(index.Depth(holder, {1, 2}), 0u);
-  EXPECT_EQ(index->Apply(holder, Cleared{}, nullptr).code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(Raw(*index->AddHolder()), 1u);
-  executor.RunAll();
   EXPECT_EQ(index->Stats().blocks, 0u);
-  EXPECT_EQ(Raw(*index->AddHolder()), 0u);
+  EXPECT_EQ(Raw(*index->AddHolder()), Raw(holder));
+}
+
+TEST(ConcurrentRadixTest, ASinkIsToldBeforeApplyReturns) {
+  struct CountingSink : ChangeSink {
+    void Changed(HolderIndex, SequenceHash, Position, TierMask, TierMask) override { ++changes; }
+    uint64_t changes = 0;
+  };
+  CountingSink sink;
+  PoolExecutor executor(2);
+  Structure index("concurrent_radix", {.blocks_max = 4, .executor = &executor});
+  const HolderIndex holder = index.Add();
+  EXPECT_TRUE(index->Apply(holder, StoredOf({1, 2, 3}, 0, 3), &sink).ok());
+  EXPECT_EQ(sink.changes, 3u);
+  EXPECT_EQ(index->Apply(holder, StoredOf({1, 2, 3, 4, 5}, 0, 5), &sink).code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(sink.changes, 4u);
 }
 
 TEST(ConcurrentRadixTest, TheDestructorWaitsForWhatWasScheduled) {
-  CountingSink sink;
   PoolExecutor executor(2);
-  {
-    std::unique_ptr<Index> index = *MakeIndex("concurrent_radix", {.executor = &executor});
-    for (uint64_t i = 0; i < 50; ++i) {
-      const HolderIndex holder = *index->AddHolder();
-      EXPECT_TRUE(index->Apply(holder, StoredOf(Count(i, 20), 0, 20), &sink).ok());
-    }
+  std::unique_ptr<Index> index = *MakeIndex("concurrent_radix", {.executor = &executor});
+  for (uint64_t i = 0; i < 50; ++i) {
+    const HolderIndex holder = *index->AddHolder();
+    EXPECT_TRUE(index->Apply(holder, StoredOf(Count(i, 20), 0, 20), nullptr).ok());
   }
-  EXPECT_EQ(sink.changes, 50u * 20);
+  index.reset();
+  EXPECT_EQ(executor.begun(), 50u);
 }
 
 // ---- Threads ----
@@ -648,12 +663,11 @@ TEST_P(ThreadedTest, HoldersComeAndGoBesideWritersAndReaders) {
   Apply(still, StoredOf(prompt, 0, 40));
   Drain();
   const auto come_and_go = [&](int) {
-    const absl::StatusOr<HolderIndex> holder = index_->AddHolder();
-    if (!holder.ok()) return;  // Numbers may still wait in the lanes.
-    Apply(*holder, StoredOf(prompt, 0, 10));
-    index_->SetMasked(*holder, true);
-    index_->Sweep(*holder, 4, nullptr);
-    index_->RemoveHolder(*holder);
+    const HolderIndex holder = *index_->AddHolder();
+    Apply(holder, StoredOf(prompt, 0, 10));
+    index_->SetMasked(holder, true);
+    index_->Sweep(holder, 4, nullptr);
+    index_->RemoveHolder(holder);
   };
   Run({come_and_go, come_and_go}, prompt, [&](const std::vector<Overlap>& overlaps) {
     EXPECT_EQ(std::count(overlaps.begin(), overlaps.end(), Overlap{still, 40}), 1);
