@@ -16,6 +16,9 @@
 #include "indexer/index/random_trie.h"
 
 namespace kvatlas {
+
+void PrintTo(const IndexKind& kind, std::ostream* out) { *out << kind.name; }
+
 namespace {
 
 uint64_t FromEnvironment(const char* name, uint64_t usual) {
@@ -42,13 +45,20 @@ class IndexRandomTest : public ::testing::TestWithParam<IndexKind> {
     const IndexKind& kind = GetParam();
     options.whole = kind.whole;
     if (kind.holders_max != 0) options.holders = std::min(options.holders, kind.holders_max);
+    // The default is compared at full length, the others as far as a second or two goes.
+    const bool is_default = kind.name == IndexKinds().front().name || kind.name == "atlas";
+    const bool is_long = std::getenv("KVATLAS_SEEDS") != nullptr;
+    if (!is_default && !is_long) {
+      options.ops = std::min<size_t>(options.ops, 300);
+      usual_seeds = (usual_seeds + 3) / 4;
+    }
     const uint64_t first = FromEnvironment("KVATLAS_FIRST_SEED", 1);
     const uint64_t seeds = FromEnvironment("KVATLAS_SEEDS", usual_seeds);
     for (uint64_t seed = first; seed < first + seeds; ++seed) {
       options.trie.seed = seed;
       const std::string difference =
           FirstDifferenceToPaste(Make, RandomOps(seed, options), options);
-      ASSERT_EQ(difference, "") << "seed " << seed;
+      ASSERT_TRUE(difference.empty()) << "seed " << seed << ", " << difference;
     }
   }
 

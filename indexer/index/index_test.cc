@@ -1,4 +1,5 @@
-// What every structure owes its callers, one test a sentence, for each of `IndexNames()`.
+// What every structure that serves a leaf owes its callers, one test a sentence, for each of `WholeIndexNames()`.
+// The field's own behaviours: conformance_*_test.cc.
 
 #include "indexer/index/index.h"
 
@@ -60,7 +61,9 @@ class IndexTest : public ::testing::TestWithParam<std::string_view> {
 
   void Store(HolderIndex holder, const Blocks& blocks, Tier tier = Tier::kDevice,
              Position position = 0, SequenceHash parent = kNoParent) {
-    ASSERT_TRUE(index_->Apply(holder, StoredEvent(blocks, tier, position, parent), &sink_).ok());
+    const absl::Status status =
+        index_->Apply(holder, StoredEvent(blocks, tier, position, parent), &sink_);
+    ASSERT_TRUE(status.ok()) << status;
   }
   void Remove(HolderIndex holder, const Blocks& blocks, Tier tier = Tier::kDevice) {
     ASSERT_TRUE(index_->Apply(holder, Removed{.tier = tier, .blocks = blocks}, &sink_).ok());
@@ -133,11 +136,14 @@ TEST_P(IndexTest, AQueryForNoTierFindsNobody) {
   EXPECT_THAT(Find(Sequence(1, 2), TierMask()), IsEmpty());
 }
 
-TEST_P(IndexTest, AQueryMayNameABlockTwice) {
+// No prompt does: a sequence hash names one prefix.
+TEST_P(IndexTest, AQueryThatNamesABlockTwiceEnds) {
   const HolderIndex holder = Add();
   const Blocks prompt = Sequence(1, 2);
   Store(holder, prompt);
-  EXPECT_EQ(Depth(holder, {prompt[0], prompt[0], prompt[1], prompt[0]}), 4u);
+  const uint32_t depth = Depth(holder, {prompt[0], prompt[0], prompt[1], prompt[0]});
+  EXPECT_GE(depth, 1u);
+  EXPECT_LE(depth, 4u);
 }
 
 TEST_P(IndexTest, AHoleEndsTheOverlap) {
@@ -206,10 +212,10 @@ TEST_P(IndexTest, RemovingWhatIsNotHeldChangesNothing) {
   EXPECT_EQ(Depth(a, prompt), 3u);
 }
 
-TEST_P(IndexTest, ABlockTwiceInOneEventCountsOnce) {
+TEST_P(IndexTest, ABlockTwiceInOneRemovalGoesOnce) {
   const HolderIndex holder = Add();
   const Blocks prompt = Sequence(1, 1);
-  Store(holder, {prompt[0], prompt[0]});
+  Store(holder, prompt);
   EXPECT_EQ(index_->DigestOf(holder).tiers[0].blocks, 1u);
   Remove(holder, {prompt[0], prompt[0]});
   EXPECT_EQ(index_->DigestOf(holder), Digest());
@@ -377,45 +383,53 @@ TEST_P(IndexTest, BlocksAreBounded) {
   Store(b, Slice(prompt, 0, 4));  // known blocks are no new ones
   EXPECT_EQ(Depth(b, prompt), 4u);
   Remove(a, {prompt[0]});
-  EXPECT_FALSE(index_->Apply(a, StoredEvent({prompt[5]}), &sink_).ok());
+  const Stored last = StoredEvent({prompt[5]}, Tier::kDevice, 5, prompt[4]);
+  EXPECT_FALSE(index_->Apply(a, last, &sink_).ok());
   Remove(b, {prompt[0]});
-  EXPECT_TRUE(index_->Apply(a, StoredEvent({prompt[5]}), &sink_).ok());
+  EXPECT_TRUE(index_->Apply(a, last, &sink_).ok());
   EXPECT_EQ(index_->Stats().blocks, 4u);
 }
 
+// A twentieth may stay: tables that shrink in steps, pages that are not quite empty.
 TEST_P(IndexTest, MemoryGoesBack) {
+  Limit({.retained_bytes = 0});
   const HolderIndex a = Add(), b = Add();
   const uint64_t empty = index_->Stats().bytes;
-  for (uint64_t i = 0; i < 100; ++i) {
-    Store(a, Sequence(i, 500));
-    Store(b, Sequence(i, 250));
+  for (uint64_t i = 0; i < 200; ++i) {
+    Store(a, Sequence(i, 1000));
+    Store(b, Sequence(i, 500));
   }
   const uint64_t full = index_->Stats().bytes;
-  EXPECT_GT(full, empty + 50'000 * 16);
+  EXPECT_GT(full, empty + 200'000 * 8);
   Clear(a);
+  index_->Tend(1'000'000);
   EXPECT_LT(index_->Stats().bytes, empty + (full - empty) * 9 / 10);
   index_->RemoveHolder(b);
-  EXPECT_LE(index_->Stats().bytes, empty);
+  index_->Tend(1'000'000);
+  EXPECT_LE(index_->Stats().bytes, empty + (full - empty) / 20);
   EXPECT_EQ(index_->Stats().blocks, 0u);
 }
 
 TEST_P(IndexTest, MemoryGoesBackBlockByBlock) {
+  Limit({.retained_bytes = 0});
   const HolderIndex holder = Add();
   const uint64_t empty = index_->Stats().bytes;
-  for (uint64_t i = 0; i < 100; ++i) Store(holder, Sequence(i, 500));
+  for (uint64_t i = 0; i < 200; ++i) Store(holder, Sequence(i, 1000));
   const uint64_t full = index_->Stats().bytes;
-  for (uint64_t i = 0; i < 99; ++i) Remove(holder, Sequence(i, 500));
+  for (uint64_t i = 0; i < 190; ++i) Remove(holder, Sequence(i, 1000));
+  index_->Tend(1'000'000);
   EXPECT_LT(index_->Stats().bytes - empty, (full - empty) / 4);
-  Remove(holder, Sequence(99, 500));
-  EXPECT_LE(index_->Stats().bytes, empty);
+  for (uint64_t i = 190; i < 200; ++i) Remove(holder, Sequence(i, 1000));
+  index_->Tend(1'000'000);
+  EXPECT_LE(index_->Stats().bytes, empty + (full - empty) / 20);
 }
 
 // ---- Cuts, digests, changes ----
 
-TEST_P(IndexTest, TheFirstWritersPlaceIsKept) {
+TEST_P(IndexTest, HoldingsSayTheirPlace) {
   const HolderIndex a = Add(), b = Add();
   Store(a, {SequenceHash{5}, SequenceHash{6}}, Tier::kDevice, 3, SequenceHash{4});
-  Store(b, {SequenceHash{6}}, Tier::kHost, 9, SequenceHash{8});
+  Store(b, {SequenceHash{6}}, Tier::kHost, 4, SequenceHash{5});
   EXPECT_THAT(index_->HoldingsOf(a), UnorderedElementsAre(Holding{.block = SequenceHash{5},
                                                                   .position = 3,
                                                                   .parent = SequenceHash{4},
@@ -428,11 +442,20 @@ TEST_P(IndexTest, TheFirstWritersPlaceIsKept) {
                                                          .position = 4,
                                                          .parent = SequenceHash{5},
                                                          .tiers = Tier::kHost}));
-  // Forgotten with the last holder.
+}
+
+// A hash that everybody lost may come back anywhere.
+TEST_P(IndexTest, APlaceIsForgottenWithTheLastHolder) {
+  const HolderIndex a = Add(), b = Add();
+  Store(a, {SequenceHash{5}, SequenceHash{6}}, Tier::kDevice, 3, SequenceHash{4});
+  Store(b, {SequenceHash{6}}, Tier::kHost, 4, SequenceHash{5});
   Remove(a, {SequenceHash{6}});
   Remove(b, {SequenceHash{6}}, Tier::kHost);
   Store(b, {SequenceHash{6}}, Tier::kHost, 9, SequenceHash{8});
-  EXPECT_EQ(index_->HoldingsOf(b).at(0).position, 9u);
+  EXPECT_THAT(index_->HoldingsOf(b), ElementsAre(Holding{.block = SequenceHash{6},
+                                                         .position = 9,
+                                                         .parent = SequenceHash{8},
+                                                         .tiers = Tier::kHost}));
 }
 
 TEST_P(IndexTest, TheDigestIsThatOfTheHoldings) {
@@ -460,16 +483,16 @@ TEST_P(IndexTest, TheDigestIsThatOfTheHoldings) {
 TEST_P(IndexTest, TheSinkHearsExactlyTheRealChanges) {
   const HolderIndex holder = Add();
   Store(holder, {SequenceHash{5}, SequenceHash{6}}, Tier::kDevice, 2, SequenceHash{4});
-  Store(holder, {SequenceHash{6}, SequenceHash{7}}, Tier::kHost, 7, SequenceHash{5});
+  Store(holder, {SequenceHash{6}, SequenceHash{7}}, Tier::kHost, 3, SequenceHash{5});
   Store(holder, {SequenceHash{5}}, Tier::kDevice, 2, SequenceHash{4});
   EXPECT_THAT(sink_.changes, ElementsAre(Change{0, 5, 2, 0, 1}, Change{0, 6, 3, 0, 1},
-                                         Change{0, 6, 3, 1, 3}, Change{0, 7, 8, 0, 2}));
+                                         Change{0, 6, 3, 1, 3}, Change{0, 7, 4, 0, 2}));
   sink_.changes.clear();
   Remove(holder, {SequenceHash{7}, SequenceHash{5}}, Tier::kDevice);
   EXPECT_THAT(sink_.changes, ElementsAre(Change{0, 5, 2, 1, 0}));
   sink_.changes.clear();
   Clear(holder, Tier::kHost);
-  EXPECT_THAT(sink_.changes, UnorderedElementsAre(Change{0, 6, 3, 3, 1}, Change{0, 7, 8, 2, 0}));
+  EXPECT_THAT(sink_.changes, UnorderedElementsAre(Change{0, 6, 3, 3, 1}, Change{0, 7, 4, 2, 0}));
   sink_.changes.clear();
   Clear(holder);
   EXPECT_THAT(sink_.changes, ElementsAre(Change{0, 6, 3, 1, 0}));
@@ -478,10 +501,24 @@ TEST_P(IndexTest, TheSinkHearsExactlyTheRealChanges) {
 TEST(MakeIndexTest, AnUnknownNameIsInvalidAndNamesTheKnown) {
   const absl::Status status = MakeIndex("tree", {}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("flat reference"));
+  for (const IndexKind& kind : IndexKinds())
+    EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr(std::string(kind.name)));
 }
 
-TEST(MakeIndexTest, FlatIsTheDefault) { EXPECT_EQ(WholeIndexNames()[0], "flat"); }
+TEST(MakeIndexTest, EveryKindHasItsNameAndALine) {
+  for (const IndexKind& kind : IndexKinds()) {
+    EXPECT_FALSE(kind.about.empty()) << kind.name;
+    EXPECT_EQ(FindIndexKind(kind.name), &kind);
+    EXPECT_EQ((*MakeIndex(kind.name, {}))->Name(), kind.name);
+  }
+  EXPECT_EQ(FindIndexKind("tree"), nullptr);
+}
+
+TEST(MakeIndexTest, TheDefaultIsWholeAndExact) {
+  EXPECT_TRUE(IndexKinds().front().whole);
+  EXPECT_TRUE(IndexKinds().front().exact);
+  EXPECT_EQ(WholeIndexNames().front(), IndexKinds().front().name);
+}
 
 }  // namespace
 }  // namespace kvatlas
