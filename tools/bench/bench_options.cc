@@ -34,10 +34,10 @@ std::vector<Overlap> Asker::Answer() const {
   return answer;
 }
 
-TimeLimit::TimeLimit(double limit_s) : limit_s_(limit_s), start_s_(NowSeconds()) {}
+TimeLimit::TimeLimit(double limit_s) : limit_s_(limit_s), start_s_(CpuSeconds()) {}
 
 std::optional<std::string> TimeLimit::Exceeded(double done, double all) const {
-  const double spent_s = NowSeconds() - start_s_;
+  const double spent_s = CpuSeconds() - start_s_;
   if (spent_s < std::fmin(kLookAfterSeconds, limit_s_) || done <= 0) return std::nullopt;
   const double whole_s = spent_s * all / done;
   if (whole_s <= limit_s_) return std::nullopt;

@@ -28,7 +28,7 @@ struct BenchOptions {
   // Queries that are checked; 0: none.
   uint64_t check = 0;
   uint32_t write_blocks_max = 0;
-  // A repetition that would take longer is not finished.
+  // A repetition that would take more processor time is not finished.
   double limit_s = 120;
   // Closed loop without events: every query thread asks all queries so often.
   uint32_t query_passes = 20;
@@ -81,7 +81,8 @@ class Asker {
   OverlapSteps steps_;
 };
 
-// Stops what would take too long: estimates the whole from the part that is done.
+// Stops what would take too long: estimates the whole from the part that is done. Counts processor time, so a busy
+// machine does not change what is measured.
 class TimeLimit {
  public:
   explicit TimeLimit(double limit_s);

@@ -76,6 +76,19 @@ void AddHarness(const std::optional<HarnessCost>& harness, Json* json) {
                         {"ns_per_query_block", OrNull(harness->ns_per_query_block)}};
 }
 
+void AddUndisturbed(const std::optional<Undisturbed>& undisturbed, Json* json) {
+  if (!undisturbed.has_value()) {
+    (*json)["undisturbed"] = nullptr;
+    return;
+  }
+  (*json)["undisturbed"] = {{"block_ops_per_s", undisturbed->block_ops_per_s},
+                            {"ns_per_stored_block", OrNull(undisturbed->ns_per_stored_block)},
+                            {"ns_per_removed_block", OrNull(undisturbed->ns_per_removed_block)},
+                            {"ns_per_query_block", OrNull(undisturbed->ns_per_query_block)},
+                            {"query_ns", OrNull(undisturbed->query_ns, true)},
+                            {"write_ns", OrNull(undisturbed->write_ns, true)}};
+}
+
 // ---- Table ----
 
 struct Column {
@@ -145,6 +158,36 @@ std::vector<Column> MemoryColumns() {
   };
 }
 
+std::vector<Column> UndisturbedColumns() {
+  using U = Undisturbed;
+  const auto of = [](const char* title, std::function<std::optional<double>(const U&)> value,
+                     double unit, int digits) {
+    return Of<U>(title, &R::undisturbed, std::move(value), unit, digits);
+  };
+  const auto latency = [of](const char* title, std::optional<Percentiles> U::* field,
+                            double Percentiles::* share) {
+    return of(
+        title,
+        [field, share](const U& u) -> std::optional<double> {
+          if (!(u.*field).has_value()) return std::nullopt;
+          return (*(u.*field)).*share;
+        },
+        1, 0);
+  };
+  return {
+      of(
+          "| undisturbed M/s", [](const U& u) { return u.block_ops_per_s; }, 1e6, 1),
+      of(
+          "ns/stored", [](const U& u) { return u.ns_per_stored_block; }, 1, 1),
+      of(
+          "ns/removed", [](const U& u) { return u.ns_per_removed_block; }, 1, 1),
+      latency("query ns p50", &U::query_ns, &Percentiles::p50),
+      latency("p99", &U::query_ns, &Percentiles::p99),
+      latency("write ns p99.9", &U::write_ns, &Percentiles::p999),
+      latency("max", &U::write_ns, &Percentiles::max),
+  };
+}
+
 std::vector<Column> Columns() {
   std::vector<Column> columns = {
       {"ev thr", [](const R& r) { return std::optional<double>(r.event_threads); }, 1, 0},
@@ -153,6 +196,7 @@ std::vector<Column> Columns() {
       Plain("median", &R::block_ops_per_s_median, 1e6, 1),
       Plain("worst", &R::block_ops_per_s_worst, 1e6, 1),
       Plain("cold", &R::block_ops_per_s_cold, 1e6, 1),
+      Plain("per cpu s", &R::block_ops_per_cpu_s, 1e6, 1),
       Plain("sustained", &R::sustained_block_ops_per_s, 1e6, 1),
       Plain("events M/s", &R::event_block_ops_per_s, 1e6, 1),
       Plain("queries M/s", &R::query_block_ops_per_s, 1e6, 1),
@@ -168,6 +212,7 @@ std::vector<Column> Columns() {
       Latency("max", &R::write_ns, &Percentiles::max),
       Plain("results", &R::results_per_query, 1, 1),
   };
+  for (Column& column : UndisturbedColumns()) columns.push_back(std::move(column));
   for (Column& column : MemoryColumns()) columns.push_back(std::move(column));
   using C = CheckResult;
   const auto count = [](uint64_t C::* field) {
@@ -240,6 +285,7 @@ std::string ToJson(const BenchResult& result, const std::string& ops) {
   json["block_ops_per_s_median"] = OrNull(result.block_ops_per_s_median);
   json["block_ops_per_s_worst"] = OrNull(result.block_ops_per_s_worst);
   json["block_ops_per_s_cold"] = OrNull(result.block_ops_per_s_cold);
+  json["block_ops_per_cpu_s"] = OrNull(result.block_ops_per_cpu_s);
   json["event_block_ops_per_s"] = OrNull(result.event_block_ops_per_s);
   json["query_block_ops_per_s"] = OrNull(result.query_block_ops_per_s);
   json["ns_per_stored_block"] = OrNull(result.ns_per_stored_block);
@@ -254,6 +300,7 @@ std::string ToJson(const BenchResult& result, const std::string& ops) {
   AddCheck(result.check, &json);
   json["sustained_block_ops_per_s"] = OrNull(result.sustained_block_ops_per_s);
   json["sustained_speed"] = OrNull(result.sustained_speed);
+  AddUndisturbed(result.undisturbed, &json);
   AddHarness(result.harness, &json);
   return json.dump();
 }
@@ -296,6 +343,7 @@ BenchResult Together(const std::vector<BenchResult>& repetitions) {
   std::vector<double> rates;
   for (const BenchResult& one : warm) {
     Better(one.block_ops_per_s, true, &together.block_ops_per_s);
+    Better(one.block_ops_per_cpu_s, true, &together.block_ops_per_cpu_s);
     Better(one.event_block_ops_per_s, true, &together.event_block_ops_per_s);
     Better(one.query_block_ops_per_s, true, &together.query_block_ops_per_s);
     Better(one.ns_per_stored_block, false, &together.ns_per_stored_block);

@@ -35,6 +35,7 @@ struct MemoryResult {
   uint64_t bytes_after_clear = 0;
   // Of clearing one worker.
   Percentiles clear_us;
+  // Of processor time.
   double clear_ns_per_block = 0;
   // Of `--churn`: blocks stored meanwhile and memory before the clear.
   std::optional<uint64_t> churn_stored_blocks;
@@ -51,6 +52,17 @@ struct HarnessCost {
   std::optional<double> ns_per_query_block;
 };
 
+// Of one thread: what repetitions say when of every operation only its fastest is taken. Each does the same to the
+// same state, so what remains is the structure without the machine's other work. REQUIRES two warm repetitions.
+struct Undisturbed {
+  double block_ops_per_s = 0;
+  std::optional<double> ns_per_stored_block;
+  std::optional<double> ns_per_removed_block;
+  std::optional<double> ns_per_query_block;
+  std::optional<Percentiles> query_ns;
+  std::optional<Percentiles> write_ns;
+};
+
 struct BenchResult {
   std::string index;
   std::string mode;
@@ -64,6 +76,9 @@ struct BenchResult {
   std::optional<double> block_ops_per_s_median;
   std::optional<double> block_ops_per_s_worst;
   std::optional<double> block_ops_per_s_cold;
+  // Of processor time, the harness's share included.
+  std::optional<double> block_ops_per_cpu_s;
+  std::optional<Undisturbed> undisturbed;
   std::optional<double> event_block_ops_per_s;
   std::optional<double> query_block_ops_per_s;
   std::optional<double> ns_per_stored_block;

@@ -45,7 +45,7 @@ class ClosedRun {
         pool_(pool),
         input_(input),
         options_(options),
-        limit_(options.limit_s),
+        limit_(options.limit_s * (options.event_threads + options.query_threads)),
         events_(options.event_threads),
         queries_(options.query_threads),
         meet_(options.event_threads + options.query_threads) {

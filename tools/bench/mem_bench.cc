@@ -110,13 +110,13 @@ class MemRun {
 
   void Clear() {
     Latencies latencies;
-    uint64_t ticks_sum = 0;
+    double cpu_s = 0;
     for (uint32_t worker = 0; worker < file_.header().workers; ++worker) {
+      const double cpu_before_s = CpuSeconds();
       const uint64_t start = Ticks();
       index_->Apply(HolderIndex{worker}, Cleared{}, nullptr).IgnoreError();
-      const uint64_t ticks = Ticks() - start;
-      latencies.Add(ticks);
-      ticks_sum += ticks;
+      latencies.Add(Ticks() - start);
+      cpu_s += CpuSeconds() - cpu_before_s;
       if (worker % kOpsBetweenSamples == 0) Sample();
     }
     for (int i = 0; i < kTends; ++i) index_->Tend(kTendSteps);
@@ -126,8 +126,8 @@ class MemRun {
       us.*field /= 1e3;
     }
     report_->clear_us = us;
-    report_->clear_ns_per_block = NsPerTick() * static_cast<double>(ticks_sum) /
-                                  static_cast<double>(std::max<uint64_t>(1, holdings_.holdings()));
+    report_->clear_ns_per_block =
+        1e9 * cpu_s / static_cast<double>(std::max<uint64_t>(1, holdings_.holdings()));
     latencies = Latencies();
     report_->after_clear = Settled();
   }

@@ -134,7 +134,7 @@ class OpenBench {
 // The fastest trial that was sustained, `rate` 0 when none was.
 absl::StatusOr<Trial> Search(OpenBench* bench, const Contender& contender,
                              const BenchOptions& options) {
-  const TimeLimit limit(options.limit_s);
+  const TimeLimit limit(options.limit_s * (options.event_threads + options.query_threads));
   Trial best;
   double failed = 0;
   double rate = kFirstRate;

@@ -1,5 +1,7 @@
 #include "tools/bench/timing.h"
 
+#include <time.h>
+
 #include <algorithm>
 #include <chrono>
 
@@ -27,6 +29,12 @@ double NsPerTick() {
 
 double NowSeconds() {
   return std::chrono::duration<double>(Steady::now().time_since_epoch()).count();
+}
+
+double CpuSeconds() {
+  timespec now{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
 void Latencies::Append(const Latencies& other) {

@@ -29,8 +29,11 @@ inline uint64_t Ticks() {
 // Measured once per process against the steady clock; takes 50 ms then.
 double NsPerTick();
 
-// Seconds since some moment, for progress and limits.
+// Seconds since some moment.
 double NowSeconds();
+
+// Seconds of processor time of this process, all threads: what others on the machine do is not in it.
+double CpuSeconds();
 
 struct Percentiles {
   double p50 = 0;
