@@ -1,6 +1,7 @@
 #include <string>
 
 #include "indexer/index/actor.h"
+#include "indexer/index/atlas/atlas.h"
 #include "indexer/index/concurrent_radix.h"
 #include "indexer/index/flat.h"
 #include "indexer/index/host_bitmap.h"
@@ -28,6 +29,11 @@ constexpr Row kRows[] = {
       .exact = true,
       .about = "sharded table of blocks with holder sets; one lock a probe"},
      MakeFlatIndex},
+    {{.name = "atlas",
+      .whole = true,
+      .exact = true,
+      .about = "runs of blocks and one table of names; readers take no lock, writers run side by side"},
+     MakeAtlasIndex},
     {{.name = "reference",
       .whole = true,
       .exact = true,

@@ -21,8 +21,8 @@ LIBRARIES = {
 }
 TEST_LIBRARIES = ["gtest/", "gmock/", "benchmark/"]
 
-# System headers that any folder may use: processor intrinsics and prefetching.
-SYSTEM_HEADERS = ["immintrin.h", "x86intrin.h", "arm_neon.h"]
+# System headers that any folder may use: processor intrinsics, memory of the system's own, a yield.
+SYSTEM_HEADERS = ["immintrin.h", "x86intrin.h", "arm_neon.h", "sys/mman.h", "sched.h"]
 
 # Pure folders: no I/O, no threads of their own, no wall clock (their tests may use threads).
 PURE = ["indexer/index", "indexer/stream"]

@@ -1,0 +1,27 @@
+// Who holds how much of this prompt, exactly, at the speed of memory? The default structure.
+//
+// *Truth*: all of `index.h`, holes included.
+// *Threads*: any. Readers take no lock, wait for nobody and write nothing that other threads write; writers of
+// different holders run side by side. Everything a caller may do at once with everything else.
+// *Cost*: about 20–24 bytes a distinct block and a bit a holder and run; a holder that lost part of a run a bit
+// a block. A new block is one entry in one table; a block that somebody else has is a comparison. A query
+// looks at a few cache lines for every run it passes.
+// *Bounds*: 16 GiB of memory, 2^31 words, in an index; a sequence of any depth; `holders_max` holders.
+// `IndexStats::bytes` is measured, not estimated.
+// *Example*: `index.h`. How it works: `atlas_index.h`.
+
+#ifndef KVATLAS_INDEXER_INDEX_ATLAS_ATLAS_H_
+#define KVATLAS_INDEXER_INDEX_ATLAS_ATLAS_H_
+
+#include <memory>
+
+#include "indexer/index/index.h"
+
+namespace kvatlas {
+
+// Null when the address space cannot be had.
+std::unique_ptr<Index> MakeAtlasIndex(const IndexOptions& options);
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_INDEXER_INDEX_ATLAS_ATLAS_H_

@@ -1,0 +1,202 @@
+// What does an atlas hold, and is it sound? Contents, figures, and the check of everything that the others rely on.
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "indexer/base/hash.h"
+#include "indexer/index/atlas/atlas_index.h"
+#include "indexer/index/atlas/epoch.h"
+
+namespace kvatlas::atlas {
+
+// Runs may be split or merged by others meanwhile: what comes into the list behind the copy is looked at next, and
+// what was seen twice counts once.
+std::vector<Holding> AtlasIndex::HoldingsOf(HolderIndex holder) const {
+  std::vector<Holding> holdings;
+  HolderState* const state = StateOf(holder);
+  if (state == nullptr) return holdings;
+  EpochGuard guard;
+  MutexLock lock(&state->mutex);
+  for (uint32_t seen = 0;;) {
+    std::vector<uint32_t> lines;
+    {
+      SpinLockHolder list_lock(&state->runs_lock);
+      lines.resize(state->runs.size());
+      state->runs.CopyTo(lines.data());
+    }
+    if (lines.size() <= seen) break;
+    for (size_t i = seen; i < lines.size(); ++i) {
+      Place at;
+      if (!LockLine(lines[i], &at)) continue;
+      AppendHoldings(at.run, state->number, &holdings);
+      Release(&at);
+    }
+    seen = static_cast<uint32_t>(lines.size());
+  }
+  std::sort(holdings.begin(), holdings.end(),
+            [](const Holding& a, const Holding& b) { return a.block < b.block; });
+  holdings.erase(std::unique(holdings.begin(), holdings.end(),
+                             [](const Holding& a, const Holding& b) { return a.block == b.block; }),
+                 holdings.end());
+  return holdings;
+}
+
+void AtlasIndex::AppendHoldings(Run* run, uint32_t holder, std::vector<Holding>* holdings) const {
+  const uint32_t len = run->len.load(std::memory_order_relaxed);
+  const Offsets held = UnionOf(run);
+  Offsets of_tier[kTiers];
+  for (int tier = 0; tier < kTiers; ++tier)
+    of_tier[tier] = MembersOf(run, static_cast<Tier>(tier)).Of(holder, len);
+  for (uint32_t offset = 0; offset < len; ++offset) {
+    TierMask tiers;
+    for (int tier = 0; tier < kTiers; ++tier) {
+      if (of_tier[tier].Has(offset)) tiers = tiers | static_cast<Tier>(tier);
+    }
+    if (tiers.empty()) continue;
+    holdings->push_back(
+        {.block = SequenceHash{HashAt(*run, offset)},
+         .position = run->start + offset,
+         .parent = SequenceHash{offset == 0 ? run->parent : NameAt(*run, offset - 1, held)},
+         .tiers = tiers,
+         .local = options_.keep_local_hashes
+                      ? LocalHash{LocalAt(*run, offset).load(std::memory_order_relaxed)}
+                      : LocalHash{0}});
+  }
+}
+
+Digest AtlasIndex::DigestOf(HolderIndex holder) const {
+  HolderState* const state = StateOf(holder);
+  if (state == nullptr) return {};
+  MutexLock lock(&state->mutex);
+  return state->digest;
+}
+
+IndexStats AtlasIndex::Stats() const {
+  IndexStats stats;
+  EpochGuard guard;
+  for (uint32_t i = 0; i < holders_end(); ++i) {
+    HolderState* const state = StateOf(HolderIndex{i});
+    if (state == nullptr) continue;
+    MutexLock lock(&state->mutex);
+    ++stats.holders;
+    stats.holdings += state->holdings;
+  }
+  stats.blocks = blocks_.load(std::memory_order_relaxed);
+  stats.bytes = heap_->bytes();
+  stats.refused_blocks = refused_.load(std::memory_order_relaxed);
+  const BlockTable::Shape table = table_->CountShape();
+  stats.shape = {
+      {"runs", runs_.load(std::memory_order_relaxed)},
+      {"splits", splits_.load(std::memory_order_relaxed)},
+      {"merges", merges_.load(std::memory_order_relaxed)},
+      {"rewrites", rewrites_.load(std::memory_order_relaxed)},
+      {"table_slots", table.slots},
+      {"table_segments", table.segments},
+      {"table_displaced", table.displaced},
+  };
+  return stats;
+}
+
+// ---- The check ----
+
+namespace {
+
+absl::Status Wrong(const std::string& what) { return absl::InternalError("atlas: " + what); }
+
+}  // namespace
+
+absl::Status AtlasIndex::Check() const {
+  EpochGuard guard;
+  // What the table says: every entry leads to a block of that name, and no two entries to one name.
+  std::unordered_map<Ref, Offsets> entries;  // by run
+  std::unordered_set<uint64_t> names;
+  absl::Status status;
+  uint64_t count = 0;
+  table_->ForEach([&](Ref word) {
+    ++count;
+    const Ref ref = heap_->run_of(word).load(std::memory_order_acquire);
+    if (ref == 0) {
+      status = Wrong("an entry leads to no run");
+      return;
+    }
+    Run* const run = RunAt(ref);
+    const uint32_t offset = word - run->base;
+    if (run->dead || offset >= run->len.load(std::memory_order_relaxed)) {
+      status = Wrong("an entry leads out of its run");
+      return;
+    }
+    if (table_->Find(SequenceHash{HashAt(*run, offset)}) != word)
+      status = Wrong("a name leads elsewhere");
+    if (!names.insert(HashAt(*run, offset)).second) status = Wrong("a name has two places");
+    entries[ref].Add(offset);
+  });
+  if (!status.ok()) return status;
+  if (count != blocks_.load(std::memory_order_relaxed)) return Wrong("wrong number of blocks");
+  if (entries.size() != runs_.load(std::memory_order_relaxed)) return Wrong("a run is lost");
+  for (const auto& [ref, offsets] : entries) {
+    status = CheckRun(RunAt(ref), offsets);
+    if (!status.ok()) return status;
+  }
+  return CheckHolders(entries);
+}
+
+// A block is in the table if and only if somebody has it.
+absl::Status AtlasIndex::CheckRun(Run* run, const Offsets& in_table) const {
+  const uint32_t len = run->len.load(std::memory_order_relaxed);
+  if (len == 0 || len > run->capacity) return Wrong("a run of impossible length");
+  if (!(UnionOf(run) == in_table)) return Wrong("blocks held and blocks named differ");
+  if (!run->holes && !(in_table == Offsets::Range(0, len))) return Wrong("a hole nobody knows of");
+  if (run->version.load(std::memory_order_relaxed) % 2 != 0) return Wrong("an odd version");
+  absl::Status status;
+  for (int tier = 0; tier < kTiers; ++tier) {
+    const Members members = MembersOf(run, static_cast<Tier>(tier));
+    std::unordered_set<uint32_t> seen;
+    members.ForEach(len, [&](uint32_t holder, const Offsets& offsets) {
+      if (!seen.insert(holder).second) status = Wrong("a holder has all and part of a run");
+      if (!offsets.Any()) status = Wrong("a holder of nothing");
+      if ((offsets - Offsets::Range(0, len)).Any()) status = Wrong("a holder beyond the end");
+      if (StateOf(HolderIndex{holder}) == nullptr) status = Wrong("a holder that is not there");
+    });
+  }
+  return status;
+}
+
+// Every holder's account is what its runs say, and its list names them all.
+absl::Status AtlasIndex::CheckHolders(const std::unordered_map<Ref, Offsets>& runs) const {
+  struct Count {
+    Digest digest;
+    uint64_t holdings = 0;
+  };
+  std::map<uint32_t, Count> counts;
+  for (const auto& [ref, unused] : runs) {
+    Run* const run = RunAt(ref);
+    std::map<uint32_t, Offsets> any;
+    for (int tier = 0; tier < kTiers; ++tier) {
+      MembersOf(run, static_cast<Tier>(tier))
+          .ForEach(run->len.load(std::memory_order_relaxed),
+                   [&](uint32_t holder, const Offsets& offsets) {
+                     any[holder] = any[holder] | offsets;
+                     offsets.ForEach([&](uint32_t offset) {
+                       counts[holder].digest.Add(static_cast<Tier>(tier),
+                                                 SequenceHash{HashAt(*run, offset)});
+                     });
+                   });
+    }
+    for (const auto& [holder, offsets] : any) counts[holder].holdings += offsets.Count();
+  }
+  for (uint32_t i = 0; i < holders_end(); ++i) {
+    HolderState* const state = StateOf(HolderIndex{i});
+    if (state == nullptr) continue;
+    const uint64_t listed = HoldingsOf(HolderIndex{i}).size();
+    MutexLock lock(&state->mutex);
+    if (!(state->digest == counts[i].digest)) return Wrong("a digest is wrong");
+    if (state->holdings != counts[i].holdings) return Wrong("holdings are miscounted");
+    if (listed != counts[i].holdings) return Wrong("a list does not lead to all holdings");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace kvatlas::atlas

@@ -1,0 +1,208 @@
+// What is asked of an atlas? All holders, tiers, the best, the compact form, by content, in batches: each is one walk
+// (`walker.h`) with another way to write down who drops out where.
+
+#include <algorithm>
+#include <bit>
+
+#include "indexer/base/hash.h"
+#include "indexer/index/atlas/atlas_index.h"
+#include "indexer/index/atlas/epoch.h"
+#include "indexer/index/atlas/walker.h"
+
+namespace kvatlas::atlas {
+namespace {
+
+// How often a walk is tried before it is done by holder.
+constexpr int kWalks = 4;
+
+WalkMemory& ThreadMemory() {
+  static thread_local WalkMemory memory;
+  return memory;
+}
+
+// Into a vector of overlaps.
+class ListEmit {
+ public:
+  explicit ListEmit(std::vector<Overlap>* overlaps)
+      : overlaps_(*overlaps), first_(overlaps->size()) {}
+
+  void Word(size_t, uint32_t depth, uint32_t i, uint64_t bits) {
+    // A word at a time: the vector looks at its room once for 64 holders.
+    Overlap found[64];
+    int count = 0;
+    for (; bits != 0; bits &= bits - 1)
+      found[count++] = {
+          .holder = HolderIndex{i * 64 + static_cast<uint32_t>(std::countr_zero(bits))},
+          .blocks = depth};
+    overlaps_.insert(overlaps_.end(), found, found + count);
+  }
+  void Reset() { overlaps_.resize(first_); }
+  void Drop(uint32_t i, uint64_t bits) {
+    overlaps_.erase(
+        std::remove_if(overlaps_.begin() + static_cast<std::ptrdiff_t>(first_), overlaps_.end(),
+                       [&](const Overlap& each) {
+                         return Raw(each.holder) / 64 == i &&
+                                (bits >> (Raw(each.holder) % 64) & 1) != 0;
+                       }),
+        overlaps_.end());
+  }
+
+ private:
+  std::vector<Overlap>& overlaps_;
+  const size_t first_;
+};
+
+// Into steps. They are few; those of partial holders come out of order.
+class StepEmit {
+ public:
+  StepEmit(uint32_t words, OverlapSteps* steps) : steps_(*steps) {
+    steps_.words_per_step = words;
+    Reset();
+  }
+
+  void Word(size_t, uint32_t depth, uint32_t i, uint64_t bits) {
+    steps_.words[StepAt(depth) * steps_.words_per_step + i] |= bits;
+  }
+  void Reset() {
+    steps_.depths.clear();
+    steps_.words.clear();
+  }
+  void Drop(uint32_t i, uint64_t bits) {
+    for (size_t step = 0; step < steps_.depths.size(); ++step)
+      steps_.words[step * steps_.words_per_step + i] &= ~bits;
+  }
+
+ private:
+  size_t StepAt(uint32_t depth) {
+    size_t step = steps_.depths.size();
+    while (step > 0 && steps_.depths[step - 1] > depth) --step;
+    if (step > 0 && steps_.depths[step - 1] == depth) return step - 1;
+    steps_.depths.insert(steps_.depths.begin() + static_cast<std::ptrdiff_t>(step), depth);
+    steps_.words.insert(
+        steps_.words.begin() + static_cast<std::ptrdiff_t>(step * steps_.words_per_step),
+        steps_.words_per_step, 0);
+    return step;
+  }
+
+  OverlapSteps& steps_;
+};
+
+// Into a row a holder: what was asked for, then every tier.
+class TierEmit {
+ public:
+  explicit TierEmit(uint32_t holders) : holders_((holders + 63) / 64 * 64) { Reset(); }
+
+  void Word(size_t mask, uint32_t depth, uint32_t i, uint64_t bits) {
+    for (; bits != 0; bits &= bits - 1)
+      rows_[(i * 64 + static_cast<uint32_t>(std::countr_zero(bits))) * kColumns + mask] = depth;
+  }
+  void Reset() { rows_.assign(size_t{holders_} * kColumns, 0); }
+  void Drop(uint32_t i, uint64_t bits) {
+    for (; bits != 0; bits &= bits - 1)
+      rows_[(i * 64 + static_cast<uint32_t>(std::countr_zero(bits))) * kColumns] = 0;
+  }
+  void AppendTo(std::vector<TierOverlap>* overlaps) const {
+    for (uint32_t holder = 0; holder < holders_; ++holder) {
+      const uint32_t* row = &rows_[size_t{holder} * kColumns];
+      if (row[0] == 0) continue;
+      TierOverlap overlap{.holder = HolderIndex{holder}, .blocks = row[0]};
+      std::copy_n(row + 1, kTiers, overlap.by_tier);
+      overlaps->push_back(overlap);
+    }
+  }
+
+ private:
+  static constexpr size_t kColumns = 1 + kTiers;
+  const uint32_t holders_;
+  std::vector<uint32_t> rows_;
+};
+
+}  // namespace
+
+template <typename Emit>
+void AtlasIndex::Find(const OverlapQuery& query, std::span<const TierMask> masks,
+                      Emit* emit) const {
+  Walker<Emit> walker(*this, query, masks, &ThreadMemory(), emit);
+  for (int i = 0; i < kWalks; ++i) {
+    if (walker.WalkByVersion()) return;
+    emit->Reset();
+  }
+  walker.WalkByHolder([&](uint32_t i, uint64_t bits) { emit->Drop(i, bits); });
+}
+
+void AtlasIndex::FindOverlaps(const OverlapQuery& query, std::vector<Overlap>* overlaps) const {
+  EpochGuard guard;
+  ListEmit emit(overlaps);
+  Find(query, std::span(&query.tiers, 1), &emit);
+}
+
+void AtlasIndex::FindSteps(const OverlapQuery& query, OverlapSteps* steps) const {
+  EpochGuard guard;
+  StepEmit emit((holders_end() + 63) / 64, steps);
+  Find(query, std::span(&query.tiers, 1), &emit);
+}
+
+void AtlasIndex::FindTierOverlaps(const OverlapQuery& query,
+                                  std::vector<TierOverlap>* overlaps) const {
+  EpochGuard guard;
+  TierMask masks[1 + kTiers] = {query.tiers};
+  for (int tier = 0; tier < kTiers; ++tier) masks[1 + tier] = static_cast<Tier>(tier);
+  TierEmit emit(holders_end());
+  Find(query, masks, &emit);
+  emit.AppendTo(overlaps);
+}
+
+void AtlasIndex::FindBest(const OverlapQuery& query, size_t k,
+                          std::vector<Overlap>* overlaps) const {
+  static thread_local OverlapSteps steps;
+  FindSteps(query, &steps);
+  for (size_t step = steps.depths.size(); step-- > 0 && k > 0;) {
+    const std::span<const uint64_t> words = steps.holders(step);
+    for (uint32_t i = 0; i < words.size() && k > 0; ++i) {
+      for (uint64_t bits = words[i]; bits != 0 && k > 0; bits &= bits - 1, --k)
+        overlaps->push_back(
+            {.holder = HolderIndex{i * 64 + static_cast<uint32_t>(std::countr_zero(bits))},
+             .blocks = steps.depths[step]});
+    }
+  }
+}
+
+// Hashing a chain costs more than looking it up: it is done for the part of the prompt that somebody has, and at
+// most three times that.
+void AtlasIndex::FindOverlapsByContent(const OverlapQuery& query,
+                                       std::vector<Overlap>* overlaps) const {
+  static thread_local std::vector<SequenceHash> chain;
+  chain.clear();
+  const std::span<const LocalHash> locals = query.local_hashes;
+  const size_t first = overlaps->size();
+  for (size_t hashed = 32;; hashed *= 4) {
+    const size_t end = std::min(hashed, locals.size());
+    while (chain.size() < end)
+      chain.push_back(chain.empty() ? SequenceHash{Raw(locals[0])}
+                                    : NextSequenceHash(chain.back(), locals[chain.size()]));
+    OverlapQuery by_name = query;
+    by_name.blocks = chain;
+    overlaps->resize(first);
+    FindOverlaps(by_name, overlaps);
+    if (end == locals.size()) return;
+    const bool deeper =
+        std::any_of(overlaps->begin() + static_cast<std::ptrdiff_t>(first), overlaps->end(),
+                    [&](const Overlap& overlap) { return overlap.blocks == chain.size(); });
+    if (!deeper) return;
+  }
+}
+
+void AtlasIndex::FindOverlapsOfBatch(std::span<const OverlapQuery> queries,
+                                     std::vector<Overlap>* overlaps,
+                                     std::vector<size_t>* ends) const {
+  EpochGuard guard;
+  for (const OverlapQuery& query : queries) {
+    if (!query.blocks.empty()) table_->Prefetch(query.blocks[0]);
+  }
+  for (const OverlapQuery& query : queries) {
+    FindOverlaps(query, overlaps);
+    ends->push_back(overlaps->size());
+  }
+}
+
+}  // namespace kvatlas::atlas

@@ -1,0 +1,248 @@
+#include "indexer/index/atlas/atlas_index.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "indexer/index/atlas/atlas.h"
+#include "indexer/index/atlas/digest_term.h"
+#include "indexer/index/atlas/epoch.h"
+
+namespace kvatlas {
+
+std::unique_ptr<Index> MakeAtlasIndex(const IndexOptions& options) {
+  return atlas::AtlasIndex::Create(options);
+}
+
+namespace atlas {
+
+std::unique_ptr<AtlasIndex> AtlasIndex::Create(const IndexOptions& options) {
+  std::unique_ptr<Heap> heap = Heap::Create(options.retained_bytes);
+  if (heap == nullptr) return nullptr;
+  // Where the heap lies is as good a secret as any: nobody outside can choose names that collide.
+  const uint64_t seed = reinterpret_cast<uintptr_t>(heap.get()) * 0xBF58476D1CE4E5B9u;
+  std::unique_ptr<BlockTable> table = BlockTable::Create(heap.get(), seed);
+  if (table == nullptr) return nullptr;
+  std::unique_ptr<AtlasIndex> index(new AtlasIndex(options, std::move(heap), std::move(table)));
+  if (index->alive_ == nullptr || index->removals_ == nullptr || index->holders_ == nullptr)
+    return nullptr;
+  return index;
+}
+
+AtlasIndex::AtlasIndex(const IndexOptions& options, std::unique_ptr<Heap> heap,
+                       std::unique_ptr<BlockTable> table)
+    : options_(options),
+      heap_(std::move(heap)),
+      table_(std::move(table)),
+      alive_(MakeZeroed<std::atomic<uint64_t>>((options.holders_max + 63) / 64)),
+      removals_(MakeZeroed<std::atomic<uint32_t>>(options.holders_max)),
+      holders_(MakeZeroed<std::atomic<HolderState*>>(options.holders_max)) {}
+
+AtlasIndex::~AtlasIndex() {
+  for (uint32_t holder = 0; holder < holders_end(); ++holder)
+    delete holders_[holder].load(std::memory_order_relaxed);
+}
+
+// ---- Holders ----
+
+HolderState* AtlasIndex::StateOf(HolderIndex holder) const {
+  return Raw(holder) < options_.holders_max ? holders_[Raw(holder)].load(std::memory_order_acquire)
+                                            : nullptr;
+}
+
+absl::StatusOr<HolderIndex> AtlasIndex::AddHolder() {
+  MutexLock lock(&admin_mutex_);
+  if (holder_count_ >= options_.holders_max)
+    return absl::ResourceExhaustedError("holders_max reached");
+  uint32_t number = holders_end();
+  if (!free_numbers_.empty()) {
+    number = *free_numbers_.begin();
+    free_numbers_.erase(free_numbers_.begin());
+  }
+  ++holder_count_;
+  holders_[number].store(new HolderState(heap_.get(), number), std::memory_order_release);
+  if (number >= holders_end()) holders_end_.store(number + 1, std::memory_order_release);
+  alive_[number / 64].fetch_or(uint64_t{1} << (number % 64), std::memory_order_release);
+  return HolderIndex{number};
+}
+
+void AtlasIndex::RemoveHolder(HolderIndex holder) {
+  HolderState* const state = StateOf(holder);
+  if (state == nullptr) return;
+  SetMasked(holder, true);
+  {
+    EpochGuard guard;
+    MutexLock lock(&state->mutex);
+    Clear(state, TierMask::All(), nullptr);
+  }
+  heap_->Reclaim();
+  MutexLock lock(&admin_mutex_);
+  holders_[Raw(holder)].store(nullptr, std::memory_order_release);
+  delete state;
+  free_numbers_.insert(Raw(holder));
+  --holder_count_;
+}
+
+void AtlasIndex::SetMasked(HolderIndex holder, bool masked) {
+  if (StateOf(holder) == nullptr) return;
+  std::atomic<uint64_t>& word = alive_[Raw(holder) / 64];
+  const uint64_t bit = uint64_t{1} << (Raw(holder) % 64);
+  if (masked) {
+    word.fetch_and(~bit, std::memory_order_acq_rel);
+  } else {
+    word.fetch_or(bit, std::memory_order_acq_rel);
+  }
+}
+
+absl::Status AtlasIndex::Apply(HolderIndex holder, const Event& event, ChangeSink* changes) {
+  HolderState* const state = StateOf(holder);
+  if (state == nullptr) return absl::NotFoundError("no such holder");
+  EpochGuard guard;
+  MutexLock lock(&state->mutex);
+  if (const Stored* stored = std::get_if<Stored>(&event))
+    return Store({.holder = state, .tier = stored->tier, .changes = changes}, *stored);
+  if (const Removed* removed = std::get_if<Removed>(&event)) {
+    Remove({.holder = state, .tier = removed->tier, .changes = changes}, removed->blocks);
+  } else {
+    Clear(state, std::get<Cleared>(event).tiers, changes);
+  }
+  return absl::OkStatus();
+}
+
+// ---- Places ----
+
+void AtlasIndex::Release(Place* place) {
+  if (place->run != nullptr) UnlockRun(place->run);
+  *place = {};
+}
+
+bool AtlasIndex::LockBlock(SequenceHash block, Place* place) const {
+  for (int round = 0;; ++round) {
+    const Ref word = table_->Find(block);
+    if (word == 0) return false;
+    const Ref ref = heap_->run_of(word).load(std::memory_order_acquire);
+    if (ref != 0) {
+      Run* const run = RunAt(ref);
+      LockRun(run);
+      const uint32_t offset = word - run->base;
+      if (!run->dead && offset < run->len.load(std::memory_order_relaxed) &&
+          HashAt(*run, offset) == Raw(block)) {
+        *place = {.ref = ref, .run = run, .offset = offset};
+        return true;
+      }
+      UnlockRun(run);
+    }
+    // It moved, or went, between the table and the run: look again.
+    SpinWait(round);
+  }
+}
+
+bool AtlasIndex::LockLine(uint32_t line, Place* place) const {
+  for (int round = 0;; ++round) {
+    const Ref ref = heap_->run_of(line * kLineWords).load(std::memory_order_acquire);
+    if (ref == 0) return false;
+    Run* const run = RunAt(ref);
+    LockRun(run);
+    if (!run->dead) {
+      if (LineOf(*run) == line) {
+        *place = {.ref = ref, .run = run, .offset = 0};
+        return true;
+      }
+      UnlockRun(run);
+      return false;
+    }
+    UnlockRun(run);
+    SpinWait(round);
+  }
+}
+
+bool AtlasIndex::AddToList(HolderState* holder, uint32_t line) {
+  SpinLockHolder lock(&holder->runs_lock);
+  return holder->runs.Add(line);
+}
+
+bool AtlasIndex::HasAnything(Run* run, uint32_t holder) const {
+  for (int tier = 0; tier < kTiers; ++tier) {
+    const Members members = MembersOf(run, static_cast<Tier>(tier));
+    if (members.exists() && members.Has(holder)) return true;
+  }
+  return false;
+}
+
+Offsets AtlasIndex::UnionOf(Run* run) const {
+  Offsets all;
+  for (int tier = 0; tier < kTiers; ++tier)
+    all = all | MembersOf(run, static_cast<Tier>(tier))
+                    .Union(kNobody, run->len.load(std::memory_order_relaxed));
+  return all;
+}
+
+// Counts a holder once a tier; up to about `at_most`.
+uint32_t AtlasIndex::HoldersIn(Run* run, uint32_t at_most) const {
+  uint32_t count = 0;
+  for (int tier = 0; tier < kTiers && count < at_most; ++tier) {
+    const Members members = MembersOf(run, static_cast<Tier>(tier));
+    count += members.CountAll(at_most) + members.CountPartials();
+  }
+  return count;
+}
+
+// ---- Accounts ----
+
+void AtlasIndex::Account(const Write& write, Run* run, const Offsets& changed, bool added) {
+  const int tier = static_cast<int>(write.tier);
+  const uint32_t len = kRunBlocksMax;
+  Offsets elsewhere[kTiers];
+  bool any_elsewhere = false;
+  for (int i = 0; i < kTiers; ++i) {
+    if (i == tier || run->tiers[i].load(std::memory_order_relaxed) == 0) continue;
+    elsewhere[i] = MembersOf(run, static_cast<Tier>(i)).Of(write.holder->number, len);
+    any_elsewhere |= elsewhere[i].Any();
+  }
+  uint64_t sum = 0;
+  uint64_t holdings = 0;
+  const uint64_t count = changed.Count();
+  if (write.changes == nullptr && !any_elsewhere) {
+    changed.ForEach([&](uint32_t offset) { sum += DigestTermOf(HashAt(*run, offset)); });
+    holdings = count;
+  } else {
+    changed.ForEach([&](uint32_t offset) {
+      const uint64_t hash = HashAt(*run, offset);
+      sum += DigestTermOf(hash);
+      TierMask others;
+      for (int i = 0; i < kTiers; ++i) {
+        if (elsewhere[i].Has(offset)) others = others | static_cast<Tier>(i);
+      }
+      if (others.empty()) ++holdings;
+      if (write.changes == nullptr) return;
+      const TierMask both = others | write.tier;
+      write.changes->Changed(HolderIndex{write.holder->number}, SequenceHash{hash},
+                             run->start + offset, added ? others : both, added ? both : others);
+    });
+  }
+  Digest::OfTier& digest = write.holder->digest.tiers[tier];
+  if (added) {
+    digest.blocks += count;
+    digest.sum += sum;
+    write.holder->holdings += holdings;
+  } else {
+    digest.blocks -= count;
+    digest.sum -= sum;
+    write.holder->holdings -= holdings;
+  }
+}
+
+void AtlasIndex::BeginTaking(uint32_t holder) {
+  std::atomic<uint32_t>& number = removals_[holder];
+  number.store(number.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  // Partner: the acquire fence of R5. Who sees what is taken sees the odd number.
+  std::atomic_thread_fence(std::memory_order_release);
+}
+
+void AtlasIndex::EndTaking(uint32_t holder) {
+  std::atomic<uint32_t>& number = removals_[holder];
+  number.store(number.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+}
+
+}  // namespace atlas
+}  // namespace kvatlas

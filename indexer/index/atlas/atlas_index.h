@@ -1,0 +1,262 @@
+// How does atlas work? Runs of blocks, one table from names to places, and a protocol that lets everybody read
+// while some write.
+//
+//     query q[0] q[1] …                     events of holder h
+//        │                                     │
+//        ▼                                     ▼
+//   BlockTable: name → word ───────────▶ Heap: hashes of runs, 8 bytes a block
+//                                          │ line map: word → run
+//                                          ▼
+//                                        Run: where, how long ─▶ Section a tier: who has all, who has part
+//
+// A query looks q[0] up, compares the run's last hash with the prompt's at that place (equal: all of the run
+// matches, for equal names mean equal prefixes; else it bisects), intersects the holders, says who drops out,
+// and looks the next block up.
+//
+// ---- How atlas is written ----
+//
+//  W1  One event of a holder at a time: `HolderState::mutex`.
+//  W2  A run is changed under its lock. A thread holds one run's lock at a time (`Merge` tries a second, and gives
+//      up when it is taken), then locks of buckets, of lists and of the heap, which wait for nothing.
+//  W3  A block has one entry in the table if somebody holds it, else none: inserted before its holder's
+//      bit or the run's `len` says so, erased after the last holder's bit is gone, both under the run's lock.
+//      `Insert` decides races: who loses finds the winner's place and waits for that run's lock.
+//  W4  Growth is done in place: a holder's bit, a longer `len` where the only holder of all of the run extends it.
+//  W5  What takes something away makes `version` odd first and even again afterwards.
+//  W6  What changes the shape (a shorter `len`, other words for the hashes, a split, a merge) makes new runs, locked;
+//      lets line map and table lead to them; makes the old one's `version` odd for ever; unlocks it `dead`, so that
+//      who waited for it looks again; and retires it (`epoch.h`).
+//
+// ---- How atlas is read ----
+//
+//  R1  Everything under an `EpochGuard`, so that nothing that was found is reused meanwhile.
+//  R2  Of a run: `version` (even, else R5), `len`, then the holders, then the hashes. A `len` that is newer than the
+//      holders would claim too much; W4 and W6 leave no way to it: where `len` grows, the only holder of all
+//      of the run wrote it.
+//  R3  At the end every version is looked at again. If all are as they were, then at that moment everything found
+//      was still true at once: only growth happened between.
+//  R4  Else again, a few times.
+//  R5  Then by holder: `removals_` of every holder is read before and after. What is found of a holder whose
+//      number is even and the same only grew meanwhile, so it is true at the end. The others, who are being
+//      written, are left out of the answer. So a reader never waits, not even for a writer that was put to sleep
+//      half way, and what it says of a holder that nobody writes is exact: W6 never hides a block that stays.
+
+#ifndef KVATLAS_INDEXER_INDEX_ATLAS_ATLAS_INDEX_H_
+#define KVATLAS_INDEXER_INDEX_ATLAS_ATLAS_INDEX_H_
+
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <set>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "indexer/base/mutex.h"
+#include "indexer/index/atlas/block_table.h"
+#include "indexer/index/atlas/heap.h"
+#include "indexer/index/atlas/holder.h"
+#include "indexer/index/atlas/members.h"
+#include "indexer/index/atlas/run.h"
+#include "indexer/index/index.h"
+
+namespace kvatlas::atlas {
+
+class AtlasIndex : public Index {
+ public:
+  static std::unique_ptr<AtlasIndex> Create(const IndexOptions& options);
+  ~AtlasIndex() override;
+
+  std::string_view Name() const override { return "atlas"; }
+  absl::StatusOr<HolderIndex> AddHolder() override;
+  void RemoveHolder(HolderIndex holder) override;
+  void SetMasked(HolderIndex holder, bool masked) override;
+  absl::Status Apply(HolderIndex holder, const Event& event, ChangeSink* changes) override;
+  bool Sweep(HolderIndex holder, size_t blocks_max, ChangeSink* changes) override;
+  void Tend(size_t steps) override;
+  void FindOverlaps(const OverlapQuery& query, std::vector<Overlap>* overlaps) const override;
+  void FindTierOverlaps(const OverlapQuery& query,
+                        std::vector<TierOverlap>* overlaps) const override;
+  void FindBest(const OverlapQuery& query, size_t k, std::vector<Overlap>* overlaps) const override;
+  void FindSteps(const OverlapQuery& query, OverlapSteps* steps) const override;
+  void FindOverlapsByContent(const OverlapQuery& query,
+                             std::vector<Overlap>* overlaps) const override;
+  void FindOverlapsOfBatch(std::span<const OverlapQuery> queries, std::vector<Overlap>* overlaps,
+                           std::vector<size_t>* ends) const override;
+  std::vector<Holding> HoldingsOf(HolderIndex holder) const override;
+  Digest DigestOf(HolderIndex holder) const override;
+  IndexStats Stats() const override;
+  absl::Status Check() const override;
+
+  Heap* heap_for_test() { return heap_.get(); }
+
+ private:
+  // A locked run, and a block in it.
+  struct Place {
+    Ref ref = 0;
+    Run* run = nullptr;
+    uint32_t offset = 0;
+  };
+
+  // One event that is being applied.
+  struct Write {
+    HolderState* holder;
+    Tier tier;
+    ChangeSink* changes;
+  };
+
+  // What becomes of blocks [from, to) of a run that is replaced. The first piece keeps the words where they are
+  // if its capacity is the old one's.
+  struct Piece {
+    uint32_t from = 0;
+    uint32_t to = 0;
+    uint32_t capacity = 0;
+    Ref ref = 0;
+    bool keeps_words = false;
+  };
+
+  // A holder that has something else from now on.
+  struct Instead {
+    uint32_t holder;
+    Tier tier;
+    Offsets offsets;
+  };
+
+  // An array of zeros whose pages cost nothing until they are used.
+  struct FreeArray {
+    void operator()(void* array) const { std::free(array); }
+  };
+  template <typename T>
+  using Zeroed = std::unique_ptr<T[], FreeArray>;
+  template <typename T>
+  static Zeroed<T> MakeZeroed(size_t size) {
+    return Zeroed<T>(static_cast<T*>(std::calloc(size, sizeof(T))));
+  }
+
+  AtlasIndex(const IndexOptions& options, std::unique_ptr<Heap> heap,
+             std::unique_ptr<BlockTable> table);
+
+  // ---- atlas_index.cc: holders, places, accounts ----
+  HolderState* StateOf(HolderIndex holder) const;
+  uint32_t holders_end() const { return holders_end_.load(std::memory_order_acquire); }
+  Run* RunAt(Ref ref) const { return heap_->At<Run>(ref); }
+  Members MembersOf(Run* run, Tier tier) const {
+    return Members(heap_.get(), &run->tiers[static_cast<int>(tier)], run->capacity, holders_end());
+  }
+  uint64_t HashAt(const Run& run, uint32_t offset) const {
+    return heap_->word(run.base + offset).load(std::memory_order_relaxed);
+  }
+  // The hash also where nobody holds the block.
+  uint64_t NameAt(const Run& run, uint32_t offset, const Offsets& held) const {
+    return held.Has(offset) ? HashAt(run, offset) : ~HashAt(run, offset);
+  }
+  std::atomic<uint64_t>& LocalAt(const Run& run, uint32_t offset) const {
+    return heap_->word(run.base + run.capacity + offset);
+  }
+  size_t WordBytes(uint32_t capacity) const {
+    return size_t{capacity} * (options_.keep_local_hashes ? 16 : 8);
+  }
+  static void LockRun(Run* run) ABSL_NO_THREAD_SAFETY_ANALYSIS { run->lock.Lock(); }
+  static bool TryLockRun(Run* run) ABSL_NO_THREAD_SAFETY_ANALYSIS { return run->lock.TryLock(); }
+  static void UnlockRun(Run* run) ABSL_NO_THREAD_SAFETY_ANALYSIS { run->lock.Unlock(); }
+  static void Release(Place* place);
+  bool LockBlock(SequenceHash block, Place* place) const;
+  bool LockLine(uint32_t line, Place* place) const;
+  static uint32_t LineOf(const Run& run) { return run.base / kLineWords; }
+  bool AddToList(HolderState* holder, uint32_t line);
+  bool HasAnything(Run* run, uint32_t holder) const;
+  Offsets UnionOf(Run* run) const;
+  uint32_t HoldersIn(Run* run, uint32_t at_most) const;
+  void Account(const Write& write, Run* run, const Offsets& changed, bool added)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(write.holder->mutex);
+  void BeginTaking(uint32_t holder);
+  void EndTaking(uint32_t holder);
+
+  // ---- atlas_store.cc ----
+  absl::Status Store(const Write& write, const Stored& stored)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(write.holder->mutex);
+  absl::Status StoreAt(const Write& write, const Stored& stored, Place* at, size_t* done)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(write.holder->mutex);
+  absl::Status Join(const Write& write, const Stored& stored, Place* at, size_t* done)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(write.holder->mutex);
+  absl::Status Append(const Write& write, const Stored& stored, Place* at, size_t* done)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(write.holder->mutex);
+  absl::Status StoreNew(const Write& write, const Stored& stored, Place* at, size_t* done)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(write.holder->mutex);
+  absl::StatusOr<uint32_t> Admit(Position position, size_t blocks);
+  bool MayAppend(const Write& write, Run* run) const;
+  bool Names(const Run& run, uint32_t offset, SequenceHash block) const;
+  BlockTable::Inserted ReviveBlock(Run* run, uint32_t offset, uint32_t revived);
+  uint32_t Revive(Run* run, uint32_t from, uint32_t to, Offsets* revived, bool* no_memory);
+  void WriteWords(Run* run, uint32_t offset, const Stored& stored, size_t from, uint32_t count);
+
+  // ---- atlas_remove.cc ----
+  void Remove(const Write& write, std::span<const SequenceHash> blocks)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(write.holder->mutex);
+  void Clear(HolderState* holder, TierMask tiers, ChangeSink* changes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(holder->mutex);
+  uint32_t ClearLine(HolderState* holder, uint32_t line, TierMask tiers, ChangeSink* changes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(holder->mutex);
+  uint32_t Withdraw(const Write& write, Place* at, const Offsets& offsets)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(write.holder->mutex);
+  bool WithdrawInPlace(const Write& write, Run* run, const Offsets& left);
+  void EraseBlocks(Run* run, const Offsets& offsets);
+  void FreeRun(Place* at);
+
+  // ---- atlas_shape.cc ----
+  Ref NewRun(uint32_t capacity, Position start, uint64_t parent);
+  void DiscardRun(Ref ref);
+  uint32_t CapacityFor(uint32_t blocks) const;
+  void Publish(Ref ref);
+  bool Build(Run* old, Piece* piece, const Instead* instead);
+  bool List(Ref ref);
+  void Redirect(Run* old, const Piece& piece);
+  bool Replace(Place* at, std::span<Piece> pieces, const Instead* instead);
+  void Retire(Ref ref, bool words);
+  bool Regrow(Place* at, uint32_t capacity);
+  void MaybeSplit(Place* at, Tier tier);
+  uint32_t ChooseCut(Run* run, Tier tier) const;
+  void MaybeMerge(Ref word);
+  bool SameHolders(Run* a, Run* b) const;
+  void Merge(Place* first, Place* second);
+  void MaybeTidy(HolderState* holder) ABSL_EXCLUSIVE_LOCKS_REQUIRED(holder->mutex);
+
+  // ---- atlas_check.cc ----
+  void AppendHoldings(Run* run, uint32_t holder, std::vector<Holding>* holdings) const;
+  absl::Status CheckRun(Run* run, const Offsets& in_table) const;
+  absl::Status CheckHolders(const std::unordered_map<Ref, Offsets>& runs) const;
+
+  // ---- atlas_find.cc ----
+  template <typename Emit>
+  class Walker;
+  template <typename Emit>
+  void Find(const OverlapQuery& query, std::span<const TierMask> masks, Emit* emit) const;
+
+  const IndexOptions options_;
+  const std::unique_ptr<Heap> heap_;
+  const std::unique_ptr<BlockTable> table_;
+
+  // A word of bits for 64 holders: those in answers.
+  const Zeroed<std::atomic<uint64_t>> alive_;
+  // By holder: odd while something is being taken from it.
+  const Zeroed<std::atomic<uint32_t>> removals_;
+  const Zeroed<std::atomic<HolderState*>> holders_;
+  std::atomic<uint32_t> holders_end_{0};
+
+  Mutex admin_mutex_;
+  std::set<uint32_t> free_numbers_ ABSL_GUARDED_BY(admin_mutex_);
+  uint32_t holder_count_ ABSL_GUARDED_BY(admin_mutex_) = 0;
+  uint32_t tend_cursor_ ABSL_GUARDED_BY(admin_mutex_) = 0;
+
+  std::atomic<uint64_t> blocks_{0};
+  std::atomic<uint64_t> refused_{0};
+  std::atomic<uint64_t> runs_{0};
+  std::atomic<uint64_t> splits_{0};
+  std::atomic<uint64_t> merges_{0};
+  std::atomic<uint64_t> rewrites_{0};
+};
+
+}  // namespace kvatlas::atlas
+
+#endif  // KVATLAS_INDEXER_INDEX_ATLAS_ATLAS_INDEX_H_

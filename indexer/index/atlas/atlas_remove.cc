@@ -1,0 +1,216 @@
+// What do removed and cleared events do?
+//
+//   1. `Remove` gathers the blocks that lie in one run: engines evict tails first, so the next name is looked for to
+//      the left of the last one, then to its right, before the table is asked.
+//   2. `Withdraw` takes them from the holder. Where somebody else has them, or they are not the run's end, that is a
+//      bit for each (`WithdrawInPlace`); where the run gets shorter, a shorter one takes its place; where
+//      nobody has anything of it any more, it is freed.
+
+#include <algorithm>
+
+#include "indexer/index/atlas/atlas_index.h"
+#include "indexer/index/atlas/epoch.h"
+
+namespace kvatlas::atlas {
+
+void AtlasIndex::Remove(const Write& write, std::span<const SequenceHash> blocks) {
+  // Buckets are fetched this far ahead.
+  constexpr size_t kAhead = 8;
+  BeginTaking(write.holder->number);
+  Place at;
+  Offsets offsets;
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    if (i + kAhead < blocks.size()) table_->Prefetch(blocks[i + kAhead]);
+    if (at.run != nullptr) {
+      const uint32_t len = at.run->len.load(std::memory_order_relaxed);
+      if (at.offset > 0 && HashAt(*at.run, at.offset - 1) == Raw(blocks[i])) {
+        offsets.Add(--at.offset);
+        continue;
+      }
+      if (at.offset + 1 < len && HashAt(*at.run, at.offset + 1) == Raw(blocks[i])) {
+        offsets.Add(++at.offset);
+        continue;
+      }
+      Withdraw(write, &at, offsets);
+      Release(&at);
+    }
+    offsets = {};
+    if (LockBlock(blocks[i], &at)) offsets.Add(at.offset);
+  }
+  if (at.run != nullptr) Withdraw(write, &at, offsets);
+  Release(&at);
+  EndTaking(write.holder->number);
+  MaybeTidy(write.holder);
+}
+
+void AtlasIndex::Clear(HolderState* holder, TierMask tiers, ChangeSink* changes) {
+  BeginTaking(holder->number);
+  if (tiers == TierMask::All()) {
+    for (;;) {
+      uint32_t line;
+      {
+        SpinLockHolder lock(&holder->runs_lock);
+        if (!holder->runs.TakeLast(&line)) break;
+      }
+      ClearLine(holder, line, tiers, changes);
+    }
+  } else {
+    // Runs may be split meanwhile: what is added to the list behind the copy is looked at next.
+    uint32_t seen = 0;
+    for (;;) {
+      std::vector<uint32_t> lines;
+      {
+        SpinLockHolder lock(&holder->runs_lock);
+        lines.resize(holder->runs.size());
+        holder->runs.CopyTo(lines.data());
+      }
+      if (lines.size() <= seen) break;
+      for (size_t i = seen; i < lines.size(); ++i) ClearLine(holder, lines[i], tiers, changes);
+      seen = static_cast<uint32_t>(lines.size());
+    }
+  }
+  EndTaking(holder->number);
+}
+
+// Takes what the holder has of the run at a line; returns how many blocks.
+uint32_t AtlasIndex::ClearLine(HolderState* holder, uint32_t line, TierMask tiers,
+                               ChangeSink* changes) {
+  uint32_t taken = 0;
+  // A block goes from all tiers at once: the sink hears of it once.
+  Place at;
+  if (!LockLine(line, &at)) return 0;
+  std::vector<Holding> before;
+  if (changes != nullptr) AppendHoldings(at.run, holder->number, &before);
+  for (int i = 0; i < kTiers && at.run != nullptr; ++i) {
+    const Tier tier = static_cast<Tier>(i);
+    if (tiers.Has(tier))
+      taken += Withdraw({.holder = holder, .tier = tier, .changes = nullptr}, &at,
+                        Offsets::Range(0, kRunBlocksMax));
+  }
+  Release(&at);
+  for (const Holding& holding : before) {
+    if (holding.tiers.Intersects(tiers))
+      changes->Changed(HolderIndex{holder->number}, holding.block, holding.position, holding.tiers,
+                       holding.tiers & ~tiers);
+  }
+  return taken;
+}
+
+bool AtlasIndex::Sweep(HolderIndex holder, size_t blocks_max, ChangeSink* changes) {
+  HolderState* const state = StateOf(holder);
+  if (state == nullptr) return false;
+  EpochGuard guard;
+  MutexLock lock(&state->mutex);
+  BeginTaking(state->number);
+  size_t taken = 0;
+  bool more = true;
+  while (more && taken < std::max<size_t>(blocks_max, 1)) {
+    uint32_t line;
+    {
+      SpinLockHolder list_lock(&state->runs_lock);
+      more = state->runs.TakeLast(&line);
+    }
+    if (more) taken += ClearLine(state, line, TierMask::All(), changes);
+  }
+  EndTaking(state->number);
+  return more;
+}
+
+// Takes `offsets` from the holder and returns how many it had of them. The run stays locked; another may have taken its
+// place, or none.
+uint32_t AtlasIndex::Withdraw(const Write& write, Place* at, const Offsets& offsets) {
+  Run* const run = at->run;
+  const uint32_t holder = write.holder->number;
+  const uint32_t len = run->len.load(std::memory_order_relaxed);
+  const Offsets had = MembersOf(run, write.tier).Of(holder, len);
+  const Offsets taken = had & offsets;
+  if (!taken.Any()) return 0;
+  Offsets left = had - taken;
+  Offsets others = MembersOf(run, write.tier).Union(holder, len);
+  for (int tier = 0; tier < kTiers; ++tier) {
+    if (tier != static_cast<int>(write.tier) &&
+        run->tiers[tier].load(std::memory_order_relaxed) != 0)
+      others = others | MembersOf(run, static_cast<Tier>(tier)).Union(kNobody, len);
+  }
+  const Offsets dead = taken - others;
+  const Offsets alive = others | left;
+  Account(write, run, taken, /*added=*/false);
+  if (dead.Any()) {
+    EraseBlocks(run, dead);
+    blocks_.fetch_sub(dead.Count(), std::memory_order_relaxed);
+  }
+  if (!alive.Any()) {
+    FreeRun(at);
+    return taken.Count();
+  }
+  const uint32_t end = alive.End();
+  if (end < len) {
+    const Instead instead{.holder = holder, .tier = write.tier, .offsets = left};
+    Piece piece{.from = 0, .to = end, .capacity = run->capacity};
+    if (end * 2 <= run->capacity) piece.capacity = CapacityFor(end);
+    if (Replace(at, std::span(&piece, 1), &instead)) return taken.Count();
+  }
+  if (!WithdrawInPlace(write, run, left)) {
+    // Without memory for a bit a block the holder keeps nothing of this run: less than the truth, never more.
+    Account(write, run, left, /*added=*/false);
+    const Offsets lost = left - others;
+    EraseBlocks(run, lost);
+    blocks_.fetch_sub(lost.Count(), std::memory_order_relaxed);
+    if (!others.Any()) {
+      FreeRun(at);
+      return had.Count();
+    }
+    WithdrawInPlace(write, run, {});
+  }
+  return taken.Count();
+}
+
+// W5. False when there is no memory: nothing changed.
+bool AtlasIndex::WithdrawInPlace(const Write& write, Run* run, const Offsets& left) {
+  Members members = MembersOf(run, write.tier);
+  const uint32_t holder = write.holder->number;
+  const bool had_all = members.HasAll(holder);
+  const uint32_t version = run->version.load(std::memory_order_relaxed);
+  run->version.store(version + 1, std::memory_order_relaxed);
+  // Partner: the acquire fence of R3.
+  std::atomic_thread_fence(std::memory_order_release);
+  bool done = true;
+  if (!left.Any()) {
+    if (had_all) {
+      members.RemoveAll(holder);
+    } else {
+      members.RemovePart(holder);
+    }
+  } else {
+    done = members.SetPart(holder, left);
+    if (done && had_all) members.RemoveAll(holder);
+  }
+  run->version.store(version + 2, std::memory_order_release);
+  return done;
+}
+
+// Nobody holds these any more.
+void AtlasIndex::EraseBlocks(Run* run, const Offsets& offsets) {
+  if (!offsets.Any()) return;
+  run->holes.store(true, std::memory_order_release);
+  offsets.ForEach([&](uint32_t offset) {
+    const uint64_t hash = HashAt(*run, offset);
+    table_->Erase(SequenceHash{hash}, run->base + offset);
+    heap_->word(run->base + offset).store(~hash, std::memory_order_release);
+  });
+}
+
+// Nobody has anything of the run; its blocks are out of the table.
+void AtlasIndex::FreeRun(Place* at) {
+  Run* const run = at->run;
+  run->version.store(run->version.load(std::memory_order_relaxed) | 1, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+  for (uint32_t i = 0; i < run->capacity; i += kLineWords)
+    heap_->run_of(run->base + i).store(0, std::memory_order_release);
+  run->dead = true;
+  UnlockRun(run);
+  Retire(at->ref, /*words=*/true);
+  *at = {};
+}
+
+}  // namespace kvatlas::atlas

@@ -1,0 +1,260 @@
+// What does a stored event do?
+//
+//   1. `Store` finds where its next block is: behind the previous one, or by name (`LockBlock`), or behind its
+//      parent.
+//   2. Where the run goes on with these blocks, the holder joins it (`Join`).
+//   3. At the end of a run that only this holder has all of, the run grows (`Append`).
+//   4. Else the blocks that nobody has become a run of their own (`StoreNew`), up to the first that somebody has.
+
+#include <algorithm>
+
+#include "indexer/index/atlas/atlas_index.h"
+
+namespace kvatlas::atlas {
+
+absl::Status AtlasIndex::Store(const Write& write, const Stored& stored) {
+  const std::vector<SequenceHash>& blocks = stored.blocks;
+  if (blocks.empty()) return absl::OkStatus();
+  table_->Prefetch(blocks[0]);
+  const bool has_parent = stored.position != 0;
+  if (has_parent) table_->Prefetch(stored.parent);
+  Place at;
+  size_t done = 0;
+  bool look_at_parent = has_parent;
+  absl::Status status;
+  while (done < blocks.size() && status.ok()) {
+    if (at.run == nullptr && !LockBlock(blocks[done], &at)) {
+      if (!look_at_parent || !LockBlock(stored.parent, &at)) {
+        status = StoreNew(write, stored, &at, &done);
+        continue;
+      }
+      ++at.offset;
+    }
+    look_at_parent = false;
+    const size_t before = done;
+    status = StoreAt(write, stored, &at, &done);
+    if (done == before) Release(&at);
+  }
+  Release(&at);
+  if (!status.ok()) refused_.fetch_add(blocks.size() - done, std::memory_order_relaxed);
+  MaybeTidy(write.holder);
+  return status;
+}
+
+// The word is the block's, held or not.
+bool AtlasIndex::Names(const Run& run, uint32_t offset, SequenceHash block) const {
+  const uint64_t word = HashAt(run, offset);
+  return word == Raw(block) || (word == ~Raw(block) && run.holes.load(std::memory_order_relaxed));
+}
+
+absl::Status AtlasIndex::StoreAt(const Write& write, const Stored& stored, Place* at,
+                                 size_t* done) {
+  const uint32_t len = at->run->len.load(std::memory_order_relaxed);
+  if (at->offset < len && Names(*at->run, at->offset, stored.blocks[*done]))
+    return Join(write, stored, at, done);
+  if (at->offset == len && MayAppend(write, at->run)) return Append(write, stored, at, done);
+  return absl::OkStatus();
+}
+
+// ---- Blocks that somebody has, or had ----
+
+absl::Status AtlasIndex::Join(const Write& write, const Stored& stored, Place* at, size_t* done) {
+  Run* const run = at->run;
+  const uint32_t holder = write.holder->number;
+  const uint32_t len = run->len.load(std::memory_order_relaxed);
+  const uint32_t from = at->offset;
+  const uint32_t most =
+      static_cast<uint32_t>(std::min<size_t>(len - from, stored.blocks.size() - *done));
+  uint32_t to = from + 1;
+  while (to - from < most && Names(*run, to, stored.blocks[*done + (to - from)])) ++to;
+
+  Members members = MembersOf(run, write.tier);
+  const Offsets before = members.Of(holder, len);
+  bool no_memory = false;
+  Offsets revived;
+  if (run->holes.load(std::memory_order_relaxed)) to = Revive(run, from, to, &revived, &no_memory);
+  const Offsets added = Offsets::Range(from, to) - before;
+  bool new_part = false;
+  if (added.Any()) {
+    const Offsets after = before | added;
+    const Offsets all = Offsets::Range(0, len);
+    bool stored_all = HasAnything(run, holder) || AddToList(write.holder, LineOf(*run));
+    if (stored_all && after == all) {
+      stored_all = members.AddAll(holder);
+      if (stored_all && before.Any()) members.RemovePart(holder);
+    } else if (stored_all) {
+      stored_all = members.SetPart(holder, after);
+      new_part = !before.Any();
+    }
+    if (!stored_all) {
+      EraseBlocks(run, revived);
+      return absl::ResourceExhaustedError("no memory for another holder");
+    }
+    blocks_.fetch_add(revived.Count(), std::memory_order_relaxed);
+    if (revived.Any()) run->holes.store(!(UnionOf(run) == all), std::memory_order_release);
+    Account(write, run, added, /*added=*/true);
+  }
+  if (options_.keep_local_hashes && stored.local_hashes.size() == stored.blocks.size()) {
+    for (uint32_t i = from; i < to; ++i)
+      LocalAt(*run, i).store(Raw(stored.local_hashes[*done + (i - from)]),
+                             std::memory_order_relaxed);
+  }
+  *done += to - from;
+  at->offset = to;
+  if (no_memory) return absl::ResourceExhaustedError("no memory for blocks");
+  if (new_part) MaybeSplit(at, write.tier);
+  return absl::OkStatus();
+}
+
+// Blocks of [from, to) that nobody holds get their place back. Returns where that ends: a block may have come back
+// somewhere else meanwhile.
+uint32_t AtlasIndex::Revive(Run* run, uint32_t from, uint32_t to, Offsets* revived,
+                            bool* no_memory) {
+  const Offsets dead = Offsets::Range(from, to) - UnionOf(run);
+  uint32_t end = to;
+  dead.ForEach([&](uint32_t offset) {
+    if (offset >= end) return;
+    const BlockTable::Inserted inserted = ReviveBlock(run, offset, revived->Count());
+    if (inserted.what == BlockTable::Inserted::kInserted) {
+      revived->Add(offset);
+    } else {
+      end = offset;
+      *no_memory = inserted.what == BlockTable::Inserted::kNoMemory;
+    }
+  });
+  return end;
+}
+
+BlockTable::Inserted AtlasIndex::ReviveBlock(Run* run, uint32_t offset, uint32_t revived) {
+  const SequenceHash block{~HashAt(*run, offset)};
+  // Looked up first: while the word names the block, readers who come along here do not look elsewhere.
+  const Ref elsewhere = table_->Find(block);
+  if (elsewhere != 0) return {.what = BlockTable::Inserted::kExists, .existing = elsewhere};
+  const absl::StatusOr<uint32_t> admitted = Admit(run->start + offset, revived + 1);
+  if (!admitted.ok() || *admitted <= revived) return {.what = BlockTable::Inserted::kNoMemory};
+  std::atomic<uint64_t>& word = heap_->word(run->base + offset);
+  word.store(Raw(block), std::memory_order_release);
+  const BlockTable::Inserted inserted = table_->Insert(block, run->base + offset);
+  if (inserted.what != BlockTable::Inserted::kInserted)
+    word.store(~Raw(block), std::memory_order_release);
+  return inserted;
+}
+
+// ---- Blocks that nobody has ----
+
+// How many of `blocks` blocks from `position` on may be added; RESOURCE_EXHAUSTED for none.
+absl::StatusOr<uint32_t> AtlasIndex::Admit(Position position, size_t blocks) {
+  uint64_t admitted = std::min<size_t>(blocks, kRunBlocksMax);
+  if (options_.blocks_max != 0) {
+    const uint64_t used = blocks_.load(std::memory_order_relaxed);
+    admitted = std::min(admitted, options_.blocks_max - std::min(options_.blocks_max, used));
+    if (admitted == 0) return absl::ResourceExhaustedError("blocks_max reached");
+  }
+  if (options_.bytes_max != 0) {
+    const uint64_t used = heap_->bytes();
+    if (used >= options_.bytes_max) return absl::ResourceExhaustedError("bytes_max reached");
+    if (used >= options_.bytes_max / 16 * 15) {
+      if (position >= kHeadBlocks)
+        return absl::ResourceExhaustedError("bytes_max is near: only heads of sequences");
+      admitted = std::min<uint64_t>(admitted, kHeadBlocks - position);
+    }
+  }
+  return static_cast<uint32_t>(admitted);
+}
+
+void AtlasIndex::WriteWords(Run* run, uint32_t offset, const Stored& stored, size_t from,
+                            uint32_t count) {
+  for (uint32_t i = 0; i < count; ++i)
+    heap_->word(run->base + offset + i)
+        .store(Raw(stored.blocks[from + i]), std::memory_order_relaxed);
+  if (!options_.keep_local_hashes) return;
+  const bool known = stored.local_hashes.size() == stored.blocks.size();
+  for (uint32_t i = 0; i < count; ++i)
+    LocalAt(*run, offset + i)
+        .store(known ? Raw(stored.local_hashes[from + i]) : 0, std::memory_order_relaxed);
+}
+
+// W4: nobody else may become a holder of blocks that he did not store.
+bool AtlasIndex::MayAppend(const Write& write, Run* run) const {
+  uint32_t holders = 0;
+  for (int tier = 0; tier < kTiers && holders < 2; ++tier) {
+    if (run->tiers[tier].load(std::memory_order_relaxed) == 0) continue;
+    holders += MembersOf(run, static_cast<Tier>(tier)).CountAll(2);
+  }
+  return holders == 1 && MembersOf(run, write.tier).HasAll(write.holder->number);
+}
+
+absl::Status AtlasIndex::Append(const Write& write, const Stored& stored, Place* at, size_t* done) {
+  const uint32_t len = at->offset;
+  const size_t wanted = std::min<size_t>(stored.blocks.size() - *done, kRunBlocksMax - len);
+  if (wanted == 0) return absl::OkStatus();
+  const absl::StatusOr<uint32_t> admitted =
+      Admit(stored.position + static_cast<Position>(*done), wanted);
+  if (!admitted.ok()) {
+    // Somebody may have the block: the caller finds it by name.
+    return table_->Find(stored.blocks[*done]) == 0 ? admitted.status() : absl::OkStatus();
+  }
+  uint32_t count = *admitted;
+  if (len + count > at->run->capacity) {
+    // Somebody may have the next block already: then there is nothing to make room for.
+    if (table_->Find(stored.blocks[*done]) != 0) return absl::OkStatus();
+    const uint32_t room = std::min(kRunBlocksMax, std::max(len + count, len + len / 2));
+    if (!Regrow(at, room)) count = std::min(count, at->run->capacity - len);
+    if (count == 0) return absl::OkStatus();
+  }
+  Run* const run = at->run;
+  WriteWords(run, len, stored, *done, count);
+  BlockTable::Inserted stopped;
+  const uint32_t inserted = static_cast<uint32_t>(table_->InsertMany(
+      std::span(stored.blocks).subspan(*done, count), run->base + len, &stopped));
+  if (inserted == 0 && stopped.what == BlockTable::Inserted::kNoMemory)
+    return absl::ResourceExhaustedError("no memory for blocks");
+  // Partner: the acquire load of R2.
+  run->len.store(static_cast<uint16_t>(len + inserted), std::memory_order_release);
+  blocks_.fetch_add(inserted, std::memory_order_relaxed);
+  Account(write, run, Offsets::Range(len, len + inserted), /*added=*/true);
+  *done += inserted;
+  at->offset = len + inserted;
+  return absl::OkStatus();
+}
+
+absl::Status AtlasIndex::StoreNew(const Write& write, const Stored& stored, Place* at,
+                                  size_t* done) {
+  const Position start = stored.position + static_cast<Position>(*done);
+  const absl::StatusOr<uint32_t> admitted = Admit(start, stored.blocks.size() - *done);
+  if (!admitted.ok()) return admitted.status();
+  const uint32_t count = *admitted;
+  const Ref ref =
+      NewRun(CapacityFor(count), start, Raw(*done == 0 ? stored.parent : stored.blocks[*done - 1]));
+  if (ref == 0) return absl::ResourceExhaustedError("no memory for a run");
+  Run* const run = RunAt(ref);
+  if (!MembersOf(run, write.tier).AddAll(write.holder->number) ||
+      !AddToList(write.holder, LineOf(*run))) {
+    DiscardRun(ref);
+    return absl::ResourceExhaustedError("no memory for a run");
+  }
+  WriteWords(run, 0, stored, *done, count);
+  Publish(ref);
+  BlockTable::Inserted stopped;
+  const uint32_t inserted = static_cast<uint32_t>(
+      table_->InsertMany(std::span(stored.blocks).subspan(*done, count), run->base, &stopped));
+  if (inserted == 0) {
+    // Somebody was faster, or there is no memory.
+    for (uint32_t i = 0; i < run->capacity; i += kLineWords)
+      heap_->run_of(run->base + i).store(0, std::memory_order_release);
+    run->dead = true;
+    UnlockRun(run);
+    Retire(ref, /*words=*/true);
+    return stopped.what == BlockTable::Inserted::kNoMemory
+               ? absl::ResourceExhaustedError("no memory for blocks")
+               : absl::OkStatus();
+  }
+  run->len.store(static_cast<uint16_t>(inserted), std::memory_order_release);
+  blocks_.fetch_add(inserted, std::memory_order_relaxed);
+  Account(write, run, Offsets::Range(0, inserted), /*added=*/true);
+  *done += inserted;
+  *at = {.ref = ref, .run = run, .offset = inserted};
+  return absl::OkStatus();
+}
+
+}  // namespace kvatlas::atlas

@@ -1,0 +1,502 @@
+#include "indexer/index/atlas/block_table.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <iterator>
+
+#include "indexer/index/atlas/spin_lock.h"
+
+namespace kvatlas::atlas {
+namespace {
+
+constexpr size_t kDirectoryBytes = (size_t{1} << 22) * sizeof(uint64_t);
+
+// Sizes of segments in buckets. The largest but one is where the halves of a split begin.
+constexpr uint32_t kSizes[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 102};
+
+constexpr uint64_t kValid = uint64_t{1} << 63;
+
+uint32_t LowBits(uint32_t value, int bits) {
+  return bits >= 32 ? value : value & ((uint32_t{1} << bits) - 1);
+}
+
+}  // namespace
+
+std::unique_ptr<BlockTable> BlockTable::Create(Heap* heap, uint64_t seed) {
+  void* memory = mmap(nullptr, kDirectoryBytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) return nullptr;
+  return std::unique_ptr<BlockTable>(
+      new BlockTable(heap, static_cast<std::atomic<uint64_t>*>(memory), seed));
+}
+
+BlockTable::BlockTable(Heap* heap, std::atomic<uint64_t>* directory, uint64_t seed)
+    : heap_(heap), directory_(directory), seed_(seed) {
+  static_assert(kDirectoryBytes == (size_t{1} << kDepthMax) * sizeof(uint64_t));
+  static_assert(kSizes[std::size(kSizes) - 1] == kBucketsMax);
+  directory_[0].store(Pack({}), std::memory_order_release);
+}
+
+BlockTable::~BlockTable() { munmap(static_cast<void*>(directory_), kDirectoryBytes); }
+
+// ---- Where a hash belongs ----
+
+uint32_t BlockTable::Mix(SequenceHash block) const {
+  const unsigned __int128 product =
+      static_cast<unsigned __int128>(Raw(block) ^ seed_) * 0x9E3779B97F4A7C15u;
+  return static_cast<uint32_t>(static_cast<uint64_t>(product) ^
+                               static_cast<uint64_t>(product >> 64) ^
+                               static_cast<uint64_t>(product >> 32));
+}
+
+uint64_t BlockTable::Pack(const Segment& segment) {
+  return kValid | uint64_t(segment.depth) << 56 | uint64_t{segment.buckets} << 40 | segment.ref;
+}
+
+BlockTable::Segment BlockTable::Unpack(uint64_t entry, uint32_t index) {
+  return {.index = index,
+          .depth = static_cast<int>(entry >> 56 & 0x7f),
+          .buckets = static_cast<uint32_t>(entry >> 40 & 0xff),
+          .ref = static_cast<Ref>(entry & kWordMask)};
+}
+
+BlockTable::Segment BlockTable::SegmentOf(uint32_t mixed) const {
+  for (;;) {
+    uint32_t index = LowBits(mixed, depth_.load(std::memory_order_acquire));
+    uint64_t entry = directory_[index].load(std::memory_order_acquire);
+    while (entry == 0) {
+      index ^= std::bit_floor(index);
+      entry = directory_[index].load(std::memory_order_acquire);
+    }
+    const Segment segment = Unpack(entry, index);
+    // Split while we looked: the other half is published before this one.
+    if (LowBits(mixed, segment.depth) == index) return segment;
+  }
+}
+
+uint32_t BlockTable::BucketOf(uint32_t mixed, uint32_t buckets) {
+  return (mixed >> 16) * buckets >> 16;
+}
+
+BlockTable::Home BlockTable::HomeOf(uint32_t mixed) const {
+  const Segment segment = SegmentOf(mixed);
+  return {.mixed = mixed, .bucket = BucketOf(mixed, segment.buckets), .segment = segment};
+}
+
+BlockTable::Slot* BlockTable::BucketAt(const Segment& segment, uint32_t bucket) const {
+  return heap_->At<Slot>(segment.ref) + size_t{bucket} * kSlots;
+}
+
+// ---- A bucket's own state ----
+
+bool BlockTable::TryLock(Slot* bucket) {
+  return (bucket[kLockSlot].load(std::memory_order_relaxed) & kStateBit) == 0 &&
+         (bucket[kLockSlot].fetch_or(kStateBit, std::memory_order_acquire) & kStateBit) == 0;
+}
+
+void BlockTable::Lock(Slot* bucket) {
+  for (int round = 0; !TryLock(bucket); ++round) SpinWait(round);
+}
+
+void BlockTable::Unlock(Slot* bucket) {
+  bucket[kLockSlot].store(bucket[kLockSlot].load(std::memory_order_relaxed) & ~kStateBit,
+                          std::memory_order_release);
+}
+
+bool BlockTable::Moved(const Slot* bucket) {
+  return (bucket[kMovedSlot].load(std::memory_order_relaxed) & kStateBit) != 0;
+}
+
+uint32_t BlockTable::Displaced(const Slot* bucket) {
+  uint32_t count = 0;
+  for (int i = 0; i < 3; ++i) {
+    const uint64_t bit = bucket[kCountSlot + i].load(std::memory_order_relaxed) & kStateBit;
+    count |= bit != 0 ? 1u << i : 0;
+  }
+  return count;
+}
+
+void BlockTable::SetDisplaced(Slot* bucket, uint32_t count) {
+  for (int i = 0; i < 3; ++i) {
+    Slot& slot = bucket[kCountSlot + i];
+    const uint64_t bit = (count >> i & 1) != 0 ? kStateBit : 0;
+    slot.store((slot.load(std::memory_order_relaxed) & ~kStateBit) | bit,
+               std::memory_order_release);
+  }
+}
+
+void BlockTable::Put(Slot* slot, uint64_t entry) {
+  // Partner: the acquire loads of `FindIn`, so that who finds the word sees the hash in it.
+  slot->store((slot->load(std::memory_order_relaxed) & kStateBit) | entry,
+              std::memory_order_release);
+}
+
+int BlockTable::FreeSlot(const Slot* bucket) {
+  for (int i = 0; i < kSlots; ++i) {
+    if ((bucket[i].load(std::memory_order_relaxed) & ~kStateBit) == 0) return i;
+  }
+  return -1;
+}
+
+// ---- Reading ----
+
+Ref BlockTable::FindIn(const Home& home, SequenceHash block) const {
+  const uint32_t neighbours = std::min(kNeighbours, home.segment.buckets);
+  for (uint32_t i = 0; i < neighbours; ++i) {
+    const uint32_t number = (home.bucket + i) % home.segment.buckets;
+    const Slot* bucket = BucketAt(home.segment, number);
+    for (int slot = 0; slot < kSlots; ++slot) {
+      const uint64_t entry = bucket[slot].load(std::memory_order_acquire);
+      if (entry >> 32 != home.mixed) continue;
+      const Ref word = static_cast<Ref>(entry & kWordMask);
+      if (word != 0 && heap_->word(word).load(std::memory_order_relaxed) == Raw(block)) return word;
+    }
+    if (i == 0 && Displaced(bucket) == 0) break;
+  }
+  return 0;
+}
+
+Ref BlockTable::Find(SequenceHash block) const {
+  const Home home = HomeOf(Mix(block));
+  return home.segment.buckets == 0 ? 0 : FindIn(home, block);
+}
+
+void BlockTable::Prefetch(SequenceHash block) const {
+  const Home home = HomeOf(Mix(block));
+  __builtin_prefetch(BucketAt(home.segment, home.bucket), 1);
+}
+
+// ---- Writing ----
+
+BlockTable::Home BlockTable::LockHome(uint32_t mixed) const {
+  for (;;) {
+    const Home home = HomeOf(mixed);
+    if (home.segment.buckets == 0) return home;
+    Slot* bucket = BucketAt(home.segment, home.bucket);
+    Lock(bucket);
+    if (!Moved(bucket)) return home;
+    Unlock(bucket);
+  }
+}
+
+BlockTable::Inserted BlockTable::Insert(SequenceHash block, Ref word) {
+  return InsertAt(HomeOf(Mix(block)), block, word);
+}
+
+size_t BlockTable::InsertMany(std::span<const SequenceHash> blocks, Ref first, Inserted* stopped) {
+  // Buckets are fetched this far ahead.
+  constexpr size_t kAhead = 16;
+  Home homes[kAhead];
+  for (size_t i = 0; i < blocks.size() + kAhead; ++i) {
+    if (i >= kAhead) {
+      const size_t at = i - kAhead;
+      *stopped = InsertAt(homes[at % kAhead], blocks[at], first + static_cast<Ref>(at));
+      if (stopped->what != Inserted::kInserted) return at;
+    }
+    if (i < blocks.size()) {
+      Home& home = homes[i % kAhead];
+      home = HomeOf(Mix(blocks[i]));
+      __builtin_prefetch(BucketAt(home.segment, home.bucket), 1);
+    }
+  }
+  return blocks.size();
+}
+
+BlockTable::Inserted BlockTable::InsertAt(Home home, SequenceHash block, Ref word) {
+  const uint64_t entry = uint64_t{home.mixed} << 32 | word;
+  for (int round = 0;; ++round) {
+    if (round != 0) home = HomeOf(home.mixed);
+    if (home.segment.buckets == 0) {
+      if (!Grow(home.segment)) return {.what = Inserted::kNoMemory};
+      continue;
+    }
+    Slot* bucket = BucketAt(home.segment, home.bucket);
+    Lock(bucket);
+    if (Moved(bucket)) {
+      Unlock(bucket);
+      continue;
+    }
+    const Ref existing = FindIn(home, block);
+    if (existing != 0) {
+      Unlock(bucket);
+      return {.what = Inserted::kExists, .existing = existing};
+    }
+    const int free = FreeSlot(bucket);
+    if (free >= 0) {
+      Put(&bucket[free], entry);
+      Unlock(bucket);
+      return {};
+    }
+    bool contended = false;
+    bool done = false;
+    const uint32_t neighbours = std::min(kNeighbours, home.segment.buckets);
+    for (uint32_t i = 1; i < neighbours && !done; ++i) {
+      Slot* next = BucketAt(home.segment, (home.bucket + i) % home.segment.buckets);
+      // Never waits for it: its owner may be waiting for ours.
+      if (!TryLock(next)) {
+        contended = true;
+        continue;
+      }
+      const int slot = FreeSlot(next);
+      if (slot >= 0) {
+        SetDisplaced(bucket, std::min(Displaced(bucket) + 1, kCountMax));
+        Put(&next[slot], entry);
+        done = true;
+      }
+      Unlock(next);
+    }
+    Unlock(bucket);
+    if (done) return {};
+    if (contended) {
+      SpinWait(round);
+    } else if (!Grow(home.segment)) {
+      return {.what = Inserted::kNoMemory};
+    }
+  }
+}
+
+bool BlockTable::Replace(const Home& home, Ref from, Ref to) {
+  const uint64_t entry = uint64_t{home.mixed} << 32 | from;
+  const uint64_t replacement = to == 0 ? 0 : (uint64_t{home.mixed} << 32 | to);
+  Slot* bucket = BucketAt(home.segment, home.bucket);
+  const uint32_t neighbours = std::min(kNeighbours, home.segment.buckets);
+  for (uint32_t i = 0; i < neighbours; ++i) {
+    Slot* at = BucketAt(home.segment, (home.bucket + i) % home.segment.buckets);
+    for (int slot = 0; slot < kSlots; ++slot) {
+      if ((at[slot].load(std::memory_order_relaxed) & ~kStateBit) != entry) continue;
+      if (i == 0) {
+        Put(&at[slot], replacement);
+        return true;
+      }
+      if (!TryLock(at)) return false;
+      Put(&at[slot], replacement);
+      Unlock(at);
+      const uint32_t displaced = Displaced(bucket);
+      if (to == 0 && displaced < kCountMax) SetDisplaced(bucket, displaced - 1);
+      return true;
+    }
+  }
+  return true;  // Only a bug leads here; `Check` of the index finds it.
+}
+
+void BlockTable::Move(SequenceHash block, Ref from, Ref to) {
+  const uint32_t mixed = Mix(block);
+  for (int round = 0;; ++round) {
+    const Home home = LockHome(mixed);
+    if (home.segment.buckets == 0) return;
+    const bool done = Replace(home, from, to);
+    Unlock(BucketAt(home.segment, home.bucket));
+    if (done) return;
+    SpinWait(round);
+  }
+}
+
+void BlockTable::Erase(SequenceHash block, Ref word) {
+  const uint32_t mixed = Mix(block);
+  for (int round = 0;; ++round) {
+    const Home home = LockHome(mixed);
+    if (home.segment.buckets == 0) return;
+    Slot* bucket = BucketAt(home.segment, home.bucket);
+    const bool done = Replace(home, word, 0);
+    bool empty = done;
+    for (int slot = 0; slot < kSlots && empty; ++slot)
+      empty = (bucket[slot].load(std::memory_order_relaxed) & kWordMask) == 0;
+    Unlock(bucket);
+    if (!done) {
+      SpinWait(round);
+      continue;
+    }
+    // An empty bucket is a sign of an empty segment; looking at all of it is for one in eight of them.
+    if (empty && (home.segment.buckets <= 4 || (mixed >> 4 & 7) == 0)) MaybeShrink(home);
+    return;
+  }
+}
+
+// ---- Segments that grow, split and shrink ----
+//
+//   1. `Rebuild` locks every bucket of the segment, in order; whoever else wants to rebuild it waits at the first
+//      and then sees `moved`.
+//   2. `Fill` copies the entries into segments that nobody sees yet.
+//   3. The directory gets them, the half with the larger index first, then the depth, then the other half: who
+//      finds the smaller half by an old depth sees that it is not his (`SegmentOf`) and looks again.
+//   4. Every old bucket is marked `moved` and unlocked: a writer that waited there starts again from the
+//      directory. Readers may go on reading it; nobody changes it any more.
+
+uint32_t BlockTable::BucketsFor(uint32_t entries) {
+  for (uint32_t size : kSizes) {
+    if (size * kSlots * 7 / 10 >= entries) return size;
+  }
+  return kBucketsMax;
+}
+
+bool BlockTable::Grow(const Segment& segment) {
+  if (segment.buckets != 0) return Rebuild(segment, /*grow=*/true);
+  Segment fresh = segment;
+  fresh.buckets = 1;
+  fresh.ref = heap_->Allocate(kLineBytes);
+  if (fresh.ref == 0) return false;
+  std::memset(heap_->At<char>(fresh.ref), 0, kLineBytes);
+  uint64_t expected = Pack(segment);
+  if (!directory_[segment.index].compare_exchange_strong(expected, Pack(fresh),
+                                                         std::memory_order_acq_rel))
+    heap_->Free(fresh.ref, kLineBytes);
+  return true;
+}
+
+void BlockTable::MaybeShrink(const Home& home) {
+  const Segment& segment = home.segment;
+  uint32_t entries = 0;
+  for (uint32_t i = 0; i < segment.slots(); ++i) {
+    if ((BucketAt(segment, 0)[i].load(std::memory_order_relaxed) & kWordMask) != 0) ++entries;
+  }
+  if (entries == 0 || BucketsFor(entries) * 2 <= segment.buckets) Rebuild(segment, /*grow=*/false);
+}
+
+bool BlockTable::Rebuild(const Segment& segment, bool grow) {
+  Slot* const slots = BucketAt(segment, 0);
+  Lock(slots);
+  if (Moved(slots)) {
+    Unlock(slots);
+    return true;
+  }
+  for (uint32_t bucket = 1; bucket < segment.buckets; ++bucket) Lock(slots + bucket * kSlots);
+
+  uint32_t entries = 0;
+  for (uint32_t i = 0; i < segment.slots(); ++i)
+    entries += (slots[i].load(std::memory_order_relaxed) & kWordMask) != 0 ? 1 : 0;
+
+  // An almost empty segment with a full neighbourhood: growing would never end.
+  bool done = !grow || segment.buckets < 16 || entries * 4 >= segment.slots();
+  Segment halves[2];
+  int parts = 0;
+  if (done) {
+    done = false;
+    const uint32_t least = grow ? segment.buckets + 1 : BucketsFor(entries);
+    for (uint32_t size : kSizes) {
+      if (done || size < least) continue;
+      halves[0] = {.index = segment.index, .depth = segment.depth, .buckets = size};
+      done = Fill(segment, segment.depth, segment.index, &halves[0]);
+      parts = 1;
+    }
+    if (!done && grow && segment.depth < kDepthMax) {
+      parts = 2;
+      const uint32_t bit = uint32_t{1} << segment.depth;
+      uint32_t upper = 0;
+      for (uint32_t i = 0; i < segment.slots(); ++i) {
+        const uint64_t entry = slots[i].load(std::memory_order_relaxed);
+        if ((entry & kWordMask) != 0 && (entry >> 32 & bit) != 0) ++upper;
+      }
+      const uint32_t counts[2] = {entries - upper, upper};
+      done = true;
+      for (int i = 0; i < 2 && done; ++i) {
+        halves[i] = {.index = segment.index | (i == 1 ? bit : 0),
+                     .depth = segment.depth + 1,
+                     .buckets = BucketsFor(counts[i])};
+        done = Fill(segment, segment.depth + 1, halves[i].index, &halves[i]);
+        if (!done && i == 1 && halves[0].ref != 0)
+          heap_->Free(halves[0].ref, size_t{halves[0].buckets} * kLineBytes);
+      }
+    }
+  }
+  if (done) {
+    if (parts == 2) {
+      directory_[halves[1].index].store(Pack(halves[1]), std::memory_order_release);
+      int depth = depth_.load(std::memory_order_relaxed);
+      while (depth < halves[1].depth &&
+             !depth_.compare_exchange_weak(depth, halves[1].depth, std::memory_order_acq_rel)) {
+      }
+    }
+    directory_[segment.index].store(Pack(halves[0]), std::memory_order_release);
+  }
+  for (uint32_t bucket = 0; bucket < segment.buckets; ++bucket) {
+    Slot* at = slots + bucket * kSlots;
+    if (done)
+      at[kMovedSlot].store(at[kMovedSlot].load(std::memory_order_relaxed) | kStateBit,
+                           std::memory_order_relaxed);
+    Unlock(at);
+  }
+  if (done) heap_->Retire(segment.ref, size_t{segment.buckets} * kLineBytes);
+  return done;
+}
+
+bool BlockTable::Fill(const Segment& from, int depth, uint32_t index, Segment* to) const {
+  const Slot* slots = BucketAt(from, 0);
+  bool any = false;
+  for (uint32_t i = 0; i < from.slots(); ++i) {
+    const uint64_t entry = slots[i].load(std::memory_order_relaxed) & ~kStateBit;
+    if (entry == 0 || LowBits(static_cast<uint32_t>(entry >> 32), depth) != index) continue;
+    if (!any) {
+      any = true;
+      to->ref = heap_->Allocate(size_t{to->buckets} * kLineBytes);
+      if (to->ref == 0) return false;
+      std::memset(heap_->At<char>(to->ref), 0, size_t{to->buckets} * kLineBytes);
+    }
+    if (!Place(*to, entry)) {
+      heap_->Free(to->ref, size_t{to->buckets} * kLineBytes);
+      to->ref = 0;
+      return false;
+    }
+  }
+  if (!any) to->buckets = 0;
+  return true;
+}
+
+bool BlockTable::Place(const Segment& segment, uint64_t entry) const {
+  const uint32_t home = BucketOf(static_cast<uint32_t>(entry >> 32), segment.buckets);
+  const uint32_t neighbours = std::min(kNeighbours, segment.buckets);
+  for (uint32_t i = 0; i < neighbours; ++i) {
+    Slot* bucket = BucketAt(segment, (home + i) % segment.buckets);
+    const int slot = FreeSlot(bucket);
+    if (slot < 0) continue;
+    Put(&bucket[slot], entry);
+    if (i != 0) {
+      Slot* first = BucketAt(segment, home);
+      SetDisplaced(first, std::min(Displaced(first) + 1, kCountMax));
+    }
+    return true;
+  }
+  return false;
+}
+
+void BlockTable::Scan(uint32_t* cursor, size_t steps, std::vector<Ref>* words) const {
+  const uint32_t end = uint32_t{1} << depth_.load(std::memory_order_acquire);
+  size_t looked = 0;
+  for (uint32_t i = 0; i < end && looked < steps; ++i) {
+    if (*cursor >= end) *cursor = 0;
+    const uint32_t index = (*cursor)++;
+    const uint64_t entry = directory_[index].load(std::memory_order_acquire);
+    ++looked;
+    if (entry == 0) continue;
+    const Segment segment = Unpack(entry, index);
+    for (uint32_t slot = 0; slot < segment.slots(); ++slot) {
+      const Ref word = BucketAt(segment, 0)[slot].load(std::memory_order_acquire) & kWordMask;
+      if (word != 0) words->push_back(word);
+    }
+    looked += segment.slots();
+  }
+}
+
+BlockTable::Shape BlockTable::CountShape() const {
+  Shape shape;
+  const uint32_t end = uint32_t{1} << depth_.load(std::memory_order_acquire);
+  for (uint32_t index = 0; index < end; ++index) {
+    const uint64_t entry = directory_[index].load(std::memory_order_acquire);
+    if (entry == 0) continue;
+    const Segment segment = Unpack(entry, index);
+    ++shape.segments;
+    shape.slots += segment.slots();
+    for (uint32_t i = 0; i < segment.slots(); ++i) {
+      const uint64_t slot = BucketAt(segment, 0)[i].load(std::memory_order_relaxed);
+      if ((slot & kWordMask) == 0) continue;
+      ++shape.entries;
+      if (BucketOf(static_cast<uint32_t>(slot >> 32), segment.buckets) != i / kSlots)
+        ++shape.displaced;
+    }
+  }
+  return shape;
+}
+
+}  // namespace kvatlas::atlas

@@ -1,0 +1,173 @@
+// Where is the block of this name? The one table of an atlas: sequence hash → the word of the heap that holds
+// the hash in its run's array. One entry a distinct block, whoever holds it.
+//
+//   directory   extendible hashing: the low bits of the mixed hash choose a segment
+//   segment     1 … 102 buckets of 8 slots; it grows by half or splits in two when a bucket's
+//               neighbourhood is full, and shrinks when it is almost empty. So nothing ever stops for a
+//               growth of everything: the longest step moves 800 slots.
+//   slot        63…32 the mixed hash's low half | 31 a bit of the bucket's own state | 30…0 word, 0 = empty
+//   bucket      one cache line. Its state is bit 31 of slots 0…4: locked, three bits that count entries
+//               at home here that live in one of the next buckets, moved.
+//
+// *Truth*: the name is verified against the word it leads to, so a hit is never another block. Entries never
+// move within a segment, and a segment that was replaced stays readable as it was (`epoch.h`): a reader finds
+// every block that nobody touches meanwhile.
+// *Threads*: reads take no lock. Writes lock the block's home bucket, and while one grows, its segment.
+// Everything under an `EpochGuard`.
+// *Cost*: a read looks at one cache line of the table, seldom two, and at the word. 8 bytes a slot, 55–88 % full.
+// *Bounds*: 2^22 segments. A name whose neighbourhood stays full in a segment that is almost empty (an adversary's
+// hashes) is refused like a table without memory.
+// *Source*: R. Fagin et al., "Extendible hashing", 1979; the directory holds only the segments themselves, a
+// missing entry means the one with the highest bit cleared, so it doubles in no time.
+
+#ifndef KVATLAS_INDEXER_INDEX_ATLAS_BLOCK_TABLE_H_
+#define KVATLAS_INDEXER_INDEX_ATLAS_BLOCK_TABLE_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "indexer/base/ids.h"
+#include "indexer/index/atlas/heap.h"
+
+namespace kvatlas::atlas {
+
+class BlockTable {
+ public:
+  // Null when the address space cannot be had. `seed` makes the mixing unpredictable.
+  static std::unique_ptr<BlockTable> Create(Heap* heap, uint64_t seed);
+  ~BlockTable();
+
+  // The block's word, or 0.
+  Ref Find(SequenceHash block) const;
+
+  // Fetches what `Find` and the writes will look at first.
+  void Prefetch(SequenceHash block) const;
+
+  // What `Insert` found.
+  struct Inserted {
+    enum What { kInserted, kExists, kNoMemory } what = kInserted;
+    Ref existing = 0;  // kExists: where
+  };
+  // Makes `word`, which already holds the hash, the block's place, unless it has one.
+  Inserted Insert(SequenceHash block, Ref word);
+
+  // Inserts block i at `first + i`, in order; stops at the first that is not inserted, whose outcome goes to
+  // `*stopped`. Returns how many were inserted.
+  size_t InsertMany(std::span<const SequenceHash> blocks, Ref first, Inserted* stopped);
+
+  // The block at `from` is at `to` now; both hold the hash. REQUIRES: it is in the table with `from`.
+  void Move(SequenceHash block, Ref from, Ref to);
+
+  // REQUIRES: the block is in the table with `word`.
+  void Erase(SequenceHash block, Ref word);
+
+  // What the table looks like; exact when nobody writes.
+  struct Shape {
+    uint64_t entries = 0;
+    uint64_t slots = 0;
+    uint64_t segments = 0;
+    uint64_t displaced = 0;  // entries away from home
+  };
+  Shape CountShape() const;
+
+  // Appends the words of some entries, about `steps`, and moves the cursor to where the next call goes on; every
+  // entry that stays comes up once a round.
+  void Scan(uint32_t* cursor, size_t steps, std::vector<Ref>* words) const;
+
+  // Calls visit(word) for every entry; REQUIRES: nobody writes.
+  template <typename Visit>
+  void ForEach(Visit visit) const;
+
+ private:
+  using Slot = std::atomic<uint64_t>;
+  static constexpr int kSlots = 8;
+  static constexpr uint32_t kBucketsMax = 102;
+  static constexpr uint32_t kNeighbours = 4;  // buckets in which an entry may live, home included
+  static constexpr int kDepthMax = 22;
+  static constexpr uint64_t kWordMask = (uint64_t{1} << kRefBits) - 1;
+  static constexpr uint64_t kStateBit = uint64_t{1} << kRefBits;
+  static constexpr int kLockSlot = 0;
+  static constexpr int kCountSlot = 1;  // and the next two
+  static constexpr int kMovedSlot = 4;
+  static constexpr uint32_t kCountMax = 7;  // stays there once reached
+
+  // A directory entry: valid bit, depth (bits of the hash that all its entries share), buckets, where they are.
+  // `buckets` 0: an empty segment without memory.
+  struct Segment {
+    uint32_t index = 0;  // in the directory: the shared bits
+    int depth = 0;
+    uint32_t buckets = 0;
+    Ref ref = 0;
+
+    uint32_t slots() const { return buckets * kSlots; }
+  };
+
+  // A hash on its way into its home bucket.
+  struct Home {
+    uint32_t mixed = 0;
+    uint32_t bucket = 0;
+    Segment segment;
+  };
+
+  BlockTable(Heap* heap, std::atomic<uint64_t>* directory, uint64_t seed);
+
+  uint32_t Mix(SequenceHash block) const;
+  Segment SegmentOf(uint32_t mixed) const;
+  Home HomeOf(uint32_t mixed) const;
+  Slot* BucketAt(const Segment& segment, uint32_t bucket) const;
+  static uint32_t BucketOf(uint32_t mixed, uint32_t buckets);
+  static uint64_t Pack(const Segment& segment);
+  static Segment Unpack(uint64_t entry, uint32_t index);
+
+  static void Lock(Slot* bucket);
+  static bool TryLock(Slot* bucket);
+  static void Unlock(Slot* bucket);
+  static bool Moved(const Slot* bucket);
+  static uint32_t Displaced(const Slot* bucket);
+  static void SetDisplaced(Slot* bucket, uint32_t count);
+  static void Put(Slot* slot, uint64_t entry);
+  static int FreeSlot(const Slot* bucket);
+
+  // Locks the home bucket of a hash, in a segment that was not replaced; the segment may have no memory, then
+  // nothing is locked.
+  Home LockHome(uint32_t mixed) const;
+
+  Ref FindIn(const Home& home, SequenceHash block) const;
+  Inserted InsertAt(Home home, SequenceHash block, Ref word);
+  // Replaces the word of an entry; 0 erases it. REQUIRES: home locked.
+  bool Replace(const Home& home, Ref from, Ref to);
+
+  bool Grow(const Segment& segment);
+  void MaybeShrink(const Home& home);
+  bool Rebuild(const Segment& segment, bool grow);
+  bool Fill(const Segment& from, int depth, uint32_t index, Segment* to) const;
+  bool Place(const Segment& segment, uint64_t entry) const;
+  static uint32_t BucketsFor(uint32_t entries);
+
+  Heap* const heap_;
+  std::atomic<uint64_t>* const directory_;
+  const uint64_t seed_;
+  std::atomic<int> depth_{0};
+};
+
+template <typename Visit>
+void BlockTable::ForEach(Visit visit) const {
+  const uint32_t end = uint32_t{1} << depth_.load(std::memory_order_acquire);
+  for (uint32_t index = 0; index < end; ++index) {
+    const uint64_t entry = directory_[index].load(std::memory_order_acquire);
+    if (entry == 0) continue;
+    const Segment segment = Unpack(entry, index);
+    for (uint32_t i = 0; i < segment.slots(); ++i) {
+      const Ref word = BucketAt(segment, 0)[i].load(std::memory_order_relaxed) & kWordMask;
+      if (word != 0) visit(word);
+    }
+  }
+}
+
+}  // namespace kvatlas::atlas
+
+#endif  // KVATLAS_INDEXER_INDEX_ATLAS_BLOCK_TABLE_H_

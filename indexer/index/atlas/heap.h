@@ -1,0 +1,140 @@
+// Where does one atlas live? A region of address space of its own, cut into pages of equal objects, that gives
+// memory back when blocks go.
+//
+//   region    16 GiB of addresses, 64 KiB pages; a page holds objects of one size class
+//   Ref       where an object begins, in 8-byte words from the region's start: 31 bits; 0 is "none"
+//   line map  for every 64-byte line of the region, the run whose hashes lie there (`run.h`)
+//
+// *Truth*: `bytes()` is what was given out, freed objects of pages still in use included: what the index adds to
+// resident memory, except for the retained pages.
+// *Threads*: any. A class has a lock; it is held for some tens of nanoseconds.
+// *Cost*: an allocation is a pop from a list. A page that runs empty is returned to the system at once, except
+// `retained_bytes` of them.
+// *Bounds*: 16 GiB; beyond that, or when the system has none, `Allocate` returns 0.
+
+#ifndef KVATLAS_INDEXER_INDEX_ATLAS_HEAP_H_
+#define KVATLAS_INDEXER_INDEX_ATLAS_HEAP_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "indexer/index/atlas/spin_lock.h"
+
+namespace kvatlas::atlas {
+
+using Ref = uint32_t;
+
+inline constexpr size_t kLineBytes = 64;
+inline constexpr size_t kLineWords = kLineBytes / 8;
+inline constexpr int kRefBits = 31;
+inline constexpr size_t kRegionBytes = size_t{8} << kRefBits;
+
+class Heap {
+ public:
+  // Null when the address space cannot be had.
+  static std::unique_ptr<Heap> Create(uint64_t retained_bytes);
+  ~Heap();
+
+  // Memory of any content, aligned to 16 bytes and, for whole lines, to a line; 0 when there is none.
+  Ref Allocate(size_t bytes);
+
+  // What an allocation of `bytes` really has.
+  static size_t RoundUp(size_t bytes);
+
+  // Gives back what no other thread can see. `bytes` as allocated.
+  void Free(Ref ref, size_t bytes);
+
+  // Gives back what was just unlinked and readers may still look at (`epoch.h`).
+  void Retire(Ref ref, size_t bytes);
+
+  // Frees what was retired and nobody can see any more.
+  void Reclaim();
+
+  template <typename T>
+  T* At(Ref ref) const {
+    return reinterpret_cast<T*>(region_ + size_t{ref} * 8);
+  }
+
+  // The hash of a block, where `word` is its place.
+  std::atomic<uint64_t>& word(Ref word) const { return *At<std::atomic<uint64_t>>(word); }
+
+  // The run whose hashes lie in the line of `word`.
+  std::atomic<Ref>& run_of(Ref word) const { return line_map_[word / kLineWords]; }
+
+  uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
+
+  // For tests: the next `count` allocations that need a new page fail.
+  void FailPages(uint32_t count) { fail_pages_.store(count, std::memory_order_relaxed); }
+
+ private:
+  static constexpr size_t kPageBytes = 1 << 16;
+  static constexpr size_t kPages = kRegionBytes / kPageBytes;
+  static constexpr uint8_t kNoClass = 0xff;
+  static constexpr uint32_t kNoPage = 0;  // page 0 is never used, so that no Ref is 0
+
+  enum class PageUse : uint8_t { kNever, kObjects, kLarge, kRetained, kReturned };
+
+  struct Page {
+    uint32_t next;
+    uint32_t previous;
+    uint16_t first_free;  // 1 + the object's number
+    uint16_t free;        // objects that were given back
+    uint16_t carved;      // objects that were ever given out
+    uint8_t size_class;
+    PageUse use;
+  };
+
+  // Pages in a doubly linked list.
+  struct PageList {
+    uint32_t first = kNoPage;
+    uint32_t count = 0;
+  };
+
+  struct alignas(64) SizeClass {
+    SpinLock lock;
+    PageList usable ABSL_GUARDED_BY(lock);  // pages with a free object
+  };
+
+  struct Retired {
+    uint64_t epoch;
+    Ref ref;
+    uint32_t bytes;
+  };
+
+  Heap(char* region, uint64_t retained_bytes);
+
+  void Link(PageList* list, uint32_t page);
+  void Unlink(PageList* list, uint32_t page);
+
+  Ref AllocateObject(uint8_t size_class);
+  void FreeObject(Ref ref, uint8_t size_class);
+  Ref AllocateLarge(size_t bytes);
+  uint32_t FindAdjacent(uint32_t pages) ABSL_EXCLUSIVE_LOCKS_REQUIRED(pages_lock_);
+  uint32_t TakePage();
+  void ReturnPages(uint32_t page, uint32_t count);
+  bool PageFails();
+
+  char* const region_;
+  std::atomic<Ref>* const line_map_;
+  Page* const pages_;
+  const uint32_t retained_pages_max_;
+  std::unique_ptr<SizeClass[]> classes_;
+  std::atomic<uint64_t> bytes_{0};
+  std::atomic<uint32_t> fail_pages_{0};
+
+  SpinLock pages_lock_;
+  uint32_t pages_end_ ABSL_GUARDED_BY(pages_lock_) = 1;
+  PageList retained_ ABSL_GUARDED_BY(pages_lock_);
+  PageList returned_ ABSL_GUARDED_BY(pages_lock_);
+
+  SpinLock retired_lock_;
+  std::vector<Retired> retired_ ABSL_GUARDED_BY(retired_lock_);
+};
+
+}  // namespace kvatlas::atlas
+
+#endif  // KVATLAS_INDEXER_INDEX_ATLAS_HEAP_H_

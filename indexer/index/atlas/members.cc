@@ -1,0 +1,263 @@
+#include "indexer/index/atlas/members.h"
+
+#include <algorithm>
+#include <bit>
+#include <new>
+
+namespace kvatlas::atlas {
+namespace {
+
+// Up to this many holder numbers a bit each is at most 64 bytes; that is never worth a list.
+constexpr uint32_t kBitsOnly = 512;
+
+// Sizes of lists of holders: a section is then 32, 64, 128, 256 bytes.
+constexpr uint16_t kListSizes[] = {6, 14, 30, 62};
+
+uint32_t WordsFor(uint32_t holders_end) { return (holders_end + 63) / 64; }
+
+}  // namespace
+
+// ---- All ----
+
+bool Members::HasAll(uint32_t holder) const {
+  Section* const at = section();
+  if (at == nullptr) return false;
+  if (at->words != 0) {
+    return holder / 64 < at->words &&
+           (at->bits()[holder / 64].load(std::memory_order_relaxed) >> (holder % 64) & 1) != 0;
+  }
+  for (uint32_t i = 0; i < at->listed_max; ++i) {
+    if (at->listed()[i].load(std::memory_order_relaxed) == holder) return true;
+  }
+  return false;
+}
+
+uint32_t Members::CountAll(uint32_t at_most) const {
+  Section* const at = section();
+  if (at == nullptr) return 0;
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < at->words && count < at_most; ++i)
+    count += static_cast<uint32_t>(std::popcount(at->bits()[i].load(std::memory_order_relaxed)));
+  for (uint32_t i = 0; i < at->listed_max && count < at_most; ++i)
+    count += at->listed()[i].load(std::memory_order_relaxed) != kNobody ? 1 : 0;
+  return count;
+}
+
+bool Members::AddAll(uint32_t holder) {
+  for (;;) {
+    Section* const at = section();
+    if (at != nullptr && at->words != 0 && holder / 64 < at->words) {
+      std::atomic<uint64_t>& word = at->bits()[holder / 64];
+      word.store(word.load(std::memory_order_relaxed) | uint64_t{1} << (holder % 64),
+                 std::memory_order_release);
+      return true;
+    }
+    for (uint32_t i = 0; at != nullptr && i < at->listed_max; ++i) {
+      if (at->listed()[i].load(std::memory_order_relaxed) != kNobody) continue;
+      at->listed()[i].store(holder, std::memory_order_release);
+      return true;
+    }
+    if (!GrowSection(holder)) return false;
+  }
+}
+
+void Members::RemoveAll(uint32_t holder) {
+  Section* const at = section();
+  if (at->words != 0) {
+    std::atomic<uint64_t>& word = at->bits()[holder / 64];
+    word.store(word.load(std::memory_order_relaxed) & ~(uint64_t{1} << (holder % 64)),
+               std::memory_order_release);
+    return;
+  }
+  for (uint32_t i = 0; i < at->listed_max; ++i) {
+    if (at->listed()[i].load(std::memory_order_relaxed) == holder)
+      at->listed()[i].store(kNobody, std::memory_order_release);
+  }
+}
+
+// A section with room for `holder`, and all that the old one says.
+bool Members::GrowSection(uint32_t holder) {
+  Section* const old = section();
+  Section shape;
+  const uint32_t words = WordsFor(std::max(holders_end_, holder + 1));
+  if (words * 64 <= kBitsOnly || (old != nullptr && old->words != 0)) {
+    shape.words = static_cast<uint16_t>(words);
+  } else {
+    for (uint16_t size : kListSizes) {
+      if (size > (old == nullptr ? 0 : old->listed_max)) {
+        shape.listed_max = size;
+        break;
+      }
+    }
+    if (shape.listed_max == 0 || shape.listed_max * 4u >= words * 8) {
+      shape.listed_max = 0;
+      shape.words = static_cast<uint16_t>(words);
+    }
+  }
+  const Ref ref = heap_->Allocate(shape.bytes());
+  if (ref == 0) return false;
+  Section* const fresh = new (heap_->At<void>(ref)) Section;
+  fresh->words = shape.words;
+  fresh->listed_max = shape.listed_max;
+  for (uint32_t i = 0; i < fresh->words; ++i)
+    fresh->bits()[i].store(
+        old != nullptr && i < old->words ? old->bits()[i].load(std::memory_order_relaxed) : 0,
+        std::memory_order_relaxed);
+  for (uint32_t i = 0; i < fresh->listed_max; ++i)
+    fresh->listed()[i].store(kNobody, std::memory_order_relaxed);
+  if (old != nullptr) {
+    fresh->partials.store(old->partials.load(std::memory_order_relaxed), std::memory_order_relaxed);
+    uint32_t next = 0;
+    for (uint32_t i = 0; i < old->listed_max; ++i) {
+      const uint32_t each = old->listed()[i].load(std::memory_order_relaxed);
+      if (each == kNobody) continue;
+      if (fresh->words != 0) {
+        std::atomic<uint64_t>& word = fresh->bits()[each / 64];
+        word.store(word.load(std::memory_order_relaxed) | uint64_t{1} << (each % 64),
+                   std::memory_order_relaxed);
+      } else {
+        fresh->listed()[next++].store(each, std::memory_order_relaxed);
+      }
+    }
+  }
+  const Ref old_ref = slot_->load(std::memory_order_relaxed);
+  slot_->store(ref, std::memory_order_release);
+  if (old != nullptr) heap_->Retire(old_ref, old->bytes());
+  return true;
+}
+
+// ---- Part ----
+
+int Members::FindPart(Partials* partials, uint32_t holder) {
+  const uint32_t mask = partials->capacity - 1;
+  uint32_t at = (holder * 0x9E3779B9u) >> 16;
+  for (uint32_t i = 0; i < partials->capacity; ++i, ++at) {
+    const uint32_t name = partials->names()[at & mask].load(std::memory_order_relaxed);
+    if (name == holder) return static_cast<int>(at & mask);
+    if (name == kNobody) return -1;
+  }
+  return -1;
+}
+
+Offsets Members::Load(Partials* partials, uint32_t entry) {
+  Offsets offsets;
+  for (uint32_t i = 0; i < partials->words; ++i)
+    offsets.words[i] = partials->offsets(entry)[i].load(std::memory_order_relaxed);
+  return offsets;
+}
+
+void Members::Insert(Partials* partials, uint32_t holder, const Offsets& offsets) {
+  const uint32_t mask = partials->capacity - 1;
+  uint32_t at = (holder * 0x9E3779B9u) >> 16;
+  while (partials->names()[at & mask].load(std::memory_order_relaxed) != kNobody) ++at;
+  at &= mask;
+  for (uint32_t i = 0; i < partials->words; ++i)
+    partials->offsets(at)[i].store(offsets.words[i], std::memory_order_relaxed);
+  partials->names()[at].store(holder, std::memory_order_release);
+  ++partials->used;
+  ++partials->holders;
+}
+
+uint32_t Members::CountPartials() const {
+  const Partials* const part = partials();
+  return part == nullptr ? 0 : part->holders;
+}
+
+bool Members::SetPart(uint32_t holder, const Offsets& offsets) {
+  if (!exists() && !GrowSection(holder)) return false;
+  Partials* part = partials();
+  const int entry = part == nullptr ? -1 : FindPart(part, holder);
+  if (entry >= 0) {
+    for (uint32_t i = 0; i < part->words; ++i)
+      part->offsets(static_cast<uint32_t>(entry))[i].store(offsets.words[i],
+                                                           std::memory_order_release);
+    return true;
+  }
+  if (part == nullptr || part->used + 1 > part->capacity - part->capacity / 4) {
+    if (!GrowPartials()) return false;
+    part = partials();
+  }
+  Insert(part, holder, offsets);
+  return true;
+}
+
+// A table with room for one more, without those who are gone.
+bool Members::GrowPartials() {
+  Partials* const old = partials();
+  const uint32_t words = (capacity_ + 63) / 64;
+  const uint32_t wanted = (old == nullptr ? 0 : old->holders) + 1;
+  uint32_t capacity = 1;
+  while (capacity - capacity / 4 < wanted) capacity *= 2;
+  const Ref ref = heap_->Allocate(Partials::Bytes(words, capacity));
+  if (ref == 0) return false;
+  Partials* const fresh = new (heap_->At<void>(ref)) Partials;
+  fresh->words = static_cast<uint16_t>(words);
+  fresh->capacity = capacity;
+  for (uint32_t i = 0; i < capacity; ++i)
+    fresh->names()[i].store(kNobody, std::memory_order_relaxed);
+  Section* const at = section();
+  const Ref old_ref = at->partials.load(std::memory_order_relaxed);
+  for (uint32_t i = 0; old != nullptr && i < old->capacity; ++i) {
+    const uint32_t name = old->names()[i].load(std::memory_order_relaxed);
+    if (name < kGone) Insert(fresh, name, Load(old, i));
+  }
+  at->partials.store(ref, std::memory_order_release);
+  if (old != nullptr) heap_->Retire(old_ref, old->bytes());
+  return true;
+}
+
+void Members::RemovePart(uint32_t holder) {
+  Partials* const part = partials();
+  const int entry = part == nullptr ? -1 : FindPart(part, holder);
+  if (entry < 0) return;
+  part->names()[entry].store(kGone, std::memory_order_release);
+  if (--part->holders > 0) return;
+  Section* const at = section();
+  const Ref ref = at->partials.load(std::memory_order_relaxed);
+  at->partials.store(0, std::memory_order_release);
+  heap_->Retire(ref, part->bytes());
+}
+
+// ---- Both ----
+
+Offsets Members::Of(uint32_t holder, uint32_t len) const {
+  if (HasAll(holder)) return Offsets::Range(0, len);
+  Partials* const part = partials();
+  const int entry = part == nullptr ? -1 : FindPart(part, holder);
+  return entry < 0 ? Offsets{} : Load(part, static_cast<uint32_t>(entry));
+}
+
+Offsets Members::Union(uint32_t except, uint32_t len) const {
+  Offsets all;
+  if (!exists()) return all;
+  if (CountAll(2) >= (HasAll(except) ? 2u : 1u)) return Offsets::Range(0, len);
+  Partials* const part = partials();
+  if (part == nullptr) return all;
+  const Offsets enough = Offsets::Range(0, len);
+  for (uint32_t i = 0; i < part->capacity; ++i) {
+    const uint32_t name = part->names()[i].load(std::memory_order_relaxed);
+    if (name >= kGone || name == except) continue;
+    all = all | Load(part, i);
+    if (all == enough) break;
+  }
+  return all;
+}
+
+void Members::Discard(bool seen) {
+  Section* const at = section();
+  if (at == nullptr) return;
+  Partials* const part = partials();
+  const Ref part_ref = at->partials.load(std::memory_order_relaxed);
+  const Ref ref = slot_->load(std::memory_order_relaxed);
+  if (seen) {
+    if (part != nullptr) heap_->Retire(part_ref, part->bytes());
+    heap_->Retire(ref, at->bytes());
+    return;
+  }
+  if (part != nullptr) heap_->Free(part_ref, part->bytes());
+  const size_t bytes = at->bytes();
+  heap_->Free(ref, bytes);
+  slot_->store(0, std::memory_order_relaxed);
+}
+
+}  // namespace kvatlas::atlas

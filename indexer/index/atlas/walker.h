@@ -1,0 +1,274 @@
+// Which runs does a prompt pass, and who drops out where? One look at an atlas: steps R2–R5 of `atlas_index.h`.
+//
+// *Threads*: one thread's; under an `EpochGuard`. The working sets are the thread's own and are kept.
+// *Cost*: an entry of the table, and some cache lines, for every run; a word for 64 holders while they are still in.
+
+#ifndef KVATLAS_INDEXER_INDEX_ATLAS_WALKER_H_
+#define KVATLAS_INDEXER_INDEX_ATLAS_WALKER_H_
+
+#include <bit>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "indexer/index/atlas/atlas_index.h"
+#include "indexer/index/atlas/members.h"
+#include "indexer/index/atlas/run.h"
+
+namespace kvatlas::atlas {
+
+// Holders that are still in, for one mask of tiers.
+struct Candidates {
+  TierMask tiers;
+  std::vector<uint64_t> words;
+  uint32_t first = 0;  // words before it and from `end` on are 0
+  uint32_t end = 0;
+
+  bool any() const { return first < end; }
+  void Shrink() {
+    while (first < end && words[first] == 0) ++first;
+    while (first < end && words[end - 1] == 0) --end;
+  }
+};
+
+// What a thread keeps between its queries.
+struct WalkMemory {
+  Candidates candidates[1 + kTiers];
+  std::vector<uint64_t> kept;
+  std::vector<std::pair<const Run*, uint32_t>> versions;
+  std::vector<uint32_t> removals;
+};
+
+// `Emit` is called as emit->Word(mask, depth, i, bits): holders `bits` of word i drop out at `depth`.
+template <typename Emit>
+class AtlasIndex::Walker {
+ public:
+  Walker(const AtlasIndex& index, const OverlapQuery& query, std::span<const TierMask> masks,
+         WalkMemory* memory, Emit* emit)
+      : index_(index), query_(query), masks_(masks), memory_(*memory), emit_(*emit) {}
+
+  // R2 and R3. False when something was taken away meanwhile: what was emitted is worth nothing.
+  bool WalkByVersion() {
+    Start();
+    memory_.versions.clear();
+    if (!Walk(/*by_version=*/true)) return false;
+    std::atomic_thread_fence(std::memory_order_acquire);
+    for (const auto& [run, version] : memory_.versions) {
+      if (run->version.load(std::memory_order_relaxed) != version) return false;
+    }
+    return true;
+  }
+
+  // R5. Calls changed(i, bits) for holders of word i of which what was emitted is worth nothing.
+  template <typename Changed>
+  void WalkByHolder(Changed changed) {
+    const uint32_t holders = index_.holders_end();
+    memory_.removals.resize(holders);
+    for (uint32_t i = 0; i < holders; ++i)
+      memory_.removals[i] = index_.removals_[i].load(std::memory_order_acquire);
+    Start();
+    Walk(/*by_version=*/false);
+    std::atomic_thread_fence(std::memory_order_acquire);
+    for (uint32_t i = 0; i < holders; ++i) {
+      const uint32_t before = memory_.removals[i];
+      if (before % 2 != 0 || index_.removals_[i].load(std::memory_order_relaxed) != before)
+        changed(i / 64, uint64_t{1} << (i % 64));
+    }
+    // Numbers that were given out since then are not in the answer.
+    for (uint32_t i = holders; i % 64 != 0; ++i) changed(i / 64, uint64_t{1} << (i % 64));
+  }
+
+ private:
+  void Start() {
+    const uint32_t words = (index_.holders_end() + 63) / 64;
+    for (size_t i = 0; i < masks_.size(); ++i) {
+      Candidates& in = memory_.candidates[i];
+      in.tiers = masks_[i];
+      in.words.resize(words);
+      in.first = 0;
+      in.end = words;
+      for (uint32_t word = 0; word < words; ++word) {
+        uint64_t bits = index_.alive_[word].load(std::memory_order_acquire);
+        if (!query_.only.empty()) bits &= word < query_.only.size() ? query_.only[word] : 0;
+        in.words[word] = bits;
+      }
+      in.Shrink();
+    }
+    memory_.kept.resize(words);
+  }
+
+  bool AnyLeft() const {
+    for (size_t i = 0; i < masks_.size(); ++i) {
+      if (memory_.candidates[i].any()) return true;
+    }
+    return false;
+  }
+
+  bool Walk(bool by_version) {
+    const std::span<const SequenceHash> blocks = query_.blocks;
+    uint32_t depth = 0;
+    while (depth < blocks.size() && AnyLeft()) {
+      const Ref word = index_.table_->Find(blocks[depth]);
+      if (word == 0) break;
+      const Ref ref = index_.heap_->run_of(word).load(std::memory_order_acquire);
+      if (ref == 0) continue;  // it moved between the table and here
+      Run* const run = index_.RunAt(ref);
+      const uint32_t version = run->version.load(std::memory_order_acquire);
+      if (by_version) {
+        if (version % 2 != 0) return false;
+        memory_.versions.emplace_back(run, version);
+      }
+      const uint32_t len = run->len.load(std::memory_order_acquire);
+      const uint32_t from = word - run->base;
+      if (from >= len) break;  // taken out of the table, or not yet part of the run
+      const uint32_t matched = Match(*run, from, len, blocks.subspan(depth));
+      if (matched == 0) break;
+      for (size_t i = 0; i < masks_.size(); ++i) {
+        if (memory_.candidates[i].any()) Pass(i, run, from, matched, depth);
+      }
+      depth += matched;
+    }
+    for (size_t i = 0; i < masks_.size(); ++i) {
+      const Candidates& in = memory_.candidates[i];
+      for (uint32_t word = in.first; word < in.end && depth > 0; ++word) {
+        if (in.words[word] != 0) emit_.Word(i, depth, word, in.words[word]);
+      }
+    }
+    return true;
+  }
+
+  // How many blocks of the run from `from` on the prompt goes on with.
+  uint32_t Match(const Run& run, uint32_t from, uint32_t len,
+                 std::span<const SequenceHash> blocks) const {
+    const uint32_t most = static_cast<uint32_t>(std::min<size_t>(len - from, blocks.size()));
+    const auto equal = [&](uint32_t i) { return index_.HashAt(run, from + i) == Raw(blocks[i]); };
+    if (run.holes.load(std::memory_order_acquire)) {
+      uint32_t matched = 0;
+      while (matched < most && equal(matched)) ++matched;
+      return matched;
+    }
+    if (equal(most - 1)) return most;
+    // Equal names mean equal prefixes: [0, low) are equal, `high` is not.
+    uint32_t low = 0;
+    uint32_t high = most - 1;
+    while (low < high) {
+      const uint32_t middle = (low + high) / 2;
+      if (equal(middle)) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    return low;
+  }
+
+  // The candidates of mask i pass blocks [from, from + matched) of a run, at `depth` of the prompt.
+  void Pass(size_t i, Run* run, uint32_t from, uint32_t matched, uint32_t depth) {
+    Candidates& in = memory_.candidates[i];
+    Section* sections[kTiers];
+    int count = 0;
+    bool partials = false;
+    for (int tier = 0; tier < kTiers; ++tier) {
+      if (!in.tiers.Has(static_cast<Tier>(tier))) continue;
+      const Ref ref = run->tiers[tier].load(std::memory_order_acquire);
+      if (ref == 0) continue;
+      sections[count] = index_.heap_->template At<Section>(ref);
+      partials |= sections[count]->partials.load(std::memory_order_acquire) != 0;
+      ++count;
+    }
+    if (count == 1 && !partials && sections[0]->words != 0) {
+      PassBits(i, sections[0], depth);
+    } else {
+      PassAny(i, std::span(sections, static_cast<size_t>(count)), from, matched, depth);
+    }
+    in.Shrink();
+  }
+
+  // One tier, nobody in part, a bit a holder.
+  void PassBits(size_t i, Section* section, uint32_t depth) {
+    Candidates& in = memory_.candidates[i];
+    const std::atomic<uint64_t>* bits = section->bits();
+    const uint32_t words = section->words;
+    for (uint32_t word = in.first; word < in.end; ++word) {
+      const uint64_t all = word < words ? bits[word].load(std::memory_order_relaxed) : 0;
+      const uint64_t gone = in.words[word] & ~all;
+      if (gone != 0 && depth > 0) emit_.Word(i, depth, word, gone);
+      in.words[word] &= all;
+    }
+  }
+
+  void PassAny(size_t i, std::span<Section* const> sections, uint32_t from, uint32_t matched,
+               uint32_t depth) {
+    Candidates& in = memory_.candidates[i];
+    std::vector<uint64_t>& kept = memory_.kept;
+    for (uint32_t word = in.first; word < in.end; ++word) kept[word] = 0;
+    for (Section* section : sections) KeepAll(in, section);
+    for (size_t s = 0; s < sections.size(); ++s) {
+      Partials* const part = PartialsOf(sections[s]);
+      for (uint32_t entry = 0; part != nullptr && entry < part->capacity; ++entry) {
+        const uint32_t holder = part->names()[entry].load(std::memory_order_acquire);
+        const uint32_t word = holder / 64;
+        if (holder >= kGone || word < in.first || word >= in.end) continue;
+        const uint64_t bit = uint64_t{1} << (holder % 64);
+        if ((in.words[word] & ~kept[word] & bit) == 0) continue;
+        Offsets offsets = LoadPart(part, entry);
+        for (size_t other = 0; other < sections.size(); ++other) {
+          if (other != s) offsets = offsets | PartOf(sections[other], holder);
+        }
+        const uint32_t reach = offsets.FirstMissing(from) - from;
+        if (reach >= matched) {
+          kept[word] |= bit;
+        } else {
+          in.words[word] &= ~bit;
+          if (depth + reach > 0) emit_.Word(i, depth + reach, word, bit);
+        }
+      }
+    }
+    for (uint32_t word = in.first; word < in.end; ++word) {
+      const uint64_t gone = in.words[word] & ~kept[word];
+      if (gone != 0 && depth > 0) emit_.Word(i, depth, word, gone);
+      in.words[word] &= kept[word];
+    }
+  }
+
+  // Those that have all of it.
+  void KeepAll(const Candidates& in, Section* section) {
+    std::vector<uint64_t>& kept = memory_.kept;
+    const uint32_t end = std::min<uint32_t>(in.end, section->words);
+    for (uint32_t word = in.first; word < end; ++word)
+      kept[word] |= section->bits()[word].load(std::memory_order_relaxed);
+    for (uint32_t entry = 0; entry < section->listed_max; ++entry) {
+      const uint32_t holder = section->listed()[entry].load(std::memory_order_relaxed);
+      if (holder / 64 >= in.first && holder / 64 < in.end)
+        kept[holder / 64] |= uint64_t{1} << (holder % 64);
+    }
+  }
+
+  Partials* PartialsOf(Section* section) const {
+    const Ref ref = section->partials.load(std::memory_order_acquire);
+    return ref == 0 ? nullptr : index_.heap_->template At<Partials>(ref);
+  }
+
+  static Offsets LoadPart(Partials* part, uint32_t entry) {
+    Offsets offsets;
+    for (uint32_t i = 0; i < part->words; ++i)
+      offsets.words[i] = part->offsets(entry)[i].load(std::memory_order_relaxed);
+    return offsets;
+  }
+
+  Offsets PartOf(Section* section, uint32_t holder) const {
+    Partials* const part = PartialsOf(section);
+    const int entry = part == nullptr ? -1 : Members::FindPart(part, holder);
+    return entry < 0 ? Offsets{} : LoadPart(part, static_cast<uint32_t>(entry));
+  }
+
+  const AtlasIndex& index_;
+  const OverlapQuery& query_;
+  const std::span<const TierMask> masks_;
+  WalkMemory& memory_;
+  Emit& emit_;
+};
+
+}  // namespace kvatlas::atlas
+
+#endif  // KVATLAS_INDEXER_INDEX_ATLAS_WALKER_H_
