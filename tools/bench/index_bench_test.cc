@@ -1,0 +1,513 @@
+#include "tools/bench/index_bench.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+
+#include <gtest/gtest.h>
+#include "tools/bench/bench_input.h"
+#include "tools/bench/check.h"
+#include "tools/bench/final_holdings.h"
+#include "tools/bench/make_ops.h"
+#include "tools/bench/svg_plot.h"
+#include "tools/bench/thread_pool.h"
+
+namespace kvatlas {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr uint32_t kWorkers = 4;
+constexpr uint64_t kRequests = 120;
+
+// Requests to engines that evict at random, so that there are holes.
+OpsFile SmallFile() {
+  OpsOptions options;
+  options.workers = kWorkers;
+  options.split = 2;
+  options.capacity = 30;
+  options.eviction = OpsEviction::kRandom;
+  options = WithDefaults(options);
+  std::vector<TraceRequest> trace;
+  for (uint64_t i = 0; i < kRequests; ++i) {
+    TraceRequest request;
+    request.timestamp_ms = static_cast<double>(i);
+    for (uint64_t k = 0; k < i * 7 % 5; ++k) request.hash_ids.push_back(k);
+    for (uint64_t k = 0; k < 1 + i % 3; ++k) request.hash_ids.push_back(1000 + i % 20 * 10 + k);
+    trace.push_back(request);
+  }
+  const std::string path = testing::TempDir() + "/small.ops";
+  absl::StatusOr<OpsWriter> out = OpsWriter::Create(path, 256, kWorkers);
+  EXPECT_TRUE(out.ok());
+  OpsSummary summary{};
+  WriteTraceOps(options, trace, &*out, &summary);
+  out->Clear(kWorkers - 1, 1'000'000'000);
+  EXPECT_TRUE(out->Finish().ok());
+  absl::StatusOr<OpsFile> file = OpsFile::Open(path);
+  EXPECT_TRUE(file.ok()) << file.status();
+  return *std::move(file);
+}
+
+// A structure that passes everything on; what a test double changes, it overrides.
+class Passing : public Index {
+ public:
+  explicit Passing(std::unique_ptr<Index> real) : real_(std::move(real)) {}
+
+  std::string_view Name() const override { return "passing"; }
+  absl::StatusOr<HolderIndex> AddHolder() override { return real_->AddHolder(); }
+  void RemoveHolder(HolderIndex holder) override { real_->RemoveHolder(holder); }
+  void SetMasked(HolderIndex holder, bool masked) override { real_->SetMasked(holder, masked); }
+  absl::Status Apply(HolderIndex holder, const Event& event, ChangeSink* changes) override {
+    return real_->Apply(holder, event, changes);
+  }
+  void FindOverlaps(const OverlapQuery& query, std::vector<Overlap>* overlaps) const override {
+    real_->FindOverlaps(query, overlaps);
+  }
+  std::vector<Holding> HoldingsOf(HolderIndex holder) const override {
+    return real_->HoldingsOf(holder);
+  }
+  Digest DigestOf(HolderIndex holder) const override { return real_->DigestOf(holder); }
+  IndexStats Stats() const override { return real_->Stats(); }
+  absl::Status Check() const override { return real_->Check(); }
+
+ private:
+  const std::unique_ptr<Index> real_;
+};
+
+template <typename Double>
+Contender OfDouble(const std::string& name) {
+  return {.name = name,
+          .holders_max = 0,
+          .make = [](const IndexOptions& options) -> absl::StatusOr<std::unique_ptr<Index>> {
+            return std::make_unique<Double>(*MakeIndex("reference", options));
+          }};
+}
+
+Contender Named(const std::string& name) { return (*ContendersByName({name}))[0]; }
+
+BenchPlan Plan(BenchMode mode) {
+  BenchPlan plan;
+  plan.mode = mode;
+  plan.options.check = 1000;
+  plan.options.repeat = 3;
+  return plan;
+}
+
+BenchResult RunOne(const Contender& contender, const OpsFile& file, const BenchPlan& plan) {
+  const std::vector<BenchResult> results = RunBench({contender}, file, plan, [](const auto&) {});
+  EXPECT_EQ(results.size(), 1u);
+  return results.at(0);
+}
+
+// ---- The check ----
+
+TEST(CheckTest, TheReferenceIsNeverWrong) {
+  for (const char* query : {"full", "compact", "content", "tiers"}) {
+    BenchPlan plan = Plan(BenchMode::kSeq);
+    plan.options.query = std::string(query) == "full"      ? QueryForm::kFull
+                         : std::string(query) == "compact" ? QueryForm::kCompact
+                         : std::string(query) == "content" ? QueryForm::kContent
+                                                           : QueryForm::kTiers;
+    const BenchResult result = RunOne(Named("reference"), SmallFile(), plan);
+    ASSERT_TRUE(result.check.has_value()) << query;
+    EXPECT_EQ(result.check->queries, kRequests);
+    EXPECT_GT(result.check->checked, kRequests);
+    EXPECT_EQ(result.check->over, 0u) << query;
+    EXPECT_EQ(result.check->under, 0u) << query;
+  }
+}
+
+// Promises holder 1 a block more than it has.
+class OverCounting : public Passing {
+ public:
+  using Passing::Passing;
+  void FindOverlaps(const OverlapQuery& query, std::vector<Overlap>* overlaps) const override {
+    Passing::FindOverlaps(query, overlaps);
+    for (Overlap& overlap : *overlaps) overlap.blocks += overlap.holder == HolderIndex{1};
+  }
+};
+
+TEST(CheckTest, OverCountsAreCounted) {
+  const BenchResult result =
+      RunOne(OfDouble<OverCounting>("over"), SmallFile(), Plan(BenchMode::kSeq));
+  EXPECT_GT(result.check->over, 10u);
+  EXPECT_EQ(result.check->over_blocks, result.check->over);
+  EXPECT_EQ(result.check->under, 0u);
+}
+
+// Ignores removals, so that holes are never seen.
+class Forgetless : public Passing {
+ public:
+  using Passing::Passing;
+  absl::Status Apply(HolderIndex holder, const Event& event, ChangeSink* changes) override {
+    if (std::holds_alternative<Removed>(event)) return absl::OkStatus();
+    return Passing::Apply(holder, event, changes);
+  }
+};
+
+TEST(CheckTest, WhatWasEvictedIsOverCountedWhenRemovalsAreIgnored) {
+  const BenchResult result =
+      RunOne(OfDouble<Forgetless>("forgetless"), SmallFile(), Plan(BenchMode::kSeq));
+  EXPECT_GT(result.check->over, 10u);
+  EXPECT_EQ(result.check->under, 0u);
+}
+
+// Leaves out holder 2, names holder 0 twice and one that is not there.
+class Confused : public Passing {
+ public:
+  using Passing::Passing;
+  void FindOverlaps(const OverlapQuery& query, std::vector<Overlap>* overlaps) const override {
+    Passing::FindOverlaps(query, overlaps);
+    std::erase_if(*overlaps, [](const Overlap& o) { return o.holder == HolderIndex{2}; });
+    const size_t known = overlaps->size();
+    for (size_t i = 0; i < known; ++i) {
+      if ((*overlaps)[i].holder == HolderIndex{0}) overlaps->push_back((*overlaps)[i]);
+    }
+    overlaps->push_back({.holder = HolderIndex{99}, .blocks = 1});
+  }
+};
+
+TEST(CheckTest, MissingRepeatedAndUnknownHoldersAreCounted) {
+  const BenchResult result =
+      RunOne(OfDouble<Confused>("confused"), SmallFile(), Plan(BenchMode::kSeq));
+  EXPECT_GT(result.check->under, 10u);
+  EXPECT_GT(result.check->over, kRequests + 10);
+}
+
+TEST(CheckTest, ASampleIsSpreadEvenly) {
+  const OpsFile file = SmallFile();
+  const BenchInput input(file, 0);
+  const ExpectedAnswers expected(input, 12);
+  EXPECT_EQ(expected.samples(), 12u);
+  std::vector<uint64_t> sampled;
+  for (uint64_t query = 0; query < kRequests; ++query) {
+    if (expected.Sampled(query)) sampled.push_back(query);
+  }
+  ASSERT_EQ(sampled.size(), 12u);
+  for (size_t i = 1; i < sampled.size(); ++i) EXPECT_EQ(sampled[i] - sampled[i - 1], 10u);
+}
+
+// ---- The modes ----
+
+TEST(SeqTest, EveryOperationIsMeasured) {
+  const OpsFile file = SmallFile();
+  const BenchResult result = RunOne(Named("reference"), file, Plan(BenchMode::kSeq));
+  const OpsHeader& header = file.header();
+  EXPECT_EQ(result.mode, "seq");
+  EXPECT_EQ(result.block_ops, header.query_blocks + header.store_blocks + header.remove_blocks);
+  EXPECT_GT(*result.block_ops_per_s, 0);
+  EXPECT_GE(*result.block_ops_per_s, *result.block_ops_per_s_median);
+  EXPECT_GE(*result.block_ops_per_s_median, *result.block_ops_per_s_worst);
+  EXPECT_GT(*result.ns_per_stored_block, 0);
+  EXPECT_GT(*result.ns_per_removed_block, 0);
+  EXPECT_GT(*result.ns_per_query_block, 0);
+  EXPECT_GE(result.query_ns->p99, result.query_ns->p50);
+  EXPECT_GE(result.write_ns->max, result.write_ns->p999);
+  EXPECT_GT(*result.results_per_query, 0);
+  EXPECT_EQ(result.refused_events, 0u);
+  EXPECT_GE(result.undisturbed->block_ops_per_s, *result.block_ops_per_s);
+  EXPECT_GT(result.harness->block_ops_per_s, *result.block_ops_per_s);
+}
+
+TEST(SeqTest, ReuseStartsFromAnEmptyStructure) {
+  BenchPlan plan = Plan(BenchMode::kSeq);
+  const OpsFile file = SmallFile();
+  const double fresh = *RunOne(Named("reference"), file, plan).results_per_query;
+  plan.options.reuse = true;
+  EXPECT_EQ(*RunOne(Named("reference"), file, plan).results_per_query, fresh);
+}
+
+TEST(SeqTest, CutEventsNameTheSameBlocks) {
+  const OpsFile file = SmallFile();
+  const BenchInput whole(file, 0), cut(file, 3);
+  EXPECT_EQ(whole.block_ops(), cut.block_ops());
+  EXPECT_GT(cut.steps().size(), whole.steps().size());
+  for (const BenchInput::Step& step : cut.steps()) {
+    if (step.kind == OpKind::kQuery) continue;
+    EXPECT_LE(BlockCount(cut.event(step)), 3u);
+  }
+  BenchPlan plan = Plan(BenchMode::kSeq);
+  plan.options.write_blocks_max = 3;
+  const BenchResult result = RunOne(Named("reference"), file, plan);
+  EXPECT_EQ(result.check->over + result.check->under, 0u);
+  EXPECT_EQ(result.write_blocks_max, 3u);
+}
+
+TEST(SeqTest, TooManyHoldersIsSaid) {
+  Contender few = Named("reference");
+  few.holders_max = kWorkers - 1;
+  const BenchResult result = RunOne(few, SmallFile(), Plan(BenchMode::kSeq));
+  EXPECT_EQ(result.skipped, "has at most 3 holders, the input has 4");
+  EXPECT_FALSE(result.block_ops_per_s.has_value());
+  EXPECT_FALSE(result.check.has_value());
+}
+
+TEST(SeqTest, WhatWouldTakeTooLongIsSkipped) {
+  BenchPlan plan = Plan(BenchMode::kSeq);
+  plan.options.limit_s = 0;
+  const BenchResult result = RunOne(Named("reference"), SmallFile(), plan);
+  ASSERT_TRUE(result.skipped.has_value());
+  EXPECT_EQ(result.skipped->rfind("would take about ", 0), 0u) << *result.skipped;
+}
+
+TEST(ClosedTest, EventsAndQueriesAreMeasuredTogetherAndAlone) {
+  const OpsFile file = SmallFile();
+  BenchPlan plan = Plan(BenchMode::kClosed);
+  plan.options.check = 0;
+  plan.scale = {1, 2};
+  const std::vector<BenchResult> results =
+      RunBench({Named("reference")}, file, plan, [](const auto&) {});
+  ASSERT_EQ(results.size(), 6u);
+  for (const BenchResult& result : results) {
+    EXPECT_FALSE(result.skipped.has_value());
+    EXPECT_EQ(result.event_block_ops_per_s.has_value(), result.event_threads > 0);
+    // Beside events there may be no time for a single query.
+    EXPECT_GE(result.query_block_ops_per_s.value_or(0), result.event_threads == 0 ? 1.0 : 0.0);
+    EXPECT_LE(result.query_ns.has_value(), result.query_threads > 0);
+    EXPECT_GT(*result.block_ops_per_s, 0);
+  }
+  EXPECT_EQ(results[1].query_threads, 1u);
+  EXPECT_EQ(results[5].event_threads, 2u);
+  EXPECT_EQ(results[5].query_threads, 2u);
+}
+
+TEST(OpenTest, LatencyCountsFromWhenItWasDue) {
+  BenchPlan plan = Plan(BenchMode::kOpen);
+  plan.options.speed = 100;  // the file's second in 10 ms
+  const BenchResult result = RunOne(Named("reference"), SmallFile(), plan);
+  EXPECT_FALSE(result.skipped.has_value());
+  EXPECT_GT(result.query_ns->p50, 0);
+  EXPECT_GT(result.write_ns->p50, 0);
+  EXPECT_GT(*result.block_ops_per_s, 0);
+}
+
+// Takes so much for the first event and gives it back with the first clear.
+class Greedy : public Passing {
+ public:
+  static constexpr size_t kBytes = 48 << 20;
+
+  using Passing::Passing;
+  ~Greedy() override { Release(); }
+
+  absl::Status Apply(HolderIndex holder, const Event& event, ChangeSink* changes) override {
+    if (std::holds_alternative<Cleared>(event)) {
+      Release();
+    } else if (taken_ == nullptr) {
+      taken_ = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    }
+    return Passing::Apply(holder, event, changes);
+  }
+
+ private:
+  void Release() {
+    if (taken_ != nullptr) munmap(taken_, kBytes);
+    taken_ = nullptr;
+  }
+  void* taken_ = nullptr;
+};
+
+// A file without the clear at its end.
+OpsFile FileOfShape() {
+  OpsOptions options;
+  options.shape = OpsShape::kChildren;
+  options.workers = kWorkers;
+  options.requests = 40;
+  const std::string path = testing::TempDir() + "/shape.ops";
+  EXPECT_TRUE(MakeOps(options, path).ok());
+  return *OpsFile::Open(path);
+}
+
+TEST(MemTest, MemoryThatIsTakenAndGivenBackIsSeen) {
+  BenchPlan plan = Plan(BenchMode::kMem);
+  plan.options.churn = 3;
+  const BenchResult result = RunOne(OfDouble<Greedy>("greedy"), FileOfShape(), plan);
+  ASSERT_TRUE(result.memory.has_value()) << *result.skipped;
+  constexpr uint64_t kSlackBytes = 16 << 20;
+  EXPECT_GE(result.memory->bytes_built, Greedy::kBytes);
+  EXPECT_LT(result.memory->bytes_built, Greedy::kBytes + kSlackBytes);
+  EXPECT_GE(result.memory->bytes_peak, Greedy::kBytes);
+  EXPECT_GE(*result.memory->bytes_after_churn, Greedy::kBytes);
+  EXPECT_LT(result.memory->bytes_after_clear, kSlackBytes);
+  EXPECT_GE(*result.memory->churn_stored_blocks, 3 * result.memory->holdings);
+  EXPECT_EQ(result.check->over, 0u);
+}
+
+TEST(MemTest, HoldingsAreThoseOfTheModel) {
+  const OpsFile file = FileOfShape();
+  const absl::StatusOr<FinalHoldings> holdings = FinalHoldings::Of(file);
+  ASSERT_TRUE(holdings.ok());
+  // 40 branches of 2 blocks without a quarter, and a root of 8 blocks at each worker.
+  EXPECT_EQ(holdings->holdings(), 30u * 2 + 8u * kWorkers);
+  EXPECT_EQ(holdings->distinct_blocks(), 30u * 2 + 8);
+  std::set<SequenceHash> of_first(holdings->of(0).begin(), holdings->of(0).end());
+  EXPECT_EQ(of_first.size(), holdings->of(0).size());
+  EXPECT_TRUE(of_first.contains(file.ops()[0].blocks[7].seq));
+}
+
+// States its holdings as its bytes.
+class Counting : public Passing {
+ public:
+  using Passing::Passing;
+  IndexStats Stats() const override {
+    IndexStats stats = Passing::Stats();
+    stats.bytes = stats.holdings;
+    return stats;
+  }
+};
+
+TEST(MemTest, WhatAStructureStatesIsReported) {
+  const BenchResult result =
+      RunOne(OfDouble<Counting>("counting"), FileOfShape(), Plan(BenchMode::kMem));
+  EXPECT_EQ(result.memory->bytes_stated, result.memory->holdings);
+}
+
+// Ends the process that uses it.
+class Crashing : public Passing {
+ public:
+  using Passing::Passing;
+  absl::Status Apply(HolderIndex, const Event&, ChangeSink*) override { _exit(7); }
+};
+
+TEST(MemTest, AStructureThatCrashesIsSkipped) {
+  BenchPlan plan = Plan(BenchMode::kMem);
+  plan.options.check = 0;
+  const BenchResult result = RunOne(OfDouble<Crashing>("crashing"), FileOfShape(), plan);
+  EXPECT_EQ(result.skipped, "exited with 7");
+}
+
+// ---- Names, reports, the executor ----
+
+TEST(ContenderTest, AllIsEveryKindAndNull) {
+  const absl::StatusOr<std::vector<Contender>> all = ContendersByName({"all"});
+  ASSERT_TRUE(all.ok());
+  EXPECT_EQ(all->size(), IndexKinds().size() + 1);
+  EXPECT_EQ(all->back().name, "null");
+  const absl::Status unknown = ContendersByName({"reference", "nothing"}).status();
+  EXPECT_EQ(unknown.code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(ReportTest, WhatWasNotMeasuredIsNull) {
+  BenchResult result;
+  result.index = "one";
+  result.skipped = "too long";
+  const Json json = Json::parse(ToJson(result, "a"));
+  for (const char* field :
+       {"block_ops", "block_ops_per_s", "block_ops_per_s_median", "ns_per_stored_block",
+        "ns_per_removed_block", "ns_per_query_block", "bytes_per_holding", "bytes_per_block",
+        "bytes_peak", "bytes_after_clear", "checked", "over", "under",
+        "sustained_block_ops_per_s"}) {
+    ASSERT_TRUE(json.contains(field)) << field;
+    EXPECT_TRUE(json[field].is_null()) << field;
+  }
+  for (const char* share : {"p50", "p99", "p999", "mean"}) {
+    EXPECT_TRUE(json["query_ns"].at(share).is_null());
+  }
+  EXPECT_EQ(json["skipped"], "too long");
+  EXPECT_EQ(json["ops"], "a");
+  EXPECT_NE(ToTable(std::vector{result}).find("one    skipped: too long"), std::string::npos);
+}
+
+TEST(ReportTest, MemoryIsDividedByWhatLives) {
+  BenchResult result;
+  result.memory = MemoryResult{};
+  result.memory->holdings = 10;
+  result.memory->distinct_blocks = 4;
+  result.memory->bytes_built = 200;
+  const Json json = Json::parse(ToJson(result, "a"));
+  EXPECT_EQ(json["bytes_per_holding"], 20);
+  EXPECT_EQ(json["bytes_per_block"], 50);
+}
+
+BenchResult WithRate(double rate, double p99) {
+  BenchResult result;
+  result.block_ops_per_s = rate;
+  result.query_ns = Percentiles{.p50 = 1, .p99 = p99, .p999 = 1, .max = 1, .mean = 1};
+  return result;
+}
+
+TEST(ReportTest, TheFirstRepetitionIsTheColdOne) {
+  const BenchResult together =
+      Together({WithRate(90, 1), WithRate(10, 7), WithRate(30, 5), WithRate(20, 6)});
+  EXPECT_EQ(together.block_ops_per_s, 30);
+  EXPECT_EQ(together.block_ops_per_s_median, 20);
+  EXPECT_EQ(together.block_ops_per_s_worst, 10);
+  EXPECT_EQ(together.block_ops_per_s_cold, 90);
+  EXPECT_EQ(together.query_ns->p99, 5);
+}
+
+TEST(ReportTest, APlotNamesEveryMeasuredStructure) {
+  BenchResult one = WithRate(5e6, 100), two = WithRate(7e6, 50), skipped;
+  one.index = "one";
+  two.index = "two<";
+  skipped.index = "absent";
+  skipped.skipped = "too long";
+  const std::string bars = ToSvg(std::vector{one, two, skipped}, "title");
+  EXPECT_NE(bars.find(">one</text>"), std::string::npos);
+  EXPECT_NE(bars.find(">two&lt;</text>"), std::string::npos);
+  EXPECT_EQ(bars.find("absent"), std::string::npos);
+  EXPECT_EQ(bars.find("over threads"), std::string::npos);
+  BenchResult faster = one;
+  one.event_threads = 1;
+  faster.event_threads = 8;
+  EXPECT_NE(ToSvg(std::vector{one, faster}, "title").find("over threads"), std::string::npos);
+}
+
+TEST(LatenciesTest, PercentilesAreOrdered) {
+  Latencies latencies;
+  for (uint64_t i = 1000; i > 0; --i) latencies.Add(i * 1000);
+  const Percentiles ns = latencies.InNs();
+  EXPECT_NEAR(ns.p50 / ns.max, 0.501, 0.001);
+  EXPECT_NEAR(ns.p99 / ns.max, 0.991, 0.001);
+  EXPECT_NEAR(ns.mean / ns.max, 0.5005, 0.001);
+}
+
+TEST(ThreadPoolTest, ALaneKeepsItsOrder) {
+  constexpr uint32_t kLanes = 7;
+  constexpr int kTasks = 500;
+  std::vector<std::vector<int>> ran(kLanes);
+  ThreadPool pool(3);
+  for (int round = 0; round < 2; ++round) {
+    for (int i = 0; i < kTasks; ++i) {
+      for (uint32_t lane = 0; lane < kLanes; ++lane) {
+        pool.Schedule(lane, [&ran, lane, i] { ran[lane].push_back(i); });
+      }
+    }
+    pool.Drain();
+    for (std::vector<int>& lane : ran) {
+      ASSERT_EQ(lane.size(), size_t{kTasks});
+      EXPECT_TRUE(std::is_sorted(lane.begin(), lane.end()));
+      lane.clear();
+    }
+  }
+}
+
+TEST(ThreadPoolTest, WhatWasScheduledRunsBeforeTheEnd) {
+  int ran = 0;
+  {
+    ThreadPool pool(1);
+    for (int i = 0; i < 100; ++i) pool.Schedule(0, [&ran] { ++ran; });
+  }
+  EXPECT_EQ(ran, 100);
+}
+
+TEST(SeqTest, StructuresThatHandWorkOutAreWaitedFor) {
+  BenchPlan plan = Plan(BenchMode::kSeq);
+  plan.options.executor_threads = 2;
+  const std::vector<Contender> all = *ContendersByName({"all"});
+  for (const Contender& contender : all) {
+    const IndexKind* kind = FindIndexKind(contender.name);
+    if (kind == nullptr || !kind->exact) continue;
+    const BenchResult result = RunOne(contender, SmallFile(), plan);
+    ASSERT_TRUE(result.check.has_value()) << contender.name;
+    EXPECT_EQ(result.check->over + result.check->under, 0u) << contender.name;
+  }
+}
+
+}  // namespace
+}  // namespace kvatlas
