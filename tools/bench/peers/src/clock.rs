@@ -27,3 +27,9 @@ pub fn ns_per_tick() -> f64 {
     while begin.elapsed() < Duration::from_millis(50) {}
     begin.elapsed().as_nanos() as f64 / (ticks() - first) as f64
 }
+
+/// Processor time of this thread, where the kernel tells.
+pub fn cpu_seconds() -> Option<f64> {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    Some(text.split_whitespace().next()?.parse::<f64>().ok()? * 1e-9)
+}
