@@ -27,7 +27,7 @@
 //     of the executor they may wait for themselves.
 // *Cost*: a query of D blocks takes D shared locks and D set intersections; a stored block one shared lock
 // on the parent and one exclusive on the block (exclusive on both when it is new), a removed block one.
-// About 250 bytes a distinct block, 30 a holding. `Stats` and `Check` walk the tree.
+// About 290 bytes a distinct block and 30 a holding. `Stats` and `Check` walk the tree.
 // *Bounds*: `IndexOptions` but `bytes_max`, which is not counted. Events that wait in the executor are not
 // bounded here.
 

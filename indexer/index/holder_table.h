@@ -201,10 +201,11 @@ uint64_t HolderTable<State>::Bytes() const {
   return bytes;
 }
 
-// Memory of an Abseil flat table beside the object: its slots, and a byte for each.
+// Memory of an Abseil flat table beside the object: its slots, a byte for each, and 16 more of those.
 template <typename Table>
 uint64_t TableBytes(const Table& table) {
-  return table.capacity() * (sizeof(typename Table::value_type) + 1);
+  if (table.capacity() == 0) return 0;
+  return table.capacity() * (sizeof(typename Table::value_type) + 1) + 16;
 }
 
 // Gives memory back when little of the table is used. Abseil's tables never shrink by themselves.

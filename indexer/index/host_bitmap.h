@@ -11,8 +11,8 @@
 // holes it over-counts, and says so of itself in `IndexKind`. For hosts without holes it is exact, also
 // beside writers. `host_bitmap_exact` intersects at every position instead: exact with holes, and never above
 // what was true at some instant; a host that loses blocks while it is asked for may count the first block
-// only. Both find hosts by all tiers together and then, when fewer are asked for, read the tier maps of each
-// host found: so the tiers of `host_bitmap` end where the host's tier map has its first gap.
+// only. Both find hosts by all tiers together and then, when fewer are asked for, walk the tier maps of each
+// host found: such answers are exact in both.
 // *Threads*: any. A host's mutex is held for the length of its events, a shard's lock for one block; the
 // order is host, then shard.
 // *Removal in two phases*: `SetMasked` takes the host out of every answer at once, by one bit of the alive
@@ -20,7 +20,7 @@
 // its maps and the blocks that nobody else has; `RemoveHolder` does both and frees the number.
 // *Cost*: a query of D blocks is K · log2 D shared locks for K different depths (D of them for the exact
 // one); asking for fewer than all tiers adds a look into the tier maps for each block of each host. A stored
-// or removed block is two table accesses. About 60 bytes a distinct block, 45 a holding and tier.
+// or removed block is two table accesses. About 70 bytes a distinct block and 45 a holding in a tier.
 // *Bounds*: 256 hosts, `AddHolder` is RESOURCE_EXHAUSTED beyond; `IndexOptions` but `bytes_max`, which is not
 // counted, and `keep_local_hashes`: local hashes are not kept.
 

@@ -22,8 +22,8 @@
 // order is holder, then shard.
 // *Cost*: D blocks, jumps of J: D / J shared locks and counts when nobody drops out; each drop
 // adds a scan of up to J places, or log2(J) places a holder; `positional_verified` takes D locks and
-// intersections. A stored or removed block is two table accesses. About 70 bytes a distinct block, 50 a
-// holding. `Stats` walks the table.
+// intersections. A stored or removed block is two table accesses. About 90 bytes a distinct block and
+// 50 a holding. `Stats` walks the table.
 // *Bounds*: `IndexOptions` but `bytes_max`, which is not counted.
 
 #ifndef KVATLAS_INDEXER_INDEX_POSITIONAL_H_
