@@ -32,7 +32,8 @@ constexpr Row kRows[] = {
     {{.name = "atlas",
       .whole = true,
       .exact = true,
-      .about = "runs of blocks and one table of names; readers take no lock, writers run side by side"},
+      .about =
+          "runs of blocks and one table of names; readers take no lock, writers run side by side"},
      MakeAtlasIndex},
     {{.name = "reference",
       .whole = true,
