@@ -296,6 +296,7 @@ std::string ToJson(const BenchResult& result, const std::string& ops) {
   json["write_blocks_max"] = OrNull(result.write_blocks_max);
   json["results_per_query"] = OrNull(result.results_per_query);
   json["refused_events"] = OrNull(result.refused_events);
+  json["refused_why"] = OrNull(result.refused_why);
   AddMemory(result.memory, &json);
   AddCheck(result.check, &json);
   json["sustained_block_ops_per_s"] = OrNull(result.sustained_block_ops_per_s);
@@ -330,6 +331,10 @@ std::string ToTable(std::span<const BenchResult> results) {
   }
   std::string table = head + "\n";
   for (const std::string& line : lines) table += line + "\n";
+  for (const BenchResult& result : results) {
+    if (!result.refused_why.has_value()) continue;
+    table += result.index + " refused an event: " + *result.refused_why + "\n";
+  }
   return table;
 }
 

@@ -90,6 +90,8 @@ struct BenchResult {
   std::optional<double> results_per_query;
   // Events that were not OK, of one repetition.
   std::optional<uint64_t> refused_events;
+  // What the first of them said.
+  std::optional<std::string> refused_why;
   std::optional<double> sustained_block_ops_per_s;
   std::optional<double> sustained_speed;
 

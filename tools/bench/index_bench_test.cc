@@ -238,6 +238,24 @@ TEST(SeqTest, CutEventsNameTheSameBlocks) {
   EXPECT_EQ(result.write_blocks_max, 3u);
 }
 
+// Refuses every removal.
+class Refusing : public Passing {
+ public:
+  using Passing::Passing;
+  absl::Status Apply(HolderIndex holder, const Event& event, ChangeSink* changes) override {
+    if (std::holds_alternative<Removed>(event)) return absl::ResourceExhaustedError("full");
+    return Passing::Apply(holder, event, changes);
+  }
+};
+
+TEST(SeqTest, RefusedEventsAreCountedAndTheFirstIsQuoted) {
+  const OpsFile file = SmallFile();
+  const auto is_removal = [](const Op& op) { return op.header.kind == OpKind::kRemove; };
+  const BenchResult result = RunOne(OfDouble<Refusing>("refusing"), file, Plan(BenchMode::kSeq));
+  EXPECT_EQ(result.refused_events, std::ranges::count_if(file.ops(), is_removal));
+  EXPECT_EQ(result.refused_why, "full");
+}
+
 TEST(SeqTest, TooManyHoldersIsSaid) {
   Contender few = Named("reference");
   few.holders_max = kWorkers - 1;

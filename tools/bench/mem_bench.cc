@@ -74,7 +74,6 @@ class MemRun {
       : index_(index),
         file_(file),
         holdings_(holdings),
-        options_(options),
         limit_(options.limit_s),
         bytes_before_(bytes_before),
         report_(report) {}
@@ -196,7 +195,6 @@ class MemRun {
   Index* const index_;
   const OpsFile& file_;
   const FinalHoldings& holdings_;
-  const BenchOptions& options_;
   const TimeLimit limit_;
   const uint64_t bytes_before_;
   Report* const report_;

@@ -46,6 +46,7 @@ class Pass {
   const StepTicks& ticks() const { return ticks_; }
   uint64_t results() const { return results_; }
   uint64_t refused() const { return refused_; }
+  const std::optional<std::string>& refused_why() const { return refused_why_; }
   double cpu_s() const { return cpu_s_; }
 
  private:
@@ -65,7 +66,7 @@ class Pass {
     const absl::Status status = index_->Apply(holder, event, nullptr);
     if (pool_ != nullptr) pool_->Drain();
     const uint64_t ticks = Ticks() - start;
-    refused_ += !status.ok();
+    if (!status.ok() && refused_++ == 0) refused_why_ = std::string(status.message());
     return ticks;
   }
 
@@ -78,6 +79,7 @@ class Pass {
   double cpu_s_ = 0;
   uint64_t results_ = 0;
   uint64_t refused_ = 0;
+  std::optional<std::string> refused_why_;
 };
 
 // What the times of all steps say.
@@ -123,6 +125,7 @@ BenchResult ResultOf(const BenchInput& input, const Pass& pass) {
   result.query_ns = summary.query_ns;
   result.write_ns = summary.write_ns;
   result.refused_events = pass.refused();
+  result.refused_why = pass.refused_why();
   if (input.queries() > 0) {
     result.results_per_query =
         static_cast<double>(pass.results()) / static_cast<double>(input.queries());
