@@ -100,6 +100,7 @@ class GrpcLink::Call : public grpc::ClientBidiReactor<v1::SenderMessage, v1::Rec
     v1::SenderMessage wire;
     ToProto(message, &wire);
     const size_t bytes = wire.ByteSizeLong();
+    grpc::WriteOptions options;
     {
       MutexLock lock(&mutex_);
       if (closing_ || half_closed_) return false;
@@ -110,9 +111,9 @@ class GrpcLink::Call : public grpc::ClientBidiReactor<v1::SenderMessage, v1::Rec
       queued_bytes_ += bytes;
       queue_.push_back({std::move(wire), bytes});
       if (writing_) return true;
-      BeginWrite();
+      options = BeginWrite();
     }
-    StartNextWrite();
+    StartWrite(&outgoing_.message, options);
     return true;
   }
 
@@ -189,11 +190,12 @@ class GrpcLink::Call : public grpc::ClientBidiReactor<v1::SenderMessage, v1::Rec
     bool notify = false;
     bool half_close = false;
     bool more = false;
+    grpc::WriteOptions options;
     {
       MutexLock lock(&mutex_);
       more = ok && !closing_ && !queue_.empty();
       if (more) {
-        TakeNext();
+        options = TakeNext();
       } else {
         writing_ = false;
         half_close = ok && !closing_ && half_closed_;
@@ -206,7 +208,7 @@ class GrpcLink::Call : public grpc::ClientBidiReactor<v1::SenderMessage, v1::Rec
     }
     // The pin of the write passes on to what follows it.
     if (more) {
-      StartNextWrite();
+      StartWrite(&outgoing_.message, options);
     } else if (half_close) {
       StartWritesDone();
     }
@@ -233,26 +235,22 @@ class GrpcLink::Call : public grpc::ClientBidiReactor<v1::SenderMessage, v1::Rec
                                queued_bytes_ + bytes > core_->options.buffer_bytes_max);
   }
 
-  void BeginWrite() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  // Both take the message that the caller writes next, without the lock: from here to `OnWriteDone` it is gRPC's.
+  grpc::WriteOptions BeginWrite() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     writing_ = true;
     ++pins_;
-    TakeNext();
+    return TakeNext();
   }
 
-  void TakeNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  grpc::WriteOptions TakeNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     outgoing_ = std::move(queue_.front());
     queue_.pop_front();
     queued_bytes_ -= outgoing_.bytes;
-    more_follow_ = !queue_.empty();
-  }
-
-  // REQUIRES: this thread has just taken `outgoing_`.
-  void StartNextWrite() {
     core_->messages_written.fetch_add(1, std::memory_order_relaxed);
     core_->bytes_written.fetch_add(outgoing_.bytes, std::memory_order_relaxed);
     grpc::WriteOptions options;
-    if (more_follow_) options.set_buffer_hint();
-    StartWrite(&outgoing_.message, options);
+    if (!queue_.empty()) options.set_buffer_hint();
+    return options;
   }
 
   // The connection is over; the hold goes with the last pin.
@@ -269,8 +267,7 @@ class GrpcLink::Call : public grpc::ClientBidiReactor<v1::SenderMessage, v1::Rec
   std::shared_ptr<Core> core_;
   grpc::ClientContext context_;
   v1::ReceiverMessage incoming_;  // of the one read under way
-  Queued outgoing_;               // of the one write under way, with `more_follow_`
-  bool more_follow_ = false;
+  Queued outgoing_;               // of the one write under way
 
   Mutex mutex_;
   std::deque<Queued> queue_ ABSL_GUARDED_BY(mutex_);
