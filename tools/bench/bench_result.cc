@@ -200,6 +200,9 @@ std::vector<Column> Columns() {
       Plain("sustained", &R::sustained_block_ops_per_s, 1e6, 1),
       Plain("events M/s", &R::event_block_ops_per_s, 1e6, 1),
       Plain("queries M/s", &R::query_block_ops_per_s, 1e6, 1),
+      Plain("ev per cpu s", &R::event_block_ops_per_cpu_s, 1e6, 1),
+      Plain("q per cpu s", &R::query_block_ops_per_cpu_s, 1e6, 1),
+      Plain("efficiency %", &R::efficiency, 0.01, 0),
       Plain("ns/stored", &R::ns_per_stored_block, 1, 1),
       Plain("ns/removed", &R::ns_per_removed_block, 1, 1),
       Plain("ns/queried", &R::ns_per_query_block, 1, 2),
@@ -288,6 +291,9 @@ std::string ToJson(const BenchResult& result, const std::string& ops) {
   json["block_ops_per_cpu_s"] = OrNull(result.block_ops_per_cpu_s);
   json["event_block_ops_per_s"] = OrNull(result.event_block_ops_per_s);
   json["query_block_ops_per_s"] = OrNull(result.query_block_ops_per_s);
+  json["event_block_ops_per_cpu_s"] = OrNull(result.event_block_ops_per_cpu_s);
+  json["query_block_ops_per_cpu_s"] = OrNull(result.query_block_ops_per_cpu_s);
+  json["efficiency"] = OrNull(result.efficiency);
   json["ns_per_stored_block"] = OrNull(result.ns_per_stored_block);
   json["ns_per_removed_block"] = OrNull(result.ns_per_removed_block);
   json["ns_per_query_block"] = OrNull(result.ns_per_query_block);
@@ -299,6 +305,7 @@ std::string ToJson(const BenchResult& result, const std::string& ops) {
   json["refused_why"] = OrNull(result.refused_why);
   AddMemory(result.memory, &json);
   AddCheck(result.check, &json);
+  json["check_skipped"] = OrNull(result.check_skipped);
   json["sustained_block_ops_per_s"] = OrNull(result.sustained_block_ops_per_s);
   json["sustained_speed"] = OrNull(result.sustained_speed);
   AddUndisturbed(result.undisturbed, &json);
@@ -332,8 +339,12 @@ std::string ToTable(std::span<const BenchResult> results) {
   std::string table = head + "\n";
   for (const std::string& line : lines) table += line + "\n";
   for (const BenchResult& result : results) {
-    if (!result.refused_why.has_value()) continue;
-    table += result.index + " refused an event: " + *result.refused_why + "\n";
+    if (result.refused_why.has_value()) {
+      table += result.index + " refused an event: " + *result.refused_why + "\n";
+    }
+    if (result.check_skipped.has_value()) {
+      table += result.index + " was not checked: " + *result.check_skipped + "\n";
+    }
   }
   return table;
 }
@@ -351,6 +362,8 @@ BenchResult Together(const std::vector<BenchResult>& repetitions) {
     Better(one.block_ops_per_cpu_s, true, &together.block_ops_per_cpu_s);
     Better(one.event_block_ops_per_s, true, &together.event_block_ops_per_s);
     Better(one.query_block_ops_per_s, true, &together.query_block_ops_per_s);
+    Better(one.event_block_ops_per_cpu_s, true, &together.event_block_ops_per_cpu_s);
+    Better(one.query_block_ops_per_cpu_s, true, &together.query_block_ops_per_cpu_s);
     Better(one.ns_per_stored_block, false, &together.ns_per_stored_block);
     Better(one.ns_per_removed_block, false, &together.ns_per_removed_block);
     Better(one.ns_per_query_block, false, &together.ns_per_query_block);

@@ -81,6 +81,11 @@ struct BenchResult {
   std::optional<Undisturbed> undisturbed;
   std::optional<double> event_block_ops_per_s;
   std::optional<double> query_block_ops_per_s;
+  // Closed loop: per second of processor time of the threads that did it, so per thread.
+  std::optional<double> event_block_ops_per_cpu_s;
+  std::optional<double> query_block_ops_per_cpu_s;
+  // Of `--scale`: per thread, as a share of what a thread did at the first number of threads.
+  std::optional<double> efficiency;
   std::optional<double> ns_per_stored_block;
   std::optional<double> ns_per_removed_block;
   std::optional<double> ns_per_query_block;
@@ -97,6 +102,7 @@ struct BenchResult {
 
   std::optional<MemoryResult> memory;
   std::optional<CheckResult> check;
+  std::optional<std::string> check_skipped;
   std::optional<HarnessCost> harness;
 };
 

@@ -26,6 +26,7 @@ struct EventLane {
   uint64_t blocks[kKinds] = {};
   Latencies writes;
   double seconds = 0;
+  double cpu_s = 0;
   uint64_t refused = 0;
 };
 
@@ -36,6 +37,7 @@ struct QueryLane {
   uint64_t blocks = 0;
   uint64_t results = 0;
   double seconds = 0;
+  double cpu_s = 0;
 };
 
 class ClosedRun {
@@ -116,7 +118,7 @@ class ClosedRun {
     for (size_t i = 0; i < lane->before.size() && !TimeIsUp(i); ++i) Apply(*lane->before[i]);
     Drain();
     meet_.arrive_and_wait();
-    const double start_s = NowSeconds();
+    const double start_s = NowSeconds(), cpu_start_s = ThreadCpuSeconds();
     for (size_t i = 0; i < lane->measured.size() && !TimeIsUp(i); ++i) {
       const BenchInput::Step& step = *lane->measured[i];
       const uint64_t start = Ticks();
@@ -127,6 +129,7 @@ class ClosedRun {
       lane->blocks[static_cast<int>(step.kind)] += step.blocks;
       lane->refused += !ok;
     }
+    lane->cpu_s = ThreadCpuSeconds() - cpu_start_s;
     Drain();
     lane->seconds = NowSeconds() - start_s;
     lanes_done_.fetch_add(1);
@@ -138,7 +141,7 @@ class ClosedRun {
         events_.empty() ? uint64_t{options_.query_passes} * asked_.size() : ~uint64_t{0};
     size_t next = number * asked_.size() / queries_.size();
     meet_.arrive_and_wait();
-    const double start_s = NowSeconds();
+    const double start_s = NowSeconds(), cpu_start_s = ThreadCpuSeconds();
     while (!asked_.empty() && lane->queries < queries_max && !EventsAreDone()) {
       if (events_.empty() && TimeIsUp(lane->queries)) break;
       const BenchInput::Step& step = *asked_[next];
@@ -153,6 +156,7 @@ class ClosedRun {
       if (++next == asked_.size()) next = 0;
     }
     lane->seconds = NowSeconds() - start_s;
+    lane->cpu_s = ThreadCpuSeconds() - cpu_start_s;
   }
 
   bool EventsAreDone() const {
@@ -160,12 +164,13 @@ class ClosedRun {
   }
 
   void ReportEvents(BenchResult* result, uint64_t* refused) {
-    double seconds = 0;
+    double seconds = 0, cpu_s = 0;
     uint64_t all_blocks = 0;
     uint64_t ticks[kKinds] = {}, blocks[kKinds] = {};
     Latencies writes;
     for (EventLane& lane : events_) {
       seconds = std::max(seconds, lane.seconds);
+      cpu_s += lane.cpu_s;
       *refused += lane.refused;
       writes.Append(lane.writes);
       for (int kind = 0; kind < kKinds; ++kind) {
@@ -177,6 +182,10 @@ class ClosedRun {
     if (all_blocks == 0) return;
     result->block_ops = result->block_ops.value_or(0) + all_blocks;
     result->event_block_ops_per_s = static_cast<double>(all_blocks) / seconds;
+    // What an executor's threads did is not in the time of these.
+    if (pool_ == nullptr) {
+      result->event_block_ops_per_cpu_s = static_cast<double>(all_blocks) / cpu_s;
+    }
     result->write_ns = writes.InNs();
     const auto ns = [&](OpKind kind) -> std::optional<double> {
       const int k = static_cast<int>(kind);
@@ -188,13 +197,14 @@ class ClosedRun {
   }
 
   void ReportQueries(BenchResult* result) {
-    double rate = 0;
+    double rate = 0, cpu_s = 0;
     uint64_t queries = 0, blocks = 0, ticks = 0, results = 0;
     Latencies latencies;
     for (QueryLane& lane : queries_) {
       if (lane.queries == 0) continue;
       rate += static_cast<double>(lane.blocks) / lane.seconds;
       queries += lane.queries;
+      cpu_s += lane.cpu_s;
       blocks += lane.blocks;
       ticks += lane.ticks;
       results += lane.results;
@@ -203,6 +213,7 @@ class ClosedRun {
     if (blocks == 0) return;
     result->block_ops = result->block_ops.value_or(0) + blocks;
     result->query_block_ops_per_s = rate;
+    result->query_block_ops_per_cpu_s = static_cast<double>(blocks) / cpu_s;
     result->query_ns = latencies.InNs();
     result->ns_per_query_block =
         NsPerTick() * static_cast<double>(ticks) / static_cast<double>(blocks);

@@ -2,8 +2,12 @@
 
 #include <malloc.h>
 
+#include <algorithm>
+#include <map>
 #include <memory>
 #include <optional>
+#include <string>
+#include <tuple>
 #include <utility>
 
 #include "tools/bench/bench_input.h"
@@ -64,6 +68,22 @@ std::vector<BenchOptions> Variants(const BenchPlan& plan) {
   return variants;
 }
 
+// Fills in `efficiency`: compares with the same structure in the same role at its first number of threads.
+class Efficiency {
+ public:
+  void Add(BenchResult* result) {
+    if (!result->block_ops_per_s.has_value()) return;
+    const bool writes = result->event_threads > 0, asks = result->query_threads > 0;
+    const double per_thread =
+        *result->block_ops_per_s / std::max(result->event_threads, result->query_threads);
+    const auto [first, is_new] = first_.try_emplace({result->index, writes, asks}, per_thread);
+    result->efficiency = per_thread / first->second;
+  }
+
+ private:
+  std::map<std::tuple<std::string, bool, bool>, double> first_;
+};
+
 class Runner {
  public:
   Runner(const OpsFile& file, const BenchPlan& plan) : file_(file), plan_(plan) {}
@@ -91,7 +111,7 @@ class Runner {
     }
     const BenchResult checked = RunCheck(contender, input(), *expected_, plan_.options);
     result->check = checked.check;
-    result->skipped = checked.skipped;
+    result->check_skipped = checked.skipped;
   }
 
  private:
@@ -129,6 +149,7 @@ std::vector<BenchResult> RunBench(const std::vector<Contender>& contenders, cons
   }
   KeepFreedMemory();
   BenchInput& input = runner.input();
+  Efficiency efficiency;
   for (const BenchOptions& options : Variants(plan)) {
     std::optional<HarnessCost> harness;
     if (plan.mode != BenchMode::kOpen) {
@@ -139,6 +160,7 @@ std::vector<BenchResult> RunBench(const std::vector<Contender>& contenders, cons
       runner.AddCheck(contender, &result);
       Label(plan, options, contender.name, &result);
       result.harness = harness;
+      if (!plan.scale.empty()) efficiency.Add(&result);
       done(result);
       results.push_back(std::move(result));
     }

@@ -273,6 +273,28 @@ TEST(SeqTest, WhatWouldTakeTooLongIsSkipped) {
   EXPECT_EQ(result.skipped->rfind("would take about ", 0), 0u) << *result.skipped;
 }
 
+// Slow when asked.
+class Slow : public Passing {
+ public:
+  using Passing::Passing;
+  void FindOverlaps(const OverlapQuery&, std::vector<Overlap>*) const override {
+    const double until_s = CpuSeconds() + 0.002;
+    while (CpuSeconds() < until_s) {
+    }
+  }
+};
+
+TEST(CheckTest, WhatTakesTooLongToCheckKeepsItsFigures) {
+  const OpsFile file = SmallFile();
+  const BenchInput input(file, 0);
+  BenchOptions options;
+  options.limit_s = 0.01;
+  const BenchResult result =
+      RunCheck(OfDouble<Slow>("slow"), input, ExpectedAnswers(input, 1000), options);
+  EXPECT_FALSE(result.check.has_value());
+  ASSERT_TRUE(result.skipped.has_value());
+}
+
 TEST(ClosedTest, EventsAndQueriesAreMeasuredTogetherAndAlone) {
   const OpsFile file = SmallFile();
   BenchPlan plan = Plan(BenchMode::kClosed);
@@ -288,6 +310,12 @@ TEST(ClosedTest, EventsAndQueriesAreMeasuredTogetherAndAlone) {
     EXPECT_GE(result.query_block_ops_per_s.value_or(0), result.event_threads == 0 ? 1.0 : 0.0);
     EXPECT_LE(result.query_ns.has_value(), result.query_threads > 0);
     EXPECT_GT(*result.block_ops_per_s, 0);
+  }
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(results[i].efficiency, 1.0);
+  EXPECT_GT(*results[3].efficiency, 0);
+  const std::string plot = ToSvg(results, "closed");
+  for (const char* label : {"reference, events", "reference, queries", "reference, both"}) {
+    EXPECT_NE(plot.find(label), std::string::npos) << label;
   }
   EXPECT_EQ(results[1].query_threads, 1u);
   EXPECT_EQ(results[5].event_threads, 2u);

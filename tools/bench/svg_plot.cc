@@ -131,14 +131,21 @@ std::vector<Figure> Figures() {
   };
 }
 
-// Names in the order of their first result.
+// A structure, and in the closed loop what its threads did.
+std::string LabelOf(const BenchResult& result) {
+  if (result.mode != "closed") return result.index;
+  if (result.event_threads == 0) return result.index + ", queries";
+  if (result.query_threads == 0) return result.index + ", events";
+  return result.index + ", both";
+}
+
+// Labels in the order of their first result.
 std::vector<std::string> NamesOf(std::span<const BenchResult> results) {
   std::vector<std::string> names;
   for (const BenchResult& result : results) {
     if (result.skipped.has_value()) continue;
-    if (std::find(names.begin(), names.end(), result.index) == names.end()) {
-      names.push_back(result.index);
-    }
+    const std::string label = LabelOf(result);
+    if (std::find(names.begin(), names.end(), label) == names.end()) names.push_back(label);
   }
   return names;
 }
@@ -147,14 +154,14 @@ uint32_t Threads(const BenchResult& result) {
   return std::max(result.event_threads, result.query_threads);
 }
 
-// Of a structure, its results of one figure over threads.
+// Of a label, its results of one figure over threads.
 using Series = std::map<uint32_t, double>;
 
 std::vector<Series> SeriesOf(std::span<const BenchResult> results,
                              const std::vector<std::string>& names, const ValueOf& value) {
   std::vector<Series> all(names.size());
   for (const BenchResult& result : results) {
-    const auto name = std::find(names.begin(), names.end(), result.index);
+    const auto name = std::find(names.begin(), names.end(), LabelOf(result));
     const std::optional<double> number = value(result);
     if (name == names.end() || !number.has_value() || result.skipped.has_value()) continue;
     Series& series = all[name - names.begin()];

@@ -20,6 +20,12 @@ double MeasureNsPerTick() {
          static_cast<double>(ticks);
 }
 
+double ClockSeconds(clockid_t clock) {
+  timespec now{};
+  clock_gettime(clock, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
 }  // namespace
 
 double NsPerTick() {
@@ -31,11 +37,9 @@ double NowSeconds() {
   return std::chrono::duration<double>(Steady::now().time_since_epoch()).count();
 }
 
-double CpuSeconds() {
-  timespec now{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
+double CpuSeconds() { return ClockSeconds(CLOCK_PROCESS_CPUTIME_ID); }
+
+double ThreadCpuSeconds() { return ClockSeconds(CLOCK_THREAD_CPUTIME_ID); }
 
 void Latencies::Append(const Latencies& other) {
   ticks_.insert(ticks_.end(), other.ticks_.begin(), other.ticks_.end());

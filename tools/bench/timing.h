@@ -35,6 +35,9 @@ double NowSeconds();
 // Seconds of processor time of this process, all threads: what others on the machine do is not in it.
 double CpuSeconds();
 
+// The same of the calling thread alone.
+double ThreadCpuSeconds();
+
 struct Percentiles {
   double p50 = 0;
   double p99 = 0;
