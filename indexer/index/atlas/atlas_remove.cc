@@ -14,13 +14,10 @@
 namespace kvatlas::atlas {
 
 void AtlasIndex::Remove(const Write& write, std::span<const SequenceHash> blocks) {
-  // Buckets are fetched this far ahead.
-  constexpr size_t kAhead = 8;
   BeginTaking(write.holder->number);
   Place at;
   Offsets offsets;
   for (size_t i = 0; i < blocks.size(); ++i) {
-    if (i + kAhead < blocks.size()) table_->Prefetch(blocks[i + kAhead]);
     if (at.run != nullptr) {
       const uint32_t len = at.run->len.load(std::memory_order_relaxed);
       if (at.offset > 0 && HashAt(*at.run, at.offset - 1) == Raw(blocks[i])) {
@@ -192,12 +189,20 @@ bool AtlasIndex::WithdrawInPlace(const Write& write, Run* run, const Offsets& le
 // Nobody holds these any more.
 void AtlasIndex::EraseBlocks(Run* run, const Offsets& offsets) {
   if (!offsets.Any()) return;
+  // Buckets are fetched this far ahead.
+  constexpr uint32_t kAhead = 12;
   run->holes.store(true, std::memory_order_release);
-  offsets.ForEach([&](uint32_t offset) {
+  uint8_t gone[kRunBlocksMax];
+  uint32_t count = 0;
+  offsets.ForEach([&](uint32_t offset) { gone[count++] = static_cast<uint8_t>(offset); });
+  for (uint32_t i = 0; i < count + kAhead; ++i) {
+    if (i < count) table_->Prefetch(SequenceHash{HashAt(*run, gone[i])});
+    if (i < kAhead) continue;
+    const uint32_t offset = gone[i - kAhead];
     const uint64_t hash = HashAt(*run, offset);
     table_->Erase(SequenceHash{hash}, run->base + offset);
     heap_->word(run->base + offset).store(~hash, std::memory_order_release);
-  });
+  }
 }
 
 // Nobody has anything of the run; its blocks are out of the table.

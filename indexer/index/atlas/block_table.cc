@@ -14,8 +14,8 @@ namespace {
 
 constexpr size_t kDirectoryBytes = (size_t{1} << 22) * sizeof(uint64_t);
 
-// Sizes of segments in buckets. The largest but one is where the halves of a split begin.
-constexpr uint32_t kSizes[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 102};
+// Sizes of segments in buckets. The halves of a split begin with the largest but one.
+constexpr uint32_t kSizes[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 72, 102};
 
 constexpr uint64_t kValid = uint64_t{1} << 63;
 
@@ -93,12 +93,15 @@ BlockTable::Slot* BlockTable::BucketAt(const Segment& segment, uint32_t bucket) 
 // ---- A bucket's own state ----
 
 bool BlockTable::TryLock(Slot* bucket) {
-  return (bucket[kLockSlot].load(std::memory_order_relaxed) & kStateBit) == 0 &&
-         (bucket[kLockSlot].fetch_or(kStateBit, std::memory_order_acquire) & kStateBit) == 0;
+  return (bucket[kLockSlot].fetch_or(kStateBit, std::memory_order_acquire) & kStateBit) == 0;
 }
 
 void BlockTable::Lock(Slot* bucket) {
-  for (int round = 0; !TryLock(bucket); ++round) SpinWait(round);
+  for (int round = 0; !TryLock(bucket);) {
+    do {
+      SpinWait(round++);
+    } while ((bucket[kLockSlot].load(std::memory_order_relaxed) & kStateBit) != 0);
+  }
 }
 
 void BlockTable::Unlock(Slot* bucket) {
@@ -219,12 +222,23 @@ BlockTable::Inserted BlockTable::InsertAt(Home home, SequenceHash block, Ref wor
       Unlock(bucket);
       continue;
     }
-    const Ref existing = FindIn(home, block);
-    if (existing != 0) {
-      Unlock(bucket);
-      return {.what = Inserted::kExists, .existing = existing};
+    uint64_t slots[kSlots];
+    int free = -1;
+    bool like_it = false;
+    for (int i = 0; i < kSlots; ++i) slots[i] = bucket[i].load(std::memory_order_relaxed);
+    for (int i = kSlots; i-- > 0;) {
+      if ((slots[i] & kWordMask) == 0) free = i;
+      like_it |= slots[i] >> 32 == home.mixed;
     }
-    const int free = FreeSlot(bucket);
+    const bool displaced =
+        ((slots[kCountSlot] | slots[kCountSlot + 1] | slots[kCountSlot + 2]) & kStateBit) != 0;
+    if (like_it || displaced) {
+      const Ref existing = FindIn(home, block);
+      if (existing != 0) {
+        Unlock(bucket);
+        return {.what = Inserted::kExists, .existing = existing};
+      }
+    }
     if (free >= 0) {
       Put(&bucket[free], entry);
       Unlock(bucket);
@@ -364,101 +378,97 @@ bool BlockTable::Rebuild(const Segment& segment, bool grow) {
   }
   for (uint32_t bucket = 1; bucket < segment.buckets; ++bucket) Lock(slots + bucket * kSlots);
 
-  uint32_t entries = 0;
-  for (uint32_t i = 0; i < segment.slots(); ++i)
-    entries += (slots[i].load(std::memory_order_relaxed) & kWordMask) != 0 ? 1 : 0;
-
-  // An almost empty segment with a full neighbourhood: growing would never end.
-  bool done = !grow || segment.buckets < 16 || entries * 4 >= segment.slots();
+  uint64_t entries[kBucketsMax * kSlots];
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < segment.slots(); ++i) {
+    const uint64_t entry = slots[i].load(std::memory_order_relaxed) & ~kStateBit;
+    entries[count] = entry;
+    count += entry != 0 ? 1 : 0;
+  }
   Segment halves[2];
-  int parts = 0;
-  if (done) {
-    done = false;
-    const uint32_t least = grow ? segment.buckets + 1 : BucketsFor(entries);
-    for (uint32_t size : kSizes) {
-      if (done || size < least) continue;
-      halves[0] = {.index = segment.index, .depth = segment.depth, .buckets = size};
-      done = Fill(segment, segment.depth, segment.index, &halves[0]);
-      parts = 1;
-    }
-    if (!done && grow && segment.depth < kDepthMax) {
-      parts = 2;
-      const uint32_t bit = uint32_t{1} << segment.depth;
-      uint32_t upper = 0;
-      for (uint32_t i = 0; i < segment.slots(); ++i) {
-        const uint64_t entry = slots[i].load(std::memory_order_relaxed);
-        if ((entry & kWordMask) != 0 && (entry >> 32 & bit) != 0) ++upper;
-      }
-      const uint32_t counts[2] = {entries - upper, upper};
-      done = true;
-      for (int i = 0; i < 2 && done; ++i) {
-        halves[i] = {.index = segment.index | (i == 1 ? bit : 0),
-                     .depth = segment.depth + 1,
-                     .buckets = BucketsFor(counts[i])};
-        done = Fill(segment, segment.depth + 1, halves[i].index, &halves[i]);
-        if (!done && i == 1 && halves[0].ref != 0)
-          heap_->Free(halves[0].ref, size_t{halves[0].buckets} * kLineBytes);
-      }
+  const int parts = Reshape(segment, grow, std::span(entries, count), halves);
+  if (parts == 2) {
+    directory_[halves[1].index].store(Pack(halves[1]), std::memory_order_release);
+    int depth = depth_.load(std::memory_order_relaxed);
+    while (depth < halves[1].depth &&
+           !depth_.compare_exchange_weak(depth, halves[1].depth, std::memory_order_acq_rel)) {
     }
   }
-  if (done) {
-    if (parts == 2) {
-      directory_[halves[1].index].store(Pack(halves[1]), std::memory_order_release);
-      int depth = depth_.load(std::memory_order_relaxed);
-      while (depth < halves[1].depth &&
-             !depth_.compare_exchange_weak(depth, halves[1].depth, std::memory_order_acq_rel)) {
-      }
-    }
-    directory_[segment.index].store(Pack(halves[0]), std::memory_order_release);
-  }
+  if (parts > 0) directory_[segment.index].store(Pack(halves[0]), std::memory_order_release);
   for (uint32_t bucket = 0; bucket < segment.buckets; ++bucket) {
     Slot* at = slots + bucket * kSlots;
-    if (done)
+    if (parts > 0)
       at[kMovedSlot].store(at[kMovedSlot].load(std::memory_order_relaxed) | kStateBit,
                            std::memory_order_relaxed);
     Unlock(at);
   }
-  if (done) heap_->Retire(segment.ref, size_t{segment.buckets} * kLineBytes);
-  return done;
+  if (parts > 0) heap_->Retire(segment.ref, size_t{segment.buckets} * kLineBytes);
+  return parts > 0;
 }
 
-bool BlockTable::Fill(const Segment& from, int depth, uint32_t index, Segment* to) const {
-  const Slot* slots = BucketAt(from, 0);
-  bool any = false;
-  for (uint32_t i = 0; i < from.slots(); ++i) {
-    const uint64_t entry = slots[i].load(std::memory_order_relaxed) & ~kStateBit;
-    if (entry == 0 || LowBits(static_cast<uint32_t>(entry >> 32), depth) != index) continue;
-    if (!any) {
-      any = true;
-      to->ref = heap_->Allocate(size_t{to->buckets} * kLineBytes);
-      if (to->ref == 0) return false;
-      std::memset(heap_->At<char>(to->ref), 0, size_t{to->buckets} * kLineBytes);
-    }
-    if (!Place(*to, entry)) {
-      heap_->Free(to->ref, size_t{to->buckets} * kLineBytes);
+// The entries in one segment of another size, or in two; 0 when that cannot be.
+int BlockTable::Reshape(const Segment& segment, bool grow, std::span<uint64_t> entries,
+                        Segment* halves) const {
+  // An almost empty segment with a full neighbourhood: growing would never end.
+  if (grow && segment.buckets >= 16 && entries.size() * 4 < segment.slots()) return 0;
+  halves[0] = {.index = segment.index, .depth = segment.depth};
+  const uint32_t least =
+      grow ? segment.buckets + 1 : BucketsFor(static_cast<uint32_t>(entries.size()));
+  if (Fill(entries, least, &halves[0])) return 1;
+  if (!grow || segment.depth >= kDepthMax) return 0;
+  const uint64_t bit = uint64_t{1} << (segment.depth + 32);
+  const auto middle = std::partition(entries.begin(), entries.end(),
+                                     [&](uint64_t entry) { return (entry & bit) == 0; });
+  const std::span<uint64_t> half[2] = {{entries.begin(), middle}, {middle, entries.end()}};
+  for (int i = 0; i < 2; ++i) {
+    halves[i] = {.index = segment.index | (i == 0 ? 0 : static_cast<uint32_t>(bit >> 32)),
+                 .depth = segment.depth + 1};
+    if (Fill(half[i], BucketsFor(static_cast<uint32_t>(half[i].size())), &halves[i])) continue;
+    if (i == 1 && halves[0].ref != 0)
+      heap_->Free(halves[0].ref, size_t{halves[0].buckets} * kLineBytes);
+    return 0;
+  }
+  return 2;
+}
+
+// The smallest size from `least` buckets on in which every entry finds a place near its home.
+bool BlockTable::Fill(std::span<const uint64_t> entries, uint32_t least, Segment* to) const {
+  if (entries.empty()) return true;
+  for (uint32_t size : kSizes) {
+    if (size < least) continue;
+    to->buckets = size;
+    if (TryFill(entries, to)) return true;
+  }
+  return false;
+}
+
+// Nobody sees the segment yet.
+bool BlockTable::TryFill(std::span<const uint64_t> entries, Segment* to) const {
+  const size_t bytes = size_t{to->buckets} * kLineBytes;
+  to->ref = heap_->Allocate(bytes);
+  if (to->ref == 0) return false;
+  Slot* const slots = BucketAt(*to, 0);
+  std::memset(static_cast<void*>(slots), 0, bytes);
+  uint8_t used[kBucketsMax] = {};
+  const uint32_t neighbours = std::min(kNeighbours, to->buckets);
+  for (uint64_t entry : entries) {
+    const uint32_t home = BucketOf(static_cast<uint32_t>(entry >> 32), to->buckets);
+    uint32_t bucket = home;
+    for (uint32_t i = 1; used[bucket] == kSlots && i < neighbours; ++i)
+      bucket = home + i < to->buckets ? home + i : home + i - to->buckets;
+    if (used[bucket] == kSlots) {
+      heap_->Free(to->ref, bytes);
       to->ref = 0;
       return false;
     }
+    Slot* const slot = slots + bucket * kSlots + used[bucket]++;
+    slot->store((slot->load(std::memory_order_relaxed) & kStateBit) | entry,
+                std::memory_order_relaxed);
+    if (bucket == home) continue;
+    Slot* const first = slots + home * kSlots;
+    SetDisplaced(first, std::min(Displaced(first) + 1, kCountMax));
   }
-  if (!any) to->buckets = 0;
   return true;
-}
-
-bool BlockTable::Place(const Segment& segment, uint64_t entry) const {
-  const uint32_t home = BucketOf(static_cast<uint32_t>(entry >> 32), segment.buckets);
-  const uint32_t neighbours = std::min(kNeighbours, segment.buckets);
-  for (uint32_t i = 0; i < neighbours; ++i) {
-    Slot* bucket = BucketAt(segment, (home + i) % segment.buckets);
-    const int slot = FreeSlot(bucket);
-    if (slot < 0) continue;
-    Put(&bucket[slot], entry);
-    if (i != 0) {
-      Slot* first = BucketAt(segment, home);
-      SetDisplaced(first, std::min(Displaced(first) + 1, kCountMax));
-    }
-    return true;
-  }
-  return false;
 }
 
 void BlockTable::Scan(uint32_t* cursor, size_t steps, std::vector<Ref>* words) const {

@@ -144,8 +144,10 @@ class BlockTable {
   bool Grow(const Segment& segment);
   void MaybeShrink(const Home& home);
   bool Rebuild(const Segment& segment, bool grow);
-  bool Fill(const Segment& from, int depth, uint32_t index, Segment* to) const;
-  bool Place(const Segment& segment, uint64_t entry) const;
+  int Reshape(const Segment& segment, bool grow, std::span<uint64_t> entries,
+              Segment* halves) const;
+  bool Fill(std::span<const uint64_t> entries, uint32_t least, Segment* to) const;
+  bool TryFill(std::span<const uint64_t> entries, Segment* to) const;
   static uint32_t BucketsFor(uint32_t entries);
 
   Heap* const heap_;

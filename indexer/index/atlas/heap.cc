@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <iterator>
 
 #include "indexer/index/atlas/epoch.h"
@@ -12,7 +13,7 @@ namespace {
 
 constexpr uint16_t kClassBytes[] = {
     16,  32,  48,   64,   80,   96,   112,  128,  192,  256,  320,  384,  448,  512,  640,
-    768, 896, 1024, 1280, 1536, 1792, 2048, 2560, 3072, 3584, 4096, 5120, 6528, 8192,
+    768, 896, 1024, 1280, 1536, 1792, 2048, 2560, 3072, 3584, 4096, 4608, 5120, 6528, 8192,
 };
 constexpr size_t kClasses = std::size(kClassBytes);
 constexpr size_t kObjectBytesMax = kClassBytes[kClasses - 1];
@@ -48,6 +49,7 @@ std::unique_ptr<Heap> Heap::Create(uint64_t retained_bytes) {
   void* memory = mmap(nullptr, kRegionBytes + kLineMapBytes + kPageTableBytes,
                       PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) return nullptr;
+  if (getenv("THP")) { size_t a=(reinterpret_cast<size_t>(memory)+(8<<20)+(2<<20)-1)&~size_t((2<<20)-1); madvise(reinterpret_cast<void*>(a), kRegionBytes-(10<<20), MADV_HUGEPAGE);}
   return std::unique_ptr<Heap>(new Heap(static_cast<char*>(memory), retained_bytes));
 }
 
