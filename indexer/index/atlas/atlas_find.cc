@@ -30,9 +30,14 @@ class ListEmit {
     // A word at a time: the vector looks at its room once for 64 holders.
     Overlap found[64];
     int count = 0;
-    for (; bits != 0; bits &= bits - 1)
+    if (bits == ~uint64_t{0}) {
+      for (; count < 64; ++count)
+        found[count] = {.holder = HolderIndex{i * 64 + static_cast<uint32_t>(count)},
+                        .blocks = depth};
+    }
+    for (uint64_t left = count == 0 ? bits : 0; left != 0; left &= left - 1)
       found[count++] = {
-          .holder = HolderIndex{i * 64 + static_cast<uint32_t>(std::countr_zero(bits))},
+          .holder = HolderIndex{i * 64 + static_cast<uint32_t>(std::countr_zero(left))},
           .blocks = depth};
     overlaps_.insert(overlaps_.end(), found, found + count);
   }

@@ -100,9 +100,9 @@ absl::Status AtlasIndex::Apply(HolderIndex holder, const Event& event, ChangeSin
   EpochGuard guard;
   MutexLock lock(&state->mutex);
   if (const Stored* stored = std::get_if<Stored>(&event))
-    return Store({.holder = state, .tier = stored->tier, .changes = changes}, *stored);
+    return Store(state, {.tier = stored->tier, .changes = changes}, *stored);
   if (const Removed* removed = std::get_if<Removed>(&event)) {
-    Remove({.holder = state, .tier = removed->tier, .changes = changes}, removed->blocks);
+    Remove(state, {.tier = removed->tier, .changes = changes}, removed->blocks);
   } else {
     Clear(state, std::get<Cleared>(event).tiers, changes);
   }
@@ -189,14 +189,15 @@ uint32_t AtlasIndex::HoldersIn(Run* run, uint32_t at_most) const {
 
 // ---- Accounts ----
 
-void AtlasIndex::Account(const Write& write, Run* run, const Offsets& changed, bool added) {
+void AtlasIndex::Account(HolderState* holder, const Write& write, Run* run, const Offsets& changed,
+                         bool added) {
   const int tier = static_cast<int>(write.tier);
   const uint32_t len = kRunBlocksMax;
   Offsets elsewhere[kTiers];
   bool any_elsewhere = false;
   for (int i = 0; i < kTiers; ++i) {
     if (i == tier || run->tiers[i].load(std::memory_order_relaxed) == 0) continue;
-    elsewhere[i] = MembersOf(run, static_cast<Tier>(i)).Of(write.holder->number, len);
+    elsewhere[i] = MembersOf(run, static_cast<Tier>(i)).Of(holder->number, len);
     any_elsewhere |= elsewhere[i].Any();
   }
   uint64_t sum = 0;
@@ -216,19 +217,19 @@ void AtlasIndex::Account(const Write& write, Run* run, const Offsets& changed, b
       if (others.empty()) ++holdings;
       if (write.changes == nullptr) return;
       const TierMask both = others | write.tier;
-      write.changes->Changed(HolderIndex{write.holder->number}, SequenceHash{hash},
-                             run->start + offset, added ? others : both, added ? both : others);
+      write.changes->Changed(HolderIndex{holder->number}, SequenceHash{hash}, run->start + offset,
+                             added ? others : both, added ? both : others);
     });
   }
-  Digest::OfTier& digest = write.holder->digest.tiers[tier];
+  Digest::OfTier& digest = holder->digest.tiers[tier];
   if (added) {
     digest.blocks += count;
     digest.sum += sum;
-    write.holder->holdings += holdings;
+    holder->holdings += holdings;
   } else {
     digest.blocks -= count;
     digest.sum -= sum;
-    write.holder->holdings -= holdings;
+    holder->holdings -= holdings;
   }
 }
 

@@ -9,9 +9,8 @@
 //                                          ▼
 //                                        Run: where, how long ─▶ Section a tier: who has all, who has part
 //
-// A query looks q[0] up, compares the run's last hash with the prompt's at that place (equal: all of the run
-// matches, for equal names mean equal prefixes; else it bisects), intersects the holders, says who drops out,
-// and looks the next block up.
+// A query looks q[0] up, compares the run with the prompt as far as they agree, intersects the holders, says who drops
+// out, and looks the next block up.
 //
 // ---- How atlas is written ----
 //
@@ -101,7 +100,6 @@ class AtlasIndex : public Index {
 
   // One event that is being applied.
   struct Write {
-    HolderState* holder;
     Tier tier;
     ChangeSink* changes;
   };
@@ -168,39 +166,39 @@ class AtlasIndex : public Index {
   bool HasAnything(Run* run, uint32_t holder) const;
   Offsets UnionOf(Run* run) const;
   uint32_t HoldersIn(Run* run, uint32_t at_most) const;
-  void Account(const Write& write, Run* run, const Offsets& changed, bool added)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(write.holder->mutex);
+  void Account(HolderState* holder, const Write& write, Run* run, const Offsets& changed,
+               bool added) ABSL_EXCLUSIVE_LOCKS_REQUIRED(holder->mutex);
   void BeginTaking(uint32_t holder);
   void EndTaking(uint32_t holder);
 
   // ---- atlas_store.cc ----
-  absl::Status Store(const Write& write, const Stored& stored)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(write.holder->mutex);
-  absl::Status StoreAt(const Write& write, const Stored& stored, Place* at, size_t* done)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(write.holder->mutex);
-  absl::Status Join(const Write& write, const Stored& stored, Place* at, size_t* done)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(write.holder->mutex);
-  absl::Status Append(const Write& write, const Stored& stored, Place* at, size_t* done)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(write.holder->mutex);
-  absl::Status StoreNew(const Write& write, const Stored& stored, Place* at, size_t* done)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(write.holder->mutex);
+  absl::Status Store(HolderState* holder, const Write& write, const Stored& stored)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(holder->mutex);
+  absl::Status StoreAt(HolderState* holder, const Write& write, const Stored& stored, Place* at,
+                       size_t* done) ABSL_EXCLUSIVE_LOCKS_REQUIRED(holder->mutex);
+  absl::Status Join(HolderState* holder, const Write& write, const Stored& stored, Place* at,
+                    size_t* done) ABSL_EXCLUSIVE_LOCKS_REQUIRED(holder->mutex);
+  absl::Status Append(HolderState* holder, const Write& write, const Stored& stored, Place* at,
+                      size_t* done) ABSL_EXCLUSIVE_LOCKS_REQUIRED(holder->mutex);
+  absl::Status StoreNew(HolderState* holder, const Write& write, const Stored& stored, Place* at,
+                        size_t* done) ABSL_EXCLUSIVE_LOCKS_REQUIRED(holder->mutex);
   absl::StatusOr<uint32_t> Admit(Position position, size_t blocks);
-  bool MayAppend(const Write& write, Run* run) const;
+  bool MayAppend(HolderState* holder, const Write& write, Run* run) const;
   bool Names(const Run& run, uint32_t offset, SequenceHash block) const;
   BlockTable::Inserted ReviveBlock(Run* run, uint32_t offset, uint32_t revived);
   uint32_t Revive(Run* run, uint32_t from, uint32_t to, Offsets* revived, bool* no_memory);
   void WriteWords(Run* run, uint32_t offset, const Stored& stored, size_t from, uint32_t count);
 
   // ---- atlas_remove.cc ----
-  void Remove(const Write& write, std::span<const SequenceHash> blocks)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(write.holder->mutex);
+  void Remove(HolderState* holder, const Write& write, std::span<const SequenceHash> blocks)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(holder->mutex);
   void Clear(HolderState* holder, TierMask tiers, ChangeSink* changes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(holder->mutex);
   uint32_t ClearLine(HolderState* holder, uint32_t line, TierMask tiers, ChangeSink* changes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(holder->mutex);
-  uint32_t Withdraw(const Write& write, Place* at, const Offsets& offsets)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(write.holder->mutex);
-  bool WithdrawInPlace(const Write& write, Run* run, const Offsets& left);
+  uint32_t Withdraw(HolderState* holder, const Write& write, Place* at, const Offsets& offsets)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(holder->mutex);
+  bool WithdrawInPlace(HolderState* holder, const Write& write, Run* run, const Offsets& left);
   void EraseBlocks(Run* run, const Offsets& offsets);
   void FreeRun(Place* at);
 

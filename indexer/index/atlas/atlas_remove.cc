@@ -13,8 +13,9 @@
 
 namespace kvatlas::atlas {
 
-void AtlasIndex::Remove(const Write& write, std::span<const SequenceHash> blocks) {
-  BeginTaking(write.holder->number);
+void AtlasIndex::Remove(HolderState* holder, const Write& write,
+                        std::span<const SequenceHash> blocks) {
+  BeginTaking(holder->number);
   Place at;
   Offsets offsets;
   for (size_t i = 0; i < blocks.size(); ++i) {
@@ -28,16 +29,16 @@ void AtlasIndex::Remove(const Write& write, std::span<const SequenceHash> blocks
         offsets.Add(++at.offset);
         continue;
       }
-      Withdraw(write, &at, offsets);
+      Withdraw(holder, write, &at, offsets);
       Release(&at);
     }
     offsets = {};
     if (LockBlock(blocks[i], &at)) offsets.Add(at.offset);
   }
-  if (at.run != nullptr) Withdraw(write, &at, offsets);
+  if (at.run != nullptr) Withdraw(holder, write, &at, offsets);
   Release(&at);
-  EndTaking(write.holder->number);
-  MaybeTidy(write.holder);
+  EndTaking(holder->number);
+  MaybeTidy(holder);
 }
 
 void AtlasIndex::Clear(HolderState* holder, TierMask tiers, ChangeSink* changes) {
@@ -81,7 +82,7 @@ uint32_t AtlasIndex::ClearLine(HolderState* holder, uint32_t line, TierMask tier
   for (int i = 0; i < kTiers && at.run != nullptr; ++i) {
     const Tier tier = static_cast<Tier>(i);
     if (tiers.Has(tier))
-      taken += Withdraw({.holder = holder, .tier = tier, .changes = nullptr}, &at,
+      taken += Withdraw(holder, {.tier = tier, .changes = nullptr}, &at,
                         Offsets::Range(0, kRunBlocksMax));
   }
   Release(&at);
@@ -115,15 +116,16 @@ bool AtlasIndex::Sweep(HolderIndex holder, size_t blocks_max, ChangeSink* change
 
 // Takes `offsets` from the holder and returns how many it had of them. The run stays locked; another may have taken its
 // place, or none.
-uint32_t AtlasIndex::Withdraw(const Write& write, Place* at, const Offsets& offsets) {
+uint32_t AtlasIndex::Withdraw(HolderState* holder, const Write& write, Place* at,
+                              const Offsets& offsets) {
   Run* const run = at->run;
-  const uint32_t holder = write.holder->number;
+  const uint32_t number = holder->number;
   const uint32_t len = run->len.load(std::memory_order_relaxed);
-  const Offsets had = MembersOf(run, write.tier).Of(holder, len);
+  const Offsets had = MembersOf(run, write.tier).Of(number, len);
   const Offsets taken = had & offsets;
   if (!taken.Any()) return 0;
   Offsets left = had - taken;
-  Offsets others = MembersOf(run, write.tier).Union(holder, len);
+  Offsets others = MembersOf(run, write.tier).Union(number, len);
   for (int tier = 0; tier < kTiers; ++tier) {
     if (tier != static_cast<int>(write.tier) &&
         run->tiers[tier].load(std::memory_order_relaxed) != 0)
@@ -131,7 +133,7 @@ uint32_t AtlasIndex::Withdraw(const Write& write, Place* at, const Offsets& offs
   }
   const Offsets dead = taken - others;
   const Offsets alive = others | left;
-  Account(write, run, taken, /*added=*/false);
+  Account(holder, write, run, taken, /*added=*/false);
   if (dead.Any()) {
     EraseBlocks(run, dead);
     blocks_.fetch_sub(dead.Count(), std::memory_order_relaxed);
@@ -142,14 +144,14 @@ uint32_t AtlasIndex::Withdraw(const Write& write, Place* at, const Offsets& offs
   }
   const uint32_t end = alive.End();
   if (end < len) {
-    const Instead instead{.holder = holder, .tier = write.tier, .offsets = left};
+    const Instead instead{.holder = number, .tier = write.tier, .offsets = left};
     Piece piece{.from = 0, .to = end, .capacity = run->capacity};
     if (end * 2 <= run->capacity) piece.capacity = CapacityFor(end);
     if (Replace(at, std::span(&piece, 1), &instead)) return taken.Count();
   }
-  if (!WithdrawInPlace(write, run, left)) {
+  if (!WithdrawInPlace(holder, write, run, left)) {
     // Without memory for a bit a block the holder keeps nothing of this run: less than the truth, never more.
-    Account(write, run, left, /*added=*/false);
+    Account(holder, write, run, left, /*added=*/false);
     const Offsets lost = left - others;
     EraseBlocks(run, lost);
     blocks_.fetch_sub(lost.Count(), std::memory_order_relaxed);
@@ -157,16 +159,17 @@ uint32_t AtlasIndex::Withdraw(const Write& write, Place* at, const Offsets& offs
       FreeRun(at);
       return had.Count();
     }
-    WithdrawInPlace(write, run, {});
+    WithdrawInPlace(holder, write, run, {});
   }
   return taken.Count();
 }
 
 // W5. False when there is no memory: nothing changed.
-bool AtlasIndex::WithdrawInPlace(const Write& write, Run* run, const Offsets& left) {
+bool AtlasIndex::WithdrawInPlace(HolderState* holder, const Write& write, Run* run,
+                                 const Offsets& left) {
   Members members = MembersOf(run, write.tier);
-  const uint32_t holder = write.holder->number;
-  const bool had_all = members.HasAll(holder);
+  const uint32_t number = holder->number;
+  const bool had_all = members.HasAll(number);
   const uint32_t version = run->version.load(std::memory_order_relaxed);
   run->version.store(version + 1, std::memory_order_relaxed);
   // Partner: the acquire fence of R3.
@@ -174,13 +177,13 @@ bool AtlasIndex::WithdrawInPlace(const Write& write, Run* run, const Offsets& le
   bool done = true;
   if (!left.Any()) {
     if (had_all) {
-      members.RemoveAll(holder);
+      members.RemoveAll(number);
     } else {
-      members.RemovePart(holder);
+      members.RemovePart(number);
     }
   } else {
-    done = members.SetPart(holder, left);
-    if (done && had_all) members.RemoveAll(holder);
+    done = members.SetPart(number, left);
+    if (done && had_all) members.RemoveAll(number);
   }
   run->version.store(version + 2, std::memory_order_release);
   return done;
@@ -189,20 +192,14 @@ bool AtlasIndex::WithdrawInPlace(const Write& write, Run* run, const Offsets& le
 // Nobody holds these any more.
 void AtlasIndex::EraseBlocks(Run* run, const Offsets& offsets) {
   if (!offsets.Any()) return;
-  // Buckets are fetched this far ahead.
-  constexpr uint32_t kAhead = 12;
   run->holes.store(true, std::memory_order_release);
-  uint8_t gone[kRunBlocksMax];
-  uint32_t count = 0;
-  offsets.ForEach([&](uint32_t offset) { gone[count++] = static_cast<uint8_t>(offset); });
-  for (uint32_t i = 0; i < count + kAhead; ++i) {
-    if (i < count) table_->Prefetch(SequenceHash{HashAt(*run, gone[i])});
-    if (i < kAhead) continue;
-    const uint32_t offset = gone[i - kAhead];
-    const uint64_t hash = HashAt(*run, offset);
-    table_->Erase(SequenceHash{hash}, run->base + offset);
-    heap_->word(run->base + offset).store(~hash, std::memory_order_release);
-  }
+  Ref words[kRunBlocksMax];
+  size_t count = 0;
+  offsets.ForEach([&](uint32_t offset) { words[count++] = run->base + offset; });
+  table_->EraseMany(std::span(words, count), [&](Ref at) {
+    std::atomic<uint64_t>& word = heap_->word(at);
+    word.store(~word.load(std::memory_order_relaxed), std::memory_order_release);
+  });
 }
 
 // Nobody has anything of the run; its blocks are out of the table.

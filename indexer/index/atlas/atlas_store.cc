@@ -12,7 +12,7 @@
 
 namespace kvatlas::atlas {
 
-absl::Status AtlasIndex::Store(const Write& write, const Stored& stored) {
+absl::Status AtlasIndex::Store(HolderState* holder, const Write& write, const Stored& stored) {
   const std::vector<SequenceHash>& blocks = stored.blocks;
   if (blocks.empty()) return absl::OkStatus();
   table_->Prefetch(blocks[0]);
@@ -25,19 +25,19 @@ absl::Status AtlasIndex::Store(const Write& write, const Stored& stored) {
   while (done < blocks.size() && status.ok()) {
     if (at.run == nullptr && !LockBlock(blocks[done], &at)) {
       if (!look_at_parent || !LockBlock(stored.parent, &at)) {
-        status = StoreNew(write, stored, &at, &done);
+        status = StoreNew(holder, write, stored, &at, &done);
         continue;
       }
       ++at.offset;
     }
     look_at_parent = false;
     const size_t before = done;
-    status = StoreAt(write, stored, &at, &done);
+    status = StoreAt(holder, write, stored, &at, &done);
     if (done == before) Release(&at);
   }
   Release(&at);
   if (!status.ok()) refused_.fetch_add(blocks.size() - done, std::memory_order_relaxed);
-  MaybeTidy(write.holder);
+  MaybeTidy(holder);
   return status;
 }
 
@@ -47,20 +47,22 @@ bool AtlasIndex::Names(const Run& run, uint32_t offset, SequenceHash block) cons
   return word == Raw(block) || (word == ~Raw(block) && run.holes.load(std::memory_order_relaxed));
 }
 
-absl::Status AtlasIndex::StoreAt(const Write& write, const Stored& stored, Place* at,
-                                 size_t* done) {
+absl::Status AtlasIndex::StoreAt(HolderState* holder, const Write& write, const Stored& stored,
+                                 Place* at, size_t* done) {
   const uint32_t len = at->run->len.load(std::memory_order_relaxed);
   if (at->offset < len && Names(*at->run, at->offset, stored.blocks[*done]))
-    return Join(write, stored, at, done);
-  if (at->offset == len && MayAppend(write, at->run)) return Append(write, stored, at, done);
+    return Join(holder, write, stored, at, done);
+  if (at->offset == len && MayAppend(holder, write, at->run))
+    return Append(holder, write, stored, at, done);
   return absl::OkStatus();
 }
 
 // ---- Blocks that somebody has, or had ----
 
-absl::Status AtlasIndex::Join(const Write& write, const Stored& stored, Place* at, size_t* done) {
+absl::Status AtlasIndex::Join(HolderState* holder, const Write& write, const Stored& stored,
+                              Place* at, size_t* done) {
   Run* const run = at->run;
-  const uint32_t holder = write.holder->number;
+  const uint32_t number = holder->number;
   const uint32_t len = run->len.load(std::memory_order_relaxed);
   const uint32_t from = at->offset;
   const uint32_t most =
@@ -69,7 +71,7 @@ absl::Status AtlasIndex::Join(const Write& write, const Stored& stored, Place* a
   while (to - from < most && Names(*run, to, stored.blocks[*done + (to - from)])) ++to;
 
   Members members = MembersOf(run, write.tier);
-  const Offsets before = members.Of(holder, len);
+  const Offsets before = members.Of(number, len);
   bool no_memory = false;
   Offsets revived;
   if (run->holes.load(std::memory_order_relaxed)) to = Revive(run, from, to, &revived, &no_memory);
@@ -78,12 +80,12 @@ absl::Status AtlasIndex::Join(const Write& write, const Stored& stored, Place* a
   if (added.Any()) {
     const Offsets after = before | added;
     const Offsets all = Offsets::Range(0, len);
-    bool stored_all = HasAnything(run, holder) || AddToList(write.holder, LineOf(*run));
+    bool stored_all = HasAnything(run, number) || AddToList(holder, LineOf(*run));
     if (stored_all && after == all) {
-      stored_all = members.AddAll(holder);
-      if (stored_all && before.Any()) members.RemovePart(holder);
+      stored_all = members.AddAll(number);
+      if (stored_all && before.Any()) members.RemovePart(number);
     } else if (stored_all) {
-      stored_all = members.SetPart(holder, after);
+      stored_all = members.SetPart(number, after);
       new_part = !before.Any();
     }
     if (!stored_all) {
@@ -92,7 +94,7 @@ absl::Status AtlasIndex::Join(const Write& write, const Stored& stored, Place* a
     }
     blocks_.fetch_add(revived.Count(), std::memory_order_relaxed);
     if (revived.Any()) run->holes.store(!(UnionOf(run) == all), std::memory_order_release);
-    Account(write, run, added, /*added=*/true);
+    Account(holder, write, run, added, /*added=*/true);
   }
   if (options_.keep_local_hashes && stored.local_hashes.size() == stored.blocks.size()) {
     for (uint32_t i = from; i < to; ++i)
@@ -175,16 +177,17 @@ void AtlasIndex::WriteWords(Run* run, uint32_t offset, const Stored& stored, siz
 }
 
 // W4: nobody else may become a holder of blocks that he did not store.
-bool AtlasIndex::MayAppend(const Write& write, Run* run) const {
+bool AtlasIndex::MayAppend(HolderState* holder, const Write& write, Run* run) const {
   uint32_t holders = 0;
   for (int tier = 0; tier < kTiers && holders < 2; ++tier) {
     if (run->tiers[tier].load(std::memory_order_relaxed) == 0) continue;
     holders += MembersOf(run, static_cast<Tier>(tier)).CountAll(2);
   }
-  return holders == 1 && MembersOf(run, write.tier).HasAll(write.holder->number);
+  return holders == 1 && MembersOf(run, write.tier).HasAll(holder->number);
 }
 
-absl::Status AtlasIndex::Append(const Write& write, const Stored& stored, Place* at, size_t* done) {
+absl::Status AtlasIndex::Append(HolderState* holder, const Write& write, const Stored& stored,
+                                Place* at, size_t* done) {
   const uint32_t len = at->offset;
   const size_t wanted = std::min<size_t>(stored.blocks.size() - *done, kRunBlocksMax - len);
   if (wanted == 0) return absl::OkStatus();
@@ -212,14 +215,14 @@ absl::Status AtlasIndex::Append(const Write& write, const Stored& stored, Place*
   // Partner: the acquire load of R2.
   run->len.store(static_cast<uint16_t>(len + inserted), std::memory_order_release);
   blocks_.fetch_add(inserted, std::memory_order_relaxed);
-  Account(write, run, Offsets::Range(len, len + inserted), /*added=*/true);
+  Account(holder, write, run, Offsets::Range(len, len + inserted), /*added=*/true);
   *done += inserted;
   at->offset = len + inserted;
   return absl::OkStatus();
 }
 
-absl::Status AtlasIndex::StoreNew(const Write& write, const Stored& stored, Place* at,
-                                  size_t* done) {
+absl::Status AtlasIndex::StoreNew(HolderState* holder, const Write& write, const Stored& stored,
+                                  Place* at, size_t* done) {
   const Position start = stored.position + static_cast<Position>(*done);
   const absl::StatusOr<uint32_t> admitted = Admit(start, stored.blocks.size() - *done);
   if (!admitted.ok()) return admitted.status();
@@ -228,8 +231,7 @@ absl::Status AtlasIndex::StoreNew(const Write& write, const Stored& stored, Plac
       NewRun(CapacityFor(count), start, Raw(*done == 0 ? stored.parent : stored.blocks[*done - 1]));
   if (ref == 0) return absl::ResourceExhaustedError("no memory for a run");
   Run* const run = RunAt(ref);
-  if (!MembersOf(run, write.tier).AddAll(write.holder->number) ||
-      !AddToList(write.holder, LineOf(*run))) {
+  if (!MembersOf(run, write.tier).AddAll(holder->number) || !AddToList(holder, LineOf(*run))) {
     DiscardRun(ref);
     return absl::ResourceExhaustedError("no memory for a run");
   }
@@ -251,7 +253,7 @@ absl::Status AtlasIndex::StoreNew(const Write& write, const Stored& stored, Plac
   }
   run->len.store(static_cast<uint16_t>(inserted), std::memory_order_release);
   blocks_.fetch_add(inserted, std::memory_order_relaxed);
-  Account(write, run, Offsets::Range(0, inserted), /*added=*/true);
+  Account(holder, write, run, Offsets::Range(0, inserted), /*added=*/true);
   *done += inserted;
   *at = {.ref = ref, .run = run, .offset = inserted};
   return absl::OkStatus();

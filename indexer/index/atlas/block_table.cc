@@ -14,8 +14,8 @@ namespace {
 
 constexpr size_t kDirectoryBytes = (size_t{1} << 22) * sizeof(uint64_t);
 
-// Sizes of segments in buckets. The halves of a split begin with the largest but one.
-constexpr uint32_t kSizes[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 72, 102};
+// Sizes of segments in buckets.
+constexpr uint32_t kSizes[] = {1, 2, 4, 8, 16, 32, 64};
 
 constexpr uint64_t kValid = uint64_t{1} << 63;
 
@@ -44,7 +44,7 @@ BlockTable::~BlockTable() { munmap(static_cast<void*>(directory_), kDirectoryByt
 
 // ---- Where a hash belongs ----
 
-uint32_t BlockTable::Mix(SequenceHash block) const {
+inline uint32_t BlockTable::Mix(SequenceHash block) const {
   const unsigned __int128 product =
       static_cast<unsigned __int128>(Raw(block) ^ seed_) * 0x9E3779B97F4A7C15u;
   return static_cast<uint32_t>(static_cast<uint64_t>(product) ^
@@ -63,40 +63,40 @@ BlockTable::Segment BlockTable::Unpack(uint64_t entry, uint32_t index) {
           .ref = static_cast<Ref>(entry & kWordMask)};
 }
 
-BlockTable::Segment BlockTable::SegmentOf(uint32_t mixed) const {
+inline void BlockTable::FindHome(uint32_t mixed, Home* home) const {
+  home->mixed = mixed;
   for (;;) {
-    uint32_t index = LowBits(mixed, depth_.load(std::memory_order_acquire));
+    const int depth = depth_.load(std::memory_order_acquire);
+    uint32_t index = LowBits(mixed, depth);
     uint64_t entry = directory_[index].load(std::memory_order_acquire);
     while (entry == 0) {
       index ^= std::bit_floor(index);
       entry = directory_[index].load(std::memory_order_acquire);
     }
-    const Segment segment = Unpack(entry, index);
-    // Split while we looked: the other half is published before this one.
-    if (LowBits(mixed, segment.depth) == index) return segment;
+    // Else split while we looked: the other half is published before this one.
+    if (LowBits(mixed, static_cast<int>(entry >> 56 & 0x7f)) != index) continue;
+    home->index = index;
+    home->entry = entry;
+    const uint32_t buckets = static_cast<uint32_t>(entry >> 40 & 0xff);
+    home->slots = buckets == 0 ? nullptr
+                               : heap_->At<Slot>(static_cast<Ref>(entry & kWordMask)) +
+                                     size_t{BucketOf(mixed, buckets)} * kSlots;
+    return;
   }
 }
 
-uint32_t BlockTable::BucketOf(uint32_t mixed, uint32_t buckets) {
-  return (mixed >> 16) * buckets >> 16;
-}
-
-BlockTable::Home BlockTable::HomeOf(uint32_t mixed) const {
-  const Segment segment = SegmentOf(mixed);
-  return {.mixed = mixed, .bucket = BucketOf(mixed, segment.buckets), .segment = segment};
-}
-
-BlockTable::Slot* BlockTable::BucketAt(const Segment& segment, uint32_t bucket) const {
-  return heap_->At<Slot>(segment.ref) + size_t{bucket} * kSlots;
+void BlockTable::FetchHome(SequenceHash block, Home* home) const {
+  FindHome(Mix(block), home);
+  __builtin_prefetch(home->slots, 1);
 }
 
 // ---- A bucket's own state ----
 
-bool BlockTable::TryLock(Slot* bucket) {
+inline bool BlockTable::TryLock(Slot* bucket) {
   return (bucket[kLockSlot].fetch_or(kStateBit, std::memory_order_acquire) & kStateBit) == 0;
 }
 
-void BlockTable::Lock(Slot* bucket) {
+inline void BlockTable::Lock(Slot* bucket) {
   for (int round = 0; !TryLock(bucket);) {
     do {
       SpinWait(round++);
@@ -104,12 +104,12 @@ void BlockTable::Lock(Slot* bucket) {
   }
 }
 
-void BlockTable::Unlock(Slot* bucket) {
+inline void BlockTable::Unlock(Slot* bucket) {
   bucket[kLockSlot].store(bucket[kLockSlot].load(std::memory_order_relaxed) & ~kStateBit,
                           std::memory_order_release);
 }
 
-bool BlockTable::Moved(const Slot* bucket) {
+inline bool BlockTable::Moved(const Slot* bucket) {
   return (bucket[kMovedSlot].load(std::memory_order_relaxed) & kStateBit) != 0;
 }
 
@@ -131,7 +131,7 @@ void BlockTable::SetDisplaced(Slot* bucket, uint32_t count) {
   }
 }
 
-void BlockTable::Put(Slot* slot, uint64_t entry) {
+inline void BlockTable::Put(Slot* slot, uint64_t entry) {
   // Partner: the acquire loads of `FindIn`, so that who finds the word sees the hash in it.
   slot->store((slot->load(std::memory_order_relaxed) & kStateBit) | entry,
               std::memory_order_release);
@@ -147,149 +147,169 @@ int BlockTable::FreeSlot(const Slot* bucket) {
 // ---- Reading ----
 
 Ref BlockTable::FindIn(const Home& home, SequenceHash block) const {
-  const uint32_t neighbours = std::min(kNeighbours, home.segment.buckets);
-  for (uint32_t i = 0; i < neighbours; ++i) {
-    const uint32_t number = (home.bucket + i) % home.segment.buckets;
-    const Slot* bucket = BucketAt(home.segment, number);
+  const auto look = [&](const Slot* bucket) -> Ref {
     for (int slot = 0; slot < kSlots; ++slot) {
       const uint64_t entry = bucket[slot].load(std::memory_order_acquire);
       if (entry >> 32 != home.mixed) continue;
       const Ref word = static_cast<Ref>(entry & kWordMask);
+      // Whoever looks for the block will want its run.
+      __builtin_prefetch(&heap_->run_of(word));
       if (word != 0 && heap_->word(word).load(std::memory_order_relaxed) == Raw(block)) return word;
     }
-    if (i == 0 && Displaced(bucket) == 0) break;
+    return 0;
+  };
+  const Ref at_home = look(home.slots);
+  if (at_home != 0 || Displaced(home.slots) == 0) return at_home;
+  const Segment segment = home.segment();
+  for (uint32_t i = 1; i < kNeighbours; ++i) {
+    const uint32_t next = home.bucket() ^ i;
+    const Ref word = next < segment.buckets ? look(BucketAt(segment, next)) : 0;
+    if (word != 0) return word;
   }
   return 0;
 }
 
 Ref BlockTable::Find(SequenceHash block) const {
-  const Home home = HomeOf(Mix(block));
-  return home.segment.buckets == 0 ? 0 : FindIn(home, block);
+  Home home;
+  FindHome(Mix(block), &home);
+  return home.slots == nullptr ? 0 : FindIn(home, block);
 }
 
 void BlockTable::Prefetch(SequenceHash block) const {
-  const Home home = HomeOf(Mix(block));
-  __builtin_prefetch(BucketAt(home.segment, home.bucket), 1);
+  Home home;
+  FetchHome(block, &home);
 }
 
 // ---- Writing ----
 
-BlockTable::Home BlockTable::LockHome(uint32_t mixed) const {
-  for (;;) {
-    const Home home = HomeOf(mixed);
-    if (home.segment.buckets == 0) return home;
-    Slot* bucket = BucketAt(home.segment, home.bucket);
-    Lock(bucket);
-    if (!Moved(bucket)) return home;
-    Unlock(bucket);
+inline void BlockTable::LockHome(Home* home) const {
+  while (home->slots != nullptr) {
+    Lock(home->slots);
+    if (!Moved(home->slots)) return;
+    Unlock(home->slots);
+    FindHome(static_cast<uint32_t>(home->mixed), home);
   }
 }
 
 BlockTable::Inserted BlockTable::Insert(SequenceHash block, Ref word) {
-  return InsertAt(HomeOf(Mix(block)), block, word);
+  Home home;
+  FindHome(Mix(block), &home);
+  return InsertAt(&home, block, word);
 }
 
 size_t BlockTable::InsertMany(std::span<const SequenceHash> blocks, Ref first, Inserted* stopped) {
-  // Buckets are fetched this far ahead.
-  constexpr size_t kAhead = 16;
   Home homes[kAhead];
-  for (size_t i = 0; i < blocks.size() + kAhead; ++i) {
-    if (i >= kAhead) {
-      const size_t at = i - kAhead;
-      *stopped = InsertAt(homes[at % kAhead], blocks[at], first + static_cast<Ref>(at));
-      if (stopped->what != Inserted::kInserted) return at;
-    }
-    if (i < blocks.size()) {
-      Home& home = homes[i % kAhead];
-      home = HomeOf(Mix(blocks[i]));
-      __builtin_prefetch(BucketAt(home.segment, home.bucket), 1);
-    }
+  const size_t ahead = std::min(kAhead, blocks.size());
+  for (size_t i = 0; i < ahead; ++i) FetchHome(blocks[i], &homes[i]);
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    Home* const home = &homes[i % kAhead];
+    *stopped = InsertAt(home, blocks[i], first + static_cast<Ref>(i));
+    if (stopped->what != Inserted::kInserted) return i;
+    if (i + kAhead < blocks.size()) FetchHome(blocks[i + kAhead], home);
   }
   return blocks.size();
 }
 
-BlockTable::Inserted BlockTable::InsertAt(Home home, SequenceHash block, Ref word) {
-  const uint64_t entry = uint64_t{home.mixed} << 32 | word;
+// The usual case: there is room at home, and nothing there looks like it.
+inline BlockTable::Inserted BlockTable::InsertAt(Home* home, SequenceHash block, Ref word) {
+  LockHome(home);
+  if (home->slots == nullptr) return InsertSlowly(home, block, word);
+  uint64_t slots[kSlots];
+  uint32_t free = 0;
+  uint32_t like_it = 0;
+#pragma GCC unroll 8
+  for (int i = 0; i < kSlots; ++i) {
+    slots[i] = home->slots[i].load(std::memory_order_relaxed);
+    free |= uint32_t{(slots[i] & kWordMask) == 0} << i;
+    like_it |= uint32_t{slots[i] >> 32 == home->mixed};
+  }
+  const uint64_t displaced =
+      (slots[kCountSlot] | slots[kCountSlot + 1] | slots[kCountSlot + 2]) & kStateBit;
+  if (free == 0 || like_it != 0 || displaced != 0) return InsertSlowly(home, block, word);
+  const int at = std::countr_zero(free);
+  // Slot 0 is the lock as well: writing it unlocked publishes the entry.
+  const uint64_t entry = home->mixed << 32 | word;
+  if (at != kLockSlot) {
+    home->slots[at].store((home->slots[at].load(std::memory_order_relaxed) & kStateBit) | entry,
+                          std::memory_order_release);
+    home->slots[kLockSlot].store(slots[kLockSlot] & ~kStateBit, std::memory_order_release);
+  } else {
+    home->slots[kLockSlot].store(entry, std::memory_order_release);
+  }
+  return {};
+}
+
+// Home is locked, unless it has no memory.
+BlockTable::Inserted BlockTable::InsertSlowly(Home* home, SequenceHash block, Ref word) {
+  const uint64_t entry = home->mixed << 32 | word;
   for (int round = 0;; ++round) {
-    if (round != 0) home = HomeOf(home.mixed);
-    if (home.segment.buckets == 0) {
-      if (!Grow(home.segment)) return {.what = Inserted::kNoMemory};
-      continue;
-    }
-    Slot* bucket = BucketAt(home.segment, home.bucket);
-    Lock(bucket);
-    if (Moved(bucket)) {
-      Unlock(bucket);
-      continue;
-    }
-    uint64_t slots[kSlots];
-    int free = -1;
-    bool like_it = false;
-    for (int i = 0; i < kSlots; ++i) slots[i] = bucket[i].load(std::memory_order_relaxed);
-    for (int i = kSlots; i-- > 0;) {
-      if ((slots[i] & kWordMask) == 0) free = i;
-      like_it |= slots[i] >> 32 == home.mixed;
-    }
-    const bool displaced =
-        ((slots[kCountSlot] | slots[kCountSlot + 1] | slots[kCountSlot + 2]) & kStateBit) != 0;
-    if (like_it || displaced) {
-      const Ref existing = FindIn(home, block);
-      if (existing != 0) {
-        Unlock(bucket);
-        return {.what = Inserted::kExists, .existing = existing};
-      }
-    }
-    if (free >= 0) {
-      Put(&bucket[free], entry);
-      Unlock(bucket);
-      return {};
-    }
-    bool contended = false;
-    bool done = false;
-    const uint32_t neighbours = std::min(kNeighbours, home.segment.buckets);
-    for (uint32_t i = 1; i < neighbours && !done; ++i) {
-      Slot* next = BucketAt(home.segment, (home.bucket + i) % home.segment.buckets);
-      // Never waits for it: its owner may be waiting for ours.
-      if (!TryLock(next)) {
-        contended = true;
+    if (home->slots != nullptr) {
+      bool again = false;
+      const Inserted inserted = InsertNear(*home, block, entry, &again);
+      Unlock(home->slots);
+      if (inserted.what != Inserted::kNoMemory) return inserted;
+      if (again) {
+        SpinWait(round);
+        LockHome(home);
         continue;
       }
-      const int slot = FreeSlot(next);
-      if (slot >= 0) {
-        SetDisplaced(bucket, std::min(Displaced(bucket) + 1, kCountMax));
-        Put(&next[slot], entry);
-        done = true;
-      }
-      Unlock(next);
     }
-    Unlock(bucket);
-    if (done) return {};
-    if (contended) {
-      SpinWait(round);
-    } else if (!Grow(home.segment)) {
-      return {.what = Inserted::kNoMemory};
-    }
+    if (!Grow(home->segment())) return {.what = Inserted::kNoMemory};
+    FindHome(static_cast<uint32_t>(home->mixed), home);
+    LockHome(home);
   }
 }
 
+// At home or in one of the next buckets, unless it is there. kNoMemory: there is no room near home, or, `again`, one of
+// the next buckets is taken.
+BlockTable::Inserted BlockTable::InsertNear(const Home& home, SequenceHash block, uint64_t entry,
+                                            bool* again) {
+  const Ref existing = FindIn(home, block);
+  if (existing != 0) return {.what = Inserted::kExists, .existing = existing};
+  const int free = FreeSlot(home.slots);
+  if (free >= 0) {
+    Put(&home.slots[free], entry);
+    return {};
+  }
+  const Segment segment = home.segment();
+  for (uint32_t i = 1; i < kNeighbours; ++i) {
+    if ((home.bucket() ^ i) >= segment.buckets) continue;
+    Slot* const next = BucketAt(segment, home.bucket() ^ i);
+    // Never waits for it: its owner may be waiting for ours.
+    if (!TryLock(next)) {
+      *again = true;
+      continue;
+    }
+    const int slot = FreeSlot(next);
+    if (slot >= 0) {
+      SetDisplaced(home.slots, std::min(Displaced(home.slots) + 1, kCountMax));
+      Put(&next[slot], entry);
+    }
+    Unlock(next);
+    if (slot >= 0) return {};
+  }
+  return {.what = Inserted::kNoMemory};
+}
+
 bool BlockTable::Replace(const Home& home, Ref from, Ref to) {
-  const uint64_t entry = uint64_t{home.mixed} << 32 | from;
-  const uint64_t replacement = to == 0 ? 0 : (uint64_t{home.mixed} << 32 | to);
-  Slot* bucket = BucketAt(home.segment, home.bucket);
-  const uint32_t neighbours = std::min(kNeighbours, home.segment.buckets);
-  for (uint32_t i = 0; i < neighbours; ++i) {
-    Slot* at = BucketAt(home.segment, (home.bucket + i) % home.segment.buckets);
+  const uint64_t entry = home.mixed << 32 | from;
+  const uint64_t replacement = to == 0 ? 0 : (home.mixed << 32 | to);
+  for (int slot = 0; slot < kSlots; ++slot) {
+    if ((home.slots[slot].load(std::memory_order_relaxed) & ~kStateBit) != entry) continue;
+    Put(&home.slots[slot], replacement);
+    return true;
+  }
+  const Segment segment = home.segment();
+  for (uint32_t i = 1; i < kNeighbours; ++i) {
+    if ((home.bucket() ^ i) >= segment.buckets) continue;
+    Slot* const at = BucketAt(segment, home.bucket() ^ i);
     for (int slot = 0; slot < kSlots; ++slot) {
       if ((at[slot].load(std::memory_order_relaxed) & ~kStateBit) != entry) continue;
-      if (i == 0) {
-        Put(&at[slot], replacement);
-        return true;
-      }
       if (!TryLock(at)) return false;
       Put(&at[slot], replacement);
       Unlock(at);
-      const uint32_t displaced = Displaced(bucket);
-      if (to == 0 && displaced < kCountMax) SetDisplaced(bucket, displaced - 1);
+      const uint32_t displaced = Displaced(home.slots);
+      if (to == 0 && displaced < kCountMax) SetDisplaced(home.slots, displaced - 1);
       return true;
     }
   }
@@ -297,34 +317,39 @@ bool BlockTable::Replace(const Home& home, Ref from, Ref to) {
 }
 
 void BlockTable::Move(SequenceHash block, Ref from, Ref to) {
-  const uint32_t mixed = Mix(block);
+  Home home;
+  FindHome(Mix(block), &home);
   for (int round = 0;; ++round) {
-    const Home home = LockHome(mixed);
-    if (home.segment.buckets == 0) return;
+    LockHome(&home);
+    if (home.slots == nullptr) return;
     const bool done = Replace(home, from, to);
-    Unlock(BucketAt(home.segment, home.bucket));
+    Unlock(home.slots);
     if (done) return;
     SpinWait(round);
   }
 }
 
 void BlockTable::Erase(SequenceHash block, Ref word) {
-  const uint32_t mixed = Mix(block);
+  Home home;
+  FindHome(Mix(block), &home);
+  EraseAt(&home, word);
+}
+
+void BlockTable::EraseAt(Home* home, Ref word) {
   for (int round = 0;; ++round) {
-    const Home home = LockHome(mixed);
-    if (home.segment.buckets == 0) return;
-    Slot* bucket = BucketAt(home.segment, home.bucket);
-    const bool done = Replace(home, word, 0);
-    bool empty = done;
-    for (int slot = 0; slot < kSlots && empty; ++slot)
-      empty = (bucket[slot].load(std::memory_order_relaxed) & kWordMask) == 0;
-    Unlock(bucket);
+    LockHome(home);
+    if (home->slots == nullptr) return;
+    const bool done = Replace(*home, word, 0);
+    uint64_t left = 0;
+#pragma GCC unroll 8
+    for (int slot = 0; slot < kSlots; ++slot)
+      left |= home->slots[slot].load(std::memory_order_relaxed);
+    Unlock(home->slots);
     if (!done) {
       SpinWait(round);
       continue;
     }
-    // An empty bucket is a sign of an empty segment; looking at all of it is for one in eight of them.
-    if (empty && (home.segment.buckets <= 4 || (mixed >> 4 & 7) == 0)) MaybeShrink(home);
+    if ((left & kWordMask) == 0) MaybeShrink(home->segment(), home->bucket());
     return;
   }
 }
@@ -360,17 +385,28 @@ bool BlockTable::Grow(const Segment& segment) {
   return true;
 }
 
-void BlockTable::MaybeShrink(const Home& home) {
-  const Segment& segment = home.segment;
+// A bucket became empty: if some others are as good as empty, the segment is counted.
+void BlockTable::MaybeShrink(const Segment& segment, uint32_t bucket) {
+  constexpr uint32_t kSamples = 6;
+  const auto count = [&](uint32_t number) {
+    uint32_t entries = 0;
+    for (int slot = 0; slot < kSlots; ++slot)
+      entries += (BucketAt(segment, number)[slot].load(std::memory_order_relaxed) & kWordMask) != 0;
+    return entries;
+  };
+  uint32_t sampled = 0;
+  for (uint32_t i = 1; i <= kSamples; ++i)
+    sampled += count((bucket + i * (segment.buckets / kSamples + 1)) % segment.buckets);
+  if (sampled > kSamples * kSlots / 3) return;
   uint32_t entries = 0;
-  for (uint32_t i = 0; i < segment.slots(); ++i) {
-    if ((BucketAt(segment, 0)[i].load(std::memory_order_relaxed) & kWordMask) != 0) ++entries;
-  }
+  for (uint32_t i = 0; i < segment.buckets; ++i) entries += count(i);
   if (entries == 0 || BucketsFor(entries) * 2 <= segment.buckets) Rebuild(segment, /*grow=*/false);
 }
 
 bool BlockTable::Rebuild(const Segment& segment, bool grow) {
   Slot* const slots = BucketAt(segment, 0);
+  for (uint32_t bucket = 0; bucket < segment.buckets; ++bucket)
+    __builtin_prefetch(slots + bucket * kSlots, 1);
   Lock(slots);
   if (Moved(slots)) {
     Unlock(slots);
@@ -450,12 +486,12 @@ bool BlockTable::TryFill(std::span<const uint64_t> entries, Segment* to) const {
   Slot* const slots = BucketAt(*to, 0);
   std::memset(static_cast<void*>(slots), 0, bytes);
   uint8_t used[kBucketsMax] = {};
-  const uint32_t neighbours = std::min(kNeighbours, to->buckets);
   for (uint64_t entry : entries) {
     const uint32_t home = BucketOf(static_cast<uint32_t>(entry >> 32), to->buckets);
     uint32_t bucket = home;
-    for (uint32_t i = 1; used[bucket] == kSlots && i < neighbours; ++i)
-      bucket = home + i < to->buckets ? home + i : home + i - to->buckets;
+    for (uint32_t i = 1; used[bucket] == kSlots && i < kNeighbours; ++i) {
+      if ((home ^ i) < to->buckets) bucket = home ^ i;
+    }
     if (used[bucket] == kSlots) {
       heap_->Free(to->ref, bytes);
       to->ref = 0;

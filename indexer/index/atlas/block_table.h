@@ -2,9 +2,9 @@
 // the hash in its run's array. One entry a distinct block, whoever holds it.
 //
 //   directory   extendible hashing: the low bits of the mixed hash choose a segment
-//   segment     1 … 102 buckets of 8 slots; it grows by half or splits in two when a bucket's
+//   segment     1 … 64 buckets of 8 slots; it doubles or splits in two when a bucket's
 //               neighbourhood is full, and shrinks when it is almost empty. So nothing ever stops for a
-//               growth of everything: the longest step moves 800 slots.
+//               growth of everything: the longest step moves 512 slots.
 //   slot        63…32 the mixed hash's low half | 31 a bit of the bucket's own state | 30…0 word, 0 = empty
 //   bucket      one cache line. Its state is bit 31 of slots 0…4: locked, three bits that count entries
 //               at home here that live in one of the next buckets, moved.
@@ -14,7 +14,7 @@
 // every block that nobody touches meanwhile.
 // *Threads*: reads take no lock. Writes lock the block's home bucket, and while one grows, its segment.
 // Everything under an `EpochGuard`.
-// *Cost*: a read looks at one cache line of the table, seldom two, and at the word. 8 bytes a slot, 55–88 % full.
+// *Cost*: a read looks at one cache line of the table, seldom two, and at the word. 8 bytes a slot, 44–88 % full.
 // *Bounds*: 2^22 segments. A name whose neighbourhood stays full in a segment that is almost empty (an adversary's
 // hashes) is refused like a table without memory.
 // *Source*: R. Fagin et al., "Extendible hashing", 1979; the directory holds only the segments themselves, a
@@ -65,6 +65,10 @@ class BlockTable {
   // REQUIRES: the block is in the table with `word`.
   void Erase(SequenceHash block, Ref word);
 
+  // Erases blocks whose hashes are at `words`, calling erased(word) after each.
+  template <typename Erased>
+  void EraseMany(std::span<const Ref> words, Erased erased);
+
   // What the table looks like; exact when nobody writes.
   struct Shape {
     uint64_t entries = 0;
@@ -85,8 +89,11 @@ class BlockTable {
  private:
   using Slot = std::atomic<uint64_t>;
   static constexpr int kSlots = 8;
-  static constexpr uint32_t kBucketsMax = 102;
-  static constexpr uint32_t kNeighbours = 4;  // buckets in which an entry may live, home included
+  // Many blocks: their buckets are fetched this far ahead.
+  static constexpr size_t kAhead = 16;
+  static constexpr uint32_t kBucketsMax = 64;
+  static constexpr uint32_t kNeighbours =
+      4;  // an entry lives in bucket home ^ 0 … 3: four lines in a row
   static constexpr int kDepthMax = 22;
   static constexpr uint64_t kWordMask = (uint64_t{1} << kRefBits) - 1;
   static constexpr uint64_t kStateBit = uint64_t{1} << kRefBits;
@@ -106,20 +113,31 @@ class BlockTable {
     uint32_t slots() const { return buckets * kSlots; }
   };
 
-  // A hash on its way into its home bucket.
+  // A hash on its way into its home bucket; `slots` is null in a segment without memory. Small, because one is
+  // made for every block: the segment is unpacked where it is needed.
   struct Home {
-    uint32_t mixed = 0;
-    uint32_t bucket = 0;
-    Segment segment;
+    Slot* slots = nullptr;
+    uint64_t entry = 0;  // the directory's
+    uint64_t mixed = 0;
+    uint64_t index = 0;  // in the directory
+
+    Segment segment() const { return Unpack(entry, static_cast<uint32_t>(index)); }
+    uint32_t bucket() const {
+      return BucketOf(static_cast<uint32_t>(mixed), static_cast<uint32_t>(entry >> 40 & 0xff));
+    }
   };
 
   BlockTable(Heap* heap, std::atomic<uint64_t>* directory, uint64_t seed);
 
   uint32_t Mix(SequenceHash block) const;
-  Segment SegmentOf(uint32_t mixed) const;
-  Home HomeOf(uint32_t mixed) const;
-  Slot* BucketAt(const Segment& segment, uint32_t bucket) const;
-  static uint32_t BucketOf(uint32_t mixed, uint32_t buckets);
+  void FindHome(uint32_t mixed, Home* home) const;
+  void FetchHome(SequenceHash block, Home* home) const;
+  Slot* BucketAt(const Segment& segment, uint32_t bucket) const {
+    return heap_->At<Slot>(segment.ref) + size_t{bucket} * kSlots;
+  }
+  static uint32_t BucketOf(uint32_t mixed, uint32_t buckets) {
+    return (mixed >> 16) * buckets >> 16;
+  }
   static uint64_t Pack(const Segment& segment);
   static Segment Unpack(uint64_t entry, uint32_t index);
 
@@ -134,15 +152,18 @@ class BlockTable {
 
   // Locks the home bucket of a hash, in a segment that was not replaced; the segment may have no memory, then
   // nothing is locked.
-  Home LockHome(uint32_t mixed) const;
+  void LockHome(Home* home) const;
 
   Ref FindIn(const Home& home, SequenceHash block) const;
-  Inserted InsertAt(Home home, SequenceHash block, Ref word);
+  Inserted InsertAt(Home* home, SequenceHash block, Ref word);
+  Inserted InsertSlowly(Home* home, SequenceHash block, Ref word);
+  Inserted InsertNear(const Home& home, SequenceHash block, uint64_t entry, bool* again);
+  void EraseAt(Home* home, Ref word);
   // Replaces the word of an entry; 0 erases it. REQUIRES: home locked.
   bool Replace(const Home& home, Ref from, Ref to);
 
   bool Grow(const Segment& segment);
-  void MaybeShrink(const Home& home);
+  void MaybeShrink(const Segment& segment, uint32_t bucket);
   bool Rebuild(const Segment& segment, bool grow);
   int Reshape(const Segment& segment, bool grow, std::span<uint64_t> entries,
               Segment* halves) const;
@@ -155,6 +176,20 @@ class BlockTable {
   const uint64_t seed_;
   std::atomic<int> depth_{0};
 };
+
+template <typename Erased>
+void BlockTable::EraseMany(std::span<const Ref> words, Erased erased) {
+  Home homes[kAhead];
+  for (size_t i = 0; i < words.size() + kAhead; ++i) {
+    if (i >= kAhead) {
+      EraseAt(&homes[i % kAhead], words[i - kAhead]);
+      erased(words[i - kAhead]);
+    }
+    if (i < words.size())
+      FetchHome(SequenceHash{heap_->word(words[i]).load(std::memory_order_relaxed)},
+                &homes[i % kAhead]);
+  }
+}
 
 template <typename Visit>
 void BlockTable::ForEach(Visit visit) const {

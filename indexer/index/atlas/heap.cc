@@ -3,7 +3,6 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <iterator>
 
 #include "indexer/index/atlas/epoch.h"
@@ -13,7 +12,7 @@ namespace {
 
 constexpr uint16_t kClassBytes[] = {
     16,  32,  48,   64,   80,   96,   112,  128,  192,  256,  320,  384,  448,  512,  640,
-    768, 896, 1024, 1280, 1536, 1792, 2048, 2560, 3072, 3584, 4096, 4608, 5120, 6528, 8192,
+    768, 896, 1024, 1280, 1536, 1792, 2048, 2560, 3072, 3584, 4096, 4608, 5120, 6400, 8192,
 };
 constexpr size_t kClasses = std::size(kClassBytes);
 constexpr size_t kObjectBytesMax = kClassBytes[kClasses - 1];
@@ -39,6 +38,9 @@ uint8_t ClassOf(size_t bytes) { return kClassTable.of[(bytes + 15) / 16]; }
 
 constexpr size_t kLineMapBytes = kRegionBytes / kLineBytes * sizeof(Ref);
 
+// The first part of the region, in pages of the system's usual size.
+constexpr size_t kSmallBytes = size_t{8} << 20;
+
 // Retired objects are looked through when there are this many.
 constexpr size_t kRetiredMax = 64;
 
@@ -49,8 +51,10 @@ std::unique_ptr<Heap> Heap::Create(uint64_t retained_bytes) {
   void* memory = mmap(nullptr, kRegionBytes + kLineMapBytes + kPageTableBytes,
                       PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) return nullptr;
-  if (getenv("THP")) { size_t a=(reinterpret_cast<size_t>(memory)+(8<<20)+(2<<20)-1)&~size_t((2<<20)-1); madvise(reinterpret_cast<void*>(a), kRegionBytes-(10<<20), MADV_HUGEPAGE);}
-  return std::unique_ptr<Heap>(new Heap(static_cast<char*>(memory), retained_bytes));
+  // A small index lives in small pages; what a large one touches at random is worth large ones.
+  char* const region = static_cast<char*>(memory);
+  madvise(region + kSmallBytes, kRegionBytes - kSmallBytes, MADV_HUGEPAGE);
+  return std::unique_ptr<Heap>(new Heap(region, retained_bytes));
 }
 
 Heap::Heap(char* region, uint64_t retained_bytes)

@@ -122,7 +122,7 @@ struct Run {
   std::atomic<uint16_t> len{0};
   bool dead = false;  // under `lock`: replaced or freed; look again
   // A block below `len` may be held by nobody. Its word is the complement of its hash, so that nobody matches it:
-  // it may be stored again, and then stand elsewhere. Where there are none, a run matches if its end does.
+  // it may be stored again, and then stand elsewhere.
   std::atomic<bool> holes{false};
   std::atomic<Ref> tiers[kTiers] = {};  // sections
 };

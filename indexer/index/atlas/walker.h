@@ -8,12 +8,22 @@
 
 #include <bit>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <vector>
 
 #include "indexer/index/atlas/atlas_index.h"
 #include "indexer/index/atlas/members.h"
 #include "indexer/index/atlas/run.h"
+
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define KVATLAS_THREAD_SANITIZER 1
+#endif
+#endif
+#ifndef KVATLAS_THREAD_SANITIZER
+#define KVATLAS_THREAD_SANITIZER 0
+#endif
 
 namespace kvatlas::atlas {
 
@@ -121,6 +131,8 @@ class AtlasIndex::Walker {
       const uint32_t len = run->len.load(std::memory_order_acquire);
       const uint32_t from = word - run->base;
       if (from >= len) break;  // taken out of the table, or not yet part of the run
+      // Most likely the run matches as a whole: its successor is fetched while it is compared.
+      if (blocks.size() - depth > len - from) index_.table_->Prefetch(blocks[depth + len - from]);
       const uint32_t matched = Match(*run, from, len, blocks.subspan(depth));
       if (matched == 0) break;
       for (size_t i = 0; i < masks_.size(); ++i) {
@@ -137,29 +149,37 @@ class AtlasIndex::Walker {
     return true;
   }
 
-  // How many blocks of the run from `from` on the prompt goes on with.
+  // How many blocks of the run from `from` on the prompt goes on with. Every word is compared: equal names mean equal
+  // prefixes, but whoever stored the run first may have lied about what lies between.
   uint32_t Match(const Run& run, uint32_t from, uint32_t len,
                  std::span<const SequenceHash> blocks) const {
+    constexpr uint32_t kAtOnce = 32;
     const uint32_t most = static_cast<uint32_t>(std::min<size_t>(len - from, blocks.size()));
-    const auto equal = [&](uint32_t i) { return index_.HashAt(run, from + i) == Raw(blocks[i]); };
-    if (run.holes.load(std::memory_order_acquire)) {
-      uint32_t matched = 0;
-      while (matched < most && equal(matched)) ++matched;
-      return matched;
-    }
-    if (equal(most - 1)) return most;
-    // Equal names mean equal prefixes: [0, low) are equal, `high` is not.
-    uint32_t low = 0;
-    uint32_t high = most - 1;
-    while (low < high) {
-      const uint32_t middle = (low + high) / 2;
-      if (equal(middle)) {
-        low = middle + 1;
-      } else {
-        high = middle;
+    const Ref first = run.base + from;
+    for (uint32_t i = 0; i < most; i += kAtOnce) {
+      const uint32_t count = std::min(kAtOnce, most - i);
+      if (!EqualWords(first + i, &blocks[i], count)) {
+        while (i < most &&
+               index_.heap_->word(first + i).load(std::memory_order_relaxed) == Raw(blocks[i]))
+          ++i;
+        return i;
       }
     }
-    return low;
+    return most;
+  }
+
+  bool EqualWords(Ref first, const SequenceHash* blocks, uint32_t count) const {
+#if defined(__SANITIZE_THREAD__) || KVATLAS_THREAD_SANITIZER
+    for (uint32_t i = 0; i < count; ++i) {
+      if (index_.heap_->word(first + i).load(std::memory_order_relaxed) != Raw(blocks[i]))
+        return false;
+    }
+    return true;
+#else
+    // Words change one by one and are never torn; which of them is seen while it changes does not matter (R3, R5).
+    return std::memcmp(index_.heap_->template At<char>(first), blocks, count * sizeof(*blocks)) ==
+           0;
+#endif
   }
 
   // The candidates of mask i pass blocks [from, from + matched) of a run, at `depth` of the prompt.
