@@ -153,6 +153,20 @@ TEST_P(IndexRandomTest, ManyHoldersOfOneSequence) {
           2);
 }
 
+// Sets of holders take other forms where numbers are large.
+TEST_P(IndexRandomTest, ThousandsOfHolders) {
+  Compare({.trie = {.blocks = 60}, .ops = 3'000, .holders = 2'500, .state_every = 300}, 2);
+}
+
+TEST_P(IndexRandomTest, ThousandsOfHoldersOfOneSequence) {
+  Compare({.trie = {.blocks = 700, .shape = Shape::kChain},
+           .ops = 2'500,
+           .holders = 1'300,
+           .run_max = 700,
+           .state_every = 300},
+          1);
+}
+
 TEST_P(IndexRandomTest, LongRunsOfManyHolders) {
   Compare({.trie = {.blocks = 5'000, .shape = Shape::kLongRuns},
            .ops = 2'000,

@@ -342,24 +342,66 @@ TEST_P(WeaknessesTest, EveryOtherBlockEvictedAndStoredAgainLeavesNoTrace) {
   EXPECT_LE(Bytes(), before + before / 4 + 4096);
 }
 
-// A holder that lost every other block costs a bit a block, not a split a block.
+// A peer pays 430 to 620 bytes a holding once there are holes: a split run each. Here a hole costs a bit of a set.
 TEST_P(WeaknessesTest, HolesOfManyHoldersCostBitsNotSplits) {
   Limit({.retained_bytes = 0});
   const size_t holders = Size(200);
-  const Blocks run = Sequence(1, 2000);
-  for (uint32_t i = 0; i < holders; ++i) Store(Add(), run);
+  constexpr size_t kSequences = 20;
+  std::vector<Blocks> runs;
+  for (uint64_t i = 0; i < kSequences; ++i) runs.push_back(Sequence(i, 1000));
+  for (uint32_t i = 0; i < holders; ++i) {
+    Add();
+    for (const Blocks& run : runs) Store(HolderIndex{i}, run);
+  }
   Rest();
   const uint64_t before = Bytes();
   for (uint32_t i = 0; i < holders; ++i) {
-    Blocks lost;
-    for (size_t at = 1 + i % 7; at < run.size(); at += 2) lost.push_back(run[at]);
-    Remove(HolderIndex{i}, lost);
+    for (const Blocks& run : runs) {
+      Blocks lost;
+      for (size_t at = 1 + i % 7; at < run.size(); at += 2) lost.push_back(run[at]);
+      Remove(HolderIndex{i}, lost);
+    }
   }
-  const std::vector<Overlap> found = Find(run);
-  ASSERT_EQ(found.size(), holders);
-  for (uint32_t i = 0; i < holders; ++i) ASSERT_EQ(found[i].blocks, 1 + i % 7);
+  for (const Blocks& run : runs) {
+    const std::vector<Overlap> found = Find(run);
+    ASSERT_EQ(found.size(), holders);
+    for (uint32_t i = 0; i < holders; ++i) ASSERT_EQ(found[i].blocks, 1 + i % 7);
+  }
   Rest();
-  EXPECT_LE(Bytes(), before + holders * (2 * run.size() / 8 + 128) + 4096);
+  EXPECT_LE(Bytes(), before + index_->Stats().holdings * 8 + 4096);
+}
+
+// Fragmentation heals: after churn, what is stored whole costs what it costs in an index that saw no churn.
+TEST_P(WeaknessesTest, WhatChurnSplitIsWholeAgainOnceItIsStoredWhole) {
+  const size_t sequences = std::max<size_t>(Size(400), 20);
+  std::vector<Blocks> all;
+  for (uint64_t i = 0; i < sequences; ++i) all.push_back(Sequence(i, 100));
+  uint64_t fresh = 0;
+  for (bool churned : {false, true}) {
+    Limit({.retained_bytes = 0});
+    const HolderIndex a = Add(), b = Add();
+    std::mt19937_64 random(5);
+    for (size_t event = 0; churned && event < 20 * sequences; ++event) {
+      for (HolderIndex holder : {a, b}) {
+        const Blocks& run = all[random() % sequences];
+        const size_t from = random() % 100;
+        Store(holder, run, from, from + 1 + random() % 40);
+        Blocks lost;
+        for (int i = 0; i < 25; ++i) lost.push_back(all[random() % sequences][random() % 100]);
+        Remove(holder, lost);
+      }
+    }
+    for (const Blocks& run : all) {
+      Store(a, run);
+      Store(b, run);
+    }
+    Rest();
+    for (const Blocks& run : all) {
+      ASSERT_EQ(Find(run), (std::vector<Overlap>{{a, 100}, {b, 100}}));
+    }
+    if (!churned) fresh = Bytes();
+  }
+  EXPECT_LE(Bytes(), fresh + fresh / 2 + 65'536);
 }
 
 TEST_P(WeaknessesTest, MemoryGoesBackAfterHolesToo) {
@@ -527,7 +569,8 @@ TEST_P(WeaknessesTest, AHundredfoldChurnAddsNothing) {
   EXPECT_LE(Bytes(), warm + warm / 5 + 4096);
 }
 
-// The same with evictions in random order, which leave holes.
+// The same with evictions in random order, which leave holes: once the contents are as broken as they get, memory
+// stays where it is.
 TEST_P(WeaknessesTest, AHundredfoldChurnWithHolesAddsNothing) {
   Limit({.retained_bytes = 0});
   const size_t capacity = std::max<size_t>(Size(4'000), 400);
@@ -537,7 +580,7 @@ TEST_P(WeaknessesTest, AHundredfoldChurnWithHolesAddsNothing) {
   std::vector<Blocks> sequences;
   for (uint64_t i = 0; i < capacity / kRun * 2; ++i) sequences.push_back(Sequence(i, kRun));
   uint64_t warm = 0;
-  const uint64_t events = 100 * capacity / kRun;
+  const uint64_t events = 300 * capacity / kRun;
   for (uint64_t event = 0; event < events; ++event) {
     for (HolderIndex holder : {a, b}) {
       const Blocks& sequence = sequences[random() % sequences.size()];
@@ -549,13 +592,13 @@ TEST_P(WeaknessesTest, AHundredfoldChurnWithHolesAddsNothing) {
       }
       Remove(holder, lost);
     }
-    if (event == events / 10) {
+    if (event == events / 3) {
       Rest();
       warm = Bytes();
     }
   }
   Rest();
-  EXPECT_LE(Bytes(), warm + warm / 2 + 4096);
+  EXPECT_LE(Bytes(), warm + warm / 4 + 4096);
 }
 
 TEST_P(WeaknessesTest, TailsThatGoAndComeDoNotFragment) {
