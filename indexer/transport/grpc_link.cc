@@ -45,6 +45,8 @@ struct GrpcLink::Core : std::enable_shared_from_this<GrpcLink::Core> {
   void StartCall() ABSL_LOCKS_EXCLUDED(mutex);
   // The call of the connection that the observer knows of, pinned, or null.
   Call* PinConnected() ABSL_LOCKS_EXCLUDED(mutex);
+  // The call is over: nobody finds it any more. `Notify(Disconnected)` follows.
+  void Forget() ABSL_LOCKS_EXCLUDED(mutex);
   // Cancels the call, connected or not.
   void CancelCall() ABSL_LOCKS_EXCLUDED(mutex);
   void Notify(Notice notice) ABSL_LOCKS_EXCLUDED(mutex);
@@ -53,12 +55,11 @@ struct GrpcLink::Core : std::enable_shared_from_this<GrpcLink::Core> {
   void ScheduleCall() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void WaitIdle(std::optional<Time> until) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   bool Idle() const ABSL_SHARED_LOCKS_REQUIRED(mutex) {
-    return call == nullptr && !backing_off && !delivering && notices.empty();
+    return call == nullptr && !ending && !backing_off && !delivering && notices.empty();
   }
 
   const GrpcLinkOptions options;
-  std::shared_ptr<grpc::Channel> channel;    // immutable after the constructor
-  std::unique_ptr<v1::Holdings::Stub> stub;  // immutable after the constructor
+  std::unique_ptr<v1::Holdings::Stub> stub;  // with the channel; immutable until `Stop`'s end
   std::atomic<uint64_t> messages_written{0};
   std::atomic<uint64_t> bytes_written{0};
 
@@ -72,6 +73,7 @@ struct GrpcLink::Core : std::enable_shared_from_this<GrpcLink::Core> {
   bool delivering ABSL_GUARDED_BY(mutex) = false;
   bool connected ABSL_GUARDED_BY(mutex) = false;  // as the observer knows it
   Call* call ABSL_GUARDED_BY(mutex) = nullptr;    // from its start until it is done
+  bool ending ABSL_GUARDED_BY(mutex) = false;     // the call is done, `Disconnected` not yet queued
   bool backing_off ABSL_GUARDED_BY(mutex) = false;
   std::unique_ptr<grpc::Alarm> alarm ABSL_GUARDED_BY(mutex);
   Duration backoff ABSL_GUARDED_BY(mutex){0};
@@ -226,8 +228,10 @@ class GrpcLink::Call : public grpc::ClientBidiReactor<v1::SenderMessage, v1::Rec
       if (!refused_.ok()) why = refused_;
     }
     if (why.ok()) why = absl::UnavailableError("the receiver ended the stream");
-    core_->Notify(Core::Disconnected{std::move(why)});  // forgets this call
-    delete this;
+    const std::shared_ptr<Core> core = core_;
+    core->Forget();
+    delete this;  // and the context with its hold on the channel: before anybody hears of it, see `Stop`
+    core->Notify(Core::Disconnected{std::move(why)});
   }
 
   bool IsFull(size_t bytes) const ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
@@ -295,6 +299,12 @@ GrpcLink::Call* GrpcLink::Core::PinConnected() {
   return connected && call != nullptr && call->Pin() ? call : nullptr;
 }
 
+void GrpcLink::Core::Forget() {
+  MutexLock lock(&mutex);
+  call = nullptr;
+  ending = true;
+}
+
 void GrpcLink::Core::CancelCall() {
   Call* pinned = nullptr;
   {
@@ -308,7 +318,7 @@ void GrpcLink::Core::CancelCall() {
 
 void GrpcLink::Core::Notify(Notice notice) {
   mutex.Lock();
-  if (std::holds_alternative<Disconnected>(notice)) call = nullptr;
+  if (std::holds_alternative<Disconnected>(notice)) ending = false;
   notices.push_back(std::move(notice));
   if (delivering) return mutex.Unlock();
   delivering = true;
@@ -380,8 +390,7 @@ void GrpcLink::Core::WaitIdle(std::optional<Time> until) {
 
 GrpcLink::GrpcLink(const std::string& target, const GrpcLinkOptions& options)
     : core_(std::make_shared<Core>(options)) {
-  core_->channel = MakeChannel(target);
-  core_->stub = v1::Holdings::NewStub(core_->channel);
+  core_->stub = v1::Holdings::NewStub(MakeChannel(target));
 }
 
 GrpcLink::~GrpcLink() { Stop(Duration(0)); }
@@ -406,6 +415,8 @@ bool GrpcLink::Write(const SenderMessage& message) {
 
 void GrpcLink::Reset() { core_->CancelCall(); }
 
+// The channel ends here, on the owner's thread: what is left of `Core` may go on a thread of gRPC's, and gRPC 1.51 joins
+// its callback threads where its last channel ends; one of them cannot join itself.
 void GrpcLink::Stop(std::chrono::nanoseconds flush_for) {
   const Time until = Clock::Real().Now() + flush_for;
   {
@@ -421,10 +432,12 @@ void GrpcLink::Stop(std::chrono::nanoseconds flush_for) {
     core_->WaitIdle(until);
   }
   core_->CancelCall();
+  std::unique_ptr<v1::Holdings::Stub> stub;
   MutexLock lock(&core_->mutex);
   core_->WaitIdle(std::nullopt);
   core_->observer = nullptr;
   core_->alarm = nullptr;
+  stub = std::move(core_->stub);
 }
 
 uint64_t GrpcLink::messages_written() const {

@@ -212,6 +212,17 @@ TEST(GrpcLinkTest, StopFlushesWhatWasWritten) {
   EXPECT_FALSE(link.Write(Goodbye{}));
 }
 
+// Without a server in the process the link has its only channel. It used to end on the thread of gRPC's that ended the
+// call, which then tried to join itself and went on with a queue that was gone.
+TEST(GrpcLinkTest, TheLastChannelOfAProcessEndsWithItsLink) {
+  for (int i = 0; i < 300; ++i) {
+    Recorder recorder;
+    GrpcLink link("127.0.0.1:1");
+    link.Start(&recorder);
+    link.Stop(Duration(0));
+  }
+}
+
 TEST(GrpcLinkTest, StopsWhileNobodyListens) {
   Recorder recorder;
   GrpcLink link("127.0.0.1:1");
