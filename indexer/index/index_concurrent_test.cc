@@ -165,15 +165,19 @@ TEST_P(IndexConcurrentTest, ASlidingWindowIsNeverDeeperThanItIsWide) {
       AtMost(3));
 }
 
-TEST_P(IndexConcurrentTest, TiersOfABlockMoveWithoutAHole) {
-  const HolderIndex holder = Add(4);
+// The one that moves may be found shallower meanwhile, never deeper.
+TEST_P(IndexConcurrentTest, BlocksThatMoveBetweenTiersAreNoMoreThanTheyAre) {
+  const HolderIndex holder = Add(4), still = Add(6);
   Run({[&](int) {
         Store(holder, 0, 4, Tier::kHost);
         Remove(holder, Head(4), Tier::kDevice);
         Store(holder, 0, 4, Tier::kDevice);
         Remove(holder, Head(4), Tier::kHost);
       }},
-      AtMost(4, {{holder, 4}}));
+      AtMost(4, {{still, 6}}));
+  Answer answer;
+  index_->FindOverlaps({.blocks = prompt_}, &answer);
+  EXPECT_EQ(std::count(answer.begin(), answer.end(), Overlap{holder, 4}), 1);
 }
 
 TEST_P(IndexConcurrentTest, AReusedNumberDoesNotInheritBlocks) {
