@@ -12,6 +12,7 @@
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
 #include <chrono>
+#include <future>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -252,6 +253,21 @@ TEST_F(FrontendServiceTest, BadQuestionsAreRefusedByField) {
   request = Prompt(static_cast<int>(kRouteBlocksMax) + 1);
   EXPECT_EQ(Call(request, &response).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_EQ(Route().worker().name(), "a0");
+}
+
+// A call that fails ends on a thread of gRPC's, which must not be the one to end the process's last channel.
+TEST(GrpcFindersTest, TheLastChannelOfAProcessEndsWithItsFinder) {
+  const Domain domain = {.model = "m", .tenant = ""};
+  for (int i = 0; i < 300; ++i) {
+    std::promise<bool> answered;
+    GrpcOverlapFinder finder;
+    finder.FindOverlaps("127.0.0.1:1", {.domain = &domain, .sequence = {}},
+                        std::chrono::seconds(20),
+                        [&answered](const absl::StatusOr<WorkersAnswer>& answer) {
+                          answered.set_value(answer.ok());
+                        });
+    EXPECT_FALSE(answered.get_future().get());
+  }
 }
 
 TEST_F(FrontendServiceTest, AReportReleasesTheChoice) {

@@ -26,12 +26,36 @@ struct Call {
   Response response;
 };
 
+template <typename Call>
+std::shared_ptr<Call> NewCall(ChannelCache* channels) {
+  channels->Begin();
+  return std::shared_ptr<Call>(new Call, [channels](Call* call) {
+    delete call;
+    channels->End();
+  });
+}
+
 gpr_timespec DeadlineIn(Duration duration) {
   return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
                       gpr_time_from_nanos(duration.count(), GPR_TIMESPAN));
 }
 
 }  // namespace
+
+ChannelCache::~ChannelCache() {
+  MutexLock lock(&mutex_);
+  while (under_way_ > 0) idle_.Wait(&mutex_);
+}
+
+void ChannelCache::Begin() {
+  MutexLock lock(&mutex_);
+  ++under_way_;
+}
+
+void ChannelCache::End() {
+  MutexLock lock(&mutex_);
+  if (--under_way_ == 0) idle_.SignalAll();
+}
 
 std::shared_ptr<grpc::Channel> ChannelCache::Get(const std::string& address) {
   MutexLock lock(&mutex_);
@@ -58,7 +82,7 @@ void GrpcOverlapFinder::Connect(const std::string& leaf_address) {
 void GrpcCellFinder::FindCells(const std::string& hierarchy_address, const CellQuestion& question,
                                Duration deadline, Callback callback) {
   auto call =
-      std::make_shared<Call<v1::Hierarchy::Stub, v1::FindCellsRequest, v1::FindCellsResponse>>();
+      NewCall<Call<v1::Hierarchy::Stub, v1::FindCellsRequest, v1::FindCellsResponse>>(&channels_);
   call->stub = v1::Hierarchy::NewStub(channels_.Get(hierarchy_address));
   call->request = ToProto(question);
   call->context.set_deadline(DeadlineIn(deadline));
@@ -77,7 +101,7 @@ void GrpcOverlapFinder::FindOverlaps(const std::string& leaf_address,
                                      const OverlapQuestion& question, Duration deadline,
                                      Callback callback) {
   auto call =
-      std::make_shared<Call<v1::Leaf::Stub, v1::FindOverlapsRequest, v1::FindOverlapsResponse>>();
+      NewCall<Call<v1::Leaf::Stub, v1::FindOverlapsRequest, v1::FindOverlapsResponse>>(&channels_);
   call->stub = v1::Leaf::NewStub(channels_.Get(leaf_address));
   call->request = ToProto(question);
   call->context.set_deadline(DeadlineIn(deadline));

@@ -3,7 +3,7 @@
 // *Threads*: any. Callbacks run in gRPC's threads; no thread waits for an answer.
 // *Truth*: nothing is retried. A peer known to be down fails at once with UNAVAILABLE, an unknown one within its deadline.
 // *Bounds*: `kFinderChannelsMax` channels; beyond, the one used longest ago is closed.
-// *Lifetime*: calls under way when it is destroyed still end, by answer or deadline.
+// *Lifetime*: the destructor waits for the calls under way, which end by answer or deadline.
 
 #ifndef KVATLAS_FRONTEND_GRPC_FINDERS_H_
 #define KVATLAS_FRONTEND_GRPC_FINDERS_H_
@@ -26,10 +26,18 @@ namespace kvatlas {
 
 inline constexpr size_t kFinderChannelsMax = 4096;
 
-// Channels by address.
+// Channels by address, and the calls that use them.
 class ChannelCache {
  public:
+  // Waits for the calls under way, at most until their deadlines: gRPC 1.51 joins its callback threads where the last
+  // channel of a process ends, so that must not be one of them.
+  ~ChannelCache();
+
   std::shared_ptr<grpc::Channel> Get(const std::string& address);
+
+  // Around everything that holds a channel.
+  void Begin();
+  void End();
 
  private:
   struct Entry {
@@ -39,6 +47,8 @@ class ChannelCache {
   Mutex mutex_;
   absl::flat_hash_map<std::string, Entry> channels_ ABSL_GUARDED_BY(mutex_);
   uint64_t uses_ ABSL_GUARDED_BY(mutex_) = 0;
+  CondVar idle_;
+  uint64_t under_way_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 class GrpcCellFinder : public CellFinder {
