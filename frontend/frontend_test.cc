@@ -422,7 +422,13 @@ TEST_F(FrontendTest, LeavesAreAskedInParallelAndAnyOrderOfAnswersWillDo) {
 class RacingFleet : public CellFinder, public OverlapFinder {
  public:
   ~RacingFleet() override {
-    for (std::thread& thread : threads_) thread.join();
+    // A thread may run before the one that started it has put it here.
+    std::vector<std::thread> threads;
+    {
+      MutexLock lock(&mutex_);
+      threads.swap(threads_);
+    }
+    for (std::thread& thread : threads) thread.join();
   }
   void FindCells(const std::string&, const CellQuestion&, Duration,
                  CellFinder::Callback callback) override {
