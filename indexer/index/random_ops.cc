@@ -19,6 +19,10 @@ class Chooser {
 
  private:
   // What a holder stored lately: the places where removals and questions meet something.
+  struct Recently {
+    uint32_t tier = 0;
+    Numbers blocks;
+  };
   static constexpr size_t kRecent = 8;
 
   bool OneIn(uint32_t n) { return choose_(n) == 0; }
@@ -28,15 +32,15 @@ class Chooser {
   uint32_t Mask() { return !options_.whole || OneIn(2) ? 15 : choose_(16); }
   Numbers AnyPath();
   Numbers Run(uint32_t holder);
-  const Numbers* Recent(uint32_t holder);
-  Numbers Removal(uint32_t holder);
+  const Recently* Recent(uint32_t holder);
+  Numbers Removal(uint32_t holder, uint32_t* tier);
   Numbers Part(const Numbers& run);
   Numbers Prompt();
 
   const Choose& choose_;
   const RandomTrie& trie_;
   const RandomOptions& options_;
-  std::vector<std::vector<Numbers>> recent_;
+  std::vector<std::vector<Recently>> recent_;
 };
 
 Op::Kind Chooser::Kind() {
@@ -46,11 +50,12 @@ Op::Kind Chooser::Kind() {
   static constexpr Op::Kind kFinds[] = {Op::kFindTiers, Op::kFindBest, Op::kFindSteps,
                                         Op::kFindByContent, Op::kFindBatch};
   static constexpr Op::Kind kSeldom[] = {
-      Op::kAddHolder, Op::kAddHolder, Op::kAddHolder, Op::kRemoveHolder, Op::kMask, Op::kUnmask,
-      Op::kUnmask,    Op::kClear,     Op::kSweep,     Op::kSweep,        Op::kTend, Op::kTend};
+      Op::kAddHolder, Op::kAddHolder, Op::kAddHolder, Op::kRemoveHolder, Op::kMask,
+      Op::kUnmask,    Op::kUnmask,    Op::kClear,     Op::kSweep,        Op::kTend,
+      Op::kTend,      Op::kTend,      Op::kTend};
   const uint32_t dice = choose_(100);
-  if (dice < 65) return kOften[choose_(std::size(kOften))];
-  if (dice < 85) return options_.whole ? kFinds[choose_(std::size(kFinds))] : Op::kFind;
+  if (dice < 70) return kOften[choose_(std::size(kOften))];
+  if (dice < 90) return options_.whole ? kFinds[choose_(std::size(kFinds))] : Op::kFind;
   return kSeldom[choose_(std::size(kSeldom))];
 }
 
@@ -66,7 +71,7 @@ Numbers Chooser::AnyPath() {
   return path;
 }
 
-const Numbers* Chooser::Recent(uint32_t holder) {
+const Chooser::Recently* Chooser::Recent(uint32_t holder) {
   if (holder >= recent_.size() || recent_[holder].empty()) return nullptr;
   return &recent_[holder][choose_(static_cast<uint32_t>(recent_[holder].size()))];
 }
@@ -74,13 +79,13 @@ const Numbers* Chooser::Recent(uint32_t holder) {
 // Consecutive blocks of one sequence: from the root, from anywhere, after what was stored before, or what
 // another holder stored.
 Numbers Chooser::Run(uint32_t holder) {
-  const Numbers* other = OneIn(3) ? Recent(Holder()) : nullptr;
-  Numbers path = other != nullptr ? trie_.PathTo(other->back()) : AnyPath();
+  const Recently* other = OneIn(3) ? Recent(Holder()) : nullptr;
+  Numbers path = other != nullptr ? trie_.PathTo(other->blocks.back()) : AnyPath();
   size_t first = 0;
   if (OneIn(3)) {
     first = choose_(static_cast<uint32_t>(path.size()));
-  } else if (const Numbers* mine = Recent(holder); mine != nullptr && OneIn(2)) {
-    path = trie_.PathTo(mine->back());
+  } else if (const Recently* mine = Recent(holder); mine != nullptr && OneIn(2)) {
+    path = trie_.PathTo(mine->blocks.back());
     first = path.size() - choose_(2);
     trie_.Descend(&path, options_.run_max);
     if (first >= path.size()) first = path.size() - 1;
@@ -125,12 +130,14 @@ Numbers Chooser::Part(const Numbers& run) {
   return part;
 }
 
-Numbers Chooser::Removal(uint32_t holder) {
-  const Numbers* run = Recent(holder);
-  Numbers blocks = Part(run != nullptr && !OneIn(6) ? *run : AnyPath());
+Numbers Chooser::Removal(uint32_t holder, uint32_t* tier) {
+  const Recently* run = Recent(holder);
+  const bool meets = run != nullptr && !OneIn(6);
+  *tier = meets && !OneIn(4) ? run->tier : Tier();
+  Numbers blocks = Part(meets ? run->blocks : AnyPath());
   if (OneIn(6)) {  // several sequences in one event, and blocks that nobody has
-    if (const Numbers* more = Recent(holder); more != nullptr) {
-      const Numbers part = Part(*more);
+    if (const Recently* more = Recent(holder); more != nullptr) {
+      const Numbers part = Part(more->blocks);
       blocks.insert(blocks.begin() + choose_(static_cast<uint32_t>(blocks.size()) + 1),
                     part.begin(), part.end());
     }
@@ -141,8 +148,8 @@ Numbers Chooser::Removal(uint32_t holder) {
 }
 
 Numbers Chooser::Prompt() {
-  const Numbers* run = OneIn(3) ? nullptr : Recent(Holder());
-  Numbers prompt = run != nullptr ? trie_.PathTo(run->back()) : AnyPath();
+  const Recently* run = OneIn(3) ? nullptr : Recent(Holder());
+  Numbers prompt = run != nullptr ? trie_.PathTo(run->blocks.back()) : AnyPath();
   if (OneIn(2)) trie_.Descend(&prompt, options_.run_max);
   if (OneIn(4)) prompt.resize(choose_(static_cast<uint32_t>(prompt.size()) + 1));
   // Leaves the trie, and never comes back: a sequence hash names one prefix.
@@ -169,18 +176,17 @@ Op Chooser::Next() {
       op.tiers = Tier();
       op.blocks = Run(op.holder);
       if (op.holder >= recent_.size()) break;
-      std::vector<Numbers>& recent = recent_[op.holder];
+      std::vector<Recently>& recent = recent_[op.holder];
       if (recent.size() < kRecent) {
-        recent.push_back(op.blocks);
+        recent.push_back({op.tiers, op.blocks});
       } else {
-        recent[choose_(kRecent)] = op.blocks;
+        recent[choose_(kRecent)] = {op.tiers, op.blocks};
       }
       break;
     }
     case Op::kRemove:
       op.holder = Holder();
-      op.tiers = Tier();
-      op.blocks = Removal(op.holder);
+      op.blocks = Removal(op.holder, &op.tiers);
       break;
     case Op::kClear:
       op.holder = Holder();
