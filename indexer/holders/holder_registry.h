@@ -54,8 +54,8 @@
 namespace kvatlas {
 
 struct HolderRegistryOptions {
-  std::string index_name = "flat";  // as `MakeIndex` knows it
-  IndexOptions index;               // per domain
+  std::string index_name = "atlas";  // as `MakeIndex` knows it
+  IndexOptions index;                // per domain
   ReceiverOptions receiver;
   std::string contract_id;  // `HashContract::Id()`
   std::string schedule;     // expected of senders: "" at a leaf, `WaypointSchedule::Name()` above

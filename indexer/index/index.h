@@ -229,7 +229,7 @@ struct IndexKind {
   std::string_view about;
 };
 
-// A structure by its name. INVALID_ARGUMENT names those that exist.
+// A structure by its name. INVALID_ARGUMENT names those that exist; RESOURCE_EXHAUSTED: there is no memory for it.
 absl::StatusOr<std::unique_ptr<Index>> MakeIndex(std::string_view name,
                                                  const IndexOptions& options);
 

@@ -24,17 +24,17 @@ struct Row {
 };
 
 constexpr Row kRows[] = {
-    {{.name = "flat",
-      .whole = true,
-      .exact = true,
-      .about = "sharded table of blocks with holder sets; one lock a probe"},
-     MakeFlatIndex},
     {{.name = "atlas",
       .whole = true,
       .exact = true,
       .about =
           "runs of blocks and one table of names; readers take no lock, writers run side by side"},
      MakeAtlasIndex},
+    {{.name = "flat",
+      .whole = true,
+      .exact = true,
+      .about = "sharded table of blocks with holder sets; one lock a probe"},
+     MakeFlatIndex},
     {{.name = "reference",
       .whole = true,
       .exact = true,
@@ -128,7 +128,11 @@ absl::StatusOr<std::unique_ptr<Index>> MakeIndex(std::string_view name,
                                                  const IndexOptions& options) {
   std::string known;
   for (const Row& row : kRows) {
-    if (row.kind.name == name) return row.make(options);
+    if (row.kind.name == name) {
+      std::unique_ptr<Index> index = row.make(options);
+      if (index == nullptr) return absl::ResourceExhaustedError("no address space for an index");
+      return index;
+    }
     known += " " + std::string(row.kind.name);
   }
   return absl::InvalidArgumentError("no index structure '" + std::string(name) +

@@ -97,16 +97,20 @@ void AtlasIndex::SetMasked(HolderIndex holder, bool masked) {
 absl::Status AtlasIndex::Apply(HolderIndex holder, const Event& event, ChangeSink* changes) {
   HolderState* const state = StateOf(holder);
   if (state == nullptr) return absl::NotFoundError("no such holder");
-  EpochGuard guard;
-  MutexLock lock(&state->mutex);
-  if (const Stored* stored = std::get_if<Stored>(&event))
-    return Store(state, {.tier = stored->tier, .changes = changes}, *stored);
-  if (const Removed* removed = std::get_if<Removed>(&event)) {
-    Remove(state, {.tier = removed->tier, .changes = changes}, removed->blocks);
-  } else {
-    Clear(state, std::get<Cleared>(event).tiers, changes);
+  absl::Status status;
+  {
+    EpochGuard guard;
+    MutexLock lock(&state->mutex);
+    if (const Stored* stored = std::get_if<Stored>(&event)) {
+      status = Store(state, {.tier = stored->tier, .changes = changes}, *stored);
+    } else if (const Removed* removed = std::get_if<Removed>(&event)) {
+      Remove(state, {.tier = removed->tier, .changes = changes}, removed->blocks);
+    } else {
+      Clear(state, std::get<Cleared>(event).tiers, changes);
+    }
   }
-  return absl::OkStatus();
+  if (std::holds_alternative<Cleared>(event)) heap_->Reclaim();
+  return status;
 }
 
 // ---- Places ----

@@ -105,11 +105,12 @@ class AtlasIndex : public Index {
   };
 
   // What becomes of blocks [from, to) of a run that is replaced. The first piece keeps the words where they are
-  // if its capacity is the old one's.
+  // if its capacity is the old one's, unless they are to move.
   struct Piece {
     uint32_t from = 0;
     uint32_t to = 0;
     uint32_t capacity = 0;
+    bool moves = false;
     Ref ref = 0;
     bool keeps_words = false;
   };
@@ -184,6 +185,7 @@ class AtlasIndex : public Index {
                         size_t* done) ABSL_EXCLUSIVE_LOCKS_REQUIRED(holder->mutex);
   absl::StatusOr<uint32_t> Admit(Position position, size_t blocks);
   bool MayAppend(HolderState* holder, const Write& write, Run* run) const;
+  bool LeadsBack(Ref word, const Stored& stored, size_t from, uint32_t count) const;
   bool Names(const Run& run, uint32_t offset, SequenceHash block) const;
   BlockTable::Inserted ReviveBlock(Run* run, uint32_t offset, uint32_t revived);
   uint32_t Revive(Run* run, uint32_t from, uint32_t to, Offsets* revived, bool* no_memory);
@@ -207,6 +209,7 @@ class AtlasIndex : public Index {
   void DiscardRun(Ref ref);
   uint32_t CapacityFor(uint32_t blocks) const;
   void Publish(Ref ref);
+  Offsets HeldAfter(Run* run, const Instead* instead) const;
   bool Build(Run* old, Piece* piece, const Instead* instead);
   bool List(Ref ref);
   void Redirect(Run* old, const Piece& piece);
@@ -215,9 +218,13 @@ class AtlasIndex : public Index {
   bool Regrow(Place* at, uint32_t capacity);
   void MaybeSplit(Place* at, Tier tier);
   uint32_t ChooseCut(Run* run, Tier tier) const;
-  void MaybeMerge(Ref word);
+  bool MaybeMerge(Ref word);
+  Ref MergeOnce(Ref word);
+  bool MaybeCut(Ref word);
+  bool MaybeMove(Ref word);
+  bool TendRuns(std::span<const Ref> words);
   bool SameHolders(Run* a, Run* b) const;
-  void Merge(Place* first, Place* second);
+  Ref Merge(Place* first, Place* second);
   void MaybeTidy(HolderState* holder) ABSL_EXCLUSIVE_LOCKS_REQUIRED(holder->mutex);
 
   // ---- atlas_check.cc ----

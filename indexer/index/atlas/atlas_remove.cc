@@ -142,11 +142,13 @@ uint32_t AtlasIndex::Withdraw(HolderState* holder, const Write& write, Place* at
     FreeRun(at);
     return taken.Count();
   }
+  // A head that nobody has goes when it is most of the run: unlike a tail it may well come back.
   const uint32_t end = alive.End();
-  if (end < len) {
+  const uint32_t first = alive.First() * 2 > end ? alive.First() : 0;
+  if (end < len || first > 0) {
     const Instead instead{.holder = number, .tier = write.tier, .offsets = left};
-    Piece piece{.from = 0, .to = end, .capacity = run->capacity};
-    if (end * 2 <= run->capacity) piece.capacity = CapacityFor(end);
+    Piece piece{.from = first, .to = end, .capacity = run->capacity};
+    if ((end - first) * 2 <= run->capacity) piece.capacity = CapacityFor(end - first);
     if (Replace(at, std::span(&piece, 1), &instead)) return taken.Count();
   }
   if (!WithdrawInPlace(holder, write, run, left)) {

@@ -75,12 +75,25 @@ void AtlasIndex::Publish(Ref ref) {
 
 // ---- Replacing ----
 
+// What somebody has of the run when `instead` is true.
+Offsets AtlasIndex::HeldAfter(Run* run, const Instead* instead) const {
+  if (instead == nullptr) return UnionOf(run);
+  const uint32_t len = run->len.load(std::memory_order_relaxed);
+  Offsets held = instead->offsets;
+  for (int i = 0; i < kTiers; ++i) {
+    const Tier tier = static_cast<Tier>(i);
+    held =
+        held | MembersOf(run, tier).Union(tier == instead->tier ? instead->holder : kNobody, len);
+  }
+  return held;
+}
+
 // A new run of the piece's blocks and holders; it is locked and nobody can find it.
 bool AtlasIndex::Build(Run* old, Piece* piece, const Instead* instead) {
   const uint32_t len = piece->to - piece->from;
   const uint64_t parent =
-      piece->from == 0 ? old->parent : NameAt(*old, piece->from - 1, UnionOf(old));
-  piece->keeps_words = piece->from == 0 && piece->capacity == old->capacity;
+      piece->from == 0 ? old->parent : NameAt(*old, piece->from - 1, HeldAfter(old, instead));
+  piece->keeps_words = !piece->moves && piece->from == 0 && piece->capacity == old->capacity;
   if (piece->keeps_words) {
     piece->ref = heap_->Allocate(sizeof(Run));
     if (piece->ref == 0) return false;
@@ -281,19 +294,30 @@ bool AtlasIndex::SameHolders(Run* a, Run* b) const {
   return true;
 }
 
-// Joins the run that begins at `word` to the one before it, if the same holders have all of both.
-void AtlasIndex::MaybeMerge(Ref word) {
+// Joins the run that begins at `word` to the one before it, and that to the one before, as long as the same holders have
+// all of both.
+bool AtlasIndex::MaybeMerge(Ref word) {
+  bool merged = false;
+  while (word != 0) {
+    word = MergeOnce(word);
+    merged = merged || word != 0;
+  }
+  return merged;
+}
+
+// Returns where the merged run begins, or 0.
+Ref AtlasIndex::MergeOnce(Ref word) {
   Place second;
   const Ref ref = heap_->run_of(word).load(std::memory_order_acquire);
-  if (ref == 0 || RunAt(ref)->base != word) return;
+  if (ref == 0 || RunAt(ref)->base != word) return 0;
   const uint64_t parent = RunAt(ref)->parent;
-  if (RunAt(ref)->start == 0 || parent == 0) return;
+  if (RunAt(ref)->start == 0 || parent == 0) return 0;
   Place first;
-  if (!LockBlock(SequenceHash{parent}, &first)) return;
+  if (!LockBlock(SequenceHash{parent}, &first)) return 0;
   second = {.ref = ref, .run = RunAt(ref), .offset = 0};
   if (second.run == first.run || !TryLockRun(second.run)) {
     Release(&first);
-    return;
+    return 0;
   }
   const uint32_t len = first.run->len.load(std::memory_order_relaxed);
   const uint32_t more = second.run->len.load(std::memory_order_relaxed);
@@ -301,14 +325,75 @@ void AtlasIndex::MaybeMerge(Ref word) {
                    len + more <= kRunBlocksMax && first.run->start + len == second.run->start &&
                    !first.run->holes && !second.run->holes && SameHolders(first.run, second.run);
   if (fit) {
-    Merge(&first, &second);
-  } else {
-    Release(&first);
-    Release(&second);
+    return Merge(&first, &second);
   }
+  Release(&first);
+  Release(&second);
+  return 0;
 }
 
-void AtlasIndex::Merge(Place* first, Place* second) {
+// Blocks that nobody has here and somebody has elsewhere never come back to this run: it is cut around them, so that
+// its parts can be merged with what is between them.
+bool AtlasIndex::MaybeCut(Ref word) {
+  const Ref ref = heap_->run_of(word).load(std::memory_order_acquire);
+  if (ref == 0 || !RunAt(ref)->holes.load(std::memory_order_relaxed)) return false;
+  Place at;
+  if (!LockLine(LineOf(*RunAt(ref)), &at)) return false;
+  const uint32_t len = at.run->len.load(std::memory_order_relaxed);
+  const Offsets held = UnionOf(at.run);
+  // Once a run, not once a block of it.
+  if (word - at.run->base != held.First()) {
+    Release(&at);
+    return false;
+  }
+  std::vector<Piece> pieces;
+  std::vector<Ref> beside;
+  uint32_t from = 0;
+  for (uint32_t offset = 0; offset <= len; ++offset) {
+    Ref elsewhere = 0;
+    if (offset < len) {
+      if (held.Has(offset)) continue;
+      elsewhere = table_->Find(SequenceHash{~HashAt(*at.run, offset)});
+      if (elsewhere == 0) continue;
+      beside.push_back(elsewhere);
+    }
+    // Without the dead blocks at its ends.
+    const Offsets part = held & Offsets::Range(from, offset);
+    if (part.Any())
+      pieces.push_back({.from = part.First(),
+                        .to = part.End(),
+                        .capacity = CapacityFor(part.End() - part.First()),
+                        .moves = true});
+    from = offset + 1;
+  }
+  if (beside.empty() || !Replace(&at, pieces, nullptr)) {
+    Release(&at);
+    return false;
+  }
+  for (const Piece& piece : pieces) beside.push_back(RunAt(piece.ref)->base);
+  Release(&at);
+  for (Ref each : beside) {
+    const Ref run = heap_->run_of(each).load(std::memory_order_acquire);
+    if (run != 0) MaybeMerge(RunAt(run)->base);
+  }
+  return true;
+}
+
+// Moves a run whose words lie in a page that is mostly free.
+bool AtlasIndex::MaybeMove(Ref word) {
+  const Ref ref = heap_->run_of(word).load(std::memory_order_acquire);
+  if (ref == 0 || RunAt(ref)->base != word) return false;
+  if (!heap_->BetterElsewhere(word, WordBytes(RunAt(ref)->capacity))) return false;
+  Place at;
+  if (!LockLine(word / kLineWords, &at)) return false;
+  const uint32_t len = at.run->len.load(std::memory_order_relaxed);
+  Piece piece{.from = 0, .to = len, .capacity = CapacityFor(len), .moves = true};
+  const bool moved = Replace(&at, std::span(&piece, 1), nullptr);
+  Release(&at);
+  return moved;
+}
+
+Ref AtlasIndex::Merge(Place* first, Place* second) {
   Run* const runs[2] = {first->run, second->run};
   const uint32_t lens[2] = {runs[0]->len.load(std::memory_order_relaxed),
                             runs[1]->len.load(std::memory_order_relaxed)};
@@ -343,8 +428,9 @@ void AtlasIndex::Merge(Place* first, Place* second) {
       FreeRun(first);
       FreeRun(second);
       merges_.fetch_add(1, std::memory_order_relaxed);
+      const Ref base = run->base;
       UnlockRun(run);
-      return;
+      return base;
     }
     for (uint32_t i = 0; i < run->capacity; i += kLineWords)
       heap_->run_of(run->base + i).store(0, std::memory_order_release);
@@ -354,17 +440,38 @@ void AtlasIndex::Merge(Place* first, Place* second) {
   }
   Release(first);
   Release(second);
+  return 0;
 }
 
+// Round after round while there is something to do: what one of them moves makes room for the next.
 void AtlasIndex::Tend(size_t steps) {
-  EpochGuard guard;
-  std::vector<Ref> words;
-  {
-    MutexLock lock(&admin_mutex_);
-    table_->Scan(&tend_cursor_, steps, &words);
+  constexpr int kRounds = 4;
+  bool changed = true;
+  for (int round = 0; round < kRounds && steps > 0 && changed; ++round) {
+    std::vector<Ref> words;
+    {
+      EpochGuard guard;
+      MutexLock lock(&admin_mutex_);
+      steps -= std::min(steps, table_->Tend(&tend_cursor_, steps, &words));
+    }
+    heap_->Reclaim();
+    changed = TendRuns(words);
   }
-  for (Ref word : words) MaybeMerge(word);
-  heap_->Reclaim();
+}
+
+// In pieces, so that what one of them frees is there for the next.
+bool AtlasIndex::TendRuns(std::span<const Ref> words) {
+  constexpr size_t kAtOnce = 1024;
+  bool changed = false;
+  for (size_t i = 0; i < words.size(); i += kAtOnce) {
+    {
+      EpochGuard guard;
+      for (Ref word : words.subspan(i, std::min(kAtOnce, words.size() - i)))
+        changed |= MaybeMerge(word) || MaybeCut(word) || MaybeMove(word);
+    }
+    heap_->Reclaim();
+  }
+  return changed;
 }
 
 // ---- Lists ----

@@ -24,11 +24,12 @@ absl::Status AtlasIndex::Store(HolderState* holder, const Write& write, const St
   absl::Status status;
   while (done < blocks.size() && status.ok()) {
     if (at.run == nullptr && !LockBlock(blocks[done], &at)) {
-      if (!look_at_parent || !LockBlock(stored.parent, &at)) {
+      if (look_at_parent && LockBlock(stored.parent, &at)) {
+        ++at.offset;
+      } else {
         status = StoreNew(holder, write, stored, &at, &done);
-        continue;
+        if (at.run == nullptr || at.offset == at.run->len.load(std::memory_order_relaxed)) continue;
       }
-      ++at.offset;
     }
     look_at_parent = false;
     const size_t before = done;
@@ -221,6 +222,20 @@ absl::Status AtlasIndex::Append(HolderState* holder, const Write& write, const S
   return absl::OkStatus();
 }
 
+// The `count` blocks before the one at `word` are those of the event, held by nobody: they have a place there.
+// What is seen without the lock is a hint.
+bool AtlasIndex::LeadsBack(Ref word, const Stored& stored, size_t from, uint32_t count) const {
+  const Ref ref = heap_->run_of(word).load(std::memory_order_acquire);
+  if (ref == 0) return false;
+  const Run& run = *RunAt(ref);
+  const uint32_t offset = word - run.base;
+  if (offset < count || !run.holes.load(std::memory_order_relaxed)) return false;
+  for (uint32_t i = 0; i < count; ++i) {
+    if (HashAt(run, offset - count + i) != ~Raw(stored.blocks[from + i])) return false;
+  }
+  return true;
+}
+
 absl::Status AtlasIndex::StoreNew(HolderState* holder, const Write& write, const Stored& stored,
                                   Place* at, size_t* done) {
   const Position start = stored.position + static_cast<Position>(*done);
@@ -240,16 +255,25 @@ absl::Status AtlasIndex::StoreNew(HolderState* holder, const Write& write, const
   BlockTable::Inserted stopped;
   const uint32_t inserted = static_cast<uint32_t>(
       table_->InsertMany(std::span(stored.blocks).subspan(*done, count), run->base, &stopped));
-  if (inserted == 0) {
-    // Somebody was faster, or there is no memory.
+  const bool back = inserted > 0 && stopped.what == BlockTable::Inserted::kExists &&
+                    LeadsBack(stopped.existing, stored, *done, inserted);
+  if (back) {
+    for (uint32_t i = 0; i < inserted; ++i) table_->Erase(stored.blocks[*done + i], run->base + i);
+  }
+  if (inserted == 0 || back) {
+    // Somebody was faster, or has the place, or there is no memory.
     for (uint32_t i = 0; i < run->capacity; i += kLineWords)
       heap_->run_of(run->base + i).store(0, std::memory_order_release);
     run->dead = true;
     UnlockRun(run);
     Retire(ref, /*words=*/true);
-    return stopped.what == BlockTable::Inserted::kNoMemory
-               ? absl::ResourceExhaustedError("no memory for blocks")
-               : absl::OkStatus();
+    if (stopped.what == BlockTable::Inserted::kNoMemory)
+      return absl::ResourceExhaustedError("no memory for blocks");
+    if (back && LockBlock(stored.blocks[*done + inserted], at)) {
+      at->offset -= std::min(at->offset, inserted);
+      if (!Names(*at->run, at->offset, stored.blocks[*done])) Release(at);
+    }
+    return absl::OkStatus();
   }
   run->len.store(static_cast<uint16_t>(inserted), std::memory_order_release);
   blocks_.fetch_add(inserted, std::memory_order_relaxed);

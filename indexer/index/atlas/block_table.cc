@@ -372,7 +372,7 @@ uint32_t BlockTable::BucketsFor(uint32_t entries) {
 }
 
 bool BlockTable::Grow(const Segment& segment) {
-  if (segment.buckets != 0) return Rebuild(segment, /*grow=*/true);
+  if (segment.buckets != 0) return Rebuild(segment, Aim::kGrow);
   Segment fresh = segment;
   fresh.buckets = 1;
   fresh.ref = heap_->Allocate(kLineBytes);
@@ -400,10 +400,10 @@ void BlockTable::MaybeShrink(const Segment& segment, uint32_t bucket) {
   if (sampled > kSamples * kSlots / 3) return;
   uint32_t entries = 0;
   for (uint32_t i = 0; i < segment.buckets; ++i) entries += count(i);
-  if (entries == 0 || BucketsFor(entries) * 2 <= segment.buckets) Rebuild(segment, /*grow=*/false);
+  if (entries == 0 || BucketsFor(entries) * 2 <= segment.buckets) Rebuild(segment, Aim::kFit);
 }
 
-bool BlockTable::Rebuild(const Segment& segment, bool grow) {
+bool BlockTable::Rebuild(const Segment& segment, Aim aim) {
   Slot* const slots = BucketAt(segment, 0);
   for (uint32_t bucket = 0; bucket < segment.buckets; ++bucket)
     __builtin_prefetch(slots + bucket * kSlots, 1);
@@ -422,7 +422,7 @@ bool BlockTable::Rebuild(const Segment& segment, bool grow) {
     count += entry != 0 ? 1 : 0;
   }
   Segment halves[2];
-  const int parts = Reshape(segment, grow, std::span(entries, count), halves);
+  const int parts = Reshape(segment, aim, std::span(entries, count), halves);
   if (parts == 2) {
     directory_[halves[1].index].store(Pack(halves[1]), std::memory_order_release);
     int depth = depth_.load(std::memory_order_relaxed);
@@ -443,8 +443,9 @@ bool BlockTable::Rebuild(const Segment& segment, bool grow) {
 }
 
 // The entries in one segment of another size, or in two; 0 when that cannot be.
-int BlockTable::Reshape(const Segment& segment, bool grow, std::span<uint64_t> entries,
+int BlockTable::Reshape(const Segment& segment, Aim aim, std::span<uint64_t> entries,
                         Segment* halves) const {
+  const bool grow = aim == Aim::kGrow;
   // An almost empty segment with a full neighbourhood: growing would never end.
   if (grow && segment.buckets >= 16 && entries.size() * 4 < segment.slots()) return 0;
   halves[0] = {.index = segment.index, .depth = segment.depth};
@@ -507,22 +508,28 @@ bool BlockTable::TryFill(std::span<const uint64_t> entries, Segment* to) const {
   return true;
 }
 
-void BlockTable::Scan(uint32_t* cursor, size_t steps, std::vector<Ref>* words) const {
+size_t BlockTable::Tend(uint32_t* cursor, size_t steps, std::vector<Ref>* words) {
   const uint32_t end = uint32_t{1} << depth_.load(std::memory_order_acquire);
   size_t looked = 0;
-  for (uint32_t i = 0; i < end && looked < steps; ++i) {
+  for (uint32_t i = 0; i < end && looked < steps; ++i, ++looked) {
     if (*cursor >= end) *cursor = 0;
     const uint32_t index = (*cursor)++;
     const uint64_t entry = directory_[index].load(std::memory_order_acquire);
-    ++looked;
     if (entry == 0) continue;
     const Segment segment = Unpack(entry, index);
+    const size_t before = words->size();
     for (uint32_t slot = 0; slot < segment.slots(); ++slot) {
       const Ref word = BucketAt(segment, 0)[slot].load(std::memory_order_acquire) & kWordMask;
       if (word != 0) words->push_back(word);
     }
     looked += segment.slots();
+    const uint32_t fitting = BucketsFor(static_cast<uint32_t>(words->size() - before));
+    if (segment.buckets > fitting ||
+        (segment.buckets != 0 &&
+         heap_->BetterElsewhere(segment.ref, size_t{segment.buckets} * kLineBytes)))
+      Rebuild(segment, Aim::kFit);
   }
+  return looked;
 }
 
 BlockTable::Shape BlockTable::CountShape() const {

@@ -78,9 +78,9 @@ class BlockTable {
   };
   Shape CountShape() const;
 
-  // Appends the words of some entries, about `steps`, and moves the cursor to where the next call goes on; every
-  // entry that stays comes up once a round.
-  void Scan(uint32_t* cursor, size_t steps, std::vector<Ref>* words) const;
+  // Tidies some segments, appends the words of their entries, about `steps`, and moves the cursor to where the next
+  // call goes on; every entry that stays comes up once a round. A call goes round once at most; returns the steps.
+  size_t Tend(uint32_t* cursor, size_t steps, std::vector<Ref>* words);
 
   // Calls visit(word) for every entry; REQUIRES: nobody writes.
   template <typename Visit>
@@ -164,9 +164,9 @@ class BlockTable {
 
   bool Grow(const Segment& segment);
   void MaybeShrink(const Segment& segment, uint32_t bucket);
-  bool Rebuild(const Segment& segment, bool grow);
-  int Reshape(const Segment& segment, bool grow, std::span<uint64_t> entries,
-              Segment* halves) const;
+  enum class Aim { kGrow, kFit };
+  bool Rebuild(const Segment& segment, Aim aim);
+  int Reshape(const Segment& segment, Aim aim, std::span<uint64_t> entries, Segment* halves) const;
   bool Fill(std::span<const uint64_t> entries, uint32_t least, Segment* to) const;
   bool TryFill(std::span<const uint64_t> entries, Segment* to) const;
   static uint32_t BucketsFor(uint32_t entries);

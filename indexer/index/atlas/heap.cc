@@ -11,8 +11,9 @@ namespace kvatlas::atlas {
 namespace {
 
 constexpr uint16_t kClassBytes[] = {
-    16,  32,  48,   64,   80,   96,   112,  128,  192,  256,  320,  384,  448,  512,  640,
-    768, 896, 1024, 1280, 1536, 1792, 2048, 2560, 3072, 3584, 4096, 4608, 5120, 6400, 8192,
+    16,   32,   48,   64,   80,   96,   112,   128,   192,   256,   320,   384,
+    448,  512,  640,  768,  896,  1024, 1280,  1536,  1792,  2048,  2560,  3072,
+    3584, 4096, 4608, 5120, 6400, 8192, 10880, 13056, 16384, 21824, 32768,
 };
 constexpr size_t kClasses = std::size(kClassBytes);
 constexpr size_t kObjectBytesMax = kClassBytes[kClasses - 1];
@@ -92,13 +93,13 @@ Ref Heap::AllocateObject(uint8_t size_class) {
   SizeClass& objects = classes_[size_class];
   const size_t object_bytes = kClassBytes[size_class];
   SpinLockHolder lock(&objects.lock);
-  uint32_t number = objects.usable.first;
+  uint32_t number = NextPage(objects);
   if (number == kNoPage) {
     number = TakePage();
     if (number == kNoPage) return 0;
     pages_[number].size_class = size_class;
     pages_[number].use = PageUse::kObjects;
-    Link(&objects.usable, number);
+    Link(&objects.sparse, number);
   }
   Page& page = pages_[number];
   char* const start = region_ + size_t{number} * kPageBytes;
@@ -111,7 +112,7 @@ Ref Heap::AllocateObject(uint8_t size_class) {
     object = page.carved++;
     bytes_.fetch_add(object_bytes, std::memory_order_relaxed);
   }
-  if (page.free == 0 && page.carved == kPageBytes / object_bytes) Unlink(&objects.usable, number);
+  Relink(&objects, number, kPageBytes / object_bytes);
   return static_cast<Ref>((size_t{number} * kPageBytes + object * object_bytes) / 8);
 }
 
@@ -123,16 +124,43 @@ void Heap::FreeObject(Ref ref, uint8_t size_class) {
   {
     SpinLockHolder lock(&objects.lock);
     Page& page = pages_[number];
-    const bool was_full = page.free == 0 && page.carved == kPageBytes / object_bytes;
     *reinterpret_cast<uint16_t*>(region_ + offset) = page.first_free;
     page.first_free = static_cast<uint16_t>(1 + offset % kPageBytes / object_bytes);
     ++page.free;
-    if (was_full) Link(&objects.usable, number);
+    Relink(&objects, number, kPageBytes / object_bytes);
     if (page.free < page.carved) return;
-    Unlink(&objects.usable, number);
+    Unlink(&objects.sparse, number);
     bytes_.fetch_sub(page.carved * object_bytes, std::memory_order_relaxed);
   }
   ReturnPages(number, 1);
+}
+
+// The fuller pages first, so that the others can run empty.
+uint32_t Heap::NextPage(const SizeClass& objects) {
+  return objects.dense.first != kNoPage ? objects.dense.first : objects.sparse.first;
+}
+
+// A page's list by how full it is; a full one is in none.
+void Heap::Relink(SizeClass* objects, uint32_t number, size_t capacity) {
+  Page& page = pages_[number];
+  const size_t used = page.carved - page.free;
+  const Fill fill = used == capacity      ? Fill::kFull
+                    : used * 2 > capacity ? Fill::kDense
+                                          : Fill::kSparse;
+  if (fill == page.fill) return;
+  if (page.fill == Fill::kSparse) Unlink(&objects->sparse, number);
+  if (page.fill == Fill::kDense) Unlink(&objects->dense, number);
+  page.fill = fill;
+  if (fill == Fill::kSparse) Link(&objects->sparse, number);
+  if (fill == Fill::kDense) Link(&objects->dense, number);
+}
+
+bool Heap::BetterElsewhere(Ref ref, size_t bytes) {
+  if (bytes > kObjectBytesMax) return false;
+  SizeClass& objects = classes_[ClassOf(bytes)];
+  const uint32_t number = static_cast<uint32_t>(size_t{ref} * 8 / kPageBytes);
+  SpinLockHolder lock(&objects.lock);
+  return pages_[number].fill == Fill::kSparse && NextPage(objects) != number;
 }
 
 // ---- Pages ----

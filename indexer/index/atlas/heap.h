@@ -48,6 +48,10 @@ class Heap {
   // Gives back what no other thread can see. `bytes` as allocated.
   void Free(Ref ref, size_t bytes);
 
+  // The object lies in a page that is mostly free, and another one like it would not: moving it helps that page to
+  // run empty.
+  bool BetterElsewhere(Ref ref, size_t bytes);
+
   // Gives back what was just unlinked and readers may still look at (`epoch.h`).
   void Retire(Ref ref, size_t bytes);
 
@@ -78,6 +82,8 @@ class Heap {
 
   enum class PageUse : uint8_t { kNever, kObjects, kLarge, kRetained, kReturned };
 
+  enum class Fill : uint8_t { kSparse, kDense, kFull };
+
   struct Page {
     uint32_t next;
     uint32_t previous;
@@ -86,6 +92,7 @@ class Heap {
     uint16_t carved;      // objects that were ever given out
     uint8_t size_class;
     PageUse use;
+    Fill fill;
   };
 
   // Pages in a doubly linked list.
@@ -96,7 +103,8 @@ class Heap {
 
   struct alignas(64) SizeClass {
     SpinLock lock;
-    PageList usable ABSL_GUARDED_BY(lock);  // pages with a free object
+    PageList dense ABSL_GUARDED_BY(lock);   // pages with a free object, more than half used
+    PageList sparse ABSL_GUARDED_BY(lock);  // the others that have one
   };
 
   struct Retired {
@@ -110,6 +118,9 @@ class Heap {
   void Link(PageList* list, uint32_t page);
   void Unlink(PageList* list, uint32_t page);
 
+  static uint32_t NextPage(const SizeClass& objects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(objects.lock);
+  void Relink(SizeClass* objects, uint32_t number, size_t capacity)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(objects->lock);
   Ref AllocateObject(uint8_t size_class);
   void FreeObject(Ref ref, uint8_t size_class);
   Ref AllocateLarge(size_t bytes);

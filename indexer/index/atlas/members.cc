@@ -21,7 +21,7 @@ uint32_t WordsFor(uint32_t holders_end) { return (holders_end + 63) / 64; }
 
 bool Members::HasAll(uint32_t holder) const {
   Section* const at = section();
-  if (at == nullptr) return false;
+  if (at == nullptr || holder == kNobody) return false;
   if (at->words != 0) {
     return holder / 64 < at->words &&
            (at->bits()[holder / 64].load(std::memory_order_relaxed) >> (holder % 64) & 1) != 0;
@@ -173,7 +173,7 @@ bool Members::SetPart(uint32_t holder, const Offsets& offsets) {
                                                            std::memory_order_release);
     return true;
   }
-  if (part == nullptr || part->used + 1 > part->capacity - part->capacity / 4) {
+  if (part == nullptr || part->used + 1 > part->capacity - part->capacity / 8) {
     if (!GrowPartials()) return false;
     part = partials();
   }
@@ -187,7 +187,7 @@ bool Members::GrowPartials() {
   const uint32_t words = (capacity_ + 63) / 64;
   const uint32_t wanted = (old == nullptr ? 0 : old->holders) + 1;
   uint32_t capacity = 1;
-  while (capacity - capacity / 4 < wanted) capacity *= 2;
+  while (capacity - capacity / 8 < wanted) capacity *= 2;
   const Ref ref = heap_->Allocate(Partials::Bytes(words, capacity));
   if (ref == 0) return false;
   Partials* const fresh = new (heap_->At<void>(ref)) Partials;
@@ -230,6 +230,7 @@ Offsets Members::Of(uint32_t holder, uint32_t len) const {
 Offsets Members::Union(uint32_t except, uint32_t len) const {
   Offsets all;
   if (!exists()) return all;
+  // `except` may be kNobody, who has nothing.
   if (CountAll(2) >= (HasAll(except) ? 2u : 1u)) return Offsets::Range(0, len);
   Partials* const part = partials();
   if (part == nullptr) return all;

@@ -56,6 +56,13 @@ struct Offsets {
     for (uint64_t word : words) count += static_cast<uint32_t>(std::popcount(word));
     return count;
   }
+  // The smallest; kRunBlocksMax when empty.
+  uint32_t First() const {
+    for (uint32_t i = 0; i < kWords; ++i) {
+      if (words[i] != 0) return i * 64 + static_cast<uint32_t>(std::countr_zero(words[i]));
+    }
+    return kRunBlocksMax;
+  }
   // One more than the largest; 0 when empty.
   uint32_t End() const {
     for (int i = kWords; i-- > 0;) {
