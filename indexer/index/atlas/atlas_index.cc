@@ -197,6 +197,9 @@ void AtlasIndex::Account(HolderState* holder, const Write& write, Run* run, cons
                          bool added) {
   const int tier = static_cast<int>(write.tier);
   const uint32_t len = kRunBlocksMax;
+  uint64_t sum = 0;
+  uint64_t holdings = 0;
+  const uint64_t count = changed.Count();
   Offsets elsewhere[kTiers];
   bool any_elsewhere = false;
   for (int i = 0; i < kTiers; ++i) {
@@ -204,9 +207,6 @@ void AtlasIndex::Account(HolderState* holder, const Write& write, Run* run, cons
     elsewhere[i] = MembersOf(run, static_cast<Tier>(i)).Of(holder->number, len);
     any_elsewhere |= elsewhere[i].Any();
   }
-  uint64_t sum = 0;
-  uint64_t holdings = 0;
-  const uint64_t count = changed.Count();
   if (write.changes == nullptr && !any_elsewhere) {
     changed.ForEach([&](uint32_t offset) { sum += DigestTermOf(HashAt(*run, offset)); });
     holdings = count;

@@ -198,7 +198,10 @@ class AtlasIndex : public Index {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(holder->mutex);
   uint32_t ClearLine(HolderState* holder, uint32_t line, TierMask tiers, ChangeSink* changes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(holder->mutex);
+  void FetchRuns(std::span<const SequenceHash> blocks, Tier tier) const;
   uint32_t Withdraw(HolderState* holder, const Write& write, Place* at, const Offsets& offsets)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(holder->mutex);
+  bool WithdrawOne(HolderState* holder, const Write& write, Place* at, const Offsets& offsets)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(holder->mutex);
   bool WithdrawInPlace(HolderState* holder, const Write& write, Run* run, const Offsets& left);
   void EraseBlocks(Run* run, const Offsets& offsets);

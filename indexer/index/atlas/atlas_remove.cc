@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "indexer/index/atlas/atlas_index.h"
+#include "indexer/index/atlas/digest_term.h"
 #include "indexer/index/atlas/epoch.h"
 
 namespace kvatlas::atlas {
@@ -18,27 +19,52 @@ void AtlasIndex::Remove(HolderState* holder, const Write& write,
   BeginTaking(holder->number);
   Place at;
   Offsets offsets;
+  int jumps = 0;       // blocks in a row that were not beside the last one
+  size_t fetched = 0;  // blocks before this were fetched
   for (size_t i = 0; i < blocks.size(); ++i) {
     if (at.run != nullptr) {
       const uint32_t len = at.run->len.load(std::memory_order_relaxed);
       if (at.offset > 0 && HashAt(*at.run, at.offset - 1) == Raw(blocks[i])) {
         offsets.Add(--at.offset);
+        jumps = 0;
         continue;
       }
       if (at.offset + 1 < len && HashAt(*at.run, at.offset + 1) == Raw(blocks[i])) {
         offsets.Add(++at.offset);
+        jumps = 0;
         continue;
       }
-      Withdraw(holder, write, &at, offsets);
+      if (!WithdrawOne(holder, write, &at, offsets)) Withdraw(holder, write, &at, offsets);
       Release(&at);
     }
     offsets = {};
+    if (++jumps > 1 && i >= fetched) {
+      FetchRuns(blocks.subspan(i), write.tier);
+      fetched = i + BlockTable::kAhead;
+    }
     if (LockBlock(blocks[i], &at)) offsets.Add(at.offset);
   }
   if (at.run != nullptr) Withdraw(holder, write, &at, offsets);
   Release(&at);
   EndTaking(holder->number);
   MaybeTidy(holder);
+}
+
+// Whatever will be looked at when these blocks are removed, step by step for all of them.
+void AtlasIndex::FetchRuns(std::span<const SequenceHash> blocks, Tier tier) const {
+  table_->FetchScattered(blocks, [&](std::span<const Ref> words) {
+    Ref runs[BlockTable::kAhead];
+    for (size_t i = 0; i < words.size(); ++i) {
+      runs[i] = heap_->run_of(words[i]).load(std::memory_order_acquire);
+      __builtin_prefetch(RunAt(runs[i]), 1);
+    }
+    for (size_t i = 0; i < words.size(); ++i) {
+      if (runs[i] == 0) continue;
+      const Ref section =
+          RunAt(runs[i])->tiers[static_cast<int>(tier)].load(std::memory_order_acquire);
+      __builtin_prefetch(heap_->At<Section>(section), 1);
+    }
+  });
 }
 
 void AtlasIndex::Clear(HolderState* holder, TierMask tiers, ChangeSink* changes) {
@@ -112,6 +138,41 @@ bool AtlasIndex::Sweep(HolderIndex holder, size_t blocks_max, ChangeSink* change
   }
   EndTaking(state->number);
   return more;
+}
+
+// The same for a single block, where that makes a hole and no more: no other tier, no end of the run, nobody to tell.
+// False: it is another case, and nothing was done.
+bool AtlasIndex::WithdrawOne(HolderState* holder, const Write& write, Place* at,
+                             const Offsets& offsets) {
+  Run* const run = at->run;
+  const uint32_t offset = at->offset;
+  const int own = static_cast<int>(write.tier);
+  if (write.changes != nullptr || offset + 1 == run->len.load(std::memory_order_relaxed))
+    return false;
+  for (int tier = 0; tier < kTiers; ++tier) {
+    if (tier != own && run->tiers[tier].load(std::memory_order_relaxed) != 0) return false;
+  }
+  if (!(offsets == Offsets::Range(offset, offset + 1))) return false;
+  Members members = MembersOf(run, write.tier);
+  const Members::One one = members.LookAt(holder->number, offset);
+  if (!one.usual) return false;
+  if (!one.has) return true;
+  const uint64_t hash = HashAt(*run, offset);
+  if (!one.shared) {
+    run->holes.store(true, std::memory_order_release);
+    table_->Erase(SequenceHash{hash}, run->base + offset);
+    heap_->word(run->base + offset).store(~hash, std::memory_order_release);
+    blocks_.fetch_sub(1, std::memory_order_relaxed);
+  }
+  const uint32_t version = run->version.load(std::memory_order_relaxed);
+  run->version.store(version + 1, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+  members.Take(one, offset);
+  run->version.store(version + 2, std::memory_order_release);
+  --holder->digest.tiers[own].blocks;
+  holder->digest.tiers[own].sum -= DigestTermOf(hash);
+  --holder->holdings;
+  return true;
 }
 
 // Takes `offsets` from the holder and returns how many it had of them. The run stays locked; another may have taken its
@@ -195,6 +256,13 @@ bool AtlasIndex::WithdrawInPlace(HolderState* holder, const Write& write, Run* r
 void AtlasIndex::EraseBlocks(Run* run, const Offsets& offsets) {
   if (!offsets.Any()) return;
   run->holes.store(true, std::memory_order_release);
+  if (offsets.Count() == 1) {
+    std::atomic<uint64_t>& word = heap_->word(run->base + offsets.First());
+    const uint64_t hash = word.load(std::memory_order_relaxed);
+    table_->Erase(SequenceHash{hash}, run->base + offsets.First());
+    word.store(~hash, std::memory_order_release);
+    return;
+  }
   Ref words[kRunBlocksMax];
   size_t count = 0;
   offsets.ForEach([&](uint32_t offset) { words[count++] = run->base + offset; });

@@ -175,6 +175,15 @@ Ref BlockTable::Find(SequenceHash block) const {
   return home.slots == nullptr ? 0 : FindIn(home, block);
 }
 
+// What looks like the block at home: a hint.
+Ref BlockTable::Candidate(const Home& home) const {
+  for (int slot = 0; home.slots != nullptr && slot < kSlots; ++slot) {
+    const uint64_t entry = home.slots[slot].load(std::memory_order_relaxed);
+    if (entry >> 32 == home.mixed) return static_cast<Ref>(entry & kWordMask);
+  }
+  return 0;
+}
+
 void BlockTable::Prefetch(SequenceHash block) const {
   Home home;
   FetchHome(block, &home);

@@ -23,6 +23,7 @@
 #ifndef KVATLAS_INDEXER_INDEX_ATLAS_BLOCK_TABLE_H_
 #define KVATLAS_INDEXER_INDEX_ATLAS_BLOCK_TABLE_H_
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -37,6 +38,9 @@ namespace kvatlas::atlas {
 
 class BlockTable {
  public:
+  // Many blocks: they are fetched this far ahead.
+  static constexpr size_t kAhead = 16;
+
   // Null when the address space cannot be had. `seed` makes the mixing unpredictable.
   static std::unique_ptr<BlockTable> Create(Heap* heap, uint64_t seed);
   ~BlockTable();
@@ -46,6 +50,11 @@ class BlockTable {
 
   // Fetches what `Find` and the writes will look at first.
   void Prefetch(SequenceHash block) const;
+
+  // Fetches all that `Find` and then the block's run will look at, for blocks that are scattered: step by step for
+  // all of them, so that they wait together. At most `kAhead`; found(words) says where they may be, 0: not known.
+  template <typename Found>
+  void FetchScattered(std::span<const SequenceHash> blocks, Found found) const;
 
   // What `Insert` found.
   struct Inserted {
@@ -89,8 +98,6 @@ class BlockTable {
  private:
   using Slot = std::atomic<uint64_t>;
   static constexpr int kSlots = 8;
-  // Many blocks: their buckets are fetched this far ahead.
-  static constexpr size_t kAhead = 16;
   static constexpr uint32_t kBucketsMax = 64;
   static constexpr uint32_t kNeighbours =
       4;  // an entry lives in bucket home ^ 0 … 3: four lines in a row
@@ -116,10 +123,10 @@ class BlockTable {
   // A hash on its way into its home bucket; `slots` is null in a segment without memory. Small, because one is
   // made for every block: the segment is unpacked where it is needed.
   struct Home {
-    Slot* slots = nullptr;
-    uint64_t entry = 0;  // the directory's
-    uint64_t mixed = 0;
-    uint64_t index = 0;  // in the directory
+    Slot* slots;
+    uint64_t entry;  // the directory's
+    uint64_t mixed;
+    uint64_t index;  // in the directory
 
     Segment segment() const { return Unpack(entry, static_cast<uint32_t>(index)); }
     uint32_t bucket() const {
@@ -130,6 +137,7 @@ class BlockTable {
   BlockTable(Heap* heap, std::atomic<uint64_t>* directory, uint64_t seed);
 
   uint32_t Mix(SequenceHash block) const;
+  Ref Candidate(const Home& home) const;
   void FindHome(uint32_t mixed, Home* home) const;
   void FetchHome(SequenceHash block, Home* home) const;
   Slot* BucketAt(const Segment& segment, uint32_t bucket) const {
@@ -176,6 +184,20 @@ class BlockTable {
   const uint64_t seed_;
   std::atomic<int> depth_{0};
 };
+
+template <typename Found>
+void BlockTable::FetchScattered(std::span<const SequenceHash> blocks, Found found) const {
+  Home homes[kAhead];
+  Ref words[kAhead];
+  const size_t count = std::min(blocks.size(), kAhead);
+  for (size_t i = 0; i < count; ++i) FetchHome(blocks[i], &homes[i]);
+  for (size_t i = 0; i < count; ++i) {
+    words[i] = Candidate(homes[i]);
+    __builtin_prefetch(&heap_->word(words[i]));
+    __builtin_prefetch(&heap_->run_of(words[i]));
+  }
+  found(std::span<const Ref>(words, count));
+}
 
 template <typename Erased>
 void BlockTable::EraseMany(std::span<const Ref> words, Erased erased) {

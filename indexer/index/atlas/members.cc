@@ -218,6 +218,36 @@ void Members::RemovePart(uint32_t holder) {
   heap_->Retire(ref, part->bytes());
 }
 
+Members::One Members::LookAt(uint32_t holder, uint32_t offset) const {
+  Section* const at = section();
+  Partials* const part = partials();
+  if (at == nullptr || HasAll(holder)) return {};
+  const int entry = part == nullptr ? -1 : FindPart(part, holder);
+  if (entry < 0) return {.usual = true};
+  One one{.usual = true, .entry = static_cast<uint32_t>(entry)};
+  const uint32_t word = offset / 64;
+  const uint64_t bit = uint64_t{1} << (offset % 64);
+  uint64_t rest = 0;
+  for (uint32_t i = 0; i < part->words; ++i) {
+    const uint64_t bits = part->offsets(one.entry)[i].load(std::memory_order_relaxed);
+    if (i == word) one.has = (bits & bit) != 0;
+    rest |= i == word ? bits & ~bit : bits;
+  }
+  one.usual = rest != 0;
+  one.shared = CountAll(1) != 0;
+  for (uint32_t i = 0; i < part->capacity && !one.shared; ++i) {
+    if (i == one.entry || part->names()[i].load(std::memory_order_relaxed) >= kGone) continue;
+    one.shared = (part->offsets(i)[word].load(std::memory_order_relaxed) & bit) != 0;
+  }
+  return one;
+}
+
+void Members::Take(const One& one, uint32_t offset) {
+  std::atomic<uint64_t>& bits = partials()->offsets(one.entry)[offset / 64];
+  bits.store(bits.load(std::memory_order_relaxed) & ~(uint64_t{1} << (offset % 64)),
+             std::memory_order_release);
+}
+
 // ---- Both ----
 
 Offsets Members::Of(uint32_t holder, uint32_t len) const {

@@ -79,6 +79,17 @@ class Members {
   bool AddAll(uint32_t holder);
   bool SetPart(uint32_t holder, const Offsets& offsets);
 
+  // The usual case of a hole: a holder that has part of the run, and not only this block, loses one block.
+  struct One {
+    bool usual = false;  // else: nothing is known
+    bool has = false;    // the holder has it
+    bool shared = false;  // somebody else has it
+    uint32_t entry = 0;
+  };
+  One LookAt(uint32_t holder, uint32_t offset) const;
+  // REQUIRES: `one` is usual, has, and of this moment.
+  void Take(const One& one, uint32_t offset);
+
   void RemoveAll(uint32_t holder);
   void RemovePart(uint32_t holder);
 
