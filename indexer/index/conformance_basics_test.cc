@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "indexer/index/conformance_fixture.h"
+#include "indexer/index/conformance_test_util.h"
 
 namespace kvatlas {
 namespace {

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "indexer/base/hash.h"
-#include "indexer/index/conformance_fixture.h"
+#include "indexer/index/conformance_test_util.h"
 #include "indexer/index/random_trie.h"
 
 namespace kvatlas {

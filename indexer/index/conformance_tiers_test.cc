@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "indexer/index/conformance_fixture.h"
+#include "indexer/index/conformance_test_util.h"
 
 namespace kvatlas {
 namespace {

@@ -7,19 +7,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <deque>
 #include <functional>
 #include <map>
 #include <random>
 #include <string>
-#include <thread>
 #include <tuple>
 #include <utility>
 
 #include "indexer/base/hash.h"
-#include "indexer/base/mutex.h"
-#include "indexer/index/actor.h"
 #include "indexer/index/compare_ops.h"
+#include "indexer/index/field_structures_test_util.h"
 #include "indexer/index/index.h"
 #include "indexer/index/random_ops.h"
 #include "indexer/index/random_trie.h"
@@ -31,88 +28,6 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::Pair;
 using ::testing::UnorderedElementsAre;
-
-using Contents = std::vector<uint64_t>;
-using Scores = std::map<uint32_t, uint32_t>;
-
-std::vector<LocalHash> Locals(const Contents& contents) {
-  std::vector<LocalHash> locals;
-  for (uint64_t content : contents) locals.push_back(LocalHash{content});
-  return locals;
-}
-
-std::vector<SequenceHash> Chain(const Contents& contents) {
-  return SequenceHashes(Locals(contents));
-}
-
-// Blocks from number `from` on of a sequence, with their local hashes.
-Stored StoredFrom(const Contents& contents, size_t from) {
-  const std::vector<SequenceHash> chain = Chain(contents);
-  const std::vector<LocalHash> locals = Locals(contents);
-  return {.position = static_cast<Position>(from),
-          .parent = from == 0 ? kNoParent : chain[from - 1],
-          .blocks = {chain.begin() + from, chain.end()},
-          .local_hashes = {locals.begin() + from, locals.end()}};
-}
-
-Contents Head(const Contents& contents, size_t blocks) {
-  return Contents(contents.begin(), contents.begin() + blocks);
-}
-
-Scores ToScores(const std::vector<Overlap>& overlaps) {
-  Scores scores;
-  for (const Overlap& overlap : overlaps) {
-    EXPECT_TRUE(scores.emplace(Raw(overlap.holder), overlap.blocks).second) << "twice";
-  }
-  return scores;
-}
-
-Scores Find(const Index& index, const Contents& contents) {
-  const std::vector<SequenceHash> chain = Chain(contents);
-  const std::vector<LocalHash> locals = Locals(contents);
-  std::vector<Overlap> overlaps;
-  index.FindOverlaps({.blocks = chain, .local_hashes = locals}, &overlaps);
-  return ToScores(overlaps);
-}
-
-// One structure, its holders 0 and 1.
-class Tested {
- public:
-  explicit Tested(std::string_view name, const IndexOptions& options = {})
-      : index_(*MakeIndex(name, options)) {
-    for (int i = 0; i < 2; ++i) EXPECT_TRUE(index_->AddHolder().ok());
-  }
-  ~Tested() { EXPECT_TRUE(index_->Check().ok()) << index_->Name() << ": " << index_->Check(); }
-
-  absl::Status TryStore(uint32_t holder, const Contents& contents, size_t from = 0) {
-    return index_->Apply(HolderIndex{holder}, StoredFrom(contents, from), nullptr);
-  }
-  void Store(uint32_t holder, const Contents& contents, size_t from = 0) {
-    const absl::Status status = TryStore(holder, contents, from);
-    EXPECT_TRUE(status.ok()) << status;
-  }
-  // The block at this position.
-  void Remove(uint32_t holder, const Contents& contents, size_t position) {
-    const absl::Status status =
-        index_->Apply(HolderIndex{holder}, Removed{.blocks = {Chain(contents)[position]}}, nullptr);
-    EXPECT_TRUE(status.ok()) << status;
-  }
-  Scores Find(const Contents& contents) const { return kvatlas::Find(*index_, contents); }
-
-  Index& operator*() { return *index_; }
-  Index* operator->() { return index_.get(); }
-
- private:
-  std::unique_ptr<Index> index_;
-};
-
-uint64_t ShapeOf(const Index& index, std::string_view name) {
-  for (const auto& [each, value] : index.Stats().shape) {
-    if (each == name) return value;
-  }
-  ADD_FAILURE() << "no " << name;
-  return 0;
-}
 
 // ---- nested_map ----
 
@@ -505,15 +420,6 @@ TEST_P(FieldTest, TiersAreKeptApart) {
   EXPECT_EQ(index->HoldingsOf(HolderIndex{0}).size(), 2u);
 }
 
-class Recorder : public ChangeSink {
- public:
-  void Changed(HolderIndex holder, SequenceHash block, Position position, TierMask before,
-               TierMask after) override {
-    changes.emplace_back(Raw(holder), Raw(block), position, before.bits(), after.bits());
-  }
-  std::vector<std::tuple<uint32_t, uint64_t, Position, int, int>> changes;
-};
-
 TEST_P(FieldTest, TheSinkHearsEveryChangeWithItsPlace) {
   Tested index(GetParam());
   Recorder sink;
@@ -692,144 +598,6 @@ TEST(RandomOpsTest, TheExactTreeDoesAllThatTheReferenceDoes) {
       }
     }
   }
-}
-
-// ---- actor ----
-
-// One thread; a gate holds it up.
-class OneThread : public Executor {
- public:
-  OneThread() : thread_([this] { Run(); }) {}
-  ~OneThread() override {
-    Open();
-    Schedule(0, nullptr);
-    thread_.join();
-  }
-
-  void Schedule(uint32_t lane, std::function<void()> task) override {
-    EXPECT_EQ(lane, 0u);
-    MutexLock lock(&mutex_);
-    tasks_.push_back(std::move(task));
-    changed_.SignalAll();
-  }
-  void Shut() {
-    MutexLock lock(&mutex_);
-    open_ = false;
-  }
-  void Open() {
-    MutexLock lock(&mutex_);
-    open_ = true;
-    changed_.SignalAll();
-  }
-
- private:
-  void Run() {
-    while (std::function<void()> task = Next()) task();
-  }
-  std::function<void()> Next() {
-    MutexLock lock(&mutex_);
-    while (!open_ || tasks_.empty()) changed_.Wait(&mutex_);
-    std::function<void()> task = std::move(tasks_.front());
-    tasks_.pop_front();
-    return task;
-  }
-
-  Mutex mutex_;
-  CondVar changed_;
-  bool open_ ABSL_GUARDED_BY(mutex_) = true;
-  std::deque<std::function<void()>> tasks_ ABSL_GUARDED_BY(mutex_);
-  std::thread thread_;
-};
-
-TEST(ActorTest, AQuestionComesAfterTheEventsBeforeIt) {
-  OneThread thread;
-  Tested index("actor", {.executor = &thread});
-  thread.Shut();
-  Contents prompt;
-  for (uint64_t i = 0; i < 200; ++i) {
-    prompt.push_back(i + 1);
-    index.Store(0, prompt, i);
-  }
-  thread.Open();
-  EXPECT_THAT(index.Find(prompt), ElementsAre(Pair(0, 200)));
-  EXPECT_EQ(ShapeOf(*index, "queued_events_max"), 200u);
-}
-
-TEST(ActorTest, WhatTheStructureRefusesLaterIsCounted) {
-  OneThread thread;
-  Tested index("actor", {.executor = &thread});
-  EXPECT_TRUE(index.TryStore(0, {1, 2, 3}, 2).ok());
-  EXPECT_TRUE(index.TryStore(77, {1}).ok());
-  EXPECT_EQ(ShapeOf(*index, "failed_events"), 2u);
-  EXPECT_EQ(index->Stats().refused_blocks, 1u);
-}
-
-TEST(ActorTest, WithASinkTheAnswerIsWaitedFor) {
-  OneThread thread;
-  Tested index("actor", {.executor = &thread});
-  Recorder sink;
-  index.Store(0, {1});
-  EXPECT_TRUE(index->Apply(HolderIndex{0}, StoredFrom({1, 2}, 1), &sink).ok());
-  EXPECT_EQ(sink.changes.size(), 1u);
-  EXPECT_EQ(index->Apply(HolderIndex{77}, Cleared{}, &sink).code(), absl::StatusCode::kNotFound);
-}
-
-TEST(ActorTest, WritersWaitForRoomAndLoseNothing) {
-  OneThread thread;
-  Tested index("actor", {.executor = &thread});
-  const size_t events = 2 * kActorEventsMax;
-  thread.Shut();
-  std::thread writer([&] {
-    for (uint64_t i = 0; i < events; ++i) index.Store(1, {i + 1});
-  });
-  thread.Open();
-  writer.join();
-  EXPECT_EQ(index->Stats().holdings, events);
-  EXPECT_LE(ShapeOf(*index, "queued_events_max"), kActorEventsMax);
-}
-
-TEST(ActorTest, ManyThreadsTalkToOneThatSharesNothing) {
-  OneThread thread;
-  // Each call runs on the lane, so the structure inside is never in two calls at once.
-  std::unique_ptr<Index> index =
-      MakeActorIndex("actor_exact", *MakeIndex("nested_map_exact", {}), &thread);
-  constexpr uint32_t kThreads = 4;
-  std::vector<std::thread> threads;
-  for (uint32_t i = 0; i < kThreads; ++i) {
-    const HolderIndex holder = *index->AddHolder();
-    threads.emplace_back([&index, holder] {
-      Contents prompt;
-      for (uint64_t block = 0; block < 100; ++block) {
-        prompt.push_back(block);
-        EXPECT_TRUE(index->Apply(holder, StoredFrom(prompt, block), nullptr).ok());
-        EXPECT_EQ(Find(*index, prompt)[Raw(holder)], block + 1);
-      }
-    });
-  }
-  for (std::thread& each : threads) each.join();
-  EXPECT_EQ(index->Stats().holdings, 100u * kThreads);
-  EXPECT_EQ(index->Stats().blocks, 100u);
-  EXPECT_EQ(index->Name(), "actor_exact");
-}
-
-TEST(ActorTest, EventsInTheQueueAreAppliedBeforeItEnds) {
-  OneThread thread;
-  uint64_t holdings = 0;
-  class Told : public ChangeSink {
-   public:
-    explicit Told(uint64_t* count) : count_(count) {}
-    void Changed(HolderIndex, SequenceHash, Position, TierMask, TierMask) override { ++*count_; }
-
-   private:
-    uint64_t* const count_;
-  } told(&holdings);
-  {
-    Tested index("actor", {.executor = &thread});
-    for (uint64_t i = 0; i < 50; ++i) index.Store(0, {i + 1});
-    index->Apply(HolderIndex{0}, Cleared{}, &told).IgnoreError();
-    for (uint64_t i = 0; i < 50; ++i) index.Store(0, {i + 1});
-  }
-  EXPECT_EQ(holdings, 50u);
 }
 
 }  // namespace

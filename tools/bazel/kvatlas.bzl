@@ -59,6 +59,10 @@ _COPTS = _LANGUAGE + [
     ],
     # g++ 12 sees uninitialized strings in moves of a std::variant that holds none.
     "//conditions:default": ["-Wno-maybe-uninitialized"],
+}) + select({
+    # Any server of the last fifteen years: population count in one instruction.
+    "//tools/bazel:is_x86_64": ["-march=x86-64-v2"],
+    "//conditions:default": [],
 })
 
 # Checked under clang: a target includes only what its own deps declare.

@@ -74,7 +74,7 @@ class Findings(list):
 
 def is_test(path):
     stem = os.path.splitext(path)[0]
-    return stem.endswith(("_test", "_test_util", "_benchmark")) or path.startswith("tests/")
+    return stem.endswith(("_test", "_test_util", "_benchmark", "_fuzz")) or path.startswith("tests/")
 
 
 def folder_of(path):

@@ -81,8 +81,8 @@ class Members {
 
   // The usual case of a hole: a holder that has part of the run, and not only this block, loses one block.
   struct One {
-    bool usual = false;  // else: nothing is known
-    bool has = false;    // the holder has it
+    bool usual = false;   // else: nothing is known
+    bool has = false;     // the holder has it
     bool shared = false;  // somebody else has it
     uint32_t entry = 0;
   };

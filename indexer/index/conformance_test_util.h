@@ -4,8 +4,8 @@
 // *Place*: tests take a kind as their parameter. Those of the whole interface run over `WholeIndexKinds()`; in
 // the others, what a kind does not claim is skipped with `NEEDS_EXACT` or `NEEDS_WHOLE`. A structure that works on an executor gets none, so it is done when `Apply` returns.
 
-#ifndef KVATLAS_INDEXER_INDEX_CONFORMANCE_FIXTURE_H_
-#define KVATLAS_INDEXER_INDEX_CONFORMANCE_FIXTURE_H_
+#ifndef KVATLAS_INDEXER_INDEX_CONFORMANCE_TEST_UTIL_H_
+#define KVATLAS_INDEXER_INDEX_CONFORMANCE_TEST_UTIL_H_
 
 #include <gtest/gtest.h>
 
@@ -177,4 +177,4 @@ inline std::string KindName(const ::testing::TestParamInfo<IndexKind>& info) {
   if (!GetParam().whole) \
   GTEST_SKIP() << GetParam().name << " does not claim the whole interface: " << GetParam().about
 
-#endif  // KVATLAS_INDEXER_INDEX_CONFORMANCE_FIXTURE_H_
+#endif  // KVATLAS_INDEXER_INDEX_CONFORMANCE_TEST_UTIL_H_
