@@ -48,7 +48,7 @@ void Declare(FlagSet& flags, Flags* f) {
   flags.AddName("replica", &f->replica, "tells replicas of one node apart at its parents", true);
   flags.Add("parents", &f->parents,
             "hierarchy nodes above, told what the cells here cover together");
-  flags.AddChoice("index", &r.index_name, "structure of the index", indexes);
+  flags.AddChoice("index", &r.index_name, IndexFlagHelp(), indexes);
   flags.Add("lease_ttl", &r.receiver.lease_ttl, "silence after which a cell is in no answer",
             std::chrono::milliseconds(100));
   flags.Add("sweep_after", &r.sweep_after, "further silence after which a cell is forgotten");

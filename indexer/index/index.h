@@ -242,6 +242,9 @@ const IndexKind* FindIndexKind(std::string_view name);
 // The names of those that serve a leaf, the default first.
 std::vector<std::string_view> WholeIndexNames();
 
+// What a flag that chooses one says: also which there are that cannot be chosen.
+std::string IndexFlagHelp();
+
 }  // namespace kvatlas
 
 #endif  // KVATLAS_INDEXER_INDEX_INDEX_H_

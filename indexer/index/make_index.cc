@@ -156,4 +156,13 @@ std::vector<std::string_view> WholeIndexNames() {
   return names;
 }
 
+std::string IndexFlagHelp() {
+  std::string help =
+      "structure of the index; these lack part of the interface and serve benchmarks only:";
+  for (const IndexKind& kind : IndexKinds()) {
+    if (!kind.whole) help += " " + std::string(kind.name);
+  }
+  return help;
+}
+
 }  // namespace kvatlas

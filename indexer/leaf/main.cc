@@ -39,7 +39,7 @@ void Declare(FlagSet& flags, Flags* f) {
   flags.AddName("replica", &leaf.replica, "tells replicas of one cell apart", true);
   flags.Add("labels", &f->labels, "NAME=VALUE,… told to parents, such as zone=a");
   flags.Add("parents", &f->parents, "hierarchy nodes, told which waypoints this cell covers");
-  flags.AddChoice("index", &registry.index_name, "structure of the index", indexes);
+  flags.AddChoice("index", &registry.index_name, IndexFlagHelp(), indexes);
   flags.Add("contract_seed", &leaf.contract.seed, "seed S of the hash contract");
   flags.Add("lease_ttl", &registry.receiver.lease_ttl,
             "silence after which a worker is in no answer", std::chrono::milliseconds(100));
