@@ -130,6 +130,8 @@ class DomainState {
     to_sweep_.push_back(holder);
   }
 
+  void Tend(uint64_t steps) { index_->Tend(steps); }
+
   // At most `blocks_max` blocks; returns how many are left of it. Counts holders swept in `*swept`.
   uint64_t Sweep(uint64_t blocks_max, std::atomic<uint64_t>* swept) {
     for (;;) {
@@ -410,6 +412,7 @@ void HolderRegistry::Tick() {
       }
     }
     to_sweep = domain->Sweep(to_sweep, &state_->holders_swept);
+    domain->Tend(state_->options.tend_steps_per_tick);
   }
 }
 

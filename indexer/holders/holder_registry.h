@@ -61,6 +61,8 @@ struct HolderRegistryOptions {
   std::string schedule;     // expected of senders: "" at a leaf, `WaypointSchedule::Name()` above
   Duration sweep_after = std::chrono::minutes(5);  // after the lease ran out
   uint64_t sweep_blocks_per_tick = 1 << 16;
+  // Upkeep of every domain's index (`Index::Tend`) in one tick: a millisecond or so.
+  uint64_t tend_steps_per_tick = 1 << 13;
   uint32_t domains_max = 1024;
   uint32_t holders_max = 1 << 16;  // per domain, those being swept included
   const Clock* clock = &Clock::Real();

@@ -49,6 +49,8 @@ void Declare(FlagSet& flags, Flags* f) {
   flags.Add("withdraw_delay", &leaf.coverage.withdraw_delay,
             "how long a lost waypoint is still reported as covered");
   flags.Add("max_blocks", &registry.index.blocks_max, "distinct blocks per domain; 0: no limit");
+  flags.Add("max_bytes", &registry.index.bytes_max,
+            "memory of a domain's index, in bytes (atlas); 0: no limit");
   flags.Add("max_workers", &registry.holders_max, "worker ranks per domain", 1);
   flags.Add("max_domains", &registry.domains_max, "domains", 1);
   flags.Add("max_waypoints", &leaf.coverage.waypoints_max,
