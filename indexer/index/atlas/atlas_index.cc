@@ -237,6 +237,17 @@ void AtlasIndex::Account(HolderState* holder, const Write& write, Run* run, cons
   }
 }
 
+// W5; a run that is never ended is dead (W6).
+void AtlasIndex::BeginTaking(Run* run) {
+  run->version.store(run->version.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  // Partner: the acquire fence of R3.
+  std::atomic_thread_fence(std::memory_order_release);
+}
+
+void AtlasIndex::EndTaking(Run* run) {
+  run->version.store(run->version.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+}
+
 void AtlasIndex::BeginTaking(uint32_t holder) {
   std::atomic<uint32_t>& number = removals_[holder];
   number.store(number.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);

@@ -88,8 +88,6 @@ class AtlasIndex : public Index {
   IndexStats Stats() const override;
   absl::Status Check() const override;
 
-  Heap* heap_for_test() { return heap_.get(); }
-
  private:
   // A locked run, and a block in it.
   struct Place {
@@ -169,6 +167,8 @@ class AtlasIndex : public Index {
   uint32_t HoldersIn(Run* run, uint32_t at_most) const;
   void Account(HolderState* holder, const Write& write, Run* run, const Offsets& changed,
                bool added) ABSL_EXCLUSIVE_LOCKS_REQUIRED(holder->mutex);
+  static void BeginTaking(Run* run);
+  static void EndTaking(Run* run);
   void BeginTaking(uint32_t holder);
   void EndTaking(uint32_t holder);
 
@@ -211,7 +211,8 @@ class AtlasIndex : public Index {
   Ref NewRun(uint32_t capacity, Position start, uint64_t parent);
   void DiscardRun(Ref ref);
   uint32_t CapacityFor(uint32_t blocks) const;
-  void Publish(Ref ref);
+  void Direct(const Run& run, Ref ref);
+  void Abandon(Ref ref, bool words);
   Offsets HeldAfter(Run* run, const Instead* instead) const;
   bool Build(Run* old, Piece* piece, const Instead* instead);
   bool List(Ref ref);

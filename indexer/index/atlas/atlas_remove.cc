@@ -164,11 +164,9 @@ bool AtlasIndex::WithdrawOne(HolderState* holder, const Write& write, Place* at,
     heap_->word(run->base + offset).store(~hash, std::memory_order_release);
     blocks_.fetch_sub(1, std::memory_order_relaxed);
   }
-  const uint32_t version = run->version.load(std::memory_order_relaxed);
-  run->version.store(version + 1, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_release);
+  BeginTaking(run);
   members.Take(one, offset);
-  run->version.store(version + 2, std::memory_order_release);
+  EndTaking(run);
   --holder->digest.tiers[own].blocks;
   holder->digest.tiers[own].sum -= DigestTermOf(hash);
   --holder->holdings;
@@ -233,10 +231,7 @@ bool AtlasIndex::WithdrawInPlace(HolderState* holder, const Write& write, Run* r
   Members members = MembersOf(run, write.tier);
   const uint32_t number = holder->number;
   const bool had_all = members.HasAll(number);
-  const uint32_t version = run->version.load(std::memory_order_relaxed);
-  run->version.store(version + 1, std::memory_order_relaxed);
-  // Partner: the acquire fence of R3.
-  std::atomic_thread_fence(std::memory_order_release);
+  BeginTaking(run);
   bool done = true;
   if (!left.Any()) {
     if (had_all) {
@@ -248,7 +243,7 @@ bool AtlasIndex::WithdrawInPlace(HolderState* holder, const Write& write, Run* r
     done = members.SetPart(number, left);
     if (done && had_all) members.RemoveAll(number);
   }
-  run->version.store(version + 2, std::memory_order_release);
+  EndTaking(run);
   return done;
 }
 
@@ -274,14 +269,8 @@ void AtlasIndex::EraseBlocks(Run* run, const Offsets& offsets) {
 
 // Nobody has anything of the run; its blocks are out of the table.
 void AtlasIndex::FreeRun(Place* at) {
-  Run* const run = at->run;
-  run->version.store(run->version.load(std::memory_order_relaxed) | 1, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_release);
-  for (uint32_t i = 0; i < run->capacity; i += kLineWords)
-    heap_->run_of(run->base + i).store(0, std::memory_order_release);
-  run->dead = true;
-  UnlockRun(run);
-  Retire(at->ref, /*words=*/true);
+  BeginTaking(at->run);
+  Abandon(at->ref, /*words=*/true);
   *at = {};
 }
 

@@ -66,11 +66,19 @@ void AtlasIndex::Retire(Ref ref, bool words) {
   runs_.fetch_sub(1, std::memory_order_relaxed);
 }
 
-// The line map leads to the run.
-void AtlasIndex::Publish(Ref ref) {
-  const Run& run = *RunAt(ref);
+// The line map leads from the run's words to `ref`, or, 0, to no run.
+void AtlasIndex::Direct(const Run& run, Ref ref) {
   for (uint32_t i = 0; i < run.capacity; i += kLineWords)
     heap_->run_of(run.base + i).store(ref, std::memory_order_release);
+}
+
+// Unlocks a run that is not used any more. Its words may be another's now.
+void AtlasIndex::Abandon(Ref ref, bool words) {
+  Run* const run = RunAt(ref);
+  if (words) Direct(*run, 0);
+  run->dead = true;
+  UnlockRun(run);
+  Retire(ref, words);
 }
 
 // ---- Replacing ----
@@ -176,36 +184,23 @@ bool AtlasIndex::Replace(Place* at, std::span<Piece> pieces, const Instead* inst
   // The line map first: whoever finds the run in his list waits for it.
   for (Piece& piece : pieces) {
     if (!ready || piece.keeps_words) continue;
-    Publish(piece.ref);
+    Direct(*RunAt(piece.ref), piece.ref);
     ready = List(piece.ref);
   }
   if (!ready) {
     for (Piece& piece : pieces) {
       if (piece.ref == 0) continue;
-      Run* const run = RunAt(piece.ref);
-      for (uint32_t i = 0; i < run->capacity && !piece.keeps_words; i += kLineWords)
-        heap_->run_of(run->base + i).store(0, std::memory_order_release);
-      run->dead = true;
-      UnlockRun(run);
-      Retire(piece.ref, /*words=*/!piece.keeps_words);
+      Abandon(piece.ref, /*words=*/!piece.keeps_words);
     }
     return false;
   }
   for (const Piece& piece : pieces) {
     if (!piece.keeps_words) Redirect(old, piece);
   }
-  old->version.store(old->version.load(std::memory_order_relaxed) | 1, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_release);
+  BeginTaking(old);
   const bool keeps_words = pieces[0].keeps_words;
-  if (keeps_words) {
-    Publish(pieces[0].ref);
-  } else {
-    for (uint32_t i = 0; i < old->capacity; i += kLineWords)
-      heap_->run_of(old->base + i).store(0, std::memory_order_release);
-  }
-  old->dead = true;
-  UnlockRun(old);
-  Retire(at->ref, /*words=*/!keeps_words);
+  if (keeps_words) Direct(*old, pieces[0].ref);
+  Abandon(at->ref, /*words=*/!keeps_words);
   for (const Piece& piece : pieces.subspan(1)) UnlockRun(RunAt(piece.ref));
   at->ref = pieces[0].ref;
   at->run = RunAt(at->ref);
@@ -419,7 +414,7 @@ Ref AtlasIndex::Merge(Place* first, Place* second) {
       });
     }
     run->len.store(static_cast<uint16_t>(len), std::memory_order_relaxed);
-    Publish(ref);
+    Direct(*run, ref);
     ready = ready && List(ref);
     if (ready) {
       Redirect(runs[0], {.from = 0, .to = lens[0], .capacity = 0, .ref = ref});
@@ -432,11 +427,7 @@ Ref AtlasIndex::Merge(Place* first, Place* second) {
       UnlockRun(run);
       return base;
     }
-    for (uint32_t i = 0; i < run->capacity; i += kLineWords)
-      heap_->run_of(run->base + i).store(0, std::memory_order_release);
-    run->dead = true;
-    UnlockRun(run);
-    Retire(ref, /*words=*/true);
+    Abandon(ref, /*words=*/true);
   }
   Release(first);
   Release(second);

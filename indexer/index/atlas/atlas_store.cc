@@ -251,7 +251,7 @@ absl::Status AtlasIndex::StoreNew(HolderState* holder, const Write& write, const
     return absl::ResourceExhaustedError("no memory for a run");
   }
   WriteWords(run, 0, stored, *done, count);
-  Publish(ref);
+  Direct(*run, ref);
   BlockTable::Inserted stopped;
   const uint32_t inserted = static_cast<uint32_t>(
       table_->InsertMany(std::span(stored.blocks).subspan(*done, count), run->base, &stopped));
@@ -262,11 +262,7 @@ absl::Status AtlasIndex::StoreNew(HolderState* holder, const Write& write, const
   }
   if (inserted == 0 || back) {
     // Somebody was faster, or has the place, or there is no memory.
-    for (uint32_t i = 0; i < run->capacity; i += kLineWords)
-      heap_->run_of(run->base + i).store(0, std::memory_order_release);
-    run->dead = true;
-    UnlockRun(run);
-    Retire(ref, /*words=*/true);
+    Abandon(ref, /*words=*/true);
     if (stopped.what == BlockTable::Inserted::kNoMemory)
       return absl::ResourceExhaustedError("no memory for blocks");
     if (back && LockBlock(stored.blocks[*done + inserted], at)) {
