@@ -33,6 +33,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -47,6 +48,7 @@
 #include "indexer/base/overlap.h"
 #include "indexer/base/tier.h"
 #include "indexer/holders/domain_observer.h"
+#include "indexer/holders/local_holder.h"
 #include "indexer/index/index.h"
 #include "indexer/stream/link.h"
 #include "indexer/stream/receiver.h"
@@ -89,6 +91,13 @@ struct HolderOverlap {
 struct OverlapAnswer {
   uint32_t block_size = 0;
   std::vector<HolderOverlap> holders;  // in no particular order
+};
+
+// How deep a holder reaches into a prompt, by the tiers that its blocks may be in.
+struct TierReach {
+  uint32_t device = 0;       // in the device tier alone
+  uint32_t device_host = 0;  // each block in the device or the host tier
+  uint32_t any = 0;          // each block in any tier
 };
 
 struct HolderStats {
@@ -158,6 +167,21 @@ class HolderRegistry : public StreamAcceptor {
   // NOT_FOUND: the domain was never announced.
   absl::StatusOr<OverlapAnswer> FindOverlaps(const Domain& domain, const OverlapQuery& query,
                                              bool all_holders = false) const;
+
+  // The same in short, for answers that need no more: tells `visit` of every live holder that reaches beyond 0 in
+  // any tier. The info is valid as long as the registry. NOT_FOUND: the domain was never announced.
+  absl::Status VisitReaches(
+      const Domain& domain, std::span<const SequenceHash> blocks,
+      const std::function<void(const HolderInfo& holder, const TierReach& reach)>& visit) const;
+
+  // A holder that is fed in this process. Its domain is made when it is new. FAILED_PRECONDITION: the domain has
+  // another block size. ALREADY_EXISTS: there is a live holder of that id. RESOURCE_EXHAUSTED: too many.
+  absl::StatusOr<std::unique_ptr<LocalHolder>> AddLocal(const Domain& domain, uint32_t block_size,
+                                                        HolderInfo info);
+
+  // Forgets a domain that has no holders (those being swept aside), so that its block size may change. False: it
+  // has some, or does not exist.
+  bool DropDomain(const Domain& domain);
 
   // NOT_FOUND: the domain was never announced.
   absl::StatusOr<uint32_t> BlockSizeOf(const Domain& domain) const;

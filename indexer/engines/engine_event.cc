@@ -1,0 +1,58 @@
+#include "indexer/engines/engine_event.h"
+
+namespace kvatlas {
+
+uint64_t EngineHash::FirstBytes() const {
+  if (bytes.size() < 8) return value;
+  uint64_t first = 0;
+  for (char byte : bytes.substr(0, 8)) first = first << 8 | static_cast<uint8_t>(byte);
+  return first;
+}
+
+std::string_view RefusalName(Refusal refusal) {
+  switch (refusal) {
+    case Refusal::kMalformed:
+      return "malformed";
+    case Refusal::kMissingField:
+      return "missing_field";
+    case Refusal::kUnknownTag:
+      return "unknown_tag";
+    case Refusal::kTooLarge:
+      return "too_large";
+    case Refusal::kIgnoredEvent:
+      return "ignored_event";
+    case Refusal::kUnknownMedium:
+      return "unknown_medium";
+    case Refusal::kRemoteLocality:
+      return "remote_locality";
+    case Refusal::kUnknownLocality:
+      return "unknown_locality";
+    case Refusal::kUnsupportedOwnership:
+      return "unsupported_ownership";
+    case Refusal::kNotMainAttention:
+      return "not_main_attention";
+    case Refusal::kUnlearnedGroup:
+      return "unlearned_group";
+    case Refusal::kBlockSize:
+      return "block_size";
+    case Refusal::kNotDense:
+      return "not_dense";
+    case Refusal::kOpaqueTokens:
+      return "opaque_tokens";
+    case Refusal::kSelfReference:
+      return "self_reference";
+    case Refusal::kAmbiguousNamespace:
+      return "ambiguous_namespace";
+    case Refusal::kNoContent:
+      return "no_content";
+    case Refusal::kOrphanDropped:
+      return "orphan_dropped";
+    case Refusal::kUnknownRemoved:
+      return "unknown_removed";
+    case Refusal::kShed:
+      return "shed";
+  }
+  return "unknown";
+}
+
+}  // namespace kvatlas

@@ -1,0 +1,155 @@
+// What does an engine's word mean for the index? Turns the events of one worker into changes of its ranks'
+// holdings, in the words of the contract.
+//
+//   EngineBatch ─▶ EngineWorker ─┬▶ rank 0: names, namespaces, copies, orphans ─▶ RankSink (a holder)
+//                                └▶ rank 1: …
+//
+// *Truth*: content is always hashed again from tokens with the contract; the engine's hash is an alias that
+// belongs to one worker rank alone. Physical copies are counted per tier with a floor of zero: the first
+// store and the last removal are passed on. Blocks inherit the namespace (adapter, salt) of their parent: nothing
+// ever matches across namespaces. Only main attention (full, MLA, sink) is indexed; a block counts when every
+// main group of its rank that announces blocks has it. Blocks whose parent is unknown are parked with their tokens
+// and linked when it comes.
+// *Threads*: any; a worker's calls are serialised by its own mutex, its sinks are called with it held.
+// *Cost*: per stored block a hash of its tokens, a step of the chain and one table access; about 25 bytes a
+// held block and rank, longer engine hashes their length more. No allocation per event once grown.
+// *Bounds*: `EngineWorkerOptions`.
+
+#ifndef KVATLAS_INDEXER_ENGINES_ENGINE_WORKER_H_
+#define KVATLAS_INDEXER_ENGINES_ENGINE_WORKER_H_
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "indexer/base/clock.h"
+#include "indexer/base/event.h"
+#include "indexer/base/hash.h"
+#include "indexer/base/ids.h"
+#include "indexer/base/overlap.h"
+#include "indexer/base/tier.h"
+#include "indexer/engines/engine_event.h"
+
+namespace kvatlas {
+
+// Where one worker rank's holdings go.
+class RankSink {
+ public:
+  virtual ~RankSink() = default;
+  // RESOURCE_EXHAUSTED: shed.
+  virtual absl::Status Apply(const Event& event) = 0;
+  virtual void SetTrust(Trust trust) = 0;
+};
+
+// Makes the sink of a rank that was first named by a registration or by a batch.
+using MakeRankSink = std::function<absl::StatusOr<std::unique_ptr<RankSink>>(uint32_t rank)>;
+
+struct EngineWorkerOptions {
+  std::string name;  // for logs
+  uint32_t block_size = 16;
+  HashContract contract;
+  // A namespace that every block of this worker is in unless its event says another (registration's lora_name).
+  std::string lora_name;
+  std::string additional_salt;
+  // Fills `Stored::local_hashes`.
+  bool keep_local_hashes = false;
+  size_t orphan_blocks_max = 65536;  // parked, per rank
+  Duration orphan_ttl = std::chrono::seconds(60);
+  // After a loss that nothing repaired, what is not confirmed by then is dropped.
+  Duration repair_timeout = std::chrono::seconds(30);
+  uint32_t ranks_max = 1024;
+};
+
+struct EngineRankStats {
+  uint32_t rank = 0;
+  Trust trust = Trust::kExact;
+  std::array<uint64_t, kTiers> blocks = {};  // distinct, by tier
+  uint64_t aliases = 0;
+  uint64_t suspects = 0;     // unconfirmed since a loss
+  uint64_t parked = 0;       // blocks
+  uint64_t alias_bytes = 0;  // memory of names and orphans
+  bool eagle = false;        // announces bigrams: queries must look under look-ahead hashes too
+};
+
+struct EngineWorkerStats {
+  uint64_t batches = 0;
+  uint64_t events = 0;
+  uint64_t blocks_stored = 0;  // named in stored events
+  uint64_t blocks_removed = 0;
+  uint64_t clears = 0;
+  uint64_t copies = 0;  // stores of blocks already held in that tier
+  uint64_t linked = 0;  // parked blocks whose parent came
+  std::array<uint64_t, kRefusals> refused =
+      {};                    // by reason: events, or blocks where a part was refused
+  std::string last_refusal;  // in words
+  std::vector<EngineRankStats> ranks;
+};
+
+// One name of one block: what a dump or another replica needs.
+struct EngineAlias {
+  uint32_t rank = 0;
+  EngineHash hash;  // views are valid during the visit
+  SequenceHash block{0};
+  SequenceHash parent = kNoParent;
+  Position position = 0;
+  LocalHash local{0};  // 0 when not kept
+  std::array<uint32_t, kTiers> copies = {};
+  bool suspect = false;
+  bool eagle = false;
+  std::string_view lora_name;  // the namespace of the chain
+  std::string_view cache_salt;
+};
+
+class EngineWorker {
+ public:
+  EngineWorker(EngineWorkerOptions options, MakeRankSink make_sink);
+  ~EngineWorker();
+
+  EngineWorker(const EngineWorker&) = delete;
+  EngineWorker& operator=(const EngineWorker&) = delete;
+
+  // A batch that came on the stream registered for `stream_rank`. Events of a rank that has no sink (`make_sink`
+  // failed) are counted as shed.
+  void Apply(uint32_t stream_rank, const EngineBatch& batch, Time now);
+
+  // The engine behind that stream started anew: everything of the ranks it published is gone; trust is exact.
+  void Restarted(uint32_t stream_rank, Time now);
+
+  // Batches of that stream were lost. What is held stays, unconfirmed, and the trust of its ranks is degraded; what
+  // is stored from now on is certain. After `repair_timeout` the rest is dropped (in `Tick`, in bounded steps).
+  void Lost(uint32_t stream_rank, Time now);
+
+  // Everything lost was replayed in time: all is as if nothing had happened. REQUIRES: since `Lost` no batch was
+  // applied but the replayed ones, in order.
+  void Repaired(uint32_t stream_rank);
+
+  // A rank's holdings go away, with its sink.
+  void RemoveRank(uint32_t rank);
+
+  // Time passes: orphans that waited too long, unconfirmed blocks. To be called every second or so.
+  void Tick(Time now);
+
+  EngineWorkerStats Stats() const;
+
+  // Every name of every rank that stands for a held block, parents not necessarily before children.
+  void ForEachAlias(const std::function<void(const EngineAlias&)>& visit) const;
+  // Puts back what `ForEachAlias` told, in any order, into a worker that is empty. The sink is told as if it were stored.
+  // INVALID_ARGUMENT: contradicts itself; nothing of that entry was taken.
+  absl::Status Restore(const EngineAlias& alias);
+
+ private:
+  struct State;
+  const std::unique_ptr<State> state_;
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_INDEXER_ENGINES_ENGINE_WORKER_H_
