@@ -13,6 +13,9 @@
 namespace kvatlas {
 namespace {
 
+// For what a stream that is replaced has yet to say.
+constexpr Duration kGoodbyeTime = std::chrono::milliseconds(100);
+
 // Counts what goes through a link.
 class CountingLink : public SenderLink {
  public:
@@ -39,16 +42,27 @@ class CountingLink : public SenderLink {
 // One domain: its coverage, what of it was announced, and a pump per parent.
 class CoverageReporter::Stream {
  public:
-  Stream(const CoverageReporterOptions& options, Domain domain, uint32_t block_size)
+  Stream(const CoverageReporterOptions& options, Domain domain, uint32_t block_size, Epoch epoch)
       : options_(options),
         domain_(std::move(domain)),
         block_size_(block_size),
+        epoch_(epoch),
         coverage_(options.schedule, options.coverage, options.clock),
         load_due_(options.clock->Now()) {}
 
   Coverage* coverage() { return &coverage_; }
+  const Domain& domain() const { return domain_; }
+  uint32_t block_size() const { return block_size_; }
+
+  // The domain has another block size now: another stream takes over.
+  void Replace() { replaced_.store(true); }
+  bool replaced() const { return replaced_.load(); }
 
   void Tick() {
+    if (replaced_.load()) {
+      if (!ended_) Stop(options_.clock->Now() + kGoodbyeTime);
+      return;
+    }
     if (parents_.empty()) Start();
     std::optional<Load> load;
     const Time now = options_.clock->Now();
@@ -59,6 +73,8 @@ class CoverageReporter::Stream {
   }
 
   void Stop(Time end) {
+    if (ended_) return;
+    ended_ = true;
     for (const auto& parent : parents_) {
       const Duration left = end - options_.clock->Now();
       parent->pump->Stop(/*goodbye=*/true, std::max(left, Duration::zero()));
@@ -120,7 +136,7 @@ class CoverageReporter::Stream {
             .schedule = options_.schedule_name,
             .address = options_.address,
             .labels = options_.labels,
-            .epoch = options_.epoch,
+            .epoch = epoch_,
             .instance_id = options_.instance_id};
   }
 
@@ -139,6 +155,9 @@ class CoverageReporter::Stream {
   const CoverageReporterOptions& options_;
   const Domain domain_;
   const uint32_t block_size_;
+  const Epoch epoch_;
+  std::atomic<bool> replaced_{false};
+  bool ended_ = false;  // only by `Tick` and then by `Stop`
   Coverage coverage_;
   Time load_due_;  // only by `Tick`
   mutable Mutex taking_mutex_;
@@ -150,7 +169,7 @@ class CoverageReporter::Stream {
 struct CoverageReporter::State {
   explicit State(CoverageReporterOptions given) : options(std::move(given)) {}
 
-  // Streams are never removed.
+  // Streams are never removed: a domain that comes again with another block size has a new one.
   std::vector<Stream*> All() const {
     std::vector<Stream*> all;
     MutexLock lock(&mutex);
@@ -174,9 +193,17 @@ void CoverageReporter::SetAddress(std::string address) {
 
 Coverage* CoverageReporter::AddDomain(const Domain& domain, uint32_t block_size) {
   if (state_->options.parents.empty()) return nullptr;
-  auto stream = std::make_unique<Stream>(state_->options, domain, block_size);
-  Coverage* const coverage = stream->coverage();
   MutexLock lock(&state_->mutex);
+  Epoch epoch = state_->options.epoch;
+  for (const auto& stream : state_->streams) {
+    if (stream->domain() != domain) continue;
+    // The last one of the domain counts: the others are replaced.
+    if (stream->block_size() == block_size && !stream->replaced()) return stream->coverage();
+    stream->Replace();
+    ++epoch;
+  }
+  auto stream = std::make_unique<Stream>(state_->options, domain, block_size, epoch);
+  Coverage* const coverage = stream->coverage();
   state_->streams.push_back(std::move(stream));
   return coverage;
 }
@@ -192,7 +219,8 @@ void CoverageReporter::Stop(Duration flush_for) {
 
 std::vector<ParentStats> CoverageReporter::Stats() const {
   std::vector<ParentStats> stats;
-  for (const Stream* stream : state_->All()) stream->AddStats(&stats);
+  for (const Stream* stream : state_->All())
+    if (!stream->replaced()) stream->AddStats(&stats);
   return stats;
 }
 

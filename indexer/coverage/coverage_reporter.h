@@ -92,7 +92,8 @@ class CoverageReporter {
   void SetAddress(std::string address);
 
   // The coverage of a domain, to be fed from now on; it lives as long as the reporter. Null when there are no
-  // parents. Streams start with the next tick. REQUIRES: the domain is new here.
+  // parents. Streams start with the next tick. A domain that comes again has the same coverage; with another block size
+  // it is a new one, and the old one's stream says goodbye. REQUIRES: nothing is held in the domain.
   Coverage* AddDomain(const Domain& domain, uint32_t block_size);
 
   // Sends what is due.

@@ -17,10 +17,27 @@ Holder::Holder(Index* index, HolderIndex number, DomainObserver* observer, Domai
       observer_(observer),
       counters_(counters),
       id_(std::move(id)),
+      local_(false),
       lease_ttl_(options.lease_ttl),
       receiver_(options, this) {
   MutexLock lock(&view_mutex_);
   view_.info = std::make_shared<HolderInfo>(HolderInfo{.id = id_, .address = "", .labels = {}});
+}
+
+Holder::Holder(Index* index, HolderIndex number, DomainObserver* observer, DomainCounters* counters,
+               HolderInfo info, Time now)
+    : index_(index),
+      number_(number),
+      observer_(observer),
+      counters_(counters),
+      id_(info.id),
+      local_(true),
+      lease_ttl_(Duration::max()),
+      receiver_({}, this) {
+  live_.store(true, std::memory_order_relaxed);
+  last_heard_ns_.store(now.count(), std::memory_order_relaxed);
+  MutexLock lock(&view_mutex_);
+  view_.info = std::make_shared<HolderInfo>(std::move(info));
 }
 
 // ---- Messages ----
@@ -29,6 +46,12 @@ Holder::Taken Holder::OnHello(const Hello& hello, SessionId session, const Reply
                               absl::Status* why) {
   MutexLock lock(&mutex_);
   if (retired_) return Taken::kRetired;
+  if (local_) {
+    *why = absl::FailedPreconditionError(
+        "holder " + ToString(id_) + " is fed by this process itself, from its engine's events");
+    reply(Refuse{.code = why->code(), .reason = std::string(why->message())});
+    return Taken::kRefused;
+  }
   std::vector<ReceiverMessage> out;
   *why = receiver_.OnMessage(hello, now, &out);
   for (const ReceiverMessage& message : out) {
@@ -87,6 +110,7 @@ void Holder::Reply(std::vector<ReceiverMessage>* messages) {
 Holder::Lease Holder::Tick(Duration sweep_after, Time now) {
   MutexLock lock(&mutex_);
   if (retired_) return Lease::kOver;
+  if (local_) return masked_ ? Lease::kMasked : Lease::kLive;
   if (!welcomed_) return Lease::kLive;  // its hello is on the way
   std::vector<ReceiverMessage> out;
   receiver_.Tick(now, &out);
@@ -105,21 +129,21 @@ void Holder::UpdateView(Time now) {
   const bool expired = receiver_.Expired(now);
   if (expired && !masked_) Mask();
   if (!expired && masked_) Unmask();
-  const Trust trust = receiver_.trust(now);
+  SetTrust(receiver_.trust(now), now);
+  last_heard_ns_.store(receiver_.last_heard().count(), std::memory_order_relaxed);
+  live_.store(!masked_, std::memory_order_relaxed);
+}
+
+void Holder::SetTrust(Trust trust, Time now) {
   MutexLock lock(&view_mutex_);
   if (trust == Trust::kExact && view_.trust != Trust::kExact) view_.exact_since = now;
   view_.trust = trust;
-  view_.last_heard = receiver_.last_heard();
-  view_.live = !masked_;
 }
 
 void Holder::Mask() {
   masked_ = true;
   index_->SetMasked(number_, true);
-  {
-    MutexLock lock(&view_mutex_);
-    view_.live = false;
-  }
+  live_.store(false, std::memory_order_relaxed);
   if (observer_ == nullptr) return;
   for (const Holding& holding : index_->HoldingsOf(number_)) {
     observer_->OnChanged(number_, holding.block, holding.position, holding.tiers, TierMask(),
@@ -152,7 +176,7 @@ void Holder::Retire() {
 
 bool Holder::RetireIfNew() {
   MutexLock lock(&mutex_);
-  if (welcomed_) return false;
+  if (welcomed_ || local_) return false;
   retired_ = true;
   if (!masked_) Mask();
   return true;
@@ -174,11 +198,38 @@ uint64_t Holder::Sweep(uint64_t blocks_max) {
   return blocks;
 }
 
+// ---- A local one ----
+
+absl::Status Holder::ApplyLocal(const Event& event) {
+  MutexLock lock(&mutex_);
+  if (retired_) return absl::FailedPreconditionError("the holder was forgotten");
+  return Apply(event);
+}
+
+void Holder::SetLocalTrust(Trust trust, Time now) { SetTrust(trust, now); }
+
+void Holder::SetLocalMasked(bool masked) {
+  MutexLock lock(&mutex_);
+  if (retired_ || masked == masked_) return;
+  masked ? Mask() : Unmask();
+  live_.store(!masked, std::memory_order_relaxed);
+}
+
+void Holder::SetLocalLoad(const Load& load) {
+  MutexLock lock(&mutex_);
+  if (!retired_) SetLoad(load);
+}
+
+void Holder::Heard(Time now) { last_heard_ns_.store(now.count(), std::memory_order_relaxed); }
+
 // ---- What the receiver learns ----
 
 absl::Status Holder::Apply(const Event& event) {
   if (const Stored* stored = std::get_if<Stored>(&event)) {
     counters_->blocks_stored.fetch_add(stored->blocks.size(), std::memory_order_relaxed);
+    const uint8_t tier = TierMask(stored->tier).bits();
+    if ((counters_->tiers_seen.load(std::memory_order_relaxed) & tier) == 0)
+      counters_->tiers_seen.fetch_or(tier);  // before the index shows the block
   } else if (const Removed* removed = std::get_if<Removed>(&event)) {
     counters_->blocks_removed.fetch_add(removed->blocks.size(), std::memory_order_relaxed);
   }
@@ -213,15 +264,26 @@ Digest Holder::CurrentDigest() { return index_->DigestOf(number_); }
 
 // ---- What others ask ----
 
-bool Holder::Describe(Time asked, HolderOverlap* overlap) const {
+std::shared_ptr<const HolderInfo> Holder::info() const {
   MutexLock lock(&view_mutex_);
-  // The lease binds from the moment it is over, not from the next tick.
-  if (!view_.live || asked - view_.last_heard >= lease_ttl_) return false;
+  return view_.info;
+}
+
+// The lease binds from the moment it is over, not from the next tick.
+bool Holder::Live(Time asked) const {
+  return live_.load(std::memory_order_relaxed) &&
+         asked - Time(last_heard_ns_.load(std::memory_order_relaxed)) < lease_ttl_;
+}
+
+bool Holder::Describe(Time asked, HolderOverlap* overlap) const {
+  if (!Live(asked)) return false;
+  MutexLock lock(&view_mutex_);
   overlap->holder = view_.info;
   // What became exact after the index was asked was not exact when it answered.
   const bool too_young = view_.trust == Trust::kExact && view_.exact_since > asked;
   overlap->trust = too_young ? Trust::kDegraded : view_.trust;
-  overlap->age = std::max(Duration::zero(), asked - view_.last_heard);
+  overlap->age =
+      std::max(Duration::zero(), asked - Time(last_heard_ns_.load(std::memory_order_relaxed)));
   overlap->load = view_.load;
   return true;
 }
@@ -231,13 +293,13 @@ HolderStats Holder::Stats(Time now) const {
   MutexLock lock(&mutex_);
   stats.epoch = receiver_.epoch();
   stats.applied = receiver_.applied();
-  stats.trust = receiver_.trust(now);
-  stats.age = now - receiver_.last_heard();
-  stats.masked = masked_ || receiver_.Expired(now);
-  stats.connected = session_ != 0;
+  stats.age = now - Time(last_heard_ns_.load(std::memory_order_relaxed));
+  stats.masked = masked_ || (!local_ && receiver_.Expired(now));
+  stats.connected = local_ ? !masked_ : session_ != 0;
   stats.blocks = blocks_.load(std::memory_order_relaxed);
   stats.receiver = receiver_.stats();
   MutexLock view_lock(&view_mutex_);
+  stats.trust = local_ ? view_.trust : receiver_.trust(now);
   stats.holder = view_.info;
   stats.load = view_.load;
   return stats;
@@ -255,8 +317,8 @@ HolderDump Holder::Dump(Time now) const {
     MutexLock lock(&mutex_);
     holdings = index_->HoldingsOf(number_);
     dump.applied = receiver_.applied();
-    dump.trust = receiver_.trust(now);
     MutexLock view_lock(&view_mutex_);
+    dump.trust = local_ ? view_.trust : receiver_.trust(now);
     dump.holder = view_.info;
   }
   dump.runs = AsRuns(&holdings);

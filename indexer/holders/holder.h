@@ -5,6 +5,8 @@
 //     └──goodbye──▶ retired ◀──sweep_after──┘          retired: in no table; `Sweep` empties it, then its
 //                                                      number in the index is given back
 //
+// A local one (`local_holder.h`) has no receiver and no lease: who feeds it says whether it is masked.
+//
 // *Threads*: any. `mutex_` serialises messages, ticks and sweeps; `view_mutex_`, taken last and briefly,
 // guards what queries read.
 // *Truth*: the domain's observer is told of exactly what is visible: nothing of a masked holder.
@@ -40,6 +42,8 @@ struct DomainCounters {
   std::atomic<uint64_t> blocks_stored{0};
   std::atomic<uint64_t> blocks_removed{0};
   std::atomic<uint64_t> bytes_received{0};
+  // `TierMask`s of everything ever stored: most domains use the device tier alone.
+  std::atomic<uint8_t> tiers_seen{0};
 };
 
 // A connection, unique in the process; 0 is none.
@@ -50,6 +54,9 @@ class Holder : private HoldingsSink, private ChangeSink {
   // All pointers outlive the holder; `observer` may be null. `number` is this holder's in `index`.
   Holder(Index* index, HolderIndex number, DomainObserver* observer, DomainCounters* counters,
          const ReceiverOptions& options, HolderId id);
+  // A local one, live from the start.
+  Holder(Index* index, HolderIndex number, DomainObserver* observer, DomainCounters* counters,
+         HolderInfo info, Time now);
 
   const HolderId& id() const { return id_; }
   HolderIndex number() const { return number_; }
@@ -84,6 +91,21 @@ class Holder : private HoldingsSink, private ChangeSink {
   // REQUIRES: retired.
   uint64_t Sweep(uint64_t blocks_max);
 
+  // ---- Of a local one ----
+
+  // FAILED_PRECONDITION: retired.
+  absl::Status ApplyLocal(const Event& event);
+  void SetLocalTrust(Trust trust, Time now);
+  void SetLocalMasked(bool masked);
+  void SetLocalLoad(const Load& load);
+  void Heard(Time now);
+
+  // ---- Of any ----
+
+  std::shared_ptr<const HolderInfo> info() const;
+  // In answers at this moment. Takes no lock.
+  bool Live(Time asked) const;
+
   // The fields of an answer but for `blocks`; false: not live. `asked` is when the index was asked.
   bool Describe(Time asked, HolderOverlap* overlap) const;
 
@@ -94,10 +116,8 @@ class Holder : private HoldingsSink, private ChangeSink {
  private:
   // What queries read; brought up to date after every message and tick.
   struct View {
-    bool live = false;
     Trust trust = Trust::kExact;
     Time exact_since{0};
-    Time last_heard{0};
     std::optional<Load> load;
     std::shared_ptr<const HolderInfo> info;
   };
@@ -109,6 +129,7 @@ class Holder : private HoldingsSink, private ChangeSink {
   void Changed(HolderIndex holder, SequenceHash block, Position position, TierMask before,
                TierMask after) override;
 
+  void SetTrust(Trust trust, Time now);
   void Mask() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Unmask() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void UpdateView(Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -119,7 +140,8 @@ class Holder : private HoldingsSink, private ChangeSink {
   DomainObserver* const observer_;
   DomainCounters* const counters_;
   const HolderId id_;
-  const Duration lease_ttl_;
+  const bool local_;
+  const Duration lease_ttl_;         // a local one's never ends
   std::atomic<uint64_t> blocks_{0};  // distinct
   // Written under `mutex_`; read by the sink's methods, which run under it too.
   bool masked_ = false;
@@ -132,6 +154,10 @@ class Holder : private HoldingsSink, private ChangeSink {
   bool welcomed_ ABSL_GUARDED_BY(mutex_) = false;  // ever
   bool retired_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<std::vector<Holding>> to_sweep_ ABSL_GUARDED_BY(mutex_);
+
+  // Of what queries read, what they read of every holder that they report.
+  std::atomic<bool> live_{false};
+  std::atomic<int64_t> last_heard_ns_{0};
 
   mutable Mutex view_mutex_ ABSL_ACQUIRED_AFTER(mutex_);
   View view_ ABSL_GUARDED_BY(view_mutex_);

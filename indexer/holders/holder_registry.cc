@@ -16,33 +16,44 @@
 namespace kvatlas {
 namespace {
 
-constexpr size_t kHelloNameBytesMax = 256;
+constexpr size_t kNameBytesMax = 256;
 
 using HolderPtr = std::shared_ptr<Holder>;
-// By the holder's number in the index; null where there is none.
-using Table = std::vector<HolderPtr>;
+// By the holder's number in the index; null where there is none. `info` is the holder's, at hand.
+struct TableEntry {
+  HolderPtr holder;
+  std::shared_ptr<const HolderInfo> info;
+};
+using Table = std::vector<TableEntry>;
 
 LogLimiter& StreamLog() {
   static LogLimiter& limiter = *new LogLimiter(std::chrono::seconds(10));
   return limiter;
 }
 
-// What can be said of a hello without knowing its domain.
-absl::Status CheckHello(const Hello& hello, const HolderRegistryOptions& options) {
-  if (hello.domain.model.empty() || hello.domain.model.size() > kHelloNameBytesMax ||
-      hello.domain.tenant.size() > kHelloNameBytesMax) {
+// INVALID_ARGUMENT says which is out of range.
+absl::Status CheckNames(const Domain& domain, const HolderId& holder, uint32_t block_size) {
+  if (domain.model.empty() || domain.model.size() > kNameBytesMax ||
+      domain.tenant.size() > kNameBytesMax) {
     return absl::InvalidArgumentError(
         "a domain needs a model of 1 to 256 bytes and a tenant of at most 256");
   }
-  if (hello.holder.name.empty() || hello.holder.name.size() > kHelloNameBytesMax ||
-      hello.holder.replica.size() > kHelloNameBytesMax) {
+  if (holder.name.empty() || holder.name.size() > kNameBytesMax ||
+      holder.replica.size() > kNameBytesMax) {
     return absl::InvalidArgumentError(
         "a holder needs a name of 1 to 256 bytes and a replica of at most 256");
   }
-  if (hello.block_size == 0 || hello.block_size > kBlockSizeMax) {
-    return absl::InvalidArgumentError("block size " + std::to_string(hello.block_size) +
+  if (block_size == 0 || block_size > kBlockSizeMax) {
+    return absl::InvalidArgumentError("block size " + std::to_string(block_size) +
                                       " is not in 1.." + std::to_string(kBlockSizeMax));
   }
+  return absl::OkStatus();
+}
+
+// What can be said of a hello without knowing its domain.
+absl::Status CheckHello(const Hello& hello, const HolderRegistryOptions& options) {
+  absl::Status names = CheckNames(hello.domain, hello.holder, hello.block_size);
+  if (!names.ok()) return names;
   if (hello.contract_id != options.contract_id) {
     return absl::FailedPreconditionError("hash contract \"" + hello.contract_id +
                                          "\" is not ours, \"" + options.contract_id + "\"");
@@ -97,23 +108,48 @@ class DomainState {
     return it == holders_.end() ? nullptr : it->second;
   }
 
-  // RESOURCE_EXHAUSTED: too many holders.
+  // RESOURCE_EXHAUSTED: too many holders. UNAVAILABLE: the domain was dropped.
   absl::StatusOr<HolderPtr> FindOrAdd(const HolderId& id) {
     MutexLock lock(&mutex_);
-    HolderPtr& holder = holders_[id];
-    if (holder != nullptr) return holder;
-    const absl::StatusOr<HolderIndex> number = index_->AddHolder();
-    if (!number.ok()) {
-      holders_.erase(id);
-      return absl::ResourceExhaustedError("domain " + ToString(domain_) + " takes no more holders");
-    }
-    holder = std::make_shared<Holder>(index_.get(), *number, observer_, &counters_,
+    const auto it = holders_.find(id);
+    if (it != holders_.end()) return it->second;
+    return Add(id, [&](HolderIndex number) {
+      return std::make_shared<Holder>(index_.get(), number, observer_, &counters_,
                                       receiver_options_, id);
+    });
+  }
+
+  // ALREADY_EXISTS, and as above.
+  absl::StatusOr<HolderPtr> AddLocal(const HolderInfo& info, Time now) {
+    MutexLock lock(&mutex_);
+    if (holders_.contains(info.id)) {
+      return absl::AlreadyExistsError("holder " + ToString(info.id) + " of domain " +
+                                      ToString(domain_) + " exists");
+    }
+    return Add(info.id, [&](HolderIndex number) {
+      return std::make_shared<Holder>(index_.get(), number, observer_, &counters_, info, now);
+    });
+  }
+
+  // What it says of itself may have changed.
+  void RefreshInfo(const HolderPtr& holder) {
+    const std::shared_ptr<const HolderInfo> info = holder->info();
+    MutexLock lock(&mutex_);
+    const uint32_t number = Raw(holder->number());
+    if (number >= table_->size() || (*table_)[number].holder != holder ||
+        (*table_)[number].info == info) {
+      return;
+    }
     auto table = std::make_shared<Table>(*table_);
-    if (table->size() <= Raw(*number)) table->resize(Raw(*number) + 1);
-    (*table)[Raw(*number)] = holder;
+    (*table)[number].info = info;
     table_ = std::move(table);
-    return holder;
+  }
+
+  // Takes no more holders; false when it has some.
+  bool Close() {
+    MutexLock lock(&mutex_);
+    closed_ = closed_ || holders_.empty();
+    return closed_;
   }
 
   // Out of the tables; what it holds is left to `Sweep`. REQUIRES: `holder` is retired.
@@ -123,8 +159,8 @@ class DomainState {
     if (it == holders_.end() || it->second != holder) return;
     holders_.erase(it);
     auto table = std::make_shared<Table>(*table_);
-    (*table)[Raw(holder->number())] = nullptr;
-    while (!table->empty() && table->back() == nullptr) table->pop_back();
+    (*table)[Raw(holder->number())] = {};
+    while (!table->empty() && table->back().holder == nullptr) table->pop_back();
     table_ = std::move(table);
     AddReceiverStats(holder->receiver_stats(), &gone_);
     to_sweep_.push_back(holder);
@@ -177,6 +213,42 @@ class DomainState {
     return answer;
   }
 
+  // Three questions at most, and one where everything is in the device tier. Each answer is true by itself; the
+  // deeper of two is also true for the wider tiers.
+  void VisitReaches(std::span<const SequenceHash> blocks, Time now,
+                    const std::function<void(const HolderInfo&, const TierReach&)>& visit) const {
+    static thread_local std::vector<TierReach> reaches;
+    static thread_local std::vector<Overlap> overlaps;
+    constexpr TierMask kDeviceHost = TierMask(Tier::kDevice) | TierMask(Tier::kHost);
+    const std::shared_ptr<const Table> table = this->table();
+    reaches.assign(table->size(), {});
+    const auto ask = [&](TierMask tiers, const auto& take) {
+      overlaps.clear();
+      index_->FindOverlaps({.blocks = blocks, .tiers = tiers}, &overlaps);
+      for (const Overlap& overlap : overlaps)
+        if (Raw(overlap.holder) < reaches.size())
+          take(&reaches[Raw(overlap.holder)], overlap.blocks);
+    };
+    const uint8_t seen = counters_.tiers_seen.load();
+    const bool below_host = (seen & ~kDeviceHost.bits()) != 0;
+    const bool below_device = (seen & ~TierMask(Tier::kDevice).bits()) != 0;
+    ask(below_device ? TierMask(Tier::kDevice) : TierMask::All(),
+        [](TierReach* reach, uint32_t depth) { *reach = {depth, depth, depth}; });
+    if (below_device)
+      ask(below_host ? kDeviceHost : TierMask::All(), [](TierReach* reach, uint32_t depth) {
+        reach->device_host = reach->any = std::max(depth, reach->device);
+      });
+    if (below_host)
+      ask(TierMask::All(), [](TierReach* reach, uint32_t depth) {
+        reach->any = std::max(depth, reach->device_host);
+      });
+    for (size_t i = 0; i < reaches.size(); ++i) {
+      const TableEntry& entry = (*table)[i];
+      if (reaches[i].any > 0 && entry.holder != nullptr && entry.holder->Live(now))
+        visit(*entry.info, reaches[i]);
+    }
+  }
+
   DomainStats Stats(Time now) const {
     DomainStats stats;
     stats.domain = domain_;
@@ -215,12 +287,29 @@ class DomainState {
   static void AddAnswer(const Table& table, const Overlap& overlap, Time asked,
                         OverlapAnswer* answer) {
     const uint32_t number = Raw(overlap.holder);
-    if (number >= table.size() || table[number] == nullptr)
+    if (number >= table.size() || table[number].holder == nullptr)
       return;  // came after the table was taken
     HolderOverlap described;
-    if (!table[number]->Describe(asked, &described)) return;
+    if (!table[number].holder->Describe(asked, &described)) return;
     described.blocks = overlap.blocks;
     answer->holders.push_back(std::move(described));
+  }
+
+  absl::StatusOr<HolderPtr> Add(const HolderId& id,
+                                const std::function<HolderPtr(HolderIndex)>& make)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (closed_) return absl::UnavailableError("domain " + ToString(domain_) + " is going");
+    const absl::StatusOr<HolderIndex> number = index_->AddHolder();
+    if (!number.ok()) {
+      return absl::ResourceExhaustedError("domain " + ToString(domain_) + " takes no more holders");
+    }
+    HolderPtr holder = make(*number);
+    holders_[id] = holder;
+    auto table = std::make_shared<Table>(*table_);
+    if (table->size() <= Raw(*number)) table->resize(Raw(*number) + 1);
+    (*table)[Raw(*number)] = {holder, holder->info()};
+    table_ = std::move(table);
+    return holder;
   }
 
   const Domain domain_;
@@ -234,7 +323,33 @@ class DomainState {
   std::map<HolderId, HolderPtr> holders_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const Table> table_ ABSL_GUARDED_BY(mutex_);
   std::vector<HolderPtr> to_sweep_ ABSL_GUARDED_BY(mutex_);
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   ReceiverStats gone_ ABSL_GUARDED_BY(mutex_);  // sums over holders that were forgotten
+};
+
+using DomainPtr = std::shared_ptr<DomainState>;
+
+// Keeps its domain, and with it the index, as long as somebody feeds it.
+class LocalHolderImpl : public LocalHolder {
+ public:
+  LocalHolderImpl(DomainPtr domain, HolderPtr holder, const Clock* clock)
+      : domain_(std::move(domain)), holder_(std::move(holder)), clock_(clock) {}
+
+  ~LocalHolderImpl() override {
+    holder_->Retire();
+    domain_->Forget(holder_);
+  }
+
+  absl::Status Apply(const Event& event) override { return holder_->ApplyLocal(event); }
+  void SetTrust(Trust trust) override { holder_->SetLocalTrust(trust, clock_->Now()); }
+  void SetLoad(const Load& load) override { holder_->SetLocalLoad(load); }
+  void SetMasked(bool masked) override { holder_->SetLocalMasked(masked); }
+  void Heard() override { holder_->Heard(clock_->Now()); }
+
+ private:
+  const DomainPtr domain_;
+  const HolderPtr holder_;
+  const Clock* const clock_;
 };
 
 }  // namespace
@@ -242,38 +357,49 @@ class DomainState {
 struct HolderRegistry::State {
   explicit State(HolderRegistryOptions given) : options(std::move(given)) {}
 
-  // Null: unknown. Domains are never removed.
-  DomainState* Find(const Domain& domain) const {
+  // Null: unknown.
+  DomainPtr Find(const Domain& domain) const {
     MutexLock lock(&mutex);
     const auto it = domains.find(domain);
-    return it == domains.end() ? nullptr : it->second.get();
+    return it == domains.end() ? nullptr : it->second;
   }
 
-  absl::StatusOr<DomainState*> FindFor(const Hello& hello) {
+  // The domain, made when it is new or when nobody is left in it that holds it to another block size.
+  absl::StatusOr<DomainPtr> FindOrAdd(const Domain& name, uint32_t block_size) {
     MutexLock lock(&mutex);
-    std::unique_ptr<DomainState>& domain = domains[hello.domain];
+    DomainPtr& domain = domains[name];
     if (domain == nullptr && domains.size() > options.domains_max) {
-      domains.erase(hello.domain);
+      domains.erase(name);
       return absl::ResourceExhaustedError("no more than " + std::to_string(options.domains_max) +
                                           " domains are taken");
     }
+    if (domain != nullptr && domain->block_size() != block_size && domain->Close())
+      domain = nullptr;
     if (domain == nullptr) {
-      domain = std::make_unique<DomainState>(options, hello.domain, hello.block_size);
+      domain = std::make_shared<DomainState>(options, name, block_size);
       Log(LogLevel::kInfo, "domain announced",
-          {{"domain", ToString(hello.domain)}, {"block_size", hello.block_size}});
+          {{"domain", ToString(name)}, {"block_size", block_size}});
     }
-    if (domain->block_size() != hello.block_size) {
-      return absl::FailedPreconditionError("block size " + std::to_string(hello.block_size) +
-                                           " contradicts domain " + ToString(hello.domain) +
+    if (domain->block_size() != block_size) {
+      return absl::FailedPreconditionError("block size " + std::to_string(block_size) +
+                                           " contradicts domain " + ToString(name) +
                                            ", which has " + std::to_string(domain->block_size()));
     }
-    return domain.get();
+    return domain;
   }
 
-  std::vector<DomainState*> All() const {
-    std::vector<DomainState*> all;
+  bool Drop(const Domain& name) {
     MutexLock lock(&mutex);
-    for (const auto& [name, domain] : domains) all.push_back(domain.get());
+    const auto it = domains.find(name);
+    if (it == domains.end() || !it->second->Close()) return false;
+    domains.erase(it);
+    return true;
+  }
+
+  std::vector<DomainPtr> All() const {
+    std::vector<DomainPtr> all;
+    MutexLock lock(&mutex);
+    for (const auto& [name, domain] : domains) all.push_back(domain);
     return all;
   }
 
@@ -286,7 +412,7 @@ struct HolderRegistry::State {
   std::atomic<uint64_t> holders_swept{0};
 
   mutable Mutex mutex;
-  absl::flat_hash_map<Domain, std::unique_ptr<DomainState>> domains ABSL_GUARDED_BY(mutex);
+  absl::flat_hash_map<Domain, DomainPtr> domains ABSL_GUARDED_BY(mutex);
 };
 
 // ---- Sessions ----
@@ -331,10 +457,11 @@ class HolderRegistry::Session : public ReceiverSession {
       why = absl::InvalidArgumentError("a connection carries one stream");
     }
     if (!why.ok()) return RefuseHello(hello, why);
-    const absl::StatusOr<DomainState*> domain = state_->FindFor(hello);
-    if (!domain.ok()) return RefuseHello(hello, domain.status());
     for (;;) {
+      const absl::StatusOr<DomainPtr> domain = state_->FindOrAdd(hello.domain, hello.block_size);
+      if (!domain.ok()) return RefuseHello(hello, domain.status());
       const absl::StatusOr<HolderPtr> holder = (*domain)->FindOrAdd(hello.holder);
+      if (absl::IsUnavailable(holder.status())) continue;
       if (!holder.ok()) return RefuseHello(hello, holder.status());
       const Holder::Taken taken =
           (*holder)->OnHello(hello, id_, reply_, state_->options.clock->Now(), &why);
@@ -350,6 +477,7 @@ class HolderRegistry::Session : public ReceiverSession {
       }
       domain_ = *domain;
       holder_ = *holder;
+      domain_->RefreshInfo(holder_);
       Log(LogLevel::kInfo, "stream welcomed",
           {{"holder", ToString(hello.holder)},
            {"domain", ToString(hello.domain)},
@@ -373,7 +501,7 @@ class HolderRegistry::Session : public ReceiverSession {
   State* const state_;
   const SessionId id_;
   const ReplyFn reply_;
-  DomainState* domain_ = nullptr;
+  DomainPtr domain_;  // of the holder: kept as long as this connection
   HolderPtr holder_;
 };
 
@@ -391,9 +519,9 @@ std::unique_ptr<ReceiverSession> HolderRegistry::Accept(ReplyFn reply) {
 void HolderRegistry::Tick() {
   const Time now = state_->options.clock->Now();
   uint64_t to_sweep = state_->options.sweep_blocks_per_tick;
-  for (DomainState* domain : state_->All()) {
+  for (const DomainPtr& domain : state_->All()) {
     const std::shared_ptr<const Table> table = domain->table();
-    for (const HolderPtr& holder : *table) {
+    for (const auto& [holder, info] : *table) {
       if (holder == nullptr) continue;
       switch (holder->Tick(state_->options.sweep_after, now)) {
         case Holder::Lease::kLive:
@@ -421,26 +549,51 @@ void HolderRegistry::StopAccepting() { state_->accepting.store(false); }
 absl::StatusOr<OverlapAnswer> HolderRegistry::FindOverlaps(const Domain& domain,
                                                            const OverlapQuery& query,
                                                            bool all_holders) const {
-  const DomainState* state = state_->Find(domain);
+  const DomainPtr state = state_->Find(domain);
   if (state == nullptr) return absl::NotFoundError("no such domain: " + ToString(domain));
   return state->FindOverlaps(query, all_holders, state_->options.clock->Now());
 }
 
+absl::Status HolderRegistry::VisitReaches(
+    const Domain& domain, std::span<const SequenceHash> blocks,
+    const std::function<void(const HolderInfo& holder, const TierReach& reach)>& visit) const {
+  const DomainPtr state = state_->Find(domain);
+  if (state == nullptr) return absl::NotFoundError("no such domain: " + ToString(domain));
+  if (!blocks.empty()) state->VisitReaches(blocks, state_->options.clock->Now(), visit);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<LocalHolder>> HolderRegistry::AddLocal(const Domain& domain,
+                                                                      uint32_t block_size,
+                                                                      HolderInfo info) {
+  if (absl::Status bad = CheckNames(domain, info.id, block_size); !bad.ok()) return bad;
+  for (;;) {
+    const absl::StatusOr<DomainPtr> state = state_->FindOrAdd(domain, block_size);
+    if (!state.ok()) return state.status();
+    absl::StatusOr<HolderPtr> holder = (*state)->AddLocal(info, state_->options.clock->Now());
+    if (absl::IsUnavailable(holder.status())) continue;
+    if (!holder.ok()) return holder.status();
+    return std::make_unique<LocalHolderImpl>(*state, *std::move(holder), state_->options.clock);
+  }
+}
+
+bool HolderRegistry::DropDomain(const Domain& domain) { return state_->Drop(domain); }
+
 absl::StatusOr<uint32_t> HolderRegistry::BlockSizeOf(const Domain& domain) const {
-  const DomainState* state = state_->Find(domain);
+  const DomainPtr state = state_->Find(domain);
   if (state == nullptr) return absl::NotFoundError("no such domain: " + ToString(domain));
   return state->block_size();
 }
 
 std::vector<Domain> HolderRegistry::Domains() const {
   std::vector<Domain> domains;
-  for (const DomainState* domain : state_->All()) domains.push_back(domain->domain());
+  for (const DomainPtr& domain : state_->All()) domains.push_back(domain->domain());
   std::sort(domains.begin(), domains.end());
   return domains;
 }
 
 std::vector<HolderId> HolderRegistry::HoldersOf(const Domain& domain) const {
-  const DomainState* state = state_->Find(domain);
+  const DomainPtr state = state_->Find(domain);
   return state == nullptr ? std::vector<HolderId>() : state->Holders();
 }
 
@@ -452,13 +605,13 @@ RegistryStats HolderRegistry::Stats() const {
 }
 
 absl::StatusOr<DomainStats> HolderRegistry::StatsOf(const Domain& domain) const {
-  const DomainState* state = state_->Find(domain);
+  const DomainPtr state = state_->Find(domain);
   if (state == nullptr) return absl::NotFoundError("no such domain: " + ToString(domain));
   return state->Stats(state_->options.clock->Now());
 }
 
 absl::StatusOr<HolderDump> HolderRegistry::Dump(const Domain& domain, const HolderId& id) const {
-  const DomainState* state = state_->Find(domain);
+  const DomainPtr state = state_->Find(domain);
   if (state == nullptr) return absl::NotFoundError("no such domain: " + ToString(domain));
   const HolderPtr holder = state->Find(id);
   if (holder == nullptr) return absl::NotFoundError("no such holder: " + ToString(id));

@@ -18,7 +18,8 @@
 // queries take none of those and run beside ingest. The owner calls `Tick` from a timer.
 // *Cost*: a query costs what the index costs, a short lock to get the table of holders, and a short lock
 // per holder reported. The table is copied when a holder comes or goes: 16 bytes a holder.
-// *Bounds*: `HolderRegistryOptions`. A domain, once there, stays, so that its block size does.
+// *Bounds*: `HolderRegistryOptions`. A domain, once there, stays, so that its block size does: until `DropDomain`, or
+// until it has no holders and somebody comes with another block size.
 //
 // Example:
 //   HolderRegistry registry({.contract_id = HashContract().Id()});
@@ -169,7 +170,7 @@ class HolderRegistry : public StreamAcceptor {
                                              bool all_holders = false) const;
 
   // The same in short, for answers that need no more: tells `visit` of every live holder that reaches beyond 0 in
-  // any tier. The info is valid as long as the registry. NOT_FOUND: the domain was never announced.
+  // any tier. The info is valid during the visit. NOT_FOUND: the domain was never announced.
   absl::Status VisitReaches(
       const Domain& domain, std::span<const SequenceHash> blocks,
       const std::function<void(const HolderInfo& holder, const TierReach& reach)>& visit) const;
