@@ -70,6 +70,7 @@ struct EngineWorkerOptions {
 
 struct EngineRankStats {
   uint32_t rank = 0;
+  uint32_t stream_rank = 0;  // of the stream that published it last
   Trust trust = Trust::kExact;
   std::array<uint64_t, kTiers> blocks = {};  // distinct, by tier
   uint64_t aliases = 0;
@@ -82,6 +83,8 @@ struct EngineRankStats {
 struct EngineWorkerStats {
   uint64_t batches = 0;
   uint64_t events = 0;
+  uint64_t stores = 0;  // events that had an effect, or none since all was known; likewise below
+  uint64_t removes = 0;
   uint64_t blocks_stored = 0;  // named in stored events
   uint64_t blocks_removed = 0;
   uint64_t clears = 0;
@@ -138,6 +141,8 @@ class EngineWorker {
   void Tick(Time now);
 
   EngineWorkerStats Stats() const;
+  // Some rank announces bigrams. Takes no lock: asked with every query.
+  bool eagle() const;
 
   // Every name of every rank that stands for a held block, parents not necessarily before children.
   void ForEachAlias(const std::function<void(const EngineAlias&)>& visit) const;
