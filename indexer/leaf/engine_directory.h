@@ -12,6 +12,7 @@
 #ifndef KVATLAS_INDEXER_LEAF_ENGINE_DIRECTORY_H_
 #define KVATLAS_INDEXER_LEAF_ENGINE_DIRECTORY_H_
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -22,6 +23,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "indexer/base/clock.h"
 #include "indexer/base/domain.h"
 #include "indexer/base/hash.h"
 #include "indexer/engines/engine_worker.h"
@@ -56,6 +58,9 @@ struct EngineRegistration {
 struct EngineListener {
   uint32_t rank = 0;
   std::string endpoint;
+  std::string replay_endpoint;
+  std::string topic;
+  bool bind = false;
   ZmqStreamStats stream;
 };
 
@@ -65,6 +70,8 @@ struct EngineEntry {
   uint32_t block_size = 0;
   std::string source;
   std::string engine_type;
+  std::string lora_name;
+  std::string additional_salt;
   std::vector<EngineListener> listeners;             // by rank
   ListenerStatus status = ListenerStatus::kPending;  // failed > pending > active > paused
   EngineWorkerStats worker;
@@ -75,6 +82,13 @@ struct EngineDirectoryOptions {
   // Of every worker; name, block size, contract, adapter and salt are filled in.
   EngineWorkerOptions worker;
   uint32_t instances_max = 65536;
+  // A rank is in no answer when its stream's connection has been gone for longer.
+  Duration lease_ttl = std::chrono::seconds(10);
+  // What a peer told of an instance that nobody registers here is forgotten after this.
+  Duration adopted_ttl = std::chrono::minutes(5);
+  // Engines are in no answer before `Open`: they are still being recovered.
+  bool start_hidden = false;
+  const Clock* clock = &Clock::Real();
 };
 
 class EngineDirectory {
@@ -84,7 +98,9 @@ class EngineDirectory {
   ~EngineDirectory();
 
   // INVALID_ARGUMENT: an endpoint, checked first. ALREADY_EXISTS: the rank; or the instance belongs elsewhere; or
-  // another block size than the domain's.
+  // another block size than the domain's. RESOURCE_EXHAUSTED. UNAVAILABLE: an address to bind cannot be had. Adapter,
+  // salt, type and source are the instance's: those of its first registration. A block size of 0 is taken, as the
+  // field's services do: such a domain never holds anything.
   absl::Status Register(const EngineRegistration& registration);
 
   // Without a rank, or without a group: the whole instance. NOT_FOUND.
@@ -99,6 +115,11 @@ class EngineDirectory {
   absl::Status Pause(const std::string& instance, std::optional<uint32_t> rank);
   absl::Status Resume(const std::string& instance, std::optional<uint32_t> rank);
 
+  // Of a domain that has an instance. Nothing: it has none.
+  std::optional<uint32_t> BlockSizeOf(const Domain& domain) const;
+  // Those, in order.
+  std::vector<Domain> Domains() const;
+
   // Some rank of the domain announces bigrams: prompts are to be asked under look-ahead hashes too.
   bool HasEagle(const Domain& domain) const;
 
@@ -107,10 +128,36 @@ class EngineDirectory {
       const Domain& domain,
       const std::function<void(const std::string& instance, const EngineAlias&)>& visit) const;
 
+  // Instances that listen.
   size_t instances() const;
+
+  // Opens the ingest's gate, and shows what was hidden until now. Idempotent.
+  void Open();
 
   // Time passes, every 200 ms or so.
   void Tick();
+
+  // ---- Between replicas ----
+
+  // The worker of an instance that need not be registered (its endpoint is not looked at): made when it is new, to be
+  // filled by `EngineWorker::Restore`. It is forgotten after `adopted_ttl` when nobody registers it. As `Register`.
+  absl::StatusOr<std::shared_ptr<EngineWorker>> Adopt(const EngineRegistration& registration);
+  // Where that stream goes on from; before `Open`. NOT_FOUND; FAILED_PRECONDITION.
+  absl::Status ResumeFrom(const std::string& instance, uint32_t rank,
+                          const StreamPosition& position);
+  // Visits every stream of an instance with its position while nothing of it is being applied: what `visit` reads of
+  // the worker's ranks that this stream publishes belongs to that position. Without a stream, once without a rank.
+  // NOT_FOUND.
+  absl::Status Cut(const std::string& instance,
+                   const std::function<void(std::optional<uint32_t> stream_rank,
+                                            std::optional<StreamPosition> position,
+                                            const EngineWorker& worker)>& visit) const;
+  // Null: no such instance. Its worker as it is now, whatever becomes of the instance.
+  std::shared_ptr<const EngineWorker> WorkerOf(const std::string& instance) const;
+  // Every instance, listening or not, in order; without statistics.
+  std::vector<EngineEntry> Registrations() const;
+  // What instances that are gone had counted.
+  EngineWorkerStats GoneStats() const;
 
  private:
   struct State;

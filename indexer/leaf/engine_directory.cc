@@ -1,0 +1,661 @@
+#include "indexer/leaf/engine_directory.h"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "indexer/base/mutex.h"
+#include "indexer/leaf/rank_holders.h"
+
+namespace kvatlas {
+namespace {
+
+struct Listener {
+  ZmqSource source;
+  ZmqStreamId stream = 0;
+};
+
+// One instance. What it is does not change; what it listens to is guarded by the directory.
+struct Instance {
+  EngineRegistration of;  // the first one
+  Domain domain;
+  std::shared_ptr<EngineWorker> worker;
+  std::shared_ptr<RankHolders> holders;
+
+  // Guarded by the directory's mutex.
+  std::map<uint32_t, Listener> listeners;
+  bool busy = false;      // someone registers or removes it, outside the mutex
+  bool restored = false;  // a peer told what it holds, at `adopted`
+  Time adopted{0};
+  std::set<uint32_t> positioned;  // ranks whose stream goes on from where that peer was
+
+  // Of `Tick` alone.
+  Time look_at{0};
+  std::map<uint32_t, Time> gone_since;  // streams that are not connected
+};
+using InstancePtr = std::shared_ptr<Instance>;
+
+struct InDomain {
+  uint32_t block_size = 0;
+  std::vector<InstancePtr> instances;
+};
+
+std::optional<uint64_t> AsNumber(std::string_view name) {
+  uint64_t number = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
+  if (error != std::errc() || end != name.data() + name.size()) return std::nullopt;
+  return number;
+}
+
+// Numbers by value, then names.
+struct InstanceLess {
+  using is_transparent = void;
+  bool operator()(std::string_view a, std::string_view b) const {
+    const std::optional<uint64_t> x = AsNumber(a), y = AsNumber(b);
+    return std::make_tuple(!x.has_value(), x.value_or(0), a) <
+           std::make_tuple(!y.has_value(), y.value_or(0), b);
+  }
+};
+
+std::string InstanceText(const std::string& instance) { return "instance " + instance; }
+std::string RankText(const std::string& instance, uint32_t rank) {
+  return InstanceText(instance) + " dp_rank " + std::to_string(rank);
+}
+std::string DomainText(const Domain& domain) {
+  return "model=" + domain.model + " routing_group=" + GroupOf(domain);
+}
+
+absl::Status CheckEndpoints(const EngineRegistration& registration) {
+  if (absl::Status bad = CheckZmqEndpoint(registration.endpoint); !bad.ok()) return bad;
+  if (registration.replay_endpoint.empty()) return absl::OkStatus();
+  const absl::Status bad = CheckZmqEndpoint(registration.replay_endpoint);
+  if (bad.ok()) return bad;
+  return absl::InvalidArgumentError("invalid replay endpoint `" + registration.replay_endpoint +
+                                    "`: " + std::string(bad.message()));
+}
+
+// Of a worker that has several: the worst, or else the least ready.
+ListenerStatus Worst(const std::vector<EngineListener>& listeners) {
+  const auto any = [&](ListenerStatus status) {
+    return std::any_of(listeners.begin(), listeners.end(),
+                       [&](const EngineListener& of) { return of.stream.status == status; });
+  };
+  for (ListenerStatus status :
+       {ListenerStatus::kFailed, ListenerStatus::kPending, ListenerStatus::kActive})
+    if (any(status)) return status;
+  return ListenerStatus::kPaused;
+}
+
+void AddStats(const EngineWorkerStats& from, EngineWorkerStats* to) {
+  to->batches += from.batches;
+  to->events += from.events;
+  to->stores += from.stores;
+  to->removes += from.removes;
+  to->blocks_stored += from.blocks_stored;
+  to->blocks_removed += from.blocks_removed;
+  to->clears += from.clears;
+  to->copies += from.copies;
+  to->linked += from.linked;
+  for (size_t i = 0; i < from.refused.size(); ++i) to->refused[i] += from.refused[i];
+}
+
+}  // namespace
+
+Domain DomainOf(std::string_view model, std::string_view group) {
+  return {std::string(model), group == kDefaultGroup ? std::string() : std::string(group)};
+}
+
+std::string GroupOf(const Domain& domain) {
+  return domain.tenant.empty() ? std::string(kDefaultGroup) : domain.tenant;
+}
+
+// Whoever changes an instance marks it busy and works outside the mutex, so that a removal that waits for a stream
+// holds up nobody but its own instance; who wants the same instance waits. A domain lives as long as instances are
+// listed under it, busy ones included, so that one cannot be dropped under a registration.
+//
+// Lock order: `mutex`, then `RankHolders`, the ingest, the registry; a worker's own before `RankHolders` too. A worker
+// is never called with `mutex` held.
+struct EngineDirectory::State {
+  State(EngineDirectoryOptions given, HolderRegistry* registry, ZmqIngest* ingest)
+      : options(std::move(given)),
+        registry(registry),
+        ingest(ingest),
+        hidden(options.start_hidden) {}
+
+  // ---- Under the mutex ----
+
+  InstancePtr FindIdle(const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    for (;;) {
+      const auto it = instances.find(name);
+      if (it == instances.end()) return nullptr;
+      if (!it->second->busy) return it->second;
+      changed.Wait(&mutex);
+    }
+  }
+
+  InstancePtr Find(const std::string& name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    const auto it = instances.find(name);
+    return it == instances.end() ? nullptr : it->second;
+  }
+
+  std::optional<uint32_t> BlockSizeOf(const Domain& domain) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    const auto it = domains.find(domain);
+    if (it != domains.end()) return it->second.block_size;
+    const absl::StatusOr<uint32_t> known = registry->BlockSizeOf(domain);
+    if (known.ok() && !registry->HoldersOf(domain).empty()) return *known;
+    return std::nullopt;
+  }
+
+  absl::Status Mismatch(const Domain& domain, uint32_t existing, uint32_t requested) const {
+    return absl::AlreadyExistsError("block_size mismatch for " + DomainText(domain) +
+                                    ": existing=" + std::to_string(existing) +
+                                    ", requested=" + std::to_string(requested));
+  }
+
+  // Whether the instance may be this: `instance` is what there is of that name, or null.
+  absl::Status Fits(const EngineRegistration& registration, const Domain& domain,
+                    const Instance* instance) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    if (instance != nullptr && !(instance->domain == domain)) {
+      return absl::AlreadyExistsError(InstanceText(registration.instance) +
+                                      " is already registered for " + DomainText(instance->domain));
+    }
+    const std::optional<uint32_t> block_size = BlockSizeOf(domain);
+    if (block_size.has_value() && *block_size != registration.block_size)
+      return Mismatch(domain, *block_size, registration.block_size);
+    if (instance == nullptr && instances.size() >= options.instances_max)
+      return absl::ResourceExhaustedError("too many instances: " +
+                                          std::to_string(options.instances_max));
+    return absl::OkStatus();
+  }
+
+  void List(const InstancePtr& instance) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    instances[instance->of.instance] = instance;
+    InDomain& domain = domains[instance->domain];
+    domain.block_size = instance->of.block_size;
+    domain.instances.push_back(instance);
+  }
+
+  void Unlist(const InstancePtr& instance) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    instances.erase(instance->of.instance);
+    const auto it = domains.find(instance->domain);
+    std::vector<InstancePtr>& of = it->second.instances;
+    of.erase(std::find(of.begin(), of.end(), instance));
+    if (!of.empty()) return;
+    domains.erase(it);
+    registry->DropDomain(instance->domain);
+  }
+
+  void Done(Instance* instance) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    instance->busy = false;
+    changed.SignalAll();
+  }
+
+  std::vector<InstancePtr> All() const {
+    MutexLock lock(&mutex);
+    std::vector<InstancePtr> all;
+    all.reserve(instances.size());
+    for (const auto& [name, instance] : instances) all.push_back(instance);
+    return all;
+  }
+
+  // ---- Outside it ----
+
+  InstancePtr Make(const EngineRegistration& registration, const Domain& domain, bool hide) {
+    auto instance = std::make_shared<Instance>();
+    instance->of = registration;
+    instance->domain = domain;
+    instance->busy = true;
+    instance->holders = std::make_shared<RankHolders>(registry, domain, registration.block_size,
+                                                      registration.instance, hide);
+    EngineWorkerOptions worker = options.worker;
+    worker.name = registration.instance;
+    worker.block_size = registration.block_size;
+    worker.contract = options.contract;
+    worker.lora_name = registration.lora_name;
+    worker.additional_salt = registration.additional_salt;
+    instance->worker = std::make_shared<EngineWorker>(
+        std::move(worker),
+        [holders = instance->holders](uint32_t rank) { return holders->MakeSink(rank); });
+    return instance;
+  }
+
+  // The instance, found or made, busy with us.
+  absl::StatusOr<InstancePtr> Begin(const EngineRegistration& registration, const Domain& domain,
+                                    bool may_have_rank) {
+    MutexLock lock(&mutex);
+    InstancePtr instance = FindIdle(registration.instance);
+    if (absl::Status bad = Fits(registration, domain, instance.get()); !bad.ok()) return bad;
+    if (instance == nullptr) {
+      instance = Make(registration, domain, hidden);
+      List(instance);
+    } else if (!may_have_rank && instance->listeners.contains(registration.rank)) {
+      return absl::AlreadyExistsError(RankText(registration.instance, registration.rank) +
+                                      " already registered");
+    }
+    instance->busy = true;
+    return instance;
+  }
+
+  // The holder and the stream of one rank.
+  absl::StatusOr<Listener> Listen(const Instance& instance, const EngineRegistration& of) {
+    if (of.block_size != 0) {
+      absl::Status held = instance.holders->Add(of.rank);
+      if (absl::IsFailedPrecondition(held)) {
+        const absl::StatusOr<uint32_t> size = registry->BlockSizeOf(instance.domain);
+        if (size.ok()) held = Mismatch(instance.domain, *size, of.block_size);
+      }
+      if (!held.ok()) return held;
+    }
+    Listener listener{.source = {.worker_name = of.instance,
+                                 .rank = of.rank,
+                                 .endpoint = of.endpoint,
+                                 .replay_endpoint = of.replay_endpoint,
+                                 .topic = of.topic,
+                                 .bind = of.bind}};
+    const absl::StatusOr<ZmqStreamId> stream = ingest->Add(listener.source, instance.worker);
+    if (!stream.ok()) {
+      instance.holders->Remove(of.rank);
+      return stream.status();
+    }
+    listener.stream = *stream;
+    return listener;
+  }
+
+  // What the instance had, gone from index and memory. REQUIRES: busy with us, without listeners.
+  void Forget(const Instance& instance) {
+    const std::vector<uint32_t> ranks = instance.holders->ranks();
+    instance.holders->RemoveAll();
+    for (uint32_t rank : ranks) instance.worker->RemoveRank(rank);
+  }
+
+  // Ends these streams, and with `all` the instance. REQUIRES: busy with us, and its listeners are these no more.
+  void End(const InstancePtr& instance, const std::map<uint32_t, Listener>& listeners, bool all) {
+    for (const auto& [rank, listener] : listeners) ingest->Remove(listener.stream);
+    if (all) {
+      Forget(*instance);
+      const EngineWorkerStats stats = instance->worker->Stats();
+      MutexLock lock(&mutex);
+      AddStats(stats, &gone);
+      Unlist(instance);
+      Done(instance.get());
+      return;
+    }
+    for (const auto& [rank, listener] : listeners) {
+      instance->holders->Remove(rank);
+      instance->worker->RemoveRank(rank);
+    }
+    MutexLock lock(&mutex);
+    Done(instance.get());
+  }
+
+  EngineEntry Describe(const Instance& instance,
+                       const std::map<uint32_t, Listener>& listeners) const {
+    EngineEntry entry{.instance = instance.of.instance,
+                      .domain = instance.domain,
+                      .block_size = instance.of.block_size,
+                      .source = instance.of.source,
+                      .engine_type = instance.of.engine_type,
+                      .lora_name = instance.of.lora_name,
+                      .additional_salt = instance.of.additional_salt,
+                      .listeners = {},
+                      .worker = {}};
+    for (const auto& [rank, listener] : listeners) {
+      entry.listeners.push_back({.rank = rank,
+                                 .endpoint = listener.source.endpoint,
+                                 .replay_endpoint = listener.source.replay_endpoint,
+                                 .topic = listener.source.topic,
+                                 .bind = listener.source.bind,
+                                 .stream = {}});
+    }
+    return entry;
+  }
+
+  // False: a stream went away meanwhile.
+  bool FillStats(const Instance& instance, const std::map<uint32_t, Listener>& listeners,
+                 EngineEntry* entry) const {
+    for (EngineListener& listener : entry->listeners) {
+      absl::StatusOr<ZmqStreamStats> stats = ingest->Stats(listeners.at(listener.rank).stream);
+      if (!stats.ok()) return false;
+      listener.stream = *std::move(stats);
+    }
+    entry->status = Worst(entry->listeners);
+    entry->worker = instance.worker->Stats();
+    return true;
+  }
+
+  // The streams that a pause or a resume is about.
+  absl::StatusOr<std::map<uint32_t, Listener>> ListenersOf(const std::string& name,
+                                                           std::optional<uint32_t> rank) const {
+    MutexLock lock(&mutex);
+    const InstancePtr instance = Find(name);
+    if (instance == nullptr || instance->listeners.empty())
+      return absl::NotFoundError(InstanceText(name) + " not found");
+    if (!rank.has_value()) return instance->listeners;
+    const auto it = instance->listeners.find(*rank);
+    if (it == instance->listeners.end())
+      return absl::NotFoundError(RankText(name, *rank) + " not found");
+    return std::map<uint32_t, Listener>{*it};
+  }
+
+  // All of them or, when one cannot, none.
+  absl::Status PauseOrResume(const std::string& name, std::optional<uint32_t> rank, bool pause) {
+    const absl::StatusOr<std::map<uint32_t, Listener>> listeners = ListenersOf(name, rank);
+    if (!listeners.ok()) return listeners.status();
+    for (const auto& [number, listener] : *listeners) {
+      const absl::StatusOr<ZmqStreamStats> stats = ingest->Stats(listener.stream);
+      if (!stats.ok()) return absl::NotFoundError(RankText(name, number) + " not found");
+      const bool can = pause ? stats->status == ListenerStatus::kPending ||
+                                   stats->status == ListenerStatus::kActive
+                             : stats->status == ListenerStatus::kPaused ||
+                                   stats->status == ListenerStatus::kFailed;
+      if (can) continue;
+      return absl::FailedPreconditionError(RankText(name, number) + " cannot be " +
+                                           (pause ? "paused" : "resumed") + " from status " +
+                                           std::string(ListenerStatusName(stats->status)));
+    }
+    for (const auto& [number, listener] : *listeners) {
+      absl::Status status =
+          pause ? ingest->Pause(listener.stream) : ingest->Resume(listener.stream);
+      if (!status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+
+  bool IsOpen() const {
+    MutexLock lock(&mutex);
+    return open;
+  }
+
+  // Which of its ranks are alive, and is it to be forgotten?
+  void LookAt(const InstancePtr& instance, Time now) {
+    std::map<uint32_t, Listener> listeners;
+    bool forget = false;
+    {
+      MutexLock lock(&mutex);
+      if (instance->busy) return;
+      listeners = instance->listeners;
+      forget = listeners.empty() && open && now - instance->adopted > options.adopted_ttl;
+      instance->busy = forget;
+    }
+    if (forget) End(instance, {}, /*all=*/true);
+    if (listeners.empty()) return;
+    bool any_alive = false;
+    for (const auto& [rank, listener] : listeners) {
+      const bool alive = IsAlive(listener, now, &instance->gone_since);
+      any_alive = any_alive || alive;
+      instance->holders->SetAlive(rank, alive);
+    }
+    // Ranks that only batches named come by any of its streams.
+    for (uint32_t rank : instance->holders->ranks())
+      if (!listeners.contains(rank)) instance->holders->SetAlive(rank, any_alive);
+  }
+
+  bool IsAlive(const Listener& listener, Time now, std::map<uint32_t, Time>* gone_since) const {
+    const absl::StatusOr<ZmqStreamStats> stats = ingest->Stats(listener.stream);
+    if (!stats.ok() || stats->connected) {
+      gone_since->erase(listener.source.rank);
+      return true;
+    }
+    const auto [since, is_new] = gone_since->try_emplace(listener.source.rank, now);
+    return now - since->second <= options.lease_ttl;
+  }
+
+  const EngineDirectoryOptions options;
+  // A tenth of the lease, so that it is kept about that exactly.
+  const Duration look_every = std::clamp<Duration>(
+      options.lease_ttl / 10, std::chrono::milliseconds(50), std::chrono::seconds(1));
+  HolderRegistry* const registry;
+  ZmqIngest* const ingest;
+
+  mutable Mutex mutex;
+  CondVar changed;  // an instance is no longer busy, or gone
+  std::map<std::string, InstancePtr, InstanceLess> instances ABSL_GUARDED_BY(mutex);
+  absl::flat_hash_map<Domain, InDomain> domains ABSL_GUARDED_BY(mutex);
+  bool hidden ABSL_GUARDED_BY(mutex);
+  bool open ABSL_GUARDED_BY(mutex) = false;
+  EngineWorkerStats gone ABSL_GUARDED_BY(mutex);
+};
+
+EngineDirectory::EngineDirectory(EngineDirectoryOptions options, HolderRegistry* registry,
+                                 ZmqIngest* ingest)
+    : state_(std::make_unique<State>(std::move(options), registry, ingest)) {}
+
+EngineDirectory::~EngineDirectory() {
+  for (const InstancePtr& instance : state_->All())
+    for (const auto& [rank, listener] : instance->listeners)
+      state_->ingest->Remove(listener.stream);
+}
+
+// ---- Register and unregister ----
+
+absl::Status EngineDirectory::Register(const EngineRegistration& registration) {
+  if (absl::Status bad = CheckEndpoints(registration); !bad.ok()) return bad;
+  const Domain domain = DomainOf(registration.model, registration.group);
+  const absl::StatusOr<InstancePtr> begun =
+      state_->Begin(registration, domain, /*may_have_rank=*/false);
+  if (!begun.ok()) return begun.status();
+  const InstancePtr& instance = *begun;
+  // Its replay says better what it holds than a peer that did not know where in the stream it stood.
+  if (instance->restored && state_->IsOpen() && !registration.replay_endpoint.empty())
+    instance->worker->Lost(registration.rank, state_->options.clock->Now());
+  absl::StatusOr<Listener> listener = state_->Listen(*instance, registration);
+  {
+    MutexLock lock(&state_->mutex);
+    if (listener.ok()) instance->listeners[registration.rank] = *std::move(listener);
+    if (!instance->listeners.empty() || instance->restored) {
+      state_->Done(instance.get());
+      return listener.status();
+    }
+  }
+  state_->End(instance, {}, /*all=*/true);
+  return listener.status();
+}
+
+absl::Status EngineDirectory::Unregister(const std::string& name, const std::string& model,
+                                         const std::optional<std::string>& group,
+                                         std::optional<uint32_t> rank) {
+  InstancePtr instance;
+  std::map<uint32_t, Listener> listeners;
+  bool all = false;
+  {
+    MutexLock lock(&state_->mutex);
+    instance = state_->FindIdle(name);
+    if (instance == nullptr) return absl::NotFoundError(InstanceText(name) + " not found");
+    const Domain& domain = instance->domain;
+    if (domain.model != model || (group.has_value() && !(domain == DomainOf(model, *group)))) {
+      return absl::NotFoundError(InstanceText(name) + " is registered for " + DomainText(domain));
+    }
+    if (!rank.has_value() || !group.has_value()) {
+      listeners.swap(instance->listeners);
+    } else {
+      const auto it = instance->listeners.find(*rank);
+      if (it == instance->listeners.end())
+        return absl::NotFoundError(RankText(name, *rank) + " not found");
+      listeners.insert(instance->listeners.extract(it));
+    }
+    all = instance->listeners.empty();
+    instance->busy = true;
+  }
+  state_->End(instance, listeners, all);
+  return absl::OkStatus();
+}
+
+// ---- What there is ----
+
+std::vector<EngineEntry> EngineDirectory::List(std::optional<std::string_view> model,
+                                               std::optional<std::string_view> group) const {
+  std::vector<std::pair<InstancePtr, std::map<uint32_t, Listener>>> found;
+  {
+    MutexLock lock(&state_->mutex);
+    for (const auto& [name, instance] : state_->instances) {
+      if (instance->listeners.empty()) continue;
+      if (model.has_value() && instance->domain.model != *model) continue;
+      if (group.has_value() && GroupOf(instance->domain) != *group) continue;
+      found.emplace_back(instance, instance->listeners);
+    }
+  }
+  std::vector<EngineEntry> entries;
+  entries.reserve(found.size());
+  for (const auto& [instance, listeners] : found) {
+    EngineEntry entry = state_->Describe(*instance, listeners);
+    if (state_->FillStats(*instance, listeners, &entry)) entries.push_back(std::move(entry));
+  }
+  return entries;
+}
+
+std::vector<EngineEntry> EngineDirectory::Registrations() const {
+  MutexLock lock(&state_->mutex);
+  std::vector<EngineEntry> entries;
+  entries.reserve(state_->instances.size());
+  for (const auto& [name, instance] : state_->instances)
+    entries.push_back(state_->Describe(*instance, instance->listeners));
+  return entries;
+}
+
+EngineWorkerStats EngineDirectory::GoneStats() const {
+  MutexLock lock(&state_->mutex);
+  return state_->gone;
+}
+
+absl::Status EngineDirectory::Pause(const std::string& instance, std::optional<uint32_t> rank) {
+  return state_->PauseOrResume(instance, rank, /*pause=*/true);
+}
+
+absl::Status EngineDirectory::Resume(const std::string& instance, std::optional<uint32_t> rank) {
+  return state_->PauseOrResume(instance, rank, /*pause=*/false);
+}
+
+std::optional<uint32_t> EngineDirectory::BlockSizeOf(const Domain& domain) const {
+  MutexLock lock(&state_->mutex);
+  const auto it = state_->domains.find(domain);
+  if (it == state_->domains.end()) return std::nullopt;
+  return it->second.block_size;
+}
+
+std::vector<Domain> EngineDirectory::Domains() const {
+  MutexLock lock(&state_->mutex);
+  std::vector<Domain> domains;
+  for (const auto& [domain, of] : state_->domains) domains.push_back(domain);
+  std::sort(domains.begin(), domains.end());
+  return domains;
+}
+
+bool EngineDirectory::HasEagle(const Domain& domain) const {
+  MutexLock lock(&state_->mutex);
+  const auto it = state_->domains.find(domain);
+  return it != state_->domains.end() &&
+         std::any_of(it->second.instances.begin(), it->second.instances.end(),
+                     [](const InstancePtr& of) { return of->worker->eagle(); });
+}
+
+void EngineDirectory::ForEachAlias(
+    const Domain& domain,
+    const std::function<void(const std::string& instance, const EngineAlias&)>& visit) const {
+  for (const InstancePtr& instance : state_->All()) {
+    if (!(instance->domain == domain)) continue;
+    instance->worker->ForEachAlias(
+        [&](const EngineAlias& alias) { visit(instance->of.instance, alias); });
+  }
+}
+
+size_t EngineDirectory::instances() const {
+  MutexLock lock(&state_->mutex);
+  return static_cast<size_t>(
+      std::count_if(state_->instances.begin(), state_->instances.end(),
+                    [](const auto& of) { return !of.second->listeners.empty(); }));
+}
+
+// ---- Between replicas ----
+
+absl::StatusOr<std::shared_ptr<EngineWorker>> EngineDirectory::Adopt(
+    const EngineRegistration& registration) {
+  const Domain domain = DomainOf(registration.model, registration.group);
+  const absl::StatusOr<InstancePtr> begun =
+      state_->Begin(registration, domain, /*may_have_rank=*/true);
+  if (!begun.ok()) return begun.status();
+  MutexLock lock(&state_->mutex);
+  (*begun)->restored = true;
+  (*begun)->adopted = state_->options.clock->Now();
+  state_->Done(begun->get());
+  return (*begun)->worker;
+}
+
+absl::Status EngineDirectory::ResumeFrom(const std::string& instance, uint32_t rank,
+                                         const StreamPosition& position) {
+  const absl::StatusOr<std::map<uint32_t, Listener>> listeners =
+      state_->ListenersOf(instance, rank);
+  if (!listeners.ok()) return listeners.status();
+  absl::Status status = state_->ingest->ResumeFrom(listeners->at(rank).stream, position);
+  if (!status.ok()) return status;
+  MutexLock lock(&state_->mutex);
+  if (const InstancePtr found = state_->Find(instance); found != nullptr)
+    found->positioned.insert(rank);
+  return absl::OkStatus();
+}
+
+absl::Status EngineDirectory::Cut(
+    const std::string& name,
+    const std::function<void(std::optional<uint32_t>, std::optional<StreamPosition>,
+                             const EngineWorker&)>& visit) const {
+  InstancePtr instance;
+  std::map<uint32_t, Listener> listeners;
+  {
+    MutexLock lock(&state_->mutex);
+    instance = state_->Find(name);
+    if (instance != nullptr) listeners = instance->listeners;
+  }
+  if (instance == nullptr) return absl::NotFoundError(InstanceText(name) + " not found");
+  if (listeners.empty()) visit(std::nullopt, std::nullopt, *instance->worker);
+  for (const auto& [rank, listener] : listeners) {
+    absl::Status cut = state_->ingest->WithPosition(
+        listener.stream,
+        [&](std::optional<StreamPosition> position) { visit(rank, position, *instance->worker); });
+    if (!cut.ok()) return cut;
+  }
+  return absl::OkStatus();
+}
+
+std::shared_ptr<const EngineWorker> EngineDirectory::WorkerOf(const std::string& name) const {
+  MutexLock lock(&state_->mutex);
+  const InstancePtr instance = state_->Find(name);
+  return instance == nullptr ? nullptr : instance->worker;
+}
+
+void EngineDirectory::Open() {
+  std::vector<std::pair<InstancePtr, uint32_t>> doubtful;
+  {
+    MutexLock lock(&state_->mutex);
+    for (const auto& [name, instance] : state_->instances)
+      for (const auto& [rank, listener] : instance->listeners)
+        if (instance->restored && !instance->positioned.contains(rank) &&
+            !listener.source.replay_endpoint.empty() && !state_->open)
+          doubtful.emplace_back(instance, rank);
+  }
+  for (const auto& [instance, rank] : doubtful)
+    instance->worker->Lost(rank, state_->options.clock->Now());
+  state_->ingest->OpenGate();
+  MutexLock lock(&state_->mutex);
+  state_->open = true;
+  state_->hidden = false;
+  for (const auto& [name, instance] : state_->instances) instance->holders->SetHidden(false);
+}
+
+// ---- Time ----
+
+void EngineDirectory::Tick() {
+  const Time now = state_->options.clock->Now();
+  for (const InstancePtr& instance : state_->All()) {
+    if (instance->look_at > now) continue;
+    instance->look_at = now + state_->look_every;
+    instance->worker->Tick(now);
+    state_->LookAt(instance, now);
+  }
+}
+
+}  // namespace kvatlas

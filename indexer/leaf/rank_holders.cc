@@ -1,0 +1,91 @@
+#include "indexer/leaf/rank_holders.h"
+
+#include <utility>
+
+namespace kvatlas {
+namespace {
+
+class HolderSink : public RankSink {
+ public:
+  explicit HolderSink(std::shared_ptr<LocalHolder> holder) : holder_(std::move(holder)) {}
+  absl::Status Apply(const Event& event) override { return holder_->Apply(event); }
+  void SetTrust(Trust trust) override { holder_->SetTrust(trust); }
+
+ private:
+  const std::shared_ptr<LocalHolder> holder_;
+};
+
+}  // namespace
+
+RankHolders::RankHolders(HolderRegistry* registry, Domain domain, uint32_t block_size,
+                         std::string instance, bool hidden)
+    : registry_(registry),
+      domain_(std::move(domain)),
+      block_size_(block_size),
+      instance_(std::move(instance)),
+      hidden_(hidden) {}
+
+absl::StatusOr<RankHolders::Rank*> RankHolders::FindOrAdd(uint32_t rank) {
+  const auto it = ranks_.find(rank);
+  if (it != ranks_.end()) return &it->second;
+  absl::StatusOr<std::unique_ptr<LocalHolder>> holder = registry_->AddLocal(
+      domain_, block_size_, {.id = {instance_, rank, ""}, .address = "", .labels = {}});
+  if (!holder.ok()) return holder.status();
+  Rank& added = ranks_[rank];
+  added.holder = *std::move(holder);
+  ShowOrMask(&added);
+  return &added;
+}
+
+void RankHolders::ShowOrMask(Rank* rank) {
+  const bool mask = hidden_ || !rank->alive;
+  if (mask == rank->masked) return;
+  rank->masked = mask;
+  rank->holder->SetMasked(mask);
+}
+
+absl::Status RankHolders::Add(uint32_t rank) {
+  MutexLock lock(&mutex_);
+  return FindOrAdd(rank).status();
+}
+
+absl::StatusOr<std::unique_ptr<RankSink>> RankHolders::MakeSink(uint32_t rank) {
+  MutexLock lock(&mutex_);
+  const absl::StatusOr<Rank*> found = FindOrAdd(rank);
+  if (!found.ok()) return found.status();
+  return std::make_unique<HolderSink>((*found)->holder);
+}
+
+void RankHolders::Remove(uint32_t rank) {
+  MutexLock lock(&mutex_);
+  ranks_.erase(rank);
+}
+
+void RankHolders::RemoveAll() {
+  MutexLock lock(&mutex_);
+  ranks_.clear();
+}
+
+std::vector<uint32_t> RankHolders::ranks() const {
+  MutexLock lock(&mutex_);
+  std::vector<uint32_t> ranks;
+  for (const auto& [rank, unused] : ranks_) ranks.push_back(rank);
+  return ranks;
+}
+
+void RankHolders::SetHidden(bool hidden) {
+  MutexLock lock(&mutex_);
+  hidden_ = hidden;
+  for (auto& [number, rank] : ranks_) ShowOrMask(&rank);
+}
+
+void RankHolders::SetAlive(uint32_t rank, bool alive) {
+  MutexLock lock(&mutex_);
+  const auto it = ranks_.find(rank);
+  if (it == ranks_.end()) return;
+  it->second.alive = alive;
+  ShowOrMask(&it->second);
+  if (alive) it->second.holder->Heard();
+}
+
+}  // namespace kvatlas

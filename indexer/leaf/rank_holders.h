@@ -1,0 +1,71 @@
+// Which holders of the registry does one engine instance feed? One per data-parallel rank: those that were registered,
+// and those that only a batch named.
+//
+// *Truth*: a rank is hidden, that is in no answer, while it is told so: before the gate opens, and when its stream has
+// been gone for longer than the lease. It is as it was when shown again.
+// *Threads*: any. *Lifetime*: the registry outlives it, and it outlives its sinks.
+
+#ifndef KVATLAS_INDEXER_LEAF_RANK_HOLDERS_H_
+#define KVATLAS_INDEXER_LEAF_RANK_HOLDERS_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "indexer/base/domain.h"
+#include "indexer/base/mutex.h"
+#include "indexer/engines/engine_worker.h"
+#include "indexer/holders/holder_registry.h"
+#include "indexer/holders/local_holder.h"
+
+namespace kvatlas {
+
+class RankHolders {
+ public:
+  // With `hidden` ranks start hidden, until `SetHidden(false)`.
+  RankHolders(HolderRegistry* registry, Domain domain, uint32_t block_size, std::string instance,
+              bool hidden);
+
+  // The holder exists from now on. As `HolderRegistry::AddLocal`; OK when it did already.
+  absl::Status Add(uint32_t rank);
+  // What an `EngineWorker` asks for: the rank's sink, its holder made when it is new.
+  absl::StatusOr<std::unique_ptr<RankSink>> MakeSink(uint32_t rank);
+  // The holder goes with the last of this and its sink.
+  void Remove(uint32_t rank);
+  void RemoveAll();
+
+  // In order.
+  std::vector<uint32_t> ranks() const;
+
+  // For all ranks, those to come too.
+  void SetHidden(bool hidden);
+  // Its stream is there: heard now; or has been gone for too long. Nothing when there is no such rank.
+  void SetAlive(uint32_t rank, bool alive);
+
+ private:
+  struct Rank {
+    std::shared_ptr<LocalHolder> holder;
+    bool alive = true;
+    bool masked = false;  // as the holder was told
+  };
+  absl::StatusOr<Rank*> FindOrAdd(uint32_t rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ShowOrMask(Rank* rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  HolderRegistry* const registry_;
+  const Domain domain_;
+  const uint32_t block_size_;
+  const std::string instance_;
+
+  mutable Mutex mutex_;  // before a holder's own
+  bool hidden_ ABSL_GUARDED_BY(mutex_);
+  std::map<uint32_t, Rank> ranks_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_INDEXER_LEAF_RANK_HOLDERS_H_

@@ -1,0 +1,63 @@
+// What must another leaf know to go on from here? A replica's registrations and every engine's names, each stream
+// with its position, as a stream of bytes.
+//
+//   header, then for each instance: instance, names … , a position per stream; then the end
+//
+// *Format*: "KVAREP01", then records: kind (1 byte), length (u32), payload, xxh3 of kind, length and payload (u64);
+// all little-endian. The header names the hash contract. Within a payload texts have a u32 length. An unknown kind of
+// record is skipped, a payload may have more at its end; anything that older readers must not miss changes the magic.
+// The end counts the records, so a cut stream is known.
+// *Truth*: names of a stream belong to its position: a consistent cut each. Parked orphans are not in it.
+// *Bounds*: writing copies one instance's names at a time, about 80 bytes each; a record has at most
+// `kSnapshotRecordBytesMax`, and reading keeps one.
+
+#ifndef KVATLAS_INDEXER_LEAF_REPLICA_SNAPSHOT_H_
+#define KVATLAS_INDEXER_LEAF_REPLICA_SNAPSHOT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "indexer/base/hash.h"
+#include "indexer/engines/engine_worker.h"
+#include "indexer/engines/stream_tracker.h"
+#include "indexer/leaf/dynamo_dump.h"
+#include "indexer/leaf/engine_directory.h"
+
+namespace kvatlas {
+
+inline constexpr size_t kSnapshotRecordBytesMax = 1 << 20;
+inline constexpr const char* kSnapshotContentType = "application/vnd.kvatlas.replica";
+
+// Without `names`, the registrations alone. CANCELLED: `write` said false.
+absl::Status WriteReplicaSnapshot(const HashContract& contract, const EngineDirectory& directory,
+                                  bool names, const WriteChunk& write);
+
+struct SnapshotStats {
+  uint64_t instances = 0;
+  uint64_t names = 0;
+  uint64_t positions = 0;
+};
+
+class SnapshotVisitor {
+ public:
+  virtual ~SnapshotVisitor() = default;
+  // Anything but OK ends the reading with it. `listeners` has no statistics.
+  virtual absl::Status OnInstance(const EngineEntry& entry) = 0;
+  virtual absl::Status OnName(const EngineEntry& entry, const EngineAlias& alias) = 0;
+  // All names of that stream were told.
+  virtual absl::Status OnPosition(const EngineEntry& entry, uint32_t stream_rank,
+                                  const std::optional<StreamPosition>& position) = 0;
+};
+
+// DATA_LOSS: a checksum, a length or the end is not as it was written. FAILED_PRECONDITION: another contract or
+// version. INVALID_ARGUMENT: no snapshot at all.
+absl::StatusOr<SnapshotStats> ReadReplicaSnapshot(const HashContract& contract,
+                                                  const ReadChunk& read, SnapshotVisitor* visitor);
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_INDEXER_LEAF_REPLICA_SNAPSHOT_H_
