@@ -140,6 +140,14 @@ void Contents::Clear(TierMask tiers, std::vector<Event>* changes) {
   Change(Cleared{tiers}, changes);
 }
 
+std::vector<uint64_t> Contents::NamesIn(Tier tier) const {
+  std::vector<uint64_t> names;
+  for (const auto& [name, alias] : aliases_) {
+    names.insert(names.end(), alias.copies[static_cast<int>(tier)], name);
+  }
+  return names;
+}
+
 uint64_t Contents::SeedOf(const Record& record) {
   if (record.lora_name != seed_lora_ || record.cache_salt != seed_salt_) {
     seed_lora_ = record.lora_name;

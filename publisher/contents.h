@@ -47,6 +47,9 @@ class Contents {
   // builds on is not held; that part of the call is dropped. Loads are none of its business.
   absl::Status Apply(const Record& record, std::vector<Event>* changes);
 
+  // The engine's own names of what it holds in a tier, each as often as it has copies of it. In no order.
+  std::vector<uint64_t> NamesIn(Tier tier) const;
+
   const ResidentSet& resident() const { return resident_; }
   const ContentsStats& stats() const { return stats_; }
 

@@ -80,6 +80,8 @@ struct Publisher::Impl {
   // longer; 0: nothing waits.
   size_t WorkOffSlice() ABSL_EXCLUSIVE_LOCKS_REQUIRED(contents_mutex);
   void Refused(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(contents_mutex);
+  // Before `contents` knows of it.
+  void TellZmq(const Record& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(contents_mutex);
 
   void Run();
   // Until a batch is due, or a tick. False: stop, once the queue is empty.
@@ -95,6 +97,7 @@ struct Publisher::Impl {
   // Also the pumps' `resident_mutex`.
   Mutex contents_mutex;
   Contents contents ABSL_GUARDED_BY(contents_mutex);
+  std::unique_ptr<ZmqPublisher> zmq;  // immutable; null: none. Told with contents_mutex
   RecordBuffer working ABSL_GUARDED_BY(contents_mutex);
   std::vector<Event> changes ABSL_GUARDED_BY(contents_mutex);  // of the slice
   std::optional<Load> load ABSL_GUARDED_BY(contents_mutex);    // of the slice
@@ -193,12 +196,14 @@ size_t Publisher::Impl::WorkOffSlice() {
   Record record;
   for (size_t blocks = 0; blocks < kSliceBlocks && working.Next(&record); ++records) {
     blocks += record.hashes.size();
+    if (zmq != nullptr) TellZmq(record);
     if (record.kind == Record::kLoad) {
       load = record.load;
     } else if (absl::Status status = contents.Apply(record, &changes); !status.ok()) {
       Refused(status);
     }
   }
+  if (zmq != nullptr) zmq->Flush();
   if (!changes.empty() || load) {
     for (Replica& replica : replicas) replica.pump->Append(changes, load);
   }
@@ -207,6 +212,18 @@ size_t Publisher::Impl::WorkOffSlice() {
   records_done += records;
   progress.SignalAll();
   return bytes_before - working_bytes;
+}
+
+// vLLM's events have no clear of one tier: it is told as the removals it stands for.
+void Publisher::Impl::TellZmq(const Record& record) {
+  if (record.kind != Record::kCleared || record.tiers == TierMask::All()) {
+    return zmq->Add(record);
+  }
+  for (int tier = 0; tier < kTiers; ++tier) {
+    if (record.tiers.Has(static_cast<Tier>(tier))) {
+      zmq->Remove(static_cast<Tier>(tier), contents.NamesIn(static_cast<Tier>(tier)));
+    }
+  }
 }
 
 void Publisher::Impl::Refused(const absl::Status& why) {
@@ -273,6 +290,12 @@ Publisher::Publisher(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 absl::StatusOr<std::unique_ptr<Publisher>> Publisher::Create(PublisherOptions options) {
   if (absl::Status status = Check(options); !status.ok()) return status;
   auto impl = std::make_unique<Impl>(std::move(options));
+  if (!impl->options.zmq.endpoint.empty()) {
+    auto zmq =
+        ZmqPublisher::Create(impl->options.zmq, impl->options.block_size, impl->options.dp_rank);
+    if (!zmq.ok()) return zmq.status();
+    impl->zmq = *std::move(zmq);
+  }
   for (Impl::Replica& replica : impl->replicas) replica.pump->Start();
   impl->thread = std::thread([impl = impl.get()] { impl->Run(); });
   return std::unique_ptr<Publisher>(new Publisher(std::move(impl)));
@@ -344,7 +367,9 @@ void Publisher::RemovedHashed(Tier tier, std::span<const SequenceHash> blocks) {
 }
 
 void Publisher::Cleared(TierMask tiers) {
-  if (!tiers.empty()) impl_->Enqueue({.kind = Record::kCleared, .tiers = tiers});
+  if (tiers.empty()) return;
+  impl_->Enqueue({.kind = Record::kCleared, .tiers = tiers});
+  if (impl_->zmq != nullptr) Flush();  // an idle engine's reset does not wait for its next event
 }
 
 void Publisher::SetLoad(const Load& load) { impl_->Enqueue({.kind = Record::kLoad, .load = load}); }
@@ -400,6 +425,7 @@ PublisherStats Publisher::Stats() const {
   }
   stats.invalid_calls = impl_->invalid_calls.load(std::memory_order_relaxed);
   stats.inline_records = impl_->inline_records.load(std::memory_order_relaxed);
+  if (impl_->zmq != nullptr) stats.zmq = impl_->zmq->Stats();
   for (const Impl::Replica& replica : impl_->replicas) {
     const SenderPump& pump = *replica.pump;
     stats.replicas.push_back(
@@ -425,6 +451,7 @@ void Publisher::Stop(bool goodbye, Duration flush_for) {
   impl_->work.Signal();
   impl_->thread.join();
   const Time until = Clock::Real().Now() + flush_for;
+  if (impl_->zmq != nullptr) impl_->zmq->Stop(flush_for);
   for (Impl::Replica& replica : impl_->replicas) {
     replica.pump->Stop(goodbye, std::max(Duration(0), until - Clock::Real().Now()));
   }

@@ -4,7 +4,8 @@
 //   engine's thread             publisher's thread
 //     Stored ┐                    hash, count copies,      ┌─▶ leaf, replica 0
 //     Removed├─▶ bounded queue ─▶ resident set, batches ───┤
-//     SetLoad┘                                             └─▶ leaf, replica 1
+//     SetLoad┘                      │                      └─▶ leaf, replica 1
+//                                  the calls as they are ───▶ ZeroMQ, for consumers that are not ours
 //
 // *Truth*: what the leaves are told is the engine's contents, as a set of (tier, block): physical copies of a
 // block are counted here with a floor of zero, the first store and the last removal are passed on. The resident
@@ -52,6 +53,7 @@
 #include "indexer/base/tier.h"
 #include "indexer/stream/link.h"
 #include "indexer/stream/sender.h"
+#include "publisher/zmq_publisher.h"
 
 namespace kvatlas {
 
@@ -78,6 +80,9 @@ struct PublisherOptions {
   // Waiting for the publisher's thread: arguments as they were given and 32 bytes a call.
   size_t queue_bytes_max = 32 << 20;
   SenderOptions sender = {};
+  // The same calls as vLLM's KV events (`zmq_publisher.h`), when it has an endpoint. Calls by the contract's hashes
+  // cannot be told there; a call that this library drops (`invalid_calls` aside) is told all the same.
+  ZmqPublisherOptions zmq = {};
 
   // Makes the link to a leaf; gRPC when empty. The link may be started and stopped from other threads.
   std::function<std::unique_ptr<SenderLink>(const std::string& address)> make_link = {};
@@ -118,11 +123,13 @@ struct PublisherStats {
       0;                     // calls worked off by the engine's thread because the queue was full
   uint64_t queue_bytes = 0;  // waiting now
   std::vector<ReplicaStats> replicas;
+  std::optional<ZmqPublisherStats> zmq;
 };
 
 class Publisher {
  public:
-  // INVALID_ARGUMENT: an option is out of range, or a name is not UTF-8. Leaves need not be reachable.
+  // INVALID_ARGUMENT: an option is out of range, or a name is not UTF-8. UNAVAILABLE: a ZeroMQ endpoint cannot be
+  // bound. Leaves need not be reachable.
   static absl::StatusOr<std::unique_ptr<Publisher>> Create(PublisherOptions options);
   ~Publisher();
 
