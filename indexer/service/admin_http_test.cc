@@ -96,7 +96,7 @@ TEST_F(AdminHttpTest, MetricsAndVersionAreBuiltIn) {
   metrics_.AddCounter("n_total", "N.").Increment(7);
   Start();
   const std::string text = Ask("GET", "/metrics");
-  EXPECT_THAT(text, HasSubstr("Content-Type: text/plain; version=0.0.4"));
+  EXPECT_THAT(text, HasSubstr("content-type: text/plain; version=0.0.4"));
   EXPECT_THAT(text, HasSubstr("\nn_total 7\n"));
   EXPECT_THAT(Ask("GET", "/version"),
               EndsWith("{\"program\":\"kvatlas-test\",\"version\":\"0.1.0\"}\n"));
@@ -106,7 +106,7 @@ TEST_F(AdminHttpTest, UnknownPathAndMethodAreErrorsInJson) {
   Start();
   const std::string unknown = Ask("GET", "/a%22b");
   EXPECT_THAT(unknown, StartsWith("HTTP/1.1 404 "));
-  EXPECT_THAT(unknown, HasSubstr("Content-Type: application/json"));
+  EXPECT_THAT(unknown, HasSubstr("content-type: application/json"));
   EXPECT_THAT(unknown, EndsWith("{\"error\":\"no such path: /a\\\"b\"}\n"));
   EXPECT_THAT(Ask("POST", "/healthz"), StartsWith("HTTP/1.1 405 "));
   EXPECT_THAT(Ask("BREW", "/healthz"), StartsWith("HTTP/1.1 405 "));
@@ -139,7 +139,7 @@ TEST_F(AdminHttpTest, HandlerThatThrowsIsAServerError) {
 TEST_F(AdminHttpTest, HeadIsGetWithoutABody) {
   Start();
   const std::string reply = Ask("HEAD", "/version");
-  EXPECT_THAT(reply, HasSubstr("Content-Length: 45\r\n"));
+  EXPECT_THAT(reply, HasSubstr("content-length: 45\r\n"));
   EXPECT_THAT(reply, EndsWith("\r\n\r\n"));
 }
 

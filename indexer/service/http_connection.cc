@@ -1,0 +1,476 @@
+#include "indexer/service/http_connection.h"
+
+#include <algorithm>
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/beast/http/error.hpp>
+#include <boost/beast/http/status.hpp>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace kvatlas {
+namespace {
+
+namespace asio = boost::asio;
+namespace http = boost::beast::http;
+using asio::ip::tcp;
+
+constexpr size_t kInputBytes = 32 << 10;
+
+// Requests answered in a row for one client that sends many at once.
+constexpr uint32_t kTurnMax = 16;
+
+// Memory of bodies above this is counted, and given back after the request.
+constexpr size_t kLargeBody = 256 << 10;
+
+// After the last reply, what the client still sends is read and forgotten for so long and so much:
+// closing at once would reset the connection and might take the reply with it.
+constexpr std::chrono::seconds kLinger(2);
+constexpr size_t kLingerBytesMax = 16 << 20;
+
+constexpr char kPlainText[] = "text/plain; charset=utf-8";
+
+// application/json or application/….+json, parameters aside.
+bool IsJson(std::string_view type) {
+  if (type == "application/json") return true;
+  type = type.substr(0, type.find(';'));
+  while (!type.empty() && type.back() == ' ') type.remove_suffix(1);
+  const absl::string_view text(type.data(), type.size());
+  constexpr absl::string_view kApplication = "application/";
+  if (!absl::StartsWithIgnoreCase(text, kApplication)) return false;
+  const absl::string_view subtype = text.substr(kApplication.size());
+  return absl::EqualsIgnoreCase(subtype, "json") || absl::EndsWithIgnoreCase(subtype, "+json");
+}
+
+HttpResponse PlainText(int status, std::string text) {
+  return {.status = status, .content_type = kPlainText, .body = std::move(text)};
+}
+
+void AppendNumber(std::string* out, uint64_t number) {
+  char digits[20];
+  char* const end = digits + sizeof(digits);
+  char* from = end;
+  do {
+    *--from = static_cast<char>('0' + number % 10);
+    number /= 10;
+  } while (number != 0);
+  out->append(from, static_cast<size_t>(end - from));
+}
+
+}  // namespace
+
+HttpConnection::HttpConnection(tcp::socket socket, HttpShared* shared, HttpLoop* loop)
+    : socket_(std::move(socket)), shared_(shared), loop_(loop) {
+  shared_->connections.fetch_add(1, std::memory_order_relaxed);
+}
+
+HttpConnection::~HttpConnection() {
+  ReserveBody(0);
+  loop_->connections.erase(this);
+  shared_->connections.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void HttpConnection::Start() {
+  loop_->connections.insert(this);
+  Error ignored;
+  socket_.non_blocking(true, ignored);
+  socket_.set_option(tcp::no_delay(true), ignored);
+  in_ = std::make_unique<char[]>(kInputBytes);
+  Read();
+}
+
+void HttpConnection::Close() {
+  Error ignored;
+  socket_.close(ignored);
+  deadline_ = Time::max();
+}
+
+void HttpConnection::SetDeadline(Duration from_now) { deadline_ = Clock::Real().Now() + from_now; }
+
+// What all connections hold in bodies is bounded; `bytes` is what this one holds from now on.
+void HttpConnection::ReserveBody(uint64_t bytes) {
+  if (bytes < kLargeBody) bytes = 0;
+  shared_->bodies_bytes.fetch_add(bytes - body_reserved_, std::memory_order_relaxed);
+  body_reserved_ = bytes;
+}
+
+// The time for a whole request runs from its first byte, so a client that trickles bytes gains nothing.
+void HttpConnection::Read() {
+  if (!parser_.has_value()) SetDeadline(shared_->options.idle_timeout);
+  if (in_from_ > 0) {
+    std::memmove(in_.get(), in_.get() + in_from_, in_to_ - in_from_);
+    in_to_ -= in_from_;
+    in_from_ = 0;
+  }
+  socket_.async_read_some(
+      asio::buffer(in_.get() + in_to_, kInputBytes - in_to_),
+      [self = shared_from_this()](Error error, size_t bytes) { self->OnRead(error, bytes); });
+}
+
+void HttpConnection::OnRead(Error error, size_t bytes) {
+  if (error) {
+    if (error == asio::error::eof && !parser_.has_value()) Linger();
+    return;
+  }
+  in_to_ += bytes;
+  turn_ = 0;
+  Parse();
+}
+
+void HttpConnection::Parse() {
+  while (true) {
+    switch (ParseOne()) {
+      case Step::kWantsInput:
+        return Read();
+      case Step::kElsewhere:
+        return;
+      case Step::kAnswered:
+        if (!Next()) return;
+        if (++turn_ < kTurnMax) continue;
+        turn_ = 0;
+        asio::post(loop_->io, [self = shared_from_this()] { self->Parse(); });
+        return;
+    }
+  }
+}
+
+// Goes on, not from within `Parse`, after what was pending.
+void HttpConnection::GoOn(Step step) {
+  if (step == Step::kAnswered && Next()) Parse();
+}
+
+HttpConnection::Step HttpConnection::ParseOne() {
+  if (in_from_ == in_to_) return Step::kWantsInput;
+  if (!parser_.has_value()) {
+    parser_.emplace(&message_, shared_->options.trace_id_header,
+                    static_cast<uint32_t>(shared_->options.header_bytes_max));
+    routed_ = false;
+    started_ = Clock::Real().Now();
+    deadline_ = started_ + shared_->options.request_timeout;
+  }
+  while (!parser_->is_done()) {
+    if (in_from_ == in_to_) return Step::kWantsInput;
+    Error error;
+    in_from_ += parser_->put(asio::const_buffer(in_.get() + in_from_, in_to_ - in_from_), error);
+    if (error == http::error::need_more) {
+      const bool full = in_from_ == 0 && in_to_ == kInputBytes;
+      return full ? RefuseWhatTheParserDid(http::make_error_code(http::error::header_limit))
+                  : Step::kWantsInput;
+    }
+    if (error) return RefuseWhatTheParserDid(error);
+    if (!routed_ && parser_->is_header_done()) {
+      if (std::optional<Step> refused = Route()) return *refused;
+    }
+  }
+  return Answer();
+}
+
+HttpConnection::Step HttpConnection::RefuseWhatTheParserDid(Error error) {
+  request_.path.clear();
+  head_only_ = false;
+  if (error == http::error::header_limit) {
+    return RefuseNow(Refusal(431, "the header is too large"));
+  }
+  if (error == http::error::body_limit) {
+    return RefuseNow(
+        route_ != nullptr && route_->json_body
+            ? PlainText(413, "Failed to buffer the request body: length limit exceeded")
+            : HttpError(413, "the body is too large"));
+  }
+  return RefuseNow(Refusal(400, "not HTTP"));
+}
+
+HttpResponse HttpConnection::Refusal(int status, std::string_view text) const {
+  if (shared_->options.bare_errors) return {.status = status, .content_type = ""};
+  return HttpError(status, text);
+}
+
+// An answer without having read the request to its end: the connection cannot go on.
+HttpConnection::Step HttpConnection::RefuseNow(HttpResponse response) {
+  route_ = nullptr;
+  keep_alive_ = false;
+  response_ = std::move(response);
+  return Send();
+}
+
+// The body is read and dropped, then the answer is given.
+void HttpConnection::RefuseLater(HttpResponse response) {
+  route_ = nullptr;
+  response_ = std::move(response);
+  parser_->DropBody();
+}
+
+// Decides what becomes of a request when its header is there; a step, if it ends here.
+std::optional<HttpConnection::Step> HttpConnection::Route() {
+  routed_ = true;
+  route_ = nullptr;
+  observer_ = nullptr;
+  allow_.clear();
+  keep_alive_ = parser_->keep_alive();
+  http_1_1_ = message_.version >= 11;
+  head_only_ = message_.method == "HEAD";
+  request_.method = head_only_ ? "GET" : message_.method;
+  request_.trace_id = message_.trace_id;
+  const std::string_view target(message_.target);
+  const size_t question = target.find('?');
+  const std::string_view path = target.substr(0, question);
+  request_.query = question == std::string_view::npos ? "" : target.substr(question + 1);
+  if (path.find('%') == std::string_view::npos) {
+    request_.path = path;
+  } else {
+    request_.path = PercentDecode(path, false).value_or("");
+  }
+  if (!request_.path.starts_with('/')) return RefuseNow(Refusal(400, "bad path"));
+  const HttpRouter::Methods* methods = shared_->router.Find(request_.path);
+  if (methods == nullptr) {
+    RefuseLater(Refusal(404, absl::StrCat("no such path: ", request_.path)));
+    return CheckBody();
+  }
+  const auto route = methods->find(std::string_view(request_.method));
+  if (route == methods->end()) {
+    observer_ = methods->begin()->second.observer;
+    allow_ = HttpRouter::Allow(*methods);
+    RefuseLater(Refusal(405, absl::StrCat(request_.method, " is not for ", request_.path)));
+    return CheckBody();
+  }
+  route_ = &route->second;
+  observer_ = route_->observer;
+  if (route_->json_body && !IsJson(message_.content_type)) {
+    RefuseLater(PlainText(415, "Expected request with `Content-Type: application/json`"));
+  }
+  return CheckBody();
+}
+
+std::optional<HttpConnection::Step> HttpConnection::CheckBody() {
+  const size_t body_max = route_ == nullptr ? kHttpBodyBytesMax : route_->body_bytes_max;
+  const boost::optional<uint64_t> length = parser_->content_length();
+  if (route_ == nullptr) {
+    // What is refused anyway is answered at once, if it would be long to read.
+    if (length.value_or(0) > body_max) return RefuseNow(std::move(response_));
+  } else {
+    if (length.value_or(0) > body_max) return RefuseWhatTheParserDid(http::error::body_limit);
+    ReserveBody(parser_->chunked() ? body_max : length.value_or(0));
+    if (shared_->bodies_bytes.load(std::memory_order_relaxed) > shared_->options.bodies_bytes_max) {
+      return RefuseNow(HttpError(503, "too many large requests at once"));
+    }
+  }
+  parser_->body_limit(body_max);
+  if (message_.expects_continue && !parser_->is_done() && in_from_ == in_to_) SayContinue();
+  return std::nullopt;
+}
+
+// To who wants to know before sending a body. A socket whose buffer is full of answers may do without.
+void HttpConnection::SayContinue() {
+  constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
+  Error ignored;
+  socket_.write_some(asio::buffer(kContinue.data(), kContinue.size()), ignored);
+}
+
+HttpConnection::Step HttpConnection::Answer() {
+  if (route_ == nullptr) return Send();
+  request_.body.swap(message_.body);
+  response_.status = 200;
+  response_.content_type = "application/json";
+  response_.body.clear();
+  if (route_->quick == nullptr || request_.body.size() > shared_->options.quick_body_bytes_max) {
+    return AnswerOnPool();
+  }
+  Call(*route_, request_, &response_);
+  return Send();
+}
+
+HttpConnection::Step HttpConnection::AnswerOnPool() {
+  deadline_ = Time::max();
+  // The job gives its hold away, so that the connection never ends on a thread of the pool.
+  const bool taken = shared_->pool.Submit([self = shared_from_this()]() mutable {
+    Call(*self->route_, self->request_, &self->response_);
+    asio::io_context& io = self->loop_->io;
+    asio::post(io, [self = std::move(self)] { self->GoOn(self->Send()); });
+  });
+  if (taken) return Step::kElsewhere;
+  response_ = HttpError(503, "too many requests at once");
+  return Send();
+}
+
+void HttpConnection::Call(const HttpRoute& route, const HttpRequest& request,
+                          HttpResponse* response) {
+  try {
+    if (route.quick != nullptr) {
+      route.quick(request, response);
+    } else {
+      *response = route.handler(request);
+    }
+  } catch (const std::exception& error) {
+    *response = HttpError(500, error.what());
+  } catch (...) {
+    *response = HttpError(500, "the handler failed");
+  }
+}
+
+HttpConnection::Step HttpConnection::Send() {
+  if (!socket_.is_open()) return Step::kElsewhere;
+  if (observer_ != nullptr) {
+    observer_->Answered(request_, head_only_ ? "HEAD" : request_.method, response_.status,
+                        Clock::Real().Now() - started_);
+  }
+  BuildHead();
+  const bool with_body = !head_only_ && !response_.body.empty();
+  out_ = {asio::buffer(head_), with_body ? asio::buffer(response_.body) : asio::const_buffer(),
+          with_body && chunked_ ? asio::const_buffer("\r\n", 2) : asio::const_buffer()};
+  out_from_ = 0;
+  SetDeadline(shared_->options.write_timeout);
+  if (Write()) return Written();
+  WriteLater();
+  return Step::kElsewhere;
+}
+
+void HttpConnection::BuildHead() {
+  const bool pieces = response_.more != nullptr;
+  chunked_ = pieces && http_1_1_;
+  if (pieces && !http_1_1_) keep_alive_ = false;
+  head_.clear();
+  if (response_.status == 200) {
+    head_ = "HTTP/1.1 200 OK\r\n";
+  } else {
+    const auto reason = http::obsolete_reason(http::int_to_status(unsigned(response_.status)));
+    absl::StrAppend(&head_, "HTTP/1.1 ", response_.status, " ",
+                    absl::string_view(reason.data(), reason.size()), "\r\n");
+  }
+  if (!response_.content_type.empty()) {
+    head_ += "content-type: ";
+    head_ += response_.content_type;
+    head_ += "\r\n";
+  }
+  if (!allow_.empty()) absl::StrAppend(&head_, "allow: ", allow_, "\r\n");
+  if (!keep_alive_) {
+    head_ += "connection: close\r\n";
+  } else if (!http_1_1_) {
+    head_ += "connection: keep-alive\r\n";
+  }
+  if (chunked_) {
+    head_ += "transfer-encoding: chunked\r\n\r\n";
+    if (!response_.body.empty() && !head_only_) {
+      absl::StrAppend(&head_, absl::Hex(response_.body.size()), "\r\n");
+    }
+  } else if (pieces) {
+    head_ += "\r\n";
+  } else {
+    head_ += "content-length: ";
+    AppendNumber(&head_, response_.body.size());
+    head_ += "\r\n\r\n";
+  }
+}
+
+// True: all of `out_` is written. False: it would have to wait, or the connection is closed.
+bool HttpConnection::Write() {
+  while (true) {
+    while (out_from_ < out_.size() && out_[out_from_].size() == 0) ++out_from_;
+    if (out_from_ == out_.size()) return true;
+    Error error;
+    std::array<asio::const_buffer, 3> rest = {};
+    std::copy(out_.begin() + static_cast<ptrdiff_t>(out_from_), out_.end(), rest.begin());
+    size_t written = socket_.write_some(rest, error);
+    if (error == asio::error::would_block || error == asio::error::try_again) return false;
+    if (error) {
+      Close();
+      return false;
+    }
+    while (written > 0) {
+      const size_t part = std::min(written, out_[out_from_].size());
+      out_[out_from_] += part;
+      written -= part;
+      if (out_[out_from_].size() == 0) ++out_from_;
+    }
+  }
+}
+
+void HttpConnection::WriteLater() {
+  if (!socket_.is_open()) return;
+  socket_.async_wait(tcp::socket::wait_write, [self = shared_from_this()](Error error) {
+    if (error) return;
+    if (self->Write()) return self->GoOn(self->Written());
+    self->WriteLater();
+  });
+}
+
+HttpConnection::Step HttpConnection::Written() {
+  if (response_.more != nullptr && !head_only_) return SendMore();
+  return Step::kAnswered;
+}
+
+// The next piece is made on the pool, and only when the last one is gone: a client that does not read holds
+// one piece of memory and no thread.
+HttpConnection::Step HttpConnection::SendMore() {
+  deadline_ = Time::max();
+  auto make_piece = [self = shared_from_this()]() mutable {
+    bool more = false;
+    bool failed = false;
+    self->piece_.clear();
+    try {
+      more = self->response_.more(&self->piece_);
+    } catch (...) {
+      failed = true;
+    }
+    asio::io_context& io = self->loop_->io;
+    asio::post(io, [self = std::move(self), more, failed] { self->OnPiece(more, failed); });
+  };
+  if (!shared_->pool.Submit(std::move(make_piece), /*continued=*/true)) Close();
+  return Step::kElsewhere;
+}
+
+void HttpConnection::OnPiece(bool more, bool failed) {
+  if (!socket_.is_open()) return;
+  if (failed) return Close();
+  if (!more) response_.more = nullptr;
+  head_.clear();
+  if (chunked_ && !piece_.empty()) absl::StrAppend(&head_, absl::Hex(piece_.size()), "\r\n");
+  constexpr std::string_view kEndOfLast = "\r\n0\r\n\r\n";
+  std::string_view end;
+  if (chunked_) {
+    end = kEndOfLast;
+    if (piece_.empty()) end.remove_prefix(2);
+    if (more) end = piece_.empty() ? std::string_view() : end.substr(0, 2);
+  }
+  out_ = {asio::buffer(head_), asio::buffer(piece_), asio::buffer(end.data(), end.size())};
+  out_from_ = 0;
+  SetDeadline(shared_->options.write_timeout);
+  if (Write()) return GoOn(Written());
+  WriteLater();
+}
+
+// After an answer: false, if it was the last.
+bool HttpConnection::Next() {
+  parser_.reset();
+  response_.more = nullptr;
+  if (body_reserved_ > 0) {
+    request_.body = {};
+    message_.body = {};
+    ReserveBody(0);
+  }
+  if (response_.body.capacity() > kLargeBody) response_.body = {};
+  if (keep_alive_) return true;
+  Linger();
+  return false;
+}
+
+void HttpConnection::Linger() {
+  Error ignored;
+  socket_.shutdown(tcp::socket::shutdown_send, ignored);
+  SetDeadline(kLinger);
+  Discard(0);
+}
+
+void HttpConnection::Discard(size_t discarded) {
+  if (discarded > kLingerBytesMax || !socket_.is_open()) return;
+  socket_.async_read_some(asio::buffer(discard_),
+                          [self = shared_from_this(), discarded](Error error, size_t bytes) {
+                            if (!error) self->Discard(discarded + bytes);
+                          });
+}
+
+}  // namespace kvatlas

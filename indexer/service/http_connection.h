@@ -1,0 +1,144 @@
+// What happens on one connection? Read a request, have it answered, write the answer, again; linger at the end.
+//
+//   Read ─▶ ParseOne ─▶ Route ─┬▶ Answer ─────────────────────┬▶ Send ─▶ Written ─┬▶ Next ─▶ ParseOne …
+//                             ╰▶ refused, the body is dropped ╯   ▲               ╰▶ SendMore ─╮
+//                                                                 ╰──────── OnPiece ◀──────────╯
+//
+// *Threads*: everything on its loop's thread, except the handlers that run on the pool: while one does, the loop touches
+// neither the request nor the answer.
+// *Lifetime*: it owns itself through its one pending operation, and ends on its loop's thread.
+
+#ifndef KVATLAS_INDEXER_SERVICE_HTTP_CONNECTION_H_
+#define KVATLAS_INDEXER_SERVICE_HTTP_CONNECTION_H_
+
+#include <array>
+#include <atomic>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+#include <utility>
+
+#include "indexer/base/clock.h"
+#include "indexer/service/http_parser.h"
+#include "indexer/service/http_pool.h"
+#include "indexer/service/http_router.h"
+#include "indexer/service/http_server.h"
+
+namespace kvatlas {
+
+class HttpConnection;
+
+// What the connections of all loops share.
+struct HttpShared {
+  explicit HttpShared(HttpServerOptions server_options)
+      : options(std::move(server_options)), pool(options.queue_max) {}
+
+  const HttpServerOptions options;
+  HttpRouter router;  // immutable once the server runs
+  HttpPool pool;
+  std::atomic<size_t> connections{0};
+  std::atomic<size_t> bodies_bytes{0};
+};
+
+// The connections of one I/O thread, and what they share; of that thread alone.
+struct HttpLoop {
+  std::unordered_set<HttpConnection*> connections;  // outlives `io`, with which the last ones go
+  boost::asio::io_context io{1};
+};
+
+class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
+ public:
+  // Counts itself in `shared`, which outlives it as the loop does.
+  HttpConnection(boost::asio::ip::tcp::socket socket, HttpShared* shared, HttpLoop* loop);
+  ~HttpConnection();
+
+  HttpConnection(const HttpConnection&) = delete;
+  HttpConnection& operator=(const HttpConnection&) = delete;
+
+  void Start();
+  void Close();
+  // Closes it when it is too late.
+  void CheckDeadline(Time now) {
+    if (now >= deadline_) Close();
+  }
+
+ private:
+  using Error = boost::system::error_code;
+  enum class Step : uint8_t {
+    kWantsInput,  // to be read
+    kAnswered,    // the answer is written: on to the next request
+    kElsewhere,   // something is pending that goes on by itself, or the connection ends
+  };
+
+  void Read();
+  void OnRead(Error error, size_t bytes);
+  void Parse();
+  Step ParseOne();
+  Step RefuseWhatTheParserDid(Error error);
+
+  std::optional<Step> Route();
+  std::optional<Step> CheckBody();
+  void RefuseLater(HttpResponse response);
+  Step RefuseNow(HttpResponse response);
+  HttpResponse Refusal(int status, std::string_view text) const;
+  void SayContinue();
+
+  Step Answer();
+  Step AnswerOnPool();
+  static void Call(const HttpRoute& route, const HttpRequest& request, HttpResponse* response);
+
+  Step Send();
+  void BuildHead();
+  bool Write();
+  void WriteLater();
+  Step Written();
+  Step SendMore();
+  void OnPiece(bool more, bool failed);
+  bool Next();
+  void GoOn(Step step);
+  void Linger();
+  void Discard(size_t discarded);
+  void SetDeadline(Duration from_now);
+  void ReserveBody(uint64_t bytes);
+
+  boost::asio::ip::tcp::socket socket_;
+  HttpShared* const shared_;
+  HttpLoop* const loop_;
+  Time deadline_ = Time::max();
+
+  std::unique_ptr<char[]> in_;  // what was read and not parsed is [in_from_, in_to_)
+  size_t in_from_ = 0;
+  size_t in_to_ = 0;
+
+  HttpMessage message_;
+  std::optional<HttpParser> parser_;  // of the request being read
+  bool routed_ = false;
+  const HttpRoute* route_ = nullptr;  // null: refused, `response_` says how
+  HttpObserver* observer_ = nullptr;
+  size_t body_reserved_ = 0;
+  HttpRequest request_;
+  Time started_{0};
+  bool head_only_ = false;
+  bool keep_alive_ = false;
+  bool http_1_1_ = true;
+
+  HttpResponse response_;
+  std::string allow_;
+  bool chunked_ = false;
+  std::string head_;
+  std::string piece_;
+  std::array<boost::asio::const_buffer, 3> out_;  // yet to be written
+  size_t out_from_ = 0;                           // buffers before it are written
+  uint32_t turn_ = 0;  // requests answered since the loop last had a chance to serve others
+  std::array<char, 4096> discard_;
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_INDEXER_SERVICE_HTTP_CONNECTION_H_

@@ -1,0 +1,83 @@
+// Where do handlers run that may take long? A few threads and a bounded queue.
+//
+// *Threads*: any.
+
+#ifndef KVATLAS_INDEXER_SERVICE_HTTP_POOL_H_
+#define KVATLAS_INDEXER_SERVICE_HTTP_POOL_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "indexer/base/mutex.h"
+
+namespace kvatlas {
+
+class HttpPool {
+ public:
+  explicit HttpPool(size_t queue_max) : queue_max_(queue_max) {}
+  ~HttpPool() { Stop(); }
+
+  // Once.
+  void Start(uint32_t threads) {
+    for (uint32_t i = 0; i < threads; ++i) threads_.emplace_back([this] { Run(); });
+  }
+
+  // False: the queue is full, unless it is a job that was begun and is now `continued`; or the pool stops.
+  bool Submit(std::function<void()> job, bool continued = false) {
+    MutexLock lock(&mutex_);
+    if (stopping_ || (queue_.size() >= queue_max_ && !continued)) return false;
+    queue_.push_back(std::move(job));
+    wake_.Signal();
+    return true;
+  }
+
+  // Finishes what runs; what waits is kept and never run. Not from a job; one caller at a time.
+  void Stop() {
+    {
+      MutexLock lock(&mutex_);
+      stopping_ = true;
+      wake_.SignalAll();
+    }
+    for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
+  }
+
+  // Forgets what waited. REQUIRES: stopped.
+  void Forget() {
+    std::deque<std::function<void()>> forgotten;
+    MutexLock lock(&mutex_);
+    forgotten.swap(queue_);
+  }
+
+ private:
+  void Run() {
+    while (true) {
+      std::function<void()> job;
+      {
+        MutexLock lock(&mutex_);
+        while (!stopping_ && queue_.empty()) wake_.Wait(&mutex_);
+        if (stopping_) return;
+        job = std::move(queue_.front());
+        queue_.pop_front();
+      }
+      job();
+    }
+  }
+
+  const size_t queue_max_;
+  Mutex mutex_;
+  CondVar wake_;
+  std::deque<std::function<void()>> queue_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<std::thread> threads_;  // by who starts and stops
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_INDEXER_SERVICE_HTTP_POOL_H_

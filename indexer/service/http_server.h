@@ -1,0 +1,150 @@
+// Who answers requests over HTTP/1.1, and who waits for whom? A small server whose hot routes cost little more than
+// their system calls, and in which nobody waits for anybody else.
+//
+//   accept ─▶ I/O threads (a connection stays on one) ─┬▶ quick handlers, answered at once
+//                                                      └▶ pool ─▶ handlers that may take long, pieces of long answers
+//
+// *Truth*: plain HTTP without authentication. A HEAD is answered as a GET without its body. Answers of a connection
+// come in the order of its requests (pipelining).
+// *Threads*: `io_threads` + `pool_threads` of its own. A quick handler runs on an I/O thread and holds up the other
+// connections of that thread: microseconds, no waiting. Requests with more than `quick_body_bytes_max` run on the pool
+// whatever their route says. Every method may be called from any thread, except `Handle` and `Start`: first all
+// `Handle`, then one `Start`.
+// *Cost*: a quick request on a connection kept alive is one read and one write; nothing is allocated once its buffers
+// have grown.
+// *Bounds* (`HttpServerOptions`): a larger header gets 431, a larger body 413, a request that is not complete within
+// `request_timeout` or an answer not taken within `write_timeout` (of each piece, if it is sent in pieces) is cut off,
+// as is a silent connection after `idle_timeout`; a connection above `connections_max` is closed at once; a request
+// above `queue_max` waiting for the pool, or whose body is above `bodies_bytes_max` in sum, gets 503. Nonsense gets
+// 400 and a closed connection.
+//
+// Example:
+//   HttpServer http({.listen = {"127.0.0.1", 8090}});
+//   http.Handle({.method = "GET", .path = "/domains",
+//                .handler = [&](const HttpRequest&) { return HttpResponse{.body = DomainsAsJson()}; }});
+//   if (absl::Status status = http.Start(); !status.ok()) return status;
+
+#ifndef KVATLAS_INDEXER_SERVICE_HTTP_SERVER_H_
+#define KVATLAS_INDEXER_SERVICE_HTTP_SERVER_H_
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "indexer/base/clock.h"
+#include "indexer/service/address.h"
+
+namespace kvatlas {
+
+struct HttpRequest {
+  std::string method;  // "GET", "POST"; a HEAD arrives as "GET"
+  std::string path;    // percent-decoded, without the query
+  std::string query;   // as sent, without '?'
+  std::string body;
+  std::string trace_id;  // of the header named in the options; empty when it was not sent
+
+  // The first value of `name` in the query, decoded.
+  std::optional<std::string> Param(std::string_view name) const;
+};
+
+// Appends the next piece of an answer that is too long to be built as a whole; false: there is none, what was appended
+// was the last. Called on the pool, one call at a time, never before the client has taken the piece before. One that
+// throws cuts the connection, so that nobody takes half an answer for a whole one.
+using HttpBodySource = std::function<bool(std::string* piece)>;
+
+struct HttpResponse {
+  int status = 200;
+  std::string content_type = "application/json";  // empty: no such header
+  std::string body = {};
+  HttpBodySource more = nullptr;  // follows `body`, which may be empty
+};
+
+// {"error":"<message>"}, escaped, with a newline.
+HttpResponse HttpError(int status, std::string_view message);
+
+// The same for a failed absl::Status: INVALID_ARGUMENT and OUT_OF_RANGE 400, NOT_FOUND 404, ALREADY_EXISTS and
+// FAILED_PRECONDITION 409, RESOURCE_EXHAUSTED 429, UNAVAILABLE 503, DEADLINE_EXCEEDED 504, else 500.
+HttpResponse HttpError(const absl::Status& status);
+
+// A handler that throws answers 500.
+using HttpHandler = std::function<HttpResponse(const HttpRequest&)>;
+// Fills an answer in place: status 200, JSON, an empty body whose memory is kept.
+using HttpQuickHandler = std::function<void(const HttpRequest&, HttpResponse*)>;
+
+// Is told of each answer of a route, refusals included, when it is handed to the socket.
+class HttpObserver {
+ public:
+  virtual ~HttpObserver() = default;
+  virtual void Answered(const HttpRequest& request, std::string_view method, int status,
+                        Duration took) = 0;
+};
+
+inline constexpr size_t kHttpBodyBytesMax = 2 << 20;
+
+struct HttpRoute {
+  std::string method;
+  // A path that ends in "/*" also takes every path below it, the longest match first.
+  std::string path;
+  // Exactly one of the two: on the pool, or on the I/O thread.
+  HttpHandler handler = nullptr;
+  HttpQuickHandler quick = nullptr;
+  size_t body_bytes_max = kHttpBodyBytesMax;
+  // The body must be declared as JSON: else 415. Refusals of the body are then plain text, in the words of axum.
+  bool json_body = false;
+  HttpObserver* observer = nullptr;  // outlives the server
+};
+
+struct HttpServerOptions {
+  Address listen;
+  uint32_t io_threads = 1;
+  uint32_t pool_threads = 2;
+  size_t queue_max = 1024;
+  size_t header_bytes_max = 16 << 10;
+  size_t quick_body_bytes_max = 256 << 10;
+  size_t bodies_bytes_max = size_t{1} << 30;
+  size_t connections_max = 4096;
+  Duration idle_timeout = std::chrono::minutes(5);
+  Duration request_timeout = std::chrono::seconds(30);
+  Duration write_timeout = std::chrono::seconds(30);
+  // 404 and 405 without a body, the latter with `allow` in any case; else {"error":…}.
+  bool bare_errors = false;
+  std::string trace_id_header = {};  // lower case; empty: none
+};
+
+class HttpServer {
+ public:
+  explicit HttpServer(HttpServerOptions options);
+  ~HttpServer();  // stops
+
+  HttpServer(const HttpServer&) = delete;
+  HttpServer& operator=(const HttpServer&) = delete;
+
+  // A later route of the same method and path replaces an earlier one.
+  void Handle(HttpRoute route);
+
+  // UNAVAILABLE, naming the address, if it cannot be had. A host with several addresses listens on the first.
+  absl::Status Start();
+
+  // Where it listens, with the port that was taken. REQUIRES: `Start` was OK.
+  Address address() const;
+
+  // Open connections.
+  size_t connections() const;
+
+  // Cuts open connections and returns when the threads have ended. Idempotent.
+  void Stop();
+
+ private:
+  class Impl;
+  const std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_INDEXER_SERVICE_HTTP_SERVER_H_
