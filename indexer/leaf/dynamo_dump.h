@@ -38,11 +38,11 @@
 
 namespace kvatlas {
 
-// Takes the next piece of a text; false: the other side is gone.
-using WriteChunk = std::function<bool(std::string_view chunk)>;
+// Appends the next piece of a text; false: what was appended was the last. (An HTTP server's `HttpBodySource`.)
+using TextSource = std::function<bool(std::string* piece)>;
 
-// CANCELLED: `write` said false.
-absl::Status WriteDump(const EngineDirectory& directory, const WriteChunk& write);
+// The dump, worker by worker. One call at a time. The directory outlives it.
+TextSource DumpSource(const EngineDirectory* directory);
 
 // Gives the next piece of a text, at most `size` bytes; 0 at its end.
 using ReadChunk = std::function<absl::StatusOr<size_t>(char* to, size_t size)>;

@@ -32,9 +32,10 @@ namespace kvatlas {
 inline constexpr size_t kSnapshotRecordBytesMax = 1 << 20;
 inline constexpr const char* kSnapshotContentType = "application/vnd.kvatlas.replica";
 
-// Without `names`, the registrations alone. CANCELLED: `write` said false.
-absl::Status WriteReplicaSnapshot(const HashContract& contract, const EngineDirectory& directory,
-                                  bool names, const WriteChunk& write);
+// The snapshot, instance by instance; without `names`, the registrations alone. One call at a time. The directory
+// outlives it.
+TextSource ReplicaSnapshotSource(const HashContract& contract, const EngineDirectory* directory,
+                                 bool names);
 
 struct SnapshotStats {
   uint64_t instances = 0;

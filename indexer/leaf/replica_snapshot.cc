@@ -1,0 +1,390 @@
+#include "indexer/leaf/replica_snapshot.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "indexer/base/ids.h"
+#include "indexer/base/tier.h"
+
+namespace kvatlas {
+namespace {
+
+static_assert(std::endian::native == std::endian::little,
+              "the format is written as it lies in memory");
+
+constexpr std::string_view kMagic = "KVAREP01";
+constexpr size_t kNamesBytes = 256 << 10;  // of one record, about
+constexpr size_t kPieceBytes = 256 << 10;
+constexpr size_t kNamespaceBytesMax = 256 << 10;
+constexpr size_t kRecordHead = 1 + 4, kRecordTail = 8;
+
+enum class Kind : uint8_t { kHeader = 1, kInstance = 2, kNames = 3, kPosition = 4, kEnd = 5 };
+
+enum NameFlag : uint8_t { kSuspect = 1, kEagle = 2, kDigest = 4, kNamespace = 8, kCopies = 16 };
+
+// ---- Bytes ----
+
+template <typename Number>
+void Put(std::string* to, Number number) {
+  to->append(reinterpret_cast<const char*>(&number), sizeof number);
+}
+
+void PutText(std::string* to, std::string_view text) {
+  Put(to, static_cast<uint32_t>(text.size()));
+  to->append(text);
+}
+
+// Reads what was put; beyond the end everything is 0 and `ok` false.
+class Taker {
+ public:
+  explicit Taker(std::string_view bytes) : bytes_(bytes) {}
+  bool ok() const { return ok_; }
+  bool empty() const { return bytes_.empty(); }
+
+  template <typename Number>
+  Number Take() {
+    Number number{};
+    if (bytes_.size() < sizeof number) return Fail<Number>();
+    std::memcpy(&number, bytes_.data(), sizeof number);
+    bytes_.remove_prefix(sizeof number);
+    return number;
+  }
+
+  std::string_view TakeText() {
+    const auto size = Take<uint32_t>();
+    if (bytes_.size() < size) return Fail<std::string_view>();
+    const std::string_view text = bytes_.substr(0, size);
+    bytes_.remove_prefix(size);
+    return text;
+  }
+
+ private:
+  template <typename Value>
+  Value Fail() {
+    ok_ = false;
+    bytes_ = {};
+    return Value{};
+  }
+  std::string_view bytes_;
+  bool ok_ = true;
+};
+
+// ---- One name ----
+
+void PutName(std::string* to, const EngineAlias& alias) {
+  uint8_t flags = 0;
+  if (alias.suspect) flags |= kSuspect;
+  if (alias.eagle) flags |= kEagle;
+  if (!alias.hash.bytes.empty()) flags |= kDigest;
+  if (!alias.lora_name.empty() || !alias.cache_salt.empty()) flags |= kNamespace;
+  // Most blocks are held once, in the device tier.
+  if (alias.copies != std::array<uint32_t, kTiers>{1}) flags |= kCopies;
+  Put(to, flags);
+  Put(to, alias.rank);
+  Put(to, alias.hash.value);
+  Put(to, Raw(alias.block));
+  Put(to, Raw(alias.parent));
+  Put(to, alias.position);
+  Put(to, Raw(alias.local));
+  if (flags & kCopies)
+    for (uint32_t copies : alias.copies) Put(to, copies);
+  if (flags & kDigest) PutText(to, alias.hash.bytes);
+  if (flags & kNamespace) {
+    PutText(to, alias.lora_name);
+    PutText(to, alias.cache_salt);
+  }
+}
+
+EngineAlias TakeName(Taker* from) {
+  EngineAlias alias;
+  const auto flags = from->Take<uint8_t>();
+  alias.suspect = flags & kSuspect;
+  alias.eagle = flags & kEagle;
+  alias.rank = from->Take<uint32_t>();
+  alias.hash.value = from->Take<uint64_t>();
+  alias.block = SequenceHash{from->Take<uint64_t>()};
+  alias.parent = SequenceHash{from->Take<uint64_t>()};
+  alias.position = from->Take<uint32_t>();
+  alias.local = LocalHash{from->Take<uint64_t>()};
+  alias.copies = {1};
+  if (flags & kCopies)
+    for (uint32_t& copies : alias.copies) copies = from->Take<uint32_t>();
+  if (flags & kDigest) alias.hash.bytes = from->TakeText();
+  if (flags & kNamespace) {
+    alias.lora_name = from->TakeText();
+    alias.cache_salt = from->TakeText();
+  }
+  return alias;
+}
+
+// ---- One instance ----
+
+std::string InstanceBytes(const EngineEntry& entry) {
+  std::string bytes;
+  PutText(&bytes, entry.instance);
+  PutText(&bytes, entry.domain.model);
+  PutText(&bytes, entry.domain.tenant);
+  Put(&bytes, entry.block_size);
+  PutText(&bytes, entry.source);
+  PutText(&bytes, entry.engine_type);
+  PutText(&bytes, entry.lora_name);
+  PutText(&bytes, entry.additional_salt);
+  Put(&bytes, static_cast<uint32_t>(entry.listeners.size()));
+  for (const EngineListener& listener : entry.listeners) {
+    Put(&bytes, listener.rank);
+    PutText(&bytes, listener.endpoint);
+    PutText(&bytes, listener.replay_endpoint);
+    PutText(&bytes, listener.topic);
+    Put(&bytes, static_cast<uint8_t>(listener.bind));
+  }
+  return bytes;
+}
+
+EngineEntry TakeInstance(Taker* from) {
+  EngineEntry entry;
+  entry.instance = from->TakeText();
+  entry.domain.model = from->TakeText();
+  entry.domain.tenant = from->TakeText();
+  entry.block_size = from->Take<uint32_t>();
+  entry.source = from->TakeText();
+  entry.engine_type = from->TakeText();
+  entry.lora_name = from->TakeText();
+  entry.additional_salt = from->TakeText();
+  for (auto left = from->Take<uint32_t>(); left > 0 && from->ok(); --left) {
+    EngineListener listener;
+    listener.rank = from->Take<uint32_t>();
+    listener.endpoint = from->TakeText();
+    listener.replay_endpoint = from->TakeText();
+    listener.topic = from->TakeText();
+    listener.bind = from->Take<uint8_t>() != 0;
+    entry.listeners.push_back(std::move(listener));
+  }
+  return entry;
+}
+
+// ---- Writing ----
+
+class SnapshotWriter {
+ public:
+  SnapshotWriter(const HashContract& contract, const EngineDirectory* directory, bool names)
+      : contract_id_(contract.Id()),
+        directory_(directory),
+        with_names_(names),
+        entries_(directory->Registrations()) {}
+
+  bool Next(std::string* piece) {
+    to_ = piece;
+    if (records_ == 0) Header();
+    const size_t before = piece->size();
+    while (at_ < entries_.size() && piece->size() < before + kPieceBytes) Instance(entries_[at_++]);
+    if (at_ < entries_.size()) return true;
+    std::string payload;
+    Put(&payload, records_);
+    Record(Kind::kEnd, payload);
+    return false;
+  }
+
+ private:
+  void Header() {
+    *to_ += kMagic;
+    std::string payload;
+    PutText(&payload, contract_id_);
+    Record(Kind::kHeader, payload);
+  }
+
+  void Record(Kind kind, std::string_view payload) {
+    const size_t start = to_->size();
+    Put(to_, kind);
+    Put(to_, static_cast<uint32_t>(payload.size()));
+    *to_ += payload;
+    Put(to_, Xxh3(std::string_view(*to_).substr(start), 0));
+    ++records_;
+  }
+
+  // Names are copied while their stream stands still, and sent afterwards.
+  void Instance(const EngineEntry& entry) {
+    Record(Kind::kInstance, InstanceBytes(entry));
+    if (!with_names_) return;
+    // The engine went meanwhile: what there is of it stays without a position.
+    (void)directory_->Cut(entry.instance,
+                          [&](std::optional<uint32_t> stream_rank,
+                              std::optional<StreamPosition> position, const EngineWorker& worker) {
+                            Names(entry, worker, stream_rank);
+                            if (!stream_rank.has_value()) return;
+                            std::string payload;
+                            Put(&payload, *stream_rank);
+                            Put(&payload, static_cast<uint8_t>(position.has_value()));
+                            Put(&payload, position.value_or(StreamPosition{}).last);
+                            Put(&payload, position.value_or(StreamPosition{}).fingerprint);
+                            Record(Kind::kPosition, payload);
+                          });
+  }
+
+  // Of the ranks that this stream publishes; the first stream has those of no stream too.
+  void Names(const EngineEntry& entry, const EngineWorker& worker,
+             std::optional<uint32_t> stream_rank) {
+    const auto is_stream = [&](uint32_t rank) {
+      return std::any_of(entry.listeners.begin(), entry.listeners.end(),
+                         [&](const EngineListener& of) { return of.rank == rank; });
+    };
+    std::vector<uint32_t> ranks;
+    for (const EngineRankStats& rank : worker.Stats().ranks) {
+      const uint32_t of = !entry.listeners.empty() && !is_stream(rank.stream_rank)
+                              ? entry.listeners.front().rank
+                              : rank.stream_rank;
+      if (!stream_rank.has_value() || of == *stream_rank) ranks.push_back(rank.rank);
+    }
+    std::string names;
+    worker.ForEachAlias([&](const EngineAlias& alias) {
+      if (std::find(ranks.begin(), ranks.end(), alias.rank) == ranks.end()) return;
+      if (alias.lora_name.size() + alias.cache_salt.size() > kNamespaceBytesMax) return;
+      PutName(&names, alias);
+      if (names.size() < kNamesBytes) return;
+      Record(Kind::kNames, names);
+      names.clear();
+    });
+    if (!names.empty()) Record(Kind::kNames, names);
+  }
+
+  const std::string contract_id_;
+  const EngineDirectory* const directory_;
+  const bool with_names_;
+  const std::vector<EngineEntry> entries_;
+  size_t at_ = 0;
+  uint64_t records_ = 0;
+  std::string* to_ = nullptr;
+};
+
+// ---- Reading ----
+
+class SnapshotReader {
+ public:
+  SnapshotReader(const HashContract& contract, const ReadChunk& read, SnapshotVisitor* visitor)
+      : contract_(contract), read_(read), visitor_(visitor) {}
+
+  absl::StatusOr<SnapshotStats> Run() {
+    std::string magic(kMagic.size(), '\0');
+    if (absl::Status bad = Fill(magic.data(), magic.size()); !bad.ok()) return bad;
+    if (magic.substr(0, 6) != kMagic.substr(0, 6))
+      return absl::InvalidArgumentError("not a snapshot of a replica");
+    if (magic != kMagic)
+      return absl::FailedPreconditionError("a snapshot of another version: " + magic);
+    for (uint64_t records = 0;; ++records) {
+      Kind kind{};
+      if (absl::Status bad = ReadRecord(&kind); !bad.ok()) return bad;
+      Taker payload(std::string_view(record_).substr(kRecordHead,
+                                                     record_.size() - kRecordHead - kRecordTail));
+      if ((kind == Kind::kHeader) != (records == 0)) return Broken("no header");
+      if (kind == Kind::kEnd) {
+        if (payload.Take<uint64_t>() != records || !payload.ok())
+          return Broken("records are missing");
+        return stats_;
+      }
+      if (absl::Status bad = Take(kind, &payload); !bad.ok()) return bad;
+    }
+  }
+
+ private:
+  static absl::Status Broken(const char* how) {
+    return absl::DataLossError("a replica's snapshot is broken: " + std::string(how));
+  }
+
+  absl::Status Fill(char* to, size_t size) {
+    while (size > 0) {
+      const absl::StatusOr<size_t> got = read_(to, size);
+      if (!got.ok()) return got.status();
+      if (*got == 0) return Broken("it ends early");
+      to += *got;
+      size -= *got;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadRecord(Kind* kind) {
+    record_.resize(kRecordHead);
+    if (absl::Status bad = Fill(record_.data(), kRecordHead); !bad.ok()) return bad;
+    Taker head(record_);
+    *kind = Kind{head.Take<uint8_t>()};
+    const auto size = head.Take<uint32_t>();
+    if (size > kSnapshotRecordBytesMax) return Broken("a record is too long");
+    record_.resize(kRecordHead + size + kRecordTail);
+    if (absl::Status bad = Fill(record_.data() + kRecordHead, size + kRecordTail); !bad.ok())
+      return bad;
+    const std::string_view signed_bytes = std::string_view(record_).substr(0, kRecordHead + size);
+    Taker tail(std::string_view(record_).substr(kRecordHead + size));
+    return tail.Take<uint64_t>() == Xxh3(signed_bytes, 0) ? absl::OkStatus()
+                                                          : Broken("a checksum is wrong");
+  }
+
+  absl::Status Take(Kind kind, Taker* payload) {
+    switch (kind) {
+      case Kind::kHeader: {
+        const std::string_view id = payload->TakeText();
+        if (id == contract_.Id()) return absl::OkStatus();
+        return absl::FailedPreconditionError("hash contract \"" + std::string(id) +
+                                             "\" is not ours, \"" + contract_.Id() + "\"");
+      }
+      case Kind::kInstance:
+        entry_ = TakeInstance(payload);
+        if (!payload->ok()) return Broken("an instance");
+        ++stats_.instances;
+        return visitor_->OnInstance(*entry_);
+      case Kind::kNames:
+        return TakeNames(payload);
+      case Kind::kPosition:
+        return TakePosition(payload);
+      default:
+        return absl::OkStatus();
+    }
+  }
+
+  absl::Status TakeNames(Taker* payload) {
+    if (!entry_.has_value()) return Broken("names of nobody");
+    while (!payload->empty()) {
+      const EngineAlias alias = TakeName(payload);
+      if (!payload->ok()) return Broken("a name");
+      ++stats_.names;
+      if (absl::Status bad = visitor_->OnName(*entry_, alias); !bad.ok()) return bad;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status TakePosition(Taker* payload) {
+    const auto rank = payload->Take<uint32_t>();
+    const bool is_known = payload->Take<uint8_t>() != 0;
+    StreamPosition position;
+    position.last = payload->Take<uint64_t>();
+    position.fingerprint = payload->Take<uint64_t>();
+    if (!payload->ok() || !entry_.has_value()) return Broken("a position");
+    ++stats_.positions;
+    return visitor_->OnPosition(*entry_, rank, is_known ? std::optional(position) : std::nullopt);
+  }
+
+  const HashContract& contract_;
+  const ReadChunk& read_;
+  SnapshotVisitor* const visitor_;
+  std::string record_;
+  std::optional<EngineEntry> entry_;
+  SnapshotStats stats_;
+};
+
+}  // namespace
+
+TextSource ReplicaSnapshotSource(const HashContract& contract, const EngineDirectory* directory,
+                                 bool names) {
+  return [writer = std::make_shared<SnapshotWriter>(contract, directory, names)](
+             std::string* piece) { return writer->Next(piece); };
+}
+
+absl::StatusOr<SnapshotStats> ReadReplicaSnapshot(const HashContract& contract,
+                                                  const ReadChunk& read, SnapshotVisitor* visitor) {
+  return SnapshotReader(contract, read, visitor).Run();
+}
+
+}  // namespace kvatlas
