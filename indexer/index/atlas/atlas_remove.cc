@@ -58,11 +58,20 @@ void AtlasIndex::FetchRuns(std::span<const SequenceHash> blocks, Tier tier) cons
       runs[i] = heap_->run_of(words[i]).load(std::memory_order_acquire);
       __builtin_prefetch(RunAt(runs[i]), 1);
     }
+    Ref sections[BlockTable::kAhead];
     for (size_t i = 0; i < words.size(); ++i) {
-      if (runs[i] == 0) continue;
-      const Ref section =
-          RunAt(runs[i])->tiers[static_cast<int>(tier)].load(std::memory_order_acquire);
-      __builtin_prefetch(heap_->At<Section>(section), 1);
+      sections[i] =
+          runs[i] == 0
+              ? 0
+              : RunAt(runs[i])->tiers[static_cast<int>(tier)].load(std::memory_order_acquire);
+      __builtin_prefetch(heap_->At<Section>(sections[i]), 1);
+    }
+    for (size_t i = 0; i < words.size(); ++i) {
+      if (sections[i] == 0) continue;
+      const Ref partials =
+          heap_->At<Section>(sections[i])->partials.load(std::memory_order_acquire);
+      __builtin_prefetch(heap_->At<Partials>(partials), 1);
+      __builtin_prefetch(heap_->At<char>(partials) + kLineBytes, 1);
     }
   });
 }

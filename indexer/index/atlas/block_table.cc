@@ -2,12 +2,17 @@
 
 #include <sys/mman.h>
 
+#if defined(__SSE4_1__)
+#include <immintrin.h>
+#endif
+
 #include <algorithm>
 #include <bit>
 #include <cstring>
 #include <iterator>
 
 #include "indexer/index/atlas/spin_lock.h"
+#include "indexer/index/atlas/tsan.h"
 
 namespace kvatlas::atlas {
 namespace {
@@ -137,19 +142,70 @@ inline void BlockTable::Put(Slot* slot, uint64_t entry) {
               std::memory_order_release);
 }
 
-int BlockTable::FreeSlot(const Slot* bucket) {
-  for (int i = 0; i < kSlots; ++i) {
-    if ((bucket[i].load(std::memory_order_relaxed) & ~kStateBit) == 0) return i;
-  }
-  return -1;
+// ---- Eight slots at once ----
+//
+// Words change one by one and are never torn, so that they may be read two by two. Which slots look like something is
+// a hint to a reader: he loads those again.
+
+#if defined(__SSE4_1__) && !KVATLAS_THREAD_SANITIZER
+
+namespace {
+
+// The low (0) or high (1) halves of four pairs of words as a bit each.
+template <int kHalf>
+uint32_t Gather(__m128i a, __m128i b, __m128i c, __m128i d) {
+  constexpr int kPick = kHalf == 0 ? 0x88 : 0xdd;
+  const __m128 first = _mm_shuffle_ps(_mm_castsi128_ps(a), _mm_castsi128_ps(b), kPick);
+  const __m128 second = _mm_shuffle_ps(_mm_castsi128_ps(c), _mm_castsi128_ps(d), kPick);
+  return static_cast<uint32_t>(_mm_movemask_ps(first) | _mm_movemask_ps(second) << 4);
 }
+
+}  // namespace
+
+inline uint32_t BlockTable::LikeIt(const Slot* bucket, uint32_t mixed) {
+  const __m128i* const pairs = reinterpret_cast<const __m128i*>(bucket);
+  const __m128i wanted = _mm_set1_epi32(static_cast<int>(mixed));
+  return Gather<1>(_mm_cmpeq_epi32(_mm_load_si128(pairs), wanted),
+                   _mm_cmpeq_epi32(_mm_load_si128(pairs + 1), wanted),
+                   _mm_cmpeq_epi32(_mm_load_si128(pairs + 2), wanted),
+                   _mm_cmpeq_epi32(_mm_load_si128(pairs + 3), wanted));
+}
+
+inline uint32_t BlockTable::Free(const Slot* bucket) {
+  const __m128i* const pairs = reinterpret_cast<const __m128i*>(bucket);
+  const __m128i mask = _mm_set1_epi64x(static_cast<int64_t>(kWordMask));
+  const __m128i zero = _mm_setzero_si128();
+  return Gather<0>(_mm_cmpeq_epi32(_mm_and_si128(_mm_load_si128(pairs), mask), zero),
+                   _mm_cmpeq_epi32(_mm_and_si128(_mm_load_si128(pairs + 1), mask), zero),
+                   _mm_cmpeq_epi32(_mm_and_si128(_mm_load_si128(pairs + 2), mask), zero),
+                   _mm_cmpeq_epi32(_mm_and_si128(_mm_load_si128(pairs + 3), mask), zero));
+}
+
+#else
+
+uint32_t BlockTable::LikeIt(const Slot* bucket, uint32_t mixed) {
+  uint32_t like_it = 0;
+  for (int i = 0; i < kSlots; ++i)
+    like_it |= uint32_t{bucket[i].load(std::memory_order_relaxed) >> 32 == mixed} << i;
+  return like_it;
+}
+
+uint32_t BlockTable::Free(const Slot* bucket) {
+  uint32_t free = 0;
+  for (int i = 0; i < kSlots; ++i)
+    free |= uint32_t{(bucket[i].load(std::memory_order_relaxed) & kWordMask) == 0} << i;
+  return free;
+}
+
+#endif
 
 // ---- Reading ----
 
 Ref BlockTable::FindIn(const Home& home, SequenceHash block) const {
   const auto look = [&](const Slot* bucket) -> Ref {
-    for (int slot = 0; slot < kSlots; ++slot) {
-      const uint64_t entry = bucket[slot].load(std::memory_order_acquire);
+    uint32_t like_it = LikeIt(bucket, static_cast<uint32_t>(home.mixed));
+    for (; like_it != 0; like_it &= like_it - 1) {
+      const uint64_t entry = bucket[std::countr_zero(like_it)].load(std::memory_order_acquire);
       if (entry >> 32 != home.mixed) continue;
       const Ref word = static_cast<Ref>(entry & kWordMask);
       // Whoever looks for the block will want its run.
@@ -207,41 +263,48 @@ BlockTable::Inserted BlockTable::Insert(SequenceHash block, Ref word) {
 }
 
 size_t BlockTable::InsertMany(std::span<const SequenceHash> blocks, Ref first, Inserted* stopped) {
-  Home homes[kAhead];
-  const size_t ahead = std::min(kAhead, blocks.size());
-  for (size_t i = 0; i < ahead; ++i) FetchHome(blocks[i], &homes[i]);
-  for (size_t i = 0; i < blocks.size(); ++i) {
-    Home* const home = &homes[i % kAhead];
-    *stopped = InsertAt(home, blocks[i], first + static_cast<Ref>(i));
-    if (stopped->what != Inserted::kInserted) return i;
-    if (i + kAhead < blocks.size()) FetchHome(blocks[i + kAhead], home);
+  // A chunk is inserted while the next one is fetched: fetching waits for nothing, and a lock would make it wait.
+  Home homes[2][kAhead];
+  const auto fetch = [&](size_t begin, Home* to) {
+    const size_t end = std::min(begin + kAhead, blocks.size());
+    for (size_t i = begin; i < end; ++i) FetchHome(blocks[i], to + (i - begin));
+  };
+  fetch(0, homes[0]);
+  for (size_t begin = 0; begin < blocks.size(); begin += kAhead) {
+    Home* const now = homes[begin / kAhead % 2];
+    fetch(begin + kAhead, homes[1 - begin / kAhead % 2]);
+    const size_t end = std::min(begin + kAhead, blocks.size());
+    for (size_t i = begin; i < end; ++i) {
+      *stopped = InsertAt(now + (i - begin), blocks[i], first + static_cast<Ref>(i));
+      if (stopped->what != Inserted::kInserted) return i;
+    }
   }
   return blocks.size();
+}
+
+// What a locked bucket looks like to a new entry.
+inline BlockTable::Glance BlockTable::Look(const Slot* bucket, uint32_t mixed) {
+  Glance seen;
+  seen.like_it = LikeIt(bucket, mixed);
+  seen.free = Free(bucket);
+  for (int i = 0; i < 3; ++i)
+    seen.displaced |= bucket[kCountSlot + i].load(std::memory_order_relaxed) & kStateBit;
+  return seen;
 }
 
 // The usual case: there is room at home, and nothing there looks like it.
 inline BlockTable::Inserted BlockTable::InsertAt(Home* home, SequenceHash block, Ref word) {
   LockHome(home);
   if (home->slots == nullptr) return InsertSlowly(home, block, word);
-  uint64_t slots[kSlots];
-  uint32_t free = 0;
-  uint32_t like_it = 0;
-#pragma GCC unroll 8
-  for (int i = 0; i < kSlots; ++i) {
-    slots[i] = home->slots[i].load(std::memory_order_relaxed);
-    free |= uint32_t{(slots[i] & kWordMask) == 0} << i;
-    like_it |= uint32_t{slots[i] >> 32 == home->mixed};
-  }
-  const uint64_t displaced =
-      (slots[kCountSlot] | slots[kCountSlot + 1] | slots[kCountSlot + 2]) & kStateBit;
-  if (free == 0 || like_it != 0 || displaced != 0) return InsertSlowly(home, block, word);
-  const int at = std::countr_zero(free);
+  const Glance seen = Look(home->slots, static_cast<uint32_t>(home->mixed));
+  if (seen.free == 0 || seen.like_it != 0 || seen.displaced != 0)
+    return InsertSlowly(home, block, word);
+  const int at = std::countr_zero(seen.free);
   // Slot 0 is the lock as well: writing it unlocked publishes the entry.
   const uint64_t entry = home->mixed << 32 | word;
   if (at != kLockSlot) {
-    home->slots[at].store((home->slots[at].load(std::memory_order_relaxed) & kStateBit) | entry,
-                          std::memory_order_release);
-    home->slots[kLockSlot].store(slots[kLockSlot] & ~kStateBit, std::memory_order_release);
+    Put(&home->slots[at], entry);
+    Unlock(home->slots);
   } else {
     home->slots[kLockSlot].store(entry, std::memory_order_release);
   }
@@ -394,7 +457,8 @@ bool BlockTable::Grow(const Segment& segment) {
   return true;
 }
 
-// A bucket became empty: if some others are as good as empty, the segment is counted.
+// A bucket became empty: if some others are as good as empty, the segment is counted. What is half empty is left
+// to `Tend`: blocks come and go, and each step down would be a step up again.
 void BlockTable::MaybeShrink(const Segment& segment, uint32_t bucket) {
   constexpr uint32_t kSamples = 6;
   const auto count = [&](uint32_t number) {
@@ -406,10 +470,10 @@ void BlockTable::MaybeShrink(const Segment& segment, uint32_t bucket) {
   uint32_t sampled = 0;
   for (uint32_t i = 1; i <= kSamples; ++i)
     sampled += count((bucket + i * (segment.buckets / kSamples + 1)) % segment.buckets);
-  if (sampled > kSamples * kSlots / 3) return;
+  if (sampled > kSamples) return;
   uint32_t entries = 0;
   for (uint32_t i = 0; i < segment.buckets; ++i) entries += count(i);
-  if (entries == 0 || BucketsFor(entries) * 2 <= segment.buckets) Rebuild(segment, Aim::kFit);
+  if (entries == 0 || BucketsFor(entries) * 8 <= segment.buckets) Rebuild(segment, Aim::kFit);
 }
 
 bool BlockTable::Rebuild(const Segment& segment, Aim aim) {
@@ -423,15 +487,18 @@ bool BlockTable::Rebuild(const Segment& segment, Aim aim) {
   }
   for (uint32_t bucket = 1; bucket < segment.buckets; ++bucket) Lock(slots + bucket * kSlots);
 
-  uint64_t entries[kBucketsMax * kSlots];
-  uint32_t count = 0;
-  for (uint32_t i = 0; i < segment.slots(); ++i) {
-    const uint64_t entry = slots[i].load(std::memory_order_relaxed) & ~kStateBit;
-    entries[count] = entry;
-    count += entry != 0 ? 1 : 0;
-  }
   Segment halves[2];
-  const int parts = Reshape(segment, aim, std::span(entries, count), halves);
+  int parts = aim == Aim::kGrow && segment.buckets == kBucketsMax ? Split(segment, halves) : 0;
+  if (parts == 0) {
+    uint64_t entries[kBucketsMax * kSlots];
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < segment.slots(); ++i) {
+      const uint64_t entry = slots[i].load(std::memory_order_relaxed) & ~kStateBit;
+      entries[count] = entry;
+      count += entry != 0 ? 1 : 0;
+    }
+    parts = Reshape(segment, aim, std::span(entries, count), halves);
+  }
   if (parts == 2) {
     directory_[halves[1].index].store(Pack(halves[1]), std::memory_order_release);
     int depth = depth_.load(std::memory_order_relaxed);
@@ -449,6 +516,64 @@ bool BlockTable::Rebuild(const Segment& segment, Aim aim) {
   }
   if (parts > 0) heap_->Retire(segment.ref, size_t{segment.buckets} * kLineBytes);
   return parts > 0;
+}
+
+// A full segment as two of its size, every entry in its slot: a bucket is two masks of eight slots. Returns 2, or 0 when
+// that cannot be, or when it is not full: then its halves need less room.
+int BlockTable::Split(const Segment& segment, Segment* halves) const {
+  if (segment.depth >= kDepthMax) return 0;
+  const size_t bytes = size_t{segment.buckets} * kLineBytes;
+  const Slot* const from = BucketAt(segment, 0);
+  uint32_t used = 0;
+  for (uint32_t i = 0; i < segment.slots(); ++i)
+    used += (from[i].load(std::memory_order_relaxed) & kWordMask) != 0;
+  if (used < segment.slots() * 5 / 8) return 0;
+  for (int i = 0; i < 2; ++i) {
+    halves[i] = segment;
+    halves[i].depth = segment.depth + 1;
+    halves[i].ref = heap_->Allocate(bytes);
+  }
+  halves[1].index |= uint32_t{1} << segment.depth;
+  if (halves[0].ref == 0 || halves[1].ref == 0) {
+    for (int i = 0; i < 2; ++i)
+      if (halves[i].ref != 0) heap_->Free(halves[i].ref, bytes);
+    return 0;
+  }
+  Slot* const to[2] = {BucketAt(halves[0], 0), BucketAt(halves[1], 0)};
+  const int shift = 31 - segment.depth;  // brings the bit that tells the halves apart to the top
+  uint64_t strays[kBucketsMax * kSlots];
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < segment.slots(); ++i) {
+    const uint64_t entry = from[i].load(std::memory_order_relaxed) & ~kStateBit;
+    const bool stray =
+        entry != 0 && BucketOf(static_cast<uint32_t>(entry >> 32), kBucketsMax) != i / kSlots;
+    strays[count] = entry;
+    count += stray ? 1 : 0;
+    const uint64_t stays = stray ? 0 : entry;
+    const uint64_t second = static_cast<uint64_t>(static_cast<int64_t>(entry << shift) >> 63);
+    to[0][i].store(stays & ~second, std::memory_order_relaxed);
+    to[1][i].store(stays & second, std::memory_order_relaxed);
+  }
+  // Those that lived beside their home find room in it now, or where they were.
+  for (uint32_t i = 0; i < count; ++i) {
+    Slot* const half = to[strays[i] << shift >> 63];
+    const uint32_t home = BucketOf(static_cast<uint32_t>(strays[i] >> 32), kBucketsMax);
+    PutNear(half, home, strays[i]);
+  }
+  return 2;
+}
+
+// REQUIRES: there is room near home.
+void BlockTable::PutNear(Slot* segment, uint32_t home, uint64_t entry) {
+  Slot* const at = segment + size_t{home} * kSlots;
+  for (uint32_t i = 0; i < kNeighbours; ++i) {
+    Slot* const bucket = segment + size_t{home ^ i} * kSlots;
+    const int free = FreeSlot(bucket);
+    if (free < 0) continue;
+    Put(&bucket[free], entry);
+    if (i != 0) SetDisplaced(at, std::min(Displaced(at) + 1, kCountMax));
+    return;
+  }
 }
 
 // The entries in one segment of another size, or in two; 0 when that cannot be.

@@ -25,6 +25,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -134,6 +135,14 @@ class BlockTable {
     }
   };
 
+  // Of a bucket: a bit a slot that is free, a bit a slot that looks like the entry, not 0: some live elsewhere.
+  struct Glance {
+    uint32_t free = 0;
+    uint32_t like_it = 0;
+    uint64_t displaced = 0;
+  };
+  static Glance Look(const Slot* bucket, uint32_t mixed);
+
   BlockTable(Heap* heap, std::atomic<uint64_t>* directory, uint64_t seed);
 
   uint32_t Mix(SequenceHash block) const;
@@ -156,7 +165,14 @@ class BlockTable {
   static uint32_t Displaced(const Slot* bucket);
   static void SetDisplaced(Slot* bucket, uint32_t count);
   static void Put(Slot* slot, uint64_t entry);
-  static int FreeSlot(const Slot* bucket);
+  // A bit a slot: those whose entry has this mixed hash, those without an entry.
+  static uint32_t LikeIt(const Slot* bucket, uint32_t mixed);
+  static uint32_t Free(const Slot* bucket);
+  // -1: there is none.
+  static int FreeSlot(const Slot* bucket) {
+    const uint32_t free = Free(bucket);
+    return free == 0 ? -1 : std::countr_zero(free);
+  }
 
   // Locks the home bucket of a hash, in a segment that was not replaced; the segment may have no memory, then
   // nothing is locked.
@@ -174,6 +190,8 @@ class BlockTable {
   void MaybeShrink(const Segment& segment, uint32_t bucket);
   enum class Aim { kGrow, kFit };
   bool Rebuild(const Segment& segment, Aim aim);
+  int Split(const Segment& segment, Segment* halves) const;
+  static void PutNear(Slot* segment, uint32_t home, uint64_t entry);
   int Reshape(const Segment& segment, Aim aim, std::span<uint64_t> entries, Segment* halves) const;
   bool Fill(std::span<const uint64_t> entries, uint32_t least, Segment* to) const;
   bool TryFill(std::span<const uint64_t> entries, Segment* to) const;
@@ -202,14 +220,14 @@ void BlockTable::FetchScattered(std::span<const SequenceHash> blocks, Found foun
 template <typename Erased>
 void BlockTable::EraseMany(std::span<const Ref> words, Erased erased) {
   Home homes[kAhead];
-  for (size_t i = 0; i < words.size() + kAhead; ++i) {
-    if (i >= kAhead) {
-      EraseAt(&homes[i % kAhead], words[i - kAhead]);
-      erased(words[i - kAhead]);
+  for (size_t begin = 0; begin < words.size(); begin += kAhead) {
+    const std::span<const Ref> chunk = words.subspan(begin, std::min(kAhead, words.size() - begin));
+    for (size_t i = 0; i < chunk.size(); ++i)
+      FetchHome(SequenceHash{heap_->word(chunk[i]).load(std::memory_order_relaxed)}, &homes[i]);
+    for (size_t i = 0; i < chunk.size(); ++i) {
+      EraseAt(&homes[i], chunk[i]);
+      erased(chunk[i]);
     }
-    if (i < words.size())
-      FetchHome(SequenceHash{heap_->word(words[i]).load(std::memory_order_relaxed)},
-                &homes[i % kAhead]);
   }
 }
 

@@ -15,15 +15,7 @@
 #include "indexer/index/atlas/atlas_index.h"
 #include "indexer/index/atlas/members.h"
 #include "indexer/index/atlas/run.h"
-
-#if defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define KVATLAS_THREAD_SANITIZER 1
-#endif
-#endif
-#ifndef KVATLAS_THREAD_SANITIZER
-#define KVATLAS_THREAD_SANITIZER 0
-#endif
+#include "indexer/index/atlas/tsan.h"
 
 namespace kvatlas::atlas {
 
@@ -169,7 +161,7 @@ class AtlasIndex::Walker {
   }
 
   bool EqualWords(Ref first, const SequenceHash* blocks, uint32_t count) const {
-#if defined(__SANITIZE_THREAD__) || KVATLAS_THREAD_SANITIZER
+#if KVATLAS_THREAD_SANITIZER
     for (uint32_t i = 0; i < count; ++i) {
       if (index_.heap_->word(first + i).load(std::memory_order_relaxed) != Raw(blocks[i]))
         return false;
