@@ -6,13 +6,16 @@
 #include <optional>
 #include <utility>
 #include <variant>
+#include <vector>
+
+#include "tools/engine/mock_tokens.h"
 
 namespace kvatlas {
 
 namespace ev1 = engine::v1;
 
-EngineService::EngineService(const EngineOptions& options, Publisher* publisher)
-    : publisher_(publisher), model_(options) {
+EngineService::EngineService(const EngineOptions& options, Publisher* publisher, bool say_tokens)
+    : publisher_(publisher), say_tokens_(say_tokens), model_(options) {
   MutexLock lock(&mutex_);
   publisher_->SetLoad(model_.CurrentLoad());
   publisher_->Flush();
@@ -79,7 +82,9 @@ grpc::Status EngineService::Contents(grpc::ServerContext*, const ev1::ContentsRe
 
 void EngineService::Publish(const EngineStep& step) {
   for (const Event& event : step.events) {
-    if (const auto* stored = std::get_if<Stored>(&event)) {
+    if (say_tokens_) {
+      PublishTokens(event);
+    } else if (const auto* stored = std::get_if<Stored>(&event)) {
       publisher_->StoredHashed(stored->tier, stored->position, stored->parent, stored->blocks);
     } else if (const auto* removed = std::get_if<Removed>(&event)) {
       publisher_->RemovedHashed(removed->tier, removed->blocks);
@@ -87,6 +92,24 @@ void EngineService::Publish(const EngineStep& step) {
   }
   publisher_->SetLoad(model_.CurrentLoad());
   publisher_->Flush();
+}
+
+// The engine's own names of its blocks are the trace's hashes.
+void EngineService::PublishTokens(const Event& event) {
+  const auto names = [](const std::vector<SequenceHash>& blocks) {
+    std::vector<EngineHash> names;
+    names.reserve(blocks.size());
+    for (const SequenceHash block : blocks) names.push_back(Raw(block));
+    return names;
+  };
+  if (const auto* stored = std::get_if<Stored>(&event)) {
+    std::optional<EngineHash> parent;
+    if (stored->parent != kNoParent) parent = Raw(stored->parent);
+    publisher_->Stored(stored->tier, names(stored->blocks), parent,
+                       MockTokens(stored->blocks, model_.options().block_size));
+  } else if (const auto* removed = std::get_if<Removed>(&event)) {
+    publisher_->Removed(removed->tier, names(removed->blocks));
+  }
 }
 
 void EngineService::Describe(const EngineStep& step, ev1::StepResponse* response) {

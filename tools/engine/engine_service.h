@@ -20,7 +20,9 @@ namespace kvatlas {
 
 class EngineService final : public engine::v1::Engine::Service {
  public:
-  EngineService(const EngineOptions& options, Publisher* publisher);
+  // With `say_tokens` blocks are published with tokens (`mock_tokens.h`), as raw engine events need them, else by
+  // the trace's hashes.
+  EngineService(const EngineOptions& options, Publisher* publisher, bool say_tokens = false);
 
   grpc::Status Submit(grpc::ServerContext* context, const engine::v1::SubmitRequest* request,
                       engine::v1::StepResponse* response) override;
@@ -33,6 +35,7 @@ class EngineService final : public engine::v1::Engine::Service {
                         engine::v1::ContentsResponse* response) override;
 
  private:
+  void PublishTokens(const Event& event);
   void Publish(const EngineStep& step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Describe(const EngineStep& step, engine::v1::StepResponse* response)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -40,6 +43,7 @@ class EngineService final : public engine::v1::Engine::Service {
   bool Wait(uint32_t wait_ms);
 
   Publisher* const publisher_;
+  const bool say_tokens_;
   Mutex mutex_;
   EngineModel model_ ABSL_GUARDED_BY(mutex_);
 };

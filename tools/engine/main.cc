@@ -2,7 +2,11 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "indexer/service/address.h"
@@ -13,6 +17,21 @@
 #include "publisher/publisher.h"
 #include "tools/engine/engine_model.h"
 #include "tools/engine/engine_service.h"
+
+namespace kvatlas {
+namespace {
+
+// For the ready line; only tcp endpoints have an address.
+void AddEndpoint(const std::string& name, const std::string& endpoint,
+                 std::vector<std::pair<std::string, Address>>* addresses) {
+  constexpr std::string_view kTcp = "tcp://";
+  if (!endpoint.starts_with(kTcp)) return;
+  const auto address = Address::Parse(std::string_view(endpoint).substr(kTcp.size()));
+  if (address.ok()) addresses->emplace_back(name, *address);
+}
+
+}  // namespace
+}  // namespace kvatlas
 
 int main(int argc, char** argv) {
   using namespace kvatlas;
@@ -33,19 +52,37 @@ int main(int argc, char** argv) {
   flags.Add("prefill_tokens_per_s", &options.prefill_tokens_per_s, "speed of prefill", 1.0, 1e9);
   flags.Add("decode_ms_per_token", &options.decode_ms_per_token, "time of an output token", 0.0,
             1e6);
+  flags.Add("dp_rank", &publishing.dp_rank, "its data-parallel rank", 0u, 65535u);
+  flags.Add(
+      "zmq_events", &publishing.zmq.endpoint,
+      "ZMQ endpoint for vLLM's KV events, such as tcp://*:5557; the port goes up by the rank. "
+      "Blocks are then published with tokens made from their hashes, to leaves too");
+  flags.Add("zmq_replay", &publishing.zmq.replay_endpoint, "ZMQ endpoint that replays them");
+  flags.Add("zmq_topic", &publishing.zmq.topic, "topic of the events");
+  bool zmq_legacy = false;
+  flags.Add("zmq_legacy", &zmq_legacy,
+            "tuples and replies without a topic, as engines did before mid-2026");
   service.Start(argc, argv);
+  if (zmq_legacy) {
+    publishing.zmq.form = ZmqEventForm::kLegacyArray;
+    publishing.zmq.replay_layout = ZmqReplayLayout::kNoTopic;
+  }
 
   publishing.block_size = options.block_size;
   absl::StatusOr<std::unique_ptr<Publisher>> publisher = Publisher::Create(publishing);
   if (!publisher.ok()) return service.Fail(publisher.status());
-  EngineService engine(options, publisher->get());
+  EngineService engine(options, publisher->get(),
+                       /*say_tokens=*/!publishing.zmq.endpoint.empty());
   GrpcServer grpc({.listen = grpc_address});
   grpc.Register(&engine, "kvatlas.engine.v1.Engine");
   if (absl::Status status = grpc.Start(); !status.ok()) return service.Fail(status);
   grpc.SetHealth(Health::kServing);
-  if (absl::Status status = service.Ready({{"grpc", grpc.address()}}); !status.ok()) {
-    return service.Fail(status);
+  std::vector<std::pair<std::string, Address>> addresses = {{"grpc", grpc.address()}};
+  if (const std::optional<ZmqPublisherStats> zmq = (*publisher)->Stats().zmq) {
+    AddEndpoint("zmq_events", zmq->endpoint, &addresses);
+    AddEndpoint("zmq_replay", zmq->replay_endpoint, &addresses);
   }
+  if (absl::Status status = service.Ready(addresses); !status.ok()) return service.Fail(status);
   service.WaitForSignal();
   grpc.Stop(service.stop_deadline());
   (*publisher)->Stop(/*goodbye=*/true, std::chrono::milliseconds(100));
