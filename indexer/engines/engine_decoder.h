@@ -1,14 +1,17 @@
 // Which events are in this frame? Decodes the msgpack payload of an engine's KV event message: vLLM, SGLang,
 // TensorRT-LLM, Mooncake, LMCache and relays, in every form they have had.
 //
-//   payload   [time, [event…], rank?]          time: float seconds, integer milliseconds or nil
+//   payload   [time, [event…], rank?, …]       time: seconds, or whole milliseconds, or nil
+//             {"ts": time, "events": [event…], "data_parallel_rank": rank}
 //   event     ["BlockStored", …] | {"type": "BlockStored", …} | {"event_type": "stored", …}
 //
 // *Truth*: decided per event, never per stream. A malformed event costs itself alone: it is skipped as msgpack
-// and named in `EngineBatch::refused`. Only a payload that is not an array of events fails as a whole.
-// *Threads*: one decoder per thread. *Cost*: about 3 ns a token; no allocation once its memory has grown.
-// *Bounds*: `DecoderOptions`; memory grows with the payload, never with a length that it claims. Nesting is
-// bounded. No input crashes it, hangs it or makes it allocate without bound.
+// and named in `EngineBatch::refused`. Where a payload is cut off or ceases to be msgpack, the events before that
+// place are kept, and one refusal stands for the rest. Only a payload that is no batch fails as a whole.
+// *Threads*: one decoder per thread. *Cost*: linear in the payload, about 3 ns a token; no allocation once its
+// memory has grown.
+// *Bounds*: `DecoderOptions`; memory grows with the payload, never with a length that it claims. Nesting of any depth
+// is skipped without recursion. No input crashes it, hangs it or makes it allocate without bound.
 //
 // Example:
 //   EngineDecoder decoder;
@@ -29,8 +32,10 @@ namespace kvatlas {
 
 struct DecoderOptions {
   size_t payload_bytes_max = 64 << 20;
-  size_t events_max = 1 << 17;  // per batch
-  size_t hash_bytes_max = 256;  // of one engine hash
+  size_t events_max = 1 << 17;  // per batch: beyond, the batch is refused
+  size_t hash_bytes_max = 256;  // of one engine hash: beyond, the event is refused
+  // Of decoded values beside the payload and the events themselves: an event that does not fit is refused.
+  size_t memory_bytes_max = 256 << 20;
 };
 
 class EngineDecoder {
@@ -39,7 +44,7 @@ class EngineDecoder {
   ~EngineDecoder();
 
   // `batch` is overwritten; its views are valid until the next call, or until `payload` goes.
-  // INVALID_ARGUMENT: not a batch at all. RESOURCE_EXHAUSTED: over a bound.
+  // INVALID_ARGUMENT: not a batch at all. RESOURCE_EXHAUSTED: over a bound. Either leaves no events in `batch`.
   absl::Status Decode(std::string_view payload, EngineBatch* batch);
 
  private:

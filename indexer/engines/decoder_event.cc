@@ -1,0 +1,338 @@
+#include "indexer/engines/decoder_event.h"
+
+#include <array>
+#include <cstddef>
+#include <limits>
+
+namespace kvatlas {
+namespace {
+
+// Fields whose value, when it cannot be read, costs the event: a removal does not care for tokens, a clear for nothing.
+constexpr EventFields kRemovedNeeds =
+    Bit(EventField::kBlockHashes) | Bit(EventField::kSeqHashes) | Bit(EventField::kMedium) |
+    Bit(EventField::kLocality) | Bit(EventField::kOwnership) | Bit(EventField::kGroupIdx) |
+    Bit(EventField::kSpecKind) | Bit(EventField::kModelName) | Bit(EventField::kTenantId) |
+    Bit(EventField::kAdditionalSalt) | Bit(EventField::kDpRank);
+constexpr EventFields kStoredNeeds =
+    kRemovedNeeds | Bit(EventField::kParentBlockHash) | Bit(EventField::kParentHash) |
+    Bit(EventField::kTokenIds) | Bit(EventField::kBlockSize) | Bit(EventField::kLoraId) |
+    Bit(EventField::kLoraName) | Bit(EventField::kCacheSalt) | Bit(EventField::kExtraKeys) |
+    Bit(EventField::kSlidingWindow) | Bit(EventField::kBlockMmInfos) | Bit(EventField::kMmKeys) |
+    Bit(EventField::kBaseBlockIdx);
+
+constexpr EventFields NeededBy(EngineEvent::Kind kind) {
+  if (kind == EngineEvent::Kind::kStored) return kStoredNeeds;
+  return kind == EngineEvent::Kind::kRemoved ? kRemovedNeeds : 0;
+}
+
+// Tuples: the places behind the tag. `kLoraName` may be SGLang's map of metadata instead.
+constexpr EventField kStoredPlaces[] = {
+    EventField::kBlockHashes, EventField::kParentBlockHash, EventField::kTokenIds,
+    EventField::kBlockSize,   EventField::kLoraId,          EventField::kMedium,
+    EventField::kLoraName,    EventField::kExtraKeys,
+};
+constexpr EventField kRemovedPlaces[] = {EventField::kBlockHashes, EventField::kMedium};
+constexpr EventField kClearedPlaces[] = {EventField::kOwnership};
+
+// Then the tail. Its layout is fixed when every value fits it; else values are told apart by their type, as the
+// relays of Dynamo 1.2 wrote them: [block_mm_infos?, group, kind, window].
+constexpr EventField kTailPlaces[] = {
+    EventField::kGroupIdx, EventField::kSpecKind,  EventField::kSlidingWindow,
+    EventField::kLocality, EventField::kOwnership,
+};
+constexpr EventField kTailIntegers[] = {EventField::kGroupIdx, EventField::kSlidingWindow};
+constexpr EventField kTailTexts[] = {EventField::kSpecKind, EventField::kLocality,
+                                     EventField::kOwnership};
+constexpr EventField kTailArrays[] = {EventField::kBlockMmInfos};
+constexpr size_t kTailMax = 8;  // values of a tail that are looked at
+
+struct TailValue {
+  MsgpackReader::Position at = nullptr;
+  MsgpackType type = MsgpackType::kNil;  // kInteger only from 0 to 2^32-1, else kInvalid
+};
+
+MsgpackType TailTypeOf(EventField field) {
+  return field == EventField::kGroupIdx || field == EventField::kSlidingWindow
+             ? MsgpackType::kInteger
+             : MsgpackType::kText;
+}
+
+bool IsFixed(std::span<const TailValue> tail) {
+  for (size_t i = 0; i < tail.size() && i < std::size(kTailPlaces); ++i) {
+    if (tail[i].type != MsgpackType::kNil && tail[i].type != TailTypeOf(kTailPlaces[i])) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Reads a value of the tail for its type and its end.
+bool ReadTailValue(MsgpackReader* in, TailValue* value) {
+  *value = {in->position(), in->Peek()};
+  if (!in->Skip()) return false;
+  if (value->type != MsgpackType::kInteger) return true;
+  const MsgpackReader::Position end = in->position();
+  MsgpackInteger integer;
+  in->Seek(value->at);
+  if (!in->ReadInteger(&integer) || integer.negative ||
+      integer.bits > std::numeric_limits<uint32_t>::max()) {
+    value->type = MsgpackType::kInvalid;
+  }
+  in->Seek(end);
+  return true;
+}
+
+bool SkipValues(MsgpackReader* in, uint32_t values) {
+  for (; values > 0; --values) {
+    if (!in->Skip()) return false;
+  }
+  return true;
+}
+
+std::optional<EngineEvent::Kind> KindOf(std::string_view tag) {
+  if (tag == "BlockStored" || tag == "stored") return EngineEvent::Kind::kStored;
+  if (tag == "BlockRemoved" || tag == "removed") return EngineEvent::Kind::kRemoved;
+  if (tag == "AllBlocksCleared" || tag == "cleared") return EngineEvent::Kind::kCleared;
+  if (tag == "Ignored") return EngineEvent::Kind::kIgnored;
+  return std::nullopt;
+}
+
+}  // namespace
+
+EventReader::Outcome EventReader::Read(EngineEvent* event) {
+  event_ = event;
+  choices_ = {};
+  malformed_ = 0;
+  too_large_ = 0;
+  switch (in_.Peek()) {
+    case MsgpackType::kMap:
+      return ReadMap() ? Finish() : Outcome::kLost;
+    case MsgpackType::kArray:
+      return ReadTuple() ? Finish() : Outcome::kLost;
+    default:
+      return in_.Skip() ? Refuse(Refusal::kMalformed) : Outcome::kLost;
+  }
+}
+
+bool EventReader::ReadMap() {
+  uint32_t pairs = 0;
+  if (!in_.ReadMap(&pairs)) return false;
+  for (; pairs > 0; --pairs) {
+    std::string_view key;
+    const bool is_text = in_.Peek() == MsgpackType::kText;
+    if (!(is_text ? in_.ReadText(&key) : in_.Skip())) return false;
+    if (!ReadField(EventFieldOf(key))) return false;
+  }
+  return true;
+}
+
+bool EventReader::ReadTuple() {
+  uint32_t values = 0;
+  if (!in_.ReadArray(&values)) return false;
+  if (values == 0) return true;
+  return ReadField(EventField::kType) && ReadTupleFields(values - 1);
+}
+
+bool EventReader::ReadTupleFields(uint32_t values) {
+  const std::optional<EngineEvent::Kind> kind =
+      choices_.type.has_value() ? KindOf(*choices_.type) : std::nullopt;
+  std::span<const EventField> places;
+  if (kind == EngineEvent::Kind::kStored) places = kStoredPlaces;
+  if (kind == EngineEvent::Kind::kRemoved) places = kRemovedPlaces;
+  if (kind == EngineEvent::Kind::kCleared) places = kClearedPlaces;
+  for (const EventField field : places) {
+    if (values == 0) return true;
+    --values;
+    const bool is_metadata = field == EventField::kLoraName && in_.Peek() == MsgpackType::kMap;
+    if (!(is_metadata ? ReadMetadata() : ReadField(field))) return false;
+  }
+  const bool has_tail = kind == EngineEvent::Kind::kStored || kind == EngineEvent::Kind::kRemoved;
+  return has_tail ? ReadTail(values) : SkipValues(&in_, values);
+}
+
+// {"cache_salt": …}, and whatever else of the namespace may come to stand there.
+bool EventReader::ReadMetadata() {
+  uint32_t pairs = 0;
+  if (!in_.ReadMap(&pairs)) return false;
+  for (; pairs > 0; --pairs) {
+    std::string_view key;
+    const bool is_text = in_.Peek() == MsgpackType::kText;
+    if (!(is_text ? in_.ReadText(&key) : in_.Skip())) return false;
+    const EventField field = EventFieldOf(key);
+    const bool is_known = field == EventField::kCacheSalt || field == EventField::kLoraName ||
+                          field == EventField::kSessionId;
+    if (!ReadField(is_known ? field : EventField::kUnknown)) return false;
+  }
+  return true;
+}
+
+bool EventReader::ReadTail(uint32_t values) {
+  std::array<TailValue, kTailMax> storage;
+  const size_t looked_at = std::min<size_t>(values, kTailMax);
+  for (size_t i = 0; i < looked_at; ++i) {
+    if (!ReadTailValue(&in_, &storage[i])) return false;
+  }
+  if (!SkipValues(&in_, values - static_cast<uint32_t>(looked_at))) return false;
+  const MsgpackReader::Position end = in_.position();
+  const std::span<const TailValue> tail(storage.data(), looked_at);
+  const bool fixed = IsFixed(tail);
+  std::span<const EventField> integers = kTailIntegers;
+  std::span<const EventField> texts = kTailTexts;
+  std::span<const EventField> arrays = kTailArrays;
+  for (size_t i = 0; i < tail.size(); ++i) {
+    EventField field = EventField::kUnknown;
+    const auto take = [&](std::span<const EventField>* fields) {
+      if (fields->empty()) return;
+      field = fields->front();
+      *fields = fields->subspan(1);
+    };
+    if (fixed) {
+      if (i < std::size(kTailPlaces)) field = kTailPlaces[i];
+    } else if (tail[i].type == MsgpackType::kInteger) {
+      take(&integers);
+    } else if (tail[i].type == MsgpackType::kText) {
+      take(&texts);
+    } else if (tail[i].type == MsgpackType::kArray) {
+      take(&arrays);
+    }
+    in_.Seek(tail[i].at);
+    if (!ReadField(field)) return false;
+  }
+  in_.Seek(end);
+  return true;
+}
+
+// Reads the value of a field, or skips it and notes why. False: where it ends cannot be known.
+bool EventReader::ReadField(EventField field) {
+  if (field == EventField::kUnknown) return in_.Skip();
+  const MsgpackReader::Position start = in_.position();
+  const DecoderArena::Mark mark = values_.arena->mark();
+  const DecodeResult result = DecodeField(field);
+  if (result == DecodeResult::kOk) return true;
+  (result == DecodeResult::kTooLarge ? too_large_ : malformed_) |= Bit(field);
+  values_.arena->Release(mark);
+  in_.Seek(start);
+  return in_.Skip();
+}
+
+DecodeResult EventReader::DecodeField(EventField field) {
+  switch (field) {
+    case EventField::kUnknown:
+      break;
+    case EventField::kType:
+      return DecodeOptionalText(values_, &choices_.type);
+    case EventField::kEventType:
+      return DecodeOptionalText(values_, &choices_.event_type);
+    case EventField::kBlockHashes:
+      return DecodeHashes(values_, &choices_.block_hashes, &choices_.has_block_hashes);
+    case EventField::kSeqHashes:
+      return DecodeHashes(values_, &choices_.seq_hashes, &choices_.has_seq_hashes);
+    case EventField::kParentBlockHash:
+      return DecodeOptionalHash(values_, &choices_.parent_block_hash);
+    case EventField::kParentHash:
+      return DecodeOptionalHash(values_, &choices_.parent_hash);
+    case EventField::kTokenIds:
+      return DecodeTokenIds();
+    case EventField::kBlockSize:
+      return DecodeOptionalU32(values_, &choices_.block_size);
+    case EventField::kLoraId:
+      return DecodeOptionalI64(values_, &event_->lora_id);
+    case EventField::kMedium:
+      return DecodeText(values_, &event_->medium);
+    case EventField::kLoraName:
+      return DecodeText(values_, &event_->lora_name);
+    case EventField::kCacheSalt:
+      return DecodeOptionalText(values_, &event_->cache_salt);
+    case EventField::kExtraKeys:
+      return DecodeExtraKeys(values_, &event_->extra_keys);
+    case EventField::kGroupIdx:
+      return DecodeOptionalU32(values_, &event_->group);
+    case EventField::kSpecKind:
+      return DecodeText(values_, &event_->spec_kind);
+    case EventField::kSlidingWindow:
+      return DecodeOptionalU32(values_, &event_->sliding_window);
+    case EventField::kLocality:
+      return DecodeText(values_, &event_->locality);
+    case EventField::kOwnership:
+      return DecodeText(values_, &event_->ownership);
+    case EventField::kSessionId:
+      return DecodeText(values_, &event_->session_id);
+    case EventField::kBlockMmInfos:
+      return DecodeMultimodal(values_, &choices_.block_mm_infos);
+    case EventField::kMmKeys:
+      return DecodeMultimodal(values_, &choices_.mm_keys);
+    case EventField::kModelName:
+      return DecodeText(values_, &event_->model_name);
+    case EventField::kTenantId:
+      return DecodeText(values_, &event_->tenant_id);
+    case EventField::kBackendId:
+      return DecodeText(values_, &event_->backend_id);
+    case EventField::kAdditionalSalt:
+      return DecodeText(values_, &event_->additional_salt);
+    case EventField::kBaseBlockIdx:
+      return DecodeOptionalU32(values_, &event_->base_block);
+    case EventField::kDpRank:
+      return DecodeOptionalI64(values_, &event_->rank);
+  }
+  return DecodeResult::kMalformed;
+}
+
+DecodeResult EventReader::DecodeTokenIds() {
+  DecodedTokens decoded;
+  const DecodeResult result = DecodeTokens(values_.in, values_.arena, &decoded);
+  event_->tokens = decoded.tokens;
+  event_->bigrams = decoded.bigrams;
+  event_->tokens_opaque = decoded.opaque;
+  return result;
+}
+
+// The tag, under either name; "event_type" marks the envelope and counts where both are.
+bool EventReader::FindKind() {
+  event_->envelope = choices_.event_type.has_value();
+  const std::optional<std::string_view>& tag =
+      event_->envelope ? choices_.event_type : choices_.type;
+  if (!tag.has_value()) {
+    refusal_ = Refusal::kMalformed;
+    return false;
+  }
+  const std::optional<EngineEvent::Kind> kind = KindOf(*tag);
+  if (!kind.has_value()) {
+    refusal_ = Refusal::kUnknownTag;
+    return false;
+  }
+  event_->kind = *kind;
+  return true;
+}
+
+EventReader::Outcome EventReader::Finish() {
+  if (!FindKind()) return Outcome::kRefused;
+  const EventFields needed = NeededBy(event_->kind);
+  if ((too_large_ & needed) != 0) return Refuse(Refusal::kTooLarge);
+  if ((malformed_ & needed) != 0) return Refuse(Refusal::kMalformed);
+  // An engine's own name, or where it gave none (Mooncake for keys of other origin) the sequence hash.
+  const bool has_own =
+      choices_.has_block_hashes && (!choices_.block_hashes.empty() || !choices_.has_seq_hashes);
+  event_->hashes = has_own ? choices_.block_hashes : choices_.seq_hashes;
+  event_->parent =
+      choices_.parent_block_hash.has_value() ? choices_.parent_block_hash : choices_.parent_hash;
+  event_->multimodal = choices_.block_mm_infos.empty() ? choices_.mm_keys : choices_.block_mm_infos;
+  event_->block_size = choices_.block_size.value_or(0);
+  const bool names_blocks =
+      event_->kind == EngineEvent::Kind::kStored || event_->kind == EngineEvent::Kind::kRemoved;
+  if (names_blocks && !choices_.has_block_hashes && !choices_.has_seq_hashes) {
+    return Refuse(Refusal::kMissingField);
+  }
+  // Mooncake's master does not know the size of the blocks that it stores.
+  if (event_->kind == EngineEvent::Kind::kStored && !choices_.block_size.has_value() &&
+      !event_->envelope) {
+    return Refuse(Refusal::kMissingField);
+  }
+  return Outcome::kDecoded;
+}
+
+EventReader::Outcome EventReader::Refuse(Refusal refusal) {
+  refusal_ = refusal;
+  return Outcome::kRefused;
+}
+
+}  // namespace kvatlas

@@ -1,0 +1,58 @@
+// What does a field of an event hold? Its values as engines write them: hashes, extra keys, multimodal hashes.
+//
+// *Truth*: types that some engine sends are taken, all others are malformed: a field is taken whole or not at all.
+// *Threads*: pure. *Bounds*: what does not fit into the arena is too large.
+
+#ifndef KVATLAS_INDEXER_ENGINES_DECODER_VALUES_H_
+#define KVATLAS_INDEXER_ENGINES_DECODER_VALUES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "indexer/engines/decoder_arena.h"
+#include "indexer/engines/decoder_tokens.h"
+#include "indexer/engines/engine_event.h"
+#include "indexer/engines/msgpack_reader.h"
+
+namespace kvatlas {
+
+// Where values are read from and where they go.
+struct ValueReader {
+  MsgpackReader* in = nullptr;
+  DecoderArena* arena = nullptr;
+  size_t hash_bytes_max = 0;
+};
+
+// An integer, 1 to `hash_bytes_max` bytes, or as many bytes in hexadecimal digits, "0x" before them or not.
+DecodeResult DecodeHash(const ValueReader& reader, EngineHash* hash);
+
+// nil or a hash.
+DecodeResult DecodeOptionalHash(const ValueReader& reader, std::optional<EngineHash>* hash);
+
+// nil (`present` false) or an array of hashes.
+DecodeResult DecodeHashes(const ValueReader& reader, std::span<const EngineHash>* hashes,
+                          bool* present);
+
+// nil or, per block, nil or an array of keys.
+DecodeResult DecodeExtraKeys(const ValueReader& reader,
+                             std::span<const std::span<const ExtraKey>>* extra_keys);
+
+// nil or, per block, nil, {"mm_objects": [object…]} or [object…], where an object is a map with "mm_hash" or "hash".
+DecodeResult DecodeMultimodal(const ValueReader& reader,
+                              std::span<const std::span<const uint64_t>>* multimodal);
+
+// nil or text; nil is "". `DecodeOptionalText` tells them apart.
+DecodeResult DecodeText(const ValueReader& reader, std::string_view* text);
+DecodeResult DecodeOptionalText(const ValueReader& reader, std::optional<std::string_view>* text);
+
+// nil or an integer from 0 to 2^32-1.
+DecodeResult DecodeOptionalU32(const ValueReader& reader, std::optional<uint32_t>* number);
+// nil or an integer.
+DecodeResult DecodeOptionalI64(const ValueReader& reader, std::optional<int64_t>* number);
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_INDEXER_ENGINES_DECODER_VALUES_H_
