@@ -1,0 +1,116 @@
+#include "indexer/engines/zmq_ingest.h"
+
+#include <utility>
+#include <vector>
+
+#include "indexer/engines/engine_decoder.h"
+#include "indexer/engines/engine_event.h"
+#include "indexer/engines/stream_sink.h"
+#include "indexer/engines/zmq_streams.h"
+#include "indexer/service/log.h"
+
+namespace kvatlas {
+namespace {
+
+// What the streams of a lane share: its thread's memory for decoding.
+struct LaneDecoder {
+  explicit LaneDecoder(size_t payload_bytes_max)
+      : decoder({.payload_bytes_max = payload_bytes_max}) {}
+  EngineDecoder decoder;
+  EngineBatch batch;
+};
+
+LogLimiter& Limiter() {
+  static LogLimiter limiter(std::chrono::seconds(10));
+  return limiter;
+}
+
+class WorkerSink : public StreamSink {
+ public:
+  WorkerSink(std::string name, uint32_t rank, std::shared_ptr<EngineWorker> worker,
+             LaneDecoder* lane)
+      : name_(std::move(name)), rank_(rank), worker_(std::move(worker)), lane_(lane) {}
+
+  void Apply(std::string_view payload, Time now) override {
+    const absl::Status decoded = lane_->decoder.Decode(payload, &lane_->batch);
+    if (!decoded.ok()) {
+      ++stats_.undecodable;
+      LogEvery(Limiter(), name_, LogLevel::kWarning, "undecodable batch",
+               {{"worker", name_}, {"rank", rank_}, {"reason", decoded}});
+      return;
+    }
+    worker_->Apply(rank_, lane_->batch, now);
+    if (lane_->batch.time_s != 0) {
+      stats_.lag_ms = static_cast<double>(WallTimeNs()) / 1e6 - lane_->batch.time_s * 1e3;
+    }
+  }
+  void Lost(Time now) override { worker_->Lost(rank_, now); }
+  void Repaired() override { worker_->Repaired(rank_); }
+  void Restarted(Time now) override { worker_->Restarted(rank_, now); }
+  StreamSinkStats Stats() const override { return stats_; }
+
+ private:
+  const std::string name_;
+  const uint32_t rank_;
+  const std::shared_ptr<EngineWorker> worker_;
+  LaneDecoder* const lane_;
+  StreamSinkStats stats_;
+};
+
+}  // namespace
+
+class ZmqIngest::Impl {
+ public:
+  explicit Impl(ZmqIngestOptions options) : streams(options) {
+    for (size_t i = 0; i < streams.lanes(); ++i) {
+      decoders.push_back(std::make_unique<LaneDecoder>(options.message_bytes_max));
+    }
+  }
+  // Lanes are stopped before what they use goes.
+  ~Impl() { streams.Stop(); }
+
+  std::vector<std::unique_ptr<LaneDecoder>> decoders;
+  ZmqStreams streams;
+};
+
+ZmqIngest::ZmqIngest(ZmqIngestOptions options)
+    : impl_(std::make_unique<Impl>(std::move(options))) {}
+ZmqIngest::~ZmqIngest() = default;
+
+absl::StatusOr<ZmqStreamId> ZmqIngest::Add(const ZmqSource& source,
+                                           std::shared_ptr<EngineWorker> worker,
+                                           std::optional<StreamPosition> resume) {
+  const void* const group = worker.get();
+  const auto make_sink = [&](size_t lane) {
+    return std::make_unique<WorkerSink>(source.worker_name, source.rank, worker,
+                                        impl_->decoders[lane].get());
+  };
+  return impl_->streams.Add(source, group, make_sink, resume);
+}
+
+void ZmqIngest::Remove(ZmqStreamId stream) { impl_->streams.Remove(stream); }
+
+absl::Status ZmqIngest::ResumeFrom(ZmqStreamId stream, const StreamPosition& position) {
+  return impl_->streams.ResumeFrom(stream, position);
+}
+
+absl::Status ZmqIngest::Pause(ZmqStreamId stream) { return impl_->streams.Pause(stream); }
+absl::Status ZmqIngest::Resume(ZmqStreamId stream) { return impl_->streams.Resume(stream); }
+void ZmqIngest::OpenGate() { impl_->streams.OpenGate(); }
+
+absl::Status ZmqIngest::WithPosition(
+    ZmqStreamId stream, const std::function<void(std::optional<StreamPosition>)>& cut) {
+  return impl_->streams.WithPosition(stream, cut);
+}
+
+absl::StatusOr<ZmqStreamStats> ZmqIngest::Stats(ZmqStreamId stream) const {
+  return impl_->streams.Stats(stream);
+}
+
+absl::StatusOr<std::string> ZmqIngest::BoundEndpoint(ZmqStreamId stream) const {
+  return impl_->streams.BoundEndpoint(stream);
+}
+
+void ZmqIngest::Stop() { impl_->streams.Stop(); }
+
+}  // namespace kvatlas

@@ -1,0 +1,125 @@
+// How does the rest of this folder speak to libzmq? Contexts, sockets, messages and monitors that clean up after
+// themselves and answer with a Status.
+//
+// *Threads*: a socket belongs to one thread at a time; handing it over needs a lock between.
+//
+// Example:
+//   absl::StatusOr<ZmqSocket> socket = ZmqSocket::Make(context.get(), ZMQ_SUB);
+//   if (!socket.ok() || !socket->Connect("tcp://h:5557").ok()) return …;
+//   ZmqFrames frames;
+//   while (frames.Receive(*socket) == ZmqFrames::Result::kMessage) Use(frames.number(), frames.payload());
+
+#ifndef KVATLAS_INDEXER_ENGINES_ZMQ_SOCKET_H_
+#define KVATLAS_INDEXER_ENGINES_ZMQ_SOCKET_H_
+
+#include <zmq.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "indexer/base/clock.h"
+
+namespace kvatlas {
+
+// "context: what libzmq says", as UNAVAILABLE.
+absl::Status ZmqError(std::string_view context);
+
+// What every socket of ours has.
+struct ZmqSocketOptions {
+  int receive_hwm = 100000;
+  Duration heartbeat{0};  // 0: none
+  Duration reconnect_min = std::chrono::milliseconds(100);
+  Duration reconnect_max = std::chrono::seconds(5);
+  int64_t message_bytes_max = -1;  // a peer that sends a larger one is disconnected
+};
+
+class ZmqSocket {
+ public:
+  ZmqSocket() = default;
+  ~ZmqSocket() { Close(); }
+  ZmqSocket(ZmqSocket&& other) noexcept : socket_(other.socket_) { other.socket_ = nullptr; }
+  ZmqSocket& operator=(ZmqSocket&& other) noexcept;
+
+  // `type`: ZMQ_SUB, … UNAVAILABLE: no more sockets or file descriptors.
+  static absl::StatusOr<ZmqSocket> Make(void* context, int type);
+
+  // Linger 0, IPv6, TCP keepalive, and `options`.
+  absl::Status Configure(const ZmqSocketOptions& options);
+  absl::Status Set(int option, int value);
+  absl::Status Set(int option, std::string_view value);
+
+  absl::Status Connect(const std::string& endpoint);
+  absl::Status Bind(const std::string& endpoint);
+  // The address last bound, with the port that was taken.
+  std::string LastEndpoint() const;
+
+  // Readable when the socket's state may have changed; edge-triggered: receive until there is nothing.
+  int fd() const;
+
+  // Never blocks.
+  absl::Status Send(std::string_view frame, bool more);
+
+  void Close();
+  explicit operator bool() const { return socket_ != nullptr; }
+  void* get() const { return socket_; }
+
+ private:
+  void* socket_ = nullptr;
+};
+
+// The last two frames of a multipart message, in the library's own memory: whatever comes before them, the payload is the
+// last and its number the one before.
+class ZmqFrames {
+ public:
+  enum class Result : uint8_t { kMessage, kNothing, kFailed };
+
+  ZmqFrames();
+  ~ZmqFrames();
+  ZmqFrames(const ZmqFrames&) = delete;
+  ZmqFrames& operator=(const ZmqFrames&) = delete;
+
+  // Takes one whole message, never waits. The views below are valid until the next call.
+  Result Receive(const ZmqSocket& socket);
+
+  size_t count() const { return count_; }
+  std::string_view payload() const { return Frame(last_); }
+  std::string_view before() const { return Frame(1 - last_); }  // REQUIRES: count() > 1
+  // `before()` as 8 bytes, big-endian, if it is that.
+  std::optional<uint64_t> number() const;
+
+ private:
+  std::string_view Frame(size_t index) const;
+
+  mutable std::array<zmq_msg_t, 2> frames_;
+  size_t last_ = 0;
+  size_t count_ = 0;
+};
+
+// Who comes and goes at a socket.
+class ZmqMonitor {
+ public:
+  struct Changes {
+    uint32_t arrived = 0;  // connections since the last call, those that broke again included
+    bool connected = false;
+  };
+
+  // Before the socket binds or connects.
+  absl::Status Watch(void* context, ZmqSocket* socket);
+  int fd() const { return events_.fd(); }
+  Changes Poll();
+
+ private:
+  ZmqSocket events_;
+  uint32_t peers_ = 0;
+  uint32_t failed_ = 0;  // handshakes whose disconnection is still to come
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_INDEXER_ENGINES_ZMQ_SOCKET_H_

@@ -1,0 +1,68 @@
+// Where does an engine's ZMQ stream come from, how is it read, and how is it doing? The words of `ZmqIngest`.
+
+#ifndef KVATLAS_INDEXER_ENGINES_ZMQ_SOURCE_H_
+#define KVATLAS_INDEXER_ENGINES_ZMQ_SOURCE_H_
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "indexer/base/clock.h"
+#include "indexer/engines/stream_tracker.h"
+
+namespace kvatlas {
+
+struct ZmqIngestOptions {
+  uint32_t io_threads = 1;      // libzmq's, that read sockets
+  uint32_t decode_threads = 0;  // lanes; 0: as many as cores, at most 8
+  // Held back in a lane for replays; beyond, streams that wait for one are not read.
+  size_t lane_bytes_max = 64 << 20;
+  size_t message_bytes_max = 64 << 20;  // an engine that sends a larger one is disconnected
+  int receive_hwm = 100000;             // per socket, messages
+  Duration heartbeat =
+      std::chrono::seconds(5);  // ZMTP ping; a peer silent for three of them is gone
+  Duration reconnect_min = std::chrono::milliseconds(100);
+  Duration reconnect_max = std::chrono::seconds(5);
+  TrackerOptions tracker;  // `can_replay` is filled in
+  const Clock* clock = &Clock::Real();
+  // A libzmq context to share, since inproc:// reaches no other. Not owned.
+  void* zmq_context = nullptr;
+};
+
+struct ZmqSource {
+  std::string worker_name = {};      // for logs
+  uint32_t rank = 0;                 // registered data-parallel rank
+  std::string endpoint = {};         // tcp://host:port, tcp://[v6]:port, ipc://path, inproc://name
+  std::string replay_endpoint = {};  // empty: the engine cannot replay
+  std::string topic = {};            // prefix; empty: everything
+  bool bind = false;                 // engines that dial out
+};
+
+enum class ListenerStatus : uint8_t { kPending, kActive, kPaused, kFailed };
+std::string_view ListenerStatusName(ListenerStatus status);  // "active"
+
+struct ZmqStreamStats {
+  ListenerStatus status = ListenerStatus::kPending;
+  std::string last_error;
+  bool connected = false;  // a peer is there (`bind`: at least one)
+  Duration silent{0};      // since the last message; since the start when there was none
+  uint64_t bytes = 0;
+  uint64_t bad_frames = 0;   // not [topic, number, payload]
+  uint64_t undecodable = 0;  // payloads that are no batch
+  double lag_ms =
+      0;  // engine's clock to applied, of the last batch that named a time; may be negative
+  uint64_t queued_bytes = 0;  // held back for a replay
+  TrackerStats tracker;
+};
+
+// Says what is wrong with an endpoint, in the words of Dynamo's indexer: "invalid ZMQ endpoint `E`: missing scheme".
+absl::Status CheckZmqEndpoint(std::string_view endpoint);
+
+using ZmqStreamId = uint64_t;
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_INDEXER_ENGINES_ZMQ_SOURCE_H_

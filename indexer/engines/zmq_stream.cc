@@ -1,0 +1,342 @@
+#include "indexer/engines/zmq_stream.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <utility>
+
+#include "indexer/service/log.h"
+
+namespace kvatlas {
+namespace {
+
+constexpr uint64_t kEndOfReplay = UINT64_MAX;
+
+LogLimiter& Limiter() {
+  static LogLimiter limiter(std::chrono::seconds(10));
+  return limiter;
+}
+
+}  // namespace
+
+static_assert(alignof(ZmqStream) > ZmqPoller::kAll);
+
+class ABSL_SCOPED_LOCKABLE ZmqStream::Visit {
+ public:
+  explicit Visit(const ZmqStream* stream) ABSL_EXCLUSIVE_LOCK_FUNCTION(stream->mutex_)
+      : stream_(const_cast<ZmqStream*>(stream)) {
+    stream_->visitors_.fetch_add(1, std::memory_order_relaxed);
+    stream_->mutex_.Lock();
+    stream_->visitors_.fetch_sub(1, std::memory_order_relaxed);
+  }
+  ~Visit() ABSL_UNLOCK_FUNCTION() { stream_->mutex_.Unlock(); }
+
+ private:
+  ZmqStream* const stream_;
+};
+
+absl::StatusOr<std::shared_ptr<ZmqStream>> ZmqStream::Make(const ZmqStreamSettings& settings,
+                                                           const ZmqSource& source,
+                                                           const TrackerOptions& tracker,
+                                                           std::unique_ptr<StreamSink> sink) {
+  std::shared_ptr<ZmqStream> stream(new ZmqStream(settings, source, tracker, std::move(sink)));
+  if (absl::Status opened = stream->Open(); !opened.ok()) return opened;
+  return stream;
+}
+
+ZmqStream::ZmqStream(const ZmqStreamSettings& settings, const ZmqSource& source,
+                     const TrackerOptions& tracker, std::unique_ptr<StreamSink> sink)
+    : settings_(settings),
+      source_(source),
+      tracker_([&] {
+        TrackerOptions options = tracker;
+        options.can_replay = !source.replay_endpoint.empty();
+        return options;
+      }()),
+      sink_(std::move(sink)),
+      heard_at_(settings.clock->Now()) {}
+
+ZmqStream::~ZmqStream() = default;
+
+absl::Status ZmqStream::Open() {
+  Visit visit(this);
+  absl::StatusOr<ZmqSocket> live = ZmqSocket::Make(settings_.context, ZMQ_SUB);
+  if (!live.ok()) return live.status();
+  live_ = *std::move(live);
+  if (absl::Status set = live_.Configure(settings_.socket); !set.ok()) return set;
+  if (absl::Status set = live_.Set(ZMQ_SUBSCRIBE, source_.topic); !set.ok()) return set;
+  if (absl::Status set = monitor_.Watch(settings_.context, &live_); !set.ok()) return set;
+  if (source_.endpoint.rfind("inproc://", 0) == 0) connected_ = arrived_ = true;  // not monitored
+  if (!source_.bind) return live_.Connect(source_.endpoint);
+  if (absl::Status bound = live_.Bind(source_.endpoint); !bound.ok()) return bound;
+  bound_endpoint_ = live_.LastEndpoint();
+  return absl::OkStatus();
+}
+
+// ---- The lane's thread ----
+
+void ZmqStream::Attach(ZmqLaneState* lane) {
+  Visit visit(this);
+  absl::Status watched = lane->poller.Watch(live_.fd(), this, ZmqPoller::kLive);
+  if (watched.ok()) watched = lane->poller.Watch(monitor_.fd(), this, ZmqPoller::kMonitor);
+  if (!watched.ok()) Fail(std::string(watched.message()));
+  ready_ = ZmqPoller::kAll;
+}
+
+void ZmqStream::Detach(ZmqLaneState* lane) {
+  Visit visit(this);
+  EndReplay(lane);
+  lane->poller.Unwatch(live_.fd());
+  lane->poller.Unwatch(monitor_.fd());
+  live_.Close();
+  monitor_ = ZmqMonitor();
+  lane->held_bytes -= std::exchange(held_counted_, 0);
+}
+
+ZmqStream::Turn ZmqStream::Serve(ZmqLaneState* lane) {
+  if (visitors_.load(std::memory_order_relaxed) > 0 || !mutex_.TryLock()) return Turn::kBusy;
+  const Turn turn = ServeLocked(lane);
+  mutex_.Unlock();
+  return turn;
+}
+
+ZmqStream::Turn ZmqStream::ServeLocked(ZmqLaneState* lane) {
+  // A connection's arrival is known before what came over it is read.
+  if ((ready_ & ZmqPoller::kMonitor) != 0) ServeMonitor();
+  ready_ &= ~ZmqPoller::kMonitor;
+  if (!Running()) return Turn::kIdle;
+  const Time now = settings_.clock->Now();
+  started_ = true;
+  if (std::exchange(arrived_, false)) {
+    tracker_.OnConnected(now, &lane->actions);
+    Perform(lane, now);
+  }
+  bool more = false;
+  if ((ready_ & ZmqPoller::kReplay) != 0) {
+    if (ServeReplay(lane, now)) {
+      more = true;
+    } else {
+      ready_ &= ~ZmqPoller::kReplay;
+    }
+    CountHeld(lane);
+  }
+  // A full lane reads on only for streams that it does not wait for.
+  const bool full = held_counted_ > 0 && lane->held_bytes >= lane->held_bytes_max;
+  if ((ready_ & ZmqPoller::kLive) != 0 && !full) {
+    if (ServeLive(lane, now)) {
+      more = true;
+    } else {
+      ready_ &= ~ZmqPoller::kLive;
+    }
+    CountHeld(lane);
+  }
+  return more ? Turn::kMore : Turn::kIdle;
+}
+
+void ZmqStream::ServeMonitor() {
+  const ZmqMonitor::Changes changes = monitor_.Poll();
+  connected_ = changes.connected;
+  arrived_ = arrived_ || changes.arrived > 0;
+}
+
+bool ZmqStream::ServeReplay(ZmqLaneState* lane, Time now) {
+  size_t bytes = 0;
+  for (size_t messages = 0; messages < kTurnMessages && bytes < kTurnBytes; ++messages) {
+    if (!replay_ || abandoned_.load(std::memory_order_relaxed)) return false;
+    const ZmqFrames::Result received = lane->frames.Receive(replay_);
+    if (received != ZmqFrames::Result::kMessage) return false;
+    const std::optional<uint64_t> number = lane->frames.number();
+    const std::string_view payload = lane->frames.payload();
+    bytes += payload.size();
+    if (!number) {
+      ++bad_frames_;
+      continue;
+    }
+    if (*number == kEndOfReplay || payload.empty()) {
+      tracker_.OnReplayEnd(now, &lane->actions);
+    } else {
+      bytes_ += payload.size();
+      tracker_.OnReplayed(*number, payload, now, &lane->actions);
+    }
+    Perform(lane, now);
+  }
+  return true;
+}
+
+bool ZmqStream::ServeLive(ZmqLaneState* lane, Time now) {
+  constexpr size_t kFrames = 3;  // topic, number, payload
+  size_t bytes = 0;
+  for (size_t messages = 0; messages < kTurnMessages && bytes < kTurnBytes; ++messages) {
+    if (abandoned_.load(std::memory_order_relaxed)) return false;
+    const ZmqFrames::Result received = lane->frames.Receive(live_);
+    if (received == ZmqFrames::Result::kFailed) Fail(zmq_strerror(zmq_errno()));
+    if (received != ZmqFrames::Result::kMessage) return false;
+    heard_at_ = now;
+    const std::optional<uint64_t> number = lane->frames.number();
+    const std::string_view payload = lane->frames.payload();
+    bytes += payload.size();
+    bytes_ += payload.size();
+    if (lane->frames.count() != kFrames || !number || *number == kEndOfReplay) {
+      ++bad_frames_;
+      LogEvery(Limiter(), source_.worker_name, LogLevel::kWarning, "bad frames",
+               {{"worker", source_.worker_name},
+                {"rank", source_.rank},
+                {"frames", lane->frames.count()}});
+      continue;
+    }
+    tracker_.OnLive(*number, payload, now, &lane->actions);
+    Perform(lane, now);
+  }
+  return true;
+}
+
+void ZmqStream::Tick(ZmqLaneState* lane) {
+  if (visitors_.load(std::memory_order_relaxed) > 0 || !mutex_.TryLock()) return;
+  if (started_ && Running() && tracker_.busy()) {
+    const Time now = settings_.clock->Now();
+    tracker_.Tick(now, &lane->actions);
+    Perform(lane, now);
+    CountHeld(lane);
+  }
+  mutex_.Unlock();
+}
+
+void ZmqStream::Perform(ZmqLaneState* lane, Time now) {
+  using Kind = StreamTracker::Action::Kind;
+  for (const StreamTracker::Action& action : lane->actions) {
+    switch (action.kind) {
+      case Kind::kApply:
+        sink_->Apply(action.payload, now);
+        break;
+      case Kind::kLost:
+        LogEvery(Limiter(), source_.worker_name, LogLevel::kWarning, "batches missing",
+                 {{"worker", source_.worker_name},
+                  {"rank", source_.rank},
+                  {"lost", tracker_.stats().messages_lost}});
+        sink_->Lost(now);
+        break;
+      case Kind::kRepaired:
+        sink_->Repaired();
+        break;
+      case Kind::kRestarted:
+        LogEvery(Limiter(), source_.worker_name, LogLevel::kInfo, "engine restarted",
+                 {{"worker", source_.worker_name}, {"rank", source_.rank}});
+        sink_->Restarted(now);
+        break;
+      case Kind::kAskReplay:
+        AskReplay(lane, action.from);
+        break;
+      case Kind::kEndReplay:
+        EndReplay(lane);
+        break;
+    }
+  }
+  lane->actions.clear();
+}
+
+// A socket of its own for every request, so that no late answer of an earlier one is taken for this one's.
+void ZmqStream::AskReplay(ZmqLaneState* lane, uint64_t from) {
+  EndReplay(lane);
+  absl::StatusOr<ZmqSocket> socket = ZmqSocket::Make(settings_.context, ZMQ_DEALER);
+  absl::Status status = socket.status();
+  if (status.ok()) status = socket->Configure(settings_.socket);
+  if (status.ok()) status = socket->Connect(source_.replay_endpoint);
+  std::array<char, sizeof(from)> start;
+  for (size_t i = 0; i < start.size(); ++i) start[i] = static_cast<char>(from >> (56 - 8 * i));
+  if (status.ok()) status = socket->Send("", /*more=*/true);
+  if (status.ok()) {
+    status = socket->Send(std::string_view(start.data(), start.size()), /*more=*/false);
+  }
+  if (status.ok()) status = lane->poller.Watch(socket->fd(), this, ZmqPoller::kReplay);
+  if (!status.ok()) {  // as if nobody answered
+    last_error_ = std::string(status.message());
+    return;
+  }
+  replay_ = *std::move(socket);
+  ready_ |= ZmqPoller::kReplay;
+}
+
+void ZmqStream::EndReplay(ZmqLaneState* lane) {
+  if (!replay_) return;
+  lane->poller.Unwatch(replay_.fd());
+  replay_.Close();
+}
+
+void ZmqStream::CountHeld(ZmqLaneState* lane) {
+  const size_t held = tracker_.stats().held_bytes;
+  lane->held_bytes += held - held_counted_;
+  held_counted_ = held;
+}
+
+void ZmqStream::Fail(std::string_view what) {
+  failed_ = true;
+  last_error_ = std::string(what);
+  Log(LogLevel::kError, "stream failed",
+      {{"worker", source_.worker_name}, {"rank", source_.rank}, {"reason", what}});
+}
+
+// ---- Any thread ----
+
+bool ZmqStream::Running() const {
+  return !paused_ && !failed_ && settings_.gate->load(std::memory_order_acquire) &&
+         !abandoned_.load(std::memory_order_relaxed);
+}
+
+ListenerStatus ZmqStream::StatusNow() const {
+  if (failed_) return ListenerStatus::kFailed;
+  if (paused_) return ListenerStatus::kPaused;
+  return settings_.gate->load(std::memory_order_acquire) ? ListenerStatus::kActive
+                                                         : ListenerStatus::kPending;
+}
+
+absl::Status ZmqStream::Pause() {
+  Visit visit(this);
+  if (const ListenerStatus status = StatusNow(); status != ListenerStatus::kActive) {
+    return absl::FailedPreconditionError("cannot be paused from status " +
+                                         std::string(ListenerStatusName(status)));
+  }
+  paused_ = true;
+  return absl::OkStatus();
+}
+
+absl::Status ZmqStream::Resume() {
+  Visit visit(this);
+  const ListenerStatus status = StatusNow();
+  if (status != ListenerStatus::kPaused && status != ListenerStatus::kFailed) {
+    return absl::FailedPreconditionError("cannot be resumed from status " +
+                                         std::string(ListenerStatusName(status)));
+  }
+  paused_ = failed_ = false;
+  last_error_.clear();
+  tracker_.OnResumed(settings_.clock->Now());
+  return absl::OkStatus();
+}
+
+absl::Status ZmqStream::ResumeFrom(const StreamPosition& position) {
+  Visit visit(this);
+  if (started_) return absl::FailedPreconditionError("the stream is already being applied");
+  tracker_.Resume(position);
+  return absl::OkStatus();
+}
+
+void ZmqStream::WithPosition(const std::function<void(std::optional<StreamPosition>)>& cut) {
+  Visit visit(this);
+  cut(tracker_.position());
+}
+
+ZmqStreamStats ZmqStream::Stats() const {
+  Visit visit(this);
+  const StreamSinkStats sink = sink_->Stats();
+  return {.status = StatusNow(),
+          .last_error = last_error_,
+          .connected = connected_,
+          .silent = std::max(Duration(0), settings_.clock->Now() - heard_at_),
+          .bytes = bytes_,
+          .bad_frames = bad_frames_,
+          .undecodable = sink.undecodable,
+          .lag_ms = sink.lag_ms,
+          .queued_bytes = tracker_.stats().held_bytes,
+          .tracker = tracker_.stats()};
+}
+
+}  // namespace kvatlas

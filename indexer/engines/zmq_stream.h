@@ -1,0 +1,140 @@
+// What is one engine's stream? Its socket, who is at the other end, the numbers, and the replay when one runs.
+//
+//   SUB ─▶ ZmqFrames ─▶ StreamTracker ─▶ StreamSink          all in one lane's thread: nothing is handed over
+//   DEALER ─╯   monitor ─╯                                   or copied but what must wait for a replay
+//
+// *Threads*: `Serve` and `Tick` by the lane's thread; the rest by any. Who calls from elsewhere holds the stream's
+// mutex, and the lane then passes it by.
+// *Bounds*: a turn of `Serve`: `kTurnMessages` and `kTurnBytes` (and one message more) from each socket.
+
+#ifndef KVATLAS_INDEXER_ENGINES_ZMQ_STREAM_H_
+#define KVATLAS_INDEXER_ENGINES_ZMQ_STREAM_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "indexer/base/clock.h"
+#include "indexer/base/mutex.h"
+#include "indexer/engines/stream_sink.h"
+#include "indexer/engines/stream_tracker.h"
+#include "indexer/engines/zmq_poller.h"
+#include "indexer/engines/zmq_socket.h"
+#include "indexer/engines/zmq_source.h"
+
+namespace kvatlas {
+
+// What the streams of one ingest share.
+struct ZmqStreamSettings {
+  void* context = nullptr;
+  ZmqSocketOptions socket;
+  const Clock* clock = &Clock::Real();
+  const std::atomic<bool>* gate = nullptr;  // open: messages are applied
+};
+
+// What the streams of one lane share; its thread's own.
+struct ZmqLaneState {
+  ZmqPoller poller;
+  ZmqFrames frames;
+  std::vector<StreamTracker::Action> actions;
+  size_t held_bytes = 0;  // of all its streams
+  size_t held_bytes_max = 0;
+};
+
+class ZmqStream {
+ public:
+  static constexpr size_t kTurnMessages = 64;
+  static constexpr size_t kTurnBytes = 1 << 20;
+
+  enum class Turn : uint8_t { kIdle, kMore, kBusy };  // kBusy: somebody else is at it, come again
+
+  // Connects or binds. UNAVAILABLE: an address to bind cannot be had, or no more sockets.
+  static absl::StatusOr<std::shared_ptr<ZmqStream>> Make(const ZmqStreamSettings& settings,
+                                                         const ZmqSource& source,
+                                                         const TrackerOptions& tracker,
+                                                         std::unique_ptr<StreamSink> sink);
+  ~ZmqStream();
+
+  // ---- The lane's thread ----
+  void Attach(ZmqLaneState* lane);
+  void Detach(ZmqLaneState* lane);
+  // Something may have come at one of these sockets (`ZmqPoller::Event`).
+  void MarkReady(uint8_t events) { ready_ |= events; }
+  bool ready() const { return ready_ != 0; }
+  Turn Serve(ZmqLaneState* lane);
+  void Tick(ZmqLaneState* lane);
+
+  // Place of the lane's own: in its list of streams to be served.
+  bool queued = false;
+
+  // ---- Any thread ----
+  absl::Status Pause();
+  absl::Status Resume();
+  absl::Status ResumeFrom(const StreamPosition& position);
+  void WithPosition(const std::function<void(std::optional<StreamPosition>)>& cut);
+  ZmqStreamStats Stats() const;
+  // From now on nothing is applied that is not under way.
+  void Abandon() { abandoned_.store(true, std::memory_order_relaxed); }
+  const std::string& bound_endpoint() const { return bound_endpoint_; }
+
+ private:
+  // Holds the mutex for a caller that is not the lane.
+  class Visit;
+
+  ZmqStream(const ZmqStreamSettings& settings, const ZmqSource& source,
+            const TrackerOptions& tracker, std::unique_ptr<StreamSink> sink);
+
+  absl::Status Open();
+  bool Running() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  ListenerStatus StatusNow() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Turn ServeLocked(ZmqLaneState* lane) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ServeMonitor() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // True: there may be more.
+  bool ServeReplay(ZmqLaneState* lane, Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool ServeLive(ZmqLaneState* lane, Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Perform(ZmqLaneState* lane, Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AskReplay(ZmqLaneState* lane, uint64_t from) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EndReplay(ZmqLaneState* lane) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CountHeld(ZmqLaneState* lane) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Fail(std::string_view what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // Immutable.
+  const ZmqStreamSettings settings_;
+  const ZmqSource source_;
+  std::string bound_endpoint_;
+
+  // The lane's thread.
+  uint8_t ready_ = 0;
+  size_t held_counted_ = 0;  // of ours, in `ZmqLaneState::held_bytes`
+
+  std::atomic<int> visitors_{0};  // callers that wait for the mutex
+  std::atomic<bool> abandoned_{false};
+
+  mutable Mutex mutex_;
+  ZmqSocket live_ ABSL_GUARDED_BY(mutex_);
+  ZmqMonitor monitor_ ABSL_GUARDED_BY(mutex_);
+  ZmqSocket replay_ ABSL_GUARDED_BY(mutex_);
+  StreamTracker tracker_ ABSL_GUARDED_BY(mutex_);
+  const std::unique_ptr<StreamSink> sink_ ABSL_GUARDED_BY(mutex_);
+  bool paused_ ABSL_GUARDED_BY(mutex_) = false;
+  bool failed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool connected_ ABSL_GUARDED_BY(mutex_) = false;
+  bool arrived_ ABSL_GUARDED_BY(mutex_) = false;  // the tracker does not know yet
+  bool started_ ABSL_GUARDED_BY(mutex_) = false;  // the tracker was told something
+  std::string last_error_ ABSL_GUARDED_BY(mutex_);
+  Time heard_at_ ABSL_GUARDED_BY(mutex_);
+  uint64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t bad_frames_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_INDEXER_ENGINES_ZMQ_STREAM_H_

@@ -1,0 +1,188 @@
+#include "indexer/engines/zmq_streams.h"
+
+#include <sys/resource.h>
+#include <zmq.h>
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+namespace kvatlas {
+namespace {
+
+constexpr uint32_t kLanesMax = 8;
+// libzmq's own limit; a stream takes three, and one more during a replay.
+constexpr int kSocketsMax = 65535;
+
+// A stream takes four descriptors and one more during a replay: as many as the system lets us have.
+void RaiseDescriptorLimit() {
+  rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+size_t LaneCount(uint32_t asked) {
+  if (asked > 0) return asked;
+  return std::clamp(std::thread::hardware_concurrency(), 1u, kLanesMax);
+}
+
+absl::Status NoStream(ZmqStreamId stream) {
+  return absl::NotFoundError("no stream " + std::to_string(stream));
+}
+
+}  // namespace
+
+ZmqStreams::ZmqStreams(ZmqIngestOptions options) : options_(std::move(options)) {
+  RaiseDescriptorLimit();
+  context_ = options_.zmq_context;
+  if (context_ == nullptr) {
+    context_ = zmq_ctx_new();
+    own_context_ = true;
+    zmq_ctx_set(context_, ZMQ_IO_THREADS, static_cast<int>(options_.io_threads));
+    zmq_ctx_set(context_, ZMQ_MAX_SOCKETS, kSocketsMax);
+  }
+  const size_t lanes = LaneCount(options_.decode_threads);
+  for (size_t i = 0; i < lanes; ++i) {
+    lanes_.push_back(std::make_unique<ZmqLane>(options_.lane_bytes_max));
+  }
+  MutexLock lock(&mutex_);
+  lane_streams_.resize(lanes);
+}
+
+ZmqStreams::~ZmqStreams() {
+  Stop();
+  if (own_context_) zmq_ctx_term(context_);
+}
+
+absl::StatusOr<ZmqStreamId> ZmqStreams::Add(const ZmqSource& source, const void* group,
+                                            const MakeStreamSink& make_sink,
+                                            std::optional<StreamPosition> resume) {
+  if (absl::Status checked = CheckZmqEndpoint(source.endpoint); !checked.ok()) return checked;
+  if (!source.replay_endpoint.empty()) {
+    if (absl::Status checked = CheckZmqEndpoint(source.replay_endpoint); !checked.ok()) {
+      return absl::InvalidArgumentError("invalid replay endpoint `" + source.replay_endpoint +
+                                        "`: " + std::string(checked.message()));
+    }
+  }
+  const ZmqStreamSettings settings = {
+      .context = context_,
+      .socket = {.receive_hwm = options_.receive_hwm,
+                 .heartbeat = options_.heartbeat,
+                 .reconnect_min = options_.reconnect_min,
+                 .reconnect_max = options_.reconnect_max,
+                 .message_bytes_max = static_cast<int64_t>(options_.message_bytes_max)},
+      .clock = options_.clock,
+      .gate = &gate_};
+  MutexLock lock(&mutex_);
+  if (stopped_) return absl::UnavailableError("stopped");
+  const size_t lane = LaneOf(group);
+  if (!lanes_[lane]->status().ok()) {
+    return absl::UnavailableError(std::string(lanes_[lane]->status().message()));
+  }
+  absl::StatusOr<std::shared_ptr<ZmqStream>> stream =
+      ZmqStream::Make(settings, source, options_.tracker, make_sink(lane));
+  if (!stream.ok()) return stream.status();
+  if (resume) {
+    if (absl::Status resumed = (*stream)->ResumeFrom(*resume); !resumed.ok()) return resumed;
+  }
+  lanes_[lane]->Add(*stream);
+  entries_[++last_id_] = {.stream = *std::move(stream), .lane = lane, .group = group};
+  ++lane_streams_[lane];
+  groups_[group].first = lane;
+  ++groups_[group].second;
+  return last_id_;
+}
+
+size_t ZmqStreams::LaneOf(const void* group) const {
+  const auto found = groups_.find(group);
+  if (found != groups_.end()) return found->second.first;
+  return std::min_element(lane_streams_.begin(), lane_streams_.end()) - lane_streams_.begin();
+}
+
+void ZmqStreams::Remove(ZmqStreamId stream) {
+  Entry entry;
+  {
+    MutexLock lock(&mutex_);
+    const auto found = entries_.find(stream);
+    if (found == entries_.end()) return;
+    entry = std::move(found->second);
+    entries_.erase(found);
+    --lane_streams_[entry.lane];
+    const auto group = groups_.find(entry.group);
+    if (--group->second.second == 0) groups_.erase(group);
+  }
+  lanes_[entry.lane]->Remove(entry.stream);
+}
+
+std::optional<ZmqStreams::Entry> ZmqStreams::Find(ZmqStreamId stream) const {
+  MutexLock lock(&mutex_);
+  const auto found = entries_.find(stream);
+  if (found == entries_.end()) return std::nullopt;
+  return found->second;
+}
+
+absl::Status ZmqStreams::ResumeFrom(ZmqStreamId stream, const StreamPosition& position) {
+  const std::optional<Entry> entry = Find(stream);
+  if (!entry) return NoStream(stream);
+  if (gate_.load(std::memory_order_acquire)) {
+    return absl::FailedPreconditionError("the gate is open");
+  }
+  return entry->stream->ResumeFrom(position);
+}
+
+absl::Status ZmqStreams::Pause(ZmqStreamId stream) {
+  const std::optional<Entry> entry = Find(stream);
+  return entry ? entry->stream->Pause() : NoStream(stream);
+}
+
+absl::Status ZmqStreams::Resume(ZmqStreamId stream) {
+  const std::optional<Entry> entry = Find(stream);
+  if (!entry) return NoStream(stream);
+  const absl::Status resumed = entry->stream->Resume();
+  if (resumed.ok()) lanes_[entry->lane]->Poke(entry->stream);
+  return resumed;
+}
+
+void ZmqStreams::OpenGate() {
+  if (gate_.exchange(true, std::memory_order_acq_rel)) return;
+  for (const std::unique_ptr<ZmqLane>& lane : lanes_) lane->Poke(nullptr);
+}
+
+absl::Status ZmqStreams::WithPosition(
+    ZmqStreamId stream, const std::function<void(std::optional<StreamPosition>)>& cut) {
+  const std::optional<Entry> entry = Find(stream);
+  if (!entry) return NoStream(stream);
+  entry->stream->WithPosition(cut);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ZmqStreamStats> ZmqStreams::Stats(ZmqStreamId stream) const {
+  const std::optional<Entry> entry = Find(stream);
+  if (!entry) return NoStream(stream);
+  return entry->stream->Stats();
+}
+
+absl::StatusOr<std::string> ZmqStreams::BoundEndpoint(ZmqStreamId stream) const {
+  const std::optional<Entry> entry = Find(stream);
+  if (!entry) return NoStream(stream);
+  if (entry->stream->bound_endpoint().empty()) {
+    return absl::FailedPreconditionError("the stream connects");
+  }
+  return entry->stream->bound_endpoint();
+}
+
+void ZmqStreams::Stop() {
+  std::map<ZmqStreamId, Entry> entries;
+  {
+    MutexLock lock(&mutex_);
+    stopped_ = true;
+    entries.swap(entries_);
+    lane_streams_.assign(lane_streams_.size(), 0);
+    groups_.clear();
+  }
+  for (const auto& [id, entry] : entries) entry.stream->Abandon();
+  for (const std::unique_ptr<ZmqLane>& lane : lanes_) lane->Stop();
+}
+
+}  // namespace kvatlas
