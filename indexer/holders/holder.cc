@@ -203,7 +203,18 @@ uint64_t Holder::Sweep(uint64_t blocks_max) {
 absl::Status Holder::ApplyLocal(const Event& event) {
   MutexLock lock(&mutex_);
   if (retired_) return absl::FailedPreconditionError("the holder was forgotten");
+  last_changed_.store(0, std::memory_order_relaxed);
   return Apply(event);
+}
+
+void Holder::ForEachLocal(
+    const std::function<void(SequenceHash, SequenceHash, LocalHash)>& visit) const {
+  std::vector<Holding> holdings;
+  {
+    MutexLock lock(&mutex_);
+    if (!retired_) holdings = index_->HoldingsOf(number_);
+  }
+  for (const Holding& holding : holdings) visit(holding.block, holding.parent, holding.local);
 }
 
 void Holder::SetLocalTrust(Trust trust, Time now) { SetTrust(trust, now); }
@@ -241,6 +252,8 @@ absl::Status Holder::Apply(const Event& event) {
 
 void Holder::Changed(HolderIndex holder, SequenceHash block, Position position, TierMask before,
                      TierMask after) {
+  // One writer at a time: no need for a locked instruction.
+  last_changed_.store(last_changed_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   if (before.empty()) blocks_.fetch_add(1, std::memory_order_relaxed);
   if (after.empty()) blocks_.fetch_sub(1, std::memory_order_relaxed);
   if (observer_ != nullptr && !masked_) {

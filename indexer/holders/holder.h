@@ -95,6 +95,9 @@ class Holder : private HoldingsSink, private ChangeSink {
 
   // FAILED_PRECONDITION: retired.
   absl::Status ApplyLocal(const Event& event);
+  // Blocks whose tiers the last one changed.
+  uint64_t LastChanged() const { return last_changed_.load(std::memory_order_relaxed); }
+  void ForEachLocal(const std::function<void(SequenceHash, SequenceHash, LocalHash)>& visit) const;
   void SetLocalTrust(Trust trust, Time now);
   void SetLocalMasked(bool masked);
   void SetLocalLoad(const Load& load);
@@ -141,8 +144,9 @@ class Holder : private HoldingsSink, private ChangeSink {
   DomainCounters* const counters_;
   const HolderId id_;
   const bool local_;
-  const Duration lease_ttl_;         // a local one's never ends
-  std::atomic<uint64_t> blocks_{0};  // distinct
+  const Duration lease_ttl_;               // a local one's never ends
+  std::atomic<uint64_t> blocks_{0};        // distinct
+  std::atomic<uint64_t> last_changed_{0};  // written under `mutex_`
   // Written under `mutex_`; read by the sink's methods, which run under it too.
   bool masked_ = false;
   const Stored* run_ = nullptr;  // being applied

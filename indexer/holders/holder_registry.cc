@@ -341,6 +341,11 @@ class LocalHolderImpl : public LocalHolder {
   }
 
   absl::Status Apply(const Event& event) override { return holder_->ApplyLocal(event); }
+  uint64_t LastChanged() const override { return holder_->LastChanged(); }
+  void ForEachHeld(
+      const std::function<void(SequenceHash, SequenceHash, LocalHash)>& visit) const override {
+    holder_->ForEachLocal(visit);
+  }
   void SetTrust(Trust trust) override { holder_->SetLocalTrust(trust, clock_->Now()); }
   void SetLoad(const Load& load) override { holder_->SetLocalLoad(load); }
   void SetMasked(bool masked) override { holder_->SetLocalMasked(masked); }

@@ -9,8 +9,12 @@
 #ifndef KVATLAS_INDEXER_HOLDERS_LOCAL_HOLDER_H_
 #define KVATLAS_INDEXER_HOLDERS_LOCAL_HOLDER_H_
 
+#include <cstdint>
+#include <functional>
+
 #include "absl/status/status.h"
 #include "indexer/base/event.h"
+#include "indexer/base/ids.h"
 #include "indexer/base/overlap.h"
 
 namespace kvatlas {
@@ -20,6 +24,11 @@ class LocalHolder {
   virtual ~LocalHolder() = default;
   // RESOURCE_EXHAUSTED: shed. FAILED_PRECONDITION: the holder was forgotten.
   virtual absl::Status Apply(const Event& event) = 0;
+  // How many blocks of the last event were not in its tier before, or are no longer.
+  virtual uint64_t LastChanged() const = 0;
+  // Every block held, with its parent and its local hash (0: not kept).
+  virtual void ForEachHeld(const std::function<void(SequenceHash block, SequenceHash parent,
+                                                    LocalHash local)>& visit) const = 0;
   virtual void SetTrust(Trust trust) = 0;
   virtual void SetLoad(const Load& load) = 0;
   virtual void SetMasked(bool masked) = 0;

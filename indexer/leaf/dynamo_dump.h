@@ -11,7 +11,7 @@
 // What that form cannot say is under "kvatlas", a key that Dynamo ignores, in events of the same form with more keys:
 // blocks behind a hole ("start_position", "parent_sequence_hash"), second names, workers whose names are no numbers
 // ("worker_id" is a text); and with each event "lora_name", "cache_salt" and "eagle", with each block "digest"
-// (hexadecimal), "sequence_hash" and "copies", where there is something to say.
+// (hexadecimal), "sequence_hash", "group" and "copies", where there is something to say.
 // A domain's key is split at its last ':', so that models may have colons; a group that has one is said in full
 // ("model", "routing_group" beside "block_size").
 // *Truth*: worker by worker a consistent cut, of worker ranks fed by engines' own streams. Without local hashes

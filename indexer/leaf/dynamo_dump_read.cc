@@ -23,6 +23,7 @@ constexpr size_t kNameBytesMax = 512;
 struct Block {
   std::optional<uint64_t> block_hash, tokens_hash, sequence_hash;
   uint64_t copies = 1;
+  uint32_t group = 0;
   std::string digest;  // decoded
 };
 
@@ -122,6 +123,7 @@ class DumpLinker {
         return absl::ResourceExhaustedError("a dump of too many blocks");
       alias.hash = {.value = *block.block_hash, .bytes = block.digest};
       alias.local = LocalHash{block.tokens_hash.value_or(0)};
+      alias.group = block.group;
       alias.parent = parent;
       alias.position = static_cast<Position>(position);
       alias.block = SequenceOf(block, parent);
@@ -340,6 +342,7 @@ class DumpHandler {
     if (key_ == "tokens_hash") block.tokens_hash = Maybe(number);
     if (key_ == "sequence_hash") block.sequence_hash = Maybe(number);
     if (key_ == "copies" && number != nullptr) block.copies = std::min<uint64_t>(*number, 1 << 20);
+    if (key_ == "group" && number != nullptr) block.group = static_cast<uint32_t>(*number);
     if (key_ == "digest" && text != nullptr && text->size() <= kNameBytesMax * 2)
       block.digest = FromHex(*text);
   }

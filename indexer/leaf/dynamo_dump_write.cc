@@ -280,6 +280,7 @@ class DumpWriter {
              ",\"tokens_hash\":" + std::to_string(Raw(name.of.local)) + ",\"mm_extra_info\":null";
     if (explain) text_ += ",\"sequence_hash\":" + std::to_string(Raw(name.of.block));
     const uint32_t copies = name.of.copies[static_cast<size_t>(tier)];
+    if (name.of.group != 0) text_ += ",\"group\":" + std::to_string(name.of.group);
     if (copies > 1) text_ += ",\"copies\":" + std::to_string(copies);
     if (!name.digest.empty()) {
       text_ += ",\"digest\":\"";

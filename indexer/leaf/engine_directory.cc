@@ -29,10 +29,12 @@ struct Instance {
 
   // Guarded by the directory's mutex.
   std::map<uint32_t, Listener> listeners;
-  bool busy = false;      // someone registers or removes it, outside the mutex
-  bool restored = false;  // a peer told what it holds, at `adopted`
+  bool busy = false;         // someone registers or removes it, outside the mutex
+  bool restored = false;     // a peer told what it holds, at `adopted`
+  bool unconfirmed = false;  // and knew no positions
   Time adopted{0};
-  std::set<uint32_t> positioned;  // ranks whose stream goes on from where that peer was
+  std::set<uint32_t>
+      settled;  // ranks whose stream goes on from where that peer was, or was heard since
 
   // Of `Tick` alone.
   Time look_at{0};
@@ -219,10 +221,29 @@ struct EngineDirectory::State {
     worker.contract = options.contract;
     worker.lora_name = registration.lora_name;
     worker.additional_salt = registration.additional_salt;
+    worker.resolve = [this, domain, self = registration.instance](const EngineHash& hash) {
+      return Resolve(domain, self, hash);
+    };
     instance->worker = std::make_shared<EngineWorker>(
         std::move(worker),
         [holders = instance->holders](uint32_t rank) { return holders->MakeSink(rank); });
     return instance;
+  }
+
+  // What another instance of the domain holds under a name. Called by workers, without their lock.
+  std::optional<KnownBlock> Resolve(const Domain& domain, const std::string& asker,
+                                    const EngineHash& hash) const {
+    std::vector<std::shared_ptr<EngineWorker>> workers;
+    {
+      MutexLock lock(&mutex);
+      const auto it = domains.find(domain);
+      if (it == domains.end()) return std::nullopt;
+      for (const InstancePtr& instance : it->second.instances)
+        if (instance->of.instance != asker) workers.push_back(instance->worker);
+    }
+    for (const std::shared_ptr<EngineWorker>& worker : workers)
+      if (std::optional<KnownBlock> known = worker->Find(hash); known.has_value()) return known;
+    return std::nullopt;
   }
 
   // The instance, found or made, busy with us.
@@ -383,27 +404,24 @@ struct EngineDirectory::State {
       forget = listeners.empty() && open && now - instance->adopted > options.adopted_ttl;
       instance->busy = forget;
     }
-    if (forget) End(instance, {}, /*all=*/true);
-    if (listeners.empty()) return;
-    bool any_alive = false;
+    if (forget) return End(instance, {}, /*all=*/true);
+    bool any_heard = listeners.empty(), any_alive = listeners.empty();
     for (const auto& [rank, listener] : listeners) {
-      const bool alive = IsAlive(listener, now, &instance->gone_since);
+      const absl::StatusOr<ZmqStreamStats> stats = ingest->Stats(listener.stream);
+      const bool heard = !stats.ok() || stats->connected;
+      const bool alive = heard || !GoneForLong(&instance->gone_since, rank, now);
+      if (heard) instance->gone_since.erase(rank);
+      instance->holders->SetAlive(rank, heard, alive);
+      any_heard = any_heard || heard;
       any_alive = any_alive || alive;
-      instance->holders->SetAlive(rank, alive);
     }
-    // Ranks that only batches named come by any of its streams.
+    // Ranks that only batches named come by any of its streams; those of a peer's dump by none.
     for (uint32_t rank : instance->holders->ranks())
-      if (!listeners.contains(rank)) instance->holders->SetAlive(rank, any_alive);
+      if (!listeners.contains(rank)) instance->holders->SetAlive(rank, any_heard, any_alive);
   }
 
-  bool IsAlive(const Listener& listener, Time now, std::map<uint32_t, Time>* gone_since) const {
-    const absl::StatusOr<ZmqStreamStats> stats = ingest->Stats(listener.stream);
-    if (!stats.ok() || stats->connected) {
-      gone_since->erase(listener.source.rank);
-      return true;
-    }
-    const auto [since, is_new] = gone_since->try_emplace(listener.source.rank, now);
-    return now - since->second <= options.lease_ttl;
+  bool GoneForLong(std::map<uint32_t, Time>* gone_since, uint32_t rank, Time now) const {
+    return now - gone_since->try_emplace(rank, now).first->second > options.lease_ttl;
   }
 
   const EngineDirectoryOptions options;
@@ -441,13 +459,16 @@ absl::Status EngineDirectory::Register(const EngineRegistration& registration) {
       state_->Begin(registration, domain, /*may_have_rank=*/false);
   if (!begun.ok()) return begun.status();
   const InstancePtr& instance = *begun;
-  // Its replay says better what it holds than a peer that did not know where in the stream it stood.
-  if (instance->restored && state_->IsOpen() && !registration.replay_endpoint.empty())
+  // What a peer told of it is old by now.
+  if (instance->restored && state_->IsOpen() && !instance->settled.contains(registration.rank))
     instance->worker->Lost(registration.rank, state_->options.clock->Now());
   absl::StatusOr<Listener> listener = state_->Listen(*instance, registration);
   {
     MutexLock lock(&state_->mutex);
-    if (listener.ok()) instance->listeners[registration.rank] = *std::move(listener);
+    if (listener.ok()) {
+      instance->listeners[registration.rank] = *std::move(listener);
+      if (state_->open) instance->settled.insert(registration.rank);
+    }
     if (!instance->listeners.empty() || instance->restored) {
       state_->Done(instance.get());
       return listener.status();
@@ -574,13 +595,14 @@ size_t EngineDirectory::instances() const {
 // ---- Between replicas ----
 
 absl::StatusOr<std::shared_ptr<EngineWorker>> EngineDirectory::Adopt(
-    const EngineRegistration& registration) {
+    const EngineRegistration& registration, bool unconfirmed) {
   const Domain domain = DomainOf(registration.model, registration.group);
   const absl::StatusOr<InstancePtr> begun =
       state_->Begin(registration, domain, /*may_have_rank=*/true);
   if (!begun.ok()) return begun.status();
   MutexLock lock(&state_->mutex);
   (*begun)->restored = true;
+  (*begun)->unconfirmed = unconfirmed;
   (*begun)->adopted = state_->options.clock->Now();
   state_->Done(begun->get());
   return (*begun)->worker;
@@ -595,7 +617,7 @@ absl::Status EngineDirectory::ResumeFrom(const std::string& instance, uint32_t r
   if (!status.ok()) return status;
   MutexLock lock(&state_->mutex);
   if (const InstancePtr found = state_->Find(instance); found != nullptr)
-    found->positioned.insert(rank);
+    found->settled.insert(rank);
   return absl::OkStatus();
 }
 
@@ -627,15 +649,36 @@ std::shared_ptr<const EngineWorker> EngineDirectory::WorkerOf(const std::string&
   return instance == nullptr ? nullptr : instance->worker;
 }
 
+size_t EngineDirectory::Unconnected() const {
+  size_t unconnected = 0;
+  for (const InstancePtr& instance : state_->All()) {
+    std::map<uint32_t, Listener> listeners;
+    {
+      MutexLock lock(&state_->mutex);
+      listeners = instance->listeners;
+    }
+    for (const auto& [rank, listener] : listeners) {
+      const absl::StatusOr<ZmqStreamStats> stats = state_->ingest->Stats(listener.stream);
+      unconnected += stats.ok() && !stats->connected && !listener.source.bind;
+    }
+  }
+  return unconnected;
+}
+
 void EngineDirectory::Open() {
   std::vector<std::pair<InstancePtr, uint32_t>> doubtful;
   {
     MutexLock lock(&state_->mutex);
-    for (const auto& [name, instance] : state_->instances)
-      for (const auto& [rank, listener] : instance->listeners)
-        if (instance->restored && !instance->positioned.contains(rank) &&
-            !listener.source.replay_endpoint.empty() && !state_->open)
+    for (const auto& [name, instance] : state_->instances) {
+      if (state_->open || !instance->restored) continue;
+      for (uint32_t rank : instance->holders->ranks()) {
+        const auto listener = instance->listeners.find(rank);
+        const bool can_replay = listener != instance->listeners.end() &&
+                                !listener->second.source.replay_endpoint.empty();
+        if (!instance->settled.contains(rank) && (can_replay || !instance->unconfirmed))
           doubtful.emplace_back(instance, rank);
+      }
+    }
   }
   for (const auto& [instance, rank] : doubtful)
     instance->worker->Lost(rank, state_->options.clock->Now());

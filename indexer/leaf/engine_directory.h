@@ -140,8 +140,12 @@ class EngineDirectory {
   // ---- Between replicas ----
 
   // The worker of an instance that need not be registered (its endpoint is not looked at): made when it is new, to be
-  // filled by `EngineWorker::Restore`. It is forgotten after `adopted_ttl` when nobody registers it. As `Register`.
-  absl::StatusOr<std::shared_ptr<EngineWorker>> Adopt(const EngineRegistration& registration);
+  // filled by `EngineWorker::Restore`. As `Register`. What is restored into a stream that does not go on from a known
+  // position is in doubt (`EngineWorker::Lost`), from `Open` or a later registration on. `unconfirmed`: whoever told it
+  // knew no positions at all; then it is only in doubt where a replay will say better, and what nobody registers
+  // is forgotten after `adopted_ttl`.
+  absl::StatusOr<std::shared_ptr<EngineWorker>> Adopt(const EngineRegistration& registration,
+                                                      bool unconfirmed);
   // Where that stream goes on from; before `Open`. NOT_FOUND; FAILED_PRECONDITION.
   absl::Status ResumeFrom(const std::string& instance, uint32_t rank,
                           const StreamPosition& position);
@@ -154,6 +158,8 @@ class EngineDirectory {
                                             const EngineWorker& worker)>& visit) const;
   // Null: no such instance. Its worker as it is now, whatever becomes of the instance.
   std::shared_ptr<const EngineWorker> WorkerOf(const std::string& instance) const;
+  // Streams that no engine is connected to, those aside that bind.
+  size_t Unconnected() const;
   // Every instance, listening or not, in order; without statistics.
   std::vector<EngineEntry> Registrations() const;
   // What instances that are gone had counted.

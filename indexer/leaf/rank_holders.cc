@@ -10,6 +10,11 @@ class HolderSink : public RankSink {
   explicit HolderSink(std::shared_ptr<LocalHolder> holder) : holder_(std::move(holder)) {}
   absl::Status Apply(const Event& event) override { return holder_->Apply(event); }
   void SetTrust(Trust trust) override { holder_->SetTrust(trust); }
+  std::optional<uint64_t> LastChanged() const override { return holder_->LastChanged(); }
+  void ForEachHeld(
+      const std::function<void(SequenceHash, SequenceHash, LocalHash)>& visit) const override {
+    holder_->ForEachHeld(visit);
+  }
 
  private:
   const std::shared_ptr<LocalHolder> holder_;
@@ -79,13 +84,13 @@ void RankHolders::SetHidden(bool hidden) {
   for (auto& [number, rank] : ranks_) ShowOrMask(&rank);
 }
 
-void RankHolders::SetAlive(uint32_t rank, bool alive) {
+void RankHolders::SetAlive(uint32_t rank, bool heard, bool alive) {
   MutexLock lock(&mutex_);
   const auto it = ranks_.find(rank);
   if (it == ranks_.end()) return;
   it->second.alive = alive;
   ShowOrMask(&it->second);
-  if (alive) it->second.holder->Heard();
+  if (heard) it->second.holder->Heard();
 }
 
 }  // namespace kvatlas

@@ -44,8 +44,8 @@ class RankHolders {
 
   // For all ranks, those to come too.
   void SetHidden(bool hidden);
-  // Its stream is there: heard now; or has been gone for too long. Nothing when there is no such rank.
-  void SetAlive(uint32_t rank, bool alive);
+  // Its stream is there now, or not; and is not counted as gone, or is. Nothing when there is no such rank.
+  void SetAlive(uint32_t rank, bool heard, bool alive);
 
  private:
   struct Rank {

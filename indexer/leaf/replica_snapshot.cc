@@ -26,7 +26,14 @@ constexpr size_t kRecordHead = 1 + 4, kRecordTail = 8;
 
 enum class Kind : uint8_t { kHeader = 1, kInstance = 2, kNames = 3, kPosition = 4, kEnd = 5 };
 
-enum NameFlag : uint8_t { kSuspect = 1, kEagle = 2, kDigest = 4, kNamespace = 8, kCopies = 16 };
+enum NameFlag : uint8_t {
+  kSuspect = 1,
+  kEagle = 2,
+  kDigest = 4,
+  kNamespace = 8,
+  kCopies = 16,
+  kGroup = 32
+};
 
 // ---- Bytes ----
 
@@ -81,6 +88,7 @@ void PutName(std::string* to, const EngineAlias& alias) {
   uint8_t flags = 0;
   if (alias.suspect) flags |= kSuspect;
   if (alias.eagle) flags |= kEagle;
+  if (alias.group != 0) flags |= kGroup;
   if (!alias.hash.bytes.empty()) flags |= kDigest;
   if (!alias.lora_name.empty() || !alias.cache_salt.empty()) flags |= kNamespace;
   // Most blocks are held once, in the device tier.
@@ -92,6 +100,7 @@ void PutName(std::string* to, const EngineAlias& alias) {
   Put(to, Raw(alias.parent));
   Put(to, alias.position);
   Put(to, Raw(alias.local));
+  if (flags & kGroup) Put(to, alias.group);
   if (flags & kCopies)
     for (uint32_t copies : alias.copies) Put(to, copies);
   if (flags & kDigest) PutText(to, alias.hash.bytes);
@@ -112,6 +121,7 @@ EngineAlias TakeName(Taker* from) {
   alias.parent = SequenceHash{from->Take<uint64_t>()};
   alias.position = from->Take<uint32_t>();
   alias.local = LocalHash{from->Take<uint64_t>()};
+  if (flags & kGroup) alias.group = from->Take<uint32_t>();
   alias.copies = {1};
   if (flags & kCopies)
     for (uint32_t& copies : alias.copies) copies = from->Take<uint32_t>();
@@ -176,7 +186,10 @@ class SnapshotWriter {
       : contract_id_(contract.Id()),
         directory_(directory),
         with_names_(names),
-        entries_(directory->Registrations()) {}
+        entries_(directory->Registrations()) {
+    // Of whom nobody listens to, nothing is known for sure.
+    std::erase_if(entries_, [](const EngineEntry& entry) { return entry.listeners.empty(); });
+  }
 
   bool Next(std::string* piece) {
     to_ = piece;
@@ -215,8 +228,8 @@ class SnapshotWriter {
     (void)directory_->Cut(entry.instance,
                           [&](std::optional<uint32_t> stream_rank,
                               std::optional<StreamPosition> position, const EngineWorker& worker) {
-                            Names(entry, worker, stream_rank);
                             if (!stream_rank.has_value()) return;
+                            Names(entry, worker, *stream_rank);
                             std::string payload;
                             Put(&payload, *stream_rank);
                             Put(&payload, static_cast<uint8_t>(position.has_value()));
@@ -227,18 +240,16 @@ class SnapshotWriter {
   }
 
   // Of the ranks that this stream publishes; the first stream has those of no stream too.
-  void Names(const EngineEntry& entry, const EngineWorker& worker,
-             std::optional<uint32_t> stream_rank) {
+  void Names(const EngineEntry& entry, const EngineWorker& worker, uint32_t stream_rank) {
     const auto is_stream = [&](uint32_t rank) {
       return std::any_of(entry.listeners.begin(), entry.listeners.end(),
                          [&](const EngineListener& of) { return of.rank == rank; });
     };
     std::vector<uint32_t> ranks;
     for (const EngineRankStats& rank : worker.Stats().ranks) {
-      const uint32_t of = !entry.listeners.empty() && !is_stream(rank.stream_rank)
-                              ? entry.listeners.front().rank
-                              : rank.stream_rank;
-      if (!stream_rank.has_value() || of == *stream_rank) ranks.push_back(rank.rank);
+      const uint32_t of =
+          is_stream(rank.stream_rank) ? rank.stream_rank : entry.listeners.front().rank;
+      if (of == stream_rank) ranks.push_back(rank.rank);
     }
     std::string names;
     worker.ForEachAlias([&](const EngineAlias& alias) {
@@ -255,7 +266,7 @@ class SnapshotWriter {
   const std::string contract_id_;
   const EngineDirectory* const directory_;
   const bool with_names_;
-  const std::vector<EngineEntry> entries_;
+  std::vector<EngineEntry> entries_;
   size_t at_ = 0;
   uint64_t records_ = 0;
   std::string* to_ = nullptr;

@@ -1,0 +1,161 @@
+#include "indexer/leaf/http_fetch.h"
+
+#include <algorithm>
+#include <atomic>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/core/tcp_stream.hpp>
+#include <boost/beast/http/buffer_body.hpp>
+#include <boost/beast/http/empty_body.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/read.hpp>
+#include <boost/beast/http/write.hpp>
+#include <optional>
+#include <utility>
+
+namespace kvatlas {
+namespace {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = beast::http;
+using boost::system::error_code;
+
+absl::Status Failed(std::string_view what, const error_code& error) {
+  return absl::UnavailableError(std::string(what) + ": " + error.message());
+}
+
+}  // namespace
+
+absl::StatusOr<HttpUrl> HttpUrl::Parse(std::string_view url) {
+  constexpr std::string_view kScheme = "http://";
+  std::string_view rest = url;
+  if (rest.substr(0, kScheme.size()) == kScheme) {
+    rest.remove_prefix(kScheme.size());
+  } else if (rest.find("://") != std::string_view::npos) {
+    return absl::InvalidArgumentError("\"" + std::string(url) + "\" is not http");
+  }
+  HttpUrl parsed;
+  const size_t slash = std::min(rest.find('/'), rest.size());
+  parsed.base = rest.substr(slash);
+  while (!parsed.base.empty() && parsed.base.back() == '/') parsed.base.pop_back();
+  const std::string host(rest.substr(0, slash));
+  const bool has_port = host.find(':', host.rfind(']') + 1) != std::string::npos;
+  absl::StatusOr<Address> address = Address::Parse(has_port ? host : host + ":80");
+  if (!address.ok()) return address.status();
+  parsed.address = *std::move(address);
+  return parsed;
+}
+
+// Every step is started, then the context runs until it is done: timeouts and `Cancel` end it from within.
+struct HttpFetch::State {
+  explicit State(const HttpFetchOptions& given) : options(given) {}
+
+  // Runs the step that was just started.
+  absl::Status Finish(std::string_view what, const error_code& error) {
+    context.restart();
+    context.run();
+    if (cancelled.load()) return absl::CancelledError("fetching was cancelled");
+    return error ? Failed(what, error) : absl::OkStatus();
+  }
+
+  absl::Status Connect(const Address& address) {
+    stream.emplace(context);
+    asio::ip::tcp::resolver resolver(context);
+    error_code error;
+    const auto found = resolver.resolve(address.host, std::to_string(address.port), error);
+    if (error) return Failed("resolving " + address.ToString(), error);
+    stream->expires_after(options.connect_timeout);
+    stream->async_connect(found, [&](const error_code& e, const auto&) { error = e; });
+    return Finish("connecting to " + address.ToString(), error);
+  }
+
+  absl::Status Ask(const Address& address, const std::string& target) {
+    http::request<http::empty_body> request(http::verb::get, target, 11);
+    request.set(http::field::host, address.ToString());
+    request.set(http::field::connection, "close");
+    error_code error;
+    stream->expires_after(options.read_timeout);
+    http::async_write(*stream, request, [&](const error_code& e, size_t) { error = e; });
+    if (absl::Status bad = Finish("asking " + address.ToString(), error); !bad.ok()) return bad;
+    parser.emplace();
+    parser->body_limit(options.body_bytes_max);
+    stream->expires_after(options.read_timeout);
+    http::async_read_header(*stream, buffer, *parser,
+                            [&](const error_code& e, size_t) { error = e; });
+    return Finish("waiting for " + address.ToString(), error);
+  }
+
+  const HttpFetchOptions options;
+  std::atomic<bool> cancelled{false};
+  asio::io_context context;
+  std::optional<beast::tcp_stream> stream;
+  beast::flat_buffer buffer;
+  std::optional<http::response_parser<http::buffer_body>> parser;
+};
+
+HttpFetch::HttpFetch(const HttpFetchOptions& options) : state_(std::make_unique<State>(options)) {}
+HttpFetch::~HttpFetch() = default;
+
+absl::StatusOr<int> HttpFetch::Get(std::string_view url, std::string_view path_and_query) {
+  State& state = *state_;
+  const absl::StatusOr<HttpUrl> parsed = HttpUrl::Parse(url);
+  if (!parsed.ok()) return parsed.status();
+  state.parser.reset();
+  state.buffer.clear();
+  if (absl::Status bad = state.Connect(parsed->address); !bad.ok()) return bad;
+  const std::string target = parsed->base + std::string(path_and_query);
+  if (absl::Status bad = state.Ask(parsed->address, target); !bad.ok()) return bad;
+  return static_cast<int>(state.parser->get().result_int());
+}
+
+absl::StatusOr<size_t> HttpFetch::Read(char* to, size_t size) {
+  State& state = *state_;
+  if (!state.parser.has_value()) return absl::FailedPreconditionError("nothing was asked");
+  while (!state.parser->is_done()) {
+    auto& body = state.parser->get().body();
+    body.data = to;
+    body.size = size;
+    body.more = true;
+    error_code error;
+    state.stream->expires_after(state.options.read_timeout);
+    http::async_read_some(*state.stream, state.buffer, *state.parser,
+                          [&](const error_code& e, size_t) { error = e; });
+    const absl::Status status = state.Finish("reading an answer", error);
+    const size_t got = size - body.size;
+    if (!status.ok() && error != http::error::need_buffer) return status;
+    if (state.cancelled.load()) return status;
+    if (got > 0) return got;
+  }
+  return size_t{0};
+}
+
+std::function<absl::StatusOr<size_t>(char*, size_t)> HttpFetch::Body() {
+  return [this](char* to, size_t size) { return Read(to, size); };
+}
+
+absl::StatusOr<std::string> HttpFetch::ReadAll(size_t bytes_max) {
+  std::string all;
+  char piece[16 << 10];
+  for (;;) {
+    const absl::StatusOr<size_t> got = Read(piece, sizeof piece);
+    if (!got.ok()) return got.status();
+    if (*got == 0) return all;
+    if (all.size() + *got > bytes_max)
+      return absl::ResourceExhaustedError("an answer of more than " + std::to_string(bytes_max) +
+                                          " bytes");
+    all.append(piece, *got);
+  }
+}
+
+void HttpFetch::Cancel() {
+  State& state = *state_;
+  state.cancelled = true;
+  asio::post(state.context, [&state] {
+    if (state.stream.has_value()) state.stream->cancel();
+  });
+}
+
+}  // namespace kvatlas

@@ -1,0 +1,361 @@
+#include "indexer/leaf/peer_recovery.h"
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "indexer/base/mutex.h"
+#include "indexer/leaf/dynamo_dump.h"
+#include "indexer/leaf/replica_snapshot.h"
+#include "indexer/service/log.h"
+
+namespace kvatlas {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr size_t kWorkersBytesMax = 64 << 20;
+constexpr Duration kLookEvery = std::chrono::milliseconds(10);
+
+// What an entry says of the instance itself, and of one of its streams.
+EngineRegistration RegistrationOf(const EngineEntry& entry, const EngineListener* listener) {
+  EngineRegistration registration;
+  registration.instance = entry.instance;
+  registration.model = entry.domain.model;
+  registration.group = GroupOf(entry.domain);
+  registration.block_size = entry.block_size;
+  registration.lora_name = entry.lora_name;
+  registration.additional_salt = entry.additional_salt;
+  registration.engine_type = entry.engine_type;
+  registration.source = entry.source;
+  if (listener == nullptr) return registration;
+  registration.rank = listener->rank;
+  registration.endpoint = listener->endpoint;
+  registration.replay_endpoint = listener->replay_endpoint;
+  registration.topic = listener->topic;
+  registration.bind = listener->bind;
+  return registration;
+}
+
+// Registers what is not; what cannot be is told, and goes on without.
+void RegisterAll(EngineDirectory* directory, const EngineEntry& entry) {
+  for (const EngineListener& listener : entry.listeners) {
+    const absl::Status status = directory->Register(RegistrationOf(entry, &listener));
+    if (!status.ok() && !absl::IsAlreadyExists(status))
+      Log(LogLevel::kWarning, "a peer's engine cannot be registered",
+          {{"instance", entry.instance}, {"reason", status}});
+  }
+}
+
+// The workers of instances that are being restored.
+class Adopted {
+ public:
+  Adopted(EngineDirectory* directory, bool unconfirmed)
+      : directory_(directory), unconfirmed_(unconfirmed) {}
+
+  // Null: it cannot be, which was told once.
+  EngineWorker* Of(const EngineEntry& entry) {
+    const auto [it, is_new] = workers_.try_emplace(entry.instance);
+    if (!is_new) return it->second.get();
+    absl::StatusOr<std::shared_ptr<EngineWorker>> worker =
+        directory_->Adopt(RegistrationOf(entry, nullptr), unconfirmed_);
+    if (worker.ok()) {
+      it->second = *std::move(worker);
+    } else {
+      Log(LogLevel::kWarning, "a peer's engine cannot be restored",
+          {{"instance", entry.instance}, {"reason", worker.status()}});
+    }
+    return it->second.get();
+  }
+
+  void Restore(const EngineEntry& entry, const EngineAlias& alias) {
+    EngineWorker* const worker = Of(entry);
+    if (worker == nullptr) return;
+    const absl::Status status = worker->Restore(alias);
+    restored_ += status.ok();
+    if (status.ok()) return;
+    if (refused_++ == 0)
+      Log(LogLevel::kWarning, "a peer's name of a block cannot be restored",
+          {{"instance", entry.instance}, {"reason", status}});
+  }
+
+  uint64_t restored() const { return restored_; }
+  uint64_t refused() const { return refused_; }
+
+ private:
+  EngineDirectory* const directory_;
+  const bool unconfirmed_;
+  std::map<std::string, std::shared_ptr<EngineWorker>> workers_;
+  uint64_t restored_ = 0;
+  uint64_t refused_ = 0;
+};
+
+class Registrar : public SnapshotVisitor {
+ public:
+  explicit Registrar(EngineDirectory* directory) : directory_(directory) {}
+  absl::Status OnInstance(const EngineEntry& entry) override {
+    RegisterAll(directory_, entry);
+    return absl::OkStatus();
+  }
+  absl::Status OnName(const EngineEntry&, const EngineAlias&) override { return absl::OkStatus(); }
+  absl::Status OnPosition(const EngineEntry&, uint32_t,
+                          const std::optional<StreamPosition>&) override {
+    return absl::OkStatus();
+  }
+
+ private:
+  EngineDirectory* const directory_;
+};
+
+class SnapshotRestorer : public SnapshotVisitor {
+ public:
+  explicit SnapshotRestorer(EngineDirectory* directory)
+      : directory_(directory), adopted_(directory, /*unconfirmed=*/false) {}
+
+  absl::Status OnInstance(const EngineEntry&) override { return absl::OkStatus(); }
+  absl::Status OnName(const EngineEntry& entry, const EngineAlias& alias) override {
+    adopted_.Restore(entry, alias);
+    return absl::OkStatus();
+  }
+  // Without a position nothing was said on that stream yet.
+  absl::Status OnPosition(const EngineEntry& entry, uint32_t rank,
+                          const std::optional<StreamPosition>& position) override {
+    if (!position.has_value()) return absl::OkStatus();
+    const absl::Status status = directory_->ResumeFrom(entry.instance, rank, *position);
+    if (!status.ok())
+      Log(LogLevel::kWarning, "a stream does not go on where the peer was",
+          {{"instance", entry.instance}, {"rank", rank}, {"reason", status}});
+    return absl::OkStatus();
+  }
+
+  const Adopted& adopted() const { return adopted_; }
+
+ private:
+  EngineDirectory* const directory_;
+  Adopted adopted_;
+};
+
+class DumpRestorer : public DumpVisitor {
+ public:
+  explicit DumpRestorer(EngineDirectory* directory)
+      : directory_(directory), adopted_(directory, /*unconfirmed=*/true) {}
+
+  absl::Status OnDomain(const Domain& domain, uint32_t block_size) override {
+    block_size_ = block_size;
+    const std::optional<uint32_t> known = directory_->BlockSizeOf(domain);
+    skip_ = known.has_value() && *known != block_size;
+    if (skip_)
+      Log(LogLevel::kWarning, "a peer's domain has another block size",
+          {{"domain", ToString(domain)}, {"ours", *known}, {"theirs", block_size}});
+    return absl::OkStatus();
+  }
+
+  absl::Status OnBlock(const Domain& domain, const std::string& instance,
+                       const EngineAlias& alias) override {
+    if (skip_) return absl::OkStatus();
+    entry_.instance = instance;
+    entry_.domain = domain;
+    entry_.block_size = block_size_;
+    entry_.source = "zmq";
+    adopted_.Restore(entry_, alias);
+    return absl::OkStatus();
+  }
+
+  const Adopted& adopted() const { return adopted_; }
+
+ private:
+  EngineDirectory* const directory_;
+  Adopted adopted_;
+  EngineEntry entry_;
+  uint32_t block_size_ = 0;
+  bool skip_ = false;
+};
+
+std::string TextOf(const Json& value) {
+  if (value.is_string()) return value.get<std::string>();
+  if (value.is_number_unsigned()) return std::to_string(value.get<uint64_t>());
+  return "";
+}
+
+// One worker of a /workers answer; nothing: of another form.
+std::optional<EngineEntry> WorkerEntry(const Json& worker) {
+  if (!worker.is_object()) return std::nullopt;
+  const auto field = [&](const char* name) { return worker.value(name, Json()); };
+  EngineEntry entry;
+  entry.instance = TextOf(field("instance_id"));
+  entry.domain = DomainOf(TextOf(field("model_name")), TextOf(field("routing_group")));
+  const Json block_size = field("block_size");
+  const Json endpoints = field("endpoints");
+  if (entry.instance.empty() || !block_size.is_number_unsigned() || !endpoints.is_object())
+    return std::nullopt;
+  entry.block_size = block_size.get<uint32_t>();
+  entry.source = "zmq";
+  for (const auto& [rank, endpoint] : endpoints.items()) {
+    EngineListener listener;
+    listener.rank = static_cast<uint32_t>(std::strtoul(rank.c_str(), nullptr, 10));
+    listener.endpoint = TextOf(endpoint);
+    entry.listeners.push_back(std::move(listener));
+  }
+  return entry;
+}
+
+}  // namespace
+
+struct PeerRecovery::State {
+  State(PeerRecoveryOptions given, EngineDirectory* directory, ReadinessGate* readiness)
+      : options(std::move(given)),
+        directory(directory),
+        readiness(readiness),
+        own(directory->Registrations()) {}
+
+  // False: cancelled.
+  bool Sleep(Duration duration) {
+    MutexLock lock(&mutex);
+    const Time until = Clock::Real().Now() + duration;
+    while (!cancelled) {
+      const Duration left = until - Clock::Real().Now();
+      if (left <= Duration::zero()) return true;
+      wake.WaitFor(&mutex, left);
+    }
+    return false;
+  }
+
+  // A fetch that `Cancel` ends too.
+  absl::Status Begin(HttpFetch* fetch) {
+    MutexLock lock(&mutex);
+    if (cancelled) return absl::CancelledError("recovery was cancelled");
+    running = fetch;
+    return absl::OkStatus();
+  }
+  void End() {
+    MutexLock lock(&mutex);
+    running = nullptr;
+  }
+
+  // Runs `take` on the body of what `peer` answers; NOT_FOUND: it has no such path.
+  absl::Status Fetch(const std::string& peer, const char* path,
+                     const std::function<absl::Status(HttpFetch*)>& take) {
+    HttpFetch fetch(options.fetch);
+    absl::Status status = Begin(&fetch);
+    if (!status.ok()) return status;
+    const absl::StatusOr<int> answered = fetch.Get(peer, path);
+    if (!answered.ok()) {
+      status = answered.status();
+    } else if (*answered == 404) {
+      status = absl::NotFoundError(std::string(path) + " is unknown there");
+    } else if (*answered != 200) {
+      status = absl::UnavailableError(std::string(path) + " was answered with " +
+                                      std::to_string(*answered));
+    } else {
+      status = take(&fetch);
+    }
+    End();
+    return status;
+  }
+
+  // Everything from one peer, or a reason.
+  absl::Status From(const std::string& peer) {
+    Registrar registrar(directory);
+    absl::Status known = Fetch(peer, "/snapshot?names=0", [&](HttpFetch* fetch) {
+      return ReadReplicaSnapshot(options.contract, fetch->Body(), &registrar).status();
+    });
+    const bool is_ours = !absl::IsNotFound(known);
+    if (!is_ours)
+      known = Fetch(peer, "/workers", [&](HttpFetch* fetch) { return LearnWorkers(fetch); });
+    if (!known.ok()) return known;
+    if (absl::Status cancelled = WaitForEngines(); !cancelled.ok()) return cancelled;
+    return is_ours ? RestoreSnapshot(peer) : RestoreDump(peer);
+  }
+
+  absl::Status LearnWorkers(HttpFetch* fetch) {
+    const absl::StatusOr<std::string> text = fetch->ReadAll(kWorkersBytesMax);
+    if (!text.ok()) return text.status();
+    const Json workers = Json::parse(*text, nullptr, /*allow_exceptions=*/false);
+    if (!workers.is_array()) return absl::InvalidArgumentError("/workers is no list");
+    for (const Json& worker : workers)
+      if (const std::optional<EngineEntry> entry = WorkerEntry(worker); entry.has_value())
+        RegisterAll(directory, *entry);
+    return absl::OkStatus();
+  }
+
+  absl::Status WaitForEngines() {
+    const Time until = Clock::Real().Now() + options.connect_wait;
+    while (directory->Unconnected() > 0 && Clock::Real().Now() < until)
+      if (!Sleep(kLookEvery)) break;
+    return Sleep(options.settle_wait) ? absl::OkStatus()
+                                      : absl::CancelledError("recovery was cancelled");
+  }
+
+  absl::Status RestoreSnapshot(const std::string& peer) {
+    SnapshotRestorer restorer(directory);
+    absl::Status status = Fetch(peer, "/snapshot", [&](HttpFetch* fetch) {
+      return ReadReplicaSnapshot(options.contract, fetch->Body(), &restorer).status();
+    });
+    if (status.ok()) Tell(peer, restorer.adopted());
+    return status;
+  }
+
+  absl::Status RestoreDump(const std::string& peer) {
+    DumpRestorer restorer(directory);
+    absl::Status status = Fetch(peer, "/dump", [&](HttpFetch* fetch) {
+      return ReadDump({.contract = options.contract}, fetch->Body(), &restorer).status();
+    });
+    if (status.ok()) Tell(peer, restorer.adopted());
+    return status;
+  }
+
+  static void Tell(const std::string& peer, const Adopted& adopted) {
+    Log(LogLevel::kInfo, "recovered from a peer",
+        {{"peer", peer}, {"names", adopted.restored()}, {"refused", adopted.refused()}});
+  }
+
+  // As it was before the peer that broke off.
+  void StartOver() {
+    for (const EngineEntry& entry : directory->Registrations())
+      (void)directory->Unregister(entry.instance, entry.domain.model, std::nullopt, std::nullopt);
+    for (const EngineEntry& entry : own) RegisterAll(directory, entry);
+  }
+
+  const PeerRecoveryOptions options;
+  EngineDirectory* const directory;
+  ReadinessGate* const readiness;
+  const std::vector<EngineEntry> own;
+
+  Mutex mutex;
+  CondVar wake;
+  bool cancelled ABSL_GUARDED_BY(mutex) = false;
+  HttpFetch* running ABSL_GUARDED_BY(mutex) = nullptr;
+};
+
+PeerRecovery::PeerRecovery(PeerRecoveryOptions options, EngineDirectory* directory,
+                           ReadinessGate* readiness)
+    : state_(std::make_unique<State>(std::move(options), directory, readiness)) {}
+PeerRecovery::~PeerRecovery() = default;
+
+absl::Status PeerRecovery::Run() {
+  State& state = *state_;
+  for (uint32_t round = 0; round < state.options.rounds; ++round) {
+    if (round > 0 && !state.Sleep(state.options.round_wait)) break;
+    for (const std::string& peer : state.options.peers) {
+      state.readiness->Recovering("recovering from " + peer);
+      const absl::Status status = state.From(peer);
+      if (status.ok() || absl::IsCancelled(status)) return status;
+      Log(LogLevel::kWarning, "a peer cannot be recovered from",
+          {{"peer", peer}, {"reason", status}});
+      state.StartOver();
+    }
+  }
+  return absl::UnavailableError("no peer could be recovered from");
+}
+
+void PeerRecovery::Cancel() {
+  MutexLock lock(&state_->mutex);
+  state_->cancelled = true;
+  if (state_->running != nullptr) state_->running->Cancel();
+  state_->wake.SignalAll();
+}
+
+}  // namespace kvatlas

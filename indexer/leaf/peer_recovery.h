@@ -1,0 +1,60 @@
+// How does a leaf that starts learn what was known before? From another replica, without missing or repeating anything
+// that engines say meanwhile.
+//
+//   1. register the engines that this leaf and its peer know: sockets subscribe, messages wait behind the gate
+//   2. wait until they are connected, for a while
+//   3. fetch the peer's snapshot, which is younger than the subscriptions: names and positions
+//   4. the owner opens the gate: each stream goes on after its position
+//
+// Of a peer that has no snapshot (Dynamo's indexer), /workers and /dump: without positions, so what it tells is unconfirmed.
+// *Truth*: one peer, the first that tells everything; of one that broke off, nothing is kept.
+// *Threads*: `Run` waits; `Cancel` from any other.
+
+#ifndef KVATLAS_INDEXER_LEAF_PEER_RECOVERY_H_
+#define KVATLAS_INDEXER_LEAF_PEER_RECOVERY_H_
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "indexer/base/clock.h"
+#include "indexer/base/hash.h"
+#include "indexer/leaf/engine_directory.h"
+#include "indexer/leaf/http_fetch.h"
+#include "indexer/leaf/readiness.h"
+
+namespace kvatlas {
+
+struct PeerRecoveryOptions {
+  std::vector<std::string> peers;  // in the order they are asked
+  HashContract contract;
+  uint32_t rounds = 2;  // through all peers
+  Duration round_wait = std::chrono::milliseconds(500);
+  // For engines' connections, before the peer is asked what they hold; and for subscriptions to arrive.
+  Duration connect_wait = std::chrono::seconds(2);
+  Duration settle_wait = std::chrono::milliseconds(100);
+  HttpFetchOptions fetch;
+};
+
+class PeerRecovery {
+ public:
+  // Directory and readiness outlive it. The directory is not open yet; its registrations are this leaf's own.
+  PeerRecovery(PeerRecoveryOptions options, EngineDirectory* directory, ReadinessGate* readiness);
+  ~PeerRecovery();
+
+  // OK: a peer told everything, an empty one too. UNAVAILABLE: none did, and nothing was learnt. CANCELLED.
+  absl::Status Run();
+
+  void Cancel();
+
+ private:
+  struct State;
+  const std::unique_ptr<State> state_;
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_INDEXER_LEAF_PEER_RECOVERY_H_
