@@ -21,6 +21,7 @@
 #include "indexer/base/event.h"
 #include "indexer/base/ids.h"
 #include "indexer/base/overlap.h"
+#include "indexer/base/waypoints.h"
 
 namespace kvatlas {
 
@@ -30,6 +31,7 @@ struct CellQuestion {
   std::span<const SequenceHash> waypoints;  // the prompt's, valid during the call
   uint32_t blocks = 0;
   uint32_t best = 0;  // only the best so many; 0 means all
+  const WaypointSchedule* schedule = &WaypointSchedule::Standard();  // of `waypoints`
 };
 
 struct CellFound {

@@ -43,6 +43,7 @@
 #include "indexer/base/domain.h"
 #include "indexer/base/hash.h"
 #include "indexer/base/ids.h"
+#include "indexer/base/waypoints.h"
 
 namespace kvatlas {
 
@@ -68,6 +69,7 @@ struct FrontendOptions {
   CostWeights weights;
   FleetMemoryOptions memory;
   HashContract contract;
+  const WaypointSchedule* schedule = &WaypointSchedule::Standard();  // the hierarchies'
 };
 
 // Exactly one of `tokens` and `sequence_hashes`.

@@ -76,7 +76,7 @@ bool RouteTask::Hash() {
         BlockSeed({.lora_name = input_.lora_name, .cache_salt = input_.cache_salt}, contract);
     sequence_ = SequenceHashes(LocalHashes(input_.tokens, blocking, seed), contract);
   }
-  waypoints_ = WaypointSchedule::Standard().Select(sequence_);
+  waypoints_ = shared_->options.schedule->Select(sequence_);
   receipt_.blocks = static_cast<uint32_t>(sequence_.size());
   return true;
 }
@@ -120,7 +120,8 @@ void RouteTask::AskHierarchy() {
   const CellQuestion question{.domain = &input_.domain,
                               .waypoints = waypoints_,
                               .blocks = static_cast<uint32_t>(sequence_.size()),
-                              .best = shared_->options.cells_best};
+                              .best = shared_->options.cells_best,
+                              .schedule = shared_->options.schedule};
   shared_->cell_finder->FindCells(
       hierarchies[hierarchy], question, deadline,
       [self = shared_from_this(), hierarchy](absl::StatusOr<CellsAnswer> answer) {
@@ -165,7 +166,7 @@ double RouteTask::DistanceOf(const std::map<std::string, std::string>& labels) c
 uint32_t RouteTask::ExpectedBlocks(const std::string& cell, uint32_t reported,
                                    const SentTo& sent) const {
   if (sent.cell != cell) return reported;
-  return std::max(reported, WaypointSchedule::Standard().BlocksCovered(sent.waypoints));
+  return std::max(reported, shared_->options.schedule->BlocksCovered(sent.waypoints));
 }
 
 // As the average worker of the cell would cost; the cell's figures are sums.

@@ -4,8 +4,6 @@
 #include <chrono>
 #include <string>
 
-#include "indexer/base/waypoints.h"
-
 namespace kvatlas {
 namespace {
 
@@ -112,7 +110,7 @@ v1::FindCellsRequest ToProto(const CellQuestion& question) {
   request.mutable_waypoint_hashes()->Reserve(static_cast<int>(question.waypoints.size()));
   for (SequenceHash hash : question.waypoints) request.add_waypoint_hashes(Raw(hash));
   request.set_blocks(question.blocks);
-  request.set_schedule(WaypointSchedule::Standard().Name());
+  request.set_schedule(question.schedule->Name());
   request.set_best(question.best);
   return request;
 }

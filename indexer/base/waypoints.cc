@@ -3,10 +3,87 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+
 namespace kvatlas {
 
+namespace {
+
+absl::Status Bad(absl::string_view name, absl::string_view why) {
+  return absl::InvalidArgumentError(absl::StrCat("schedule '", name.substr(0, 256), "': ", why));
+}
+
+// A number of 1 to `kWaypointPositionMax`, or 0.
+uint32_t Count(absl::string_view text) {
+  uint32_t count = 0;
+  if (text.empty() || text.size() > 6) return 0;
+  for (char c : text)
+    if (c < '0' || c > '9') return 0;
+  return absl::SimpleAtoi(text, &count) && count <= kWaypointPositionMax ? count : 0;
+}
+
+// The positions that one part other than the last names; empty when it is none.
+std::vector<Position> PositionsOf(absl::string_view part, Position from) {
+  std::vector<Position> positions;
+  if (absl::ConsumePrefix(&part, "early:")) {
+    for (absl::string_view text : absl::StrSplit(part, ',')) {
+      const uint32_t position = text == "0" ? 0 : Count(text);
+      if (position == 0 && text != "0") return {};
+      positions.push_back(position);
+    }
+  } else if (absl::ConsumePrefix(&part, "dense:")) {
+    const uint32_t count = Count(part);
+    for (Position p = from; p < count && positions.size() <= kEarlyWaypointsMax; ++p)
+      positions.push_back(p);
+  } else if (absl::ConsumePrefix(&part, "powers:")) {
+    const uint32_t last = Count(part);
+    for (uint32_t blocks = 1; blocks <= last; blocks *= 2)
+      if (blocks > from) positions.push_back(blocks - 1);
+  } else if (absl::ConsumePrefix(&part, "every:")) {
+    const std::pair<absl::string_view, absl::string_view> words = absl::StrSplit(part, "to");
+    const uint32_t stride = Count(words.first), end = Count(words.second);
+    if (stride == 0) return {};
+    for (Position p = from + stride - 1 - from % stride;
+         p < end && positions.size() <= kEarlyWaypointsMax; p += stride)
+      positions.push_back(p);
+  }
+  return positions;
+}
+
+}  // namespace
+
 WaypointSchedule::WaypointSchedule(std::vector<Position> early, uint32_t stride)
-    : early_(std::move(early)), stride_(stride) {}
+    : early_(std::move(early)),
+      stride_(stride),
+      skipped_(early_.empty() ? 0 : (early_.back() + 1) / stride) {}
+
+absl::StatusOr<WaypointSchedule> WaypointSchedule::Parse(absl::string_view name) {
+  std::vector<absl::string_view> parts = absl::StrSplit(name, ';');
+  absl::string_view last = parts.back();
+  parts.pop_back();
+  const uint32_t stride = absl::ConsumePrefix(&last, "every:") ? Count(last) : 0;
+  if (stride == 0) return Bad(name, "does not end in every:N");
+  std::vector<Position> early;
+  for (absl::string_view part : parts) {
+    const std::vector<Position> more = PositionsOf(part, early.empty() ? 0 : early.back() + 1);
+    if (more.empty()) return Bad(name, absl::StrCat("'", part, "' names no position"));
+    for (Position position : more) {
+      if (!early.empty() && position <= early.back()) return Bad(name, "positions do not grow");
+      early.push_back(position);
+    }
+    if (early.size() > kEarlyWaypointsMax) return Bad(name, "too many early positions");
+  }
+  // What the strides would say anyway is not named.
+  while (!early.empty() && early.back() % stride == stride - 1 &&
+         (early.size() == 1 ? early.back() < stride
+                            : early.back() - early[early.size() - 2] <= stride)) {
+    early.pop_back();
+  }
+  return WaypointSchedule(std::move(early), stride);
+}
 
 const WaypointSchedule& WaypointSchedule::Standard() {
   static const auto& schedule = *new WaypointSchedule({7, 15}, 32);
@@ -14,18 +91,18 @@ const WaypointSchedule& WaypointSchedule::Standard() {
 }
 
 bool WaypointSchedule::IsWaypoint(Position position) const {
-  return position % stride_ == stride_ - 1 ||
-         std::binary_search(early_.begin(), early_.end(), position);
+  if (early_.empty() || position > early_.back()) return position % stride_ == stride_ - 1;
+  return std::binary_search(early_.begin(), early_.end(), position);
 }
 
 uint32_t WaypointSchedule::WaypointsIn(uint32_t blocks) const {
   const auto early = std::lower_bound(early_.begin(), early_.end(), blocks) - early_.begin();
-  return static_cast<uint32_t>(early) + blocks / stride_;
+  return static_cast<uint32_t>(early) + std::max(blocks / stride_, skipped_) - skipped_;
 }
 
 Position WaypointSchedule::PositionOf(uint32_t ordinal) const {
   if (ordinal < early_.size()) return early_[ordinal];
-  return (ordinal - static_cast<uint32_t>(early_.size()) + 1) * stride_ - 1;
+  return (ordinal - static_cast<uint32_t>(early_.size()) + skipped_ + 1) * stride_ - 1;
 }
 
 std::vector<SequenceHash> WaypointSchedule::Select(std::span<const SequenceHash> sequence) const {

@@ -5,26 +5,44 @@
 //   standard    .       .          ●     ●     ●        every 32nd block, at the last block of each stride,
 //               after the early ones named in `early`
 //
+// Any function of position that is regular in the end can be said so: a dense start, powers of two, strides that
+// grow.
+//
 // *Truth*: waypoint number k covers a prompt up to and with the block at `PositionOf(k)`. A prompt
 // shorter than the first waypoint has none and is cold to the upper level.
 // *Format*: `Name()` is part of the stream's hello; two ends with different schedules refuse each other.
+// *Bounds*: `kEarlyWaypointsMax` early ones, positions and strides below `kWaypointPositionMax`.
 
 #ifndef KVATLAS_INDEXER_BASE_WAYPOINTS_H_
 #define KVATLAS_INDEXER_BASE_WAYPOINTS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "indexer/base/ids.h"
 
 namespace kvatlas {
 
+inline constexpr size_t kEarlyWaypointsMax = 32;
+inline constexpr Position kWaypointPositionMax = 1 << 16;
+
 class WaypointSchedule {
  public:
-  // `early`: strictly increasing positions below `stride - 1`. REQUIRES: stride >= 1.
+  // `early`: strictly increasing positions; strides begin to count behind the last of them. REQUIRES: stride >= 1.
   WaypointSchedule(std::vector<Position> early, uint32_t stride);
+
+  // From a name. Parts, separated by ';', each behind the one before; the last one is "every:N":
+  //   early:P,P,…   these positions
+  //   dense:N       every position below N
+  //   powers:N      the last of the first 1, 2, 4 … N blocks
+  //   every:NtoM    every Nth block below M
+  // INVALID_ARGUMENT: not such a name, or beyond the bounds.
+  static absl::StatusOr<WaypointSchedule> Parse(absl::string_view name);
 
   // The schedule every kvatlas process uses unless told otherwise.
   static const WaypointSchedule& Standard();
@@ -45,12 +63,13 @@ class WaypointSchedule {
   // The sequence hashes at waypoints, in order.
   std::vector<SequenceHash> Select(std::span<const SequenceHash> sequence) const;
 
-  // "early:15;every:32".
+  // "early:15;every:32": the same for equal schedules, and `Parse` reads it.
   std::string Name() const;
 
  private:
   std::vector<Position> early_;
   uint32_t stride_;
+  uint32_t skipped_;  // ends of strides up to the last early position
 };
 
 }  // namespace kvatlas

@@ -7,7 +7,8 @@ namespace {
 
 const WaypointSchedule* const kSchedules[] = {
     &WaypointSchedule::Standard(), new WaypointSchedule({}, 1), new WaypointSchedule({}, 32),
-    new WaypointSchedule({0, 1, 3, 7}, 16)};
+    new WaypointSchedule({0, 1, 3, 7}, 16), new WaypointSchedule({7, 15, 31, 47}, 32),
+    new WaypointSchedule({99}, 32)};
 
 TEST(WaypointsTest, CountsAndPositionsAgreeWithThePredicate) {
   for (const WaypointSchedule* schedule : kSchedules) {
@@ -39,6 +40,35 @@ TEST(WaypointsTest, SelectsTheHashesAtWaypoints) {
 TEST(WaypointsTest, NamesTellSchedulesApart) {
   EXPECT_EQ(WaypointSchedule({15}, 32).Name(), "early:15;every:32");
   EXPECT_EQ(WaypointSchedule({}, 32).Name(), "every:32");
+}
+
+std::string Parsed(absl::string_view name) {
+  const absl::StatusOr<WaypointSchedule> schedule = WaypointSchedule::Parse(name);
+  return schedule.ok() ? schedule->Name() : std::string(schedule.status().message());
+}
+
+TEST(WaypointsTest, ANameIsReadBack) {
+  for (const WaypointSchedule* schedule : kSchedules)
+    EXPECT_EQ(Parsed(schedule->Name()), schedule->Name());
+}
+
+TEST(WaypointsTest, ShortNamesSayTheSame) {
+  EXPECT_EQ(Parsed("dense:4;every:32"), "early:0,1,2,3;every:32");
+  EXPECT_EQ(Parsed("powers:8;every:32"), "early:0,1,3,7;every:32");
+  EXPECT_EQ(Parsed("powers:16;every:8"), "early:0,1,3;every:8");
+  EXPECT_EQ(Parsed("every:8to32;every:16to64;every:32"), "early:7,15,23,31,47;every:32");
+  EXPECT_EQ(Parsed("early:3;every:16to64;every:64"), "early:3,15,31,47;every:64");
+  EXPECT_EQ(Parsed("early:31,63;every:32"), "every:32");
+  EXPECT_EQ(Parsed("early:63;every:32"), "early:63;every:32") << "31 is not in it";
+}
+
+TEST(WaypointsTest, WhatIsNoNameIsRefused) {
+  for (const char* name :
+       {"", "every:", "every:0", "every:x", "early:3", "early:;every:8", "early:7,3;every:8",
+        "early:-1;every:8", "early:3;;every:8", "dense:33;every:64", "every:1to40;every:64",
+        "every:65537", "every:8to4;every:32", "early:99999999999;every:8", "every:8;every:32"}) {
+    EXPECT_FALSE(WaypointSchedule::Parse(name).ok()) << name;
+  }
 }
 
 }  // namespace
