@@ -93,7 +93,9 @@ ListenerStatus Worst(const std::vector<EngineListener>& listeners) {
   return ListenerStatus::kPaused;
 }
 
-void AddStats(const EngineWorkerStats& from, EngineWorkerStats* to) {
+}  // namespace
+
+void AddCounts(const EngineWorkerStats& from, EngineWorkerStats* to) {
   to->batches += from.batches;
   to->events += from.events;
   to->stores += from.stores;
@@ -105,8 +107,6 @@ void AddStats(const EngineWorkerStats& from, EngineWorkerStats* to) {
   to->linked += from.linked;
   for (size_t i = 0; i < from.refused.size(); ++i) to->refused[i] += from.refused[i];
 }
-
-}  // namespace
 
 Domain DomainOf(std::string_view model, std::string_view group) {
   return {std::string(model), group == kDefaultGroup ? std::string() : std::string(group)};
@@ -302,7 +302,7 @@ struct EngineDirectory::State {
       Forget(*instance);
       const EngineWorkerStats stats = instance->worker->Stats();
       MutexLock lock(&mutex);
-      AddStats(stats, &gone);
+      AddCounts(stats, &gone);
       Unlist(instance);
       Done(instance.get());
       return;

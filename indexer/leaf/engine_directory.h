@@ -77,6 +77,9 @@ struct EngineEntry {
   EngineWorkerStats worker;
 };
 
+// Adds what `from` counts to `to`; ranks and texts stay.
+void AddCounts(const EngineWorkerStats& from, EngineWorkerStats* to);
+
 struct EngineDirectoryOptions {
   HashContract contract;
   // Of every worker; name, block size, contract, adapter and salt are filled in.

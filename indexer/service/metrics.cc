@@ -52,6 +52,7 @@ struct Metrics::Impl {
 
   Mutex scrape_mutex;  // before `mutex`
   std::vector<std::function<void()>> refreshers ABSL_GUARDED_BY(scrape_mutex);
+  std::vector<std::function<void(std::string*)>> texts ABSL_GUARDED_BY(scrape_mutex);
 };
 
 void Counter::Increment(double by) { counter_->Increment(by); }
@@ -93,10 +94,17 @@ void Metrics::OnScrape(std::function<void()> refresh) {
   impl_->refreshers.push_back(std::move(refresh));
 }
 
+void Metrics::OnText(std::function<void(std::string*)> append) {
+  MutexLock lock(&impl_->scrape_mutex);
+  impl_->texts.push_back(std::move(append));
+}
+
 std::string Metrics::Text() {
   MutexLock lock(&impl_->scrape_mutex);
   for (const std::function<void()>& refresh : impl_->refreshers) refresh();
-  return prometheus::TextSerializer().Serialize(impl_->registry.Collect());
+  std::string text = prometheus::TextSerializer().Serialize(impl_->registry.Collect());
+  for (const std::function<void(std::string*)>& append : impl_->texts) append(&text);
+  return text;
 }
 
 }  // namespace kvatlas

@@ -95,6 +95,10 @@ class Metrics {
   // much to keep current. It may use this object, but not call `Text` or `OnScrape`.
   void OnScrape(std::function<void()> refresh);
 
+  // Appends whole families of its own at each `Text`: for series that come and go, which the handles above cannot. As
+  // `OnScrape` otherwise; no name of above.
+  void OnText(std::function<void(std::string*)> append);
+
   // Everything, in Prometheus' text format 0.0.4.
   std::string Text();
 
