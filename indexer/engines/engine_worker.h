@@ -24,6 +24,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -47,18 +48,37 @@ class RankSink {
   // RESOURCE_EXHAUSTED: shed.
   virtual absl::Status Apply(const Event& event) = 0;
   virtual void SetTrust(Trust trust) = 0;
+
+  // How many blocks of the last event were not held in that tier before (`Stored`); nothing: it cannot tell. Where it
+  // can, a block that one rank announces under two names stays until both are removed; else it goes with the first.
+  virtual std::optional<uint64_t> LastChanged() const { return std::nullopt; }
+  // Every block it holds with its parent and its local hash (0: not kept), for those who cannot keep them:
+  // `EngineWorker::ForEachAlias`. The default visits none.
+  virtual void ForEachHeld(const std::function<void(SequenceHash block, SequenceHash parent,
+                                                    LocalHash local)>& visit) const {
+    static_cast<void>(visit);
+  }
 };
 
 // Makes the sink of a rank that was first named by a registration or by a batch.
 using MakeRankSink = std::function<absl::StatusOr<std::unique_ptr<RankSink>>(uint32_t rank)>;
 
-struct EngineWorkerOptions {
-  std::string name;  // for logs
-  uint32_t block_size = 16;
-  HashContract contract;
-  // A namespace that every block of this worker is in unless its event says another (registration's lora_name).
+// What a name stands for.
+struct KnownBlock {
+  SequenceHash block{0};
+  Position position = 0;
   std::string lora_name;
-  std::string additional_salt;
+  std::string cache_salt;
+  bool eagle = false;
+};
+
+struct EngineWorkerOptions {
+  std::string name = {};  // for logs
+  uint32_t block_size = 16;
+  HashContract contract = {};
+  // A namespace that every block of this worker is in unless its event says another (registration's lora_name).
+  std::string lora_name = {};
+  std::string additional_salt = {};
   // Fills `Stored::local_hashes`.
   bool keep_local_hashes = false;
   size_t orphan_blocks_max = 65536;  // parked, per rank
@@ -66,6 +86,10 @@ struct EngineWorkerOptions {
   // After a loss that nothing repaired, what is not confirmed by then is dropped.
   Duration repair_timeout = std::chrono::seconds(30);
   uint32_t ranks_max = 1024;
+  // Asks the domain's other workers (`EngineWorker::Find`) for a hash that came without tokens and that this worker
+  // never announced itself: Mooncake's blocks were computed by others. May be empty. Called by `Apply` and `Tick`
+  // without this worker's lock; until it answers, such a block is parked.
+  std::function<std::optional<KnownBlock>(const EngineHash& hash)> resolve = {};
 };
 
 struct EngineRankStats {
@@ -99,13 +123,16 @@ struct EngineWorkerStats {
 // One name of one block: what a dump or another replica needs.
 struct EngineAlias {
   uint32_t rank = 0;
-  EngineHash hash;  // views are valid during the visit
+  uint32_t group = 0;  // attention group
+  EngineHash hash;     // views are valid during the visit
   SequenceHash block{0};
-  SequenceHash parent = kNoParent;
+  SequenceHash parent =
+      kNoParent;  // as the sink has it; `kNoParent` beyond position 0: it cannot tell
   Position position = 0;
-  LocalHash local{0};  // 0 when not kept
+  LocalHash local{0};  // likewise; 0 when not kept
   std::array<uint32_t, kTiers> copies = {};
   bool suspect = false;
+  bool lasting = false;  // of a suspect, for `Restore`: only a loss, not time, drops it
   bool eagle = false;
   std::string_view lora_name;  // the namespace of the chain
   std::string_view cache_salt;
@@ -134,6 +161,9 @@ class EngineWorker {
   // applied but the replayed ones, in order.
   void Repaired(uint32_t stream_rank);
 
+  // What any rank holds under this name; an integer finds a digest that ends in it too.
+  std::optional<KnownBlock> Find(const EngineHash& hash) const;
+
   // A rank's holdings go away, with its sink.
   void RemoveRank(uint32_t rank);
 
@@ -146,7 +176,8 @@ class EngineWorker {
 
   // Every name of every rank that stands for a held block, parents not necessarily before children.
   void ForEachAlias(const std::function<void(const EngineAlias&)>& visit) const;
-  // Puts back what `ForEachAlias` told, in any order, into a worker that is empty. The sink is told as if it were stored.
+  // Puts back what `ForEachAlias` told, in any order and its tiers at once or one by one, into a worker that is empty. The
+  // sink is told as if it were stored.
   // INVALID_ARGUMENT: contradicts itself; nothing of that entry was taken.
   absl::Status Restore(const EngineAlias& alias);
 

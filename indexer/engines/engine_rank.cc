@@ -1,0 +1,380 @@
+// What does an event do?
+//
+//   1. `Admit` refuses what is not this worker's: owner, locality, medium, attention group.
+//   2. A stored event with tokens: `StartOf` finds its parent, `PlaceTokens` hashes block by block. A block whose parent
+//      is unknown is taken by its own name if that is known, else parked.
+//   3. One without tokens: `PlaceNames` takes each block by its name, or parks it.
+//   4. A removed event takes one copy of each block away, parked ones too.
+
+#include "indexer/engines/engine_rank.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "indexer/engines/engine_tier.h"
+
+namespace kvatlas {
+namespace {
+
+constexpr size_t kAhead = 12;  // names whose slots are loaded ahead
+
+std::string Text(std::string_view text) { return std::string(text); }
+
+}  // namespace
+
+EngineRank::EngineRank(const EngineWorkerOptions& options, uint32_t rank,
+                       std::unique_ptr<RankSink> sink, EngineWorkerStats* counters,
+                       EngineScratch* scratch)
+    : options_(options),
+      rank_(rank),
+      sink_(std::move(sink)),
+      counters_(counters),
+      spaces_(options.contract, options.lora_name, options.additional_salt),
+      parked_(options.orphan_blocks_max, options.orphan_ttl),
+      scratch_(scratch) {}
+
+void EngineRank::Prefetch(const EngineEvent& event) const {
+  if (groups_.empty() || event.hashes.empty()) return;
+  const AliasTable* const table = Table(0, event.hashes[0].bytes.size());
+  if (table == nullptr) return;
+  const size_t count = std::min(event.hashes.size(), kAhead);
+  for (size_t i = 0; i < count; ++i)
+    if (event.hashes[i].bytes.size() == table->name_bytes()) table->Prefetch(event.hashes[i]);
+}
+
+void EngineRank::Apply(const EngineEvent& event, Time now) {
+  switch (event.kind) {
+    case EngineEvent::Kind::kStored:
+      counters_->blocks_stored += event.hashes.size();
+      return ApplyStored(event, now);
+    case EngineEvent::Kind::kRemoved:
+      counters_->blocks_removed += event.hashes.size();
+      return ApplyRemoved(event);
+    case EngineEvent::Kind::kCleared:
+      return ApplyCleared(event);
+    case EngineEvent::Kind::kIgnored:
+      return Refuse(Refusal::kIgnoredEvent, 1);
+  }
+}
+
+// ---- What is not for us ----
+
+std::optional<Tier> EngineRank::Admit(const EngineEvent& event) {
+  if (const auto refusal = OwnershipRefusal(event.ownership)) {
+    Refuse(*refusal, 1, Text(event.ownership));
+    return std::nullopt;
+  }
+  if (const auto refusal = LocalityRefusal(event.locality)) {
+    Refuse(*refusal, 1, Text(event.locality));
+    return std::nullopt;
+  }
+  const std::optional<Tier> tier = TierOfMedium(event.medium);
+  if (!tier.has_value()) {
+    Refuse(Refusal::kUnknownMedium, 1, Text(event.medium));
+    return std::nullopt;
+  }
+  return IsCounted(event) ? tier : std::nullopt;
+}
+
+// Whether the event's attention group is a main one. Stores teach what a group is.
+bool EngineRank::IsCounted(const EngineEvent& event) {
+  if (!event.spec_kind.empty()) {
+    const bool is_main = IsMainAttention(event.spec_kind);
+    const bool teaches = event.kind == EngineEvent::Kind::kStored && event.group.has_value();
+    if (teaches && (kinds_.size() < kKindsMax || kinds_.contains(*event.group)))
+      kinds_[*event.group] = is_main;
+    if (!is_main) Refuse(Refusal::kNotMainAttention, 1, Text(event.spec_kind));
+    return is_main;
+  }
+  if (!event.group.has_value()) return true;
+  const auto kind = kinds_.find(*event.group);
+  if (kind == kinds_.end()) {
+    if (*event.group == 0) return true;
+    Refuse(Refusal::kUnlearnedGroup, 1, absl::StrCat("group ", *event.group));
+    return false;
+  }
+  if (!kind->second) Refuse(Refusal::kNotMainAttention, 1, absl::StrCat("group ", *event.group));
+  return kind->second;
+}
+
+// The event's group by our numbering. Who names none means the only one, else group 0.
+std::optional<size_t> EngineRank::GroupOf(const std::optional<uint32_t>& given, bool make) {
+  if (!given.has_value() && groups_.size() == 1) return 0;
+  const uint32_t id = given.value_or(0);
+  for (size_t i = 0; i < groups_.size(); ++i)
+    if (groups_[i].id == id) return i;
+  if (!make) return std::nullopt;
+  if (groups_.size() == kGroupsMax) {
+    Refuse(Refusal::kUnlearnedGroup, 1, absl::StrCat("group ", id, " beyond ", kGroupsMax));
+    return std::nullopt;
+  }
+  groups_.push_back({.id = id, .tables = {}});
+  return groups_.size() - 1;
+}
+
+// From now on blocks need this group in this tier.
+void EngineRank::Require(size_t group, Tier tier) {
+  uint32_t& groups = required_[static_cast<int>(tier)];
+  if (groups >> group & 1) return;
+  if (groups != 0) {
+    // None of those passed on has it.
+    Flush();
+    Send(Cleared{.tiers = tier}, 0);
+    held_[static_cast<int>(tier)] = 0;
+    names_[static_cast<int>(tier)].clear();
+  }
+  groups |= 1u << group;
+}
+
+// The leading blocks that the tokens cover whole; false: refused.
+bool EngineRank::SpansBlocks(const EngineEvent& event, size_t* blocks) {
+  const size_t hashes = event.hashes.size();
+  if (event.tokens_opaque) {
+    Refuse(Refusal::kOpaqueTokens, hashes, "tokens");
+    return false;
+  }
+  if (event.block_size != options_.block_size) {
+    Refuse(Refusal::kBlockSize, hashes,
+           absl::StrCat("an event's block size is ", event.block_size, ", the domain's ",
+                        options_.block_size));
+    return false;
+  }
+  const size_t full =
+      FullBlocks(event.tokens.size(), {.block_size = event.block_size, .eagle = event.bigrams});
+  if (full != hashes)
+    Refuse(Refusal::kNotDense, full > hashes ? hashes : hashes - full,
+           absl::StrCat(event.tokens.size(), " tokens for ", hashes, " blocks"));
+  // Blocks are missing in between, nobody knows which.
+  if (full > hashes) return false;
+  *blocks = std::min(*blocks, full);
+  return *blocks != 0;
+}
+
+// ---- Stored ----
+
+void EngineRank::ApplyStored(const EngineEvent& event, Time now) {
+  const std::optional<Tier> tier = Admit(event);
+  if (!tier.has_value()) return;
+  size_t blocks = event.hashes.size();
+  const bool by_name = event.tokens.empty() && !event.tokens_opaque;
+  if (!by_name && !SpansBlocks(event, &blocks)) return;
+  const size_t different = scratch_->repeats.Leading(event.hashes.first(blocks), event.parent);
+  if (different < blocks) Refuse(Refusal::kSelfReference, blocks - different);
+  blocks = different;
+  const std::optional<size_t> group = GroupOf(event.group, /*make=*/true);
+  if (!group.has_value()) return;
+  Store store{.event = event, .tier = *tier, .group = *group, .blocks = blocks, .now = now};
+  if (by_name) {
+    PlaceNames(&store);
+  } else {
+    const bool at_root = IsRoot(event);
+    StoredContent& content = scratch_->content;
+    ReadContent(event, blocks, at_root, &content);
+    if (content.blocks < blocks)
+      Refuse(Refusal::kOpaqueTokens, blocks - content.blocks, "extra keys");
+    store.blocks = content.blocks;
+    extras_seen_ = extras_seen_ || content.has_extras;
+    store.by_name = *tier != Tier::kDevice && !content.has_extras;
+    if (event.bigrams) eagle_ = true;
+    const Chain chain = StartOf(store);
+    if (chain.state == Chain::State::kKnown) {
+      const Namespaces::Pin pin(&spaces_, chain.space);
+      PlaceTokens(&store, chain);
+    } else if (chain.state == Chain::State::kUnknown) {
+      PlaceTokens(&store, chain);
+    }
+  }
+  LinkAll();
+  counters_->stores += store.taken;
+}
+
+// A parent of 0 is how llm-d's simulator says "none": it is the root as long as nothing is or was named 0.
+bool EngineRank::IsRoot(const EngineEvent& event) const {
+  if (event.base_block.value_or(0) != 0) return false;
+  if (!event.parent.has_value()) return true;
+  return event.parent->value == 0 && event.parent->bytes.empty() && !zero_named_;
+}
+
+EngineRank::Chain EngineRank::StartOf(const Store& store) {
+  const EngineEvent& event = store.event;
+  if (IsRoot(event))
+    return {.state = Chain::State::kKnown,
+            .parent = kNoParent,
+            .position = 0,
+            .space = SpaceAtRoot(event)};
+  if (!event.parent.has_value()) return {};  // in mid-sequence, nobody knows after what
+  if (!ambiguous_.empty() && ambiguous_.contains(ParkedName(store.group, *event.parent))) {
+    Refuse(Refusal::kAmbiguousNamespace, store.blocks);
+    return {.state = Chain::State::kRefused};
+  }
+  const std::optional<BlockPlace> parent = FindPlace(store.group, *event.parent);
+  if (!parent.has_value()) return {};
+  const StoredContent& content = scratch_->content;
+  const std::optional<uint32_t> space =
+      SpaceAfter(parent->space, content.lora_name, content.cache_salt, event.bigrams);
+  if (!space.has_value()) {
+    Refuse(Refusal::kAmbiguousNamespace, store.blocks);
+    return {.state = Chain::State::kRefused};
+  }
+  return {.state = Chain::State::kKnown,
+          .parent = parent->block,
+          .position = parent->position + 1,
+          .space = *space};
+}
+
+uint32_t EngineRank::SpaceAtRoot(const EngineEvent& event) {
+  const StoredContent& content = scratch_->content;
+  std::string_view salt = options_.additional_salt;
+  if (!event.additional_salt.empty()) salt = event.additional_salt;
+  if (content.cache_salt.has_value() && !content.cache_salt->empty()) salt = *content.cache_salt;
+  return spaces_.Intern(content.lora_name.empty() ? options_.lora_name : content.lora_name, salt,
+                        event.bigrams);
+}
+
+// Children carry no salt, they have their parent's. What an event says of its own must not contradict that.
+std::optional<uint32_t> EngineRank::SpaceAfter(uint32_t parent, std::string_view lora_name,
+                                               const std::optional<std::string_view>& salt,
+                                               bool eagle) {
+  const Space& space = spaces_.at(parent);
+  if (!lora_name.empty() && lora_name != space.lora_name) return std::nullopt;
+  if (salt.has_value() && !salt->empty() && *salt != space.cache_salt) return std::nullopt;
+  if (eagle == space.eagle) return parent;
+  const Space same = space;
+  return spaces_.Intern(same.lora_name, same.cache_salt, eagle);
+}
+
+void EngineRank::PlaceTokens(Store* store, Chain chain) {
+  const EngineEvent& event = store->event;
+  const StoredContent& content = scratch_->content;
+  const size_t window = options_.block_size + (event.bigrams ? 1 : 0);
+  // Where salts and objects are in use, vLLM's offloading connector leaves them out: its tokens alone prove nothing.
+  const bool hides =
+      store->by_name && extras_seen_ && (event.group.has_value() || !event.spec_kind.empty());
+  AliasTable* const table = TableFor(store->group, event.hashes[0]);
+  if (store->blocks != 0) Require(store->group, store->tier);
+  for (size_t i = 0; i < std::min(kAhead, store->blocks); ++i) table->Prefetch(event.hashes[i]);
+  for (size_t i = 0; i < store->blocks; ++i) {
+    const EngineHash& name = event.hashes[i];
+    if (i + kAhead < store->blocks) table->Prefetch(event.hashes[i + kAhead]);
+    const bool known = chain.state == Chain::State::kKnown;
+    if (!known || store->by_name) {
+      const std::optional<BlockPlace> place = FindPlace(store->group, name);
+      if (place.has_value() && JoinKnown(*store, name, *place, known ? chain.parent : kNoParent)) {
+        store->taken = true;
+        chain = {Chain::State::kKnown, place->block, place->position + 1, place->space};
+        continue;
+      }
+    }
+    if (!known || hides) {
+      ParkBlock(*store, i, /*with_tokens=*/!hides);
+      chain.state = Chain::State::kUnknown;
+      continue;
+    }
+    const LocalHash local = LocalHashOf(event.tokens.subspan(i * options_.block_size, window),
+                                        content.multimodal(i), spaces_.at(chain.space).seed);
+    const SequenceHash block = chain.position == 0
+                                   ? SequenceHash{Raw(local)}
+                                   : NextSequenceHash(chain.parent, local, options_.contract);
+    const BlockPlace place{block, chain.position, chain.space};
+    Place(store->group, name, place, chain.parent, local, store->tier, 1);
+    store->taken = true;
+    chain.parent = block;
+    ++chain.position;
+  }
+}
+
+// A copy more of a block by its name alone. False: its event contradicts its namespace.
+bool EngineRank::JoinKnown(const Store& store, const EngineHash& name, const BlockPlace& place,
+                           SequenceHash parent) {
+  const std::string_view lora_name = store.event.lora_name;
+  if (!lora_name.empty() && lora_name != spaces_.at(place.space).lora_name) return false;
+  Place(store.group, name, place, parent, std::nullopt, store.tier, 1);
+  return true;
+}
+
+void EngineRank::PlaceNames(Store* store) {
+  std::optional<BlockPlace> last;
+  for (size_t i = 0; i < store->blocks; ++i) {
+    const EngineHash& name = store->event.hashes[i];
+    const std::optional<BlockPlace> place = FindPlace(store->group, name);
+    if (!place.has_value()) {
+      ParkBlock(*store, i, /*with_tokens=*/false);
+      continue;
+    }
+    const bool follows = last.has_value() && last->position + 1 == place->position;
+    Require(store->group, store->tier);
+    if (JoinKnown(*store, name, *place, follows ? last->block : kNoParent)) store->taken = true;
+    last = place;
+  }
+}
+
+void EngineRank::ParkBlock(const Store& store, size_t i, bool with_tokens) {
+  const EngineEvent& event = store.event;
+  const StoredContent& content = scratch_->content;
+  const std::optional<EngineHash> parent =
+      i == 0 ? event.parent : std::optional<EngineHash>(event.hashes[i - 1]);
+  ParkedBlock block;
+  if (with_tokens && parent.has_value()) {
+    const std::span<const TokenId> tokens = event.tokens.subspan(
+        i * options_.block_size, options_.block_size + (event.bigrams ? 1 : 0));
+    const std::span<const uint64_t> objects = content.multimodal(i);
+    block.has_tokens = true;
+    block.parent = ParkedName(store.group, *parent);
+    block.tokens.assign(tokens.begin(), tokens.end());
+    block.multimodal.assign(objects.begin(), objects.end());
+    block.lora_name = std::string(content.lora_name);
+    if (content.cache_salt.has_value()) block.cache_salt = std::string(*content.cache_salt);
+    block.eagle = event.bigrams;
+  } else {
+    Refuse(Refusal::kNoContent, 1);
+  }
+  const EngineHash& name = event.hashes[i];
+  if (name.value == 0 && name.bytes.empty()) zero_named_ = true;
+  if (!parked_.Park(ParkedName(store.group, name), std::move(block), store.tier, store.now))
+    Refuse(Refusal::kOrphanDropped, 1, "too many are parked");
+}
+
+// ---- Removed and cleared ----
+
+void EngineRank::ApplyRemoved(const EngineEvent& event) {
+  const std::optional<Tier> tier = Admit(event);
+  if (!tier.has_value()) return;
+  // What it changes of names must come after what the sink was told of them.
+  FlushStored();
+  const std::optional<size_t> group = GroupOf(event.group, /*make=*/false);
+  bool removed = false;
+  for (const EngineHash& name : event.hashes) {
+    bool found = group.has_value() && RemoveOne(*group, name, *tier);
+    for (size_t other = 0; !found && !event.group.has_value() && other < groups_.size(); ++other)
+      found = other != group && RemoveOne(other, name, *tier);
+    if (!found) Refuse(Refusal::kUnknownRemoved, 1);
+    removed = removed || found;
+  }
+  counters_->removes += removed;
+}
+
+bool EngineRank::RemoveOne(size_t group, const EngineHash& name, Tier tier) {
+  AliasTable* const table = Table(group, name.bytes.size());
+  const size_t slot = table == nullptr ? AliasTable::kNone : table->Find(name);
+  if (slot == AliasTable::kNone)
+    return !parked_.empty() && parked_.Remove(ParkedName(group, name), tier);
+  const AliasTable::Gone gone = table->Remove(slot, tier);
+  if (gone == AliasTable::Gone::kLast) {
+    Unheld(group, name, table->block(slot), tier);
+    if (table->tiers(slot).empty()) EraseName(table, slot);
+  }
+  return gone != AliasTable::Gone::kNotHeld;
+}
+
+void EngineRank::ApplyCleared(const EngineEvent& event) {
+  if (const auto refusal = OwnershipRefusal(event.ownership))
+    return Refuse(*refusal, 1, Text(event.ownership));
+  ++counters_->clears;
+  if (!event.envelope || event.medium.empty()) return ClearAll();
+  const std::optional<Tier> tier = TierOfMedium(event.medium);
+  if (!tier.has_value()) return Refuse(Refusal::kUnknownMedium, 1, Text(event.medium));
+  ClearTier(*tier);
+}
+
+}  // namespace kvatlas

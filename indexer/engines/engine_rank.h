@@ -1,0 +1,186 @@
+// What does one data-parallel rank of an engine hold? Its names, by attention group, and what became of each event.
+//
+//   event ─▶ Admit: owner, locality, medium, group
+//         ─▶ stored: content ─▶ place block by block ─▶ first copy in every group ─▶ pending run ─▶ sink
+//         │                        └▶ parent unknown, no tokens: parked, linked when the name comes
+//         └▶ removed: last copy ─▶ pending removal ─▶ sink
+//
+// *Truth*: a group that announces blocks in a tier is required there: a block is passed on when every required group has it.
+// A name that comes with other content names that from then on, and what it named is gone.
+// *Threads*: none; the worker serialises. What is pending goes to the sink with `Flush`.
+
+#ifndef KVATLAS_INDEXER_ENGINES_ENGINE_RANK_H_
+#define KVATLAS_INDEXER_ENGINES_ENGINE_RANK_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "indexer/engines/alias_table.h"
+#include "indexer/engines/engine_content.h"
+#include "indexer/engines/engine_worker.h"
+#include "indexer/engines/namespaces.h"
+#include "indexer/engines/parked_blocks.h"
+#include "indexer/engines/repeats.h"
+
+namespace kvatlas {
+
+// Memory that one event at a time uses.
+struct EngineScratch {
+  StoredContent content;
+  Repeats repeats;
+};
+
+class EngineRank {
+ public:
+  // All outlive the rank. `counters` and `scratch` are shared by a worker's ranks.
+  EngineRank(const EngineWorkerOptions& options, uint32_t rank, std::unique_ptr<RankSink> sink,
+             EngineWorkerStats* counters, EngineScratch* scratch);
+
+  void Prefetch(const EngineEvent& event) const;
+  void Apply(const EngineEvent& event, Time now);
+  void Flush();
+
+  void Restart();
+  void Lose(Time now);
+  void Repair();
+  void Tick(Time now);
+
+  std::optional<KnownBlock> Find(const EngineHash& hash) const;
+  // Names that wait for somebody who knows them, at most `most`.
+  std::vector<std::string> Unresolved(size_t most) { return parked_.WithoutTokens(most); }
+  // One of those is known now.
+  void Resolve(const std::string& name, const KnownBlock& known);
+
+  void ForEachAlias(const std::function<void(const EngineAlias&)>& visit) const;
+  absl::Status Restore(const EngineAlias& alias);
+
+  bool eagle() const { return eagle_; }
+  EngineRankStats Stats() const;
+
+ private:
+  // Names of one attention group, a table for each length of digests.
+  struct Group {
+    uint32_t id = 0;
+    std::vector<std::unique_ptr<AliasTable>> tables;
+  };
+  // Where the next block of an event goes.
+  struct Chain {
+    enum class State { kKnown, kUnknown, kRefused } state = State::kUnknown;
+    SequenceHash parent = kNoParent;
+    Position position = 0;  // of the next block
+    uint32_t space = 0;
+  };
+  // A store being applied.
+  struct Store {
+    const EngineEvent& event;
+    Tier tier;
+    size_t group;
+    size_t blocks;  // leading ones that can be placed
+    Time now;
+    bool by_name = false;  // a known name is trusted before the tokens
+    bool taken = false;
+  };
+  static constexpr size_t kGroupsMax = 32;
+  static constexpr size_t kKindsMax = 1024;
+  static constexpr size_t kAmbiguousMax = 1 << 16;
+
+  // ---- engine_rank.cc: events ----
+  void ApplyStored(const EngineEvent& event, Time now);
+  void ApplyRemoved(const EngineEvent& event);
+  void ApplyCleared(const EngineEvent& event);
+  std::optional<Tier> Admit(const EngineEvent& event);
+  bool IsCounted(const EngineEvent& event);
+  bool SpansBlocks(const EngineEvent& event, size_t* blocks);
+  std::optional<size_t> GroupOf(const std::optional<uint32_t>& id, bool make);
+  void Require(size_t group, Tier tier);
+
+  Chain StartOf(const Store& store);
+  bool IsRoot(const EngineEvent& event) const;
+  uint32_t SpaceAtRoot(const EngineEvent& event);
+  std::optional<uint32_t> SpaceAfter(uint32_t parent, std::string_view lora_name,
+                                     const std::optional<std::string_view>& salt, bool eagle);
+  void PlaceTokens(Store* store, Chain chain);
+  void PlaceNames(Store* store);
+  bool JoinKnown(const Store& store, const EngineHash& name, const BlockPlace& place,
+                 SequenceHash parent);
+  void ParkBlock(const Store& store, size_t i, bool with_tokens);
+  // False: it was not held there, nor parked.
+  bool RemoveOne(size_t group, const EngineHash& name, Tier tier);
+
+  // ---- engine_rank_blocks.cc: names, blocks, what is pending ----
+  AliasTable* Table(size_t group, size_t name_bytes) const;
+  AliasTable* TableFor(size_t group, const EngineHash& name);
+  std::optional<BlockPlace> FindPlace(size_t group, const EngineHash& name) const;
+  // A copy more of a block with this content, under this name.
+  void Place(size_t group, const EngineHash& name, const BlockPlace& place, SequenceHash parent,
+             std::optional<LocalHash> local, Tier tier, uint32_t copies);
+  void Rename(AliasTable* table, size_t slot, size_t group, const EngineHash& name,
+              uint32_t new_space);
+  void EraseName(AliasTable* table, size_t slot);
+  bool HeldByOthers(size_t group, const EngineHash& name, Tier tier) const;
+  void Held(size_t group, const EngineHash& name, const BlockPlace& place, SequenceHash parent,
+            std::optional<LocalHash> local, Tier tier);
+  void Unheld(size_t group, const EngineHash& name, SequenceHash block, Tier tier);
+  void PassStored(const BlockPlace& place, SequenceHash parent, std::optional<LocalHash> local,
+                  Tier tier);
+  void PassRemoved(SequenceHash block, Tier tier);
+  void FlushStored();
+  void FlushRemoved();
+  void Send(const Event& event, size_t blocks);
+  void CountNames();
+  void LinkAll();
+  void LinkChildren(const std::string& parent, const BlockPlace& place);
+
+  // ---- engine_rank_state.cc: the whole rank ----
+  void ClearTier(Tier tier);
+  void ClearAll();
+  bool DropUnconfirmed(size_t slots);
+  void SetDegraded(bool degraded);
+  void Refuse(Refusal refusal, uint64_t count, const std::string& detail = "");
+
+  const EngineWorkerOptions& options_;
+  const uint32_t rank_;
+  const std::unique_ptr<RankSink> sink_;
+  EngineWorkerStats* const counters_;
+
+  std::vector<Group> groups_;
+  absl::flat_hash_map<uint32_t, bool> kinds_;   // of groups: main attention
+  std::array<uint32_t, kTiers> required_ = {};  // groups, a bit each
+  Namespaces spaces_;
+  ParkedBlocks parked_;
+  absl::flat_hash_set<std::string> ambiguous_;  // names seen in two namespaces
+  std::vector<std::string> linked_;             // names that came, whose children may be parked
+  bool zero_named_ = false;                     // there was a block named 0
+  bool extras_seen_ = false;                    // salts or objects: an event without may hide some
+  bool eagle_ = false;
+
+  // Names per block and tier, kept once some block has two.
+  bool counts_names_ = false;
+  std::array<absl::flat_hash_map<SequenceHash, uint32_t>, kTiers> names_;
+
+  std::array<uint64_t, kTiers> held_ = {};
+  // At most one of these has blocks.
+  Event stored_ = Stored();
+  Event removed_ = Removed();
+
+  enum class Loss { kNone, kWaiting, kDropping } loss_ = Loss::kNone;
+  std::optional<Time> deadline_;
+  bool lasting_ = false;  // what is unconfirmed was restored so, and stays until an event says more
+  bool given_up_ = false;  // something lost will not come back
+  bool degraded_ = false;
+
+  EngineScratch* const scratch_;
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_INDEXER_ENGINES_ENGINE_RANK_H_

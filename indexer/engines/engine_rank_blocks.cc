@@ -1,0 +1,245 @@
+// How does a copy under a name become a block of the holder?
+//
+//   Place ─▶ first copy of the name in that tier ─▶ Held: every other required group has it, and no other name does
+//         ─▶ PassStored: the pending run grows, or goes to the sink and another begins
+//
+// and the same way back. Runs and removals of consecutive events become one.
+
+#include <algorithm>
+#include <utility>
+
+#include "indexer/engines/engine_rank.h"
+
+namespace kvatlas {
+
+// ---- Names ----
+
+AliasTable* EngineRank::Table(size_t group, size_t name_bytes) const {
+  for (const std::unique_ptr<AliasTable>& table : groups_[group].tables)
+    if (table->name_bytes() == name_bytes) return table.get();
+  return nullptr;
+}
+
+AliasTable* EngineRank::TableFor(size_t group, const EngineHash& name) {
+  AliasTable* const table = Table(group, name.bytes.size());
+  if (table != nullptr) return table;
+  auto& tables = groups_[group].tables;
+  tables.push_back(std::make_unique<AliasTable>(name.bytes.size(), RandomInstanceId()));
+  return tables.back().get();
+}
+
+// In its own group, else in any: groups of one engine call the same content the same.
+std::optional<BlockPlace> EngineRank::FindPlace(size_t group, const EngineHash& name) const {
+  for (size_t i = 0; i <= groups_.size(); ++i) {
+    if (i != 0 && i - 1 == group) continue;
+    const AliasTable* const table = Table(i == 0 ? group : i - 1, name.bytes.size());
+    const size_t slot = table == nullptr ? AliasTable::kNone : table->Find(name);
+    if (slot != AliasTable::kNone) return table->place(slot);
+  }
+  return std::nullopt;
+}
+
+void EngineRank::Place(size_t group, const EngineHash& name, const BlockPlace& place,
+                       SequenceHash parent, std::optional<LocalHash> local, Tier tier,
+                       uint32_t copies) {
+  if (copies == 0) return;
+  AliasTable* const table = TableFor(group, name);
+  bool inserted;
+  size_t slot = table->FindOrInsert(name, place, &inserted);
+  if (!inserted && table->block(slot) != place.block) {
+    Rename(table, slot, group, name, place.space);
+    slot = table->FindOrInsert(name, place, &inserted);
+  }
+  if (inserted) {
+    spaces_.Count(place.space);
+    if (name.value == 0 && name.bytes.empty()) zero_named_ = true;
+    if (!parked_.empty()) linked_.push_back(ParkedName(group, name));
+  }
+  const bool first = table->Store(slot, tier);
+  for (uint32_t i = 1; i < copies; ++i) table->Store(slot, tier);
+  counters_->copies += copies - first;
+  if (first) Held(group, name, place, parent, local, tier);
+}
+
+// The name stands for other content now. Which of its copies is which nobody can tell: the old ones are gone.
+void EngineRank::Rename(AliasTable* table, size_t slot, size_t group, const EngineHash& name,
+                        uint32_t new_space) {
+  const BlockPlace old = table->place(slot);
+  const Space& before = spaces_.at(old.space);
+  const Space& after = spaces_.at(new_space);
+  if ((before.lora_name != after.lora_name || before.cache_salt != after.cache_salt) &&
+      ambiguous_.size() < kAmbiguousMax)
+    ambiguous_.insert(ParkedName(group, name));
+  FlushStored();
+  const TierMask tiers = table->tiers(slot);
+  EraseName(table, slot);
+  for (int tier = 0; tier < kTiers; ++tier)
+    if (tiers.Has(static_cast<Tier>(tier))) Unheld(group, name, old.block, static_cast<Tier>(tier));
+}
+
+void EngineRank::EraseName(AliasTable* table, size_t slot) {
+  const uint32_t space = table->place(slot).space;
+  table->Erase(slot);
+  spaces_.Discount(space);
+}
+
+// ---- Blocks ----
+
+bool EngineRank::HeldByOthers(size_t group, const EngineHash& name, Tier tier) const {
+  uint32_t others = required_[static_cast<int>(tier)] & ~(1u << group);
+  for (size_t other = 0; others != 0; ++other, others >>= 1) {
+    if ((others & 1) == 0) continue;
+    const AliasTable* const table = Table(other, name.bytes.size());
+    const size_t slot = table == nullptr ? AliasTable::kNone : table->Find(name);
+    if (slot == AliasTable::kNone || !table->tiers(slot).Has(tier)) return false;
+  }
+  return true;
+}
+
+void EngineRank::Held(size_t group, const EngineHash& name, const BlockPlace& place,
+                      SequenceHash parent, std::optional<LocalHash> local, Tier tier) {
+  if (!HeldByOthers(group, name, tier)) return;
+  if (counts_names_ && ++names_[static_cast<int>(tier)][place.block] != 1) return;
+  PassStored(place, parent, local, tier);
+}
+
+void EngineRank::Unheld(size_t group, const EngineHash& name, SequenceHash block, Tier tier) {
+  if (!HeldByOthers(group, name, tier)) return;
+  if (counts_names_) {
+    auto& names = names_[static_cast<int>(tier)];
+    const auto it = names.find(block);
+    if (it != names.end() && --it->second != 0) return;
+    if (it != names.end()) names.erase(it);
+  }
+  PassRemoved(block, tier);
+}
+
+// Some block has two names: from now on they are counted.
+void EngineRank::CountNames() {
+  counts_names_ = true;
+  for (size_t group = 0; group < groups_.size(); ++group) {
+    for (const std::unique_ptr<AliasTable>& table : groups_[group].tables) {
+      table->ForEach([&](const EngineHash& name, size_t slot) {
+        const TierMask tiers = table->tiers(slot);
+        for (int tier = 0; tier < kTiers; ++tier) {
+          if (!tiers.Has(static_cast<Tier>(tier))) continue;
+          // Once for all groups together.
+          const uint32_t lower = required_[tier] & ((1u << group) - 1);
+          if (lower == 0 && HeldByOthers(group, name, static_cast<Tier>(tier)))
+            ++names_[tier][table->block(slot)];
+        }
+      });
+    }
+  }
+}
+
+// ---- What is pending ----
+
+void EngineRank::PassStored(const BlockPlace& place, SequenceHash parent,
+                            std::optional<LocalHash> local, Tier tier) {
+  if (!std::get<Removed>(removed_).blocks.empty()) FlushRemoved();
+  Stored& run = std::get<Stored>(stored_);
+  const bool keeps_local = options_.keep_local_hashes && local.has_value();
+  const bool goes_on = !run.blocks.empty() && run.tier == tier && run.blocks.back() == parent &&
+                       run.position + run.blocks.size() == place.position &&
+                       run.blocks.size() < kBatchBlocksMax &&
+                       keeps_local == !run.local_hashes.empty();
+  if (!goes_on) {
+    FlushStored();
+    run.tier = tier;
+    run.position = place.position;
+    run.parent = place.position == 0 ? kNoParent : parent;
+  }
+  run.blocks.push_back(place.block);
+  if (keeps_local) run.local_hashes.push_back(*local);
+  ++held_[static_cast<int>(tier)];
+}
+
+void EngineRank::PassRemoved(SequenceHash block, Tier tier) {
+  FlushStored();
+  Removed& removed = std::get<Removed>(removed_);
+  if (removed.tier != tier || removed.blocks.size() == kBatchBlocksMax) FlushRemoved();
+  removed.tier = tier;
+  removed.blocks.push_back(block);
+  --held_[static_cast<int>(tier)];
+}
+
+void EngineRank::Flush() {
+  FlushStored();
+  FlushRemoved();
+}
+
+void EngineRank::FlushStored() {
+  Stored& run = std::get<Stored>(stored_);
+  if (run.blocks.empty()) return;
+  Send(stored_, run.blocks.size());
+  run.blocks.clear();
+  run.local_hashes.clear();
+}
+
+void EngineRank::FlushRemoved() {
+  Removed& removed = std::get<Removed>(removed_);
+  if (removed.blocks.empty()) return;
+  Send(removed_, removed.blocks.size());
+  removed.blocks.clear();
+}
+
+void EngineRank::Send(const Event& event, size_t blocks) {
+  const absl::Status status = sink_->Apply(event);
+  if (!status.ok()) return Refuse(Refusal::kShed, blocks, std::string(status.message()));
+  if (counts_names_ || !std::holds_alternative<Stored>(event)) return;
+  // All were first copies of their names: what was held already has another name.
+  const std::optional<uint64_t> changed = sink_->LastChanged();
+  if (changed.has_value() && *changed < blocks) CountNames();
+}
+
+// ---- Parked blocks whose name or parent came ----
+
+void EngineRank::LinkAll() {
+  while (!linked_.empty()) {
+    const std::string key = std::move(linked_.back());
+    linked_.pop_back();
+    if (parked_.empty()) continue;
+    const size_t group = GroupOfKey(key);
+    const EngineHash name = NameOfKey(key);
+    const std::optional<BlockPlace> place = FindPlace(group, name);
+    if (!place.has_value()) continue;
+    const Namespaces::Pin pin(&spaces_, place->space);
+    if (const std::optional<ParkedBlock> own = parked_.Take(key)) {
+      ++counters_->linked;
+      for (int tier = 0; tier < kTiers; ++tier) {
+        if (own->copies[tier] == 0) continue;
+        Require(group, static_cast<Tier>(tier));
+        Place(group, name, *place, kNoParent, std::nullopt, static_cast<Tier>(tier),
+              own->copies[tier]);
+      }
+    }
+    if (ambiguous_.empty() || !ambiguous_.contains(key)) LinkChildren(key, *place);
+  }
+}
+
+void EngineRank::LinkChildren(const std::string& parent, const BlockPlace& place) {
+  const size_t group = GroupOfKey(parent);
+  for (const std::string& key : parked_.ChildrenOf(parent)) {
+    const std::optional<ParkedBlock> child = parked_.Take(key);
+    const std::optional<uint32_t> space =
+        SpaceAfter(place.space, child->lora_name, child->cache_salt, child->eagle);
+    if (!space.has_value()) {
+      Refuse(Refusal::kAmbiguousNamespace, 1);
+      continue;
+    }
+    const Namespaces::Pin pin(&spaces_, *space);
+    ++counters_->linked;
+    const LocalHash local = LocalHashOf(child->tokens, child->multimodal, spaces_.at(*space).seed);
+    const BlockPlace at{NextSequenceHash(place.block, local, options_.contract), place.position + 1,
+                        *space};
+    for (int tier = 0; tier < kTiers; ++tier) {
+      if (child->copies[tier] == 0) continue;
+      Require(group, static_cast<Tier>(tier));
+      Place(group, NameOfKey(key), at, place.block, local, static_cast<Tier>(tier),
+            child->copies[tier]);
+    }
+  }
+}
+
+}  // namespace kvatlas

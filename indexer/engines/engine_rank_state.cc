@@ -1,0 +1,304 @@
+// What happens to a rank as a whole: clears, restarts, losses, time, and its names put down and taken up again.
+
+#include <algorithm>
+#include <bit>
+#include <unordered_map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "indexer/engines/engine_rank.h"
+#include "indexer/service/log.h"
+
+namespace kvatlas {
+namespace {
+
+constexpr size_t kDropSlotsPerTick = 1 << 17;
+
+// Of a healthy engine.
+bool IsUsual(Refusal refusal) {
+  return refusal == Refusal::kUnknownRemoved || refusal == Refusal::kNotMainAttention ||
+         refusal == Refusal::kIgnoredEvent || refusal == Refusal::kRemoteLocality;
+}
+
+}  // namespace
+
+void EngineRank::Refuse(Refusal refusal, uint64_t count, const std::string& detail) {
+  if (count == 0) return;
+  uint64_t& refused = counters_->refused[static_cast<size_t>(refusal)];
+  const uint64_t before = std::exchange(refused, refused + count);
+  // Words and log lines ever more rarely.
+  if (std::bit_width(before) == std::bit_width(refused)) return;
+  counters_->last_refusal = absl::StrCat("rank ", rank_, ": ", std::string(RefusalName(refusal)),
+                                         detail.empty() ? "" : ": ", detail);
+  Log(IsUsual(refusal) ? LogLevel::kDebug : LogLevel::kWarning, "engine event refused",
+      {{"worker", options_.name},
+       {"rank", rank_},
+       {"reason", RefusalName(refusal)},
+       {"refused", refused},
+       {"detail", detail}});
+}
+
+void EngineRank::SetDegraded(bool degraded) {
+  if (degraded == degraded_) return;
+  degraded_ = degraded;
+  sink_->SetTrust(degraded ? Trust::kDegraded : Trust::kExact);
+}
+
+// ---- Clears ----
+
+void EngineRank::ClearAll() {
+  Flush();
+  for (Group& group : groups_)
+    for (const std::unique_ptr<AliasTable>& table : group.tables) table->Clear();
+  parked_.Clear();
+  spaces_.Clear();
+  ambiguous_.clear();
+  linked_.clear();
+  zero_named_ = false;
+  counts_names_ = false;
+  for (auto& names : names_) names = {};
+  held_ = {};
+  loss_ = Loss::kNone;
+  deadline_.reset();
+  lasting_ = false;
+  given_up_ = false;
+  Send(Cleared(), 0);
+  SetDegraded(false);
+}
+
+void EngineRank::ClearTier(Tier tier) {
+  const int t = static_cast<int>(tier);
+  Flush();
+  for (size_t group = 0; group < groups_.size(); ++group) {
+    for (const std::unique_ptr<AliasTable>& table : groups_[group].tables) {
+      std::vector<std::string> keys;
+      table->ForEach([&](const EngineHash& name, size_t slot) {
+        if (table->tiers(slot).Has(tier)) keys.push_back(ParkedName(group, name));
+      });
+      for (const std::string& key : keys) {
+        const size_t slot = table->Find(NameOfKey(key));
+        while (table->Remove(slot, tier) == AliasTable::Gone::kCopy) {
+        }
+        if (table->tiers(slot).empty()) EraseName(table.get(), slot);
+      }
+    }
+  }
+  parked_.ClearTier(tier);
+  held_[t] = 0;
+  names_[t] = {};
+  Send(Cleared{.tiers = tier}, 0);
+}
+
+void EngineRank::Restart() {
+  ClearAll();
+  groups_.clear();
+  kinds_.clear();
+  required_ = {};
+  extras_seen_ = false;
+}
+
+// ---- Losses ----
+
+void EngineRank::Lose(Time now) {
+  Flush();
+  if (loss_ == Loss::kDropping) {
+    while (!DropUnconfirmed(kDropSlotsPerTick)) {
+    }
+    Flush();
+  }
+  for (Group& group : groups_)
+    for (const std::unique_ptr<AliasTable>& table : group.tables) table->Lose();
+  // A loss during another does not give the first one more time.
+  if (loss_ != Loss::kWaiting || lasting_) deadline_ = now + options_.repair_timeout;
+  lasting_ = false;
+  loss_ = Loss::kWaiting;
+  SetDegraded(true);
+}
+
+void EngineRank::Repair() {
+  if (loss_ != Loss::kWaiting) return;
+  for (Group& group : groups_)
+    for (const std::unique_ptr<AliasTable>& table : group.tables) table->Confirm();
+  loss_ = Loss::kNone;
+  deadline_.reset();
+  if (!given_up_) SetDegraded(false);
+}
+
+// True: through.
+bool EngineRank::DropUnconfirmed(size_t slots) {
+  std::string memory;
+  for (size_t group = 0; group < groups_.size(); ++group) {
+    for (const std::unique_ptr<AliasTable>& table : groups_[group].tables) {
+      const bool through =
+          table->DropUnconfirmed(slots, [&](size_t slot, TierMask dropped, bool erased) {
+            const EngineHash name = table->NameAt(slot, &memory);
+            const BlockPlace place = table->place(slot);
+            for (int tier = 0; tier < kTiers; ++tier)
+              if (dropped.Has(static_cast<Tier>(tier)))
+                Unheld(group, name, place.block, static_cast<Tier>(tier));
+            if (erased) spaces_.Discount(place.space);
+          });
+      if (!through) return false;
+    }
+  }
+  loss_ = Loss::kNone;
+  deadline_.reset();
+  return true;
+}
+
+void EngineRank::Tick(Time now) {
+  const size_t expired = parked_.DropExpired(now);
+  Refuse(Refusal::kOrphanDropped, expired, "waited too long");
+  if (loss_ == Loss::kWaiting) {
+    if (!deadline_.has_value() && !lasting_) deadline_ = now + options_.repair_timeout;
+    if (deadline_.has_value() && now >= *deadline_) {
+      loss_ = Loss::kDropping;
+      given_up_ = true;
+    }
+  }
+  if (loss_ == Loss::kDropping) DropUnconfirmed(kDropSlotsPerTick);
+  Flush();
+}
+
+// ---- What it knows ----
+
+std::optional<KnownBlock> EngineRank::Find(const EngineHash& hash) const {
+  for (size_t group = 0; group < groups_.size(); ++group) {
+    for (const std::unique_ptr<AliasTable>& table : groups_[group].tables) {
+      size_t slot = AliasTable::kNone;
+      if (table->name_bytes() == hash.bytes.size()) {
+        slot = table->Find(hash);
+      } else if (hash.bytes.empty()) {
+        slot = table->FindValue(hash.value);
+      }
+      if (slot == AliasTable::kNone) continue;
+      const BlockPlace place = table->place(slot);
+      const Space& space = spaces_.at(place.space);
+      return KnownBlock{.block = place.block,
+                        .position = place.position,
+                        .lora_name = space.lora_name,
+                        .cache_salt = space.cache_salt,
+                        .eagle = space.eagle};
+    }
+  }
+  return std::nullopt;
+}
+
+void EngineRank::Resolve(const std::string& name, const KnownBlock& known) {
+  const ParkedBlock* const parked = parked_.Find(name);
+  if (parked == nullptr || parked->has_tokens) return;
+  const size_t group = GroupOfKey(name);
+  const uint32_t space = spaces_.Intern(known.lora_name, known.cache_salt, known.eagle);
+  const Namespaces::Pin pin(&spaces_, space);
+  const std::optional<ParkedBlock> block = parked_.Take(name);
+  const BlockPlace place{known.block, known.position, space};
+  ++counters_->linked;
+  for (int tier = 0; tier < kTiers; ++tier) {
+    if (block->copies[tier] == 0) continue;
+    Require(group, static_cast<Tier>(tier));
+    Place(group, NameOfKey(name), place, kNoParent, std::nullopt, static_cast<Tier>(tier),
+          block->copies[tier]);
+  }
+  LinkAll();
+  Flush();
+}
+
+EngineRankStats EngineRank::Stats() const {
+  EngineRankStats stats{.rank = rank_,
+                        .trust = degraded_ ? Trust::kDegraded : Trust::kExact,
+                        .blocks = held_,
+                        .parked = parked_.size(),
+                        .alias_bytes = parked_.bytes(),
+                        .eagle = eagle_};
+  for (const Group& group : groups_) {
+    for (const std::unique_ptr<AliasTable>& table : group.tables) {
+      stats.aliases += table->size();
+      stats.suspects += table->Unconfirmed();
+      stats.alias_bytes += table->bytes();
+    }
+  }
+  return stats;
+}
+
+// ---- Names put down and taken up again ----
+
+void EngineRank::ForEachAlias(const std::function<void(const EngineAlias&)>& visit) const {
+  std::unordered_map<uint64_t, std::pair<SequenceHash, LocalHash>> blocks;
+  sink_->ForEachHeld([&](SequenceHash block, SequenceHash parent, LocalHash local) {
+    blocks[Raw(block)] = {parent, local};
+  });
+  for (const Group& group : groups_) {
+    for (const std::unique_ptr<AliasTable>& table : group.tables) {
+      table->ForEach([&](const EngineHash& name, size_t slot) {
+        const BlockPlace place = table->place(slot);
+        const Space& space = spaces_.at(place.space);
+        EngineAlias alias{.rank = rank_,
+                          .group = group.id,
+                          .hash = name,
+                          .block = place.block,
+                          .position = place.position,
+                          .eagle = space.eagle,
+                          .lora_name = space.lora_name,
+                          .cache_salt = space.cache_salt};
+        const auto found = blocks.find(Raw(place.block));
+        if (found != blocks.end()) std::tie(alias.parent, alias.local) = found->second;
+        const TierCopies copies = table->copies(slot);
+        const TierCopies certain = table->certain(slot);
+        for (int tier = 0; tier < kTiers; ++tier) {
+          alias.copies[tier] = copies[tier];
+          if (loss_ != Loss::kNone && copies[tier] != certain[tier]) alias.suspect = true;
+        }
+        visit(alias);
+      });
+    }
+  }
+}
+
+absl::Status EngineRank::Restore(const EngineAlias& alias) {
+  TierCopies copies = {};
+  for (int tier = 0; tier < kTiers; ++tier)
+    copies[tier] = static_cast<uint16_t>(std::min<uint32_t>(alias.copies[tier], 0xffff));
+  if (copies == TierCopies{}) return absl::InvalidArgumentError("a name without copies");
+  if (alias.position == 0 && alias.parent != kNoParent)
+    return absl::InvalidArgumentError("a first block with a parent");
+  const std::optional<size_t> group = GroupOf(alias.group, /*make=*/true);
+  if (!group.has_value()) return absl::InvalidArgumentError("too many groups");
+  AliasTable* const table = TableFor(*group, alias.hash);
+  TierCopies certain = {};
+  if (const size_t slot = table->Find(alias.hash); slot != AliasTable::kNone) {
+    if (table->block(slot) != alias.block)
+      return absl::InvalidArgumentError("a name for two blocks");
+    for (int tier = 0; tier < kTiers; ++tier)
+      if (table->tiers(slot).Has(static_cast<Tier>(tier))) copies[tier] = 0;
+    if (copies == TierCopies{}) return absl::InvalidArgumentError("a name for the second time");
+    certain = table->certain(slot);
+  }
+  const uint32_t space = spaces_.Intern(alias.lora_name, alias.cache_salt, alias.eagle);
+  const Namespaces::Pin pin(&spaces_, space);
+  const BlockPlace place{alias.block, alias.position, space};
+  if (alias.eagle) eagle_ = true;
+  if (!alias.cache_salt.empty()) extras_seen_ = true;
+  if (alias.suspect && loss_ == Loss::kNone) {
+    Lose(Time(0));
+    deadline_.reset();  // counts from the next tick
+    lasting_ = alias.lasting;
+  }
+  std::optional<LocalHash> local;
+  if (Raw(alias.local) != 0) local = alias.local;
+  const uint64_t copies_before = counters_->copies;
+  for (int tier = 0; tier < kTiers; ++tier) {
+    if (copies[tier] == 0) continue;
+    Require(*group, static_cast<Tier>(tier));
+    Place(*group, alias.hash, place, alias.parent, local, static_cast<Tier>(tier), copies[tier]);
+  }
+  counters_->copies = copies_before;
+  if (alias.suspect) {
+    const size_t slot = table->Find(alias.hash);
+    table->Restore(slot, table->copies(slot), certain);
+  }
+  LinkAll();
+  Flush();
+  return absl::OkStatus();
+}
+
+}  // namespace kvatlas

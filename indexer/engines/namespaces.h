@@ -1,0 +1,75 @@
+// Which namespaces do a worker rank's blocks live in? An adapter, a salt and a way to cut tokens, by small numbers.
+//
+// *Truth*: number 0 is the worker's own and always there. Others live as long as a block counts on them; their numbers
+// are given out again.
+// *Threads*: none; the caller serialises. *Cost*: one look-up by text per event that says one.
+
+#ifndef KVATLAS_INDEXER_ENGINES_NAMESPACES_H_
+#define KVATLAS_INDEXER_ENGINES_NAMESPACES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "indexer/base/hash.h"
+
+namespace kvatlas {
+
+struct Space {
+  std::string lora_name;
+  std::string cache_salt;
+  bool eagle = false;  // blocks are windows of one token more
+  uint64_t seed = 0;   // of local hashes
+};
+
+class Namespaces {
+ public:
+  Namespaces(const HashContract& contract, std::string_view lora_name, std::string_view cache_salt);
+
+  const Space& at(uint32_t number) const { return entries_[number].space; }
+  // Its number; of a new one to be used with `Pin`.
+  uint32_t Intern(std::string_view lora_name, std::string_view cache_salt, bool eagle);
+  // One block more, or fewer.
+  void Count(uint32_t number) { ++entries_[number].blocks; }
+  void Discount(uint32_t number);
+  // Forgets all but the worker's own. REQUIRES: no pin.
+  void Clear();
+
+  // Keeps a number alive that no block counts on yet.
+  class Pin {
+   public:
+    Pin(Namespaces* spaces, uint32_t number) : spaces_(spaces), number_(number) {
+      spaces_->Count(number_);
+    }
+    ~Pin() { spaces_->Discount(number_); }
+    Pin(const Pin&) = delete;
+    Pin& operator=(const Pin&) = delete;
+
+   private:
+    Namespaces* const spaces_;
+    const uint32_t number_;
+  };
+
+  size_t size() const { return entries_.size() - free_.size(); }
+
+ private:
+  using Key = std::tuple<std::string, std::string, bool>;
+  struct Entry {
+    Space space;
+    uint64_t blocks = 0;
+  };
+
+  const HashContract contract_;
+  std::vector<Entry> entries_;
+  std::vector<uint32_t> free_;
+  absl::flat_hash_map<Key, uint32_t> numbers_;
+  uint32_t last_ = 0;  // interned
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_INDEXER_ENGINES_NAMESPACES_H_

@@ -1,0 +1,170 @@
+#include "indexer/engines/parked_blocks.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace kvatlas {
+
+std::string ParkedName(size_t group, const EngineHash& name) {
+  std::string key;
+  key.reserve(10 + name.bytes.size());
+  key.push_back(static_cast<char>(group));
+  if (name.bytes.empty()) {
+    key.push_back('i');
+    char value[8];
+    std::memcpy(value, &name.value, sizeof(value));
+    key.append(value, sizeof(value));
+  } else {
+    key.push_back('d');
+    key.append(name.bytes.data(), name.bytes.size());
+  }
+  return key;
+}
+
+EngineHash NameOfKey(const std::string& key) {
+  EngineHash name;
+  const std::string_view bytes = std::string_view(key).substr(2);
+  if (key[1] == 'i') {
+    std::memcpy(&name.value, bytes.data(), sizeof(name.value));
+    return name;
+  }
+  for (char byte : bytes) name.value = name.value << 8 | static_cast<uint8_t>(byte);
+  name.bytes = bytes;
+  return name;
+}
+
+size_t GroupOfKey(const std::string& key) { return static_cast<uint8_t>(key[0]); }
+
+size_t ParkedBlocks::BytesOf(const std::string& name, const ParkedBlock& block) {
+  // The name is in the table, in the queue and under its parent.
+  return 3 * (sizeof(std::string) + name.size()) + sizeof(ParkedBlock) + 2 * block.parent.size() +
+         block.tokens.size() * sizeof(TokenId) + block.multimodal.size() * sizeof(uint64_t);
+}
+
+bool ParkedBlocks::Park(const std::string& name, ParkedBlock block, Tier tier, Time now) {
+  const int t = static_cast<int>(tier);
+  auto it = blocks_.find(name);
+  if (it == blocks_.end()) {
+    if (blocks_.size() >= blocks_max_) return false;
+    block.since = now;
+    block.ticket = next_ticket_++;
+    block.copies = {};
+    queue_.emplace_back(block.ticket, name);
+    bytes_ += BytesOf(name, block);
+    if (block.has_tokens) children_[block.parent].insert(name);
+    without_tokens_ += !block.has_tokens;
+    it = blocks_.emplace(name, std::move(block)).first;
+    TrimQueue();
+  } else if (block.has_tokens && !it->second.has_tokens) {
+    bytes_ -= BytesOf(name, it->second);
+    block.copies = it->second.copies;
+    block.since = it->second.since;
+    block.ticket = it->second.ticket;
+    children_[block.parent].insert(name);
+    --without_tokens_;
+    it->second = std::move(block);
+    bytes_ += BytesOf(name, it->second);
+  }
+  uint16_t& copies = it->second.copies[t];
+  const bool counted = tier == Tier::kDevice;
+  if (copies == 0 || (counted && copies < 0xffff)) ++copies;
+  return true;
+}
+
+bool ParkedBlocks::Remove(const std::string& name, Tier tier) {
+  const auto it = blocks_.find(name);
+  if (it == blocks_.end()) return false;
+  uint16_t& copies = it->second.copies[static_cast<int>(tier)];
+  if (copies == 0) return false;
+  --copies;
+  if (it->second.copies == TierCopies{}) Take(name);
+  return true;
+}
+
+const ParkedBlock* ParkedBlocks::Find(const std::string& name) const {
+  const auto it = blocks_.find(name);
+  return it == blocks_.end() ? nullptr : &it->second;
+}
+
+void ParkedBlocks::Unlink(const std::string& name, const ParkedBlock& block) {
+  bytes_ -= BytesOf(name, block);
+  if (!block.has_tokens) {
+    --without_tokens_;
+    return;
+  }
+  const auto children = children_.find(block.parent);
+  children->second.erase(name);
+  if (children->second.empty()) children_.erase(children);
+}
+
+std::optional<ParkedBlock> ParkedBlocks::Take(const std::string& name) {
+  const auto it = blocks_.find(name);
+  if (it == blocks_.end()) return std::nullopt;
+  Unlink(name, it->second);
+  std::optional<ParkedBlock> block = std::move(it->second);
+  blocks_.erase(it);
+  if (blocks_.empty()) Clear();
+  return block;
+}
+
+std::vector<std::string> ParkedBlocks::ChildrenOf(const std::string& parent) const {
+  const auto it = children_.find(parent);
+  if (it == children_.end()) return {};
+  return {it->second.begin(), it->second.end()};
+}
+
+size_t ParkedBlocks::DropExpired(Time now) {
+  size_t dropped = 0;
+  while (!queue_.empty()) {
+    const auto& [ticket, name] = queue_.front();
+    const ParkedBlock* const block = Find(name);
+    const bool there = block != nullptr && block->ticket == ticket;
+    if (there && now - block->since < ttl_) break;
+    const std::string gone = name;
+    queue_.pop_front();
+    if (!there) continue;
+    ++dropped;
+    Take(gone);
+  }
+  return dropped;
+}
+
+std::vector<std::string> ParkedBlocks::WithoutTokens(size_t most) {
+  std::vector<std::string> names;
+  if (without_tokens_ == 0) return names;
+  for (size_t looked = 0; looked < queue_.size() && names.size() < most; ++looked, ++asked_) {
+    if (asked_ >= queue_.size()) asked_ = 0;
+    const auto& [ticket, name] = queue_[asked_];
+    const ParkedBlock* const block = Find(name);
+    if (block != nullptr && block->ticket == ticket && !block->has_tokens) names.push_back(name);
+  }
+  return names;
+}
+
+void ParkedBlocks::ClearTier(Tier tier) {
+  std::vector<std::string> empty;
+  for (auto& [name, block] : blocks_) {
+    block.copies[static_cast<int>(tier)] = 0;
+    if (block.copies == TierCopies{}) empty.push_back(name);
+  }
+  for (const std::string& name : empty) Take(name);
+}
+
+void ParkedBlocks::TrimQueue() {
+  if (queue_.size() < 64 + 2 * blocks_.size()) return;
+  std::erase_if(queue_, [this](const auto& entry) {
+    const ParkedBlock* const block = Find(entry.second);
+    return block == nullptr || block->ticket != entry.first;
+  });
+}
+
+void ParkedBlocks::Clear() {
+  blocks_ = {};
+  children_ = {};
+  queue_ = {};
+  bytes_ = 0;
+  without_tokens_ = 0;
+  asked_ = 0;
+}
+
+}  // namespace kvatlas

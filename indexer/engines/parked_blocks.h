@@ -1,0 +1,95 @@
+// Which announced blocks cannot be placed yet? Those whose parent is unknown, kept with their tokens, and those that came
+// without tokens under a name that nobody announced.
+//
+// *Truth*: a block is parked once, under its name, with its copies by tier; a removal unparks it like any other. It
+// waits for its own name if it has no tokens, else for its parent's.
+// *Threads*: none; the caller serialises.
+// *Bounds*: `blocks_max`; beyond it nothing new is parked. What waited for `ttl` goes (`TakeExpired`).
+// *Cost*: about 300 bytes and two hash table entries a block of 16 tokens; rare by nature.
+
+#ifndef KVATLAS_INDEXER_ENGINES_PARKED_BLOCKS_H_
+#define KVATLAS_INDEXER_ENGINES_PARKED_BLOCKS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "indexer/base/clock.h"
+#include "indexer/base/hash.h"
+#include "indexer/base/tier.h"
+#include "indexer/engines/alias_table.h"
+#include "indexer/engines/engine_event.h"
+
+namespace kvatlas {
+
+// A name as a key: the attention group, whether it is a digest, its bytes.
+std::string ParkedName(size_t group, const EngineHash& name);
+// And back; the view is into `key`.
+EngineHash NameOfKey(const std::string& key);
+size_t GroupOfKey(const std::string& key);
+
+struct ParkedBlock {
+  bool has_tokens = false;
+  std::string parent;  // with tokens
+  std::vector<TokenId> tokens;
+  std::vector<uint64_t> multimodal;
+  std::string lora_name;  // as its event said
+  std::optional<std::string> cache_salt;
+  bool eagle = false;
+  TierCopies copies = {};
+  Time since{0};
+  uint64_t ticket = 0;
+};
+
+class ParkedBlocks {
+ public:
+  ParkedBlocks(size_t blocks_max, Duration ttl) : blocks_max_(blocks_max), ttl_(ttl) {}
+
+  bool empty() const { return blocks_.empty(); }
+  size_t size() const { return blocks_.size(); }
+  size_t bytes() const { return bytes_; }
+
+  // One copy more in `tier` of a block that may be parked already; its tokens are kept when it had none. False: full.
+  bool Park(const std::string& name, ParkedBlock block, Tier tier, Time now);
+  // One copy less; false: it was not parked there.
+  bool Remove(const std::string& name, Tier tier);
+
+  const ParkedBlock* Find(const std::string& name) const;
+  std::optional<ParkedBlock> Take(const std::string& name);
+  // Names of those that wait for this parent, in no particular order.
+  std::vector<std::string> ChildrenOf(const std::string& parent) const;
+
+  // Number of blocks that waited too long.
+  size_t DropExpired(Time now);
+  // Names without tokens, at most `most`, a different lot with every call.
+  std::vector<std::string> WithoutTokens(size_t most);
+  // Nothing is in that tier any more.
+  void ClearTier(Tier tier);
+  void Clear();
+
+ private:
+  static size_t BytesOf(const std::string& name, const ParkedBlock& block);
+  void Unlink(const std::string& name, const ParkedBlock& block);
+  void TrimQueue();
+
+  const size_t blocks_max_;
+  const Duration ttl_;
+  absl::flat_hash_map<std::string, ParkedBlock> blocks_;
+  absl::flat_hash_map<std::string, absl::flat_hash_set<std::string>> children_;  // by parent
+  std::deque<std::pair<uint64_t, std::string>>
+      queue_;  // by age; tickets that are gone stay for a while
+  uint64_t next_ticket_ = 1;
+  size_t bytes_ = 0;
+  size_t without_tokens_ = 0;
+  size_t asked_ = 0;  // where `WithoutTokens` goes on in the queue
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_INDEXER_ENGINES_PARKED_BLOCKS_H_
