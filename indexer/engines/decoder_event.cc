@@ -99,9 +99,24 @@ std::optional<EngineEvent::Kind> KindOf(std::string_view tag) {
 
 }  // namespace
 
+// Field by field: for a structure as long as this one compilers fill memory with an instruction that starts slowly.
+void EventReader::Choices::Reset() {
+  type.reset();
+  event_type.reset();
+  block_hashes = {};
+  seq_hashes = {};
+  has_block_hashes = false;
+  has_seq_hashes = false;
+  parent_block_hash.reset();
+  parent_hash.reset();
+  block_mm_infos = {};
+  mm_keys = {};
+  block_size.reset();
+}
+
 EventReader::Outcome EventReader::Read(EngineEvent* event) {
   event_ = event;
-  choices_ = {};
+  choices_.Reset();
   malformed_ = 0;
   too_large_ = 0;
   switch (in_.Peek()) {
@@ -117,11 +132,9 @@ EventReader::Outcome EventReader::Read(EngineEvent* event) {
 bool EventReader::ReadMap() {
   uint32_t pairs = 0;
   if (!in_.ReadMap(&pairs)) return false;
-  for (; pairs > 0; --pairs) {
-    std::string_view key;
-    const bool is_text = in_.Peek() == MsgpackType::kText;
-    if (!(is_text ? in_.ReadText(&key) : in_.Skip())) return false;
-    if (!ReadField(EventFieldOf(key))) return false;
+  for (uint32_t i = 0; i < pairs; ++i) {
+    EventField field;
+    if (!keys_.Read(&in_, pairs, i, &field) || !ReadField(field)) return false;
   }
   return true;
 }
@@ -154,11 +167,9 @@ bool EventReader::ReadTupleFields(uint32_t values) {
 bool EventReader::ReadMetadata() {
   uint32_t pairs = 0;
   if (!in_.ReadMap(&pairs)) return false;
-  for (; pairs > 0; --pairs) {
-    std::string_view key;
-    const bool is_text = in_.Peek() == MsgpackType::kText;
-    if (!(is_text ? in_.ReadText(&key) : in_.Skip())) return false;
-    const EventField field = EventFieldOf(key);
+  for (uint32_t i = 0; i < pairs; ++i) {
+    EventField field;
+    if (!keys_.Read(&in_, pairs, i, &field)) return false;
     const bool is_known = field == EventField::kCacheSalt || field == EventField::kLoraName ||
                           field == EventField::kSessionId;
     if (!ReadField(is_known ? field : EventField::kUnknown)) return false;

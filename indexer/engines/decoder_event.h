@@ -31,7 +31,8 @@ class EventReader {
     kLost,     // where the event ends cannot be known: nothing behind it can be read
   };
 
-  explicit EventReader(const ValueReader& values) : values_(values), in_(*values.in) {}
+  EventReader(const ValueReader& values, KeyReader* keys)
+      : values_(values), in_(*values.in), keys_(*keys) {}
 
   // REQUIRES: `*event` is as new.
   Outcome Read(EngineEvent* event);
@@ -41,6 +42,8 @@ class EventReader {
  private:
   // What `Finish` chooses from: fields that have two names.
   struct Choices {
+    void Reset();
+
     std::optional<std::string_view> type, event_type;
     std::span<const EngineHash> block_hashes, seq_hashes;
     bool has_block_hashes = false, has_seq_hashes = false;
@@ -63,6 +66,7 @@ class EventReader {
 
   const ValueReader values_;
   MsgpackReader& in_;
+  KeyReader& keys_;
   EngineEvent* event_ = nullptr;
   Choices choices_;
   EventFields malformed_ = 0;

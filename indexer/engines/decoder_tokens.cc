@@ -1,20 +1,24 @@
 #include "indexer/engines/decoder_tokens.h"
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 
 namespace kvatlas {
 namespace {
 
 // Plain tokens: the four forms that hold 0 … 2^32-1 and that encoders write, told apart by the first byte.
-constexpr uint8_t PlainSize(uint8_t first) {
-  uint8_t size = first < 0x80 ? 1 : 0;
-  size = first == 0xcc ? 2 : size;
-  size = first == 0xcd ? 3 : size;
-  return first == 0xce ? 5 : size;
+// Sizes of those that would start at each of 16 bytes; 0 where none would.
+using Vector = uint8_t __attribute__((vector_size(16)));
+
+inline Vector PlainSizes(const uint8_t* bytes) {
+  Vector first;
+  std::memcpy(&first, bytes, sizeof(first));
+  // A comparison is all ones where it holds.
+  return (static_cast<Vector>(first < 0x80) & 1) | (static_cast<Vector>(first == 0xcc) & 2) |
+         (static_cast<Vector>(first == 0xcd) & 3) | (static_cast<Vector>(first == 0xce) & 5);
 }
 
 // The bits of a plain token, of the big-endian number that ends with it; by its size.
@@ -23,7 +27,7 @@ constexpr uint32_t kPlainBits[] = {0, 0x7f, 0xff, 0xffff, 0, 0xffffffff};
 // Sizes of the plain tokens that would start at each byte of a window are computed at once, then the tokens are
 // walked by them: a step waits for one load, and no branch depends on a width, so that a mix costs as little
 // as a run of equals. (A table by first byte waits for two loads a token; branches mispredict on real text.)
-constexpr size_t kWindow = 64;
+constexpr size_t kWindow = 4 * sizeof(Vector);
 constexpr size_t kReach = sizeof(uint64_t);  // read at a token's first byte
 
 // Reads plain tokens until there are `count`, another value comes, or too few bytes are left for a window.
@@ -31,8 +35,11 @@ size_t ReadWindows(MsgpackReader* reader, size_t count, TokenId* tokens) {
   size_t read = 0;
   while (read < count && reader->remaining() >= kWindow + kReach) {
     const uint8_t* const window = reader->position();
-    std::array<uint8_t, kWindow> sizes;
-    for (size_t i = 0; i < kWindow; ++i) sizes[i] = PlainSize(window[i]);
+    alignas(Vector) uint8_t sizes[kWindow];
+    for (size_t i = 0; i < kWindow; i += sizeof(Vector)) {
+      const Vector plain = PlainSizes(window + i);
+      std::memcpy(sizes + i, &plain, sizeof(plain));
+    }
     size_t at = 0;
     bool plain = true;
     while (at < kWindow && read < count) {

@@ -1,7 +1,6 @@
 #include "indexer/engines/decoder_values.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "indexer/base/hash.h"
 
@@ -233,42 +232,6 @@ DecodeResult DecodeMultimodal(const ValueReader& reader,
       return key == "mm_objects" ? DecodeMultimodalObjects(reader, hashes) : SkipValue(reader);
     });
   });
-}
-
-DecodeResult DecodeText(const ValueReader& reader, std::string_view* text) {
-  *text = {};
-  if (reader.in->ReadNil() || reader.in->ReadText(text)) return DecodeResult::kOk;
-  return DecodeResult::kMalformed;
-}
-
-DecodeResult DecodeOptionalText(const ValueReader& reader, std::optional<std::string_view>* text) {
-  text->reset();
-  if (reader.in->ReadNil()) return DecodeResult::kOk;
-  std::string_view value;
-  if (!reader.in->ReadText(&value)) return DecodeResult::kMalformed;
-  *text = value;
-  return DecodeResult::kOk;
-}
-
-DecodeResult DecodeOptionalU32(const ValueReader& reader, std::optional<uint32_t>* number) {
-  number->reset();
-  if (reader.in->ReadNil()) return DecodeResult::kOk;
-  MsgpackInteger integer;
-  if (!reader.in->ReadInteger(&integer) || integer.negative ||
-      integer.bits > std::numeric_limits<uint32_t>::max()) {
-    return DecodeResult::kMalformed;
-  }
-  *number = static_cast<uint32_t>(integer.bits);
-  return DecodeResult::kOk;
-}
-
-DecodeResult DecodeOptionalI64(const ValueReader& reader, std::optional<int64_t>* number) {
-  number->reset();
-  if (reader.in->ReadNil()) return DecodeResult::kOk;
-  MsgpackInteger integer;
-  if (!reader.in->ReadInteger(&integer)) return DecodeResult::kMalformed;
-  *number = static_cast<int64_t>(integer.bits);
-  return DecodeResult::kOk;
 }
 
 }  // namespace kvatlas

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -45,13 +46,44 @@ DecodeResult DecodeMultimodal(const ValueReader& reader,
                               std::span<const std::span<const uint64_t>>* multimodal);
 
 // nil or text; nil is "". `DecodeOptionalText` tells them apart.
-DecodeResult DecodeText(const ValueReader& reader, std::string_view* text);
-DecodeResult DecodeOptionalText(const ValueReader& reader, std::optional<std::string_view>* text);
+inline DecodeResult DecodeText(const ValueReader& reader, std::string_view* text) {
+  *text = {};
+  if (reader.in->ReadNil() || reader.in->ReadText(text)) return DecodeResult::kOk;
+  return DecodeResult::kMalformed;
+}
+
+inline DecodeResult DecodeOptionalText(const ValueReader& reader,
+                                       std::optional<std::string_view>* text) {
+  text->reset();
+  if (reader.in->ReadNil()) return DecodeResult::kOk;
+  std::string_view value;
+  if (!reader.in->ReadText(&value)) return DecodeResult::kMalformed;
+  *text = value;
+  return DecodeResult::kOk;
+}
+
+// nil or an integer.
+inline DecodeResult DecodeOptionalI64(const ValueReader& reader, std::optional<int64_t>* number) {
+  number->reset();
+  if (reader.in->ReadNil()) return DecodeResult::kOk;
+  MsgpackInteger integer;
+  if (!reader.in->ReadInteger(&integer)) return DecodeResult::kMalformed;
+  *number = static_cast<int64_t>(integer.bits);
+  return DecodeResult::kOk;
+}
 
 // nil or an integer from 0 to 2^32-1.
-DecodeResult DecodeOptionalU32(const ValueReader& reader, std::optional<uint32_t>* number);
-// nil or an integer.
-DecodeResult DecodeOptionalI64(const ValueReader& reader, std::optional<int64_t>* number);
+inline DecodeResult DecodeOptionalU32(const ValueReader& reader, std::optional<uint32_t>* number) {
+  number->reset();
+  if (reader.in->ReadNil()) return DecodeResult::kOk;
+  MsgpackInteger integer;
+  if (!reader.in->ReadInteger(&integer) || integer.negative ||
+      integer.bits > std::numeric_limits<uint32_t>::max()) {
+    return DecodeResult::kMalformed;
+  }
+  *number = static_cast<uint32_t>(integer.bits);
+  return DecodeResult::kOk;
+}
 
 }  // namespace kvatlas
 

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "indexer/engines/decoder_arena.h"
 #include "indexer/engines/decoder_event.h"
+#include "indexer/engines/decoder_fields.h"
 #include "indexer/engines/decoder_values.h"
 #include "indexer/engines/msgpack_reader.h"
 
@@ -39,6 +40,7 @@ struct EngineDecoder::State {
 
   const DecoderOptions options;
   DecoderArena arena;
+  KeyReader keys;
   bool lost = false;  // where the last event ends is not known
 };
 
@@ -113,7 +115,7 @@ absl::Status EngineDecoder::State::DecodeEvents(MsgpackReader* in, EngineBatch* 
   if (events > options.events_max) {
     return absl::ResourceExhaustedError(absl::StrCat("a batch of ", events, " events"));
   }
-  EventReader reader({.in = in, .arena = &arena, .hash_bytes_max = options.hash_bytes_max});
+  EventReader reader({.in = in, .arena = &arena, .hash_bytes_max = options.hash_bytes_max}, &keys);
   for (; events > 0; --events) {
     const DecoderArena::Mark mark = arena.mark();
     const EventReader::Outcome outcome = reader.Read(&batch->events.emplace_back());
