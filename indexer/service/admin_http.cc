@@ -37,8 +37,8 @@ HttpServerOptions ServerOptions(const AdminHttpOptions& options) {
           .header_bytes_max = options.header_bytes_max,
           .connections_max = options.connections_max,
           .idle_timeout = options.idle_timeout,
-          .request_timeout = options.idle_timeout,
-          .write_timeout = options.idle_timeout,
+          .request_timeout = options.request_timeout,
+          .write_timeout = options.request_timeout,
           .bare_errors = options.bare_errors,
           .trace_id_header = options.trace_id_header};
 }

@@ -39,7 +39,9 @@ struct AdminHttpOptions {
   size_t header_bytes_max = 16 << 10;
   size_t body_bytes_max = 4 << 20;  // of routes added by `AdminHttp::Handle`
   size_t connections_max = 256;
-  Duration idle_timeout = std::chrono::seconds(30);  // for a request, for an answer, and between
+  Duration idle_timeout = std::chrono::seconds(30);  // between requests
+  Duration request_timeout =
+      std::chrono::seconds(30);  // for a request, and for an answer to be taken
   uint32_t io_threads = 1;
   uint32_t pool_threads = 2;
   bool bare_errors = false;

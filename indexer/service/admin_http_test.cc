@@ -247,7 +247,8 @@ class AdminHttpBoundsTest : public AdminHttpTest {
                        .header_bytes_max = 256,
                        .body_bytes_max = 1000,
                        .connections_max = 2,
-                       .idle_timeout = std::chrono::milliseconds(100)}) {
+                       .idle_timeout = std::chrono::milliseconds(100),
+                       .request_timeout = std::chrono::milliseconds(100)}) {
     http_.Handle("POST", "/size", [](const HttpRequest& request) {
       return HttpResponse{.body = std::to_string(request.body.size())};
     });

@@ -277,18 +277,30 @@ HttpConnection::Step HttpConnection::Answer() {
   response_.status = 200;
   response_.content_type = "application/json";
   response_.body.clear();
-  if (route_->quick == nullptr || request_.body.size() > shared_->options.quick_body_bytes_max) {
-    return AnswerOnPool();
+  response_.about.clear();
+  return AnsweredQuickly() ? Send() : AnswerOnPool();
+}
+
+bool HttpConnection::AnsweredQuickly() {
+  if (route_->quick == nullptr) return false;
+  if (request_.body.size() > shared_->options.quick_body_bytes_max && route_->handler != nullptr) {
+    return false;
   }
-  Call(*route_, request_, &response_);
-  return Send();
+  try {
+    return route_->quick(request_, &response_);
+  } catch (const std::exception& error) {
+    response_ = HttpError(500, error.what());
+  } catch (...) {
+    response_ = HttpError(500, "the handler failed");
+  }
+  return true;
 }
 
 HttpConnection::Step HttpConnection::AnswerOnPool() {
   deadline_ = Time::max();
   // The job gives its hold away, so that the connection never ends on a thread of the pool.
   const bool taken = shared_->pool.Submit([self = shared_from_this()]() mutable {
-    Call(*self->route_, self->request_, &self->response_);
+    Call(self->route_->handler, self->request_, &self->response_);
     asio::io_context& io = self->loop_->io;
     asio::post(io, [self = std::move(self)] { self->GoOn(self->Send()); });
   });
@@ -297,14 +309,10 @@ HttpConnection::Step HttpConnection::AnswerOnPool() {
   return Send();
 }
 
-void HttpConnection::Call(const HttpRoute& route, const HttpRequest& request,
+void HttpConnection::Call(const HttpHandler& handler, const HttpRequest& request,
                           HttpResponse* response) {
   try {
-    if (route.quick != nullptr) {
-      route.quick(request, response);
-    } else {
-      *response = route.handler(request);
-    }
+    *response = handler(request);
   } catch (const std::exception& error) {
     *response = HttpError(500, error.what());
   } catch (...) {
@@ -315,7 +323,7 @@ void HttpConnection::Call(const HttpRoute& route, const HttpRequest& request,
 HttpConnection::Step HttpConnection::Send() {
   if (!socket_.is_open()) return Step::kElsewhere;
   if (observer_ != nullptr) {
-    observer_->Answered(request_, head_only_ ? "HEAD" : request_.method, response_.status,
+    observer_->Answered(request_, head_only_ ? "HEAD" : request_.method, response_,
                         Clock::Real().Now() - started_);
   }
   BuildHead();

@@ -91,7 +91,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
 
   Step Answer();
   Step AnswerOnPool();
-  static void Call(const HttpRoute& route, const HttpRequest& request, HttpResponse* response);
+  bool AnsweredQuickly();
+  static void Call(const HttpHandler& handler, const HttpRequest& request, HttpResponse* response);
 
   Step Send();
   void BuildHead();

@@ -7,9 +7,8 @@
 // *Truth*: plain HTTP without authentication. A HEAD is answered as a GET without its body. Answers of a connection
 // come in the order of its requests (pipelining).
 // *Threads*: `io_threads` + `pool_threads` of its own. A quick handler runs on an I/O thread and holds up the other
-// connections of that thread: microseconds, no waiting. Requests with more than `quick_body_bytes_max` run on the pool
-// whatever their route says. Every method may be called from any thread, except `Handle` and `Start`: first all
-// `Handle`, then one `Start`.
+// connections of that thread: microseconds, no waiting. What would take longer it declines, for the pool. Every method
+// may be called from any thread, except `Handle` and `Start`: first all `Handle`, then one `Start`.
 // *Cost*: a quick request on a connection kept alive is one read and one write; nothing is allocated once its buffers
 // have grown.
 // *Bounds* (`HttpServerOptions`): a larger header gets 431, a larger body 413, a request that is not complete within
@@ -63,6 +62,7 @@ struct HttpResponse {
   std::string content_type = "application/json";  // empty: no such header
   std::string body = {};
   HttpBodySource more = nullptr;  // follows `body`, which may be empty
+  std::string about = {};         // for observers: the model that was asked for
 };
 
 // {"error":"<message>"}, escaped, with a newline.
@@ -74,15 +74,16 @@ HttpResponse HttpError(const absl::Status& status);
 
 // A handler that throws answers 500.
 using HttpHandler = std::function<HttpResponse(const HttpRequest&)>;
-// Fills an answer in place: status 200, JSON, an empty body whose memory is kept.
-using HttpQuickHandler = std::function<void(const HttpRequest&, HttpResponse*)>;
+// Fills an answer in place: status 200, JSON, an empty body whose memory is kept. False: the handler on the pool shall
+// answer; the answer is as it was.
+using HttpQuickHandler = std::function<bool(const HttpRequest&, HttpResponse*)>;
 
 // Is told of each answer of a route, refusals included, when it is handed to the socket.
 class HttpObserver {
  public:
   virtual ~HttpObserver() = default;
-  virtual void Answered(const HttpRequest& request, std::string_view method, int status,
-                        Duration took) = 0;
+  virtual void Answered(const HttpRequest& request, std::string_view method,
+                        const HttpResponse& response, Duration took) = 0;
 };
 
 inline constexpr size_t kHttpBodyBytesMax = 2 << 20;
@@ -91,8 +92,9 @@ struct HttpRoute {
   std::string method;
   // A path that ends in "/*" also takes every path below it, the longest match first.
   std::string path;
-  // Exactly one of the two: on the pool, or on the I/O thread.
+  // On the pool. May be null if `quick` never declines; a large body (`quick_body_bytes_max`) is then answered there too.
   HttpHandler handler = nullptr;
+  // On the I/O thread, before the other; may be null.
   HttpQuickHandler quick = nullptr;
   size_t body_bytes_max = kHttpBodyBytesMax;
   // The body must be declared as JSON: else 415. Refusals of the body are then plain text, in the words of axum.

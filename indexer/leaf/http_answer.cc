@@ -1,0 +1,186 @@
+#include "indexer/leaf/http_answer.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "indexer/service/text_escape.h"
+
+namespace kvatlas {
+namespace {
+
+// More than an instance's text takes beside its keys: five numbers of at most 14 digits (2^32 blocks of 2^16 tokens), and
+// the words.
+constexpr size_t kGroupBytes = 160;
+// The same of a rank, in both places.
+constexpr size_t kEntryBytes = 2 * 24;
+constexpr size_t kFrameBytes = 64;
+constexpr size_t kNumberBytesMax = 20;
+
+template <size_t kSize>
+char* Put(const char (&text)[kSize], char* to) {
+  std::memcpy(to, text, kSize - 1);
+  return to + kSize - 1;
+}
+
+char* Put(const std::string& text, char* to) {
+  std::memcpy(to, text.data(), text.size());
+  return to + text.size();
+}
+
+// Blocks as tokens in digits. Neighbours are often equal: the last text is kept.
+class Tokens {
+ public:
+  explicit Tokens(uint32_t block_size) : block_size_(block_size) {}
+
+  char* Put(uint32_t blocks, char* to) {
+    if (blocks != blocks_) Format(blocks);
+    std::memcpy(to, text_, kNumberBytesMax);  // at once, whatever its length
+    return to + size_;
+  }
+
+ private:
+  void Format(uint32_t blocks) {
+    blocks_ = blocks;
+    uint64_t tokens = uint64_t{blocks} * block_size_;
+    char digits[kNumberBytesMax];
+    size_t from = sizeof(digits);
+    do {
+      digits[--from] = static_cast<char>('0' + tokens % 10);
+      tokens /= 10;
+    } while (tokens != 0);
+    size_ = sizeof(digits) - from;
+    std::memcpy(text_, digits + from, size_);
+  }
+
+  const uint64_t block_size_;
+  uint32_t blocks_ = 0;
+  size_t size_ = 1;
+  char text_[kNumberBytesMax] = {'0'};
+};
+
+void TakeLarger(const TierReach& reach, TierReach* best) {
+  best->device = std::max(best->device, reach.device);
+  best->device_host = std::max(best->device_host, reach.device_host);
+  best->any = std::max(best->any, reach.any);
+}
+
+}  // namespace
+
+void HttpAnswer::Clear() {
+  if (known_.size() > kHoldersRemembered) {
+    known_.clear();
+    instances_.clear();
+    by_info_.clear();
+    by_name_.clear();
+  }
+  ++query_;
+  entries_.clear();
+  groups_.clear();
+  key_bytes_ = 0;
+}
+
+uint32_t HttpAnswer::Find(const HolderInfo& holder) {
+  const auto found = by_info_.find(&holder);
+  if (found == by_info_.end()) return Learn(holder);
+  const Known& known = known_[found->second];
+  if (known.rank == holder.id.rank && known.name == holder.id.name) return found->second;
+  return Learn(holder);
+}
+
+uint32_t HttpAnswer::Learn(const HolderInfo& holder) {
+  const auto [instance, is_new] =
+      by_name_.try_emplace(holder.id.name, static_cast<uint32_t>(instances_.size()));
+  if (is_new) {
+    Instance& added = instances_.emplace_back();
+    added.key = "\"";
+    AppendJsonEscaped(&added.key, holder.id.name);
+    added.key += "\":";
+  }
+  const auto known = static_cast<uint32_t>(known_.size());
+  known_.push_back({.name = holder.id.name,
+                    .rank = holder.id.rank,
+                    .rank_key = "\"" + std::to_string(holder.id.rank) + "\":",
+                    .instance = instance->second});
+  by_info_.insert_or_assign(&holder, known);
+  return known;
+}
+
+void HttpAnswer::Add(const HolderInfo& holder, const TierReach& reach) {
+  const uint32_t number = Find(holder);
+  Known& known = known_[number];
+  Instance& instance = instances_[known.instance];
+  if (instance.query != query_) {
+    instance.query = query_;
+    instance.group = static_cast<uint32_t>(groups_.size());
+    groups_.push_back({.instance = known.instance});
+    key_bytes_ += 2 * instance.key.size();
+  }
+  Group& group = groups_[instance.group];
+  TakeLarger(reach, &group.best);
+  if (known.query == query_) return TakeLarger(reach, &entries_[known.entry].reach);
+  known.query = query_;
+  known.entry = static_cast<uint32_t>(entries_.size());
+  key_bytes_ += 2 * known.rank_key.size();
+  entries_.push_back({.known = number, .reach = reach});
+  (group.first == kNone ? group.first : entries_[group.last].next) = known.entry;
+  group.last = known.entry;
+}
+
+char* HttpAnswer::WriteScores(uint32_t block_size, char* to) const {
+  Tokens tokens(block_size);
+  char* const begin = to;
+  for (const Group& group : groups_) {
+    if (group.best.device == 0) continue;
+    to = Put(instances_[group.instance].key, to);
+    *to++ = '{';
+    for (uint32_t i = group.first; i != kNone; i = entries_[i].next) {
+      if (entries_[i].reach.device == 0) continue;
+      to = Put(known_[entries_[i].known].rank_key, to);
+      to = tokens.Put(entries_[i].reach.device, to);
+      *to++ = ',';
+    }
+    to[-1] = '}';
+    *to++ = ',';
+  }
+  return to == begin ? to : to - 1;
+}
+
+char* HttpAnswer::WriteInstances(uint32_t block_size, char* to) const {
+  Tokens tokens(block_size);
+  for (const Group& group : groups_) {
+    to = Put(instances_[group.instance].key, to);
+    to = Put("{\"longest_matched\":", to);
+    to = tokens.Put(group.best.any, to);
+    to = Put(",\"gpu\":", to);
+    to = tokens.Put(group.best.device, to);
+    to = Put(",\"dp\":{", to);
+    for (uint32_t i = group.first; i != kNone; i = entries_[i].next) {
+      to = Put(known_[entries_[i].known].rank_key, to);
+      to = tokens.Put(entries_[i].reach.device, to);
+      *to++ = ',';
+    }
+    to[-1] = '}';
+    to = Put(",\"cpu\":", to);
+    to = tokens.Put(group.best.device_host, to);
+    to = Put(",\"disk\":", to);
+    to = tokens.Put(group.best.any, to);
+    to = Put("},", to);
+  }
+  return groups_.empty() ? to : to - 1;
+}
+
+void HttpAnswer::Write(uint32_t block_size, bool open, std::string* out) const {
+  const size_t before = out->size();
+  out->resize(before + kFrameBytes + kNumberBytesMax + key_bytes_ + kGroupBytes * groups_.size() +
+              kEntryBytes * entries_.size());
+  char* to = out->data() + before;
+  to = Put("{\"scores\":{", to);
+  to = WriteScores(block_size, to);
+  to = Put("},\"frequencies\":[],\"instances\":{", to);
+  to = WriteInstances(block_size, to);
+  *to++ = '}';
+  if (!open) *to++ = '}';
+  out->resize(static_cast<size_t>(to - out->data()));
+}
+
+}  // namespace kvatlas

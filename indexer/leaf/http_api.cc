@@ -1,0 +1,374 @@
+#include "indexer/leaf/http_api.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "indexer/leaf/dynamo_dump.h"
+#include "indexer/leaf/http_access_log.h"
+#include "indexer/leaf/http_bodies.h"
+#include "indexer/leaf/http_explain.h"
+#include "indexer/leaf/http_metrics.h"
+#include "indexer/leaf/http_queries.h"
+#include "indexer/leaf/http_workers.h"
+#include "indexer/leaf/replica_snapshot.h"
+
+namespace kvatlas {
+namespace {
+
+constexpr size_t kQueryBytesMax = 8 << 20;
+constexpr size_t kBatchPieceBytes = 256 << 10;
+constexpr char kPlainText[] = "text/plain; charset=utf-8";
+
+HttpResponse Ok(int status = 200) { return {.status = status, .body = "{\"status\":\"ok\"}"}; }
+
+HttpResponse Error(int status, std::string_view text) {
+  HttpResponse response{.status = status};
+  AppendJsonError(text, &response.body);
+  return response;
+}
+
+HttpResponse Error(const absl::Status& status) {
+  HttpResponse response = HttpError(status);
+  response.body.clear();
+  const absl::string_view text = status.message();
+  AppendJsonError({text.data(), text.size()}, &response.body);
+  return response;
+}
+
+// What axum says to a body that is not what was expected.
+void RefuseBody(const JsonReader& reader, HttpResponse* response) {
+  const JsonError error = reader.error();
+  response->status = error.syntax ? 400 : 422;
+  response->content_type = kPlainText;
+  response->body = error.syntax ? "Failed to parse the request body as JSON: "
+                                : "Failed to deserialize the JSON body into the target type: ";
+  response->body += error.text;
+}
+
+bool IsTrue(std::string_view text) {
+  const absl::string_view word(text.data(), text.size());
+  for (const absl::string_view yes : {"1", "true", "yes", "on"}) {
+    if (absl::EqualsIgnoreCase(word, yes)) return true;
+  }
+  return false;
+}
+
+uint32_t NumberParam(const HttpRequest& request, std::string_view name, uint32_t otherwise) {
+  const std::string text = request.Param(name).value_or("");
+  uint32_t number = otherwise;
+  const std::from_chars_result result =
+      std::from_chars(text.data(), text.data() + text.size(), number);
+  return result.ec == std::errc() && result.ptr == text.data() + text.size() ? number : otherwise;
+}
+
+// {"answers":[…]}, query by query, so that neither time nor memory of one piece grows with their number.
+class BatchAnswer {
+ public:
+  BatchAnswer(HttpQueries* queries, QueriesBody body, bool detail)
+      : queries_(queries), body_(std::move(body)), detail_(detail) {}
+
+  bool Next(std::string* piece) {
+    if (at_ == 1) *piece += "{\"answers\":[";  // the first entry is the frame's
+    HttpQueries::Lease scratch = queries_->Borrow();
+    for (; at_ < body_.count; ++at_) {
+      if (piece->size() > kBatchPieceBytes) return true;
+      if (at_ > 1) *piece += ',';
+      Append(scratch.get(), piece);
+    }
+    *piece += "]}";
+    return false;
+  }
+
+ private:
+  // An error says its status, since the answer as a whole is 200.
+  void Append(HttpQueries::Scratch* scratch, std::string* piece) {
+    const int status = queries_->Answer(body_.queries[at_], detail_, scratch, piece);
+    if (status == 200) return;
+    piece->back() = ',';
+    absl::StrAppend(piece, "\"status\":", status, "}");
+  }
+
+  HttpQueries* const queries_;
+  const QueriesBody body_;
+  const bool detail_;
+  size_t at_ = 1;
+};
+
+}  // namespace
+
+bool TestEndpointsFromEnvironment() {
+  for (const char* name : {"KVATLAS_TEST_ENDPOINTS", "DYN_KV_INDEXER_TEST_ENDPOINTS"}) {
+    if (const char* value = std::getenv(name); value != nullptr && IsTrue(value)) return true;
+  }
+  return false;
+}
+
+class HttpApi::Impl {
+ public:
+  Impl(HttpApiOptions options, HttpApiParts parts)
+      : options_(std::move(options)),
+        parts_(std::move(parts)),
+        queries_(options_.contract, parts_.registry, parts_.directory) {
+    if (!options_.access_log.empty()) log_ = std::make_unique<HttpAccessLog>(options_.access_log);
+  }
+
+  absl::Status Open() { return log_ == nullptr ? absl::OkStatus() : log_->Open(); }
+
+  void AddRoutes(HttpServer* server) {
+    AddQueries(server);
+    AddGet(server, "/ready", [this](const HttpRequest&) { return Ready(); });
+    Add(server, {.method = "GET",
+                 .path = "/health",
+                 .quick = [](const HttpRequest&, HttpResponse* response) {
+                   response->content_type.clear();
+                   return true;
+                 }});
+    AddGet(server, "/metrics", [this](const HttpRequest&) {
+      return HttpResponse{.content_type = "text/plain; version=0.0.4",
+                          .body = parts_.metrics->Text()};
+    });
+    AddGet(server, "/workers", [this](const HttpRequest& request) { return Workers(request); });
+    AddGet(server, "/peers", [this](const HttpRequest&) { return ListPeers(); });
+    AddGet(server, "/dump", [this](const HttpRequest&) { return Dump(); });
+    AddGet(server, "/snapshot", [this](const HttpRequest& request) { return Snapshot(request); });
+    AddPost(server, "/register", &Impl::Register);
+    AddPost(server, "/unregister", &Impl::Unregister);
+    AddPost(server, "/register_peer", &Impl::RegisterPeer);
+    AddPost(server, "/deregister_peer", &Impl::DeregisterPeer);
+    Add(server, {.method = "POST", .path = "/reopen_logs", .handler = [this](const HttpRequest&) {
+                   const absl::Status status = Open();
+                   return status.ok() ? Ok() : Error(500, std::string(status.message()));
+                 }});
+    if (!options_.test_endpoints) return;
+    AddPost(server, "/test/pause_listener", &Impl::Pause);
+    AddPost(server, "/test/resume_listener", &Impl::Resume);
+  }
+
+ private:
+  void Add(HttpServer* server, HttpRoute route) {
+    std::unique_ptr<HttpEndpointMetrics>& metrics = endpoints_[route.path];
+    if (metrics == nullptr) {
+      metrics = std::make_unique<HttpEndpointMetrics>(route.path, parts_.metrics, log_.get());
+    }
+    route.observer = metrics.get();
+    server->Handle(std::move(route));
+  }
+
+  void AddGet(HttpServer* server, std::string path, HttpHandler handler) {
+    Add(server, {.method = "GET", .path = std::move(path), .handler = std::move(handler)});
+  }
+
+  // A handler of a JSON body.
+  using Method = HttpResponse (Impl::*)(JsonReader* reader);
+  void AddPost(HttpServer* server, std::string path, Method method) {
+    auto handler = [this, method](const HttpRequest& request) {
+      JsonReader reader(request.body);
+      return (this->*method)(&reader);
+    };
+    Add(server, {.method = "POST",
+                 .path = std::move(path),
+                 .handler = std::move(handler),
+                 .json_body = true});
+  }
+
+  // ---- Queries ----
+
+  void AddQueries(HttpServer* server) {
+    for (const bool by_hash : {false, true}) {
+      Add(server, {.method = "POST",
+                   .path = by_hash ? "/query_by_hash" : "/query",
+                   .handler =
+                       [this, by_hash](const HttpRequest& request) {
+                         HttpResponse response;
+                         Query(by_hash, /*quick=*/false, request, &response);
+                         return response;
+                       },
+                   .quick =
+                       [this, by_hash](const HttpRequest& request, HttpResponse* response) {
+                         return Query(by_hash, /*quick=*/true, request, response);
+                       },
+                   .body_bytes_max = kQueryBytesMax,
+                   .json_body = true});
+    }
+    Add(server, {.method = "POST",
+                 .path = "/explain",
+                 .handler = [this](const HttpRequest& request) { return Explain(request); },
+                 .body_bytes_max = kQueryBytesMax,
+                 .json_body = true});
+  }
+
+  // False: it would take long, and is not to be answered here.
+  bool Query(bool by_hash, bool quick, const HttpRequest& request, HttpResponse* response) {
+    const bool detail = !request.query.empty() && IsTrue(request.Param("detail").value_or("0"));
+    if (quick && detail) return false;
+    HttpQueries::Lease scratch = queries_.Borrow();
+    JsonReader reader(request.body);
+    if (!scratch->body.Read(by_hash, &reader)) {
+      RefuseBody(reader, response);
+      return true;
+    }
+    if (!scratch->body.batch) {
+      const QueryBody& query = scratch->body.queries[0];
+      response->about = query.model;
+      response->status = queries_.Answer(query, detail, scratch.get(), &response->body);
+      return true;
+    }
+    if (quick) return false;
+    auto answer = std::make_shared<BatchAnswer>(&queries_, std::move(scratch->body), detail);
+    scratch->body = {};
+    response->more = [answer](std::string* piece) { return answer->Next(piece); };
+    return true;
+  }
+
+  HttpResponse Explain(const HttpRequest& request) {
+    HttpResponse response;
+    HttpQueries::Lease scratch = queries_.Borrow();
+    const bool by_hash = request.body.find("\"block_hashes\"") != std::string::npos;
+    JsonReader reader(request.body);
+    if (!scratch->body.Read(by_hash, &reader)) {
+      RefuseBody(reader, &response);
+      return response;
+    }
+    if (scratch->body.batch) return Error(400, "one query at a time is explained");
+    response.about = scratch->body.queries[0].model;
+    const ExplainOptions options = {.blocks_max = NumberParam(request, "blocks", 1024),
+                                    .ranks_max = NumberParam(request, "ranks", 16)};
+    response.status = queries_.Explain(scratch->body.queries[0], options, &response.body);
+    return response;
+  }
+
+  HttpResponse Ready() {
+    const Readiness readiness =
+        parts_.ready ? parts_.ready() : Readiness{.ready = true, .reason = {}};
+    if (readiness.ready) return {.body = "{\"ready\":true}"};
+    HttpResponse response{.status = 503, .body = "{\"ready\":false,\"reason\":"};
+    AppendJsonText(readiness.reason, &response.body);
+    response.body += '}';
+    return response;
+  }
+
+  // ---- Engines ----
+
+  HttpResponse Register(JsonReader* reader) {
+    RegisterBody body;
+    if (HttpResponse response; !body.Read(reader)) {
+      RefuseBody(*reader, &response);
+      return response;
+    }
+    if (parts_.directory == nullptr) return Error(503, "this leaf listens to no engines");
+    const absl::Status status = parts_.directory->Register({
+        .instance = std::to_string(body.instance),
+        .model = body.model,
+        .group = body.group,
+        .rank = body.rank.value_or(0),
+        .block_size = body.block_size,
+        .endpoint = body.endpoint,
+        .replay_endpoint = body.replay_endpoint.value_or(""),
+        .topic = body.topic.value_or(""),
+        .bind = body.bind,
+        .lora_name = body.lora_name.value_or(""),
+        .additional_salt = {},
+        .engine_type = body.engine_type.value_or(""),
+    });
+    return status.ok() ? Ok(201) : Error(status);
+  }
+
+  HttpResponse Unregister(JsonReader* reader) {
+    UnregisterBody body;
+    if (HttpResponse response; !body.Read(reader)) {
+      RefuseBody(*reader, &response);
+      return response;
+    }
+    if (parts_.directory == nullptr) return Error(503, "this leaf listens to no engines");
+    const absl::Status status = parts_.directory->Unregister(std::to_string(body.instance),
+                                                             body.model, body.group, body.rank);
+    return status.ok() ? Ok() : Error(status);
+  }
+
+  HttpResponse Workers(const HttpRequest& request) {
+    WorkersFilter filter;
+    if (std::string problem = filter.Read(request.query); !problem.empty()) {
+      return {.status = 400, .content_type = kPlainText, .body = std::move(problem)};
+    }
+    HttpResponse response;
+    std::vector<EngineEntry> entries;
+    if (parts_.directory != nullptr) entries = parts_.directory->List(filter.model, filter.group);
+    AppendWorkers(entries, IsTrue(request.Param("detail").value_or("0")), &response.body);
+    return response;
+  }
+
+  HttpResponse Pause(JsonReader* reader) { return SetPaused(reader, &EngineDirectory::Pause); }
+  HttpResponse Resume(JsonReader* reader) { return SetPaused(reader, &EngineDirectory::Resume); }
+
+  HttpResponse SetPaused(JsonReader* reader,
+                         absl::Status (EngineDirectory::*set)(const std::string&,
+                                                              std::optional<uint32_t>)) {
+    ListenerBody body;
+    if (HttpResponse response; !body.Read(reader)) {
+      RefuseBody(*reader, &response);
+      return response;
+    }
+    if (parts_.directory == nullptr) return Error(503, "this leaf listens to no engines");
+    const absl::Status status = (parts_.directory->*set)(std::to_string(body.instance), body.rank);
+    return status.ok() ? Ok() : Error(status);
+  }
+
+  // ---- Replicas ----
+
+  HttpResponse Dump() {
+    if (parts_.directory == nullptr) return {.body = "{}"};
+    return {.more = DumpSource(parts_.directory)};
+  }
+
+  HttpResponse Snapshot(const HttpRequest& request) {
+    if (parts_.directory == nullptr) return Error(404, "this leaf listens to no engines");
+    const bool names = request.Param("names").value_or("1") != "0";
+    return {.content_type = kSnapshotContentType,
+            .more = ReplicaSnapshotSource(options_.contract, parts_.directory, names)};
+  }
+
+  HttpResponse RegisterPeer(JsonReader* reader) { return SetPeer(reader, /*add=*/true); }
+  HttpResponse DeregisterPeer(JsonReader* reader) { return SetPeer(reader, /*add=*/false); }
+
+  HttpResponse SetPeer(JsonReader* reader, bool add) {
+    PeerBody body;
+    if (HttpResponse response; !body.Read(reader)) {
+      RefuseBody(*reader, &response);
+      return response;
+    }
+    const absl::Status status = add ? parts_.peers->Add(body.url) : parts_.peers->Remove(body.url);
+    return status.ok() ? Ok(add ? 201 : 200) : Error(status);
+  }
+
+  HttpResponse ListPeers() {
+    HttpResponse response{.body = "["};
+    for (const std::string& url : parts_.peers->List()) {
+      if (response.body.size() > 1) response.body += ',';
+      AppendJsonText(url, &response.body);
+    }
+    response.body += ']';
+    return response;
+  }
+
+  const HttpApiOptions options_;
+  const HttpApiParts parts_;
+  HttpQueries queries_;
+  std::unique_ptr<HttpAccessLog> log_;
+  std::map<std::string, std::unique_ptr<HttpEndpointMetrics>> endpoints_;
+};
+
+HttpApi::HttpApi(HttpApiOptions options, HttpApiParts parts)
+    : impl_(std::make_unique<Impl>(std::move(options), std::move(parts))) {}
+HttpApi::~HttpApi() = default;
+
+absl::Status HttpApi::Open() { return impl_->Open(); }
+void HttpApi::AddRoutes(HttpServer* server) { impl_->AddRoutes(server); }
+
+}  // namespace kvatlas

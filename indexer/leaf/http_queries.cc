@@ -1,0 +1,161 @@
+#include "indexer/leaf/http_queries.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "indexer/leaf/http_explain.h"
+#include "indexer/service/text_escape.h"
+
+namespace kvatlas {
+namespace {
+
+// A scratch that a huge prompt has passed through is not kept.
+constexpr size_t kKeptElementsMax = 1 << 16;
+
+bool IsSmall(const HttpQueries::Scratch& scratch) {
+  size_t elements = scratch.locals.capacity();
+  for (const QueryBody& query : scratch.body.queries) {
+    elements += query.tokens.capacity() + query.hashes.capacity();
+  }
+  return elements <= kKeptElementsMax;
+}
+
+}  // namespace
+
+HttpQueries::HttpQueries(HashContract contract, const HolderRegistry* registry,
+                         const EngineDirectory* directory)
+    : contract_(contract), registry_(registry), directory_(directory) {}
+
+HttpQueries::~HttpQueries() = default;
+
+HttpQueries::Lease HttpQueries::Borrow() {
+  {
+    MutexLock lock(&mutex_);
+    if (!idle_.empty()) {
+      std::unique_ptr<Scratch> scratch = std::move(idle_.back());
+      idle_.pop_back();
+      return Lease(this, std::move(scratch));
+    }
+  }
+  return Lease(this, std::make_unique<Scratch>());
+}
+
+HttpQueries::Lease::~Lease() {
+  if (!IsSmall(*scratch_)) return;
+  MutexLock lock(&queries_->mutex_);
+  queries_->idle_.push_back(std::move(scratch_));
+}
+
+HttpQueries::Subject HttpQueries::SubjectOf(const QueryBody& query) const {
+  Subject subject;
+  if (query.by_hash && query.cache_salt.has_value()) {
+    subject.status = 400;
+    subject.error =
+        "cache_salt is not accepted by /query_by_hash; block_hashes must already include the "
+        "intended cache salt";
+    return subject;
+  }
+  subject.domain = DomainOf(query.model, query.group);
+  if (absl::StatusOr<uint32_t> size = registry_->BlockSizeOf(subject.domain); size.ok()) {
+    subject.block_size = *size;
+    subject.eagle = !query.by_hash && directory_ != nullptr && directory_->HasEagle(subject.domain);
+    return subject;
+  }
+  // Of blocks without tokens there are none: the directory knows such a domain, the registry does not.
+  if (directory_ != nullptr && directory_->BlockSizeOf(subject.domain).has_value()) return subject;
+  subject.status = 404;
+  subject.error =
+      absl::StrCat("no indexer for model=", query.model, " routing_group=", query.group);
+  return subject;
+}
+
+std::vector<SequenceHash> HttpQueries::ChainOf(const QueryBody& query, uint32_t block_size,
+                                               bool eagle, std::vector<LocalHash>* locals) const {
+  if (query.by_hash) {
+    locals->resize(query.hashes.size());
+    std::transform(query.hashes.begin(), query.hashes.end(), locals->begin(),
+                   [](int64_t hash) { return LocalHash{static_cast<uint64_t>(hash)}; });
+  } else {
+    const uint64_t seed = BlockSeed(
+        {.lora_name = query.lora_name.value_or(""), .cache_salt = query.cache_salt.value_or("")},
+        contract_);
+    *locals = LocalHashes(query.tokens, {.block_size = block_size, .eagle = eagle}, seed);
+  }
+  return SequenceHashes(*locals, contract_);
+}
+
+int HttpQueries::Answer(const QueryBody& query, bool detail, Scratch* scratch,
+                        std::string* out) const {
+  const Subject subject = SubjectOf(query);
+  if (subject.status != 200) {
+    AppendJsonError(subject.error, out);
+    return subject.status;
+  }
+  HttpAnswer& answer = scratch->answer;
+  answer.Clear();
+  for (int eagle = 0; eagle <= int{subject.eagle} && subject.block_size > 0; ++eagle) {
+    // A domain that went meanwhile had nobody left.
+    registry_
+        ->VisitReaches(subject.domain,
+                       ChainOf(query, subject.block_size, eagle == 1, &scratch->locals),
+                       [&answer](const HolderInfo& holder, const TierReach& reach) {
+                         answer.Add(holder, reach);
+                       })
+        .IgnoreError();
+  }
+  answer.Write(subject.block_size, /*open=*/detail, out);
+  if (detail) {
+    AppendDetail(subject, query, scratch, out);
+    *out += '}';
+  }
+  return 200;
+}
+
+void HttpQueries::AppendDetail(const Subject& subject, const QueryBody& query, Scratch* scratch,
+                               std::string* out) const {
+  RankDetails ranks;
+  for (int eagle = 0; eagle <= int{subject.eagle} && subject.block_size > 0; ++eagle) {
+    AddRankDetails(*registry_, subject.domain,
+                   ChainOf(query, subject.block_size, eagle == 1, &scratch->locals), &ranks);
+  }
+  *out += ",\"detail\":";
+  AppendRankDetails(ranks, subject.block_size, out);
+}
+
+int HttpQueries::Explain(const QueryBody& query, const ExplainOptions& options,
+                         std::string* out) const {
+  const Subject subject = SubjectOf(query);
+  if (subject.status != 200) {
+    AppendJsonError(subject.error, out);
+    return subject.status;
+  }
+  Explanation best;
+  for (int eagle = 0; eagle <= int{subject.eagle}; ++eagle) {
+    std::vector<LocalHash> locals;
+    Explanation explanation;
+    explanation.eagle = eagle == 1;
+    explanation.blocks = subject.block_size == 0
+                             ? std::vector<SequenceHash>()
+                             : ChainOf(query, subject.block_size, eagle == 1, &locals);
+    explanation.locals = std::move(locals);
+    explanation.Read(*registry_, subject.domain, options.ranks_max);
+    if (eagle == 0 || explanation.deepest() > best.deepest()) best = std::move(explanation);
+  }
+  best.Append({.model = query.model,
+               .group = query.group,
+               .block_size = subject.block_size,
+               .tokens = query.by_hash ? uint64_t{query.hashes.size()} * subject.block_size
+                                       : uint64_t{query.tokens.size()},
+               .lora_name = query.lora_name.value_or(""),
+               .cache_salt = query.cache_salt.value_or(""),
+               .contract = contract_.Id(),
+               .blocks_max = options.blocks_max},
+              out);
+  return 200;
+}
+
+}  // namespace kvatlas
