@@ -34,8 +34,14 @@ struct StreamTracker::State {
   // What became of a live message.
   enum class Step : uint8_t { kDone, kAsked };
 
+  struct Message {
+    uint64_t number;
+    uint64_t fingerprint;
+    std::string_view payload;
+  };
   struct Held {
     uint64_t number;
+    uint64_t fingerprint;
     std::string payload;
   };
 
@@ -45,11 +51,12 @@ struct StreamTracker::State {
 
   void Push(Kind kind) { out->push_back({.kind = kind}); }
 
-  void Apply(uint64_t number, std::string_view payload) {
-    out->push_back({.kind = Kind::kApply, .number = number, .payload = payload});
-    last = number;
-    fingerprint = Fingerprint(payload);
+  void Apply(const Message& message) {
+    out->push_back({.kind = Kind::kApply, .number = message.number, .payload = message.payload});
+    last = message.number;
+    fingerprint = message.fingerprint;
     unverified = false;
+    zero_seen = zero_seen || message.number == 0;
   }
 
   // Numbers [Next(), number) are passed over.
@@ -67,6 +74,12 @@ struct StreamTracker::State {
     out->push_back({.kind = Kind::kAskReplay, .from = from});
   }
 
+  // Live messages are held back until there is a connection to ask on.
+  void Await(bool lost_told, Time now) {
+    mode = Mode::kFill;
+    replay = {.asked_at = now, .heard_at = now, .lost_told = lost_told, .waiting = true};
+  }
+
   void EndReplay() {
     mode = Mode::kLive;
     Push(Kind::kEndReplay);
@@ -80,24 +93,20 @@ struct StreamTracker::State {
     return options.can_replay && !silent && !(quiet_until && now < *quiet_until);
   }
 
-  // The first number of an engine, when it is not 0.
-  bool IsFirst(uint64_t number, Time now) const {
-    return !last && number == 1 && (nothing_before || !CanAsk(now));
-  }
+  bool CanBeFirst(uint64_t number) const { return !last && number == 1 && !zero_seen; }
 
-  bool IsRepeat(uint64_t number, std::string_view payload) const {
-    if (last == number) return fingerprint == Fingerprint(payload);
-    return !held.empty() && held.back().number == number && held.back().payload == payload;
+  // The first number of an engine, though it is not 0.
+  bool IsFirst(uint64_t number, Time now) const {
+    return CanBeFirst(number) && (nothing_before || !CanAsk(now));
   }
 
   // ---- Live messages ----
 
   // One live message in its turn, no replay holding it back. kAsked: it is to be held back for the replay asked for.
-  Step TakeLive(uint64_t number, std::string_view payload, Time now) {
+  Step TakeLive(const Message& message, Time now) {
+    const uint64_t number = message.number;
     if (last && number <= *last) {
-      if (number == *last && fingerprint != Fingerprint(payload)) {
-        return TakeRestart(number, payload, now);
-      }
+      if (number == *last && message.fingerprint != fingerprint) return TakeRestart(message, now);
       ++stats.duplicates;
       return Step::kDone;
     }
@@ -105,7 +114,11 @@ struct StreamTracker::State {
       ++stats.gaps;
       if (CanAsk(now)) {
         Push(Kind::kLost);
-        Ask(Next(), Mode::kFill, /*lost_told=*/true, now);
+        if (gone) {
+          Await(/*lost_told=*/true, now);
+        } else {
+          Ask(Next(), Mode::kFill, /*lost_told=*/true, now);
+        }
         return Step::kAsked;
       }
       Pass(number);
@@ -116,18 +129,18 @@ struct StreamTracker::State {
       hole = true;
       ScheduleRetry(now);
     }
-    Apply(number, payload);
+    Apply(message);
     return Step::kDone;
   }
 
-  // `number` is the first that was seen of a new incarnation.
-  Step TakeRestart(uint64_t number, std::string_view payload, Time now) {
+  // The first message that was seen of a new incarnation.
+  Step TakeRestart(const Message& message, Time now) {
     ++stats.restarts;
     if (mode != Mode::kLive) EndReplay();
     Forget();
     tries = 0;
     retry_at.reset();
-    const Step step = TakeLive(number, payload, now);
+    const Step step = TakeLive(message, now);
     if (step == Step::kAsked) quiet_until = now + options.replay_retry;
     return step;
   }
@@ -136,24 +149,24 @@ struct StreamTracker::State {
     Push(Kind::kRestarted);
     last.reset();
     fingerprint = 0;
-    hole = unverified = nothing_before = false;
+    hole = unverified = nothing_before = beginning_gone = false;
   }
 
-  void Hold(uint64_t number, std::string_view payload, Time now) {
-    held.push_back({number, std::string(payload)});
-    stats.held_bytes += payload.size();
+  void Hold(const Message& message, Time now) {
+    held.push_back({message.number, message.fingerprint, std::string(message.payload)});
+    stats.held_bytes += message.payload.size();
     if (held.size() > options.held_messages_max || stats.held_bytes > options.held_bytes_max) {
       GiveUp(now);
     }
   }
 
   // The oldest message held back: its bytes stay until the next call.
-  std::pair<uint64_t, std::string_view> PopHeld() {
+  Message PopHeld() {
     released.push_back(std::move(held.front().payload));
-    const uint64_t number = held.front().number;
+    const Message message = {held.front().number, held.front().fingerprint, released.back()};
     held.pop_front();
-    stats.held_bytes -= released.back().size();
-    return {number, released.back()};
+    stats.held_bytes -= message.payload.size();
+    return message;
   }
 
   void DropHeld(size_t count) {
@@ -166,27 +179,29 @@ struct StreamTracker::State {
   // Held messages take their turn, until one asks for another replay.
   void ReleaseHeld(Time now) {
     while (!held.empty() && mode == Mode::kLive) {
-      const auto [number, payload] = PopHeld();
-      if (TakeLive(number, payload, now) == Step::kDone) continue;
-      stats.held_bytes += payload.size();
-      held.push_front({number, std::move(released.back())});
+      const Message message = PopHeld();
+      if (TakeLive(message, now) == Step::kDone) continue;
+      stats.held_bytes += message.payload.size();
+      held.push_front({message.number, message.fingerprint, std::move(released.back())});
       released.pop_back();
     }
   }
 
-  void Live(uint64_t number, std::string_view payload, Time now) {
+  void Live(const Message& message, Time now) {
+    const uint64_t number = message.number;
     ++stats.messages;
-    if (last_live && number <= *last_live) {
-      if (IsRepeat(number, payload)) {
-        ++stats.duplicates;
-        return;
-      }
-      DropHeld(held.size());
-      last_live = number;
-      if (TakeRestart(number, payload, now) == Step::kAsked) Hold(number, payload, now);
+    const bool back = last_live && number <= *last_live;
+    if (back && number == *last_live && message.fingerprint == live_fingerprint) {
+      ++stats.duplicates;
       return;
     }
     last_live = number;
+    live_fingerprint = message.fingerprint;
+    if (back) {
+      DropHeld(held.size());
+      if (TakeRestart(message, now) == Step::kAsked) Hold(message, now);
+      return;
+    }
     if (mode == Mode::kFill && number == 0 && !last && held.empty()) {
       EndReplay();  // the very first message: there was nothing to be replayed
       if (replay.lost_told) Push(Kind::kRepaired);
@@ -194,23 +209,25 @@ struct StreamTracker::State {
       EndReplay();  // asked again in the background, and still silent: nothing waits for that
     }
     if (mode == Mode::kLive || mode == Mode::kRebuild) {
-      if (TakeLive(number, payload, now) == Step::kAsked) Hold(number, payload, now);
+      if (TakeLive(message, now) == Step::kAsked) Hold(message, now);
       return;
     }
-    Hold(number, payload, now);
+    Hold(message, now);
     if (mode == Mode::kFill && replay.answered) FinishIfReached(now);
   }
 
   // ---- Replay ----
 
-  void Replayed(uint64_t number, std::string_view payload, Time now) {
-    if (mode == Mode::kLive) return;
+  void Replayed(const Message& message, Time now) {
+    const uint64_t number = message.number;
+    if (mode == Mode::kLive || replay.waiting) return;
     ++stats.replayed;
     replay.heard_at = now;
     replay.answered = true;
     silent = false;
     if (mode == Mode::kRebuild) {
       if (number > 1) {  // it does not reach back to the beginning either
+        beginning_gone = true;
         ++stats.replays_incomplete;
         EndReplay();
         return;
@@ -223,30 +240,29 @@ struct StreamTracker::State {
     if (mode == Mode::kVerify) {
       if (number < *last) return;
       mode = Mode::kFill;
-      if (number == *last && fingerprint != Fingerprint(payload)) {
+      if (number == *last && message.fingerprint != fingerprint) {
         NewIncarnation(now);
         return;
       }
+      // Too late to tell: the same engine or not, something is missing.
+      if (number > *last) replay.late = hole = beginning_gone = true;
     }
-    Fill(number, payload);
+    Fill(message);
     FinishIfReached(now);
   }
 
-  void Fill(uint64_t number, std::string_view payload) {
-    while (!held.empty() && held.front().number < number) {
-      const auto [live_number, live_payload] = PopHeld();
-      FillOne(live_number, live_payload);
-    }
-    FillOne(number, payload);
+  void Fill(const Message& message) {
+    while (!held.empty() && held.front().number < message.number) FillOne(PopHeld());
+    FillOne(message);
   }
 
-  void FillOne(uint64_t number, std::string_view payload) {
-    if (last && number <= *last) return;
-    if (number != Next() && !(number == 1 && !last)) {
-      replay.late = true;
-      Pass(number);
+  void FillOne(const Message& message) {
+    if (last && message.number <= *last) return;
+    if (message.number != Next() && !CanBeFirst(message.number)) {
+      replay.late = beginning_gone = true;
+      Pass(message.number);
     }
-    Apply(number, payload);
+    Apply(message);
   }
 
   // Is there nothing more that only a replay can bring?
@@ -256,11 +272,12 @@ struct StreamTracker::State {
   }
 
   void ReplayEnded(Time now) {
-    if (mode == Mode::kLive) return;
+    if (mode == Mode::kLive || replay.waiting) return;
     silent = false;
     if (mode == Mode::kRebuild) {
       ++stats.replays_incomplete;
       EndReplay();
+      ScheduleRetry(now);
       return;
     }
     if (mode == Mode::kVerify) {  // it never published what we had from it
@@ -269,13 +286,13 @@ struct StreamTracker::State {
     }
     nothing_before = !last;
     const uint64_t wanted = !held.empty() ? held.front().number : last_live ? *last_live + 1 : 0;
-    if (wanted > Next() && !(nothing_before && wanted == 1)) {
+    if (wanted > Next() && !CanBeFirst(wanted)) {
       replay.early = true;
       hole = true;
       if (!held.empty()) {
-        const auto [number, payload] = PopHeld();
-        Pass(number);
-        Apply(number, payload);
+        const Message message = PopHeld();
+        Pass(message.number);
+        Apply(message);
       }
     }
     Finish(now);
@@ -289,10 +306,10 @@ struct StreamTracker::State {
       if (replay.lost_told) Push(Kind::kRepaired);
     } else {
       ++stats.replays_incomplete;
-      if (!replay.late) ScheduleRetry(now);
     }
     unverified = false;
     ReleaseHeld(now);
+    if (hole) ScheduleRetry(now);
   }
 
   // Another engine than the one we heard is behind the connection.
@@ -319,6 +336,7 @@ struct StreamTracker::State {
 
   void ScheduleRetry(Time now) {
     if (!options.can_replay || retry_at || tries >= options.replay_tries) return;
+    if (hole && beginning_gone && !unverified) return;
     retry_at = now + options.replay_retry * (1 << std::min(tries, kBackoffDoublingsMax));
     ++tries;
   }
@@ -334,9 +352,20 @@ struct StreamTracker::State {
     }
   }
 
-  void Connected(Time now) {
+  // What is still read came before. A replay's answer could already be another incarnation's.
+  void Disconnected(Time now) {
+    gone = true;
+    if (mode == Mode::kLive) return;
+    const bool lost_told = replay.lost_told && !replay.late;
+    const bool rebuild = mode == Mode::kRebuild;
+    EndReplay();
+    if (!rebuild) Await(lost_told, now);
+  }
+
+  void Connected(bool current, Time now) {
     const bool first = !connected_before;
     connected_before = true;
+    gone = !current;
     if (first && (last_live || mode != Mode::kLive)) return;  // heard before we were told
     silent = false;
     if (!options.can_replay) {
@@ -347,17 +376,22 @@ struct StreamTracker::State {
       return;
     }
     tries = 0;
-    bool lost_told = mode != Mode::kLive && replay.lost_told;
+    bool lost_told = mode != Mode::kLive && replay.lost_told && !replay.late;
     if (last && !first && !lost_told) {
       Push(Kind::kLost);
       lost_told = true;
     }
-    if (last) {
-      Ask(*last, Mode::kVerify, lost_told, now);
-    } else {
-      Ask(0, Mode::kFill, lost_told, now);
+    if (!last) {
+      // Whose they are cannot be verified; the replay has them if they are the same engine's.
+      DropHeld(held.size());
+      last_live.reset();
     }
-    replay.held_before = held.size();
+    if (gone) {
+      if (last || mode != Mode::kLive) Await(lost_told, now);
+    } else {
+      Ask(last.value_or(0), last ? Mode::kVerify : Mode::kFill, lost_told, now);
+      replay.held_before = held.size();
+    }
   }
 
   void Tick(Time now) {
@@ -365,7 +399,7 @@ struct StreamTracker::State {
       const bool overdue = now - replay.heard_at > options.replay_timeout ||
                            now - replay.asked_at > options.replay_total;
       if (overdue) GiveUp(now);
-    } else if (retry_at && now >= *retry_at) {
+    } else if (retry_at && now >= *retry_at && !gone) {
       Retry(now);
     }
   }
@@ -383,10 +417,14 @@ struct StreamTracker::State {
   std::optional<uint64_t> last;  // applied, or taken over
   uint64_t fingerprint = 0;      // of `last`
   std::optional<uint64_t> last_live;
-  bool hole = false;            // something was passed over since the last restart
+  uint64_t live_fingerprint = 0;  // of `last_live`
+  bool hole = false;              // something was passed over since the last restart
   bool unverified = false;      // reconnected, and nothing has shown yet that it is the same engine
   bool nothing_before = false;  // a replay from 0 was empty: the first number is what comes first
+  bool beginning_gone = false;  // no replay can bring everything
   bool connected_before = false;
+  bool gone = false;       // disconnected
+  bool zero_seen = false;  // engines behind this endpoint do not begin with 1
 
   Mode mode = Mode::kLive;
   struct Replay {
@@ -396,6 +434,7 @@ struct StreamTracker::State {
     bool answered = false;
     bool late = false;       // began later than asked, or had holes
     bool early = false;      // ended before the live messages
+    bool waiting = false;    // not asked yet: there is no connection
     size_t held_before = 0;  // of those held, how many came on an earlier connection
   } replay;
   bool silent = false;  // the server's last word was none
@@ -414,13 +453,13 @@ StreamTracker::~StreamTracker() = default;
 void StreamTracker::OnLive(uint64_t number, std::string_view payload, Time now,
                            std::vector<Action>* actions) {
   state_->Begin(actions);
-  state_->Live(number, payload, now);
+  state_->Live({number, Fingerprint(payload), payload}, now);
 }
 
 void StreamTracker::OnReplayed(uint64_t number, std::string_view payload, Time now,
                                std::vector<Action>* actions) {
   state_->Begin(actions);
-  state_->Replayed(number, payload, now);
+  state_->Replayed({number, Fingerprint(payload), payload}, now);
 }
 
 void StreamTracker::OnReplayEnd(Time now, std::vector<Action>* actions) {
@@ -428,9 +467,14 @@ void StreamTracker::OnReplayEnd(Time now, std::vector<Action>* actions) {
   state_->ReplayEnded(now);
 }
 
-void StreamTracker::OnConnected(Time now, std::vector<Action>* actions) {
+void StreamTracker::OnDisconnected(Time now, std::vector<Action>* actions) {
   state_->Begin(actions);
-  state_->Connected(now);
+  state_->Disconnected(now);
+}
+
+void StreamTracker::OnConnected(bool current, Time now, std::vector<Action>* actions) {
+  state_->Begin(actions);
+  state_->Connected(current, now);
 }
 
 void StreamTracker::Tick(Time now, std::vector<Action>* actions) {

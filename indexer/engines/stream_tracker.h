@@ -99,8 +99,11 @@ class StreamTracker {
   void OnReplayed(uint64_t number, std::string_view payload, Time now,
                   std::vector<Action>* actions);
   void OnReplayEnd(Time now, std::vector<Action>* actions);
-  // The live socket got a connection: its first, or one after it was gone.
-  void OnConnected(Time now, std::vector<Action>* actions);
+  // The live socket's connection is gone. What it still had may follow.
+  void OnDisconnected(Time now, std::vector<Action>* actions);
+  // It got a connection, its first or another one: after everything that came over the last one. Not `current`: that
+  // one is known to be gone too, though what came over it is still to be read.
+  void OnConnected(bool current, Time now, std::vector<Action>* actions);
   // To be called every 100 ms or so while `busy`.
   void Tick(Time now, std::vector<Action>* actions);
   // Nobody was listening until `now`: the silence was ours.

@@ -41,16 +41,20 @@ void ZmqPoller::Unwatch(int fd) { epoll_ctl(epoll_, EPOLL_CTL_DEL, fd, nullptr);
 
 void ZmqPoller::Wait(int timeout_ms, const std::function<void(ZmqStream*, Event)>& ready) {
   epoll_event events[kEventsPerWait];
-  const int count = epoll_wait(epoll_, events, kEventsPerWait, timeout_ms);
-  for (int i = 0; i < count; ++i) {
-    const uint64_t data = events[i].data.u64;
-    if (data == 0) {
-      uint64_t wakes;
-      while (read(wake_, &wakes, sizeof(wakes)) > 0) {
+  int count = kEventsPerWait;
+  for (; count == kEventsPerWait; timeout_ms = 0) {
+    count = epoll_wait(epoll_, events, kEventsPerWait, timeout_ms);
+    for (int i = 0; i < count; ++i) {
+      const uint64_t data = events[i].data.u64;
+      if (data == 0) {
+        uint64_t wakes;
+        while (read(wake_, &wakes, sizeof(wakes)) > 0) {
+        }
+        continue;
       }
-      continue;
+      ready(reinterpret_cast<ZmqStream*>(data & ~kEventBits),
+            static_cast<Event>(data & kEventBits));
     }
-    ready(reinterpret_cast<ZmqStream*>(data & ~kEventBits), static_cast<Event>(data & kEventBits));
   }
 }
 

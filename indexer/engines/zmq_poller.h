@@ -31,7 +31,7 @@ class ZmqPoller {
   absl::Status Watch(int fd, ZmqStream* stream, Event event);
   void Unwatch(int fd);
 
-  // Waits until something is ready, `Wake`, or the timeout, and tells what is.
+  // Waits until something is ready, `Wake`, or the timeout, and tells all that is.
   void Wait(int timeout_ms, const std::function<void(ZmqStream*, Event)>& ready);
   void Wake();
 

@@ -137,6 +137,23 @@ std::string_view ZmqFrames::Frame(size_t index) const {
   return {static_cast<const char*>(zmq_msg_data(frame)), zmq_msg_size(frame)};
 }
 
+void ZmqOrigin::Take(const ZmqFrames& frames) {
+  zmq_msg_copy(&frame_, &frames.frames_[1 - frames.last_]);  // the number's: a small one
+  known_ = true;
+}
+
+void ZmqOrigin::Forget() {
+  zmq_msg_close(&frame_);
+  zmq_msg_init(&frame_);
+  known_ = false;
+}
+
+bool ZmqOrigin::IsOf(const ZmqFrames& frames) const {
+  if (!known_) return false;
+  const char* const ours = Connection(&frame_);
+  return ours != nullptr && ours == Connection(&frames.frames_[frames.last_]);
+}
+
 absl::Status ZmqMonitor::Watch(void* context, ZmqSocket* socket) {
   static std::atomic<uint64_t> names{0};
   const std::string name = "inproc://kvatlas-monitor-" + std::to_string(++names);
@@ -170,6 +187,7 @@ ZmqMonitor::Changes ZmqMonitor::Poll() {
       --failed_;
     } else if (peers_ > 0) {
       --peers_;
+      ++changes.departed;
     }
   }
   changes.connected = peers_ > 0;

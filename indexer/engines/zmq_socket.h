@@ -94,6 +94,8 @@ class ZmqFrames {
   std::optional<uint64_t> number() const;
 
  private:
+  friend class ZmqOrigin;
+
   std::string_view Frame(size_t index) const;
 
   mutable std::array<zmq_msg_t, 2> frames_;
@@ -101,12 +103,39 @@ class ZmqFrames {
   size_t count_ = 0;
 };
 
+// Over which connection a message came: of messages that wait in one socket, which are from before it was connected
+// again.
+class ZmqOrigin {
+ public:
+  ZmqOrigin() { zmq_msg_init(&frame_); }
+  ~ZmqOrigin() { zmq_msg_close(&frame_); }
+  ZmqOrigin(const ZmqOrigin&) = delete;
+  ZmqOrigin& operator=(const ZmqOrigin&) = delete;
+
+  // Remembers the connection of the message that was received last.
+  void Take(const ZmqFrames& frames);
+  void Forget();
+  bool known() const { return known_; }
+  // The message that was received last came over the connection remembered. False where nobody can tell.
+  bool IsOf(const ZmqFrames& frames) const;
+
+ private:
+  // What the library tells about a message's connection: one address for all of a connection's messages, and nobody
+  // else's while one of them is kept.
+  static const char* Connection(zmq_msg_t* frame) { return zmq_msg_gets(frame, "Socket-Type"); }
+
+  mutable zmq_msg_t frame_;
+  bool known_ = false;
+};
+
 // Who comes and goes at a socket.
 class ZmqMonitor {
  public:
   struct Changes {
-    uint32_t arrived = 0;  // connections since the last call, those that broke again included
-    bool connected = false;
+    // Since the last call.
+    uint32_t arrived = 0;
+    uint32_t departed = 0;
+    bool connected = false;  // now
   };
 
   // Before the socket binds or connects.

@@ -66,7 +66,10 @@ absl::Status ZmqStream::Open() {
   if (absl::Status set = live_.Configure(settings_.socket); !set.ok()) return set;
   if (absl::Status set = live_.Set(ZMQ_SUBSCRIBE, source_.topic); !set.ok()) return set;
   if (absl::Status set = monitor_.Watch(settings_.context, &live_); !set.ok()) return set;
-  if (source_.endpoint.rfind("inproc://", 0) == 0) connected_ = arrived_ = true;  // not monitored
+  if (source_.endpoint.rfind("inproc://", 0) == 0) {
+    connected_ = true;  // such connections are not monitored
+    arrivals_ = 1;
+  }
   if (!source_.bind) return live_.Connect(source_.endpoint);
   if (absl::Status bound = live_.Bind(source_.endpoint); !bound.ok()) return bound;
   bound_endpoint_ = live_.LastEndpoint();
@@ -107,10 +110,11 @@ ZmqStream::Turn ZmqStream::ServeLocked(ZmqLaneState* lane) {
   if (!Running()) return Turn::kIdle;
   const Time now = settings_.clock->Now();
   started_ = true;
-  if (std::exchange(arrived_, false)) {
-    tracker_.OnConnected(now, &lane->actions);
+  if (std::exchange(departed_, false)) {
+    tracker_.OnDisconnected(now, &lane->actions);
     Perform(lane, now);
   }
+  if (arrivals_ > 0) ready_ |= ZmqPoller::kLive;
   bool more = false;
   if ((ready_ & ZmqPoller::kReplay) != 0) {
     if (ServeReplay(lane, now)) {
@@ -121,7 +125,7 @@ ZmqStream::Turn ZmqStream::ServeLocked(ZmqLaneState* lane) {
     CountHeld(lane);
   }
   // A full lane reads on only for streams that it does not wait for.
-  const bool full = held_counted_ > 0 && lane->held_bytes >= lane->held_bytes_max;
+  const bool full = held_counted_ > 0 && lane->held_bytes >= lane->held_bytes_max && arrivals_ == 0;
   if ((ready_ & ZmqPoller::kLive) != 0 && !full) {
     if (ServeLive(lane, now)) {
       more = true;
@@ -136,7 +140,17 @@ ZmqStream::Turn ZmqStream::ServeLocked(ZmqLaneState* lane) {
 void ZmqStream::ServeMonitor() {
   const ZmqMonitor::Changes changes = monitor_.Poll();
   connected_ = changes.connected;
-  arrived_ = arrived_ || changes.arrived > 0;
+  departed_ = departed_ || changes.departed > 0;
+  arrivals_ += changes.arrived;
+  // Somebody else is still there (`bind`): whoever it is has to be looked at again.
+  if (changes.departed > 0 && changes.arrived == 0 && changes.connected) ++arrivals_;
+}
+
+void ZmqStream::Arrive(ZmqLaneState* lane, Time now) {
+  --arrivals_;
+  origin_.Forget();
+  tracker_.OnConnected(/*current=*/arrivals_ == 0 && connected_, now, &lane->actions);
+  Perform(lane, now);
 }
 
 bool ZmqStream::ServeReplay(ZmqLaneState* lane, Time now) {
@@ -170,8 +184,13 @@ bool ZmqStream::ServeLive(ZmqLaneState* lane, Time now) {
     if (abandoned_.load(std::memory_order_relaxed)) return false;
     const ZmqFrames::Result received = lane->frames.Receive(live_);
     if (received == ZmqFrames::Result::kFailed) Fail(zmq_strerror(zmq_errno()));
-    if (received != ZmqFrames::Result::kMessage) return false;
+    if (received != ZmqFrames::Result::kMessage) {
+      while (arrivals_ > 0) Arrive(lane, now);
+      return false;
+    }
     heard_at_ = now;
+    if (arrivals_ > 0 && !origin_.IsOf(lane->frames)) Arrive(lane, now);
+    if (!origin_.known() && lane->frames.count() > 1) origin_.Take(lane->frames);
     const std::optional<uint64_t> number = lane->frames.number();
     const std::string_view payload = lane->frames.payload();
     bytes += payload.size();

@@ -96,6 +96,8 @@ class ZmqStream {
   bool Running() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   ListenerStatus StatusNow() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Turn ServeLocked(ZmqLaneState* lane) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Connections that came are told when everything that came over the last one was read.
+  void Arrive(ZmqLaneState* lane, Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ServeMonitor() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // True: there may be more.
   bool ServeReplay(ZmqLaneState* lane, Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -127,7 +129,10 @@ class ZmqStream {
   bool paused_ ABSL_GUARDED_BY(mutex_) = false;
   bool failed_ ABSL_GUARDED_BY(mutex_) = false;
   bool connected_ ABSL_GUARDED_BY(mutex_) = false;
-  bool arrived_ ABSL_GUARDED_BY(mutex_) = false;  // the tracker does not know yet
+  // What the tracker was not told yet.
+  bool departed_ ABSL_GUARDED_BY(mutex_) = false;
+  uint32_t arrivals_ ABSL_GUARDED_BY(mutex_) = 0;
+  ZmqOrigin origin_ ABSL_GUARDED_BY(mutex_);      // of the messages last read
   bool started_ ABSL_GUARDED_BY(mutex_) = false;  // the tracker was told something
   std::string last_error_ ABSL_GUARDED_BY(mutex_);
   Time heard_at_ ABSL_GUARDED_BY(mutex_);

@@ -4,6 +4,8 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <functional>
@@ -193,5 +195,298 @@ TEST_F(ZmqStreamsTest, AGapIsReplayedInEveryLayout) {
     EXPECT_EQ(Stats(stream).tracker.messages_lost, 0u);
   }
 }
+
+TEST_F(ZmqStreamsTest, WhatAnEnginePublishedBeforeIsReplayedThoughItIsIdleNow) {
+  streams_.OpenGate();
+  ZmqTestEngine engine({.replay = true});
+  for (const char* payload : {"0", "1", "2"}) engine.Drop(payload);
+  const Stream stream = AddEngine(engine, /*replay=*/true);
+  EXPECT_THAT(stream.record->WaitFor("2"), ElementsAre("0", "1", "2"));
+  EXPECT_THAT(engine.asked(), ElementsAre(0));
+}
+
+TEST_F(ZmqStreamsTest, AWindowThatRolledOverIsALoss) {
+  streams_.OpenGate();
+  ZmqTestEngine engine({.replay = true, .ring = 2});
+  const Stream stream = AddEngine(engine, /*replay=*/true);
+  engine.WaitForSubscribers();
+  WaitForReplays(stream, 1);
+  engine.Publish("0");
+  for (const char* payload : {"1", "2", "3"}) engine.Drop(payload);
+  engine.Publish("4");
+  EXPECT_THAT(stream.record->WaitFor("4"), ElementsAre("0", "LOST", "LOST", "3", "4"));
+  EXPECT_EQ(Stats(stream).tracker.messages_lost, 2u);
+  EXPECT_EQ(Stats(stream).tracker.replays_incomplete, 1u);
+}
+
+TEST_F(ZmqStreamsTest, ARestartedEngineIsForgottenAndReadAnew) {
+  streams_.OpenGate();
+  ZmqTestEngine engine({.replay = true});
+  const Stream stream = AddEngine(engine, /*replay=*/true);
+  engine.WaitForSubscribers();
+  WaitForReplays(stream, 1);
+  for (const char* payload : {"a0", "a1", "a2"}) engine.Publish(payload);
+  stream.record->WaitFor("a2");
+  // Further than before, and silent since: only the reconnection shows it.
+  engine.Restart({"b0", "b1", "b2", "b3"});
+  EXPECT_THAT(stream.record->WaitFor("REPAIRED"),
+              ElementsAre("a0", "a1", "a2", "LOST", "RESTARTED", "LOST", "b0", "b1", "b2", "b3",
+                          "REPAIRED"));
+  engine.WaitForSubscribers();
+  engine.Publish("b4");
+  EXPECT_EQ(stream.record->WaitFor("b4").back(), "b4");
+  EXPECT_EQ(Stats(stream).tracker.restarts, 1u);
+}
+
+TEST_F(ZmqStreamsTest, AnEngineThatComesBackAsItWasGoesOn) {
+  streams_.OpenGate();
+  ZmqTestEngine engine({.replay = true});
+  const Stream stream = AddEngine(engine, /*replay=*/true);
+  engine.WaitForSubscribers();
+  WaitForReplays(stream, 1);
+  engine.Publish("0");
+  engine.Publish("1");
+  stream.record->WaitFor("1");
+  engine.Stop();
+  engine.Drop("2");
+  engine.Start();
+  stream.record->WaitFor("REPAIRED");
+  engine.WaitForSubscribers();
+  engine.Publish("3");
+  EXPECT_THAT(stream.record->WaitFor("3"), ElementsAre("0", "1", "LOST", "2", "REPAIRED", "3"));
+  EXPECT_EQ(Stats(stream).tracker.restarts, 0u);
+}
+
+TEST_F(ZmqStreamsTest, WithoutReplayAReconnectionIsALossAndALowerNumberARestart) {
+  streams_.OpenGate();
+  ZmqTestEngine engine({});
+  const Stream stream = AddEngine(engine);
+  engine.WaitForSubscribers();
+  engine.Publish("a0");
+  engine.Publish("a1");
+  stream.record->WaitFor("a1");
+  engine.Restart();
+  engine.WaitForSubscribers();
+  engine.Publish("b0");
+  EXPECT_THAT(stream.record->WaitFor("b0"), ElementsAre("a0", "a1", "LOST", "RESTARTED", "b0"));
+}
+
+TEST_F(ZmqStreamsTest, AReplayServerThatMisbehavesDelaysNobodyElse) {
+  streams_.OpenGate();
+  ZmqTestEngine good({.replay = true});
+  std::vector<std::unique_ptr<ZmqTestEngine>> engines;
+  std::vector<Stream> streams;
+  for (const Manner manner : {Manner::kSilent, Manner::kGarbage, Manner::kFlood, Manner::kNoEnd}) {
+    engines.push_back(
+        std::make_unique<ZmqTestEngine>(ZmqTestEngineOptions{.replay = true, .manner = manner}));
+    streams.push_back(AddEngine(*engines.back(), /*replay=*/true));
+    engines.back()->WaitForSubscribers();
+  }
+  // Both lanes have all of them at work by now.
+  const Stream first = AddEngine(good, /*replay=*/true);
+  const Stream second = AddEngine(good, /*replay=*/true);
+  good.WaitForSubscribers(2);
+  WaitForReplays(first, 1);
+  WaitForReplays(second, 1);
+  for (const std::unique_ptr<ZmqTestEngine>& engine : engines) engine->Publish("x");
+  good.Publish("0");
+  good.Drop("1");
+  good.Publish("2");
+  for (const Stream& stream : {first, second}) {
+    EXPECT_THAT(stream.record->WaitFor("2"), ElementsAre("0", "LOST", "1", "REPAIRED", "2"));
+  }
+  // The first message of an engine needs no replay, whatever its server does.
+  for (const Stream& stream : streams) stream.record->WaitFor("x");
+}
+
+TEST_F(ZmqStreamsTest, AReplayThatEndsEarlyIsALoss) {
+  streams_.OpenGate();
+  ZmqTestEngine engine({.replay = true});
+  const Stream stream = AddEngine(engine, /*replay=*/true);
+  engine.WaitForSubscribers();
+  WaitForReplays(stream, 1);
+  engine.SetManner(Manner::kEarlyEnd);
+  engine.Publish("0");
+  for (const char* payload : {"1", "2", "3"}) engine.Drop(payload);
+  engine.Publish("4");
+  EXPECT_THAT(stream.record->WaitFor("4"), ElementsAre("0", "LOST", "1", "2", "LOST", "4"));
+}
+
+TEST_F(ZmqStreamsTest, FramesOfAnotherShapeAreCountedAndTheStreamLives) {
+  streams_.OpenGate();
+  ZmqTestEngine engine({});
+  const Stream stream = AddEngine(engine);
+  engine.WaitForSubscribers();
+  const std::string number(8, '\0');
+  engine.SendRaw({"", "payload"});
+  engine.SendRaw({"", number.substr(1), "seven bytes"});
+  engine.SendRaw({"", "", number, "four frames"});
+  engine.SendRaw({"one frame"});
+  engine.SendRaw({"", std::string(8, '\xff'), "the end marker, live"});
+  engine.Publish("0");
+  EXPECT_THAT(stream.record->WaitFor("0"), ElementsAre("0"));
+  EXPECT_EQ(Stats(stream).bad_frames, 5u);
+  EXPECT_EQ(Stats(stream).status, ListenerStatus::kActive);
+}
+
+TEST_F(ZmqStreamsTest, NothingIsAppliedBeforeTheGateOpens) {
+  ZmqTestEngine engine({});
+  const Stream stream = AddEngine(engine);
+  EXPECT_EQ(Stats(stream).status, ListenerStatus::kPending);
+  engine.WaitForSubscribers();
+  engine.Publish("0");
+  engine.Publish("1");
+  WaitUntil(stream, [](const ZmqStreamStats& stats) { return stats.connected; });
+  EXPECT_THAT(stream.record->said(), IsEmpty());
+  EXPECT_EQ(streams_.Pause(stream.id).message(), "cannot be paused from status pending");
+  streams_.OpenGate();
+  EXPECT_THAT(stream.record->WaitFor("1"), ElementsAre("0", "1"));
+  EXPECT_EQ(streams_.ResumeFrom(stream.id, {}).code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(ZmqStreamsTest, MessagesWaitWhileAStreamIsPaused) {
+  streams_.OpenGate();
+  ZmqTestEngine engine({});
+  const Stream stream = AddEngine(engine);
+  engine.WaitForSubscribers();
+  engine.Publish("0");
+  stream.record->WaitFor("0");
+  ASSERT_TRUE(streams_.Pause(stream.id).ok());
+  EXPECT_EQ(Stats(stream).status, ListenerStatus::kPaused);
+  EXPECT_EQ(streams_.Pause(stream.id).message(), "cannot be paused from status paused");
+  engine.Publish("1");
+  EXPECT_THAT(stream.record->said(), ElementsAre("0"));
+  ASSERT_TRUE(streams_.Resume(stream.id).ok());
+  EXPECT_THAT(stream.record->WaitFor("1"), ElementsAre("0", "1"));
+  EXPECT_EQ(streams_.Resume(stream.id).message(), "cannot be resumed from status active");
+  EXPECT_EQ(streams_.Pause(stream.id + 1).code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(ZmqStreamsTest, AStreamGoesOnFromAnothersPosition) {
+  ZmqTestEngine engine({.replay = true});
+  for (const char* payload : {"0", "1", "2", "3"}) engine.Drop(payload);
+  // What a stream that read it all says of its place.
+  streams_.OpenGate();
+  const Stream other = AddEngine(engine, /*replay=*/true);
+  std::optional<StreamPosition> position;
+  other.record->WaitFor("3");
+  ASSERT_TRUE(streams_.WithPosition(other.id, [&](auto at) { position = at; }).ok());
+  ASSERT_TRUE(position.has_value());
+  EXPECT_EQ(position->last, 3u);
+  engine.Drop("4");
+  const Stream stream = Add({.worker_name = "w",
+                             .endpoint = engine.endpoint(),
+                             .replay_endpoint = engine.replay_endpoint()},
+                            position);
+  EXPECT_THAT(stream.record->WaitFor("4"), ElementsAre("4"));
+  // Of another engine's bytes under the same number everything is read anew.
+  position->fingerprint += 1;
+  const Stream wrong = Add({.worker_name = "w",
+                            .endpoint = engine.endpoint(),
+                            .replay_endpoint = engine.replay_endpoint()},
+                           position);
+  EXPECT_THAT(wrong.record->WaitFor("REPAIRED"),
+              ElementsAre("RESTARTED", "LOST", "0", "1", "2", "3", "4", "REPAIRED"));
+}
+
+TEST_F(ZmqStreamsTest, HundredsOfStreamsInOneProcess) {
+  constexpr int kStreams = 500;
+  constexpr int kEngines = 20;
+  constexpr int kMessages = 20;
+  streams_.OpenGate();
+  std::vector<std::unique_ptr<ZmqTestEngine>> engines;
+  std::vector<Stream> streams;
+  for (int i = 0; i < kEngines; ++i) {
+    engines.push_back(std::make_unique<ZmqTestEngine>(ZmqTestEngineOptions{}));
+  }
+  for (int i = 0; i < kStreams; ++i) streams.push_back(AddEngine(*engines[i % kEngines]));
+  for (const auto& engine : engines) engine->WaitForSubscribers(kStreams / kEngines);
+  std::vector<std::string> expected;
+  for (int message = 0; message < kMessages; ++message) {
+    expected.push_back(std::to_string(message));
+    for (const auto& engine : engines) engine->Publish(expected.back());
+  }
+  for (const Stream& stream : streams) {
+    EXPECT_EQ(stream.record->WaitFor(expected.back()), expected);
+  }
+  for (const Stream& stream : streams) streams_.Remove(stream.id);
+}
+
+TEST_F(ZmqStreamsTest, NothingIsAppliedAfterRemoveThoughTheEngineFloods) {
+  streams_.OpenGate();
+  ZmqTestEngine engine({});
+  const Stream stream = AddEngine(engine);
+  engine.WaitForSubscribers();
+  std::atomic<bool> stop{false};
+  std::thread flood([&] {
+    while (!stop.load()) engine.Publish("x");
+  });
+  stream.record->WaitFor("x", 1000);
+  streams_.Remove(stream.id);
+  const size_t said = stream.record->said().size();
+  EXPECT_EQ(streams_.Stats(stream.id).status().code(), absl::StatusCode::kNotFound);
+  const Stream again = AddEngine(engine);
+  again.record->WaitFor("x", 1000);
+  EXPECT_EQ(stream.record->said().size(), said);
+  stop.store(true);
+  flood.join();
+}
+
+TEST_F(ZmqStreamsTest, AWorkerThatIsStuckHoldsUpItsLaneAlone) {
+  streams_.OpenGate();
+  ZmqTestEngine stuck_engine({});
+  const Stream stuck = AddEngine(stuck_engine);
+  ZmqTestEngine engine({});
+  const Stream stream = AddEngine(engine);
+  stuck_engine.WaitForSubscribers();
+  engine.WaitForSubscribers();
+  stuck.record->SetStuck(true);
+  stuck_engine.Publish("0");
+  stuck_engine.Publish("1");
+  stuck.record->WaitFor("0");
+  engine.Publish("0");
+  EXPECT_THAT(stream.record->WaitFor("0"), ElementsAre("0"));
+  EXPECT_THAT(stuck.record->said(), ElementsAre("0"));
+  stuck.record->SetStuck(false);
+  EXPECT_THAT(stuck.record->WaitFor("1"), ElementsAre("0", "1"));
+}
+
+TEST_F(ZmqStreamsTest, AnAddressThatIsTakenIsUnavailable) {
+  const Stream stream = Add({.worker_name = "w", .endpoint = "tcp://127.0.0.1:0", .bind = true});
+  const auto make_sink = [&](size_t) { return std::make_unique<RecordSink>(stream.record); };
+  const ZmqSource taken = {
+      .worker_name = "w", .endpoint = *streams_.BoundEndpoint(stream.id), .bind = true};
+  EXPECT_EQ(streams_.Add(taken, nullptr, make_sink, std::nullopt).status().code(),
+            absl::StatusCode::kUnavailable);
+  streams_.Stop();
+  EXPECT_EQ(streams_.Add(taken, nullptr, make_sink, std::nullopt).status().code(),
+            absl::StatusCode::kUnavailable);
+}
+
+TEST(ZmqSourceTest, EndpointsAreRefusedInTheWordsThatClientsRead) {
+  const auto fault = [](std::string_view endpoint) {
+    return std::string(CheckZmqEndpoint(endpoint).message());
+  };
+  for (const char* good : {"tcp://127.0.0.1:5557", "tcp://*:5557", "tcp://[::1]:0", "tcp://h:0",
+                           "ipc:///tmp/x", "ipc://@abstract", "inproc://x"}) {
+    EXPECT_EQ(fault(good), "");
+  }
+  const std::vector<std::pair<const char*, const char*>> bad = {
+      {"127.0.0.1:5901", "missing scheme"},
+      {"", "missing scheme"},
+      {"tcp://127.0.0.1", "missing TCP port"},
+      {"tcp://[::1]", "missing TCP port"},
+      {"tcp://:5901", "missing TCP host"},
+      {"udp://127.0.0.1:5901", "unsupported scheme `udp`"},
+      {"tcp://127.0.0.1:99999", "invalid TCP port: number too large to fit in target type"},
+      {"tcp://127.0.0.1:abc", "invalid TCP port: invalid digit found in string"},
+      {"ipc://", "missing address"},
+      {"tcp://::1:5557", "IPv6 address without brackets"},
+  };
+  for (const auto& [endpoint, reason] : bad) {
+    EXPECT_EQ(fault(endpoint), "invalid ZMQ endpoint `" + std::string(endpoint) + "`: " + reason);
+  }
+}
+
 }  // namespace
 }  // namespace kvatlas

@@ -127,13 +127,14 @@ void ZmqTestEngine::Stop() {
   }
 }
 
-void ZmqTestEngine::Restart() {
+void ZmqTestEngine::Restart(const std::vector<std::string>& unheard) {
   Stop();
   {
     MutexLock lock(&mutex_);
     next_number_ = options_.first_number;
     ring_.clear();
   }
+  for (const std::string& payload : unheard) Drop(payload);
   Start();
 }
 
@@ -146,9 +147,9 @@ void ZmqTestEngine::WaitForSubscribers(size_t count) {
 }
 
 uint64_t ZmqTestEngine::Publish(std::string_view payload) {
-  const uint64_t number = next_number();
+  const uint64_t number = Drop(payload);
   Send(publisher_, {options_.topic, BigEndian(number), std::string(payload)});
-  return Drop(payload);
+  return number;
 }
 
 uint64_t ZmqTestEngine::Drop(std::string_view payload) {

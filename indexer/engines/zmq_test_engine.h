@@ -79,8 +79,9 @@ class ZmqTestEngine {
   void SendRaw(const std::vector<std::string>& frames);
   uint64_t next_number() const;
 
-  // Everything that it ever published goes, and all connections; the same addresses are taken again.
-  void Restart();
+  // Everything that it ever published goes, and all connections; the same addresses are taken again. `unheard` is published
+  // before anybody could connect.
+  void Restart(const std::vector<std::string>& unheard = {});
   // The sockets go and come back; ring and numbers stay.
   void Stop();
   void Start();
