@@ -58,7 +58,11 @@ class Slots:
         self.device = "cpu"
         self.page_size = page_size
         self.size_full = pages * page_size
-        self.free_pages = list(range(pages, 0, -1))
+        self.pages = pages
+        self.clear()
+
+    def clear(self):
+        self.free_pages = list(range(self.pages, 0, -1))
 
     def available_size(self):
         return len(self.free_pages) * self.page_size
@@ -258,6 +262,7 @@ class SglangEngine(Engine):
 
     def reset(self):
         self.cache.reset()
+        self.slots.clear()
         self.publish()
         return True
 

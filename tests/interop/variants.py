@@ -31,7 +31,16 @@ class Variant:
 
 
 PLENTY = 1 << 15
-TIGHT = 180
+# Blocks of a pool in which requests push each other's out: so many per distinct request, but at least for one.
+TIGHT = "tight"
+TIGHT_TWICE = "tight, twice as large"
+
+
+def pool_blocks(blocks, requests):
+    if blocks in (TIGHT, TIGHT_TWICE):
+        tight = max(72, int(1.5 * requests))
+        return 2 * tight if blocks == TIGHT_TWICE else tight
+    return blocks
 
 
 def _vllm(name, *, blocks=PLENTY, algorithm="sha256", env=None, instance=1, rank=0, **rest):
@@ -66,11 +75,11 @@ VARIANTS = [
     _vllm("vllm-large-vocabulary", vocab=150000, blocks=TIGHT),
     _vllm("vllm-copies", copies=4, together=2, blocks=TIGHT, requests=0.5),
     _vllm("vllm-hybrid", window=64),
-    _vllm("vllm-hybrid-tight", window=64, blocks=2 * TIGHT),
-    _vllm("vllm-salt", salts=SALTS, blocks=2 * TIGHT),
-    _vllm("vllm-salt-tagged", salts=TAGGED, blocks=2 * TIGHT),
-    _vllm("vllm-lora", loras_used=LORAS, blocks=2 * TIGHT),
-    _vllm("vllm-lora-and-salt", loras_used=LORAS, salts=SALTS, blocks=2 * TIGHT),
+    _vllm("vllm-hybrid-tight", window=64, blocks=TIGHT_TWICE),
+    _vllm("vllm-salt", salts=SALTS, blocks=TIGHT_TWICE),
+    _vllm("vllm-salt-tagged", salts=TAGGED, blocks=TIGHT_TWICE),
+    _vllm("vllm-lora", loras_used=LORAS, blocks=TIGHT_TWICE),
+    _vllm("vllm-lora-and-salt", loras_used=LORAS, salts=SALTS, blocks=TIGHT_TWICE),
     _vllm("vllm-bytes", env=BYTES, blocks=TIGHT),
     _vllm("vllm-bytes-xxhash", env=BYTES, algorithm="xxhash", blocks=TIGHT),
     _vllm("vllm-sha256-cbor", algorithm="sha256_cbor", blocks=TIGHT),
@@ -83,8 +92,8 @@ VARIANTS = [
     _vllm("vllm-reset", phases=("run half", "reset", "run half"), blocks=TIGHT),
     _vllm("vllm-restart", phases=("run half", "restart", "run half"), blocks=TIGHT),
     _vllm("vllm-replay", phases=("run half", "register", "run half"), replay=True, blocks=TIGHT),
-    _vllm("vllm-trace", phases=("trace",), blocks=1200, running=4,
-          note="the excerpt of the conversation trace, 64 tokens for each of its blocks"),
+    _vllm("vllm-trace", phases=("trace",), blocks=600, running=4,
+          note="the excerpt of the conversation trace, a block for each of its blocks"),
     _sglang("sglang-radix"),
     _sglang("sglang-radix-tight", blocks=TIGHT),
     _sglang("sglang-unified", cache="unified", blocks=TIGHT),
@@ -92,18 +101,18 @@ VARIANTS = [
     _sglang("sglang-copies", copies=4, together=2, blocks=TIGHT, requests=0.5),
     _sglang("sglang-eagle", eagle=True, blocks=TIGHT),
     _sglang("sglang-eagle-unified", eagle=True, cache="unified", blocks=TIGHT),
-    _sglang("sglang-eagle-salt", eagle=True, salts=SALTS, blocks=2 * TIGHT),
-    _sglang("sglang-salt", salts=SALTS, blocks=2 * TIGHT),
-    _sglang("sglang-unified-salt", cache="unified", salts=SALTS, blocks=2 * TIGHT),
-    _sglang("sglang-lora", loras_used=LORAS, blocks=2 * TIGHT),
-    _sglang("sglang-dynamo-format", format="dynamo", loras_used=LORAS, salts=SALTS, blocks=2 * TIGHT),
+    _sglang("sglang-eagle-salt", eagle=True, salts=SALTS, blocks=TIGHT_TWICE),
+    _sglang("sglang-salt", salts=SALTS, blocks=TIGHT_TWICE),
+    _sglang("sglang-unified-salt", cache="unified", salts=SALTS, blocks=TIGHT_TWICE),
+    _sglang("sglang-lora", loras_used=LORAS, blocks=TIGHT_TWICE),
+    _sglang("sglang-dynamo-format", format="dynamo", loras_used=LORAS, salts=SALTS, blocks=TIGHT_TWICE),
     _sglang("sglang-rank-2", rank=2, blocks=TIGHT),
     _sglang("sglang-reset", phases=("run half", "reset", "run half"), blocks=TIGHT),
     _sglang("sglang-restart", phases=("run half", "restart", "run half"), blocks=TIGHT),
     _sglang("sglang-replay", phases=("run half", "register", "run half"), replay=True, blocks=TIGHT),
     Variant("three-engines", [
         EngineSpec("vllm", {"hash": "sha256", "blocks": TIGHT}, {}, 1, 0),
-        EngineSpec("vllm", {"hash": "xxhash", "blocks": 2 * TIGHT}, {}, 2, 0),
+        EngineSpec("vllm", {"hash": "xxhash", "blocks": TIGHT_TWICE}, {}, 2, 0),
         EngineSpec("sglang", {"cache": "radix", "blocks": TIGHT}, {}, 3, 0),
     ]),
 ]

@@ -55,7 +55,7 @@ class Workload:
             self._ask(talk["tokens"], job)
         return jobs
 
-    def trace(self, path, count, block_tokens=64):
+    def trace(self, path, count, block_tokens=16):
         """Requests of a trace in Mooncake's format, each of its blocks as `block_tokens` tokens."""
         jobs = []
         with open(path, encoding="utf-8") as lines:

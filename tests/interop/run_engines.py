@@ -1,0 +1,447 @@
+#!/usr/bin/env python3
+"""Feeds an indexer from the engines' own code and compares every answer with the engines' own pools.
+
+    tests/interop/run_engines.py --leaf bazel-bin/indexer/leaf/kvatlas-leaf
+    tests/interop/run_engines.py --leaf http://127.0.0.1:8090 --variant vllm-salt --seed 7
+    tests/interop/run_engines.py --record tests/interop/recordings --requests 30
+
+vLLM's scheduler and SGLang's radix caches run as they are, without a GPU or a model, in a virtual environment of their
+own (--environment), which is made when it is missing: packages come from the Python package index (vLLM's and SGLang's
+wheels without their dependencies, which are stubbed; PyTorch, some gigabytes, only for SGLang). Each variant (--list)
+runs requests made from a seed, waits until a last request of its own is found through the indexer, asks for every
+distinct prompt, with and without its salt and adapter, and compares. The exit status is 1 if any answer differs.
+"""
+
+import argparse
+import base64
+import http.client
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.parse
+import zipfile
+from pathlib import Path
+
+import recording
+from variants import VARIANTS, pool_blocks
+from workloads import Workload
+
+HERE = Path(__file__).resolve().parent
+VERSIONS = {"vllm": "0.33.0", "sglang": "0.5.23"}
+# What the code under test really computes with; everything else is stubbed (stubs.py).
+NEEDS = {
+    "vllm": ["msgspec", "pyzmq", "cbor2", "xxhash", "numpy", "pydantic", "regex"],
+    "sglang": ["msgspec", "pyzmq", "numpy", "pydantic", "packaging", "psutil", "torch==2.14.0"],
+}
+# Of the wheels, what is unpacked.
+WANTED = (".py", "METADATA", "LICENSE")
+WANTED_BINARIES = ("rust_tree_core/",)
+SETTLE_S = 20
+
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+# ---- The environment ----
+
+def prepare(kind, home):
+    """Returns (python, folder of the engine's sources), installing what is missing."""
+    source = home / f"{kind}-{VERSIONS[kind]}"
+    python = home / f"venv-{kind}" / "bin" / "python"
+    ready = home / f"venv-{kind}" / "ready"
+    if not source.exists():
+        say(f"interop: fetching {kind} {VERSIONS[kind]} (its wheel, without dependencies) into {home}")
+        home.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=home) as folder:
+            subprocess.run([sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", folder,
+                            f"{kind}=={VERSIONS[kind]}"], check=True, stdout=sys.stderr)
+            unpack(next(Path(folder).glob("*.whl")), Path(folder) / "unpacked")
+            (Path(folder) / "unpacked").rename(source)
+    if not ready.exists():
+        say(f"interop: making a virtual environment with {', '.join(NEEDS[kind])}")
+        shutil.rmtree(python.parent.parent, ignore_errors=True)
+        subprocess.run([sys.executable, "-m", "venv", str(python.parent.parent)], check=True)
+        subprocess.run([str(python), "-m", "pip", "install", "-q", "--no-compile", *NEEDS[kind]],
+                       check=True, stdout=sys.stderr)
+        ready.touch()
+    return python, source
+
+
+def unpack(wheel, target):
+    with zipfile.ZipFile(wheel) as archive:
+        names = [name for name in archive.namelist()
+                 if name.endswith(WANTED) or any(part in name for part in WANTED_BINARIES)]
+        archive.extractall(target, names)
+
+
+# ---- Engines ----
+
+class EngineProcess:
+    """An engine in a process of its own, as engine_process.py says."""
+
+    def __init__(self, spec, home, options):
+        self.spec = spec
+        self.options = options
+        self.python, self.source = prepare(spec.kind, home)
+        self.frames = []
+        self.live_from = 0
+        self.port = free_port()
+        self.replay_port = free_port()
+        self.start()
+
+    def start(self):
+        env = {**os.environ, **self.spec.env}
+        env.pop("PYTHONHASHSEED", None)
+        self.log = tempfile.TemporaryFile()
+        self.process = subprocess.Popen(
+            [str(self.python), str(HERE / f"{self.spec.kind}_engine.py"), str(self.source)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, env=env, text=True)
+        # Engines add their rank to the port; a wildcard makes them bind.
+        at = f"tcp://*:{self.port - self.spec.rank}"
+        replay = f"tcp://*:{self.replay_port - self.spec.rank}" if self.options.get("replay") else None
+        self.do("open", endpoint=at, replay_endpoint=replay, rank=self.spec.rank, **self.options["open"])
+        self.endpoint = f"tcp://127.0.0.1:{self.port}"
+        self.replay_endpoint = f"tcp://127.0.0.1:{self.replay_port}" if replay else None
+
+    def do(self, what, **arguments):
+        try:
+            self.process.stdin.write(json.dumps({"do": what, **arguments}) + "\n")
+            self.process.stdin.flush()
+            line = self.process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            self.log.seek(0)
+            raise RuntimeError(f"the {self.spec.kind} engine died at {what!r}:\n"
+                               + self.log.read().decode(errors="replace")[-4000:])
+        return json.loads(line)
+
+    def keep_frames(self):
+        self.frames += [[base64.b64decode(part) for part in frame] for frame in self.do("frames")["frames"]]
+
+    def restart(self):
+        self.keep_frames()
+        self.process.kill()
+        self.process.wait()
+        self.start()
+
+    def stop(self):
+        self.process.stdin.close()
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+# ---- The indexer ----
+
+def asked_salt(salt):
+    """vLLM's users may mark a salt as meant for a router; it is asked for without the mark."""
+    return salt.removeprefix("dynamo-cache-salt:") if salt else None
+
+
+class Indexer:
+    """The HTTP interface that Dynamo's standalone indexer has and kvatlas-leaf speaks."""
+
+    def __init__(self, url):
+        parts = urllib.parse.urlsplit(url)
+        self.connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=60)
+
+    def post(self, path, body, expect=(200, 201)):
+        self.connection.request("POST", path, json.dumps(body), {"content-type": "application/json"})
+        response = self.connection.getresponse()
+        text = response.read().decode()
+        if response.status not in expect:
+            raise RuntimeError(f"POST {path}: {response.status} {text[:500]}")
+        return json.loads(text) if text else None
+
+    def register(self, engine, model):
+        body = {"instance_id": engine.spec.instance, "endpoint": engine.endpoint, "model_name": model,
+                "block_size": engine.options["open"]["block_size"], "dp_rank": engine.spec.rank}
+        if engine.replay_endpoint:
+            body["replay_endpoint"] = engine.replay_endpoint
+        self.post("/register", body)
+
+    def unregister(self, engine, model):
+        self.post("/unregister", {"instance_id": engine.spec.instance, "model_name": model},
+                  expect=(200, 404))
+
+    def scores(self, question, model):
+        """{(instance, rank): tokens}."""
+        body = {"token_ids": question["tokens"], "model_name": model}
+        if question["salt"]:
+            body["cache_salt"] = asked_salt(question["salt"])
+        if question["lora"]:
+            body["lora_name"] = question["lora"]
+        scores = self.post("/query", body)["scores"]
+        return {(int(instance), int(rank)): tokens for instance, ranks in scores.items()
+                for rank, tokens in ranks.items()}
+
+
+def start_leaf(binary):
+    """Starts kvatlas-leaf on free ports; returns (process, url)."""
+    port = free_port()
+    log = tempfile.TemporaryFile()
+    process = subprocess.Popen([binary, f"--http=127.0.0.1:{port}", "--grpc=127.0.0.1:0"],
+                               stdout=log, stderr=subprocess.STDOUT)
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            break
+        try:
+            with socket.create_connection(("127.0.0.1", port), timeout=1):
+                return process, f"http://127.0.0.1:{port}"
+        except OSError:
+            time.sleep(0.05)
+    process.kill()
+    log.seek(0)
+    raise RuntimeError(f"{binary} does not serve:\n" + log.read().decode(errors="replace")[-3000:])
+
+
+# ---- A variant ----
+
+class Run:
+    def __init__(self, variant, arguments, indexer):
+        self.variant = variant
+        self.arguments = arguments
+        self.indexer = indexer
+        self.model = f"interop-{variant.name}-{os.getpid()}"
+        self.block_size = 16
+        self.workload = Workload(arguments.seed, variant.vocab, self.block_size, variant.salts,
+                                 variant.loras)
+        self.engines = []
+
+    def run(self):
+        """Returns (questions asked, their number, exact, over, under)."""
+        variant = self.variant
+        try:
+            for spec in variant.engines:
+                blocks = pool_blocks(spec.options["blocks"], self.arguments.requests)
+                options = {"open": {"block_size": self.block_size, "vocab": variant.vocab, **spec.options,
+                                    "blocks": blocks},
+                           "replay": variant.replay}
+                self.engines.append(EngineProcess(spec, self.arguments.environment, options))
+            if "register" not in variant.phases:
+                self.register()
+            jobs = self.make_jobs()
+            half = len(jobs) // 2
+            for phase in variant.phases:
+                self.take(phase, jobs, half)
+            marker = self.workload.marker()
+            for engine in self.engines:
+                engine.do("run", jobs=[marker])
+                engine.keep_frames()
+            questions = self.truth(self.workload.questions() + [marker])
+            for engine in self.engines:
+                if self.arguments.verbose:
+                    say(f"  {engine.spec.kind} rank {engine.spec.rank}: {engine.do('facts')}")
+            if self.indexer is not None:
+                self.settle(questions[-1])
+            return questions, self.compare(questions)
+        finally:
+            for engine in self.engines:
+                if self.indexer is not None:
+                    self.indexer.unregister(engine, self.model)
+                engine.stop()
+
+    def make_jobs(self):
+        if "trace" in self.variant.phases:
+            return self.workload.trace(self.arguments.trace, 2 * self.arguments.requests)
+        count = max(4, int(self.arguments.requests * self.variant.requests))
+        return self.workload.jobs(count, self.variant.copies, self.variant.together)
+
+    def take(self, phase, jobs, half):
+        if phase == "run half":
+            part = jobs[:half]
+            del jobs[:half]
+            start = part[0]["at"]
+            for job in part:
+                job["at"] -= start
+            for engine in self.engines:
+                engine.do("run", jobs=part)
+        elif phase in ("run", "trace"):
+            for i, engine in enumerate(self.engines):
+                # Ranks and engines see different parts of the same traffic, in part.
+                share = jobs if i == 0 else [job for n, job in enumerate(jobs) if (n + i) % 3]
+                engine.do("run", jobs=share)
+        elif phase == "register":
+            for engine in self.engines:
+                engine.live_from = len(engine.do("frames")["frames"])
+            self.register()
+        elif phase == "reset":
+            for engine in self.engines:
+                if not engine.do("reset")["cleared"]:
+                    raise RuntimeError("the engine did not reset")
+        elif phase == "restart":
+            for engine in self.engines:
+                engine.restart()
+                self.await_subscriber(engine)
+        else:
+            raise ValueError(phase)
+
+    def register(self):
+        if self.indexer is None:
+            return
+        for engine in self.engines:
+            self.indexer.register(engine, self.model)
+        for engine in self.engines:
+            if engine.live_from == 0:
+                self.await_subscriber(engine)
+
+    def await_subscriber(self, engine):
+        if self.indexer is not None and not engine.do("subscribed", timeout_s=SETTLE_S)["subscribed"]:
+            raise RuntimeError(f"nobody subscribed at {engine.endpoint}")
+
+    def truth(self, questions):
+        for question in questions:
+            question["depths"] = []
+        for engine in self.engines:
+            depths = engine.do("depths", prompts=[
+                {key: question[key] for key in ("tokens", "salt", "lora")} for question in questions])
+            for question, depth in zip(questions, depths["depths"]):
+                question["depths"].append(depth)
+        return questions
+
+    def expected(self, question):
+        return {(engine.spec.instance, engine.spec.rank): depth * self.block_size
+                for engine, depth in zip(self.engines, question["depths"]) if depth}
+
+    def settle(self, marker):
+        deadline = time.monotonic() + SETTLE_S
+        while time.monotonic() < deadline:
+            if self.indexer.scores(marker, self.model) == self.expected(marker):
+                return
+            time.sleep(0.05)
+        say(f"  {self.variant.name}: the last request was not found within {SETTLE_S} s")
+
+    def compare(self, questions):
+        counts = {"queries": len(questions), "exact": 0, "over": 0, "under": 0}
+        if self.indexer is None:
+            return counts
+        shown = 0
+        for question in questions:
+            got = self.indexer.scores(question, self.model)
+            want = self.expected(question)
+            if got == want:
+                counts["exact"] += 1
+                continue
+            keys = set(got) | set(want)
+            over = any(got.get(key, 0) > want.get(key, 0) for key in keys)
+            counts["over" if over else "under"] += 1
+            if shown < self.arguments.show:
+                shown += 1
+                say(f"  {self.variant.name}: {len(question['tokens'])} tokens, salt {question['salt']}, "
+                    f"adapter {question['lora']}: answered {got}, the engines hold {want}")
+        return counts
+
+    def record(self, folder, questions):
+        about = {"variant": self.variant.name, "seed": self.arguments.seed,
+                 "engines": [f"{engine.spec.kind} {VERSIONS[engine.spec.kind]}" for engine in self.engines],
+                 "replay": self.variant.replay}
+        streams = [{"instance": engine.spec.instance, "rank": engine.spec.rank,
+                    "block_size": self.block_size, "live_from": engine.live_from} for engine in self.engines]
+        # Round robin: what the order between engines is does not matter.
+        frames = []
+        longest = max(len(engine.frames) for engine in self.engines)
+        for i in range(longest):
+            for stream, engine in enumerate(self.engines):
+                if i < len(engine.frames):
+                    topic, number, payload = engine.frames[i]
+                    frames.append((stream, topic, int.from_bytes(number, "big"), payload))
+        path = folder / f"{self.variant.name}.rec.gz"
+        asked = [{**question, "salt": asked_salt(question["salt"])} for question in questions]
+        recording.write(path, about, streams, frames, asked)
+        say(f"  {path.name}: {path.stat().st_size} bytes, {len(frames)} frames, {len(questions)} questions")
+
+
+# ---- The whole ----
+
+def table(rows):
+    header = ("variant", "queries", "exact", "over", "under", "seconds")
+    rows = [header] + [tuple(str(value) for value in row) for row in rows]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
+    for row in rows:
+        print("  ".join(value.ljust(width) if i == 0 else value.rjust(width)
+                        for i, (value, width) in enumerate(zip(row, widths))))
+
+
+def choose(arguments):
+    chosen = [variant for variant in VARIANTS
+              if (not arguments.variant or variant.name in arguments.variant)
+              and (arguments.engine == "all" or all(engine.kind == arguments.engine
+                                                    for engine in variant.engines))]
+    unknown = set(arguments.variant) - {variant.name for variant in VARIANTS}
+    if unknown or not chosen:
+        sys.exit(f"run_engines.py: no such variant: {', '.join(sorted(unknown)) or 'none chosen'} (try --list)")
+    return chosen
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--engine", choices=("vllm", "sglang", "all"), default="all")
+    parser.add_argument("--variant", action="append", default=[], help="only this one; may be repeated")
+    parser.add_argument("--list", action="store_true", help="the variants, and nothing else")
+    parser.add_argument("--leaf", help="address of a running indexer, or a kvatlas-leaf to start")
+    parser.add_argument("--record", type=Path, help="write recordings into this folder")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--requests", type=int, default=100, help="distinct requests of a variant")
+    parser.add_argument("--trace", type=Path, default=HERE.parent / "data" / "conversation_excerpt.jsonl")
+    parser.add_argument("--environment", type=Path, default=Path(
+        os.environ.get("KVATLAS_INTEROP_DIR", Path.home() / ".cache" / "kvatlas-interop")))
+    parser.add_argument("--show", type=int, default=3, help="wrong answers to print of a variant")
+    parser.add_argument("--verbose", action="store_true", help="also what the engines did")
+    arguments = parser.parse_args()
+    if arguments.list:
+        for variant in VARIANTS:
+            print(f"{variant.name}  {variant.note}".rstrip())
+        sys.exit(0)
+    if not arguments.leaf and not arguments.record:
+        parser.error("one of --leaf and --record is needed")
+    return arguments
+
+
+def main():
+    arguments = parse()
+    chosen = choose(arguments)
+    process, indexer = None, None
+    if arguments.leaf:
+        url = arguments.leaf
+        if "://" not in url:
+            process, url = start_leaf(url)
+        indexer = Indexer(url)
+    if arguments.record:
+        arguments.record.mkdir(parents=True, exist_ok=True)
+    rows, wrong = [], 0
+    try:
+        for variant in chosen:
+            started = time.monotonic()
+            run = Run(variant, arguments, indexer)
+            questions, counts = run.run()
+            if arguments.record:
+                run.record(arguments.record, questions)
+            wrong += counts["over"] + counts["under"]
+            rows.append((variant.name, *counts.values(), f"{time.monotonic() - started:.1f}"))
+            say(" ".join(str(value) for value in rows[-1]))
+    finally:
+        if process is not None:
+            process.terminate()
+            process.wait()
+        table(rows)
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()
