@@ -2,30 +2,29 @@
 
 #include <nlohmann/json.hpp>
 
-#include "tools/bench/service_bench_zmq.h"
-
 namespace kvatlas {
 namespace {
 
 template <typename Number, typename Of>
-std::string Body(const char* name, std::span<const Number> numbers, const Of& of) {
+std::string Body(const char* name, std::span<const Number> numbers, const char* model,
+                 const Of& of) {
   std::string body = std::string("{\"") + name + "\":[";
   for (size_t i = 0; i < numbers.size(); ++i) {
     if (i > 0) body += ',';
     body += std::to_string(of(numbers[i]));
   }
-  return body + "],\"model_name\":\"" + kBenchModel + "\"}";
+  return body + "],\"model_name\":\"" + model + "\"}";
 }
 
 }  // namespace
 
 std::string QueryByHashBody(std::span<const LocalHash> locals) {
-  return Body("block_hashes", locals,
+  return Body("block_hashes", locals, kBenchModel,
               [](LocalHash local) { return static_cast<int64_t>(Raw(local)); });
 }
 
-std::string QueryBody(std::span<const TokenId> tokens) {
-  return Body("token_ids", tokens, [](TokenId token) { return token; });
+std::string QueryBody(std::span<const TokenId> tokens, const char* model) {
+  return Body("token_ids", tokens, model, [](TokenId token) { return token; });
 }
 
 absl::StatusOr<Scores> ScoresIn(const HttpAnswer& answer) {

@@ -16,10 +16,12 @@
 
 namespace kvatlas {
 
+inline constexpr char kBenchModel[] = "bench";
+
 // {"block_hashes":[…],"model_name":"bench"}: local hashes, as signed numbers.
 std::string QueryByHashBody(std::span<const LocalHash> locals);
 // {"token_ids":[…],"model_name":"bench"}
-std::string QueryBody(std::span<const TokenId> tokens);
+std::string QueryBody(std::span<const TokenId> tokens, const char* model = kBenchModel);
 
 // Tokens by instance, those of its ranks added up; without overlap it may be missing. INTERNAL: not such an answer.
 using Scores = std::map<std::string, uint64_t>;

@@ -15,10 +15,9 @@
 #include "absl/status/statusor.h"
 #include "indexer/base/clock.h"
 #include "tools/bench/service_bench_http.h"
+#include "tools/bench/service_bench_query.h"
 
 namespace kvatlas {
-
-inline constexpr char kBenchModel[] = "bench";
 
 class ZmqFeeder {
  public:

@@ -60,9 +60,16 @@ int main(int argc, char** argv) {
   flags.Add("zmq_replay", &publishing.zmq.replay_endpoint, "ZMQ endpoint that replays them");
   flags.Add("zmq_topic", &publishing.zmq.topic, "topic of the events");
   bool zmq_legacy = false;
+  std::string zmq_attach = "auto";
+  flags.AddChoice(
+      "zmq_attach", &zmq_attach,
+      "whether --zmq_events is bound or dialled; auto: wildcards and free ports are bound",
+      {"auto", "bind", "connect"});
   flags.Add("zmq_legacy", &zmq_legacy,
             "tuples and replies without a topic, as engines did before mid-2026");
   service.Start(argc, argv);
+  if (zmq_attach == "bind") publishing.zmq.attach = ZmqAttach::kBind;
+  if (zmq_attach == "connect") publishing.zmq.attach = ZmqAttach::kConnect;
   if (zmq_legacy) {
     publishing.zmq.form = ZmqEventForm::kLegacyArray;
     publishing.zmq.replay_layout = ZmqReplayLayout::kNoTopic;

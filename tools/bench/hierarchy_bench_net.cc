@@ -1,0 +1,154 @@
+#include "tools/bench/hierarchy_bench_net.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "absl/status/status.h"
+#include "indexer/stream/message_size.h"
+
+namespace kvatlas {
+namespace {
+
+constexpr Duration kReconnectAfter = std::chrono::seconds(1);
+
+}  // namespace
+
+uint64_t LoadBytes(const Batch& batch) {
+  if (!batch.load.has_value()) return 0;
+  const size_t bytes = HoldingsBytes(batch);
+  if (batch.events.empty() && !batch.digest.has_value()) return bytes;
+  Batch without = batch;
+  without.load.reset();
+  return bytes - HoldingsBytes(std::move(without));
+}
+
+Simulation::Simulation() { clock_.Advance(std::chrono::seconds(1)); }
+
+void Simulation::At(Time when, std::function<void()> what) {
+  due_.push({std::max(when, now()), order_++, std::move(what)});
+}
+
+void Simulation::RunUntil(Time end) {
+  while (!due_.empty() && due_.top().when <= end) {
+    Due next = std::move(const_cast<Due&>(due_.top()));  // it goes away now
+    due_.pop();
+    clock_.Advance(next.when - now());
+    next.what();
+  }
+  if (end > now()) clock_.Advance(end - now());
+}
+
+// Kept alive by what is under way; `connection` tells what is of an earlier one.
+struct SimulatedLink::State : std::enable_shared_from_this<State> {
+  State(Simulation* sim, StreamAcceptor* accept, const NetworkOptions& network, uint64_t seed,
+        NetworkStats* network_stats, std::function<void()> deliver)
+      : simulation(*sim),
+        acceptor(*accept),
+        options(network),
+        random(seed),
+        stats(*network_stats),
+        delivering(std::move(deliver)),
+        cut_until(sim->now()) {}
+
+  double Uniform() { return std::uniform_real_distribution<double>(0, 1)(random); }
+
+  bool Cut() {
+    if (options.partition_every <= Duration(0)) return false;
+    const Time now = simulation.now();
+    while (now >= cut_until) {
+      const double wait = -std::log(1 - Uniform()) * double(options.partition_every.count());
+      cut_from = cut_until + Duration(static_cast<int64_t>(wait));
+      cut_until = cut_from + options.partition_for;
+    }
+    return now >= cut_from;
+  }
+
+  bool Lost() {
+    ++stats.messages;
+    const bool lost = Cut() || (options.loss > 0 && Uniform() < options.loss);
+    stats.lost += lost;
+    return lost;
+  }
+
+  // `what` happens at the other end, unless the connection ended meanwhile.
+  void Send(std::function<void(State&)> what) {
+    if (Lost()) return;
+    simulation.After(
+        options.delay, [self = shared_from_this(), of = connection, what = std::move(what)] {
+          if (self->observer != nullptr && self->session != nullptr && of == self->connection)
+            what(*self);
+        });
+  }
+
+  void Connect() {
+    if (observer == nullptr || session != nullptr) return;
+    ++stats.connections;
+    session = acceptor.Accept([weak = weak_from_this(), of = connection](ReceiverMessage message) {
+      const std::shared_ptr<State> self = weak.lock();
+      if (self == nullptr || of != self->connection) return;
+      self->Send(
+          [message = std::move(message)](State& state) { state.observer->OnMessage(message); });
+    });
+    observer->OnConnected();
+  }
+
+  void Disconnect(const absl::Status& why) {
+    if (session == nullptr) return;
+    ++connection;
+    session.reset();
+    if (observer == nullptr) return;
+    observer->OnDisconnected(why);
+    simulation.After(kReconnectAfter, [self = shared_from_this()] { self->Connect(); });
+  }
+
+  Simulation& simulation;
+  StreamAcceptor& acceptor;
+  const NetworkOptions options;
+  std::mt19937_64 random;
+  NetworkStats& stats;
+  const std::function<void()> delivering;
+  SenderLinkObserver* observer = nullptr;
+  std::unique_ptr<ReceiverSession> session;
+  uint64_t connection = 0;
+  Time cut_from{0};
+  Time cut_until{0};
+};
+
+SimulatedLink::SimulatedLink(Simulation* simulation, StreamAcceptor* acceptor,
+                             const NetworkOptions& options, uint64_t seed, NetworkStats* stats,
+                             std::function<void()> delivering)
+    : state_(std::make_shared<State>(simulation, acceptor, options, seed, stats,
+                                     std::move(delivering))) {}
+
+SimulatedLink::~SimulatedLink() { Stop(std::chrono::nanoseconds::zero()); }
+
+void SimulatedLink::Start(SenderLinkObserver* observer) {
+  state_->observer = observer;
+  state_->simulation.After(Duration(0), [state = state_] { state->Connect(); });
+}
+
+bool SimulatedLink::Write(const SenderMessage& message) {
+  if (state_->session == nullptr) return false;
+  if (const Batch* batch = std::get_if<Batch>(&message))
+    state_->stats.load_bytes += LoadBytes(*batch);
+  state_->Send([message](State& state) {
+    if (state.delivering) state.delivering();
+    const absl::Status status = state.session->OnMessage(message);
+    if (!status.ok()) state.Disconnect(status);
+  });
+  return true;
+}
+
+void SimulatedLink::Reset() {
+  state_->simulation.After(Duration(0), [state = state_, of = state_->connection] {
+    if (of == state->connection) state->Disconnect(absl::UnavailableError("reset by the sender"));
+  });
+}
+
+void SimulatedLink::Stop(std::chrono::nanoseconds) {
+  state_->observer = nullptr;
+  state_->Disconnect(absl::CancelledError("stopped"));
+}
+
+}  // namespace kvatlas
