@@ -181,6 +181,13 @@ bool Coverage::AtRest() const {
   return to_announce_.empty() && stats_.held <= stats_.covered - waiting_.size();
 }
 
+std::optional<Time> Coverage::NextDue() const {
+  MutexLock lock(&mutex_);
+  if (!to_announce_.empty() || (!waiting_.empty() && !Full())) return clock_.Now();
+  if (lost_.empty()) return std::nullopt;
+  return lost_.front().at + options_.withdraw_delay;
+}
+
 CoverageStats Coverage::Stats() const {
   MutexLock lock(&mutex_);
   CoverageStats stats = stats_;

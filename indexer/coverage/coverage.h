@@ -77,6 +77,10 @@ class Coverage : public DomainObserver {
   // Nothing is left to announce or to withdraw, now or later.
   bool AtRest() const;
 
+  // When `Take` may have something next, if nothing changes meanwhile; perhaps less than that, never later. Nothing:
+  // never.
+  std::optional<Time> NextDue() const;
+
   CoverageStats Stats() const;
 
  private:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <optional>
 
 #include "absl/base/thread_annotations.h"
@@ -15,6 +16,13 @@ namespace {
 
 // For what a stream that is replaced has yet to say.
 constexpr Duration kGoodbyeTime = std::chrono::milliseconds(100);
+
+// Blocks of prefill ahead of a request at the average worker.
+double AheadPerWorker(const Load& load) {
+  return (static_cast<double>(load.waiting_prefill_blocks) + load.running_requests +
+          load.waiting_requests) /
+         std::max<uint32_t>(load.workers, 1);
+}
 
 // Counts what goes through a link.
 class CountingLink : public SenderLink {
@@ -47,8 +55,7 @@ class CoverageReporter::Stream {
         domain_(std::move(domain)),
         block_size_(block_size),
         epoch_(epoch),
-        coverage_(options.schedule, options.coverage, options.clock),
-        load_due_(options.clock->Now()) {}
+        coverage_(options.schedule, options.coverage, options.clock) {}
 
   Coverage* coverage() { return &coverage_; }
   const Domain& domain() const { return domain_; }
@@ -64,11 +71,7 @@ class CoverageReporter::Stream {
       return;
     }
     if (parents_.empty()) Start();
-    std::optional<Load> load;
-    const Time now = options_.clock->Now();
-    if (now >= load_due_) load = coverage_.TakeLoad();
-    if (load.has_value()) load_due_ = now + options_.load_every;
-    Append(load);
+    Append();
     for (const auto& parent : parents_) parent->pump->Tick();
   }
 
@@ -140,9 +143,24 @@ class CoverageReporter::Stream {
             .instance_id = options_.instance_id};
   }
 
-  void Append(const std::optional<Load>& load) {
+  // The load to tell now, if any; `with_waypoints`: a batch goes anyway.
+  std::optional<Load> LoadDue(bool with_waypoints) {
+    if (std::optional<Load> load = coverage_.TakeLoad(); load.has_value()) load_ = load;
+    if (load_ == load_told_) return std::nullopt;
+    const Duration waited = options_.clock->Now() - load_told_at_;
+    const bool tell =
+        !load_told_.has_value() || load_told_->workers != load_->workers || with_waypoints ||
+        waited >= options_.load_refresh ||
+        std::abs(AheadPerWorker(*load_) - AheadPerWorker(*load_told_)) >= options_.load_step;
+    if (!tell || (load_told_.has_value() && waited < options_.load_every)) return std::nullopt;
+    load_told_at_ = options_.clock->Now();
+    return load_told_ = load_;
+  }
+
+  void Append() {
     MutexLock taking(&taking_mutex_);
     const std::vector<Event> due = coverage_.Take(options_.waypoints_per_tick);
+    const std::optional<Load> load = LoadDue(!due.empty());
     if (due.empty() && !load.has_value()) return;
     MutexLock lock(&resident_mutex_);
     std::vector<Event> changes;
@@ -159,7 +177,8 @@ class CoverageReporter::Stream {
   std::atomic<bool> replaced_{false};
   bool ended_ = false;  // only by `Tick` and then by `Stop`
   Coverage coverage_;
-  Time load_due_;  // only by `Tick`
+  std::optional<Load> load_, load_told_;  // only by `Tick`
+  Time load_told_at_{0};
   mutable Mutex taking_mutex_;
   Mutex resident_mutex_;
   ResidentSet resident_ ABSL_GUARDED_BY(resident_mutex_);

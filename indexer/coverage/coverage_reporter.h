@@ -59,7 +59,12 @@ struct CoverageReporterOptions {
   SenderOptions sender;
   Epoch epoch = 0;  // of all its streams: the start time in ns
   uint64_t instance_id = 0;
-  Duration load_every = std::chrono::milliseconds(50);  // loads are not sent more often
+  // Loads are not sent more often than `load_every`: then when what a request waits for at the average worker changed
+  // by `load_step` blocks of prefill (a running request counts for one), together with waypoints, or after
+  // `load_refresh`. Loads are what a sparse stream would mostly consist of.
+  Duration load_every = std::chrono::milliseconds(50);
+  double load_step = 8;
+  Duration load_refresh = std::chrono::seconds(2);
   size_t waypoints_per_tick = 1 << 14;
   const Clock* clock = &Clock::Real();
 };

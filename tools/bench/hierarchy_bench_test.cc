@@ -25,7 +25,9 @@ std::vector<TraceRequest> Conversations(uint32_t sessions, uint32_t turns) {
   double now = 0;
   for (uint32_t turn = 0; turn < turns; ++turn) {
     for (uint32_t session = 0; session < sessions; ++session) {
-      TraceRequest request{.timestamp_ms = now += 90, .input_tokens = 0, .output_tokens = 20};
+      TraceRequest request;
+      request.timestamp_ms = now += 90;
+      request.output_tokens = 20;
       request.hash_ids = {1, 2};
       for (uint32_t i = 0; i < 4 * (turn + 1); ++i)
         request.hash_ids.push_back(1000 * (session + 1) + i);
