@@ -18,7 +18,7 @@ prompts stay equal.
 import base64
 import json
 import sys
-import time
+import threading
 
 
 def next_token(tokens, vocab):
@@ -32,6 +32,7 @@ def next_token(tokens, vocab):
 class Engine:
     def __init__(self):
         self.frames = []
+        self.sent = threading.Condition()
 
     def watch(self, socket_module):
         """Makes publishers' PUB sockets such that one can wait for a subscriber and see what was sent.
@@ -42,9 +43,12 @@ class Engine:
 
         class WatchedSocket(socket_module.Socket):
             def send_multipart(self, parts, *args, **kwargs):
+                result = super().send_multipart(parts, *args, **kwargs)
                 if self.getsockopt(socket_module.TYPE) == socket_module.XPUB:
-                    engine.frames.append([bytes(part) for part in parts])
-                return super().send_multipart(parts, *args, **kwargs)
+                    with engine.sent:
+                        engine.frames.append([bytes(part) for part in parts])
+                        engine.sent.notify_all()
+                return result
 
         socket_module.Context._socket_class = WatchedSocket
         socket_module.PUB = socket_module.XPUB
@@ -81,9 +85,9 @@ class Engine:
         return {"subscribed": True}
 
     def wait_sent(self):
-        deadline = time.monotonic() + 30
-        while len(self.frames) < self.published() and time.monotonic() < deadline:
-            time.sleep(0.002)
+        with self.sent:
+            if not self.sent.wait_for(lambda: len(self.frames) >= self.published(), timeout=30):
+                raise RuntimeError(f"{len(self.frames)} of {self.published()} batches were sent")
 
     def serve(self):
         answers = sys.stdout

@@ -22,6 +22,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.parse
 import zipfile
@@ -42,6 +43,11 @@ NEEDS = {
 WANTED = (".py", "METADATA", "LICENSE")
 WANTED_BINARIES = ("rust_tree_core/",)
 SETTLE_S = 20
+
+
+def pause():
+    """Between two looks at another program that tells nobody when it is ready."""
+    threading.Event().wait(0.05)
 
 
 def say(text):
@@ -197,14 +203,12 @@ def start_leaf(binary):
     process = subprocess.Popen([binary, f"--http=127.0.0.1:{port}", "--grpc=127.0.0.1:0"],
                                stdout=log, stderr=subprocess.STDOUT)
     deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            break
+    while time.monotonic() < deadline and process.poll() is None:
         try:
             with socket.create_connection(("127.0.0.1", port), timeout=1):
                 return process, f"http://127.0.0.1:{port}"
         except OSError:
-            time.sleep(0.05)
+            pause()
     process.kill()
     log.seek(0)
     raise RuntimeError(f"{binary} does not serve:\n" + log.read().decode(errors="replace")[-3000:])
@@ -323,7 +327,7 @@ class Run:
         while time.monotonic() < deadline:
             if self.indexer.scores(marker, self.model) == self.expected(marker):
                 return
-            time.sleep(0.05)
+            pause()
         say(f"  {self.variant.name}: the last request was not found within {SETTLE_S} s")
 
     def compare(self, questions):
