@@ -174,6 +174,7 @@ class EngineRank {
 
   enum class Loss { kNone, kWaiting, kDropping } loss_ = Loss::kNone;
   std::optional<Time> deadline_;
+  uint32_t losses_ = 0;   // that nothing repaired; while kWaiting
   bool lasting_ = false;  // what is unconfirmed was restored so, and stays until an event says more
   bool given_up_ = false;  // something lost will not come back
   bool degraded_ = false;

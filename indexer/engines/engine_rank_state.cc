@@ -108,6 +108,7 @@ void EngineRank::Lose(Time now) {
   }
   for (Group& group : groups_)
     for (const std::unique_ptr<AliasTable>& table : group.tables) table->Lose();
+  losses_ = loss_ == Loss::kWaiting ? std::max(losses_, 1u) + 1 : 1;
   // A loss during another does not give the first one more time.
   if (loss_ != Loss::kWaiting || lasting_) deadline_ = now + options_.repair_timeout;
   lasting_ = false;
@@ -117,6 +118,10 @@ void EngineRank::Lose(Time now) {
 
 void EngineRank::Repair() {
   if (loss_ != Loss::kWaiting) return;
+  if (losses_ > 1) {  // an earlier one stands
+    --losses_;
+    return;
+  }
   for (Group& group : groups_)
     for (const std::unique_ptr<AliasTable>& table : group.tables) table->Confirm();
   loss_ = Loss::kNone;

@@ -134,8 +134,8 @@ struct EngineAlias {
   bool suspect = false;
   bool lasting = false;  // of a suspect, for `Restore`: only a loss, not time, drops it
   bool eagle = false;
-  std::string_view lora_name;  // the namespace of the chain
-  std::string_view cache_salt;
+  std::string_view lora_name = {};  // the namespace of the chain
+  std::string_view cache_salt = {};
 };
 
 class EngineWorker {
@@ -157,8 +157,8 @@ class EngineWorker {
   // is stored from now on is certain. After `repair_timeout` the rest is dropped (in `Tick`, in bounded steps).
   void Lost(uint32_t stream_rank, Time now);
 
-  // Everything lost was replayed in time: all is as if nothing had happened. REQUIRES: since `Lost` no batch was
-  // applied but the replayed ones, in order.
+  // Everything lost was replayed in time: all is as if nothing had happened. Undoes the latest `Lost` alone: an earlier one
+  // that still waits stands. REQUIRES: since `Lost` no batch was applied but the replayed ones, in order.
   void Repaired(uint32_t stream_rank);
 
   // What any rank holds under this name; an integer finds a digest that ends in it too.
