@@ -114,7 +114,7 @@ class DumpLinker {
                     std::vector<DumpEvent>* ready) {
     EngineAlias alias;
     alias.rank = event.rank;
-    alias.suspect = true;
+    alias.suspect = alias.lasting = true;
     alias.eagle = event.eagle;
     alias.lora_name = event.lora_name;
     alias.cache_salt = event.cache_salt;

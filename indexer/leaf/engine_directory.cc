@@ -665,6 +665,11 @@ size_t EngineDirectory::Unconnected() const {
   return unconnected;
 }
 
+bool EngineDirectory::recovering() const {
+  MutexLock lock(&state_->mutex);
+  return state_->hidden;
+}
+
 void EngineDirectory::Open() {
   std::vector<std::pair<InstancePtr, uint32_t>> doubtful;
   {

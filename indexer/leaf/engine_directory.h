@@ -134,6 +134,8 @@ class EngineDirectory {
   // Instances that listen.
   size_t instances() const;
 
+  // Not opened yet, with `start_hidden`: what it knows is not to be told.
+  bool recovering() const;
   // Opens the ingest's gate, and shows what was hidden until now. Idempotent.
   void Open();
 

@@ -324,11 +324,13 @@ class HttpApi::Impl {
 
   HttpResponse Dump() {
     if (parts_.directory == nullptr) return {.body = "{}"};
+    if (parts_.directory->recovering()) return Error(503, "recovering");
     return {.more = DumpSource(parts_.directory)};
   }
 
   HttpResponse Snapshot(const HttpRequest& request) {
     if (parts_.directory == nullptr) return Error(404, "this leaf listens to no engines");
+    if (parts_.directory->recovering()) return Error(503, "recovering");
     const bool names = request.Param("names").value_or("1") != "0";
     return {.content_type = kSnapshotContentType,
             .more = ReplicaSnapshotSource(options_.contract, parts_.directory, names)};

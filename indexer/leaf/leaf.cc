@@ -1,15 +1,20 @@
 #include "indexer/leaf/leaf.h"
 
+#include <atomic>
 #include <chrono>
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "indexer/base/mutex.h"
+#include "indexer/leaf/engine_metrics.h"
+#include "indexer/leaf/http_api.h"
 #include "indexer/leaf/leaf_service.h"
+#include "indexer/leaf/peers.h"
 #include "indexer/service/admin_http.h"
 #include "indexer/service/grpc_server.h"
 #include "indexer/service/health.h"
+#include "indexer/service/log.h"
 #include "indexer/service/metrics.h"
 #include "indexer/stream/validate.h"
 #include "indexer/transport/grpc_acceptor.h"
@@ -47,10 +52,36 @@ HolderRegistryOptions RegistryOptions(const LeafOptions& options, CoverageReport
   HolderRegistryOptions registry = options.registry;
   registry.contract_id = options.contract.Id();
   registry.schedule = "";
+  registry.index.keep_local_hashes = options.engines.local_hashes;
   registry.observe = [reporter](const Domain& domain, uint32_t block_size) {
     return reporter->AddDomain(domain, block_size);
   };
   return registry;
+}
+
+EngineDirectoryOptions DirectoryOptions(const LeafOptions& options) {
+  EngineDirectoryOptions directory;
+  directory.contract = options.contract;
+  directory.worker = options.engines.worker;
+  directory.worker.keep_local_hashes = options.engines.local_hashes;
+  directory.worker.repair_timeout = options.registry.receiver.repair_timeout;
+  directory.lease_ttl = options.registry.receiver.lease_ttl;
+  directory.adopted_ttl = options.registry.sweep_after;
+  directory.start_hidden = !options.engines.recovery.peers.empty();
+  return directory;
+}
+
+AdminHttpOptions HttpOptions(const LeafOptions& options) {
+  AdminHttpOptions http;
+  http.listen = options.http;
+  http.program = "kvatlas-leaf";
+  http.connections_max = 4096;
+  http.idle_timeout = std::chrono::minutes(5);
+  http.io_threads = options.http_api.io_threads;
+  http.pool_threads = options.http_api.pool_threads;
+  http.bare_errors = true;
+  http.trace_id_header = options.http_api.trace_id_header;
+  return http;
 }
 
 void FillParents(const CoverageReporter& reporter, v1::StatsResponse* response) {
@@ -74,15 +105,74 @@ struct Leaf::Parts {
   explicit Parts(const LeafOptions& options)
       : reporter(ReporterOptions(options)),
         registry(RegistryOptions(options, &reporter)),
+        ingest(options.engines.ingest),
+        directory(DirectoryOptions(options), &registry, &ingest),
+        peers(options.engines.recovery.peers),
+        readiness(options.engines.min_initial_workers, [this] { return Workers(); }),
         service(
             {options.cell, options.replica, options.contract}, &registry,
             [this](v1::StatsResponse* response) { FillParents(reporter, response); }, &metrics),
         streams(&registry),
         grpc({.listen = options.grpc}),
-        http({.listen = options.http, .program = "kvatlas-leaf"}, &metrics) {
+        http(HttpOptions(options), &metrics),
+        api({.contract = options.contract,
+             .test_endpoints = options.http_api.test_endpoints,
+             .access_log = options.http_api.access_log},
+            {.registry = &registry,
+             .directory = &directory,
+             .peers = &peers,
+             .ready = [this] { return readiness.Get(); },
+             .metrics = &metrics}) {
     grpc.Register(&service, "kvatlas.v1.Leaf");
     grpc.Register(streams.service(), "kvatlas.v1.Holdings");
     service.AddHttp(&http);
+    api.AddRoutes(http.server());
+    AddEngineMetrics(&directory, &metrics);
+  }
+
+  // Engines' instances, and streams of publishers.
+  uint64_t Workers() const { return directory.instances() + registry.Stats().streams_open; }
+
+  // Registers what the options name; then all are listened to, at once or once a peer was asked.
+  absl::Status StartEngines(const LeafOptions& options) {
+    for (const EngineRegistration& worker : options.engines.workers)
+      if (absl::Status bad = directory.Register(worker); !bad.ok())
+        return absl::InvalidArgumentError(std::string(bad.message()));
+    if (options.engines.recovery.peers.empty()) {
+      OpenEngines();
+      return absl::OkStatus();
+    }
+    PeerRecoveryOptions from = options.engines.recovery;
+    from.contract = options.contract;
+    recovery = std::make_unique<PeerRecovery>(std::move(from), &directory, &readiness);
+    recovering = std::thread([this] {
+      const absl::Status status = recovery->Run();
+      if (absl::IsCancelled(status)) return;
+      if (!status.ok()) Log(LogLevel::kWarning, "starts without a peer", {{"reason", status}});
+      OpenEngines();
+    });
+    return absl::OkStatus();
+  }
+
+  void OpenEngines() {
+    directory.Open();
+    readiness.Recovered();
+    ServeWhenReady();
+  }
+
+  // Says once that it serves.
+  void ServeWhenReady() {
+    if (serving.load() || !readiness.Get().ready) return;
+    MutexLock lock(&mutex);
+    if (stopped || serving.exchange(true)) return;
+    grpc.SetHealth(Health::kServing);
+    http.SetHealth(Health::kServing);
+  }
+
+  void StopEngines() {
+    if (recovery != nullptr) recovery->Cancel();
+    if (recovering.joinable()) recovering.join();
+    ingest.Stop();
   }
 
   // What time brings, until `stopping`.
@@ -90,7 +180,11 @@ struct Leaf::Parts {
     MutexLock lock(&mutex);
     for (int i = 0; !stopping; i = (i + 1) % kReportsPerTick) {
       mutex.Unlock();
-      if (i == 0) registry.Tick();
+      if (i == 0) {
+        registry.Tick();
+        directory.Tick();
+        ServeWhenReady();
+      }
       reporter.Tick();
       mutex.Lock();
       if (!stopping) wake.WaitFor(&mutex, kReportEvery);
@@ -109,15 +203,23 @@ struct Leaf::Parts {
   Metrics metrics;
   CoverageReporter reporter;
   HolderRegistry registry;
+  ZmqIngest ingest;
+  EngineDirectory directory;
+  Peers peers;
+  ReadinessGate readiness;
   LeafService service;
   GrpcAcceptor streams;
   GrpcServer grpc;
   AdminHttp http;
+  HttpApi api;  // the server is stopped before it goes
 
   Mutex mutex;
   CondVar wake;
   bool stopping ABSL_GUARDED_BY(mutex) = false;
   bool stopped ABSL_GUARDED_BY(mutex) = false;
+  std::atomic<bool> serving{false};
+  std::unique_ptr<PeerRecovery> recovery;
+  std::thread recovering;
   std::thread timer;
 };
 
@@ -130,22 +232,24 @@ absl::StatusOr<std::unique_ptr<Leaf>> Leaf::Start(LeafOptions options) {
   auto leaf = std::unique_ptr<Leaf>(new Leaf(std::make_unique<Parts>(options)));
   Parts& parts = *leaf->parts_;
   if (absl::Status status = parts.grpc.Start(); !status.ok()) return status;
+  if (absl::Status status = parts.api.Open(); !status.ok()) return status;
   if (absl::Status status = parts.http.Start(); !status.ok()) return status;
   parts.reporter.SetAddress(options.advertise.empty() ? parts.grpc.address().ToString()
                                                       : options.advertise);
+  if (absl::Status status = parts.StartEngines(options); !status.ok()) return status;
   parts.timer = std::thread([&parts] { parts.RunTimer(); });
-  parts.grpc.SetHealth(Health::kServing);
-  parts.http.SetHealth(Health::kServing);
   return leaf;
 }
 
 Address Leaf::grpc_address() const { return parts_->grpc.address(); }
 Address Leaf::http_address() const { return parts_->http.address(); }
 const HolderRegistry& Leaf::registry() const { return parts_->registry; }
+EngineDirectory& Leaf::engines() { return parts_->directory; }
+Readiness Leaf::readiness() { return parts_->readiness.Get(); }
 std::vector<ParentStats> Leaf::parents() const { return parts_->reporter.Stats(); }
 
-// 1. Say that we stop, and take no new streams. 2. End the workers' streams. 3. Tell the parents goodbye.
-// 4. Let running questions finish.
+// 1. Say that we stop, and take no new streams. 2. End the workers' streams and the engines'. 3. Tell the parents
+// goodbye. 4. Let running questions finish.
 void Leaf::Stop(Duration grace) {
   Parts& parts = *parts_;
   {
@@ -157,6 +261,7 @@ void Leaf::Stop(Duration grace) {
   parts.grpc.SetHealth(Health::kStopping);
   parts.registry.StopAccepting();
   parts.streams.Stop();
+  parts.StopEngines();
   parts.StopTimer();
   parts.reporter.Stop(grace / 2);
   parts.grpc.Stop(grace / 2);

@@ -1,11 +1,15 @@
 // The leaf indexer of one cell, assembled: workers' streams in, questions answered, coverage upward.
 //
 //   workers ══ gRPC Holdings ══▶ HolderRegistry ──▶ CoverageReporter ══ gRPC Holdings ══▶ parents
-//   askers  ══ gRPC Leaf ══▶ LeafService ──╯   ╰── GET /status, /metrics
+//   engines ══ ZeroMQ ══▶ ZmqIngest ─▶ EngineDirectory ─╯  │
+//   askers  ══ gRPC Leaf, HTTP ══▶ LeafService, HttpApi ───╯
+//   replicas ══ HTTP /snapshot, /dump ══▶ PeerRecovery ─▶ EngineDirectory
 //
-// *Threads*: gRPC's, one for HTTP, and one of its own for what time brings: news for parents every 10 ms, leases and
-// repairs every 200 ms. Every method may be called from any thread; `Stop` once.
-// *Lifetime*: on `Stop` new streams and questions are refused, parents are told goodbye, running calls get the grace.
+// *Truth*: a leaf that starts with peers recovers first: until then engines are in no answer, and it is not ready.
+// *Threads*: gRPC's, HTTP's, the ingest's, one while it recovers, and one for what time brings: news for parents every
+// 10 ms, leases and repairs every 200 ms. Every method may be called from any thread; `Stop` once.
+// *Lifetime*: on `Stop` new streams and questions are refused, engines' streams end, parents are told goodbye, running
+// calls get the grace.
 //
 // Example:
 //   absl::StatusOr<std::unique_ptr<Leaf>> leaf = Leaf::Start({.cell = "cell-a", .grpc = {"127.0.0.1", 0}});
@@ -23,10 +27,34 @@
 #include "indexer/base/clock.h"
 #include "indexer/base/hash.h"
 #include "indexer/coverage/coverage_reporter.h"
+#include "indexer/engines/engine_worker.h"
+#include "indexer/engines/zmq_ingest.h"
 #include "indexer/holders/holder_registry.h"
+#include "indexer/leaf/engine_directory.h"
+#include "indexer/leaf/peer_recovery.h"
+#include "indexer/leaf/readiness.h"
 #include "indexer/service/address.h"
 
 namespace kvatlas {
+
+// The engines' own streams, and other replicas.
+struct LeafEngineOptions {
+  std::vector<EngineRegistration> workers;  // registered at the start
+  // Before that many workers are there, this leaf is not ready.
+  uint32_t min_initial_workers = 0;
+  bool local_hashes = true;  // 8 bytes a block more; without them there is no /dump
+  ZmqIngestOptions ingest;
+  EngineWorkerOptions worker;    // its bounds
+  PeerRecoveryOptions recovery;  // peers; the contract is filled in
+};
+
+struct LeafHttpOptions {
+  uint32_t io_threads = 1;    // that answer queries
+  uint32_t pool_threads = 2;  // for everything that may take long
+  bool test_endpoints = false;
+  std::string access_log = {};  // file; empty: none
+  std::string trace_id_header = "x-trace-id";
+};
 
 struct LeafOptions {
   std::string cell = "cell";
@@ -40,11 +68,14 @@ struct LeafOptions {
   HolderRegistryOptions registry;  // contract, schedule and observer are filled in
   CoverageOptions coverage;
   SenderOptions sender;  // to parents
+  LeafEngineOptions engines;
+  LeafHttpOptions http_api;
 };
 
 class Leaf {
  public:
-  // UNAVAILABLE, naming the address, when one cannot be had. INVALID_ARGUMENT: no such index, or a bad name.
+  // UNAVAILABLE, naming the address, when one cannot be had. INVALID_ARGUMENT: no such index, a bad name, or an engine
+  // that cannot be registered.
   static absl::StatusOr<std::unique_ptr<Leaf>> Start(LeafOptions options);
   ~Leaf();  // Stop(0)
 
@@ -54,6 +85,8 @@ class Leaf {
   Address grpc_address() const;
   Address http_address() const;
   const HolderRegistry& registry() const;
+  EngineDirectory& engines();
+  Readiness readiness();
   std::vector<ParentStats> parents() const;
 
   // Idempotent.

@@ -10,8 +10,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "indexer/base/clock.h"
+#include "indexer/base/domain.h"
 #include "indexer/index/index.h"
+#include "indexer/leaf/engine_directory.h"
+#include "indexer/leaf/http_api.h"
 #include "indexer/leaf/leaf.h"
+#include "indexer/leaf/worker_flags.h"
 #include "indexer/service/address.h"
 #include "indexer/service/flags.h"
 #include "indexer/service/service_main.h"
@@ -24,7 +28,41 @@ struct Flags {
   LeafOptions leaf;
   std::vector<Address> parents;
   std::vector<std::string> labels;  // NAME=VALUE
+  EngineRegistration engine;        // what --workers have in common
+  std::vector<std::string> workers;
 };
+
+void DeclareEngines(FlagSet& flags, Flags* f) {
+  LeafEngineOptions& engines = f->leaf.engines;
+  f->engine.model = "default";
+  f->leaf.http_api.test_endpoints = TestEndpointsFromEnvironment();
+  flags.Add("workers", &f->workers,
+            "engines to listen to, NAME[:RANK]=ENDPOINT[;replay=ENDPOINT][;topic=T][;bind],…");
+  flags.AddName("model_name", &f->engine.model, "model of --workers");
+  flags.AddName("routing_group", &f->engine.group, "routing group of --workers");
+  flags.Add("block_size", &f->engine.block_size, "tokens per block of --workers", 0, kBlockSizeMax);
+  flags.Add("peers", &engines.recovery.peers,
+            "URLs of replicas, or of Dynamo's indexers, to recover from at the start");
+  flags.Add("min_initial_workers", &engines.min_initial_workers,
+            "workers to wait for before this leaf says that it is ready");
+  flags.Add("local_hashes", &engines.local_hashes,
+            "keep what /dump needs, 8 bytes more for each block");
+  flags.Add("ingest_threads", &engines.ingest.io_threads, "threads of ZeroMQ", 1, 64);
+  flags.Add("decode_threads", &engines.ingest.decode_threads,
+            "threads that decode and apply engines' events; 0: as many as cores, at most 8", 0,
+            256);
+  LeafHttpOptions& http = f->leaf.http_api;
+  flags.Add("http_threads", &http.io_threads, "threads that answer queries over HTTP", 1, 256);
+  flags.Add("http_pool_threads", &http.pool_threads, "threads for longer HTTP requests", 1, 256);
+  flags.Add("test_endpoints", &http.test_endpoints,
+            "pausing and resuming of listeners over HTTP (or KVATLAS_TEST_ENDPOINTS=1)");
+  flags.Add("access_log", &http.access_log, "file for a line of JSON per request; empty: none");
+  flags.Add("trace_id_header", &http.trace_id_header, "header whose value the access log names");
+  flags.Add("replay_timeout", &engines.ingest.tracker.replay_timeout,
+            "silence after which an engine's replay is given up");
+  flags.Add("orphan_ttl", &engines.worker.orphan_ttl,
+            "how long an engine's block waits for its parent");
+}
 
 void Declare(FlagSet& flags, Flags* f) {
   LeafOptions& leaf = f->leaf;
@@ -58,6 +96,10 @@ void Declare(FlagSet& flags, Flags* f) {
 }
 
 absl::Status Finish(Flags* flags) {
+  auto workers = ParseWorkers(flags->workers, flags->engine);
+  if (!workers.ok())
+    return absl::InvalidArgumentError("--workers: " + std::string(workers.status().message()));
+  flags->leaf.engines.workers = *std::move(workers);
   for (const Address& parent : flags->parents) flags->leaf.parents.push_back(parent.ToString());
   for (const std::string& label : flags->labels) {
     const size_t equals = label.find('=');
@@ -75,6 +117,7 @@ int Main(int argc, char** argv) {
   ServiceMain service("kvatlas-leaf", "Which workers of this cell hold how much of a prompt.");
   Flags flags;
   Declare(service.flags(), &flags);
+  DeclareEngines(service.flags(), &flags);
   service.Start(argc, argv);
   if (absl::Status bad = Finish(&flags); !bad.ok()) {
     std::fprintf(stderr, "kvatlas-leaf: %s (see --help)\n", std::string(bad.message()).c_str());

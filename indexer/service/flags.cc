@@ -249,13 +249,23 @@ std::optional<int> FlagSet::Parse(int argc, const char* const* argv, std::ostrea
   return std::nullopt;
 }
 
+// "--block-size=16" is how others spell "--block_size=16".
+std::string FlagSet::WithUnderscores(std::string argument) const {
+  if (!argument.starts_with("--")) return argument;
+  std::string name = argument.substr(2, argument.find('=') - 2);
+  std::replace(name.begin(), name.end(), '-', '_');
+  const bool known = std::any_of(flags_.begin(), flags_.end(),
+                                 [&](const Flag& flag) { return flag.name == name; });
+  return known ? argument.replace(2, name.size(), name) : argument;
+}
+
 // What CLI11 needs to read the command line as we do: `--flag=` and a lone bool get their value as
 // an argument of its own (CLI11 would take the next argument for the first), and all of it last
 // first.
 std::vector<std::string> FlagSet::Normalize(int argc, const char* const* argv) const {
   std::vector<std::string> arguments;
   for (int i = argc - 1; i > 0; --i) {
-    std::string argument = argv[i];
+    std::string argument = WithUnderscores(argv[i]);
     const bool last = i == argc - 1 || std::string_view(argv[i + 1]).starts_with("--");
     if (argument.size() > 3 && argument.starts_with("--") &&
         argument.find('=') == argument.size() - 1) {

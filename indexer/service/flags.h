@@ -2,7 +2,7 @@
 //
 // A `FlagSet` binds flags to variables: the variable's value at `Add` is the default, shown by
 // `--help`. `--name=value` and `--name value` both work; a bool may stand alone; a flag given twice
-// keeps its last value. `--help` and `--version` are always there. An unknown flag, a stray
+// keeps its last value. Hyphens in a name are as good as underscores. `--help` and `--version` are always there. An unknown flag, a stray
 // argument and a bad value are refused by name, on one line, never ignored.
 //
 // Threads: one thread, before others start.
@@ -104,6 +104,7 @@ class FlagSet {
   template <typename Number>
   void AddNumber(std::string name, Number* value, std::string help, Number min, Number max);
   std::vector<std::string> Normalize(int argc, const char* const* argv) const;
+  std::string WithUnderscores(std::string argument) const;
   std::optional<int> Refuse(std::ostream& err, std::string_view why) const;
 
   const std::string program_;

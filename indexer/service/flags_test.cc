@@ -95,6 +95,18 @@ TEST_F(FlagsTest, EveryTypeIsReadAsTheNextArgument) {
   EXPECT_THAT(names_, ElementsAre("a"));
 }
 
+TEST_F(FlagsTest, HyphensInANameAreAsGoodAsUnderscores) {
+  uint32_t size = 0;
+  flags_.Add("block_size", &size, "tokens");
+  EXPECT_EQ(Parse({"--block-size=16"}), std::nullopt) << err_.str();
+  EXPECT_EQ(size, 16u);
+  EXPECT_EQ(Parse({"--block-size", "32", "--cell=a-b"}), std::nullopt) << err_.str();
+  EXPECT_EQ(size, 32u);
+  EXPECT_EQ(cell_, "a-b");
+  EXPECT_EQ(Parse({"--no-such-flag=1"}), 2);
+  EXPECT_THAT(err_.str(), HasSubstr("--no-such-flag"));
+}
+
 TEST_F(FlagsTest, BoolStandsAloneOrTakesAValue) {
   EXPECT_EQ(Parse({"--exact", "--cell=x"}), std::nullopt);
   EXPECT_TRUE(exact_);

@@ -76,6 +76,15 @@ TEST(MetricsTest, ThreadsLoseNoCounts) {
   EXPECT_EQ(sum, 4000);
 }
 
+TEST(MetricsTest, TextThatComesAndGoesFollowsTheRest) {
+  Metrics metrics;
+  metrics.AddCounter("n_total", "N.").Increment();
+  metrics.OnText([](std::string* text) { *text += "own 1\n"; });
+  const std::string text = metrics.Text();
+  EXPECT_LT(text.find("n_total 1\n"), text.find("own 1\n"));
+  EXPECT_NE(text.find("own 1\n"), std::string::npos);
+}
+
 TEST(MetricsDeathTest, BadNamesAreBugs) {
   Metrics metrics;
   EXPECT_DEATH(metrics.AddCounter("no spaces", "N."), "metric \"no spaces\"");

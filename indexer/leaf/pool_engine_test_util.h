@@ -1,0 +1,90 @@
+// An engine whose cache is known: random prompts are stored and evicted, published as vLLM does over real sockets, and every
+// answer about it can be compared with its own pool.
+//
+// Example:
+//   PoolEngine engine({.seed = 1, .replay = true});
+//   directory.Register(engine.Registration("1"));
+//   engine.Run(100);
+//   EXPECT_TRUE(Eventually([&] { return engine.Compare(registry, "1") == ""; }));
+
+#ifndef KVATLAS_INDEXER_LEAF_POOL_ENGINE_TEST_UTIL_H_
+#define KVATLAS_INDEXER_LEAF_POOL_ENGINE_TEST_UTIL_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "indexer/base/hash.h"
+#include "indexer/base/ids.h"
+#include "indexer/engines/zmq_test_engine.h"
+#include "indexer/holders/holder_registry.h"
+#include "indexer/leaf/engine_directory.h"
+
+namespace kvatlas {
+
+// Waits for what other threads bring about; false: it never came.
+bool Eventually(const std::function<bool()>& condition);
+
+struct PoolEngineOptions {
+  uint64_t seed = 1;
+  bool replay = false;
+  size_t ring = 10000;
+  uint32_t block_size = 4;
+  uint32_t rank = 0;
+  bool digests = false;     // 32-byte hashes
+  size_t blocks_max = 300;  // of the pool
+};
+
+class PoolEngine {
+ public:
+  explicit PoolEngine(PoolEngineOptions options);
+
+  ZmqTestEngine& sockets() { return sockets_; }
+  // Model "m" in the default group.
+  EngineRegistration Registration(const std::string& instance) const;
+
+  // So many random batches: prompts stored, some twice, blocks evicted from anywhere. With `lost`, nobody receives them.
+  void Run(int batches, bool lost = false);
+  // All of the pool goes, and so do numbers, connections and what a replay would have told.
+  void Restart();
+  // Evicts a random held block, or all.
+  void Evict();
+  void EvictAll();
+
+  // How the registry's answers about that rank differ from the pool; empty: in nothing. With `under` it may know less.
+  std::string Compare(const HolderRegistry& registry, const std::string& instance,
+                      bool under = false) const;
+  size_t held() const { return held_.size(); }
+
+ private:
+  // Every block that ever was, with its place in the tree of prompts.
+  struct Block {
+    int parent = -1;
+    uint64_t name = 0;
+    SequenceHash sequence{0};
+    std::vector<TokenId> tokens;
+    int copies = 0;
+  };
+
+  int MakeBlock(int parent);
+  std::string Store();
+  std::string Remove(size_t which);
+  void Send(const std::vector<std::string>& events, bool lost);
+  std::string Name(const Block& block) const;
+  std::vector<int> PathTo(int block) const;
+  uint64_t Random(uint64_t below) { return random_() % below; }
+
+  const PoolEngineOptions options_;
+  ZmqTestEngine sockets_;
+  std::mt19937_64 random_;
+  std::vector<Block> blocks_;
+  std::vector<int> held_;  // with copies
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_INDEXER_LEAF_POOL_ENGINE_TEST_UTIL_H_

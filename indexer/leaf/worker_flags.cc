@@ -1,0 +1,97 @@
+#include "indexer/leaf/worker_flags.h"
+
+#include <charconv>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "absl/status/status.h"
+
+namespace kvatlas {
+namespace {
+
+std::optional<uint32_t> Number(std::string_view text) {
+  uint32_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+// The text before the first `separator`, which is taken off; all of it when there is none.
+std::string_view TakeUntil(char separator, std::string_view* text) {
+  const size_t at = text->find(separator);
+  const std::string_view head = text->substr(0, at);
+  *text = at == std::string_view::npos ? std::string_view() : text->substr(at + 1);
+  return head;
+}
+
+// False: no such option, or not of its form.
+bool SetOption(std::string_view option, EngineRegistration* worker) {
+  std::string_view value = option;
+  const std::string_view name = TakeUntil('=', &value);
+  if (name == "bind") {
+    worker->bind = true;
+    return option == "bind";
+  }
+  if (value.empty()) return false;
+  if (name == "replay") {
+    worker->replay_endpoint = value;
+  } else if (name == "topic") {
+    worker->topic = value;
+  } else if (name == "lora") {
+    worker->lora_name = value;
+  } else if (name == "salt") {
+    worker->additional_salt = value;
+  } else if (name == "type") {
+    worker->engine_type = value;
+  } else if (name == "block_size") {
+    const std::optional<uint32_t> size = Number(value);
+    worker->block_size = size.value_or(0);
+    return size.has_value();
+  } else {
+    return false;
+  }
+  return true;
+}
+
+// The name, with a rank behind its last colon when that is a number.
+void SetInstance(std::string_view text, EngineRegistration* worker) {
+  const size_t colon = text.rfind(':');
+  if (colon != std::string_view::npos) {
+    if (const std::optional<uint32_t> rank = Number(text.substr(colon + 1)); rank.has_value()) {
+      worker->rank = *rank;
+      text = text.substr(0, colon);
+    }
+  }
+  worker->instance = text;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<EngineRegistration>> ParseWorkers(
+    const std::vector<std::string>& workers, const EngineRegistration& of_all) {
+  std::vector<EngineRegistration> parsed;
+  for (const std::string& text : workers) {
+    const auto refuse = [&](std::string_view why) {
+      return absl::InvalidArgumentError("worker \"" + text + "\": " + std::string(why));
+    };
+    EngineRegistration worker = of_all;
+    std::string_view rest = text;
+    std::string_view options = rest;
+    rest = TakeUntil(';', &options);
+    if (rest.find('=') == std::string_view::npos) return refuse("not NAME[:RANK]=ENDPOINT");
+    SetInstance(TakeUntil('=', &rest), &worker);
+    worker.endpoint = rest;
+    if (worker.instance.empty()) return refuse("no name");
+    while (!options.empty()) {
+      const std::string_view option = TakeUntil(';', &options);
+      if (!SetOption(option, &worker))
+        return refuse("\"" + std::string(option) + "\" is no option of a worker");
+    }
+    if (worker.block_size == 0) return refuse("no block size: say --block_size");
+    parsed.push_back(std::move(worker));
+  }
+  return parsed;
+}
+
+}  // namespace kvatlas

@@ -1,0 +1,60 @@
+#include "indexer/leaf/worker_flags.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace kvatlas {
+namespace {
+
+std::string Shown(const std::vector<std::string>& workers) {
+  EngineRegistration of_all;
+  of_all.model = "m";
+  of_all.group = "g";
+  of_all.block_size = 16;
+  const auto parsed = ParseWorkers(workers, of_all);
+  if (!parsed.ok()) return std::string(parsed.status().message());
+  std::string text;
+  for (const EngineRegistration& worker : *parsed) {
+    EXPECT_EQ(worker.model, "m");
+    EXPECT_EQ(worker.group, "g");
+    text += worker.instance + " " + std::to_string(worker.rank) + " " + worker.endpoint + " " +
+            std::to_string(worker.block_size);
+    if (!worker.replay_endpoint.empty()) text += " replay " + worker.replay_endpoint;
+    if (!worker.topic.empty()) text += " topic " + worker.topic;
+    if (worker.bind) text += " bind";
+    if (!worker.lora_name.empty()) text += " lora " + worker.lora_name;
+    if (!worker.additional_salt.empty()) text += " salt " + worker.additional_salt;
+    if (!worker.engine_type.empty()) text += " type " + worker.engine_type;
+    text += "\n";
+  }
+  return text;
+}
+
+TEST(WorkerFlagsTest, InstancesHaveRanksOrNone) {
+  EXPECT_EQ(Shown({"1=tcp://h:5557", "18446744073709551615:3=tcp://[::1]:5560"}),
+            "1 0 tcp://h:5557 16\n18446744073709551615 3 tcp://[::1]:5560 16\n");
+  EXPECT_EQ(Shown({"pod:a=ipc:///tmp/x"}), "pod:a 0 ipc:///tmp/x 16\n");
+  EXPECT_EQ(Shown({}), "");
+}
+
+TEST(WorkerFlagsTest, OptionsFollowSemicolons) {
+  EXPECT_EQ(Shown({"1=tcp://h:1;replay=tcp://h:2;topic=kv@x=y;bind;lora=a;salt=s;type=SGLang;"
+                   "block_size=4"}),
+            "1 0 tcp://h:1 4 replay tcp://h:2 topic kv@x=y bind lora a salt s type SGLang\n");
+}
+
+TEST(WorkerFlagsTest, WhatIsNotOfTheFormIsNamed) {
+  EXPECT_THAT(Shown({"1"}), testing::HasSubstr("worker \"1\": not NAME[:RANK]=ENDPOINT"));
+  EXPECT_THAT(Shown({"=tcp://h:1"}), testing::HasSubstr("no name"));
+  EXPECT_THAT(Shown({"1=tcp://h:1;color=red"}), testing::HasSubstr("\"color=red\""));
+  EXPECT_THAT(Shown({"1=tcp://h:1;replay"}), testing::HasSubstr("\"replay\""));
+  EXPECT_THAT(Shown({"1=tcp://h:1;block_size=x"}), testing::HasSubstr("\"block_size=x\""));
+  EXPECT_THAT(std::string(ParseWorkers({"1=tcp://h:1"}, {}).status().message()),
+              testing::HasSubstr("--block_size"));
+}
+
+}  // namespace
+}  // namespace kvatlas
