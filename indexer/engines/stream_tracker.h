@@ -15,7 +15,8 @@
 // 0: if it still has the beginning, everything is rebuilt (Restarted, then all of it, then Repaired); until it answers,
 // gaps are not held back for it. Engines that number from 1 are whole from 1. After a reconnection that no replay can
 // verify, what is held stays unconfirmed, unless the numbers go on from so far that no restarted engine can be there.
-// *Threads*: none; the caller serialises. *Cost*: a hash of the payload; a copy only of messages held back.
+// *Threads*: none; the caller serialises. *Cost*: a hash of at most 1 KB of the payload; a copy only of
+// messages held back.
 // *Bounds*: live messages held back during a replay: `held_bytes_max`, `held_messages_max`; beyond, the replay is given
 // up. Replays asked for: `replay_tries` without success, one after a restart per `replay_retry`.
 //
@@ -68,8 +69,9 @@ struct TrackerStats {
 
 // Where this stream stands: what another replica needs to go on from it.
 struct StreamPosition {
-  uint64_t last = 0;         // last number applied
-  uint64_t fingerprint = 0;  // xxh3 of that message's payload: tells two incarnations apart
+  uint64_t last = 0;  // last number applied
+  // xxh3 of the size and both ends (512 bytes each) of that message's payload: tells two incarnations apart.
+  uint64_t fingerprint = 0;
 };
 
 class StreamTracker {

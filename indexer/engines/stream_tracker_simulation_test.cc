@@ -285,7 +285,7 @@ void RunSeeds(const World& world) {
   const uint64_t first = one != nullptr ? std::strtoull(one, nullptr, 10) : 1;
   const uint64_t count = one != nullptr    ? 1
                          : many != nullptr ? std::strtoull(many, nullptr, 10)
-                                           : 2000;
+                                           : 400;
   for (uint64_t seed = first; seed < first + count; ++seed) {
     SCOPED_TRACE("KVATLAS_SIMULATION_SEED=" + std::to_string(seed));
     Simulation(seed, world).Run();
