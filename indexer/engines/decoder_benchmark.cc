@@ -55,9 +55,9 @@ std::string Removals() {
 }
 
 void SetBlocks(benchmark::State& state, size_t payload_bytes) {
-  const auto blocks = static_cast<double>(state.iterations() * kBlocks);
-  state.counters["ns/block"] =
-      benchmark::Counter(blocks / 1e9, benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
+  state.counters["per_block"] =
+      benchmark::Counter(static_cast<double>(state.iterations() * kBlocks),
+                         benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
   state.counters["bytes/block"] = static_cast<double>(payload_bytes) / kBlocks;
 }
 

@@ -100,60 +100,29 @@ bool Equal(const char* a, const char* b, size_t size) {
   return !WordsDiffer<uint64_t>(a + size - 8, b + size - 8);
 }
 
-// A key as the payload has it, header included: `size` bytes, then nothing.
-constexpr size_t kRawBytes = 32;
-struct RawKey {
-  uint64_t words[kRawBytes / 8] = {};
-  uint64_t masks[kRawBytes / 8] = {};
-  size_t size = 0;
-};
+static_assert(std::all_of(std::begin(kNames), std::end(kNames),
+                          [](const Name& name) { return name.key.size() < RawKey::kBytes; }));
+static_assert(std::size(kNames) + 1 == kEventFields);
 
-std::array<RawKey, std::size(kNames) + 1> MakeRawKeys() {
-  std::array<RawKey, std::size(kNames) + 1> keys;
+}  // namespace
+
+std::array<RawKey, kEventFields> KeyReader::MakeRawKeys() {
+  std::array<RawKey, kEventFields> keys;
   for (const Name& name : kNames) {
-    std::array<uint8_t, kRawBytes> bytes{};
-    std::array<uint8_t, kRawBytes> mask{};
+    std::array<uint8_t, RawKey::kBytes> bytes{};
+    std::array<uint8_t, RawKey::kBytes> mask{};
     RawKey& key = keys[static_cast<size_t>(name.field)];
     key.size = 1 + name.key.size();
     bytes[0] = static_cast<uint8_t>(0xa0 | name.key.size());
     std::copy(name.key.begin(), name.key.end(), bytes.begin() + 1);
     std::fill_n(mask.begin(), key.size, uint8_t{0xff});
-    std::memcpy(key.words, bytes.data(), kRawBytes);
-    std::memcpy(key.masks, mask.data(), kRawBytes);
+    std::memcpy(key.bytes, bytes.data(), bytes.size());
+    std::memcpy(key.mask, mask.data(), mask.size());
   }
   return keys;
 }
-static_assert(std::all_of(std::begin(kNames), std::end(kNames),
-                          [](const Name& name) { return name.key.size() < kRawBytes; }));
 
-const std::array<RawKey, std::size(kNames) + 1> kRawKeys = MakeRawKeys();
-
-// REQUIRES: kRawBytes at `bytes`.
-bool StartsWith(const uint8_t* bytes, const RawKey& key) {
-  uint64_t differ = 0;
-  for (size_t i = 0; i < std::size(key.words); ++i) {
-    uint64_t word;
-    std::memcpy(&word, bytes + 8 * i, sizeof(word));
-    differ |= (word ^ key.words[i]) & key.masks[i];
-  }
-  return differ == 0;
-}
-
-}  // namespace
-
-bool KeyReader::Read(MsgpackReader* in, uint32_t pairs, uint32_t index, EventField* field) {
-  if (pairs >= kPairs) return ReadAny(in, field);
-  EventField& last = last_[pairs][index];
-  const RawKey& key = kRawKeys[static_cast<size_t>(last)];
-  if (key.size > 0 && in->remaining() >= kRawBytes && StartsWith(in->position(), key)) {
-    in->Seek(in->position() + key.size);
-    *field = last;
-    return true;
-  }
-  if (!ReadAny(in, field)) return false;
-  last = *field;
-  return true;
-}
+const std::array<RawKey, kEventFields> KeyReader::kRawKeys = KeyReader::MakeRawKeys();
 
 bool KeyReader::ReadAny(MsgpackReader* in, EventField* field) {
   std::string_view key;

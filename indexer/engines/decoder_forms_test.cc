@@ -615,6 +615,16 @@ TEST_F(DecoderFormsTest, EventBeyondTheMemoryIsTooLargeAndTheNextOneFits) {
                 Refusal::kTooLarge, options);
 }
 
+TEST_F(DecoderFormsTest, RefusedEventsGiveTheirMemoryBack) {
+  const Write unknown =
+      Map({{"type", Text("BlockInactive")}, {"token_ids", Numbers(std::vector<int64_t>(1000, 1))}});
+  std::vector<Write> events(100, unknown);
+  events.push_back(StoreMap());
+  Decode(events, {.memory_bytes_max = 8192});
+  EXPECT_EQ(batch_.refused, std::vector<Refusal>(100, Refusal::kUnknownTag));
+  EXPECT_EQ(batch_.events.size(), 1u);
+}
+
 // ---- Batches ----
 
 TEST_F(DecoderFormsTest, TimesOfEveryKind) {
