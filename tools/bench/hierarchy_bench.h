@@ -40,7 +40,7 @@ struct HierarchyBenchOptions {
   double partition_every_s = 0;  // mean, of each cell; 0: none
   double partition_for_s = 30;
   uint64_t budget = 0;  // waypoints a cell may have announced; 0: no limit
-  double withdraw_delay_ms = 1000;
+  double withdraw_delay_ms = 100;
   double report_every_ms = 20;
   uint64_t seed = 1;
   uint32_t best_every = 1;  // of so many requests one is compared with the best in the same state

@@ -50,6 +50,8 @@ BenchCell::BenchCell(const BenchCellOptions& options, Simulation* simulation,
       registry_(RegistryOptions()),
       loads_(options.workers),
       batches_(options.workers),
+      digests_(options.workers),
+      digest_due_(options.workers, simulation->now() + SenderOptions().digest_every),
       beat_(simulation->now() +
             Duration(static_cast<int64_t>(Xxh3(name_, options.seed) %
                                           static_cast<uint64_t>(options.report_every.count())))),
@@ -116,15 +118,30 @@ void BenchCell::OnStep(uint32_t worker, std::vector<Event> events, const Load& l
     batch.load = load;
     holder.SetLoad(load);
   }
+  CountDigests(worker);
   if (batch.events.empty() && !batch.load.has_value()) return;
   ++batches_[worker];
   for (const Event& event : batch.events) {
+    if (const Stored* stored = std::get_if<Stored>(&event)) {
+      for (SequenceHash block : stored->blocks) digests_[worker].Add(stored->tier, block);
+    } else if (const Removed* removed = std::get_if<Removed>(&event)) {
+      for (SequenceHash block : removed->blocks) digests_[worker].Subtract(removed->tier, block);
+    }
     holder.Apply(event).IgnoreError();  // it is never shed: there is no bound
     traffic_.leaf_updates += BlockCount(event);
   }
   traffic_.leaf_load_bytes += LoadBytes(batch);
   traffic_.leaf_bytes += HoldingsBytes(std::move(batch));
   Wake();
+}
+
+// A publisher's stream carries one every so often, whether anything happens or not.
+void BenchCell::CountDigests(uint32_t worker) {
+  const Duration every = SenderOptions().digest_every;
+  for (; digest_due_[worker] <= simulation_.now(); digest_due_[worker] += every) {
+    traffic_.leaf_bytes += HoldingsBytes(
+        Batch{.number = ++batches_[worker], .events = {}, .load = {}, .digest = digests_[worker]});
+  }
 }
 
 void BenchCell::Wake() {

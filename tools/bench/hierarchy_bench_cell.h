@@ -5,7 +5,8 @@
 //                        └── the leaf's answer                   │
 //
 // *Truth*: the leaf is exact: it gets its engines' events at once, so that what is measured is the hierarchy's. Bytes to
-// the leaf are those of the batches that a publisher would send: one for every step that had events or another load.
+// the leaf are those of the batches that a publisher would send: one for every step that had events or another load,
+// and its digests.
 // *Threads*: one.
 
 #ifndef KVATLAS_TOOLS_BENCH_HIERARCHY_BENCH_CELL_H_
@@ -98,6 +99,7 @@ class BenchCell : private DomainObserver {
   CoverageReporterOptions ReporterOptions(StreamAcceptor* hierarchy, NetworkStats* network,
                                           std::function<void()> delivering);
   HolderRegistryOptions RegistryOptions();
+  void CountDigests(uint32_t worker);
   // A tick of the timer is due at its next beat.
   void Wake();
   void WakeAt(Time when);
@@ -113,6 +115,8 @@ class BenchCell : private DomainObserver {
   std::vector<std::unique_ptr<LocalHolder>> workers_;
   std::vector<Load> loads_;
   std::vector<BatchNumber> batches_;
+  std::vector<Digest> digests_;
+  std::vector<Time> digest_due_;
   CellTraffic traffic_;
   Time beat_;        // some moment at which the timer ticks
   Time wake_at_{0};  // the next tick; 0: none

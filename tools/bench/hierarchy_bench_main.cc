@@ -11,14 +11,19 @@
 #include "indexer/service/log.h"
 #include "tools/bench/hierarchy_bench.h"
 #include "tools/bench/hierarchy_bench_report.h"
+#include "tools/bench/hierarchy_bench_sweep.h"
+#include "tools/bench/hierarchy_bench_workload.h"
 #include "tools/trace/trace.h"
 
 namespace kvatlas {
 namespace {
 
+constexpr uint64_t kMadeRequests = 12000;
+
 struct MainOptions {
   HierarchyBenchOptions bench;
-  std::string trace, json;
+  std::string trace, workload, sweep, json, svg;
+  double per_s = 4;
   uint64_t requests = 0;
   uint32_t seeds = 1;
   bool baselines = true;
@@ -27,7 +32,11 @@ struct MainOptions {
 void Declare(FlagSet* flags, MainOptions* main) {
   HierarchyBenchOptions& bench = main->bench;
   flags->Add("trace", &main->trace, "trace in Mooncake's format");
-  flags->Add("requests", &main->requests, "only the first so many; 0: all");
+  std::vector<std::string> workloads = WorkloadNames();
+  workloads.insert(workloads.begin(), "");
+  flags->AddChoice("workload", &main->workload, "a made trace, instead of --trace", workloads);
+  flags->Add("per_s", &main->per_s, "requests a second of a made trace", 0.001, 1e6);
+  flags->Add("requests", &main->requests, "only the first so many; 0: all (12,000 of a made one)");
   flags->Add("cells", &bench.cells, "cells", 1u, 4096u);
   flags->Add("workers", &bench.workers, "workers of a cell", 1u, 1024u);
   flags->Add("capacity", &bench.capacity, "blocks of an engine", uint64_t{1});
@@ -48,22 +57,83 @@ void Declare(FlagSet* flags, MainOptions* main) {
   flags->Add("seed", &bench.seed, "of everything random");
   flags->Add("seeds", &main->seeds, "runs, with seeds from --seed on", 1u, 1000u);
   flags->Add("baselines", &main->baselines, "also exact_global, one_cell and random");
+  std::vector<std::string> sweeps = SweepNames();
+  sweeps.insert(sweeps.begin(), "");
+  flags->AddChoice("sweep", &main->sweep, "runs at several values of one thing, as a table",
+                   sweeps);
+  flags->Add("svg", &main->svg, "where the sweep's curves go");
   flags->Add("json", &main->json, "where a JSON line per run goes; - for standard output");
 }
 
-int Fail(const std::string& why) {
-  std::fprintf(stderr, "hierarchy_bench: %s\n", why.c_str());
-  return 2;
+absl::StatusOr<std::vector<TraceRequest>> TraceOf(const MainOptions& main, uint64_t seed) {
+  if (main.workload.empty()) return ReadTrace(main.trace, main.requests);
+  return MakeWorkload(main.workload, main.requests == 0 ? kMadeRequests : main.requests, main.per_s,
+                      seed);
 }
 
-int WriteJson(const std::string& path, const std::vector<HierarchyBenchResult>& results) {
-  if (path.empty()) return 0;
+std::string WorkloadOf(const MainOptions& main) {
+  return main.workload.empty() ? main.trace.substr(main.trace.rfind('/') + 1) : main.workload;
+}
+
+// One run for every seed, appended.
+absl::Status RunSeeds(const MainOptions& main, const HierarchyBenchOptions& base, bool baselines,
+                      std::vector<HierarchyBenchResult>* results) {
+  for (uint32_t i = 0; i < main.seeds; ++i) {
+    HierarchyBenchOptions options = base;
+    options.seed += i;
+    const absl::StatusOr<std::vector<TraceRequest>> trace = TraceOf(main, options.seed);
+    if (!trace.ok()) return trace.status();
+    absl::StatusOr<HierarchyBenchResult> result = RunHierarchyBench(*trace, options);
+    if (!result.ok()) return result.status();
+    result->workload = WorkloadOf(main);
+    if (baselines) {
+      const HitRates rates = RunBaselines(*trace, options);
+      result->hit_rate.exact_global = rates.exact_global;
+      result->hit_rate.one_cell = rates.one_cell;
+      result->hit_rate.random = rates.random;
+    }
+    results->push_back(*std::move(result));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Write(const std::string& path, const std::string& text) {
+  if (path.empty()) return absl::OkStatus();
   std::ofstream file;
   if (path != "-") file.open(path);
   std::ostream& out = path == "-" ? std::cout : file;
-  for (const HierarchyBenchResult& result : results) out << ToJson(result) << "\n";
+  out << text;
   out.flush();
-  return out.good() ? 0 : Fail("cannot write " + path);
+  return out.good() ? absl::OkStatus() : absl::UnavailableError("cannot write " + path);
+}
+
+absl::Status RunAll(const MainOptions& main) {
+  if (main.trace.empty() == main.workload.empty())
+    return absl::InvalidArgumentError("--trace or --workload, one of them");
+  std::vector<HierarchyBenchResult> results;
+  FILE* const people = main.json == "-" ? stderr : stdout;
+  if (main.sweep.empty()) {
+    if (absl::Status bad = RunSeeds(main, main.bench, main.baselines, &results); !bad.ok())
+      return bad;
+    std::fputs(ToTable(results).c_str(), people);
+  } else {
+    const Sweep sweep = MakeSweep(main.sweep, main.bench);
+    std::vector<std::string> labels;
+    for (const SweepPoint& point : sweep.points) {
+      labels.push_back(point.label);
+      if (absl::Status bad = RunSeeds(main, point.options, /*baselines=*/false, &results);
+          !bad.ok())
+        return bad;
+    }
+    std::fputs(ToFrontier(results, main.seeds, labels).c_str(), people);
+    const std::string title = WorkloadOf(main) + ": " + std::to_string(main.bench.cells) +
+                              " cells of " + std::to_string(main.bench.workers) + " workers";
+    if (absl::Status bad = Write(main.svg, ToCurves(sweep, results, main.seeds, title)); !bad.ok())
+      return bad;
+  }
+  std::string json;
+  for (const HierarchyBenchResult& result : results) json += ToJson(result) + "\n";
+  return Write(main.json, json);
 }
 
 int Main(int argc, char** argv) {
@@ -72,27 +142,10 @@ int Main(int argc, char** argv) {
   Declare(&flags, &main);
   flags.ParseOrExit(argc, argv);
   ConfigureLog({.component = "hierarchy_bench", .level_min = LogLevel::kError});
-  if (main.trace.empty()) return Fail("--trace is missing");
-  const absl::StatusOr<std::vector<TraceRequest>> trace = ReadTrace(main.trace, main.requests);
-  if (!trace.ok()) return Fail(std::string(trace.status().message()));
-
-  std::vector<HierarchyBenchResult> results;
-  for (uint32_t i = 0; i < main.seeds; ++i) {
-    HierarchyBenchOptions options = main.bench;
-    options.seed += i;
-    absl::StatusOr<HierarchyBenchResult> result = RunHierarchyBench(*trace, options);
-    if (!result.ok()) return Fail(std::string(result.status().message()));
-    result->workload = main.trace.substr(main.trace.rfind('/') + 1);
-    if (main.baselines) {
-      const HitRates rates = RunBaselines(*trace, options);
-      result->hit_rate.exact_global = rates.exact_global;
-      result->hit_rate.one_cell = rates.one_cell;
-      result->hit_rate.random = rates.random;
-    }
-    results.push_back(*std::move(result));
-  }
-  std::fputs(ToTable(results).c_str(), main.json == "-" ? stderr : stdout);
-  return WriteJson(main.json, results);
+  const absl::Status status = RunAll(main);
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "hierarchy_bench: %s\n", std::string(status.message()).c_str());
+  return 2;
 }
 
 }  // namespace

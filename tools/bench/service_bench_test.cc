@@ -294,6 +294,26 @@ void ExpectIngested(const absl::StatusOr<ServiceBenchResult>& result) {
 
 TEST(ServiceBenchTest, QueriesOverGrpc) { ExpectQueried(RunServiceBench(Small("query_grpc"))); }
 
+TEST(ServiceBenchTest, QueriesOverHttp) {
+  ServiceBenchOptions options = Small("query_http");
+  ExpectQueried(RunServiceBench(options));
+  options.tokens = 640;
+  options.qps = 200;
+  ExpectQueried(RunServiceBench(options));
+  options.load = "grpc";
+  ExpectQueried(RunServiceBench(options));
+}
+
+TEST(ServiceBenchTest, IngestOverZmq) {
+  ServiceBenchOptions options = Small("ingest_zmq");
+  ExpectIngested(RunServiceBench(options));
+  options.qps = 100000;
+  const absl::StatusOr<ServiceBenchResult> paced = RunServiceBench(options);
+  ExpectIngested(paced);
+  ASSERT_TRUE(paced.ok());
+  EXPECT_TRUE(paced->lag_ms.has_value());
+}
+
 TEST(ServiceBenchTest, IngestOverGrpc) { ExpectIngested(RunServiceBench(Small("ingest_grpc"))); }
 
 TEST(ServiceBenchTest, WhatDoesNotFitTogetherIsRefused) {
