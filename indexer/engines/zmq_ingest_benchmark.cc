@@ -5,6 +5,7 @@
 //   bazel run //indexer/engines:zmq_ingest_benchmark
 
 #include <benchmark/benchmark.h>
+#include <signal.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,9 +18,9 @@
 #include <memory>
 #include <random>
 #include <string>
-#include <thread>
 #include <vector>
 
+#include "indexer/base/mutex.h"
 #include "indexer/engines/decoder_test_util.h"
 #include "indexer/engines/engine_worker.h"
 #include "indexer/engines/zmq_ingest.h"
@@ -64,20 +65,30 @@ double CpuSeconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-// The engines' process: dials out to each address, waits for a word on `start`, publishes, and stays until killed.
+// Time passes, while this thread costs nothing.
+void Rest(std::chrono::nanoseconds time) {
+  Mutex mutex;
+  CondVar nobody;
+  MutexLock lock(&mutex);
+  nobody.WaitFor(&mutex, time);
+}
+
+// The engines' process: dials out to each address, says on `ready` that all are connected, waits for a word on `start`, publishes, and stays until killed.
 [[noreturn]] void RunEngines(const std::vector<std::string>& endpoints, size_t messages,
-                             const std::vector<std::string>& payloads, int start) {
+                             const std::vector<std::string>& payloads, int ready, int start) {
   void* context = zmq_ctx_new();
   std::vector<void*> sockets;
   for (const std::string& endpoint : endpoints) {
-    sockets.push_back(zmq_socket(context, ZMQ_PUB));
+    sockets.push_back(zmq_socket(context, ZMQ_XPUB));
     // Nothing is dropped: `send` waits for room.
     const int on = 1;
     zmq_setsockopt(sockets.back(), ZMQ_XPUB_NODROP, &on, sizeof(on));
     zmq_connect(sockets.back(), endpoint.c_str());
   }
+  // A subscription each.
   char word;
-  if (read(start, &word, 1) != 1) _exit(1);
+  for (void* socket : sockets) zmq_recv(socket, &word, 1, 0);
+  if (write(ready, "!", 1) != 1 || read(start, &word, 1) != 1) _exit(1);
   for (uint64_t number = 0; number < messages; ++number) {
     std::string bytes;
     for (int shift = 56; shift >= 0; shift -= 8) {
@@ -128,22 +139,19 @@ void BM_Ingest(benchmark::State& state) {
       endpoints.push_back(*ingest->BoundEndpoint(*id));
     }
     ingest->OpenGate();
+    int ready[2];
     int start[2];
-    if (pipe(start) != 0) std::abort();
+    if (pipe(ready) != 0 || pipe(start) != 0) std::abort();
     const pid_t child = fork();
-    if (child == 0) RunEngines(endpoints, messages, payloads, start[0]);
-    for (const ZmqStreamId id : ids) {
-      while (!ingest->Stats(id)->connected)
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    // Subscriptions travel a moment longer than connections.
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    if (child == 0) RunEngines(endpoints, messages, payloads, ready[1], start[0]);
+    char word;
+    if (read(ready[0], &word, 1) != 1) std::abort();
     const double cpu_before = CpuSeconds();
     const auto before = std::chrono::steady_clock::now();
     if (write(start[1], "!", 1) != 1) std::abort();
     for (const ZmqStreamId id : ids) {
       while (ingest->Stats(id)->tracker.last.value_or(0) + 1 < messages) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        Rest(std::chrono::milliseconds(1));
       }
     }
     state.SetIterationTime(
@@ -151,8 +159,7 @@ void BM_Ingest(benchmark::State& state) {
     cpu_s += CpuSeconds() - cpu_before;
     kill(child, SIGKILL);
     waitpid(child, nullptr, 0);
-    close(start[0]);
-    close(start[1]);
+    for (const int fd : {ready[0], ready[1], start[0], start[1]}) close(fd);
   }
   const double done =
       static_cast<double>(state.iterations() * messages * streams * events * blocks);
@@ -182,9 +189,9 @@ void BM_IdleStreams(benchmark::State& state) {
       return;
     }
   }
-  std::this_thread::sleep_for(std::chrono::seconds(1));
+  Rest(std::chrono::seconds(1));
   const double cpu_before = CpuSeconds();
-  for (auto _ : state) std::this_thread::sleep_for(std::chrono::seconds(2));
+  for (auto _ : state) Rest(std::chrono::seconds(2));
   state.counters["cpu_percent"] = (CpuSeconds() - cpu_before) / 2 * 100;
 }
 BENCHMARK(BM_IdleStreams)->Arg(2000)->Unit(benchmark::kMillisecond)->Iterations(1);
