@@ -22,11 +22,6 @@ char* Put(const char (&text)[kSize], char* to) {
   return to + kSize - 1;
 }
 
-char* Put(const std::string& text, char* to) {
-  std::memcpy(to, text.data(), text.size());
-  return to + text.size();
-}
-
 // Blocks as tokens in digits. Neighbours are often equal: the last text is kept.
 class Tokens {
  public:
@@ -66,6 +61,25 @@ void TakeLarger(const TierReach& reach, TierReach* best) {
 
 }  // namespace
 
+void HttpAnswer::Key::Set(const std::string& key) {
+  size = static_cast<uint32_t>(key.size());
+  if (key.size() <= kShortMax) {
+    std::memcpy(text, key.data(), key.size());
+  } else {
+    spilled = key;
+  }
+}
+
+// May write up to `kShortMax` bytes beyond the end.
+inline char* HttpAnswer::Key::Put(char* to) const {
+  if (size <= kShortMax) {
+    std::memcpy(to, text, kShortMax);
+  } else {
+    std::memcpy(to, spilled.data(), size);
+  }
+  return to + size;
+}
+
 void HttpAnswer::Clear() {
   if (known_.size() > kHoldersRemembered) {
     known_.clear();
@@ -91,16 +105,16 @@ uint32_t HttpAnswer::Learn(const HolderInfo& holder) {
   const auto [instance, is_new] =
       by_name_.try_emplace(holder.id.name, static_cast<uint32_t>(instances_.size()));
   if (is_new) {
-    Instance& added = instances_.emplace_back();
-    added.key = "\"";
-    AppendJsonEscaped(&added.key, holder.id.name);
-    added.key += "\":";
+    std::string key = "\"";
+    AppendJsonEscaped(&key, holder.id.name);
+    instances_.emplace_back().key.Set(key + "\":");
   }
   const auto known = static_cast<uint32_t>(known_.size());
-  known_.push_back({.name = holder.id.name,
-                    .rank = holder.id.rank,
-                    .rank_key = "\"" + std::to_string(holder.id.rank) + "\":",
-                    .instance = instance->second});
+  Known& added = known_.emplace_back();
+  added.rank_key.Set("\"" + std::to_string(holder.id.rank) + "\":");
+  added.rank = holder.id.rank;
+  added.instance = instance->second;
+  added.name = holder.id.name;
   by_info_.insert_or_assign(&holder, known);
   return known;
 }
@@ -113,14 +127,14 @@ void HttpAnswer::Add(const HolderInfo& holder, const TierReach& reach) {
     instance.query = query_;
     instance.group = static_cast<uint32_t>(groups_.size());
     groups_.push_back({.instance = known.instance});
-    key_bytes_ += 2 * instance.key.size();
+    key_bytes_ += 2 * instance.key.size;
   }
   Group& group = groups_[instance.group];
   TakeLarger(reach, &group.best);
   if (known.query == query_) return TakeLarger(reach, &entries_[known.entry].reach);
   known.query = query_;
   known.entry = static_cast<uint32_t>(entries_.size());
-  key_bytes_ += 2 * known.rank_key.size();
+  key_bytes_ += 2 * known.rank_key.size;
   entries_.push_back({.known = number, .reach = reach});
   (group.first == kNone ? group.first : entries_[group.last].next) = known.entry;
   group.last = known.entry;
@@ -131,11 +145,11 @@ char* HttpAnswer::WriteScores(uint32_t block_size, char* to) const {
   char* const begin = to;
   for (const Group& group : groups_) {
     if (group.best.device == 0) continue;
-    to = Put(instances_[group.instance].key, to);
+    to = instances_[group.instance].key.Put(to);
     *to++ = '{';
     for (uint32_t i = group.first; i != kNone; i = entries_[i].next) {
       if (entries_[i].reach.device == 0) continue;
-      to = Put(known_[entries_[i].known].rank_key, to);
+      to = known_[entries_[i].known].rank_key.Put(to);
       to = tokens.Put(entries_[i].reach.device, to);
       *to++ = ',';
     }
@@ -148,14 +162,14 @@ char* HttpAnswer::WriteScores(uint32_t block_size, char* to) const {
 char* HttpAnswer::WriteInstances(uint32_t block_size, char* to) const {
   Tokens tokens(block_size);
   for (const Group& group : groups_) {
-    to = Put(instances_[group.instance].key, to);
+    to = instances_[group.instance].key.Put(to);
     to = Put("{\"longest_matched\":", to);
     to = tokens.Put(group.best.any, to);
     to = Put(",\"gpu\":", to);
     to = tokens.Put(group.best.device, to);
     to = Put(",\"dp\":{", to);
     for (uint32_t i = group.first; i != kNone; i = entries_[i].next) {
-      to = Put(known_[entries_[i].known].rank_key, to);
+      to = known_[entries_[i].known].rank_key.Put(to);
       to = tokens.Put(entries_[i].reach.device, to);
       *to++ = ',';
     }
@@ -171,8 +185,8 @@ char* HttpAnswer::WriteInstances(uint32_t block_size, char* to) const {
 
 void HttpAnswer::Write(uint32_t block_size, bool open, std::string* out) const {
   const size_t before = out->size();
-  out->resize(before + kFrameBytes + kNumberBytesMax + key_bytes_ + kGroupBytes * groups_.size() +
-              kEntryBytes * entries_.size());
+  out->resize(before + kFrameBytes + Key::kShortMax + kNumberBytesMax + key_bytes_ +
+              kGroupBytes * groups_.size() + kEntryBytes * entries_.size());
   char* to = out->data() + before;
   to = Put("{\"scores\":{", to);
   to = WriteScores(block_size, to);

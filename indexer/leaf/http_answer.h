@@ -37,17 +37,27 @@ class HttpAnswer {
  private:
   static constexpr uint32_t kNone = ~0u;
 
+  // `"1":`, escaped. Short ones lie here, so that they are copied without asking how long they are.
+  struct Key {
+    static constexpr size_t kShortMax = 24;
+    char text[kShortMax] = {};
+    uint32_t size = 0;
+    std::string spilled = {};  // a longer one
+
+    void Set(const std::string& key);
+    char* Put(char* to) const;
+  };
   // Of a holder, from query to query.
   struct Known {
-    std::string name;
+    Key rank_key;
     uint32_t rank = 0;
-    std::string rank_key;  // "\"0\":"
     uint32_t instance = 0;
     uint64_t query = 0;  // `entry` is of that one
     uint32_t entry = 0;
+    std::string name = {};
   };
   struct Instance {
-    std::string key;  // "\"1\":", escaped
+    Key key;
     uint64_t query = 0;
     uint32_t group = 0;
   };

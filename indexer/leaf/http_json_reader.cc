@@ -1,5 +1,9 @@
 #include "indexer/leaf/http_json_reader.h"
 
+#if defined(__SSE4_1__)
+#include <immintrin.h>
+#endif
+
 #include <algorithm>
 #include <bit>
 #include <charconv>
@@ -51,12 +55,12 @@ void AppendUtf8(uint32_t code, std::string* out) {
   put(0x80 | (code & 0x3F));
 }
 
-// ---- Eight digits at a time ----
+// ---- Eight and sixteen digits at a time ----
 
 constexpr uint64_t kPowersOfTen[] = {1, 10, 100, 1000, 10000, 100000, 1000000, 10000000, 100000000};
 
 // The number that the leading digits of these eight characters make; `*count` says how many they are.
-uint64_t LeadingDigits(const char* text, size_t* count) {
+inline uint64_t LeadingDigits(const char* text, size_t* count) {
   uint64_t word;
   std::memcpy(&word, text, sizeof(word));
   // A character's byte is now its digit, or at least 10; the first that is no digit has its top bit set in `others`. What
@@ -77,24 +81,60 @@ constexpr size_t kDigitsMax = 19;  // as many always fit in 64 bits
 // What `TakeInteger` may look at, with the sign and what comes behind.
 constexpr ptrdiff_t kIntegerReach = 1 + 24 + 3;
 
+#if defined(__SSE4_1__)
+
+// Where byte i of 16 comes from, when `count` of them are moved to the end and zeros before them: the 16 from `count` on.
+alignas(16) constexpr uint8_t kToTheEnd[32] = {
+    0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80,
+    0,    1,    2,    3,    4,    5,    6,    7,    8,    9,    10,   11,   12,   13,   14,   15};
+
+// The same for sixteen.
+inline uint64_t LeadingDigits16(const char* text, size_t* count) {
+  const auto load = [](const void* from) {
+    return _mm_loadu_si128(static_cast<const __m128i*>(from));
+  };
+  const __m128i digits = _mm_sub_epi8(load(text), _mm_set1_epi8('0'));
+  const __m128i others =
+      _mm_cmpeq_epi8(_mm_max_epu8(digits, _mm_set1_epi8(10)), digits);  // 10 and above
+  const auto mask = static_cast<uint32_t>(_mm_movemask_epi8(others));
+  *count = static_cast<size_t>(std::countr_zero(mask | 0x10000));
+  const __m128i padded = _mm_shuffle_epi8(digits, load(kToTheEnd + *count));
+  const __m128i pairs = _mm_maddubs_epi16(
+      padded, _mm_setr_epi8(10, 1, 10, 1, 10, 1, 10, 1, 10, 1, 10, 1, 10, 1, 10, 1));
+  const __m128i fours = _mm_madd_epi16(pairs, _mm_setr_epi16(100, 1, 100, 1, 100, 1, 100, 1));
+  const __m128i eights = _mm_madd_epi16(_mm_packus_epi32(fours, fours),
+                                        _mm_setr_epi16(10000, 1, 10000, 1, 10000, 1, 10000, 1));
+  const auto both = static_cast<uint64_t>(_mm_cvtsi128_si64(eights));
+  return (both & 0xFFFFFFFF) * kPowersOfTen[8] + (both >> 32);
+}
+
+#else
+
+inline uint64_t LeadingDigits16(const char* text, size_t* count) {
+  const uint64_t first = LeadingDigits(text, count);
+  if (*count < 8) return first;
+  size_t more;
+  const uint64_t second = LeadingDigits(text + 8, &more);
+  *count += more;
+  return first * kPowersOfTen[more] + second;
+}
+
+#endif
+
 // Takes an integer of at most 19 digits and no needless zero; null: something else.
-const char* TakeDigits(const char* at, uint64_t* value) {
+inline const char* TakeDigits(const char* at, uint64_t* value) {
   size_t count;
-  *value = LeadingDigits(at, &count);
+  *value = LeadingDigits16(at, &count);
   if (count == 0 || (*at == '0' && count > 1)) return nullptr;
   at += count;
-  if (count < 8) return at;
-  const uint64_t middle = LeadingDigits(at, &count);
-  *value = *value * kPowersOfTen[count] + middle;
-  if (count < 8) return at + count;
-  at += 8;
+  if (count < 16) return at;
   const uint64_t tail = LeadingDigits(at, &count);
   if (16 + count > kDigitsMax) return nullptr;
   *value = *value * kPowersOfTen[count] + tail;
   return at + count;
 }
 
-const char* TakeInteger(const char* at, uint32_t* value) {
+inline const char* TakeInteger(const char* at, uint32_t* value) {
   uint64_t wide;
   at = TakeDigits(at, &wide);
   if (at == nullptr || wide > std::numeric_limits<uint32_t>::max()) return nullptr;
@@ -102,7 +142,7 @@ const char* TakeInteger(const char* at, uint32_t* value) {
   return at;
 }
 
-const char* TakeInteger(const char* at, int64_t* value) {
+inline const char* TakeInteger(const char* at, int64_t* value) {
   const bool negative = *at == '-';
   uint64_t magnitude;
   at = TakeDigits(at + negative, &magnitude);
