@@ -1,7 +1,7 @@
 """What every engine under test has in common: commands as JSON lines on stdin, answers on stdout.
 
     {"do": "open", ...}                      -> {"endpoint", "replay_endpoint", "rank"}
-    {"do": "subscribed", "timeout_s": 20}    -> {"subscribed": true}; waits until somebody subscribed
+    {"do": "subscribed", "timeout_s": 20}    -> {"subscribed": true}; waits until one more subscribed
     {"do": "run", "jobs": [{"tokens", "outputs", "at", "salt", "lora"}, ...]}
                                              -> {"outputs": [[token, ...], ...], "batches"}; until all are done
     {"do": "reset"}                          -> {"cleared": bool}
@@ -40,6 +40,7 @@ class Engine:
         XPUB is PUB that can also be asked who subscribed: on the wire the same.
         """
         engine = self
+        self.verbose = socket_module.XPUB_VERBOSE
 
         class WatchedSocket(socket_module.Socket):
             def send_multipart(self, parts, *args, **kwargs):
@@ -97,6 +98,8 @@ class Engine:
             what = command["do"]
             if what == "open":
                 answer = self.open(command)
+                # Every subscriber is told of, not only the first.
+                self.publisher_socket().setsockopt(self.verbose, 1)
             elif what == "subscribed":
                 answer = self.wait_subscribed(command["timeout_s"])
             elif what == "run":
