@@ -17,7 +17,7 @@ namespace kvatlas {
 
 struct ZmqIngestOptions {
   uint32_t io_threads = 1;      // libzmq's, that read sockets
-  uint32_t decode_threads = 0;  // lanes; 0: as many as cores, at most 8
+  uint32_t decode_threads = 0;  // lanes, at most 256; 0: as many as cores, at most 8
   // Held back in a lane for replays; beyond, streams that wait for one are not read.
   size_t lane_bytes_max = 64 << 20;
   size_t message_bytes_max = 64 << 20;  // an engine that sends a larger one is disconnected

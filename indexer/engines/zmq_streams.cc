@@ -12,6 +12,7 @@ namespace {
 
 constexpr uint32_t kLanesMax = 8;
 // libzmq's own limit; a stream takes three, and one more during a replay.
+constexpr uint32_t kLanesAskedMax = 256;
 constexpr int kSocketsMax = 65535;
 
 // A stream takes four descriptors and one more during a replay: as many as the system lets us have.
@@ -23,7 +24,7 @@ void RaiseDescriptorLimit() {
 }
 
 size_t LaneCount(uint32_t asked) {
-  if (asked > 0) return asked;
+  if (asked > 0) return std::min(asked, kLanesAskedMax);
   return std::clamp(std::thread::hardware_concurrency(), 1u, kLanesMax);
 }
 
