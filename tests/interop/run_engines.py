@@ -383,7 +383,7 @@ def table(rows):
 
 def choose(arguments):
     chosen = [variant for variant in VARIANTS
-              if (not arguments.variant or variant.name in arguments.variant)
+              if (variant.name in arguments.variant if arguments.variant else variant.expected)
               and (arguments.engine == "all" or all(engine.kind == arguments.engine
                                                     for engine in variant.engines))]
     unknown = set(arguments.variant) - {variant.name for variant in VARIANTS}
@@ -410,7 +410,8 @@ def parse():
     arguments = parser.parse_args()
     if arguments.list:
         for variant in VARIANTS:
-            print(f"{variant.name}  {variant.note}".rstrip())
+            more = variant.note if variant.expected else f"(only by name) {variant.note}"
+            print(f"{variant.name}  {more}".rstrip())
         sys.exit(0)
     if not arguments.leaf and not arguments.record:
         parser.error("one of --leaf and --record is needed")

@@ -26,26 +26,26 @@ class Variant:
     together: int = 1
     replay: bool = False
     requests: float = 1.0  # of what the user asked for
-    # Ends a model: prompts may be longer in blocks than a small pool.
     note: str = ""
+    # False: the stream does not say enough to be exact; run only when asked for by name.
+    expected: bool = True
 
 
 PLENTY = 1 << 15
 # Blocks of a pool in which requests push each other's out: so many per distinct request, but at least for one.
 TIGHT = "tight"
 TIGHT_TWICE = "tight, twice as large"
+TIGHT_THRICE = "tight, thrice as large"
 
 
 def pool_blocks(blocks, requests):
-    if blocks in (TIGHT, TIGHT_TWICE):
-        tight = max(72, int(1.5 * requests))
-        return 2 * tight if blocks == TIGHT_TWICE else tight
-    return blocks
+    times = {TIGHT: 1, TIGHT_TWICE: 2, TIGHT_THRICE: 3}
+    return times[blocks] * max(72, int(1.5 * requests)) if blocks in times else blocks
 
 
 def _vllm(name, *, blocks=PLENTY, algorithm="sha256", env=None, instance=1, rank=0, **rest):
     options = {"hash": algorithm, "blocks": blocks}
-    for key in ("window", "topic", "lookahead", "loras", "running"):
+    for key in ("groups", "topic", "lookahead", "report", "running"):
         if key in rest:
             options[key] = rest.pop(key)
     if rest.get("loras_used"):
@@ -74,8 +74,12 @@ VARIANTS = [
     _vllm("vllm-tight", blocks=TIGHT),
     _vllm("vllm-large-vocabulary", vocab=150000, blocks=TIGHT),
     _vllm("vllm-copies", copies=4, together=2, blocks=TIGHT, requests=0.5),
-    _vllm("vllm-hybrid", window=64),
-    _vllm("vllm-hybrid-tight", window=64, blocks=TIGHT_TWICE),
+    _vllm("vllm-hybrid", groups=["full", 64]),
+    _vllm("vllm-hybrid-tight", groups=["full", 64], blocks=TIGHT_TWICE),
+    _vllm("vllm-hybrid-window-first", groups=[64, "full"], blocks=TIGHT_TWICE),
+    _vllm("vllm-hybrid-three", groups=[32, "full", 128], blocks=TIGHT_THRICE),
+    _vllm("vllm-hybrid-copies", groups=["full", 64], copies=3, together=2, blocks=TIGHT_TWICE,
+          requests=0.5),
     _vllm("vllm-salt", salts=SALTS, blocks=TIGHT_TWICE),
     _vllm("vllm-salt-tagged", salts=TAGGED, blocks=TIGHT_TWICE),
     _vllm("vllm-lora", loras_used=LORAS, blocks=TIGHT_TWICE),
@@ -92,6 +96,10 @@ VARIANTS = [
     _vllm("vllm-reset", phases=("run half", "reset", "run half"), blocks=TIGHT),
     _vllm("vllm-restart", phases=("run half", "restart", "run half"), blocks=TIGHT),
     _vllm("vllm-replay", phases=("run half", "register", "run half"), replay=True, blocks=TIGHT),
+    _vllm("vllm-lookahead", lookahead=1, blocks=TIGHT, expected=False,
+          note="hashes cover the next token, which no question by tokens can say"),
+    _vllm("vllm-report-full", report="full", blocks=TIGHT, expected=False,
+          note="hits are announced again without a new copy, which looks like a copy"),
     _vllm("vllm-trace", phases=("trace",), blocks=600, running=4,
           note="the excerpt of the conversation trace, a block for each of its blocks"),
     _sglang("sglang-radix"),

@@ -51,9 +51,9 @@ class VllmEngine(Engine):
         load(source)
 
     def open(self, command):
-        """Keys: blocks, block_size, vocab, hash (algorithm), rank, endpoint, replay_endpoint, topic, window (tokens of a
-        second, sliding-window group; 0: none), running (requests at once), batch_tokens (per step), lookahead
-        (tokens that hashes look ahead)."""
+        """Keys: blocks, block_size, vocab, hash (algorithm), rank, endpoint, replay_endpoint, topic, groups (of attention:
+        "full", or the tokens of a sliding window), running (requests at once), batch_tokens (per step), lookahead
+        (tokens that hashes look ahead), report ("full": hits are announced again)."""
         from vllm.config.kv_events import KVEventsConfig
         from vllm.v1.core import kv_cache_utils
         from vllm.v1.core.sched.scheduler import Scheduler
@@ -67,10 +67,11 @@ class VllmEngine(Engine):
         lookahead = command.get("lookahead", 0)
         self.hasher = kv_cache_utils.get_request_block_hasher(self.block_size, hash_fn, lookahead)
         shape = {"block_size": self.block_size, "num_kv_heads": 1, "head_size": 1, "dtype": None}
-        groups = [KVCacheGroupSpec(["full"], FullAttentionSpec(**shape))]
-        if command.get("window"):
-            groups.append(KVCacheGroupSpec(["window"], SlidingWindowSpec(
-                sliding_window=command["window"], **shape)))
+        groups = [KVCacheGroupSpec([f"layer-{i}"], FullAttentionSpec(**shape) if kind == "full"
+                                   else SlidingWindowSpec(sliding_window=kind, **shape))
+                  for i, kind in enumerate(command.get("groups", ["full"]))]
+        self.full_groups = [i for i, kind in enumerate(command.get("groups", ["full"])) if kind == "full"]
+        self.report = command.get("report")
         blocks = command["blocks"]
         config = self._config(command, blocks, lookahead, KVEventsConfig(
             enable_kv_cache_events=True, publisher="zmq", endpoint=command["endpoint"],
@@ -150,7 +151,9 @@ class VllmEngine(Engine):
         lora = prompt.get("lora")
         return Request(
             request_id=f"r{self.requests}", prompt_token_ids=list(prompt["tokens"]),
-            sampling_params=SamplingParams(max_tokens=max(outputs, 1), ignore_eos=True),
+            sampling_params=SamplingParams(
+                max_tokens=max(outputs, 1), ignore_eos=True,
+                extra_args={"kv_cache_report_mode": self.report} if self.report else None),
             pooling_params=None, cache_salt=prompt.get("salt"),
             lora_request=LoRARequest(lora, 1 + sum(lora.encode()) % 60, "/adapters/" + lora)
             if lora else None,
@@ -190,10 +193,10 @@ class VllmEngine(Engine):
         return bool(cleared)
 
     def depth(self, prompt):
-        """Leading blocks that the full-attention group has under the engine's own hashes."""
+        """Leading blocks that every full-attention group has under the engine's own hashes."""
         request = self._request(prompt, 1)
         for depth, block_hash in enumerate(request.block_hashes):
-            if self.pool.get_cached_block(block_hash, [0]) is None:
+            if self.pool.get_cached_block(block_hash, self.full_groups) is None:
                 return depth
         return len(request.block_hashes)
 
