@@ -124,27 +124,38 @@ size_t AliasTable::FindOrInsert(const EngineHash& name, const BlockPlace& place,
   std::memcpy(At(slot), &key, sizeof(key));
   if (rest_bytes_ != 0) std::memcpy(At(slot) + kSlotBytes, name.bytes.data(), rest_bytes_);
   SetMeta(slot, kUsed);
-  SetRecord(slot, Record{.block = place.block, .position = place.position, .space = place.space});
+  if (place.position < kPositionEnd && place.space < kSpaceEnd) {
+    SetMeta(slot, kUsed | place.space << kSpaceShift | place.position);
+    SetWord(slot, Raw(place.block));
+  } else {
+    SetRecord(slot, {.block = place.block, .position = place.position, .space = place.space});
+  }
   ++size_;
   return slot;
 }
 
 void AliasTable::Erase(size_t slot) {
+  EraseSlot(slot);
+  if (homes_ > 64 && size_ > shrink_below_) return;
+  MaybeShrink();
+}
+
+void AliasTable::EraseSlot(size_t slot) {
   if (Meta(slot) & kIsRecord) FreeRecord(static_cast<uint32_t>(Word(slot)));
   size_t end = slot + 1;
   while (Used(end) && Home(Key(end)) < end) ++end;
   std::memmove(At(slot), At(slot + 1), (end - slot - 1) * stride_);
   SetMeta(end - 1, 0);
   --size_;
-  MaybeShrink();
 }
 
 void AliasTable::Clear() {
   pages_.Resize(0);
   homes_ = 0;
   size_ = 0;
-  records_ = {};
-  free_records_ = {};
+  shrink_below_ = 0;
+  records_ = std::vector<Record>();
+  free_records_ = std::vector<uint32_t>();
   mixed_ = false;
   drop_from_ = 0;
 }
@@ -214,8 +225,8 @@ void AliasTable::FreeRecord(uint32_t number) {
   records_[number] = Record();
   free_records_.push_back(number);
   if (free_records_.size() < records_.size()) return;
-  records_ = {};
-  free_records_ = {};
+  records_ = std::vector<Record>();
+  free_records_ = std::vector<uint32_t>();
 }
 
 bool AliasTable::Store(size_t slot, Tier tier) {
@@ -294,7 +305,12 @@ bool AliasTable::DropUnconfirmed(
   if (!mixed_) return true;
   size_t at = homes_ == 0 ? 0 : Home(drop_from_);
   for (size_t looked = 0; looked < slots && at < Slots(); ++looked) {
-    if (!Used(at) || Key(at) < drop_from_) {
+    if (!Used(at)) {
+      // Nothing behind a gap belongs before it.
+      drop_from_ = FirstKeyOf(at++);
+      continue;
+    }
+    if (Key(at) < drop_from_) {
       ++at;
       continue;
     }
@@ -314,14 +330,13 @@ bool AliasTable::DropUnconfirmed(
       SetRecord(at++, record);
       continue;
     }
-    const size_t homes = homes_;
-    Erase(at);
-    if (homes_ != homes) at = homes_ == 0 ? 0 : Home(drop_from_);
+    // What is left is not spread evenly meanwhile: no shrinking before the end.
+    EraseSlot(at);
   }
   if (at < Slots()) return false;
   mixed_ = false;
   drop_from_ = 0;
-  // What is left has the bits of this generation; so have tiers that are not held.
+  MaybeShrink();
   return true;
 }
 
@@ -356,7 +371,7 @@ void AliasTable::Grow() {
       std::memcpy(At(to), At(from), stride_);
       SetMeta(from, 0);
     }
-    homes_ = homes;
+    SetHomes(homes);
     size_t next = 0;
     bool fits = true;
     for (size_t from = to; from < Slots() && fits; ++from) {
@@ -379,22 +394,19 @@ void AliasTable::MaybeShrink() {
   if (size_ == 0) {
     pages_.Resize(0);
     homes_ = 0;
+    shrink_below_ = 0;
     return;
   }
-  if (homes_ <= 64 || size_ > homes_ / 100 * 65) return;
+  if (homes_ <= 64 || size_ > shrink_below_) return;
   const size_t slots = Slots();
-  const size_t homes = std::max<size_t>(16, size_ + size_ / 4);
-  const size_t old_homes = homes_;
-  homes_ = homes;
+  const size_t homes = homes_;
+  SetHomes(std::max<size_t>(16, size_ + size_ / 4));
   size_t next = 0;
-  size_t last = 0;
-  for (size_t from = 0; from < slots; ++from) {
-    if (!Used(from)) continue;
-    last = std::max(Home(Key(from)), next);
-    next = last + 1;
-  }
-  if (last + 1 >= Slots()) {
-    homes_ = old_homes;
+  for (size_t from = 0; from < slots; ++from)
+    if (Used(from)) next = std::max(Home(Key(from)), next) + 1;
+  if (next >= Slots()) {
+    SetHomes(homes);
+    shrink_below_ = size_ / 2;  // by chance they do not fit now
     return;
   }
   next = 0;

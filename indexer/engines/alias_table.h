@@ -10,7 +10,7 @@
 // *Copies*: counted in the device tier, saturating, with a floor of zero; other tiers are sets, since connectors announce
 // again what they hold. After `Lose` a copy is unconfirmed until it is stored again; `certain` counts those since.
 // *Threads*: none; the caller serialises.
-// *Cost*: 20 bytes a slot, a digest longer than 8 bytes the rest of its length more, between 0.7 and 0.9 full; one or two cache
+// *Cost*: 20 bytes a slot, a digest longer than 8 bytes the rest of its length more, between 0.65 and 0.9 full; one or two cache
 // lines a look-up. Grows and shrinks in place.
 // *Lifetime*: a slot number is valid until the next `FindOrInsert` or `Erase`.
 //
@@ -180,6 +180,12 @@ class AliasTable {
   size_t Home(uint64_t key) const {
     return static_cast<size_t>((static_cast<unsigned __int128>(key) * homes_) >> 64);
   }
+  // The least key whose home is this, or the largest one beyond the homes.
+  uint64_t FirstKeyOf(size_t home) const {
+    if (home >= homes_) return ~uint64_t{0};
+    return static_cast<uint64_t>(((static_cast<unsigned __int128>(home) << 64) + homes_ - 1) /
+                                 homes_);
+  }
   static constexpr uint64_t kMultiplier = 0x9e3779b97f4a7c15;
 
   bool SameRest(size_t slot, const EngineHash& name) const;
@@ -197,6 +203,11 @@ class AliasTable {
 
   size_t Slots() const { return homes_ == 0 ? 0 : homes_ + Spill(homes_); }
   static size_t Spill(size_t homes) { return homes < 4096 ? 64 : 512; }
+  void SetHomes(size_t homes) {
+    homes_ = homes;
+    shrink_below_ = homes / 100 * 65;
+  }
+  void EraseSlot(size_t slot);
   void Grow();
   void MaybeShrink();
 
@@ -206,6 +217,7 @@ class AliasTable {
   const uint64_t seed_;
   Pages pages_;
   size_t homes_ = 0;
+  size_t shrink_below_ = 0;  // slots
   size_t size_ = 0;
   uint32_t generation_ = 0;
   bool mixed_ = false;      // there may be bits of both generations

@@ -252,7 +252,6 @@ void EngineRank::PlaceTokens(Store* store, Chain chain) {
   const bool hides =
       store->by_name && extras_seen_ && (event.group.has_value() || !event.spec_kind.empty());
   AliasTable* const table = TableFor(store->group, event.hashes[0]);
-  if (store->blocks != 0) Require(store->group, store->tier);
   for (size_t i = 0; i < std::min(kAhead, store->blocks); ++i) table->Prefetch(event.hashes[i]);
   for (size_t i = 0; i < store->blocks; ++i) {
     const EngineHash& name = event.hashes[i];
@@ -303,7 +302,6 @@ void EngineRank::PlaceNames(Store* store) {
       continue;
     }
     const bool follows = last.has_value() && last->position + 1 == place->position;
-    Require(store->group, store->tier);
     if (JoinKnown(*store, name, *place, follows ? last->block : kNoParent)) store->taken = true;
     last = place;
   }

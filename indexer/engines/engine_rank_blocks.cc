@@ -43,6 +43,7 @@ void EngineRank::Place(size_t group, const EngineHash& name, const BlockPlace& p
                        SequenceHash parent, std::optional<LocalHash> local, Tier tier,
                        uint32_t copies) {
   if (copies == 0) return;
+  Require(group, tier);
   AliasTable* const table = TableFor(group, name);
   bool inserted;
   size_t slot = table->FindOrInsert(name, place, &inserted);
@@ -145,7 +146,10 @@ void EngineRank::PassStored(const BlockPlace& place, SequenceHash parent,
                        run.blocks.size() < kBatchBlocksMax &&
                        keeps_local == !run.local_hashes.empty();
   if (!goes_on) {
+    const bool counted_names = counts_names_;
     FlushStored();
+    // That showed that there are second names: this may be one.
+    if (counts_names_ && !counted_names && names_[static_cast<int>(tier)][place.block] > 1) return;
     run.tier = tier;
     run.position = place.position;
     run.parent = place.position == 0 ? kNoParent : parent;
@@ -190,7 +194,9 @@ void EngineRank::Send(const Event& event, size_t blocks) {
   if (counts_names_ || !std::holds_alternative<Stored>(event)) return;
   // All were first copies of their names: what was held already has another name.
   const std::optional<uint64_t> changed = sink_->LastChanged();
-  if (changed.has_value() && *changed < blocks) CountNames();
+  if (!changed.has_value() || *changed >= blocks) return;
+  held_[static_cast<int>(std::get<Stored>(event).tier)] -= blocks - *changed;
+  CountNames();
 }
 
 // ---- Parked blocks whose name or parent came ----
@@ -209,7 +215,6 @@ void EngineRank::LinkAll() {
       ++counters_->linked;
       for (int tier = 0; tier < kTiers; ++tier) {
         if (own->copies[tier] == 0) continue;
-        Require(group, static_cast<Tier>(tier));
         Place(group, name, *place, kNoParent, std::nullopt, static_cast<Tier>(tier),
               own->copies[tier]);
       }
@@ -235,7 +240,6 @@ void EngineRank::LinkChildren(const std::string& parent, const BlockPlace& place
                         *space};
     for (int tier = 0; tier < kTiers; ++tier) {
       if (child->copies[tier] == 0) continue;
-      Require(group, static_cast<Tier>(tier));
       Place(group, NameOfKey(key), at, place.block, local, static_cast<Tier>(tier),
             child->copies[tier]);
     }

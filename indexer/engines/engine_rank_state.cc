@@ -200,7 +200,6 @@ void EngineRank::Resolve(const std::string& name, const KnownBlock& known) {
   ++counters_->linked;
   for (int tier = 0; tier < kTiers; ++tier) {
     if (block->copies[tier] == 0) continue;
-    Require(group, static_cast<Tier>(tier));
     Place(group, NameOfKey(name), place, kNoParent, std::nullopt, static_cast<Tier>(tier),
           block->copies[tier]);
   }
@@ -293,7 +292,6 @@ absl::Status EngineRank::Restore(const EngineAlias& alias) {
   const uint64_t copies_before = counters_->copies;
   for (int tier = 0; tier < kTiers; ++tier) {
     if (copies[tier] == 0) continue;
-    Require(*group, static_cast<Tier>(tier));
     Place(*group, alias.hash, place, alias.parent, local, static_cast<Tier>(tier), copies[tier]);
   }
   counters_->copies = copies_before;

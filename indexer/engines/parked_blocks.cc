@@ -161,7 +161,7 @@ void ParkedBlocks::TrimQueue() {
 void ParkedBlocks::Clear() {
   blocks_ = {};
   children_ = {};
-  queue_ = {};
+  queue_ = std::deque<std::pair<uint64_t, std::string>>();
   bytes_ = 0;
   without_tokens_ = 0;
   asked_ = 0;
