@@ -1,24 +1,44 @@
 #include "indexer/coverage/coverage.h"
 
 #include <algorithm>
+#include <chrono>
+#include <tuple>
 
 namespace kvatlas {
 
+namespace {
+
+// Waypoints before a new one that it keeps warm.
+constexpr int kWarmedMax = 64;
+// Ends of runs that are remembered, so that the next run knows what is before it.
+constexpr size_t kEndsMax = 1 << 16;
+constexpr uint32_t kUpdatesPerSecondMin = 2;  // a waypoint that takes another's place
+
+}  // namespace
+
 Coverage::Coverage(const WaypointSchedule* schedule, const CoverageOptions& options,
                    const Clock* clock)
-    : schedule_(*schedule), options_(options), clock_(*clock) {}
+    : schedule_(*schedule),
+      options_(options),
+      clock_(*clock),
+      allowance_(std::max(options.updates_per_s, kUpdatesPerSecondMin)),
+      allowance_at_(clock->Now()) {}
 
 void Coverage::OnChanged(HolderIndex, SequenceHash block, Position position, TierMask before,
                          TierMask after, const Stored* run) {
   const bool had = before.Intersects(options_.tiers);
   const bool has = after.Intersects(options_.tiers);
-  if (had == has || !schedule_.IsWaypoint(position)) return;
-  if (has) {
-    const uint32_t ordinal = schedule_.WaypointsIn(position + 1) - 1;
-    Gained(block, ordinal, Before(block, ordinal, run));
-  } else {
-    Dropped(block);
+  if (had == has) return;
+  if (schedule_.IsWaypoint(position)) {
+    if (has) {
+      const uint32_t ordinal = schedule_.WaypointsIn(position + 1) - 1;
+      Gained(block, ordinal, Before(block, ordinal, run), run);
+    } else {
+      Dropped(block);
+    }
   }
+  if (has && budgeted() && run != nullptr && !run->blocks.empty() && run->blocks.back() == block)
+    NoteEnd(*run, position);
 }
 
 SequenceHash Coverage::Before(SequenceHash block, uint32_t ordinal, const Stored* run) const {
@@ -30,16 +50,52 @@ SequenceHash Coverage::Before(SequenceHash block, uint32_t ordinal, const Stored
   return at < blocks && before < at && run->blocks[at] == block ? run->blocks[before] : kNoParent;
 }
 
-void Coverage::Gained(SequenceHash block, uint32_t ordinal, SequenceHash before) {
+void Coverage::NoteEnd(const Stored& run, Position position) {
+  const uint32_t waypoints = schedule_.WaypointsIn(position + 1);
+  if (waypoints == 0) return;
+  const Position last = schedule_.PositionOf(waypoints - 1);
+  const size_t size = run.blocks.size();
+  MutexLock lock(&mutex_);
+  SequenceHash waypoint = kNoParent;
+  if (position - last < size) {
+    waypoint = run.blocks[size - 1 - (position - last)];
+  } else if (const auto end = ends_.find(run.parent); end != ends_.end()) {
+    waypoint = end->second;
+  }
+  if (waypoint == kNoParent) return;
+  if (!ends_.insert_or_assign(run.blocks.back(), waypoint).second) return;
+  ends_by_age_.push_back(run.blocks.back());
+  if (ends_by_age_.size() <= kEndsMax) return;
+  ends_.erase(ends_by_age_.front());
+  ends_by_age_.pop_front();
+}
+
+void Coverage::Gained(SequenceHash block, uint32_t ordinal, SequenceHash before,
+                      const Stored* run) {
+  const Time now = clock_.Now();
   MutexLock lock(&mutex_);
   Entry& entry = waypoints_[block];
-  if (before != kNoParent) entry.before = before;
-  if (entry.holders++ > 0) return;
-  ++stats_.covered;
-  entry.ordinal = ordinal;
-  if (entry.announced || entry.queued) return;  // a withdrawal on its way is outdated by this
-  entry.queued = true;
-  to_announce_.push_back(block);
+  if (before != kNoParent) {
+    entry.before = before;
+  } else if (budgeted() && run != nullptr && ordinal > 0 && entry.before == kNoParent) {
+    if (const auto end = ends_.find(run->parent); end != ends_.end()) entry.before = end->second;
+  }
+  const bool is_new = entry.holders == 0;
+  if (is_new && entry.announced && budgeted()) Delist(block, entry);
+  ++entry.holders;
+  if (is_new) {
+    ++stats_.covered;
+    entry.ordinal = ordinal;
+    entry.cold = false;
+    entry.written_at = now;
+    if (!entry.announced && !entry.queued) {
+      entry.queued = true;
+      if (!budgeted()) to_announce_.push_back(block);
+    }
+    if (budgeted()) Enlist(block, entry);
+  }
+  // Else a withdrawal on its way is outdated by this.
+  if (budgeted()) Warm(block, now);
 }
 
 void Coverage::Dropped(SequenceHash block) {
@@ -48,19 +104,123 @@ void Coverage::Dropped(SequenceHash block) {
   const auto it = waypoints_.find(block);
   if (it == waypoints_.end() || it->second.holders == 0) return;  // only a bug of the caller's
   Entry& entry = it->second;
-  if (--entry.holders > 0) return;
+  if (entry.holders > 1) {
+    --entry.holders;
+    return;
+  }
+  if (budgeted()) Delist(block, entry);
+  entry.holders = 0;
   --stats_.covered;
   if (entry.announced) {
     // Times were read before the lock: keep the queue in order.
     entry.lost_at = lost_.empty() ? now : std::max(now, lost_.back().at);
     lost_.push_back({block, entry.lost_at});
-  } else if (!entry.queued) {
-    waypoints_.erase(it);
-  } else if (waiting_.erase({entry.ordinal, block}) > 0) {
+    if (budgeted()) Enlist(block, entry);
+  } else if (budgeted() || !entry.queued) {
     waypoints_.erase(it);
   }
   // Else it is in `to_announce_`, and is forgotten when its turn comes.
 }
+
+// ---- The budget ----
+
+bool Coverage::Rank::Better(const Rank& other) const {
+  return std::tuple(kind, ordinal, -written_at.count()) <
+         std::tuple(other.kind, other.ordinal, -other.written_at.count());
+}
+
+bool Coverage::Rank::operator<(const Rank& other) const {
+  return std::tuple(kind, ordinal, -written_at.count(), Raw(block)) <
+         std::tuple(other.kind, other.ordinal, -other.written_at.count(), Raw(other.block));
+}
+
+Coverage::Rank Coverage::RankOf(SequenceHash block, const Entry& entry) {
+  return {.kind = entry.holders == 0 ? 2u : (entry.cold ? 1u : 0u),
+          .ordinal = entry.ordinal,
+          .written_at = entry.written_at,
+          .block = block};
+}
+
+void Coverage::Enlist(SequenceHash block, const Entry& entry) {
+  (entry.announced ? announced_ : waiting_).insert(RankOf(block, entry));
+  if (entry.holders > 0 && !entry.cold) warm_.insert({entry.written_at, block});
+}
+
+void Coverage::Delist(SequenceHash block, const Entry& entry) {
+  (entry.announced ? announced_ : waiting_).erase(RankOf(block, entry));
+  warm_.erase({entry.written_at, block});
+}
+
+void Coverage::Warm(SequenceHash block, Time now) {
+  for (int i = 0; i < kWarmedMax && block != kNoParent; ++i) {
+    const auto it = waypoints_.find(block);
+    if (it == waypoints_.end() || it->second.holders == 0) return;
+    Entry& entry = it->second;
+    if (i > 0 && entry.written_at >= now) return;  // and so are those before it
+    if (entry.cold || entry.written_at < now) {
+      Delist(block, entry);
+      entry.cold = false;
+      entry.written_at = std::max(entry.written_at, now);
+      Enlist(block, entry);
+    }
+    block = entry.before;
+  }
+}
+
+void Coverage::Cool(Time now) {
+  while (!warm_.empty() && now - warm_.begin()->first >= options_.cold_after) {
+    const SequenceHash block = warm_.begin()->second;
+    Entry& entry = waypoints_.at(block);
+    Delist(block, entry);
+    entry.cold = true;
+    Enlist(block, entry);
+  }
+}
+
+bool Coverage::WouldAnnounce() const {
+  return !waiting_.empty() && (!Full() || waiting_.begin()->Better(*announced_.rbegin()));
+}
+
+size_t Coverage::TakeBest(size_t waypoints_max, std::vector<Event>* events,
+                          std::vector<Event>* removed) {
+  Removed displaced{.tier = Tier::kDevice, .blocks = {}};
+  size_t taken = 0;
+  Tails tails;
+  while (WouldAnnounce() && taken + (Full() ? 2 : 1) <= waypoints_max) {
+    const SequenceHash best = waiting_.begin()->block;
+    if (Full()) {
+      const auto worst = waypoints_.find(announced_.rbegin()->block);
+      Entry& entry = worst->second;
+      Delist(worst->first, entry);
+      displaced.blocks.push_back(worst->first);
+      entry.announced = false;
+      entry.queued = entry.holders > 0;
+      ++stats_.withdrawn;
+      --stats_.held;
+      ++taken;
+      if (entry.queued) {
+        Enlist(worst->first, entry);
+      } else {
+        waypoints_.erase(worst);
+      }
+    }
+    Announce(best, events, &tails);
+    ++taken;
+  }
+  if (!displaced.blocks.empty()) removed->push_back(std::move(displaced));
+  return taken;
+}
+
+size_t Coverage::Allowed(size_t waypoints_max, Time now) {
+  if (options_.updates_per_s == 0) return waypoints_max;
+  const double per_s = std::max(options_.updates_per_s, kUpdatesPerSecondMin);
+  const double passed = std::chrono::duration<double>(now - allowance_at_).count();
+  allowance_ = std::min(per_s, allowance_ + per_s * std::max(passed, 0.0));
+  allowance_at_ = std::max(allowance_at_, now);
+  return std::min(waypoints_max, static_cast<size_t>(allowance_));
+}
+
+// ---- What is due ----
 
 void Coverage::OnLoad(HolderIndex holder, const std::optional<Load>& load) {
   MutexLock lock(&mutex_);
@@ -77,9 +237,16 @@ std::vector<Event> Coverage::Take(size_t waypoints_max) {
   std::vector<Event> events;
   const Time now = clock_.Now();
   MutexLock lock(&mutex_);
+  const size_t allowed = Allowed(waypoints_max, now);
   // Withdrawals first: they make room in the budget.
-  const size_t taken = TakeWithdrawals(waypoints_max, now, &removed);
-  TakeAnnouncements(waypoints_max - taken, &events);
+  size_t taken = TakeWithdrawals(allowed, now, &removed);
+  if (budgeted()) {
+    Cool(now);
+    taken += TakeBest(allowed - taken, &events, &removed);
+  } else {
+    taken += TakeAnnouncements(allowed - taken, &events);
+  }
+  if (options_.updates_per_s != 0) allowance_ -= static_cast<double>(taken);
   for (Event& event : removed) events.push_back(std::move(event));
   return events;
 }
@@ -94,6 +261,7 @@ size_t Coverage::TakeWithdrawals(size_t waypoints_max, Time now, std::vector<Eve
     if (it == waypoints_.end()) continue;
     const Entry& entry = it->second;
     if (!entry.announced || entry.holders > 0 || entry.lost_at != lost.at) continue;
+    if (budgeted()) Delist(lost.block, entry);
     waypoints_.erase(it);
     removed.blocks.push_back(lost.block);
   }
@@ -107,11 +275,6 @@ size_t Coverage::TakeWithdrawals(size_t waypoints_max, Time now, std::vector<Eve
 size_t Coverage::TakeAnnouncements(size_t waypoints_max, std::vector<Event>* events) {
   size_t taken = 0;
   Tails tails;
-  while (taken < waypoints_max && !Full() && !waiting_.empty()) {
-    const SequenceHash block = waiting_.begin()->second;
-    waiting_.erase(waiting_.begin());
-    if (Announce(block, events, &tails)) ++taken;
-  }
   while (taken < waypoints_max && !to_announce_.empty()) {
     const SequenceHash block = to_announce_.front();
     to_announce_.pop_front();
@@ -128,12 +291,10 @@ bool Coverage::Announce(SequenceHash block, std::vector<Event>* events, Tails* t
     waypoints_.erase(it);
     return false;
   }
-  if (Full()) {
-    waiting_.insert({entry.ordinal, block});
-    return false;
-  }
+  if (budgeted()) Delist(block, entry);
   entry.queued = false;
   entry.announced = true;
+  if (budgeted()) Enlist(block, entry);
   ++stats_.announced;
   ++stats_.held;
   // Without the waypoint before it at the end of a run that is announced now, it starts one of its own; naming a parent
@@ -154,9 +315,7 @@ bool Coverage::Announce(SequenceHash block, std::vector<Event>* events, Tails* t
   return true;
 }
 
-bool Coverage::Full() const {
-  return options_.waypoints_max != 0 && stats_.held >= options_.waypoints_max;
-}
+bool Coverage::Full() const { return budgeted() && stats_.held >= options_.waypoints_max; }
 
 std::optional<Load> Coverage::TakeLoad() {
   MutexLock lock(&mutex_);
@@ -178,14 +337,18 @@ std::optional<Load> Coverage::TakeLoad() {
 
 bool Coverage::AtRest() const {
   MutexLock lock(&mutex_);
-  return to_announce_.empty() && stats_.held <= stats_.covered - waiting_.size();
+  if (!budgeted()) return to_announce_.empty() && stats_.held <= stats_.covered;
+  return !WouldAnnounce() && (announced_.empty() || announced_.rbegin()->kind != 2);
 }
 
 std::optional<Time> Coverage::NextDue() const {
   MutexLock lock(&mutex_);
-  if (!to_announce_.empty() || (!waiting_.empty() && !Full())) return clock_.Now();
-  if (lost_.empty()) return std::nullopt;
-  return lost_.front().at + options_.withdraw_delay;
+  if (!to_announce_.empty() || WouldAnnounce()) return clock_.Now();
+  std::optional<Time> due;
+  if (!lost_.empty()) due = lost_.front().at + options_.withdraw_delay;
+  if (waiting_.empty() || warm_.empty()) return due;
+  const Time cooled = warm_.begin()->first + options_.cold_after;
+  return due.has_value() ? std::min(*due, cooled) : cooled;
 }
 
 CoverageStats Coverage::Stats() const {

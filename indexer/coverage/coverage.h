@@ -10,10 +10,18 @@
 // *Truth*: a waypoint is covered when some holder has its block in a routed tier. What was announced and not
 // withdrawn is what was covered at the last `Take`, plus what was lost less than `withdraw_delay` ago, less
 // what the budget refused.
+// *Budget*: of what is covered, the best `waypoints_max` are announced at every `Take`, and better ones displace
+// worse ones at once. Worst first:
+//   1. what no holder has any more, and only awaits its withdrawal
+//   2. cold: neither it nor, as far as runs tell, a waypoint behind it was written for `cold_after`
+//   3. within each of these, and among the others: the deeper before the shallower; at equal depth what was written
+//      longest ago
+// So a prompt in use loses its tail, then its middle, and what is left still leads to its cell.
 // *Threads*: any thread may call everything.
 // *Cost*: a change elsewhere than at a waypoint costs a division; at one, a short lock and a hash table access.
-// About 56 bytes a waypoint.
-// *Bounds*: `waypoints_max` announced at once; beyond it new ones wait, shallow ones first, and are counted.
+// About 56 bytes a waypoint; with a budget 200, and a logarithm for every change.
+// *Bounds*: `waypoints_max` announced at once, the others wait and are counted; `updates_per_s` leave, withdrawals
+// first, and no more than a second's worth at once.
 
 #ifndef KVATLAS_INDEXER_COVERAGE_COVERAGE_H_
 #define KVATLAS_INDEXER_COVERAGE_COVERAGE_H_
@@ -40,8 +48,10 @@
 namespace kvatlas {
 
 struct CoverageOptions {
-  Duration withdraw_delay = std::chrono::seconds(1);
-  uint64_t waypoints_max = 0;           // 0: no limit
+  Duration withdraw_delay = std::chrono::milliseconds(100);
+  uint64_t waypoints_max = 0;  // 0: no limit
+  Duration cold_after = std::chrono::minutes(10);
+  uint32_t updates_per_s = 0;           // 0: no limit; at least 2 otherwise
   TierMask tiers = TierMask::Routed();  // the tiers that count
 };
 
@@ -90,7 +100,20 @@ class Coverage : public DomainObserver {
     SequenceHash before = kNoParent;  // the waypoint before it, when some run told
     bool announced = false;
     bool queued = false;  // in `to_announce_` or `waiting_`
+    bool cold = false;    // with a budget
     Time lost_at{0};      // when `holders` became 0
+    Time written_at{0};   // with a budget: it, or one behind it
+  };
+  // With a budget: how soon a waypoint goes, the best first.
+  struct Rank {
+    uint32_t kind = 0;  // 0 warm, 1 cold, 2 lost
+    uint32_t ordinal = 0;
+    Time written_at{0};
+    SequenceHash block{0};
+
+    // Before `other` for a reason, not only by name.
+    bool Better(const Rank& other) const;
+    bool operator<(const Rank& other) const;
   };
   struct Lost {
     SequenceHash block;
@@ -102,13 +125,29 @@ class Coverage : public DomainObserver {
 
   // The waypoint before the one with `ordinal`, `block`, in the run that holds both; else `kNoParent`.
   SequenceHash Before(SequenceHash block, uint32_t ordinal, const Stored* run) const;
-  void Gained(SequenceHash block, uint32_t ordinal, SequenceHash before);
+  void Gained(SequenceHash block, uint32_t ordinal, SequenceHash before, const Stored* run);
   void Dropped(SequenceHash block);
+
+  // With a budget.
+  bool budgeted() const { return options_.waypoints_max != 0; }
+  static Rank RankOf(SequenceHash block, const Entry& entry);
+  void Enlist(SequenceHash block, const Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Delist(SequenceHash block, const Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // It was written, and with it those before it are in use.
+  void Warm(SequenceHash block, Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Cool(Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NoteEnd(const Stored& run, Position position);
+  // A waiting one is better than an announced one, or there is room.
+  bool WouldAnnounce() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  size_t TakeBest(size_t waypoints_max, std::vector<Event>* events, std::vector<Event>* removed)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  size_t Allowed(size_t waypoints_max, Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   size_t TakeWithdrawals(size_t waypoints_max, Time now, std::vector<Event>* events)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   size_t TakeAnnouncements(size_t waypoints_max, std::vector<Event>* events)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // True when the entry was announced; false when it waits or is no longer covered.
+  // False: it is no longer covered.
   bool Announce(SequenceHash block, std::vector<Event>* events, Tails* tails)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Full() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -120,7 +159,15 @@ class Coverage : public DomainObserver {
   mutable Mutex mutex_;
   absl::flat_hash_map<SequenceHash, Entry> waypoints_ ABSL_GUARDED_BY(mutex_);
   std::deque<SequenceHash> to_announce_ ABSL_GUARDED_BY(mutex_);
-  std::set<std::pair<uint32_t, SequenceHash>> waiting_ ABSL_GUARDED_BY(mutex_);  // for the budget
+  // With a budget: what is announced, and what waits for it; what is warm, longest unwritten first; the last waypoint
+  // up to the end of a run, for the next run, of the latest so many.
+  std::set<Rank> announced_ ABSL_GUARDED_BY(mutex_);
+  std::set<Rank> waiting_ ABSL_GUARDED_BY(mutex_);
+  std::set<std::pair<Time, SequenceHash>> warm_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<SequenceHash, SequenceHash> ends_ ABSL_GUARDED_BY(mutex_);
+  std::deque<SequenceHash> ends_by_age_ ABSL_GUARDED_BY(mutex_);
+  double allowance_ ABSL_GUARDED_BY(mutex_) = 0;  // updates that may leave now
+  Time allowance_at_ ABSL_GUARDED_BY(mutex_){0};
   // In order of time. Outdated when the waypoint came back or was lost again since.
   std::deque<Lost> lost_ ABSL_GUARDED_BY(mutex_);
   CoverageStats stats_ ABSL_GUARDED_BY(mutex_);

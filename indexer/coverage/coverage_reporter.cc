@@ -143,24 +143,25 @@ class CoverageReporter::Stream {
             .instance_id = options_.instance_id};
   }
 
-  // The load to tell now, if any; `with_waypoints`: a batch goes anyway.
-  std::optional<Load> LoadDue(bool with_waypoints) {
+  // The load to tell now, if any.
+  std::optional<Load> LoadDue() {
     if (std::optional<Load> load = coverage_.TakeLoad(); load.has_value()) load_ = load;
     if (load_ == load_told_) return std::nullopt;
-    const Duration waited = options_.clock->Now() - load_told_at_;
-    const bool tell =
-        !load_told_.has_value() || load_told_->workers != load_->workers || with_waypoints ||
-        waited >= options_.load_refresh ||
-        std::abs(AheadPerWorker(*load_) - AheadPerWorker(*load_told_)) >= options_.load_step;
-    if (!tell || (load_told_.has_value() && waited < options_.load_every)) return std::nullopt;
-    load_told_at_ = options_.clock->Now();
+    const Time now = options_.clock->Now();
+    if (load_told_.has_value()) {
+      const Duration waited = now - load_told_at_;
+      const double step = std::abs(AheadPerWorker(*load_) - AheadPerWorker(*load_told_));
+      const bool matters = step >= options_.load_step || load_->workers != load_told_->workers;
+      if (waited < (matters ? options_.load_every : options_.load_refresh)) return std::nullopt;
+    }
+    load_told_at_ = now;
     return load_told_ = load_;
   }
 
   void Append() {
     MutexLock taking(&taking_mutex_);
     const std::vector<Event> due = coverage_.Take(options_.waypoints_per_tick);
-    const std::optional<Load> load = LoadDue(!due.empty());
+    const std::optional<Load> load = LoadDue();
     if (due.empty() && !load.has_value()) return;
     MutexLock lock(&resident_mutex_);
     std::vector<Event> changes;

@@ -60,11 +60,11 @@ struct CoverageReporterOptions {
   Epoch epoch = 0;  // of all its streams: the start time in ns
   uint64_t instance_id = 0;
   // Loads are not sent more often than `load_every`: then when what a request waits for at the average worker changed
-  // by `load_step` blocks of prefill (a running request counts for one), together with waypoints, or after
-  // `load_refresh`. Loads are what a sparse stream would mostly consist of.
+  // by `load_step` blocks of prefill (a running request counts for one) or workers came or went, else after
+  // `load_refresh`. A sparse stream would consist of loads mostly.
   Duration load_every = std::chrono::milliseconds(50);
   double load_step = 8;
-  Duration load_refresh = std::chrono::seconds(2);
+  Duration load_refresh = std::chrono::seconds(5);
   size_t waypoints_per_tick = 1 << 14;
   const Clock* clock = &Clock::Real();
 };

@@ -2,10 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <random>
 #include <set>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "indexer/base/clock.h"
@@ -24,7 +26,7 @@ constexpr size_t kAll = 1 << 20;
 
 class CoverageTest : public testing::Test {
  protected:
-  static CoverageOptions Options(uint64_t waypoints_max = 1000) {
+  static CoverageOptions Options(uint64_t waypoints_max = 0) {
     return {.withdraw_delay = std::chrono::seconds(1),
             .waypoints_max = waypoints_max,
             .tiers = TierMask::Routed()};
@@ -136,18 +138,89 @@ TEST_F(CoverageTest, LoadIsTheSumOverHoldersAndOnlyWhenItChanged) {
   EXPECT_EQ(coverage.TakeLoad()->workers, 1u);
 }
 
-TEST_F(CoverageTest, AmongThoseWaitingForTheBudgetTheShallowestGoFirst) {
+TEST_F(CoverageTest, WithABudgetTheShallowerDisplacesTheDeeper) {
   Coverage coverage(&schedule_, Options(1), &clock_);
   coverage.OnChanged(kOne, SequenceHash{70}, 7, kNone, kDevice, nullptr);
   Take(&coverage);
   coverage.OnChanged(kOne, SequenceHash{110}, 11, kNone, kDevice, nullptr);
+  EXPECT_TRUE(coverage.AtRest()) << "the budget is full of better ones: nothing is due";
   coverage.OnChanged(kOne, SequenceHash{30}, 3, kNone, kDevice, nullptr);
-  Take(&coverage);
-  EXPECT_TRUE(coverage.AtRest()) << "the budget is full: nothing is due";
-  coverage.OnChanged(kOne, SequenceHash{70}, 7, kDevice, kNone, nullptr);
-  clock_.Advance(std::chrono::seconds(1));
+  EXPECT_FALSE(coverage.AtRest());
   Take(&coverage);
   EXPECT_EQ(above_, (std::map<SequenceHash, Position>{{SequenceHash{30}, 1}}));
+  EXPECT_EQ(coverage.Stats().waiting, 2u);
+  coverage.OnChanged(kOne, SequenceHash{30}, 3, kDevice, kNone, nullptr);
+  Take(&coverage);
+  EXPECT_EQ(above_, (std::map<SequenceHash, Position>{{SequenceHash{70}, 2}}))
+      << "what is held takes the place of what only awaits its withdrawal";
+}
+
+TEST_F(CoverageTest, AtEqualDepthTheLatestWrittenIsKept) {
+  Coverage coverage(&schedule_, Options(2), &clock_);
+  for (uint64_t block : {30, 31, 32}) {
+    coverage.OnChanged(kOne, SequenceHash{block}, 3, kNone, kDevice, nullptr);
+    clock_.Advance(std::chrono::seconds(1));
+  }
+  coverage.OnChanged(kTwo, SequenceHash{30}, 3, kNone, kDevice, nullptr);  // written again
+  Take(&coverage);
+  EXPECT_EQ(above_,
+            (std::map<SequenceHash, Position>{{SequenceHash{30}, 1}, {SequenceHash{32}, 1}}));
+}
+
+TEST_F(CoverageTest, TheColdGoesBeforeTheDeep) {
+  Coverage coverage(&schedule_, Options(1), &clock_);
+  coverage.OnChanged(kOne, SequenceHash{30}, 3, kNone, kDevice, nullptr);
+  clock_.Advance(std::chrono::minutes(6));
+  coverage.OnChanged(kOne, SequenceHash{110}, 11, kNone, kDevice, nullptr);
+  Take(&coverage);
+  EXPECT_EQ(above_.count(SequenceHash{30}), 1u);
+  EXPECT_EQ(coverage.NextDue(), clock_.Now() + std::chrono::minutes(4));
+  clock_.Advance(std::chrono::minutes(4));
+  Take(&coverage);
+  EXPECT_EQ(above_, (std::map<SequenceHash, Position>{{SequenceHash{110}, 3}}));
+}
+
+// A head is never written again, but it is where those look who continue behind it.
+TEST_F(CoverageTest, AHeadIsWarmWhileItsTailIsWritten) {
+  Coverage coverage(&schedule_, Options(1), &clock_);
+  const Stored first{.tier = Tier::kDevice,
+                     .position = 0,
+                     .parent = kNoParent,
+                     .blocks = {SequenceHash{10}, SequenceHash{11}, SequenceHash{12}}};
+  for (Position at = 0; at < 3; ++at)
+    coverage.OnChanged(kOne, first.blocks[at], at, kNone, kDevice, &first);
+  clock_.Advance(std::chrono::minutes(9));
+  coverage.OnChanged(kOne, SequenceHash{99}, 7, kNone, kDevice, nullptr);  // of another sequence
+  const Stored next{.tier = Tier::kDevice,
+                    .position = 3,
+                    .parent = SequenceHash{12},
+                    .blocks = {SequenceHash{13}}};
+  coverage.OnChanged(kOne, SequenceHash{13}, 3, kNone, kDevice, &next);
+  clock_.Advance(std::chrono::minutes(2));
+  Take(&coverage);
+  EXPECT_EQ(above_, (std::map<SequenceHash, Position>{{SequenceHash{11}, 0}}));
+}
+
+TEST_F(CoverageTest, NoMoreUpdatesASecondThanAllowed) {
+  CoverageOptions options = Options();
+  options.updates_per_s = 10;
+  options.withdraw_delay = Duration(0);
+  Coverage coverage(&schedule_, options, &clock_);
+  const auto updates = [&coverage] {
+    return coverage.Stats().announced + coverage.Stats().withdrawn;
+  };
+  for (uint64_t i = 1; i <= 100; ++i)
+    coverage.OnChanged(kOne, SequenceHash{i}, 3, kNone, kDevice, nullptr);
+  Take(&coverage);
+  EXPECT_EQ(updates(), 10u) << "a second's worth at once";
+  for (int i = 0; i < 20; ++i) {
+    clock_.Advance(std::chrono::milliseconds(100));
+    Take(&coverage);
+  }
+  EXPECT_EQ(updates(), 30u);
+  clock_.Advance(std::chrono::minutes(1));
+  Take(&coverage);
+  EXPECT_EQ(updates(), 40u) << "what was not used is not saved";
 }
 
 TEST_F(CoverageTest, WhatWaitsForTheBudgetAndIsLostIsNeverAnnounced) {
@@ -307,7 +380,8 @@ TEST_F(CoverageTest, EqualsARecountAtRest) {
     SCOPED_TRACE(seed);
     above_.clear();
     std::mt19937 random(seed);
-    Coverage coverage(&schedule_, Options(), &clock_);
+    // With a budget that is never reached as without one.
+    Coverage coverage(&schedule_, Options(seed % 2 == 0 ? 0 : 1000), &clock_);
     std::set<std::pair<uint32_t, uint64_t>> held;
     for (int step = 0; step < 2000; ++step) {
       const uint32_t holder = random() % 4;
@@ -331,6 +405,115 @@ TEST_F(CoverageTest, EqualsARecountAtRest) {
       }
       ASSERT_EQ(above_, truth);
       ASSERT_EQ(coverage.Stats().covered, truth.size());
+    }
+  }
+}
+
+// ---- The budget beside a slow twin ----
+
+// Kind, ordinal, and how long ago it was written: the policy's order, the best first.
+using Worth = std::tuple<int, uint32_t, int64_t>;
+
+// Sequences are paths of a binary tree of segments, five blocks each; a holder stores a path down to some depth in one run
+// and loses single blocks. The twin keeps sets and sorts.
+class BudgetTwin {
+ public:
+  static constexpr Position kSegment = 5, kDepth = 20;
+
+  BudgetTwin(const WaypointSchedule* schedule, const CoverageOptions& options)
+      : schedule_(*schedule), options_(options) {}
+
+  // The block of `path` (a bit for each segment) at `at`.
+  static SequenceHash Block(uint32_t path, Position at) {
+    const uint32_t segments = at / kSegment + 1;
+    return SequenceHash{((path & ((1u << segments) - 1)) << 8 | at) + 1};
+  }
+
+  void Gained(uint32_t holder, uint32_t path, Position at, Time now) {
+    holders_[Block(path, at)].insert(holder);
+    if (!schedule_.IsWaypoint(at)) return;
+    lost_at_.erase(Block(path, at));
+    for (uint32_t ordinal = schedule_.WaypointsIn(at + 1); ordinal-- > 0;) {
+      const SequenceHash waypoint = Block(path, schedule_.PositionOf(ordinal));
+      if (holders_[waypoint].empty()) break;
+      written_at_[waypoint] = now;
+      ordinals_[waypoint] = ordinal;
+    }
+  }
+  void Lost(uint32_t holder, SequenceHash block, Time now) {
+    holders_[block].erase(holder);
+    if (holders_[block].empty()) lost_at_[block] = now;
+  }
+  bool Holds(uint32_t holder, SequenceHash block) { return holders_[block].contains(holder); }
+
+  Worth WorthOf(SequenceHash waypoint, Time now) {
+    const Time written = written_at_[waypoint];
+    const int kind = holders_[waypoint].empty() ? 2 : now - written >= options_.cold_after ? 1 : 0;
+    return {kind, ordinals_[waypoint], -written.count()};
+  }
+
+  // What the best are worth, given what was announced before.
+  std::vector<Worth> Best(const std::set<SequenceHash>& announced, Time now) {
+    std::vector<Worth> best;
+    for (const auto& [waypoint, ordinal] : ordinals_) {
+      const bool covered = !holders_[waypoint].empty();
+      const bool awaits = announced.contains(waypoint) && lost_at_.contains(waypoint) &&
+                          now - lost_at_[waypoint] < options_.withdraw_delay;
+      if (covered || awaits) best.push_back(WorthOf(waypoint, now));
+    }
+    std::sort(best.begin(), best.end());
+    if (best.size() > options_.waypoints_max) best.resize(options_.waypoints_max);
+    return best;
+  }
+
+ private:
+  const WaypointSchedule& schedule_;
+  const CoverageOptions options_;
+  std::map<SequenceHash, std::set<uint32_t>> holders_;
+  std::map<SequenceHash, Time> written_at_, lost_at_;
+  std::map<SequenceHash, uint32_t> ordinals_;
+};
+
+TEST_F(CoverageTest, UnderABudgetIsWhatThePolicyChooses) {
+  for (uint32_t seed = 1; seed <= 60; ++seed) {
+    SCOPED_TRACE(seed);
+    above_.clear();
+    std::mt19937 random(seed);
+    CoverageOptions options = Options(/*waypoints_max=*/1 + random() % 20);
+    options.cold_after = std::chrono::seconds(20);
+    Coverage coverage(&schedule_, options, &clock_);
+    BudgetTwin twin(&schedule_, options);
+    for (int step = 0; step < 600; ++step) {
+      SCOPED_TRACE(step);
+      const uint32_t holder = random() % 3, path = random() % 16;
+      const Position depth = 1 + random() % BudgetTwin::kDepth;
+      if (random() % 2 == 0) {
+        Stored run{.tier = Tier::kDevice, .position = 0, .parent = kNoParent, .blocks = {}};
+        for (Position at = 0; at < depth; ++at) run.blocks.push_back(BudgetTwin::Block(path, at));
+        for (Position at = 0; at < depth; ++at) {
+          if (twin.Holds(holder, run.blocks[at])) continue;
+          twin.Gained(holder, path, at, clock_.Now());
+          coverage.OnChanged(HolderIndex{holder}, run.blocks[at], at, kNone, kDevice, &run);
+        }
+      } else {
+        const SequenceHash block = BudgetTwin::Block(path, depth - 1);
+        if (twin.Holds(holder, block)) {
+          twin.Lost(holder, block, clock_.Now());
+          coverage.OnChanged(HolderIndex{holder}, block, depth - 1, kDevice, kNone, nullptr);
+        }
+      }
+      if (random() % 2 == 0) clock_.Advance(std::chrono::milliseconds(random() % 2000));
+      if (random() % 3 != 0) continue;
+      std::set<SequenceHash> before, after;
+      for (const auto& [waypoint, ordinal] : above_) before.insert(waypoint);
+      const std::vector<Worth> best = twin.Best(before, clock_.Now());
+      Take(&coverage);
+      std::vector<Worth> announced;
+      for (const auto& [waypoint, ordinal] : above_)
+        announced.push_back(twin.WorthOf(waypoint, clock_.Now()));
+      std::sort(announced.begin(), announced.end());
+      ASSERT_EQ(announced, best);
+      ASSERT_EQ(coverage.Stats().held, above_.size());
     }
   }
 }
