@@ -208,6 +208,7 @@ class DumpHandler {
 
   bool null() { return Value(nullptr, nullptr, nullptr); }
   bool boolean(bool value) {
+    if (stack_.empty()) return Fail("not a dump: no object");
     if (At_() == At::kEvent && key_ == "eagle") event_.eagle = value;
     return true;
   }
@@ -293,6 +294,7 @@ class DumpHandler {
 
   // A number, a text, or neither: null. `negative` is set of a number below zero.
   bool Value(const uint64_t* number, std::string* text, const int64_t* negative) {
+    if (stack_.empty()) return Fail("not a dump: no object");
     switch (At_()) {
       case At::kDomain:
         return DomainValue(number, text);
@@ -349,6 +351,7 @@ class DumpHandler {
 
   // A number where only an integer makes sense.
   bool Bad() {
+    if (stack_.empty()) return Fail("not a dump: no object");
     if (At_() == At::kEvent || At_() == At::kInner || At_() == At::kStored || At_() == At::kBlock)
       event_.is_sound = false;
     return true;
