@@ -6,6 +6,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <random>
 #include <thread>
@@ -56,6 +57,21 @@ std::optional<T> Since(const std::optional<T>& before, const std::optional<T>& a
 Percentiles Scaled(Percentiles p, double by) {
   for (double* value : {&p.p50, &p.p99, &p.p999, &p.max, &p.mean}) *value *= by;
   return p;
+}
+
+// Of values that are too long for `Latencies`.
+std::optional<Percentiles> PercentilesOf(std::vector<double> values) {
+  if (values.empty()) return std::nullopt;
+  std::sort(values.begin(), values.end());
+  const auto at = [&](double share) {
+    return values[std::min(values.size() - 1, static_cast<size_t>(share * values.size()))];
+  };
+  const double sum = std::accumulate(values.begin(), values.end(), 0.0);
+  return Percentiles{.p50 = at(0.5),
+                     .p99 = at(0.99),
+                     .p999 = at(0.999),
+                     .max = values.back(),
+                     .mean = sum / static_cast<double>(values.size())};
 }
 
 // Polls until `done` says so, or says what went wrong.
@@ -123,7 +139,7 @@ class Bench {
   void SendAll(ZmqFeeder* feeder);
   void SendProbe(ZmqFeeder* feeder, size_t probe);
   void SendOrWait(ZmqFeeder* feeder, uint32_t engine, const std::string& frame);
-  void LookForProbes(Latencies* lags);
+  void LookForProbes(std::vector<double>* lags_ms);
   absl::Status AwaitLast();
   absl::Status CheckHeld(const std::vector<EngineOutcome>& outcomes);
   absl::StatusOr<Scores> Ask(const BenchPrompt& prompt);
@@ -369,9 +385,8 @@ void Bench::SendAll(ZmqFeeder* feeder) {
 }
 
 // Until all is sent and every probe was seen.
-void Bench::LookForProbes(Latencies* lags) {
+void Bench::LookForProbes(std::vector<double>* lags_ms) {
   const Time until = Clock::Real().Now() + kQueryable;
-  const double ticks_per_ns = 1 / NsPerTick();
   while (Clock::Real().Now() < until) {
     std::optional<Probe> probe;
     {
@@ -383,7 +398,7 @@ void Bench::LookForProbes(Latencies* lags) {
       const absl::StatusOr<Scores> scores = Ask(probe_prompts_[probe->prompt]);
       if (scores.ok() && !scores->empty()) {
         const Duration lag = Clock::Real().Now() - probe->sent;
-        lags->Add(static_cast<uint64_t>(static_cast<double>(lag.count()) * ticks_per_ns));
+        lags_ms->push_back(std::chrono::duration<double, std::milli>(lag).count());
         MutexLock lock(&mutex_);
         probes_.pop_front();
         continue;
@@ -420,15 +435,15 @@ absl::Status Bench::IngestZmq() {
   const double begin = NowSeconds();
   sending_ = true;
   std::thread sender([this] { SendAll(feeder_.get()); });
-  Latencies lags;
-  LookForProbes(&lags);
+  std::vector<double> lags_ms;
+  LookForProbes(&lags_ms);
   sender.join();
   status = AwaitLast();
   if (!status.ok()) return status;
   const double seconds = NowSeconds() - begin;
   std::vector<EngineOutcome> outcomes;
   for (Stream& stream : streams_) outcomes.push_back(std::move(stream.outcome));
-  if (lags.size() > 0) result_.lag_ms = Scaled(lags.InNs(), 1e-6);
+  result_.lag_ms = PercentilesOf(std::move(lags_ms));
   FillIngest(outcomes, seconds, feeder_->bytes_sent(), Since(cpu_before, target_.CpuSeconds()),
              CpuSeconds() - client_cpu_before, rss_before);
   return CheckHeld(outcomes);
