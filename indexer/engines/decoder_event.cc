@@ -1,5 +1,6 @@
 #include "indexer/engines/decoder_event.h"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <limits>
@@ -112,6 +113,7 @@ void EventReader::Choices::Reset() {
   block_mm_infos = {};
   mm_keys = {};
   block_size.reset();
+  lookahead_blocks = 0;
 }
 
 EventReader::Outcome EventReader::Read(EngineEvent* event) {
@@ -284,6 +286,8 @@ DecodeResult EventReader::DecodeField(EventField field) {
       return DecodeOptionalU32(values_, &event_->base_block);
     case EventField::kDpRank:
       return DecodeOptionalI64(values_, &event_->rank);
+    case EventField::kLookahead:
+      return DecodeLookahead();
   }
   return DecodeResult::kMalformed;
 }
@@ -295,6 +299,40 @@ DecodeResult EventReader::DecodeTokenIds() {
   event_->bigrams = decoded.bigrams;
   event_->tokens_opaque = decoded.opaque;
   return result;
+}
+
+// [[the tokens behind block 0 that its hash covers], …]. What has another form says nothing.
+DecodeResult EventReader::DecodeLookahead() {
+  choices_.lookahead_blocks = 0;
+  uint32_t blocks = 0;
+  if (in_.Peek() != MsgpackType::kArray || !in_.ReadArray(&blocks)) return DecodeResult::kMalformed;
+  MsgpackInteger token;
+  for (uint32_t i = 0; i < blocks; ++i) {
+    uint32_t tokens = 0;
+    if (in_.Peek() != MsgpackType::kArray || !in_.ReadArray(&tokens) || tokens == 0 ||
+        in_.Peek() != MsgpackType::kInteger || !in_.ReadInteger(&token) || token.negative ||
+        token.bits > std::numeric_limits<TokenId>::max() || !SkipValues(&in_, tokens - 1)) {
+      return DecodeResult::kMalformed;
+    }
+  }
+  choices_.lookahead_blocks = blocks;
+  choices_.lookahead = static_cast<TokenId>(token.bits);
+  return DecodeResult::kOk;
+}
+
+// Blocks whose hashes cover the token behind them are what bigrams are: a block and one token more. False: no room.
+bool EventReader::AddLookahead() {
+  const std::span<const TokenId> tokens = event_->tokens;
+  if (choices_.lookahead_blocks == 0 || choices_.lookahead_blocks != event_->hashes.size() ||
+      event_->bigrams || tokens.empty()) {
+    return true;
+  }
+  TokenId* const longer = values_.arena->Allocate<TokenId>(tokens.size() + 1);
+  if (longer == nullptr) return false;
+  *std::copy(tokens.begin(), tokens.end(), longer) = choices_.lookahead;
+  event_->tokens = {longer, tokens.size() + 1};
+  event_->bigrams = true;
+  return true;
 }
 
 // The tag, under either name; "event_type" marks the envelope and counts where both are.
@@ -337,6 +375,9 @@ EventReader::Outcome EventReader::Finish() {
   if (event_->kind == EngineEvent::Kind::kStored && !choices_.block_size.has_value() &&
       !event_->envelope) {
     return Refuse(Refusal::kMissingField);
+  }
+  if (event_->kind == EngineEvent::Kind::kStored && !AddLookahead()) {
+    return Refuse(Refusal::kTooLarge);
   }
   return Outcome::kDecoded;
 }

@@ -50,6 +50,8 @@ class EventReader {
     std::optional<EngineHash> parent_block_hash, parent_hash;
     std::span<const std::span<const uint64_t>> block_mm_infos, mm_keys;
     std::optional<uint32_t> block_size;
+    uint32_t lookahead_blocks = 0;  // that say what token follows them
+    TokenId lookahead = 0;          // the one behind the last of them
   };
 
   bool ReadMap();
@@ -60,6 +62,8 @@ class EventReader {
   bool ReadField(EventField field);
   DecodeResult DecodeField(EventField field);
   DecodeResult DecodeTokenIds();
+  DecodeResult DecodeLookahead();
+  bool AddLookahead();
   Outcome Finish();
   bool FindKind();
   Outcome Refuse(Refusal refusal);

@@ -41,6 +41,7 @@ constexpr Name kNames[] = {
     {"additional_salt", EventField::kAdditionalSalt},
     {"base_block_idx", EventField::kBaseBlockIdx},
     {"dp_rank", EventField::kDpRank},
+    {"lookahead_token_ids", EventField::kLookahead},
 };
 
 constexpr size_t kShortest = 4;

@@ -46,8 +46,9 @@ enum class EventField : uint8_t {
   kAdditionalSalt,
   kBaseBlockIdx,
   kDpRank,
+  kLookahead,  // "lookahead_token_ids"
 };
-inline constexpr size_t kEventFields = static_cast<size_t>(EventField::kDpRank) + 1;
+inline constexpr size_t kEventFields = static_cast<size_t>(EventField::kLookahead) + 1;
 
 EventField EventFieldOf(std::string_view key);
 

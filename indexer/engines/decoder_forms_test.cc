@@ -425,6 +425,22 @@ TEST_F(DecoderFormsTest, BigramsAreWindowsOfOneStream) {
   EXPECT_EQ(Tokens(event), (std::vector<TokenId>{10, 11, 12, 13, 14}));
 }
 
+TEST_F(DecoderFormsTest, BlocksThatSayWhatTokenFollowsThemAreBigrams) {
+  const EngineEvent& event = DecodeOne(StoreMap({{"lookahead_token_ids", Array({Numbers({5})})}}));
+  EXPECT_TRUE(event.bigrams);
+  EXPECT_EQ(Tokens(event), (std::vector<TokenId>{1, 2, 3, 4, 5}));
+}
+
+TEST_F(DecoderFormsTest, WhatElseIsSaidOfTokensThatFollowIsIgnored) {
+  for (const Write& lookahead :
+       {Nil(), Numbers({5}), Array({}), Array({Numbers({})}), Array({Numbers({-1})}),
+        Array({Numbers({5}), Numbers({6})}), Array({Array({Text("5")})}), Text("5")}) {
+    const EngineEvent& event = DecodeOne(StoreMap({{"lookahead_token_ids", lookahead}}));
+    EXPECT_FALSE(event.bigrams);
+    EXPECT_EQ(Tokens(event), (std::vector<TokenId>{1, 2, 3, 4}));
+  }
+}
+
 TEST_F(DecoderFormsTest, BigramsThatDoNotOverlapAreOpaque) {
   const EngineEvent& event =
       DecodeOne(StoreMap({{"token_ids", Array({Numbers({10, 11}), Numbers({12, 13})})}}));

@@ -237,7 +237,7 @@ void RandomFrames::WriteValue(MsgpackWriter* out, std::string_view key) {
     return void(out->Unsigned(Below(40)));
   }
   if (key == "lora_id" || key == "dp_rank") return WriteInteger(out);
-  if (key == "lookahead_token_ids") return WriteTokens(out);
+  if (key == "lookahead_token_ids") return WriteLookahead(out);
   WriteText(out);
 }
 
@@ -307,6 +307,17 @@ void RandomFrames::WriteToken(MsgpackWriter* out, bool strange) {
       return void(out->Unsigned(std::numeric_limits<uint32_t>::max() - Below(3)));
     default:
       return void(out->Unsigned(Below(150000)));
+  }
+}
+
+void RandomFrames::WriteLookahead(MsgpackWriter* out) {
+  if (OneIn(10)) return WriteTokens(out);
+  const size_t blocks = Below(6);
+  out->Array(blocks);
+  for (size_t i = 0; i < blocks; ++i) {
+    const size_t tokens = OneIn(20) ? Below(3) : 1;
+    out->Array(tokens);
+    for (size_t j = 0; j < tokens; ++j) WriteToken(out, OneIn(20));
   }
 }
 

@@ -40,6 +40,7 @@ class RandomFrames {
   void WriteHash(MsgpackWriter* out);
   void WriteHashes(MsgpackWriter* out);
   void WriteTokens(MsgpackWriter* out);
+  void WriteLookahead(MsgpackWriter* out);
   void WriteToken(MsgpackWriter* out, bool strange);
   void WriteExtraKeys(MsgpackWriter* out);
   void WriteMultimodal(MsgpackWriter* out);

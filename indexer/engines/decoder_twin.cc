@@ -75,6 +75,7 @@ struct DecoderTwin::State {
   std::optional<EngineHash> parent_block_hash, parent_hash;
   std::span<const std::span<const uint64_t>> block_mm_infos, mm_keys;
   std::optional<uint32_t> block_size;
+  std::vector<TokenId> lookahead;
 
   // The value that starts at `*at`; null where there is none.
   const Object* Unpack(std::string_view payload, size_t* at) {
@@ -92,6 +93,7 @@ struct DecoderTwin::State {
   std::optional<Failure> Hashes(const Object& object,
                                 std::optional<std::span<const EngineHash>>* hashes);
   std::optional<Failure> Tokens(const Object& object);
+  void Lookahead(const Object& object);
   std::optional<Failure> TokenList(const std::vector<Object>& values);
   std::optional<Failure> Key(const Object& object, ExtraKey* key);
   std::optional<Failure> ExtraKeys(const Object& object);
@@ -302,6 +304,18 @@ std::optional<Failure> DecoderTwin::State::Multimodal(
   return std::nullopt;
 }
 
+void DecoderTwin::State::Lookahead(const Object& object) {
+  lookahead.clear();
+  if (object.type != Type::ARRAY) return;
+  for (const Object& tokens : ElementsOf(object)) {
+    if (tokens.type != Type::ARRAY || tokens.via.array.size == 0 ||
+        !IsU32(tokens.via.array.ptr[0])) {
+      return lookahead.clear();
+    }
+    lookahead.push_back(static_cast<TokenId>(tokens.via.array.ptr[0].via.u64));
+  }
+}
+
 std::optional<Failure> DecoderTwin::State::Field(const std::string& key, const Object& value) {
   const bool nil = value.type == Type::NIL;
   const std::map<std::string, std::string_view*> texts = {
@@ -362,6 +376,7 @@ std::optional<Failure> DecoderTwin::State::Field(const std::string& key, const O
   if (key == "extra_keys") return ExtraKeys(value);
   if (key == "block_mm_infos") return Multimodal(value, &block_mm_infos);
   if (key == "mm_keys") return Multimodal(value, &mm_keys);
+  if (key == "lookahead_token_ids") Lookahead(value);
   if (key != "token_ids") return std::nullopt;
   const std::optional<Failure> failure = Tokens(value);
   if (failure.has_value()) {
@@ -487,6 +502,14 @@ std::optional<Refusal> DecoderTwin::State::Finish() {
   event.parent = parent_block_hash.has_value() ? parent_block_hash : parent_hash;
   event.multimodal = block_mm_infos.empty() ? mm_keys : block_mm_infos;
   event.block_size = block_size.value_or(0);
+  if (stored && !event.bigrams && !event.tokens.empty() && !lookahead.empty() &&
+      lookahead.size() == event.hashes.size()) {
+    std::vector<TokenId>& longer =
+        token_lists.emplace_back(event.tokens.begin(), event.tokens.end());
+    longer.push_back(lookahead.back());
+    event.tokens = longer;
+    event.bigrams = true;
+  }
   return std::nullopt;
 }
 
@@ -498,6 +521,7 @@ std::optional<Refusal> DecoderTwin::State::Event(const Object& object) {
   parent_block_hash = parent_hash = std::nullopt;
   block_mm_infos = mm_keys = {};
   block_size = std::nullopt;
+  lookahead.clear();
   if (object.type == Type::MAP) {
     Map(object);
   } else if (object.type == Type::ARRAY) {

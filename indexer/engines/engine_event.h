@@ -62,7 +62,8 @@ struct EngineEvent {
 
   // ---- Stored ----
   std::optional<EngineHash> parent;
-  // Flat. Of bigrams [[a,b],[b,c],…] the firsts and the last second: one more than there are bigrams.
+  // Flat. Of bigrams [[a,b],[b,c],…] the firsts and the last second: one more than there are bigrams. Blocks whose hashes
+  // cover the token behind them (vLLM's `lookahead_token_ids`; of several only the first counts) are told as bigrams.
   std::span<const TokenId> tokens;
   bool bigrams = false;
   // Token ids were mixed with strings, or out of range: the content cannot be hashed.
