@@ -10,9 +10,9 @@
 namespace kvatlas {
 namespace {
 
-constexpr uint32_t kLanesMax = 8;
-// libzmq's own limit; a stream takes three, and one more during a replay.
+constexpr uint32_t kLanesMax = 8;  // when nobody says how many
 constexpr uint32_t kLanesAskedMax = 256;
+// libzmq's own limit; a stream takes three, and one more during a replay.
 constexpr int kSocketsMax = 65535;
 
 // A stream takes four descriptors and one more during a replay: as many as the system lets us have.
