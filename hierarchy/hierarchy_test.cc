@@ -235,7 +235,7 @@ TEST_F(HierarchyTest, ThousandsOfCellsAreAllAnsweredBestFirst) {
     cells.push_back(AddCell("cell-" + std::to_string(i), depths.back()));
   }
   std::sort(depths.rbegin(), depths.rend());
-  const absl::StatusOr<FoundCells> found = Find(190);
+  const absl::StatusOr<FoundCells> found = Find(900);
   ASSERT_TRUE(found.ok());
   ASSERT_EQ(found->cells.size(), static_cast<size_t>(kCells));
   for (size_t i = 0; i < found->cells.size(); ++i) {

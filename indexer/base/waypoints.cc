@@ -86,7 +86,7 @@ absl::StatusOr<WaypointSchedule> WaypointSchedule::Parse(absl::string_view name)
 }
 
 const WaypointSchedule& WaypointSchedule::Standard() {
-  static const auto& schedule = *new WaypointSchedule({7, 15}, 32);
+  static const auto& schedule = *new WaypointSchedule({7, 15, 31, 63, 127}, 256);
   return schedule;
 }
 

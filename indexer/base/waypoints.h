@@ -1,9 +1,11 @@
 // At which positions is coverage reported upward? A schedule of waypoints: a function of position alone,
 // so that a leaf, the hierarchy and a frontend agree without talking.
 //
-//   positions   0 1 2 … 7 …  15 …  31 …  63 …  95 …
-//   standard    .       .          ●     ●     ●        every 32nd block, at the last block of each stride,
-//               after the early ones named in `early`
+//   blocks      1   8   16      32              64                              128 … 256 … 512
+//   standard    .   ●    ●       ●               ●                               ●     ●     ●   every 256th from there
+//
+// A waypoint stands at the last block of such a stretch. Sharing happens early, and what is lost by asking the second
+// best cell is in proportion to depth; so distances double.
 //
 // Any function of position that is regular in the end can be said so: a dense start, powers of two, strides that
 // grow.

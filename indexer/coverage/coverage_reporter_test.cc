@@ -112,6 +112,7 @@ class CoverageReporterTest : public testing::Test {
     options.contract_id = "contract";
     options.schedule = &schedule_;
     options.schedule_name = schedule_.Name();
+    options.coverage.withdraw_delay = std::chrono::seconds(1);
     options.epoch = 5;
     options.instance_id = 6;
     options.clock = &clock_;
@@ -190,6 +191,27 @@ TEST_F(CoverageReporterTest, EveryParentLearnsWhatIsCoveredAndWhoSaysSo) {
     EXPECT_EQ(stats.bytes_received, reporter_->Stats()[parent].bytes_sent);
   }
   EXPECT_TRUE(AtRest());
+}
+
+TEST_F(CoverageReporterTest, ALoadThatMattersGoesAtOnceAndAnotherLater) {
+  const auto ahead = [this] {
+    return (*registries_[0]->StatsOf(kLlama)).holders[0].load->waiting_prefill_blocks;
+  };
+  Coverage* coverage = reporter_->AddDomain(kLlama, 16);
+  coverage->OnLoad(kOne, Load{.waiting_prefill_blocks = 10});
+  Pass(milliseconds(200));
+  EXPECT_EQ(ahead(), 10u) << "the first is always told";
+  coverage->OnLoad(kOne, Load{.waiting_prefill_blocks = 17});
+  Pass(milliseconds(200));
+  EXPECT_EQ(ahead(), 10u) << "7 blocks more change little";
+  coverage->OnLoad(kOne, Load{.waiting_prefill_blocks = 18});
+  Pass(milliseconds(200));
+  EXPECT_EQ(ahead(), 18u);
+  coverage->OnLoad(kOne, Load{.waiting_prefill_blocks = 20});
+  Pass(milliseconds(200));
+  EXPECT_EQ(ahead(), 18u);
+  Pass(std::chrono::seconds(5));
+  EXPECT_EQ(ahead(), 20u) << "in the end all is known";
 }
 
 TEST_F(CoverageReporterTest, LostWaypointsAreWithdrawnAfterTheDelay) {
