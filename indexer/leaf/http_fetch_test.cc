@@ -1,0 +1,98 @@
+#include "indexer/leaf/http_fetch.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <stdexcept>
+#include <string>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "indexer/base/mutex.h"
+#include "indexer/service/http_server.h"
+
+namespace kvatlas {
+namespace {
+
+TEST(HttpUrlTest, NamesAnAddressAndABase) {
+  const auto shown = [](std::string_view url) {
+    const auto parsed = HttpUrl::Parse(url);
+    return parsed.ok() ? parsed->address.ToString() + parsed->base : "refused";
+  };
+  EXPECT_EQ(shown("http://h:8090"), "h:8090");
+  EXPECT_EQ(shown("http://h:8090/"), "h:8090");
+  EXPECT_EQ(shown("http://h/base/x/"), "h:80/base/x");
+  EXPECT_EQ(shown("h:1"), "h:1");
+  EXPECT_EQ(shown("http://[::1]:7"), "[::1]:7");
+  EXPECT_EQ(shown("http://[::1]"), "[::1]:80");
+  for (const char* bad : {"https://h:1", "ftp://h", "http://", "http://h:x", "not a url", ""})
+    EXPECT_EQ(shown(bad), "refused") << bad;
+}
+
+TEST(HttpFetchTest, ABodyComesInPiecesAndWhole) {
+  HttpServer server({.listen = {"127.0.0.1", 0}});
+  server.Handle({.method = "GET", .path = "/long", .handler = [](const HttpRequest&) {
+                   return HttpResponse{.more = [left = 1000](std::string* piece) mutable {
+                     *piece += std::string(997, 'x');
+                     return --left > 0;
+                   }};
+                 }});
+  server.Handle({.method = "GET", .path = "/short", .handler = [](const HttpRequest& request) {
+                   return HttpResponse{.status = 503, .body = request.query};
+                 }});
+  ASSERT_TRUE(server.Start().ok());
+  const std::string url = "http://" + server.address().ToString();
+  HttpFetch fetch;
+  ASSERT_EQ(fetch.Get(url, "/long").value_or(0), 200);
+  EXPECT_EQ(fetch.ReadAll(1 << 20).value_or("").size(), 997000u);
+  ASSERT_EQ(fetch.Get(url, "/short?a=b").value_or(0), 503);
+  EXPECT_EQ(fetch.ReadAll(100).value_or(""), "a=b");
+  ASSERT_EQ(fetch.Get(url, "/long").value_or(0), 200);
+  EXPECT_TRUE(absl::IsResourceExhausted(fetch.ReadAll(1000).status()));
+  EXPECT_EQ(fetch.Get(url, "/nowhere").value_or(0), 404);
+}
+
+TEST(HttpFetchTest, ABodyThatBreaksOffIsAnErrorAndNotAnEnd) {
+  HttpServer server({.listen = {"127.0.0.1", 0}});
+  server.Handle({.method = "GET", .path = "/", .handler = [](const HttpRequest&) {
+                   return HttpResponse{.more = [left = 3](std::string* piece) mutable {
+                     if (--left == 0) throw std::runtime_error("broken");
+                     *piece += "half";
+                     return true;
+                   }};
+                 }});
+  ASSERT_TRUE(server.Start().ok());
+  HttpFetch fetch;
+  ASSERT_EQ(fetch.Get("http://" + server.address().ToString(), "/").value_or(0), 200);
+  EXPECT_TRUE(absl::IsUnavailable(fetch.ReadAll(1 << 20).status()));
+}
+
+TEST(HttpFetchTest, WhoIsNotThereOrSilentIsUnavailable) {
+  HttpFetchOptions options;
+  options.read_timeout = std::chrono::milliseconds(50);
+  HttpFetch fetch(options);
+  EXPECT_TRUE(absl::IsUnavailable(fetch.Get("http://127.0.0.1:1", "/").status()));
+  Mutex mutex;
+  CondVar wake;
+  bool done = false;
+  HttpServer server({.listen = {"127.0.0.1", 0}});
+  server.Handle({.method = "GET", .path = "/", .handler = [&](const HttpRequest&) {
+                   MutexLock lock(&mutex);
+                   while (!done) wake.Wait(&mutex);
+                   return HttpResponse{};
+                 }});
+  ASSERT_TRUE(server.Start().ok());
+  const std::string url = "http://" + server.address().ToString();
+  EXPECT_TRUE(absl::IsUnavailable(fetch.Get(url, "/").status()));
+  HttpFetch patient;
+  std::thread canceller([&] { patient.Cancel(); });
+  EXPECT_TRUE(absl::IsCancelled(patient.Get(url, "/").status()));
+  canceller.join();
+  MutexLock lock(&mutex);
+  done = true;
+  wake.SignalAll();
+}
+
+}  // namespace
+}  // namespace kvatlas

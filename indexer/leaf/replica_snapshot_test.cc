@@ -1,0 +1,164 @@
+#include "indexer/leaf/replica_snapshot.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <random>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "indexer/engines/zmq_ingest.h"
+#include "indexer/holders/holder_registry.h"
+#include "indexer/leaf/engine_directory.h"
+#include "indexer/leaf/pool_engine_test_util.h"
+
+namespace kvatlas {
+namespace {
+
+// What a reader told, as text.
+class Told : public SnapshotVisitor {
+ public:
+  absl::Status OnInstance(const EngineEntry& entry) override {
+    std::string text = ToString(entry.domain) + " " + entry.instance + " " +
+                       std::to_string(entry.block_size) + " " + entry.engine_type + " " +
+                       entry.lora_name;
+    for (const EngineListener& listener : entry.listeners)
+      text += " [" + std::to_string(listener.rank) + " " + listener.endpoint + " " +
+              listener.replay_endpoint + " " + listener.topic + "]";
+    instances.push_back(text);
+    return absl::OkStatus();
+  }
+  absl::Status OnName(const EngineEntry& entry, const EngineAlias& alias) override {
+    names.insert(NameText(entry.instance, alias));
+    return absl::OkStatus();
+  }
+  absl::Status OnPosition(const EngineEntry& entry, uint32_t rank,
+                          const std::optional<StreamPosition>& position) override {
+    positions.push_back(entry.instance + "/" + std::to_string(rank) + " " +
+                        (position.has_value() ? std::to_string(position->last) : "none"));
+    return absl::OkStatus();
+  }
+  static std::string NameText(const std::string& instance, const EngineAlias& alias) {
+    std::string text = instance + "/" + std::to_string(alias.rank) + " " +
+                       std::to_string(alias.hash.value) + " " + std::string(alias.hash.bytes) +
+                       " " + std::to_string(Raw(alias.block)) + " " +
+                       std::to_string(Raw(alias.parent)) + " " + std::to_string(alias.position) +
+                       " " + std::to_string(Raw(alias.local)) + " " + std::to_string(alias.group);
+    for (uint32_t copies : alias.copies) text += " " + std::to_string(copies);
+    return text + " " + std::string(alias.lora_name) + " " + std::string(alias.cache_salt) +
+           (alias.suspect ? " suspect" : "") + (alias.eagle ? " eagle" : "");
+  }
+  std::vector<std::string> instances, positions;
+  std::multiset<std::string> names;
+};
+
+class ReplicaSnapshotTest : public testing::Test {
+ protected:
+  ReplicaSnapshotTest()
+      : ingest_({}),
+        engine_({.seed = 31, .replay = true}),
+        digests_({.seed = 32, .rank = 2, .digests = true}) {
+    HolderRegistryOptions options;
+    options.contract_id = HashContract().Id();
+    options.index.keep_local_hashes = true;
+    registry_ = std::make_unique<HolderRegistry>(options);
+    EngineDirectoryOptions directory;
+    directory.worker.keep_local_hashes = true;
+    directory_ = std::make_unique<EngineDirectory>(directory, registry_.get(), &ingest_);
+    directory_->Open();
+    EngineRegistration one = engine_.Registration("1");
+    one.engine_type = "vLLM";
+    EXPECT_TRUE(directory_->Register(one).ok());
+    EXPECT_TRUE(directory_->Register(digests_.Registration("1")).ok());
+    engine_.sockets().WaitForSubscribers();
+    digests_.sockets().WaitForSubscribers();
+    engine_.Run(50);
+    digests_.Run(30);
+    for (const PoolEngine* engine : {&engine_, &digests_})
+      EXPECT_TRUE(Eventually([&] { return engine->Compare(*registry_, "1").empty(); }));
+  }
+
+  std::string Snapshot(bool names = true) {
+    std::string text;
+    const TextSource source = ReplicaSnapshotSource({}, directory_.get(), names);
+    while (source(&text)) {
+    }
+    return text;
+  }
+
+  static absl::StatusOr<SnapshotStats> Read(std::string_view text, SnapshotVisitor* visitor,
+                                            const HashContract& contract = {}) {
+    return ReadReplicaSnapshot(
+        contract,
+        [&](char* to, size_t size) -> absl::StatusOr<size_t> {
+          size = std::min({size, size_t{1000}, text.size()});
+          text.copy(to, size);
+          text.remove_prefix(size);
+          return size;
+        },
+        visitor);
+  }
+
+  ZmqIngest ingest_;
+  std::unique_ptr<HolderRegistry> registry_;
+  PoolEngine engine_, digests_;
+  std::unique_ptr<EngineDirectory> directory_;
+};
+
+TEST_F(ReplicaSnapshotTest, RegistrationsNamesAndPositionsAreReadAsTheyWere) {
+  std::multiset<std::string> expected;
+  directory_->ForEachAlias({"m", ""}, [&](const std::string& instance, const EngineAlias& alias) {
+    expected.insert(Told::NameText(instance, alias));
+  });
+  ASSERT_GT(expected.size(), 20u);
+  Told told;
+  const auto stats = Read(Snapshot(), &told);
+  ASSERT_TRUE(stats.ok()) << stats.status();
+  EXPECT_EQ(told.names, expected);
+  EXPECT_EQ(stats->names, expected.size());
+  EXPECT_THAT(told.instances,
+              testing::ElementsAre("m 1 4 vLLM  [0 " + engine_.sockets().endpoint() + " " +
+                                   engine_.sockets().replay_endpoint() + " ] [2 " +
+                                   digests_.sockets().endpoint() + "  ]"));
+  EXPECT_THAT(told.positions, testing::ElementsAre("1/0 49", "1/2 29"));
+  Told without;
+  ASSERT_TRUE(Read(Snapshot(/*names=*/false), &without).ok());
+  EXPECT_EQ(without.instances, told.instances);
+  EXPECT_TRUE(without.names.empty());
+  EXPECT_TRUE(without.positions.empty());
+}
+
+TEST_F(ReplicaSnapshotTest, AnotherContractOrVersionIsRefused) {
+  Told told;
+  std::string text = Snapshot();
+  HashContract other;
+  other.seed = 42;
+  EXPECT_TRUE(absl::IsFailedPrecondition(Read(text, &told, other).status()));
+  text[7] = '9';
+  EXPECT_TRUE(absl::IsFailedPrecondition(Read(text, &told).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(Read("{\"error\":\"no\"}", &told).status()));
+  EXPECT_TRUE(absl::IsDataLoss(Read("", &told).status()));
+}
+
+TEST_F(ReplicaSnapshotTest, EveryCutAndEveryFlippedBitIsNoticed) {
+  const std::string text = Snapshot();
+  std::mt19937 random(3);
+  for (int round = 0; round < 400; ++round) {
+    Told told;
+    EXPECT_TRUE(absl::IsDataLoss(Read(text.substr(0, random() % text.size()), &told).status()));
+    std::string flipped = text;
+    const size_t at = 8 + random() % (text.size() - 8);
+    flipped[at] = static_cast<char>(flipped[at] ^ (1 << random() % 8));
+    EXPECT_TRUE(absl::IsDataLoss(Read(flipped, &told).status())) << "byte " << at;
+  }
+}
+
+}  // namespace
+}  // namespace kvatlas
