@@ -10,10 +10,12 @@
 #include "indexer/leaf/engine_metrics.h"
 #include "indexer/leaf/http_api.h"
 #include "indexer/leaf/leaf_service.h"
+#include "indexer/leaf/mooncake_api.h"
 #include "indexer/leaf/peers.h"
 #include "indexer/service/admin_http.h"
 #include "indexer/service/grpc_server.h"
 #include "indexer/service/health.h"
+#include "indexer/service/http_server.h"
 #include "indexer/service/log.h"
 #include "indexer/service/metrics.h"
 #include "indexer/stream/validate.h"
@@ -122,11 +124,17 @@ struct Leaf::Parts {
              .directory = &directory,
              .peers = &peers,
              .ready = [this] { return readiness.Get(); },
-             .metrics = &metrics}) {
+             .metrics = &metrics}),
+        mooncake({.contract = options.contract, .wrap_data = options.http_api.mooncake_data},
+                 &registry, &directory) {
     grpc.Register(&service, "kvatlas.v1.Leaf");
     grpc.Register(streams.service(), "kvatlas.v1.Holdings");
     service.AddHttp(&http);
     api.AddRoutes(http.server());
+    for (const Address& listen : options.http_api.mooncake) {
+      mooncake_http.push_back(std::make_unique<HttpServer>(HttpServerOptions{.listen = listen}));
+      mooncake.AddRoutes(mooncake_http.back().get());
+    }
     AddEngineMetrics(&directory, &metrics);
   }
 
@@ -212,6 +220,8 @@ struct Leaf::Parts {
   GrpcServer grpc;
   AdminHttp http;
   HttpApi api;  // the server is stopped before it goes
+  MooncakeApi mooncake;
+  std::vector<std::unique_ptr<HttpServer>> mooncake_http;
 
   Mutex mutex;
   CondVar wake;
@@ -234,6 +244,8 @@ absl::StatusOr<std::unique_ptr<Leaf>> Leaf::Start(LeafOptions options) {
   if (absl::Status status = parts.grpc.Start(); !status.ok()) return status;
   if (absl::Status status = parts.api.Open(); !status.ok()) return status;
   if (absl::Status status = parts.http.Start(); !status.ok()) return status;
+  for (auto& server : parts.mooncake_http)
+    if (absl::Status status = server->Start(); !status.ok()) return status;
   parts.reporter.SetAddress(options.advertise.empty() ? parts.grpc.address().ToString()
                                                       : options.advertise);
   if (absl::Status status = parts.StartEngines(options); !status.ok()) return status;
@@ -243,6 +255,11 @@ absl::StatusOr<std::unique_ptr<Leaf>> Leaf::Start(LeafOptions options) {
 
 Address Leaf::grpc_address() const { return parts_->grpc.address(); }
 Address Leaf::http_address() const { return parts_->http.address(); }
+std::vector<Address> Leaf::mooncake_addresses() const {
+  std::vector<Address> addresses;
+  for (const auto& server : parts_->mooncake_http) addresses.push_back(server->address());
+  return addresses;
+}
 const HolderRegistry& Leaf::registry() const { return parts_->registry; }
 EngineDirectory& Leaf::engines() { return parts_->directory; }
 Readiness Leaf::readiness() { return parts_->readiness.Get(); }
@@ -265,6 +282,7 @@ void Leaf::Stop(Duration grace) {
   parts.StopTimer();
   parts.reporter.Stop(grace / 2);
   parts.grpc.Stop(grace / 2);
+  for (auto& server : parts.mooncake_http) server->Stop();
   parts.http.Stop();
 }
 

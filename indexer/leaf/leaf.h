@@ -54,6 +54,8 @@ struct LeafHttpOptions {
   bool test_endpoints = false;
   std::string access_log = {};  // file; empty: none
   std::string trace_id_header = "x-trace-id";
+  std::vector<Address> mooncake = {};  // where Mooncake's interface is served too
+  bool mooncake_data = false;          // its answers in {"data":…}
 };
 
 struct LeafOptions {
@@ -84,6 +86,7 @@ class Leaf {
 
   Address grpc_address() const;
   Address http_address() const;
+  std::vector<Address> mooncake_addresses() const;
   const HolderRegistry& registry() const;
   EngineDirectory& engines();
   Readiness readiness();

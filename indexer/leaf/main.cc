@@ -58,6 +58,9 @@ void DeclareEngines(FlagSet& flags, Flags* f) {
             "pausing and resuming of listeners over HTTP (or KVATLAS_TEST_ENDPOINTS=1)");
   flags.Add("access_log", &http.access_log, "file for a line of JSON per request; empty: none");
   flags.Add("trace_id_header", &http.trace_id_header, "header whose value the access log names");
+  flags.Add("mooncake_http", &http.mooncake,
+            "addresses where Mooncake's interface is served too; its port is 13333");
+  flags.Add("mooncake_data", &http.mooncake_data, "its answers are wrapped in {\"data\":…}");
   flags.Add("replay_timeout", &engines.ingest.tracker.replay_timeout,
             "silence after which an engine's replay is given up");
   flags.Add("orphan_ttl", &engines.worker.orphan_ttl,

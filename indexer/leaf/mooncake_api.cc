@@ -159,6 +159,36 @@ void AppendInstanceAnswer(const std::map<uint32_t, RankDetail>& ranks, uint64_t 
                   ",\"DISK\":", std::max(of(Tier::kDisk), of(Tier::kExternal)) * block_size, "}");
 }
 
+// Of an object that is open, with the comma before it.
+void AppendKey(std::string_view name, std::string* out) {
+  if (out->back() != '{') *out += ',';
+  AppendJsonText(name, out);
+  *out += ':';
+}
+
+void AppendEngineView(const EngineEntry& entry, std::string* out) {
+  *out += "{\"type\":";
+  AppendJsonText(entry.engine_type, out);
+  *out += ",\"status\":";
+  AppendJsonText(ListenerStatusName(entry.status), out);
+  *out += ",\"DP\":{";
+  for (const EngineListener& listener : entry.listeners) {
+    AppendKey(std::to_string(listener.rank), out);
+    *out += "{\"endpoint\":";
+    AppendJsonText(listener.endpoint, out);
+    *out += ",\"status\":";
+    AppendJsonText(ListenerStatusName(listener.stream.status), out);
+    *out += '}';
+  }
+  *out += "},\"blocks\":{";
+  for (const EngineRankStats& rank : entry.worker.ranks) {
+    AppendKey(std::to_string(rank.rank), out);
+    absl::StrAppend(out, "{\"GPU\":", rank.blocks[0], ",\"CPU\":", rank.blocks[1],
+                    ",\"DISK\":", rank.blocks[2] + rank.blocks[3], "}");
+  }
+  *out += "}}";
+}
+
 }  // namespace
 
 MooncakeApi::MooncakeApi(MooncakeApiOptions options, const HolderRegistry* registry,
@@ -274,46 +304,22 @@ HttpResponse MooncakeApi::GlobalView() const {
     models[entry.domain.model][GroupOf(entry.domain)].push_back(std::move(entry));
   }
   HttpResponse response{.body = "{\"data\":{"};
-  std::string& out = response.body;
-  const auto key = [&out](std::string_view name) {
-    if (out.back() != '{') out += ',';
-    AppendJsonText(name, &out);
-    out += ':';
-  };
+  std::string* const out = &response.body;
   for (const auto& [model, tenants] : models) {
-    key(model);
-    out += '{';
+    AppendKey(model, out);
+    *out += '{';
     for (const auto& [tenant, entries] : tenants) {
-      key(tenant);
-      absl::StrAppend(&out, "{\"block_size\":", entries.front().block_size, ",\"instances\":{");
+      AppendKey(tenant, out);
+      absl::StrAppend(out, "{\"block_size\":", entries.front().block_size, ",\"instances\":{");
       for (const EngineEntry& entry : entries) {
-        key(entry.instance);
-        out += "{\"type\":";
-        AppendJsonText(entry.engine_type, &out);
-        out += ",\"status\":";
-        AppendJsonText(ListenerStatusName(entry.status), &out);
-        out += ",\"DP\":{";
-        for (const EngineListener& listener : entry.listeners) {
-          key(std::to_string(listener.rank));
-          out += "{\"endpoint\":";
-          AppendJsonText(listener.endpoint, &out);
-          out += ",\"status\":";
-          AppendJsonText(ListenerStatusName(listener.stream.status), &out);
-          out += '}';
-        }
-        out += "},\"blocks\":{";
-        for (const EngineRankStats& rank : entry.worker.ranks) {
-          key(std::to_string(rank.rank));
-          absl::StrAppend(&out, "{\"GPU\":", rank.blocks[0], ",\"CPU\":", rank.blocks[1],
-                          ",\"DISK\":", rank.blocks[2] + rank.blocks[3], "}");
-        }
-        out += "}}";
+        AppendKey(entry.instance, out);
+        AppendEngineView(entry, out);
       }
-      out += "}}";
+      *out += "}}";
     }
-    out += '}';
+    *out += '}';
   }
-  out += "}}";
+  *out += "}}";
   return response;
 }
 

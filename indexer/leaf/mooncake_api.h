@@ -9,7 +9,8 @@
 //   POST /query          {"model","token_ids","block_size"?,"tenant_id"?,"instance_id"?,"lora_name"?,"cache_salt"?}
 //   POST /query_by_hash  the same with "seq_hashes" (or "block_hash"): sequence hashes of the contract
 //                        ─▶ {"default":{"pod-1":{"longest_matched":256,"GPU":128,"DP":{"0":128,"1":256},"CPU":256,"DISK":0}}}
-//   GET  /global_view    ─▶ {"data":{"<model>":{"<tenant>":{"block_size","instances":{"pod-1":{"type","status","DP":{…}}}}}}}
+//   GET  /global_view    ─▶ {"data":{"<model>":{"<tenant>":{"block_size","instances":{"pod-1":{"type","status",
+//                         "DP":{"0":{"endpoint","status"}},"blocks":{"0":{"GPU","CPU","DISK"}}}}}}}}
 //
 // *Truth*: GPU, CPU and DISK are the deepest prefix that one rank has on that medium alone, in tokens; DP is by rank, over
 // all media; `longest_matched` the deepest of those. A model or a tenant that nobody announced has no instances. The
