@@ -55,101 +55,121 @@ void AppendUtf8(uint32_t code, std::string* out) {
   put(0x80 | (code & 0x3F));
 }
 
-// ---- Eight and sixteen digits at a time ----
-
-constexpr uint64_t kPowersOfTen[] = {1, 10, 100, 1000, 10000, 100000, 1000000, 10000000, 100000000};
-
-// The number that the leading digits of these eight characters make; `*count` says how many they are.
-inline uint64_t LeadingDigits(const char* text, size_t* count) {
-  uint64_t word;
-  std::memcpy(&word, text, sizeof(word));
-  // A character's byte is now its digit, or at least 10; the first that is no digit has its top bit set in `others`. What
-  // borrows and carries do to the bytes behind that one does not matter.
-  const uint64_t digits = word - 0x3030303030303030;
-  const uint64_t others = ((digits + 0x7676767676767676) | digits) & 0x8080808080808080;
-  *count = others == 0 ? 8 : static_cast<size_t>(std::countr_zero(others)) / 8;
-  if (*count == 0) return 0;
-  // As if zeros stood before them, then neighbours are joined: pairs, fours, all eight.
-  uint64_t value = digits << (64 - 8 * *count);
-  value = (value * 10 + (value >> 8)) & 0x00FF00FF00FF00FF;
-  value = (value * 100 + (value >> 16)) & 0x0000FFFF0000FFFF;
-  return (value * 10000 + (value >> 32)) & 0xFFFFFFFF;
-}
+// ---- Integers at speed ----
 
 constexpr size_t kDigitsMax = 19;  // as many always fit in 64 bits
 
-// What `TakeInteger` may look at, with the sign and what comes behind.
-constexpr ptrdiff_t kIntegerReach = 1 + 24 + 3;
+// What `TakeDigits` may look at: 16 bytes before a number's digits, and behind it a comma, a blank, and what follows.
+constexpr ptrdiff_t kReachBack = 16;
+constexpr ptrdiff_t kReach = 32 + 3;
 
 #if defined(__SSE4_1__)
 
-// Where byte i of 16 comes from, when `count` of them are moved to the end and zeros before them: the 16 from `count` on.
-alignas(16) constexpr uint8_t kToTheEnd[32] = {
-    0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80,
-    0,    1,    2,    3,    4,    5,    6,    7,    8,    9,    10,   11,   12,   13,   14,   15};
+inline __m128i Load(const void* from) { return _mm_loadu_si128(static_cast<const __m128i*>(from)); }
 
-// The same for sixteen.
-inline uint64_t LeadingDigits16(const char* text, size_t* count) {
-  const auto load = [](const void* from) {
-    return _mm_loadu_si128(static_cast<const __m128i*>(from));
-  };
-  const __m128i digits = _mm_sub_epi8(load(text), _mm_set1_epi8('0'));
-  const __m128i others =
-      _mm_cmpeq_epi8(_mm_max_epu8(digits, _mm_set1_epi8(10)), digits);  // 10 and above
-  const auto mask = static_cast<uint32_t>(_mm_movemask_epi8(others));
-  *count = static_cast<size_t>(std::countr_zero(mask | 0x10000));
-  const __m128i padded = _mm_shuffle_epi8(digits, load(kToTheEnd + *count));
+// A bit for each of these 16 characters that is no digit.
+inline uint32_t NoDigits(const char* text) {
+  const __m128i digits = _mm_sub_epi8(Load(text), _mm_set1_epi8('0'));
+  const __m128i ten_and_above = _mm_cmpeq_epi8(_mm_max_epu8(digits, _mm_set1_epi8(10)), digits);
+  return static_cast<uint32_t>(_mm_movemask_epi8(ten_and_above));
+}
+
+// The number that the `count` digits before `end` make, at most 16: neighbours are joined to pairs, fours, eights.
+inline uint64_t LastDigits(const char* end, size_t count) {
+  alignas(16) static constexpr uint8_t kKeep[32] = {0,    0,    0,    0,    0,    0,    0,    0,
+                                                    0,    0,    0,    0,    0,    0,    0,    0,
+                                                    0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF,
+                                                    0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF};
+  const __m128i digits =
+      _mm_and_si128(_mm_sub_epi8(Load(end - 16), _mm_set1_epi8('0')), Load(kKeep + count));
   const __m128i pairs = _mm_maddubs_epi16(
-      padded, _mm_setr_epi8(10, 1, 10, 1, 10, 1, 10, 1, 10, 1, 10, 1, 10, 1, 10, 1));
+      digits, _mm_setr_epi8(10, 1, 10, 1, 10, 1, 10, 1, 10, 1, 10, 1, 10, 1, 10, 1));
   const __m128i fours = _mm_madd_epi16(pairs, _mm_setr_epi16(100, 1, 100, 1, 100, 1, 100, 1));
   const __m128i eights = _mm_madd_epi16(_mm_packus_epi32(fours, fours),
                                         _mm_setr_epi16(10000, 1, 10000, 1, 10000, 1, 10000, 1));
   const auto both = static_cast<uint64_t>(_mm_cvtsi128_si64(eights));
-  return (both & 0xFFFFFFFF) * kPowersOfTen[8] + (both >> 32);
+  return (both & 0xFFFFFFFF) * 100'000'000 + (both >> 32);
+}
+
+// Digits from `at` on, a sign aside: how long the number is does not wait for what it is, so that the next one is begun
+// meanwhile.
+inline size_t CountDigits(const char* at, bool negative) {
+  const uint64_t others = NoDigits(at) | uint64_t{NoDigits(at + 16)} << 16 | uint64_t{1} << 32;
+  return static_cast<size_t>(std::countr_zero(others & ~uint64_t{1})) - negative;
+}
+
+inline uint64_t DigitsOf(const char* from, size_t count) {
+  if (count <= 16) return LastDigits(from + count, count);
+  const size_t high = count - 16;
+  return LastDigits(from + high, high) * 10'000'000'000'000'000 + LastDigits(from + count, 16);
 }
 
 #else
 
-inline uint64_t LeadingDigits16(const char* text, size_t* count) {
-  const uint64_t first = LeadingDigits(text, count);
-  if (*count < 8) return first;
-  size_t more;
-  const uint64_t second = LeadingDigits(text + 8, &more);
-  *count += more;
-  return first * kPowersOfTen[more] + second;
+inline size_t CountDigits(const char* at, bool negative) {
+  size_t count = 0;
+  while (count < 32 && IsDigit(at[negative + count])) ++count;
+  return count;
+}
+
+inline uint64_t DigitsOf(const char* from, size_t count) {
+  uint64_t value = 0;
+  for (size_t i = 0; i < count; ++i) value = value * 10 + static_cast<uint64_t>(from[i] - '0');
+  return value;
 }
 
 #endif
 
-// Takes an integer of at most 19 digits and no needless zero; null: something else.
-inline const char* TakeDigits(const char* at, uint64_t* value) {
-  size_t count;
-  *value = LeadingDigits16(at, &count);
-  if (count == 0 || (*at == '0' && count > 1)) return nullptr;
-  at += count;
-  if (count < 16) return at;
-  const uint64_t tail = LeadingDigits(at, &count);
-  if (16 + count > kDigitsMax) return nullptr;
-  *value = *value * kPowersOfTen[count] + tail;
+// Takes an integer that has neither needless zeros nor more than 19 digits; null: something else.
+inline const char* TakeDigits(const char* at, bool* negative, uint64_t* magnitude) {
+  *negative = *at == '-';
+  if (!*negative && !IsDigit(*at)) return nullptr;
+  const size_t count = CountDigits(at, *negative);
+  if (count - 1 > kDigitsMax - 1) return nullptr;
+  at += *negative;
+  if (*at == '0' && count > 1) return nullptr;
+  *magnitude = DigitsOf(at, count);
   return at + count;
 }
 
 inline const char* TakeInteger(const char* at, uint32_t* value) {
-  uint64_t wide;
-  at = TakeDigits(at, &wide);
-  if (at == nullptr || wide > std::numeric_limits<uint32_t>::max()) return nullptr;
-  *value = static_cast<uint32_t>(wide);
+  bool negative;
+  uint64_t magnitude;
+  at = TakeDigits(at, &negative, &magnitude);
+  if (at == nullptr || negative || magnitude > std::numeric_limits<uint32_t>::max()) return nullptr;
+  *value = static_cast<uint32_t>(magnitude);
   return at;
 }
 
 inline const char* TakeInteger(const char* at, int64_t* value) {
-  const bool negative = *at == '-';
+  bool negative;
   uint64_t magnitude;
-  at = TakeDigits(at + negative, &magnitude);
+  at = TakeDigits(at, &negative, &magnitude);
   constexpr uint64_t kMax = std::numeric_limits<int64_t>::max();
   // "-0" is a floating point number to serde.
-  if (at == nullptr || magnitude > kMax + negative || (negative && magnitude == 0)) return nullptr;
-  *value = static_cast<int64_t>(negative ? 0 - magnitude : magnitude);
+  if (at == nullptr || magnitude > kMax + negative || magnitude < uint64_t{negative}) {
+    return nullptr;
+  }
+  *value = static_cast<int64_t>((magnitude ^ (0 - uint64_t{negative})) + negative);
+  return at;
+}
+
+// Takes integers as long as each is followed by a comma, a blank if `kStep` is 2, and another; returns where the first
+// is that was not taken.
+template <ptrdiff_t kStep, typename T>
+const char* TakeIntegers(const char* begin, const char* at, const char* end,
+                         std::vector<T>* values) {
+  while (end - at > kReach && at - begin >= kReachBack) {
+    T value;
+    const char* behind = TakeInteger(at, &value);
+    if (behind == nullptr || behind[0] != ',' || behind[kStep - 1] != (kStep == 2 ? ' ' : ',')) {
+      break;
+    }
+    behind += kStep;
+    if (!IsDigit(*behind) && *behind != '-') break;
+    at = behind;
+    values->push_back(value);
+  }
   return at;
 }
 
@@ -438,8 +458,8 @@ bool JsonReader::ReadI64(int64_t* value) {
   return true;
 }
 
-// Two lanes: integers that are followed by a comma, at most a blank, and more, are taken at speed; whatever else comes is
-// left to the careful lane, which says what is wrong if something is.
+// Two lanes: integers that are followed by a comma, by a blank where the last one was, and by more, are taken at speed;
+// whatever else comes is left to the careful lane, which says what is wrong if something is.
 template <typename T, typename ReadOne>
 bool JsonReader::ReadIntegers(std::vector<T>* values, ReadOne read_one) {
   values->clear();
@@ -454,17 +474,13 @@ bool JsonReader::ReadIntegers(std::vector<T>* values, ReadOne read_one) {
   bool there = true;
   while (there) {
     T value;
-    while (end_ - at_ > kIntegerReach) {
-      const char* behind = TakeInteger(at_, &value);
-      if (behind == nullptr || *behind != ',') break;
-      behind += 1 + (behind[1] == ' ');
-      if (!IsDigit(*behind) && *behind != '-') break;
-      at_ = behind;
-      values->push_back(value);
-    }
+    at_ = blank_between_ ? TakeIntegers<2>(begin_, at_, end_, values)
+                         : TakeIntegers<1>(begin_, at_, end_, values);
     if (!read_one(&value)) return AtIndex(values->size());
     values->push_back(value);
+    const char* const comma = at_;
     if (!NextElement(/*first=*/false, &there)) return AtIndex(values->size());
+    blank_between_ = at_ - comma == 2;
   }
   ++at_;  // ']'
   return true;

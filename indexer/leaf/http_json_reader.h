@@ -7,8 +7,8 @@
 // *Truth*: RFC 8259, with serde_json's quirks: text after the value is ignored; of a skipped value strings are not
 // checked for UTF-8, and depth is not limited (nor does it cost stack). A number that is no integer is no integer,
 // also if its value is: 1.0.
-// *Cost*: an array of integers costs about 4 ns an element of up to 16 digits and 6 ns one of 19: digits are taken sixteen
-// at a time. *Threads*: one at a time. *Lifetime*: the text outlives the reader.
+// *Cost*: an array of integers costs about half of what simdjson takes for one of 19 digits, and as much for short ones: digits
+// are taken sixteen at a time. *Threads*: one at a time. *Lifetime*: the text outlives the reader.
 //
 // Example:
 //   JsonReader reader(body);
@@ -127,6 +127,7 @@ class JsonReader {
   const char* const begin_;
   const char* at_;  // next byte
   const char* const end_;
+  bool blank_between_ = false;  // elements of the last array that was looked at: "1, 2"
   bool syntax_ = false;
   std::string problem_;
   const char* problem_at_ = nullptr;
