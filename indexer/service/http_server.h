@@ -108,7 +108,7 @@ struct HttpServerOptions {
   uint32_t pool_threads = 2;
   size_t queue_max = 1024;
   size_t header_bytes_max = 16 << 10;
-  size_t quick_body_bytes_max = 256 << 10;
+  size_t quick_body_bytes_max = 128 << 10;
   size_t bodies_bytes_max = size_t{1} << 30;
   size_t connections_max = 4096;
   Duration idle_timeout = std::chrono::minutes(5);
