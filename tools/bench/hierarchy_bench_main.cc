@@ -11,6 +11,7 @@
 #include "indexer/service/log.h"
 #include "tools/bench/hierarchy_bench.h"
 #include "tools/bench/hierarchy_bench_report.h"
+#include "tools/bench/hierarchy_bench_scale.h"
 #include "tools/bench/hierarchy_bench_sweep.h"
 #include "tools/bench/hierarchy_bench_workload.h"
 #include "tools/trace/trace.h"
@@ -27,6 +28,8 @@ struct MainOptions {
   uint64_t requests = 0;
   uint32_t seeds = 1;
   bool baselines = true;
+  uint32_t synthetic_cells = 0;
+  ScaleOptions scale;
 };
 
 void Declare(FlagSet* flags, MainOptions* main) {
@@ -55,6 +58,13 @@ void Declare(FlagSet* flags, MainOptions* main) {
   flags->Add("best_every", &bench.best_every,
              "of so many requests one is compared with the best in the same state", 1u, 1u << 20);
   flags->Add("seed", &bench.seed, "of everything random");
+  flags->Add("synthetic_cells", &main->synthetic_cells,
+             "no trace: so many cells with a made coverage, for latency and memory", 0u, 65535u);
+  flags->Add("synthetic_waypoints", &main->scale.waypoints, "each covers so many", 64u, 1u << 24);
+  flags->Add("questions", &main->scale.questions, "asked of them", 10u, 1u << 24);
+  flags->Add("cells_best", &main->scale.best, "cells wanted for each; 0: all");
+  flags->Add("snapshot", &main->scale.snapshot_waypoints,
+             "waypoints of a snapshot that another cell sends; 0: none");
   flags->Add("seeds", &main->seeds, "runs, with seeds from --seed on", 1u, 1000u);
   flags->Add("baselines", &main->baselines, "also exact_global, one_cell and random");
   std::vector<std::string> sweeps = SweepNames();
@@ -107,12 +117,28 @@ absl::Status Write(const std::string& path, const std::string& text) {
   return out.good() ? absl::OkStatus() : absl::UnavailableError("cannot write " + path);
 }
 
+absl::Status RunScale(const MainOptions& main, std::vector<HierarchyBenchResult>* results) {
+  for (uint32_t i = 0; i < main.seeds; ++i) {
+    ScaleOptions options = main.scale;
+    options.cells = main.synthetic_cells;
+    options.seed = main.bench.seed + i;
+    absl::StatusOr<HierarchyBenchResult> result = RunScaleBench(options);
+    if (!result.ok()) return result.status();
+    results->push_back(*std::move(result));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status RunAll(const MainOptions& main) {
-  if (main.trace.empty() == main.workload.empty())
-    return absl::InvalidArgumentError("--trace or --workload, one of them");
   std::vector<HierarchyBenchResult> results;
   FILE* const people = main.json == "-" ? stderr : stdout;
-  if (main.sweep.empty()) {
+  if (main.synthetic_cells == 0 && main.trace.empty() == main.workload.empty()) {
+    return absl::InvalidArgumentError("--trace, --workload or --synthetic_cells, one of them");
+  }
+  if (main.synthetic_cells > 0) {
+    if (absl::Status bad = RunScale(main, &results); !bad.ok()) return bad;
+    std::fputs(ToTable(results).c_str(), people);
+  } else if (main.sweep.empty()) {
     if (absl::Status bad = RunSeeds(main, main.bench, main.baselines, &results); !bad.ok())
       return bad;
     std::fputs(ToTable(results).c_str(), people);

@@ -9,9 +9,13 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "indexer/base/waypoints.h"
 #include "tools/bench/hierarchy_bench_cell.h"
 #include "tools/bench/hierarchy_bench_net.h"
 #include "tools/bench/hierarchy_bench_report.h"
+#include "tools/bench/hierarchy_bench_scale.h"
+#include "tools/bench/hierarchy_bench_sweep.h"
+#include "tools/bench/hierarchy_bench_workload.h"
 
 namespace kvatlas {
 namespace {
@@ -123,6 +127,64 @@ TEST(HierarchyBenchTest, TheTableHasTheSpreadOverSeeds) {
       table.find("wrong cell rate                         0.5000        0.2500        0.7500"),
       std::string::npos)
       << table;
+}
+
+TEST(HierarchyBenchTest, ASweepHasACurveForEverySeriesAndARowForEveryPoint) {
+  HierarchyBenchOptions base = Small();
+  base.budget = 50;
+  const Sweep sweep = MakeSweep("staleness", base);
+  std::vector<HierarchyBenchResult> results(sweep.points.size());
+  std::vector<std::string> labels;
+  for (size_t i = 0; i < results.size(); ++i) {
+    EXPECT_EQ(sweep.points[i].options.delay_ms, sweep.points[i].x);
+    EXPECT_EQ(sweep.points[i].options.budget, 50u) << "all else stays as it is";
+    results[i].of_best = 0.9 + 0.001 * double(i);
+    labels.push_back(sweep.points[i].label);
+  }
+  const std::string svg = ToCurves(sweep, results, 1, "a & b");
+  EXPECT_NE(svg.find("a &amp; b"), std::string::npos);
+  EXPECT_NE(svg.find(">K = 1<"), std::string::npos);
+  EXPECT_NE(svg.find(">K = 2<"), std::string::npos);
+  const std::string table = ToFrontier(results, 1, labels);
+  EXPECT_NE(table.find("K = 2, 30000"), std::string::npos) << table;
+}
+
+TEST(HierarchyBenchTest, EverySweepNamesRunsThatCanBeMade) {
+  for (const std::string& name : SweepNames()) {
+    for (const SweepPoint& point : MakeSweep(name, Small()).points) {
+      EXPECT_TRUE(WaypointSchedule::Parse(point.options.schedule).ok()) << point.label;
+      EXPECT_GE(point.options.capacity, 1u);
+    }
+  }
+}
+
+TEST(HierarchyBenchTest, MadeTracesAreFunctionsOfTheirSeedInOrderOfTime) {
+  for (const std::string& name : WorkloadNames()) {
+    SCOPED_TRACE(name);
+    const std::vector<TraceRequest> trace = *MakeWorkload(name, 500, 10, 1);
+    const std::vector<TraceRequest> same = *MakeWorkload(name, 500, 10, 1);
+    const std::vector<TraceRequest> other = *MakeWorkload(name, 500, 10, 2);
+    ASSERT_EQ(trace.size(), 500u);
+    bool differs = false;
+    for (size_t i = 0; i < trace.size(); ++i) {
+      EXPECT_EQ(trace[i].hash_ids, same[i].hash_ids);
+      differs = differs || trace[i].hash_ids != other[i].hash_ids;
+      EXPECT_GE(trace[i].timestamp_ms, trace[i > 0 ? i - 1 : 0].timestamp_ms);
+    }
+    EXPECT_TRUE(differs);
+  }
+  EXPECT_FALSE(MakeWorkload("none", 1, 1, 1).ok());
+}
+
+TEST(HierarchyBenchTest, MadeCoverageOfManyCellsIsMeasuredAndASnapshotInstalled) {
+  const absl::StatusOr<HierarchyBenchResult> result =
+      RunScaleBench({.cells = 300, .waypoints = 100, .questions = 200, .snapshot_waypoints = 9000});
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_GT(*result->coverage, 300u * 80);
+  EXPECT_LT(*result->coverage, 300u * 120);
+  EXPECT_TRUE(result->find_cells_us.p99.has_value());
+  EXPECT_TRUE(result->snapshot_ms.has_value());
+  EXPECT_FALSE(result->hit_rate.kvatlas.has_value()) << "nothing was routed";
 }
 
 TEST(SimulationTest, HappensInOrderOfTimeThenOfAsking) {

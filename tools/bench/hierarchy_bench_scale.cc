@@ -1,0 +1,241 @@
+#include "tools/bench/hierarchy_bench_scale.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "hierarchy/hierarchy.h"
+#include "indexer/base/hash.h"
+#include "indexer/stream/link.h"
+
+namespace kvatlas {
+namespace {
+
+const Domain kDomain{"bench", ""};
+constexpr uint32_t kRoots = 64;
+constexpr uint32_t kRootsOfCell = 8;
+constexpr uint32_t kRootWaypoints = 3, kTailWaypoints = 5;
+
+// As at 5,000 a second.
+constexpr uint64_t kQuestionsPerTick = 1000;
+
+using Waypoints = std::vector<SequenceHash>;
+
+SequenceHash NameOf(uint64_t kind, uint64_t number, uint64_t ordinal) {
+  const uint64_t name[] = {kind, number, ordinal};
+  return SequenceHash{Xxh3(std::string_view(reinterpret_cast<const char*>(name), sizeof(name)), 1)};
+}
+
+Waypoints RootOf(uint32_t root) {
+  Waypoints waypoints;
+  for (uint32_t i = 0; i < kRootWaypoints; ++i) waypoints.push_back(NameOf(1, root, i));
+  return waypoints;
+}
+
+// A conversation's own waypoints, behind those of its root.
+Waypoints TailOf(uint64_t conversation) {
+  Waypoints waypoints;
+  for (uint32_t i = 0; i < kTailWaypoints; ++i)
+    waypoints.push_back(NameOf(2, conversation, kRootWaypoints + i));
+  return waypoints;
+}
+
+class CellStream {
+ public:
+  CellStream(Hierarchy* hierarchy, const std::string& name)
+      : session_(hierarchy->registry().Accept([](ReceiverMessage) {})) {
+    hello_.holder = {.name = name, .rank = 0, .replica = ""};
+    hello_.domain = kDomain;
+    hello_.block_size = 16;
+    hello_.contract_id = HashContract().Id();
+    hello_.schedule = hierarchy->schedule_name();
+    hello_.epoch = 1;
+    hello_.instance_id = 1;
+    hello_.starting = true;
+    hello_.address = name;
+  }
+
+  absl::Status Hello() { return session_->OnMessage(hello_); }
+  absl::Status Send(std::vector<Event> events, const std::optional<Load>& load) {
+    return session_->OnMessage(
+        Batch{.number = ++number_, .events = std::move(events), .load = load, .digest = {}});
+  }
+  absl::Status Send(SnapshotPart part) { return session_->OnMessage(std::move(part)); }
+
+ private:
+  const std::unique_ptr<ReceiverSession> session_;
+  kvatlas::Hello hello_;
+  BatchNumber number_ = 0;
+};
+
+class ScaleBench {
+ public:
+  explicit ScaleBench(const ScaleOptions& options)
+      : options_(options), random_(options.seed), hierarchy_({.node = "scale", .registry = {}}) {}
+
+  absl::StatusOr<HierarchyBenchResult> Run() {
+    for (uint32_t cell = 0; cell < options_.cells; ++cell) {
+      if (absl::Status bad = AddCell(cell); !bad.ok()) return bad;
+    }
+    HierarchyBenchResult result;
+    result.workload = "synthetic cells";
+    result.cells = options_.cells;
+    result.options.cells = options_.cells;
+    result.options.seed = options_.seed;
+    std::vector<double> us;
+    Ask(std::max<uint64_t>(options_.questions / 10, kQuestionsPerTick), nullptr, &us);  // warm
+    us.clear();
+    Ask(options_.questions, nullptr, &us);
+    result.find_cells_us = {QuantileOf(&us, 0.5), QuantileOf(&us, 0.99)};
+    const absl::StatusOr<DomainStats> stats = hierarchy_.registry().StatsOf(kDomain);
+    if (!stats.ok()) return stats.status();
+    result.coverage = stats->index.holdings;
+    result.hierarchy_bytes = stats->index.bytes;
+    result.hierarchy_bytes_per_coverage =
+        double(stats->index.bytes) / double(std::max<uint64_t>(stats->index.holdings, 1));
+    if (options_.snapshot_waypoints > 0) {
+      if (absl::Status bad = InstallSnapshot(&result); !bad.ok()) return bad;
+    }
+    return result;
+  }
+
+ private:
+  absl::Status AddCell(uint32_t number) {
+    cells_.push_back(std::make_unique<CellStream>(&hierarchy_, "cell-" + std::to_string(number)));
+    CellStream& cell = *cells_.back();
+    if (absl::Status bad = cell.Hello(); !bad.ok()) return bad;
+    std::vector<uint32_t> roots;
+    std::vector<Event> events;
+    uint32_t blocks = 0;
+    const auto add = [&](Position ordinal, Waypoints waypoints) {
+      blocks += static_cast<uint32_t>(waypoints.size());
+      events.push_back(Stored{.tier = Tier::kDevice,
+                              .position = ordinal,
+                              .parent = kNoParent,
+                              .blocks = std::move(waypoints)});
+    };
+    const Load load{.running_requests = static_cast<uint32_t>(random_() % 64), .workers = 64};
+    for (uint32_t i = 0; i < kRootsOfCell; ++i) {
+      roots.push_back(static_cast<uint32_t>(random_() % kRoots));
+      add(0, RootOf(roots.back()));
+    }
+    while (blocks < options_.waypoints) {
+      const uint64_t conversation = conversations_.size();
+      conversations_.push_back(roots[random_() % roots.size()]);
+      add(kRootWaypoints, TailOf(conversation));
+      if (events.size() < 512) continue;
+      if (absl::Status bad = cell.Send(std::exchange(events, {}), load); !bad.ok()) return bad;
+    }
+    return cell.Send(std::move(events), load);
+  }
+
+  Waypoints Question(std::mt19937_64* random) const {
+    const uint64_t conversation = (*random)() % conversations_.size();
+    const bool cold = (*random)() % 4 == 0;
+    Waypoints waypoints = RootOf(conversations_[conversation]);
+    const Waypoints tail = TailOf(cold ? conversation + (uint64_t{1} << 40) : conversation);
+    const size_t depth = 1 + (*random)() % kTailWaypoints;
+    waypoints.insert(waypoints.end(), tail.begin(), tail.begin() + static_cast<ptrdiff_t>(depth));
+    return waypoints;
+  }
+
+  // So many questions, or until `stop`.
+  void Ask(uint64_t questions, const std::atomic<bool>* stop, std::vector<double>* us) {
+    const WaypointSchedule& schedule = WaypointSchedule::Standard();
+    std::mt19937_64 random(options_.seed + 1);
+    for (uint64_t i = 0; i < questions && (stop == nullptr || !stop->load()); ++i) {
+      if (i % kQuestionsPerTick == kQuestionsPerTick - 1) hierarchy_.registry().Tick();
+      const Waypoints waypoints = Question(&random);
+      const FindCellsQuery query{
+          .domain = kDomain,
+          .waypoints = waypoints,
+          .blocks = schedule.BlocksCovered(static_cast<uint32_t>(waypoints.size())),
+          .schedule = hierarchy_.schedule_name(),
+          .best = options_.best};
+      const Time asked = Clock::Real().Now();
+      const absl::StatusOr<FoundCells> found = hierarchy_.FindCells(query);
+      us->push_back(std::chrono::duration<double, std::micro>(Clock::Real().Now() - asked).count());
+      if (!found.ok() || found->cells.empty()) us->pop_back();
+    }
+  }
+
+  absl::Status InstallSnapshot(HierarchyBenchResult* result) {
+    cells_.push_back(std::make_unique<CellStream>(&hierarchy_, "new"));
+    CellStream& cell = *cells_.back();
+    if (absl::Status bad = cell.Hello(); !bad.ok()) return bad;
+    const std::vector<SnapshotPart> parts = Snapshot();
+    std::atomic<bool> stop{false};
+    std::vector<double> us;
+    std::thread asker([&] { Ask(UINT64_MAX, &stop, &us); });
+    const Time begun = Clock::Real().Now();
+    absl::Status status;
+    for (const SnapshotPart& part : parts) {
+      if (status = cell.Send(part); !status.ok()) break;
+    }
+    const Duration took = Clock::Real().Now() - begun;
+    stop.store(true);
+    asker.join();
+    if (!status.ok()) return status;
+    result->snapshot_ms = std::chrono::duration<double, std::milli>(took).count();
+    result->snapshot_queries = static_cast<double>(us.size());
+    result->find_cells_us_during_snapshot_p99 = QuantileOf(&us, 0.99);
+    return absl::OkStatus();
+  }
+
+  std::vector<SnapshotPart> Snapshot() const {
+    std::vector<SnapshotPart> parts;
+    SnapshotPart part{.snapshot_id = 1,
+                      .as_of = 0,
+                      .part = 0,
+                      .last = false,
+                      .stored = {},
+                      .load = {},
+                      .digest = {}};
+    Digest digest;
+    uint32_t in_part = 0;
+    for (uint64_t i = 0; i * kTailWaypoints < options_.snapshot_waypoints; ++i) {
+      Waypoints tail = TailOf(i + (uint64_t{1} << 41));
+      for (SequenceHash waypoint : tail) digest.Add(Tier::kDevice, waypoint);
+      part.stored.push_back({.tier = Tier::kDevice,
+                             .position = kRootWaypoints,
+                             .parent = kNoParent,
+                             .blocks = std::move(tail)});
+      in_part += kTailWaypoints;
+      if (in_part + kTailWaypoints <= kBatchBlocksMax) continue;
+      parts.push_back(part);
+      part.stored.clear();
+      in_part = 0;
+      ++part.part;
+    }
+    part.last = true;
+    part.load = Load{};
+    part.digest = digest;
+    parts.push_back(part);
+    return parts;
+  }
+
+  const ScaleOptions options_;
+  std::mt19937_64 random_;
+  Hierarchy hierarchy_;
+  std::vector<std::unique_ptr<CellStream>> cells_;
+  std::vector<uint32_t> conversations_;  // the root of each
+};
+
+}  // namespace
+
+absl::StatusOr<HierarchyBenchResult> RunScaleBench(const ScaleOptions& options) {
+  const Time started = Clock::Real().Now();
+  absl::StatusOr<HierarchyBenchResult> result = std::make_unique<ScaleBench>(options)->Run();
+  if (result.ok())
+    result->seconds = std::chrono::duration<double>(Clock::Real().Now() - started).count();
+  return result;
+}
+
+}  // namespace kvatlas

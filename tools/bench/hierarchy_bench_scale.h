@@ -1,0 +1,36 @@
+// What does a hierarchy of thousands of cells cost? No engines and no trace: every cell reports a made coverage over a
+// real stream's messages, then questions are asked.
+//
+//   a cell covers   the waypoints of some of 64 system prompts, which hundreds of cells share, and of conversations
+//                   behind them that are its own: `waypoints` in all
+//   a question is   a conversation that some cell has, to some depth, or (every fourth) one that nobody has
+//
+// Then another cell sends a snapshot of a million waypoints of its own, part by part, while a second thread goes on asking.
+//
+// *Truth*: latencies are this machine's, of `Hierarchy::FindCells` for the best `best` cells. Bytes are what the index says.
+
+#ifndef KVATLAS_TOOLS_BENCH_HIERARCHY_BENCH_SCALE_H_
+#define KVATLAS_TOOLS_BENCH_HIERARCHY_BENCH_SCALE_H_
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "tools/bench/hierarchy_bench.h"
+
+namespace kvatlas {
+
+struct ScaleOptions {
+  uint32_t cells = 1000;
+  uint32_t waypoints = 2000;  // of a cell
+  uint32_t questions = 50000;
+  uint32_t best = 64;
+  uint32_t snapshot_waypoints = 1000000;  // 0: no snapshot
+  uint64_t seed = 1;
+};
+
+// INVALID_ARGUMENT, INTERNAL: the hierarchy refused a stream.
+absl::StatusOr<HierarchyBenchResult> RunScaleBench(const ScaleOptions& options);
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_TOOLS_BENCH_HIERARCHY_BENCH_SCALE_H_
