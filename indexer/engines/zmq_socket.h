@@ -32,7 +32,7 @@ absl::Status ZmqError(std::string_view context);
 
 // What every socket of ours has.
 struct ZmqSocketOptions {
-  int receive_hwm = 100000;
+  int receive_hwm = 256;
   Duration heartbeat{0};  // 0: none
   Duration reconnect_min = std::chrono::milliseconds(100);
   Duration reconnect_max = std::chrono::seconds(5);

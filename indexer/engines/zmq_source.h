@@ -21,7 +21,8 @@ struct ZmqIngestOptions {
   // Held back in a lane for replays; beyond, streams that wait for one are not read.
   size_t lane_bytes_max = 64 << 20;
   size_t message_bytes_max = 64 << 20;  // an engine that sends a larger one is disconnected
-  int receive_hwm = 100000;             // per socket, messages
+  // Per socket, messages: what waits beyond it waits in the engine, whose own bound is the one to be set.
+  int receive_hwm = 256;
   Duration heartbeat =
       std::chrono::seconds(5);  // ZMTP ping; a peer silent for three of them is gone
   Duration reconnect_min = std::chrono::milliseconds(100);
