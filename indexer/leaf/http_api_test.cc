@@ -1,7 +1,5 @@
 // What is ours on top of the interface that others defined, and Mooncake's: over real sockets, with a real engine.
 
-#include "indexer/leaf/http_api.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,14 +1,10 @@
 #include "indexer/leaf/http_queries.h"
 
 #include <algorithm>
-#include <array>
-#include <chrono>
-#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "indexer/leaf/http_explain.h"
-#include "indexer/service/text_escape.h"
 
 namespace kvatlas {
 namespace {
