@@ -43,13 +43,17 @@ std::vector<size_t> Speakers(const std::vector<HolderOverlap>& holders) {
   return speakers;
 }
 
-// What waits ahead of a request at the cell's average worker. A cell that says nothing is taken for idle.
-double LoadPerWorker(const std::optional<Load>& load) {
-  if (!load.has_value()) return 0;
-  const double sum = static_cast<double>(load->waiting_prefill_blocks) + load->running_requests +
-                     load->waiting_requests;
-  return sum / std::max<uint32_t>(load->workers, 1);
-}
+// Deepest first, then least loaded per worker, then by name.
+struct Candidate {
+  uint32_t blocks;
+  double ahead;
+  HolderOverlap* overlap;
+  bool operator<(const Candidate& other) const {
+    if (blocks != other.blocks) return blocks > other.blocks;
+    return ahead != other.ahead ? ahead < other.ahead
+                                : overlap->holder->id.name < other.overlap->holder->id.name;
+  }
+};
 
 }  // namespace
 
@@ -83,8 +87,8 @@ absl::Status Hierarchy::CheckQuery(const FindCellsQuery& query) const {
   return absl::OkStatus();
 }
 
-FoundCell Hierarchy::ToFoundCell(const HolderOverlap& overlap, uint32_t blocks) const {
-  return {.cell = overlap.holder,
+FoundCell Hierarchy::ToFoundCell(HolderOverlap&& overlap, uint32_t blocks) const {
+  return {.cell = std::move(overlap.holder),
           .blocks_at_least = schedule_.BlocksCovered(overlap.blocks),
           .blocks_below = std::min(schedule_.PositionOf(overlap.blocks), blocks) + 1,
           .trust = overlap.trust,
@@ -92,30 +96,46 @@ FoundCell Hierarchy::ToFoundCell(const HolderOverlap& overlap, uint32_t blocks) 
           .load = overlap.load};
 }
 
+template <typename Candidates>
+FoundCells Hierarchy::ToFoundCells(const Candidates& candidates, uint32_t block_size,
+                                   uint32_t blocks) const {
+  FoundCells found{.block_size = block_size, .cells = {}};
+  found.cells.reserve(candidates.size());
+  for (const auto& candidate : candidates)
+    found.cells.push_back(ToFoundCell(std::move(*candidate.overlap), blocks));
+  return found;
+}
+
 absl::StatusOr<FoundCells> Hierarchy::FindCells(const FindCellsQuery& query) const {
   if (absl::Status bad = CheckQuery(query); !bad.ok()) return bad;
+  if (query.best > 0) {
+    std::optional<OverlapAnswer> best =
+        registry_.FindBest(query.domain, {.blocks = query.waypoints}, query.best);
+    if (best.has_value()) {
+      std::vector<Candidate> candidates;
+      candidates.reserve(best->holders.size());
+      for (HolderOverlap& holder : best->holders)
+        candidates.push_back({holder.blocks, AheadPerWorker(holder.load), &holder});
+      // They are in order, unless loads changed since the last tick.
+      if (!std::is_sorted(candidates.begin(), candidates.end()))
+        std::sort(candidates.begin(), candidates.end());
+      return ToFoundCells(candidates, best->block_size, query.blocks);
+    }
+  }
   absl::StatusOr<OverlapAnswer> answer =
       registry_.FindOverlaps(query.domain, {.blocks = query.waypoints}, /*all_holders=*/true);
   if (!answer.ok()) return answer.status();
-  const std::vector<HolderOverlap>& holders = answer->holders;
-  std::vector<size_t> speakers = Speakers(holders);
-  const auto better = [&](size_t a, size_t b) {
-    const HolderOverlap& x = holders[a];
-    const HolderOverlap& y = holders[b];
-    if (x.blocks != y.blocks) return x.blocks > y.blocks;
-    const double x_load = LoadPerWorker(x.load);
-    const double y_load = LoadPerWorker(y.load);
-    return x_load != y_load ? x_load < y_load : x.holder->id.name < y.holder->id.name;
-  };
-  const size_t kept =
-      query.best == 0 ? speakers.size() : std::min<size_t>(query.best, speakers.size());
-  std::partial_sort(speakers.begin(), speakers.begin() + static_cast<ptrdiff_t>(kept),
-                    speakers.end(), better);
-  FoundCells found{.block_size = answer->block_size, .cells = {}};
-  found.cells.reserve(kept);
-  for (size_t i = 0; i < kept; ++i)
-    found.cells.push_back(ToFoundCell(holders[speakers[i]], query.blocks));
-  return found;
+  std::vector<Candidate> candidates;
+  for (size_t speaker : Speakers(answer->holders)) {
+    HolderOverlap& holder = answer->holders[speaker];
+    candidates.push_back({holder.blocks, AheadPerWorker(holder.load), &holder});
+  }
+  if (query.best > 0 && query.best < candidates.size()) {
+    std::nth_element(candidates.begin(), candidates.begin() + query.best, candidates.end());
+    candidates.resize(query.best);
+  }
+  std::sort(candidates.begin(), candidates.end());
+  return ToFoundCells(candidates, answer->block_size, query.blocks);
 }
 
 }  // namespace kvatlas

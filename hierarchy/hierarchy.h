@@ -13,7 +13,8 @@
 // holds; its own answer is what counts. Of the replicas of a cell the freshest live one speaks: exact before
 // degraded, then the one heard last, then by name. A cell whose lease ran out is in no answer from that moment.
 // *Threads*: any. The owner calls `registry().Tick` every 200 ms or so.
-// *Cost*: one query of the index, then a constant per live cell; a partial sort of the best.
+// *Cost*: one query of the index, then a constant per live cell; for the best of many cells without replicas (four times
+// as many or more), a constant for each of the best.
 // *Bounds*: a question of at most `kFindCellsBlocksMax` blocks; cells and domains by `HierarchyOptions::registry`.
 //
 // Example:
@@ -94,7 +95,10 @@ class Hierarchy {
 
  private:
   absl::Status CheckQuery(const FindCellsQuery& query) const;
-  FoundCell ToFoundCell(const HolderOverlap& overlap, uint32_t blocks) const;
+  // Best first; a candidate names its `overlap`, which is emptied.
+  template <typename Candidates>
+  FoundCells ToFoundCells(const Candidates& candidates, uint32_t block_size, uint32_t blocks) const;
+  FoundCell ToFoundCell(HolderOverlap&& overlap, uint32_t blocks) const;
 
   const std::string node_;
   const WaypointSchedule& schedule_;

@@ -245,5 +245,40 @@ TEST_F(HierarchyTest, ThousandsOfCellsAreAllAnsweredBestFirst) {
   EXPECT_EQ(Names(190, 64).size(), 64u);
 }
 
+// The short way to the best of many is taken after a tick in which somebody had asked.
+TEST_F(HierarchyTest, TheBestOfManyAreTheFirstOfAll) {
+  for (uint32_t seed = 1; seed <= 5; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    std::vector<std::unique_ptr<Cell>> cells;
+    std::vector<uint64_t> loads(400);
+    for (size_t i = 0; i < loads.size(); ++i) loads[i] = i;
+    std::shuffle(loads.begin(), loads.end(), random);
+    for (size_t i = 0; i < loads.size(); ++i) {
+      const size_t depth = random() % 3 == 0 ? random() % 6 : 0;
+      cells.push_back(AddCell("cell-" + std::to_string(i), depth,
+                              {.waiting_prefill_blocks = loads[i], .workers = 1}));
+    }
+    for (const uint32_t blocks : {190u, 40u, 3u}) {
+      for (const uint32_t best : {1u, 2u, 16u, 64u, 100u}) {
+        std::vector<std::string> expected = Names(blocks);
+        expected.resize(best);
+        EXPECT_EQ(Names(blocks, best), expected);
+        hierarchy_.registry().Tick();
+        EXPECT_EQ(Names(blocks, best), expected);
+      }
+    }
+    // What is new, gone or masked between ticks is seen as it is.
+    cells[0].reset();
+    cells.push_back(AddCell("deepest", 6));
+    EXPECT_EQ(Names(900, 2)[0], "deepest");
+    cells.clear();
+    clock_.Advance(std::chrono::minutes(1));
+    EXPECT_TRUE(Names(190, 16).empty());
+    clock_.Advance(std::chrono::hours(1));
+    for (int i = 0; i < 4; ++i) hierarchy_.registry().Tick();
+  }
+}
+
 }  // namespace
 }  // namespace kvatlas

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
+#include <tuple>
+#include <type_traits>
 #include <utility>
 #include <variant>
 
@@ -72,6 +75,19 @@ void AddReceiverStats(const ReceiverStats& from, ReceiverStats* to) {
   to->digests_equal += from.digests_equal;
   to->digests_different += from.digests_different;
 }
+
+// The holders of a domain by load, as of some tick.
+struct LoadOrder {
+  bool replicas = false;          // some holder is one: then one alone does not speak for its cell
+  std::vector<uint32_t> numbers;  // least loaded first
+  std::vector<uint32_t> ranks;    // by number; those not in it are last
+  uint32_t RankOf(uint32_t number) const {
+    return number < ranks.size() ? ranks[number] : UINT32_MAX;
+  }
+};
+
+// `FindBest` is for more holders than this many times those that are wanted.
+constexpr size_t kHoldersPerBest = 4;
 
 // One domain: its index, and the holders in it.
 //
@@ -213,6 +229,81 @@ class DomainState {
     return answer;
   }
 
+  // Whole steps of the compact answer from the deepest on, the least loaded of the step that is too large, then the
+  // least loaded of all others.
+  std::optional<OverlapAnswer> FindBest(const OverlapQuery& query, size_t best, Time now) const {
+    static thread_local OverlapSteps steps;
+    static thread_local std::vector<uint64_t> by_rank, seen;
+    static thread_local std::vector<uint32_t> newcomers;
+    best_asked_.store(true, std::memory_order_relaxed);
+    std::shared_ptr<const Table> table;
+    std::shared_ptr<const LoadOrder> order;
+    {
+      MutexLock lock(&mutex_);
+      table = table_;
+      order = order_;
+    }
+    if (order == nullptr || order->replicas || table->size() / kHoldersPerBest < best)
+      return std::nullopt;
+    OverlapAnswer answer;
+    answer.block_size = block_size_;
+    answer.holders.reserve(best);
+    steps.depths.clear();
+    if (!query.blocks.empty()) index_->FindSteps(query, &steps);
+    seen.assign(steps.depths.empty() ? 0 : steps.words_per_step, 0);
+    for (size_t step = steps.depths.size(); step-- > 0 && answer.holders.size() < best;) {
+      // The set, with ranks for numbers: its members in order of load without comparing any.
+      by_rank.assign((order->numbers.size() + 63) / 64, 0);
+      newcomers.clear();
+      ForEachBit(steps.holders(step), [&](uint32_t number) {
+        const uint32_t rank = order->RankOf(number);
+        if (rank == UINT32_MAX) return newcomers.push_back(number);
+        by_rank[rank / 64] |= uint64_t{1} << (rank % 64);
+      });
+      ForEachBit(by_rank, [&](uint32_t rank) {
+        if (answer.holders.size() == best) return false;
+        AddAnswer(*table, {HolderIndex(order->numbers[rank]), steps.depths[step]}, now, &answer);
+        return true;
+      });
+      for (size_t i = 0; i < newcomers.size() && answer.holders.size() < best; ++i)
+        AddAnswer(*table, {HolderIndex(newcomers[i]), steps.depths[step]}, now, &answer);
+      for (size_t i = 0; i < seen.size(); ++i) seen[i] |= steps.holders(step)[i];
+    }
+    for (size_t i = 0; i < order->numbers.size() && answer.holders.size() < best; ++i) {
+      const uint32_t number = order->numbers[i];
+      if (number / 64 < seen.size() && (seen[number / 64] >> (number % 64) & 1) != 0) continue;
+      AddAnswer(*table, {HolderIndex(number), 0}, now, &answer);
+    }
+    return answer;
+  }
+
+  // For `FindBest`, while somebody asks it.
+  void SortByLoad(Time now) {
+    if (!best_asked_.exchange(false, std::memory_order_relaxed)) {
+      MutexLock lock(&mutex_);
+      order_ = nullptr;  // whoever asks next is not told of loads of long ago
+      return;
+    }
+    const std::shared_ptr<const Table> table = this->table();
+    auto order = std::make_shared<LoadOrder>();
+    std::vector<std::tuple<double, std::string_view, uint32_t>> sorted;
+    for (uint32_t number = 0; number < table->size(); ++number) {
+      HolderOverlap described;
+      const TableEntry& entry = (*table)[number];
+      if (entry.holder == nullptr || !entry.holder->Describe(now, &described)) continue;
+      order->replicas = order->replicas || !described.holder->id.replica.empty();
+      sorted.emplace_back(AheadPerWorker(described.load), entry.holder->id().name, number);
+    }
+    std::sort(sorted.begin(), sorted.end());
+    order->ranks.assign(table->size(), UINT32_MAX);
+    for (const auto& [ahead, name, number] : sorted) {
+      order->ranks[number] = static_cast<uint32_t>(order->numbers.size());
+      order->numbers.push_back(number);
+    }
+    MutexLock lock(&mutex_);
+    order_ = std::move(order);
+  }
+
   // Three questions at most, and one where everything is in the device tier. Each answer is true by itself; the
   // deeper of two is also true for the wider tiers.
   void VisitReaches(std::span<const SequenceHash> blocks, Time now,
@@ -284,6 +375,22 @@ class DomainState {
   }
 
  private:
+  // The members of a set, in order, until `visit` says false; it may say nothing.
+  template <typename Visit>
+  static void ForEachBit(std::span<const uint64_t> words, Visit visit) {
+    for (size_t i = 0; i < words.size(); ++i) {
+      for (uint64_t word = words[i]; word != 0; word &= word - 1) {
+        const uint32_t bit =
+            static_cast<uint32_t>(64 * i) + static_cast<uint32_t>(std::countr_zero(word));
+        if constexpr (std::is_void_v<decltype(visit(bit))>) {
+          visit(bit);
+        } else {
+          if (!visit(bit)) return;
+        }
+      }
+    }
+  }
+
   static void AddAnswer(const Table& table, const Overlap& overlap, Time asked,
                         OverlapAnswer* answer) {
     const uint32_t number = Raw(overlap.holder);
@@ -322,6 +429,8 @@ class DomainState {
   mutable Mutex mutex_;
   std::map<HolderId, HolderPtr> holders_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const Table> table_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<const LoadOrder> order_ ABSL_GUARDED_BY(mutex_);  // null: not lately asked for
+  mutable std::atomic<bool> best_asked_{false};                     // since the last tick
   std::vector<HolderPtr> to_sweep_ ABSL_GUARDED_BY(mutex_);
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   ReceiverStats gone_ ABSL_GUARDED_BY(mutex_);  // sums over holders that were forgotten
@@ -546,6 +655,7 @@ void HolderRegistry::Tick() {
     }
     to_sweep = domain->Sweep(to_sweep, &state_->holders_swept);
     domain->Tend(state_->options.tend_steps_per_tick);
+    domain->SortByLoad(now);
   }
 }
 
@@ -557,6 +667,21 @@ absl::StatusOr<OverlapAnswer> HolderRegistry::FindOverlaps(const Domain& domain,
   const DomainPtr state = state_->Find(domain);
   if (state == nullptr) return absl::NotFoundError("no such domain: " + ToString(domain));
   return state->FindOverlaps(query, all_holders, state_->options.clock->Now());
+}
+
+double AheadPerWorker(const std::optional<Load>& load) {
+  if (!load.has_value()) return 0;
+  const double sum = static_cast<double>(load->waiting_prefill_blocks) + load->running_requests +
+                     load->waiting_requests;
+  return sum / std::max<uint32_t>(load->workers, 1);
+}
+
+std::optional<OverlapAnswer> HolderRegistry::FindBest(const Domain& domain,
+                                                      const OverlapQuery& query,
+                                                      size_t best) const {
+  const DomainPtr state = state_->Find(domain);
+  if (state == nullptr) return std::nullopt;
+  return state->FindBest(query, best, state_->options.clock->Now());
 }
 
 absl::Status HolderRegistry::VisitReaches(

@@ -94,6 +94,10 @@ struct OverlapAnswer {
   std::vector<HolderOverlap> holders;  // in no particular order
 };
 
+// What waits ahead of a request at the holder's average worker: blocks to prefill, a request counting for one. A holder
+// that says nothing is taken for idle.
+double AheadPerWorker(const std::optional<Load>& load);
+
 // How deep a holder reaches into a prompt, by the tiers that its blocks may be in.
 struct TierReach {
   uint32_t device = 0;       // in the device tier alone
@@ -168,6 +172,13 @@ class HolderRegistry : public StreamAcceptor {
   // NOT_FOUND: the domain was never announced.
   absl::StatusOr<OverlapAnswer> FindOverlaps(const Domain& domain, const OverlapQuery& query,
                                              bool all_holders = false) const;
+
+  // Only the `best` live holders, best first: those that reach deepest; among equals, and among those that reach nowhere,
+  // the ones with the least `AheadPerWorker` as of the last `Tick`, then by name. Costs a constant for each of the best,
+  // not for each there is. Nothing: it cannot be told so, ask `FindOverlaps`: the domain is unknown, has replicas or less
+  // than four times as many holders, or nobody asked between the last two ticks.
+  std::optional<OverlapAnswer> FindBest(const Domain& domain, const OverlapQuery& query,
+                                        size_t best) const;
 
   // The same in short, for answers that need no more: tells `visit` of every live holder that reaches beyond 0 in
   // any tier. The info is valid during the visit. NOT_FOUND: the domain was never announced.
