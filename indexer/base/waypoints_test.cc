@@ -5,10 +5,12 @@
 namespace kvatlas {
 namespace {
 
-const WaypointSchedule* const kSchedules[] = {
-    &WaypointSchedule::Standard(), new WaypointSchedule({}, 1), new WaypointSchedule({}, 32),
-    new WaypointSchedule({0, 1, 3, 7}, 16), new WaypointSchedule({7, 15, 31, 47}, 32),
-    new WaypointSchedule({99}, 32)};
+const WaypointSchedule* const kSchedules[] = {&WaypointSchedule::Standard(),
+                                              new WaypointSchedule({}, 1),
+                                              new WaypointSchedule({}, 32),
+                                              new WaypointSchedule({0, 1, 3, 7}, 16),
+                                              new WaypointSchedule({7, 15, 31, 47}, 32),
+                                              new WaypointSchedule({99}, 32)};
 
 TEST(WaypointsTest, CountsAndPositionsAgreeWithThePredicate) {
   for (const WaypointSchedule* schedule : kSchedules) {

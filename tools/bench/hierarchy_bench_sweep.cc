@@ -62,7 +62,8 @@ Sweep OverNumbers(const std::string& x_name, bool logarithmic, const std::vector
 }
 
 Sweep OverSchedules(const HierarchyBenchOptions& base) {
-  Sweep sweep{.x_name = "updates, % of the leaves', logarithmic", .logarithmic = true, .points = {}};
+  Sweep sweep{
+      .x_name = "updates, % of the leaves', logarithmic", .logarithmic = true, .points = {}};
   for (const char* name : kCandidates) {
     sweep.points.push_back({.series = "", .label = name, .x = 0, .options = base});
     sweep.points.back().options.schedule = name;
