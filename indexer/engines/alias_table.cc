@@ -108,7 +108,7 @@ size_t AliasTable::FindOrInsert(const EngineHash& name, const BlockPlace& place,
   if (homes_ == 0) Grow();
   if (Seek(name, &slot)) return slot;
   *inserted = true;
-  if (size_ + 1 > homes_ - homes_ / 10) {
+  if (size_ + 1 > homes_ - homes_ / 8) {
     Grow();
     Seek(name, &slot);
   }
@@ -358,7 +358,7 @@ uint64_t AliasTable::Unconfirmed() const {
 
 // Slots stay in order. They go to the end first, then each to its place.
 void AliasTable::Grow() {
-  size_t homes = homes_ < 4096 ? std::max<size_t>(16, homes_ * 2) : homes_ + homes_ / 5;
+  size_t homes = homes_ < 4096 ? std::max<size_t>(16, homes_ * 2) : homes_ + homes_ / 7;
   // Again where the spill behind the last home did not take what belongs there.
   for (;; homes += homes / 5) {
     const size_t slots = Slots();
@@ -368,7 +368,7 @@ void AliasTable::Grow() {
       if (!Used(from)) continue;
       --to;
       if (to == from) continue;
-      std::memcpy(At(to), At(from), stride_);
+      Copy(to, from);
       SetMeta(from, 0);
     }
     SetHomes(homes);
@@ -380,7 +380,7 @@ void AliasTable::Grow() {
       fits = place <= from && place + 1 < Slots();
       if (!fits) break;
       if (place != from) {
-        std::memcpy(At(place), At(from), stride_);
+        Copy(place, from);
         SetMeta(from, 0);
       }
       next = place + 1;
@@ -414,7 +414,7 @@ void AliasTable::MaybeShrink() {
     if (!Used(from)) continue;
     const size_t place = std::max(Home(Key(from)), next);
     if (place != from) {
-      std::memcpy(At(place), At(from), stride_);
+      Copy(place, from);
       SetMeta(from, 0);
     }
     next = place + 1;

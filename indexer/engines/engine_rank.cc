@@ -342,7 +342,13 @@ void EngineRank::ApplyRemoved(const EngineEvent& event) {
   FlushStored();
   const std::optional<size_t> group = GroupOf(event.group, /*make=*/false);
   bool removed = false;
-  for (const EngineHash& name : event.hashes) {
+  const AliasTable* const table = group.has_value() && !event.hashes.empty()
+                                      ? Table(*group, event.hashes[0].bytes.size())
+                                      : nullptr;
+  for (size_t i = 0; i < event.hashes.size(); ++i) {
+    const EngineHash& name = event.hashes[i];
+    if (table != nullptr && i + kAhead < event.hashes.size())
+      table->Prefetch(event.hashes[i + kAhead]);
     bool found = group.has_value() && RemoveOne(*group, name, *tier);
     for (size_t other = 0; !found && !event.group.has_value() && other < groups_.size(); ++other)
       found = other != group && RemoveOne(other, name, *tier);

@@ -4,6 +4,8 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -392,6 +394,44 @@ TEST(RankTest, RunsAreAsLongAsTheyCanBe) {
   worker.Apply({StoreEvent(hashes, Tokens(20000, 1000))});
   ASSERT_EQ(worker.sent().size(), 2);
   EXPECT_EQ(std::get<Stored>(worker.sent()[0]).blocks.size(), kBatchBlocksMax);
+}
+
+// ---- Threads ----
+
+// Two workers that ask each other, with everything going on at once.
+TEST(ThreadsTest, AnyThreadMayCallAnythingAndWorkersMayAskEachOther) {
+  EngineWorker* others[2] = {nullptr, nullptr};
+  TestWorker first({.resolve = [&](const EngineHash& hash) { return others[1]->Find(hash); }});
+  TestWorker second({.resolve = [&](const EngineHash& hash) { return others[0]->Find(hash); }});
+  TestWorker* const workers[2] = {&first, &second};
+  others[0] = &*first;
+  others[1] = &*second;
+  std::vector<std::thread> threads;
+  for (int w = 0; w < 2; ++w) {
+    threads.emplace_back([worker = workers[w], w] {
+      for (uint64_t i = 0; i < 500; ++i) {
+        const uint64_t own = 1000 * static_cast<uint64_t>(w) + i;
+        const uint64_t others_name = 1000 * static_cast<uint64_t>(1 - w) + i;
+        worker->Apply({StoreEvent({own}, Tokens(4, static_cast<TokenId>(own))),
+                       Tokenless({others_name}, "CPU"), RemoveEvent({own})});
+      }
+    });
+    threads.emplace_back([worker = others[w], time = workers[w]->now()] {
+      for (int i = 0; i < 200; ++i) {
+        worker->Tick(time);
+        worker->Stats();
+        worker->Lost(0, time);
+        worker->Repaired(0);
+        worker->ForEachAlias([](const EngineAlias&) {});
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (TestWorker* worker : workers) {
+    EXPECT_EQ(worker->RankStats().blocks[0], 0);
+    EXPECT_EQ(worker->RankStats().suspects, 0);
+    EXPECT_EQ(worker->RankStats().blocks[1], worker->Holdings().size());
+  }
 }
 
 // ---- Names put down and taken up ----
