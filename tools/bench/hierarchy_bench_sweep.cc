@@ -125,7 +125,7 @@ const std::map<std::string, MakeFn>& Makers() {
 
 // ---- The picture ----
 
-constexpr double kWidth = 860, kLeft = 70, kRight = 640, kPlotHeight = 240, kPanelHeight = 320;
+constexpr double kWidth = 920, kLeft = 70, kRight = 640, kPlotHeight = 240, kPanelHeight = 320;
 constexpr const char* kColours[] = {"#2563eb", "#dc2626", "#059669", "#d97706", "#7c3aed",
                                     "#0891b2", "#be185d", "#4d7c0f", "#475569", "#a16207"};
 
@@ -209,7 +209,7 @@ void DrawTicks(const Panel& panel, const Axis& axis, double top, Drawing* drawin
     const double y = panel.low + (panel.high - panel.low) * i / 4;
     const double at = bottom - kPlotHeight * i / 4;
     drawing->Line(kLeft, at, kRight, at, i == 0 ? "black" : "#e5e7eb", 1);
-    drawing->Words(kLeft - 6, at + 4, Text(std::round(y * 1e4) / 1e4), "end", 11);
+    drawing->Words(kLeft - 6, at + 4, Text(std::round(y * 1e3) / 1e3), "end", 11);
   }
   drawing->Line(kLeft, top, kLeft, bottom, "black", 1);
   double last = -1e300;
@@ -235,7 +235,7 @@ void DrawPanel(const Panel& panel, const Sweep& sweep, double top, Drawing* draw
     const bool alone = name.empty();
     const Dot* before = nullptr;
     for (const Dot& dot : dots) {
-      const char* colour = kColours[number % std::size(kColours)];
+      const char* colour = kColours[(alone ? 0 : number) % std::size(kColours)];
       const double share = (dot.y - panel.low) / std::max(panel.high - panel.low, 1e-9);
       const double x = axis.Place(dot.x), y = bottom - kPlotHeight * std::clamp(share, 0.0, 1.0);
       if (before != nullptr && !alone) {
@@ -246,11 +246,12 @@ void DrawPanel(const Panel& panel, const Sweep& sweep, double top, Drawing* draw
       drawing->Add("<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3.5\" fill=\"%s\"/>\n", x, y, colour);
       before = &dot;
       if (!alone) continue;
-      drawing->Add("<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3.5\" fill=\"%s\"/>\n", kRight + 16, legend,
-                   colour);
-      drawing->Words(kRight + 24, legend + 4, dot.label, "start", 9);
+      // Points that stand alone are told apart by number.
+      const std::string mark = std::to_string(++number);
+      drawing->Words(x + 5, y + (number % 2 == 0 ? -3 : 11), mark, "start", 9);
+      drawing->Words(kRight + 24, legend + 4, mark, "end", 9);
+      drawing->Words(kRight + 30, legend + 4, dot.label, "start", 9);
       legend += 12;
-      ++number;
     }
     if (!alone) {
       drawing->Line(kRight + 16, legend, kRight + 36, legend,
@@ -260,6 +261,14 @@ void DrawPanel(const Panel& panel, const Sweep& sweep, double top, Drawing* draw
       ++number;
     }
   }
+}
+
+// 1, 2, 4, 6, 8 or 10 times a power of ten, not below `value`: quarters of it are short numbers.
+double RoundUp(double value) {
+  const double power = std::pow(10, std::floor(std::log10(value)));
+  for (double step : {1.0, 2.0, 4.0, 6.0, 8.0})
+    if (value <= step * power) return step * power;
+  return 10 * power;
 }
 
 std::optional<double> MeanOf(std::span<const Result> results,
@@ -327,9 +336,8 @@ std::string ToCurves(const Sweep& sweep, std::span<const Result> results, size_t
     }
     if (panel.series.empty()) continue;
     // Curves that hardly move are seen from 0; hits near the top from not far below.
-    panel.low = low > 50 ? std::floor(low - 0.5) : 0;
-    panel.high = low > 50 ? 100 : std::max(high * 1.1, 0.1);
-    if (panel.high < high) panel.high = std::ceil(high);
+    panel.low = low > 80 ? 100 - RoundUp(100 - std::min(low, 99.0)) : 0;
+    panel.high = low > 80 ? 100 : RoundUp(std::max(high, 0.1));
     DrawPanel(panel, sweep, top, &drawing);
     top += kPanelHeight;
   }
