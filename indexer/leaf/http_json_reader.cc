@@ -57,22 +57,35 @@ void AppendUtf8(uint32_t code, std::string* out) {
 
 // ---- Integers at speed ----
 
-constexpr size_t kDigitsMax = 19;  // as many always fit in 64 bits
-
-// What `TakeDigits` may look at: 16 bytes before a number's digits, and behind it a comma, a blank, and what follows.
-constexpr ptrdiff_t kReachBack = 16;
-constexpr ptrdiff_t kReach = 32 + 3;
-
 #if defined(__SSE4_1__)
 
-inline __m128i Load(const void* from) { return _mm_loadu_si128(static_cast<const __m128i*>(from)); }
+constexpr size_t kWindow = 64;
+constexpr ptrdiff_t kReachBack = 16;  // before a number, `LastDigits` may look at so much
+constexpr uint64_t kDigitsMax = 19;   // as many always fit in 64 bits
 
-// A bit for each of these 16 characters that is no digit.
-inline uint32_t NoDigits(const char* text) {
-  const __m128i digits = _mm_sub_epi8(Load(text), _mm_set1_epi8('0'));
-  const __m128i ten_and_above = _mm_cmpeq_epi8(_mm_max_epu8(digits, _mm_set1_epi8(10)), digits);
-  return static_cast<uint32_t>(_mm_movemask_epi8(ten_and_above));
-}
+__m128i Load(const void* from) { return _mm_loadu_si128(static_cast<const __m128i*>(from)); }
+
+// What is what among 64 characters, a bit each.
+struct Window {
+  uint64_t digits = 0;
+  uint64_t commas = 0;
+  uint64_t minuses = 0;
+  uint64_t blanks = 0;
+
+  explicit Window(const char* text) {
+    for (size_t i = 0; i < kWindow; i += 16) {
+      const __m128i bytes = Load(text + i);
+      const auto mask = [i](__m128i equal) {
+        return uint64_t{static_cast<uint32_t>(_mm_movemask_epi8(equal))} << i;
+      };
+      const __m128i digit = _mm_sub_epi8(bytes, _mm_set1_epi8('0'));
+      digits |= mask(_mm_cmpeq_epi8(_mm_min_epu8(digit, _mm_set1_epi8(9)), digit));
+      commas |= mask(_mm_cmpeq_epi8(bytes, _mm_set1_epi8(',')));
+      minuses |= mask(_mm_cmpeq_epi8(bytes, _mm_set1_epi8('-')));
+      blanks |= mask(_mm_cmpeq_epi8(bytes, _mm_set1_epi8(' ')));
+    }
+  }
+};
 
 // The number that the `count` digits before `end` make, at most 16: neighbours are joined to pairs, fours, eights.
 inline uint64_t LastDigits(const char* end, size_t count) {
@@ -91,87 +104,73 @@ inline uint64_t LastDigits(const char* end, size_t count) {
   return (both & 0xFFFFFFFF) * 100'000'000 + (both >> 32);
 }
 
-// Digits from `at` on, a sign aside: how long the number is does not wait for what it is, so that the next one is begun
-// meanwhile.
-inline size_t CountDigits(const char* at, bool negative) {
-  const uint64_t others = NoDigits(at) | uint64_t{NoDigits(at + 16)} << 16 | uint64_t{1} << 32;
-  return static_cast<size_t>(std::countr_zero(others & ~uint64_t{1})) - negative;
-}
-
 inline uint64_t DigitsOf(const char* from, size_t count) {
   if (count <= 16) return LastDigits(from + count, count);
   const size_t high = count - 16;
   return LastDigits(from + high, high) * 10'000'000'000'000'000 + LastDigits(from + count, 16);
 }
 
-#else
-
-inline size_t CountDigits(const char* at, bool negative) {
-  size_t count = 0;
-  while (count < 32 && IsDigit(at[negative + count])) ++count;
-  return count;
+inline bool Fits(bool negative, uint64_t magnitude, uint32_t* value) {
+  *value = static_cast<uint32_t>(magnitude);
+  return !negative && magnitude <= std::numeric_limits<uint32_t>::max();
 }
 
-inline uint64_t DigitsOf(const char* from, size_t count) {
-  uint64_t value = 0;
-  for (size_t i = 0; i < count; ++i) value = value * 10 + static_cast<uint64_t>(from[i] - '0');
-  return value;
+inline bool Fits(bool negative, uint64_t magnitude, int64_t* value) {
+  constexpr uint64_t kMax = std::numeric_limits<int64_t>::max();
+  *value = static_cast<int64_t>((magnitude ^ (0 - uint64_t{negative})) + negative);
+  // "-0" is a floating point number to serde.
+  return magnitude <= kMax + negative && magnitude >= uint64_t{negative};
+}
+
+// Takes the integers of the window at `at` that are followed by a comma, a blank if `kStep` is 2, and something that may
+// be a number; returns how many characters they were.
+template <size_t kStep, typename T>
+size_t TakeWindow(const char* at, std::vector<T>* values) {
+  const Window window(at);
+  const uint64_t starts = window.commas << kStep | 1;
+  const uint64_t between = kStep == 2 ? window.commas << 1 : 0;
+  const uint64_t right = (window.digits & ~between) | (window.commas & ~between) |
+                         (window.minuses & starts & ~between) | (window.blanks & between);
+  const size_t limit =
+      static_cast<size_t>(right == ~uint64_t{0} ? kWindow : std::countr_one(right));
+  if (limit <= kStep) return 0;
+  size_t from = 0;
+  for (uint64_t commas = window.commas & (~uint64_t{0} >> (kWindow - (limit - kStep))); commas != 0;
+       commas &= commas - 1) {
+    const auto to = static_cast<size_t>(std::countr_zero(commas));
+    const bool negative = window.minuses >> from & 1;
+    const char* const digits = at + from + negative;
+    const size_t count = to - from - negative;
+    if (count - 1 > kDigitsMax - 1 || (*digits == '0' && count > 1)) break;
+    T value;
+    if (!Fits(negative, DigitsOf(digits, count), &value)) break;
+    values->push_back(value);
+    from = to + kStep;
+  }
+  return from;
+}
+
+// Takes integers as long as `TakeWindow` does; returns where the first is that was not taken.
+template <size_t kStep, typename T>
+const char* TakeIntegers(const char* begin, const char* at, const char* end,
+                         std::vector<T>* values) {
+  if (at - begin < kReachBack) return at;
+  while (end - at >= static_cast<ptrdiff_t>(kWindow)) {
+    const size_t taken = TakeWindow<kStep>(at, values);
+    if (taken == 0) break;
+    at += taken;
+  }
+  return at;
+}
+
+#else
+
+template <size_t kStep, typename T>
+const char* TakeIntegers(const char*, const char* at, const char*, std::vector<T>*) {
+  return at;
 }
 
 #endif
-
-// Takes an integer that has neither needless zeros nor more than 19 digits; null: something else.
-inline const char* TakeDigits(const char* at, bool* negative, uint64_t* magnitude) {
-  *negative = *at == '-';
-  if (!*negative && !IsDigit(*at)) return nullptr;
-  const size_t count = CountDigits(at, *negative);
-  if (count - 1 > kDigitsMax - 1) return nullptr;
-  at += *negative;
-  if (*at == '0' && count > 1) return nullptr;
-  *magnitude = DigitsOf(at, count);
-  return at + count;
-}
-
-inline const char* TakeInteger(const char* at, uint32_t* value) {
-  bool negative;
-  uint64_t magnitude;
-  at = TakeDigits(at, &negative, &magnitude);
-  if (at == nullptr || negative || magnitude > std::numeric_limits<uint32_t>::max()) return nullptr;
-  *value = static_cast<uint32_t>(magnitude);
-  return at;
-}
-
-inline const char* TakeInteger(const char* at, int64_t* value) {
-  bool negative;
-  uint64_t magnitude;
-  at = TakeDigits(at, &negative, &magnitude);
-  constexpr uint64_t kMax = std::numeric_limits<int64_t>::max();
-  // "-0" is a floating point number to serde.
-  if (at == nullptr || magnitude > kMax + negative || magnitude < uint64_t{negative}) {
-    return nullptr;
-  }
-  *value = static_cast<int64_t>((magnitude ^ (0 - uint64_t{negative})) + negative);
-  return at;
-}
-
-// Takes integers as long as each is followed by a comma, a blank if `kStep` is 2, and another; returns where the first
-// is that was not taken.
-template <ptrdiff_t kStep, typename T>
-const char* TakeIntegers(const char* begin, const char* at, const char* end,
-                         std::vector<T>* values) {
-  while (end - at > kReach && at - begin >= kReachBack) {
-    T value;
-    const char* behind = TakeInteger(at, &value);
-    if (behind == nullptr || behind[0] != ',' || behind[kStep - 1] != (kStep == 2 ? ' ' : ',')) {
-      break;
-    }
-    behind += kStep;
-    if (!IsDigit(*behind) && *behind != '-') break;
-    at = behind;
-    values->push_back(value);
-  }
-  return at;
-}
 
 }  // namespace
 
@@ -458,8 +457,8 @@ bool JsonReader::ReadI64(int64_t* value) {
   return true;
 }
 
-// Two lanes: integers that are followed by a comma, by a blank where the last one was, and by more, are taken at speed;
-// whatever else comes is left to the careful lane, which says what is wrong if something is.
+// Two lanes: integers that are followed by a comma, by a blank where the last one was, and by more, are taken 64 characters
+// at a time; whatever else comes is left to the careful lane, which says what is wrong if something is.
 template <typename T, typename ReadOne>
 bool JsonReader::ReadIntegers(std::vector<T>* values, ReadOne read_one) {
   values->clear();
