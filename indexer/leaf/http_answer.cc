@@ -1,6 +1,8 @@
 #include "indexer/leaf/http_answer.h"
 
 #include <algorithm>
+#include <bit>
+#include <charconv>
 #include <cstring>
 
 #include "indexer/service/text_escape.h"
@@ -22,14 +24,17 @@ char* Put(const char (&text)[kSize], char* to) {
   return to + kSize - 1;
 }
 
-// Blocks as tokens in digits. Neighbours are often equal: the last text is kept.
+// Blocks as tokens in digits. Neighbours are often equal, so the last text is kept: up to eight digits in a register,
+// since memory that was just written byte by byte is slow to read as a whole.
 class Tokens {
  public:
-  explicit Tokens(uint32_t block_size) : block_size_(block_size) {}
+  explicit Tokens(uint32_t block_size) : block_size_(block_size) { Format(0); }
 
+  // May write up to `kNumberBytesMax` bytes.
   char* Put(uint32_t blocks, char* to) {
     if (blocks != blocks_) Format(blocks);
-    std::memcpy(to, text_, kNumberBytesMax);  // at once, whatever its length
+    if (size_ > sizeof(packed_)) return std::copy_n(long_, size_, to);
+    std::memcpy(to, &packed_, sizeof(packed_));
     return to + size_;
   }
 
@@ -37,21 +42,28 @@ class Tokens {
   void Format(uint32_t blocks) {
     blocks_ = blocks;
     uint64_t tokens = uint64_t{blocks} * block_size_;
-    char digits[kNumberBytesMax];
-    size_t from = sizeof(digits);
-    do {
-      digits[--from] = static_cast<char>('0' + tokens % 10);
-      tokens /= 10;
-    } while (tokens != 0);
-    size_ = sizeof(digits) - from;
-    std::memcpy(text_, digits + from, size_);
+    if (tokens < 100'000'000 && std::endian::native == std::endian::little) {
+      packed_ = 0;
+      size_ = 0;
+      auto rest = static_cast<uint32_t>(tokens);
+      do {
+        packed_ = packed_ << 8 | ('0' + rest % 10);
+        rest /= 10;
+        ++size_;
+      } while (rest != 0);
+      return;
+    }
+    size_ = static_cast<size_t>(std::to_chars(long_, long_ + sizeof(long_), tokens).ptr - long_);
+    std::memcpy(&packed_, long_, sizeof(packed_));
   }
 
   const uint64_t block_size_;
   uint32_t blocks_ = 0;
-  size_t size_ = 1;
-  char text_[kNumberBytesMax] = {'0'};
+  uint64_t packed_ = 0;  // the first digit lowest
+  size_t size_ = 0;
+  char long_[kNumberBytesMax] = {};
 };
+static_assert(sizeof(uint64_t) <= kNumberBytesMax);
 
 void TakeLarger(const TierReach& reach, TierReach* best) {
   best->device = std::max(best->device, reach.device);

@@ -49,7 +49,7 @@ struct LeafEngineOptions {
 };
 
 struct LeafHttpOptions {
-  uint32_t io_threads = 1;    // that answer queries
+  uint32_t io_threads = 2;    // that answer queries
   uint32_t pool_threads = 2;  // for everything that may take long
   bool test_endpoints = false;
   std::string access_log = {};  // file; empty: none
