@@ -61,7 +61,7 @@ class EngineRank {
   void Resolve(const std::string& name, const KnownBlock& known);
 
   void ForEachAlias(const std::function<void(const EngineAlias&)>& visit) const;
-  absl::Status Restore(const EngineAlias& alias);
+  absl::Status Restore(const EngineAlias& alias, bool more);
 
   bool eagle() const { return eagle_; }
   EngineRankStats Stats() const;

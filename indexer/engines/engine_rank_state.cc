@@ -258,7 +258,7 @@ void EngineRank::ForEachAlias(const std::function<void(const EngineAlias&)>& vis
   }
 }
 
-absl::Status EngineRank::Restore(const EngineAlias& alias) {
+absl::Status EngineRank::Restore(const EngineAlias& alias, bool more) {
   TierCopies copies = {};
   for (int tier = 0; tier < kTiers; ++tier)
     copies[tier] = static_cast<uint16_t>(std::min<uint32_t>(alias.copies[tier], 0xffff));
@@ -300,7 +300,7 @@ absl::Status EngineRank::Restore(const EngineAlias& alias) {
     table->Restore(slot, table->copies(slot), certain);
   }
   LinkAll();
-  Flush();
+  if (!more) Flush();
   return absl::OkStatus();
 }
 

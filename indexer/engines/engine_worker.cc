@@ -220,11 +220,11 @@ void EngineWorker::ForEachAlias(const std::function<void(const EngineAlias&)>& v
     if (state.rank != nullptr) state.rank->ForEachAlias(visit);
 }
 
-absl::Status EngineWorker::Restore(const EngineAlias& alias) {
+absl::Status EngineWorker::Restore(const EngineAlias& alias, bool more) {
   MutexLock lock(&state_->mutex);
-  EngineRank* const rank = state_->RankOf(alias.rank, alias.rank);
+  EngineRank* const rank = state_->RankOf(alias.rank, alias.stream_rank.value_or(alias.rank));
   if (rank == nullptr) return absl::ResourceExhaustedError("no holder for the rank");
-  const absl::Status status = rank->Restore(alias);
+  const absl::Status status = rank->Restore(alias, more);
   state_->NoteEagle();
   return status;
 }

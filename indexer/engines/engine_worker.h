@@ -132,6 +132,8 @@ struct EngineAlias {
   LocalHash local{0};  // likewise; 0 when not kept
   std::array<uint32_t, kTiers> copies = {};
   bool suspect = false;
+  // For `Restore`: of the stream that publishes the rank; nothing: that of the same number.
+  std::optional<uint32_t> stream_rank = {};
   bool lasting = false;  // of a suspect, for `Restore`: only a loss, not time, drops it
   bool eagle = false;
   std::string_view lora_name = {};  // the namespace of the chain
@@ -179,7 +181,9 @@ class EngineWorker {
   // Puts back what `ForEachAlias` told, in any order and its tiers at once or one by one, into a worker that is empty. The
   // sink is told as if it were stored.
   // INVALID_ARGUMENT: contradicts itself; nothing of that entry was taken.
-  absl::Status Restore(const EngineAlias& alias);
+  // `more`: others follow, blocks after their parents where they can, and the sink may be told later, by `Tick` at the
+  // latest.
+  absl::Status Restore(const EngineAlias& alias, bool more = false);
 
  private:
   struct State;

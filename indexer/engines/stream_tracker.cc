@@ -372,6 +372,11 @@ struct StreamTracker::State {
     const bool first = !connected_before;
     connected_before = true;
     gone = !current;
+    // Whoever is resumed has heard nothing itself: from here on, numbers up to there are another incarnation's.
+    if (!first && last && !last_live) {
+      last_live = last;
+      live_fingerprint = fingerprint;
+    }
     if (first && (last_live || mode != Mode::kLive)) return;  // heard before we were told
     silent = false;
     if (!options.can_replay) {

@@ -367,6 +367,13 @@ TEST_F(StreamTrackerTest, GoesOnFromAPosition) {
   EXPECT_THAT(Live("4:new"), IsEmpty());
   EXPECT_THAT(Live("5:new"), ElementsAre("RESTARTED", "LOST", "5:new"));
 
+  // It never heard the engine itself, and the engine is another when it comes back.
+  tracker_ = std::make_unique<StreamTracker>(TrackerOptions());
+  tracker_->Resume(*position);
+  EXPECT_THAT(Connected(), IsEmpty());
+  EXPECT_THAT(Connected(), ElementsAre("LOST"));
+  EXPECT_THAT(Live("0:new"), ElementsAre("RESTARTED", "0:new"));
+
   UseReplay();
   tracker_->Resume(*position);
   EXPECT_THAT(Connected(), ElementsAre("ASK 5"));

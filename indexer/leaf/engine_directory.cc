@@ -678,9 +678,12 @@ void EngineDirectory::Open() {
       if (state_->open || !instance->restored) continue;
       for (uint32_t rank : instance->holders->ranks()) {
         const auto listener = instance->listeners.find(rank);
-        const bool can_replay = listener != instance->listeners.end() &&
-                                !listener->second.source.replay_endpoint.empty();
-        if (!instance->settled.contains(rank) && (can_replay || !instance->unconfirmed))
+        const bool listens = listener != instance->listeners.end();
+        // A rank that only batches named came with one of the streams that go on.
+        const bool settled =
+            listens ? instance->settled.contains(rank) : !instance->settled.empty();
+        const bool can_replay = listens && !listener->second.source.replay_endpoint.empty();
+        if (!settled && (can_replay || !instance->unconfirmed))
           doubtful.emplace_back(instance, rank);
       }
     }

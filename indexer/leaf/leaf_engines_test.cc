@@ -166,6 +166,30 @@ TEST(LeafEnginesTest, ReplicasThatAreFedByTheSameEnginesStayEqual) {
   }
 }
 
+// A rank that only batches name goes with the stream that named it, at a replica too.
+TEST(LeafEnginesTest, AReplicaKnowsWhichStreamPublishesARank) {
+  PoolEngine engine({.seed = 13, .rank = 5});
+  EngineRegistration registration = engine.Registration("1");
+  registration.rank = 0;
+  std::unique_ptr<Leaf> a = Start(Options());
+  ASSERT_TRUE(a->engines().Register(registration).ok());
+  engine.sockets().WaitForSubscribers();
+  engine.Run(100);
+  ASSERT_TRUE(IsExact(*a, engine, "1"));
+  std::unique_ptr<Leaf> b = StartFrom({UrlOf(*a)});
+  engine.sockets().WaitForSubscribers();
+  ASSERT_TRUE(Eventually([&] { return b->readiness().ready; }));
+  ASSERT_TRUE(IsExact(*b, engine, "1")) << engine.Compare(b->registry(), "1");
+  EXPECT_THAT(
+      Get(*b, "/metrics"),
+      HasSubstr("kvatlas_engine_trust{model=\"m\",group=\"default\",worker=\"1\",rank=\"5\"} 0"));
+  a.reset();
+  engine.Restart();
+  engine.sockets().WaitForSubscribers();
+  engine.Run(5);
+  EXPECT_TRUE(IsExact(*b, engine, "1")) << engine.Compare(b->registry(), "1");
+}
+
 TEST(LeafEnginesTest, WithoutAPeerReplayWindowsThatReachBackMakeItExactAgain) {
   PoolEngine engine({.seed = 8, .replay = true});
   {

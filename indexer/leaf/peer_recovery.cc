@@ -71,15 +71,21 @@ class Adopted {
     return it->second.get();
   }
 
+  // What is restored is in answers once `Finish` was called.
   void Restore(const EngineEntry& entry, const EngineAlias& alias) {
     EngineWorker* const worker = Of(entry);
     if (worker == nullptr) return;
-    const absl::Status status = worker->Restore(alias);
+    const absl::Status status = worker->Restore(alias, /*more=*/true);
     restored_ += status.ok();
     if (status.ok()) return;
     if (refused_++ == 0)
       Log(LogLevel::kWarning, "a peer's name of a block cannot be restored",
           {{"instance", entry.instance}, {"reason", status}});
+  }
+
+  void Finish() const {
+    for (const auto& [instance, worker] : workers_)
+      if (worker != nullptr) worker->Tick(Clock::Real().Now());
   }
 
   uint64_t restored() const { return restored_; }
@@ -117,12 +123,15 @@ class SnapshotRestorer : public SnapshotVisitor {
 
   absl::Status OnInstance(const EngineEntry&) override { return absl::OkStatus(); }
   absl::Status OnName(const EngineEntry& entry, const EngineAlias& alias) override {
-    adopted_.Restore(entry, alias);
+    EngineAlias of_stream = alias;
+    of_stream.stream_rank = stream_rank_;
+    adopted_.Restore(entry, of_stream);
     return absl::OkStatus();
   }
   // Without a position nothing was said on that stream yet.
   absl::Status OnPosition(const EngineEntry& entry, uint32_t rank,
                           const std::optional<StreamPosition>& position) override {
+    stream_rank_ = rank;
     if (!position.has_value()) return absl::OkStatus();
     const absl::Status status = directory_->ResumeFrom(entry.instance, rank, *position);
     if (!status.ok())
@@ -136,6 +145,7 @@ class SnapshotRestorer : public SnapshotVisitor {
  private:
   EngineDirectory* const directory_;
   Adopted adopted_;
+  uint32_t stream_rank_ = 0;
 };
 
 class DumpRestorer : public DumpVisitor {
@@ -294,7 +304,7 @@ struct PeerRecovery::State {
     absl::Status status = Fetch(peer, "/snapshot", [&](HttpFetch* fetch) {
       return ReadReplicaSnapshot(options.contract, fetch->Body(), &restorer).status();
     });
-    if (status.ok()) Tell(peer, restorer.adopted());
+    if (status.ok()) Finish(peer, restorer.adopted());
     return status;
   }
 
@@ -303,11 +313,12 @@ struct PeerRecovery::State {
     absl::Status status = Fetch(peer, "/dump", [&](HttpFetch* fetch) {
       return ReadDump({.contract = options.contract}, fetch->Body(), &restorer).status();
     });
-    if (status.ok()) Tell(peer, restorer.adopted());
+    if (status.ok()) Finish(peer, restorer.adopted());
     return status;
   }
 
-  static void Tell(const std::string& peer, const Adopted& adopted) {
+  static void Finish(const std::string& peer, const Adopted& adopted) {
+    adopted.Finish();
     Log(LogLevel::kInfo, "recovered from a peer",
         {{"peer", peer}, {"names", adopted.restored()}, {"refused", adopted.refused()}});
   }

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "indexer/base/ids.h"
 #include "indexer/base/tier.h"
 
@@ -180,6 +182,48 @@ EngineEntry TakeInstance(Taker* from) {
 
 // ---- Writing ----
 
+// A name of a stream, in the stream's bytes.
+struct CopiedName {
+  uint32_t rank = 0;
+  SequenceHash block{0};
+  SequenceHash parent{0};
+  size_t start = 0;
+  size_t size = 0;
+};
+
+struct StreamNames {
+  uint32_t rank = 0;
+  std::optional<StreamPosition> position;
+  std::vector<CopiedName> names;
+  std::string bytes;
+};
+
+// Each block behind its parent, first children at once.
+std::vector<size_t> ChainOrder(const std::vector<CopiedName>& names) {
+  constexpr size_t kNone = SIZE_MAX;
+  absl::flat_hash_map<std::pair<uint32_t, SequenceHash>, size_t> first;
+  first.reserve(names.size());
+  for (size_t i = 0; i < names.size(); ++i) first.try_emplace({names[i].rank, names[i].block}, i);
+  std::vector<size_t> child(names.size(), kNone), sibling(names.size(), kNone), open, order;
+  order.reserve(names.size());
+  for (size_t i = 0; i < names.size(); ++i) {
+    const auto parent =
+        names[i].parent == kNoParent ? first.end() : first.find({names[i].rank, names[i].parent});
+    if (parent == first.end()) {
+      open.push_back(i);
+    } else {
+      sibling[i] = std::exchange(child[parent->second], i);
+    }
+  }
+  while (!open.empty()) {
+    const size_t i = open.back();
+    open.pop_back();
+    order.push_back(i);
+    for (size_t next = child[i]; next != kNone; next = sibling[next]) open.push_back(next);
+  }
+  return order;
+}
+
 class SnapshotWriter {
  public:
   SnapshotWriter(const HashContract& contract, const EngineDirectory* directory, bool names)
@@ -220,27 +264,24 @@ class SnapshotWriter {
     ++records_;
   }
 
-  // Names are copied while their stream stands still, and sent afterwards.
+  // Names are copied while their stream stands still, ordered and sent afterwards.
   void Instance(const EngineEntry& entry) {
     Record(Kind::kInstance, InstanceBytes(entry));
     if (!with_names_) return;
-    // The engine went meanwhile: what there is of it stays without a position.
-    (void)directory_->Cut(entry.instance,
-                          [&](std::optional<uint32_t> stream_rank,
-                              std::optional<StreamPosition> position, const EngineWorker& worker) {
-                            if (!stream_rank.has_value()) return;
-                            Names(entry, worker, *stream_rank);
-                            std::string payload;
-                            Put(&payload, *stream_rank);
-                            Put(&payload, static_cast<uint8_t>(position.has_value()));
-                            Put(&payload, position.value_or(StreamPosition{}).last);
-                            Put(&payload, position.value_or(StreamPosition{}).fingerprint);
-                            Record(Kind::kPosition, payload);
-                          });
+    std::vector<StreamNames> streams;
+    // An engine that went meanwhile is told as far as it was seen.
+    (void)directory_->Cut(
+        entry.instance, [&](std::optional<uint32_t> rank, std::optional<StreamPosition> position,
+                            const EngineWorker& worker) {
+          if (!rank.has_value()) return;
+          streams.push_back({.rank = *rank, .position = position, .names = {}, .bytes = {}});
+          CopyNames(entry, worker, &streams.back());
+        });
+    for (const StreamNames& stream : streams) Stream(stream);
   }
 
   // Of the ranks that this stream publishes; the first stream has those of no stream too.
-  void Names(const EngineEntry& entry, const EngineWorker& worker, uint32_t stream_rank) {
+  static void CopyNames(const EngineEntry& entry, const EngineWorker& worker, StreamNames* stream) {
     const auto is_stream = [&](uint32_t rank) {
       return std::any_of(entry.listeners.begin(), entry.listeners.end(),
                          [&](const EngineListener& of) { return of.rank == rank; });
@@ -249,17 +290,36 @@ class SnapshotWriter {
     for (const EngineRankStats& rank : worker.Stats().ranks) {
       const uint32_t of =
           is_stream(rank.stream_rank) ? rank.stream_rank : entry.listeners.front().rank;
-      if (of == stream_rank) ranks.push_back(rank.rank);
+      if (of == stream->rank) ranks.push_back(rank.rank);
     }
-    std::string names;
     worker.ForEachAlias([&](const EngineAlias& alias) {
       if (std::find(ranks.begin(), ranks.end(), alias.rank) == ranks.end()) return;
       if (alias.lora_name.size() + alias.cache_salt.size() > kNamespaceBytesMax) return;
-      PutName(&names, alias);
-      if (names.size() < kNamesBytes) return;
+      const size_t start = stream->bytes.size();
+      PutName(&stream->bytes, alias);
+      stream->names.push_back({.rank = alias.rank,
+                               .block = alias.block,
+                               .parent = alias.position == 0 ? kNoParent : alias.parent,
+                               .start = start,
+                               .size = stream->bytes.size() - start});
+    });
+  }
+
+  void Stream(const StreamNames& stream) {
+    std::string payload;
+    Put(&payload, stream.rank);
+    Put(&payload, static_cast<uint8_t>(stream.position.has_value()));
+    Put(&payload, stream.position.value_or(StreamPosition{}).last);
+    Put(&payload, stream.position.value_or(StreamPosition{}).fingerprint);
+    Record(Kind::kPosition, payload);
+    std::string names;
+    for (size_t i : ChainOrder(stream.names)) {
+      const CopiedName& name = stream.names[i];
+      names.append(stream.bytes, name.start, name.size);
+      if (names.size() < kNamesBytes) continue;
       Record(Kind::kNames, names);
       names.clear();
-    });
+    }
     if (!names.empty()) Record(Kind::kNames, names);
   }
 

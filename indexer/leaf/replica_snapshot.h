@@ -1,13 +1,14 @@
 // What must another leaf know to go on from here? A replica's registrations and every engine's names, each stream
 // with its position, as a stream of bytes.
 //
-//   header, then for each instance: instance, names … , a position per stream; then the end
+//   header, then for each instance: the instance, then for each stream its position and its names; then the end
 //
 // *Format*: "KVAREP01", then records: kind (1 byte), length (u32), payload, xxh3 of kind, length and payload (u64);
 // all little-endian. The header names the hash contract. Within a payload texts have a u32 length. An unknown kind of
 // record is skipped, a payload may have more at its end; anything that older readers must not miss changes the magic.
 // The end counts the records, so a cut stream is known.
-// *Truth*: names of a stream belong to its position: a consistent cut each. Parked orphans are not in it.
+// *Truth*: names of a stream belong to its position: a consistent cut each. Children follow their parents, so that chains
+// are restored as runs. Parked orphans are not in it.
 // *Bounds*: writing copies one instance's names at a time, about 80 bytes each; a record has at most
 // `kSnapshotRecordBytesMax`, and reading keeps one.
 
@@ -48,10 +49,10 @@ class SnapshotVisitor {
   virtual ~SnapshotVisitor() = default;
   // Anything but OK ends the reading with it. `listeners` has no statistics.
   virtual absl::Status OnInstance(const EngineEntry& entry) = 0;
-  virtual absl::Status OnName(const EngineEntry& entry, const EngineAlias& alias) = 0;
-  // All names of that stream were told.
+  // The names that follow are that stream's.
   virtual absl::Status OnPosition(const EngineEntry& entry, uint32_t stream_rank,
                                   const std::optional<StreamPosition>& position) = 0;
+  virtual absl::Status OnName(const EngineEntry& entry, const EngineAlias& alias) = 0;
 };
 
 // DATA_LOSS: a checksum, a length or the end is not as it was written. FAILED_PRECONDITION: another contract or

@@ -116,7 +116,7 @@ class Restorer : public SnapshotVisitor, public DumpVisitor {
     return absl::OkStatus();
   }
   absl::Status OnName(const EngineEntry&, const EngineAlias& alias) override {
-    return worker_->Restore(alias);
+    return worker_->Restore(alias, /*more=*/true);
   }
   absl::Status OnPosition(const EngineEntry&, uint32_t,
                           const std::optional<StreamPosition>&) override {
@@ -126,7 +126,7 @@ class Restorer : public SnapshotVisitor, public DumpVisitor {
   absl::Status OnBlock(const Domain&, const std::string& instance,
                        const EngineAlias& alias) override {
     if (instance != instance_) worker_ = to_->Adopt(instance_ = instance);
-    return worker_->Restore(alias);
+    return worker_->Restore(alias, /*more=*/true);
   }
 
  private:

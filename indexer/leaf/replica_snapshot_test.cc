@@ -10,6 +10,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -133,6 +134,27 @@ TEST_F(ReplicaSnapshotTest, RegistrationsNamesAndPositionsAreReadAsTheyWere) {
   EXPECT_EQ(without.instances, told.instances);
   EXPECT_TRUE(without.names.empty());
   EXPECT_TRUE(without.positions.empty());
+}
+
+// So that what reads it can make runs of them.
+TEST_F(ReplicaSnapshotTest, BlocksFollowTheirParents) {
+  class Order : public Told {
+   public:
+    absl::Status OnName(const EngineEntry&, const EngineAlias& alias) override {
+      if (alias.position > 0 && held.contains({alias.rank, alias.parent})) {
+        EXPECT_TRUE(told.contains({alias.rank, alias.parent}));
+      }
+      told.insert({alias.rank, alias.block});
+      return absl::OkStatus();
+    }
+    std::set<std::pair<uint32_t, SequenceHash>> held, told;
+  };
+  Order order;
+  directory_->ForEachAlias({"m", ""}, [&](const std::string&, const EngineAlias& alias) {
+    order.held.insert({alias.rank, alias.block});
+  });
+  ASSERT_TRUE(Read(Snapshot(), &order).ok());
+  EXPECT_EQ(order.told, order.held);
 }
 
 TEST_F(ReplicaSnapshotTest, AnotherContractOrVersionIsRefused) {
