@@ -431,6 +431,7 @@ struct EngineDirectory::State {
   HolderRegistry* const registry;
   ZmqIngest* const ingest;
 
+  Mutex tick_mutex;  // before all others
   mutable Mutex mutex;
   CondVar changed;  // an instance is no longer busy, or gone
   std::map<std::string, InstancePtr, InstanceLess> instances ABSL_GUARDED_BY(mutex);
@@ -700,6 +701,7 @@ void EngineDirectory::Open() {
 // ---- Time ----
 
 void EngineDirectory::Tick() {
+  MutexLock ticking(&state_->tick_mutex);
   const Time now = state_->options.clock->Now();
   for (const InstancePtr& instance : state_->All()) {
     if (instance->look_at > now) continue;
