@@ -49,11 +49,12 @@ void Pages::Resize(size_t bytes) {
 
 // ---- Look-ups ----
 
-AliasTable::AliasTable(size_t name_bytes, uint64_t seed)
+AliasTable::AliasTable(size_t name_bytes, uint64_t seed, bool counts_copies)
     : name_bytes_(name_bytes),
       rest_bytes_(name_bytes > 8 ? name_bytes - 8 : 0),
       stride_(kSlotBytes + rest_bytes_),
-      seed_(seed) {}
+      seed_(seed),
+      counts_copies_(counts_copies) {}
 
 size_t AliasTable::bytes() const {
   return pages_.bytes() + records_.capacity() * sizeof(Record) +
@@ -233,7 +234,7 @@ bool AliasTable::Store(size_t slot, Tier tier) {
   const int t = static_cast<int>(tier);
   const uint32_t meta = Meta(slot);
   const bool held = meta >> (kTiersShift + t) & 1;
-  const bool counted = tier == Tier::kDevice;
+  const bool counted = counts_copies_ && tier == Tier::kDevice;
   if (!(meta & kIsRecord) && (!held || !counted)) {
     SetMeta(slot, WithConfirmed(meta | 1u << (kTiersShift + t), t, true));
     return !held;

@@ -74,7 +74,9 @@ class AliasTable {
   static constexpr size_t kNone = ~size_t{0};
 
   // For names whose `EngineHash::bytes` are of this length; 0: integers. `seed` orders the keys.
-  explicit AliasTable(size_t name_bytes, uint64_t seed = 0x9e3779b97f4a7c15);
+  // Without `counts_copies` the device tier is a set, too.
+  explicit AliasTable(size_t name_bytes, uint64_t seed = 0x9e3779b97f4a7c15,
+                      bool counts_copies = true);
 
   AliasTable(const AliasTable&) = delete;
   AliasTable& operator=(const AliasTable&) = delete;
@@ -219,6 +221,7 @@ class AliasTable {
   const size_t rest_bytes_;  // of a digest before its last 8
   const size_t stride_;
   const uint64_t seed_;
+  const bool counts_copies_;
   Pages pages_;
   size_t homes_ = 0;
   size_t shrink_below_ = 0;  // slots

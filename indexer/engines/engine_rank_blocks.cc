@@ -24,7 +24,8 @@ AliasTable* EngineRank::TableFor(size_t group, const EngineHash& name) {
   AliasTable* const table = Table(group, name.bytes.size());
   if (table != nullptr) return table;
   auto& tables = groups_[group].tables;
-  tables.push_back(std::make_unique<AliasTable>(name.bytes.size(), RandomInstanceId()));
+  tables.push_back(
+      std::make_unique<AliasTable>(name.bytes.size(), RandomInstanceId(), options_.counts_copies));
   return tables.back().get();
 }
 

@@ -79,6 +79,9 @@ struct EngineWorkerOptions {
   // A namespace that every block of this worker is in unless its event says another (registration's lora_name).
   std::string lora_name = {};
   std::string additional_salt = {};
+  // For engines that announce what they hold already as if it were stored again (vLLM's `kv_cache_report_mode`
+  // "full"): a block is gone with the first removal. With several copies that is too early, never too late.
+  bool counts_copies = true;
   // Fills `Stored::local_hashes`.
   bool keep_local_hashes = false;
   size_t orphan_blocks_max = 65536;  // parked, per rank

@@ -70,6 +70,17 @@ TEST(EngineWorkerTest, TwoStoresNeedTwoRemovals) {
   EXPECT_EQ(worker.Reach(Tokens(8)), 2);
 }
 
+// vLLM with kv_cache_report_mode "full" announces hits again.
+TEST(EngineWorkerTest, WithoutCountingCopiesTheFirstRemovalTakesTheBlock) {
+  TestWorker worker({.counts_copies = false});
+  worker.Apply({StoreEvent({1, 2}, Tokens(8)), StoreEvent({1, 2}, Tokens(8))});
+  EXPECT_EQ(worker.Reach(Tokens(8)), 2);
+  worker.Apply({RemoveEvent({2})});
+  EXPECT_EQ(worker.Reach(Tokens(8)), 1);
+  worker.Apply({StoreEvent({2}, Tokens(4, 4), 1)});
+  EXPECT_EQ(worker.Reach(Tokens(8)), 2);
+}
+
 TEST(EngineWorkerTest, FewerTokensThanBlocksCountTheLeadingOnes) {
   TestWorker worker;
   worker.Apply({StoreEvent({1, 2, 3, 4}, Tokens(10))});

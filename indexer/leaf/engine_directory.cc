@@ -221,6 +221,7 @@ struct EngineDirectory::State {
     worker.contract = options.contract;
     worker.lora_name = registration.lora_name;
     worker.additional_salt = registration.additional_salt;
+    worker.counts_copies = registration.counts_copies;
     worker.resolve = [this, domain, self = registration.instance](const EngineHash& hash) {
       return Resolve(domain, self, hash);
     };
@@ -323,6 +324,7 @@ struct EngineDirectory::State {
                       .source = instance.of.source,
                       .engine_type = instance.of.engine_type,
                       .lora_name = instance.of.lora_name,
+                      .counts_copies = instance.of.counts_copies,
                       .additional_salt = instance.of.additional_salt,
                       .listeners = {},
                       .worker = {}};

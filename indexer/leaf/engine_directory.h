@@ -51,7 +51,8 @@ struct EngineRegistration {
   bool bind = false;
   std::string lora_name;  // of all its blocks, unless an event says another
   std::string additional_salt;
-  std::string engine_type;  // "vLLM", "SGLang", "Mooncake"; informational
+  bool counts_copies = true;  // `EngineWorkerOptions::counts_copies`
+  std::string engine_type;    // "vLLM", "SGLang", "Mooncake"; informational
   std::string source = "zmq";
 };
 
@@ -71,6 +72,7 @@ struct EngineEntry {
   std::string source;
   std::string engine_type;
   std::string lora_name;
+  bool counts_copies = true;
   std::string additional_salt;
   std::vector<EngineListener> listeners;             // by rank
   ListenerStatus status = ListenerStatus::kPending;  // failed > pending > active > paused

@@ -275,6 +275,7 @@ class HttpApi::Impl {
         .bind = body.bind,
         .lora_name = body.lora_name.value_or(""),
         .additional_salt = {},
+        .counts_copies = body.count_copies,
         .engine_type = body.engine_type.value_or(""),
     });
     return status.ok() ? Ok(201) : Error(status);

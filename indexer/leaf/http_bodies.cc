@@ -117,6 +117,7 @@ bool RegisterBody::Read(JsonReader* reader) {
       {"lora_name", false},
       {"engine_type", false},
       {"bind", false},
+      {"count_copies", false},
   };
   return reader->ReadStruct("RegisterRequest", 9, kFields, [&](size_t field) {
     switch (field) {
@@ -142,6 +143,8 @@ bool RegisterBody::Read(JsonReader* reader) {
         return reader->ReadOptional(&engine_type);
       case 12:
         return reader->ReadBool(&bind);
+      case 13:
+        return reader->ReadBool(&count_copies);
       default:
         return ReadIgnored(reader);
     }

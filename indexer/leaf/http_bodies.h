@@ -58,6 +58,7 @@ struct RegisterBody {
   std::optional<std::string> lora_name;
   std::optional<std::string> engine_type;
   bool bind = false;
+  bool count_copies = true;
 
   bool Read(JsonReader* reader);
 };

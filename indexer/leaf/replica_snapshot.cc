@@ -20,7 +20,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little,
               "the format is written as it lies in memory");
 
-constexpr std::string_view kMagic = "KVAREP01";
+constexpr std::string_view kMagic = "KVAREP02";
 constexpr size_t kNamesBytes = 256 << 10;  // of one record, about
 constexpr size_t kPieceBytes = 256 << 10;
 constexpr size_t kNamespaceBytesMax = 256 << 10;
@@ -147,6 +147,7 @@ std::string InstanceBytes(const EngineEntry& entry) {
   PutText(&bytes, entry.engine_type);
   PutText(&bytes, entry.lora_name);
   PutText(&bytes, entry.additional_salt);
+  Put(&bytes, static_cast<uint8_t>(entry.counts_copies));
   Put(&bytes, static_cast<uint32_t>(entry.listeners.size()));
   for (const EngineListener& listener : entry.listeners) {
     Put(&bytes, listener.rank);
@@ -168,6 +169,7 @@ EngineEntry TakeInstance(Taker* from) {
   entry.engine_type = from->TakeText();
   entry.lora_name = from->TakeText();
   entry.additional_salt = from->TakeText();
+  entry.counts_copies = from->Take<uint8_t>() != 0;
   for (auto left = from->Take<uint32_t>(); left > 0 && from->ok(); --left) {
     EngineListener listener;
     listener.rank = from->Take<uint32_t>();

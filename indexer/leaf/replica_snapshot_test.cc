@@ -29,7 +29,7 @@ class Told : public SnapshotVisitor {
   absl::Status OnInstance(const EngineEntry& entry) override {
     std::string text = ToString(entry.domain) + " " + entry.instance + " " +
                        std::to_string(entry.block_size) + " " + entry.engine_type + " " +
-                       entry.lora_name;
+                       entry.lora_name + (entry.counts_copies ? "" : " once");
     for (const EngineListener& listener : entry.listeners)
       text += " [" + std::to_string(listener.rank) + " " + listener.endpoint + " " +
               listener.replay_endpoint + " " + listener.topic + "]";
@@ -76,6 +76,7 @@ class ReplicaSnapshotTest : public testing::Test {
     directory_->Open();
     EngineRegistration one = engine_.Registration("1");
     one.engine_type = "vLLM";
+    one.counts_copies = false;
     EXPECT_TRUE(directory_->Register(one).ok());
     EXPECT_TRUE(directory_->Register(digests_.Registration("1")).ok());
     engine_.sockets().WaitForSubscribers();
@@ -125,7 +126,7 @@ TEST_F(ReplicaSnapshotTest, RegistrationsNamesAndPositionsAreReadAsTheyWere) {
   EXPECT_EQ(told.names, expected);
   EXPECT_EQ(stats->names, expected.size());
   EXPECT_THAT(told.instances,
-              testing::ElementsAre("m 1 4 vLLM  [0 " + engine_.sockets().endpoint() + " " +
+              testing::ElementsAre("m 1 4 vLLM  once [0 " + engine_.sockets().endpoint() + " " +
                                    engine_.sockets().replay_endpoint() + " ] [2 " +
                                    digests_.sockets().endpoint() + "  ]"));
   EXPECT_THAT(told.positions, testing::ElementsAre("1/0 49", "1/2 29"));

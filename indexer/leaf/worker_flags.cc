@@ -42,6 +42,9 @@ bool SetOption(std::string_view option, EngineRegistration* worker) {
     worker->lora_name = value;
   } else if (name == "salt") {
     worker->additional_salt = value;
+  } else if (name == "count_copies") {
+    worker->counts_copies = value == "true";
+    return value == "true" || value == "false";
   } else if (name == "type") {
     worker->engine_type = value;
   } else if (name == "block_size") {

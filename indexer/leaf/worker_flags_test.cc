@@ -27,6 +27,7 @@ std::string Shown(const std::vector<std::string>& workers) {
     if (worker.bind) text += " bind";
     if (!worker.lora_name.empty()) text += " lora " + worker.lora_name;
     if (!worker.additional_salt.empty()) text += " salt " + worker.additional_salt;
+    if (!worker.counts_copies) text += " once";
     if (!worker.engine_type.empty()) text += " type " + worker.engine_type;
     text += "\n";
   }
@@ -42,14 +43,15 @@ TEST(WorkerFlagsTest, InstancesHaveRanksOrNone) {
 
 TEST(WorkerFlagsTest, OptionsFollowSemicolons) {
   EXPECT_EQ(Shown({"1=tcp://h:1;replay=tcp://h:2;topic=kv@x=y;bind;lora=a;salt=s;type=SGLang;"
-                   "block_size=4"}),
-            "1 0 tcp://h:1 4 replay tcp://h:2 topic kv@x=y bind lora a salt s type SGLang\n");
+                   "block_size=4;count_copies=false"}),
+            "1 0 tcp://h:1 4 replay tcp://h:2 topic kv@x=y bind lora a salt s once type SGLang\n");
 }
 
 TEST(WorkerFlagsTest, WhatIsNotOfTheFormIsNamed) {
   EXPECT_THAT(Shown({"1"}), testing::HasSubstr("worker \"1\": not NAME[:RANK]=ENDPOINT"));
   EXPECT_THAT(Shown({"=tcp://h:1"}), testing::HasSubstr("no name"));
   EXPECT_THAT(Shown({"1=tcp://h:1;color=red"}), testing::HasSubstr("\"color=red\""));
+  EXPECT_THAT(Shown({"1=tcp://h:1;count_copies=0"}), testing::HasSubstr("count_copies=0"));
   EXPECT_THAT(Shown({"1=tcp://h:1;replay"}), testing::HasSubstr("\"replay\""));
   EXPECT_THAT(Shown({"1=tcp://h:1;block_size=x"}), testing::HasSubstr("\"block_size=x\""));
   EXPECT_THAT(std::string(ParseWorkers({"1=tcp://h:1"}, {}).status().message()),
