@@ -35,7 +35,7 @@ class EngineService final : public engine::v1::Engine::Service {
                         engine::v1::ContentsResponse* response) override;
 
  private:
-  void PublishTokens(const Event& event);
+  void PublishTokens(const Event& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Publish(const EngineStep& step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Describe(const EngineStep& step, engine::v1::StepResponse* response)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

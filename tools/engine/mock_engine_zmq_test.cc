@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstdio>
 #include <memory>
 #include <random>
 #include <set>
@@ -90,6 +91,13 @@ std::vector<std::string> FreshArgs() {
   return EngineArgs("tcp://127.0.0.1:0", "tcp://127.0.0.1:0");
 }
 
+// Of an engine that can replay its last few batches.
+std::vector<std::string> ForgetfulArgs() {
+  std::vector<std::string> args = FreshArgs();
+  args.push_back("--zmq_window=16");
+  return args;
+}
+
 // Prompts that share one of four roots.
 std::vector<Prompt> Prompts() {
   std::vector<Prompt> prompts;
@@ -102,17 +110,24 @@ std::vector<Prompt> Prompts() {
   return prompts;
 }
 
-class MockEngineZmqTest : public ::testing::Test {
- protected:
-  MockEngineZmqTest()
-      : leaf_({.name = "leaf",
-               .binary = "indexer/leaf/kvatlas-leaf",
-               .args = {"--grpc=127.0.0.1:0", "--http=127.0.0.1:0", "--exit_with_parent=true"},
-               .log = LogOf("leaf")}) {
-    const absl::Status started = leaf_.Start(kLong);
-    EXPECT_TRUE(started.ok()) << started;
-    http_ = std::make_unique<HttpClient>(*Address::Parse(leaf_.address("http")));
+class Leaf {
+ public:
+  explicit Leaf(const std::string& name, std::vector<std::string> args = {})
+      : process_({.name = name,
+                  .binary = "indexer/leaf/kvatlas-leaf",
+                  .args = WithAddresses(std::move(args)),
+                  .log = LogOf(name)}) {
+    Start();
   }
+
+  void Start() {
+    const absl::Status started = process_.Start(kLong);
+    EXPECT_TRUE(started.ok()) << started;
+    http_ = std::make_unique<HttpClient>(*Address::Parse(process_.address("http")));
+  }
+  void Kill() { process_.Kill(); }
+
+  std::string url() const { return "http://" + process_.address("http"); }
 
   void Register(int instance, const MockEngine& engine) {
     const auto answer = http_->Post(
@@ -121,6 +136,12 @@ class MockEngineZmqTest : public ::testing::Test {
                          "\",\"model_name\":\"mock\",\"block_size\":16}");
     ASSERT_TRUE(answer.ok()) << answer.status();
     EXPECT_EQ(answer->status, 201) << answer->body;
+  }
+
+  std::string Detail(const Prompt& prompt) {
+    const auto answer =
+        http_->Post("/query?detail=1", QueryBody(MockTokens(prompt, kBlockSize), /*model=*/"mock"));
+    return answer.ok() ? answer->body : std::string(answer.status().message());
   }
 
   Scores Ask(const Prompt& prompt) {
@@ -137,61 +158,196 @@ class MockEngineZmqTest : public ::testing::Test {
     return held;
   }
 
-  // What the leaf says becomes what the engines have, and then for every prompt.
-  void ExpectExact(const std::vector<Prompt>& prompts, const std::vector<MockEngine*>& engines) {
-    for (size_t p = 0; p < prompts.size(); ++p) {
-      Scores truth;
-      for (size_t e = 0; e < engines.size(); ++e) {
-        const uint64_t tokens = engines[e]->CachedTokens(prompts[p]);
-        if (tokens > 0) truth[std::to_string(e + 1)] = tokens;
-      }
-      const Time until = Clock::Real().Now() + kLong;
-      while (Ask(prompts[p]) != truth && Clock::Real().Now() < until) std::this_thread::yield();
-      EXPECT_EQ(Ask(prompts[p]), truth) << "prompt " << p;
-    }
+  // Empty while the leaf cannot answer yet.
+  Scores TryAsk(const Prompt& prompt) {
+    const auto answer =
+        http_->Post("/query", QueryBody(MockTokens(prompt, kBlockSize), /*model=*/"mock"));
+    if (!answer.ok() || answer->status != 200) return {};
+    return *ScoresIn(*answer);
   }
 
-  Process leaf_;
+  // What the leaf says becomes what the engines have, for every prompt, and stays so. While a replay runs a prompt may
+  // be right for a moment, as it was in the past: all must be, twice.
+  void ExpectExact(const std::vector<Prompt>& prompts, const std::vector<MockEngine*>& engines) {
+    std::vector<Scores> truth;
+    for (const Prompt& prompt : prompts) truth.push_back(Truth(prompt, engines));
+    const Time until = Clock::Real().Now() + kLong;
+    for (int equal = 0; equal < 2 && Clock::Real().Now() < until;) {
+      size_t p = 0;
+      while (p < prompts.size() && TryAsk(prompts[p]) == truth[p]) ++p;
+      equal = p == prompts.size() ? equal + 1 : 0;
+      if (equal == 0) std::this_thread::yield();
+    }
+    for (size_t p = 0; p < prompts.size(); ++p)
+      EXPECT_EQ(Ask(prompts[p]), truth[p]) << "prompt " << p;
+  }
+
+  // Engine e is instance e + 1.
+  static Scores Truth(const Prompt& prompt, const std::vector<MockEngine*>& engines) {
+    Scores truth;
+    for (size_t e = 0; e < engines.size(); ++e) {
+      const uint64_t tokens = engines[e]->CachedTokens(prompt);
+      if (tokens > 0) truth[std::to_string(e + 1)] = tokens;
+    }
+    return truth;
+  }
+
+ private:
+  static std::vector<std::string> WithAddresses(std::vector<std::string> args) {
+    args.insert(args.end(),
+                {"--grpc=127.0.0.1:0", "--http=127.0.0.1:0", "--exit_with_parent=true"});
+    return args;
+  }
+
+  Process process_;
   std::unique_ptr<HttpClient> http_;
 };
 
-TEST_F(MockEngineZmqTest, TheLeafKnowsExactlyWhatEnginesThatEvictHave) {
+// A random prompt to each of some engines, by turns.
+class Traffic {
+ public:
+  Traffic(std::vector<Prompt> prompts, std::vector<MockEngine*> engines)
+      : prompts_(std::move(prompts)), engines_(std::move(engines)), random_(seed_) {}
+
+  uint32_t seed() const { return seed_; }
+
+  void Submit(int count) {
+    for (int i = 0; i < count; ++i)
+      engines_[random_() % engines_.size()]->Submit(prompts_[random_() % prompts_.size()]);
+  }
+
+ private:
+  const std::vector<Prompt> prompts_;
+  const std::vector<MockEngine*> engines_;
+  const uint32_t seed_ = std::random_device()();
+  std::mt19937 random_;
+};
+
+// How long it took is recorded, not judged.
+class Stopwatch {
+ public:
+  explicit Stopwatch(std::string what) : what_(std::move(what)) {}
+  ~Stopwatch() {
+    const auto ms =
+        std::chrono::duration_cast<std::chrono::milliseconds>(Clock::Real().Now() - start_);
+    std::printf("%s after %lld ms\n", what_.c_str(), static_cast<long long>(ms.count()));
+    ::testing::Test::RecordProperty("ms", std::to_string(ms.count()));
+  }
+
+ private:
+  const std::string what_;
+  const Time start_ = Clock::Real().Now();
+};
+
+std::string WorkerFlag(const std::vector<MockEngine*>& engines) {
+  std::string flag = "--workers=";
+  for (size_t e = 0; e < engines.size(); ++e)
+    flag += (e == 0 ? "" : ",") + std::to_string(e + 1) + "=" + engines[e]->events() +
+            ";replay=" + engines[e]->replay();
+  return flag;
+}
+
+TEST(MockEngineZmqTest, TheLeafKnowsExactlyWhatEnginesThatEvictHave) {
+  Leaf leaf("leaf");
   std::vector<std::string> legacy = FreshArgs();
   legacy.push_back("--zmq_legacy");
   MockEngine maps("maps", FreshArgs());
   MockEngine arrays("arrays", legacy);
   const std::vector<Prompt> prompts = Prompts();
-  const uint32_t seed = std::random_device()();
-  SCOPED_TRACE(seed);
-  std::mt19937 random(seed);
+  Traffic traffic(prompts, {&maps, &arrays});
+  SCOPED_TRACE(traffic.seed());
   // The first ones are said before anybody listens, and replayed.
-  const auto submit = [&] {
-    for (int i = 0; i < 40; ++i) {
-      (random() % 2 == 0 ? maps : arrays).Submit(prompts[random() % prompts.size()]);
-    }
-  };
-  submit();
-  Register(1, maps);
-  Register(2, arrays);
-  submit();
-  ExpectExact(prompts, {&maps, &arrays});
-  submit();
-  ExpectExact(prompts, {&maps, &arrays});
+  traffic.Submit(40);
+  leaf.Register(1, maps);
+  leaf.Register(2, arrays);
+  traffic.Submit(40);
+  leaf.ExpectExact(prompts, {&maps, &arrays});
+  traffic.Submit(40);
+  leaf.ExpectExact(prompts, {&maps, &arrays});
 }
 
-TEST_F(MockEngineZmqTest, AnEngineThatStartsAnewHasWhatItHasNow) {
+TEST(MockEngineZmqTest, AnEngineThatStartsAnewHasWhatItHasNow) {
+  Leaf leaf("leaf");
   const std::vector<Prompt> prompts = Prompts();
   auto engine = std::make_unique<MockEngine>("first", FreshArgs());
-  Register(1, *engine);
+  leaf.Register(1, *engine);
   for (int p = 0; p < 4; ++p) engine->Submit(prompts[p]);
-  ExpectExact(prompts, {engine.get()});
+  leaf.ExpectExact(prompts, {engine.get()});
   const std::string events = engine->events();
   const std::string replay = engine->replay();
   engine->Kill();
   engine = std::make_unique<MockEngine>("second", EngineArgs(events, replay));
   engine->Submit(prompts[9]);
   engine->Submit(prompts[10]);
-  ExpectExact(prompts, {engine.get()});
+  leaf.ExpectExact(prompts, {engine.get()});
+}
+
+// kill -9, with windows that reach back.
+TEST(MockEngineZmqTest, AKilledLeafIsExactAgainByReplay) {
+  MockEngine first("first", FreshArgs());
+  MockEngine second("second", FreshArgs());
+  const std::vector<Prompt> prompts = Prompts();
+  Traffic traffic(prompts, {&first, &second});
+  SCOPED_TRACE(traffic.seed());
+  Leaf leaf("leaf", {WorkerFlag({&first, &second}), "--model_name=mock", "--block_size=16"});
+  traffic.Submit(60);
+  leaf.ExpectExact(prompts, {&first, &second});
+  leaf.Kill();
+  traffic.Submit(60);
+  const Stopwatch stopwatch("exact by replay");
+  leaf.Start();
+  traffic.Submit(5);
+  leaf.ExpectExact(prompts, {&first, &second});
+}
+
+// kill -9, with a replica alive; the engines keep so little that they cannot help.
+TEST(MockEngineZmqTest, AKilledLeafIsExactAgainFromAPeer) {
+  MockEngine first("first", ForgetfulArgs());
+  MockEngine second("second", ForgetfulArgs());
+  const std::vector<Prompt> prompts = Prompts();
+  Traffic traffic(prompts, {&first, &second});
+  SCOPED_TRACE(traffic.seed());
+  Leaf peer("peer",
+            {WorkerFlag({&first, &second}), "--model_name=mock", "--block_size=16", "--replica=a"});
+  Leaf leaf("leaf", {"--replica=b", "--peers=" + peer.url()});
+  traffic.Submit(60);
+  peer.ExpectExact(prompts, {&first, &second});
+  leaf.ExpectExact(prompts, {&first, &second});
+  leaf.Kill();
+  traffic.Submit(60);
+  peer.ExpectExact(prompts, {&first, &second});
+  const Stopwatch stopwatch("exact from a peer");
+  leaf.Start();
+  traffic.Submit(5);
+  leaf.ExpectExact(prompts, {&first, &second});
+}
+
+// kill -9, nobody to ask, and windows that have rolled over.
+TEST(MockEngineZmqTest, ALeafThatMissedTooMuchSaysSoAndNeverPromisesTooMuch) {
+  MockEngine engine("engine", ForgetfulArgs());
+  const std::vector<Prompt> prompts = Prompts();
+  Traffic traffic(prompts, {&engine});
+  SCOPED_TRACE(traffic.seed());
+  Leaf leaf("leaf", {WorkerFlag({&engine}), "--model_name=mock", "--block_size=16",
+                     "--repair_timeout=200ms", "--replay_timeout=200ms"});
+  traffic.Submit(60);
+  leaf.Kill();
+  traffic.Submit(60);
+  leaf.Start();
+  for (uint64_t round = 0; round < 5; ++round) {
+    traffic.Submit(10);
+    // When this is found, all that came before was heard.
+    const Prompt marker = {SequenceHash{7000 + round}};
+    engine.Submit(marker);
+    const Time until = Clock::Real().Now() + kLong;
+    while (leaf.TryAsk(marker).empty() && Clock::Real().Now() < until) std::this_thread::yield();
+    EXPECT_THAT(leaf.Detail(marker), ::testing::HasSubstr("\"trust\":\"degraded\""));
+    for (const Prompt& prompt : prompts) {
+      const uint64_t held = engine.CachedTokens(prompt);
+      const Scores promised = leaf.TryAsk(prompt);
+      EXPECT_LE(promised.contains("1") ? promised.at("1") : 0, held);
+    }
+  }
 }
 
 }  // namespace
