@@ -401,7 +401,8 @@ struct EngineDirectory::State {
     bool forget = false;
     {
       MutexLock lock(&mutex);
-      if (instance->busy) return;
+      // It may have gone since `Tick` took it from the list: who forgets it again takes its namesake away.
+      if (instance->busy || Find(instance->of.instance) != instance) return;
       listeners = instance->listeners;
       forget = listeners.empty() && open && now - instance->adopted > options.adopted_ttl;
       instance->busy = forget;
