@@ -31,7 +31,7 @@ EngineRank::EngineRank(const EngineWorkerOptions& options, uint32_t rank,
       sink_(std::move(sink)),
       counters_(counters),
       spaces_(options.contract, options.lora_name, options.additional_salt),
-      parked_(options.orphan_blocks_max, options.orphan_ttl),
+      parked_(options.orphan_blocks_max, options.orphan_ttl, options.counts_copies),
       scratch_(scratch) {}
 
 void EngineRank::Prefetch(const EngineEvent& event) const {

@@ -137,6 +137,9 @@ class EngineRank {
   void FlushRemoved();
   void Send(const Event& event, size_t blocks);
   void CountNames();
+  // As many copies of every tier as were parked, in doubt when they were.
+  void PlaceParked(size_t group, const EngineHash& name, const BlockPlace& place,
+                   SequenceHash parent, std::optional<LocalHash> local, const ParkedBlock& parked);
   void LinkAll();
   void LinkChildren(const std::string& parent, const BlockPlace& place);
 

@@ -202,6 +202,25 @@ void EngineRank::Send(const Event& event, size_t blocks) {
 
 // ---- Parked blocks whose name or parent came ----
 
+void EngineRank::PlaceParked(size_t group, const EngineHash& name, const BlockPlace& place,
+                             SequenceHash parent, std::optional<LocalHash> local,
+                             const ParkedBlock& parked) {
+  TierCopies certain = parked.certain;
+  if (AliasTable* const table = Table(group, name.bytes.size()); table != nullptr) {
+    const size_t slot = table->Find(name);
+    if (slot != AliasTable::kNone && table->block(slot) == place.block)
+      for (int tier = 0; tier < kTiers; ++tier) certain[tier] += table->certain(slot)[tier];
+  }
+  for (int tier = 0; tier < kTiers; ++tier)
+    Place(group, name, place, parent, local, static_cast<Tier>(tier), parked.copies[tier]);
+  if (parked.certain == parked.copies) return;
+  AliasTable* const table = Table(group, name.bytes.size());
+  const size_t slot = table->Find(name);
+  const TierCopies copies = table->copies(slot);
+  for (int tier = 0; tier < kTiers; ++tier) certain[tier] = std::min(certain[tier], copies[tier]);
+  table->Restore(slot, copies, certain);
+}
+
 void EngineRank::LinkAll() {
   while (!linked_.empty()) {
     const std::string key = std::move(linked_.back());
@@ -214,11 +233,7 @@ void EngineRank::LinkAll() {
     const Namespaces::Pin pin(&spaces_, place->space);
     if (const std::optional<ParkedBlock> own = parked_.Take(key)) {
       ++counters_->linked;
-      for (int tier = 0; tier < kTiers; ++tier) {
-        if (own->copies[tier] == 0) continue;
-        Place(group, name, *place, kNoParent, std::nullopt, static_cast<Tier>(tier),
-              own->copies[tier]);
-      }
+      PlaceParked(group, name, *place, kNoParent, std::nullopt, *own);
     }
     if (ambiguous_.empty() || !ambiguous_.contains(key)) LinkChildren(key, *place);
   }
@@ -239,11 +254,7 @@ void EngineRank::LinkChildren(const std::string& parent, const BlockPlace& place
     const LocalHash local = LocalHashOf(child->tokens, child->multimodal, spaces_.at(*space).seed);
     const BlockPlace at{NextSequenceHash(place.block, local, options_.contract), place.position + 1,
                         *space};
-    for (int tier = 0; tier < kTiers; ++tier) {
-      if (child->copies[tier] == 0) continue;
-      Place(group, NameOfKey(key), at, place.block, local, static_cast<Tier>(tier),
-            child->copies[tier]);
-    }
+    PlaceParked(group, NameOfKey(key), at, place.block, local, *child);
   }
 }
 

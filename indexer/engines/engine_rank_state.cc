@@ -108,6 +108,7 @@ void EngineRank::Lose(Time now) {
   }
   for (Group& group : groups_)
     for (const std::unique_ptr<AliasTable>& table : group.tables) table->Lose();
+  parked_.Lose();
   losses_ = loss_ == Loss::kWaiting ? std::max(losses_, 1u) + 1 : 1;
   // A loss during another does not give the first one more time.
   if (loss_ != Loss::kWaiting || lasting_) deadline_ = now + options_.repair_timeout;
@@ -124,6 +125,7 @@ void EngineRank::Repair() {
   }
   for (Group& group : groups_)
     for (const std::unique_ptr<AliasTable>& table : group.tables) table->Confirm();
+  parked_.Confirm();
   loss_ = Loss::kNone;
   deadline_.reset();
   if (!given_up_) SetDegraded(false);
@@ -159,6 +161,8 @@ void EngineRank::Tick(Time now) {
     if (deadline_.has_value() && now >= *deadline_) {
       loss_ = Loss::kDropping;
       given_up_ = true;
+      Refuse(Refusal::kOrphanDropped, parked_.DropUnconfirmed(),
+             "lost batches may have removed them");
     }
   }
   if (loss_ == Loss::kDropping) DropUnconfirmed(kDropSlotsPerTick);
@@ -198,11 +202,7 @@ void EngineRank::Resolve(const std::string& name, const KnownBlock& known) {
   const std::optional<ParkedBlock> block = parked_.Take(name);
   const BlockPlace place{known.block, known.position, space};
   ++counters_->linked;
-  for (int tier = 0; tier < kTiers; ++tier) {
-    if (block->copies[tier] == 0) continue;
-    Place(group, NameOfKey(name), place, kNoParent, std::nullopt, static_cast<Tier>(tier),
-          block->copies[tier]);
-  }
+  PlaceParked(group, NameOfKey(name), place, kNoParent, std::nullopt, *block);
   LinkAll();
   Flush();
 }
@@ -267,6 +267,8 @@ absl::Status EngineRank::Restore(const EngineAlias& alias, bool more) {
     return absl::InvalidArgumentError("a first block with a parent");
   const std::optional<size_t> group = GroupOf(alias.group, /*make=*/true);
   if (!group.has_value()) return absl::InvalidArgumentError("too many groups");
+  // Only main groups have names; removals do not say so.
+  if (kinds_.size() < kKindsMax) kinds_.try_emplace(alias.group, true);
   AliasTable* const table = TableFor(*group, alias.hash);
   TierCopies certain = {};
   if (const size_t slot = table->Find(alias.hash); slot != AliasTable::kNone) {

@@ -17,7 +17,7 @@ const TwinContent* EngineTwin::Content(uint32_t group, uint64_t name) const {
   return nullptr;
 }
 
-void EngineTwin::Add(Name name, const TwinContent& content, Tier tier, int copies) {
+void EngineTwin::Add(Name name, const TwinContent& content, Tier tier, int copies, int certain) {
   required_[static_cast<int>(tier)].insert(name.first);
   auto it = known_.find(name);
   if (it != known_.end() && it->second.content != content) {
@@ -27,7 +27,7 @@ void EngineTwin::Add(Name name, const TwinContent& content, Tier tier, int copie
   }
   if (it == known_.end()) it = known_.emplace(name, Known{.content = content, .copies = {}}).first;
   AddCopies(&it->second.copies.all[static_cast<int>(tier)], tier, copies);
-  AddCopies(&it->second.copies.certain[static_cast<int>(tier)], tier, copies);
+  AddCopies(&it->second.copies.certain[static_cast<int>(tier)], tier, certain);
 }
 
 std::optional<TwinContent> EngineTwin::Before(const StoreBlock& first, bool* refused) const {
@@ -57,7 +57,7 @@ void EngineTwin::Store(const std::vector<StoreBlock>& blocks) {
       content.reset();
     }
     if (content.has_value()) {
-      Add({block.group, block.name}, TwinContent(*content), block.tier, 1);
+      Add({block.group, block.name}, TwinContent(*content), block.tier, 1, 1);
     } else {
       Park(block);
     }
@@ -72,7 +72,8 @@ void EngineTwin::Park(const StoreBlock& block) {
     parked.salt = block.salt;
     parked.tokens = block.tokens;
   }
-  AddCopies(&parked.copies[static_cast<int>(block.tier)], block.tier, 1);
+  AddCopies(&parked.copies.all[static_cast<int>(block.tier)], block.tier, 1);
+  AddCopies(&parked.copies.certain[static_cast<int>(block.tier)], block.tier, 1);
 }
 
 // Parked blocks whose name or parent is known now.
@@ -98,8 +99,9 @@ void EngineTwin::Settle() {
     }
     parked_.erase(it);
     for (int tier = 0; tier < kTiers && !refused; ++tier)
-      if (parked.copies[tier] != 0)
-        Add(name, *content, static_cast<Tier>(tier), parked.copies[tier]);
+      if (parked.copies.all[tier] != 0)
+        Add(name, *content, static_cast<Tier>(tier), parked.copies.all[tier],
+            parked.copies.certain[tier]);
     it = parked_.begin();
   }
 }
@@ -116,8 +118,10 @@ void EngineTwin::Remove(uint32_t group, uint64_t name, Tier tier) {
   }
   const auto parked = parked_.find({group, name});
   if (parked == parked_.end()) return;
-  if (parked->second.copies[t] != 0) --parked->second.copies[t];
-  if (parked->second.copies == std::array<int, kTiers>{}) parked_.erase(parked);
+  Copies& copies = parked->second.copies;
+  if (copies.all[t] != 0) --copies.all[t];
+  if (copies.certain[t] != 0) --copies.certain[t];
+  if (!copies.any()) parked_.erase(parked);
 }
 
 void EngineTwin::Clear() {
@@ -133,16 +137,22 @@ void EngineTwin::Restart() {
 
 void EngineTwin::Lose() {
   for (auto& [name, known] : known_) known.copies.certain = {};
+  for (auto& [name, parked] : parked_) parked.copies.certain = {};
 }
 
 void EngineTwin::Repair() {
   for (auto& [name, known] : known_) known.copies.certain = known.copies.all;
+  for (auto& [name, parked] : parked_) parked.copies.certain = parked.copies.all;
 }
 
 void EngineTwin::GiveUp() {
   for (auto it = known_.begin(); it != known_.end();) {
     it->second.copies.all = it->second.copies.certain;
     it = it->second.copies.any() ? std::next(it) : known_.erase(it);
+  }
+  for (auto it = parked_.begin(); it != parked_.end();) {
+    it->second.copies.all = it->second.copies.certain;
+    it = it->second.copies.any() ? std::next(it) : parked_.erase(it);
   }
 }
 

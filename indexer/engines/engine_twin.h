@@ -69,14 +69,14 @@ class EngineTwin {
     std::optional<uint64_t> parent;  // with tokens
     std::optional<std::string> salt;
     std::vector<TokenId> tokens;
-    std::array<int, kTiers> copies = {};
+    Copies copies;
   };
 
   const TwinContent* Content(uint32_t group, uint64_t name) const;
   // The content that the first block follows; nothing: unknown.
   std::optional<TwinContent> Before(const StoreBlock& first, bool* refused) const;
   void Park(const StoreBlock& block);
-  void Add(Name name, const TwinContent& content, Tier tier, int copies);
+  void Add(Name name, const TwinContent& content, Tier tier, int copies, int certain);
   void Settle();
 
   const uint32_t block_size_;

@@ -71,6 +71,13 @@ TEST(ParkedTest, ParkedCopiesAreCountedLikeOthers) {
   EXPECT_EQ(worker.Reach(Tokens(8)), 2);
 }
 
+TEST(ParkedTest, WhereCopiesAreNotCountedOneRemovalUnparks) {
+  TestWorker worker({.counts_copies = false});
+  worker.Apply({StoreEvent({2}, Tokens(4, 4), 1), StoreEvent({2}, Tokens(4, 4), 1)});
+  worker.Apply({RemoveEvent({2}), StoreEvent({1}, Tokens(4))});
+  EXPECT_EQ(worker.Reach(Tokens(8)), 1);
+}
+
 TEST(ParkedTest, AParkedChainTakesItsParentsNamespace) {
   TestWorker worker;
   worker.Apply({StoreEvent({2}, Tokens(4, 4), 1)});
@@ -295,6 +302,33 @@ TEST(LossTest, TiersAreConfirmedByThemselves) {
   EXPECT_EQ(worker.Reach(Tokens(4), {.tiers = kHost}), 1);
 }
 
+// Its removal may have been lost.
+TEST(LossTest, WhatWasParkedBeforeALossIsNotCertainWhenItIsLinked) {
+  TestWorker worker({.repair_timeout = seconds(30)});
+  worker.Apply({StoreEvent({2}, Tokens(4, 4), 1), StoreEvent({12}, Tokens(4, 54), 11)});
+  worker->Lost(0, worker.now());
+  worker.Apply({StoreEvent({1}, Tokens(4)), StoreEvent({3}, Tokens(4, 8), 2)});
+  EXPECT_EQ(worker.Reach(Tokens(12)), 3);
+  worker.Advance(seconds(30));
+  EXPECT_EQ(worker.Reach(Tokens(12)), 1);
+  EXPECT_EQ(worker.Holdings().size(), 2u) << "3 came since";
+  worker.Apply({StoreEvent({11}, Tokens(4, 50))});
+  EXPECT_EQ(worker.Reach(Tokens(8, 50)), 1) << "nor later";
+}
+
+TEST(LossTest, WhatWasParkedBeforeARepairedLossIsCertain) {
+  TestWorker worker({.repair_timeout = seconds(30)});
+  worker.Apply({StoreEvent({2}, Tokens(4, 4), 1), StoreEvent({12}, Tokens(4, 54), 11)});
+  worker->Lost(0, worker.now());
+  worker.Apply({StoreEvent({1}, Tokens(4))});
+  worker->Repaired(0);
+  worker.Apply({StoreEvent({11}, Tokens(4, 50))});
+  worker.Advance(seconds(31));
+  EXPECT_EQ(worker.Reach(Tokens(8)), 2);
+  EXPECT_EQ(worker.Reach(Tokens(8, 50)), 2);
+  EXPECT_EQ(worker.trust(), Trust::kExact);
+}
+
 TEST(LossTest, OnlyTheRanksOfThatStreamAreConcerned) {
   TestWorker worker;
   worker.Apply({StoreEvent({1}, Tokens(4))}, 5, 0);
@@ -481,6 +515,23 @@ TEST(RestoreTest, UnconfirmedNamesComeBackUnconfirmed) {
   to.Advance(seconds(1));
   to.Advance(seconds(30));
   EXPECT_EQ(to.Reach(Tokens(8)), 0) << "no copy of 1 is certain beyond its first";
+}
+
+// Removals do not say what a group is.
+TEST(RestoreTest, RemovalsOfLaterGroupsAreUnderstoodBeforeAnyStore) {
+  TestWorker from;
+  OwnedEvent stored = StoreEvent({1, 2}, Tokens(8));
+  stored.event.group = 1;
+  stored.event.spec_kind = "full_attention";
+  from.Apply({stored});
+  TestWorker to;
+  from->ForEachAlias([&](const EngineAlias& alias) { ASSERT_TRUE(to->Restore(alias).ok()); });
+  EXPECT_EQ(to.Reach(Tokens(8)), 2);
+  OwnedEvent removed = RemoveEvent({1});
+  removed.event.group = 1;
+  to.Apply({removed});
+  EXPECT_EQ(to.Reach(Tokens(8)), 0);
+  EXPECT_EQ(to.Refused(Refusal::kUnlearnedGroup), 0);
 }
 
 TEST(RestoreTest, WhatContradictsItselfIsRefused) {

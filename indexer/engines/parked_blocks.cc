@@ -48,7 +48,7 @@ bool ParkedBlocks::Park(const std::string& name, ParkedBlock block, Tier tier, T
     if (blocks_.size() >= blocks_max_) return false;
     block.since = now;
     block.ticket = next_ticket_++;
-    block.copies = {};
+    block.copies = block.certain = {};
     queue_.emplace_back(block.ticket, name);
     bytes_ += BytesOf(name, block);
     if (block.has_tokens) children_[block.parent].insert(name);
@@ -58,6 +58,7 @@ bool ParkedBlocks::Park(const std::string& name, ParkedBlock block, Tier tier, T
   } else if (block.has_tokens && !it->second.has_tokens) {
     bytes_ -= BytesOf(name, it->second);
     block.copies = it->second.copies;
+    block.certain = it->second.certain;
     block.since = it->second.since;
     block.ticket = it->second.ticket;
     children_[block.parent].insert(name);
@@ -65,9 +66,9 @@ bool ParkedBlocks::Park(const std::string& name, ParkedBlock block, Tier tier, T
     it->second = std::move(block);
     bytes_ += BytesOf(name, it->second);
   }
-  uint16_t& copies = it->second.copies[t];
-  const bool counted = tier == Tier::kDevice;
-  if (copies == 0 || (counted && copies < 0xffff)) ++copies;
+  const bool counted = counts_copies_ && tier == Tier::kDevice;
+  for (uint16_t* copies : {&it->second.copies[t], &it->second.certain[t]})
+    if (*copies == 0 || (counted && *copies < 0xffff)) ++*copies;
   return true;
 }
 
@@ -77,6 +78,8 @@ bool ParkedBlocks::Remove(const std::string& name, Tier tier) {
   uint16_t& copies = it->second.copies[static_cast<int>(tier)];
   if (copies == 0) return false;
   --copies;
+  uint16_t& certain = it->second.certain[static_cast<int>(tier)];
+  if (certain != 0) --certain;
   if (it->second.copies == TierCopies{}) Take(name);
   return true;
 }
@@ -141,13 +144,31 @@ std::vector<std::string> ParkedBlocks::WithoutTokens(size_t most) {
   return names;
 }
 
+void ParkedBlocks::Lose() {
+  for (auto& [name, block] : blocks_) block.certain = {};
+}
+
+void ParkedBlocks::Confirm() {
+  for (auto& [name, block] : blocks_) block.certain = block.copies;
+}
+
+size_t ParkedBlocks::DropUnconfirmed() {
+  for (auto& [name, block] : blocks_) block.copies = block.certain;
+  return TakeEmpty();
+}
+
 void ParkedBlocks::ClearTier(Tier tier) {
+  for (auto& [name, block] : blocks_)
+    block.copies[static_cast<int>(tier)] = block.certain[static_cast<int>(tier)] = 0;
+  TakeEmpty();
+}
+
+size_t ParkedBlocks::TakeEmpty() {
   std::vector<std::string> empty;
-  for (auto& [name, block] : blocks_) {
-    block.copies[static_cast<int>(tier)] = 0;
+  for (const auto& [name, block] : blocks_)
     if (block.copies == TierCopies{}) empty.push_back(name);
-  }
   for (const std::string& name : empty) Take(name);
+  return empty.size();
 }
 
 void ParkedBlocks::TrimQueue() {

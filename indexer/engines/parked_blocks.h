@@ -43,13 +43,16 @@ struct ParkedBlock {
   std::optional<std::string> cache_salt;
   bool eagle = false;
   TierCopies copies = {};
+  TierCopies certain = {};  // of those; others' removals may have been lost
   Time since{0};
   uint64_t ticket = 0;
 };
 
 class ParkedBlocks {
  public:
-  ParkedBlocks(size_t blocks_max, Duration ttl) : blocks_max_(blocks_max), ttl_(ttl) {}
+  // Without `counts_copies` a store of what is parked is no copy more.
+  ParkedBlocks(size_t blocks_max, Duration ttl, bool counts_copies)
+      : blocks_max_(blocks_max), ttl_(ttl), counts_copies_(counts_copies) {}
 
   bool empty() const { return blocks_.empty(); }
   size_t size() const { return blocks_.size(); }
@@ -69,6 +72,10 @@ class ParkedBlocks {
   size_t DropExpired(Time now);
   // Names without tokens, at most `most`, a different lot with every call.
   std::vector<std::string> WithoutTokens(size_t most);
+  // As `AliasTable`'s; `DropUnconfirmed` all at once: the number of blocks that went.
+  void Lose();
+  void Confirm();
+  size_t DropUnconfirmed();
   // Nothing is in that tier any more.
   void ClearTier(Tier tier);
   void Clear();
@@ -77,9 +84,12 @@ class ParkedBlocks {
   static size_t BytesOf(const std::string& name, const ParkedBlock& block);
   void Unlink(const std::string& name, const ParkedBlock& block);
   void TrimQueue();
+  // Those without copies go; how many they were.
+  size_t TakeEmpty();
 
   const size_t blocks_max_;
   const Duration ttl_;
+  const bool counts_copies_;
   absl::flat_hash_map<std::string, ParkedBlock> blocks_;
   absl::flat_hash_map<std::string, absl::flat_hash_set<std::string>> children_;  // by parent
   std::deque<std::pair<uint64_t, std::string>>
