@@ -239,6 +239,17 @@ class Stopwatch {
   const Time start_ = Clock::Real().Now();
 };
 
+// Each engine says something, and the leaf has heard it: from then on it misses nothing that is said.
+void WaitUntilHeard(Leaf* leaf, const std::vector<MockEngine*>& engines) {
+  for (size_t e = 0; e < engines.size(); ++e) {
+    const Prompt first = {SequenceHash{9000 + e}};
+    engines[e]->Submit(first);
+    const Time until = Clock::Real().Now() + kLong;
+    while (!leaf->TryAsk(first).contains(std::to_string(e + 1)) && Clock::Real().Now() < until)
+      std::this_thread::yield();
+  }
+}
+
 std::string WorkerFlag(const std::vector<MockEngine*>& engines) {
   std::string flag = "--workers=";
   for (size_t e = 0; e < engines.size(); ++e)
@@ -309,7 +320,9 @@ TEST(MockEngineZmqTest, AKilledLeafIsExactAgainFromAPeer) {
   SCOPED_TRACE(traffic.seed());
   Leaf peer("peer",
             {WorkerFlag({&first, &second}), "--model_name=mock", "--block_size=16", "--replica=a"});
+  WaitUntilHeard(&peer, {&first, &second});
   Leaf leaf("leaf", {"--replica=b", "--peers=" + peer.url()});
+  WaitUntilHeard(&leaf, {&first, &second});
   traffic.Submit(60);
   peer.ExpectExact(prompts, {&first, &second});
   leaf.ExpectExact(prompts, {&first, &second});
@@ -330,6 +343,7 @@ TEST(MockEngineZmqTest, ALeafThatMissedTooMuchSaysSoAndNeverPromisesTooMuch) {
   SCOPED_TRACE(traffic.seed());
   Leaf leaf("leaf", {WorkerFlag({&engine}), "--model_name=mock", "--block_size=16",
                      "--repair_timeout=200ms", "--replay_timeout=200ms"});
+  WaitUntilHeard(&leaf, {&engine});
   traffic.Submit(60);
   leaf.Kill();
   traffic.Submit(60);
