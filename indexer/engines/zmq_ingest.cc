@@ -37,6 +37,7 @@ class WorkerSink : public StreamSink {
       ++stats_.undecodable;
       LogEvery(Limiter(), name_, LogLevel::kWarning, "undecodable batch",
                {{"worker", name_}, {"rank", rank_}, {"reason", decoded}});
+      worker_->Lost(rank_, now);  // it may have removed something
       return;
     }
     worker_->Apply(rank_, lane_->batch, now);

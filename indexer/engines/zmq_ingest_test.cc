@@ -106,7 +106,7 @@ TEST_F(ZmqIngestTest, BlocksThatAnEngineAnnouncesAreFound) {
   EXPECT_EQ(worker_.Reach(Tokens(3 * kBlockSize)), 2u);
 }
 
-TEST_F(ZmqIngestTest, APayloadThatIsNoBatchIsCountedAndTheStreamLives) {
+TEST_F(ZmqIngestTest, APayloadThatIsNoBatchIsCountedAsALossAndTheStreamLives) {
   ingest_.OpenGate();
   ZmqTestEngine engine({});
   Add(engine, /*replay=*/false);
@@ -117,6 +117,7 @@ TEST_F(ZmqIngestTest, APayloadThatIsNoBatchIsCountedAndTheStreamLives) {
   EXPECT_EQ(Stats().undecodable, 1u);
   EXPECT_EQ(Stats().tracker.gaps, 0u);
   EXPECT_EQ(worker_.Reach(Tokens(kBlockSize)), 1u);
+  EXPECT_EQ(worker_.RankStats().trust, Trust::kDegraded) << "it may have been a removal";
 }
 
 TEST_F(ZmqIngestTest, AGapThatIsReplayedLeavesNoTrace) {
