@@ -170,6 +170,11 @@ absl::Status ZmqMonitor::Watch(void* context, ZmqSocket* socket) {
   return absl::OkStatus();
 }
 
+void ZmqMonitor::End(ZmqSocket* socket) {
+  if (*socket) zmq_socket_monitor(socket->get(), nullptr, 0);
+  events_.Close();
+}
+
 ZmqMonitor::Changes ZmqMonitor::Poll() {
   Changes changes;
   ZmqFrames frames;

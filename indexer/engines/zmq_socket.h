@@ -140,6 +140,9 @@ class ZmqMonitor {
 
   // Before the socket binds or connects.
   absl::Status Watch(void* context, ZmqSocket* socket);
+  // Before the socket is closed. A socket goes on telling while it closes, and the library's I/O thread would wait for
+  // ever for somebody to tell: nothing of any other socket would move.
+  void End(ZmqSocket* socket);
   int fd() const { return events_.fd(); }
   Changes Poll();
 

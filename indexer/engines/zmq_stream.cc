@@ -56,7 +56,10 @@ ZmqStream::ZmqStream(const ZmqStreamSettings& settings, const ZmqSource& source,
       sink_(std::move(sink)),
       heard_at_(settings.clock->Now()) {}
 
-ZmqStream::~ZmqStream() = default;
+ZmqStream::~ZmqStream() {
+  Visit visit(this);
+  monitor_.End(&live_);
+}
 
 absl::Status ZmqStream::Open() {
   Visit visit(this);
@@ -91,8 +94,8 @@ void ZmqStream::Detach(ZmqLaneState* lane) {
   EndReplay(lane);
   lane->poller.Unwatch(live_.fd());
   lane->poller.Unwatch(monitor_.fd());
+  monitor_.End(&live_);
   live_.Close();
-  monitor_ = ZmqMonitor();
   lane->held_bytes -= std::exchange(held_counted_, 0);
 }
 
