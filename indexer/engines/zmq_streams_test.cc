@@ -432,6 +432,19 @@ TEST_F(ZmqStreamsTest, NothingIsAppliedAfterRemoveThoughTheEngineFloods) {
   flood.join();
 }
 
+// A socket that closes tells its monitor; when nobody listened there, libzmq's I/O thread stood still for all.
+TEST_F(ZmqStreamsTest, StreamsThatGoWithTheirEnginesHoldUpNobody) {
+  streams_.OpenGate();
+  for (int i = 0; i < 500; ++i) {
+    auto engine = std::make_unique<ZmqTestEngine>(ZmqTestEngineOptions{});
+    const Stream stream = AddEngine(*engine);
+    engine->WaitForSubscribers();
+    std::thread goes([&] { engine.reset(); });
+    streams_.Remove(stream.id);
+    goes.join();
+  }
+}
+
 TEST_F(ZmqStreamsTest, AWorkerThatIsStuckHoldsUpItsLaneAlone) {
   streams_.OpenGate();
   ZmqTestEngine stuck_engine({});
