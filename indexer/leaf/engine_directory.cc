@@ -458,6 +458,19 @@ EngineDirectory::~EngineDirectory() {
 
 absl::Status EngineDirectory::Register(const EngineRegistration& registration) {
   if (absl::Status bad = CheckEndpoints(registration); !bad.ok()) return bad;
+  // All of it together fits a record of a snapshot for another replica.
+  for (const auto& [field, text] :
+       {std::pair("instance", &registration.instance), std::pair("model_name", &registration.model),
+        std::pair("routing_group", &registration.group),
+        std::pair("endpoint", &registration.endpoint),
+        std::pair("replay_endpoint", &registration.replay_endpoint),
+        std::pair("topic", &registration.topic), std::pair("lora_name", &registration.lora_name),
+        std::pair("additional_salt", &registration.additional_salt),
+        std::pair("engine_type", &registration.engine_type)}) {
+    if (text->size() > kRegisteredTextBytesMax)
+      return absl::InvalidArgumentError(std::string(field) + " is longer than " +
+                                        std::to_string(kRegisteredTextBytesMax) + " bytes");
+  }
   const Domain domain = DomainOf(registration.model, registration.group);
   const absl::StatusOr<InstancePtr> begun =
       state_->Begin(registration, domain, /*may_have_rank=*/false);

@@ -34,6 +34,9 @@ namespace kvatlas {
 
 inline constexpr std::string_view kDefaultGroup = "default";
 
+// Of each text of a registration.
+inline constexpr size_t kRegisteredTextBytesMax = 4096;
+
 // The domain of a model and a routing group (Mooncake: tenant): the tenant is empty for "default" and for "".
 Domain DomainOf(std::string_view model, std::string_view group);
 // And back: "default" for an empty tenant.
@@ -102,7 +105,7 @@ class EngineDirectory {
   EngineDirectory(EngineDirectoryOptions options, HolderRegistry* registry, ZmqIngest* ingest);
   ~EngineDirectory();
 
-  // INVALID_ARGUMENT: an endpoint, checked first. ALREADY_EXISTS: the rank; or the instance belongs elsewhere; or
+  // INVALID_ARGUMENT: an endpoint, checked first, or a text that is too long. ALREADY_EXISTS: the rank; or the instance belongs elsewhere; or
   // another block size than the domain's. RESOURCE_EXHAUSTED. UNAVAILABLE: an address to bind cannot be had. Adapter,
   // salt, type and source are the instance's: those of its first registration. A block size of 0 is taken, as the
   // field's services do: such a domain never holds anything.

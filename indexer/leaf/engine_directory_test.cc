@@ -95,6 +95,10 @@ TEST_F(EngineDirectoryTest, RefusesInTheWordsOfDynamosIndexer) {
   EXPECT_EQ(Register(bad),
             "invalid replay endpoint `nonsense`: invalid ZMQ endpoint `nonsense`: missing scheme");
   EXPECT_TRUE(absl::IsInvalidArgument(directory_->Register(bad)));
+  bad = Of("1");
+  bad.topic = std::string(kRegisteredTextBytesMax + 1, 't');
+  EXPECT_EQ(Register(bad), "topic is longer than 4096 bytes");
+  EXPECT_TRUE(Names().empty());
   EXPECT_EQ(Register(Of("1")), "ok");
   EXPECT_TRUE(absl::IsAlreadyExists(directory_->Register(Of("1"))));
   EXPECT_EQ(Register(Of("1")), "instance 1 dp_rank 0 already registered");
