@@ -69,12 +69,12 @@ uint64_t AliasTable::ValueOf(uint64_t key) const {
   return key * kInverse ^ seed_;
 }
 
-bool AliasTable::SameRest(size_t slot, const EngineHash& name) const {
+bool AliasTable::SameRest(size_t slot, const EngineBlockHash& name) const {
   return rest_bytes_ == 0 ||
          std::memcmp(At(slot) + kSlotBytes, name.bytes.data(), rest_bytes_) == 0;
 }
 
-bool AliasTable::Seek(const EngineHash& name, size_t* slot) const {
+bool AliasTable::Seek(const EngineBlockHash& name, size_t* slot) const {
   const uint64_t key = KeyOf(name.value);
   size_t at = Home(key);
   // The slot behind the last one is never used.
@@ -90,7 +90,7 @@ bool AliasTable::Seek(const EngineHash& name, size_t* slot) const {
   return false;
 }
 
-size_t AliasTable::Find(const EngineHash& name) const {
+size_t AliasTable::Find(const EngineBlockHash& name) const {
   size_t slot;
   return size_ != 0 && Seek(name, &slot) ? slot : kNone;
 }
@@ -103,7 +103,8 @@ size_t AliasTable::FindValue(uint64_t value) const {
   return Used(at) && Key(at) == key ? at : kNone;
 }
 
-size_t AliasTable::FindOrInsert(const EngineHash& name, const BlockPlace& place, bool* inserted) {
+size_t AliasTable::FindOrInsert(const EngineBlockHash& name, const BlockPlace& place,
+                                bool* inserted) {
   size_t slot;
   *inserted = false;
   if (homes_ == 0) Grow();
@@ -425,8 +426,8 @@ void AliasTable::MaybeShrink() {
 
 // ---- Visits ----
 
-EngineHash AliasTable::NameAt(size_t slot, std::string* memory) const {
-  EngineHash name{.value = ValueOf(Key(slot)), .bytes = {}};
+EngineBlockHash AliasTable::NameAt(size_t slot, std::string* memory) const {
+  EngineBlockHash name{.value = ValueOf(Key(slot)), .bytes = {}};
   if (name_bytes_ == 0) return name;
   memory->resize(name_bytes_);
   std::memcpy(memory->data(), At(slot) + kSlotBytes, rest_bytes_);
@@ -437,7 +438,7 @@ EngineHash AliasTable::NameAt(size_t slot, std::string* memory) const {
 }
 
 void AliasTable::ForEach(
-    const std::function<void(const EngineHash& name, size_t slot)>& visit) const {
+    const std::function<void(const EngineBlockHash& name, size_t slot)>& visit) const {
   std::string memory;
   for (size_t slot = 0; slot < Slots(); ++slot)
     if (Used(slot)) visit(NameAt(slot, &memory), slot);

@@ -73,7 +73,7 @@ class AliasTable {
  public:
   static constexpr size_t kNone = ~size_t{0};
 
-  // For names whose `EngineHash::bytes` are of this length; 0: integers. `seed` orders the keys.
+  // For names whose `EngineBlockHash::bytes` are of this length; 0: integers. `seed` orders the keys.
   // Without `counts_copies` the device tier is a set, too.
   explicit AliasTable(size_t name_bytes, uint64_t seed = 0x9e3779b97f4a7c15,
                       bool counts_copies = true);
@@ -86,7 +86,7 @@ class AliasTable {
   size_t bytes() const;
 
   // Loads what a look-up of this name will touch.
-  void Prefetch(const EngineHash& name) const {
+  void Prefetch(const EngineBlockHash& name) const {
     if (homes_ == 0) return;
     const uint8_t* slot = At(Home(KeyOf(name.value)));
     __builtin_prefetch(slot);
@@ -94,12 +94,12 @@ class AliasTable {
   }
 
   // kNone: not there.
-  size_t Find(const EngineHash& name) const;
+  size_t Find(const EngineBlockHash& name) const;
   // By the last 8 bytes alone; the first one of them that there is.
   size_t FindValue(uint64_t value) const;
 
   // Its slot; a new one names `place` and is in no tier yet.
-  size_t FindOrInsert(const EngineHash& name, const BlockPlace& place, bool* inserted);
+  size_t FindOrInsert(const EngineBlockHash& name, const BlockPlace& place, bool* inserted);
   void Erase(size_t slot);
   // Forgets everything, memory included.
   void Clear();
@@ -133,9 +133,9 @@ class AliasTable {
   uint64_t Unconfirmed() const;
 
   // `memory` is the view's.
-  EngineHash NameAt(size_t slot, std::string* memory) const;
+  EngineBlockHash NameAt(size_t slot, std::string* memory) const;
   // Each slot once. `name.bytes` is valid during the visit.
-  void ForEach(const std::function<void(const EngineHash& name, size_t slot)>& visit) const;
+  void ForEach(const std::function<void(const EngineBlockHash& name, size_t slot)>& visit) const;
 
   // For tests: "" or what is wrong inside.
   std::string Check() const;
@@ -194,9 +194,9 @@ class AliasTable {
   }
   static constexpr uint64_t kMultiplier = 0x9e3779b97f4a7c15;
 
-  bool SameRest(size_t slot, const EngineHash& name) const;
+  bool SameRest(size_t slot, const EngineBlockHash& name) const;
   // Where the name is, or where it would be inserted.
-  bool Seek(const EngineHash& name, size_t* slot) const;
+  bool Seek(const EngineBlockHash& name, size_t* slot) const;
   bool Confirmed(uint32_t meta, int tier) const {
     return (meta >> (kConfirmedShift + tier) & 1) == generation_;
   }

@@ -14,8 +14,8 @@
 namespace kvatlas {
 namespace {
 
-EngineHash NameOf(const std::string& bytes) {
-  EngineHash name{.value = 0, .bytes = bytes};
+EngineBlockHash NameOf(const std::string& bytes) {
+  EngineBlockHash name{.value = 0, .bytes = bytes};
   for (char byte : bytes) name.value = name.value << 8 | static_cast<uint8_t>(byte);
   return name;
 }
@@ -34,7 +34,7 @@ class AliasTableTwin {
   // Names are drawn from `names` many.
   void Step(uint64_t names) {
     const std::string key = Draw(names);
-    const EngineHash name = Name(key);
+    const EngineBlockHash name = Name(key);
     const uint64_t dice = random_() % 1000;
     if (dice < 550) {
       Store(key, name);
@@ -57,7 +57,7 @@ class AliasTableTwin {
     ASSERT_EQ(table_.Check(), "");
     ASSERT_EQ(table_.size(), twins_.size());
     size_t seen = 0;
-    table_.ForEach([&](const EngineHash& name, size_t slot) {
+    table_.ForEach([&](const EngineBlockHash& name, size_t slot) {
       const std::string key =
           name.bytes.empty() ? std::to_string(name.value) : std::string(name.bytes);
       const auto found = twins_.find(key);
@@ -85,12 +85,12 @@ class AliasTableTwin {
       bytes[i] = static_cast<char>(number >> (8 * i));
     return bytes;
   }
-  EngineHash Name(const std::string& key) const {
+  EngineBlockHash Name(const std::string& key) const {
     if (table_.name_bytes() == 0) return {.value = std::stoull(key), .bytes = {}};
     return NameOf(key);
   }
 
-  void Store(const std::string& key, const EngineHash& name) {
+  void Store(const std::string& key, const EngineBlockHash& name) {
     const BlockPlace place{SequenceHash{random_()},
                            random_() % 50 == 0 ? 70000 + static_cast<Position>(random_() % 9)
                                                : static_cast<Position>(random_() % 65535),
@@ -107,7 +107,7 @@ class AliasTableTwin {
     twin.certain[tier] = tier == 0 ? twin.certain[tier] + 1 : 1;
   }
 
-  void Remove(const std::string& key, const EngineHash& name) {
+  void Remove(const std::string& key, const EngineBlockHash& name) {
     const size_t slot = table_.Find(name);
     const auto found = twins_.find(key);
     ASSERT_EQ(slot == AliasTable::kNone, found == twins_.end());
@@ -191,7 +191,7 @@ TEST(AliasTableTest, HasNoMoreThan26BytesANameAndGivesMemoryBack) {
   AliasTable table(0, 11);
   bool inserted;
   const auto name = [](uint64_t i) {
-    return EngineHash{.value = i * 0x9e3779b97f4a7c15, .bytes = {}};
+    return EngineBlockHash{.value = i * 0x9e3779b97f4a7c15, .bytes = {}};
   };
   double worst = 0;
   double sum = 0;

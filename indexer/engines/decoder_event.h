@@ -45,9 +45,9 @@ class EventReader {
     void Reset();
 
     std::optional<std::string_view> type, event_type;
-    std::span<const EngineHash> block_hashes, seq_hashes;
+    std::span<const EngineBlockHash> block_hashes, seq_hashes;
     bool has_block_hashes = false, has_seq_hashes = false;
-    std::optional<EngineHash> parent_block_hash, parent_hash;
+    std::optional<EngineBlockHash> parent_block_hash, parent_hash;
     std::span<const std::span<const uint64_t>> block_mm_infos, mm_keys;
     std::optional<uint32_t> block_size;
     uint32_t lookahead_blocks = 0;  // that say what token follows them

@@ -379,7 +379,7 @@ TEST_F(DecoderFormsTest, MultimodalObjectWithoutANameCostsItsEvent) {
 
 TEST_F(DecoderFormsTest, NegativeHashIsItsBits) {
   const EngineEvent& event = DecodeOne(RemoveMap({{"block_hashes", Numbers({-1})}}));
-  EXPECT_EQ(event.hashes[0], (EngineHash{.value = UINT64_MAX, .bytes = {}}));
+  EXPECT_EQ(event.hashes[0], (EngineBlockHash{.value = UINT64_MAX, .bytes = {}}));
 }
 
 TEST_F(DecoderFormsTest, HexadecimalHashesAreTheirBytes) {

@@ -41,7 +41,7 @@ class Touch {
 
  private:
   void Event(const EngineEvent& event) {
-    for (const EngineHash& hash : event.hashes) Hash(hash);
+    for (const EngineBlockHash& hash : event.hashes) Hash(hash);
     if (event.parent.has_value()) Hash(*event.parent);
     for (const TokenId token : event.tokens) sum_ += token;
     bytes_ += event.tokens.size_bytes() + event.hashes.size_bytes();
@@ -61,7 +61,7 @@ class Touch {
     }
   }
 
-  void Hash(const EngineHash& hash) {
+  void Hash(const EngineBlockHash& hash) {
     sum_ += hash.value + hash.FirstBytes();
     Text(hash.bytes);
   }
@@ -136,7 +136,7 @@ void CheckBounds(std::string_view payload) {
   for (const EngineEvent& event : batch.events) {
     held += event.tokens.size_bytes() + event.hashes.size_bytes() + event.extra_keys.size_bytes() +
             event.multimodal.size_bytes();
-    for (const EngineHash& hash : event.hashes) Check(hash.bytes.size() <= 4, "a long hash");
+    for (const EngineBlockHash& hash : event.hashes) Check(hash.bytes.size() <= 4, "a long hash");
   }
   Check(held <= 64, "memory beyond the bound");
 }

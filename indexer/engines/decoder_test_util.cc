@@ -15,7 +15,7 @@ std::string Quoted(std::string_view text) {
   return absl::StrCat("\"", absl::CHexEscape({text.data(), text.size()}), "\"");
 }
 
-std::string ToText(const EngineHash& hash) {
+std::string ToText(const EngineBlockHash& hash) {
   std::string text = absl::StrFormat("%016x", hash.value);
   if (!hash.bytes.empty()) {
     absl::StrAppend(&text, "=", absl::BytesToHexString({hash.bytes.data(), hash.bytes.size()}));

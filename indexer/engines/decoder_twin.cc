@@ -60,7 +60,7 @@ struct DecoderTwin::State {
   // ---- What the batch's views point to ----
   std::deque<msgpack::object_handle> trees;
   std::deque<std::string> strings;
-  std::deque<std::vector<EngineHash>> hash_lists;
+  std::deque<std::vector<EngineBlockHash>> hash_lists;
   std::deque<std::vector<TokenId>> token_lists;
   std::deque<std::vector<ExtraKey>> key_lists;
   std::deque<std::vector<std::span<const ExtraKey>>> key_spans;
@@ -71,8 +71,8 @@ struct DecoderTwin::State {
   EngineEvent event;
   std::map<std::string, Failure> failures;
   std::optional<std::string> type, event_type;
-  std::optional<std::span<const EngineHash>> block_hashes, seq_hashes;
-  std::optional<EngineHash> parent_block_hash, parent_hash;
+  std::optional<std::span<const EngineBlockHash>> block_hashes, seq_hashes;
+  std::optional<EngineBlockHash> parent_block_hash, parent_hash;
   std::span<const std::span<const uint64_t>> block_mm_infos, mm_keys;
   std::optional<uint32_t> block_size;
   std::vector<TokenId> lookahead;
@@ -89,9 +89,9 @@ struct DecoderTwin::State {
     }
   }
 
-  std::optional<Failure> Hash(const Object& object, EngineHash* hash);
+  std::optional<Failure> Hash(const Object& object, EngineBlockHash* hash);
   std::optional<Failure> Hashes(const Object& object,
-                                std::optional<std::span<const EngineHash>>* hashes);
+                                std::optional<std::span<const EngineBlockHash>>* hashes);
   std::optional<Failure> Tokens(const Object& object);
   void Lookahead(const Object& object);
   std::optional<Failure> TokenList(const std::vector<Object>& values);
@@ -111,7 +111,7 @@ struct DecoderTwin::State {
 DecoderTwin::DecoderTwin() = default;
 DecoderTwin::~DecoderTwin() = default;
 
-std::optional<Failure> DecoderTwin::State::Hash(const Object& object, EngineHash* hash) {
+std::optional<Failure> DecoderTwin::State::Hash(const Object& object, EngineBlockHash* hash) {
   if (IsInteger(object)) {
     *hash = {.value = BitsOf(object), .bytes = {}};
     return std::nullopt;
@@ -140,13 +140,13 @@ std::optional<Failure> DecoderTwin::State::Hash(const Object& object, EngineHash
 }
 
 std::optional<Failure> DecoderTwin::State::Hashes(
-    const Object& object, std::optional<std::span<const EngineHash>>* hashes) {
+    const Object& object, std::optional<std::span<const EngineBlockHash>>* hashes) {
   hashes->reset();
   if (object.type == Type::NIL) return std::nullopt;
   if (object.type != Type::ARRAY) return Failure::kMalformed;
-  std::vector<EngineHash>& list = hash_lists.emplace_back();
+  std::vector<EngineBlockHash>& list = hash_lists.emplace_back();
   for (const Object& element : ElementsOf(object)) {
-    EngineHash hash;
+    EngineBlockHash hash;
     if (const auto failure = Hash(element, &hash)) return failure;
     list.push_back(hash);
   }
@@ -363,10 +363,10 @@ std::optional<Failure> DecoderTwin::State::Field(const std::string& key, const O
     return std::nullopt;
   }
   if (key == "parent_block_hash" || key == "parent_hash") {
-    std::optional<EngineHash>& parent = key == "parent_hash" ? parent_hash : parent_block_hash;
+    std::optional<EngineBlockHash>& parent = key == "parent_hash" ? parent_hash : parent_block_hash;
     parent.reset();
     if (nil) return std::nullopt;
-    EngineHash hash;
+    EngineBlockHash hash;
     const std::optional<Failure> failure = Hash(value, &hash);
     if (!failure.has_value()) parent = hash;
     return failure;

@@ -16,7 +16,7 @@ uint64_t LastBytes(std::string_view bytes) {
   return value;
 }
 
-DecodeResult HashOfBytes(const ValueReader& reader, std::string_view bytes, EngineHash* hash) {
+DecodeResult HashOfBytes(const ValueReader& reader, std::string_view bytes, EngineBlockHash* hash) {
   if (bytes.empty()) return DecodeResult::kMalformed;
   if (bytes.size() > reader.hash_bytes_max) return DecodeResult::kTooLarge;
   *hash = {.value = LastBytes(bytes), .bytes = bytes};
@@ -31,7 +31,8 @@ constexpr unsigned DigitValue(char digit) {
   return 16;
 }
 
-DecodeResult HashOfDigits(const ValueReader& reader, std::string_view digits, EngineHash* hash) {
+DecodeResult HashOfDigits(const ValueReader& reader, std::string_view digits,
+                          EngineBlockHash* hash) {
   if (digits.starts_with("0x") || digits.starts_with("0X")) digits.remove_prefix(2);
   if (digits.empty()) return DecodeResult::kMalformed;
   const size_t size = (digits.size() + 1) / 2;
@@ -179,7 +180,7 @@ DecodeResult DecodeMultimodalObjects(const ValueReader& reader, std::span<const 
 
 }  // namespace
 
-DecodeResult DecodeHash(const ValueReader& reader, EngineHash* hash) {
+DecodeResult DecodeHash(const ValueReader& reader, EngineBlockHash* hash) {
   MsgpackInteger integer;
   std::string_view bytes;
   switch (reader.in->Peek()) {
@@ -198,22 +199,22 @@ DecodeResult DecodeHash(const ValueReader& reader, EngineHash* hash) {
   }
 }
 
-DecodeResult DecodeOptionalHash(const ValueReader& reader, std::optional<EngineHash>* hash) {
+DecodeResult DecodeOptionalHash(const ValueReader& reader, std::optional<EngineBlockHash>* hash) {
   hash->reset();
   if (reader.in->ReadNil()) return DecodeResult::kOk;
-  EngineHash value;
+  EngineBlockHash value;
   const DecodeResult result = DecodeHash(reader, &value);
   if (result == DecodeResult::kOk) *hash = value;
   return result;
 }
 
-DecodeResult DecodeHashes(const ValueReader& reader, std::span<const EngineHash>* hashes,
+DecodeResult DecodeHashes(const ValueReader& reader, std::span<const EngineBlockHash>* hashes,
                           bool* present) {
   *hashes = {};
   *present = !reader.in->ReadNil();
   if (!*present) return DecodeResult::kOk;
-  return DecodeArray<EngineHash>(reader, hashes,
-                                 [&](EngineHash* hash) { return DecodeHash(reader, hash); });
+  return DecodeArray<EngineBlockHash>(
+      reader, hashes, [&](EngineBlockHash* hash) { return DecodeHash(reader, hash); });
 }
 
 DecodeResult DecodeExtraKeys(const ValueReader& reader,

@@ -28,13 +28,13 @@ struct ValueReader {
 };
 
 // An integer, 1 to `hash_bytes_max` bytes, or as many bytes in hexadecimal digits, "0x" before them or not.
-DecodeResult DecodeHash(const ValueReader& reader, EngineHash* hash);
+DecodeResult DecodeHash(const ValueReader& reader, EngineBlockHash* hash);
 
 // nil or a hash.
-DecodeResult DecodeOptionalHash(const ValueReader& reader, std::optional<EngineHash>* hash);
+DecodeResult DecodeOptionalHash(const ValueReader& reader, std::optional<EngineBlockHash>* hash);
 
 // nil (`present` false) or an array of hashes.
-DecodeResult DecodeHashes(const ValueReader& reader, std::span<const EngineHash>* hashes,
+DecodeResult DecodeHashes(const ValueReader& reader, std::span<const EngineBlockHash>* hashes,
                           bool* present);
 
 // nil or, per block, nil or an array of keys.

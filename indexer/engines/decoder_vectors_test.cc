@@ -66,7 +66,7 @@ std::vector<TokenId> Tokens(const EngineEvent& event) {
 
 std::vector<uint64_t> Values(const EngineEvent& event) {
   std::vector<uint64_t> values;
-  for (const EngineHash& hash : event.hashes) values.push_back(hash.value);
+  for (const EngineBlockHash& hash : event.hashes) values.push_back(hash.value);
   return values;
 }
 

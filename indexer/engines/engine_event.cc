@@ -2,7 +2,7 @@
 
 namespace kvatlas {
 
-uint64_t EngineHash::FirstBytes() const {
+uint64_t EngineBlockHash::FirstBytes() const {
   if (bytes.size() < 8) return value;
   uint64_t first = 0;
   for (char byte : bytes.substr(0, 8)) first = first << 8 | static_cast<uint8_t>(byte);

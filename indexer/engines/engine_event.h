@@ -20,7 +20,7 @@
 namespace kvatlas {
 
 // What an engine calls a block: opaque, compared and never computed.
-struct EngineHash {
+struct EngineBlockHash {
   // An integer's two's complement; of a digest its last 8 bytes, big-endian.
   uint64_t value = 0;
   // The whole digest, when the engine sent bytes or hexadecimal digits (then these bytes, decoded); else empty.
@@ -29,7 +29,7 @@ struct EngineHash {
   // The other derivation that engines use: a digest's first 8 bytes, big-endian. `value` for an integer.
   uint64_t FirstBytes() const;
 
-  friend bool operator==(const EngineHash& a, const EngineHash& b) {
+  friend bool operator==(const EngineBlockHash& a, const EngineBlockHash& b) {
     return a.value == b.value && a.bytes == b.bytes;
   }
 };
@@ -52,7 +52,7 @@ struct EngineEvent {
   Kind kind = Kind::kIgnored;
 
   // ---- Stored and removed ----
-  std::span<const EngineHash> hashes;
+  std::span<const EngineBlockHash> hashes;
   std::string_view medium;     // as spelled; empty: absent, nil or ""
   std::string_view locality;   // likewise
   std::string_view ownership;  // likewise; also of cleared
@@ -61,7 +61,7 @@ struct EngineEvent {
   std::optional<uint32_t> sliding_window;
 
   // ---- Stored ----
-  std::optional<EngineHash> parent;
+  std::optional<EngineBlockHash> parent;
   // Flat. Of bigrams [[a,b],[b,c],…] the firsts and the last second: one more than there are bigrams. Blocks whose hashes
   // cover the token behind them (vLLM's `lookahead_token_ids`; of several only the first counts) are told as bigrams.
   std::span<const TokenId> tokens;

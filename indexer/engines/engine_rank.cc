@@ -254,7 +254,7 @@ void EngineRank::PlaceTokens(Store* store, Chain chain) {
   AliasTable* const table = TableFor(store->group, event.hashes[0]);
   for (size_t i = 0; i < std::min(kAhead, store->blocks); ++i) table->Prefetch(event.hashes[i]);
   for (size_t i = 0; i < store->blocks; ++i) {
-    const EngineHash& name = event.hashes[i];
+    const EngineBlockHash& name = event.hashes[i];
     if (i + kAhead < store->blocks) table->Prefetch(event.hashes[i + kAhead]);
     const bool known = chain.state == Chain::State::kKnown;
     if (!known || store->by_name) {
@@ -284,7 +284,7 @@ void EngineRank::PlaceTokens(Store* store, Chain chain) {
 }
 
 // A copy more of a block by its name alone. False: its event contradicts its namespace.
-bool EngineRank::JoinKnown(const Store& store, const EngineHash& name, const BlockPlace& place,
+bool EngineRank::JoinKnown(const Store& store, const EngineBlockHash& name, const BlockPlace& place,
                            SequenceHash parent) {
   const std::string_view lora_name = store.event.lora_name;
   if (!lora_name.empty() && lora_name != spaces_.at(place.space).lora_name) return false;
@@ -295,7 +295,7 @@ bool EngineRank::JoinKnown(const Store& store, const EngineHash& name, const Blo
 void EngineRank::PlaceNames(Store* store) {
   std::optional<BlockPlace> last;
   for (size_t i = 0; i < store->blocks; ++i) {
-    const EngineHash& name = store->event.hashes[i];
+    const EngineBlockHash& name = store->event.hashes[i];
     const std::optional<BlockPlace> place = FindPlace(store->group, name);
     if (!place.has_value()) {
       ParkBlock(*store, i, /*with_tokens=*/false);
@@ -310,8 +310,8 @@ void EngineRank::PlaceNames(Store* store) {
 void EngineRank::ParkBlock(const Store& store, size_t i, bool with_tokens) {
   const EngineEvent& event = store.event;
   const StoredContent& content = scratch_->content;
-  const std::optional<EngineHash> parent =
-      i == 0 ? event.parent : std::optional<EngineHash>(event.hashes[i - 1]);
+  const std::optional<EngineBlockHash> parent =
+      i == 0 ? event.parent : std::optional<EngineBlockHash>(event.hashes[i - 1]);
   ParkedBlock block;
   if (with_tokens && parent.has_value()) {
     const std::span<const TokenId> tokens = event.tokens.subspan(
@@ -327,7 +327,7 @@ void EngineRank::ParkBlock(const Store& store, size_t i, bool with_tokens) {
   } else {
     Refuse(Refusal::kNoContent, 1);
   }
-  const EngineHash& name = event.hashes[i];
+  const EngineBlockHash& name = event.hashes[i];
   if (name.value == 0 && name.bytes.empty()) zero_named_ = true;
   if (!parked_.Park(ParkedName(store.group, name), std::move(block), store.tier, store.now))
     Refuse(Refusal::kOrphanDropped, 1, "too many are parked");
@@ -346,7 +346,7 @@ void EngineRank::ApplyRemoved(const EngineEvent& event) {
                                       ? Table(*group, event.hashes[0].bytes.size())
                                       : nullptr;
   for (size_t i = 0; i < event.hashes.size(); ++i) {
-    const EngineHash& name = event.hashes[i];
+    const EngineBlockHash& name = event.hashes[i];
     if (table != nullptr && i + kAhead < event.hashes.size())
       table->Prefetch(event.hashes[i + kAhead]);
     bool found = group.has_value() && RemoveOne(*group, name, *tier);
@@ -358,7 +358,7 @@ void EngineRank::ApplyRemoved(const EngineEvent& event) {
   counters_->removes += removed;
 }
 
-bool EngineRank::RemoveOne(size_t group, const EngineHash& name, Tier tier) {
+bool EngineRank::RemoveOne(size_t group, const EngineBlockHash& name, Tier tier) {
   AliasTable* const table = Table(group, name.bytes.size());
   const size_t slot = table == nullptr ? AliasTable::kNone : table->Find(name);
   if (slot == AliasTable::kNone)

@@ -54,7 +54,7 @@ class EngineRank {
   void Repair();
   void Tick(Time now);
 
-  std::optional<KnownBlock> Find(const EngineHash& hash) const;
+  std::optional<KnownBlock> Find(const EngineBlockHash& hash) const;
   // Names that wait for somebody who knows them, at most `most`.
   std::vector<std::string> Unresolved(size_t most) { return parked_.WithoutTokens(most); }
   // One of those is known now.
@@ -110,26 +110,26 @@ class EngineRank {
                                      const std::optional<std::string_view>& salt, bool eagle);
   void PlaceTokens(Store* store, Chain chain);
   void PlaceNames(Store* store);
-  bool JoinKnown(const Store& store, const EngineHash& name, const BlockPlace& place,
+  bool JoinKnown(const Store& store, const EngineBlockHash& name, const BlockPlace& place,
                  SequenceHash parent);
   void ParkBlock(const Store& store, size_t i, bool with_tokens);
   // False: it was not held there, nor parked.
-  bool RemoveOne(size_t group, const EngineHash& name, Tier tier);
+  bool RemoveOne(size_t group, const EngineBlockHash& name, Tier tier);
 
   // ---- engine_rank_blocks.cc: names, blocks, what is pending ----
   AliasTable* Table(size_t group, size_t name_bytes) const;
-  AliasTable* TableFor(size_t group, const EngineHash& name);
-  std::optional<BlockPlace> FindPlace(size_t group, const EngineHash& name) const;
+  AliasTable* TableFor(size_t group, const EngineBlockHash& name);
+  std::optional<BlockPlace> FindPlace(size_t group, const EngineBlockHash& name) const;
   // A copy more of a block with this content, under this name.
-  void Place(size_t group, const EngineHash& name, const BlockPlace& place, SequenceHash parent,
-             std::optional<LocalHash> local, Tier tier, uint32_t copies);
-  void Rename(AliasTable* table, size_t slot, size_t group, const EngineHash& name,
+  void Place(size_t group, const EngineBlockHash& name, const BlockPlace& place,
+             SequenceHash parent, std::optional<LocalHash> local, Tier tier, uint32_t copies);
+  void Rename(AliasTable* table, size_t slot, size_t group, const EngineBlockHash& name,
               uint32_t new_space);
   void EraseName(AliasTable* table, size_t slot);
-  bool HeldByOthers(size_t group, const EngineHash& name, Tier tier) const;
-  void Held(size_t group, const EngineHash& name, const BlockPlace& place, SequenceHash parent,
+  bool HeldByOthers(size_t group, const EngineBlockHash& name, Tier tier) const;
+  void Held(size_t group, const EngineBlockHash& name, const BlockPlace& place, SequenceHash parent,
             std::optional<LocalHash> local, Tier tier);
-  void Unheld(size_t group, const EngineHash& name, SequenceHash block, Tier tier);
+  void Unheld(size_t group, const EngineBlockHash& name, SequenceHash block, Tier tier);
   void PassStored(const BlockPlace& place, SequenceHash parent, std::optional<LocalHash> local,
                   Tier tier);
   void PassRemoved(SequenceHash block, Tier tier);
@@ -138,7 +138,7 @@ class EngineRank {
   void Send(const Event& event, size_t blocks);
   void CountNames();
   // As many copies of every tier as were parked, in doubt when they were.
-  void PlaceParked(size_t group, const EngineHash& name, const BlockPlace& place,
+  void PlaceParked(size_t group, const EngineBlockHash& name, const BlockPlace& place,
                    SequenceHash parent, std::optional<LocalHash> local, const ParkedBlock& parked);
   void LinkAll();
   void LinkChildren(const std::string& parent, const BlockPlace& place);

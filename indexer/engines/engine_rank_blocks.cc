@@ -20,7 +20,7 @@ AliasTable* EngineRank::Table(size_t group, size_t name_bytes) const {
   return nullptr;
 }
 
-AliasTable* EngineRank::TableFor(size_t group, const EngineHash& name) {
+AliasTable* EngineRank::TableFor(size_t group, const EngineBlockHash& name) {
   AliasTable* const table = Table(group, name.bytes.size());
   if (table != nullptr) return table;
   auto& tables = groups_[group].tables;
@@ -30,7 +30,7 @@ AliasTable* EngineRank::TableFor(size_t group, const EngineHash& name) {
 }
 
 // In its own group, else in any: groups of one engine call the same content the same.
-std::optional<BlockPlace> EngineRank::FindPlace(size_t group, const EngineHash& name) const {
+std::optional<BlockPlace> EngineRank::FindPlace(size_t group, const EngineBlockHash& name) const {
   for (size_t i = 0; i <= groups_.size(); ++i) {
     if (i != 0 && i - 1 == group) continue;
     const AliasTable* const table = Table(i == 0 ? group : i - 1, name.bytes.size());
@@ -40,7 +40,7 @@ std::optional<BlockPlace> EngineRank::FindPlace(size_t group, const EngineHash& 
   return std::nullopt;
 }
 
-void EngineRank::Place(size_t group, const EngineHash& name, const BlockPlace& place,
+void EngineRank::Place(size_t group, const EngineBlockHash& name, const BlockPlace& place,
                        SequenceHash parent, std::optional<LocalHash> local, Tier tier,
                        uint32_t copies) {
   if (copies == 0) return;
@@ -64,7 +64,7 @@ void EngineRank::Place(size_t group, const EngineHash& name, const BlockPlace& p
 }
 
 // The name stands for other content now. Which of its copies is which nobody can tell: the old ones are gone.
-void EngineRank::Rename(AliasTable* table, size_t slot, size_t group, const EngineHash& name,
+void EngineRank::Rename(AliasTable* table, size_t slot, size_t group, const EngineBlockHash& name,
                         uint32_t new_space) {
   const BlockPlace old = table->place(slot);
   const Space& before = spaces_.at(old.space);
@@ -87,7 +87,7 @@ void EngineRank::EraseName(AliasTable* table, size_t slot) {
 
 // ---- Blocks ----
 
-bool EngineRank::HeldByOthers(size_t group, const EngineHash& name, Tier tier) const {
+bool EngineRank::HeldByOthers(size_t group, const EngineBlockHash& name, Tier tier) const {
   uint32_t others = required_[static_cast<int>(tier)] & ~(1u << group);
   for (size_t other = 0; others != 0; ++other, others >>= 1) {
     if ((others & 1) == 0) continue;
@@ -98,14 +98,14 @@ bool EngineRank::HeldByOthers(size_t group, const EngineHash& name, Tier tier) c
   return true;
 }
 
-void EngineRank::Held(size_t group, const EngineHash& name, const BlockPlace& place,
+void EngineRank::Held(size_t group, const EngineBlockHash& name, const BlockPlace& place,
                       SequenceHash parent, std::optional<LocalHash> local, Tier tier) {
   if (!HeldByOthers(group, name, tier)) return;
   if (counts_names_ && ++names_[static_cast<int>(tier)][place.block] != 1) return;
   PassStored(place, parent, local, tier);
 }
 
-void EngineRank::Unheld(size_t group, const EngineHash& name, SequenceHash block, Tier tier) {
+void EngineRank::Unheld(size_t group, const EngineBlockHash& name, SequenceHash block, Tier tier) {
   if (!HeldByOthers(group, name, tier)) return;
   if (counts_names_) {
     auto& names = names_[static_cast<int>(tier)];
@@ -121,7 +121,7 @@ void EngineRank::CountNames() {
   counts_names_ = true;
   for (size_t group = 0; group < groups_.size(); ++group) {
     for (const std::unique_ptr<AliasTable>& table : groups_[group].tables) {
-      table->ForEach([&](const EngineHash& name, size_t slot) {
+      table->ForEach([&](const EngineBlockHash& name, size_t slot) {
         const TierMask tiers = table->tiers(slot);
         for (int tier = 0; tier < kTiers; ++tier) {
           if (!tiers.Has(static_cast<Tier>(tier))) continue;
@@ -202,7 +202,7 @@ void EngineRank::Send(const Event& event, size_t blocks) {
 
 // ---- Parked blocks whose name or parent came ----
 
-void EngineRank::PlaceParked(size_t group, const EngineHash& name, const BlockPlace& place,
+void EngineRank::PlaceParked(size_t group, const EngineBlockHash& name, const BlockPlace& place,
                              SequenceHash parent, std::optional<LocalHash> local,
                              const ParkedBlock& parked) {
   TierCopies certain = parked.certain;
@@ -227,7 +227,7 @@ void EngineRank::LinkAll() {
     linked_.pop_back();
     if (parked_.empty()) continue;
     const size_t group = GroupOfKey(key);
-    const EngineHash name = NameOfKey(key);
+    const EngineBlockHash name = NameOfKey(key);
     const std::optional<BlockPlace> place = FindPlace(group, name);
     if (!place.has_value()) continue;
     const Namespaces::Pin pin(&spaces_, place->space);

@@ -72,7 +72,7 @@ void EngineRank::ClearTier(Tier tier) {
   for (size_t group = 0; group < groups_.size(); ++group) {
     for (const std::unique_ptr<AliasTable>& table : groups_[group].tables) {
       std::vector<std::string> keys;
-      table->ForEach([&](const EngineHash& name, size_t slot) {
+      table->ForEach([&](const EngineBlockHash& name, size_t slot) {
         if (table->tiers(slot).Has(tier)) keys.push_back(ParkedName(group, name));
       });
       for (const std::string& key : keys) {
@@ -138,7 +138,7 @@ bool EngineRank::DropUnconfirmed(size_t slots) {
     for (const std::unique_ptr<AliasTable>& table : groups_[group].tables) {
       const bool through =
           table->DropUnconfirmed(slots, [&](size_t slot, TierMask dropped, bool erased) {
-            const EngineHash name = table->NameAt(slot, &memory);
+            const EngineBlockHash name = table->NameAt(slot, &memory);
             const BlockPlace place = table->place(slot);
             for (int tier = 0; tier < kTiers; ++tier)
               if (dropped.Has(static_cast<Tier>(tier)))
@@ -171,7 +171,7 @@ void EngineRank::Tick(Time now) {
 
 // ---- What it knows ----
 
-std::optional<KnownBlock> EngineRank::Find(const EngineHash& hash) const {
+std::optional<KnownBlock> EngineRank::Find(const EngineBlockHash& hash) const {
   for (size_t group = 0; group < groups_.size(); ++group) {
     for (const std::unique_ptr<AliasTable>& table : groups_[group].tables) {
       size_t slot = AliasTable::kNone;
@@ -233,7 +233,7 @@ void EngineRank::ForEachAlias(const std::function<void(const EngineAlias&)>& vis
   });
   for (const Group& group : groups_) {
     for (const std::unique_ptr<AliasTable>& table : group.tables) {
-      table->ForEach([&](const EngineHash& name, size_t slot) {
+      table->ForEach([&](const EngineBlockHash& name, size_t slot) {
         const BlockPlace place = table->place(slot);
         const Space& space = spaces_.at(place.space);
         EngineAlias alias{.rank = rank_,

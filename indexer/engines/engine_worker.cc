@@ -205,7 +205,7 @@ EngineWorkerStats EngineWorker::Stats() const {
 
 bool EngineWorker::eagle() const { return state_->eagle.load(std::memory_order_relaxed); }
 
-std::optional<KnownBlock> EngineWorker::Find(const EngineHash& hash) const {
+std::optional<KnownBlock> EngineWorker::Find(const EngineBlockHash& hash) const {
   MutexLock lock(&state_->mutex);
   for (const auto& [number, state] : state_->ranks) {
     if (state.rank == nullptr) continue;

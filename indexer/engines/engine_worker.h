@@ -92,7 +92,7 @@ struct EngineWorkerOptions {
   // Asks the domain's other workers (`EngineWorker::Find`) for a hash that came without tokens and that this worker
   // never announced itself: Mooncake's blocks were computed by others. May be empty. Called by `Apply` and `Tick`
   // without this worker's lock; until it answers, such a block is parked.
-  std::function<std::optional<KnownBlock>(const EngineHash& hash)> resolve = {};
+  std::function<std::optional<KnownBlock>(const EngineBlockHash& hash)> resolve = {};
 };
 
 struct EngineRankStats {
@@ -126,8 +126,8 @@ struct EngineWorkerStats {
 // One name of one block: what a dump or another replica needs.
 struct EngineAlias {
   uint32_t rank = 0;
-  uint32_t group = 0;  // attention group
-  EngineHash hash;     // views are valid during the visit
+  uint32_t group = 0;    // attention group
+  EngineBlockHash hash;  // views are valid during the visit
   SequenceHash block{0};
   SequenceHash parent =
       kNoParent;  // as the sink has it; `kNoParent` beyond position 0: it cannot tell
@@ -167,7 +167,7 @@ class EngineWorker {
   void Repaired(uint32_t stream_rank);
 
   // What any rank holds under this name; an integer finds a digest that ends in it too.
-  std::optional<KnownBlock> Find(const EngineHash& hash) const;
+  std::optional<KnownBlock> Find(const EngineBlockHash& hash) const;
 
   // A rank's holdings go away, with its sink.
   void RemoveRank(uint32_t rank);

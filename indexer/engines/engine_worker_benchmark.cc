@@ -44,7 +44,7 @@ class Events {
     event.tokens = tokens_;
     event.block_size = 16;
     event.parent.reset();
-    if (first % 512 != 0) event.parent = EngineHash{.value = NameOf(first - 1), .bytes = {}};
+    if (first % 512 != 0) event.parent = EngineBlockHash{.value = NameOf(first - 1), .bytes = {}};
     for (size_t i = 0; i < tokens_.size(); i += 16) tokens_[i] = static_cast<TokenId>(first + i);
     return batch_;
   }
@@ -65,7 +65,7 @@ class Events {
   }
 
   const size_t blocks_;
-  std::vector<EngineHash> hashes_;
+  std::vector<EngineBlockHash> hashes_;
   std::vector<TokenId> tokens_;
   EngineBatch batch_;
 };
@@ -117,7 +117,7 @@ void BM_SingleRemovals(benchmark::State& state) {
   Events events(kBlocks);
   uint64_t next = 0;
   for (; next < kHeld; next += kBlocks) worker.Apply(0, events.Store(next), Time(0));
-  std::vector<EngineHash> names(kBlocks);
+  std::vector<EngineBlockHash> names(kBlocks);
   for (auto _ : state) {
     EngineBatch batch = events.Store(next);
     for (size_t i = 0; i < kBlocks; ++i) {

@@ -183,7 +183,7 @@ TEST(TokenlessTest, AnotherWorkerIsAsked) {
   OwnedEvent stored = StoreEvent({1, 2}, Tokens(8));
   stored.event.cache_salt = "tenant";
   engine.Apply({stored});
-  const auto ask = [&engine](const EngineHash& hash) { return engine->Find(hash); };
+  const auto ask = [&engine](const EngineBlockHash& hash) { return engine->Find(hash); };
   TestWorker store({.resolve = ask});
   OwnedEvent envelope = Tokenless({1, 2, 3}, "cpu");
   envelope.event.envelope = true;
@@ -435,8 +435,9 @@ TEST(RankTest, RunsAreAsLongAsTheyCanBe) {
 // Two workers that ask each other, with everything going on at once.
 TEST(ThreadsTest, AnyThreadMayCallAnythingAndWorkersMayAskEachOther) {
   EngineWorker* others[2] = {nullptr, nullptr};
-  TestWorker first({.resolve = [&](const EngineHash& hash) { return others[1]->Find(hash); }});
-  TestWorker second({.resolve = [&](const EngineHash& hash) { return others[0]->Find(hash); }});
+  TestWorker first({.resolve = [&](const EngineBlockHash& hash) { return others[1]->Find(hash); }});
+  TestWorker second(
+      {.resolve = [&](const EngineBlockHash& hash) { return others[0]->Find(hash); }});
   TestWorker* const workers[2] = {&first, &second};
   others[0] = &*first;
   others[1] = &*second;

@@ -4,10 +4,10 @@
 
 namespace kvatlas {
 
-EngineHash HashOf(uint64_t value) { return {.value = value, .bytes = {}}; }
+EngineBlockHash HashOf(uint64_t value) { return {.value = value, .bytes = {}}; }
 
-EngineHash HashOf(const std::string& digest) {
-  EngineHash hash{.value = 0, .bytes = digest};
+EngineBlockHash HashOf(const std::string& digest) {
+  EngineBlockHash hash{.value = 0, .bytes = digest};
   for (char byte : digest) hash.value = hash.value << 8 | static_cast<uint8_t>(byte);
   return hash;
 }

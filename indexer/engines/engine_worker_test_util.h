@@ -41,7 +41,7 @@ struct OwnedEvent {
 
   // The event with its views; valid as long as `memory` and this.
   struct Memory {
-    std::vector<EngineHash> hashes;
+    std::vector<EngineBlockHash> hashes;
     std::vector<std::vector<ExtraKey>> keys;
     std::vector<std::span<const ExtraKey>> key_spans;
     std::vector<std::span<const uint64_t>> object_spans;
@@ -49,8 +49,8 @@ struct OwnedEvent {
   EngineEvent View(Memory* memory) const;
 };
 
-EngineHash HashOf(uint64_t value);
-EngineHash HashOf(const std::string& digest);
+EngineBlockHash HashOf(uint64_t value);
+EngineBlockHash HashOf(const std::string& digest);
 
 // Tokens from, from + 1, …
 std::vector<TokenId> Tokens(size_t count, TokenId from = 0);

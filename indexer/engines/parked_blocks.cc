@@ -5,7 +5,7 @@
 
 namespace kvatlas {
 
-std::string ParkedName(size_t group, const EngineHash& name) {
+std::string ParkedName(size_t group, const EngineBlockHash& name) {
   std::string key;
   key.reserve(10 + name.bytes.size());
   key.push_back(static_cast<char>(group));
@@ -21,8 +21,8 @@ std::string ParkedName(size_t group, const EngineHash& name) {
   return key;
 }
 
-EngineHash NameOfKey(const std::string& key) {
-  EngineHash name;
+EngineBlockHash NameOfKey(const std::string& key) {
+  EngineBlockHash name;
   const std::string_view bytes = std::string_view(key).substr(2);
   if (key[1] == 'i') {
     std::memcpy(&name.value, bytes.data(), sizeof(name.value));

@@ -29,9 +29,9 @@
 namespace kvatlas {
 
 // A name as a key: the attention group, whether it is a digest, its bytes.
-std::string ParkedName(size_t group, const EngineHash& name);
+std::string ParkedName(size_t group, const EngineBlockHash& name);
 // And back; the view is into `key`.
-EngineHash NameOfKey(const std::string& key);
+EngineBlockHash NameOfKey(const std::string& key);
 size_t GroupOfKey(const std::string& key);
 
 struct ParkedBlock {

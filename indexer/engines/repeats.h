@@ -19,7 +19,8 @@ namespace kvatlas {
 class Repeats {
  public:
   // How many leading hashes are all different, and none the parent.
-  size_t Leading(std::span<const EngineHash> hashes, const std::optional<EngineHash>& parent) {
+  size_t Leading(std::span<const EngineBlockHash> hashes,
+                 const std::optional<EngineBlockHash>& parent) {
     if (hashes.size() == 1) return parent == hashes[0] ? 0 : 1;
     const size_t places = std::bit_ceil(hashes.size() * 2 + 2);
     if (seen_.size() < places) seen_.resize(places);

@@ -222,7 +222,7 @@ struct EngineDirectory::State {
     worker.lora_name = registration.lora_name;
     worker.additional_salt = registration.additional_salt;
     worker.counts_copies = registration.counts_copies;
-    worker.resolve = [this, domain, self = registration.instance](const EngineHash& hash) {
+    worker.resolve = [this, domain, self = registration.instance](const EngineBlockHash& hash) {
       return Resolve(domain, self, hash);
     };
     instance->worker = std::make_shared<EngineWorker>(
@@ -233,7 +233,7 @@ struct EngineDirectory::State {
 
   // What another instance of the domain holds under a name. Called by workers, without their lock.
   std::optional<KnownBlock> Resolve(const Domain& domain, const std::string& asker,
-                                    const EngineHash& hash) const {
+                                    const EngineBlockHash& hash) const {
     std::vector<std::shared_ptr<EngineWorker>> workers;
     {
       MutexLock lock(&mutex);

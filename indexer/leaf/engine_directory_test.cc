@@ -276,7 +276,7 @@ TEST_F(EngineDirectoryTest, BlocksWithoutTokensAreFoundByTheNamesOfOtherInstance
   });
   ASSERT_FALSE(names.empty());
   // Mooncake's: a hash, a medium, nothing else.
-  const EngineHash hash{.value = names[0].first, .bytes = {}};
+  const EngineBlockHash hash{.value = names[0].first, .bytes = {}};
   EngineEvent event;
   event.kind = EngineEvent::Kind::kStored;
   event.envelope = true;

@@ -60,7 +60,7 @@ struct Leafs {
 // One instance's blocks, each chain its own.
 void Fill(EngineWorker* worker, uint32_t instance) {
   for (uint32_t chain = 0; chain < kBlocks / kChain; ++chain) {
-    std::vector<EngineHash> hashes(kChain);
+    std::vector<EngineBlockHash> hashes(kChain);
     std::vector<TokenId> tokens(size_t{kChain} * 16);
     for (uint32_t i = 0; i < kChain; ++i) hashes[i].value = uint64_t{chain} << 32 | (i + 1);
     for (size_t i = 0; i < tokens.size(); ++i)
