@@ -55,10 +55,17 @@ std::vector<Position> PositionsOf(absl::string_view part, Position from) {
 
 }  // namespace
 
-WaypointSchedule::WaypointSchedule(std::vector<Position> early, uint32_t stride)
+WaypointSchedule::WaypointSchedule(std::vector<Position> early, uint32_t stride, Position first)
     : early_(std::move(early)),
       stride_(stride),
-      skipped_(early_.empty() ? 0 : (early_.back() + 1) / stride) {}
+      first_(first),
+      skipped_(first / stride),
+      shift_(stride - 1 - first % stride) {}
+
+// The first end of a stride behind the early ones.
+WaypointSchedule::WaypointSchedule(std::vector<Position> early, uint32_t stride)
+    : WaypointSchedule(early, stride,
+                       (early.empty() ? 0 : (early.back() + 1) / stride * stride) + stride - 1) {}
 
 absl::StatusOr<WaypointSchedule> WaypointSchedule::Parse(absl::string_view name) {
   std::vector<absl::string_view> parts = absl::StrSplit(name, ';');
@@ -91,18 +98,18 @@ const WaypointSchedule& WaypointSchedule::Standard() {
 }
 
 bool WaypointSchedule::IsWaypoint(Position position) const {
-  if (early_.empty() || position > early_.back()) return position % stride_ == stride_ - 1;
+  if (position >= first_) return (position - first_) % stride_ == 0;
   return std::binary_search(early_.begin(), early_.end(), position);
 }
 
 uint32_t WaypointSchedule::WaypointsIn(uint32_t blocks) const {
   const auto early = std::lower_bound(early_.begin(), early_.end(), blocks) - early_.begin();
-  return static_cast<uint32_t>(early) + std::max(blocks / stride_, skipped_) - skipped_;
+  return static_cast<uint32_t>(early) + std::max((blocks + shift_) / stride_, skipped_) - skipped_;
 }
 
 Position WaypointSchedule::PositionOf(uint32_t ordinal) const {
   if (ordinal < early_.size()) return early_[ordinal];
-  return (ordinal - static_cast<uint32_t>(early_.size()) + skipped_ + 1) * stride_ - 1;
+  return first_ + (ordinal - static_cast<uint32_t>(early_.size())) * stride_;
 }
 
 std::vector<SequenceHash> WaypointSchedule::Select(std::span<const SequenceHash> sequence) const {
@@ -110,6 +117,25 @@ std::vector<SequenceHash> WaypointSchedule::Select(std::span<const SequenceHash>
   std::vector<SequenceHash> selected(count);
   for (uint32_t i = 0; i < count; ++i) selected[i] = sequence[PositionOf(i)];
   return selected;
+}
+
+absl::StatusOr<WaypointSchedule> WaypointSchedule::Over(const WaypointSchedule& below) const {
+  const auto lacks = [&](Position position) {
+    return absl::InvalidArgumentError(absl::StrCat("schedule '", below.Name(), "' lacks position ",
+                                                   position, " of '", Name(), "'"));
+  };
+  std::vector<Position> early;
+  uint32_t ordinal = 0;
+  // One by one up to where both go on in strides.
+  for (Position position = PositionOf(0); position < std::max(first_, below.first_);
+       position = PositionOf(++ordinal)) {
+    if (!below.IsWaypoint(position)) return lacks(position);
+    early.push_back(below.WaypointsIn(position));
+  }
+  const Position first = PositionOf(ordinal);
+  if (!below.IsWaypoint(first)) return lacks(first);
+  if (stride_ % below.stride_ != 0) return lacks(first + stride_);
+  return WaypointSchedule(std::move(early), stride_ / below.stride_, below.WaypointsIn(first));
 }
 
 std::string WaypointSchedule::Name() const {

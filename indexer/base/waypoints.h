@@ -65,13 +65,26 @@ class WaypointSchedule {
   // The sequence hashes at waypoints, in order.
   std::vector<SequenceHash> Select(std::span<const SequenceHash> sequence) const;
 
+  // This schedule for who counts in waypoints of `below` instead of in blocks: positions are ordinals there, and
+  // ordinals are those of this schedule. A level that reports less than it is told does so under this.
+  //
+  //   below     ●  ●   ●     ●         ●                  ●        ordinals 0 1 2 3 4 5
+  //   this         ●         ●                            ●        over `below`: positions 1, 3, 5
+  //
+  // INVALID_ARGUMENT: `below` lacks one of its positions. `Name` of what is returned is no contract.
+  absl::StatusOr<WaypointSchedule> Over(const WaypointSchedule& below) const;
+
   // "early:15;every:32": the same for equal schedules, and `Parse` reads it.
   std::string Name() const;
 
  private:
+  WaypointSchedule(std::vector<Position> early, uint32_t stride, Position first);
+
   std::vector<Position> early_;
   uint32_t stride_;
-  uint32_t skipped_;  // ends of strides up to the last early position
+  Position first_;    // the first that is not early; every `stride_`th from there
+  uint32_t skipped_;  // ends of strides before it
+  uint32_t shift_;    // ends of strides are at multiples of `stride_` less this
 };
 
 }  // namespace kvatlas

@@ -73,5 +73,35 @@ TEST(WaypointsTest, WhatIsNoNameIsRefused) {
   }
 }
 
+// Every pair, against a look at every position.
+TEST(WaypointsTest, AScheduleOverAnotherNamesTheSamePlacesByOrdinal) {
+  std::vector<WaypointSchedule> schedules;
+  for (const WaypointSchedule* schedule : kSchedules) schedules.push_back(*schedule);
+  for (const char* name :
+       {"every:512", "every:2", "every:64", "early:15,63;every:512", "early:31,127,255;every:1024",
+        "early:127;every:256", "early:63;every:32", "early:0,3;every:48", "early:299;every:512"})
+    schedules.push_back(*WaypointSchedule::Parse(name));
+  int over = 0;
+  for (const WaypointSchedule& above : schedules) {
+    for (const WaypointSchedule& below : schedules) {
+      bool subset = true;
+      for (Position position = 0; position < 5000; ++position)
+        subset &= !above.IsWaypoint(position) || below.IsWaypoint(position);
+      const absl::StatusOr<WaypointSchedule> by_ordinal = above.Over(below);
+      ASSERT_EQ(by_ordinal.ok(), subset) << above.Name() << " over " << below.Name();
+      if (!subset) continue;
+      ++over;
+      for (uint32_t ordinal = 0; ordinal < 300; ++ordinal) {
+        const Position position = below.PositionOf(ordinal);
+        ASSERT_EQ(by_ordinal->IsWaypoint(ordinal), above.IsWaypoint(position))
+            << above.Name() << " over " << below.Name() << " at " << ordinal;
+        ASSERT_EQ(by_ordinal->WaypointsIn(ordinal), above.WaypointsIn(position));
+        ASSERT_EQ(below.PositionOf(by_ordinal->PositionOf(ordinal)), above.PositionOf(ordinal));
+      }
+    }
+  }
+  EXPECT_GT(over, 30);
+}
+
 }  // namespace
 }  // namespace kvatlas
