@@ -83,12 +83,14 @@ struct Digest {
   friend bool operator==(const Digest&, const Digest&) = default;
 };
 
-// One numbered step of a stream. Events apply in order; `load` and `digest` hold after them.
+// One numbered step of a stream. Events apply in order; `load`, `digest` and `degraded` hold after them.
 struct Batch {
   BatchNumber number = 0;
   std::vector<Event> events;
   std::optional<Load> load;
   std::optional<Digest> digest;
+  // The sender itself is not sure of what it says the holder holds: it reads an engine's events and missed some.
+  bool degraded = false;
 
   friend bool operator==(const Batch&, const Batch&) = default;
 };

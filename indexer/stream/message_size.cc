@@ -54,14 +54,16 @@ size_t OptionalField(const std::optional<T>& value) {
 }
 
 size_t Size(const Batch& batch) {
-  size_t bytes = UintField(batch.number) + OptionalField(batch.load) + OptionalField(batch.digest);
+  size_t bytes = UintField(batch.number) + OptionalField(batch.load) + OptionalField(batch.digest) +
+                 UintField(batch.degraded);
   for (const Event& event : batch.events) bytes += MessageField(Size(event));
   return bytes;
 }
 
 size_t Size(const SnapshotPart& part) {
   size_t bytes = UintField(part.snapshot_id) + UintField(part.as_of) + UintField(part.part) +
-                 UintField(part.last) + OptionalField(part.load) + OptionalField(part.digest);
+                 UintField(part.last) + OptionalField(part.load) + OptionalField(part.digest) +
+                 UintField(part.degraded);
   for (const Stored& stored : part.stored) bytes += MessageField(Size(stored));
   return bytes;
 }

@@ -42,6 +42,7 @@ struct Hello {
   bool starting = false;       // not yet welcomed in this incarnation: may raise its epoch
   std::string address;         // where the holder itself can be asked (a leaf's gRPC), may be empty
   std::vector<std::pair<std::string, std::string>> labels;  // e.g. {"zone", "a"}
+  bool degraded = false;  // `Batch::degraded`, as of now: for a receiver that does not remember
 
   friend bool operator==(const Hello&, const Hello&) = default;
 };
@@ -89,7 +90,7 @@ struct Heartbeat {
 };
 
 // Everything the sender holds as it was after batch `as_of`, in parts 0, 1, … of at most `kBatchBlocksMax`
-// blocks. What is not in it, the holder does not hold. The last part carries the digest and the load.
+// blocks. What is not in it, the holder does not hold. The last part carries the digest, the load and `Batch::degraded`.
 struct SnapshotPart {
   uint64_t snapshot_id = 0;
   BatchNumber as_of = 0;
@@ -98,6 +99,7 @@ struct SnapshotPart {
   std::vector<Stored> stored;
   std::optional<Load> load;
   std::optional<Digest> digest;
+  bool degraded = false;
 
   friend bool operator==(const SnapshotPart&, const SnapshotPart&) = default;
 };

@@ -73,6 +73,7 @@ struct StreamReceiver::State {
 
   bool shed = false;
   Time shed_retry_at{0};
+  bool sender_degraded = false;  // as it said with the last batch applied
 
   std::optional<Snapshot> snapshot;       // being received
   std::optional<uint64_t> snapshot_done;  // the id of the last one applied in this epoch
@@ -111,6 +112,8 @@ void StreamReceiver::State::On(const Hello& hello, Time now, Out* out) {
     return;
   }
   if (!known || hello.epoch > epoch) Adopt(hello, now);
+  // Of a later batch, perhaps: one that ends it comes later still.
+  if (hello.degraded) sender_degraded = true;
   connected = true;
   gone = false;
   last_heard = now;
@@ -131,6 +134,7 @@ void StreamReceiver::State::Adopt(const Hello& hello, Time now) {
   snapshot.reset();
   snapshot_done.reset();
   repaired_at = 0;
+  sender_degraded = false;
   const bool empty = sink->CurrentDigest() == Digest{};
   if (!empty) {
     StartRepair(Repair::kSnapshot, now);
@@ -159,6 +163,7 @@ void StreamReceiver::State::On(const Batch& batch, Time now, Out* out) {
     if (!sink->Apply(event).ok()) Shed(now);
   }
   if (batch.load.has_value()) sink->SetLoad(*batch.load);
+  sender_degraded = batch.degraded;
   applied = batch.number;
   ++stats.batches_applied;
   stats.blocks_applied += BlockCount(batch);
@@ -251,6 +256,7 @@ void StreamReceiver::State::FinishSnapshot(const SnapshotPart& part, Time now) {
   applied = part.as_of;
   ++stats.snapshots_applied;
   if (part.load.has_value()) sink->SetLoad(*part.load);
+  sender_degraded = part.degraded;
   shed = false;
   if (was_shed) {
     Healed();
@@ -354,7 +360,8 @@ bool StreamReceiver::Expired(Time now) const {
 
 Trust StreamReceiver::trust(Time now) const {
   if (Expired(now)) return Trust::kStale;
-  const bool whole = state_->repair == State::Repair::kNone && !state_->shed && !state_->gone;
+  const bool whole = state_->repair == State::Repair::kNone && !state_->shed && !state_->gone &&
+                     !state_->sender_degraded;
   return whole ? Trust::kExact : Trust::kDegraded;
 }
 

@@ -5,7 +5,7 @@
 // that reconnects goes on where it was.
 // *Truth*: applies every batch of an epoch once and in order. A gap, a digest that differs or a broken
 // snapshot make the trust `kDegraded` and lead to one `Need` at a time, repeated after `retry_after`. Until repaired
-// holdings stay; after `repair_timeout` they are dropped.
+// holdings stay; after `repair_timeout` they are dropped. Trust is `kDegraded` too while the sender says so of itself.
 // *Connections*: the receiver does not see them. The caller passes on messages only of the connection whose hello
 // was the last to be welcomed, and calls `OnDisconnected` only for that one; an earlier connection of the same
 // stream it closes. After a refusal it closes the connection.

@@ -37,6 +37,7 @@ struct Snapshot {
   uint32_t next_part = 0;
   bool sent = false;  // the last part too
   Digest digest;
+  bool degraded = false;
 };
 
 }  // namespace
@@ -107,6 +108,7 @@ struct StreamSender::State {
   uint64_t snapshot_id = 0;
 
   std::optional<Load> load;
+  bool degraded = false;
   Time last_digest{0};
   Time last_write{0};
   SenderStats stats;
@@ -139,6 +141,17 @@ void StreamSender::Append(const std::vector<Event>& events, const std::optional<
   // The coming snapshot has it all; the number says that something changed.
   if (s.snapshot_owed) return s.Burn();
   if (now - s.last_digest >= s.options.digest_every) s.AddDigest(now);
+}
+
+// A batch that is not sent yet, and now ends in another trust than it began with, says how it ends.
+void StreamSender::SetDegraded(bool degraded) {
+  State& s = *state_;
+  if (s.finished() || degraded == s.degraded) return;
+  s.degraded = degraded;
+  if (!s.snapshot_owed) {
+    if (Batch* batch = s.Open(0)) batch->degraded = degraded;
+  }
+  if (s.snapshot_owed) s.Burn();
 }
 
 // Cuts an event at the bounds of a batch.
@@ -179,7 +192,8 @@ bool StreamSender::State::AddBatch() {
     window.pop_front();
     ++first_kept;
   }
-  window.push_back(Batch{.number = ++last, .events = {}, .load = {}, .digest = {}});
+  window.push_back(
+      Batch{.number = ++last, .events = {}, .load = {}, .digest = {}, .degraded = degraded});
   return true;
 }
 
@@ -366,7 +380,8 @@ SenderMessage StreamSender::State::MakeHello(Time now) {
                .last_sent = last,
                .starting = !ever_welcomed,
                .address = identity.address,
-               .labels = identity.labels};
+               .labels = identity.labels,
+               .degraded = degraded};
 }
 
 // The snapshot gets a number of its own, so that an acknowledgement of it cannot be one of an earlier batch.
@@ -379,6 +394,7 @@ void StreamSender::State::Capture(Time now) {
   snapshot->as_of = last;
   snapshot->runs = resident->AsRuns();
   snapshot->digest = resident->digest();
+  snapshot->degraded = degraded;
   last_digest = now;
   ++stats.snapshots_sent;
 }
@@ -390,7 +406,8 @@ SenderMessage StreamSender::State::NextPart() {
                     .last = false,
                     .stored = {},
                     .load = {},
-                    .digest = {}};
+                    .digest = {},
+                    .degraded = false};
   size_t room = kBatchBlocksMax;
   while (room > 0 && snapshot->next_run < snapshot->runs.size() &&
          part.stored.size() < kBatchEventsMax) {
@@ -408,6 +425,7 @@ SenderMessage StreamSender::State::NextPart() {
     part.last = true;
     part.load = load;
     part.digest = snapshot->digest;
+    part.degraded = snapshot->degraded;
     snapshot->sent = true;
     snapshot->runs = {};
     high_sent = std::max(high_sent, snapshot->as_of);

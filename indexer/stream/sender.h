@@ -74,6 +74,10 @@ class StreamSender {
   // Events that `resident` already reflects, and nothing else since the call before. They are cut into batches within the bounds of `event.h`.
   void Append(const std::vector<Event>& events, const std::optional<Load>& load, Time now);
 
+  // The holdings are not certain, or are so again (`Batch::degraded`): travels in stream order, with everything appended
+  // from now on. Not degraded until told.
+  void SetDegraded(bool degraded);
+
   void OnConnected(Time now);
   void OnDisconnected(Time now);
   // INVALID_ARGUMENT: what no correct receiver would say; the caller reconnects.

@@ -61,6 +61,11 @@ void SenderPump::Append(const std::vector<Event>& events, const std::optional<Lo
   state_->sender.Append(events, load, state_->clock->Now());
 }
 
+void SenderPump::SetDegraded(bool degraded) {
+  MutexLock lock(&state_->mutex);
+  state_->sender.SetDegraded(degraded);
+}
+
 void SenderPump::Flush() {
   while (state_->WriteOne()) {
   }

@@ -32,6 +32,9 @@ class SenderPump : private SenderLinkObserver {
   // Queues events that `resident` reflects; writes nothing yet. REQUIRES: `resident_mutex` held.
   void Append(const std::vector<Event>& events, const std::optional<Load>& load);
 
+  // Likewise: what is held is not certain, or is so again.
+  void SetDegraded(bool degraded);
+
   // Writes what is due. REQUIRES: `resident_mutex` not held.
   void Flush();
   // Time passes; also flushes.

@@ -268,6 +268,49 @@ TEST_F(ReceiverTest, SheddingDegradesAndAsksForASnapshotLater) {
   EXPECT_EQ(receiver.trust(now), Trust::kExact);
 }
 
+TEST_F(ReceiverTest, WhatTheSenderItselfDoubtsIsDegradedUntilItSaysOtherwise) {
+  Say(MakeHello(100, 7));
+  Batch doubtful = BatchOf(1, RunOf(1, 3));
+  doubtful.degraded = true;
+  Say(doubtful);
+  EXPECT_EQ(receiver.trust(now), Trust::kDegraded);
+  EXPECT_EQ(holdings.held.size(), 3u);
+  // Nothing is missing here: no repair, nothing dropped, and equal digests say nothing about the sender's own doubt.
+  now += 60 * kSecond;
+  EXPECT_TRUE(Tick().empty());
+  Batch digest_batch{.number = 2, .events = {}, .load = {}, .digest = holdings.CurrentDigest()};
+  digest_batch.degraded = true;
+  Say(digest_batch);
+  EXPECT_EQ(receiver.trust(now), Trust::kDegraded);
+  EXPECT_EQ(holdings.held.size(), 3u);
+  Say(BatchOf(3, Removed{.tier = Tier::kDevice, .blocks = {SequenceHash{1}}}));
+  EXPECT_EQ(receiver.trust(now), Trust::kExact);
+}
+
+TEST_F(ReceiverTest, ASnapshotSaysWhetherTheSenderDoubtsIt) {
+  Say(MakeHello(100, 7, 2, 3));
+  SnapshotPart doubtful = Part(3, 0, RunOf(1, 3), true);
+  doubtful.degraded = true;
+  Say(doubtful);
+  EXPECT_EQ(receiver.applied(), 3u);
+  EXPECT_EQ(receiver.trust(now), Trust::kDegraded);
+  Say(BatchOf(4, RunOf(20, 1)));
+  EXPECT_EQ(receiver.trust(now), Trust::kExact);
+}
+
+TEST_F(ReceiverTest, AHelloSaysItToAReceiverThatDoesNotRemember) {
+  Hello doubtful = MakeHello(100, 7);
+  doubtful.degraded = true;
+  Say(doubtful);
+  EXPECT_EQ(receiver.trust(now), Trust::kDegraded);
+  // The same sender's next connection does not take back what a batch is to take back.
+  Say(MakeHello(100, 7));
+  EXPECT_EQ(receiver.trust(now), Trust::kDegraded);
+  // Another incarnation does.
+  Say(MakeHello(101, 8));
+  EXPECT_EQ(receiver.trust(now), Trust::kExact);
+}
+
 TEST_F(ReceiverTest, SilenceIsStale) {
   Say(MakeHello(100, 7));
   now += 10 * kSecond;
@@ -323,6 +366,49 @@ TEST_F(SenderTest, UnsentAppendsAreMergedIntoOneBatch) {
   now += std::chrono::seconds(1);
   for (uint64_t i = 0; i < 100; ++i) Append(RunOf(1 + 10 * i, 1));
   EXPECT_EQ(sender.last_number(), 1u);
+}
+
+TEST_F(SenderTest, DoubtTravelsInTheOrderOfTheStream) {
+  Connect(Welcome{.next = 1, .credit = 64});
+  Append(RunOf(1, 1));
+  EXPECT_FALSE(std::get<Batch>(*sender.Poll(now)).degraded);
+  sender.SetDegraded(true);
+  const Batch doubtful = std::get<Batch>(*sender.Poll(now));
+  EXPECT_EQ(doubtful.number, 2u);
+  EXPECT_TRUE(doubtful.events.empty());
+  EXPECT_TRUE(doubtful.degraded);
+  Append(RunOf(10, 1));
+  EXPECT_TRUE(std::get<Batch>(*sender.Poll(now)).degraded);
+  sender.SetDegraded(true);
+  EXPECT_FALSE(sender.Poll(now).has_value());
+  // What is unsent says how it ends.
+  Append(RunOf(20, 1));
+  sender.SetDegraded(false);
+  EXPECT_FALSE(std::get<Batch>(*sender.Poll(now)).degraded);
+  EXPECT_FALSE(sender.Poll(now).has_value());
+}
+
+TEST_F(SenderTest, DoubtIsInSnapshotsAndHellos) {
+  Append(RunOf(1, 1));
+  sender.SetDegraded(true);
+  sender.OnConnected(now);
+  EXPECT_TRUE(std::get<Hello>(*sender.Poll(now)).degraded);
+  Say(Welcome{.next = 1, .snapshot = true, .credit = 64});
+  EXPECT_TRUE(std::get<SnapshotPart>(*sender.Poll(now)).degraded);
+  sender.SetDegraded(false);
+  Say(Need{.next = 0, .snapshot = true});
+  EXPECT_FALSE(std::get<SnapshotPart>(*sender.Poll(now)).degraded);
+}
+
+TEST_F(SenderTest, DoubtThatFindsNoRoomIsInTheSnapshot) {
+  Connect(Welcome{.next = 1, .credit = 64});
+  for (uint64_t i = 1; i <= 4; ++i) {
+    Append(RunOf(10 * i, 1));
+    EXPECT_EQ(NextBatch(), i);
+  }
+  sender.SetDegraded(true);
+  EXPECT_TRUE(sender.snapshot_owed());
+  EXPECT_TRUE(std::get<SnapshotPart>(*sender.Poll(now)).degraded);
 }
 
 TEST_F(SenderTest, BatchesKeepTheirBounds) {

@@ -80,6 +80,7 @@ TEST(MessageSizeTest, BatchesAndSnapshotsAreAsLargeAsTheirSerializedForm) {
     for (uint64_t i = random.Below(6); i > 0; --i) batch.events.push_back(random.AnyEvent());
     batch.load = random.MaybeLoad();
     batch.digest = random.MaybeDigest();
+    batch.degraded = random.Below(2) == 1;
     ASSERT_EQ(HoldingsBytes(batch), Serialized(batch));
     SnapshotPart part;
     part.snapshot_id = random.Number();
@@ -89,6 +90,7 @@ TEST(MessageSizeTest, BatchesAndSnapshotsAreAsLargeAsTheirSerializedForm) {
     for (uint64_t i = random.Below(6); i > 0; --i) part.stored.push_back(random.StoredRun());
     part.load = random.MaybeLoad();
     part.digest = random.MaybeDigest();
+    part.degraded = random.Below(2) == 1;
     ASSERT_EQ(HoldingsBytes(part), Serialized(part));
   }
 }

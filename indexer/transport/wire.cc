@@ -62,6 +62,7 @@ absl::Status FromProto(const v1::Removed& in, Removed* out, std::string_view fie
 // The parts that batches and snapshots have in common.
 template <typename Wire, typename Value>
 absl::Status TailFromProto(const Wire& in, Value* out, std::string_view field) {
+  out->degraded = in.degraded();
   if (in.has_load()) {
     absl::Status status = FromProto(in.load(), &out->load.emplace(), Dot(field, "load"));
     if (!status.ok()) return status;
@@ -74,6 +75,7 @@ template <typename Value, typename Wire>
 void TailToProto(const Value& value, Wire* out) {
   if (value.load) ToProto(*value.load, out->mutable_load());
   if (value.digest) ToProto(*value.digest, out->mutable_digest());
+  out->set_degraded(value.degraded);
 }
 
 void MessageToProto(const Hello& hello, v1::SenderMessage* message) {
@@ -90,6 +92,7 @@ void MessageToProto(const Hello& hello, v1::SenderMessage* message) {
   out->set_starting(hello.starting);
   out->set_address(hello.address);
   for (const auto& [key, value] : hello.labels) (*out->mutable_labels())[key] = value;
+  out->set_degraded(hello.degraded);
 }
 
 void MessageToProto(const Batch& batch, v1::SenderMessage* message) {
@@ -196,6 +199,7 @@ absl::Status MessageFromProto(const v1::Hello& in, Hello* out) {
   out->last_sent = in.last_sent();
   out->starting = in.starting();
   out->address = in.address();
+  out->degraded = in.degraded();
   return LabelsFromProto(in, out);
 }
 

@@ -77,7 +77,8 @@ class Maker {
                 .last_sent = 1000 + Number(1000),
                 .starting = Coin(),
                 .address = Text(0, 256),
-                .labels = {}};
+                .labels = {},
+                .degraded = Coin()};
     for (uint64_t i = Number(3); i > 0; --i) {
       hello.labels.insert(hello.labels.begin(), {std::to_string(i), Text(0, 256)});
     }
@@ -91,6 +92,7 @@ class Maker {
         Batch batch{
             .number = 1 + Number(1000), .events = {}, .load = MaybeLoad(), .digest = MaybeDigest()};
         for (uint64_t i = Number(30); i > 0; --i) batch.events.push_back(AnyEvent());
+        batch.degraded = Coin();
         return batch;
       }
       case 2: {
@@ -102,6 +104,7 @@ class Maker {
                           .load = MaybeLoad(),
                           .digest = MaybeDigest()};
         for (uint64_t i = Number(30); i > 0; --i) part.stored.push_back(AnyStored(20));
+        part.degraded = Coin();
         return part;
       }
       case 3:
