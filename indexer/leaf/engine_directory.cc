@@ -1,10 +1,8 @@
 #include "indexer/leaf/engine_directory.h"
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <set>
-#include <tuple>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -47,40 +45,6 @@ struct InDomain {
   std::vector<InstancePtr> instances;
 };
 
-std::optional<uint64_t> AsNumber(std::string_view name) {
-  uint64_t number = 0;
-  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
-  if (error != std::errc() || end != name.data() + name.size()) return std::nullopt;
-  return number;
-}
-
-// Numbers by value, then names.
-struct InstanceLess {
-  using is_transparent = void;
-  bool operator()(std::string_view a, std::string_view b) const {
-    const std::optional<uint64_t> x = AsNumber(a), y = AsNumber(b);
-    return std::make_tuple(!x.has_value(), x.value_or(0), a) <
-           std::make_tuple(!y.has_value(), y.value_or(0), b);
-  }
-};
-
-std::string InstanceText(const std::string& instance) { return "instance " + instance; }
-std::string RankText(const std::string& instance, uint32_t rank) {
-  return InstanceText(instance) + " dp_rank " + std::to_string(rank);
-}
-std::string DomainText(const Domain& domain) {
-  return "model=" + domain.model + " routing_group=" + GroupOf(domain);
-}
-
-absl::Status CheckEndpoints(const EngineRegistration& registration) {
-  if (absl::Status bad = CheckZmqEndpoint(registration.endpoint); !bad.ok()) return bad;
-  if (registration.replay_endpoint.empty()) return absl::OkStatus();
-  const absl::Status bad = CheckZmqEndpoint(registration.replay_endpoint);
-  if (bad.ok()) return bad;
-  return absl::InvalidArgumentError("invalid replay endpoint `" + registration.replay_endpoint +
-                                    "`: " + std::string(bad.message()));
-}
-
 // Of a worker that has several: the worst, or else the least ready.
 ListenerStatus Worst(const std::vector<EngineListener>& listeners) {
   const auto any = [&](ListenerStatus status) {
@@ -106,14 +70,6 @@ void AddCounts(const EngineWorkerStats& from, EngineWorkerStats* to) {
   to->copies += from.copies;
   to->linked += from.linked;
   for (size_t i = 0; i < from.refused.size(); ++i) to->refused[i] += from.refused[i];
-}
-
-Domain DomainOf(std::string_view model, std::string_view group) {
-  return {std::string(model), group == kDefaultGroup ? std::string() : std::string(group)};
-}
-
-std::string GroupOf(const Domain& domain) {
-  return domain.tenant.empty() ? std::string(kDefaultGroup) : domain.tenant;
 }
 
 // Whoever changes an instance marks it busy and works outside the mutex, so that a removal that waits for a stream
@@ -457,20 +413,7 @@ EngineDirectory::~EngineDirectory() {
 // ---- Register and unregister ----
 
 absl::Status EngineDirectory::Register(const EngineRegistration& registration) {
-  if (absl::Status bad = CheckEndpoints(registration); !bad.ok()) return bad;
-  // All of it together fits a record of a snapshot for another replica.
-  for (const auto& [field, text] :
-       {std::pair("instance", &registration.instance), std::pair("model_name", &registration.model),
-        std::pair("routing_group", &registration.group),
-        std::pair("endpoint", &registration.endpoint),
-        std::pair("replay_endpoint", &registration.replay_endpoint),
-        std::pair("topic", &registration.topic), std::pair("lora_name", &registration.lora_name),
-        std::pair("additional_salt", &registration.additional_salt),
-        std::pair("engine_type", &registration.engine_type)}) {
-    if (text->size() > kRegisteredTextBytesMax)
-      return absl::InvalidArgumentError(std::string(field) + " is longer than " +
-                                        std::to_string(kRegisteredTextBytesMax) + " bytes");
-  }
+  if (absl::Status bad = CheckRegistration(registration); !bad.ok()) return bad;
   const Domain domain = DomainOf(registration.model, registration.group);
   const absl::StatusOr<InstancePtr> begun =
       state_->Begin(registration, domain, /*may_have_rank=*/false);

@@ -26,38 +26,12 @@
 #include "indexer/base/clock.h"
 #include "indexer/base/domain.h"
 #include "indexer/base/hash.h"
+#include "indexer/engines/engine_registration.h"
 #include "indexer/engines/engine_worker.h"
 #include "indexer/engines/zmq_ingest.h"
 #include "indexer/holders/holder_registry.h"
 
 namespace kvatlas {
-
-inline constexpr std::string_view kDefaultGroup = "default";
-
-// Of each text of a registration.
-inline constexpr size_t kRegisteredTextBytesMax = 4096;
-
-// The domain of a model and a routing group (Mooncake: tenant): the tenant is empty for "default" and for "".
-Domain DomainOf(std::string_view model, std::string_view group);
-// And back: "default" for an empty tenant.
-std::string GroupOf(const Domain& domain);
-
-struct EngineRegistration {
-  std::string instance;  // a u64 in Dynamo's interface, any name in Mooncake's
-  std::string model;
-  std::string group = std::string(kDefaultGroup);
-  uint32_t rank = 0;
-  uint32_t block_size = 0;
-  std::string endpoint;
-  std::string replay_endpoint;
-  std::string topic;
-  bool bind = false;
-  std::string lora_name;  // of all its blocks, unless an event says another
-  std::string additional_salt;
-  bool counts_copies = true;  // `EngineWorkerOptions::counts_copies`
-  std::string engine_type;    // "vLLM", "SGLang", "Mooncake"; informational
-  std::string source = "zmq";
-};
 
 struct EngineListener {
   uint32_t rank = 0;

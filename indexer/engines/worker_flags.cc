@@ -1,4 +1,4 @@
-#include "indexer/leaf/worker_flags.h"
+#include "indexer/engines/worker_flags.h"
 
 #include <charconv>
 #include <cstdint>

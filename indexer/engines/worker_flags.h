@@ -7,22 +7,22 @@
 //
 // *Threads*: a pure function.
 
-#ifndef KVATLAS_INDEXER_LEAF_WORKER_FLAGS_H_
-#define KVATLAS_INDEXER_LEAF_WORKER_FLAGS_H_
+#ifndef KVATLAS_INDEXER_ENGINES_WORKER_FLAGS_H_
+#define KVATLAS_INDEXER_ENGINES_WORKER_FLAGS_H_
 
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "indexer/leaf/engine_directory.h"
+#include "indexer/engines/engine_registration.h"
 
 namespace kvatlas {
 
 // `of_all` has what each worker has unless it says otherwise. INVALID_ARGUMENT, naming the text: not of this form. What
-// the directory looks at, such as endpoints, is not looked at here.
+// `CheckRegistration` looks at, such as endpoints, is not looked at here.
 absl::StatusOr<std::vector<EngineRegistration>> ParseWorkers(
     const std::vector<std::string>& workers, const EngineRegistration& of_all);
 
 }  // namespace kvatlas
 
-#endif  // KVATLAS_INDEXER_LEAF_WORKER_FLAGS_H_
+#endif  // KVATLAS_INDEXER_ENGINES_WORKER_FLAGS_H_

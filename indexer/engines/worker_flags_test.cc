@@ -1,4 +1,4 @@
-#include "indexer/leaf/worker_flags.h"
+#include "indexer/engines/worker_flags.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,0 +1,63 @@
+// Which engine is to be listened to, and as whom? What every way of naming one says: a flag, HTTP, a file.
+//
+// *Place*: a leaf and a relay register the same. *Truth*: an instance belongs to one domain (model, routing group). Texts of
+// refusals are those of Dynamo's indexer, since clients read them.
+// *Threads*: plain values and pure functions.
+
+#ifndef KVATLAS_INDEXER_ENGINES_ENGINE_REGISTRATION_H_
+#define KVATLAS_INDEXER_ENGINES_ENGINE_REGISTRATION_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "indexer/base/domain.h"
+
+namespace kvatlas {
+
+inline constexpr std::string_view kDefaultGroup = "default";
+
+// Of each text of a registration.
+inline constexpr size_t kRegisteredTextBytesMax = 4096;
+
+// The domain of a model and a routing group (Mooncake: tenant): the tenant is empty for "default" and for "".
+Domain DomainOf(std::string_view model, std::string_view group);
+// And back: "default" for an empty tenant.
+std::string GroupOf(const Domain& domain);
+
+struct EngineRegistration {
+  std::string instance;  // a u64 in Dynamo's interface, any name in Mooncake's
+  std::string model;
+  std::string group = std::string(kDefaultGroup);
+  uint32_t rank = 0;
+  uint32_t block_size = 0;
+  std::string endpoint;
+  std::string replay_endpoint;
+  std::string topic;
+  bool bind = false;
+  std::string lora_name;  // of all its blocks, unless an event says another
+  std::string additional_salt;
+  bool counts_copies = true;  // `EngineWorkerOptions::counts_copies`
+  std::string engine_type;    // "vLLM", "SGLang", "Mooncake"; informational
+  std::string source = "zmq";
+};
+
+// INVALID_ARGUMENT: an endpoint, checked first, or a text that is longer than `kRegisteredTextBytesMax`.
+absl::Status CheckRegistration(const EngineRegistration& registration);
+
+// "instance 7", "instance 7 dp_rank 1", "model=m routing_group=default".
+std::string InstanceText(std::string_view instance);
+std::string RankText(std::string_view instance, uint32_t rank);
+std::string DomainText(const Domain& domain);
+
+// Numbers by value, then names.
+struct InstanceLess {
+  using is_transparent = void;
+  bool operator()(std::string_view a, std::string_view b) const;
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_INDEXER_ENGINES_ENGINE_REGISTRATION_H_
