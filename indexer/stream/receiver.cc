@@ -39,6 +39,7 @@ struct StreamReceiver::State {
   void On(const Goodbye& goodbye, Time now, Out* out);
 
   void Adopt(const Hello& hello, Time now);
+  void CatchUp();
   void Compare(const Digest& digest, Time now, Out* out);
   bool TakePart(const SnapshotPart& part, Time now, Out* out);
   void FinishSnapshot(const SnapshotPart& part, Time now);
@@ -75,6 +76,11 @@ struct StreamReceiver::State {
   Time shed_retry_at{0};
   bool sender_degraded = false;  // as it said with the last batch applied
 
+  // Restored, and behind what its sender had sent when it said hello: that number, once it has.
+  bool restored = false;
+  std::optional<BatchNumber> restored_until;
+  Time lease_from{0};
+
   std::optional<Snapshot> snapshot;       // being received
   std::optional<uint64_t> snapshot_done;  // the id of the last one applied in this epoch
   ReceiverStats stats;
@@ -92,7 +98,20 @@ absl::Status StreamReceiver::OnMessage(const SenderMessage& message, Time now,
     return absl::InvalidArgumentError("a message before the hello");
   }
   std::visit([&](const auto& typed) { state_->On(typed, now, out); }, message);
+  state_->CatchUp();
   return absl::OkStatus();
+}
+
+void StreamReceiver::Restore(const ReceiverPosition& position, Time heard, Time lease_from) {
+  State& s = *state_;
+  s.known = s.restored = true;
+  s.epoch = position.epoch;
+  s.instance_id = position.instance_id;
+  s.applied = position.applied;
+  s.sender_degraded = position.sender_degraded;
+  s.last_heard = heard;
+  s.lease_from = lease_from;
+  if (!position.whole) s.StartRepair(State::Repair::kSnapshot, lease_from);
 }
 
 // --- Hello -------------------------------------------------------------------------------------------
@@ -124,6 +143,13 @@ void StreamReceiver::State::On(const Hello& hello, Time now, Out* out) {
   out->push_back(Welcome{.next = applied + 1, .snapshot = ask, .credit = options.credit_batches});
 }
 
+// Of a restored one: is it where its sender was when it said hello?
+void StreamReceiver::State::CatchUp() {
+  if (!restored || !restored_until.has_value() || applied < *restored_until) return;
+  restored = false;
+  restored_until.reset();
+}
+
 // Numbers start again. Holdings of before, from another epoch or a checkpoint, stay until a snapshot says which of them are
 // true; without any, the batches from the first on are as good.
 void StreamReceiver::State::Adopt(const Hello& hello, Time now) {
@@ -131,6 +157,7 @@ void StreamReceiver::State::Adopt(const Hello& hello, Time now) {
   epoch = hello.epoch;
   instance_id = hello.instance_id;
   applied = 0;
+  restored = false;
   snapshot.reset();
   snapshot_done.reset();
   repaired_at = 0;
@@ -355,7 +382,7 @@ void StreamReceiver::Tick(Time now, std::vector<ReceiverMessage>* out) {
 }
 
 bool StreamReceiver::Expired(Time now) const {
-  return !state_->known || now - state_->last_heard >= state_->options.lease_ttl;
+  return !state_->known || now - lease_began() >= state_->options.lease_ttl;
 }
 
 Trust StreamReceiver::trust(Time now) const {
@@ -366,6 +393,9 @@ Trust StreamReceiver::trust(Time now) const {
 }
 
 Time StreamReceiver::last_heard() const { return state_->last_heard; }
+Time StreamReceiver::lease_began() const {
+  return std::max(state_->last_heard, state_->lease_from);
+}
 bool StreamReceiver::gone() const { return state_->gone; }
 Epoch StreamReceiver::epoch() const { return state_->epoch; }
 uint64_t StreamReceiver::instance_id() const { return state_->instance_id; }

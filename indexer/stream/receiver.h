@@ -66,11 +66,28 @@ struct ReceiverStats {
   uint64_t hellos_refused = 0;
 };
 
+// Where a stream stands: what a checkpoint keeps of a receiver.
+struct ReceiverPosition {
+  Epoch epoch = 0;
+  uint64_t instance_id = 0;
+  BatchNumber applied = 0;
+  // What is held is what the sender held after `applied`; else some of it is in doubt, and only a snapshot helps.
+  bool whole = true;
+  bool sender_degraded = false;  // `Batch::degraded` of the last one applied
+
+  friend bool operator==(const ReceiverPosition&, const ReceiverPosition&) = default;
+};
+
 class StreamReceiver {
  public:
   // `sink` outlives the receiver.
   StreamReceiver(const ReceiverOptions& options, HoldingsSink* sink);
   ~StreamReceiver();
+
+  // Goes on from `position`, kept by an earlier process that last heard the sender at `heard`; the lease runs from
+  // `lease_from`. Never exact before the sender has said hello and everything was applied that it had sent by then.
+  // REQUIRES: no message yet; the sink has what was held.
+  void Restore(const ReceiverPosition& position, Time heard, Time lease_from);
 
   // A message from the sender; answers are appended to `out`. A `Hello` may come at any time (a new
   // connection): it is welcomed or refused by epoch and instance id; contract, block size and schedule are
@@ -86,8 +103,10 @@ class StreamReceiver {
 
   // The lease ran out: nothing heard for `lease_ttl`.
   bool Expired(Time now) const;
-  // When the sender was last heard.
+  // When the sender was last heard; before the first hello after `Restore`, by whoever kept the position.
   Time last_heard() const;
+  // When the lease began that runs now: when the sender was last heard, or later where it was restored.
+  Time lease_began() const;
   // The sender said goodbye.
   bool gone() const;
 
@@ -95,6 +114,7 @@ class StreamReceiver {
   Epoch epoch() const;
   uint64_t instance_id() const;
   BatchNumber applied() const;
+  ReceiverPosition position() const;
   const ReceiverStats& stats() const;
 
  private:
