@@ -130,7 +130,10 @@ void StreamReceiver::State::On(const Hello& hello, Time now, Out* out) {
                .instance_id = instance_id});
     return;
   }
-  if (!known || hello.epoch > epoch) Adopt(hello, now);
+  // A sender that never sent what was kept of it is another one, whatever it calls itself.
+  const bool stranger = restored && hello.last_sent < applied;
+  if (!known || hello.epoch > epoch || stranger) Adopt(hello, now);
+  if (restored) restored_until = hello.last_sent;
   // Of a later batch, perhaps: one that ends it comes later still.
   if (hello.degraded) sender_degraded = true;
   connected = true;
