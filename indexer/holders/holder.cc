@@ -35,7 +35,7 @@ Holder::Holder(Index* index, HolderIndex number, DomainObserver* observer, Domai
       lease_ttl_(Duration::max()),
       receiver_({}, this) {
   live_.store(true, std::memory_order_relaxed);
-  last_heard_ns_.store(now.count(), std::memory_order_relaxed);
+  Heard(now);
   MutexLock lock(&view_mutex_);
   view_.info = std::make_shared<HolderInfo>(std::move(info));
 }
@@ -49,6 +49,11 @@ Holder::Taken Holder::OnHello(const Hello& hello, SessionId session, const Reply
   if (local_) {
     *why = absl::FailedPreconditionError(
         "holder " + ToString(id_) + " is fed by this process itself, from its engine's events");
+    reply(Refuse{.code = why->code(), .reason = std::string(why->message())});
+    return Taken::kRefused;
+  }
+  if (restoring_) {
+    *why = absl::UnavailableError("holder " + ToString(id_) + " is being restored");
     reply(Refuse{.code = why->code(), .reason = std::string(why->message())});
     return Taken::kRefused;
   }
@@ -118,7 +123,7 @@ Holder::Lease Holder::Tick(Duration sweep_after, Time now) {
   const bool was_masked = masked_;
   UpdateView(now);
   if (!masked_) return Lease::kLive;
-  if (now - receiver_.last_heard() - lease_ttl_ >= sweep_after) {
+  if (now - receiver_.lease_began() - lease_ttl_ >= sweep_after) {
     retired_ = true;
     return Lease::kOver;
   }
@@ -131,6 +136,7 @@ void Holder::UpdateView(Time now) {
   if (!expired && masked_) Unmask();
   SetTrust(receiver_.trust(now), now);
   last_heard_ns_.store(receiver_.last_heard().count(), std::memory_order_relaxed);
+  lease_began_ns_.store(receiver_.lease_began().count(), std::memory_order_relaxed);
   live_.store(!masked_, std::memory_order_relaxed);
 }
 
@@ -176,7 +182,7 @@ void Holder::Retire() {
 
 bool Holder::RetireIfNew() {
   MutexLock lock(&mutex_);
-  if (welcomed_ || local_) return false;
+  if (welcomed_ || local_ || restoring_) return false;
   retired_ = true;
   if (!masked_) Mask();
   return true;
@@ -231,7 +237,65 @@ void Holder::SetLocalLoad(const Load& load) {
   if (!retired_) SetLoad(load);
 }
 
-void Holder::Heard(Time now) { last_heard_ns_.store(now.count(), std::memory_order_relaxed); }
+void Holder::Heard(Time now) {
+  last_heard_ns_.store(now.count(), std::memory_order_relaxed);
+  lease_began_ns_.store(now.count(), std::memory_order_relaxed);
+}
+
+// ---- Checkpoints ----
+
+void Holder::BeginRestore() {
+  MutexLock lock(&mutex_);
+  restoring_ = true;
+}
+
+absl::Status Holder::RestoreRun(const Stored& run) {
+  MutexLock lock(&mutex_);
+  return Apply(run);
+}
+
+bool Holder::FinishRestore(HolderImage image, bool lease_goes_on, Time now) {
+  MutexLock lock(&mutex_);
+  const bool same = index_->DigestOf(number_) == image.digest;
+  image.stream.whole = image.stream.whole && same;
+  const Time heard = now - image.silent;
+  // One that was silent for longer than its lease waits for its sender, and is forgotten as late as any.
+  const Time lease_from = lease_goes_on ? now : std::max(heard, now - lease_ttl_);
+  receiver_.Restore(image.stream, heard, lease_from);
+  restoring_ = false;
+  welcomed_ = true;
+  {
+    MutexLock view_lock(&view_mutex_);
+    view_.info = std::make_shared<HolderInfo>(std::move(image.info));
+    view_.load = image.load;
+  }
+  UpdateView(now);
+  if (!masked_ && image.load.has_value() && observer_ != nullptr)
+    observer_->OnLoad(number_, image.load);
+  return same;
+}
+
+absl::StatusOr<HolderCut> Holder::Cut(Time now) const {
+  HolderCut cut;
+  MutexLock lock(&mutex_);
+  if (local_ || !welcomed_ || retired_)
+    return absl::FailedPreconditionError("holder " + ToString(id_) + " has no stream");
+  cut.holdings = index_->HoldingsOf(number_);
+  cut.image.digest = index_->DigestOf(number_);
+  cut.image.stream = receiver_.position();
+  cut.image.silent = std::max(Duration::zero(), now - receiver_.last_heard());
+  cut.image.lease_over = masked_ || receiver_.Expired(now);
+  MutexLock view_lock(&view_mutex_);
+  cut.image.info = *view_.info;
+  cut.image.load = view_.load;
+  return cut;
+}
+
+std::optional<ReceiverPosition> Holder::StreamPosition() const {
+  MutexLock lock(&mutex_);
+  if (local_ || !welcomed_ || retired_) return std::nullopt;
+  return receiver_.position();
+}
 
 // ---- What the receiver learns ----
 
@@ -285,7 +349,7 @@ std::shared_ptr<const HolderInfo> Holder::info() const {
 // The lease binds from the moment it is over, not from the next tick.
 bool Holder::Live(Time asked) const {
   return live_.load(std::memory_order_relaxed) &&
-         asked - Time(last_heard_ns_.load(std::memory_order_relaxed)) < lease_ttl_;
+         asked - Time(lease_began_ns_.load(std::memory_order_relaxed)) < lease_ttl_;
 }
 
 bool Holder::Describe(Time asked, HolderOverlap* overlap) const {

@@ -23,6 +23,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/event.h"
 #include "indexer/base/ids.h"
@@ -91,6 +92,18 @@ class Holder : private HoldingsSink, private ChangeSink {
   // REQUIRES: retired.
   uint64_t Sweep(uint64_t blocks_max);
 
+  // ---- Of one that is restored ----
+
+  // Hellos are refused with UNAVAILABLE until `FinishRestore`. REQUIRES: new.
+  void BeginRestore();
+  absl::Status RestoreRun(const Stored& run);
+  // `lease_goes_on`: else it is masked until it is heard. False: the contents are not those of the image.
+  bool FinishRestore(HolderImage image, bool lease_goes_on, Time now);
+
+  // FAILED_PRECONDITION: a local one, never welcomed, or retired.
+  absl::StatusOr<HolderCut> Cut(Time now) const;
+  std::optional<ReceiverPosition> StreamPosition() const;
+
   // ---- Of a local one ----
 
   // FAILED_PRECONDITION: retired.
@@ -157,11 +170,13 @@ class Holder : private HoldingsSink, private ChangeSink {
   ReplyFn reply_ ABSL_GUARDED_BY(mutex_);
   bool welcomed_ ABSL_GUARDED_BY(mutex_) = false;  // ever
   bool retired_ ABSL_GUARDED_BY(mutex_) = false;
+  bool restoring_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<std::vector<Holding>> to_sweep_ ABSL_GUARDED_BY(mutex_);
 
   // Of what queries read, what they read of every holder that they report.
   std::atomic<bool> live_{false};
   std::atomic<int64_t> last_heard_ns_{0};
+  std::atomic<int64_t> lease_began_ns_{0};  // later than that where it was restored
 
   mutable Mutex view_mutex_ ABSL_ACQUIRED_AFTER(mutex_);
   View view_ ABSL_GUARDED_BY(view_mutex_);

@@ -147,6 +147,21 @@ class DomainState {
     });
   }
 
+  // One that is being restored. ALREADY_EXISTS, and as above.
+  absl::StatusOr<HolderPtr> AddRestored(const HolderId& id) {
+    MutexLock lock(&mutex_);
+    if (holders_.contains(id)) {
+      return absl::AlreadyExistsError("holder " + ToString(id) + " of domain " + ToString(domain_) +
+                                      " exists");
+    }
+    return Add(id, [&](HolderIndex number) {
+      auto holder = std::make_shared<Holder>(index_.get(), number, observer_, &counters_,
+                                             receiver_options_, id);
+      holder->BeginRestore();
+      return holder;
+    });
+  }
+
   // What it says of itself may have changed.
   void RefreshInfo(const HolderPtr& holder) {
     const std::shared_ptr<const HolderInfo> info = holder->info();
@@ -466,6 +481,43 @@ class LocalHolderImpl : public LocalHolder {
   const Clock* const clock_;
 };
 
+class RestoredHolderImpl : public RestoredHolder {
+ public:
+  RestoredHolderImpl(DomainPtr domain, HolderPtr holder, HolderImage image,
+                     const HolderRegistryOptions& options)
+      : domain_(std::move(domain)),
+        holder_(std::move(holder)),
+        image_(std::move(image)),
+        options_(options) {}
+
+  ~RestoredHolderImpl() override {
+    if (finished_) return;
+    holder_->Retire();
+    domain_->Forget(holder_);
+  }
+
+  absl::Status Apply(const Stored& run) override { return holder_->RestoreRun(run); }
+
+  bool Finish() override {
+    finished_ = true;
+    // One that would have been masked or forgotten by now is not shown again for being restored.
+    const Duration lease_ttl = options_.receiver.lease_ttl;
+    const bool lease_goes_on =
+        !image_.lease_over && image_.silent < lease_ttl + options_.sweep_after;
+    const bool same =
+        holder_->FinishRestore(std::move(image_), lease_goes_on, options_.clock->Now());
+    domain_->RefreshInfo(holder_);
+    return same;
+  }
+
+ private:
+  const DomainPtr domain_;
+  const HolderPtr holder_;
+  HolderImage image_;
+  const HolderRegistryOptions& options_;
+  bool finished_ = false;
+};
+
 }  // namespace
 
 struct HolderRegistry::State {
@@ -746,6 +798,38 @@ absl::StatusOr<HolderDump> HolderRegistry::Dump(const Domain& domain, const Hold
   const HolderPtr holder = state->Find(id);
   if (holder == nullptr) return absl::NotFoundError("no such holder: " + ToString(id));
   return holder->Dump(state_->options.clock->Now());
+}
+
+// ---- Checkpoints ----
+
+absl::StatusOr<HolderCut> HolderRegistry::Cut(const Domain& domain, const HolderId& id) const {
+  const DomainPtr state = state_->Find(domain);
+  if (state == nullptr) return absl::NotFoundError("no such domain: " + ToString(domain));
+  const HolderPtr holder = state->Find(id);
+  if (holder == nullptr) return absl::NotFoundError("no such holder: " + ToString(id));
+  return holder->Cut(state_->options.clock->Now());
+}
+
+std::optional<ReceiverPosition> HolderRegistry::PositionOf(const Domain& domain,
+                                                           const HolderId& id) const {
+  const DomainPtr state = state_->Find(domain);
+  const HolderPtr holder = state == nullptr ? nullptr : state->Find(id);
+  return holder == nullptr ? std::nullopt : holder->StreamPosition();
+}
+
+absl::StatusOr<std::unique_ptr<RestoredHolder>> HolderRegistry::Restore(const Domain& domain,
+                                                                        uint32_t block_size,
+                                                                        HolderImage image) {
+  if (absl::Status bad = CheckNames(domain, image.info.id, block_size); !bad.ok()) return bad;
+  for (;;) {
+    const absl::StatusOr<DomainPtr> state = state_->FindOrAdd(domain, block_size);
+    if (!state.ok()) return state.status();
+    absl::StatusOr<HolderPtr> holder = (*state)->AddRestored(image.info.id);
+    if (absl::IsUnavailable(holder.status())) continue;
+    if (!holder.ok()) return holder.status();
+    return std::make_unique<RestoredHolderImpl>(*state, *std::move(holder), std::move(image),
+                                                state_->options);
+  }
 }
 
 }  // namespace kvatlas

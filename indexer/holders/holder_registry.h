@@ -149,6 +149,36 @@ struct HolderDump {
   Trust trust = Trust::kExact;
 };
 
+// A holder fed by a stream as a checkpoint keeps it, its contents aside.
+struct HolderImage {
+  HolderInfo info;
+  ReceiverPosition stream;
+  Duration silent{0};       // since the sender was heard
+  bool lease_over = false;  // it was masked for that
+  std::optional<Load> load;
+  Digest digest;  // of the contents
+};
+
+// Image and contents belong together: the latter are what was held after the position in the former.
+struct HolderCut {
+  HolderImage image;
+  std::vector<Holding> holdings;  // in no particular order
+};
+
+// A holder that comes back from an image, run by run; in no answer, and no stream is welcomed to it, before `Finish`.
+//
+// *Threads*: one. *Lifetime*: destroyed without `Finish` the holder is forgotten. It does not outlive the registry.
+class RestoredHolder {
+ public:
+  virtual ~RestoredHolder() = default;
+  // RESOURCE_EXHAUSTED: shed.
+  virtual absl::Status Apply(const Stored& run) = 0;
+  // From now on it is as if it had been welcomed long ago and is silent: its lease runs, unless it was over when the image
+  // was made. Answers are degraded, or stale by its age, until the sender has said hello and is caught up with. False: what
+  // was restored is not what the digest says (shed), so that only a snapshot makes it exact.
+  virtual bool Finish() = 0;
+};
+
 class HolderRegistry : public StreamAcceptor {
  public:
   // REQUIRES: `MakeIndex(options.index_name, options.index)` is OK.
@@ -209,6 +239,21 @@ class HolderRegistry : public StreamAcceptor {
 
   // NOT_FOUND: no such domain or holder.
   absl::StatusOr<HolderDump> Dump(const Domain& domain, const HolderId& holder) const;
+
+  // ---- Checkpoints ----
+
+  // A consistent cut of a holder fed by a stream; its writer waits while the contents are copied, queries do not.
+  // NOT_FOUND: no such domain or holder. FAILED_PRECONDITION: fed in this process, or no hello was welcomed yet.
+  absl::StatusOr<HolderCut> Cut(const Domain& domain, const HolderId& holder) const;
+
+  // Where that holder's stream stands: whoever reads a log goes on behind `applied` of that epoch. Nothing: unknown, or fed
+  // in this process.
+  std::optional<ReceiverPosition> PositionOf(const Domain& domain, const HolderId& holder) const;
+
+  // A holder as an earlier process kept it, `silent` counting up to now. Its domain is made when it is new. Statuses as
+  // `AddLocal`.
+  absl::StatusOr<std::unique_ptr<RestoredHolder>> Restore(const Domain& domain, uint32_t block_size,
+                                                          HolderImage image);
 
  private:
   class Session;
