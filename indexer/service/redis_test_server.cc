@@ -1,0 +1,139 @@
+#include "indexer/service/redis_test_server.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+#include <utility>
+
+namespace kvatlas {
+namespace {
+
+constexpr std::chrono::seconds kStartTimeout(30);
+constexpr std::chrono::milliseconds kLookEvery(5);
+constexpr int kPortsTried = 20;
+
+[[noreturn]] void Die(const std::string& why) {
+  std::fprintf(stderr, "redis-server for tests: %s\n", why.c_str());
+  std::abort();
+}
+
+sockaddr_in Loopback(uint16_t port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(port);
+  return address;
+}
+
+// Free now; whoever takes it in between makes redis-server fail, and another one is tried.
+uint16_t FreePort() {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address = Loopback(0);
+  socklen_t size = sizeof(address);
+  if (fd < 0 || bind(fd, reinterpret_cast<sockaddr*>(&address), size) != 0 ||
+      getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
+    Die("no free port");
+  }
+  close(fd);
+  return ntohs(address.sin_port);
+}
+
+}  // namespace
+
+RedisTestServer::RedisTestServer(std::vector<std::string> config) : config_(std::move(config)) {
+  const char* root = std::getenv("TEST_TMPDIR");
+  std::string pattern = std::string(root == nullptr ? "/tmp" : root) + "/redis.XXXXXX";
+  if (mkdtemp(pattern.data()) == nullptr) Die("cannot make " + pattern);
+  directory_ = pattern;
+  Start();
+}
+
+RedisTestServer::~RedisTestServer() {
+  Kill();
+  std::error_code ignored;
+  std::filesystem::remove_all(directory_, ignored);
+}
+
+void RedisTestServer::Start() {
+  if (pid_ != 0) return;
+  const bool new_port = port_ == 0;
+  for (int i = 0; i < kPortsTried; ++i) {
+    if (new_port) port_ = FreePort();
+    Launch();
+    const auto until = std::chrono::steady_clock::now() + kStartTimeout;
+    while (std::chrono::steady_clock::now() < until) {
+      if (Answers()) return;
+      if (waitpid(pid_, nullptr, WNOHANG) == pid_) {
+        pid_ = 0;
+        break;  // the port was taken
+      }
+      std::this_thread::sleep_for(kLookEvery);
+    }
+    Kill();
+  }
+  Die("does not start; is it installed? See " + directory_ + "/log");
+}
+
+void RedisTestServer::Launch() {
+  const std::string path = directory_ + "/redis.conf";
+  std::ofstream config(path);
+  config << "port " << port_ << "\nbind 127.0.0.1\ndaemonize no\nsave \"\"\nappendonly no\ndir "
+         << directory_ << "\nlogfile " << directory_ << "/log\n";
+  for (const std::string& line : config_) config << line << "\n";
+  config.close();
+  if (!config) Die("cannot write " + path);
+  const pid_t parent = getpid();
+  pid_ = fork();
+  if (pid_ < 0) Die("cannot fork");
+  if (pid_ > 0) return;
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) _exit(1);
+  const int null = open("/dev/null", O_RDWR);
+  dup2(null, STDIN_FILENO);
+  dup2(null, STDOUT_FILENO);
+  execlp("redis-server", "redis-server", path.c_str(), nullptr);
+  _exit(127);
+}
+
+bool RedisTestServer::Answers() const {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const sockaddr_in address = Loopback(port_);
+  constexpr char kPing[] = "PING\r\n";
+  char answer = 0;
+  bool answers = connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0 &&
+                 send(fd, kPing, sizeof(kPing) - 1, MSG_NOSIGNAL) > 0 && read(fd, &answer, 1) == 1;
+  if (answers && answer == '-') {
+    char text[7] = {};
+    answers = read(fd, text, sizeof(text)) == sizeof(text) &&
+              std::string(text, sizeof(text)) != "LOADING";
+  }
+  close(fd);
+  return answers;
+}
+
+void RedisTestServer::End(int signal) {
+  if (pid_ == 0) return;
+  kill(pid_, signal);
+  kill(pid_, SIGCONT);
+  waitpid(pid_, nullptr, 0);
+  pid_ = 0;
+}
+
+void RedisTestServer::Kill() { End(SIGKILL); }
+void RedisTestServer::Terminate() { End(SIGTERM); }
+void RedisTestServer::Pause() { kill(pid_, SIGSTOP); }
+void RedisTestServer::Resume() { kill(pid_, SIGCONT); }
+
+}  // namespace kvatlas

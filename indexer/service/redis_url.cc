@@ -1,0 +1,144 @@
+#include "indexer/service/redis_url.h"
+
+#include <charconv>
+#include <cstdint>
+#include <utility>
+
+#include "absl/status/status.h"
+
+namespace kvatlas {
+namespace {
+
+constexpr int kDatabaseMax = 1 << 20;  // far above what a server can be configured to have
+constexpr uint16_t kRedisPort = 6379;
+constexpr uint16_t kSentinelPort = 26379;
+
+int HexDigit(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+  return -1;
+}
+
+absl::StatusOr<std::string> PercentDecode(std::string_view text) {
+  std::string decoded;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '%') {
+      decoded.push_back(text[i]);
+      continue;
+    }
+    if (i + 2 >= text.size() || HexDigit(text[i + 1]) < 0 || HexDigit(text[i + 2]) < 0) {
+      return absl::InvalidArgumentError("'%' is not followed by two hexadecimal digits");
+    }
+    decoded.push_back(static_cast<char>(HexDigit(text[i + 1]) * 16 + HexDigit(text[i + 2])));
+    i += 2;
+  }
+  return decoded;
+}
+
+absl::Status Bad(std::string_view url, const std::string& why) {
+  return absl::InvalidArgumentError("not a Redis URL: " + RedisUrlWithoutPassword(url) + ": " +
+                                    why);
+}
+
+// [USER][:PASSWORD]
+absl::Status ParseLogin(std::string_view text, RedisOptions* options) {
+  const size_t colon = text.find(':');
+  absl::StatusOr<std::string> user = PercentDecode(text.substr(0, colon));
+  if (!user.ok()) return user.status();
+  options->user = *std::move(user);
+  if (colon == std::string_view::npos) return absl::OkStatus();
+  absl::StatusOr<std::string> password = PercentDecode(text.substr(colon + 1));
+  if (!password.ok()) return password.status();
+  options->password = *std::move(password);
+  return absl::OkStatus();
+}
+
+absl::Status ParseHost(std::string_view text, uint16_t default_port, RedisOptions* options) {
+  const bool has_port = !text.empty() && text.back() != ']' && text.find(':') != text.npos;
+  absl::StatusOr<Address> address = Address::Parse(
+      has_port ? std::string(text) : std::string(text) + ":" + std::to_string(default_port));
+  if (!address.ok()) return address.status();
+  if (address->port == 0) return absl::InvalidArgumentError("port 0");
+  options->hosts.push_back(*std::move(address));
+  return absl::OkStatus();
+}
+
+absl::Status ParseHosts(std::string_view text, uint16_t default_port, RedisOptions* options) {
+  while (true) {
+    const size_t comma = text.find(',');
+    absl::Status status = ParseHost(text.substr(0, comma), default_port, options);
+    if (!status.ok() || comma == std::string_view::npos) return status;
+    text.remove_prefix(comma + 1);
+  }
+}
+
+absl::Status ParseDatabase(std::string_view text, RedisOptions* options) {
+  if (text.empty()) return absl::OkStatus();
+  const auto [end, error] =
+      std::from_chars(text.data(), text.data() + text.size(), options->database);
+  if (error != std::errc() || end != text.data() + text.size() || options->database < 0 ||
+      options->database > kDatabaseMax) {
+    return absl::InvalidArgumentError("the database is not a number");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<RedisOptions> ParseRedisUrl(std::string_view url) {
+  const size_t scheme_end = url.find("://");
+  const std::string_view scheme = url.substr(0, scheme_end);
+  if (scheme == "rediss" || scheme == "rediss-sentinel") {
+    return Bad(url, "TLS is not supported; use redis:// through a tunnel or a local proxy");
+  }
+  const bool sentinel = scheme == "redis-sentinel";
+  if (scheme_end == std::string_view::npos || (scheme != "redis" && !sentinel)) {
+    return Bad(url, "it starts neither with redis:// nor with redis-sentinel://");
+  }
+  RedisOptions options;
+  std::string_view rest = url.substr(scheme_end + 3);
+  std::string_view query;
+  if (const size_t mark = rest.find('?'); mark != std::string_view::npos) {
+    query = rest.substr(mark + 1);
+    rest = rest.substr(0, mark);
+  }
+  if (const size_t at = rest.rfind('@'); at != std::string_view::npos) {
+    if (absl::Status status = ParseLogin(rest.substr(0, at), &options); !status.ok()) {
+      return Bad(url, std::string(status.message()));
+    }
+    rest.remove_prefix(at + 1);
+  }
+  const size_t slash = rest.find('/');
+  absl::Status status =
+      ParseHosts(rest.substr(0, slash), sentinel ? kSentinelPort : kRedisPort, &options);
+  if (slash != std::string_view::npos) {
+    status.Update(ParseDatabase(rest.substr(slash + 1), &options));
+  }
+  constexpr std::string_view kMaster = "master=";
+  if (query.substr(0, kMaster.size()) == kMaster && sentinel) {
+    absl::StatusOr<std::string> name = PercentDecode(query.substr(kMaster.size()));
+    status.Update(name.status());
+    if (name.ok()) options.sentinel_master = *std::move(name);
+  } else if (!query.empty()) {
+    status.Update(absl::InvalidArgumentError("only redis-sentinel:// has ?master=NAME"));
+  }
+  if (sentinel && options.sentinel_master.empty()) {
+    status.Update(absl::InvalidArgumentError("?master=NAME is missing"));
+  }
+  if (!status.ok()) return Bad(url, std::string(status.message()));
+  return options;
+}
+
+std::string RedisUrlWithoutPassword(std::string_view url) {
+  const size_t scheme_end = url.find("://");
+  const size_t start = scheme_end == std::string_view::npos ? 0 : scheme_end + 3;
+  const size_t at = url.rfind('@');
+  if (at == std::string_view::npos || at < start) return std::string(url);
+  const std::string_view login = url.substr(start, at - start);
+  const size_t colon = login.find(':');
+  if (colon == std::string_view::npos) return std::string(url);
+  return std::string(url.substr(0, start + colon)) + ":***" + std::string(url.substr(at));
+}
+
+}  // namespace kvatlas

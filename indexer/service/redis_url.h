@@ -1,0 +1,53 @@
+// Which Redis, and as whom? What a `redis://` URL says, and the bounds of a client.
+//
+//   redis://[[USER]:PASSWORD@]HOST:PORT[,HOST:PORT…][/DATABASE]
+//       Hosts are tried in turn until one answers; nodes of a Redis Cluster are recognised as such.
+//   redis-sentinel://[[USER]:PASSWORD@]SENTINEL:PORT[,…][/DATABASE]?master=NAME
+//       The sentinels are asked who the master is, again after each loss. User and password are the master's.
+//
+// Without a port 6379 (26379 for sentinels); IPv6 hosts in brackets; `%40` and the like in user, password and name.
+// TLS (`rediss://`) is refused: the packaged hiredis has none. Use a tunnel, or a proxy on this host.
+//
+// *Threads*: plain values.
+
+#ifndef KVATLAS_INDEXER_SERVICE_REDIS_URL_H_
+#define KVATLAS_INDEXER_SERVICE_REDIS_URL_H_
+
+#include <chrono>
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "indexer/base/clock.h"
+#include "indexer/service/address.h"
+
+namespace kvatlas {
+
+struct RedisOptions {
+  std::vector<Address> hosts;
+  std::string user;  // empty: the default user
+  std::string password;
+  int database = 0;
+  std::string sentinel_master;  // not empty: `hosts` are sentinels
+
+  Duration connect_timeout = std::chrono::seconds(2);
+  Duration command_timeout = std::chrono::seconds(5);  // for blocking ones beyond what they block
+  Duration backoff_initial = std::chrono::milliseconds(50);  // doubled from time to time
+  Duration backoff_max = std::chrono::seconds(1);
+  // Accepted by `Send` and not yet answered.
+  size_t outstanding_max = 1 << 14;
+  size_t outstanding_bytes_max = 64 << 20;
+  size_t blocking_max = 64;  // blocking commands at a time, each on a connection of its own
+};
+
+// INVALID_ARGUMENT says what is wrong with the URL, without its password.
+absl::StatusOr<RedisOptions> ParseRedisUrl(std::string_view url);
+
+// The URL for people: without the password.
+std::string RedisUrlWithoutPassword(std::string_view url);
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_INDEXER_SERVICE_REDIS_URL_H_
