@@ -498,7 +498,8 @@ void StreamTracker::OnResumed(Time now) {
   state_->replay.asked_at = now;
 }
 
-void StreamTracker::Resume(const StreamPosition& position) {
+void StreamTracker::Resume(const StreamPosition& position, bool earlier) {
+  state_->connected_before = earlier;
   state_->last = position.last;
   state_->fingerprint = position.fingerprint;
 }

@@ -111,8 +111,9 @@ class StreamTracker {
   // Nobody was listening until `now`: the silence was ours.
   void OnResumed(Time now);
 
-  // Goes on from where another replica was; before the first message.
-  void Resume(const StreamPosition& position);
+  // Goes on from where another replica is; before the first message. `earlier`: where this one was before it was started
+  // again, so that the first connection counts as another one.
+  void Resume(const StreamPosition& position, bool earlier = false);
   std::optional<StreamPosition> position() const;
 
   // Something will be due without a message.

@@ -37,7 +37,7 @@ class WorkerSink : public StreamSink {
       ++stats_.undecodable;
       LogEvery(Limiter(), name_, LogLevel::kWarning, "undecodable batch",
                {{"worker", name_}, {"rank", rank_}, {"reason", decoded}});
-      worker_->Lost(rank_, now);  // it may have removed something
+      worker_->Unreadable(rank_, now);  // it may have removed something
       return;
     }
     worker_->Apply(rank_, lane_->batch, now);
@@ -91,8 +91,9 @@ absl::StatusOr<ZmqStreamId> ZmqIngest::Add(const ZmqSource& source,
 
 void ZmqIngest::Remove(ZmqStreamId stream) { impl_->streams.Remove(stream); }
 
-absl::Status ZmqIngest::ResumeFrom(ZmqStreamId stream, const StreamPosition& position) {
-  return impl_->streams.ResumeFrom(stream, position);
+absl::Status ZmqIngest::ResumeFrom(ZmqStreamId stream, const StreamPosition& position,
+                                   bool earlier) {
+  return impl_->streams.ResumeFrom(stream, position, earlier);
 }
 
 absl::Status ZmqIngest::Pause(ZmqStreamId stream) { return impl_->streams.Pause(stream); }

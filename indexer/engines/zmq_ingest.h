@@ -50,8 +50,8 @@ class ZmqIngest {
   void Remove(ZmqStreamId stream);
 
   // `resume` said after `Add`, while the gate is closed: a starting leaf subscribes first and learns positions then.
-  // FAILED_PRECONDITION: the gate is open. NOT_FOUND.
-  absl::Status ResumeFrom(ZmqStreamId stream, const StreamPosition& position);
+  // `earlier` as in `StreamTracker::Resume`. FAILED_PRECONDITION: the gate is open. NOT_FOUND.
+  absl::Status ResumeFrom(ZmqStreamId stream, const StreamPosition& position, bool earlier = false);
 
   // Sockets stay, messages wait in them. FAILED_PRECONDITION names the status it was in.
   absl::Status Pause(ZmqStreamId stream);

@@ -49,6 +49,7 @@ struct ZmqStreamStats {
   ListenerStatus status = ListenerStatus::kPending;
   std::string last_error;
   bool connected = false;  // a peer is there (`bind`: at least one)
+  bool arrived = false;    // and the worker was told what that means for what it holds
   Duration silent{0};      // since the last message; since the start when there was none
   uint64_t bytes = 0;
   uint64_t bad_frames = 0;   // not [topic, number, payload]

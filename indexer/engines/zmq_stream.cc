@@ -334,10 +334,10 @@ absl::Status ZmqStream::Resume() {
   return absl::OkStatus();
 }
 
-absl::Status ZmqStream::ResumeFrom(const StreamPosition& position) {
+absl::Status ZmqStream::ResumeFrom(const StreamPosition& position, bool earlier) {
   Visit visit(this);
   if (started_) return absl::FailedPreconditionError("the stream is already being applied");
-  tracker_.Resume(position);
+  tracker_.Resume(position, earlier);
   return absl::OkStatus();
 }
 
@@ -352,6 +352,7 @@ ZmqStreamStats ZmqStream::Stats() const {
   return {.status = StatusNow(),
           .last_error = last_error_,
           .connected = connected_,
+          .arrived = connected_ && arrivals_ == 0,
           .silent = std::max(Duration(0), settings_.clock->Now() - heard_at_),
           .bytes = bytes_,
           .bad_frames = bad_frames_,

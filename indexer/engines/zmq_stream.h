@@ -78,7 +78,7 @@ class ZmqStream {
   // ---- Any thread ----
   absl::Status Pause();
   absl::Status Resume();
-  absl::Status ResumeFrom(const StreamPosition& position);
+  absl::Status ResumeFrom(const StreamPosition& position, bool earlier = false);
   void WithPosition(const std::function<void(std::optional<StreamPosition>)>& cut);
   ZmqStreamStats Stats() const;
   // From now on nothing is applied that is not under way.

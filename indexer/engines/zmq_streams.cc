@@ -123,13 +123,14 @@ std::optional<ZmqStreams::Entry> ZmqStreams::Find(ZmqStreamId stream) const {
   return found->second;
 }
 
-absl::Status ZmqStreams::ResumeFrom(ZmqStreamId stream, const StreamPosition& position) {
+absl::Status ZmqStreams::ResumeFrom(ZmqStreamId stream, const StreamPosition& position,
+                                    bool earlier) {
   const std::optional<Entry> entry = Find(stream);
   if (!entry) return NoStream(stream);
   if (gate_.load(std::memory_order_acquire)) {
     return absl::FailedPreconditionError("the gate is open");
   }
-  return entry->stream->ResumeFrom(position);
+  return entry->stream->ResumeFrom(position, earlier);
 }
 
 absl::Status ZmqStreams::Pause(ZmqStreamId stream) {

@@ -41,7 +41,7 @@ class ZmqStreams {
                                   const MakeStreamSink& make_sink,
                                   std::optional<StreamPosition> resume);
   void Remove(ZmqStreamId stream);
-  absl::Status ResumeFrom(ZmqStreamId stream, const StreamPosition& position);
+  absl::Status ResumeFrom(ZmqStreamId stream, const StreamPosition& position, bool earlier);
   absl::Status Pause(ZmqStreamId stream);
   absl::Status Resume(ZmqStreamId stream);
   void OpenGate();

@@ -33,6 +33,7 @@ struct Instance {
   Time adopted{0};
   std::set<uint32_t>
       settled;  // ranks whose stream goes on from where that peer was, or was heard since
+  std::set<uint32_t> awaited;  // restored from an earlier time, and in no answer before it is heard
 
   // Of `Tick` alone.
   Time look_at{0};
@@ -354,12 +355,14 @@ struct EngineDirectory::State {
   // Which of its ranks are alive, and is it to be forgotten?
   void LookAt(const InstancePtr& instance, Time now) {
     std::map<uint32_t, Listener> listeners;
+    std::set<uint32_t> awaited;
     bool forget = false;
     {
       MutexLock lock(&mutex);
       // It may have gone since `Tick` took it from the list: who forgets it again takes its namesake away.
       if (instance->busy || Find(instance->of.instance) != instance) return;
       listeners = instance->listeners;
+      awaited = instance->awaited;
       forget = listeners.empty() && open && now - instance->adopted > options.adopted_ttl;
       instance->busy = forget;
     }
@@ -367,14 +370,20 @@ struct EngineDirectory::State {
     bool any_heard = listeners.empty(), any_alive = listeners.empty();
     for (const auto& [rank, listener] : listeners) {
       const absl::StatusOr<ZmqStreamStats> stats = ingest->Stats(listener.stream);
-      const bool heard = !stats.ok() || stats->connected;
-      const bool alive = heard || !GoneForLong(&instance->gone_since, rank, now);
+      if ((!stats.ok() || stats->arrived) && awaited.erase(rank) > 0) {
+        MutexLock lock(&mutex);
+        instance->awaited.erase(rank);
+      }
+      const bool is_awaited = awaited.contains(rank);
+      const bool heard = !stats.ok() || (stats->connected && !is_awaited);
+      const bool alive = heard || (!is_awaited && !GoneForLong(&instance->gone_since, rank, now));
       if (heard) instance->gone_since.erase(rank);
       instance->holders->SetAlive(rank, heard, alive);
       any_heard = any_heard || heard;
       any_alive = any_alive || alive;
     }
     // Ranks that only batches named come by any of its streams; those of a peer's dump by none.
+    any_alive = any_alive && awaited.empty();
     for (uint32_t rank : instance->holders->ranks())
       if (!listeners.contains(rank)) instance->holders->SetAlive(rank, any_heard, any_alive);
   }
@@ -569,15 +578,17 @@ absl::StatusOr<std::shared_ptr<EngineWorker>> EngineDirectory::Adopt(
 }
 
 absl::Status EngineDirectory::ResumeFrom(const std::string& instance, uint32_t rank,
-                                         const StreamPosition& position) {
+                                         const StreamPosition& position, bool earlier) {
   const absl::StatusOr<std::map<uint32_t, Listener>> listeners =
       state_->ListenersOf(instance, rank);
   if (!listeners.ok()) return listeners.status();
-  absl::Status status = state_->ingest->ResumeFrom(listeners->at(rank).stream, position);
+  absl::Status status = state_->ingest->ResumeFrom(listeners->at(rank).stream, position, earlier);
   if (!status.ok()) return status;
   MutexLock lock(&state_->mutex);
-  if (const InstancePtr found = state_->Find(instance); found != nullptr)
+  if (const InstancePtr found = state_->Find(instance); found != nullptr) {
     found->settled.insert(rank);
+    if (earlier) found->awaited.insert(rank);
+  }
   return absl::OkStatus();
 }
 
@@ -654,7 +665,12 @@ void EngineDirectory::Open() {
   MutexLock lock(&state_->mutex);
   state_->open = true;
   state_->hidden = false;
-  for (const auto& [name, instance] : state_->instances) instance->holders->SetHidden(false);
+  for (const auto& [name, instance] : state_->instances) {
+    if (!instance->awaited.empty())
+      for (uint32_t rank : instance->holders->ranks())
+        instance->holders->SetAlive(rank, /*heard=*/false, /*alive=*/false);
+    instance->holders->SetHidden(false);
+  }
 }
 
 // ---- Time ----

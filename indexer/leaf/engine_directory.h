@@ -130,9 +130,11 @@ class EngineDirectory {
   // is forgotten after `adopted_ttl`.
   absl::StatusOr<std::shared_ptr<EngineWorker>> Adopt(const EngineRegistration& registration,
                                                       bool unconfirmed);
-  // Where that stream goes on from; before `Open`. NOT_FOUND; FAILED_PRECONDITION.
+  // Where that stream goes on from; before `Open`. `earlier`: where this leaf itself was before it was started again, so that
+  // what is held is in no answer before the engine is there, and degraded until the stream goes on from that position.
+  // NOT_FOUND; FAILED_PRECONDITION.
   absl::Status ResumeFrom(const std::string& instance, uint32_t rank,
-                          const StreamPosition& position);
+                          const StreamPosition& position, bool earlier = false);
   // Visits every stream of an instance with its position while nothing of it is being applied: what `visit` reads of
   // the worker's ranks that this stream publishes belongs to that position. Without a stream, once without a rank.
   // NOT_FOUND.
