@@ -807,7 +807,9 @@ absl::StatusOr<HolderCut> HolderRegistry::Cut(const Domain& domain, const Holder
   if (state == nullptr) return absl::NotFoundError("no such domain: " + ToString(domain));
   const HolderPtr holder = state->Find(id);
   if (holder == nullptr) return absl::NotFoundError("no such holder: " + ToString(id));
-  return holder->Cut(state_->options.clock->Now());
+  absl::StatusOr<HolderCut> cut = holder->Cut(state_->options.clock->Now());
+  if (cut.ok()) cut->block_size = state->block_size();
+  return cut;
 }
 
 std::optional<ReceiverPosition> HolderRegistry::PositionOf(const Domain& domain,

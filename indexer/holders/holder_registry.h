@@ -161,6 +161,7 @@ struct HolderImage {
 
 // Image and contents belong together: the latter are what was held after the position in the former.
 struct HolderCut {
+  uint32_t block_size = 0;  // of its domain
   HolderImage image;
   std::vector<Holding> holdings;  // in no particular order
 };

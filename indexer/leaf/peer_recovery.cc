@@ -9,6 +9,7 @@
 #include "absl/base/thread_annotations.h"
 #include "indexer/base/mutex.h"
 #include "indexer/leaf/dynamo_dump.h"
+#include "indexer/leaf/engine_restore.h"
 #include "indexer/leaf/replica_snapshot.h"
 #include "indexer/service/log.h"
 
@@ -20,91 +21,11 @@ using Json = nlohmann::json;
 constexpr size_t kWorkersBytesMax = 64 << 20;
 constexpr Duration kLookEvery = std::chrono::milliseconds(10);
 
-// What an entry says of the instance itself, and of one of its streams.
-EngineRegistration RegistrationOf(const EngineEntry& entry, const EngineListener* listener) {
-  EngineRegistration registration;
-  registration.instance = entry.instance;
-  registration.model = entry.domain.model;
-  registration.group = GroupOf(entry.domain);
-  registration.block_size = entry.block_size;
-  registration.lora_name = entry.lora_name;
-  registration.additional_salt = entry.additional_salt;
-  registration.counts_copies = entry.counts_copies;
-  registration.engine_type = entry.engine_type;
-  registration.source = entry.source;
-  if (listener == nullptr) return registration;
-  registration.rank = listener->rank;
-  registration.endpoint = listener->endpoint;
-  registration.replay_endpoint = listener->replay_endpoint;
-  registration.topic = listener->topic;
-  registration.bind = listener->bind;
-  return registration;
-}
-
-// Registers what is not; what cannot be is told, and goes on without.
-void RegisterAll(EngineDirectory* directory, const EngineEntry& entry) {
-  for (const EngineListener& listener : entry.listeners) {
-    const absl::Status status = directory->Register(RegistrationOf(entry, &listener));
-    if (!status.ok() && !absl::IsAlreadyExists(status))
-      Log(LogLevel::kWarning, "a peer's engine cannot be registered",
-          {{"instance", entry.instance}, {"reason", status}});
-  }
-}
-
-// The workers of instances that are being restored.
-class Adopted {
- public:
-  Adopted(EngineDirectory* directory, bool unconfirmed)
-      : directory_(directory), unconfirmed_(unconfirmed) {}
-
-  // Null: it cannot be, which was told once.
-  EngineWorker* Of(const EngineEntry& entry) {
-    const auto [it, is_new] = workers_.try_emplace(entry.instance);
-    if (!is_new) return it->second.get();
-    absl::StatusOr<std::shared_ptr<EngineWorker>> worker =
-        directory_->Adopt(RegistrationOf(entry, nullptr), unconfirmed_);
-    if (worker.ok()) {
-      it->second = *std::move(worker);
-    } else {
-      Log(LogLevel::kWarning, "a peer's engine cannot be restored",
-          {{"instance", entry.instance}, {"reason", worker.status()}});
-    }
-    return it->second.get();
-  }
-
-  // What is restored is in answers once `Finish` was called.
-  void Restore(const EngineEntry& entry, const EngineAlias& alias) {
-    EngineWorker* const worker = Of(entry);
-    if (worker == nullptr) return;
-    const absl::Status status = worker->Restore(alias, /*more=*/true);
-    restored_ += status.ok();
-    if (status.ok()) return;
-    if (refused_++ == 0)
-      Log(LogLevel::kWarning, "a peer's name of a block cannot be restored",
-          {{"instance", entry.instance}, {"reason", status}});
-  }
-
-  void Finish() const {
-    for (const auto& [instance, worker] : workers_)
-      if (worker != nullptr) worker->Tick(Clock::Real().Now());
-  }
-
-  uint64_t restored() const { return restored_; }
-  uint64_t refused() const { return refused_; }
-
- private:
-  EngineDirectory* const directory_;
-  const bool unconfirmed_;
-  std::map<std::string, std::shared_ptr<EngineWorker>> workers_;
-  uint64_t restored_ = 0;
-  uint64_t refused_ = 0;
-};
-
 class Registrar : public SnapshotVisitor {
  public:
   explicit Registrar(EngineDirectory* directory) : directory_(directory) {}
   absl::Status OnInstance(const EngineEntry& entry) override {
-    RegisterAll(directory_, entry);
+    RegisterEngines(directory_, entry);
     return absl::OkStatus();
   }
   absl::Status OnName(const EngineEntry&, const EngineAlias&) override { return absl::OkStatus(); }
@@ -117,42 +38,10 @@ class Registrar : public SnapshotVisitor {
   EngineDirectory* const directory_;
 };
 
-class SnapshotRestorer : public SnapshotVisitor {
- public:
-  explicit SnapshotRestorer(EngineDirectory* directory)
-      : directory_(directory), adopted_(directory, /*unconfirmed=*/false) {}
-
-  absl::Status OnInstance(const EngineEntry&) override { return absl::OkStatus(); }
-  absl::Status OnName(const EngineEntry& entry, const EngineAlias& alias) override {
-    EngineAlias of_stream = alias;
-    of_stream.stream_rank = stream_rank_;
-    adopted_.Restore(entry, of_stream);
-    return absl::OkStatus();
-  }
-  // Without a position nothing was said on that stream yet.
-  absl::Status OnPosition(const EngineEntry& entry, uint32_t rank,
-                          const std::optional<StreamPosition>& position) override {
-    stream_rank_ = rank;
-    if (!position.has_value()) return absl::OkStatus();
-    const absl::Status status = directory_->ResumeFrom(entry.instance, rank, *position);
-    if (!status.ok())
-      Log(LogLevel::kWarning, "a stream does not go on where the peer was",
-          {{"instance", entry.instance}, {"rank", rank}, {"reason", status}});
-    return absl::OkStatus();
-  }
-
-  const Adopted& adopted() const { return adopted_; }
-
- private:
-  EngineDirectory* const directory_;
-  Adopted adopted_;
-  uint32_t stream_rank_ = 0;
-};
-
 class DumpRestorer : public DumpVisitor {
  public:
   explicit DumpRestorer(EngineDirectory* directory)
-      : directory_(directory), adopted_(directory, /*unconfirmed=*/true) {}
+      : directory_(directory), restored_(directory, EngineRestorer::Source::kDump) {}
 
   absl::Status OnDomain(const Domain& domain, uint32_t block_size) override {
     block_size_ = block_size;
@@ -171,15 +60,15 @@ class DumpRestorer : public DumpVisitor {
     entry_.domain = domain;
     entry_.block_size = block_size_;
     entry_.source = "zmq";
-    adopted_.Restore(entry_, alias);
+    restored_.Restore(entry_, alias);
     return absl::OkStatus();
   }
 
-  const Adopted& adopted() const { return adopted_; }
+  const EngineRestorer& restored() const { return restored_; }
 
  private:
   EngineDirectory* const directory_;
-  Adopted adopted_;
+  EngineRestorer restored_;
   EngineEntry entry_;
   uint32_t block_size_ = 0;
   bool skip_ = false;
@@ -288,7 +177,7 @@ struct PeerRecovery::State {
     if (!workers.is_array()) return absl::InvalidArgumentError("/workers is no list");
     for (const Json& worker : workers)
       if (const std::optional<EngineEntry> entry = WorkerEntry(worker); entry.has_value())
-        RegisterAll(directory, *entry);
+        RegisterEngines(directory, *entry);
     return absl::OkStatus();
   }
 
@@ -301,11 +190,11 @@ struct PeerRecovery::State {
   }
 
   absl::Status RestoreSnapshot(const std::string& peer) {
-    SnapshotRestorer restorer(directory);
+    EngineRestorer restorer(directory, EngineRestorer::Source::kReplica);
     absl::Status status = Fetch(peer, "/snapshot", [&](HttpFetch* fetch) {
       return ReadReplicaSnapshot(options.contract, fetch->Body(), &restorer).status();
     });
-    if (status.ok()) Finish(peer, restorer.adopted());
+    if (status.ok()) Finish(peer, restorer);
     return status;
   }
 
@@ -314,21 +203,21 @@ struct PeerRecovery::State {
     absl::Status status = Fetch(peer, "/dump", [&](HttpFetch* fetch) {
       return ReadDump({.contract = options.contract}, fetch->Body(), &restorer).status();
     });
-    if (status.ok()) Finish(peer, restorer.adopted());
+    if (status.ok()) Finish(peer, restorer.restored());
     return status;
   }
 
-  static void Finish(const std::string& peer, const Adopted& adopted) {
-    adopted.Finish();
+  static void Finish(const std::string& peer, const EngineRestorer& restored) {
+    restored.Finish();
     Log(LogLevel::kInfo, "recovered from a peer",
-        {{"peer", peer}, {"names", adopted.restored()}, {"refused", adopted.refused()}});
+        {{"peer", peer}, {"names", restored.restored()}, {"refused", restored.refused()}});
   }
 
   // As it was before the peer that broke off.
   void StartOver() {
     for (const EngineEntry& entry : directory->Registrations())
       (void)directory->Unregister(entry.instance, entry.domain.model, std::nullopt, std::nullopt);
-    for (const EngineEntry& entry : own) RegisterAll(directory, entry);
+    for (const EngineEntry& entry : own) RegisterEngines(directory, entry);
   }
 
   const PeerRecoveryOptions options;

@@ -1,0 +1,93 @@
+// How does a leaf that was killed know in seconds what it knew before? It writes down every minute what it holds, with
+// each stream's position, and takes it up again when it starts.
+//
+//   start   1. `Restore`: the youngest checkpoint that can be read; holders are there, degraded until heard
+//           2. `RestoreEngines`, once it is known that no replica tells better, before the directory opens
+//           3. publishers say hello and go on behind the position, engines replay from theirs; no hello: the lease ends it
+//           4. `Start`: from now on one is written every `every`
+//
+// *Place*: a leaf has one when it is told a directory. *Truth*: each holder is a consistent cut with its position, and cuts of
+// different holders are of different moments, as streams are. What cannot be read is told with the reason and the next older
+// one is taken; where there is none the leaf starts empty and streams ask for snapshots. An error while writing leaves
+// the older ones, is told and counted, and tried again after `every`.
+// *Threads*: any; one for the writing, of low priority, which is paced: a quarter of one core until half of `every` is over.
+// *Cost*: whole each time. A holder's writer waits for the copying of its blocks, queries for nothing.
+// *Bounds*: `keep` files; in memory one holder's blocks, or one engine's names.
+
+#ifndef KVATLAS_INDEXER_LEAF_CHECKPOINT_CHECKPOINTER_H_
+#define KVATLAS_INDEXER_LEAF_CHECKPOINT_CHECKPOINTER_H_
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "indexer/base/clock.h"
+#include "indexer/base/hash.h"
+#include "indexer/holders/holder_registry.h"
+#include "indexer/leaf/checkpoint/checkpoint_file.h"
+#include "indexer/leaf/checkpoint/file_layer.h"
+#include "indexer/leaf/engine_directory.h"
+#include "indexer/service/metrics.h"
+
+namespace kvatlas {
+
+struct CheckpointOptions {
+  std::string directory;  // empty: no checkpoints
+  Duration every = std::chrono::minutes(1);
+  uint32_t keep = 3;
+  std::string cell;  // filled in by the leaf, as what follows
+  std::string replica;
+  HashContract contract;
+  FileLayer* files = &FileLayer::Real();
+};
+
+struct CheckpointReport {
+  uint64_t number = 0;
+  std::string path;
+  CheckpointCounts counts;
+  Duration took{0};
+  Duration age{0};  // of one restored: since it was begun, by the wall clock
+};
+
+struct CheckpointStats {
+  uint64_t written = 0;
+  uint64_t failed = 0;
+  uint64_t refused = 0;  // that could not be read
+  CheckpointReport last;
+};
+
+class Checkpointer {
+ public:
+  // Registry, directory and metrics outlive it.
+  Checkpointer(CheckpointOptions options, HolderRegistry* registry, EngineDirectory* directory,
+               Metrics* metrics);
+  ~Checkpointer();  // Stop(), without a last one
+
+  // Holders fed by streams, of the youngest that can be read. NOT_FOUND: there is none. FAILED_PRECONDITION: another process
+  // writes there.
+  absl::StatusOr<CheckpointReport> Restore();
+
+  // Engines' registrations, names and positions, of the one that `Restore` took. OK also where it had none.
+  absl::Status RestoreEngines();
+
+  void Start();
+
+  // Writes one at full speed, after the one under way. UNAVAILABLE: stopped. Others: the disk's.
+  absl::StatusOr<CheckpointReport> WriteNow();
+
+  // Ends the thread and what it is writing, then writes a last one if told so. Idempotent.
+  void Stop(bool write_last);
+
+  CheckpointStats Stats() const;
+
+ private:
+  struct State;
+  const std::unique_ptr<State> state_;
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_INDEXER_LEAF_CHECKPOINT_CHECKPOINTER_H_

@@ -1,0 +1,64 @@
+// How do engines that somebody told of come back into a directory? Registrations, then names, then where each stream goes
+// on; told by a replica's snapshot, by a checkpoint or by a dump.
+//
+// *Truth*: a replica that is alive told where its streams stand now. A checkpoint's positions are of an earlier time: what it
+// tells is in no answer before the engine is connected, and degraded until its numbers go on from there, or a replay does.
+// A dump has none: `EngineDirectory::Adopt`, unconfirmed. What cannot be restored is logged, and the rest goes on.
+// *Threads*: one. *Place*: before `EngineDirectory::Open`.
+
+#ifndef KVATLAS_INDEXER_LEAF_ENGINE_RESTORE_H_
+#define KVATLAS_INDEXER_LEAF_ENGINE_RESTORE_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "indexer/engines/engine_worker.h"
+#include "indexer/engines/stream_tracker.h"
+#include "indexer/leaf/engine_directory.h"
+#include "indexer/leaf/replica_snapshot.h"
+
+namespace kvatlas {
+
+// Registers what is not; what cannot be is told, and goes on without.
+void RegisterEngines(EngineDirectory* directory, const EngineEntry& entry);
+
+class EngineRestorer : public SnapshotVisitor {
+ public:
+  enum class Source { kReplica, kCheckpoint, kDump };
+  // The directory outlives it.
+  EngineRestorer(EngineDirectory* directory, Source source);
+
+  // A replica's were registered before, so that nothing is missed meanwhile; a checkpoint's are here.
+  absl::Status OnInstance(const EngineEntry& entry) override;
+  // Without a position nothing was said on that stream yet.
+  absl::Status OnPosition(const EngineEntry& entry, uint32_t rank,
+                          const std::optional<StreamPosition>& position) override;
+  absl::Status OnName(const EngineEntry& entry, const EngineAlias& alias) override;
+
+  // One name by itself.
+  void Restore(const EngineEntry& entry, const EngineAlias& alias);
+
+  // What was restored is in the index.
+  void Finish() const;
+
+  uint64_t restored() const { return restored_; }
+  uint64_t refused() const { return refused_; }
+
+ private:
+  EngineWorker* WorkerOf(const EngineEntry& entry);
+
+  EngineDirectory* const directory_;
+  const Source source_;
+  std::map<std::string, std::shared_ptr<EngineWorker>> workers_;  // null: it cannot be
+  uint32_t stream_rank_ = 0;
+  uint64_t restored_ = 0;
+  uint64_t refused_ = 0;
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_INDEXER_LEAF_ENGINE_RESTORE_H_
