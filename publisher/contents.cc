@@ -25,6 +25,7 @@ absl::Status Contents::Apply(const Record& record, std::vector<Event>* changes) 
       Clear(record.tiers, changes);
       break;
     case Record::kLoad:
+    case Record::kEngineBatch:  // `EngineBatches`
       break;
   }
   return absl::OkStatus();
@@ -196,12 +197,16 @@ bool Contents::DropCopy(Tier tier, SequenceHash block) {
   return false;
 }
 
-void Contents::Change(const Event& event, std::vector<Event>* changes) {
+uint64_t Contents::Change(const Event& event, std::vector<Event>* changes) {
+  uint64_t blocks = 0;
   for (Event& change : resident_.Apply(event)) {
-    if (std::holds_alternative<Stored>(change)) stats_.blocks_stored_passed += BlockCount(change);
-    if (std::holds_alternative<Removed>(change)) stats_.blocks_removed_passed += BlockCount(change);
+    const uint64_t count = BlockCount(change);
+    blocks += count;
+    if (std::holds_alternative<Stored>(change)) stats_.blocks_stored_passed += count;
+    if (std::holds_alternative<Removed>(change)) stats_.blocks_removed_passed += count;
     changes->push_back(std::move(change));
   }
+  return blocks;
 }
 
 }  // namespace kvatlas

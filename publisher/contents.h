@@ -44,8 +44,13 @@ class Contents {
   Contents(uint32_t block_size, const HashContract& contract);
 
   // Appends to `changes` what the call changes of the set. NOT_FOUND: a parent or a block that it
-  // builds on is not held; that part of the call is dropped. Loads are none of its business.
+  // builds on is not held; that part of the call is dropped. Loads and engines' own batches are none of
+  // its business.
   absl::Status Apply(const Record& record, std::vector<Event>* changes);
+
+  // A change of the set that somebody else worked out and counted copies for (`engine_batches.h`); returns how many
+  // blocks it changed. REQUIRES: none of its blocks came by `Apply`.
+  uint64_t Take(const Event& event, std::vector<Event>* changes) { return Change(event, changes); }
 
   // The engine's own names of what it holds in a tier, each as often as it has copies of it. In no order.
   std::vector<uint64_t> NamesIn(Tier tier) const;
@@ -79,7 +84,8 @@ class Contents {
   void AddCopies(Stored run, std::vector<Event>* changes);
   // One copy less; true when it was the last one and the block is to be removed.
   bool DropCopy(Tier tier, SequenceHash block);
-  void Change(const Event& event, std::vector<Event>* changes);
+  // Returns how many blocks were stored or removed by it; none are counted of a clear.
+  uint64_t Change(const Event& event, std::vector<Event>* changes);
 
   const uint32_t block_size_;
   const HashContract contract_;

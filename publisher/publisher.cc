@@ -13,17 +13,23 @@
 #include "indexer/stream/validate.h"
 #include "indexer/transport/grpc_link.h"
 #include "publisher/contents.h"
+#include "publisher/engine_batches.h"
 #include "publisher/record_buffer.h"
 
 namespace kvatlas {
 namespace {
 
 constexpr size_t kLeavesMax = 16;
-constexpr size_t kNamespaceBytesMax = 4096;  // of a LoRA's name, of a salt
-constexpr size_t kCallBlocksMax = 1 << 20;   // blocks named in one call
+constexpr size_t kNamespaceBytesMax = 4096;    // of a LoRA's name, of a salt
+constexpr size_t kCallBlocksMax = 1 << 20;     // blocks named in one call
+constexpr size_t kPayloadBytesMax = 16 << 20;  // of an engine's batch
 // The publisher's thread gives up the lock after so many blocks.
 constexpr size_t kSliceBlocks = 1024;
 constexpr Duration kTickEvery = std::chrono::milliseconds(100);
+// The publisher's thread looks at the queue by itself, this often or every `batch_age`, until nothing came for so long.
+constexpr Duration kLookEvery = std::chrono::milliseconds(2);
+constexpr Duration kAttentiveFor = std::chrono::milliseconds(100);
+constexpr Duration kEngineTickEvery = std::chrono::seconds(1);
 // A replica that neither connects nor acknowledges is looked at again after this.
 constexpr Duration kWaitSlice = std::chrono::milliseconds(20);
 
@@ -58,11 +64,19 @@ SenderIdentity IdentityOf(const PublisherOptions& options, Epoch epoch, uint64_t
           .instance_id = instance_id};
 }
 
+static_assert(sizeof(SequenceHash) == sizeof(uint64_t));
+std::span<const uint64_t> RawOf(std::span<const SequenceHash> blocks) {
+  return {reinterpret_cast<const uint64_t*>(blocks.data()), blocks.size()};
+}
+
 }  // namespace
 
 // The queue has two buffers: `waiting` is filled by the engine's thread, `working` is worked off by
 // whoever holds `contents_mutex`, who takes `waiting` when `working` is used up. So calls are worked
 // off in the order they were made, by the publisher's thread or, when the queue is full, the engine's.
+//
+// Waking a thread costs the waker a system call, and often its processor. So while there is something to do the
+// publisher's thread wakes by itself; only one that fell asleep for want of work (`asleep`) is woken, by the first call.
 //
 // Locks, outer first: contents_mutex, queue_mutex; contents_mutex, a pump's own.
 struct Publisher::Impl {
@@ -72,18 +86,27 @@ struct Publisher::Impl {
     std::unique_ptr<SenderPump> pump;
   };
 
+  // How the engine speaks: by calls, or in batches of its own; settled by the first one.
+  enum Way : uint8_t { kUnsettled, kCalls, kBatches };
+
   explicit Impl(PublisherOptions options_in);
 
   void Enqueue(const Record& record) ABSL_LOCKS_EXCLUDED(queue_mutex, contents_mutex);
+  void EnqueueRemoved(Record::Kind kind, Tier tier, std::span<const uint64_t> blocks)
+      ABSL_LOCKS_EXCLUDED(queue_mutex, contents_mutex);
   void WorkOffAtLeast(size_t bytes) ABSL_LOCKS_EXCLUDED(queue_mutex, contents_mutex);
   // Works off about `kSliceBlocks` and gives the changes to the replicas. Returns the bytes that waited no
   // longer; 0: nothing waits.
   size_t WorkOffSlice() ABSL_EXCLUSIVE_LOCKS_REQUIRED(contents_mutex);
+  void WorkOff(const Record& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(contents_mutex);
   void Refused(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(contents_mutex);
   // Before `contents` knows of it.
   void TellZmq(const Record& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(contents_mutex);
 
   void Run();
+  void TickEngine() ABSL_LOCKS_EXCLUDED(queue_mutex, contents_mutex);
+  // False, and counted: the call does not fit, or the engine has spoken in the other way before.
+  bool Takes(bool fits, Way by);
   // Until a batch is due, or a tick. False: stop, once the queue is empty.
   bool WaitForWork() ABSL_LOCKS_EXCLUDED(queue_mutex);
   void FlushPumps();
@@ -92,11 +115,13 @@ struct Publisher::Impl {
   const PublisherOptions options;
   std::vector<Replica> replicas;  // immutable after the constructor
   std::atomic<uint64_t> invalid_calls{0};
+  std::atomic<uint8_t> way{kUnsettled};
   std::atomic<uint64_t> inline_records{0};
 
   // Also the pumps' `resident_mutex`.
   Mutex contents_mutex;
   Contents contents ABSL_GUARDED_BY(contents_mutex);
+  EngineBatches engine_batches ABSL_GUARDED_BY(contents_mutex);
   std::unique_ptr<ZmqPublisher> zmq;  // immutable; null: none. Told with contents_mutex
   RecordBuffer working ABSL_GUARDED_BY(contents_mutex);
   std::vector<Event> changes ABSL_GUARDED_BY(contents_mutex);  // of the slice
@@ -112,14 +137,25 @@ struct Publisher::Impl {
   uint64_t records_queued ABSL_GUARDED_BY(queue_mutex) = 0;
   uint64_t records_done ABSL_GUARDED_BY(queue_mutex) = 0;
   bool flush_now ABSL_GUARDED_BY(queue_mutex) = false;
+  bool asleep ABSL_GUARDED_BY(queue_mutex) = false;
   bool stopping ABSL_GUARDED_BY(queue_mutex) = false;
 
-  Time next_tick{0};  // the publisher's thread
+  // The publisher's thread alone:
+  Time next_tick{0};
+  Time next_engine_tick{0};
+  Time attentive_until{0};
   std::thread thread;
 };
 
 Publisher::Impl::Impl(PublisherOptions options_in)
-    : options(std::move(options_in)), contents(options.block_size, options.contract) {
+    : options(std::move(options_in)),
+      contents(options.block_size, options.contract),
+      engine_batches({.name = options.worker,
+                      .block_size = options.block_size,
+                      .contract = options.contract,
+                      .lora_name = options.lora_name,
+                      .cache_salt = options.cache_salt},
+                     &contents) {
   const Epoch epoch = WallTimeNs();
   const uint64_t instance_id = RandomInstanceId();
   const ResidentSet* resident = nullptr;
@@ -147,21 +183,20 @@ Publisher::Impl::Impl(PublisherOptions options_in)
 
 void Publisher::Impl::Enqueue(const Record& record) {
   const size_t bytes = RecordBuffer::BytesOf(record);
-  bool wake = false;
+  bool full = false, wake = false;
   {
     MutexLock lock(&queue_mutex);
     if (stopping) return;
-    if (waiting.bytes() + working_bytes + bytes <= options.queue_bytes_max) {
-      const bool was_empty = waiting.empty();
-      const bool was_due = waiting.blocks() >= options.batch_blocks;
-      if (was_empty) first_at = Clock::Real().Now();
+    full = waiting.bytes() + working_bytes + bytes > options.queue_bytes_max;
+    if (!full) {
+      if (waiting.empty()) first_at = Clock::Real().Now();
       waiting.Append(record);
       ++records_queued;
-      wake = was_empty || (!was_due && waiting.blocks() >= options.batch_blocks);
-      if (!wake) return;
+      wake = std::exchange(asleep, false);
     }
   }
-  if (wake) return work.Signal();
+  if (wake) work.Signal();
+  if (!full) return;
   // Full: make room first. Calls from other threads may come in between.
   inline_records.fetch_add(1, std::memory_order_relaxed);
   WorkOffAtLeast(bytes);
@@ -195,13 +230,9 @@ size_t Publisher::Impl::WorkOffSlice() {
   uint64_t records = 0;
   Record record;
   for (size_t blocks = 0; blocks < kSliceBlocks && working.Next(&record); ++records) {
-    blocks += record.hashes.size();
+    blocks += RecordBuffer::BlocksOf(record);
     if (zmq != nullptr) TellZmq(record);
-    if (record.kind == Record::kLoad) {
-      load = record.load;
-    } else if (absl::Status status = contents.Apply(record, &changes); !status.ok()) {
-      Refused(status);
-    }
+    WorkOff(record);
   }
   if (zmq != nullptr) zmq->Flush();
   if (!changes.empty() || load) {
@@ -212,6 +243,19 @@ size_t Publisher::Impl::WorkOffSlice() {
   records_done += records;
   progress.SignalAll();
   return bytes_before - working_bytes;
+}
+
+void Publisher::Impl::WorkOff(const Record& record) {
+  absl::Status status;
+  if (record.kind == Record::kLoad) {
+    load = record.load;
+  } else if (record.kind == Record::kEngineBatch) {
+    status = engine_batches.Apply(record.payload, Clock::Real().Now(), &changes);
+  } else {
+    if (record.kind == Record::kCleared) engine_batches.Clear(Clock::Real().Now(), &changes);
+    status = contents.Apply(record, &changes);
+  }
+  if (!status.ok()) Refused(status);
 }
 
 // vLLM's events have no clear of one tier: it is told as the removals it stands for.
@@ -245,6 +289,7 @@ void Publisher::Impl::Run() {
       if (more) FlushPumps();
     }
     FlushPumps();
+    TickEngine();
     if (const Time now = options.clock->Now(); now >= next_tick) {
       for (Replica& replica : replicas) replica.pump->Tick();
       next_tick = now + kTickEvery;
@@ -252,17 +297,55 @@ void Publisher::Impl::Run() {
   }
 }
 
+void Publisher::Impl::TickEngine() {
+  const Time now = Clock::Real().Now();
+  if (now < next_engine_tick || way.load(std::memory_order_relaxed) != kBatches) return;
+  next_engine_tick = now + kEngineTickEvery;
+  MutexLock lock(&contents_mutex);
+  changes.clear();
+  engine_batches.Tick(now, &changes);
+  if (changes.empty()) return;
+  for (Replica& replica : replicas) replica.pump->Append(changes, std::nullopt);
+}
+
 bool Publisher::Impl::WaitForWork() {
   MutexLock lock(&queue_mutex);
   const Time tick_at = Clock::Real().Now() + kTickEvery;
   while (!stopping && !flush_now && waiting.blocks() < options.batch_blocks) {
     const Time now = Clock::Real().Now();
-    const Time until = waiting.empty() ? tick_at : std::min(tick_at, first_at + options.batch_age);
+    // Without an age to wait for, every first call wakes.
+    const bool attentive = now < attentive_until && options.batch_age > Duration(0);
+    const Time look_at = attentive ? now + std::min(options.batch_age, kLookEvery) : tick_at;
+    const Time until =
+        std::min({tick_at, look_at, waiting.empty() ? tick_at : first_at + options.batch_age});
     if (now >= until) break;
+    asleep = waiting.empty() && !attentive;
     work.WaitFor(&queue_mutex, until - now);
   }
+  if (!waiting.empty()) attentive_until = Clock::Real().Now() + kAttentiveFor;
+  asleep = false;
   flush_now = false;
   return !stopping;
+}
+
+bool Publisher::Impl::Takes(bool fits, Way by) {
+  uint8_t before = way.load(std::memory_order_relaxed);
+  if (fits && before == kUnsettled &&
+      way.compare_exchange_strong(before, by, std::memory_order_relaxed)) {
+    return true;
+  }
+  if (fits && before == by) return true;
+  invalid_calls.fetch_add(1, std::memory_order_relaxed);
+  return false;
+}
+
+void Publisher::Impl::EnqueueRemoved(Record::Kind kind, Tier tier,
+                                     std::span<const uint64_t> blocks) {
+  for (; !blocks.empty(); blocks = blocks.subspan(std::min(blocks.size(), kCallBlocksMax))) {
+    Enqueue({.kind = kind,
+             .tier = tier,
+             .hashes = blocks.first(std::min(blocks.size(), kCallBlocksMax))});
+  }
 }
 
 void Publisher::Impl::FlushPumps() {
@@ -303,24 +386,22 @@ absl::StatusOr<std::unique_ptr<Publisher>> Publisher::Create(PublisherOptions op
 
 Publisher::~Publisher() { Stop(/*goodbye=*/false, Duration(0)); }
 
-void Publisher::Stored(Tier tier, std::span<const EngineHash> blocks,
+bool Publisher::Stored(Tier tier, std::span<const EngineHash> blocks,
                        std::optional<EngineHash> parent, std::span<const TokenId> tokens) {
-  Stored(tier, blocks, parent, tokens,
-         {.lora_name = impl_->options.lora_name, .cache_salt = impl_->options.cache_salt});
+  return Stored(tier, blocks, parent, tokens,
+                {.lora_name = impl_->options.lora_name, .cache_salt = impl_->options.cache_salt});
 }
 
-void Publisher::Stored(Tier tier, std::span<const EngineHash> blocks,
+bool Publisher::Stored(Tier tier, std::span<const EngineHash> blocks,
                        std::optional<EngineHash> parent, std::span<const TokenId> tokens,
                        const CacheNamespace& cache_namespace) {
-  if (blocks.empty() && tokens.empty()) return;
+  if (blocks.empty() && tokens.empty()) return true;
   const bool counts_fit =
       blocks.size() <= kCallBlocksMax &&
       (tokens.empty() || tokens.size() == blocks.size() * impl_->options.block_size);
-  if (!counts_fit || cache_namespace.lora_name.size() > kNamespaceBytesMax ||
-      cache_namespace.cache_salt.size() > kNamespaceBytesMax) {
-    impl_->invalid_calls.fetch_add(1, std::memory_order_relaxed);
-    return;
-  }
+  const bool texts_fit = cache_namespace.lora_name.size() <= kNamespaceBytesMax &&
+                         cache_namespace.cache_salt.size() <= kNamespaceBytesMax;
+  if (!impl_->Takes(counts_fit && texts_fit, Impl::kCalls)) return false;
   impl_->Enqueue({.kind = Record::kStored,
                   .tier = tier,
                   .has_parent = parent.has_value(),
@@ -329,47 +410,53 @@ void Publisher::Stored(Tier tier, std::span<const EngineHash> blocks,
                   .tokens = tokens,
                   .lora_name = cache_namespace.lora_name,
                   .cache_salt = cache_namespace.cache_salt});
+  return true;
 }
 
-void Publisher::Removed(Tier tier, std::span<const EngineHash> blocks) {
-  while (!blocks.empty()) {
-    const size_t count = std::min(blocks.size(), kCallBlocksMax);
-    impl_->Enqueue({.kind = Record::kRemoved, .tier = tier, .hashes = blocks.first(count)});
-    blocks = blocks.subspan(count);
-  }
+bool Publisher::Removed(Tier tier, std::span<const EngineHash> blocks) {
+  if (blocks.empty()) return true;
+  if (!impl_->Takes(true, Impl::kCalls)) return false;
+  impl_->EnqueueRemoved(Record::kRemoved, tier, blocks);
+  return true;
 }
 
-void Publisher::StoredHashed(Tier tier, Position position, SequenceHash parent,
+bool Publisher::StoredHashed(Tier tier, Position position, SequenceHash parent,
                              std::span<const SequenceHash> blocks) {
-  if (blocks.empty()) return;
+  if (blocks.empty()) return true;
   const bool root_fits = (position == 0) == (parent == kNoParent);
-  if (!root_fits || blocks.size() > kCallBlocksMax ||
-      position > ~Position{0} - static_cast<Position>(blocks.size())) {
-    impl_->invalid_calls.fetch_add(1, std::memory_order_relaxed);
-    return;
-  }
-  static_assert(sizeof(SequenceHash) == sizeof(uint64_t));
+  const bool fits = root_fits && blocks.size() <= kCallBlocksMax &&
+                    position <= ~Position{0} - static_cast<Position>(blocks.size());
+  if (!impl_->Takes(fits, Impl::kCalls)) return false;
   impl_->Enqueue({.kind = Record::kStoredHashed,
                   .tier = tier,
                   .position = position,
                   .parent = Raw(parent),
-                  .hashes = {reinterpret_cast<const uint64_t*>(blocks.data()), blocks.size()}});
+                  .hashes = RawOf(blocks)});
+  return true;
 }
 
-void Publisher::RemovedHashed(Tier tier, std::span<const SequenceHash> blocks) {
-  while (!blocks.empty()) {
-    const size_t count = std::min(blocks.size(), kCallBlocksMax);
-    impl_->Enqueue({.kind = Record::kRemovedHashed,
-                    .tier = tier,
-                    .hashes = {reinterpret_cast<const uint64_t*>(blocks.data()), count}});
-    blocks = blocks.subspan(count);
-  }
+bool Publisher::RemovedHashed(Tier tier, std::span<const SequenceHash> blocks) {
+  if (blocks.empty()) return true;
+  if (!impl_->Takes(true, Impl::kCalls)) return false;
+  impl_->EnqueueRemoved(Record::kRemovedHashed, tier, RawOf(blocks));
+  return true;
 }
 
-void Publisher::Cleared(TierMask tiers) {
-  if (tiers.empty()) return;
+bool Publisher::Cleared(TierMask tiers) {
+  if (tiers.empty()) return true;
+  // In either way of speaking, as long as nothing remains.
+  if (tiers != TierMask::All() && !impl_->Takes(true, Impl::kCalls)) return false;
   impl_->Enqueue({.kind = Record::kCleared, .tiers = tiers});
   if (impl_->zmq != nullptr) Flush();  // an idle engine's reset does not wait for its next event
+  return true;
+}
+
+bool Publisher::Publish(std::string_view engine_batch) {
+  if (!impl_->Takes(true, Impl::kBatches)) return false;
+  // One that is too large is one that cannot be read, which counts as a loss.
+  if (engine_batch.size() > kPayloadBytesMax) engine_batch = {};
+  impl_->Enqueue({.kind = Record::kEngineBatch, .payload = engine_batch});
+  return true;
 }
 
 void Publisher::SetLoad(const Load& load) { impl_->Enqueue({.kind = Record::kLoad, .load = load}); }
@@ -416,6 +503,14 @@ PublisherStats Publisher::Stats() const {
     stats.unknown_parents = contents.unknown_parents;
     stats.unknown_removed = contents.unknown_removed;
     stats.renamed = contents.renamed;
+    const EngineBatchesStats engine = impl_->engine_batches.Stats();
+    stats.blocks_stored += engine.blocks_stored;
+    stats.blocks_removed += engine.blocks_removed;
+    stats.clears += engine.clears;
+    stats.engine_batches = engine.batches;
+    stats.engine_unreadable = engine.unreadable;
+    stats.engine_refused = engine.refused;
+    stats.engine_parked = engine.parked;
     stats.blocks_held = impl_->contents.resident().size();
     stats.last_error = impl_->last_error;
   }

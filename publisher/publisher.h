@@ -13,8 +13,8 @@
 // brought up to date by replay or by a snapshot. Nothing that the engine said is ever dropped for lack of room.
 // *Threads*: any thread may call everything but `Stop`; events take effect in the order of the calls.
 // *Cost*: for the engine's thread a short lock and a copy of the arguments into a buffer that is reused; no
-// allocation once the buffer has grown, no hashing, no system call except one wake-up per batch. Memory: about
-// 150 bytes a held block.
+// allocation once the buffer has grown, no hashing, no system call but a wake-up after 100 ms without any call.
+// Memory: about 150 bytes a held block.
 // *Bounds*: at most `queue_bytes_max` wait for the publisher's thread. Beyond, the engine's thread works off as
 // much as it adds before it goes on (`PublisherStats::inline_records`): it pays for its own work, waits at most for
 // one slice of the other's, and nothing is lost. Each replica's unacknowledged batches are bounded by
@@ -40,6 +40,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -74,7 +75,8 @@ struct PublisherOptions {
   std::string cache_salt = {};
   std::vector<std::pair<std::string, std::string>> labels = {};  // at most 32, e.g. {"zone", "a"}
 
-  // A batch is sent when so many blocks wait, or when the oldest event is so old. Under load batches grow.
+  // A batch is sent when so many blocks wait, or when the oldest event is so old; the thread looks every 2 ms, or as
+  // often as `batch_age` says. Under load batches grow.
   size_t batch_blocks = 64;
   Duration batch_age = std::chrono::milliseconds(2);
   // Waiting for the publisher's thread: arguments as they were given and 32 bytes a call.
@@ -117,6 +119,12 @@ struct PublisherStats {
   uint64_t unknown_removed = 0;  // blocks removed that were not held
   uint64_t renamed = 0;          // engine hashes in use that were given to other tokens
   uint64_t invalid_calls = 0;    // arguments that contradict each other, or are over a bound
+  // Of `Publish`: batches; those that could not be read; events or blocks without effect by the rules of
+  // `indexer/engines`; blocks that wait for a parent.
+  uint64_t engine_batches = 0;
+  uint64_t engine_unreadable = 0;
+  uint64_t engine_refused = 0;
+  uint64_t engine_parked = 0;
   absl::Status last_error;
 
   uint64_t inline_records =
@@ -136,35 +144,44 @@ class Publisher {
   Publisher(const Publisher&) = delete;
   Publisher& operator=(const Publisher&) = delete;
 
+  // The calls below return false, counted in `invalid_calls`, when their arguments contradict each other, are over a bound,
+  // or the engine spoke in another way before (`Publish`); then nothing happened.
+
   // A run of consecutive blocks is now in `tier`, after `parent` (nothing: at the sequence's start).
-  // REQUIRES: tokens.size() == blocks.size() * block_size; else counted in `invalid_calls`. Without any
+  // REQUIRES: tokens.size() == blocks.size() * block_size. Without any
   // tokens the blocks are ones already held in another tier, in any order, and `parent` is ignored.
-  void Stored(Tier tier, std::span<const EngineHash> blocks, std::optional<EngineHash> parent,
+  bool Stored(Tier tier, std::span<const EngineHash> blocks, std::optional<EngineHash> parent,
               std::span<const TokenId> tokens);
-  void Stored(Tier tier, std::span<const EngineHash> blocks, std::optional<EngineHash> parent,
+  bool Stored(Tier tier, std::span<const EngineHash> blocks, std::optional<EngineHash> parent,
               std::span<const TokenId> tokens, const CacheNamespace& cache_namespace);
   // One copy less of each block.
-  void Removed(Tier tier, std::span<const EngineHash> blocks);
+  bool Removed(Tier tier, std::span<const EngineHash> blocks);
 
   // The same for engines that have the contract's hashes; `parent` is `kNoParent` at position 0. Blocks stored
   // with these are removed with these.
-  void StoredHashed(Tier tier, Position position, SequenceHash parent,
+  bool StoredHashed(Tier tier, Position position, SequenceHash parent,
                     std::span<const SequenceHash> blocks);
-  void RemovedHashed(Tier tier, std::span<const SequenceHash> blocks);
+  bool RemovedHashed(Tier tier, std::span<const SequenceHash> blocks);
 
   // Nothing is left in these tiers, however many copies there were.
-  void Cleared(TierMask tiers = TierMask::All());
+  bool Cleared(TierMask tiers = TierMask::All());
+
+  // One batch of events in the engine's own words: the msgpack that vLLM's and SGLang's publishers would send, in any of
+  // their forms. It is read by the rules of the leaf's own ingest (`indexer/engines`): attention groups, adapters, salts,
+  // objects, hashes of bytes, copies. REQUIRES: an engine speaks this way or by the calls above, not both; `Cleared()` of
+  // all tiers, loads and the rest go with either.
+  bool Publish(std::string_view engine_batch);
 
   // The latest one travels with the next batch.
   void SetLoad(const Load& load);
 
   // Braces instead of a span: Stored(tier, {7001, 7002}, parent, tokens).
-  void Stored(Tier tier, std::initializer_list<EngineHash> blocks, std::optional<EngineHash> parent,
+  bool Stored(Tier tier, std::initializer_list<EngineHash> blocks, std::optional<EngineHash> parent,
               std::span<const TokenId> tokens) {
-    Stored(tier, std::span(blocks.begin(), blocks.size()), parent, tokens);
+    return Stored(tier, std::span(blocks.begin(), blocks.size()), parent, tokens);
   }
-  void Removed(Tier tier, std::initializer_list<EngineHash> blocks) {
-    Removed(tier, std::span(blocks.begin(), blocks.size()));
+  bool Removed(Tier tier, std::initializer_list<EngineHash> blocks) {
+    return Removed(tier, std::span(blocks.begin(), blocks.size()));
   }
 
   // What waits is sent at once, without waiting for `batch_age`. Does not block.

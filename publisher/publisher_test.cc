@@ -20,124 +20,14 @@
 
 #include "indexer/base/hash.h"
 #include "indexer/base/ids.h"
-#include "indexer/base/mutex.h"
-#include "indexer/service/address.h"
-#include "indexer/service/grpc_server.h"
-#include "indexer/stream/messages.h"
-#include "indexer/stream/receiver.h"
-#include "indexer/stream/resident_set.h"
 #include "indexer/stream/validate.h"
-#include "indexer/transport/grpc_acceptor.h"
+#include "publisher/fake_leaf.h"
 
 namespace kvatlas {
 namespace {
 
 constexpr std::chrono::seconds kLong(30);
 constexpr uint32_t kBlockSize = 4;
-
-// (tier, block)
-using Holdings = std::set<std::pair<int, uint64_t>>;
-
-Holdings HoldingsOf(const std::vector<Stored>& runs) {
-  Holdings holdings;
-  for (const Stored& run : runs) {
-    for (SequenceHash block : run.blocks) holdings.insert({static_cast<int>(run.tier), Raw(block)});
-  }
-  return holdings;
-}
-
-// What a leaf knows of one worker: a set, and the receiver in front of it.
-class FakeLeaf : public StreamAcceptor, private HoldingsSink {
- public:
-  FakeLeaf() : receiver_(ReceiverOptions(), this) {}
-
-  std::unique_ptr<ReceiverSession> Accept(ReplyFn reply) override {
-    return std::make_unique<Session>(this, std::move(reply));
-  }
-
-  Holdings holdings() {
-    MutexLock lock(&mutex_);
-    return HoldingsOf(set_.AsRuns());
-  }
-  Load load() {
-    MutexLock lock(&mutex_);
-    return load_;
-  }
-  ReceiverStats stats() {
-    MutexLock lock(&mutex_);
-    return receiver_.stats();
-  }
-  bool gone() {
-    MutexLock lock(&mutex_);
-    return receiver_.gone();
-  }
-  bool seen_hello() {
-    MutexLock lock(&mutex_);
-    return receiver_.epoch() != 0;
-  }
-
- private:
-  class Session : public ReceiverSession {
-   public:
-    Session(FakeLeaf* leaf, ReplyFn reply) : leaf_(leaf), reply_(std::move(reply)) {}
-    ~Session() override {
-      MutexLock lock(&leaf_->mutex_);
-      leaf_->receiver_.OnDisconnected(Clock::Real().Now());
-    }
-    absl::Status OnMessage(SenderMessage message) override {
-      std::vector<ReceiverMessage> replies;
-      absl::Status status;
-      {
-        MutexLock lock(&leaf_->mutex_);
-        status = leaf_->receiver_.OnMessage(message, Clock::Real().Now(), &replies);
-      }
-      for (ReceiverMessage& reply : replies) reply_(std::move(reply));
-      return status;
-    }
-
-   private:
-    FakeLeaf* const leaf_;
-    const ReplyFn reply_;
-  };
-
-  // Called with the mutex held, by the receiver.
-  absl::Status Apply(const Event& event) override ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    set_.Apply(event);
-    return absl::OkStatus();
-  }
-  void SetLoad(const Load& load) override ABSL_NO_THREAD_SAFETY_ANALYSIS { load_ = load; }
-  void ForEachHeld(const std::function<void(SequenceHash, TierMask)>& visit) override
-      ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    std::map<uint64_t, TierMask> held;
-    for (const auto& [tier, block] : HoldingsOf(set_.AsRuns())) {
-      held[block] = held[block] | static_cast<Tier>(tier);
-    }
-    for (const auto& [block, tiers] : held) visit(SequenceHash{block}, tiers);
-  }
-  Digest CurrentDigest() override ABSL_NO_THREAD_SAFETY_ANALYSIS { return set_.digest(); }
-
-  Mutex mutex_;
-  ResidentSet set_ ABSL_GUARDED_BY(mutex_);
-  Load load_ ABSL_GUARDED_BY(mutex_);
-  StreamReceiver receiver_ ABSL_GUARDED_BY(mutex_);
-};
-
-class TestServer {
- public:
-  explicit TestServer(StreamAcceptor* acceptor, uint16_t port = 0)
-      : streams_(acceptor), server_({.listen = {"127.0.0.1", port}}) {
-    server_.Register(streams_.service(), "kvatlas.v1.Holdings");
-    const absl::Status status = server_.Start();
-    EXPECT_TRUE(status.ok()) << status;
-  }
-  ~TestServer() { server_.Stop(Duration(0)); }
-  std::string target() const { return server_.address().ToString(); }
-  uint16_t port() const { return server_.address().port; }
-
- private:
-  GrpcAcceptor streams_;
-  GrpcServer server_;
-};
 
 std::unique_ptr<Publisher> MakePublisher(std::vector<std::string> leaves,
                                          size_t queue_bytes_max = 32 << 20) {

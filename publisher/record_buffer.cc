@@ -9,7 +9,11 @@ namespace {
 // Kept by `Clear` whatever was needed.
 constexpr size_t kWordsKept = 1 << 17;
 
-// In front of every record; then hashes, tokens, texts or the load, each from a full word.
+// Of an engine's batch: a block of one-block events takes 250 bytes, of longer ones 80.
+constexpr size_t kPayloadBytesPerBlock = 128;
+
+// In front of every record; then hashes, tokens, texts or the load, each from a full word. A payload's size stands in
+// the parent's place.
 struct Header {
   Record::Kind kind;
   Tier tier;
@@ -33,6 +37,7 @@ constexpr size_t kHeaderWords = WordsFor(sizeof(Header));
 size_t WordsOf(const Record& record) {
   return kHeaderWords + record.hashes.size() + WordsFor(record.tokens.size_bytes()) +
          WordsFor(record.lora_name.size()) + WordsFor(record.cache_salt.size()) +
+         WordsFor(record.payload.size()) +
          (record.kind == Record::kLoad ? WordsFor(sizeof(Load)) : 0);
 }
 
@@ -52,6 +57,11 @@ const uint64_t* Take(size_t bytes, const uint64_t** from) {
 
 size_t RecordBuffer::BytesOf(const Record& record) { return WordsOf(record) * sizeof(uint64_t); }
 
+size_t RecordBuffer::BlocksOf(const Record& record) {
+  const size_t size = record.payload.size();
+  return record.hashes.size() + (size == 0 ? 0 : 1 + size / kPayloadBytesPerBlock);
+}
+
 void RecordBuffer::Append(const Record& record) {
   const size_t at = words_.size();
   words_.resize(at + WordsOf(record));
@@ -61,7 +71,9 @@ void RecordBuffer::Append(const Record& record) {
                       .tiers = record.tiers.bits(),
                       .has_parent = record.has_parent,
                       .position = record.position,
-                      .parent = record.parent,
+                      .parent = record.kind == Record::kEngineBatch
+                                    ? static_cast<uint64_t>(record.payload.size())
+                                    : record.parent,
                       .hashes = static_cast<uint32_t>(record.hashes.size()),
                       .tokens = static_cast<uint32_t>(record.tokens.size()),
                       .lora_bytes = static_cast<uint32_t>(record.lora_name.size()),
@@ -71,8 +83,9 @@ void RecordBuffer::Append(const Record& record) {
   Put(record.tokens.data(), record.tokens.size_bytes(), &to);
   Put(record.lora_name.data(), record.lora_name.size(), &to);
   Put(record.cache_salt.data(), record.cache_salt.size(), &to);
+  Put(record.payload.data(), record.payload.size(), &to);
   if (record.kind == Record::kLoad) Put(&record.load, sizeof(Load), &to);
-  blocks_ += record.hashes.size();
+  blocks_ += BlocksOf(record);
   ++records_;
 }
 
@@ -94,11 +107,14 @@ bool RecordBuffer::Next(Record* record) {
                        header.lora_bytes};
   record->cache_salt = {reinterpret_cast<const char*>(Take(header.salt_bytes, &from)),
                         header.salt_bytes};
+  const size_t payload_bytes =
+      header.kind == Record::kEngineBatch ? static_cast<size_t>(header.parent) : 0;
+  record->payload = {reinterpret_cast<const char*>(Take(payload_bytes, &from)), payload_bytes};
   if (header.kind == Record::kLoad) {
     std::memcpy(static_cast<void*>(&record->load), Take(sizeof(Load), &from), sizeof(Load));
   }
   read_ = static_cast<size_t>(from - words_.data());
-  blocks_ -= header.hashes;
+  blocks_ -= BlocksOf(*record);
   --records_;
   return true;
 }

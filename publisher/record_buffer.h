@@ -28,7 +28,8 @@ struct Record {
     kStoredHashed,   // tier, position, parent, hashes
     kRemovedHashed,  // tier, hashes
     kCleared,        // tiers
-    kLoad            // load
+    kLoad,           // load
+    kEngineBatch     // payload
   };
 
   Kind kind = kLoad;
@@ -41,6 +42,7 @@ struct Record {
   std::span<const TokenId> tokens = {};
   std::string_view lora_name = {};
   std::string_view cache_salt = {};
+  std::string_view payload = {};  // an engine's own batch of events
   Load load = {};
 };
 
@@ -56,12 +58,14 @@ class RecordBuffer {
 
   // Of records that `Next` has not returned yet.
   size_t bytes() const { return (words_.size() - read_) * sizeof(uint64_t); }
+  // Of a payload, which nobody has read yet, about.
   size_t blocks() const { return blocks_; }
   size_t records() const { return records_; }
   bool empty() const { return records_ == 0; }
 
   // What `Append` will add.
   static size_t BytesOf(const Record& record);
+  static size_t BlocksOf(const Record& record);
 
  private:
   std::vector<uint64_t> words_;

@@ -11,6 +11,7 @@ namespace {
 TEST(RecordBufferTest, GivesBackWhatWasAppendedInOrder) {
   RecordBuffer buffer;
   for (int round = 0; round < 3; ++round) {
+    size_t blocks = 0;
     for (size_t n = 0; n < 50; ++n) {
       const std::vector<uint64_t> hashes(n, n);
       const std::vector<TokenId> tokens(3 * n, static_cast<TokenId>(n));
@@ -28,8 +29,13 @@ TEST(RecordBufferTest, GivesBackWhatWasAppendedInOrder) {
       Record load{.kind = Record::kLoad};
       load.load.used_blocks = n;
       buffer.Append(load);
+      const std::string payload(1 + 100 * n, 'p');
+      Record batch{.kind = Record::kEngineBatch};
+      batch.payload = payload;
+      blocks += n + RecordBuffer::BlocksOf(batch);
+      buffer.Append(batch);
     }
-    EXPECT_EQ(buffer.blocks(), 49 * 50 / 2);
+    EXPECT_EQ(buffer.blocks(), blocks);
     Record record;
     for (size_t n = 0; n < 50; ++n) {
       ASSERT_TRUE(buffer.Next(&record));
@@ -44,9 +50,13 @@ TEST(RecordBufferTest, GivesBackWhatWasAppendedInOrder) {
       EXPECT_EQ(record.cache_salt, std::string(n / 2, 's'));
       ASSERT_TRUE(buffer.Next(&record));
       EXPECT_EQ(record.load.used_blocks, n);
+      ASSERT_TRUE(buffer.Next(&record));
+      EXPECT_EQ(record.kind, Record::kEngineBatch);
+      EXPECT_EQ(record.payload, std::string(1 + 100 * n, 'p'));
     }
     EXPECT_FALSE(buffer.Next(&record));
     EXPECT_EQ(buffer.bytes(), 0);
+    EXPECT_EQ(buffer.blocks(), 0);
     EXPECT_TRUE(buffer.empty());
     buffer.Clear();
   }

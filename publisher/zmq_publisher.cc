@@ -304,6 +304,10 @@ void ZmqPublisher::Impl::Add(const Record& record) {
       break;
     case Record::kLoad:
       break;
+    case Record::kEngineBatch:
+      Flush();
+      if (!record.payload.empty()) Append(std::string(record.payload));
+      break;
   }
 }
 

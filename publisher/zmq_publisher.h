@@ -8,7 +8,7 @@
 // *Truth*: the engine's calls in their order (`zmq_events.h`). Numbers start at 0 and are never used twice. What is
 // lost (the ring rolled over what its thread had not sent yet, a batch larger than the ring) burns its number, so
 // consumers see a gap. `AllBlocksCleared` goes out at once. Calls that name blocks by the contract's hashes have no
-// tokens to tell: they are counted and left out.
+// tokens to tell: they are counted and left out. An engine's own batches go out byte for byte.
 // *Threads*: `Add`, `Flush` and `Stop` serialised by the caller; the rest any. Nothing here waits for a socket: a
 // subscriber that does not read loses batches beyond `send_hwm` (its gap), and delays nobody.
 // *Bounds*: the ring, in batches and bytes; `send_hwm` batches per subscriber, which share the ring's memory and

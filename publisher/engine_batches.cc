@@ -1,0 +1,102 @@
+#include "publisher/engine_batches.h"
+
+#include <cstddef>
+#include <optional>
+
+#include "absl/status/statusor.h"
+#include "indexer/engines/engine_decoder.h"
+#include "indexer/engines/engine_event.h"
+#include "indexer/engines/engine_worker.h"
+
+namespace kvatlas {
+namespace {
+
+// A rank of the worker, whichever a batch names.
+constexpr uint32_t kRank = 0;
+
+// From the worker, with its lock held, into the contents.
+class ContentsSink : public RankSink {
+ public:
+  // `changes` points to where changes go while the worker is called.
+  ContentsSink(Contents* contents, std::vector<Event>* const* changes)
+      : contents_(contents), changes_(changes) {}
+
+  absl::Status Apply(const Event& event) override {
+    last_changed_ = contents_->Take(event, *changes_);
+    return absl::OkStatus();
+  }
+  void SetTrust(Trust) override {}  // `EngineBatchesStats` says what is doubtful
+  std::optional<uint64_t> LastChanged() const override { return last_changed_; }
+
+ private:
+  Contents* const contents_;
+  std::vector<Event>* const* const changes_;
+  uint64_t last_changed_ = 0;
+};
+
+}  // namespace
+
+struct EngineBatches::State {
+  State(const EngineBatchesOptions& options, Contents* contents)
+      : worker({.name = options.name,
+                .block_size = options.block_size,
+                .contract = options.contract,
+                .lora_name = options.lora_name,
+                .additional_salt = options.cache_salt,
+                .ranks_max = 1},
+               [this, contents](uint32_t) -> absl::StatusOr<std::unique_ptr<RankSink>> {
+                 return std::make_unique<ContentsSink>(contents, &changes);
+               }) {}
+
+  EngineDecoder decoder;
+  EngineBatch batch;
+  std::vector<Event>* changes = nullptr;  // while the worker is called
+  uint64_t unreadable = 0;
+  EngineWorker worker;
+};
+
+EngineBatches::EngineBatches(const EngineBatchesOptions& options, Contents* contents)
+    : state_(std::make_unique<State>(options, contents)) {}
+
+EngineBatches::~EngineBatches() = default;
+
+absl::Status EngineBatches::Apply(std::string_view payload, Time now, std::vector<Event>* changes) {
+  state_->changes = changes;
+  const absl::Status decoded = state_->decoder.Decode(payload, &state_->batch);
+  if (!decoded.ok()) {
+    ++state_->unreadable;
+    state_->worker.Lost(kRank, now);
+    return decoded;
+  }
+  state_->batch.rank.reset();
+  for (EngineEvent& event : state_->batch.events) event.rank.reset();
+  state_->worker.Apply(kRank, state_->batch, now);
+  return absl::OkStatus();
+}
+
+void EngineBatches::Clear(Time now, std::vector<Event>* changes) {
+  state_->changes = changes;
+  state_->worker.Restarted(kRank, now);
+}
+
+void EngineBatches::Tick(Time now, std::vector<Event>* changes) {
+  state_->changes = changes;
+  state_->worker.Tick(now);
+}
+
+EngineBatchesStats EngineBatches::Stats() const {
+  const EngineWorkerStats worker = state_->worker.Stats();
+  EngineBatchesStats stats{.batches = worker.batches,
+                           .unreadable = state_->unreadable,
+                           .blocks_stored = worker.blocks_stored,
+                           .blocks_removed = worker.blocks_removed,
+                           .clears = worker.clears,
+                           .last_refusal = worker.last_refusal};
+  for (size_t i = 0; i < kRefusals; ++i) {
+    if (static_cast<Refusal>(i) != Refusal::kNotMainAttention) stats.refused += worker.refused[i];
+  }
+  for (const EngineRankStats& rank : worker.ranks) stats.parked += rank.parked;
+  return stats;
+}
+
+}  // namespace kvatlas

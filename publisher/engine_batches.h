@@ -1,0 +1,76 @@
+// What does an engine's own batch of events change? For engines that hand over their KV events as they are (vLLM's and
+// SGLang's `EventPublisher`): the msgpack of a batch goes in, changes of a set of (tier, block) come out.
+//
+//   payload ─▶ EngineDecoder ─▶ EngineWorker (copies, groups, namespaces, tiers) ─▶ Contents::Take ─▶ changes
+//
+// *Truth*: what the leaf's ingest of raw streams makes of the same bytes (`indexer/engines/README.md`), so every form and
+// every rule is the same whether an engine is listened to or embeds the publisher. Ranks named in a batch are not
+// looked at: a publisher is one rank.
+// *Threads*: none; the caller serialises.
+// *Bounds*: the decoder's and the worker's. A batch that cannot be read may have removed something: what is held is then
+// unconfirmed, and dropped after 30 s unless it is stored anew.
+
+#ifndef KVATLAS_PUBLISHER_ENGINE_BATCHES_H_
+#define KVATLAS_PUBLISHER_ENGINE_BATCHES_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "indexer/base/clock.h"
+#include "indexer/base/event.h"
+#include "indexer/base/hash.h"
+#include "publisher/contents.h"
+
+namespace kvatlas {
+
+struct EngineBatchesOptions {
+  std::string name;  // for logs
+  uint32_t block_size = 16;
+  HashContract contract = {};
+  // Of batches that name none.
+  std::string lora_name = {};
+  std::string cache_salt = {};
+};
+
+struct EngineBatchesStats {
+  uint64_t batches = 0;
+  uint64_t unreadable = 0;  // batches, or events of them
+  uint64_t blocks_stored = 0;
+  uint64_t blocks_removed = 0;
+  uint64_t clears = 0;
+  // Without effect by rule (`Refusal` in `engine_event.h`): events, or blocks where a part was refused. Groups that are
+  // not main attention, whose events are no mistake, are not among them.
+  uint64_t refused = 0;
+  std::string last_refusal;  // in words
+  uint64_t parked = 0;       // blocks that wait for their parent
+};
+
+class EngineBatches {
+ public:
+  // `contents` outlives it.
+  EngineBatches(const EngineBatchesOptions& options, Contents* contents);
+  ~EngineBatches();
+
+  // Appends what the batch changes of `contents` to `changes`. INVALID_ARGUMENT, RESOURCE_EXHAUSTED: it could not be read.
+  absl::Status Apply(std::string_view payload, Time now, std::vector<Event>* changes);
+
+  // Nothing is left, as if the engine had started anew.
+  void Clear(Time now, std::vector<Event>* changes);
+
+  // To be called every second or so: orphans that waited too long, blocks that stayed unconfirmed.
+  void Tick(Time now, std::vector<Event>* changes);
+
+  EngineBatchesStats Stats() const;
+
+ private:
+  struct State;
+  const std::unique_ptr<State> state_;
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_PUBLISHER_ENGINE_BATCHES_H_

@@ -1,0 +1,146 @@
+// What does a publisher see of a leaf? For tests and benchmarks: a real receiver over real gRPC, with a plain set behind it.
+//
+// *Threads*: any.
+//
+// Example:
+//   FakeLeaf leaf;
+//   TestServer server(&leaf);
+//   … Publisher::Create({.leaves = {server.target()}, …});
+
+#ifndef KVATLAS_PUBLISHER_FAKE_LEAF_H_
+#define KVATLAS_PUBLISHER_FAKE_LEAF_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "indexer/base/clock.h"
+#include "indexer/base/event.h"
+#include "indexer/base/ids.h"
+#include "indexer/base/mutex.h"
+#include "indexer/base/tier.h"
+#include "indexer/service/address.h"
+#include "indexer/service/grpc_server.h"
+#include "indexer/stream/link.h"
+#include "indexer/stream/messages.h"
+#include "indexer/stream/receiver.h"
+#include "indexer/stream/resident_set.h"
+#include "indexer/transport/grpc_acceptor.h"
+
+namespace kvatlas {
+
+// (tier, block)
+using Holdings = std::set<std::pair<int, uint64_t>>;
+
+inline Holdings HoldingsOf(const std::vector<Stored>& runs) {
+  Holdings holdings;
+  for (const Stored& run : runs) {
+    for (SequenceHash block : run.blocks) holdings.insert({static_cast<int>(run.tier), Raw(block)});
+  }
+  return holdings;
+}
+
+// What a leaf knows of one worker: a set, and the receiver in front of it.
+class FakeLeaf : public StreamAcceptor, private HoldingsSink {
+ public:
+  FakeLeaf() : receiver_(ReceiverOptions(), this) {}
+
+  std::unique_ptr<ReceiverSession> Accept(ReplyFn reply) override {
+    return std::make_unique<Session>(this, std::move(reply));
+  }
+
+  Holdings holdings() {
+    MutexLock lock(&mutex_);
+    return HoldingsOf(set_.AsRuns());
+  }
+  Load load() {
+    MutexLock lock(&mutex_);
+    return load_;
+  }
+  ReceiverStats stats() {
+    MutexLock lock(&mutex_);
+    return receiver_.stats();
+  }
+  bool gone() {
+    MutexLock lock(&mutex_);
+    return receiver_.gone();
+  }
+  bool seen_hello() {
+    MutexLock lock(&mutex_);
+    return receiver_.epoch() != 0;
+  }
+
+ private:
+  class Session : public ReceiverSession {
+   public:
+    Session(FakeLeaf* leaf, ReplyFn reply) : leaf_(leaf), reply_(std::move(reply)) {}
+    ~Session() override {
+      MutexLock lock(&leaf_->mutex_);
+      leaf_->receiver_.OnDisconnected(Clock::Real().Now());
+    }
+    absl::Status OnMessage(SenderMessage message) override {
+      std::vector<ReceiverMessage> replies;
+      absl::Status status;
+      {
+        MutexLock lock(&leaf_->mutex_);
+        status = leaf_->receiver_.OnMessage(message, Clock::Real().Now(), &replies);
+      }
+      for (ReceiverMessage& reply : replies) reply_(std::move(reply));
+      return status;
+    }
+
+   private:
+    FakeLeaf* const leaf_;
+    const ReplyFn reply_;
+  };
+
+  // Called with the mutex held, by the receiver.
+  absl::Status Apply(const Event& event) override ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    set_.Apply(event);
+    return absl::OkStatus();
+  }
+  void SetLoad(const Load& load) override ABSL_NO_THREAD_SAFETY_ANALYSIS { load_ = load; }
+  void ForEachHeld(const std::function<void(SequenceHash, TierMask)>& visit) override
+      ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    std::map<uint64_t, TierMask> held;
+    for (const auto& [tier, block] : HoldingsOf(set_.AsRuns())) {
+      held[block] = held[block] | static_cast<Tier>(tier);
+    }
+    for (const auto& [block, tiers] : held) visit(SequenceHash{block}, tiers);
+  }
+  Digest CurrentDigest() override ABSL_NO_THREAD_SAFETY_ANALYSIS { return set_.digest(); }
+
+  Mutex mutex_;
+  ResidentSet set_ ABSL_GUARDED_BY(mutex_);
+  Load load_ ABSL_GUARDED_BY(mutex_);
+  StreamReceiver receiver_ ABSL_GUARDED_BY(mutex_);
+};
+
+class TestServer {
+ public:
+  explicit TestServer(StreamAcceptor* acceptor, uint16_t port = 0)
+      : streams_(acceptor), server_({.listen = {"127.0.0.1", port}}) {
+    server_.Register(streams_.service(), "kvatlas.v1.Holdings");
+    status_ = server_.Start();
+  }
+  ~TestServer() { server_.Stop(Duration(0)); }
+  std::string target() const { return server_.address().ToString(); }
+  uint16_t port() const { return server_.address().port; }
+  const absl::Status& status() const { return status_; }
+
+ private:
+  GrpcAcceptor streams_;
+  GrpcServer server_;
+  absl::Status status_;
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_PUBLISHER_FAKE_LEAF_H_

@@ -1,0 +1,526 @@
+// The C interface over `Publisher`: arguments are checked, exceptions end here, and a forked child touches nothing.
+
+#include "publisher/kvatlas_publisher.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "indexer/base/clock.h"
+#include "indexer/base/event.h"
+#include "indexer/base/hash.h"
+#include "indexer/base/ids.h"
+#include "indexer/base/tier.h"
+#include "indexer/service/version.h"
+#include "publisher/fork_mark.h"
+#include "publisher/publisher.h"
+#include "publisher/zmq_publisher.h"
+
+struct kvatlas_publisher {
+  const kvatlas::ForkMark* mark = nullptr;
+  std::unique_ptr<kvatlas::Publisher> publisher;
+  std::string lora_name, cache_salt;  // of calls that name no namespace
+  uint32_t block_size = 0;
+  std::atomic<bool> stopped{false};
+};
+
+namespace kvatlas {
+namespace {
+
+constexpr size_t kNameBytesMax = 256;
+constexpr size_t kTextsMax = 1 << 16;  // leaves or labels that are looked at at all
+constexpr uint64_t kMsMax = 1000ull * 3600 * 24 * 365;
+
+static_assert(static_cast<int>(absl::StatusCode::kInvalidArgument) == KVATLAS_INVALID_ARGUMENT);
+static_assert(static_cast<int>(absl::StatusCode::kUnavailable) == KVATLAS_UNAVAILABLE);
+static_assert(static_cast<int>(Tier::kExternal) == KVATLAS_TIER_EXTERNAL);
+static_assert(TierMask::All().bits() == KVATLAS_TIERS_ALL);
+
+std::string_view TextOf(const char* text) { return text == nullptr ? "" : text; }
+std::string StringOf(const char* text) { return std::string(TextOf(text)); }
+
+Duration Ms(uint64_t ms) { return std::chrono::milliseconds(std::min(ms, kMsMax)); }
+
+void PutText(std::string_view text, char* to, size_t size) {
+  if (to == nullptr || size == 0) return;
+  const size_t count = std::min(text.size(), size - 1);
+  std::memcpy(to, text.data(), count);
+  to[count] = '\0';
+}
+
+int32_t CodeOf(const absl::Status& status) { return static_cast<int32_t>(status.code()); }
+
+int32_t Put(const absl::Status& status, char* text, size_t size) {
+  const absl::string_view message = status.message();
+  PutText({message.data(), message.size()}, text, size);
+  return CodeOf(status);
+}
+
+// What a call does; exceptions end here. Their only source is memory that ran out.
+template <typename Work>
+int32_t Guarded(const Work& work) noexcept {
+  try {
+    return work();
+  } catch (const std::bad_alloc&) {
+    return KVATLAS_RESOURCE_EXHAUSTED;
+  } catch (...) {
+    return KVATLAS_INTERNAL;
+  }
+}
+
+// The same for a publisher that is there, is this process's own and, where the engine speaks, still runs.
+template <typename Work>
+int32_t With(kvatlas_publisher* publisher, bool running, const Work& work) noexcept {
+  if (publisher == nullptr) return KVATLAS_INVALID_ARGUMENT;
+  if (publisher->mark->forked()) return KVATLAS_FAILED_PRECONDITION;
+  if (running && publisher->stopped.load(std::memory_order_relaxed)) {
+    return KVATLAS_FAILED_PRECONDITION;
+  }
+  return Guarded([&] { return work(*publisher->publisher); });
+}
+
+bool IsTier(int32_t tier) { return tier >= 0 && tier < kTiers; }
+
+// A pointer that may be null only for nothing.
+bool Fits(const void* values, size_t count) { return values != nullptr || count == 0; }
+
+bool TokensFit(const kvatlas_publisher& publisher, const uint32_t* tokens, size_t tokens_count,
+               size_t blocks_count) {
+  if (!Fits(tokens, tokens_count)) return false;
+  return tokens_count == 0 || (tokens_count / publisher.block_size == blocks_count &&
+                               tokens_count % publisher.block_size == 0);
+}
+
+CacheNamespace NamespaceOf(const kvatlas_publisher& publisher, const kvatlas_namespace* within) {
+  if (within == nullptr) return {publisher.lora_name, publisher.cache_salt};
+  return {TextOf(within->lora_name), TextOf(within->cache_salt)};
+}
+
+uint64_t NameOf(const void* digest, size_t bytes) {
+  return Xxh3({static_cast<const char*>(digest), bytes}, 0);
+}
+
+std::vector<uint64_t> NamesOf(const void* digests, size_t bytes, size_t count) {
+  std::vector<uint64_t> names(count);
+  const auto* digest = static_cast<const char*>(digests);
+  for (uint64_t& name : names) {
+    name = NameOf(digest, bytes);
+    digest += bytes;
+  }
+  return names;
+}
+
+// ---- Options ----
+
+// What a caller with an older header does not have keeps its default.
+kvatlas_publisher_options Whole(const kvatlas_publisher_options& given) {
+  kvatlas_publisher_options options;
+  kvatlas_publisher_options_init(&options, sizeof(options));
+  std::memcpy(&options, &given, std::min(given.struct_size, sizeof(options)));
+  return options;
+}
+
+absl::StatusOr<PublisherOptions> OptionsOf(const kvatlas_publisher_options& given) {
+  const auto bad = [](const char* what) { return absl::InvalidArgumentError(what); };
+  if (given.leaves_count > kTextsMax || given.labels_count > kTextsMax) {
+    return bad("leaves_count, labels_count: too many");
+  }
+  if (!Fits(given.leaves, given.leaves_count)) return bad("leaves: NULL");
+  if (!Fits(given.labels, given.labels_count)) return bad("labels: NULL");
+  if (given.zmq_attach < KVATLAS_ZMQ_AUTO || given.zmq_attach > KVATLAS_ZMQ_CONNECT) {
+    return bad("zmq_attach: not a KVATLAS_ZMQ_ value");
+  }
+  PublisherOptions options{
+      .worker = StringOf(given.worker),
+      .dp_rank = given.dp_rank,
+      .domain = {.model = StringOf(given.model), .tenant = StringOf(given.tenant)},
+      .block_size = given.block_size,
+      .contract = {.seed = given.hash_seed},
+      .lora_name = StringOf(given.within.lora_name),
+      .cache_salt = StringOf(given.within.cache_salt),
+      .batch_blocks = given.batch_blocks,
+      .batch_age = std::min<Duration>(
+          std::chrono::microseconds(std::min(given.batch_age_us, kMsMax)), std::chrono::hours(1)),
+      .queue_bytes_max = given.queue_bytes_max};
+  for (size_t i = 0; i < given.leaves_count; ++i) {
+    if (TextOf(given.leaves[i]).empty()) return bad("leaves: an empty address");
+    options.leaves.push_back(given.leaves[i]);
+  }
+  for (size_t i = 0; i < given.labels_count; ++i) {
+    options.labels.emplace_back(StringOf(given.labels[i].name), StringOf(given.labels[i].value));
+  }
+  if (given.window_batches == 0) return bad("window_batches: at least 1");
+  if (given.heartbeat_every_ms == 0) return bad("heartbeat_every_ms: at least 1");
+  options.sender.window_batches = given.window_batches;
+  options.sender.digest_every = Ms(given.digest_every_ms);
+  options.sender.heartbeat_every = Ms(given.heartbeat_every_ms);
+  options.zmq.endpoint = StringOf(given.zmq_endpoint);
+  options.zmq.replay_endpoint = StringOf(given.zmq_replay_endpoint);
+  options.zmq.topic = StringOf(given.zmq_topic);
+  options.zmq.attach = static_cast<ZmqAttach>(given.zmq_attach);
+  if (given.zmq_legacy_events != 0) options.zmq.form = ZmqEventForm::kLegacyArray;
+  if (given.zmq_replay_without_topic != 0) {
+    options.zmq.replay_layout = ZmqReplayLayout::kNoTopic;
+  }
+  return options;
+}
+
+static_assert(static_cast<int>(ZmqAttach::kBind) == KVATLAS_ZMQ_BIND);
+static_assert(static_cast<int>(ZmqAttach::kConnect) == KVATLAS_ZMQ_CONNECT);
+
+// Threads that are made meanwhile, and those that they make, leave signals to the program.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_;
+};
+
+absl::StatusOr<std::unique_ptr<kvatlas_publisher>> Create(const kvatlas_publisher_options& given) {
+  const ForkMark* const mark = ForkMark::OfThisProcess();
+  if (mark == nullptr) return absl::ResourceExhaustedError("no memory for a page");
+  if (mark->forked()) {
+    return absl::FailedPreconditionError(
+        "this process was forked from one that had created a publisher: fork first, or exec");
+  }
+  absl::StatusOr<PublisherOptions> options = OptionsOf(Whole(given));
+  if (!options.ok()) return options.status();
+  auto made = std::make_unique<kvatlas_publisher>();
+  made->mark = mark;
+  made->lora_name = options->lora_name;
+  made->cache_salt = options->cache_salt;
+  made->block_size = options->block_size;
+  const SignalsBlocked blocked;
+  absl::StatusOr<std::unique_ptr<Publisher>> publisher = Publisher::Create(*std::move(options));
+  if (!publisher.ok()) return publisher.status();
+  made->publisher = *std::move(publisher);
+  return made;
+}
+
+// Fills as much of the caller's struct as it has.
+template <typename Struct>
+void PutStruct(const Struct& whole, Struct* to) {
+  const size_t size = std::min(to->struct_size, sizeof(Struct));
+  const size_t given = to->struct_size;
+  std::memcpy(static_cast<void*>(to), &whole, size);
+  to->struct_size = given;
+}
+
+}  // namespace
+}  // namespace kvatlas
+
+using kvatlas::Guarded;
+using kvatlas::Publisher;
+using kvatlas::With;
+
+void kvatlas_publisher_options_init(kvatlas_publisher_options* options, size_t struct_size) {
+  if (options == nullptr) return;
+  kvatlas_publisher_options whole = {};
+  const kvatlas::PublisherOptions defaults;
+  whole.struct_size = struct_size;
+  whole.block_size = defaults.block_size;
+  whole.hash_seed = defaults.contract.seed;
+  whole.batch_blocks = defaults.batch_blocks;
+  whole.batch_age_us = static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::microseconds>(defaults.batch_age).count());
+  whole.queue_bytes_max = defaults.queue_bytes_max;
+  const auto ms = [](kvatlas::Duration duration) {
+    return static_cast<uint64_t>(
+        std::chrono::duration_cast<std::chrono::milliseconds>(duration).count());
+  };
+  whole.window_batches = defaults.sender.window_batches;
+  whole.digest_every_ms = ms(defaults.sender.digest_every);
+  whole.heartbeat_every_ms = ms(defaults.sender.heartbeat_every);
+  std::memcpy(static_cast<void*>(options), &whole, std::min(struct_size, sizeof(whole)));
+}
+
+const char* kvatlas_publisher_version(void) { return kvatlas::kVersion; }
+
+uint32_t kvatlas_publisher_abi(void) { return KVATLAS_PUBLISHER_ABI; }
+
+const char* kvatlas_code_name(int32_t code) {
+  switch (code) {
+    case KVATLAS_OK:
+      return "OK";
+    case KVATLAS_INVALID_ARGUMENT:
+      return "INVALID_ARGUMENT";
+    case KVATLAS_DEADLINE_EXCEEDED:
+      return "DEADLINE_EXCEEDED";
+    case KVATLAS_NOT_FOUND:
+      return "NOT_FOUND";
+    case KVATLAS_RESOURCE_EXHAUSTED:
+      return "RESOURCE_EXHAUSTED";
+    case KVATLAS_FAILED_PRECONDITION:
+      return "FAILED_PRECONDITION";
+    case KVATLAS_INTERNAL:
+      return "INTERNAL";
+    case KVATLAS_UNAVAILABLE:
+      return "UNAVAILABLE";
+    default:
+      return "UNKNOWN";
+  }
+}
+
+int32_t kvatlas_publisher_create(const kvatlas_publisher_options* options,
+                                 kvatlas_publisher** publisher, char* error, size_t error_size) {
+  kvatlas::PutText("", error, error_size);
+  if (publisher == nullptr) return KVATLAS_INVALID_ARGUMENT;
+  *publisher = nullptr;
+  const int32_t code = Guarded([&] {
+    if (options == nullptr || options->struct_size < sizeof(size_t)) {
+      return kvatlas::Put(absl::InvalidArgumentError("options: not from _options_init"), error,
+                          error_size);
+    }
+    absl::StatusOr<std::unique_ptr<kvatlas_publisher>> made = kvatlas::Create(*options);
+    if (!made.ok()) return kvatlas::Put(made.status(), error, error_size);
+    *publisher = made->release();
+    return int32_t{KVATLAS_OK};
+  });
+  if (code == KVATLAS_RESOURCE_EXHAUSTED) kvatlas::PutText("no memory", error, error_size);
+  return code;
+}
+
+void kvatlas_publisher_destroy(kvatlas_publisher* publisher) {
+  if (publisher == nullptr || publisher->mark->forked()) return;
+  Guarded([&] {
+    delete publisher;
+    return int32_t{KVATLAS_OK};
+  });
+}
+
+int32_t kvatlas_publisher_stored(kvatlas_publisher* publisher, int32_t tier, const uint64_t* blocks,
+                                 size_t blocks_count, const uint64_t* parent,
+                                 const uint32_t* tokens, size_t tokens_count,
+                                 const kvatlas_namespace* within) {
+  return With(publisher, true, [&](Publisher& to) -> int32_t {
+    if (!kvatlas::IsTier(tier) || !kvatlas::Fits(blocks, blocks_count) ||
+        !kvatlas::TokensFit(*publisher, tokens, tokens_count, blocks_count)) {
+      return KVATLAS_INVALID_ARGUMENT;
+    }
+    const std::optional<uint64_t> after =
+        parent == nullptr ? std::nullopt : std::optional<uint64_t>(*parent);
+    const bool taken = to.Stored(static_cast<kvatlas::Tier>(tier), {blocks, blocks_count}, after,
+                                 {tokens, tokens_count}, kvatlas::NamespaceOf(*publisher, within));
+    return taken ? KVATLAS_OK : KVATLAS_INVALID_ARGUMENT;
+  });
+}
+
+int32_t kvatlas_publisher_removed(kvatlas_publisher* publisher, int32_t tier,
+                                  const uint64_t* blocks, size_t blocks_count) {
+  return With(publisher, true, [&](Publisher& to) -> int32_t {
+    if (!kvatlas::IsTier(tier) || !kvatlas::Fits(blocks, blocks_count)) {
+      return KVATLAS_INVALID_ARGUMENT;
+    }
+    return to.Removed(static_cast<kvatlas::Tier>(tier), std::span(blocks, blocks_count))
+               ? KVATLAS_OK
+               : KVATLAS_INVALID_ARGUMENT;
+  });
+}
+
+int32_t kvatlas_publisher_stored_bytes(kvatlas_publisher* publisher, int32_t tier,
+                                       const void* blocks, size_t name_bytes, size_t blocks_count,
+                                       const void* parent, const uint32_t* tokens,
+                                       size_t tokens_count, const kvatlas_namespace* within) {
+  if (name_bytes == 0 || name_bytes > kvatlas::kNameBytesMax ||
+      !kvatlas::Fits(blocks, blocks_count)) {
+    return KVATLAS_INVALID_ARGUMENT;
+  }
+  return With(publisher, true, [&](Publisher&) {
+    const std::vector<uint64_t> names = kvatlas::NamesOf(blocks, name_bytes, blocks_count);
+    const uint64_t after = parent == nullptr ? 0 : kvatlas::NameOf(parent, name_bytes);
+    return kvatlas_publisher_stored(publisher, tier, names.data(), names.size(),
+                                    parent == nullptr ? nullptr : &after, tokens, tokens_count,
+                                    within);
+  });
+}
+
+int32_t kvatlas_publisher_removed_bytes(kvatlas_publisher* publisher, int32_t tier,
+                                        const void* blocks, size_t name_bytes,
+                                        size_t blocks_count) {
+  if (name_bytes == 0 || name_bytes > kvatlas::kNameBytesMax ||
+      !kvatlas::Fits(blocks, blocks_count)) {
+    return KVATLAS_INVALID_ARGUMENT;
+  }
+  return With(publisher, true, [&](Publisher&) {
+    const std::vector<uint64_t> names = kvatlas::NamesOf(blocks, name_bytes, blocks_count);
+    return kvatlas_publisher_removed(publisher, tier, names.data(), names.size());
+  });
+}
+
+namespace {
+
+static_assert(sizeof(kvatlas::SequenceHash) == sizeof(uint64_t));
+std::span<const kvatlas::SequenceHash> HashesOf(const uint64_t* blocks, size_t count) {
+  return {reinterpret_cast<const kvatlas::SequenceHash*>(blocks), count};
+}
+
+}  // namespace
+
+int32_t kvatlas_publisher_stored_hashed(kvatlas_publisher* publisher, int32_t tier,
+                                        uint32_t position, uint64_t parent, const uint64_t* blocks,
+                                        size_t blocks_count) {
+  return With(publisher, true, [&](Publisher& to) -> int32_t {
+    if (!kvatlas::IsTier(tier) || !kvatlas::Fits(blocks, blocks_count)) {
+      return KVATLAS_INVALID_ARGUMENT;
+    }
+    return to.StoredHashed(static_cast<kvatlas::Tier>(tier), position,
+                           kvatlas::SequenceHash{parent}, HashesOf(blocks, blocks_count))
+               ? KVATLAS_OK
+               : KVATLAS_INVALID_ARGUMENT;
+  });
+}
+
+int32_t kvatlas_publisher_removed_hashed(kvatlas_publisher* publisher, int32_t tier,
+                                         const uint64_t* blocks, size_t blocks_count) {
+  return With(publisher, true, [&](Publisher& to) -> int32_t {
+    if (!kvatlas::IsTier(tier) || !kvatlas::Fits(blocks, blocks_count)) {
+      return KVATLAS_INVALID_ARGUMENT;
+    }
+    return to.RemovedHashed(static_cast<kvatlas::Tier>(tier), HashesOf(blocks, blocks_count))
+               ? KVATLAS_OK
+               : KVATLAS_INVALID_ARGUMENT;
+  });
+}
+
+int32_t kvatlas_publisher_cleared(kvatlas_publisher* publisher, uint32_t tiers) {
+  return With(publisher, true, [&](Publisher& to) -> int32_t {
+    if (tiers == 0 || tiers > KVATLAS_TIERS_ALL) return KVATLAS_INVALID_ARGUMENT;
+    return to.Cleared(kvatlas::TierMask(static_cast<uint8_t>(tiers))) ? KVATLAS_OK
+                                                                      : KVATLAS_INVALID_ARGUMENT;
+  });
+}
+
+int32_t kvatlas_publisher_publish(kvatlas_publisher* publisher, const void* engine_batch,
+                                  size_t size) {
+  return With(publisher, true, [&](Publisher& to) -> int32_t {
+    if (!kvatlas::Fits(engine_batch, size)) return KVATLAS_INVALID_ARGUMENT;
+    return to.Publish({static_cast<const char*>(engine_batch), size}) ? KVATLAS_OK
+                                                                      : KVATLAS_INVALID_ARGUMENT;
+  });
+}
+
+int32_t kvatlas_publisher_set_load(kvatlas_publisher* publisher, const kvatlas_load* load) {
+  return With(publisher, true, [&](Publisher& to) -> int32_t {
+    if (load == nullptr || load->struct_size < sizeof(size_t)) return KVATLAS_INVALID_ARGUMENT;
+    kvatlas_load whole = {};
+    std::memcpy(&whole, load, std::min(load->struct_size, sizeof(whole)));
+    to.SetLoad({.running_requests = whole.running_requests,
+                .waiting_requests = whole.waiting_requests,
+                .used_blocks = whole.used_blocks,
+                .free_blocks = whole.free_blocks,
+                .waiting_prefill_blocks = whole.waiting_prefill_blocks,
+                .tokens_per_s = whole.tokens_per_s});
+    return KVATLAS_OK;
+  });
+}
+
+int32_t kvatlas_publisher_flush(kvatlas_publisher* publisher) {
+  return With(publisher, true, [](Publisher& to) -> int32_t {
+    to.Flush();
+    return KVATLAS_OK;
+  });
+}
+
+int32_t kvatlas_publisher_wait_acknowledged(kvatlas_publisher* publisher, uint64_t timeout_ms) {
+  return With(publisher, true, [&](Publisher& to) -> int32_t {
+    return to.WaitAcknowledged(kvatlas::Ms(timeout_ms)) ? KVATLAS_OK : KVATLAS_DEADLINE_EXCEEDED;
+  });
+}
+
+int32_t kvatlas_publisher_stop(kvatlas_publisher* publisher, int32_t goodbye,
+                               uint64_t flush_for_ms) {
+  return With(publisher, false, [&](Publisher& to) -> int32_t {
+    publisher->stopped.store(true, std::memory_order_relaxed);
+    to.Stop(goodbye != 0, kvatlas::Ms(flush_for_ms));
+    return KVATLAS_OK;
+  });
+}
+
+int32_t kvatlas_publisher_get_stats(kvatlas_publisher* publisher, kvatlas_publisher_stats* stats) {
+  return With(publisher, false, [&](Publisher& of) -> int32_t {
+    if (stats == nullptr || stats->struct_size < sizeof(size_t)) return KVATLAS_INVALID_ARGUMENT;
+    const kvatlas::PublisherStats now = of.Stats();
+    kvatlas::PutStruct({.struct_size = 0,
+                        .blocks_stored = now.blocks_stored,
+                        .blocks_removed = now.blocks_removed,
+                        .clears = now.clears,
+                        .blocks_stored_passed = now.blocks_stored_passed,
+                        .blocks_removed_passed = now.blocks_removed_passed,
+                        .batches = now.batches,
+                        .blocks_held = now.blocks_held,
+                        .unknown_parents = now.unknown_parents,
+                        .unknown_removed = now.unknown_removed,
+                        .renamed = now.renamed,
+                        .invalid_calls = now.invalid_calls,
+                        .engine_batches = now.engine_batches,
+                        .engine_unreadable = now.engine_unreadable,
+                        .engine_refused = now.engine_refused,
+                        .engine_parked = now.engine_parked,
+                        .inline_records = now.inline_records,
+                        .queue_bytes = now.queue_bytes,
+                        .replicas = now.replicas.size()},
+                       stats);
+    return KVATLAS_OK;
+  });
+}
+
+int32_t kvatlas_publisher_last_error(kvatlas_publisher* publisher, char* text, size_t text_size) {
+  kvatlas::PutText("", text, text_size);
+  return With(publisher, false,
+              [&](Publisher& of) { return kvatlas::Put(of.Stats().last_error, text, text_size); });
+}
+
+int32_t kvatlas_publisher_get_replica(kvatlas_publisher* publisher, size_t replica,
+                                      kvatlas_replica_stats* stats, char* text, size_t text_size) {
+  kvatlas::PutText("", text, text_size);
+  return With(publisher, false, [&](Publisher& of) -> int32_t {
+    if (stats == nullptr || stats->struct_size < sizeof(size_t)) return KVATLAS_INVALID_ARGUMENT;
+    const kvatlas::PublisherStats now = of.Stats();
+    if (replica >= now.replicas.size()) return KVATLAS_NOT_FOUND;
+    const kvatlas::ReplicaStats& at = now.replicas[replica];
+    kvatlas::PutStruct({.struct_size = 0,
+                        .connected = at.connected,
+                        .welcomed = at.welcomed,
+                        .at_rest = at.at_rest,
+                        .status = kvatlas::Put(at.status, text, text_size),
+                        .last_number = at.last_number,
+                        .acknowledged = at.acknowledged,
+                        .bytes_sent = at.bytes_sent,
+                        .snapshots_sent = at.sender.snapshots_sent,
+                        .batches_dropped = at.sender.batches_dropped},
+                       stats);
+    return KVATLAS_OK;
+  });
+}
+
+int32_t kvatlas_publisher_zmq_endpoint(kvatlas_publisher* publisher, char* text, size_t text_size) {
+  kvatlas::PutText("", text, text_size);
+  return With(publisher, false, [&](Publisher& of) -> int32_t {
+    const kvatlas::PublisherStats now = of.Stats();
+    if (!now.zmq.has_value()) return KVATLAS_NOT_FOUND;
+    kvatlas::PutText(now.zmq->endpoint, text, text_size);
+    return KVATLAS_OK;
+  });
+}

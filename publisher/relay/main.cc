@@ -1,0 +1,122 @@
+// kvatlas-relay: tells leaves what engines hold that know nothing of leaves.
+
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "indexer/base/domain.h"
+#include "indexer/engines/engine_registration.h"
+#include "indexer/engines/worker_flags.h"
+#include "indexer/service/address.h"
+#include "indexer/service/admin_http.h"
+#include "indexer/service/flags.h"
+#include "indexer/service/health.h"
+#include "indexer/service/metrics.h"
+#include "indexer/service/service_main.h"
+#include "publisher/relay/relay.h"
+#include "publisher/relay/relay_http.h"
+
+namespace kvatlas {
+namespace {
+
+struct Flags {
+  RelayOptions relay;
+  Address http{"127.0.0.1", 8093};
+  std::vector<Address> leaves = {{"127.0.0.1", 7410}};
+  std::vector<std::string> labels;  // NAME=VALUE
+  EngineRegistration engine;        // what --workers have in common
+  std::vector<std::string> workers;
+  bool goodbye = false;
+};
+
+void Declare(FlagSet& flags, Flags* f) {
+  RelayOptions& relay = f->relay;
+  f->engine.model = "default";
+  relay.blocks_max = uint64_t{64} << 20;
+  flags.Add("http", &f->http, "address for HTTP");
+  flags.Add("leaves", &f->leaves, "gRPC addresses of the replicas of the cell's leaf");
+  flags.Add("workers", &f->workers,
+            "engines to relay, NAME[:RANK]=ENDPOINT[;replay=ENDPOINT][;topic=T][;bind],…");
+  flags.AddName("model_name", &f->engine.model, "model of --workers");
+  flags.AddName("routing_group", &f->engine.group, "routing group of --workers");
+  flags.Add("block_size", &f->engine.block_size, "tokens per block of --workers", 0, kBlockSizeMax);
+  flags.Add("labels", &f->labels, "NAME=VALUE,… told to leaves, such as zone=a");
+  flags.Add("contract_seed", &relay.contract.seed, "seed S of the hash contract");
+  flags.Add("min_initial_workers", &relay.min_initial_workers,
+            "worker ranks to be offered before this relay says that it is ready");
+  flags.Add("lease_ttl", &relay.lease_ttl,
+            "absence of an engine after which leaves hear no more of it",
+            std::chrono::milliseconds(100));
+  flags.Add("repair_timeout", &relay.worker.repair_timeout,
+            "how long unconfirmed blocks are kept after a gap");
+  flags.Add("replay_timeout", &relay.ingest.tracker.replay_timeout,
+            "silence after which an engine's replay is given up");
+  flags.Add("orphan_ttl", &relay.worker.orphan_ttl,
+            "how long an engine's block waits for its parent");
+  flags.Add("batch_age", &relay.batch_age, "how long a change waits for others before it is sent");
+  flags.Add("window_batches", &relay.sender.window_batches,
+            "batches kept for each leaf that does not acknowledge; then a snapshot", 1);
+  flags.Add("max_blocks", &relay.blocks_max, "blocks held for all ranks together; 0: no limit");
+  flags.Add("max_instances", &relay.instances_max, "engines", 1);
+  flags.Add("max_workers", &relay.ranks_max, "worker ranks", 1);
+  flags.Add("ingest_threads", &relay.ingest.io_threads, "threads of ZeroMQ", 1, 64);
+  flags.Add("decode_threads", &relay.ingest.decode_threads,
+            "threads that decode and apply engines' events; 0: as many as cores, at most 8", 0,
+            256);
+  flags.Add("goodbye", &f->goodbye,
+            "on SIGTERM leaves forget the engines at once, instead of after the lease");
+}
+
+absl::Status Finish(Flags* flags) {
+  auto workers = ParseWorkers(flags->workers, flags->engine);
+  if (!workers.ok())
+    return absl::InvalidArgumentError("--workers: " + std::string(workers.status().message()));
+  flags->relay.workers = *std::move(workers);
+  for (const Address& leaf : flags->leaves) flags->relay.leaves.push_back(leaf.ToString());
+  for (const std::string& label : flags->labels) {
+    const size_t equals = label.find('=');
+    if (equals == 0 || equals == std::string::npos)
+      return absl::InvalidArgumentError("--labels: \"" + label + "\" is not NAME=VALUE");
+    flags->relay.labels.emplace_back(label.substr(0, equals), label.substr(equals + 1));
+  }
+  return absl::OkStatus();
+}
+
+int Refuse(const absl::Status& bad) {
+  std::fprintf(stderr, "kvatlas-relay: %s (see --help)\n", std::string(bad.message()).c_str());
+  return 2;
+}
+
+int Main(int argc, char** argv) {
+  ServiceMain service("kvatlas-relay",
+                      "Tells leaves what engines hold, from the engines' own event streams.");
+  Flags flags;
+  Declare(service.flags(), &flags);
+  service.Start(argc, argv);
+  if (absl::Status bad = Finish(&flags); !bad.ok()) return Refuse(bad);
+  absl::StatusOr<std::unique_ptr<Relay>> relay = Relay::Start(flags.relay);
+  if (absl::IsInvalidArgument(relay.status())) return Refuse(relay.status());
+  if (!relay.ok()) return service.Fail(relay.status());
+  Metrics metrics;
+  AdminHttp http({.listen = flags.http, .program = "kvatlas-relay"}, &metrics);
+  AddRelayRoutes(relay->get(), &http);
+  AddRelayMetrics(relay->get(), &metrics);
+  if (absl::Status status = http.Start(); !status.ok()) return service.Fail(status);
+  http.SetHealth(Health::kServing);
+  if (absl::Status status = service.Ready({{"http", http.address()}}); !status.ok())
+    return service.Fail(status);
+  service.WaitForSignal();
+  http.SetHealth(Health::kStopping);
+  (*relay)->Stop(flags.goodbye, service.stop_deadline() / 2);
+  http.Stop();
+  return 0;
+}
+
+}  // namespace
+}  // namespace kvatlas
+
+int main(int argc, char** argv) { return kvatlas::Main(argc, argv); }

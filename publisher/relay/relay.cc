@@ -1,0 +1,499 @@
+#include "publisher/relay/relay.h"
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <set>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "indexer/base/mutex.h"
+#include "indexer/service/log.h"
+#include "indexer/stream/validate.h"
+#include "indexer/transport/grpc_link.h"
+
+namespace kvatlas {
+namespace {
+
+constexpr size_t kLeavesMax = 16;
+constexpr Duration kTickEvery = std::chrono::milliseconds(100);
+constexpr Duration kLookEvery = std::chrono::milliseconds(100);
+
+using RankPtr = std::shared_ptr<RelayRank>;
+
+class Sink : public RankSink {
+ public:
+  explicit Sink(RankPtr rank) : rank_(std::move(rank)) {}
+  absl::Status Apply(const Event& event) override { return rank_->Apply(event); }
+  void SetTrust(Trust trust) override { rank_->SetTrust(trust); }
+  std::optional<uint64_t> LastChanged() const override { return rank_->LastChanged(); }
+
+ private:
+  const RankPtr rank_;
+};
+
+struct Listener {
+  EngineRegistration of;
+  ZmqStreamId stream = 0;
+};
+
+// Its ranks: those registered, and those that only a batch named.
+class Ranks {
+ public:
+  std::map<uint32_t, RankPtr> All() const {
+    MutexLock lock(&mutex_);
+    return ranks_;
+  }
+  RankPtr Take(uint32_t rank) {
+    MutexLock lock(&mutex_);
+    const auto it = ranks_.find(rank);
+    if (it == ranks_.end()) return nullptr;
+    RankPtr taken = std::move(it->second);
+    ranks_.erase(it);
+    return taken;
+  }
+  // `make` may refuse.
+  absl::StatusOr<RankPtr> FindOrAdd(uint32_t rank,
+                                    const std::function<absl::StatusOr<RankPtr>()>& make) {
+    MutexLock lock(&mutex_);
+    const auto it = ranks_.find(rank);
+    if (it != ranks_.end()) return it->second;
+    absl::StatusOr<RankPtr> made = make();
+    if (made.ok()) ranks_[rank] = *made;
+    return made;
+  }
+
+ private:
+  mutable Mutex mutex_;  // after a worker's
+  std::map<uint32_t, RankPtr> ranks_ ABSL_GUARDED_BY(mutex_);
+};
+
+struct Instance {
+  EngineRegistration of;  // the first one
+  Domain domain;
+  std::shared_ptr<Ranks> ranks = std::make_shared<Ranks>();
+  std::shared_ptr<EngineWorker> worker;
+  std::map<uint32_t, Listener> listeners;  // guarded by the relay's mutex
+};
+using InstancePtr = std::shared_ptr<Instance>;
+
+// How one stream is, for the rank that it carries.
+struct StreamState {
+  bool heard = false;
+  bool settled = false;
+  bool certain = false;
+};
+
+StreamState StateOf(const ZmqStreamStats& stats, bool can_replay) {
+  const TrackerStats& tracker = stats.tracker;
+  StreamState state;
+  state.heard = stats.connected;
+  state.certain = tracker.last.has_value() || tracker.replays_complete > 0;
+  const bool asked = tracker.replays_asked > 0 || tracker.last.has_value();
+  state.settled = !tracker.replaying && (!can_replay || asked);
+  return state;
+}
+
+absl::Status CheckNames(const EngineRegistration& registration, const Domain& domain) {
+  if (registration.block_size == 0 || registration.block_size > kBlockSizeMax)
+    return absl::InvalidArgumentError("block_size: 1 to 65536 tokens");
+  absl::Status names = ValidateHolder({registration.instance, registration.rank, ""}, {});
+  names.Update(ValidateDomain(domain));
+  return names;
+}
+
+}  // namespace
+
+// Lock order: `register_mutex`, `mutex`; a worker's own, then `Ranks`, then a rank's, then `flush_mutex`. No worker, ingest
+// or rank is called with `mutex` held.
+struct Relay::State {
+  explicit State(RelayOptions given)
+      : options(std::move(given)), budget(options.blocks_max), ingest(options.ingest) {
+    if (!options.make_link) {
+      options.make_link = [](const std::string& leaf, const SenderIdentity&) {
+        return std::make_unique<GrpcLink>(leaf);
+      };
+    }
+    options.labels.emplace_back("via", "relay");
+  }
+
+  // ---- Instances ----
+
+  InstancePtr Find(const std::string& name) const ABSL_LOCKS_EXCLUDED(mutex) {
+    MutexLock lock(&mutex);
+    const auto it = instances.find(name);
+    return it == instances.end() ? nullptr : it->second;
+  }
+
+  std::vector<InstancePtr> All() const ABSL_LOCKS_EXCLUDED(mutex) {
+    MutexLock lock(&mutex);
+    std::vector<InstancePtr> all;
+    for (const auto& [name, instance] : instances) all.push_back(instance);
+    return all;
+  }
+
+  std::map<uint32_t, Listener> ListenersOf(const Instance& instance) const
+      ABSL_LOCKS_EXCLUDED(mutex) {
+    MutexLock lock(&mutex);
+    return instance.listeners;
+  }
+
+  absl::StatusOr<RankPtr> MakeRank(const Instance& instance, uint32_t rank) {
+    if (ranks.load() >= options.ranks_max)
+      return absl::ResourceExhaustedError("too many ranks: " + std::to_string(options.ranks_max));
+    ranks.fetch_add(1);
+    RelayRankOptions of{.identity = {.holder = {instance.of.instance, rank, ""},
+                                     .domain = instance.domain,
+                                     .block_size = instance.of.block_size,
+                                     .contract_id = options.contract.Id(),
+                                     .schedule = "",
+                                     .address = "",
+                                     .labels = options.labels,
+                                     .epoch = 0,
+                                     .instance_id = 0},
+                        .sender = options.sender,
+                        .leaves = options.leaves,
+                        .make_link = options.make_link,
+                        .lease_ttl = options.lease_ttl,
+                        .budget = &budget,
+                        .wake = [this](RankPtr rank) { Wake(std::move(rank)); },
+                        .clock = options.clock};
+    return RankPtr(new RelayRank(std::move(of)), [this](RelayRank* gone) {
+      delete gone;
+      ranks.fetch_sub(1);
+    });
+  }
+
+  InstancePtr Make(const EngineRegistration& registration, const Domain& domain) {
+    auto instance = std::make_shared<Instance>();
+    instance->of = registration;
+    instance->domain = domain;
+    EngineWorkerOptions worker = options.worker;
+    worker.name = registration.instance;
+    worker.block_size = registration.block_size;
+    worker.contract = options.contract;
+    worker.lora_name = registration.lora_name;
+    worker.additional_salt = registration.additional_salt;
+    worker.counts_copies = registration.counts_copies;
+    worker.keep_local_hashes = false;
+    worker.resolve = [this, domain, self = registration.instance](const EngineBlockHash& hash) {
+      return Resolve(domain, self, hash);
+    };
+    // The worker belongs to the instance: it must not keep that alive.
+    instance->worker = std::make_shared<EngineWorker>(
+        std::move(worker),
+        [this, of = instance.get()](uint32_t rank) -> absl::StatusOr<std::unique_ptr<RankSink>> {
+          const absl::StatusOr<RankPtr> found = AddRank(*of, rank);
+          if (!found.ok()) return found.status();
+          return std::make_unique<Sink>(*found);
+        });
+    return instance;
+  }
+
+  absl::StatusOr<RankPtr> AddRank(const Instance& instance, uint32_t rank) {
+    return instance.ranks->FindOrAdd(rank, [&] { return MakeRank(instance, rank); });
+  }
+
+  // What another instance of the domain holds under a name. Called by workers, without their lock.
+  std::optional<KnownBlock> Resolve(const Domain& domain, const std::string& asker,
+                                    const EngineBlockHash& hash) const {
+    for (const InstancePtr& instance : All()) {
+      if (!(instance->domain == domain) || instance->of.instance == asker) continue;
+      if (std::optional<KnownBlock> known = instance->worker->Find(hash)) return known;
+    }
+    return std::nullopt;
+  }
+
+  // Whether the instance may be this; `instance` is what there is of that name, or null.
+  absl::Status Fits(const EngineRegistration& registration, const Domain& domain,
+                    const Instance* instance) const ABSL_LOCKS_EXCLUDED(mutex) {
+    MutexLock lock(&mutex);
+    if (instance != nullptr && !(instance->domain == domain))
+      return absl::AlreadyExistsError(InstanceText(registration.instance) +
+                                      " is already registered for " + DomainText(instance->domain));
+    if (instance != nullptr && instance->listeners.contains(registration.rank))
+      return absl::AlreadyExistsError(RankText(registration.instance, registration.rank) +
+                                      " already registered");
+    for (const auto& [name, other] : instances)
+      if (other->domain == domain && other->of.block_size != registration.block_size)
+        return absl::AlreadyExistsError("block_size mismatch for " + DomainText(domain) +
+                                        ": existing=" + std::to_string(other->of.block_size) +
+                                        ", requested=" + std::to_string(registration.block_size));
+    if (instance == nullptr && instances.size() >= options.instances_max)
+      return absl::ResourceExhaustedError("too many instances: " +
+                                          std::to_string(options.instances_max));
+    return absl::OkStatus();
+  }
+
+  absl::Status Register(const EngineRegistration& registration);
+  void EndRank(const Instance& instance, uint32_t rank, bool goodbye, Duration flush_for);
+
+  // ---- Time ----
+
+  void Wake(RankPtr rank) {
+    MutexLock lock(&flush_mutex);
+    due.push_back(std::move(rank));
+    if (due.size() == 1) flush_wake.Signal();
+  }
+
+  void RunFlush();
+  void RunLook();
+  void LookAt(const Instance& instance, Time now);
+
+  RelayOptions options;
+  BlockBudget budget;
+  std::atomic<uint32_t> ranks{0};
+
+  Mutex flush_mutex;
+  CondVar flush_wake;
+  std::vector<RankPtr> due ABSL_GUARDED_BY(flush_mutex);  // to be flushed
+  bool stopping ABSL_GUARDED_BY(flush_mutex) = false;
+  CondVar look_wake;  // stopping
+
+  Mutex register_mutex;
+  mutable Mutex mutex;
+  std::map<std::string, InstancePtr, InstanceLess> instances ABSL_GUARDED_BY(mutex);
+
+  std::atomic<bool> was_ready{false};
+  std::atomic<bool> stopped{false};
+  ZmqIngest ingest;  // its lanes call what is above
+  std::thread flusher;
+  std::thread looker;
+};
+
+// ---- Registrations ----
+
+absl::Status Relay::State::Register(const EngineRegistration& registration) {
+  const Domain domain = DomainOf(registration.model, registration.group);
+  if (absl::Status bad = CheckRegistration(registration); !bad.ok()) return bad;
+  if (absl::Status bad = CheckNames(registration, domain); !bad.ok()) return bad;
+  MutexLock one_at_a_time(&register_mutex);
+  InstancePtr instance = Find(registration.instance);
+  if (absl::Status bad = Fits(registration, domain, instance.get()); !bad.ok()) return bad;
+  const bool is_new = instance == nullptr;
+  if (is_new) instance = Make(registration, domain);
+  if (absl::StatusOr<RankPtr> rank = AddRank(*instance, registration.rank); !rank.ok())
+    return rank.status();
+  const absl::StatusOr<ZmqStreamId> stream =
+      ingest.Add({.worker_name = registration.instance,
+                  .rank = registration.rank,
+                  .endpoint = registration.endpoint,
+                  .replay_endpoint = registration.replay_endpoint,
+                  .topic = registration.topic,
+                  .bind = registration.bind},
+                 instance->worker);
+  if (!stream.ok()) {
+    EndRank(*instance, registration.rank, /*goodbye=*/true, Duration(0));
+    return stream.status();
+  }
+  MutexLock lock(&mutex);
+  instance->listeners[registration.rank] = {registration, *stream};
+  instances[registration.instance] = instance;
+  return absl::OkStatus();
+}
+
+// REQUIRES: no stream brings events of the rank any more, or none yet.
+void Relay::State::EndRank(const Instance& instance, uint32_t rank, bool goodbye,
+                           Duration flush_for) {
+  const RankPtr gone = instance.ranks->Take(rank);
+  instance.worker->RemoveRank(rank);
+  if (gone != nullptr) gone->Stop(goodbye, flush_for);
+}
+
+absl::Status Relay::Register(const EngineRegistration& registration) {
+  if (state_->stopped.load()) return absl::UnavailableError("the relay is stopping");
+  return state_->Register(registration);
+}
+
+absl::Status Relay::Unregister(const std::string& name, const std::string& model,
+                               const std::optional<std::string>& group,
+                               std::optional<uint32_t> rank) {
+  constexpr Duration kGoodbyeFor = std::chrono::seconds(1);
+  State& state = *state_;
+  MutexLock one_at_a_time(&state.register_mutex);
+  const InstancePtr instance = state.Find(name);
+  if (instance == nullptr) return absl::NotFoundError(InstanceText(name) + " not found");
+  const Domain& domain = instance->domain;
+  if (domain.model != model || (group.has_value() && !(domain == DomainOf(model, *group))))
+    return absl::NotFoundError(InstanceText(name) + " is registered for " + DomainText(domain));
+  std::map<uint32_t, Listener> ended;
+  bool all = false;
+  {
+    MutexLock lock(&state.mutex);
+    if (!rank.has_value()) {
+      ended.swap(instance->listeners);
+    } else if (auto found = instance->listeners.extract(*rank)) {
+      ended.insert(std::move(found));
+    } else {
+      return absl::NotFoundError(RankText(name, *rank) + " not found");
+    }
+    all = instance->listeners.empty();
+    if (all) state.instances.erase(name);
+  }
+  for (const auto& [number, listener] : ended) state.ingest.Remove(listener.stream);
+  if (all) {
+    for (const auto& [number, unused] : instance->ranks->All())
+      state.EndRank(*instance, number, /*goodbye=*/true, kGoodbyeFor);
+  } else {
+    for (const auto& [number, unused] : ended)
+      state.EndRank(*instance, number, /*goodbye=*/true, kGoodbyeFor);
+  }
+  return absl::OkStatus();
+}
+
+// ---- What it tells ----
+
+std::vector<RelayInstance> Relay::Instances() const {
+  std::vector<RelayInstance> told;
+  for (const InstancePtr& instance : state_->All()) {
+    RelayInstance& of = told.emplace_back();
+    of.name = instance->of.instance;
+    of.domain = instance->domain;
+    of.block_size = instance->of.block_size;
+    for (const auto& [rank, listener] : state_->ListenersOf(*instance)) {
+      absl::StatusOr<ZmqStreamStats> stats = state_->ingest.Stats(listener.stream);
+      if (stats.ok()) of.listeners.push_back({listener.of, *std::move(stats)});
+    }
+    of.worker = instance->worker->Stats();
+    for (const auto& [number, rank] : instance->ranks->All()) of.ranks.push_back(rank->Stats());
+  }
+  return told;
+}
+
+void Relay::ForEachDump(const std::optional<Domain>& domain, const std::string& name,
+                        const std::function<bool(const RelayRankDump&)>& visit) const {
+  for (const InstancePtr& instance : state_->All()) {
+    if (domain.has_value() && !(instance->domain == *domain)) continue;
+    if (!name.empty() && instance->of.instance != name) continue;
+    for (const auto& [number, rank] : instance->ranks->All())
+      if (!visit(rank->Dump())) return;
+  }
+}
+
+RelayReadiness Relay::readiness() const {
+  if (state_->was_ready.load()) return {.ready = true, .reason = {}};
+  uint64_t offered = 0;
+  for (const InstancePtr& instance : state_->All())
+    for (const auto& [number, rank] : instance->ranks->All()) offered += rank->ever_offered();
+  const uint32_t wanted = state_->options.min_initial_workers;
+  if (offered < wanted)
+    return {.ready = false,
+            .reason = std::to_string(offered) + " of " + std::to_string(wanted) + " workers"};
+  state_->was_ready = true;
+  return {.ready = true, .reason = {}};
+}
+
+const RelayOptions& Relay::options() const { return state_->options; }
+uint64_t Relay::blocks_held() const { return state_->budget.used(); }
+
+// ---- Time ----
+
+// Writes to leaves `batch_age` after the first change, so that batches grow under load.
+void Relay::State::RunFlush() {
+  MutexLock lock(&flush_mutex);
+  Time tick_at = Clock::Real().Now() + kTickEvery;
+  while (!stopping) {
+    if (due.empty()) {
+      const Time now = Clock::Real().Now();
+      if (now < tick_at) flush_wake.WaitFor(&flush_mutex, tick_at - now);
+    } else {
+      // Signalled only by who stops.
+      flush_wake.WaitFor(&flush_mutex, options.batch_age);
+    }
+    const std::vector<RankPtr> now_due = std::exchange(due, {});
+    const bool tick = Clock::Real().Now() >= tick_at;
+    flush_mutex.Unlock();
+    for (const RankPtr& rank : now_due) rank->Flush();
+    if (tick) {
+      for (const InstancePtr& instance : All())
+        for (const auto& [number, rank] : instance->ranks->All()) rank->Tick();
+      tick_at = Clock::Real().Now() + kTickEvery;
+    }
+    flush_mutex.Lock();
+  }
+}
+
+void Relay::State::RunLook() {
+  MutexLock lock(&flush_mutex);
+  while (!stopping) {
+    flush_mutex.Unlock();
+    const Time now = options.clock->Now();
+    for (const InstancePtr& instance : All()) {
+      instance->worker->Tick(now);
+      LookAt(*instance, now);
+    }
+    flush_mutex.Lock();
+    if (!stopping) look_wake.WaitFor(&flush_mutex, kLookEvery);
+  }
+}
+
+void Relay::State::LookAt(const Instance& instance, Time now) {
+  StreamState any;
+  std::map<uint32_t, StreamState> of;
+  for (const auto& [number, listener] : ListenersOf(instance)) {
+    const absl::StatusOr<ZmqStreamStats> stats = ingest.Stats(listener.stream);
+    if (!stats.ok()) continue;
+    const StreamState state = StateOf(*stats, !listener.of.replay_endpoint.empty());
+    of[number] = state;
+    any.heard = any.heard || state.heard;
+    any.settled = any.settled || state.settled;
+    any.certain = any.certain || state.certain;
+  }
+  // Ranks that only batches named come by any of its streams.
+  for (const auto& [number, rank] : instance.ranks->All()) {
+    const auto own = of.find(number);
+    const StreamState& state = own == of.end() ? any : own->second;
+    rank->SetStream(state.heard, state.settled, state.certain, now);
+  }
+}
+
+// ---- Start and stop ----
+
+Relay::Relay(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+Relay::~Relay() { Stop(/*goodbye=*/false, Duration(0)); }
+
+absl::StatusOr<std::unique_ptr<Relay>> Relay::Start(RelayOptions options) {
+  if (options.leaves.empty() || options.leaves.size() > kLeavesMax)
+    return absl::InvalidArgumentError("leaves: 1 to " + std::to_string(kLeavesMax));
+  if (std::set(options.leaves.begin(), options.leaves.end()).size() != options.leaves.size())
+    return absl::InvalidArgumentError("leaves: one is named twice");
+  const std::vector<EngineRegistration> workers = options.workers;
+  auto relay = std::unique_ptr<Relay>(new Relay(std::make_unique<State>(std::move(options))));
+  State& state = *relay->state_;
+  if (absl::Status bad = ValidateHolder({"relay", 0, ""}, state.options.labels); !bad.ok())
+    return bad;
+  for (const EngineRegistration& worker : workers)
+    if (absl::Status bad = state.Register(worker); !bad.ok()) return bad;
+  state.ingest.OpenGate();
+  state.flusher = std::thread([&state] { state.RunFlush(); });
+  state.looker = std::thread([&state] { state.RunLook(); });
+  return relay;
+}
+
+// 1. No more events.  2. Nobody offers or writes any more.  3. What is due goes out.
+void Relay::Stop(bool goodbye, Duration flush_for) {
+  State& state = *state_;
+  if (state.stopped.exchange(true)) return;
+  {
+    MutexLock one_at_a_time(&state.register_mutex);
+    state.ingest.Stop();
+  }
+  {
+    MutexLock lock(&state.flush_mutex);
+    state.stopping = true;
+    state.flush_wake.SignalAll();
+    state.look_wake.SignalAll();
+  }
+  if (state.flusher.joinable()) state.flusher.join();
+  if (state.looker.joinable()) state.looker.join();
+  const Time until = Clock::Real().Now() + flush_for;
+  for (const InstancePtr& instance : state.All()) {
+    for (const auto& [number, rank] : instance->ranks->All()) {
+      rank->Flush();
+      rank->Stop(goodbye, std::max(Duration(0), until - Clock::Real().Now()));
+    }
+  }
+}
+
+}  // namespace kvatlas

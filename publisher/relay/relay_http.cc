@@ -1,0 +1,371 @@
+#include "publisher/relay/relay_http.h"
+
+#include <google/protobuf/util/json_util.h>
+
+#include <algorithm>
+#include <chrono>
+#include <deque>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "indexer/base/tier.h"
+#include "indexer/service/version.h"
+#include "indexer/transport/wire.h"
+#include "proto/kvatlas/v1/leaf.pb.h"
+
+namespace kvatlas {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kTierNames[kTiers] = {"device", "host", "disk", "external"};
+
+int64_t Ms(Duration duration) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
+}
+
+HttpResponse Answer(const Json& json, int status = 200) {
+  // Texts of peers that are not UTF-8 are shown as well as can be.
+  return {.status = status,
+          .body = json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"};
+}
+
+const char* TrustText(Trust trust) { return trust == Trust::kExact ? "exact" : "degraded"; }
+
+// ---- What there is ----
+
+Json LinkJson(const RelayLinkStats& link) {
+  Json json = {{"leaf", link.leaf},
+               {"connected", link.connected},
+               {"welcomed", link.welcomed},
+               {"at_rest", link.at_rest},
+               {"last_number", link.last_number},
+               {"acknowledged", link.acknowledged},
+               {"batches_sent", link.sender.batches_sent},
+               {"batches_replayed", link.sender.batches_replayed},
+               {"batches_dropped", link.sender.batches_dropped},
+               {"blocks_sent", link.sender.blocks_sent},
+               {"snapshots_sent", link.sender.snapshots_sent},
+               {"refused", link.sender.refused}};
+  if (!link.status.ok()) json["error"] = link.status.ToString();
+  return json;
+}
+
+Json RankJson(const RelayRankStats& rank) {
+  Json json = {{"rank", rank.identity.holder.rank},
+               {"stand", std::string(RelayStandName(rank.stand))},
+               {"trust", TrustText(rank.trust)},
+               {"doubt", rank.doubt},
+               {"epoch", rank.identity.epoch},
+               {"blocks", rank.blocks},
+               {"shed", rank.shed}};
+  for (int tier = 0; tier < kTiers; ++tier)
+    json["tiers"][kTierNames[tier]] = rank.digest.tiers[tier].blocks;
+  json["leaves"] = Json::array();
+  for (const RelayLinkStats& link : rank.links) json["leaves"].push_back(LinkJson(link));
+  return json;
+}
+
+Json ListenerJson(const RelayListener& listener) {
+  const ZmqStreamStats& stream = listener.stream;
+  Json json = {{"rank", listener.registration.rank},
+               {"endpoint", listener.registration.endpoint},
+               {"replay_endpoint", listener.registration.replay_endpoint},
+               {"status", std::string(ListenerStatusName(stream.status))},
+               {"connected", stream.connected},
+               {"silent_ms", Ms(stream.silent)},
+               {"lag_ms", stream.lag_ms},
+               {"bytes", stream.bytes},
+               {"undecodable", stream.undecodable},
+               {"last_sequence", nullptr},
+               {"gaps", stream.tracker.gaps},
+               {"lost", stream.tracker.messages_lost},
+               {"replayed", stream.tracker.replayed},
+               {"restarts", stream.tracker.restarts}};
+  if (stream.tracker.last.has_value()) json["last_sequence"] = *stream.tracker.last;
+  if (!stream.last_error.empty()) json["last_error"] = stream.last_error;
+  return json;
+}
+
+Json InstanceJson(const RelayInstance& instance) {
+  Json json = {{"worker", instance.name},
+               {"model", instance.domain.model},
+               {"tenant", instance.domain.tenant},
+               {"block_size", instance.block_size},
+               {"batches", instance.worker.batches},
+               {"events", instance.worker.events},
+               {"blocks_stored", instance.worker.blocks_stored},
+               {"blocks_removed", instance.worker.blocks_removed},
+               {"last_refusal", instance.worker.last_refusal}};
+  json["streams"] = Json::array();
+  for (const RelayListener& listener : instance.listeners)
+    json["streams"].push_back(ListenerJson(listener));
+  json["ranks"] = Json::array();
+  for (const RelayRankStats& rank : instance.ranks) json["ranks"].push_back(RankJson(rank));
+  return json;
+}
+
+Json StatusJson(const Relay& relay) {
+  const RelayReadiness readiness = relay.readiness();
+  Json json = {{"program", "kvatlas-relay"},
+               {"version", std::string(kVersion)},
+               {"ready", readiness.ready},
+               {"reason", readiness.reason},
+               {"leaves", relay.options().leaves},
+               {"blocks", relay.blocks_held()},
+               {"blocks_max", relay.options().blocks_max}};
+  json["workers"] = Json::array();
+  for (const RelayInstance& instance : relay.Instances())
+    json["workers"].push_back(InstanceJson(instance));
+  return json;
+}
+
+// As a leaf words it.
+Json WorkersJson(const Relay& relay) {
+  Json all = Json::array();
+  for (const RelayInstance& instance : relay.Instances()) {
+    Json json = {{"instance_id", instance.name},
+                 {"model_name", instance.domain.model},
+                 {"routing_group", GroupOf(instance.domain)},
+                 {"block_size", instance.block_size}};
+    json["listeners"] = Json::object();
+    for (const RelayListener& listener : instance.listeners)
+      json["listeners"][std::to_string(listener.registration.rank)] = {
+          {"endpoint", listener.registration.endpoint},
+          {"status", std::string(ListenerStatusName(listener.stream.status))}};
+    all.push_back(std::move(json));
+  }
+  return all;
+}
+
+// ---- Registrations ----
+
+// Reads the fields of one body; the first that is wrong is remembered.
+class Body {
+ public:
+  explicit Body(const std::string& text)
+      : json_(Json::parse(text, nullptr, /*allow_exceptions=*/false)) {
+    if (!json_.is_object()) wrong_ = "the body is not a JSON object";
+  }
+
+  bool Has(const char* field) const {
+    return json_.is_object() && json_.contains(field) && !json_[field].is_null();
+  }
+  void Text(const char* field, bool required, std::string* to) {
+    if (!Present(field, required)) return;
+    if (!json_[field].is_string()) return Refuse(field, "a text");
+    *to = json_[field].get<std::string>();
+  }
+  // A number is taken for its text.
+  void Name(const char* field, std::string* to) {
+    if (Has(field) && json_[field].is_number_unsigned()) {
+      *to = std::to_string(json_[field].get<uint64_t>());
+      return;
+    }
+    Text(field, /*required=*/true, to);
+  }
+  void Number(const char* field, bool required, uint32_t* to) {
+    if (!Present(field, required)) return;
+    if (!json_[field].is_number_unsigned() || json_[field].get<uint64_t>() > 0xffffffffu)
+      return Refuse(field, "a number of 32 bits");
+    *to = static_cast<uint32_t>(json_[field].get<uint64_t>());
+  }
+  void Bool(const char* field, bool* to) {
+    if (!Present(field, /*required=*/false)) return;
+    if (!json_[field].is_boolean()) return Refuse(field, "true or false");
+    *to = json_[field].get<bool>();
+  }
+  const std::string& wrong() const { return wrong_; }
+
+ private:
+  bool Present(const char* field, bool required) {
+    if (Has(field)) return true;
+    if (required && wrong_.empty()) wrong_ = std::string(field) + " is missing";
+    return false;
+  }
+  void Refuse(const char* field, const char* wanted) {
+    if (wrong_.empty()) wrong_ = std::string(field) + " is not " + wanted;
+  }
+
+  const Json json_;
+  std::string wrong_;
+};
+
+HttpResponse Register(Relay* relay, const HttpRequest& request) {
+  Body body(request.body);
+  EngineRegistration of;
+  body.Name("instance_id", &of.instance);
+  body.Text("endpoint", /*required=*/true, &of.endpoint);
+  body.Text("model_name", /*required=*/true, &of.model);
+  body.Number("block_size", /*required=*/true, &of.block_size);
+  body.Text("routing_group", /*required=*/false, &of.group);
+  body.Number("dp_rank", /*required=*/false, &of.rank);
+  body.Text("replay_endpoint", /*required=*/false, &of.replay_endpoint);
+  body.Text("additional_salt", /*required=*/false, &of.additional_salt);
+  body.Text("topic", /*required=*/false, &of.topic);
+  body.Text("lora_name", /*required=*/false, &of.lora_name);
+  body.Text("engine_type", /*required=*/false, &of.engine_type);
+  body.Bool("bind", &of.bind);
+  body.Bool("count_copies", &of.counts_copies);
+  if (!body.wrong().empty()) return HttpError(400, body.wrong());
+  const absl::Status status = relay->Register(of);
+  return status.ok() ? Answer({{"status", "ok"}}, 201) : HttpError(status);
+}
+
+HttpResponse Unregister(Relay* relay, const HttpRequest& request) {
+  Body body(request.body);
+  std::string instance, model, group;
+  uint32_t rank = 0;
+  body.Name("instance_id", &instance);
+  body.Text("model_name", /*required=*/true, &model);
+  body.Text("routing_group", /*required=*/false, &group);
+  body.Number("dp_rank", /*required=*/false, &rank);
+  if (!body.wrong().empty()) return HttpError(400, body.wrong());
+  const absl::Status status = relay->Unregister(
+      instance, model, body.Has("routing_group") ? std::optional(group) : std::nullopt,
+      body.Has("dp_rank") ? std::optional(rank) : std::nullopt);
+  return status.ok() ? Answer({{"status", "ok"}}) : HttpError(status);
+}
+
+// ---- A dump, a run a line ----
+
+void AppendLine(const v1::DumpResponse& line, std::string* out) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.preserve_proto_field_names = true;
+  std::string json;
+  // Names were checked to be UTF-8 when they came.
+  if (!google::protobuf::util::MessageToJsonString(line, &json, options).ok()) return;
+  *out += json;
+  *out += '\n';
+}
+
+std::string LinesOf(const RelayRankDump& dump) {
+  v1::DumpResponse line;
+  ToProto(dump.identity.domain, line.mutable_domain());
+  ToProto(dump.identity.holder, line.mutable_worker());
+  line.set_applied(dump.last_number);
+  line.set_trust(ToProto(dump.trust));
+  std::string lines;
+  for (const Stored& run : dump.runs) {
+    line.clear_stored();
+    ToProto(run, line.add_stored());
+    AppendLine(line, &lines);
+  }
+  line.clear_stored();
+  line.set_last_of_worker(true);
+  AppendLine(line, &lines);
+  return lines;
+}
+
+HttpResponse Dump(const Relay* relay, const HttpRequest& request) {
+  const std::optional<std::string> model = request.Param("model");
+  std::optional<Domain> domain;
+  if (model.has_value()) domain = Domain{*model, request.Param("tenant").value_or("")};
+  const std::string worker = request.Param("worker").value_or("");
+  // Who there is now; each is read when its turn comes.
+  auto holders = std::make_shared<std::deque<std::pair<Domain, HolderId>>>();
+  bool known = !domain.has_value();
+  for (const RelayInstance& instance : relay->Instances()) {
+    if (domain.has_value() && !(instance.domain == *domain)) continue;
+    known = true;
+    if (!worker.empty() && instance.name != worker) continue;
+    for (const RelayRankStats& rank : instance.ranks)
+      holders->emplace_back(instance.domain, rank.identity.holder);
+  }
+  if (!known) return HttpError(404, "domain " + ToString(*domain) + " has no worker here");
+  return {.content_type = "application/x-ndjson", .more = [relay, holders](std::string* piece) {
+            if (holders->empty()) return false;
+            const auto [of, holder] = std::move(holders->front());
+            holders->pop_front();
+            relay->ForEachDump(of, holder.name, [&](const RelayRankDump& dump) {
+              if (dump.identity.holder.rank != holder.rank) return true;
+              *piece += LinesOf(dump);
+              return false;
+            });
+            return true;
+          }};
+}
+
+HttpResponse Ready(const Relay& relay) {
+  const RelayReadiness readiness = relay.readiness();
+  if (readiness.ready) return Answer({{"ready", true}});
+  return Answer({{"ready", false}, {"reason", readiness.reason}}, 503);
+}
+
+}  // namespace
+
+void AddRelayRoutes(Relay* relay, AdminHttp* http) {
+  http->Handle("GET", "/health",
+               [](const HttpRequest&) { return HttpResponse{.content_type = ""}; });
+  http->Handle("GET", "/ready", [relay](const HttpRequest&) { return Ready(*relay); });
+  http->Handle("GET", "/status",
+               [relay](const HttpRequest&) { return Answer(StatusJson(*relay)); });
+  http->Handle("GET", "/workers",
+               [relay](const HttpRequest&) { return Answer(WorkersJson(*relay)); });
+  http->Handle("GET", "/dump",
+               [relay](const HttpRequest& request) { return Dump(relay, request); });
+  http->Handle("POST", "/register",
+               [relay](const HttpRequest& request) { return Register(relay, request); });
+  http->Handle("POST", "/unregister",
+               [relay](const HttpRequest& request) { return Unregister(relay, request); });
+}
+
+void AddRelayMetrics(const Relay* relay, Metrics* metrics) {
+  metrics->OnScrape([relay, metrics] {
+    struct {
+      uint64_t instances = 0, streams = 0, connected = 0, ranks = 0, offered = 0, degraded = 0;
+      uint64_t links = 0, welcomed = 0, gaps = 0, lost = 0, undecodable = 0;
+      uint64_t stored = 0, removed = 0, shed = 0, refused = 0;
+    } all;
+    for (const RelayInstance& instance : relay->Instances()) {
+      ++all.instances;
+      all.stored += instance.worker.blocks_stored;
+      all.removed += instance.worker.blocks_removed;
+      for (uint64_t refused : instance.worker.refused) all.refused += refused;
+      for (const RelayListener& listener : instance.listeners) {
+        ++all.streams;
+        all.connected += listener.stream.connected;
+        all.gaps += listener.stream.tracker.gaps;
+        all.lost += listener.stream.tracker.messages_lost;
+        all.undecodable += listener.stream.undecodable;
+      }
+      for (const RelayRankStats& rank : instance.ranks) {
+        ++all.ranks;
+        all.offered += rank.stand == RelayStand::kOffered;
+        all.degraded += rank.trust != Trust::kExact;
+        all.shed += rank.shed;
+        for (const RelayLinkStats& link : rank.links) {
+          ++all.links;
+          all.welcomed += link.welcomed;
+        }
+      }
+    }
+    const auto set = [metrics](const char* name, const char* help, uint64_t value) {
+      metrics->AddGauge(std::string("kvatlas_relay_") + name, help).Set(static_cast<double>(value));
+    };
+    set("instances", "Engines registered.", all.instances);
+    set("engine_streams", "Streams of theirs.", all.streams);
+    set("engine_streams_connected", "Those that an engine is connected to.", all.connected);
+    set("ranks", "Worker ranks.", all.ranks);
+    set("ranks_offered", "Those that leaves are told of.", all.offered);
+    set("ranks_degraded", "Those whose holdings are not certain.", all.degraded);
+    set("leaf_streams", "Streams to leaves.", all.links);
+    set("leaf_streams_welcomed", "Those that the leaf has taken.", all.welcomed);
+    set("blocks", "Blocks held, rank by rank.", relay->blocks_held());
+    set("gaps", "Gaps in streams of engines registered now.", all.gaps);
+    set("messages_lost", "Messages that never came, of engines registered now.", all.lost);
+    set("undecodable", "Payloads that could not be read, of engines registered now.",
+        all.undecodable);
+    set("blocks_stored", "Blocks stored by engines registered now.", all.stored);
+    set("blocks_removed", "Blocks removed by engines registered now.", all.removed);
+    set("events_refused", "Events and blocks without effect, of engines registered now.",
+        all.refused);
+    set("blocks_shed", "Blocks there was no room for, of engines registered now.", all.shed);
+  });
+}
+
+}  // namespace kvatlas

@@ -1,0 +1,235 @@
+#include "publisher/relay/relay_rank.h"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "indexer/service/log.h"
+
+namespace kvatlas {
+
+bool BlockBudget::Take(uint64_t blocks) {
+  const uint64_t before = used_.fetch_add(blocks, std::memory_order_relaxed);
+  if (blocks_max_ == 0 || before + blocks <= blocks_max_) return true;
+  GiveBack(blocks);
+  return false;
+}
+
+std::string_view RelayStandName(RelayStand stand) {
+  switch (stand) {
+    case RelayStand::kNew:
+      return "new";
+    case RelayStand::kOffered:
+      return "offered";
+    case RelayStand::kQuiet:
+      return "quiet";
+    case RelayStand::kWithdrawn:
+      return "withdrawn";
+  }
+  return "unknown";
+}
+
+RelayRank::RelayRank(RelayRankOptions options) : options_(std::move(options)) {
+  MutexLock lock(&mutex_);
+  identity_ = options_.identity;
+}
+
+RelayRank::~RelayRank() {
+  Stop(/*goodbye=*/false, Duration(0));
+  MutexLock lock(&mutex_);
+  options_.budget->GiveBack(resident_.size());
+}
+
+// ---- What the engine's worker says ----
+
+absl::Status RelayRank::Apply(const Event& event) {
+  {
+    MutexLock lock(&mutex_);
+    last_changed_.store(0, std::memory_order_relaxed);
+    const uint64_t before = resident_.size();
+    const uint64_t room =
+        std::holds_alternative<Stored>(event) ? uint64_t{BlockCount(event)} : uint64_t{0};
+    if (!options_.budget->Take(room)) {
+      Shed(room);
+      return absl::ResourceExhaustedError("the relay's bound of blocks is reached");
+    }
+    const std::vector<Event> changes = resident_.Apply(event);
+    // What was taken beforehand, less what it really grew by, more what went.
+    options_.budget->GiveBack(before + room - resident_.size());
+    uint64_t changed = 0;
+    for (const Event& change : changes) changed += BlockCount(change);
+    last_changed_.store(changed, std::memory_order_relaxed);
+    if (links_ != nullptr && !changes.empty())
+      for (const Link& link : *links_) link.pump->Append(changes, std::nullopt);
+    // Whatever there was no room for is gone too.
+    const Cleared* const cleared = std::get_if<Cleared>(&event);
+    if (cleared != nullptr && cleared->tiers == TierMask::All()) shedding_ = false;
+    TellDoubt();
+  }
+  Wake();
+  return absl::OkStatus();
+}
+
+void RelayRank::Shed(uint64_t blocks) {
+  static LogLimiter limiter{std::chrono::seconds(10)};
+  LogEvery(limiter, options_.identity.holder.name, LogLevel::kWarning, "no room for blocks",
+           {{"worker", options_.identity.holder.name},
+            {"rank", options_.identity.holder.rank},
+            {"held", options_.budget->used()}});
+  shed_ += blocks;
+  shedding_ = true;
+  TellDoubt();
+}
+
+void RelayRank::SetTrust(Trust trust) {
+  {
+    MutexLock lock(&mutex_);
+    trust_ = trust;
+    TellDoubt();
+  }
+  Wake();
+}
+
+bool RelayRank::Degraded() const { return trust_ != Trust::kExact || !certain_ || shedding_; }
+
+void RelayRank::TellDoubt() {
+  const bool degraded = Degraded();
+  if (degraded == told_degraded_ || links_ == nullptr) return;
+  told_degraded_ = degraded;
+  for (const Link& link : *links_) link.pump->SetDegraded(degraded);
+}
+
+// ---- Whether leaves hear of it ----
+
+void RelayRank::SetStream(bool heard, bool settled, bool certain, Time now) {
+  std::shared_ptr<Links> ended;
+  bool offer = false;
+  {
+    MutexLock lock(&mutex_);
+    if (stopped_) return;
+    if (heard) last_heard_ = now;
+    certain_ = certain_ || certain;
+    TellDoubt();
+    if (links_ == nullptr) {
+      offer = heard && settled;
+    } else {
+      stand_ = heard ? RelayStand::kOffered : RelayStand::kQuiet;
+      if (!heard && now - last_heard_ > options_.lease_ttl) {
+        stand_ = RelayStand::kWithdrawn;
+        ended = std::exchange(links_, nullptr);
+      }
+    }
+  }
+  if (offer) Offer();
+  if (ended == nullptr) return;
+  for (const Link& link : *ended) link.pump->Stop(/*goodbye=*/false, Duration(0));
+}
+
+// Each time as a new incarnation: what leaves were told by the one before may have changed since.
+void RelayRank::Offer() {
+  std::shared_ptr<Links> made = std::make_shared<Links>();
+  {
+    MutexLock lock(&mutex_);
+    if (stopped_ || links_ != nullptr) return;
+    identity_.epoch = std::max<Epoch>(identity_.epoch + 1, WallTimeNs());
+    identity_.instance_id = RandomInstanceId();
+    told_degraded_ = Degraded();
+    for (const std::string& leaf : options_.leaves) {
+      auto pump = std::make_unique<SenderPump>(options_.sender, identity_, &resident_, &mutex_,
+                                               options_.make_link(leaf, identity_), options_.clock);
+      pump->SetDegraded(told_degraded_);
+      made->push_back({leaf, std::move(pump)});
+    }
+    links_ = made;
+    stand_ = RelayStand::kOffered;
+    ever_offered_.store(true, std::memory_order_relaxed);
+  }
+  for (const Link& link : *made) link.pump->Start();
+}
+
+std::shared_ptr<RelayRank::Links> RelayRank::links() const {
+  MutexLock lock(&mutex_);
+  return links_;
+}
+
+void RelayRank::Wake() {
+  if (!awake_.exchange(true)) options_.wake(shared_from_this());
+}
+
+void RelayRank::Flush() {
+  awake_.store(false);
+  const std::shared_ptr<Links> all = links();
+  if (all == nullptr) return;
+  for (const Link& link : *all) link.pump->Flush();
+}
+
+void RelayRank::Tick() {
+  {
+    MutexLock lock(&mutex_);
+    if (stand_ != RelayStand::kOffered) return;
+  }
+  Flush();
+}
+
+void RelayRank::Stop(bool goodbye, Duration flush_for) {
+  std::shared_ptr<Links> ended;
+  {
+    MutexLock lock(&mutex_);
+    stopped_ = true;
+    ended = std::exchange(links_, nullptr);
+    if (ended != nullptr) stand_ = RelayStand::kWithdrawn;
+  }
+  if (ended == nullptr) return;
+  for (const Link& link : *ended) link.pump->Stop(goodbye, flush_for);
+}
+
+// ---- What others ask ----
+
+RelayRankStats RelayRank::Stats() const {
+  RelayRankStats stats;
+  std::shared_ptr<Links> all;
+  {
+    MutexLock lock(&mutex_);
+    stats.identity = identity_;
+    stats.stand = stand_;
+    stats.trust = Degraded() ? Trust::kDegraded : Trust::kExact;
+    if (shedding_) {
+      stats.doubt = "no room for all of its blocks";
+    } else if (trust_ != Trust::kExact) {
+      stats.doubt = "some of its events were missed";
+    } else if (!certain_) {
+      stats.doubt = "nothing was heard from it yet";
+    }
+    stats.blocks = resident_.size();
+    stats.digest = resident_.digest();
+    stats.shed = shed_;
+    all = links_;
+  }
+  if (all == nullptr) return stats;
+  for (const Link& link : *all) {
+    const SenderPump& pump = *link.pump;
+    stats.links.push_back({.leaf = link.leaf,
+                           .connected = pump.connected(),
+                           .welcomed = pump.welcomed(),
+                           .at_rest = pump.AtRest(),
+                           .last_number = pump.last_number(),
+                           .acknowledged = pump.acknowledged(),
+                           .sender = pump.stats(),
+                           .status = pump.status()});
+  }
+  return stats;
+}
+
+RelayRankDump RelayRank::Dump() const {
+  RelayRankDump dump;
+  MutexLock lock(&mutex_);
+  dump.identity = identity_;
+  dump.runs = resident_.AsRuns();
+  dump.trust = Degraded() ? Trust::kDegraded : Trust::kExact;
+  if (links_ == nullptr) return dump;
+  for (const Link& link : *links_)
+    dump.last_number = std::max(dump.last_number, link.pump->last_number());
+  return dump;
+}
+
+}  // namespace kvatlas

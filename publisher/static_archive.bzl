@@ -1,0 +1,38 @@
+"""static_archive(name, dep): one archive of all objects of a C++ target and of everything below it in this repository,
+NAME.a; and the link options of the system libraries that they need, in the order in which they were asked for, NAME.flags.
+
+Bazel makes an archive per target; whoever links without Bazel wants one.
+"""
+
+def _static_archive_impl(ctx):
+    inputs = ctx.attr.dep[CcInfo].linking_context.linker_inputs.to_list()
+    archives, flags = [], []
+    for linker_input in inputs:
+        flags += [flag for flag in linker_input.user_link_flags]
+        for library in linker_input.libraries:
+            archive = library.pic_static_library or library.static_library
+            if archive and archive not in archives:
+                archives.append(archive)
+    script = ctx.actions.declare_file(ctx.label.name + ".mri")
+    merged = ctx.actions.declare_file(ctx.label.name + ".a")
+    ctx.actions.write(script, "\n".join(
+        ["create " + merged.path] +
+        ["addlib " + archive.path for archive in archives] +
+        ["save", "end", ""],
+    ))
+    ctx.actions.run_shell(
+        inputs = archives + [script],
+        outputs = [merged],
+        command = "rm -f '%s' && /usr/bin/ar -M < '%s' && /usr/bin/ranlib -D '%s'" %
+                  (merged.path, script.path, merged.path),
+        mnemonic = "StaticArchive",
+        progress_message = "Merging " + merged.short_path,
+    )
+    options = ctx.actions.declare_file(ctx.label.name + ".flags")
+    ctx.actions.write(options, " ".join(flags) + "\n")
+    return [DefaultInfo(files = depset([merged, options]))]
+
+static_archive = rule(
+    implementation = _static_archive_impl,
+    attrs = {"dep": attr.label(mandatory = True, providers = [CcInfo])},
+)
