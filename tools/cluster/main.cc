@@ -15,6 +15,7 @@
 #include "indexer/base/clock.h"
 #include "indexer/service/flags.h"
 #include "indexer/service/service_main.h"
+#include "tools/cluster/chaos.h"
 #include "tools/cluster/cluster.h"
 #include "tools/cluster/replay.h"
 #include "tools/cluster/report.h"
@@ -23,6 +24,11 @@
 namespace kvatlas {
 namespace {
 
+// At rest means within so long of the end, whatever was killed.
+constexpr Duration kRestAfterChaos = std::chrono::seconds(30);
+// A request waits so long for an acknowledgement of a leaf that may be down.
+constexpr uint32_t kAckInChaosMs = 1000;
+
 struct RunFlags {
   std::string trace = "tools/traces/mooncake_conversation.jsonl";
   int64_t requests = -1;
@@ -30,6 +36,7 @@ struct RunFlags {
   double load = 0;
   double rate = 0;
   uint64_t seed = 0;
+  int64_t chaos = -1;
   std::string policy = "kvatlas";
   std::string transport = "grpc";
   std::string json;
@@ -55,6 +62,9 @@ void Declare(FlagSet& flags, RunFlags* run) {
             "run freely at so many times the trace's pace; 0: each request in turn", 0.0, 1e6);
   flags.AddChoice("transport", &run->transport, "between engines, leaves and hierarchy", {"grpc"});
   flags.Add("seed", &run->seed, "of tie-breaks");
+  flags.Add("chaos", &run->chaos,
+            "kill and restart leaves, hierarchy (and Redis) in turn, as this seed says; -1: nobody",
+            -1);
   flags.Add("json", &run->json,
             "also write the figures as a line of JSON there; - is standard output");
   flags.Add("keep", &run->keep, "leave the cluster up afterwards, until Ctrl-C");
@@ -102,7 +112,25 @@ int Exit(const absl::Status& status) {
   return 1;
 }
 
-absl::Status ReplayTrace(ServiceMain& service, const RunFlags& run, const Cluster& cluster,
+// Who is killed in turn.
+std::vector<std::vector<std::string>> ChaosTurns(const Cluster& cluster) {
+  std::vector<std::string> leaves;
+  for (uint32_t cell = 0; cell < cluster.options().cells; ++cell)
+    leaves.push_back(cluster.LeafName(cell));
+  return {leaves, {"hierarchy"}};
+}
+
+Chaos MakeChaos(const RunFlags& run, size_t requests, Cluster* cluster) {
+  ChaosOptions options;
+  options.seed = static_cast<uint64_t>(run.chaos);
+  options.requests = requests;
+  if (run.chaos >= 0) options.turns = ChaosTurns(*cluster);
+  return Chaos(MakeChaosPlan(options), [cluster](const ChaosStep& step) {
+    return step.kill ? cluster->Kill(step.process) : cluster->Restart(step.process);
+  });
+}
+
+absl::Status ReplayTrace(ServiceMain& service, const RunFlags& run, Cluster& cluster,
                          const std::vector<TraceRequest>& trace, std::FILE* people) {
   ReplayOptions options;
   options.split = run.split;
@@ -112,9 +140,17 @@ absl::Status ReplayTrace(ServiceMain& service, const RunFlags& run, const Cluste
   if (run.load > 0) options.stretch = StretchForLoad(trace, cluster.options(), run.load);
   Progress progress(trace.size());
   options.before = [&progress](size_t request) { progress.Done(request); };
-  options.stop = [&service] { return service.stopping(); };
+  Chaos chaos = MakeChaos(run, trace.size(), &cluster);
+  if (run.chaos >= 0) {
+    options.faults = [&chaos](size_t request) { chaos.Before(request); };
+    options.rest_timeout = kRestAfterChaos;
+    options.ack_timeout_ms = kAckInChaosMs;
+  }
+  options.stop = [&service, &chaos] { return service.stopping() || !chaos.status().ok(); };
   absl::StatusOr<ReplayReport> report = Replay(cluster, trace, options);
+  if (!chaos.status().ok()) return chaos.status();
   if (!report.ok()) return report.status();
+  if (run.chaos >= 0) report->chaos = chaos.done();
   progress.Done(trace.size());
   std::fputs(ToTable(*report).c_str(), people);
   std::fflush(people);

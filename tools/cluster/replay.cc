@@ -21,7 +21,7 @@ namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr size_t kFreeThreads = 16;
-constexpr Duration kRestTimeout = std::chrono::seconds(120);
+constexpr Duration kLookForStop = std::chrono::milliseconds(200);
 
 double MicrosecondsSince(Time start) {
   return std::chrono::duration<double, std::micro>(Clock::Real().Now() - start).count();
@@ -85,7 +85,7 @@ class Driver {
 
   absl::StatusOr<ReplayReport> Run() {
     // Every engine has said hello, and every leaf has told the hierarchy of it.
-    if (absl::Status status = WaitAtRest(cluster_, client_, kRestTimeout); !status.ok())
+    if (absl::Status status = WaitAtRest(cluster_, client_, options_.rest_timeout); !status.ok())
       return status;
     const Time start = Clock::Real().Now();
     options_.rate > 0 ? RunFreely() : RunInOrder();
@@ -111,6 +111,7 @@ class Driver {
   void RunInOrder() {
     for (size_t i = 0; i < trace_.size() && !options_.stop(); ++i) {
       if (options_.before) options_.before(i);
+      if (options_.faults) options_.faults(i);
       AdvanceDue(arrival_ms_[i]);
       ServeOne(i);
     }
@@ -122,6 +123,7 @@ class Driver {
     for (size_t i = 0; i < kFreeThreads; ++i)
       threads.emplace_back([this, start] { ServeWhenDue(start); });
     std::thread advancer([this, start] { AdvanceWhenDue(start); });
+    if (options_.faults) FaultsWhileServing();
     for (std::thread& thread : threads) thread.join();
     {
       MutexLock lock(&mutex_);
@@ -129,6 +131,24 @@ class Driver {
       changed_.SignalAll();
     }
     advancer.join();
+  }
+
+  // Until the last request was begun.
+  void FaultsWhileServing() {
+    for (size_t told = 0; told < trace_.size() && !options_.stop();) {
+      {
+        MutexLock lock(&mutex_);
+        while (next_request_ == told && !changed_.WaitFor(&mutex_, kLookForStop)) {
+          if (options_.stop()) return;
+        }
+      }
+      while (told < Begun()) options_.faults(told++);
+    }
+  }
+
+  size_t Begun() {
+    MutexLock lock(&mutex_);
+    return next_request_;
   }
 
   // Real time at which simulated time `at_ms` comes.
@@ -145,6 +165,7 @@ class Driver {
         MutexLock lock(&mutex_);
         if (next_request_ == trace_.size()) return;
         i = next_request_++;
+        changed_.SignalAll();
         if (options_.before) options_.before(i);
       }
       if (const Duration wait = DueIn(start, arrival_ms_[i]); wait > Duration(0)) {
@@ -330,7 +351,7 @@ class Driver {
   void TakeStep(uint32_t worker, const engine::v1::StepResponse& answer, const EngineStep& mirrored)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     next_event_ms_[worker] = answer.next_event_ms();
-    changed_.Signal();
+    changed_.SignalAll();
     if (options_.rate == 0 && !answer.acknowledged()) ++report_.unacknowledged;
     for (const engine::v1::Admission& admission : answer.admitted()) {
       report_.ttft_ms.push_back(admission.ttft_ms());
@@ -346,9 +367,11 @@ class Driver {
     std::vector<uint32_t> all(cluster_.workers());
     for (uint32_t worker = 0; worker < all.size(); ++worker) all[worker] = worker;
     Advance(all, kNever);
-    if (absl::Status status = WaitAtRest(cluster_, client_, kRestTimeout); !status.ok())
+    const Time ended = Clock::Real().Now();
+    if (absl::Status status = WaitAtRest(cluster_, client_, options_.rest_timeout); !status.ok())
       return status;
     MutexLock lock(&mutex_);
+    report_.rest_seconds = MicrosecondsSince(ended) / 1e6;
     if (absl::Status status = AddLeafFigures(cluster_, client_, &report_); !status.ok())
       return status;
     absl::StatusOr<AtRest> at_rest =
@@ -370,7 +393,7 @@ class Driver {
   std::vector<Mutex> engine_locks_;
 
   Mutex mutex_;
-  CondVar changed_;  // `next_event_ms_`, `served_all_`
+  CondVar changed_;  // `next_event_ms_`, `next_request_`, `served_all_`
   Fleet mirrors_ ABSL_GUARDED_BY(mutex_);
   std::vector<double> next_event_ms_ ABSL_GUARDED_BY(mutex_);  // by worker
   size_t next_request_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -18,12 +18,14 @@
 #ifndef KVATLAS_TOOLS_CLUSTER_REPLAY_H_
 #define KVATLAS_TOOLS_CLUSTER_REPLAY_H_
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "indexer/base/clock.h"
 #include "tools/cluster/cluster.h"
 #include "tools/cluster/report.h"
 #include "tools/trace/trace.h"
@@ -44,6 +46,11 @@ struct ReplayOptions {
   bool compare = true;
   // Called before each request (from one thread when `rate` is 0): progress, and faults in tests.
   std::function<void(size_t request)> before;
+  // Called before each request, or soon after it was begun when `rate` is not 0, by the thread that called `Replay`, which
+  // alone may kill and start processes (`chaos.h`).
+  std::function<void(size_t request)> faults;
+  // Between the last request and rest; beyond, the replay fails.
+  Duration rest_timeout = std::chrono::seconds(120);
   // True: stop early, with CANCELLED.
   std::function<bool()> stop = [] { return false; };
 };

@@ -58,6 +58,17 @@ std::string Grouped(uint64_t value) {
   return text;
 }
 
+Json ChaosJson(const std::optional<std::vector<ChaosStep>>& chaos) {
+  if (!chaos.has_value()) return nullptr;
+  Json steps = Json::array();
+  for (const ChaosStep& step : *chaos) {
+    steps.push_back({{"request", step.request},
+                     {"what", step.kill ? "kill" : "restart"},
+                     {"process", step.process}});
+  }
+  return steps;
+}
+
 std::string Percent(uint64_t part, uint64_t whole, int digits = 1) {
   if (whole == 0) return "-";
   return Number(100.0 * static_cast<double>(part) / static_cast<double>(whole), digits) + " %";
@@ -142,6 +153,21 @@ void AddPromises(Table& table, const ReplayReport& report) {
   }
 }
 
+// A kill and its restart a row.
+void AddChaos(Table& table, const ReplayReport& report) {
+  if (!report.chaos.has_value()) return;
+  table.Title("Killed (-9), and started again before request");
+  for (size_t i = 0; i < report.chaos->size(); ++i) {
+    const ChaosStep& step = (*report.chaos)[i];
+    if (!step.kill) continue;
+    const bool back = i + 1 < report.chaos->size();
+    table.Row(step.process,
+              {Grouped(step.request), back ? Grouped((*report.chaos)[i + 1].request) : "never"});
+  }
+  if (report.rest_seconds.has_value())
+    table.Row("at rest after the end", {Number(*report.rest_seconds, 1) + " s"});
+}
+
 }  // namespace
 
 std::optional<double> Percentile(std::vector<double>& values, double percent) {
@@ -183,6 +209,8 @@ std::string ToJson(const ReplayReport& r) {
       {"unacknowledged", r.unacknowledged},
       {"mirror_differences", r.mirror_differences},
       {"rate", OrNull(r.rate)},
+      {"chaos", ChaosJson(r.chaos)},
+      {"rest_seconds", OrNull(r.rest_seconds)},
       {"seconds", r.seconds},
       {"requests_per_s",
        r.seconds > 0 ? Json(static_cast<double>(r.requests) / r.seconds) : Json(nullptr)},
@@ -202,6 +230,7 @@ std::string ToTable(const ReplayReport& report) {
   AddTimes(table, report);
   AddCost(table, report);
   AddPromises(table, report);
+  AddChaos(table, report);
   std::string text = table.text();
   for (const std::string& note : report.notes) text += "note: " + note + "\n";
   if (report.at_rest.has_value()) {

@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "tools/cluster/chaos.h"
+
 namespace kvatlas {
 
 // Blocks that a worker's cache had, of all prompts.
@@ -70,6 +72,11 @@ struct ReplayReport {
   // Answers of an engine that its mirror in the runner did not predict: a bug of the runner, or a lost call.
   uint64_t mirror_differences = 0;
   std::optional<double> rate;
+  // From the last request's end until everybody was at rest.
+  std::optional<double> rest_seconds;
+  // What was killed and started again meanwhile; nothing: no faults were asked for. Counters of processes count from
+  // their last start.
+  std::optional<std::vector<ChaosStep>> chaos;
   double seconds = 0;
 
   // What went wrong, a sentence each; a few at most.

@@ -43,5 +43,19 @@ TEST(ReportTest, NamesAreThoseOfTheContract) {
   EXPECT_THAT(ToTable(report), HasSubstr("3.00 %"));
 }
 
+TEST(ReportTest, NamesWhatWasKilled) {
+  ReplayReport report;
+  EXPECT_TRUE(nlohmann::json::parse(ToJson(report))["chaos"].is_null());
+  report.chaos = {{120, true, "leaf-2"}, {150, false, "leaf-2"}};
+  report.rest_seconds = 1.5;
+  const nlohmann::json json = nlohmann::json::parse(ToJson(report));
+  EXPECT_EQ(json["chaos"].size(), 2u);
+  EXPECT_EQ(json["chaos"][0]["what"], "kill");
+  EXPECT_EQ(json["chaos"][1]["what"], "restart");
+  EXPECT_EQ(json["chaos"][1]["request"], 150);
+  EXPECT_EQ(json["rest_seconds"], 1.5);
+  EXPECT_THAT(ToTable(report), HasSubstr("leaf-2"));
+}
+
 }  // namespace
 }  // namespace kvatlas
