@@ -1,0 +1,103 @@
+// Who is there? The services that a process talks to, found by a fixed list, by DNS names or by leases in Redis, behind one
+// interface, and told again whenever they change.
+//
+//   "HOST:PORT"          fixed      ╮
+//   "NAME=HOST:PORT"     fixed      ├─ merged ─▶ View, and `on_change` whenever the set is another
+//   "dns:HOST:PORT"      every address of the name
+//   "redis://HOST:PORT"  leases     ╯
+//
+// *Truth*: a source that fails changes nothing: what it named last stays, and the view's status says what is wrong. A DNS
+// answer without addresses is a failure. A lease that ran out is gone; leases that a Redis lost with its data are kept
+// for one more lease, in which their owners announce themselves again.
+// *Threads*: any thread may call `View`. `on_change` is called from the directory's own threads, one call at a time, and once
+// before `Open` returns; it must not block for long and never destroy the directory. After the destructor there are no more.
+// *Cost*: a thread per DNS name (a resolver blocks), one for Redis.
+// *Bounds*: `kDirectoryRecordsMax` services; more are left out, which the status says.
+//
+// Example:
+//   auto directory = Directory::Open({.entries = {"dns:hierarchy.prod:7420"}, .kind = ServiceKind::kHierarchy},
+//                                    [&](const std::vector<ServiceRecord>& nodes) { reporter.SetParents(nodes); });
+
+#ifndef KVATLAS_INDEXER_DISCOVERY_DIRECTORY_H_
+#define KVATLAS_INDEXER_DISCOVERY_DIRECTORY_H_
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "indexer/base/clock.h"
+#include "indexer/discovery/service_record.h"
+
+namespace kvatlas {
+
+inline constexpr size_t kDirectoryRecordsMax = 65536;
+
+// The addresses of a name, numeric, without port, in any order. Blocks.
+using ResolveFn = std::function<absl::StatusOr<std::vector<std::string>>(const std::string& host)>;
+
+// As the machine resolves names. UNAVAILABLE, with the resolver's words, when it cannot.
+absl::StatusOr<std::vector<std::string>> ResolveHost(const std::string& host);
+
+struct DirectoryOptions {
+  std::vector<std::string> entries;  // see above
+  ServiceKind kind = ServiceKind::kLeaf;
+  std::string name = {};  // of leases only those of this cell or node; empty: all
+  Duration refresh = std::chrono::seconds(5);     // of DNS names
+  Duration poll_every = std::chrono::seconds(1);  // of Redis
+  std::string redis_prefix = "kvatlas";           // of its keys, as announcers have it
+  Duration redis_grace =
+      std::chrono::seconds(10);  // for announcing again, after Redis lost its data
+  // Before `Open` returns, sources that need the network get so long to answer first.
+  Duration first_answer = std::chrono::seconds(2);
+  ResolveFn resolve = ResolveHost;
+  const Clock* clock = &Clock::Real();
+};
+
+// What one source has to say.
+struct DirectorySourceView {
+  std::string entry;
+  size_t records = 0;
+  Duration age{0};      // since it last answered; of a fixed entry always 0
+  absl::Status status;  // why it did not
+};
+
+struct DirectoryView {
+  std::vector<ServiceRecord> records;  // by id, then address; each address once
+  std::vector<DirectorySourceView> sources;
+  absl::Status status;  // the first source's that fails
+};
+
+class Directory {
+ public:
+  using OnChange = std::function<void(const std::vector<ServiceRecord>&)>;
+
+  // INVALID_ARGUMENT, naming the entry that cannot be understood.
+  static absl::StatusOr<std::unique_ptr<Directory>> Open(DirectoryOptions options,
+                                                         OnChange on_change);
+  ~Directory();
+
+  Directory(const Directory&) = delete;
+  Directory& operator=(const Directory&) = delete;
+
+  DirectoryView View() const;
+  // Sources that ask by a timer ask now; does not wait.
+  void Refresh();
+
+ private:
+  struct State;
+  explicit Directory(std::unique_ptr<State> state);
+  const std::unique_ptr<State> state_;
+};
+
+// INVALID_ARGUMENT, naming the entry: no correct one. What `Open` checks, for flags.
+absl::Status CheckDirectoryEntry(std::string_view entry);
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_INDEXER_DISCOVERY_DIRECTORY_H_

@@ -1,0 +1,149 @@
+#include "indexer/discovery/redis_source.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "indexer/base/mutex.h"
+#include "indexer/discovery/redis_leases.h"
+#include "indexer/service/redis_client.h"
+#include "indexer/service/redis_url.h"
+
+namespace kvatlas {
+namespace {
+
+// Answers name loads only when records changed; so often everything is asked for whether or not they did.
+constexpr int kPollsPerFullAnswer = 10;
+
+class RedisSource : public DirectorySource {
+ public:
+  RedisSource(RedisOptions redis, const DirectoryOptions& options)
+      : redis_(std::move(redis)),
+        prefix_(options.redis_prefix),
+        kind_(options.kind),
+        name_(options.name),
+        poll_every_(options.poll_every),
+        grace_(options.redis_grace),
+        clock_(options.clock) {}
+  ~RedisSource() override { Stop(); }
+
+  void Start(Report report) override {
+    report_ = std::move(report);
+    client_ = std::make_unique<RedisClient>(redis_);
+    thread_ = std::thread([this] { Run(); });
+  }
+
+  void Refresh() override {
+    MutexLock lock(&mutex_);
+    wanted_ = true;
+    changed_.Signal();
+  }
+
+  void Stop() override {
+    {
+      MutexLock lock(&mutex_);
+      stopping_ = true;
+      changed_.Signal();
+    }
+    if (client_ != nullptr) client_->Stop();  // ends a call that waits
+    if (thread_.joinable()) thread_.join();
+  }
+
+ private:
+  void Run() {
+    for (int polls = 0;; ++polls) {
+      Poll(/*full=*/polls % kPollsPerFullAnswer == 0);
+      if (!WaitForNext()) return;
+    }
+  }
+
+  void Poll(bool full) {
+    const absl::StatusOr<RedisReply> reply =
+        client_->Call(ReadCommand(prefix_, kind_, full ? "" : version_));
+    if (!reply.ok()) return report_(reply.status());
+    absl::StatusOr<LeasesAnswer> answer = ReadReadReply(*reply);
+    if (!answer.ok()) return report_(answer.status());
+    // An empty Redis was not born yet.
+    if (answer->born != born_ && !born_.empty()) grace_ends_ = clock_->Now() + grace_;
+    born_ = answer->born;
+    version_ = answer->version;
+    if (answer->records.has_value()) Take(*std::move(answer->records));
+    report_(Known());
+  }
+
+  void Take(std::vector<ServiceRecord> records) {
+    const bool keep = grace_ends_.has_value();
+    std::map<std::string, Entry> now;
+    for (ServiceRecord& record : records) {
+      std::string id = IdOf(record);
+      if (!name_.empty() && record.name != name_) continue;
+      now[std::move(id)] = {std::move(record), /*kept=*/false};
+    }
+    if (keep) {
+      for (auto& [id, entry] : known_) now.try_emplace(id, Entry{std::move(entry.record), true});
+    }
+    known_ = std::move(now);
+  }
+
+  std::vector<ServiceRecord> Known() {
+    if (grace_ends_.has_value() && clock_->Now() >= *grace_ends_) {
+      grace_ends_.reset();
+      std::erase_if(known_, [](const auto& item) { return item.second.kept; });
+    }
+    std::vector<ServiceRecord> records;
+    for (const auto& [id, entry] : known_) records.push_back(entry.record);
+    return records;
+  }
+
+  // False: stop.
+  bool WaitForNext() {
+    MutexLock lock(&mutex_);
+    while (!stopping_ && !wanted_ && changed_.WaitFor(&mutex_, poll_every_)) {
+    }
+    wanted_ = false;
+    return !stopping_;
+  }
+
+  struct Entry {
+    ServiceRecord record;
+    bool kept = false;  // not announced since the data was lost
+  };
+
+  const RedisOptions redis_;
+  const std::string prefix_;
+  const ServiceKind kind_;
+  const std::string name_;
+  const Duration poll_every_;
+  const Duration grace_;
+  const Clock* const clock_;
+  Report report_;                        // immutable after Start
+  std::unique_ptr<RedisClient> client_;  // the same
+  // The thread's own:
+  std::string version_;
+  std::string born_;
+  std::optional<Time> grace_ends_;
+  std::map<std::string, Entry> known_;
+  Mutex mutex_;
+  CondVar changed_;
+  bool wanted_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DirectorySource>> MakeRedisSource(const std::string& url,
+                                                                 const DirectoryOptions& options) {
+  std::string with_commas = url;
+  std::replace(with_commas.begin(), with_commas.end(), '|', ',');
+  absl::StatusOr<RedisOptions> redis = ParseRedisUrl(with_commas);
+  if (!redis.ok()) return redis.status();
+  return std::unique_ptr<DirectorySource>(
+      std::make_unique<RedisSource>(*std::move(redis), options));
+}
+
+}  // namespace kvatlas
