@@ -356,6 +356,15 @@ uint64_t AliasTable::Unconfirmed() const {
   return count;
 }
 
+bool AliasTable::AnyUnconfirmed() const {
+  for (size_t slot = 0; mixed_ && slot < Slots(); ++slot) {
+    if (!Used(slot)) continue;
+    const Record record = RecordOf(slot);
+    if (record.copies != record.certain) return true;
+  }
+  return false;
+}
+
 // ---- Growth ----
 
 // Slots stay in order. They go to the end first, then each to its place.
@@ -442,6 +451,24 @@ void AliasTable::ForEach(
   std::string memory;
   for (size_t slot = 0; slot < Slots(); ++slot)
     if (Used(slot)) visit(NameAt(slot, &memory), slot);
+}
+
+bool AliasTable::ForEachFrom(
+    uint64_t* key, size_t* slots,
+    const std::function<bool(const EngineBlockHash& name, size_t slot)>& visit) const {
+  std::string memory;
+  for (size_t at = homes_ == 0 ? 0 : Home(*key); at < Slots(); ++at) {
+    if (*slots == 0) return false;
+    --*slots;
+    if (!Used(at)) {
+      *key = std::max(*key, FirstKeyOf(at));
+      continue;
+    }
+    if (Key(at) < *key) continue;
+    *key = Key(at);
+    if (!visit(NameAt(at, &memory), at)) return false;
+  }
+  return true;
 }
 
 std::string AliasTable::Check() const {

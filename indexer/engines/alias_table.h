@@ -131,11 +131,18 @@ class AliasTable {
   bool DropUnconfirmed(size_t slots,
                        const std::function<void(size_t slot, TierMask dropped, bool erased)>& drop);
   uint64_t Unconfirmed() const;
+  // Some copy of something is. At most O(slots).
+  bool AnyUnconfirmed() const;
 
   // `memory` is the view's.
   EngineBlockHash NameAt(size_t slot, std::string* memory) const;
   // Each slot once. `name.bytes` is valid during the visit.
   void ForEach(const std::function<void(const EngineBlockHash& name, size_t slot)>& visit) const;
+  // At most about `*slots` slots from a key on, which is where it stopped; what comes and goes meanwhile moves nothing out of
+  // its way. False: it stopped because there are more, or at the slot that `visit` said false to.
+  bool ForEachFrom(
+      uint64_t* key, size_t* slots,
+      const std::function<bool(const EngineBlockHash& name, size_t slot)>& visit) const;
 
   // For tests: "" or what is wrong inside.
   std::string Check() const;

@@ -98,6 +98,12 @@ std::optional<EngineEvent::Kind> KindOf(std::string_view tag) {
   return std::nullopt;
 }
 
+// Kinds of events that are not ours to apply and take no block away: further forms of a store, a block that no request uses
+// but that stays (proposed for vLLM), the size of a pool (TensorRT-LLM). Its "updated" is none: it moves blocks to another tier.
+bool RemovesNothing(std::string_view tag) {
+  return tag.starts_with("BlockStored") || tag == "BlockInactive" || tag == "created";
+}
+
 }  // namespace
 
 // Field by field: for a structure as long as this one compilers fill memory with an instruction that starts slowly.
@@ -127,7 +133,7 @@ EventReader::Outcome EventReader::Read(EngineEvent* event) {
     case MsgpackType::kArray:
       return ReadTuple() ? Finish() : Outcome::kLost;
     default:
-      return in_.Skip() ? Refuse(Refusal::kMalformed) : Outcome::kLost;
+      return in_.Skip() ? Refuse(Refusal::kMalformed, Doubt::kLost) : Outcome::kLost;
   }
 }
 
@@ -341,12 +347,12 @@ bool EventReader::FindKind() {
   const std::optional<std::string_view>& tag =
       event_->envelope ? choices_.event_type : choices_.type;
   if (!tag.has_value()) {
-    refusal_ = Refusal::kMalformed;
+    Refuse(Refusal::kMalformed, Doubt::kLost);
     return false;
   }
   const std::optional<EngineEvent::Kind> kind = KindOf(*tag);
   if (!kind.has_value()) {
-    refusal_ = Refusal::kUnknownTag;
+    Refuse(Refusal::kUnknownTag, RemovesNothing(*tag) ? Doubt::kNone : Doubt::kUnknown);
     return false;
   }
   event_->kind = *kind;
@@ -356,8 +362,10 @@ bool EventReader::FindKind() {
 EventReader::Outcome EventReader::Finish() {
   if (!FindKind()) return Outcome::kRefused;
   const EventFields needed = NeededBy(event_->kind);
-  if ((too_large_ & needed) != 0) return Refuse(Refusal::kTooLarge);
-  if ((malformed_ & needed) != 0) return Refuse(Refusal::kMalformed);
+  // A store that is not applied is missed, never too much.
+  const Doubt doubt = event_->kind == EngineEvent::Kind::kRemoved ? Doubt::kLost : Doubt::kNone;
+  if ((too_large_ & needed) != 0) return Refuse(Refusal::kTooLarge, doubt);
+  if ((malformed_ & needed) != 0) return Refuse(Refusal::kMalformed, doubt);
   // An engine's own name, or where it gave none (Mooncake for keys of other origin) the sequence hash.
   const bool has_own =
       choices_.has_block_hashes && (!choices_.block_hashes.empty() || !choices_.has_seq_hashes);
@@ -369,21 +377,22 @@ EventReader::Outcome EventReader::Finish() {
   const bool names_blocks =
       event_->kind == EngineEvent::Kind::kStored || event_->kind == EngineEvent::Kind::kRemoved;
   if (names_blocks && !choices_.has_block_hashes && !choices_.has_seq_hashes) {
-    return Refuse(Refusal::kMissingField);
+    return Refuse(Refusal::kMissingField, doubt);
   }
   // Mooncake's master does not know the size of the blocks that it stores.
   if (event_->kind == EngineEvent::Kind::kStored && !choices_.block_size.has_value() &&
       !event_->envelope) {
-    return Refuse(Refusal::kMissingField);
+    return Refuse(Refusal::kMissingField, doubt);
   }
   if (event_->kind == EngineEvent::Kind::kStored && !AddLookahead()) {
-    return Refuse(Refusal::kTooLarge);
+    return Refuse(Refusal::kTooLarge, doubt);
   }
   return Outcome::kDecoded;
 }
 
-EventReader::Outcome EventReader::Refuse(Refusal refusal) {
+EventReader::Outcome EventReader::Refuse(Refusal refusal, Doubt doubt) {
   refusal_ = refusal;
+  doubt_ = doubt;
   return Outcome::kRefused;
 }
 

@@ -34,10 +34,14 @@ class EventReader {
   EventReader(const ValueReader& values, KeyReader* keys)
       : values_(values), in_(*values.in), keys_(*keys) {}
 
+  // May what was refused have removed something?
+  enum class Doubt : uint8_t { kNone, kUnknown, kLost };
+
   // REQUIRES: `*event` is as new.
   Outcome Read(EngineEvent* event);
 
   Refusal refusal() const { return refusal_; }
+  Doubt doubt() const { return doubt_; }
 
  private:
   // What `Finish` chooses from: fields that have two names.
@@ -66,7 +70,7 @@ class EventReader {
   bool AddLookahead();
   Outcome Finish();
   bool FindKind();
-  Outcome Refuse(Refusal refusal);
+  Outcome Refuse(Refusal refusal, Doubt doubt);
 
   const ValueReader values_;
   MsgpackReader& in_;
@@ -76,6 +80,7 @@ class EventReader {
   EventFields malformed_ = 0;
   EventFields too_large_ = 0;
   Refusal refusal_ = Refusal::kMalformed;
+  Doubt doubt_ = Doubt::kNone;
 };
 
 }  // namespace kvatlas

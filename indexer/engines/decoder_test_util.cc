@@ -97,6 +97,8 @@ std::string ToText(const EngineBatch& batch) {
     const std::string_view name = RefusalName(refusal);
     absl::StrAppend(&text, "\nrefused ", absl::string_view(name.data(), name.size()));
   }
+  AppendNumber(&text, "lost_before", batch.lost_before);
+  AppendNumber(&text, "unknown_before", batch.unknown_before);
   return text;
 }
 

@@ -69,6 +69,8 @@ struct DecoderTwin::State {
 
   // ---- Of the event that is being built ----
   EngineEvent event;
+  bool may_remove = true;  // the event that was refused
+  bool unknown = false;    // its kind
   std::map<std::string, Failure> failures;
   std::optional<std::string> type, event_type;
   std::optional<std::span<const EngineBlockHash>> block_hashes, seq_hashes;
@@ -469,8 +471,11 @@ std::optional<Refusal> DecoderTwin::State::Finish() {
   } else if (tag == "Ignored") {
     event.kind = EngineEvent::Kind::kIgnored;
   } else {
+    unknown = tag != "BlockInactive" && tag != "created" && tag.rfind("BlockStored", 0) != 0;
+    may_remove = false;
     return Refusal::kUnknownTag;
   }
+  may_remove = event.kind == EngineEvent::Kind::kRemoved;
   const bool stored = event.kind == EngineEvent::Kind::kStored;
   const bool names_blocks = stored || event.kind == EngineEvent::Kind::kRemoved;
   if (names_blocks) {
@@ -515,6 +520,8 @@ std::optional<Refusal> DecoderTwin::State::Finish() {
 
 std::optional<Refusal> DecoderTwin::State::Event(const Object& object) {
   event = {};
+  may_remove = true;  // until it is known what it is
+  unknown = false;
   failures.clear();
   type = event_type = std::nullopt;
   block_hashes = seq_hashes = std::nullopt;
@@ -571,6 +578,8 @@ double TimeOf(const Object& object) {
   return number >= 1e11 ? number / 1000 : number;
 }
 
+bool IsRank(const Object& object) { return IsInteger(object) || object.type == Type::NIL; }
+
 std::optional<int64_t> RankOf(const Object& object) {
   if (!IsInteger(object)) return std::nullopt;
   return static_cast<int64_t>(BitsOf(object));
@@ -601,11 +610,18 @@ absl::Status DecoderTwin::Decode(std::string_view payload, EngineBatch* batch) {
       const std::optional<Refusal> refusal = lost ? Refusal::kMalformed : state_->Event(*object);
       if (refusal.has_value()) {
         batch->refused.push_back(*refusal);
+        if (lost || state_->may_remove) batch->lost_before = batch->events.size();
+        if (!lost && state_->unknown) batch->unknown_before = batch->events.size();
       } else {
         batch->events.push_back(state_->event);
       }
     }
     return absl::OkStatus();
+  };
+
+  const auto refuse_rest = [&] {
+    batch->refused.push_back(Refusal::kMalformed);
+    batch->lost_before = batch->events.size();
   };
 
   if (outer.is_array) {
@@ -616,7 +632,7 @@ absl::Status DecoderTwin::Decode(std::string_view payload, EngineBatch* batch) {
     if (absl::Status status = events(); !status.ok() || lost) return status;
     if (outer.count == 2) return absl::OkStatus();
     const Object* const rank = state_->Unpack(payload, &at);
-    if (rank == nullptr) batch->refused.push_back(Refusal::kMalformed);
+    if (rank == nullptr || !IsRank(*rank)) refuse_rest();
     if (rank != nullptr) batch->rank = RankOf(*rank);
     return absl::OkStatus();
   }
@@ -629,12 +645,13 @@ absl::Status DecoderTwin::Decode(std::string_view payload, EngineBatch* batch) {
       continue;
     }
     const Object* const value = key == nullptr ? nullptr : state_->Unpack(payload, &at);
-    if (value == nullptr) {
-      if (has_events) batch->refused.push_back(Refusal::kMalformed);
+    const bool is_rank = name == "data_parallel_rank";
+    if (is_rank && value != nullptr) batch->rank = RankOf(*value);
+    if (value == nullptr || (is_rank && !IsRank(*value))) {
+      if (has_events) refuse_rest();
       break;
     }
     if (name == "ts") batch->time_s = TimeOf(*value);
-    if (name == "data_parallel_rank") batch->rank = RankOf(*value);
   }
   return has_events ? absl::OkStatus() : none;
 }

@@ -37,6 +37,11 @@ struct EngineDecoder::State {
   absl::Status DecodeEvents(MsgpackReader* in, EngineBatch* batch);
   bool ReadTime(MsgpackReader* in, EngineBatch* batch);
   bool ReadRank(MsgpackReader* in, EngineBatch* batch);
+  // What is behind the events read so far is unknown, whose they are included.
+  static void RefuseRest(EngineBatch* batch) {
+    batch->refused.push_back(Refusal::kMalformed);
+    batch->lost_before = batch->events.size();
+  }
 
   const DecoderOptions options;
   DecoderArena arena;
@@ -54,6 +59,8 @@ absl::Status EngineDecoder::Decode(std::string_view payload, EngineBatch* batch)
   batch->rank.reset();
   batch->events.clear();
   batch->refused.clear();
+  batch->lost_before.reset();
+  batch->unknown_before.reset();
   state_->arena.Reset();
   state_->lost = false;
   if (payload.size() > state_->options.payload_bytes_max) {
@@ -77,7 +84,7 @@ absl::Status EngineDecoder::State::DecodeArray(MsgpackReader* in, EngineBatch* b
     return NotABatch("it does not begin with a time and events");
   }
   if (absl::Status status = DecodeEvents(in, batch); !status.ok() || lost) return status;
-  if (values > 2 && !ReadRank(in, batch)) batch->refused.push_back(Refusal::kMalformed);
+  if (values > 2 && !ReadRank(in, batch)) RefuseRest(batch);
   return absl::OkStatus();
 }
 
@@ -102,7 +109,7 @@ absl::Status EngineDecoder::State::DecodeMap(MsgpackReader* in, EngineBatch* bat
     }
   }
   if (!has_events) return NotABatch("a map without events");
-  if (!whole) batch->refused.push_back(Refusal::kMalformed);
+  if (!whole) RefuseRest(batch);
   return absl::OkStatus();
 }
 
@@ -123,8 +130,14 @@ absl::Status EngineDecoder::State::DecodeEvents(MsgpackReader* in, EngineBatch* 
     batch->events.pop_back();
     arena.Release(mark);
     lost = outcome == EventReader::Outcome::kLost;
-    batch->refused.push_back(lost ? Refusal::kMalformed : reader.refusal());
-    if (lost) break;
+    if (lost) {
+      RefuseRest(batch);
+      break;
+    }
+    batch->refused.push_back(reader.refusal());
+    if (reader.doubt() == EventReader::Doubt::kLost) batch->lost_before = batch->events.size();
+    if (reader.doubt() == EventReader::Doubt::kUnknown)
+      batch->unknown_before = batch->events.size();
   }
   return absl::OkStatus();
 }
@@ -148,11 +161,12 @@ bool EngineDecoder::State::ReadTime(MsgpackReader* in, EngineBatch* batch) {
   }
 }
 
-// Likewise.
+// False: it cannot be known. Nil is none.
 bool EngineDecoder::State::ReadRank(MsgpackReader* in, EngineBatch* batch) {
   MsgpackInteger integer;
   batch->rank.reset();
-  if (in->Peek() != MsgpackType::kInteger) return in->Skip();
+  if (in->Peek() == MsgpackType::kNil) return in->Skip();
+  if (in->Peek() != MsgpackType::kInteger) return false;
   if (!in->ReadInteger(&integer)) return false;
   batch->rank = static_cast<int64_t>(integer.bits);
   return true;

@@ -9,6 +9,7 @@
 #ifndef KVATLAS_INDEXER_ENGINES_ENGINE_EVENT_H_
 #define KVATLAS_INDEXER_ENGINES_ENGINE_EVENT_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -18,6 +19,9 @@
 #include "indexer/base/hash.h"
 
 namespace kvatlas {
+
+// Of one name: no engine has longer ones.
+inline constexpr size_t kEngineHashBytesMax = 256;
 
 // What an engine calls a block: opaque, compared and never computed.
 struct EngineBlockHash {
@@ -124,6 +128,11 @@ struct EngineBatch {
   std::vector<EngineEvent> events;
   // Events that could not be decoded, with how many of each; their siblings are in `events`.
   std::vector<Refusal> refused;
+  // The last of them that may have removed something, or have been another rank's: how many of `events` came before it.
+  // What was held until then is in doubt.
+  std::optional<size_t> lost_before;
+  // Likewise of a kind that did not exist when this was written, those aside that are known to remove nothing.
+  std::optional<size_t> unknown_before;
 };
 
 }  // namespace kvatlas

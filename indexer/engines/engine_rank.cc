@@ -9,6 +9,7 @@
 #include "indexer/engines/engine_rank.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -77,13 +78,19 @@ std::optional<Tier> EngineRank::Admit(const EngineEvent& event) {
   return IsCounted(event) ? tier : std::nullopt;
 }
 
-// Whether the event's attention group is a main one. Stores teach what a group is.
+// Whether the event's attention group is a main one. Stores teach what a group is. A removal is counted where its group
+// has something to be removed, whatever it says of its kind.
 bool EngineRank::IsCounted(const EngineEvent& event) {
+  const bool stores = event.kind == EngineEvent::Kind::kStored;
+  if (!stores && event.group.has_value() && GroupOf(event.group, /*make=*/false).has_value())
+    return true;
   if (!event.spec_kind.empty()) {
     const bool is_main = IsMainAttention(event.spec_kind);
-    const bool teaches = event.kind == EngineEvent::Kind::kStored && event.group.has_value();
-    if (teaches && (kinds_.size() < kKindsMax || kinds_.contains(*event.group)))
-      kinds_[*event.group] = is_main;
+    if (stores && event.group.has_value() && !Learn(*event.group, is_main)) {
+      Refuse(Refusal::kUnlearnedGroup, 1,
+             absl::StrCat("group ", *event.group, " beyond ", kKindsMax));
+      return false;
+    }
     if (!is_main) Refuse(Refusal::kNotMainAttention, 1, Text(event.spec_kind));
     return is_main;
   }
@@ -96,6 +103,17 @@ bool EngineRank::IsCounted(const EngineEvent& event) {
   }
   if (!kind->second) Refuse(Refusal::kNotMainAttention, 1, absl::StrCat("group ", *event.group));
   return kind->second;
+}
+
+// False: there are too many, and removals of this one would not be understood.
+bool EngineRank::Learn(uint32_t id, bool is_main) {
+  const auto known = kinds_.find(id);
+  if (known != kinds_.end() && known->second == is_main) return true;
+  if (known == kinds_.end() && kinds_.size() == kKindsMax) return !is_main;
+  kinds_[id] = is_main;
+  if (is_main) return true;
+  if (const std::optional<size_t> group = GroupOf(id, /*make=*/false)) DropGroup(*group);
+  return true;
 }
 
 // The event's group by our numbering. Who names none means the only one, else group 0.
@@ -125,6 +143,34 @@ void EngineRank::Require(size_t group, Tier tier) {
     names_[static_cast<int>(tier)].clear();
   }
   groups |= 1u << group;
+}
+
+void EngineRank::DropGroup(size_t group) {
+  Flush();
+  for (const std::unique_ptr<AliasTable>& table : groups_[group].tables)
+    table->ForEach(
+        [&](const EngineBlockHash&, size_t slot) { spaces_.Discount(table->place(slot).space); });
+  groups_[group].tables.clear();
+  parked_.DropGroup(group);
+  healing_ = {.shed = shed_};
+  for (int t = 0; t < kTiers; ++t) {
+    if ((required_[t] >> group & 1) == 0) continue;
+    const Tier tier = static_cast<Tier>(t);
+    required_[t] &= ~(1u << group);
+    Send(Cleared{.tiers = tier}, 0);
+    held_[t] = 0;
+    names_[t].clear();
+    if (required_[t] == 0) continue;
+    // Whatever the others have by themselves.
+    const size_t first = static_cast<size_t>(std::countr_zero(required_[t]));
+    for (const std::unique_ptr<AliasTable>& table : groups_[first].tables) {
+      table->ForEach([&](const EngineBlockHash& name, size_t slot) {
+        if (table->tiers(slot).Has(tier))
+          Held(first, name, table->place(slot), kNoParent, std::nullopt, tier);
+      });
+    }
+  }
+  Flush();
 }
 
 // The leading blocks that the tokens cover whole; false: refused.
@@ -252,6 +298,8 @@ void EngineRank::PlaceTokens(Store* store, Chain chain) {
   const bool hides =
       store->by_name && extras_seen_ && (event.group.has_value() || !event.spec_kind.empty());
   AliasTable* const table = TableFor(store->group, event.hashes[0]);
+  if (table == nullptr)
+    return Refuse(Refusal::kTooLarge, store->blocks, "names of too many lengths");
   for (size_t i = 0; i < std::min(kAhead, store->blocks); ++i) table->Prefetch(event.hashes[i]);
   for (size_t i = 0; i < store->blocks; ++i) {
     const EngineBlockHash& name = event.hashes[i];

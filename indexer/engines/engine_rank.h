@@ -49,8 +49,14 @@ class EngineRank {
   void Apply(const EngineEvent& event, Time now);
   void Flush();
 
+  // What became of what is held.
+  enum class LossKind {
+    kGap,         // batches are missing; `Repair` undoes it
+    kUnreadable,  // something that was said could not be read, and no replay will tell more
+    kUnknown,  // likewise, but of a kind that need not have removed anything: what is held stays, in doubt
+  };
   void Restart();
-  void Lose(Time now);
+  void Lose(LossKind kind, Time now);
   void Repair();
   void Tick(Time now);
 
@@ -62,6 +68,9 @@ class EngineRank {
 
   void ForEachAlias(const std::function<void(const EngineAlias&)>& visit) const;
   absl::Status Restore(const EngineAlias& alias, bool more);
+  // Without its `rank` and `stream_rank`. `visit` is called at least once, more often where there is much.
+  void Mark(const std::function<void(EngineRankMark)>& visit) const;
+  absl::Status RestoreMark(const EngineRankMark& mark);
 
   bool eagle() const { return eagle_; }
   EngineRankStats Stats() const;
@@ -90,6 +99,7 @@ class EngineRank {
     bool taken = false;
   };
   static constexpr size_t kGroupsMax = 32;
+  static constexpr size_t kLengthsMax = 8;  // of names, per group
   static constexpr size_t kKindsMax = 1024;
   static constexpr size_t kAmbiguousMax = 1 << 16;
 
@@ -99,9 +109,12 @@ class EngineRank {
   void ApplyCleared(const EngineEvent& event);
   std::optional<Tier> Admit(const EngineEvent& event);
   bool IsCounted(const EngineEvent& event);
+  bool Learn(uint32_t id, bool is_main);
   bool SpansBlocks(const EngineEvent& event, size_t* blocks);
   std::optional<size_t> GroupOf(const std::optional<uint32_t>& id, bool make);
   void Require(size_t group, Tier tier);
+  // It turned out not to be a main one: what it has goes, and blocks no longer need it.
+  void DropGroup(size_t group);
 
   Chain StartOf(const Store& store);
   bool IsRoot(const EngineEvent& event) const;
@@ -118,6 +131,7 @@ class EngineRank {
 
   // ---- engine_rank_blocks.cc: names, blocks, what is pending ----
   AliasTable* Table(size_t group, size_t name_bytes) const;
+  // Null: names of too many lengths.
   AliasTable* TableFor(size_t group, const EngineBlockHash& name);
   std::optional<BlockPlace> FindPlace(size_t group, const EngineBlockHash& name) const;
   // A copy more of a block with this content, under this name.
@@ -147,7 +161,11 @@ class EngineRank {
   void ClearTier(Tier tier);
   void ClearAll();
   bool DropUnconfirmed(size_t slots);
-  void SetDegraded(bool degraded);
+  bool AnyUnconfirmed() const;
+  void SettleIfCertain(Time now);
+  // Offers again what the index had no room for.
+  void Heal();
+  void UpdateTrust();
   void Refuse(Refusal refusal, uint64_t count, const std::string& detail = "");
 
   const EngineWorkerOptions& options_;
@@ -176,11 +194,25 @@ class EngineRank {
   Event removed_ = Removed();
 
   enum class Loss { kNone, kWaiting, kDropping } loss_ = Loss::kNone;
+  // While kWaiting: gaps that nothing repaired yet; a loss that nothing repairs; and one that no time drops, only such
+  // a one. Without either of the first two there is no deadline.
+  uint32_t gaps_ = 0;
+  bool final_ = false;
+  bool lasting_ = false;
   std::optional<Time> deadline_;
-  uint32_t losses_ = 0;   // that nothing repaired; while kWaiting
-  bool lasting_ = false;  // what is unconfirmed was restored so, and stays until an event says more
+  Time settle_at_{0};      // when to look next whether anything is still in doubt
   bool given_up_ = false;  // something lost will not come back
-  bool degraded_ = false;
+  bool marked_ = false;    // `RestoreMark` was called
+  bool degraded_ = false;  // as the sink was told
+
+  // Blocks that the index shed are offered again, name by name.
+  bool shed_ = false;
+  struct Healing {
+    size_t group = 0;
+    size_t table = 0;
+    uint64_t key = 0;
+    bool shed = false;  // something was, since this round began
+  } healing_;
 
   EngineScratch* const scratch_;
 };

@@ -24,6 +24,7 @@ AliasTable* EngineRank::TableFor(size_t group, const EngineBlockHash& name) {
   AliasTable* const table = Table(group, name.bytes.size());
   if (table != nullptr) return table;
   auto& tables = groups_[group].tables;
+  if (tables.size() == kLengthsMax) return nullptr;
   tables.push_back(
       std::make_unique<AliasTable>(name.bytes.size(), RandomInstanceId(), options_.counts_copies));
   return tables.back().get();
@@ -44,8 +45,9 @@ void EngineRank::Place(size_t group, const EngineBlockHash& name, const BlockPla
                        SequenceHash parent, std::optional<LocalHash> local, Tier tier,
                        uint32_t copies) {
   if (copies == 0) return;
-  Require(group, tier);
   AliasTable* const table = TableFor(group, name);
+  if (table == nullptr) return Refuse(Refusal::kTooLarge, 1, "names of too many lengths");
+  Require(group, tier);
   bool inserted;
   size_t slot = table->FindOrInsert(name, place, &inserted);
   if (!inserted && table->block(slot) != place.block) {
@@ -191,7 +193,12 @@ void EngineRank::FlushRemoved() {
 
 void EngineRank::Send(const Event& event, size_t blocks) {
   const absl::Status status = sink_->Apply(event);
-  if (!status.ok()) return Refuse(Refusal::kShed, blocks, std::string(status.message()));
+  if (!status.ok()) {
+    Refuse(Refusal::kShed, blocks, std::string(status.message()));
+    if (!std::holds_alternative<Stored>(event)) return;
+    shed_ = healing_.shed = true;
+    return UpdateTrust();
+  }
   if (counts_names_ || !std::holds_alternative<Stored>(event)) return;
   // All were first copies of their names: what was held already has another name.
   const std::optional<uint64_t> changed = sink_->LastChanged();
@@ -215,7 +222,8 @@ void EngineRank::PlaceParked(size_t group, const EngineBlockHash& name, const Bl
     Place(group, name, place, parent, local, static_cast<Tier>(tier), parked.copies[tier]);
   if (parked.certain == parked.copies) return;
   AliasTable* const table = Table(group, name.bytes.size());
-  const size_t slot = table->Find(name);
+  const size_t slot = table == nullptr ? AliasTable::kNone : table->Find(name);
+  if (slot == AliasTable::kNone) return;  // it was refused
   const TierCopies copies = table->copies(slot);
   for (int tier = 0; tier < kTiers; ++tier) certain[tier] = std::min(certain[tier], copies[tier]);
   table->Restore(slot, copies, certain);

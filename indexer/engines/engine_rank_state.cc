@@ -13,6 +13,8 @@ namespace kvatlas {
 namespace {
 
 constexpr size_t kDropSlotsPerTick = 1 << 17;
+constexpr size_t kHealSlotsPerTick = 1 << 14;
+constexpr size_t kAmbiguousPerMark = 256;
 
 // Of a healthy engine.
 bool IsUsual(Refusal refusal) {
@@ -38,7 +40,8 @@ void EngineRank::Refuse(Refusal refusal, uint64_t count, const std::string& deta
        {"detail", detail}});
 }
 
-void EngineRank::SetDegraded(bool degraded) {
+void EngineRank::UpdateTrust() {
+  const bool degraded = loss_ != Loss::kNone || given_up_ || shed_;
   if (degraded == degraded_) return;
   degraded_ = degraded;
   sink_->SetTrust(degraded ? Trust::kDegraded : Trust::kExact);
@@ -60,10 +63,12 @@ void EngineRank::ClearAll() {
   held_ = {};
   loss_ = Loss::kNone;
   deadline_.reset();
-  lasting_ = false;
-  given_up_ = false;
+  gaps_ = 0;
+  final_ = lasting_ = given_up_ = false;
+  shed_ = false;
+  healing_ = {};
   Send(Cleared(), 0);
-  SetDegraded(false);
+  UpdateTrust();
 }
 
 void EngineRank::ClearTier(Tier tier) {
@@ -99,7 +104,7 @@ void EngineRank::Restart() {
 
 // ---- Losses ----
 
-void EngineRank::Lose(Time now) {
+void EngineRank::Lose(LossKind kind, Time now) {
   Flush();
   if (loss_ == Loss::kDropping) {
     while (!DropUnconfirmed(kDropSlotsPerTick)) {
@@ -109,26 +114,45 @@ void EngineRank::Lose(Time now) {
   for (Group& group : groups_)
     for (const std::unique_ptr<AliasTable>& table : group.tables) table->Lose();
   parked_.Lose();
-  losses_ = loss_ == Loss::kWaiting ? std::max(losses_, 1u) + 1 : 1;
+  gaps_ += kind == LossKind::kGap;
+  final_ = final_ || kind == LossKind::kUnreadable;
+  lasting_ = lasting_ || kind == LossKind::kUnknown;
   // A loss during another does not give the first one more time.
-  if (loss_ != Loss::kWaiting || lasting_) deadline_ = now + options_.repair_timeout;
-  lasting_ = false;
+  if (kind != LossKind::kUnknown && !deadline_.has_value())
+    deadline_ = now + options_.repair_timeout;
+  settle_at_ = now + options_.repair_timeout;
   loss_ = Loss::kWaiting;
-  SetDegraded(true);
+  UpdateTrust();
 }
 
 void EngineRank::Repair() {
-  if (loss_ != Loss::kWaiting) return;
-  if (losses_ > 1) {  // an earlier one stands
-    --losses_;
-    return;
-  }
+  if (loss_ != Loss::kWaiting || gaps_ == 0) return;
+  --gaps_;
+  if (gaps_ > 0 || final_) return;  // an earlier one stands
+  deadline_.reset();
+  if (lasting_) return;
   for (Group& group : groups_)
     for (const std::unique_ptr<AliasTable>& table : group.tables) table->Confirm();
   parked_.Confirm();
   loss_ = Loss::kNone;
-  deadline_.reset();
-  if (!given_up_) SetDegraded(false);
+  UpdateTrust();
+}
+
+bool EngineRank::AnyUnconfirmed() const {
+  for (const Group& group : groups_)
+    for (const std::unique_ptr<AliasTable>& table : group.tables)
+      if (table->AnyUnconfirmed()) return true;
+  return parked_.AnyUnconfirmed();
+}
+
+// What no time drops goes by and by, or is said again: then nothing is in doubt any more.
+void EngineRank::SettleIfCertain(Time now) {
+  if (now < settle_at_) return;
+  settle_at_ = now + options_.repair_timeout;
+  if (AnyUnconfirmed()) return;
+  lasting_ = false;
+  loss_ = Loss::kNone;
+  UpdateTrust();
 }
 
 // True: through.
@@ -150,6 +174,9 @@ bool EngineRank::DropUnconfirmed(size_t slots) {
   }
   loss_ = Loss::kNone;
   deadline_.reset();
+  gaps_ = 0;
+  final_ = lasting_ = false;
+  UpdateTrust();
   return true;
 }
 
@@ -157,7 +184,8 @@ void EngineRank::Tick(Time now) {
   const size_t expired = parked_.DropExpired(now);
   Refuse(Refusal::kOrphanDropped, expired, "waited too long");
   if (loss_ == Loss::kWaiting) {
-    if (!deadline_.has_value() && !lasting_) deadline_ = now + options_.repair_timeout;
+    if (!deadline_.has_value() && (gaps_ > 0 || final_)) deadline_ = now + options_.repair_timeout;
+    if (!deadline_.has_value()) SettleIfCertain(now);
     if (deadline_.has_value() && now >= *deadline_) {
       loss_ = Loss::kDropping;
       given_up_ = true;
@@ -167,6 +195,38 @@ void EngineRank::Tick(Time now) {
   }
   if (loss_ == Loss::kDropping) DropUnconfirmed(kDropSlotsPerTick);
   Flush();
+  if (shed_) Heal();
+}
+
+// A round that goes through shows that nothing is missing. It stops where there is still no room.
+void EngineRank::Heal() {
+  size_t slots = kHealSlotsPerTick;
+  Stored one;
+  for (; healing_.group < groups_.size(); ++healing_.group, healing_.table = 0) {
+    const Group& group = groups_[healing_.group];
+    for (; healing_.table < group.tables.size(); ++healing_.table, healing_.key = 0) {
+      const AliasTable& table = *group.tables[healing_.table];
+      bool room = true;
+      const bool through =
+          table.ForEachFrom(&healing_.key, &slots, [&](const EngineBlockHash& name, size_t slot) {
+            const BlockPlace place = table.place(slot);
+            for (int t = 0; t < kTiers && room; ++t) {
+              const Tier tier = static_cast<Tier>(t);
+              if (!table.tiers(slot).Has(tier) || !HeldByOthers(healing_.group, name, tier))
+                continue;
+              one.tier = tier;
+              one.position = place.position;
+              one.parent = kNoParent;
+              one.blocks = {place.block};
+              room = sink_->Apply(one).ok();
+            }
+            return room;
+          });
+      if (!through) return;
+    }
+  }
+  shed_ = std::exchange(healing_, {}).shed;
+  UpdateTrust();
 }
 
 // ---- What it knows ----
@@ -252,10 +312,52 @@ void EngineRank::ForEachAlias(const std::function<void(const EngineAlias&)>& vis
           alias.copies[tier] = copies[tier];
           if (loss_ != Loss::kNone && copies[tier] != certain[tier]) alias.suspect = true;
         }
+        alias.lasting = alias.suspect && gaps_ == 0 && !final_ && loss_ == Loss::kWaiting;
         visit(alias);
       });
     }
   }
+}
+
+void EngineRank::Mark(const std::function<void(EngineRankMark)>& visit) const {
+  EngineRankMark mark;
+  mark.extras_seen = extras_seen_;
+  mark.zero_named = zero_named_;
+  mark.given_up = given_up_ || final_;
+  for (int tier = 0; tier < kTiers; ++tier)
+    for (size_t group = 0; group < groups_.size(); ++group)
+      if (required_[tier] >> group & 1) mark.required[tier].push_back(groups_[group].id);
+  for (const std::string& key : ambiguous_) {
+    mark.ambiguous.emplace_back(groups_[GroupOfKey(key)].id, NameOfKey(key));
+    if (mark.ambiguous.size() < kAmbiguousPerMark) continue;
+    visit(mark);
+    mark.ambiguous.clear();
+  }
+  visit(std::move(mark));
+}
+
+absl::Status EngineRank::RestoreMark(const EngineRankMark& mark) {
+  if (!std::exchange(marked_, true)) extras_seen_ = false;
+  extras_seen_ = extras_seen_ || mark.extras_seen;
+  zero_named_ = zero_named_ || mark.zero_named;
+  given_up_ = given_up_ || mark.given_up;
+  UpdateTrust();
+  for (int tier = 0; tier < kTiers; ++tier) {
+    for (uint32_t id : mark.required[tier]) {
+      const std::optional<size_t> group = GroupOf(id, /*make=*/true);
+      if (!group.has_value()) return absl::InvalidArgumentError("too many groups");
+      if (kinds_.size() < kKindsMax) kinds_.try_emplace(id, true);
+      Require(*group, static_cast<Tier>(tier));
+    }
+  }
+  for (const auto& [id, name] : mark.ambiguous) {
+    const std::optional<size_t> group = GroupOf(id, /*make=*/true);
+    if (!group.has_value()) return absl::InvalidArgumentError("too many groups");
+    if (name.bytes.size() > kEngineHashBytesMax)
+      return absl::InvalidArgumentError("a name is too long");
+    if (ambiguous_.size() < kAmbiguousMax) ambiguous_.insert(ParkedName(*group, name));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status EngineRank::Restore(const EngineAlias& alias, bool more) {
@@ -265,11 +367,14 @@ absl::Status EngineRank::Restore(const EngineAlias& alias, bool more) {
   if (copies == TierCopies{}) return absl::InvalidArgumentError("a name without copies");
   if (alias.position == 0 && alias.parent != kNoParent)
     return absl::InvalidArgumentError("a first block with a parent");
+  if (alias.hash.bytes.size() > kEngineHashBytesMax)
+    return absl::InvalidArgumentError("a name is too long");
   const std::optional<size_t> group = GroupOf(alias.group, /*make=*/true);
   if (!group.has_value()) return absl::InvalidArgumentError("too many groups");
   // Only main groups have names; removals do not say so.
   if (kinds_.size() < kKindsMax) kinds_.try_emplace(alias.group, true);
   AliasTable* const table = TableFor(*group, alias.hash);
+  if (table == nullptr) return absl::InvalidArgumentError("names of too many lengths");
   TierCopies certain = {};
   if (const size_t slot = table->Find(alias.hash); slot != AliasTable::kNone) {
     if (table->block(slot) != alias.block)
@@ -283,11 +388,14 @@ absl::Status EngineRank::Restore(const EngineAlias& alias, bool more) {
   const Namespaces::Pin pin(&spaces_, space);
   const BlockPlace place{alias.block, alias.position, space};
   if (alias.eagle) eagle_ = true;
-  if (!alias.cache_salt.empty()) extras_seen_ = true;
-  if (alias.suspect && loss_ == Loss::kNone) {
-    Lose(Time(0));
-    deadline_.reset();  // counts from the next tick
-    lasting_ = alias.lasting;
+  // Objects cannot be told from a name: who did not say that there were none may have had some.
+  if (!alias.cache_salt.empty() || !marked_) extras_seen_ = true;
+  if (alias
+          .suspect) {  // it alone: what came before stays as certain as it was; time counts from the next tick
+    if (loss_ == Loss::kNone) loss_ = Loss::kWaiting;
+    (alias.lasting ? lasting_ : final_) = true;
+    given_up_ = given_up_ || alias.lasting;
+    UpdateTrust();
   }
   std::optional<LocalHash> local;
   if (Raw(alias.local) != 0) local = alias.local;

@@ -24,7 +24,8 @@ struct EngineWorker::State {
 
   struct RankState {
     std::unique_ptr<EngineRank> rank;  // null: no sink could be made
-    uint32_t stream_rank = 0;
+    // That published it, in the order they came; empty: restored, nobody knows whence. At most one a rank of ours.
+    std::vector<uint32_t> streams;
   };
   struct Unresolved {
     uint32_t rank;
@@ -32,13 +33,25 @@ struct EngineWorker::State {
   };
 
   // Null: there is no sink for it.
-  EngineRank* RankOf(uint32_t number, uint32_t stream_rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  // Those that this stream published.
+  EngineRank* RankOf(uint32_t number, std::optional<uint32_t> stream_rank)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  static bool IsOf(const RankState& state, uint32_t stream_rank) {
+    return state.streams.empty() || std::find(state.streams.begin(), state.streams.end(),
+                                              stream_rank) != state.streams.end();
+  }
+  // Those that this stream published, or may have.
   template <typename Visit>
   void OfStream(uint32_t stream_rank, Visit visit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     for (auto& [number, state] : ranks)
-      if (state.stream_rank == stream_rank && state.rank != nullptr) visit(state.rank.get());
+      if (state.rank != nullptr && IsOf(state, stream_rank)) visit(state);
   }
+  void Lose(uint32_t stream_rank, EngineRank::LossKind kind, Time now)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    OfStream(stream_rank, [&](RankState& state) { state.rank->Lose(kind, now); });
+  }
+  // What `batch` had between event `before - 1` and event `before` could not be read.
+  void Doubt(uint32_t stream_rank, const EngineBatch& batch, size_t before, Time now)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   // The rank has its events of this batch; may be null.
   void Finish(EngineRank* rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     if (rank == nullptr) return;
@@ -60,16 +73,20 @@ struct EngineWorker::State {
   EngineScratch scratch ABSL_GUARDED_BY(mutex);
 };
 
-EngineRank* EngineWorker::State::RankOf(uint32_t number, uint32_t stream_rank) {
+EngineRank* EngineWorker::State::RankOf(uint32_t number, std::optional<uint32_t> stream_rank) {
+  const auto note_stream = [&](RankState& state) {
+    if (!stream_rank.has_value() || (!state.streams.empty() && IsOf(state, *stream_rank))) return;
+    if (state.streams.size() < options.ranks_max) state.streams.push_back(*stream_rank);
+  };
   const auto found = ranks.find(number);
   if (found != ranks.end()) {
-    found->second.stream_rank = stream_rank;
+    note_stream(found->second);
     return found->second.rank.get();
   }
   if (ranks.size() >= options.ranks_max) return nullptr;
   absl::StatusOr<std::unique_ptr<RankSink>> sink = make_sink(number);
   RankState& state = ranks[number];
-  state.stream_rank = stream_rank;
+  note_stream(state);
   if (sink.ok()) {
     state.rank =
         std::make_unique<EngineRank>(options, number, *std::move(sink), &counters, &scratch);
@@ -79,6 +96,12 @@ EngineRank* EngineWorker::State::RankOf(uint32_t number, uint32_t stream_rank) {
         {{"worker", options.name}, {"rank", number}, {"reason", sink.status()}});
   }
   return state.rank.get();
+}
+
+void EngineWorker::State::Doubt(uint32_t stream_rank, const EngineBatch& batch, size_t before,
+                                Time now) {
+  if (batch.unknown_before == before) Lose(stream_rank, EngineRank::LossKind::kUnknown, now);
+  if (batch.lost_before == before) Lose(stream_rank, EngineRank::LossKind::kUnreadable, now);
 }
 
 void EngineWorker::State::NoteEagle() {
@@ -128,11 +151,18 @@ void EngineWorker::Apply(uint32_t stream_rank, const EngineBatch& batch, Time no
     EngineRank* rank = nullptr;
     uint32_t number = 0;
     const uint64_t parked_before = counters.refused[static_cast<size_t>(Refusal::kNoContent)];
+    const bool doubtful = !batch.refused.empty();
     for (size_t i = 0; i < batch.events.size(); ++i) {
       const EngineEvent& event = batch.events[i];
-      const uint32_t of_event =
-          static_cast<uint32_t>(event.rank.value_or(batch.rank.value_or(stream_rank)));
-      if (i == 0 || of_event != number) {
+      if (doubtful) state_->Doubt(stream_rank, batch, i, now);
+      const int64_t given = event.rank.value_or(batch.rank.value_or(stream_rank));
+      const uint32_t of_event = static_cast<uint32_t>(given);
+      if (given != static_cast<int64_t>(of_event) && given != static_cast<int32_t>(of_event)) {
+        ++counters
+              .refused[static_cast<size_t>(Refusal::kMalformed)];  // no rank that anybody can have
+        continue;
+      }
+      if (rank == nullptr || of_event != number) {
         state_->Finish(rank);
         number = of_event;
         rank = state_->RankOf(number, stream_rank);
@@ -145,33 +175,70 @@ void EngineWorker::Apply(uint32_t stream_rank, const EngineBatch& batch, Time no
       rank->Apply(event, now);
     }
     state_->Finish(rank);
+    if (doubtful) state_->Doubt(stream_rank, batch, batch.events.size(), now);
     if (counters.refused[static_cast<size_t>(Refusal::kNoContent)] != parked_before)
       unresolved = state_->UnresolvedNames();
   }
   if (!unresolved.empty()) state_->Resolve(unresolved);
 }
 
-void EngineWorker::Restarted(uint32_t stream_rank, Time) {
+void EngineWorker::Restarted(uint32_t stream_rank, Time now) {
   MutexLock lock(&state_->mutex);
-  state_->OfStream(stream_rank, [](EngineRank* rank) { rank->Restart(); });
+  state_->OfStream(stream_rank, [now](State::RankState& state) {
+    if (state.streams.size() == 1) return state.rank->Restart();
+    state.rank->Lose(EngineRank::LossKind::kUnreadable, now);
+  });
 }
 
 void EngineWorker::Lost(uint32_t stream_rank, Time now) {
   MutexLock lock(&state_->mutex);
   // What was lost may be all that there was of the rank.
   state_->RankOf(stream_rank, stream_rank);
-  state_->OfStream(stream_rank, [now](EngineRank* rank) { rank->Lose(now); });
+  state_->Lose(stream_rank, EngineRank::LossKind::kGap, now);
+}
+
+void EngineWorker::Unreadable(uint32_t stream_rank, Time now) {
+  MutexLock lock(&state_->mutex);
+  state_->RankOf(stream_rank, stream_rank);
+  state_->Lose(stream_rank, EngineRank::LossKind::kUnreadable, now);
+}
+
+void EngineWorker::Doubt(uint32_t rank, Time now) {
+  MutexLock lock(&state_->mutex);
+  const auto found = state_->ranks.find(rank);
+  if (found != state_->ranks.end() && found->second.rank != nullptr)
+    found->second.rank->Lose(EngineRank::LossKind::kUnreadable, now);
 }
 
 void EngineWorker::Repaired(uint32_t stream_rank) {
   MutexLock lock(&state_->mutex);
-  state_->OfStream(stream_rank, [](EngineRank* rank) { rank->Repair(); });
+  state_->OfStream(stream_rank, [](State::RankState& state) { state.rank->Repair(); });
 }
 
 void EngineWorker::RemoveRank(uint32_t rank) {
   MutexLock lock(&state_->mutex);
   state_->ranks.erase(rank);
   state_->NoteEagle();
+}
+
+std::vector<uint32_t> EngineWorker::RemoveStream(uint32_t stream_rank, Time now) {
+  std::vector<uint32_t> gone;
+  MutexLock lock(&state_->mutex);
+  if (!state_->ranks.contains(stream_rank)) gone.push_back(stream_rank);
+  for (auto& [number, state] : state_->ranks) {
+    if (!State::IsOf(state, stream_rank)) continue;
+    std::erase(state.streams, stream_rank);
+    const bool is_last = state.streams.empty();
+    if (is_last) gone.push_back(number);
+    if (state.rank == nullptr) continue;
+    if (is_last) {
+      state.rank->Restart();
+    } else {
+      state.rank->Lose(EngineRank::LossKind::kUnreadable, now);
+    }
+  }
+  state_->NoteEagle();
+  return gone;
 }
 
 void EngineWorker::Tick(Time now) {
@@ -198,7 +265,10 @@ EngineWorkerStats EngineWorker::Stats() const {
   for (const auto& [number, state] : state_->ranks) {
     if (state.rank == nullptr) continue;
     stats.ranks.push_back(state.rank->Stats());
-    stats.ranks.back().stream_rank = state.stream_rank;
+    EngineRankStats& of = stats.ranks.back();
+    of.streams = static_cast<uint32_t>(state.streams.size());
+    const bool is_own = state.streams.empty() || State::IsOf(state, number);
+    of.stream_rank = is_own ? number : state.streams.front();
   }
   return stats;
 }
@@ -222,11 +292,29 @@ void EngineWorker::ForEachAlias(const std::function<void(const EngineAlias&)>& v
 
 absl::Status EngineWorker::Restore(const EngineAlias& alias, bool more) {
   MutexLock lock(&state_->mutex);
-  EngineRank* const rank = state_->RankOf(alias.rank, alias.stream_rank.value_or(alias.rank));
+  EngineRank* const rank = state_->RankOf(alias.rank, alias.stream_rank);
   if (rank == nullptr) return absl::ResourceExhaustedError("no holder for the rank");
   const absl::Status status = rank->Restore(alias, more);
   state_->NoteEagle();
   return status;
+}
+
+void EngineWorker::ForEachRank(const std::function<void(const EngineRankMark&)>& visit) const {
+  MutexLock lock(&state_->mutex);
+  for (const auto& [number, state] : state_->ranks) {
+    if (state.rank == nullptr) continue;
+    state.rank->Mark([&, number = number](EngineRankMark mark) {
+      mark.rank = number;
+      visit(mark);
+    });
+  }
+}
+
+absl::Status EngineWorker::RestoreRank(const EngineRankMark& mark) {
+  MutexLock lock(&state_->mutex);
+  EngineRank* const rank = state_->RankOf(mark.rank, mark.stream_rank);
+  if (rank == nullptr) return absl::ResourceExhaustedError("no holder for the rank");
+  return rank->RestoreMark(mark);
 }
 
 }  // namespace kvatlas

@@ -97,7 +97,9 @@ struct EngineWorkerOptions {
 
 struct EngineRankStats {
   uint32_t rank = 0;
-  uint32_t stream_rank = 0;  // of the stream that published it last
+  uint32_t stream_rank =
+      0;  // of the stream that publishes it; of several, of its own or else of the first one
+  uint32_t streams = 1;  // that published it; 0: unknown, it was restored
   Trust trust = Trust::kExact;
   std::array<uint64_t, kTiers> blocks = {};  // distinct, by tier
   uint64_t aliases = 0;
@@ -143,6 +145,19 @@ struct EngineAlias {
   std::string_view cache_salt = {};
 };
 
+// What is known of a rank beside its names: another replica needs it before them.
+struct EngineRankMark {
+  uint32_t rank = 0;
+  std::optional<uint32_t> stream_rank = {};  // as in `EngineAlias`
+  bool extras_seen = false;  // salts or multimodal objects: tokens alone prove nothing
+  bool zero_named = false;   // some block was named 0, so that a parent of 0 is no root
+  bool given_up = false;     // something lost will not come back: degraded until a clear
+  // Attention groups that blocks of a tier need.
+  std::array<std::vector<uint32_t>, kTiers> required = {};
+  // Names, by group, that stood for blocks of two namespaces.
+  std::vector<std::pair<uint32_t, EngineBlockHash>> ambiguous = {};
+};
+
 class EngineWorker {
  public:
   EngineWorker(EngineWorkerOptions options, MakeRankSink make_sink);
@@ -155,12 +170,19 @@ class EngineWorker {
   // failed) are counted as shed.
   void Apply(uint32_t stream_rank, const EngineBatch& batch, Time now);
 
-  // The engine behind that stream started anew: everything of the ranks it published is gone; trust is exact.
+  // The engine behind that stream started anew: everything of the ranks it published is gone; trust is exact. Of ranks that
+  // other streams publish too nobody knows what is gone: as after `Unreadable`.
   void Restarted(uint32_t stream_rank, Time now);
 
   // Batches of that stream were lost. What is held stays, unconfirmed, and the trust of its ranks is degraded; what
   // is stored from now on is certain. After `repair_timeout` the rest is dropped (in `Tick`, in bounded steps).
   void Lost(uint32_t stream_rank, Time now);
+
+  // Something of that stream came and cannot be read: as `Lost`, but no replay tells more, and nothing repairs it.
+  void Unreadable(uint32_t stream_rank, Time now);
+
+  // What is held of that rank is in doubt, whoever publishes it: as `Unreadable`. Nothing when there is no such rank.
+  void Doubt(uint32_t rank, Time now);
 
   // Everything lost was replayed in time: all is as if nothing had happened. Undoes the latest `Lost` alone: an earlier one
   // that still waits stands. REQUIRES: since `Lost` no batch was applied but the replayed ones, in order.
@@ -171,6 +193,10 @@ class EngineWorker {
 
   // A rank's holdings go away, with its sink.
   void RemoveRank(uint32_t rank);
+
+  // Nobody listens to that stream any more. Ranks that it alone published hold nothing now and are returned, its own too when
+  // nothing was ever heard of it; those that others publish too are as after `Unreadable`.
+  std::vector<uint32_t> RemoveStream(uint32_t stream_rank, Time now);
 
   // Time passes: orphans that waited too long, unconfirmed blocks. To be called every second or so.
   void Tick(Time now);
@@ -187,6 +213,12 @@ class EngineWorker {
   // `more`: others follow, blocks after their parents where they can, and the sink may be told later, by `Tick` at the
   // latest.
   absl::Status Restore(const EngineAlias& alias, bool more = false);
+
+  // What is known of each rank; of one that knows much in several calls. Views are valid during the visit.
+  void ForEachRank(const std::function<void(const EngineRankMark&)>& visit) const;
+  // Puts that back, before any name of the rank; who says nothing of a rank may have seen salts and objects.
+  // INVALID_ARGUMENT; RESOURCE_EXHAUSTED.
+  absl::Status RestoreRank(const EngineRankMark& mark);
 
  private:
   struct State;

@@ -157,6 +157,17 @@ size_t ParkedBlocks::DropUnconfirmed() {
   return TakeEmpty();
 }
 
+bool ParkedBlocks::AnyUnconfirmed() const {
+  return std::any_of(blocks_.begin(), blocks_.end(),
+                     [](const auto& of) { return of.second.copies != of.second.certain; });
+}
+
+void ParkedBlocks::DropGroup(size_t group) {
+  for (auto& [name, block] : blocks_)
+    if (GroupOfKey(name) == group) block.copies = {};
+  TakeEmpty();
+}
+
 void ParkedBlocks::ClearTier(Tier tier) {
   for (auto& [name, block] : blocks_)
     block.copies[static_cast<int>(tier)] = block.certain[static_cast<int>(tier)] = 0;

@@ -76,6 +76,9 @@ class ParkedBlocks {
   void Lose();
   void Confirm();
   size_t DropUnconfirmed();
+  bool AnyUnconfirmed() const;
+  // Those of one attention group go.
+  void DropGroup(size_t group);
   // Nothing is in that tier any more.
   void ClearTier(Tier tier);
   void Clear();
