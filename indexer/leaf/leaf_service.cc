@@ -72,9 +72,23 @@ absl::StatusOr<std::vector<SequenceHash>> SequenceOf(const v1::FindOverlapsReque
   return sequence;
 }
 
-bool Better(const HolderOverlap& a, const HolderOverlap& b) {
-  if (a.blocks != b.blocks) return a.blocks > b.blocks;
-  return a.holder->id < b.holder->id;
+// The best so many, deepest first, then by name. Sorted are pointers: an overlap is dear to move.
+std::vector<const HolderOverlap*> Best(std::span<const HolderOverlap> overlaps, size_t best) {
+  std::vector<const HolderOverlap*> order;
+  order.reserve(overlaps.size());
+  for (const HolderOverlap& overlap : overlaps) order.push_back(&overlap);
+  const auto better = [](const HolderOverlap* a, const HolderOverlap* b) {
+    if (a->blocks != b->blocks) return a->blocks > b->blocks;
+    return a->holder->id < b->holder->id;
+  };
+  if (best == 0 || best >= order.size()) {
+    std::sort(order.begin(), order.end(), better);
+    return order;
+  }
+  std::partial_sort(order.begin(), order.begin() + static_cast<ptrdiff_t>(best), order.end(),
+                    better);
+  order.resize(best);
+  return order;
 }
 
 void FillWorker(const HolderOverlap& overlap, v1::WorkerOverlap* worker) {
@@ -96,6 +110,7 @@ LeafService::LeafService(LeafIdentity identity, const HolderRegistry* registry,
                                    "Questions that were refused.")),
       seconds_(metrics->AddHistogram("kvatlas_leaf_find_overlaps_seconds",
                                      "Time to answer which workers hold how much.")) {
+  SetMessageAllocatorFor_FindOverlaps(&messages_);
   metrics->OnScrape([registry, metrics] { SetHolderGauges(*registry, "kvatlas_leaf", metrics); });
 }
 
@@ -126,16 +141,11 @@ absl::Status LeafService::Find(const v1::FindOverlapsRequest& request,
   absl::StatusOr<OverlapAnswer> answer =
       registry_->FindOverlaps(domain, {.blocks = *sequence, .tiers = tiers}, request.all_workers());
   if (!answer.ok()) return answer.status();
-  std::span<HolderOverlap> workers(answer->holders);
-  const size_t best =
-      request.best() == 0 ? workers.size() : std::min<size_t>(request.best(), workers.size());
-  std::partial_sort(workers.begin(), workers.begin() + static_cast<ptrdiff_t>(best), workers.end(),
-                    Better);
+  const std::vector<const HolderOverlap*> workers = Best(answer->holders, request.best());
   response->set_blocks(static_cast<uint32_t>(sequence->size()));
   response->set_block_size(answer->block_size);
-  response->mutable_workers()->Reserve(static_cast<int>(best));
-  for (const HolderOverlap& overlap : workers.first(best))
-    FillWorker(overlap, response->add_workers());
+  response->mutable_workers()->Reserve(static_cast<int>(workers.size()));
+  for (const HolderOverlap* overlap : workers) FillWorker(*overlap, response->add_workers());
   return absl::OkStatus();
 }
 

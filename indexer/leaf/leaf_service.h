@@ -18,6 +18,7 @@
 #include "indexer/base/hash.h"
 #include "indexer/holders/holder_registry.h"
 #include "indexer/service/admin_http.h"
+#include "indexer/service/arena_messages.h"
 #include "indexer/service/metrics.h"
 #include "proto/kvatlas/v1/leaf.grpc.pb.h"
 
@@ -53,6 +54,7 @@ class LeafService : public v1::Leaf::WithCallbackMethod_FindOverlaps<v1::Leaf::S
                     v1::FindOverlapsResponse* response) const;
   void FillAll(v1::StatsResponse* response) const;
 
+  ArenaMessages<v1::FindOverlapsRequest, v1::FindOverlapsResponse> messages_;
   const LeafIdentity identity_;
   const HolderRegistry* const registry_;
   const std::function<void(v1::StatsResponse*)> fill_parents_;
