@@ -14,6 +14,7 @@ A file is gzip of (all integers little-endian; a text is its length as u32 and i
 
 import gzip
 import json
+import pathlib
 import struct
 
 MAGIC = b"kvatlas recording 1\n"
@@ -54,6 +55,39 @@ def write(path, about, streams, frames, questions):
         out += [_u32(depth) for depth in question["depths"]]
     with open(path, "wb") as file:
         file.write(gzip.compress(b"".join(out), 9, mtime=0))
+
+
+def read(path):
+    """{"about", "streams", "frames", "questions"}, as `write` was given them."""
+    data = gzip.decompress(pathlib.Path(path).read_bytes())
+    if not data.startswith(MAGIC):
+        raise ValueError(f"{path}: not a recording")
+    at = len(MAGIC)
+
+    def number(form="<I"):
+        nonlocal at
+        value, = struct.unpack_from(form, data, at)
+        at += struct.calcsize(form)
+        return value
+
+    def text():
+        nonlocal at
+        size = number()
+        at += size
+        return data[at - size:at]
+
+    about = json.loads(text())
+    streams = [{"instance": text().decode(), "rank": number(), "block_size": number(), "live_from": number()}
+               for _ in range(number())]
+    frames = [(number(), text().decode(), number("<Q"), text()) for _ in range(number())]
+    questions = []
+    for _ in range(number()):
+        lora, salt = text().decode(), text().decode()
+        earlier, shared, further = number(), number(), number()
+        tokens = [] if earlier == NONE else questions[earlier]["tokens"][:shared]
+        tokens = tokens + [number() for _ in range(further)]
+        questions.append({"lora": lora, "salt": salt, "tokens": tokens, "depths": [number() for _ in streams]})
+    return {"about": about, "streams": streams, "frames": frames, "questions": questions}
 
 
 def _common(a, b):

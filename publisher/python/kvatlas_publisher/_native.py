@@ -1,0 +1,132 @@
+"""The C interface, kvatlas_publisher.h, through ctypes: structs and signatures, and where the library lies."""
+
+import ctypes
+import os
+from ctypes import POINTER, c_char_p, c_double, c_int32, c_size_t, c_uint32, c_uint64, c_void_p
+from pathlib import Path
+
+ABI = 1
+
+OK = 0
+INVALID_ARGUMENT = 3
+DEADLINE_EXCEEDED = 4
+NOT_FOUND = 5
+RESOURCE_EXHAUSTED = 8
+FAILED_PRECONDITION = 9
+INTERNAL = 13
+UNAVAILABLE = 14
+
+TIERS_ALL = 15
+
+
+class Label(ctypes.Structure):
+    _fields_ = [("name", c_char_p), ("value", c_char_p)]
+
+
+class Namespace(ctypes.Structure):
+    _fields_ = [("lora_name", c_char_p), ("cache_salt", c_char_p)]
+
+
+class Options(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t), ("leaves", POINTER(c_char_p)), ("leaves_count", c_size_t),
+        ("worker", c_char_p), ("model", c_char_p), ("tenant", c_char_p), ("dp_rank", c_uint32),
+        ("block_size", c_uint32), ("hash_seed", c_uint64), ("within", Namespace),
+        ("labels", POINTER(Label)), ("labels_count", c_size_t), ("batch_blocks", c_size_t),
+        ("batch_age_us", c_uint64), ("queue_bytes_max", c_size_t), ("window_batches", c_uint64),
+        ("digest_every_ms", c_uint64), ("heartbeat_every_ms", c_uint64), ("zmq_endpoint", c_char_p),
+        ("zmq_replay_endpoint", c_char_p), ("zmq_topic", c_char_p), ("zmq_attach", c_int32),
+        ("zmq_legacy_events", c_int32), ("zmq_replay_without_topic", c_int32)]
+
+
+class Load(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t), ("running_requests", c_uint32), ("waiting_requests", c_uint32),
+        ("used_blocks", c_uint64), ("free_blocks", c_uint64), ("waiting_prefill_blocks", c_uint64),
+        ("tokens_per_s", c_double)]
+
+
+class Stats(ctypes.Structure):
+    _fields_ = [("struct_size", c_size_t)] + [(name, c_uint64) for name in (
+        "blocks_stored", "blocks_removed", "clears", "blocks_stored_passed", "blocks_removed_passed",
+        "batches", "blocks_held", "unknown_parents", "unknown_removed", "renamed", "invalid_calls",
+        "engine_batches", "engine_unreadable", "engine_refused", "engine_parked", "inline_records",
+        "queue_bytes", "replicas")]
+
+
+class ReplicaStats(ctypes.Structure):
+    _fields_ = [("struct_size", c_size_t), ("connected", c_int32), ("welcomed", c_int32),
+                ("at_rest", c_int32), ("status", c_int32)] + [(name, c_uint64) for name in (
+                    "last_number", "acknowledged", "bytes_sent", "snapshots_sent", "batches_dropped")]
+
+
+# What the engine says costs less than giving up the interpreter's lock and getting it back would; what may wait gives it
+# up. The publisher's own threads never want it.
+_HELD = {
+    "stored": [c_int32, c_void_p, c_size_t, c_void_p, c_void_p, c_size_t, c_void_p],
+    "removed": [c_int32, c_void_p, c_size_t],
+    "stored_bytes": [c_int32, c_void_p, c_size_t, c_size_t, c_void_p, c_void_p, c_size_t, c_void_p],
+    "removed_bytes": [c_int32, c_void_p, c_size_t, c_size_t],
+    "stored_hashed": [c_int32, c_uint32, c_uint64, c_void_p, c_size_t],
+    "removed_hashed": [c_int32, c_void_p, c_size_t],
+    "cleared": [c_uint32],
+    "publish": [c_char_p, c_size_t],
+    "set_load": [POINTER(Load)],
+    "flush": [],
+}
+_RELEASED = {
+    "wait_acknowledged": [c_uint64],
+    "stop": [c_int32, c_uint64],
+    "get_stats": [POINTER(Stats)],
+    "last_error": [c_char_p, c_size_t],
+    "get_replica": [c_size_t, POINTER(ReplicaStats), c_char_p, c_size_t],
+    "zmq_endpoint": [c_char_p, c_size_t],
+}
+
+
+def library_path():
+    """The bundled library, or what KVATLAS_PUBLISHER_LIBRARY names."""
+    named = os.environ.get("KVATLAS_PUBLISHER_LIBRARY")
+    return named or str(Path(__file__).resolve().parent / "lib" / f"libkvatlas_publisher.so.{ABI}")
+
+
+class Library:
+    """Loaded with RTLD_LOCAL: the gRPC and Protobuf in it are nobody else's."""
+
+    def __init__(self, path):
+        released = ctypes.CDLL(path, mode=os.RTLD_LOCAL | os.RTLD_NOW)
+        held = ctypes.PyDLL(path, mode=os.RTLD_LOCAL | os.RTLD_NOW)
+        released.kvatlas_publisher_abi.restype = c_uint32
+        found = released.kvatlas_publisher_abi()
+        if found != ABI:
+            raise ImportError(f"{path} has interface {found}, this package needs {ABI}")
+        for signatures, source in ((_HELD, held), (_RELEASED, released)):
+            for name, arguments in signatures.items():
+                setattr(self, name, self._function(source, "kvatlas_publisher_" + name,
+                                                   [c_void_p, *arguments], c_int32))
+        self.create = self._function(
+            released, "kvatlas_publisher_create",
+            [POINTER(Options), POINTER(c_void_p), c_char_p, c_size_t], c_int32)
+        self.destroy = self._function(released, "kvatlas_publisher_destroy", [c_void_p], None)
+        self.options_init = self._function(
+            released, "kvatlas_publisher_options_init", [POINTER(Options), c_size_t], None)
+        self.version = self._function(released, "kvatlas_publisher_version", [], c_char_p)
+        self.code_name = self._function(released, "kvatlas_code_name", [c_int32], c_char_p)
+
+    @staticmethod
+    def _function(source, name, arguments, result):
+        function = getattr(source, name)
+        function.argtypes = arguments
+        function.restype = result
+        return function
+
+
+_library = None
+
+
+def library():
+    """Loaded by who first makes a publisher, not by an import: a process may import this, fork, and publish in its children."""
+    global _library
+    if _library is None:
+        _library = Library(library_path())
+    return _library

@@ -1,0 +1,109 @@
+"""What the plug-ins for vLLM and SGLang share: options out of a URL and the environment, and batches into the library.
+
+    kvatlas://leaf-0:7410,leaf-1:7410?model=llama-70b&worker=pod-7&block_size=16
+
+Options, each also as an environment variable (KVATLAS_MODEL, KVATLAS_WORKER, …; the URL wins):
+
+    leaves      the part between // and ?
+    model       the domain's name, as the router asks for it; required
+    worker      this instance's name; the host's name unless told
+    tenant, lora_name, cache_salt, hash_seed, batch_blocks, batch_age_s, queue_bytes_max
+    block_size  tokens; unless told, that of the first block of main attention that the engine stores
+    zmq         an endpoint on which the engine's own events go out as well; zmq_replay, zmq_topic
+    label.NAME  labels, e.g. label.zone=a (KVATLAS_LABELS=zone=a,rack=7)
+"""
+
+import os
+import socket
+import urllib.parse
+
+from kvatlas_publisher import Publisher
+
+SCHEME = "kvatlas://"
+_NUMBERS = {"block_size": int, "hash_seed": int, "batch_blocks": int, "batch_age_s": float,
+            "queue_bytes_max": int}
+_TEXTS = ("model", "worker", "tenant", "lora_name", "cache_salt", "zmq", "zmq_replay", "zmq_topic")
+# Publisher's own names where they are others.
+_RENAMED = {"zmq": "zmq_endpoint", "zmq_replay": "zmq_replay_endpoint"}
+_MAIN_ATTENTION = (None, "full_attention", "mla_attention", "sink_full_attention")
+
+
+def is_ours(endpoint):
+    return bool(endpoint) and endpoint.startswith(SCHEME)
+
+
+def options_of(endpoint, environment=os.environ):
+    """Arguments for `Publisher`, but for dp_rank; ValueError says which option is wrong."""
+    given, leaves = {}, environment.get("KVATLAS_LEAVES", "")
+    labels = dict(pair.split("=", 1) for pair in environment.get("KVATLAS_LABELS", "").split(",") if "=" in pair)
+    for name in (*_TEXTS, *_NUMBERS):
+        value = environment.get("KVATLAS_" + name.upper())
+        if value:
+            given[name] = value
+    if is_ours(endpoint):
+        places, _, query = endpoint[len(SCHEME):].partition("?")
+        leaves = urllib.parse.unquote(places.rstrip("/")) or leaves
+        for name, value in urllib.parse.parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)):
+            if name.startswith("label."):
+                labels[name[len("label."):]] = value
+            elif name in _TEXTS or name in _NUMBERS:
+                given[name] = value
+            else:
+                raise ValueError(f"{endpoint!r}: no option {name!r}")
+    options = {_RENAMED.get(name, name): value for name, value in given.items()}
+    for name, number in _NUMBERS.items():
+        if name in options:
+            try:
+                options[name] = number(options[name])
+            except ValueError:
+                raise ValueError(f"{name}={options[name]!r}: not a number") from None
+    options["leaves"] = [leaf for leaf in leaves.split(",") if leaf]
+    if labels:
+        options["labels"] = labels
+    options.setdefault("worker", socket.gethostname())
+    if not options["leaves"]:
+        raise ValueError(f"no leaves: {SCHEME}HOST:PORT?model=NAME, or KVATLAS_LEAVES=HOST:PORT")
+    if not options.get("model"):
+        raise ValueError(f"no model: {SCHEME}HOST:PORT?model=NAME, or KVATLAS_MODEL=NAME")
+    return options
+
+
+class EngineBatches:
+    """Batches of an engine (msgspec structs, as its own publisher takes them) into a publisher.
+
+    The batch is encoded where the engine's thread stands, by msgspec, and copied into the library's queue; everything
+    else happens in the library's thread, without the interpreter's lock."""
+
+    def __init__(self, options, rank):
+        import msgspec
+
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._options = {**options, "dp_rank": rank}
+        self.publisher = None
+        if "block_size" in options:
+            self._make(options["block_size"])
+
+    def _make(self, block_size):
+        self.publisher = Publisher(**{**self._options, "block_size": block_size})
+
+    def publish(self, batch):
+        if self.publisher is None:
+            block_size = first_block_size(batch)
+            if block_size is None:
+                return  # nothing was stored yet: nothing can be removed or cleared
+            self._make(block_size)
+        self.publisher.publish(self._encode(batch))
+
+    def shutdown(self):
+        """The engine ends, and its blocks with it."""
+        if self.publisher is not None:
+            self.publisher.stop(goodbye=True, flush_for_s=1.0)
+            self.publisher.close()
+
+
+def first_block_size(batch):
+    for event in batch.events:
+        if (type(event).__name__ == "BlockStored" and event.block_size
+                and getattr(event, "kv_cache_spec_kind", None) in _MAIN_ATTENTION):
+            return event.block_size
+    return None

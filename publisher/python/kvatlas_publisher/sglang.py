@@ -1,0 +1,38 @@
+"""SGLang's KV events into kvatlas, from inside the engine. Installing this package is all there is to install:
+
+    python -m sglang.launch_server --model-path MODEL --page-size 16 --kv-events-config '{"publisher": "kvatlas",
+        "endpoint": "kvatlas://leaf-0:7410?model=MODEL&worker=pod-7&block_size=16"}'
+
+SGLang finds `register` as a plug-in (sglang.srt.plugins). block_size is its --page-size and must be told: pages may be
+shorter at a sequence's end. Options: `kvatlas_publisher.engine`.
+"""
+
+from sglang.srt.disaggregation.kv_events import EventPublisher, EventPublisherFactory
+
+from kvatlas_publisher.engine import EngineBatches, options_of
+
+
+class KvatlasEventPublisher(EventPublisher):
+    """One data-parallel rank's."""
+
+    def __init__(self, attn_dp_rank=0, endpoint="", **_):
+        # The rest of SGLang's configuration is about ZeroMQ.
+        options = options_of(endpoint)
+        if "block_size" not in options:
+            raise ValueError("no block_size: &block_size=N, or KVATLAS_BLOCK_SIZE=N; it is SGLang's --page-size")
+        self._rank = attn_dp_rank
+        self.batches = EngineBatches(options, attn_dp_rank)
+
+    def publish(self, events):
+        if events.attn_dp_rank is None:
+            events.attn_dp_rank = self._rank
+        self.batches.publish(events)
+
+    def shutdown(self):
+        self.batches.shutdown()
+
+
+def register():
+    """Makes SGLang know the publisher. Idempotent."""
+    if "kvatlas" not in EventPublisherFactory._registry:
+        EventPublisherFactory.register_publisher("kvatlas", KvatlasEventPublisher)
