@@ -117,7 +117,7 @@ void StreamReceiver::Restore(const ReceiverPosition& position, Time heard, Time 
 // --- Hello -------------------------------------------------------------------------------------------
 
 // 1. An older epoch, or this one from another instance, is refused.  2. A younger one is adopted: `Adopt`.  3. The
-// sender is told the next batch, or that nothing but a snapshot helps.
+// sender is told the next batch, or that nothing but a snapshot helps; until its latest batch is here, it is missing.
 void StreamReceiver::State::On(const Hello& hello, Time now, Out* out) {
   const bool older = known && hello.epoch < epoch;
   const bool other = known && hello.epoch == epoch && hello.instance_id != instance_id;
@@ -140,6 +140,11 @@ void StreamReceiver::State::On(const Hello& hello, Time now, Out* out) {
   gone = false;
   last_heard = now;
   if (applied + 1 < hello.first_kept) StartRepair(Repair::kSnapshot, now);
+  // What comes first is old: nothing is current before the last of it.
+  if (applied < hello.last_sent) {
+    StartRepair(Repair::kReplay, now);
+    repaired_at = std::max(repaired_at, hello.last_sent);
+  }
   const bool ask = repair == Repair::kSnapshot;
   if (ask) ++stats.snapshots_asked;
   if (repair != Repair::kNone) ask_at = now + options.retry_after;

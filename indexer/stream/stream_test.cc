@@ -121,10 +121,28 @@ class ReceiverTest : public testing::Test {
 };
 
 TEST_F(ReceiverTest, FreshReceiverTakesAllBatchesFromTheFirst) {
-  EXPECT_EQ(Say(MakeHello(100, 7, 1, 3)),
+  EXPECT_EQ(Say(MakeHello(100, 7, 1, 2)),
             Only(Welcome{.next = 1, .snapshot = false, .credit = 64}));
   EXPECT_EQ(Say(BatchOf(1, RunOf(1, 3))), Only(Ack{.applied = 1, .credit = 64}));
   EXPECT_EQ(holdings.held.size(), 3u);
+  EXPECT_EQ(Say(BatchOf(2, RunOf(4, 1))), Only(Ack{.applied = 2, .credit = 64}));
+  EXPECT_EQ(receiver.trust(now), Trust::kExact);
+}
+
+// A sender that ran while nobody listened says hello now; what it says first is of long ago.
+TEST_F(ReceiverTest, NothingIsCurrentBeforeTheLatestBatchThatTheHelloNamed) {
+  Say(MakeHello(100, 7, 1, 2));
+  EXPECT_EQ(receiver.trust(now), Trust::kDegraded);
+  Say(BatchOf(1, RunOf(1, 3)));
+  EXPECT_EQ(receiver.trust(now), Trust::kDegraded);
+  Say(BatchOf(2, RunOf(4, 1)));
+  EXPECT_EQ(receiver.trust(now), Trust::kExact);
+  receiver.OnDisconnected(now);
+  Say(MakeHello(100, 7, 1, 3));
+  EXPECT_EQ(receiver.trust(now), Trust::kDegraded);
+  now += kSecond;
+  EXPECT_EQ(Tick(), Only(Need{.next = 3, .snapshot = false})) << "it is asked for when it stays away";
+  Say(BatchOf(3, RunOf(5, 1)));
   EXPECT_EQ(receiver.trust(now), Trust::kExact);
 }
 
