@@ -158,7 +158,8 @@ TEST_F(HierarchyServiceTest, WhatLeavesReportIsAnswered) {
   EXPECT_EQ(response.cells(0).cell().name(), "b");
   EXPECT_EQ(response.cells(0).address(), "b:7410");
   EXPECT_EQ(response.cells(0).blocks_at_least(), WaypointSchedule::Standard().BlocksCovered(4));
-  EXPECT_EQ(response.cells(0).blocks_below(), WaypointSchedule::Standard().BlocksCovered(5));
+  EXPECT_EQ(response.cells(0).blocks_below(),
+            std::min(WaypointSchedule::Standard().BlocksCovered(5), 190u + 1));
   EXPECT_EQ(response.cells(0).trust(), v1::TRUST_EXACT);
   EXPECT_EQ(response.cells(0).load().workers(), 8u);
   EXPECT_EQ(response.cells(0).labels().at("zone"), "z");

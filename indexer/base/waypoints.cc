@@ -93,7 +93,7 @@ absl::StatusOr<WaypointSchedule> WaypointSchedule::Parse(absl::string_view name)
 }
 
 const WaypointSchedule& WaypointSchedule::Standard() {
-  static const auto& schedule = *new WaypointSchedule({7, 15, 31, 63, 127}, 256);
+  static const auto& schedule = *new WaypointSchedule({7, 15, 47, 143}, 256);
   return schedule;
 }
 

@@ -1,11 +1,11 @@
 // At which positions is coverage reported upward? A schedule of waypoints: a function of position alone,
 // so that a leaf, the hierarchy and a frontend agree without talking.
 //
-//   blocks      1   8   16      32              64                              128 … 256 … 512
-//   standard    .   ●    ●       ●               ●                               ●     ●     ●   every 256th from there
+//   blocks      1   8   16          48                              144 … 256 … 512
+//   standard    .   ●    ●           ●                               ●     ●     ●   every 256th from there
 //
 // A waypoint stands at the last block of such a stretch. Sharing happens early, and what is lost by asking the second
-// best cell is in proportion to depth; so distances double.
+// best cell is in proportion to depth; so distances triple.
 //
 // Any function of position that is regular in the end can be said so: a dense start, powers of two, strides that
 // grow.

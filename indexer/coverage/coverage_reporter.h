@@ -56,7 +56,8 @@ struct CoverageReporterOptions {
   const WaypointSchedule* schedule = &WaypointSchedule::Standard();  // of positions here
   std::string schedule_name = WaypointSchedule::Standard().Name();   // as parents know it
   CoverageOptions coverage;
-  SenderOptions sender;
+  // A sparse stream of digests every 5 s would be digests mostly.
+  SenderOptions sender = {.digest_every = std::chrono::seconds(15)};
   Epoch epoch = 0;  // of all its streams: the start time in ns
   uint64_t instance_id = 0;
   // Loads are not sent more often than `load_every`: then when what a request waits for at the average worker changed
@@ -64,7 +65,7 @@ struct CoverageReporterOptions {
   // `load_refresh`. A sparse stream would consist of loads mostly.
   Duration load_every = std::chrono::milliseconds(50);
   double load_step = 8;
-  Duration load_refresh = std::chrono::seconds(5);
+  Duration load_refresh = std::chrono::seconds(30);
   size_t waypoints_per_tick = 1 << 14;
   const Clock* clock = &Clock::Real();
 };

@@ -210,7 +210,7 @@ TEST_F(CoverageReporterTest, ALoadThatMattersGoesAtOnceAndAnotherLater) {
   coverage->OnLoad(kOne, Load{.waiting_prefill_blocks = 20});
   Pass(milliseconds(200));
   EXPECT_EQ(ahead(), 18u);
-  Pass(std::chrono::seconds(5));
+  Pass(CoverageReporterOptions().load_refresh);
   EXPECT_EQ(ahead(), 20u) << "in the end all is known";
 }
 

@@ -69,7 +69,7 @@ struct LeafOptions {
   HashContract contract;
   HolderRegistryOptions registry;  // contract, schedule and observer are filled in
   CoverageOptions coverage;
-  SenderOptions sender;  // to parents
+  SenderOptions sender = CoverageReporterOptions().sender;  // to parents
   LeafEngineOptions engines;
   LeafHttpOptions http_api;
 };

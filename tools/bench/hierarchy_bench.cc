@@ -119,6 +119,10 @@ class World : private CellFinder, private OverlapFinder, private DomainObserver 
     cell.coverage.withdraw_delay = FromMs(options_.withdraw_delay_ms);
     cell.coverage.waypoints_max = options_.budget;
     cell.sender.hello_timeout += 2 * FromMs(options_.delay_ms);
+    cell.sender.digest_every = FromMs(options_.digest_every_s * 1000);
+    cell.load_every = FromMs(options_.load_every_ms);
+    cell.load_step = options_.load_step;
+    cell.load_refresh = FromMs(options_.load_refresh_s * 1000);
     cell.network = {.delay = FromMs(options_.delay_ms),
                     .loss = options_.loss,
                     .partition_every = FromMs(options_.partition_every_s * 1000),

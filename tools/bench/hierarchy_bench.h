@@ -42,6 +42,8 @@ struct HierarchyBenchOptions {
   uint64_t budget = 0;  // waypoints a cell may have announced; 0: no limit
   double withdraw_delay_ms = 100;
   double report_every_ms = 20;
+  // As `CoverageReporterOptions`.
+  double digest_every_s = 15, load_every_ms = 50, load_step = 8, load_refresh_s = 30;
   uint64_t seed = 1;
   uint32_t best_every = 1;  // of so many requests one is compared with the best in the same state
   std::string index_name = "atlas";

@@ -83,6 +83,9 @@ CoverageReporterOptions BenchCell::ReporterOptions(StreamAcceptor* hierarchy, Ne
   reporter.schedule_name = options_.schedule->Name();
   reporter.coverage = options_.coverage;
   reporter.sender = options_.sender;
+  reporter.load_every = options_.load_every;
+  reporter.load_step = options_.load_step;
+  reporter.load_refresh = options_.load_refresh;
   reporter.epoch = 1;
   reporter.instance_id = options_.number + 1;
   reporter.clock = &simulation_.clock();
@@ -172,8 +175,8 @@ void BenchCell::Tick() {
   }
   // Its reporter may keep a load for later.
   if (std::exchange(load_changed_, false)) {
-    WakeAt(now + CoverageReporterOptions().load_every);
-    load_refresh_at_ = now + CoverageReporterOptions().load_refresh;
+    WakeAt(now + options_.load_every);
+    load_refresh_at_ = now + options_.load_refresh;
   } else if (load_refresh_at_ > now) {
     WakeAt(load_refresh_at_);
   }

@@ -39,9 +39,12 @@ struct BenchCellOptions {
   uint32_t block_size = 64;
   const WaypointSchedule* schedule = nullptr;
   CoverageOptions coverage;
-  SenderOptions sender;
+  SenderOptions sender = CoverageReporterOptions().sender;
   NetworkOptions network;
   Duration report_every = std::chrono::milliseconds(20);  // a leaf's timer
+  Duration load_every = CoverageReporterOptions().load_every;
+  double load_step = CoverageReporterOptions().load_step;
+  Duration load_refresh = CoverageReporterOptions().load_refresh;
   uint64_t seed = 0;
 };
 

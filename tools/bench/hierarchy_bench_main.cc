@@ -55,6 +55,13 @@ void Declare(FlagSet* flags, MainOptions* main) {
   flags->Add("withdraw_delay_ms", &bench.withdraw_delay_ms, "before what is lost is withdrawn", 0.0,
              600000.0);
   flags->Add("report_every_ms", &bench.report_every_ms, "a leaf's timer", 1.0, 60000.0);
+  flags->Add("digest_every_s", &bench.digest_every_s, "digests of a cell's coverage", 0.1, 3600.0);
+  flags->Add("load_every_ms", &bench.load_every_ms, "a cell's load, at most so often", 1.0,
+             600000.0);
+  flags->Add("load_step", &bench.load_step,
+             "blocks ahead at the average worker that make a load matter", 0.0, 1e6);
+  flags->Add("load_refresh_s", &bench.load_refresh_s, "when a load is told that matters less", 0.1,
+             3600.0);
   flags->Add("best_every", &bench.best_every,
              "of so many requests one is compared with the best in the same state", 1u, 1u << 20);
   flags->Add("seed", &bench.seed, "of everything random");
