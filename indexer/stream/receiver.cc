@@ -39,7 +39,6 @@ struct StreamReceiver::State {
   void On(const Goodbye& goodbye, Time now, Out* out);
 
   void Adopt(const Hello& hello, Time now);
-  void CatchUp();
   void Compare(const Digest& digest, Time now, Out* out);
   bool TakePart(const SnapshotPart& part, Time now, Out* out);
   void FinishSnapshot(const SnapshotPart& part, Time now);
@@ -76,9 +75,7 @@ struct StreamReceiver::State {
   Time shed_retry_at{0};
   bool sender_degraded = false;  // as it said with the last batch applied
 
-  // Restored, and behind what its sender had sent when it said hello: that number, once it has.
-  bool restored = false;
-  std::optional<BatchNumber> restored_until;
+  bool restored = false;  // and its sender has not been heard yet
   Time lease_from{0};
 
   std::optional<Snapshot> snapshot;       // being received
@@ -98,7 +95,6 @@ absl::Status StreamReceiver::OnMessage(const SenderMessage& message, Time now,
     return absl::InvalidArgumentError("a message before the hello");
   }
   std::visit([&](const auto& typed) { state_->On(typed, now, out); }, message);
-  state_->CatchUp();
   return absl::OkStatus();
 }
 
@@ -133,7 +129,7 @@ void StreamReceiver::State::On(const Hello& hello, Time now, Out* out) {
   // A sender that never sent what was kept of it is another one, whatever it calls itself.
   const bool stranger = restored && hello.last_sent < applied;
   if (!known || hello.epoch > epoch || stranger) Adopt(hello, now);
-  if (restored) restored_until = hello.last_sent;
+  restored = false;
   // Of a later batch, perhaps: one that ends it comes later still.
   if (hello.degraded) sender_degraded = true;
   connected = true;
@@ -149,13 +145,6 @@ void StreamReceiver::State::On(const Hello& hello, Time now, Out* out) {
   if (ask) ++stats.snapshots_asked;
   if (repair != Repair::kNone) ask_at = now + options.retry_after;
   out->push_back(Welcome{.next = applied + 1, .snapshot = ask, .credit = options.credit_batches});
-}
-
-// Of a restored one: is it where its sender was when it said hello?
-void StreamReceiver::State::CatchUp() {
-  if (!restored || !restored_until.has_value() || applied < *restored_until) return;
-  restored = false;
-  restored_until.reset();
 }
 
 // Numbers start again. Holdings of before, from another epoch or a checkpoint, stay until a snapshot says which of them are
@@ -395,9 +384,20 @@ bool StreamReceiver::Expired(Time now) const {
 
 Trust StreamReceiver::trust(Time now) const {
   if (Expired(now)) return Trust::kStale;
+  if (now - state_->last_heard >= state_->options.lease_ttl) return Trust::kStale;
   const bool whole = state_->repair == State::Repair::kNone && !state_->shed && !state_->gone &&
-                     !state_->sender_degraded;
+                     !state_->sender_degraded && !state_->restored;
   return whole ? Trust::kExact : Trust::kDegraded;
+}
+
+// A replay that is awaited does not make what is held doubtful: it is what was held after `applied`.
+ReceiverPosition StreamReceiver::position() const {
+  const State& s = *state_;
+  return {.epoch = s.epoch,
+          .instance_id = s.instance_id,
+          .applied = s.applied,
+          .whole = s.repair != State::Repair::kSnapshot && !s.shed && !s.snapshot.has_value(),
+          .sender_degraded = s.sender_degraded};
 }
 
 Time StreamReceiver::last_heard() const { return state_->last_heard; }
