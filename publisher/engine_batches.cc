@@ -65,7 +65,7 @@ absl::Status EngineBatches::Apply(std::string_view payload, Time now, std::vecto
   const absl::Status decoded = state_->decoder.Decode(payload, &state_->batch);
   if (!decoded.ok()) {
     ++state_->unreadable;
-    state_->worker.Lost(kRank, now);
+    state_->worker.Unreadable(kRank, now);
     return decoded;
   }
   state_->batch.rank.reset();

@@ -10,3 +10,5 @@ PYTHONDONTWRITEBYTECODE=1 /usr/bin/python3 publisher/python/build_wheel --librar
 "$work/venv/bin/pip" install --quiet --no-index --disable-pip-version-check "$work"/dist/*.whl
 # No path of the repository but the tests' own.
 "$work/venv/bin/python" -I tests/embed/wheel_test.py "$leaf" "$work"/dist/*.whl
+site=$(echo "$work"/venv/lib/python3*/site-packages)
+/usr/bin/python3 tests/embed/grpc_beside_test.py "$leaf" "$site"

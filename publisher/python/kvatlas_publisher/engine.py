@@ -32,6 +32,15 @@ def is_ours(endpoint):
     return bool(endpoint) and endpoint.startswith(SCHEME)
 
 
+def by_endpoint(ours, theirs):
+    """A factory's entry that makes ours for an endpoint of ours, and theirs for every other configuration."""
+
+    def make(*args, **config):
+        return (ours if is_ours(config.get("endpoint")) else theirs)(*args, **config)
+
+    return make
+
+
 def options_of(endpoint, environment=os.environ):
     """Arguments for `Publisher`, but for dp_rank; ValueError says which option is wrong."""
     given, leaves = {}, environment.get("KVATLAS_LEAVES", "")

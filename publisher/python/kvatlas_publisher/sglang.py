@@ -3,13 +3,13 @@
     python -m sglang.launch_server --model-path MODEL --page-size 16 --kv-events-config '{"publisher": "kvatlas",
         "endpoint": "kvatlas://leaf-0:7410?model=MODEL&worker=pod-7&block_size=16"}'
 
-SGLang finds `register` as a plug-in (sglang.srt.plugins). block_size is its --page-size and must be told: pages may be
+SGLang finds `register` as a plug-in (sglang.srt.plugins); "publisher": "zmq" with such an endpoint means the same. block_size is its --page-size and must be told: pages may be
 shorter at a sequence's end. Options: `kvatlas_publisher.engine`.
 """
 
 from sglang.srt.disaggregation.kv_events import EventPublisher, EventPublisherFactory
 
-from kvatlas_publisher.engine import EngineBatches, options_of
+from kvatlas_publisher.engine import EngineBatches, by_endpoint, options_of
 
 
 class KvatlasEventPublisher(EventPublisher):
@@ -34,5 +34,7 @@ class KvatlasEventPublisher(EventPublisher):
 
 def register():
     """Makes SGLang know the publisher. Idempotent."""
-    if "kvatlas" not in EventPublisherFactory._registry:
+    registry = EventPublisherFactory._registry
+    if "kvatlas" not in registry:
         EventPublisherFactory.register_publisher("kvatlas", KvatlasEventPublisher)
+        registry["zmq"] = by_endpoint(KvatlasEventPublisher, registry["zmq"])

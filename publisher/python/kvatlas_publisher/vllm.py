@@ -10,7 +10,7 @@ free (`EventPublisherFactory` alone) it is "kvatlas". Options: `kvatlas_publishe
 
 from vllm.distributed.kv_events import EventPublisher, EventPublisherFactory
 
-from kvatlas_publisher.engine import EngineBatches, is_ours, options_of
+from kvatlas_publisher.engine import EngineBatches, by_endpoint, options_of
 
 
 class KvatlasEventPublisher(EventPublisher):
@@ -33,13 +33,6 @@ class KvatlasEventPublisher(EventPublisher):
 def register():
     """Makes vLLM know the publisher. Idempotent."""
     registry = EventPublisherFactory._registry
-    if "kvatlas" in registry:
-        return
-    EventPublisherFactory.register_publisher("kvatlas", KvatlasEventPublisher)
-    zmq = registry["zmq"]
-
-    def by_endpoint(*args, endpoint="tcp://*:5557", **config):
-        make = KvatlasEventPublisher if is_ours(endpoint) else zmq
-        return make(*args, endpoint=endpoint, **config)
-
-    registry["zmq"] = by_endpoint
+    if "kvatlas" not in registry:
+        EventPublisherFactory.register_publisher("kvatlas", KvatlasEventPublisher)
+        registry["zmq"] = by_endpoint(KvatlasEventPublisher, registry["zmq"])

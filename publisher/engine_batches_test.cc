@@ -1,0 +1,93 @@
+#include "publisher/engine_batches.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "indexer/base/hash.h"
+#include "indexer/base/tier.h"
+#include "publisher/zmq_events.h"
+
+namespace kvatlas {
+namespace {
+
+constexpr uint32_t kBlockSize = 4;
+
+class EngineBatchesTest : public testing::Test {
+ protected:
+  // A block of tokens that are all its name.
+  void Store(uint64_t name, Tier tier = Tier::kDevice) {
+    const std::vector<uint64_t> names = {name};
+    const std::vector<TokenId> tokens(kBlockSize, static_cast<TokenId>(name));
+    encoder_.Stored({.tier = tier, .hashes = names, .tokens = tokens});
+  }
+  void Remove(uint64_t name) {
+    const std::vector<uint64_t> names = {name};
+    encoder_.Removed(Tier::kDevice, names);
+  }
+  absl::Status Publish() { return batches_.Apply(encoder_.Finish(1), now_, &changes_); }
+  size_t Held() const { return contents_.resident().size(); }
+
+  Contents contents_{kBlockSize, HashContract()};
+  EngineBatches batches_{{.name = "w", .block_size = kBlockSize}, &contents_};
+  ZmqEventEncoder encoder_{ZmqEventForm::kMap, kBlockSize, /*rank=*/3};
+  std::vector<Event> changes_;
+  Time now_{1};
+};
+
+TEST_F(EngineBatchesTest, ChangesAreThoseOfTheSet) {
+  Store(1);
+  Store(1);
+  Store(2);
+  ASSERT_TRUE(Publish().ok());
+  EXPECT_EQ(Held(), 2u);
+  changes_.clear();
+  Remove(1);
+  ASSERT_TRUE(Publish().ok());
+  EXPECT_TRUE(changes_.empty()) << "a copy is left";
+  Remove(1);
+  ASSERT_TRUE(Publish().ok());
+  ASSERT_EQ(changes_.size(), 1u);
+  EXPECT_TRUE(std::holds_alternative<Removed>(changes_[0]));
+  EXPECT_EQ(Held(), 1u);
+  EXPECT_EQ(batches_.Stats().batches, 3u);
+  EXPECT_EQ(batches_.Stats().blocks_removed, 2u);
+}
+
+TEST_F(EngineBatchesTest, WhatIsHeldWhenABatchCannotBeReadIsDroppedUnlessItIsStoredAnew) {
+  Store(1);
+  Store(2);
+  ASSERT_TRUE(Publish().ok());
+  EXPECT_EQ(batches_.Apply("\xc1", now_, &changes_).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Held(), 2u);
+  Store(2);
+  ASSERT_TRUE(Publish().ok());
+  for (int i = 0; i < 8; ++i) {
+    now_ += std::chrono::seconds(30);
+    batches_.Tick(now_, &changes_);
+  }
+  EXPECT_EQ(Held(), 1u);
+  EXPECT_EQ(batches_.Stats().unreadable, 1u);
+}
+
+TEST_F(EngineBatchesTest, AClearLeavesNothingAndForgetsTheNames) {
+  Store(1);
+  Store(2, Tier::kHost);
+  ASSERT_TRUE(Publish().ok());
+  changes_.clear();
+  batches_.Clear(now_, &changes_);
+  EXPECT_EQ(Held(), 0u);
+  EXPECT_FALSE(changes_.empty());
+  Remove(1);
+  Store(1);
+  ASSERT_TRUE(Publish().ok());
+  EXPECT_EQ(Held(), 1u);
+}
+
+}  // namespace
+}  // namespace kvatlas

@@ -1,0 +1,348 @@
+// The C interface against a receiver over gRPC: every call, every refusal, older callers, forks.
+
+#include "publisher/kvatlas_publisher.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "indexer/base/hash.h"
+#include "indexer/base/ids.h"
+#include "indexer/base/tier.h"
+#include "publisher/fake_leaf.h"
+#include "publisher/zmq_events.h"
+
+namespace kvatlas {
+namespace {
+
+constexpr uint32_t kBlockSize = 4;
+constexpr uint64_t kLongMs = 30000;
+
+class Closer {
+ public:
+  void operator()(kvatlas_publisher* publisher) const { kvatlas_publisher_destroy(publisher); }
+};
+using Handle = std::unique_ptr<kvatlas_publisher, Closer>;
+
+kvatlas_publisher_options DefaultOptions() {
+  kvatlas_publisher_options options;
+  kvatlas_publisher_options_init(&options, sizeof(options));
+  options.worker = "w";
+  options.model = "m";
+  options.block_size = kBlockSize;
+  return options;
+}
+
+Handle Create(const kvatlas_publisher_options& options) {
+  kvatlas_publisher* publisher = nullptr;
+  char error[256];
+  EXPECT_EQ(kvatlas_publisher_create(&options, &publisher, error, sizeof(error)), KVATLAS_OK)
+      << error;
+  return Handle(publisher);
+}
+
+std::vector<TokenId> Tokens(size_t blocks, TokenId first = 0) {
+  std::vector<TokenId> tokens(blocks * kBlockSize);
+  std::iota(tokens.begin(), tokens.end(), first);
+  return tokens;
+}
+
+// The chain of a prompt's blocks in a tier.
+Holdings ChainOf(const std::vector<TokenId>& tokens, Tier tier = Tier::kDevice,
+                 const CacheNamespace& within = {}) {
+  Holdings holdings;
+  for (const SequenceHash block :
+       SequenceHashes(LocalHashes(tokens, {.block_size = kBlockSize}, BlockSeed(within)))) {
+    holdings.insert({static_cast<int>(tier), Raw(block)});
+  }
+  return holdings;
+}
+
+class KvatlasPublisherTest : public testing::Test {
+ protected:
+  KvatlasPublisherTest() : server_(&leaf_), target_(server_.target()), leaves_{target_.c_str()} {
+    EXPECT_TRUE(server_.status().ok()) << server_.status();
+    options_ = DefaultOptions();
+    options_.leaves = leaves_;
+    options_.leaves_count = 1;
+  }
+
+  // What the leaf has once everything was said.
+  Holdings Known() {
+    EXPECT_EQ(kvatlas_publisher_wait_acknowledged(publisher_.get(), kLongMs), KVATLAS_OK);
+    return leaf_.holdings();
+  }
+  int32_t Stored(const std::vector<uint64_t>& names, const std::vector<TokenId>& tokens,
+                 const uint64_t* parent = nullptr) {
+    return kvatlas_publisher_stored(publisher_.get(), KVATLAS_TIER_DEVICE, names.data(),
+                                    names.size(), parent, tokens.data(), tokens.size(), nullptr);
+  }
+  kvatlas_publisher_stats Stats() {
+    kvatlas_publisher_stats stats = {};
+    stats.struct_size = sizeof(stats);
+    EXPECT_EQ(kvatlas_publisher_get_stats(publisher_.get(), &stats), KVATLAS_OK);
+    return stats;
+  }
+
+  FakeLeaf leaf_;
+  TestServer server_;
+  const std::string target_;
+  const char* leaves_[1];
+  kvatlas_publisher_options options_;
+  Handle publisher_;
+};
+
+TEST_F(KvatlasPublisherTest, StoresAndRemovalsByNumber) {
+  publisher_ = Create(options_);
+  const std::vector<TokenId> tokens = Tokens(3);
+  const uint64_t parent = 2;
+  EXPECT_EQ(Stored({1, 2}, {tokens.begin(), tokens.begin() + 8}), KVATLAS_OK);
+  EXPECT_EQ(Stored({3}, {tokens.begin() + 8, tokens.end()}, &parent), KVATLAS_OK);
+  EXPECT_EQ(Known(), ChainOf(tokens));
+  const uint64_t last = 3;
+  EXPECT_EQ(kvatlas_publisher_removed(publisher_.get(), KVATLAS_TIER_DEVICE, &last, 1), KVATLAS_OK);
+  EXPECT_EQ(Known(), ChainOf(Tokens(2)));
+  EXPECT_EQ(Stats().blocks_held, 2u);
+}
+
+TEST_F(KvatlasPublisherTest, NamesOfBytesAreToldApartByAllOfThem) {
+  publisher_ = Create(options_);
+  const std::vector<TokenId> tokens = Tokens(3);
+  std::string names(3 * 32, 'a');
+  names[0] = 'x';
+  names[32 + 31] = 'y';
+  names[64 + 16] = 'z';
+  kvatlas_publisher* const to = publisher_.get();
+  EXPECT_EQ(kvatlas_publisher_stored_bytes(to, 0, names.data(), 32, 2, nullptr, tokens.data(), 8,
+                                           nullptr),
+            KVATLAS_OK);
+  EXPECT_EQ(kvatlas_publisher_stored_bytes(to, 0, names.data() + 64, 32, 1, names.data() + 32,
+                                           tokens.data() + 8, 4, nullptr),
+            KVATLAS_OK);
+  EXPECT_EQ(Known(), ChainOf(tokens));
+  EXPECT_EQ(kvatlas_publisher_removed_bytes(to, 0, names.data() + 32, 32, 2), KVATLAS_OK);
+  EXPECT_EQ(Known(), ChainOf(Tokens(1)));
+  EXPECT_EQ(kvatlas_publisher_removed_bytes(to, 0, names.data(), 0, 1), KVATLAS_INVALID_ARGUMENT);
+  EXPECT_EQ(kvatlas_publisher_removed_bytes(to, 0, names.data(), 257, 1), KVATLAS_INVALID_ARGUMENT);
+}
+
+TEST_F(KvatlasPublisherTest, NamespacesTiersAndClears) {
+  options_.within.lora_name = "sql";
+  publisher_ = Create(options_);
+  const std::vector<TokenId> tokens = Tokens(1);
+  const uint64_t names[] = {1, 2};
+  const kvatlas_namespace none = {nullptr, nullptr}, salted = {nullptr, "s"};
+  kvatlas_publisher* const to = publisher_.get();
+  EXPECT_EQ(kvatlas_publisher_stored(to, 0, names, 1, nullptr, tokens.data(), 4, nullptr),
+            KVATLAS_OK);
+  EXPECT_EQ(kvatlas_publisher_stored(to, 0, names + 1, 1, nullptr, tokens.data(), 4, &salted),
+            KVATLAS_OK);
+  EXPECT_EQ(kvatlas_publisher_stored(to, KVATLAS_TIER_DISK, names, 1, nullptr, nullptr, 0, &none),
+            KVATLAS_OK);
+  Holdings expected = ChainOf(tokens, Tier::kDevice, {.lora_name = "sql", .cache_salt = ""});
+  expected.merge(ChainOf(tokens, Tier::kDisk, {.lora_name = "sql", .cache_salt = ""}));
+  const Holdings disk = ChainOf(tokens, Tier::kDisk, {.lora_name = "sql", .cache_salt = ""});
+  expected.merge(ChainOf(tokens, Tier::kDevice, {.lora_name = "", .cache_salt = "s"}));
+  EXPECT_EQ(Known(), expected);
+  EXPECT_EQ(kvatlas_publisher_cleared(to, 1u << KVATLAS_TIER_DEVICE), KVATLAS_OK);
+  EXPECT_EQ(Known(), disk);
+  EXPECT_EQ(kvatlas_publisher_cleared(to, KVATLAS_TIERS_ALL), KVATLAS_OK);
+  EXPECT_EQ(Known(), Holdings());
+  EXPECT_EQ(kvatlas_publisher_cleared(to, 0), KVATLAS_INVALID_ARGUMENT);
+  EXPECT_EQ(kvatlas_publisher_cleared(to, 16), KVATLAS_INVALID_ARGUMENT);
+}
+
+TEST_F(KvatlasPublisherTest, HashedBlocksAndLoads) {
+  publisher_ = Create(options_);
+  kvatlas_publisher* const to = publisher_.get();
+  const uint64_t blocks[] = {11, 12};
+  EXPECT_EQ(kvatlas_publisher_stored_hashed(to, 0, 0, 0, blocks, 2), KVATLAS_OK);
+  EXPECT_EQ(kvatlas_publisher_stored_hashed(to, 0, 1, 0, blocks, 1), KVATLAS_INVALID_ARGUMENT);
+  EXPECT_EQ(Known(), (Holdings{{0, 11}, {0, 12}}));
+  EXPECT_EQ(kvatlas_publisher_removed_hashed(to, 0, blocks, 1), KVATLAS_OK);
+  kvatlas_load load = {};
+  load.struct_size = sizeof(load);
+  load.waiting_requests = 7;
+  load.tokens_per_s = 2.5;
+  EXPECT_EQ(kvatlas_publisher_set_load(to, &load), KVATLAS_OK);
+  EXPECT_EQ(Known(), (Holdings{{0, 12}}));
+  EXPECT_EQ(leaf_.load().waiting_requests, 7u);
+  EXPECT_EQ(leaf_.load().tokens_per_s, 2.5);
+}
+
+TEST_F(KvatlasPublisherTest, AnEnginesOwnBatches) {
+  publisher_ = Create(options_);
+  kvatlas_publisher* const to = publisher_.get();
+  const std::vector<TokenId> tokens = Tokens(2);
+  const std::vector<uint64_t> names = {1, 2}, second = {2};
+  // Another rank than the publisher's own: a publisher is one rank.
+  ZmqEventEncoder encoder(ZmqEventForm::kMap, kBlockSize, /*rank=*/5);
+  encoder.Stored({.hashes = names, .tokens = tokens});
+  encoder.Stored({.hashes = names, .tokens = tokens});
+  std::string batch = encoder.Finish(1);
+  EXPECT_EQ(kvatlas_publisher_publish(to, batch.data(), batch.size()), KVATLAS_OK);
+  encoder.Removed(Tier::kDevice, second);
+  batch = encoder.Finish(2);
+  EXPECT_EQ(kvatlas_publisher_publish(to, batch.data(), batch.size()), KVATLAS_OK);
+  EXPECT_EQ(Known(), ChainOf(tokens)) << "there was a copy";
+  EXPECT_EQ(kvatlas_publisher_publish(to, batch.data(), batch.size()), KVATLAS_OK);
+  EXPECT_EQ(Known(), ChainOf(Tokens(1)));
+  EXPECT_EQ(Stored({9}, Tokens(1)), KVATLAS_INVALID_ARGUMENT) << "it speaks in batches";
+  EXPECT_EQ(kvatlas_publisher_cleared(to, 1), KVATLAS_INVALID_ARGUMENT);
+  EXPECT_EQ(kvatlas_publisher_cleared(to, KVATLAS_TIERS_ALL), KVATLAS_OK);
+  EXPECT_EQ(Known(), Holdings());
+  EXPECT_EQ(kvatlas_publisher_publish(to, "\xc1", 1), KVATLAS_OK);
+  encoder.Stored({.hashes = names, .tokens = tokens});
+  batch = encoder.Finish(3);
+  EXPECT_EQ(kvatlas_publisher_publish(to, batch.data(), batch.size()), KVATLAS_OK);
+  EXPECT_EQ(Known(), ChainOf(tokens)) << "known anew after the clear";
+  const kvatlas_publisher_stats stats = Stats();
+  EXPECT_EQ(stats.engine_batches, 4u);
+  EXPECT_EQ(stats.engine_unreadable, 1u);
+  EXPECT_EQ(stats.invalid_calls, 2u);
+}
+
+TEST_F(KvatlasPublisherTest, WhatIsWrongIsRefusedAndChangesNothing) {
+  publisher_ = Create(options_);
+  kvatlas_publisher* const to = publisher_.get();
+  const uint64_t name = 1;
+  const std::vector<TokenId> tokens = Tokens(1);
+  EXPECT_EQ(kvatlas_publisher_stored(to, 4, &name, 1, nullptr, tokens.data(), 4, nullptr),
+            KVATLAS_INVALID_ARGUMENT);
+  EXPECT_EQ(kvatlas_publisher_stored(to, -1, &name, 1, nullptr, tokens.data(), 4, nullptr),
+            KVATLAS_INVALID_ARGUMENT);
+  EXPECT_EQ(kvatlas_publisher_stored(to, 0, &name, 1, nullptr, tokens.data(), 3, nullptr),
+            KVATLAS_INVALID_ARGUMENT);
+  EXPECT_EQ(kvatlas_publisher_stored(to, 0, nullptr, 1, nullptr, tokens.data(), 4, nullptr),
+            KVATLAS_INVALID_ARGUMENT);
+  EXPECT_EQ(kvatlas_publisher_stored(to, 0, &name, 1, nullptr, nullptr, 4, nullptr),
+            KVATLAS_INVALID_ARGUMENT);
+  EXPECT_EQ(kvatlas_publisher_removed(nullptr, 0, &name, 1), KVATLAS_INVALID_ARGUMENT);
+  EXPECT_EQ(kvatlas_publisher_set_load(to, nullptr), KVATLAS_INVALID_ARGUMENT);
+  EXPECT_EQ(kvatlas_publisher_get_stats(to, nullptr), KVATLAS_INVALID_ARGUMENT);
+  EXPECT_EQ(Known(), Holdings());
+
+  const uint64_t parent = 77;
+  EXPECT_EQ(Stored({1}, tokens, &parent), KVATLAS_OK) << "known to be wrong only later";
+  EXPECT_EQ(Known(), Holdings());
+  char text[16];
+  EXPECT_EQ(kvatlas_publisher_last_error(to, text, sizeof(text)), KVATLAS_NOT_FOUND);
+  EXPECT_STREQ(text, "stored after a ");
+  EXPECT_EQ(kvatlas_publisher_last_error(to, nullptr, 0), KVATLAS_NOT_FOUND);
+}
+
+TEST_F(KvatlasPublisherTest, OptionsThatAreWrongAreNamed) {
+  kvatlas_publisher* publisher = nullptr;
+  char error[256];
+  const auto refused = [&](const kvatlas_publisher_options& options) {
+    publisher = reinterpret_cast<kvatlas_publisher*>(1);
+    EXPECT_EQ(kvatlas_publisher_create(&options, &publisher, error, sizeof(error)),
+              KVATLAS_INVALID_ARGUMENT);
+    EXPECT_EQ(publisher, nullptr);
+    return std::string(error);
+  };
+  kvatlas_publisher_options options = DefaultOptions();
+  options.block_size = 0;
+  EXPECT_NE(refused(options).find("block_size"), std::string::npos);
+  options = DefaultOptions();
+  options.leaves_count = 1;
+  EXPECT_NE(refused(options).find("leaves"), std::string::npos);
+  options = DefaultOptions();
+  options.zmq_attach = 3;
+  EXPECT_NE(refused(options).find("zmq_attach"), std::string::npos);
+  options = DefaultOptions();
+  options.window_batches = 0;
+  EXPECT_NE(refused(options).find("window_batches"), std::string::npos);
+  options.struct_size = 0;
+  EXPECT_NE(refused(options).find("options"), std::string::npos);
+  EXPECT_EQ(kvatlas_publisher_create(nullptr, &publisher, nullptr, 0), KVATLAS_INVALID_ARGUMENT);
+  EXPECT_EQ(kvatlas_publisher_create(&options_, nullptr, nullptr, 0), KVATLAS_INVALID_ARGUMENT);
+}
+
+TEST_F(KvatlasPublisherTest, ACallerWithAnOlderHeaderGetsWhatItKnows) {
+  // Its options end before ZeroMQ's; what lies behind them is no business of the library's.
+  options_.struct_size = offsetof(kvatlas_publisher_options, zmq_endpoint);
+  std::memset(&options_.zmq_endpoint, 0xff, sizeof(options_) - options_.struct_size);
+  publisher_ = Create(options_);
+  EXPECT_EQ(Stored({1}, Tokens(1)), KVATLAS_OK);
+  EXPECT_EQ(Known(), ChainOf(Tokens(1)));
+  EXPECT_EQ(kvatlas_publisher_zmq_endpoint(publisher_.get(), nullptr, 0), KVATLAS_NOT_FOUND);
+  kvatlas_publisher_stats stats;
+  std::memset(&stats, 0xee, sizeof(stats));
+  stats.struct_size = offsetof(kvatlas_publisher_stats, blocks_removed);
+  EXPECT_EQ(kvatlas_publisher_get_stats(publisher_.get(), &stats), KVATLAS_OK);
+  EXPECT_EQ(stats.struct_size, offsetof(kvatlas_publisher_stats, blocks_removed));
+  EXPECT_EQ(stats.blocks_stored, 1u);
+  EXPECT_EQ(stats.blocks_removed, 0xeeeeeeeeeeeeeeeeull);
+}
+
+TEST_F(KvatlasPublisherTest, ReplicasAndZmqAreTold) {
+  options_.zmq_endpoint = "tcp://127.0.0.1:0";
+  publisher_ = Create(options_);
+  EXPECT_EQ(Stored({1}, Tokens(1)), KVATLAS_OK);
+  EXPECT_EQ(Known(), ChainOf(Tokens(1)));
+  char text[64];
+  EXPECT_EQ(kvatlas_publisher_zmq_endpoint(publisher_.get(), text, sizeof(text)), KVATLAS_OK);
+  EXPECT_EQ(std::string(text).rfind("tcp://127.0.0.1:", 0), 0u) << text;
+  kvatlas_replica_stats replica = {};
+  replica.struct_size = sizeof(replica);
+  EXPECT_EQ(kvatlas_publisher_get_replica(publisher_.get(), 0, &replica, text, sizeof(text)),
+            KVATLAS_OK);
+  EXPECT_EQ(replica.connected, 1);
+  EXPECT_EQ(replica.status, KVATLAS_OK);
+  EXPECT_EQ(replica.acknowledged, replica.last_number);
+  EXPECT_EQ(kvatlas_publisher_get_replica(publisher_.get(), 1, &replica, nullptr, 0),
+            KVATLAS_NOT_FOUND);
+}
+
+TEST_F(KvatlasPublisherTest, AfterTheStopNothingIsTaken) {
+  publisher_ = Create(options_);
+  EXPECT_EQ(Stored({1}, Tokens(1)), KVATLAS_OK);
+  EXPECT_EQ(Known(), ChainOf(Tokens(1)));
+  EXPECT_EQ(kvatlas_publisher_stop(publisher_.get(), 1, kLongMs), KVATLAS_OK);
+  EXPECT_EQ(kvatlas_publisher_stop(publisher_.get(), 1, kLongMs), KVATLAS_OK);
+  EXPECT_EQ(Stored({2}, Tokens(1)), KVATLAS_FAILED_PRECONDITION);
+  EXPECT_EQ(kvatlas_publisher_flush(publisher_.get()), KVATLAS_FAILED_PRECONDITION);
+  EXPECT_EQ(Stats().blocks_stored, 1u);
+}
+
+TEST_F(KvatlasPublisherTest, AForkedChildTouchesNothing) {
+  publisher_ = Create(options_);
+  EXPECT_EQ(Stored({1}, Tokens(1)), KVATLAS_OK);
+  EXPECT_EQ(Known(), ChainOf(Tokens(1)));
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    kvatlas_publisher* another = nullptr;
+    const bool refused =
+        Stored({2}, Tokens(1)) == KVATLAS_FAILED_PRECONDITION &&
+        kvatlas_publisher_stop(publisher_.get(), 1, 0) == KVATLAS_FAILED_PRECONDITION &&
+        kvatlas_publisher_wait_acknowledged(publisher_.get(), 1) == KVATLAS_FAILED_PRECONDITION &&
+        kvatlas_publisher_create(&options_, &another, nullptr, 0) == KVATLAS_FAILED_PRECONDITION;
+    kvatlas_publisher_destroy(publisher_.get());
+    _exit(refused ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  const uint64_t parent = 1;
+  EXPECT_EQ(Stored({2}, Tokens(1, kBlockSize), &parent), KVATLAS_OK);
+  EXPECT_EQ(Known(), ChainOf(Tokens(2)));
+}
+
+TEST(KvatlasPublisherTextTest, CodesHaveNames) {
+  EXPECT_STREQ(kvatlas_code_name(KVATLAS_UNAVAILABLE), "UNAVAILABLE");
+  EXPECT_STREQ(kvatlas_code_name(-1), "UNKNOWN");
+  EXPECT_EQ(kvatlas_publisher_abi(), KVATLAS_PUBLISHER_ABI);
+}
+
+}  // namespace
+}  // namespace kvatlas
