@@ -7,6 +7,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "indexer/base/mutex.h"
+#include "indexer/leaf/checkpoint/checkpoint_http.h"
+#include "indexer/leaf/checkpoint/checkpointer.h"
 #include "indexer/leaf/engine_metrics.h"
 #include "indexer/leaf/http_api.h"
 #include "indexer/leaf/leaf_service.h"
@@ -69,8 +71,20 @@ EngineDirectoryOptions DirectoryOptions(const LeafOptions& options) {
   directory.worker.repair_timeout = options.registry.receiver.repair_timeout;
   directory.lease_ttl = options.registry.receiver.lease_ttl;
   directory.adopted_ttl = options.registry.sweep_after;
-  directory.start_hidden = !options.engines.recovery.peers.empty();
+  directory.start_hidden =
+      !options.engines.recovery.peers.empty() || !options.checkpoint.directory.empty();
   return directory;
+}
+
+// Null: no checkpoints are wanted.
+std::unique_ptr<Checkpointer> MakeCheckpointer(const LeafOptions& options, HolderRegistry* registry,
+                                               EngineDirectory* directory, Metrics* metrics) {
+  if (options.checkpoint.directory.empty()) return nullptr;
+  CheckpointOptions checkpoint = options.checkpoint;
+  checkpoint.cell = options.cell;
+  checkpoint.replica = options.replica;
+  checkpoint.contract = options.contract;
+  return std::make_unique<Checkpointer>(std::move(checkpoint), registry, directory, metrics);
 }
 
 AdminHttpOptions HttpOptions(const LeafOptions& options) {
@@ -109,6 +123,7 @@ struct Leaf::Parts {
         registry(RegistryOptions(options, &reporter)),
         ingest(options.engines.ingest),
         directory(DirectoryOptions(options), &registry, &ingest),
+        checkpointer(MakeCheckpointer(options, &registry, &directory, &metrics)),
         peers(options.engines.recovery.peers),
         readiness(options.engines.min_initial_workers, [this] { return Workers(); }),
         service(
@@ -130,6 +145,7 @@ struct Leaf::Parts {
     grpc.Register(&service, "kvatlas.v1.Leaf");
     grpc.Register(streams.service(), "kvatlas.v1.Holdings");
     service.AddHttp(&http);
+    AddCheckpointHttp(checkpointer.get(), &http);
     api.AddRoutes(http.server());
     for (const Address& listen : options.http_api.mooncake) {
       mooncake_http.push_back(std::make_unique<HttpServer>(HttpServerOptions{.listen = listen}));
@@ -141,12 +157,31 @@ struct Leaf::Parts {
   // Engines' instances, and streams of publishers.
   uint64_t Workers() const { return directory.instances() + registry.Stats().streams_open; }
 
+  // Holders of streams are there again, as long as their leases. What cannot be read was told.
+  absl::Status RestoreCheckpoint() {
+    if (checkpointer == nullptr) return absl::OkStatus();
+    readiness.Recovering("restoring a checkpoint");
+    const absl::Status status = checkpointer->Restore().status();
+    if (absl::IsFailedPrecondition(status)) return status;
+    if (!status.ok()) Log(LogLevel::kWarning, "starts without a checkpoint", {{"reason", status}});
+    return absl::OkStatus();
+  }
+
+  // Engines as the checkpoint has them: their own streams go on from there.
+  void RestoreEngines() {
+    if (checkpointer == nullptr) return;
+    const absl::Status status = checkpointer->RestoreEngines();
+    if (!status.ok())
+      Log(LogLevel::kWarning, "starts without the checkpoint's engines", {{"reason", status}});
+  }
+
   // Registers what the options name; then all are listened to, at once or once a peer was asked.
   absl::Status StartEngines(const LeafOptions& options) {
     for (const EngineRegistration& worker : options.engines.workers)
       if (absl::Status bad = directory.Register(worker); !bad.ok())
         return absl::InvalidArgumentError(std::string(bad.message()));
     if (options.engines.recovery.peers.empty()) {
+      RestoreEngines();
       OpenEngines();
       return absl::OkStatus();
     }
@@ -156,7 +191,10 @@ struct Leaf::Parts {
     recovering = std::thread([this] {
       const absl::Status status = recovery->Run();
       if (absl::IsCancelled(status)) return;
-      if (!status.ok()) Log(LogLevel::kWarning, "starts without a peer", {{"reason", status}});
+      if (!status.ok()) {
+        Log(LogLevel::kWarning, "starts without a peer", {{"reason", status}});
+        RestoreEngines();
+      }
       OpenEngines();
     });
     return absl::OkStatus();
@@ -165,6 +203,7 @@ struct Leaf::Parts {
   void OpenEngines() {
     directory.Open();
     readiness.Recovered();
+    if (checkpointer != nullptr) checkpointer->Start();
     ServeWhenReady();
   }
 
@@ -177,10 +216,9 @@ struct Leaf::Parts {
     http.SetHealth(Health::kServing);
   }
 
-  void StopEngines() {
+  void StopRecovery() {
     if (recovery != nullptr) recovery->Cancel();
     if (recovering.joinable()) recovering.join();
-    ingest.Stop();
   }
 
   // What time brings, until `stopping`.
@@ -213,6 +251,7 @@ struct Leaf::Parts {
   HolderRegistry registry;
   ZmqIngest ingest;
   EngineDirectory directory;
+  std::unique_ptr<Checkpointer> checkpointer;
   Peers peers;
   ReadinessGate readiness;
   LeafService service;
@@ -241,11 +280,12 @@ absl::StatusOr<std::unique_ptr<Leaf>> Leaf::Start(LeafOptions options) {
   if (absl::Status bad = Check(options); !bad.ok()) return bad;
   auto leaf = std::unique_ptr<Leaf>(new Leaf(std::make_unique<Parts>(options)));
   Parts& parts = *leaf->parts_;
-  if (absl::Status status = parts.grpc.Start(); !status.ok()) return status;
   if (absl::Status status = parts.api.Open(); !status.ok()) return status;
   if (absl::Status status = parts.http.Start(); !status.ok()) return status;
   for (auto& server : parts.mooncake_http)
     if (absl::Status status = server->Start(); !status.ok()) return status;
+  if (absl::Status status = parts.RestoreCheckpoint(); !status.ok()) return status;
+  if (absl::Status status = parts.grpc.Start(); !status.ok()) return status;
   parts.reporter.SetAddress(options.advertise.empty() ? parts.grpc.address().ToString()
                                                       : options.advertise);
   if (absl::Status status = parts.StartEngines(options); !status.ok()) return status;
@@ -278,7 +318,10 @@ void Leaf::Stop(Duration grace) {
   parts.grpc.SetHealth(Health::kStopping);
   parts.registry.StopAccepting();
   parts.streams.Stop();
-  parts.StopEngines();
+  parts.StopRecovery();
+  if (parts.checkpointer != nullptr)
+    parts.checkpointer->Stop(/*write_last=*/grace > Duration::zero());
+  parts.ingest.Stop();
   parts.StopTimer();
   parts.reporter.Stop(grace / 2);
   parts.grpc.Stop(grace / 2);

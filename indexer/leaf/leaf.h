@@ -5,8 +5,12 @@
 //   askers  ══ gRPC Leaf, HTTP ══▶ LeafService, HttpApi ───╯
 //   replicas ══ HTTP /snapshot, /dump ══▶ PeerRecovery ─▶ EngineDirectory
 //
-// *Truth*: a leaf that starts with peers recovers first: until then engines are in no answer, and it is not ready.
-// *Threads*: gRPC's, HTTP's, the ingest's, one while it recovers, and one for what time brings: news for parents every
+//   disk    ══ Checkpointer ══▶ HolderRegistry, EngineDirectory
+//
+// *Truth*: a leaf that has a checkpoint takes it up before it listens for streams and questions over gRPC. One that starts
+// with peers recovers engines from them, or else from its checkpoint: until then engines are in no answer. It is not ready
+// before. A leaf that is stopped writes a last checkpoint.
+// *Threads*: gRPC's, HTTP's, the ingest's, one while it recovers, one that writes checkpoints, and one for what time brings: news for parents every
 // 10 ms, leases and repairs every 200 ms. Every method may be called from any thread; `Stop` once.
 // *Lifetime*: on `Stop` new streams and questions are refused, engines' streams end, parents are told goodbye, running
 // calls get the grace.
@@ -30,6 +34,7 @@
 #include "indexer/engines/engine_worker.h"
 #include "indexer/engines/zmq_ingest.h"
 #include "indexer/holders/holder_registry.h"
+#include "indexer/leaf/checkpoint/checkpointer.h"
 #include "indexer/leaf/engine_directory.h"
 #include "indexer/leaf/peer_recovery.h"
 #include "indexer/leaf/readiness.h"
@@ -72,12 +77,13 @@ struct LeafOptions {
   SenderOptions sender = CoverageReporterOptions().sender;  // to parents
   LeafEngineOptions engines;
   LeafHttpOptions http_api;
+  CheckpointOptions checkpoint;  // cell, replica and contract are filled in
 };
 
 class Leaf {
  public:
   // UNAVAILABLE, naming the address, when one cannot be had. INVALID_ARGUMENT: no such index, a bad name, or an engine
-  // that cannot be registered.
+  // that cannot be registered. FAILED_PRECONDITION: another process has the directory of checkpoints.
   static absl::StatusOr<std::unique_ptr<Leaf>> Start(LeafOptions options);
   ~Leaf();  // Stop(0)
 

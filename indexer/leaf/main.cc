@@ -13,6 +13,7 @@
 #include "indexer/base/domain.h"
 #include "indexer/engines/worker_flags.h"
 #include "indexer/index/index.h"
+#include "indexer/leaf/checkpoint/checkpointer.h"
 #include "indexer/leaf/engine_directory.h"
 #include "indexer/leaf/http_api.h"
 #include "indexer/leaf/leaf.h"
@@ -65,6 +66,14 @@ void DeclareEngines(FlagSet& flags, Flags* f) {
             "silence after which an engine's replay is given up");
   flags.Add("orphan_ttl", &engines.worker.orphan_ttl,
             "how long an engine's block waits for its parent");
+}
+
+void DeclareCheckpoints(FlagSet& flags, CheckpointOptions* checkpoint) {
+  flags.Add("checkpoint_dir", &checkpoint->directory,
+            "directory where this leaf alone keeps what it holds; empty: nowhere");
+  flags.Add("checkpoint_every", &checkpoint->every, "time between checkpoints",
+            std::chrono::milliseconds(100));
+  flags.Add("checkpoint_keep", &checkpoint->keep, "checkpoints to keep", 1, 1000);
 }
 
 void Declare(FlagSet& flags, Flags* f) {
@@ -121,6 +130,7 @@ int Main(int argc, char** argv) {
   Flags flags;
   Declare(service.flags(), &flags);
   DeclareEngines(service.flags(), &flags);
+  DeclareCheckpoints(service.flags(), &flags.leaf.checkpoint);
   service.Start(argc, argv);
   if (absl::Status bad = Finish(&flags); !bad.ok()) {
     std::fprintf(stderr, "kvatlas-leaf: %s (see --help)\n", std::string(bad.message()).c_str());

@@ -253,7 +253,7 @@ absl::StatusOr<CheckpointReport> Checkpointer::Restore() {
 
 absl::Status Checkpointer::RestoreEngines() {
   MutexLock lock(&state_->write_mutex);
-  if (!state_->restored.has_value()) return absl::OkStatus();
+  if (!state_->restored.has_value() || state_->directory == nullptr) return absl::OkStatus();
   EnginesRestorer restorer(state_->options.contract, state_->directory);
   return state_->Read(*state_->restored, &restorer).status();
 }
@@ -261,6 +261,8 @@ absl::Status Checkpointer::RestoreEngines() {
 // ---- Writing ----
 
 absl::StatusOr<CheckpointReport> Checkpointer::State::Write(bool paced) {
+  // Queries come first, where the system allows it.
+  if (paced) setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), kNice);
   const Time begun = Clock::Real().Now();
   CheckpointReport report;
   Time worked_from = begun;
@@ -329,7 +331,7 @@ absl::Status Checkpointer::State::WriteDomain(const Domain& domain, CheckpointWr
 }
 
 absl::Status Checkpointer::State::WriteEngines(CheckpointWriter* writer) {
-  if (directory->instances() == 0) return absl::OkStatus();
+  if (directory == nullptr || directory->instances() == 0) return absl::OkStatus();
   const TextSource source = ReplicaSnapshotSource(options.contract, directory, /*names=*/true);
   std::string piece;
   for (bool more = true; more;) {
@@ -357,9 +359,7 @@ absl::Status Checkpointer::State::Pause(Time begun, Time* worked_from) {
   return stopping ? absl::CancelledError("stopping") : absl::OkStatus();
 }
 
-// Of low priority, where the system allows it: queries come first.
 void Checkpointer::State::Run() {
-  setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), kNice);
   for (;;) {
     {
       MutexLock lock(&mutex);
@@ -386,13 +386,13 @@ void Checkpointer::Start() {
   state_->thread = std::thread([state = state_.get()] { state->Run(); });
 }
 
-absl::StatusOr<CheckpointReport> Checkpointer::WriteNow() {
+absl::StatusOr<CheckpointReport> Checkpointer::WriteNow(bool paced) {
   MutexLock writing(&state_->write_mutex);
   {
     MutexLock lock(&state_->mutex);
     if (state_->stopping) return absl::UnavailableError("stopping");
   }
-  return state_->Write(/*paced=*/false);
+  return state_->Write(paced);
 }
 
 void Checkpointer::Stop(bool write_last) {

@@ -61,7 +61,7 @@ struct CheckpointStats {
 
 class Checkpointer {
  public:
-  // Registry, directory and metrics outlive it.
+  // Registry, directory and metrics outlive it. `directory` may be null: no engines.
   Checkpointer(CheckpointOptions options, HolderRegistry* registry, EngineDirectory* directory,
                Metrics* metrics);
   ~Checkpointer();  // Stop(), without a last one
@@ -75,8 +75,9 @@ class Checkpointer {
 
   void Start();
 
-  // Writes one at full speed, after the one under way. UNAVAILABLE: stopped. Others: the disk's.
-  absl::StatusOr<CheckpointReport> WriteNow();
+  // Writes one, after the one under way, at full speed, or paced as those are that come by time: the calling thread's
+  // priority is lowered then, for good. UNAVAILABLE: stopped. Others: the disk's.
+  absl::StatusOr<CheckpointReport> WriteNow(bool paced = false);
 
   // Ends the thread and what it is writing, then writes a last one if told so. Idempotent.
   void Stop(bool write_last);
