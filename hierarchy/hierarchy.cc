@@ -26,36 +26,83 @@ bool Fresher(const HolderOverlap& a, const HolderOverlap& b) {
   return key(a) < key(b);
 }
 
-// One replica of each cell, as places in `holders`.
-std::vector<size_t> Speakers(const std::vector<HolderOverlap>& holders) {
+// The replicas of one cell, as places among the holders.
+struct Replicas {
+  size_t speaker;
+  std::vector<size_t> others;
+};
+
+std::vector<Replicas> ByCell(const std::vector<HolderOverlap>& holders) {
   absl::flat_hash_map<absl::string_view, size_t> by_cell;
   by_cell.reserve(holders.size());
-  std::vector<size_t> speakers;
-  speakers.reserve(holders.size());
+  std::vector<Replicas> cells;
+  cells.reserve(holders.size());
   for (size_t i = 0; i < holders.size(); ++i) {
-    const auto [at, is_new] = by_cell.try_emplace(holders[i].holder->id.name, speakers.size());
+    const auto [at, is_new] = by_cell.try_emplace(holders[i].holder->id.name, cells.size());
     if (is_new) {
-      speakers.push_back(i);
-    } else if (Fresher(holders[i], holders[speakers[at->second]])) {
-      speakers[at->second] = i;
+      cells.push_back({.speaker = i, .others = {}});
+      continue;
     }
+    Replicas& replicas = cells[at->second];
+    replicas.others.push_back(i);
+    if (Fresher(holders[i], holders[replicas.speaker]))
+      std::swap(replicas.speaker, replicas.others.back());
   }
-  return speakers;
+  return cells;
 }
 
+std::vector<std::string> AddressesOf(const std::vector<HolderOverlap>& holders,
+                                     std::vector<size_t> replicas) {
+  std::sort(replicas.begin(), replicas.end(),
+            [&](size_t a, size_t b) { return Fresher(holders[a], holders[b]); });
+  std::vector<std::string> addresses;
+  for (size_t replica : replicas) {
+    const std::string& address = holders[replica].holder->address;
+    if (!address.empty() && addresses.size() < kOtherAddressesMax) addresses.push_back(address);
+  }
+  return addresses;
+}
+
+bool IsNode(const HolderInfo& info) {
+  return std::any_of(info.labels.begin(), info.labels.end(), [](const auto& label) {
+    return label.first == kKindLabel && label.second == kKindNode;
+  });
+}
+
+}  // namespace
+
+// A query in the terms of this node.
+struct Hierarchy::Question {
+  const WaypointSchedule* schedule = nullptr;
+  std::span<const SequenceHash> asked;
+  std::span<const Position> positions;  // of what is asked; empty: the schedule's
+  uint32_t blocks = 0;
+  std::optional<std::vector<SequenceHash>> selected = {};  // when more was asked than there is here
+
+  std::span<const SequenceHash> waypoints() const { return selected ? *selected : asked; }
+
+  // Blocks before the waypoint with this place in the question; of the prompt, behind the last one.
+  uint32_t BlocksBefore(size_t waypoint) const {
+    if (waypoint >= waypoints().size()) return blocks;
+    return positions.empty() ? schedule->PositionOf(static_cast<uint32_t>(waypoint))
+                             : positions[waypoint];
+  }
+};
+
 // Deepest first, then least loaded per worker, then by name.
-struct Candidate {
+struct Hierarchy::Candidate {
   uint32_t blocks;
   double ahead;
   HolderOverlap* overlap;
+  std::vector<std::string> other_addresses = {};
+  const std::vector<size_t>* others = nullptr;  // other replicas, if any
+
   bool operator<(const Candidate& other) const {
     if (blocks != other.blocks) return blocks > other.blocks;
     return ahead != other.ahead ? ahead < other.ahead
                                 : overlap->holder->id.name < other.overlap->holder->id.name;
   }
 };
-
-}  // namespace
 
 const WaypointSchedule& OrdinalSchedule() {
   static const auto& schedule = *new WaypointSchedule({}, 1);
@@ -68,74 +115,123 @@ Hierarchy::Hierarchy(HierarchyOptions options)
       schedule_name_(schedule_.Name()),
       registry_(RegistryOptions(options)) {}
 
-absl::Status Hierarchy::CheckQuery(const FindCellsQuery& query) const {
+absl::StatusOr<Hierarchy::Question> Hierarchy::Read(const FindCellsQuery& query) const {
   if (query.domain.model.empty()) return absl::InvalidArgumentError("domain.model is empty");
-  if (query.schedule != schedule_name_) {
-    return absl::FailedPreconditionError("schedule '" + query.schedule.substr(0, 256) +
-                                         "' is not ours, '" + schedule_name_ + "'");
-  }
   if (query.blocks > kFindCellsBlocksMax) {
     return absl::ResourceExhaustedError("a question has at most " +
                                         std::to_string(kFindCellsBlocksMax) + " blocks");
   }
-  const uint32_t expected = schedule_.WaypointsIn(query.blocks);
-  if (query.waypoints.size() != expected) {
+  if (query.positions.empty()) return ReadWhole(query);
+  if (query.positions.size() != query.waypoints.size()) {
+    return absl::InvalidArgumentError(std::to_string(query.positions.size()) + " positions for " +
+                                      std::to_string(query.waypoints.size()) + " waypoints");
+  }
+  for (size_t i = 0; i < query.positions.size(); ++i) {
+    const Position position = query.positions[i];
+    if (position >= query.blocks || (i > 0 && position <= query.positions[i - 1]) ||
+        !schedule_.IsWaypoint(position)) {
+      return absl::InvalidArgumentError("position " + std::to_string(position) +
+                                        " is no waypoint of '" + schedule_name_ +
+                                        "', or not behind the one before, or not in the prompt");
+    }
+  }
+  return Question{.schedule = &schedule_,
+                  .asked = query.waypoints,
+                  .positions = query.positions,
+                  .blocks = query.blocks};
+}
+
+// All waypoints of the asker's schedule: ours are among them.
+absl::StatusOr<Hierarchy::Question> Hierarchy::ReadWhole(const FindCellsQuery& query) const {
+  const auto count_fits = [&](const WaypointSchedule& schedule) {
+    const uint32_t expected = schedule.WaypointsIn(query.blocks);
+    if (query.waypoints.size() == expected) return absl::OkStatus();
     return absl::InvalidArgumentError(std::to_string(query.blocks) + " blocks have " +
                                       std::to_string(expected) + " waypoints, not " +
                                       std::to_string(query.waypoints.size()));
+  };
+  const auto refuse = [&](const std::string& why) {
+    return absl::FailedPreconditionError("schedule '" + query.schedule.substr(0, 256) +
+                                         "' is not ours, '" + schedule_name_ + "'" + why);
+  };
+  Question question{
+      .schedule = &schedule_, .asked = query.waypoints, .positions = {}, .blocks = query.blocks};
+  if (query.schedule == schedule_name_) {
+    absl::Status fits = count_fits(schedule_);
+    return fits.ok() ? absl::StatusOr<Question>(std::move(question)) : fits;
   }
-  return absl::OkStatus();
+  const absl::StatusOr<WaypointSchedule> theirs = WaypointSchedule::Parse(query.schedule);
+  if (!theirs.ok()) return refuse("");
+  const absl::StatusOr<WaypointSchedule> ours = schedule_.Over(*theirs);
+  if (!ours.ok()) return refuse(", and lacks some of its waypoints");
+  if (absl::Status fits = count_fits(*theirs); !fits.ok()) return fits;
+  question.selected = ours->Select(query.waypoints);
+  return question;
 }
 
-FoundCell Hierarchy::ToFoundCell(HolderOverlap&& overlap, uint32_t blocks) const {
-  return {.cell = std::move(overlap.holder),
-          .blocks_at_least = schedule_.BlocksCovered(overlap.blocks),
-          .blocks_below = std::min(schedule_.PositionOf(overlap.blocks), blocks) + 1,
-          .trust = overlap.trust,
-          .age = overlap.age,
-          .load = overlap.load};
+FoundCell Hierarchy::ToFoundCell(Candidate& candidate, const Question& question) const {
+  HolderOverlap& overlap = *candidate.overlap;
+  const bool is_node = IsNode(*overlap.holder);
+  return {
+      .cell = std::move(overlap.holder),
+      .blocks_at_least = overlap.blocks == 0 ? 0 : question.BlocksBefore(overlap.blocks - 1) + 1,
+      .blocks_below = question.BlocksBefore(overlap.blocks) + 1,
+      .trust = overlap.trust,
+      .age = overlap.age,
+      .load = overlap.load,
+      .is_node = is_node,
+      .other_addresses = std::move(candidate.other_addresses)};
 }
 
-template <typename Candidates>
-FoundCells Hierarchy::ToFoundCells(const Candidates& candidates, uint32_t block_size,
-                                   uint32_t blocks) const {
+// Best first; their overlaps are emptied.
+FoundCells Hierarchy::ToFoundCells(std::vector<Candidate>& candidates, uint32_t block_size,
+                                   const Question& question) const {
   FoundCells found{.block_size = block_size, .cells = {}};
   found.cells.reserve(candidates.size());
-  for (const auto& candidate : candidates)
-    found.cells.push_back(ToFoundCell(std::move(*candidate.overlap), blocks));
+  for (Candidate& candidate : candidates) found.cells.push_back(ToFoundCell(candidate, question));
   return found;
 }
 
 absl::StatusOr<FoundCells> Hierarchy::FindCells(const FindCellsQuery& query) const {
-  if (absl::Status bad = CheckQuery(query); !bad.ok()) return bad;
+  const absl::StatusOr<Question> question = Read(query);
+  if (!question.ok()) return question.status();
+  const std::span<const SequenceHash> waypoints = question->waypoints();
+  std::vector<Candidate> candidates;
   if (query.best > 0) {
     std::optional<OverlapAnswer> best =
-        registry_.FindBest(query.domain, {.blocks = query.waypoints}, query.best);
+        registry_.FindBest(query.domain, {.blocks = waypoints}, query.best);
     if (best.has_value()) {
-      std::vector<Candidate> candidates;
       candidates.reserve(best->holders.size());
       for (HolderOverlap& holder : best->holders)
         candidates.push_back({holder.blocks, AheadPerWorker(holder.load), &holder});
       // They are in order, unless loads changed since the last tick.
       if (!std::is_sorted(candidates.begin(), candidates.end()))
         std::sort(candidates.begin(), candidates.end());
-      return ToFoundCells(candidates, best->block_size, query.blocks);
+      return ToFoundCells(candidates, best->block_size, *question);
     }
   }
   absl::StatusOr<OverlapAnswer> answer =
-      registry_.FindOverlaps(query.domain, {.blocks = query.waypoints}, /*all_holders=*/true);
+      registry_.FindOverlaps(query.domain, {.blocks = waypoints}, /*all_holders=*/true);
   if (!answer.ok()) return answer.status();
-  std::vector<Candidate> candidates;
-  for (size_t speaker : Speakers(answer->holders)) {
-    HolderOverlap& holder = answer->holders[speaker];
-    candidates.push_back({holder.blocks, AheadPerWorker(holder.load), &holder});
+  const std::vector<Replicas> cells = ByCell(answer->holders);
+  candidates.reserve(cells.size());
+  for (const Replicas& cell : cells) {
+    HolderOverlap& holder = answer->holders[cell.speaker];
+    candidates.push_back({.blocks = holder.blocks,
+                          .ahead = AheadPerWorker(holder.load),
+                          .overlap = &holder,
+                          .others = cell.others.empty() ? nullptr : &cell.others});
   }
   if (query.best > 0 && query.best < candidates.size()) {
     std::nth_element(candidates.begin(), candidates.begin() + query.best, candidates.end());
     candidates.resize(query.best);
   }
   std::sort(candidates.begin(), candidates.end());
-  return ToFoundCells(candidates, answer->block_size, query.blocks);
+  for (Candidate& candidate : candidates) {
+    if (candidate.others != nullptr)
+      candidate.other_addresses = AddressesOf(answer->holders, *candidate.others);
+  }
+  return ToFoundCells(candidates, answer->block_size, *question);
 }
 
 }  // namespace kvatlas

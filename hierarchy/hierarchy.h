@@ -7,11 +7,13 @@
 //   blocks   |······●·········●···············●······▶          `BlocksCovered(2)` blocks and fewer than the end of
 //                             ╰ at least      ╰ below           the third
 //
-// *Place*: fed by leaves (or lower nodes), asked by frontends. Replicas of a node each hear every leaf; there is nothing
-// to agree on.
+// *Place*: fed by leaves or by lower nodes, asked by frontends. Replicas of a node each hear every leaf; there is nothing
+// to agree on. A node can report upward, under a schedule that is a part of its own; a level can be split over shards
+// (`shard_map.h`), each of which is a node as any other.
 // *Truth*: bounds are of what was reported: a leaf's hole, delayed withdrawal or budget make them differ from what it
 // holds; its own answer is what counts. Of the replicas of a cell the freshest live one speaks: exact before
 // degraded, then the one heard last, then by name. A cell whose lease ran out is in no answer from that moment.
+// Who asks about some waypoints only gets bounds by those: at least the last covered one, less than the first that is not.
 // *Threads*: any. The owner calls `registry().Tick` every 200 ms or so.
 // *Cost*: one query of the index, then a constant per live cell; for the best of many cells without replicas (four times
 // as many or more), a constant for each of the best.
@@ -45,6 +47,12 @@ namespace kvatlas {
 
 inline constexpr uint32_t kFindCellsBlocksMax = 65536;  // as at a leaf
 
+// The label by which a node tells the one above that it is no leaf; not told on to those who ask.
+inline constexpr char kKindLabel[] = "kvatlas.kind";
+inline constexpr char kKindNode[] = "node";
+
+inline constexpr size_t kOtherAddressesMax = 7;
+
 // Under which a node passes coverage on to its parents: cells report ordinals of waypoints, and every one goes on.
 const WaypointSchedule& OrdinalSchedule();
 
@@ -57,10 +65,13 @@ struct HierarchyOptions {
 
 struct FindCellsQuery {
   Domain domain;
-  std::span<const SequenceHash> waypoints;  // the prompt's sequence hashes at all its waypoints
-  uint32_t blocks = 0;                      // full blocks of the prompt
-  std::string schedule;                     // the asker's
-  uint32_t best = 0;                        // only the best so many; 0 means all
+  // The prompt's sequence hashes at all its waypoints, or at `positions`.
+  std::span<const SequenceHash> waypoints;
+  uint32_t blocks = 0;   // full blocks of the prompt
+  std::string schedule;  // the asker's: the node's, or one that has all of its waypoints
+  uint32_t best = 0;     // only the best so many; 0 means all
+  // Of a split level, what this shard has: some positions of the node's schedule, growing.
+  std::span<const Position> positions = {};
 };
 
 struct FoundCell {
@@ -70,6 +81,8 @@ struct FoundCell {
   Trust trust = Trust::kExact;
   Duration age{0};
   std::optional<Load> load;
+  bool is_node = false;                      // it names cells; else workers
+  std::vector<std::string> other_addresses;  // of its other live replicas, the freshest first
 };
 
 struct FoundCells {
@@ -82,8 +95,9 @@ class Hierarchy {
   explicit Hierarchy(HierarchyOptions options);
 
   // All live cells of the domain, also those that cover nothing.
-  // INVALID_ARGUMENT: no model, or not as many waypoints as so many blocks have. RESOURCE_EXHAUSTED: too many blocks.
-  // FAILED_PRECONDITION: another schedule. NOT_FOUND: the domain was never announced.
+  // INVALID_ARGUMENT: no model, not as many waypoints as so many blocks have, or positions that do not grow or are no
+  // waypoints here. RESOURCE_EXHAUSTED: too many blocks. FAILED_PRECONDITION: a schedule that lacks waypoints of this
+  // node's. NOT_FOUND: the domain was never announced.
   absl::StatusOr<FoundCells> FindCells(const FindCellsQuery& query) const;
 
   // Takes the streams; answers what is known of domains and holders.
@@ -94,11 +108,14 @@ class Hierarchy {
   const std::string& schedule_name() const { return schedule_name_; }
 
  private:
-  absl::Status CheckQuery(const FindCellsQuery& query) const;
-  // Best first; a candidate names its `overlap`, which is emptied.
-  template <typename Candidates>
-  FoundCells ToFoundCells(const Candidates& candidates, uint32_t block_size, uint32_t blocks) const;
-  FoundCell ToFoundCell(HolderOverlap&& overlap, uint32_t blocks) const;
+  struct Question;
+  struct Candidate;
+
+  absl::StatusOr<Question> Read(const FindCellsQuery& query) const;
+  absl::StatusOr<Question> ReadWhole(const FindCellsQuery& query) const;
+  FoundCells ToFoundCells(std::vector<Candidate>& candidates, uint32_t block_size,
+                          const Question& question) const;
+  FoundCell ToFoundCell(Candidate& candidate, const Question& question) const;
 
   const std::string node_;
   const WaypointSchedule& schedule_;

@@ -3,6 +3,7 @@
 #include <grpcpp/support/server_callback.h>
 
 #include <chrono>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,7 +24,11 @@ void FillCell(const FoundCell& found, v1::CellCoverage* cell) {
   cell->set_trust(ToProto(found.trust));
   cell->set_age_ms(Milliseconds(found.age));
   if (found.load.has_value()) ToProto(*found.load, cell->mutable_load());
-  for (const auto& [name, value] : found.cell->labels) (*cell->mutable_labels())[name] = value;
+  for (const auto& [name, value] : found.cell->labels) {
+    if (name != kKindLabel) (*cell->mutable_labels())[name] = value;
+  }
+  cell->set_kind(found.is_node ? v1::CELL_KIND_NODE : v1::CELL_KIND_LEAF);
+  for (const std::string& address : found.other_addresses) cell->add_other_addresses(address);
 }
 
 void FillParent(const ParentStats& parent, v1::ParentStats* stats) {
@@ -79,6 +84,7 @@ grpc::Status HierarchyService::Find(const v1::FindCellsRequest& request,
   query.waypoints = waypoints;
   query.blocks = request.blocks();
   query.best = request.best();
+  query.positions = std::span(request.positions().data(), request.positions().size());
   const absl::StatusOr<FoundCells> found = hierarchy_->FindCells(query);
   if (!found.ok()) return ToGrpcStatus(found.status());
   response->set_block_size(found->block_size);

@@ -5,6 +5,7 @@
 #include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -160,6 +161,7 @@ TEST_F(HierarchyServiceTest, WhatLeavesReportIsAnswered) {
   EXPECT_EQ(response.cells(0).blocks_at_least(), WaypointSchedule::Standard().BlocksCovered(4));
   EXPECT_EQ(response.cells(0).blocks_below(),
             std::min(WaypointSchedule::Standard().BlocksCovered(5), 190u + 1));
+  EXPECT_EQ(response.cells(0).kind(), v1::CELL_KIND_LEAF);
   EXPECT_EQ(response.cells(0).trust(), v1::TRUST_EXACT);
   EXPECT_EQ(response.cells(0).load().workers(), 8u);
   EXPECT_EQ(response.cells(0).labels().at("zone"), "z");

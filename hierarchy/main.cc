@@ -1,16 +1,22 @@
 // kvatlas-hierarchy: which cells hold this prompt, as a service.
 
 #include <chrono>
+#include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "hierarchy/hierarchy.h"
 #include "hierarchy/hierarchy_service.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/domain.h"
 #include "indexer/base/hash.h"
+#include "indexer/base/shard_map.h"
+#include "indexer/base/waypoints.h"
 #include "indexer/coverage/coverage_reporter.h"
 #include "indexer/holders/holder_registry.h"
 #include "indexer/index/index.h"
@@ -19,6 +25,7 @@
 #include "indexer/service/grpc_server.h"
 #include "indexer/service/metrics.h"
 #include "indexer/service/service_main.h"
+#include "indexer/service/shard_map_flag.h"
 #include "indexer/transport/grpc_acceptor.h"
 #include "indexer/transport/grpc_link.h"
 
@@ -33,7 +40,11 @@ struct Flags {
   Address grpc{"127.0.0.1", 7420};
   Address http{"127.0.0.1", 8091};
   std::string replica;
-  std::vector<Address> parents;
+  std::string advertise;
+  std::string parents;
+  std::string schedule = WaypointSchedule::Standard().Name();
+  std::string parents_schedule;
+  Duration parents_overlap = CoverageReporterOptions().parents_overlap;
   HierarchyOptions hierarchy;
 };
 
@@ -46,8 +57,16 @@ void Declare(FlagSet& flags, Flags* f) {
   flags.Add("http", &f->http, "address for HTTP");
   flags.AddName("node", &f->hierarchy.node, "this node's name");
   flags.AddName("replica", &f->replica, "tells replicas of one node apart at its parents", true);
-  flags.Add("parents", &f->parents,
-            "hierarchy nodes above, told what the cells here cover together");
+  flags.Add("advertise", &f->advertise, "gRPC address told to others; empty: that of --grpc");
+  flags.Add(
+      "parents", &f->parents,
+      "hierarchy nodes above, told what the cells here cover together: HOST:PORT,… that each "
+      "are told all of it, or NAME=HOST:PORT|HOST:PORT,… that share it, or @FILE with either");
+  flags.Add("schedule", &f->schedule, "waypoints that the cells here report");
+  flags.Add("parents_schedule", &f->parents_schedule,
+            "those of them that the parents are told of; empty: all");
+  flags.Add("parents_overlap", &f->parents_overlap,
+            "how long former parents are still told when --parents=@FILE changes");
   flags.AddChoice("index", &r.index_name, IndexFlagHelp(), indexes);
   flags.Add("lease_ttl", &r.receiver.lease_ttl, "silence after which a cell is in no answer",
             std::chrono::milliseconds(100));
@@ -58,29 +77,60 @@ void Declare(FlagSet& flags, Flags* f) {
   flags.Add("domains_max", &r.domains_max, "domains", 1);
 }
 
-CoverageReporterOptions ReporterOptions(const Flags& flags) {
+// What the flags mean; immutable afterwards.
+struct Levels {
+  WaypointSchedule here = WaypointSchedule::Standard();
+  WaypointSchedule above = WaypointSchedule::Standard();            // by position
+  WaypointSchedule above_over_here = WaypointSchedule::Standard();  // by ordinal of `here`
+};
+
+absl::StatusOr<Levels> ReadLevels(const Flags& flags) {
+  const auto named = [](const char* flag, const absl::Status& bad) {
+    return absl::InvalidArgumentError(std::string(flag) + ": " + std::string(bad.message()));
+  };
+  absl::StatusOr<WaypointSchedule> here = WaypointSchedule::Parse(flags.schedule);
+  if (!here.ok()) return named("--schedule", here.status());
+  absl::StatusOr<WaypointSchedule> above = WaypointSchedule::Parse(
+      flags.parents_schedule.empty() ? flags.schedule : flags.parents_schedule);
+  if (!above.ok()) return named("--parents_schedule", above.status());
+  absl::StatusOr<WaypointSchedule> over = above->Over(*here);
+  if (!over.ok()) return named("--parents_schedule", over.status());
+  return Levels{*std::move(here), *std::move(above), *std::move(over)};
+}
+
+CoverageReporterOptions ReporterOptions(const Flags& flags, const Levels& levels,
+                                        ShardMap parents) {
   CoverageReporterOptions options;
   options.cell = {.name = flags.hierarchy.node, .rank = 0, .replica = flags.replica};
-  for (const Address& parent : flags.parents) options.parents.push_back(parent.ToString());
+  options.labels = {{kKindLabel, kKindNode}};
+  options.parents = std::move(parents);
+  options.parents_overlap = flags.parents_overlap;
   options.make_link = [](const std::string& parent) { return std::make_unique<GrpcLink>(parent); };
   options.contract_id = HashContract().Id();
-  options.schedule = &OrdinalSchedule();
+  options.schedule = &levels.above_over_here;
+  options.schedule_name = levels.above.Name();
   options.epoch = WallTimeNs();
   options.instance_id = RandomInstanceId();
   return options;
 }
 
-// Until a signal: leases and repairs below, news above.
-void Serve(ServiceMain& service, HolderRegistry& registry, CoverageReporter& reporter) {
+// Until a signal: leases and repairs below, news above, other parents when their file says so.
+void Serve(ServiceMain& service, HolderRegistry& registry, CoverageReporter& reporter,
+           ShardMapFlag& parents) {
   for (int i = 0; !service.WaitForSignal(kReportEvery).has_value(); i = (i + 1) % kReportsPerTick) {
-    if (i == 0) registry.Tick();
+    if (i == 0) {
+      registry.Tick();
+      if (std::optional<ShardMap> changed = parents.Changed(); changed.has_value())
+        (void)reporter.SetParents(*std::move(changed));
+    }
     reporter.Tick();
   }
 }
 
-int Run(ServiceMain& service, Flags& flags) {
+int Run(ServiceMain& service, Flags& flags, const Levels& levels, ShardMapFlag& parents) {
   Metrics metrics;
-  CoverageReporter reporter(ReporterOptions(flags));
+  CoverageReporter reporter(ReporterOptions(flags, levels, parents.map()));
+  flags.hierarchy.schedule = &levels.here;
   flags.hierarchy.registry.observe = [&](const Domain& domain, uint32_t block_size) {
     return reporter.AddDomain(domain, block_size);
   };
@@ -94,14 +144,14 @@ int Run(ServiceMain& service, Flags& flags) {
   hierarchy_service.AddHttp(&http);
   if (absl::Status status = grpc.Start(); !status.ok()) return service.Fail(status);
   if (absl::Status status = http.Start(); !status.ok()) return service.Fail(status);
-  reporter.SetAddress(grpc.address().ToString());
+  reporter.SetAddress(flags.advertise.empty() ? grpc.address().ToString() : flags.advertise);
   grpc.SetHealth(Health::kServing);
   http.SetHealth(Health::kServing);
   if (absl::Status status = service.Ready({{"grpc", grpc.address()}, {"http", http.address()}});
       !status.ok()) {
     return service.Fail(status);
   }
-  Serve(service, hierarchy.registry(), reporter);
+  Serve(service, hierarchy.registry(), reporter, parents);
   http.SetHealth(Health::kStopping);
   grpc.SetHealth(Health::kStopping);
   hierarchy.registry().StopAccepting();
@@ -117,7 +167,15 @@ int Main(int argc, char** argv) {
   Flags flags;
   Declare(service.flags(), &flags);
   service.Start(argc, argv);
-  return Run(service, flags);
+  const absl::StatusOr<Levels> levels = ReadLevels(flags);
+  absl::StatusOr<ShardMapFlag> parents = ShardMapFlag::Read("--parents", flags.parents);
+  const absl::Status bad = levels.ok() ? parents.status() : levels.status();
+  if (!bad.ok()) {
+    std::fprintf(stderr, "kvatlas-hierarchy: %s (see --help)\n",
+                 std::string(bad.message()).c_str());
+    return 2;
+  }
+  return Run(service, flags, *levels, *parents);
 }
 
 }  // namespace

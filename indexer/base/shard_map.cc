@@ -65,8 +65,8 @@ absl::StatusOr<ShardMap> ShardMap::Parse(absl::string_view text) {
     if (named && name.empty()) return Bad(element, "names no shard before '='");
     if (name.size() > kNameBytesMax) return Bad(element, "has too long a name");
     if (std::exchange(first, false) && name == "shallow" && !IsAddress(rest)) {
-      if (!absl::SimpleAtoi(rest, &map.shallow_) || map.shallow_ > kShallowMax)
-        return Bad(element, absl::StrCat("is not a number up to ", kShallowMax));
+      if (!absl::SimpleAtoi(rest, &map.shallow_) || map.shallow_ < 1 || map.shallow_ > kShallowMax)
+        return Bad(element, absl::StrCat("is not a number of 1 to ", kShallowMax));
       continue;
     }
     if (!map.shards_.empty() && map.split() != named)

@@ -14,7 +14,7 @@
 // *Cost*: a hash per shard and deep waypoint.
 // *Bounds*: `kShardsMax` shards, `kShardReplicasMax` replicas each.
 // *Format*: "HOST:PORT,HOST:PORT": not split, replicas of one node. "a=HOST:PORT|HOST:PORT,b=HOST:PORT": split;
-// "shallow=N," may stand in front; a name that comes again has more replicas.
+// "shallow=N," (at least 1, the default) may stand in front; a name that comes again has more replicas.
 //
 // Example:
 //   absl::StatusOr<ShardMap> map = ShardMap::Parse("a=10.0.0.1:7420|10.0.0.2:7420,b=10.0.0.3:7420");
@@ -52,8 +52,8 @@ class ShardMap {
   // Nobody.
   ShardMap() = default;
   // Not split: replicas that each know everything.
-  ShardMap(std::initializer_list<std::string> addresses);  // NOLINT: a list of addresses is a map
-  explicit ShardMap(std::vector<std::string> addresses);
+  ShardMap(std::initializer_list<std::string> addresses);  // a list of addresses is a map
+  ShardMap(std::vector<std::string> addresses);
 
   // INVALID_ARGUMENT: not of the form, an address twice, or beyond the bounds.
   static absl::StatusOr<ShardMap> Parse(absl::string_view text);

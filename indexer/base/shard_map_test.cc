@@ -45,14 +45,14 @@ TEST(ShardMapTest, NamedShardsHaveReplicas) {
 
 TEST(ShardMapTest, ToStringIsReadBack) {
   for (const char* text : {"", "h1:1", "h1:1,h2:2", "a=h1:1|h2:2,b=h3:3", "shallow=3,a=h1:1,b=h3:3",
-                           "shallow=0,a=h1:1,b=h3:3"}) {
+                           "shallow=9,a=h1:1,b=h3:3"}) {
     EXPECT_EQ(Parsed(text).ToString(), text);
   }
 }
 
 TEST(ShardMapTest, WhatIsNoMapIsRefusedByName) {
   for (const char* text : {"x", ":1", "h:", "a=", "=h:1", "a=h:1,h:2", "h:2,a=h:1", "a=h:1||h:2",
-                           "h:1,,h:2", "h:1,h:1", "a=h:1,b=h:1", "shallow=2", "shallow=x,a=h:1",
+                           "h:1,,h:2", "h:1,h:1", "a=h:1,b=h:1", "shallow=2", "shallow=0,a=h:1", "shallow=x,a=h:1",
                            "shallow=70000,a=h:1", "shallow=-1,a=h:1"}) {
     const absl::StatusOr<ShardMap> map = ShardMap::Parse(text);
     ASSERT_FALSE(map.ok()) << text;

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <deque>
 #include <optional>
+#include <variant>
 
 #include "absl/base/thread_annotations.h"
 #include "indexer/base/mutex.h"
@@ -16,6 +18,8 @@ namespace {
 
 // For what a stream that is replaced has yet to say.
 constexpr Duration kGoodbyeTime = std::chrono::milliseconds(100);
+// Maps of parents that still count beside the one in force; the oldest goes when another comes.
+constexpr size_t kFormerMapsMax = 4;
 
 // Blocks of prefill ahead of a request at the average worker.
 double AheadPerWorker(const Load& load) {
@@ -47,14 +51,16 @@ class CountingLink : public SenderLink {
 
 }  // namespace
 
-// One domain: its coverage, what of it was announced, and a pump per parent.
+// One domain: its coverage, what of it was announced to each shard, and a pump per parent.
 class CoverageReporter::Stream {
  public:
-  Stream(const CoverageReporterOptions& options, Domain domain, uint32_t block_size, Epoch epoch)
+  // `epochs` gives each new stream its epoch.
+  Stream(const CoverageReporterOptions& options, Domain domain, uint32_t block_size,
+         std::atomic<Epoch>* epochs)
       : options_(options),
         domain_(std::move(domain)),
         block_size_(block_size),
-        epoch_(epoch),
+        epochs_(*epochs),
         coverage_(options.schedule, options.coverage, options.clock) {}
 
   Coverage* coverage() { return &coverage_; }
@@ -65,22 +71,24 @@ class CoverageReporter::Stream {
   void Replace() { replaced_.store(true); }
   bool replaced() const { return replaced_.load(); }
 
-  void Tick() {
+  void Tick(const std::shared_ptr<const ShardMap>& map) {
     if (replaced_.load()) {
       if (!ended_) Stop(options_.clock->Now() + kGoodbyeTime);
       return;
     }
-    if (parents_.empty()) Start();
+    if (map != map_) Adopt(map);
+    EndOverlap();
     Append();
-    for (const auto& parent : parents_) parent->pump->Tick();
+    for (const auto& shard : shards_) {
+      for (const auto& parent : shard->parents) parent->pump->Tick();
+    }
   }
 
   void Stop(Time end) {
     if (ended_) return;
     ended_ = true;
-    for (const auto& parent : parents_) {
-      const Duration left = end - options_.clock->Now();
-      parent->pump->Stop(/*goodbye=*/true, std::max(left, Duration::zero()));
+    for (const auto& shard : shards_) {
+      for (const auto& parent : shard->parents) Goodbye(*parent, end);
     }
   }
 
@@ -88,50 +96,151 @@ class CoverageReporter::Stream {
     // A waypoint is in flight between `Take` and `Append`: `Append` takes both under the mutex, so that
     // being at rest is seen whole.
     MutexLock lock(&taking_mutex_);
+    ParentStats of;
+    of.domain = domain_;
     const CoverageStats coverage = coverage_.Stats();
-    const bool coverage_at_rest = coverage_.AtRest();
-    for (size_t i = 0; i < options_.parents.size(); ++i) {
-      ParentStats of;
-      of.parent = options_.parents[i];
-      of.domain = domain_;
-      of.waypoints_announced = coverage.announced;
-      of.waypoints_withdrawn = coverage.withdrawn;
-      of.waypoints_held = coverage.held;
-      // Before the first tick there is no stream yet, and so no rest.
-      if (i < parents_.size()) AddStats(*parents_[i], coverage_at_rest, &of);
-      stats->push_back(std::move(of));
+    of.waypoints_announced = coverage.announced;
+    of.waypoints_withdrawn = coverage.withdrawn;
+    of.waypoints_held = coverage.held;
+    // Until former maps are forgotten, shards have more than their parts.
+    const bool at_rest = coverage_.AtRest() && former_.empty();
+    if (shards_.empty()) AddUnstarted(of, stats);
+    for (const auto& shard : shards_) {
+      of.shard = shard->name;
+      for (const auto& parent : shard->parents) {
+        if (!parent->leaving) stats->push_back(StatsOf(*shard, *parent, at_rest, of));
+      }
     }
   }
 
  private:
   struct Parent {
+    std::string address;
+    bool leaving = false;            // the map no longer names it
     std::atomic<uint64_t> bytes{0};  // outlives the pump
     std::unique_ptr<SenderPump> pump;
   };
-
-  void Start() {
+  struct Shard {
+    std::string name;
+    Mutex mutex;
+    ResidentSet resident ABSL_GUARDED_BY(mutex);
     std::vector<std::unique_ptr<Parent>> parents;
-    for (const std::string& name : options_.parents) {
-      parents.push_back(std::make_unique<Parent>());
-      Parent& parent = *parents.back();
-      parent.pump = std::make_unique<SenderPump>(
-          options_.sender, Identity(), &resident_, &resident_mutex_,
-          std::make_unique<CountingLink>(options_.make_link(name), &parent.bytes), options_.clock);
-      parent.pump->Start();
-    }
+  };
+  struct Former {
+    std::shared_ptr<const ShardMap> map;
+    Time until;
+  };
+
+  // ---- Who is told ----
+
+  // 1. What was announced so far, to whomever. 2. Each shard of the map, old or new, is given its part of that.
+  // 3. New parents are sent all that their shard has. 4. Those that the map does not name leave after the overlap, those that it
+  // names for another shard at once.
+  void Adopt(const std::shared_ptr<const ShardMap>& map) {
+    const ResidentSet all = Announced();
+    const Epoch epoch = epochs_.fetch_add(1);
     MutexLock lock(&taking_mutex_);
-    parents_ = std::move(parents);
+    if (map_ != nullptr)
+      former_.push_back({map_, options_.clock->Now() + options_.parents_overlap});
+    map_ = map;
+    for (const auto& shard : shards_) {
+      for (const auto& parent : shard->parents) parent->leaving = true;
+    }
+    for (const ShardMap::Shard& named : map->shards()) {
+      Shard& shard = ShardNamed(named.name);
+      for (const Stored& run : all.AsRuns()) Tell(shard, run, std::nullopt);
+      for (const std::string& address : named.addresses) Join(shard, address, epoch);
+    }
   }
 
-  static void AddStats(const Parent& parent, bool coverage_at_rest, ParentStats* stats) {
-    stats->connected = parent.pump->connected();
-    stats->at_rest = coverage_at_rest && parent.pump->AtRest();
-    stats->bytes_sent = parent.bytes.load(std::memory_order_relaxed);
-    stats->sender = parent.pump->stats();
-    stats->status = parent.pump->status();
+  ResidentSet Announced() const {
+    ResidentSet all;
+    for (const auto& shard : shards_) {
+      MutexLock lock(&shard->mutex);
+      for (const Stored& run : shard->resident.AsRuns()) all.Apply(run);
+    }
+    return all;
   }
 
-  SenderIdentity Identity() const {
+  Shard& ShardNamed(const std::string& name) {
+    for (const auto& shard : shards_)
+      if (shard->name == name) return *shard;
+    shards_.push_back(std::make_unique<Shard>());
+    shards_.back()->name = name;
+    return *shards_.back();
+  }
+
+  // There is one stream to an address: it cannot leave one shard later than it joins another.
+  void LeaveOthers(const Shard& shard, const std::string& address) {
+    for (const auto& other : shards_) {
+      if (other.get() == &shard) continue;
+      std::erase_if(other->parents, [&](const std::unique_ptr<Parent>& parent) {
+        if (parent->address != address) return false;
+        parent->pump->Stop(/*goodbye=*/false, Duration::zero());
+        return true;
+      });
+    }
+  }
+
+  void Join(Shard& shard, const std::string& address, Epoch epoch) {
+    LeaveOthers(shard, address);
+    for (const auto& parent : shard.parents) {
+      if (parent->address != address) continue;
+      parent->leaving = false;
+      return;
+    }
+    shard.parents.push_back(std::make_unique<Parent>());
+    Parent& parent = *shard.parents.back();
+    parent.address = address;
+    parent.pump = std::make_unique<SenderPump>(
+        options_.sender, Identity(epoch), &shard.resident, &shard.mutex,
+        std::make_unique<CountingLink>(options_.make_link(address), &parent.bytes), options_.clock);
+    {
+      MutexLock lock(&shard.mutex);
+      std::vector<Event> events;
+      for (Stored& run : shard.resident.AsRuns()) events.emplace_back(std::move(run));
+      parent.pump->Append(events, load_told_);
+    }
+    parent.pump->Start();
+  }
+
+  // Former maps whose time has come no longer count: what is only theirs is withdrawn, and who is only theirs leaves.
+  void EndOverlap() {
+    const Time now = options_.clock->Now();
+    if (former_.empty() || (now < former_.front().until && former_.size() <= kFormerMapsMax))
+      return;
+    MutexLock lock(&taking_mutex_);
+    former_.pop_front();
+    for (const auto& shard : shards_) {
+      Removed surplus{.tier = Tier::kDevice, .blocks = Surplus(*shard)};
+      if (!surplus.blocks.empty()) Tell(*shard, surplus, std::nullopt);
+      if (!former_.empty()) continue;
+      std::erase_if(shard->parents, [&](const std::unique_ptr<Parent>& parent) {
+        if (parent->leaving) Goodbye(*parent, now + kGoodbyeTime);
+        return parent->leaving;
+      });
+    }
+    std::erase_if(shards_, [](const auto& shard) { return shard->parents.empty(); });
+  }
+
+  std::vector<SequenceHash> Surplus(Shard& shard) {
+    std::vector<SequenceHash> surplus;
+    MutexLock lock(&shard.mutex);
+    for (const Stored& run : shard.resident.AsRuns()) {
+      for (size_t i = 0; i < run.blocks.size(); ++i) {
+        const auto ordinal = static_cast<uint32_t>(run.position + i);
+        if (!Keeps(shard.name, ordinal, run.blocks[i])) surplus.push_back(run.blocks[i]);
+      }
+    }
+    return surplus;
+  }
+
+  void Goodbye(Parent& parent, Time end) {
+    const Duration left = end - options_.clock->Now();
+    parent.pump->Stop(/*goodbye=*/true, std::max(left, Duration::zero()));
+  }
+
+  SenderIdentity Identity(Epoch epoch) const {
     return {.holder = options_.cell,
             .domain = domain_,
             .block_size = block_size_,
@@ -139,8 +248,59 @@ class CoverageReporter::Stream {
             .schedule = options_.schedule_name,
             .address = options_.address,
             .labels = options_.labels,
-            .epoch = epoch_,
+            .epoch = epoch,
             .instance_id = options_.instance_id};
+  }
+
+  // ---- What they are told ----
+
+  static bool Keeps(const ShardMap& map, const std::string& shard, uint32_t ordinal,
+                    SequenceHash waypoint) {
+    for (size_t i = 0; i < map.shards().size(); ++i)
+      if (map.shards()[i].name == shard) return map.Keeps(i, ordinal, waypoint);
+    return false;
+  }
+
+  // By the map, or one that was in force lately.
+  bool Keeps(const std::string& shard, uint32_t ordinal, SequenceHash waypoint) const {
+    return Keeps(*map_, shard, ordinal, waypoint) ||
+           std::any_of(former_.begin(), former_.end(), [&](const Former& former) {
+             return Keeps(*former.map, shard, ordinal, waypoint);
+           });
+  }
+
+  // The parts of a stored run that the shard keeps; anything else whole: who has not heard of it ignores it.
+  std::vector<Event> PartOf(const Shard& shard, const Event& event) const {
+    const Stored* run = std::get_if<Stored>(&event);
+    if (run == nullptr || (!map_->split() && former_.empty())) return {event};
+    std::vector<Event> parts;
+    bool goes_on = false;
+    for (size_t i = 0; i < run->blocks.size(); ++i) {
+      const auto ordinal = static_cast<Position>(run->position + i);
+      const bool kept = Keeps(shard.name, ordinal, run->blocks[i]);
+      if (kept && !goes_on) {
+        parts.push_back(
+            Stored{.tier = run->tier, .position = ordinal, .parent = kNoParent, .blocks = {}});
+      }
+      if (kept) std::get<Stored>(parts.back()).blocks.push_back(run->blocks[i]);
+      goes_on = kept;
+    }
+    return parts;
+  }
+
+  void Tell(Shard& shard, const std::vector<Event>& due, const std::optional<Load>& load) {
+    MutexLock lock(&shard.mutex);
+    std::vector<Event> changes;
+    for (const Event& event : due) {
+      for (const Event& part : PartOf(shard, event)) {
+        for (Event& change : shard.resident.Apply(part)) changes.push_back(std::move(change));
+      }
+    }
+    if (changes.empty() && !load.has_value()) return;
+    for (const auto& parent : shard.parents) parent->pump->Append(changes, load);
+  }
+  void Tell(Shard& shard, Event event, const std::optional<Load>& load) {
+    Tell(shard, std::vector<Event>{std::move(event)}, load);
   }
 
   // The load to tell now, if any.
@@ -163,31 +323,56 @@ class CoverageReporter::Stream {
     const std::vector<Event> due = coverage_.Take(options_.waypoints_per_tick);
     const std::optional<Load> load = LoadDue();
     if (due.empty() && !load.has_value()) return;
-    MutexLock lock(&resident_mutex_);
-    std::vector<Event> changes;
-    for (const Event& event : due) {
-      for (Event& change : resident_.Apply(event)) changes.push_back(std::move(change));
+    for (const auto& shard : shards_) Tell(*shard, due, load);
+  }
+
+  // ---- What is said of it ----
+
+  // Before the first tick there is no stream yet, and so no rest.
+  void AddUnstarted(ParentStats of, std::vector<ParentStats>* stats) const {
+    for (const ShardMap::Shard& shard : options_.parents.shards()) {
+      for (const std::string& address : shard.addresses) {
+        of.shard = shard.name;
+        of.parent = address;
+        stats->push_back(of);
+      }
     }
-    for (const auto& parent : parents_) parent->pump->Append(changes, load);
+  }
+
+  static ParentStats StatsOf(Shard& shard, const Parent& parent, bool coverage_at_rest,
+                             ParentStats of) {
+    of.parent = parent.address;
+    of.connected = parent.pump->connected();
+    of.at_rest = coverage_at_rest && parent.pump->AtRest();
+    of.bytes_sent = parent.bytes.load(std::memory_order_relaxed);
+    of.sender = parent.pump->stats();
+    of.status = parent.pump->status();
+    MutexLock lock(&shard.mutex);
+    of.waypoints_here = shard.resident.size();
+    return of;
   }
 
   const CoverageReporterOptions& options_;
   const Domain domain_;
   const uint32_t block_size_;
-  const Epoch epoch_;
+  std::atomic<Epoch>& epochs_;
   std::atomic<bool> replaced_{false};
   bool ended_ = false;  // only by `Tick` and then by `Stop`
   Coverage coverage_;
   std::optional<Load> load_, load_told_;  // only by `Tick`
   Time load_told_at_{0};
   mutable Mutex taking_mutex_;
-  Mutex resident_mutex_;
-  ResidentSet resident_ ABSL_GUARDED_BY(resident_mutex_);
-  std::vector<std::unique_ptr<Parent>> parents_;  // changed once, by `Tick` under `taking_mutex_`
+  // Changed by `Tick` alone, under `taking_mutex_`.
+  std::shared_ptr<const ShardMap> map_;
+  std::deque<Former> former_;  // oldest first
+  std::vector<std::unique_ptr<Shard>> shards_;
 };
 
 struct CoverageReporter::State {
-  explicit State(CoverageReporterOptions given) : options(std::move(given)) {}
+  explicit State(CoverageReporterOptions given)
+      : options(std::move(given)),
+        epochs(options.epoch),
+        parents(std::make_shared<const ShardMap>(options.parents)) {}
 
   // Streams are never removed: a domain that comes again with another block size has a new one.
   std::vector<Stream*> All() const {
@@ -198,7 +383,9 @@ struct CoverageReporter::State {
   }
 
   CoverageReporterOptions options;  // immutable from the first tick
+  std::atomic<Epoch> epochs;  // the next stream's: a later one fences an earlier one of its cell
   mutable Mutex mutex;
+  std::shared_ptr<const ShardMap> parents ABSL_GUARDED_BY(mutex);
   std::vector<std::unique_ptr<Stream>> streams ABSL_GUARDED_BY(mutex);
 };
 
@@ -211,25 +398,39 @@ void CoverageReporter::SetAddress(std::string address) {
   state_->options.address = std::move(address);
 }
 
+absl::Status CoverageReporter::SetParents(ShardMap parents) {
+  if (parents.empty() || state_->options.parents.empty()) {
+    return absl::FailedPreconditionError(
+        "a process that has parents keeps some, and one without has none");
+  }
+  MutexLock lock(&state_->mutex);
+  if (*state_->parents == parents) return absl::OkStatus();
+  state_->parents = std::make_shared<const ShardMap>(std::move(parents));
+  return absl::OkStatus();
+}
+
 Coverage* CoverageReporter::AddDomain(const Domain& domain, uint32_t block_size) {
   if (state_->options.parents.empty()) return nullptr;
   MutexLock lock(&state_->mutex);
-  Epoch epoch = state_->options.epoch;
   for (const auto& stream : state_->streams) {
     if (stream->domain() != domain) continue;
     // The last one of the domain counts: the others are replaced.
     if (stream->block_size() == block_size && !stream->replaced()) return stream->coverage();
     stream->Replace();
-    ++epoch;
   }
-  auto stream = std::make_unique<Stream>(state_->options, domain, block_size, epoch);
+  auto stream = std::make_unique<Stream>(state_->options, domain, block_size, &state_->epochs);
   Coverage* const coverage = stream->coverage();
   state_->streams.push_back(std::move(stream));
   return coverage;
 }
 
 void CoverageReporter::Tick() {
-  for (Stream* stream : state_->All()) stream->Tick();
+  std::shared_ptr<const ShardMap> parents;
+  {
+    MutexLock lock(&state_->mutex);
+    parents = state_->parents;
+  }
+  for (Stream* stream : state_->All()) stream->Tick(parents);
 }
 
 void CoverageReporter::Stop(Duration flush_for) {

@@ -1,15 +1,20 @@
 // How does a parent learn what this process covers? Per domain, the waypoints of its `Coverage` become a
 // resident set and a stream of holdings, to one or several parents.
 //
-//   Coverage ─ Tick ─▶ resident set ─▶ SenderPump ─▶ parent 1
-//   (domain)                     └───▶ SenderPump ─▶ parent 2
+//   Coverage ─ Tick ─┬─▶ resident set ──▶ SenderPump ─▶ parent 1
+//   (domain)         │   of shard a   └─▶ SenderPump ─▶ parent 2, its replica
+//                    └─▶ resident set ──▶ SenderPump ─▶ parent 3
+//                        of shard b
 //
 // To a parent this process is one holder (a cell with its replica), and a block's position is the ordinal of
-// its waypoint.
+// its waypoint. A level that is not split is one shard.
 //
 // *Place*: a leaf has one, and a hierarchy node that has parents of its own. What carries the streams is
 // handed in.
-// *Truth*: every parent gets the same events; a parent that was away is repaired from the resident set.
+// *Truth*: every parent of a shard gets the same events, those of the shard's part; a parent that was away is repaired from
+// the resident set. When the parents change (`SetParents`), each new one is sent all of its part; what a shard has no longer
+// to know is withdrawn after `parents_overlap`, and parents that are gone are told goodbye then: so that who still asks by
+// the map before finds what that promises.
 // *Threads*: any thread may call everything but `Tick` and `Stop`, which one thread calls.
 // *Bounds*: `CoverageOptions::waypoints_max`; at most `waypoints_per_tick` leave per tick and domain; a
 // parent that does not keep up costs its pump's window and then gets a snapshot.
@@ -37,6 +42,7 @@
 #include "indexer/base/clock.h"
 #include "indexer/base/domain.h"
 #include "indexer/base/ids.h"
+#include "indexer/base/shard_map.h"
 #include "indexer/base/waypoints.h"
 #include "indexer/coverage/coverage.h"
 #include "indexer/stream/link.h"
@@ -50,7 +56,8 @@ struct CoverageReporterOptions {
   HolderId cell;
   std::string address;  // this process's own gRPC address, for whoever reads the parents' answers
   std::vector<std::pair<std::string, std::string>> labels;
-  std::vector<std::string> parents;  // may be empty: then nothing is kept
+  ShardMap parents;  // may be empty: then nothing is kept, and stays so
+  Duration parents_overlap = std::chrono::minutes(1);
   SenderLinkFactory make_link;
   std::string contract_id;
   const WaypointSchedule* schedule = &WaypointSchedule::Standard();  // of positions here
@@ -73,14 +80,16 @@ struct CoverageReporterOptions {
 // One stream: a domain to a parent.
 struct ParentStats {
   std::string parent;
+  std::string shard;  // empty when the level is not split
   Domain domain;
   bool connected = false;
   // Everything announced is acknowledged and no withdrawal is pending.
   bool at_rest = false;
   uint64_t waypoints_announced = 0;
   uint64_t waypoints_withdrawn = 0;
-  uint64_t bytes_sent = 0;  // as serialized, of batches and snapshots
-  uint64_t waypoints_held = 0;
+  uint64_t bytes_sent = 0;      // as serialized, of batches and snapshots
+  uint64_t waypoints_held = 0;  // announced now, of all shards
+  uint64_t waypoints_here = 0;  // of this parent's shard
   SenderStats sender;
   absl::Status status;  // not OK: replaced by a younger incarnation, or refused for good
 };
@@ -96,6 +105,9 @@ class CoverageReporter {
   // Sets `CoverageReporterOptions::address`, for an owner that knows it only when its server listens.
   // Before the first `Tick`.
   void SetAddress(std::string address);
+
+  // Other parents from the next tick on. FAILED_PRECONDITION: there were none before, or none are given.
+  absl::Status SetParents(ShardMap parents);
 
   // The coverage of a domain, to be fed from now on; it lives as long as the reporter. Null when there are no
   // parents. Streams start with the next tick. A domain that comes again has the same coverage; with another block size

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <deque>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <random>
@@ -12,9 +13,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/event.h"
 #include "indexer/base/ids.h"
+#include "indexer/base/shard_map.h"
 #include "indexer/base/waypoints.h"
 #include "indexer/holders/holder_registry.h"
 #include "indexer/stream/link.h"
@@ -30,14 +33,20 @@ const Domain kLlama{"llama-70b", ""};
 const Domain kQwen{"qwen-8b", ""};
 constexpr HolderIndex kOne{1};
 constexpr HolderIndex kTwo{2};
+constexpr Duration kOverlap = seconds(20);
 constexpr TierMask kNone;
 constexpr TierMask kDevice(Tier::kDevice);
 
 // A link in memory that moves messages when told, to a registry that can be away.
 class MemoryLink : public SenderLink {
  public:
-  explicit MemoryLink(HolderRegistry** registry) : registry_(registry) {}
-  ~MemoryLink() override { Stop(Duration::zero()); }
+  // Takes itself out of `links` at its end.
+  MemoryLink(HolderRegistry** registry, std::set<MemoryLink*>* links)
+      : registry_(registry), links_(links) {}
+  ~MemoryLink() override {
+    Stop(Duration::zero());
+    links_->erase(this);
+  }
 
   void Start(SenderLinkObserver* observer) override { observer_ = observer; }
   bool Write(const SenderMessage& message) override {
@@ -87,6 +96,7 @@ class MemoryLink : public SenderLink {
   }
 
   HolderRegistry** const registry_;
+  std::set<MemoryLink*>* const links_;
   SenderLinkObserver* observer_ = nullptr;
   std::unique_ptr<ReceiverSession> session_;
   std::deque<SenderMessage> outbox_;
@@ -96,17 +106,22 @@ class MemoryLink : public SenderLink {
 
 class CoverageReporterTest : public testing::Test {
  protected:
-  static constexpr int kParents = 2;
+  static constexpr int kParents = 4;
 
   CoverageReporterTest() {
     for (int i = 0; i < kParents; ++i) Up(i);
+    reporter_ = MakeReporter({"p:0", "p:1"});
+  }
+  ~CoverageReporterTest() override { reporter_.reset(); }
+
+  std::unique_ptr<CoverageReporter> MakeReporter(ShardMap parents) {
     CoverageReporterOptions options;
     options.cell = {"cell-a", 0, "r1"};
     options.labels = {{"zone", "a"}};
-    options.parents = {"0", "1"};
+    options.parents = std::move(parents);
     options.make_link = [this](const std::string& parent) {
-      auto link = std::make_unique<MemoryLink>(&registries_[std::stoi(parent)]);
-      links_.push_back(link.get());
+      auto link = std::make_unique<MemoryLink>(&registries_[std::stoi(parent.substr(2))], &links_);
+      links_.insert(link.get());
       return link;
     };
     options.contract_id = "contract";
@@ -116,10 +131,11 @@ class CoverageReporterTest : public testing::Test {
     options.epoch = 5;
     options.instance_id = 6;
     options.clock = &clock_;
-    reporter_ = std::make_unique<CoverageReporter>(options);
-    reporter_->SetAddress("leaf:1");
+    options.parents_overlap = kOverlap;
+    auto reporter = std::make_unique<CoverageReporter>(options);
+    reporter->SetAddress("leaf:1");
+    return reporter;
   }
-  ~CoverageReporterTest() override { reporter_.reset(); }
 
   void Up(int parent) {
     HolderRegistryOptions options;
@@ -169,9 +185,50 @@ class CoverageReporterTest : public testing::Test {
   const WaypointSchedule schedule_{{1}, 4};  // positions 1, 3, 7, 11 …
   ManualClock clock_;
   std::unique_ptr<HolderRegistry> owned_[kParents];
-  HolderRegistry* registries_[kParents] = {};
-  std::vector<MemoryLink*> links_;
+  HolderRegistry* registries_[kParents] = {};  // where "p:0" and so on lead
+  std::set<MemoryLink*> links_;
   std::unique_ptr<CoverageReporter> reporter_;
+};
+
+// Splits over shards: what is announced, and what of it a shard is to know.
+class SplitTest : public CoverageReporterTest {
+ protected:
+  using Waypoints = std::map<SequenceHash, Position>;
+
+  static ShardMap Map(absl::string_view text) { return *ShardMap::Parse(text); }
+
+  void Start(absl::string_view map) {
+    reporter_ = MakeReporter(Map(map));
+    coverage_ = reporter_->AddDomain(kLlama, 16);
+  }
+  // Blocks from `first` on at all positions of a sequence.
+  void Hold(uint64_t first, size_t blocks) {
+    Stored run;
+    for (uint64_t i = 0; i < blocks; ++i) run.blocks.push_back(SequenceHash{Scattered(first + i)});
+    for (size_t i = 0; i < blocks; ++i)
+      coverage_->OnChanged(kOne, run.blocks[i], static_cast<Position>(i), kNone, kDevice, &run);
+    for (size_t i = 0; i < blocks; ++i) {
+      const auto at = static_cast<Position>(i);
+      if (schedule_.IsWaypoint(at)) truth_[run.blocks[i]] = schedule_.WaypointsIn(at);
+    }
+  }
+  void Drop(SequenceHash block) {
+    const Position position = schedule_.PositionOf(truth_.at(block));
+    coverage_->OnChanged(kOne, block, position, kDevice, kNone, nullptr);
+    truth_.erase(block);
+  }
+  // Hashes are random as real ones are.
+  static uint64_t Scattered(uint64_t number) { return std::mt19937_64(number)(); }
+
+  Waypoints PartOf(const ShardMap& map, size_t shard) const {
+    Waypoints part;
+    for (const auto& [block, ordinal] : truth_)
+      if (map.Keeps(shard, ordinal, block)) part.emplace(block, ordinal);
+    return part;
+  }
+
+  Coverage* coverage_ = nullptr;
+  Waypoints truth_;
 };
 
 TEST_F(CoverageReporterTest, EveryParentLearnsWhatIsCoveredAndWhoSaysSo) {
@@ -181,7 +238,7 @@ TEST_F(CoverageReporterTest, EveryParentLearnsWhatIsCoveredAndWhoSaysSo) {
   coverage->OnLoad(kOne, Load{.running_requests = 3});
   coverage->OnLoad(kTwo, Load{.running_requests = 4});
   Pass(milliseconds(200));
-  for (int parent = 0; parent < kParents; ++parent) {
+  for (int parent = 0; parent < 2; ++parent) {
     EXPECT_EQ(Known(parent), (std::map<SequenceHash, Position>{{SequenceHash{70}, 2}}));
     const DomainStats stats = *registries_[parent]->StatsOf(kLlama);
     EXPECT_EQ(stats.holders[0].holder->address, "leaf:1");
@@ -264,6 +321,7 @@ TEST_F(CoverageReporterTest, StoppingSaysGoodbye) {
 
 TEST_F(CoverageReporterTest, WithoutParentsNothingIsKept) {
   CoverageReporter reporter({});
+  EXPECT_FALSE(reporter.SetParents({"p:0"}).ok());
   EXPECT_EQ(reporter.AddDomain(kLlama, 16), nullptr);
   reporter.Tick();
   EXPECT_TRUE(reporter.Stats().empty());
@@ -298,6 +356,132 @@ TEST_F(CoverageReporterTest, ParentsEqualARecountAtRest) {
     }
     ASSERT_EQ(Known(0), truth) << "round " << round;
     ASSERT_EQ(Known(1), truth) << "round " << round;
+  }
+}
+
+TEST_F(SplitTest, EachShardIsToldItsPartAndReplicasTheSame) {
+  Start("shallow=2,a=p:0|p:1,b=p:2");
+  for (int i = 0; i < 20; ++i) Hold(1000 * i, 40);
+  Pass(seconds(1));
+  const ShardMap map = Map("shallow=2,a=p:0|p:1,b=p:2");
+  EXPECT_EQ(Known(0), PartOf(map, 0));
+  EXPECT_EQ(Known(1), PartOf(map, 0));
+  EXPECT_EQ(Known(2), PartOf(map, 1));
+  size_t both = 0;
+  for (const auto& [block, ordinal] : Known(0)) both += Known(2).contains(block);
+  EXPECT_EQ(both, 20u * 2) << "the shallow ones";
+  EXPECT_EQ(Known(0).size() + Known(2).size(), truth_.size() + both);
+  EXPECT_TRUE(AtRest());
+  for (const ParentStats& stats : reporter_->Stats())
+    EXPECT_EQ(stats.waypoints_here, PartOf(map, stats.shard == "a" ? 0 : 1).size());
+}
+
+TEST_F(SplitTest, AWithdrawalGoesToTheShardThatWasTold) {
+  Start("shallow=1,a=p:0,b=p:2");
+  Hold(0, 40);
+  Pass(seconds(1));
+  while (truth_.size() > 3) Drop(truth_.rbegin()->first);
+  Pass(seconds(2));
+  EXPECT_EQ(Known(0), PartOf(Map("shallow=1,a=p:0,b=p:2"), 0));
+  EXPECT_EQ(Known(2), PartOf(Map("shallow=1,a=p:0,b=p:2"), 1));
+}
+
+TEST_F(SplitTest, ANewShardIsToldItsPartAndTheOthersForgetItAfterTheOverlap) {
+  const ShardMap two = Map("shallow=1,a=p:0,b=p:1");
+  const ShardMap three = Map("shallow=1,a=p:0,b=p:1,c=p:2");
+  Start(two.ToString());
+  for (int i = 0; i < 20; ++i) Hold(1000 * i, 40);
+  Pass(seconds(1));
+  ASSERT_TRUE(reporter_->SetParents(three).ok());
+  Pass(seconds(1));
+  EXPECT_EQ(Known(2), PartOf(three, 2));
+  EXPECT_EQ(Known(0), PartOf(two, 0)) << "who asks by the former map still finds it";
+  EXPECT_EQ(Known(1), PartOf(two, 1));
+  EXPECT_FALSE(AtRest());
+  Hold(70000, 40);  // news meanwhile goes where either map leads
+  Pass(seconds(1));
+  EXPECT_EQ(Known(0), PartOf(two, 0));
+  EXPECT_EQ(Known(2), PartOf(three, 2));
+  Pass(kOverlap);
+  for (size_t shard = 0; shard < 3; ++shard)
+    EXPECT_EQ(Known(static_cast<int>(shard)), PartOf(three, shard));
+  EXPECT_TRUE(AtRest());
+}
+
+TEST_F(SplitTest, ALevelIsSplitAtRunTimeAndJoinedAgain) {
+  Start("p:0");
+  for (int i = 0; i < 10; ++i) Hold(1000 * i, 40);
+  Pass(seconds(1));
+  const ShardMap two = Map("shallow=1,a=p:1,b=p:2");
+  ASSERT_TRUE(reporter_->SetParents(two).ok());
+  Pass(seconds(1));
+  EXPECT_EQ(Known(0), truth_) << "it goes on until the overlap is over";
+  Pass(kOverlap);
+  EXPECT_TRUE(registries_[0]->HoldersOf(kLlama).empty()) << "told goodbye";
+  EXPECT_EQ(Known(1), PartOf(two, 0));
+  EXPECT_EQ(Known(2), PartOf(two, 1));
+  ASSERT_TRUE(reporter_->SetParents({"p:0"}).ok());
+  Pass(kOverlap + seconds(1));
+  EXPECT_EQ(Known(0), truth_);
+  EXPECT_TRUE(registries_[1]->HoldersOf(kLlama).empty());
+  EXPECT_FALSE(reporter_->SetParents(ShardMap()).ok());
+}
+
+// A parent that was away when it left, and so was never told goodbye, is named again: it takes the younger stream.
+TEST_F(SplitTest, AParentThatWasNotToldGoodbyeTakesItsNextStream) {
+  Start("p:0,p:1");
+  Hold(0, 40);
+  Pass(seconds(1));
+  ASSERT_TRUE(reporter_->SetParents({"p:1"}).ok());
+  HolderRegistry* const away = std::exchange(registries_[0], nullptr);  // unreachable, not dead
+  Pass(kOverlap + seconds(1));
+  registries_[0] = away;
+  Hold(5000, 40);
+  ASSERT_TRUE(reporter_->SetParents({"p:0", "p:1"}).ok());
+  Pass(seconds(5));
+  EXPECT_EQ(Known(0), truth_);
+}
+
+// Random contents, maps and parents that come and go, against the map applied to a recount.
+TEST_F(SplitTest, ShardsEqualTheirPartsAtRestWhateverTheMapWas) {
+  const char* maps[] = {"p:0,p:1", "shallow=1,a=p:0|p:1,b=p:2", "shallow=2,a=p:0,b=p:1,c=p:2,d=p:3",
+                        "shallow=3,b=p:2|p:3,e=p:0", "shallow=2,a=p:3,b=p:1,c=p:2"};
+  for (uint32_t seed = 1; seed <= 4; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    std::string map = maps[seed % std::size(maps)];
+    truth_.clear();
+    for (int parent = 0; parent < kParents; ++parent) {
+      Down(parent);
+      Up(parent);
+    }
+    Start(map);
+    for (int round = 0; round < 12; ++round) {
+      const int away = random() % 3 == 0 ? static_cast<int>(random() % kParents) : -1;
+      if (away >= 0) Down(away);
+      for (int step = 0; step < 10; ++step) {
+        if (random() % 2 == 0 || truth_.size() < 5) {
+          Hold(random() % 100000, random() % 60);
+        } else {
+          for (int i = 0; i < 4 && !truth_.empty(); ++i)
+            Drop(std::next(truth_.begin(), random() % truth_.size())->first);
+        }
+        if (random() % 4 == 0) {
+          map = maps[random() % std::size(maps)];
+          ASSERT_TRUE(reporter_->SetParents(Map(map)).ok());
+        }
+        Pass(milliseconds(random() % 3000));
+      }
+      if (away >= 0) Up(away);
+      Pass(kOverlap + seconds(8));
+      ASSERT_TRUE(AtRest()) << "round " << round;
+      const ShardMap now = Map(map);
+      for (size_t shard = 0; shard < now.shards().size(); ++shard) {
+        for (const std::string& address : now.shards()[shard].addresses)
+          ASSERT_EQ(Known(std::stoi(address.substr(2))), PartOf(now, shard))
+              << "round " << round << ", " << map << ", " << address;
+      }
+    }
   }
 }
 
