@@ -32,17 +32,20 @@ struct CellQuestion {
   uint32_t blocks = 0;
   uint32_t best = 0;  // only the best so many; 0 means all
   const WaypointSchedule* schedule = &WaypointSchedule::Standard();  // of `waypoints`
+  std::span<const Position> positions = {};  // of `waypoints`; empty: all of the schedule's
 };
 
 struct CellFound {
   std::string cell;
-  std::string address;  // of its leaf; empty when it gave none
+  std::string address;  // of its leaf, or of the node that it is; empty when it gave none
   uint32_t blocks_at_least = 0;
   uint32_t blocks_below = 0;
   Trust trust = Trust::kExact;
   uint32_t age_ms = 0;
   std::optional<Load> load = {};  // sums over its workers
   std::map<std::string, std::string> labels = {};
+  bool is_node = false;                           // a hierarchy node: it names cells, not workers
+  std::vector<std::string> other_addresses = {};  // of its other replicas, the freshest first
 };
 
 struct CellsAnswer {
@@ -84,6 +87,14 @@ class OverlapFinder {
   virtual ~OverlapFinder() = default;
   virtual void FindOverlaps(const std::string& leaf_address, const OverlapQuestion& question,
                             Duration deadline, Callback callback) = 0;
+};
+
+// Calls back when time has passed, so that somebody else can be asked before the first one is given up.
+class Timer {
+ public:
+  virtual ~Timer() = default;
+  // Calls `callback` once, from any thread, not before this returns.
+  virtual void After(Duration delay, std::function<void()> callback) = 0;
 };
 
 }  // namespace kvatlas

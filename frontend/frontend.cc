@@ -9,17 +9,20 @@ namespace kvatlas {
 
 // Ids of an earlier process must not name choices of this one: the upper half is random.
 Frontend::Shared::Shared(FrontendOptions o, CellFinder* cells, OverlapFinder* overlaps,
-                         const Clock* c)
+                         const Clock* c, Timer* t)
     : options(std::move(o)),
       cell_finder(cells),
       overlap_finder(overlaps),
       clock(c),
+      timer(t),
+      hierarchies(std::make_shared<const ShardMap>(options.hierarchies)),
       memory(options.memory),
       next_decision((RandomInstanceId() << 32) | 1) {}
 
 Frontend::Frontend(FrontendOptions options, CellFinder* cell_finder, OverlapFinder* overlap_finder,
-                   const Clock* clock)
-    : shared_(std::make_shared<Shared>(std::move(options), cell_finder, overlap_finder, clock)) {}
+                   const Clock* clock, Timer* timer)
+    : shared_(std::make_shared<Shared>(std::move(options), cell_finder, overlap_finder, clock,
+                                       timer)) {}
 
 Frontend::~Frontend() = default;
 
@@ -49,6 +52,17 @@ void Frontend::Report(uint64_t decision_id, const RouteReport& report) {
   if (!report.accepted && !report.finished) return;
   MutexLock lock(&shared_->mutex);
   shared_->memory.Release(decision_id);
+}
+
+void Frontend::SetHierarchies(ShardMap hierarchies) {
+  auto map = std::make_shared<const ShardMap>(std::move(hierarchies));
+  MutexLock lock(&shared_->mutex);
+  shared_->hierarchies = std::move(map);
+}
+
+ShardMap Frontend::hierarchies() const {
+  MutexLock lock(&shared_->mutex);
+  return *shared_->hierarchies;
 }
 
 FrontendStats Frontend::stats() const {

@@ -1,12 +1,16 @@
 // Which worker should take this prompt, and why? From token ids to a worker, with a receipt.
 //
+//                     ╭──── down a level ────╮
+//                     ▼                      │
 //   tokens ─hash─▶ hierarchy ──▶ cells ranked by expected cost ──▶ leaves of the best K, in parallel
 //                                                                        │
 //   receipt ◀── in flight counted ◀── cheapest worker over all answers ◀─┘
 //
 // The ladder, when something is missing; each step down is named in the receipt, with its reason:
-//   1. hierarchy's cells        one hierarchy after the other, the last one that answered first
-//   2. last good cells          remembered addresses and loads, asked without knowing who covers what
+//   1. hierarchy's cells        one replica after the other, the last one that answered first; of a level that is split, the
+//                               one or two shards that have this prompt's waypoints; nodes below the top are asked in turn
+//   2. last good cells          remembered nodes below the top; then remembered addresses and loads of cells, asked without
+//                               knowing who covers what
 //   3. configured leaves        the own cell
 //   4. load only                remembered workers, by their last known load and what is in flight
 //
@@ -14,9 +18,12 @@
 // choice counts against its worker at once, until `Report` says that the worker has it, or for `in_flight_ttl`.
 // *Threads*: everything may be called from any. No thread of its own: a route goes on in the threads that deliver the
 // finders' answers; its callback runs there.
-// *Cost*: one question to a hierarchy and K to leaves, about 10 ns a block for hashing, then constant per worker answered.
+// A cell is asked when its bounds say that it could win over the one expected to be cheapest, or over what that then answers;
+// one that is late is waited for as long as it could still win.
+// *Cost*: a question to a hierarchy (to its shards; per level, to at most K nodes) and at most K to leaves, about 10 ns a
+// block for hashing, then constant per worker answered.
 // *Bounds*: `FrontendOptions`: leaves asked, deadline, blocks, what is remembered.
-// *Lifetime*: the finders and the clock outlive the frontend; a route may outlive it only as far as its finders deliver.
+// *Lifetime*: the finders, the clock and the timer outlive the frontend; a route may outlive it only as far as its finders deliver.
 //
 // Example:
 //   Frontend frontend({.hierarchies = {"127.0.0.1:7420"}}, &cell_finder, &overlap_finder, &Clock::Real());
@@ -43,6 +50,7 @@
 #include "indexer/base/domain.h"
 #include "indexer/base/hash.h"
 #include "indexer/base/ids.h"
+#include "indexer/base/shard_map.h"
 #include "indexer/base/waypoints.h"
 
 namespace kvatlas {
@@ -56,7 +64,7 @@ struct ConfiguredLeaf {
 };
 
 struct FrontendOptions {
-  std::vector<std::string> hierarchies;  // replicas: each knows everything
+  ShardMap hierarchies;  // the top level: replicas that each know everything, or shards of such
   std::vector<ConfiguredLeaf> leaves;
   uint32_t ask_cells = 2;        // K: leaves asked at once when coverage is known
   uint32_t ask_cells_blind = 8;  // and when it is not
@@ -69,7 +77,13 @@ struct FrontendOptions {
   CostWeights weights;
   FleetMemoryOptions memory;
   HashContract contract;
-  const WaypointSchedule* schedule = &WaypointSchedule::Standard();  // the hierarchies'
+  const WaypointSchedule* schedule =
+      &WaypointSchedule::Standard();  // the leaves', and so the finest
+  // Of a top level that is split: its own schedule, which may be a part of the leaves'. Null: the same.
+  const WaypointSchedule* hierarchy_schedule = nullptr;
+  uint32_t ask_shards = 2;  // asked at once
+  // After so long without an answer a replica is asked beside the first; needs a timer.
+  Duration hedge_after = std::chrono::milliseconds(4);
 };
 
 // Exactly one of `tokens` and `sequence_hashes`.
@@ -111,8 +125,9 @@ class Frontend {
  public:
   using Callback = std::function<void(absl::StatusOr<RouteResult>)>;
 
+  // Without a timer a late replica is given up before the next is asked.
   Frontend(FrontendOptions options, CellFinder* cell_finder, OverlapFinder* overlap_finder,
-           const Clock* clock);
+           const Clock* clock, Timer* timer = nullptr);
   ~Frontend();
 
   Frontend(const Frontend&) = delete;
@@ -128,6 +143,10 @@ class Frontend {
 
   // Accepted or finished: the choice is no longer counted. Unknown ids are ignored.
   void Report(uint64_t decision_id, const RouteReport& report);
+
+  // The top level, for routes that start from now on.
+  void SetHierarchies(ShardMap hierarchies);
+  ShardMap hierarchies() const;
 
   FrontendStats stats() const;
   const FrontendOptions& options() const;

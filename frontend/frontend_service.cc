@@ -217,7 +217,7 @@ HttpResponse FrontendService::HttpStatus() const {
   const FrontendOptions& options = frontend_->options();
   const FrontendStats stats = frontend_->stats();
   Json json;
-  json["hierarchies"] = options.hierarchies;
+  json["hierarchies"] = frontend_->hierarchies().Addresses();
   json["leaves"] = Json::array();
   for (const ConfiguredLeaf& leaf : options.leaves)
     json["leaves"].push_back(leaf.cell + "=" + leaf.address);

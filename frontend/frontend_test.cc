@@ -13,6 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "indexer/base/mutex.h"
+#include "indexer/base/shard_map.h"
 #include "indexer/base/waypoints.h"
 
 namespace kvatlas {
@@ -38,6 +39,7 @@ class FakeFleet : public CellFinder, public OverlapFinder {
                  CellFinder::Callback callback) override {
     hierarchies_asked.push_back(address);
     waypoints_asked = question.waypoints.size();
+    positions_asked[address].assign(question.positions.begin(), question.positions.end());
     if (hanging.contains(address)) {
       clock_->Advance(deadline);
       return callback(absl::DeadlineExceededError("late"));
@@ -89,6 +91,7 @@ class FakeFleet : public CellFinder, public OverlapFinder {
   std::vector<std::string> hierarchies_asked;
   std::vector<std::string> leaves_asked;
   size_t waypoints_asked = 0;
+  std::map<std::string, std::vector<Position>> positions_asked;  // by hierarchy
   size_t blocks_asked = 0;
   SequenceHash first_asked{0};
 
@@ -131,7 +134,7 @@ class FrontendTest : public testing::Test {
 };
 
 TEST_F(FrontendTest, RoutesToTheDeepestWorkerOfTheDeepestCell) {
-  fleet_.AddCell("a", 32, {Worker("w0", 40), Worker("w1", 0)});
+  fleet_.AddCell("a", 40, {Worker("w0", 40), Worker("w1", 0)});
   fleet_.AddCell("b", 64, {Worker("w2", 70), Worker("w3", 65)});
   fleet_.AddCell("c", 0, {Worker("w4", 99)});
   const RouteResult route = Route();
@@ -339,7 +342,7 @@ TEST_F(FrontendTest, TokensAreHashedWithTheBlockSizeThatTheFleetNames) {
 }
 
 TEST_F(FrontendTest, ALeafsBlockSizeIsLearntToo) {
-  options_.hierarchies.clear();
+  options_.hierarchies = ShardMap();
   options_.leaves = {{.cell = "own", .address = "own:1"}};
   fleet_.workers["own:1"] = {.workers = {Worker("w0", 1)}, .block_size = 8};
   absl::StatusOr<RouteResult> route =
@@ -401,7 +404,7 @@ TEST_F(FrontendTest, AtMostTheStatedNumberOfLeavesIsAsked) {
 
 TEST_F(FrontendTest, LeavesAreAskedInParallelAndAnyOrderOfAnswersWillDo) {
   fleet_.AddCell("a", 64, {Worker("w0", 64)});
-  fleet_.AddCell("b", 32, {Worker("w1", 32)});
+  fleet_.AddCell("b", 40, {Worker("w1", 40)});
   fleet_.hold = true;
   int called = 0;
   frontend().RouteAsync({.domain = kDomain, .sequence_hashes = Prompt(100)},
@@ -416,6 +419,218 @@ TEST_F(FrontendTest, LeavesAreAskedInParallelAndAnyOrderOfAnswersWillDo) {
   frontend_.reset();  // a route may finish after the frontend is gone
   fleet_.held[0]();
   EXPECT_EQ(called, 1);
+}
+
+TEST_F(FrontendTest, ACellThatCannotWinIsNotAsked) {
+  fleet_.AddCell("a", 64, {Worker("w0", 64)});
+  fleet_.AddCell("b", 0, {Worker("w1", 0)});  // below 32: 69 blocks to prefill at best, not 36
+  EXPECT_EQ(Route().worker.name, "w0");
+  EXPECT_THAT(fleet_.leaves_asked, ElementsAre("a:1"));
+}
+
+TEST_F(FrontendTest, ACellThatSeemedUnableToWinIsAskedWhenTheFirstDisappoints) {
+  fleet_.AddCell("a", 64, {Worker("w0", 0)});
+  fleet_.AddCell("b", 0, {Worker("w1", 31)});
+  const RouteResult route = Route();
+  EXPECT_EQ(route.worker.name, "w1");
+  EXPECT_EQ(route.receipt.candidates_considered, 2u);
+  EXPECT_THAT(fleet_.leaves_asked, ElementsAre("a:1", "b:1"));
+}
+
+TEST_F(FrontendTest, ALateLeafIsNotWaitedForWhenItCannotWin) {
+  fleet_.AddCell("a", 64, {Worker("w0", 99)});
+  fleet_.AddCell("b", 40, {Worker("w1", 40)});
+  fleet_.hold = true;
+  std::string chosen;
+  frontend().RouteAsync({.domain = kDomain, .sequence_hashes = Prompt(100)},
+                        [&](absl::StatusOr<RouteResult> route) { chosen = route->worker.name; });
+  ASSERT_EQ(fleet_.held.size(), 2u);
+  fleet_.held[0]();
+  EXPECT_EQ(chosen, "w0") << "b has 71 blocks at most";
+  fleet_.held[1]();
+}
+
+TEST_F(FrontendTest, AnotherReplicaOfALeafAnswersForIt) {
+  fleet_.AddCell("a", 64, {Worker("w0", 64)});
+  fleet_.cells["h"].cells[0].other_addresses = {"a:2"};
+  fleet_.workers["a:2"] = fleet_.workers["a:1"];
+  fleet_.workers.erase("a:1");
+  const RouteResult route = Route();
+  EXPECT_EQ(route.worker.name, "w0");
+  EXPECT_EQ(route.receipt.cells[0].address, "a:2");
+  EXPECT_EQ(route.receipt.cells[0].error, "");
+}
+
+// A world "h" that knows two regions, each of which knows two cells.
+class LevelsTest : public FrontendTest {
+ protected:
+  LevelsTest() {
+    for (const char* region : {"east", "west"}) {
+      for (const char* cell : {"1", "2"}) {
+        const std::string name = std::string(region) + cell;
+        fleet_.AddCell(name, 0, {Worker("w-" + name, 0)});
+        fleet_.cells[std::string(region) + ":9"].cells.push_back(fleet_.cells["h"].cells.back());
+      }
+    }
+    fleet_.cells["h"].cells.clear();
+    for (const char* region : {"east", "west"}) {
+      fleet_.cells["h"].cells.push_back({.cell = region,
+                                         .address = std::string(region) + ":9",
+                                         .blocks_below = 32,
+                                         .is_node = true});
+    }
+  }
+  CellFound& Cell(const std::string& node, size_t i) { return fleet_.cells[node].cells[i]; }
+};
+
+TEST_F(LevelsTest, TheFrontendGoesDownToTheCellThatARegionNames) {
+  Cell("h", 1).blocks_at_least = 64;
+  Cell("h", 1).blocks_below = 128;
+  Cell("west:9", 1).blocks_at_least = 64;
+  Cell("west:9", 1).blocks_below = 96;
+  fleet_.workers["west2:1"].workers[0].blocks = 80;
+  const RouteResult route = Route();
+  EXPECT_EQ(route.worker.name, "w-west2");
+  EXPECT_EQ(route.receipt.fallback, Fallback::kNone);
+  EXPECT_THAT(fleet_.hierarchies_asked, ElementsAre("h", "west:9")) << "east cannot win";
+  EXPECT_THAT(fleet_.leaves_asked, ElementsAre("west2:1"));
+  ASSERT_EQ(route.receipt.nodes.size(), 1u);
+  EXPECT_EQ(route.receipt.nodes[0].cell, "west");
+  EXPECT_EQ(route.receipt.nodes[0].best_blocks, 64u);
+}
+
+TEST_F(LevelsTest, AColdPromptGoesWhereLoadSaysInTheRegionsThatCanWin) {
+  for (CellFound& cell : fleet_.cells["west:9"].cells) cell.load = Load{.running_requests = 9};
+  EXPECT_THAT(Route().worker.name, testing::StartsWith("w-east"));
+  EXPECT_THAT(fleet_.hierarchies_asked, ElementsAre("h", "east:9", "west:9"));
+}
+
+TEST_F(LevelsTest, AnotherReplicaOfARegionAnswersForIt) {
+  Cell("h", 0).other_addresses = {"east:8"};
+  Cell("h", 0).blocks_at_least = 96;
+  fleet_.cells["east:8"] = fleet_.cells["east:9"];
+  fleet_.cells.erase("east:9");
+  const RouteResult route = Route();
+  EXPECT_THAT(route.worker.name, testing::StartsWith("w-east"));
+  EXPECT_EQ(route.receipt.fallback, Fallback::kNone);
+  EXPECT_EQ(route.receipt.nodes[0].address, "east:8");
+}
+
+TEST_F(LevelsTest, ARegionThatIsDownLeavesTheOther) {
+  Cell("h", 0).blocks_at_least = 96;
+  fleet_.cells.erase("east:9");
+  const RouteResult route = Route();
+  EXPECT_THAT(route.worker.name, testing::StartsWith("w-west"));
+  EXPECT_EQ(route.receipt.fallback, Fallback::kNone);
+  EXPECT_THAT(route.receipt.nodes[0].error, HasSubstr("UNAVAILABLE"));
+}
+
+TEST_F(LevelsTest, WithoutTheTopRememberedRegionsAreAsked) {
+  Route();
+  fleet_.cells.erase("h");
+  Cell("west:9", 0).blocks_at_least = 64;
+  fleet_.workers["west1:1"].workers[0].blocks = 70;
+  fleet_.leaves_asked.clear();
+  const RouteResult route = Route();
+  EXPECT_EQ(route.worker.name, "w-west1");
+  EXPECT_EQ(route.receipt.fallback, Fallback::kLastGoodCells);
+  EXPECT_EQ(route.receipt.nodes.size(), 2u);
+  EXPECT_EQ(route.receipt.cells[0].blocks_at_least, 64u) << "who covers what is still known";
+}
+
+TEST_F(LevelsTest, WithoutAnyHierarchyRememberedCellsAreAsked) {
+  Route();
+  fleet_.cells.clear();
+  fleet_.workers["west1:1"].workers[0].blocks = 70;
+  const RouteResult route = Route();
+  EXPECT_EQ(route.worker.name, "w-west1");
+  EXPECT_EQ(route.receipt.fallback, Fallback::kLastGoodCells);
+}
+
+TEST_F(LevelsTest, ARegionThatHasACellWhichWasJustSentThePromptIsAskedForIt) {
+  options_.ask_cells = 1;
+  const RouteResult first = Route();
+  frontend().Report(first.decision_id, {.accepted = true});
+  const size_t region = first.cell.starts_with("east") ? 0 : 1;
+  Cell("h", region).load = Load{.running_requests = 20};  // busy with it
+  fleet_.workers[first.cell + ":1"].workers[0].blocks = 100;
+  EXPECT_EQ(Route().worker, first.worker);
+}
+
+TEST_F(LevelsTest, NodesThatNameOneAnotherEndSomewhere) {
+  fleet_.cells["east:9"] = fleet_.cells["west:9"] = fleet_.cells["h"];
+  for (int i = 0; i < 20; ++i) {
+    const std::string name = "n" + std::to_string(i);
+    fleet_.cells[name + ":9"].cells = {{.cell = "n" + std::to_string(i + 1),
+                                        .address = "n" + std::to_string(i + 1) + ":9",
+                                        .blocks_below = 99,
+                                        .is_node = true}};
+  }
+  fleet_.cells["east:9"].cells.push_back(
+      {.cell = "n0", .address = "n0:9", .blocks_below = 99, .is_node = true});
+  EXPECT_FALSE(frontend().Route({.domain = kDomain, .sequence_hashes = Prompt(100)}).ok());
+  EXPECT_LE(fleet_.hierarchies_asked.size(), 24u);
+}
+
+// A top level of three shards; a cell covers waypoints as each of them was told.
+class ShardsTest : public FrontendTest {
+ protected:
+  ShardsTest() {
+    options_.hierarchies = *ShardMap::Parse("a=a:9|a:8,b=b:9,c=c:9");
+    for (const char* shard : {"a:9", "a:8", "b:9", "c:9"}) {
+      fleet_.cells[shard].cells = {
+          {.cell = "x", .address = "x:1", .blocks_at_least = 0, .blocks_below = 1000}};
+    }
+    fleet_.workers["x:1"] = {.workers = {Worker("w", 0)}};
+  }
+  std::string First(const std::string& shard) { return shard + ":9"; }
+};
+
+TEST_F(ShardsTest, TwoShardsAreAskedAboutWhatTheyHave) {
+  const RouteResult route = Route(2000);
+  EXPECT_EQ(route.receipt.fallback, Fallback::kNone);
+  ASSERT_EQ(fleet_.hierarchies_asked.size(), 2u);
+  const ShardMap& map = options_.hierarchies;
+  const WaypointSchedule& schedule = WaypointSchedule::Standard();
+  const std::vector<SequenceHash> waypoints = schedule.Select(Prompt(2000));
+  EXPECT_EQ(fleet_.hierarchies_asked[0], First(map.shards()[map.OwnerOf(waypoints.back())].name));
+  for (size_t shard = 0; shard < map.shards().size(); ++shard) {
+    std::vector<Position> expected;
+    for (uint32_t i = 0; i < waypoints.size(); ++i)
+      if (map.Keeps(shard, i, waypoints[i])) expected.push_back(schedule.PositionOf(i));
+    const auto asked = fleet_.positions_asked.find(First(map.shards()[shard].name));
+    if (asked == fleet_.positions_asked.end()) continue;
+    EXPECT_EQ(asked->second, expected);
+  }
+}
+
+TEST_F(ShardsTest, AShortPromptAsksOne) {
+  Route(10);
+  EXPECT_EQ(fleet_.hierarchies_asked.size(), 1u);
+}
+
+TEST_F(ShardsTest, WhenTheShardsThatMatterAreDownAnotherKnowsTheShallowWaypoints) {
+  Route(2000);
+  const std::vector<std::string> asked = fleet_.hierarchies_asked;
+  for (const std::string& address : asked) {
+    fleet_.cells.erase(address);
+    if (address == "a:9") fleet_.cells.erase("a:8");
+  }
+  fleet_.hierarchies_asked.clear();
+  const RouteResult route = Route(2000);
+  EXPECT_EQ(route.receipt.fallback, Fallback::kNone);
+  EXPECT_EQ(fleet_.positions_asked[fleet_.hierarchies_asked.back()],
+            std::vector<Position>{WaypointSchedule::Standard().PositionOf(0)});
+}
+
+TEST_F(ShardsTest, OtherShardsAreAskedFromTheNextRouteOn) {
+  Route(2000);
+  fleet_.hierarchies_asked.clear();
+  fleet_.cells["d:9"] = fleet_.cells["a:9"];
+  frontend().SetHierarchies({"d:9"});
+  Route(2000);
+  EXPECT_THAT(fleet_.hierarchies_asked, ElementsAre("d:9"));
+  EXPECT_EQ(frontend().hierarchies().ToString(), "d:9");
 }
 
 // Answers from a thread per question, so that the two leaves of a route race.

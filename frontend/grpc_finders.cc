@@ -1,6 +1,7 @@
 #include "frontend/grpc_finders.h"
 
 #include <grpc/support/time.h>
+#include <grpcpp/alarm.h>
 #include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
 #include <grpcpp/support/client_callback.h>
@@ -114,6 +115,26 @@ void GrpcOverlapFinder::FindOverlaps(const std::string& leaf_address,
           callback(FromGrpcStatus(status));
         }
       });
+}
+
+GrpcTimer::~GrpcTimer() {
+  MutexLock lock(&mutex_);
+  while (set_ > 0) idle_.Wait(&mutex_);
+}
+
+void GrpcTimer::After(Duration delay, std::function<void()> callback) {
+  {
+    MutexLock lock(&mutex_);
+    ++set_;
+  }
+  auto alarm = std::make_shared<grpc::Alarm>();
+  // The alarm keeps its callback, and the callback its alarm until it has run.
+  alarm->Set(DeadlineIn(delay), [this, alarm, callback = std::move(callback)](bool) mutable {
+    const std::shared_ptr<grpc::Alarm> last = std::move(alarm);
+    std::exchange(callback, nullptr)();
+    MutexLock lock(&mutex_);
+    if (--set_ == 0) idle_.SignalAll();
+  });
 }
 
 }  // namespace kvatlas

@@ -10,12 +10,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "frontend/finders.h"
+#include "indexer/base/clock.h"
 #include "indexer/base/mutex.h"
 
 namespace grpc {
@@ -71,6 +73,19 @@ class GrpcOverlapFinder : public OverlapFinder {
 
  private:
   ChannelCache channels_;
+};
+
+// Alarms of gRPC's own.
+class GrpcTimer : public Timer {
+ public:
+  // Waits for those that are set.
+  ~GrpcTimer() override;
+  void After(Duration delay, std::function<void()> callback) override;
+
+ private:
+  Mutex mutex_;
+  CondVar idle_;
+  uint64_t set_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace kvatlas

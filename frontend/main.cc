@@ -1,27 +1,37 @@
 // kvatlas-frontend: which worker should take this prompt, as a service.
 
+#include <chrono>
 #include <cstdio>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "frontend/frontend.h"
 #include "frontend/frontend_service.h"
 #include "frontend/grpc_finders.h"
 #include "indexer/base/clock.h"
+#include "indexer/base/shard_map.h"
+#include "indexer/base/waypoints.h"
 #include "indexer/service/address.h"
 #include "indexer/service/admin_http.h"
 #include "indexer/service/grpc_server.h"
 #include "indexer/service/metrics.h"
 #include "indexer/service/service_main.h"
+#include "indexer/service/shard_map_flag.h"
 
 namespace kvatlas {
 namespace {
 
+constexpr Duration kLookAtFilesEvery = std::chrono::milliseconds(500);
+
 struct Flags {
   Address grpc{"127.0.0.1", 7430};
   Address http{"127.0.0.1", 8092};
-  std::vector<Address> hierarchies;
+  std::string hierarchies;
+  std::string hierarchy_schedule;
   std::vector<std::string> leaves;
   FrontendOptions frontend;
 };
@@ -30,8 +40,15 @@ void Declare(FlagSet& flags, Flags* f) {
   FrontendOptions& o = f->frontend;
   flags.Add("grpc", &f->grpc, "address for gRPC");
   flags.Add("http", &f->http, "address for HTTP");
-  flags.Add("hierarchy", &f->hierarchies,
-            "hierarchy nodes that each know all cells; the first that answers counts");
+  flags.Add(
+      "hierarchy", &f->hierarchies,
+      "the hierarchy's top: HOST:PORT,… that each know all cells, or NAME=HOST:PORT|HOST:PORT,… "
+      "that share what is known, as in its reporters' --parents; or @FILE with either");
+  flags.Add("hierarchy_schedule", &f->hierarchy_schedule,
+            "the waypoints that a top level of shards is told; empty: the leaves'");
+  flags.Add("ask_shards", &o.ask_shards, "shards of the top level asked at once", 1, 256);
+  flags.Add("hedge_after", &o.hedge_after,
+            "without an answer for so long, a replica is asked beside the first");
   flags.Add("leaves", &f->leaves, "own cells, CELL=HOST:PORT, asked when no hierarchy helps");
   flags.Add("ask", &o.ask_cells, "leaves asked at once", 1, 64);
   flags.Add("ask_blind", &o.ask_cells_blind,
@@ -64,14 +81,24 @@ absl::StatusOr<ConfiguredLeaf> ParseLeaf(const std::string& text) {
   return ConfiguredLeaf{.cell = text.substr(0, equals), .address = address->ToString()};
 }
 
-int Run(ServiceMain& service, Flags& flags) {
-  for (const Address& address : flags.hierarchies)
-    flags.frontend.hierarchies.push_back(address.ToString());
+// A part of the leaves'.
+absl::StatusOr<WaypointSchedule> HierarchySchedule(const Flags& flags) {
+  if (flags.hierarchy_schedule.empty()) return *flags.frontend.schedule;
+  absl::StatusOr<WaypointSchedule> schedule = WaypointSchedule::Parse(flags.hierarchy_schedule);
+  absl::Status bad = schedule.status();
+  if (bad.ok()) bad = schedule->Over(*flags.frontend.schedule).status();
+  if (bad.ok()) return schedule;
+  return absl::InvalidArgumentError("--hierarchy_schedule: " + std::string(bad.message()));
+}
+
+int Run(ServiceMain& service, Flags& flags, ShardMapFlag& hierarchies) {
+  flags.frontend.hierarchies = hierarchies.map();
+  GrpcTimer timer;
   GrpcCellFinder cell_finder;
   GrpcOverlapFinder overlap_finder;
-  for (const std::string& address : flags.frontend.hierarchies) cell_finder.Connect(address);
+  for (const std::string& address : hierarchies.map().Addresses()) cell_finder.Connect(address);
   for (const ConfiguredLeaf& leaf : flags.frontend.leaves) overlap_finder.Connect(leaf.address);
-  Frontend frontend(flags.frontend, &cell_finder, &overlap_finder, &Clock::Real());
+  Frontend frontend(flags.frontend, &cell_finder, &overlap_finder, &Clock::Real(), &timer);
   Metrics metrics;
   FrontendService frontend_service(&frontend, &metrics);
   GrpcServer grpc({.listen = flags.grpc});
@@ -86,7 +113,12 @@ int Run(ServiceMain& service, Flags& flags) {
       !status.ok()) {
     return service.Fail(status);
   }
-  service.WaitForSignal();
+  while (!service.WaitForSignal(kLookAtFilesEvery).has_value()) {
+    std::optional<ShardMap> changed = hierarchies.Changed();
+    if (!changed.has_value()) continue;
+    for (const std::string& address : changed->Addresses()) cell_finder.Connect(address);
+    frontend.SetHierarchies(*std::move(changed));
+  }
   http.SetHealth(Health::kStopping);
   grpc.SetHealth(Health::kStopping);
   grpc.Stop(service.stop_deadline());
@@ -107,7 +139,15 @@ int Main(int argc, char** argv) {
     }
     flags.frontend.leaves.push_back(*std::move(leaf));
   }
-  return Run(service, flags);
+  absl::StatusOr<ShardMapFlag> hierarchies = ShardMapFlag::Read("--hierarchy", flags.hierarchies);
+  absl::StatusOr<WaypointSchedule> schedule = HierarchySchedule(flags);
+  const absl::Status bad = hierarchies.ok() ? schedule.status() : hierarchies.status();
+  if (!bad.ok()) {
+    std::fprintf(stderr, "kvatlas-frontend: %s\n", std::string(bad.message()).c_str());
+    return 2;
+  }
+  flags.frontend.hierarchy_schedule = &*schedule;
+  return Run(service, flags, *hierarchies);
 }
 
 }  // namespace

@@ -38,7 +38,7 @@ struct CellAsked {
   uint32_t blocks_below = 0;
   uint32_t age_ms = 0;
   std::string error = {};    // empty when it answered in time
-  uint32_t best_blocks = 0;  // deepest overlap it answered
+  uint32_t best_blocks = 0;  // deepest overlap it answered, of a node the deepest lower bound
   uint64_t us = 0;
 };
 
@@ -58,6 +58,7 @@ struct Receipt {
   std::string reason;  // of the fallback, empty without one
   uint32_t blocks = 0;
   std::vector<CellAsked> cells;
+  std::vector<CellAsked> nodes;  // asked on the way from the top of the hierarchy down to the cells
   std::vector<ReceiptCandidate> candidates;  // best first, at most `kReceiptCandidatesMax`
   uint32_t candidates_considered = 0;
   uint64_t find_cells_us = 0;

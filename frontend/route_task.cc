@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
+#include <limits>
 #include <tuple>
 #include <utility>
 
@@ -10,11 +12,11 @@
 namespace kvatlas {
 namespace {
 
-// Of what is left, the part that hierarchies may use together, and a wave of leaves when others could follow it.
+// Of what is left, the part that one level of hierarchies may use, and a wave of leaves when others could follow it.
 constexpr double kHierarchyShare = 0.4;
 constexpr double kWaveShare = 0.6;
-// A hop is not worth starting with less.
-constexpr Duration kHopMin = std::chrono::microseconds(200);
+// Levels below the top.
+constexpr int kLevelsMax = 4;
 
 Duration Share(Duration of, double share) {
   return Duration(static_cast<int64_t>(static_cast<double>(of.count()) * share));
@@ -50,7 +52,7 @@ void RouteTask::Start() {
     return Fail(absl::ResourceExhaustedError("a prompt has at most " +
                                              std::to_string(kRouteBlocksMax) + " blocks"));
   }
-  AskHierarchy();
+  AskTop();
 }
 
 absl::Status RouteTask::CheckInput() const {
@@ -65,19 +67,21 @@ absl::Status RouteTask::CheckInput() const {
 }
 
 bool RouteTask::Hash() {
+  std::vector<SequenceHash> sequence;
   if (input_.tokens.empty()) {
     if (input_.sequence_hashes.size() > kRouteBlocksMax) return false;
-    sequence_ = input_.sequence_hashes;
+    sequence = input_.sequence_hashes;
   } else {
     const Blocking blocking{.block_size = block_size_, .eagle = input_.eagle};
     if (FullBlocks(input_.tokens.size(), blocking) > kRouteBlocksMax) return false;
     const HashContract& contract = shared_->options.contract;
     const uint64_t seed =
         BlockSeed({.lora_name = input_.lora_name, .cache_salt = input_.cache_salt}, contract);
-    sequence_ = SequenceHashes(LocalHashes(input_.tokens, blocking, seed), contract);
+    sequence = SequenceHashes(LocalHashes(input_.tokens, blocking, seed), contract);
   }
-  waypoints_ = shared_->options.schedule->Select(sequence_);
-  receipt_.blocks = static_cast<uint32_t>(sequence_.size());
+  waypoints_ = shared_->options.schedule->Select(sequence);
+  receipt_.blocks = static_cast<uint32_t>(sequence.size());
+  sequence_ = std::make_shared<const std::vector<SequenceHash>>(std::move(sequence));
   return true;
 }
 
@@ -94,187 +98,278 @@ bool RouteTask::StartOver(uint32_t block_size) {
   targets_.clear();
   asked_addresses_.clear();
   answered_.clear();
-  hierarchies_asked_ = 0;
+  leaves_asked_ = 0;
+  useful_leaves_ = 0;
+  levels_ = 0;
   rung_ = Fallback::kNone;
   if (!Hash()) {
     Fail(absl::ResourceExhaustedError("a prompt has at most " + std::to_string(kRouteBlocksMax) +
                                       " blocks"));
   } else {
-    AskHierarchy();
+    AskTop();
   }
   return true;
 }
 
-void RouteTask::AskHierarchy() {
-  const std::vector<std::string>& hierarchies = shared_->options.hierarchies;
-  const auto count = static_cast<uint32_t>(hierarchies.size());
-  if (count == 0) return FallBack("no hierarchy configured");
-  if (hierarchies_asked_ == count) return FallBack("");
-  const Duration share = Share(started_ + deadline_ - started_, kHierarchyShare) / count;
-  const Duration deadline = std::min(share, Left());
-  if (deadline < kHopMin) return FallBack("no time left for a hierarchy");
-  const uint32_t hierarchy =
-      (shared_->preferred_hierarchy.load(std::memory_order_relaxed) + hierarchies_asked_) % count;
-  ++hierarchies_asked_;
-  step_started_ = Now();
-  const CellQuestion question{.domain = &input_.domain,
-                              .waypoints = waypoints_,
-                              .blocks = static_cast<uint32_t>(sequence_.size()),
-                              .best = shared_->options.cells_best,
-                              .schedule = shared_->options.schedule};
-  shared_->cell_finder->FindCells(
-      hierarchies[hierarchy], question, deadline,
-      [self = shared_from_this(), hierarchy](absl::StatusOr<CellsAnswer> answer) {
-        self->OnCells(hierarchy, std::move(answer));
-      });
-}
+// ---- The top of the hierarchy ----
 
-void RouteTask::OnCells(uint32_t hierarchy, absl::StatusOr<CellsAnswer> answer) {
-  receipt_.find_cells_us += Microseconds(Now() - step_started_);
-  const bool helps = answer.ok() && !answer->cells.empty();
-  if (!helps) {
-    AddReason(&receipt_.reason, "hierarchy " + shared_->options.hierarchies[hierarchy] + ": " +
-                                    (answer.ok() ? "knows no cell" : answer.status().ToString()));
-    return AskHierarchy();
-  }
-  shared_->preferred_hierarchy.store(hierarchy, std::memory_order_relaxed);
+void RouteTask::AskTop() {
+  asked_other_shards_ = false;
   {
     MutexLock lock(&shared_->mutex);
-    shared_->memory.SawCells(input_.domain, answer->cells, Now());
+    top_ = shared_->hierarchies;
   }
-  if (StartOver(answer->block_size)) return;
+  if (top_->empty()) return FallBack("no hierarchy configured");
+  const Duration budget = std::min(Share(deadline_, kHierarchyShare), Left());
+  if (budget < kHopMin) return FallBack("no time left for a hierarchy");
+  const NodeQuestions questions = TopQuestions();
+  AskCells(questions, budget,
+           [self = shared_from_this(), questions](std::vector<CellsOutcome> outcomes) {
+             self->OnTop(questions, std::move(outcomes));
+           });
+}
+
+RouteTask::NodeQuestions RouteTask::TopQuestions() const {
+  const FrontendOptions& options = shared_->options;
+  const bool own_schedule = top_->split() && options.hierarchy_schedule != nullptr;
+  const WaypointSchedule& schedule = own_schedule ? *options.hierarchy_schedule : *options.schedule;
+  NodeQuestions questions;
+  for (ShardQuestion& question :
+       PlanShards(*top_, schedule, own_schedule ? schedule.Select(*sequence_) : waypoints_,
+                  PromptKey(*sequence_), std::max<uint32_t>(options.ask_shards, 1))) {
+    const ShardMap::Shard& shard = top_->shards()[question.shard];
+    questions.push_back(ToNodeQuestion(std::move(question), shard));
+  }
+  return questions;
+}
+
+std::shared_ptr<const RouteTask::NodeQuestion> RouteTask::ToNodeQuestion(
+    ShardQuestion question, const ShardMap::Shard& shard) const {
+  const FrontendOptions& options = shared_->options;
+  auto node = std::make_shared<NodeQuestion>();
+  node->name = shard.name;
+  node->addresses = shard.addresses;
+  node->waypoints = std::move(question.waypoints);
+  node->positions = std::move(question.positions);
+  node->schedule = top_->split() && options.hierarchy_schedule != nullptr
+                       ? options.hierarchy_schedule
+                       : options.schedule;
+  node->blocks = receipt_.blocks;
+  MutexLock lock(&shared_->mutex);
+  const auto preferred = shared_->preferred.find(shard.name);
+  if (preferred == shared_->preferred.end()) return node;
+  const auto first = std::find(node->addresses.begin(), node->addresses.end(), preferred->second);
+  if (first != node->addresses.end())
+    std::rotate(node->addresses.begin(), first, node->addresses.end());
+  return node;
+}
+
+void RouteTask::OnTop(const NodeQuestions& questions, std::vector<CellsOutcome> outcomes) {
+  std::vector<ShardQuestion> asked(questions.size());
+  std::vector<ShardAnswer> answers;
+  for (size_t i = 0; i < outcomes.size(); ++i) {
+    asked[i].positions = questions[i]->positions;
+    if (!outcomes[i].answer.ok()) {
+      AddReasons("hierarchy", outcomes[i]);
+      continue;
+    }
+    answers.push_back({.question = &asked[i], .answer = *std::move(outcomes[i].answer)});
+    MutexLock lock(&shared_->mutex);
+    std::string& preferred = shared_->preferred[questions[i]->name];
+    if (preferred != outcomes[i].address) preferred = outcomes[i].address;
+  }
+  if (answers.empty()) {
+    if (!AskOtherShards(questions)) FallBack("");
+    return;
+  }
+  const CellsAnswer answer = MergeAnswers(std::move(answers));
+  Remember(answer.cells, /*by=*/"");
+  if (StartOver(answer.block_size)) return;
   rung_ = Fallback::kNone;
-  receipt_.reason.clear();  // another replica answered: nothing was missing
-  targets_ = RankFoundCells(answer->cells);
-  AskNextCells();
+  receipt_.reason
+      .clear();  // another replica or shard answered: what was missing is coverage at most
+  targets_ = ToTargets(answer.cells);
+  Rank(&targets_);
+  AskNext();
+}
+
+// They are asked one after the other, as replicas of what all shards have.
+bool RouteTask::AskOtherShards(const NodeQuestions& questions) {
+  const Duration budget = std::min(Share(Left(), kHierarchyShare), Left());
+  if (!top_->split() || asked_other_shards_ || budget < kHopMin) return false;
+  asked_other_shards_ = true;
+  ShardMap::Shard others;
+  for (const ShardMap::Shard& shard : top_->shards()) {
+    const bool asked = std::any_of(questions.begin(), questions.end(), [&](const auto& question) {
+      return question->name == shard.name;
+    });
+    if (asked) continue;
+    others.addresses.insert(others.addresses.end(), shard.addresses.begin(), shard.addresses.end());
+  }
+  if (others.addresses.empty()) return false;
+  const WaypointSchedule& schedule = *questions[0]->schedule;
+  NodeQuestions shallow = {ToNodeQuestion(
+      ShallowQuestion(*top_, schedule, schedule.Select(*sequence_), /*shard=*/0), others)};
+  AskCells(shallow, budget,
+           [self = shared_from_this(), shallow](std::vector<CellsOutcome> outcomes) {
+             self->OnTop(shallow, std::move(outcomes));
+           });
+  return true;
 }
 
 void RouteTask::FallBack(const std::string& why) {
   AddReason(&receipt_.reason, why);
-  rung_ = Fallback::kLastGoodCells;
-  targets_ = RankKnownCells();
-  AskNextCells();
+  NextRung();
+  AskNext();
 }
 
-double RouteTask::DistanceOf(const std::map<std::string, std::string>& labels) const {
-  const std::string& zone = shared_->options.zone;
-  const auto of_cell = labels.find("zone");
-  if (zone.empty() || of_cell == labels.end() || of_cell->second == zone) return 0;
-  return shared_->options.zone_distance;
+// ---- Nodes ----
+
+void RouteTask::AskCells(const NodeQuestions& questions, Duration budget,
+                         std::function<void(std::vector<CellsOutcome> outcomes)> done) {
+  step_started_ = Now();
+  const Time until = step_started_ + budget;
+  auto wave = std::make_shared<NodeWave>();
+  {
+    MutexLock lock(&wave->mutex);
+    wave->outcomes.resize(questions.size());
+    wave->pending = questions.size();
+  }
+  // The task may have gone on as soon as the last question is out: nothing of it is read after that.
+  const std::shared_ptr<RouteTask> self = shared_from_this();
+  const std::shared_ptr<Frontend::Shared> shared = shared_;
+  const auto domain = std::make_shared<const Domain>(input_.domain);
+  const auto then = std::make_shared<decltype(done)>(std::move(done));
+  for (size_t i = 0; i < questions.size(); ++i) {
+    FirstAnswer<CellsAnswer>::Start(
+        {.addresses = questions[i]->addresses,
+         .until = until,
+         .hedge_after = shared->options.hedge_after,
+         .clock = shared->clock,
+         .timer = shared->timer},
+        [shared, domain, question = questions[i]](const std::string& address, Duration deadline,
+                                                  FirstAnswer<CellsAnswer>::Reply reply) {
+          shared->cell_finder->FindCells(address,
+                                         {.domain = domain.get(),
+                                          .waypoints = question->waypoints,
+                                          .blocks = question->blocks,
+                                          .best = shared->options.cells_best,
+                                          .schedule = question->schedule,
+                                          .positions = question->positions},
+                                         deadline, std::move(reply));
+        },
+        [](const CellsAnswer& answer) {
+          return answer.cells.empty() ? absl::NotFoundError("knows no cell") : absl::OkStatus();
+        },
+        [self, wave, then, i](CellsOutcome outcome) {
+          std::vector<CellsOutcome> outcomes;
+          {
+            MutexLock lock(&wave->mutex);
+            wave->outcomes[i] = std::move(outcome);
+            if (--wave->pending > 0) return;
+            outcomes.swap(wave->outcomes);
+          }
+          self->receipt_.find_cells_us += Microseconds(self->Now() - self->step_started_);
+          (*then)(std::move(outcomes));
+        });
+  }
 }
 
-uint32_t RouteTask::ExpectedBlocks(const std::string& cell, uint32_t reported,
-                                   const SentTo& sent) const {
-  if (sent.cell != cell) return reported;
-  return std::max(reported, shared_->options.schedule->BlocksCovered(sent.waypoints));
+void RouteTask::AddReasons(const std::string& what, const CellsOutcome& outcome) {
+  AddReason(&receipt_.reason,
+            what + " " + outcome.address + ": " + outcome.answer.status().ToString());
 }
 
-// As the average worker of the cell would cost; the cell's figures are sums.
-double RouteTask::ExpectedCost(const std::string& cell, const std::optional<Load>& load,
-                               uint32_t overlap, double distance) const {
-  const double workers = load.has_value() ? std::max<uint32_t>(load->workers, 1) : 1;
-  const InFlight in_flight = shared_->memory.InFlightTo(cell);
-  const Cost sum = CostOf({.prompt_blocks = receipt_.blocks,
-                           .overlap_blocks = overlap,
-                           .load = load,
-                           .in_flight_blocks = in_flight.blocks,
-                           .in_flight_requests = in_flight.requests,
-                           .distance = distance},
-                          shared_->options.weights);
-  return sum.prefill + sum.distance + (sum.queue + sum.decode) / workers;
-}
-
-// Cheapest first, but the deepest cell is always among the first K: its average load says little about the one worker
-// that has the prefix.
-std::vector<RouteTask::Target> RouteTask::RankFoundCells(const std::vector<CellFound>& cells) {
-  std::vector<Target> targets;
+void RouteTask::Remember(const std::vector<CellFound>& cells, const std::string& by) {
+  std::vector<CellFound> leaves;
+  const bool mixed =
+      std::any_of(cells.begin(), cells.end(), [](const CellFound& cell) { return cell.is_node; });
+  if (mixed) {
+    std::copy_if(cells.begin(), cells.end(), std::back_inserter(leaves),
+                 [](const CellFound& cell) { return !cell.is_node; });
+  }
   MutexLock lock(&shared_->mutex);
-  const SentTo sent = shared_->memory.LastSentTo(input_.domain, waypoints_, Now());
-  for (const CellFound& found : cells) {
-    if (found.address.empty()) continue;
-    Target target{.asked = {.cell = found.cell,
-                            .address = found.address,
-                            .blocks_at_least = found.blocks_at_least,
-                            .blocks_below = found.blocks_below,
-                            .age_ms = found.age_ms},
-                  .distance = DistanceOf(found.labels)};
-    target.expected_blocks = ExpectedBlocks(found.cell, found.blocks_at_least, sent);
-    target.cost = ExpectedCost(found.cell, found.load, target.expected_blocks, target.distance);
-    targets.push_back(std::move(target));
-  }
-  std::stable_sort(targets.begin(), targets.end(), [](const Target& a, const Target& b) {
-    return std::tie(a.cost, a.asked.cell) < std::tie(b.cost, b.asked.cell);
-  });
-  const auto deepest = std::max_element(
-      targets.begin(), targets.end(),
-      [](const Target& a, const Target& b) { return a.expected_blocks < b.expected_blocks; });
-  const size_t asked = std::max<uint32_t>(shared_->options.ask_cells, 1);
-  if (asked > 1 && deepest - targets.begin() >= static_cast<ptrdiff_t>(asked)) {
-    std::rotate(targets.begin() + static_cast<ptrdiff_t>(asked) - 1, deepest, deepest + 1);
-  }
-  return targets;
+  shared_->memory.SawCells(input_.domain, mixed ? leaves : cells, Now());
+  shared_->nodes.Saw(input_.domain, cells, by, Now());
 }
 
-std::vector<RouteTask::Target> RouteTask::RankKnownCells() {
-  std::vector<Target> targets;
-  MutexLock lock(&shared_->mutex);
-  const SentTo sent = shared_->memory.LastSentTo(input_.domain, waypoints_, Now());
-  for (const KnownCell& known : shared_->memory.Cells(input_.domain)) {
-    if (known.address.empty()) continue;
-    Target target{
-        .asked = {.cell = known.cell,
-                  .address = known.address,
-                  .blocks_below = receipt_.blocks + 1,
-                  .age_ms = static_cast<uint32_t>(Microseconds(Now() - known.seen) / 1000)},
-        .distance = DistanceOf(known.labels)};
-    target.expected_blocks = ExpectedBlocks(known.cell, 0, sent);
-    target.cost = ExpectedCost(known.cell, known.load, target.expected_blocks, target.distance);
-    targets.push_back(std::move(target));
+void RouteTask::AskNodes(std::vector<Target> nodes, std::vector<Target> leaves) {
+  ++levels_;
+  const Duration budget = Share(Left(), kHierarchyShare);
+  if (budget < kHopMin || levels_ > kLevelsMax) {
+    AddReason(&receipt_.reason,
+              levels_ > kLevelsMax ? "too many levels of nodes" : "no time left for nodes");
+    std::erase_if(targets_, [](const Target& target) { return target.is_node; });
+    targets_.insert(targets_.begin(), leaves.begin(), leaves.end());
+    return AskNext();
   }
-  std::stable_sort(targets.begin(), targets.end(),
-                   [](const Target& a, const Target& b) { return a.cost < b.cost; });
-  return targets;
+  NodeQuestions questions;
+  for (const Target& node : nodes) {
+    auto question = std::make_shared<NodeQuestion>();
+    question->name = node.asked.cell;
+    question->addresses = node.other_addresses;
+    question->addresses.insert(question->addresses.begin(), node.asked.address);
+    question->waypoints = waypoints_;
+    question->schedule = shared_->options.schedule;
+    question->blocks = receipt_.blocks;
+    questions.push_back(std::move(question));
+  }
+  AskCells(questions, budget,
+           [self = shared_from_this(), nodes = std::move(nodes),
+            leaves = std::move(leaves)](std::vector<CellsOutcome> outcomes) mutable {
+             self->OnNodes(std::move(nodes), std::move(leaves), std::move(outcomes));
+           });
 }
 
-std::vector<RouteTask::Target> RouteTask::ConfiguredTargets() const {
-  std::vector<Target> targets;
-  for (const ConfiguredLeaf& leaf : shared_->options.leaves) {
-    targets.push_back(
-        {.asked = {
-             .cell = leaf.cell, .address = leaf.address, .blocks_below = receipt_.blocks + 1}});
+// Their cells take the place of the nodes; the nodes that were not asked come after them.
+void RouteTask::OnNodes(std::vector<Target> nodes, std::vector<Target> leaves,
+                        std::vector<CellsOutcome> outcomes) {
+  std::vector<Target> found = std::move(leaves);
+  uint32_t block_size = 0;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    CellAsked& asked = nodes[i].asked;
+    asked.us = Microseconds(Now() - step_started_);
+    asked.address = outcomes[i].address;
+    if (outcomes[i].answer.ok()) {
+      const CellsAnswer& answer = *outcomes[i].answer;
+      if (answer.block_size != 0) block_size = answer.block_size;
+      Remember(answer.cells, asked.cell);
+      for (Target& target : ToTargets(answer.cells)) {
+        asked.best_blocks = std::max(asked.best_blocks, target.asked.blocks_at_least);
+        found.push_back(std::move(target));
+      }
+    } else {
+      asked.error = outcomes[i].answer.status().ToString();
+      AddReasons("node " + asked.cell + " at", outcomes[i]);
+    }
+    receipt_.nodes.push_back(std::move(asked));
   }
-  return targets;
+  if (StartOver(block_size)) return;
+  Rank(&found);
+  for (Target& target : targets_) found.push_back(std::move(target));
+  targets_ = std::move(found);
+  AskNext();
 }
 
-// The next targets that nobody asked in this route; empty when the rung has no more or enough were asked.
-std::vector<RouteTask::Target> RouteTask::TakeTargets() {
-  const FrontendOptions& options = shared_->options;
-  const size_t at_once = std::max<uint32_t>(
-      rung_ == Fallback::kNone ? options.ask_cells
-                               : std::max(options.ask_cells_blind, options.ask_cells),
-      1);
-  std::vector<Target> taken;
-  size_t i = 0;
-  for (;
-       i < targets_.size() && taken.size() < at_once && asked_addresses_.size() < options.asked_max;
-       ++i) {
-    if (asked_addresses_.insert(targets_[i].asked.address).second)
-      taken.push_back(std::move(targets_[i]));
-  }
-  targets_.erase(targets_.begin(), targets_.begin() + static_cast<ptrdiff_t>(i));
-  return taken;
-}
+// ---- The ladder ----
 
 // One step down the ladder; false at its end.
 bool RouteTask::NextRung() {
+  levels_ = 0;
   switch (rung_) {
     case Fallback::kNone:
       rung_ = Fallback::kLastGoodCells;
-      targets_ = RankKnownCells();
-      return true;
+      remembered_cells_ = false;
+      targets_ = KnownNodeTargets();
+      if (!targets_.empty()) return true;
+      [[fallthrough]];
     case Fallback::kLastGoodCells:
-      rung_ = Fallback::kOwnCell;
-      targets_ = ConfiguredTargets();
+      if (!std::exchange(remembered_cells_, true)) {
+        targets_ = KnownCellTargets();
+      } else {
+        rung_ = Fallback::kOwnCell;
+        targets_ = ConfiguredTargets();
+      }
       return true;
     default:
       rung_ = Fallback::kLoadOnly;
@@ -282,90 +377,171 @@ bool RouteTask::NextRung() {
   }
 }
 
-Duration RouteTask::WaveDeadline(bool more) const {
-  return more ? Share(Left(), kWaveShare) : Left();
+// ---- Leaves ----
+
+void RouteTask::AskNext() {
+  std::vector<Target> targets = TakeTargets();
+  // With an answer in hand nobody is asked who is only remembered.
+  while (targets.empty() && answered_.empty() && NextRung()) targets = TakeTargets();
+  if (targets.empty()) return Decide();
+  std::vector<Target> nodes, leaves;
+  for (Target& target : targets) (target.is_node ? nodes : leaves).push_back(std::move(target));
+  if (nodes.empty()) return AskLeaves(std::move(leaves));
+  for (const Target& leaf : leaves) asked_addresses_.erase(leaf.asked.address);
+  AskNodes(std::move(nodes), std::move(leaves));
 }
 
-void RouteTask::AskNextCells() {
-  std::vector<Target> targets = TakeTargets();
-  while (targets.empty() && NextRung()) targets = TakeTargets();
-  const Duration deadline = WaveDeadline(!targets_.empty() || rung_ < Fallback::kOwnCell);
-  if (targets.empty()) return Decide();
+void RouteTask::AskLeaves(std::vector<Target> targets) {
+  const bool more = !targets_.empty() || rung_ < Fallback::kOwnCell;
+  const Duration deadline = more ? Share(Left(), kWaveShare) : Left();
   if (deadline < kHopMin) {
     AddReason(&receipt_.reason, "no time left for leaves");
     rung_ = Fallback::kLoadOnly;
     return Decide();
   }
   step_started_ = Now();
-  std::vector<std::string> addresses;
+  leaves_asked_ += targets.size();
+  auto wave = std::make_shared<LeafWave>();
+  wave->sequence = sequence_;
+  wave->domain = std::make_shared<const Domain>(input_.domain);
   {
-    MutexLock lock(&wave_mutex_);
-    wave_.clear();
-    wave_pending_ = targets.size();
+    MutexLock lock(&wave->mutex);
     for (Target& target : targets) {
-      addresses.push_back(target.asked.address);
-      wave_.push_back({.target = std::move(target), .asked_at = step_started_});
+      wave->leaves.emplace_back();
+      wave->leaves.back().target = std::move(target);
     }
   }
-  const OverlapQuestion question{.domain = &input_.domain, .sequence = sequence_};
-  // The task may have gone on, and changed, as soon as the last question is out: nothing of it is read after that.
-  const std::shared_ptr<Frontend::Shared> shared = shared_;
+  // The task may have gone on, and changed, as soon as the last question is out, or before, when the others cannot win: only
+  // the wave is read.
   const std::shared_ptr<RouteTask> self = shared_from_this();
-  for (size_t i = 0; i < addresses.size(); ++i) {
-    shared->overlap_finder->FindOverlaps(
-        addresses[i], question, deadline,
-        [self, i](absl::StatusOr<WorkersAnswer> answer) { self->OnWorkers(i, std::move(answer)); });
-  }
+  const size_t count = targets.size();
+  const Time until = step_started_ + deadline;
+  for (size_t i = 0; i < count; ++i) AskLeaf(wave, i, until);
 }
 
-void RouteTask::OnWorkers(size_t pending, absl::StatusOr<WorkersAnswer> answer) {
+void RouteTask::AskLeaf(const std::shared_ptr<LeafWave>& wave, size_t leaf, Time until) {
+  FirstAnswerOptions options{.addresses = {},
+                             .until = until,
+                             .hedge_after = shared_->options.hedge_after,
+                             .clock = shared_->clock,
+                             .timer = shared_->timer};
   {
-    MutexLock lock(&wave_mutex_);
-    wave_[pending].answer = std::move(answer);
-    wave_[pending].answered_at = Now();
-    if (--wave_pending_ > 0) return;
+    MutexLock lock(&wave->mutex);
+    if (wave->closed) return;
+    const Target& target = wave->leaves[leaf].target;
+    options.addresses = target.other_addresses;
+    options.addresses.insert(options.addresses.begin(), target.asked.address);
   }
-  OnWave();
+  FirstAnswer<WorkersAnswer>::Start(
+      std::move(options),
+      [shared = shared_, wave](const std::string& address, Duration deadline,
+                               FirstAnswer<WorkersAnswer>::Reply reply) {
+        shared->overlap_finder->FindOverlaps(
+            address, {.domain = wave->domain.get(), .sequence = *wave->sequence}, deadline,
+            std::move(reply));
+      },
+      [](const WorkersAnswer& answer) {
+        return answer.workers.empty() ? absl::NotFoundError("no workers") : absl::OkStatus();
+      },
+      [self = shared_from_this(), wave, leaf](WorkersOutcome outcome) {
+        self->OnWorkers(wave, leaf, std::move(outcome));
+      });
 }
 
-void RouteTask::OnWave() {
+void RouteTask::OnWorkers(const std::shared_ptr<LeafWave>& wave, size_t leaf,
+                          WorkersOutcome outcome) {
+  std::vector<Pending> leaves;
+  {
+    MutexLock lock(&wave->mutex);
+    if (wave->closed) return;
+    Pending& pending = wave->leaves[leaf];
+    pending.outcome = std::move(outcome);
+    pending.answered = true;
+    pending.answered_at = Now();
+    if (WorthWaiting(*wave)) return;
+    wave->closed = true;
+    leaves.swap(wave->leaves);
+  }
+  OnWave(std::move(leaves));
+}
+
+bool RouteTask::WorthWaiting(const LeafWave& wave) const {
+  std::optional<double> cheapest;
+  double best_of_late = 0;
+  bool late = false;
+  for (const Pending& leaf : wave.leaves) {
+    if (!leaf.answered) {
+      best_of_late = late ? std::min(best_of_late, leaf.target.best_cost) : leaf.target.best_cost;
+      late = true;
+    } else if (leaf.outcome.answer.ok()) {
+      MutexLock lock(&shared_->mutex);
+      const double cost =
+          BestCostOf(*leaf.outcome.answer, leaf.target.asked.cell, leaf.target.distance);
+      cheapest = std::min(cheapest.value_or(cost), cost);
+    }
+  }
+  return late && (!cheapest.has_value() || best_of_late < *cheapest);
+}
+
+double RouteTask::BestCostOf(const WorkersAnswer& answer, const std::string& cell,
+                             double distance) const {
+  double best = std::numeric_limits<double>::infinity();
+  for (const WorkerFound& found : answer.workers) {
+    const uint32_t overlap =
+        found.trust == Trust::kStale ? 0 : std::min(found.blocks, receipt_.blocks);
+    const CostInput input = InputFor(cell, found.worker, found.load, overlap, distance);
+    best = std::min(best, CostOf(input, shared_->options.weights).total());
+  }
+  return best;
+}
+
+void RouteTask::OnWave(std::vector<Pending> leaves) {
   receipt_.find_overlaps_us += Microseconds(Now() - step_started_);
-  std::vector<Pending> wave;
-  {
-    MutexLock lock(&wave_mutex_);
-    wave.swap(wave_);
-  }
   uint32_t block_size = 0;
-  for (Pending& pending : wave) {
-    CellAsked& asked = pending.target.asked;
-    asked.us = Microseconds(pending.answered_at - pending.asked_at);
-    if (!pending.answer.ok()) {
-      asked.error = pending.answer.status().ToString();
-    } else {
-      auto answer = std::make_shared<const WorkersAnswer>(*std::move(pending.answer));
-      if (answer->block_size != 0) block_size = answer->block_size;
-      for (const WorkerFound& worker : answer->workers)
-        asked.best_blocks = std::max(asked.best_blocks, worker.blocks);
-      {
-        MutexLock lock(&shared_->mutex);
-        shared_->memory.SawWorkers(input_.domain, asked.cell, answer, Now());
-      }
-      if (answer->workers.empty()) {
-        asked.error = "no workers";
-      } else {
-        answered_.push_back(
-            {.cell = asked.cell, .distance = pending.target.distance, .answer = std::move(answer)});
-      }
-    }
-    if (!asked.error.empty()) {
-      AddReason(&receipt_.reason,
-                "leaf " + asked.cell + " at " + asked.address + ": " + asked.error);
-    }
-    receipt_.cells.push_back(std::move(asked));
+  for (Pending& leaf : leaves) {
+    const uint32_t named = TakeAnswer(std::move(leaf));
+    if (named != 0) block_size = named;
   }
   if (StartOver(block_size)) return;
-  if (answered_.empty()) return AskNextCells();
+  if (answered_.empty() || NextCanWin()) return AskNext();
   Decide();
+}
+
+uint32_t RouteTask::TakeAnswer(Pending leaf) {
+  CellAsked& asked = leaf.target.asked;
+  asked.us = Microseconds((leaf.answered ? leaf.answered_at : Now()) - step_started_);
+  uint32_t block_size = 0;
+  if (!leaf.answered) {
+    asked.error = "late, and could not win any more";
+  } else if (!leaf.outcome.answer.ok()) {
+    asked.address = leaf.outcome.address;
+    asked.error = leaf.outcome.answer.status().ToString();
+    AddReason(&receipt_.reason, "leaf " + asked.cell + " at " + asked.address + ": " + asked.error);
+  } else {
+    asked.address = leaf.outcome.address;
+    auto answer = std::make_shared<const WorkersAnswer>(*std::move(leaf.outcome.answer));
+    block_size = answer->block_size;
+    for (const WorkerFound& worker : answer->workers)
+      asked.best_blocks = std::max(asked.best_blocks, worker.blocks);
+    {
+      MutexLock lock(&shared_->mutex);
+      shared_->memory.SawWorkers(input_.domain, asked.cell, answer, Now());
+    }
+    ++useful_leaves_;
+    answered_.push_back(
+        {.cell = asked.cell, .distance = leaf.target.distance, .answer = std::move(answer)});
+  }
+  receipt_.cells.push_back(std::move(asked));
+  return block_size;
+}
+
+bool RouteTask::NextCanWin() const {
+  if (rung_ != Fallback::kNone || useful_leaves_ >= AtOnce()) return false;
+  if (leaves_asked_ >= shared_->options.asked_max || Share(Left(), kWaveShare) < kHopMin)
+    return false;
+  const double to_beat = ToBeat();
+  return std::any_of(targets_.begin(), targets_.end(),
+                     [&](const Target& target) { return target.best_cost < to_beat; });
 }
 
 CostInput RouteTask::InputFor(const std::string& cell, const HolderId& worker,
@@ -412,7 +588,7 @@ std::vector<CostCandidate> RouteTask::RememberedCandidates(std::vector<ReceiptCa
     details->push_back({.worker = known.worker,
                         .cell = known.cell,
                         .trust = Trust::kStale,
-                        .age_ms = static_cast<uint32_t>(Microseconds(Now() - known.seen) / 1000)});
+                        .age_ms = MillisecondsSince(known.seen)});
   }
   return candidates;
 }
@@ -429,7 +605,7 @@ void RouteTask::Decide() {
                                                       ? RememberedCandidates(&details)
                                                       : AnsweredCandidates(&details);
     const std::vector<RankedCandidate> ranked = RankCandidates(
-        candidates, shared_->options.weights, PromptKey(sequence_), kReceiptCandidatesMax);
+        candidates, shared_->options.weights, PromptKey(*sequence_), kReceiptCandidatesMax);
     for (const RankedCandidate& best : ranked) {
       receipt_.candidates.push_back(std::move(details[best.candidate]));
       receipt_.candidates.back().cost = best.cost;

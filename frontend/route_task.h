@@ -1,29 +1,42 @@
 // One route from question to answer: the steps of the frontend's ladder, driven by the answers that come back.
 //
 //   1. `Start`          refuses bad input, hashes tokens
-//   2. `AskHierarchy`   one after the other, each with its share of the time; an answer ranks cells by expected cost
-//   3. `AskNextCells`   the best K not asked yet, in parallel; nobody with a worker among them: the next K; none left or too
-//                       many asked: the next rung (remembered cells, then configured leaves)
+//   2. `AskTop`         the hierarchy's top: one question, or one to each of the shards that matter; the answer ranks cells by
+//                       expected cost
+//   3. `AskNext`        the best K not asked yet, as far as they can win. Nodes among them: `AskNodes`, whose cells then take
+//                       their place. Else `AskLeaves`, in parallel; nobody with a worker among them: the next K; none left or
+//                       too many asked: the next rung (remembered nodes, remembered cells, configured leaves)
 //   4. `Decide`         cheapest worker over all answers; without any, over remembered workers
 //
-// *Threads*: one step at a time; only the answers of one wave of leaves come in parallel, and the last of them goes on.
+// Whoever is asked may have replicas: `FirstAnswer`.
+//
+// *Threads*: one step at a time; only the answers of one wave come in parallel, and the one that completes it goes on. What
+// comes later finds its wave closed.
 // *Lifetime*: kept alive by the callbacks it has given out.
 
 #ifndef KVATLAS_FRONTEND_ROUTE_TASK_H_
 #define KVATLAS_FRONTEND_ROUTE_TASK_H_
 
-#include <atomic>
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "frontend/first_answer.h"
 #include "frontend/frontend.h"
+#include "frontend/known_nodes.h"
+#include "frontend/shard_plan.h"
 #include "indexer/base/mutex.h"
+#include "indexer/base/shard_map.h"
 
 namespace kvatlas {
 
@@ -33,15 +46,18 @@ struct Frontend::Shared {
   CellFinder* cell_finder = nullptr;
   OverlapFinder* overlap_finder = nullptr;
   const Clock* clock = nullptr;
-  // The hierarchy that answered last is asked first.
-  std::atomic<uint32_t> preferred_hierarchy{0};
+  Timer* timer = nullptr;
 
   mutable Mutex mutex;
+  std::shared_ptr<const ShardMap> hierarchies ABSL_GUARDED_BY(mutex);
+  // Of each shard the replica that answered last: it is asked first.
+  absl::flat_hash_map<std::string, std::string> preferred ABSL_GUARDED_BY(mutex);
   FleetMemory memory ABSL_GUARDED_BY(mutex);
+  KnownNodes nodes ABSL_GUARDED_BY(mutex);
   uint64_t next_decision ABSL_GUARDED_BY(mutex);
   FrontendStats stats ABSL_GUARDED_BY(mutex);
 
-  Shared(FrontendOptions o, CellFinder* cells, OverlapFinder* overlaps, const Clock* c);
+  Shared(FrontendOptions o, CellFinder* cells, OverlapFinder* overlaps, const Clock* c, Timer* t);
 };
 
 class RouteTask : public std::enable_shared_from_this<RouteTask> {
@@ -52,19 +68,49 @@ class RouteTask : public std::enable_shared_from_this<RouteTask> {
   void Start();
 
  private:
-  // A cell that may be asked.
+  using CellsOutcome = FirstAnswer<CellsAnswer>::Outcome;
+  using WorkersOutcome = FirstAnswer<WorkersAnswer>::Outcome;
+
+  // A cell or node that may be asked.
   struct Target {
     CellAsked asked;  // name, address and bounds; the rest once it was asked
+    std::vector<std::string> other_addresses;
+    bool is_node = false;
     double distance = 0;
     uint32_t expected_blocks = 0;  // covered, or sent there so lately that no report shows it
     double cost = 0;               // expected; for the order
+    double best_cost = 0;          // if its upper bound were true, and a worker there idle
   };
-  // One leaf of the wave under way.
+  // What one node is asked; shared with the calls.
+  struct NodeQuestion {
+    std::string name;  // of the node, or of the shard
+    std::vector<std::string> addresses;
+    std::vector<SequenceHash> waypoints;
+    std::vector<Position> positions;
+    const WaypointSchedule* schedule = nullptr;
+    uint32_t blocks = 0;
+  };
+  using NodeQuestions = std::vector<std::shared_ptr<const NodeQuestion>>;
+  // Nodes that are asked together; the last answer goes on.
+  struct NodeWave {
+    Mutex mutex;
+    std::vector<CellsOutcome> outcomes ABSL_GUARDED_BY(mutex);
+    size_t pending ABSL_GUARDED_BY(mutex) = 0;
+  };
+  // One leaf of a wave.
   struct Pending {
     Target target;
-    absl::StatusOr<WorkersAnswer> answer = absl::UnknownError("not answered");
-    Time asked_at{0};
+    WorkersOutcome outcome;
+    bool answered = false;
     Time answered_at{0};
+  };
+  struct LeafWave {
+    Mutex mutex;
+    std::vector<Pending> leaves ABSL_GUARDED_BY(mutex);
+    bool closed ABSL_GUARDED_BY(mutex) = false;
+    // Immutable: for calls that go on when the route has started over.
+    std::shared_ptr<const std::vector<SequenceHash>> sequence;
+    std::shared_ptr<const Domain> domain;
   };
   struct Answered {
     std::string cell;
@@ -78,26 +124,61 @@ class RouteTask : public std::enable_shared_from_this<RouteTask> {
   // A different block size than the one hashed with was heard: starts over, once. True when it did.
   bool StartOver(uint32_t block_size);
 
-  void AskHierarchy();
-  void OnCells(uint32_t hierarchy, absl::StatusOr<CellsAnswer> answer);
+  // ---- The top of the hierarchy ----
+  void AskTop();
+  NodeQuestions TopQuestions() const;
+  void OnTop(const NodeQuestions& questions, std::vector<CellsOutcome> outcomes);
+  // No shard that has this prompt's waypoints answers: the others know the shallow ones.
+  bool AskOtherShards(const NodeQuestions& questions);
+  std::shared_ptr<const NodeQuestion> ToNodeQuestion(ShardQuestion question,
+                                                     const ShardMap::Shard& shard) const;
   // Nobody knows who covers what: `why` goes into the receipt.
   void FallBack(const std::string& why);
 
-  std::vector<Target> RankFoundCells(const std::vector<CellFound>& cells);
-  std::vector<Target> RankKnownCells();
+  // ---- Nodes ----
+  void AskCells(const NodeQuestions& questions, Duration budget,
+                std::function<void(std::vector<CellsOutcome> outcomes)> done);
+  void AskNodes(std::vector<Target> nodes, std::vector<Target> leaves);
+  void OnNodes(std::vector<Target> nodes, std::vector<Target> leaves,
+               std::vector<CellsOutcome> outcomes);
+  void Remember(const std::vector<CellFound>& cells, const std::string& by);
+  void AddReasons(const std::string& what, const CellsOutcome& outcome);
+
+  // ---- Who is worth asking ----
+  std::vector<Target> ToTargets(const std::vector<CellFound>& cells) const;
+  Target ToTarget(const CellFound& cell, const SentTo& sent) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
+  void Rank(std::vector<Target>* targets) const;
+  std::vector<Target> KnownNodeTargets() const;
+  std::vector<Target> KnownCellTargets() const;
   std::vector<Target> ConfiguredTargets() const;
   double DistanceOf(const std::map<std::string, std::string>& labels) const;
-  // At least `reported`: what this frontend lately sent to the cell counts too.
-  uint32_t ExpectedBlocks(const std::string& cell, uint32_t reported, const SentTo& sent) const;
+  // At least `reported`: what this frontend lately sent to the cell, or below the node, counts too.
+  uint32_t ExpectedBlocks(const Target& target, uint32_t reported, const SentTo& sent) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
   double ExpectedCost(const std::string& cell, const std::optional<Load>& load, uint32_t overlap,
                       double distance) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
-
-  void AskNextCells();
-  bool NextRung();
+  double BestCost(uint32_t blocks_below, double distance) const;
+  uint32_t AtOnce() const;
+  // What the cheapest worker found so far costs.
+  double ToBeat() const;
   std::vector<Target> TakeTargets();
-  Duration WaveDeadline(bool more) const;
-  void OnWorkers(size_t pending, absl::StatusOr<WorkersAnswer> answer);
-  void OnWave();
+
+  // ---- Leaves ----
+  void AskNext();
+  bool NextRung();
+  void AskLeaves(std::vector<Target> targets);
+  void AskLeaf(const std::shared_ptr<LeafWave>& wave, size_t leaf, Time until);
+  void OnWorkers(const std::shared_ptr<LeafWave>& wave, size_t leaf, WorkersOutcome outcome);
+  // Somebody who has not answered yet could still win over those who have.
+  bool WorthWaiting(const LeafWave& wave) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(wave.mutex);
+  void OnWave(std::vector<Pending> leaves);
+  // The block size it names, 0 when none.
+  uint32_t TakeAnswer(Pending leaf);
+  // One that was not asked, since it could not win over what was expected, can win over what was found.
+  bool NextCanWin() const;
+  double BestCostOf(const WorkersAnswer& answer, const std::string& cell, double distance) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
 
   void Decide();
   std::vector<CostCandidate> AnsweredCandidates(std::vector<ReceiptCandidate>* details)
@@ -110,6 +191,10 @@ class RouteTask : public std::enable_shared_from_this<RouteTask> {
   void Fail(absl::Status status);
 
   Time Now() const { return shared_->clock->Now(); }
+  uint32_t MillisecondsSince(Time time) const {
+    return static_cast<uint32_t>(
+        std::chrono::duration_cast<std::chrono::milliseconds>(Now() - time).count());
+  }
   Duration Left() const { return started_ + deadline_ - Now(); }
 
   const std::shared_ptr<Frontend::Shared> shared_;
@@ -120,20 +205,21 @@ class RouteTask : public std::enable_shared_from_this<RouteTask> {
   Duration deadline_{0};
   uint32_t block_size_ = 0;
   bool started_over_ = false;
-  std::vector<SequenceHash> sequence_;
-  std::vector<SequenceHash> waypoints_;
-  uint32_t hierarchies_asked_ = 0;
+  std::shared_ptr<const std::vector<SequenceHash>> sequence_;
+  std::vector<SequenceHash> waypoints_;  // of the leaves' schedule
+  std::shared_ptr<const ShardMap> top_;
+  bool asked_other_shards_ = false;
   Time step_started_{0};
 
   Fallback rung_ = Fallback::kNone;
-  std::vector<Target> targets_;  // of this rung, best first
+  bool remembered_cells_ = false;  // of the rung `kLastGoodCells`, its second half
+  std::vector<Target> targets_;    // of this rung, best first
+  int levels_ = 0;                 // below the top
   std::set<std::string> asked_addresses_;
+  size_t leaves_asked_ = 0;
+  uint32_t useful_leaves_ = 0;      // answered, with workers
   std::vector<Answered> answered_;  // with at least one worker
   Receipt receipt_;
-
-  Mutex wave_mutex_;
-  std::vector<Pending> wave_ ABSL_GUARDED_BY(wave_mutex_);
-  size_t wave_pending_ ABSL_GUARDED_BY(wave_mutex_) = 0;
 };
 
 }  // namespace kvatlas

@@ -60,21 +60,23 @@ v1::Trust TrustToProto(Trust trust) {
   return v1::TRUST_UNKNOWN;
 }
 
+void CellAskedToProto(const CellAsked& cell, v1::CellAsked* asked) {
+  asked->set_cell(cell.cell);
+  asked->set_address(cell.address);
+  asked->set_blocks_at_least(cell.blocks_at_least);
+  asked->set_blocks_below(cell.blocks_below);
+  asked->set_age_ms(cell.age_ms);
+  asked->set_error(cell.error);
+  asked->set_best_blocks(cell.best_blocks);
+  asked->set_us(cell.us);
+}
+
 void ReceiptToProto(const Receipt& receipt, v1::Receipt* proto) {
   proto->set_fallback(static_cast<v1::Fallback>(receipt.fallback));
   proto->set_reason(receipt.reason);
   proto->set_blocks(receipt.blocks);
-  for (const CellAsked& cell : receipt.cells) {
-    v1::CellAsked* asked = proto->add_cells();
-    asked->set_cell(cell.cell);
-    asked->set_address(cell.address);
-    asked->set_blocks_at_least(cell.blocks_at_least);
-    asked->set_blocks_below(cell.blocks_below);
-    asked->set_age_ms(cell.age_ms);
-    asked->set_error(cell.error);
-    asked->set_best_blocks(cell.best_blocks);
-    asked->set_us(cell.us);
-  }
+  for (const CellAsked& cell : receipt.cells) CellAskedToProto(cell, proto->add_cells());
+  for (const CellAsked& node : receipt.nodes) CellAskedToProto(node, proto->add_nodes());
   for (const ReceiptCandidate& candidate : receipt.candidates) {
     v1::Candidate* c = proto->add_candidates();
     *c->mutable_worker() = HolderToProto(candidate.worker);
@@ -112,18 +114,22 @@ v1::FindCellsRequest ToProto(const CellQuestion& question) {
   request.set_blocks(question.blocks);
   request.set_schedule(question.schedule->Name());
   request.set_best(question.best);
+  request.mutable_positions()->Add(question.positions.begin(), question.positions.end());
   return request;
 }
 
 CellsAnswer FromProto(const v1::FindCellsResponse& response) {
   CellsAnswer answer{.cells = {}, .block_size = response.block_size()};
   for (const v1::CellCoverage& cell : response.cells()) {
-    CellFound found{.cell = cell.cell().name(),
-                    .address = cell.address(),
-                    .blocks_at_least = cell.blocks_at_least(),
-                    .blocks_below = cell.blocks_below(),
-                    .trust = TrustFromProto(cell.trust()),
-                    .age_ms = cell.age_ms()};
+    CellFound found{
+        .cell = cell.cell().name(),
+        .address = cell.address(),
+        .blocks_at_least = cell.blocks_at_least(),
+        .blocks_below = cell.blocks_below(),
+        .trust = TrustFromProto(cell.trust()),
+        .age_ms = cell.age_ms(),
+        .is_node = cell.kind() == v1::CELL_KIND_NODE,
+        .other_addresses = {cell.other_addresses().begin(), cell.other_addresses().end()}};
     if (cell.has_load()) found.load = LoadFromProto(cell.load());
     for (const auto& [name, value] : cell.labels()) found.labels[name] = value;
     answer.cells.push_back(std::move(found));

@@ -1,0 +1,177 @@
+// Of one route: who is worth asking, and in what order?
+
+#include <algorithm>
+#include <limits>
+#include <tuple>
+#include <utility>
+
+#include "frontend/route_task.h"
+
+namespace kvatlas {
+
+double RouteTask::DistanceOf(const std::map<std::string, std::string>& labels) const {
+  const std::string& zone = shared_->options.zone;
+  const auto of_cell = labels.find("zone");
+  if (zone.empty() || of_cell == labels.end() || of_cell->second == zone) return 0;
+  return shared_->options.zone_distance;
+}
+
+uint32_t RouteTask::ExpectedBlocks(const Target& target, uint32_t reported,
+                                   const SentTo& sent) const {
+  if (sent.cell.empty()) return reported;
+  const std::string& name = target.asked.cell;
+  const bool sent_there =
+      target.is_node ? shared_->nodes.IsAbove(input_.domain, name, sent.cell) : name == sent.cell;
+  if (!sent_there) return reported;
+  return std::max(reported, shared_->options.schedule->BlocksCovered(sent.waypoints));
+}
+
+// As the average worker of the cell would cost; the cell's figures are sums.
+double RouteTask::ExpectedCost(const std::string& cell, const std::optional<Load>& load,
+                               uint32_t overlap, double distance) const {
+  const double workers = load.has_value() ? std::max<uint32_t>(load->workers, 1) : 1;
+  const InFlight in_flight = shared_->memory.InFlightTo(cell);
+  const Cost sum = CostOf({.prompt_blocks = receipt_.blocks,
+                           .overlap_blocks = overlap,
+                           .load = load,
+                           .in_flight_blocks = in_flight.blocks,
+                           .in_flight_requests = in_flight.requests,
+                           .distance = distance},
+                          shared_->options.weights);
+  return sum.prefill + sum.distance + (sum.queue + sum.decode) / workers;
+}
+
+double RouteTask::BestCost(uint32_t blocks_below, double distance) const {
+  return CostOf({.prompt_blocks = receipt_.blocks,
+                 .overlap_blocks = blocks_below == 0 ? 0 : blocks_below - 1,
+                 .distance = distance},
+                shared_->options.weights)
+      .total();
+}
+
+RouteTask::Target RouteTask::ToTarget(const CellFound& cell, const SentTo& sent) const {
+  Target target{.asked = {.cell = cell.cell,
+                          .address = cell.address,
+                          .blocks_at_least = cell.blocks_at_least,
+                          .blocks_below = cell.blocks_below,
+                          .age_ms = cell.age_ms},
+                .other_addresses = cell.other_addresses,
+                .is_node = cell.is_node,
+                .distance = DistanceOf(cell.labels)};
+  target.expected_blocks = ExpectedBlocks(target, cell.blocks_at_least, sent);
+  target.cost = ExpectedCost(cell.cell, cell.load, target.expected_blocks, target.distance);
+  target.best_cost =
+      BestCost(std::max(cell.blocks_below, target.expected_blocks + 1), target.distance);
+  return target;
+}
+
+std::vector<RouteTask::Target> RouteTask::ToTargets(const std::vector<CellFound>& cells) const {
+  std::vector<Target> targets;
+  targets.reserve(cells.size());
+  MutexLock lock(&shared_->mutex);
+  const SentTo sent = shared_->memory.LastSentTo(input_.domain, waypoints_, Now());
+  for (const CellFound& cell : cells)
+    if (!cell.address.empty()) targets.push_back(ToTarget(cell, sent));
+  return targets;
+}
+
+// Cheapest first, but the deepest cell is always among the first K: its average load says little about the one worker
+// that has the prefix.
+void RouteTask::Rank(std::vector<Target>* targets) const {
+  std::stable_sort(targets->begin(), targets->end(), [](const Target& a, const Target& b) {
+    return std::tie(a.cost, a.asked.cell) < std::tie(b.cost, b.asked.cell);
+  });
+  const auto deepest = std::max_element(
+      targets->begin(), targets->end(),
+      [](const Target& a, const Target& b) { return a.expected_blocks < b.expected_blocks; });
+  const auto asked = static_cast<ptrdiff_t>(std::max<uint32_t>(shared_->options.ask_cells, 1));
+  if (asked > 1 && deepest - targets->begin() >= asked)
+    std::rotate(targets->begin() + asked - 1, deepest, deepest + 1);
+}
+
+std::vector<RouteTask::Target> RouteTask::KnownNodeTargets() const {
+  std::vector<CellFound> nodes;
+  {
+    MutexLock lock(&shared_->mutex);
+    for (KnownNode& known : shared_->nodes.Nodes(input_.domain)) {
+      known.node.blocks_at_least = 0;
+      known.node.blocks_below = receipt_.blocks + 1;
+      known.node.age_ms = MillisecondsSince(known.seen);
+      nodes.push_back(std::move(known.node));
+    }
+  }
+  std::vector<Target> targets = ToTargets(nodes);
+  std::stable_sort(targets.begin(), targets.end(),
+                   [](const Target& a, const Target& b) { return a.cost < b.cost; });
+  return targets;
+}
+
+std::vector<RouteTask::Target> RouteTask::KnownCellTargets() const {
+  std::vector<Target> targets;
+  MutexLock lock(&shared_->mutex);
+  const SentTo sent = shared_->memory.LastSentTo(input_.domain, waypoints_, Now());
+  for (const KnownCell& known : shared_->memory.Cells(input_.domain)) {
+    if (known.address.empty()) continue;
+    targets.push_back(ToTarget({.cell = known.cell,
+                                .address = known.address,
+                                .blocks_below = receipt_.blocks + 1,
+                                .age_ms = MillisecondsSince(known.seen),
+                                .load = known.load,
+                                .labels = known.labels},
+                               sent));
+  }
+  std::stable_sort(targets.begin(), targets.end(),
+                   [](const Target& a, const Target& b) { return a.cost < b.cost; });
+  return targets;
+}
+
+std::vector<RouteTask::Target> RouteTask::ConfiguredTargets() const {
+  std::vector<Target> targets;
+  for (const ConfiguredLeaf& leaf : shared_->options.leaves) {
+    Target target;
+    target.asked = {
+        .cell = leaf.cell, .address = leaf.address, .blocks_below = receipt_.blocks + 1};
+    targets.push_back(std::move(target));
+  }
+  return targets;
+}
+
+uint32_t RouteTask::AtOnce() const {
+  const FrontendOptions& options = shared_->options;
+  return std::max<uint32_t>(rung_ == Fallback::kNone
+                                ? options.ask_cells
+                                : std::max(options.ask_cells_blind, options.ask_cells),
+                            1);
+}
+
+double RouteTask::ToBeat() const {
+  double cheapest = std::numeric_limits<double>::infinity();
+  MutexLock lock(&shared_->mutex);
+  for (const Answered& answered : answered_)
+    cheapest = std::min(cheapest, BestCostOf(*answered.answer, answered.cell, answered.distance));
+  return cheapest;
+}
+
+// The next targets that nobody asked in this route, as far as they can win over what was found and over the first of them; empty
+// when the rung has no more or enough were asked.
+std::vector<RouteTask::Target> RouteTask::TakeTargets() {
+  const FrontendOptions& options = shared_->options;
+  const bool known = rung_ == Fallback::kNone;
+  size_t room = std::min<size_t>(AtOnce(), options.asked_max - leaves_asked_);
+  if (!answered_.empty())
+    room = std::min<size_t>(room, AtOnce() - std::min(AtOnce(), useful_leaves_));
+  double to_beat = ToBeat();
+  std::vector<Target> taken, left;
+  for (Target& target : targets_) {
+    if (taken.size() == room || (known && target.best_cost >= to_beat)) {
+      left.push_back(std::move(target));
+    } else if (asked_addresses_.insert(target.asked.address).second) {
+      to_beat = std::min(to_beat, target.cost);
+      taken.push_back(std::move(target));
+    }
+  }
+  targets_ = std::move(left);
+  return taken;
+}
+
+}  // namespace kvatlas
