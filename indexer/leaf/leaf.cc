@@ -304,6 +304,9 @@ const HolderRegistry& Leaf::registry() const { return parts_->registry; }
 EngineDirectory& Leaf::engines() { return parts_->directory; }
 Readiness Leaf::readiness() { return parts_->readiness.Get(); }
 std::vector<ParentStats> Leaf::parents() const { return parts_->reporter.Stats(); }
+absl::Status Leaf::SetParents(ShardMap parents) {
+  return parts_->reporter.SetParents(std::move(parents));
+}
 
 // 1. Say that we stop, and take no new streams. 2. End the workers' streams and the engines'. 3. Tell the parents
 // goodbye. 4. Let running questions finish.

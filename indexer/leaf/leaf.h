@@ -30,6 +30,7 @@
 #include "absl/status/statusor.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/hash.h"
+#include "indexer/base/shard_map.h"
 #include "indexer/coverage/coverage_reporter.h"
 #include "indexer/engines/engine_worker.h"
 #include "indexer/engines/zmq_ingest.h"
@@ -70,7 +71,7 @@ struct LeafOptions {
   Address http{"127.0.0.1", 8090};
   std::string advertise;  // the gRPC address as others reach it; empty: the one listened on
   std::vector<std::pair<std::string, std::string>> labels;
-  std::vector<std::string> parents;
+  ShardMap parents;
   HashContract contract;
   HolderRegistryOptions registry;  // contract, schedule and observer are filled in
   CoverageOptions coverage;
@@ -97,6 +98,8 @@ class Leaf {
   EngineDirectory& engines();
   Readiness readiness();
   std::vector<ParentStats> parents() const;
+  // Other parents from now on (`coverage_reporter.h`). FAILED_PRECONDITION: there were none before, or none are given.
+  absl::Status SetParents(ShardMap parents);
 
   // Idempotent.
   void Stop(Duration grace);

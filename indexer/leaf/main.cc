@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/domain.h"
+#include "indexer/base/shard_map.h"
 #include "indexer/engines/worker_flags.h"
 #include "indexer/index/index.h"
 #include "indexer/leaf/checkpoint/checkpointer.h"
@@ -20,14 +22,17 @@
 #include "indexer/service/address.h"
 #include "indexer/service/flags.h"
 #include "indexer/service/service_main.h"
+#include "indexer/service/shard_map_flag.h"
 #include "indexer/stream/validate.h"
 
 namespace kvatlas {
 namespace {
 
+constexpr Duration kLookAtFilesEvery = std::chrono::milliseconds(500);
+
 struct Flags {
   LeafOptions leaf;
-  std::vector<Address> parents;
+  std::string parents;
   std::vector<std::string> labels;  // NAME=VALUE
   EngineRegistration engine;        // what --workers have in common
   std::vector<std::string> workers;
@@ -88,7 +93,9 @@ void Declare(FlagSet& flags, Flags* f) {
   flags.AddName("cell", &leaf.cell, "name of this cell");
   flags.AddName("replica", &leaf.replica, "tells replicas of one cell apart", true);
   flags.Add("labels", &f->labels, "NAME=VALUE,… told to parents, such as zone=a");
-  flags.Add("parents", &f->parents, "hierarchy nodes, told which waypoints this cell covers");
+  flags.Add("parents", &f->parents,
+            "hierarchy nodes, told which waypoints this cell covers: HOST:PORT,… that each are told "
+            "all of it, or NAME=HOST:PORT|HOST:PORT,… that share it, or @FILE with either");
   flags.AddChoice("index", &registry.index_name, IndexFlagHelp(), indexes);
   flags.Add("contract_seed", &leaf.contract.seed, "seed S of the hash contract");
   flags.Add("lease_ttl", &registry.receiver.lease_ttl,
@@ -112,7 +119,6 @@ absl::Status Finish(Flags* flags) {
   if (!workers.ok())
     return absl::InvalidArgumentError("--workers: " + std::string(workers.status().message()));
   flags->leaf.engines.workers = *std::move(workers);
-  for (const Address& parent : flags->parents) flags->leaf.parents.push_back(parent.ToString());
   for (const std::string& label : flags->labels) {
     const size_t equals = label.find('=');
     if (equals == 0 || equals == std::string::npos) {
@@ -132,10 +138,14 @@ int Main(int argc, char** argv) {
   DeclareEngines(service.flags(), &flags);
   DeclareCheckpoints(service.flags(), &flags.leaf.checkpoint);
   service.Start(argc, argv);
-  if (absl::Status bad = Finish(&flags); !bad.ok()) {
+  absl::StatusOr<ShardMapFlag> parents = ShardMapFlag::Read("--parents", flags.parents);
+  absl::Status bad = parents.status();
+  if (bad.ok()) bad = Finish(&flags);
+  if (!bad.ok()) {
     std::fprintf(stderr, "kvatlas-leaf: %s (see --help)\n", std::string(bad.message()).c_str());
     return 2;
   }
+  flags.leaf.parents = parents->map();
   absl::StatusOr<std::unique_ptr<Leaf>> leaf = Leaf::Start(flags.leaf);
   if (!leaf.ok()) return service.Fail(leaf.status());
   if (absl::Status status =
@@ -143,7 +153,10 @@ int Main(int argc, char** argv) {
       !status.ok()) {
     return service.Fail(status);
   }
-  service.WaitForSignal();
+  while (!service.WaitForSignal(kLookAtFilesEvery).has_value()) {
+    if (std::optional<ShardMap> changed = parents->Changed(); changed.has_value())
+      (void)(*leaf)->SetParents(*std::move(changed));
+  }
   (*leaf)->Stop(service.stop_deadline());
   return 0;
 }
