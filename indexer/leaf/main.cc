@@ -93,9 +93,10 @@ void Declare(FlagSet& flags, Flags* f) {
   flags.AddName("cell", &leaf.cell, "name of this cell");
   flags.AddName("replica", &leaf.replica, "tells replicas of one cell apart", true);
   flags.Add("labels", &f->labels, "NAME=VALUE,… told to parents, such as zone=a");
-  flags.Add("parents", &f->parents,
-            "hierarchy nodes, told which waypoints this cell covers: HOST:PORT,… that each are told "
-            "all of it, or NAME=HOST:PORT|HOST:PORT,… that share it, or @FILE with either");
+  flags.Add(
+      "parents", &f->parents,
+      "hierarchy nodes, told which waypoints this cell covers: HOST:PORT,… that each are told "
+      "all of it, or NAME=HOST:PORT|HOST:PORT,… that share it, or @FILE with either");
   flags.AddChoice("index", &registry.index_name, IndexFlagHelp(), indexes);
   flags.Add("contract_seed", &leaf.contract.seed, "seed S of the hash contract");
   flags.Add("lease_ttl", &registry.receiver.lease_ttl,
