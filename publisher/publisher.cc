@@ -218,9 +218,9 @@ void Publisher::Impl::WorkOffAtLeast(size_t bytes) {
 
 size_t Publisher::Impl::WorkOffSlice() {
   if (working.empty()) {
+    working.Clear();  // its memory is no matter of the engine's thread
     MutexLock lock(&queue_mutex);
     if (waiting.empty()) return 0;
-    working.Clear();
     std::swap(working, waiting);
     working_bytes = working.bytes();
   }

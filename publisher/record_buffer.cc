@@ -6,7 +6,7 @@
 namespace kvatlas {
 namespace {
 
-// Kept by `Clear` whatever was needed.
+// There from the beginning, its pages too, and kept by `Clear` whatever was needed: 1 MiB.
 constexpr size_t kWordsKept = 1 << 17;
 
 // Of an engine's batch: a block of one-block events takes 250 bytes, of longer ones 80.
@@ -54,6 +54,11 @@ const uint64_t* Take(size_t bytes, const uint64_t** from) {
 }
 
 }  // namespace
+
+RecordBuffer::RecordBuffer() {
+  Reserve();
+  Clear();
+}
 
 size_t RecordBuffer::BytesOf(const Record& record) { return WordsOf(record) * sizeof(uint64_t); }
 
@@ -121,9 +126,14 @@ bool RecordBuffer::Next(Record* record) {
 
 void RecordBuffer::Clear() {
   const bool keep = words_.capacity() <= kWordsKept || words_.size() >= words_.capacity() / 4;
+  if (!keep) Reserve();
   words_.clear();
-  if (!keep) words_.shrink_to_fit();
   read_ = blocks_ = records_ = 0;
+}
+
+void RecordBuffer::Reserve() {
+  std::vector<uint64_t> words(kWordsKept);
+  words_.swap(words);
 }
 
 }  // namespace kvatlas

@@ -1,5 +1,5 @@
 // What did the engine say, kept until the publisher's thread gets to it? Calls, one after the other, in
-// one growing array: a call costs a copy and, once the array has grown, no allocation.
+// one growing array: a call costs a copy and, up to a mebibyte or once the array has grown, no allocation.
 //
 // *Threads*: none; the caller serialises.
 // *Bounds*: none of its own; `bytes` says how much waits.
@@ -48,6 +48,8 @@ struct Record {
 
 class RecordBuffer {
  public:
+  RecordBuffer();
+
   void Append(const Record& record);
 
   // The next record in order; its views are good until `Append` or `Clear`. False: no more.
@@ -68,6 +70,9 @@ class RecordBuffer {
   static size_t BlocksOf(const Record& record);
 
  private:
+  // Memory for the usual, written to once, so that `Append` meets no page for the first time.
+  void Reserve();
+
   std::vector<uint64_t> words_;
   size_t read_ = 0;  // words
   size_t blocks_ = 0;
