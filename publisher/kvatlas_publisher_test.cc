@@ -210,6 +210,23 @@ TEST_F(KvatlasPublisherTest, AnEnginesOwnBatches) {
   EXPECT_EQ(stats.invalid_calls, 2u);
 }
 
+TEST_F(KvatlasPublisherTest, AQueueWithoutRoomLosesNothing) {
+  options_.queue_bytes_max = 0;
+  publisher_ = Create(options_);
+  ZmqEventEncoder encoder(ZmqEventForm::kMap, kBlockSize, 0);
+  Holdings expected;
+  for (uint64_t name = 1; name <= 100; ++name) {
+    const std::vector<uint64_t> names = {name};
+    const std::vector<TokenId> tokens = Tokens(1, static_cast<TokenId>(name * 1000));
+    encoder.Stored({.hashes = names, .tokens = tokens});
+    const std::string batch = encoder.Finish(1);
+    EXPECT_EQ(kvatlas_publisher_publish(publisher_.get(), batch.data(), batch.size()), KVATLAS_OK);
+    expected.merge(ChainOf(tokens));
+  }
+  EXPECT_EQ(Known(), expected);
+  EXPECT_EQ(Stats().inline_records, 100u);
+}
+
 TEST_F(KvatlasPublisherTest, WhatIsWrongIsRefusedAndChangesNothing) {
   publisher_ = Create(options_);
   kvatlas_publisher* const to = publisher_.get();

@@ -142,8 +142,9 @@ class CallsTest(WithLeaf):
             publisher.removed([1])
         publisher.close()
         publisher.close()
-        with self.assertRaisesRegex(PublisherError, "closed"):
-            publisher.removed([1])
+        for use in (lambda: publisher.removed([1]), lambda: publisher.publish(b"x"), publisher.flush):
+            with self.assertRaisesRegex(PublisherError, "closed"):
+                use()
 
 
 class EngineBatchesTest(WithLeaf):

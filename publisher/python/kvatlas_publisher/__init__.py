@@ -254,6 +254,7 @@ class Publisher:
     def _check(self, code):
         if code == _native.OK:
             return
+        self._live()
         why = self._native.code_name(code).decode()
         if code == _native.FAILED_PRECONDITION:
             why += ": stopped, or made before this process was forked"
