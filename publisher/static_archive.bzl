@@ -30,7 +30,8 @@ def _static_archive_impl(ctx):
     )
     options = ctx.actions.declare_file(ctx.label.name + ".flags")
     ctx.actions.write(options, " ".join(flags) + "\n")
-    return [DefaultInfo(files = depset([merged, options]))]
+    made = [merged, options]
+    return [DefaultInfo(files = depset(made), runfiles = ctx.runfiles(files = made))]
 
 static_archive = rule(
     implementation = _static_archive_impl,
