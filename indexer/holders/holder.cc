@@ -100,8 +100,17 @@ void Holder::OnDisconnected(SessionId session, Time now) {
   if (session_ != session) return;
   session_ = 0;
   reply_ = nullptr;
+  transport_lost_since_.reset();
   if (retired_) return;
   receiver_.OnDisconnected(now);
+  UpdateView(now);
+}
+
+void Holder::OnTransportLost(SessionId session, bool lost, Time now) {
+  MutexLock lock(&mutex_);
+  if (session_ != session || retired_) return;
+  if (!lost) transport_lost_since_.reset();
+  if (lost && !transport_lost_since_.has_value()) transport_lost_since_ = now;
   UpdateView(now);
 }
 
@@ -121,6 +130,9 @@ Holder::Lease Holder::Tick(Duration sweep_after, Time now) {
   receiver_.Tick(now, &out);
   Reply(&out);
   const bool was_masked = masked_;
+  if (transport_lost_since_.has_value() && now - *transport_lost_since_ >= sweep_after) {
+    transport_lost_since_.reset();
+  }
   UpdateView(now);
   if (!masked_) return Lease::kLive;
   if (now - receiver_.lease_began() - lease_ttl_ >= sweep_after) {
@@ -131,12 +143,15 @@ Holder::Lease Holder::Tick(Duration sweep_after, Time now) {
 }
 
 void Holder::UpdateView(Time now) {
-  const bool expired = receiver_.Expired(now);
+  // A lease that can only run out because nobody can be heard does not.
+  const bool kept = transport_lost_since_.has_value() && !masked_;
+  const bool expired = receiver_.Expired(now) && !kept;
   if (expired && !masked_) Mask();
   if (!expired && masked_) Unmask();
-  SetTrust(receiver_.trust(now), now);
   last_heard_ns_.store(receiver_.last_heard().count(), std::memory_order_relaxed);
-  lease_began_ns_.store(receiver_.lease_began().count(), std::memory_order_relaxed);
+  const Time lease_began = kept ? now : receiver_.lease_began();
+  lease_began_ns_.store(lease_began.count(), std::memory_order_relaxed);
+  SetTrust(receiver_.trust(now), now);
   live_.store(!masked_, std::memory_order_relaxed);
 }
 

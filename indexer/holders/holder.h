@@ -77,6 +77,9 @@ class Holder : private HoldingsSink, private ChangeSink {
   // After it `reply` of that connection is not used.
   void OnDisconnected(SessionId session, Time now);
 
+  // While it is lost a live holder stays in answers, older and older, and stale after a lease; for `sweep_after` at most.
+  void OnTransportLost(SessionId session, bool lost, Time now);
+
   enum class Lease { kLive, kMasked, kJustMasked, kOver };
   // Time passes. kOver: retired, for the caller to forget, since it was silent for `sweep_after` beyond
   // its lease.
@@ -170,6 +173,7 @@ class Holder : private HoldingsSink, private ChangeSink {
   ReplyFn reply_ ABSL_GUARDED_BY(mutex_);
   bool welcomed_ ABSL_GUARDED_BY(mutex_) = false;  // ever
   bool retired_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<Time> transport_lost_since_ ABSL_GUARDED_BY(mutex_);
   bool restoring_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<std::vector<Holding>> to_sweep_ ABSL_GUARDED_BY(mutex_);
 

@@ -29,6 +29,9 @@ class ReceiverSession {
   // The message that follows took so many bytes on the wire; called just before its `OnMessage`, not at all by
   // transports that serialize nothing.
   virtual void OnWireBytes(size_t bytes) { static_cast<void>(bytes); }
+  // What is between sender and receiver was lost, or is back: meanwhile silence says nothing about the sender. Only of
+  // transports that outlive a connection of the sender. One call at a time with `OnMessage`.
+  virtual void OnTransportLost(bool lost) { static_cast<void>(lost); }
 };
 
 // Sends a message to the sender; callable from any thread until the session is destroyed; never blocks. Messages
@@ -65,6 +68,12 @@ class SenderLink {
   virtual bool Write(const SenderMessage& message) = 0;
   // Closes this connection and connects again after the backoff.
   virtual void Reset() = 0;
+  // Batch `number` is acknowledged: have those behind the link applied it as well? For transports that keep what they
+  // acknowledge; when it becomes true, the observer is given a message. Any thread; never blocks.
+  virtual bool Confirmed(BatchNumber number) const {
+    static_cast<void>(number);
+    return true;
+  }
   // Ends: what was written is flushed for at most `flush_for`; no calls to the observer after it returns.
   virtual void Stop(std::chrono::nanoseconds flush_for) = 0;
 };

@@ -131,7 +131,7 @@ bool SenderPump::WaitAtRest(Duration timeout) {
   const BatchNumber target = state_->sender.last_number();
   while (true) {
     if (state_->sender.welcomed() && state_->sender.acknowledged() >= target &&
-        !state_->sender.snapshot_owed()) {
+        !state_->sender.snapshot_owed() && state_->link->Confirmed(target)) {
       return true;
     }
     const Duration left = until - Clock::Real().Now();
@@ -152,7 +152,7 @@ bool SenderPump::welcomed() const {
 
 bool SenderPump::AtRest() const {
   MutexLock lock(&state_->mutex);
-  return state_->sender.AtRest();
+  return state_->sender.AtRest() && state_->link->Confirmed(state_->sender.last_number());
 }
 
 BatchNumber SenderPump::last_number() const {

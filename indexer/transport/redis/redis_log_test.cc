@@ -1,0 +1,289 @@
+// Both ends of the log over a real redis-server that behaves.
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "indexer/base/clock.h"
+#include "indexer/base/event.h"
+#include "indexer/base/ids.h"
+#include "indexer/base/overlap.h"
+#include "indexer/base/tier.h"
+#include "indexer/holders/holder_registry.h"
+#include "indexer/service/redis_client.h"
+#include "indexer/service/redis_test_server.h"
+#include "indexer/transport/redis/redis_keys.h"
+#include "indexer/transport/redis/redis_link.h"
+#include "indexer/transport/redis/redis_log_harness.h"
+#include "indexer/transport/redis/redis_log_options.h"
+#include "indexer/transport/redis/redis_reader.h"
+
+namespace kvatlas {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+class RedisLogTest : public testing::Test {
+ protected:
+  std::string KeyOf(const std::string& kind, const std::string& worker = "worker-0") const {
+    return RedisTag("cell", 0) + ":" + kind + ":" + RedisStreamName({worker, 0, ""}, kTestDomain);
+  }
+  int64_t LengthOf(const std::string& key) { return client_.Call({"XLEN", key})->integer; }
+
+  RedisTestServer server_;
+  RedisLogOptions options_ = TestLogOptions(server_.url());
+  RedisClient client_{options_.redis};
+};
+
+TEST_F(RedisLogTest, WhatAWorkerSaysALeafHasOnceItIsConfirmed) {
+  TestLeaf leaf(options_);
+  TestWorker worker(options_, {});
+  worker.Apply(RunOf(100, 50));
+  worker.Apply(RunOf(100, 20, Tier::kHost));
+  worker.Apply(RemovalOf(120, 30));
+  worker.SetLoad({.running_requests = 3, .waiting_requests = 4});
+  worker.AwaitAtRest();
+  EXPECT_EQ(leaf.DigestOf(worker.holder()), worker.digest()) << "at rest means applied";
+  EXPECT_EQ(leaf.StatsOf(worker.holder())->load->waiting_requests, 4u);
+  EXPECT_EQ(leaf.StatsOf(worker.holder())->trust, Trust::kExact);
+  EXPECT_EQ(worker.link().Stats().readers, 1u);
+}
+
+TEST_F(RedisLogTest, NothingIsConfirmedBeforeALeafIsThere) {
+  TestWorker worker(options_, {});
+  worker.Apply(RunOf(1, 10));
+  AwaitTrue([&] { return worker.pump().acknowledged() == worker.pump().last_number(); });
+  EXPECT_FALSE(worker.pump().AtRest());
+  TestLeaf leaf(options_);
+  worker.AwaitAtRest();
+  EXPECT_TRUE(leaf.Has(worker));
+  EXPECT_EQ(leaf.reader_stats().snapshots_read, 0u) << "the log has it all";
+}
+
+TEST_F(RedisLogTest, ManyBatchesOfManyWorkersArriveInOrder) {
+  TestLeaf leaf(options_);
+  std::vector<std::unique_ptr<TestWorker>> workers;
+  for (int i = 0; i < 5; ++i) {
+    workers.push_back(std::make_unique<TestWorker>(
+        options_, TestWorker::Options{.name = "worker-" + std::to_string(i)}));
+  }
+  for (int round = 0; round < 200; ++round) {
+    for (auto& worker : workers) {
+      worker->Apply(RunOf(1000 * round + 1, 30));
+      if (round >= 5) worker->Apply(RemovalOf(1000 * (round - 5) + 11, 20));
+    }
+  }
+  for (auto& worker : workers) {
+    worker->AwaitAtRest();
+    EXPECT_TRUE(leaf.Has(*worker));
+    EXPECT_EQ(leaf.StatsOf(worker->holder())->receiver.gaps, 0u);
+  }
+}
+
+TEST_F(RedisLogTest, TwoReplicasReadTheSameLogAndBothHaveToConfirm) {
+  TestLeaf one(options_, "one");
+  TestLeaf two(options_, "two");
+  TestWorker worker(options_, {});
+  for (int i = 0; i < 100; ++i) worker.Apply(RunOf(1000 * i + 1, 10));
+  AwaitTrue([&] { return worker.link().Stats().readers == 2; });
+  worker.AwaitAtRest();
+  EXPECT_TRUE(one.Has(worker));
+  EXPECT_TRUE(two.Has(worker));
+}
+
+TEST_F(RedisLogTest, AReaderThatComesBackGoesOnWhereItWas) {
+  TestLeaf leaf(options_);
+  TestWorker worker(options_, {});
+  worker.Apply(RunOf(1, 100));
+  worker.AwaitAtRest();
+  leaf.StopReader();
+  worker.Apply(RunOf(1001, 100));
+  worker.Apply(RemovalOf(1, 50));
+  leaf.StartReader();
+  worker.AwaitAtRest();
+  EXPECT_TRUE(leaf.Has(worker));
+  const auto stats = leaf.StatsOf(worker.holder());
+  EXPECT_EQ(stats->receiver.snapshots_applied, 0u);
+  EXPECT_EQ(stats->receiver.batches_duplicate, 0u);
+}
+
+TEST_F(RedisLogTest, ANewReplicaGetsASnapshotWhenTheLogIsTrimmedAndNobodyElseIsDisturbed) {
+  options_.log_entries_max = 5;
+  TestLeaf old(options_, "old");
+  TestWorker worker(options_, {});
+  // Trimming takes whole nodes of the stream's tree, of 100 entries.
+  for (int i = 0; i < 400; ++i) {
+    worker.Apply(RunOf(1000 * i + 1, 10));
+    AwaitTrue([&] { return worker.pump().acknowledged() == worker.pump().last_number(); });
+  }
+  worker.AwaitAtRest();
+  ASSERT_LT(LengthOf(KeyOf("log")), 300);
+  TestLeaf young(options_, "young");
+  young.AwaitExact(worker);
+  EXPECT_EQ(young.StatsOf(worker.holder())->receiver.snapshots_applied, 1u);
+  worker.AwaitAtRest();
+  EXPECT_TRUE(old.Has(worker));
+  const ReceiverStats undisturbed = old.StatsOf(worker.holder())->receiver;
+  EXPECT_EQ(undisturbed.snapshots_applied, 0u);
+  EXPECT_EQ(undisturbed.snapshots_asked, 0u);
+  EXPECT_EQ(undisturbed.gaps, 0u);
+
+  // The next one finds the snapshot there.
+  const uint64_t asked = worker.link().Stats().snapshots_asked;
+  TestLeaf younger(options_, "younger");
+  younger.AwaitExact(worker);
+  EXPECT_EQ(worker.link().Stats().snapshots_asked, asked);
+}
+
+TEST_F(RedisLogTest, AReaderThatTheLogLeftBehindIsHealedByASnapshot) {
+  options_.log_entries_max = 5;
+  TestLeaf leaf(options_);
+  TestWorker worker(options_, {});
+  worker.Apply(RunOf(1, 10));
+  worker.AwaitAtRest();
+  leaf.StopReader();
+  for (int i = 1; i < 400; ++i) {
+    worker.Apply(RunOf(1000 * i + 1, 10));
+    worker.Apply(RemovalOf(1000 * i - 999, 10));
+    AwaitTrue([&] { return worker.pump().acknowledged() == worker.pump().last_number(); });
+  }
+  leaf.StartReader();
+  leaf.AwaitExact(worker);
+  EXPECT_GE(leaf.StatsOf(worker.holder())->receiver.snapshots_applied, 1u);
+}
+
+TEST_F(RedisLogTest, ASnapshotOfManyPartsArrives) {
+  TestWorker worker(options_, {});
+  for (int i = 0; i < 60; ++i) worker.Apply(RunOf(10000 * i + 1, 3000));
+  AwaitTrue([&] { return worker.pump().acknowledged() == worker.pump().last_number(); });
+  ASSERT_TRUE(client_.Call({"XTRIM", KeyOf("log"), "MAXLEN", "0"}).ok());
+  TestLeaf leaf(options_);
+  leaf.AwaitExact(worker);
+  EXPECT_EQ(leaf.DigestOf(worker.holder())->tiers[0].blocks, 180000u);
+  EXPECT_GT(LengthOf(KeyOf("snap")), 40);
+}
+
+TEST_F(RedisLogTest, AYoungerEpochTakesOverAndTheOlderOneStops) {
+  TestLeaf leaf(options_);
+  TestWorker older(options_, {.epoch = 1000, .instance_id = 1});
+  older.Apply(RunOf(1, 10));
+  older.AwaitAtRest();
+  TestWorker younger(options_, {.epoch = 2000, .instance_id = 2});
+  younger.Apply(RunOf(500, 20));
+  younger.AwaitAtRest();
+  leaf.AwaitExact(younger);
+  older.Apply(RunOf(100, 10));
+  AwaitTrue([&] { return !older.pump().status().ok(); });
+  EXPECT_EQ(older.pump().status().code(), absl::StatusCode::kFailedPrecondition);
+  younger.Apply(RunOf(700, 5));
+  younger.AwaitAtRest();
+  EXPECT_TRUE(leaf.Has(younger));
+}
+
+TEST_F(RedisLogTest, AWorkerThatStartsRaisesItsEpochAboveTheOneInRedis) {
+  TestLeaf leaf(options_);
+  {
+    TestWorker before(options_, {.epoch = 5000, .instance_id = 1});
+    before.Apply(RunOf(1, 10));
+    before.AwaitAtRest();
+  }
+  TestWorker after(options_, {.epoch = 100, .instance_id = 2});
+  after.Apply(RunOf(300, 7));
+  after.AwaitAtRest();
+  leaf.AwaitExact(after);
+  EXPECT_EQ(leaf.StatsOf(after.holder())->epoch, 5001u);
+}
+
+TEST_F(RedisLogTest, GoodbyeForgetsTheWorkerAndItsKeys) {
+  TestLeaf leaf(options_);
+  TestWorker worker(options_, {});
+  worker.Apply(RunOf(1, 10));
+  worker.AwaitAtRest();
+  worker.Stop(/*goodbye=*/true);
+  AwaitTrue([&] { return !leaf.StatsOf(worker.holder()).has_value(); });
+  EXPECT_EQ(client_.Call({"EXISTS", KeyOf("log"), KeyOf("snap")})->integer, 0);
+  EXPECT_EQ(client_.Call({"HLEN", RedisTag("cell", 0) + ":streams"})->integer, 0);
+}
+
+TEST_F(RedisLogTest, HeartbeatsReachLeavesAndLeaveTheLogAlone) {
+  TestLeaf leaf(options_);
+  TestWorker worker(options_, {.digest_every = std::chrono::hours(1)});
+  worker.Apply(RunOf(1, 10));
+  worker.AwaitAtRest();
+  const std::string news = RedisTag("cell", 0) + ":news";
+  const int64_t news_before = LengthOf(news);
+  const int64_t log_before = LengthOf(KeyOf("log"));
+  const auto heard = [&] {
+    const auto stats = leaf.StatsOf(worker.holder());
+    return Clock::Real().Now() - stats->age;
+  };
+  const Time heard_before = heard();
+  AwaitTrue([&] { return LengthOf(news) >= news_before + 3; });
+  AwaitTrue([&] { return heard() > heard_before + milliseconds(200); });
+  EXPECT_EQ(LengthOf(KeyOf("log")), log_before);
+  EXPECT_TRUE(leaf.Has(worker));
+}
+
+TEST_F(RedisLogTest, TheLogIsGoneSomeTimeAfterItsWorker) {
+  options_.log_ttl = milliseconds(400);
+  {
+    TestWorker worker(options_, {});
+    worker.Apply(RunOf(1, 10));
+    AwaitTrue([&] { return worker.pump().acknowledged() > 0; });
+    EXPECT_EQ(client_.Call({"EXISTS", KeyOf("log")})->integer, 1);
+  }
+  AwaitTrue([&] { return client_.Call({"EXISTS", KeyOf("log")})->integer == 0; });
+  // Whoever looks at the registration then takes it away.
+  TestLeaf leaf(options_);
+  AwaitTrue([&] { return client_.Call({"HLEN", RedisTag("cell", 0) + ":streams"})->integer == 0; });
+}
+
+TEST_F(RedisLogTest, ShardsSpreadStreamsAndHaveToAgree) {
+  options_.shards = 4;
+  TestLeaf leaf(options_);
+  std::vector<std::unique_ptr<TestWorker>> workers;
+  for (int i = 0; i < 8; ++i) {
+    workers.push_back(std::make_unique<TestWorker>(
+        options_, TestWorker::Options{.name = "worker-" + std::to_string(i)}));
+    workers.back()->Apply(RunOf(1, 10));
+  }
+  for (auto& worker : workers) worker->AwaitAtRest();
+  for (auto& worker : workers) EXPECT_TRUE(leaf.Has(*worker));
+
+  RedisLogOptions other = options_;
+  other.shards = 2;
+  TestWorker stranger(other, {.name = "stranger"});
+  AwaitTrue([&] { return stranger.link().Stats().losses > 0; });
+  EXPECT_EQ(stranger.link().Stats().last_loss.code(), absl::StatusCode::kFailedPrecondition);
+  TestLeaf deaf(other, "deaf");
+  AwaitTrue([&] { return absl::IsFailedPrecondition(deaf.reader_stats().status); });
+}
+
+TEST_F(RedisLogTest, ARefusalOfAReaderIsKnownToTheWorker) {
+  HolderRegistryOptions other;
+  other.contract_id = "another contract";
+  HolderRegistry registry(other);
+  RedisReader reader(options_, "leaf", &registry);
+  TestWorker worker(options_, {});
+  AwaitTrue([&] { return worker.link().Stats().refusals > 0; });
+  EXPECT_NE(worker.link().Stats().last_refusal.find("another contract"), std::string::npos);
+  EXPECT_GE(reader.Stats().streams_refused, 1u);
+}
+
+TEST_F(RedisLogTest, AWrongPasswordIsSaid) {
+  ASSERT_TRUE(client_.Call({"CONFIG", "SET", "requirepass", "secret"}).ok());
+  TestWorker worker(options_, {});
+  AwaitTrue([&] { return !worker.link().Stats().last_loss.ok(); });
+  EXPECT_EQ(worker.link().Stats().last_loss.code(), absl::StatusCode::kPermissionDenied);
+  TestLeaf leaf(options_);
+  AwaitTrue(
+      [&] { return leaf.reader_stats().status.code() == absl::StatusCode::kPermissionDenied; });
+}
+
+}  // namespace
+}  // namespace kvatlas

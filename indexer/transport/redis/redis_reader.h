@@ -1,0 +1,71 @@
+// How does a leaf hear its workers through Redis? It finds the logs of its cell, reads them all, and feeds each into a
+// session of its acceptor, as README.md has it.
+//
+//   logs ══ XREAD, one per shard ══▶ RedisClient ─▶ reader's thread ─▶ ReceiverSession per stream ─▶ StreamReceiver
+//      ◀══ acks, needs, refusals ══════════════════════╯
+//
+// *Truth*: a receiver gets every batch of an epoch in order, whatever the reader missed: what the log does not have is healed
+// by a snapshot. What it applied is told back once per round of reading.
+// *Threads*: its own, for everything but sockets; `Stats` from any. Replies of sessions may come from any.
+// *Cost*: per round a command per shard, with a key per stream. Entries are copied three times.
+// *Bounds*: `RedisLogOptions::streams_max`; a round brings about `kRoundEntries` entries, a page of a snapshot 16 parts, at most 64 streams
+// are being opened at a time.
+// *Lifetime*: the acceptor outlives the reader. `Stop` tells senders not to wait for it; its sessions end.
+//
+// Example:
+//   RedisReader reader({.redis = *ParseRedisUrl(url), .cell = "cell-a"}, "leaf-0", &registry);
+
+#ifndef KVATLAS_INDEXER_TRANSPORT_REDIS_REDIS_READER_H_
+#define KVATLAS_INDEXER_TRANSPORT_REDIS_REDIS_READER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "indexer/base/clock.h"
+#include "indexer/stream/link.h"
+#include "indexer/transport/redis/redis_log_options.h"
+
+namespace kvatlas {
+
+struct RedisReaderStats {
+  bool connected = false;
+  absl::Status status;   // not OK: why nothing is read
+  uint64_t streams = 0;  // known now
+  uint64_t streams_following = 0;
+  uint64_t rounds = 0;           // of reading
+  uint64_t entries_read = 0;     // of logs
+  uint64_t bytes_read = 0;       // of entries, snapshots included
+  uint64_t entries_damaged = 0;  // skipped: foreign, damaged, out of bounds
+  uint64_t replays = 0;
+  uint64_t snapshots_read = 0;
+  uint64_t snapshots_asked = 0;
+  uint64_t streams_refused = 0;  // by the acceptor
+  uint64_t losses = 0;           // of Redis
+};
+
+class RedisReader {
+ public:
+  // `name` tells the readers of a cell apart in what flows back; a number that no other process has is added to it.
+  RedisReader(const RedisLogOptions& options, const std::string& name, StreamAcceptor* acceptor,
+              const Clock* clock = &Clock::Real());
+  ~RedisReader();
+
+  RedisReader(const RedisReader&) = delete;
+  RedisReader& operator=(const RedisReader&) = delete;
+
+  // Idempotent.
+  void Stop();
+
+  RedisReaderStats Stats() const;
+
+ private:
+  class Impl;
+  const std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_INDEXER_TRANSPORT_REDIS_REDIS_READER_H_

@@ -1,0 +1,92 @@
+// What has to happen in Redis at once? The scripts of the protocol; README.md says when each one runs.
+//
+// Their keys lie in one slot. Epochs are compared as text of 20 digits, since Lua's numbers have 53 bits.
+
+#ifndef KVATLAS_INDEXER_TRANSPORT_REDIS_REDIS_SCRIPTS_H_
+#define KVATLAS_INDEXER_TRANSPORT_REDIS_REDIS_SCRIPTS_H_
+
+namespace kvatlas {
+
+// KEYS: streams, news, log, snap, back. ARGV: name, padded epoch, instance, hello entry, epoch, ttl in ms, news bound,
+// padded second half of the largest id that this sender can have written. A log with a larger one is nobody's, and goes.
+// Returns {"refused", epoch, instance} or {"welcome", last id of the log, "new" | "old", last id of back}.
+inline constexpr char kRedisHelloScript[] = R"lua(
+local function last_id(key)
+  if redis.call('EXISTS', key) == 0 then return false end
+  local info = redis.call('XINFO', 'STREAM', key)
+  for i = 1, #info, 2 do
+    if info[i] == 'last-generated-id' then return info[i + 1] end
+  end
+end
+local known = redis.call('HGET', KEYS[1], ARGV[1])
+if known then
+  local epoch = string.sub(known, 1, 20)
+  local instance = string.sub(known, 21, 36)
+  if epoch > ARGV[2] or (epoch == ARGV[2] and instance ~= ARGV[3]) then
+    return {'refused', epoch, instance}
+  end
+end
+local function padded(digits) return string.rep('0', 20 - #digits) .. digits end
+local last = last_id(KEYS[3])
+local age = 'old'
+if last then
+  local epoch = padded(string.match(last, '^%d+'))
+  local foreign = epoch > '09223372036854775808'
+  if epoch > ARGV[2] and not foreign and not known then
+    return {'refused', epoch, '0000000000000000'}
+  end
+  if epoch ~= ARGV[2] or padded(string.match(last, '%d+$')) > ARGV[8] then last = false end
+end
+if not last then
+  redis.call('DEL', KEYS[3], KEYS[4])
+  last = redis.call('XADD', KEYS[3], ARGV[5] .. '-0', 'm', ARGV[4])
+  age = 'new'
+end
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[2] .. ARGV[3] .. ARGV[4])
+redis.call('PEXPIRE', KEYS[3], ARGV[6])
+redis.call('PEXPIRE', KEYS[4], ARGV[6])
+redis.call('PEXPIRE', KEYS[5], ARGV[6])
+redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[7], '*', 'k', 'h', 's', ARGV[1])
+return {'welcome', last, age, last_id(KEYS[5]) or '0-0'}
+)lua";
+
+// KEYS: streams, news, log, snap, back. ARGV: name, padded epoch and instance, epoch, last number, ttl in ms, news bound.
+// Returns 1, or 0 when log or registration are not ours any more.
+inline constexpr char kRedisHeartbeatScript[] = R"lua(
+local known = redis.call('HGET', KEYS[1], ARGV[1])
+if not known or string.sub(known, 1, 36) ~= ARGV[2] then return 0 end
+if redis.call('PEXPIRE', KEYS[3], ARGV[5]) == 0 then return 0 end
+redis.call('PEXPIRE', KEYS[4], ARGV[5])
+redis.call('PEXPIRE', KEYS[5], ARGV[5])
+redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[6], '*', 'k', 'b', 's', ARGV[1], 'e', ARGV[3], 'n', ARGV[4])
+return 1
+)lua";
+
+// KEYS: streams, news, log, snap, back. ARGV: name, padded epoch and instance, epoch, news bound.
+inline constexpr char kRedisGoodbyeScript[] = R"lua(
+local known = redis.call('HGET', KEYS[1], ARGV[1])
+if not known or string.sub(known, 1, 36) ~= ARGV[2] then return 0 end
+redis.call('HDEL', KEYS[1], ARGV[1])
+redis.call('DEL', KEYS[3], KEYS[4], KEYS[5])
+redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[4], '*', 'k', 'g', 's', ARGV[1], 'e', ARGV[3])
+return 1
+)lua";
+
+// KEYS: log, streams. ARGV: name. Returns {first id or "", last id}; nil: there is no log, and the registration goes.
+inline constexpr char kRedisOpenScript[] = R"lua(
+if redis.call('EXISTS', KEYS[1]) == 0 then
+  redis.call('HDEL', KEYS[2], ARGV[1])
+  return false
+end
+local first, last = '', '0-0'
+local info = redis.call('XINFO', 'STREAM', KEYS[1])
+for i = 1, #info, 2 do
+  if info[i] == 'last-generated-id' then last = info[i + 1] end
+  if info[i] == 'first-entry' and info[i + 1] then first = info[i + 1][1] end
+end
+return {first, last}
+)lua";
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_INDEXER_TRANSPORT_REDIS_REDIS_SCRIPTS_H_
