@@ -2,24 +2,22 @@
 
 #include <algorithm>
 #include <atomic>
-#include <bit>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <tuple>
-#include <type_traits>
 #include <utility>
 #include <variant>
 
 #include "absl/container/flat_hash_map.h"
 #include "indexer/base/mutex.h"
+#include "indexer/holders/for_each_bit.h"
+#include "indexer/holders/hello_checks.h"
 #include "indexer/holders/holder.h"
 #include "indexer/service/log.h"
 
 namespace kvatlas {
 namespace {
-
-constexpr size_t kNameBytesMax = 256;
 
 using HolderPtr = std::shared_ptr<Holder>;
 // By the holder's number in the index; null where there is none. `info` is the holder's, at hand.
@@ -32,40 +30,6 @@ using Table = std::vector<TableEntry>;
 LogLimiter& StreamLog() {
   static LogLimiter& limiter = *new LogLimiter(std::chrono::seconds(10));
   return limiter;
-}
-
-// INVALID_ARGUMENT says which is out of range.
-absl::Status CheckNames(const Domain& domain, const HolderId& holder, uint32_t block_size) {
-  if (domain.model.empty() || domain.model.size() > kNameBytesMax ||
-      domain.tenant.size() > kNameBytesMax) {
-    return absl::InvalidArgumentError(
-        "a domain needs a model of 1 to 256 bytes and a tenant of at most 256");
-  }
-  if (holder.name.empty() || holder.name.size() > kNameBytesMax ||
-      holder.replica.size() > kNameBytesMax) {
-    return absl::InvalidArgumentError(
-        "a holder needs a name of 1 to 256 bytes and a replica of at most 256");
-  }
-  if (block_size == 0 || block_size > kBlockSizeMax) {
-    return absl::InvalidArgumentError("block size " + std::to_string(block_size) +
-                                      " is not in 1.." + std::to_string(kBlockSizeMax));
-  }
-  return absl::OkStatus();
-}
-
-// What can be said of a hello without knowing its domain.
-absl::Status CheckHello(const Hello& hello, const HolderRegistryOptions& options) {
-  absl::Status names = CheckNames(hello.domain, hello.holder, hello.block_size);
-  if (!names.ok()) return names;
-  if (hello.contract_id != options.contract_id) {
-    return absl::FailedPreconditionError("hash contract \"" + hello.contract_id +
-                                         "\" is not ours, \"" + options.contract_id + "\"");
-  }
-  if (hello.schedule != options.schedule) {
-    return absl::FailedPreconditionError("waypoint schedule \"" + hello.schedule +
-                                         "\" is not ours, \"" + options.schedule + "\"");
-  }
-  return absl::OkStatus();
 }
 
 void AddReceiverStats(const ReceiverStats& from, ReceiverStats* to) {
@@ -390,22 +354,6 @@ class DomainState {
   }
 
  private:
-  // The members of a set, in order, until `visit` says false; it may say nothing.
-  template <typename Visit>
-  static void ForEachBit(std::span<const uint64_t> words, Visit visit) {
-    for (size_t i = 0; i < words.size(); ++i) {
-      for (uint64_t word = words[i]; word != 0; word &= word - 1) {
-        const uint32_t bit =
-            static_cast<uint32_t>(64 * i) + static_cast<uint32_t>(std::countr_zero(word));
-        if constexpr (std::is_void_v<decltype(visit(bit))>) {
-          visit(bit);
-        } else {
-          if (!visit(bit)) return;
-        }
-      }
-    }
-  }
-
   static void AddAnswer(const Table& table, const Overlap& overlap, Time asked,
                         OverlapAnswer* answer) {
     const uint32_t number = Raw(overlap.holder);
