@@ -14,12 +14,20 @@ constexpr int kWarmedMax = 64;
 constexpr size_t kEndsMax = 1 << 16;
 constexpr uint32_t kUpdatesPerSecondMin = 2;  // a waypoint that takes another's place
 
+// The tighter of both; 0: there is none.
+uint64_t WaypointsMax(const CoverageOptions& options) {
+  if (options.bytes_max == 0) return options.waypoints_max;
+  const uint64_t by_bytes = std::max<uint64_t>(options.bytes_max / kCoverageBytesPerWaypoint, 1);
+  return options.waypoints_max == 0 ? by_bytes : std::min(by_bytes, options.waypoints_max);
+}
+
 }  // namespace
 
 Coverage::Coverage(const WaypointSchedule* schedule, const CoverageOptions& options,
                    const Clock* clock)
     : schedule_(*schedule),
       options_(options),
+      waypoints_max_(WaypointsMax(options)),
       clock_(*clock),
       allowance_(std::max(options.updates_per_s, kUpdatesPerSecondMin)),
       allowance_at_(clock->Now()) {}
@@ -315,7 +323,7 @@ bool Coverage::Announce(SequenceHash block, std::vector<Event>* events, Tails* t
   return true;
 }
 
-bool Coverage::Full() const { return budgeted() && stats_.held >= options_.waypoints_max; }
+bool Coverage::Full() const { return budgeted() && stats_.held >= waypoints_max_; }
 
 std::optional<Load> Coverage::TakeLoad() {
   MutexLock lock(&mutex_);
@@ -354,7 +362,7 @@ std::optional<Time> Coverage::NextDue() const {
 CoverageStats Coverage::Stats() const {
   MutexLock lock(&mutex_);
   CoverageStats stats = stats_;
-  stats.waiting = waiting_.size();
+  stats.waiting = budgeted() ? waiting_.size() : to_announce_.size();
   return stats;
 }
 

@@ -20,8 +20,8 @@
 // *Threads*: any thread may call everything.
 // *Cost*: a change elsewhere than at a waypoint costs a division; at one, a short lock and a hash table access.
 // About 56 bytes a waypoint; with a budget 200, and a logarithm for every change.
-// *Bounds*: `waypoints_max` announced at once, the others wait and are counted; `updates_per_s` leave, withdrawals
-// first, and no more than a second's worth at once.
+// *Bounds*: `waypoints_max` announced at once, and no more than `bytes_max` allow; the others wait and are counted.
+// `updates_per_s` leave, withdrawals first, and no more than a second's worth at once.
 
 #ifndef KVATLAS_INDEXER_COVERAGE_COVERAGE_H_
 #define KVATLAS_INDEXER_COVERAGE_COVERAGE_H_
@@ -47,9 +47,13 @@
 
 namespace kvatlas {
 
+// What a waypoint of one cell costs a node of the level above, at most: its part of the index, with the hash.
+inline constexpr uint64_t kCoverageBytesPerWaypoint = 64;
+
 struct CoverageOptions {
   Duration withdraw_delay = std::chrono::milliseconds(100);
   uint64_t waypoints_max = 0;  // 0: no limit
+  uint64_t bytes_max = 0;      // the same as a node's memory, `kCoverageBytesPerWaypoint` each
   Duration cold_after = std::chrono::minutes(10);
   uint32_t updates_per_s = 0;           // 0: no limit; at least 2 otherwise
   TierMask tiers = TierMask::Routed();  // the tiers that count
@@ -60,7 +64,7 @@ struct CoverageStats {
   uint64_t withdrawn = 0;
   uint64_t held = 0;     // announced now
   uint64_t covered = 0;  // held by a holder now
-  uint64_t waiting = 0;  // refused by the budget, for now
+  uint64_t waiting = 0;  // covered and not announced: refused by a budget, or not yet due, for now
 };
 
 class Coverage : public DomainObserver {
@@ -129,7 +133,7 @@ class Coverage : public DomainObserver {
   void Dropped(SequenceHash block);
 
   // With a budget.
-  bool budgeted() const { return options_.waypoints_max != 0; }
+  bool budgeted() const { return waypoints_max_ != 0; }
   static Rank RankOf(SequenceHash block, const Entry& entry);
   void Enlist(SequenceHash block, const Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Delist(SequenceHash block, const Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -154,6 +158,7 @@ class Coverage : public DomainObserver {
 
   const WaypointSchedule& schedule_;
   const CoverageOptions options_;
+  const uint64_t waypoints_max_;  // by either bound; 0: none
   const Clock& clock_;
 
   mutable Mutex mutex_;

@@ -102,6 +102,8 @@ class CoverageReporter::Stream {
     of.waypoints_announced = coverage.announced;
     of.waypoints_withdrawn = coverage.withdrawn;
     of.waypoints_held = coverage.held;
+    of.waypoints_covered = coverage.covered;
+    of.waypoints_waiting = coverage.waiting;
     // Until former maps are forgotten, shards have more than their parts.
     const bool at_rest = coverage_.AtRest() && former_.empty();
     if (shards_.empty()) AddUnstarted(of, stats);

@@ -87,9 +87,11 @@ struct ParentStats {
   bool at_rest = false;
   uint64_t waypoints_announced = 0;
   uint64_t waypoints_withdrawn = 0;
-  uint64_t bytes_sent = 0;      // as serialized, of batches and snapshots
-  uint64_t waypoints_held = 0;  // announced now, of all shards
-  uint64_t waypoints_here = 0;  // of this parent's shard
+  uint64_t bytes_sent = 0;         // as serialized, of batches and snapshots
+  uint64_t waypoints_held = 0;     // announced now, of all shards
+  uint64_t waypoints_here = 0;     // of this parent's shard
+  uint64_t waypoints_covered = 0;  // of the domain, announced or not
+  uint64_t waypoints_waiting = 0;  // of these, kept back by a budget
   SenderStats sender;
   absl::Status status;  // not OK: replaced by a younger incarnation, or refused for good
 };

@@ -124,6 +124,22 @@ TEST_F(CoverageTest, TheBudgetLetsNewOnesWait) {
   EXPECT_EQ(coverage.Stats().waiting, 0u);
 }
 
+TEST_F(CoverageTest, ABudgetOfBytesIsOneOfWaypoints) {
+  for (uint64_t waypoints_max : {0, 2, 9}) {
+    above_.clear();
+    CoverageOptions options = Options(waypoints_max);
+    options.bytes_max = 3 * kCoverageBytesPerWaypoint + 1;
+    Coverage coverage(&schedule_, options, &clock_);
+    for (uint64_t block = 1; block <= 5; ++block)
+      coverage.OnChanged(kOne, SequenceHash{block}, 3, kNone, kDevice, nullptr);
+    EXPECT_EQ(coverage.Stats().waiting, 5u);
+    Take(&coverage);
+    EXPECT_EQ(above_.size(), waypoints_max == 2 ? 2u : 3u) << "the tighter one binds";
+    EXPECT_EQ(coverage.Stats().waiting, 5 - above_.size());
+    EXPECT_EQ(coverage.Stats().covered, 5u);
+  }
+}
+
 TEST_F(CoverageTest, LoadIsTheSumOverHoldersAndOnlyWhenItChanged) {
   Coverage coverage(&schedule_, Options(), &clock_);
   coverage.OnLoad(kOne, Load{.running_requests = 2, .free_blocks = 10});

@@ -111,7 +111,26 @@ void FillParents(const CoverageReporter& reporter, v1::StatsResponse* response) 
     parent->set_waypoints_withdrawn(stats.waypoints_withdrawn);
     parent->set_bytes_sent(stats.bytes_sent);
     parent->set_waypoints_held(stats.waypoints_held);
+    parent->set_waypoints_covered(stats.waypoints_covered);
+    parent->set_waypoints_waiting(stats.waypoints_waiting);
   }
+}
+
+// Of every domain, whatever parent is told of it.
+void AddCoverageMetrics(const CoverageReporter* reporter, Metrics* metrics) {
+  metrics->OnScrape([reporter, metrics] {
+    for (const ParentStats& stats : reporter->Stats()) {
+      const auto set = [&](const char* name, const char* help, uint64_t value) {
+        metrics->AddGauge(name, help, {{"domain", ToString(stats.domain)}})
+            .Set(static_cast<double>(value));
+      };
+      set("kvatlas_leaf_waypoints_covered", "Waypoints that workers hold.",
+          stats.waypoints_covered);
+      set("kvatlas_leaf_waypoints_announced", "Of these, told to parents.", stats.waypoints_held);
+      set("kvatlas_leaf_waypoints_waiting", "Of these, kept back by the budget for coverage.",
+          stats.waypoints_waiting);
+    }
+  });
 }
 
 }  // namespace
@@ -152,6 +171,7 @@ struct Leaf::Parts {
       mooncake.AddRoutes(mooncake_http.back().get());
     }
     AddEngineMetrics(&directory, &metrics);
+    AddCoverageMetrics(&reporter, &metrics);
   }
 
   // Engines' instances, and streams of publishers.

@@ -21,7 +21,9 @@
 #include "indexer/base/ids.h"
 #include "indexer/base/mutex.h"
 #include "indexer/base/waypoints.h"
+#include "indexer/coverage/coverage.h"
 #include "indexer/holders/holder_registry.h"
+#include "indexer/leaf/http_fetch.h"
 #include "indexer/service/grpc_channel.h"
 #include "indexer/service/grpc_server.h"
 #include "indexer/stream/resident_set.h"
@@ -179,7 +181,7 @@ class LeafTest : public testing::Test {
     options.grpc = grpc;
     options.http = {"127.0.0.1", 0};
     options.parents = std::move(parents);
-    options.coverage.withdraw_delay = milliseconds(20);
+    options.coverage = coverage_;
     absl::StatusOr<std::unique_ptr<Leaf>> leaf = Leaf::Start(options);
     ASSERT_TRUE(leaf.ok()) << leaf.status();
     leaf_ = *std::move(leaf);
@@ -218,6 +220,13 @@ class LeafTest : public testing::Test {
     return Find(request, &response).error_code();
   }
 
+  std::string Get(const std::string& path) {
+    HttpFetch fetch;
+    EXPECT_EQ(*fetch.Get("http://" + leaf_->http_address().ToString(), path), 200);
+    return *fetch.ReadAll(1 << 20);
+  }
+
+  CoverageOptions coverage_{.withdraw_delay = milliseconds(20)};
   std::unique_ptr<Leaf> leaf_;
   std::unique_ptr<v1::Leaf::Stub> stub_;
 };
@@ -404,6 +413,29 @@ TEST_F(LeafTest, CoverageReachesTheParentAndIsWithdrawn) {
   EXPECT_TRUE(Eventually([&] { return parent.Covered("cell-a", sequence) == 0; }));
   leaf_->Stop(seconds(2));
   EXPECT_TRUE(Eventually([&] { return parent.Covered("cell-a", sequence) == -1; }));
+}
+
+TEST_F(LeafTest, ABudgetForCoverageBindsAndIsSeen) {
+  Parent parent;
+  coverage_.waypoints_max = 2;
+  StartLeaf({parent.address()});
+  const std::vector<SequenceHash> sequence = Sequence(200);
+  const int all = static_cast<int>(WaypointSchedule::Standard().WaypointsIn(200));
+  ASSERT_GT(all, 2);
+  Worker w0("w0", leaf_->grpc_address());
+  w0.Store(sequence, Load{});
+  ASSERT_TRUE(Eventually(
+      [&] { return leaf_->parents()[0].at_rest && parent.Covered("cell-a", sequence) == 2; }));
+  const std::string status = Get("/status"), metrics = Get("/metrics");
+  const std::string of = "{domain=\"" + ToString(kLlama) + "\"} ";
+  const auto check = [&](const std::string& name, const std::string& metric, int value) {
+    const std::string number = std::to_string(value);
+    EXPECT_NE(status.find("\"" + name + "\":\"" + number + "\""), std::string::npos) << status;
+    EXPECT_NE(metrics.find(metric + of + number + "\n"), std::string::npos) << metrics;
+  };
+  check("waypoints_held", "kvatlas_leaf_waypoints_announced", 2);
+  check("waypoints_covered", "kvatlas_leaf_waypoints_covered", all);
+  check("waypoints_waiting", "kvatlas_leaf_waypoints_waiting", all - 2);
 }
 
 TEST_F(LeafTest, ALeafThatComesBackIsToldEverythingAgainAndSoIsItsParent) {

@@ -113,6 +113,12 @@ void Declare(FlagSet& flags, Flags* f) {
   flags.Add("max_domains", &registry.domains_max, "domains", 1);
   flags.Add("max_waypoints", &leaf.coverage.waypoints_max,
             "waypoints reported per domain; 0: no limit");
+  flags.Add("max_waypoint_bytes", &leaf.coverage.bytes_max,
+            "memory that they may take at a parent, in bytes; 0: no limit");
+  flags.Add("waypoint_updates_per_s", &leaf.coverage.updates_per_s,
+            "waypoints announced and withdrawn in a second, per domain; 0: no limit");
+  flags.Add("waypoints_cold_after", &leaf.coverage.cold_after,
+            "unwritten for so long, they are the first to go when there are too many");
 }
 
 absl::Status Finish(Flags* flags) {
