@@ -1,10 +1,24 @@
 #include "frontend/fleet_memory.h"
 
 #include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <tuple>
 #include <utility>
+
+#include "indexer/service/log.h"
 
 namespace kvatlas {
 namespace {
+
+// Of a cell's last promises: how much the latest one counts, and below which share they are not believed in full.
+constexpr double kLatestPromise = 1.0 / 8;
+constexpr double kBelievedInFull = 0.75;
+
+LogLimiter& PromiseLog() {
+  static LogLimiter& limiter = *new LogLimiter(std::chrono::seconds(60));
+  return limiter;
+}
 
 template <typename Map>
 auto Oldest(Map& map) {
@@ -157,6 +171,64 @@ SentTo FleetMemory::LastSentTo(const Domain& domain, std::span<const SequenceHas
     }
   }
   return {};
+}
+
+double FleetMemory::ShareOf(const Kept& kept, Time now) const {
+  if (options_.doubt_half_life <= Duration(0)) return 1;
+  const double half_lives = std::chrono::duration<double>(now - kept.seen) /
+                            std::chrono::duration<double>(options_.doubt_half_life);
+  return 1 - (1 - kept.share) * std::exp2(-std::max(half_lives, 0.0));
+}
+
+void FleetMemory::Promised(const Domain& domain, const std::string& cell, uint32_t promised,
+                           uint32_t had, Time now) {
+  if (promised == 0) return;
+  auto& promises = Touch(domain, now).promises;
+  Kept& kept = promises[cell];
+  const double before = ShareOf(kept, now);
+  const double delivered = std::min(had, promised) / static_cast<double>(promised);
+  kept.share = before + (delivered - before) * kLatestPromise;
+  kept.seen = now;
+  ++kept.promises;
+  kept.broken += had < promised;
+  if (kept.share < kBelievedInFull && before >= kBelievedInFull) {
+    LogEvery(PromiseLog(), cell, LogLevel::kWarning, "cell has less than it reports",
+             {{"cell", cell},
+              {"domain", ToString(domain)},
+              {"promises", kept.promises},
+              {"broken", kept.broken}});
+  }
+  while (promises.size() > options_.cells_max) promises.erase(Oldest(promises));
+}
+
+uint32_t FleetMemory::Believed(const Domain& domain, const std::string& cell, uint32_t promised,
+                               Time now) const {
+  const auto found = domains_.find(domain);
+  if (found == domains_.end()) return promised;
+  const auto kept = found->second.promises.find(cell);
+  if (kept == found->second.promises.end()) return promised;
+  const double share = ShareOf(kept->second, now);
+  return share >= kBelievedInFull ? promised : static_cast<uint32_t>(promised * share);
+}
+
+std::vector<CellPromises> FleetMemory::Promises(size_t cells_max, Time now) const {
+  std::vector<CellPromises> all;
+  for (const auto& [domain, of_domain] : domains_) {
+    for (const auto& [cell, kept] : of_domain.promises) {
+      all.push_back({.cell = cell,
+                     .promises = kept.promises,
+                     .broken = kept.broken,
+                     .believed = ShareOf(kept, now)});
+    }
+  }
+  const size_t shown = std::min(cells_max, all.size());
+  std::partial_sort(all.begin(), all.begin() + static_cast<ptrdiff_t>(shown), all.end(),
+                    [](const CellPromises& a, const CellPromises& b) {
+                      return std::tuple(a.believed >= kBelievedInFull, b.broken, a.cell) <
+                             std::tuple(b.believed >= kBelievedInFull, a.broken, b.cell);
+                    });
+  all.resize(shown);
+  return all;
 }
 
 InFlight FleetMemory::InFlightTo(const std::string& cell, const HolderId& worker) const {

@@ -5,6 +5,10 @@
 // shows yet.
 // *Truth*: as old as the last answer. A worker that its cell's latest answer no longer names is forgotten; a cell
 // is kept, oldest dropped first, because a hierarchy that has just restarted does not know all of them yet.
+// *Promises*: a cell whose leaf has less than the hierarchy said is a wrong cell; churn makes one answer in a hundred such. Of
+// its last promises (the older ones count half after five more) a cell has delivered a share. Down to three quarters its
+// promises are believed in full; below that they count for the share. Doubt halves every `doubt_half_life` without
+// another promise, so that a cell that mended itself is asked again.
 // *Threads*: none; the owner serialises.
 // *Bounds*: `FleetMemoryOptions`; beyond them what was seen longest ago is forgotten, and the oldest choice in flight is
 // no longer counted.
@@ -41,6 +45,7 @@ struct FleetMemoryOptions {
   Duration in_flight_ttl = std::chrono::seconds(30);  // a choice nobody reports on counts this long
   size_t sent_max = 65536;                            // waypoints of prompts sent somewhere
   Duration sent_ttl = std::chrono::seconds(10);
+  Duration doubt_half_life = std::chrono::seconds(30);  // 0: everything is always believed
 };
 
 struct KnownCell {
@@ -62,6 +67,14 @@ struct KnownWorker {
 struct SentTo {
   std::string cell;  // empty: none
   uint32_t waypoints = 0;
+};
+
+// How a cell kept what the hierarchy promised of it.
+struct CellPromises {
+  std::string cell;
+  uint64_t promises = 0;  // it was asked when at least one block was promised
+  uint64_t broken = 0;    // its leaf had less
+  double believed = 1;    // the share of its promises that is expected now
 };
 
 // Choices in flight to one worker, or to all workers of a cell.
@@ -105,6 +118,15 @@ class FleetMemory {
   // The latest cell that was sent the deepest of these waypoints that any was sent within `sent_ttl`.
   SentTo LastSentTo(const Domain& domain, std::span<const SequenceHash> waypoints, Time now) const;
 
+  // The hierarchy said that the cell has at least `promised` blocks of a prompt; asked, its leaf had `had`.
+  void Promised(const Domain& domain, const std::string& cell, uint32_t promised, uint32_t had,
+                Time now);
+  // What to expect of such a promise: all of it, or less of a cell that broke many lately.
+  uint32_t Believed(const Domain& domain, const std::string& cell, uint32_t promised,
+                    Time now) const;
+  // Of at most so many cells: those that are doubted first, then those with most broken promises.
+  std::vector<CellPromises> Promises(size_t cells_max, Time now) const;
+
   InFlight InFlightTo(const std::string& cell, const HolderId& worker) const;
   InFlight InFlightTo(const std::string& cell) const;
   size_t in_flight() const { return choices_.size(); }
@@ -116,8 +138,15 @@ class FleetMemory {
     std::shared_ptr<const WorkersAnswer> answer;
     Time seen{0};
   };
+  struct Kept {
+    uint64_t promises = 0;
+    uint64_t broken = 0;
+    double share = 1;  // of its last promises, as of `seen`
+    Time seen{0};
+  };
   struct OfDomain {
     std::map<std::string, KnownCell> cells;
+    std::map<std::string, Kept> promises;        // by cell; as many as cells
     std::map<std::string, CellWorkers> workers;  // by cell
     uint32_t block_size = 0;
     Time touched{0};
@@ -135,6 +164,7 @@ class FleetMemory {
   using WaypointKey = std::pair<Domain, SequenceHash>;
 
   OfDomain& Touch(const Domain& domain, Time now);
+  double ShareOf(const Kept& kept, Time now) const;
   static void Subtract(InFlight& from, uint64_t blocks);
 
   const FleetMemoryOptions options_;

@@ -109,5 +109,58 @@ TEST(FleetMemoryTest, DomainsAreApart) {
   EXPECT_EQ(memory.BlockSize(kDomain), 0u);
 }
 
+TEST(FleetMemoryTest, ACellThatDoesNotDeliverIsBelievedLess) {
+  FleetMemory memory({});
+  for (int i = 0; i < 40; ++i) {
+    EXPECT_LE(memory.Believed(kDomain, "liar", 100, seconds(i)), 100u);
+    memory.Promised(kDomain, "liar", 100, 0, seconds(i));
+    memory.Promised(kDomain, "good", 100, 120, seconds(i));
+  }
+  EXPECT_LT(memory.Believed(kDomain, "liar", 100, seconds(39)), 15u);
+  EXPECT_EQ(memory.Believed(kDomain, "good", 100, seconds(39)), 100u);
+  EXPECT_EQ(memory.Believed(kDomain, "unknown", 100, seconds(39)), 100u);
+  EXPECT_EQ(memory.Believed({"other", ""}, "liar", 100, seconds(39)), 100u);
+}
+
+TEST(FleetMemoryTest, WhatChurnBreaksIsForgiven) {
+  FleetMemory memory({});
+  for (int i = 0; i < 100; ++i) {
+    memory.Promised(kDomain, "a", 100, i % 10 == 0 ? 0 : 100, seconds(i));
+    EXPECT_EQ(memory.Believed(kDomain, "a", 100, seconds(i)), 100u);
+  }
+  EXPECT_EQ(memory.Promises(1, seconds(100))[0].promises, 100u);
+  EXPECT_EQ(memory.Promises(1, seconds(100))[0].broken, 10u);
+}
+
+TEST(FleetMemoryTest, DoubtFadesWithTimeAndWithKeptPromises) {
+  FleetMemory memory({.doubt_half_life = seconds(30)});
+  for (int i = 0; i < 100; ++i) memory.Promised(kDomain, "a", 100, 0, seconds(1));
+  EXPECT_EQ(memory.Believed(kDomain, "a", 100, seconds(1)), 0u);
+  EXPECT_EQ(memory.Believed(kDomain, "a", 100, seconds(31)), 50u);
+  EXPECT_EQ(memory.Believed(kDomain, "a", 100, seconds(61)), 100u) << "three quarters are enough";
+  for (int i = 0; i < 12; ++i) memory.Promised(kDomain, "a", 100, 100, seconds(1));
+  EXPECT_EQ(memory.Believed(kDomain, "a", 100, seconds(1)), 100u);
+}
+
+TEST(FleetMemoryTest, WithoutAHalfLifeEverythingIsBelieved) {
+  FleetMemory memory({.doubt_half_life = Duration(0)});
+  for (int i = 0; i < 100; ++i) memory.Promised(kDomain, "a", 100, 0, seconds(1));
+  EXPECT_EQ(memory.Believed(kDomain, "a", 100, seconds(1)), 100u);
+  EXPECT_EQ(memory.Promises(8, seconds(1))[0].broken, 100u) << "and is counted all the same";
+}
+
+TEST(FleetMemoryTest, PromisesOfAsManyCellsAsAreRememberedTheWorstFirst) {
+  FleetMemory memory({.cells_max = 3});
+  memory.Promised(kDomain, "forgotten", 10, 0, seconds(1));
+  memory.Promised(kDomain, "once", 10, 0, seconds(2));
+  memory.Promised(kDomain, "good", 10, 10, seconds(2));
+  for (int i = 0; i < 10; ++i) memory.Promised(kDomain, "liar", 10, 0, seconds(3));
+  memory.Promised(kDomain, "nothing", 0, 0, seconds(3));
+  std::vector<std::string> cells;
+  for (const CellPromises& of : memory.Promises(8, seconds(3))) cells.push_back(of.cell);
+  EXPECT_EQ(cells, (std::vector<std::string>{"liar", "once", "good"}));
+  EXPECT_EQ(memory.Promises(1, seconds(3)).size(), 1u);
+}
+
 }  // namespace
 }  // namespace kvatlas

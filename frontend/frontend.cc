@@ -74,6 +74,11 @@ FrontendStats Frontend::stats() const {
   return stats;
 }
 
+std::vector<CellPromises> Frontend::promises(size_t cells_max) const {
+  MutexLock lock(&shared_->mutex);
+  return shared_->memory.Promises(cells_max, shared_->clock->Now());
+}
+
 const FrontendOptions& Frontend::options() const { return shared_->options; }
 
 }  // namespace kvatlas

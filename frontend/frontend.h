@@ -149,6 +149,8 @@ class Frontend {
   ShardMap hierarchies() const;
 
   FrontendStats stats() const;
+  // Of at most so many cells, the least believed first.
+  std::vector<CellPromises> promises(size_t cells_max) const;
   const FrontendOptions& options() const;
 
  private:

@@ -19,6 +19,9 @@ namespace {
 
 using Json = nlohmann::json;
 
+// Cells whose promises are shown one by one, the worst first.
+constexpr size_t kPromisesShown = 64;
+
 double Seconds(uint64_t microseconds) { return static_cast<double>(microseconds) * 1e-6; }
 
 // A u64 as a number, or as a string for writers whose numbers end at 2^53.
@@ -97,6 +100,35 @@ absl::StatusOr<v1::RouteRequest> RouteRequestFromJson(const std::string& body) {
   return request;
 }
 
+// A label's value in Prometheus' text format.
+std::string Quoted(const std::string& value) {
+  std::string quoted = "\"";
+  for (char c : value) {
+    if (c == '\\' || c == '"') quoted += '\\';
+    quoted += c == '\n' ? std::string("\\n") : std::string(1, c);
+  }
+  return quoted + "\"";
+}
+
+// Cells that broke a promise, the worst of them: they come and go.
+void AppendPromises(const Frontend& frontend, std::string* text) {
+  const std::vector<CellPromises> shown = frontend.promises(kPromisesShown);
+  const auto family = [&](const std::string& name, const char* help, auto value) {
+    *text += "# HELP " + name + " " + help + "\n# TYPE " + name + " gauge\n";
+    for (const CellPromises& of : shown) {
+      if (of.broken > 0)
+        *text += name + "{cell=" + Quoted(of.cell) + "} " + std::to_string(value(of)) + "\n";
+    }
+  };
+  family("kvatlas_frontend_cell_promises",
+         "Times a cell that broke a promise had promised something.",
+         [](const CellPromises& of) { return of.promises; });
+  family("kvatlas_frontend_cell_promises_broken", "Of these, times its leaf had less.",
+         [](const CellPromises& of) { return of.broken; });
+  family("kvatlas_frontend_cell_believed", "The share of its promises that is expected now.",
+         [](const CellPromises& of) { return of.believed; });
+}
+
 HttpResponse JsonResponse(const google::protobuf::Message& message) {
   google::protobuf::util::JsonPrintOptions options;
   options.always_print_primitive_fields = true;
@@ -115,6 +147,10 @@ FrontendService::FrontendService(Frontend* frontend, Metrics* metrics)
       failed_(metrics->AddCounter("kvatlas_frontend_routes_failed_total",
                                   "Routes that ended without a worker.")),
       reports_(metrics->AddCounter("kvatlas_frontend_reports_total", "Reports on choices.")),
+      promises_(metrics->AddCounter("kvatlas_frontend_promises_total",
+                                    "Routes whose first asked cell was said to have something.")),
+      wrong_cells_(metrics->AddCounter("kvatlas_frontend_wrong_cells_total",
+                                       "Of these, those whose first asked cell had less.")),
       route_seconds_(
           metrics->AddHistogram("kvatlas_frontend_route_seconds", "From question to choice.")),
       find_cells_seconds_(metrics->AddHistogram("kvatlas_frontend_find_cells_seconds",
@@ -129,6 +165,7 @@ FrontendService::FrontendService(Frontend* frontend, Metrics* metrics)
   Gauge in_flight = metrics->AddGauge("kvatlas_frontend_in_flight", "Choices not yet reported on.");
   Gauge workers = metrics->AddGauge("kvatlas_frontend_workers_remembered", "Workers last seen.");
   Gauge cells = metrics->AddGauge("kvatlas_frontend_cells_remembered", "Cells last seen.");
+  metrics->OnText([frontend](std::string* text) { AppendPromises(*frontend, text); });
   metrics->OnScrape([frontend, in_flight, workers, cells]() mutable {
     const FrontendStats stats = frontend->stats();
     in_flight.Set(static_cast<double>(stats.in_flight));
@@ -143,6 +180,10 @@ void FrontendService::Count(const absl::StatusOr<RouteResult>& result) {
   route_seconds_.Observe(Seconds(result->receipt.total_us));
   find_cells_seconds_.Observe(Seconds(result->receipt.find_cells_us));
   find_overlaps_seconds_.Observe(Seconds(result->receipt.find_overlaps_us));
+  const std::vector<CellAsked>& asked = result->receipt.cells;
+  if (asked.empty() || asked[0].blocks_at_least == 0 || !asked[0].error.empty()) return;
+  promises_.Increment();
+  if (asked[0].best_blocks < asked[0].blocks_at_least) wrong_cells_.Increment();
 }
 
 grpc::ServerUnaryReactor* FrontendService::Route(grpc::CallbackServerContext* context,
@@ -233,6 +274,13 @@ HttpResponse FrontendService::HttpStatus() const {
   json["expired_choices"] = stats.expired_choices;
   json["cells_remembered"] = stats.cells;
   json["workers_remembered"] = stats.workers;
+  json["promises"] = Json::array();
+  for (const CellPromises& of : frontend_->promises(kPromisesShown)) {
+    json["promises"].push_back({{"cell", of.cell},
+                                {"promises", of.promises},
+                                {"broken", of.broken},
+                                {"believed", of.believed}});
+  }
   return {.body = json.dump(-1, ' ', false, Json::error_handler_t::replace)};
 }
 

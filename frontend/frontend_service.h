@@ -47,6 +47,8 @@ class FrontendService : public v1::Frontend::CallbackService {
   std::vector<Counter> routes_;  // by fallback
   Counter failed_;
   Counter reports_;
+  Counter promises_;
+  Counter wrong_cells_;
   Histogram route_seconds_;
   Histogram find_cells_seconds_;
   Histogram find_overlaps_seconds_;

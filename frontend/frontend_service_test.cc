@@ -69,12 +69,13 @@ struct HttpAnswer {
   std::string body;
 };
 
-HttpAnswer Post(const Address& address, const std::string& path, const std::string& body) {
+HttpAnswer Ask(boost::beast::http::verb verb, const Address& address, const std::string& path,
+               const std::string& body) {
   namespace http = boost::beast::http;
   boost::asio::io_context io;
   boost::beast::tcp_stream stream(io);
   stream.connect({boost::asio::ip::make_address(address.host), address.port});
-  http::request<http::string_body> request(http::verb::post, path, 11);
+  http::request<http::string_body> request(verb, path, 11);
   request.set(http::field::host, "test");
   request.body() = body;
   request.prepare_payload();
@@ -83,6 +84,14 @@ HttpAnswer Post(const Address& address, const std::string& path, const std::stri
   http::response<http::string_body> response;
   http::read(stream, buffer, response);
   return {.status = response.result_int(), .body = response.body()};
+}
+
+HttpAnswer Post(const Address& address, const std::string& path, const std::string& body) {
+  return Ask(boost::beast::http::verb::post, address, path, body);
+}
+
+HttpAnswer Get(const Address& address, const std::string& path) {
+  return Ask(boost::beast::http::verb::get, address, path, "");
 }
 
 class FrontendServiceTest : public testing::Test {
@@ -303,6 +312,31 @@ TEST_F(FrontendServiceTest, RoutesAndReportsOverHttp) {
   EXPECT_EQ(
       Post(http, "/route", R"({"model":"m","sequence_hashes":["18446744073709551615",3]})").status,
       200u);
+}
+
+TEST_F(FrontendServiceTest, ACellThatDoesNotDeliverIsNamedAndNoLongerAskedFirst) {
+  leaves_["a"].answer.mutable_workers(0)->set_blocks(0);  // 40 blocks were promised
+  options_.ask_cells = 1;
+  Start();
+  EXPECT_EQ(Route().receipt().cells(0).cell(), "a");
+  int routes = 1;
+  while (Route().receipt().cells(0).cell() == "a" && routes < 100) ++routes;
+  EXPECT_LT(routes, 20) << "\"b\", with 16 blocks, is worth more by then";
+  EXPECT_GT(routes, 1) << "once is no reason";
+  const std::string metrics = metrics_.Text();
+  const auto named = [&](const std::string& what) {
+    return metrics.find(what) != std::string::npos;
+  };
+  const std::string broken = std::to_string(routes);
+  EXPECT_TRUE(named("kvatlas_frontend_wrong_cells_total " + broken + "\n")) << metrics;
+  EXPECT_TRUE(named("kvatlas_frontend_promises_total " + std::to_string(routes + 1) + "\n"));
+  EXPECT_TRUE(named("kvatlas_frontend_cell_promises_broken{cell=\"a\"} " + broken + "\n"));
+  EXPECT_FALSE(named("{cell=\"b\"}")) << "it has kept all of its promises";
+  const nlohmann::json status = nlohmann::json::parse(Get(http_->address(), "/status").body);
+  ASSERT_EQ(status["promises"].size(), 2u) << status;
+  EXPECT_EQ(status["promises"][0]["cell"], "a");
+  EXPECT_EQ(status["promises"][0]["broken"], routes);
+  EXPECT_LT(status["promises"][0]["believed"], 0.75);
 }
 
 TEST_F(FrontendServiceTest, BadHttpBodiesAreRefused) {

@@ -58,7 +58,9 @@ RouteTask::Target RouteTask::ToTarget(const CellFound& cell, const SentTo& sent)
                 .other_addresses = cell.other_addresses,
                 .is_node = cell.is_node,
                 .distance = DistanceOf(cell.labels)};
-  target.expected_blocks = ExpectedBlocks(target, cell.blocks_at_least, sent);
+  const uint32_t believed =
+      shared_->memory.Believed(input_.domain, cell.cell, cell.blocks_at_least, Now());
+  target.expected_blocks = ExpectedBlocks(target, believed, sent);
   target.cost = ExpectedCost(cell.cell, cell.load, target.expected_blocks, target.distance);
   target.best_cost =
       BestCost(std::max(cell.blocks_below, target.expected_blocks + 1), target.distance);

@@ -526,6 +526,8 @@ uint32_t RouteTask::TakeAnswer(Pending leaf) {
     {
       MutexLock lock(&shared_->mutex);
       shared_->memory.SawWorkers(input_.domain, asked.cell, answer, Now());
+      shared_->memory.Promised(input_.domain, asked.cell, asked.blocks_at_least, asked.best_blocks,
+                               Now());
     }
     ++useful_leaves_;
     answered_.push_back(
