@@ -106,6 +106,7 @@ class World : private CellFinder, private OverlapFinder, private DomainObserver 
     frontend.block_size = kTokensPerHashId / options.split;
     frontend.weights.seed = options.seed;
     frontend.schedule = schedule;
+    frontend.memory.doubt_half_life = FromMs(options.doubt_half_life_s * 1000);
     return frontend;
   }
 
@@ -233,7 +234,11 @@ class World : private CellFinder, private OverlapFinder, private DomainObserver 
 
   void FindOverlaps(const std::string& address, const OverlapQuestion& question, Duration,
                     OverlapFinder::Callback callback) override {
-    callback(cells_[cell_numbers_.at(address)]->FindOverlaps(question.sequence));
+    const uint32_t number = cell_numbers_.at(address);
+    WorkersAnswer answer = cells_[number]->FindOverlaps(question.sequence);
+    if (number < options_.liars)
+      for (WorkerFound& worker : answer.workers) worker.blocks = 0;
+    callback(std::move(answer));
   }
 
   // ---- What the hierarchy learns ----

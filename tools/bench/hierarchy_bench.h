@@ -39,6 +39,8 @@ struct HierarchyBenchOptions {
   double loss = 0;
   double partition_every_s = 0;  // mean, of each cell; 0: none
   double partition_for_s = 30;
+  uint32_t liars = 0;  // cells whose leaves have nothing of what they report
+  double doubt_half_life_s = 30;
   uint64_t budget = 0;  // waypoints a cell may have announced; 0: no limit
   double withdraw_delay_ms = 100;
   double report_every_ms = 20;
@@ -80,6 +82,9 @@ struct HierarchyBenchResult {
   std::optional<uint64_t> wrong_at_rest;
   // Of the mode that has no trace (`hierarchy_bench_scale.h`).
   std::optional<double> snapshot_ms, snapshot_queries, find_cells_us_during_snapshot_p99;
+  // Of a real node over gRPC (`hierarchy_bench_grpc.h`).
+  Quantiles find_cells_grpc_us;
+  std::optional<double> qps, answer_bytes;
   double seconds = 0;
 };
 

@@ -10,6 +10,7 @@
 #include "indexer/service/flags.h"
 #include "indexer/service/log.h"
 #include "tools/bench/hierarchy_bench.h"
+#include "tools/bench/hierarchy_bench_grpc.h"
 #include "tools/bench/hierarchy_bench_report.h"
 #include "tools/bench/hierarchy_bench_scale.h"
 #include "tools/bench/hierarchy_bench_sweep.h"
@@ -30,6 +31,8 @@ struct MainOptions {
   bool baselines = true;
   uint32_t synthetic_cells = 0;
   ScaleOptions scale;
+  std::string node;
+  GrpcScaleOptions grpc;
 };
 
 void Declare(FlagSet* flags, MainOptions* main) {
@@ -52,6 +55,10 @@ void Declare(FlagSet* flags, MainOptions* main) {
              "mean time between two partitions of a cell; 0: never", 0.0, 1e6);
   flags->Add("partition_for_s", &bench.partition_for_s, "how long one is", 0.0, 1e6);
   flags->Add("budget", &bench.budget, "waypoints a cell may have announced; 0: no limit");
+  flags->Add("liars", &bench.liars, "cells whose leaves have nothing of what they report", 0u,
+             4096u);
+  flags->Add("doubt_half_life_s", &bench.doubt_half_life_s,
+             "of the frontend's doubt in cells that do not deliver; 0: it has none", 0.0, 1e6);
   flags->Add("withdraw_delay_ms", &bench.withdraw_delay_ms, "before what is lost is withdrawn", 0.0,
              600000.0);
   flags->Add("report_every_ms", &bench.report_every_ms, "a leaf's timer", 1.0, 60000.0);
@@ -72,6 +79,11 @@ void Declare(FlagSet* flags, MainOptions* main) {
   flags->Add("cells_best", &main->scale.best, "cells wanted for each; 0: all");
   flags->Add("snapshot", &main->scale.snapshot_waypoints,
              "waypoints of a snapshot that another cell sends; 0: none");
+  flags->Add("node", &main->node,
+             "a kvatlas-hierarchy to start and to ask over gRPC, for --synthetic_cells");
+  flags->Add("qps", &main->grpc.qps, "questions to it in a second", 1.0, 1e6);
+  flags->Add("seconds", &main->grpc.seconds, "for so long", 0.1, 600.0);
+  flags->Add("connections", &main->grpc.connections, "over so many connections", 1u, 1024u);
   flags->Add("seeds", &main->seeds, "runs, with seeds from --seed on", 1u, 1000u);
   flags->Add("baselines", &main->baselines, "also exact_global, one_cell and random");
   std::vector<std::string> sweeps = SweepNames();
@@ -129,7 +141,11 @@ absl::Status RunScale(const MainOptions& main, std::vector<HierarchyBenchResult>
     ScaleOptions options = main.scale;
     options.cells = main.synthetic_cells;
     options.seed = main.bench.seed + i;
-    absl::StatusOr<HierarchyBenchResult> result = RunScaleBench(options);
+    GrpcScaleOptions grpc = main.grpc;
+    grpc.scale = options;
+    grpc.binary = main.node;
+    absl::StatusOr<HierarchyBenchResult> result =
+        main.node.empty() ? RunScaleBench(options) : RunGrpcScaleBench(grpc);
     if (!result.ok()) return result.status();
     results->push_back(*std::move(result));
   }

@@ -66,7 +66,8 @@ struct SimulatedLink::State : std::enable_shared_from_this<State> {
 
   bool Lost() {
     ++stats.messages;
-    const bool lost = Cut() || (options.loss > 0 && Uniform() < options.loss);
+    const bool calm = simulation.now() >= options.calm_from;
+    const bool lost = !calm && (Cut() || (options.loss > 0 && Uniform() < options.loss));
     stats.lost += lost;
     return lost;
   }
@@ -93,9 +94,18 @@ struct SimulatedLink::State : std::enable_shared_from_this<State> {
     observer->OnConnected();
   }
 
+  // By the receiving end: the sender hears of it after what was replied.
+  void Close(const absl::Status& why) {
+    closing = true;
+    simulation.After(options.delay, [self = shared_from_this(), of = connection, why] {
+      if (of == self->connection) self->Disconnect(why);
+    });
+  }
+
   void Disconnect(const absl::Status& why) {
     if (session == nullptr) return;
     ++connection;
+    closing = false;
     session.reset();
     if (observer == nullptr) return;
     observer->OnDisconnected(why);
@@ -111,6 +121,7 @@ struct SimulatedLink::State : std::enable_shared_from_this<State> {
   SenderLinkObserver* observer = nullptr;
   std::unique_ptr<ReceiverSession> session;
   uint64_t connection = 0;
+  bool closing = false;  // by the receiving end
   Time cut_from{0};
   Time cut_until{0};
 };
@@ -134,8 +145,9 @@ bool SimulatedLink::Write(const SenderMessage& message) {
     state_->stats.load_bytes += LoadBytes(*batch);
   state_->Send([message](State& state) {
     if (state.delivering) state.delivering();
+    if (state.closing) return;
     const absl::Status status = state.session->OnMessage(message);
-    if (!status.ok()) state.Disconnect(status);
+    if (!status.ok()) state.Close(status);
   });
   return true;
 }

@@ -59,6 +59,7 @@ struct NetworkOptions {
   double loss = 0;              // of every message, both ways
   Duration partition_every{0};  // the mean time from the end of one to the next; 0: never
   Duration partition_for{0};
+  Time calm_from = Time::max();  // from then on nothing is lost and nobody is cut off
 };
 
 struct NetworkStats {

@@ -69,6 +69,10 @@ const std::vector<Row>& Rows() {
       {"snapshot installed, ms", [](R r) { return r.snapshot_ms; }, "%.0f"},
       {"questions meanwhile", [](R r) { return r.snapshot_queries; }, "%.0f"},
       {"their find cells us, p99", [](R r) { return r.find_cells_us_during_snapshot_p99; }, "%.2f"},
+      {"over gRPC us, p50", [](R r) { return r.find_cells_grpc_us.p50; }, "%.1f"},
+      {"over gRPC us, p99", [](R r) { return r.find_cells_grpc_us.p99; }, "%.1f"},
+      {"questions a second", [](R r) { return r.qps; }, "%.0f"},
+      {"bytes of an answer", [](R r) { return r.answer_bytes; }, "%.0f"},
       {"seconds", [](R r) { return std::optional<double>(r.seconds); }, "%.2f"},
   };
   return rows;
@@ -161,6 +165,9 @@ std::string ToJson(const Result& r) {
       {"snapshot_ms", OrNull(r.snapshot_ms)},
       {"snapshot_queries", OrNull(r.snapshot_queries)},
       {"find_cells_us_during_snapshot", {{"p99", OrNull(r.find_cells_us_during_snapshot_p99)}}},
+      {"find_cells_grpc_us", ToJson(r.find_cells_grpc_us)},
+      {"qps", OrNull(r.qps)},
+      {"answer_bytes", OrNull(r.answer_bytes)},
       {"seconds", r.seconds},
   };
   return json.dump();

@@ -14,45 +14,22 @@
 #include "hierarchy/hierarchy.h"
 #include "indexer/base/hash.h"
 #include "indexer/stream/link.h"
+#include "tools/bench/hierarchy_bench_synthetic.h"
 
 namespace kvatlas {
 namespace {
-
-const Domain kDomain{"bench", ""};
-constexpr uint32_t kRoots = 64;
-constexpr uint32_t kRootsOfCell = 8;
-constexpr uint32_t kRootWaypoints = 3, kTailWaypoints = 5;
 
 // As at 5,000 a second.
 constexpr uint64_t kQuestionsPerTick = 1000;
 
 using Waypoints = std::vector<SequenceHash>;
 
-SequenceHash NameOf(uint64_t kind, uint64_t number, uint64_t ordinal) {
-  const uint64_t name[] = {kind, number, ordinal};
-  return SequenceHash{Xxh3(std::string_view(reinterpret_cast<const char*>(name), sizeof(name)), 1)};
-}
-
-Waypoints RootOf(uint32_t root) {
-  Waypoints waypoints;
-  for (uint32_t i = 0; i < kRootWaypoints; ++i) waypoints.push_back(NameOf(1, root, i));
-  return waypoints;
-}
-
-// A conversation's own waypoints, behind those of its root.
-Waypoints TailOf(uint64_t conversation) {
-  Waypoints waypoints;
-  for (uint32_t i = 0; i < kTailWaypoints; ++i)
-    waypoints.push_back(NameOf(2, conversation, kRootWaypoints + i));
-  return waypoints;
-}
-
 class CellStream {
  public:
   CellStream(Hierarchy* hierarchy, const std::string& name)
       : session_(hierarchy->registry().Accept([](ReceiverMessage) {})) {
     hello_.holder = {.name = name, .rank = 0, .replica = ""};
-    hello_.domain = kDomain;
+    hello_.domain = SyntheticCells::domain();
     hello_.block_size = 16;
     hello_.contract_id = HashContract().Id();
     hello_.schedule = hierarchy->schedule_name();
@@ -78,11 +55,13 @@ class CellStream {
 class ScaleBench {
  public:
   explicit ScaleBench(const ScaleOptions& options)
-      : options_(options), random_(options.seed), hierarchy_({.node = "scale", .registry = {}}) {}
+      : options_(options),
+        made_(options.waypoints, options.seed),
+        hierarchy_({.node = "scale", .registry = {}}) {}
 
   absl::StatusOr<HierarchyBenchResult> Run() {
     for (uint32_t cell = 0; cell < options_.cells; ++cell) {
-      if (absl::Status bad = AddCell(cell); !bad.ok()) return bad;
+      if (absl::Status bad = AddCell(); !bad.ok()) return bad;
     }
     HierarchyBenchResult result;
     result.workload = "synthetic cells";
@@ -94,7 +73,8 @@ class ScaleBench {
     us.clear();
     Ask(options_.questions, nullptr, &us);
     result.find_cells_us = {QuantileOf(&us, 0.5), QuantileOf(&us, 0.99)};
-    const absl::StatusOr<DomainStats> stats = hierarchy_.registry().StatsOf(kDomain);
+    const absl::StatusOr<DomainStats> stats =
+        hierarchy_.registry().StatsOf(SyntheticCells::domain());
     if (!stats.ok()) return stats.status();
     result.coverage = stats->index.holdings;
     result.hierarchy_bytes = stats->index.bytes;
@@ -107,43 +87,18 @@ class ScaleBench {
   }
 
  private:
-  absl::Status AddCell(uint32_t number) {
-    cells_.push_back(std::make_unique<CellStream>(&hierarchy_, "cell-" + std::to_string(number)));
+  absl::Status AddCell() {
+    SyntheticCell made = made_.Next();
+    cells_.push_back(std::make_unique<CellStream>(&hierarchy_, made.name));
     CellStream& cell = *cells_.back();
     if (absl::Status bad = cell.Hello(); !bad.ok()) return bad;
-    std::vector<uint32_t> roots;
     std::vector<Event> events;
-    uint32_t blocks = 0;
-    const auto add = [&](Position ordinal, Waypoints waypoints) {
-      blocks += static_cast<uint32_t>(waypoints.size());
-      events.push_back(Stored{.tier = Tier::kDevice,
-                              .position = ordinal,
-                              .parent = kNoParent,
-                              .blocks = std::move(waypoints)});
-    };
-    const Load load{.running_requests = static_cast<uint32_t>(random_() % 64), .workers = 64};
-    for (uint32_t i = 0; i < kRootsOfCell; ++i) {
-      roots.push_back(static_cast<uint32_t>(random_() % kRoots));
-      add(0, RootOf(roots.back()));
-    }
-    while (blocks < options_.waypoints) {
-      const uint64_t conversation = conversations_.size();
-      conversations_.push_back(roots[random_() % roots.size()]);
-      add(kRootWaypoints, TailOf(conversation));
+    for (Event& event : made.events) {
+      events.push_back(std::move(event));
       if (events.size() < 512) continue;
-      if (absl::Status bad = cell.Send(std::exchange(events, {}), load); !bad.ok()) return bad;
+      if (absl::Status bad = cell.Send(std::exchange(events, {}), made.load); !bad.ok()) return bad;
     }
-    return cell.Send(std::move(events), load);
-  }
-
-  Waypoints Question(std::mt19937_64* random) const {
-    const uint64_t conversation = (*random)() % conversations_.size();
-    const bool cold = (*random)() % 4 == 0;
-    Waypoints waypoints = RootOf(conversations_[conversation]);
-    const Waypoints tail = TailOf(cold ? conversation + (uint64_t{1} << 40) : conversation);
-    const size_t depth = 1 + (*random)() % kTailWaypoints;
-    waypoints.insert(waypoints.end(), tail.begin(), tail.begin() + static_cast<ptrdiff_t>(depth));
-    return waypoints;
+    return cell.Send(std::move(events), made.load);
   }
 
   // So many questions, or until `stop`.
@@ -152,9 +107,9 @@ class ScaleBench {
     std::mt19937_64 random(options_.seed + 1);
     for (uint64_t i = 0; i < questions && (stop == nullptr || !stop->load()); ++i) {
       if (i % kQuestionsPerTick == kQuestionsPerTick - 1) hierarchy_.registry().Tick();
-      const Waypoints waypoints = Question(&random);
+      const Waypoints waypoints = made_.Question(&random);
       const FindCellsQuery query{
-          .domain = kDomain,
+          .domain = SyntheticCells::domain(),
           .waypoints = waypoints,
           .blocks = schedule.BlocksCovered(static_cast<uint32_t>(waypoints.size())),
           .schedule = hierarchy_.schedule_name(),
@@ -200,15 +155,15 @@ class ScaleBench {
                       .digest = {}};
     Digest digest;
     uint32_t in_part = 0;
-    for (uint64_t i = 0; i * kTailWaypoints < options_.snapshot_waypoints; ++i) {
-      Waypoints tail = TailOf(i + (uint64_t{1} << 41));
+    for (uint64_t i = 0; i * SyntheticCells::kTailWaypoints < options_.snapshot_waypoints; ++i) {
+      Waypoints tail = SyntheticCells::TailOf(i + (uint64_t{1} << 41));
       for (SequenceHash waypoint : tail) digest.Add(Tier::kDevice, waypoint);
       part.stored.push_back({.tier = Tier::kDevice,
-                             .position = kRootWaypoints,
+                             .position = SyntheticCells::kTailOrdinal,
                              .parent = kNoParent,
                              .blocks = std::move(tail)});
-      in_part += kTailWaypoints;
-      if (in_part + kTailWaypoints <= kBatchBlocksMax) continue;
+      in_part += SyntheticCells::kTailWaypoints;
+      if (in_part + SyntheticCells::kTailWaypoints <= kBatchBlocksMax) continue;
       parts.push_back(part);
       part.stored.clear();
       in_part = 0;
@@ -222,10 +177,9 @@ class ScaleBench {
   }
 
   const ScaleOptions options_;
-  std::mt19937_64 random_;
+  SyntheticCells made_;
   Hierarchy hierarchy_;
   std::vector<std::unique_ptr<CellStream>> cells_;
-  std::vector<uint32_t> conversations_;  // the root of each
 };
 
 }  // namespace

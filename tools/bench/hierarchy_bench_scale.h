@@ -1,11 +1,6 @@
-// What does a hierarchy of thousands of cells cost? No engines and no trace: every cell reports a made coverage over a
-// real stream's messages, then questions are asked.
-//
-//   a cell covers   the waypoints of some of 64 system prompts, which hundreds of cells share, and of conversations
-//                   behind them that are its own: `waypoints` in all
-//   a question is   a conversation that some cell has, to some depth, or (every fourth) one that nobody has
-//
-// Then another cell sends a snapshot of a million waypoints of its own, part by part, while a second thread goes on asking.
+// What does a hierarchy of thousands of cells cost? No engines and no trace: every cell reports a made coverage
+// (`hierarchy_bench_synthetic.h`) over a real stream's messages, then questions are asked. Then another cell sends a
+// snapshot of a million waypoints of its own, part by part, while a second thread goes on asking.
 //
 // *Truth*: latencies are this machine's, of `Hierarchy::FindCells` for the best `best` cells. Bytes are what the index says.
 

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "indexer/base/waypoints.h"
 #include "tools/bench/hierarchy_bench_cell.h"
+#include "tools/bench/hierarchy_bench_grpc.h"
 #include "tools/bench/hierarchy_bench_net.h"
 #include "tools/bench/hierarchy_bench_report.h"
 #include "tools/bench/hierarchy_bench_scale.h"
@@ -190,6 +191,23 @@ TEST(HierarchyBenchTest, MadeCoverageOfManyCellsIsMeasuredAndASnapshotInstalled)
   EXPECT_FALSE(result->hit_rate.kvatlas.has_value()) << "nothing was routed";
 }
 
+TEST(HierarchyBenchTest, ARealNodeIsFilledAndAskedOverGrpc) {
+  const absl::StatusOr<HierarchyBenchResult> result =
+      RunGrpcScaleBench({.scale = {.cells = 40, .waypoints = 100, .best = 8},
+                         .binary = "hierarchy/kvatlas-hierarchy",
+                         .qps = 200,
+                         .seconds = 0.5,
+                         .connections = 2});
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_TRUE(result->find_cells_grpc_us.p99.has_value());
+  EXPECT_GT(*result->qps, 0);
+  EXPECT_GT(*result->answer_bytes, 8 * 10) << "eight cells, with their names and bounds";
+}
+
+TEST(HierarchyBenchTest, ANodeThatIsNoneIsAnError) {
+  EXPECT_FALSE(RunGrpcScaleBench({.scale = {.cells = 1}, .binary = "hierarchy/none"}).ok());
+}
+
 TEST(SimulationTest, HappensInOrderOfTimeThenOfAsking) {
   Simulation simulation;
   std::string seen;
@@ -253,10 +271,14 @@ TEST(SimulatedLinkTest, ArrivesAfterTheDelayAndConnectsAgainAfterAnError) {
   EXPECT_TRUE(echo.got.empty());
   simulation.RunUntil(simulation.now() + milliseconds(1));
   EXPECT_EQ(echo.got, (std::vector<BatchNumber>{1, 99}));
+  EXPECT_EQ(recorder.disconnected, 0) << "nor do replies arrive at once";
+  ASSERT_TRUE(link.Write(Heartbeat{.last_sent = 2})) << "it does not know yet";
+  simulation.RunUntil(simulation.now() + milliseconds(100));
+  EXPECT_EQ(recorder.acks, (std::vector<BatchNumber>{1, 99})) << "what was replied comes before";
   EXPECT_EQ(recorder.disconnected, 1);
+  EXPECT_EQ(echo.got.size(), 2u);
   simulation.RunUntil(simulation.now() + seconds(2));
   EXPECT_EQ(recorder.connected, 2);
-  EXPECT_TRUE(recorder.acks.empty()) << "they were of a connection that is no more";
   link.Stop({});
 }
 

@@ -1,0 +1,147 @@
+#include "tools/bench/hierarchy_bench_grpc.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "indexer/base/clock.h"
+#include "indexer/base/hash.h"
+#include "indexer/base/mutex.h"
+#include "indexer/base/waypoints.h"
+#include "indexer/stream/resident_set.h"
+#include "indexer/stream/sender.h"
+#include "indexer/stream/sender_pump.h"
+#include "indexer/transport/grpc_link.h"
+#include "proto/kvatlas/v1/hierarchy.pb.h"
+#include "tools/bench/hierarchy_bench_synthetic.h"
+#include "tools/bench/service_bench_grpc.h"
+#include "tools/cluster/process.h"
+
+namespace kvatlas {
+namespace {
+
+constexpr Duration kStart = std::chrono::seconds(30), kStop = std::chrono::seconds(10);
+constexpr Duration kFill = std::chrono::minutes(5);
+constexpr char kFindCells[] = "/kvatlas.v1.Hierarchy/FindCells";
+constexpr size_t kQuestions = 20000;  // serialized before the clock runs; asked by turns
+constexpr double kWarmSeconds =
+    1;  // the best of many are found once the node has seen that they are asked for
+
+// A cell's stream to the node, full and kept open.
+class Cell {
+ public:
+  Cell(SyntheticCell made, const std::string& node)
+      : made_(std::move(made)),
+        pump_(SenderOptions(), Identity(made_.name), &resident_, &mutex_,
+              std::make_unique<GrpcLink>(node), &Clock::Real()) {
+    pump_.Start();
+    {
+      MutexLock lock(&mutex_);
+      for (const Event& event : made_.events) resident_.Apply(event);
+      pump_.Append(made_.events, made_.load);
+    }
+    pump_.Flush();
+  }
+  ~Cell() { pump_.Stop(/*goodbye=*/false, Duration(0)); }
+
+  bool WaitAtRest(Duration timeout) {
+    pump_.Tick();
+    return pump_.WaitAtRest(timeout);
+  }
+
+ private:
+  static SenderIdentity Identity(const std::string& name) {
+    return {.holder = {.name = name, .rank = 0, .replica = ""},
+            .domain = SyntheticCells::domain(),
+            .block_size = 16,
+            .contract_id = HashContract().Id(),
+            .schedule = WaypointSchedule::Standard().Name(),
+            .address = "127.0.0.1:1",
+            .labels = {},
+            .epoch = WallTimeNs(),
+            .instance_id = RandomInstanceId()};
+  }
+
+  const SyntheticCell made_;
+  Mutex mutex_;
+  ResidentSet resident_;
+  SenderPump pump_;
+};
+
+std::vector<std::string> Questions(const SyntheticCells& made, const ScaleOptions& options) {
+  const WaypointSchedule& schedule = WaypointSchedule::Standard();
+  std::mt19937_64 random(options.seed + 1);
+  std::vector<std::string> questions;
+  for (size_t i = 0; i < kQuestions; ++i) {
+    v1::FindCellsRequest question;
+    question.mutable_domain()->set_model(SyntheticCells::domain().model);
+    const std::vector<SequenceHash> waypoints = made.Question(&random);
+    for (SequenceHash waypoint : waypoints) question.add_waypoint_hashes(Raw(waypoint));
+    question.set_blocks(schedule.BlocksCovered(static_cast<uint32_t>(waypoints.size())));
+    question.set_schedule(schedule.Name());
+    question.set_best(options.best);
+    questions.push_back(question.SerializeAsString());
+  }
+  return questions;
+}
+
+std::string LogName() {
+  const char* const folder = std::getenv("TMPDIR");
+  return std::string(folder == nullptr ? "/tmp" : folder) + "/hierarchy_bench_" +
+         std::to_string(getpid()) + ".log";
+}
+
+}  // namespace
+
+absl::StatusOr<HierarchyBenchResult> RunGrpcScaleBench(const GrpcScaleOptions& options) {
+  const Time started = Clock::Real().Now();
+  const std::string log = LogName();
+  Process node(
+      {.name = "hierarchy",
+       .binary = options.binary,
+       // Streams need no heartbeats then: nothing but questions goes on.
+       .args = {"--grpc=127.0.0.1:0", "--http=127.0.0.1:0", "--exit_with_parent", "--lease_ttl=1h"},
+       .log = log});
+  if (absl::Status status = node.Start(kStart); !status.ok()) return status;
+  const std::string address = node.address("grpc");
+  SyntheticCells made(options.scale.waypoints, options.scale.seed);
+  std::vector<std::unique_ptr<Cell>> cells;
+  for (uint32_t i = 0; i < options.scale.cells; ++i)
+    cells.push_back(std::make_unique<Cell>(made.Next(), address));
+  const Time give_up = Clock::Real().Now() + kFill;
+  for (const auto& cell : cells) {
+    if (!cell->WaitAtRest(give_up - Clock::Real().Now()))
+      return absl::DeadlineExceededError("the node did not take all streams; " + TailOf(log, 5));
+  }
+  const std::vector<std::string> questions = Questions(made, options.scale);
+  HttpLoadResult load;
+  {
+    GrpcLoad warm(address, kFindCells, options.connections, options.qps, questions);
+    warm.Run(kWarmSeconds);
+    load = GrpcLoad(address, kFindCells, options.connections, options.qps, questions)
+               .Run(options.seconds);
+  }
+  cells.clear();
+  node.Stop(kStop);
+  unlink(log.c_str());
+  if (load.errors > 0) return absl::InternalError("a question failed: " + load.first_error);
+  HierarchyBenchResult result;
+  result.workload = "synthetic cells over gRPC";
+  result.cells = options.scale.cells;
+  result.options.cells = options.scale.cells;
+  result.options.seed = options.scale.seed;
+  const Percentiles ns = load.latencies.InNs();
+  result.find_cells_grpc_us = {ns.p50 / 1000, ns.p99 / 1000};
+  result.qps = static_cast<double>(load.answers) / load.seconds;
+  result.answer_bytes = static_cast<double>(load.answer_bytes) / static_cast<double>(load.answers);
+  result.seconds = std::chrono::duration<double>(Clock::Real().Now() - started).count();
+  return result;
+}
+
+}  // namespace kvatlas
