@@ -69,7 +69,7 @@ struct FrontendOptions {
   uint32_t ask_cells = 2;        // K: leaves asked at once when coverage is known
   uint32_t ask_cells_blind = 8;  // and when it is not
   uint32_t asked_max = 32;       // leaves asked for one route, failures included
-  uint32_t cells_best = 64;      // cells wanted from a hierarchy; 0: all
+  uint32_t cells_best = 32;      // cells wanted from a hierarchy: no more are asked; 0: all
   uint32_t block_size = 16;      // of a domain until a leaf or a hierarchy says otherwise
   Duration deadline = std::chrono::milliseconds(50);  // of a route that names none
   std::string zone;  // cells labelled with another `zone` are `zone_distance` away
