@@ -1,0 +1,129 @@
+#include "tools/kvatlas/command.h"
+
+#include <google/protobuf/util/json_util.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "indexer/service/version.h"
+
+namespace kvatlas {
+namespace {
+
+struct Entry {
+  const char* name;
+  const char* about;
+  int (*run)(const std::vector<std::string>&, const CommandIo&);
+};
+
+constexpr Entry kCommands[] = {
+    {"cells", "cells that report to a hierarchy node", RunCells},
+    {"workers", "worker ranks of a leaf", RunWorkers},
+    {"streams", "streams into and out of a leaf, a hierarchy node or a relay", RunStreams},
+    {"query", "who has how much of a prompt", RunQuery},
+    {"explain", "why: block by block at a leaf, or a frontend's choice", RunExplain},
+    {"dump", "who holds what", RunDump},
+    {"diff", "how two tellers differ: leaf, replica, relay, checkpoint, dump", RunDiff},
+    {"checkpoint", "a leaf writes a checkpoint now", RunCheckpoint},
+};
+
+void PrintHelp(std::ostream& out) {
+  out << "kvatlas COMMAND [--flag=value…]: asks the services of kvatlas.\n\n";
+  for (const Entry& command : kCommands) {
+    std::string name = command.name;
+    name.resize(12, ' ');
+    out << "  " << name << command.about << '\n';
+  }
+  out << "\nkvatlas COMMAND --help lists its flags. --json prints lines of JSON for scripts.\n"
+         "Exit status: 0 done, 1 refused, 2 wrong command line, 3 diff found differences,\n"
+         "4 a service cannot be reached.\n";
+}
+
+}  // namespace
+
+int RunCommand(const std::vector<std::string>& arguments, const CommandIo& io) {
+  const std::string name = arguments.empty() ? "" : arguments[0];
+  if (name == "--help" || name == "help") {
+    PrintHelp(io.out);
+    return kExitOk;
+  }
+  if (name == "--version") {
+    io.out << "kvatlas " << kVersion << '\n';
+    return kExitOk;
+  }
+  for (const Entry& command : kCommands)
+    if (name == command.name) return command.run({arguments.begin() + 1, arguments.end()}, io);
+  io.err << "kvatlas: " << (name.empty() ? "no command" : "\"" + name + "\" is no command")
+         << " (see kvatlas --help)\n";
+  return kExitUsage;
+}
+
+Command::Command(const std::string& name, const std::string& about, const CommandIo& io)
+    : program_("kvatlas " + name), io_(io), flags_(program_, about) {
+  flags_.Add("json", &json_path_, "lines of JSON to this file; alone or -: to standard output");
+  flags_.Add("timeout", &timeout_, "how long a service may take", std::chrono::milliseconds(1));
+}
+
+void Command::AddDomain(bool required) {
+  model_required_ = required;
+  flags_.Add("model", &model_, required ? "model of the domain" : "only this model's domain");
+  flags_.Add("tenant", &tenant_, "tenant of the domain");
+}
+
+std::optional<int> Command::Parse(const std::vector<std::string>& arguments) {
+  std::vector<std::string> given = {program_};
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const bool alone = arguments[i] == "--json" &&
+                       (i + 1 == arguments.size() || arguments[i + 1].starts_with("--"));
+    given.push_back(alone ? "--json=-" : arguments[i]);
+  }
+  std::vector<const char*> argv;
+  for (const std::string& argument : given) argv.push_back(argument.c_str());
+  if (std::optional<int> exit =
+          flags_.Parse(static_cast<int>(argv.size()), argv.data(), io_.out, io_.err))
+    return exit;
+  if (model_required_ && model_.empty()) return Usage("--model is missing");
+  if (json() && table()) {
+    json_file_.open(json_path_, std::ios::trunc);
+    if (!json_file_) return Usage("--json: " + json_path_ + " cannot be written");
+  }
+  return std::nullopt;
+}
+
+void Command::PrintJson(const Json& line) {
+  if (!json()) return;
+  std::ostream& to = table() ? static_cast<std::ostream&>(json_file_) : io_.out;
+  to << line.dump(-1, ' ', false, Json::error_handler_t::replace) << '\n';
+}
+
+void Command::PrintJson(const google::protobuf::Message& line) {
+  if (!json()) return;
+  google::protobuf::util::JsonPrintOptions options;
+  options.preserve_proto_field_names = true;
+  std::string text;
+  if (!google::protobuf::util::MessageToJsonString(line, &text, options).ok()) return;
+  std::ostream& to = table() ? static_cast<std::ostream&>(json_file_) : io_.out;
+  to << text << '\n';
+}
+
+int Command::Fail(const absl::Status& status) const {
+  io_.err << program_ << ": " << std::string(status.message()) << '\n';
+  const bool unreachable = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
+  return unreachable ? kExitUnreachable : kExitRefused;
+}
+
+int Command::Usage(const std::string& what) const {
+  io_.err << program_ << ": " << what << " (see --help)\n";
+  return kExitUsage;
+}
+
+int Command::Done() {
+  if (!json() || !table()) return kExitOk;
+  json_file_.close();
+  if (json_file_) return kExitOk;
+  io_.err << program_ << ": " << json_path_ << " could not be written\n";
+  return kExitRefused;
+}
+
+}  // namespace kvatlas

@@ -1,0 +1,37 @@
+// What can an operator ask the services with the command `kvatlas`? One function for each sub-command, its flags and texts.
+//
+//   cells  workers  streams     what there is, and how it is doing
+//   query  explain              who has how much of a prompt, and why
+//   dump   diff                 who holds what, and how two tellers differ
+//   checkpoint                  a leaf writes one now
+//
+// Every command prints an aligned table for people; with `--json` lines of JSON on standard output instead, with
+// `--json FILE` lines of JSON there and the table too.
+//
+// *Exit status*: 0 done; 1 the service, or a file, says no (the domain is unknown, for one); 2 the command line; 3 `diff` found
+// differences; 4 a service cannot be reached, or not in time. Errors are one line on standard error.
+
+#ifndef KVATLAS_TOOLS_KVATLAS_COMMANDS_H_
+#define KVATLAS_TOOLS_KVATLAS_COMMANDS_H_
+
+#include <ostream>
+#include <string>
+#include <vector>
+
+namespace kvatlas {
+
+inline constexpr int kExitOk = 0, kExitRefused = 1, kExitUsage = 2, kExitDifferent = 3,
+                     kExitUnreachable = 4;
+
+struct CommandIo {
+  std::ostream& out;
+  std::ostream& err;
+  std::istream& in;
+};
+
+// Without the program's name: {"workers", "--leaf=127.0.0.1:7410"}. Returns the status to exit with.
+int RunCommand(const std::vector<std::string>& arguments, const CommandIo& io);
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_TOOLS_KVATLAS_COMMANDS_H_

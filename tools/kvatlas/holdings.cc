@@ -1,0 +1,324 @@
+#include "tools/kvatlas/holdings.h"
+
+#include <google/protobuf/util/json_util.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <sstream>
+
+#include "indexer/leaf/checkpoint/checkpoint_file.h"
+#include "indexer/leaf/checkpoint/file_layer.h"
+#include "indexer/service/address.h"
+#include "indexer/transport/wire.h"
+#include "tools/kvatlas/services.h"
+
+namespace kvatlas {
+namespace {
+
+constexpr std::pair<std::string_view, SourceKind> kKinds[] = {
+    {"leaf", SourceKind::kLeaf},
+    {"hierarchy", SourceKind::kHierarchy},
+    {"relay", SourceKind::kRelay},
+    {"file", SourceKind::kFile},
+    {"checkpoint", SourceKind::kCheckpoint},
+};
+
+using Visit = std::function<void(const v1::DumpResponse&)>;
+
+v1::DumpRequest RequestOf(const DumpFilter& filter) {
+  v1::DumpRequest request;
+  if (!filter.model.empty()) {
+    request.mutable_domain()->set_model(filter.model);
+    request.mutable_domain()->set_tenant(filter.tenant);
+  }
+  request.set_worker(filter.worker);
+  return request;
+}
+
+bool Wanted(const DumpFilter& filter, const std::string& model, const std::string& tenant,
+            const std::string& worker) {
+  return (filter.model.empty() || (model == filter.model && tenant == filter.tenant)) &&
+         (filter.worker.empty() || worker == filter.worker);
+}
+
+// One line is one piece. DATA_LOSS names the line that is none.
+absl::Status ReadLines(const std::string& name, std::istream& lines, const DumpFilter& filter,
+                       const Visit& visit) {
+  google::protobuf::util::JsonParseOptions options;
+  options.ignore_unknown_fields = true;
+  std::string line;
+  bool domain_seen = filter.model.empty();
+  for (int number = 1; std::getline(lines, line); ++number) {
+    if (line.empty()) continue;
+    v1::DumpResponse piece;
+    const auto parsed = google::protobuf::util::JsonStringToMessage(line, &piece, options);
+    if (!parsed.ok() || !piece.has_domain() || !piece.has_worker())
+      return absl::DataLossError(name + ": line " + std::to_string(number) +
+                                 " is no piece of a dump");
+    const v1::Domain& domain = piece.domain();
+    domain_seen = domain_seen ||
+                  Wanted({filter.model, filter.tenant, ""}, domain.model(), domain.tenant(), "");
+    if (Wanted(filter, domain.model(), domain.tenant(), piece.worker().name())) visit(piece);
+  }
+  if (domain_seen) return absl::OkStatus();
+  return absl::NotFoundError(name + ": domain " + DomainName({filter.model, filter.tenant}) +
+                             " is not in it");
+}
+
+absl::Status ReadRelay(const Source& source, const DumpFilter& filter, Duration timeout,
+                       const Visit& visit) {
+  const absl::StatusOr<Address> address = Address::Parse(source.where);
+  if (!address.ok()) return address.status();
+  std::string target = "/dump?worker=" + UrlEncoded(filter.worker);
+  if (!filter.model.empty())
+    target += "&model=" + UrlEncoded(filter.model) + "&tenant=" + UrlEncoded(filter.tenant);
+  const absl::StatusOr<std::string> body = HttpBody("relay", *address, "GET", target, "", timeout);
+  if (!body.ok()) return body.status();
+  std::istringstream lines(*body);
+  return ReadLines("relay " + source.where, lines, {}, visit);
+}
+
+absl::Status ReadFile(const Source& source, const DumpFilter& filter, const Visit& visit) {
+  std::ifstream file(source.where);
+  if (!file) return absl::NotFoundError("file " + source.where + " cannot be read");
+  return ReadLines("file " + source.where, file, filter, visit);
+}
+
+// Tells of a checkpoint's holders in the words of a dump.
+class CheckpointTeller : public CheckpointVisitor {
+ public:
+  CheckpointTeller(const DumpFilter& filter, const Visit& visit) : filter_(filter), visit_(visit) {}
+
+  absl::Status OnHeader(const CheckpointHeader&) override { return absl::OkStatus(); }
+  absl::Status OnDomain(const Domain& domain, uint32_t) override {
+    domain_ = domain;
+    domain_seen_ = domain_seen_ ||
+                   Wanted({filter_.model, filter_.tenant, ""}, domain.model, domain.tenant, "");
+    return EndHolder();
+  }
+  absl::Status OnHolder(const HolderImage& image) override {
+    if (absl::Status status = EndHolder(); !status.ok()) return status;
+    if (!Wanted(filter_, domain_.model, domain_.tenant, image.info.id.name))
+      return absl::OkStatus();
+    piece_.emplace();
+    ToProto(domain_, piece_->mutable_domain());
+    ToProto(image.info.id, piece_->mutable_worker());
+    piece_->set_applied(image.stream.applied);
+    const bool exact = image.stream.whole && !image.stream.sender_degraded;
+    piece_->set_trust(exact ? v1::TRUST_EXACT : v1::TRUST_DEGRADED);
+    return absl::OkStatus();
+  }
+  absl::Status OnRun(Stored* run, TierMask tiers) override {
+    if (!piece_.has_value()) return absl::OkStatus();
+    for (int tier = 0; tier < kTiers; ++tier) {
+      if (!tiers.Has(static_cast<Tier>(tier))) continue;
+      run->tier = static_cast<Tier>(tier);
+      piece_->clear_stored();
+      ToProto(*run, piece_->add_stored());
+      visit_(*piece_);
+    }
+    return absl::OkStatus();
+  }
+  absl::Status OnEngines(const ReadChunk&) override { return absl::OkStatus(); }
+  absl::Status OnEnd() override { return EndHolder(); }
+
+  bool domain_seen() const { return domain_seen_ || filter_.model.empty(); }
+
+ private:
+  absl::Status EndHolder() {
+    if (!piece_.has_value()) return absl::OkStatus();
+    piece_->clear_stored();
+    piece_->set_last_of_worker(true);
+    visit_(*piece_);
+    piece_.reset();
+    return absl::OkStatus();
+  }
+
+  const DumpFilter& filter_;
+  const Visit& visit_;
+  Domain domain_;
+  bool domain_seen_ = false;
+  std::optional<v1::DumpResponse> piece_;
+};
+
+absl::Status ReadCheckpointFile(const Source& source, const DumpFilter& filter,
+                                const Visit& visit) {
+  const std::string name = "checkpoint " + source.where;
+  const auto about = [&](const absl::Status& status) {
+    return absl::Status(status.code(), name + ": " + std::string(status.message()));
+  };
+  const absl::StatusOr<std::unique_ptr<ReadableFile>> file = FileLayer::Real().Open(source.where);
+  if (!file.ok()) return about(file.status());
+  // Whatever contract and cell it is of.
+  const absl::StatusOr<CheckpointHeader> header = ReadCheckpointHeader(**file);
+  if (!header.ok()) return about(header.status());
+  CheckpointTeller teller(filter, visit);
+  const absl::StatusOr<CheckpointCounts> counts =
+      ReadCheckpoint(**file, {.contract_id = header->contract_id, .cell = std::nullopt}, &teller);
+  if (!counts.ok()) return about(counts.status());
+  if (teller.domain_seen()) return absl::OkStatus();
+  return absl::NotFoundError(name + ": domain " + DomainName({filter.model, filter.tenant}) +
+                             " is not in it");
+}
+
+// What is in `a` and not in `b`.
+std::set<uint64_t> Without(const std::set<uint64_t>& a, const std::set<uint64_t>& b) {
+  std::set<uint64_t> rest;
+  std::set_difference(a.begin(), a.end(), b.begin(), b.end(), std::inserter(rest, rest.end()));
+  return rest;
+}
+
+std::set<uint64_t> InBoth(const std::set<uint64_t>& a, const std::set<uint64_t>& b) {
+  std::set<uint64_t> both;
+  std::set_intersection(a.begin(), a.end(), b.begin(), b.end(), std::inserter(both, both.end()));
+  return both;
+}
+
+}  // namespace
+
+absl::StatusOr<Source> Source::Parse(std::string_view text) {
+  const size_t equals = text.find('=');
+  const std::string where(equals == std::string_view::npos ? "" : text.substr(equals + 1));
+  for (const auto& [name, kind] : kKinds) {
+    if (text.substr(0, equals) != name || where.empty()) continue;
+    const bool is_address = kind != SourceKind::kFile && kind != SourceKind::kCheckpoint;
+    if (is_address && !Address::Parse(where).ok()) break;
+    return Source{.kind = kind, .where = where};
+  }
+  return absl::InvalidArgumentError(
+      "\"" + std::string(text) +
+      "\" is not leaf=HOST:PORT, hierarchy=HOST:PORT, relay=HOST:PORT, file=PATH or "
+      "checkpoint=PATH");
+}
+
+std::string Source::ToString() const {
+  for (const auto& [name, of] : kKinds)
+    if (of == kind) return std::string(name) + "=" + where;
+  return where;
+}
+
+absl::Status ReadSource(const Source& source, const DumpFilter& filter, Duration timeout,
+                        const Visit& visit) {
+  switch (source.kind) {
+    case SourceKind::kRelay:
+      return ReadRelay(source, filter, timeout, visit);
+    case SourceKind::kFile:
+      return ReadFile(source, filter, visit);
+    case SourceKind::kCheckpoint:
+      return ReadCheckpointFile(source, filter, visit);
+    case SourceKind::kLeaf:
+    case SourceKind::kHierarchy:
+      break;
+  }
+  const absl::StatusOr<Address> address = Address::Parse(source.where);
+  if (!address.ok()) return address.status();
+  const ServiceKind kind =
+      source.kind == SourceKind::kLeaf ? ServiceKind::kLeaf : ServiceKind::kHierarchy;
+  return HolderService(kind, *address, timeout).Dump(RequestOf(filter), visit);
+}
+
+absl::StatusOr<AllHoldings> LoadSource(const Source& source, const DumpFilter& filter,
+                                       Duration timeout) {
+  AllHoldings all;
+  absl::Status wrong;
+  absl::Status status = ReadSource(source, filter, timeout, [&](const v1::DumpResponse& piece) {
+    HolderKey key;
+    wrong.Update(FromProto(piece.domain(), &key.first));
+    wrong.Update(FromProto(piece.worker(), &key.second));
+    if (!wrong.ok()) return;
+    HoldingsOf& of = all[key];
+    of.trust = TrustText(piece.trust());
+    for (const v1::Stored& stored : piece.stored()) {
+      Tier tier = Tier::kDevice;
+      wrong.Update(FromProto(stored.tier(), &tier));
+      of.blocks[static_cast<size_t>(tier)].insert(stored.blocks().begin(), stored.blocks().end());
+    }
+  });
+  status.Update(wrong);
+  if (!status.ok()) return status;
+  return all;
+}
+
+std::vector<Difference> Compare(const AllHoldings& left, const AllHoldings& right,
+                                bool only_holders_of_left, bool only_holders_of_right) {
+  const HoldingsOf nothing;
+  std::set<HolderKey> holders;
+  for (const auto& [holder, of] : left)
+    if (!only_holders_of_right || right.contains(holder)) holders.insert(holder);
+  for (const auto& [holder, of] : right)
+    if (!only_holders_of_left || left.contains(holder)) holders.insert(holder);
+  std::vector<Difference> differences;
+  for (const HolderKey& holder : holders) {
+    const auto in_left = left.find(holder), in_right = right.find(holder);
+    const HoldingsOf& a = in_left == left.end() ? nothing : in_left->second;
+    const HoldingsOf& b = in_right == right.end() ? nothing : in_right->second;
+    for (size_t tier = 0; tier < kTiers; ++tier) {
+      Difference difference{.holder = holder,
+                            .tier = static_cast<Tier>(tier),
+                            .only_left = Without(a.blocks[tier], b.blocks[tier]),
+                            .only_right = Without(b.blocks[tier], a.blocks[tier])};
+      if (!difference.only_left.empty() || !difference.only_right.empty())
+        differences.push_back(std::move(difference));
+    }
+  }
+  return differences;
+}
+
+std::vector<Difference> Persisting(const std::vector<Difference>& before,
+                                   const std::vector<Difference>& now) {
+  std::vector<Difference> persisting;
+  for (const Difference& old : before) {
+    for (const Difference& young : now) {
+      if (old.holder != young.holder || old.tier != young.tier) continue;
+      Difference both{.holder = old.holder,
+                      .tier = old.tier,
+                      .only_left = InBoth(old.only_left, young.only_left),
+                      .only_right = InBoth(old.only_right, young.only_right)};
+      if (!both.only_left.empty() || !both.only_right.empty())
+        persisting.push_back(std::move(both));
+    }
+  }
+  return persisting;
+}
+
+std::string HolderText(const HolderId& holder) {
+  std::string text = holder.name;
+  if (holder.rank != 0) text += "/" + std::to_string(holder.rank);
+  if (!holder.replica.empty()) text += "@" + holder.replica;
+  return text;
+}
+
+std::string HolderText(const v1::Holder& holder) {
+  return HolderText(HolderId{holder.name(), holder.rank(), holder.replica()});
+}
+
+std::string DomainName(const Domain& domain) {
+  return domain.tenant.empty() ? domain.model : domain.model + "/" + domain.tenant;
+}
+
+std::string DomainName(const v1::Domain& domain) {
+  return DomainName(Domain{domain.model(), domain.tenant()});
+}
+
+const char* TierText(Tier tier) {
+  constexpr const char* kNames[kTiers] = {"device", "host", "disk", "external"};
+  return kNames[static_cast<size_t>(tier)];
+}
+
+const char* TrustText(v1::Trust trust) {
+  switch (trust) {
+    case v1::TRUST_EXACT:
+      return "exact";
+    case v1::TRUST_DEGRADED:
+      return "degraded";
+    case v1::TRUST_STALE:
+      return "stale";
+    default:
+      return "";
+  }
+}
+
+}  // namespace kvatlas

@@ -1,0 +1,191 @@
+// dump, diff, checkpoint: who holds what, how two tellers differ, and a leaf's checkpoint.
+
+#include <chrono>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "proto/kvatlas/v1/leaf.pb.h"
+#include "tools/kvatlas/command.h"
+#include "tools/kvatlas/holdings.h"
+#include "tools/kvatlas/services.h"
+#include "tools/kvatlas/table.h"
+
+namespace kvatlas {
+namespace {
+
+const Address kLeafHttp{"127.0.0.1", 8090};
+constexpr char kDefaultSource[] = "leaf=127.0.0.1:7410";
+
+// Of `--model` without `--tenant` all tenants would be another question.
+DumpFilter FilterOf(const Command& command, const std::string& worker) {
+  return {.model = command.model(), .tenant = command.tenant(), .worker = worker};
+}
+
+// ---- diff ----
+
+void PrintDifferences(Command* command, const std::vector<Difference>& differences,
+                      const std::string& left, const std::string& right, size_t hashes_max) {
+  Table table({"HOLDER", "DOMAIN", "TIER", "ONLY LEFT>", "ONLY RIGHT>", "FIRST HASHES"});
+  for (const Difference& difference : differences) {
+    const auto& [domain, holder] = difference.holder;
+    std::string first;
+    Json json = {{"model", domain.model},
+                 {"tenant", domain.tenant},
+                 {"holder", holder.name},
+                 {"rank", holder.rank},
+                 {"replica", holder.replica},
+                 {"tier", TierText(difference.tier)},
+                 {"left", left},
+                 {"right", right},
+                 {"only_left", difference.only_left.size()},
+                 {"only_right", difference.only_right.size()}};
+    for (const auto& [field, sign, blocks] :
+         {std::tuple("first_only_left", "<", &difference.only_left),
+          std::tuple("first_only_right", ">", &difference.only_right)}) {
+      json[field] = Json::array();
+      for (const uint64_t block : *blocks) {
+        if (json[field].size() == hashes_max) break;
+        json[field].push_back(Hex(block));
+        first += (first.empty() ? "" : " ") + std::string(sign) + Hex(block);
+      }
+    }
+    command->PrintJson(json);
+    table.Add({HolderText(holder), DomainName(domain), TierText(difference.tier),
+               Grouped(difference.only_left.size()), Grouped(difference.only_right.size()), first});
+  }
+  if (!command->table()) return;
+  command->out() << "left " << left << ", right " << right << '\n';
+  table.Print(command->out());
+}
+
+// Trust that is not exact explains a difference.
+void PrintDoubts(const Command& command, const std::string& who, const AllHoldings& all) {
+  if (!command.table()) return;
+  for (const auto& [holder, of] : all)
+    if (!of.trust.empty() && of.trust != "exact")
+      command.out() << who << ": " << HolderText(holder.second) << " is " << of.trust << '\n';
+}
+
+uint64_t BlocksOf(const AllHoldings& all) {
+  uint64_t blocks = 0;
+  for (const auto& [holder, of] : all)
+    for (const auto& tier : of.blocks) blocks += tier.size();
+  return blocks;
+}
+
+}  // namespace
+
+int RunDump(const std::vector<std::string>& arguments, const CommandIo& io) {
+  Command command("dump", "Who holds what: runs of blocks, holder by holder.", io);
+  std::string from = kDefaultSource;
+  std::string worker;
+  command.flags().Add("from", &from,
+                      "leaf=HOST:PORT, hierarchy=HOST:PORT, relay=HOST:PORT, file=PATH or "
+                      "checkpoint=PATH");
+  command.flags().Add("worker", &worker, "only this worker, or cell");
+  command.AddDomain(/*required=*/false);
+  if (const auto exit = command.Parse(arguments)) return *exit;
+  const absl::StatusOr<Source> source = Source::Parse(from);
+  if (!source.ok()) return command.Usage("--from: " + std::string(source.status().message()));
+  Table table({"HOLDER", "DOMAIN", "TIER", "POSITION>", "BLOCKS>", "FIRST", "LAST"});
+  uint64_t holders = 0, blocks = 0;
+  const absl::Status status = ReadSource(
+      *source, FilterOf(command, worker), command.timeout(), [&](const v1::DumpResponse& piece) {
+        command.PrintJson(piece);
+        holders += piece.last_of_worker();
+        for (const v1::Stored& run : piece.stored()) {
+          if (run.blocks_size() == 0) continue;
+          blocks += static_cast<uint64_t>(run.blocks_size());
+          if (!command.table()) continue;
+          table.Add({HolderText(piece.worker()), DomainName(piece.domain()),
+                     TierText(static_cast<Tier>(run.tier() % kTiers)), Grouped(run.position()),
+                     Grouped(static_cast<uint64_t>(run.blocks_size())), Hex(run.blocks(0)),
+                     Hex(run.blocks(run.blocks_size() - 1))});
+        }
+      });
+  if (!status.ok()) return command.Fail(status);
+  if (!command.table()) return command.Done();
+  table.Print(command.out());
+  command.out() << Grouped(holders) << (holders == 1 ? " holder, " : " holders, ")
+                << Grouped(blocks) << " holdings at " << source->ToString() << '\n';
+  return command.Done();
+}
+
+int RunDiff(const std::vector<std::string>& arguments, const CommandIo& io) {
+  Command command(
+      "diff", "How two tellers differ: a leaf, its replica, a relay, a checkpoint, a dump.", io);
+  std::string left_text = kDefaultSource, right_text, worker;
+  uint32_t hashes_max = 3, tries = 3;
+  Duration again_after = std::chrono::milliseconds(500);
+  command.flags().Add("left", &left_text,
+                      "leaf=HOST:PORT, hierarchy=HOST:PORT, relay=HOST:PORT, file=PATH or "
+                      "checkpoint=PATH");
+  command.flags().Add("right", &right_text, "the same");
+  command.flags().Add("worker", &worker, "only this worker, or cell");
+  command.flags().Add("hashes", &hashes_max, "how many hashes are named of each difference");
+  command.flags().Add("tries", &tries, "looks until a difference counts: streams move meanwhile", 1,
+                      1000);
+  command.flags().Add("again_after", &again_after, "time between two looks");
+  command.AddDomain(/*required=*/false);
+  if (const auto exit = command.Parse(arguments)) return *exit;
+  if (right_text.empty()) return command.Usage("--right is missing");
+  const absl::StatusOr<Source> left = Source::Parse(left_text), right = Source::Parse(right_text);
+  if (!left.ok()) return command.Usage("--left: " + std::string(left.status().message()));
+  if (!right.ok()) return command.Usage("--right: " + std::string(right.status().message()));
+  const DumpFilter filter = FilterOf(command, worker);
+  std::vector<Difference> differences;
+  for (uint32_t look = 0; look < tries; ++look) {
+    if (look > 0) std::this_thread::sleep_for(again_after);
+    const absl::StatusOr<AllHoldings> a = LoadSource(*left, filter, command.timeout());
+    if (!a.ok()) return command.Fail(a.status());
+    const absl::StatusOr<AllHoldings> b = LoadSource(*right, filter, command.timeout());
+    if (!b.ok()) return command.Fail(b.status());
+    std::vector<Difference> now =
+        Compare(*a, *b, left->kind == SourceKind::kRelay, right->kind == SourceKind::kRelay);
+    differences = look == 0 ? std::move(now) : Persisting(differences, now);
+    if (differences.empty()) {
+      if (command.table())
+        command.out() << "equal: " << Grouped(BlocksOf(*a)) << " holdings at " << left->ToString()
+                      << ", " << Grouped(BlocksOf(*b)) << " at " << right->ToString() << '\n';
+      return command.Done();
+    }
+    if (look + 1 < tries) continue;
+    PrintDifferences(&command, differences, left->ToString(), right->ToString(), hashes_max);
+    PrintDoubts(command, left->ToString(), *a);
+    PrintDoubts(command, right->ToString(), *b);
+  }
+  const int done = command.Done();
+  return done == kExitOk ? kExitDifferent : done;
+}
+
+int RunCheckpoint(const std::vector<std::string>& arguments, const CommandIo& io) {
+  Command command("checkpoint", "Has a leaf write a checkpoint now, and waits until it is durable.",
+                  io);
+  Address leaf_http = kLeafHttp;
+  command.flags().Add("leaf_http", &leaf_http, "HTTP address of the leaf");
+  if (const auto exit = command.Parse(arguments)) return *exit;
+  const absl::StatusOr<std::string> body =
+      HttpBody("leaf", leaf_http, "POST", "/checkpoint", "", command.timeout() * kDumpTimeouts);
+  if (!body.ok()) return command.Fail(body.status());
+  const Json answer = Json::parse(*body, nullptr, /*allow_exceptions=*/false);
+  if (!answer.is_object())
+    return command.Fail(absl::FailedPreconditionError("leaf " + leaf_http.ToString() +
+                                                      ": the answer is no report"));
+  command.PrintJson(answer);
+  if (!command.table()) return command.Done();
+  Table table({"WHAT", "VALUE>"});
+  for (const auto& [name, value] : answer.items()) {
+    const std::string text = value.is_string()            ? value.get<std::string>()
+                             : value.is_number_unsigned() ? Grouped(value.get<uint64_t>())
+                                                          : value.dump();
+    table.Add({name, text});
+  }
+  table.Print(command.out());
+  return command.Done();
+}
+
+}  // namespace kvatlas

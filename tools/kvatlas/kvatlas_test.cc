@@ -1,0 +1,491 @@
+// Every sub-command against real services: a hierarchy node, a leaf and its replica, a frontend, a relay.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "indexer/base/clock.h"
+#include "indexer/base/hash.h"
+#include "indexer/base/ids.h"
+#include "indexer/base/tier.h"
+#include "indexer/engines/zmq_test_engine.h"
+#include "publisher/publisher.h"
+#include "publisher/zmq_events.h"
+#include "tools/cluster/process.h"
+#include "tools/kvatlas/commands.h"
+
+namespace kvatlas {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+using Json = nlohmann::json;
+
+constexpr uint32_t kBlockSize = 4;
+constexpr std::chrono::seconds kLong(60);
+constexpr char kNobody[] = "127.0.0.1:1";  // nobody listens there
+
+struct Outcome {
+  int exit = 0;
+  std::string out;
+  std::string err;
+
+  std::vector<Json> Lines() const {
+    std::vector<Json> lines;
+    std::istringstream text(out);
+    for (std::string line; std::getline(text, line);)
+      lines.push_back(Json::parse(line, nullptr, /*allow_exceptions=*/false));
+    return lines;
+  }
+};
+
+std::ostream& operator<<(std::ostream& to, const Outcome& outcome) {
+  return to << "exit " << outcome.exit << "\n" << outcome.out << outcome.err;
+}
+
+Outcome Kvatlas(const std::vector<std::string>& arguments, const std::string& input = "") {
+  std::ostringstream out, err;
+  std::istringstream in(input);
+  Outcome outcome;
+  outcome.exit = RunCommand(arguments, {out, err, in});
+  outcome.out = out.str();
+  outcome.err = err.str();
+  return outcome;
+}
+
+// Until it is so; what it was last.
+Outcome KvatlasUntil(const std::vector<std::string>& arguments,
+                     const std::function<bool(const Outcome&)>& condition) {
+  const Time until = Clock::Real().Now() + kLong;
+  for (;;) {
+    Outcome outcome = Kvatlas(arguments);
+    if (condition(outcome) || Clock::Real().Now() > until) return outcome;
+    std::this_thread::yield();
+  }
+}
+
+std::string TempPath(const std::string& name) { return ::testing::TempDir() + "/" + name; }
+
+// Of block i all tokens are `first + i`.
+std::vector<TokenId> TokensOf(uint32_t first, size_t blocks) {
+  std::vector<TokenId> tokens;
+  for (size_t i = 0; i < blocks; ++i)
+    tokens.insert(tokens.end(), kBlockSize, first + static_cast<TokenId>(i));
+  return tokens;
+}
+
+std::string Joined(const std::vector<TokenId>& tokens) {
+  std::string text;
+  for (const TokenId token : tokens) text += (text.empty() ? "" : ",") + std::to_string(token);
+  return text;
+}
+
+class Service {
+ public:
+  Service(const std::string& name, const std::string& binary, std::vector<std::string> args)
+      : process_({.name = name,
+                  .binary = binary,
+                  .args = WithParent(std::move(args)),
+                  .log = TempPath(name + ".log")}) {
+    const absl::Status started = process_.Start(kLong);
+    EXPECT_TRUE(started.ok()) << started;
+  }
+  std::string grpc() const { return process_.address("grpc"); }
+  std::string http() const { return process_.address("http"); }
+
+ private:
+  static std::vector<std::string> WithParent(std::vector<std::string> args) {
+    args.push_back("--http=127.0.0.1:0");
+    args.push_back("--exit_with_parent=true");
+    return args;
+  }
+  Process process_;
+};
+
+std::unique_ptr<Publisher> Engine(const std::string& name, std::vector<std::string> leaves) {
+  return *Publisher::Create({.leaves = std::move(leaves),
+                             .worker = name,
+                             .domain = {.model = "m", .tenant = ""},
+                             .block_size = kBlockSize});
+}
+
+// All of it, once for all tests.
+struct World {
+  World()
+      : hierarchy("hierarchy", "hierarchy/kvatlas-hierarchy", {"--grpc=127.0.0.1:0", "--node=top"}),
+        leaf("leaf", "indexer/leaf/kvatlas-leaf",
+             {"--grpc=127.0.0.1:0", "--cell=a", "--parents=" + hierarchy.grpc(),
+              "--checkpoint_dir=" + TempPath("checkpoints"), "--checkpoint_every=1h"}),
+        replica("replica", "indexer/leaf/kvatlas-leaf",
+                {"--grpc=127.0.0.1:0", "--cell=a", "--replica=b"}),
+        frontend(
+            "frontend", "frontend/kvatlas-frontend",
+            {"--grpc=127.0.0.1:0", "--hierarchy=" + hierarchy.grpc(), "--leaves=a=" + leaf.grpc()}),
+        relay("relay", "publisher/kvatlas-relay",
+              {"--leaves=" + leaf.grpc(), "--model_name=m", "--block_size=4",
+               "--workers=e1=" + engine.endpoint() + ";replay=" + engine.replay_endpoint()}),
+        both(Engine("w0", {leaf.grpc(), replica.grpc()})),
+        one(Engine("w1", {leaf.grpc()})) {
+    std::vector<EngineHash> names;
+    for (EngineHash i = 0; i < 20; ++i) names.push_back(1000 + i);
+    both->Stored(Tier::kDevice, names, std::nullopt, TokensOf(100, 20));
+    one->Stored(Tier::kDevice, std::span(names).first(3), std::nullopt, TokensOf(100, 3));
+    one->Stored(Tier::kHost, std::span(names).first(1), std::nullopt, {});
+    both->SetLoad({.running_requests = 2, .waiting_requests = 1});
+    ZmqEventEncoder encoder(ZmqEventForm::kMap, kBlockSize, /*rank=*/0);
+    const std::vector<uint64_t> blocks = {1, 2, 3, 4};
+    const std::vector<TokenId> tokens = TokensOf(500, blocks.size());
+    encoder.Stored({.hashes = blocks, .tokens = tokens});
+    engine.Publish(encoder.Finish(1.0));
+    EXPECT_TRUE(both->WaitAcknowledged(kLong));
+    EXPECT_TRUE(one->WaitAcknowledged(kLong));
+    EXPECT_EQ(KvatlasUntil({"query", "--leaf=" + leaf.grpc(), "--model=m",
+                            "--tokens=" + Joined(TokensOf(500, 4)), "--json"},
+                           [](const Outcome& o) {
+                             return o.Lines().size() == 1 && o.Lines()[0]["blocks"] == 4 &&
+                                    o.Lines()[0]["trust"] == "exact";
+                           })
+                  .exit,
+              0);
+  }
+
+  ZmqTestEngine engine{{.replay = true}};
+  Service hierarchy, leaf, replica, frontend, relay;
+  std::unique_ptr<Publisher> both, one;
+};
+
+class KvatlasTest : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    setenv("GRPC_VERBOSITY", "NONE", 1);
+    world_ = new World;
+  }
+  static void TearDownTestSuite() {
+    delete world_;
+    world_ = nullptr;
+  }
+  static World& world() { return *world_; }
+  static std::string Leaf() { return "--leaf=" + world().leaf.grpc(); }
+
+ private:
+  static World* world_;
+};
+World* KvatlasTest::world_ = nullptr;
+
+// ---- The command line ----
+
+TEST_F(KvatlasTest, HelpIsThereForAllAndForEach) {
+  const Outcome help = Kvatlas({"--help"});
+  EXPECT_EQ(help.exit, 0);
+  for (const char* command :
+       {"cells", "workers", "streams", "query", "explain", "dump", "diff", "checkpoint"}) {
+    EXPECT_THAT(help.out, HasSubstr(command));
+    const Outcome of = Kvatlas({command, "--help"});
+    EXPECT_EQ(of.exit, 0) << command;
+    EXPECT_THAT(of.out, HasSubstr("--json")) << command;
+    EXPECT_THAT(of.out, HasSubstr("kvatlas " + std::string(command))) << command;
+  }
+  EXPECT_THAT(Kvatlas({"--version"}).out, HasSubstr("kvatlas "));
+}
+
+TEST_F(KvatlasTest, AWrongCommandLineIsNamedAndExitsWith2) {
+  EXPECT_EQ(Kvatlas({}).exit, 2);
+  EXPECT_THAT(Kvatlas({"cell"}).err, HasSubstr("\"cell\" is no command"));
+  EXPECT_EQ(Kvatlas({"workers", "--leaf=nonsense"}).exit, 2);
+  EXPECT_EQ(Kvatlas({"workers", "--nonsense=1"}).exit, 2);
+  EXPECT_THAT(Kvatlas({"query", "--tokens=1"}).err, HasSubstr("--model is missing"));
+  EXPECT_THAT(Kvatlas({"query", "--model=m"}).err, HasSubstr("say the prompt in one way"));
+  EXPECT_THAT(Kvatlas({"query", "--model=m", "--tokens=1,x"}).err,
+              HasSubstr("\"x\" is not a number"));
+  EXPECT_THAT(Kvatlas({"query", "--model=m", "--tokens=1", "--tiers=tape"}).err, HasSubstr("tape"));
+  EXPECT_THAT(Kvatlas({"query", "--model=m", "--tokens=1", "--hierarchy=" + std::string(kNobody),
+                       "--schedule=sometimes"})
+                  .err,
+              HasSubstr("--schedule"));
+  EXPECT_THAT(Kvatlas({"diff"}).err, HasSubstr("--right is missing"));
+  EXPECT_THAT(Kvatlas({"diff", "--right=leaf"}).err, HasSubstr("--right"));
+  EXPECT_THAT(Kvatlas({"dump", "--from=tape=x"}).err, HasSubstr("--from"));
+  EXPECT_THAT(Kvatlas({"explain", "--model=m", "--hashes=1"}).err, HasSubstr("--local_hashes"));
+  EXPECT_THAT(Kvatlas({"workers", Leaf(), "--json", "/no/such/place"}).err,
+              HasSubstr("cannot be written"));
+}
+
+TEST_F(KvatlasTest, WhoCannotBeReachedIsNamedAndExitsWith4) {
+  const std::string nobody = kNobody;
+  for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
+           {"cells", "--hierarchy=" + nobody},
+           {"workers", "--leaf=" + nobody},
+           {"streams", "--leaf=" + nobody},
+           {"streams", "--relay=" + nobody},
+           {"query", "--leaf=" + nobody, "--model=m", "--tokens=1,2,3,4"},
+           {"query", "--hierarchy=" + nobody, "--model=m", "--tokens=1,2,3,4"},
+           {"explain", "--leaf_http=" + nobody, "--model=m", "--tokens=1,2,3,4"},
+           {"explain", "--frontend=" + nobody, "--model=m", "--tokens=1,2,3,4"},
+           {"dump", "--from=leaf=" + nobody},
+           {"dump", "--from=relay=" + nobody},
+           {"diff", "--left=leaf=" + world().leaf.grpc(), "--right=leaf=" + nobody},
+           {"checkpoint", "--leaf_http=" + nobody}}) {
+    const Outcome outcome = Kvatlas(arguments);
+    EXPECT_EQ(outcome.exit, 4) << arguments[0] << " " << arguments[1] << ": " << outcome;
+    EXPECT_THAT(outcome.err, HasSubstr(nobody)) << arguments[0];
+    EXPECT_EQ(outcome.out, "") << arguments[0];
+  }
+}
+
+TEST_F(KvatlasTest, AnUnknownDomainIsNamedAndExitsWith1) {
+  const std::string hierarchy = "--hierarchy=" + world().hierarchy.grpc();
+  const std::string leaf = "leaf=" + world().leaf.grpc();
+  for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
+           {"cells", hierarchy, "--model=other"},
+           {"workers", Leaf(), "--model=m", "--tenant=other"},
+           {"streams", Leaf(), "--model=other"},
+           {"streams", "--relay=" + world().relay.http(), "--model=other"},
+           {"query", Leaf(), "--model=other", "--tokens=1,2,3,4"},
+           {"query", hierarchy, "--model=other", "--tokens=1,2,3,4"},
+           {"explain", "--frontend=" + world().frontend.grpc(), "--model=other",
+            "--tokens=1,2,3,4"},
+           {"dump", "--from=" + leaf, "--model=other"},
+           {"dump", "--from=relay=" + world().relay.http(), "--model=other"},
+           {"diff", "--left=" + leaf, "--right=" + leaf, "--model=other"}}) {
+    const Outcome outcome = Kvatlas(arguments);
+    EXPECT_EQ(outcome.exit, 1) << arguments[0] << ": " << outcome;
+    EXPECT_NE(outcome.err, "") << arguments[0];
+    EXPECT_EQ(outcome.out, "") << arguments[0];
+  }
+}
+
+// ---- What there is ----
+
+TEST_F(KvatlasTest, WorkersAreListedWithWhatTheyHold) {
+  const Outcome table = Kvatlas({"workers", Leaf()});
+  EXPECT_EQ(table.exit, 0) << table;
+  EXPECT_THAT(table.out, HasSubstr("WORKER"));
+  EXPECT_THAT(table.out, HasSubstr("w0"));
+  EXPECT_THAT(table.out, HasSubstr("3 holders at leaf " + world().leaf.grpc()));
+  const Outcome json = Kvatlas({"workers", Leaf(), "--model=m", "--json"});
+  ASSERT_EQ(json.Lines().size(), 3u) << json;
+  for (const Json& line : json.Lines()) {
+    EXPECT_EQ(line["trust"], "exact") << line;
+    if (line["holder"] == "w0") {
+      EXPECT_EQ(line["blocks"], 20);
+      EXPECT_EQ(line["load"]["running_requests"], 2);
+    }
+  }
+}
+
+TEST_F(KvatlasTest, JsonToAFileLeavesTheTable) {
+  const std::string path = TempPath("workers.json");
+  const Outcome outcome = Kvatlas({"workers", Leaf(), "--json=" + path});
+  EXPECT_EQ(outcome.exit, 0) << outcome;
+  EXPECT_THAT(outcome.out, HasSubstr("WORKER"));
+  std::ifstream file(path);
+  std::string line;
+  int lines = 0;
+  for (; std::getline(file, line); ++lines) EXPECT_TRUE(Json::accept(line)) << line;
+  EXPECT_EQ(lines, 3);
+}
+
+TEST_F(KvatlasTest, CellsAreListedWithTheirWaypoints) {
+  const std::vector<std::string> cells = {"cells", "--hierarchy=" + world().hierarchy.grpc(),
+                                          "--json"};
+  const Outcome json = KvatlasUntil(
+      cells, [](const Outcome& o) { return o.Lines().size() == 1 && o.Lines()[0]["blocks"] > 0; });
+  ASSERT_EQ(json.Lines().size(), 1u) << json;
+  EXPECT_EQ(json.Lines()[0]["holder"], "a");
+  EXPECT_THAT(Kvatlas({"cells", cells[1]}).out, HasSubstr("1 holder at hierarchy"));
+}
+
+TEST_F(KvatlasTest, StreamsComeInAndGoOut) {
+  const Outcome leaf = Kvatlas({"streams", Leaf()});
+  EXPECT_EQ(leaf.exit, 0) << leaf;
+  EXPECT_THAT(leaf.out, HasSubstr(world().hierarchy.grpc()));
+  const std::string relay_flag = "--relay=" + world().relay.http();
+  const Outcome relay = Kvatlas({"streams", relay_flag, "--json"});
+  ASSERT_EQ(relay.Lines().size(), 2u) << relay;
+  EXPECT_EQ(relay.Lines()[0]["direction"], "in");
+  EXPECT_EQ(relay.Lines()[0]["peer"], world().engine.endpoint());
+  EXPECT_EQ(relay.Lines()[1]["direction"], "out");
+  EXPECT_EQ(relay.Lines()[1]["peer"], world().leaf.grpc());
+  EXPECT_EQ(relay.Lines()[1]["holder"], "e1");
+  // Those that can be reached are told all the same.
+  const Outcome some =
+      Kvatlas({"streams", Leaf(), relay_flag, "--hierarchy=" + std::string(kNobody)});
+  EXPECT_EQ(some.exit, 4);
+  EXPECT_THAT(some.out, HasSubstr("e1"));
+  EXPECT_THAT(some.err, HasSubstr(kNobody));
+}
+
+// ---- Prompts ----
+
+TEST_F(KvatlasTest, APromptIsAskedByTokensByHashesAndFromAFile) {
+  const std::vector<TokenId> tokens = TokensOf(100, 5);
+  const std::vector<LocalHash> locals =
+      LocalHashes(tokens, {.block_size = kBlockSize}, BlockSeed({}));
+  std::string hashes, local_hashes;
+  for (const LocalHash local : locals)
+    local_hashes += (local_hashes.empty() ? "" : ",") + std::to_string(Raw(local));
+  for (const SequenceHash hash : SequenceHashes(locals))
+    hashes += (hashes.empty() ? "" : ",") + std::to_string(Raw(hash));
+  const auto check = [](const Outcome& outcome) {
+    ASSERT_EQ(outcome.exit, 0) << outcome;
+    ASSERT_EQ(outcome.Lines().size(), 2u) << outcome;
+    EXPECT_EQ(outcome.Lines()[0]["worker"], "w0");
+    EXPECT_EQ(outcome.Lines()[0]["blocks"], 5);
+    EXPECT_EQ(outcome.Lines()[0]["tokens"], 20);
+    EXPECT_EQ(outcome.Lines()[1]["worker"], "w1");
+    EXPECT_EQ(outcome.Lines()[1]["blocks"], 3);
+  };
+  const std::vector<std::string> query = {"query", Leaf(), "--model=m", "--json"};
+  const auto with = [&](std::vector<std::string> more) {
+    std::vector<std::string> all = query;
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  check(Kvatlas(with({"--tokens=" + Joined(tokens)})));
+  check(Kvatlas(with({"--hashes=" + hashes})));
+  check(Kvatlas(with({"--local_hashes=" + local_hashes})));
+  check(Kvatlas(with({"--file=-"}), "[" + Joined(tokens) + "]\n"));
+  std::ofstream(TempPath("prompt")) << hashes;
+  check(Kvatlas(with({"--file=" + TempPath("prompt"), "--as=hashes"})));
+  EXPECT_EQ(Kvatlas(with({"--tokens=" + Joined(tokens), "--best=1"})).Lines().size(), 1u);
+  EXPECT_EQ(Kvatlas(with({"--tokens=" + Joined(tokens), "--all"})).Lines().size(), 3u);
+  const Outcome host = Kvatlas(with({"--tokens=" + Joined(tokens), "--tiers=host"}));
+  ASSERT_EQ(host.Lines().size(), 1u) << host;
+  EXPECT_EQ(host.Lines()[0]["worker"], "w1");
+  EXPECT_EQ(host.Lines()[0]["blocks"], 1);
+  EXPECT_THAT(Kvatlas({"query", Leaf(), "--model=m", "--tokens=9,9,9,9"}).out,
+              HasSubstr("nobody has the first of 1 blocks"));
+}
+
+TEST_F(KvatlasTest, ANodeSaysWhichCells) {
+  const Outcome outcome =
+      KvatlasUntil({"query", "--hierarchy=" + world().hierarchy.grpc(), "--model=m",
+                    "--tokens=" + Joined(TokensOf(100, 20)), "--json"},
+                   [](const Outcome& o) {
+                     return o.Lines().size() == 1 && o.Lines()[0]["blocks_at_least"] > 0;
+                   });
+  ASSERT_EQ(outcome.Lines().size(), 1u) << outcome;
+  EXPECT_EQ(outcome.Lines()[0]["cell"], "a");
+  EXPECT_EQ(outcome.Lines()[0]["address"], world().leaf.grpc());
+  EXPECT_GE(outcome.Lines()[0]["blocks_at_least"], 8);
+}
+
+TEST_F(KvatlasTest, ALeafExplainsBlockByBlock) {
+  std::vector<TokenId> tokens = TokensOf(100, 5);
+  const std::vector<TokenId> other = TokensOf(900, 1);
+  tokens.insert(tokens.end(), other.begin(), other.end());
+  const Outcome table = Kvatlas(
+      {"explain", "--leaf_http=" + world().leaf.http(), "--model=m", "--tokens=" + Joined(tokens)});
+  EXPECT_EQ(table.exit, 0) << table;
+  EXPECT_THAT(table.out, HasSubstr("w0"));
+  EXPECT_THAT(table.out, HasSubstr("6 blocks of 4 tokens"));
+  EXPECT_THAT(table.out, HasSubstr("nobody has block 5"));
+  const Outcome json = Kvatlas({"explain", "--leaf_http=" + world().leaf.http(), "--model=m",
+                                "--tokens=" + Joined(tokens), "--json"});
+  ASSERT_EQ(json.Lines().size(), 1u) << json;
+  EXPECT_EQ(json.Lines()[0]["diverges_at"], 5);
+}
+
+TEST_F(KvatlasTest, AFrontendExplainsItsChoice) {
+  const Outcome outcome = KvatlasUntil(
+      {"explain", "--frontend=" + world().frontend.grpc(), "--model=m",
+       "--tokens=" + Joined(TokensOf(100, 20))},
+      [](const Outcome& o) { return o.exit == 0 && o.out.find("20 of 20") != o.out.npos; });
+  EXPECT_EQ(outcome.exit, 0) << outcome;
+  EXPECT_THAT(outcome.out, HasSubstr("w0 of a, 20 of 20 blocks"));
+  EXPECT_THAT(outcome.out, HasSubstr("PREFILL"));
+}
+
+// ---- Holdings ----
+
+TEST_F(KvatlasTest, ADumpNamesRunsAndIsReadBackFromItsFile) {
+  const std::string path = TempPath("dump.json");
+  const Outcome table = Kvatlas({"dump", "--from=leaf=" + world().leaf.grpc(), "--json=" + path});
+  EXPECT_EQ(table.exit, 0) << table;
+  EXPECT_THAT(table.out, HasSubstr("3 holders, 28 holdings"));
+  const Outcome again = Kvatlas({"dump", "--from=file=" + path});
+  EXPECT_THAT(again.out, HasSubstr("3 holders, 28 holdings"));
+  const Outcome one = Kvatlas({"dump", "--from=file=" + path, "--worker=w1"});
+  EXPECT_THAT(one.out, HasSubstr("1 holder, 4 holdings"));
+  EXPECT_THAT(one.out, HasSubstr("host"));
+  EXPECT_EQ(Kvatlas({"dump", "--from=file=" + path, "--model=other"}).exit, 1);
+  EXPECT_EQ(Kvatlas({"dump", "--from=file=" + TempPath("nothing")}).exit, 1);
+  std::ofstream(TempPath("broken")) << "{\"domain\":\n";
+  EXPECT_THAT(Kvatlas({"dump", "--from=file=" + TempPath("broken")}).err, HasSubstr("line 1"));
+  const Outcome relay = Kvatlas({"dump", "--from=relay=" + world().relay.http()});
+  EXPECT_THAT(relay.out, HasSubstr("1 holder, 4 holdings")) << relay;
+  const Outcome node = Kvatlas({"dump", "--from=hierarchy=" + world().hierarchy.grpc()});
+  EXPECT_EQ(node.exit, 0) << node;
+}
+
+TEST_F(KvatlasTest, ALeafAndItsRelayAreEqual) {
+  const Outcome outcome = Kvatlas(
+      {"diff", "--left=leaf=" + world().leaf.grpc(), "--right=relay=" + world().relay.http()});
+  EXPECT_EQ(outcome.exit, 0) << outcome;
+  EXPECT_THAT(outcome.out, HasSubstr("equal"));
+}
+
+TEST_F(KvatlasTest, ADifferenceBetweenReplicasIsNamed) {
+  const std::vector<std::string> diff = {"diff", "--left=leaf=" + world().leaf.grpc(),
+                                         "--right=leaf=" + world().replica.grpc(),
+                                         "--again_after=1ms"};
+  const Outcome table = Kvatlas(diff);
+  EXPECT_EQ(table.exit, 3) << table;
+  EXPECT_THAT(table.out, HasSubstr("w1"));
+  EXPECT_THAT(table.out, HasSubstr("e1"));
+  EXPECT_THAT(table.out, Not(HasSubstr("w0")));
+  std::vector<std::string> json = diff;
+  json.insert(json.end(), {"--worker=w1", "--hashes=2", "--json"});
+  const Outcome lines = Kvatlas(json);
+  ASSERT_EQ(lines.Lines().size(), 2u) << lines;
+  EXPECT_EQ(lines.Lines()[0]["tier"], "device");
+  EXPECT_EQ(lines.Lines()[0]["only_left"], 3);
+  EXPECT_EQ(lines.Lines()[0]["only_right"], 0);
+  EXPECT_EQ(lines.Lines()[0]["first_only_left"].size(), 2u);
+  EXPECT_EQ(lines.Lines()[1]["tier"], "host");
+  json.push_back("--worker=w0");
+  EXPECT_EQ(Kvatlas(json).exit, 0);
+}
+
+TEST_F(KvatlasTest, ACheckpointIsWrittenAndComparedWithItsLeaf) {
+  const Outcome table = Kvatlas({"checkpoint", "--leaf_http=" + world().leaf.http()});
+  EXPECT_EQ(table.exit, 0) << table;
+  EXPECT_THAT(table.out, HasSubstr("blocks"));
+  const Outcome json = Kvatlas({"checkpoint", "--leaf_http=" + world().leaf.http(), "--json"});
+  ASSERT_EQ(json.Lines().size(), 1u) << json;
+  const std::string path = json.Lines()[0]["path"];
+  const Outcome equal =
+      Kvatlas({"diff", "--left=leaf=" + world().leaf.grpc(), "--right=checkpoint=" + path});
+  EXPECT_EQ(equal.exit, 0) << equal;
+  EXPECT_EQ(Kvatlas({"dump", "--from=checkpoint=" + path, "--model=other"}).exit, 1);
+  const Outcome none = Kvatlas({"checkpoint", "--leaf_http=" + world().replica.http()});
+  EXPECT_EQ(none.exit, 1) << none;
+  EXPECT_EQ(Kvatlas({"dump", "--from=checkpoint=" + TempPath("nothing")}).exit, 1);
+  std::ofstream(TempPath("foreign")) << "something else";
+  EXPECT_EQ(Kvatlas({"dump", "--from=checkpoint=" + TempPath("foreign")}).exit, 1);
+  // What changed since is named.
+  world().both->Removed(Tier::kDevice, {1019});
+  ASSERT_TRUE(world().both->WaitAcknowledged(kLong));
+  const Outcome different = Kvatlas({"diff", "--left=leaf=" + world().leaf.grpc(),
+                                     "--right=checkpoint=" + path, "--json", "--again_after=1ms"});
+  EXPECT_EQ(different.exit, 3) << different;
+  ASSERT_EQ(different.Lines().size(), 1u);
+  EXPECT_EQ(different.Lines()[0]["holder"], "w0");
+  EXPECT_EQ(different.Lines()[0]["only_right"], 1);
+  world().both->Stored(Tier::kDevice, {1019}, EngineHash{1018}, TokensOf(119, 1));
+  ASSERT_TRUE(world().both->WaitAcknowledged(kLong));
+}
+
+}  // namespace
+}  // namespace kvatlas

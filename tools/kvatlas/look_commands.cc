@@ -1,0 +1,314 @@
+// cells, workers, streams: what there is, and how it is doing.
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "proto/kvatlas/v1/leaf.pb.h"
+#include "tools/kvatlas/command.h"
+#include "tools/kvatlas/holdings.h"
+#include "tools/kvatlas/services.h"
+#include "tools/kvatlas/table.h"
+
+namespace kvatlas {
+namespace {
+
+const Address kLeaf{"127.0.0.1", 7410};
+const Address kHierarchy{"127.0.0.1", 7420};
+
+bool InDomain(const Command& command, const v1::Domain& domain) {
+  return command.model().empty() ||
+         (domain.model() == command.model() && domain.tenant() == command.tenant());
+}
+
+std::string StateOf(const v1::HolderStats& holder) {
+  return holder.masked() ? "masked" : TrustText(holder.trust());
+}
+
+std::string LoadCell(const v1::HolderStats& holder, uint64_t value) {
+  return holder.has_load() ? Grouped(value) : "-";
+}
+
+Json HolderJson(const v1::Domain& domain, const v1::HolderStats& holder) {
+  Json json = {{"model", domain.model()},
+               {"tenant", domain.tenant()},
+               {"holder", holder.holder().name()},
+               {"rank", holder.holder().rank()},
+               {"replica", holder.holder().replica()},
+               {"trust", TrustText(holder.trust())},
+               {"masked", holder.masked()},
+               {"age_ms", holder.age_ms()},
+               {"blocks", holder.blocks()},
+               {"epoch", holder.epoch()},
+               {"applied", holder.applied()},
+               {"load", nullptr}};
+  if (holder.has_load()) {
+    const v1::Load& load = holder.load();
+    json["load"] = {{"running_requests", load.running_requests()},
+                    {"waiting_requests", load.waiting_requests()},
+                    {"used_blocks", load.used_blocks()},
+                    {"free_blocks", load.free_blocks()},
+                    {"waiting_prefill_blocks", load.waiting_prefill_blocks()},
+                    {"workers", load.workers()}};
+  }
+  return json;
+}
+
+// Whether `--model` was named and is not there.
+absl::Status CheckDomain(const Command& command, const std::string& who,
+                         const v1::StatsResponse& stats) {
+  if (command.model().empty()) return absl::OkStatus();
+  for (const v1::DomainStats& domain : stats.domains())
+    if (InDomain(command, domain.domain())) return absl::OkStatus();
+  return absl::NotFoundError(who + ": domain " + DomainName({command.model(), command.tenant()}) +
+                             " was never announced");
+}
+
+// Holders of a leaf or a node: `what` heads their names, `blocks` their blocks.
+int PrintHolders(Command* command, const HolderService& service, const char* what,
+                 const char* blocks) {
+  const absl::StatusOr<v1::StatsResponse> stats = service.Stats();
+  if (!stats.ok()) return command->Fail(stats.status());
+  if (absl::Status bad = CheckDomain(*command, service.name(), *stats); !bad.ok())
+    return command->Fail(bad);
+  Table table(
+      {what, "DOMAIN", "TRUST", "AGE>", blocks, "RUNNING>", "WAITING>", "FREE BLOCKS>", "BATCH>"});
+  for (const v1::DomainStats& domain : stats->domains()) {
+    if (!InDomain(*command, domain.domain())) continue;
+    for (const v1::HolderStats& holder : domain.holder_stats()) {
+      command->PrintJson(HolderJson(domain.domain(), holder));
+      table.Add({HolderText(holder.holder()), DomainName(domain.domain()), StateOf(holder),
+                 ShortMs(holder.age_ms()), Grouped(holder.blocks()),
+                 LoadCell(holder, holder.load().running_requests()),
+                 LoadCell(holder, holder.load().waiting_requests()),
+                 LoadCell(holder, holder.load().free_blocks()), Grouped(holder.applied())});
+    }
+  }
+  if (!command->table()) return command->Done();
+  table.Print(command->out());
+  command->out() << table.rows() << (table.rows() == 1 ? " holder" : " holders") << " at "
+                 << service.name() << " (" << stats->cell()
+                 << (stats->replica().empty() ? "" : "@" + stats->replica()) << ")\n";
+  return command->Done();
+}
+
+// ---- streams ----
+
+struct StreamRow {
+  const char* direction;  // "in", "out"
+  std::string peer;
+  std::string holder;
+  std::string domain;
+  std::string state;
+  uint64_t number = 0;                        // last batch: applied, or sent
+  std::optional<uint64_t> acknowledged = {};  // of one that goes out
+  std::string detail;
+};
+
+void PrintStreams(Command* command, const std::string& who, const std::vector<StreamRow>& rows) {
+  Table table({"", "PEER", "HOLDER", "DOMAIN", "STATE", "BATCH>", "ACKED>", "DETAIL"});
+  for (const StreamRow& row : rows) {
+    command->PrintJson(
+        {{"at", who},
+         {"direction", row.direction},
+         {"peer", row.peer},
+         {"holder", row.holder},
+         {"domain", row.domain},
+         {"state", row.state},
+         {"batch", row.number},
+         {"acknowledged", row.acknowledged.has_value() ? Json(*row.acknowledged) : Json()},
+         {"detail", row.detail}});
+    table.Add({row.direction, row.peer, row.holder, row.domain, row.state, Grouped(row.number),
+               row.acknowledged.has_value() ? Grouped(*row.acknowledged) : "-", row.detail});
+  }
+  if (!command->table()) return;
+  command->out() << who << '\n';
+  table.Print(command->out());
+  if (rows.empty()) command->out() << "no streams\n";
+}
+
+absl::StatusOr<std::vector<StreamRow>> StreamsOf(const Command& command,
+                                                 const HolderService& service) {
+  const absl::StatusOr<v1::StatsResponse> stats = service.Stats();
+  if (!stats.ok()) return stats.status();
+  if (absl::Status bad = CheckDomain(command, service.name(), *stats); !bad.ok()) return bad;
+  std::vector<StreamRow> rows;
+  for (const v1::DomainStats& domain : stats->domains()) {
+    if (!InDomain(command, domain.domain())) continue;
+    for (const v1::HolderStats& holder : domain.holder_stats()) {
+      // Engines that the leaf listens to itself have no epoch: nobody says hello for them.
+      const bool own = holder.epoch() == 0;
+      rows.push_back({.direction = "in",
+                      .peer = own ? "engine's own" : "holder",
+                      .holder = HolderText(holder.holder()),
+                      .domain = DomainName(domain.domain()),
+                      .state = StateOf(holder),
+                      .number = holder.applied(),
+                      .detail = "heard " + ShortMs(holder.age_ms()) + " ago, epoch " +
+                                std::to_string(holder.epoch())});
+    }
+  }
+  for (const v1::ParentStats& parent : stats->parents()) {
+    if (!InDomain(command, parent.domain())) continue;
+    const char* state = !parent.connected() ? "down" : parent.at_rest() ? "at rest" : "sending";
+    rows.push_back({.direction = "out",
+                    .peer = parent.address(),
+                    .holder = stats->cell(),
+                    .domain = DomainName(parent.domain()),
+                    .state = state,
+                    .number = parent.waypoints_announced() + parent.waypoints_withdrawn(),
+                    .detail = Grouped(parent.waypoints_held()) + " waypoints held, " +
+                              Grouped(parent.bytes_sent()) + " bytes"});
+  }
+  return rows;
+}
+
+std::string Text(const Json& json, const char* field) {
+  const auto it = json.find(field);
+  return it != json.end() && it->is_string() ? it->get<std::string>() : "";
+}
+uint64_t Number(const Json& json, const char* field) {
+  const auto it = json.find(field);
+  return it != json.end() && it->is_number_unsigned() ? it->get<uint64_t>() : 0;
+}
+bool IsTrue(const Json& json, const char* field) {
+  const auto it = json.find(field);
+  return it != json.end() && it->is_boolean() && it->get<bool>();
+}
+const Json& List(const Json& json, const char* field) {
+  static const Json kNone = Json::array();
+  const auto it = json.find(field);
+  return it != json.end() && it->is_array() ? *it : kNone;
+}
+
+void AddRelayWorker(const Json& worker, std::vector<StreamRow>* rows) {
+  const Domain domain{Text(worker, "model"), Text(worker, "tenant")};
+  const auto holder = [&](const Json& of) {
+    return HolderText(
+        HolderId{Text(worker, "worker"), static_cast<uint32_t>(Number(of, "rank")), ""});
+  };
+  for (const Json& stream : List(worker, "streams")) {
+    rows->push_back({.direction = "in",
+                     .peer = Text(stream, "endpoint"),
+                     .holder = holder(stream),
+                     .domain = DomainName(domain),
+                     .state = IsTrue(stream, "connected") ? Text(stream, "status") : "down",
+                     .number = Number(stream, "last_sequence"),
+                     .detail = std::to_string(Number(stream, "gaps")) + " gaps, " +
+                               std::to_string(Number(stream, "lost")) + " lost"});
+  }
+  for (const Json& rank : List(worker, "ranks")) {
+    const std::string doubt = Text(rank, "doubt");
+    if (List(rank, "leaves").empty()) {
+      rows->push_back({.direction = "out",
+                       .peer = "-",
+                       .holder = holder(rank),
+                       .domain = DomainName(domain),
+                       .state = Text(rank, "stand"),
+                       .number = 0,
+                       .detail = doubt});
+    }
+    for (const Json& link : List(rank, "leaves")) {
+      const std::string error = Text(link, "error");
+      const char* state = !error.empty()               ? "refused"
+                          : !IsTrue(link, "connected") ? "down"
+                          : IsTrue(link, "at_rest")    ? "at rest"
+                                                       : "sending";
+      rows->push_back({.direction = "out",
+                       .peer = Text(link, "leaf"),
+                       .holder = holder(rank),
+                       .domain = DomainName(domain),
+                       .state = state,
+                       .number = Number(link, "last_number"),
+                       .acknowledged = Number(link, "acknowledged"),
+                       .detail = !error.empty()  ? error
+                                 : doubt.empty() ? Text(rank, "trust") + ", " +
+                                                       Grouped(Number(rank, "blocks")) + " blocks"
+                                                 : Text(rank, "trust") + ": " + doubt});
+    }
+  }
+}
+
+absl::StatusOr<std::vector<StreamRow>> StreamsOfRelay(const Command& command,
+                                                      const Address& relay) {
+  const absl::StatusOr<std::string> body =
+      HttpBody("relay", relay, "GET", "/status", "", command.timeout());
+  if (!body.ok()) return body.status();
+  const Json json = Json::parse(*body, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object() || Text(json, "program") != "kvatlas-relay")
+    return absl::FailedPreconditionError("relay " + relay.ToString() + ": this is no relay");
+  std::vector<StreamRow> rows;
+  bool known = command.model().empty();
+  for (const Json& worker : List(json, "workers")) {
+    v1::Domain domain;
+    domain.set_model(Text(worker, "model"));
+    domain.set_tenant(Text(worker, "tenant"));
+    if (!InDomain(command, domain)) continue;
+    known = true;
+    AddRelayWorker(worker, &rows);
+  }
+  if (known) return rows;
+  return absl::NotFoundError("relay " + relay.ToString() + ": domain " +
+                             DomainName({command.model(), command.tenant()}) +
+                             " has no worker here");
+}
+
+}  // namespace
+
+int RunCells(const std::vector<std::string>& arguments, const CommandIo& io) {
+  Command command("cells", "Cells that report to a hierarchy node: how fresh, how much, how busy.",
+                  io);
+  Address hierarchy = kHierarchy;
+  command.flags().Add("hierarchy", &hierarchy, "gRPC address of the node");
+  command.AddDomain(/*required=*/false);
+  if (const auto exit = command.Parse(arguments)) return *exit;
+  return PrintHolders(&command,
+                      HolderService(ServiceKind::kHierarchy, hierarchy, command.timeout()), "CELL",
+                      "WAYPOINTS>");
+}
+
+int RunWorkers(const std::vector<std::string>& arguments, const CommandIo& io) {
+  Command command("workers", "Worker ranks of a leaf: how sure, how fresh, how much, how busy.",
+                  io);
+  Address leaf = kLeaf;
+  command.flags().Add("leaf", &leaf, "gRPC address of the leaf");
+  command.AddDomain(/*required=*/false);
+  if (const auto exit = command.Parse(arguments)) return *exit;
+  return PrintHolders(&command, HolderService(ServiceKind::kLeaf, leaf, command.timeout()),
+                      "WORKER", "BLOCKS>");
+}
+
+int RunStreams(const std::vector<std::string>& arguments, const CommandIo& io) {
+  Command command(
+      "streams", "Streams into and out of services. Without any service: of the leaf on this host.",
+      io);
+  std::vector<Address> leaves, hierarchies, relays;
+  command.flags().Add("leaf", &leaves, "gRPC addresses of leaves");
+  command.flags().Add("hierarchy", &hierarchies, "gRPC addresses of hierarchy nodes");
+  command.flags().Add("relay", &relays, "HTTP addresses of relays");
+  command.AddDomain(/*required=*/false);
+  if (const auto exit = command.Parse(arguments)) return *exit;
+  if (leaves.empty() && hierarchies.empty() && relays.empty()) leaves = {kLeaf};
+  int worst = kExitOk;
+  const auto take = [&](const std::string& who,
+                        const absl::StatusOr<std::vector<StreamRow>>& rows) {
+    if (rows.ok()) return PrintStreams(&command, who, *rows);
+    worst = std::max(worst, command.Fail(rows.status()));
+  };
+  for (const auto& [kind, addresses] :
+       {std::pair(ServiceKind::kLeaf, &leaves), std::pair(ServiceKind::kHierarchy, &hierarchies)}) {
+    for (const Address& address : *addresses) {
+      const HolderService service(kind, address, command.timeout());
+      take(service.name(), StreamsOf(command, service));
+    }
+  }
+  for (const Address& relay : relays)
+    take("relay " + relay.ToString(), StreamsOfRelay(command, relay));
+  const int done = command.Done();
+  return worst == kExitOk ? done : worst;
+}
+
+}  // namespace kvatlas

@@ -1,0 +1,77 @@
+#include "tools/kvatlas/table.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+namespace kvatlas {
+namespace {
+
+// Columns on a terminal: bytes that begin a character.
+size_t WidthOf(const std::string& text) {
+  return static_cast<size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
+}
+
+}  // namespace
+
+Table::Table(std::vector<std::string> heads) : heads_(std::move(heads)) {
+  for (std::string& head : heads_) {
+    right_.push_back(head.ends_with('>'));
+    if (right_.back()) head.pop_back();
+  }
+}
+
+void Table::Add(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
+
+void Table::Print(std::ostream& out) const {
+  if (rows_.empty()) return;
+  std::vector<size_t> widths;
+  for (size_t column = 0; column < heads_.size(); ++column) {
+    size_t width = WidthOf(heads_[column]);
+    for (const auto& row : rows_) width = std::max(width, WidthOf(row[column]));
+    widths.push_back(width);
+  }
+  const auto print = [&](const std::vector<std::string>& cells) {
+    std::string line;
+    for (size_t column = 0; column < cells.size(); ++column) {
+      const std::string gap(widths[column] - WidthOf(cells[column]), ' ');
+      if (column > 0) line += "  ";
+      line += right_[column] ? gap + cells[column] : cells[column] + gap;
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    out << line << '\n';
+  };
+  print(heads_);
+  for (const auto& row : rows_) print(row);
+}
+
+std::string Grouped(uint64_t number) {
+  const std::string digits = std::to_string(number);
+  std::string text;
+  for (size_t i = 0; i < digits.size(); ++i) {
+    if (i > 0 && (digits.size() - i) % 3 == 0) text += ',';
+    text += digits[i];
+  }
+  return text;
+}
+
+std::string ShortMs(uint64_t ms) {
+  char text[32];
+  if (ms < 1000) {
+    std::snprintf(text, sizeof text, "%llu ms", static_cast<unsigned long long>(ms));
+  } else if (ms < 120'000) {
+    std::snprintf(text, sizeof text, "%.1f s", static_cast<double>(ms) / 1000);
+  } else {
+    std::snprintf(text, sizeof text, "%llu min", static_cast<unsigned long long>(ms / 60'000));
+  }
+  return text;
+}
+
+std::string Hex(uint64_t hash) {
+  char text[17];
+  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(hash));
+  return text;
+}
+
+}  // namespace kvatlas

@@ -1,0 +1,41 @@
+// How does a person read many rows at once? Columns as wide as their widest cell, numbers to the right.
+//
+//   Table table({"WORKER", "RANK>", "BLOCKS>"});      '>': to the right
+//   table.Add({"w0", "0", "1,024"});
+//   table.Print(std::cout);
+
+#ifndef KVATLAS_TOOLS_KVATLAS_TABLE_H_
+#define KVATLAS_TOOLS_KVATLAS_TABLE_H_
+
+#include <cstdint>
+#include <ostream>
+#include <string>
+#include <vector>
+
+namespace kvatlas {
+
+class Table {
+ public:
+  explicit Table(std::vector<std::string> heads);
+  // REQUIRES: a cell for each head.
+  void Add(std::vector<std::string> cells);
+  size_t rows() const { return rows_.size(); }
+  // Heads, then rows in the order they came; no heads without rows.
+  void Print(std::ostream& out) const;
+
+ private:
+  std::vector<std::string> heads_;
+  std::vector<bool> right_;
+  std::vector<std::vector<std::string>> rows_;
+};
+
+// "1,234,567"
+std::string Grouped(uint64_t number);
+// "35 ms", "4.2 s", "3 min": of a duration in milliseconds.
+std::string ShortMs(uint64_t ms);
+// Sixteen hexadecimal digits.
+std::string Hex(uint64_t hash);
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_TOOLS_KVATLAS_TABLE_H_
