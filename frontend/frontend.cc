@@ -16,6 +16,7 @@ Frontend::Shared::Shared(FrontendOptions o, CellFinder* cells, OverlapFinder* ov
       clock(c),
       timer(t),
       hierarchies(std::make_shared<const ShardMap>(options.hierarchies)),
+      leaves(options.leaves),
       memory(options.memory),
       next_decision((RandomInstanceId() << 32) | 1) {}
 
@@ -64,6 +65,13 @@ ShardMap Frontend::hierarchies() const {
   MutexLock lock(&shared_->mutex);
   return *shared_->hierarchies;
 }
+
+void Frontend::SetLeaves(std::vector<ConfiguredLeaf> leaves) {
+  MutexLock lock(&shared_->leaves_mutex);
+  shared_->leaves = std::move(leaves);
+}
+
+std::vector<ConfiguredLeaf> Frontend::leaves() const { return shared_->Leaves(); }
 
 FrontendStats Frontend::stats() const {
   MutexLock lock(&shared_->mutex);

@@ -147,6 +147,9 @@ class Frontend {
   // The top level, for routes that start from now on.
   void SetHierarchies(ShardMap hierarchies);
   ShardMap hierarchies() const;
+  // The own cells, for routes that start from now on.
+  void SetLeaves(std::vector<ConfiguredLeaf> leaves);
+  std::vector<ConfiguredLeaf> leaves() const;
 
   FrontendStats stats() const;
   // Of at most so many cells, the least believed first.

@@ -260,7 +260,7 @@ HttpResponse FrontendService::HttpStatus() const {
   Json json;
   json["hierarchies"] = frontend_->hierarchies().Addresses();
   json["leaves"] = Json::array();
-  for (const ConfiguredLeaf& leaf : options.leaves)
+  for (const ConfiguredLeaf& leaf : frontend_->leaves())
     json["leaves"].push_back(leaf.cell + "=" + leaf.address);
   json["ask_cells"] = options.ask_cells;
   json["deadline_ms"] = std::chrono::duration<double, std::milli>(options.deadline).count();

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -15,12 +16,16 @@
 #include "indexer/base/clock.h"
 #include "indexer/base/shard_map.h"
 #include "indexer/base/waypoints.h"
+#include "indexer/discovery/announce_flag.h"
+#include "indexer/discovery/announcer.h"
+#include "indexer/discovery/directory.h"
+#include "indexer/discovery/found_nodes.h"
+#include "indexer/discovery/service_record.h"
 #include "indexer/service/address.h"
 #include "indexer/service/admin_http.h"
 #include "indexer/service/grpc_server.h"
 #include "indexer/service/metrics.h"
 #include "indexer/service/service_main.h"
-#include "indexer/service/shard_map_flag.h"
 
 namespace kvatlas {
 namespace {
@@ -33,6 +38,7 @@ struct Flags {
   std::string hierarchies;
   std::string hierarchy_schedule;
   std::vector<std::string> leaves;
+  AnnounceFlag announce;
   FrontendOptions frontend;
 };
 
@@ -43,13 +49,17 @@ void Declare(FlagSet& flags, Flags* f) {
   flags.Add(
       "hierarchy", &f->hierarchies,
       "the hierarchy's top: HOST:PORT,… that each know all cells, or NAME=HOST:PORT|HOST:PORT,… "
-      "that share what is known, as in its reporters' --parents; or @FILE with either");
+      "that share what is known, as in its reporters' --parents; or @FILE with either, or "
+      "dns:HOST:PORT, or redis://HOST:PORT where its nodes announce themselves");
   flags.Add("hierarchy_schedule", &f->hierarchy_schedule,
             "the waypoints that a top level of shards is told; empty: the leaves'");
   flags.Add("ask_shards", &o.ask_shards, "shards of the top level asked at once", 1, 256);
   flags.Add("hedge_after", &o.hedge_after,
             "without an answer for so long, a replica is asked beside the first");
-  flags.Add("leaves", &f->leaves, "own cells, CELL=HOST:PORT, asked when no hierarchy helps");
+  flags.Add("leaves", &f->leaves,
+            "own cells, asked when no hierarchy helps: CELL=HOST:PORT, or redis://HOST:PORT where "
+            "leaves announce themselves");
+  AddAnnounceFlags(flags, &f->announce);
   flags.Add("ask", &o.ask_cells, "leaves asked at once", 1, 64);
   flags.Add("ask_blind", &o.ask_cells_blind,
             "leaves asked at once when nobody says who covers what", 1, 256);
@@ -70,15 +80,21 @@ void Declare(FlagSet& flags, Flags* f) {
             "how long a choice counts that nobody reports on");
 }
 
-absl::StatusOr<ConfiguredLeaf> ParseLeaf(const std::string& text) {
-  const size_t equals = text.find('=');
-  const auto refuse = [&](const std::string& why) {
-    return absl::InvalidArgumentError("--leaves: '" + text + "' " + why);
-  };
-  if (equals == std::string::npos || equals == 0) return refuse("is not CELL=HOST:PORT");
-  const absl::StatusOr<Address> address = Address::Parse(text.substr(equals + 1));
-  if (!address.ok()) return refuse("has no HOST:PORT after '='");
-  return ConfiguredLeaf{.cell = text.substr(0, equals), .address = address->ToString()};
+// Own cells: given ones need their cell's name, announced ones have it.
+absl::Status CheckLeaf(const std::string& entry) {
+  absl::Status bad = CheckDirectoryEntry(entry);
+  if (bad.ok() && !entry.starts_with("redis") && entry.find('=') == std::string::npos) {
+    bad =
+        absl::InvalidArgumentError("'" + entry + "' is none of CELL=HOST:PORT, redis://HOST:PORT");
+  }
+  return bad.ok() ? bad : absl::InvalidArgumentError("--leaves: " + std::string(bad.message()));
+}
+
+std::vector<ConfiguredLeaf> ToLeaves(const std::vector<ServiceRecord>& records) {
+  std::vector<ConfiguredLeaf> leaves;
+  for (const ServiceRecord& record : records)
+    leaves.push_back({.cell = record.name, .address = record.grpc});
+  return leaves;
 }
 
 // A part of the leaves'.
@@ -91,14 +107,20 @@ absl::StatusOr<WaypointSchedule> HierarchySchedule(const Flags& flags) {
   return absl::InvalidArgumentError("--hierarchy_schedule: " + std::string(bad.message()));
 }
 
-int Run(ServiceMain& service, Flags& flags, ShardMapFlag& hierarchies) {
+int Run(ServiceMain& service, Flags& flags, FoundNodes& hierarchies) {
   flags.frontend.hierarchies = hierarchies.map();
   GrpcTimer timer;
   GrpcCellFinder cell_finder;
   GrpcOverlapFinder overlap_finder;
   for (const std::string& address : hierarchies.map().Addresses()) cell_finder.Connect(address);
-  for (const ConfiguredLeaf& leaf : flags.frontend.leaves) overlap_finder.Connect(leaf.address);
   Frontend frontend(flags.frontend, &cell_finder, &overlap_finder, &Clock::Real(), &timer);
+  auto leaves = Directory::Open({.entries = flags.leaves, .kind = ServiceKind::kLeaf},
+                                [&](const std::vector<ServiceRecord>& records) {
+                                  for (const ServiceRecord& record : records)
+                                    overlap_finder.Connect(record.grpc);
+                                  frontend.SetLeaves(ToLeaves(records));
+                                });
+  if (!leaves.ok()) return service.Fail(leaves.status());
   Metrics metrics;
   FrontendService frontend_service(&frontend, &metrics);
   GrpcServer grpc({.listen = flags.grpc});
@@ -109,6 +131,13 @@ int Run(ServiceMain& service, Flags& flags, ShardMapFlag& hierarchies) {
   if (absl::Status status = http.Start(); !status.ok()) return service.Fail(status);
   grpc.SetHealth(Health::kServing);
   http.SetHealth(Health::kServing);
+  ServiceRecord record;
+  record.kind = ServiceKind::kFrontend;
+  record.name = grpc.address().ToString();
+  record.grpc = grpc.address().ToString();
+  record.http = http.address().ToString();
+  absl::StatusOr<std::unique_ptr<Announcer>> announcer = StartAnnouncing(flags.announce, record);
+  if (!announcer.ok()) return service.Fail(announcer.status());
   if (absl::Status status = service.Ready({{"grpc", grpc.address()}, {"http", http.address()}});
       !status.ok()) {
     return service.Fail(status);
@@ -119,6 +148,7 @@ int Run(ServiceMain& service, Flags& flags, ShardMapFlag& hierarchies) {
     for (const std::string& address : changed->Addresses()) cell_finder.Connect(address);
     frontend.SetHierarchies(*std::move(changed));
   }
+  if (*announcer != nullptr) (*announcer)->Stop();
   http.SetHealth(Health::kStopping);
   grpc.SetHealth(Health::kStopping);
   grpc.Stop(service.stop_deadline());
@@ -131,17 +161,13 @@ int Main(int argc, char** argv) {
   Flags flags;
   Declare(service.flags(), &flags);
   service.Start(argc, argv);
-  for (const std::string& text : flags.leaves) {
-    absl::StatusOr<ConfiguredLeaf> leaf = ParseLeaf(text);
-    if (!leaf.ok()) {
-      std::fprintf(stderr, "kvatlas-frontend: %s\n", std::string(leaf.status().message()).c_str());
-      return 2;
-    }
-    flags.frontend.leaves.push_back(*std::move(leaf));
+  absl::Status bad;
+  for (const std::string& entry : flags.leaves) {
+    if (bad.ok()) bad = CheckLeaf(entry);
   }
-  absl::StatusOr<ShardMapFlag> hierarchies = ShardMapFlag::Read("--hierarchy", flags.hierarchies);
+  absl::StatusOr<FoundNodes> hierarchies = FoundNodes::Read("--hierarchy", flags.hierarchies);
   absl::StatusOr<WaypointSchedule> schedule = HierarchySchedule(flags);
-  const absl::Status bad = hierarchies.ok() ? schedule.status() : hierarchies.status();
+  if (bad.ok()) bad = hierarchies.ok() ? schedule.status() : hierarchies.status();
   if (!bad.ok()) {
     std::fprintf(stderr, "kvatlas-frontend: %s\n", std::string(bad.message()).c_str());
     return 2;

@@ -50,6 +50,12 @@ struct Frontend::Shared {
 
   mutable Mutex mutex;
   std::shared_ptr<const ShardMap> hierarchies ABSL_GUARDED_BY(mutex);
+  mutable Mutex leaves_mutex;  // innermost
+  std::vector<ConfiguredLeaf> leaves ABSL_GUARDED_BY(leaves_mutex);
+  std::vector<ConfiguredLeaf> Leaves() const {
+    MutexLock lock(&leaves_mutex);
+    return leaves;
+  }
   // Of each shard the replica that answered last: it is asked first.
   absl::flat_hash_map<std::string, std::string> preferred ABSL_GUARDED_BY(mutex);
   FleetMemory memory ABSL_GUARDED_BY(mutex);

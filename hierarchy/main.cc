@@ -18,14 +18,18 @@
 #include "indexer/base/shard_map.h"
 #include "indexer/base/waypoints.h"
 #include "indexer/coverage/coverage_reporter.h"
+#include "indexer/discovery/announce_flag.h"
+#include "indexer/discovery/announcer.h"
+#include "indexer/discovery/found_nodes.h"
+#include "indexer/discovery/service_record.h"
 #include "indexer/holders/holder_registry.h"
+#include "indexer/holders/registry_summary.h"
 #include "indexer/index/index.h"
 #include "indexer/service/address.h"
 #include "indexer/service/admin_http.h"
 #include "indexer/service/grpc_server.h"
 #include "indexer/service/metrics.h"
 #include "indexer/service/service_main.h"
-#include "indexer/service/shard_map_flag.h"
 #include "indexer/transport/grpc_acceptor.h"
 #include "indexer/transport/grpc_link.h"
 
@@ -35,6 +39,7 @@ namespace {
 // News for parents goes out this often, leases are looked at every so many times.
 constexpr Duration kReportEvery = std::chrono::milliseconds(20);
 constexpr int kReportsPerTick = 10;
+constexpr Duration kAnnounceEvery = std::chrono::seconds(1);
 
 struct Flags {
   Address grpc{"127.0.0.1", 7420};
@@ -45,6 +50,8 @@ struct Flags {
   std::string schedule = WaypointSchedule::Standard().Name();
   std::string parents_schedule;
   Duration parents_overlap = CoverageReporterOptions().parents_overlap;
+  std::string shard;
+  AnnounceFlag announce;
   HierarchyOptions hierarchy;
 };
 
@@ -61,10 +68,13 @@ void Declare(FlagSet& flags, Flags* f) {
   flags.Add(
       "parents", &f->parents,
       "hierarchy nodes above, told what the cells here cover together: HOST:PORT,… that each "
-      "are told all of it, or NAME=HOST:PORT|HOST:PORT,… that share it, or @FILE with either");
+      "are told all of it, or NAME=HOST:PORT|HOST:PORT,… that share it, or @FILE with either, "
+      "or dns:HOST:PORT, or redis://HOST:PORT where they announce themselves");
   flags.Add("schedule", &f->schedule, "waypoints that the cells here report");
   flags.Add("parents_schedule", &f->parents_schedule,
             "those of them that the parents are told of; empty: all");
+  flags.AddName("shard", &f->shard, "announced as this shard of a level that is split", true);
+  AddAnnounceFlags(flags, &f->announce);
   flags.Add("parents_overlap", &f->parents_overlap,
             "how long former parents are still told when --parents=@FILE changes");
   flags.AddChoice("index", &r.index_name, IndexFlagHelp(), indexes);
@@ -99,11 +109,12 @@ absl::StatusOr<Levels> ReadLevels(const Flags& flags) {
 }
 
 CoverageReporterOptions ReporterOptions(const Flags& flags, const Levels& levels,
-                                        ShardMap parents) {
+                                        const FoundNodes& parents) {
   CoverageReporterOptions options;
   options.cell = {.name = flags.hierarchy.node, .rank = 0, .replica = flags.replica};
   options.labels = {{kKindLabel, kKindNode}};
-  options.parents = std::move(parents);
+  options.parents = parents.map();
+  options.parents_may_come = parents.finds();
   options.parents_overlap = flags.parents_overlap;
   options.make_link = [](const std::string& parent) { return std::make_unique<GrpcLink>(parent); };
   options.contract_id = HashContract().Id();
@@ -114,22 +125,44 @@ CoverageReporterOptions ReporterOptions(const Flags& flags, const Levels& levels
   return options;
 }
 
-// Until a signal: leases and repairs below, news above, other parents when their file says so.
+ServiceRecord RecordOf(const Flags& flags, const GrpcServer& grpc, const AdminHttp& http) {
+  ServiceRecord record;
+  record.kind = ServiceKind::kHierarchy;
+  record.name = flags.hierarchy.node;
+  record.replica = flags.replica;
+  record.grpc = flags.advertise.empty() ? grpc.address().ToString() : flags.advertise;
+  record.http = http.address().ToString();
+  if (!flags.shard.empty()) record.labels = {{kShardLabel, flags.shard}};
+  return record;
+}
+
+void Announce(const HolderRegistry& registry, Announcer* announcer) {
+  RegistrySummary now = Summarize(registry);
+  announcer->SetServes(std::move(now.models));
+  announcer->SetLoad(now.load);
+}
+
+// Until a signal: leases and repairs below, news above, other parents when there are, what is announced of this node.
 void Serve(ServiceMain& service, HolderRegistry& registry, CoverageReporter& reporter,
-           ShardMapFlag& parents) {
+           FoundNodes& parents, Announcer* announcer) {
+  Time announce_at{0};
   for (int i = 0; !service.WaitForSignal(kReportEvery).has_value(); i = (i + 1) % kReportsPerTick) {
     if (i == 0) {
       registry.Tick();
       if (std::optional<ShardMap> changed = parents.Changed(); changed.has_value())
         (void)reporter.SetParents(*std::move(changed));
+      if (announcer != nullptr && Clock::Real().Now() >= announce_at) {
+        announce_at = Clock::Real().Now() + kAnnounceEvery;
+        Announce(registry, announcer);
+      }
     }
     reporter.Tick();
   }
 }
 
-int Run(ServiceMain& service, Flags& flags, const Levels& levels, ShardMapFlag& parents) {
+int Run(ServiceMain& service, Flags& flags, const Levels& levels, FoundNodes& parents) {
   Metrics metrics;
-  CoverageReporter reporter(ReporterOptions(flags, levels, parents.map()));
+  CoverageReporter reporter(ReporterOptions(flags, levels, parents));
   flags.hierarchy.schedule = &levels.here;
   flags.hierarchy.registry.observe = [&](const Domain& domain, uint32_t block_size) {
     return reporter.AddDomain(domain, block_size);
@@ -147,11 +180,15 @@ int Run(ServiceMain& service, Flags& flags, const Levels& levels, ShardMapFlag& 
   reporter.SetAddress(flags.advertise.empty() ? grpc.address().ToString() : flags.advertise);
   grpc.SetHealth(Health::kServing);
   http.SetHealth(Health::kServing);
+  absl::StatusOr<std::unique_ptr<Announcer>> announcer =
+      StartAnnouncing(flags.announce, RecordOf(flags, grpc, http));
+  if (!announcer.ok()) return service.Fail(announcer.status());
   if (absl::Status status = service.Ready({{"grpc", grpc.address()}, {"http", http.address()}});
       !status.ok()) {
     return service.Fail(status);
   }
-  Serve(service, hierarchy.registry(), reporter, parents);
+  Serve(service, hierarchy.registry(), reporter, parents, announcer->get());
+  if (*announcer != nullptr) (*announcer)->Stop();
   http.SetHealth(Health::kStopping);
   grpc.SetHealth(Health::kStopping);
   hierarchy.registry().StopAccepting();
@@ -168,7 +205,7 @@ int Main(int argc, char** argv) {
   Declare(service.flags(), &flags);
   service.Start(argc, argv);
   const absl::StatusOr<Levels> levels = ReadLevels(flags);
-  absl::StatusOr<ShardMapFlag> parents = ShardMapFlag::Read("--parents", flags.parents);
+  absl::StatusOr<FoundNodes> parents = FoundNodes::Read("--parents", flags.parents);
   const absl::Status bad = levels.ok() ? parents.status() : levels.status();
   if (!bad.ok()) {
     std::fprintf(stderr, "kvatlas-hierarchy: %s (see --help)\n",

@@ -76,6 +76,7 @@ class CoverageReporter::Stream {
       if (!ended_) Stop(options_.clock->Now() + kGoodbyeTime);
       return;
     }
+    if (map->empty()) return;  // nobody was found yet; what is due waits
     if (map != map_) Adopt(map);
     EndOverlap();
     Append();
@@ -384,6 +385,8 @@ struct CoverageReporter::State {
     return all;
   }
 
+  bool KeepsCoverage() const { return !options.parents.empty() || options.parents_may_come; }
+
   CoverageReporterOptions options;  // immutable from the first tick
   std::atomic<Epoch> epochs;  // the next stream's: a later one fences an earlier one of its cell
   mutable Mutex mutex;
@@ -401,7 +404,7 @@ void CoverageReporter::SetAddress(std::string address) {
 }
 
 absl::Status CoverageReporter::SetParents(ShardMap parents) {
-  if (parents.empty() || state_->options.parents.empty()) {
+  if (parents.empty() || !state_->KeepsCoverage()) {
     return absl::FailedPreconditionError(
         "a process that has parents keeps some, and one without has none");
   }
@@ -412,7 +415,7 @@ absl::Status CoverageReporter::SetParents(ShardMap parents) {
 }
 
 Coverage* CoverageReporter::AddDomain(const Domain& domain, uint32_t block_size) {
-  if (state_->options.parents.empty()) return nullptr;
+  if (!state_->KeepsCoverage()) return nullptr;
   MutexLock lock(&state_->mutex);
   for (const auto& stream : state_->streams) {
     if (stream->domain() != domain) continue;

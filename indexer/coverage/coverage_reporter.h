@@ -56,7 +56,8 @@ struct CoverageReporterOptions {
   HolderId cell;
   std::string address;  // this process's own gRPC address, for whoever reads the parents' answers
   std::vector<std::pair<std::string, std::string>> labels;
-  ShardMap parents;  // may be empty: then nothing is kept, and stays so
+  ShardMap parents;  // may be empty: then nothing is kept, and stays so, unless
+  bool parents_may_come = false;  // they are still to be found: coverage is kept for them
   Duration parents_overlap = std::chrono::minutes(1);
   SenderLinkFactory make_link;
   std::string contract_id;
@@ -108,11 +109,12 @@ class CoverageReporter {
   // Before the first `Tick`.
   void SetAddress(std::string address);
 
-  // Other parents from the next tick on. FAILED_PRECONDITION: there were none before, or none are given.
+  // Other parents from the next tick on. FAILED_PRECONDITION: none are given, or there were none before and none
+  // were to come.
   absl::Status SetParents(ShardMap parents);
 
   // The coverage of a domain, to be fed from now on; it lives as long as the reporter. Null when there are no
-  // parents. Streams start with the next tick. A domain that comes again has the same coverage; with another block size
+  // parents, and none may come. Streams start with the next tick. A domain that comes again has the same coverage; with another block size
   // it is a new one, and the old one's stream says goodbye. REQUIRES: nothing is held in the domain.
   Coverage* AddDomain(const Domain& domain, uint32_t block_size);
 

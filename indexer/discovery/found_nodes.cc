@@ -1,0 +1,110 @@
+#include "indexer/discovery/found_nodes.h"
+
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/str_split.h"
+#include "indexer/base/mutex.h"
+#include "indexer/service/log.h"
+
+namespace kvatlas {
+namespace {
+
+// Whether a directory is needed for it.
+bool IsFound(std::string_view value) {
+  return value.starts_with("dns:") || value.starts_with("redis") ||
+         value.find(",dns:") != std::string_view::npos ||
+         value.find(",redis") != std::string_view::npos;
+}
+
+std::string ShardOf(const ServiceRecord& node) {
+  for (const auto& [name, value] : node.labels) {
+    if (name == kShardLabel) return value;
+  }
+  return "";
+}
+
+}  // namespace
+
+absl::StatusOr<ShardMap> LevelOf(const std::vector<ServiceRecord>& nodes) {
+  std::string text;
+  size_t shards = 0;
+  for (const ServiceRecord& node : nodes) {
+    const std::string shard = ShardOf(node);
+    shards += !shard.empty();
+    text += (text.empty() ? "" : ",") + (shard.empty() ? "" : shard + "=") + node.grpc;
+  }
+  if (shards != 0 && shards != nodes.size()) {
+    return absl::InvalidArgumentError("of " + std::to_string(nodes.size()) + " nodes only " +
+                                      std::to_string(shards) + " have a label \"shard\"");
+  }
+  return ShardMap::Parse(text);
+}
+
+struct FoundNodes::Found {
+  // Called by the directory.
+  void Take(const std::vector<ServiceRecord>& nodes) {
+    MutexLock lock(&mutex);
+    latest = nodes;
+  }
+
+  // Nothing: as before.
+  std::optional<ShardMap> Look() {
+    std::optional<std::vector<ServiceRecord>> nodes;
+    {
+      MutexLock lock(&mutex);
+      nodes.swap(latest);
+    }
+    if (!nodes.has_value() || nodes->empty()) return std::nullopt;
+    absl::StatusOr<ShardMap> map = LevelOf(*nodes);
+    if (map.ok()) return *std::move(map);
+    Log(LogLevel::kWarning, "nodes stay as they were", {{"flag", flag}, {"reason", map.status()}});
+    return std::nullopt;
+  }
+
+  std::string flag;
+  Mutex mutex;
+  std::optional<std::vector<ServiceRecord>> latest ABSL_GUARDED_BY(mutex);
+  std::unique_ptr<Directory> directory;  // the last member: it calls `Take` until it is gone
+};
+
+FoundNodes::FoundNodes() = default;
+FoundNodes::FoundNodes(FoundNodes&&) noexcept = default;
+FoundNodes& FoundNodes::operator=(FoundNodes&&) noexcept = default;
+FoundNodes::~FoundNodes() = default;
+
+absl::StatusOr<FoundNodes> FoundNodes::Read(std::string flag, const std::string& value,
+                                            DirectoryOptions options) {
+  FoundNodes nodes;
+  if (!IsFound(value)) {
+    absl::StatusOr<ShardMapFlag> given = ShardMapFlag::Read(std::move(flag), value);
+    if (!given.ok()) return given.status();
+    nodes.map_ = given->map();
+    nodes.given_ = *std::move(given);
+    return nodes;
+  }
+  options.entries = absl::StrSplit(value, ',');
+  options.kind = ServiceKind::kHierarchy;
+  auto found = std::make_unique<Found>();
+  found->flag = flag;
+  auto directory = Directory::Open(
+      std::move(options), [raw = found.get()](const auto& records) { raw->Take(records); });
+  if (!directory.ok()) {
+    return absl::InvalidArgumentError(flag + ": " + std::string(directory.status().message()));
+  }
+  found->directory = *std::move(directory);
+  if (std::optional<ShardMap> map = found->Look(); map.has_value()) nodes.map_ = *std::move(map);
+  nodes.found_ = std::move(found);
+  return nodes;
+}
+
+std::optional<ShardMap> FoundNodes::Changed() {
+  if (given_.has_value()) return given_->Changed();
+  std::optional<ShardMap> map = found_->Look();
+  if (!map.has_value() || *map == map_) return std::nullopt;
+  map_ = *map;
+  Log(LogLevel::kInfo, "other nodes", {{"flag", found_->flag}, {"nodes", map_.ToString()}});
+  return map;
+}
+
+}  // namespace kvatlas
