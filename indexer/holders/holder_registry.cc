@@ -544,6 +544,10 @@ class HolderRegistry::Session : public ReceiverSession {
     state_->streams_open.fetch_sub(1);
   }
 
+  void OnTransportLost(bool lost) override {
+    if (holder_ != nullptr) holder_->OnTransportLost(id_, lost, state_->options.clock->Now());
+  }
+
   absl::Status OnMessage(SenderMessage message) override {
     if (const Hello* hello = std::get_if<Hello>(&message)) return OnHello(*hello);
     if (holder_ == nullptr) return absl::InvalidArgumentError("the first message is not a hello");
