@@ -62,8 +62,9 @@ RouteTask::Target RouteTask::ToTarget(const CellFound& cell, const SentTo& sent)
       shared_->memory.Believed(input_.domain, cell.cell, cell.blocks_at_least, Now());
   target.expected_blocks = ExpectedBlocks(target, believed, sent);
   target.cost = ExpectedCost(cell.cell, cell.load, target.expected_blocks, target.distance);
-  target.best_cost =
-      BestCost(std::max(cell.blocks_below, target.expected_blocks + 1), target.distance);
+  // An upper bound that is none bounds nothing.
+  const uint32_t below = cell.blocks_below > cell.blocks_at_least ? cell.blocks_below : UINT32_MAX;
+  target.best_cost = BestCost(std::max(below, target.expected_blocks + 1), target.distance);
   return target;
 }
 
@@ -129,7 +130,7 @@ std::vector<RouteTask::Target> RouteTask::KnownCellTargets() const {
 
 std::vector<RouteTask::Target> RouteTask::ConfiguredTargets() const {
   std::vector<Target> targets;
-  for (const ConfiguredLeaf& leaf : shared_->options.leaves) {
+  for (const ConfiguredLeaf& leaf : shared_->Leaves()) {
     Target target;
     target.asked = {
         .cell = leaf.cell, .address = leaf.address, .blocks_below = receipt_.blocks + 1};
