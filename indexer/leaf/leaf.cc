@@ -323,13 +323,17 @@ std::vector<Address> Leaf::mooncake_addresses() const {
 const HolderRegistry& Leaf::registry() const { return parts_->registry; }
 EngineDirectory& Leaf::engines() { return parts_->directory; }
 Readiness Leaf::readiness() { return parts_->readiness.Get(); }
+absl::StatusOr<CheckpointReport> Leaf::Checkpoint() {
+  if (parts_->checkpointer == nullptr) return absl::NotFoundError("no directory for checkpoints");
+  return parts_->checkpointer->WriteNow();
+}
 std::vector<ParentStats> Leaf::parents() const { return parts_->reporter.Stats(); }
 absl::Status Leaf::SetParents(ShardMap parents) {
   return parts_->reporter.SetParents(std::move(parents));
 }
 
-// 1. Say that we stop, and take no new streams. 2. End the workers' streams and the engines'. 3. Tell the parents
-// goodbye. 4. Let running questions finish.
+// 1. Say that we stop, and take no new streams. 2. End the workers' streams and the engines'. 3. Write down what is held.
+// 4. Tell the parents goodbye. 5. Let running questions finish.
 void Leaf::Stop(Duration grace) {
   Parts& parts = *parts_;
   {

@@ -98,6 +98,8 @@ class Leaf {
   EngineDirectory& engines();
   Readiness readiness();
   std::vector<ParentStats> parents() const;
+  // Writes one now (`Checkpointer::WriteNow`). NOT_FOUND: there is no directory for them.
+  absl::StatusOr<CheckpointReport> Checkpoint();
   // Other parents from now on (`coverage_reporter.h`). FAILED_PRECONDITION: there were none before, or none are given.
   absl::Status SetParents(ShardMap parents);
 

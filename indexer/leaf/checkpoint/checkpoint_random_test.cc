@@ -92,7 +92,9 @@ class World {
     leaf_->checkpointer().Restore().status().IgnoreError();  // spoiled ones are refused
     for (const auto& publisher : publishers_) {
       const auto answer = leaf_->AnswerOf(publisher->domain(), publisher->holder());
-      if (answer.has_value()) EXPECT_NE(answer->trust, Trust::kExact) << Story();
+      if (answer.has_value()) {
+        EXPECT_NE(answer->trust, Trust::kExact) << Story();
+      }
     }
   }
 

@@ -212,9 +212,11 @@ struct Checkpointer::State {
 // ---- Start ----
 
 absl::StatusOr<CheckpointReport> Checkpointer::State::Restore() {
-  if (absl::Status opened = store.Open(); !opened.ok()) return opened;
+  // What cannot be written can be read, perhaps.
+  const absl::Status opened = store.Open();
   const absl::StatusOr<std::vector<uint64_t>> numbers = store.Numbers();
-  if (!numbers.ok()) return numbers.status();
+  if (absl::IsFailedPrecondition(opened) || !numbers.ok())
+    return opened.ok() ? numbers.status() : opened;
   for (const uint64_t number : *numbers) {
     const Time begun = Clock::Real().Now();
     StreamsRestorer restorer(registry, WallTimeNs());
@@ -243,6 +245,7 @@ absl::StatusOr<CheckpointReport> Checkpointer::State::Restore() {
          {"seconds", Seconds(report.took)}});
     return report;
   }
+  if (!opened.ok()) return opened;
   return absl::NotFoundError("no checkpoint to restore in " + options.directory);
 }
 

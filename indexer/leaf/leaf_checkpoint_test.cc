@@ -1,0 +1,272 @@
+// A leaf that was killed and started again from its checkpoint, publishers and engines over real sockets: what is true
+// afterwards.
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "indexer/base/clock.h"
+#include "indexer/base/domain.h"
+#include "indexer/base/event.h"
+#include "indexer/base/hash.h"
+#include "indexer/base/ids.h"
+#include "indexer/base/mutex.h"
+#include "indexer/base/overlap.h"
+#include "indexer/leaf/leaf.h"
+#include "indexer/leaf/pool_engine_test_util.h"
+#include "indexer/stream/resident_set.h"
+#include "indexer/stream/sender.h"
+#include "indexer/stream/sender_pump.h"
+#include "indexer/transport/grpc_link.h"
+
+namespace kvatlas {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+const Domain kLlama{"llama-70b", "tenant-a"};
+
+// A directory of this test's own.
+std::string CheckpointDirectory() {
+  const std::string path = testing::TempDir() + "/leaf_checkpoint_test_" +
+                           testing::UnitTest::GetInstance()->current_test_info()->name();
+  std::filesystem::remove_all(path);
+  return path;
+}
+
+LeafOptions Options(const std::string& directory, const Address& grpc = {"127.0.0.1", 0}) {
+  LeafOptions options;
+  options.grpc = grpc;
+  options.http = {"127.0.0.1", 0};
+  options.engines.ingest.reconnect_min = milliseconds(10);
+  options.engines.ingest.reconnect_max = milliseconds(50);
+  options.checkpoint.directory = directory;
+  options.checkpoint.every = std::chrono::hours(1);
+  return options;
+}
+
+std::unique_ptr<Leaf> Start(LeafOptions options) {
+  absl::StatusOr<std::unique_ptr<Leaf>> leaf = Leaf::Start(std::move(options));
+  EXPECT_TRUE(leaf.ok()) << leaf.status();
+  return leaf.ok() ? *std::move(leaf) : nullptr;
+}
+
+// A worker with the stream's real sending end, which does not know that a leaf was killed.
+class Worker {
+ public:
+  Worker(const std::string& name, const Address& leaf)
+      : holder_{name, 0, ""},
+        pump_({},
+              {.holder = holder_,
+               .domain = kLlama,
+               .block_size = 16,
+               .contract_id = HashContract().Id(),
+               .schedule = "",
+               .address = "",
+               .labels = {},
+               .epoch = WallTimeNs(),
+               .instance_id = RandomInstanceId()},
+              &resident_, &mutex_, std::make_unique<GrpcLink>(leaf.ToString()), &Clock::Real()),
+        timer_([this] { Run(); }) {
+    pump_.Start();
+  }
+  ~Worker() {
+    {
+      MutexLock lock(&timer_mutex_);
+      stopping_ = true;
+      wake_.SignalAll();
+    }
+    timer_.join();
+    pump_.Stop(/*goodbye=*/false, seconds(1));
+  }
+
+  void Send(const Event& event) {
+    {
+      MutexLock lock(&mutex_);
+      pump_.Append(resident_.Apply(event), std::nullopt);
+    }
+    pump_.Flush();
+  }
+  const HolderId& holder() const { return holder_; }
+  SenderStats stats() const { return pump_.stats(); }
+  // The leaf knows all of it, and says that it does.
+  bool IsExact(const Leaf& leaf) {
+    return Eventually([&] {
+      if (!pump_.AtRest()) return false;
+      const auto dump = leaf.registry().Dump(kLlama, holder_);
+      if (!dump.ok() || dump->trust != Trust::kExact) return false;
+      ResidentSet told;
+      for (const Stored& run : dump->runs) told.Apply(run);
+      MutexLock lock(&mutex_);
+      return told.digest() == resident_.digest();
+    });
+  }
+
+ private:
+  void Run() {
+    MutexLock lock(&timer_mutex_);
+    while (!stopping_) {
+      timer_mutex_.Unlock();
+      pump_.Tick();
+      timer_mutex_.Lock();
+      if (!stopping_) wake_.WaitFor(&timer_mutex_, milliseconds(20));
+    }
+  }
+
+  const HolderId holder_;
+  Mutex mutex_;
+  ResidentSet resident_ ABSL_GUARDED_BY(mutex_);
+  SenderPump pump_;
+  Mutex timer_mutex_;
+  CondVar wake_;
+  bool stopping_ ABSL_GUARDED_BY(timer_mutex_) = false;
+  std::thread timer_;
+};
+
+std::vector<SequenceHash> Sequence(uint64_t first, size_t blocks) {
+  std::vector<SequenceHash> sequence;
+  for (uint64_t i = 0; i < blocks; ++i) sequence.push_back(SequenceHash{first + i});
+  return sequence;
+}
+
+Trust TrustOf(Leaf& leaf, const std::string& instance) {
+  for (const EngineEntry& entry : leaf.engines().List())
+    if (entry.instance == instance && !entry.worker.ranks.empty())
+      return entry.worker.ranks[0].trust;
+  return Trust::kStale;
+}
+
+bool IsExact(Leaf& leaf, const PoolEngine& engine, const std::string& instance) {
+  return Eventually([&] {
+    return engine.Compare(leaf.registry(), instance).empty() &&
+           TrustOf(leaf, instance) == Trust::kExact;
+  });
+}
+
+TEST(LeafCheckpointTest, PublishersGoOnWhereTheCheckpointIs) {
+  const std::string directory = CheckpointDirectory();
+  std::unique_ptr<Leaf> leaf = Start(Options(directory));
+  const Address grpc = leaf->grpc_address();
+  Worker worker("w", grpc);
+  worker.Send(Stored{.blocks = Sequence(1, 1000)});
+  ASSERT_TRUE(worker.IsExact(*leaf));
+  ASSERT_TRUE(leaf->Checkpoint().ok());
+  worker.Send(Removed{.blocks = Sequence(500, 100)});
+  ASSERT_TRUE(worker.IsExact(*leaf));
+  leaf.reset();  // as if killed: no last one
+  worker.Send(Stored{.blocks = Sequence(5000, 10)});
+  leaf = Start(Options(directory, grpc));
+  // Before anybody was heard: there, and not exact.
+  EXPECT_TRUE(leaf->registry().PositionOf(kLlama, worker.holder()).has_value());
+  EXPECT_TRUE(worker.IsExact(*leaf));
+  EXPECT_EQ(worker.stats().snapshots_sent, 0);
+}
+
+TEST(LeafCheckpointTest, ALeafThatStopsWritesALastOne) {
+  const std::string directory = CheckpointDirectory();
+  std::unique_ptr<Leaf> leaf = Start(Options(directory));
+  const Address grpc = leaf->grpc_address();
+  Worker worker("w", grpc);
+  worker.Send(Stored{.blocks = Sequence(1, 1000)});
+  ASSERT_TRUE(worker.IsExact(*leaf));
+  leaf->Stop(seconds(5));
+  leaf.reset();
+  leaf = Start(Options(directory, grpc));
+  EXPECT_EQ(leaf->registry().StatsOf(kLlama)->holders[0].blocks, 1000);
+  EXPECT_TRUE(worker.IsExact(*leaf));
+}
+
+TEST(LeafCheckpointTest, EnginesThatCanReplayAreExactAgain) {
+  const std::string directory = CheckpointDirectory();
+  PoolEngine engine({.seed = 21, .replay = true});
+  PoolEngine digests({.seed = 22, .replay = true, .digests = true});
+  std::unique_ptr<Leaf> leaf = Start(Options(directory));
+  ASSERT_TRUE(leaf->engines().Register(engine.Registration("1")).ok());
+  ASSERT_TRUE(leaf->engines().Register(digests.Registration("2")).ok());
+  engine.sockets().WaitForSubscribers();
+  digests.sockets().WaitForSubscribers();
+  for (int killed = 0; killed < 3; ++killed) {
+    engine.Run(100);
+    digests.Run(100);
+    ASSERT_TRUE(IsExact(*leaf, engine, "1")) << engine.Compare(leaf->registry(), "1");
+    ASSERT_TRUE(IsExact(*leaf, digests, "2")) << digests.Compare(leaf->registry(), "2");
+    ASSERT_TRUE(leaf->Checkpoint().ok());
+    engine.Run(20);
+    leaf.reset();
+    engine.Run(20, /*lost=*/true);
+    digests.Run(30, /*lost=*/true);
+    // Registrations come back too.
+    leaf = Start(Options(directory));
+    EXPECT_TRUE(IsExact(*leaf, engine, "1")) << engine.Compare(leaf->registry(), "1");
+    EXPECT_TRUE(IsExact(*leaf, digests, "2")) << digests.Compare(leaf->registry(), "2");
+  }
+}
+
+TEST(LeafCheckpointTest, AnEngineThatCannotReplayIsNotCalledExact) {
+  const std::string directory = CheckpointDirectory();
+  PoolEngine engine({.seed = 23});
+  LeafOptions options = Options(directory);
+  options.registry.receiver.repair_timeout = seconds(1);
+  std::unique_ptr<Leaf> leaf = Start(options);
+  ASSERT_TRUE(leaf->engines().Register(engine.Registration("1")).ok());
+  engine.sockets().WaitForSubscribers();
+  engine.Run(100);
+  ASSERT_TRUE(IsExact(*leaf, engine, "1"));
+  ASSERT_TRUE(leaf->Checkpoint().ok());
+  leaf.reset();
+  engine.Run(20, /*lost=*/true);
+  leaf = Start(options);
+  engine.sockets().WaitForSubscribers();
+  engine.Run(5);
+  // What was removed unheard goes with what nobody confirms: never too much, perhaps too little.
+  EXPECT_TRUE(Eventually([&] {
+    return engine.Compare(leaf->registry(), "1", /*under=*/true).empty();
+  })) << engine.Compare(leaf->registry(), "1", /*under=*/true);
+}
+
+TEST(LeafCheckpointTest, AnEngineThatIsGoneIsInNoAnswer) {
+  const std::string directory = CheckpointDirectory();
+  auto engine = std::make_unique<PoolEngine>(PoolEngineOptions{.seed = 24, .replay = true});
+  std::unique_ptr<Leaf> leaf = Start(Options(directory));
+  const EngineRegistration registration = engine->Registration("1");
+  ASSERT_TRUE(leaf->engines().Register(registration).ok());
+  engine->sockets().WaitForSubscribers();
+  engine->Run(100);
+  ASSERT_TRUE(IsExact(*leaf, *engine, "1"));
+  ASSERT_TRUE(leaf->Checkpoint().ok());
+  leaf.reset();
+  engine.reset();
+  leaf = Start(Options(directory));
+  const absl::StatusOr<OverlapAnswer> answer = leaf->registry().FindOverlaps(
+      DomainOf(registration.model, registration.group), {.blocks = {}}, /*all_holders=*/true);
+  ASSERT_TRUE(answer.ok());
+  EXPECT_TRUE(answer->holders.empty());
+}
+
+TEST(LeafCheckpointTest, ADirectoryOfAnotherLeafIsRefusedAtTheStart) {
+  const std::string directory = CheckpointDirectory();
+  std::unique_ptr<Leaf> leaf = Start(Options(directory));
+  EXPECT_TRUE(absl::IsFailedPrecondition(Leaf::Start(Options(directory)).status()));
+}
+
+TEST(LeafCheckpointTest, ALeafWithoutADirectoryThatCanBeWrittenGoesOn) {
+  std::unique_ptr<Leaf> leaf = Start(Options("/dev/null/checkpoints"));
+  ASSERT_NE(leaf, nullptr);
+  EXPECT_TRUE(leaf->readiness().ready);
+  EXPECT_FALSE(leaf->Checkpoint().ok());
+  Worker worker("w", leaf->grpc_address());
+  worker.Send(Stored{.blocks = Sequence(1, 10)});
+  EXPECT_TRUE(worker.IsExact(*leaf));
+}
+
+}  // namespace
+}  // namespace kvatlas
