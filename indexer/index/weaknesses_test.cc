@@ -404,6 +404,43 @@ TEST_P(WeaknessesTest, WhatChurnSplitIsWholeAgainOnceItIsStoredWhole) {
   EXPECT_LE(Bytes(), fresh + fresh / 2 + 65'536);
 }
 
+// What is left of a sequence is one block of b; a has it, too, goes on behind it, and outgrows the room there was.
+TEST_P(WeaknessesTest, WhoeverGoesOnBehindWhatIsLeftGoesOnAlone) {
+  const HolderIndex a = Add(), b = Add();
+  const Blocks run = Sequence(1, 200);
+  Store(a, run, 0, 6);
+  Store(b, run, 0, 1);
+  Store(b, run, 5, 6);
+  for (size_t i = 1; i < 5; ++i) Remove(a, {run[i]});
+  Remove(a, {run[0], run[5]});
+  Remove(b, {run[0]});
+  Store(a, run, 5, 200);
+  EXPECT_EQ(index_->HoldingsOf(a).size(), 195u);
+  EXPECT_EQ(index_->HoldingsOf(b).size(), 1u);
+  Store(b, run, 0, 5);
+  Store(a, run, 0, 5);
+  EXPECT_EQ(Find(run), (std::vector<Overlap>{{a, 200}, {b, 6}}));
+}
+
+// A block that is dead in a run comes back for whoever stores it, and for nobody else who has all the rest.
+TEST_P(WeaknessesTest, WhatComesBackComesBackForOne) {
+  std::vector<HolderIndex> holders;
+  for (int i = 0; i < 5; ++i) holders.push_back(Add());
+  const Blocks run = Sequence(1, 100);
+  Store(holders[0], run);
+  Remove(holders[0], {run[50]});
+  for (HolderIndex holder : holders) {
+    Store(holder, run, 0, 50);
+    Store(holder, run, 51, 100);
+  }
+  Store(holders[3], run, 50, 51);
+  EXPECT_EQ(Find(run), (std::vector<Overlap>{{holders[0], 50},
+                                             {holders[1], 50},
+                                             {holders[2], 50},
+                                             {holders[3], 100},
+                                             {holders[4], 50}}));
+}
+
 TEST_P(WeaknessesTest, MemoryGoesBackAfterHolesToo) {
   Limit({.retained_bytes = 0});
   const uint64_t empty = Bytes();

@@ -21,20 +21,20 @@ std::vector<Holding> AtlasIndex::HoldingsOf(HolderIndex holder) const {
   EpochGuard guard;
   MutexLock lock(&state->mutex);
   for (uint32_t seen = 0;;) {
-    std::vector<uint32_t> lines;
+    std::vector<Ref> runs;
     {
       SpinLockHolder list_lock(&state->runs_lock);
-      lines.resize(state->runs.size());
-      state->runs.CopyTo(lines.data());
+      runs.resize(state->runs.size());
+      state->runs.CopyTo(runs.data());
     }
-    if (lines.size() <= seen) break;
-    for (size_t i = seen; i < lines.size(); ++i) {
+    if (runs.size() <= seen) break;
+    for (size_t i = seen; i < runs.size(); ++i) {
       Place at;
-      if (!LockLine(lines[i], &at)) continue;
+      if (!LockListed(runs[i], &at)) continue;
       AppendHoldings(at.run, state->number, &holdings);
       Release(&at);
     }
-    seen = static_cast<uint32_t>(lines.size());
+    seen = static_cast<uint32_t>(runs.size());
   }
   std::sort(holdings.begin(), holdings.end(),
             [](const Holding& a, const Holding& b) { return a.block < b.block; });
@@ -46,24 +46,27 @@ std::vector<Holding> AtlasIndex::HoldingsOf(HolderIndex holder) const {
 
 void AtlasIndex::AppendHoldings(Run* run, uint32_t holder, std::vector<Holding>* holdings) const {
   const uint32_t len = run->len.load(std::memory_order_relaxed);
-  const Offsets held = UnionOf(run);
+  const Offsets live = run->Live();
   Offsets of_tier[kTiers];
   for (int tier = 0; tier < kTiers; ++tier)
-    of_tier[tier] = MembersOf(run, static_cast<Tier>(tier)).Of(holder, len);
+    of_tier[tier] = MembersOf(run, static_cast<Tier>(tier)).Of(holder, live);
   for (uint32_t offset = 0; offset < len; ++offset) {
     TierMask tiers;
     for (int tier = 0; tier < kTiers; ++tier) {
       if (of_tier[tier].Has(offset)) tiers = tiers | static_cast<Tier>(tier);
     }
     if (tiers.empty()) continue;
+    uint64_t parent = run->parent;
+    if (offset != 0)
+      parent = live.Has(offset - 1) ? HashAt(*run, offset - 1) : ~HashAt(*run, offset - 1);
     holdings->push_back(
         {.block = SequenceHash{HashAt(*run, offset)},
          .position = run->start + offset,
-         .parent = SequenceHash{offset == 0 ? run->parent : NameAt(*run, offset - 1, held)},
+         .parent = SequenceHash{parent},
          .tiers = tiers,
-         .local = options_.keep_local_hashes
-                      ? LocalHash{LocalAt(*run, offset).load(std::memory_order_relaxed)}
-                      : LocalHash{0}});
+         .local = LocalHash{options_.keep_local_hashes
+                                ? run->locals()[offset].load(std::memory_order_relaxed)
+                                : 0}});
   }
 }
 
@@ -93,6 +96,7 @@ IndexStats AtlasIndex::Stats() const {
       {"splits", splits_.load(std::memory_order_relaxed)},
       {"merges", merges_.load(std::memory_order_relaxed)},
       {"rewrites", rewrites_.load(std::memory_order_relaxed)},
+      {"cuts", cuts_.load(std::memory_order_relaxed)},
       {"table_slots", table.slots},
       {"table_segments", table.segments},
       {"table_displaced", table.displaced},
@@ -117,14 +121,15 @@ absl::Status AtlasIndex::Check() const {
   uint64_t count = 0;
   table_->ForEach([&](Ref word) {
     ++count;
-    const Ref ref = heap_->run_of(word).load(std::memory_order_acquire);
-    if (ref == 0) {
+    const Ref ref = heap_->RunOf(word);
+    if (!heap_->IsRun(ref)) {
       status = Wrong("an entry leads to no run");
       return;
     }
     Run* const run = RunAt(ref);
-    const uint32_t offset = word - run->base;
-    if (run->dead || offset >= run->len.load(std::memory_order_relaxed)) {
+    const uint32_t offset = OffsetOf(ref, word);
+    if (!run->alive.load(std::memory_order_relaxed) ||
+        offset >= run->len.load(std::memory_order_relaxed)) {
       status = Wrong("an entry leads out of its run");
       return;
     }
@@ -147,17 +152,22 @@ absl::Status AtlasIndex::Check() const {
 absl::Status AtlasIndex::CheckRun(Run* run, const Offsets& in_table) const {
   const uint32_t len = run->len.load(std::memory_order_relaxed);
   if (len == 0 || len > run->capacity) return Wrong("a run of impossible length");
-  if (!(UnionOf(run) == in_table)) return Wrong("blocks held and blocks named differ");
-  if (!run->holes && !(in_table == Offsets::Range(0, len))) return Wrong("a hole nobody knows of");
+  const Offsets live = run->Live();
+  if (!(live == in_table)) return Wrong("blocks that live and blocks named differ");
+  if (!live.Has(len - 1)) return Wrong("a run with a dead end");
+  Offsets held;
+  for (int tier = 0; tier < kTiers; ++tier)
+    held = held | MembersOf(run, static_cast<Tier>(tier)).Union(kNobody, live);
+  if (!(held == live)) return Wrong("blocks that live and blocks held differ");
   if (run->version.load(std::memory_order_relaxed) % 2 != 0) return Wrong("an odd version");
   absl::Status status;
   for (int tier = 0; tier < kTiers; ++tier) {
     const Members members = MembersOf(run, static_cast<Tier>(tier));
     std::unordered_set<uint32_t> seen;
-    members.ForEach(len, [&](uint32_t holder, const Offsets& offsets) {
+    members.ForEach(live, [&](uint32_t holder, const Offsets& offsets) {
       if (!seen.insert(holder).second) status = Wrong("a holder has all and part of a run");
       if (!offsets.Any()) status = Wrong("a holder of nothing");
-      if ((offsets - Offsets::Range(0, len)).Any()) status = Wrong("a holder beyond the end");
+      if ((offsets - live).Any()) status = Wrong("a holder of what is dead");
       if (StateOf(HolderIndex{holder}) == nullptr) status = Wrong("a holder that is not there");
     });
   }
@@ -176,14 +186,13 @@ absl::Status AtlasIndex::CheckHolders(const std::unordered_map<Ref, Offsets>& ru
     std::map<uint32_t, Offsets> any;
     for (int tier = 0; tier < kTiers; ++tier) {
       MembersOf(run, static_cast<Tier>(tier))
-          .ForEach(run->len.load(std::memory_order_relaxed),
-                   [&](uint32_t holder, const Offsets& offsets) {
-                     any[holder] = any[holder] | offsets;
-                     offsets.ForEach([&](uint32_t offset) {
-                       counts[holder].digest.Add(static_cast<Tier>(tier),
-                                                 SequenceHash{HashAt(*run, offset)});
-                     });
-                   });
+          .ForEach(run->Live(), [&](uint32_t holder, const Offsets& offsets) {
+            any[holder] = any[holder] | offsets;
+            offsets.ForEach([&](uint32_t offset) {
+              counts[holder].digest.Add(static_cast<Tier>(tier),
+                                        SequenceHash{HashAt(*run, offset)});
+            });
+          });
     }
     for (const auto& [holder, offsets] : any) counts[holder].holdings += offsets.Count();
   }

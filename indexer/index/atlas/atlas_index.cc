@@ -18,7 +18,7 @@ namespace atlas {
 
 std::unique_ptr<AtlasIndex> AtlasIndex::Create(const IndexOptions& options) {
   std::unique_ptr<Heap> heap = Heap::Create(options.retained_bytes);
-  if (heap == nullptr) return nullptr;
+  if (heap == nullptr || options.holders_max > uint32_t{1} << kHolderBits) return nullptr;
   // Where the heap lies is as good a secret as any: nobody outside can choose names that collide.
   const uint64_t seed = reinterpret_cast<uintptr_t>(heap.get()) * 0xBF58476D1CE4E5B9u;
   std::unique_ptr<BlockTable> table = BlockTable::Create(heap.get(), seed);
@@ -124,67 +124,63 @@ bool AtlasIndex::LockBlock(SequenceHash block, Place* place) const {
   for (int round = 0;; ++round) {
     const Ref word = table_->Find(block);
     if (word == 0) return false;
-    const Ref ref = heap_->run_of(word).load(std::memory_order_acquire);
-    if (ref != 0) {
-      Run* const run = RunAt(ref);
-      LockRun(run);
-      const uint32_t offset = word - run->base;
-      if (!run->dead && offset < run->len.load(std::memory_order_relaxed) &&
-          HashAt(*run, offset) == Raw(block)) {
-        *place = {.ref = ref, .run = run, .offset = offset};
-        return true;
-      }
-      UnlockRun(run);
+    const Ref ref = heap_->RunOf(word);
+    Run* const run = RunAt(ref);
+    LockRun(run);
+    const uint32_t offset = OffsetOf(ref, word);
+    if (run->alive.load(std::memory_order_relaxed) &&
+        offset < run->len.load(std::memory_order_relaxed) && HashAt(*run, offset) == Raw(block)) {
+      *place = {.ref = ref, .run = run, .offset = offset};
+      return true;
     }
+    UnlockRun(run);
     // It moved, or went, between the table and the run: look again.
     SpinWait(round);
   }
 }
 
-bool AtlasIndex::LockLine(uint32_t line, Place* place) const {
-  for (int round = 0;; ++round) {
-    const Ref ref = heap_->run_of(line * kLineWords).load(std::memory_order_acquire);
-    if (ref == 0) return false;
-    Run* const run = RunAt(ref);
-    LockRun(run);
-    if (!run->dead) {
-      if (LineOf(*run) == line) {
-        *place = {.ref = ref, .run = run, .offset = 0};
-        return true;
-      }
-      UnlockRun(run);
-      return false;
-    }
+// A run that some holder's list names. It may be another one, in the same place.
+bool AtlasIndex::LockListed(Ref ref, Place* place) const {
+  if (!heap_->IsRun(ref)) return false;
+  Run* const run = RunAt(ref);
+  LockRun(run);
+  if (!run->alive.load(std::memory_order_relaxed)) {
     UnlockRun(run);
-    SpinWait(round);
+    return false;
   }
+  *place = {.ref = ref, .run = run, .offset = 0};
+  return true;
 }
 
-bool AtlasIndex::AddToList(HolderState* holder, uint32_t line) {
+bool AtlasIndex::AddToList(HolderState* holder, Ref ref) {
   SpinLockHolder lock(&holder->runs_lock);
-  return holder->runs.Add(line);
+  return holder->runs.Add(ref);
 }
 
 bool AtlasIndex::HasAnything(Run* run, uint32_t holder) const {
-  for (int tier = 0; tier < kTiers; ++tier) {
-    const Members members = MembersOf(run, static_cast<Tier>(tier));
-    if (members.exists() && members.Has(holder)) return true;
+  const TierMask tiers = Members::TiersOf(heap_.get(), *run);
+  for (int i = 0; i < kTiers; ++i) {
+    const Tier tier = static_cast<Tier>(i);
+    if (tiers.Has(tier) && MembersOf(run, tier).Has(holder)) return true;
   }
   return false;
 }
 
-Offsets AtlasIndex::UnionOf(Run* run) const {
-  Offsets all;
-  for (int tier = 0; tier < kTiers; ++tier)
-    all = all | MembersOf(run, static_cast<Tier>(tier))
-                    .Union(kNobody, run->len.load(std::memory_order_relaxed));
-  return all;
+// The same without the run's lock: true when it is not known.
+bool AtlasIndex::MayHaveAnything(Run* run, uint32_t holder) const {
+  if (!run->alive.load(std::memory_order_acquire)) return false;
+  const uint32_t version = run->version.load(std::memory_order_acquire);
+  if (version % 2 != 0 || HasAnything(run, holder)) return true;
+  std::atomic_thread_fence(std::memory_order_acquire);
+  return run->version.load(std::memory_order_relaxed) != version;
 }
 
 // Counts a holder once a tier; up to about `at_most`.
 uint32_t AtlasIndex::HoldersIn(Run* run, uint32_t at_most) const {
   uint32_t count = 0;
+  const TierMask tiers = Members::TiersOf(heap_.get(), *run);
   for (int tier = 0; tier < kTiers && count < at_most; ++tier) {
+    if (!tiers.Has(static_cast<Tier>(tier))) continue;
     const Members members = MembersOf(run, static_cast<Tier>(tier));
     count += members.CountAll(at_most) + members.CountPartials();
   }
@@ -196,15 +192,15 @@ uint32_t AtlasIndex::HoldersIn(Run* run, uint32_t at_most) const {
 void AtlasIndex::Account(HolderState* holder, const Write& write, Run* run, const Offsets& changed,
                          bool added) {
   const int tier = static_cast<int>(write.tier);
-  const uint32_t len = kRunBlocksMax;
   uint64_t sum = 0;
   uint64_t holdings = 0;
   const uint64_t count = changed.Count();
   Offsets elsewhere[kTiers];
   bool any_elsewhere = false;
-  for (int i = 0; i < kTiers; ++i) {
-    if (i == tier || run->tiers[i].load(std::memory_order_relaxed) == 0) continue;
-    elsewhere[i] = MembersOf(run, static_cast<Tier>(i)).Of(holder->number, len);
+  const TierMask others = Members::TiersOf(heap_.get(), *run) & ~TierMask(write.tier);
+  for (int i = 0; i < kTiers && !others.empty(); ++i) {
+    if (!others.Has(static_cast<Tier>(i))) continue;
+    elsewhere[i] = MembersOf(run, static_cast<Tier>(i)).Of(holder->number, run->Live());
     any_elsewhere |= elsewhere[i].Any();
   }
   if (write.changes == nullptr && !any_elsewhere) {
@@ -214,15 +210,15 @@ void AtlasIndex::Account(HolderState* holder, const Write& write, Run* run, cons
     changed.ForEach([&](uint32_t offset) {
       const uint64_t hash = HashAt(*run, offset);
       sum += DigestTermOf(hash);
-      TierMask others;
+      TierMask kept;
       for (int i = 0; i < kTiers; ++i) {
-        if (elsewhere[i].Has(offset)) others = others | static_cast<Tier>(i);
+        if (elsewhere[i].Has(offset)) kept = kept | static_cast<Tier>(i);
       }
-      if (others.empty()) ++holdings;
+      if (kept.empty()) ++holdings;
       if (write.changes == nullptr) return;
-      const TierMask both = others | write.tier;
+      const TierMask both = kept | write.tier;
       write.changes->Changed(HolderIndex{holder->number}, SequenceHash{hash}, run->start + offset,
-                             added ? others : both, added ? both : others);
+                             added ? kept : both, added ? both : kept);
     });
   }
   Digest::OfTier& digest = holder->digest.tiers[tier];

@@ -4,10 +4,10 @@
 //     query q[0] q[1] …                     events of holder h
 //        │                                     │
 //        ▼                                     ▼
-//   BlockTable: name → word ───────────▶ Heap: hashes of runs, 8 bytes a block
-//                                          │ line map: word → run
+//   BlockTable: name → word ───────────▶ Heap: pages of runs; a word leads to where its run begins
+//                                          │
 //                                          ▼
-//                                        Run: where, how long ─▶ Section a tier: who has all, who has part
+//                                        Run: hashes of blocks ─▶ who has all, who has part, a tier each
 //
 // A query looks q[0] up, compares the run with the prompt as far as they agree, intersects the holders, says who drops
 // out, and looks the next block up.
@@ -18,27 +18,32 @@
 //  W2  A run is changed under its lock. A thread holds one run's lock at a time (`Merge` tries a second, and gives
 //      up when it is taken), then locks of buckets, of lists and of the heap, which wait for nothing.
 //  W3  A block has one entry in the table if somebody holds it, else none: inserted before its holder's
-//      bit or the run's `len` says so, erased after the last holder's bit is gone, both under the run's lock.
+//      bit or the run's `len` says so, erased before the last holder's bit is gone, both under the run's lock.
 //      `Insert` decides races: who loses finds the winner's place and waits for that run's lock.
-//  W4  Growth is done in place: a holder's bit, a longer `len` where the only holder of all of the run extends it.
-//  W5  What takes something away makes `version` odd first and even again afterwards.
-//  W6  What changes the shape (a shorter `len`, other words for the hashes, a split, a merge) makes new runs, locked;
-//      lets line map and table lead to them; makes the old one's `version` odd for ever; unlocks it `dead`, so that
-//      who waited for it looks again; and retires it (`epoch.h`).
+//  W4  Growth is done in place: a holder's bit, a longer `len` where the only holder of all of the run extends it, a dead
+//      block that comes back once nobody has all of the run but those who store it.
+//  W5  What takes something away, or brings a holder from "all" to "part" or back, makes `version` odd first and even
+//      again afterwards. In between blocks only die, and nobody gets one.
+//  W6  What brings blocks to other words (a run that outgrows its words, a split's second part, a merge) makes new runs,
+//      locked; lets the table lead to them; makes the old one's `version` odd for ever; unlocks it as not alive, so
+//      that who waited for it looks again; and retires it (`epoch.h`).
 //
 // ---- How atlas is read ----
 //
 //  R1  Everything under an `EpochGuard`, so that nothing that was found is reused meanwhile.
-//  R2  Of a run: `version` (even, else R5), `len`, then the holders, then the hashes. A `len` that is newer than the
-//      holders would claim too much; W4 and W6 leave no way to it: where `len` grows, the only holder of all
-//      of the run wrote it.
+//  R2  Of a run: `version` (even, else R5), `len`, the hashes, then the holders. Holders that are older than the hashes
+//      would claim too much: who has all has what is not dead, and what is dead comes back only after W4.
 //  R3  At the end every version is looked at again. If all are as they were, then at that moment everything found
 //      was still true at once: only growth happened between.
 //  R4  Else again, a few times.
-//  R5  Then by holder: `removals_` of every holder is read before and after. What is found of a holder whose
-//      number is even and the same only grew meanwhile, so it is true at the end. The others, who are being
-//      written, are left out of the answer. So a reader never waits, not even for a writer that was put to sleep
-//      half way, and what it says of a holder that nobody writes is exact: W6 never hides a block that stays.
+//  R5  Then by holder: `removals_` of every holder is read before and after. Of a holder whose number is even and the same
+//      nothing was taken away, so what was true of it in a run once is true at the end; the others, who are being
+//      written, are left out of the answer. What is found of one run is of one moment if its version is the same
+//      before and after: else the walk begins again, for some writer has finished. If it is odd and stays odd, one writer
+//      is half way, and stays so: by W5 what is dead now was not to be counted, so the hashes are compared once
+//      more, and a holder that changes places is found if all, part and all are looked at in this order. So a reader
+//      never waits, not even for a writer that was put to sleep, and what it says of a holder that nobody writes is
+//      exact: W6 never hides a block that stays.
 
 #ifndef KVATLAS_INDEXER_INDEX_ATLAS_ATLAS_INDEX_H_
 #define KVATLAS_INDEXER_INDEX_ATLAS_ATLAS_INDEX_H_
@@ -102,22 +107,12 @@ class AtlasIndex : public Index {
     ChangeSink* changes;
   };
 
-  // What becomes of blocks [from, to) of a run that is replaced. The first piece keeps the words where they are
-  // if its capacity is the old one's, unless they are to move.
+  // Blocks [from, to) of a run that is replaced, and the run that they are in from then on. The last is not dead.
   struct Piece {
     uint32_t from = 0;
     uint32_t to = 0;
-    uint32_t capacity = 0;
-    bool moves = false;
+    uint32_t room = 0;  // blocks that it is to have room for, at least its own
     Ref ref = 0;
-    bool keeps_words = false;
-  };
-
-  // A holder that has something else from now on.
-  struct Instead {
-    uint32_t holder;
-    Tier tier;
-    Offsets offsets;
   };
 
   // An array of zeros whose pages cost nothing until they are used.
@@ -139,31 +134,27 @@ class AtlasIndex : public Index {
   uint32_t holders_end() const { return holders_end_.load(std::memory_order_acquire); }
   Run* RunAt(Ref ref) const { return heap_->At<Run>(ref); }
   Members MembersOf(Run* run, Tier tier) const {
-    return Members(heap_.get(), &run->tiers[static_cast<int>(tier)], run->capacity, holders_end());
+    return Members(heap_.get(), run, tier, holders_end());
   }
-  uint64_t HashAt(const Run& run, uint32_t offset) const {
-    return heap_->word(run.base + offset).load(std::memory_order_relaxed);
+  static uint64_t HashAt(const Run& run, uint32_t offset) {
+    return run.words()[offset].load(std::memory_order_relaxed);
   }
-  // The hash also where nobody holds the block.
-  uint64_t NameAt(const Run& run, uint32_t offset, const Offsets& held) const {
-    return held.Has(offset) ? HashAt(run, offset) : ~HashAt(run, offset);
-  }
-  std::atomic<uint64_t>& LocalAt(const Run& run, uint32_t offset) const {
-    return heap_->word(run.base + run.capacity + offset);
-  }
-  size_t WordBytes(uint32_t capacity) const {
-    return size_t{capacity} * (options_.keep_local_hashes ? 16 : 8);
+  // The place of a block's hash, as the table knows it.
+  Ref WordOf(Ref run, uint32_t offset) const { return run + RunAt(run)->first() + offset; }
+  uint32_t OffsetOf(Ref run, Ref word) const { return word - run - RunAt(run)->first(); }
+  size_t RunBytes(uint32_t capacity) const {
+    return sizeof(Run) +
+           size_t{8} * (capacity * (options_.keep_local_hashes ? 2 : 1) + Run::DeadWords(capacity));
   }
   static void LockRun(Run* run) ABSL_NO_THREAD_SAFETY_ANALYSIS { run->lock.Lock(); }
   static bool TryLockRun(Run* run) ABSL_NO_THREAD_SAFETY_ANALYSIS { return run->lock.TryLock(); }
   static void UnlockRun(Run* run) ABSL_NO_THREAD_SAFETY_ANALYSIS { run->lock.Unlock(); }
   static void Release(Place* place);
   bool LockBlock(SequenceHash block, Place* place) const;
-  bool LockLine(uint32_t line, Place* place) const;
-  static uint32_t LineOf(const Run& run) { return run.base / kLineWords; }
-  bool AddToList(HolderState* holder, uint32_t line);
+  bool LockListed(Ref ref, Place* place) const;
+  bool AddToList(HolderState* holder, Ref ref);
   bool HasAnything(Run* run, uint32_t holder) const;
-  Offsets UnionOf(Run* run) const;
+  bool MayHaveAnything(Run* run, uint32_t holder) const;
   uint32_t HoldersIn(Run* run, uint32_t at_most) const;
   void Account(HolderState* holder, const Write& write, Run* run, const Offsets& changed,
                bool added) ABSL_EXCLUSIVE_LOCKS_REQUIRED(holder->mutex);
@@ -187,8 +178,10 @@ class AtlasIndex : public Index {
   bool MayAppend(HolderState* holder, const Write& write, Run* run) const;
   bool LeadsBack(Ref word, const Stored& stored, size_t from, uint32_t count) const;
   bool Names(const Run& run, uint32_t offset, SequenceHash block) const;
-  BlockTable::Inserted ReviveBlock(Run* run, uint32_t offset, uint32_t revived);
-  uint32_t Revive(Run* run, uint32_t from, uint32_t to, Offsets* revived, bool* no_memory);
+  BlockTable::Inserted ReviveBlock(const Place& at, uint32_t offset, uint32_t revived);
+  uint32_t Revive(HolderState* holder, const Write& write, const Place& at, uint32_t to,
+                  Offsets* revived, bool* no_memory);
+  bool DemoteOthers(HolderState* holder, const Write& write, Run* run);
   void WriteWords(Run* run, uint32_t offset, const Stored& stored, size_t from, uint32_t count);
 
   // ---- atlas_remove.cc ----
@@ -196,30 +189,36 @@ class AtlasIndex : public Index {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(holder->mutex);
   void Clear(HolderState* holder, TierMask tiers, ChangeSink* changes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(holder->mutex);
-  uint32_t ClearLine(HolderState* holder, uint32_t line, TierMask tiers, ChangeSink* changes)
+  uint32_t ClearRun(HolderState* holder, Ref ref, TierMask tiers, ChangeSink* changes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(holder->mutex);
-  void FetchRuns(std::span<const SequenceHash> blocks, Tier tier) const;
+  void FetchRuns(std::span<const SequenceHash> blocks) const;
   uint32_t Withdraw(HolderState* holder, const Write& write, Place* at, const Offsets& offsets)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(holder->mutex);
   bool WithdrawOne(HolderState* holder, const Write& write, Place* at, const Offsets& offsets)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(holder->mutex);
-  bool WithdrawInPlace(HolderState* holder, const Write& write, Run* run, const Offsets& left);
-  void EraseBlocks(Run* run, const Offsets& offsets);
+  bool Take(HolderState* holder, const Write& write, Run* run, const Offsets& left,
+            const Offsets& dead);
+  void EraseBlocks(const Place& at, const Offsets& offsets);
+  static void Kill(Run* run, const Offsets& dead);
+  static void KillOne(Run* run, uint32_t offset);
+  void Promote(Run* run, Tier tier, const Offsets& live);
   void FreeRun(Place* at);
 
   // ---- atlas_shape.cc ----
-  Ref NewRun(uint32_t capacity, Position start, uint64_t parent);
+  // So many blocks more have to die before a run is looked at again.
+  static constexpr uint32_t kDeadToLook = 8;
+  Ref NewRun(uint32_t blocks, Position start, uint64_t parent);
   void DiscardRun(Ref ref);
   uint32_t CapacityFor(uint32_t blocks) const;
-  void Direct(const Run& run, Ref ref);
-  void Abandon(Ref ref, bool words);
-  Offsets HeldAfter(Run* run, const Instead* instead) const;
-  bool Build(Run* old, Piece* piece, const Instead* instead);
+  void Abandon(Ref ref);
+  bool Build(Run* old, Piece* piece);
   bool List(Ref ref);
-  void Redirect(Run* old, const Piece& piece);
-  bool Replace(Place* at, std::span<Piece> pieces, const Instead* instead);
-  void Retire(Ref ref, bool words);
+  void Redirect(Ref old, const Piece& piece);
+  bool Prepare(const Place& at, std::span<Piece> pieces);
+  bool Replace(Place* at, std::span<Piece> pieces);
   bool Regrow(Place* at, uint32_t capacity);
+  void MaybeFit(Place* at);
+  bool CutBehind(Place* at, uint32_t cut);
   void MaybeSplit(Place* at, Tier tier);
   uint32_t ChooseCut(Run* run, Tier tier) const;
   bool MaybeMerge(Ref word);
@@ -228,6 +227,7 @@ class AtlasIndex : public Index {
   bool MaybeMove(Ref word);
   bool TendRuns(std::span<const Ref> words);
   bool SameHolders(Run* a, Run* b) const;
+  void CopyBlocks(Run* from, uint32_t first, uint32_t count, Run* to, uint32_t offset) const;
   Ref Merge(Place* first, Place* second);
   void MaybeTidy(HolderState* holder) ABSL_EXCLUSIVE_LOCKS_REQUIRED(holder->mutex);
 
@@ -264,6 +264,7 @@ class AtlasIndex : public Index {
   std::atomic<uint64_t> splits_{0};
   std::atomic<uint64_t> merges_{0};
   std::atomic<uint64_t> rewrites_{0};
+  std::atomic<uint64_t> cuts_{0};
 };
 
 }  // namespace kvatlas::atlas

@@ -2,9 +2,10 @@
 //
 //   1. `Remove` gathers the blocks that lie in one run: engines evict tails first, so the next name is looked for to
 //      the left of the last one, then to its right, before the table is asked.
-//   2. `Withdraw` takes them from the holder. Where somebody else has them, or they are not the run's end, that is a
-//      bit for each (`WithdrawInPlace`); where the run gets shorter, a shorter one takes its place; where
-//      nobody has anything of it any more, it is freed.
+//   2. `Withdraw` takes them from the holder. What nobody else has dies (`Kill`): out of the table, and a bit for each, or a
+//      shorter run; what others have is a bit for each that this holder has part of the run from now on
+//      (`Take`). Where nobody has anything of it any more, the run is freed.
+//   3. What has become much too large for what is left in it is replaced by a smaller one (`MaybeFit`).
 
 #include <algorithm>
 
@@ -34,44 +35,46 @@ void AtlasIndex::Remove(HolderState* holder, const Write& write,
         jumps = 0;
         continue;
       }
-      if (!WithdrawOne(holder, write, &at, offsets)) Withdraw(holder, write, &at, offsets);
+      if (!WithdrawOne(holder, write, &at, offsets)) {
+        Withdraw(holder, write, &at, offsets);
+        MaybeFit(&at);
+      }
       Release(&at);
     }
     offsets = {};
     if (++jumps > 1 && i >= fetched) {
-      FetchRuns(blocks.subspan(i), write.tier);
+      FetchRuns(blocks.subspan(i));
       fetched = i + BlockTable::kAhead;
     }
     if (LockBlock(blocks[i], &at)) offsets.Add(at.offset);
   }
   if (at.run != nullptr) Withdraw(holder, write, &at, offsets);
+  MaybeFit(&at);
   Release(&at);
   EndTaking(holder->number);
   MaybeTidy(holder);
 }
 
 // Whatever will be looked at when these blocks are removed, step by step for all of them.
-void AtlasIndex::FetchRuns(std::span<const SequenceHash> blocks, Tier tier) const {
+void AtlasIndex::FetchRuns(std::span<const SequenceHash> blocks) const {
   table_->FetchScattered(blocks, [&](std::span<const Ref> words) {
-    Ref runs[BlockTable::kAhead];
-    for (size_t i = 0; i < words.size(); ++i) {
-      runs[i] = heap_->run_of(words[i]).load(std::memory_order_acquire);
-      __builtin_prefetch(RunAt(runs[i]), 1);
-    }
+    // Nothing here depends on what is there: who mistakes the one for the other waits for all of it. Ref 0 is nobody's
+    // memory, and may be looked at.
+    const auto fetch = [&](Ref ref) {
+      __builtin_prefetch(heap_->At<char>(ref), 1);
+      return ref;
+    };
     Ref sections[BlockTable::kAhead];
     for (size_t i = 0; i < words.size(); ++i) {
-      sections[i] =
-          runs[i] == 0
-              ? 0
-              : RunAt(runs[i])->tiers[static_cast<int>(tier)].load(std::memory_order_acquire);
-      __builtin_prefetch(heap_->At<Section>(sections[i]), 1);
+      const Holders first =
+          RunAt(heap_->RunOf(words[i]))->holders[0].load(std::memory_order_acquire);
+      const Holders is_section = (first & kSectionBit) / kSectionBit;
+      sections[i] = fetch((first & ~kSectionBit) * is_section);
     }
     for (size_t i = 0; i < words.size(); ++i) {
-      if (sections[i] == 0) continue;
       const Ref partials =
           heap_->At<Section>(sections[i])->partials.load(std::memory_order_acquire);
-      __builtin_prefetch(heap_->At<Partials>(partials), 1);
-      __builtin_prefetch(heap_->At<char>(partials) + kLineBytes, 1);
+      __builtin_prefetch(heap_->At<char>(fetch(partials)) + kLineBytes, 1);
     }
   });
 }
@@ -80,38 +83,37 @@ void AtlasIndex::Clear(HolderState* holder, TierMask tiers, ChangeSink* changes)
   BeginTaking(holder->number);
   if (tiers == TierMask::All()) {
     for (;;) {
-      uint32_t line;
+      Ref run;
       {
         SpinLockHolder lock(&holder->runs_lock);
-        if (!holder->runs.TakeLast(&line)) break;
+        if (!holder->runs.TakeLast(&run)) break;
       }
-      ClearLine(holder, line, tiers, changes);
+      ClearRun(holder, run, tiers, changes);
     }
   } else {
     // Runs may be split meanwhile: what is added to the list behind the copy is looked at next.
     uint32_t seen = 0;
     for (;;) {
-      std::vector<uint32_t> lines;
+      std::vector<Ref> runs;
       {
         SpinLockHolder lock(&holder->runs_lock);
-        lines.resize(holder->runs.size());
-        holder->runs.CopyTo(lines.data());
+        runs.resize(holder->runs.size());
+        holder->runs.CopyTo(runs.data());
       }
-      if (lines.size() <= seen) break;
-      for (size_t i = seen; i < lines.size(); ++i) ClearLine(holder, lines[i], tiers, changes);
-      seen = static_cast<uint32_t>(lines.size());
+      if (runs.size() <= seen) break;
+      for (size_t i = seen; i < runs.size(); ++i) ClearRun(holder, runs[i], tiers, changes);
+      seen = static_cast<uint32_t>(runs.size());
     }
   }
   EndTaking(holder->number);
 }
 
-// Takes what the holder has of the run at a line; returns how many blocks.
-uint32_t AtlasIndex::ClearLine(HolderState* holder, uint32_t line, TierMask tiers,
-                               ChangeSink* changes) {
+// Takes what the holder has of a run in its list; returns how many blocks.
+uint32_t AtlasIndex::ClearRun(HolderState* holder, Ref ref, TierMask tiers, ChangeSink* changes) {
   uint32_t taken = 0;
   // A block goes from all tiers at once: the sink hears of it once.
   Place at;
-  if (!LockLine(line, &at)) return 0;
+  if (!LockListed(ref, &at)) return 0;
   std::vector<Holding> before;
   if (changes != nullptr) AppendHoldings(at.run, holder->number, &before);
   for (int i = 0; i < kTiers && at.run != nullptr; ++i) {
@@ -120,6 +122,7 @@ uint32_t AtlasIndex::ClearLine(HolderState* holder, uint32_t line, TierMask tier
       taken += Withdraw(holder, {.tier = tier, .changes = nullptr}, &at,
                         Offsets::Range(0, kRunBlocksMax));
   }
+  MaybeFit(&at);
   Release(&at);
   for (const Holding& holding : before) {
     if (holding.tiers.Intersects(tiers))
@@ -138,46 +141,50 @@ bool AtlasIndex::Sweep(HolderIndex holder, size_t blocks_max, ChangeSink* change
   size_t taken = 0;
   bool more = true;
   while (more && taken < std::max<size_t>(blocks_max, 1)) {
-    uint32_t line;
+    Ref run;
     {
       SpinLockHolder list_lock(&state->runs_lock);
-      more = state->runs.TakeLast(&line);
+      more = state->runs.TakeLast(&run);
     }
-    if (more) taken += ClearLine(state, line, TierMask::All(), changes);
+    if (more) taken += ClearRun(state, run, TierMask::All(), changes);
   }
   EndTaking(state->number);
   return more;
 }
 
-// The same for a single block, where that makes a hole and no more: no other tier, no end of the run, nobody to tell.
+// The same for a single block, where that makes a hole and no more: no other tier, not the run's end, nobody to tell.
 // False: it is another case, and nothing was done.
 bool AtlasIndex::WithdrawOne(HolderState* holder, const Write& write, Place* at,
                              const Offsets& offsets) {
   Run* const run = at->run;
   const uint32_t offset = at->offset;
-  const int own = static_cast<int>(write.tier);
-  if (write.changes != nullptr || offset + 1 == run->len.load(std::memory_order_relaxed))
+  if (write.changes != nullptr || offset + 1 == run->len.load(std::memory_order_relaxed) ||
+      !(offsets == Offsets::Range(offset, offset + 1)))
     return false;
-  for (int tier = 0; tier < kTiers; ++tier) {
-    if (tier != own && run->tiers[tier].load(std::memory_order_relaxed) != 0) return false;
-  }
-  if (!(offsets == Offsets::Range(offset, offset + 1))) return false;
   Members members = MembersOf(run, write.tier);
-  const Members::One one = members.LookAt(holder->number, offset);
-  if (!one.usual) return false;
-  if (!one.has) return true;
+  const Holders sole = Members::Sole(*run);
+  Members::One one;
+  if (sole == kFree) {
+    if (!(Members::TiersOf(heap_.get(), *run) == TierMask(write.tier))) return false;
+    one = members.LookAt(holder->number, offset);
+    if (!one.usual) return false;
+    if (!one.has) return true;
+  } else if (sole != InlineHolder(write.tier, holder->number)) {
+    return true;
+  }
   const uint64_t hash = HashAt(*run, offset);
   if (!one.shared) {
-    run->holes.store(true, std::memory_order_release);
-    table_->Erase(SequenceHash{hash}, run->base + offset);
-    heap_->word(run->base + offset).store(~hash, std::memory_order_release);
+    table_->Erase(SequenceHash{hash}, WordOf(at->ref, offset));
     blocks_.fetch_sub(1, std::memory_order_relaxed);
   }
   BeginTaking(run);
-  members.Take(one, offset);
+  if (!one.shared) KillOne(run, offset);
+  if (sole == kFree) members.Take(one, offset);
   EndTaking(run);
-  --holder->digest.tiers[own].blocks;
-  holder->digest.tiers[own].sum -= DigestTermOf(hash);
+  if (run->died >= kDeadToLook) MaybeFit(at);
+  Digest::OfTier& digest = holder->digest.tiers[static_cast<int>(write.tier)];
+  --digest.blocks;
+  digest.sum -= DigestTermOf(hash);
   --holder->holdings;
   return true;
 }
@@ -188,59 +195,51 @@ uint32_t AtlasIndex::Withdraw(HolderState* holder, const Write& write, Place* at
                               const Offsets& offsets) {
   Run* const run = at->run;
   const uint32_t number = holder->number;
-  const uint32_t len = run->len.load(std::memory_order_relaxed);
-  const Offsets had = MembersOf(run, write.tier).Of(number, len);
+  const Offsets live = run->Live();
+  const Offsets had = MembersOf(run, write.tier).Of(number, live);
   const Offsets taken = had & offsets;
   if (!taken.Any()) return 0;
   Offsets left = had - taken;
-  Offsets others = MembersOf(run, write.tier).Union(number, len);
-  for (int tier = 0; tier < kTiers; ++tier) {
-    if (tier != static_cast<int>(write.tier) &&
-        run->tiers[tier].load(std::memory_order_relaxed) != 0)
-      others = others | MembersOf(run, static_cast<Tier>(tier)).Union(kNobody, len);
+  Offsets others;
+  if (Members::Sole(*run) == kFree) {
+    const TierMask tiers = Members::TiersOf(heap_.get(), *run);
+    for (int i = 0; i < kTiers; ++i) {
+      const Tier tier = static_cast<Tier>(i);
+      if (tiers.Has(tier))
+        others = others | MembersOf(run, tier).Union(tier == write.tier ? number : kNobody, live);
+    }
   }
-  const Offsets dead = taken - others;
-  const Offsets alive = others | left;
+  Offsets dead = taken - others;
   Account(holder, write, run, taken, /*added=*/false);
-  if (dead.Any()) {
-    EraseBlocks(run, dead);
-    blocks_.fetch_sub(dead.Count(), std::memory_order_relaxed);
-  }
-  if (!alive.Any()) {
+  EraseBlocks(*at, dead);
+  if (!(live - dead).Any()) {
     FreeRun(at);
     return taken.Count();
   }
-  // A head that nobody has goes when it is most of the run: unlike a tail it may well come back.
-  const uint32_t end = alive.End();
-  const uint32_t first = alive.First() * 2 > end ? alive.First() : 0;
-  if (end < len || first > 0) {
-    const Instead instead{.holder = number, .tier = write.tier, .offsets = left};
-    Piece piece{.from = first, .to = end, .capacity = run->capacity};
-    if ((end - first) * 2 <= run->capacity) piece.capacity = CapacityFor(end - first);
-    if (Replace(at, std::span(&piece, 1), &instead)) return taken.Count();
-  }
-  if (!WithdrawInPlace(holder, write, run, left)) {
+  if (!Take(holder, write, run, left, dead)) {
     // Without memory for a bit a block the holder keeps nothing of this run: less than the truth, never more.
     Account(holder, write, run, left, /*added=*/false);
-    const Offsets lost = left - others;
-    EraseBlocks(run, lost);
-    blocks_.fetch_sub(lost.Count(), std::memory_order_relaxed);
+    dead = left - others;
+    EraseBlocks(*at, dead);
     if (!others.Any()) {
       FreeRun(at);
       return had.Count();
     }
-    WithdrawInPlace(holder, write, run, {});
+    Take(holder, write, run, {}, dead);
   }
   return taken.Count();
 }
 
-// W5. False when there is no memory: nothing changed.
-bool AtlasIndex::WithdrawInPlace(HolderState* holder, const Write& write, Run* run,
-                                 const Offsets& left) {
+// W5: the holder has `left` of the run from now on, and `dead` nobody. False when there is no memory: the holder has what it
+// had of the others.
+bool AtlasIndex::Take(HolderState* holder, const Write& write, Run* run, const Offsets& left,
+                      const Offsets& dead) {
   Members members = MembersOf(run, write.tier);
   const uint32_t number = holder->number;
   const bool had_all = members.HasAll(number);
   BeginTaking(run);
+  if (dead.Any()) Kill(run, dead);
+  const Offsets live = run->Live();
   bool done = true;
   if (!left.Any()) {
     if (had_all) {
@@ -248,38 +247,69 @@ bool AtlasIndex::WithdrawInPlace(HolderState* holder, const Write& write, Run* r
     } else {
       members.RemovePart(number);
     }
-  } else {
+  } else if (!(had_all && left == live)) {
     done = members.SetPart(number, left);
     if (done && had_all) members.RemoveAll(number);
+  }
+  if (dead.Any() && Members::Sole(*run) == kFree) {
+    const TierMask tiers = Members::TiersOf(heap_.get(), *run);
+    for (int i = 0; i < kTiers; ++i) {
+      if (tiers.Has(static_cast<Tier>(i))) Promote(run, static_cast<Tier>(i), live);
+    }
   }
   EndTaking(run);
   return done;
 }
 
-// Nobody holds these any more.
-void AtlasIndex::EraseBlocks(Run* run, const Offsets& offsets) {
-  if (!offsets.Any()) return;
-  run->holes.store(true, std::memory_order_release);
-  if (offsets.Count() == 1) {
-    std::atomic<uint64_t>& word = heap_->word(run->base + offsets.First());
-    const uint64_t hash = word.load(std::memory_order_relaxed);
-    table_->Erase(SequenceHash{hash}, run->base + offsets.First());
-    word.store(~hash, std::memory_order_release);
-    return;
-  }
+// Who has part of the run, and that is all that is not dead, has all of it. REQUIRES: an odd version.
+void AtlasIndex::Promote(Run* run, Tier tier, const Offsets& live) {
+  Members members = MembersOf(run, tier);
+  members.ForEachPart([&](uint32_t holder, const Offsets& offsets) {
+    if (offsets == live && members.AddAll(holder)) members.RemovePart(holder);
+  });
+}
+
+// Nobody holds these any more: they leave the table.
+void AtlasIndex::EraseBlocks(const Place& at, const Offsets& offsets) {
+  const uint32_t count = offsets.Count();
+  if (count == 0) return;
+  blocks_.fetch_sub(count, std::memory_order_relaxed);
   Ref words[kRunBlocksMax];
-  size_t count = 0;
-  offsets.ForEach([&](uint32_t offset) { words[count++] = run->base + offset; });
-  table_->EraseMany(std::span(words, count), [&](Ref at) {
-    std::atomic<uint64_t>& word = heap_->word(at);
+  size_t next = 0;
+  offsets.ForEach([&](uint32_t offset) { words[next++] = WordOf(at.ref, offset); });
+  if (count == 1) {
+    table_->Erase(SequenceHash{HashAt(*at.run, offsets.First())}, words[0]);
+  } else {
+    table_->EraseMany(std::span(words, count));
+  }
+}
+
+// They are dead from now on; what is dead at the end is cut off.
+void AtlasIndex::Kill(Run* run, const Offsets& dead) {
+  const Offsets live = run->Live() - dead;
+  const uint32_t end = live.End();
+  dead.ForEach([&](uint32_t offset) {
+    if (offset >= end) return;
+    std::atomic<uint64_t>& word = run->words()[offset];
     word.store(~word.load(std::memory_order_relaxed), std::memory_order_release);
   });
+  run->SetDead(Offsets::Range(0, end) - live);
+  run->died = static_cast<uint8_t>(std::min(run->died + dead.Count(), kDeadToLook));
+  run->len.store(static_cast<uint16_t>(end), std::memory_order_release);
+}
+
+// The same for one that is not the last.
+void AtlasIndex::KillOne(Run* run, uint32_t offset) {
+  std::atomic<uint64_t>& word = run->words()[offset];
+  word.store(~word.load(std::memory_order_relaxed), std::memory_order_release);
+  run->AddDead(offset);
+  run->died += run->died < kDeadToLook ? 1 : 0;
 }
 
 // Nobody has anything of the run; its blocks are out of the table.
 void AtlasIndex::FreeRun(Place* at) {
   BeginTaking(at->run);
-  Abandon(at->ref, /*words=*/true);
+  Abandon(at->ref);
   *at = {};
 }
 

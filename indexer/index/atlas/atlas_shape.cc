@@ -16,33 +16,41 @@ constexpr uint32_t kPartialsMin = 4;
 constexpr uint32_t kPartialsMany = 16;
 // A run that more hold is not moved for a few blocks more: the list of every holder would grow.
 constexpr uint32_t kHoldersToMove = 16;
+// A smaller run is never too large for what is left in it.
+constexpr uint32_t kCapacityToFit = 8;
+// So many dead blocks in a row are worth two runs instead of one.
+constexpr uint32_t kGapToCut = 8;
 
 }  // namespace
 
 // ---- A run's memory ----
 
 uint32_t AtlasIndex::CapacityFor(uint32_t blocks) const {
-  const size_t bytes =
-      Heap::RoundUp(WordBytes((blocks + kLineWords - 1) / kLineWords * kLineWords));
-  const size_t capacity = bytes / WordBytes(1) / kLineWords * kLineWords;
-  return static_cast<uint32_t>(std::min<size_t>(capacity, kRunBlocksMax));
+  const size_t bytes = Heap::RoundUpRun(RunBytes(blocks));
+  uint32_t capacity = static_cast<uint32_t>(std::min<size_t>(
+      (bytes - sizeof(Run)) / (options_.keep_local_hashes ? 16 : 8), kRunBlocksMax));
+  while (RunBytes(capacity) > bytes) --capacity;
+  return capacity;
 }
 
-// A locked run that nobody can find yet.
-Ref AtlasIndex::NewRun(uint32_t capacity, Position start, uint64_t parent) {
-  const Ref words = heap_->Allocate(WordBytes(capacity));
-  if (words == 0) return 0;
-  const Ref ref = heap_->Allocate(sizeof(Run));
-  if (ref == 0) {
-    heap_->Free(words, WordBytes(capacity));
-    return 0;
-  }
-  Run* const run = new (heap_->At<void>(ref)) Run;
+// A locked run with room for `blocks` that nobody can find yet. Whoever found the one that was here before may still
+// take its lock and look.
+Ref AtlasIndex::NewRun(uint32_t blocks, Position start, uint64_t parent) {
+  const uint32_t capacity = CapacityFor(blocks);
+  const Ref ref = heap_->AllocateRun(RunBytes(capacity));
+  if (ref == 0) return 0;
+  Run* const run = RunAt(ref);
+  LockRun(run);
+  run->version.store((run->version.load(std::memory_order_relaxed) + 1) & ~1u,
+                     std::memory_order_relaxed);
+  run->len.store(0, std::memory_order_relaxed);
   run->parent = parent;
   run->start = start;
-  run->base = words;
   run->capacity = static_cast<uint16_t>(capacity);
-  LockRun(run);
+  run->died = 0;
+  run->SetDead({});
+  for (std::atomic<Holders>& slot : run->holders) slot.store(kFree, std::memory_order_relaxed);
+  run->alive.store(true, std::memory_order_relaxed);
   runs_.fetch_add(1, std::memory_order_relaxed);
   return ref;
 }
@@ -50,157 +58,116 @@ Ref AtlasIndex::NewRun(uint32_t capacity, Position start, uint64_t parent) {
 // What nobody has seen.
 void AtlasIndex::DiscardRun(Ref ref) {
   Run* const run = RunAt(ref);
-  for (int tier = 0; tier < kTiers; ++tier)
-    MembersOf(run, static_cast<Tier>(tier)).Discard(/*seen=*/false);
-  heap_->Free(run->base, WordBytes(run->capacity));
-  heap_->Free(ref, sizeof(Run));
-  runs_.fetch_sub(1, std::memory_order_relaxed);
-}
-
-void AtlasIndex::Retire(Ref ref, bool words) {
-  Run* const run = RunAt(ref);
-  for (int tier = 0; tier < kTiers; ++tier)
-    MembersOf(run, static_cast<Tier>(tier)).Discard(/*seen=*/true);
-  if (words) heap_->Retire(run->base, WordBytes(run->capacity));
-  heap_->Retire(ref, sizeof(Run));
-  runs_.fetch_sub(1, std::memory_order_relaxed);
-}
-
-// The line map leads from the run's words to `ref`, or, 0, to no run.
-void AtlasIndex::Direct(const Run& run, Ref ref) {
-  for (uint32_t i = 0; i < run.capacity; i += kLineWords)
-    heap_->run_of(run.base + i).store(ref, std::memory_order_release);
-}
-
-// Unlocks a run that is not used any more. Its words may be another's now.
-void AtlasIndex::Abandon(Ref ref, bool words) {
-  Run* const run = RunAt(ref);
-  if (words) Direct(*run, 0);
-  run->dead = true;
+  Members::Discard(heap_.get(), run, /*seen=*/false);
+  run->alive.store(false, std::memory_order_relaxed);
   UnlockRun(run);
-  Retire(ref, words);
+  heap_->FreeRun(ref);
+  runs_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+// Unlocks a run that is not used any more.
+void AtlasIndex::Abandon(Ref ref) {
+  Run* const run = RunAt(ref);
+  run->alive.store(false, std::memory_order_release);
+  Members::Discard(heap_.get(), run, /*seen=*/true);
+  UnlockRun(run);
+  heap_->RetireRun(ref);
+  runs_.fetch_sub(1, std::memory_order_relaxed);
 }
 
 // ---- Replacing ----
 
-// What somebody has of the run when `instead` is true.
-Offsets AtlasIndex::HeldAfter(Run* run, const Instead* instead) const {
-  if (instead == nullptr) return UnionOf(run);
-  const uint32_t len = run->len.load(std::memory_order_relaxed);
-  Offsets held = instead->offsets;
-  for (int i = 0; i < kTiers; ++i) {
-    const Tier tier = static_cast<Tier>(i);
-    held =
-        held | MembersOf(run, tier).Union(tier == instead->tier ? instead->holder : kNobody, len);
+// The words of `count` blocks, dead ones included, and their local hashes.
+void AtlasIndex::CopyBlocks(Run* from, uint32_t first, uint32_t count, Run* to,
+                            uint32_t offset) const {
+  for (uint32_t i = 0; i < count; ++i) {
+    to->words()[offset + i].store(HashAt(*from, first + i), std::memory_order_relaxed);
+    if (options_.keep_local_hashes)
+      to->locals()[offset + i].store(from->locals()[first + i].load(std::memory_order_relaxed),
+                                     std::memory_order_relaxed);
   }
-  return held;
 }
 
 // A new run of the piece's blocks and holders; it is locked and nobody can find it.
-bool AtlasIndex::Build(Run* old, Piece* piece, const Instead* instead) {
+bool AtlasIndex::Build(Run* old, Piece* piece) {
   const uint32_t len = piece->to - piece->from;
-  const uint64_t parent =
-      piece->from == 0 ? old->parent : NameAt(*old, piece->from - 1, HeldAfter(old, instead));
-  piece->keeps_words = !piece->moves && piece->from == 0 && piece->capacity == old->capacity;
-  if (piece->keeps_words) {
-    piece->ref = heap_->Allocate(sizeof(Run));
-    if (piece->ref == 0) return false;
-    Run* const run = new (heap_->At<void>(piece->ref)) Run;
-    run->parent = parent;
-    run->start = old->start;
-    run->base = old->base;
-    run->capacity = old->capacity;
-    LockRun(run);
-    runs_.fetch_add(1, std::memory_order_relaxed);
-  } else {
-    piece->ref = NewRun(piece->capacity, old->start + piece->from, parent);
-    if (piece->ref == 0) return false;
+  const Offsets dead = old->Dead();
+  uint64_t parent = old->parent;
+  if (piece->from != 0) {
+    parent = HashAt(*old, piece->from - 1);
+    if (dead.Has(piece->from - 1)) parent = ~parent;
   }
+  piece->ref = NewRun(std::max(len, piece->room), old->start + piece->from, parent);
+  if (piece->ref == 0) return false;
   Run* const run = RunAt(piece->ref);
-  for (uint32_t i = 0; i < len && !piece->keeps_words; ++i) {
-    heap_->word(run->base + i).store(HashAt(*old, piece->from + i), std::memory_order_relaxed);
-    if (options_.keep_local_hashes)
-      LocalAt(*run, i).store(LocalAt(*old, piece->from + i).load(std::memory_order_relaxed),
-                             std::memory_order_relaxed);
-  }
-  const Offsets all = Offsets::Range(0, len);
+  CopyBlocks(old, piece->from, len, run, 0);
+  run->len.store(static_cast<uint16_t>(len), std::memory_order_relaxed);
+  run->SetDead(dead.Slice(piece->from, piece->to));
+  const Offsets live = run->Live();
+  const TierMask tiers = Members::TiersOf(heap_.get(), *old);
   bool built = true;
   for (int i = 0; i < kTiers; ++i) {
     const Tier tier = static_cast<Tier>(i);
-    if (old->tiers[i].load(std::memory_order_relaxed) == 0) continue;
+    if (!tiers.Has(tier)) continue;
     Members members = MembersOf(run, tier);
-    const auto add = [&](uint32_t holder, const Offsets& offsets) {
+    MembersOf(old, tier).ForEach(old->Live(), [&](uint32_t holder, const Offsets& offsets) {
       const Offsets mine = offsets.Slice(piece->from, piece->to);
       if (!built || !mine.Any()) return;
-      built = mine == all ? members.AddAll(holder) : members.SetPart(holder, mine);
-    };
-    MembersOf(old, tier).ForEach(
-        old->len.load(std::memory_order_relaxed), [&](uint32_t holder, const Offsets& offsets) {
-          const bool replaced =
-              instead != nullptr && instead->holder == holder && instead->tier == tier;
-          if (!replaced) add(holder, offsets);
-        });
-    if (instead != nullptr && instead->tier == tier) add(instead->holder, instead->offsets);
+      built = mine == live ? members.AddAll(holder) : members.SetPart(holder, mine);
+    });
   }
-  run->len.store(static_cast<uint16_t>(len), std::memory_order_relaxed);
-  if (built) run->holes.store(!(UnionOf(run) == all), std::memory_order_relaxed);
   return built;
 }
 
 // The run is in the lists of all its holders.
 bool AtlasIndex::List(Ref ref) {
   Run* const run = RunAt(ref);
+  const TierMask tiers = Members::TiersOf(heap_.get(), *run);
   bool listed = true;
-  for (int tier = 0; tier < kTiers; ++tier) {
-    MembersOf(run, static_cast<Tier>(tier))
-        .ForEach(run->len.load(std::memory_order_relaxed), [&](uint32_t holder, const Offsets&) {
-          HolderState* const state = holders_[holder].load(std::memory_order_acquire);
-          listed = listed && AddToList(state, LineOf(*run));
-        });
+  for (int i = 0; i < kTiers; ++i) {
+    if (!tiers.Has(static_cast<Tier>(i))) continue;
+    MembersOf(run, static_cast<Tier>(i)).ForEach(run->Live(), [&](uint32_t holder, const Offsets&) {
+      HolderState* const state = holders_[holder].load(std::memory_order_acquire);
+      listed = listed && AddToList(state, ref);
+    });
   }
   return listed;
 }
 
 // The table leads to the piece's words.
-void AtlasIndex::Redirect(Run* old, const Piece& piece) {
+void AtlasIndex::Redirect(Ref old, const Piece& piece) {
   constexpr uint32_t kAhead = 16;
   Run* const run = RunAt(piece.ref);
   const uint32_t len = piece.to - piece.from;
-  const Offsets live = UnionOf(run);
+  const Offsets live = run->Live();
   for (uint32_t i = 0; i < len + kAhead; ++i) {
-    if (i < len) table_->Prefetch(SequenceHash{HashAt(*run, i)});
+    if (i < len && live.Has(i)) table_->Prefetch(SequenceHash{HashAt(*run, i)});
     if (i >= kAhead && live.Has(i - kAhead))
-      table_->Move(SequenceHash{HashAt(*run, i - kAhead)}, old->base + piece.from + i - kAhead,
-                   run->base + i - kAhead);
+      table_->Move(SequenceHash{HashAt(*run, i - kAhead)}, WordOf(old, piece.from + i - kAhead),
+                   WordOf(piece.ref, i - kAhead));
   }
 }
 
-// W6. On success the first piece's run is at `*at`, locked, the others are unlocked; else nothing changed. Blocks that
-// no piece's holders have must be out of the table.
-bool AtlasIndex::Replace(Place* at, std::span<Piece> pieces, const Instead* instead) {
-  Run* const old = at->run;
+// The pieces' runs are there and listed, or nothing changed.
+bool AtlasIndex::Prepare(const Place& at, std::span<Piece> pieces) {
   bool ready = true;
-  for (Piece& piece : pieces) ready = ready && Build(old, &piece, instead);
-  // The line map first: whoever finds the run in his list waits for it.
-  for (Piece& piece : pieces) {
-    if (!ready || piece.keeps_words) continue;
-    Direct(*RunAt(piece.ref), piece.ref);
-    ready = List(piece.ref);
-  }
-  if (!ready) {
-    for (Piece& piece : pieces) {
-      if (piece.ref == 0) continue;
-      Abandon(piece.ref, /*words=*/!piece.keeps_words);
-    }
-    return false;
-  }
+  for (Piece& piece : pieces) ready = ready && Build(at.run, &piece);
+  // Listed before anything leads there: whoever finds the run in his list waits for it.
+  for (Piece& piece : pieces) ready = ready && List(piece.ref);
+  if (ready) return true;
   for (const Piece& piece : pieces) {
-    if (!piece.keeps_words) Redirect(old, piece);
+    if (piece.ref != 0) Abandon(piece.ref);
   }
-  BeginTaking(old);
-  const bool keeps_words = pieces[0].keeps_words;
-  if (keeps_words) Direct(*old, pieces[0].ref);
-  Abandon(at->ref, /*words=*/!keeps_words);
+  return false;
+}
+
+// W6. On success the first piece's run is at `*at`, locked, the others are unlocked; else nothing changed. What is in no
+// piece is dead.
+bool AtlasIndex::Replace(Place* at, std::span<Piece> pieces) {
+  if (!Prepare(*at, pieces)) return false;
+  for (const Piece& piece : pieces) Redirect(at->ref, piece);
+  BeginTaking(at->run);
+  Abandon(at->ref);
   for (const Piece& piece : pieces.subspan(1)) UnlockRun(RunAt(piece.ref));
   at->ref = pieces[0].ref;
   at->run = RunAt(at->ref);
@@ -208,15 +175,45 @@ bool AtlasIndex::Replace(Place* at, std::span<Piece> pieces, const Instead* inst
   return true;
 }
 
-// ---- Growing ----
+// ---- Growing and shrinking ----
 
 bool AtlasIndex::Regrow(Place* at, uint32_t capacity) {
   if (HoldersIn(at->run, kHoldersToMove + 1) > kHoldersToMove) return false;
-  Piece piece{.from = 0,
-              .to = at->run->len.load(std::memory_order_relaxed),
-              .capacity = CapacityFor(capacity)};
-  if (piece.capacity <= at->run->capacity) return false;
-  return Replace(at, std::span(&piece, 1), nullptr);
+  if (CapacityFor(capacity) <= at->run->capacity) return false;
+  Piece piece{.from = 0, .to = at->run->len.load(std::memory_order_relaxed), .room = capacity};
+  return Replace(at, std::span(&piece, 1));
+}
+
+// A run that uses half of its room at most goes where it fits; one that is mostly dead falls apart, if there is less of
+// it then: what lies between may come back, and is a run of its own then. Looked at when something has died now and
+// then: the cost of looking is shared.
+void AtlasIndex::MaybeFit(Place* at) {
+  Run* const run = at->run;
+  if (run == nullptr || run->capacity < kCapacityToFit) return;
+  const uint32_t len = run->len.load(std::memory_order_relaxed);
+  const bool look = run->died >= kDeadToLook;
+  if (look) run->died = 0;
+  const Offsets dead = run->Dead();
+  if (len * 2 > run->capacity && !(look && dead.Count() * 2 >= len)) return;
+  Piece pieces[kRunBlocksMax / kGapToCut + 1];
+  size_t next = 0;
+  size_t bytes = 0;
+  for (uint32_t from = dead.FirstMissing(0); from < len;) {
+    uint32_t to = from;
+    uint32_t gap = from;
+    // Up to a gap that is worth a cut, or the end.
+    do {
+      to = (dead.Next(gap));
+      gap = std::min(dead.FirstMissing(std::min(to, len)), len);
+    } while (to < len && gap < len && gap - to < kGapToCut);
+    to = std::min(to, len);
+    pieces[next++] = {.from = from, .to = to};
+    bytes += Heap::RoundUpRun(RunBytes(to - from)) + sizeof(Ref);
+    from = gap;
+  }
+  if (bytes * 4 > Heap::RoundUpRun(RunBytes(run->capacity)) * 3) return;
+  if (HoldersIn(at->run, kHoldersToMove + 1) > kHoldersToMove) return;
+  if (Replace(at, std::span(pieces, next))) cuts_.fetch_add(1, std::memory_order_relaxed);
 }
 
 // ---- Splitting ----
@@ -261,29 +258,60 @@ void AtlasIndex::MaybeSplit(Place* at, Tier tier) {
   if (!due) return;
   const uint32_t cut = ChooseCut(at->run, tier);
   if (cut == 0) return;
-  const uint32_t len = at->run->len.load(std::memory_order_relaxed);
-  const uint32_t capacity = at->run->capacity;
-  Piece pieces[2] = {
-      {.from = 0, .to = cut, .capacity = cut * 2 <= capacity ? CapacityFor(cut) : capacity},
-      {.from = cut, .to = len, .capacity = CapacityFor(len - cut)}};
-  if (!Replace(at, pieces, nullptr)) return;
+  if (!CutBehind(at, cut)) return;
   splits_.fetch_add(1, std::memory_order_relaxed);
   // The caller's block may be in the other piece: it is looked for by name.
   if (at->offset > cut) Release(at);
 }
 
+// Blocks from `cut` on become a run of their own; those before stay where they are, unless there is much less room
+// to be had. REQUIRES: the block before the cut is not dead.
+bool AtlasIndex::CutBehind(Place* at, uint32_t cut) {
+  Run* const run = at->run;
+  Piece pieces[2] = {{.from = 0, .to = cut},
+                     {.from = cut, .to = run->len.load(std::memory_order_relaxed)}};
+  if (cut * 2 <= run->capacity) return Replace(at, pieces);
+  if (!Prepare(*at, std::span(&pieces[1], 1))) return false;
+  Redirect(at->ref, pieces[1]);
+  const Offsets first = Offsets::Range(0, cut);
+  const TierMask tiers = Members::TiersOf(heap_.get(), *run);
+  // W5: everybody has the second piece already.
+  BeginTaking(run);
+  run->len.store(static_cast<uint16_t>(cut), std::memory_order_release);
+  run->SetDead(run->Dead() & first);
+  const Offsets live = run->Live();
+  for (int i = 0; i < kTiers; ++i) {
+    const Tier tier = static_cast<Tier>(i);
+    if (!tiers.Has(tier)) continue;
+    Members members = MembersOf(run, tier);
+    members.ForEachPart([&](uint32_t holder, const Offsets& offsets) {
+      const Offsets mine = offsets & first;
+      if (mine.Any()) {
+        members.SetPart(holder, mine);
+      } else {
+        members.RemovePart(holder);
+      }
+    });
+    Promote(run, tier, live);
+  }
+  EndTaking(run);
+  UnlockRun(RunAt(pieces[1].ref));
+  return true;
+}
+
 // ---- Merging ----
 
+// The same have all of both, and nobody has part of one.
 bool AtlasIndex::SameHolders(Run* a, Run* b) const {
+  const TierMask tiers = Members::TiersOf(heap_.get(), *a) | Members::TiersOf(heap_.get(), *b);
   for (int i = 0; i < kTiers; ++i) {
+    if (!tiers.Has(static_cast<Tier>(i))) continue;
     const Members first = MembersOf(a, static_cast<Tier>(i));
     const Members second = MembersOf(b, static_cast<Tier>(i));
     if (first.CountPartials() + second.CountPartials() != 0) return false;
-    const uint32_t count = first.CountAll(kNobody);
-    if (count != second.CountAll(kNobody)) return false;
+    if (first.CountAll(kNobody) != second.CountAll(kNobody)) return false;
     bool same = true;
-    first.ForEach(0,
-                  [&](uint32_t holder, const Offsets&) { same = same && second.HasAll(holder); });
+    first.ForEachAll([&](uint32_t holder) { same = same && second.HasAll(holder); });
     if (!same) return false;
   }
   return true;
@@ -303,8 +331,8 @@ bool AtlasIndex::MaybeMerge(Ref word) {
 // Returns where the merged run begins, or 0.
 Ref AtlasIndex::MergeOnce(Ref word) {
   Place second;
-  const Ref ref = heap_->run_of(word).load(std::memory_order_acquire);
-  if (ref == 0 || RunAt(ref)->base != word) return 0;
+  const Ref ref = heap_->RunOf(word);
+  if (!heap_->IsRun(ref) || WordOf(ref, 0) != word) return 0;
   const uint64_t parent = RunAt(ref)->parent;
   if (RunAt(ref)->start == 0 || parent == 0) return 0;
   Place first;
@@ -316,12 +344,11 @@ Ref AtlasIndex::MergeOnce(Ref word) {
   }
   const uint32_t len = first.run->len.load(std::memory_order_relaxed);
   const uint32_t more = second.run->len.load(std::memory_order_relaxed);
-  const bool fit = !second.run->dead && second.run->base == word && first.offset + 1 == len &&
+  const bool fit = second.run->alive.load(std::memory_order_relaxed) &&
+                   second.run->parent == parent && first.offset + 1 == len &&
                    len + more <= kRunBlocksMax && first.run->start + len == second.run->start &&
-                   !first.run->holes && !second.run->holes && SameHolders(first.run, second.run);
-  if (fit) {
-    return Merge(&first, &second);
-  }
+                   SameHolders(first.run, second.run);
+  if (fit) return Merge(&first, &second);
   Release(&first);
   Release(&second);
   return 0;
@@ -330,14 +357,14 @@ Ref AtlasIndex::MergeOnce(Ref word) {
 // Blocks that nobody has here and somebody has elsewhere never come back to this run: it is cut around them, so that
 // its parts can be merged with what is between them.
 bool AtlasIndex::MaybeCut(Ref word) {
-  const Ref ref = heap_->run_of(word).load(std::memory_order_acquire);
-  if (ref == 0 || !RunAt(ref)->holes.load(std::memory_order_relaxed)) return false;
+  const Ref ref = heap_->RunOf(word);
+  if (!heap_->IsRun(ref) || !RunAt(ref)->holes.load(std::memory_order_relaxed)) return false;
   Place at;
-  if (!LockLine(LineOf(*RunAt(ref)), &at)) return false;
+  if (!LockListed(ref, &at)) return false;
   const uint32_t len = at.run->len.load(std::memory_order_relaxed);
-  const Offsets held = UnionOf(at.run);
+  const Offsets held = at.run->Live();
   // Once a run, not once a block of it.
-  if (word - at.run->base != held.First()) {
+  if (OffsetOf(ref, word) != held.First()) {
     Release(&at);
     return false;
   }
@@ -354,36 +381,30 @@ bool AtlasIndex::MaybeCut(Ref word) {
     }
     // Without the dead blocks at its ends.
     const Offsets part = held & Offsets::Range(from, offset);
-    if (part.Any())
-      pieces.push_back({.from = part.First(),
-                        .to = part.End(),
-                        .capacity = CapacityFor(part.End() - part.First()),
-                        .moves = true});
+    if (part.Any()) pieces.push_back({.from = part.First(), .to = part.End()});
     from = offset + 1;
   }
-  if (beside.empty() || !Replace(&at, pieces, nullptr)) {
+  if (beside.empty() || !Replace(&at, pieces)) {
     Release(&at);
     return false;
   }
-  for (const Piece& piece : pieces) beside.push_back(RunAt(piece.ref)->base);
+  for (const Piece& piece : pieces) beside.push_back(WordOf(piece.ref, 0));
   Release(&at);
-  for (Ref each : beside) {
-    const Ref run = heap_->run_of(each).load(std::memory_order_acquire);
-    if (run != 0) MaybeMerge(RunAt(run)->base);
-  }
+  for (Ref each : beside) MaybeMerge(WordOf(heap_->RunOf(each), 0));
   return true;
 }
 
-// Moves a run whose words lie in a page that is mostly free.
+// Moves a run that lies in a page that is mostly free, or has more room than it needs.
 bool AtlasIndex::MaybeMove(Ref word) {
-  const Ref ref = heap_->run_of(word).load(std::memory_order_acquire);
-  if (ref == 0 || RunAt(ref)->base != word) return false;
-  if (!heap_->BetterElsewhere(word, WordBytes(RunAt(ref)->capacity))) return false;
+  const Ref ref = heap_->RunOf(word);
+  if (!heap_->IsRun(ref) || WordOf(ref, 0) != word) return false;
+  const uint32_t used = RunAt(ref)->len.load(std::memory_order_relaxed);
+  const bool roomy = used != 0 && CapacityFor(used) < RunAt(ref)->capacity;
+  if (!roomy && !heap_->RunBetterElsewhere(ref)) return false;
   Place at;
-  if (!LockLine(word / kLineWords, &at)) return false;
-  const uint32_t len = at.run->len.load(std::memory_order_relaxed);
-  Piece piece{.from = 0, .to = len, .capacity = CapacityFor(len), .moves = true};
-  const bool moved = Replace(&at, std::span(&piece, 1), nullptr);
+  if (!LockListed(ref, &at)) return false;
+  Piece piece{.from = 0, .to = at.run->len.load(std::memory_order_relaxed)};
+  const bool moved = Replace(&at, std::span(&piece, 1));
   Release(&at);
   return moved;
 }
@@ -392,42 +413,39 @@ Ref AtlasIndex::Merge(Place* first, Place* second) {
   Run* const runs[2] = {first->run, second->run};
   const uint32_t lens[2] = {runs[0]->len.load(std::memory_order_relaxed),
                             runs[1]->len.load(std::memory_order_relaxed)};
-  const uint32_t len = lens[0] + lens[1];
-  const Ref ref = NewRun(CapacityFor(len), runs[0]->start, runs[0]->parent);
+  const Ref ref = NewRun(lens[0] + lens[1], runs[0]->start, runs[0]->parent);
   bool ready = ref != 0;
   if (ready) {
     Run* const run = RunAt(ref);
-    uint32_t next = 0;
-    for (int i = 0; i < 2; ++i) {
-      for (uint32_t offset = 0; offset < lens[i]; ++offset, ++next) {
-        heap_->word(run->base + next).store(HashAt(*runs[i], offset), std::memory_order_relaxed);
-        if (options_.keep_local_hashes)
-          LocalAt(*run, next)
-              .store(LocalAt(*runs[i], offset).load(std::memory_order_relaxed),
-                     std::memory_order_relaxed);
-      }
-    }
+    CopyBlocks(runs[0], 0, lens[0], run, 0);
+    CopyBlocks(runs[1], 0, lens[1], run, lens[0]);
+    run->len.store(static_cast<uint16_t>(lens[0] + lens[1]), std::memory_order_relaxed);
+    Offsets dead = runs[0]->Dead();
+    runs[1]->Dead().ForEach([&](uint32_t offset) { dead.Add(lens[0] + offset); });
+    run->SetDead(dead);
+    const TierMask tiers = Members::TiersOf(heap_.get(), *runs[0]);
     for (int i = 0; i < kTiers; ++i) {
+      if (!tiers.Has(static_cast<Tier>(i))) continue;
       Members members = MembersOf(run, static_cast<Tier>(i));
-      MembersOf(runs[0], static_cast<Tier>(i)).ForEach(0, [&](uint32_t holder, const Offsets&) {
+      MembersOf(runs[0], static_cast<Tier>(i)).ForEachAll([&](uint32_t holder) {
         ready = ready && members.AddAll(holder);
       });
     }
-    run->len.store(static_cast<uint16_t>(len), std::memory_order_relaxed);
-    Direct(*run, ref);
     ready = ready && List(ref);
     if (ready) {
-      Redirect(runs[0], {.from = 0, .to = lens[0], .capacity = 0, .ref = ref});
-      for (uint32_t i = 0; i < lens[1]; ++i)
-        table_->Move(SequenceHash{HashAt(*runs[1], i)}, runs[1]->base + i, run->base + lens[0] + i);
+      Redirect(first->ref, {.from = 0, .to = lens[0], .ref = ref});
+      const Offsets live = runs[1]->Live();
+      live.ForEach([&](uint32_t i) {
+        table_->Move(SequenceHash{HashAt(*runs[1], i)}, WordOf(second->ref, i),
+                     WordOf(ref, lens[0] + i));
+      });
       FreeRun(first);
       FreeRun(second);
       merges_.fetch_add(1, std::memory_order_relaxed);
-      const Ref base = run->base;
       UnlockRun(run);
-      return base;
+      return WordOf(ref, 0);
     }
-    Abandon(ref, /*words=*/true);
+    Abandon(ref);
   }
   Release(first);
   Release(second);
@@ -471,10 +489,8 @@ bool AtlasIndex::TendRuns(std::span<const Ref> words) {
 void AtlasIndex::MaybeTidy(HolderState* holder) {
   SpinLockHolder lock(&holder->runs_lock);
   if (holder->runs.size() < holder->tidy_at) return;
-  holder->runs.Tidy([&](uint32_t line) {
-    const Ref ref = heap_->run_of(line * kLineWords).load(std::memory_order_acquire);
-    return ref != 0 && LineOf(*RunAt(ref)) == line && HasAnything(RunAt(ref), holder->number);
-  });
+  holder->runs.Tidy(
+      [&](Ref ref) { return heap_->IsRun(ref) && MayHaveAnything(RunAt(ref), holder->number); });
   holder->tidy_at = holder->runs.size() * 2 + 64;
 }
 

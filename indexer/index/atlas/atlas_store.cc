@@ -72,34 +72,38 @@ absl::Status AtlasIndex::Join(HolderState* holder, const Write& write, const Sto
   while (to - from < most && Names(*run, to, stored.blocks[*done + (to - from)])) ++to;
 
   Members members = MembersOf(run, write.tier);
-  const Offsets before = members.Of(number, len);
+  const bool had_all = members.HasAll(number);
+  const Offsets before = members.Of(number, run->Live());
   bool no_memory = false;
   Offsets revived;
-  if (run->holes.load(std::memory_order_relaxed)) to = Revive(run, from, to, &revived, &no_memory);
+  if (run->holes.load(std::memory_order_relaxed))
+    to = Revive(holder, write, *at, to, &revived, &no_memory);
   const Offsets added = Offsets::Range(from, to) - before;
   bool new_part = false;
   if (added.Any()) {
     const Offsets after = before | added;
-    const Offsets all = Offsets::Range(0, len);
-    bool stored_all = HasAnything(run, number) || AddToList(holder, LineOf(*run));
-    if (stored_all && after == all) {
+    bool stored_all = had_all || HasAnything(run, number) || AddToList(holder, at->ref);
+    if (!stored_all || had_all) {
+      // Who has all has what came back.
+    } else if (after == run->Live()) {
       stored_all = members.AddAll(number);
       if (stored_all && before.Any()) members.RemovePart(number);
-    } else if (stored_all) {
+    } else {
       stored_all = members.SetPart(number, after);
       new_part = !before.Any();
     }
     if (!stored_all) {
-      EraseBlocks(run, revived);
+      blocks_.fetch_add(revived.Count(), std::memory_order_relaxed);
+      EraseBlocks(*at, revived);
+      Kill(run, revived);
       return absl::ResourceExhaustedError("no memory for another holder");
     }
     blocks_.fetch_add(revived.Count(), std::memory_order_relaxed);
-    if (revived.Any()) run->holes.store(!(UnionOf(run) == all), std::memory_order_release);
     Account(holder, write, run, added, /*added=*/true);
   }
   if (options_.keep_local_hashes && stored.local_hashes.size() == stored.blocks.size()) {
     for (uint32_t i = from; i < to; ++i)
-      LocalAt(*run, i).store(Raw(stored.local_hashes[*done + (i - from)]),
+      run->locals()[i].store(Raw(stored.local_hashes[*done + (i - from)]),
                              std::memory_order_relaxed);
   }
   *done += to - from;
@@ -109,15 +113,22 @@ absl::Status AtlasIndex::Join(HolderState* holder, const Write& write, const Sto
   return absl::OkStatus();
 }
 
-// Blocks of [from, to) that nobody holds get their place back. Returns where that ends: a block may have come back
-// somewhere else meanwhile.
-uint32_t AtlasIndex::Revive(Run* run, uint32_t from, uint32_t to, Offsets* revived,
-                            bool* no_memory) {
-  const Offsets dead = Offsets::Range(from, to) - UnionOf(run);
+// Dead blocks of [at.offset, to) get their place back. Returns where that ends: a block may have come back somewhere
+// else meanwhile.
+uint32_t AtlasIndex::Revive(HolderState* holder, const Write& write, const Place& at, uint32_t to,
+                            Offsets* revived, bool* no_memory) {
+  Run* const run = at.run;
+  const Offsets dead = run->Dead();
+  const Offsets wanted = dead & Offsets::Range(at.offset, to);
+  if (!wanted.Any()) return to;
+  if (!DemoteOthers(holder, write, run)) {
+    *no_memory = true;
+    return wanted.First();
+  }
   uint32_t end = to;
-  dead.ForEach([&](uint32_t offset) {
+  wanted.ForEach([&](uint32_t offset) {
     if (offset >= end) return;
-    const BlockTable::Inserted inserted = ReviveBlock(run, offset, revived->Count());
+    const BlockTable::Inserted inserted = ReviveBlock(at, offset, revived->Count());
     if (inserted.what == BlockTable::Inserted::kInserted) {
       revived->Add(offset);
     } else {
@@ -125,21 +136,53 @@ uint32_t AtlasIndex::Revive(Run* run, uint32_t from, uint32_t to, Offsets* reviv
       *no_memory = inserted.what == BlockTable::Inserted::kNoMemory;
     }
   });
+  run->SetDead(dead - *revived);
   return end;
 }
 
-BlockTable::Inserted AtlasIndex::ReviveBlock(Run* run, uint32_t offset, uint32_t revived) {
-  const SequenceHash block{~HashAt(*run, offset)};
+// Who else has all of the run has from now on what is not dead now (W5). False when there is no memory: nothing that
+// counts has changed.
+bool AtlasIndex::DemoteOthers(HolderState* holder, const Write& write, Run* run) {
+  const Holders sole = Members::Sole(*run);
+  if (sole == InlineHolder(write.tier, holder->number)) return true;
+  const Offsets live = run->Live();
+  const TierMask tiers = Members::TiersOf(heap_.get(), *run);
+  std::vector<uint32_t> others;
+  bool done = true;
+  for (int i = 0; i < kTiers; ++i) {
+    const Tier tier = static_cast<Tier>(i);
+    if (!tiers.Has(tier)) continue;
+    Members members = MembersOf(run, tier);
+    others.clear();
+    members.ForEachAll([&](uint32_t other) {
+      if (other != holder->number || tier != write.tier) others.push_back(other);
+    });
+    if (others.empty()) continue;
+    BeginTaking(run);
+    for (uint32_t other : others) {
+      done = done && members.SetPart(other, live);
+      if (done) members.RemoveAll(other);
+    }
+    EndTaking(run);
+  }
+  return done;
+}
+
+BlockTable::Inserted AtlasIndex::ReviveBlock(const Place& at, uint32_t offset, uint32_t revived) {
+  const SequenceHash block{~HashAt(*at.run, offset)};
   // Looked up first: while the word names the block, readers who come along here do not look elsewhere.
   const Ref elsewhere = table_->Find(block);
   if (elsewhere != 0) return {.what = BlockTable::Inserted::kExists, .existing = elsewhere};
-  const absl::StatusOr<uint32_t> admitted = Admit(run->start + offset, revived + 1);
+  const absl::StatusOr<uint32_t> admitted = Admit(at.run->start + offset, revived + 1);
   if (!admitted.ok() || *admitted <= revived) return {.what = BlockTable::Inserted::kNoMemory};
-  std::atomic<uint64_t>& word = heap_->word(run->base + offset);
+  std::atomic<uint64_t>& word = at.run->words()[offset];
   word.store(Raw(block), std::memory_order_release);
-  const BlockTable::Inserted inserted = table_->Insert(block, run->base + offset);
-  if (inserted.what != BlockTable::Inserted::kInserted)
+  const BlockTable::Inserted inserted = table_->Insert(block, WordOf(at.ref, offset));
+  if (inserted.what != BlockTable::Inserted::kInserted) {
+    BeginTaking(at.run);
     word.store(~Raw(block), std::memory_order_release);
+    EndTaking(at.run);
+  }
   return inserted;
 }
 
@@ -167,22 +210,24 @@ absl::StatusOr<uint32_t> AtlasIndex::Admit(Position position, size_t blocks) {
 
 void AtlasIndex::WriteWords(Run* run, uint32_t offset, const Stored& stored, size_t from,
                             uint32_t count) {
+  std::atomic<uint64_t>* const words = run->words() + offset;
   for (uint32_t i = 0; i < count; ++i)
-    heap_->word(run->base + offset + i)
-        .store(Raw(stored.blocks[from + i]), std::memory_order_relaxed);
+    words[i].store(Raw(stored.blocks[from + i]), std::memory_order_relaxed);
   if (!options_.keep_local_hashes) return;
   const bool known = stored.local_hashes.size() == stored.blocks.size();
   for (uint32_t i = 0; i < count; ++i)
-    LocalAt(*run, offset + i)
-        .store(known ? Raw(stored.local_hashes[from + i]) : 0, std::memory_order_relaxed);
+    run->locals()[offset + i].store(known ? Raw(stored.local_hashes[from + i]) : 0,
+                                    std::memory_order_relaxed);
 }
 
 // W4: nobody else may become a holder of blocks that he did not store.
 bool AtlasIndex::MayAppend(HolderState* holder, const Write& write, Run* run) const {
+  if (Members::Sole(*run) == InlineHolder(write.tier, holder->number)) return true;
   uint32_t holders = 0;
+  const TierMask tiers = Members::TiersOf(heap_.get(), *run);
   for (int tier = 0; tier < kTiers && holders < 2; ++tier) {
-    if (run->tiers[tier].load(std::memory_order_relaxed) == 0) continue;
-    holders += MembersOf(run, static_cast<Tier>(tier)).CountAll(2);
+    if (tiers.Has(static_cast<Tier>(tier)))
+      holders += MembersOf(run, static_cast<Tier>(tier)).CountAll(2);
   }
   return holders == 1 && MembersOf(run, write.tier).HasAll(holder->number);
 }
@@ -204,13 +249,14 @@ absl::Status AtlasIndex::Append(HolderState* holder, const Write& write, const S
     if (table_->Find(stored.blocks[*done]) != 0) return absl::OkStatus();
     const uint32_t room = std::min(kRunBlocksMax, std::max(len + count, len + len / 2));
     if (!Regrow(at, room)) count = std::min(count, at->run->capacity - len);
-    if (count == 0) return absl::OkStatus();
+    // In the new run those that had all of the old one in bits have all of it, too.
+    if (count == 0 || !MayAppend(holder, write, at->run)) return absl::OkStatus();
   }
   Run* const run = at->run;
   WriteWords(run, len, stored, *done, count);
   BlockTable::Inserted stopped;
   const uint32_t inserted = static_cast<uint32_t>(table_->InsertMany(
-      std::span(stored.blocks).subspan(*done, count), run->base + len, &stopped));
+      std::span(stored.blocks).subspan(*done, count), WordOf(at->ref, len), &stopped));
   if (inserted == 0 && stopped.what == BlockTable::Inserted::kNoMemory)
     return absl::ResourceExhaustedError("no memory for blocks");
   // Partner: the acquire load of R2.
@@ -225,10 +271,9 @@ absl::Status AtlasIndex::Append(HolderState* holder, const Write& write, const S
 // The `count` blocks before the one at `word` are those of the event, held by nobody: they have a place there.
 // What is seen without the lock is a hint.
 bool AtlasIndex::LeadsBack(Ref word, const Stored& stored, size_t from, uint32_t count) const {
-  const Ref ref = heap_->run_of(word).load(std::memory_order_acquire);
-  if (ref == 0) return false;
+  const Ref ref = heap_->RunOf(word);
   const Run& run = *RunAt(ref);
-  const uint32_t offset = word - run.base;
+  const uint32_t offset = OffsetOf(ref, word);
   if (offset < count || !run.holes.load(std::memory_order_relaxed)) return false;
   for (uint32_t i = 0; i < count; ++i) {
     if (HashAt(run, offset - count + i) != ~Raw(stored.blocks[from + i])) return false;
@@ -242,27 +287,25 @@ absl::Status AtlasIndex::StoreNew(HolderState* holder, const Write& write, const
   const absl::StatusOr<uint32_t> admitted = Admit(start, stored.blocks.size() - *done);
   if (!admitted.ok()) return admitted.status();
   const uint32_t count = *admitted;
-  const Ref ref =
-      NewRun(CapacityFor(count), start, Raw(*done == 0 ? stored.parent : stored.blocks[*done - 1]));
+  const Ref ref = NewRun(count, start, Raw(*done == 0 ? stored.parent : stored.blocks[*done - 1]));
   if (ref == 0) return absl::ResourceExhaustedError("no memory for a run");
   Run* const run = RunAt(ref);
-  if (!MembersOf(run, write.tier).AddAll(holder->number) || !AddToList(holder, LineOf(*run))) {
+  if (!MembersOf(run, write.tier).AddAll(holder->number) || !AddToList(holder, ref)) {
     DiscardRun(ref);
     return absl::ResourceExhaustedError("no memory for a run");
   }
   WriteWords(run, 0, stored, *done, count);
-  Direct(*run, ref);
   BlockTable::Inserted stopped;
   const uint32_t inserted = static_cast<uint32_t>(
-      table_->InsertMany(std::span(stored.blocks).subspan(*done, count), run->base, &stopped));
+      table_->InsertMany(std::span(stored.blocks).subspan(*done, count), WordOf(ref, 0), &stopped));
   const bool back = inserted > 0 && stopped.what == BlockTable::Inserted::kExists &&
                     LeadsBack(stopped.existing, stored, *done, inserted);
   if (back) {
-    for (uint32_t i = 0; i < inserted; ++i) table_->Erase(stored.blocks[*done + i], run->base + i);
+    for (uint32_t i = 0; i < inserted; ++i) table_->Erase(stored.blocks[*done + i], WordOf(ref, i));
   }
   if (inserted == 0 || back) {
     // Somebody was faster, or has the place, or there is no memory.
-    Abandon(ref, /*words=*/true);
+    Abandon(ref);
     if (stopped.what == BlockTable::Inserted::kNoMemory)
       return absl::ResourceExhaustedError("no memory for blocks");
     if (back && LockBlock(stored.blocks[*done + inserted], at)) {

@@ -20,7 +20,7 @@ namespace {
 constexpr size_t kDirectoryBytes = (size_t{1} << 22) * sizeof(uint64_t);
 
 // Sizes of segments in buckets.
-constexpr uint32_t kSizes[] = {1, 2, 4, 8, 16, 32, 64};
+constexpr uint32_t kSizes[] = {1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64};
 
 constexpr uint64_t kValid = uint64_t{1} << 63;
 
@@ -209,7 +209,7 @@ Ref BlockTable::FindIn(const Home& home, SequenceHash block) const {
       if (entry >> 32 != home.mixed) continue;
       const Ref word = static_cast<Ref>(entry & kWordMask);
       // Whoever looks for the block will want its run.
-      __builtin_prefetch(&heap_->run_of(word));
+      __builtin_prefetch(heap_->At<char>(heap_->RunOf(word)));
       if (word != 0 && heap_->word(word).load(std::memory_order_relaxed) == Raw(block)) return word;
     }
     return 0;
@@ -231,13 +231,13 @@ Ref BlockTable::Find(SequenceHash block) const {
   return home.slots == nullptr ? 0 : FindIn(home, block);
 }
 
-// What looks like the block at home: a hint.
+// What looks like the block at home: a hint. Nothing depends on what is there, so that several of them wait together.
 Ref BlockTable::Candidate(const Home& home) const {
-  for (int slot = 0; home.slots != nullptr && slot < kSlots; ++slot) {
-    const uint64_t entry = home.slots[slot].load(std::memory_order_relaxed);
-    if (entry >> 32 == home.mixed) return static_cast<Ref>(entry & kWordMask);
-  }
-  return 0;
+  if (home.slots == nullptr) return 0;
+  const uint32_t like_it = LikeIt(home.slots, static_cast<uint32_t>(home.mixed));
+  const uint64_t entry =
+      home.slots[std::countr_zero(like_it | 0x80u)].load(std::memory_order_relaxed);
+  return static_cast<Ref>(entry & kWordMask) * (like_it != 0);
 }
 
 void BlockTable::Prefetch(SequenceHash block) const {
@@ -366,9 +366,11 @@ BlockTable::Inserted BlockTable::InsertNear(const Home& home, SequenceHash block
 bool BlockTable::Replace(const Home& home, Ref from, Ref to) {
   const uint64_t entry = home.mixed << 32 | from;
   const uint64_t replacement = to == 0 ? 0 : (home.mixed << 32 | to);
-  for (int slot = 0; slot < kSlots; ++slot) {
-    if ((home.slots[slot].load(std::memory_order_relaxed) & ~kStateBit) != entry) continue;
-    Put(&home.slots[slot], replacement);
+  for (uint32_t like_it = LikeIt(home.slots, static_cast<uint32_t>(home.mixed)); like_it != 0;
+       like_it &= like_it - 1) {
+    Slot* const slot = &home.slots[std::countr_zero(like_it)];
+    if ((slot->load(std::memory_order_relaxed) & ~kStateBit) != entry) continue;
+    Put(slot, replacement);
     return true;
   }
   const Segment segment = home.segment();
@@ -412,17 +414,24 @@ void BlockTable::EraseAt(Home* home, Ref word) {
     LockHome(home);
     if (home->slots == nullptr) return;
     const bool done = Replace(*home, word, 0);
-    uint64_t left = 0;
-#pragma GCC unroll 8
-    for (int slot = 0; slot < kSlots; ++slot)
-      left |= home->slots[slot].load(std::memory_order_relaxed);
+    const bool empty = done && Free(home->slots) == (1u << kSlots) - 1;
     Unlock(home->slots);
     if (!done) {
       SpinWait(round);
       continue;
     }
-    if ((left & kWordMask) == 0) MaybeShrink(home->segment(), home->bucket());
+    if (empty) MaybeShrink(home->segment(), home->bucket());
     return;
+  }
+}
+
+void BlockTable::EraseMany(std::span<const Ref> words) {
+  Home homes[kAhead];
+  for (size_t begin = 0; begin < words.size(); begin += kAhead) {
+    const std::span<const Ref> chunk = words.subspan(begin, std::min(kAhead, words.size() - begin));
+    for (size_t i = 0; i < chunk.size(); ++i)
+      FetchHome(SequenceHash{heap_->word(chunk[i]).load(std::memory_order_relaxed)}, &homes[i]);
+    for (size_t i = 0; i < chunk.size(); ++i) EraseAt(&homes[i], chunk[i]);
   }
 }
 
@@ -467,10 +476,11 @@ void BlockTable::MaybeShrink(const Segment& segment, uint32_t bucket) {
       entries += (BucketAt(segment, number)[slot].load(std::memory_order_relaxed) & kWordMask) != 0;
     return entries;
   };
-  uint32_t sampled = 0;
-  for (uint32_t i = 1; i <= kSamples; ++i)
+  // The one beside it most likely says enough.
+  uint32_t sampled = count((bucket ^ 1) % segment.buckets);
+  for (uint32_t i = 1; i <= kSamples && sampled <= kSamples / 2; ++i)
     sampled += count((bucket + i * (segment.buckets / kSamples + 1)) % segment.buckets);
-  if (sampled > kSamples) return;
+  if (sampled > kSamples / 2) return;
   uint32_t entries = 0;
   for (uint32_t i = 0; i < segment.buckets; ++i) entries += count(i);
   if (entries == 0 || BucketsFor(entries) * 8 <= segment.buckets) Rebuild(segment, Aim::kFit);
@@ -584,7 +594,7 @@ int BlockTable::Reshape(const Segment& segment, Aim aim, std::span<uint64_t> ent
   if (grow && segment.buckets >= 16 && entries.size() * 4 < segment.slots()) return 0;
   halves[0] = {.index = segment.index, .depth = segment.depth};
   const uint32_t least =
-      grow ? segment.buckets + 1 : BucketsFor(static_cast<uint32_t>(entries.size()));
+      grow ? std::bit_ceil(segment.buckets + 1) : BucketsFor(static_cast<uint32_t>(entries.size()));
   if (Fill(entries, least, &halves[0])) return 1;
   if (!grow || segment.depth >= kDepthMax) return 0;
   const uint64_t bit = uint64_t{1} << (segment.depth + 32);

@@ -75,9 +75,8 @@ class BlockTable {
   // REQUIRES: the block is in the table with `word`.
   void Erase(SequenceHash block, Ref word);
 
-  // Erases blocks whose hashes are at `words`, calling erased(word) after each.
-  template <typename Erased>
-  void EraseMany(std::span<const Ref> words, Erased erased);
+  // Erases blocks whose hashes are at `words`.
+  void EraseMany(std::span<const Ref> words);
 
   // What the table looks like; exact when nobody writes.
   struct Shape {
@@ -212,23 +211,9 @@ void BlockTable::FetchScattered(std::span<const SequenceHash> blocks, Found foun
   for (size_t i = 0; i < count; ++i) {
     words[i] = Candidate(homes[i]);
     __builtin_prefetch(&heap_->word(words[i]));
-    __builtin_prefetch(&heap_->run_of(words[i]));
+    __builtin_prefetch(heap_->At<char>(heap_->RunOf(words[i])), 1);
   }
   found(std::span<const Ref>(words, count));
-}
-
-template <typename Erased>
-void BlockTable::EraseMany(std::span<const Ref> words, Erased erased) {
-  Home homes[kAhead];
-  for (size_t begin = 0; begin < words.size(); begin += kAhead) {
-    const std::span<const Ref> chunk = words.subspan(begin, std::min(kAhead, words.size() - begin));
-    for (size_t i = 0; i < chunk.size(); ++i)
-      FetchHome(SequenceHash{heap_->word(chunk[i]).load(std::memory_order_relaxed)}, &homes[i]);
-    for (size_t i = 0; i < chunk.size(); ++i) {
-      EraseAt(&homes[i], chunk[i]);
-      erased(chunk[i]);
-    }
-  }
 }
 
 template <typename Visit>

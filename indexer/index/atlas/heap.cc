@@ -18,26 +18,47 @@ constexpr uint16_t kClassBytes[] = {
 constexpr size_t kClasses = std::size(kClassBytes);
 constexpr size_t kObjectBytesMax = kClassBytes[kClasses - 1];
 
-// The smallest class that holds i * 16 bytes.
+// Short runs are many: a class for every block more. Long ones begin with a line.
+constexpr uint16_t kRunClassBytes[] = {
+    48,   56,   64,   72,   80,   88,   96,   104,  112,  120,  128,  144, 160,
+    176,  192,  224,  256,  320,  384,  448,  512,  576,  640,  704,  768, 896,
+    1024, 1152, 1280, 1408, 1536, 1792, 2176, 2560, 3072, 3584, 4224,
+};
+constexpr size_t kRunClasses = std::size(kRunClassBytes);
+static_assert(kRunClassBytes[kRunClasses - 1] == kRunBytesMax);
+
+// The smallest class that holds i * kGrain bytes.
+template <size_t kGrain, size_t kBytesMax>
 struct ClassTable {
-  uint8_t of[kObjectBytesMax / 16 + 1];
+  uint8_t of[kBytesMax / kGrain + 1] = {};
+
+  constexpr explicit ClassTable(const uint16_t* bytes) {
+    size_t size_class = 0;
+    for (size_t i = 0; i < std::size(of); ++i) {
+      while (bytes[size_class] < i * kGrain) ++size_class;
+      of[i] = static_cast<uint8_t>(size_class);
+    }
+  }
 };
 
-constexpr ClassTable MakeClassTable() {
-  ClassTable table{};
-  size_t size_class = 0;
-  for (size_t i = 0; i < std::size(table.of); ++i) {
-    while (kClassBytes[size_class] < i * 16) ++size_class;
-    table.of[i] = static_cast<uint8_t>(size_class);
-  }
-  return table;
-}
-
-constexpr ClassTable kClassTable = MakeClassTable();
+constexpr ClassTable<16, kObjectBytesMax> kClassTable(kClassBytes);
+constexpr ClassTable<8, kRunBytesMax> kRunClassTable(kRunClassBytes);
 
 uint8_t ClassOf(size_t bytes) { return kClassTable.of[(bytes + 15) / 16]; }
 
-constexpr size_t kLineMapBytes = kRegionBytes / kLineBytes * sizeof(Ref);
+// Classes of runs come behind the others.
+uint8_t RunClassOf(size_t bytes) {
+  return static_cast<uint8_t>(kClasses + kRunClassTable.of[(bytes + 7) / 8]);
+}
+
+size_t BytesOf(uint8_t size_class) {
+  return size_class < kClasses ? kClassBytes[size_class] : kRunClassBytes[size_class - kClasses];
+}
+
+constexpr size_t kShapeBytes = sizeof(uint64_t) << 18;
+
+// Where a free object says which is the next: what is before it stays as it was.
+constexpr size_t kNextOffset = 8;
 
 // The first part of the region, in pages of the system's usual size.
 constexpr size_t kSmallBytes = size_t{8} << 20;
@@ -49,8 +70,9 @@ constexpr size_t kRetiredMax = 64;
 
 std::unique_ptr<Heap> Heap::Create(uint64_t retained_bytes) {
   constexpr size_t kPageTableBytes = kPages * sizeof(Page);
-  void* memory = mmap(nullptr, kRegionBytes + kLineMapBytes + kPageTableBytes,
-                      PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  static_assert(kShapeBytes == kPages * sizeof(uint64_t));
+  void* memory = mmap(nullptr, kRegionBytes + kShapeBytes + kPageTableBytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) return nullptr;
   // A small index lives in small pages; what a large one touches at random is worth large ones.
   char* const region = static_cast<char*>(memory);
@@ -60,13 +82,13 @@ std::unique_ptr<Heap> Heap::Create(uint64_t retained_bytes) {
 
 Heap::Heap(char* region, uint64_t retained_bytes)
     : region_(region),
-      line_map_(reinterpret_cast<std::atomic<Ref>*>(region + kRegionBytes)),
-      pages_(reinterpret_cast<Page*>(region + kRegionBytes + kLineMapBytes)),
+      shapes_(reinterpret_cast<std::atomic<uint64_t>*>(region + kRegionBytes)),
+      pages_(reinterpret_cast<Page*>(region + kRegionBytes + kShapeBytes)),
       retained_pages_max_(
           static_cast<uint32_t>(std::min<uint64_t>(retained_bytes / kPageBytes, kPages))),
-      classes_(new SizeClass[kClasses]) {}
+      classes_(new SizeClass[kClasses + kRunClasses]) {}
 
-Heap::~Heap() { munmap(region_, kRegionBytes + kLineMapBytes + kPages * sizeof(Page)); }
+Heap::~Heap() { munmap(region_, kRegionBytes + kShapeBytes + kPages * sizeof(Page)); }
 
 // ---- Objects ----
 
@@ -89,50 +111,76 @@ void Heap::Free(Ref ref, size_t bytes) {
   ReturnPages(static_cast<uint32_t>(size_t{ref} * 8 / kPageBytes), static_cast<uint32_t>(pages));
 }
 
+Ref Heap::AllocateRun(size_t bytes) { return AllocateObject(RunClassOf(bytes)); }
+
+size_t Heap::RoundUpRun(size_t bytes) { return BytesOf(RunClassOf(bytes)); }
+
+void Heap::FreeRun(Ref ref) { FreeObject(ref, pages_[ref / kPageWords].size_class); }
+
 Ref Heap::AllocateObject(uint8_t size_class) {
   SizeClass& objects = classes_[size_class];
-  const size_t object_bytes = kClassBytes[size_class];
+  const size_t object_bytes = BytesOf(size_class);
   SpinLockHolder lock(&objects.lock);
-  uint32_t number = NextPage(objects);
-  if (number == kNoPage) {
-    number = TakePage();
-    if (number == kNoPage) return 0;
-    pages_[number].size_class = size_class;
-    pages_[number].use = PageUse::kObjects;
-    Link(&objects.sparse, number);
-  }
+  if (NextPage(objects) == kNoPage && !OpenPage(&objects, size_class)) return 0;
+  const uint32_t number = NextPage(objects);
   Page& page = pages_[number];
   char* const start = region_ + size_t{number} * kPageBytes;
   size_t object;
   if (page.first_free != 0) {
     object = page.first_free - 1u;
-    page.first_free = *reinterpret_cast<uint16_t*>(start + object * object_bytes);
+    page.first_free = *reinterpret_cast<uint16_t*>(start + object * object_bytes + kNextOffset);
     --page.free;
   } else {
     object = page.carved++;
     bytes_.fetch_add(object_bytes, std::memory_order_relaxed);
+    if (size_class >= kClasses) {
+      *reinterpret_cast<uint64_t*>(start + object * object_bytes) = 0;
+      // Partner: `IsRun`, so that who finds the object finds its first word, too.
+      shapes_[number].store(shapes_[number].load(std::memory_order_relaxed) + (1 << 16),
+                            std::memory_order_release);
+    }
   }
   Relink(&objects, number, kPageBytes / object_bytes);
   return static_cast<Ref>((size_t{number} * kPageBytes + object * object_bytes) / 8);
 }
 
+bool Heap::OpenPage(SizeClass* objects, uint8_t size_class) {
+  const uint32_t number = TakePage();
+  if (number == kNoPage) return false;
+  pages_[number].size_class = size_class;
+  pages_[number].use = PageUse::kObjects;
+  Link(&objects->sparse, number);
+  if (size_class >= kClasses) {
+    const uint64_t words = BytesOf(size_class) / 8;
+    shapes_[number].store(((uint64_t{1} << 32) / words + 1) << 32 | words,
+                          std::memory_order_release);
+  }
+  return true;
+}
+
 void Heap::FreeObject(Ref ref, uint8_t size_class) {
   SizeClass& objects = classes_[size_class];
-  const size_t object_bytes = kClassBytes[size_class];
+  const size_t object_bytes = BytesOf(size_class);
   const size_t offset = size_t{ref} * 8;
   const uint32_t number = static_cast<uint32_t>(offset / kPageBytes);
   {
     SpinLockHolder lock(&objects.lock);
     Page& page = pages_[number];
-    *reinterpret_cast<uint16_t*>(region_ + offset) = page.first_free;
+    *reinterpret_cast<uint16_t*>(region_ + offset + kNextOffset) = page.first_free;
     page.first_free = static_cast<uint16_t>(1 + offset % kPageBytes / object_bytes);
     ++page.free;
     Relink(&objects, number, kPageBytes / object_bytes);
     if (page.free < page.carved) return;
     Unlink(&objects.sparse, number);
     bytes_.fetch_sub(page.carved * object_bytes, std::memory_order_relaxed);
+    shapes_[number].store(0, std::memory_order_release);
   }
-  ReturnPages(number, 1);
+  // Somebody may still look whether there is a run.
+  if (size_class >= kClasses) {
+    RetireTagged(number, kPage);
+  } else {
+    ReturnPages(number, 1);
+  }
 }
 
 // The fuller pages first, so that the others can run empty.
@@ -156,8 +204,15 @@ void Heap::Relink(SizeClass* objects, uint32_t number, size_t capacity) {
 }
 
 bool Heap::BetterElsewhere(Ref ref, size_t bytes) {
-  if (bytes > kObjectBytesMax) return false;
-  SizeClass& objects = classes_[ClassOf(bytes)];
+  return bytes <= kObjectBytesMax && BetterElsewhere(ref, ClassOf(bytes));
+}
+
+bool Heap::RunBetterElsewhere(Ref ref) {
+  return BetterElsewhere(ref, pages_[ref / kPageWords].size_class);
+}
+
+bool Heap::BetterElsewhere(Ref ref, uint8_t size_class) {
+  SizeClass& objects = classes_[size_class];
   const uint32_t number = static_cast<uint32_t>(size_t{ref} * 8 / kPageBytes);
   SpinLockHolder lock(&objects.lock);
   return pages_[number].fill == Fill::kSparse && NextPage(objects) != number;
@@ -255,18 +310,28 @@ uint32_t Heap::FindAdjacent(uint32_t pages) {
 
 // ---- Retired ----
 
-void Heap::Retire(Ref ref, size_t bytes) {
+void Heap::Retire(Ref ref, size_t bytes) { RetireTagged(ref, static_cast<uint32_t>(bytes)); }
+
+void Heap::RetireRun(Ref ref) { RetireTagged(ref, kRun); }
+
+void Heap::RetireTagged(Ref ref, uint32_t bytes) {
   const uint64_t epoch = RetireEpoch();
   size_t retired;
   {
     SpinLockHolder lock(&retired_lock_);
-    retired_.push_back({.epoch = epoch, .ref = ref, .bytes = static_cast<uint32_t>(bytes)});
+    retired_.push_back({.epoch = epoch, .ref = ref, .bytes = bytes});
     retired = retired_.size();
   }
-  if (retired % kRetiredMax == 0) Reclaim();
+  if (retired % kRetiredMax == 0 && bytes != kPage) Reclaim();
 }
 
+// Runs that are freed may leave pages behind, which are retired in their turn.
 void Heap::Reclaim() {
+  if (ReclaimOnce()) ReclaimOnce();
+}
+
+// Whether a page was retired meanwhile.
+bool Heap::ReclaimOnce() {
   const uint64_t oldest = OldestActiveEpoch();
   std::vector<Retired> free;
   {
@@ -276,7 +341,21 @@ void Heap::Reclaim() {
     free.assign(middle, retired_.end());
     retired_.erase(middle, retired_.end());
   }
-  for (const Retired& each : free) Free(each.ref, each.bytes);
+  for (const Retired& each : free) {
+    switch (each.bytes) {
+      case kRun:
+        FreeRun(each.ref);
+        break;
+      case kPage:
+        ReturnPages(each.ref, 1);
+        break;
+      default:
+        Free(each.ref, each.bytes);
+    }
+  }
+  SpinLockHolder lock(&retired_lock_);
+  return std::any_of(retired_.begin(), retired_.end(),
+                     [](const Retired& each) { return each.bytes == kPage; });
 }
 
 }  // namespace kvatlas::atlas

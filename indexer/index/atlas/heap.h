@@ -3,8 +3,12 @@
 //
 //   region    16 GiB of addresses, 64 KiB pages; a page holds objects of one size class
 //   Ref       where an object begins, in 8-byte words from the region's start: 31 bits; 0 is "none"
-//   line map  for every 64-byte line of the region, the run whose hashes lie there (`run.h`)
+//   runs      have pages of their own (`run.h`), so that any word inside one leads to where it begins: the page's
+//             shape says how large its objects are
 //
+// *Runs*: whoever kept a run's Ref for longer than a guard asks `IsRun`. What it says stays true while the guard is
+// held: there is a run, or there was one, and its first 8 bytes are as they were when it was freed. They are zero when
+// there never was one. A page leaves the runs only when no guard is left that may have asked.
 // *Truth*: `bytes()` is what was given out, freed objects of pages still in use included: what the index adds to
 // resident memory, except for the retained pages.
 // *Threads*: any. A class has a lock; it is held for some tens of nanoseconds.
@@ -32,6 +36,7 @@ inline constexpr size_t kLineBytes = 64;
 inline constexpr size_t kLineWords = kLineBytes / 8;
 inline constexpr int kRefBits = 31;
 inline constexpr size_t kRegionBytes = size_t{8} << kRefBits;
+inline constexpr size_t kRunBytesMax = 4224;
 
 class Heap {
  public:
@@ -55,6 +60,28 @@ class Heap {
   // Gives back what was just unlinked and readers may still look at (`epoch.h`).
   void Retire(Ref ref, size_t bytes);
 
+  // The same for runs. An allocation is of at least `bytes`: `RoundUpRun` says of how many; at most `kRunBytesMax`.
+  Ref AllocateRun(size_t bytes);
+  static size_t RoundUpRun(size_t bytes);
+  void FreeRun(Ref ref);
+  void RetireRun(Ref ref);
+  bool RunBetterElsewhere(Ref ref);
+
+  // Where the run begins that `word` is in.
+  Ref RunOf(Ref word) const {
+    const uint64_t shape = shapes_[word / kPageWords].load(std::memory_order_acquire);
+    const uint32_t number = NumberIn(shape, word % kPageWords);
+    return word / kPageWords * kPageWords + number * static_cast<uint16_t>(shape);
+  }
+
+  // A run begins here, or did.
+  bool IsRun(Ref ref) const {
+    const uint64_t shape = shapes_[ref / kPageWords].load(std::memory_order_acquire);
+    const uint32_t number = NumberIn(shape, ref % kPageWords);
+    return number * static_cast<uint16_t>(shape) == ref % kPageWords &&
+           number < static_cast<uint16_t>(shape >> 16);
+  }
+
   // Frees what was retired and nobody can see any more.
   void Reclaim();
 
@@ -66,9 +93,6 @@ class Heap {
   // The hash of a block, where `word` is its place.
   std::atomic<uint64_t>& word(Ref word) const { return *At<std::atomic<uint64_t>>(word); }
 
-  // The run whose hashes lie in the line of `word`.
-  std::atomic<Ref>& run_of(Ref word) const { return line_map_[word / kLineWords]; }
-
   uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
 
   // For tests: the next `count` allocations that need a new page fail.
@@ -76,6 +100,7 @@ class Heap {
 
  private:
   static constexpr size_t kPageBytes = 1 << 16;
+  static constexpr uint32_t kPageWords = kPageBytes / 8;
   static constexpr size_t kPages = kRegionBytes / kPageBytes;
   static constexpr uint8_t kNoClass = 0xff;
   static constexpr uint32_t kNoPage = 0;  // page 0 is never used, so that no Ref is 0
@@ -110,10 +135,18 @@ class Heap {
   struct Retired {
     uint64_t epoch;
     Ref ref;
-    uint32_t bytes;
+    uint32_t bytes;  // kRun: a run; kPage: `ref` is the number of a page that was for runs
   };
+  static constexpr uint32_t kRun = 0;
+  static constexpr uint32_t kPage = 0xffffffff;
 
   Heap(char* region, uint64_t retained_bytes);
+
+  // Of a page for runs: 63…32 2^32 over the object's size, rounded up | 31…16 objects ever given out | 15…0 the size in
+  // words. 0: another page.
+  static uint32_t NumberIn(uint64_t shape, uint32_t word) {
+    return static_cast<uint32_t>((shape >> 32) * word >> 32);
+  }
 
   void Link(PageList* list, uint32_t page);
   void Unlink(PageList* list, uint32_t page);
@@ -122,7 +155,12 @@ class Heap {
   void Relink(SizeClass* objects, uint32_t number, size_t capacity)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(objects->lock);
   Ref AllocateObject(uint8_t size_class);
+  bool OpenPage(SizeClass* objects, uint8_t size_class)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(objects->lock);
   void FreeObject(Ref ref, uint8_t size_class);
+  bool BetterElsewhere(Ref ref, uint8_t size_class);
+  void RetireTagged(Ref ref, uint32_t bytes);
+  bool ReclaimOnce();
   Ref AllocateLarge(size_t bytes);
   uint32_t FindAdjacent(uint32_t pages) ABSL_EXCLUSIVE_LOCKS_REQUIRED(pages_lock_);
   uint32_t TakePage();
@@ -130,7 +168,7 @@ class Heap {
   bool PageFails();
 
   char* const region_;
-  std::atomic<Ref>* const line_map_;
+  std::atomic<uint64_t>* const shapes_;
   Page* const pages_;
   const uint32_t retained_pages_max_;
   std::unique_ptr<SizeClass[]> classes_;

@@ -1,8 +1,8 @@
 // What does an atlas keep for one holder? Its digest, and in which runs it may have something, so that what it
 // has can be found and cleared at the cost of its own blocks.
 //
-// *Truth*: the list names every run in which the holder has a block, by the run's first line; it may name others,
-// and name one twice. Whoever uses an entry looks whether the run is still there and the holder still in it.
+// *Truth*: the list names every run in which the holder has a block, by its Ref; it may name others,
+// some that are gone or are another's now, and name one twice. Whoever uses an entry looks whether the run is still there and the holder still in it.
 // *Threads*: `mutex` orders the holder's own events. The list has a lock of its own, because whoever splits or
 // merges a run adds to the lists of all its holders.
 
@@ -22,40 +22,40 @@
 
 namespace kvatlas::atlas {
 
-// A list of lines, in chunks of the heap.
-class LineList {
+// A list of runs, in chunks of the heap.
+class RunList {
  public:
-  explicit LineList(Heap* heap) : heap_(heap) {}
-  ~LineList() { Clear(); }
-  LineList(const LineList&) = delete;
-  LineList& operator=(const LineList&) = delete;
+  explicit RunList(Heap* heap) : heap_(heap) {}
+  ~RunList() { Clear(); }
+  RunList(const RunList&) = delete;
+  RunList& operator=(const RunList&) = delete;
 
   // False when there is no memory.
-  bool Add(uint32_t line);
+  bool Add(Ref run);
   // False when there is none.
-  bool TakeLast(uint32_t* line);
+  bool TakeLast(Ref* run);
   // Copies all of them, the oldest first; returns the end.
-  uint32_t* CopyTo(uint32_t* lines) const;
+  uint32_t* CopyTo(Ref* runs) const;
   uint32_t size() const { return size_; }
   void Clear();
 
-  // Keeps those for which keep(line), each once. Needs no memory of the heap.
+  // Keeps those for which keep(run), each once. Needs no memory of the heap.
   template <typename Keep>
   void Tidy(Keep keep);
 
  private:
-  static constexpr uint32_t kLines = 62;
+  static constexpr uint32_t kRuns = 62;
   struct Chunk {
     Ref previous;
     uint32_t used;
-    uint32_t lines[kLines];
+    Ref runs[kRuns];
   };
   static_assert(sizeof(Chunk) == 256);
 
   Chunk* last() const { return last_ == 0 ? nullptr : heap_->At<Chunk>(last_); }
   void DropLast();
   // REQUIRES: count <= size().
-  void Assign(const uint32_t* lines, uint32_t count);
+  void Assign(const Ref* runs, uint32_t count);
 
   Heap* const heap_;
   Ref last_ = 0;
@@ -63,13 +63,13 @@ class LineList {
 };
 
 template <typename Keep>
-void LineList::Tidy(Keep keep) {
+void RunList::Tidy(Keep keep) {
   const std::unique_ptr<uint32_t[]> all(new (std::nothrow) uint32_t[size_]);
   if (all == nullptr) return;
   uint32_t* end = CopyTo(all.get());
   std::sort(all.get(), end);
   end = std::unique(all.get(), end);
-  end = std::remove_if(all.get(), end, [&](uint32_t line) { return !keep(line); });
+  end = std::remove_if(all.get(), end, [&](Ref run) { return !keep(run); });
   Assign(all.get(), static_cast<uint32_t>(end - all.get()));
 }
 
@@ -82,7 +82,7 @@ struct HolderState {
   uint64_t holdings ABSL_GUARDED_BY(mutex) = 0;
 
   SpinLock runs_lock;
-  LineList runs ABSL_GUARDED_BY(runs_lock);
+  RunList runs ABSL_GUARDED_BY(runs_lock);
   // The list is tidied when it is this long.
   uint32_t tidy_at ABSL_GUARDED_BY(runs_lock) = 64;
 };

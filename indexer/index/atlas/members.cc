@@ -11,17 +11,63 @@ namespace {
 constexpr uint32_t kBitsOnly = 512;
 
 // Sizes of lists of holders: a section is then 32, 64, 128, 256 bytes.
-constexpr uint16_t kListSizes[] = {6, 14, 30, 62};
+constexpr uint16_t kListSizes[] = {4, 12, 28, 60};
 
 uint32_t WordsFor(uint32_t holders_end) { return (holders_end + 63) / 64; }
 
 }  // namespace
 
+// ---- Where ----
+
+std::atomic<Holders>* Members::Link() const {
+  std::atomic<Holders>* link = &run_->holders[0];
+  for (;;) {
+    Section* const at = SectionAt(heap_, link->load(std::memory_order_acquire));
+    if (at == nullptr || at->tier == tier_) return link;
+    link = &at->next;
+  }
+}
+
+TierMask Members::TiersOf(Heap* heap, const Run& run) {
+  TierMask tiers;
+  const Holders first = run.holders[0].load(std::memory_order_relaxed);
+  if (Section* at = SectionAt(heap, first); at != nullptr) {
+    for (; at != nullptr; at = SectionAt(heap, at->next.load(std::memory_order_relaxed)))
+      tiers = tiers | at->tier;
+    return tiers;
+  }
+  for (const std::atomic<Holders>& slot : run.holders) {
+    const Holders one = slot.load(std::memory_order_relaxed);
+    if (one != kFree) tiers = tiers | TierOf(one);
+  }
+  return tiers;
+}
+
+Holders Members::Sole(const Run& run) {
+  Holders sole = kFree;
+  for (const std::atomic<Holders>& slot : run.holders) {
+    const Holders one = slot.load(std::memory_order_relaxed);
+    if ((one & kSectionBit) != 0) return kFree;
+    if (one == kFree) continue;
+    if (sole != kFree) return kFree;
+    sole = one;
+  }
+  return sole;
+}
+
 // ---- All ----
 
 bool Members::HasAll(uint32_t holder) const {
+  if (holder == kNobody) return false;
+  if (is_inline()) {
+    const Holders wanted = InlineHolder(tier_, holder);
+    for (const std::atomic<Holders>& slot : run_->holders) {
+      if (slot.load(std::memory_order_relaxed) == wanted) return true;
+    }
+    return false;
+  }
   Section* const at = section();
-  if (at == nullptr || holder == kNobody) return false;
+  if (at == nullptr) return false;
   if (at->words != 0) {
     return holder / 64 < at->words &&
            (at->bits()[holder / 64].load(std::memory_order_relaxed) >> (holder % 64) & 1) != 0;
@@ -33,9 +79,16 @@ bool Members::HasAll(uint32_t holder) const {
 }
 
 uint32_t Members::CountAll(uint32_t at_most) const {
+  uint32_t count = 0;
+  if (is_inline()) {
+    for (const std::atomic<Holders>& slot : run_->holders) {
+      const Holders one = slot.load(std::memory_order_relaxed);
+      count += one != kFree && TierOf(one) == tier_ ? 1 : 0;
+    }
+    return count;
+  }
   Section* const at = section();
   if (at == nullptr) return 0;
-  uint32_t count = 0;
   for (uint32_t i = 0; i < at->words && count < at_most; ++i)
     count += static_cast<uint32_t>(std::popcount(at->bits()[i].load(std::memory_order_relaxed)));
   for (uint32_t i = 0; i < at->listed_max && count < at_most; ++i)
@@ -44,12 +97,18 @@ uint32_t Members::CountAll(uint32_t at_most) const {
 }
 
 bool Members::AddAll(uint32_t holder) {
+  if (is_inline()) {
+    for (std::atomic<Holders>& slot : run_->holders) {
+      if (slot.load(std::memory_order_relaxed) != kFree) continue;
+      slot.store(InlineHolder(tier_, holder), std::memory_order_release);
+      return true;
+    }
+    if (!MakeSections()) return false;
+  }
   for (;;) {
     Section* const at = section();
     if (at != nullptr && at->words != 0 && holder / 64 < at->words) {
-      std::atomic<uint64_t>& word = at->bits()[holder / 64];
-      word.store(word.load(std::memory_order_relaxed) | uint64_t{1} << (holder % 64),
-                 std::memory_order_release);
+      Add(at, holder);
       return true;
     }
     for (uint32_t i = 0; at != nullptr && i < at->listed_max; ++i) {
@@ -62,6 +121,13 @@ bool Members::AddAll(uint32_t holder) {
 }
 
 void Members::RemoveAll(uint32_t holder) {
+  if (is_inline()) {
+    for (std::atomic<Holders>& slot : run_->holders) {
+      if (slot.load(std::memory_order_relaxed) == InlineHolder(tier_, holder))
+        slot.store(kFree, std::memory_order_release);
+    }
+    return;
+  }
   Section* const at = section();
   if (at->words != 0) {
     std::atomic<uint64_t>& word = at->bits()[holder / 64];
@@ -75,53 +141,101 @@ void Members::RemoveAll(uint32_t holder) {
   }
 }
 
-// A section with room for `holder`, and all that the old one says.
-bool Members::GrowSection(uint32_t holder) {
-  Section* const old = section();
+// REQUIRES: there is room.
+void Members::Add(Section* section, uint32_t holder) {
+  if (section->words != 0) {
+    std::atomic<uint64_t>& word = section->bits()[holder / 64];
+    word.store(word.load(std::memory_order_relaxed) | uint64_t{1} << (holder % 64),
+               std::memory_order_release);
+    return;
+  }
+  uint32_t i = 0;
+  while (section->listed()[i].load(std::memory_order_relaxed) != kNobody) ++i;
+  section->listed()[i].store(holder, std::memory_order_release);
+}
+
+// An empty section with room for `holders` of numbers up to `holder_max`; null when there is no memory.
+Section* Members::NewSection(Tier tier, uint32_t holders, uint32_t holder_max, bool bits,
+                             Ref* ref) const {
   Section shape;
-  const uint32_t words = WordsFor(std::max(holders_end_, holder + 1));
-  if (words * 64 <= kBitsOnly || (old != nullptr && old->words != 0)) {
-    shape.words = static_cast<uint16_t>(words);
-  } else {
+  const uint32_t words = WordsFor(std::max(holders_end_, holder_max + 1));
+  if (words * 64 > kBitsOnly && !bits) {
     for (uint16_t size : kListSizes) {
-      if (size > (old == nullptr ? 0 : old->listed_max)) {
-        shape.listed_max = size;
-        break;
-      }
-    }
-    if (shape.listed_max == 0 || shape.listed_max * 4u >= words * 8) {
-      shape.listed_max = 0;
-      shape.words = static_cast<uint16_t>(words);
+      if (size < holders) continue;
+      shape.listed_max = size;
+      break;
     }
   }
-  const Ref ref = heap_->Allocate(shape.bytes());
-  if (ref == 0) return false;
-  Section* const fresh = new (heap_->At<void>(ref)) Section;
+  if (shape.listed_max == 0 || shape.listed_max * 4u >= words * 8) {
+    shape.listed_max = 0;
+    shape.words = static_cast<uint16_t>(words);
+  }
+  *ref = heap_->Allocate(shape.bytes());
+  if (*ref == 0) return nullptr;
+  Section* const fresh = new (heap_->At<void>(*ref)) Section;
   fresh->words = shape.words;
   fresh->listed_max = shape.listed_max;
-  for (uint32_t i = 0; i < fresh->words; ++i)
-    fresh->bits()[i].store(
-        old != nullptr && i < old->words ? old->bits()[i].load(std::memory_order_relaxed) : 0,
-        std::memory_order_relaxed);
+  fresh->tier = tier;
+  for (uint32_t i = 0; i < fresh->words; ++i) fresh->bits()[i].store(0, std::memory_order_relaxed);
   for (uint32_t i = 0; i < fresh->listed_max; ++i)
     fresh->listed()[i].store(kNobody, std::memory_order_relaxed);
+  return fresh;
+}
+
+// What is in the run itself goes into sections, a tier each, all of them published at once.
+bool Members::MakeSections() {
+  Holders first = kFree;
+  for (int i = 0; i < kTiers; ++i) {
+    const Tier tier = static_cast<Tier>(i);
+    uint32_t holders[kInlineHolders];
+    uint32_t count = 0;
+    uint32_t largest = 0;
+    for (const std::atomic<Holders>& slot : run_->holders) {
+      const Holders one = slot.load(std::memory_order_relaxed);
+      if (one == kFree || TierOf(one) != tier) continue;
+      holders[count++] = HolderOf(one);
+      largest = std::max(largest, HolderOf(one));
+    }
+    if (count == 0 && tier != tier_) continue;
+    Ref ref;
+    Section* const fresh = NewSection(tier, count + 1, largest, /*bits=*/false, &ref);
+    if (fresh == nullptr) {
+      while (Section* const made = SectionAt(heap_, first)) {
+        const Ref gone = first & ~kSectionBit;
+        first = made->next.load(std::memory_order_relaxed);
+        heap_->Free(gone, made->bytes());
+      }
+      return false;
+    }
+    for (uint32_t each = 0; each < count; ++each) Add(fresh, holders[each]);
+    fresh->next.store(first, std::memory_order_relaxed);
+    first = ref | kSectionBit;
+  }
+  run_->holders[0].store(first, std::memory_order_release);
+  return true;
+}
+
+// A section with room for `holder`, and all that the old one says. REQUIRES: the run has sections.
+bool Members::GrowSection(uint32_t holder) {
+  std::atomic<Holders>* const link = Link();
+  Section* const old = section();
+  Ref ref;
+  Section* const fresh = NewSection(tier_, old == nullptr ? 1 : old->listed_max + 1u, holder,
+                                    /*bits=*/old != nullptr && old->words != 0, &ref);
+  if (fresh == nullptr) return false;
   if (old != nullptr) {
+    fresh->next.store(old->next.load(std::memory_order_relaxed), std::memory_order_relaxed);
     fresh->partials.store(old->partials.load(std::memory_order_relaxed), std::memory_order_relaxed);
-    uint32_t next = 0;
+    for (uint32_t i = 0; i < old->words; ++i)
+      fresh->bits()[i].store(old->bits()[i].load(std::memory_order_relaxed),
+                             std::memory_order_relaxed);
     for (uint32_t i = 0; i < old->listed_max; ++i) {
       const uint32_t each = old->listed()[i].load(std::memory_order_relaxed);
-      if (each == kNobody) continue;
-      if (fresh->words != 0) {
-        std::atomic<uint64_t>& word = fresh->bits()[each / 64];
-        word.store(word.load(std::memory_order_relaxed) | uint64_t{1} << (each % 64),
-                   std::memory_order_relaxed);
-      } else {
-        fresh->listed()[next++].store(each, std::memory_order_relaxed);
-      }
+      if (each != kNobody) Add(fresh, each);
     }
   }
-  const Ref old_ref = slot_->load(std::memory_order_relaxed);
-  slot_->store(ref, std::memory_order_release);
+  const Ref old_ref = link->load(std::memory_order_relaxed) & ~kSectionBit;
+  link->store(ref | kSectionBit, std::memory_order_release);
   if (old != nullptr) heap_->Retire(old_ref, old->bytes());
   return true;
 }
@@ -164,7 +278,8 @@ uint32_t Members::CountPartials() const {
 }
 
 bool Members::SetPart(uint32_t holder, const Offsets& offsets) {
-  if (!exists() && !GrowSection(holder)) return false;
+  if (is_inline() && !MakeSections()) return false;
+  if (section() == nullptr && !GrowSection(holder)) return false;
   Partials* part = partials();
   const int entry = part == nullptr ? -1 : FindPart(part, holder);
   if (entry >= 0) {
@@ -184,7 +299,7 @@ bool Members::SetPart(uint32_t holder, const Offsets& offsets) {
 // A table with room for one more, without those who are gone.
 bool Members::GrowPartials() {
   Partials* const old = partials();
-  const uint32_t words = (capacity_ + 63) / 64;
+  const uint32_t words = (run_->capacity + 63u) / 64;
   const uint32_t wanted = (old == nullptr ? 0 : old->holders) + 1;
   uint32_t capacity = 1;
   while (capacity - capacity / 8 < wanted) capacity *= 2;
@@ -250,45 +365,42 @@ void Members::Take(const One& one, uint32_t offset) {
 
 // ---- Both ----
 
-Offsets Members::Of(uint32_t holder, uint32_t len) const {
-  if (HasAll(holder)) return Offsets::Range(0, len);
+Offsets Members::Of(uint32_t holder, const Offsets& live) const {
+  if (HasAll(holder)) return live;
   Partials* const part = partials();
   const int entry = part == nullptr ? -1 : FindPart(part, holder);
   return entry < 0 ? Offsets{} : Load(part, static_cast<uint32_t>(entry));
 }
 
-Offsets Members::Union(uint32_t except, uint32_t len) const {
+Offsets Members::Union(uint32_t except, const Offsets& live) const {
   Offsets all;
-  if (!exists()) return all;
   // `except` may be kNobody, who has nothing.
-  if (CountAll(2) >= (HasAll(except) ? 2u : 1u)) return Offsets::Range(0, len);
+  if (CountAll(2) >= (HasAll(except) ? 2u : 1u)) return live;
   Partials* const part = partials();
   if (part == nullptr) return all;
-  const Offsets enough = Offsets::Range(0, len);
   for (uint32_t i = 0; i < part->capacity; ++i) {
     const uint32_t name = part->names()[i].load(std::memory_order_relaxed);
     if (name >= kGone || name == except) continue;
     all = all | Load(part, i);
-    if (all == enough) break;
+    if (all == live) break;
   }
   return all;
 }
 
-void Members::Discard(bool seen) {
-  Section* const at = section();
-  if (at == nullptr) return;
-  Partials* const part = partials();
-  const Ref part_ref = at->partials.load(std::memory_order_relaxed);
-  const Ref ref = slot_->load(std::memory_order_relaxed);
-  if (seen) {
-    if (part != nullptr) heap_->Retire(part_ref, part->bytes());
-    heap_->Retire(ref, at->bytes());
-    return;
+void Members::Discard(Heap* heap, Run* run, bool seen) {
+  Holders link = run->holders[0].load(std::memory_order_relaxed);
+  while (Section* const at = SectionAt(heap, link)) {
+    const Ref ref = link & ~kSectionBit;
+    const Ref part_ref = at->partials.load(std::memory_order_relaxed);
+    link = at->next.load(std::memory_order_relaxed);
+    if (seen) {
+      if (part_ref != 0) heap->Retire(part_ref, heap->At<Partials>(part_ref)->bytes());
+      heap->Retire(ref, at->bytes());
+    } else {
+      if (part_ref != 0) heap->Free(part_ref, heap->At<Partials>(part_ref)->bytes());
+      heap->Free(ref, at->bytes());
+    }
   }
-  if (part != nullptr) heap_->Free(part_ref, part->bytes());
-  const size_t bytes = at->bytes();
-  heap_->Free(ref, bytes);
-  slot_->store(0, std::memory_order_relaxed);
 }
 
 }  // namespace kvatlas::atlas

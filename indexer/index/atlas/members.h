@@ -1,13 +1,15 @@
-// Who holds which blocks of a run, in one tier? A section: holders that have all of it, and those that have part.
+// Who holds which blocks of a run, in one tier? Few holders that have all of it are numbers in the run itself; else a
+// section: holders that have all, and those that have part.
 //
 //   section   words > 0: a bit for every holder number;  else: a list of `listed_max` numbers, ~0 is free
 //   partials  open addressing by holder; kNobody ends a search, kGone was somebody
 //
-// *Truth*: a holder is in one of the two places, or, while it is written, in both or in neither.
+// *Truth*: all is all that is not dead. A holder is in one of the two places, or, while it is written, in both.
 // *Threads*: writes under the run's lock; reads at any time. A change that needs more room makes a new section
-// or table and publishes it with one store; the old one is retired.
-// *Cost*: 16 bytes, then a bit for every holder number while numbers are small, else 4 bytes a holder until bits
-// are cheaper. A partial is 4 + 8 bytes for each 64 blocks of the run's capacity.
+// or table and publishes it with one store; the old one is retired. A holder that changes places is first in the new
+// one and then no more in the old.
+// *Cost*: up to three holders nothing. Then 16 bytes, and a bit for every holder number while numbers are small, else
+// 4 bytes a holder until bits are cheaper. A partial is 4 + 8 bytes for each 64 blocks of the run's capacity.
 
 #ifndef KVATLAS_INDEXER_INDEX_ATLAS_MEMBERS_H_
 #define KVATLAS_INDEXER_INDEX_ATLAS_MEMBERS_H_
@@ -27,12 +29,14 @@ struct Section {
   uint16_t words = 0;       // a bit a holder
   uint16_t listed_max = 0;  // or a number a holder
   std::atomic<Ref> partials{0};
+  std::atomic<Holders> next{kFree};  // another tier's section
+  Tier tier{};
 
   size_t bytes() const { return sizeof(Section) + words * sizeof(uint64_t) + listed_max * 4u; }
   std::atomic<uint64_t>* bits() { return reinterpret_cast<std::atomic<uint64_t>*>(this + 1); }
   std::atomic<uint32_t>* listed() { return reinterpret_cast<std::atomic<uint32_t>*>(this + 1); }
 };
-static_assert(sizeof(Section) == 8);
+static_assert(sizeof(Section) == 16);
 
 struct Partials {
   uint16_t words = 0;  // of offsets, a holder
@@ -53,15 +57,13 @@ struct Partials {
 };
 static_assert(sizeof(Partials) == 16);
 
-// The operations on one section of one run, under the run's lock.
+// The operations on one tier of one run, under the run's lock.
 class Members {
  public:
-  // `slot` is where the run refers to the section (0: it has none), `holders_end` one more than the largest
-  // holder number in use.
-  Members(Heap* heap, std::atomic<Ref>* slot, uint32_t capacity, uint32_t holders_end)
-      : heap_(heap), slot_(slot), capacity_(capacity), holders_end_(holders_end) {}
+  // `holders_end`: one more than the largest holder number in use.
+  Members(Heap* heap, Run* run, Tier tier, uint32_t holders_end)
+      : heap_(heap), run_(run), tier_(tier), holders_end_(holders_end) {}
 
-  bool exists() const { return section() != nullptr; }
   bool HasAll(uint32_t holder) const;
   // All or part.
   bool Has(uint32_t holder) const {
@@ -72,14 +74,14 @@ class Members {
   uint32_t CountAll(uint32_t at_most) const;
   uint32_t CountPartials() const;
 
-  // What a holder has of [0, len).
-  Offsets Of(uint32_t holder, uint32_t len) const;
+  // What a holder has, where `live` is what anybody has.
+  Offsets Of(uint32_t holder, const Offsets& live) const;
 
   // False when there is no memory: nothing changed.
   bool AddAll(uint32_t holder);
   bool SetPart(uint32_t holder, const Offsets& offsets);
 
-  // The usual case of a hole: a holder that has part of the run, and not only this block, loses one block.
+  // The usual case of a hole in a run of several holders: one that has part of it, and not only this block, loses it.
   struct One {
     bool usual = false;   // else: nothing is known
     bool has = false;     // the holder has it
@@ -93,27 +95,44 @@ class Members {
   void RemoveAll(uint32_t holder);
   void RemovePart(uint32_t holder);
 
-  // What everybody but `except` has of [0, len).
-  Offsets Union(uint32_t except, uint32_t len) const;
+  // What everybody but `except` has, where `live` is what anybody has.
+  Offsets Union(uint32_t except, const Offsets& live) const;
 
   // Calls visit(holder, offsets) for every holder.
   template <typename Visit>
-  void ForEach(uint32_t len, Visit visit) const;
+  void ForEach(const Offsets& live, Visit visit) const;
 
-  // The same for those that have part of it.
+  // Calls visit(holder) for those that have all of it.
+  template <typename Visit>
+  void ForEachAll(Visit visit) const;
+
+  // Calls visit(holder, offsets) for those that have part of it; it may change that.
   template <typename Visit>
   void ForEachPart(Visit visit) const;
 
-  // Gives the memory of section and partials back: at once when nobody has seen them.
-  void Discard(bool seen);
+  // Tiers in which somebody has something, or had.
+  static TierMask TiersOf(Heap* heap, const Run& run);
+
+  // The one holder of the run in any tier, if it has exactly one and that has all; else kFree.
+  static Holders Sole(const Run& run);
+
+  // Gives the memory of all sections and partials back: at once when nobody has seen them.
+  static void Discard(Heap* heap, Run* run, bool seen);
 
   // A holder's entry, or -1. For readers, too.
   static int FindPart(Partials* partials, uint32_t holder);
 
  private:
+  static Section* SectionAt(Heap* heap, Holders link) {
+    return (link & kSectionBit) == 0 ? nullptr : heap->At<Section>(link & ~kSectionBit);
+  }
+  bool is_inline() const {
+    return (run_->holders[0].load(std::memory_order_relaxed) & kSectionBit) == 0;
+  }
+  // What leads to the tier's section, or would: the end of the chain.
+  std::atomic<Holders>* Link() const;
   Section* section() const {
-    const Ref ref = slot_->load(std::memory_order_acquire);
-    return ref == 0 ? nullptr : heap_->At<Section>(ref);
+    return is_inline() ? nullptr : SectionAt(heap_, Link()->load(std::memory_order_acquire));
   }
   Partials* partials() const {
     Section* const at = section();
@@ -122,29 +141,43 @@ class Members {
   }
   static void Insert(Partials* partials, uint32_t holder, const Offsets& offsets);
   static Offsets Load(Partials* partials, uint32_t entry);
+  Section* NewSection(Tier tier, uint32_t holders, uint32_t holder_max, bool bits, Ref* ref) const;
+  static void Add(Section* section, uint32_t holder);
+  bool MakeSections();
   bool GrowSection(uint32_t holder);
   bool GrowPartials();
 
   Heap* const heap_;
-  std::atomic<Ref>* const slot_;
-  const uint32_t capacity_;
+  Run* const run_;
+  const Tier tier_;
   const uint32_t holders_end_;
 };
 
 template <typename Visit>
-void Members::ForEach(uint32_t len, Visit visit) const {
+void Members::ForEach(const Offsets& live, Visit visit) const {
+  ForEachAll([&](uint32_t holder) { visit(holder, live); });
+  ForEachPart(visit);
+}
+
+template <typename Visit>
+void Members::ForEachAll(Visit visit) const {
+  if (is_inline()) {
+    for (const std::atomic<Holders>& slot : run_->holders) {
+      const Holders one = slot.load(std::memory_order_relaxed);
+      if (one != kFree && TierOf(one) == tier_) visit(HolderOf(one));
+    }
+    return;
+  }
   Section* const at = section();
   if (at == nullptr) return;
-  const Offsets all = Offsets::Range(0, len);
   for (uint32_t i = 0; i < at->words; ++i) {
     for (uint64_t word = at->bits()[i].load(std::memory_order_relaxed); word != 0; word &= word - 1)
-      visit(i * 64 + static_cast<uint32_t>(std::countr_zero(word)), all);
+      visit(i * 64 + static_cast<uint32_t>(std::countr_zero(word)));
   }
   for (uint32_t i = 0; i < at->listed_max; ++i) {
     const uint32_t holder = at->listed()[i].load(std::memory_order_relaxed);
-    if (holder != kNobody) visit(holder, all);
+    if (holder != kNobody) visit(holder);
   }
-  ForEachPart(visit);
 }
 
 template <typename Visit>

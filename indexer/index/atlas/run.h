@@ -1,17 +1,22 @@
 // What is a run? Up to 256 consecutive blocks of one sequence, kept together, and who holds which of them.
 //
-//       word base ──▶ ┌────┬────┬────┬────┬────┬────┐
-//       of the heap   │ h0 │ h1 │ h2 │ h3 │ …  │    │   sequence hashes; `len` of `capacity` are used
-//                     └────┴────┴────┴────┴────┴────┘
-//       tiers[t] ──▶ section: holders that have all of [0, len)         a bit or a number each
-//                       └──▶ partials: (holder, a bit for every block it has)
+//       ┌─────────────┬───┬────┬────┬────┬────┬────┬──────┐
+//       │ header      │   │ h0 │ h1 │ h2 │ h3 │ …  │      │   a bit a block that is dead; sequence hashes, `len` of
+//       └─────────────┴───┴────┴────┴────┴────┴────┴──────┘   `capacity` are used; then local hashes
+//         holders[3] ──▶ either up to three numbers of holders that have all of it, each with its tier,
+//                        or sections, one a tier (`members.h`): any number of holders, and those that have part
 //
-// A holder has all of a run, or part of it, or nothing; a hole is a zero bit. Nothing in a run says where the next
-// run is: the next block is found by its name (`block_table.h`), so a run has any number of children, at any
-// offset, and they cost it nothing.
+// One allocation of its own size class, found from any of its words (`heap.h`).
 //
-// *Threads*: a run is written under its lock and read without. What readers depend on together (base, len, the
-// holders) never changes in place in a way that could be misread: see "How atlas is read" in `atlas_index.h`.
+// A block that nobody holds any more is dead: its word is the complement of its hash, so that nobody matches it, and
+// the table does not know it; it may be stored again, here or elsewhere. The last block is never dead. A holder
+// has all of a run, which is all that is not dead, or part of it, or nothing; so a block that its only holder loses costs
+// a bit. Nothing in a run says where the next run is: the next block is found by its name (`block_table.h`), so a
+// run has any number of children, at any offset, and they cost it nothing.
+//
+// *Threads*: a run is written under its lock and read without: see "How atlas is read" in `atlas_index.h`. What is not
+// atomic is under the lock, or does not change while somebody can find the run. The first 8 bytes of a run that
+// was freed stay as they are until it is a run again (`heap.h`), so that its lock always is one.
 
 #ifndef KVATLAS_INDEXER_INDEX_ATLAS_RUN_H_
 #define KVATLAS_INDEXER_INDEX_ATLAS_RUN_H_
@@ -79,6 +84,15 @@ struct Offsets {
     }
     return kRunBlocksMax;
   }
+  // The smallest offset at or after `from` that is in the set; kRunBlocksMax when there is none.
+  uint32_t Next(uint32_t from) const {
+    for (uint32_t i = from / 64; i < kWords; ++i) {
+      const uint64_t left =
+          words[i] & (i == from / 64 ? ~uint64_t{0} << (from % 64) : ~uint64_t{0});
+      if (left != 0) return i * 64 + static_cast<uint32_t>(std::countr_zero(left));
+    }
+    return kRunBlocksMax;
+  }
   // Offsets [from, to), counted from `from`.
   Offsets Slice(uint32_t from, uint32_t to) const {
     Offsets slice;
@@ -117,23 +131,75 @@ struct Offsets {
   friend bool operator==(const Offsets&, const Offsets&) = default;
 };
 
+// What `Run::holders` says: a section, or one holder that has all in one tier, or nothing.
+using Holders = uint32_t;
+inline constexpr Holders kSectionBit = uint32_t{1} << 31;
+inline constexpr int kHolderBits = 28;
+inline constexpr Holders kFree = kSectionBit - 1;
+inline constexpr uint32_t kInlineHolders = 3;
+
+inline Holders InlineHolder(Tier tier, uint32_t holder) {
+  return static_cast<uint32_t>(tier) << kHolderBits | holder;
+}
+inline Tier TierOf(Holders one) { return static_cast<Tier>(one >> kHolderBits); }
+inline uint32_t HolderOf(Holders one) { return one & ((uint32_t{1} << kHolderBits) - 1); }
+
 struct Run {
   // Even: as it stands. Odd: something is being taken out of it, or it was replaced and is dead. It changes
   // whenever a reader's earlier look could claim more than is true later; growth leaves it alone.
-  std::atomic<uint32_t> version{0};
+  std::atomic<uint32_t> version;
   SpinLock lock;
-  uint64_t parent = 0;  // name of the block before the first
-  Position start = 0;   // position of the first block
-  Ref base = 0;         // word of the first block's hash
-  uint16_t capacity = 0;
-  std::atomic<uint16_t> len{0};
-  bool dead = false;  // under `lock`: replaced or freed; look again
-  // A block below `len` may be held by nobody. Its word is the complement of its hash, so that nobody matches it:
-  // it may be stored again, and then stand elsewhere.
-  std::atomic<bool> holes{false};
-  std::atomic<Ref> tiers[kTiers] = {};  // sections
+  std::atomic<bool> alive;  // false: replaced or freed; look again
+  std::atomic<uint16_t> len;
+  uint64_t parent;  // name of the block before the first
+  Position start;   // position of the first block
+  uint16_t capacity;
+  std::atomic<bool> holes;  // some are dead
+  uint8_t died;             // since it was last looked whether the run is worth its room
+  // Of at most 32 blocks the bits of the dead are here.
+  uint32_t dead_few;
+  std::atomic<Holders> holders[kInlineHolders];
+
+  static constexpr uint32_t kFew = 32;
+  static uint32_t DeadWords(uint32_t capacity) {
+    return capacity <= kFew ? 0 : (capacity + 63) / 64;
+  }
+
+  // Where in the run, in words, its hashes begin.
+  uint32_t first() const { return sizeof(Run) / 8 + DeadWords(capacity); }
+  std::atomic<uint64_t>* words() {
+    return reinterpret_cast<std::atomic<uint64_t>*>(this + 1) + DeadWords(capacity);
+  }
+  const std::atomic<uint64_t>* words() const {
+    return reinterpret_cast<const std::atomic<uint64_t>*>(this + 1) + DeadWords(capacity);
+  }
+  std::atomic<uint64_t>* locals() { return words() + capacity; }
+  uint64_t* dead_many() { return reinterpret_cast<uint64_t*>(this + 1); }
+
+  Offsets Dead() {
+    Offsets dead;
+    if (!holes.load(std::memory_order_relaxed)) return dead;
+    dead.words[0] = dead_few;
+    for (uint32_t i = 0; i < DeadWords(capacity); ++i) dead.words[i] = dead_many()[i];
+    return dead;
+  }
+  void SetDead(const Offsets& dead) {
+    dead_few = static_cast<uint32_t>(dead.words[0]);
+    for (uint32_t i = 0; i < DeadWords(capacity); ++i) dead_many()[i] = dead.words[i];
+    holes.store(dead.Any(), std::memory_order_release);
+  }
+  void AddDead(uint32_t offset) {
+    if (capacity <= kFew) {
+      dead_few |= uint32_t{1} << offset;
+    } else {
+      dead_many()[offset / 64] |= uint64_t{1} << (offset % 64);
+    }
+    holes.store(true, std::memory_order_release);
+  }
+  // Blocks that somebody holds.
+  Offsets Live() { return Offsets::Range(0, len.load(std::memory_order_relaxed)) - Dead(); }
 };
-static_assert(sizeof(Run) <= 64);
+static_assert(sizeof(Run) == 40);
 
 }  // namespace kvatlas::atlas
 

@@ -1,4 +1,4 @@
-// How do writers of one small thing wait for each other? A lock of four bytes, for sections of some tens of
+// How do writers of one small thing wait for each other? A lock of one byte, for sections of some tens of
 // nanoseconds.
 //
 // *Threads*: spins, then yields: a holder that is preempted costs a waiter its time slice, never more. Readers
@@ -40,7 +40,7 @@ class ABSL_LOCKABLE SpinLock {
   void Unlock() ABSL_UNLOCK_FUNCTION() { locked_.store(0, std::memory_order_release); }
 
  private:
-  std::atomic<uint32_t> locked_{0};
+  std::atomic<uint8_t> locked_{0};
 };
 
 class ABSL_SCOPED_LOCKABLE SpinLockHolder {

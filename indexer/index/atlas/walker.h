@@ -64,12 +64,15 @@ class AtlasIndex::Walker {
   // R5. Calls changed(i, bits) for holders of word i of which what was emitted is worth nothing.
   template <typename Changed>
   void WalkByHolder(Changed changed) {
-    const uint32_t holders = index_.holders_end();
-    memory_.removals.resize(holders);
-    for (uint32_t i = 0; i < holders; ++i)
-      memory_.removals[i] = index_.removals_[i].load(std::memory_order_acquire);
-    Start();
-    Walk(/*by_version=*/false);
+    uint32_t holders;
+    do {
+      emit_.Reset();
+      holders = index_.holders_end();
+      memory_.removals.resize(holders);
+      for (uint32_t i = 0; i < holders; ++i)
+        memory_.removals[i] = index_.removals_[i].load(std::memory_order_acquire);
+      Start();
+    } while (!Walk(/*by_version=*/false));
     std::atomic_thread_fence(std::memory_order_acquire);
     for (uint32_t i = 0; i < holders; ++i) {
       const uint32_t before = memory_.removals[i];
@@ -112,8 +115,7 @@ class AtlasIndex::Walker {
     while (depth < blocks.size() && AnyLeft()) {
       const Ref word = index_.table_->Find(blocks[depth]);
       if (word == 0) break;
-      const Ref ref = index_.heap_->run_of(word).load(std::memory_order_acquire);
-      if (ref == 0) continue;  // it moved between the table and here
+      const Ref ref = index_.heap_->RunOf(word);
       Run* const run = index_.RunAt(ref);
       const uint32_t version = run->version.load(std::memory_order_acquire);
       if (by_version) {
@@ -121,15 +123,20 @@ class AtlasIndex::Walker {
         memory_.versions.emplace_back(run, version);
       }
       const uint32_t len = run->len.load(std::memory_order_acquire);
-      const uint32_t from = word - run->base;
+      const uint32_t from = index_.OffsetOf(ref, word);
       if (from >= len) break;  // taken out of the table, or not yet part of the run
       // Most likely the run matches as a whole: its successor is fetched while it is compared.
       if (blocks.size() - depth > len - from) index_.table_->Prefetch(blocks[depth + len - from]);
       const uint32_t matched = Match(*run, from, len, blocks.subspan(depth));
       if (matched == 0) break;
+      // Partner: the release stores of hashes that come back, behind those of the holders.
+      std::atomic_thread_fence(std::memory_order_acquire);
       for (size_t i = 0; i < masks_.size(); ++i) {
-        if (memory_.candidates[i].any()) Pass(i, run, from, matched, depth);
+        if (memory_.candidates[i].any())
+          Pass(i, run, from, matched, depth, /*half_way=*/version % 2 != 0);
       }
+      if (!by_version && !StillSo(*run, version, from, matched, blocks.subspan(depth)))
+        return false;
       depth += matched;
     }
     for (size_t i = 0; i < masks_.size(); ++i) {
@@ -141,57 +148,94 @@ class AtlasIndex::Walker {
     return true;
   }
 
+  // R5: what was found in the run was so at one moment.
+  bool StillSo(const Run& run, uint32_t version, uint32_t from, uint32_t matched,
+               std::span<const SequenceHash> blocks) const {
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (version % 2 != 0) {
+      const uint32_t len = run.len.load(std::memory_order_acquire);
+      if (from + matched > len || Match(run, from, len, blocks) < matched) return false;
+      std::atomic_thread_fence(std::memory_order_acquire);
+    }
+    return run.version.load(std::memory_order_relaxed) == version;
+  }
+
   // How many blocks of the run from `from` on the prompt goes on with. Every word is compared: equal names mean equal
   // prefixes, but whoever stored the run first may have lied about what lies between.
   uint32_t Match(const Run& run, uint32_t from, uint32_t len,
                  std::span<const SequenceHash> blocks) const {
     constexpr uint32_t kAtOnce = 32;
     const uint32_t most = static_cast<uint32_t>(std::min<size_t>(len - from, blocks.size()));
-    const Ref first = run.base + from;
+    const std::atomic<uint64_t>* const words = run.words() + from;
     for (uint32_t i = 0; i < most; i += kAtOnce) {
       const uint32_t count = std::min(kAtOnce, most - i);
-      if (!EqualWords(first + i, &blocks[i], count)) {
-        while (i < most &&
-               index_.heap_->word(first + i).load(std::memory_order_relaxed) == Raw(blocks[i]))
-          ++i;
+      if (!EqualWords(words + i, &blocks[i], count)) {
+        while (i < most && words[i].load(std::memory_order_relaxed) == Raw(blocks[i])) ++i;
         return i;
       }
     }
     return most;
   }
 
-  bool EqualWords(Ref first, const SequenceHash* blocks, uint32_t count) const {
+  static bool EqualWords(const std::atomic<uint64_t>* words, const SequenceHash* blocks,
+                         uint32_t count) {
 #if KVATLAS_THREAD_SANITIZER
     for (uint32_t i = 0; i < count; ++i) {
-      if (index_.heap_->word(first + i).load(std::memory_order_relaxed) != Raw(blocks[i]))
-        return false;
+      if (words[i].load(std::memory_order_relaxed) != Raw(blocks[i])) return false;
     }
     return true;
 #else
     // Words change one by one and are never torn; which of them is seen while it changes does not matter (R3, R5).
-    return std::memcmp(index_.heap_->template At<char>(first), blocks, count * sizeof(*blocks)) ==
-           0;
+    return std::memcmp(static_cast<const void*>(words), blocks, count * sizeof(*blocks)) == 0;
 #endif
   }
 
-  // The candidates of mask i pass blocks [from, from + matched) of a run, at `depth` of the prompt.
-  void Pass(size_t i, Run* run, uint32_t from, uint32_t matched, uint32_t depth) {
-    Candidates& in = memory_.candidates[i];
+  // Where a run says who has it: sections of the tiers asked for, or what it says itself.
+  struct Sources {
     Section* sections[kTiers];
-    int count = 0;
-    bool partials = false;
-    for (int tier = 0; tier < kTiers; ++tier) {
-      if (!in.tiers.Has(static_cast<Tier>(tier))) continue;
-      const Ref ref = run->tiers[tier].load(std::memory_order_acquire);
-      if (ref == 0) continue;
-      sections[count] = index_.heap_->template At<Section>(ref);
-      partials |= sections[count]->partials.load(std::memory_order_acquire) != 0;
-      ++count;
+    uint32_t count = 0;
+    Holders few[kInlineHolders] = {kFree, kFree, kFree};
+
+    std::span<Section* const> all() const { return {sections, count}; }
+  };
+
+  Sources SourcesOf(const Run& run, TierMask tiers) const {
+    Sources sources;
+    Holders link = run.holders[0].load(std::memory_order_acquire);
+    if ((link & kSectionBit) == 0) {
+      for (uint32_t slot = 0; slot < kInlineHolders; ++slot) {
+        const Holders one = slot == 0 ? link : run.holders[slot].load(std::memory_order_acquire);
+        if (one != kFree && tiers.Has(TierOf(one))) sources.few[slot] = HolderOf(one);
+      }
+      return sources;
     }
-    if (count == 1 && !partials && sections[0]->words != 0) {
-      PassBits(i, sections[0], depth);
+    for (; (link & kSectionBit) != 0;) {
+      Section* const section = index_.heap_->template At<Section>(link & ~kSectionBit);
+      if (tiers.Has(section->tier)) sources.sections[sources.count++] = section;
+      link = section->next.load(std::memory_order_acquire);
+    }
+    return sources;
+  }
+
+  // The candidates of mask i pass blocks [from, from + matched) of a run, at `depth` of the prompt. `half_way`: some
+  // writer may be so.
+  void Pass(size_t i, Run* run, uint32_t from, uint32_t matched, uint32_t depth, bool half_way) {
+    Candidates& in = memory_.candidates[i];
+    const Sources sources = SourcesOf(*run, in.tiers);
+    Section* const only = sources.count == 1 ? sources.sections[0] : nullptr;
+    if (only != nullptr && !half_way && only->words != 0 &&
+        only->partials.load(std::memory_order_acquire) == 0) {
+      PassBits(i, only, depth);
     } else {
-      PassAny(i, std::span(sections, static_cast<size_t>(count)), from, matched, depth);
+      for (uint32_t word = in.first; word < in.end; ++word) memory_.kept[word] = 0;
+      KeepAll(in, sources);
+      PassParts(i, sources.all(), from, matched, depth);
+      if (half_way) KeepAll(in, SourcesOf(*run, in.tiers));
+      for (uint32_t word = in.first; word < in.end; ++word) {
+        const uint64_t gone = in.words[word] & ~memory_.kept[word];
+        if (gone != 0 && depth > 0) emit_.Word(i, depth, word, gone);
+        in.words[word] &= memory_.kept[word];
+      }
     }
     in.Shrink();
   }
@@ -209,12 +253,11 @@ class AtlasIndex::Walker {
     }
   }
 
-  void PassAny(size_t i, std::span<Section* const> sections, uint32_t from, uint32_t matched,
-               uint32_t depth) {
+  // Those that have part of it and do not go on say where they drop out.
+  void PassParts(size_t i, std::span<Section* const> sections, uint32_t from, uint32_t matched,
+                 uint32_t depth) {
     Candidates& in = memory_.candidates[i];
     std::vector<uint64_t>& kept = memory_.kept;
-    for (uint32_t word = in.first; word < in.end; ++word) kept[word] = 0;
-    for (Section* section : sections) KeepAll(in, section);
     for (size_t s = 0; s < sections.size(); ++s) {
       Partials* const part = PartialsOf(sections[s]);
       for (uint32_t entry = 0; part != nullptr && entry < part->capacity; ++entry) {
@@ -236,23 +279,26 @@ class AtlasIndex::Walker {
         }
       }
     }
-    for (uint32_t word = in.first; word < in.end; ++word) {
-      const uint64_t gone = in.words[word] & ~kept[word];
-      if (gone != 0 && depth > 0) emit_.Word(i, depth, word, gone);
-      in.words[word] &= kept[word];
-    }
   }
 
   // Those that have all of it.
-  void KeepAll(const Candidates& in, Section* section) {
+  void KeepAll(const Candidates& in, const Sources& sources) {
+    for (const Holders holder : sources.few) Keep(in, holder);
+    for (Section* section : sources.all()) KeepAllOf(in, section);
+  }
+
+  void Keep(const Candidates& in, uint32_t holder) {
+    if (holder / 64 >= in.first && holder / 64 < in.end)
+      memory_.kept[holder / 64] |= uint64_t{1} << (holder % 64);
+  }
+
+  void KeepAllOf(const Candidates& in, Section* section) {
     std::vector<uint64_t>& kept = memory_.kept;
     const uint32_t end = std::min<uint32_t>(in.end, section->words);
     for (uint32_t word = in.first; word < end; ++word)
       kept[word] |= section->bits()[word].load(std::memory_order_relaxed);
     for (uint32_t entry = 0; entry < section->listed_max; ++entry) {
-      const uint32_t holder = section->listed()[entry].load(std::memory_order_relaxed);
-      if (holder / 64 >= in.first && holder / 64 < in.end)
-        kept[holder / 64] |= uint64_t{1} << (holder % 64);
+      Keep(in, section->listed()[entry].load(std::memory_order_relaxed));
     }
   }
 
