@@ -3,7 +3,9 @@
 #include <stdlib.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
+#include <sstream>
 #include <system_error>
 
 #include "tools/cluster/fleet.h"
@@ -85,9 +87,24 @@ Cluster::~Cluster() {
 }
 
 absl::Status Cluster::StartAll() {
+  if (options_.redis) {
+    if (absl::Status status = StartRedis(); !status.ok()) return status;
+  }
   if (absl::Status status = StartHierarchy(); !status.ok()) return status;
   if (absl::Status status = StartLeaves(); !status.ok()) return status;
   return StartFrontendAndEngines();
+}
+
+absl::Status Cluster::StartRedis() {
+  const char* path = std::getenv("PATH");
+  std::error_code ignored;
+  std::istringstream directories(path == nullptr ? "" : path);
+  for (std::string directory; std::getline(directories, directory, ':');) {
+    if (!fs::exists(fs::path(directory) / "redis-server", ignored)) continue;
+    redis_ = std::make_unique<RedisTestServer>();
+    return absl::OkStatus();
+  }
+  return absl::NotFoundError("there is no redis-server; tools/install brings it");
 }
 
 absl::Status Cluster::StartHierarchy() {
@@ -103,6 +120,7 @@ absl::Status Cluster::StartLeaves() {
     std::vector<std::string> args = {std::string("--grpc=") + kAnyPort,
                                      std::string("--http=") + kAnyPort, "--cell=" + CellName(cell),
                                      "--parents=" + hierarchy()};
+    if (redis_ != nullptr) args.push_back("--redis=" + redis_->url());
     args.insert(args.end(), options_.leaf_args.begin(), options_.leaf_args.end());
     leaves.push_back(&Add(LeafName(cell), kLeaf, std::move(args)));
     if (absl::Status status = leaves.back()->Spawn(); !status.ok()) return status;
@@ -122,14 +140,20 @@ absl::Status Cluster::StartFrontendAndEngines() {
   args.insert(args.end(), options_.frontend_args.begin(), options_.frontend_args.end());
   std::vector<Process*> started = {&Add("frontend", kFrontend, std::move(args))};
   for (uint32_t worker = 0; worker < workers(); ++worker) {
-    started.push_back(
-        &Add(WorkerName(worker), kEngine,
-             {std::string("--grpc=") + kAnyPort, "--leaf=" + leaf(CellOf(worker)),
-              "--worker=" + WorkerName(worker), "--model=" + options_.model,
-              "--capacity=" + std::to_string(options_.capacity),
-              "--block_size=" + std::to_string(options_.block_size),
-              "--prefill_tokens_per_s=" + std::to_string(options_.prefill_tokens_per_s),
-              "--decode_ms_per_token=" + std::to_string(options_.decode_ms_per_token)}));
+    std::vector<std::string> to = {"--leaf=" + leaf(CellOf(worker))};
+    if (redis_ != nullptr) {
+      to = {"--redis=" + redis_->url(), "--redis_cell=" + CellName(CellOf(worker))};
+    }
+    std::vector<std::string> engine_args = {
+        std::string("--grpc=") + kAnyPort,
+        "--worker=" + WorkerName(worker),
+        "--model=" + options_.model,
+        "--capacity=" + std::to_string(options_.capacity),
+        "--block_size=" + std::to_string(options_.block_size),
+        "--prefill_tokens_per_s=" + std::to_string(options_.prefill_tokens_per_s),
+        "--decode_ms_per_token=" + std::to_string(options_.decode_ms_per_token)};
+    engine_args.insert(engine_args.end(), to.begin(), to.end());
+    started.push_back(&Add(WorkerName(worker), kEngine, std::move(engine_args)));
   }
   for (Process* process : started) {
     if (absl::Status status = process->Spawn(); !status.ok()) return status;
@@ -155,6 +179,10 @@ absl::Status Cluster::WaitReady(const std::vector<Process*>& processes) {
 }
 
 absl::Status Cluster::Kill(const std::string& name) {
+  if (name == "redis" && redis_ != nullptr) {
+    redis_->Kill();
+    return absl::OkStatus();
+  }
   auto it = processes_.find(name);
   if (it == processes_.end()) return absl::NotFoundError(name + ": no such process");
   it->second->Kill();
@@ -162,6 +190,11 @@ absl::Status Cluster::Kill(const std::string& name) {
 }
 
 absl::Status Cluster::Restart(const std::string& name) {
+  if (name == "redis" && redis_ != nullptr) {
+    if (redis_->pid() != 0) return absl::FailedPreconditionError("redis is running");
+    redis_->Start();
+    return absl::OkStatus();
+  }
   auto it = processes_.find(name);
   if (it == processes_.end()) return absl::NotFoundError(name + ": no such process");
   if (it->second->running()) return absl::FailedPreconditionError(name + " is running");
@@ -179,8 +212,20 @@ std::string Cluster::AddressOf(const std::string& name) const {
   return it == processes_.end() ? "" : it->second->address("grpc");
 }
 
+std::map<std::string, pid_t> Cluster::Running() const {
+  std::map<std::string, pid_t> running;
+  if (redis_ != nullptr && redis_->pid() != 0) running["redis"] = redis_->pid();
+  for (const auto& [name, process] : processes_) {
+    if (process->running()) running[name] = process->pid();
+  }
+  return running;
+}
+
 std::string Cluster::Describe() const {
   std::string text;
+  if (redis_ != nullptr) {
+    text += "  redis         pid " + std::to_string(redis_->pid()) + "  " + redis_->url() + "\n";
+  }
   for (const auto& [name, process] : processes_) {
     text += "  " + name + std::string(name.size() < 14 ? 14 - name.size() : 1, ' ') + "pid " +
             std::to_string(process->pid()) + "  grpc " + process->address("grpc");

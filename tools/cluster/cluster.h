@@ -3,7 +3,7 @@
 //
 //   frontend ──▶ hierarchy ◀── leaf-0 … leaf-C-1 ◀── worker-0-0 … (each a mock engine with the publisher in it)
 //
-// *Truth*: processes are named "hierarchy", "frontend", "leaf-0", "worker-0-3" (cell, number in it). Cells are
+// *Truth*: processes are named "hierarchy", "frontend", "redis", "leaf-0", "worker-0-3" (cell, number in it). Cells are
 // "cell-0" and so on; a worker's name is its process's. What is killed and restarted comes back on its port.
 // *Threads*: none; one thread starts, kills and restarts, and outlives the processes.
 // *Lifetime*: the destructor stops everything. Logs lie in a directory of their own; it is removed at the end unless
@@ -17,6 +17,8 @@
 #ifndef KVATLAS_TOOLS_CLUSTER_CLUSTER_H_
 #define KVATLAS_TOOLS_CLUSTER_CLUSTER_H_
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -26,6 +28,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "indexer/service/redis_test_server.h"
 #include "tools/cluster/process.h"
 
 namespace kvatlas {
@@ -36,6 +39,8 @@ struct ClusterOptions {
   uint64_t capacity = 4096;
   uint32_t block_size = 64;
   std::string model = "mock";
+  // Between engines and leaves: gRPC, or the logs of a redis-server of the cluster's own, which keeps nothing on disk.
+  bool redis = false;
   double prefill_tokens_per_s = 8000;
   double decode_ms_per_token = 20;
   // Where bazel-bin's folders are: a directory with indexer/leaf/kvatlas-leaf and the others below it. Empty:
@@ -76,6 +81,8 @@ class Cluster {
   std::string LeafName(uint32_t cell) const { return "leaf-" + std::to_string(cell); }
   std::string WorkerName(uint32_t worker) const;
 
+  // Those that run, by name.
+  std::map<std::string, pid_t> Running() const;
   // Every process with its addresses, a line each.
   std::string Describe() const;
   const std::string& logs() const { return logs_; }
@@ -86,6 +93,7 @@ class Cluster {
   explicit Cluster(ClusterOptions options) : options_(std::move(options)) {}
 
   absl::Status StartAll();
+  absl::Status StartRedis();
   absl::Status StartHierarchy();
   absl::Status StartLeaves();
   absl::Status StartFrontendAndEngines();
@@ -96,6 +104,7 @@ class Cluster {
   ClusterOptions options_;
   std::string logs_;
   bool keep_logs_ = false;
+  std::unique_ptr<RedisTestServer> redis_;  // null: none
   std::map<std::string, std::unique_ptr<Process>> processes_;
 };
 

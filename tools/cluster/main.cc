@@ -60,7 +60,7 @@ void Declare(FlagSet& flags, RunFlags* run) {
             0.0, 100.0);
   flags.Add("rate", &run->rate,
             "run freely at so many times the trace's pace; 0: each request in turn", 0.0, 1e6);
-  flags.AddChoice("transport", &run->transport, "between engines, leaves and hierarchy", {"grpc"});
+  flags.AddChoice("transport", &run->transport, "between engines and leaves", {"grpc", "redis"});
   flags.Add("seed", &run->seed, "of tie-breaks");
   flags.Add("chaos", &run->chaos,
             "kill and restart leaves, hierarchy (and Redis) in turn, as this seed says; -1: nobody",
@@ -117,7 +117,9 @@ std::vector<std::vector<std::string>> ChaosTurns(const Cluster& cluster) {
   std::vector<std::string> leaves;
   for (uint32_t cell = 0; cell < cluster.options().cells; ++cell)
     leaves.push_back(cluster.LeafName(cell));
-  return {leaves, {"hierarchy"}};
+  std::vector<std::vector<std::string>> turns = {leaves, {"hierarchy"}};
+  if (cluster.options().redis) turns.push_back({"redis"});
+  return turns;
 }
 
 Chaos MakeChaos(const RunFlags& run, size_t requests, Cluster* cluster) {
@@ -170,10 +172,12 @@ int Run(ServiceMain& service, RunFlags& run) {
   if (run.cluster.cells == 0) {
     return Exit(absl::InvalidArgumentError("--cells=0: nobody could take a request"));
   }
+  run.cluster.redis = run.transport == "redis";
   run.cluster.block_size = kTokensPerHashId / run.split;
   run.cluster.frontend_args = {"--seed=" + std::to_string(run.seed)};
-  std::fprintf(stderr, "starting 1 hierarchy, %u leaves, 1 frontend, %u mock engines\n",
-               run.cluster.cells, run.cluster.cells * run.cluster.workers);
+  std::fprintf(stderr, "starting %s1 hierarchy, %u leaves, 1 frontend, %u mock engines\n",
+               run.cluster.redis ? "1 redis-server, " : "", run.cluster.cells,
+               run.cluster.cells * run.cluster.workers);
   absl::StatusOr<std::unique_ptr<Cluster>> cluster = Cluster::Start(run.cluster);
   if (!cluster.ok()) return Exit(cluster.status());
   if (!trace.empty()) {

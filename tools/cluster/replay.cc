@@ -109,7 +109,7 @@ class Driver {
   }
 
   void RunInOrder() {
-    for (size_t i = 0; i < trace_.size() && !options_.stop(); ++i) {
+    for (size_t i = 0; i < trace_.size() && !options_.stop() && !options_.enough(); ++i) {
       if (options_.before) options_.before(i);
       if (options_.faults) options_.faults(i);
       AdvanceDue(arrival_ms_[i]);
@@ -138,9 +138,10 @@ class Driver {
     for (size_t told = 0; told < trace_.size() && !options_.stop();) {
       {
         MutexLock lock(&mutex_);
-        while (next_request_ == told && !changed_.WaitFor(&mutex_, kLookForStop)) {
+        while (next_request_ == told && !ended_ && !changed_.WaitFor(&mutex_, kLookForStop)) {
           if (options_.stop()) return;
         }
+        if (ended_ && next_request_ == told) return;
       }
       while (told < Begun()) options_.faults(told++);
     }
@@ -163,7 +164,12 @@ class Driver {
       size_t i;
       {
         MutexLock lock(&mutex_);
-        if (next_request_ == trace_.size()) return;
+        if (options_.enough()) ended_ = true;
+        if (ended_ || next_request_ == trace_.size()) {
+          ended_ = true;
+          changed_.SignalAll();
+          return;
+        }
         i = next_request_++;
         changed_.SignalAll();
         if (options_.before) options_.before(i);
@@ -393,10 +399,11 @@ class Driver {
   std::vector<Mutex> engine_locks_;
 
   Mutex mutex_;
-  CondVar changed_;  // `next_event_ms_`, `next_request_`, `served_all_`
+  CondVar changed_;  // `next_event_ms_`, `next_request_`, `ended_`, `served_all_`
   Fleet mirrors_ ABSL_GUARDED_BY(mutex_);
   std::vector<double> next_event_ms_ ABSL_GUARDED_BY(mutex_);  // by worker
   size_t next_request_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;  // no more requests are begun
   bool served_all_ ABSL_GUARDED_BY(mutex_) = false;
   ReplayReport report_ ABSL_GUARDED_BY(mutex_);
 };

@@ -51,6 +51,8 @@ struct ReplayOptions {
   std::function<void(size_t request)> faults;
   // Between the last request and rest; beyond, the replay fails.
   Duration rest_timeout = std::chrono::seconds(120);
+  // True: begin no more requests, and finish as if the trace ended there.
+  std::function<bool()> enough = [] { return false; };
   // True: stop early, with CANCELLED.
   std::function<bool()> stop = [] { return false; };
 };
