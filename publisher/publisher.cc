@@ -8,10 +8,13 @@
 #include "absl/base/thread_annotations.h"
 #include "indexer/base/mutex.h"
 #include "indexer/service/log.h"
+#include "indexer/service/redis_url.h"
 #include "indexer/stream/resident_set.h"
 #include "indexer/stream/sender_pump.h"
 #include "indexer/stream/validate.h"
 #include "indexer/transport/grpc_link.h"
+#include "indexer/transport/redis/redis_link.h"
+#include "indexer/transport/redis/redis_log_options.h"
 #include "publisher/contents.h"
 #include "publisher/engine_batches.h"
 #include "publisher/record_buffer.h"
@@ -43,6 +46,13 @@ absl::Status Check(const PublisherOptions& options) {
     return bad("block_size: 1 to 65536 tokens");
   }
   if (options.leaves.size() > kLeavesMax) return bad("leaves: at most 16");
+  if (!options.redis.url.empty()) {
+    if (absl::Status url = ParseRedisUrl(options.redis.url).status(); !url.ok()) return url;
+    if (options.redis.cell.empty()) return bad("redis.cell: empty");
+    if (options.redis.shards == 0 || options.redis.shards > kRedisShardsMax) {
+      return bad("redis.shards: 1 to 1024");
+    }
+  }
   if (options.lora_name.size() > kNamespaceBytesMax ||
       options.cache_salt.size() > kNamespaceBytesMax) {
     return bad("lora_name, cache_salt: up to 4096 bytes");
@@ -82,7 +92,9 @@ std::span<const uint64_t> RawOf(std::span<const SequenceHash> blocks) {
 struct Publisher::Impl {
   struct Replica {
     std::string address;
-    const GrpcLink* grpc_link = nullptr;  // owned by the pump; null when `make_link` made it
+    // Owned by the pump; both null when `make_link` made it.
+    const GrpcLink* grpc_link = nullptr;
+    const RedisLink* redis_link = nullptr;
     std::unique_ptr<SenderPump> pump;
   };
 
@@ -90,6 +102,8 @@ struct Publisher::Impl {
   enum Way : uint8_t { kUnsettled, kCalls, kBatches };
 
   explicit Impl(PublisherOptions options_in);
+  // The log in Redis as a replica.
+  std::unique_ptr<RedisLink> LinkToRedis() const;
 
   void Enqueue(const Record& record) ABSL_LOCKS_EXCLUDED(queue_mutex, contents_mutex);
   void EnqueueRemoved(Record::Kind kind, Tier tier, std::span<const uint64_t> blocks)
@@ -163,11 +177,18 @@ Publisher::Impl::Impl(PublisherOptions options_in)
     MutexLock lock(&contents_mutex);
     resident = &contents.resident();
   }
-  for (const std::string& address : options.leaves) {
+  std::vector<std::string> addresses = options.leaves;
+  const bool redis = !options.redis.url.empty();
+  if (redis) addresses.push_back(RedisUrlWithoutPassword(options.redis.url));
+  for (const std::string& address : addresses) {
     Replica replica;
     replica.address = address;
     std::unique_ptr<SenderLink> link;
-    if (options.make_link) {
+    if (redis && replicas.size() == options.leaves.size()) {
+      auto redis_link = LinkToRedis();
+      replica.redis_link = redis_link.get();
+      link = std::move(redis_link);
+    } else if (options.make_link) {
       link = options.make_link(address);
     } else {
       auto grpc_link = std::make_unique<GrpcLink>(address);
@@ -179,6 +200,14 @@ Publisher::Impl::Impl(PublisherOptions options_in)
                                      resident, &contents_mutex, std::move(link), options.clock);
     replicas.push_back(std::move(replica));
   }
+}
+
+std::unique_ptr<RedisLink> Publisher::Impl::LinkToRedis() const {
+  RedisLogOptions log;
+  log.redis = *ParseRedisUrl(options.redis.url);
+  log.cell = options.redis.cell;
+  log.shards = options.redis.shards;
+  return std::make_unique<RedisLink>(log);
 }
 
 void Publisher::Impl::Enqueue(const Record& record) {
@@ -530,7 +559,9 @@ PublisherStats Publisher::Stats() const {
          .at_rest = pump.AtRest(),
          .last_number = pump.last_number(),
          .acknowledged = pump.acknowledged(),
-         .bytes_sent = replica.grpc_link == nullptr ? 0 : replica.grpc_link->bytes_written(),
+         .bytes_sent = replica.grpc_link != nullptr    ? replica.grpc_link->bytes_written()
+                       : replica.redis_link != nullptr ? replica.redis_link->Stats().bytes_written
+                                                       : 0,
          .sender = pump.stats(),
          .status = pump.status()});
     stats.batches = std::max(stats.batches, stats.replicas.back().sender.batches_sent);

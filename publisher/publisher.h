@@ -61,9 +61,17 @@ namespace kvatlas {
 // What the engine calls a block: opaque, compared, never computed.
 using EngineHash = uint64_t;
 
+// Through Redis instead of, or beside, gRPC: a log that every replica of the leaf reads.
+struct RedisPublisherOptions {
+  std::string url = {};   // as in `redis_url.h`; empty: none
+  std::string cell = {};  // the leaf's
+  uint32_t shards = 1;    // the same for everybody who uses the cell
+};
+
 struct PublisherOptions {
   // HOST:PORT of every replica of the cell's leaf. Empty: events are kept and nobody is told.
   std::vector<std::string> leaves = {};
+  RedisPublisherOptions redis = {};
   // Names and labels are UTF-8 of at most 256 bytes; only worker and model must not be empty.
   std::string worker = {};
   uint32_t dp_rank = 0;  // data-parallel rank of this engine in the worker

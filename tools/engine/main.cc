@@ -44,6 +44,10 @@ int main(int argc, char** argv) {
   FlagSet& flags = service.flags();
   flags.Add("grpc", &grpc_address, "address for gRPC (tools/engine/engine.proto)");
   flags.Add("leaf", &publishing.leaves, "gRPC addresses of the replicas of its cell's leaf");
+  flags.Add("redis", &publishing.redis.url,
+            "URL of a Redis where its cell's leaf reads, redis://HOST:PORT; empty: none");
+  flags.AddName("redis_cell", &publishing.redis.cell, "name of its cell, for --redis", true);
+  flags.Add("redis_shards", &publishing.redis.shards, "shards of its cell's logs", 1u, 1024u);
   flags.AddName("worker", &publishing.worker, "its name");
   flags.AddName("model", &publishing.domain.model, "model of its domain");
   flags.AddName("tenant", &publishing.domain.tenant, "tenant of its domain", true);
