@@ -3,18 +3,24 @@
 #include <grpcpp/support/server_callback.h>
 
 #include <chrono>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "indexer/base/clock.h"
+#include "indexer/base/domain.h"
+#include "indexer/holders/holder_registry.h"
 #include "indexer/service/grpc_status.h"
 #include "indexer/transport/holders_wire.h"
 #include "indexer/transport/wire.h"
 
 namespace kvatlas {
 namespace {
+
+// Names in metrics stay; more are left out.
+constexpr size_t kFaultyCellsMax = 1024;
 
 void FillCell(const FoundCell& found, v1::CellCoverage* cell) {
   ToProto(found.cell->id, cell->mutable_cell());
@@ -42,6 +48,32 @@ void FillParent(const ParentStats& parent, v1::ParentStats* stats) {
   stats->set_waypoints_held(parent.waypoints_held);
 }
 
+// Cells whose streams do what a correct one does not, by name.
+void NameFaultyCells(const HolderRegistry& registry, std::set<std::string>* named,
+                     Metrics* metrics) {
+  for (const Domain& domain : registry.Domains()) {
+    const absl::StatusOr<DomainStats> stats = registry.StatsOf(domain);
+    if (!stats.ok()) continue;
+    for (const HolderStats& cell : stats->holders) {
+      const std::string name = ToString(cell.holder->id);
+      const auto set = [&](const char* fault, uint64_t count) {
+        if (count == 0 && !named->contains(name)) return;
+        if (named->size() >= kFaultyCellsMax && !named->contains(name)) return;
+        named->insert(name);
+        metrics
+            ->AddGauge("kvatlas_hierarchy_cell_faults",
+                       "What a cell's streams did wrong since it was first heard.",
+                       {{"domain", ToString(domain)}, {"cell", name}, {"fault", fault}})
+            .Set(static_cast<double>(count));
+      };
+      set("claimed_twice", cell.receiver.hellos_refused);
+      set("gap", cell.receiver.gaps);
+      set("digest_differs", cell.receiver.digests_different);
+      set("never_repaired", cell.receiver.repairs_timed_out);
+    }
+  }
+}
+
 }  // namespace
 
 HierarchyService::HierarchyService(Hierarchy* hierarchy, const CoverageReporter* reporter,
@@ -54,8 +86,9 @@ HierarchyService::HierarchyService(Hierarchy* hierarchy, const CoverageReporter*
                                              "Questions that were refused.")),
       find_cells_seconds_(metrics->AddHistogram("kvatlas_hierarchy_find_cells_seconds",
                                                 "Time to answer a question for cells.")) {
-  metrics->OnScrape([hierarchy, metrics] {
+  metrics->OnScrape([hierarchy, metrics, named = std::set<std::string>()]() mutable {
     SetHolderGauges(hierarchy->registry(), "kvatlas_hierarchy", metrics);
+    NameFaultyCells(hierarchy->registry(), &named, metrics);
   });
 }
 

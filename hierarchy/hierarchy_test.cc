@@ -4,12 +4,16 @@
 #include <chrono>
 #include <memory>
 #include <random>
+#include <span>
 #include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "indexer/base/hash.h"
+#include "indexer/base/tier.h"
 #include "indexer/stream/link.h"
 #include "indexer/stream/messages.h"
 
@@ -61,6 +65,17 @@ class Cell {
     }
     ASSERT_TRUE(session_->OnMessage(batch).ok());
   }
+  // Covers these, each as a run of its own, from `position` on.
+  void CoverOnly(const std::vector<SequenceHash>& waypoints, Position position = 0) {
+    Batch batch{.number = ++number_, .events = {}, .load = {}, .digest = {}};
+    for (SequenceHash waypoint : waypoints)
+      batch.events.push_back(Stored{.tier = Tier::kDevice,
+                                    .position = position++,
+                                    .parent = kNoParent,
+                                    .blocks = {waypoint}});
+    ASSERT_TRUE(session_->OnMessage(batch).ok());
+  }
+  absl::Status Say(SenderMessage message) { return session_->OnMessage(std::move(message)); }
   void Heartbeat() {
     ASSERT_TRUE(session_->OnMessage(kvatlas::Heartbeat{.last_sent = number_}).ok());
   }
@@ -243,6 +258,164 @@ TEST_F(HierarchyTest, ThousandsOfCellsAreAllAnsweredBestFirst) {
               WaypointSchedule::Standard().BlocksCovered(static_cast<uint32_t>(depths[i])));
   }
   EXPECT_EQ(Names(190, 64).size(), 64u);
+}
+
+// ---- Levels ----
+
+TEST_F(HierarchyTest, ANodeWithFewerWaypointsPicksItsOwnFromAFinerQuestion) {
+  const WaypointSchedule& fine = WaypointSchedule::Standard();
+  const WaypointSchedule coarse({fine.PositionOf(1), fine.PositionOf(3)}, 512);
+  HierarchyOptions options = Options();
+  options.schedule = &coarse;
+  Hierarchy world(options);
+  Cell region(&world, "east");
+  region.hello().schedule = coarse.Name();
+  region.hello().labels.emplace_back(kKindLabel, kKindNode);
+  ASSERT_TRUE(region.SayHello().ok());
+  const std::vector<SequenceHash> waypoints = Waypoints(fine.WaypointsIn(400));
+  region.CoverOnly({waypoints[1], waypoints[3]});
+  const absl::StatusOr<FoundCells> found = world.FindCells(
+      {.domain = kDomain, .waypoints = waypoints, .blocks = 400, .schedule = fine.Name()});
+  ASSERT_TRUE(found.ok()) << found.status();
+  ASSERT_EQ(found->cells.size(), 1u);
+  EXPECT_TRUE(found->cells[0].is_node);
+  EXPECT_EQ(found->cells[0].blocks_at_least, fine.PositionOf(3) + 1);
+  EXPECT_EQ(found->cells[0].blocks_below, 401u);
+  // The other way round there is nothing to pick from.
+  EXPECT_EQ(hierarchy_
+                .FindCells({.domain = kDomain,
+                            .waypoints = Waypoints(coarse.WaypointsIn(400)),
+                            .blocks = 400,
+                            .schedule = coarse.Name()})
+                .status()
+                .code(),
+            absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(HierarchyTest, AQuestionAboutSomeWaypointsHasBoundsByThose) {
+  const WaypointSchedule& schedule = WaypointSchedule::Standard();
+  Cell cell(&hierarchy_, "a");
+  ASSERT_TRUE(cell.SayHello().ok());
+  const std::vector<SequenceHash> all = Waypoints(6);
+  cell.CoverOnly({all[0], all[2], all[3]});  // of a shard: the others are elsewhere
+  const uint32_t blocks = schedule.BlocksCovered(6);
+  const auto ask = [&](std::vector<uint32_t> ordinals) {
+    std::vector<SequenceHash> waypoints;
+    std::vector<Position> positions;
+    for (uint32_t ordinal : ordinals) {
+      waypoints.push_back(all[ordinal]);
+      positions.push_back(schedule.PositionOf(ordinal));
+    }
+    return hierarchy_.FindCells({.domain = kDomain,
+                                 .waypoints = waypoints,
+                                 .blocks = blocks,
+                                 .schedule = schedule.Name(),
+                                 .positions = positions});
+  };
+  EXPECT_EQ(ask({0, 2, 3})->cells[0].blocks_at_least, schedule.BlocksCovered(4));
+  EXPECT_EQ(ask({0, 2, 3})->cells[0].blocks_below, blocks + 1);
+  EXPECT_EQ(ask({0, 2, 5})->cells[0].blocks_at_least, schedule.BlocksCovered(3));
+  EXPECT_EQ(ask({0, 2, 5})->cells[0].blocks_below, schedule.BlocksCovered(6));
+  EXPECT_EQ(ask({1, 2})->cells[0].blocks_at_least, 0u);
+  EXPECT_EQ(ask({1, 2})->cells[0].blocks_below, schedule.BlocksCovered(2));
+  EXPECT_EQ(ask({2, 1}).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ask({6}).status().code(), absl::StatusCode::kInvalidArgument) << "behind the prompt";
+  const std::vector<Position> beside = {schedule.PositionOf(0) + 1};
+  EXPECT_EQ(hierarchy_
+                .FindCells({.domain = kDomain,
+                            .waypoints = std::span(all).first(1),
+                            .blocks = blocks,
+                            .schedule = schedule.Name(),
+                            .positions = beside})
+                .status()
+                .code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(HierarchyTest, OtherLiveReplicasOfACellAreNamedFreshestFirst) {
+  auto oldest = AddCell("a", 2, {}, "r0");
+  clock_.Advance(seconds(1));
+  auto middle = AddCell("a", 2, {}, "r1");
+  clock_.Advance(seconds(1));
+  auto newest = AddCell("a", 2, {}, "r2");
+  EXPECT_EQ(Find(190)->cells[0].cell->address, "a.r2:7410");
+  EXPECT_THAT(Find(190)->cells[0].other_addresses, ElementsAre("a.r1:7410", "a.r0:7410"));
+  clock_.Advance(seconds(9));
+  newest->Heartbeat();
+  EXPECT_THAT(Find(190)->cells[0].other_addresses, IsEmpty()) << "their leases ran out";
+  EXPECT_FALSE(Find(190)->cells[0].is_node);
+}
+
+// ---- Bad cells ----
+
+TEST_F(HierarchyTest, OfTwoClaimsOfOneCellTheYoungerWinsAndTheOlderIsTold) {
+  Cell older(&hierarchy_, "a");
+  older.hello().epoch = 10;
+  ASSERT_TRUE(older.SayHello().ok());
+  older.Cover(2);
+  Cell younger(&hierarchy_, "a");
+  younger.hello().epoch = 20;
+  younger.hello().instance_id = 8;
+  ASSERT_TRUE(younger.SayHello().ok());
+  ASSERT_TRUE(std::holds_alternative<Welcome>(younger.replies.back()));
+  (void)older.SayHello();
+  ASSERT_TRUE(std::holds_alternative<Refuse>(older.replies.back()));
+  const Refuse& told = std::get<Refuse>(older.replies.back());
+  EXPECT_EQ(told.code, absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(told.epoch, 20u);
+  EXPECT_EQ(told.instance_id, 8u);
+  EXPECT_THAT(Names(190), ElementsAre("a"));
+}
+
+TEST_F(HierarchyTest, WhoRepeatsTheIdOfALiveCellIsRefusedAndTheLiveOneGoesOn) {
+  Cell live(&hierarchy_, "a");
+  ASSERT_TRUE(live.SayHello().ok());
+  live.Cover(3);
+  Cell copy(&hierarchy_, "a");
+  copy.hello().instance_id = 8;
+  (void)copy.SayHello();
+  ASSERT_TRUE(std::holds_alternative<Refuse>(copy.replies.back()));
+  live.Heartbeat();
+  EXPECT_EQ(Find(190)->cells[0].blocks_at_least, WaypointSchedule::Standard().BlocksCovered(3));
+  EXPECT_EQ(Find(190)->cells[0].trust, Trust::kExact);
+}
+
+TEST_F(HierarchyTest, ACellThatLiesAboutItsWaypointsMisleadsAboutItselfOnly) {
+  auto honest = AddCell("honest", 3);
+  Cell liar(&hierarchy_, "liar");
+  ASSERT_TRUE(liar.SayHello().ok());
+  std::vector<SequenceHash> shuffled = Waypoints(6);
+  std::mt19937 random(1);
+  for (int i = 0; i < 50; ++i) {
+    std::shuffle(shuffled.begin(), shuffled.end(), random);
+    liar.CoverOnly(shuffled, /*position=*/random() % 5);
+    const absl::StatusOr<FoundCells> found = Find(190);
+    ASSERT_TRUE(found.ok());
+    for (const FoundCell& cell : found->cells) {
+      if (cell.cell->id.name != "honest") continue;
+      EXPECT_EQ(cell.blocks_at_least, WaypointSchedule::Standard().BlocksCovered(3));
+    }
+  }
+}
+
+TEST_F(HierarchyTest, ACellThatNeverRepairsWhatItOwesIsEmptyAfterItsTimeAndOthersAreAsTheyWere) {
+  auto honest = AddCell("honest", 2);
+  auto torn = AddCell("torn", 4);
+  Hello& hello = torn->hello();
+  hello.last_sent = 9;  // and never sends what it says that it sent
+  hello.first_kept = 8;
+  ASSERT_TRUE(torn->SayHello().ok());
+  for (int second = 0; second < 40; ++second) {
+    clock_.Advance(seconds(1));
+    honest->Heartbeat();
+    ASSERT_TRUE(torn->Say(kvatlas::Heartbeat{.last_sent = 9}).ok());
+    hierarchy_.registry().Tick();
+    EXPECT_EQ(Find(190)->cells.size(), 2u);
+  }
+  EXPECT_THAT(Names(190), ElementsAre("honest", "torn"));
+  EXPECT_EQ(Find(190)->cells[0].trust, Trust::kExact);
+  EXPECT_EQ(Find(190)->cells[1].blocks_at_least, 0u);
+  EXPECT_NE(Find(190)->cells[1].trust, Trust::kExact);
 }
 
 // The short way to the best of many is taken after a tick in which somebody had asked.

@@ -52,8 +52,8 @@ TEST(ShardMapTest, ToStringIsReadBack) {
 
 TEST(ShardMapTest, WhatIsNoMapIsRefusedByName) {
   for (const char* text : {"x", ":1", "h:", "a=", "=h:1", "a=h:1,h:2", "h:2,a=h:1", "a=h:1||h:2",
-                           "h:1,,h:2", "h:1,h:1", "a=h:1,b=h:1", "shallow=2", "shallow=0,a=h:1", "shallow=x,a=h:1",
-                           "shallow=70000,a=h:1", "shallow=-1,a=h:1"}) {
+                           "h:1,,h:2", "h:1,h:1", "a=h:1,b=h:1", "shallow=2", "shallow=0,a=h:1",
+                           "shallow=x,a=h:1", "shallow=70000,a=h:1", "shallow=-1,a=h:1"}) {
     const absl::StatusOr<ShardMap> map = ShardMap::Parse(text);
     ASSERT_FALSE(map.ok()) << text;
     EXPECT_THAT(std::string(map.status().message()), HasSubstr("'")) << text;
