@@ -23,6 +23,8 @@
 #include "indexer/stream/validate.h"
 #include "indexer/transport/grpc_acceptor.h"
 #include "indexer/transport/grpc_link.h"
+#include "indexer/transport/redis/redis_log_options.h"
+#include "indexer/transport/redis/redis_reader.h"
 #include "indexer/transport/wire.h"
 #include "proto/kvatlas/v1/leaf.pb.h"
 
@@ -98,6 +100,20 @@ AdminHttpOptions HttpOptions(const LeafOptions& options) {
   http.bare_errors = true;
   http.trace_id_header = options.http_api.trace_id_header;
   return http;
+}
+
+void SetRedisGauges(const RedisReaderStats& stats, Metrics* metrics) {
+  const auto set = [&](const std::string& name, const char* help, uint64_t value) {
+    metrics->AddGauge("kvatlas_leaf_redis_" + name, help).Set(static_cast<double>(value));
+  };
+  set("connected", "Redis is reached.", stats.connected ? 1 : 0);
+  set("streams", "Streams known through Redis.", stats.streams);
+  set("entries_read", "Entries of logs read since the start.", stats.entries_read);
+  set("bytes_read", "Their bytes, those of snapshots included.", stats.bytes_read);
+  set("entries_damaged", "Entries skipped since the start.", stats.entries_damaged);
+  set("replays", "Times that a log was read again, since the start.", stats.replays);
+  set("snapshots_read", "Snapshots read since the start.", stats.snapshots_read);
+  set("losses", "Times that Redis was lost, since the start.", stats.losses);
 }
 
 void FillParents(const CoverageReporter& reporter, v1::StatsResponse* response) {
@@ -236,6 +252,17 @@ struct Leaf::Parts {
     http.SetHealth(Health::kServing);
   }
 
+  // Reading goes on from where the checkpoint stands.
+  void StartRedis(const LeafOptions& options) {
+    if (!options.redis.has_value()) return;
+    RedisLogOptions log = *options.redis;
+    log.cell = options.cell;
+    log.lease_ttl = options.registry.receiver.lease_ttl;
+    const std::string name = options.replica.empty() ? options.cell : options.replica;
+    redis = std::make_unique<RedisReader>(log, name, &registry);
+    metrics.OnScrape([this] { SetRedisGauges(redis->Stats(), &metrics); });
+  }
+
   void StopRecovery() {
     if (recovery != nullptr) recovery->Cancel();
     if (recovering.joinable()) recovering.join();
@@ -276,6 +303,7 @@ struct Leaf::Parts {
   ReadinessGate readiness;
   LeafService service;
   GrpcAcceptor streams;
+  std::unique_ptr<RedisReader> redis;
   GrpcServer grpc;
   AdminHttp http;
   HttpApi api;  // the server is stopped before it goes
@@ -309,6 +337,7 @@ absl::StatusOr<std::unique_ptr<Leaf>> Leaf::Start(LeafOptions options) {
   parts.reporter.SetAddress(options.advertise.empty() ? parts.grpc.address().ToString()
                                                       : options.advertise);
   if (absl::Status status = parts.StartEngines(options); !status.ok()) return status;
+  parts.StartRedis(options);
   parts.timer = std::thread([&parts] { parts.RunTimer(); });
   return leaf;
 }
@@ -345,6 +374,7 @@ void Leaf::Stop(Duration grace) {
   parts.grpc.SetHealth(Health::kStopping);
   parts.registry.StopAccepting();
   parts.streams.Stop();
+  if (parts.redis != nullptr) parts.redis->Stop();
   parts.StopRecovery();
   if (parts.checkpointer != nullptr)
     parts.checkpointer->Stop(/*write_last=*/grace > Duration::zero());

@@ -5,6 +5,7 @@
 //   askers  ══ gRPC Leaf, HTTP ══▶ LeafService, HttpApi ───╯
 //   replicas ══ HTTP /snapshot, /dump ══▶ PeerRecovery ─▶ EngineDirectory
 //
+//   workers ══ logs in Redis ══▶ RedisReader ─▶ HolderRegistry
 //   disk    ══ Checkpointer ══▶ HolderRegistry, EngineDirectory
 //
 // *Truth*: a leaf that has a checkpoint takes it up before it listens for streams and questions over gRPC. One that starts
@@ -23,6 +24,7 @@
 #define KVATLAS_INDEXER_LEAF_LEAF_H_
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40,6 +42,7 @@
 #include "indexer/leaf/peer_recovery.h"
 #include "indexer/leaf/readiness.h"
 #include "indexer/service/address.h"
+#include "indexer/transport/redis/redis_log_options.h"
 
 namespace kvatlas {
 
@@ -78,6 +81,8 @@ struct LeafOptions {
   SenderOptions sender = CoverageReporterOptions().sender;  // to parents
   LeafEngineOptions engines;
   LeafHttpOptions http_api;
+  // Workers' streams through Redis too; the cell is filled in. Nothing: only over gRPC.
+  std::optional<RedisLogOptions> redis;
   CheckpointOptions checkpoint;  // cell, replica and contract are filled in
 };
 

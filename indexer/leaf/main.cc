@@ -21,9 +21,11 @@
 #include "indexer/leaf/leaf.h"
 #include "indexer/service/address.h"
 #include "indexer/service/flags.h"
+#include "indexer/service/redis_url.h"
 #include "indexer/service/service_main.h"
 #include "indexer/service/shard_map_flag.h"
 #include "indexer/stream/validate.h"
+#include "indexer/transport/redis/redis_log_options.h"
 
 namespace kvatlas {
 namespace {
@@ -36,6 +38,8 @@ struct Flags {
   std::vector<std::string> labels;  // NAME=VALUE
   EngineRegistration engine;        // what --workers have in common
   std::vector<std::string> workers;
+  std::string redis;
+  uint32_t redis_shards = 1;
 };
 
 void DeclareEngines(FlagSet& flags, Flags* f) {
@@ -71,6 +75,14 @@ void DeclareEngines(FlagSet& flags, Flags* f) {
             "silence after which an engine's replay is given up");
   flags.Add("orphan_ttl", &engines.worker.orphan_ttl,
             "how long an engine's block waits for its parent");
+}
+
+void DeclareRedis(FlagSet& flags, Flags* f) {
+  flags.Add(
+      "redis", &f->redis,
+      "URL of the Redis with the logs of this cell's workers, redis://HOST:PORT; empty: none");
+  flags.Add("redis_shards", &f->redis_shards,
+            "shards of this cell's logs, the same for its workers", 1u, kRedisShardsMax);
 }
 
 void DeclareCheckpoints(FlagSet& flags, CheckpointOptions* checkpoint) {
@@ -121,7 +133,21 @@ void Declare(FlagSet& flags, Flags* f) {
             "unwritten for so long, they are the first to go when there are too many");
 }
 
+absl::Status FinishRedis(Flags* flags) {
+  if (flags->redis.empty()) return absl::OkStatus();
+  absl::StatusOr<RedisOptions> redis = ParseRedisUrl(flags->redis);
+  if (!redis.ok()) {
+    return absl::InvalidArgumentError("--redis: " + std::string(redis.status().message()));
+  }
+  RedisLogOptions log;
+  log.redis = *std::move(redis);
+  log.shards = flags->redis_shards;
+  flags->leaf.redis = std::move(log);
+  return absl::OkStatus();
+}
+
 absl::Status Finish(Flags* flags) {
+  if (absl::Status bad = FinishRedis(flags); !bad.ok()) return bad;
   auto workers = ParseWorkers(flags->workers, flags->engine);
   if (!workers.ok())
     return absl::InvalidArgumentError("--workers: " + std::string(workers.status().message()));
@@ -143,6 +169,7 @@ int Main(int argc, char** argv) {
   Flags flags;
   Declare(service.flags(), &flags);
   DeclareEngines(service.flags(), &flags);
+  DeclareRedis(service.flags(), &flags);
   DeclareCheckpoints(service.flags(), &flags.leaf.checkpoint);
   service.Start(argc, argv);
   absl::StatusOr<ShardMapFlag> parents = ShardMapFlag::Read("--parents", flags.parents);
