@@ -750,7 +750,13 @@ void RedisReader::Impl::TakeNews(uint32_t index, const RedisReply& entry) {
   }
   if (kind != "b" && kind != "h") return;
   Ask({"HGET", shards_[index].streams_key, name}, [this, index, name](const Reply& reply) {
-    if (reply.ok() && reply->is_string()) Register(index, name, reply->text);
+    if (!reply.ok() || !reply->is_string()) return;
+    Register(index, name, reply->text);
+    // The log may be another one now, with smaller ids than were read in the one before.
+    const auto same = streams_.find(name);
+    if (same == streams_.end() || same->second->mode != Mode::kFollowing) return;
+    Stream* stream = same->second.get();
+    Follow(stream, RedisEntryId::Before(stream->hello.epoch, stream->fed + 1));
   });
 }
 
