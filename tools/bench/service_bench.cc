@@ -16,11 +16,13 @@
 #include "absl/base/thread_annotations.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/mutex.h"
+#include "indexer/service/redis_test_server.h"
 #include "tools/bench/ops.h"
 #include "tools/bench/service_bench_engines.h"
 #include "tools/bench/service_bench_grpc.h"
 #include "tools/bench/service_bench_http.h"
 #include "tools/bench/service_bench_query.h"
+#include "tools/bench/service_bench_redis.h"
 #include "tools/bench/service_bench_target.h"
 #include "tools/bench/service_bench_zmq.h"
 
@@ -34,6 +36,7 @@ constexpr std::chrono::microseconds kLook(500);
 // While every socket is full.
 constexpr std::chrono::microseconds kFull(100);
 constexpr uint32_t kWorkersMax = 4096;
+constexpr char kBenchCell[] = "bench";
 
 bool IsQuery(const ServiceBenchOptions& options) { return options.what.starts_with("query_"); }
 
@@ -88,8 +91,13 @@ absl::Status Await(const std::string& what, const std::function<absl::StatusOr<b
 
 class Bench {
  public:
-  Bench(const ServiceBenchOptions& options, BenchTarget* target)
-      : options_(options), target_(*target), http_(target->http()), random_(options.seed) {
+  // `redis` is where the leaf reads; null: nowhere.
+  Bench(const ServiceBenchOptions& options, BenchTarget* target, const RedisTestServer* redis)
+      : options_(options),
+        target_(*target),
+        redis_(redis),
+        http_(target->http()),
+        random_(options.seed) {
     result_.what = options.what;
     result_.target = target->name();
     result_.workers = options.workers;
@@ -98,9 +106,10 @@ class Bench {
   absl::StatusOr<ServiceBenchResult> Run() {
     absl::Status status = OpenOps();
     if (status.ok()) {
-      status = IsQuery(options_)                ? Query()
-               : options_.what == "ingest_grpc" ? IngestGrpc()
-                                                : IngestZmq();
+      status = IsQuery(options_)                 ? Query()
+               : options_.what == "ingest_grpc"  ? IngestGrpc()
+               : options_.what == "ingest_redis" ? IngestRedis()
+                                                 : IngestZmq();
     }
     if (!status.ok()) return status;
     result_.leaf_rss_bytes = target_.RssBytes();
@@ -134,6 +143,7 @@ class Bench {
   };
   absl::Status IngestZmq();
   absl::Status IngestGrpc();
+  absl::Status IngestRedis();
   void PrepareStreams();
   EngineOutcome RunWorker(uint32_t worker, const std::function<void(const EngineStep&)>& visit);
   void SendAll(ZmqFeeder* feeder);
@@ -149,6 +159,7 @@ class Bench {
 
   const ServiceBenchOptions options_;
   BenchTarget& target_;
+  const RedisTestServer* const redis_;
   HttpClient http_;
   std::mt19937_64 random_;
   ServiceBenchResult result_;
@@ -469,6 +480,29 @@ absl::Status Bench::IngestGrpc() {
   return CheckHeld(outcomes);
 }
 
+absl::Status Bench::IngestRedis() {
+  std::vector<RedisHoldings> streams;
+  std::vector<EngineOutcome> outcomes;
+  for (uint32_t worker = 0; worker < result_.workers; ++worker) {
+    RedisHoldingsBuilder builder(std::to_string(worker + 1), options_.block_size);
+    outcomes.push_back(RunWorker(worker, [&](const EngineStep& step) { builder.Add(step); }));
+    streams.push_back(builder.Finish());
+  }
+  const std::optional<uint64_t> rss_before = target_.RssBytes();
+  const std::optional<double> cpu_before = target_.CpuSeconds();
+  const std::optional<double> redis_cpu_before = BenchTarget::CpuSecondsOf(redis_->pid());
+  const double client_cpu_before = CpuSeconds();
+  const absl::StatusOr<RedisWritten> written =
+      WriteHoldingsToRedis(redis_->url(), kBenchCell, streams, kQueryable);
+  if (!written.ok()) return written.status();
+  FillIngest(outcomes, written->seconds, written->bytes, Since(cpu_before, target_.CpuSeconds()),
+             CpuSeconds() - client_cpu_before, rss_before);
+  const auto redis_cpu_s = Since(redis_cpu_before, BenchTarget::CpuSecondsOf(redis_->pid()));
+  const double ops = *result_.blocks_per_s * written->seconds;
+  if (redis_cpu_s) result_.redis_cpu_ns_per_block = *redis_cpu_s * 1e9 / ops;
+  return CheckHeld(outcomes);
+}
+
 void Bench::FillIngest(const std::vector<EngineOutcome>& outcomes, double seconds, uint64_t bytes,
                        std::optional<double> leaf_cpu_s, double client_cpu_s,
                        std::optional<uint64_t> rss_before) {
@@ -536,11 +570,8 @@ absl::Status Bench::CheckHeld(const std::vector<EngineOutcome>& outcomes) {
 absl::Status CheckServiceBench(const ServiceBenchOptions& given) {
   const ServiceBenchOptions options = WithDefaults(given);
   const std::string& what = options.what;
-  if (what == "ingest_redis") {
-    return absl::UnimplementedError("ingest_redis: this leaf has no Redis transport yet");
-  }
   if (what != "query_grpc" && what != "query_http" && what != "ingest_grpc" &&
-      what != "ingest_zmq") {
+      what != "ingest_zmq" && what != "ingest_redis") {
     return Bad("--what: query_grpc, query_http, ingest_grpc, ingest_zmq or ingest_redis");
   }
   const bool needs_grpc = what.ends_with("_grpc") || (IsQuery(options) && options.load == "grpc");
@@ -559,9 +590,10 @@ absl::Status CheckServiceBench(const ServiceBenchOptions& given) {
     }
     return absl::OkStatus();
   }
-  if (what == "ingest_grpc" && options.qps > 0) return Bad("--qps: not of ingest_grpc");
-  if (what == "ingest_grpc" && options.event_blocks > 2048)
-    return Bad("--event_blocks: at most 2048");
+  const bool batches = what == "ingest_grpc" || what == "ingest_redis";
+  if (what == "ingest_redis" && !options.url.empty()) return Bad("--url: not of ingest_redis");
+  if (batches && options.qps > 0) return Bad("--qps: of ingest_zmq only");
+  if (batches && options.event_blocks > 2048) return Bad("--event_blocks: at most 2048");
   if (options.capacity != 0 && options.capacity < 2 * uint64_t{options.sequence_blocks}) {
     return Bad("--capacity: at least two prompts (--sequence_blocks)");
   }
@@ -574,11 +606,17 @@ absl::Status CheckServiceBench(const ServiceBenchOptions& given) {
 absl::StatusOr<ServiceBenchResult> RunServiceBench(ServiceBenchOptions options) {
   if (absl::Status status = CheckServiceBench(options); !status.ok()) return status;
   options = WithDefaults(std::move(options));
+  std::optional<RedisTestServer> redis;
+  std::vector<std::string> args;
+  if (options.what == "ingest_redis") {
+    redis.emplace();
+    args = {std::string("--cell=") + kBenchCell, "--redis=" + redis->url()};
+  }
   absl::StatusOr<std::unique_ptr<BenchTarget>> target =
-      options.url.empty() ? BenchTarget::StartLeaf(options.leaf)
+      options.url.empty() ? BenchTarget::StartLeaf(options.leaf, args)
                           : BenchTarget::Foreign(options.url, options.pid);
   if (!target.ok()) return target.status();
-  return Bench(options, target->get()).Run();
+  return Bench(options, target->get(), redis.has_value() ? &*redis : nullptr).Run();
 }
 
 }  // namespace kvatlas

@@ -5,6 +5,7 @@
 //   query_grpc    Leaf.FindOverlaps by sequence hashes
 //   ingest_zmq    vLLM's KV events from PUB sockets until all of it can be asked for
 //   ingest_grpc   Holdings streams, likewise
+//   ingest_redis  the same through the log of a redis-server that is started beside the leaf
 //
 // *Truth*: an answer counts when its status is 200 (or OK); the answers of every prompt are read and compared before the
 // clock runs. Ingest ends when the last block of every engine is found by a query, never when it was sent. The

@@ -43,6 +43,7 @@ Json ToJsonObject(const ServiceBenchResult& result) {
   json["stored_per_s"] = OrNull(result.stored_per_s);
   json["leaf_cpu_ns_per_block"] = OrNull(result.leaf_cpu_ns_per_block);
   json["client_cpu_ns_per_block"] = OrNull(result.client_cpu_ns_per_block);
+  json["redis_cpu_ns_per_block"] = OrNull(result.redis_cpu_ns_per_block);
   json["bytes_per_block"] = OrNull(result.bytes_per_block);
   json["lag_ms"] = OrNull(result.lag_ms);
   json["blocks_held"] = OrNull(result.blocks_held);

@@ -37,6 +37,7 @@ struct ServiceBenchResult {
   std::optional<double> stored_per_s;
   std::optional<double> leaf_cpu_ns_per_block;  // per block op
   std::optional<double> client_cpu_ns_per_block;
+  std::optional<double> redis_cpu_ns_per_block;
   std::optional<double> bytes_per_block;  // sent, per block op
   std::optional<Percentiles> lag_ms;      // sent to queryable
   std::optional<uint64_t> blocks_held;    // at the end, by all engines

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <string_view>
+#include <utility>
 
 namespace kvatlas {
 namespace {
@@ -22,15 +23,16 @@ std::string TemporaryName() {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<BenchTarget>> BenchTarget::StartLeaf(const std::string& binary) {
+absl::StatusOr<std::unique_ptr<BenchTarget>> BenchTarget::StartLeaf(
+    const std::string& binary, const std::vector<std::string>& more_args) {
+  std::vector<std::string> args = {"--grpc=127.0.0.1:0", "--http=127.0.0.1:0", "--exit_with_parent",
+                                   "--lease_ttl=1h"};
+  args.insert(args.end(), more_args.begin(), more_args.end());
   std::unique_ptr<BenchTarget> target(new BenchTarget);
   target->name_ = "leaf";
   target->log_ = TemporaryName();
   target->process_ = std::make_unique<Process>(ProcessOptions{
-      .name = "leaf",
-      .binary = binary,
-      .args = {"--grpc=127.0.0.1:0", "--http=127.0.0.1:0", "--exit_with_parent", "--lease_ttl=1h"},
-      .log = target->log_});
+      .name = "leaf", .binary = binary, .args = std::move(args), .log = target->log_});
   if (absl::Status status = target->process_->Start(kStart); !status.ok()) return status;
   target->pid_ = target->process_->pid();
   target->grpc_ = target->process_->address("grpc");
@@ -62,10 +64,12 @@ BenchTarget::~BenchTarget() {
   unlink(log_.c_str());
 }
 
-std::optional<double> BenchTarget::CpuSeconds() const {
+std::optional<double> BenchTarget::CpuSeconds() const { return CpuSecondsOf(pid_); }
+
+std::optional<double> BenchTarget::CpuSecondsOf(pid_t pid) {
   clockid_t clock;
   timespec used;
-  if (pid_ == 0 || clock_getcpuclockid(pid_, &clock) != 0 || clock_gettime(clock, &used) != 0) {
+  if (pid == 0 || clock_getcpuclockid(pid, &clock) != 0 || clock_gettime(clock, &used) != 0) {
     return std::nullopt;
   }
   return static_cast<double>(used.tv_sec) + static_cast<double>(used.tv_nsec) * 1e-9;

@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "indexer/service/address.h"
@@ -21,7 +22,8 @@ namespace kvatlas {
 class BenchTarget {
  public:
   // UNAVAILABLE: it does not come up; the end of its log says why.
-  static absl::StatusOr<std::unique_ptr<BenchTarget>> StartLeaf(const std::string& binary);
+  static absl::StatusOr<std::unique_ptr<BenchTarget>> StartLeaf(
+      const std::string& binary, const std::vector<std::string>& more_args = {});
   // INVALID_ARGUMENT: `url` is not http://HOST:PORT. `pid` 0: its cost is not known.
   static absl::StatusOr<std::unique_ptr<BenchTarget>> Foreign(const std::string& url, uint32_t pid);
 
@@ -31,6 +33,9 @@ class BenchTarget {
   const Address& http() const { return http_; }
   // Empty: it has none.
   const std::string& grpc() const { return grpc_; }
+
+  // Processor time of all threads of a process so far.
+  static std::optional<double> CpuSecondsOf(pid_t pid);
 
   // Processor time of all its threads so far, and its resident memory.
   std::optional<double> CpuSeconds() const;
