@@ -22,8 +22,8 @@ namespace kvatlas {
 namespace {
 
 constexpr int kRedirectionsMax = 5;
-constexpr uint64_t kWakeId = 0;                                  // epoll's word for the event file
-constexpr Duration kLookEvery = std::chrono::milliseconds(100);  // at deadlines
+constexpr uint64_t kWakeId = 0;                                 // epoll's word for the event file
+constexpr Duration kLookEvery = std::chrono::milliseconds(50);  // at deadlines
 constexpr size_t kEventsMax = 64;
 constexpr size_t kIdleConnectionsMax = 16;  // kept for blocking commands, in all
 
@@ -131,6 +131,7 @@ class RedisClient::Loop : public RedisConnection::Owner {
   }
 
   absl::Status Send(RedisArgs args, bool blocking, Duration block_for, RedisCallback callback);
+  void RunAfter(Duration delay, std::function<void()> run);
   void Stop();
   RedisClientStats Stats() const;
   bool connected() const { return connected_.load(std::memory_order_relaxed); }
@@ -142,6 +143,8 @@ class RedisClient::Loop : public RedisConnection::Owner {
   void Wake() const;
   void Poll(Duration timeout);
   void LookAtTime(Time now);
+  // When the next thing to run is due.
+  std::optional<Time> RunWhatIsDue(Time now);
   void Reap(Time now);
 
   // The first node.
@@ -178,6 +181,7 @@ class RedisClient::Loop : public RedisConnection::Owner {
   std::vector<std::unique_ptr<RedisCommand>> awaiting_master_;
   absl::Status primary_why_ = absl::UnavailableError("not connected yet");
   Time retry_at_{0};
+  Time next_look_{0};
   Duration backoff_;
   size_t next_host_ = 0;
   std::map<std::string, uint64_t> nodes_;        // others, by address: pipelined
@@ -192,6 +196,7 @@ class RedisClient::Loop : public RedisConnection::Owner {
 
   mutable Mutex mutex_;
   std::vector<std::unique_ptr<RedisCommand>> inbox_ ABSL_GUARDED_BY(mutex_);
+  std::multimap<Time, std::function<void()>> to_run_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   size_t outstanding_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t outstanding_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -241,6 +246,15 @@ absl::Status RedisClient::Loop::Send(RedisArgs args, bool blocking, Duration blo
   return absl::OkStatus();
 }
 
+void RedisClient::Loop::RunAfter(Duration delay, std::function<void()> run) {
+  {
+    MutexLock lock(&mutex_);
+    if (stopping_) return;
+    to_run_.emplace(Clock::Real().Now() + delay, std::move(run));
+  }
+  Wake();
+}
+
 void RedisClient::Loop::Wake() const {
   const uint64_t one = 1;
   // A full counter wakes as well.
@@ -283,8 +297,10 @@ void RedisClient::Loop::Run() {
     if (primary_ == 0 && sentinel_ == 0 && now >= retry_at_) StartPrimary(now);
     TakeInbox(now);
     LookAtTime(now);
+    const std::optional<Time> next_run = RunWhatIsDue(now);
     Reap(now);
     Duration timeout = kLookEvery;
+    if (next_run.has_value()) timeout = std::min(timeout, *next_run - now);
     if (primary_ == 0 && sentinel_ == 0) timeout = std::min(timeout, retry_at_ - now);
     Poll(std::max(timeout, Duration(0)));
   }
@@ -327,8 +343,24 @@ void RedisClient::Loop::TakeInbox(Time now) {
   for (auto& command : taken) Route(std::move(command), now);
 }
 
+std::optional<Time> RedisClient::Loop::RunWhatIsDue(Time now) {
+  while (true) {
+    std::function<void()> run;
+    {
+      MutexLock lock(&mutex_);
+      if (to_run_.empty()) return std::nullopt;
+      if (to_run_.begin()->first > now) return to_run_.begin()->first;
+      run = std::move(to_run_.begin()->second);
+      to_run_.erase(to_run_.begin());
+    }
+    run();
+  }
+}
+
 // Not by iterators: closing a connection calls callbacks, and those may lead to new connections.
 void RedisClient::Loop::LookAtTime(Time now) {
+  if (now < next_look_) return;
+  next_look_ = now + kLookEvery;
   std::vector<uint64_t> ids;
   for (const auto& [id, connection] : connections_) ids.push_back(id);
   for (const uint64_t id : ids) {
@@ -573,6 +605,10 @@ absl::StatusOr<RedisReply> RedisClient::Call(RedisArgs args) {
   MutexLock lock(&mutex);
   while (!result.has_value()) done.Wait(&mutex);
   return *std::move(result);
+}
+
+void RedisClient::RunAfter(Duration delay, std::function<void()> run) {
+  loop_->RunAfter(delay, std::move(run));
 }
 
 void RedisClient::Stop() { loop_->Stop(); }

@@ -79,6 +79,9 @@ class RedisClient {
   // The same for a command that blocks at the server for up to `block_for`, on a connection of its own.
   absl::Status SendBlocking(RedisArgs args, Duration block_for, RedisCallback callback);
 
+  // Calls `run` on the loop's thread, at the earliest after `delay`; never once the client is stopped.
+  void RunAfter(Duration delay, std::function<void()> run);
+
   // Sends and waits. Not from a callback.
   absl::StatusOr<RedisReply> Call(RedisArgs args);
 
