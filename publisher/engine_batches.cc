@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "absl/status/statusor.h"
+#include "indexer/base/overlap.h"
 #include "indexer/engines/engine_decoder.h"
 #include "indexer/engines/engine_event.h"
 #include "indexer/engines/engine_worker.h"
@@ -18,19 +19,20 @@ constexpr uint32_t kRank = 0;
 class ContentsSink : public RankSink {
  public:
   // `changes` points to where changes go while the worker is called.
-  ContentsSink(Contents* contents, std::vector<Event>* const* changes)
-      : contents_(contents), changes_(changes) {}
+  ContentsSink(Contents* contents, std::vector<Event>* const* changes, Trust* trust)
+      : contents_(contents), changes_(changes), trust_(trust) {}
 
   absl::Status Apply(const Event& event) override {
     last_changed_ = contents_->Take(event, *changes_);
     return absl::OkStatus();
   }
-  void SetTrust(Trust) override {}  // `EngineBatchesStats` says what is doubtful
+  void SetTrust(Trust trust) override { *trust_ = trust; }
   std::optional<uint64_t> LastChanged() const override { return last_changed_; }
 
  private:
   Contents* const contents_;
   std::vector<Event>* const* const changes_;
+  Trust* const trust_;
   uint64_t last_changed_ = 0;
 };
 
@@ -45,12 +47,13 @@ struct EngineBatches::State {
                 .additional_salt = options.cache_salt,
                 .ranks_max = 1},
                [this, contents](uint32_t) -> absl::StatusOr<std::unique_ptr<RankSink>> {
-                 return std::make_unique<ContentsSink>(contents, &changes);
+                 return std::make_unique<ContentsSink>(contents, &changes, &trust);
                }) {}
 
   EngineDecoder decoder;
   EngineBatch batch;
   std::vector<Event>* changes = nullptr;  // while the worker is called
+  Trust trust = Trust::kExact;
   uint64_t unreadable = 0;
   EngineWorker worker;
 };
@@ -83,6 +86,8 @@ void EngineBatches::Tick(Time now, std::vector<Event>* changes) {
   state_->changes = changes;
   state_->worker.Tick(now);
 }
+
+bool EngineBatches::degraded() const { return state_->trust != Trust::kExact; }
 
 EngineBatchesStats EngineBatches::Stats() const {
   const EngineWorkerStats worker = state_->worker.Stats();

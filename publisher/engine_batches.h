@@ -8,7 +8,8 @@
 // looked at: a publisher is one rank.
 // *Threads*: none; the caller serialises.
 // *Bounds*: the decoder's and the worker's. A batch that cannot be read may have removed something: what is held is then
-// unconfirmed, and dropped after 30 s unless it is stored anew.
+// unconfirmed, and dropped after 30 s unless it is stored anew. What it stored is missing until a clear; so long `degraded` says
+// so, and a leaf with every answer about this rank.
 
 #ifndef KVATLAS_PUBLISHER_ENGINE_BATCHES_H_
 #define KVATLAS_PUBLISHER_ENGINE_BATCHES_H_
@@ -63,6 +64,9 @@ class EngineBatches {
 
   // To be called every second or so: orphans that waited too long, blocks that stayed unconfirmed.
   void Tick(Time now, std::vector<Event>* changes);
+
+  // What is held is not certain.
+  bool degraded() const;
 
   EngineBatchesStats Stats() const;
 

@@ -65,6 +65,7 @@ TEST_F(EngineBatchesTest, WhatIsHeldWhenABatchCannotBeReadIsDroppedUnlessItIsSto
   ASSERT_TRUE(Publish().ok());
   EXPECT_EQ(batches_.Apply("\xc1", now_, &changes_).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(Held(), 2u);
+  EXPECT_TRUE(batches_.degraded());
   Store(2);
   ASSERT_TRUE(Publish().ok());
   for (int i = 0; i < 8; ++i) {
@@ -72,7 +73,10 @@ TEST_F(EngineBatchesTest, WhatIsHeldWhenABatchCannotBeReadIsDroppedUnlessItIsSto
     batches_.Tick(now_, &changes_);
   }
   EXPECT_EQ(Held(), 1u);
+  EXPECT_TRUE(batches_.degraded()) << "what the batch stored is not known";
   EXPECT_EQ(batches_.Stats().unreadable, 1u);
+  batches_.Clear(now_, &changes_);
+  EXPECT_FALSE(batches_.degraded());
 }
 
 TEST_F(EngineBatchesTest, AClearLeavesNothingAndForgetsTheNames) {

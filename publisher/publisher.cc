@@ -114,6 +114,8 @@ struct Publisher::Impl {
   size_t WorkOffSlice() ABSL_EXCLUSIVE_LOCKS_REQUIRED(contents_mutex);
   void WorkOff(const Record& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(contents_mutex);
   void Refused(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(contents_mutex);
+  // The replicas, of `changes` and `load`.
+  void Tell() ABSL_EXCLUSIVE_LOCKS_REQUIRED(contents_mutex);
   // Before `contents` knows of it.
   void TellZmq(const Record& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(contents_mutex);
 
@@ -264,9 +266,7 @@ size_t Publisher::Impl::WorkOffSlice() {
     WorkOff(record);
   }
   if (zmq != nullptr) zmq->Flush();
-  if (!changes.empty() || load) {
-    for (Replica& replica : replicas) replica.pump->Append(changes, load);
-  }
+  Tell();
   MutexLock lock(&queue_mutex);
   working_bytes = working.bytes();
   records_done += records;
@@ -285,6 +285,16 @@ void Publisher::Impl::WorkOff(const Record& record) {
     status = contents.Apply(record, &changes);
   }
   if (!status.ok()) Refused(status);
+}
+
+// Doubt goes ahead of what it is about, certainty behind it.
+void Publisher::Impl::Tell() {
+  const bool degraded = engine_batches.degraded();
+  for (Replica& replica : replicas) {
+    if (degraded) replica.pump->SetDegraded(true);
+    if (!changes.empty() || load) replica.pump->Append(changes, load);
+    if (!degraded) replica.pump->SetDegraded(false);
+  }
 }
 
 // vLLM's events have no clear of one tier: it is told as the removals it stands for.
@@ -332,9 +342,9 @@ void Publisher::Impl::TickEngine() {
   next_engine_tick = now + kEngineTickEvery;
   MutexLock lock(&contents_mutex);
   changes.clear();
+  load.reset();
   engine_batches.Tick(now, &changes);
-  if (changes.empty()) return;
-  for (Replica& replica : replicas) replica.pump->Append(changes, std::nullopt);
+  Tell();
 }
 
 bool Publisher::Impl::WaitForWork() {

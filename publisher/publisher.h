@@ -14,7 +14,7 @@
 // *Threads*: any thread may call everything but `Stop`; events take effect in the order of the calls.
 // *Cost*: for the engine's thread a short lock and a copy of the arguments into a buffer that is reused; no
 // allocation once the buffer has grown, no hashing, no system call but a wake-up after 100 ms without any call.
-// Memory: about 150 bytes a held block.
+// Memory: 2 MiB, and about 150 bytes a held block.
 // *Bounds*: at most `queue_bytes_max` wait for the publisher's thread. Beyond, the engine's thread works off as
 // much as it adds before it goes on (`PublisherStats::inline_records`): it pays for its own work, waits at most for
 // one slice of the other's, and nothing is lost. Each replica's unacknowledged batches are bounded by
