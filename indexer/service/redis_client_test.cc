@@ -288,5 +288,86 @@ TEST(RedisClientTest, StopAnswersWhatIsOutstanding) {
   EXPECT_EQ(client.Send({"PING"}, {}).code(), absl::StatusCode::kCancelled);
 }
 
+// ---- More than one server ----
+
+// The port of a node's bus is 10,000 above its own.
+std::unique_ptr<RedisTestServer> ClusterNode() {
+  constexpr uint16_t kPortMax = 55000;
+  while (true) {
+    auto node = std::make_unique<RedisTestServer>(std::vector<std::string>{"cluster-enabled yes"});
+    if (node->port() < kPortMax) return node;
+  }
+}
+
+TEST(RedisClusterTest, CommandsFollowTheirKeys) {
+  const auto a = ClusterNode();
+  const auto b = ClusterNode();
+  RedisClient to_a(OptionsOf(*a));
+  RedisClient to_b(OptionsOf(*b));
+  ASSERT_TRUE(to_a.Call({"CLUSTER", "ADDSLOTSRANGE", "0", "8191"}).ok());
+  ASSERT_TRUE(to_b.Call({"CLUSTER", "ADDSLOTSRANGE", "8192", "16383"}).ok());
+  ASSERT_TRUE(to_a.Call({"CLUSTER", "MEET", "127.0.0.1", std::to_string(b->port())}).ok());
+  for (RedisClient* client : {&to_a, &to_b}) {
+    while (client->Call({"CLUSTER", "INFO"})->text.find("cluster_state:ok") == std::string::npos) {
+    }
+  }
+  RedisClient client(OptionsOf(*a));
+  for (int i = 0; i < 200; ++i) {
+    const std::string key = "key" + std::to_string(i);
+    const auto set = client.Call({"SET", key, std::to_string(i)});
+    ASSERT_TRUE(set.ok()) << set.status();
+  }
+  for (int i = 0; i < 200; ++i) {
+    EXPECT_EQ(client.Call({"GET", "key" + std::to_string(i)})->text, std::to_string(i));
+  }
+  EXPECT_GT(client.Stats().redirections, 0u);
+  EXPECT_LE(client.Stats().redirections, 200u) << "a slot that moved is remembered";
+  EXPECT_GT(to_b.Call({"DBSIZE"})->integer, 0);
+
+  // A blocking command goes to the node that has its key, too.
+  for (const char* key : {"left", "right", "up", "down"}) {
+    Replies replies;
+    ASSERT_TRUE(client.Call({"RPUSH", key, "x"}).ok());
+    ASSERT_TRUE(client.SendBlocking({"BLPOP", key, "60"}, seconds(60), replies.Fn()).ok());
+    EXPECT_TRUE(replies.Await(1)[0].ok()) << replies.Await(1)[0].status();
+  }
+}
+
+TEST(RedisSentinelTest, TheMasterIsFoundAndFollowed) {
+  RedisTestServer first;
+  RedisTestServer second;
+  RedisTestServer sentinel(
+      {"sentinel monitor main 127.0.0.1 " + std::to_string(first.port()) + " 1"});
+  States states;
+  RedisClient client(*ParseRedisUrl("redis-sentinel://127.0.0.1:" +
+                                    std::to_string(sentinel.port()) + "?master=main"),
+                     states.Fn());
+  ASSERT_TRUE(client.Call({"SET", "who", "first"}).ok());
+  EXPECT_EQ(RedisClient(OptionsOf(first)).Call({"GET", "who"})->text, "first");
+
+  // Another one is the master now.
+  RedisClient to_sentinel(OptionsOf(sentinel));
+  ASSERT_TRUE(to_sentinel.Call({"SENTINEL", "REMOVE", "main"}).ok());
+  ASSERT_TRUE(
+      to_sentinel
+          .Call({"SENTINEL", "MONITOR", "main", "127.0.0.1", std::to_string(second.port()), "1"})
+          .ok());
+  first.Kill();
+  states.Await(absl::StatusCode::kUnavailable);
+  states.Await(absl::StatusCode::kOk);
+  ASSERT_TRUE(client.Call({"SET", "who", "second"}).ok());
+  EXPECT_EQ(RedisClient(OptionsOf(second)).Call({"GET", "who"})->text, "second");
+}
+
+TEST(RedisSentinelTest, ANameThatNobodyKnowsIsSaid) {
+  RedisTestServer server;
+  RedisTestServer sentinel(
+      {"sentinel monitor main 127.0.0.1 " + std::to_string(server.port()) + " 1"});
+  RedisClient client(*ParseRedisUrl(
+      "redis-sentinel://127.0.0.1:" + std::to_string(sentinel.port()) + "?master=other"));
+  const absl::Status status = client.Call({"PING"}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+}
+
 }  // namespace
 }  // namespace kvatlas

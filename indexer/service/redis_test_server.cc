@@ -91,7 +91,11 @@ void RedisTestServer::Launch() {
   std::ofstream config(path);
   config << "port " << port_ << "\nbind 127.0.0.1\ndaemonize no\nsave \"\"\nappendonly no\ndir "
          << directory_ << "\nlogfile " << directory_ << "/log\n";
-  for (const std::string& line : config_) config << line << "\n";
+  bool sentinel = false;
+  for (const std::string& line : config_) {
+    config << line << "\n";
+    sentinel = sentinel || line.rfind("sentinel monitor", 0) == 0;
+  }
   config.close();
   if (!config) Die("cannot write " + path);
   const pid_t parent = getpid();
@@ -103,7 +107,8 @@ void RedisTestServer::Launch() {
   const int null = open("/dev/null", O_RDWR);
   dup2(null, STDIN_FILENO);
   dup2(null, STDOUT_FILENO);
-  execlp("redis-server", "redis-server", path.c_str(), nullptr);
+  // The name decides what it is.
+  execlp("redis-server", sentinel ? "redis-sentinel" : "redis-server", path.c_str(), nullptr);
   _exit(127);
 }
 

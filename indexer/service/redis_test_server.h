@@ -24,7 +24,7 @@ namespace kvatlas {
 class RedisTestServer {
  public:
   // `config`: further lines of its configuration. Nothing is saved unless they say so. Aborts when there is no
-  // redis-server or it does not answer.
+  // redis-server or it does not answer. With a line `sentinel monitor …` it is a sentinel.
   explicit RedisTestServer(std::vector<std::string> config = {});
   ~RedisTestServer();
 

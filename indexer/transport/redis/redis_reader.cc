@@ -1,71 +1,22 @@
 #include "indexer/transport/redis/redis_reader.h"
 
 #include <algorithm>
-#include <deque>
-#include <functional>
-#include <map>
-#include <optional>
-#include <thread>
-#include <unordered_map>
-#include <unordered_set>
+#include <chrono>
+#include <memory>
 #include <utility>
 #include <variant>
-#include <vector>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/status/statusor.h"
-#include "indexer/base/mutex.h"
-#include "indexer/service/log.h"
-#include "indexer/service/redis_client.h"
 #include "indexer/stream/validate.h"
-#include "indexer/transport/redis/redis_entry.h"
-#include "indexer/transport/redis/redis_keys.h"
+#include "indexer/transport/redis/redis_reader_impl.h"
 #include "indexer/transport/redis/redis_scripts.h"
 
 namespace kvatlas {
 namespace {
 
-using Reply = absl::StatusOr<RedisReply>;
-
-constexpr Duration kBlock = std::chrono::seconds(1);
 constexpr Duration kTick = std::chrono::milliseconds(20);
-constexpr Duration kReadRetry = std::chrono::milliseconds(100);
-constexpr Duration kWantFor = std::chrono::seconds(5);  // a need is repeated every second
 constexpr Duration kFlushFor = std::chrono::milliseconds(200);
-constexpr size_t kRoundEntries = 1024;
-constexpr size_t kEntriesPerStreamMax = 128;
-constexpr char kPartsPerPage[] = "16";
 constexpr size_t kOpeningMax = 64;
-constexpr char kBackMax[] = "1000";
 constexpr char kWakeTtlMs[] = "3600000";
-
-LogLimiter& ReaderLog() {
-  static LogLimiter& limiter = *new LogLimiter(std::chrono::seconds(10));
-  return limiter;
-}
-
-// The one field of an entry of ours; null: it is none.
-const std::string* MessageOf(const RedisReply& entry) {
-  if (entry.elements.size() != 2) return nullptr;
-  const std::vector<RedisReply>& flat = entry.elements[1].elements;
-  for (size_t i = 0; i + 1 < flat.size(); i += 2) {
-    if (flat[i].text == kRedisEntryField) return &flat[i + 1].text;
-  }
-  return nullptr;
-}
-
-std::string FieldOf(const RedisReply& entry, std::string_view name) {
-  if (entry.elements.size() != 2) return {};
-  const std::vector<RedisReply>& flat = entry.elements[1].elements;
-  for (size_t i = 0; i + 1 < flat.size(); i += 2) {
-    if (flat[i].text == name) return flat[i + 1].text;
-  }
-  return {};
-}
-
-std::optional<RedisEntryId> IdOf(const RedisReply& entry) {
-  return entry.elements.size() == 2 ? RedisEntryId::Parse(entry.elements[0].text) : std::nullopt;
-}
 
 // What a reader goes by; the rest of a hello changes with every connection of the sender.
 bool SameStream(const Hello& a, const Hello& b) {
@@ -75,153 +26,6 @@ bool SameStream(const Hello& a, const Hello& b) {
 }
 
 }  // namespace
-
-// Everything without a guard belongs to the reader's thread, which works off `tasks_`. Answers of Redis come as tasks;
-// one that belongs to an earlier life of its stream (`life`) is dropped.
-class RedisReader::Impl {
- public:
-  Impl(const RedisLogOptions& options, const std::string& name, StreamAcceptor* acceptor,
-       const Clock* clock);
-  ~Impl() { Stop(); }
-
-  void Stop();
-  RedisReaderStats Stats() const;
-
- private:
-  enum class Mode {
-    kOpening,    // the log is asked for its ends
-    kFollowing,  // read by its shard's round
-    kSeeking,    // is the number that is missed in the log?
-    kSnapshot,   // being looked for, or read
-    kRefused,    // until `retry_at`
-  };
-  struct Stream {
-    Stream(std::string stream_name, uint32_t stream_shard, std::string_view tag)
-        : name(std::move(stream_name)), shard(stream_shard), keys(tag, name) {}
-
-    const std::string name;
-    const uint32_t shard;
-    const RedisStreamKeys keys;
-    Hello hello;
-    uint64_t life = 0;  // of its session; in `lives_` while there is one
-    std::unique_ptr<ReceiverSession> session;
-    Mode mode = Mode::kOpening;
-    RedisEntryId position;                 // read so far
-    uint64_t follows_from = 0;             // rounds before are not its own
-    BatchNumber fed = 0;                   // given to the receiver without a gap
-    std::optional<BatchNumber> heartbeat;  // not yet given
-    uint64_t heartbeat_round = 0;          // once this round has been read
-    BatchNumber ack = 0;
-    bool ack_due = false;
-    BatchNumber snapshot_used = 0;  // `as_of` of the last one that was read
-    Time wants_snapshot_until{0};
-    Time retry_at{0};
-    bool no_log = false;                // when it was last opened
-    std::optional<Time> missing_since;  // its registration
-    Time heard{0};
-    bool transport_lost = false;
-  };
-  struct Shard {
-    std::string tag, news_key, streams_key, wake_key;
-    std::string news_from = "$";
-    std::string wake_from = "0-0";
-    bool found = false;  // registrations were read since Redis is there
-    bool reading = false;
-    bool woken = false;
-    uint64_t round = 0;
-    size_t count = kEntriesPerStreamMax;  // of this round, per stream
-    Time read_at{0};                      // not before
-    std::unordered_set<std::string> heartbeats;
-  };
-
-  void Run();
-  void Post(std::function<void()> task);
-  // Sends a command whose answer is a task.
-  void Ask(RedisArgs args, std::function<void(const Reply&)> then);
-  void AskOf(const Stream& stream, RedisArgs args, std::function<void(Stream*, const Reply&)> then);
-  void Tell(RedisArgs args);
-  void Tick(Time now);
-
-  void OnRedis(const absl::Status& state);
-  void Silence();
-  void OnShards(const Reply& reply);
-  void Find(uint32_t shard);
-  void OnFound(uint32_t shard, const Reply& reply);
-  void Register(uint32_t shard, const std::string& name, const std::string& registration);
-  void OpenSome();
-  void Open(Stream* stream);
-  void OnOpen(Stream* stream, const Reply& reply);
-  void Refused(Stream* stream, const std::string& why);
-  void EndSession(Stream* stream);
-  void Forget(const std::string& name);
-
-  void Follow(Stream* stream, const RedisEntryId& position);
-  void Read(uint32_t shard);
-  void OnRead(uint32_t shard, uint64_t round, const Reply& reply);
-  void TakeNews(uint32_t shard, const RedisReply& entry);
-  void TakeEntries(Stream* stream, const RedisReply& entries);
-  void TakeMarker(Stream* stream, const SnapshotPart& marker, size_t bytes);
-  void GiveHeartbeats(Shard* shard, uint64_t round,
-                      const std::unordered_set<std::string>& unfinished);
-  // False: the session is over.
-  bool Feed(Stream* stream, SenderMessage message, size_t bytes);
-
-  void OnNeed(Stream* stream, const Need& need);
-  void LookForSnapshot(Stream* stream);
-  void OnLastPart(Stream* stream, const Reply& reply);
-  void ReadParts(Stream* stream, BatchNumber as_of, const std::string& from);
-  void OnParts(Stream* stream, BatchNumber as_of, const Reply& reply);
-  void AskForSnapshot(Stream* stream);
-
-  void DrainReplies();
-  void On(Stream* stream, const ReceiverMessage& message);
-  void SendAcks();
-
-  Stream* OfLife(uint64_t life) {
-    const auto it = lives_.find(life);
-    return it == lives_.end() ? nullptr : it->second;
-  }
-  template <typename Change>
-  void Count(Change change) {
-    MutexLock lock(&stats_mutex_);
-    change(stats_);
-  }
-
-  const RedisLogOptions options_;
-  const std::string reader_;
-  StreamAcceptor* const acceptor_;
-  const Clock* const clock_;
-
-  std::vector<Shard> shards_;
-  std::unordered_map<std::string, std::unique_ptr<Stream>> streams_;
-  std::unordered_map<std::string, Stream*> by_log_;
-  std::unordered_map<uint64_t, Stream*> lives_;
-  std::unordered_set<std::string> acks_due_;
-  std::deque<std::string> to_open_;
-  size_t opening_ = 0;
-  uint64_t next_life_ = 1;
-  uint64_t redis_life_ = 0;  // of the connection to Redis
-  bool up_ = false;
-  bool silent_ = false;  // since a loss of Redis, until a round was read
-  Time tick_at_{0};
-  Time find_at_{0};
-  Time shards_at_{0};  // when the number of shards is to be looked at again; 0: it was right
-  std::optional<Time> back_since_;
-
-  mutable Mutex stats_mutex_;
-  RedisReaderStats stats_ ABSL_GUARDED_BY(stats_mutex_);
-
-  Mutex mutex_;
-  CondVar work_;
-  std::deque<std::function<void()>> tasks_ ABSL_GUARDED_BY(mutex_);
-  // What sessions replied, by life; of acks only the last.
-  std::unordered_map<uint64_t, BatchNumber> acks_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::pair<uint64_t, ReceiverMessage>> replies_ ABSL_GUARDED_BY(mutex_);
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-
-  std::unique_ptr<RedisClient> client_;
-  std::thread thread_;
-};
 
 RedisReader::Impl::Impl(const RedisLogOptions& options, const std::string& name,
                         StreamAcceptor* acceptor, const Clock* clock)
@@ -280,7 +84,7 @@ void RedisReader::Impl::Run() {
   }
   for (auto& [name, stream] : streams_) {
     if (stream->session == nullptr) continue;
-    Tell({"XADD", stream->keys.back, "MAXLEN", "~", kBackMax, "*", "k", "g", "r", reader_, "e",
+    Tell({"XADD", stream->keys.back, "MAXLEN", "~", kRedisBackMax, "*", "k", "g", "r", reader_, "e",
           std::to_string(stream->hello.epoch)});
     EndSession(stream.get());
   }
@@ -379,7 +183,7 @@ void RedisReader::Impl::OnRedis(const absl::Status& state) {
   }
   if (!std::exchange(up_, false)) return;
   ++redis_life_;
-  LogEvery(ReaderLog(), options_.cell, LogLevel::kWarning, "redis is away",
+  LogEvery(RedisReaderLog(), options_.cell, LogLevel::kWarning, "redis is away",
            {{"cell", options_.cell}, {"reason", state}});
   for (Shard& shard : shards_) shard.found = false;
   Silence();
@@ -408,7 +212,8 @@ void RedisReader::Impl::OnShards(const Reply& reply) {
                                  : absl::FailedPreconditionError("the cell has " + reply->text +
                                                                  " shards in Redis, not " +
                                                                  std::to_string(options_.shards));
-    LogEvery(ReaderLog(), "shards", LogLevel::kError, "cannot read from redis", {{"reason", why}});
+    LogEvery(RedisReaderLog(), "shards", LogLevel::kError, "cannot read from redis",
+             {{"reason", why}});
     return Count([&](RedisReaderStats& stats) { stats.status = why; });
   }
   find_at_ = now;
@@ -423,7 +228,7 @@ void RedisReader::Impl::Find(uint32_t shard) {
         [this, shard, life](const Reply& reply) {
           if (life != redis_life_ || !reply.ok()) return;
           const std::optional<RedisEntryId> id =
-              reply->elements.empty() ? std::nullopt : IdOf(reply->elements[0]);
+              reply->elements.empty() ? std::nullopt : RedisIdOf(reply->elements[0]);
           shards_[shard].news_from = id.has_value() ? id->ToString() : "0-0";
         });
   }
@@ -434,7 +239,7 @@ void RedisReader::Impl::Find(uint32_t shard) {
 
 void RedisReader::Impl::OnFound(uint32_t shard, const Reply& reply) {
   if (!reply.ok()) {
-    find_at_ = clock_->Now() + kReadRetry;
+    find_at_ = clock_->Now() + kRedisReadRetry;
     return;
   }
   std::unordered_set<std::string> names;
@@ -461,14 +266,14 @@ void RedisReader::Impl::Register(uint32_t shard, const std::string& name,
   const Hello* hello = message.ok() ? std::get_if<Hello>(&*message) : nullptr;
   if (hello == nullptr || hello->epoch != *epoch ||
       RedisStreamName(hello->holder, hello->domain) != name) {
-    LogEvery(ReaderLog(), name, LogLevel::kWarning, "a registration in redis cannot be read",
+    LogEvery(RedisReaderLog(), name, LogLevel::kWarning, "a registration in redis cannot be read",
              {{"stream", name}, {"reason", message.status()}});
     return Count([](RedisReaderStats& stats) { ++stats.entries_damaged; });
   }
   auto& stream = streams_[name];
   if (stream == nullptr && streams_.size() > options_.streams_max) {
     streams_.erase(name);
-    LogEvery(ReaderLog(), LogLevel::kError, "too many streams in redis", {{"stream", name}});
+    LogEvery(RedisReaderLog(), LogLevel::kError, "too many streams in redis", {{"stream", name}});
     return;
   }
   if (stream == nullptr) {
@@ -552,7 +357,7 @@ void RedisReader::Impl::OnOpen(Stream* stream, const Reply& reply) {
 void RedisReader::Impl::Refused(Stream* stream, const std::string& why) {
   if (!why.empty()) {
     Count([](RedisReaderStats& stats) { ++stats.streams_refused; });
-    Tell({"XADD", stream->keys.back, "MAXLEN", "~", kBackMax, "*", "k", "r", "r", reader_, "e",
+    Tell({"XADD", stream->keys.back, "MAXLEN", "~", kRedisBackMax, "*", "k", "r", "r", reader_, "e",
           std::to_string(stream->hello.epoch), "n", "0", "w", why});
   }
   EndSession(stream);
@@ -576,303 +381,6 @@ void RedisReader::Impl::Forget(const std::string& name) {
   EndSession(it->second.get());
   by_log_.erase(it->second->keys.log);
   streams_.erase(it);
-}
-
-// ---- 3. Follow ----
-
-void RedisReader::Impl::Follow(Stream* stream, const RedisEntryId& position) {
-  stream->mode = Mode::kFollowing;
-  stream->position = position;
-  Shard& shard = shards_[stream->shard];
-  stream->follows_from = shard.round + (shard.reading ? 1 : 0);
-  if (shard.reading && !std::exchange(shard.woken, true)) {
-    Tell({"XADD", shard.wake_key, "MAXLEN", "1", "*", "w", "1"});
-  }
-}
-
-void RedisReader::Impl::Read(uint32_t index) {
-  Shard& shard = shards_[index];
-  ++shard.round;
-  std::vector<const Stream*> followed;
-  for (const auto& [name, stream] : streams_) {
-    if (stream->shard == index && stream->mode == Mode::kFollowing)
-      followed.push_back(stream.get());
-  }
-  shard.count = std::clamp<size_t>(kRoundEntries / std::max<size_t>(followed.size(), 1), 1,
-                                   kEntriesPerStreamMax);
-  RedisArgs args = {"XREAD",
-                    "COUNT",
-                    std::to_string(shard.count),
-                    "BLOCK",
-                    std::to_string(kBlock / std::chrono::milliseconds(1)),
-                    "STREAMS"};
-  args.push_back(shard.news_key);
-  args.push_back(shard.wake_key);
-  for (const Stream* stream : followed) args.push_back(stream->keys.log);
-  args.push_back(shard.news_from);
-  args.push_back(shard.wake_from);
-  for (const Stream* stream : followed) args.push_back(stream->position.ToString());
-  const uint64_t round = shard.round;
-  shard.woken = false;
-  shard.reading = true;
-  const absl::Status sent =
-      client_->SendBlocking(std::move(args), kBlock, [this, index, round](Reply reply) {
-        Post([this, index, round, reply = std::move(reply)] { OnRead(index, round, reply); });
-      });
-  if (!sent.ok()) Post([this, index, round, sent] { OnRead(index, round, sent); });
-}
-
-// Where everybody stands is known before anything is applied, so that the next round is on its way meanwhile.
-void RedisReader::Impl::OnRead(uint32_t index, uint64_t round, const Reply& reply) {
-  Shard& shard = shards_[index];
-  shard.reading = false;
-  if (!reply.ok()) Silence();
-  if (!reply.ok() || !shard.found) {
-    shard.read_at = clock_->Now() + kReadRetry;
-    return;
-  }
-  if (std::exchange(silent_, false)) back_since_ = clock_->Now();
-  Count([](RedisReaderStats& stats) { ++stats.rounds; });
-  const RedisReply* news = nullptr;
-  std::vector<std::pair<uint64_t, const RedisReply*>> logs;
-  std::unordered_set<std::string> unfinished;
-  for (const RedisReply& of_key : reply->elements) {
-    if (of_key.elements.size() != 2 || of_key.elements[1].elements.empty()) continue;
-    const std::string& key = of_key.elements[0].text;
-    const RedisReply& entries = of_key.elements[1];
-    const std::string& last =
-        entries.elements.back().elements.empty() ? key : entries.elements.back().elements[0].text;
-    if (key == shard.wake_key) {
-      shard.wake_from = last;
-    } else if (key == shard.news_key) {
-      shard.news_from = last;
-      news = &entries;
-    } else if (const auto it = by_log_.find(key); it != by_log_.end()) {
-      Stream* stream = it->second;
-      if (stream->mode != Mode::kFollowing || stream->follows_from > round) continue;
-      const auto id = RedisEntryId::Parse(last);
-      if (id.has_value()) stream->position = *id;
-      logs.emplace_back(stream->life, &entries);
-      if (entries.elements.size() >= shard.count) unfinished.insert(stream->name);
-    }
-  }
-  Read(index);
-  for (const auto& [life, entries] : logs) {
-    if (Stream* stream = OfLife(life)) TakeEntries(stream, *entries);
-    DrainReplies();
-  }
-  if (news != nullptr) {
-    for (const RedisReply& entry : news->elements) TakeNews(index, entry);
-  }
-  GiveHeartbeats(&shard, round, unfinished);
-}
-
-void RedisReader::Impl::TakeEntries(Stream* stream, const RedisReply& entries) {
-  const uint64_t life = stream->life;
-  stream->heard = clock_->Now();
-  uint64_t bytes = 0, damaged = 0;
-  for (const RedisReply& entry : entries.elements) {
-    const std::optional<RedisEntryId> id = IdOf(entry);
-    const std::string* text = MessageOf(entry);
-    absl::StatusOr<SenderMessage> message = absl::DataLossError("not an entry of ours");
-    if (id.has_value() && text != nullptr) message = DecodeRedisEntry(*text, *id);
-    if (text != nullptr) bytes += text->size();
-    if (!message.ok()) {
-      ++damaged;
-      LogEvery(ReaderLog(), stream->name, LogLevel::kWarning, "an entry in redis cannot be read",
-               {{"stream", stream->name}, {"reason", message.status()}});
-    } else if (id->epoch != stream->hello.epoch) {
-      // Of an epoch whose hello is in the news to come.
-    } else if (Batch* batch = std::get_if<Batch>(&*message)) {
-      const BatchNumber number = batch->number;
-      if (number != id->number()) {
-        ++damaged;
-      } else if (Feed(stream, *std::move(message), text->size())) {
-        if (number == stream->fed + 1) stream->fed = number;
-      }
-    } else if (const auto* marker = std::get_if<SnapshotPart>(&*message)) {
-      if (marker->as_of == id->number()) TakeMarker(stream, *marker, text->size());
-    }
-    if (OfLife(life) == nullptr) break;
-    if (stream->mode != Mode::kFollowing) {
-      if (id.has_value()) stream->position = *id;  // the rest is read again
-      break;
-    }
-  }
-  Count([&](RedisReaderStats& stats) {
-    stats.entries_read += entries.elements.size();
-    stats.bytes_read += bytes;
-    stats.entries_damaged += damaged;
-  });
-}
-
-// A snapshot of what was held after batch `as_of` is in Redis.
-void RedisReader::Impl::TakeMarker(Stream* stream, const SnapshotPart& marker, size_t bytes) {
-  if (marker.as_of <= stream->fed) return;
-  const bool wanted = clock_->Now() < stream->wants_snapshot_until;
-  if (wanted || marker.as_of > stream->fed + 1) return LookForSnapshot(stream);
-  // Nothing happened since the batch before.
-  Batch batch{.number = marker.as_of,
-              .events = {},
-              .load = marker.load,
-              .digest = marker.digest,
-              .degraded = marker.degraded};
-  if (Feed(stream, std::move(batch), bytes)) stream->fed = marker.as_of;
-}
-
-bool RedisReader::Impl::Feed(Stream* stream, SenderMessage message, size_t bytes) {
-  if (stream->session == nullptr) return false;
-  if (bytes > 0) stream->session->OnWireBytes(bytes);
-  const absl::Status status = stream->session->OnMessage(std::move(message));
-  if (!status.ok()) Refused(stream, std::string(status.message()));
-  return status.ok();
-}
-
-void RedisReader::Impl::TakeNews(uint32_t index, const RedisReply& entry) {
-  const std::string kind = FieldOf(entry, "k"), name = FieldOf(entry, "s");
-  const auto it = streams_.find(name);
-  Stream* stream = it == streams_.end() ? nullptr : it->second.get();
-  const auto epoch = ParseUint64(FieldOf(entry, "e"));
-  const bool same = stream != nullptr && epoch == stream->hello.epoch;
-  if (kind == "g") {
-    if (same && stream->session != nullptr) stream->session->OnMessage(Goodbye{}).IgnoreError();
-    if (same) Forget(name);
-    return;
-  }
-  if (kind == "b" && same) {
-    const auto number = ParseUint64(FieldOf(entry, "n"));
-    if (!number.has_value() || stream->session == nullptr) return;
-    stream->missing_since.reset();
-    stream->heartbeat = std::min<BatchNumber>(*number, kBatchNumberMax);
-    stream->heartbeat_round = shards_[index].round;
-    shards_[index].heartbeats.insert(name);
-    return;
-  }
-  if (kind != "b" && kind != "h") return;
-  Ask({"HGET", shards_[index].streams_key, name}, [this, index, name](const Reply& reply) {
-    if (!reply.ok() || !reply->is_string()) return;
-    Register(index, name, reply->text);
-    // The log may be another one now, with smaller ids than were read in the one before.
-    const auto same = streams_.find(name);
-    if (same == streams_.end() || same->second->mode != Mode::kFollowing) return;
-    Stream* stream = same->second.get();
-    Follow(stream, RedisEntryId::Before(stream->hello.epoch, stream->fed + 1));
-  });
-}
-
-// A heartbeat names the last batch of its time. It is given once that was read, or could have been.
-void RedisReader::Impl::GiveHeartbeats(Shard* shard, uint64_t round,
-                                       const std::unordered_set<std::string>& unfinished) {
-  std::vector<std::string> given;
-  for (const std::string& name : shard->heartbeats) {
-    const auto it = streams_.find(name);
-    Stream* stream = it == streams_.end() ? nullptr : it->second.get();
-    if (stream == nullptr || !stream->heartbeat.has_value()) {
-      given.push_back(name);
-      continue;
-    }
-    const bool read = *stream->heartbeat <= stream->fed;
-    const bool could = stream->mode == Mode::kFollowing && stream->heartbeat_round <= round &&
-                       stream->follows_from <= round && !unfinished.contains(name);
-    if (read || could) given.push_back(name);
-  }
-  for (const std::string& name : given) {
-    shard->heartbeats.erase(name);
-    const auto it = streams_.find(name);
-    if (it == streams_.end() || !it->second->heartbeat.has_value()) continue;
-    const BatchNumber last = *std::exchange(it->second->heartbeat, std::nullopt);
-    Feed(it->second.get(), Heartbeat{.last_sent = last}, 0);
-  }
-}
-
-// ---- 4. and 5. Replay, snapshots ----
-
-void RedisReader::Impl::OnNeed(Stream* stream, const Need& need) {
-  if (stream->mode != Mode::kFollowing) return;  // it is being looked for; the receiver asks again
-  if (need.snapshot) return LookForSnapshot(stream);
-  stream->mode = Mode::kSeeking;
-  const RedisEntryId wanted = RedisEntryId::Of(stream->hello.epoch, need.next);
-  AskOf(*stream, {"XRANGE", stream->keys.log, wanted.ToString(), "+", "COUNT", "1"},
-        [this, wanted](Stream* same, const Reply& reply) {
-          const std::optional<RedisEntryId> found =
-              reply.ok() && !reply->elements.empty() ? IdOf(reply->elements[0]) : std::nullopt;
-          if (!found.has_value() || *found != wanted || !MessageOf(reply->elements[0]) ||
-              !DecodeRedisEntry(*MessageOf(reply->elements[0]), wanted).ok()) {
-            return LookForSnapshot(same);
-          }
-          Count([](RedisReaderStats& stats) { ++stats.replays; });
-          same->fed = wanted.number() - 1;
-          Follow(same, RedisEntryId::Before(wanted.epoch, wanted.number()));
-        });
-}
-
-void RedisReader::Impl::LookForSnapshot(Stream* stream) {
-  stream->mode = Mode::kSnapshot;
-  AskOf(*stream, {"XREVRANGE", stream->keys.snap, "+", "-", "COUNT", "1"},
-        [this](Stream* same, const Reply& reply) { OnLastPart(same, reply); });
-}
-
-void RedisReader::Impl::OnLastPart(Stream* stream, const Reply& reply) {
-  const std::optional<RedisEntryId> id =
-      reply.ok() && !reply->elements.empty() ? IdOf(reply->elements[0]) : std::nullopt;
-  const std::string* text = id.has_value() ? MessageOf(reply->elements[0]) : nullptr;
-  if (text != nullptr && id->epoch == stream->hello.epoch) {
-    const absl::StatusOr<SenderMessage> message = DecodeRedisEntry(*text, *id);
-    const SnapshotPart* part = message.ok() ? std::get_if<SnapshotPart>(&*message) : nullptr;
-    if (part != nullptr && part->last && part->as_of == id->number() &&
-        part->as_of > stream->snapshot_used && part->as_of >= stream->fed) {
-      return ReadParts(stream, part->as_of, RedisEntryId::Of(id->epoch, part->as_of).ToString());
-    }
-  }
-  AskForSnapshot(stream);
-}
-
-void RedisReader::Impl::ReadParts(Stream* stream, BatchNumber as_of, const std::string& from) {
-  AskOf(*stream, {"XRANGE", stream->keys.snap, from, "+", "COUNT", kPartsPerPage},
-        [this, as_of](Stream* same, const Reply& reply) { OnParts(same, as_of, reply); });
-}
-
-void RedisReader::Impl::OnParts(Stream* stream, BatchNumber as_of, const Reply& reply) {
-  if (!reply.ok()) return AskForSnapshot(stream);
-  const uint64_t life = stream->life;
-  uint64_t bytes = 0;
-  std::optional<RedisEntryId> last_id;
-  bool last = false;
-  for (const RedisReply& entry : reply->elements) {
-    const std::optional<RedisEntryId> id = IdOf(entry);
-    const std::string* text = MessageOf(entry);
-    if (!id.has_value() || text == nullptr || id->number() != as_of) break;
-    absl::StatusOr<SenderMessage> message = DecodeRedisEntry(*text, *id);
-    const SnapshotPart* part = message.ok() ? std::get_if<SnapshotPart>(&*message) : nullptr;
-    if (part == nullptr || part->as_of != as_of || part->part != id->part()) break;
-    last_id = id;
-    last = part->last;
-    bytes += text->size();
-    if (!Feed(stream, *std::move(message), text->size()) || last) break;
-  }
-  Count([&](RedisReaderStats& stats) {
-    stats.bytes_read += bytes;
-    if (last) ++stats.snapshots_read;
-  });
-  if (OfLife(life) == nullptr) return;
-  if (last) {
-    stream->snapshot_used = as_of;
-    stream->fed = as_of;
-    stream->wants_snapshot_until = Time(0);
-    return Follow(stream, RedisEntryId::Before(stream->hello.epoch, as_of + 1));
-  }
-  // Replaced, or damaged.
-  if (!last_id.has_value()) return AskForSnapshot(stream);
-  ReadParts(stream, as_of, RedisEntryId::Of(last_id->epoch, as_of, last_id->part() + 1).ToString());
-}
-
-// The log is followed meanwhile: a marker says when the snapshot is there.
-void RedisReader::Impl::AskForSnapshot(Stream* stream) {
-  stream->wants_snapshot_until = clock_->Now() + kWantFor;
-  Count([](RedisReaderStats& stats) { ++stats.snapshots_asked; });
-  Tell({"XADD", stream->keys.back, "MAXLEN", "~", kBackMax, "*", "k", "n", "r", reader_, "e",
-        std::to_string(stream->hello.epoch), "n", std::to_string(stream->snapshot_used)});
-  Follow(stream, stream->position);
 }
 
 // ---- What sessions reply ----
@@ -915,7 +423,7 @@ void RedisReader::Impl::SendAcks() {
     const auto it = streams_.find(name);
     if (it == streams_.end() || !std::exchange(it->second->ack_due, false)) continue;
     const Stream& stream = *it->second;
-    Tell({"XADD", stream.keys.back, "MAXLEN", "~", kBackMax, "*", "k", "a", "r", reader_, "e",
+    Tell({"XADD", stream.keys.back, "MAXLEN", "~", kRedisBackMax, "*", "k", "a", "r", reader_, "e",
           std::to_string(stream.hello.epoch), "n", std::to_string(stream.ack)});
   }
 }

@@ -1,0 +1,339 @@
+// Logs are followed: rounds of reading, and what heals a gap.
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+#include <variant>
+
+#include "indexer/base/event.h"
+#include "indexer/stream/validate.h"
+#include "indexer/transport/redis/redis_reader_impl.h"
+
+namespace kvatlas {
+namespace {
+
+constexpr Duration kBlock = std::chrono::seconds(1);
+constexpr Duration kWantFor = std::chrono::seconds(5);  // a need is repeated every second
+constexpr size_t kRoundEntries = 1024;
+constexpr char kPartsPerPage[] = "16";
+
+// The one field of an entry of ours; null: it is none.
+const std::string* MessageOf(const RedisReply& entry) {
+  if (entry.elements.size() != 2) return nullptr;
+  const std::vector<RedisReply>& flat = entry.elements[1].elements;
+  for (size_t i = 0; i + 1 < flat.size(); i += 2) {
+    if (flat[i].text == kRedisEntryField) return &flat[i + 1].text;
+  }
+  return nullptr;
+}
+
+std::string FieldOf(const RedisReply& entry, std::string_view name) {
+  if (entry.elements.size() != 2) return {};
+  const std::vector<RedisReply>& flat = entry.elements[1].elements;
+  for (size_t i = 0; i + 1 < flat.size(); i += 2) {
+    if (flat[i].text == name) return flat[i + 1].text;
+  }
+  return {};
+}
+
+}  // namespace
+
+// ---- 3. Follow ----
+
+void RedisReader::Impl::Follow(Stream* stream, const RedisEntryId& position) {
+  stream->mode = Mode::kFollowing;
+  stream->position = position;
+  Shard& shard = shards_[stream->shard];
+  stream->follows_from = shard.round + (shard.reading ? 1 : 0);
+  if (shard.reading && !std::exchange(shard.woken, true)) {
+    Tell({"XADD", shard.wake_key, "MAXLEN", "1", "*", "w", "1"});
+  }
+}
+
+void RedisReader::Impl::Read(uint32_t index) {
+  Shard& shard = shards_[index];
+  ++shard.round;
+  std::vector<const Stream*> followed;
+  for (const auto& [name, stream] : streams_) {
+    if (stream->shard == index && stream->mode == Mode::kFollowing)
+      followed.push_back(stream.get());
+  }
+  shard.count = std::clamp<size_t>(kRoundEntries / std::max<size_t>(followed.size(), 1), 1,
+                                   kRedisEntriesPerStreamMax);
+  RedisArgs args = {"XREAD",
+                    "COUNT",
+                    std::to_string(shard.count),
+                    "BLOCK",
+                    std::to_string(kBlock / std::chrono::milliseconds(1)),
+                    "STREAMS"};
+  args.push_back(shard.news_key);
+  args.push_back(shard.wake_key);
+  for (const Stream* stream : followed) args.push_back(stream->keys.log);
+  args.push_back(shard.news_from);
+  args.push_back(shard.wake_from);
+  for (const Stream* stream : followed) args.push_back(stream->position.ToString());
+  const uint64_t round = shard.round;
+  shard.woken = false;
+  shard.reading = true;
+  const absl::Status sent =
+      client_->SendBlocking(std::move(args), kBlock, [this, index, round](Reply reply) {
+        Post([this, index, round, reply = std::move(reply)] { OnRead(index, round, reply); });
+      });
+  if (!sent.ok()) Post([this, index, round, sent] { OnRead(index, round, sent); });
+}
+
+// Where everybody stands is known before anything is applied, so that the next round is on its way meanwhile.
+void RedisReader::Impl::OnRead(uint32_t index, uint64_t round, const Reply& reply) {
+  Shard& shard = shards_[index];
+  shard.reading = false;
+  if (!reply.ok()) Silence();
+  if (!reply.ok() || !shard.found) {
+    shard.read_at = clock_->Now() + kRedisReadRetry;
+    return;
+  }
+  if (std::exchange(silent_, false)) back_since_ = clock_->Now();
+  Count([](RedisReaderStats& stats) { ++stats.rounds; });
+  const RedisReply* news = nullptr;
+  std::vector<std::pair<uint64_t, const RedisReply*>> logs;
+  std::unordered_set<std::string> unfinished;
+  for (const RedisReply& of_key : reply->elements) {
+    if (of_key.elements.size() != 2 || of_key.elements[1].elements.empty()) continue;
+    const std::string& key = of_key.elements[0].text;
+    const RedisReply& entries = of_key.elements[1];
+    const std::string& last =
+        entries.elements.back().elements.empty() ? key : entries.elements.back().elements[0].text;
+    if (key == shard.wake_key) {
+      shard.wake_from = last;
+    } else if (key == shard.news_key) {
+      shard.news_from = last;
+      news = &entries;
+    } else if (const auto it = by_log_.find(key); it != by_log_.end()) {
+      Stream* stream = it->second;
+      if (stream->mode != Mode::kFollowing || stream->follows_from > round) continue;
+      const auto id = RedisEntryId::Parse(last);
+      if (id.has_value()) stream->position = *id;
+      logs.emplace_back(stream->life, &entries);
+      if (entries.elements.size() >= shard.count) unfinished.insert(stream->name);
+    }
+  }
+  Read(index);
+  for (const auto& [life, entries] : logs) {
+    if (Stream* stream = OfLife(life)) TakeEntries(stream, *entries);
+    DrainReplies();
+  }
+  if (news != nullptr) {
+    for (const RedisReply& entry : news->elements) TakeNews(index, entry);
+  }
+  GiveHeartbeats(&shard, round, unfinished);
+}
+
+void RedisReader::Impl::TakeEntries(Stream* stream, const RedisReply& entries) {
+  const uint64_t life = stream->life;
+  stream->heard = clock_->Now();
+  uint64_t bytes = 0, damaged = 0;
+  for (const RedisReply& entry : entries.elements) {
+    const std::optional<RedisEntryId> id = RedisIdOf(entry);
+    const std::string* text = MessageOf(entry);
+    absl::StatusOr<SenderMessage> message = absl::DataLossError("not an entry of ours");
+    if (id.has_value() && text != nullptr) message = DecodeRedisEntry(*text, *id);
+    if (text != nullptr) bytes += text->size();
+    if (!message.ok()) {
+      ++damaged;
+      LogEvery(RedisReaderLog(), stream->name, LogLevel::kWarning,
+               "an entry in redis cannot be read",
+               {{"stream", stream->name}, {"reason", message.status()}});
+    } else if (id->epoch != stream->hello.epoch) {
+      // Of an epoch whose hello is in the news to come.
+    } else if (Batch* batch = std::get_if<Batch>(&*message)) {
+      const BatchNumber number = batch->number;
+      if (number != id->number()) {
+        ++damaged;
+      } else if (Feed(stream, *std::move(message), text->size())) {
+        if (number == stream->fed + 1) stream->fed = number;
+      }
+    } else if (const auto* marker = std::get_if<SnapshotPart>(&*message)) {
+      if (marker->as_of == id->number()) TakeMarker(stream, *marker, text->size());
+    }
+    if (OfLife(life) == nullptr) break;
+    if (stream->mode != Mode::kFollowing) {
+      if (id.has_value()) stream->position = *id;  // the rest is read again
+      break;
+    }
+  }
+  Count([&](RedisReaderStats& stats) {
+    stats.entries_read += entries.elements.size();
+    stats.bytes_read += bytes;
+    stats.entries_damaged += damaged;
+  });
+}
+
+// A snapshot of what was held after batch `as_of` is in Redis.
+void RedisReader::Impl::TakeMarker(Stream* stream, const SnapshotPart& marker, size_t bytes) {
+  if (marker.as_of <= stream->fed) return;
+  const bool wanted = clock_->Now() < stream->wants_snapshot_until;
+  if (wanted || marker.as_of > stream->fed + 1) return LookForSnapshot(stream);
+  // Nothing happened since the batch before.
+  Batch batch{.number = marker.as_of,
+              .events = {},
+              .load = marker.load,
+              .digest = marker.digest,
+              .degraded = marker.degraded};
+  if (Feed(stream, std::move(batch), bytes)) stream->fed = marker.as_of;
+}
+
+bool RedisReader::Impl::Feed(Stream* stream, SenderMessage message, size_t bytes) {
+  if (stream->session == nullptr) return false;
+  if (bytes > 0) stream->session->OnWireBytes(bytes);
+  const absl::Status status = stream->session->OnMessage(std::move(message));
+  if (!status.ok()) Refused(stream, std::string(status.message()));
+  return status.ok();
+}
+
+void RedisReader::Impl::TakeNews(uint32_t index, const RedisReply& entry) {
+  const std::string kind = FieldOf(entry, "k"), name = FieldOf(entry, "s");
+  const auto it = streams_.find(name);
+  Stream* stream = it == streams_.end() ? nullptr : it->second.get();
+  const auto epoch = ParseUint64(FieldOf(entry, "e"));
+  const bool same = stream != nullptr && epoch == stream->hello.epoch;
+  if (kind == "g") {
+    if (same && stream->session != nullptr) stream->session->OnMessage(Goodbye{}).IgnoreError();
+    if (same) Forget(name);
+    return;
+  }
+  if (kind == "b" && same) {
+    const auto number = ParseUint64(FieldOf(entry, "n"));
+    if (!number.has_value() || stream->session == nullptr) return;
+    stream->missing_since.reset();
+    stream->heartbeat = std::min<BatchNumber>(*number, kBatchNumberMax);
+    stream->heartbeat_round = shards_[index].round;
+    shards_[index].heartbeats.insert(name);
+    return;
+  }
+  if (kind != "b" && kind != "h") return;
+  Ask({"HGET", shards_[index].streams_key, name}, [this, index, name](const Reply& reply) {
+    if (!reply.ok() || !reply->is_string()) return;
+    Register(index, name, reply->text);
+    // The log may be another one now, with smaller ids than were read in the one before.
+    const auto same = streams_.find(name);
+    if (same == streams_.end() || same->second->mode != Mode::kFollowing) return;
+    Stream* stream = same->second.get();
+    Follow(stream, RedisEntryId::Before(stream->hello.epoch, stream->fed + 1));
+  });
+}
+
+// A heartbeat names the last batch of its time. It is given once that was read, or could have been.
+void RedisReader::Impl::GiveHeartbeats(Shard* shard, uint64_t round,
+                                       const std::unordered_set<std::string>& unfinished) {
+  std::vector<std::string> given;
+  for (const std::string& name : shard->heartbeats) {
+    const auto it = streams_.find(name);
+    Stream* stream = it == streams_.end() ? nullptr : it->second.get();
+    if (stream == nullptr || !stream->heartbeat.has_value()) {
+      given.push_back(name);
+      continue;
+    }
+    const bool read = *stream->heartbeat <= stream->fed;
+    const bool could = stream->mode == Mode::kFollowing && stream->heartbeat_round <= round &&
+                       stream->follows_from <= round && !unfinished.contains(name);
+    if (read || could) given.push_back(name);
+  }
+  for (const std::string& name : given) {
+    shard->heartbeats.erase(name);
+    const auto it = streams_.find(name);
+    if (it == streams_.end() || !it->second->heartbeat.has_value()) continue;
+    const BatchNumber last = *std::exchange(it->second->heartbeat, std::nullopt);
+    Feed(it->second.get(), Heartbeat{.last_sent = last}, 0);
+  }
+}
+
+// ---- 4. and 5. Replay, snapshots ----
+
+void RedisReader::Impl::OnNeed(Stream* stream, const Need& need) {
+  if (stream->mode != Mode::kFollowing) return;  // it is being looked for; the receiver asks again
+  if (need.snapshot) return LookForSnapshot(stream);
+  stream->mode = Mode::kSeeking;
+  const RedisEntryId wanted = RedisEntryId::Of(stream->hello.epoch, need.next);
+  AskOf(*stream, {"XRANGE", stream->keys.log, wanted.ToString(), "+", "COUNT", "1"},
+        [this, wanted](Stream* same, const Reply& reply) {
+          const std::optional<RedisEntryId> found =
+              reply.ok() && !reply->elements.empty() ? RedisIdOf(reply->elements[0]) : std::nullopt;
+          if (!found.has_value() || *found != wanted || !MessageOf(reply->elements[0]) ||
+              !DecodeRedisEntry(*MessageOf(reply->elements[0]), wanted).ok()) {
+            return LookForSnapshot(same);
+          }
+          Count([](RedisReaderStats& stats) { ++stats.replays; });
+          same->fed = wanted.number() - 1;
+          Follow(same, RedisEntryId::Before(wanted.epoch, wanted.number()));
+        });
+}
+
+void RedisReader::Impl::LookForSnapshot(Stream* stream) {
+  stream->mode = Mode::kSnapshot;
+  AskOf(*stream, {"XREVRANGE", stream->keys.snap, "+", "-", "COUNT", "1"},
+        [this](Stream* same, const Reply& reply) { OnLastPart(same, reply); });
+}
+
+void RedisReader::Impl::OnLastPart(Stream* stream, const Reply& reply) {
+  const std::optional<RedisEntryId> id =
+      reply.ok() && !reply->elements.empty() ? RedisIdOf(reply->elements[0]) : std::nullopt;
+  const std::string* text = id.has_value() ? MessageOf(reply->elements[0]) : nullptr;
+  if (text != nullptr && id->epoch == stream->hello.epoch) {
+    const absl::StatusOr<SenderMessage> message = DecodeRedisEntry(*text, *id);
+    const SnapshotPart* part = message.ok() ? std::get_if<SnapshotPart>(&*message) : nullptr;
+    if (part != nullptr && part->last && part->as_of == id->number() &&
+        part->as_of > stream->snapshot_used && part->as_of >= stream->fed) {
+      return ReadParts(stream, part->as_of, RedisEntryId::Of(id->epoch, part->as_of).ToString());
+    }
+  }
+  AskForSnapshot(stream);
+}
+
+void RedisReader::Impl::ReadParts(Stream* stream, BatchNumber as_of, const std::string& from) {
+  AskOf(*stream, {"XRANGE", stream->keys.snap, from, "+", "COUNT", kPartsPerPage},
+        [this, as_of](Stream* same, const Reply& reply) { OnParts(same, as_of, reply); });
+}
+
+void RedisReader::Impl::OnParts(Stream* stream, BatchNumber as_of, const Reply& reply) {
+  if (!reply.ok()) return AskForSnapshot(stream);
+  const uint64_t life = stream->life;
+  uint64_t bytes = 0;
+  std::optional<RedisEntryId> last_id;
+  bool last = false;
+  for (const RedisReply& entry : reply->elements) {
+    const std::optional<RedisEntryId> id = RedisIdOf(entry);
+    const std::string* text = MessageOf(entry);
+    if (!id.has_value() || text == nullptr || id->number() != as_of) break;
+    absl::StatusOr<SenderMessage> message = DecodeRedisEntry(*text, *id);
+    const SnapshotPart* part = message.ok() ? std::get_if<SnapshotPart>(&*message) : nullptr;
+    if (part == nullptr || part->as_of != as_of || part->part != id->part()) break;
+    last_id = id;
+    last = part->last;
+    bytes += text->size();
+    if (!Feed(stream, *std::move(message), text->size()) || last) break;
+  }
+  Count([&](RedisReaderStats& stats) {
+    stats.bytes_read += bytes;
+    if (last) ++stats.snapshots_read;
+  });
+  if (OfLife(life) == nullptr) return;
+  if (last) {
+    stream->snapshot_used = as_of;
+    stream->fed = as_of;
+    stream->wants_snapshot_until = Time(0);
+    return Follow(stream, RedisEntryId::Before(stream->hello.epoch, as_of + 1));
+  }
+  // Replaced, or damaged.
+  if (!last_id.has_value()) return AskForSnapshot(stream);
+  ReadParts(stream, as_of, RedisEntryId::Of(last_id->epoch, as_of, last_id->part() + 1).ToString());
+}
+
+// The log is followed meanwhile: a marker says when the snapshot is there.
+void RedisReader::Impl::AskForSnapshot(Stream* stream) {
+  stream->wants_snapshot_until = clock_->Now() + kWantFor;
+  Count([](RedisReaderStats& stats) { ++stats.snapshots_asked; });
+  Tell({"XADD", stream->keys.back, "MAXLEN", "~", kRedisBackMax, "*", "k", "n", "r", reader_, "e",
+        std::to_string(stream->hello.epoch), "n", std::to_string(stream->snapshot_used)});
+  Follow(stream, stream->position);
+}
+
+}  // namespace kvatlas
