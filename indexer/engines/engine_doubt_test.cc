@@ -324,6 +324,9 @@ TEST(StreamsTest, WhereNobodyKnowsWhenceARankCameEveryLossConcernsIt) {
   EXPECT_EQ(worker.trust(5), Trust::kExact);
   worker->Lost(0, worker.now());
   EXPECT_EQ(worker.trust(5), Trust::kDegraded);
+  worker->Restarted(5, worker.now());
+  EXPECT_EQ(worker.trust(5), Trust::kExact) << "its own stream's restart is its own";
+  EXPECT_EQ(worker.Holdings(5).size(), 0u);
 }
 
 // ---- An index without room ----

@@ -184,10 +184,17 @@ void EngineWorker::Apply(uint32_t stream_rank, const EngineBatch& batch, Time no
 
 void EngineWorker::Restarted(uint32_t stream_rank, Time now) {
   MutexLock lock(&state_->mutex);
-  state_->OfStream(stream_rank, [now](State::RankState& state) {
-    if (state.streams.size() == 1) return state.rank->Restart();
-    state.rank->Lose(EngineRank::LossKind::kUnreadable, now);
-  });
+  for (auto& [number, state] : state_->ranks) {
+    if (state.rank == nullptr || !State::IsOf(state, stream_rank)) continue;
+    // One that was restored, nobody knows whence, is its own stream's.
+    const bool is_alone =
+        state.streams.size() == 1 || (state.streams.empty() && number == stream_rank);
+    if (is_alone) {
+      state.rank->Restart();
+    } else {
+      state.rank->Lose(EngineRank::LossKind::kUnreadable, now);
+    }
+  }
 }
 
 void EngineWorker::Lost(uint32_t stream_rank, Time now) {

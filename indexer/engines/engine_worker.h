@@ -137,7 +137,7 @@ struct EngineAlias {
   LocalHash local{0};  // likewise; 0 when not kept
   std::array<uint32_t, kTiers> copies = {};
   bool suspect = false;
-  // For `Restore`: of the stream that publishes the rank; nothing: that of the same number.
+  // For `Restore`: of the stream that publishes the rank; nothing: nobody knows, and the losses of all concern it.
   std::optional<uint32_t> stream_rank = {};
   bool lasting = false;  // of a suspect, for `Restore`: only a loss, not time, drops it
   bool eagle = false;

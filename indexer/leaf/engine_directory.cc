@@ -265,12 +265,21 @@ struct EngineDirectory::State {
       Done(instance.get());
       return;
     }
-    for (const auto& [rank, listener] : listeners) {
-      instance->holders->Remove(rank);
-      instance->worker->RemoveRank(rank);
+    // Ranks that their batches named go with them: nobody listens to those any more.
+    for (const auto& [stream, listener] : listeners) {
+      for (uint32_t rank : instance->worker->RemoveStream(stream, options.clock->Now())) {
+        if (Listens(*instance, rank)) continue;
+        instance->holders->Remove(rank);
+        instance->worker->RemoveRank(rank);
+      }
     }
     MutexLock lock(&mutex);
     Done(instance.get());
+  }
+
+  bool Listens(const Instance& instance, uint32_t rank) const {
+    MutexLock lock(&mutex);
+    return instance.listeners.contains(rank);
   }
 
   EngineEntry Describe(const Instance& instance,
@@ -375,7 +384,10 @@ struct EngineDirectory::State {
         instance->awaited.erase(rank);
       }
       const bool is_awaited = awaited.contains(rank);
-      const bool heard = !stats.ok() || (stats->connected && !is_awaited);
+      // Who does not read does not hear.
+      const bool reads = !stats.ok() || stats->status == ListenerStatus::kActive ||
+                         stats->status == ListenerStatus::kPending;
+      const bool heard = !stats.ok() || (stats->connected && reads && !is_awaited);
       const bool alive = heard || (!is_awaited && !GoneForLong(&instance->gone_since, rank, now));
       if (heard) instance->gone_since.erase(rank);
       instance->holders->SetAlive(rank, heard, alive);
@@ -642,7 +654,7 @@ bool EngineDirectory::recovering() const {
 }
 
 void EngineDirectory::Open() {
-  std::vector<std::pair<InstancePtr, uint32_t>> doubtful;
+  std::vector<std::tuple<InstancePtr, uint32_t, bool>> doubtful;
   {
     MutexLock lock(&state_->mutex);
     for (const auto& [name, instance] : state_->instances) {
@@ -650,17 +662,21 @@ void EngineDirectory::Open() {
       for (uint32_t rank : instance->holders->ranks()) {
         const auto listener = instance->listeners.find(rank);
         const bool listens = listener != instance->listeners.end();
-        // A rank that only batches named came with one of the streams that go on.
-        const bool settled =
-            listens ? instance->settled.contains(rank) : !instance->settled.empty();
+        // A rank that only batches named came with one of the streams: of one that does not go on below.
+        if (!listens && (instance->unconfirmed || !instance->settled.empty())) continue;
         const bool can_replay = listens && !listener->second.source.replay_endpoint.empty();
-        if (!settled && (can_replay || !instance->unconfirmed))
-          doubtful.emplace_back(instance, rank);
+        if (!instance->settled.contains(rank) && (can_replay || !instance->unconfirmed))
+          doubtful.push_back({instance, rank, listens});
       }
     }
   }
-  for (const auto& [instance, rank] : doubtful)
-    instance->worker->Lost(rank, state_->options.clock->Now());
+  for (const auto& [instance, rank, listens] : doubtful) {
+    if (listens) {
+      instance->worker->Lost(rank, state_->options.clock->Now());
+    } else {
+      instance->worker->Doubt(rank, state_->options.clock->Now());
+    }
+  }
   state_->ingest->OpenGate();
   MutexLock lock(&state_->mutex);
   state_->open = true;

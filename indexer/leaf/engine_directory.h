@@ -64,7 +64,7 @@ struct EngineDirectoryOptions {
   // Of every worker; name, block size, contract, adapter and salt are filled in.
   EngineWorkerOptions worker;
   uint32_t instances_max = 65536;
-  // A rank is in no answer when its stream's connection has been gone for longer.
+  // A rank is in no answer when its stream's connection has been gone, or its stream not read (paused, failed), for longer.
   Duration lease_ttl = std::chrono::seconds(10);
   // What a peer told of an instance that nobody registers here is forgotten after this.
   Duration adopted_ttl = std::chrono::minutes(5);
@@ -85,7 +85,7 @@ class EngineDirectory {
   // field's services do: such a domain never holds anything.
   absl::Status Register(const EngineRegistration& registration);
 
-  // Without a rank, or without a group: the whole instance. NOT_FOUND.
+  // Without a rank, or without a group: the whole instance. Ranks that only a stream's batches named go with it. NOT_FOUND.
   absl::Status Unregister(const std::string& instance, const std::string& model,
                           const std::optional<std::string>& group, std::optional<uint32_t> rank);
 

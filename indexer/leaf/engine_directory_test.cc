@@ -176,8 +176,32 @@ TEST_F(EngineDirectoryTest, AnEngineThatIsRegisteredAgainStartsFresh) {
   EXPECT_TRUE(IsExact(engine, "1")) << engine.Compare(registry_, "1");
 }
 
-TEST_F(EngineDirectoryTest, RanksNamedByBatchesOutliveTheStreamThatNamedThemOnly) {
+// Nobody hears of their removals any more: kept, they would be told as held for ever.
+TEST_F(EngineDirectoryTest, RanksNamedByBatchesGoWithTheStreamThatNamedThem) {
   PoolEngine engine({.seed = 22, .rank = 5});
+  PoolEngine other({.seed = 23, .rank = 6});
+  EngineRegistration registration = engine.Registration("1");
+  registration.rank = 0;
+  ASSERT_EQ(Register(registration), "ok");
+  registration = other.Registration("1");
+  registration.rank = 1;
+  ASSERT_EQ(Register(registration), "ok");
+  engine.sockets().WaitForSubscribers();
+  other.sockets().WaitForSubscribers();
+  engine.Run(50);
+  other.Run(50);
+  EXPECT_TRUE(IsExact(engine, "1")) << engine.Compare(registry_, "1");
+  EXPECT_TRUE(IsExact(other, "1")) << other.Compare(registry_, "1");
+  EXPECT_EQ(registry_.HoldersOf({"m", ""}).size(), 4u);
+  ASSERT_EQ(Unregister("1", "m", "default", 0), "ok");
+  EXPECT_EQ(registry_.HoldersOf({"m", ""}).size(), 2u) << "rank 5 was never registered";
+  EXPECT_NE(engine.Compare(registry_, "1"), "");
+  EXPECT_EQ(other.Compare(registry_, "1"), "");
+}
+
+// A rank that is registered itself stays, without what another stream said of it.
+TEST_F(EngineDirectoryTest, ARankThatAnotherStreamNamedStaysWhenItIsRegistered) {
+  PoolEngine engine({.seed = 22, .rank = 1});
   EngineRegistration registration = engine.Registration("1");
   registration.rank = 0;
   ASSERT_EQ(Register(registration), "ok");
@@ -186,9 +210,58 @@ TEST_F(EngineDirectoryTest, RanksNamedByBatchesOutliveTheStreamThatNamedThemOnly
   engine.Run(50);
   EXPECT_TRUE(IsExact(engine, "1")) << engine.Compare(registry_, "1");
   ASSERT_EQ(Unregister("1", "m", "default", 0), "ok");
-  EXPECT_EQ(engine.Compare(registry_, "1"), "") << "rank 5 was never registered";
-  ASSERT_EQ(Unregister("1"), "ok");
-  EXPECT_THAT(engine.Compare(registry_, "1"), HasSubstr("NOT_FOUND"));
+  EXPECT_EQ(registry_.HoldersOf({"m", ""}).size(), 1u);
+  EXPECT_NE(engine.Compare(registry_, "1"), "");
+  engine.EvictAll();
+  EXPECT_EQ(engine.Compare(registry_, "1"), "");
+}
+
+// What an engine says meanwhile is not heard: its answers are not to be believed for longer than a lease.
+TEST_F(EngineDirectoryTest, AnEngineThatIsPausedForLongerThanItsLeaseIsInNoAnswer) {
+  PoolEngine engine({.seed = 24, .replay = true});
+  ASSERT_EQ(Register(engine.Registration("1")), "ok");
+  engine.sockets().WaitForSubscribers();
+  engine.Run(50);
+  ASSERT_TRUE(IsExact(engine, "1"));
+  const auto masked = [&] { return registry_.StatsOf({"m", ""})->holders[0].masked; };
+  const auto pass = [&](Duration time) {
+    clock_.Advance(time);
+    directory_->Tick();
+  };
+  ASSERT_TRUE(directory_->Pause("1", std::nullopt).ok());
+  pass(seconds(2));
+  pass(seconds(9));
+  EXPECT_FALSE(masked());
+  engine.EvictAll();
+  pass(seconds(2));
+  EXPECT_TRUE(masked());
+  ASSERT_TRUE(directory_->Resume("1", std::nullopt).ok());
+  pass(seconds(2));
+  EXPECT_FALSE(masked());
+  EXPECT_TRUE(IsExact(engine, "1")) << engine.Compare(registry_, "1");
+}
+
+// Of one that nobody listens to: no stream of that number is made up for it.
+TEST_F(EngineDirectoryTest, ARestoredRankThatNobodyListensToIsInDoubtByItself) {
+  HolderRegistry registry(RegistryOptions());
+  EngineDirectoryOptions options;
+  options.clock = &clock_;
+  EngineDirectory directory(options, &registry, ingest_.get());
+  const auto worker = directory.Adopt(Of("1"), /*unconfirmed=*/false);
+  ASSERT_TRUE(worker.ok());
+  EngineAlias alias;
+  alias.rank = 5;
+  alias.hash.value = 7;
+  alias.block = SequenceHash{11};
+  alias.copies = {1};
+  alias.stream_rank = 3;
+  ASSERT_TRUE((*worker)->Restore(alias).ok());
+  directory.Open();
+  const EngineWorkerStats stats = (*worker)->Stats();
+  ASSERT_EQ(stats.ranks.size(), 1u);
+  EXPECT_EQ(stats.ranks[0].trust, Trust::kDegraded);
+  EXPECT_EQ(stats.ranks[0].stream_rank, 3u);
+  EXPECT_EQ(stats.ranks[0].streams, 1u);
 }
 
 TEST_F(EngineDirectoryTest, PausesAndResumesInTheWordsOfDynamosIndexer) {

@@ -62,6 +62,16 @@ absl::Status EngineRestorer::OnPosition(const EngineEntry& entry, uint32_t rank,
   return absl::OkStatus();
 }
 
+absl::Status EngineRestorer::OnRank(const EngineEntry& entry, const EngineRankMark& mark) {
+  EngineWorker* const worker = WorkerOf(entry);
+  if (worker == nullptr) return absl::OkStatus();
+  const absl::Status status = worker->RestoreRank(mark);
+  if (!status.ok())
+    Log(LogLevel::kWarning, "what was known of a rank cannot be restored",
+        {{"instance", entry.instance}, {"rank", mark.rank}, {"reason", status}});
+  return absl::OkStatus();
+}
+
 absl::Status EngineRestorer::OnName(const EngineEntry& entry, const EngineAlias& alias) {
   EngineAlias of_stream = alias;
   of_stream.stream_rank = stream_rank_;

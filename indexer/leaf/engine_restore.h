@@ -37,6 +37,7 @@ class EngineRestorer : public SnapshotVisitor {
   // Without a position nothing was said on that stream yet.
   absl::Status OnPosition(const EngineEntry& entry, uint32_t rank,
                           const std::optional<StreamPosition>& position) override;
+  absl::Status OnRank(const EngineEntry& entry, const EngineRankMark& mark) override;
   absl::Status OnName(const EngineEntry& entry, const EngineAlias& alias) override;
 
   // One name by itself.

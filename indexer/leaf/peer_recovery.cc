@@ -29,6 +29,9 @@ class Registrar : public SnapshotVisitor {
     return absl::OkStatus();
   }
   absl::Status OnName(const EngineEntry&, const EngineAlias&) override { return absl::OkStatus(); }
+  absl::Status OnRank(const EngineEntry&, const EngineRankMark&) override {
+    return absl::OkStatus();
+  }
   absl::Status OnPosition(const EngineEntry&, uint32_t,
                           const std::optional<StreamPosition>&) override {
     return absl::OkStatus();

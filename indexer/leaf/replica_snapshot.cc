@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <span>
 #include <utility>
@@ -20,13 +21,21 @@ namespace {
 static_assert(std::endian::native == std::endian::little,
               "the format is written as it lies in memory");
 
-constexpr std::string_view kMagic = "KVAREP02";
+constexpr std::string_view kMagic = "KVAREP03";
 constexpr size_t kNamesBytes = 256 << 10;  // of one record, about
 constexpr size_t kPieceBytes = 256 << 10;
 constexpr size_t kNamespaceBytesMax = 256 << 10;
+constexpr Position kPositionMax = 1u << 30;  // nobody has prompts of so many blocks
 constexpr size_t kRecordHead = 1 + 4, kRecordTail = 8;
 
-enum class Kind : uint8_t { kHeader = 1, kInstance = 2, kNames = 3, kPosition = 4, kEnd = 5 };
+enum class Kind : uint8_t {
+  kHeader = 1,
+  kInstance = 2,
+  kNames = 3,
+  kPosition = 4,
+  kEnd = 5,
+  kRank = 6
+};
 
 enum NameFlag : uint8_t {
   kSuspect = 1,
@@ -34,8 +43,11 @@ enum NameFlag : uint8_t {
   kDigest = 4,
   kNamespace = 8,
   kCopies = 16,
-  kGroup = 32
+  kGroup = 32,
+  kLasting = 64
 };
+
+enum RankFlag : uint8_t { kExtrasSeen = 1, kZeroNamed = 2, kGivenUp = 4 };
 
 // ---- Bytes ----
 
@@ -55,6 +67,7 @@ class Taker {
   explicit Taker(std::string_view bytes) : bytes_(bytes) {}
   bool ok() const { return ok_; }
   bool empty() const { return bytes_.empty(); }
+  void Check(bool holds) { ok_ = ok_ && holds; }
 
   template <typename Number>
   Number Take() {
@@ -89,6 +102,7 @@ class Taker {
 void PutName(std::string* to, const EngineAlias& alias) {
   uint8_t flags = 0;
   if (alias.suspect) flags |= kSuspect;
+  if (alias.suspect && alias.lasting) flags |= kLasting;
   if (alias.eagle) flags |= kEagle;
   if (alias.group != 0) flags |= kGroup;
   if (!alias.hash.bytes.empty()) flags |= kDigest;
@@ -112,10 +126,19 @@ void PutName(std::string* to, const EngineAlias& alias) {
   }
 }
 
+// A digest, and the integer that its last bytes are.
+EngineBlockHash TakeDigest(Taker* from) {
+  EngineBlockHash hash{.value = 0, .bytes = from->TakeText()};
+  for (char byte : hash.bytes) hash.value = hash.value << 8 | static_cast<uint8_t>(byte);
+  from->Check(!hash.bytes.empty() && hash.bytes.size() <= kEngineHashBytesMax);
+  return hash;
+}
+
 EngineAlias TakeName(Taker* from) {
   EngineAlias alias;
   const auto flags = from->Take<uint8_t>();
   alias.suspect = flags & kSuspect;
+  alias.lasting = flags & kLasting;
   alias.eagle = flags & kEagle;
   alias.rank = from->Take<uint32_t>();
   alias.hash.value = from->Take<uint64_t>();
@@ -127,12 +150,62 @@ EngineAlias TakeName(Taker* from) {
   alias.copies = {1};
   if (flags & kCopies)
     for (uint32_t& copies : alias.copies) copies = from->Take<uint32_t>();
-  if (flags & kDigest) alias.hash.bytes = from->TakeText();
+  if (flags & kDigest) alias.hash = TakeDigest(from);
   if (flags & kNamespace) {
     alias.lora_name = from->TakeText();
     alias.cache_salt = from->TakeText();
   }
+  constexpr uint8_t kKnown = kSuspect | kEagle | kDigest | kNamespace | kCopies | kGroup | kLasting;
+  from->Check((flags & ~kKnown) == 0 && alias.position < kPositionMax &&
+              alias.lora_name.size() + alias.cache_salt.size() <= kNamespaceBytesMax);
   return alias;
+}
+
+// ---- One rank ----
+
+void PutRank(std::string* to, const EngineRankMark& mark) {
+  uint8_t flags = 0;
+  if (mark.extras_seen) flags |= kExtrasSeen;
+  if (mark.zero_named) flags |= kZeroNamed;
+  if (mark.given_up) flags |= kGivenUp;
+  Put(to, mark.rank);
+  Put(to, flags);
+  for (const std::vector<uint32_t>& groups : mark.required) {
+    Put(to, static_cast<uint8_t>(groups.size()));
+    for (uint32_t group : groups) Put(to, group);
+  }
+  for (const auto& [group, name] : mark.ambiguous) {
+    Put(to, group);
+    Put(to, static_cast<uint8_t>(name.bytes.empty() ? 0 : 1));
+    if (name.bytes.empty()) {
+      Put(to, name.value);
+    } else {
+      PutText(to, name.bytes);
+    }
+  }
+}
+
+EngineRankMark TakeRank(Taker* from) {
+  EngineRankMark mark;
+  mark.rank = from->Take<uint32_t>();
+  const auto flags = from->Take<uint8_t>();
+  mark.extras_seen = flags & kExtrasSeen;
+  mark.zero_named = flags & kZeroNamed;
+  mark.given_up = flags & kGivenUp;
+  for (std::vector<uint32_t>& groups : mark.required)
+    for (auto left = from->Take<uint8_t>(); left > 0 && from->ok(); --left)
+      groups.push_back(from->Take<uint32_t>());
+  while (from->ok() && !from->empty()) {
+    const auto group = from->Take<uint32_t>();
+    EngineBlockHash name;
+    if (from->Take<uint8_t>() != 0) {
+      name = TakeDigest(from);
+    } else {
+      name.value = from->Take<uint64_t>();
+    }
+    mark.ambiguous.emplace_back(group, name);
+  }
+  return mark;
 }
 
 // ---- One instance ----
@@ -159,27 +232,42 @@ std::string InstanceBytes(const EngineEntry& entry) {
   return bytes;
 }
 
+std::string TakeRegistered(Taker* from) {
+  const std::string_view text = from->TakeText();
+  from->Check(text.size() <= kRegisteredTextBytesMax);
+  return std::string(text);
+}
+
 EngineEntry TakeInstance(Taker* from) {
   EngineEntry entry;
-  entry.instance = from->TakeText();
-  entry.domain.model = from->TakeText();
-  entry.domain.tenant = from->TakeText();
+  entry.instance = TakeRegistered(from);
+  entry.domain.model = TakeRegistered(from);
+  entry.domain.tenant = TakeRegistered(from);
   entry.block_size = from->Take<uint32_t>();
-  entry.source = from->TakeText();
-  entry.engine_type = from->TakeText();
-  entry.lora_name = from->TakeText();
-  entry.additional_salt = from->TakeText();
+  entry.source = TakeRegistered(from);
+  entry.engine_type = TakeRegistered(from);
+  entry.lora_name = TakeRegistered(from);
+  entry.additional_salt = TakeRegistered(from);
   entry.counts_copies = from->Take<uint8_t>() != 0;
-  for (auto left = from->Take<uint32_t>(); left > 0 && from->ok(); --left) {
+  auto left = from->Take<uint32_t>();
+  from->Check(left <= kSnapshotListenersMax);
+  for (; left > 0 && from->ok(); --left) {
     EngineListener listener;
     listener.rank = from->Take<uint32_t>();
-    listener.endpoint = from->TakeText();
-    listener.replay_endpoint = from->TakeText();
-    listener.topic = from->TakeText();
+    listener.endpoint = TakeRegistered(from);
+    listener.replay_endpoint = TakeRegistered(from);
+    listener.topic = TakeRegistered(from);
     listener.bind = from->Take<uint8_t>() != 0;
+    // In order, each once.
+    from->Check(entry.listeners.empty() || entry.listeners.back().rank < listener.rank);
     entry.listeners.push_back(std::move(listener));
   }
   return entry;
+}
+
+bool Listens(const EngineEntry& entry, uint32_t rank) {
+  return std::any_of(entry.listeners.begin(), entry.listeners.end(),
+                     [&](const EngineListener& of) { return of.rank == rank; });
 }
 
 // ---- Writing ----
@@ -196,6 +284,7 @@ struct CopiedName {
 struct StreamNames {
   uint32_t rank = 0;
   std::optional<StreamPosition> position;
+  std::vector<std::string> marks;
   std::vector<CopiedName> names;
   std::string bytes;
 };
@@ -275,8 +364,10 @@ class SnapshotWriter {
     (void)directory_->Cut(
         entry.instance, [&](std::optional<uint32_t> rank, std::optional<StreamPosition> position,
                             const EngineWorker& worker) {
-          if (!rank.has_value()) return;
-          streams.push_back({.rank = *rank, .position = position, .names = {}, .bytes = {}});
+          // One that came since is for the next snapshot.
+          if (!rank.has_value() || !Listens(entry, *rank)) return;
+          streams.push_back(
+              {.rank = *rank, .position = position, .marks = {}, .names = {}, .bytes = {}});
           CopyNames(entry, worker, &streams.back());
         });
     for (const StreamNames& stream : streams) Stream(stream);
@@ -284,19 +375,24 @@ class SnapshotWriter {
 
   // Of the ranks that this stream publishes; the first stream has those of no stream too.
   static void CopyNames(const EngineEntry& entry, const EngineWorker& worker, StreamNames* stream) {
-    const auto is_stream = [&](uint32_t rank) {
-      return std::any_of(entry.listeners.begin(), entry.listeners.end(),
-                         [&](const EngineListener& of) { return of.rank == rank; });
-    };
-    std::vector<uint32_t> ranks;
+    std::map<uint32_t, bool> in_doubt;  // ranks; several streams publish it
     for (const EngineRankStats& rank : worker.Stats().ranks) {
       const uint32_t of =
-          is_stream(rank.stream_rank) ? rank.stream_rank : entry.listeners.front().rank;
-      if (of == stream->rank) ranks.push_back(rank.rank);
+          Listens(entry, rank.stream_rank) ? rank.stream_rank : entry.listeners.front().rank;
+      if (of == stream->rank) in_doubt[rank.rank] = rank.streams > 1;
     }
-    worker.ForEachAlias([&](const EngineAlias& alias) {
-      if (std::find(ranks.begin(), ranks.end(), alias.rank) == ranks.end()) return;
-      if (alias.lora_name.size() + alias.cache_salt.size() > kNamespaceBytesMax) return;
+    worker.ForEachRank([&](const EngineRankMark& mark) {
+      if (in_doubt.contains(mark.rank)) PutRank(&stream->marks.emplace_back(), mark);
+    });
+    worker.ForEachAlias([&](const EngineAlias& told) {
+      const auto rank = in_doubt.find(told.rank);
+      if (rank == in_doubt.end()) return;
+      if (told.lora_name.size() + told.cache_salt.size() > kNamespaceBytesMax) return;
+      EngineAlias alias = told;
+      if (rank->second) {
+        alias.suspect = true;
+        alias.lasting = false;
+      }
       const size_t start = stream->bytes.size();
       PutName(&stream->bytes, alias);
       stream->names.push_back({.rank = alias.rank,
@@ -314,6 +410,7 @@ class SnapshotWriter {
     Put(&payload, stream.position.value_or(StreamPosition{}).last);
     Put(&payload, stream.position.value_or(StreamPosition{}).fingerprint);
     Record(Kind::kPosition, payload);
+    for (const std::string& mark : stream.marks) Record(Kind::kRank, mark);
     std::string names;
     for (size_t i : ChainOrder(stream.names)) {
       const CopiedName& name = stream.names[i];
@@ -404,10 +501,13 @@ class SnapshotReader {
                                              "\" is not ours, \"" + contract_.Id() + "\"");
       }
       case Kind::kInstance:
+        stream_rank_.reset();
         entry_ = TakeInstance(payload);
-        if (!payload->ok()) return Broken("an instance");
-        ++stats_.instances;
+        if (!payload->ok()) return Broken("an instance that nobody can have registered");
+        if (++stats_.instances > kSnapshotInstancesMax) return Broken("too many instances");
         return visitor_->OnInstance(*entry_);
+      case Kind::kRank:
+        return TakeRankMark(payload);
       case Kind::kNames:
         return TakeNames(payload);
       case Kind::kPosition:
@@ -418,14 +518,23 @@ class SnapshotReader {
   }
 
   absl::Status TakeNames(Taker* payload) {
-    if (!entry_.has_value()) return Broken("names of nobody");
+    if (!stream_rank_.has_value()) return Broken("names of no stream");
     while (!payload->empty()) {
-      const EngineAlias alias = TakeName(payload);
-      if (!payload->ok()) return Broken("a name");
-      ++stats_.names;
+      EngineAlias alias = TakeName(payload);
+      if (!payload->ok()) return Broken("a name that no block can have");
+      if (++stats_.names > kSnapshotNamesMax) return Broken("too many names");
+      alias.stream_rank = *stream_rank_;
       if (absl::Status bad = visitor_->OnName(*entry_, alias); !bad.ok()) return bad;
     }
     return absl::OkStatus();
+  }
+
+  absl::Status TakeRankMark(Taker* payload) {
+    if (!stream_rank_.has_value()) return Broken("a rank of no stream");
+    EngineRankMark mark = TakeRank(payload);
+    if (!payload->ok()) return Broken("a rank");
+    mark.stream_rank = *stream_rank_;
+    return visitor_->OnRank(*entry_, mark);
   }
 
   absl::Status TakePosition(Taker* payload) {
@@ -434,7 +543,9 @@ class SnapshotReader {
     StreamPosition position;
     position.last = payload->Take<uint64_t>();
     position.fingerprint = payload->Take<uint64_t>();
-    if (!payload->ok() || !entry_.has_value()) return Broken("a position");
+    if (!payload->ok() || !entry_.has_value() || !Listens(*entry_, rank))
+      return Broken("a position of no stream");
+    stream_rank_ = rank;
     ++stats_.positions;
     return visitor_->OnPosition(*entry_, rank, is_known ? std::optional(position) : std::nullopt);
   }
@@ -444,6 +555,7 @@ class SnapshotReader {
   SnapshotVisitor* const visitor_;
   std::string record_;
   std::optional<EngineEntry> entry_;
+  std::optional<uint32_t> stream_rank_;  // one of `entry_`
   SnapshotStats stats_;
 };
 

@@ -115,6 +115,9 @@ class Restorer : public SnapshotVisitor, public DumpVisitor {
     worker_ = to_->Adopt(instance_ = entry.instance);
     return absl::OkStatus();
   }
+  absl::Status OnRank(const EngineEntry&, const EngineRankMark& mark) override {
+    return worker_->RestoreRank(mark);
+  }
   absl::Status OnName(const EngineEntry&, const EngineAlias& alias) override {
     return worker_->Restore(alias, /*more=*/true);
   }

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <random>
@@ -15,9 +17,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "indexer/base/hash.h"
 #include "indexer/engines/zmq_ingest.h"
 #include "indexer/holders/holder_registry.h"
 #include "indexer/leaf/engine_directory.h"
+#include "indexer/leaf/engine_restore.h"
 #include "indexer/leaf/pool_engine_test_util.h"
 
 namespace kvatlas {
@@ -46,6 +50,14 @@ class Told : public SnapshotVisitor {
                         (position.has_value() ? std::to_string(position->last) : "none"));
     return absl::OkStatus();
   }
+  absl::Status OnRank(const EngineEntry& entry, const EngineRankMark& mark) override {
+    ranks.push_back(entry.instance + "/" + std::to_string(mark.rank) + " of " +
+                    std::to_string(mark.stream_rank.value_or(99)) +
+                    (mark.extras_seen ? " extras" : "") + (mark.zero_named ? " zero" : "") +
+                    (mark.given_up ? " given up" : "") + " " +
+                    std::to_string(mark.required[0].size()) + " groups");
+    return absl::OkStatus();
+  }
   static std::string NameText(const std::string& instance, const EngineAlias& alias) {
     std::string text = instance + "/" + std::to_string(alias.rank) + " " +
                        std::to_string(alias.hash.value) + " " + std::string(alias.hash.bytes) +
@@ -56,7 +68,7 @@ class Told : public SnapshotVisitor {
     return text + " " + std::string(alias.lora_name) + " " + std::string(alias.cache_salt) +
            (alias.suspect ? " suspect" : "") + (alias.eagle ? " eagle" : "");
   }
-  std::vector<std::string> instances, positions;
+  std::vector<std::string> instances, positions, ranks;
   std::multiset<std::string> names;
 };
 
@@ -130,6 +142,7 @@ TEST_F(ReplicaSnapshotTest, RegistrationsNamesAndPositionsAreReadAsTheyWere) {
                                    engine_.sockets().replay_endpoint() + " ] [2 " +
                                    digests_.sockets().endpoint() + "  ]"));
   EXPECT_THAT(told.positions, testing::ElementsAre("1/0 49", "1/2 29"));
+  EXPECT_THAT(told.ranks, testing::ElementsAre("1/0 of 0 1 groups", "1/2 of 2 1 groups"));
   Told without;
   ASSERT_TRUE(Read(Snapshot(/*names=*/false), &without).ok());
   EXPECT_EQ(without.instances, told.instances);
@@ -180,6 +193,135 @@ TEST_F(ReplicaSnapshotTest, EveryCutAndEveryFlippedBitIsNoticed) {
     const size_t at = 8 + random() % (text.size() - 8);
     flipped[at] = static_cast<char>(flipped[at] ^ (1 << random() % 8));
     EXPECT_TRUE(absl::IsDataLoss(Read(flipped, &told).status())) << "byte " << at;
+  }
+}
+
+// ---- Peers that write what they should not ----
+
+// The records of a snapshot, each with a checksum that is right.
+struct Record {
+  char kind;
+  std::string payload;
+};
+
+std::vector<Record> RecordsOf(std::string_view text) {
+  std::vector<Record> records;
+  text.remove_prefix(8);
+  while (!text.empty()) {
+    uint32_t size = 0;
+    std::memcpy(&size, text.data() + 1, sizeof size);
+    records.push_back({text[0], std::string(text.substr(5, size))});
+    text.remove_prefix(5 + size + 8);
+  }
+  return records;
+}
+
+std::string TextOf(const std::vector<Record>& records) {
+  std::string text = "KVAREP03";
+  for (const Record& record : records) {
+    const size_t start = text.size();
+    const auto size = static_cast<uint32_t>(record.payload.size());
+    text += record.kind;
+    text.append(reinterpret_cast<const char*>(&size), sizeof size);
+    text += record.payload;
+    const uint64_t sum = Xxh3(std::string_view(text).substr(start), 0);
+    text.append(reinterpret_cast<const char*>(&sum), sizeof sum);
+  }
+  return text;
+}
+
+constexpr char kInstanceRecord = 2, kNamesRecord = 3, kPositionRecord = 4, kRankRecord = 6;
+
+TEST_F(ReplicaSnapshotTest, WhatNobodyCanHaveIsRefusedWithAReason) {
+  const std::vector<Record> records = RecordsOf(Snapshot());
+  const auto refused = [&](const std::function<void(std::vector<Record>*)>& change) {
+    std::vector<Record> changed = records;
+    change(&changed);
+    Told told;
+    return std::string(Read(TextOf(changed), &told).status().message());
+  };
+  const auto first = [](std::vector<Record>* of, char kind) -> std::string& {
+    return std::find_if(of->begin(), of->end(),
+                        [&](const Record& record) { return record.kind == kind; })
+        ->payload;
+  };
+  const auto number = [](uint64_t value, size_t bytes) {
+    return std::string(reinterpret_cast<const char*>(&value), bytes);
+  };
+  ASSERT_EQ(refused([](auto*) {}), "");
+  EXPECT_EQ(refused([&](auto* of) {
+              std::erase_if(*of,
+                            [](const Record& record) { return record.kind == kPositionRecord; });
+            }),
+            "a replica's snapshot is broken: a rank of no stream");
+  EXPECT_EQ(refused([&](auto* of) {
+              std::erase_if(*of, [](const Record& record) {
+                return record.kind == kPositionRecord || record.kind == kRankRecord;
+              });
+            }),
+            "a replica's snapshot is broken: names of no stream");
+  EXPECT_EQ(refused([&](auto* of) { first(of, kPositionRecord).replace(0, 4, number(7, 4)); }),
+            "a replica's snapshot is broken: a position of no stream");
+  constexpr std::string_view kNoInstance =
+      "a replica's snapshot is broken: an instance that nobody can have registered";
+  EXPECT_EQ(refused([&](auto* of) {
+              first(of, kInstanceRecord).replace(0, 5, number(5000, 4) + std::string(5000, 'x'));
+            }),
+            kNoInstance);
+  EXPECT_EQ(refused([&](auto* of) { first(of, kInstanceRecord).resize(20); }), kNoInstance);
+  constexpr std::string_view kNoName =
+      "a replica's snapshot is broken: a name that no block can have";
+  EXPECT_EQ(refused([&](auto* of) { first(of, kNamesRecord)[0] |= '\x80'; }), kNoName);
+  // Its position: behind flags, rank, name, block and parent.
+  EXPECT_EQ(
+      refused([&](auto* of) { first(of, kNamesRecord).replace(29, 4, number(0xffffffff, 4)); }),
+      kNoName);
+  EXPECT_EQ(refused([&](auto* of) { first(of, kNamesRecord).pop_back(); }), kNoName);
+}
+
+// Whatever the records say, reading ends, and what it makes of them holds together.
+TEST_F(ReplicaSnapshotTest, RecordsOfAnyShapeHarmNothing) {
+  const std::vector<Record> records = RecordsOf(Snapshot());
+  for (uint32_t seed = 1; seed <= 300; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    std::vector<Record> changed = records;
+    for (uint32_t changes = 1 + random() % 8; changes > 0; --changes) {
+      Record& record = changed[random() % changed.size()];
+      const size_t at = record.payload.empty() ? 0 : random() % record.payload.size();
+      switch (random() % 8) {
+        case 0:
+          record.kind = static_cast<char>(random() % 8);
+          break;
+        case 1:
+          record.payload.resize(at);
+          break;
+        case 2:
+          record.payload.insert(at, random() % 300, static_cast<char>(random()));
+          break;
+        case 3:
+          changed.insert(changed.begin() + static_cast<ptrdiff_t>(random() % changed.size()),
+                         Record(record));
+          break;
+        default:
+          if (!record.payload.empty())
+            record.payload[at] = static_cast<char>(random() % 3 == 0 ? 0xff : random());
+      }
+    }
+    HolderRegistryOptions options;
+    options.contract_id = HashContract().Id();
+    HolderRegistry registry(options);
+    EngineDirectory directory({}, &registry, &ingest_);
+    EngineRestorer restorer(&directory, EngineRestorer::Source::kReplica);
+    const auto read = Read(TextOf(changed), &restorer);
+    EXPECT_TRUE(read.ok() || absl::IsDataLoss(read.status()) ||
+                absl::IsFailedPrecondition(read.status()))
+        << read.status();
+    restorer.Finish();
+    size_t names = 0;
+    for (const Domain& domain : directory.Domains())
+      directory.ForEachAlias(domain, [&](const std::string&, const EngineAlias&) { ++names; });
+    EXPECT_LE(names, restorer.restored());
   }
 }
 
