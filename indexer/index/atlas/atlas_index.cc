@@ -170,9 +170,12 @@ bool AtlasIndex::HasAnything(Run* run, uint32_t holder) const {
 bool AtlasIndex::MayHaveAnything(Run* run, uint32_t holder) const {
   if (!run->alive.load(std::memory_order_acquire)) return false;
   const uint32_t version = run->version.load(std::memory_order_acquire);
+  const Holders first = run->holders[0].load(std::memory_order_acquire);
   if (version % 2 != 0 || HasAnything(run, holder)) return true;
   std::atomic_thread_fence(std::memory_order_acquire);
-  return run->version.load(std::memory_order_relaxed) != version;
+  // Holders may have moved from the run into sections meanwhile.
+  return run->version.load(std::memory_order_relaxed) != version ||
+         run->holders[0].load(std::memory_order_relaxed) != first;
 }
 
 // Counts a holder once a tier; up to about `at_most`.

@@ -18,7 +18,7 @@
 //  W2  A run is changed under its lock. A thread holds one run's lock at a time (`Merge` tries a second, and gives
 //      up when it is taken), then locks of buckets, of lists and of the heap, which wait for nothing.
 //  W3  A block has one entry in the table if somebody holds it, else none: inserted before its holder's
-//      bit or the run's `len` says so, erased before the last holder's bit is gone, both under the run's lock.
+//      bit or the run's `len` says so, erased after the last holder's bit is gone, both under the run's lock.
 //      `Insert` decides races: who loses finds the winner's place and waits for that run's lock.
 //  W4  Growth is done in place: a holder's bit, a longer `len` where the only holder of all of the run extends it, a dead
 //      block that comes back once nobody has all of the run but those who store it.
@@ -192,17 +192,19 @@ class AtlasIndex : public Index {
   uint32_t ClearRun(HolderState* holder, Ref ref, TierMask tiers, ChangeSink* changes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(holder->mutex);
   void FetchRuns(std::span<const SequenceHash> blocks) const;
+  void WithdrawAt(HolderState* holder, const Write& write, Place* at, const Offsets& offsets)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(holder->mutex);
   uint32_t Withdraw(HolderState* holder, const Write& write, Place* at, const Offsets& offsets)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(holder->mutex);
   bool WithdrawOne(HolderState* holder, const Write& write, Place* at, const Offsets& offsets)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(holder->mutex);
   bool Take(HolderState* holder, const Write& write, Run* run, const Offsets& left,
             const Offsets& dead);
-  void EraseBlocks(const Place& at, const Offsets& offsets);
+  void EraseBlocks(const Place& at, const Offsets& dead);
   static void Kill(Run* run, const Offsets& dead);
   static void KillOne(Run* run, uint32_t offset);
   void Promote(Run* run, Tier tier, const Offsets& live);
-  void FreeRun(Place* at);
+  void FreeRun(Place* at, const Offsets& dead);
 
   // ---- atlas_shape.cc ----
   // So many blocks more have to die before a run is looked at again.

@@ -35,11 +35,7 @@ void AtlasIndex::Remove(HolderState* holder, const Write& write,
         jumps = 0;
         continue;
       }
-      if (!WithdrawOne(holder, write, &at, offsets)) {
-        Withdraw(holder, write, &at, offsets);
-        MaybeFit(&at);
-      }
-      Release(&at);
+      WithdrawAt(holder, write, &at, offsets);
     }
     offsets = {};
     if (++jumps > 1 && i >= fetched) {
@@ -48,11 +44,18 @@ void AtlasIndex::Remove(HolderState* holder, const Write& write,
     }
     if (LockBlock(blocks[i], &at)) offsets.Add(at.offset);
   }
-  if (at.run != nullptr) Withdraw(holder, write, &at, offsets);
-  MaybeFit(&at);
-  Release(&at);
+  if (at.run != nullptr) WithdrawAt(holder, write, &at, offsets);
   EndTaking(holder->number);
   MaybeTidy(holder);
+}
+
+void AtlasIndex::WithdrawAt(HolderState* holder, const Write& write, Place* at,
+                            const Offsets& offsets) {
+  if (!WithdrawOne(holder, write, at, offsets)) {
+    Withdraw(holder, write, at, offsets);
+    MaybeFit(at);
+  }
+  Release(at);
 }
 
 // Whatever will be looked at when these blocks are removed, step by step for all of them.
@@ -152,36 +155,41 @@ bool AtlasIndex::Sweep(HolderIndex holder, size_t blocks_max, ChangeSink* change
   return more;
 }
 
-// The same for a single block, where that makes a hole and no more: no other tier, not the run's end, nobody to tell.
+// The same for a single block, where that makes a hole or a shorter run and no more: no other tier, nobody to tell.
 // False: it is another case, and nothing was done.
 bool AtlasIndex::WithdrawOne(HolderState* holder, const Write& write, Place* at,
                              const Offsets& offsets) {
   Run* const run = at->run;
   const uint32_t offset = at->offset;
-  if (write.changes != nullptr || offset + 1 == run->len.load(std::memory_order_relaxed) ||
-      !(offsets == Offsets::Range(offset, offset + 1)))
-    return false;
+  const uint32_t len = run->len.load(std::memory_order_relaxed);
+  if (write.changes != nullptr || !(offsets == Offsets::Range(offset, offset + 1))) return false;
   Members members = MembersOf(run, write.tier);
   const Holders sole = Members::Sole(*run);
   Members::One one;
   if (sole == kFree) {
-    if (!(Members::TiersOf(heap_.get(), *run) == TierMask(write.tier))) return false;
+    if (offset + 1 == len || !(Members::TiersOf(heap_.get(), *run) == TierMask(write.tier)))
+      return false;
     one = members.LookAt(holder->number, offset);
     if (!one.usual) return false;
     if (!one.has) return true;
-  } else if (sole != InlineHolder(write.tier, holder->number)) {
-    return true;
+  } else {
+    if (sole != InlineHolder(write.tier, holder->number)) return true;
+    if (offset + 1 == len && (len == 1 || run->holes.load(std::memory_order_relaxed))) return false;
   }
   const uint64_t hash = HashAt(*run, offset);
+  BeginTaking(run);
+  if (offset + 1 == len) {
+    run->len.store(static_cast<uint16_t>(len - 1), std::memory_order_release);
+  } else if (!one.shared) {
+    KillOne(run, offset);
+  }
+  if (sole == kFree) members.Take(one, offset);
+  EndTaking(run);
   if (!one.shared) {
     table_->Erase(SequenceHash{hash}, WordOf(at->ref, offset));
     blocks_.fetch_sub(1, std::memory_order_relaxed);
   }
-  BeginTaking(run);
-  if (!one.shared) KillOne(run, offset);
-  if (sole == kFree) members.Take(one, offset);
-  EndTaking(run);
-  if (run->died >= kDeadToLook) MaybeFit(at);
+  if (run->died >= kDeadToLook || len * 2 <= run->capacity) MaybeFit(at);
   Digest::OfTier& digest = holder->digest.tiers[static_cast<int>(write.tier)];
   --digest.blocks;
   digest.sum -= DigestTermOf(hash);
@@ -211,21 +219,22 @@ uint32_t AtlasIndex::Withdraw(HolderState* holder, const Write& write, Place* at
   }
   Offsets dead = taken - others;
   Account(holder, write, run, taken, /*added=*/false);
-  EraseBlocks(*at, dead);
   if (!(live - dead).Any()) {
-    FreeRun(at);
+    FreeRun(at, dead);
     return taken.Count();
   }
-  if (!Take(holder, write, run, left, dead)) {
+  const bool taken_in_place = Take(holder, write, run, left, dead);
+  EraseBlocks(*at, dead);
+  if (!taken_in_place) {
     // Without memory for a bit a block the holder keeps nothing of this run: less than the truth, never more.
     Account(holder, write, run, left, /*added=*/false);
     dead = left - others;
-    EraseBlocks(*at, dead);
     if (!others.Any()) {
-      FreeRun(at);
+      FreeRun(at, dead);
       return had.Count();
     }
     Take(holder, write, run, {}, dead);
+    EraseBlocks(*at, dead);
   }
   return taken.Count();
 }
@@ -269,19 +278,21 @@ void AtlasIndex::Promote(Run* run, Tier tier, const Offsets& live) {
   });
 }
 
-// Nobody holds these any more: they leave the table.
-void AtlasIndex::EraseBlocks(const Place& at, const Offsets& offsets) {
-  const uint32_t count = offsets.Count();
-  if (count == 0) return;
-  blocks_.fetch_sub(count, std::memory_order_relaxed);
+// What is dead leaves the table. Only then: until then who finds an entry waits for the run, or sees that the word is no
+// block's; the other way round somebody could store a block elsewhere while readers still met it here.
+void AtlasIndex::EraseBlocks(const Place& at, const Offsets& dead) {
+  if (!dead.Any()) return;
+  const uint32_t len = at.run->len.load(std::memory_order_relaxed);
+  SequenceHash blocks[kRunBlocksMax];
   Ref words[kRunBlocksMax];
-  size_t next = 0;
-  offsets.ForEach([&](uint32_t offset) { words[next++] = WordOf(at.ref, offset); });
-  if (count == 1) {
-    table_->Erase(SequenceHash{HashAt(*at.run, offsets.First())}, words[0]);
-  } else {
-    table_->EraseMany(std::span(words, count));
-  }
+  size_t count = 0;
+  dead.ForEach([&](uint32_t offset) {
+    const uint64_t word = HashAt(*at.run, offset);
+    blocks[count] = SequenceHash{offset < len ? ~word : word};
+    words[count++] = WordOf(at.ref, offset);
+  });
+  table_->EraseMany(std::span(blocks, count), std::span(words, count));
+  blocks_.fetch_sub(count, std::memory_order_relaxed);
 }
 
 // They are dead from now on; what is dead at the end is cut off.
@@ -306,9 +317,11 @@ void AtlasIndex::KillOne(Run* run, uint32_t offset) {
   run->died += run->died < kDeadToLook ? 1 : 0;
 }
 
-// Nobody has anything of the run; its blocks are out of the table.
-void AtlasIndex::FreeRun(Place* at) {
+// Nobody has anything of the run; `dead` went last.
+void AtlasIndex::FreeRun(Place* at, const Offsets& dead) {
   BeginTaking(at->run);
+  at->run->len.store(0, std::memory_order_release);
+  EraseBlocks(*at, dead);
   Abandon(at->ref);
   *at = {};
 }

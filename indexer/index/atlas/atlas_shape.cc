@@ -439,8 +439,11 @@ Ref AtlasIndex::Merge(Place* first, Place* second) {
         table_->Move(SequenceHash{HashAt(*runs[1], i)}, WordOf(second->ref, i),
                      WordOf(ref, lens[0] + i));
       });
-      FreeRun(first);
-      FreeRun(second);
+      for (Place* place : {first, second}) {
+        BeginTaking(place->run);
+        Abandon(place->ref);
+        *place = {};
+      }
       merges_.fetch_add(1, std::memory_order_relaxed);
       UnlockRun(run);
       return WordOf(ref, 0);

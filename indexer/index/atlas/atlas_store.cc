@@ -94,8 +94,8 @@ absl::Status AtlasIndex::Join(HolderState* holder, const Write& write, const Sto
     }
     if (!stored_all) {
       blocks_.fetch_add(revived.Count(), std::memory_order_relaxed);
-      EraseBlocks(*at, revived);
       Kill(run, revived);
+      EraseBlocks(*at, revived);
       return absl::ResourceExhaustedError("no memory for another holder");
     }
     blocks_.fetch_add(revived.Count(), std::memory_order_relaxed);

@@ -425,13 +425,12 @@ void BlockTable::EraseAt(Home* home, Ref word) {
   }
 }
 
-void BlockTable::EraseMany(std::span<const Ref> words) {
+void BlockTable::EraseMany(std::span<const SequenceHash> blocks, std::span<const Ref> words) {
   Home homes[kAhead];
   for (size_t begin = 0; begin < words.size(); begin += kAhead) {
-    const std::span<const Ref> chunk = words.subspan(begin, std::min(kAhead, words.size() - begin));
-    for (size_t i = 0; i < chunk.size(); ++i)
-      FetchHome(SequenceHash{heap_->word(chunk[i]).load(std::memory_order_relaxed)}, &homes[i]);
-    for (size_t i = 0; i < chunk.size(); ++i) EraseAt(&homes[i], chunk[i]);
+    const size_t end = std::min(begin + kAhead, words.size());
+    for (size_t i = begin; i < end; ++i) FetchHome(blocks[i], &homes[i - begin]);
+    for (size_t i = begin; i < end; ++i) EraseAt(&homes[i - begin], words[i]);
   }
 }
 

@@ -75,8 +75,8 @@ class BlockTable {
   // REQUIRES: the block is in the table with `word`.
   void Erase(SequenceHash block, Ref word);
 
-  // Erases blocks whose hashes are at `words`.
-  void EraseMany(std::span<const Ref> words);
+  // Erases block i, which is in the table with `words[i]`.
+  void EraseMany(std::span<const SequenceHash> blocks, std::span<const Ref> words);
 
   // What the table looks like; exact when nobody writes.
   struct Shape {
