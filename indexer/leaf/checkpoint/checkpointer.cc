@@ -21,7 +21,7 @@
 namespace kvatlas {
 namespace {
 
-constexpr int kNice = 10;
+constexpr int kNice = 5;
 // Worked at once, before a pause of `kPausesPerWork` times as long.
 constexpr Duration kWorkAtOnce = std::chrono::milliseconds(2);
 constexpr int kPausesPerWork = 3;
@@ -169,7 +169,8 @@ struct Checkpointer::State {
     return {.contract_id = options.contract.Id(), .cell = options.cell};
   }
 
-  absl::StatusOr<CheckpointCounts> Read(uint64_t number, CheckpointVisitor* visitor) const {
+  absl::StatusOr<CheckpointCounts> Read(uint64_t number, CheckpointVisitor* visitor) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex) {
     const absl::StatusOr<std::unique_ptr<ReadableFile>> file =
         options.files->Open(store.PathOf(number));
     if (!file.ok()) return file.status();
@@ -182,6 +183,10 @@ struct Checkpointer::State {
   absl::Status WriteDomain(const Domain& domain, CheckpointWriter* writer);
   absl::Status WriteEngines(CheckpointWriter* writer);
   absl::Status Pause(Time begun, Time* worked_from);
+  // One without the engines that are still to come back would hide the one that has them.
+  bool MayWrite() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    return directory == nullptr || started;
+  }
   void Run();
 
   const CheckpointOptions options;
@@ -194,6 +199,7 @@ struct Checkpointer::State {
 
   mutable Mutex mutex;
   CondVar wake;
+  bool started ABSL_GUARDED_BY(mutex) = false;
   bool stopping ABSL_GUARDED_BY(mutex) = false;
   std::optional<Time> begun_at ABSL_GUARDED_BY(mutex);  // the last one that is there
   CheckpointStats stats ABSL_GUARDED_BY(mutex);
@@ -386,6 +392,10 @@ Checkpointer::Checkpointer(CheckpointOptions options, HolderRegistry* registry,
 Checkpointer::~Checkpointer() { Stop(/*write_last=*/false); }
 
 void Checkpointer::Start() {
+  {
+    MutexLock lock(&state_->mutex);
+    state_->started = true;
+  }
   state_->thread = std::thread([state = state_.get()] { state->Run(); });
 }
 
@@ -394,6 +404,7 @@ absl::StatusOr<CheckpointReport> Checkpointer::WriteNow(bool paced) {
   {
     MutexLock lock(&state_->mutex);
     if (state_->stopping) return absl::UnavailableError("stopping");
+    if (!state_->MayWrite()) return absl::UnavailableError("engines are being recovered");
   }
   return state_->Write(paced);
 }
@@ -406,6 +417,10 @@ void Checkpointer::Stop(bool write_last) {
     state_->wake.SignalAll();
   }
   if (state_->thread.joinable()) state_->thread.join();
+  {
+    MutexLock lock(&state_->mutex);
+    write_last = write_last && state_->MayWrite();
+  }
   MutexLock writing(&state_->write_mutex);
   if (write_last) state_->Write(/*paced=*/false).status().IgnoreError();
 }

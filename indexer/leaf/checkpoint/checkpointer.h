@@ -76,10 +76,11 @@ class Checkpointer {
   void Start();
 
   // Writes one, after the one under way, at full speed, or paced as those are that come by time: the calling thread's
-  // priority is lowered then, for good. UNAVAILABLE: stopped. Others: the disk's.
+  // priority is lowered then, for good. UNAVAILABLE: stopped, or not started while engines are to come back. Others: the
+  // disk's.
   absl::StatusOr<CheckpointReport> WriteNow(bool paced = false);
 
-  // Ends the thread and what it is writing, then writes a last one if told so. Idempotent.
+  // Ends the thread and what it is writing, then writes a last one if told so and if it was started. Idempotent.
   void Stop(bool write_last);
 
   CheckpointStats Stats() const;
