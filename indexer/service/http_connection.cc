@@ -149,7 +149,7 @@ HttpConnection::Step HttpConnection::ParseOne() {
   if (!parser_.has_value()) {
     parser_.emplace(&message_, shared_->options.trace_id_header,
                     static_cast<uint32_t>(shared_->options.header_bytes_max));
-    routed_ = false;
+    ForgetLastRequest();
     started_ = Clock::Real().Now();
     deadline_ = started_ + shared_->options.request_timeout;
   }
@@ -170,8 +170,22 @@ HttpConnection::Step HttpConnection::ParseOne() {
   return Answer();
 }
 
+// What is refused before its header is there is nobody's request: neither the last one's observer hears of it, nor is
+// anything answered that belongs to it.
+void HttpConnection::ForgetLastRequest() {
+  routed_ = false;
+  route_ = nullptr;
+  observer_ = nullptr;
+  allow_.clear();
+  http_1_1_ = true;
+  request_.method.clear();
+  request_.query.clear();
+  request_.trace_id.clear();
+}
+
 HttpConnection::Step HttpConnection::RefuseWhatTheParserDid(Error error) {
   request_.path.clear();
+  allow_.clear();
   head_only_ = false;
   if (error == http::error::header_limit) {
     return RefuseNow(Refusal(431, "the header is too large"));
@@ -208,9 +222,6 @@ void HttpConnection::RefuseLater(HttpResponse response) {
 // Decides what becomes of a request when its header is there; a step, if it ends here.
 std::optional<HttpConnection::Step> HttpConnection::Route() {
   routed_ = true;
-  route_ = nullptr;
-  observer_ = nullptr;
-  allow_.clear();
   keep_alive_ = parser_->keep_alive();
   http_1_1_ = message_.version >= 11;
   head_only_ = message_.method == "HEAD";

@@ -80,6 +80,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void OnRead(Error error, size_t bytes);
   void Parse();
   Step ParseOne();
+  void ForgetLastRequest();
   Step RefuseWhatTheParserDid(Error error);
 
   std::optional<Step> Route();

@@ -194,6 +194,30 @@ TEST_F(HttpServerTest, AnswersOfAConnectionComeInTheOrderOfItsRequests) {
   EXPECT_THAT(client.ReadUntil("\"quick\""), StartsWith("HTTP/1.1 200 "));
 }
 
+// What is refused before it is known to be anybody's request is not told of the one before it.
+TEST_F(HttpServerTest, RefusalOfWhatIsNoRequestHasNothingOfTheLastOne) {
+  class Count : public HttpObserver {
+   public:
+    void Answered(const HttpRequest&, std::string_view, const HttpResponse&, Duration) override {
+      answered.fetch_add(1);
+    }
+    std::atomic<int> answered{0};
+  };
+  static Count count;
+  http_.Handle({.method = "GET", .path = "/counted", .quick = Says("\"one\""), .observer = &count});
+  Start();
+  Client counted(http_.address());
+  counted.Send("GET /counted HTTP/1.1\r\n\r\nno request\r\n\r\n");
+  EXPECT_THAT(counted.ReadUntil("\"one\""), StartsWith("HTTP/1.1 200 "));
+  EXPECT_THAT(counted.ReadToEnd(), StartsWith("HTTP/1.1 400 "));
+  EXPECT_EQ(count.answered.load(), 1);
+  Client refused(http_.address());
+  refused.Send("POST /quick HTTP/1.1\r\nContent-Length: 0\r\n\r\nno request\r\n\r\n");
+  EXPECT_THAT(refused.ReadUntil("\r\n\r\n"), HasSubstr("allow: GET,HEAD\r\n"));
+  EXPECT_EQ(refused.ReadToEnd(),
+            "HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n");
+}
+
 TEST_F(HttpServerTest, ManyPipelinedRequestsAreAllAnswered) {
   Start();
   Client client(http_.address());
