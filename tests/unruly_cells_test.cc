@@ -30,7 +30,7 @@ namespace kvatlas {
 namespace {
 
 const Domain kDomain{"m", ""};
-constexpr uint32_t kBlocks = 200;
+constexpr uint32_t kBlocks = 2000;
 
 SequenceHash WaypointOf(const std::string& whose, uint64_t number) {
   return SequenceHash{Xxh3(whose, number + 1)};
@@ -111,7 +111,8 @@ class UnrulyCellsTest : public testing::Test {
   }
 
   HolderStats StatsOf(const std::string& cell) {
-    for (HolderStats& of : hierarchy_.registry().StatsOf(kDomain)->holders)
+    DomainStats stats = *hierarchy_.registry().StatsOf(kDomain);
+    for (HolderStats& of : stats.holders)
       if (of.holder != nullptr && of.holder->id.name == cell) return std::move(of);
     ADD_FAILURE() << cell << " is not there";
     return {};
