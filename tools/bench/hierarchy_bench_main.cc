@@ -170,6 +170,8 @@ absl::Status RunAll(const MainOptions& main) {
     std::vector<std::string> labels;
     for (const SweepPoint& point : sweep.points) {
       labels.push_back(point.label);
+      std::fprintf(stderr, "%s, %zu of %zu: %s\n", main.sweep.c_str(), labels.size(),
+                   sweep.points.size(), point.label.c_str());
       if (absl::Status bad = RunSeeds(main, point.options, /*baselines=*/false, &results);
           !bad.ok())
         return bad;
