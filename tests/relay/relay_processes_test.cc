@@ -277,9 +277,10 @@ TEST(RelayProcessesTest, WhoeverIsKilledTheLeafIsExactAgain) {
   }
 }
 
-// Engines keep too little to tell a new relay all that they hold.
+// Engines keep too little to tell a new relay all that they hold, though more than they say at once: what rolls over unsent is
+// a gap too.
 TEST(RelayProcessesTest, WhatTheRelayMissedForGoodTheLeafDoubts) {
-  MockEngine engine("engine", 8);
+  MockEngine engine("engine", 64);
   const std::vector<Prompt> prompts = Prompts();
   Traffic traffic(prompts, {&engine});
   SCOPED_TRACE(traffic.seed());
@@ -294,7 +295,7 @@ TEST(RelayProcessesTest, WhatTheRelayMissedForGoodTheLeafDoubts) {
   leaf.ExpectExact(prompts, {&engine});
   // A relay that forgot does.
   relay.Kill();
-  traffic.Submit(60);
+  traffic.Submit(200);
   relay.Start();
   EXPECT_TRUE(Eventually([&] { return leaf.TrustOf("engine") == v1::TRUST_DEGRADED; }));
   for (int round = 0; round < 5; ++round) {
