@@ -58,9 +58,8 @@ RouteTask::Target RouteTask::ToTarget(const CellFound& cell, const SentTo& sent)
                 .other_addresses = cell.other_addresses,
                 .is_node = cell.is_node,
                 .distance = DistanceOf(cell.labels)};
-  const uint32_t believed =
-      shared_->memory.Believed(input_.domain, cell.cell, cell.blocks_at_least, Now());
-  target.expected_blocks = ExpectedBlocks(target, believed, sent);
+  target.expected_blocks = shared_->memory.Believed(
+      input_.domain, cell.cell, ExpectedBlocks(target, cell.blocks_at_least, sent), Now());
   target.cost = ExpectedCost(cell.cell, cell.load, target.expected_blocks, target.distance);
   // An upper bound that is none bounds nothing.
   const uint32_t below = cell.blocks_below > cell.blocks_at_least ? cell.blocks_below : UINT32_MAX;
