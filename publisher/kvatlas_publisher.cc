@@ -178,6 +178,9 @@ absl::StatusOr<PublisherOptions> OptionsOf(const kvatlas_publisher_options& give
   if (given.zmq_replay_without_topic != 0) {
     options.zmq.replay_layout = ZmqReplayLayout::kNoTopic;
   }
+  options.redis.url = StringOf(given.redis_url);
+  options.redis.cell = StringOf(given.redis_cell);
+  options.redis.shards = given.redis_shards;
   return options;
 }
 
@@ -253,6 +256,7 @@ void kvatlas_publisher_options_init(kvatlas_publisher_options* options, size_t s
   whole.window_batches = defaults.sender.window_batches;
   whole.digest_every_ms = ms(defaults.sender.digest_every);
   whole.heartbeat_every_ms = ms(defaults.sender.heartbeat_every);
+  whole.redis_shards = defaults.redis.shards;
   std::memcpy(static_cast<void*>(options), &whole, std::min(struct_size, sizeof(whole)));
 }
 

@@ -113,6 +113,11 @@ typedef struct kvatlas_publisher_options {
   int32_t zmq_attach;
   int32_t zmq_legacy_events; /* not 0: tuples, for consumers of before mid-2026 */
   int32_t zmq_replay_without_topic;
+
+  /* Through a log in Redis, beside the leaves or instead of them (`redis_url.h` says what a URL may be). NULL: none. */
+  const char* redis_url;
+  const char* redis_cell; /* the leaf's */
+  uint32_t redis_shards;  /* 1; the same for everybody who uses the cell */
 } kvatlas_publisher_options;
 
 /* `struct_size` is sizeof(kvatlas_publisher_options) where the caller was compiled. */
@@ -248,7 +253,7 @@ typedef struct kvatlas_replica_stats {
   uint64_t batches_dropped; /* the window was full: a snapshot is owed */
 } kvatlas_replica_stats;
 
-/* Of the leaf `replica`, 0 being the first in the options; `text` gets the words of `status`. NOT_FOUND: no such leaf. */
+/* Of the leaf `replica`, 0 being the first in the options, the log in Redis the last; `text` gets the words of `status`. NOT_FOUND: no such leaf. */
 KVATLAS_API int32_t kvatlas_publisher_get_replica(kvatlas_publisher* publisher, size_t replica,
                                                   kvatlas_replica_stats* stats, char* text,
                                                   size_t text_size);

@@ -276,6 +276,11 @@ TEST_F(KvatlasPublisherTest, OptionsThatAreWrongAreNamed) {
   options.zmq_attach = 3;
   EXPECT_NE(refused(options).find("zmq_attach"), std::string::npos);
   options = DefaultOptions();
+  options.redis_url = "http://127.0.0.1";
+  EXPECT_NE(refused(options).find("redis"), std::string::npos);
+  options.redis_url = "redis://127.0.0.1";
+  EXPECT_NE(refused(options).find("redis.cell"), std::string::npos);
+  options = DefaultOptions();
   options.window_batches = 0;
   EXPECT_NE(refused(options).find("window_batches"), std::string::npos);
   options.struct_size = 0;

@@ -342,6 +342,8 @@ class OptionsTest(unittest.TestCase):
         self.assertEqual(options, {"leaves": ["a:1", "b:2"], "model": "m/7b", "worker": "pod", "block_size": 32,
                                    "batch_age_s": 0.01, "zmq_endpoint": "tcp://*:5557",
                                    "labels": {"zone": "b", "rack": "7"}})
+        self.assertEqual(engine.options_of("kvatlas://?model=m&redis=redis%3A%2F%2Fr&redis_cell=c", {"KVATLAS_WORKER": "w"}),
+                         {"leaves": [], "model": "m", "worker": "w", "redis_url": "redis://r", "redis_cell": "c"})
         self.assertEqual(engine.options_of("tcp://*:5557", {"KVATLAS_LEAVES": "c:3", **environment})["leaves"], ["c:3"])
 
     def test_wrong_options_are_named(self):

@@ -90,9 +90,11 @@ class Publisher:
 
     def __init__(self, leaves=(), *, worker, model, tenant="", dp_rank=0, block_size=16, hash_seed=None,
                  lora_name="", cache_salt="", labels=None, batch_blocks=None, batch_age_s=None,
-                 queue_bytes_max=None, zmq_endpoint=None, zmq_replay_endpoint=None, zmq_topic=""):
+                 queue_bytes_max=None, zmq_endpoint=None, zmq_replay_endpoint=None, zmq_topic="",
+                 redis_url=None, redis_cell=None, redis_shards=None):
         """`leaves`: "host:port" of every replica of the cell's leaf. `labels`: {name: value}. `zmq_…`: the same calls as
-        vLLM's KV events, for consumers that are not ours. None: the library's default."""
+        vLLM's KV events, for consumers that are not ours. `redis_…`: through a log in Redis, beside the leaves or instead
+        of them. None: the library's default."""
         self._native = _native.library()
         options = _native.Options()
         self._native.options_init(options, ctypes.sizeof(options))
@@ -105,14 +107,14 @@ class Publisher:
         options.labels_count = len(labels)
         for name, value in (("worker", worker), ("model", model), ("tenant", tenant),
                             ("zmq_endpoint", zmq_endpoint), ("zmq_replay_endpoint", zmq_replay_endpoint),
-                            ("zmq_topic", zmq_topic)):
+                            ("zmq_topic", zmq_topic), ("redis_url", redis_url), ("redis_cell", redis_cell)):
             setattr(options, name, _text(value))
         options.within.lora_name = _text(lora_name)
         options.within.cache_salt = _text(cache_salt)
         options.dp_rank = dp_rank
         options.block_size = block_size
         for name, value in (("hash_seed", hash_seed), ("batch_blocks", batch_blocks),
-                            ("queue_bytes_max", queue_bytes_max),
+                            ("queue_bytes_max", queue_bytes_max), ("redis_shards", redis_shards),
                             ("batch_age_us", None if batch_age_s is None else round(batch_age_s * 1e6))):
             if value is not None:
                 setattr(options, name, value)

@@ -36,7 +36,8 @@ class Options(ctypes.Structure):
         ("batch_age_us", c_uint64), ("queue_bytes_max", c_size_t), ("window_batches", c_uint64),
         ("digest_every_ms", c_uint64), ("heartbeat_every_ms", c_uint64), ("zmq_endpoint", c_char_p),
         ("zmq_replay_endpoint", c_char_p), ("zmq_topic", c_char_p), ("zmq_attach", c_int32),
-        ("zmq_legacy_events", c_int32), ("zmq_replay_without_topic", c_int32)]
+        ("zmq_legacy_events", c_int32), ("zmq_replay_without_topic", c_int32),
+        ("redis_url", c_char_p), ("redis_cell", c_char_p), ("redis_shards", c_uint32)]
 
 
 class Load(ctypes.Structure):

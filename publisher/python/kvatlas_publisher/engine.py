@@ -9,6 +9,7 @@ Options, each also as an environment variable (KVATLAS_MODEL, KVATLAS_WORKER, â€
     worker      this instance's name; the host's name unless told
     tenant, lora_name, cache_salt, hash_seed, batch_blocks, batch_age_s, queue_bytes_max
     block_size  tokens; unless told, that of the first block of main attention that the engine stores
+    redis       the URL of a log in Redis, beside leaves or instead of them; redis_cell, redis_shards
     zmq         an endpoint on which the engine's own events go out as well; zmq_replay, zmq_topic
     label.NAME  labels, e.g. label.zone=a (KVATLAS_LABELS=zone=a,rack=7)
 """
@@ -21,10 +22,11 @@ from kvatlas_publisher import Publisher
 
 SCHEME = "kvatlas://"
 _NUMBERS = {"block_size": int, "hash_seed": int, "batch_blocks": int, "batch_age_s": float,
-            "queue_bytes_max": int}
-_TEXTS = ("model", "worker", "tenant", "lora_name", "cache_salt", "zmq", "zmq_replay", "zmq_topic")
+            "queue_bytes_max": int, "redis_shards": int}
+_TEXTS = ("model", "worker", "tenant", "lora_name", "cache_salt", "zmq", "zmq_replay", "zmq_topic", "redis",
+          "redis_cell")
 # Publisher's own names where they are others.
-_RENAMED = {"zmq": "zmq_endpoint", "zmq_replay": "zmq_replay_endpoint"}
+_RENAMED = {"zmq": "zmq_endpoint", "zmq_replay": "zmq_replay_endpoint", "redis": "redis_url"}
 _MAIN_ATTENTION = (None, "full_attention", "mla_attention", "sink_full_attention")
 
 
@@ -70,7 +72,7 @@ def options_of(endpoint, environment=os.environ):
     if labels:
         options["labels"] = labels
     options.setdefault("worker", socket.gethostname())
-    if not options["leaves"]:
+    if not options["leaves"] and "redis_url" not in options:
         raise ValueError(f"no leaves: {SCHEME}HOST:PORT?model=NAME, or KVATLAS_LEAVES=HOST:PORT")
     if not options.get("model"):
         raise ValueError(f"no model: {SCHEME}HOST:PORT?model=NAME, or KVATLAS_MODEL=NAME")
