@@ -70,6 +70,7 @@ void NameFaultyCells(const HolderRegistry& registry, std::set<std::string>* name
       set("gap", cell.receiver.gaps);
       set("digest_differs", cell.receiver.digests_different);
       set("never_repaired", cell.receiver.repairs_timed_out);
+      set("floods", cell.receiver.sheds);
     }
   }
 }

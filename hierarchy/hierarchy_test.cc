@@ -380,6 +380,30 @@ TEST_F(HierarchyTest, WhoRepeatsTheIdOfALiveCellIsRefusedAndTheLiveOneGoesOn) {
   EXPECT_EQ(Find(190)->cells[0].trust, Trust::kExact);
 }
 
+TEST_F(HierarchyTest, ACellThatFloodsIsDegradedAndTakesNoMoreThanItsShare) {
+  HierarchyOptions options = Options();
+  options.registry.receiver.blocks_max = 100;
+  Hierarchy bounded(options);
+  Cell honest(&bounded, "honest"), flooding(&bounded, "flooding");
+  ASSERT_TRUE(honest.SayHello().ok());
+  ASSERT_TRUE(flooding.SayHello().ok());
+  honest.Cover(3);
+  for (uint64_t i = 0; i < 50; ++i) {
+    std::vector<SequenceHash> flood;
+    for (uint64_t j = 0; j < 40; ++j) flood.push_back(SequenceHash(1000000 + i * 100 + j));
+    flooding.CoverOnly(flood);
+  }
+  honest.Cover(4);
+  const absl::StatusOr<DomainStats> stats = bounded.registry().StatsOf(kDomain);
+  ASSERT_TRUE(stats.ok());
+  for (const HolderStats& cell : stats->holders) {
+    const bool floods = cell.holder->id.name == "flooding";
+    EXPECT_EQ(cell.blocks, floods ? 100u : 4u);
+    EXPECT_EQ(cell.trust, floods ? Trust::kDegraded : Trust::kExact);
+    EXPECT_EQ(cell.receiver.sheds, floods ? 1u : 0u);
+  }
+}
+
 TEST_F(HierarchyTest, ACellThatLiesAboutItsWaypointsMisleadsAboutItselfOnly) {
   auto honest = AddCell("honest", 3);
   Cell liar(&hierarchy_, "liar");

@@ -39,6 +39,8 @@ namespace {
 // News for parents goes out this often, leases are looked at every so many times.
 constexpr Duration kReportEvery = std::chrono::milliseconds(20);
 constexpr int kReportsPerTick = 10;
+// Fifty times what a cell of 64 workers covers: 100 MB.
+constexpr uint64_t kWaypointsOfACellMax = 1 << 21;
 constexpr Duration kAnnounceEvery = std::chrono::seconds(1);
 
 struct Flags {
@@ -83,6 +85,9 @@ void Declare(FlagSet& flags, Flags* f) {
   flags.Add("sweep_after", &r.sweep_after, "further silence after which a cell is forgotten");
   flags.Add("repair_timeout", &r.receiver.repair_timeout,
             "how long unconfirmed coverage is kept after a gap");
+  r.receiver.blocks_max = kWaypointsOfACellMax;
+  flags.Add("cell_waypoints_max", &r.receiver.blocks_max,
+            "waypoints of a cell's replica; more are refused, and it is degraded; 0: no limit");
   flags.Add("cells_max", &r.holders_max, "replicas of cells per domain", 1);
   flags.Add("domains_max", &r.domains_max, "domains", 1);
 }

@@ -19,6 +19,7 @@ Holder::Holder(Index* index, HolderIndex number, DomainObserver* observer, Domai
       id_(std::move(id)),
       local_(false),
       lease_ttl_(options.lease_ttl),
+      blocks_max_(options.blocks_max),
       receiver_(options, this) {
   MutexLock lock(&view_mutex_);
   view_.info = std::make_shared<HolderInfo>(HolderInfo{.id = id_, .address = "", .labels = {}});
@@ -33,6 +34,7 @@ Holder::Holder(Index* index, HolderIndex number, DomainObserver* observer, Domai
       id_(info.id),
       local_(true),
       lease_ttl_(Duration::max()),
+      blocks_max_(0),
       receiver_({}, this) {
   live_.store(true, std::memory_order_relaxed);
   Heard(now);
@@ -324,6 +326,11 @@ absl::Status Holder::Apply(const Event& event) {
     counters_->blocks_removed.fetch_add(removed->blocks.size(), std::memory_order_relaxed);
   }
   run_ = std::get_if<Stored>(&event);
+  if (run_ != nullptr && blocks_max_ != 0 &&
+      blocks_.load(std::memory_order_relaxed) + run_->blocks.size() > blocks_max_) {
+    run_ = nullptr;
+    return absl::ResourceExhaustedError("the holder has as many blocks as it may");
+  }
   absl::Status status = index_->Apply(number_, event, this);
   run_ = nullptr;
   return status;

@@ -161,6 +161,7 @@ class Holder : private HoldingsSink, private ChangeSink {
   const HolderId id_;
   const bool local_;
   const Duration lease_ttl_;               // a local one's never ends
+  const uint64_t blocks_max_;              // 0: no limit
   std::atomic<uint64_t> blocks_{0};        // distinct
   std::atomic<uint64_t> last_changed_{0};  // written under `mutex_`
   // Written under `mutex_`; read by the sink's methods, which run under it too.

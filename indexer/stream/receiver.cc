@@ -360,6 +360,7 @@ void StreamReceiver::State::GiveUp() {
 void StreamReceiver::State::Shed(Time now) {
   if (shed) return;
   shed = true;
+  ++stats.sheds;
   shed_retry_at = now + options.shed_retry;
 }
 

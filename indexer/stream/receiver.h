@@ -50,6 +50,8 @@ struct ReceiverOptions {
   Duration lease_ttl = std::chrono::seconds(10);       // silence after which the holder is masked
   Duration shed_retry =
       std::chrono::seconds(60);  // between snapshots asked for because of shedding
+  // Of this holder; the sink refuses a run that could go beyond. 0: no limit.
+  uint64_t blocks_max = 0;
 };
 
 struct ReceiverStats {
@@ -64,6 +66,7 @@ struct ReceiverStats {
   uint64_t digests_different = 0;
   uint64_t repairs_timed_out = 0;
   uint64_t hellos_refused = 0;
+  uint64_t sheds = 0;  // times that something began to be refused by a bound
 };
 
 // Where a stream stands: what a checkpoint keeps of a receiver.
