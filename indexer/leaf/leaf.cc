@@ -45,6 +45,7 @@ CoverageReporterOptions ReporterOptions(const LeafOptions& options) {
   reporter.cell = {.name = options.cell, .rank = 0, .replica = options.replica};
   reporter.labels = options.labels;
   reporter.parents = options.parents;
+  reporter.parents_may_come = options.parents_may_come;
   reporter.make_link = [](const std::string& parent) { return std::make_unique<GrpcLink>(parent); };
   reporter.contract_id = options.contract.Id();
   reporter.coverage = options.coverage;

@@ -75,6 +75,7 @@ struct LeafOptions {
   std::string advertise;  // the gRPC address as others reach it; empty: the one listened on
   std::vector<std::pair<std::string, std::string>> labels;
   ShardMap parents;
+  bool parents_may_come = false;  // `CoverageReporterOptions`
   HashContract contract;
   HolderRegistryOptions registry;  // contract, schedule and observer are filled in
   CoverageOptions coverage;

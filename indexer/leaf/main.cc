@@ -13,7 +13,12 @@
 #include "indexer/base/clock.h"
 #include "indexer/base/domain.h"
 #include "indexer/base/shard_map.h"
+#include "indexer/discovery/announce_flag.h"
+#include "indexer/discovery/announcer.h"
+#include "indexer/discovery/found_nodes.h"
+#include "indexer/discovery/service_record.h"
 #include "indexer/engines/worker_flags.h"
+#include "indexer/holders/registry_summary.h"
 #include "indexer/index/index.h"
 #include "indexer/leaf/checkpoint/checkpointer.h"
 #include "indexer/leaf/engine_directory.h"
@@ -23,7 +28,6 @@
 #include "indexer/service/flags.h"
 #include "indexer/service/redis_url.h"
 #include "indexer/service/service_main.h"
-#include "indexer/service/shard_map_flag.h"
 #include "indexer/stream/validate.h"
 #include "indexer/transport/redis/redis_log_options.h"
 
@@ -40,6 +44,7 @@ struct Flags {
   std::vector<std::string> workers;
   std::string redis;
   uint32_t redis_shards = 1;
+  AnnounceFlag announce;
 };
 
 void DeclareEngines(FlagSet& flags, Flags* f) {
@@ -108,7 +113,8 @@ void Declare(FlagSet& flags, Flags* f) {
   flags.Add(
       "parents", &f->parents,
       "hierarchy nodes, told which waypoints this cell covers: HOST:PORT,… that each are told "
-      "all of it, or NAME=HOST:PORT|HOST:PORT,… that share it, or @FILE with either");
+      "all of it, or NAME=HOST:PORT|HOST:PORT,… that share it, or @FILE with either, or "
+      "dns:HOST:PORT, or redis://HOST:PORT where they announce themselves");
   flags.AddChoice("index", &registry.index_name, IndexFlagHelp(), indexes);
   flags.Add("contract_seed", &leaf.contract.seed, "seed S of the hash contract");
   flags.Add("lease_ttl", &registry.receiver.lease_ttl,
@@ -164,6 +170,30 @@ absl::Status Finish(Flags* flags) {
                      : absl::InvalidArgumentError("--labels: " + std::string(labels.message()));
 }
 
+ServiceRecord RecordOf(const LeafOptions& options, const Leaf& leaf) {
+  ServiceRecord record;
+  record.kind = ServiceKind::kLeaf;
+  record.name = options.cell;
+  record.replica = options.replica;
+  record.grpc = options.advertise.empty() ? leaf.grpc_address().ToString() : options.advertise;
+  record.http = leaf.http_address().ToString();
+  record.labels = options.labels;
+  return record;
+}
+
+// Until a signal: other parents when there are, and what is announced of this leaf.
+void Serve(ServiceMain& service, Leaf& leaf, FoundNodes& parents, Announcer* announcer) {
+  while (!service.WaitForSignal(kLookAtFilesEvery).has_value()) {
+    if (std::optional<ShardMap> changed = parents.Changed(); changed.has_value())
+      (void)leaf.SetParents(*std::move(changed));
+    if (announcer == nullptr) continue;
+    RegistrySummary now = Summarize(leaf.registry());
+    announcer->SetServes(std::move(now.models));
+    announcer->SetLoad(now.load);
+  }
+  if (announcer != nullptr) announcer->Stop();
+}
+
 int Main(int argc, char** argv) {
   ServiceMain service("kvatlas-leaf", "Which workers of this cell hold how much of a prompt.");
   Flags flags;
@@ -171,8 +201,9 @@ int Main(int argc, char** argv) {
   DeclareEngines(service.flags(), &flags);
   DeclareRedis(service.flags(), &flags);
   DeclareCheckpoints(service.flags(), &flags.leaf.checkpoint);
+  AddAnnounceFlags(service.flags(), &flags.announce);
   service.Start(argc, argv);
-  absl::StatusOr<ShardMapFlag> parents = ShardMapFlag::Read("--parents", flags.parents);
+  absl::StatusOr<FoundNodes> parents = FoundNodes::Read("--parents", flags.parents);
   absl::Status bad = parents.status();
   if (bad.ok()) bad = Finish(&flags);
   if (!bad.ok()) {
@@ -180,17 +211,18 @@ int Main(int argc, char** argv) {
     return 2;
   }
   flags.leaf.parents = parents->map();
+  flags.leaf.parents_may_come = parents->finds();
   absl::StatusOr<std::unique_ptr<Leaf>> leaf = Leaf::Start(flags.leaf);
   if (!leaf.ok()) return service.Fail(leaf.status());
+  absl::StatusOr<std::unique_ptr<Announcer>> announcer =
+      StartAnnouncing(flags.announce, RecordOf(flags.leaf, **leaf));
+  if (!announcer.ok()) return service.Fail(announcer.status());
   if (absl::Status status =
           service.Ready({{"grpc", (*leaf)->grpc_address()}, {"http", (*leaf)->http_address()}});
       !status.ok()) {
     return service.Fail(status);
   }
-  while (!service.WaitForSignal(kLookAtFilesEvery).has_value()) {
-    if (std::optional<ShardMap> changed = parents->Changed(); changed.has_value())
-      (void)(*leaf)->SetParents(*std::move(changed));
-  }
+  Serve(service, **leaf, *parents, announcer->get());
   (*leaf)->Stop(service.stop_deadline());
   return 0;
 }
