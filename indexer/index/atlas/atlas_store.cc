@@ -11,6 +11,12 @@
 #include "indexer/index/atlas/atlas_index.h"
 
 namespace kvatlas::atlas {
+namespace {
+
+// A run that outgrows its room gets so much more: engines say block by block what they decode.
+constexpr uint32_t kMoreBlocksMin = 4;
+
+}  // namespace
 
 absl::Status AtlasIndex::Store(HolderState* holder, const Write& write, const Stored& stored) {
   const std::vector<SequenceHash>& blocks = stored.blocks;
@@ -247,7 +253,8 @@ absl::Status AtlasIndex::Append(HolderState* holder, const Write& write, const S
   if (len + count > at->run->capacity) {
     // Somebody may have the next block already: then there is nothing to make room for.
     if (table_->Find(stored.blocks[*done]) != 0) return absl::OkStatus();
-    const uint32_t room = std::min(kRunBlocksMax, std::max(len + count, len + len / 2));
+    const uint32_t more = std::max({count, len / 2, kMoreBlocksMin});
+    const uint32_t room = std::min(kRunBlocksMax, len + more);
     if (!Regrow(at, room)) count = std::min(count, at->run->capacity - len);
     // In the new run those that had all of the old one in bits have all of it, too.
     if (count == 0 || !MayAppend(holder, write, at->run)) return absl::OkStatus();
