@@ -38,6 +38,7 @@ namespace {
 
 constexpr size_t kChain = 512;  // blocks of a sequence
 constexpr size_t kQuery = 190;
+constexpr size_t kQueriesBefore = 500'000;
 const Domain kDomain{"llama-70b", ""};
 
 double Seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
@@ -112,11 +113,12 @@ struct Latencies {
   }
 };
 
-// Asks until told to stop.
-Latencies Ask(const BenchLeaf& leaf, const Size& size, const std::atomic<bool>* stop) {
+// Asks until told to stop, or often enough.
+Latencies Ask(const BenchLeaf& leaf, const Size& size, const std::atomic<bool>* stop,
+              size_t queries_max = SIZE_MAX) {
   Latencies latencies;
   std::mt19937_64 random(3);
-  while (!stop->load(std::memory_order_relaxed)) {
+  while (!stop->load(std::memory_order_relaxed) && latencies.ns.size() < queries_max) {
     const auto query = Chain(random() % size.holders, random() % size.chains(), kQuery);
     const Time begun = Clock::Real().Now();
     const auto answer = leaf.registry->FindOverlaps(kDomain, {.blocks = query});
@@ -158,7 +160,7 @@ int Run(const Size& size) {
     stop = true;
     asker.join();
   };
-  ask_while(&before, [] { std::this_thread::sleep_for(std::chrono::seconds(5)); });
+  before = Ask(*leaf, size, &stop, kQueriesBefore);
   ask_while(&during, [&] { beside = leaf->checkpointer->WriteNow(/*paced=*/true); });
   if (!beside.ok()) return 1;
   Report("before", before);
