@@ -266,7 +266,7 @@ TEST(RedisClientTest, ABlockingCommandHoldsUpNobody) {
   // The reader may come to the server only now, so that it is told until it has heard.
   ASSERT_TRUE(client.Call({"RPUSH", "list", "x"}).ok());
   EXPECT_TRUE(second.Await(1)[0].ok());
-  for (int i = 0; client.Stats().outstanding > 0; ++i) {
+  while (client.Stats().outstanding > 0) {
     ASSERT_TRUE(client.Call({"XADD", "s", "*", "k", "v"}).ok());
   }
   const auto read = blocked.Await(1)[0];

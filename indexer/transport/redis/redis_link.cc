@@ -89,15 +89,15 @@ class RedisLink::Core {
   void DeliverAck(uint64_t connection);
   void ReadBack(uint64_t connection);
   void OnBack(uint64_t connection, const Reply& reply);
-  // False: what follows it is not to be looked at.
   void OnReaderSaid(const std::map<std::string, std::string>& said,
-                    std::vector<ReceiverMessage>* out);
+                    std::vector<ReceiverMessage>* out) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TellWritable(uint64_t connection);
   bool Current(uint64_t connection) const {
     MutexLock lock(&mutex_);
     return connected_ && connection == connection_ && !stopped_;
   }
 
+  bool SayAny(const SenderMessage& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Say(const Hello& hello) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Say(const Batch& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Say(const SnapshotPart& part) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -164,9 +164,17 @@ bool RedisLink::Core::Write(const SenderMessage& message) {
     wants_room_ = true;
     return false;
   }
-  if (std::visit([this](const auto& typed) { return Say(typed); }, message)) return true;
+  if (SayAny(message)) return true;
   wants_room_ = true;
   return false;
+}
+
+bool RedisLink::Core::SayAny(const SenderMessage& message) {
+  if (const auto* hello = std::get_if<Hello>(&message)) return Say(*hello);
+  if (const auto* batch = std::get_if<Batch>(&message)) return Say(*batch);
+  if (const auto* part = std::get_if<SnapshotPart>(&message)) return Say(*part);
+  if (const auto* heartbeat = std::get_if<Heartbeat>(&message)) return Say(*heartbeat);
+  return Say(std::get<Goodbye>(message));
 }
 
 bool RedisLink::Core::Send(RedisArgs args, RedisCallback callback) {
