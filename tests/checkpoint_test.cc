@@ -154,8 +154,12 @@ std::string Compare(const LeafProcess& leaf, const PoolEngine& engine,
   const HolderId id{of.instance, of.rank, ""};
   if (!all.has_value() || !all->contains(id)) return "not there";
   if (all->at(id).trust != Trust::kExact) return "not exact";
-  HolderRegistry registry({.contract_id = HashContract().Id()});
-  const auto holder = registry.AddLocal(domain, of.block_size, {.id = id});
+  HolderRegistryOptions options;
+  options.contract_id = HashContract().Id();
+  HolderRegistry registry(options);
+  HolderInfo info;
+  info.id = id;
+  const auto holder = registry.AddLocal(domain, of.block_size, info);
   if (!holder.ok()) return holder.status().ToString();
   for (const Stored& run : all->at(id).runs) (*holder)->Apply(run).IgnoreError();
   return engine.Compare(registry, of.instance);
