@@ -341,7 +341,8 @@ TEST_F(ZmqStreamsTest, NothingIsAppliedBeforeTheGateOpens) {
   EXPECT_EQ(streams_.Pause(stream.id).message(), "cannot be paused from status pending");
   streams_.OpenGate();
   EXPECT_THAT(stream.record->WaitFor("1"), ElementsAre("0", "1"));
-  EXPECT_EQ(streams_.ResumeFrom(stream.id, {}).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(streams_.ResumeFrom(stream.id, {}, /*earlier=*/false).code(),
+            absl::StatusCode::kFailedPrecondition);
 }
 
 TEST_F(ZmqStreamsTest, MessagesWaitWhileAStreamIsPaused) {

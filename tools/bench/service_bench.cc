@@ -288,7 +288,8 @@ absl::StatusOr<bool> Bench::IsLoaded(const BenchPrompt& prompt) {
 
 // Over what the question uses: gRPC where there is no HTTP interface for it.
 absl::StatusOr<Scores> Bench::Ask(const BenchPrompt& prompt) {
-  if (options_.what != "query_grpc" && options_.what != "ingest_grpc") {
+  if (options_.what != "query_grpc" && options_.what != "ingest_grpc" &&
+      options_.what != "ingest_redis") {
     return AskByHash(&http_, prompt.locals);
   }
   const absl::StatusOr<v1::FindOverlapsResponse> answer =
@@ -323,8 +324,7 @@ void Bench::Measure(Load* load) {
 
 EngineOutcome Bench::RunWorker(uint32_t worker,
                                const std::function<void(const EngineStep&)>& visit) {
-  const BlockNames names =
-      options_.what == "ingest_grpc" ? BlockNames::kContract : BlockNames::kOwn;
+  const BlockNames names = options_.what == "ingest_zmq" ? BlockNames::kOwn : BlockNames::kContract;
   if (ops_) return RunOps(*ops_, worker, options_.block_size, names, visit);
   const uint64_t share = options_.ingest_blocks / options_.workers;
   return RunEngine({.block_size = options_.block_size,
