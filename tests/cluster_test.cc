@@ -156,7 +156,7 @@ TEST(RunClusterTest, BadFlagsAreNamedAndEndWithTwo) {
   }
   EXPECT_EQ(RunCluster("--split=3").first, 2);
   EXPECT_EQ(RunCluster("--policy=nonsense").first, 2);
-  EXPECT_EQ(RunCluster("--transport=redis").first, 2);
+  EXPECT_EQ(RunCluster("--transport=pigeon").first, 2);
   EXPECT_EQ(RunCluster("--no_such_flag").first, 2);
   EXPECT_EQ(RunCluster("--help").first, 0);
 }

@@ -125,8 +125,9 @@ TEST(RedisDirectoryTest, KindsNamesAndReplicasAreTold) {
   replica.labels = {{"zone", "b"}};
   replica.serves = {"llama-70b"};
   replica.load = Load{.running_requests = 7};
-  auto announced = {Announce(server, node), Announce(server, Leaf("cell-a")),
-                    Announce(server, Leaf("cell-b")), Announce(server, replica)};
+  const std::unique_ptr<Announcer> announced[] = {
+      Announce(server, node), Announce(server, Leaf("cell-a")), Announce(server, Leaf("cell-b")),
+      Announce(server, replica)};
   Watcher nodes(server.url(), ServiceKind::kHierarchy);
   nodes.WaitFor({"cell-a"});
   Watcher of_cell(server.url(), ServiceKind::kLeaf, "cell-a");

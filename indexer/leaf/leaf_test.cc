@@ -424,8 +424,10 @@ TEST_F(LeafTest, ABudgetForCoverageBindsAndIsSeen) {
   ASSERT_GT(all, 2);
   Worker w0("w0", leaf_->grpc_address());
   w0.Store(sequence, Load{});
-  ASSERT_TRUE(Eventually(
-      [&] { return leaf_->parents()[0].at_rest && parent.Covered("cell-a", sequence) == 2; }));
+  ASSERT_TRUE(Eventually([&] {
+    const auto parents = leaf_->parents();  // none before the domain is there
+    return !parents.empty() && parents[0].at_rest && parent.Covered("cell-a", sequence) == 2;
+  }));
   const std::string status = Get("/status"), metrics = Get("/metrics");
   const std::string of = "{domain=\"" + ToString(kLlama) + "\"} ";
   const auto check = [&](const std::string& name, const std::string& metric, int value) {

@@ -141,7 +141,8 @@ TEST_F(ReceiverTest, NothingIsCurrentBeforeTheLatestBatchThatTheHelloNamed) {
   Say(MakeHello(100, 7, 1, 3));
   EXPECT_EQ(receiver.trust(now), Trust::kDegraded);
   now += kSecond;
-  EXPECT_EQ(Tick(), Only(Need{.next = 3, .snapshot = false})) << "it is asked for when it stays away";
+  EXPECT_EQ(Tick(), Only(Need{.next = 3, .snapshot = false}))
+      << "it is asked for when it stays away";
   Say(BatchOf(3, RunOf(5, 1)));
   EXPECT_EQ(receiver.trust(now), Trust::kExact);
 }
