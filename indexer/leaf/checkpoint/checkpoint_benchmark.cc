@@ -181,7 +181,9 @@ int Run(const Size& size) {
     if (!session->OnMessage(std::move(hello)).ok()) return 1;
   }
   const Duration hellos = Clock::Real().Now() - begun;
-  for (const HolderStats& holder : leaf->registry->StatsOf(kDomain)->holders)
+  const absl::StatusOr<DomainStats> stats = leaf->registry->StatsOf(kDomain);
+  if (!stats.ok()) return 1;
+  for (const HolderStats& holder : stats->holders)
     if (holder.trust != Trust::kExact) return 1;
   std::printf(
       "restored                 %.2f s, %.2f s CPU; all exact after %.3f s more of hellos\n",
