@@ -446,6 +446,7 @@ TEST_F(SplitTest, AParentThatWasNotToldGoodbyeTakesItsNextStream) {
 TEST_F(SplitTest, ShardsEqualTheirPartsAtRestWhateverTheMapWas) {
   const char* maps[] = {"p:0,p:1", "shallow=1,a=p:0|p:1,b=p:2", "shallow=2,a=p:0,b=p:1,c=p:2,d=p:3",
                         "shallow=3,b=p:2|p:3,e=p:0", "shallow=2,a=p:3,b=p:1,c=p:2"};
+  uint64_t sequences = 0;
   for (uint32_t seed = 1; seed <= 4; ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937 random(seed);
@@ -461,7 +462,7 @@ TEST_F(SplitTest, ShardsEqualTheirPartsAtRestWhateverTheMapWas) {
       if (away >= 0) Down(away);
       for (int step = 0; step < 10; ++step) {
         if (random() % 2 == 0 || truth_.size() < 5) {
-          Hold(random() % 100000, random() % 60);
+          Hold(100000 + 64 * sequences++, random() % 60);  // a block has one position
         } else {
           for (int i = 0; i < 4 && !truth_.empty(); ++i)
             Drop(std::next(truth_.begin(), random() % truth_.size())->first);
