@@ -3,6 +3,7 @@
 #include <optional>
 #include <utility>
 
+#include "frontend/route_observer.h"
 #include "frontend/route_task.h"
 
 namespace kvatlas {
@@ -50,9 +51,13 @@ absl::StatusOr<RouteResult> Frontend::Route(RouteInput input) {
 }
 
 void Frontend::Report(uint64_t decision_id, const RouteReport& report) {
-  if (!report.accepted && !report.finished) return;
-  MutexLock lock(&shared_->mutex);
-  shared_->memory.Release(decision_id);
+  if (report.accepted || report.finished || !report.error.empty()) {
+    MutexLock lock(&shared_->mutex);
+    shared_->memory.Release(decision_id);
+  }
+  if (RouteObserver* observer = shared_->options.observer; observer != nullptr) {
+    observer->OnReported(decision_id, report, shared_->clock->Now());
+  }
 }
 
 void Frontend::SetHierarchies(ShardMap hierarchies) {

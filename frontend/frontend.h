@@ -37,6 +37,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -54,6 +55,8 @@
 #include "indexer/base/waypoints.h"
 
 namespace kvatlas {
+
+class RouteObserver;
 
 inline constexpr uint32_t kRouteBlocksMax = 65536;  // as at the leaf
 
@@ -81,10 +84,14 @@ struct FrontendOptions {
       &WaypointSchedule::Standard();  // the leaves', and so the finest
   // Of a top level that is split: its own schedule, which may be a part of the leaves'. Null: the same.
   const WaypointSchedule* hierarchy_schedule = nullptr;
-  uint32_t ask_shards = 2;  // asked at once
+  uint32_t ask_shards = 2;            // asked at once
+  RouteObserver* observer = nullptr;  // `route_observer.h`
   // After so long without an answer a replica is asked beside the first; needs a timer.
   Duration hedge_after = std::chrono::milliseconds(4);
 };
+
+// Where the tokens of a prompt come from: a diagnosis tells a template from a tokenizer by it.
+enum class PromptForm { kUnknown = 0, kCompletion = 1, kChat = 2 };
 
 // Exactly one of `tokens` and `sequence_hashes`.
 struct RouteInput {
@@ -95,6 +102,9 @@ struct RouteInput {
   bool eagle = false;
   std::vector<SequenceHash> sequence_hashes = {};
   Duration deadline{0};  // 0: the frontend's
+  // For diagnoses alone.
+  PromptForm form = PromptForm::kUnknown;
+  std::optional<TokenId> bos = {};  // the tokenizer's, where it is known
 };
 
 struct RouteResult {
@@ -105,10 +115,15 @@ struct RouteResult {
   Receipt receipt;
 };
 
-// What became of a choice.
+// What became of a choice; what is not known is left out. The engine's figures come with the end of an answer
+// (OpenAI's `usage`): a report that has them should say `finished` too.
 struct RouteReport {
   bool accepted = false;  // its worker's own load counts it from now on
   bool finished = false;
+  std::optional<uint32_t> cached_tokens = {};  // of `prompt_tokens_details`; absent is not 0
+  std::optional<uint32_t> prompt_tokens = {};  // as the engine counted
+  std::optional<HolderId> served_by = {};      // who really had it; no name: another rank of it
+  std::string error = {};                      // of a request that failed there
 };
 
 struct FrontendStats {
@@ -141,7 +156,7 @@ class Frontend {
   // The same, waiting. Not from a thread that delivers the finders' answers.
   absl::StatusOr<RouteResult> Route(RouteInput input);
 
-  // Accepted or finished: the choice is no longer counted. Unknown ids are ignored.
+  // Accepted, finished or failed: the choice is no longer counted. Unknown ids are ignored.
   void Report(uint64_t decision_id, const RouteReport& report);
 
   // The top level, for routes that start from now on.

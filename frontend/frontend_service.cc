@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -98,6 +99,34 @@ absl::StatusOr<v1::RouteRequest> RouteRequestFromJson(const std::string& body) {
   }
   if (!status.ok()) return status;
   return request;
+}
+
+absl::Status SetNumber(const Json& json, const char* name,
+                       const std::function<void(uint32_t)>& set) {
+  if (!json.contains(name) || json[name].is_null()) return absl::OkStatus();
+  const std::optional<uint64_t> value = Unsigned(json[name]);
+  if (!value.has_value() || *value > std::numeric_limits<uint32_t>::max())
+    return absl::InvalidArgumentError(std::string(name) + " is no such number");
+  set(static_cast<uint32_t>(*value));
+  return absl::OkStatus();
+}
+
+// All but the id.
+absl::Status ReportFromJson(const Json& json, v1::ReportRequest* request) {
+  const auto is_true = [&](const char* name) { return json.contains(name) && json[name] == true; };
+  request->set_accepted(is_true("accepted"));
+  request->set_finished(is_true("finished"));
+  absl::Status status = SetText(json, "error", request->mutable_error());
+  status.Update(
+      SetNumber(json, "cached_tokens", [&](uint32_t n) { request->set_cached_tokens(n); }));
+  status.Update(
+      SetNumber(json, "prompt_tokens", [&](uint32_t n) { request->set_prompt_tokens(n); }));
+  if (json.contains("worker")) {
+    v1::Holder* worker = request->mutable_worker();
+    status.Update(SetText(json, "worker", worker->mutable_name()));
+    status.Update(SetNumber(json, "rank", [&](uint32_t n) { worker->set_rank(n); }));
+  }
+  return status;
 }
 
 // A label's value in Prometheus' text format.
@@ -246,11 +275,10 @@ HttpResponse FrontendService::HttpReport(const HttpRequest& request) {
       json->contains("decision_id") ? Unsigned((*json)["decision_id"]) : std::nullopt;
   if (!id.has_value())
     return HttpError(absl::InvalidArgumentError("decision_id is missing or no number"));
-  const auto is_true = [&](const char* name) {
-    return json->contains(name) && (*json)[name] == true;
-  };
+  v1::ReportRequest message;
+  if (absl::Status bad = ReportFromJson(*json, &message); !bad.ok()) return HttpError(bad);
   reports_.Increment();
-  frontend_->Report(*id, {.accepted = is_true("accepted"), .finished = is_true("finished")});
+  frontend_->Report(*id, FromProto(message));
   return {.body = "{}"};
 }
 

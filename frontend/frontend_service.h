@@ -3,7 +3,9 @@
 //   POST /route   {"model": "m", "tenant": "", "tokens": [1, 2, …]}        ids, or
 //                 {"model": "m", "sequence_hashes": [123, "18446744073709551615", …]}
 //                 with "lora_name", "cache_salt", "deadline_ms" as in frontend.proto → RouteResponse as JSON
-//   POST /report  {"decision_id": "7", "accepted": true}
+//   POST /report  {"decision_id": "7", "accepted": true}, and at the end, from the engine's own usage,
+//                 {"decision_id": "7", "finished": true, "cached_tokens": 512, "prompt_tokens": 700,
+//                  "worker": "w3", "rank": 0, "error": ""}
 //   GET  /status  what it is configured with and what it did
 //
 // *Threads*: any; gRPC routes hold no thread while they wait, an HTTP route holds the HTTP server's only one.

@@ -7,6 +7,7 @@
 #include <tuple>
 #include <utility>
 
+#include "frontend/route_observer.h"
 #include "indexer/base/waypoints.h"
 
 namespace kvatlas {
@@ -634,6 +635,14 @@ void RouteTask::Decide() {
   if (rung_ == Fallback::kNone) receipt_.reason.clear();  // a leaf that failed is in its own row
   receipt_.total_us = Microseconds(Now() - started_);
   result.receipt = std::move(receipt_);
+  if (RouteObserver* observer = shared_->options.observer; observer != nullptr) {
+    observer->OnDecided({.input = input_,
+                         .result = result,
+                         .sequence = sequence_,
+                         .block_size = block_size_,
+                         .contract = shared_->options.contract,
+                         .at = Now()});
+  }
   std::exchange(callback_, nullptr)(std::move(result));
 }
 

@@ -175,6 +175,8 @@ absl::StatusOr<RouteInput> FromProto(const v1::RouteRequest& request) {
   for (uint64_t hash : request.sequence_hashes())
     input.sequence_hashes.push_back(SequenceHash(hash));
   input.deadline = std::chrono::milliseconds(request.deadline_ms());
+  if (v1::PromptForm_IsValid(request.form())) input.form = static_cast<PromptForm>(request.form());
+  if (request.has_bos()) input.bos = request.bos();
   return input;
 }
 
@@ -189,7 +191,12 @@ v1::RouteResponse ToProto(const RouteResult& result) {
 }
 
 RouteReport FromProto(const v1::ReportRequest& request) {
-  return {.accepted = request.accepted(), .finished = request.finished()};
+  RouteReport report{
+      .accepted = request.accepted(), .finished = request.finished(), .error = request.error()};
+  if (request.has_cached_tokens()) report.cached_tokens = request.cached_tokens();
+  if (request.has_prompt_tokens()) report.prompt_tokens = request.prompt_tokens();
+  if (request.has_worker()) report.served_by = HolderFromProto(request.worker());
+  return report;
 }
 
 }  // namespace kvatlas
