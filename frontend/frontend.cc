@@ -1,8 +1,13 @@
 #include "frontend/frontend.h"
 
+#include <chrono>
 #include <optional>
+#include <string>
 #include <utility>
 
+#include "absl/strings/cord.h"
+#include "absl/strings/numbers.h"
+#include "absl/types/optional.h"
 #include "frontend/route_observer.h"
 #include "frontend/route_task.h"
 
@@ -20,6 +25,24 @@ Frontend::Shared::Shared(FrontendOptions o, CellFinder* cells, OverlapFinder* ov
       leaves(options.leaves),
       memory(options.memory),
       next_decision((RandomInstanceId() << 32) | 1) {}
+
+namespace {
+constexpr char kRetryAfterUrl[] = "kvatlas.io/retry_after_ms";
+}
+
+absl::Status OverloadedError(const std::string& message, Duration retry_after) {
+  absl::Status status = absl::ResourceExhaustedError(message);
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(retry_after).count();
+  status.SetPayload(kRetryAfterUrl, absl::Cord(std::to_string(ms)));
+  return status;
+}
+
+std::optional<Duration> RetryAfter(const absl::Status& refused) {
+  const absl::optional<absl::Cord> payload = refused.GetPayload(kRetryAfterUrl);
+  int64_t ms = 0;
+  if (!payload.has_value() || !absl::SimpleAtoi(std::string(*payload), &ms)) return std::nullopt;
+  return std::chrono::milliseconds(ms);
+}
 
 Frontend::Frontend(FrontendOptions options, CellFinder* cell_finder, OverlapFinder* overlap_finder,
                    const Clock* clock, Timer* timer)

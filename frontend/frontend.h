@@ -36,12 +36,14 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "frontend/cost.h"
 #include "frontend/finders.h"
@@ -105,13 +107,30 @@ struct RouteInput {
   // For diagnoses alone.
   PromptForm form = PromptForm::kUnknown;
   std::optional<TokenId> bos = {};  // the tokenizer's, where it is known
+  // Requests of one session go where the last one went, unless another worker is clearly cheaper. Empty: none.
+  std::string session_id = {};
+  uint32_t expected_output_tokens = 0;  // 0: not known
+  // Who may be chosen. A worker's labels are those of its hello, and its cell's where it has none of that name.
+  std::vector<std::string> allowed_workers = {};   // names; empty: all
+  std::vector<std::string> excluded_workers = {};  // names
+  std::map<std::string, std::string> required_labels = {};
+  // How long the route may wait for a worker below the thresholds; nothing: the frontend's `queue_wait`.
+  std::optional<Duration> queue_wait = {};
+};
+
+// Where the request goes on after its prefill, when that has a worker of its own.
+struct DecodeChoice {
+  HolderId worker;
+  std::string cell;
+  uint32_t overlap_blocks = 0;  // that need not be sent there
 };
 
 struct RouteResult {
   uint64_t decision_id = 0;
-  HolderId worker;
+  HolderId worker;  // that prefills, and decodes too unless `decode` names another
   std::string cell;
   uint32_t overlap_blocks = 0;  // promised
+  std::optional<DecodeChoice> decode = {};
   Receipt receipt;
 };
 
@@ -135,6 +154,10 @@ struct FrontendStats {
   size_t cells = 0;  // remembered
   size_t workers = 0;
 };
+
+// Of a route refused because every worker is over its thresholds (RESOURCE_EXHAUSTED): when to come again. Nothing: refused for
+// something else.
+std::optional<Duration> RetryAfter(const absl::Status& refused);
 
 class Frontend {
  public:

@@ -40,6 +40,9 @@
 
 namespace kvatlas {
 
+// RESOURCE_EXHAUSTED, with what `RetryAfter` reads.
+absl::Status OverloadedError(const std::string& message, Duration retry_after);
+
 // What the routes of one frontend share.
 struct Frontend::Shared {
   FrontendOptions options;

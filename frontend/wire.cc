@@ -104,6 +104,28 @@ absl::Status CheckDomain(const v1::Domain& domain) {
   return absl::OkStatus();
 }
 
+// Who may be chosen, and what else the choice goes by.
+absl::Status ChoiceFromProto(const v1::RouteRequest& request, RouteInput* input) {
+  if (request.session_id().size() > kSessionIdBytesMax) {
+    return absl::InvalidArgumentError("session_id: at most 256 bytes");
+  }
+  const int names = request.allowed_workers_size() + request.excluded_workers_size();
+  if (names > static_cast<int>(kRouteNamesMax)) {
+    return absl::InvalidArgumentError("allowed_workers and excluded_workers: at most 4096 names");
+  }
+  if (request.required_labels_size() > static_cast<int>(kRouteLabelsMax)) {
+    return absl::InvalidArgumentError("required_labels: at most 64");
+  }
+  input->session_id = request.session_id();
+  input->expected_output_tokens = request.expected_output_tokens();
+  input->allowed_workers = {request.allowed_workers().begin(), request.allowed_workers().end()};
+  input->excluded_workers = {request.excluded_workers().begin(), request.excluded_workers().end()};
+  input->required_labels = {request.required_labels().begin(), request.required_labels().end()};
+  if (request.has_queue_wait_ms())
+    input->queue_wait = std::chrono::milliseconds(request.queue_wait_ms());
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 v1::FindCellsRequest ToProto(const CellQuestion& question) {
@@ -177,6 +199,7 @@ absl::StatusOr<RouteInput> FromProto(const v1::RouteRequest& request) {
   input.deadline = std::chrono::milliseconds(request.deadline_ms());
   if (v1::PromptForm_IsValid(request.form())) input.form = static_cast<PromptForm>(request.form());
   if (request.has_bos()) input.bos = request.bos();
+  if (absl::Status bad = ChoiceFromProto(request, &input); !bad.ok()) return bad;
   return input;
 }
 
@@ -186,6 +209,12 @@ v1::RouteResponse ToProto(const RouteResult& result) {
   *response.mutable_worker() = HolderToProto(result.worker);
   response.set_cell(result.cell);
   response.set_overlap_blocks(result.overlap_blocks);
+  if (result.decode.has_value()) {
+    v1::Decode* decode = response.mutable_decode();
+    *decode->mutable_worker() = HolderToProto(result.decode->worker);
+    decode->set_cell(result.decode->cell);
+    decode->set_overlap_blocks(result.decode->overlap_blocks);
+  }
   ReceiptToProto(result.receipt, response.mutable_receipt());
   return response;
 }

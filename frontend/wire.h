@@ -13,6 +13,9 @@
 namespace kvatlas {
 
 inline constexpr size_t kDomainNameBytesMax = 256;  // of model and of tenant
+inline constexpr size_t kSessionIdBytesMax = 256;
+inline constexpr size_t kRouteNamesMax = 4096;  // of workers in one request
+inline constexpr size_t kRouteLabelsMax = 64;
 
 v1::FindCellsRequest ToProto(const CellQuestion& question);
 CellsAnswer FromProto(const v1::FindCellsResponse& response);
