@@ -10,6 +10,7 @@
 #include "indexer/leaf/checkpoint/checkpoint_http.h"
 #include "indexer/leaf/checkpoint/checkpointer.h"
 #include "indexer/leaf/engine_metrics.h"
+#include "indexer/leaf/engine_stats.h"
 #include "indexer/leaf/http_api.h"
 #include "indexer/leaf/leaf_service.h"
 #include "indexer/leaf/mooncake_api.h"
@@ -164,7 +165,11 @@ struct Leaf::Parts {
         readiness(options.engines.min_initial_workers, [this] { return Workers(); }),
         service(
             {options.cell, options.replica, options.contract}, &registry,
-            [this](v1::StatsResponse* response) { FillParents(reporter, response); }, &metrics),
+            [this](v1::StatsResponse* response) {
+              FillParents(reporter, response);
+              FillEngines(directory, response);
+            },
+            &metrics),
         streams(&registry),
         grpc({.listen = options.grpc}),
         http(HttpOptions(options), &metrics),

@@ -97,6 +97,24 @@ TEST(LeafEnginesTest, AnswersEqualTheEnginesPool) {
   EXPECT_EQ(TrustOf(*leaf, "1"), Trust::kExact);
 }
 
+TEST(LeafEnginesTest, TheStatusTellsOfTheEngineBehindAHolder) {
+  std::unique_ptr<Leaf> leaf = Start(Options());
+  PoolEngine engine({.seed = 7});
+  EngineRegistration registration = engine.Registration("1");
+  registration.lora_name = "poet";
+  ASSERT_TRUE(leaf->engines().Register(registration).ok());
+  EXPECT_THAT(Get(*leaf, "/status"), HasSubstr("\"contract\":\"xxh3-chain-1:1337\""));
+  engine.sockets().WaitForSubscribers();
+  engine.Run(20);
+  ASSERT_TRUE(Eventually([&] {
+    for (const EngineEntry& entry : leaf->engines().List()) return entry.worker.batches == 20;
+    return false;
+  }));
+  const std::string status = Get(*leaf, "/status");
+  EXPECT_THAT(status, HasSubstr("\"connected\":true,\"batches\":\"20\",\"engine\":{"));
+  EXPECT_THAT(status, HasSubstr("\"block_size\":4,\"lora_name\":\"poet\",\"salted\":false"));
+}
+
 TEST(LeafEnginesTest, AnEngineThatStartsAnewIsFollowed) {
   std::unique_ptr<Leaf> leaf = Start(Options());
   PoolEngine engine({.seed = 3, .replay = true});

@@ -102,10 +102,10 @@ void FillWorker(const HolderOverlap& overlap, v1::WorkerOverlap* worker) {
 }  // namespace
 
 LeafService::LeafService(LeafIdentity identity, const HolderRegistry* registry,
-                         std::function<void(v1::StatsResponse*)> fill_parents, Metrics* metrics)
+                         std::function<void(v1::StatsResponse*)> fill_rest, Metrics* metrics)
     : identity_(std::move(identity)),
       registry_(registry),
-      fill_parents_(std::move(fill_parents)),
+      fill_rest_(std::move(fill_rest)),
       refused_(metrics->AddCounter("kvatlas_leaf_find_overlaps_refused_total",
                                    "Questions that were refused.")),
       seconds_(metrics->AddHistogram("kvatlas_leaf_find_overlaps_seconds",
@@ -156,18 +156,31 @@ grpc::Status LeafService::Dump(grpc::ServerContext* context, const v1::DumpReque
   }));
 }
 
-grpc::Status LeafService::Stats(grpc::ServerContext*, const v1::StatsRequest*,
+grpc::Status LeafService::Stats(grpc::ServerContext*, const v1::StatsRequest* request,
                                 v1::StatsResponse* response) {
-  FillAll(response);
+  if (!request->has_domain()) {
+    FillAll(response);
+    return grpc::Status::OK;
+  }
+  Domain domain;
+  if (absl::Status bad = FromProto(request->domain(), &domain); !bad.ok()) return ToGrpcStatus(bad);
+  FillIdentity(response);
+  FillStats(*registry_, domain, response);
+  if (fill_rest_) fill_rest_(response);
   return grpc::Status::OK;
 }
 
-void LeafService::FillAll(v1::StatsResponse* response) const {
+void LeafService::FillIdentity(v1::StatsResponse* response) const {
   response->set_cell(identity_.cell);
   response->set_replica(identity_.replica);
   response->set_queries(queries_.load(std::memory_order_relaxed));
+  response->set_contract(identity_.contract.Id());
+}
+
+void LeafService::FillAll(v1::StatsResponse* response) const {
+  FillIdentity(response);
   FillStats(*registry_, response);
-  if (fill_parents_) fill_parents_(response);
+  if (fill_rest_) fill_rest_(response);
 }
 
 void LeafService::AddHttp(AdminHttp* http) {

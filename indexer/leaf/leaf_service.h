@@ -34,9 +34,9 @@ struct LeafIdentity {
 
 class LeafService : public v1::Leaf::WithCallbackMethod_FindOverlaps<v1::Leaf::Service> {
  public:
-  // `fill_parents` adds what is known of the streams upward; may be empty.
+  // `fill_rest` adds what is known of the streams upward and of the engines behind holders; may be empty.
   LeafService(LeafIdentity identity, const HolderRegistry* registry,
-              std::function<void(v1::StatsResponse*)> fill_parents, Metrics* metrics);
+              std::function<void(v1::StatsResponse*)> fill_rest, Metrics* metrics);
 
   grpc::ServerUnaryReactor* FindOverlaps(grpc::CallbackServerContext* context,
                                          const v1::FindOverlapsRequest* request,
@@ -52,12 +52,13 @@ class LeafService : public v1::Leaf::WithCallbackMethod_FindOverlaps<v1::Leaf::S
  private:
   absl::Status Find(const v1::FindOverlapsRequest& request,
                     v1::FindOverlapsResponse* response) const;
+  void FillIdentity(v1::StatsResponse* response) const;
   void FillAll(v1::StatsResponse* response) const;
 
   ArenaMessages<v1::FindOverlapsRequest, v1::FindOverlapsResponse> messages_;
   const LeafIdentity identity_;
   const HolderRegistry* const registry_;
-  const std::function<void(v1::StatsResponse*)> fill_parents_;
+  const std::function<void(v1::StatsResponse*)> fill_rest_;
   std::atomic<uint64_t> queries_{0};
   Counter refused_;
   Histogram seconds_;

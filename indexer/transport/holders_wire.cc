@@ -21,6 +21,8 @@ void FillHolder(const HolderStats& holder, v1::HolderStats* stats) {
   stats->set_age_ms(Milliseconds(holder.age));
   stats->set_masked(holder.masked);
   stats->set_blocks(holder.blocks);
+  stats->set_connected(holder.connected);
+  stats->set_batches(holder.receiver.batches_applied + holder.receiver.snapshots_applied);
   if (holder.load.has_value()) ToProto(*holder.load, stats->mutable_load());
 }
 
@@ -68,10 +70,12 @@ uint32_t Milliseconds(Duration duration) {
 
 void FillStats(const HolderRegistry& registry, v1::StatsResponse* response) {
   response->set_streams_open(registry.Stats().streams_open);
-  for (const Domain& domain : registry.Domains()) {
-    const absl::StatusOr<DomainStats> stats = registry.StatsOf(domain);
-    if (stats.ok()) FillDomain(*stats, response->add_domains());
-  }
+  for (const Domain& domain : registry.Domains()) FillStats(registry, domain, response);
+}
+
+void FillStats(const HolderRegistry& registry, const Domain& domain, v1::StatsResponse* response) {
+  const absl::StatusOr<DomainStats> stats = registry.StatsOf(domain);
+  if (stats.ok()) FillDomain(*stats, response->add_domains());
 }
 
 HttpResponse StatusPage(const v1::StatsResponse& stats) {

@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "indexer/base/clock.h"
+#include "indexer/base/domain.h"
 #include "indexer/holders/holder_registry.h"
 #include "indexer/service/admin_http.h"
 #include "indexer/service/metrics.h"
@@ -24,6 +25,8 @@ uint32_t Milliseconds(Duration duration);
 
 // Fills `domains` and `streams_open`.
 void FillStats(const HolderRegistry& registry, v1::StatsResponse* response);
+// Of one domain alone, if it is there.
+void FillStats(const HolderRegistry& registry, const Domain& domain, v1::StatsResponse* response);
 
 // Statistics as JSON, every field under its name in the proto, for GET /status.
 HttpResponse StatusPage(const v1::StatsResponse& stats);
