@@ -10,11 +10,13 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/domain.h"
@@ -76,9 +78,22 @@ struct WorkerFound {
   std::optional<Load> load = {};
 };
 
+// What workers say of themselves, such as {"url", "http://10.0.0.7:8000"}: where the engine takes requests.
+using Labels = std::map<std::string, std::string>;
+using LabelsByWorker = absl::flat_hash_map<HolderId, Labels>;
+inline constexpr char kUrlLabel[] = "url";
+
 struct WorkersAnswer {
   std::vector<WorkerFound> workers;
   uint32_t block_size = 0;  // 0: not said
+  // Of those of `workers` that have any; null: none has. Shared by the answers of a leaf until a label changes.
+  std::shared_ptr<const LabelsByWorker> labels = nullptr;
+
+  const Labels* LabelsOf(const HolderId& worker) const {
+    if (labels == nullptr) return nullptr;
+    const auto found = labels->find(worker);
+    return found == labels->end() ? nullptr : &found->second;
+  }
 };
 
 class OverlapFinder {

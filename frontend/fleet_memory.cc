@@ -121,6 +121,20 @@ void FleetMemory::Choose(uint64_t id, const std::string& cell, const HolderId& w
   }
 }
 
+const Labels* FleetMemory::LabelsOf(const Domain& domain, const std::string& cell,
+                                    const HolderId& worker) const {
+  const auto of = domains_.find(domain);
+  if (of == domains_.end()) return nullptr;
+  const auto found = of->second.workers.find(cell);
+  return found == of->second.workers.end() ? nullptr : found->second.answer->LabelsOf(worker);
+}
+
+std::optional<std::pair<std::string, HolderId>> FleetMemory::WorkerOf(uint64_t id) const {
+  const auto found = choices_.find(id);
+  if (found == choices_.end()) return std::nullopt;
+  return std::make_pair(found->second.cell, found->second.worker);
+}
+
 bool FleetMemory::Release(uint64_t id) {
   const auto found = choices_.find(id);
   if (found == choices_.end()) return false;

@@ -96,6 +96,9 @@ class FleetMemory {
   std::vector<KnownCell> Cells(const Domain& domain) const;
   // By cell.
   std::vector<KnownWorker> Workers(const Domain& domain) const;
+  // What a worker says of itself, as last seen; null: nothing. Valid until the next call that is not const.
+  const Labels* LabelsOf(const Domain& domain, const std::string& cell,
+                         const HolderId& worker) const;
   // Of one cell, if it was ever seen.
   const KnownCell* FindCell(const Domain& domain, const std::string& cell) const;
 
@@ -108,6 +111,8 @@ class FleetMemory {
               Time now);
   // False when the choice is unknown: released before, too old, or never made.
   bool Release(uint64_t id);
+  // Where a choice that still counts went.
+  std::optional<std::pair<std::string, HolderId>> WorkerOf(uint64_t id) const;
   // Forgets choices older than `in_flight_ttl`; returns how many.
   size_t ExpireChoices(Time now);
 

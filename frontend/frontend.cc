@@ -24,6 +24,7 @@ Frontend::Shared::Shared(FrontendOptions o, CellFinder* cells, OverlapFinder* ov
       hierarchies(std::make_shared<const ShardMap>(options.hierarchies)),
       leaves(options.leaves),
       memory(options.memory),
+      suspects(options.suspects),
       next_decision((RandomInstanceId() << 32) | 1) {}
 
 namespace {
@@ -74,8 +75,13 @@ absl::StatusOr<RouteResult> Frontend::Route(RouteInput input) {
 }
 
 void Frontend::Report(uint64_t decision_id, const RouteReport& report) {
-  if (report.accepted || report.finished || !report.error.empty()) {
+  if (report.accepted || report.finished || report.abandoned || report.unreachable ||
+      !report.error.empty()) {
     MutexLock lock(&shared_->mutex);
+    if (const std::optional<CellWorker> worker = shared_->memory.WorkerOf(decision_id)) {
+      if (report.unreachable) shared_->suspects.Suspect(*worker, shared_->clock->Now());
+      if (report.accepted) shared_->suspects.Clear(*worker);
+    }
     shared_->memory.Release(decision_id);
   }
   if (RouteObserver* observer = shared_->options.observer; observer != nullptr) {
@@ -107,6 +113,7 @@ FrontendStats Frontend::stats() const {
   stats.in_flight = shared_->memory.in_flight();
   stats.cells = shared_->memory.cells();
   stats.workers = shared_->memory.workers();
+  stats.suspects = shared_->suspects.Count(shared_->clock->Now());
   return stats;
 }
 

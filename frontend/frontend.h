@@ -49,6 +49,7 @@
 #include "frontend/finders.h"
 #include "frontend/fleet_memory.h"
 #include "frontend/receipt.h"
+#include "frontend/suspects.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/domain.h"
 #include "indexer/base/hash.h"
@@ -81,6 +82,9 @@ struct FrontendOptions {
   double zone_distance = 8;
   CostWeights weights;
   FleetMemoryOptions memory;
+  SuspectsOptions suspects;
+  // Where engines take requests, by worker name, for workers that have no label `url`.
+  std::map<std::string, std::string> engines;
   HashContract contract;
   const WaypointSchedule* schedule =
       &WaypointSchedule::Standard();  // the leaves', and so the finest
@@ -131,6 +135,7 @@ struct RouteResult {
   std::string cell;
   uint32_t overlap_blocks = 0;  // promised
   std::optional<DecodeChoice> decode = {};
+  std::string url = {};  // of its engine, as the worker or the options say; empty: nobody does
   Receipt receipt;
 };
 
@@ -143,6 +148,8 @@ struct RouteReport {
   std::optional<uint32_t> prompt_tokens = {};  // as the engine counted
   std::optional<HolderId> served_by = {};      // who really had it; no name: another rank of it
   std::string error = {};                      // of a request that failed there
+  bool abandoned = false;                      // not sent there, or given up before it was taken
+  bool unreachable = false;  // the worker did not take it, as one that is gone (`suspects.h`)
 };
 
 struct FrontendStats {
@@ -153,6 +160,7 @@ struct FrontendStats {
   size_t in_flight = 0;
   size_t cells = 0;  // remembered
   size_t workers = 0;
+  size_t suspects = 0;
 };
 
 // Of a route refused because every worker is over its thresholds (RESOURCE_EXHAUSTED): when to come again. Nothing: refused for
@@ -179,7 +187,8 @@ class Frontend {
   // The same, waiting. Not from a thread that delivers the finders' answers.
   absl::StatusOr<RouteResult> Route(RouteInput input);
 
-  // Accepted, finished or failed: the choice is no longer counted. Unknown ids are ignored.
+  // Whatever became of it: the choice is no longer counted. Unknown ids are ignored. An unreachable worker is avoided for a
+  // while, until it accepts a request (`suspects.h`).
   void Report(uint64_t decision_id, const RouteReport& report);
 
   // The top level, for routes that start from now on.

@@ -188,6 +188,73 @@ TEST_F(FrontendTest, AChoiceNobodyReportsOnIsForgottenAfterItsTime) {
   EXPECT_EQ(frontend().stats().expired_choices, 1u);
 }
 
+// ---- Workers that are gone ----
+
+TEST_F(FrontendTest, AWorkerThatWasNotReachedIsAvoidedUntilItAcceptsOrTimePasses) {
+  fleet_.AddCell("a", 64, {Worker("w0", 64), Worker("w1", 0)});
+  const RouteResult first = Route();
+  const RouteResult second = Route();
+  EXPECT_EQ(first.worker.name, "w0");
+  frontend().Report(first.decision_id, {.unreachable = true});
+  EXPECT_EQ(frontend().stats().suspects, 1u);
+  const RouteResult other = Route();
+  EXPECT_EQ(other.worker.name, "w1");
+  EXPECT_EQ(other.receipt.candidates.size(), 1u);
+  EXPECT_EQ(other.receipt.fallback, Fallback::kNone);
+  frontend().Report(second.decision_id, {.accepted = true});
+  EXPECT_EQ(Route().worker.name, "w0");
+  frontend().Report(Route().decision_id, {.unreachable = true});
+  EXPECT_EQ(Route().worker.name, "w1");
+  clock_.Advance(options_.suspects.ttl);
+  EXPECT_EQ(Route().worker.name, "w0");
+}
+
+TEST_F(FrontendTest, WhenNobodyElseIsLeftASuspectIsChosenByWhatItHolds) {
+  fleet_.AddCell("a", 64, {Worker("w0", 64)});
+  frontend().Report(Route().decision_id, {.unreachable = true});
+  const RouteResult route = Route();
+  EXPECT_EQ(route.worker.name, "w0");
+  EXPECT_EQ(route.overlap_blocks, 64u);
+}
+
+TEST_F(FrontendTest, CellsWithoutALiveWorkerDoNotKeepOthersFromBeingAsked) {
+  options_.ask_cells = 1;
+  fleet_.AddCell("dead", 96, {Worker("w0", 96)});
+  fleet_.AddCell("empty", 90, {});
+  fleet_.AddCell("alive", 0, {Worker("w1", 0)});
+  frontend().Report(Route().decision_id, {.unreachable = true});
+  const RouteResult route = Route();
+  EXPECT_EQ(route.worker.name, "w1");
+  EXPECT_EQ(route.receipt.cells.size(), 3u);
+}
+
+TEST_F(FrontendTest, AnAbandonedChoiceNoLongerCountsAndNobodyIsSuspected) {
+  fleet_.AddCell("a", 0, {Worker("w0", 0)});
+  frontend().Report(Route().decision_id, {.abandoned = true});
+  EXPECT_EQ(frontend().stats().in_flight, 0u);
+  EXPECT_EQ(frontend().stats().suspects, 0u);
+}
+
+TEST_F(FrontendTest, TheUrlOfAnEngineIsItsWorkersLabelOrElseTheOptions) {
+  options_.engines = {{"w0", "http://given:1"}, {"w1", "http://given:2"}};
+  fleet_.AddCell("a", 64, {Worker("w0", 64), Worker("w1", 0)});
+  fleet_.workers["a:1"].labels = std::make_shared<LabelsByWorker>(
+      LabelsByWorker{{Id("w0"), {{"url", "http://announced:1"}, {"zone", "x"}}}});
+  const RouteResult announced = Route();
+  EXPECT_EQ(announced.url, "http://announced:1");
+  frontend().Report(announced.decision_id, {.unreachable = true});
+  EXPECT_EQ(Route().url, "http://given:2");
+  clock_.Advance(options_.suspects.ttl);
+  EXPECT_EQ(Route().url, "http://announced:1");
+  TearHierarchyDown();
+  TearLeavesDown();  // what was announced is remembered
+  for (int i = 0; i < 4; ++i) {
+    const RouteResult remembered = Route();
+    EXPECT_EQ(remembered.url,
+              remembered.worker.name == "w0" ? "http://announced:1" : "http://given:2");
+  }
+}
+
 TEST_F(FrontendTest, TheSecondHierarchyAnswersForTheFirstAndIsRememberedForIt) {
   options_.hierarchies = {"dead", "h"};
   fleet_.AddCell("a", 0, {Worker("w0", 0)});

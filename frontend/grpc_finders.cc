@@ -104,17 +104,35 @@ void GrpcOverlapFinder::FindOverlaps(const std::string& leaf_address,
   auto call =
       NewCall<Call<v1::Leaf::Stub, v1::FindOverlapsRequest, v1::FindOverlapsResponse>>(&channels_);
   call->stub = v1::Leaf::NewStub(channels_.Get(leaf_address));
-  call->request = ToProto(question);
+  LabelsKey key{leaf_address, *question.domain};
+  KnownLabels known = LabelsOf(key);
+  call->request = ToProto(question, known.version);
   call->context.set_deadline(DeadlineIn(deadline));
-  call->stub->async()->FindOverlaps(
-      &call->context, &call->request, &call->response,
-      [call, callback = std::move(callback)](const grpc::Status& status) {
-        if (status.ok()) {
-          callback(FromProto(call->response));
-        } else {
-          callback(FromGrpcStatus(status));
-        }
-      });
+  call->stub->async()->FindOverlaps(&call->context, &call->request, &call->response,
+                                    [this, call, key = std::move(key), known = std::move(known),
+                                     callback = std::move(callback)](const grpc::Status& status) {
+                                      if (!status.ok()) return callback(FromGrpcStatus(status));
+                                      WorkersAnswer answer = FromProto(call->response);
+                                      answer.labels = TakeLabels(key, known, call->response);
+                                      callback(std::move(answer));
+                                    });
+}
+
+GrpcOverlapFinder::KnownLabels GrpcOverlapFinder::LabelsOf(const LabelsKey& key) {
+  MutexLock lock(&labels_mutex_);
+  const auto found = labels_.find(key);
+  return found == labels_.end() ? KnownLabels{} : found->second;
+}
+
+std::shared_ptr<const LabelsByWorker> GrpcOverlapFinder::TakeLabels(
+    const LabelsKey& key, const KnownLabels& known, const v1::FindOverlapsResponse& response) {
+  const uint64_t version = response.labels_version();
+  if (version == known.version) return known.labels;
+  std::shared_ptr<const LabelsByWorker> labels = version == 0 ? nullptr : LabelsFromProto(response);
+  MutexLock lock(&labels_mutex_);
+  if (labels_.size() >= kFinderChannelsMax && !labels_.contains(key)) labels_.clear();
+  labels_[key] = {.version = version, .labels = labels};
+  return labels;
 }
 
 GrpcTimer::~GrpcTimer() {

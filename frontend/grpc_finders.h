@@ -2,7 +2,8 @@
 //
 // *Threads*: any. Callbacks run in gRPC's threads; no thread waits for an answer.
 // *Truth*: nothing is retried. A peer known to be down fails at once with UNAVAILABLE, an unknown one within its deadline.
-// *Bounds*: `kFinderChannelsMax` channels; beyond, the one used longest ago is closed.
+// *Bounds*: `kFinderChannelsMax` channels; beyond, the one used longest ago is closed. Labels of as many leaves and domains;
+// beyond, all are asked for again.
 // *Lifetime*: the destructor waits for the calls under way, which end by answer or deadline.
 
 #ifndef KVATLAS_FRONTEND_GRPC_FINDERS_H_
@@ -13,12 +14,15 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "frontend/finders.h"
 #include "indexer/base/clock.h"
+#include "indexer/base/domain.h"
 #include "indexer/base/mutex.h"
+#include "proto/kvatlas/v1/leaf.pb.h"
 
 namespace grpc {
 class Channel;
@@ -72,7 +76,21 @@ class GrpcOverlapFinder : public OverlapFinder {
                     Duration deadline, Callback callback) override;
 
  private:
-  ChannelCache channels_;
+  // What a leaf last said of its workers' labels in a domain.
+  struct KnownLabels {
+    uint64_t version = 0;
+    std::shared_ptr<const LabelsByWorker> labels;
+  };
+  using LabelsKey = std::pair<std::string, Domain>;
+
+  KnownLabels LabelsOf(const LabelsKey& key);
+  // The labels that belong to an answer to a question that said it knew `known`.
+  std::shared_ptr<const LabelsByWorker> TakeLabels(const LabelsKey& key, const KnownLabels& known,
+                                                   const v1::FindOverlapsResponse& response);
+
+  Mutex labels_mutex_;
+  absl::flat_hash_map<LabelsKey, KnownLabels> labels_ ABSL_GUARDED_BY(labels_mutex_);
+  ChannelCache channels_;  // the first to be destroyed: calls under way use what is above
 };
 
 // Alarms of gRPC's own.

@@ -99,6 +99,7 @@ bool RouteTask::StartOver(uint32_t block_size) {
   targets_.clear();
   asked_addresses_.clear();
   answered_.clear();
+  suspected_.clear();
   leaves_asked_ = 0;
   useful_leaves_ = 0;
   levels_ = 0;
@@ -488,6 +489,7 @@ double RouteTask::BestCostOf(const WorkersAnswer& answer, const std::string& cel
                              double distance) const {
   double best = std::numeric_limits<double>::infinity();
   for (const WorkerFound& found : answer.workers) {
+    if (IsSuspect(cell, found.worker)) continue;
     const uint32_t overlap =
         found.trust == Trust::kStale ? 0 : std::min(found.blocks, receipt_.blocks);
     const CostInput input = InputFor(cell, found.worker, found.load, overlap, distance);
@@ -524,15 +526,20 @@ uint32_t RouteTask::TakeAnswer(Pending leaf) {
     block_size = answer->block_size;
     for (const WorkerFound& worker : answer->workers)
       asked.best_blocks = std::max(asked.best_blocks, worker.blocks);
+    bool live = false;
     {
       MutexLock lock(&shared_->mutex);
+      live = HasLiveWorker(asked.cell, *answer);
       shared_->memory.SawWorkers(input_.domain, asked.cell, answer, Now());
       shared_->memory.Promised(input_.domain, asked.cell, asked.blocks_at_least, asked.best_blocks,
                                Now());
     }
-    ++useful_leaves_;
-    answered_.push_back(
-        {.cell = asked.cell, .distance = leaf.target.distance, .answer = std::move(answer)});
+    if (live) ++useful_leaves_;
+    if (!live) AddReason(&receipt_.reason, "cell " + asked.cell + " has no worker that is alive");
+    if (!live && suspected_.empty()) suspected_rung_ = rung_;
+    (live ? answered_ : suspected_)
+        .push_back(
+            {.cell = asked.cell, .distance = leaf.target.distance, .answer = std::move(answer)});
   }
   receipt_.cells.push_back(std::move(asked));
   return block_size;
@@ -596,17 +603,62 @@ std::vector<CostCandidate> RouteTask::RememberedCandidates(std::vector<ReceiptCa
   return candidates;
 }
 
+bool RouteTask::IsSuspect(const std::string& cell, const HolderId& worker) const {
+  return !shared_->suspects.empty() && shared_->suspects.Contains({cell, worker}, Now());
+}
+
+bool RouteTask::HasLiveWorker(const std::string& cell, const WorkersAnswer& answer) const {
+  return std::any_of(answer.workers.begin(), answer.workers.end(),
+                     [&](const WorkerFound& found) { return !IsSuspect(cell, found.worker); });
+}
+
+bool RouteTask::RemembersLiveWorker() const {
+  const std::vector<KnownWorker> known = shared_->memory.Workers(input_.domain);
+  return std::any_of(known.begin(), known.end(), [&](const KnownWorker& worker) {
+    return !IsSuspect(worker.cell, worker.worker);
+  });
+}
+
+void RouteTask::LeaveOutSuspects(std::vector<CostCandidate>* candidates,
+                                 std::vector<ReceiptCandidate>* details) const {
+  if (shared_->suspects.empty()) return;
+  std::vector<CostCandidate> others;
+  std::vector<ReceiptCandidate> their_details;
+  for (size_t i = 0; i < candidates->size(); ++i) {
+    if (IsSuspect((*candidates)[i].cell, (*candidates)[i].worker)) continue;
+    others.push_back((*candidates)[i]);
+    their_details.push_back((*details)[i]);
+  }
+  if (others.empty()) return;
+  candidates->swap(others);
+  details->swap(their_details);
+}
+
+std::string RouteTask::UrlOf(const std::string& cell, const HolderId& worker) const {
+  if (const Labels* labels = shared_->memory.LabelsOf(input_.domain, cell, worker)) {
+    if (const auto url = labels->find(kUrlLabel); url != labels->end()) return url->second;
+  }
+  const auto given = shared_->options.engines.find(worker.name);
+  return given == shared_->options.engines.end() ? "" : given->second;
+}
+
 // The choice and its place in flight are one step under the lock, so that of two siblings the second sees the first.
 void RouteTask::Decide() {
   RouteResult result;
   {
     MutexLock lock(&shared_->mutex);
     shared_->stats.expired_choices += shared_->memory.ExpireChoices(Now());
+    // Everybody who answered is suspected, and so is who else is remembered: then what they hold still counts.
+    if (answered_.empty() && !suspected_.empty() && !RemembersLiveWorker()) {
+      answered_.swap(suspected_);
+      rung_ = suspected_rung_;
+    }
     if (answered_.empty()) rung_ = Fallback::kLoadOnly;
     std::vector<ReceiptCandidate> details;
-    const std::vector<CostCandidate> candidates = rung_ == Fallback::kLoadOnly
-                                                      ? RememberedCandidates(&details)
-                                                      : AnsweredCandidates(&details);
+    std::vector<CostCandidate> candidates = rung_ == Fallback::kLoadOnly
+                                                ? RememberedCandidates(&details)
+                                                : AnsweredCandidates(&details);
+    LeaveOutSuspects(&candidates, &details);
     const std::vector<RankedCandidate> ranked = RankCandidates(
         candidates, shared_->options.weights, PromptKey(*sequence_), kReceiptCandidatesMax);
     for (const RankedCandidate& best : ranked) {
@@ -620,6 +672,7 @@ void RouteTask::Decide() {
       result.worker = chosen.worker;
       result.cell = chosen.cell;
       result.overlap_blocks = chosen.overlap_blocks;
+      result.url = UrlOf(chosen.cell, chosen.worker);
       shared_->memory.Choose(result.decision_id, chosen.cell, chosen.worker,
                              receipt_.blocks - chosen.overlap_blocks, Now());
       shared_->memory.Sent(input_.domain, waypoints_, chosen.cell, Now());

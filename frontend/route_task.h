@@ -62,6 +62,7 @@ struct Frontend::Shared {
   // Of each shard the replica that answered last: it is asked first.
   absl::flat_hash_map<std::string, std::string> preferred ABSL_GUARDED_BY(mutex);
   FleetMemory memory ABSL_GUARDED_BY(mutex);
+  Suspects suspects ABSL_GUARDED_BY(mutex);
   KnownNodes nodes ABSL_GUARDED_BY(mutex);
   uint64_t next_decision ABSL_GUARDED_BY(mutex);
   FrontendStats stats ABSL_GUARDED_BY(mutex);
@@ -189,6 +190,18 @@ class RouteTask : public std::enable_shared_from_this<RouteTask> {
   double BestCostOf(const WorkersAnswer& answer, const std::string& cell, double distance) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
 
+  bool IsSuspect(const std::string& cell, const HolderId& worker) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
+  bool HasLiveWorker(const std::string& cell, const WorkersAnswer& answer) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
+  bool RemembersLiveWorker() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
+  // Unless nobody else is left.
+  void LeaveOutSuspects(std::vector<CostCandidate>* candidates,
+                        std::vector<ReceiptCandidate>* details) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
+  std::string UrlOf(const std::string& cell, const HolderId& worker) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
+
   void Decide();
   std::vector<CostCandidate> AnsweredCandidates(std::vector<ReceiptCandidate>* details)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
@@ -226,8 +239,10 @@ class RouteTask : public std::enable_shared_from_this<RouteTask> {
   int levels_ = 0;                 // below the top
   std::set<std::string> asked_addresses_;
   size_t leaves_asked_ = 0;
-  uint32_t useful_leaves_ = 0;      // answered, with workers
-  std::vector<Answered> answered_;  // with at least one worker
+  uint32_t useful_leaves_ = 0;                 // answered, with workers
+  std::vector<Answered> answered_;             // with at least one worker that nobody suspects
+  std::vector<Answered> suspected_;            // with suspects only, or with nobody
+  Fallback suspected_rung_ = Fallback::kNone;  // on which the first of them answered
   Receipt receipt_;
 };
 

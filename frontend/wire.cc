@@ -159,12 +159,14 @@ CellsAnswer FromProto(const v1::FindCellsResponse& response) {
   return answer;
 }
 
-v1::FindOverlapsRequest ToProto(const OverlapQuestion& question) {
+v1::FindOverlapsRequest ToProto(const OverlapQuestion& question, uint64_t labels_version) {
   v1::FindOverlapsRequest request;
   *request.mutable_domain() = DomainToProto(*question.domain);
   request.mutable_sequence_hashes()->Reserve(static_cast<int>(question.sequence.size()));
   for (SequenceHash hash : question.sequence) request.add_sequence_hashes(Raw(hash));
   request.set_all_workers(true);
+  request.set_labels(true);
+  request.set_labels_version(labels_version);
   return request;
 }
 
@@ -180,6 +182,16 @@ WorkersAnswer FromProto(const v1::FindOverlapsResponse& response) {
     answer.workers.push_back(std::move(found));
   }
   return answer;
+}
+
+std::shared_ptr<const LabelsByWorker> LabelsFromProto(const v1::FindOverlapsResponse& response) {
+  auto labels = std::make_shared<LabelsByWorker>();
+  for (const v1::WorkerOverlap& worker : response.workers()) {
+    if (worker.labels().empty()) continue;
+    Labels& of = (*labels)[HolderFromProto(worker.worker())];
+    for (const auto& [name, value] : worker.labels()) of[name] = value;
+  }
+  return labels;
 }
 
 absl::StatusOr<RouteInput> FromProto(const v1::RouteRequest& request) {
@@ -215,13 +227,17 @@ v1::RouteResponse ToProto(const RouteResult& result) {
     decode->set_cell(result.decode->cell);
     decode->set_overlap_blocks(result.decode->overlap_blocks);
   }
+  response.set_url(result.url);
   ReceiptToProto(result.receipt, response.mutable_receipt());
   return response;
 }
 
 RouteReport FromProto(const v1::ReportRequest& request) {
-  RouteReport report{
-      .accepted = request.accepted(), .finished = request.finished(), .error = request.error()};
+  RouteReport report{.accepted = request.accepted(),
+                     .finished = request.finished(),
+                     .error = request.error(),
+                     .abandoned = request.abandoned(),
+                     .unreachable = request.unreachable()};
   if (request.has_cached_tokens()) report.cached_tokens = request.cached_tokens();
   if (request.has_prompt_tokens()) report.prompt_tokens = request.prompt_tokens();
   if (request.has_worker()) report.served_by = HolderFromProto(request.worker());

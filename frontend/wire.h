@@ -3,6 +3,9 @@
 #ifndef KVATLAS_FRONTEND_WIRE_H_
 #define KVATLAS_FRONTEND_WIRE_H_
 
+#include <cstdint>
+#include <memory>
+
 #include "absl/status/statusor.h"
 #include "frontend/finders.h"
 #include "frontend/frontend.h"
@@ -20,8 +23,10 @@ inline constexpr size_t kRouteLabelsMax = 64;
 v1::FindCellsRequest ToProto(const CellQuestion& question);
 CellsAnswer FromProto(const v1::FindCellsResponse& response);
 
-v1::FindOverlapsRequest ToProto(const OverlapQuestion& question);
-WorkersAnswer FromProto(const v1::FindOverlapsResponse& response);
+// Labels are wanted, unless their version is the one given.
+v1::FindOverlapsRequest ToProto(const OverlapQuestion& question, uint64_t labels_version);
+WorkersAnswer FromProto(const v1::FindOverlapsResponse& response);  // without labels
+std::shared_ptr<const LabelsByWorker> LabelsFromProto(const v1::FindOverlapsResponse& response);
 
 // INVALID_ARGUMENT names the field that is missing, double or too long.
 absl::StatusOr<RouteInput> FromProto(const v1::RouteRequest& request);

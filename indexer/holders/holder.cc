@@ -5,10 +5,19 @@
 #include <variant>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/hash/hash.h"
 #include "indexer/service/log.h"
 #include "indexer/stream/message_size.h"
 
 namespace kvatlas {
+namespace {
+
+std::shared_ptr<const HolderInfo> WithVersion(HolderInfo info) {
+  info.labels_version = info.labels.empty() ? 0 : absl::HashOf(info.id, info.labels) | 1;
+  return std::make_shared<const HolderInfo>(std::move(info));
+}
+
+}  // namespace
 
 Holder::Holder(Index* index, HolderIndex number, DomainObserver* observer, DomainCounters* counters,
                const ReceiverOptions& options, HolderId id)
@@ -39,7 +48,7 @@ Holder::Holder(Index* index, HolderIndex number, DomainObserver* observer, Domai
   live_.store(true, std::memory_order_relaxed);
   Heard(now);
   MutexLock lock(&view_mutex_);
-  view_.info = std::make_shared<HolderInfo>(std::move(info));
+  view_.info = WithVersion(std::move(info));
 }
 
 // ---- Messages ----
@@ -75,8 +84,8 @@ Holder::Taken Holder::OnHello(const Hello& hello, SessionId session, const Reply
   reply_ = reply;
   {
     MutexLock view_lock(&view_mutex_);
-    view_.info = std::make_shared<HolderInfo>(
-        HolderInfo{.id = id_, .address = hello.address, .labels = hello.labels});
+    view_.info =
+        WithVersion(HolderInfo{.id = id_, .address = hello.address, .labels = hello.labels});
   }
   UpdateView(now);
   Reply(&out);
@@ -283,7 +292,7 @@ bool Holder::FinishRestore(HolderImage image, bool lease_goes_on, Time now) {
   welcomed_ = true;
   {
     MutexLock view_lock(&view_mutex_);
-    view_.info = std::make_shared<HolderInfo>(std::move(image.info));
+    view_.info = WithVersion(std::move(image.info));
     view_.load = image.load;
   }
   UpdateView(now);

@@ -79,6 +79,8 @@ struct HolderInfo {
   HolderId id;
   std::string address;  // where the holder itself answers queries; may be empty
   std::vector<std::pair<std::string, std::string>> labels;
+  // Of id and labels, 0 without labels; means something within this process only.
+  uint64_t labels_version = 0;
 };
 
 struct HolderOverlap {

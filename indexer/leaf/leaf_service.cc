@@ -99,6 +99,19 @@ void FillWorker(const HolderOverlap& overlap, v1::WorkerOverlap* worker) {
   if (overlap.load.has_value()) ToProto(*overlap.load, worker->mutable_load());
 }
 
+// Labels change with hellos only, so whoever asks often is told once.
+void FillLabels(std::span<const HolderOverlap* const> workers, uint64_t known,
+                v1::FindOverlapsResponse* response) {
+  uint64_t version = 0;
+  for (const HolderOverlap* overlap : workers) version += overlap->holder->labels_version;
+  response->set_labels_version(version);
+  if (version == known) return;
+  for (size_t i = 0; i < workers.size(); ++i) {
+    auto* labels = response->mutable_workers(static_cast<int>(i))->mutable_labels();
+    for (const auto& [name, value] : workers[i]->holder->labels) (*labels)[name] = value;
+  }
+}
+
 }  // namespace
 
 LeafService::LeafService(LeafIdentity identity, const HolderRegistry* registry,
@@ -146,6 +159,7 @@ absl::Status LeafService::Find(const v1::FindOverlapsRequest& request,
   response->set_block_size(answer->block_size);
   response->mutable_workers()->Reserve(static_cast<int>(workers.size()));
   for (const HolderOverlap* overlap : workers) FillWorker(*overlap, response->add_workers());
+  if (request.labels()) FillLabels(workers, request.labels_version(), response);
   return absl::OkStatus();
 }
 

@@ -72,7 +72,8 @@ std::vector<SequenceHash> Sequence(size_t blocks, TokenId first = 0) {
 class Worker {
  public:
   Worker(const std::string& name, const Address& leaf, uint32_t block_size = 16,
-         const std::string& contract_id = HashContract().Id())
+         const std::string& contract_id = HashContract().Id(),
+         std::vector<std::pair<std::string, std::string>> labels = {})
       : pump_({},
               {.holder = {name, 0, ""},
                .domain = kLlama,
@@ -80,7 +81,7 @@ class Worker {
                .contract_id = contract_id,
                .schedule = "",
                .address = "",
-               .labels = {},
+               .labels = std::move(labels),
                .epoch = WallTimeNs(),
                .instance_id = RandomInstanceId()},
               &resident_, &mutex_, std::make_unique<GrpcLink>(leaf.ToString()), &Clock::Real()),
@@ -274,6 +275,36 @@ TEST_F(LeafTest, TheBestAndAllCanBeAskedFor) {
   request.set_all_workers(true);
   request.set_best(0);
   EXPECT_EQ(Found(request), "w1:5 w0:3 w2:0");
+}
+
+TEST_F(LeafTest, LabelsAreToldToWhomDoesNotKnowThemYet) {
+  StartLeaf();
+  Worker w0("w0", leaf_->grpc_address(), 16, HashContract().Id(), {{"url", "http://e:1"}});
+  Worker w1("w1", leaf_->grpc_address());
+  w0.Store(Sequence(3));
+  w1.Store(Sequence(2));
+  for (Worker* worker : {&w0, &w1}) ASSERT_TRUE(worker->AtRest());
+  v1::FindOverlapsRequest request = Ask(Sequence(8));
+  v1::FindOverlapsResponse response;
+  ASSERT_TRUE(Find(request, &response).ok());
+  EXPECT_TRUE(response.workers(0).labels().empty());  // nobody asked
+  EXPECT_EQ(response.labels_version(), 0u);
+  request.set_labels(true);
+  ASSERT_TRUE(Find(request, &response).ok());
+  EXPECT_EQ(response.workers(0).labels().at("url"), "http://e:1");
+  EXPECT_TRUE(response.workers(1).labels().empty());
+  EXPECT_NE(response.labels_version(), 0u);
+  request.set_labels_version(response.labels_version());
+  ASSERT_TRUE(Find(request, &response).ok());
+  EXPECT_TRUE(response.workers(0).labels().empty());
+  EXPECT_EQ(response.labels_version(), request.labels_version());
+  // Another worker with a label: everything again.
+  Worker w2("w2", leaf_->grpc_address(), 16, HashContract().Id(), {{"url", "http://e:2"}});
+  w2.Store(Sequence(4));
+  ASSERT_TRUE(w2.AtRest());
+  ASSERT_TRUE(Find(request, &response).ok());
+  EXPECT_EQ(response.workers(0).labels().at("url"), "http://e:2");
+  EXPECT_EQ(response.workers(1).labels().at("url"), "http://e:1");
 }
 
 TEST_F(LeafTest, TiersCanBeAskedFor) {
