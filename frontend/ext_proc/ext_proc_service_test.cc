@@ -1,0 +1,667 @@
+// The endpoint picker over real gRPC, asked as Envoy asks: the order of messages of a full-duplex and of a buffering proxy.
+
+#include "frontend/ext_proc/ext_proc_service.h"
+
+#include <gmock/gmock.h>
+#include <grpcpp/channel.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "frontend/ext_proc/endpoints.h"
+#include "frontend/ext_proc/proxy_test_util.h"
+#include "frontend/route_observer.h"
+#include "indexer/base/mutex.h"
+#include "indexer/service/grpc_channel.h"
+#include "indexer/service/grpc_server.h"
+
+namespace kvatlas {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
+
+constexpr char kIds[] =
+    R"({"model": "m", "prompt": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17]})";
+constexpr char kText[] = R"({"model": "m", "prompt": "hello"})";
+constexpr char kChat[] = R"({"model": "m", "messages": [{"role": "user", "content": "hi"}]})";
+constexpr char kUsage[] =
+    R"("usage": {"prompt_tokens": 17, "prompt_tokens_details": {"cached_tokens": 16}})";
+
+// A leaf that answers at once, or when it is let go.
+class Leaf : public OverlapFinder {
+ public:
+  void FindOverlaps(const std::string&, const OverlapQuestion& question, Duration,
+                    Callback callback) override {
+    MutexLock lock(&mutex_);
+    asked_blocks_ = question.sequence.size();
+    if (hold_) {
+      held_.push_back(std::move(callback));
+      changed_.SignalAll();
+      return;
+    }
+    callback(answer_);
+  }
+
+  void Set(absl::StatusOr<WorkersAnswer> answer) {
+    MutexLock lock(&mutex_);
+    answer_ = std::move(answer);
+  }
+  void Hold() {
+    MutexLock lock(&mutex_);
+    hold_ = true;
+  }
+  void WaitAsked() {
+    MutexLock lock(&mutex_);
+    while (held_.empty()) changed_.Wait(&mutex_);
+  }
+  void LetGo() {
+    std::vector<Callback> held;
+    {
+      MutexLock lock(&mutex_);
+      held.swap(held_);
+      hold_ = false;
+    }
+    for (const Callback& callback : held) callback(answer());
+  }
+  size_t asked_blocks() {
+    MutexLock lock(&mutex_);
+    return asked_blocks_;
+  }
+
+ private:
+  absl::StatusOr<WorkersAnswer> answer() {
+    MutexLock lock(&mutex_);
+    return answer_;
+  }
+
+  Mutex mutex_;
+  CondVar changed_;
+  absl::StatusOr<WorkersAnswer> answer_ ABSL_GUARDED_BY(mutex_) = WorkersAnswer();
+  bool hold_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<Callback> held_ ABSL_GUARDED_BY(mutex_);
+  size_t asked_blocks_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+class NoHierarchy : public CellFinder {
+ public:
+  void FindCells(const std::string&, const CellQuestion&, Duration, Callback callback) override {
+    callback(absl::UnavailableError("none"));
+  }
+};
+
+class Tokenizer : public PromptTokenizer {
+ public:
+  void Tokenize(const std::string& model, const Prompt& prompt, Duration,
+                Callback callback) override {
+    MutexLock lock(&mutex_);
+    asked_.push_back(model + (std::holds_alternative<ChatPrompt>(prompt) ? " chat" : " text"));
+    callback(answer_);
+  }
+  void Set(absl::StatusOr<PromptTokens> answer) {
+    MutexLock lock(&mutex_);
+    answer_ = std::move(answer);
+  }
+  std::vector<std::string> asked() {
+    MutexLock lock(&mutex_);
+    return asked_;
+  }
+
+ private:
+  Mutex mutex_;
+  absl::StatusOr<PromptTokens> answer_ ABSL_GUARDED_BY(mutex_) = PromptTokens{
+      .tokens = std::vector<TokenId>(33, 7), .source = {}};
+  std::vector<std::string> asked_ ABSL_GUARDED_BY(mutex_);
+};
+
+// What the frontend was told of its choices.
+class Reports : public RouteObserver {
+ public:
+  void OnDecided(const Decided& decided) override {
+    MutexLock lock(&mutex_);
+    tenants_.push_back(decided.input.domain.tenant);
+    sessions_.push_back(decided.input.session_id);
+  }
+  void OnReported(uint64_t, const RouteReport& report, Time) override {
+    MutexLock lock(&mutex_);
+    reports_.push_back(report);
+    changed_.SignalAll();
+  }
+  // Waits for the report that a choice has ended.
+  RouteReport Finished() {
+    MutexLock lock(&mutex_);
+    for (;;) {
+      for (const RouteReport& report : reports_)
+        if (report.finished) return report;
+      changed_.Wait(&mutex_);
+    }
+  }
+  size_t count() {
+    MutexLock lock(&mutex_);
+    return reports_.size();
+  }
+  std::vector<std::string> sessions() {
+    MutexLock lock(&mutex_);
+    return sessions_;
+  }
+  std::vector<std::string> tenants() {
+    MutexLock lock(&mutex_);
+    return tenants_;
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar changed_;
+  std::vector<RouteReport> reports_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::string> tenants_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::string> sessions_ ABSL_GUARDED_BY(mutex_);
+};
+
+class ExtProcServiceTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    AddWorker("near", 1, "10.0.0.1:8000");
+    AddWorker("far", 0, "10.0.0.2:8000");
+    leaf_.Set(workers_);
+  }
+
+  void AddWorker(const std::string& name, uint32_t blocks, const std::string& endpoint) {
+    workers_.workers.push_back({.worker = {name, 0, ""}, .blocks = blocks});
+    ASSERT_TRUE(endpoints_.Configure(name + "=" + endpoint).ok());
+  }
+
+  void Start() {
+    FrontendOptions options;
+    options.leaves = {{"cell", "leaf:1"}};
+    options.observer = &reports_;
+    frontend_ = std::make_unique<Frontend>(options, &no_hierarchy_, &leaf_, &Clock::Real());
+    picker_ = std::make_unique<Picker>(picker_options_, frontend_.get(),
+                                       with_tokenizer_ ? &tokenizer_ : nullptr, &endpoints_);
+    service_ = std::make_unique<ExtProcService>(options_, picker_.get(), &metrics_);
+    server_ =
+        std::make_unique<GrpcServer>(GrpcServerOptions{.listen = {.host = "127.0.0.1", .port = 0}});
+    server_->Register(service_.get(), kExtProcServiceName);
+    ASSERT_TRUE(server_->Start().ok());
+    channel_ = MakeChannel(server_->address().ToString());
+  }
+
+  Stream Open() {
+    if (server_ == nullptr) Start();
+    return Stream(channel_);
+  }
+
+  // A whole request of a full-duplex proxy; its first answer.
+  ext_proc::ProcessingResponse Ask(const ext_proc::ProcessingRequest& headers,
+                                   const std::string& body) {
+    Stream stream = Open();
+    stream.Write(headers);
+    stream.Write(Body(body, true));
+    return stream.Read();
+  }
+
+  int Refused(const ext_proc::ProcessingRequest& headers, const std::string& body) {
+    Stream stream = Open();
+    stream.Write(headers);
+    stream.Write(Body(body, true));
+    return RefusedBy(&stream);
+  }
+
+  int RefusedBy(Stream* stream) {
+    const ext_proc::ProcessingResponse response = stream->Read();
+    EXPECT_TRUE(response.has_immediate_response()) << response.ShortDebugString();
+    const ext_proc::ImmediateResponse& answer = response.immediate_response();
+    EXPECT_EQ(HeaderIn(answer.headers(), "content-type"), "application/json");
+    const nlohmann::json body = nlohmann::json::parse(answer.body());
+    refused_why_ = body["error"]["message"];
+    EXPECT_EQ(body["error"]["code"], answer.status().code());
+    EXPECT_TRUE(stream->End().ok());
+    return static_cast<int>(answer.status().code());
+  }
+
+  WorkersAnswer workers_;
+  Leaf leaf_;
+  NoHierarchy no_hierarchy_;
+  Tokenizer tokenizer_;
+  bool with_tokenizer_ = true;
+  Reports reports_;
+  Endpoints endpoints_;
+  PickerOptions picker_options_;
+  PickerStreamOptions options_;
+  Metrics metrics_;
+  std::unique_ptr<Frontend> frontend_;
+  std::unique_ptr<Picker> picker_;
+  std::unique_ptr<ExtProcService> service_;
+  std::unique_ptr<GrpcServer> server_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::string refused_why_;
+};
+
+// ---- Full duplex ----
+
+TEST_F(ExtProcServiceTest, HeadersAreAnsweredAfterTheWholeBodyAndTheBodyComesBack) {
+  Stream stream = Open();
+  stream.Write(Mode(ext_proc::FULL_DUPLEX_STREAMED, Completion()));
+  const std::string body = kIds;
+  stream.Write(Body(body.substr(0, 10), false));
+  stream.Write(Body(body.substr(10), true));
+  EXPECT_EQ(HeadersEndpoint(stream.Read()), "10.0.0.1:8000");
+  const ext_proc::StreamedBodyResponse back = Streamed(stream.Read().request_body());
+  EXPECT_EQ(back.body(), body);
+  EXPECT_TRUE(back.end_of_stream());
+  EXPECT_EQ(leaf_.asked_blocks(), 1u);
+  EXPECT_EQ(frontend_->stats().in_flight, 1u);
+
+  stream.Write(Response("200", "application/json"));
+  EXPECT_TRUE(stream.Read().has_response_headers());
+  EXPECT_EQ(frontend_->stats().in_flight, 0u) << "its worker counts it";
+  const std::string answer = std::string("{") + kUsage + "}";
+  stream.Write(ResponseBody(answer.substr(0, 20), false));
+  EXPECT_EQ(Streamed(stream.Read().response_body()).body(), answer.substr(0, 20));
+  stream.Write(ResponseBody(answer.substr(20), true));
+  const ext_proc::StreamedBodyResponse last = Streamed(stream.Read().response_body());
+  EXPECT_EQ(last.body(), answer.substr(20));
+  EXPECT_TRUE(last.end_of_stream());
+  const RouteReport report = reports_.Finished();
+  EXPECT_EQ(report.cached_tokens, 16u);
+  EXPECT_EQ(report.prompt_tokens, 17u);
+  EXPECT_FALSE(report.served_by.has_value());
+  EXPECT_TRUE(stream.Finish().ok());
+  EXPECT_EQ(reports_.count(), 2u);
+}
+
+TEST_F(ExtProcServiceTest, ALongBodyComesBackInChunksThatEnvoyTakes) {
+  const std::string body =
+      R"({"model": "m", "prompt": [1, 2], "user": ")" + std::string(200000, 'x') + "\"}";
+  Stream stream = Open();
+  stream.Write(Completion());
+  stream.Write(Body(body, true));
+  EXPECT_EQ(HeadersEndpoint(stream.Read()), "10.0.0.1:8000");
+  std::string back;
+  for (bool last = false; !last;) {
+    const ext_proc::StreamedBodyResponse chunk = Streamed(stream.Read().request_body());
+    EXPECT_LE(chunk.body().size(), kBodyChunkMax);
+    back += chunk.body();
+    last = chunk.end_of_stream();
+    EXPECT_EQ(last, back.size() == body.size());
+  }
+  EXPECT_EQ(back, body);
+}
+
+TEST_F(ExtProcServiceTest, TrailersMayEndTheBody) {
+  Stream stream = Open();
+  stream.Write(Completion());
+  stream.Write(Body(kIds, false));
+  stream.Write(RequestTrailers());
+  EXPECT_EQ(HeadersEndpoint(stream.Read()), "10.0.0.1:8000");
+  const ext_proc::StreamedBodyResponse back = Streamed(stream.Read().request_body());
+  EXPECT_EQ(back.body(), kIds);
+  EXPECT_FALSE(back.end_of_stream());
+  EXPECT_TRUE(stream.Read().has_request_trailers());
+  stream.Write(Response("200", "text/event-stream"));
+  EXPECT_TRUE(stream.Read().has_response_headers());
+  stream.Write(ResponseBody(std::string("data: {") + kUsage + "}\n\n", false));
+  EXPECT_FALSE(Streamed(stream.Read().response_body()).end_of_stream());
+  stream.Write(ResponseTrailers());
+  EXPECT_TRUE(stream.Read().has_response_trailers());
+  EXPECT_EQ(reports_.Finished().cached_tokens, 16u);
+}
+
+TEST_F(ExtProcServiceTest, AStreamOfEventsPassesChunkByChunk) {
+  Stream stream = Open();
+  stream.Write(Completion());
+  stream.Write(Body(kIds, true));
+  stream.Read();
+  stream.Read();
+  stream.Write(Response("200", "text/event-stream"));
+  stream.Read();
+  std::vector<std::string> chunks;
+  for (int i = 0; i < 40; ++i) chunks.push_back("data: {\"i\": " + std::to_string(i) + "}\n\n");
+  chunks.push_back(std::string("data: {") + kUsage + "}\n\ndata: [DONE]\n\n");
+  for (const std::string& chunk : chunks) {
+    stream.Write(ResponseBody(chunk, false));
+    EXPECT_EQ(Streamed(stream.Read().response_body()).body(), chunk);
+  }
+  stream.Write(ResponseBody("", true));
+  EXPECT_TRUE(Streamed(stream.Read().response_body()).end_of_stream());
+  EXPECT_EQ(reports_.Finished().prompt_tokens, 17u);
+}
+
+// ---- Buffered ----
+
+TEST_F(ExtProcServiceTest, ABufferingProxyIsAnsweredMessageByMessage) {
+  Stream stream = Open();
+  stream.Write(Mode(ext_proc::BUFFERED, Completion()));
+  EXPECT_EQ(HeadersEndpoint(stream.Read()), "") << "Envoy waits for it before it sends the body";
+  stream.Write(Body(kIds, true));
+  EXPECT_EQ(BodyEndpoint(stream.Read()), "10.0.0.1:8000");
+  stream.Write(Response("200", "application/json"));
+  EXPECT_TRUE(stream.Read().has_response_headers());
+  stream.Write(ResponseBody(std::string("{") + kUsage + "}", true));
+  const ext_proc::ProcessingResponse last = stream.Read();
+  ASSERT_TRUE(last.has_response_body());
+  EXPECT_FALSE(last.response_body().response().has_body_mutation());
+  EXPECT_EQ(reports_.Finished().cached_tokens, 16u);
+  EXPECT_TRUE(stream.Finish().ok());
+}
+
+TEST_F(ExtProcServiceTest, ABufferedBodyIsWholeAlsoWhenTrailersFollow) {
+  Stream stream = Open();
+  stream.Write(Mode(ext_proc::BUFFERED, Completion()));
+  stream.Read();
+  stream.Write(Body(kIds, false));
+  EXPECT_EQ(BodyEndpoint(stream.Read()), "10.0.0.1:8000");
+  stream.Write(RequestTrailers());
+  EXPECT_TRUE(stream.Read().has_request_trailers());
+}
+
+TEST_F(ExtProcServiceTest, AProxyThatDoesNotSayItsModeHasTheConfiguredOne) {
+  options_.mode_unsaid = ext_proc::BUFFERED;
+  Stream stream = Open();
+  stream.Write(Completion());
+  EXPECT_EQ(HeadersEndpoint(stream.Read()), "");
+  stream.Write(Body(kIds, true));
+  EXPECT_EQ(BodyEndpoint(stream.Read()), "10.0.0.1:8000");
+}
+
+TEST_F(ExtProcServiceTest, AModeThatSendsHeadersOnBeforeTheBodyIsRefused) {
+  Stream stream = Open();
+  stream.Write(Mode(ext_proc::STREAMED, Completion()));
+  const grpc::Status status = stream.End();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_THAT(status.error_message(), HasSubstr("FULL_DUPLEX_STREAMED"));
+}
+
+// ---- Prompts ----
+
+TEST_F(ExtProcServiceTest, TextAndChatsGoThroughTheTokenizer) {
+  EXPECT_EQ(HeadersEndpoint(Ask(Completion(), kText)), "10.0.0.1:8000");
+  EXPECT_EQ(leaf_.asked_blocks(), 2u);
+  EXPECT_EQ(HeadersEndpoint(Ask(Request("POST", "/v1/chat/completions"), kChat)), "10.0.0.1:8000");
+  EXPECT_THAT(tokenizer_.asked(), ElementsAre("m text", "m chat"));
+}
+
+TEST_F(ExtProcServiceTest, TenantAndSessionComeInHeaders) {
+  Ask(Request("POST", "/v1/completions", false, {{kTenantHeader, "t"}, {kSessionHeader, "s"}}),
+      kIds);
+  EXPECT_THAT(reports_.tenants(), ElementsAre("t"));
+  EXPECT_THAT(reports_.sessions(), ElementsAre("s"));
+}
+
+TEST_F(ExtProcServiceTest, AModelThatNoTokenizerKnowsIs404) {
+  tokenizer_.Set(absl::NotFoundError("no model m"));
+  EXPECT_EQ(Refused(Completion(), kText), 404);
+  EXPECT_EQ(refused_why_, "no model m");
+}
+
+TEST_F(ExtProcServiceTest, WithoutATokenizerOnlyIdsAreRouted) {
+  with_tokenizer_ = false;
+  EXPECT_EQ(Refused(Completion(), kText), 404);
+  EXPECT_EQ(HeadersEndpoint(Ask(Completion(), kIds)), "10.0.0.1:8000");
+}
+
+TEST_F(ExtProcServiceTest, WhatATokenizerRefusesIsTheClientsFaultOrNot) {
+  tokenizer_.Set(absl::InvalidArgumentError("roles must alternate"));
+  EXPECT_EQ(Refused(Completion(), kText), 400);
+  tokenizer_.Set(absl::ResourceExhaustedError("too long"));
+  EXPECT_EQ(Refused(Completion(), kText), 413);
+  tokenizer_.Set(absl::UnavailableError("the engine is away"));
+  EXPECT_EQ(Refused(Completion(), kText), 503);
+}
+
+TEST_F(ExtProcServiceTest, ABodyThatIsNoCallIs400) {
+  EXPECT_EQ(Refused(Completion(), "{"), 400);
+  EXPECT_EQ(Refused(Completion(), ""), 400);
+  EXPECT_EQ(Refused(Completion(), R"({"model": "m"})"), 400);
+  EXPECT_THAT(refused_why_, HasSubstr("prompt"));
+}
+
+TEST_F(ExtProcServiceTest, ABodyOverTheBoundIs413) {
+  options_.body_bytes_max = 100;
+  Stream stream = Open();
+  stream.Write(Completion());
+  stream.Write(Body(std::string(60, ' '), false));
+  stream.Write(Body(std::string(41, ' '), false));
+  EXPECT_EQ(RefusedBy(&stream), 413);
+}
+
+TEST_F(ExtProcServiceTest, APromptOverTheFrontendsBoundIs413) {
+  tokenizer_.Set(
+      PromptTokens{.tokens = std::vector<TokenId>(16 * (kRouteBlocksMax + 1), 1), .source = {}});
+  EXPECT_EQ(Refused(Completion(), kText), 413);
+}
+
+// ---- Who is there ----
+
+TEST_F(ExtProcServiceTest, NobodyThereIs503) {
+  leaf_.Set(absl::UnavailableError("down"));
+  EXPECT_EQ(Refused(Completion(), kIds), 503);
+  EXPECT_THAT(refused_why_, HasSubstr("no worker"));
+}
+
+TEST_F(ExtProcServiceTest, AWorkerWithoutAnEndpointIsPassedOver) {
+  workers_.workers.push_back({.worker = {"best", 0, ""}, .blocks = 1});
+  workers_.workers.erase(workers_.workers.begin());
+  leaf_.Set(workers_);
+  EXPECT_EQ(HeadersEndpoint(Ask(Completion(), kIds)), "10.0.0.2:8000");
+  EXPECT_EQ(frontend_->stats().in_flight, 0u) << "the one that was chosen gets nothing";
+  workers_.workers.erase(workers_.workers.begin());
+  leaf_.Set(workers_);
+  EXPECT_EQ(Refused(Completion(), kIds), 503);
+  EXPECT_THAT(refused_why_, HasSubstr("best/0"));
+}
+
+TEST_F(ExtProcServiceTest, TheNextBestFollowToBeTried) {
+  picker_options_.endpoints_best = 2;
+  AddWorker("third", 0, "10.0.0.3:8000");
+  EXPECT_EQ(HeadersEndpoint(Ask(Completion(), kIds)).substr(0, 14), "10.0.0.1:8000,");
+}
+
+TEST_F(ExtProcServiceTest, OnlyTheGatewaysSubsetIsChosenFrom) {
+  const auto headers = Subset({"10.0.0.2:8000", "10.0.0.9:8000"}, Completion());
+  EXPECT_EQ(HeadersEndpoint(Ask(headers, kIds)), "10.0.0.2:8000");
+}
+
+TEST_F(ExtProcServiceTest, ASubsetMayBeOneString) {
+  auto headers = Completion();
+  auto& fields = (*headers.mutable_metadata_context()->mutable_filter_metadata())[kSubsetSpace];
+  (*fields.mutable_fields())[kSubsetKey].set_string_value("nonsense, 10.0.0.2:8000 ,");
+  EXPECT_EQ(HeadersEndpoint(Ask(headers, kIds)), "10.0.0.2:8000");
+}
+
+TEST_F(ExtProcServiceTest, AnEmptySubsetIs503) {
+  EXPECT_EQ(Refused(Subset({}, Completion()), kIds), 503);
+  EXPECT_EQ(Refused(Subset({"no endpoint"}, Completion()), kIds), 503);
+  Stream stream = Open();
+  stream.Write(Subset({}, Request("GET", "/v1/models", true)));
+  EXPECT_EQ(RefusedBy(&stream), 503);
+}
+
+TEST_F(ExtProcServiceTest, ASubsetThatNoWorkerIsKnownInIsUsedByTurns) {
+  const auto headers = Subset({"10.0.0.8:80", "10.0.0.9:80"}, Completion());
+  const std::string one = HeadersEndpoint(Ask(headers, kIds));
+  const std::string other = HeadersEndpoint(Ask(headers, kIds));
+  EXPECT_THAT(std::vector({one, other}), UnorderedElementsAre("10.0.0.8:80", "10.0.0.9:80"));
+  EXPECT_EQ(frontend_->stats().in_flight, 0u);
+}
+
+// ---- Requests without a prompt ----
+
+TEST_F(ExtProcServiceTest, ARequestWithoutABodyGoesAnywhereAtOnce) {
+  Stream stream = Open();
+  stream.Write(Request("GET", "/v1/models", true));
+  EXPECT_EQ(HeadersEndpoint(stream.Read()), "10.0.0.1:8000");
+  stream.Write(Response("200", "application/json", true));
+  EXPECT_TRUE(stream.Read().has_response_headers());
+  EXPECT_TRUE(stream.Finish().ok());
+  EXPECT_EQ(reports_.count(), 0u);
+}
+
+TEST_F(ExtProcServiceTest, OtherCallsPassUnread) {
+  Stream stream = Open();
+  stream.Write(Request("POST", "/v1/embeddings"));
+  EXPECT_EQ(HeadersEndpoint(stream.Read()), "10.0.0.1:8000");
+  stream.Write(Body("not ", false));
+  EXPECT_EQ(Streamed(stream.Read().request_body()).body(), "not ");
+  stream.Write(Body("JSON", true));
+  const ext_proc::StreamedBodyResponse last = Streamed(stream.Read().request_body());
+  EXPECT_EQ(last.body(), "JSON");
+  EXPECT_TRUE(last.end_of_stream());
+}
+
+TEST_F(ExtProcServiceTest, WithoutAnyEndpointARequestWithoutAPromptGoesItsOwnWay) {
+  Stream stream = Open();
+  stream.Write(Request("GET", "/", true));
+  EXPECT_EQ(HeadersEndpoint(stream.Read()), "10.0.0.1:8000");
+  Endpoints none;
+  Picker picker({}, frontend_.get(), nullptr, &none);
+  ExtProcService service({}, &picker, &metrics_);
+  GrpcServer server({.listen = {.host = "127.0.0.1", .port = 0}});
+  server.Register(&service);
+  ASSERT_TRUE(server.Start().ok());
+  Stream other(MakeChannel(server.address().ToString()));
+  other.Write(Request("GET", "/", true));
+  EXPECT_EQ(HeadersEndpoint(other.Read()), "");
+  EXPECT_TRUE(other.Finish().ok());
+}
+
+// ---- What becomes of it ----
+
+TEST_F(ExtProcServiceTest, AClientThatGoesWhileItIsBeingRoutedLeavesNothingInFlight) {
+  leaf_.Hold();
+  {
+    Stream stream = Open();
+    stream.Write(Completion());
+    stream.Write(Body(kIds, true));
+    leaf_.WaitAsked();
+  }
+  leaf_.LetGo();
+  EXPECT_TRUE(reports_.Finished().finished);
+  EXPECT_EQ(frontend_->stats().in_flight, 0u);
+}
+
+TEST_F(ExtProcServiceTest, AClientThatGoesBeforeTheResponseLeavesNothingInFlight) {
+  Ask(Completion(), kIds);
+  const RouteReport report = reports_.Finished();
+  EXPECT_EQ(report.cached_tokens, std::nullopt);
+  EXPECT_EQ(frontend_->stats().in_flight, 0u);
+}
+
+TEST_F(ExtProcServiceTest, AStreamThatEndsInTheMiddleOfTheBodyIsNoChoice) {
+  Stream stream = Open();
+  stream.Write(Completion());
+  stream.Write(Body("{", false));
+  EXPECT_TRUE(stream.Finish().ok());
+  EXPECT_EQ(frontend_->stats().routes, 0u);
+}
+
+TEST_F(ExtProcServiceTest, AnEngineThatRefusesIsReported) {
+  Stream stream = Open();
+  stream.Write(Completion());
+  stream.Write(Body(kIds, true));
+  stream.Read();
+  stream.Read();
+  stream.Write(Response("500", "application/json"));
+  stream.Read();
+  EXPECT_THAT(reports_.Finished().error, HasSubstr("500"));
+  EXPECT_EQ(frontend_->stats().in_flight, 0u);
+}
+
+TEST_F(ExtProcServiceTest, FiguresAreThoseOfTheEndpointThatServed) {
+  const auto served_by = [this](const char* endpoint) {
+    Stream stream = Open();
+    stream.Write(Completion());
+    stream.Write(Body(kIds, true));
+    stream.Read();
+    stream.Read();
+    auto headers = Response("200", "application/json");
+    auto& fields = (*headers.mutable_metadata_context()->mutable_filter_metadata())[kEndpointSpace];
+    (*fields.mutable_fields())[kServedKey].set_string_value(endpoint);
+    stream.Write(headers);
+    stream.Read();
+    stream.Write(ResponseBody(std::string("{") + kUsage + "}", true));
+    stream.Read();
+  };
+  served_by("10.0.0.2:8000");
+  const RouteReport report = reports_.Finished();
+  ASSERT_TRUE(report.served_by.has_value());
+  EXPECT_EQ(report.served_by->name, "far");
+  EXPECT_EQ(report.cached_tokens, 16u);
+}
+
+TEST_F(ExtProcServiceTest, FiguresOfAnUnknownEndpointAreNobodys) {
+  Stream stream = Open();
+  stream.Write(Completion());
+  stream.Write(Body(kIds, true));
+  stream.Read();
+  stream.Read();
+  auto headers = Response("200", "application/json");
+  auto& fields = (*headers.mutable_metadata_context()->mutable_filter_metadata())[kEndpointSpace];
+  (*fields.mutable_fields())[kServedKey].set_string_value("10.9.9.9:1");
+  stream.Write(headers);
+  stream.Read();
+  stream.Write(ResponseBody(std::string("{") + kUsage + "}", true));
+  stream.Read();
+  EXPECT_EQ(reports_.Finished().cached_tokens, std::nullopt);
+}
+
+// ---- What no picker expects ----
+
+TEST_F(ExtProcServiceTest, AProxyThatOnlyWatchesIsNotAnswered) {
+  Stream stream = Open();
+  auto headers = Completion();
+  headers.set_observability_mode(true);
+  stream.Write(headers);
+  stream.Write(Body(kIds, true));
+  EXPECT_TRUE(stream.Finish().ok());
+  EXPECT_EQ(frontend_->stats().routes, 0u);
+}
+
+TEST_F(ExtProcServiceTest, MessagesOutOfTurnEndTheStream) {
+  Stream body = Open();
+  body.Write(Body(kIds, true));
+  EXPECT_EQ(body.End().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  Stream twice = Open();
+  twice.Write(Completion());
+  twice.Write(Completion());
+  EXPECT_EQ(twice.End().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+TEST_F(ExtProcServiceTest, UnknownFieldsAndMessagesArePassedOver) {
+  Stream stream = Open();
+  stream.Write(ext_proc::ProcessingRequest());
+  auto headers = Completion();
+  headers.GetReflection()->MutableUnknownFields(&headers)->AddLengthDelimited(99, "later");
+  stream.Write(headers);
+  stream.Write(Body(kIds, true));
+  EXPECT_EQ(HeadersEndpoint(stream.Read()), "10.0.0.1:8000");
+}
+
+TEST_F(ExtProcServiceTest, AResponseWithoutARoutedRequestPasses) {
+  // A filter before this one answered by itself.
+  Stream stream = Open();
+  stream.Write(Completion());
+  stream.Write(Response("403", "text/plain", true));
+  EXPECT_TRUE(stream.Read().has_response_headers());
+  EXPECT_TRUE(stream.Finish().ok());
+}
+
+TEST_F(ExtProcServiceTest, AStreamThatIsNotReadHoldsNobodyUp) {
+  Stream slow = Open();
+  slow.Write(Request("POST", "/v1/embeddings"));
+  for (int i = 0; i < 100; ++i) slow.Write(Body(std::string(1000, 'x'), false));
+  EXPECT_EQ(HeadersEndpoint(Ask(Completion(), kIds)), "10.0.0.1:8000");
+  EXPECT_EQ(HeadersEndpoint(slow.Read()), "10.0.0.1:8000");
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(Streamed(slow.Read().request_body()).body().size(), 1000);
+}
+
+}  // namespace
+}  // namespace kvatlas

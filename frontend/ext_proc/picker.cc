@@ -1,0 +1,163 @@
+#include "frontend/ext_proc/picker.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace kvatlas {
+namespace {
+
+Refusal Refuse(int http_status, const absl::Status& why) {
+  return {.http_status = http_status, .why = std::string(why.message())};
+}
+
+Refusal TokenizerRefused(const absl::Status& why) {
+  switch (why.code()) {
+    case absl::StatusCode::kInvalidArgument:
+      return Refuse(400, why);
+    case absl::StatusCode::kNotFound:
+      return Refuse(404, why);
+    case absl::StatusCode::kResourceExhausted:
+      return Refuse(413, why);
+    default:
+      return Refuse(503, why);
+  }
+}
+
+Refusal RouteRefused(const absl::Status& why) {
+  if (const std::optional<Duration> retry_after = RetryAfter(why)) {
+    Refusal refusal = Refuse(429, why);
+    refusal.retry_after = retry_after;
+    return refusal;
+  }
+  switch (why.code()) {
+    case absl::StatusCode::kInvalidArgument:
+      return Refuse(400, why);
+    case absl::StatusCode::kResourceExhausted:
+      return Refuse(413, why);
+    default:
+      return Refuse(503, why);
+  }
+}
+
+bool Contains(const std::vector<std::string>& all, const std::string& one) {
+  return std::find(all.begin(), all.end(), one) != all.end();
+}
+
+}  // namespace
+
+struct Picker::Task {
+  std::string model;
+  std::string cache_salt;
+  uint32_t output_tokens = 0;
+  PromptForm form = PromptForm::kUnknown;
+  std::optional<std::vector<std::string>> subset;
+  std::string tenant;
+  std::string session_id;
+  Callback callback;
+};
+
+Picker::Picker(PickerOptions options, Frontend* frontend, PromptTokenizer* tokenizer,
+               Endpoints* endpoints)
+    : options_(options), frontend_(frontend), tokenizer_(tokenizer), endpoints_(endpoints) {}
+
+void Picker::Pick(PickInput input, Callback callback) {
+  if (input.subset.has_value() && input.subset->empty())
+    return callback(Refusal{.why = "the gateway's subset of endpoints is empty"});
+  absl::StatusOr<OpenAiRequest> request = ParseOpenAiRequest(input.call, input.body);
+  if (!request.ok()) return callback(Refuse(400, request.status()));
+  auto task = std::make_shared<Task>();
+  task->model = std::move(request->model);
+  task->cache_salt = std::move(request->cache_salt);
+  task->output_tokens =
+      static_cast<uint32_t>(std::min<size_t>(request->output_tokens_max, UINT32_MAX));
+  task->subset = std::move(input.subset);
+  task->tenant = std::move(input.tenant);
+  task->session_id = std::move(input.session_id);
+  task->callback = std::move(callback);
+  if (auto* const tokens = std::get_if<std::vector<TokenId>>(&request->prompt))
+    return Route(std::move(task), std::move(*tokens));
+  if (auto* const text = std::get_if<TextPrompt>(&request->prompt)) {
+    task->form = PromptForm::kCompletion;
+    return Tokenize(std::move(task), std::move(*text));
+  }
+  task->form = PromptForm::kChat;
+  Tokenize(std::move(task), std::move(std::get<ChatPrompt>(request->prompt)));
+}
+
+void Picker::Tokenize(std::shared_ptr<Task> task, const Prompt& prompt) {
+  if (tokenizer_ == nullptr) {
+    return task->callback(Refusal{.http_status = 404,
+                                  .why = "no tokenizer is configured: only prompts of token ids"});
+  }
+  const std::string& model = task->model;
+  tokenizer_->Tokenize(model, prompt, options_.tokenize_deadline,
+                       [this, task](absl::StatusOr<PromptTokens> answer) {
+                         if (!answer.ok()) return task->callback(TokenizerRefused(answer.status()));
+                         Route(task, std::move(answer->tokens));
+                       });
+}
+
+void Picker::Route(std::shared_ptr<Task> task, std::vector<TokenId> tokens) {
+  RouteInput input{.domain = {.model = task->model, .tenant = task->tenant},
+                   .tokens = std::move(tokens),
+                   .cache_salt = task->cache_salt,
+                   .form = task->form,
+                   .session_id = task->session_id,
+                   .expected_output_tokens = task->output_tokens};
+  if (task->subset.has_value()) input.allowed_workers = endpoints_->NamesAt(*task->subset);
+  frontend_->RouteAsync(std::move(input), [this, task](absl::StatusOr<RouteResult> result) {
+    task->callback(Choose(*task, std::move(result)));
+  });
+}
+
+PickResult Picker::Choose(const Task& task, absl::StatusOr<RouteResult> result) {
+  if (!result.ok()) {
+    const bool nobody = result.status().code() == absl::StatusCode::kNotFound;
+    if (nobody) return Without(task, std::string(result.status().message()));
+    return RouteRefused(result.status());
+  }
+  Picked picked;
+  size_t count = 0;
+  const auto add = [&](const HolderId& worker) {
+    if (count == std::max<uint32_t>(options_.endpoints_best, 1)) return;
+    const std::optional<std::string> endpoint = endpoints_->Of(worker);
+    if (!endpoint.has_value()) return;
+    if (task.subset.has_value() && !Contains(*task.subset, *endpoint)) return;
+    if (count++ == 0) picked.worker = worker;
+    if (!picked.endpoints.empty()) picked.endpoints += ',';
+    picked.endpoints += *endpoint;
+  };
+  add(result->worker);
+  for (const ReceiptCandidate& candidate : result->receipt.candidates)
+    if (!(candidate.worker == result->worker)) add(candidate.worker);
+  if (count > 0 && picked.worker == result->worker) {
+    picked.decision_id = result->decision_id;
+    return picked;
+  }
+  // The chosen worker gets nothing: nothing is in flight to it.
+  frontend_->Report(result->decision_id, {.finished = true});
+  if (count > 0) return picked;
+  return Without(task, "the endpoint of worker " + ToString(result->worker) +
+                           " is not known, or not one that the gateway allows");
+}
+
+PickResult Picker::Without(const Task& task, const std::string& why) {
+  if (!task.subset.has_value()) return Refusal{.why = why};
+  return Picked{.endpoints = OneOf(*task.subset)};
+}
+
+std::variant<std::optional<std::string>, Refusal> Picker::PickAny(
+    const std::optional<std::vector<std::string>>& subset) {
+  if (!subset.has_value()) return endpoints_->Next();
+  if (subset->empty()) return Refusal{.why = "the gateway's subset of endpoints is empty"};
+  return std::optional<std::string>(OneOf(*subset));
+}
+
+std::string Picker::OneOf(const std::vector<std::string>& endpoints) {
+  return endpoints[turns_.fetch_add(1, std::memory_order_relaxed) % endpoints.size()];
+}
+
+}  // namespace kvatlas
