@@ -10,6 +10,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "frontend/ext_proc/endpoint_learner.h"
+#include "frontend/ext_proc/endpoints.h"
+#include "frontend/ext_proc/ext_proc_server.h"
 #include "frontend/frontend.h"
 #include "frontend/frontend_service.h"
 #include "frontend/grpc_finders.h"
@@ -39,6 +42,7 @@ struct Flags {
   std::string hierarchy_schedule;
   std::vector<std::string> leaves;
   AnnounceFlag announce;
+  ExtProcFlags ext_proc;
   FrontendOptions frontend;
 };
 
@@ -68,6 +72,7 @@ void Declare(FlagSet& flags, Flags* f) {
   flags.Add("block_size", &o.block_size, "tokens per block until the fleet says otherwise", 1,
             kBlockSizeMax);
   flags.Add("deadline", &o.deadline, "of a route that names none", std::chrono::milliseconds(1));
+  AddExtProcFlags(flags, &f->ext_proc);
   flags.Add("zone", &o.zone, "cells labelled with another zone are farther away");
   flags.Add("zone_distance", &o.zone_distance, "by so many blocks of prefill", 0);
   flags.Add("prefill_weight", &o.weights.prefill, "cost of a block to prefill", 0);
@@ -111,9 +116,11 @@ int Run(ServiceMain& service, Flags& flags, FoundNodes& hierarchies) {
   flags.frontend.hierarchies = hierarchies.map();
   GrpcTimer timer;
   GrpcCellFinder cell_finder;
+  Endpoints endpoints;
   GrpcOverlapFinder overlap_finder;
+  EndpointLearner learner(&overlap_finder, &endpoints);
   for (const std::string& address : hierarchies.map().Addresses()) cell_finder.Connect(address);
-  Frontend frontend(flags.frontend, &cell_finder, &overlap_finder, &Clock::Real(), &timer);
+  Frontend frontend(flags.frontend, &cell_finder, &learner, &Clock::Real(), &timer);
   auto leaves = Directory::Open({.entries = flags.leaves, .kind = ServiceKind::kLeaf},
                                 [&](const std::vector<ServiceRecord>& records) {
                                   for (const ServiceRecord& record : records)
@@ -127,9 +134,12 @@ int Run(ServiceMain& service, Flags& flags, FoundNodes& hierarchies) {
   grpc.Register(&frontend_service, "kvatlas.v1.Frontend");
   AdminHttp http({.listen = flags.http, .program = "kvatlas-frontend"}, &metrics);
   frontend_service.AddHttp(&http);
+  ExtProcServer ext_proc(flags.ext_proc, &frontend, /*tokenizer=*/nullptr, &endpoints, &metrics);
   if (absl::Status status = grpc.Start(); !status.ok()) return service.Fail(status);
+  if (absl::Status status = ext_proc.Start(); !status.ok()) return service.Fail(status);
   if (absl::Status status = http.Start(); !status.ok()) return service.Fail(status);
   grpc.SetHealth(Health::kServing);
+  ext_proc.SetHealth(Health::kServing);
   http.SetHealth(Health::kServing);
   ServiceRecord record;
   record.kind = ServiceKind::kFrontend;
@@ -138,10 +148,10 @@ int Run(ServiceMain& service, Flags& flags, FoundNodes& hierarchies) {
   record.http = http.address().ToString();
   absl::StatusOr<std::unique_ptr<Announcer>> announcer = StartAnnouncing(flags.announce, record);
   if (!announcer.ok()) return service.Fail(announcer.status());
-  if (absl::Status status = service.Ready({{"grpc", grpc.address()}, {"http", http.address()}});
-      !status.ok()) {
-    return service.Fail(status);
-  }
+  std::vector<std::pair<std::string, Address>> listening = {{"grpc", grpc.address()},
+                                                            {"http", http.address()}};
+  if (ext_proc.address().has_value()) listening.emplace_back("ext_proc", *ext_proc.address());
+  if (absl::Status status = service.Ready(listening); !status.ok()) return service.Fail(status);
   while (!service.WaitForSignal(kLookAtFilesEvery).has_value()) {
     std::optional<ShardMap> changed = hierarchies.Changed();
     if (!changed.has_value()) continue;
@@ -151,6 +161,7 @@ int Run(ServiceMain& service, Flags& flags, FoundNodes& hierarchies) {
   if (*announcer != nullptr) (*announcer)->Stop();
   http.SetHealth(Health::kStopping);
   grpc.SetHealth(Health::kStopping);
+  ext_proc.Stop(service.stop_deadline());
   grpc.Stop(service.stop_deadline());
   http.Stop();
   return 0;

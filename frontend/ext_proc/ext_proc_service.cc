@@ -119,6 +119,8 @@ ExtProcService::ExtProcService(PickerStreamOptions options, Picker* picker, Metr
       ended_early_(metrics->AddCounter("kvatlas_ext_proc_ended_early_total",
                                        "Requests whose stream ended before the response.")) {}
 
+ExtProcService::~ExtProcService() { picker_->WaitIdle(); }
+
 Reactor* ExtProcService::Process(grpc::CallbackServerContext*) {
   streams_.Increment();
   return new Call(options_, picker_, this);

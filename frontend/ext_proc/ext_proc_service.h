@@ -29,6 +29,7 @@ class ExtProcService : public ext_proc::ExternalProcessor::CallbackService,
                        private PickerStreamStats {
  public:
   ExtProcService(PickerStreamOptions options, Picker* picker, Metrics* metrics);
+  ~ExtProcService() override;  // waits for picks of streams that are gone
 
   grpc::ServerBidiReactor<ext_proc::ProcessingRequest, ext_proc::ProcessingResponse>* Process(
       grpc::CallbackServerContext* context) override;

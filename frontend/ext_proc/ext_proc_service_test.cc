@@ -11,10 +11,12 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "frontend/ext_proc/endpoint_learner.h"
 #include "frontend/ext_proc/endpoints.h"
 #include "frontend/ext_proc/proxy_test_util.h"
 #include "frontend/route_observer.h"
@@ -130,20 +132,27 @@ class Reports : public RouteObserver {
     MutexLock lock(&mutex_);
     tenants_.push_back(decided.input.domain.tenant);
     sessions_.push_back(decided.input.session_id);
+    outstanding_.insert(decided.result.decision_id);
   }
-  void OnReported(uint64_t, const RouteReport& report, Time) override {
+  void OnReported(uint64_t decision_id, const RouteReport& report, Time) override {
     MutexLock lock(&mutex_);
+    if (report.finished || report.abandoned) outstanding_.erase(decision_id);
     reports_.push_back(report);
     changed_.SignalAll();
   }
-  // Waits for the report that a choice has ended.
+  // Waits for the report that a choice has ended, or was never taken.
   RouteReport Finished() {
     MutexLock lock(&mutex_);
     for (;;) {
       for (const RouteReport& report : reports_)
-        if (report.finished) return report;
+        if (report.finished || report.abandoned) return report;
       changed_.Wait(&mutex_);
     }
+  }
+  // Waits until every choice has ended.
+  void AllEnded() {
+    MutexLock lock(&mutex_);
+    while (!outstanding_.empty()) changed_.Wait(&mutex_);
   }
   size_t count() {
     MutexLock lock(&mutex_);
@@ -162,6 +171,7 @@ class Reports : public RouteObserver {
   Mutex mutex_;
   CondVar changed_;
   std::vector<RouteReport> reports_ ABSL_GUARDED_BY(mutex_);
+  std::set<uint64_t> outstanding_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::string> tenants_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::string> sessions_ ABSL_GUARDED_BY(mutex_);
 };
@@ -183,7 +193,7 @@ class ExtProcServiceTest : public ::testing::Test {
     FrontendOptions options;
     options.leaves = {{"cell", "leaf:1"}};
     options.observer = &reports_;
-    frontend_ = std::make_unique<Frontend>(options, &no_hierarchy_, &leaf_, &Clock::Real());
+    frontend_ = std::make_unique<Frontend>(options, &no_hierarchy_, &learner_, &Clock::Real());
     picker_ = std::make_unique<Picker>(picker_options_, frontend_.get(),
                                        with_tokenizer_ ? &tokenizer_ : nullptr, &endpoints_);
     service_ = std::make_unique<ExtProcService>(options_, picker_.get(), &metrics_);
@@ -199,13 +209,18 @@ class ExtProcServiceTest : public ::testing::Test {
     return Stream(channel_);
   }
 
-  // A whole request of a full-duplex proxy; its first answer.
+  // The first answer to a full-duplex proxy that then goes away.
   ext_proc::ProcessingResponse Ask(const ext_proc::ProcessingRequest& headers,
                                    const std::string& body) {
-    Stream stream = Open();
-    stream.Write(headers);
-    stream.Write(Body(body, true));
-    return stream.Read();
+    ext_proc::ProcessingResponse answer;
+    {
+      Stream stream = Open();
+      stream.Write(headers);
+      stream.Write(Body(body, true));
+      answer = stream.Read();
+    }
+    reports_.AllEnded();
+    return answer;
   }
 
   int Refused(const ext_proc::ProcessingRequest& headers, const std::string& body) {
@@ -234,6 +249,7 @@ class ExtProcServiceTest : public ::testing::Test {
   bool with_tokenizer_ = true;
   Reports reports_;
   Endpoints endpoints_;
+  EndpointLearner learner_{&leaf_, &endpoints_};
   PickerOptions picker_options_;
   PickerStreamOptions options_;
   Metrics metrics_;
@@ -459,6 +475,20 @@ TEST_F(ExtProcServiceTest, AWorkerWithoutAnEndpointIsPassedOver) {
   EXPECT_THAT(refused_why_, HasSubstr("best/0"));
 }
 
+TEST_F(ExtProcServiceTest, WorkersMaySayThemselvesWhereTheyAre) {
+  WorkersAnswer answer;
+  auto labels = std::make_shared<LabelsByWorker>();
+  for (const char* name : {"a", "b"}) {
+    answer.workers.push_back({.worker = {name, 0, ""}, .blocks = name[0] == 'a' ? 1u : 0u});
+    (*labels)[{name, 0, ""}] = {
+        {"url", name[0] == 'a' ? "http://10.1.0.1:80" : "http://10.1.0.2:80"}};
+  }
+  answer.labels = labels;
+  leaf_.Set(answer);
+  EXPECT_EQ(HeadersEndpoint(Ask(Completion(), kIds)), "10.1.0.1:80");
+  EXPECT_EQ(HeadersEndpoint(Ask(Subset({"10.1.0.2:80"}, Completion()), kIds)), "10.1.0.2:80");
+}
+
 TEST_F(ExtProcServiceTest, TheNextBestFollowToBeTried) {
   picker_options_.endpoints_best = 2;
   AddWorker("third", 0, "10.0.0.3:8000");
@@ -544,15 +574,31 @@ TEST_F(ExtProcServiceTest, AClientThatGoesWhileItIsBeingRoutedLeavesNothingInFli
     leaf_.WaitAsked();
   }
   leaf_.LetGo();
-  EXPECT_TRUE(reports_.Finished().finished);
+  EXPECT_TRUE(reports_.Finished().abandoned);
   EXPECT_EQ(frontend_->stats().in_flight, 0u);
 }
 
 TEST_F(ExtProcServiceTest, AClientThatGoesBeforeTheResponseLeavesNothingInFlight) {
   Ask(Completion(), kIds);
-  const RouteReport report = reports_.Finished();
-  EXPECT_EQ(report.cached_tokens, std::nullopt);
+  EXPECT_TRUE(reports_.Finished().abandoned);
   EXPECT_EQ(frontend_->stats().in_flight, 0u);
+}
+
+TEST_F(ExtProcServiceTest, AResponseThatBreaksOffIsFinishedWithoutFigures) {
+  {
+    Stream stream = Open();
+    stream.Write(Completion());
+    stream.Write(Body(kIds, true));
+    stream.Read();
+    stream.Read();
+    stream.Write(Response("200", "text/event-stream"));
+    stream.Read();
+    stream.Write(ResponseBody("data: {}\n\n", false));
+    stream.Read();
+  }
+  const RouteReport report = reports_.Finished();
+  EXPECT_TRUE(report.finished);
+  EXPECT_EQ(report.cached_tokens, std::nullopt);
 }
 
 TEST_F(ExtProcServiceTest, AStreamThatEndsInTheMiddleOfTheBodyIsNoChoice) {

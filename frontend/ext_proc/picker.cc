@@ -63,12 +63,31 @@ Picker::Picker(PickerOptions options, Frontend* frontend, PromptTokenizer* token
                Endpoints* endpoints)
     : options_(options), frontend_(frontend), tokenizer_(tokenizer), endpoints_(endpoints) {}
 
+Picker::~Picker() { WaitIdle(); }
+
+void Picker::WaitIdle() {
+  MutexLock lock(&mutex_);
+  while (under_way_ > 0) idle_.Wait(&mutex_);
+}
+
+std::shared_ptr<Picker::Task> Picker::NewTask() {
+  {
+    MutexLock lock(&mutex_);
+    ++under_way_;
+  }
+  return std::shared_ptr<Task>(new Task, [this](Task* task) {
+    delete task;
+    MutexLock lock(&mutex_);
+    if (--under_way_ == 0) idle_.SignalAll();
+  });
+}
+
 void Picker::Pick(PickInput input, Callback callback) {
   if (input.subset.has_value() && input.subset->empty())
     return callback(Refusal{.why = "the gateway's subset of endpoints is empty"});
   absl::StatusOr<OpenAiRequest> request = ParseOpenAiRequest(input.call, input.body);
   if (!request.ok()) return callback(Refuse(400, request.status()));
-  auto task = std::make_shared<Task>();
+  const std::shared_ptr<Task> task = NewTask();
   task->model = std::move(request->model);
   task->cache_salt = std::move(request->cache_salt);
   task->output_tokens =
@@ -78,13 +97,13 @@ void Picker::Pick(PickInput input, Callback callback) {
   task->session_id = std::move(input.session_id);
   task->callback = std::move(callback);
   if (auto* const tokens = std::get_if<std::vector<TokenId>>(&request->prompt))
-    return Route(std::move(task), std::move(*tokens));
+    return Route(task, std::move(*tokens));
   if (auto* const text = std::get_if<TextPrompt>(&request->prompt)) {
     task->form = PromptForm::kCompletion;
-    return Tokenize(std::move(task), std::move(*text));
+    return Tokenize(task, std::move(*text));
   }
   task->form = PromptForm::kChat;
-  Tokenize(std::move(task), std::move(std::get<ChatPrompt>(request->prompt)));
+  Tokenize(task, std::move(std::get<ChatPrompt>(request->prompt)));
 }
 
 void Picker::Tokenize(std::shared_ptr<Task> task, const Prompt& prompt) {
@@ -119,6 +138,7 @@ PickResult Picker::Choose(const Task& task, absl::StatusOr<RouteResult> result) 
     if (nobody) return Without(task, std::string(result.status().message()));
     return RouteRefused(result.status());
   }
+  if (!result->url.empty()) endpoints_->Learn(result->worker, result->url);
   Picked picked;
   size_t count = 0;
   const auto add = [&](const HolderId& worker) {
@@ -138,7 +158,7 @@ PickResult Picker::Choose(const Task& task, absl::StatusOr<RouteResult> result) 
     return picked;
   }
   // The chosen worker gets nothing: nothing is in flight to it.
-  frontend_->Report(result->decision_id, {.finished = true});
+  frontend_->Report(result->decision_id, {.abandoned = true});
   if (count > 0) return picked;
   return Without(task, "the endpoint of worker " + ToString(result->worker) +
                            " is not known, or not one that the gateway allows");

@@ -7,7 +7,7 @@
 // endpoint is; else, where the gateway named a subset, one of that by turns: what it names is there. The choice counts in
 // flight at the worker that the request goes to, or nowhere.
 // *Threads*: any; the callback is called exactly once, from any thread, possibly before the call returns.
-// *Lifetime*: frontend, tokenizer and endpoints outlive it and all picks under way.
+// *Lifetime*: frontend, tokenizer and endpoints outlive it; it outlives its picks, its destructor waiting for them.
 //
 // Example:
 //   picker.Pick({.call = OpenAiCall::kChat, .body = body}, [](std::variant<Picked, Refusal> result) { ... });
@@ -19,17 +19,22 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
 #include "frontend/ext_proc/endpoints.h"
 #include "frontend/frontend.h"
 #include "frontend/openai/openai_request.h"
 #include "frontend/text/prompt_tokenizer.h"
 #include "indexer/base/clock.h"
+#include "indexer/base/hash.h"
 #include "indexer/base/ids.h"
+#include "indexer/base/mutex.h"
 
 namespace kvatlas {
 
@@ -71,6 +76,7 @@ class Picker {
   // Without a tokenizer only prompts of token ids are routed by prompt; others are refused as 404.
   Picker(PickerOptions options, Frontend* frontend, PromptTokenizer* tokenizer,
          Endpoints* endpoints);
+  ~Picker();
 
   // 400: a body that is no such call. 404: a model that no tokenizer knows. 413: a prompt over the frontend's bound. 429: every
   // worker is over its thresholds. 503: no worker, or none whose endpoint is known and eligible; a tokenizer that is away.
@@ -80,11 +86,15 @@ class Picker {
   std::variant<std::optional<std::string>, Refusal> PickAny(
       const std::optional<std::vector<std::string>>& subset);
 
+  // Waits until no pick is under way. Not from a callback.
+  void WaitIdle();
+
   Frontend* frontend() const { return frontend_; }
   const Endpoints& endpoints() const { return *endpoints_; }
 
  private:
   struct Task;
+  std::shared_ptr<Task> NewTask();
   void Tokenize(std::shared_ptr<Task> task, const Prompt& prompt);
   void Route(std::shared_ptr<Task> task, std::vector<TokenId> tokens);
   PickResult Choose(const Task& task, absl::StatusOr<RouteResult> result);
@@ -96,6 +106,9 @@ class Picker {
   PromptTokenizer* const tokenizer_;
   Endpoints* const endpoints_;
   std::atomic<uint64_t> turns_{0};
+  Mutex mutex_;
+  CondVar idle_;
+  uint64_t under_way_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace kvatlas

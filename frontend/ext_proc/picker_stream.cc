@@ -231,7 +231,7 @@ void PickerStream::OnPicked(PickResult result) {
     // The client is gone, and with it what it wanted.
     if (picked == nullptr || picked->decision_id == 0) return;
     stats_->EndedEarly();
-    return picker_->frontend()->Report(picked->decision_id, {.finished = true});
+    return picker_->frontend()->Report(picked->decision_id, {.abandoned = true});
   }
   if (picked == nullptr) return Refuse(std::get<Refusal>(result));
   picked_ = std::move(*picked);
@@ -361,7 +361,8 @@ void PickerStream::Closed() {
   body_ = {};
   if (picked_.decision_id == 0) return;
   stats_->EndedEarly();
-  picker_->frontend()->Report(std::exchange(picked_.decision_id, 0), {.finished = true});
+  picker_->frontend()->Report(std::exchange(picked_.decision_id, 0),
+                              {.finished = usage_.has_value(), .abandoned = !usage_.has_value()});
 }
 
 }  // namespace kvatlas

@@ -47,8 +47,9 @@ void SetLimits(const GrpcServerOptions& options, grpc::ServerBuilder* builder) {
 }  // namespace
 
 struct GrpcServer::Impl {
-  std::vector<std::pair<grpc::Service*, std::string>> services;  // immutable after Start
-  std::unique_ptr<grpc::Server> server;                          // immutable after Start
+  std::vector<grpc::Service*> services;   // immutable after Start
+  std::vector<std::string> health_names;  // likewise
+  std::unique_ptr<grpc::Server> server;   // immutable after Start
   Mutex stop_mutex;
   bool stopped ABSL_GUARDED_BY(stop_mutex) = false;
 };
@@ -59,8 +60,11 @@ GrpcServer::GrpcServer(GrpcServerOptions options)
 GrpcServer::~GrpcServer() { Stop(Duration::zero()); }
 
 void GrpcServer::Register(grpc::Service* service, std::string full_name) {
-  impl_->services.emplace_back(service, std::move(full_name));
+  if (!full_name.empty()) AddHealthName(full_name);
+  impl_->services.push_back(service);
 }
+
+void GrpcServer::AddHealthName(std::string name) { impl_->health_names.push_back(std::move(name)); }
 
 absl::Status GrpcServer::Start() {
   RouteGrpcLog();
@@ -69,7 +73,7 @@ absl::Status GrpcServer::Start() {
   SetLimits(options_, &builder);
   int port = 0;
   builder.AddListeningPort(options_.listen.ToString(), MakeServerCredentials(), &port);
-  for (const auto& [service, name] : impl_->services) builder.RegisterService(service);
+  for (grpc::Service* const service : impl_->services) builder.RegisterService(service);
   impl_->server = builder.BuildAndStart();
   if (impl_->server == nullptr || port == 0) {
     impl_->server = nullptr;
@@ -87,9 +91,7 @@ void GrpcServer::SetHealth(Health health) {
   grpc::HealthCheckServiceInterface* const service = impl_->server->GetHealthCheckService();
   const bool serving = health == Health::kServing;
   service->SetServingStatus("", serving);
-  for (const auto& [unused, name] : impl_->services) {
-    if (!name.empty()) service->SetServingStatus(name, serving);
-  }
+  for (const std::string& name : impl_->health_names) service->SetServingStatus(name, serving);
 }
 
 void GrpcServer::Stop(Duration grace) {

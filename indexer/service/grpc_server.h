@@ -59,6 +59,9 @@ class GrpcServer {
   // Serves `service`; with a full name ("kvatlas.v1.Leaf"), health checks may ask for it by name.
   void Register(grpc::Service* service, std::string full_name = "");
 
+  // One more name that health checks may ask for, with the same answer. Before `Start`.
+  void AddHealthName(std::string name);
+
   // Listens and serves. Health says NOT_SERVING until `SetHealth(kServing)`, but for an instant
   // while starting, when gRPC itself says SERVING. UNAVAILABLE, naming the address, if it cannot be
   // had: a port is never shared with another process. May be called once.
