@@ -65,7 +65,7 @@ struct CoverageReporterOptions {
   std::string schedule_name = WaypointSchedule::Standard().Name();   // as parents know it
   CoverageOptions coverage;
   // A sparse stream of digests every 5 s would be digests mostly.
-  SenderOptions sender = {.digest_every = std::chrono::seconds(15)};
+  SenderOptions sender = {.digest_every = std::chrono::seconds(15), .digest_blocks = 64};
   Epoch epoch = 0;  // of all its streams: the start time in ns
   uint64_t instance_id = 0;
   // Loads are not sent more often than `load_every`: then when what a request waits for at the average worker changed

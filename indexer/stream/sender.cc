@@ -81,6 +81,7 @@ struct StreamSender::State {
   SenderMessage NextPart();
   bool MaySend() const;
   SenderMessage NextBatch();
+  bool DigestTime(Time now) const;
   bool DigestDue(Time now) const;
 
   SenderOptions options;
@@ -110,6 +111,7 @@ struct StreamSender::State {
   std::optional<Load> load;
   bool degraded = false;
   Time last_digest{0};
+  uint64_t blocks_since_digest = 0;
   Time last_write{0};
   SenderStats stats;
 };
@@ -140,7 +142,7 @@ void StreamSender::Append(const std::vector<Event>& events, const std::optional<
   }
   // The coming snapshot has it all; the number says that something changed.
   if (s.snapshot_owed) return s.Burn();
-  if (now - s.last_digest >= s.options.digest_every) s.AddDigest(now);
+  if (s.DigestTime(now)) s.AddDigest(now);
 }
 
 // A batch that is not sent yet, and now ends in another trust than it began with, says how it ends.
@@ -166,6 +168,7 @@ void StreamSender::State::AppendEvent(const Event& event) {
     batch->events.push_back(
         std::visit([&](const auto& whole) { return Slice(whole, from, take); }, event));
     from += take;
+    blocks_since_digest += take;
   } while (from < count);
 }
 
@@ -214,6 +217,7 @@ void StreamSender::State::OweSnapshot() {
 void StreamSender::State::AddDigest(Time now) {
   window.back().digest = resident->digest();
   last_digest = now;
+  blocks_since_digest = 0;
 }
 
 // --- Connection and messages ---------------------------------------------------------------------------
@@ -396,6 +400,7 @@ void StreamSender::State::Capture(Time now) {
   snapshot->digest = resident->digest();
   snapshot->degraded = degraded;
   last_digest = now;
+  blocks_since_digest = 0;
   ++stats.snapshots_sent;
 }
 
@@ -450,10 +455,15 @@ SenderMessage StreamSender::State::NextBatch() {
   return batch;
 }
 
+bool StreamSender::State::DigestTime(Time now) const {
+  const bool few = blocks_since_digest < options.digest_blocks;
+  const Duration quiet = std::max(options.digest_every, options.digest_quiet_every);
+  return now - last_digest >= (few ? quiet : options.digest_every);
+}
+
 // Only for a stream that is idle, so that a silent receiver does not make it grow.
 bool StreamSender::State::DigestDue(Time now) const {
-  return now - last_digest >= options.digest_every && acknowledged == last &&
-         !snapshot.has_value() && !snapshot_owed;
+  return DigestTime(now) && acknowledged == last && !snapshot.has_value() && !snapshot_owed;
 }
 
 // --- The rest ------------------------------------------------------------------------------------------

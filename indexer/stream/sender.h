@@ -51,6 +51,9 @@ struct SenderIdentity {
 struct SenderOptions {
   uint64_t window_batches = 1024;
   Duration digest_every = std::chrono::seconds(5);
+  // Of a stream that told of fewer blocks since its last digest only after so long. 0 blocks: `digest_every` always.
+  uint64_t digest_blocks = 0;
+  Duration digest_quiet_every = std::chrono::seconds(60);
   Duration heartbeat_every = std::chrono::milliseconds(3333);  // a third of the receiver's lease
   Duration hello_timeout = std::chrono::seconds(2);  // without an answer the hello is repeated
 };

@@ -531,6 +531,28 @@ TEST_F(SenderTest, SilentStreamSendsDigestsAndHeartbeats) {
   EXPECT_TRUE(std::get<Batch>(*sender.Poll(now)).digest.has_value());
 }
 
+TEST_F(SenderTest, AStreamWithFewBlocksSendsDigestsMoreSeldom) {
+  StreamSender sparse(
+      {.digest_every = 10 * kSecond, .digest_blocks = 3, .digest_quiet_every = 60 * kSecond},
+      Identity(), &resident);
+  const auto digest_after = [&](Duration time, const Event& event) {
+    now += time;
+    sparse.Append(resident.Apply(event), std::nullopt, now);
+    const Batch batch = std::get<Batch>(*sparse.Poll(now));
+    EXPECT_TRUE(sparse.OnMessage(Ack{.applied = batch.number, .credit = 1}, now).ok());
+    return batch.digest.has_value();
+  };
+  now += 60 * kSecond;
+  sparse.OnConnected(now);
+  sparse.Poll(now);
+  EXPECT_TRUE(sparse.OnMessage(Welcome{.next = 1, .credit = 1}, now).ok());
+  EXPECT_TRUE(digest_after(Duration(0), RunOf(1, 2)));
+  EXPECT_FALSE(digest_after(10 * kSecond, RunOf(10, 2)));
+  EXPECT_TRUE(digest_after(kSecond, RunOf(20, 1))) << "now there are three blocks since";
+  EXPECT_FALSE(digest_after(59 * kSecond, RunOf(30, 1)));
+  EXPECT_TRUE(digest_after(kSecond, RunOf(40, 1))) << "few, but for a minute";
+}
+
 TEST_F(SenderTest, AcknowledgingWhatWasNeverSentIsInvalid) {
   Connect(Welcome{.next = 1, .credit = 64});
   Say(Ack{.applied = 9});
