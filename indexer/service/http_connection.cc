@@ -88,6 +88,13 @@ void HttpConnection::Close() {
   Error ignored;
   socket_.close(ignored);
   deadline_ = Time::max();
+  if (!exchanging_) return;
+  exchanging_ = false;
+  exchange_done_ = nullptr;
+  // Not from within a call of the handler's own.
+  if (std::shared_ptr<HttpExchange> exchange = exchange_.lock()) {
+    asio::post(loop_->io, [exchange = std::move(exchange)] { exchange->Gone(); });
+  }
 }
 
 void HttpConnection::SetDeadline(Duration from_now) { deadline_ = Clock::Real().Now() + from_now; }
@@ -148,7 +155,8 @@ HttpConnection::Step HttpConnection::ParseOne() {
   if (in_from_ == in_to_) return Step::kWantsInput;
   if (!parser_.has_value()) {
     parser_.emplace(&message_, shared_->options.trace_id_header,
-                    static_cast<uint32_t>(shared_->options.header_bytes_max));
+                    static_cast<uint32_t>(shared_->options.header_bytes_max),
+                    shared_->options.keep_headers);
     ForgetLastRequest();
     started_ = Clock::Real().Now();
     deadline_ = started_ + shared_->options.request_timeout;
@@ -194,13 +202,16 @@ HttpConnection::Step HttpConnection::RefuseWhatTheParserDid(Error error) {
     return RefuseNow(
         route_ != nullptr && route_->json_body
             ? PlainText(413, "Failed to buffer the request body: length limit exceeded")
-            : HttpError(413, "the body is too large"));
+        : shared_->options.error_body != nullptr ? Refusal(413, "the body is too large")
+                                                 : HttpError(413, "the body is too large"));
   }
   return RefuseNow(Refusal(400, "not HTTP"));
 }
 
 HttpResponse HttpConnection::Refusal(int status, std::string_view text) const {
   if (shared_->options.bare_errors) return {.status = status, .content_type = ""};
+  if (shared_->options.error_body != nullptr)
+    return {.status = status, .body = shared_->options.error_body(status, text)};
   return HttpError(status, text);
 }
 
@@ -227,6 +238,10 @@ std::optional<HttpConnection::Step> HttpConnection::Route() {
   head_only_ = message_.method == "HEAD";
   request_.method = head_only_ ? "GET" : message_.method;
   request_.trace_id = message_.trace_id;
+  if (shared_->options.keep_headers) {
+    request_.headers.swap(message_.headers);
+    request_.target = message_.target;
+  }
   const std::string_view target(message_.target);
   const size_t question = target.find('?');
   const std::string_view path = target.substr(0, question);
@@ -242,7 +257,8 @@ std::optional<HttpConnection::Step> HttpConnection::Route() {
     RefuseLater(Refusal(404, absl::StrCat("no such path: ", request_.path)));
     return CheckBody();
   }
-  const auto route = methods->find(std::string_view(request_.method));
+  auto route = methods->find(std::string_view(request_.method));
+  if (route == methods->end()) route = methods->find("*");
   if (route == methods->end()) {
     observer_ = methods->begin()->second.observer;
     allow_ = HttpRouter::Allow(*methods);
@@ -267,7 +283,9 @@ std::optional<HttpConnection::Step> HttpConnection::CheckBody() {
     if (length.value_or(0) > body_max) return RefuseWhatTheParserDid(http::error::body_limit);
     ReserveBody(parser_->chunked() ? body_max : length.value_or(0));
     if (shared_->bodies_bytes.load(std::memory_order_relaxed) > shared_->options.bodies_bytes_max) {
-      return RefuseNow(HttpError(503, "too many large requests at once"));
+      return RefuseNow(shared_->options.error_body != nullptr
+                           ? Refusal(503, "too many large requests at once")
+                           : HttpError(503, "too many large requests at once"));
     }
   }
   parser_->body_limit(body_max);
@@ -289,6 +307,8 @@ HttpConnection::Step HttpConnection::Answer() {
   response_.content_type = "application/json";
   response_.body.clear();
   response_.about.clear();
+  response_.headers.clear();
+  if (route_->stream != nullptr) return StartExchange();
   return AnsweredQuickly() ? Send() : AnswerOnPool();
 }
 
@@ -366,6 +386,8 @@ void HttpConnection::BuildHead() {
     head_ += "\r\n";
   }
   if (!allow_.empty()) absl::StrAppend(&head_, "allow: ", allow_, "\r\n");
+  for (const auto& [name, value] : response_.headers)
+    absl::StrAppend(&head_, name, ": ", value, "\r\n");
   if (!keep_alive_) {
     head_ += "connection: close\r\n";
   } else if (!http_1_1_) {
@@ -418,6 +440,11 @@ void HttpConnection::WriteLater() {
 }
 
 HttpConnection::Step HttpConnection::Written() {
+  if (exchanging_) {
+    deadline_ = Time::max();
+    if (auto done = std::exchange(exchange_done_, nullptr)) done();
+    return Step::kElsewhere;
+  }
   if (response_.more != nullptr && !head_only_) return SendMore();
   return Step::kAnswered;
 }
@@ -460,6 +487,123 @@ void HttpConnection::OnPiece(bool more, bool failed) {
   SetDeadline(shared_->options.write_timeout);
   if (Write()) return GoOn(Written());
   WriteLater();
+}
+
+// ---- Exchanges ----
+
+HttpConnection::Step HttpConnection::StartExchange() {
+  deadline_ = Time::max();
+  exchanging_ = true;
+  ++exchanges_;
+  auto exchange = std::make_shared<HttpExchange>(shared_from_this());
+  exchange_ = exchange;
+  WatchClient();
+  try {
+    route_->stream(std::move(exchange));
+  } catch (...) {
+    Close();
+  }
+  return Step::kElsewhere;
+}
+
+// A client that closes its side is gone: nobody waits for an answer with half a connection. What it sends ahead is kept for the
+// next request, up to the size of the buffer; beyond that its end is noticed when something is written.
+void HttpConnection::WatchClient() {
+  socket_.async_wait(tcp::socket::wait_read,
+                     [self = shared_from_this(), of = exchanges_](Error error) {
+                       if (error || !self->exchanging_ || self->exchanges_ != of) return;
+                       if (self->ReadAhead()) self->WatchClient();
+                     });
+}
+
+// True: there is room for more.
+bool HttpConnection::ReadAhead() {
+  if (in_from_ > 0) {
+    std::memmove(in_.get(), in_.get() + in_from_, in_to_ - in_from_);
+    in_to_ -= in_from_;
+    in_from_ = 0;
+  }
+  if (in_to_ == kInputBytes) return false;
+  Error error;
+  in_to_ += socket_.read_some(asio::buffer(in_.get() + in_to_, kInputBytes - in_to_), error);
+  if (!error || error == asio::error::would_block || error == asio::error::try_again) return true;
+  Close();
+  return false;
+}
+
+void HttpConnection::BuildExchangeHead(const HttpHead& head) {
+  const bool bodiless = head_only_ || head.no_body;
+  chunked_ = !head.length.has_value() && !bodiless && http_1_1_;
+  if (!head.length.has_value() && !bodiless && !http_1_1_) keep_alive_ = false;
+  const auto usual = http::obsolete_reason(http::int_to_status(unsigned(head.status)));
+  head_.clear();
+  absl::StrAppend(&head_, "HTTP/1.1 ", head.status, " ",
+                  head.reason.empty() ? absl::string_view(usual.data(), usual.size())
+                                      : absl::string_view(head.reason),
+                  "\r\n");
+  for (const auto& [name, value] : head.headers) absl::StrAppend(&head_, name, ": ", value, "\r\n");
+  if (!keep_alive_) {
+    head_ += "connection: close\r\n";
+  } else if (!http_1_1_) {
+    head_ += "connection: keep-alive\r\n";
+  }
+  if (chunked_) head_ += "transfer-encoding: chunked\r\n";
+  if (head.length.has_value()) absl::StrAppend(&head_, "content-length: ", *head.length, "\r\n");
+  head_ += "\r\n";
+}
+
+void HttpConnection::BeginExchange(HttpHead head, std::function<void()> done) {
+  BuildExchangeHead(head);
+  out_ = {asio::buffer(head_), asio::const_buffer(), asio::const_buffer()};
+  SendExchange(std::move(done));
+}
+
+void HttpConnection::WriteExchange(std::string_view piece, std::function<void()> done) {
+  head_.clear();
+  const bool said = !head_only_ && !piece.empty();
+  if (said && chunked_) absl::StrAppend(&head_, absl::Hex(piece.size()), "\r\n");
+  out_ = {asio::buffer(head_),
+          said ? asio::const_buffer(piece.data(), piece.size()) : asio::const_buffer(),
+          said && chunked_ ? asio::const_buffer("\r\n", 2) : asio::const_buffer()};
+  SendExchange(std::move(done));
+}
+
+void HttpConnection::SendExchange(std::function<void()> done) {
+  out_from_ = 0;
+  exchange_done_ = std::move(done);
+  SetDeadline(shared_->options.write_timeout);
+  if (Write()) {
+    Written();
+  } else {
+    WriteLater();
+  }
+}
+
+void HttpConnection::EndExchange() {
+  const auto end = [this] {
+    exchanging_ = false;
+    exchange_.reset();
+    // Not from within a call of the handler's own, which may be that of an earlier request of this connection.
+    asio::post(loop_->io, [self = shared_from_this()] {
+      if (self->socket_.is_open()) self->GoOn(Step::kAnswered);
+    });
+  };
+  if (!chunked_ || head_only_) return end();
+  out_ = {asio::const_buffer("0\r\n\r\n", 5), asio::const_buffer(), asio::const_buffer()};
+  SendExchange(end);
+}
+
+void HttpConnection::AnswerExchange(HttpResponse response) {
+  exchanging_ = false;
+  exchange_.reset();
+  response_ = std::move(response);
+  asio::post(loop_->io, [self = shared_from_this()] { self->GoOn(self->Send()); });
+}
+
+void HttpConnection::CutExchange() {
+  exchanging_ = false;
+  exchange_done_ = nullptr;
+  Close();
 }
 
 // After an answer: false, if it was the last.

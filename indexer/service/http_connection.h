@@ -4,6 +4,9 @@
 //                             ╰▶ refused, the body is dropped ╯   ▲               ╰▶ SendMore ─╮
 //                                                                 ╰──────── OnPiece ◀──────────╯
 //
+// A stream handler answers through an exchange instead: BeginExchange, WriteExchange, …, EndExchange ─▶ Next. Meanwhile the
+// connection watches whether its client goes away.
+//
 // *Threads*: everything on its loop's thread, except the handlers that run on the pool: while one does, the loop touches
 // neither the request nor the answer.
 // *Lifetime*: it owns itself through its one pending operation, and ends on its loop's thread.
@@ -17,6 +20,7 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,6 +29,7 @@
 #include <utility>
 
 #include "indexer/base/clock.h"
+#include "indexer/service/http_exchange.h"
 #include "indexer/service/http_parser.h"
 #include "indexer/service/http_pool.h"
 #include "indexer/service/http_router.h"
@@ -69,6 +74,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   }
 
  private:
+  friend class HttpExchange;
   using Error = boost::system::error_code;
   enum class Step : uint8_t {
     kWantsInput,  // to be read
@@ -104,6 +110,17 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void OnPiece(bool more, bool failed);
   bool Next();
   void GoOn(Step step);
+  Step StartExchange();
+  void BeginExchange(HttpHead head, std::function<void()> done);
+  void WriteExchange(std::string_view piece, std::function<void()> done);
+  void EndExchange();
+  void AnswerExchange(HttpResponse response);
+  void CutExchange();
+  void SendExchange(std::function<void()> done);
+  void WatchClient();
+  bool ReadAhead();
+  void BuildExchangeHead(const HttpHead& head);
+
   void Linger();
   void Discard(size_t discarded);
   void SetDeadline(Duration from_now);
@@ -139,6 +156,11 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   size_t out_from_ = 0;                           // buffers before it are written
   uint32_t turn_ = 0;  // requests answered since the loop last had a chance to serve others
   std::array<char, 4096> discard_;
+
+  std::weak_ptr<HttpExchange> exchange_;  // of the request being answered
+  std::function<void()> exchange_done_;   // of what is being written
+  bool exchanging_ = false;
+  uint64_t exchanges_ = 0;  // tells a watch of an earlier one
 };
 
 }  // namespace kvatlas

@@ -10,6 +10,8 @@
 #include <string>
 #include <string_view>
 
+#include "indexer/service/http_server.h"
+
 namespace kvatlas {
 
 // The parts of a request, as they were sent.
@@ -21,6 +23,7 @@ struct HttpMessage {
   std::string body;
   bool expects_continue = false;
   int version = 11;  // 10 times HTTP's
+  HttpHeaders headers;
 
   void Clear() {
     method.clear();
@@ -29,6 +32,7 @@ struct HttpMessage {
     trace_id.clear();
     body.clear();
     expects_continue = false;
+    headers.clear();
   }
 };
 
@@ -36,8 +40,9 @@ struct HttpMessage {
 class HttpParser : public boost::beast::http::basic_parser<true> {
  public:
   // Both outlive the parser. `trace_id_header` is in lower case; empty: none.
-  HttpParser(HttpMessage* message, std::string_view trace_id_header, uint32_t header_bytes_max)
-      : message_(message), trace_id_header_(trace_id_header) {
+  HttpParser(HttpMessage* message, std::string_view trace_id_header, uint32_t header_bytes_max,
+             bool keep_headers)
+      : message_(message), trace_id_header_(trace_id_header), keep_headers_(keep_headers) {
     message->Clear();
     header_limit(header_bytes_max);
     body_limit(std::numeric_limits<uint64_t>::max());  // by route, once that is known
@@ -59,6 +64,10 @@ class HttpParser : public boost::beast::http::basic_parser<true> {
   void on_response_impl(int, View, int, Error&) override {}
   void on_field_impl(boost::beast::http::field name, View name_text, View value, Error&) override {
     using boost::beast::http::field;
+    if (keep_headers_ && !is_header_done()) {
+      message_->headers.emplace_back(std::string(name_text.data(), name_text.size()),
+                                     std::string(value.data(), value.size()));
+    }
     if (name == field::content_type) {
       message_->content_type.assign(value.data(), value.size());
     } else if (name == field::expect) {
@@ -90,6 +99,7 @@ class HttpParser : public boost::beast::http::basic_parser<true> {
 
   HttpMessage* const message_;
   const std::string_view trace_id_header_;
+  const bool keep_headers_;
   bool drop_body_ = false;
 };
 

@@ -2,6 +2,7 @@
 // their system calls, and in which nobody waits for anybody else.
 //
 //   accept ─▶ I/O threads (a connection stays on one) ─┬▶ quick handlers, answered at once
+//                                                      ├▶ stream handlers, answered by and by (`http_exchange.h`)
 //                                                      └▶ pool ─▶ handlers that may take long, pieces of long answers
 //
 // *Truth*: plain HTTP without authentication. A HEAD is answered as a GET without its body. Answers of a connection
@@ -34,6 +35,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "indexer/base/clock.h"
@@ -41,12 +44,17 @@
 
 namespace kvatlas {
 
+using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
+
 struct HttpRequest {
   std::string method;  // "GET", "POST"; a HEAD arrives as "GET"
   std::string path;    // percent-decoded, without the query
   std::string query;   // as sent, without '?'
   std::string body;
   std::string trace_id;  // of the header named in the options; empty when it was not sent
+  // With `keep_headers`: as they were sent, names too; and the whole target.
+  HttpHeaders headers = {};
+  std::string target = {};
 
   // The first value of `name` in the query, decoded.
   std::optional<std::string> Param(std::string_view name) const;
@@ -63,6 +71,7 @@ struct HttpResponse {
   std::string body = {};
   HttpBodySource more = nullptr;  // follows `body`, which may be empty
   std::string about = {};         // for observers: the model that was asked for
+  HttpHeaders headers = {};       // more of them
 };
 
 // {"error":"<message>"}, escaped, with a newline.
@@ -88,14 +97,20 @@ class HttpObserver {
 
 inline constexpr size_t kHttpBodyBytesMax = 2 << 20;
 
+class HttpExchange;
+// On the I/O thread, with the whole request: answers by and by.
+using HttpStreamHandler = std::function<void(std::shared_ptr<HttpExchange>)>;
+
 struct HttpRoute {
-  std::string method;
+  std::string method;  // "*": every one that has no route of its own
   // A path that ends in "/*" also takes every path below it, the longest match first.
   std::string path;
   // On the pool. May be null if `quick` never declines; a large body (`quick_body_bytes_max`) is then answered there too.
   HttpHandler handler = nullptr;
   // On the I/O thread, before the other; may be null.
   HttpQuickHandler quick = nullptr;
+  // In place of both.
+  HttpStreamHandler stream = nullptr;
   size_t body_bytes_max = kHttpBodyBytesMax;
   // The body must be declared as JSON: else 415. Refusals of the body are then plain text, in the words of axum.
   bool json_body = false;
@@ -117,6 +132,9 @@ struct HttpServerOptions {
   // 404 and 405 without a body, the latter with `allow` in any case; else {"error":…}.
   bool bare_errors = false;
   std::string trace_id_header = {};  // lower case; empty: none
+  bool keep_headers = false;
+  // The body of what the server itself refuses, as JSON; none: {"error":…}.
+  std::function<std::string(int status, std::string_view message)> error_body = nullptr;
 };
 
 class HttpServer {
