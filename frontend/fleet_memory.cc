@@ -121,6 +121,13 @@ void FleetMemory::Choose(uint64_t id, const std::string& cell, const HolderId& w
   }
 }
 
+std::vector<Domain> FleetMemory::Domains() const {
+  std::vector<Domain> domains;
+  domains.reserve(domains_.size());
+  for (const auto& [domain, of] : domains_) domains.push_back(domain);
+  return domains;
+}
+
 const Labels* FleetMemory::LabelsOf(const Domain& domain, const std::string& cell,
                                     const HolderId& worker) const {
   const auto of = domains_.find(domain);

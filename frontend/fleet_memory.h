@@ -94,6 +94,8 @@ class FleetMemory {
 
   // Latest seen first, then by name.
   std::vector<KnownCell> Cells(const Domain& domain) const;
+  // In no particular order.
+  std::vector<Domain> Domains() const;
   // By cell.
   std::vector<KnownWorker> Workers(const Domain& domain) const;
   // What a worker says of itself, as last seen; null: nothing. Valid until the next call that is not const.

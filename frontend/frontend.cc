@@ -89,6 +89,53 @@ void Frontend::Report(uint64_t decision_id, const RouteReport& report) {
   }
 }
 
+std::string Frontend::Shared::UrlOf(const Domain& domain, const std::string& cell,
+                                    const HolderId& worker) const {
+  if (const Labels* labels = memory.LabelsOf(domain, cell, worker)) {
+    if (const auto url = labels->find(kUrlLabel); url != labels->end()) return url->second;
+  }
+  const auto given = options.engines.find(worker.name);
+  return given == options.engines.end() ? "" : given->second;
+}
+
+void Frontend::Avoid(const std::string& cell, const HolderId& worker) {
+  MutexLock lock(&shared_->mutex);
+  shared_->suspects.Suspect({cell, worker}, shared_->clock->Now());
+}
+
+std::vector<KnownEngine> Frontend::Engines(size_t engines_max) const {
+  MutexLock lock(&shared_->mutex);
+  const Time now = shared_->clock->Now();
+  std::vector<KnownEngine> engines;
+  std::vector<KnownEngine> suspects;
+  for (const Domain& domain : shared_->memory.Domains()) {
+    for (const KnownWorker& known : shared_->memory.Workers(domain)) {
+      std::string url = shared_->UrlOf(domain, known.cell, known.worker);
+      if (url.empty()) continue;
+      const bool suspect = shared_->suspects.Contains({known.cell, known.worker}, now);
+      (suspect ? suspects : engines)
+          .push_back({.domain = domain,
+                      .cell = known.cell,
+                      .worker = known.worker,
+                      .url = std::move(url),
+                      .suspect = suspect});
+    }
+  }
+  // Before any answer, who was given is all there is.
+  if (engines.empty() && suspects.empty()) {
+    for (const auto& [name, url] : shared_->options.engines)
+      engines.push_back({.domain = {}, .cell = "", .worker = {name, 0, ""}, .url = url});
+  }
+  engines.insert(engines.end(), suspects.begin(), suspects.end());
+  if (engines.size() > engines_max) engines.resize(engines_max);
+  return engines;
+}
+
+std::vector<Domain> Frontend::Domains() const {
+  MutexLock lock(&shared_->mutex);
+  return shared_->memory.Domains();
+}
+
 void Frontend::SetHierarchies(ShardMap hierarchies) {
   auto map = std::make_shared<const ShardMap>(std::move(hierarchies));
   MutexLock lock(&shared_->mutex);

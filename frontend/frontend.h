@@ -152,6 +152,14 @@ struct RouteReport {
   bool unreachable = false;  // the worker did not take it, as one that is gone (`suspects.h`)
 };
 
+struct KnownEngine {
+  Domain domain;
+  std::string cell;
+  HolderId worker;
+  std::string url;
+  bool suspect = false;
+};
+
 struct FrontendStats {
   uint64_t routes = 0;
   uint64_t failed = 0;
@@ -190,6 +198,13 @@ class Frontend {
   // Whatever became of it: the choice is no longer counted. Unknown ids are ignored. An unreachable worker is avoided for a
   // while, until it accepts a request (`suspects.h`).
   void Report(uint64_t decision_id, const RouteReport& report);
+
+  // The caller has seen that the worker is gone, after it had accepted.
+  void Avoid(const std::string& cell, const HolderId& worker);
+  // At most so many workers whose engine's address is known; suspects come last.
+  std::vector<KnownEngine> Engines(size_t engines_max) const;
+  // Those that answers were given about, by model and tenant.
+  std::vector<Domain> Domains() const;
 
   // The top level, for routes that start from now on.
   void SetHierarchies(ShardMap hierarchies);

@@ -634,14 +634,6 @@ void RouteTask::LeaveOutSuspects(std::vector<CostCandidate>* candidates,
   details->swap(their_details);
 }
 
-std::string RouteTask::UrlOf(const std::string& cell, const HolderId& worker) const {
-  if (const Labels* labels = shared_->memory.LabelsOf(input_.domain, cell, worker)) {
-    if (const auto url = labels->find(kUrlLabel); url != labels->end()) return url->second;
-  }
-  const auto given = shared_->options.engines.find(worker.name);
-  return given == shared_->options.engines.end() ? "" : given->second;
-}
-
 // The choice and its place in flight are one step under the lock, so that of two siblings the second sees the first.
 void RouteTask::Decide() {
   RouteResult result;
@@ -672,7 +664,7 @@ void RouteTask::Decide() {
       result.worker = chosen.worker;
       result.cell = chosen.cell;
       result.overlap_blocks = chosen.overlap_blocks;
-      result.url = UrlOf(chosen.cell, chosen.worker);
+      result.url = shared_->UrlOf(input_.domain, chosen.cell, chosen.worker);
       shared_->memory.Choose(result.decision_id, chosen.cell, chosen.worker,
                              receipt_.blocks - chosen.overlap_blocks, Now());
       shared_->memory.Sent(input_.domain, waypoints_, chosen.cell, Now());

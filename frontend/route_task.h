@@ -67,6 +67,10 @@ struct Frontend::Shared {
   uint64_t next_decision ABSL_GUARDED_BY(mutex);
   FrontendStats stats ABSL_GUARDED_BY(mutex);
 
+  // Where the worker's engine takes requests; empty: nobody said.
+  std::string UrlOf(const Domain& domain, const std::string& cell, const HolderId& worker) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+
   Shared(FrontendOptions o, CellFinder* cells, OverlapFinder* overlaps, const Clock* c, Timer* t);
 };
 
@@ -198,8 +202,6 @@ class RouteTask : public std::enable_shared_from_this<RouteTask> {
   // Unless nobody else is left.
   void LeaveOutSuspects(std::vector<CostCandidate>* candidates,
                         std::vector<ReceiptCandidate>* details) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
-  std::string UrlOf(const std::string& cell, const HolderId& worker) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
 
   void Decide();

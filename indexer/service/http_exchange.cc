@@ -16,6 +16,10 @@ const HttpRequest& HttpExchange::request() const {
   return connection_ == nullptr ? none : connection_->request_;
 }
 
+std::string HttpExchange::TakeBody() {
+  return connection_ == nullptr ? std::string() : std::exchange(connection_->request_.body, {});
+}
+
 bool HttpExchange::head_only() const { return connection_ != nullptr && connection_->head_only_; }
 
 boost::asio::io_context& HttpExchange::io() { return *io_; }
@@ -28,18 +32,21 @@ void HttpExchange::Write(std::string_view piece, Done done) {
   if (connection_ != nullptr) connection_->WriteExchange(piece, std::move(done));
 }
 
+// What `on_gone_` holds may be all that holds this.
 void HttpExchange::End() {
+  const Done held = std::exchange(on_gone_, nullptr);
   if (connection_ != nullptr) std::exchange(connection_, nullptr)->EndExchange();
 }
 
 void HttpExchange::Answer(HttpResponse response) {
+  const Done held = std::exchange(on_gone_, nullptr);
   if (connection_ != nullptr) {
     std::exchange(connection_, nullptr)->AnswerExchange(std::move(response));
   }
 }
 
 void HttpExchange::Cut() {
-  on_gone_ = nullptr;
+  const Done held = std::exchange(on_gone_, nullptr);
   if (connection_ != nullptr) std::exchange(connection_, nullptr)->CutExchange();
 }
 

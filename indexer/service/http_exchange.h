@@ -58,6 +58,7 @@ class HttpExchange {
   HttpExchange& operator=(const HttpExchange&) = delete;
 
   const HttpRequest& request() const;
+  std::string TakeBody();  // of the request, which has none from then on
   bool head_only() const;  // a HEAD; its method is said to be GET
   boost::asio::io_context& io();
 

@@ -1,0 +1,85 @@
+#include "frontend/http/openai_error.h"
+
+#include <algorithm>
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "frontend/frontend.h"
+
+namespace kvatlas {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+const char* TypeOf(int status) {
+  switch (status) {
+    case 401:
+    case 403:
+      return "authentication_error";
+    case 404:
+      return "not_found_error";
+    case 429:
+      return "rate_limit_error";
+    default:
+      return status < 500 ? "invalid_request_error" : "server_error";
+  }
+}
+
+int StatusOf(absl::StatusCode code) {
+  switch (code) {
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kOutOfRange:
+      return 400;
+    case absl::StatusCode::kNotFound:
+      return 404;
+    case absl::StatusCode::kResourceExhausted:
+      return 429;
+    case absl::StatusCode::kUnavailable:
+      return 503;
+    case absl::StatusCode::kDeadlineExceeded:
+      return 504;
+    default:
+      return 500;
+  }
+}
+
+// "messages" of "messages is missing".
+std::string_view FieldOf(std::string_view message) {
+  const size_t end = message.find(" is ");
+  if (end == std::string_view::npos) return {};
+  const std::string_view word = message.substr(0, end);
+  const bool name = !word.empty() && std::all_of(word.begin(), word.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '.' || c == '[' ||
+           c == ']';
+  });
+  return name ? word : std::string_view();
+}
+
+}  // namespace
+
+std::string OpenAiErrorBody(int status, std::string_view message, std::string_view param) {
+  Json error;
+  error["message"] = std::string(message);
+  error["type"] = TypeOf(status);
+  error["param"] = param.empty() ? Json() : Json(std::string(param));
+  error["code"] = Json();
+  return Json{{"error", std::move(error)}}.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+HttpResponse OpenAiError(const absl::Status& why) {
+  const std::string_view message(why.message().data(), why.message().size());
+  const std::optional<Duration> retry = RetryAfter(why);
+  const bool too_large = why.code() == absl::StatusCode::kResourceExhausted && !retry.has_value();
+  const int status = too_large ? 413 : StatusOf(why.code());
+  HttpResponse response{
+      .status = status,
+      .body = OpenAiErrorBody(status, message, status == 400 ? FieldOf(message) : "")};
+  if (retry.has_value()) {
+    const auto seconds = std::chrono::ceil<std::chrono::seconds>(*retry).count();
+    response.headers = {{"retry-after", std::to_string(std::max<int64_t>(seconds, 1))}};
+  }
+  return response;
+}
+
+}  // namespace kvatlas
