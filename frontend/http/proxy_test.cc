@@ -1,0 +1,585 @@
+// The proxy between real sockets: what clients send, what engines get, and what comes back, byte for byte.
+
+#include "frontend/http/proxy.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <list>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "frontend/finders.h"
+#include "frontend/frontend.h"
+#include "frontend/http/prompt_router.h"
+#include "frontend/http/socket_test_util.h"
+#include "frontend/route_observer.h"
+#include "frontend/text/prompt_tokenizer.h"
+#include "indexer/base/clock.h"
+#include "indexer/base/mutex.h"
+#include "indexer/service/metrics.h"
+
+namespace kvatlas {
+namespace {
+
+using namespace std::string_literals;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::AllOf;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::StartsWith;
+using Json = nlohmann::json;
+
+// One cell, whose workers say where their engines are; the first holds more, and so is chosen while it is alive.
+class OneCell : public CellFinder, public OverlapFinder {
+ public:
+  void FindCells(const std::string&, const CellQuestion&, Duration,
+                 CellFinder::Callback callback) override {
+    callback(absl::UnavailableError("no hierarchy"));
+  }
+  void FindOverlaps(const std::string&, const OverlapQuestion& question, Duration,
+                    OverlapFinder::Callback callback) override {
+    WorkersAnswer answer{.workers = {}, .block_size = 4};
+    auto labels = std::make_shared<LabelsByWorker>();
+    for (size_t i = 0; i < urls.size(); ++i) {
+      const HolderId worker{"w" + std::to_string(i), 0, ""};
+      const auto blocks = static_cast<uint32_t>(question.sequence.size());
+      answer.workers.push_back({.worker = worker,
+                                .blocks = i == 0 ? blocks : 0,
+                                .load = Load{.running_requests = static_cast<uint32_t>(i)}});
+      (*labels)[worker] = {{"url", urls[i]}};
+    }
+    answer.labels = labels;
+    callback(std::move(answer));
+  }
+  std::vector<std::string> urls;
+};
+
+// A token for each letter; and what it was asked.
+class LetterTokenizer : public PromptTokenizer {
+ public:
+  void Tokenize(const std::string& model, const Prompt& prompt, Duration,
+                Callback callback) override {
+    if (model != "m") return callback(absl::NotFoundError("no such model: " + model));
+    std::string text;
+    if (const auto* chat = std::get_if<ChatPrompt>(&prompt)) {
+      text = chat->messages.dump();
+    } else {
+      text = std::get<TextPrompt>(prompt).text;
+    }
+    PromptTokens tokens{.tokens = {}, .source = "letters"};
+    for (char c : text) tokens.tokens.push_back(static_cast<unsigned char>(c));
+    callback(std::move(tokens));
+  }
+};
+
+class Reports : public RouteObserver {
+ public:
+  void OnDecided(const Decided&) override {}
+  void OnReported(uint64_t, const RouteReport& report, Time) override {
+    MutexLock lock(&mutex_);
+    reports_.push_back(report);
+    changed_.SignalAll();
+  }
+  // The next one that says the request is over.
+  RouteReport WaitForEnd() {
+    MutexLock lock(&mutex_);
+    while (true) {
+      for (; seen_ < reports_.size(); ++seen_) {
+        const RouteReport& report = reports_[seen_];
+        if (report.finished || report.abandoned) return reports_[seen_++];
+      }
+      changed_.Wait(&mutex_);
+    }
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar changed_;
+  std::vector<RouteReport> reports_ ABSL_GUARDED_BY(mutex_);
+  size_t seen_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+std::string Post(const std::string& path, const std::string& body, const std::string& more = "") {
+  return absl::StrCat("POST ", path, " HTTP/1.1\r\nHost: front\r\n", more,
+                      "Content-Type: application/json\r\nContent-Length: ", body.size(), "\r\n\r\n",
+                      body);
+}
+
+const char kChat[] = R"({"messages": [{"role":"user","content":"hello"}],  "model":"m"})";
+const char kOk[] = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+
+// Says the same to everybody, for as long as they ask.
+TestEngine::Serve Says(std::string answer) {
+  return [answer](TestSocket& connection) {
+    while (!connection.ReadMessage().empty()) connection.Send(answer);
+  };
+}
+
+// What one thread tells another.
+class Gate {
+ public:
+  void Open() {
+    MutexLock lock(&mutex_);
+    open_ = true;
+    changed_.SignalAll();
+  }
+  void Wait() {
+    MutexLock lock(&mutex_);
+    while (!open_) changed_.Wait(&mutex_);
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar changed_;
+  bool open_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+class ProxyTest : public testing::Test {
+ protected:
+  ~ProxyTest() override {
+    if (proxy_ != nullptr) proxy_->Stop();
+  }
+
+  void Start(std::vector<std::string> urls) {
+    cell_.urls = std::move(urls);
+    FrontendOptions options;
+    options.leaves = {{"cell", "leaf"}};
+    options.deadline = seconds(5);
+    options.observer = &reports_;
+    frontend_ = std::make_unique<Frontend>(options, &cell_, &cell_, &Clock::Real());
+    router_ = std::make_unique<PromptRouter>(PromptRouterOptions(), frontend_.get(), &tokenizer_);
+    options_.listen = {"127.0.0.1", 0};
+    proxy_ = std::make_unique<Proxy>(options_, frontend_.get(), router_.get(), &metrics_);
+    ASSERT_TRUE(proxy_->Start().ok());
+  }
+
+  std::string Ask(const std::string& request) {
+    TestSocket client(proxy_->address());
+    EXPECT_TRUE(client.Send(request));
+    return client.ReadMessage();
+  }
+  static Json ErrorOf(const std::string& answer) {
+    return Json::parse(BodyOf(answer), nullptr, false)["error"];
+  }
+
+  OneCell cell_;
+  LetterTokenizer tokenizer_;
+  Reports reports_;
+  Metrics metrics_;
+  ProxyOptions options_;
+  std::unique_ptr<Frontend> frontend_;
+  std::unique_ptr<PromptRouter> router_;
+  std::unique_ptr<Proxy> proxy_;
+};
+
+// ---- What goes through ----
+
+TEST_F(ProxyTest, TheEngineGetsTheVeryBytesAndTheClientItsAnswer) {
+  std::string got;
+  TestEngine engine([&](TestSocket& connection) {
+    got = connection.ReadMessage();
+    connection.Send(
+        "HTTP/1.1 201 Made it\r\nX-Engine: a b\r\nSet-Cookie: 1\r\nset-cookie: 2\r\n"
+        "Connection: keep-alive, X-Hop\r\nX-Hop: 1\r\nKeep-Alive: timeout=5\r\n"
+        "Content-Length: 5\r\n\r\na\0b\r\n"s);
+    connection.ReadMessage();
+  });
+  Start({engine.url()});
+  const std::string body =
+      "{\"model\" : \"m\",\n \"messages\":[{\"role\":\"user\",\"content\":\"\\u00e9\"}]}  ";
+  const std::string answer =
+      Ask(Post("/v1/chat/completions?a=%20b", body,
+               "Authorization: Bearer k\r\nConnection: keep-alive, X-Private\r\nX-Private: 1\r\n"
+               "TE: trailers\r\nX-Kept: \t two words \r\n"));
+  EXPECT_THAT(got, StartsWith("POST /v1/chat/completions?a=%20b HTTP/1.1\r\n"));
+  EXPECT_THAT(got, EndsWith("\r\n\r\n" + body));
+  EXPECT_THAT(got,
+              AllOf(HasSubstr("Authorization: Bearer k\r\n"), HasSubstr("X-Kept: two words\r\n"),
+                    HasSubstr("host: " + engine.address().ToString() + "\r\n"),
+                    Not(HasSubstr("X-Private")), Not(HasSubstr("TE:")), Not(HasSubstr("front"))));
+  EXPECT_THAT(
+      answer,
+      StartsWith("HTTP/1.1 201 Made it\r\nX-Engine: a b\r\nSet-Cookie: 1\r\nset-cookie: 2\r\n"));
+  EXPECT_THAT(answer, EndsWith("\r\n\r\na\0b\r\n"s));
+  EXPECT_THAT(answer, AllOf(Not(HasSubstr("X-Hop")), Not(HasSubstr("Keep-Alive"))));
+  EXPECT_THAT(
+      answer,
+      AllOf(HasSubstr("x-kvatlas-worker: w0\r\n"), HasSubstr("x-kvatlas-cell: cell\r\n"),
+            HasSubstr("x-kvatlas-decision: "), HasSubstr("x-kvatlas-fallback: own_cell\r\n"),
+            HasSubstr("x-kvatlas-overlap-blocks: 8\r\n")));
+}
+
+TEST_F(ProxyTest, EachPieceOfAStreamGoesOutBeforeTheNextIsThere) {
+  Gate gates[3];
+  TestEngine engine([&](TestSocket& connection) {
+    connection.ReadMessage();
+    connection.Send(
+        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n");
+    gates[0].Wait();
+    connection.Send("9\r\ndata: {\"a\r\n");
+    gates[1].Wait();
+    connection.Send("5\r\n\":1}\n\r\n1\r\n\n\r\n");
+    gates[2].Wait();
+    connection.Send("E\r\ndata: [DONE]\n\n\r\n0\r\n\r\n");
+    connection.ReadMessage();
+  });
+  Start({engine.url()});
+  TestSocket client(proxy_->address());
+  client.Send(Post("/v1/chat/completions", kChat));
+  EXPECT_THAT(client.ReadUntil("\r\n\r\n"), HasSubstr("transfer-encoding: chunked\r\n"));
+  gates[0].Open();
+  EXPECT_THAT(client.ReadUntil("{\"a"), EndsWith("data: {\"a"));
+  gates[1].Open();
+  EXPECT_THAT(client.ReadUntil("\n\n"), HasSubstr("\":1}\n"));
+  gates[2].Open();
+  EXPECT_THAT(client.ReadUntil("0\r\n\r\n"), HasSubstr("data: [DONE]\n\n"));
+}
+
+TEST_F(ProxyTest, AnswersAreByteForByteWhateverTheirFraming) {
+  std::string body;
+  for (uint32_t i = 0; i < 300'000; ++i) body += static_cast<char>(i * 7919 >> 3);
+  for (const std::string framing : {"length", "chunks", "end"}) {
+    TestEngine engine([&](TestSocket& connection) {
+      connection.ReadMessage();
+      connection.Send("HTTP/1.1 200 OK\r\n");
+      if (framing == "length") {
+        connection.Send(absl::StrCat("content-length: ", body.size(), "\r\n\r\n", body));
+      } else if (framing == "end") {
+        connection.Send("\r\n" + body);
+      } else {
+        connection.Send("transfer-encoding: chunked\r\n\r\n");
+        for (size_t at = 0, size = 1; at < body.size(); at += size, size = size * 3 % 9973 + 1) {
+          const std::string chunk = body.substr(at, size);
+          connection.Send(absl::StrCat(absl::Hex(chunk.size()), ";x=y\r\n", chunk, "\r\n"));
+        }
+        connection.Send("0\r\nx-trailer: 1\r\n\r\n");
+      }
+    });
+    Start({engine.url()});
+    const std::string answer = Ask(Post("/v1/completions", R"({"model":"m","prompt":"hello"})"));
+    const std::string came = framing == "length" ? BodyOf(answer) : Dechunked(answer);
+    EXPECT_EQ(came.size(), body.size()) << framing;
+    EXPECT_TRUE(came == body) << framing;
+    proxy_->Stop();
+  }
+}
+
+TEST_F(ProxyTest, WhatTheEngineSaysItHadCachedIsReported) {
+  TestEngine engine([&](TestSocket& connection) {
+    connection.ReadMessage();
+    connection.Send(
+        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+        "data: {\"choices\":[{}]}\n\ndata: {\"usage\":{\"prompt_tokens\":40,"
+        "\"prompt_tokens_details\":{\"cached_tokens\":32}}}\n\ndata: [DONE]\n\n");
+  });
+  Start({engine.url()});
+  Ask(Post("/v1/chat/completions", kChat));
+  const RouteReport report = reports_.WaitForEnd();
+  EXPECT_EQ(report.cached_tokens, 32u);
+  EXPECT_EQ(report.prompt_tokens, 40u);
+  EXPECT_EQ(frontend_->stats().in_flight, 0u);
+}
+
+TEST_F(ProxyTest, ConnectionsAreKeptOnBothSides) {
+  TestEngine engine(Says(kOk));
+  Start({engine.url()});
+  TestSocket client(proxy_->address());
+  for (int i = 0; i < 5; ++i) {
+    client.Send(Post("/v1/chat/completions", kChat));
+    EXPECT_THAT(client.ReadMessage(), EndsWith("\r\n\r\nok"));
+  }
+  EXPECT_EQ(engine.connections(), 1u);
+}
+
+TEST_F(ProxyTest, ManyRequestsAtOnceOnOneConnectionAreAnsweredInTurn) {
+  TestEngine engine([](TestSocket& connection) {
+    for (std::string got; !(got = connection.ReadMessage()).empty();)
+      connection.Send(absl::StrCat("HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n",
+                                   got.substr(got.find("?") + 1, 1)));
+  });
+  Start({engine.url()});
+  TestSocket client(proxy_->address());
+  std::string all;
+  for (int i = 0; i < 9; ++i)
+    all += Post("/v1/completions?" + std::to_string(i), R"({"model":"m","prompt":"a"})");
+  client.Send(all);
+  for (int i = 0; i < 9; ++i)
+    EXPECT_THAT(client.ReadMessage(), EndsWith("\r\n\r\n" + std::to_string(i)));
+}
+
+TEST_F(ProxyTest, AnIdleConnectionThatTheEngineClosedIsReplacedUnnoticed) {
+  TestEngine engine([](TestSocket& connection) {
+    connection.ReadMessage();
+    connection.Send(kOk);  // and closes, though it did not say so
+  });
+  Start({engine.url()});
+  for (int i = 0; i < 5; ++i) {
+    const std::string answer = Ask(Post("/v1/chat/completions", kChat));
+    EXPECT_THAT(answer, EndsWith("ok"));
+    EXPECT_THAT(answer, Not(HasSubstr("tried")));
+  }
+  EXPECT_EQ(frontend_->stats().suspects, 0u);
+}
+
+TEST_F(ProxyTest, BodiesInChunksAndThoseThatWaitForAContinueArriveWhole) {
+  std::string got;
+  TestEngine engine([&](TestSocket& connection) {
+    while (!(got = connection.ReadMessage()).empty()) {
+      connection.Send("HTTP/1.1 100 Continue\r\n\r\n");  // which is for us, not for the client
+      connection.Send(kOk);
+    }
+  });
+  Start({engine.url()});
+  TestSocket client(proxy_->address());
+  client.Send(
+      "POST /v1/completions HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n"
+      "9\r\n{\"model\":\r\n14\r\n\"m\",\"prompt\":\"hello\"\r\n1\r\n}\r\n0\r\n\r\n");
+  EXPECT_THAT(client.ReadMessage(), AllOf(StartsWith("HTTP/1.1 200 OK\r\n"), EndsWith("ok")));
+  EXPECT_THAT(got, EndsWith("content-length: 30\r\n\r\n{\"model\":\"m\",\"prompt\":\"hello\"}"));
+  client.Send(
+      absl::StrCat("POST /v1/chat/completions HTTP/1.1\r\nExpect: 100-continue\r\n"
+                   "Content-Length: ",
+                   strlen(kChat), "\r\n\r\n"));
+  EXPECT_EQ(client.ReadUntil("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
+  client.Send(kChat);
+  EXPECT_THAT(client.ReadMessage(), EndsWith("ok"));
+  EXPECT_THAT(got, AllOf(EndsWith(kChat), Not(HasSubstr("Expect"))));
+}
+
+TEST_F(ProxyTest, OtherCallsGoToAnEngineOfTheirModelOrToAnyone) {
+  std::string got;
+  TestEngine engine([&](TestSocket& connection) {
+    while (!(got = connection.ReadMessage()).empty()) {
+      connection.Send(got.starts_with("HEAD") ? "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n"
+                                              : kOk);
+    }
+  });
+  Start({engine.url()});
+  EXPECT_THAT(Ask("GET /v1/models HTTP/1.1\r\n\r\n"), HasSubstr("no engine is known yet"));
+  EXPECT_THAT(Ask(Post("/v1/embeddings", R"({"model":"m","input":"x"})")), EndsWith("ok"));
+  EXPECT_THAT(Ask("GET /v1/models HTTP/1.1\r\n\r\n"),
+              AllOf(EndsWith("ok"), HasSubstr("x-kvatlas-worker: w0")));
+  EXPECT_THAT(got, StartsWith("GET /v1/models HTTP/1.1\r\n"));
+  TestSocket client(proxy_->address());
+  client.Send("HEAD /v1/models HTTP/1.1\r\n\r\n");
+  EXPECT_THAT(client.ReadUntil("\r\n\r\n"), HasSubstr("content-length: 2\r\n"));
+  EXPECT_THAT(got, StartsWith("HEAD "));
+  client.Send("DELETE /v1/responses/7 HTTP/1.1\r\n\r\n");
+  EXPECT_THAT(client.ReadMessage(), EndsWith("ok"));
+  EXPECT_THAT(got, StartsWith("DELETE /v1/responses/7 "));
+  EXPECT_THAT(Ask("GET /v2/models HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.1 404 "));
+}
+
+TEST_F(ProxyTest, APromptThatNobodyCanMakeTokensOfIsRoutedByLoad) {
+  TestEngine engine(Says(kOk));
+  Start({engine.url()});
+  const std::string answer = Ask(Post("/v1/completions", R"({"model":"other","prompt":"hello"})"));
+  EXPECT_THAT(answer, AllOf(EndsWith("ok"),
+                            HasSubstr("x-kvatlas-fallback: no_tokens: no such model: other")));
+}
+
+// ---- What is refused ----
+
+TEST_F(ProxyTest, BadBodiesAreRefusedInTheClientsOwnWordsNamingTheField) {
+  TestEngine engine(Says(kOk));
+  Start({engine.url()});
+  const std::vector<std::pair<std::string, Json>> bad = {
+      {"not json", nullptr},
+      {R"({"messages":[{}]})", "model"},
+      {R"({"model":7,"messages":[{}]})", "model"},
+      {R"({"model":"m"})", "messages"},
+      {R"({"model":"m","messages":"hello"})", "messages"},
+      {R"({"model":"m","messages":[{}],"tools":{}})", "tools"}};
+  for (const auto& [body, field] : bad) {
+    const std::string answer = Ask(Post("/v1/chat/completions", body));
+    EXPECT_THAT(answer, StartsWith("HTTP/1.1 400 "));
+    const Json error = ErrorOf(answer);
+    EXPECT_EQ(error["type"], "invalid_request_error");
+    EXPECT_EQ(error["param"], field) << body;
+    EXPECT_FALSE(error["message"].get<std::string>().empty());
+  }
+  EXPECT_EQ(engine.connections(), 0u);
+}
+
+TEST_F(ProxyTest, ABodyThatIsTooLargeIsRefusedBeforeItIsRead) {
+  options_.body_bytes_max = 1000;
+  Start({"http://127.0.0.1:1"});
+  const std::string answer = Ask("POST /v1/completions HTTP/1.1\r\nContent-Length: 1001\r\n\r\n");
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 413 "));
+  EXPECT_EQ(ErrorOf(answer)["type"], "invalid_request_error");
+}
+
+TEST_F(ProxyTest, AFleetWithoutWorkersIsAnError) {
+  Start({});
+  const std::string answer = Ask(Post("/v1/chat/completions", kChat));
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 404 "));
+  EXPECT_THAT(ErrorOf(answer)["message"].get<std::string>(), HasSubstr("no worker of m"));
+}
+
+// ---- Engines that fail ----
+
+TEST_F(ProxyTest, WhenAnEngineIsNotThereTheNextOneAnswersAndItIsAvoided) {
+  TestEngine engine(Says(kOk));
+  Start({"http://" + ClosedPort().ToString(), engine.url()});
+  const std::string answer = Ask(Post("/v1/chat/completions", kChat));
+  EXPECT_THAT(answer, AllOf(EndsWith("ok"), HasSubstr("x-kvatlas-worker: w1"),
+                            HasSubstr("x-kvatlas-tried: w0 (")));
+  EXPECT_EQ(frontend_->stats().suspects, 1u);
+  EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat)), Not(HasSubstr("tried")));
+}
+
+TEST_F(ProxyTest, AnEngineThatClosesBeforeItsAnswerIsReplacedToo) {
+  TestEngine closes([](TestSocket& connection) { connection.ReadMessage(); });
+  std::string got;
+  TestEngine engine([&](TestSocket& connection) {
+    got = connection.ReadMessage();
+    connection.Send(kOk);
+  });
+  Start({closes.url(), engine.url()});
+  EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat)),
+              AllOf(EndsWith("ok"), HasSubstr("tried: w0 (")));
+  EXPECT_THAT(got, EndsWith(kChat));
+}
+
+TEST_F(ProxyTest, AnEngineThatDoesNotAnswerInTimeIsReplacedToo) {
+  options_.engine.head_timeout = milliseconds(50);
+  TestEngine hangs([](TestSocket& connection) {
+    connection.ReadMessage();
+    connection.ReadToEnd();
+  });
+  TestEngine engine(Says(kOk));
+  Start({hangs.url(), engine.url()});
+  EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat)),
+              AllOf(EndsWith("ok"), HasSubstr("no answer in time")));
+}
+
+TEST_F(ProxyTest, WhenNobodyTakesItTheClientHearsWhoWasAsked) {
+  options_.tries = 2;
+  const std::string closed = "http://" + ClosedPort().ToString();
+  Start({closed, closed, closed});
+  const std::string answer = Ask(Post("/v1/chat/completions", kChat));
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 503 "));
+  EXPECT_EQ(ErrorOf(answer)["type"], "server_error");
+  EXPECT_THAT(ErrorOf(answer)["message"].get<std::string>(),
+              AllOf(HasSubstr("w0 ("), HasSubstr("w1 (")));
+  EXPECT_EQ(frontend_->stats().in_flight, 0u);
+}
+
+TEST_F(ProxyTest, AnEnginesOwnErrorsArePassedOn) {
+  TestEngine engine(Says("HTTP/1.1 503 Busy\r\ncontent-length: 4\r\nretry-after: 9\r\n\r\nbusy"));
+  Start({engine.url(), "http://127.0.0.1:1"});
+  EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat)),
+              AllOf(StartsWith("HTTP/1.1 503 Busy\r\nretry-after: 9\r\n"), EndsWith("busy")));
+  EXPECT_EQ(reports_.WaitForEnd().error, "the engine answered 503");
+}
+
+TEST_F(ProxyTest, AnAnswerThatBreaksOffBreaksOffForTheClient) {
+  TestEngine engine([](TestSocket& connection) {
+    connection.ReadMessage();
+    connection.Send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n3\r\nw");
+  });
+  Start({engine.url(), "http://127.0.0.1:1"});
+  TestSocket client(proxy_->address());
+  client.Send(Post("/v1/chat/completions", kChat));
+  const std::string answer = client.ReadToEnd();
+  EXPECT_THAT(answer, HasSubstr("hello"));
+  EXPECT_THAT(answer, Not(HasSubstr("\r\n0\r\n")));
+  EXPECT_THAT(reports_.WaitForEnd().error, HasSubstr("broken off"));
+  EXPECT_EQ(frontend_->stats().suspects, 1u);
+}
+
+// ---- Clients that leave, or read slowly ----
+
+TEST_F(ProxyTest, AClientThatLeavesBeforeTheAnswerTakesItsRequestAlong) {
+  Gate left;
+  TestEngine engine([&](TestSocket& connection) {
+    connection.ReadMessage();
+    connection.ReadToEnd();  // until the proxy closes
+    left.Open();
+  });
+  Start({engine.url()});
+  {
+    TestSocket client(proxy_->address());
+    client.Send(Post("/v1/chat/completions", kChat));
+    while (engine.connections() == 0) std::this_thread::yield();
+  }
+  left.Wait();
+  EXPECT_TRUE(reports_.WaitForEnd().abandoned);
+  EXPECT_EQ(frontend_->stats().in_flight, 0u);
+  EXPECT_EQ(frontend_->stats().suspects, 0u);
+}
+
+TEST_F(ProxyTest, AClientThatLeavesAStreamEndsItAtTheEngine) {
+  Gate left;
+  TestEngine engine([&](TestSocket& connection) {
+    connection.ReadMessage();
+    connection.Send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n");
+    while (connection.Send("1\r\nx\r\n")) {
+    }
+    left.Open();
+  });
+  Start({engine.url()});
+  {
+    TestSocket client(proxy_->address());
+    client.Send(Post("/v1/chat/completions", kChat));
+    client.ReadUntil("x");
+  }
+  left.Wait();
+  EXPECT_TRUE(reports_.WaitForEnd().finished);
+}
+
+TEST_F(ProxyTest, ASlowReaderSlowsTheEngineAndGetsEverything) {
+  constexpr size_t kPiece = 1 << 20;
+  constexpr size_t kPieces = 128;
+  std::atomic<size_t> sent = 0;
+  TestEngine engine([&](TestSocket& connection) {
+    connection.ReadMessage();
+    connection.Send(
+        absl::StrCat("HTTP/1.1 200 OK\r\ncontent-length: ", kPiece * kPieces, "\r\n\r\n"));
+    const std::string piece(kPiece, 'y');
+    while (sent < kPieces && connection.Send(piece)) ++sent;
+    connection.ReadMessage();
+  });
+  Start({engine.url()});
+  TestSocket client(proxy_->address());
+  client.Send(Post("/v1/chat/completions", kChat));
+  client.ReadUntil("\r\n\r\n");
+  while (sent < 1) std::this_thread::yield();
+  // Sockets' buffers hold some megabytes, and the proxy one piece.
+  EXPECT_LT(sent, kPieces / 2);
+  size_t got = 0;
+  for (size_t i = 0; i < kPieces; ++i) got += client.Read(kPiece).size();
+  EXPECT_EQ(got, kPiece * kPieces);
+}
+
+TEST_F(ProxyTest, StopsWhileEverybodyIsBusy) {
+  TestEngine engine([](TestSocket& connection) {
+    connection.ReadMessage();
+    connection.Send("HTTP/1.1 200 OK\r\n\r\nx");
+    connection.ReadToEnd();
+  });
+  Start({engine.url()});
+  std::list<TestSocket> clients;
+  for (int i = 0; i < 8; ++i) {
+    clients.emplace_back(proxy_->address()).Send(Post("/v1/chat/completions", kChat));
+    clients.back().ReadUntil("x");
+  }
+  proxy_->Stop();
+  for (TestSocket& client : clients) client.ReadToEnd();
+}
+
+}  // namespace
+}  // namespace kvatlas
