@@ -1,0 +1,26 @@
+// `Leaf.Stats` of one domain, over gRPC.
+//
+// *Lifetime*: the destructor waits for the calls under way, which end by answer or deadline.
+
+#ifndef KVATLAS_FRONTEND_TRUTH_GRPC_LEAF_PROBER_H_
+#define KVATLAS_FRONTEND_TRUTH_GRPC_LEAF_PROBER_H_
+
+#include <string>
+
+#include "frontend/grpc_finders.h"
+#include "frontend/truth/leaf_prober.h"
+
+namespace kvatlas {
+
+class GrpcLeafProber : public LeafProber {
+ public:
+  void Probe(const std::string& leaf_address, const Domain& domain, Duration deadline,
+             Callback callback) override;
+
+ private:
+  ChannelCache channels_;
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_FRONTEND_TRUTH_GRPC_LEAF_PROBER_H_

@@ -1,0 +1,180 @@
+#include "frontend/truth/truth_http.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "frontend/truth/truth_report.h"
+
+namespace kvatlas {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr size_t kWorkersShown = 64;
+constexpr size_t kDecisionsShown = 100;
+constexpr size_t kShownMax = 65536;
+
+std::optional<uint64_t> Number(std::string_view text) {
+  uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (text.empty() || error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+size_t CountIn(const HttpRequest& request, std::string_view name, size_t otherwise) {
+  const std::optional<std::string> text = request.Param(name);
+  const std::optional<uint64_t> value = text.has_value() ? Number(*text) : std::nullopt;
+  return static_cast<size_t>(std::min<uint64_t>(value.value_or(otherwise), kShownMax));
+}
+
+HttpResponse Decision(const Truth& truth, const Clock& clock, const HttpRequest& request) {
+  constexpr std::string_view kPrefix = "/decisions/";
+  if (request.path.size() <= kPrefix.size()) {
+    Json json = {{"decisions", Json::array()}};
+    for (uint64_t id : truth.LatestDecisions(CountIn(request, "max", kDecisionsShown)))
+      json["decisions"].push_back(std::to_string(id));
+    return {.body = json.dump() + "\n"};
+  }
+  const std::optional<uint64_t> id = Number(std::string_view(request.path).substr(kPrefix.size()));
+  if (!id.has_value()) return HttpError(400, "a decision's id is a number");
+  const std::optional<DecisionRecord> record = truth.Find(*id);
+  if (!record.has_value()) return HttpError(404, "no such decision, or it is forgotten");
+  return {.body = DecisionJson(*record, clock.Now())};
+}
+
+HttpResponse Diagnosis(Truth* truth, const HttpRequest& request) {
+  const TruthPage page{.findings = truth->Diagnose(),
+                       .workers = truth->workers(CountIn(request, "workers", kWorkersShown)),
+                       .stats = truth->stats()};
+  if (request.Param("format") == "json") return {.body = PageJson(page)};
+  return {.content_type = "text/plain; charset=utf-8", .body = PageText(page)};
+}
+
+// A label's value in Prometheus' text format.
+std::string Quoted(const std::string& value) {
+  std::string quoted = "\"";
+  for (char c : value) {
+    if (c == '\\' || c == '"') quoted += '\\';
+    quoted += c == '\n' ? std::string("\\n") : std::string(1, c);
+  }
+  return quoted + "\"";
+}
+
+std::string Labels(const Domain& domain, const std::string& cell, const HolderId& worker) {
+  return "domain=" + Quoted(ToString(domain)) + ",cell=" + Quoted(cell) +
+         ",worker=" + Quoted(worker.name) + ",rank=\"" + std::to_string(worker.rank) + "\"";
+}
+
+// Findings and workers come and go.
+void AppendSeries(const Truth& truth, std::string* text) {
+  const auto head = [text](const std::string& name, const char* help) {
+    *text += "# HELP " + name + " " + help + "\n# TYPE " + name + " gauge\n";
+  };
+  head("kvatlas_frontend_finding", "Why predictions and engines part: confidence, 0 to 1.");
+  for (const KnownFinding& known : truth.findings()) {
+    const Finding& finding = known.finding;
+    *text += "kvatlas_frontend_finding{cause=\"" + std::string(CauseName(finding.cause)) + "\"," +
+             Labels(finding.domain, finding.cell, finding.worker) + "} " +
+             std::to_string(finding.confidence) + "\n";
+  }
+  const std::vector<WorkerTruth> workers = truth.workers(kWorkersShown);
+  const auto family = [&](const std::string& name, const char* help, auto value) {
+    head(name, help);
+    for (const WorkerTruth& worker : workers) {
+      *text += name + "{" + Labels(worker.domain, worker.cell, worker.worker) + "} " +
+               std::to_string(value(worker)) + "\n";
+    }
+  };
+  family("kvatlas_frontend_worker_predicted_tokens", "Promised lately; forgets by half-lives.",
+         [](const WorkerTruth& worker) { return worker.figures.predicted_tokens; });
+  family("kvatlas_frontend_worker_served_tokens", "Served from cache lately, likewise.",
+         [](const WorkerTruth& worker) { return worker.figures.served_tokens; });
+  family("kvatlas_frontend_worker_checks_missed",
+         "Of the latest finished prompts that were asked about, those the index knows nothing of.",
+         [](const WorkerTruth& worker) { return worker.checks_missed; });
+}
+
+}  // namespace
+
+void AddTruthHttp(Truth* truth, const Clock* clock, AdminHttp* http) {
+  const auto decision = [truth, clock](const HttpRequest& request) {
+    return Decision(*truth, *clock, request);
+  };
+  http->Handle("GET", "/decisions", decision);
+  http->Handle("GET", "/decisions/*", decision);
+  http->Handle("GET", "/diagnosis",
+               [truth](const HttpRequest& request) { return Diagnosis(truth, request); });
+}
+
+void AddTruthMetrics(const Truth* truth, Metrics* metrics) {
+  const auto counter = [metrics](const std::string& name, const char* help,
+                                 const MetricLabels& labels = {}) {
+    return metrics->AddCounter("kvatlas_frontend_" + name, help, labels);
+  };
+  constexpr const char* kServed = "Reported requests by what was served against predicted.";
+  struct Series {
+    Counter counter;
+    uint64_t TruthStats::* value;
+  };
+  std::vector<Series> series = {
+      {counter("served_total", kServed, {{"result", "exact"}}), &TruthStats::exact},
+      {counter("served_total", kServed, {{"result", "less"}}), &TruthStats::less},
+      {counter("served_total", kServed, {{"result", "more"}}), &TruthStats::more},
+      {counter("served_total", kServed, {{"result", "unknown"}}), &TruthStats::without_figures},
+      {counter("predicted_tokens_total", "Promised, of reported requests."),
+       &TruthStats::predicted_tokens},
+      {counter("served_tokens_total", "Served from cache, of reported requests."),
+       &TruthStats::served_tokens},
+      {counter("prompt_lengths_differ_total", "Prompts that the engine counts otherwise."),
+       &TruthStats::lengths_differ},
+      {counter("requests_failed_total", "Reported as failed at the worker."), &TruthStats::errors},
+      {counter("reports_unknown_total", "Reports on decisions that are not known (any more)."),
+       &TruthStats::reports_unknown},
+      {counter("truth_checks_total", "Finished prompts asked about again."), &TruthStats::checks},
+      {counter("truth_checks_missed_total", "Of these, such that the index knew nothing of."),
+       &TruthStats::checks_missed},
+  };
+  Gauge kept =
+      metrics->AddGauge("kvatlas_frontend_decisions_kept", "Receipts that can be looked up.");
+  Gauge bytes = metrics->AddGauge("kvatlas_frontend_decision_bytes", "Their memory.");
+  metrics->OnScrape([truth, series, kept, bytes]() mutable {
+    const TruthStats stats = truth->stats();
+    for (Series& one : series) {
+      const double grown = static_cast<double>(stats.*one.value) - one.counter.Value();
+      if (grown > 0) one.counter.Increment(grown);
+    }
+    kept.Set(static_cast<double>(stats.decisions_kept));
+    bytes.Set(static_cast<double>(stats.decision_bytes));
+  });
+  metrics->OnText([truth](std::string* text) { AppendSeries(*truth, text); });
+}
+
+std::string TruthStatusJson(const Truth& truth) {
+  const TruthStats stats = truth.stats();
+  Json json = {{"reports", stats.reports},
+               {"exact", stats.exact},
+               {"less", stats.less},
+               {"more", stats.more},
+               {"without_cached_tokens", stats.without_figures},
+               {"prompt_lengths_differ", stats.lengths_differ},
+               {"predicted_tokens", stats.predicted_tokens},
+               {"served_tokens", stats.served_tokens},
+               {"findings", Json::array()}};
+  for (const KnownFinding& known : truth.findings()) {
+    json["findings"].push_back({{"cause", CauseName(known.finding.cause)},
+                                {"confidence", known.finding.confidence},
+                                {"domain", ToString(known.finding.domain)},
+                                {"cell", known.finding.cell},
+                                {"worker", known.finding.worker.name},
+                                {"rank", known.finding.worker.rank},
+                                {"remedy", CauseRemedy(known.finding.cause)}});
+  }
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace kvatlas

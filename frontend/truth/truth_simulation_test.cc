@@ -1,0 +1,512 @@
+// Random fleets with one planted fault, and without any: is it named, soon, and nothing else?
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <deque>
+#include <iomanip>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <set>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "frontend/finders.h"
+#include "frontend/frontend.h"
+#include "frontend/truth/diagnosis.h"
+#include "frontend/truth/fleet_test_util.h"
+#include "frontend/truth/leaf_prober.h"
+#include "frontend/truth/truth.h"
+#include "indexer/base/clock.h"
+#include "indexer/base/domain.h"
+
+namespace kvatlas {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+const Domain kModel{"m", ""};
+constexpr uint32_t kBlockSize = 16;
+
+// A cell's index as it should be: knows what it is told, by the contract's names.
+class PretendedLeaf : public AnnouncementSink, public OverlapFinder, public LeafProber {
+ public:
+  struct Options {
+    uint64_t publisher_seed = kDefaultHashSeed;
+    HolderId seed_of = {};    // whose publisher has that seed
+    bool publishers = false;  // hash themselves and are believed, whatever their block size
+    HolderId late = {};
+    Duration by{0};
+    std::map<HolderId, HolderId> names = {};  // that their events are registered under
+    Duration lag{0};                          // of everybody
+  };
+  PretendedLeaf(Options options, const Clock* clock)
+      : options_(std::move(options)), clock_(clock) {}
+
+  void Add(const HolderId& worker) { holders_[worker]; }
+  void Silence(const HolderId& worker) {
+    holders_[worker].masked = true;
+    holders_[worker].silent_since = clock_->Now();
+  }
+
+  void Served(const HolderId& worker) { holders_[worker].served.push_back(clock_->Now()); }
+
+  void Announce(const HolderId& engine, const Announcement& announcement) override {
+    const auto name = options_.names.find(engine);
+    const HolderId worker = name == options_.names.end() ? engine : name->second;
+    const Duration by = options_.late == worker ? options_.by : options_.lag;
+    underway_.push_back({clock_->Now() + by, worker, announcement});
+    Arrive();
+  }
+
+  void FindOverlaps(const std::string&, const OverlapQuestion& question, Duration,
+                    OverlapFinder::Callback callback) override {
+    Arrive();
+    WorkersAnswer answer{.workers = {}, .block_size = kBlockSize};
+    for (const auto& [worker, holder] : holders_) {
+      if (holder.masked) continue;
+      uint32_t blocks = 0;
+      while (blocks < question.sequence.size() && holder.blocks.contains(question.sequence[blocks]))
+        ++blocks;
+      Load load;
+      for (Time at : holder.served) load.running_requests += at + seconds(8) > clock_->Now();
+      answer.workers.push_back({.worker = worker, .blocks = blocks, .load = load});
+    }
+    callback(std::move(answer));
+  }
+
+  void Probe(const std::string&, const Domain&, Duration, LeafProber::Callback callback) override {
+    Arrive();
+    LeafAnswer answer{.contract = HashContract().Id(), .block_size = kBlockSize, .workers = {}};
+    for (const auto& [worker, holder] : holders_) {
+      LeafView& view = answer.workers[worker];
+      view.known = true;
+      view.masked = holder.masked;
+      view.connected = !holder.masked;
+      if (holder.masked) view.age = clock_->Now() - holder.silent_since;
+      view.blocks = holder.blocks.size();
+      view.batches = holder.batches;
+      view.engine.emplace();
+      view.engine->block_size = kBlockSize;
+      if (holder.refused > 0) view.engine->refused["block_size"] = holder.refused;
+    }
+    callback(std::move(answer));
+  }
+
+ private:
+  struct Named {
+    SequenceHash block;
+    std::string lora_name, cache_salt;
+  };
+  struct HolderState {
+    std::set<SequenceHash> blocks;
+    std::map<uint64_t, Named> names;
+    std::vector<Time> served;
+    uint64_t batches = 0, refused = 0;
+    bool masked = false;
+    Time silent_since{0};
+  };
+  struct Underway {
+    Time at;
+    HolderId worker;
+    Announcement announcement;
+  };
+
+  void Arrive() {
+    for (auto at = underway_.begin(); at != underway_.end();) {
+      if (at->at > clock_->Now()) {
+        ++at;
+        continue;
+      }
+      Apply(at->worker, at->announcement);
+      at = underway_.erase(at);
+    }
+  }
+
+  void Apply(const HolderId& worker, const Announcement& said) {
+    HolderState& holder = holders_[worker];
+    if (holder.masked) return;
+    ++holder.batches;
+    if (said.kind == Announcement::Kind::kRemoved) {
+      for (uint64_t name : said.names) {
+        const auto named = holder.names.find(name);
+        if (named == holder.names.end()) continue;
+        holder.blocks.erase(named->second.block);
+        holder.names.erase(named);
+      }
+      return;
+    }
+    if (said.block_size != kBlockSize && !options_.publishers) {
+      ++holder.refused;
+      return;
+    }
+    const HashContract contract{.seed = options_.seed_of == worker ? options_.publisher_seed
+                                                                   : kDefaultHashSeed};
+    SequenceHash parent = kNoParent;
+    if (said.parent != 0) {
+      const auto named = holder.names.find(said.parent);
+      if (named == holder.names.end()) return;
+      parent = named->second.block;
+    }
+    const uint64_t seed =
+        BlockSeed({.lora_name = said.lora_name, .cache_salt = said.cache_salt}, contract);
+    const std::vector<SequenceHash> blocks = SequenceHashesAfter(
+        parent, LocalHashes(said.tokens, {.block_size = said.block_size}, seed), contract);
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      holder.blocks.insert(blocks[i]);
+      holder.names[said.names[i]] = {blocks[i], said.lora_name, said.cache_salt};
+    }
+  }
+
+  const Options options_;
+  const Clock* const clock_;
+  std::map<HolderId, HolderState> holders_;
+  std::deque<Underway> underway_;
+};
+
+class NoCells : public CellFinder {
+ public:
+  void FindCells(const std::string&, const CellQuestion&, Duration, Callback callback) override {
+    callback(absl::UnavailableError("none here"));
+  }
+};
+
+struct FleetOptions {
+  uint64_t seed = 1;
+  Fault fault = Fault::kNone;
+  size_t workers = 2;
+  uint32_t ranks = 1;
+  size_t requests = 50;
+  double chats = 0.6;
+  double namespaced = 0;
+  size_t blocks_max = 4096;
+  Duration lag{0};
+  bool publishers = false;
+  bool forms_known = true;
+  bool bos_known = true;
+};
+
+// A fleet whose first worker has the fault.
+class Fleet {
+ public:
+  explicit Fleet(const FleetOptions& options)
+      : options_(options),
+        leaf_(LeafOf(options), &clock_),
+        truth_({}, &leaf_, &leaf_, &clock_),
+        frontend_(OfFrontend(&truth_), &no_cells_, &leaf_, &clock_),
+        traffic_({.seed = options.seed,
+                  .chats = options.chats,
+                  .salted = options.fault == Fault::kLoraUnsaid ? 0 : options.namespaced,
+                  .with_lora = options.fault == Fault::kSaltUnsaid ? 0 : options.namespaced}) {
+    clock_.Advance(seconds(1000));
+    for (size_t worker = 0; worker < options.workers; ++worker) {
+      for (uint32_t rank = 0; rank < options.ranks; ++rank) {
+        const HolderId id = Worker(worker, rank);
+        leaf_.Add(id);
+        const Fault fault = HasFault(worker, rank) ? options.fault : Fault::kNone;
+        engines_[id] = std::make_unique<FaultyEngine>(
+            FaultyEngine::Options{.worker = id,
+                                  .fault = fault,
+                                  .block_size = fault == Fault::kBlockSize ? 32 : kBlockSize,
+                                  .blocks_max = options.blocks_max},
+            &leaf_);
+      }
+    }
+  }
+
+  // True: some cause was found, before all requests were sent if `stop`.
+  void Run(bool stop) {
+    for (size_t i = 0; i < options_.requests; ++i) {
+      Disturb(i);
+      Request();
+      clock_.Advance(milliseconds(500));
+      truth_.Tick();
+      if (!named_ && Names(Expected())) {
+        named_ = true;
+        named_at_ = i + 1;
+      }
+      for (const KnownFinding& known : truth_.findings()) ever_.insert(known.finding.cause);
+      if (stop && named_) break;
+    }
+    // What was asked about lately may still be answered.
+    for (int i = 0; i < 10 && !(stop && named_); ++i) {
+      clock_.Advance(seconds(2));
+      truth_.Tick();
+      named_ |= Names(Expected());
+      for (const KnownFinding& known : truth_.findings()) ever_.insert(known.finding.cause);
+    }
+  }
+
+  Cause Expected() const { return ExpectedOf(options_.fault); }
+  static Cause ExpectedOf(Fault fault) {
+    switch (fault) {
+      case Fault::kBlockSize:
+        return Cause::kWrongBlockSize;
+      case Fault::kSeed:
+        return Cause::kHashContract;
+      case Fault::kTokenizer:
+        return Cause::kTokenizer;
+      case Fault::kTemplate:
+        return Cause::kChatTemplate;
+      case Fault::kBosTwice:
+      case Fault::kBosTwiceHere:
+        return Cause::kBosDoubled;
+      case Fault::kNoBos:
+      case Fault::kNoBosHere:
+        return Cause::kBosMissing;
+      case Fault::kSaltUnsaid:
+        return Cause::kCacheSalt;
+      case Fault::kLoraUnsaid:
+        return Cause::kLoraNamespace;
+      case Fault::kEventsOff:
+        return Cause::kEventsOff;
+      case Fault::kPublisherDead:
+        return Cause::kPublisherDead;
+      case Fault::kLateEvents:
+      case Fault::kLostRemovals:
+        return Cause::kStaleIndex;
+      case Fault::kRanksSwapped:
+        return Cause::kRankMixedUp;
+      case Fault::kWorkersSwapped:
+        return Cause::kWorkerMixedUp;
+      case Fault::kCachingOff:
+        return Cause::kPrefixCachingOff;
+      case Fault::kUsageMissing:
+        return Cause::kUsageNotReported;
+      case Fault::kRestarted:
+        return Cause::kEngineRestarted;
+      case Fault::kNone:
+        break;
+    }
+    return Cause::kUnexplained;
+  }
+
+  bool Names(Cause cause) const {
+    for (const KnownFinding& known : truth_.findings())
+      if (known.finding.cause == cause) return true;
+    return false;
+  }
+
+  bool named() const { return named_; }
+  size_t named_at() const { return named_at_; }
+  const std::set<Cause>& ever() const { return ever_; }
+  Truth& truth() { return truth_; }
+
+  std::string Report() const {
+    std::ostringstream text;
+    if (std::getenv("KVATLAS_SHOW") != nullptr)
+      for (const WorkerEvidence& e : truth_.evidence()) {
+        text << "  " << e.worker.name << "/" << e.worker.rank << " leaf blocks "
+             << (e.leaf.has_value() ? std::to_string(e.leaf->blocks) : "?") << "\n";
+        for (const Comparison& c : e.comparisons)
+          text << "    " << c.decision % 1000 << " " << c.chosen.count() / 1000000 << " form "
+               << static_cast<int>(c.form) << (c.has_salt ? " salt" : "")
+               << (c.has_lora ? " lora" : "") << " tokens " << c.prompt_tokens << "/"
+               << c.engine_tokens.value_or(0) << " predicted " << c.predicted << " served "
+               << c.served.value_or(99999) << " sent " << c.sent_before << " @"
+               << c.promised_sent_at.count() / 1000000 << "\n";
+        for (const Check& c : e.checks) {
+          text << "    check " << c.decision % 1000 << (c.settled ? " settled" : "") << " held "
+               << c.held << "/" << c.asked << " first " << c.first_held << " rank "
+               << c.other_rank_held << " worker " << c.other_worker_held;
+          for (const Supposed& s : c.supposed)
+            if (s.held > 0)
+              text << " [" << ToString(s.what) << " " << s.held << "/" << s.asked << "]";
+          text << "\n";
+        }
+      }
+    for (const KnownFinding& known : truth_.findings()) {
+      const Finding& f = known.finding;
+      text << "  " << CauseName(f.cause) << " " << f.confidence << " " << f.worker.name << "/"
+           << f.worker.rank << "\n";
+      for (const std::string& line : f.evidence) text << "    " << line << "\n";
+    }
+    return text.str();
+  }
+
+ private:
+  static HolderId Worker(size_t worker, uint32_t rank) {
+    return {.name = "w" + std::to_string(worker), .rank = rank, .replica = {}};
+  }
+  static FrontendOptions OfFrontend(RouteObserver* observer) {
+    FrontendOptions options;
+    options.leaves = {{.cell = "c", .address = "leaf"}};
+    options.observer = observer;
+    return options;
+  }
+  static PretendedLeaf::Options LeafOf(const FleetOptions& options) {
+    PretendedLeaf::Options leaf{.publishers = options.publishers, .lag = options.lag};
+    if (options.fault == Fault::kSeed) {
+      leaf.seed_of = Worker(0, 0);
+      leaf.publisher_seed = 42;
+    }
+    if (options.fault == Fault::kLateEvents) {
+      leaf.late = Worker(0, 0);
+      leaf.by = seconds(9);
+    }
+    if (options.fault == Fault::kWorkersSwapped)
+      leaf.names = {{Worker(0, 0), Worker(1, 0)}, {Worker(1, 0), Worker(0, 0)}};
+    return leaf;
+  }
+  // Faults of the frontend concern everybody.
+  bool HasFault(size_t worker, uint32_t) const {
+    return worker == 0 || options_.fault == Fault::kNoBosHere ||
+           options_.fault == Fault::kBosTwiceHere;
+  }
+
+  void Disturb(size_t request) {
+    if (request != options_.requests * 2 / 5) return;
+    if (options_.fault == Fault::kPublisherDead) leaf_.Silence(Worker(0, 0));
+    if (options_.fault == Fault::kRestarted) engines_[Worker(0, 0)]->Forget();
+  }
+
+  void Request() {
+    const Prompt prompt = traffic_.Next();
+    RouteInput input{.domain = kModel,
+                     .tokens = TokensOf(prompt, options_.fault, /*here=*/true),
+                     .lora_name = prompt.lora_name,
+                     .cache_salt = prompt.cache_salt};
+    if (options_.forms_known) input.form = prompt.form;
+    if (options_.bos_known) input.bos = kBos;
+    const absl::StatusOr<RouteResult> route = frontend_.Route(std::move(input));
+    ASSERT_TRUE(route.ok()) << route.status();
+    HolderId served_by = route->worker;
+    if (options_.fault == Fault::kRanksSwapped && served_by.name == "w0")
+      served_by.rank = (served_by.rank + 1) % options_.ranks;
+    leaf_.Served(route->worker);
+    const Usage usage = engines_.at(served_by)->Serve(prompt);
+    frontend_.Report(route->decision_id, {.finished = true,
+                                          .cached_tokens = usage.cached_tokens,
+                                          .prompt_tokens = usage.prompt_tokens});
+  }
+
+  const FleetOptions options_;
+  ManualClock clock_;
+  PretendedLeaf leaf_;
+  NoCells no_cells_;
+  Truth truth_;
+  Frontend frontend_;
+  FleetTraffic traffic_;
+  std::map<HolderId, std::unique_ptr<FaultyEngine>> engines_;
+  bool named_ = false;
+  size_t named_at_ = 0;
+  std::set<Cause> ever_;
+};
+
+FleetOptions OptionsFor(Fault fault, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  FleetOptions options{.seed = seed, .fault = fault};
+  options.workers = 1 + random() % 3;
+  switch (fault) {
+    case Fault::kRanksSwapped:
+      options.ranks = 2;
+      options.workers = 1 + random() % 2;
+      break;
+    case Fault::kWorkersSwapped:
+      options.workers = 2 + random() % 2;
+      break;
+    case Fault::kTemplate:
+      options.workers = 1;
+      break;
+    case Fault::kSaltUnsaid:
+    case Fault::kLoraUnsaid:
+      options.workers = 1;
+      options.namespaced = 0.5;
+      break;
+    case Fault::kBlockSize:
+      options.publishers = random() % 2 == 0;
+      break;
+    case Fault::kLostRemovals:
+      options.blocks_max = 60;
+      options.workers = 1;
+      break;
+    case Fault::kRestarted:
+      options.workers = 1 + random() % 2;
+      break;
+    default:
+      break;
+  }
+  return options;
+}
+
+// Besides the planted cause: what the same evidence fits too.
+std::set<Cause> Allowed(Fault fault) {
+  switch (fault) {
+    case Fault::kTokenizer:
+      return {Cause::kChatTemplate};
+    case Fault::kTemplate:
+      return {Cause::kTokenizer};
+    case Fault::kUsageMissing:
+      return {Cause::kPrefixCachingOff};
+    case Fault::kCachingOff:
+      return {Cause::kUsageNotReported};
+    case Fault::kLostRemovals:
+      return {Cause::kEngineRestarted};
+    case Fault::kRestarted:
+      return {Cause::kStaleIndex};
+    default:
+      return {};
+  }
+}
+
+constexpr uint64_t kSeeds = 20;
+
+TEST(TruthSimulationTest, EveryFaultIsNamedWithinFiftyRequestsAndNothingElseIs) {
+  std::map<std::string, std::map<std::string, int>> table;
+  for (Fault fault : AllFaults()) {
+    size_t latest = 0;
+    for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+      Fleet fleet(OptionsFor(fault, seed));
+      fleet.Run(/*stop=*/false);
+      const std::string name = ToString(fault);
+      EXPECT_TRUE(fleet.named()) << name << " seed " << seed << "\n" << fleet.Report();
+      latest = std::max(latest, fleet.named_at());
+      std::set<Cause> may = Allowed(fault);
+      may.insert(fleet.Expected());
+      for (Cause cause : fleet.ever()) {
+        ++table[name][std::string(CauseName(cause))];
+        EXPECT_TRUE(may.contains(cause))
+            << name << " seed " << seed << " named as " << CauseName(cause) << "\n"
+            << fleet.Report();
+      }
+      if (!fleet.named()) ++table[name]["(not named)"];
+    }
+    table[ToString(fault)]["(latest request)"] = static_cast<int>(latest);
+  }
+  for (const auto& [planted, named] : table) {
+    std::cout << std::left << std::setw(18) << planted;
+    for (const auto& [cause, times] : named) std::cout << " " << cause << "=" << times;
+    std::cout << "\n";
+  }
+}
+
+// Five hundred requests, small caches that evict all the time, events that take a while, engines that come late.
+TEST(TruthSimulationTest, AHealthyFleetIsNotAccused) {
+  size_t reports = 0;
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    std::mt19937_64 random(seed);
+    FleetOptions options{.seed = seed, .requests = 500};
+    options.workers = 1 + random() % 6;
+    options.ranks = 1 + random() % 2;
+    options.namespaced = random() % 2 == 0 ? 0.2 : 0;
+    options.blocks_max = random() % 2 == 0 ? 100 + random() % 200 : 4096;
+    options.lag = milliseconds(random() % 1500);
+    options.forms_known = random() % 2 == 0;
+    options.bos_known = random() % 2 == 0;
+    Fleet fleet(options);
+    fleet.Run(/*stop=*/false);
+    EXPECT_THAT(fleet.ever(), testing::IsEmpty()) << "seed " << seed << "\n" << fleet.Report();
+    reports +=
+        fleet.truth().stats().exact + fleet.truth().stats().less + fleet.truth().stats().more;
+  }
+  EXPECT_EQ(reports, kSeeds * 500);
+}
+
+}  // namespace
+}  // namespace kvatlas
