@@ -250,6 +250,10 @@ grpc::ServerUnaryReactor* FrontendService::Report(grpc::CallbackServerContext* c
   return reactor;
 }
 
+void FrontendService::AddStatus(std::string name, std::function<std::string()> json) {
+  status_sections_.emplace_back(std::move(name), std::move(json));
+}
+
 void FrontendService::AddHttp(AdminHttp* http) {
   http->Handle("POST", "/route", [this](const HttpRequest& request) { return HttpRoute(request); });
   http->Handle("POST", "/report",
@@ -309,6 +313,8 @@ HttpResponse FrontendService::HttpStatus() const {
                                 {"broken", of.broken},
                                 {"believed", of.believed}});
   }
+  for (const auto& [name, section] : status_sections_)
+    json[name] = Json::parse(section(), nullptr, /*allow_exceptions=*/false);
   return {.body = json.dump(-1, ' ', false, Json::error_handler_t::replace)};
 }
 

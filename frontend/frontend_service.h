@@ -14,7 +14,9 @@
 #ifndef KVATLAS_FRONTEND_FRONTEND_SERVICE_H_
 #define KVATLAS_FRONTEND_FRONTEND_SERVICE_H_
 
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -36,6 +38,9 @@ class FrontendService : public v1::Frontend::CallbackService {
                                    const v1::ReportRequest* request,
                                    v1::ReportResponse* response) override;
 
+  // A section of `GET /status`: `json` says a JSON value, whenever asked. REQUIRES: not serving yet.
+  void AddStatus(std::string name, std::function<std::string()> json);
+
   // Adds the paths above. REQUIRES: `http` has not started.
   void AddHttp(AdminHttp* http);
 
@@ -46,6 +51,7 @@ class FrontendService : public v1::Frontend::CallbackService {
   void Count(const absl::StatusOr<RouteResult>& result);
 
   Frontend* const frontend_;
+  std::vector<std::pair<std::string, std::function<std::string()>>> status_sections_;
   std::vector<Counter> routes_;  // by fallback
   Counter failed_;
   Counter reports_;

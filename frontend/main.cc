@@ -16,6 +16,9 @@
 #include "frontend/frontend.h"
 #include "frontend/frontend_service.h"
 #include "frontend/grpc_finders.h"
+#include "frontend/truth/grpc_leaf_prober.h"
+#include "frontend/truth/truth.h"
+#include "frontend/truth/truth_http.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/shard_map.h"
 #include "indexer/base/waypoints.h"
@@ -44,6 +47,7 @@ struct Flags {
   AnnounceFlag announce;
   ExtProcFlags ext_proc;
   FrontendOptions frontend;
+  TruthOptions truth;
 };
 
 void Declare(FlagSet& flags, Flags* f) {
@@ -83,6 +87,12 @@ void Declare(FlagSet& flags, Flags* f) {
   flags.Add("seed", &o.weights.seed, "of tie-breaks and of the temperature");
   flags.Add("in_flight_ttl", &o.memory.in_flight_ttl,
             "how long a choice counts that nobody reports on");
+  TruthOptions& t = f->truth;
+  flags.Add("decisions_max", &t.decisions.count_max, "receipts kept to be looked up by id", 1);
+  flags.Add("decisions_age", &t.decisions.age_max, "and for how long");
+  flags.Add("checks_per_s", &t.checks_per_s,
+            "finished prompts that leaves are asked about again, to find out why predictions fail",
+            0);
 }
 
 // Own cells: given ones need their cell's name, announced ones have it.
@@ -120,6 +130,9 @@ int Run(ServiceMain& service, Flags& flags, FoundNodes& hierarchies) {
   GrpcOverlapFinder overlap_finder;
   EndpointLearner learner(&overlap_finder, &endpoints);
   for (const std::string& address : hierarchies.map().Addresses()) cell_finder.Connect(address);
+  GrpcLeafProber leaf_prober;
+  Truth truth(flags.truth, &overlap_finder, &leaf_prober, &Clock::Real());
+  flags.frontend.observer = &truth;
   Frontend frontend(flags.frontend, &cell_finder, &learner, &Clock::Real(), &timer);
   auto leaves = Directory::Open({.entries = flags.leaves, .kind = ServiceKind::kLeaf},
                                 [&](const std::vector<ServiceRecord>& records) {
@@ -134,6 +147,9 @@ int Run(ServiceMain& service, Flags& flags, FoundNodes& hierarchies) {
   grpc.Register(&frontend_service, "kvatlas.v1.Frontend");
   AdminHttp http({.listen = flags.http, .program = "kvatlas-frontend"}, &metrics);
   frontend_service.AddHttp(&http);
+  frontend_service.AddStatus("truth", [&truth] { return TruthStatusJson(truth); });
+  AddTruthHttp(&truth, &Clock::Real(), &http);
+  AddTruthMetrics(&truth, &metrics);
   ExtProcServer ext_proc(flags.ext_proc, &frontend, /*tokenizer=*/nullptr, &endpoints, &metrics);
   if (absl::Status status = grpc.Start(); !status.ok()) return service.Fail(status);
   if (absl::Status status = ext_proc.Start(); !status.ok()) return service.Fail(status);
@@ -153,6 +169,7 @@ int Run(ServiceMain& service, Flags& flags, FoundNodes& hierarchies) {
   if (ext_proc.address().has_value()) listening.emplace_back("ext_proc", *ext_proc.address());
   if (absl::Status status = service.Ready(listening); !status.ok()) return service.Fail(status);
   while (!service.WaitForSignal(kLookAtFilesEvery).has_value()) {
+    truth.Tick();
     std::optional<ShardMap> changed = hierarchies.Changed();
     if (!changed.has_value()) continue;
     for (const std::string& address : changed->Addresses()) cell_finder.Connect(address);
