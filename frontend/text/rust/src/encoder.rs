@@ -1,21 +1,17 @@
 //! A tokenizer.json at work: text → ids, in pieces that are independent of one another.
 
-use crate::Failure;
-use daachorse::{DoubleArrayAhoCorasick, DoubleArrayAhoCorasickBuilder, MatchKind};
-use serde_json::{json, Value};
-use std::collections::HashMap;
-use tokenizers::{AddedToken, Tokenizer};
+use crate::cuts::Cuts;
+use crate::{rules, Failure};
+use serde_json::{json, Map, Value};
+use tokenizers::{Encoding, Token, Tokenizer};
 
 pub struct Encoder {
     tokenizer: Tokenizer,
-    cuts: Option<Cuts>,
-}
-
-/// Where a text may be cut without a change of its tokens: in front of an added token that is searched in the text as it
-/// is, since the tokenizer takes those out first and looks at each stretch between them alone.
-struct Cuts {
-    finder: DoubleArrayAhoCorasick<u32>,
-    tokens: HashMap<u32, AddedToken>,
+    cuts: Cuts,
+    special_tokens: Map<String, Value>,
+    /// What the post-processor puts around the tokens of a text.
+    before: Vec<u32>,
+    after: Vec<u32>,
 }
 
 impl Encoder {
@@ -29,20 +25,20 @@ impl Encoder {
         tokenizer.with_padding(None);
         let options: Value = serde_json::from_str(options)
             .map_err(|e| Failure::invalid(format!("the options: {e}")))?;
-        if let Some(added) = options.get("added_tokens") {
-            let added: Vec<AddedToken> = serde_json::from_value(added.clone())
-                .map_err(|e| Failure::invalid(format!("added tokens: {e}")))?;
-            tokenizer
-                .add_tokens(added)
-                .map_err(|e| Failure::invalid(format!("added tokens: {e}")))?;
-        }
+        let special_tokens = rules::apply(&mut tokenizer, &options)?;
+        let (before, after) = around(&tokenizer)?;
         let cuts = Cuts::new(&tokenizer)?;
-        Ok(Encoder { tokenizer, cuts })
+        Ok(Encoder { tokenizer, cuts, special_tokens, before, after })
     }
 
     pub fn describe(&self) -> Value {
         json!({
             "vocabulary_size": self.tokenizer.get_vocab_size(true),
+            "tokens_before": self.before,
+            "tokens_after": self.after,
+            "special_tokens": self.special_tokens,
+            "lookahead_bytes": self.cuts.lookahead,
+            "line_cuts": format!("{:?}", self.cuts.lines()).to_lowercase(),
         })
     }
 
@@ -54,10 +50,7 @@ impl Encoder {
         piece: &mut dyn FnMut(usize, &[u32]),
     ) -> Result<(), Failure> {
         let mut from = 0;
-        let ends = match &self.cuts {
-            Some(cuts) if piece_bytes_min < text.len() => cuts.find(text, piece_bytes_min),
-            _ => vec![],
-        };
+        let ends = if piece_bytes_min < text.len() { self.cuts.find(text, piece_bytes_min) } else { vec![] };
         for end in ends.into_iter().chain([text.len()]) {
             let encoding = self
                 .tokenizer
@@ -70,45 +63,16 @@ impl Encoder {
     }
 }
 
-impl Cuts {
-    fn new(tokenizer: &Tokenizer) -> Result<Option<Self>, Failure> {
-        let tokens: HashMap<u32, AddedToken> = tokenizer
-            .get_added_tokens_decoder()
-            .into_iter()
-            .filter(|(_, token)| !token.normalized)
-            .collect();
-        if tokens.is_empty() {
-            return Ok(None);
-        }
-        let finder = DoubleArrayAhoCorasickBuilder::new()
-            .match_kind(MatchKind::LeftmostLongest)
-            .build_with_values(tokens.iter().map(|(id, token)| (token.content.as_str(), *id)))
-            .map_err(|e| Failure::internal(e.to_string()))?;
-        Ok(Some(Cuts { finder, tokens }))
-    }
-
-    /// Ascending; no piece but the last is shorter than `piece_bytes_min`, and none is empty.
-    fn find(&self, text: &str, piece_bytes_min: usize) -> Vec<usize> {
-        let mut cuts = vec![];
-        let mut last = 0;
-        let mut before: Option<(usize, &AddedToken)> = None;
-        for found in self.finder.leftmost_find_iter(text) {
-            let token = &self.tokens[&found.value()];
-            let start = found.start();
-            let apart = match before {
-                None => true,
-                // A token that looks at what follows it would see an end instead.
-                Some((end, left)) => {
-                    !(left.single_word && end == start)
-                        && !(left.rstrip && text[end..start].chars().all(char::is_whitespace))
-                }
-            };
-            if apart && !token.lstrip && !token.single_word && start > last && start - last >= piece_bytes_min {
-                cuts.push(start);
-                last = start;
-            }
-            before = Some((found.end(), token));
-        }
-        cuts
+/// The ids that the post-processor puts in front of a text's tokens, and behind them.
+fn around(tokenizer: &Tokenizer) -> Result<(Vec<u32>, Vec<u32>), Failure> {
+    const MARK: u32 = u32::MAX;
+    let mark = Encoding::from_tokens(vec![Token::new(MARK, "x".into(), (0, 1))], 0);
+    let processed = tokenizer
+        .post_process(mark, None, true)
+        .map_err(|e| Failure::invalid(format!("the post-processor: {e}")))?;
+    let ids = processed.get_ids();
+    match ids.iter().position(|id| *id == MARK) {
+        Some(at) if !ids[at + 1..].contains(&MARK) => Ok((ids[..at].to_vec(), ids[at + 1..].to_vec())),
+        _ => Err(Failure::invalid("the post-processor does not keep a text's tokens once and together")),
     }
 }

@@ -2,7 +2,10 @@
 //! the manual. Here are its functions alone: each looks at its arguments, catches panics and turns errors into codes.
 
 mod chat;
+mod cuts;
 mod encoder;
+mod python;
+mod rules;
 
 use std::os::raw::{c_char, c_int, c_void};
 use std::panic::{catch_unwind, AssertUnwindSafe};

@@ -1,0 +1,219 @@
+//! What templates expect of Python: how it writes JSON and numbers, what it calls white space, its dates.
+
+use minijinja::value::{from_args, Value, ValueKind};
+use minijinja::{Error, ErrorKind, State};
+use std::fmt::Write;
+
+pub struct JsonStyle {
+    pub indent: Option<String>,
+    pub item_separator: String,
+    pub key_separator: String,
+    pub ensure_ascii: bool,
+    pub sort_keys: bool,
+}
+
+impl Default for JsonStyle {
+    fn default() -> Self {
+        JsonStyle {
+            indent: None,
+            item_separator: ", ".into(),
+            key_separator: ": ".into(),
+            ensure_ascii: false,
+            sort_keys: false,
+        }
+    }
+}
+
+pub fn write_json(value: &Value, style: &JsonStyle, depth: usize, out: &mut String) -> Result<(), Error> {
+    match value.kind() {
+        ValueKind::None => out.push_str("null"),
+        ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
+        ValueKind::Number => out.push_str(&number_text(value)),
+        ValueKind::String => write_text(value.as_str().unwrap_or(""), style.ensure_ascii, out),
+        ValueKind::Seq => {
+            let mut items = value.try_iter()?;
+            write_items('[', ']', style, depth, out, |out| match items.next() {
+                Some(item) => write_json(&item, style, depth + 1, out).map(|()| true),
+                None => Ok(false),
+            })?;
+        }
+        ValueKind::Map => {
+            let mut keys: Vec<Value> = value.try_iter()?.collect();
+            if style.sort_keys {
+                keys.sort_by_key(|key| key.to_string());
+            }
+            let mut keys = keys.into_iter();
+            write_items('{', '}', style, depth, out, |out| {
+                let Some(key) = keys.next() else {
+                    return Ok(false);
+                };
+                let name = match key.kind() {
+                    ValueKind::Bool => (if key.is_true() { "true" } else { "false" }).to_owned(),
+                    ValueKind::None => "null".to_owned(),
+                    ValueKind::Number => number_text(&key),
+                    _ => key.to_string(),
+                };
+                write_text(&name, style.ensure_ascii, out);
+                out.push_str(&style.key_separator);
+                write_json(&value.get_item(&key)?, style, depth + 1, out).map(|()| true)
+            })?;
+        }
+        other => {
+            return Err(Error::new(
+                ErrorKind::InvalidOperation,
+                format!("tojson: {other} is not JSON serializable"),
+            ))
+        }
+    }
+    Ok(())
+}
+
+/// Brackets around what `item` writes, until it says that there is no more.
+fn write_items(
+    open: char,
+    close: char,
+    style: &JsonStyle,
+    depth: usize,
+    out: &mut String,
+    mut item: impl FnMut(&mut String) -> Result<bool, Error>,
+) -> Result<(), Error> {
+    out.push(open);
+    let mut is_empty = true;
+    loop {
+        let before = out.len();
+        if !is_empty {
+            out.push_str(&style.item_separator);
+        }
+        new_line(style, depth + 1, out);
+        if !item(out)? {
+            out.truncate(before);
+            break;
+        }
+        is_empty = false;
+    }
+    if !is_empty {
+        new_line(style, depth, out);
+    }
+    out.push(close);
+    Ok(())
+}
+
+fn new_line(style: &JsonStyle, depth: usize, out: &mut String) {
+    if let Some(indent) = &style.indent {
+        out.push('\n');
+        for _ in 0..depth {
+            out.push_str(indent);
+        }
+    }
+}
+
+fn write_text(text: &str, ensure_ascii: bool, out: &mut String) {
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\u{8}' => out.push_str("\\b"),
+            '\u{c}' => out.push_str("\\f"),
+            c if (c as u32) < 0x20 => {
+                let _ = write!(out, "\\u{:04x}", c as u32);
+            }
+            c if ensure_ascii && !(' '..='~').contains(&c) => {
+                for unit in c.encode_utf16(&mut [0; 2]) {
+                    let _ = write!(out, "\\u{unit:04x}");
+                }
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+}
+
+fn number_text(value: &Value) -> String {
+    float_text(value).unwrap_or_else(|| value.to_string())
+}
+
+/// Python's repr of a float; None for what is no float.
+pub fn float_text(value: &Value) -> Option<String> {
+    if value.kind() != ValueKind::Number || value.is_integer() {
+        return None;
+    }
+    let number = f64::try_from(value.clone()).ok()?;
+    if number.is_nan() {
+        return Some("nan".into());
+    }
+    if number.is_infinite() {
+        return Some(if number > 0.0 { "inf" } else { "-inf" }.into());
+    }
+    // Rust changes to exponents where Python does, and writes them shorter.
+    let text = format!("{number:?}");
+    let Some((digits, exponent)) = text.split_once('e') else {
+        return Some(text);
+    };
+    let exponent: i32 = exponent.parse().ok()?;
+    Some(format!("{}e{exponent:+03}", digits.strip_suffix(".0").unwrap_or(digits)))
+}
+
+fn is_space(c: char) -> bool {
+    c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)
+}
+
+pub fn strip<'a>(text: &'a str, chars: Option<&str>, left: bool, right: bool) -> &'a str {
+    let matches = |c: char| chars.map_or_else(|| is_space(c), |chars| chars.contains(c));
+    let text = if left { text.trim_start_matches(matches) } else { text };
+    if right {
+        text.trim_end_matches(matches)
+    } else {
+        text
+    }
+}
+
+/// Methods of Python's types that minijinja lacks, or that its crate of them does in another way.
+pub fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
+    if let Some(text) = value.as_str() {
+        match name {
+            "strip" | "lstrip" | "rstrip" => {
+                let (chars,): (Option<&str>,) = from_args(args)?;
+                return Ok(Value::from(strip(text, chars, name != "rstrip", name != "lstrip")));
+            }
+            "split" if args.is_empty() => {
+                let words = text.split(is_space).filter(|word| !word.is_empty());
+                return Ok(words.map(Value::from).collect());
+            }
+            "removeprefix" => {
+                let (prefix,): (&str,) = from_args(args)?;
+                return Ok(Value::from(text.strip_prefix(prefix).unwrap_or(text)));
+            }
+            "removesuffix" => {
+                let (suffix,): (&str,) = from_args(args)?;
+                return Ok(Value::from(text.strip_suffix(suffix).unwrap_or(text)));
+            }
+            _ => {}
+        }
+    }
+    minijinja_contrib::pycompat::unknown_method_callback(state, value, name, args)
+}
+
+/// datetime.fromtimestamp(now).strftime(format), in the local time zone.
+pub fn strftime(format: &str, now: i64) -> Result<String, Error> {
+    let failed = |what: &str| Error::new(ErrorKind::InvalidOperation, format!("strftime_now: {what}"));
+    let format = std::ffi::CString::new(format).map_err(|_| failed("a zero byte"))?;
+    if format.as_bytes().is_empty() {
+        return Ok(String::new());
+    }
+    let mut buffer = vec![0u8; 1024];
+    // SAFETY: both structures are plain memory, and strftime writes at most what it is told.
+    let length = unsafe {
+        let mut broken_down: libc::tm = std::mem::zeroed();
+        let seconds: libc::time_t = now;
+        if libc::localtime_r(&seconds, &mut broken_down).is_null() {
+            return Err(failed("no such time"));
+        }
+        libc::strftime(buffer.as_mut_ptr().cast(), buffer.len(), format.as_ptr(), &broken_down)
+    };
+    buffer.truncate(length);
+    String::from_utf8(buffer).map_err(|_| failed("not UTF-8"))
+}
