@@ -33,7 +33,10 @@ impl Template {
             None => minijinja::escape_formatter(out, state, value),
         });
         environment.add_filter("tojson", to_json);
-        environment.add_filter("trim", |text: &str, chars: Option<&str>| python::strip(text, chars, true, true).to_owned());
+        environment.add_filter("trim", |value: &Value, chars: Option<&str>| match value.as_str() {
+            Some(text) => python::strip(text, chars, true, true).to_owned(),
+            None => python::strip(&value.to_string(), chars, true, true).to_owned(),
+        });
         environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
             Err(Error::new(ErrorKind::InvalidOperation, message))
         });
