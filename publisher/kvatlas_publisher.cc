@@ -27,8 +27,8 @@
 #include "indexer/base/hash.h"
 #include "indexer/base/ids.h"
 #include "indexer/base/tier.h"
+#include "indexer/service/fork_mark.h"
 #include "indexer/service/version.h"
-#include "publisher/fork_mark.h"
 #include "publisher/publisher.h"
 #include "publisher/zmq_publisher.h"
 

@@ -47,7 +47,9 @@ extern "C" {
 #define KVATLAS_PUBLISHER_ABI 1u
 #define KVATLAS_API __attribute__((visibility("default")))
 
-/* gRPC's numbers. */
+/* gRPC's numbers; `kvatlas_frontend.h` has the same. */
+#ifndef KVATLAS_CODES
+#define KVATLAS_CODES
 enum {
   KVATLAS_OK = 0,
   KVATLAS_INVALID_ARGUMENT = 3, /* what no correct caller would say; nothing happened */
@@ -58,6 +60,7 @@ enum {
   KVATLAS_INTERNAL = 13,
   KVATLAS_UNAVAILABLE = 14 /* a ZeroMQ endpoint cannot be bound */
 };
+#endif
 
 /* A block may be in several tiers, and they evict independently. A set of tiers has bit 1 << tier for each. */
 enum {

@@ -7,8 +7,8 @@ import subprocess
 
 
 class Leaf:
-    def __init__(self, binary):
-        self.process = subprocess.Popen([binary, "--grpc=127.0.0.1:0", "--http=127.0.0.1:0"],
+    def __init__(self, binary, *flags):
+        self.process = subprocess.Popen([binary, "--grpc=127.0.0.1:0", "--http=127.0.0.1:0", *flags],
                                         stdout=subprocess.PIPE, text=True)
         ready = self.process.stdout.readline()
         found = re.search(r"grpc=(\S+) http=([^:\s]+):(\d+)", ready)

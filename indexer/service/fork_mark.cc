@@ -1,4 +1,4 @@
-#include "publisher/fork_mark.h"
+#include "indexer/service/fork_mark.h"
 
 #include <pthread.h>
 #include <sys/mman.h>

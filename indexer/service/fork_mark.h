@@ -9,8 +9,8 @@
 //   const ForkMark* mark = ForkMark::OfThisProcess();   // nullptr: no memory
 //   … if (mark->forked()) return;   // locks may be held by threads that do not exist here
 
-#ifndef KVATLAS_PUBLISHER_FORK_MARK_H_
-#define KVATLAS_PUBLISHER_FORK_MARK_H_
+#ifndef KVATLAS_INDEXER_SERVICE_FORK_MARK_H_
+#define KVATLAS_INDEXER_SERVICE_FORK_MARK_H_
 
 namespace kvatlas {
 
@@ -31,4 +31,4 @@ class ForkMark {
 
 }  // namespace kvatlas
 
-#endif  // KVATLAS_PUBLISHER_FORK_MARK_H_
+#endif  // KVATLAS_INDEXER_SERVICE_FORK_MARK_H_
