@@ -4,14 +4,20 @@
 #include <grpcpp/support/server_callback.h>
 
 #include <algorithm>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/post.hpp>
 #include <charconv>
 #include <chrono>
 #include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <utility>
 
+#include "absl/strings/match.h"
+#include "frontend/http/openai_error.h"
+#include "frontend/route_stream.h"
 #include "frontend/wire.h"
 #include "indexer/service/grpc_status.h"
 
@@ -22,6 +28,8 @@ using Json = nlohmann::json;
 
 // Cells whose promises are shown one by one, the worst first.
 constexpr size_t kPromisesShown = 64;
+// Of prompts over HTTP, which are text or numbers as text.
+constexpr size_t kRouteBodyBytesMax = 64 << 20;
 
 double Seconds(uint64_t microseconds) { return static_cast<double>(microseconds) * 1e-6; }
 
@@ -169,10 +177,34 @@ HttpResponse JsonResponse(const google::protobuf::Message& message) {
   return response;
 }
 
+// Until the caller gives up.
+Duration Left(const grpc::CallbackServerContext& context) {
+  return std::chrono::duration_cast<Duration>(context.deadline() -
+                                              std::chrono::system_clock::now());
+}
+
+// An answer's way back to the thread of its connection, which must not end before. Who has left gets none, and leaves nothing.
+RouteCalls::Callback ToExchange(const RouteCalls* calls, std::shared_ptr<HttpExchange> exchange,
+                                std::function<HttpResponse(const absl::Status&)> error) {
+  auto gone = std::make_shared<bool>(false);  // of that thread
+  exchange->OnGone([gone] { *gone = true; });
+  boost::asio::io_context& io = exchange->io();
+  return [calls, exchange, error, gone, &io,
+          work = boost::asio::make_work_guard(io)](absl::StatusOr<v1::RouteResponse> answer) {
+    boost::asio::post(io, [calls, exchange, error, gone, answer = std::move(answer)] {
+      if (!answer.ok()) return exchange->Answer(error(answer.status()));
+      if (*gone) return calls->Release(answer->decision_id());
+      exchange->Answer(JsonResponse(*answer));
+    });
+  };
+}
+
 }  // namespace
 
-FrontendService::FrontendService(Frontend* frontend, Metrics* metrics)
+FrontendService::FrontendService(Frontend* frontend, Metrics* metrics, PromptRouter* router)
     : frontend_(frontend),
+      calls_(frontend, router,
+             [this](const absl::StatusOr<RouteResult>& result) { Count(result); }),
       failed_(metrics->AddCounter("kvatlas_frontend_routes_failed_total",
                                   "Routes that ended without a worker.")),
       reports_(metrics->AddCounter("kvatlas_frontend_reports_total", "Reports on choices.")),
@@ -218,26 +250,26 @@ void FrontendService::Count(const absl::StatusOr<RouteResult>& result) {
 grpc::ServerUnaryReactor* FrontendService::Route(grpc::CallbackServerContext* context,
                                                  const v1::RouteRequest* request,
                                                  v1::RouteResponse* response) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  absl::StatusOr<RouteInput> input = FromProto(*request);
-  if (!input.ok()) {
-    failed_.Increment();
-    reactor->Finish(ToGrpcStatus(input.status()));
-    return reactor;
-  }
-  // No use in an answer after the caller's own deadline; a tenth of what is left is for the way back.
-  const auto left =
-      std::chrono::duration_cast<Duration>(context->deadline() - std::chrono::system_clock::now());
-  const Duration wanted =
-      input->deadline > Duration(0) ? input->deadline : frontend_->options().deadline;
-  input->deadline = std::max<Duration>(std::min(wanted, left - left / 10), Duration(1));
-  frontend_->RouteAsync(*std::move(input),
-                        [this, reactor, response](absl::StatusOr<RouteResult> result) {
-                          Count(result);
-                          if (result.ok()) *response = ToProto(*result);
-                          reactor->Finish(ToGrpcStatus(result.status()));
-                        });
+  auto* reactor = new RouteReactor(&calls_, response);
+  calls_.Ask(*request, Left(*context), [reactor](absl::StatusOr<v1::RouteResponse> answer) {
+    reactor->Answer(std::move(answer));
+  });
   return reactor;
+}
+
+grpc::ServerUnaryReactor* FrontendService::RouteChat(grpc::CallbackServerContext* context,
+                                                     const v1::RouteChatRequest* request,
+                                                     v1::RouteResponse* response) {
+  auto* reactor = new RouteReactor(&calls_, response);
+  calls_.Ask(*request, Left(*context), [reactor](absl::StatusOr<v1::RouteResponse> answer) {
+    reactor->Answer(std::move(answer));
+  });
+  return reactor;
+}
+
+grpc::ServerBidiReactor<v1::RouteStreamRequest, v1::RouteStreamResponse>*
+FrontendService::RouteStream(grpc::CallbackServerContext*) {
+  return new RouteStreamReactor(&calls_);
 }
 
 grpc::ServerUnaryReactor* FrontendService::Report(grpc::CallbackServerContext* context,
@@ -255,21 +287,54 @@ void FrontendService::AddStatus(std::string name, std::function<std::string()> j
 }
 
 void FrontendService::AddHttp(AdminHttp* http) {
-  http->Handle("POST", "/route", [this](const HttpRequest& request) { return HttpRoute(request); });
+  const auto add = [http](const char* path, HttpStreamHandler handler) {
+    http->server()->Handle({.method = "POST",
+                            .path = path,
+                            .stream = std::move(handler),
+                            .body_bytes_max = kRouteBodyBytesMax});
+  };
+  add("/route", [this](std::shared_ptr<HttpExchange> exchange) { HttpRoute(std::move(exchange)); });
+  add("/route/chat", [this](std::shared_ptr<HttpExchange> exchange) {
+    HttpRouteBody(OpenAiCall::kChat, std::move(exchange));
+  });
+  add("/route/completion", [this](std::shared_ptr<HttpExchange> exchange) {
+    HttpRouteBody(OpenAiCall::kCompletion, std::move(exchange));
+  });
+  http->Handle("GET", "/v1/models", [this](const HttpRequest&) { return HttpModels(); });
   http->Handle("POST", "/report",
                [this](const HttpRequest& request) { return HttpReport(request); });
   http->Handle("GET", "/status", [this](const HttpRequest&) { return HttpStatus(); });
 }
 
-HttpResponse FrontendService::HttpRoute(const HttpRequest& request) {
-  absl::StatusOr<v1::RouteRequest> message = RouteRequestFromJson(request.body);
-  if (!message.ok()) return HttpError(message.status());
-  absl::StatusOr<RouteInput> input = FromProto(*message);
-  if (!input.ok()) return HttpError(input.status());
-  const absl::StatusOr<RouteResult> result = frontend_->Route(*std::move(input));
-  Count(result);
-  if (!result.ok()) return HttpError(result.status());
-  return JsonResponse(ToProto(*result));
+void FrontendService::HttpRoute(std::shared_ptr<HttpExchange> exchange) {
+  absl::StatusOr<v1::RouteRequest> message = RouteRequestFromJson(exchange->request().body);
+  if (!message.ok()) return exchange->Answer(HttpError(message.status()));
+  calls_.Ask(*message, Duration::max(),
+             ToExchange(&calls_, std::move(exchange),
+                        [](const absl::Status& status) { return HttpError(status); }));
+}
+
+void FrontendService::HttpRouteBody(OpenAiCall call, std::shared_ptr<HttpExchange> exchange) {
+  PromptQuestion question;
+  const HttpRequest& request = exchange->request();
+  question.return_tokens = request.Param("tokens").value_or("0") == "1";
+  for (const auto& [name, value] : request.headers) {
+    if (absl::EqualsIgnoreCase(name, "x-kvatlas-tenant")) question.input.domain.tenant = value;
+    if (absl::EqualsIgnoreCase(name, "x-kvatlas-session")) question.input.session_id = value;
+  }
+  auto body = std::make_shared<const std::string>(exchange->TakeBody());
+  calls_.AskBody(call, std::move(body), std::move(question),
+                 ToExchange(&calls_, std::move(exchange), OpenAiError));
+}
+
+HttpResponse FrontendService::HttpModels() const {
+  std::set<std::string> models;
+  for (const Domain& domain : frontend_->Domains()) models.insert(domain.model);
+  Json json = {{"object", "list"}, {"data", Json::array()}};
+  for (const std::string& model : models)
+    json["data"].push_back(
+        {{"id", model}, {"object", "model"}, {"created", 0}, {"owned_by", "kvatlas"}});
+  return {.body = json.dump(-1, ' ', false, Json::error_handler_t::replace)};
 }
 
 HttpResponse FrontendService::HttpReport(const HttpRequest& request) {

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,6 +17,7 @@
 #include "frontend/frontend.h"
 #include "frontend/frontend_service.h"
 #include "frontend/grpc_finders.h"
+#include "frontend/http/prompt_flags.h"
 #include "frontend/truth/grpc_leaf_prober.h"
 #include "frontend/truth/truth.h"
 #include "frontend/truth/truth_http.h"
@@ -36,6 +38,7 @@
 namespace kvatlas {
 namespace {
 
+constexpr size_t kHttpConnectionsMax = 4096;
 constexpr Duration kLookAtFilesEvery = std::chrono::milliseconds(500);
 
 struct Flags {
@@ -46,6 +49,8 @@ struct Flags {
   std::vector<std::string> leaves;
   AnnounceFlag announce;
   ExtProcFlags ext_proc;
+  PromptFlags prompts;
+  ProxyFlags proxy;
   FrontendOptions frontend;
   TruthOptions truth;
 };
@@ -77,6 +82,8 @@ void Declare(FlagSet& flags, Flags* f) {
             kBlockSizeMax);
   flags.Add("deadline", &o.deadline, "of a route that names none", std::chrono::milliseconds(1));
   AddExtProcFlags(flags, &f->ext_proc);
+  AddPromptFlags(flags, &f->prompts);
+  AddProxyFlags(flags, &f->proxy);
   flags.Add("zone", &o.zone, "cells labelled with another zone are farther away");
   flags.Add("zone_distance", &o.zone_distance, "by so many blocks of prefill", 0);
   flags.Add("prefill_weight", &o.weights.prefill, "cost of a block to prefill", 0);
@@ -142,18 +149,29 @@ int Run(ServiceMain& service, Flags& flags, FoundNodes& hierarchies) {
                                 });
   if (!leaves.ok()) return service.Fail(leaves.status());
   Metrics metrics;
-  FrontendService frontend_service(&frontend, &metrics);
+  auto prompts = PromptParts::Make(flags.prompts, &frontend, /*local=*/nullptr);
+  if (!prompts.ok()) return service.Fail(prompts.status());
+  FrontendService frontend_service(&frontend, &metrics, (*prompts)->router());
+  auto proxy = MakeProxy(flags.proxy, &frontend, (*prompts)->router(), &metrics);
+  if (!proxy.ok()) return service.Fail(proxy.status());
   GrpcServer grpc({.listen = flags.grpc});
   grpc.Register(&frontend_service, "kvatlas.v1.Frontend");
-  AdminHttp http({.listen = flags.http, .program = "kvatlas-frontend"}, &metrics);
+  AdminHttp http({.listen = flags.http,
+                  .program = "kvatlas-frontend",
+                  .connections_max = kHttpConnectionsMax,
+                  .keep_headers = true},
+                 &metrics);
   frontend_service.AddHttp(&http);
   frontend_service.AddStatus("truth", [&truth] { return TruthStatusJson(truth); });
   AddTruthHttp(&truth, &Clock::Real(), &http);
   AddTruthMetrics(&truth, &metrics);
-  ExtProcServer ext_proc(flags.ext_proc, &frontend, /*tokenizer=*/nullptr, &endpoints, &metrics);
+  ExtProcServer ext_proc(flags.ext_proc, &frontend, (*prompts)->tokenizer(), &endpoints, &metrics);
   if (absl::Status status = grpc.Start(); !status.ok()) return service.Fail(status);
   if (absl::Status status = ext_proc.Start(); !status.ok()) return service.Fail(status);
   if (absl::Status status = http.Start(); !status.ok()) return service.Fail(status);
+  if (*proxy != nullptr) {
+    if (absl::Status status = (*proxy)->Start(); !status.ok()) return service.Fail(status);
+  }
   grpc.SetHealth(Health::kServing);
   ext_proc.SetHealth(Health::kServing);
   http.SetHealth(Health::kServing);
@@ -167,6 +185,7 @@ int Run(ServiceMain& service, Flags& flags, FoundNodes& hierarchies) {
   std::vector<std::pair<std::string, Address>> listening = {{"grpc", grpc.address()},
                                                             {"http", http.address()}};
   if (ext_proc.address().has_value()) listening.emplace_back("ext_proc", *ext_proc.address());
+  if (*proxy != nullptr) listening.emplace_back("proxy", (*proxy)->address());
   if (absl::Status status = service.Ready(listening); !status.ok()) return service.Fail(status);
   while (!service.WaitForSignal(kLookAtFilesEvery).has_value()) {
     truth.Tick();
@@ -178,6 +197,7 @@ int Run(ServiceMain& service, Flags& flags, FoundNodes& hierarchies) {
   if (*announcer != nullptr) (*announcer)->Stop();
   http.SetHealth(Health::kStopping);
   grpc.SetHealth(Health::kStopping);
+  if (*proxy != nullptr) (*proxy)->Stop();
   ext_proc.Stop(service.stop_deadline());
   grpc.Stop(service.stop_deadline());
   http.Stop();
@@ -195,12 +215,15 @@ int Main(int argc, char** argv) {
   }
   absl::StatusOr<FoundNodes> hierarchies = FoundNodes::Read("--hierarchy", flags.hierarchies);
   absl::StatusOr<WaypointSchedule> schedule = HierarchySchedule(flags);
+  absl::StatusOr<std::map<std::string, std::string>> engines = EnginesOf(flags.proxy);
+  if (bad.ok()) bad = engines.status();
   if (bad.ok()) bad = hierarchies.ok() ? schedule.status() : hierarchies.status();
   if (!bad.ok()) {
     std::fprintf(stderr, "kvatlas-frontend: %s\n", std::string(bad.message()).c_str());
     return 2;
   }
   flags.frontend.hierarchy_schedule = &*schedule;
+  flags.frontend.engines = *std::move(engines);
   return Run(service, flags, *hierarchies);
 }
 

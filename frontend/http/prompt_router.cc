@@ -86,8 +86,9 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
     if (task->answer.no_tokens.ok()) task->answer.prompt_tokens = input.tokens.size();
     if (task->question.return_tokens && task->answer.no_tokens.ok())
       task->answer.tokens = input.tokens;
+    if (input.deadline == Duration(0)) input.deadline = frontend_->options().deadline;
     if (task->question.deadline > Duration(0))
-      input.deadline = std::max<Duration>(Left(*task), Duration(1));
+      input.deadline = std::clamp(Left(*task), Duration(1), input.deadline);
     frontend_->RouteAsync(std::move(input), [task](absl::StatusOr<RouteResult> route) {
       if (!route.ok()) return task->callback(route.status());
       task->answer.route = *std::move(route);

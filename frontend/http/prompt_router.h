@@ -43,7 +43,7 @@ struct PromptQuestion {
   std::optional<Prompt> prompt = {};
   bool by_load_without_tokens = false;
   bool return_tokens = false;
-  // Of tokenizing and routing together; 0: each has its own.
+  // Of tokenizing and routing together, beside each one's own; 0: none.
   Duration deadline{0};
 };
 

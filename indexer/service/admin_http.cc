@@ -40,7 +40,8 @@ HttpServerOptions ServerOptions(const AdminHttpOptions& options) {
           .request_timeout = options.request_timeout,
           .write_timeout = options.request_timeout,
           .bare_errors = options.bare_errors,
-          .trace_id_header = options.trace_id_header};
+          .trace_id_header = options.trace_id_header,
+          .keep_headers = options.keep_headers};
 }
 
 }  // namespace

@@ -46,6 +46,7 @@ struct AdminHttpOptions {
   uint32_t pool_threads = 2;
   bool bare_errors = false;
   std::string trace_id_header = {};
+  bool keep_headers = false;  // `HttpRequest::headers`
 };
 
 class AdminHttp {
