@@ -2,7 +2,8 @@
 // `transformers` does: white space, `tojson`, Python's methods, `raise_exception`, `strftime_now`.
 //
 // *Truth*: the text is that of transformers 5, for the same messages; an older one differs only where it prints keys whose value is
-// null. Dates are in the time zone of this machine, as they are in that of the engine's.
+// null. One thing is known to differ: a number below 1e-4 or above 1e16 that is joined to a text by `~` is written without an
+// exponent. Dates are in the time zone of this machine, as they are in that of the engine's.
 // *Threads*: `Render` may be called from any.
 // *Bounds*: a template stops after kTemplateSteps steps.
 //

@@ -37,6 +37,11 @@ impl Template {
             Some(text) => python::strip(text, chars, true, true).to_owned(),
             None => python::strip(&value.to_string(), chars, true, true).to_owned(),
         });
+        environment.add_filter("string", |value: &Value| match python::float_text(value) {
+            Some(text) => Value::from(text),
+            None if value.kind() == ValueKind::String => value.clone(),
+            None => Value::from(value.to_string()),
+        });
         environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
             Err(Error::new(ErrorKind::InvalidOperation, message))
         });

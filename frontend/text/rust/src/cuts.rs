@@ -192,10 +192,12 @@ fn lines_of(pre_tokenizer: &Value) -> Lines {
             Some("Split") => {
                 let isolated = step["behavior"] == "Isolated" && step["invert"] == false;
                 let matches_only = step["behavior"] == "Removed" && step["invert"] == true;
+                // Some files have the characters themselves where others have their names.
                 let pattern = step["pattern"]["Regex"].as_str().unwrap_or("");
-                if TAKE_NEWLINES_FIRST.contains(&pattern) && (isolated || matches_only) {
+                let pattern = pattern.replace('\r', r"\r").replace('\n', r"\n");
+                if TAKE_NEWLINES_FIRST.contains(&pattern.as_str()) && (isolated || matches_only) {
                     lines = Lines::All;
-                } else if !(isolated && is_newline_free(pattern)) {
+                } else if !(isolated && is_newline_free(&pattern)) {
                     return Lines::None;
                 }
             }
