@@ -1,5 +1,6 @@
 #include "frontend/grpc_finders.h"
 
+#include <google/protobuf/arena.h>
 #include <grpc/support/time.h>
 #include <grpcpp/alarm.h>
 #include <grpcpp/channel.h>
@@ -18,13 +19,17 @@
 namespace kvatlas {
 namespace {
 
-// Everything that lives as long as one call.
+// Everything that lives as long as one call. Both messages lie in an arena: an answer has a few small ones per worker.
 template <typename Stub, typename Request, typename Response>
 struct Call {
-  std::unique_ptr<Stub> stub;
+  static constexpr size_t kBytes = 8 << 10;
+
+  std::shared_ptr<Stub> stub;
   grpc::ClientContext context;
-  Request request;
-  Response response;
+  char bytes[kBytes];
+  google::protobuf::Arena arena{bytes, kBytes};
+  Request& request = *google::protobuf::Arena::CreateMessage<Request>(&arena);
+  Response& response = *google::protobuf::Arena::CreateMessage<Response>(&arena);
 };
 
 template <typename Call>
@@ -84,8 +89,8 @@ void GrpcCellFinder::FindCells(const std::string& hierarchy_address, const CellQ
                                Duration deadline, Callback callback) {
   auto call =
       NewCall<Call<v1::Hierarchy::Stub, v1::FindCellsRequest, v1::FindCellsResponse>>(&channels_);
-  call->stub = v1::Hierarchy::NewStub(channels_.Get(hierarchy_address));
-  call->request = ToProto(question);
+  call->stub = channels_.StubTo<v1::Hierarchy>(hierarchy_address);
+  ToProto(question, &call->request);
   call->context.set_deadline(DeadlineIn(deadline));
   call->stub->async()->FindCells(
       &call->context, &call->request, &call->response,
@@ -103,10 +108,10 @@ void GrpcOverlapFinder::FindOverlaps(const std::string& leaf_address,
                                      Callback callback) {
   auto call =
       NewCall<Call<v1::Leaf::Stub, v1::FindOverlapsRequest, v1::FindOverlapsResponse>>(&channels_);
-  call->stub = v1::Leaf::NewStub(channels_.Get(leaf_address));
+  call->stub = channels_.StubTo<v1::Leaf>(leaf_address);
   LabelsKey key{leaf_address, *question.domain};
   KnownLabels known = LabelsOf(key);
-  call->request = ToProto(question, known.version);
+  ToProto(question, known.version, &call->request);
   call->context.set_deadline(DeadlineIn(deadline));
   call->stub->async()->FindOverlaps(&call->context, &call->request, &call->response,
                                     [this, call, key = std::move(key), known = std::move(known),

@@ -41,6 +41,19 @@ class ChannelCache {
 
   std::shared_ptr<grpc::Channel> Get(const std::string& address);
 
+  // `Stub`, the same type in all calls of a cache, on that channel: making one registers all its methods.
+  template <typename Service>
+  std::shared_ptr<typename Service::Stub> StubTo(const std::string& address) {
+    std::shared_ptr<grpc::Channel> channel = Get(address);
+    MutexLock lock(&mutex_);
+    const auto entry = channels_.find(address);
+    if (entry == channels_.end() || entry->second.channel != channel)  // closed meanwhile
+      return Service::NewStub(channel);
+    if (entry->second.stub == nullptr)
+      entry->second.stub = std::shared_ptr<typename Service::Stub>(Service::NewStub(channel));
+    return std::static_pointer_cast<typename Service::Stub>(entry->second.stub);
+  }
+
   // Around everything that holds a channel.
   void Begin();
   void End();
@@ -48,6 +61,7 @@ class ChannelCache {
  private:
   struct Entry {
     std::shared_ptr<grpc::Channel> channel;
+    std::shared_ptr<void> stub;  // of the one service that is asked there
     uint64_t used = 0;
   };
   Mutex mutex_;

@@ -128,8 +128,8 @@ absl::Status ChoiceFromProto(const v1::RouteRequest& request, RouteInput* input)
 
 }  // namespace
 
-v1::FindCellsRequest ToProto(const CellQuestion& question) {
-  v1::FindCellsRequest request;
+void ToProto(const CellQuestion& question, v1::FindCellsRequest* to) {
+  v1::FindCellsRequest& request = *to;
   *request.mutable_domain() = DomainToProto(*question.domain);
   request.mutable_waypoint_hashes()->Reserve(static_cast<int>(question.waypoints.size()));
   for (SequenceHash hash : question.waypoints) request.add_waypoint_hashes(Raw(hash));
@@ -137,7 +137,6 @@ v1::FindCellsRequest ToProto(const CellQuestion& question) {
   request.set_schedule(question.schedule->Name());
   request.set_best(question.best);
   request.mutable_positions()->Add(question.positions.begin(), question.positions.end());
-  return request;
 }
 
 CellsAnswer FromProto(const v1::FindCellsResponse& response) {
@@ -159,15 +158,15 @@ CellsAnswer FromProto(const v1::FindCellsResponse& response) {
   return answer;
 }
 
-v1::FindOverlapsRequest ToProto(const OverlapQuestion& question, uint64_t labels_version) {
-  v1::FindOverlapsRequest request;
+void ToProto(const OverlapQuestion& question, uint64_t labels_version,
+             v1::FindOverlapsRequest* to) {
+  v1::FindOverlapsRequest& request = *to;
   *request.mutable_domain() = DomainToProto(*question.domain);
   request.mutable_sequence_hashes()->Reserve(static_cast<int>(question.sequence.size()));
   for (SequenceHash hash : question.sequence) request.add_sequence_hashes(Raw(hash));
   request.set_all_workers(true);
   request.set_labels(true);
   request.set_labels_version(labels_version);
-  return request;
 }
 
 WorkersAnswer FromProto(const v1::FindOverlapsResponse& response) {

@@ -20,11 +20,11 @@ inline constexpr size_t kSessionIdBytesMax = 256;
 inline constexpr size_t kRouteNamesMax = 4096;  // of workers in one request
 inline constexpr size_t kRouteLabelsMax = 64;
 
-v1::FindCellsRequest ToProto(const CellQuestion& question);
+void ToProto(const CellQuestion& question, v1::FindCellsRequest* to);
 CellsAnswer FromProto(const v1::FindCellsResponse& response);
 
 // Labels are wanted, unless their version is the one given.
-v1::FindOverlapsRequest ToProto(const OverlapQuestion& question, uint64_t labels_version);
+void ToProto(const OverlapQuestion& question, uint64_t labels_version, v1::FindOverlapsRequest* to);
 WorkersAnswer FromProto(const v1::FindOverlapsResponse& response);  // without labels
 std::shared_ptr<const LabelsByWorker> LabelsFromProto(const v1::FindOverlapsResponse& response);
 
