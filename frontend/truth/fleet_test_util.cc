@@ -66,6 +66,68 @@ const std::vector<Fault>& AllFaults() {
   return all;
 }
 
+Cause CauseOf(Fault fault) {
+  switch (fault) {
+    case Fault::kBlockSize:
+      return Cause::kWrongBlockSize;
+    case Fault::kSeed:
+      return Cause::kHashContract;
+    case Fault::kTokenizer:
+      return Cause::kTokenizer;
+    case Fault::kTemplate:
+      return Cause::kChatTemplate;
+    case Fault::kBosTwice:
+    case Fault::kBosTwiceHere:
+      return Cause::kBosDoubled;
+    case Fault::kNoBos:
+    case Fault::kNoBosHere:
+      return Cause::kBosMissing;
+    case Fault::kSaltUnsaid:
+      return Cause::kCacheSalt;
+    case Fault::kLoraUnsaid:
+      return Cause::kLoraNamespace;
+    case Fault::kEventsOff:
+      return Cause::kEventsOff;
+    case Fault::kPublisherDead:
+      return Cause::kPublisherDead;
+    case Fault::kLateEvents:
+    case Fault::kLostRemovals:
+      return Cause::kStaleIndex;
+    case Fault::kRanksSwapped:
+      return Cause::kRankMixedUp;
+    case Fault::kWorkersSwapped:
+      return Cause::kWorkerMixedUp;
+    case Fault::kCachingOff:
+      return Cause::kPrefixCachingOff;
+    case Fault::kUsageMissing:
+      return Cause::kUsageNotReported;
+    case Fault::kRestarted:
+      return Cause::kEngineRestarted;
+    case Fault::kNone:
+      break;
+  }
+  return Cause::kUnexplained;
+}
+
+std::set<Cause> AlsoFits(Fault fault) {
+  switch (fault) {
+    case Fault::kTokenizer:
+      return {Cause::kChatTemplate};
+    case Fault::kTemplate:
+      return {Cause::kTokenizer};
+    case Fault::kUsageMissing:
+      return {Cause::kPrefixCachingOff};
+    case Fault::kCachingOff:
+      return {Cause::kUsageNotReported};
+    case Fault::kLostRemovals:
+      return {Cause::kEngineRestarted};
+    case Fault::kRestarted:
+      return {Cause::kStaleIndex};
+    default:
+      return {};
+  }
+}
+
 std::vector<TokenId> TokensOf(const Prompt& prompt, Fault fault, bool here) {
   const bool other_template = fault == Fault::kTemplate && !here;
   std::vector<TokenId> tokens;

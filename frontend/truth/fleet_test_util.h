@@ -12,11 +12,13 @@
 #include <map>
 #include <optional>
 #include <random>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "frontend/frontend.h"
+#include "frontend/truth/finding.h"
 #include "indexer/base/hash.h"
 #include "indexer/base/ids.h"
 
@@ -47,6 +49,10 @@ enum class Fault {
 };
 std::string ToString(Fault fault);
 const std::vector<Fault>& AllFaults();
+// What it is to be named as; of kNone kUnexplained.
+Cause CauseOf(Fault fault);
+// What may be named beside it, since the same evidence fits.
+std::set<Cause> AlsoFits(Fault fault);
 
 // What somebody wants of an engine, before it is tokens.
 struct Prompt {
