@@ -21,6 +21,7 @@
 #include "frontend/truth/grpc_leaf_prober.h"
 #include "frontend/truth/truth.h"
 #include "frontend/truth/truth_http.h"
+#include "frontend/truth/truth_service.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/shard_map.h"
 #include "indexer/base/waypoints.h"
@@ -154,8 +155,10 @@ int Run(ServiceMain& service, Flags& flags, FoundNodes& hierarchies) {
   FrontendService frontend_service(&frontend, &metrics, (*prompts)->router());
   auto proxy = MakeProxy(flags.proxy, &frontend, (*prompts)->router(), &metrics);
   if (!proxy.ok()) return service.Fail(proxy.status());
+  TruthService truth_service(&truth, &Clock::Real());
   GrpcServer grpc({.listen = flags.grpc});
   grpc.Register(&frontend_service, "kvatlas.v1.Frontend");
+  grpc.Register(&truth_service, "kvatlas.v1.Truth");
   AdminHttp http({.listen = flags.http,
                   .program = "kvatlas-frontend",
                   .connections_max = kHttpConnectionsMax,

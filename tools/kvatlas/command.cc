@@ -25,6 +25,7 @@ constexpr Entry kCommands[] = {
     {"explain", "why: block by block at a leaf, or a frontend's choice", RunExplain},
     {"dump", "who holds what", RunDump},
     {"diff", "how two tellers differ: leaf, replica, relay, checkpoint, dump", RunDiff},
+    {"diagnose", "why engines serve something else than predicted", RunDiagnose},
     {"checkpoint", "a leaf writes a checkpoint now", RunCheckpoint},
 };
 

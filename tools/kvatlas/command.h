@@ -75,6 +75,7 @@ int RunQuery(const std::vector<std::string>& arguments, const CommandIo& io);
 int RunExplain(const std::vector<std::string>& arguments, const CommandIo& io);
 int RunDump(const std::vector<std::string>& arguments, const CommandIo& io);
 int RunDiff(const std::vector<std::string>& arguments, const CommandIo& io);
+int RunDiagnose(const std::vector<std::string>& arguments, const CommandIo& io);
 int RunCheckpoint(const std::vector<std::string>& arguments, const CommandIo& io);
 
 }  // namespace kvatlas

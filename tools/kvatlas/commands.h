@@ -3,6 +3,7 @@
 //   cells  workers  streams     what there is, and how it is doing
 //   query  explain              who has how much of a prompt, and why
 //   dump   diff                 who holds what, and how two tellers differ
+//   diagnose                    why engines serve something else than predicted
 //   checkpoint                  a leaf writes one now
 //
 // Every command prints an aligned table for people; with `--json` lines of JSON on standard output instead, with

@@ -188,8 +188,8 @@ World* KvatlasTest::world_ = nullptr;
 TEST_F(KvatlasTest, HelpIsThereForAllAndForEach) {
   const Outcome help = Kvatlas({"--help"});
   EXPECT_EQ(help.exit, 0);
-  for (const char* command :
-       {"cells", "workers", "streams", "query", "explain", "dump", "diff", "checkpoint"}) {
+  for (const char* command : {"cells", "workers", "streams", "query", "explain", "dump", "diff",
+                              "diagnose", "checkpoint"}) {
     EXPECT_THAT(help.out, HasSubstr(command));
     const Outcome of = Kvatlas({command, "--help"});
     EXPECT_EQ(of.exit, 0) << command;
@@ -405,6 +405,17 @@ TEST_F(KvatlasTest, AFrontendExplainsItsChoice) {
   EXPECT_EQ(outcome.exit, 0) << outcome;
   EXPECT_THAT(outcome.out, HasSubstr("w0 of a, 20 of 20 blocks"));
   EXPECT_THAT(outcome.out, HasSubstr("PREFILL"));
+}
+
+TEST_F(KvatlasTest, AFrontendsDiagnosisIsReadable) {
+  const std::string frontend = "--frontend_http=" + world().frontend.http();
+  const Outcome text = Kvatlas({"diagnose", frontend});
+  EXPECT_EQ(text.exit, 0) << text;
+  EXPECT_THAT(text.out, HasSubstr("nothing to judge by"));
+  const Outcome json = Kvatlas({"diagnose", frontend, "--json"});
+  ASSERT_EQ(json.Lines().size(), 1u) << json;
+  EXPECT_TRUE(json.Lines()[0]["findings"].is_array());
+  EXPECT_THAT(Kvatlas({"diagnose", frontend, "--decision=7"}).err, HasSubstr("no such decision"));
 }
 
 // ---- Holdings ----

@@ -1,0 +1,227 @@
+#include "frontend/truth/truth.h"
+
+#include <gmock/gmock.h>
+#include <grpcpp/support/status.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "frontend/finders.h"
+#include "frontend/frontend.h"
+#include "frontend/truth/truth_http.h"
+#include "frontend/truth/truth_report.h"
+#include "frontend/truth/truth_service.h"
+#include "indexer/base/clock.h"
+#include "indexer/service/metrics.h"
+
+namespace kvatlas {
+namespace {
+
+using std::chrono::seconds;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+const Domain kModel{"m", ""};
+
+// Two workers; the first has as much of any prompt as it is told to.
+class Leaf : public CellFinder, public OverlapFinder {
+ public:
+  void FindCells(const std::string&, const CellQuestion&, Duration,
+                 CellFinder::Callback callback) override {
+    callback(absl::UnavailableError("none here"));
+  }
+  void FindOverlaps(const std::string&, const OverlapQuestion& question, Duration,
+                    OverlapFinder::Callback callback) override {
+    ++questions;
+    WorkersAnswer answer{.workers = {}, .block_size = 16};
+    const auto blocks = std::min<uint32_t>(has, static_cast<uint32_t>(question.sequence.size()));
+    answer.workers.push_back({.worker = {"w0", 0, ""}, .blocks = blocks});
+    answer.workers.push_back({.worker = {"w1", 0, ""}});
+    callback(std::move(answer));
+  }
+  uint32_t has = 4;
+  int questions = 0;
+};
+
+class TruthTest : public testing::Test {
+ protected:
+  void Start(TruthOptions options = {}) {
+    clock_.Advance(seconds(100));
+    truth_ = std::make_unique<Truth>(std::move(options), &leaf_, nullptr, &clock_);
+    FrontendOptions frontend;
+    frontend.leaves = {{.cell = "c", .address = "leaf"}};
+    frontend.observer = truth_.get();
+    frontend_ = std::make_unique<Frontend>(std::move(frontend), &leaf_, &leaf_, &clock_);
+  }
+  RouteResult Route(size_t tokens = 100) {
+    RouteInput input;
+    input.domain = kModel;
+    input.tokens.assign(tokens, 7);
+    const absl::StatusOr<RouteResult> route = frontend_->Route(std::move(input));
+    EXPECT_TRUE(route.ok()) << route.status();
+    return *route;
+  }
+  void Report(uint64_t id, uint32_t cached, uint32_t tokens = 100) {
+    frontend_->Report(id, {.finished = true, .cached_tokens = cached, .prompt_tokens = tokens});
+  }
+
+  ManualClock clock_;
+  Leaf leaf_;
+  std::unique_ptr<Truth> truth_;
+  std::unique_ptr<Frontend> frontend_;
+};
+
+TEST_F(TruthTest, ADecisionIsFoundByItsIdWithWhatBecameOfIt) {
+  Start();
+  const RouteResult route = Route();
+  clock_.Advance(seconds(2));
+  frontend_->Report(route.decision_id, {.accepted = true});
+  Report(route.decision_id, 64);
+  const std::optional<DecisionRecord> record = truth_->Find(route.decision_id);
+  ASSERT_TRUE(record.has_value());
+  EXPECT_EQ(record->result.worker.name, "w0");
+  EXPECT_EQ(record->result.receipt.candidates.size(), 2u);
+  EXPECT_TRUE(record->report.accepted);
+  EXPECT_EQ(record->report.cached_tokens, 64u);
+  const auto json = nlohmann::json::parse(DecisionJson(*record, clock_.Now()));
+  EXPECT_EQ(json["decision_id"], std::to_string(route.decision_id));
+  EXPECT_EQ(json["predicted_tokens"], 64);
+  EXPECT_EQ(json["report"]["cached_tokens"], 64);
+  EXPECT_EQ(json["receipt"]["candidates"][0]["worker"], "w0");
+  EXPECT_FALSE(truth_->Find(route.decision_id + 1).has_value());
+  EXPECT_THAT(truth_->LatestDecisions(10), ElementsAre(route.decision_id));
+}
+
+TEST_F(TruthTest, DecisionsAreForgottenByCountByBytesAndByAge) {
+  TruthOptions options;
+  options.decisions.count_max = 3;
+  Start(options);
+  std::vector<uint64_t> ids;
+  for (int i = 0; i < 5; ++i) ids.push_back(Route().decision_id);
+  EXPECT_THAT(truth_->LatestDecisions(10), ElementsAre(ids[4], ids[3], ids[2]));
+  clock_.Advance(options.decisions.age_max);
+  truth_->Tick();
+  EXPECT_EQ(truth_->stats().decisions_kept, 0u);
+  EXPECT_EQ(truth_->stats().decision_bytes, 0u);
+
+  options.decisions.count_max = 1000;
+  options.decisions.bytes_max = 20000;
+  Start(options);
+  for (int i = 0; i < 100; ++i) Route(5000);
+  EXPECT_LE(truth_->stats().decision_bytes, 20000u);
+  EXPECT_GT(truth_->stats().decisions_kept, 1u);
+}
+
+TEST_F(TruthTest, ServedIsComparedWithPredicted) {
+  Start();
+  Report(Route().decision_id, 64);
+  Report(Route().decision_id, 0);
+  Report(Route().decision_id, 96, 104);
+  frontend_->Report(Route().decision_id, {.finished = true});
+  frontend_->Report(Route().decision_id, {.error = "broke"});
+  Report(12345, 64);
+  const TruthStats stats = truth_->stats();
+  EXPECT_EQ(stats.exact, 1u);
+  EXPECT_EQ(stats.less, 1u);
+  EXPECT_EQ(stats.more, 1u);
+  EXPECT_EQ(stats.without_figures, 1u);
+  EXPECT_EQ(stats.errors, 1u);
+  EXPECT_EQ(stats.reports_unknown, 1u);
+  EXPECT_EQ(stats.lengths_differ, 1u);
+  EXPECT_EQ(stats.predicted_tokens, 3u * 64);
+  EXPECT_EQ(stats.served_tokens, 160u);
+  const std::vector<WorkerTruth> workers = truth_->workers(10);
+  ASSERT_EQ(workers.size(), 1u);
+  EXPECT_DOUBLE_EQ(workers[0].figures.requests, 3);
+  clock_.Advance(std::chrono::minutes(5));
+  EXPECT_NEAR(truth_->workers(10)[0].figures.requests, 1.5, 1e-9);
+}
+
+TEST_F(TruthTest, ASecondReportIsNotComparedAgain) {
+  Start();
+  const uint64_t id = Route().decision_id;
+  Report(id, 64);
+  Report(id, 0);
+  EXPECT_EQ(truth_->stats().exact + truth_->stats().less, 1u);
+}
+
+TEST_F(TruthTest, FinishedPromptsAreAskedAboutOnlyAsOftenAsAllowed) {
+  TruthOptions options;
+  options.checks_burst = 3;
+  options.checks_per_s = 0;
+  Start(options);
+  for (int i = 0; i < 10; ++i) Report(Route().decision_id, 0);
+  const int asked = leaf_.questions;
+  leaf_.has = 6;  // all of it
+  clock_.Advance(seconds(2));
+  truth_->Tick();
+  EXPECT_EQ(leaf_.questions, asked + 3);
+  EXPECT_EQ(truth_->stats().checks, 3u);
+  EXPECT_EQ(truth_->stats().checks_dropped, 7u);
+  ASSERT_EQ(truth_->evidence().size(), 1u);
+  for (const Check& check : truth_->evidence()[0].checks) EXPECT_TRUE(check.prompt());
+}
+
+TEST_F(TruthTest, APageIsReadableWithAndWithoutAnything) {
+  Start();
+  EXPECT_THAT(PageText({.findings = {}, .workers = {}, .stats = {}}),
+              HasSubstr("nothing to judge"));
+  for (int i = 0; i < 20; ++i) {
+    Report(Route().decision_id, 0);
+    clock_.Advance(seconds(1));
+    truth_->Tick();
+  }
+  const TruthPage page{
+      .findings = truth_->Diagnose(), .workers = truth_->workers(9), .stats = truth_->stats()};
+  ASSERT_EQ(page.findings.size(), 2u);
+  const std::string text = PageText(page);
+  EXPECT_THAT(text, HasSubstr("prefix_caching_off"));
+  EXPECT_THAT(text, HasSubstr("or else   usage_not_reported"));
+  EXPECT_THAT(text, HasSubstr("Send one long prompt twice"));
+  EXPECT_THAT(text, HasSubstr("c     w0/0"));
+  const auto json = nlohmann::json::parse(PageJson(page));
+  EXPECT_EQ(json["findings"][0]["cause"], "prefix_caching_off");
+  EXPECT_EQ(json["findings"][0]["or_else"][0]["cause"], "usage_not_reported");
+  EXPECT_FALSE(json["findings"][0]["decisions"].empty());
+  EXPECT_EQ(nlohmann::json::parse(TruthStatusJson(*truth_))["findings"][0]["worker"], "w0");
+  Metrics metrics;
+  AddTruthMetrics(truth_.get(), &metrics);
+  const std::string scraped = metrics.Text();
+  EXPECT_THAT(scraped,
+              HasSubstr("kvatlas_frontend_finding{cause=\"prefix_caching_off\",domain=\"m"));
+  EXPECT_THAT(scraped, HasSubstr("kvatlas_frontend_served_total{result=\"less\"} 20"));
+}
+
+TEST_F(TruthTest, TheServiceTellsTheSame) {
+  Start();
+  const RouteResult route = Route();
+  Report(route.decision_id, 64);
+  TruthService service(truth_.get(), &clock_);
+  v1::GetDecisionRequest request;
+  request.set_decision_id(route.decision_id);
+  v1::Decision decision;
+  ASSERT_TRUE(service.GetDecision(nullptr, &request, &decision).ok());
+  EXPECT_EQ(decision.route().worker().name(), "w0");
+  EXPECT_EQ(decision.report().cached_tokens(), 64u);
+  EXPECT_EQ(decision.prompt_tokens(), 100u);
+  request.set_decision_id(1);
+  EXPECT_EQ(service.GetDecision(nullptr, &request, &decision).error_code(),
+            grpc::StatusCode::NOT_FOUND);
+  for (int i = 0; i < 20; ++i) {
+    clock_.Advance(seconds(1));
+    Report(Route().decision_id, 0);
+  }
+  v1::DiagnoseResponse findings;
+  ASSERT_TRUE(service.Diagnose(nullptr, nullptr, &findings).ok());
+  ASSERT_GE(findings.findings_size(), 1);
+  EXPECT_NE(findings.findings(0).remedy(), "");
+}
+
+}  // namespace
+}  // namespace kvatlas
