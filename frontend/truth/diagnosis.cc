@@ -248,7 +248,7 @@ bool Diagnostician::HeardNothing() {
 bool Diagnostician::HeardUseless() {
   if (!leaf_->engine.has_value() || leaf_->blocks > 0 || leaf_->batches == 0) return false;
   if (sight_.missed.size() < kConfirmedMin && sight_.blind.size() < kConfirmedMin) return false;
-  const LeafView::Engine& engine = *leaf_->engine;
+  const LeafEngineView& engine = *leaf_->engine;
   const std::string heard =
       "the leaf heard " + Number(size_t{leaf_->batches}) + " batches from it and holds no block";
   const auto size = engine.refused.find("block_size");

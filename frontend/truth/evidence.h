@@ -88,6 +88,21 @@ struct Check {
   bool prompt() const { return whole() && first_held + 1 >= asked; }
 };
 
+// What a leaf says of an engine that it listens to itself.
+struct LeafEngineView {
+  uint32_t block_size = 0;
+  std::string lora_name;
+  bool salted = false;
+  Duration silent{0};
+  double lag_ms = 0;
+  uint64_t clears = 0;
+  uint64_t restarts = 0;
+  uint64_t messages_lost = 0;
+  uint64_t parked = 0;
+  std::map<std::string, uint64_t> refused;
+  std::string last_refusal;
+};
+
 // What a leaf says of a worker rank.
 struct LeafView {
   Time at{0};
@@ -99,22 +114,9 @@ struct LeafView {
   Trust trust = Trust::kExact;
   Duration age{0};
   uint64_t epoch = 0;
-  uint64_t blocks = 0;   // held
-  uint64_t batches = 0;  // heard
-  struct Engine {
-    uint32_t block_size = 0;
-    std::string lora_name;
-    bool salted = false;
-    Duration silent{0};
-    double lag_ms = 0;
-    uint64_t clears = 0;
-    uint64_t restarts = 0;
-    uint64_t messages_lost = 0;
-    uint64_t parked = 0;
-    std::map<std::string, uint64_t> refused;
-    std::string last_refusal;
-  };
-  std::optional<Engine> engine;  // where it listens to the engine itself
+  uint64_t blocks = 0;                   // held
+  uint64_t batches = 0;                  // heard
+  std::optional<LeafEngineView> engine;  // where it listens to the engine itself
 };
 
 // Everything about one worker rank; in time order.

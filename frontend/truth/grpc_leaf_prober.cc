@@ -34,8 +34,8 @@ Trust TrustOf(v1::Trust trust) {
   }
 }
 
-LeafView::Engine EngineOf(const v1::EngineStats& stats) {
-  LeafView::Engine engine;
+LeafEngineView EngineOf(const v1::EngineStats& stats) {
+  LeafEngineView engine;
   engine.block_size = stats.block_size();
   engine.lora_name = stats.lora_name();
   engine.salted = stats.salted();

@@ -204,10 +204,8 @@ Break BreakOf(const WorkerEvidence& evidence) {
 
 std::vector<Hit> HitsOf(const WorkerEvidence& evidence, const Among& among) {
   std::vector<Hit> hits;
-  size_t missed = 0;
   for (const Check& check : evidence.checks) {
     if (!among.check(check) || check.asked == 0 || check.held > 0) continue;
-    ++missed;
     for (const Supposed& supposed : check.supposed) {
       auto hit = std::find_if(hits.begin(), hits.end(),
                               [&](const Hit& h) { return h.what == supposed.what; });

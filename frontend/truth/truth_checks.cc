@@ -130,17 +130,18 @@ void Truth::State::Ask(Waiting one) {
                        });
 }
 
+bool Truth::State::IsAllAt(const Waiting& asked, const HolderId& holder, uint32_t held) const {
+  const size_t all = asked.leading->size();
+  return held + 1 >= all &&
+         sent.Find(std::get<1>(asked.worker), holder, *asked.leading).blocks + 1 < all;
+}
+
 std::optional<HolderId> Truth::State::TurnedUp(const Waiting& asked, const Check& check) const {
   if (check.asked < 2 || check.whole()) return std::nullopt;
   HolderId other = std::get<2>(asked.worker);
   other.rank = check.other_rank;
-  const auto all_at = [&](const HolderId& holder, uint32_t held) {
-    const std::string& cell = std::get<1>(asked.worker);
-    return held + 1 >= check.asked &&
-           sent.Find(cell, holder, *asked.leading).blocks + 1 < check.asked;
-  };
-  if (all_at(other, check.other_rank_held)) return other;
-  if (all_at(check.other_worker, check.other_worker_held)) return check.other_worker;
+  if (IsAllAt(asked, other, check.other_rank_held)) return other;
+  if (IsAllAt(asked, check.other_worker, check.other_worker_held)) return check.other_worker;
   return std::nullopt;
 }
 

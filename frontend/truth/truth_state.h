@@ -86,6 +86,9 @@ struct Truth::State : std::enable_shared_from_this<Truth::State> {
   void Ask(Waiting waiting) ABSL_LOCKS_EXCLUDED(mutex);
   void OnAnswer(const std::shared_ptr<Waiting>& waiting, const WorkersAnswer& answer)
       ABSL_LOCKS_EXCLUDED(mutex);
+  // All of the prompt is there, and this frontend had not sent it there.
+  bool IsAllAt(const Waiting& asked, const HolderId& holder, uint32_t held) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   std::optional<HolderId> TurnedUp(const Waiting& asked, const Check& check) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void Suppose(const std::shared_ptr<Waiting>& waiting, std::vector<WhatIfQuestion> questions)
