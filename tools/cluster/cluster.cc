@@ -153,6 +153,7 @@ absl::Status Cluster::StartFrontendAndEngines() {
         "--prefill_tokens_per_s=" + std::to_string(options_.prefill_tokens_per_s),
         "--decode_ms_per_token=" + std::to_string(options_.decode_ms_per_token)};
     engine_args.insert(engine_args.end(), to.begin(), to.end());
+    engine_args.insert(engine_args.end(), options_.engine_args.begin(), options_.engine_args.end());
     started.push_back(&Add(WorkerName(worker), kEngine, std::move(engine_args)));
   }
   for (Process* process : started) {
@@ -207,10 +208,12 @@ std::string Cluster::WorkerName(uint32_t worker) const {
   return WorkerNameOf(CellOf(worker), worker % options_.workers);
 }
 
-std::string Cluster::AddressOf(const std::string& name) const {
-  auto it = processes_.find(name);
-  return it == processes_.end() ? "" : it->second->address("grpc");
+std::string Cluster::address(const std::string& process, const std::string& name) const {
+  auto it = processes_.find(process);
+  return it == processes_.end() ? "" : it->second->address(name);
 }
+
+std::string Cluster::AddressOf(const std::string& name) const { return address(name, "grpc"); }
 
 std::map<std::string, pid_t> Cluster::Running() const {
   std::map<std::string, pid_t> running;

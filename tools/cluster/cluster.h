@@ -50,6 +50,7 @@ struct ClusterOptions {
   std::vector<std::string> leaf_args;
   std::vector<std::string> hierarchy_args;
   std::vector<std::string> frontend_args;
+  std::vector<std::string> engine_args;
 };
 
 class Cluster {
@@ -73,6 +74,8 @@ class Cluster {
   std::string frontend() const { return AddressOf("frontend"); }
   std::string hierarchy() const { return AddressOf("hierarchy"); }
   std::string leaf(uint32_t cell) const { return AddressOf(LeafName(cell)); }
+  // Of the name that a process gives its address: "grpc", "http", "proxy"; empty: it has none.
+  std::string address(const std::string& process, const std::string& name) const;
   // `worker` counts through all cells: worker w is number w % workers of cell w / workers.
   std::string engine(uint32_t worker) const { return AddressOf(WorkerName(worker)); }
 

@@ -80,6 +80,26 @@ grpc::Status EngineService::Contents(grpc::ServerContext*, const ev1::ContentsRe
   return grpc::Status::OK;
 }
 
+std::optional<uint32_t> EngineService::Serve(std::span<const TokenId> tokens,
+                                             const std::string& cache_salt,
+                                             uint32_t output_tokens) {
+  MutexLock lock(&mutex_);
+  const uint32_t block_size = model_.options().block_size;
+  const uint64_t seed = BlockSeed({.lora_name = "", .cache_salt = cache_salt});
+  EngineRequest request{
+      .id = ++served_,
+      .blocks = SequenceHashes(LocalHashes(tokens, {.block_size = block_size}, seed)),
+      .prompt_tokens = static_cast<uint32_t>(tokens.size()),
+      .output_tokens = output_tokens};
+  if (request.blocks.empty()) return 0;
+  EngineStep step;
+  const EngineArrival arrival = model_.Submit(model_.now_ms(), std::move(request), &step);
+  model_.AdvanceTo(EngineModel::kForever, &step);
+  Publish(step);
+  if (arrival.too_long) return std::nullopt;
+  return arrival.cached_blocks * block_size;
+}
+
 void EngineService::Publish(const EngineStep& step) {
   for (const Event& event : step.events) {
     if (say_tokens_) {

@@ -8,9 +8,13 @@
 #define KVATLAS_TOOLS_ENGINE_ENGINE_SERVICE_H_
 
 #include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
 
 #include "absl/base/thread_annotations.h"
 #include "indexer/base/event.h"
+#include "indexer/base/hash.h"
 #include "indexer/base/mutex.h"
 #include "publisher/publisher.h"
 #include "tools/engine/engine.grpc.pb.h"
@@ -34,6 +38,10 @@ class EngineService final : public engine::v1::Engine::Service {
   grpc::Status Contents(grpc::ServerContext* context, const engine::v1::ContentsRequest* request,
                         engine::v1::ContentsResponse* response) override;
 
+  // A whole request at once: all its time passes. Tokens of its prompt that were cached on arrival; nothing: it is too long.
+  std::optional<uint32_t> Serve(std::span<const TokenId> tokens, const std::string& cache_salt,
+                                uint32_t output_tokens);
+
  private:
   void PublishTokens(const Event& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Publish(const EngineStep& step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -45,6 +53,7 @@ class EngineService final : public engine::v1::Engine::Service {
   Publisher* const publisher_;
   const bool say_tokens_;
   Mutex mutex_;
+  uint64_t served_ ABSL_GUARDED_BY(mutex_) = 0;
   EngineModel model_ ABSL_GUARDED_BY(mutex_);
 };
 

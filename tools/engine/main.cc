@@ -9,14 +9,17 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "indexer/base/clock.h"
 #include "indexer/service/address.h"
 #include "indexer/service/flags.h"
 #include "indexer/service/grpc_server.h"
 #include "indexer/service/health.h"
 #include "indexer/service/service_main.h"
 #include "publisher/publisher.h"
+#include "tools/engine/byte_tokenizer.h"
 #include "tools/engine/engine_model.h"
 #include "tools/engine/engine_service.h"
+#include "tools/engine/openai_http.h"
 
 namespace kvatlas {
 namespace {
@@ -73,6 +76,11 @@ int main(int argc, char** argv) {
       {"auto", "bind", "connect"});
   flags.Add("zmq_legacy", &zmq_legacy,
             "tuples and replies without a topic, as engines did before mid-2026");
+  Duration token_time{0};
+  std::string http_listen;
+  flags.Add("http", &http_listen,
+            "HOST:PORT for OpenAI's calls; its worker is labelled with their url. Empty: none");
+  flags.Add("token_time", &token_time, "between two words of a streamed answer, in real time");
   service.Start(argc, argv);
   if (zmq_attach == "bind") publishing.zmq.attach = ZmqAttach::kBind;
   if (zmq_attach == "connect") publishing.zmq.attach = ZmqAttach::kConnect;
@@ -81,22 +89,38 @@ int main(int argc, char** argv) {
     publishing.zmq.replay_layout = ZmqReplayLayout::kNoTopic;
   }
 
+  OpenAiHttpOptions openai{
+      .listen = {}, .model = publishing.domain.model, .token_time = token_time};
+  if (!http_listen.empty()) {
+    const absl::StatusOr<Address> listen = Address::Parse(http_listen);
+    if (!listen.ok()) return service.Fail(listen.status());
+    openai.listen = *listen;
+  }
+  ByteTokenizer tokenizer;
+  OpenAiHttp openai_http(openai, &tokenizer);
+  if (!http_listen.empty()) {
+    if (absl::Status status = openai_http.Start(); !status.ok()) return service.Fail(status);
+    publishing.labels.emplace_back("url", "http://" + openai_http.address().ToString());
+  }
   publishing.block_size = options.block_size;
   absl::StatusOr<std::unique_ptr<Publisher>> publisher = Publisher::Create(publishing);
   if (!publisher.ok()) return service.Fail(publisher.status());
   EngineService engine(options, publisher->get(),
                        /*say_tokens=*/!publishing.zmq.endpoint.empty());
+  openai_http.Serve(&engine);
   GrpcServer grpc({.listen = grpc_address});
   grpc.Register(&engine, "kvatlas.engine.v1.Engine");
   if (absl::Status status = grpc.Start(); !status.ok()) return service.Fail(status);
   grpc.SetHealth(Health::kServing);
   std::vector<std::pair<std::string, Address>> addresses = {{"grpc", grpc.address()}};
+  if (!http_listen.empty()) addresses.emplace_back("http", openai_http.address());
   if (const std::optional<ZmqPublisherStats> zmq = (*publisher)->Stats().zmq) {
     AddEndpoint("zmq_events", zmq->endpoint, &addresses);
     AddEndpoint("zmq_replay", zmq->replay_endpoint, &addresses);
   }
   if (absl::Status status = service.Ready(addresses); !status.ok()) return service.Fail(status);
   service.WaitForSignal();
+  openai_http.Stop();
   grpc.Stop(service.stop_deadline());
   (*publisher)->Stop(/*goodbye=*/true, std::chrono::milliseconds(100));
   return 0;

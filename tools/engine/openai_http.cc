@@ -1,0 +1,211 @@
+#include "tools/engine/openai_http.h"
+
+#include <algorithm>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "frontend/http/openai_error.h"
+
+namespace kvatlas {
+namespace {
+
+namespace asio = boost::asio;
+using Json = nlohmann::ordered_json;
+
+constexpr size_t kWords = 4;
+constexpr size_t kWordsMax = 4096;
+constexpr size_t kBodyBytesMax = 64 << 20;
+
+std::string Dump(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+Json UsageOf(size_t prompt, size_t cached, size_t words) {
+  return {{"prompt_tokens", prompt},
+          {"completion_tokens", words},
+          {"total_tokens", prompt + words},
+          {"prompt_tokens_details", {{"cached_tokens", cached}}}};
+}
+
+// A piece of an answer, or all of it: the text is where the call has it.
+Json Piece(OpenAiCall call, const std::string& model, bool stream, const std::string& text,
+           const char* finish) {
+  const bool chat = call == OpenAiCall::kChat;
+  Json choice = {{"index", 0}};
+  if (chat) {
+    choice[stream ? "delta" : "message"] = {{"role", "assistant"}, {"content", text}};
+  } else {
+    choice["text"] = text;
+  }
+  choice["logprobs"] = Json();
+  choice["finish_reason"] = finish == nullptr ? Json() : Json(finish);
+  const char* object = !chat    ? "text_completion"
+                       : stream ? "chat.completion.chunk"
+                                : "chat.completion";
+  return {{"id", "mock"},
+          {"object", object},
+          {"created", 0},
+          {"model", model},
+          {"choices", Json::array({choice})}};
+}
+
+// One answer in server-sent events, a word at a time.
+class Stream : public std::enable_shared_from_this<Stream> {
+ public:
+  Stream(std::shared_ptr<HttpExchange> exchange, std::vector<std::string> events, Duration pause)
+      : exchange_(std::move(exchange)),
+        events_(std::move(events)),
+        pause_(pause),
+        timer_(exchange_->io()) {}
+
+  void Start() {
+    exchange_->OnGone([self = shared_from_this()] { self->timer_.cancel(); });
+    exchange_->Begin({.status = 200, .headers = {{"content-type", "text/event-stream"}}},
+                     [self = shared_from_this()] { self->Next(); });
+  }
+
+ private:
+  void Next() {
+    if (at_ == events_.size()) return exchange_->End();
+    timer_.expires_after(at_ == 0 ? Duration(0) : pause_);
+    timer_.async_wait([self = shared_from_this()](boost::system::error_code cancelled) {
+      if (cancelled) return;
+      self->exchange_->Write(self->events_[self->at_++], [self] { self->Next(); });
+    });
+  }
+
+  const std::shared_ptr<HttpExchange> exchange_;
+  const std::vector<std::string> events_;
+  const Duration pause_;
+  asio::steady_timer timer_;
+  size_t at_ = 0;
+};
+
+HttpServerOptions ServerOptions(const OpenAiHttpOptions& options) {
+  HttpServerOptions server;
+  server.listen = options.listen;
+  return server;
+}
+
+}  // namespace
+
+OpenAiHttp::OpenAiHttp(const OpenAiHttpOptions& options, PromptTokenizer* tokenizer)
+    : options_(options), tokenizer_(tokenizer), server_(ServerOptions(options)) {
+  const auto post = [this](const char* path, HttpStreamHandler handler) {
+    server_.Handle({.method = "POST",
+                    .path = path,
+                    .stream = std::move(handler),
+                    .body_bytes_max = kBodyBytesMax});
+  };
+  post("/v1/chat/completions", [this](const std::shared_ptr<HttpExchange>& exchange) {
+    OnPrompt(OpenAiCall::kChat, exchange);
+  });
+  post("/v1/completions", [this](const std::shared_ptr<HttpExchange>& exchange) {
+    OnPrompt(OpenAiCall::kCompletion, exchange);
+  });
+  post("/tokenize",
+       [this](const std::shared_ptr<HttpExchange>& exchange) { OnTokenize(exchange); });
+  server_.Handle({.method = "GET", .path = "/v1/models", .handler = [this](const HttpRequest&) {
+                    return HttpResponse{
+                        .body = Dump({{"object", "list"},
+                                      {"data", Json::array({{{"id", options_.model},
+                                                             {"object", "model"},
+                                                             {"created", 0},
+                                                             {"owned_by", "mock"}}})}})};
+                  }});
+}
+
+void OpenAiHttp::OnPrompt(OpenAiCall call, const std::shared_ptr<HttpExchange>& exchange) {
+  const std::string body = exchange->TakeBody();
+  absl::StatusOr<OpenAiRequest> request = ParseOpenAiRequest(call, body);
+  if (!request.ok()) return exchange->Answer(OpenAiError(request.status()));
+  const Json json = Json::parse(body, nullptr, /*allow_exceptions=*/false);
+  const bool usage = !request->stream ||
+                     (json.contains("stream_options") && json["stream_options"].is_object() &&
+                      json["stream_options"].value("include_usage", Json(false)) == Json(true));
+  if (auto* ids = std::get_if<std::vector<TokenId>>(&request->prompt))
+    return Answer(call, *request, usage, *ids, exchange);
+  Prompt prompt = TextPrompt();
+  if (auto* chat = std::get_if<ChatPrompt>(&request->prompt)) {
+    prompt = std::move(*chat);
+  } else {
+    prompt = std::get<TextPrompt>(std::move(request->prompt));
+  }
+  tokenizer_->Tokenize(options_.model, prompt, std::chrono::seconds(60),
+                       [&](absl::StatusOr<PromptTokens> tokens) {
+                         if (!tokens.ok()) return exchange->Answer(OpenAiError(tokens.status()));
+                         Answer(call, *request, usage, tokens->tokens, exchange);
+                       });
+}
+
+void OpenAiHttp::Answer(OpenAiCall call, const OpenAiRequest& request, bool usage,
+                        const std::vector<TokenId>& tokens,
+                        const std::shared_ptr<HttpExchange>& exchange) {
+  EngineService* const engine = engine_.load();
+  if (engine == nullptr)
+    return exchange->Answer(OpenAiError(absl::UnavailableError("the engine is starting")));
+  const size_t words =
+      std::min(request.output_tokens_max == 0 ? kWords : request.output_tokens_max, kWordsMax);
+  const std::optional<uint32_t> cached =
+      engine->Serve(tokens, request.cache_salt, static_cast<uint32_t>(words));
+  if (!cached.has_value()) {
+    return exchange->Answer(
+        OpenAiError(absl::InvalidArgumentError("the prompt is longer than the cache")));
+  }
+  const Json counted = UsageOf(tokens.size(), *cached, words);
+  std::string text;
+  std::vector<std::string> events;
+  for (size_t i = 0; i < words; ++i) {
+    const std::string word = (i == 0 ? "w" : " w") + std::to_string(i);
+    text += word;
+    const char* finish = i + 1 == words ? "length" : nullptr;
+    if (request.stream)
+      events.push_back("data: " + Dump(Piece(call, request.model, true, word, finish)) + "\n\n");
+  }
+  if (!request.stream) {
+    Json answer = Piece(call, request.model, false, text, "length");
+    answer["usage"] = counted;
+    return exchange->Answer({.body = Dump(answer)});
+  }
+  if (usage) {
+    Json last = Piece(call, request.model, true, "", nullptr);
+    last["choices"] = Json::array();
+    last["usage"] = counted;
+    events.push_back("data: " + Dump(last) + "\n\n");
+  }
+  events.push_back("data: [DONE]\n\n");
+  std::make_shared<Stream>(exchange, std::move(events), options_.token_time)->Start();
+}
+
+void OpenAiHttp::OnTokenize(const std::shared_ptr<HttpExchange>& exchange) {
+  const std::string body = exchange->TakeBody();
+  const Json json = Json::parse(body, nullptr, /*allow_exceptions=*/false);
+  const bool chat = json.is_object() && json.contains("messages");
+  absl::StatusOr<OpenAiRequest> request =
+      ParseOpenAiRequest(chat ? OpenAiCall::kChat : OpenAiCall::kCompletion, body);
+  if (request.ok() && std::holds_alternative<std::vector<TokenId>>(request->prompt))
+    request = absl::InvalidArgumentError("prompt is not text");
+  if (!request.ok()) return exchange->Answer(OpenAiError(request.status()));
+  Prompt prompt = TextPrompt();
+  if (chat) {
+    prompt = std::get<ChatPrompt>(std::move(request->prompt));
+  } else {
+    prompt = std::get<TextPrompt>(std::move(request->prompt));
+  }
+  tokenizer_->Tokenize(options_.model, prompt, std::chrono::seconds(60),
+                       [&](absl::StatusOr<PromptTokens> tokens) {
+                         if (!tokens.ok()) return exchange->Answer(OpenAiError(tokens.status()));
+                         exchange->Answer({.body = Dump({{"count", tokens->tokens.size()},
+                                                         {"max_model_len", kBodyBytesMax},
+                                                         {"tokens", tokens->tokens}})});
+                       });
+}
+
+}  // namespace kvatlas

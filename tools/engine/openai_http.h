@@ -1,0 +1,59 @@
+// A mock engine as its clients see it: OpenAI's chat and completion calls, streamed or not, and /tokenize.
+//
+// *Truth*: the prompt really goes through the engine's cache: `usage` says what was cached on arrival, and its blocks are
+// published. Words of an answer are made up ("w0 w1 …", `max_tokens` of them, 4 by default).
+// *Threads*: the HTTP server's; the engine serialises.
+// *Lifetime*: engine and tokenizer outlive it.
+
+#ifndef KVATLAS_TOOLS_ENGINE_OPENAI_HTTP_H_
+#define KVATLAS_TOOLS_ENGINE_OPENAI_HTTP_H_
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "frontend/openai/openai_request.h"
+#include "frontend/text/prompt_tokenizer.h"
+#include "indexer/base/clock.h"
+#include "indexer/base/hash.h"
+#include "indexer/service/address.h"
+#include "indexer/service/http_exchange.h"
+#include "indexer/service/http_server.h"
+#include "tools/engine/engine_service.h"
+
+namespace kvatlas {
+
+struct OpenAiHttpOptions {
+  Address listen;
+  std::string model;
+  Duration token_time{0};  // between two words of a stream, in real time
+};
+
+class OpenAiHttp {
+ public:
+  OpenAiHttp(const OpenAiHttpOptions& options, PromptTokenizer* tokenizer);
+  ~OpenAiHttp() { server_.Stop(); }
+
+  absl::Status Start() { return server_.Start(); }
+  Address address() const { return server_.address(); }
+  // Until then it answers 503.
+  void Serve(EngineService* engine) { engine_.store(engine); }
+  void Stop() { server_.Stop(); }
+
+ private:
+  void OnPrompt(OpenAiCall call, const std::shared_ptr<HttpExchange>& exchange);
+  void OnTokenize(const std::shared_ptr<HttpExchange>& exchange);
+  void Answer(OpenAiCall call, const OpenAiRequest& request, bool usage,
+              const std::vector<TokenId>& tokens, const std::shared_ptr<HttpExchange>& exchange);
+
+  const OpenAiHttpOptions options_;
+  PromptTokenizer* const tokenizer_;
+  std::atomic<EngineService*> engine_{nullptr};
+  HttpServer server_;
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_TOOLS_ENGINE_OPENAI_HTTP_H_
