@@ -48,7 +48,7 @@ struct ProxyOptions {
   size_t connections_max = 16384;
   size_t body_bytes_max = 64 << 20;
   size_t bodies_bytes_max = size_t{2} << 30;  // of all requests together
-  uint32_t tries = 3;
+  uint32_t tries = 8;
   Duration write_timeout = std::chrono::minutes(2);  // for a client to take a piece
   EngineCallOptions engine;
   std::string tenant;  // of requests without a header `x-kvatlas-tenant`

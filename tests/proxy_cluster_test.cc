@@ -1,0 +1,204 @@
+// A whole fleet behind the proxy, as processes: chats go through to engines that really cache them, and go on being answered
+// while leaves, the hierarchy and engines are killed.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "frontend/http/socket_test_util.h"
+#include "indexer/base/mutex.h"
+#include "indexer/service/address.h"
+#include "tools/cluster/at_rest.h"
+#include "tools/cluster/client.h"
+#include "tools/cluster/cluster.h"
+
+namespace kvatlas {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+using Json = nlohmann::json;
+
+constexpr uint32_t kBlockSize = 16;
+
+// A conversation of so many turns; that of n turns begins with that of n-1.
+std::string Chat(uint32_t conversation, uint32_t turns, const std::string& more = "") {
+  Json body = {{"model", "mock"}, {"messages", Json::array()}};
+  for (uint32_t turn = 0; turn < turns; ++turn) {
+    const std::string words = absl::StrCat("conversation ", conversation, " turn ", turn, " ",
+                                           std::string(400, static_cast<char>('a' + turn % 26)));
+    body["messages"].push_back(
+        {{"role", turn % 2 == 0 ? "user" : "assistant"}, {"content", words}});
+  }
+  std::string text = body.dump();
+  if (!more.empty()) text.insert(text.size() - 1, "," + more);
+  return absl::StrCat("POST /v1/chat/completions HTTP/1.1\r\nContent-Length: ", text.size(),
+                      "\r\n\r\n", text);
+}
+
+Address ProxyOf(const Cluster& cluster) {
+  return *Address::Parse(cluster.address("frontend", "proxy"));
+}
+
+std::string Header(const std::string& answer, const std::string& name) {
+  const size_t at = answer.find("\r\n" + name + ": ");
+  if (at == std::string::npos) return "";
+  const size_t from = at + name.size() + 4;
+  return answer.substr(from, answer.find("\r\n", from) - from);
+}
+
+std::string Ask(const Address& proxy, const std::string& request) {
+  TestSocket client(proxy);
+  client.Send(request);
+  return client.ReadMessage();
+}
+
+std::unique_ptr<Cluster> Start(std::vector<std::string> more_of_engines = {}) {
+  ClusterOptions options;
+  options.cells = 2;
+  options.workers = 2;
+  options.capacity = 4096;
+  options.block_size = kBlockSize;
+  options.engine_args = {"--http=127.0.0.1:0"};
+  options.engine_args.insert(options.engine_args.end(), more_of_engines.begin(),
+                             more_of_engines.end());
+  options.frontend_args = {"--proxy=127.0.0.1:0", "--tokenize=engine"};
+  absl::StatusOr<std::unique_ptr<Cluster>> cluster = Cluster::Start(options);
+  EXPECT_TRUE(cluster.ok()) << cluster.status();
+  if (!cluster.ok()) return nullptr;
+  // Every engine has said hello, and every leaf has told the hierarchy of it.
+  ClusterClient client(**cluster);
+  const absl::Status rest = WaitAtRest(**cluster, client, std::chrono::seconds(60));
+  EXPECT_TRUE(rest.ok()) << rest;
+  return *std::move(cluster);
+}
+
+TEST(ProxyClusterTest, TheNextTurnGoesWhereTheConversationIsAndEnginesHaveWhatWasPromised) {
+  std::unique_ptr<Cluster> cluster = Start();
+  ASSERT_NE(cluster, nullptr);
+  const Address proxy = ProxyOf(*cluster);
+  uint32_t promised = 0;
+  // Until the first request nobody knows an engine to make tokens; then a turn's blocks take a moment to be told.
+  for (uint32_t turns = 1; promised == 0 && turns < 10'000; turns += 2) {
+    const std::string answer = Ask(proxy, Chat(7, 1 + turns % 40));
+    ASSERT_THAT(answer, StartsWith("HTTP/1.1 200 OK\r\n"));
+    const Json json = Json::parse(BodyOf(answer));
+    const auto cached = json["usage"]["prompt_tokens_details"]["cached_tokens"].get<uint32_t>();
+    promised = static_cast<uint32_t>(std::atoi(Header(answer, "x-kvatlas-overlap-blocks").c_str()));
+    EXPECT_LE(promised * kBlockSize, cached);
+  }
+  EXPECT_GT(promised, 0u);
+}
+
+// Clients that ask without pause; what they see.
+class Clients {
+ public:
+  explicit Clients(const Address& proxy) : proxy_(proxy) {
+    for (uint32_t i = 0; i < 4; ++i) threads_.emplace_back([this, i] { Run(i); });
+  }
+  ~Clients() {
+    stopping_ = true;
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  // Until so many more were answered.
+  void WaitForMore(size_t more) {
+    MutexLock lock(&mutex_);
+    const size_t wanted = answered_ + more;
+    while (answered_ < wanted && wrong_.empty()) changed_.Wait(&mutex_);
+  }
+  // Until an answer's header has this.
+  void WaitFor(const std::string& header, const std::string& value) {
+    MutexLock lock(&mutex_);
+    while (Header(last_, header) != value && wrong_.empty()) changed_.Wait(&mutex_);
+  }
+  std::string last() {
+    MutexLock lock(&mutex_);
+    return last_;
+  }
+  std::vector<std::string> wrong() {
+    MutexLock lock(&mutex_);
+    return wrong_;
+  }
+
+ private:
+  void Run(uint32_t client) {
+    for (uint32_t i = 0; !stopping_; ++i) {
+      const std::string answer = Ask(proxy_, Chat(client, 1 + i % 10));
+      const bool whole = answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with('}');
+      MutexLock lock(&mutex_);
+      if (whole) {
+        ++answered_;
+        last_ = answer;
+      } else {
+        wrong_.push_back(answer.empty() ? "nothing" : answer);
+      }
+      changed_.SignalAll();
+    }
+  }
+
+  const Address proxy_;
+  std::atomic<bool> stopping_{false};
+  Mutex mutex_;
+  CondVar changed_;
+  size_t answered_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::string last_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::string> wrong_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::thread> threads_;
+};
+
+TEST(ProxyClusterTest, EveryRequestIsAnsweredWhileOneEngineIsAlive) {
+  std::unique_ptr<Cluster> cluster = Start();
+  ASSERT_NE(cluster, nullptr);
+  Clients clients(ProxyOf(*cluster));
+  clients.WaitForMore(100);
+  const std::vector<std::string> killed = {"worker-0-0", "leaf-0",     "hierarchy",
+                                           "worker-1-0", "worker-0-1", "leaf-1"};
+  for (const std::string& name : killed) {
+    ASSERT_TRUE(cluster->Kill(name).ok());
+    clients.WaitForMore(100);
+    ASSERT_THAT(clients.wrong(), testing::IsEmpty()) << "after " << name;
+  }
+  // Nobody but one engine and the frontend.
+  EXPECT_EQ(Header(clients.last(), "x-kvatlas-worker"), "worker-1-1");
+  EXPECT_EQ(Header(clients.last(), "x-kvatlas-fallback"), "load_only");
+  for (const std::string& name : killed) {
+    const absl::Status status = cluster->Restart(name);
+    ASSERT_TRUE(status.ok()) << status;
+    clients.WaitForMore(20);
+  }
+  clients.WaitFor("x-kvatlas-fallback", "none");
+  clients.WaitFor("x-kvatlas-worker", "worker-0-0");
+  EXPECT_THAT(clients.wrong(), testing::IsEmpty());
+}
+
+TEST(ProxyClusterTest, AStreamWhoseEngineIsKilledBreaksOffAndTheNextRequestIsAnswered) {
+  std::unique_ptr<Cluster> cluster = Start({"--token_time=5ms"});
+  ASSERT_NE(cluster, nullptr);
+  const Address proxy = ProxyOf(*cluster);
+  TestSocket client(proxy);
+  client.Send(Chat(1, 5, R"("stream":true,"max_tokens":4000)"));
+  const std::string head = client.ReadUntil("\r\n\r\n");
+  const std::string worker = Header(head, "x-kvatlas-worker");
+  EXPECT_THAT(client.ReadUntil("\n\n"), HasSubstr("\"w0\""));
+  ASSERT_TRUE(cluster->Kill(worker).ok()) << head;
+  EXPECT_THAT(client.ReadToEnd(), Not(HasSubstr("[DONE]")));
+  const std::string next = Ask(proxy, Chat(1, 5));
+  EXPECT_THAT(next, StartsWith("HTTP/1.1 200 OK\r\n"));
+  EXPECT_NE(Header(next, "x-kvatlas-worker"), worker);
+}
+
+}  // namespace
+}  // namespace kvatlas
