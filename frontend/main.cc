@@ -18,6 +18,8 @@
 #include "frontend/frontend_service.h"
 #include "frontend/grpc_finders.h"
 #include "frontend/http/prompt_flags.h"
+#include "frontend/text/local_tokenizer.h"
+#include "frontend/text/model_registry.h"
 #include "frontend/truth/grpc_leaf_prober.h"
 #include "frontend/truth/truth.h"
 #include "frontend/truth/truth_http.h"
@@ -51,6 +53,7 @@ struct Flags {
   AnnounceFlag announce;
   ExtProcFlags ext_proc;
   PromptFlags prompts;
+  std::string models;
   ProxyFlags proxy;
   FrontendOptions frontend;
   TruthOptions truth;
@@ -84,6 +87,8 @@ void Declare(FlagSet& flags, Flags* f) {
   flags.Add("deadline", &o.deadline, "of a route that names none", std::chrono::milliseconds(1));
   AddExtProcFlags(flags, &f->ext_proc);
   AddPromptFlags(flags, &f->prompts);
+  flags.Add("models", &f->models,
+            "tokenizers of models: NAME=PATH,… with a folder, a file or an earlier name, or @FILE");
   AddProxyFlags(flags, &f->proxy);
   flags.Add("zone", &o.zone, "cells labelled with another zone are farther away");
   flags.Add("zone_distance", &o.zone_distance, "by so many blocks of prefill", 0);
@@ -130,7 +135,17 @@ absl::StatusOr<WaypointSchedule> HierarchySchedule(const Flags& flags) {
   return absl::InvalidArgumentError("--hierarchy_schedule: " + std::string(bad.message()));
 }
 
-int Run(ServiceMain& service, Flags& flags, FoundNodes& hierarchies) {
+// Null without any.
+absl::StatusOr<std::unique_ptr<ModelRegistry>> LoadModels(const std::string& flag) {
+  if (flag.empty()) return nullptr;
+  absl::StatusOr<std::vector<ModelOptions>> options = ParseModels(flag);
+  auto models = options.ok() ? ModelRegistry::Create(*std::move(options)) : options.status();
+  if (models.ok()) return models;
+  return absl::InvalidArgumentError("--models: " + std::string(models.status().message()));
+}
+
+// `models` may be null.
+int Run(ServiceMain& service, Flags& flags, FoundNodes& hierarchies, ModelRegistry* models) {
   flags.frontend.hierarchies = hierarchies.map();
   GrpcTimer timer;
   GrpcCellFinder cell_finder;
@@ -150,7 +165,8 @@ int Run(ServiceMain& service, Flags& flags, FoundNodes& hierarchies) {
                                 });
   if (!leaves.ok()) return service.Fail(leaves.status());
   Metrics metrics;
-  auto prompts = PromptParts::Make(flags.prompts, &frontend, /*local=*/nullptr);
+  LocalTokenizer local(models, {});
+  auto prompts = PromptParts::Make(flags.prompts, &frontend, models == nullptr ? nullptr : &local);
   if (!prompts.ok()) return service.Fail(prompts.status());
   FrontendService frontend_service(&frontend, &metrics, (*prompts)->router());
   auto proxy = MakeProxy(flags.proxy, &frontend, (*prompts)->router(), &metrics);
@@ -220,6 +236,8 @@ int Main(int argc, char** argv) {
   absl::StatusOr<WaypointSchedule> schedule = HierarchySchedule(flags);
   absl::StatusOr<std::map<std::string, std::string>> engines = EnginesOf(flags.proxy);
   if (bad.ok()) bad = engines.status();
+  absl::StatusOr<std::unique_ptr<ModelRegistry>> models = LoadModels(flags.models);
+  if (bad.ok()) bad = models.status();
   if (bad.ok()) bad = hierarchies.ok() ? schedule.status() : hierarchies.status();
   if (!bad.ok()) {
     std::fprintf(stderr, "kvatlas-frontend: %s\n", std::string(bad.message()).c_str());
@@ -227,7 +245,7 @@ int Main(int argc, char** argv) {
   }
   flags.frontend.hierarchy_schedule = &*schedule;
   flags.frontend.engines = *std::move(engines);
-  return Run(service, flags, *hierarchies);
+  return Run(service, flags, *hierarchies, models->get());
 }
 
 }  // namespace
