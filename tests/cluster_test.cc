@@ -189,5 +189,25 @@ TEST(RunClusterTest, OneWorkerInOneCellIsExactAndTheReportIsALineOfJson) {
   EXPECT_THAT(said, HasSubstr("\"at_rest\":{\"checked\":30,\"over\":0,\"under\":0"));
 }
 
+TEST(RunClusterTest, AskedByChatEveryPromiseHolds) {
+  const auto [code, said] = RunCluster(
+      "--trace=tests/data/conversation_excerpt.jsonl --requests=30 --cells=2 --workers=2 --split=8 "
+      "--text --json=-",
+      "2>/dev/null");
+  EXPECT_EQ(code, 0);
+  EXPECT_THAT(said, HasSubstr("\"requests\":30,\"errors\":0,\"fallbacks\":0"));
+  EXPECT_THAT(said, HasSubstr("\"promised\":{\"over\":0,\"under\":0}"));
+  EXPECT_THAT(said, HasSubstr("\"at_rest\":{\"checked\":120,\"over\":0,\"under\":0"));
+  EXPECT_THAT(said, HasSubstr("\"tokenizer\":\"bytes (tokenizer.json "));
+  EXPECT_THAT(said, HasSubstr("\"token_differences\":0"));
+}
+
+TEST(RunClusterTest, ATokenizerThatIsNotThereEndsWithOneAndIsNamed) {
+  const auto [code, said] =
+      RunCluster("--trace=tests/data/conversation_excerpt.jsonl --text --models=m=/no/such/folder");
+  EXPECT_EQ(code, 1);
+  EXPECT_THAT(said, HasSubstr("/no/such/folder"));
+}
+
 }  // namespace
 }  // namespace kvatlas

@@ -115,18 +115,17 @@ absl::Status WaitAtRest(const Cluster& cluster, ClusterClient& client, Duration 
   }
 }
 
-absl::StatusOr<AtRest> CheckAtRest(const Cluster& cluster, ClusterClient& client,
-                                   const std::vector<TraceRequest>& trace, uint32_t split,
-                                   uint64_t pairs_min) {
+absl::StatusOr<AtRest> CheckAtRest(const Cluster& cluster, ClusterClient& client, size_t requests,
+                                   const BlocksOf& blocks_of, uint64_t pairs_min) {
   absl::StatusOr<std::vector<Contents>> contents = FetchContents(cluster, client);
   if (!contents.ok()) return contents.status();
   const uint64_t wanted =
       std::max(kPromptsMin, (pairs_min + cluster.workers() - 1) / cluster.workers());
-  const uint64_t prompts = std::min<uint64_t>(wanted, trace.size());
+  const uint64_t prompts = std::min<uint64_t>(wanted, requests);
   AtRest at_rest;
   for (uint64_t i = 0; i < prompts; ++i) {
-    const size_t number = i * trace.size() / prompts;
-    const std::vector<SequenceHash> prompt = PromptBlocks(trace[number], split);
+    const size_t number = i * requests / prompts;
+    const std::vector<SequenceHash> prompt = blocks_of(number);
     absl::Status status = CheckPrompt(cluster, client, *contents, prompt, number, &at_rest);
     if (!status.ok()) return status;
   }

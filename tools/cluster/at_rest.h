@@ -8,27 +8,31 @@
 #ifndef KVATLAS_TOOLS_CLUSTER_AT_REST_H_
 #define KVATLAS_TOOLS_CLUSTER_AT_REST_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "indexer/base/clock.h"
+#include "indexer/base/ids.h"
 #include "tools/cluster/client.h"
 #include "tools/cluster/cluster.h"
 #include "tools/cluster/report.h"
-#include "tools/trace/trace.h"
 
 namespace kvatlas {
 
 // REQUIRES: no engine has anything left to do. DEADLINE_EXCEEDED names what was not at rest in time.
 absl::Status WaitAtRest(const Cluster& cluster, ClusterClient& client, Duration timeout);
 
-// At least `pairs_min` pairs of worker and prompt, prompts drawn evenly from the trace (at least 100 of them), as far
-// as the trace has so many. REQUIRES: at rest.
-absl::StatusOr<AtRest> CheckAtRest(const Cluster& cluster, ClusterClient& client,
-                                   const std::vector<TraceRequest>& trace, uint32_t split,
-                                   uint64_t pairs_min);
+// Blocks of a trace's prompts, by their place in it.
+using BlocksOf = std::function<std::vector<SequenceHash>(size_t request)>;
+
+// At least `pairs_min` pairs of worker and prompt, prompts drawn evenly from the trace's `requests` (at least 100 of
+// them), as far as the trace has so many. REQUIRES: at rest.
+absl::StatusOr<AtRest> CheckAtRest(const Cluster& cluster, ClusterClient& client, size_t requests,
+                                   const BlocksOf& blocks_of, uint64_t pairs_min);
 
 // Adds what the leaves counted since they were started: events, updates and bytes of both levels.
 absl::Status AddLeafFigures(const Cluster& cluster, ClusterClient& client, ReplayReport* report);

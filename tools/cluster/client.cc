@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <deque>
+#include <utility>
 
 #include "indexer/base/mutex.h"
 #include "indexer/service/grpc_channel.h"
@@ -19,6 +20,8 @@ using std::chrono::seconds;
 constexpr Duration kDeadline = seconds(30);
 // Of a route, for the frontend: a machine that is busy with all these processes is no reason to fall back.
 constexpr uint32_t kRouteDeadlineMs = 2000;
+// Of a route by text, which is tokenized first.
+constexpr uint32_t kRouteChatDeadlineMs = 10'000;
 
 void Prepare(grpc::ClientContext& context, Duration deadline = kDeadline) {
   context.set_wait_for_ready(true);
@@ -58,6 +61,17 @@ absl::StatusOr<v1::RouteResponse> ClusterClient::Route(std::span<const SequenceH
   Prepare(context);
   v1::RouteResponse response;
   const grpc::Status status = frontend_->Route(&context, request, &response);
+  return Answer(status, std::move(response));
+}
+
+absl::StatusOr<v1::RouteResponse> ClusterClient::RouteChat(std::string body) {
+  v1::RouteChatRequest request;
+  request.set_body(std::move(body));
+  request.set_deadline_ms(kRouteChatDeadlineMs);
+  grpc::ClientContext context;
+  Prepare(context);
+  v1::RouteResponse response;
+  const grpc::Status status = frontend_->RouteChat(&context, request, &response);
   return Answer(status, std::move(response));
 }
 

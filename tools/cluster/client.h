@@ -30,6 +30,8 @@ class ClusterClient {
 
   absl::StatusOr<v1::RouteResponse> Route(std::span<const SequenceHash> blocks,
                                           uint32_t prompt_tokens, uint32_t output_tokens);
+  // By the body of a chat, which names its model.
+  absl::StatusOr<v1::RouteResponse> RouteChat(std::string body);
   absl::Status Report(const v1::ReportRequest& report);
 
   absl::StatusOr<engine::v1::StepResponse> Submit(uint32_t worker,

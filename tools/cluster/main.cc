@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@
 #include "tools/cluster/cluster.h"
 #include "tools/cluster/replay.h"
 #include "tools/cluster/report.h"
+#include "tools/cluster/trace_chats.h"
 #include "tools/trace/trace.h"
 
 namespace kvatlas {
@@ -41,6 +43,8 @@ struct RunFlags {
   std::string transport = "grpc";
   std::string json;
   bool keep = false;
+  bool text = false;
+  std::string models = "bytes=frontend/text/testdata/bytes";
   ClusterOptions cluster;
 };
 
@@ -65,6 +69,9 @@ void Declare(FlagSet& flags, RunFlags* run) {
   flags.Add("chaos", &run->chaos,
             "kill and restart leaves, hierarchy (and Redis) in turn, as this seed says; -1: nobody",
             -1);
+  flags.Add("text", &run->text, "ask by made-up chats, through a real tokenizer");
+  flags.Add("models", &run->models,
+            "with --text: NAME=PATH of a tokenizer, a folder or a file; the first of several");
   flags.Add("json", &run->json,
             "also write the figures as a line of JSON there; - is standard output");
   flags.Add("keep", &run->keep, "leave the cluster up afterwards, until Ctrl-C");
@@ -133,8 +140,10 @@ Chaos MakeChaos(const RunFlags& run, size_t requests, Cluster* cluster) {
 }
 
 absl::Status ReplayTrace(ServiceMain& service, const RunFlags& run, Cluster& cluster,
-                         const std::vector<TraceRequest>& trace, std::FILE* people) {
+                         const std::vector<TraceRequest>& trace, const TraceChats* chats,
+                         std::FILE* people) {
   ReplayOptions options;
+  options.chats = chats;
   options.split = run.split;
   options.policy = run.policy;
   options.rate = run.rate;
@@ -159,6 +168,16 @@ absl::Status ReplayTrace(ServiceMain& service, const RunFlags& run, Cluster& clu
   return WriteJson(run.json, ToJson(*report));
 }
 
+absl::StatusOr<TraceChats> MakeChats(ServiceMain& service, const RunFlags& run,
+                                     std::vector<TraceRequest>* trace) {
+  std::fprintf(stderr, "tokenizing %zu chats\n", trace->size());
+  TraceChatsOptions options;
+  options.models = run.models;
+  options.block_size = run.cluster.block_size;
+  options.stop = [&service] { return service.stopping(); };
+  return TraceChats::Make(options, trace);
+}
+
 int Run(ServiceMain& service, RunFlags& run) {
   // With --json - the standard output is for scripts.
   std::FILE* people = run.json == "-" ? stderr : stdout;
@@ -175,13 +194,23 @@ int Run(ServiceMain& service, RunFlags& run) {
   run.cluster.redis = run.transport == "redis";
   run.cluster.block_size = kTokensPerHashId / run.split;
   run.cluster.frontend_args = {"--seed=" + std::to_string(run.seed)};
+  std::optional<TraceChats> chats;
+  if (run.text) {
+    absl::StatusOr<TraceChats> made = MakeChats(service, run, &trace);
+    if (!made.ok()) return Exit(made.status());
+    chats = *std::move(made);
+    run.cluster.model = chats->model();
+    run.cluster.frontend_args.push_back("--models=" + run.models);
+  }
   std::fprintf(stderr, "starting %s1 hierarchy, %u leaves, 1 frontend, %u mock engines\n",
                run.cluster.redis ? "1 redis-server, " : "", run.cluster.cells,
                run.cluster.cells * run.cluster.workers);
   absl::StatusOr<std::unique_ptr<Cluster>> cluster = Cluster::Start(run.cluster);
   if (!cluster.ok()) return Exit(cluster.status());
   if (!trace.empty()) {
-    if (absl::Status status = ReplayTrace(service, run, **cluster, trace, people); !status.ok()) {
+    if (absl::Status status = ReplayTrace(service, run, **cluster, trace,
+                                          chats.has_value() ? &*chats : nullptr, people);
+        !status.ok()) {
       (*cluster)->KeepLogs();
       std::fprintf(stderr, "run_cluster: logs are in %s\n", (*cluster)->logs().c_str());
       return Exit(status);

@@ -45,6 +45,12 @@ FleetOptions FleetOptionsOf(const ClusterOptions& cluster, uint64_t seed) {
   return fleet;
 }
 
+std::vector<SequenceHash> BlocksOfRequest(const std::vector<TraceRequest>& trace, size_t request,
+                                          const ReplayOptions& options) {
+  if (options.chats != nullptr) return options.chats->Blocks(request);
+  return PromptBlocks(trace[request], options.split);
+}
+
 // What a request's worker was chosen by.
 struct Chosen {
   uint32_t worker = 0;
@@ -81,6 +87,11 @@ class Driver {
     }
     report_.cached_blocks.best_same_state = 0;
     if (options.rate > 0) report_.rate = options.rate;
+    if (options.chats != nullptr) {
+      report_.tokenizer = options.chats->tokenizer();
+      report_.tokenize_us = options.chats->tokenize_us();
+      if (options.policy == "kvatlas") report_.token_differences = 0;
+    }
   }
 
   absl::StatusOr<ReplayReport> Run() {
@@ -235,7 +246,7 @@ class Driver {
   }
 
   void ServeOne(size_t i) {
-    const std::vector<SequenceHash> blocks = PromptBlocks(trace_[i], options_.split);
+    const std::vector<SequenceHash> blocks = BlocksOfRequest(trace_, i, options_);
     uint32_t best;
     {
       MutexLock lock(&mutex_);
@@ -252,14 +263,21 @@ class Driver {
       by_turns.worker = static_cast<uint32_t>(i % cluster_.workers());
       return by_turns;
     }
+    std::string body;
+    if (options_.chats != nullptr) body = options_.chats->Body(trace_[i]);
     const Time start = Clock::Real().Now();
     absl::StatusOr<v1::RouteResponse> route =
-        client_.Route(blocks, trace_[i].input_tokens, trace_[i].output_tokens);
+        options_.chats != nullptr
+            ? client_.RouteChat(std::move(body))
+            : client_.Route(blocks, trace_[i].input_tokens, trace_[i].output_tokens);
     const double us = MicrosecondsSince(start);
     MutexLock lock(&mutex_);
     if (!route.ok()) return Error(i, "was not routed: " + route.status().ToString());
     auto worker = worker_numbers_.find(route->worker().name());
     if (worker == worker_numbers_.end()) return Error(i, "was sent to an unknown worker");
+    if (options_.chats != nullptr && route->prompt_tokens() != trace_[i].input_tokens) {
+      ++*report_.token_differences;
+    }
     const v1::Receipt& receipt = route->receipt();
     report_.route_us.push_back(us);
     report_.find_cells_us.push_back(static_cast<double>(receipt.find_cells_us()));
@@ -380,8 +398,10 @@ class Driver {
     report_.rest_seconds = MicrosecondsSince(ended) / 1e6;
     if (absl::Status status = AddLeafFigures(cluster_, client_, &report_); !status.ok())
       return status;
-    absl::StatusOr<AtRest> at_rest =
-        CheckAtRest(cluster_, client_, trace_, options_.split, options_.at_rest_pairs);
+    absl::StatusOr<AtRest> at_rest = CheckAtRest(
+        cluster_, client_, trace_.size(),
+        [this](size_t request) { return BlocksOfRequest(trace_, request, options_); },
+        options_.at_rest_pairs);
     if (!at_rest.ok()) return at_rest.status();
     report_.at_rest = *at_rest;
     return absl::OkStatus();
@@ -414,7 +434,7 @@ uint64_t RunInProcess(const std::vector<TraceRequest>& trace, const ClusterOptio
   Fleet fleet(FleetOptionsOf(cluster, options.seed));
   uint64_t cached = 0;
   for (size_t i = 0; i < trace.size() && !options.stop(); ++i) {
-    const std::vector<SequenceHash> blocks = PromptBlocks(trace[i], options.split);
+    const std::vector<SequenceHash> blocks = BlocksOfRequest(trace, i, options);
     const double time_ms = trace[i].timestamp_ms * options.stretch;
     EngineStep ignored;
     fleet.AdvanceTo(time_ms, &ignored);

@@ -3,7 +3,7 @@
 //
 //   for each request, at simulated time t:
 //     1. engines that have something due by t advance to it          AdvanceDue
-//     2. the frontend is asked for a worker, by sequence hashes      ServeOne, ChooseWorker
+//     2. the frontend is asked for a worker, by hashes or by a chat  ServeOne, ChooseWorker
 //     3. the request goes to that worker's engine                    SubmitTo
 //     4. the frontend is told that it was taken, and how much was really cached
 //
@@ -28,6 +28,7 @@
 #include "indexer/base/clock.h"
 #include "tools/cluster/cluster.h"
 #include "tools/cluster/report.h"
+#include "tools/cluster/trace_chats.h"
 #include "tools/trace/trace.h"
 
 namespace kvatlas {
@@ -35,6 +36,8 @@ namespace kvatlas {
 struct ReplayOptions {
   uint32_t split = 8;
   std::string policy = "kvatlas";  // or "round_robin"
+  // The frontend is asked by these, made of the same trace, and engines hold their blocks; null: sequence hashes.
+  const TraceChats* chats = nullptr;
   // Simulated time of an arrival is its timestamp times this.
   double stretch = 1;
   // 0: each request waits for the acknowledgements of those before it. R: real time, R times the trace's pace.

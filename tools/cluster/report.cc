@@ -120,6 +120,7 @@ void AddHits(Table& table, const ReplayReport& report) {
 
 void AddTimes(Table& table, const ReplayReport& report) {
   table.Title("Time                                   p50           p99");
+  LatencyRow(table, "tokenize", report.tokenize_us);
   LatencyRow(table, "route", report.route_us);
   LatencyRow(table, "  find cells", report.find_cells_us);
   LatencyRow(table, "  find overlaps", report.find_overlaps_us);
@@ -206,6 +207,9 @@ std::string ToJson(const ReplayReport& r) {
       {"find_cells_us", Percentiles(r.find_cells_us)},
       {"find_overlaps_us", Percentiles(r.find_overlaps_us)},
       {"ttft_ms", TtftJson(r.ttft_ms)},
+      {"tokenizer", OrNull(r.tokenizer)},
+      {"tokenize_us", Percentiles(r.tokenize_us)},
+      {"token_differences", OrNull(r.token_differences)},
       {"unacknowledged", r.unacknowledged},
       {"mirror_differences", r.mirror_differences},
       {"rate", OrNull(r.rate)},
@@ -232,6 +236,10 @@ std::string ToTable(const ReplayReport& report) {
   AddPromises(table, report);
   AddChaos(table, report);
   std::string text = table.text();
+  if (report.tokenizer.has_value()) {
+    text += "\nAsked by chat; tokenizer: " + *report.tokenizer + "; " +
+            Grouped(report.token_differences.value_or(0)) + " prompts of other lengths there\n";
+  }
   for (const std::string& note : report.notes) text += "note: " + note + "\n";
   if (report.at_rest.has_value()) {
     for (const std::string& example : report.at_rest->examples)

@@ -67,6 +67,12 @@ struct ReplayReport {
   std::vector<double> find_overlaps_us;
   std::vector<double> ttft_ms;
 
+  // When the frontend was asked by text: what made tokens of it, how long each prompt took there before the replay, and
+  // how many the frontend found to have another number of tokens.
+  std::optional<std::string> tokenizer;
+  std::vector<double> tokenize_us;
+  std::optional<uint64_t> token_differences;
+
   // Requests whose events were not acknowledged in time, in a replay that waits for that.
   uint64_t unacknowledged = 0;
   // Answers of an engine that its mirror in the runner did not predict: a bug of the runner, or a lost call.
