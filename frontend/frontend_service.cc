@@ -203,8 +203,9 @@ RouteCalls::Callback ToExchange(const RouteCalls* calls, std::shared_ptr<HttpExc
 
 FrontendService::FrontendService(Frontend* frontend, Metrics* metrics, PromptRouter* router)
     : frontend_(frontend),
-      calls_(frontend, router,
-             [this](const absl::StatusOr<RouteResult>& result) { Count(result); }),
+      calls_(
+          frontend, router, [this](const absl::StatusOr<RouteResult>& result) { Count(result); },
+          [this] { reports_.Increment(); }),
       failed_(metrics->AddCounter("kvatlas_frontend_routes_failed_total",
                                   "Routes that ended without a worker.")),
       reports_(metrics->AddCounter("kvatlas_frontend_reports_total", "Reports on choices.")),
@@ -275,8 +276,7 @@ FrontendService::RouteStream(grpc::CallbackServerContext*) {
 grpc::ServerUnaryReactor* FrontendService::Report(grpc::CallbackServerContext* context,
                                                   const v1::ReportRequest* request,
                                                   v1::ReportResponse*) {
-  reports_.Increment();
-  frontend_->Report(request->decision_id(), FromProto(*request));
+  calls_.Report(*request);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   reactor->Finish(grpc::Status::OK);
   return reactor;
@@ -346,8 +346,8 @@ HttpResponse FrontendService::HttpReport(const HttpRequest& request) {
     return HttpError(absl::InvalidArgumentError("decision_id is missing or no number"));
   v1::ReportRequest message;
   if (absl::Status bad = ReportFromJson(*json, &message); !bad.ok()) return HttpError(bad);
-  reports_.Increment();
-  frontend_->Report(*id, FromProto(message));
+  message.set_decision_id(*id);
+  calls_.Report(message);
   return {.body = "{}"};
 }
 

@@ -119,11 +119,8 @@ void RouteCalls::Ask(const v1::RouteChatRequest& request, Duration left, Callbac
   const Duration wanted = std::chrono::milliseconds(request.deadline_ms());
   question.input.deadline = wanted;
   question.deadline = Within(wanted > Duration(0) ? wanted : left, left);
-  // What has messages is a chat; which it is, the body alone says.
-  const bool chat = request.body().find("\"messages\"") != std::string::npos;
-  AskBody(chat ? OpenAiCall::kChat : OpenAiCall::kCompletion,
-          std::make_shared<const std::string>(request.body()), std::move(question),
-          std::move(callback));
+  AskBody(OpenAiCall::kEither, std::make_shared<const std::string>(request.body()),
+          std::move(question), std::move(callback));
 }
 
 void RouteCalls::AskBody(OpenAiCall call, std::shared_ptr<const std::string> body,
@@ -152,6 +149,7 @@ void RouteCalls::Release(uint64_t decision_id) const {
 }
 
 void RouteCalls::Report(const v1::ReportRequest& request) const {
+  count_report_();
   frontend_->Report(request.decision_id(), FromProto(request));
 }
 

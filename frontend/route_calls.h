@@ -25,9 +25,13 @@ class RouteCalls {
   using Count = std::function<void(const absl::StatusOr<RouteResult>&)>;
   using Callback = std::function<void(absl::StatusOr<v1::RouteResponse>)>;
 
-  // `count` hears of every route. Without a router, text and chats are FAILED_PRECONDITION.
-  RouteCalls(Frontend* frontend, PromptRouter* router, Count count)
-      : frontend_(frontend), router_(router), count_(std::move(count)) {}
+  // `count` hears of every route, `count_report` of every report. Without a router, text and chats are FAILED_PRECONDITION.
+  RouteCalls(Frontend* frontend, PromptRouter* router, Count count,
+             std::function<void()> count_report)
+      : frontend_(frontend),
+        router_(router),
+        count_(std::move(count)),
+        count_report_(std::move(count_report)) {}
 
   // `left`: until the caller itself gives up.
   void Ask(const v1::RouteRequest& request, Duration left, Callback callback) const;
@@ -46,6 +50,7 @@ class RouteCalls {
   Frontend* const frontend_;
   PromptRouter* const router_;
   const Count count_;
+  const std::function<void()> count_report_;
 };
 
 }  // namespace kvatlas

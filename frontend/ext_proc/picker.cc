@@ -53,6 +53,7 @@ struct Picker::Task {
   std::string cache_salt;
   uint32_t output_tokens = 0;
   PromptForm form = PromptForm::kUnknown;
+  std::optional<TokenId> bos = {};
   std::optional<std::vector<std::string>> subset;
   std::string tenant;
   std::string session_id;
@@ -96,8 +97,10 @@ void Picker::Pick(PickInput input, Callback callback) {
   task->tenant = std::move(input.tenant);
   task->session_id = std::move(input.session_id);
   task->callback = std::move(callback);
-  if (auto* const tokens = std::get_if<std::vector<TokenId>>(&request->prompt))
+  if (auto* const tokens = std::get_if<std::vector<TokenId>>(&request->prompt)) {
+    task->form = PromptForm::kCompletion;
     return Route(task, std::move(*tokens));
+  }
   if (auto* const text = std::get_if<TextPrompt>(&request->prompt)) {
     task->form = PromptForm::kCompletion;
     return Tokenize(task, std::move(*text));
@@ -115,6 +118,7 @@ void Picker::Tokenize(std::shared_ptr<Task> task, const Prompt& prompt) {
   tokenizer_->Tokenize(model, prompt, options_.tokenize_deadline,
                        [this, task](absl::StatusOr<PromptTokens> answer) {
                          if (!answer.ok()) return task->callback(TokenizerRefused(answer.status()));
+                         task->bos = answer->bos;
                          Route(task, std::move(answer->tokens));
                        });
 }
@@ -124,6 +128,7 @@ void Picker::Route(std::shared_ptr<Task> task, std::vector<TokenId> tokens) {
                    .tokens = std::move(tokens),
                    .cache_salt = task->cache_salt,
                    .form = task->form,
+                   .bos = task->bos,
                    .session_id = task->session_id,
                    .expected_output_tokens = task->output_tokens};
   if (task->subset.has_value()) input.allowed_workers = endpoints_->NamesAt(*task->subset);

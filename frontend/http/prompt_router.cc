@@ -69,6 +69,7 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
           if (tokens->tokens.empty())
             return NoTokens(task, absl::InvalidArgumentError("no tokens"));
           task->answer.tokenizer = std::move(tokens->source);
+          task->question.input.bos = tokens->bos;
           task->question.input.tokens = std::move(tokens->tokens);
           Route(task);
         });

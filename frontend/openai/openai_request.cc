@@ -140,11 +140,10 @@ absl::StatusOr<OpenAiRequest> ParseOpenAiRequest(OpenAiCall call, std::string_vi
   bad.Update(ReadBool(json, "stream", &request.stream));
   bad.Update(ReadCount(json, "max_tokens", &request.output_tokens_max));
   bad.Update(ReadCount(json, "max_completion_tokens", &request.output_tokens_max));
-  if (call == OpenAiCall::kCompletion) {
-    bad.Update(ReadPrompt(json, &request));
-  } else {
-    bad.Update(ReadChat(json, &request.prompt.emplace<ChatPrompt>()));
-  }
+  const bool chat = call == OpenAiCall::kChat ||
+                    (call == OpenAiCall::kEither && Find(json, "messages") != nullptr);
+  bad.Update(chat ? ReadChat(json, &request.prompt.emplace<ChatPrompt>())
+                  : ReadPrompt(json, &request));
   if (!bad.ok()) return bad;
   return request;
 }

@@ -27,7 +27,8 @@
 
 namespace kvatlas {
 
-enum class OpenAiCall { kCompletion, kChat };
+// `kEither`: a chat if the body has messages.
+enum class OpenAiCall { kCompletion, kChat, kEither };
 
 // The calls that have a prompt; nothing: any other, which needs no choice by prompt. A query and what stands before /v1 do
 // not matter.

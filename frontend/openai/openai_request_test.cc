@@ -79,6 +79,18 @@ TEST(ParseOpenAiRequestTest, AChatKeepsItsOrderAndItsTemplateFields) {
   EXPECT_EQ(chat.add_special_tokens, true);
 }
 
+TEST(ParseOpenAiRequestTest, EitherIsAChatOnlyIfTheBodyHasMessages) {
+  const auto is_chat = [](const char* body) {
+    const auto request = ParseOpenAiRequest(OpenAiCall::kEither, body);
+    EXPECT_TRUE(request.ok()) << request.status();
+    return request.ok() && std::holds_alternative<ChatPrompt>(request->prompt);
+  };
+  EXPECT_TRUE(is_chat(R"({"model": "m", "messages": [{}]})"));
+  EXPECT_TRUE(is_chat(R"({"model": "m", "mess\u0061ges": [{}]})"));
+  EXPECT_FALSE(is_chat(R"({"model": "m", "prompt": "messages"})"));
+  EXPECT_FALSE(is_chat(R"({"model": "messages", "prompt": "x", "messages": null})"));
+}
+
 TEST(ParseOpenAiRequestTest, WhatIsWrongIsNamed) {
   const auto why = [](OpenAiCall call, const char* body) {
     const auto request = ParseOpenAiRequest(call, body);

@@ -50,6 +50,8 @@ struct PromptTokens {
   std::vector<TokenId> tokens;
   // Of them, the leading ones that an earlier prompt had already been cut into.
   size_t reused = 0;
+  // What begins a text with special tokens. Nothing: nothing does, or it is not known.
+  std::optional<TokenId> bos = {};
   std::string source;  // "qwen3 (tokenizer.json 5f0c…)" or "http://10.0.0.7:8000/tokenize"
 };
 

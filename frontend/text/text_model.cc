@@ -93,6 +93,7 @@ absl::StatusOr<PromptTokens> TextModel::TokenizeText(std::string_view text,
   }
   const TokenizerFacts& facts = tokenizer_->facts();
   PromptTokens made;
+  if (!facts.tokens_before.empty()) made.bos = facts.tokens_before.front();
   made.source = absl::StrCat(facts_.kind, " ", facts_.tokenizer_hash);
   std::vector<TokenId> tokens;
   const TokenCache::Known known = cache_->Find(text, tokens);
