@@ -608,15 +608,17 @@ bool RouteTask::IsSuspect(const std::string& cell, const HolderId& worker) const
 }
 
 bool RouteTask::HasLiveWorker(const std::string& cell, const WorkersAnswer& answer) const {
-  return std::any_of(answer.workers.begin(), answer.workers.end(),
-                     [&](const WorkerFound& found) { return !IsSuspect(cell, found.worker); });
+  for (const WorkerFound& found : answer.workers) {
+    if (!IsSuspect(cell, found.worker)) return true;
+  }
+  return false;
 }
 
 bool RouteTask::RemembersLiveWorker() const {
-  const std::vector<KnownWorker> known = shared_->memory.Workers(input_.domain);
-  return std::any_of(known.begin(), known.end(), [&](const KnownWorker& worker) {
-    return !IsSuspect(worker.cell, worker.worker);
-  });
+  for (const KnownWorker& known : shared_->memory.Workers(input_.domain)) {
+    if (!IsSuspect(known.cell, known.worker)) return true;
+  }
+  return false;
 }
 
 void RouteTask::LeaveOutSuspects(std::vector<CostCandidate>* candidates,

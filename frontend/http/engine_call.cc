@@ -179,8 +179,7 @@ class EngineCall::Parser : public http::basic_parser<false> {
 
 EngineCall::EngineCall(asio::io_context* io, EnginePool* pool, EngineRequest request,
                        EngineCallbacks callbacks)
-    : io_(io),
-      pool_(pool),
+    : pool_(pool),
       request_(std::move(request)),
       callbacks_(std::move(callbacks)),
       socket_(*io),

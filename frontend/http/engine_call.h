@@ -131,7 +131,6 @@ class EngineCall : public std::enable_shared_from_this<EngineCall> {
   void SetTimer(Duration timeout, const char* what);
   std::string Authority() const { return request_.url.authority(); }
 
-  boost::asio::io_context* const io_;
   EnginePool* const pool_;
   EngineRequest request_;
   EngineCallbacks callbacks_;
