@@ -164,8 +164,9 @@ TEST_F(TruthTest, FinishedPromptsAreAskedAboutOnlyAsOftenAsAllowed) {
   EXPECT_EQ(leaf_.questions, asked + 3);
   EXPECT_EQ(truth_->stats().checks, 3u);
   EXPECT_EQ(truth_->stats().checks_dropped, 7u);
-  ASSERT_EQ(truth_->evidence().size(), 1u);
-  for (const Check& check : truth_->evidence()[0].checks) EXPECT_TRUE(check.prompt());
+  const auto evidence = truth_->evidence();
+  ASSERT_EQ(evidence.size(), 1u);
+  for (const Check& check : evidence[0].checks) EXPECT_TRUE(check.prompt());
 }
 
 TEST_F(TruthTest, APageIsReadableWithAndWithoutAnything) {
