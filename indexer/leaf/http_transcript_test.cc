@@ -223,10 +223,10 @@ class TranscriptTest : public ::testing::Test {
 
   // Replays the exchanges of these sections; before each, what its note says has happened.
   void Replay(const std::set<std::string>& sections, TestLeaf* leaf,
-              const std::function<void(const HttpExchange&)>& happen = nullptr) {
+              const std::function<void(const RecordedExchange&)>& happen = nullptr) {
     HttpTestClient client(leaf->http());
     size_t replayed = 0;
-    for (const HttpExchange& exchange : exchanges_) {
+    for (const RecordedExchange& exchange : exchanges_) {
       if (!sections.contains(exchange.section)) continue;
       SCOPED_TRACE(std::string(kPage) + ":" + std::to_string(exchange.line));
       if (happen) happen(exchange);
@@ -240,7 +240,7 @@ class TranscriptTest : public ::testing::Test {
     EXPECT_GT(replayed, 0u);
   }
 
-  void Compare(const HttpExchange& exchange, const HttpAnswerText& ours) {
+  void Compare(const RecordedExchange& exchange, const HttpAnswerText& ours) {
     auto better = BetterAnswers().find(exchange.note);
     if (better == BetterAnswers().end()) better = BetterAnswers().find(exchange.body);
     const HttpAnswerText& theirs = exchange.answer;
@@ -273,7 +273,7 @@ class TranscriptTest : public ::testing::Test {
     }
   }
 
-  std::vector<HttpExchange> exchanges_;
+  std::vector<RecordedExchange> exchanges_;
   int dumps_ = 0;  // of §4 compared, the empty one of §1 aside
   std::map<std::string, std::string> ports_;
 };
@@ -298,7 +298,7 @@ TEST_F(TranscriptTest, EnginesComeStoreAreAskedAndGo) {
     const uint64_t number = engine.Publish(Batch(events, rank));
     while (!leaf.Heard("1", number)) std::this_thread::yield();
   };
-  const auto happen = [&](const HttpExchange& exchange) {
+  const auto happen = [&](const RecordedExchange& exchange) {
     if (exchange.target == "/dump") return;
     const std::string& note = exchange.note;
     if (note.starts_with("Event: BlockStored")) {
@@ -350,7 +350,7 @@ TEST_F(TranscriptTest, ListenersArePausedAndResumedWhereTestsMay) {
   ZmqTestEngine engine({});
   ports_ = {{"tcp://127.0.0.1:5921", engine.endpoint()}};
   int exchange_number = 0;
-  const auto happen = [&](const HttpExchange& exchange) {
+  const auto happen = [&](const RecordedExchange& exchange) {
     if (++exchange_number == 2) {
       leaf.Register("1", "m", engine.endpoint());
       engine.WaitForSubscribers();
@@ -367,7 +367,7 @@ TEST_F(TranscriptTest, ListenersArePausedAndResumedWhereTestsMay) {
 
 TEST_F(TranscriptTest, RecoversFromTheDumpOfDynamosIndexer) {
   std::string dump;
-  for (const HttpExchange& exchange : exchanges_) {
+  for (const RecordedExchange& exchange : exchanges_) {
     if (exchange.section == "12" && exchange.target == "/dump") dump = exchange.answer.body;
   }
   HttpServer peer({.listen = {"127.0.0.1", 0}});

@@ -49,13 +49,13 @@ std::string Rest(std::istringstream* lines) {
   return rest;
 }
 
-HttpExchange InSection(const std::string& section) {
-  HttpExchange exchange;
+RecordedExchange InSection(const std::string& section) {
+  RecordedExchange exchange;
   exchange.section = section;
   return exchange;
 }
 
-void ReadExchange(const std::string& block, HttpExchange* exchange) {
+void ReadExchange(const std::string& block, RecordedExchange* exchange) {
   const size_t middle = block.find("\nHTTP/1.1 ");
   std::istringstream request(block.substr(0, middle));
   request >> exchange->method >> exchange->target;
@@ -73,10 +73,10 @@ void ReadExchange(const std::string& block, HttpExchange* exchange) {
 
 }  // namespace
 
-std::vector<HttpExchange> ReadTranscript(const std::string& page) {
-  std::vector<HttpExchange> exchanges;
+std::vector<RecordedExchange> ReadTranscript(const std::string& page) {
+  std::vector<RecordedExchange> exchanges;
   std::istringstream lines(page);
-  HttpExchange next;
+  RecordedExchange next;
   std::string block;
   bool inside = false;
   int number = 0;

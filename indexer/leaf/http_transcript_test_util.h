@@ -20,7 +20,7 @@ struct HttpAnswerText {
   std::string body;
 };
 
-struct HttpExchange {
+struct RecordedExchange {
   int line = 0;         // of the page
   std::string section;  // "4"
   std::string note;     // the prose since the exchange before, without line breaks
@@ -32,7 +32,7 @@ struct HttpExchange {
 };
 
 // The blocks ```http of a page, in order. Bodies that were cut are whole again.
-std::vector<HttpExchange> ReadTranscript(const std::string& page);
+std::vector<RecordedExchange> ReadTranscript(const std::string& page);
 
 // A connection that is kept from request to request.
 class HttpTestClient {
