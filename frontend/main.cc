@@ -103,6 +103,9 @@ void Declare(FlagSet& flags, Flags* f) {
   TruthOptions& t = f->truth;
   flags.Add("decisions_max", &t.decisions.count_max, "receipts kept to be looked up by id", 1);
   flags.Add("decisions_age", &t.decisions.age_max, "and for how long");
+  flags.Add("sent_blocks_max", &t.sent_max,
+            "blocks of prompts of which it is known which worker they were sent to, for diagnoses",
+            1);
   flags.Add("checks_per_s", &t.checks_per_s,
             "finished prompts that leaves are asked about again, to find out why predictions fail",
             0);

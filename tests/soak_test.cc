@@ -24,8 +24,8 @@ TEST(SoakTest, NothingGrowsUnderChurnAndKillsAndAnswersAreExactAtTheEnd) {
   options.cluster.workers = 2;
   options.cluster.capacity = 400;
   options.cluster.block_size = kTokensPerHashId / options.split;
-  // Receipts reach their bound during the warm-up; with the default they would fill for minutes.
-  options.cluster.frontend_args = {"--decisions_max=200"};
+  // What is remembered for diagnoses reaches its bounds during the warm-up; with the defaults it would fill for minutes.
+  options.cluster.frontend_args = {"--decisions_max=200", "--sent_blocks_max=4096"};
   options.run_for = std::chrono::seconds(25);
   options.warm_up = std::chrono::seconds(12);
   options.requests_a_kill = 150;
