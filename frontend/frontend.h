@@ -118,6 +118,8 @@ struct RouteInput {
   std::vector<std::string> allowed_workers = {};   // names; empty: all
   std::vector<std::string> excluded_workers = {};  // names
   std::map<std::string, std::string> required_labels = {};
+  // That failed to take this very request: they come last, after suspects that it has not been sent to.
+  std::vector<CellWorker> tried = {};
   // How long the route may wait for a worker below the thresholds; nothing: the frontend's `queue_wait`.
   std::optional<Duration> queue_wait = {};
 };

@@ -120,7 +120,7 @@ class FrontendTest : public testing::Test {
   }
   RouteResult Route(size_t blocks = 100) {
     absl::StatusOr<RouteResult> result =
-        frontend().Route({.domain = kDomain, .sequence_hashes = Prompt(blocks)});
+        frontend().Route({.domain = kDomain, .sequence_hashes = Prompt(blocks), .tried = tried_});
     EXPECT_TRUE(result.ok()) << result.status();
     return result.ok() ? *std::move(result) : RouteResult();
   }
@@ -130,6 +130,7 @@ class FrontendTest : public testing::Test {
   ManualClock clock_;
   FakeFleet fleet_;
   FrontendOptions options_;
+  std::vector<CellWorker> tried_;  // by the request that is routed
   std::unique_ptr<Frontend> frontend_;
 };
 
@@ -215,6 +216,28 @@ TEST_F(FrontendTest, WhenNobodyElseIsLeftASuspectIsChosenByWhatItHolds) {
   const RouteResult route = Route();
   EXPECT_EQ(route.worker.name, "w0");
   EXPECT_EQ(route.overlap_blocks, 64u);
+}
+
+TEST_F(FrontendTest, ARequestThatAllMayHaveRefusedIsNotSentTwiceToOneBeforeItWasSentToAll) {
+  fleet_.AddCell("a", 64, {Worker("w0", 64), Worker("w1", 32)});
+  fleet_.AddCell("b", 0, {Worker("w2", 0)});
+  std::set<std::string> sent;
+  // A second time too, when everybody is suspected already, and a third with nobody to ask.
+  for (int time = 0; time < 3; ++time) {
+    if (time == 2) TearLeavesDown();
+    tried_.clear();
+    sent.clear();
+    for (int i = 0; i < 3; ++i) {
+      const RouteResult route = Route();
+      frontend().Report(route.decision_id, {.unreachable = true});
+      tried_.emplace_back(route.cell, route.worker);
+      EXPECT_TRUE(sent.insert(route.worker.name).second) << time << " " << route.worker.name;
+    }
+    // All were tried: the one that holds most, where that is known.
+    const RouteResult again = Route();
+    EXPECT_EQ(again.overlap_blocks, time < 2 ? 64u : 0u);
+    frontend().Report(again.decision_id, {.unreachable = true});
+  }
 }
 
 TEST_F(FrontendTest, CellsWithoutALiveWorkerDoNotKeepOthersFromBeingAsked) {

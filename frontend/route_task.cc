@@ -489,7 +489,7 @@ double RouteTask::BestCostOf(const WorkersAnswer& answer, const std::string& cel
                              double distance) const {
   double best = std::numeric_limits<double>::infinity();
   for (const WorkerFound& found : answer.workers) {
-    if (IsSuspect(cell, found.worker)) continue;
+    if (StandingOf(cell, found.worker) != Standing::kGood) continue;
     const uint32_t overlap =
         found.trust == Trust::kStale ? 0 : std::min(found.blocks, receipt_.blocks);
     const CostInput input = InputFor(cell, found.worker, found.load, overlap, distance);
@@ -529,7 +529,7 @@ uint32_t RouteTask::TakeAnswer(Pending leaf) {
     bool live = false;
     {
       MutexLock lock(&shared_->mutex);
-      live = HasLiveWorker(asked.cell, *answer);
+      live = BestStanding(asked.cell, *answer) == Standing::kGood;
       shared_->memory.SawWorkers(input_.domain, asked.cell, answer, Now());
       shared_->memory.Promised(input_.domain, asked.cell, asked.blocks_at_least, asked.best_blocks,
                                Now());
@@ -603,35 +603,47 @@ std::vector<CostCandidate> RouteTask::RememberedCandidates(std::vector<ReceiptCa
   return candidates;
 }
 
-bool RouteTask::IsSuspect(const std::string& cell, const HolderId& worker) const {
-  return !shared_->suspects.empty() && shared_->suspects.Contains({cell, worker}, Now());
-}
-
-bool RouteTask::HasLiveWorker(const std::string& cell, const WorkersAnswer& answer) const {
-  for (const WorkerFound& found : answer.workers) {
-    if (!IsSuspect(cell, found.worker)) return true;
+RouteTask::Standing RouteTask::StandingOf(const std::string& cell, const HolderId& worker) const {
+  for (const CellWorker& tried : input_.tried) {
+    if (tried.first == cell && tried.second == worker) return Standing::kTried;
   }
-  return false;
+  const bool suspect =
+      !shared_->suspects.empty() && shared_->suspects.Contains({cell, worker}, Now());
+  return suspect ? Standing::kSuspect : Standing::kGood;
 }
 
-bool RouteTask::RemembersLiveWorker() const {
+RouteTask::Standing RouteTask::BestStanding(const std::string& cell,
+                                            const WorkersAnswer& answer) const {
+  Standing best = Standing::kNobody;
+  for (const WorkerFound& found : answer.workers)
+    best = std::min(best, StandingOf(cell, found.worker));
+  return best;
+}
+
+bool RouteTask::NobodyStandsBetterThanSuspected() const {
+  if (suspected_.empty()) return false;
+  Standing best = Standing::kNobody;
+  for (const Answered& suspected : suspected_)
+    best = std::min(best, BestStanding(suspected.cell, *suspected.answer));
   for (const KnownWorker& known : shared_->memory.Workers(input_.domain)) {
-    if (!IsSuspect(known.cell, known.worker)) return true;
+    if (StandingOf(known.cell, known.worker) < best) return false;
   }
-  return false;
+  return true;
 }
 
-void RouteTask::LeaveOutSuspects(std::vector<CostCandidate>* candidates,
-                                 std::vector<ReceiptCandidate>* details) const {
-  if (shared_->suspects.empty()) return;
+void RouteTask::LeaveTheBestStanding(std::vector<CostCandidate>* candidates,
+                                     std::vector<ReceiptCandidate>* details) const {
+  if (shared_->suspects.empty() && input_.tried.empty()) return;
+  Standing best = Standing::kNobody;
+  for (const CostCandidate& candidate : *candidates)
+    best = std::min(best, StandingOf(candidate.cell, candidate.worker));
   std::vector<CostCandidate> others;
   std::vector<ReceiptCandidate> their_details;
   for (size_t i = 0; i < candidates->size(); ++i) {
-    if (IsSuspect((*candidates)[i].cell, (*candidates)[i].worker)) continue;
+    if (StandingOf((*candidates)[i].cell, (*candidates)[i].worker) != best) continue;
     others.push_back((*candidates)[i]);
     their_details.push_back((*details)[i]);
   }
-  if (others.empty()) return;
   candidates->swap(others);
   details->swap(their_details);
 }
@@ -642,8 +654,8 @@ void RouteTask::Decide() {
   {
     MutexLock lock(&shared_->mutex);
     shared_->stats.expired_choices += shared_->memory.ExpireChoices(Now());
-    // Everybody who answered is suspected, and so is who else is remembered: then what they hold still counts.
-    if (answered_.empty() && !suspected_.empty() && !RemembersLiveWorker()) {
+    // Everybody who answered is suspected, or was tried, and so is who else is remembered: then what they hold still counts.
+    if (answered_.empty() && NobodyStandsBetterThanSuspected()) {
       answered_.swap(suspected_);
       rung_ = suspected_rung_;
     }
@@ -652,7 +664,7 @@ void RouteTask::Decide() {
     std::vector<CostCandidate> candidates = rung_ == Fallback::kLoadOnly
                                                 ? RememberedCandidates(&details)
                                                 : AnsweredCandidates(&details);
-    LeaveOutSuspects(&candidates, &details);
+    LeaveTheBestStanding(&candidates, &details);
     const std::vector<RankedCandidate> ranked = RankCandidates(
         candidates, shared_->options.weights, PromptKey(*sequence_), kReceiptCandidatesMax);
     for (const RankedCandidate& best : ranked) {

@@ -194,14 +194,16 @@ class RouteTask : public std::enable_shared_from_this<RouteTask> {
   double BestCostOf(const WorkersAnswer& answer, const std::string& cell, double distance) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
 
-  bool IsSuspect(const std::string& cell, const HolderId& worker) const
+  // Best first: whoever stands worse is chosen only when nobody else is left.
+  enum class Standing { kGood, kSuspect, kTried, kNobody };
+  Standing StandingOf(const std::string& cell, const HolderId& worker) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
-  bool HasLiveWorker(const std::string& cell, const WorkersAnswer& answer) const
+  Standing BestStanding(const std::string& cell, const WorkersAnswer& answer) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
-  bool RemembersLiveWorker() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
-  // Unless nobody else is left.
-  void LeaveOutSuspects(std::vector<CostCandidate>* candidates,
-                        std::vector<ReceiptCandidate>* details) const
+  // Somebody is suspected, and nobody who is remembered stands better than the best of them.
+  bool NobodyStandsBetterThanSuspected() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
+  void LeaveTheBestStanding(std::vector<CostCandidate>* candidates,
+                            std::vector<ReceiptCandidate>* details) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
 
   void Decide();
@@ -242,8 +244,8 @@ class RouteTask : public std::enable_shared_from_this<RouteTask> {
   std::set<std::string> asked_addresses_;
   size_t leaves_asked_ = 0;
   uint32_t useful_leaves_ = 0;                 // answered, with workers
-  std::vector<Answered> answered_;             // with at least one worker that nobody suspects
-  std::vector<Answered> suspected_;            // with suspects only, or with nobody
+  std::vector<Answered> answered_;             // with at least one worker that stands well
+  std::vector<Answered> suspected_;            // with no such, or with nobody at all
   Fallback suspected_rung_ = Fallback::kNone;  // on which the first of them answered
   Receipt receipt_;
 };

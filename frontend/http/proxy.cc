@@ -174,6 +174,7 @@ class Proxy::Request : public std::enable_shared_from_this<Request> {
     PromptQuestion question;
     question.input.domain.tenant = tenant_;
     question.input.session_id = session_;
+    question.input.tried = tried_workers_;
     question.by_load_without_tokens = true;
     auto back = [self = shared_from_this(),
                  work = asio::make_work_guard(*io_)](absl::StatusOr<PromptRoute> route) {
@@ -271,6 +272,7 @@ class Proxy::Request : public std::enable_shared_from_this<Request> {
     if (route_.route.decision_id == 0)
       proxy_->frontend()->Avoid(route_.route.cell, route_.route.worker);
     Report({.error = reason, .unreachable = true});
+    tried_workers_.emplace_back(route_.route.cell, route_.route.worker);
     tried_ += (tried_.empty() ? "" : ", ") + route_.route.worker.name + " (" + reason + ")";
     if (tries_ < proxy_->options().tries) {
       proxy_->counters.tried_again.Increment();
@@ -331,6 +333,7 @@ class Proxy::Request : public std::enable_shared_from_this<Request> {
   PromptRoute route_;
   uint32_t tries_ = 0;
   std::string tried_;  // and failed
+  std::vector<CellWorker> tried_workers_;
   std::shared_ptr<EngineCall> upstream_;
   int status_ = 0;  // of the answer; 0: none yet
   std::optional<UsageReader> usage_;
