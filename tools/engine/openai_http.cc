@@ -122,7 +122,29 @@ OpenAiHttp::OpenAiHttp(const OpenAiHttpOptions& options, PromptTokenizer* tokeni
                   }});
 }
 
+void OpenAiHttp::Serve(EngineService* engine) {
+  std::vector<std::pair<OpenAiCall, Exchange>> early;
+  {
+    MutexLock lock(&mutex_);
+    engine_ = engine;
+    early.swap(early_);
+  }
+  for (auto& [call, exchange] : early) {
+    asio::io_context& io = exchange->io();
+    asio::post(io,
+               [this, call = call, exchange = std::move(exchange)] { OnPrompt(call, exchange); });
+  }
+}
+
+bool OpenAiHttp::Early(OpenAiCall call, const Exchange& exchange) {
+  MutexLock lock(&mutex_);
+  if (engine_ != nullptr) return false;
+  early_.emplace_back(call, exchange);
+  return true;
+}
+
 void OpenAiHttp::OnPrompt(OpenAiCall call, const std::shared_ptr<HttpExchange>& exchange) {
+  if (Early(call, exchange)) return;
   const std::string body = exchange->TakeBody();
   absl::StatusOr<OpenAiRequest> request = ParseOpenAiRequest(call, body);
   if (!request.ok()) return exchange->Answer(OpenAiError(request.status()));
@@ -148,9 +170,11 @@ void OpenAiHttp::OnPrompt(OpenAiCall call, const std::shared_ptr<HttpExchange>& 
 void OpenAiHttp::Answer(OpenAiCall call, const OpenAiRequest& request, bool usage,
                         const std::vector<TokenId>& tokens,
                         const std::shared_ptr<HttpExchange>& exchange) {
-  EngineService* const engine = engine_.load();
-  if (engine == nullptr)
-    return exchange->Answer(OpenAiError(absl::UnavailableError("the engine is starting")));
+  EngineService* engine;
+  {
+    MutexLock lock(&mutex_);
+    engine = engine_;
+  }
   const size_t words =
       std::min(request.output_tokens_max == 0 ? kWords : request.output_tokens_max, kWordsMax);
   const std::optional<uint32_t> cached =

@@ -8,16 +8,18 @@
 #ifndef KVATLAS_TOOLS_ENGINE_OPENAI_HTTP_H_
 #define KVATLAS_TOOLS_ENGINE_OPENAI_HTTP_H_
 
-#include <atomic>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "frontend/openai/openai_request.h"
 #include "frontend/text/prompt_tokenizer.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/hash.h"
+#include "indexer/base/mutex.h"
 #include "indexer/service/address.h"
 #include "indexer/service/http_exchange.h"
 #include "indexer/service/http_server.h"
@@ -38,11 +40,15 @@ class OpenAiHttp {
 
   absl::Status Start() { return server_.Start(); }
   Address address() const { return server_.address(); }
-  // Until then it answers 503.
-  void Serve(EngineService* engine) { engine_.store(engine); }
+  // Prompts that come before wait for it, as a real engine's do, which takes none until it is ready.
+  void Serve(EngineService* engine);
   void Stop() { server_.Stop(); }
 
  private:
+  using Exchange = std::shared_ptr<HttpExchange>;
+
+  // True: it is called again once there is an engine.
+  bool Early(OpenAiCall call, const Exchange& exchange);
   void OnPrompt(OpenAiCall call, const std::shared_ptr<HttpExchange>& exchange);
   void OnTokenize(const std::shared_ptr<HttpExchange>& exchange);
   void Answer(OpenAiCall call, const OpenAiRequest& request, bool usage,
@@ -50,8 +56,11 @@ class OpenAiHttp {
 
   const OpenAiHttpOptions options_;
   PromptTokenizer* const tokenizer_;
-  std::atomic<EngineService*> engine_{nullptr};
   HttpServer server_;
+  Mutex mutex_;
+  EngineService* engine_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  // Go before the server does.
+  std::vector<std::pair<OpenAiCall, Exchange>> early_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace kvatlas
