@@ -162,6 +162,8 @@ class ProxyTest : public testing::Test {
     frontend_ = std::make_unique<Frontend>(options, &cell_, &cell_, &Clock::Real());
     router_ = std::make_unique<PromptRouter>(PromptRouterOptions(), frontend_.get(), &tokenizer_);
     options_.listen = {"127.0.0.1", 0};
+    // However slow a test is, its engine sees no idle connection close.
+    options_.engine.keep_idle = std::chrono::hours(1);
     proxy_ = std::make_unique<Proxy>(options_, frontend_.get(), router_.get(), &metrics_);
     ASSERT_TRUE(proxy_->Start().ok());
   }
@@ -456,6 +458,7 @@ TEST_F(ProxyTest, AnEngineThatClosesBeforeItsAnswerIsReplacedToo) {
 
 TEST_F(ProxyTest, AnEngineThatDoesNotAnswerInTimeIsReplacedToo) {
   options_.engine.head_timeout = milliseconds(50);
+  options_.tries = 10'000;  // the good one's answer may be late too, where everybody is slow
   TestEngine hangs([](TestSocket& connection) {
     connection.ReadMessage();
     connection.ReadToEnd();

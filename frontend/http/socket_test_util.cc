@@ -20,14 +20,20 @@ sockaddr_in Loopback(uint16_t port) {
   return address;
 }
 
-int Listen(Address* address) {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+// A socket with a free port.
+int Bind(Address* address) {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in at = Loopback(0);
   socklen_t size = sizeof(at);
   bind(fd, reinterpret_cast<sockaddr*>(&at), size);
-  listen(fd, 128);
   getsockname(fd, reinterpret_cast<sockaddr*>(&at), &size);
   *address = {"127.0.0.1", ntohs(at.sin_port)};
+  return fd;
+}
+
+int Listen(Address* address) {
+  const int fd = Bind(address);
+  listen(fd, 128);
   return fd;
 }
 
@@ -162,7 +168,7 @@ std::string Dechunked(std::string_view message) {
 
 Address ClosedPort() {
   Address address;
-  close(Listen(&address));
+  Bind(&address);  // and keeps it: the next one who wants any port would get this one
   return address;
 }
 

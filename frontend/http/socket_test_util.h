@@ -74,7 +74,7 @@ class TestEngine {
 std::string Dechunked(std::string_view message);
 std::string BodyOf(std::string_view message);
 
-// A port nobody listens on.
+// A port nobody listens on, as long as the process lives.
 Address ClosedPort();
 
 }  // namespace kvatlas
