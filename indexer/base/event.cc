@@ -21,6 +21,17 @@ size_t BlockCount(const Batch& batch) {
   return count;
 }
 
+Load& Load::operator+=(const Load& other) {
+  running_requests += other.running_requests;
+  waiting_requests += other.waiting_requests;
+  used_blocks += other.used_blocks;
+  free_blocks += other.free_blocks;
+  waiting_prefill_blocks += other.waiting_prefill_blocks;
+  tokens_per_s += other.tokens_per_s;
+  workers += other.workers;
+  return *this;
+}
+
 void Digest::Add(Tier tier, SequenceHash block) {
   OfTier& of_tier = tiers[static_cast<int>(tier)];
   of_tier.blocks += 1;

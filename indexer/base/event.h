@@ -63,6 +63,14 @@ struct Load {
   // Workers behind this figure: 1 for a worker.
   uint32_t workers = 1;
 
+  // Of no worker: what a sum begins with.
+  static Load None() {
+    Load none;
+    none.workers = 0;
+    return none;
+  }
+  Load& operator+=(const Load& other);  // of the workers behind both
+
   friend bool operator==(const Load&, const Load&) = default;
 };
 

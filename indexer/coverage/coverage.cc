@@ -329,17 +329,8 @@ std::optional<Load> Coverage::TakeLoad() {
   MutexLock lock(&mutex_);
   if (!load_changed_) return std::nullopt;
   load_changed_ = false;
-  Load sum;
-  sum.workers = 0;
-  for (const auto& [holder, load] : loads_) {
-    sum.running_requests += load.running_requests;
-    sum.waiting_requests += load.waiting_requests;
-    sum.used_blocks += load.used_blocks;
-    sum.free_blocks += load.free_blocks;
-    sum.waiting_prefill_blocks += load.waiting_prefill_blocks;
-    sum.tokens_per_s += load.tokens_per_s;
-    sum.workers += load.workers;
-  }
+  Load sum = Load::None();
+  for (const auto& [holder, load] : loads_) sum += load;
   return sum;
 }
 
