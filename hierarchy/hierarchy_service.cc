@@ -11,7 +11,9 @@
 
 #include "indexer/base/clock.h"
 #include "indexer/base/domain.h"
+#include "indexer/base/ids.h"
 #include "indexer/holders/holder_registry.h"
+#include "indexer/holders/refused_holders.h"
 #include "indexer/service/grpc_status.h"
 #include "indexer/transport/holders_wire.h"
 #include "indexer/transport/wire.h"
@@ -48,32 +50,47 @@ void FillParent(const ParentStats& parent, v1::ParentStats* stats) {
   stats->set_waypoints_held(parent.waypoints_held);
 }
 
-// Cells whose streams do what a correct one does not, by name.
-void NameFaultyCells(const HolderRegistry& registry, std::set<std::string>* named,
-                     Metrics* metrics) {
-  for (const Domain& domain : registry.Domains()) {
-    const absl::StatusOr<DomainStats> stats = registry.StatsOf(domain);
-    if (!stats.ok()) continue;
-    for (const HolderStats& cell : stats->holders) {
-      const std::string name = ToString(cell.holder->id);
-      const auto set = [&](const char* fault, uint64_t count) {
-        if (count == 0 && !named->contains(name)) return;
-        if (named->size() >= kFaultyCellsMax && !named->contains(name)) return;
-        named->insert(name);
-        metrics
-            ->AddGauge("kvatlas_hierarchy_cell_faults",
-                       "What a cell's streams did wrong since it was first heard.",
-                       {{"domain", ToString(domain)}, {"cell", name}, {"fault", fault}})
-            .Set(static_cast<double>(count));
-      };
-      set("claimed_twice", cell.receiver.hellos_refused);
-      set("gap", cell.receiver.gaps);
-      set("digest_differs", cell.receiver.digests_different);
-      set("never_repaired", cell.receiver.repairs_timed_out);
-      set("floods", cell.receiver.sheds);
+// Cells whose streams do what a correct one does not, by name; those that were named before stay.
+class FaultyCells {
+ public:
+  FaultyCells(const HolderRegistry* registry, Metrics* metrics)
+      : registry_(registry), metrics_(metrics) {}
+
+  void Name() {
+    for (const Domain& domain : registry_->Domains()) {
+      const absl::StatusOr<DomainStats> stats = registry_->StatsOf(domain);
+      if (!stats.ok()) continue;
+      for (const HolderStats& cell : stats->holders) {
+        const HolderId& id = cell.holder->id;
+        Set(domain, id, "claimed_twice", cell.receiver.hellos_refused);
+        Set(domain, id, "gap", cell.receiver.gaps);
+        Set(domain, id, "digest_differs", cell.receiver.digests_different);
+        Set(domain, id, "never_repaired", cell.receiver.repairs_timed_out);
+        Set(domain, id, "floods", cell.receiver.sheds);
+      }
     }
+    for (const RefusedHolder& refused : registry_->Refused())
+      Set(refused.domain, refused.holder, "refused", refused.times);
   }
-}
+
+ private:
+  void Set(const Domain& domain, const HolderId& id, const char* fault, uint64_t count) {
+    const std::string name = ToString(id);
+    if (!named_.contains(name)) {
+      if (count == 0 || named_.size() >= kFaultyCellsMax) return;
+      named_.insert(name);
+    }
+    metrics_
+        ->AddGauge("kvatlas_hierarchy_cell_faults",
+                   "What a cell's streams did wrong since it was first heard.",
+                   {{"domain", ToString(domain)}, {"cell", name}, {"fault", fault}})
+        .Set(static_cast<double>(count));
+  }
+
+  const HolderRegistry* const registry_;
+  Metrics* const metrics_;
+  std::set<std::string> named_;
+};
 
 }  // namespace
 
@@ -87,10 +104,11 @@ HierarchyService::HierarchyService(Hierarchy* hierarchy, const CoverageReporter*
                                              "Questions that were refused.")),
       find_cells_seconds_(metrics->AddHistogram("kvatlas_hierarchy_find_cells_seconds",
                                                 "Time to answer a question for cells.")) {
-  metrics->OnScrape([hierarchy, metrics, named = std::set<std::string>()]() mutable {
-    SetHolderGauges(hierarchy->registry(), "kvatlas_hierarchy", metrics);
-    NameFaultyCells(hierarchy->registry(), &named, metrics);
-  });
+  metrics->OnScrape(
+      [hierarchy, metrics, faulty = FaultyCells(&hierarchy->registry(), metrics)]() mutable {
+        SetHolderGauges(hierarchy->registry(), "kvatlas_hierarchy", metrics);
+        faulty.Name();
+      });
 }
 
 grpc::ServerUnaryReactor* HierarchyService::FindCells(grpc::CallbackServerContext* context,

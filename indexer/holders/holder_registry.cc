@@ -527,6 +527,7 @@ struct HolderRegistry::State {
 
   mutable Mutex mutex;
   absl::flat_hash_map<Domain, DomainPtr> domains ABSL_GUARDED_BY(mutex);
+  RefusedHolders refused;
 };
 
 // ---- Sessions ----
@@ -596,6 +597,7 @@ class HolderRegistry::Session : public ReceiverSession {
       domain_ = *domain;
       holder_ = *holder;
       domain_->RefreshInfo(holder_);
+      state_->refused.Welcomed(hello.domain, hello.holder);
       Log(LogLevel::kInfo, "stream welcomed",
           {{"holder", ToString(hello.holder)},
            {"domain", ToString(hello.domain)},
@@ -606,6 +608,7 @@ class HolderRegistry::Session : public ReceiverSession {
 
   absl::Status RefuseHello(const Hello& hello, const absl::Status& why) {
     state_->streams_refused.fetch_add(1);
+    state_->refused.Refused(hello.domain, hello.holder, std::string(why.message()));
     LogRefusal(ToString(hello.holder), why);
     reply_(Refuse{.code = why.code(), .reason = std::string(why.message())});
     return why;
@@ -737,6 +740,8 @@ RegistryStats HolderRegistry::Stats() const {
           .holders_expired = state_->holders_expired.load(),
           .holders_swept = state_->holders_swept.load()};
 }
+
+std::vector<RefusedHolder> HolderRegistry::Refused() const { return state_->refused.All(); }
 
 absl::StatusOr<DomainStats> HolderRegistry::StatsOf(const Domain& domain) const {
   const DomainPtr state = state_->Find(domain);

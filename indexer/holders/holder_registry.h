@@ -50,6 +50,7 @@
 #include "indexer/base/tier.h"
 #include "indexer/holders/domain_observer.h"
 #include "indexer/holders/local_holder.h"
+#include "indexer/holders/refused_holders.h"
 #include "indexer/index/index.h"
 #include "indexer/stream/link.h"
 #include "indexer/stream/receiver.h"
@@ -237,6 +238,8 @@ class HolderRegistry : public StreamAcceptor {
   std::vector<HolderId> HoldersOf(const Domain& domain) const;
 
   RegistryStats Stats() const;
+  // Who was refused and not welcomed since.
+  std::vector<RefusedHolder> Refused() const;
   // NOT_FOUND: no such domain. Waits for each holder's writer in turn.
   absl::StatusOr<DomainStats> StatsOf(const Domain& domain) const;
 

@@ -15,6 +15,7 @@
 #include "indexer/base/clock.h"
 #include "indexer/base/event.h"
 #include "indexer/base/mutex.h"
+#include "indexer/holders/refused_holders.h"
 #include "indexer/stream/messages.h"
 
 namespace kvatlas {
@@ -226,6 +227,36 @@ TEST_F(HolderRegistryTest, AnotherScheduleIsRefused) {
   Hello hello = HelloOf("w0");
   hello.schedule = "every:32";
   EXPECT_TRUE(absl::IsFailedPrecondition(worker.Say(hello)));
+}
+
+TEST_F(HolderRegistryTest, WhoIsRefusedIsRememberedUntilItIsWelcomed) {
+  HolderRegistry registry(Options());
+  Hello hello = HelloOf("w0");
+  hello.schedule = "every:32";
+  for (int i = 0; i < 3; ++i) {
+    Connection worker(&registry);
+    EXPECT_FALSE(worker.Say(hello).ok());
+  }
+  ASSERT_EQ(registry.Refused().size(), 1u);
+  const RefusedHolder refused = registry.Refused()[0];
+  EXPECT_EQ(refused.holder.name, "w0");
+  EXPECT_EQ(refused.times, 3u);
+  EXPECT_NE(refused.reason.find("every:32"), std::string::npos) << refused.reason;
+  Connection mended(&registry);
+  EXPECT_TRUE(mended.Say(HelloOf("w0")).ok());
+  EXPECT_TRUE(registry.Refused().empty());
+}
+
+TEST_F(HolderRegistryTest, OnlySoManyRefusedAreRemembered) {
+  HolderRegistry registry(Options());
+  for (size_t i = 0; i < kRefusedHoldersMax + 10; ++i) {
+    Connection worker(&registry);
+    Hello hello = HelloOf("w" + std::to_string(i));
+    hello.schedule = "every:32";
+    EXPECT_FALSE(worker.Say(hello).ok());
+  }
+  EXPECT_EQ(registry.Refused().size(), kRefusedHoldersMax);
+  EXPECT_EQ(registry.Stats().streams_refused, kRefusedHoldersMax + 10);
 }
 
 TEST_F(HolderRegistryTest, TheFirstHelloFixesTheBlockSize) {
