@@ -8,7 +8,9 @@ std::string WorkerNameOf(uint32_t cell, uint32_t number) {
   return "worker-" + std::to_string(cell) + "-" + std::to_string(number);
 }
 
-Fleet::Fleet(const FleetOptions& options) : weights_(options.weights) {
+Fleet::Fleet(const FleetOptions& options)
+    : policy_(*MakePolicy(options.policy, options.weights)),
+      turns_(size_t{options.cells} * options.workers) {
   engines_.reserve(size_t{options.cells} * options.workers);
   for (uint32_t cell = 0; cell < options.cells; ++cell) {
     for (uint32_t number = 0; number < options.workers; ++number) {
@@ -25,10 +27,10 @@ Fleet::Choice Fleet::Best(std::span<const SequenceHash> sequence) const {
   for (size_t worker = 0; worker < engines_.size(); ++worker) {
     candidates[worker].input = {.prompt_blocks = static_cast<uint32_t>(sequence.size()),
                                 .overlap_blocks = engines_[worker].CachedPrefix(sequence),
-                                .load = engines_[worker].CurrentLoad()};
+                                .load = engines_[worker].CurrentLoad(),
+                                .turn = turns_[worker]};
   }
-  const size_t best =
-      RankCandidates(candidates, weights_, PromptKey(sequence), 1).front().candidate;
+  const size_t best = Rank(*policy_, candidates, PromptKey(sequence), 1).front().candidate;
   return {.worker = static_cast<uint32_t>(best),
           .overlap_blocks = candidates[best].input.overlap_blocks};
 }

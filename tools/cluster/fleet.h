@@ -1,19 +1,21 @@
 // What would a perfect choice have got? Models of all the engines of a cluster in this process, and the frontend's
-// own cost function over their true contents and loads.
+// own policy over their true contents and loads.
 //
 // *Place*: one fleet mirrors the real engines, fed the same calls; others replay the trace under another policy.
-// *Truth*: as in `frontend/cost.h`; names and tie-breaks are those of the real cluster.
+// *Truth*: as in `frontend/policy/policy.h`; names and tie-breaks are those of the real cluster.
 // *Threads*: none; the owner serialises.
 
 #ifndef KVATLAS_TOOLS_CLUSTER_FLEET_H_
 #define KVATLAS_TOOLS_CLUSTER_FLEET_H_
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "frontend/cost.h"
+#include "frontend/policy/policy.h"
 #include "indexer/base/ids.h"
 #include "tools/engine/engine_model.h"
 
@@ -25,6 +27,7 @@ struct FleetOptions {
   uint32_t workers = 1;  // per cell
   EngineOptions engine;
   CostWeights weights;
+  std::string policy = std::string(kDefaultPolicy);  // REQUIRES: one of `PolicyNames`
 };
 
 class Fleet {
@@ -39,6 +42,9 @@ class Fleet {
   // The cheapest worker of all cells, with what it really has.
   Choice Best(std::span<const SequenceHash> sequence) const;
 
+  // The worker was sent a request: of whose turn it is. Those whom nobody tells of any have all the same.
+  void Sent(uint32_t worker) { turns_[worker] = ++turn_; }
+
   // Every engine.
   void AdvanceTo(double time_ms, EngineStep* step);
 
@@ -46,8 +52,10 @@ class Fleet {
   uint32_t workers() const { return static_cast<uint32_t>(engines_.size()); }
 
  private:
-  const CostWeights weights_;
+  const std::shared_ptr<const Policy> policy_;
   std::vector<EngineModel> engines_;
+  std::vector<uint64_t> turns_;
+  uint64_t turn_ = 0;
   std::vector<CostCandidate> names_;
 };
 

@@ -18,6 +18,7 @@
 #include "indexer/service/service_main.h"
 #include "tools/cluster/chaos.h"
 #include "tools/cluster/cluster.h"
+#include "tools/cluster/policy_replay.h"
 #include "tools/cluster/replay.h"
 #include "tools/cluster/report.h"
 #include "tools/cluster/trace_chats.h"
@@ -148,7 +149,10 @@ absl::Status ReplayTrace(ServiceMain& service, const RunFlags& run, Cluster& clu
   options.policy = run.policy;
   options.rate = run.rate;
   options.seed = run.seed;
-  if (run.load > 0) options.stretch = StretchForLoad(trace, cluster.options(), run.load);
+  if (run.load > 0) {
+    options.stretch =
+        StretchForLoad(trace, cluster.workers(), cluster.options().prefill_tokens_per_s, run.load);
+  }
   Progress progress(trace.size());
   options.before = [&progress](size_t request) { progress.Done(request); };
   Chaos chaos = MakeChaos(run, trace.size(), &cluster);

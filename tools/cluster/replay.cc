@@ -468,18 +468,4 @@ absl::StatusOr<ReplayReport> Replay(const Cluster& cluster, const std::vector<Tr
   return report;
 }
 
-double StretchForLoad(const std::vector<TraceRequest>& trace, const ClusterOptions& cluster,
-                      double load) {
-  double tokens = 0;
-  double last_ms = 0;
-  for (const TraceRequest& request : trace) {
-    tokens += request.input_tokens;
-    last_ms = std::max(last_ms, request.timestamp_ms);
-  }
-  if (last_ms <= 0 || load <= 0) return 1;
-  const double engines = double(cluster.cells) * cluster.workers;
-  const double busy_ms = tokens * 1000 / cluster.prefill_tokens_per_s / engines;
-  return busy_ms / load / last_ms;
-}
-
 }  // namespace kvatlas

@@ -64,10 +64,6 @@ struct ReplayOptions {
 absl::StatusOr<ReplayReport> Replay(const Cluster& cluster, const std::vector<TraceRequest>& trace,
                                     const ReplayOptions& options);
 
-// The `stretch` at which prefilling every prompt without any cache keeps all engines busy to the fraction `load`.
-double StretchForLoad(const std::vector<TraceRequest>& trace, const ClusterOptions& cluster,
-                      double load);
-
 }  // namespace kvatlas
 
 #endif  // KVATLAS_TOOLS_CLUSTER_REPLAY_H_

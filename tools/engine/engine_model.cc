@@ -33,10 +33,10 @@ std::optional<double> EngineModel::NextEventMs() const {
   double next = running_.begin()->first.first;
   if (!prefills_.empty()) {
     const Prefill& first = prefills_.front();
-    const double steps = std::floor(std::max(0.0, now_ms_ - first.start_ms) / StepMs()) + 1;
+    const double steps = std::floor(std::max(0.0, now_ms_ - first.start_ms) / first.step_ms) + 1;
     // A step's end is at least a little later than now, whatever rounding does.
     const double step_end =
-        std::max(first.start_ms + steps * StepMs(), std::nextafter(now_ms_, kForever));
+        std::max(first.start_ms + steps * first.step_ms, std::nextafter(now_ms_, kForever));
     next = std::min({next, step_end, first.end_ms});
   }
   return next;
@@ -80,9 +80,12 @@ void EngineModel::Admit(const Waiting& waiting, EngineStep* step) {
   const double tokens =
       std::max(1.0, double(request.prompt_tokens) - double(cached) * options_.block_size);
   const double start_ms = std::max(now_ms_, prefill_free_ms_);
-  prefill_free_ms_ = start_ms + tokens * 1000 / options_.prefill_tokens_per_s;
+  const double ms_per_token = 1000 / options_.prefill_tokens_per_s *
+                              (1 + options_.decode_slowdown * static_cast<double>(running_.size()));
+  prefill_free_ms_ = start_ms + tokens * ms_per_token;
   prefills_.push_back({.start_ms = start_ms,
                        .end_ms = prefill_free_ms_,
+                       .step_ms = options_.prefill_step_tokens * ms_per_token,
                        .blocks = static_cast<uint32_t>(blocks.size() - cached)});
   const double finish_ms =
       prefill_free_ms_ + double(request.output_tokens) * options_.decode_ms_per_token;
@@ -100,12 +103,8 @@ void EngineModel::Finish() {
   while (!prefills_.empty() && prefills_.front().end_ms <= now_ms_) prefills_.pop_front();
 }
 
-double EngineModel::StepMs() const {
-  return options_.prefill_step_tokens * 1000.0 / options_.prefill_tokens_per_s;
-}
-
 uint64_t EngineModel::BlocksLeft(const Prefill& prefill) const {
-  const double steps = std::floor(std::max(0.0, now_ms_ - prefill.start_ms) / StepMs());
+  const double steps = std::floor(std::max(0.0, now_ms_ - prefill.start_ms) / prefill.step_ms);
   const uint64_t done =
       static_cast<uint64_t>(steps * options_.prefill_step_tokens / options_.block_size);
   return prefill.blocks - std::min<uint64_t>(prefill.blocks, done);

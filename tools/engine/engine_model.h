@@ -44,6 +44,8 @@ struct EngineOptions {
   double decode_ms_per_token = 20;
   // Prefill goes in steps of so many tokens; reported load falls step by step.
   uint32_t prefill_step_tokens = 8192;
+  // Every request that is running when a prefill starts makes it take longer by this share.
+  double decode_slowdown = 0;
 };
 
 struct EngineRequest {
@@ -114,13 +116,13 @@ class EngineModel {
   struct Prefill {
     double start_ms = 0;
     double end_ms = 0;
+    double step_ms = 0;
     uint32_t blocks = 0;
   };
 
   void AdmitWaiting(EngineStep* step);
   void Admit(const Waiting& waiting, EngineStep* step);
   void Finish();
-  double StepMs() const;
   uint64_t BlocksLeft(const Prefill& prefill) const;
 
   const EngineOptions options_;
