@@ -18,6 +18,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
+#include "frontend/cost.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/domain.h"
 #include "indexer/base/event.h"
@@ -76,6 +77,7 @@ struct WorkerFound {
   Trust trust = Trust::kExact;
   uint32_t age_ms = 0;
   std::optional<Load> load = {};
+  FetchedBlocks fetched = {};  // of `blocks`
 };
 
 // What workers say of themselves, such as {"url", "http://10.0.0.7:8000"}: where the engine takes requests.

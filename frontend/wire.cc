@@ -167,6 +167,7 @@ void ToProto(const OverlapQuestion& question, uint64_t labels_version,
   request.set_all_workers(true);
   request.set_labels(true);
   request.set_labels_version(labels_version);
+  request.set_by_tier(true);
 }
 
 WorkersAnswer FromProto(const v1::FindOverlapsResponse& response) {
@@ -176,7 +177,10 @@ WorkersAnswer FromProto(const v1::FindOverlapsResponse& response) {
     WorkerFound found{.worker = HolderFromProto(worker.worker()),
                       .blocks = worker.blocks(),
                       .trust = TrustFromProto(worker.trust()),
-                      .age_ms = worker.age_ms()};
+                      .age_ms = worker.age_ms(),
+                      .fetched = {.host = worker.host_blocks(),
+                                  .disk = worker.disk_blocks(),
+                                  .remote = worker.external_blocks()}};
     if (worker.has_load()) found.load = LoadFromProto(worker.load());
     answer.workers.push_back(std::move(found));
   }

@@ -187,23 +187,36 @@ class DomainState {
     }
   }
 
-  OverlapAnswer FindOverlaps(const OverlapQuery& query, bool all_holders, Time now) const {
+  OverlapAnswer FindOverlaps(const OverlapQuery& query, bool all_holders, bool by_tier,
+                             Time now) const {
     const std::shared_ptr<const Table> table = this->table();
     std::vector<Overlap> overlaps;
     if (!query.blocks.empty()) index_->FindOverlaps(query, &overlaps);
+    const bool reaches_differ =
+        by_tier && !query.blocks.empty() &&
+        (counters_.tiers_seen.load() & ~TierMask(Tier::kDevice).bits()) != 0;
+    if (!reaches_differ) return AnswerOf(*table, overlaps, all_holders, {}, now);
+    static thread_local std::vector<TierReach> reaches;
+    reaches.assign(table->size(), {});
+    FindReaches(query.blocks, &reaches);
+    return AnswerOf(*table, overlaps, all_holders, reaches, now);
+  }
+
+  OverlapAnswer AnswerOf(const Table& table, std::span<const Overlap> overlaps, bool all_holders,
+                         std::span<const TierReach> reaches, Time now) const {
     OverlapAnswer answer;
     answer.block_size = block_size_;
-    answer.holders.reserve(all_holders ? table->size() : overlaps.size());
+    answer.holders.reserve(all_holders ? table.size() : overlaps.size());
     if (!all_holders) {
-      for (const Overlap& overlap : overlaps) AddAnswer(*table, overlap, now, &answer);
+      for (const Overlap& overlap : overlaps) AddAnswer(table, overlap, now, &answer, reaches);
       return answer;
     }
-    std::vector<uint32_t> blocks(table->size(), 0);
+    std::vector<uint32_t> blocks(table.size(), 0);
     for (const Overlap& overlap : overlaps) {
       if (Raw(overlap.holder) < blocks.size()) blocks[Raw(overlap.holder)] = overlap.blocks;
     }
     for (size_t i = 0; i < blocks.size(); ++i) {
-      AddAnswer(*table, {HolderIndex(i), blocks[i]}, now, &answer);
+      AddAnswer(table, {HolderIndex(i), blocks[i]}, now, &answer, reaches);
     }
     return answer;
   }
@@ -283,40 +296,52 @@ class DomainState {
     order_ = std::move(order);
   }
 
-  // Three questions at most, and one where everything is in the device tier. Each answer is true by itself; the
-  // deeper of two is also true for the wider tiers.
   void VisitReaches(std::span<const SequenceHash> blocks, Time now,
                     const std::function<void(const HolderInfo&, const TierReach&)>& visit) const {
     static thread_local std::vector<TierReach> reaches;
-    static thread_local std::vector<Overlap> overlaps;
-    constexpr TierMask kDeviceHost = TierMask(Tier::kDevice) | TierMask(Tier::kHost);
     const std::shared_ptr<const Table> table = this->table();
     reaches.assign(table->size(), {});
-    const auto ask = [&](TierMask tiers, const auto& take) {
-      overlaps.clear();
-      index_->FindOverlaps({.blocks = blocks, .tiers = tiers}, &overlaps);
-      for (const Overlap& overlap : overlaps)
-        if (Raw(overlap.holder) < reaches.size())
-          take(&reaches[Raw(overlap.holder)], overlap.blocks);
-    };
-    const uint8_t seen = counters_.tiers_seen.load();
-    const bool below_host = (seen & ~kDeviceHost.bits()) != 0;
-    const bool below_device = (seen & ~TierMask(Tier::kDevice).bits()) != 0;
-    ask(below_device ? TierMask(Tier::kDevice) : TierMask::All(),
-        [](TierReach* reach, uint32_t depth) { *reach = {depth, depth, depth}; });
-    if (below_device)
-      ask(below_host ? kDeviceHost : TierMask::All(), [](TierReach* reach, uint32_t depth) {
-        reach->device_host = reach->any = std::max(depth, reach->device);
-      });
-    if (below_host)
-      ask(TierMask::All(), [](TierReach* reach, uint32_t depth) {
-        reach->any = std::max(depth, reach->device_host);
-      });
+    FindReaches(blocks, &reaches);
     for (size_t i = 0; i < reaches.size(); ++i) {
       const TableEntry& entry = (*table)[i];
       if (reaches[i].any > 0 && entry.holder != nullptr && entry.holder->Live(now))
         visit(*entry.info, reaches[i]);
     }
+  }
+
+  // Four questions at most, and one where everything is in the device tier. Each answer is true by itself; the
+  // deeper of two is also true for the wider tiers.
+  void FindReaches(std::span<const SequenceHash> blocks, std::vector<TierReach>* reaches) const {
+    static thread_local std::vector<Overlap> overlaps;
+    constexpr TierMask kDeviceHost = TierMask(Tier::kDevice) | TierMask(Tier::kHost);
+    constexpr TierMask kDeviceHostDisk = kDeviceHost | TierMask(Tier::kDisk);
+    const auto ask = [&](TierMask tiers, const auto& take) {
+      overlaps.clear();
+      index_->FindOverlaps({.blocks = blocks, .tiers = tiers}, &overlaps);
+      for (const Overlap& overlap : overlaps)
+        if (Raw(overlap.holder) < reaches->size())
+          take(&(*reaches)[Raw(overlap.holder)], overlap.blocks);
+    };
+    const uint8_t seen = counters_.tiers_seen.load();
+    const bool below_disk = (seen & ~kDeviceHostDisk.bits()) != 0;
+    const bool below_host = (seen & ~kDeviceHost.bits()) != 0;
+    const bool below_device = (seen & ~TierMask(Tier::kDevice).bits()) != 0;
+    ask(below_device ? TierMask(Tier::kDevice) : TierMask::All(),
+        [](TierReach* reach, uint32_t depth) {
+          *reach = {.device = depth, .device_host = depth, .any = depth, .device_host_disk = depth};
+        });
+    if (below_device)
+      ask(below_host ? kDeviceHost : TierMask::All(), [](TierReach* reach, uint32_t depth) {
+        reach->device_host = reach->device_host_disk = reach->any = std::max(depth, reach->device);
+      });
+    if (below_host)
+      ask(below_disk ? kDeviceHostDisk : TierMask::All(), [](TierReach* reach, uint32_t depth) {
+        reach->device_host_disk = reach->any = std::max(depth, reach->device_host);
+      });
+    if (below_disk)
+      ask(TierMask::All(), [](TierReach* reach, uint32_t depth) {
+        reach->any = std::max(depth, reach->device_host_disk);
+      });
   }
 
   DomainStats Stats(Time now) const {
@@ -355,13 +380,15 @@ class DomainState {
 
  private:
   static void AddAnswer(const Table& table, const Overlap& overlap, Time asked,
-                        OverlapAnswer* answer) {
+                        OverlapAnswer* answer, std::span<const TierReach> reaches = {}) {
     const uint32_t number = Raw(overlap.holder);
     if (number >= table.size() || table[number].holder == nullptr)
       return;  // came after the table was taken
     HolderOverlap described;
     if (!table[number].holder->Describe(asked, &described)) return;
     described.blocks = overlap.blocks;
+    if (number < reaches.size() && reaches[number].device < overlap.blocks)
+      described.reach = reaches[number];
     answer->holders.push_back(std::move(described));
   }
 
@@ -670,10 +697,10 @@ void HolderRegistry::StopAccepting() { state_->accepting.store(false); }
 
 absl::StatusOr<OverlapAnswer> HolderRegistry::FindOverlaps(const Domain& domain,
                                                            const OverlapQuery& query,
-                                                           bool all_holders) const {
+                                                           bool all_holders, bool by_tier) const {
   const DomainPtr state = state_->Find(domain);
   if (state == nullptr) return absl::NotFoundError("no such domain: " + ToString(domain));
-  return state->FindOverlaps(query, all_holders, state_->options.clock->Now());
+  return state->FindOverlaps(query, all_holders, by_tier, state_->options.clock->Now());
 }
 
 double AheadPerWorker(const std::optional<Load>& load) {

@@ -84,12 +84,22 @@ struct HolderInfo {
   uint64_t labels_version = 0;
 };
 
+// How deep a holder reaches into a prompt, by the tiers that its blocks may be in.
+struct TierReach {
+  uint32_t device = 0;       // in the device tier alone
+  uint32_t device_host = 0;  // each block in the device or the host tier
+  uint32_t any = 0;          // each block in any tier
+  uint32_t device_host_disk = 0;
+};
+
 struct HolderOverlap {
   std::shared_ptr<const HolderInfo> holder;  // never null
   uint32_t blocks = 0;
   Trust trust = Trust::kExact;
   Duration age{0};           // since the holder was last heard
   std::optional<Load> load;  // absent when never reported
+  // Where it was asked for, and the holder has some of these blocks only below its device tier.
+  std::optional<TierReach> reach = {};
 };
 
 struct OverlapAnswer {
@@ -100,13 +110,6 @@ struct OverlapAnswer {
 // What waits ahead of a request at the holder's average worker: blocks to prefill, a request counting for one. A holder
 // that says nothing is taken for idle.
 double AheadPerWorker(const std::optional<Load>& load);
-
-// How deep a holder reaches into a prompt, by the tiers that its blocks may be in.
-struct TierReach {
-  uint32_t device = 0;       // in the device tier alone
-  uint32_t device_host = 0;  // each block in the device or the host tier
-  uint32_t any = 0;          // each block in any tier
-};
 
 struct HolderStats {
   std::shared_ptr<const HolderInfo> holder;
@@ -202,10 +205,10 @@ class HolderRegistry : public StreamAcceptor {
   // From now on hellos are refused with UNAVAILABLE.
   void StopAccepting();
 
-  // Every live holder that has at least one leading block; with `all_holders` also those without.
-  // NOT_FOUND: the domain was never announced.
+  // Every live holder that has at least one leading block; with `all_holders` also those without, with `by_tier` also how
+  // deep they reach in the upper tiers alone (of a query of all tiers). NOT_FOUND: the domain was never announced.
   absl::StatusOr<OverlapAnswer> FindOverlaps(const Domain& domain, const OverlapQuery& query,
-                                             bool all_holders = false) const;
+                                             bool all_holders = false, bool by_tier = false) const;
 
   // Only the `best` live holders, best first: those that reach deepest; among equals, and among those that reach nowhere,
   // the ones with the least `AheadPerWorker` as of the last `Tick`, then by name. Costs a constant for each of the best,

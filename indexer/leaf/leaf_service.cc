@@ -91,12 +91,22 @@ std::vector<const HolderOverlap*> Best(std::span<const HolderOverlap> overlaps, 
   return order;
 }
 
+// What lies between two depths is in the tier that the deeper one has more.
+void FillTiers(const TierReach& reach, uint32_t blocks, v1::WorkerOverlap* worker) {
+  const uint32_t host = std::min(std::max(reach.device, reach.device_host), blocks);
+  const uint32_t disk = std::min(std::max(host, reach.device_host_disk), blocks);
+  worker->set_host_blocks(host - std::min(reach.device, host));
+  worker->set_disk_blocks(disk - host);
+  worker->set_external_blocks(blocks - disk);
+}
+
 void FillWorker(const HolderOverlap& overlap, v1::WorkerOverlap* worker) {
   ToProto(overlap.holder->id, worker->mutable_worker());
   worker->set_blocks(overlap.blocks);
   worker->set_trust(ToProto(overlap.trust));
   worker->set_age_ms(Milliseconds(overlap.age));
   if (overlap.load.has_value()) ToProto(*overlap.load, worker->mutable_load());
+  if (overlap.reach.has_value()) FillTiers(*overlap.reach, overlap.blocks, worker);
 }
 
 // Labels change with hellos only, so whoever asks often is told once.
@@ -151,8 +161,8 @@ absl::Status LeafService::Find(const v1::FindOverlapsRequest& request,
   const absl::StatusOr<std::vector<SequenceHash>> sequence =
       SequenceOf(request, *block_size, identity_.contract);
   if (!sequence.ok()) return sequence.status();
-  absl::StatusOr<OverlapAnswer> answer =
-      registry_->FindOverlaps(domain, {.blocks = *sequence, .tiers = tiers}, request.all_workers());
+  absl::StatusOr<OverlapAnswer> answer = registry_->FindOverlaps(
+      domain, {.blocks = *sequence, .tiers = tiers}, request.all_workers(), request.by_tier());
   if (!answer.ok()) return answer.status();
   const std::vector<const HolderOverlap*> workers = Best(answer->holders, request.best());
   response->set_blocks(static_cast<uint32_t>(sequence->size()));

@@ -323,6 +323,40 @@ TEST_F(LeafTest, TiersCanBeAskedFor) {
   EXPECT_EQ(Found(device), "w0:2");
 }
 
+TEST_F(LeafTest, WhatWouldHaveToBeFetchedIsToldTierByTier) {
+  StartLeaf();
+  Worker w0("w0", leaf_->grpc_address());
+  Worker w1("w1", leaf_->grpc_address());
+  const std::vector<SequenceHash> prompt = Sequence(9);
+  w0.Store(Sequence(2));
+  w1.Store(Sequence(3));
+  const auto store = [&](Tier tier, Position from, Position to) {
+    w0.Send(Stored{.tier = tier,
+                   .position = from,
+                   .parent = prompt[from - 1],
+                   .blocks = {prompt.begin() + from, prompt.begin() + to}});
+  };
+  store(Tier::kHost, 2, 5);
+  store(Tier::kDisk, 5, 6);
+  store(Tier::kExternal, 6, 8);
+  ASSERT_TRUE(w0.AtRest() && w1.AtRest());
+  v1::FindOverlapsRequest request = Ask(prompt);
+  v1::FindOverlapsResponse response;
+  ASSERT_TRUE(Find(request, &response).ok());
+  EXPECT_EQ(response.workers(0).host_blocks(), 0u) << "nobody asked";
+  request.set_by_tier(true);
+  ASSERT_TRUE(Find(request, &response).ok());
+  ASSERT_EQ(response.workers_size(), 2);
+  EXPECT_EQ(response.workers(0).blocks(), 8u);
+  EXPECT_EQ(response.workers(0).host_blocks(), 3u);
+  EXPECT_EQ(response.workers(0).disk_blocks(), 1u);
+  EXPECT_EQ(response.workers(0).external_blocks(), 2u);
+  EXPECT_EQ(response.workers(1).blocks(), 3u);
+  EXPECT_EQ(response.workers(1).host_blocks() + response.workers(1).disk_blocks() +
+                response.workers(1).external_blocks(),
+            0u);
+}
+
 TEST_F(LeafTest, APromptWithoutAFullBlockIsAskedForLoadsAlone) {
   StartLeaf();
   Worker w0("w0", leaf_->grpc_address());
