@@ -67,6 +67,7 @@ Cost CostOf(const CostInput& input, const CostWeights& weights) {
           .memory = weights.memory * BlocksLacking(input, missing + host + disk + remote),
           .distance = weights.distance * input.distance,
           .session = input.leaves_session ? weights.session : 0,
+          .siblings = weights.siblings * std::min(input.duplicated_blocks, missing),
           .transfer = input.transfer};
 }
 

@@ -8,6 +8,7 @@
 //   memory    blocks that its pool lacks: the request waits until others finish
 //   distance  from the asker to the worker's cell
 //   session   what leaving the session's worker must be worth
+//   siblings  blocks that another worker was just sent, and that would be computed twice
 //   transfer  of a request that decodes elsewhere: what it waits for there, and on the way
 //
 // *Place*: the frontend's last step; a benchmark that wants the best choice with perfect knowledge calls the same
@@ -46,9 +47,10 @@ struct CostWeights {
   double queue = 1;           // a block of prefill waiting ahead
   // A request there; modest, so that hits dominate and equal workers still balance.
   double decode = 1.5;
-  double memory = 4;    // a block that the pool lacks
-  double distance = 1;  // a unit of distance
-  double session = 4;   // leaving the session's worker
+  double memory = 4;      // a block that the pool lacks
+  double distance = 1;    // a unit of distance
+  double session = 8;     // leaving the session's worker
+  double siblings = 0.5;  // a block that another worker is about to have
   double transfer =
       0.1;  // a block sent from the worker that prefills to one of its cell that decodes
   double transfer_far = 0.4;  // the same to another cell
@@ -79,6 +81,7 @@ struct CostInput {
   double distance = 0;
   uint32_t expected_output_tokens = 0;  // of the request; 0: not known
   bool leaves_session = false;          // another worker has the request's session
+  uint32_t duplicated_blocks = 0;       // missing here, and lately sent to another worker
   double transfer = 0;                  // `DecodeElsewhereCost` of the worker that is to decode
   uint64_t turn = 0;                    // of the latest request that was sent there; 0: none
 };
@@ -96,10 +99,11 @@ struct Cost {
   double memory = 0;
   double distance = 0;
   double session = 0;
+  double siblings = 0;
   double transfer = 0;
 
   double total() const {
-    return prefill + fetch + queue + decode + memory + distance + session + transfer;
+    return prefill + fetch + queue + decode + memory + distance + session + siblings + transfer;
   }
 };
 

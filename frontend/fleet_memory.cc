@@ -105,22 +105,6 @@ void FleetMemory::SetBlockSize(const Domain& domain, uint32_t block_size, Time n
   Touch(domain, now).block_size = block_size;
 }
 
-void FleetMemory::Choose(uint64_t id, const std::string& cell, const HolderId& worker,
-                         uint64_t blocks, Time now) {
-  // Released choices at the old end cost nothing but their place: drop them as they are met.
-  while (!by_age_.empty() && (choices_.size() >= options_.in_flight_max ||
-                              !choices_.contains(by_age_.front().second))) {
-    Release(by_age_.front().second);
-    by_age_.pop_front();
-  }
-  choices_[id] = {.cell = cell, .worker = worker, .blocks = blocks};
-  by_age_.emplace_back(now, id);
-  for (InFlight* to : {&to_worker_[{cell, worker}], &to_cell_[cell]}) {
-    to->blocks += blocks;
-    to->requests += 1;
-  }
-}
-
 std::vector<Domain> FleetMemory::Domains() const {
   std::vector<Domain> domains;
   domains.reserve(domains_.size());
@@ -136,45 +120,29 @@ const Labels* FleetMemory::LabelsOf(const Domain& domain, const std::string& cel
   return found == of->second.workers.end() ? nullptr : found->second.answer->LabelsOf(worker);
 }
 
-std::optional<std::pair<std::string, HolderId>> FleetMemory::WorkerOf(uint64_t id) const {
-  const auto found = choices_.find(id);
-  if (found == choices_.end()) return std::nullopt;
-  return std::make_pair(found->second.cell, found->second.worker);
+size_t FleetMemory::ShownBy(const std::string& cell, const WorkersAnswer& answer,
+                            std::span<const SequenceHash> sequence, Time now) {
+  size_t shown = 0;
+  if (choices_.size() == 0) return shown;
+  for (const WorkerFound& found : answer.workers) shown += choices_.Saw(cell, found, sequence, now);
+  return shown;
 }
 
-bool FleetMemory::Release(uint64_t id) {
-  const auto found = choices_.find(id);
-  if (found == choices_.end()) return false;
-  const Choice& choice = found->second;
-  const auto worker = to_worker_.find({choice.cell, choice.worker});
-  Subtract(worker->second, choice.blocks);
-  if (worker->second.requests == 0) to_worker_.erase(worker);
-  const auto cell = to_cell_.find(choice.cell);
-  Subtract(cell->second, choice.blocks);
-  if (cell->second.requests == 0) to_cell_.erase(cell);
-  choices_.erase(found);
-  return true;
+void FleetMemory::TookTurn(const std::string& cell, const HolderId& worker, uint64_t turn) {
+  if (turns_.size() >= options_.workers_max && !turns_.contains({cell, worker})) turns_.clear();
+  turns_[{cell, worker}] = turn;
 }
 
-void FleetMemory::Subtract(InFlight& from, uint64_t blocks) {
-  from.blocks -= blocks;
-  from.requests -= 1;
-}
-
-size_t FleetMemory::ExpireChoices(Time now) {
-  size_t expired = 0;
-  while (!by_age_.empty() && by_age_.front().first + options_.in_flight_ttl <= now) {
-    expired += Release(by_age_.front().second) ? 1 : 0;
-    by_age_.pop_front();
-  }
-  return expired;
+uint64_t FleetMemory::TurnOf(const std::string& cell, const HolderId& worker) const {
+  const auto found = turns_.find({cell, worker});
+  return found == turns_.end() ? 0 : found->second;
 }
 
 void FleetMemory::Sent(const Domain& domain, std::span<const SequenceHash> waypoints,
-                       const std::string& cell, Time now) {
+                       const std::string& cell, const HolderId& worker, Time now) {
   for (SequenceHash waypoint : waypoints) {
     const auto [at, is_new] = sent_.try_emplace(WaypointKey(domain, waypoint));
-    at->second = {.cell = cell, .at = now};
+    at->second = {.cell = cell, .worker = worker, .at = now};
     if (is_new) sent_by_age_.emplace_back(domain, waypoint);
   }
   while (sent_.size() > options_.sent_max) {
@@ -183,12 +151,23 @@ void FleetMemory::Sent(const Domain& domain, std::span<const SequenceHash> waypo
   }
 }
 
+void FleetMemory::SentIsShown(const Domain& domain, std::span<const SequenceHash> waypoints,
+                              const HolderId& worker) {
+  for (SequenceHash waypoint : waypoints) {
+    const auto found = sent_.find(WaypointKey(domain, waypoint));
+    if (found != sent_.end() && found->second.worker == worker) found->second.worker = {};
+  }
+}
+
 SentTo FleetMemory::LastSentTo(const Domain& domain, std::span<const SequenceHash> waypoints,
                                Time now) const {
   for (size_t depth = waypoints.size(); depth > 0; --depth) {
     const auto found = sent_.find(WaypointKey(domain, waypoints[depth - 1]));
     if (found != sent_.end() && found->second.at + options_.sent_ttl > now) {
-      return {.cell = found->second.cell, .waypoints = static_cast<uint32_t>(depth)};
+      return {.cell = found->second.cell,
+              .worker = found->second.worker,
+              .waypoints = static_cast<uint32_t>(depth),
+              .at = found->second.at};
     }
   }
   return {};
@@ -250,16 +229,6 @@ std::vector<CellPromises> FleetMemory::Promises(size_t cells_max, Time now) cons
                     });
   all.resize(shown);
   return all;
-}
-
-InFlight FleetMemory::InFlightTo(const std::string& cell, const HolderId& worker) const {
-  const auto found = to_worker_.find({cell, worker});
-  return found == to_worker_.end() ? InFlight{} : found->second;
-}
-
-InFlight FleetMemory::InFlightTo(const std::string& cell) const {
-  const auto found = to_cell_.find(cell);
-  return found == to_cell_.end() ? InFlight{} : found->second;
 }
 
 size_t FleetMemory::workers() const {

@@ -30,6 +30,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "frontend/finders.h"
+#include "frontend/in_flight.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/domain.h"
 #include "indexer/base/event.h"
@@ -65,8 +66,10 @@ struct KnownWorker {
 
 // A cell that was sent a prompt with these leading waypoints not long ago: it will soon cover them.
 struct SentTo {
-  std::string cell;  // empty: none
+  std::string cell;      // empty: none
+  HolderId worker = {};  // without a name: its leaf has shown it since
   uint32_t waypoints = 0;
+  Time at{0};
 };
 
 // How a cell kept what the hierarchy promised of it.
@@ -77,15 +80,10 @@ struct CellPromises {
   double believed = 1;    // the share of its promises that is expected now
 };
 
-// Choices in flight to one worker, or to all workers of a cell.
-struct InFlight {
-  uint64_t blocks = 0;
-  uint32_t requests = 0;
-};
-
 class FleetMemory {
  public:
-  explicit FleetMemory(const FleetMemoryOptions& options) : options_(options) {}
+  explicit FleetMemory(const FleetMemoryOptions& options)
+      : options_(options), choices_(options.in_flight_max, options.in_flight_ttl) {}
 
   void SawCells(const Domain& domain, std::span<const CellFound> cells, Time now);
   // The whole answer of a cell's leaf; it is kept as it is, not copied.
@@ -108,20 +106,23 @@ class FleetMemory {
   uint32_t BlockSize(const Domain& domain) const;
   void SetBlockSize(const Domain& domain, uint32_t block_size, Time now);
 
-  // Counts a choice until it is released or too old. REQUIRES: `id` was never used.
-  void Choose(uint64_t id, const std::string& cell, const HolderId& worker, uint64_t blocks,
-              Time now);
-  // False when the choice is unknown: released before, too old, or never made.
-  bool Release(uint64_t id);
-  // Where a choice that still counts went.
-  std::optional<std::pair<std::string, HolderId>> WorkerOf(uint64_t id) const;
-  // Forgets choices older than `in_flight_ttl`; returns how many.
-  size_t ExpireChoices(Time now);
+  // The choices that nobody has reported yet; and what a leaf's answer for `sequence` shows of them.
+  InFlightChoices& choices() { return choices_; }
+  const InFlightChoices& choices() const { return choices_; }
+  size_t ShownBy(const std::string& cell, const WorkersAnswer& answer,
+                 std::span<const SequenceHash> sequence, Time now);
 
-  // Where a prompt with these waypoints was sent. A hint whom to ask, ahead of the coverage that the cell will report;
-  // never an overlap.
+  // The latest choice of each worker: of whose turn it is. 0: none, or forgotten.
+  void TookTurn(const std::string& cell, const HolderId& worker, uint64_t turn);
+  uint64_t TurnOf(const std::string& cell, const HolderId& worker) const;
+
+  // Where a prompt with these waypoints was sent. A hint whom to ask, ahead of the coverage that the cell will report, and
+  // who will have it, ahead of the worker's events; never an overlap.
   void Sent(const Domain& domain, std::span<const SequenceHash> waypoints, const std::string& cell,
-            Time now);
+            const HolderId& worker, Time now);
+  // The worker's leaf says that it has these now: from here on what the leaf says counts, and that it was sent there no more.
+  void SentIsShown(const Domain& domain, std::span<const SequenceHash> waypoints,
+                   const HolderId& worker);
   // The latest cell that was sent the deepest of these waypoints that any was sent within `sent_ttl`.
   SentTo LastSentTo(const Domain& domain, std::span<const SequenceHash> waypoints, Time now) const;
 
@@ -134,9 +135,6 @@ class FleetMemory {
   // Of at most so many cells: those that are doubted first, then those with most broken promises.
   std::vector<CellPromises> Promises(size_t cells_max, Time now) const;
 
-  InFlight InFlightTo(const std::string& cell, const HolderId& worker) const;
-  InFlight InFlightTo(const std::string& cell) const;
-  size_t in_flight() const { return choices_.size(); }
   size_t workers() const;
   size_t cells() const;
 
@@ -158,31 +156,22 @@ class FleetMemory {
     uint32_t block_size = 0;
     Time touched{0};
   };
-  struct Choice {
-    std::string cell;
-    HolderId worker = {};
-    uint64_t blocks = 0;
-  };
-
   struct SentWaypoint {
     std::string cell;
+    HolderId worker = {};
     Time at{0};
   };
   using WaypointKey = std::pair<Domain, SequenceHash>;
 
   OfDomain& Touch(const Domain& domain, Time now);
   double ShareOf(const Kept& kept, Time now) const;
-  static void Subtract(InFlight& from, uint64_t blocks);
 
   const FleetMemoryOptions options_;
   absl::flat_hash_map<Domain, OfDomain> domains_;
-  absl::flat_hash_map<uint64_t, Choice> choices_;
-  std::deque<std::pair<Time, uint64_t>>
-      by_age_;  // of `choices_`; released ones are skipped when they come up
+  InFlightChoices choices_;
+  absl::flat_hash_map<std::pair<std::string, HolderId>, uint64_t> turns_;
   absl::flat_hash_map<WaypointKey, SentWaypoint> sent_;
   std::deque<WaypointKey> sent_by_age_;  // of `sent_`, by their first time
-  absl::flat_hash_map<std::pair<std::string, HolderId>, InFlight> to_worker_;
-  absl::flat_hash_map<std::string, InFlight> to_cell_;
 };
 
 }  // namespace kvatlas

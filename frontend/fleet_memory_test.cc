@@ -61,34 +61,41 @@ TEST(FleetMemoryTest, EveryBoundForgetsTheOldest) {
   memory.SetBlockSize({"o", ""}, 32, seconds(6));
   EXPECT_TRUE(memory.Workers(kDomain).empty());
   EXPECT_EQ(memory.BlockSize({"n", ""}), 32u);
-  for (uint64_t id = 1; id <= 3; ++id) memory.Choose(id, "a", Id("w0"), id, seconds(7));
-  EXPECT_EQ(memory.in_flight(), 2u);
-  EXPECT_EQ(memory.InFlightTo("a").blocks, 5u);
+  for (uint64_t id = 1; id <= 3; ++id)
+    memory.choices().Choose(id, {.cell = "a", .worker = Id("w0"), .blocks = id}, seconds(7));
+  EXPECT_EQ(memory.choices().size(), 2u);
+  EXPECT_EQ(memory.choices().To("a").blocks, 5u);
 }
 
-TEST(FleetMemoryTest, ChoicesCountUntilReleasedOrTooOld) {
-  FleetMemory memory({.in_flight_ttl = seconds(30)});
-  const HolderId w0 = Id("w0");
-  memory.Choose(1, "a", w0, 10, seconds(0));
-  memory.Choose(2, "a", w0, 5, seconds(10));
-  EXPECT_EQ(memory.InFlightTo("a", w0).blocks, 15u);
-  EXPECT_EQ(memory.InFlightTo("a").requests, 2u);
-  EXPECT_TRUE(memory.Release(2));
-  EXPECT_FALSE(memory.Release(2));
-  EXPECT_FALSE(memory.Release(99));
-  EXPECT_EQ(memory.InFlightTo("a", w0).requests, 1u);
-  EXPECT_EQ(memory.ExpireChoices(seconds(29)), 0u);
-  EXPECT_EQ(memory.ExpireChoices(seconds(45)), 1u);
-  EXPECT_EQ(memory.InFlightTo("a", w0).requests, 0u);
-  EXPECT_EQ(memory.in_flight(), 0u);
+TEST(FleetMemoryTest, TurnsAreThoseOfTheLatestChoice) {
+  FleetMemory memory({});
+  EXPECT_EQ(memory.TurnOf("a", Id("w0")), 0u);
+  memory.TookTurn("a", Id("w0"), 4);
+  memory.TookTurn("b", Id("w0"), 5);
+  memory.TookTurn("a", Id("w0"), 6);
+  EXPECT_EQ(memory.TurnOf("a", Id("w0")), 6u);
+  EXPECT_EQ(memory.TurnOf("b", Id("w0")), 5u);
+}
+
+TEST(FleetMemoryTest, WhatALeafHasShownIsNoLongerExpectedOfItsWorker) {
+  FleetMemory memory({});
+  const std::vector<SequenceHash> q = {SequenceHash(1), SequenceHash(2), SequenceHash(3)};
+  memory.Sent(kDomain, q, "a", Id("w0"), seconds(0));
+  EXPECT_EQ(memory.LastSentTo(kDomain, q, seconds(1)).worker.name, "w0");
+  memory.SentIsShown(kDomain, {q.data(), 2}, Id("w0"));
+  EXPECT_EQ(memory.LastSentTo(kDomain, q, seconds(1)).worker.name, "w0") << "the deepest is not";
+  memory.SentIsShown(kDomain, q, Id("other"));
+  memory.SentIsShown(kDomain, q, Id("w0"));
+  EXPECT_EQ(memory.LastSentTo(kDomain, q, seconds(1)).cell, "a");
+  EXPECT_EQ(memory.LastSentTo(kDomain, q, seconds(1)).worker.name, "");
 }
 
 TEST(FleetMemoryTest, TheDeepestWaypointSentLatelyNamesItsCell) {
   FleetMemory memory({.sent_max = 4, .sent_ttl = seconds(10)});
   const std::vector<SequenceHash> q = {SequenceHash(1), SequenceHash(2), SequenceHash(3)};
   EXPECT_EQ(memory.LastSentTo(kDomain, q, seconds(0)).cell, "");
-  memory.Sent(kDomain, {q.data(), 3}, "a", seconds(0));
-  memory.Sent(kDomain, {q.data(), 1}, "b", seconds(5));
+  memory.Sent(kDomain, {q.data(), 3}, "a", Id("w0"), seconds(0));
+  memory.Sent(kDomain, {q.data(), 1}, "b", Id("w0"), seconds(5));
   EXPECT_EQ(memory.LastSentTo(kDomain, q, seconds(6)).cell, "a");
   EXPECT_EQ(memory.LastSentTo(kDomain, q, seconds(6)).waypoints, 3u);
   EXPECT_EQ(memory.LastSentTo(kDomain, {q.data(), 1}, seconds(6)).cell, "b");
@@ -97,7 +104,7 @@ TEST(FleetMemoryTest, TheDeepestWaypointSentLatelyNamesItsCell) {
   EXPECT_EQ(memory.LastSentTo({"m", "tenant"}, q, seconds(6)).cell, "");
   const std::vector<SequenceHash> other = {SequenceHash(4), SequenceHash(5), SequenceHash(6),
                                            SequenceHash(7)};
-  memory.Sent(kDomain, other, "c", seconds(7));
+  memory.Sent(kDomain, other, "c", Id("w0"), seconds(7));
   EXPECT_EQ(memory.LastSentTo(kDomain, q, seconds(7)).cell, "");  // beyond the bound
   EXPECT_EQ(memory.LastSentTo(kDomain, other, seconds(7)).waypoints, 4u);
 }

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -25,7 +26,17 @@ Frontend::Shared::Shared(FrontendOptions o, CellFinder* cells, OverlapFinder* ov
       leaves(options.leaves),
       memory(options.memory),
       suspects(options.suspects),
-      next_decision((RandomInstanceId() << 32) | 1) {}
+      sessions(options.sessions),
+      next_decision((RandomInstanceId() << 32) | 1),
+      policy(*MakePolicy(options.policy, options.weights)) {
+  for (const auto& [model, weights] : options.model_weights)
+    model_policies[model] = *MakePolicy(options.policy, weights);
+}
+
+const Policy& Frontend::Shared::PolicyOf(const std::string& model) const {
+  const auto own = model_policies.find(model);
+  return own == model_policies.end() ? *policy : *own->second;
+}
 
 namespace {
 constexpr char kRetryAfterUrl[] = "kvatlas.io/retry_after_ms";
@@ -78,11 +89,14 @@ void Frontend::Report(uint64_t decision_id, const RouteReport& report) {
   if (report.accepted || report.finished || report.abandoned || report.unreachable ||
       !report.error.empty()) {
     MutexLock lock(&shared_->mutex);
-    if (const std::optional<CellWorker> worker = shared_->memory.WorkerOf(decision_id)) {
+    if (const std::optional<CellWorker> worker = shared_->memory.choices().WorkerOf(decision_id)) {
       if (report.unreachable) shared_->suspects.Suspect(*worker, shared_->clock->Now());
       if (report.accepted) shared_->suspects.Clear(*worker);
     }
-    shared_->memory.Release(decision_id);
+    InFlightChoices& choices = shared_->memory.choices();
+    const bool over =
+        report.finished || report.abandoned || report.unreachable || !report.error.empty();
+    over ? choices.Release(decision_id) : choices.ReleasePrefill(decision_id);
   }
   if (RouteObserver* observer = shared_->options.observer; observer != nullptr) {
     observer->OnReported(decision_id, report, shared_->clock->Now());
@@ -154,10 +168,22 @@ void Frontend::SetLeaves(std::vector<ConfiguredLeaf> leaves) {
 
 std::vector<ConfiguredLeaf> Frontend::leaves() const { return shared_->Leaves(); }
 
+void Frontend::SetDraining(std::set<std::string> workers) {
+  MutexLock lock(&shared_->mutex);
+  shared_->draining = std::move(workers);
+}
+
+std::set<std::string> Frontend::draining() const {
+  MutexLock lock(&shared_->mutex);
+  return shared_->draining;
+}
+
 FrontendStats Frontend::stats() const {
   MutexLock lock(&shared_->mutex);
   FrontendStats stats = shared_->stats;
-  stats.in_flight = shared_->memory.in_flight();
+  stats.in_flight = shared_->memory.choices().size();
+  stats.waiting = shared_->waiting;
+  stats.sessions = shared_->sessions.size();
   stats.cells = shared_->memory.cells();
   stats.workers = shared_->memory.workers();
   stats.suspects = shared_->suspects.Count(shared_->clock->Now());

@@ -39,6 +39,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -48,6 +49,9 @@
 #include "frontend/cost.h"
 #include "frontend/finders.h"
 #include "frontend/fleet_memory.h"
+#include "frontend/policy/policy.h"
+#include "frontend/policy/sessions.h"
+#include "frontend/policy/worker_fit.h"
 #include "frontend/receipt.h"
 #include "frontend/suspects.h"
 #include "indexer/base/clock.h"
@@ -81,6 +85,22 @@ struct FrontendOptions {
   std::string zone;  // cells labelled with another `zone` are `zone_distance` away
   double zone_distance = 8;
   CostWeights weights;
+  // By what a worker is chosen. REQUIRES: one of `PolicyNames`.
+  std::string policy = std::string(kDefaultPolicy);
+  std::map<std::string, CostWeights> model_weights;  // of models that have their own
+  // Requests with one prefix, before the first one's events are back: to one worker as long as that is not clearly slower
+  // than computing the prefix twice; else they spread by what is in flight alone.
+  bool siblings_together = true;
+  Duration sibling_ttl =
+      std::chrono::seconds(5);  // so long is a prompt expected to be where it was sent
+  SessionsOptions sessions;
+  // Workers over these get no requests; when all are, a route waits, or is refused.
+  OverloadThresholds overload;
+  Duration queue_wait{0};     // so long; 0: refused at once. Needs a timer
+  uint32_t queue_max = 1024;  // routes that wait at once; more are refused
+  Duration queue_poll = std::chrono::milliseconds(20);
+  // A guess at the engines' speed, for telling the refused when to come again.
+  Duration prefill_per_block = std::chrono::milliseconds(8);
   FleetMemoryOptions memory;
   SuspectsOptions suspects;
   // Where engines take requests, by worker name, for workers that have no label `url`.
@@ -170,6 +190,9 @@ struct FrontendStats {
   size_t in_flight = 0;
   size_t cells = 0;  // remembered
   size_t workers = 0;
+  uint64_t rejected = 0;  // of the failed: every worker was over its thresholds
+  size_t waiting = 0;     // for one below them
+  size_t sessions = 0;
   size_t suspects = 0;
 };
 
@@ -190,14 +213,16 @@ class Frontend {
   Frontend& operator=(const Frontend&) = delete;
 
   // Calls `callback` exactly once, possibly before it returns. INVALID_ARGUMENT: no prompt, two prompts, or no model.
-  // RESOURCE_EXHAUSTED: more than `kRouteBlocksMax` blocks. NOT_FOUND: nobody answered, and no worker of the domain was
-  // ever seen; the message says who was asked.
+  // RESOURCE_EXHAUSTED: more than `kRouteBlocksMax` blocks, or every worker is over its thresholds (`RetryAfter`).
+  // NOT_FOUND: nobody answered, and no worker of the domain was ever seen, or none that is allowed; the message says who
+  // was asked.
   void RouteAsync(RouteInput input, Callback callback);
 
   // The same, waiting. Not from a thread that delivers the finders' answers.
   absl::StatusOr<RouteResult> Route(RouteInput input);
 
-  // Whatever became of it: the choice is no longer counted. Unknown ids are ignored. An unreachable worker is avoided for a
+  // Whatever became of it: the choice is no longer counted; accepted, it still counts for the worker that is to decode it,
+  // where that is another. Unknown ids are ignored. An unreachable worker is avoided for a
   // while, until it accepts a request (`suspects.h`).
   void Report(uint64_t decision_id, const RouteReport& report);
 
@@ -214,6 +239,10 @@ class Frontend {
   // The own cells, for routes that start from now on.
   void SetLeaves(std::vector<ConfiguredLeaf> leaves);
   std::vector<ConfiguredLeaf> leaves() const;
+
+  // Workers, by name, that get no requests from now on, beside those whose label `draining` says so.
+  void SetDraining(std::set<std::string> workers);
+  std::set<std::string> draining() const;
 
   FrontendStats stats() const;
   // Of at most so many cells, the least believed first.

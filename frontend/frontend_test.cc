@@ -161,7 +161,8 @@ TEST_F(FrontendTest, ABusyDeepCellIsStillAskedBesideTheCheapest) {
   EXPECT_THAT(fleet_.leaves_asked, ElementsAre(testing::StartsWith("idle"), "deep:1"));
 }
 
-TEST_F(FrontendTest, ABurstOfSiblingsSpreadsBeforeAnyLoadReport) {
+TEST_F(FrontendTest, ABurstOfSiblingsSpreadsBeforeAnyLoadReportWhereThatIsWanted) {
+  options_.siblings_together = false;
   fleet_.AddCell("a", 0, {Worker("w0", 0), Worker("w1", 0), Worker("w2", 0)});
   std::map<std::string, int> chosen;
   for (int i = 0; i < 9; ++i) chosen[Route().worker.name]++;
@@ -764,6 +765,7 @@ TEST(FrontendThreadsTest, ChoicesMadeAtTheSameTimeAreAllCountedAndSpread) {
   ManualClock clock;
   FrontendOptions options;
   options.hierarchies = {"h"};
+  options.siblings_together = false;
   Frontend frontend(options, &fleet, &fleet, &clock);
   Mutex mutex;
   std::map<std::string, int> chosen;

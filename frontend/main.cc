@@ -18,6 +18,8 @@
 #include "frontend/frontend_service.h"
 #include "frontend/grpc_finders.h"
 #include "frontend/http/prompt_flags.h"
+#include "frontend/policy/policy.h"
+#include "frontend/policy/weights_file.h"
 #include "frontend/text/local_tokenizer.h"
 #include "frontend/text/model_registry.h"
 #include "frontend/truth/grpc_leaf_prober.h"
@@ -55,6 +57,8 @@ struct Flags {
   PromptFlags prompts;
   std::string models;
   ProxyFlags proxy;
+  std::string model_weights;
+  std::vector<std::string> draining;
   FrontendOptions frontend;
   TruthOptions truth;
 };
@@ -95,6 +99,35 @@ void Declare(FlagSet& flags, Flags* f) {
   flags.Add("prefill_weight", &o.weights.prefill, "cost of a block to prefill", 0);
   flags.Add("queue_weight", &o.weights.queue, "cost of a block of prefill waiting ahead", 0);
   flags.Add("decode_weight", &o.weights.decode, "cost of a request at the worker", 0);
+  flags.Add("memory_weight", &o.weights.memory, "cost of a block that the worker's pool lacks", 0);
+  flags.Add("fetch_host", &o.weights.fetch_host, "cost of a block fetched from host memory,", 0);
+  flags.Add("fetch_disk", &o.weights.fetch_disk, "from the worker's disk,", 0);
+  flags.Add("fetch_remote", &o.weights.fetch_remote, "from another machine", 0);
+  flags.Add("session_weight", &o.weights.session, "cost of leaving the session's worker", 0);
+  flags.Add("siblings_weight", &o.weights.siblings,
+            "cost of a block that another worker was just sent, when siblings go together", 0);
+  flags.Add("transfer_weight", &o.weights.transfer,
+            "cost of a block sent to a worker of the same cell that decodes,", 0);
+  flags.Add("transfer_far_weight", &o.weights.transfer_far, "and to one of another cell", 0);
+  flags.Add(
+      "model_weights", &f->model_weights,
+      "a JSON file, {\"MODEL\": {\"prefill\": 2, …}, …}: weights of models that have their own");
+  flags.AddChoice("policy", &o.policy, "by what a worker is chosen", PolicyNames());
+  flags.Add("siblings_together", &o.siblings_together,
+            "requests of one prefix go to one worker before its events are back");
+  flags.Add("sibling_ttl", &o.sibling_ttl, "so long is a prompt expected to be where it was sent",
+            Duration(0));
+  flags.Add("session_ttl", &o.sessions.ttl, "a session unheard of for so long is new");
+  flags.Add("overload_queue", &o.overload.queue_blocks,
+            "a worker with so many blocks to prefill gets no more requests; 0: no such threshold");
+  flags.Add("overload_requests", &o.overload.requests, "nor one with so many requests", 0);
+  flags.Add("overload_used", &o.overload.used_share, "nor one whose pool is in use to this share",
+            0.0, 1.0);
+  flags.Add("queue_wait", &o.queue_wait,
+            "a route waits so long for a worker below the thresholds; 0: it is refused at once",
+            Duration(0));
+  flags.Add("queue_max", &o.queue_max, "routes that wait at once", 0);
+  flags.Add("draining", &f->draining, "workers, by name, that get no requests");
   flags.Add("temperature", &o.weights.temperature,
             "0 takes the cheapest; T: costing T more is e times rarer", 0);
   flags.Add("seed", &o.weights.seed, "of tie-breaks and of the temperature");
@@ -160,6 +193,7 @@ int Run(ServiceMain& service, Flags& flags, FoundNodes& hierarchies, ModelRegist
   Truth truth(flags.truth, &overlap_finder, &leaf_prober, &Clock::Real());
   flags.frontend.observer = &truth;
   Frontend frontend(flags.frontend, &cell_finder, &learner, &Clock::Real(), &timer);
+  frontend.SetDraining({flags.draining.begin(), flags.draining.end()});
   auto leaves = Directory::Open({.entries = flags.leaves, .kind = ServiceKind::kLeaf},
                                 [&](const std::vector<ServiceRecord>& records) {
                                   for (const ServiceRecord& record : records)
@@ -242,6 +276,12 @@ int Main(int argc, char** argv) {
   absl::StatusOr<std::unique_ptr<ModelRegistry>> models = LoadModels(flags.models);
   if (bad.ok()) bad = models.status();
   if (bad.ok()) bad = hierarchies.ok() ? schedule.status() : hierarchies.status();
+  if (bad.ok() && !flags.model_weights.empty()) {
+    absl::StatusOr<std::map<std::string, CostWeights>> weights =
+        ReadModelWeights(flags.model_weights, flags.frontend.weights);
+    bad = weights.status();
+    if (bad.ok()) flags.frontend.model_weights = *std::move(weights);
+  }
   if (!bad.ok()) {
     std::fprintf(stderr, "kvatlas-frontend: %s\n", std::string(bad.message()).c_str());
     return 2;

@@ -49,6 +49,7 @@ struct ReceiptCandidate {
   Trust trust = Trust::kExact;
   uint32_t age_ms = 0;
   Cost cost = {};
+  FetchedBlocks fetched = {};  // of the overlap
 };
 
 inline constexpr size_t kReceiptCandidatesMax = 16;
@@ -61,6 +62,10 @@ struct Receipt {
   std::vector<CellAsked> nodes;  // asked on the way from the top of the hierarchy down to the cells
   std::vector<ReceiptCandidate> candidates;  // best first, at most `kReceiptCandidatesMax`
   uint32_t candidates_considered = 0;
+  std::string policy;        // that chose
+  uint32_t not_allowed = 0;  // workers that the request, or they themselves, left out
+  uint32_t overloaded = 0;   // workers over their thresholds
+  uint64_t queued_us = 0;    // waited for one below them
   uint64_t find_cells_us = 0;
   uint64_t find_overlaps_us = 0;
   uint64_t total_us = 0;

@@ -30,22 +30,23 @@ uint32_t RouteTask::ExpectedBlocks(const Target& target, uint32_t reported,
 double RouteTask::ExpectedCost(const std::string& cell, const std::optional<Load>& load,
                                uint32_t overlap, double distance) const {
   const double workers = load.has_value() ? std::max<uint32_t>(load->workers, 1) : 1;
-  const InFlight in_flight = shared_->memory.InFlightTo(cell);
-  const Cost sum = CostOf({.prompt_blocks = receipt_.blocks,
-                           .overlap_blocks = overlap,
-                           .load = load,
-                           .in_flight_blocks = in_flight.blocks,
-                           .in_flight_requests = in_flight.requests,
-                           .distance = distance},
-                          shared_->options.weights);
-  return sum.prefill + sum.distance + (sum.queue + sum.decode) / workers;
+  const InFlight in_flight = shared_->memory.choices().To(cell);
+  const Cost sum = policy_->CostOf({.prompt_blocks = receipt_.blocks,
+                                    .overlap_blocks = overlap,
+                                    .load = load,
+                                    .in_flight_blocks = in_flight.blocks,
+                                    .in_flight_requests = in_flight.requests,
+                                    .distance = distance,
+                                    .expected_output_tokens = input_.expected_output_tokens});
+  return sum.total() - (sum.queue + sum.decode) * (1 - 1 / workers);
 }
 
 double RouteTask::BestCost(uint32_t blocks_below, double distance) const {
-  return CostOf({.prompt_blocks = receipt_.blocks,
-                 .overlap_blocks = blocks_below == 0 ? 0 : blocks_below - 1,
-                 .distance = distance},
-                shared_->options.weights)
+  if (!policy_->bounded_by_coverage()) return -std::numeric_limits<double>::infinity();
+  return policy_
+      ->CostOf({.prompt_blocks = receipt_.blocks,
+                .overlap_blocks = blocks_below == 0 ? 0 : blocks_below - 1,
+                .distance = distance})
       .total();
 }
 
@@ -77,16 +78,23 @@ std::vector<RouteTask::Target> RouteTask::ToTargets(const std::vector<CellFound>
   return targets;
 }
 
-// Cheapest first, but the deepest cell is always among the first K: its average load says little about the one worker
-// that has the prefix.
+// Cheapest first, but the deepest cell is always among the first K, and the session's, if K allows: its average load says
+// little about the one worker that has the prefix.
 void RouteTask::Rank(std::vector<Target>* targets) const {
   std::stable_sort(targets->begin(), targets->end(), [](const Target& a, const Target& b) {
     return std::tie(a.cost, a.asked.cell) < std::tie(b.cost, b.asked.cell);
   });
+  const auto asked = static_cast<ptrdiff_t>(std::max<uint32_t>(AtOnce(), 1));
+  if (session_.has_value() && asked > 1) {
+    const auto of_session =
+        std::find_if(targets->begin(), targets->end(),
+                     [&](const Target& target) { return target.asked.cell == session_->first; });
+    if (of_session != targets->end() && of_session - targets->begin() >= asked)
+      std::rotate(targets->begin() + asked - 2, of_session, of_session + 1);
+  }
   const auto deepest = std::max_element(
       targets->begin(), targets->end(),
       [](const Target& a, const Target& b) { return a.expected_blocks < b.expected_blocks; });
-  const auto asked = static_cast<ptrdiff_t>(std::max<uint32_t>(shared_->options.ask_cells, 1));
   if (asked > 1 && deepest - targets->begin() >= asked)
     std::rotate(targets->begin() + asked - 1, deepest, deepest + 1);
 }
@@ -140,6 +148,7 @@ std::vector<RouteTask::Target> RouteTask::ConfiguredTargets() const {
 
 uint32_t RouteTask::AtOnce() const {
   const FrontendOptions& options = shared_->options;
+  if (!policy_->bounded_by_coverage()) return std::max<uint32_t>(options.asked_max, 1);
   return std::max<uint32_t>(rung_ == Fallback::kNone
                                 ? options.ask_cells
                                 : std::max(options.ask_cells_blind, options.ask_cells),

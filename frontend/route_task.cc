@@ -38,15 +38,21 @@ void AddReason(std::string* reason, const std::string& why) {
 
 RouteTask::RouteTask(std::shared_ptr<Frontend::Shared> shared, RouteInput input,
                      Frontend::Callback callback)
-    : shared_(std::move(shared)), input_(std::move(input)), callback_(std::move(callback)) {}
+    : shared_(std::move(shared)),
+      input_(std::move(input)),
+      policy_(&shared_->PolicyOf(input_.domain.model)),
+      callback_(std::move(callback)) {}
 
 void RouteTask::Start() {
-  started_ = Now();
+  began_ = started_ = Now();
   deadline_ = input_.deadline > Duration(0) ? input_.deadline : shared_->options.deadline;
   if (absl::Status bad = CheckInput(); !bad.ok()) return Fail(std::move(bad));
   {
     MutexLock lock(&shared_->mutex);
     block_size_ = shared_->memory.BlockSize(input_.domain);
+    if (const CellWorker* worker =
+            shared_->sessions.Find(input_.domain, input_.session_id, started_))
+      session_ = *worker;
   }
   if (block_size_ == 0) block_size_ = shared_->options.block_size;
   if (!Hash()) {
@@ -86,6 +92,19 @@ bool RouteTask::Hash() {
   return true;
 }
 
+void RouteTask::Reset() {
+  receipt_ = Receipt();
+  targets_.clear();
+  asked_addresses_.clear();
+  answered_.clear();
+  suspected_.clear();
+  least_excess_ = UINT64_MAX;
+  leaves_asked_ = 0;
+  useful_leaves_ = 0;
+  levels_ = 0;
+  rung_ = Fallback::kNone;
+}
+
 bool RouteTask::StartOver(uint32_t block_size) {
   if (block_size == 0) return false;
   {
@@ -95,15 +114,7 @@ bool RouteTask::StartOver(uint32_t block_size) {
   if (block_size == block_size_ || started_over_ || input_.tokens.empty()) return false;
   started_over_ = true;
   block_size_ = block_size;
-  receipt_ = Receipt();
-  targets_.clear();
-  asked_addresses_.clear();
-  answered_.clear();
-  suspected_.clear();
-  leaves_asked_ = 0;
-  useful_leaves_ = 0;
-  levels_ = 0;
-  rung_ = Fallback::kNone;
+  Reset();
   if (!Hash()) {
     Fail(absl::ResourceExhaustedError("a prompt has at most " + std::to_string(kRouteBlocksMax) +
                                       " blocks"));
@@ -120,6 +131,7 @@ void RouteTask::AskTop() {
   {
     MutexLock lock(&shared_->mutex);
     top_ = shared_->hierarchies;
+    LookForSibling();
   }
   if (top_->empty()) return FallBack("no hierarchy configured");
   const Duration budget = std::min(Share(deadline_, kHierarchyShare), Left());
@@ -384,7 +396,9 @@ bool RouteTask::NextRung() {
 void RouteTask::AskNext() {
   std::vector<Target> targets = TakeTargets();
   // With an answer in hand nobody is asked who is only remembered.
-  while (targets.empty() && answered_.empty() && NextRung()) targets = TakeTargets();
+  // Whoever is over the thresholds is at least alive: what is remembered knows nobody better.
+  while (targets.empty() && answered_.empty() && receipt_.overloaded == 0 && NextRung())
+    targets = TakeTargets();
   if (targets.empty()) return Decide();
   std::vector<Target> nodes, leaves;
   for (Target& target : targets) (target.is_node ? nodes : leaves).push_back(std::move(target));
@@ -485,19 +499,6 @@ bool RouteTask::WorthWaiting(const LeafWave& wave) const {
   return late && (!cheapest.has_value() || best_of_late < *cheapest);
 }
 
-double RouteTask::BestCostOf(const WorkersAnswer& answer, const std::string& cell,
-                             double distance) const {
-  double best = std::numeric_limits<double>::infinity();
-  for (const WorkerFound& found : answer.workers) {
-    if (StandingOf(cell, found.worker) != Standing::kGood) continue;
-    const uint32_t overlap =
-        found.trust == Trust::kStale ? 0 : std::min(found.blocks, receipt_.blocks);
-    const CostInput input = InputFor(cell, found.worker, found.load, overlap, distance);
-    best = std::min(best, CostOf(input, shared_->options.weights).total());
-  }
-  return best;
-}
-
 void RouteTask::OnWave(std::vector<Pending> leaves) {
   receipt_.find_overlaps_us += Microseconds(Now() - step_started_);
   uint32_t block_size = 0;
@@ -526,20 +527,26 @@ uint32_t RouteTask::TakeAnswer(Pending leaf) {
     block_size = answer->block_size;
     for (const WorkerFound& worker : answer->workers)
       asked.best_blocks = std::max(asked.best_blocks, worker.blocks);
-    bool live = false;
+    Standing best = Standing::kNobody;
     {
       MutexLock lock(&shared_->mutex);
-      live = BestStanding(asked.cell, *answer) == Standing::kGood;
+      shared_->memory.ShownBy(asked.cell, *answer, *sequence_, Now());
+      LookWhetherShown(asked.cell, *answer);
+      best = BestChoosable(asked.cell, *answer);
       shared_->memory.SawWorkers(input_.domain, asked.cell, answer, Now());
       shared_->memory.Promised(input_.domain, asked.cell, asked.blocks_at_least, asked.best_blocks,
                                Now());
     }
+    const bool live = best == Standing::kGood;
     if (live) ++useful_leaves_;
-    if (!live) AddReason(&receipt_.reason, "cell " + asked.cell + " has no worker that is alive");
+    if (!live)
+      AddReason(&receipt_.reason, "cell " + asked.cell + " has no worker that may be chosen");
     if (!live && suspected_.empty()) suspected_rung_ = rung_;
     (live ? answered_ : suspected_)
-        .push_back(
-            {.cell = asked.cell, .distance = leaf.target.distance, .answer = std::move(answer)});
+        .push_back({.cell = asked.cell,
+                    .distance = leaf.target.distance,
+                    .answer = std::move(answer),
+                    .best = best});
   }
   receipt_.cells.push_back(std::move(asked));
   return block_size;
@@ -552,157 +559,6 @@ bool RouteTask::NextCanWin() const {
   const double to_beat = ToBeat();
   return std::any_of(targets_.begin(), targets_.end(),
                      [&](const Target& target) { return target.best_cost < to_beat; });
-}
-
-CostInput RouteTask::InputFor(const std::string& cell, const HolderId& worker,
-                              const std::optional<Load>& load, uint32_t overlap,
-                              double distance) const {
-  const InFlight in_flight = shared_->memory.InFlightTo(cell, worker);
-  return {.prompt_blocks = receipt_.blocks,
-          .overlap_blocks = overlap,
-          .load = load,
-          .in_flight_blocks = in_flight.blocks,
-          .in_flight_requests = in_flight.requests,
-          .distance = distance};
-}
-
-std::vector<CostCandidate> RouteTask::AnsweredCandidates(std::vector<ReceiptCandidate>* details) {
-  std::vector<CostCandidate> candidates;
-  for (const Answered& answered : answered_) {
-    for (const WorkerFound& found : answered.answer->workers) {
-      // What a silent worker held may be gone: it counts for its load only.
-      const uint32_t overlap =
-          found.trust == Trust::kStale ? 0 : std::min(found.blocks, receipt_.blocks);
-      candidates.push_back(
-          {.cell = answered.cell,
-           .worker = found.worker,
-           .input = InputFor(answered.cell, found.worker, found.load, overlap, answered.distance)});
-      details->push_back({.worker = found.worker,
-                          .cell = answered.cell,
-                          .overlap_blocks = overlap,
-                          .trust = found.trust,
-                          .age_ms = found.age_ms});
-    }
-  }
-  return candidates;
-}
-
-std::vector<CostCandidate> RouteTask::RememberedCandidates(std::vector<ReceiptCandidate>* details) {
-  std::vector<CostCandidate> candidates;
-  for (const KnownWorker& known : shared_->memory.Workers(input_.domain)) {
-    const KnownCell* cell = shared_->memory.FindCell(input_.domain, known.cell);
-    const double distance = cell == nullptr ? 0 : DistanceOf(cell->labels);
-    candidates.push_back({.cell = known.cell,
-                          .worker = known.worker,
-                          .input = InputFor(known.cell, known.worker, known.load, 0, distance)});
-    details->push_back({.worker = known.worker,
-                        .cell = known.cell,
-                        .trust = Trust::kStale,
-                        .age_ms = MillisecondsSince(known.seen)});
-  }
-  return candidates;
-}
-
-RouteTask::Standing RouteTask::StandingOf(const std::string& cell, const HolderId& worker) const {
-  for (const CellWorker& tried : input_.tried) {
-    if (tried.first == cell && tried.second == worker) return Standing::kTried;
-  }
-  const bool suspect =
-      !shared_->suspects.empty() && shared_->suspects.Contains({cell, worker}, Now());
-  return suspect ? Standing::kSuspect : Standing::kGood;
-}
-
-RouteTask::Standing RouteTask::BestStanding(const std::string& cell,
-                                            const WorkersAnswer& answer) const {
-  Standing best = Standing::kNobody;
-  for (const WorkerFound& found : answer.workers)
-    best = std::min(best, StandingOf(cell, found.worker));
-  return best;
-}
-
-bool RouteTask::NobodyStandsBetterThanSuspected() const {
-  if (suspected_.empty()) return false;
-  Standing best = Standing::kNobody;
-  for (const Answered& suspected : suspected_)
-    best = std::min(best, BestStanding(suspected.cell, *suspected.answer));
-  for (const KnownWorker& known : shared_->memory.Workers(input_.domain)) {
-    if (StandingOf(known.cell, known.worker) < best) return false;
-  }
-  return true;
-}
-
-void RouteTask::LeaveTheBestStanding(std::vector<CostCandidate>* candidates,
-                                     std::vector<ReceiptCandidate>* details) const {
-  if (shared_->suspects.empty() && input_.tried.empty()) return;
-  Standing best = Standing::kNobody;
-  for (const CostCandidate& candidate : *candidates)
-    best = std::min(best, StandingOf(candidate.cell, candidate.worker));
-  std::vector<CostCandidate> others;
-  std::vector<ReceiptCandidate> their_details;
-  for (size_t i = 0; i < candidates->size(); ++i) {
-    if (StandingOf((*candidates)[i].cell, (*candidates)[i].worker) != best) continue;
-    others.push_back((*candidates)[i]);
-    their_details.push_back((*details)[i]);
-  }
-  candidates->swap(others);
-  details->swap(their_details);
-}
-
-// The choice and its place in flight are one step under the lock, so that of two siblings the second sees the first.
-void RouteTask::Decide() {
-  RouteResult result;
-  {
-    MutexLock lock(&shared_->mutex);
-    shared_->stats.expired_choices += shared_->memory.ExpireChoices(Now());
-    // Everybody who answered is suspected, or was tried, and so is who else is remembered: then what they hold still counts.
-    if (answered_.empty() && NobodyStandsBetterThanSuspected()) {
-      answered_.swap(suspected_);
-      rung_ = suspected_rung_;
-    }
-    if (answered_.empty()) rung_ = Fallback::kLoadOnly;
-    std::vector<ReceiptCandidate> details;
-    std::vector<CostCandidate> candidates = rung_ == Fallback::kLoadOnly
-                                                ? RememberedCandidates(&details)
-                                                : AnsweredCandidates(&details);
-    LeaveTheBestStanding(&candidates, &details);
-    const std::vector<RankedCandidate> ranked = RankCandidates(
-        candidates, shared_->options.weights, PromptKey(*sequence_), kReceiptCandidatesMax);
-    for (const RankedCandidate& best : ranked) {
-      receipt_.candidates.push_back(std::move(details[best.candidate]));
-      receipt_.candidates.back().cost = best.cost;
-    }
-    receipt_.candidates_considered = static_cast<uint32_t>(candidates.size());
-    if (!ranked.empty()) {
-      const ReceiptCandidate& chosen = receipt_.candidates.front();
-      result.decision_id = shared_->next_decision++;
-      result.worker = chosen.worker;
-      result.cell = chosen.cell;
-      result.overlap_blocks = chosen.overlap_blocks;
-      result.url = shared_->UrlOf(input_.domain, chosen.cell, chosen.worker);
-      shared_->memory.Choose(result.decision_id, chosen.cell, chosen.worker,
-                             receipt_.blocks - chosen.overlap_blocks, Now());
-      shared_->memory.Sent(input_.domain, waypoints_, chosen.cell, Now());
-      shared_->stats.routes += 1;
-      shared_->stats.by_fallback[static_cast<int>(rung_)] += 1;
-    }
-  }
-  if (receipt_.candidates.empty()) {
-    return Fail(absl::NotFoundError("no worker of " + ToString(input_.domain) + " was ever seen: " +
-                                    (receipt_.reason.empty() ? "nobody to ask" : receipt_.reason)));
-  }
-  receipt_.fallback = rung_;
-  if (rung_ == Fallback::kNone) receipt_.reason.clear();  // a leaf that failed is in its own row
-  receipt_.total_us = Microseconds(Now() - started_);
-  result.receipt = std::move(receipt_);
-  if (RouteObserver* observer = shared_->options.observer; observer != nullptr) {
-    observer->OnDecided({.input = input_,
-                         .result = result,
-                         .sequence = sequence_,
-                         .block_size = block_size_,
-                         .contract = shared_->options.contract,
-                         .at = Now()});
-  }
-  std::exchange(callback_, nullptr)(std::move(result));
 }
 
 void RouteTask::Fail(absl::Status status) {

@@ -6,7 +6,8 @@
 //   3. `AskNext`        the best K not asked yet, as far as they can win. Nodes among them: `AskNodes`, whose cells then take
 //                       their place. Else `AskLeaves`, in parallel; nobody with a worker among them: the next K; none left or
 //                       too many asked: the next rung (remembered nodes, remembered cells, configured leaves)
-//   4. `Decide`         cheapest worker over all answers; without any, over remembered workers
+//   4. `Decide`         cheapest worker over all answers; without any, over remembered workers; `WaitOrReject` when all are
+//                       over their thresholds
 //
 // Whoever is asked may have replicas: `FirstAnswer`.
 //
@@ -34,6 +35,9 @@
 #include "frontend/first_answer.h"
 #include "frontend/frontend.h"
 #include "frontend/known_nodes.h"
+#include "frontend/policy/policy.h"
+#include "frontend/policy/sessions.h"
+#include "frontend/policy/worker_fit.h"
 #include "frontend/shard_plan.h"
 #include "indexer/base/mutex.h"
 #include "indexer/base/shard_map.h"
@@ -63,9 +67,15 @@ struct Frontend::Shared {
   absl::flat_hash_map<std::string, std::string> preferred ABSL_GUARDED_BY(mutex);
   FleetMemory memory ABSL_GUARDED_BY(mutex);
   Suspects suspects ABSL_GUARDED_BY(mutex);
+  Sessions sessions ABSL_GUARDED_BY(mutex);
+  std::set<std::string> draining ABSL_GUARDED_BY(mutex);
+  uint32_t waiting ABSL_GUARDED_BY(mutex) = 0;  // for a worker below its thresholds
   KnownNodes nodes ABSL_GUARDED_BY(mutex);
   uint64_t next_decision ABSL_GUARDED_BY(mutex);
   FrontendStats stats ABSL_GUARDED_BY(mutex);
+  const std::unique_ptr<const Policy> policy;
+  std::map<std::string, std::unique_ptr<const Policy>> model_policies;  // immutable after start
+  const Policy& PolicyOf(const std::string& model) const;
 
   // Where the worker's engine takes requests; empty: nobody said.
   std::string UrlOf(const Domain& domain, const std::string& cell, const HolderId& worker) const
@@ -126,10 +136,34 @@ class RouteTask : public std::enable_shared_from_this<RouteTask> {
     std::shared_ptr<const std::vector<SequenceHash>> sequence;
     std::shared_ptr<const Domain> domain;
   };
+  // What a worker is chosen by.
+  struct Seen {
+    const std::string& cell;
+    const HolderId& worker;
+    const std::optional<Load>& load;
+    uint32_t overlap = 0;
+    FetchedBlocks fetched = {};
+    double distance = 0;
+  };
+  // A worker that decodes what others prefill.
+  struct Decoder {
+    std::string cell;
+    HolderId worker = {};
+    CostInput input;
+  };
+  struct Candidates {
+    std::vector<CostCandidate> costs;
+    std::vector<ReceiptCandidate> details;
+    std::vector<bool> prefill_only;
+    std::vector<Decoder> decoders;
+  };
+  // Best first: whoever stands worse is chosen only when nobody else is left.
+  enum class Standing { kGood, kSuspect, kTried, kNobody };
   struct Answered {
     std::string cell;
     double distance = 0;
     std::shared_ptr<const WorkersAnswer> answer;
+    Standing best = Standing::kNobody;  // of those who may be chosen
   };
 
   absl::Status CheckInput() const;
@@ -194,26 +228,44 @@ class RouteTask : public std::enable_shared_from_this<RouteTask> {
   double BestCostOf(const WorkersAnswer& answer, const std::string& cell, double distance) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
 
-  // Best first: whoever stands worse is chosen only when nobody else is left.
-  enum class Standing { kGood, kSuspect, kTried, kNobody };
   Standing StandingOf(const std::string& cell, const HolderId& worker) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
-  Standing BestStanding(const std::string& cell, const WorkersAnswer& answer) const
+  // Of those there who may be chosen; those who may not be are counted.
+  Standing BestChoosable(const std::string& cell, const WorkersAnswer& answer)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
   // Somebody is suspected, and nobody who is remembered stands better than the best of them.
   bool NobodyStandsBetterThanSuspected() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
-  void LeaveTheBestStanding(std::vector<CostCandidate>* candidates,
-                            std::vector<ReceiptCandidate>* details) const
+  WorkerFilter Filter() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
+  const Labels* CellLabels(const std::string& cell) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
+  void LeaveTheBestStanding(Candidates* candidates) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
 
+  // ---- The choice (`route_choice.cc`) ----
   void Decide();
-  std::vector<CostCandidate> AnsweredCandidates(std::vector<ReceiptCandidate>* details)
+  // False: there is nobody to choose.
+  bool Choose(RouteResult* result) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
+  void Remember(const RankedCandidate& best, const Candidates& candidates, RouteResult* result)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
-  std::vector<CostCandidate> RememberedCandidates(std::vector<ReceiptCandidate>* details)
+  void Finish(RouteResult result);
+  // Everybody is over the thresholds: waits, and asks again; or refuses.
+  void WaitOrReject();
+  Candidates AnsweredCandidates() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
+  Candidates RememberedCandidates() ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
+  void AddRememberedDecoders(Candidates* candidates) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
-  CostInput InputFor(const std::string& cell, const HolderId& worker,
-                     const std::optional<Load>& load, uint32_t overlap, double distance) const
+  // Every worker that only prefills gets the way to the best decoder into its cost, or is left out when there is none.
+  void PairWithDecoders(Candidates* candidates) const;
+  const Decoder* BestDecoder(const std::vector<Decoder>& decoders, const std::string& cell) const;
+  CostInput InputFor(const Seen& seen) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
+  // Blocks of the prompt that its sibling's worker is about to have; 0: there is none.
+  uint32_t BlocksOfSibling() const;
+  void LookForSibling() ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
+  // The sibling's worker has the blocks: no more than that is expected of it.
+  void LookWhetherShown(const std::string& cell, const WorkersAnswer& answer)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
+  // As at the beginning, but for the input.
+  void Reset();
   void Fail(absl::Status status);
 
   Time Now() const { return shared_->clock->Now(); }
@@ -225,10 +277,15 @@ class RouteTask : public std::enable_shared_from_this<RouteTask> {
 
   const std::shared_ptr<Frontend::Shared> shared_;
   RouteInput input_;
+  const Policy* const policy_;
   Frontend::Callback callback_;
 
-  Time started_{0};
+  Time began_{0};    // the route
+  Time started_{0};  // it, or after waiting in vain its latest try
   Duration deadline_{0};
+  std::optional<CellWorker> session_;   // where its last request went
+  SentTo sent_;                         // its latest sibling
+  uint64_t least_excess_ = UINT64_MAX;  // blocks that the least overloaded worker is over
   uint32_t block_size_ = 0;
   bool started_over_ = false;
   std::shared_ptr<const std::vector<SequenceHash>> sequence_;

@@ -89,8 +89,20 @@ void ReceiptToProto(const Receipt& receipt, v1::Receipt* proto) {
     c->set_queue_cost(candidate.cost.queue);
     c->set_decode_cost(candidate.cost.decode);
     c->set_distance_cost(candidate.cost.distance);
+    c->set_fetch_cost(candidate.cost.fetch);
+    c->set_memory_cost(candidate.cost.memory);
+    c->set_session_cost(candidate.cost.session);
+    c->set_siblings_cost(candidate.cost.siblings);
+    c->set_transfer_cost(candidate.cost.transfer);
+    c->set_host_blocks(candidate.fetched.host);
+    c->set_disk_blocks(candidate.fetched.disk);
+    c->set_external_blocks(candidate.fetched.remote);
   }
   proto->set_candidates_considered(receipt.candidates_considered);
+  proto->set_policy(receipt.policy);
+  proto->set_not_allowed(receipt.not_allowed);
+  proto->set_overloaded(receipt.overloaded);
+  proto->set_queued_us(receipt.queued_us);
   proto->set_find_cells_us(receipt.find_cells_us);
   proto->set_find_overlaps_us(receipt.find_overlaps_us);
   proto->set_total_us(receipt.total_us);

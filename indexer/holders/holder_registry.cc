@@ -198,7 +198,7 @@ class DomainState {
     if (!reaches_differ) return AnswerOf(*table, overlaps, all_holders, {}, now);
     static thread_local std::vector<TierReach> reaches;
     reaches.assign(table->size(), {});
-    FindReaches(query.blocks, &reaches);
+    FindTierReaches(*index_, query.blocks, TierMask(counters_.tiers_seen.load()), &reaches);
     return AnswerOf(*table, overlaps, all_holders, reaches, now);
   }
 
@@ -301,47 +301,12 @@ class DomainState {
     static thread_local std::vector<TierReach> reaches;
     const std::shared_ptr<const Table> table = this->table();
     reaches.assign(table->size(), {});
-    FindReaches(blocks, &reaches);
+    FindTierReaches(*index_, blocks, TierMask(counters_.tiers_seen.load()), &reaches);
     for (size_t i = 0; i < reaches.size(); ++i) {
       const TableEntry& entry = (*table)[i];
       if (reaches[i].any > 0 && entry.holder != nullptr && entry.holder->Live(now))
         visit(*entry.info, reaches[i]);
     }
-  }
-
-  // Four questions at most, and one where everything is in the device tier. Each answer is true by itself; the
-  // deeper of two is also true for the wider tiers.
-  void FindReaches(std::span<const SequenceHash> blocks, std::vector<TierReach>* reaches) const {
-    static thread_local std::vector<Overlap> overlaps;
-    constexpr TierMask kDeviceHost = TierMask(Tier::kDevice) | TierMask(Tier::kHost);
-    constexpr TierMask kDeviceHostDisk = kDeviceHost | TierMask(Tier::kDisk);
-    const auto ask = [&](TierMask tiers, const auto& take) {
-      overlaps.clear();
-      index_->FindOverlaps({.blocks = blocks, .tiers = tiers}, &overlaps);
-      for (const Overlap& overlap : overlaps)
-        if (Raw(overlap.holder) < reaches->size())
-          take(&(*reaches)[Raw(overlap.holder)], overlap.blocks);
-    };
-    const uint8_t seen = counters_.tiers_seen.load();
-    const bool below_disk = (seen & ~kDeviceHostDisk.bits()) != 0;
-    const bool below_host = (seen & ~kDeviceHost.bits()) != 0;
-    const bool below_device = (seen & ~TierMask(Tier::kDevice).bits()) != 0;
-    ask(below_device ? TierMask(Tier::kDevice) : TierMask::All(),
-        [](TierReach* reach, uint32_t depth) {
-          *reach = {.device = depth, .device_host = depth, .any = depth, .device_host_disk = depth};
-        });
-    if (below_device)
-      ask(below_host ? kDeviceHost : TierMask::All(), [](TierReach* reach, uint32_t depth) {
-        reach->device_host = reach->device_host_disk = reach->any = std::max(depth, reach->device);
-      });
-    if (below_host)
-      ask(below_disk ? kDeviceHostDisk : TierMask::All(), [](TierReach* reach, uint32_t depth) {
-        reach->device_host_disk = reach->any = std::max(depth, reach->device_host);
-      });
-    if (below_disk)
-      ask(TierMask::All(), [](TierReach* reach, uint32_t depth) {
-        reach->any = std::max(depth, reach->device_host_disk);
-      });
   }
 
   DomainStats Stats(Time now) const {

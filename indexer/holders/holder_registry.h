@@ -51,6 +51,7 @@
 #include "indexer/holders/domain_observer.h"
 #include "indexer/holders/local_holder.h"
 #include "indexer/holders/refused_holders.h"
+#include "indexer/holders/tier_reach.h"
 #include "indexer/index/index.h"
 #include "indexer/stream/link.h"
 #include "indexer/stream/receiver.h"
@@ -82,14 +83,6 @@ struct HolderInfo {
   std::vector<std::pair<std::string, std::string>> labels;
   // Of id and labels, 0 without labels; means something within this process only.
   uint64_t labels_version = 0;
-};
-
-// How deep a holder reaches into a prompt, by the tiers that its blocks may be in.
-struct TierReach {
-  uint32_t device = 0;       // in the device tier alone
-  uint32_t device_host = 0;  // each block in the device or the host tier
-  uint32_t any = 0;          // each block in any tier
-  uint32_t device_host_disk = 0;
 };
 
 struct HolderOverlap {

@@ -49,13 +49,13 @@ ClusterClient::ClusterClient(const Cluster& cluster) : model_(cluster.options().
 
 absl::StatusOr<v1::RouteResponse> ClusterClient::Route(std::span<const SequenceHash> blocks,
                                                        uint32_t prompt_tokens,
-                                                       uint32_t output_tokens) {
+                                                       uint32_t expected_output_tokens) {
   v1::RouteRequest request;
   request.mutable_domain()->set_model(model_);
   request.mutable_sequence_hashes()->Reserve(static_cast<int>(blocks.size()));
   for (SequenceHash hash : blocks) request.add_sequence_hashes(Raw(hash));
   request.set_prompt_tokens(prompt_tokens);
-  request.set_expected_output_tokens(output_tokens);
+  request.set_expected_output_tokens(expected_output_tokens);
   request.set_deadline_ms(kRouteDeadlineMs);
   grpc::ClientContext context;
   Prepare(context);

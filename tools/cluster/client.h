@@ -29,7 +29,8 @@ class ClusterClient {
   explicit ClusterClient(const Cluster& cluster);
 
   absl::StatusOr<v1::RouteResponse> Route(std::span<const SequenceHash> blocks,
-                                          uint32_t prompt_tokens, uint32_t output_tokens);
+                                          uint32_t prompt_tokens,
+                                          uint32_t expected_output_tokens = 0);
   // By the body of a chat, which names its model.
   absl::StatusOr<v1::RouteResponse> RouteChat(std::string body);
   absl::Status Report(const v1::ReportRequest& report);

@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "frontend/policy/policy.h"
 #include "indexer/base/clock.h"
 #include "indexer/service/flags.h"
 #include "indexer/service/service_main.h"
@@ -57,7 +58,7 @@ void Declare(FlagSet& flags, RunFlags* run) {
   flags.Add("workers", &run->cluster.workers, "mock engines per leaf", 1u, 1024u);
   flags.Add("capacity", &run->cluster.capacity, "blocks in each engine's pool", uint64_t{1});
   flags.Add("split", &run->split, "blocks per hash id; divides 512", 1u, kTokensPerHashId);
-  flags.AddChoice("policy", &run->policy, "who chooses the worker", {"kvatlas", "round_robin"});
+  flags.AddChoice("policy", &run->policy, "who chooses the worker", PolicyNames());
   flags.Add("load", &run->load,
             "stretch arrivals so that prefill without any cache would keep engines busy to this "
             "fraction; 0: as they "
@@ -197,7 +198,10 @@ int Run(ServiceMain& service, RunFlags& run) {
   }
   run.cluster.redis = run.transport == "redis";
   run.cluster.block_size = kTokensPerHashId / run.split;
-  run.cluster.frontend_args = {"--seed=" + std::to_string(run.seed)};
+  // Mock engines announce a prompt's blocks as they admit it, and their time is not the frontend's: nothing is ever only
+  // expected to be where it was sent.
+  run.cluster.frontend_args = {"--seed=" + std::to_string(run.seed), "--policy=" + run.policy,
+                               "--sibling_ttl=0s"};
   std::optional<TraceChats> chats;
   if (run.text) {
     absl::StatusOr<TraceChats> made = MakeChats(service, run, &trace);

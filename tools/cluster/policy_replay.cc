@@ -11,8 +11,10 @@ namespace kvatlas {
 
 PolicyRun ReplayPolicy(const std::vector<TraceRequest>& trace, const PolicyReplayOptions& options) {
   Fleet fleet(options.fleet);
-  const double stretch = StretchForLoad(trace, fleet.workers(),
-                                        options.fleet.engine.prefill_tokens_per_s, options.load);
+  const double stretch =
+      options.load > 0 ? StretchForLoad(trace, fleet.workers(),
+                                        options.fleet.engine.prefill_tokens_per_s, options.load)
+                       : options.stretch;
   PolicyRun run{.policy = options.fleet.policy};
   std::vector<double> ttft_ms;
   EngineStep step;
@@ -21,10 +23,11 @@ PolicyRun ReplayPolicy(const std::vector<TraceRequest>& trace, const PolicyRepla
     step = EngineStep();
   };
   double now_ms = 0;
-  for (size_t i = 0; i < trace.size(); ++i) {
+  for (size_t i = 0; i < trace.size() && !options.stop(); ++i) {
     now_ms = std::max(now_ms, trace[i].timestamp_ms * stretch);
     fleet.AdvanceTo(now_ms, &step);
-    std::vector<SequenceHash> blocks = PromptBlocks(trace[i], options.split);
+    std::vector<SequenceHash> blocks =
+        options.blocks_of != nullptr ? options.blocks_of(i) : PromptBlocks(trace[i], options.split);
     const uint32_t worker = fleet.Best(blocks).worker;
     fleet.Sent(worker);
     const size_t prompt_blocks = blocks.size();

@@ -13,6 +13,7 @@
 #define KVATLAS_TOOLS_CLUSTER_POLICY_REPLAY_H_
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -37,7 +38,12 @@ struct PolicyRun {
 struct PolicyReplayOptions {
   FleetOptions fleet;  // its policy, weights and seed are the run's
   uint32_t split = 8;
-  double load = 0;  // 0: arrivals as they are
+  // The blocks of a request of the trace; nothing: its hash ids, each split in `split`.
+  std::function<std::vector<SequenceHash>(size_t request)> blocks_of = {};
+  double load = 0;  // 0: arrivals as they are, times `stretch`
+  double stretch = 1;
+  // True: stop early.
+  std::function<bool()> stop = [] { return false; };
 };
 
 PolicyRun ReplayPolicy(const std::vector<TraceRequest>& trace, const PolicyReplayOptions& options);

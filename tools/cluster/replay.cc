@@ -14,6 +14,7 @@
 #include "tools/cluster/at_rest.h"
 #include "tools/cluster/client.h"
 #include "tools/cluster/fleet.h"
+#include "tools/cluster/policy_replay.h"
 #include "tools/engine/engine_model.h"
 
 namespace kvatlas {
@@ -36,12 +37,13 @@ EngineOptions EngineOptionsOf(const ClusterOptions& cluster) {
   return engine;
 }
 
-FleetOptions FleetOptionsOf(const ClusterOptions& cluster, uint64_t seed) {
+FleetOptions FleetOptionsOf(const ClusterOptions& cluster, const ReplayOptions& options) {
   FleetOptions fleet;
+  fleet.policy = options.policy;
   fleet.cells = cluster.cells;
   fleet.workers = cluster.workers;
   fleet.engine = EngineOptionsOf(cluster);
-  fleet.weights.seed = seed;
+  fleet.weights.seed = options.seed;
   return fleet;
 }
 
@@ -55,7 +57,7 @@ std::vector<SequenceHash> BlocksOfRequest(const std::vector<TraceRequest>& trace
 struct Chosen {
   uint32_t worker = 0;
   uint64_t decision_id = 0;
-  std::optional<uint32_t> promised;
+  uint32_t promised = 0;
   bool fell_back = false;
 };
 
@@ -69,7 +71,7 @@ class Driver {
         client_(cluster),
         arrival_ms_(ArrivalsOf(trace, options.stretch)),
         engine_locks_(cluster.workers()),
-        mirrors_(FleetOptionsOf(cluster.options(), options.seed)),
+        mirrors_(FleetOptionsOf(cluster.options(), options)),
         next_event_ms_(cluster.workers(), kNever) {
     for (uint32_t worker = 0; worker < cluster.workers(); ++worker) {
       worker_numbers_[cluster.WorkerName(worker)] = worker;
@@ -79,18 +81,13 @@ class Driver {
     report_.cells = cluster.options().cells;
     report_.workers = cluster.options().workers;
     report_.block_size = cluster.options().block_size;
-    if (options.policy == "kvatlas") {
-      report_.cached_blocks.kvatlas = 0;
-      report_.predicted_blocks = report_.promised_over = report_.promised_under = 0;
-    } else {
-      report_.cached_blocks.round_robin = 0;
-    }
-    report_.cached_blocks.best_same_state = 0;
+    report_.cached_blocks.chosen = report_.cached_blocks.best_same_state = 0;
+    report_.predicted_blocks = report_.promised_over = report_.promised_under = 0;
     if (options.rate > 0) report_.rate = options.rate;
     if (options.chats != nullptr) {
       report_.tokenizer = options.chats->tokenizer();
       report_.tokenize_us = options.chats->tokenize_us();
-      if (options.policy == "kvatlas") report_.token_differences = 0;
+      report_.token_differences = 0;
     }
   }
 
@@ -258,18 +255,12 @@ class Driver {
   }
 
   std::optional<Chosen> ChooseWorker(size_t i, const std::vector<SequenceHash>& blocks) {
-    if (options_.policy != "kvatlas") {
-      Chosen by_turns;
-      by_turns.worker = static_cast<uint32_t>(i % cluster_.workers());
-      return by_turns;
-    }
     std::string body;
     if (options_.chats != nullptr) body = options_.chats->Body(trace_[i]);
     const Time start = Clock::Real().Now();
-    absl::StatusOr<v1::RouteResponse> route =
-        options_.chats != nullptr
-            ? client_.RouteChat(std::move(body))
-            : client_.Route(blocks, trace_[i].input_tokens, trace_[i].output_tokens);
+    absl::StatusOr<v1::RouteResponse> route = options_.chats != nullptr
+                                                  ? client_.RouteChat(std::move(body))
+                                                  : client_.Route(blocks, trace_[i].input_tokens);
     const double us = MicrosecondsSince(start);
     MutexLock lock(&mutex_);
     if (!route.ok()) return Error(i, "was not routed: " + route.status().ToString());
@@ -287,6 +278,7 @@ class Driver {
       ++report_.fallbacks;
       report_.Note("request " + std::to_string(i) + " fell back: " + receipt.reason());
     }
+    mirrors_.Sent(worker->second);
     return Chosen{.worker = worker->second,
                   .decision_id = route->decision_id(),
                   .promised = route->overlap_blocks(),
@@ -321,7 +313,7 @@ class Driver {
       cached_tokens = answer->cached_tokens();
       TakeAnswer(i, chosen, blocks, best, *answer);
     }
-    if (chosen.promised.has_value()) ReportBack(i, chosen, cached_tokens);
+    ReportBack(i, chosen, cached_tokens);
   }
 
   void ReportBack(size_t i, const Chosen& chosen, uint32_t cached_tokens) {
@@ -362,14 +354,10 @@ class Driver {
     }
     report_.prompt_blocks += blocks.size();
     *report_.cached_blocks.best_same_state += best;
-    if (!chosen.promised.has_value()) {
-      *report_.cached_blocks.round_robin += answer.cached_blocks();
-      return;
-    }
-    *report_.cached_blocks.kvatlas += answer.cached_blocks();
-    *report_.predicted_blocks += *chosen.promised;
-    *report_.promised_over += *chosen.promised > answer.cached_blocks();
-    *report_.promised_under += *chosen.promised < answer.cached_blocks();
+    *report_.cached_blocks.chosen += answer.cached_blocks();
+    *report_.predicted_blocks += chosen.promised;
+    *report_.promised_over += chosen.promised > answer.cached_blocks();
+    *report_.promised_under += chosen.promised < answer.cached_blocks();
   }
 
   void TakeStep(uint32_t worker, const engine::v1::StepResponse& answer, const EngineStep& mirrored)
@@ -430,26 +418,14 @@ class Driver {
 
 // The same trace through a fleet of models: blocks that were cached on arrival.
 uint64_t RunInProcess(const std::vector<TraceRequest>& trace, const ClusterOptions& cluster,
-                      const ReplayOptions& options, bool exact) {
-  Fleet fleet(FleetOptionsOf(cluster, options.seed));
-  uint64_t cached = 0;
-  for (size_t i = 0; i < trace.size() && !options.stop(); ++i) {
-    const std::vector<SequenceHash> blocks = BlocksOfRequest(trace, i, options);
-    const double time_ms = trace[i].timestamp_ms * options.stretch;
-    EngineStep ignored;
-    fleet.AdvanceTo(time_ms, &ignored);
-    const uint32_t worker =
-        exact ? fleet.Best(blocks).worker : static_cast<uint32_t>(i % fleet.workers());
-    const EngineArrival arrival =
-        fleet.engine(worker).Submit(time_ms,
-                                    {.id = i,
-                                     .blocks = blocks,
-                                     .prompt_tokens = trace[i].input_tokens,
-                                     .output_tokens = trace[i].output_tokens},
-                                    &ignored);
-    if (!arrival.too_long) cached += arrival.cached_blocks;
-  }
-  return cached;
+                      const ReplayOptions& options, const std::string& policy) {
+  PolicyReplayOptions replay;
+  replay.fleet = FleetOptionsOf(cluster, options);
+  replay.fleet.policy = policy;
+  replay.blocks_of = [&](size_t request) { return BlocksOfRequest(trace, request, options); };
+  replay.stretch = options.stretch;
+  replay.stop = options.stop;
+  return ReplayPolicy(trace, replay).cached_blocks;
 }
 
 }  // namespace
@@ -458,13 +434,15 @@ absl::StatusOr<ReplayReport> Replay(const Cluster& cluster, const std::vector<Tr
                                     const ReplayOptions& options) {
   auto driver = std::make_unique<Driver>(cluster, trace, options);
   absl::StatusOr<ReplayReport> report = driver->Run();
-  if (!report.ok() || !options.compare) return report;
-  report->cached_blocks.exact_global =
-      RunInProcess(trace, cluster.options(), options, /*exact=*/true);
-  if (!report->cached_blocks.round_robin.has_value()) {
-    report->cached_blocks.round_robin =
-        RunInProcess(trace, cluster.options(), options, /*exact=*/false);
-  }
+  if (!report.ok()) return report;
+  if (options.policy == kDefaultPolicy)
+    report->cached_blocks.kvatlas = report->cached_blocks.chosen;
+  if (!options.compare) return report;
+  CachedBlocks& cached = report->cached_blocks;
+  cached.exact_global = RunInProcess(trace, cluster.options(), options, options.policy);
+  cached.round_robin = options.policy == "round_robin"
+                           ? cached.chosen
+                           : RunInProcess(trace, cluster.options(), options, "round_robin");
   return report;
 }
 

@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "frontend/policy/policy.h"
 #include "indexer/base/clock.h"
 #include "tools/cluster/cluster.h"
 #include "tools/cluster/report.h"
@@ -35,7 +36,7 @@ namespace kvatlas {
 
 struct ReplayOptions {
   uint32_t split = 8;
-  std::string policy = "kvatlas";  // or "round_robin"
+  std::string policy = std::string(kDefaultPolicy);  // the frontend's
   // The frontend is asked by these, made of the same trace, and engines hold their blocks; null: sequence hashes.
   const TraceChats* chats = nullptr;
   // Simulated time of an arrival is its timestamp times this.

@@ -112,10 +112,13 @@ void LatencyRow(Table& table, const std::string& name, std::vector<double> us) {
 void AddHits(Table& table, const ReplayReport& report) {
   table.Title("Prompt blocks found in the chosen worker's cache (of " +
               Grouped(report.prompt_blocks) + ")                      vs turns");
-  HitRow(table, "kvatlas", report.cached_blocks.kvatlas, report);
+  const bool by_name = report.cached_blocks.chosen.has_value();
+  HitRow(table, by_name ? report.policy : "kvatlas",
+         by_name ? report.cached_blocks.chosen : report.cached_blocks.kvatlas, report);
   HitRow(table, "best in the same state", report.cached_blocks.best_same_state, report);
   HitRow(table, "one exact global index", report.cached_blocks.exact_global, report);
-  HitRow(table, "round robin", report.cached_blocks.round_robin, report);
+  if (report.policy != "round_robin")
+    HitRow(table, "round robin", report.cached_blocks.round_robin, report);
 }
 
 void AddTimes(Table& table, const ReplayReport& report) {
@@ -190,7 +193,8 @@ std::string ToJson(const ReplayReport& r) {
       {"block_size", r.block_size},
       {"prompt_blocks", r.prompt_blocks},
       {"cached_blocks",
-       {{"kvatlas", OrNull(r.cached_blocks.kvatlas)},
+       {{"chosen", OrNull(r.cached_blocks.chosen)},
+        {"kvatlas", OrNull(r.cached_blocks.kvatlas)},
         {"best_same_state", OrNull(r.cached_blocks.best_same_state)},
         {"exact_global", OrNull(r.cached_blocks.exact_global)},
         {"round_robin", OrNull(r.cached_blocks.round_robin)}}},
@@ -225,8 +229,8 @@ std::string ToJson(const ReplayReport& r) {
 std::string ToTable(const ReplayReport& report) {
   Table table;
   table.Title(std::to_string(report.cells) + " cells x " + std::to_string(report.workers) +
-              " workers, " + Grouped(report.requests) + " requests in " +
-              Number(report.seconds, 1) + " s (" +
+              " workers, policy " + report.policy + ", " + Grouped(report.requests) +
+              " requests in " + Number(report.seconds, 1) + " s (" +
               Number(report.seconds > 0 ? double(report.requests) / report.seconds : 0, 0) +
               "/s): " + Grouped(report.errors) + " errors, " + Grouped(report.fallbacks) +
               " fallbacks, " + Grouped(report.too_long) + " too long");

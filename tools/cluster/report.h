@@ -17,6 +17,7 @@ namespace kvatlas {
 
 // Blocks that a worker's cache had, of all prompts.
 struct CachedBlocks {
+  std::optional<uint64_t> chosen;  // by the policy of the run, whichever it is
   std::optional<uint64_t> kvatlas;
   std::optional<uint64_t> best_same_state;
   std::optional<uint64_t> exact_global;
