@@ -61,7 +61,7 @@ struct WorkerFilter {
   std::span<const std::string> excluded_workers = {};
   const std::map<std::string, std::string>* required_labels = nullptr;
   const std::set<std::string>* draining = nullptr;  // names, beside those that say so themselves
-  OverloadThresholds overload;
+  OverloadThresholds overload = {};
 };
 
 using WorkerLabels = std::map<std::string, std::string>;
