@@ -38,14 +38,33 @@ struct Announcer::State {
     }
   }
 
-  absl::Status Announce() {
-    ServiceRecord now;
+  // Sent with the mutex held, so that nothing is announced behind what `Stop` withdraws.
+  absl::StatusOr<RedisReply> Send() {
+    struct Answer {
+      Mutex mutex;
+      CondVar changed;
+      std::optional<absl::StatusOr<RedisReply>> reply ABSL_GUARDED_BY(mutex);
+    };
+    auto answer = std::make_shared<Answer>();
     {
       MutexLock lock(&mutex);
-      now = record;
+      if (stopping) return absl::CancelledError("stopping");
+      const absl::Status sent =
+          client.Send(AnnounceCommand(options.prefix, record, options.lease_ttl),
+                      [answer](absl::StatusOr<RedisReply> reply) {
+                        MutexLock lock(&answer->mutex);
+                        answer->reply = std::move(reply);
+                        answer->changed.Signal();
+                      });
+      if (!sent.ok()) return sent;
     }
-    absl::StatusOr<RedisReply> reply =
-        client.Call(AnnounceCommand(options.prefix, now, options.lease_ttl));
+    MutexLock lock(&answer->mutex);
+    while (!answer->reply.has_value()) answer->changed.Wait(&answer->mutex);
+    return *std::move(answer->reply);
+  }
+
+  absl::Status Announce() {
+    absl::StatusOr<RedisReply> reply = Send();
     absl::Status status = reply.ok() ? ReadAnnounceReply(*reply) : reply.status();
     MutexLock lock(&mutex);
     ++(status.ok() ? stats.renewals : stats.failures);

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "indexer/discovery/directory.h"
 #include "indexer/discovery/service_record.h"
 #include "indexer/service/redis_client.h"
+#include "indexer/service/redis_reply.h"
 #include "indexer/service/redis_test_server.h"
 #include "indexer/service/redis_url.h"
 
@@ -238,6 +240,24 @@ TEST(RedisDirectoryTest, AnnouncerWithoutRedisStopsInTime) {
   while ((*announcer)->Stats().failures == 0) (*announcer)->Renew();
   EXPECT_FALSE((*announcer)->Stats().status.ok());
   (*announcer)->Stop(std::chrono::milliseconds(100));
+}
+
+// Whatever renewal was under way.
+TEST(RedisDirectoryTest, WhatWasWithdrawnDoesNotComeBack) {
+  RedisTestServer server;
+  RedisClient client(*ParseRedisUrl(server.url()));
+  for (int i = 0; i < 300; ++i) {
+    auto announcer = Announcer::Start({.redis = server.url()}, Leaf("cell"));
+    ASSERT_TRUE(announcer.ok()) << announcer.status();
+    if (i % 2 == 0) {
+      while ((*announcer)->Stats().renewals == 0) std::this_thread::yield();
+      (*announcer)->Renew();
+    }
+    (*announcer)->Stop(std::chrono::seconds(60));
+    const absl::StatusOr<RedisReply> left = client.Call({"HLEN", "kvatlas:{leaf}:records"});
+    ASSERT_TRUE(left.ok()) << left.status();
+    ASSERT_EQ(left->integer, 0) << "round " << i;
+  }
 }
 
 }  // namespace
