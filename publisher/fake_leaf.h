@@ -17,6 +17,7 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -83,13 +84,15 @@ class FakeLeaf : public StreamAcceptor, private HoldingsSink {
     Session(FakeLeaf* leaf, ReplyFn reply) : leaf_(leaf), reply_(std::move(reply)) {}
     ~Session() override {
       MutexLock lock(&leaf_->mutex_);
-      leaf_->receiver_.OnDisconnected(Clock::Real().Now());
+      if (leaf_->session_ == this) leaf_->receiver_.OnDisconnected(Clock::Real().Now());
     }
     absl::Status OnMessage(SenderMessage message) override {
       std::vector<ReceiverMessage> replies;
       absl::Status status;
       {
         MutexLock lock(&leaf_->mutex_);
+        if (std::holds_alternative<Hello>(message)) leaf_->session_ = this;
+        if (leaf_->session_ != this) return absl::FailedPreconditionError("replaced");
         status = leaf_->receiver_.OnMessage(message, Clock::Real().Now(), &replies);
       }
       for (ReceiverMessage& reply : replies) reply_(std::move(reply));
@@ -120,6 +123,7 @@ class FakeLeaf : public StreamAcceptor, private HoldingsSink {
   Mutex mutex_;
   ResidentSet set_ ABSL_GUARDED_BY(mutex_);
   Load load_ ABSL_GUARDED_BY(mutex_);
+  const void* session_ ABSL_GUARDED_BY(mutex_) = nullptr;  // the latest that said hello
   StreamReceiver receiver_ ABSL_GUARDED_BY(mutex_);
 };
 

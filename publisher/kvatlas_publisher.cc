@@ -181,6 +181,7 @@ absl::StatusOr<PublisherOptions> OptionsOf(const kvatlas_publisher_options& give
   options.redis.url = StringOf(given.redis_url);
   options.redis.cell = StringOf(given.redis_cell);
   options.redis.shards = given.redis_shards;
+  options.cell = StringOf(given.cell);
   return options;
 }
 

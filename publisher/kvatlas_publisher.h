@@ -90,7 +90,8 @@ typedef struct kvatlas_namespace {
 typedef struct kvatlas_publisher_options {
   size_t struct_size;
   const char* const*
-      leaves;          /* HOST:PORT of every replica of the cell's leaf; none: nobody is told */
+      leaves; /* HOST:PORT of every replica of the cell's leaf, or where they are found, whenever they come and go:
+                          dns:HOST:PORT, redis://HOST:PORT (then `cell` says whose); none: nobody is told */
   size_t leaves_count; /* at most 16 */
   const char* worker;
   const char* model;
@@ -119,8 +120,10 @@ typedef struct kvatlas_publisher_options {
 
   /* Through a log in Redis, beside the leaves or instead of them (`redis_url.h` says what a URL may be). NULL: none. */
   const char* redis_url;
-  const char* redis_cell; /* the leaf's */
+  const char* redis_cell; /* the leaf's; NULL: `cell` */
   uint32_t redis_shards;  /* 1; the same for everybody who uses the cell */
+
+  const char* cell; /* whose leaves are found by leases in Redis */
 } kvatlas_publisher_options;
 
 /* `struct_size` is sizeof(kvatlas_publisher_options) where the caller was compiled. */

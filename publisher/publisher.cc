@@ -7,6 +7,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "indexer/base/mutex.h"
+#include "indexer/discovery/directory.h"
+#include "indexer/discovery/found_leaves.h"
 #include "indexer/service/log.h"
 #include "indexer/service/redis_url.h"
 #include "indexer/stream/resident_set.h"
@@ -22,7 +24,6 @@
 namespace kvatlas {
 namespace {
 
-constexpr size_t kLeavesMax = 16;
 constexpr size_t kNamespaceBytesMax = 4096;    // of a LoRA's name, of a salt
 constexpr size_t kCallBlocksMax = 1 << 20;     // blocks named in one call
 constexpr size_t kPayloadBytesMax = 16 << 20;  // of an engine's batch
@@ -45,7 +46,9 @@ absl::Status Check(const PublisherOptions& options) {
   if (options.block_size == 0 || options.block_size > kBlockSizeMax) {
     return bad("block_size: 1 to 65536 tokens");
   }
-  if (options.leaves.size() > kLeavesMax) return bad("leaves: at most 16");
+  if (absl::Status leaves = FoundLeaves::Check(options.leaves, options.cell); !leaves.ok()) {
+    return absl::InvalidArgumentError("leaves: " + std::string(leaves.message()));
+  }
   if (!options.redis.url.empty()) {
     if (absl::Status url = ParseRedisUrl(options.redis.url).status(); !url.ok()) return url;
     if (options.redis.cell.empty()) return bad("redis.cell: empty");
@@ -56,6 +59,10 @@ absl::Status Check(const PublisherOptions& options) {
   if (options.lora_name.size() > kNamespaceBytesMax ||
       options.cache_salt.size() > kNamespaceBytesMax) {
     return bad("lora_name, cache_salt: up to 4096 bytes");
+  }
+  if (options.find_every < std::chrono::milliseconds(1) ||
+      options.find_every > std::chrono::hours(1)) {
+    return bad("find_every: 1 ms to 1 h");
   }
   if (options.batch_blocks == 0) return bad("batch_blocks: at least 1");
   if (options.batch_age < Duration(0)) return bad("batch_age: negative");
@@ -101,9 +108,17 @@ struct Publisher::Impl {
   // How the engine speaks: by calls, or in batches of its own; settled by the first one.
   enum Way : uint8_t { kUnsettled, kCalls, kBatches };
 
-  explicit Impl(PublisherOptions options_in);
+  using ReplicaPtr = std::shared_ptr<Replica>;  // of readers while it is dropped
+
+  Impl(PublisherOptions options_in, std::unique_ptr<FoundLeaves> leaves_in);
   // The log in Redis as a replica.
-  std::unique_ptr<RedisLink> LinkToRedis() const;
+  ReplicaPtr MakeRedis() ABSL_EXCLUSIVE_LOCKS_REQUIRED(contents_mutex);
+  ReplicaPtr MakeLeaf(const std::string& address) ABSL_EXCLUSIVE_LOCKS_REQUIRED(contents_mutex);
+  std::unique_ptr<SenderPump> MakePump(std::unique_ptr<SenderLink> link)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(contents_mutex);
+  std::vector<ReplicaPtr> Replicas() ABSL_LOCKS_EXCLUDED(contents_mutex);
+  // Takes up those that are found now and drops those that are no longer. The publisher's thread.
+  void LookForLeaves() ABSL_LOCKS_EXCLUDED(contents_mutex);
 
   void Enqueue(const Record& record) ABSL_LOCKS_EXCLUDED(queue_mutex, contents_mutex);
   void EnqueueRemoved(Record::Kind kind, Tier tier, std::span<const uint64_t> blocks)
@@ -129,14 +144,18 @@ struct Publisher::Impl {
   bool AllAcknowledged(Duration look_for);
 
   const PublisherOptions options;
-  std::vector<Replica> replicas;  // immutable after the constructor
+  const uint64_t instance_id = RandomInstanceId();
   std::atomic<uint64_t> invalid_calls{0};
   std::atomic<uint8_t> way{kUnsettled};
   std::atomic<uint64_t> inline_records{0};
+  const bool looks_for_leaves;
 
   // Also the pumps' `resident_mutex`.
   Mutex contents_mutex;
   Contents contents ABSL_GUARDED_BY(contents_mutex);
+  std::vector<ReplicaPtr> replicas ABSL_GUARDED_BY(contents_mutex);  // leaves, then Redis
+  Epoch epoch ABSL_GUARDED_BY(contents_mutex);                       // of the latest replica
+  std::optional<Load> last_load ABSL_GUARDED_BY(contents_mutex);
   EngineBatches engine_batches ABSL_GUARDED_BY(contents_mutex);
   std::unique_ptr<ZmqPublisher> zmq;  // immutable; null: none. Told with contents_mutex
   RecordBuffer working ABSL_GUARDED_BY(contents_mutex);
@@ -156,6 +175,8 @@ struct Publisher::Impl {
   bool asleep ABSL_GUARDED_BY(queue_mutex) = false;
   bool stopping ABSL_GUARDED_BY(queue_mutex) = false;
 
+  // The publisher's thread alone, but that `Stop` ends it:
+  std::unique_ptr<FoundLeaves> leaves;
   // The publisher's thread alone:
   Time next_tick{0};
   Time next_engine_tick{0};
@@ -163,53 +184,95 @@ struct Publisher::Impl {
   std::thread thread;
 };
 
-Publisher::Impl::Impl(PublisherOptions options_in)
+Publisher::Impl::Impl(PublisherOptions options_in, std::unique_ptr<FoundLeaves> leaves_in)
     : options(std::move(options_in)),
+      looks_for_leaves(leaves_in->finds()),
       contents(options.block_size, options.contract),
+      epoch(WallTimeNs()),
       engine_batches({.name = options.worker,
                       .block_size = options.block_size,
                       .contract = options.contract,
                       .lora_name = options.lora_name,
                       .cache_salt = options.cache_salt},
-                     &contents) {
-  const Epoch epoch = WallTimeNs();
-  const uint64_t instance_id = RandomInstanceId();
-  const ResidentSet* resident = nullptr;
-  {
-    MutexLock lock(&contents_mutex);
-    resident = &contents.resident();
-  }
-  std::vector<std::string> addresses = options.leaves;
-  const bool redis = !options.redis.url.empty();
-  if (redis) addresses.push_back(RedisUrlWithoutPassword(options.redis.url));
-  for (const std::string& address : addresses) {
-    Replica replica;
-    replica.address = address;
-    std::unique_ptr<SenderLink> link;
-    if (redis && replicas.size() == options.leaves.size()) {
-      auto redis_link = LinkToRedis();
-      replica.redis_link = redis_link.get();
-      link = std::move(redis_link);
-    } else if (options.make_link) {
-      link = options.make_link(address);
-    } else {
-      auto grpc_link = std::make_unique<GrpcLink>(address);
-      replica.grpc_link = grpc_link.get();
-      link = std::move(grpc_link);
-    }
-    replica.pump =
-        std::make_unique<SenderPump>(options.sender, IdentityOf(options, epoch, instance_id),
-                                     resident, &contents_mutex, std::move(link), options.clock);
-    replicas.push_back(std::move(replica));
-  }
+                     &contents),
+      leaves(std::move(leaves_in)) {
+  MutexLock lock(&contents_mutex);
+  for (const std::string& address : leaves->addresses()) replicas.push_back(MakeLeaf(address));
+  if (!options.redis.url.empty()) replicas.push_back(MakeRedis());
 }
 
-std::unique_ptr<RedisLink> Publisher::Impl::LinkToRedis() const {
+Publisher::Impl::ReplicaPtr Publisher::Impl::MakeLeaf(const std::string& address) {
+  auto replica = std::make_shared<Replica>();
+  replica->address = address;
+  std::unique_ptr<SenderLink> link;
+  if (options.make_link) {
+    link = options.make_link(address);
+  } else {
+    auto grpc_link = std::make_unique<GrpcLink>(address);
+    replica->grpc_link = grpc_link.get();
+    link = std::move(grpc_link);
+  }
+  replica->pump = MakePump(std::move(link));
+  return replica;
+}
+
+Publisher::Impl::ReplicaPtr Publisher::Impl::MakeRedis() {
   RedisLogOptions log;
   log.redis = *ParseRedisUrl(options.redis.url);
   log.cell = options.redis.cell;
   log.shards = options.redis.shards;
-  return std::make_unique<RedisLink>(log);
+  auto replica = std::make_shared<Replica>();
+  replica->address = RedisUrlWithoutPassword(options.redis.url);
+  auto link = std::make_unique<RedisLink>(log);
+  replica->redis_link = link.get();
+  replica->pump = MakePump(std::move(link));
+  return replica;
+}
+
+std::unique_ptr<SenderPump> Publisher::Impl::MakePump(std::unique_ptr<SenderLink> link) {
+  auto pump = std::make_unique<SenderPump>(options.sender, IdentityOf(options, epoch, instance_id),
+                                           &contents.resident(), &contents_mutex, std::move(link),
+                                           options.clock);
+  pump->SetDegraded(engine_batches.degraded());
+  if (last_load.has_value()) pump->Append({}, last_load);
+  return pump;
+}
+
+std::vector<Publisher::Impl::ReplicaPtr> Publisher::Impl::Replicas() {
+  MutexLock lock(&contents_mutex);
+  return replicas;
+}
+
+// A leaf that comes may remember a stream of ours, from before it was dropped or under another address, whose numbers are
+// not those of the new one: so that has a younger epoch.
+void Publisher::Impl::LookForLeaves() {
+  const std::optional<std::vector<std::string>> found = leaves->Changed();
+  if (!found.has_value()) return;
+  std::vector<ReplicaPtr> made, dropped;
+  {
+    MutexLock lock(&contents_mutex);
+    epoch = std::max<Epoch>(epoch + 1, WallTimeNs());
+    std::vector<ReplicaPtr> now;
+    for (const std::string& address : *found) {
+      const auto known =
+          std::find_if(replicas.begin(), replicas.end(), [&](const ReplicaPtr& replica) {
+            return replica != nullptr && replica->redis_link == nullptr &&
+                   replica->address == address;
+          });
+      if (known != replicas.end()) {
+        now.push_back(std::exchange(*known, nullptr));
+      } else {
+        made.push_back(now.emplace_back(MakeLeaf(address)));
+      }
+    }
+    for (ReplicaPtr& rest : replicas) {
+      if (rest == nullptr) continue;
+      (rest->redis_link != nullptr ? now : dropped).push_back(std::move(rest));
+    }
+    replicas = std::move(now);
+  }
+  for (const ReplicaPtr& replica : made) replica->pump->Start();
+  for (const ReplicaPtr& replica : dropped) replica->pump->Stop(/*goodbye=*/false, Duration(0));
 }
 
 void Publisher::Impl::Enqueue(const Record& record) {
@@ -290,10 +353,11 @@ void Publisher::Impl::WorkOff(const Record& record) {
 // Doubt goes ahead of what it is about, certainty behind it.
 void Publisher::Impl::Tell() {
   const bool degraded = engine_batches.degraded();
-  for (Replica& replica : replicas) {
-    if (degraded) replica.pump->SetDegraded(true);
-    if (!changes.empty() || load) replica.pump->Append(changes, load);
-    if (!degraded) replica.pump->SetDegraded(false);
+  if (load.has_value()) last_load = load;
+  for (const ReplicaPtr& replica : replicas) {
+    if (degraded) replica->pump->SetDegraded(true);
+    if (!changes.empty() || load) replica->pump->Append(changes, load);
+    if (!degraded) replica->pump->SetDegraded(false);
   }
 }
 
@@ -330,7 +394,8 @@ void Publisher::Impl::Run() {
     FlushPumps();
     TickEngine();
     if (const Time now = options.clock->Now(); now >= next_tick) {
-      for (Replica& replica : replicas) replica.pump->Tick();
+      LookForLeaves();
+      for (const ReplicaPtr& replica : Replicas()) replica->pump->Tick();
       next_tick = now + kTickEvery;
     }
   }
@@ -388,19 +453,25 @@ void Publisher::Impl::EnqueueRemoved(Record::Kind kind, Tier tier,
 }
 
 void Publisher::Impl::FlushPumps() {
-  for (Replica& replica : replicas) replica.pump->Flush();
+  for (const ReplicaPtr& replica : Replicas()) replica->pump->Flush();
 }
 
 // One look, which may wait for a replica for a while.
 bool Publisher::Impl::AllAcknowledged(Duration look_for) {
   const Replica* awaited = nullptr;
   size_t at_rest = 0;
-  for (const Replica& replica : replicas) {
-    if (replica.pump->AtRest()) {
+  const std::vector<ReplicaPtr> all = Replicas();
+  for (const ReplicaPtr& replica : all) {
+    if (replica->pump->AtRest()) {
       ++at_rest;
-    } else if (replica.pump->connected() || awaited == nullptr) {
-      awaited = &replica;
+    } else if (replica->pump->connected() || awaited == nullptr) {
+      awaited = replica.get();
     }
+  }
+  if (all.empty() && looks_for_leaves) {
+    MutexLock lock(&queue_mutex);
+    progress.WaitFor(&queue_mutex, look_for);
+    return false;
   }
   if (awaited == nullptr || (at_rest > 0 && !awaited->pump->connected())) return true;
   awaited->pump->WaitAtRest(look_for);
@@ -410,15 +481,23 @@ bool Publisher::Impl::AllAcknowledged(Duration look_for) {
 Publisher::Publisher(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 absl::StatusOr<std::unique_ptr<Publisher>> Publisher::Create(PublisherOptions options) {
+  if (options.redis.cell.empty()) options.redis.cell = options.cell;
   if (absl::Status status = Check(options); !status.ok()) return status;
-  auto impl = std::make_unique<Impl>(std::move(options));
+  // An engine does not wait for its leaves: they are found while it runs.
+  DirectoryOptions directory;
+  directory.first_answer = Duration(0);
+  directory.poll_every = options.find_every;
+  directory.refresh = 5 * options.find_every;
+  auto leaves = FoundLeaves::Open(options.leaves, options.cell, std::move(directory));
+  if (!leaves.ok()) return leaves.status();
+  auto impl = std::make_unique<Impl>(std::move(options), *std::move(leaves));
   if (!impl->options.zmq.endpoint.empty()) {
     auto zmq =
         ZmqPublisher::Create(impl->options.zmq, impl->options.block_size, impl->options.dp_rank);
     if (!zmq.ok()) return zmq.status();
     impl->zmq = *std::move(zmq);
   }
-  for (Impl::Replica& replica : impl->replicas) replica.pump->Start();
+  for (const Impl::ReplicaPtr& replica : impl->Replicas()) replica->pump->Start();
   impl->thread = std::thread([impl = impl.get()] { impl->Run(); });
   return std::unique_ptr<Publisher>(new Publisher(std::move(impl)));
 }
@@ -560,18 +639,18 @@ PublisherStats Publisher::Stats() const {
   stats.invalid_calls = impl_->invalid_calls.load(std::memory_order_relaxed);
   stats.inline_records = impl_->inline_records.load(std::memory_order_relaxed);
   if (impl_->zmq != nullptr) stats.zmq = impl_->zmq->Stats();
-  for (const Impl::Replica& replica : impl_->replicas) {
-    const SenderPump& pump = *replica.pump;
+  for (const Impl::ReplicaPtr& replica : impl_->Replicas()) {
+    const SenderPump& pump = *replica->pump;
     stats.replicas.push_back(
-        {.address = replica.address,
+        {.address = replica->address,
          .connected = pump.connected(),
          .welcomed = pump.welcomed(),
          .at_rest = pump.AtRest(),
          .last_number = pump.last_number(),
          .acknowledged = pump.acknowledged(),
-         .bytes_sent = replica.grpc_link != nullptr    ? replica.grpc_link->bytes_written()
-                       : replica.redis_link != nullptr ? replica.redis_link->Stats().bytes_written
-                                                       : 0,
+         .bytes_sent = replica->grpc_link != nullptr    ? replica->grpc_link->bytes_written()
+                       : replica->redis_link != nullptr ? replica->redis_link->Stats().bytes_written
+                                                        : 0,
          .sender = pump.stats(),
          .status = pump.status()});
     stats.batches = std::max(stats.batches, stats.replicas.back().sender.batches_sent);
@@ -588,8 +667,9 @@ void Publisher::Stop(bool goodbye, Duration flush_for) {
   impl_->thread.join();
   const Time until = Clock::Real().Now() + flush_for;
   if (impl_->zmq != nullptr) impl_->zmq->Stop(flush_for);
-  for (Impl::Replica& replica : impl_->replicas) {
-    replica.pump->Stop(goodbye, std::max(Duration(0), until - Clock::Real().Now()));
+  impl_->leaves.reset();
+  for (const Impl::ReplicaPtr& replica : impl_->Replicas()) {
+    replica->pump->Stop(goodbye, std::max(Duration(0), until - Clock::Real().Now()));
   }
 }
 

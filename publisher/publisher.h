@@ -18,7 +18,8 @@
 // *Bounds*: at most `queue_bytes_max` wait for the publisher's thread. Beyond, the engine's thread works off as
 // much as it adds before it goes on (`PublisherStats::inline_records`): it pays for its own work, waits at most for
 // one slice of the other's, and nothing is lost. Each replica's unacknowledged batches are bounded by
-// `SenderOptions::window_batches`; beyond, the replica is owed a snapshot.
+// `SenderOptions::window_batches`; beyond, the replica is owed a snapshot. A replica that is found while the engine runs is
+// owed one from the start; one that is no longer found is dropped, and comes back as a new one.
 // *Lifetime*: the engine owns it; the destructor stops it without a goodbye, so that a restart within the lease
 // goes unnoticed by queries.
 //
@@ -64,13 +65,16 @@ using EngineHash = uint64_t;
 // Through Redis instead of, or beside, gRPC: a log that every replica of the leaf reads.
 struct RedisPublisherOptions {
   std::string url = {};   // as in `redis_url.h`; empty: none
-  std::string cell = {};  // the leaf's
+  std::string cell = {};  // the leaf's; empty: `PublisherOptions::cell`
   uint32_t shards = 1;    // the same for everybody who uses the cell
 };
 
 struct PublisherOptions {
-  // HOST:PORT of every replica of the cell's leaf. Empty: events are kept and nobody is told.
+  // HOST:PORT of every replica of the cell's leaf, or where they are found, now and whenever they come and go:
+  // dns:HOST:PORT, redis://HOST:PORT (`found_leaves.h`). Empty: events are kept and nobody is told.
   std::vector<std::string> leaves = {};
+  std::string cell = {};                          // whose leaves are found by leases in Redis
+  Duration find_every = std::chrono::seconds(1);  // looks at Redis; DNS names take five times that
   RedisPublisherOptions redis = {};
   // Names and labels are UTF-8 of at most 256 bytes; only worker and model must not be empty.
   std::string worker = {};
@@ -196,7 +200,7 @@ class Publisher {
   void Flush();
 
   // Blocks until everything said before is acknowledged by every replica that is connected, and by at least one
-  // (by none, when there are no leaves). False: the time ran out.
+  // (by none, when there are no leaves and none are looked for). False: the time ran out.
   bool WaitAcknowledged(Duration timeout);
 
   PublisherStats Stats() const;

@@ -46,10 +46,16 @@ int main(int argc, char** argv) {
   publishing.worker = "worker-0";
   FlagSet& flags = service.flags();
   flags.Add("grpc", &grpc_address, "address for gRPC (tools/engine/engine.proto)");
-  flags.Add("leaf", &publishing.leaves, "gRPC addresses of the replicas of its cell's leaf");
+  flags.Add(
+      "leaf", &publishing.leaves,
+      "gRPC addresses of the replicas of its cell's leaf, or where they are found: dns:HOST:PORT, "
+      "redis://HOST:PORT");
+  flags.AddName("cell", &publishing.cell, "name of its cell, for leaves that announce themselves",
+                true);
   flags.Add("redis", &publishing.redis.url,
             "URL of a Redis where its cell's leaf reads, redis://HOST:PORT; empty: none");
-  flags.AddName("redis_cell", &publishing.redis.cell, "name of its cell, for --redis", true);
+  flags.AddName("redis_cell", &publishing.redis.cell,
+                "name of its cell, for --redis; empty: --cell", true);
   flags.Add("redis_shards", &publishing.redis.shards, "shards of its cell's logs", 1u, 1024u);
   flags.AddName("worker", &publishing.worker, "its name");
   flags.AddName("model", &publishing.domain.model, "model of its domain");

@@ -91,8 +91,9 @@ class Publisher:
     def __init__(self, leaves=(), *, worker, model, tenant="", dp_rank=0, block_size=16, hash_seed=None,
                  lora_name="", cache_salt="", labels=None, batch_blocks=None, batch_age_s=None,
                  queue_bytes_max=None, zmq_endpoint=None, zmq_replay_endpoint=None, zmq_topic="",
-                 redis_url=None, redis_cell=None, redis_shards=None):
-        """`leaves`: "host:port" of every replica of the cell's leaf. `labels`: {name: value}. `zmq_…`: the same calls as
+                 redis_url=None, redis_cell=None, redis_shards=None, cell=None):
+        """`leaves`: "host:port" of every replica of the cell's leaf, or where they are found, whenever they come and go:
+        "dns:host:port", "redis://host:port" (those of `cell`). `labels`: {name: value}. `zmq_…`: the same calls as
         vLLM's KV events, for consumers that are not ours. `redis_…`: through a log in Redis, beside the leaves or instead
         of them. None: the library's default."""
         self._native = _native.library()
@@ -107,7 +108,8 @@ class Publisher:
         options.labels_count = len(labels)
         for name, value in (("worker", worker), ("model", model), ("tenant", tenant),
                             ("zmq_endpoint", zmq_endpoint), ("zmq_replay_endpoint", zmq_replay_endpoint),
-                            ("zmq_topic", zmq_topic), ("redis_url", redis_url), ("redis_cell", redis_cell)):
+                            ("zmq_topic", zmq_topic), ("redis_url", redis_url), ("redis_cell", redis_cell),
+                            ("cell", cell)):
             setattr(options, name, _text(value))
         options.within.lora_name = _text(lora_name)
         options.within.cache_salt = _text(cache_salt)

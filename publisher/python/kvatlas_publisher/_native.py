@@ -37,7 +37,8 @@ class Options(ctypes.Structure):
         ("digest_every_ms", c_uint64), ("heartbeat_every_ms", c_uint64), ("zmq_endpoint", c_char_p),
         ("zmq_replay_endpoint", c_char_p), ("zmq_topic", c_char_p), ("zmq_attach", c_int32),
         ("zmq_legacy_events", c_int32), ("zmq_replay_without_topic", c_int32),
-        ("redis_url", c_char_p), ("redis_cell", c_char_p), ("redis_shards", c_uint32)]
+        ("redis_url", c_char_p), ("redis_cell", c_char_p), ("redis_shards", c_uint32),
+        ("cell", c_char_p)]
 
 
 class Load(ctypes.Structure):

@@ -4,7 +4,9 @@
 
 Options, each also as an environment variable (KVATLAS_MODEL, KVATLAS_WORKER, …; the URL wins):
 
-    leaves      the part between // and ?
+    leaves      the part between // and ?; KVATLAS_LEAVES may also be dns:HOST:PORT or redis://HOST:PORT, where leaves are
+                found, whenever they come and go
+    cell        whose leaves are found in Redis
     model       the domain's name, as the router asks for it; required
     worker      this instance's name; the host's name unless told
     tenant, lora_name, cache_salt, hash_seed, batch_blocks, batch_age_s, queue_bytes_max
@@ -24,7 +26,7 @@ SCHEME = "kvatlas://"
 _NUMBERS = {"block_size": int, "hash_seed": int, "batch_blocks": int, "batch_age_s": float,
             "queue_bytes_max": int, "redis_shards": int}
 _TEXTS = ("model", "worker", "tenant", "lora_name", "cache_salt", "zmq", "zmq_replay", "zmq_topic", "redis",
-          "redis_cell")
+          "redis_cell", "cell")
 # Publisher's own names where they are others.
 _RENAMED = {"zmq": "zmq_endpoint", "zmq_replay": "zmq_replay_endpoint", "redis": "redis_url"}
 _MAIN_ATTENTION = (None, "full_attention", "mla_attention", "sink_full_attention")
