@@ -9,17 +9,20 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "frontend/finders.h"
 #include "frontend/frontend.h"
 #include "frontend/grpc_finders.h"
 #include "frontend/truth/finding.h"
 #include "frontend/truth/fleet_test_util.h"
 #include "frontend/truth/grpc_leaf_prober.h"
+#include "frontend/truth/leaf_prober.h"
 #include "frontend/truth/truth.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/domain.h"
@@ -99,6 +102,69 @@ class NoCells : public CellFinder {
   }
 };
 
+// What was asked and is not answered yet. Time passes when the test says so; answers come in their own.
+class Outstanding {
+ public:
+  void Begin() {
+    MutexLock lock(&mutex_);
+    ++count_;
+  }
+  void End() {
+    MutexLock lock(&mutex_);
+    if (--count_ == 0) changed_.SignalAll();
+  }
+  void WaitForNone() {
+    MutexLock lock(&mutex_);
+    while (count_ > 0) changed_.Wait(&mutex_);
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar changed_;
+  size_t count_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+// The real ones, counted. An answer that leads to another question ends after that began.
+class CountedFinder : public OverlapFinder {
+ public:
+  CountedFinder(OverlapFinder* finder, std::shared_ptr<Outstanding> outstanding)
+      : finder_(finder), outstanding_(std::move(outstanding)) {}
+  void FindOverlaps(const std::string& leaf, const OverlapQuestion& question, Duration deadline,
+                    Callback callback) override {
+    outstanding_->Begin();
+    finder_->FindOverlaps(leaf, question, deadline,
+                          [callback = std::move(callback),
+                           outstanding = outstanding_](absl::StatusOr<WorkersAnswer> answer) {
+                            callback(std::move(answer));
+                            outstanding->End();
+                          });
+  }
+
+ private:
+  OverlapFinder* const finder_;
+  const std::shared_ptr<Outstanding> outstanding_;
+};
+
+class CountedProber : public LeafProber {
+ public:
+  CountedProber(LeafProber* prober, std::shared_ptr<Outstanding> outstanding)
+      : prober_(prober), outstanding_(std::move(outstanding)) {}
+  void Probe(const std::string& leaf, const Domain& domain, Duration deadline,
+             Callback callback) override {
+    outstanding_->Begin();
+    prober_->Probe(leaf, domain, deadline,
+                   [callback = std::move(callback),
+                    outstanding = outstanding_](absl::StatusOr<LeafAnswer> answer) {
+                     callback(std::move(answer));
+                     outstanding->End();
+                   });
+  }
+
+ private:
+  LeafProber* const prober_;
+  const std::shared_ptr<Outstanding> outstanding_;
+};
+
 struct FleetOptions {
   Fault fault = Fault::kNone;
   size_t workers = 1;
@@ -119,7 +185,9 @@ class RealFleet : public AnnouncementSink {
       for (uint32_t rank = 0; rank < options.ranks; ++rank)
         AddEngine(Worker(worker, rank), worker == 0);
     for (auto& [id, engine] : engines_) engine.sockets->WaitForSubscribers();
-    truth_ = std::make_unique<Truth>(TruthOptions(), &finder_, &prober_, &clock_);
+    TruthOptions of_truth;
+    of_truth.ask_deadline = seconds(60);  // which is real time, unlike the rest
+    truth_ = std::make_unique<Truth>(of_truth, &counted_finder_, &counted_prober_, &clock_);
     FrontendOptions frontend;
     frontend.leaves = {{.cell = "c", .address = leaf_->grpc_address().ToString()}};
     frontend.observer = truth_.get();
@@ -137,7 +205,7 @@ class RealFleet : public AnnouncementSink {
     }
     return Eventually([&] {
       clock_.Advance(milliseconds(20));
-      truth_->Tick();
+      Tick();
       return Names(cause);
     });
   }
@@ -150,7 +218,7 @@ class RealFleet : public AnnouncementSink {
     }
     for (int i = 0; i < 30; ++i) {
       clock_.Advance(seconds(1));
-      truth_->Tick();
+      Tick();
       Names(Cause::kUnexplained);
     }
   }
@@ -274,7 +342,13 @@ class RealFleet : public AnnouncementSink {
                                            .prompt_tokens = usage.prompt_tokens});
     clock_.Advance(milliseconds(500));
     Deliver();
+    Tick();
+  }
+
+  // Nobody diagnoses before what was asked is answered, as if no time passed meanwhile.
+  void Tick() {
     truth_->Tick();
+    outstanding_->WaitForNone();
   }
 
   // What is due is published, and the leaf has applied it.
@@ -317,6 +391,9 @@ class RealFleet : public AnnouncementSink {
   NoCells no_cells_;
   GrpcOverlapFinder finder_;
   GrpcLeafProber prober_;
+  const std::shared_ptr<Outstanding> outstanding_ = std::make_shared<Outstanding>();
+  CountedFinder counted_finder_{&finder_, outstanding_};
+  CountedProber counted_prober_{&prober_, outstanding_};
   std::unique_ptr<Truth> truth_;
   std::unique_ptr<Frontend> frontend_;
   std::optional<HolderId> dead_;
