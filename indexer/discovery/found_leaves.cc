@@ -1,7 +1,6 @@
 #include "indexer/discovery/found_leaves.h"
 
 #include <algorithm>
-#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_join.h"
@@ -16,13 +15,13 @@ bool IsLeases(std::string_view entry) {
   return entry.starts_with("redis:/") || entry.starts_with("rediss:/");
 }
 
-bool IsFound(std::string_view entry) { return entry.starts_with("dns:") || IsLeases(entry); }
-
 bool Contains(const std::vector<std::string>& addresses, const std::string& address) {
   return std::find(addresses.begin(), addresses.end(), address) != addresses.end();
 }
 
 }  // namespace
+
+bool IsPlaceToLook(std::string_view entry) { return entry.starts_with("dns:") || IsLeases(entry); }
 
 struct FoundLeaves::Found {
   // Called by the directory.
@@ -50,7 +49,7 @@ absl::Status FoundLeaves::Check(const std::vector<std::string>& entries, const s
   if (entries.size() > kFoundLeavesMax)
     return absl::InvalidArgumentError("at most " + std::to_string(kFoundLeavesMax));
   for (const std::string& entry : entries) {
-    if (!IsFound(entry)) continue;
+    if (!IsPlaceToLook(entry)) continue;
     if (absl::Status bad = CheckDirectoryEntry(entry); !bad.ok()) return bad;
     if (IsLeases(entry) && cell.empty())
       return absl::InvalidArgumentError(
@@ -65,7 +64,7 @@ absl::StatusOr<std::unique_ptr<FoundLeaves>> FoundLeaves::Open(
   std::unique_ptr<FoundLeaves> leaves(new FoundLeaves());
   options.entries.clear();
   for (const std::string& entry : entries)
-    (IsFound(entry) ? options.entries : leaves->given_).push_back(entry);
+    (IsPlaceToLook(entry) ? options.entries : leaves->given_).push_back(entry);
   leaves->addresses_ = leaves->given_;
   if (options.entries.empty()) return leaves;
   options.kind = ServiceKind::kLeaf;

@@ -23,6 +23,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -32,6 +33,9 @@
 namespace kvatlas {
 
 inline constexpr size_t kFoundLeavesMax = 16;
+
+// Whether an entry says where leaves are found, and is not the address of one.
+bool IsPlaceToLook(std::string_view entry);
 
 class FoundLeaves {
  public:

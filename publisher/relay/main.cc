@@ -1,6 +1,7 @@
 // kvatlas-relay: tells leaves what engines hold that know nothing of leaves.
 
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -9,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "indexer/base/domain.h"
+#include "indexer/discovery/found_leaves.h"
 #include "indexer/engines/engine_registration.h"
 #include "indexer/engines/worker_flags.h"
 #include "indexer/service/address.h"
@@ -16,7 +18,9 @@
 #include "indexer/service/flags.h"
 #include "indexer/service/health.h"
 #include "indexer/service/metrics.h"
+#include "indexer/service/redis_url.h"
 #include "indexer/service/service_main.h"
+#include "indexer/transport/redis/redis_log_options.h"
 #include "publisher/relay/relay.h"
 #include "publisher/relay/relay_http.h"
 
@@ -26,7 +30,8 @@ namespace {
 struct Flags {
   RelayOptions relay;
   Address http{"127.0.0.1", 8093};
-  std::vector<Address> leaves = {{"127.0.0.1", 7410}};
+  std::string redis;
+  uint32_t redis_shards = 1;
   std::vector<std::string> labels;  // NAME=VALUE
   EngineRegistration engine;        // what --workers have in common
   std::vector<std::string> workers;
@@ -38,7 +43,15 @@ void Declare(FlagSet& flags, Flags* f) {
   f->engine.model = "default";
   relay.blocks_max = uint64_t{64} << 20;
   flags.Add("http", &f->http, "address for HTTP");
-  flags.Add("leaves", &f->leaves, "gRPC addresses of the replicas of the cell's leaf");
+  flags.Add("leaves", &relay.leaves,
+            "gRPC addresses of the replicas of the cell's leaf, or where they are found: "
+            "dns:HOST:PORT, redis://HOST:PORT; empty: 127.0.0.1:7410, or nobody with --redis");
+  flags.AddName("cell", &relay.cell,
+                "name of the cell, for --redis and for leaves that announce themselves", true);
+  flags.Add("redis", &f->redis,
+            "URL of a Redis where the cell's leaf reads, redis://HOST:PORT; empty: none");
+  flags.Add("redis_shards", &f->redis_shards, "shards of the cell's logs, the same for its leaf",
+            1u, kRedisShardsMax);
   flags.Add("workers", &f->workers,
             "engines to relay, NAME[:RANK]=ENDPOINT[;replay=ENDPOINT][;topic=T][;bind],…");
   flags.AddName("model_name", &f->engine.model, "model of --workers");
@@ -71,12 +84,35 @@ void Declare(FlagSet& flags, Flags* f) {
             "on SIGTERM leaves forget the engines at once, instead of after the lease");
 }
 
+absl::Status FinishLeaves(Flags* flags) {
+  RelayOptions& relay = flags->relay;
+  if (!flags->redis.empty()) {
+    absl::StatusOr<RedisOptions> redis = ParseRedisUrl(flags->redis);
+    if (!redis.ok())
+      return absl::InvalidArgumentError("--redis: " + std::string(redis.status().message()));
+    if (relay.cell.empty()) return absl::InvalidArgumentError("--redis needs --cell");
+    RedisLogOptions log;
+    log.redis = *std::move(redis);
+    log.cell = relay.cell;
+    log.shards = flags->redis_shards;
+    relay.redis = std::move(log);
+  } else if (relay.leaves.empty()) {
+    relay.leaves = {"127.0.0.1:7410"};
+  }
+  for (const std::string& leaf : relay.leaves) {
+    if (!IsPlaceToLook(leaf) && !Address::Parse(leaf).ok())
+      return absl::InvalidArgumentError("--leaves: \"" + leaf + "\" is not HOST:PORT");
+  }
+  const absl::Status bad = FoundLeaves::Check(relay.leaves, relay.cell);
+  return bad.ok() ? bad : absl::InvalidArgumentError("--leaves: " + std::string(bad.message()));
+}
+
 absl::Status Finish(Flags* flags) {
   auto workers = ParseWorkers(flags->workers, flags->engine);
   if (!workers.ok())
     return absl::InvalidArgumentError("--workers: " + std::string(workers.status().message()));
   flags->relay.workers = *std::move(workers);
-  for (const Address& leaf : flags->leaves) flags->relay.leaves.push_back(leaf.ToString());
+  if (absl::Status bad = FinishLeaves(flags); !bad.ok()) return bad;
   for (const std::string& label : flags->labels) {
     const size_t equals = label.find('=');
     if (equals == 0 || equals == std::string::npos)

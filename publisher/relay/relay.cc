@@ -8,14 +8,18 @@
 
 #include "absl/base/thread_annotations.h"
 #include "indexer/base/mutex.h"
+#include "indexer/discovery/directory.h"
+#include "indexer/discovery/found_leaves.h"
+#include "indexer/service/address.h"
 #include "indexer/service/log.h"
+#include "indexer/stream/link.h"
 #include "indexer/stream/validate.h"
 #include "indexer/transport/grpc_link.h"
+#include "indexer/transport/redis/redis_link.h"
 
 namespace kvatlas {
 namespace {
 
-constexpr size_t kLeavesMax = 16;
 constexpr Duration kTickEvery = std::chrono::milliseconds(100);
 constexpr Duration kLookEvery = std::chrono::milliseconds(100);
 
@@ -94,6 +98,15 @@ StreamState StateOf(const ZmqStreamStats& stats, bool can_replay) {
   return state;
 }
 
+// Of the log among those who are told.
+std::string LogName(const RelayOptions& options) {
+  if (!options.redis.has_value()) return "";
+  std::string name;
+  for (const Address& host : options.redis->redis.hosts)
+    name += (name.empty() ? "redis://" : ",") + host.ToString();
+  return name;
+}
+
 absl::Status CheckNames(const EngineRegistration& registration, const Domain& domain) {
   if (registration.block_size == 0 || registration.block_size > kBlockSizeMax)
     return absl::InvalidArgumentError("block_size: 1 to 65536 tokens");
@@ -107,14 +120,33 @@ absl::Status CheckNames(const EngineRegistration& registration, const Domain& do
 // Lock order: `register_mutex`, `mutex`; a worker's own, then `Ranks`, then a rank's, then `flush_mutex`. No worker, ingest
 // or rank is called with `mutex` held.
 struct Relay::State {
-  explicit State(RelayOptions given)
-      : options(std::move(given)), budget(options.blocks_max), ingest(options.ingest) {
+  State(RelayOptions given, std::unique_ptr<FoundLeaves> found_in)
+      : options(std::move(given)),
+        budget(options.blocks_max),
+        found(std::move(found_in)),
+        ingest(options.ingest) {
     if (!options.make_link) {
-      options.make_link = [](const std::string& leaf, const SenderIdentity&) {
+      options.make_link = [this](const std::string& leaf,
+                                 const SenderIdentity&) -> std::unique_ptr<SenderLink> {
+        if (leaf == LogName(options)) return std::make_unique<RedisLink>(*options.redis);
         return std::make_unique<GrpcLink>(leaf);
       };
     }
     options.labels.emplace_back("via", "relay");
+    SetLeaves(found->addresses());
+  }
+
+  // ---- Leaves ----
+
+  // Those, and the log.
+  void SetLeaves(std::vector<std::string> addresses) ABSL_LOCKS_EXCLUDED(mutex) {
+    if (options.redis.has_value()) addresses.push_back(LogName(options));
+    MutexLock lock(&mutex);
+    leaves = std::move(addresses);
+  }
+  std::vector<std::string> Leaves() const ABSL_LOCKS_EXCLUDED(mutex) {
+    MutexLock lock(&mutex);
+    return leaves;
   }
 
   // ---- Instances ----
@@ -152,7 +184,7 @@ struct Relay::State {
                                      .epoch = 0,
                                      .instance_id = 0},
                         .sender = options.sender,
-                        .leaves = options.leaves,
+                        .leaves = Leaves(),
                         .make_link = options.make_link,
                         .lease_ttl = options.lease_ttl,
                         .budget = &budget,
@@ -253,7 +285,9 @@ struct Relay::State {
   Mutex register_mutex;
   mutable Mutex mutex;
   std::map<std::string, InstancePtr, InstanceLess> instances ABSL_GUARDED_BY(mutex);
+  std::vector<std::string> leaves ABSL_GUARDED_BY(mutex);
 
+  std::unique_ptr<FoundLeaves> found;  // the looker's
   std::atomic<bool> was_ready{false};
   std::atomic<bool> stopped{false};
   ZmqIngest ingest;  // its lanes call what is above
@@ -384,6 +418,7 @@ RelayReadiness Relay::readiness() const {
 }
 
 const RelayOptions& Relay::options() const { return state_->options; }
+std::vector<std::string> Relay::leaves() const { return state_->Leaves(); }
 uint64_t Relay::blocks_held() const { return state_->budget.used(); }
 
 // ---- Time ----
@@ -418,8 +453,12 @@ void Relay::State::RunLook() {
   while (!stopping) {
     flush_mutex.Unlock();
     const Time now = options.clock->Now();
+    if (std::optional<std::vector<std::string>> others = found->Changed(); others.has_value())
+      SetLeaves(*std::move(others));
+    const std::vector<std::string> leaves_now = Leaves();
     for (const InstancePtr& instance : All()) {
       instance->worker->Tick(now);
+      for (const auto& [number, rank] : instance->ranks->All()) rank->SetLeaves(leaves_now);
       LookAt(*instance, now);
     }
     flush_mutex.Lock();
@@ -454,12 +493,20 @@ Relay::Relay(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Relay::~Relay() { Stop(/*goodbye=*/false, Duration(0)); }
 
 absl::StatusOr<std::unique_ptr<Relay>> Relay::Start(RelayOptions options) {
-  if (options.leaves.empty() || options.leaves.size() > kLeavesMax)
-    return absl::InvalidArgumentError("leaves: 1 to " + std::to_string(kLeavesMax));
+  if (options.leaves.empty() && !options.redis.has_value())
+    return absl::InvalidArgumentError("leaves: none, and no log in Redis");
   if (std::set(options.leaves.begin(), options.leaves.end()).size() != options.leaves.size())
     return absl::InvalidArgumentError("leaves: one is named twice");
+  DirectoryOptions look;
+  look.first_answer = Duration(0);
+  look.poll_every = options.find_every;
+  look.refresh = 5 * options.find_every;
+  auto found = FoundLeaves::Open(options.leaves, options.cell, std::move(look));
+  if (!found.ok())
+    return absl::InvalidArgumentError("leaves: " + std::string(found.status().message()));
   const std::vector<EngineRegistration> workers = options.workers;
-  auto relay = std::unique_ptr<Relay>(new Relay(std::make_unique<State>(std::move(options))));
+  auto relay = std::unique_ptr<Relay>(
+      new Relay(std::make_unique<State>(std::move(options), *std::move(found))));
   State& state = *relay->state_;
   if (absl::Status bad = ValidateHolder({"relay", 0, ""}, state.options.labels); !bad.ok())
     return bad;
@@ -487,6 +534,7 @@ void Relay::Stop(bool goodbye, Duration flush_for) {
   }
   if (state.flusher.joinable()) state.flusher.join();
   if (state.looker.joinable()) state.looker.join();
+  state.found.reset();
   const Time until = Clock::Real().Now() + flush_for;
   for (const InstancePtr& instance : state.All()) {
     for (const auto& [number, rank] : instance->ranks->All()) {

@@ -3,7 +3,8 @@
 // snapshots, digests, acknowledgements.
 //
 //   engine ══ ZeroMQ ══▶ ZmqIngest ─▶ EngineWorker (one per instance) ─▶ RelayRank (one per rank) ══ gRPC ══▶ leaf, replica 0
-//                                                                                                 ╰══════▶ leaf, replica 1
+//                                                                                                 ├══════▶ leaf, replica 1
+//                                                                                                 ╰══════▶ log in Redis
 //
 // *Truth*: as `EngineWorker` and `RelayRank` say. Token ids end here: leaves are told hashes.
 // *Threads*: any. Two of its own: one writes to leaves `batch_age` after something changed, and ticks the streams;
@@ -34,13 +35,19 @@
 #include "indexer/engines/engine_worker.h"
 #include "indexer/engines/zmq_ingest.h"
 #include "indexer/stream/sender.h"
+#include "indexer/transport/redis/redis_log_options.h"
 #include "publisher/relay/relay_rank.h"
 
 namespace kvatlas {
 
 struct RelayOptions {
-  // HOST:PORT of every replica of the cell's leaf; at most 16.
+  // HOST:PORT of every replica of the cell's leaf, or where they are found, whenever they come and go (`found_leaves.h`); at
+  // most 16. None: only through Redis.
   std::vector<std::string> leaves = {};
+  std::string cell = {};                          // whose leaves are found by leases in Redis
+  Duration find_every = std::chrono::seconds(1);  // looks at Redis; DNS names take five times that
+  // The log of a cell, which every replica of its leaf reads; beside leaves, or instead of them.
+  std::optional<RedisLogOptions> redis = {};
   std::vector<EngineRegistration> workers = {};  // registered at the start
   // Of every holder, beside {"via", "relay"}.
   std::vector<std::pair<std::string, std::string>> labels = {};
@@ -105,6 +112,8 @@ class Relay {
 
   RelayReadiness readiness() const;
   const RelayOptions& options() const;
+  // Who is told now: addresses, and the log's without its password.
+  std::vector<std::string> leaves() const;
   uint64_t blocks_held() const;
 
   // With `goodbye` leaves forget the engines at once; else a restart within the lease goes unnoticed by queries. What is

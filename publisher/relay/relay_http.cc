@@ -115,7 +115,7 @@ Json StatusJson(const Relay& relay) {
                {"version", std::string(kVersion)},
                {"ready", readiness.ready},
                {"reason", readiness.reason},
-               {"leaves", relay.options().leaves},
+               {"leaves", relay.leaves()},
                {"blocks", relay.blocks_held()},
                {"blocks_max", relay.options().blocks_max}};
   json["workers"] = Json::array();

@@ -32,6 +32,7 @@ std::string_view RelayStandName(RelayStand stand) {
 RelayRank::RelayRank(RelayRankOptions options) : options_(std::move(options)) {
   MutexLock lock(&mutex_);
   identity_ = options_.identity;
+  leaves_ = options_.leaves;
 }
 
 RelayRank::~RelayRank() {
@@ -131,20 +132,45 @@ void RelayRank::Offer() {
   {
     MutexLock lock(&mutex_);
     if (stopped_ || links_ != nullptr) return;
-    identity_.epoch = std::max<Epoch>(identity_.epoch + 1, WallTimeNs());
-    identity_.instance_id = RandomInstanceId();
     told_degraded_ = Degraded();
-    for (const std::string& leaf : options_.leaves) {
-      auto pump = std::make_unique<SenderPump>(options_.sender, identity_, &resident_, &mutex_,
-                                               options_.make_link(leaf, identity_), options_.clock);
-      pump->SetDegraded(told_degraded_);
-      made->push_back({leaf, std::move(pump)});
-    }
+    for (const std::string& leaf : leaves_) made->push_back(MakeLink(leaf));
     links_ = made;
     stand_ = RelayStand::kOffered;
     ever_offered_.store(true, std::memory_order_relaxed);
   }
   for (const Link& link : *made) link.pump->Start();
+}
+
+RelayRank::Link RelayRank::MakeLink(const std::string& leaf) {
+  identity_.epoch = std::max<Epoch>(identity_.epoch + 1, WallTimeNs());
+  identity_.instance_id = RandomInstanceId();
+  auto pump = std::make_shared<SenderPump>(options_.sender, identity_, &resident_, &mutex_,
+                                           options_.make_link(leaf, identity_), options_.clock);
+  pump->SetDegraded(told_degraded_);
+  return {leaf, std::move(pump)};
+}
+
+void RelayRank::SetLeaves(const std::vector<std::string>& leaves) {
+  Links made, dropped;
+  {
+    MutexLock lock(&mutex_);
+    if (stopped_ || leaves == leaves_) return;
+    leaves_ = leaves;
+    if (links_ == nullptr) return;
+    auto now = std::make_shared<Links>();
+    for (const std::string& leaf : leaves) {
+      const auto known = std::find_if(links_->begin(), links_->end(),
+                                      [&](const Link& link) { return link.leaf == leaf; });
+      if (known == links_->end()) made.push_back(MakeLink(leaf));
+      now->push_back(known == links_->end() ? made.back() : *known);
+    }
+    for (const Link& link : *links_)
+      if (std::find(leaves.begin(), leaves.end(), link.leaf) == leaves.end())
+        dropped.push_back(link);
+    links_ = std::move(now);
+  }
+  for (const Link& link : made) link.pump->Start();
+  for (const Link& link : dropped) link.pump->Stop(/*goodbye=*/false, Duration(0));
 }
 
 std::shared_ptr<RelayRank::Links> RelayRank::links() const {

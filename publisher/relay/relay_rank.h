@@ -11,7 +11,7 @@
 // engine's first replay is over, so that leaves that remember do not forget what is about to be said again. An engine that is not heard is not
 // spoken for: no heartbeats, so that its lease runs out at the leaves as if they listened themselves.
 // *Threads*: any. Events and trust come with the worker's lock held: neither waits for a connection. `Flush`, `Tick`,
-// `SetStream` and `Stop` may take long, and are called by one thread each.
+// `SetStream`, `SetLeaves` and `Stop` may take long, and are called by one thread each.
 // *Bounds*: the shared `BlockBudget`; beyond it stored blocks are shed until the engine clears or restarts. Batches
 // that wait: `SenderOptions::window_batches` for each leaf, then a snapshot instead.
 
@@ -64,7 +64,7 @@ class RelayRank;
 struct RelayRankOptions {
   SenderIdentity identity;  // epoch and instance id are filled in
   SenderOptions sender;
-  std::vector<std::string> leaves;
+  std::vector<std::string> leaves;  // at the start
   MakeRelayLink make_link;
   Duration lease_ttl = std::chrono::seconds(10);
   BlockBudget* budget = nullptr;  // outlives the rank
@@ -123,6 +123,10 @@ class RelayRank : public std::enable_shared_from_this<RelayRank> {
   // `certain`: something came over it, or a replay said that there is nothing.
   void SetStream(bool heard, bool settled, bool certain, Time now);
 
+  // Who is told from now on. One who is new gets a stream of its own, with a snapshot; one who is no longer named is dropped, and
+  // keeps what it knows for a lease. Called by who calls `SetStream`.
+  void SetLeaves(const std::vector<std::string>& leaves);
+
   // Writes what is due to every leaf that takes it.
   void Flush();
   // Time passes for the streams, at least every 100 ms: nothing while quiet.
@@ -137,7 +141,7 @@ class RelayRank : public std::enable_shared_from_this<RelayRank> {
  private:
   struct Link {
     std::string leaf;
-    std::unique_ptr<SenderPump> pump;
+    std::shared_ptr<SenderPump> pump;
   };
   using Links = std::vector<Link>;
 
@@ -145,6 +149,8 @@ class RelayRank : public std::enable_shared_from_this<RelayRank> {
   // Tells the streams, when that has changed.
   void TellDoubt() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Offer() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Each one of an epoch of its own: a leaf may remember another stream of ours, with other numbers.
+  Link MakeLink(const std::string& leaf) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::shared_ptr<Links> links() const ABSL_LOCKS_EXCLUDED(mutex_);
   void Wake();
   void Shed(uint64_t blocks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -159,7 +165,8 @@ class RelayRank : public std::enable_shared_from_this<RelayRank> {
   ResidentSet resident_ ABSL_GUARDED_BY(mutex_);
   // Null: no streams. A pump is stopped without the mutex.
   std::shared_ptr<Links> links_ ABSL_GUARDED_BY(mutex_);
-  SenderIdentity identity_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::string> leaves_ ABSL_GUARDED_BY(mutex_);
+  SenderIdentity identity_ ABSL_GUARDED_BY(mutex_);  // of the latest link
   RelayStand stand_ ABSL_GUARDED_BY(mutex_) = RelayStand::kNew;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   Trust trust_ ABSL_GUARDED_BY(mutex_) = Trust::kExact;  // of the engine's worker

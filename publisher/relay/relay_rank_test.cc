@@ -49,8 +49,8 @@ class RelayRankTest : public testing::Test {
     options.identity.block_size = 16;
     options.identity.contract_id = "c";
     options.leaves = {"leaf"};
-    options.make_link = [this](const std::string&, const SenderIdentity&) {
-      auto link = std::make_unique<InProcessLink>(&leaf);
+    options.make_link = [this](const std::string& name, const SenderIdentity&) {
+      auto link = std::make_unique<InProcessLink>(name == "other" ? &other : &leaf);
       links.push_back(link.get());
       return link;
     };
@@ -79,7 +79,7 @@ class RelayRankTest : public testing::Test {
   }
 
   ManualClock clock;
-  TestLeaf leaf{&clock};
+  TestLeaf leaf{&clock}, other{&clock};
   std::unique_ptr<BlockBudget> budget;
   std::vector<InProcessLink*> links;  // the last one is connected
   int wakes = 0;
@@ -105,6 +105,45 @@ TEST_F(RelayRankTest, AnEngineThatSaidNothingYetIsOfferedInDoubt) {
   Settle();
   EXPECT_EQ(leaf.TrustOf("w"), Trust::kExact);
   EXPECT_EQ(rank->Stats().doubt, "");
+}
+
+TEST_F(RelayRankTest, ALeafThatComesIsToldAllAndOneThatLeavesNoMore) {
+  EXPECT_TRUE(rank->Apply(RunOf(1, 3)).ok());
+  rank->SetLeaves({"leaf"});
+  Settle();
+  InProcessLink* const first = links.back();
+  const auto run = [&] {
+    bool any = true;
+    while (any) {
+      rank->Flush();
+      any = first->Run();
+      any = links.back()->Run() || any;
+    }
+  };
+  rank->SetLeaves({"other", "leaf"});
+  ASSERT_EQ(links.size(), 2u) << "who was there keeps his stream";
+  EXPECT_TRUE(rank->Apply(RunOf(4, 2)).ok());
+  run();
+  EXPECT_EQ(leaf.HeldBy("w"), Held(1, 5));
+  EXPECT_EQ(other.HeldBy("w"), Held(1, 5));
+  EXPECT_EQ(other.TrustOf("w"), Trust::kExact);
+  EXPECT_GT(other.EpochOf("w"), leaf.EpochOf("w"));
+  // Doubt reaches both.
+  rank->SetTrust(Trust::kDegraded);
+  run();
+  EXPECT_EQ(other.TrustOf("w"), Trust::kDegraded);
+
+  rank->SetLeaves({"other"});
+  EXPECT_TRUE(rank->Apply(RunOf(6, 1)).ok());
+  Run();
+  EXPECT_EQ(leaf.HeldBy("w"), Held(1, 5));
+  EXPECT_FALSE(leaf.SaidGoodbye("w"));
+  EXPECT_EQ(other.HeldBy("w"), Held(1, 6));
+  // It remembers; one that comes back is told anew, in doubt as things are.
+  rank->SetLeaves({"other", "leaf"});
+  while (links.back()->Run()) rank->Flush();
+  EXPECT_EQ(leaf.HeldBy("w"), Held(1, 6));
+  EXPECT_EQ(leaf.TrustOf("w"), Trust::kDegraded);
 }
 
 TEST_F(RelayRankTest, TheWorkersTrustIsTheLeafs) {

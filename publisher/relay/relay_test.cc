@@ -15,11 +15,17 @@
 #include "indexer/base/clock.h"
 #include "indexer/base/hash.h"
 #include "indexer/base/tier.h"
+#include "indexer/discovery/announcer.h"
+#include "indexer/discovery/service_record.h"
 #include "indexer/engines/engine_registration.h"
 #include "indexer/engines/zmq_test_engine.h"
 #include "indexer/service/address.h"
 #include "indexer/service/grpc_server.h"
+#include "indexer/service/redis_test_server.h"
+#include "indexer/service/redis_url.h"
 #include "indexer/transport/grpc_acceptor.h"
+#include "indexer/transport/redis/redis_log_options.h"
+#include "indexer/transport/redis/redis_reader.h"
 #include "publisher/relay/relay_test_util.h"
 #include "publisher/zmq_events.h"
 
@@ -307,6 +313,71 @@ TEST_F(RelayTest, EveryReplicaOfTheLeafIsTold) {
   EXPECT_TRUE(Becomes("w", Chain({1, 2})));
   EXPECT_TRUE(Eventually([&] { return second.leaf->HeldBy("w") == Chain({1, 2}); }));
   EXPECT_EQ(relay->Instances().at(0).ranks.at(0).links.size(), 2u);
+}
+
+std::unique_ptr<Announcer> Announce(const RedisTestServer& redis, const std::string& replica,
+                                    const std::string& address) {
+  ServiceRecord record;
+  record.kind = ServiceKind::kLeaf;
+  record.name = "cell";
+  record.replica = replica;
+  record.grpc = address;
+  return *Announcer::Start({.redis = redis.url()}, std::move(record));
+}
+
+TEST_F(RelayTest, AReplicaThatComesIsToldAllAndOneThatLeavesIsDropped) {
+  RedisTestServer redis;
+  const auto first = Announce(redis, "a", leaf.target());
+  Engine engine;
+  const std::unique_ptr<Relay> relay =
+      Start({engine.Registration("w")}, [&](RelayOptions* options) {
+        options->leaves = {redis.url()};
+        options->cell = "cell";
+        options->find_every = milliseconds(20);
+      });
+  engine.sockets.WaitForSubscribers();
+  engine.sockets.Publish(engine.Stored({1, 2}));
+  ASSERT_TRUE(Becomes("w", Chain({1, 2})));
+  LeafServer second;
+  const auto announced = Announce(redis, "b", second.target());
+  EXPECT_TRUE(Eventually([&] { return second.leaf->HeldBy("w") == Chain({1, 2}); }));
+  first->Stop();
+  EXPECT_TRUE(Eventually([&] { return relay->leaves() == std::vector{second.target()}; }));
+  EXPECT_TRUE(Eventually([&] { return relay->Instances().at(0).ranks.at(0).links.size() == 1; }));
+  engine.sockets.Publish(engine.Stored({3}));
+  EXPECT_TRUE(Eventually([&] { return second.leaf->HeldBy("w") == Chain({1, 2}) + Chain({3}); }));
+  EXPECT_EQ(leaf.leaf->HeldBy("w"), Chain({1, 2}));
+}
+
+TEST_F(RelayTest, ThroughALogInRedisEveryReaderHears) {
+  RedisTestServer redis;
+  RedisLogOptions log;
+  log.redis = *ParseRedisUrl(redis.url());
+  log.cell = "cell";
+  TestLeaf hearing(&Clock::Real()), late(&Clock::Real());
+  const RedisReader reader(log, "a", &hearing);
+  Engine engine;
+  const std::unique_ptr<Relay> relay =
+      Start({engine.Registration("w")}, [&](RelayOptions* options) {
+        options->leaves = {};
+        options->redis = log;
+      });
+  engine.sockets.WaitForSubscribers();
+  engine.sockets.Publish(engine.Stored({1, 2}));
+  const auto hears = [](const TestLeaf& leaf, const HeldBlocks& held) {
+    return Eventually(
+        [&] { return leaf.HeldBy("w") == held && leaf.TrustOf("w") == Trust::kExact; });
+  };
+  EXPECT_TRUE(hears(hearing, Chain({1, 2})));
+  EXPECT_EQ(relay->leaves(), std::vector{redis.url()});
+  // Another one, at its own pace; and a Redis that lost everything.
+  const RedisReader second(log, "b", &late);
+  EXPECT_TRUE(hears(late, Chain({1, 2})));
+  redis.Kill();
+  engine.sockets.Publish(engine.Removed({2}));
+  redis.Start();
+  EXPECT_TRUE(hears(hearing, Chain({1})));
+  EXPECT_TRUE(hears(late, Chain({1})));
 }
 
 TEST_F(RelayTest, RegistrationsComeAndGo) {

@@ -21,6 +21,7 @@
 #include "indexer/base/ids.h"
 #include "indexer/service/address.h"
 #include "indexer/service/grpc_channel.h"
+#include "indexer/service/redis_test_server.h"
 #include "proto/kvatlas/v1/leaf.grpc.pb.h"
 #include "tools/bench/service_bench_http.h"
 #include "tools/cluster/process.h"
@@ -104,13 +105,20 @@ class MockEngine {
   uint64_t requests_ = 0;
 };
 
+std::vector<std::string> With(std::vector<std::string> args, const std::vector<std::string>& more) {
+  args.insert(args.end(), more.begin(), more.end());
+  return args;
+}
+
 class Leaf {
  public:
-  Leaf()
-      : process_({.name = "leaf",
-                  .binary = "indexer/leaf/kvatlas-leaf",
-                  .args = {"--grpc=127.0.0.1:0", "--http=127.0.0.1:0", "--exit_with_parent=true"},
-                  .log = LogOf("leaf")}) {
+  explicit Leaf(const std::vector<std::string>& more = {})
+      : process_(
+            {.name = "leaf",
+             .binary = "indexer/leaf/kvatlas-leaf",
+             .args = With({"--grpc=127.0.0.1:0", "--http=127.0.0.1:0", "--exit_with_parent=true"},
+                          more),
+             .log = LogOf("leaf")}) {
     Start();
   }
   void Start() {
@@ -170,12 +178,16 @@ class Leaf {
 class Relay {
  public:
   Relay(const Leaf& leaf, const std::vector<MockEngine*>& engines)
+      : Relay(std::vector<std::string>{"--leaves=" + leaf.grpc()}, engines) {}
+  // `told`: the flags that say who is told.
+  Relay(const std::vector<std::string>& told, const std::vector<MockEngine*>& engines)
       : process_({.name = "relay",
                   .binary = "publisher/kvatlas-relay",
-                  .args = {"--http=127.0.0.1:0", "--leaves=" + leaf.grpc(), "--model_name=mock",
-                           "--block_size=16", "--workers=" + Workers(engines),
-                           "--min_initial_workers=" + std::to_string(engines.size()),
-                           "--exit_with_parent=true"},
+                  .args = With({"--http=127.0.0.1:0", "--model_name=mock", "--block_size=16",
+                                "--workers=" + Workers(engines),
+                                "--min_initial_workers=" + std::to_string(engines.size()),
+                                "--exit_with_parent=true"},
+                               told),
                   .log = LogOf("relay")}) {
     Start();
   }
@@ -272,6 +284,41 @@ TEST(RelayProcessesTest, WhoeverIsKilledTheLeafIsExactAgain) {
     SCOPED_TRACE("the relay, gracefully");
     relay.Terminate();
     traffic.Submit(10);
+    relay.Start();
+    leaf.ExpectExact(prompts, engines);
+  }
+}
+
+TEST(RelayProcessesTest, ThroughALogInRedisTheLeafIsExactWhoeverIsKilled) {
+  RedisTestServer redis;
+  MockEngine first("first", 10000), second("second", 10000);
+  const std::vector<MockEngine*> engines = {&first, &second};
+  const std::vector<Prompt> prompts = Prompts();
+  Traffic traffic(prompts, engines);
+  SCOPED_TRACE(traffic.seed());
+  const std::vector<std::string> through = {"--cell=cell-a", "--redis=" + redis.url()};
+  Leaf leaf(through);
+  Relay relay(through, engines);
+  traffic.Submit(30);
+  leaf.ExpectExact(prompts, engines);
+  {
+    SCOPED_TRACE("the leaf");
+    leaf.Kill();
+    traffic.Submit(30);
+    leaf.Start();
+    leaf.ExpectExact(prompts, engines);
+  }
+  {
+    SCOPED_TRACE("redis, which comes back empty");
+    redis.Kill();
+    traffic.Submit(30);
+    redis.Start();
+    leaf.ExpectExact(prompts, engines);
+  }
+  {
+    SCOPED_TRACE("the relay");
+    relay.Kill();
+    traffic.Submit(30);
     relay.Start();
     leaf.ExpectExact(prompts, engines);
   }
