@@ -239,6 +239,11 @@ size_t FleetMemory::workers() const {
   return n;
 }
 
+size_t FleetMemory::cells(const Domain& domain) const {
+  const auto of_domain = domains_.find(domain);
+  return of_domain == domains_.end() ? 0 : of_domain->second.cells.size();
+}
+
 size_t FleetMemory::cells() const {
   size_t n = 0;
   for (const auto& [domain, of_domain] : domains_) n += of_domain.cells.size();

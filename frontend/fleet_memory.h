@@ -135,6 +135,7 @@ class FleetMemory {
   // Of at most so many cells: those that are doubted first, then those with most broken promises.
   std::vector<CellPromises> Promises(size_t cells_max, Time now) const;
 
+  size_t cells(const Domain& domain) const;
   size_t workers() const;
   size_t cells() const;
 

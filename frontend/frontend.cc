@@ -8,6 +8,7 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
 #include "frontend/route_observer.h"
 #include "frontend/route_task.h"
@@ -45,7 +46,9 @@ constexpr char kRetryAfterUrl[] = "kvatlas.io/retry_after_ms";
 absl::Status OverloadedError(const std::string& message, Duration retry_after) {
   absl::Status status = absl::ResourceExhaustedError(message);
   const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(retry_after).count();
-  status.SetPayload(kRetryAfterUrl, absl::Cord(std::to_string(ms)));
+  const std::string text = std::to_string(ms);
+  // By way of a view: the template that takes strings has a name in clang that a library built by gcc lacks.
+  status.SetPayload(kRetryAfterUrl, absl::Cord(absl::string_view(text)));
   return status;
 }
 

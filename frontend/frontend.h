@@ -78,6 +78,9 @@ struct FrontendOptions {
   std::vector<ConfiguredLeaf> leaves;
   uint32_t ask_cells = 2;        // K: leaves asked at once when coverage is known
   uint32_t ask_cells_blind = 8;  // and when it is not
+  // Leaves asked at the same time as the hierarchy, where they can be guessed: all cells when no more are known, or else those
+  // that lately had most of this prompt, or its session. 0: none.
+  uint32_t ask_ahead = 2;
   uint32_t asked_max = 32;       // leaves asked for one route, failures included
   uint32_t cells_best = 32;      // cells wanted from a hierarchy: no more are asked; 0: all
   uint32_t block_size = 16;      // of a domain until a leaf or a hierarchy says otherwise
@@ -187,6 +190,8 @@ struct FrontendStats {
   uint64_t failed = 0;
   uint64_t by_fallback[kFallbacks] = {};
   uint64_t expired_choices = 0;
+  uint64_t asked_ahead = 0;       // leaves,
+  uint64_t asked_ahead_used = 0;  // and those whose answers were wanted
   size_t in_flight = 0;
   size_t cells = 0;  // remembered
   size_t workers = 0;

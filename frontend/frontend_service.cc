@@ -369,6 +369,8 @@ HttpResponse FrontendService::HttpStatus() const {
   }
   json["in_flight"] = stats.in_flight;
   json["expired_choices"] = stats.expired_choices;
+  json["asked_ahead"] = stats.asked_ahead;
+  json["asked_ahead_used"] = stats.asked_ahead_used;
   json["cells_remembered"] = stats.cells;
   json["workers_remembered"] = stats.workers;
   json["promises"] = Json::array();

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -111,7 +112,10 @@ std::vector<SequenceHash> Prompt(size_t blocks) {
 
 class FrontendTest : public testing::Test {
  protected:
-  FrontendTest() : fleet_(&clock_) { options_.hierarchies = {"h"}; }
+  FrontendTest() : fleet_(&clock_) {
+    options_.hierarchies = {"h"};
+    options_.ask_ahead = 0;  // leaves are asked after the hierarchy, and in order
+  }
 
   Frontend& frontend() {
     if (frontend_ == nullptr)
@@ -188,6 +192,86 @@ TEST_F(FrontendTest, AChoiceNobodyReportsOnIsForgottenAfterItsTime) {
   EXPECT_EQ(Route().worker, first.worker);
   EXPECT_EQ(frontend().stats().in_flight, 1u);
   EXPECT_EQ(frontend().stats().expired_choices, 1u);
+}
+
+// ---- Leaves that are asked ahead ----
+
+TEST_F(FrontendTest, AFleetOfFewCellsIsAskedAtOnceWithTheHierarchyFromTheSecondRouteOn) {
+  options_.ask_ahead = 2;
+  fleet_.AddCell("a", 40, {Worker("w0", 40)});
+  fleet_.AddCell("b", 64, {Worker("w1", 70)});
+  frontend().Report(Route().decision_id, {.finished = true});
+  EXPECT_EQ(frontend().stats().asked_ahead, 0u);
+  fleet_.leaves_asked.clear();
+  const RouteResult route = Route();
+  EXPECT_EQ(route.worker.name, "w1");
+  EXPECT_EQ(route.overlap_blocks, 70u);
+  EXPECT_EQ(route.receipt.fallback, Fallback::kNone);
+  EXPECT_EQ(route.receipt.candidates_considered, 2u);
+  EXPECT_THAT(fleet_.leaves_asked, testing::UnorderedElementsAre("a:1", "b:1"));  // once each
+  EXPECT_EQ(frontend().stats().asked_ahead, 2u);
+  EXPECT_EQ(frontend().stats().asked_ahead_used, 2u);
+}
+
+TEST_F(FrontendTest, OfManyCellsTheOneThatWasSentMostOfThePromptIsAskedAheadAndTheSessions) {
+  options_.ask_ahead = 2;
+  for (const char* cell : {"a", "b", "c", "d"})
+    fleet_.AddCell(cell, *cell == 'c' ? 64 : 0,
+                   {Worker(std::string("w") + cell, *cell == 'c' ? 64 : 0)});
+  EXPECT_EQ(Route().cell, "c");
+  fleet_.leaves_asked.clear();
+  EXPECT_EQ(Route().cell, "c");
+  EXPECT_EQ(fleet_.leaves_asked.front(), "c:1");
+  EXPECT_EQ(frontend().stats().asked_ahead, 1u);
+  EXPECT_EQ(frontend().stats().asked_ahead_used, 1u);
+  Route(1000);  // of which little was sent anywhere
+  EXPECT_EQ(frontend().stats().asked_ahead, 1u);
+  const auto in_session = [&] {
+    const absl::StatusOr<RouteResult> route =
+        frontend().Route({.domain = kDomain, .sequence_hashes = Prompt(10), .session_id = "s"});
+    if (!route.ok()) return std::string(route.status().message());
+    frontend().Report(route->decision_id, {.finished = true});
+    return route->cell;
+  };
+  clock_.Advance(options_.memory.sent_ttl);
+  const std::string cell = in_session();
+  clock_.Advance(options_.memory.sent_ttl);
+  fleet_.leaves_asked.clear();
+  const uint64_t before = frontend().stats().asked_ahead;
+  EXPECT_EQ(in_session(), cell);
+  EXPECT_EQ(fleet_.leaves_asked.front(), cell + ":1");
+  EXPECT_EQ(frontend().stats().asked_ahead, before + 1);
+}
+
+TEST_F(FrontendTest, ALeafThatFailsWhenAskedAheadIsNotAskedAgainAndAReplicaIs) {
+  options_.ask_ahead = 2;
+  fleet_.AddCell("a", 40, {Worker("w0", 40)});
+  fleet_.cells["h"].cells[0].other_addresses = {"a:2"};
+  fleet_.workers["a:2"] = fleet_.workers["a:1"];
+  Route();
+  fleet_.workers.erase("a:1");
+  fleet_.leaves_asked.clear();
+  EXPECT_EQ(Route().overlap_blocks, 40u);
+  EXPECT_THAT(fleet_.leaves_asked, ElementsAre("a:1", "a:2"));
+}
+
+TEST_F(FrontendTest, AnAnswerThatIsStillOnItsWayIsWaitedForAndOneNobodyWantsIsNot) {
+  options_.ask_ahead = 2;
+  fleet_.AddCell("a", 64, {Worker("w0", 64)});
+  fleet_.AddCell("b", 0, {Worker("w1", 0)});
+  fleet_.cells["h"].cells[1].blocks_below = 1;  // cannot win: nobody asks it, but that it is known
+  Route();
+  fleet_.hold = true;
+  std::optional<absl::StatusOr<RouteResult>> routed;
+  frontend().RouteAsync({.domain = kDomain, .sequence_hashes = Prompt(100)},
+                        [&](absl::StatusOr<RouteResult> result) { routed = std::move(result); });
+  ASSERT_EQ(fleet_.held.size(), 2u);
+  EXPECT_FALSE(routed.has_value());
+  for (const auto& answer : fleet_.held) answer();
+  ASSERT_TRUE(routed.has_value());
+  EXPECT_EQ((*routed)->worker.name, "w0");
+  EXPECT_EQ(frontend().stats().asked_ahead, 2u);
+  EXPECT_EQ(frontend().stats().asked_ahead_used, 1u);
 }
 
 // ---- Workers that are gone ----

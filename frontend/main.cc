@@ -82,6 +82,9 @@ void Declare(FlagSet& flags, Flags* f) {
             "leaves announce themselves");
   AddAnnounceFlags(flags, &f->announce);
   flags.Add("ask", &o.ask_cells, "leaves asked at once", 1, 64);
+  flags.Add("ask_ahead", &o.ask_ahead,
+            "leaves asked at the same time as the hierarchy, where they can be guessed; 0: none", 0,
+            64);
   flags.Add("ask_blind", &o.ask_cells_blind,
             "leaves asked at once when nobody says who covers what", 1, 256);
   flags.Add("asked_max", &o.asked_max, "leaves asked for one prompt, failures included", 1, 4096);

@@ -136,6 +136,7 @@ void RouteTask::AskTop() {
   if (top_->empty()) return FallBack("no hierarchy configured");
   const Duration budget = std::min(Share(deadline_, kHierarchyShare), Left());
   if (budget < kHopMin) return FallBack("no time left for a hierarchy");
+  AskAhead();
   const NodeQuestions questions = TopQuestions();
   AskCells(questions, budget,
            [self = shared_from_this(), questions](std::vector<CellsOutcome> outcomes) {
@@ -407,6 +408,42 @@ void RouteTask::AskNext() {
   AskNodes(std::move(nodes), std::move(leaves));
 }
 
+void RouteTask::AskAhead() {
+  ahead_ = nullptr;
+  const Duration deadline = Share(Left(), kWaveShare);  // before that of any wave that follows
+  if (shared_->options.ask_ahead == 0 || !policy_->bounded_by_coverage() || deadline < kHopMin)
+    return;
+  std::vector<std::string> leaves;
+  {
+    MutexLock lock(&shared_->mutex);
+    leaves = GuessedLeaves();
+    shared_->stats.asked_ahead += leaves.size();
+  }
+  if (leaves.empty()) return;
+  ahead_ = std::make_shared<AskedAhead>(input_.domain, sequence_);
+  for (const std::string& leaf : leaves) ahead_->Ask(shared_->overlap_finder, leaf, deadline);
+}
+
+std::vector<std::string> RouteTask::GuessedLeaves() const {
+  const FleetMemory& memory = shared_->memory;
+  std::vector<std::string> leaves;
+  if (memory.cells(input_.domain) <= shared_->options.ask_ahead) {
+    for (KnownCell& cell : memory.Cells(input_.domain)) leaves.push_back(std::move(cell.address));
+  } else {
+    const SentTo sent = memory.LastSentTo(input_.domain, waypoints_, Now());
+    const KnownCell* lately = memory.FindCell(input_.domain, sent.cell);
+    const bool most =
+        sent.waypoints == waypoints_.size() ||
+        shared_->options.schedule->BlocksCovered(sent.waypoints) >= receipt_.blocks / 2;
+    if (lately != nullptr && most) leaves.push_back(lately->address);
+    const KnownCell* of_session =
+        session_.has_value() ? memory.FindCell(input_.domain, session_->first) : nullptr;
+    if (of_session != nullptr && of_session != lately) leaves.push_back(of_session->address);
+  }
+  std::erase(leaves, "");
+  return leaves;
+}
+
 void RouteTask::AskLeaves(std::vector<Target> targets) {
   const bool more = !targets_.empty() || rung_ < Fallback::kOwnCell;
   const Duration deadline = more ? Share(Left(), kWaveShare) : Left();
@@ -420,6 +457,7 @@ void RouteTask::AskLeaves(std::vector<Target> targets) {
   auto wave = std::make_shared<LeafWave>();
   wave->sequence = sequence_;
   wave->domain = std::make_shared<const Domain>(input_.domain);
+  wave->ahead = ahead_;
   {
     MutexLock lock(&wave->mutex);
     for (Target& target : targets) {
@@ -452,6 +490,11 @@ void RouteTask::AskLeaf(const std::shared_ptr<LeafWave>& wave, size_t leaf, Time
       std::move(options),
       [shared = shared_, wave](const std::string& address, Duration deadline,
                                FirstAnswer<WorkersAnswer>::Reply reply) {
+        if (wave->ahead != nullptr && wave->ahead->Take(address, reply)) {
+          MutexLock lock(&shared->mutex);
+          ++shared->stats.asked_ahead_used;
+          return;
+        }
         shared->overlap_finder->FindOverlaps(
             address, {.domain = wave->domain.get(), .sequence = *wave->sequence}, deadline,
             std::move(reply));

@@ -32,6 +32,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "frontend/asked_ahead.h"
 #include "frontend/first_answer.h"
 #include "frontend/frontend.h"
 #include "frontend/known_nodes.h"
@@ -135,6 +136,7 @@ class RouteTask : public std::enable_shared_from_this<RouteTask> {
     // Immutable: for calls that go on when the route has started over.
     std::shared_ptr<const std::vector<SequenceHash>> sequence;
     std::shared_ptr<const Domain> domain;
+    std::shared_ptr<AskedAhead> ahead;
   };
   // What a worker is chosen by.
   struct Seen {
@@ -216,6 +218,9 @@ class RouteTask : public std::enable_shared_from_this<RouteTask> {
   void AskNext();
   bool NextRung();
   void AskLeaves(std::vector<Target> targets);
+  // Asks leaves that will probably be worth it, for `AskLeaf` to find their answers.
+  void AskAhead();
+  std::vector<std::string> GuessedLeaves() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
   void AskLeaf(const std::shared_ptr<LeafWave>& wave, size_t leaf, Time until);
   void OnWorkers(const std::shared_ptr<LeafWave>& wave, size_t leaf, WorkersOutcome outcome);
   // Somebody who has not answered yet could still win over those who have.
@@ -299,6 +304,7 @@ class RouteTask : public std::enable_shared_from_this<RouteTask> {
   std::vector<Target> targets_;    // of this rung, best first
   int levels_ = 0;                 // below the top
   std::set<std::string> asked_addresses_;
+  std::shared_ptr<AskedAhead> ahead_;  // null: nobody
   size_t leaves_asked_ = 0;
   uint32_t useful_leaves_ = 0;                 // answered, with workers
   std::vector<Answered> answered_;             // with at least one worker that stands well
