@@ -81,9 +81,9 @@ struct FrontendOptions {
   // Leaves asked at the same time as the hierarchy, where they can be guessed: all cells when no more are known, or else those
   // that lately had most of this prompt, or its session. 0: none.
   uint32_t ask_ahead = 2;
-  uint32_t asked_max = 32;       // leaves asked for one route, failures included
-  uint32_t cells_best = 32;      // cells wanted from a hierarchy: no more are asked; 0: all
-  uint32_t block_size = 16;      // of a domain until a leaf or a hierarchy says otherwise
+  uint32_t asked_max = 32;   // leaves asked for one route, failures included
+  uint32_t cells_best = 32;  // cells wanted from a hierarchy: no more are asked; 0: all
+  uint32_t block_size = 16;  // of a domain until a leaf or a hierarchy says otherwise
   Duration deadline = std::chrono::milliseconds(50);  // of a route that names none
   std::string zone;  // cells labelled with another `zone` are `zone_distance` away
   double zone_distance = 8;

@@ -81,6 +81,49 @@ absl::Status SetText(const Json& json, const char* name, std::string* text) {
   return value.status();
 }
 
+absl::Status SetNumber(const Json& json, const char* name,
+                       const std::function<void(uint32_t)>& set) {
+  if (!json.contains(name) || json[name].is_null()) return absl::OkStatus();
+  const std::optional<uint64_t> value = Unsigned(json[name]);
+  if (!value.has_value() || *value > std::numeric_limits<uint32_t>::max())
+    return absl::InvalidArgumentError(std::string(name) + " is no such number");
+  set(static_cast<uint32_t>(*value));
+  return absl::OkStatus();
+}
+
+absl::Status SetTexts(const Json& json, const char* name,
+                      google::protobuf::RepeatedPtrField<std::string>* texts) {
+  if (!json.contains(name)) return absl::OkStatus();
+  bool good = json[name].is_array();
+  for (size_t i = 0; good && i < json[name].size(); ++i) {
+    good = json[name][i].is_string();
+    if (good) texts->Add(json[name][i].get<std::string>());
+  }
+  return good ? absl::OkStatus()
+              : absl::InvalidArgumentError(std::string(name) + " is not an array of strings");
+}
+
+// Who may be chosen, and what else the choice goes by.
+absl::Status SetChoice(const Json& json, v1::RouteRequest* request) {
+  absl::Status status = SetText(json, "session_id", request->mutable_session_id());
+  status.Update(SetTexts(json, "allowed_workers", request->mutable_allowed_workers()));
+  status.Update(SetTexts(json, "excluded_workers", request->mutable_excluded_workers()));
+  status.Update(SetNumber(json, "expected_output_tokens",
+                          [&](uint32_t n) { request->set_expected_output_tokens(n); }));
+  status.Update(
+      SetNumber(json, "queue_wait_ms", [&](uint32_t n) { request->set_queue_wait_ms(n); }));
+  if (!json.contains("required_labels")) return status;
+  const Json& labels = json["required_labels"];
+  bool good = labels.is_object();
+  for (auto label = labels.begin(); good && label != labels.end(); ++label) {
+    good = label->is_string();
+    if (good) (*request->mutable_required_labels())[label.key()] = label->get<std::string>();
+  }
+  if (!good)
+    status.Update(absl::InvalidArgumentError("required_labels is not an object of strings"));
+  return status;
+}
+
 // The HTTP request as the message it stands for.
 absl::StatusOr<v1::RouteRequest> RouteRequestFromJson(const std::string& body) {
   absl::StatusOr<Json> json = ParseObject(body);
@@ -97,26 +140,10 @@ absl::StatusOr<v1::RouteRequest> RouteRequestFromJson(const std::string& body) {
   }
   status.Update(NumbersIn(*json, "sequence_hashes", std::numeric_limits<uint64_t>::max(),
                           [&](uint64_t hash) { request.add_sequence_hashes(hash); }));
-  if (json->contains("deadline_ms")) {
-    const std::optional<uint64_t> deadline = Unsigned((*json)["deadline_ms"]);
-    if (!deadline.has_value() || *deadline > std::numeric_limits<uint32_t>::max()) {
-      status.Update(absl::InvalidArgumentError("deadline_ms is not a number of milliseconds"));
-    } else {
-      request.set_deadline_ms(static_cast<uint32_t>(*deadline));
-    }
-  }
+  status.Update(SetNumber(*json, "deadline_ms", [&](uint32_t n) { request.set_deadline_ms(n); }));
+  status.Update(SetChoice(*json, &request));
   if (!status.ok()) return status;
   return request;
-}
-
-absl::Status SetNumber(const Json& json, const char* name,
-                       const std::function<void(uint32_t)>& set) {
-  if (!json.contains(name) || json[name].is_null()) return absl::OkStatus();
-  const std::optional<uint64_t> value = Unsigned(json[name]);
-  if (!value.has_value() || *value > std::numeric_limits<uint32_t>::max())
-    return absl::InvalidArgumentError(std::string(name) + " is no such number");
-  set(static_cast<uint32_t>(*value));
-  return absl::OkStatus();
 }
 
 // All but the id.
@@ -181,6 +208,14 @@ HttpResponse JsonResponse(const google::protobuf::Message& message) {
 Duration Left(const grpc::CallbackServerContext& context) {
   return std::chrono::duration_cast<Duration>(context.deadline() -
                                               std::chrono::system_clock::now());
+}
+
+HttpResponse RouteError(const absl::Status& why) {
+  const HttpHeaders retry = RetryAfterHeaders(why);
+  if (absl::IsResourceExhausted(why) && retry.empty()) return HttpError(413, why.ToString());
+  HttpResponse response = HttpError(why);
+  response.headers = retry;
+  return response;
 }
 
 // An answer's way back to the thread of its connection, which must not end before. Who has left gets none, and leaves nothing.
@@ -251,7 +286,7 @@ void FrontendService::Count(const absl::StatusOr<RouteResult>& result) {
 grpc::ServerUnaryReactor* FrontendService::Route(grpc::CallbackServerContext* context,
                                                  const v1::RouteRequest* request,
                                                  v1::RouteResponse* response) {
-  auto* reactor = new RouteReactor(&calls_, response);
+  auto* reactor = new RouteReactor(&calls_, context, response);
   calls_.Ask(*request, Left(*context), [reactor](absl::StatusOr<v1::RouteResponse> answer) {
     reactor->Answer(std::move(answer));
   });
@@ -261,7 +296,7 @@ grpc::ServerUnaryReactor* FrontendService::Route(grpc::CallbackServerContext* co
 grpc::ServerUnaryReactor* FrontendService::RouteChat(grpc::CallbackServerContext* context,
                                                      const v1::RouteChatRequest* request,
                                                      v1::RouteResponse* response) {
-  auto* reactor = new RouteReactor(&calls_, response);
+  auto* reactor = new RouteReactor(&calls_, context, response);
   calls_.Ask(*request, Left(*context), [reactor](absl::StatusOr<v1::RouteResponse> answer) {
     reactor->Answer(std::move(answer));
   });
@@ -309,9 +344,7 @@ void FrontendService::AddHttp(AdminHttp* http) {
 void FrontendService::HttpRoute(std::shared_ptr<HttpExchange> exchange) {
   absl::StatusOr<v1::RouteRequest> message = RouteRequestFromJson(exchange->request().body);
   if (!message.ok()) return exchange->Answer(HttpError(message.status()));
-  calls_.Ask(*message, Duration::max(),
-             ToExchange(&calls_, std::move(exchange),
-                        [](const absl::Status& status) { return HttpError(status); }));
+  calls_.Ask(*message, Duration::max(), ToExchange(&calls_, std::move(exchange), RouteError));
 }
 
 void FrontendService::HttpRouteBody(OpenAiCall call, std::shared_ptr<HttpExchange> exchange) {

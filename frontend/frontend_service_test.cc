@@ -67,6 +67,7 @@ std::unique_ptr<GrpcServer> Serve(grpc::Service* service) {
 struct HttpAnswer {
   unsigned status = 0;
   std::string body;
+  std::string retry_after = {};
 };
 
 HttpAnswer Ask(boost::beast::http::verb verb, const Address& address, const std::string& path,
@@ -83,7 +84,9 @@ HttpAnswer Ask(boost::beast::http::verb verb, const Address& address, const std:
   boost::beast::flat_buffer buffer;
   http::response<http::string_body> response;
   http::read(stream, buffer, response);
-  return {.status = response.result_int(), .body = response.body()};
+  return {.status = response.result_int(),
+          .body = response.body(),
+          .retry_after = std::string(response[http::field::retry_after])};
 }
 
 HttpAnswer Post(const Address& address, const std::string& path, const std::string& body) {
@@ -119,6 +122,7 @@ class FrontendServiceTest : public testing::Test {
     hierarchy_.answer.set_block_size(16);
     options_.hierarchies = {hierarchy_server_->address().ToString()};
     options_.deadline = std::chrono::seconds(20);
+    options_.ask_ahead = 0;  // the stand-ins are read and changed between routes
   }
 
   void Start() {
@@ -314,6 +318,62 @@ TEST_F(FrontendServiceTest, RoutesAndReportsOverHttp) {
       200u);
 }
 
+TEST_F(FrontendServiceTest, WhoMayBeChosenIsSaidOverHttpToo) {
+  Start();
+  const Address http = http_->address();
+  const auto worker = [&](nlohmann::json more) {
+    more.update({{"model", "m"}, {"sequence_hashes", {7919, 2 * 7919}}});
+    const HttpAnswer answer = Post(http, "/route", more.dump());
+    EXPECT_EQ(answer.status, 200u) << answer.body;
+    return answer.status == 200 ? nlohmann::json::parse(answer.body)["worker"]["name"] : "";
+  };
+  EXPECT_EQ(worker({{"allowed_workers", {"b0"}}}), "b0");
+  EXPECT_EQ(worker({{"excluded_workers", {"a0", "a1", "b0"}}}), "b1");
+  EXPECT_EQ(worker({{"allowed_workers", {"b0"}}, {"session_id", "s"}}), "b0");
+  EXPECT_EQ(frontend_->stats().sessions, 1u);
+  const HttpAnswer nobody = Post(
+      http, "/route",
+      R"({"model":"m","sequence_hashes":[1],"required_labels":{"zone":"x"},"queue_wait_ms":0})");
+  EXPECT_EQ(nobody.status, 404u) << nobody.body;
+}
+
+TEST_F(FrontendServiceTest, AFleetOverItsThresholdsSaysWhenToComeAgain) {
+  options_.overload.requests = 1;
+  options_.queue_wait = Duration(0);
+  Start();
+  const HttpAnswer refused =
+      Post(http_->address(), "/route", R"({"model":"m","sequence_hashes":[1]})");
+  EXPECT_EQ(refused.status, 429u) << refused.body;
+  EXPECT_EQ(refused.retry_after, "1");
+  grpc::ClientContext context;
+  v1::RouteResponse response;
+  const grpc::Status status = stub_->Route(&context, Prompt(3), &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  const auto& metadata = context.GetServerTrailingMetadata();
+  const auto retry = metadata.find("retry-after-ms");
+  ASSERT_NE(retry, metadata.end());
+  EXPECT_EQ(std::string(retry->second.data(), retry->second.size()), "1000");
+  grpc::ClientContext stream_context;
+  const auto stream = stub_->RouteStream(&stream_context);
+  v1::RouteStreamRequest question;
+  question.set_id(9);
+  *question.mutable_route() = Prompt(3);
+  ASSERT_TRUE(stream->Write(question));
+  v1::RouteStreamResponse answer;
+  ASSERT_TRUE(stream->Read(&answer));
+  EXPECT_EQ(answer.code(), static_cast<uint32_t>(grpc::StatusCode::RESOURCE_EXHAUSTED));
+  EXPECT_EQ(answer.retry_after_ms(), 1000u);
+  stream->WritesDone();
+  EXPECT_TRUE(stream->Finish().ok());
+  EXPECT_EQ(frontend_->stats().rejected, 3u);
+  // A prompt that is too long is nothing to come again with.
+  const HttpAnswer large =
+      Post(http_->address(), "/route",
+           nlohmann::json{{"model", "m"}, {"sequence_hashes", std::vector<int>(70'000, 1)}}.dump());
+  EXPECT_EQ(large.status, 413u) << large.body;
+  EXPECT_EQ(large.retry_after, "");
+}
+
 TEST_F(FrontendServiceTest, ACellThatDoesNotDeliverIsNamedAndNoLongerAskedFirst) {
   leaves_["a"].answer.mutable_workers(0)->set_blocks(0);  // 40 blocks were promised
   options_.ask_cells = 1;
@@ -346,6 +406,10 @@ TEST_F(FrontendServiceTest, BadHttpBodiesAreRefused) {
         R"({"model":"m","tokens":[4294967296]})", R"({"model":"m","tokens":[-1]})",
         R"({"model":"m","tokens":"1"})", R"({"model":"m","tokens":[1],"deadline_ms":-1})",
         R"({"model":"m","sequence_hashes":["1x"]})",
+        R"({"model":"m","tokens":[1],"allowed_workers":"w"})",
+        R"({"model":"m","tokens":[1],"excluded_workers":[1]})",
+        R"({"model":"m","tokens":[1],"required_labels":{"a":1}})",
+        R"({"model":"m","tokens":[1],"queue_wait_ms":"soon"})",
         R"({"model":"m","tokens":[1],"sequence_hashes":[1]})"}) {
     EXPECT_EQ(Post(http_->address(), "/route", body).status, 400u) << body;
   }

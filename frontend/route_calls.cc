@@ -119,6 +119,10 @@ void RouteCalls::Ask(const v1::RouteChatRequest& request, Duration left, Callbac
   const Duration wanted = std::chrono::milliseconds(request.deadline_ms());
   question.input.deadline = wanted;
   question.deadline = Within(wanted > Duration(0) ? wanted : left, left);
+  if (absl::Status bad = ChoiceFromProto(request, &question.input); !bad.ok()) {
+    count_(bad);
+    return callback(std::move(bad));
+  }
   AskBody(OpenAiCall::kEither, std::make_shared<const std::string>(request.body()),
           std::move(question), std::move(callback));
 }

@@ -1,12 +1,22 @@
 #include "frontend/route_stream.h"
 
 #include <algorithm>
+#include <chrono>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "indexer/service/grpc_status.h"
 
 namespace kvatlas {
+namespace {
+
+uint32_t MillisecondsOf(Duration duration) {
+  return static_cast<uint32_t>(
+      std::chrono::duration_cast<std::chrono::milliseconds>(duration).count());
+}
+
+}  // namespace
 
 RouteStreamReactor::RouteStreamReactor(const RouteCalls* calls) : calls_(calls) {
   StartRead(&request_);
@@ -69,6 +79,8 @@ void RouteStreamReactor::OnAnswer(uint64_t id, absl::StatusOr<v1::RouteResponse>
   } else {
     response.set_code(static_cast<uint32_t>(answer.status().code()));
     response.set_message(std::string(answer.status().message()));
+    if (const std::optional<Duration> retry = RetryAfter(answer.status()))
+      response.set_retry_after_ms(MillisecondsOf(*retry));
   }
   Next next;
   {
@@ -153,6 +165,8 @@ void RouteReactor::Answer(absl::StatusOr<v1::RouteResponse> answer) {
   if (answer.ok()) {
     *response_ = *std::move(answer);
     decision_id_ = response_->decision_id();
+  } else if (const std::optional<Duration> retry = RetryAfter(answer.status())) {
+    context_->AddTrailingMetadata("retry-after-ms", std::to_string(MillisecondsOf(*retry)));
   }
   Finish(ToGrpcStatus(answer.status()));
 }

@@ -72,11 +72,12 @@ class RouteStreamReactor
   std::deque<uint64_t> choices_ ABSL_GUARDED_BY(mutex_);  // not reported on
 };
 
-// One question.
+// One question. Refused because every worker is over its thresholds, it has the trailing metadata `retry-after-ms`.
 class RouteReactor : public grpc::ServerUnaryReactor {
  public:
-  RouteReactor(const RouteCalls* calls, v1::RouteResponse* response)
-      : calls_(calls), response_(response) {}
+  RouteReactor(const RouteCalls* calls, grpc::CallbackServerContext* context,
+               v1::RouteResponse* response)
+      : calls_(calls), context_(context), response_(response) {}
 
   void Answer(absl::StatusOr<v1::RouteResponse> answer);
   void OnCancel() override { cancelled_.store(true, std::memory_order_relaxed); }
@@ -84,6 +85,7 @@ class RouteReactor : public grpc::ServerUnaryReactor {
 
  private:
   const RouteCalls* const calls_;
+  grpc::CallbackServerContext* const context_;
   v1::RouteResponse* const response_;
   std::atomic<bool> cancelled_{false};
   uint64_t decision_id_ = 0;  // written before Finish, read after it

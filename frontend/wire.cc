@@ -116,8 +116,8 @@ absl::Status CheckDomain(const v1::Domain& domain) {
   return absl::OkStatus();
 }
 
-// Who may be chosen, and what else the choice goes by.
-absl::Status ChoiceFromProto(const v1::RouteRequest& request, RouteInput* input) {
+template <typename Request>
+absl::Status ReadChoice(const Request& request, RouteInput* input) {
   if (request.session_id().size() > kSessionIdBytesMax) {
     return absl::InvalidArgumentError("session_id: at most 256 bytes");
   }
@@ -129,7 +129,6 @@ absl::Status ChoiceFromProto(const v1::RouteRequest& request, RouteInput* input)
     return absl::InvalidArgumentError("required_labels: at most 64");
   }
   input->session_id = request.session_id();
-  input->expected_output_tokens = request.expected_output_tokens();
   input->allowed_workers = {request.allowed_workers().begin(), request.allowed_workers().end()};
   input->excluded_workers = {request.excluded_workers().begin(), request.excluded_workers().end()};
   input->required_labels = {request.required_labels().begin(), request.required_labels().end()};
@@ -139,6 +138,10 @@ absl::Status ChoiceFromProto(const v1::RouteRequest& request, RouteInput* input)
 }
 
 }  // namespace
+
+absl::Status ChoiceFromProto(const v1::RouteChatRequest& request, RouteInput* input) {
+  return ReadChoice(request, input);
+}
 
 void ToProto(const CellQuestion& question, v1::FindCellsRequest* to) {
   v1::FindCellsRequest& request = *to;
@@ -226,7 +229,8 @@ absl::StatusOr<RouteInput> FromProto(const v1::RouteRequest& request) {
   input.deadline = std::chrono::milliseconds(request.deadline_ms());
   if (v1::PromptForm_IsValid(request.form())) input.form = static_cast<PromptForm>(request.form());
   if (request.has_bos()) input.bos = request.bos();
-  if (absl::Status bad = ChoiceFromProto(request, &input); !bad.ok()) return bad;
+  input.expected_output_tokens = request.expected_output_tokens();
+  if (absl::Status bad = ReadChoice(request, &input); !bad.ok()) return bad;
   return input;
 }
 

@@ -30,6 +30,8 @@ std::shared_ptr<const LabelsByWorker> LabelsFromProto(const v1::FindOverlapsResp
 
 // INVALID_ARGUMENT names the field that is missing, double or too long.
 absl::StatusOr<RouteInput> FromProto(const v1::RouteRequest& request);
+// Who may be chosen for a chat, and what else the choice goes by; the rest of `input` stays.
+absl::Status ChoiceFromProto(const v1::RouteChatRequest& request, RouteInput* input);
 v1::RouteResponse ToProto(const RouteResult& result);
 RouteReport FromProto(const v1::ReportRequest& request);
 

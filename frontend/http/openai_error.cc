@@ -75,11 +75,15 @@ HttpResponse OpenAiError(const absl::Status& why) {
   HttpResponse response{
       .status = status,
       .body = OpenAiErrorBody(status, message, status == 400 ? FieldOf(message) : "")};
-  if (retry.has_value()) {
-    const auto seconds = std::chrono::ceil<std::chrono::seconds>(*retry).count();
-    response.headers = {{"retry-after", std::to_string(std::max<int64_t>(seconds, 1))}};
-  }
+  response.headers = RetryAfterHeaders(why);
   return response;
+}
+
+HttpHeaders RetryAfterHeaders(const absl::Status& why) {
+  const std::optional<Duration> retry = RetryAfter(why);
+  if (!retry.has_value()) return {};
+  const auto seconds = std::chrono::ceil<std::chrono::seconds>(*retry).count();
+  return {{"retry-after", std::to_string(std::max<int64_t>(seconds, 1))}};
 }
 
 }  // namespace kvatlas

@@ -21,6 +21,9 @@ std::string OpenAiErrorBody(int status, std::string_view message, std::string_vi
 // the message begins as "FIELD is …". A fleet that is overloaded says when to come again (`retry-after`).
 HttpResponse OpenAiError(const absl::Status& why);
 
+// `retry-after` in seconds, of a fleet that is overloaded; else nothing.
+HttpHeaders RetryAfterHeaders(const absl::Status& why);
+
 }  // namespace kvatlas
 
 #endif  // KVATLAS_FRONTEND_HTTP_OPENAI_ERROR_H_

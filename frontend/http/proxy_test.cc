@@ -159,6 +159,7 @@ class ProxyTest : public testing::Test {
     options.leaves = {{"cell", "leaf"}};
     options.deadline = seconds(5);
     options.observer = &reports_;
+    options.overload = overload_;
     frontend_ = std::make_unique<Frontend>(options, &cell_, &cell_, &Clock::Real());
     router_ = std::make_unique<PromptRouter>(PromptRouterOptions(), frontend_.get(), &tokenizer_);
     options_.listen = {"127.0.0.1", 0};
@@ -182,6 +183,7 @@ class ProxyTest : public testing::Test {
   Reports reports_;
   Metrics metrics_;
   ProxyOptions options_;
+  OverloadThresholds overload_;
   std::unique_ptr<Frontend> frontend_;
   std::unique_ptr<PromptRouter> router_;
   std::unique_ptr<Proxy> proxy_;
@@ -429,6 +431,27 @@ TEST_F(ProxyTest, AFleetWithoutWorkersIsAnError) {
   const std::string answer = Ask(Post("/v1/chat/completions", kChat));
   EXPECT_THAT(answer, StartsWith("HTTP/1.1 404 "));
   EXPECT_THAT(ErrorOf(answer)["message"].get<std::string>(), HasSubstr("no worker of m"));
+}
+
+TEST_F(ProxyTest, AFleetOverItsThresholdsSendsClientsAwayForAWhile) {
+  overload_.requests = 1;
+  Gate asked, refused;
+  TestEngine engine([&](TestSocket& connection) {
+    connection.ReadMessage();
+    asked.Open();
+    refused.Wait();
+    connection.Send(kOk);
+  });
+  Start({engine.url()});
+  std::string first;
+  std::thread client([&] { first = Ask(Post("/v1/chat/completions", kChat)); });
+  asked.Wait();
+  const std::string second = Ask(Post("/v1/chat/completions", kChat));
+  EXPECT_THAT(second, AllOf(StartsWith("HTTP/1.1 429 "), HasSubstr("retry-after: ")));
+  EXPECT_EQ(ErrorOf(second)["type"], "rate_limit_error");
+  refused.Open();
+  client.join();
+  EXPECT_THAT(first, EndsWith("ok"));
 }
 
 // ---- Engines that fail ----
