@@ -3,10 +3,12 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -20,6 +22,7 @@
 #include "indexer/base/tier.h"
 #include "indexer/service/redis_test_server.h"
 #include "proto/kvatlas/v1/frontend.grpc.pb.h"
+#include "proto/kvatlas/v1/leaf.grpc.pb.h"
 #include "publisher/publisher.h"
 #include "tools/cluster/process.h"
 
@@ -71,6 +74,35 @@ class DiscoveryTest : public ::testing::Test {
     (*publisher)->StoredHashed(Tier::kDevice, 0, kNoParent, Prompt(sequence, 64));
     EXPECT_TRUE((*publisher)->WaitAcknowledged(kReady));
     publishers_.push_back(*std::move(publisher));
+  }
+
+  // A replica of a cell's leaf that nobody was told of.
+  Process& RunReplica(const std::string& replica) {
+    return Run("leaf-" + replica, "indexer/leaf/kvatlas-leaf",
+               {"--cell=cell-a", "--replica=" + replica, "--parents=" + redis_.url()});
+  }
+
+  // Until a leaf itself says that the worker has all of a prompt, for certain.
+  static void WaitKnows(const Process& leaf, uint64_t sequence) {
+    const auto stub = v1::Leaf::NewStub(
+        grpc::CreateChannel(leaf.address("grpc"), grpc::InsecureChannelCredentials()));
+    v1::FindOverlapsRequest request;
+    request.mutable_domain()->set_model(kModel);
+    for (SequenceHash hash : Prompt(sequence, 64)) request.add_sequence_hashes(Raw(hash));
+    const Time until = Clock::Real().Now() + kReady;
+    std::string last;
+    while (Clock::Real().Now() < until) {
+      grpc::ClientContext context;
+      v1::FindOverlapsResponse response;
+      const grpc::Status status = stub->FindOverlaps(&context, request, &response);
+      if (status.ok() && response.workers_size() == 1 && response.workers(0).blocks() == 64 &&
+          response.workers(0).trust() == v1::TRUST_EXACT) {
+        return;
+      }
+      last = status.ok() ? response.ShortDebugString() : status.error_message();
+      std::this_thread::yield();
+    }
+    FAIL() << leaf.name() << " does not know: " << last;
   }
 
   void RunFrontend() {
@@ -141,6 +173,44 @@ TEST_F(DiscoveryTest, CellsAndNodesComeGoAndMoveWithoutARestartAnywhere) {
   redis_.Start();  // empty: all announce themselves again
   RunCell("cell-c", 3);
   WaitRouted(3, "worker-of-cell-c");
+}
+
+// Engines that run find a replica of their leaf that is added under load, and go on when the first one dies for ever.
+TEST_F(DiscoveryTest, AReplicaAddedUnderLoadIsToldByEnginesThatRun) {
+  RunFrontend();
+  RunNode("node-1");
+  Process& first = RunReplica("a");
+  PublisherOptions options;
+  options.leaves = {redis_.url()};
+  options.cell = "cell-a";
+  options.worker = "worker";
+  options.domain = {kModel, ""};
+  options.block_size = kBlockSize;
+  const auto publisher = Publisher::Create(options);
+  ASSERT_TRUE(publisher.ok()) << publisher.status();
+  (*publisher)->StoredHashed(Tier::kDevice, 0, kNoParent, Prompt(1, 64));
+  WaitRouted(1, "worker");
+
+  // The load: the engine goes on saying things until the end.
+  std::atomic<uint64_t> said{1};
+  std::atomic<bool> done{false};
+  std::thread engine([&] {
+    while (!done.load() && said.load() < 5000) {
+      (*publisher)->StoredHashed(Tier::kDevice, 0, kNoParent, Prompt(said.load() + 1, 64));
+      EXPECT_TRUE((*publisher)->WaitAcknowledged(kReady));
+      ++said;
+    }
+  });
+  Process& second = RunReplica("b");
+  // It knows what was said before it came, by itself.
+  WaitKnows(second, 1);
+  WaitRouted(1, "worker");
+  first.Kill();
+  for (int i = 0; i < 20; ++i) WaitRouted(1, "worker");
+  done = true;
+  engine.join();
+  WaitKnows(second, said.load());
+  WaitRouted(said.load(), "worker");
 }
 
 }  // namespace
