@@ -6,17 +6,21 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <memory>
 #include <numeric>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "indexer/base/hash.h"
 #include "indexer/base/ids.h"
 #include "indexer/base/tier.h"
+#include "indexer/service/redis_test_server.h"
+#include "indexer/stream/receiver.h"
 #include "publisher/fake_leaf.h"
 #include "publisher/zmq_events.h"
 
@@ -358,6 +362,76 @@ TEST_F(KvatlasPublisherTest, AForkedChildTouchesNothing) {
   const uint64_t parent = 1;
   EXPECT_EQ(Stored({2}, Tokens(1, kBlockSize), &parent), KVATLAS_OK);
   EXPECT_EQ(Known(), ChainOf(Tokens(2)));
+}
+
+// Forks at any moment of the publisher's threads, whose locks a child finds as they were: with leaves by gRPC, leaves that are
+// looked for, and a log in Redis.
+TEST_F(KvatlasPublisherTest, ForksUnderLoadHangNobodyAndSayNothingTwice) {
+  RedisTestServer redis;
+  const std::string url = redis.url();
+  const char* const leaves[] = {target_.c_str(), url.c_str()};
+  options_.leaves = leaves;
+  options_.leaves_count = 2;
+  options_.cell = "cell";
+  options_.redis_url = url.c_str();
+  publisher_ = Create(options_);
+  while (!leaf_.seen_hello()) std::this_thread::yield();
+  constexpr int kForks = 40;
+  constexpr uint64_t kPerFork = 50;
+  std::atomic<int> forks{0};
+  std::atomic<uint64_t> said{0};
+  std::thread engine([&] {
+    // Some before each fork, so that there is one in the middle of it.
+    while (forks.load() < kForks) {
+      if (said.load() >= (static_cast<uint64_t>(forks.load()) + 1) * kPerFork) {
+        std::this_thread::yield();
+        continue;
+      }
+      const uint64_t block = said.load() + 1;
+      EXPECT_EQ(
+          kvatlas_publisher_stored_hashed(publisher_.get(), KVATLAS_TIER_DEVICE, 0, 0, &block, 1),
+          KVATLAS_OK);
+      said = block;
+    }
+  });
+  for (int i = 0; i < kForks; ++i) {
+    while (said.load() < static_cast<uint64_t>(i) * kPerFork + 1) std::this_thread::yield();
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      alarm(60);  // a child that hangs is a failure, not a test that hangs
+      const uint64_t block = 1'000'000;
+      kvatlas_publisher_stats stats = {};
+      stats.struct_size = sizeof(stats);
+      const bool refused =
+          kvatlas_publisher_stored_hashed(publisher_.get(), KVATLAS_TIER_DEVICE, 0, 0, &block, 1) ==
+              KVATLAS_FAILED_PRECONDITION &&
+          kvatlas_publisher_flush(publisher_.get()) == KVATLAS_FAILED_PRECONDITION &&
+          kvatlas_publisher_get_stats(publisher_.get(), &stats) == KVATLAS_FAILED_PRECONDITION &&
+          kvatlas_publisher_stop(publisher_.get(), 1, 1000) == KVATLAS_FAILED_PRECONDITION;
+      kvatlas_publisher_destroy(publisher_.get());
+      _exit(refused ? 0 : 1);
+    }
+    ++forks;
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0) << "fork " << i;
+  }
+  engine.join();
+  Holdings expected;
+  for (uint64_t block = 1; block <= said.load(); ++block)
+    expected.insert({static_cast<int>(Tier::kDevice), block});
+  // Of the log nobody reads: the leaf has it all once its replica is at rest.
+  while (leaf_.holdings() != expected) {
+    kvatlas_publisher_flush(publisher_.get());
+    std::this_thread::yield();
+  }
+  const ReceiverStats heard = leaf_.stats();
+  EXPECT_EQ(heard.blocks_applied, said.load());
+  EXPECT_EQ(heard.batches_duplicate, 0u);
+  EXPECT_EQ(heard.gaps, 0u);
+  EXPECT_EQ(heard.digests_different, 0u);
+  EXPECT_EQ(Stats().blocks_stored, said.load());
 }
 
 TEST(KvatlasPublisherTextTest, CodesHaveNames) {
