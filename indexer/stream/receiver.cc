@@ -19,7 +19,9 @@ struct Snapshot {
   BatchNumber as_of = 0;
   uint32_t next_part = 0;
   bool shed = false;
-  absl::flat_hash_map<SequenceHash, TierMask> named;
+  // Something was held before it; else all that is held is named by it.
+  bool replaces = true;
+  absl::flat_hash_map<SequenceHash, TierMask> named;  // while it replaces something
 };
 
 }  // namespace
@@ -241,9 +243,11 @@ void StreamReceiver::State::On(const SnapshotPart& part, Time now, Out* out) {
   if (!TakePart(part, now, out)) return;
   for (const Stored& stored : part.stored) {
     if (!sink->Apply(stored).ok()) snapshot->shed = true;
-    for (const SequenceHash block : stored.blocks) {
-      TierMask& tiers = snapshot->named[block];
-      tiers = tiers | stored.tier;
+    if (snapshot->replaces) {
+      for (const SequenceHash block : stored.blocks) {
+        TierMask& tiers = snapshot->named[block];
+        tiers = tiers | stored.tier;
+      }
     }
     stats.blocks_applied += stored.blocks.size();
   }
@@ -263,6 +267,7 @@ bool StreamReceiver::State::TakePart(const SnapshotPart& part, Time now, Out* ou
     snapshot.emplace();
     snapshot->id = part.snapshot_id;
     snapshot->as_of = part.as_of;
+    snapshot->replaces = sink->CurrentDigest() != Digest{};
     StartRepair(Repair::kSnapshot, now);
     return true;
   }
@@ -273,7 +278,7 @@ bool StreamReceiver::State::TakePart(const SnapshotPart& part, Time now, Out* ou
 }
 
 void StreamReceiver::State::FinishSnapshot(const SnapshotPart& part, Time now) {
-  RemoveUnnamed();
+  if (snapshot->replaces) RemoveUnnamed();
   const bool was_shed = snapshot->shed;
   snapshot.reset();
   snapshot_done = part.snapshot_id;

@@ -36,6 +36,7 @@ struct Snapshot {
   size_t next_block = 0;  // within `runs[next_run]`
   uint32_t next_part = 0;
   bool sent = false;  // the last part too
+  Time sent_at{0};
   Digest digest;
   bool degraded = false;
 };
@@ -78,7 +79,8 @@ struct StreamSender::State {
   // Poll
   SenderMessage MakeHello(Time now);
   void Capture(Time now);
-  SenderMessage NextPart();
+  SenderMessage NextPart(Time now);
+  bool SnapshotOnItsWay(Time now) const;
   bool MaySend() const;
   SenderMessage NextBatch();
   bool DigestTime(Time now) const;
@@ -107,6 +109,7 @@ struct StreamSender::State {
   bool snapshot_owed = false;        // to be captured; until then every append only burns a number
   std::optional<Snapshot> snapshot;  // captured, and not acknowledged
   uint64_t snapshot_id = 0;
+  int snapshots_unanswered = 0;  // sent in a row on this connection, and none acknowledged
 
   std::optional<Load> load;
   bool degraded = false;
@@ -228,6 +231,7 @@ void StreamSender::OnConnected(Time) { state_->phase = State::Phase::kHelloDue; 
 void StreamSender::OnDisconnected(Time) {
   state_->phase = State::Phase::kDisconnected;
   state_->snapshot.reset();
+  state_->snapshots_unanswered = 0;
 }
 
 absl::Status StreamSender::OnMessage(const ReceiverMessage& message, Time now) {
@@ -302,14 +306,26 @@ absl::Status StreamSender::State::Acknowledge(BatchNumber applied) {
   }
   acknowledged = std::max(acknowledged, applied);
   cursor = std::max(cursor, acknowledged + 1);
-  if (snapshot.has_value() && snapshot->sent && acknowledged >= snapshot->as_of) snapshot.reset();
+  if (snapshot.has_value() && snapshot->sent && acknowledged >= snapshot->as_of) {
+    snapshot.reset();
+    snapshots_unanswered = 0;
+  }
   return absl::OkStatus();
 }
 
-absl::Status StreamSender::State::On(const Need& need, Time) {
+// Links keep the order: who has all of it acknowledges it before he asks for another one. If it is lost, he asks until it is
+// sent again.
+bool StreamSender::State::SnapshotOnItsWay(Time now) const {
+  if (!snapshot.has_value()) return false;
+  const int doublings = std::clamp(snapshots_unanswered - 1, 0, 6);
+  return !snapshot->sent ||
+         now - snapshot->sent_at < options.snapshot_again_after * (1 << doublings);
+}
+
+absl::Status StreamSender::State::On(const Need& need, Time now) {
   if (phase != Phase::kWelcomed) return absl::OkStatus();
-  // One that is on its way answers this too; if it does not arrive, the receiver asks again.
-  const bool underway = snapshot.has_value() && !snapshot->sent;
+  // One that is on its way answers this too.
+  const bool underway = SnapshotOnItsWay(now);
   if (need.snapshot) {
     if (underway) return absl::OkStatus();
     snapshot.reset();
@@ -355,7 +371,7 @@ std::optional<SenderMessage> StreamSender::Poll(Time now) {
   if (s.snapshot_owed && !s.snapshot.has_value()) s.Capture(now);
   std::optional<SenderMessage> message;
   if (s.snapshot.has_value() && !s.snapshot->sent) {
-    message = s.NextPart();
+    message = s.NextPart(now);
   } else if (s.cursor <= s.last) {
     if (s.MaySend()) message = s.NextBatch();
   } else if (s.DigestDue(now) && s.AddBatch()) {
@@ -404,7 +420,7 @@ void StreamSender::State::Capture(Time now) {
   ++stats.snapshots_sent;
 }
 
-SenderMessage StreamSender::State::NextPart() {
+SenderMessage StreamSender::State::NextPart(Time now) {
   SnapshotPart part{.snapshot_id = snapshot->id,
                     .as_of = snapshot->as_of,
                     .part = snapshot->next_part++,
@@ -432,6 +448,8 @@ SenderMessage StreamSender::State::NextPart() {
     part.digest = snapshot->digest;
     part.degraded = snapshot->degraded;
     snapshot->sent = true;
+    snapshot->sent_at = now;
+    ++snapshots_unanswered;
     snapshot->runs = {};
     high_sent = std::max(high_sent, snapshot->as_of);
   }

@@ -233,6 +233,17 @@ TEST_F(ReceiverTest, SnapshotRemovesWhatItDoesNotNameOnlyAtItsEnd) {
   EXPECT_EQ(receiver.applied(), 2u);
 }
 
+// The first finds nothing to remove at its end; the second finds what the first has said so far.
+TEST_F(ReceiverTest, ASnapshotThatComesAmidAnotherRemovesWhatOnlyThatNamed) {
+  Say(MakeHello(100, 7, /*first_kept=*/2, /*last_sent=*/1));
+  Say(Part(2, 0, RunOf(1, 3), false));
+  digest = Digest{};
+  Say(Part(4, 0, RunOf(3, 2), true));
+  EXPECT_EQ(holdings.held, std::set<SequenceHash>({SequenceHash{3}, SequenceHash{4}}));
+  EXPECT_EQ(receiver.trust(now), Trust::kExact);
+  EXPECT_EQ(receiver.applied(), 4u);
+}
+
 TEST_F(ReceiverTest, MissingPartAsksForTheSnapshotAgain) {
   Say(MakeHello(100, 7));
   Say(Part(2, 0, RunOf(3, 2), false));
@@ -415,6 +426,7 @@ TEST_F(SenderTest, DoubtIsInSnapshotsAndHellos) {
   Say(Welcome{.next = 1, .snapshot = true, .credit = 64});
   EXPECT_TRUE(std::get<SnapshotPart>(*sender.Poll(now)).degraded);
   sender.SetDegraded(false);
+  now += 5 * kSecond;
   Say(Need{.next = 0, .snapshot = true});
   EXPECT_FALSE(std::get<SnapshotPart>(*sender.Poll(now)).degraded);
 }
@@ -477,8 +489,39 @@ TEST_F(SenderTest, LostSnapshotIsSentAgainAfterAnOverflowBehindIt) {
     NextBatch();
     Append(RunOf(1000 * i, kBatchBlocksMax));
   }
+  now += 5 * kSecond;
   Say(Need{.snapshot = true});
   EXPECT_GT(std::get<SnapshotPart>(*sender.Poll(now)).as_of, lost);
+}
+
+// A receiver with much to do asks every second for what waits at its door.
+TEST_F(SenderTest, WhoAsksForASnapshotThatIsOnItsWayIsNotSentAnother) {
+  Append(RunOf(1, 3));
+  Connect(Welcome{.next = 1, .snapshot = true, .credit = 64});
+  const auto asks = [this] {
+    Say(Need{.next = 0, .snapshot = true});
+    const std::optional<SenderMessage> message = sender.Poll(now);
+    return message.has_value() && std::holds_alternative<SnapshotPart>(*message);
+  };
+  EXPECT_TRUE(std::holds_alternative<SnapshotPart>(*sender.Poll(now)));
+  for (int i = 0; i < 4; ++i) {
+    now += kSecond;
+    EXPECT_FALSE(asks()) << i;
+  }
+  now += kSecond;
+  EXPECT_TRUE(asks()) << "it may be lost";
+  now += 9 * kSecond;
+  EXPECT_FALSE(asks()) << "twice as long after the second";
+  now += kSecond;
+  EXPECT_TRUE(asks());
+  EXPECT_EQ(sender.stats().snapshots_sent, 3u);
+  // Who has it and asks still found a difference.
+  Say(Ack{.applied = sender.last_number(), .credit = 64});
+  EXPECT_TRUE(asks());
+  // On another connection nothing is on its way.
+  sender.OnDisconnected(now);
+  Connect(Welcome{.next = 1, .snapshot = true, .credit = 64});
+  EXPECT_TRUE(std::holds_alternative<SnapshotPart>(*sender.Poll(now)));
 }
 
 TEST_F(SenderTest, SnapshotSupersedesWhatWasUnsent) {
