@@ -336,6 +336,11 @@ HttpConnection::Step HttpConnection::AnswerOnPool() {
     asio::post(io, [self = std::move(self)] { self->GoOn(self->Send()); });
   });
   if (taken) return Step::kElsewhere;
+  if (shared_->pool.stopping()) {
+    // The server is about to cut everybody off; there were not too many.
+    Close();
+    return Step::kElsewhere;
+  }
   response_ = HttpError(503, "too many requests at once");
   return Send();
 }

@@ -37,6 +37,11 @@ class HttpPool {
     return true;
   }
 
+  bool stopping() {
+    MutexLock lock(&mutex_);
+    return stopping_;
+  }
+
   // Finishes what runs; what waits is kept and never run. Not from a job; one caller at a time.
   void Stop() {
     {
