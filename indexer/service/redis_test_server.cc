@@ -37,6 +37,34 @@ sockaddr_in Loopback(uint16_t port) {
   return address;
 }
 
+// The socket that listens on a port of this host, by its inode as /proc says; empty: none does.
+std::string ListenerOn(uint16_t port) {
+  constexpr int kListens = 0x0A;
+  std::ifstream table("/proc/net/tcp");
+  std::string line;
+  while (std::getline(table, line)) {
+    unsigned found = 0, state = 0;
+    unsigned long inode = 0;
+    // sl local_address rem_address st tx_queue:rx_queue tr:tm->when retrnsmt uid timeout inode
+    if (std::sscanf(line.c_str(), " %*u: %*8X:%4X %*8X:%*4X %2X %*X:%*X %*X:%*X %*X %*u %*u %lu",
+                    &found, &state, &inode) == 3 &&
+        found == port && state == kListens) {
+      return "socket:[" + std::to_string(inode) + "]";
+    }
+  }
+  return "";
+}
+
+bool Has(pid_t pid, const std::string& socket) {
+  std::error_code error;
+  for (const auto& file :
+       std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd", error)) {
+    std::error_code ignored;
+    if (std::filesystem::read_symlink(file.path(), ignored) == socket) return true;
+  }
+  return false;
+}
+
 // Free now; whoever takes it in between makes redis-server fail, and another one is tried.
 uint16_t FreePort() {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -74,7 +102,8 @@ void RedisTestServer::Start() {
     Launch();
     const auto until = std::chrono::steady_clock::now() + kStartTimeout;
     while (std::chrono::steady_clock::now() < until) {
-      if (Answers()) return;
+      // Another test's server may have taken the port; ours ends then.
+      if (Answers() && Has(pid_, ListenerOn(port_))) return;
       if (waitpid(pid_, nullptr, WNOHANG) == pid_) {
         pid_ = 0;
         break;  // the port was taken
