@@ -76,6 +76,17 @@ class CallsTest(WithLeaf):
         self.expect(publisher, 0)
         self.assertEqual(publisher.stats()["last_error"], "")
 
+    def test_leaves_are_found(self):
+        publisher = Publisher(["dns:" + self.leaf.grpc], worker="1", model="m", block_size=16)
+        self.addCleanup(publisher.close)
+        publisher.stored([1, 2], TOKENS[:32])
+        self.expect(publisher, 2)
+        with self.assertRaisesRegex(PublisherError, "cell") as refused:
+            Publisher(["redis://127.0.0.1:1"], worker="1", model="m")
+        self.assertEqual(refused.exception.code, 3)
+        # Whoever is looked for, no engine waits for him.
+        Publisher(["redis://127.0.0.1:1"], cell="c", worker="2", model="m").close()
+
     def test_buffers_are_as_good_as_lists(self):
         publisher = self.publisher()
         publisher.stored(array("Q", [1, 2]), array("I", TOKENS[:32]))
@@ -344,6 +355,8 @@ class OptionsTest(unittest.TestCase):
                                    "labels": {"zone": "b", "rack": "7"}})
         self.assertEqual(engine.options_of("kvatlas://?model=m&redis=redis%3A%2F%2Fr&redis_cell=c", {"KVATLAS_WORKER": "w"}),
                          {"leaves": [], "model": "m", "worker": "w", "redis_url": "redis://r", "redis_cell": "c"})
+        self.assertEqual(engine.options_of("kvatlas://redis%3A%2F%2Fr%3A6379?model=m&cell=c", {"KVATLAS_WORKER": "w"}),
+                         {"leaves": ["redis://r:6379"], "model": "m", "worker": "w", "cell": "c"})
         self.assertEqual(engine.options_of("tcp://*:5557", {"KVATLAS_LEAVES": "c:3", **environment})["leaves"], ["c:3"])
 
     def test_wrong_options_are_named(self):

@@ -4,8 +4,8 @@
 
 Options, each also as an environment variable (KVATLAS_MODEL, KVATLAS_WORKER, …; the URL wins):
 
-    leaves      the part between // and ?; KVATLAS_LEAVES may also be dns:HOST:PORT or redis://HOST:PORT, where leaves are
-                found, whenever they come and go
+    leaves      the part between // and ?; each HOST:PORT, or where leaves are found, whenever they come and go:
+                dns:HOST:PORT, redis://HOST:PORT (in a URL redis%3A%2F%2FHOST%3APORT)
     cell        whose leaves are found in Redis
     model       the domain's name, as the router asks for it; required
     worker      this instance's name; the host's name unless told
