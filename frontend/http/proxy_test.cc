@@ -192,9 +192,9 @@ class ProxyTest : public testing::Test {
 // ---- What goes through ----
 
 TEST_F(ProxyTest, TheEngineGetsTheVeryBytesAndTheClientItsAnswer) {
-  std::string got;
+  LastMessage got;
   TestEngine engine([&](TestSocket& connection) {
-    got = connection.ReadMessage();
+    got.ReadFrom(connection);
     connection.Send(
         "HTTP/1.1 201 Made it\r\nX-Engine: a b\r\nSet-Cookie: 1\r\nset-cookie: 2\r\n"
         "Connection: keep-alive, X-Hop\r\nX-Hop: 1\r\nKeep-Alive: timeout=5\r\n"
@@ -208,9 +208,9 @@ TEST_F(ProxyTest, TheEngineGetsTheVeryBytesAndTheClientItsAnswer) {
       Ask(Post("/v1/chat/completions?a=%20b", body,
                "Authorization: Bearer k\r\nConnection: keep-alive, X-Private\r\nX-Private: 1\r\n"
                "TE: trailers\r\nX-Kept: \t two words \r\n"));
-  EXPECT_THAT(got, StartsWith("POST /v1/chat/completions?a=%20b HTTP/1.1\r\n"));
-  EXPECT_THAT(got, EndsWith("\r\n\r\n" + body));
-  EXPECT_THAT(got,
+  EXPECT_THAT(got.text(), StartsWith("POST /v1/chat/completions?a=%20b HTTP/1.1\r\n"));
+  EXPECT_THAT(got.text(), EndsWith("\r\n\r\n" + body));
+  EXPECT_THAT(got.text(),
               AllOf(HasSubstr("Authorization: Bearer k\r\n"), HasSubstr("X-Kept: two words\r\n"),
                     HasSubstr("host: " + engine.address().ToString() + "\r\n"),
                     Not(HasSubstr("X-Private")), Not(HasSubstr("TE:")), Not(HasSubstr("front"))));
@@ -339,9 +339,9 @@ TEST_F(ProxyTest, AnIdleConnectionThatTheEngineClosedIsReplacedUnnoticed) {
 }
 
 TEST_F(ProxyTest, BodiesInChunksAndThoseThatWaitForAContinueArriveWhole) {
-  std::string got;
+  LastMessage got;
   TestEngine engine([&](TestSocket& connection) {
-    while (!(got = connection.ReadMessage()).empty()) {
+    while (got.ReadFrom(connection)) {
       connection.Send("HTTP/1.1 100 Continue\r\n\r\n");  // which is for us, not for the client
       connection.Send(kOk);
     }
@@ -352,7 +352,8 @@ TEST_F(ProxyTest, BodiesInChunksAndThoseThatWaitForAContinueArriveWhole) {
       "POST /v1/completions HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n"
       "9\r\n{\"model\":\r\n14\r\n\"m\",\"prompt\":\"hello\"\r\n1\r\n}\r\n0\r\n\r\n");
   EXPECT_THAT(client.ReadMessage(), AllOf(StartsWith("HTTP/1.1 200 OK\r\n"), EndsWith("ok")));
-  EXPECT_THAT(got, EndsWith("content-length: 30\r\n\r\n{\"model\":\"m\",\"prompt\":\"hello\"}"));
+  EXPECT_THAT(got.text(),
+              EndsWith("content-length: 30\r\n\r\n{\"model\":\"m\",\"prompt\":\"hello\"}"));
   client.Send(
       absl::StrCat("POST /v1/chat/completions HTTP/1.1\r\nExpect: 100-continue\r\n"
                    "Content-Length: ",
@@ -360,15 +361,15 @@ TEST_F(ProxyTest, BodiesInChunksAndThoseThatWaitForAContinueArriveWhole) {
   EXPECT_EQ(client.ReadUntil("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
   client.Send(kChat);
   EXPECT_THAT(client.ReadMessage(), EndsWith("ok"));
-  EXPECT_THAT(got, AllOf(EndsWith(kChat), Not(HasSubstr("Expect"))));
+  EXPECT_THAT(got.text(), AllOf(EndsWith(kChat), Not(HasSubstr("Expect"))));
 }
 
 TEST_F(ProxyTest, OtherCallsGoToAnEngineOfTheirModelOrToAnyone) {
-  std::string got;
+  LastMessage got;
   TestEngine engine([&](TestSocket& connection) {
-    while (!(got = connection.ReadMessage()).empty()) {
-      connection.Send(got.starts_with("HEAD") ? "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n"
-                                              : kOk);
+    while (got.ReadFrom(connection)) {
+      connection.Send(
+          got.text().starts_with("HEAD") ? "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n" : kOk);
     }
   });
   Start({engine.url()});
@@ -376,14 +377,14 @@ TEST_F(ProxyTest, OtherCallsGoToAnEngineOfTheirModelOrToAnyone) {
   EXPECT_THAT(Ask(Post("/v1/embeddings", R"({"model":"m","input":"x"})")), EndsWith("ok"));
   EXPECT_THAT(Ask("GET /v1/models HTTP/1.1\r\n\r\n"),
               AllOf(EndsWith("ok"), HasSubstr("x-kvatlas-worker: w0")));
-  EXPECT_THAT(got, StartsWith("GET /v1/models HTTP/1.1\r\n"));
+  EXPECT_THAT(got.text(), StartsWith("GET /v1/models HTTP/1.1\r\n"));
   TestSocket client(proxy_->address());
   client.Send("HEAD /v1/models HTTP/1.1\r\n\r\n");
   EXPECT_THAT(client.ReadUntil("\r\n\r\n"), HasSubstr("content-length: 2\r\n"));
-  EXPECT_THAT(got, StartsWith("HEAD "));
+  EXPECT_THAT(got.text(), StartsWith("HEAD "));
   client.Send("DELETE /v1/responses/7 HTTP/1.1\r\n\r\n");
   EXPECT_THAT(client.ReadMessage(), EndsWith("ok"));
-  EXPECT_THAT(got, StartsWith("DELETE /v1/responses/7 "));
+  EXPECT_THAT(got.text(), StartsWith("DELETE /v1/responses/7 "));
   EXPECT_THAT(Ask("GET /v2/models HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.1 404 "));
 }
 
@@ -468,15 +469,15 @@ TEST_F(ProxyTest, WhenAnEngineIsNotThereTheNextOneAnswersAndItIsAvoided) {
 
 TEST_F(ProxyTest, AnEngineThatClosesBeforeItsAnswerIsReplacedToo) {
   TestEngine closes([](TestSocket& connection) { connection.ReadMessage(); });
-  std::string got;
+  LastMessage got;
   TestEngine engine([&](TestSocket& connection) {
-    got = connection.ReadMessage();
+    got.ReadFrom(connection);
     connection.Send(kOk);
   });
   Start({closes.url(), engine.url()});
   EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat)),
               AllOf(EndsWith("ok"), HasSubstr("tried: w0 (")));
-  EXPECT_THAT(got, EndsWith(kChat));
+  EXPECT_THAT(got.text(), EndsWith(kChat));
 }
 
 TEST_F(ProxyTest, AnEngineThatDoesNotAnswerInTimeIsReplacedToo) {

@@ -56,9 +56,9 @@ ChatPrompt Chat() {
 }
 
 TEST(RemoteTokenizerTest, TheEngineIsAskedAsItWantsToBeAsked) {
-  std::string got;
+  LastMessage got;
   TestEngine engine([&](TestSocket& connection) {
-    while (!(got = connection.ReadMessage()).empty())
+    while (got.ReadFrom(connection))
       connection.Send(Answer(200, R"({"count":2,"max_model_len":9,"tokens":[1,4294967295]})"));
   });
   RemoteTokenizer tokenizer(Options({engine.url()}));
@@ -66,21 +66,21 @@ TEST(RemoteTokenizerTest, TheEngineIsAskedAsItWantsToBeAsked) {
   ASSERT_TRUE(tokens.ok()) << tokens.status();
   EXPECT_THAT(tokens->tokens, ElementsAre(1u, 4294967295u));
   EXPECT_EQ(tokens->source, engine.url() + "/tokenize");
-  EXPECT_THAT(got, StartsWith("POST /tokenize HTTP/1.1\r\n"));
-  EXPECT_EQ(BodyOf(got), R"({"model":"m","prompt":"hello"})");
+  EXPECT_THAT(got.text(), StartsWith("POST /tokenize HTTP/1.1\r\n"));
+  EXPECT_EQ(BodyOf(got.text()), R"({"model":"m","prompt":"hello"})");
   ASSERT_TRUE(Ask(tokenizer, Chat()).ok());
   EXPECT_EQ(
-      BodyOf(got),
+      BodyOf(got.text()),
       R"({"model":"m","messages":[{"role":"user","content":"é"}],"add_generation_prompt":true,)"
       R"("continue_final_message":false,"chat_template_kwargs":{"enable_thinking":false},)"
       R"("tools":[{"type":"function"}]})");
 }
 
 TEST(RemoteTokenizerTest, RenderedPromptsHaveTheirTokensInOtherPlaces) {
-  std::string got;
+  LastMessage got;
   TestEngine engine([&](TestSocket& connection) {
-    while (!(got = connection.ReadMessage()).empty()) {
-      const bool chat = got.starts_with("POST /v1/chat/completions/render ");
+    while (got.ReadFrom(connection)) {
+      const bool chat = got.text().starts_with("POST /v1/chat/completions/render ");
       connection.Send(Answer(200, chat ? R"({"request_id":"r","token_ids":[3],"features":{}})"
                                        : R"([{"token_ids":[1,2]},{"token_ids":[9]}])"));
     }
@@ -89,7 +89,7 @@ TEST(RemoteTokenizerTest, RenderedPromptsHaveTheirTokensInOtherPlaces) {
   options.way = RemoteWay::kRender;
   RemoteTokenizer tokenizer(options);
   EXPECT_THAT(Ask(tokenizer, TextPrompt{.text = "a"})->tokens, ElementsAre(1u, 2u));
-  EXPECT_THAT(got, StartsWith("POST /v1/completions/render "));
+  EXPECT_THAT(got.text(), StartsWith("POST /v1/completions/render "));
   EXPECT_THAT(Ask(tokenizer, Chat())->tokens, ElementsAre(3u));
 }
 

@@ -46,6 +46,27 @@ class TestSocket {
   std::string ahead_;
 };
 
+// What an engine got last, for the thread of the test.
+class LastMessage {
+ public:
+  // False: the other side is gone; what came before stays.
+  bool ReadFrom(TestSocket& connection) {
+    std::string message = connection.ReadMessage();
+    if (message.empty()) return false;
+    MutexLock lock(&mutex_);
+    text_ = std::move(message);
+    return true;
+  }
+  std::string text() {
+    MutexLock lock(&mutex_);
+    return text_;
+  }
+
+ private:
+  Mutex mutex_;
+  std::string text_ ABSL_GUARDED_BY(mutex_);
+};
+
 // Serves each connection with a function, on a thread of its own.
 class TestEngine {
  public:
