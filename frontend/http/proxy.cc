@@ -176,10 +176,13 @@ class Proxy::Request : public std::enable_shared_from_this<Request> {
     question.input.session_id = session_;
     question.input.tried = tried_workers_;
     question.by_load_without_tokens = true;
+    // Its hold goes with the answer, so that a request never ends on a thread of the router's, maybe after the proxy.
     auto back = [self = shared_from_this(),
-                 work = asio::make_work_guard(*io_)](absl::StatusOr<PromptRoute> route) {
-      asio::post(*self->io_,
-                 [self, route = std::move(route)]() mutable { self->OnRoute(std::move(route)); });
+                 work = asio::make_work_guard(*io_)](absl::StatusOr<PromptRoute> route) mutable {
+      asio::io_context& io = *self->io_;
+      asio::post(io, [self = std::move(self), route = std::move(route)]() mutable {
+        self->OnRoute(std::move(route));
+      });
     };
     if (call_.has_value()) {
       proxy_->router()->RouteBody(*call_, body_, std::move(question), std::move(back));
