@@ -40,7 +40,8 @@ namespace kvatlas {
 
 // What one unit of each term weighs, in blocks of prefill. `policy/README.md` tells how the defaults were found.
 struct CostWeights {
-  double prefill = 1;         // a block to prefill
+  // A block to prefill; above 1, since it also takes room and time from those who come later.
+  double prefill = 1.25;
   double fetch_host = 0.1;    // a block to fetch from the worker's host memory,
   double fetch_disk = 0.5;    // from its disk,
   double fetch_remote = 0.3;  // from another machine

@@ -40,14 +40,15 @@ TEST(CostTest, TermsAreBlocksOfPrefill) {
                             .distance = 4,
                             .leaves_session = true,
                             .transfer = 5},
-                           {.fetch_host = 0.25,
+                           {.prefill = 1.5,
+                            .fetch_host = 0.25,
                             .fetch_disk = 0.5,
                             .fetch_remote = 2,
                             .decode = 2,
                             .memory = 3,
                             .distance = 0.5,
                             .session = 6});
-  EXPECT_EQ(cost.prefill, 60);
+  EXPECT_EQ(cost.prefill, 1.5 * 60);
   EXPECT_EQ(cost.fetch, 5 + 5 + 8);
   EXPECT_EQ(cost.queue, 57);
   EXPECT_EQ(cost.decode, 12);
@@ -55,7 +56,7 @@ TEST(CostTest, TermsAreBlocksOfPrefill) {
   EXPECT_EQ(cost.distance, 2);
   EXPECT_EQ(cost.session, 6);
   EXPECT_EQ(cost.transfer, 5);
-  EXPECT_EQ(cost.total(), 60 + 18 + 57 + 12 + 132 + 2 + 6 + 5);
+  EXPECT_EQ(cost.total(), 90 + 18 + 57 + 12 + 132 + 2 + 6 + 5);
 }
 
 // A random worker, and the same with one thing worse: it never costs less, and what the term names costs more.
@@ -158,7 +159,11 @@ TEST(CostTest, HitsDominateModestLoad) {
 }
 
 TEST(CostTest, AQueueLongerThanTheGainSendsTheRequestElsewhere) {
-  EXPECT_EQ(Best({Worker("idle", 0), Worker("warm", 60, {.waiting_prefill_blocks = 61})}), "idle");
+  const auto gain = static_cast<uint64_t>(60 * CostWeights().prefill);
+  EXPECT_EQ(Best({Worker("idle", 0), Worker("warm", 60, {.waiting_prefill_blocks = gain + 1})}),
+            "idle");
+  EXPECT_EQ(Best({Worker("idle", 0), Worker("warm", 60, {.waiting_prefill_blocks = gain - 1})}),
+            "warm");
 }
 
 TEST(CostTest, EqualOverlapGoesToTheLessLoaded) {
@@ -234,7 +239,7 @@ TEST(CostTest, RankingGivesTheBestFewCheapestFirst) {
   EXPECT_EQ(ranked[0].candidate, 49u);
   EXPECT_EQ(ranked[1].candidate, 48u);
   EXPECT_EQ(ranked[2].candidate, 47u);
-  EXPECT_EQ(ranked[0].cost.prefill, 51);
+  EXPECT_EQ(ranked[0].cost.prefill, 51 * CostWeights().prefill);
   EXPECT_TRUE(RankCandidates({}, {}, 0, 3).empty());
 }
 

@@ -181,7 +181,8 @@ TEST_F(FrontendServiceTest, AsksTheHierarchyByWaypointsAndTheLeavesBySequenceHas
   EXPECT_EQ(route.receipt().fallback(), v1::FALLBACK_NONE);
   EXPECT_EQ(route.receipt().cells_size(), 2);
   EXPECT_EQ(route.receipt().candidates_considered(), 4u);
-  EXPECT_EQ(route.receipt().candidates(0).cost(), 60 + 5 * options_.weights.decode);
+  EXPECT_EQ(route.receipt().candidates(0).cost(),
+            60 * options_.weights.prefill + 5 * options_.weights.decode);
   EXPECT_EQ(hierarchy_.last_request.waypoint_hashes_size(),
             static_cast<int>(WaypointSchedule::Standard().WaypointsIn(100)));
   EXPECT_EQ(hierarchy_.last_request.schedule(), WaypointSchedule::Standard().Name());

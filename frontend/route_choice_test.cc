@@ -153,7 +153,7 @@ TEST_F(RouteChoiceTest, WhatWasSentLongAgoIsExpectedOfNobody) {
   const RouteResult first = Route(Sibling(0));
   frontend().Report(first.decision_id, {.accepted = true});
   fleet_.Pass(options_.sibling_ttl);
-  EXPECT_EQ(Route(Sibling(1)).receipt.candidates[0].cost.prefill, 260);
+  EXPECT_EQ(Route(Sibling(1)).receipt.candidates[0].cost.prefill, 260 * CostWeights().prefill);
 }
 
 TEST_F(RouteChoiceTest, OnceTheLeafHasShownTheSiblingItsAnswersCountAlone) {

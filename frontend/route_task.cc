@@ -425,19 +425,19 @@ void RouteTask::AskAhead() {
 }
 
 std::vector<std::string> RouteTask::GuessedLeaves() const {
-  const FleetMemory& memory = shared_->memory;
   std::vector<std::string> leaves;
-  if (memory.cells(input_.domain) <= shared_->options.ask_ahead) {
-    for (KnownCell& cell : memory.Cells(input_.domain)) leaves.push_back(std::move(cell.address));
+  if (shared_->memory.cells(input_.domain) <= shared_->options.ask_ahead) {
+    for (KnownCell& cell : shared_->memory.Cells(input_.domain))
+      leaves.push_back(std::move(cell.address));
   } else {
-    const SentTo sent = memory.LastSentTo(input_.domain, waypoints_, Now());
-    const KnownCell* lately = memory.FindCell(input_.domain, sent.cell);
+    const SentTo sent = shared_->memory.LastSentTo(input_.domain, waypoints_, Now());
+    const KnownCell* lately = shared_->memory.FindCell(input_.domain, sent.cell);
     const bool most =
         sent.waypoints == waypoints_.size() ||
         shared_->options.schedule->BlocksCovered(sent.waypoints) >= receipt_.blocks / 2;
     if (lately != nullptr && most) leaves.push_back(lately->address);
     const KnownCell* of_session =
-        session_.has_value() ? memory.FindCell(input_.domain, session_->first) : nullptr;
+        session_.has_value() ? shared_->memory.FindCell(input_.domain, session_->first) : nullptr;
     if (of_session != nullptr && of_session != lately) leaves.push_back(of_session->address);
   }
   std::erase(leaves, "");
