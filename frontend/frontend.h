@@ -78,9 +78,10 @@ struct FrontendOptions {
   std::vector<ConfiguredLeaf> leaves;
   uint32_t ask_cells = 2;        // K: leaves asked at once when coverage is known
   uint32_t ask_cells_blind = 8;  // and when it is not
-  // Leaves asked at the same time as the hierarchy, where they can be guessed: all cells when no more are known, or else those
-  // that lately had most of this prompt, or its session. 0: none.
-  uint32_t ask_ahead = 2;
+  // Leaves asked at the same time as the hierarchy, where they can be guessed: all cells when no more are known, or else the
+  // one that was lately sent most of this prompt, and its session's. 0: none. One saves a fifth to a third of a route's time;
+  // more ask leaves that nobody would have asked.
+  uint32_t ask_ahead = 1;
   uint32_t asked_max = 32;   // leaves asked for one route, failures included
   uint32_t cells_best = 32;  // cells wanted from a hierarchy: no more are asked; 0: all
   uint32_t block_size = 16;  // of a domain until a leaf or a hierarchy says otherwise

@@ -441,6 +441,7 @@ std::vector<std::string> RouteTask::GuessedLeaves() const {
     if (of_session != nullptr && of_session != lately) leaves.push_back(of_session->address);
   }
   std::erase(leaves, "");
+  if (leaves.size() > shared_->options.ask_ahead) leaves.resize(shared_->options.ask_ahead);
   return leaves;
 }
 

@@ -65,6 +65,7 @@ struct Options {
   uint32_t blocks = 128;  // of a prompt
   uint32_t prompts = 256;
   uint32_t channels = 2;
+  uint32_t ask_ahead = FrontendOptions().ask_ahead;
   std::string binaries;  // folder
   std::string json;
 };
@@ -83,6 +84,8 @@ void Declare(FlagSet* flags, Options* o) {
   flags->Add("cells", &o->cells, "leaves", 1u, 64u);
   flags->Add("workers", &o->workers, "of a cell", 1u, 256u);
   flags->Add("blocks", &o->blocks, "of a prompt, 16 tokens each", 1u, 65536u);
+  flags->Add("ask_ahead", &o->ask_ahead, "of the frontend: leaves asked at once with the hierarchy",
+             0u, 64u);
   flags->Add("prompts", &o->prompts, "distinct, each held by one worker", 1u, 65536u);
   flags->Add("channels", &o->channels, "of the client to the frontend process", 1u, 64u);
   flags->Add("binaries", &o->binaries, "folder with indexer/leaf/kvatlas-leaf and the others");
@@ -126,7 +129,9 @@ class BenchCluster {
                    {"--cell=" + name, "--parents=" + Grpc("hierarchy"), "--lease_ttl=1h"});
     }
     if (status.ok()) {
-      status = Run("frontend", "frontend/kvatlas-frontend", {"--hierarchy=" + Grpc("hierarchy")});
+      status = Run("frontend", "frontend/kvatlas-frontend",
+                   {"--hierarchy=" + Grpc("hierarchy"),
+                    "--ask_ahead=" + std::to_string(options_.ask_ahead)});
     }
     return status;
   }
@@ -265,9 +270,11 @@ class GrpcRouter : public Router {
 
 class EmbeddedRouter : public Router {
  public:
-  EmbeddedRouter(const std::string& hierarchy, const std::vector<BenchPrompt>& prompts)
+  EmbeddedRouter(const std::string& hierarchy, const std::vector<BenchPrompt>& prompts,
+                 uint32_t ask_ahead)
       : prompts_(prompts) {
     FrontendOptions options;
+    options.ask_ahead = ask_ahead;
     options.hierarchies = ShardMap::Parse(hierarchy).value();
     frontend_ = std::make_unique<Frontend>(options, &cell_finder_, &overlap_finder_, &Clock::Real(),
                                            &timer_);
@@ -456,7 +463,8 @@ absl::StatusOr<Measured> Measure(const Options& options, const std::string& mode
   if (mode == "grpc") {
     router = std::make_unique<GrpcRouter>(cluster.Grpc("frontend"), options.channels, prompts);
   } else {
-    router = std::make_unique<EmbeddedRouter>(cluster.Grpc("hierarchy"), prompts);
+    router =
+        std::make_unique<EmbeddedRouter>(cluster.Grpc("hierarchy"), prompts, options.ask_ahead);
   }
   Load load(options, prompts, router.get());
   if (absl::Status status = load.WaitSettled(); !status.ok()) return status;
