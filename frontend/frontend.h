@@ -66,6 +66,8 @@ namespace kvatlas {
 class RouteObserver;
 
 inline constexpr uint32_t kRouteBlocksMax = 65536;  // as at the leaf
+inline constexpr size_t kDomainNameBytesMax = 256;  // of model and of tenant
+inline constexpr size_t kSessionIdBytesMax = 256;
 
 // A leaf known by configuration.
 struct ConfiguredLeaf {

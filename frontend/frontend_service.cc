@@ -17,6 +17,7 @@
 
 #include "absl/strings/match.h"
 #include "frontend/http/openai_error.h"
+#include "frontend/openai/json_depth.h"
 #include "frontend/route_stream.h"
 #include "frontend/wire.h"
 #include "indexer/service/grpc_status.h"
@@ -45,6 +46,7 @@ std::optional<uint64_t> Unsigned(const Json& json) {
 }
 
 absl::StatusOr<Json> ParseObject(const std::string& body) {
+  if (IsNestedTooDeep(body)) return absl::InvalidArgumentError("the body is nested too deep");
   Json json = Json::parse(body, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return absl::InvalidArgumentError("the body is not a JSON object");
   return json;

@@ -414,6 +414,14 @@ TEST_F(FrontendServiceTest, BadHttpBodiesAreRefused) {
         R"({"model":"m","tokens":[1],"sequence_hashes":[1]})"}) {
     EXPECT_EQ(Post(http_->address(), "/route", body).status, 400u) << body;
   }
+  const std::string deep =
+      R"({"model":"m","tokens":)" + std::string(200'000, '[') + std::string(200'000, ']') + "}";
+  EXPECT_EQ(Post(http_->address(), "/route", deep).status, 400u);
+  const std::string session(257, 's');
+  EXPECT_EQ(Post(http_->address(), "/route",
+                 R"({"model":"m","tokens":[1],"session_id":")" + session + R"("})")
+                .status,
+            400u);
   EXPECT_EQ(Post(http_->address(), "/report", R"({"accepted":true})").status, 400u);
 }
 

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "frontend/openai/json_depth.h"
 #include "frontend/wire.h"
 
 namespace kvatlas {
@@ -13,14 +14,23 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr Duration kForever = std::chrono::hours(1);
+constexpr Duration kQueueWaitMax = std::chrono::minutes(1);
 
 // A tenth of what is left is for the way back.
 Duration Within(Duration wanted, Duration left) {
   return std::max<Duration>(std::min({wanted, left - left / 10, kForever}), Duration(1));
 }
 
+// Nobody waits for a worker longer than its caller waits for the answer.
+void BoundQueueWait(const Frontend& frontend, Duration left, RouteInput* input) {
+  input->queue_wait = std::min({input->queue_wait.value_or(frontend.options().queue_wait),
+                                std::max(left, Duration(0)), kQueueWaitMax});
+}
+
 absl::Status ReadJson(const std::string& text, const char* field, bool object, Json* to) {
   if (text.empty()) return absl::OkStatus();
+  if (IsNestedTooDeep(text))
+    return absl::InvalidArgumentError(std::string("chat.") + field + " is nested too deep");
   *to = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (object ? to->is_object() : to->is_array()) return absl::OkStatus();
   return absl::InvalidArgumentError(std::string("chat.") + field + " is not a JSON " +
@@ -83,6 +93,7 @@ void RouteCalls::Ask(const v1::RouteRequest& request, Duration left, Callback ca
   const Duration wanted =
       input->deadline > Duration(0) ? input->deadline : frontend_->options().deadline;
   input->deadline = Within(wanted, left);
+  BoundQueueWait(*frontend_, left, &*input);
   frontend_->RouteAsync(*std::move(input), [this, prompt_tokens, callback = std::move(callback)](
                                                absl::StatusOr<RouteResult> result) {
     count_(result);
@@ -105,6 +116,7 @@ void RouteCalls::AskPrompt(const v1::RouteRequest& request, RouteInput input, Du
   input.lora_name = request.has_chat() ? request.chat().lora_name() : request.text().lora_name();
   input.cache_salt = request.has_chat() ? request.chat().cache_salt() : request.text().cache_salt();
   const Duration wanted = input.deadline;
+  BoundQueueWait(*frontend_, left, &input);
   router_->Route({.input = std::move(input),
                   .prompt = *std::move(prompt),
                   .return_tokens = request.return_tokens(),
@@ -123,6 +135,7 @@ void RouteCalls::Ask(const v1::RouteChatRequest& request, Duration left, Callbac
     count_(bad);
     return callback(std::move(bad));
   }
+  BoundQueueWait(*frontend_, left, &question.input);
   AskBody(OpenAiCall::kEither, std::make_shared<const std::string>(request.body()),
           std::move(question), std::move(callback));
 }

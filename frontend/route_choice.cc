@@ -84,6 +84,7 @@ bool RouteTask::NobodyStandsBetterThanSuspected() const {
   for (const KnownWorker& known : shared_->memory.Workers(input_.domain)) {
     if (StandingOf(known.cell, known.worker) >= best) continue;
     const Labels* own = shared_->memory.LabelsOf(input_.domain, known.cell, known.worker);
+    if (RoleOf(own, CellLabels(known.cell)) == Role::kDecode) continue;
     if (FitOf(filter, known.worker, own, CellLabels(known.cell), known.load, {}) == Fit::kFits)
       return false;
   }
@@ -102,7 +103,13 @@ void RouteTask::LeaveTheBestStanding(Candidates* candidates) const {
     others.details.push_back(candidates->details[i]);
     others.prefill_only.push_back(candidates->prefill_only[i]);
   }
-  others.decoders = std::move(candidates->decoders);
+  Standing decodes = Standing::kNobody;
+  for (const Decoder& decoder : candidates->decoders)
+    decodes = std::min(decodes, StandingOf(decoder.cell, decoder.worker));
+  for (Decoder& decoder : candidates->decoders) {
+    if (StandingOf(decoder.cell, decoder.worker) == decodes)
+      others.decoders.push_back(std::move(decoder));
+  }
   *candidates = std::move(others);
 }
 
@@ -319,6 +326,7 @@ void RouteTask::Decide() {
     MutexLock lock(&shared_->mutex);
     wait = answered_.empty() && receipt_.overloaded > 0;
     if (!wait) chosen = Choose(&result);
+    if (!wait && !chosen) wait = AllCameOver();
   }
   if (wait) return WaitOrReject();
   if (chosen) return Finish(std::move(result));
@@ -328,6 +336,15 @@ void RouteTask::Decide() {
                                ? "no worker of " + domain + " that this request allows, of " +
                                      std::to_string(receipt_.not_allowed) + " seen: " + asked
                                : "no worker of " + domain + " was ever seen: " + asked));
+}
+
+bool RouteTask::AllCameOver() {
+  if (answered_.empty()) return false;
+  receipt_.overloaded = receipt_.not_allowed = 0;
+  Standing best = Standing::kNobody;
+  for (const Answered& answered : answered_)
+    best = std::min(best, BestChoosable(answered.cell, *answered.answer));
+  return best == Standing::kNobody && receipt_.overloaded > 0;
 }
 
 bool RouteTask::Choose(RouteResult* result) {

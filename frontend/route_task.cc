@@ -41,7 +41,11 @@ RouteTask::RouteTask(std::shared_ptr<Frontend::Shared> shared, RouteInput input,
     : shared_(std::move(shared)),
       input_(std::move(input)),
       policy_(&shared_->PolicyOf(input_.domain.model)),
-      callback_(std::move(callback)) {}
+      callback_(std::move(callback)) {
+  // They are looked up for every worker, under the lock.
+  std::sort(input_.allowed_workers.begin(), input_.allowed_workers.end());
+  std::sort(input_.excluded_workers.begin(), input_.excluded_workers.end());
+}
 
 void RouteTask::Start() {
   began_ = started_ = Now();
@@ -64,6 +68,11 @@ void RouteTask::Start() {
 
 absl::Status RouteTask::CheckInput() const {
   if (input_.domain.model.empty()) return absl::InvalidArgumentError("no model");
+  if (input_.domain.model.size() > kDomainNameBytesMax ||
+      input_.domain.tenant.size() > kDomainNameBytesMax)
+    return absl::InvalidArgumentError("domain: a name has at most 256 bytes");
+  if (input_.session_id.size() > kSessionIdBytesMax)
+    return absl::InvalidArgumentError("session_id: at most 256 bytes");
   if (input_.tokens.empty() && input_.sequence_hashes.empty()) {
     return absl::InvalidArgumentError("no prompt: neither tokens nor sequence_hashes");
   }

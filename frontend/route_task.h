@@ -248,6 +248,8 @@ class RouteTask : public std::enable_shared_from_this<RouteTask> {
 
   // ---- The choice (`route_choice.cc`) ----
   void Decide();
+  // Those who answered went over the thresholds since, by what other routes sent there.
+  bool AllCameOver() ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
   // False: there is nobody to choose.
   bool Choose(RouteResult* result) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
   void Remember(const RankedCandidate& best, const Candidates& candidates, RouteResult* result)

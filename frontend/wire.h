@@ -15,8 +15,6 @@
 
 namespace kvatlas {
 
-inline constexpr size_t kDomainNameBytesMax = 256;  // of model and of tenant
-inline constexpr size_t kSessionIdBytesMax = 256;
 inline constexpr size_t kRouteNamesMax = 4096;  // of workers in one request
 inline constexpr size_t kRouteLabelsMax = 64;
 

@@ -272,8 +272,8 @@ class Proxy::Request : public std::enable_shared_from_this<Request> {
       Report({.finished = true, .error = reason});
       return exchange_->Cut();
     }
-    if (route_.route.decision_id == 0)
-      proxy_->frontend()->Avoid(route_.route.cell, route_.route.worker);
+    // The choice may be over already, and with it whose it was: its worker's own report counted it.
+    proxy_->frontend()->Avoid(route_.route.cell, route_.route.worker);
     Report({.error = reason, .unreachable = true});
     tried_workers_.emplace_back(route_.route.cell, route_.route.worker);
     tried_ += (tried_.empty() ? "" : ", ") + route_.route.worker.name + " (" + reason + ")";

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 #include <utility>
+#include "frontend/openai/json_depth.h"
 
 namespace kvatlas {
 namespace {
@@ -131,6 +132,7 @@ std::optional<OpenAiCall> OpenAiCallOf(std::string_view method, std::string_view
 }
 
 absl::StatusOr<OpenAiRequest> ParseOpenAiRequest(OpenAiCall call, std::string_view body) {
+  if (IsNestedTooDeep(body)) return absl::InvalidArgumentError("the body is nested too deep");
   const Json json = Json::parse(body.begin(), body.end(), nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return absl::InvalidArgumentError("the body is not a JSON object");
   OpenAiRequest request;

@@ -19,6 +19,23 @@ TEST(OpenAiCallOfTest, OnlyPostsWithAPromptAreCalls) {
   EXPECT_EQ(OpenAiCallOf("POST", "/metrics?then=/v1/completions"), std::nullopt);
 }
 
+TEST(ParseOpenAiRequestTest, BracketsWithoutEndAreRefusedBeforeAnythingRecurses) {
+  const std::string deep = std::string(200'000, '[') + std::string(200'000, ']');
+  for (const std::string& body :
+       {R"({"model":"m","messages":[{"role":"user","content":)" + deep + "}]}",
+        R"({"model":"m","messages":)" + deep + "}",
+        R"({"model":"m","messages":[],"tools":)" + deep + "}"}) {
+    const auto request = ParseOpenAiRequest(OpenAiCall::kChat, body);
+    EXPECT_THAT(std::string(request.status().message()), testing::HasSubstr("too deep"));
+  }
+  // Brackets in text are text.
+  const std::string text = std::string(1000, '[') + R"(\")" + std::string(1000, '{');
+  const auto request = ParseOpenAiRequest(
+      OpenAiCall::kChat,
+      R"({"model":"m","messages":[{"role":"user","content":")" + text + R"("}]})");
+  EXPECT_TRUE(request.ok()) << request.status();
+}
+
 TEST(ParseOpenAiRequestTest, TokenIdsNeedNoTokenizer) {
   const auto request = ParseOpenAiRequest(
       OpenAiCall::kCompletion,

@@ -25,7 +25,7 @@ bool IsListed(std::string_view name, std::string_view list) {
 }
 
 bool Contains(std::span<const std::string> names, const std::string& name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
+  return std::binary_search(names.begin(), names.end(), name);
 }
 
 bool IsAllowed(const WorkerFilter& filter, const HolderId& worker, const WorkerLabels* own,

@@ -57,8 +57,8 @@ enum class Fit {
 // What one request allows; valid as long as what it points to.
 struct WorkerFilter {
   std::string_view tenant = {};
-  std::span<const std::string> allowed_workers = {};  // names; empty: all
-  std::span<const std::string> excluded_workers = {};
+  std::span<const std::string> allowed_workers = {};   // names, sorted; empty: all
+  std::span<const std::string> excluded_workers = {};  // sorted
   const std::map<std::string, std::string>* required_labels = nullptr;
   const std::set<std::string>* draining = nullptr;  // names, beside those that say so themselves
   OverloadThresholds overload = {};

@@ -22,7 +22,7 @@ TEST(WorkerFitTest, WithoutWishesEverybodyFits) {
 }
 
 TEST(WorkerFitTest, OnlyNamedWorkersAreAllowedAndNoExcludedOnes) {
-  const std::vector<std::string> with = {"x", "w0"}, without = {"x"};
+  const std::vector<std::string> with = {"w0", "x"}, without = {"x"};
   EXPECT_EQ(FitWith({.allowed_workers = with}), Fit::kFits);
   EXPECT_EQ(FitWith({.allowed_workers = without}), Fit::kNotAllowed);
   EXPECT_EQ(FitWith({.excluded_workers = with}), Fit::kNotAllowed);
