@@ -19,11 +19,6 @@ constexpr Duration kRetryAfterDefault = std::chrono::seconds(1);
 constexpr Duration kRetryAfterMin = std::chrono::milliseconds(100);
 constexpr Duration kRetryAfterMax = std::chrono::seconds(30);
 
-uint64_t Microseconds(Duration duration) {
-  return static_cast<uint64_t>(
-      std::chrono::duration_cast<std::chrono::microseconds>(duration).count());
-}
-
 // What a silent worker held may be gone: it counts for its load only.
 uint32_t OverlapOf(const WorkerFound& found, uint32_t prompt_blocks) {
   return found.trust == Trust::kStale ? 0 : std::min(found.blocks, prompt_blocks);

@@ -23,11 +23,6 @@ Duration Share(Duration of, double share) {
   return Duration(static_cast<int64_t>(static_cast<double>(of.count()) * share));
 }
 
-uint64_t Microseconds(Duration duration) {
-  return static_cast<uint64_t>(
-      std::chrono::duration_cast<std::chrono::microseconds>(duration).count());
-}
-
 void AddReason(std::string* reason, const std::string& why) {
   if (why.empty()) return;
   if (!reason->empty()) *reason += "; ";

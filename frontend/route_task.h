@@ -276,6 +276,10 @@ class RouteTask : public std::enable_shared_from_this<RouteTask> {
   void Fail(absl::Status status);
 
   Time Now() const { return shared_->clock->Now(); }
+  static uint64_t Microseconds(Duration duration) {
+    return static_cast<uint64_t>(
+        std::chrono::duration_cast<std::chrono::microseconds>(duration).count());
+  }
   uint32_t MillisecondsSince(Time time) const {
     return static_cast<uint32_t>(
         std::chrono::duration_cast<std::chrono::milliseconds>(Now() - time).count());
