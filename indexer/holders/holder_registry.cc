@@ -517,6 +517,7 @@ struct HolderRegistry::State {
   std::atomic<uint64_t> holders_expired{0};
   std::atomic<uint64_t> holders_swept{0};
 
+  Mutex tick_mutex;  // taken before `mutex`: a holder is swept, and its number given back, once
   mutable Mutex mutex;
   absl::flat_hash_map<Domain, DomainPtr> domains ABSL_GUARDED_BY(mutex);
   RefusedHolders refused;
@@ -630,6 +631,7 @@ std::unique_ptr<ReceiverSession> HolderRegistry::Accept(ReplyFn reply) {
 }
 
 void HolderRegistry::Tick() {
+  MutexLock lock(&state_->tick_mutex);
   const Time now = state_->options.clock->Now();
   uint64_t to_sweep = state_->options.sweep_blocks_per_tick;
   for (const DomainPtr& domain : state_->All()) {

@@ -192,7 +192,7 @@ class HolderRegistry : public StreamAcceptor {
   std::unique_ptr<ReceiverSession> Accept(ReplyFn reply) override;
 
   // Time passes: repeats what receivers ask for, masks holders whose lease ran out, sweeps. To be called
-  // every 200 ms or so, by one thread at a time.
+  // every 200 ms or so; calls at the same time wait for each other.
   void Tick();
 
   // From now on hellos are refused with UNAVAILABLE.
