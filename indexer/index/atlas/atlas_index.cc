@@ -7,6 +7,7 @@
 #include "indexer/index/atlas/atlas.h"
 #include "indexer/index/atlas/digest_term.h"
 #include "indexer/index/atlas/epoch.h"
+#include "indexer/index/atlas/pause.h"
 
 namespace kvatlas {
 
@@ -126,6 +127,7 @@ bool AtlasIndex::LockBlock(SequenceHash block, Place* place) const {
     if (word == 0) return false;
     const Ref ref = heap_->RunOf(word);
     Run* const run = RunAt(ref);
+    Pause();
     LockRun(run);
     const uint32_t offset = OffsetOf(ref, word);
     if (run->alive.load(std::memory_order_relaxed) &&
@@ -238,13 +240,17 @@ void AtlasIndex::Account(HolderState* holder, const Write& write, Run* run, cons
 
 // W5; a run that is never ended is dead (W6).
 void AtlasIndex::BeginTaking(Run* run) {
+  Pause();
   run->version.store(run->version.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   // Partner: the acquire fence of R3.
   std::atomic_thread_fence(std::memory_order_release);
+  Pause();
 }
 
 void AtlasIndex::EndTaking(Run* run) {
+  Pause();
   run->version.store(run->version.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  Pause();
 }
 
 void AtlasIndex::BeginTaking(uint32_t holder) {

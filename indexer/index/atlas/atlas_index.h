@@ -33,6 +33,8 @@
 //  R1  Everything under an `EpochGuard`, so that nothing that was found is reused meanwhile.
 //  R2  Of a run: `version` (even, else R5), `len`, the hashes, then the holders. Holders that are older than the hashes
 //      would claim too much: who has all has what is not dead, and what is dead comes back only after W4.
+//      A word that is not the block's, or not in the run any more, is no answer: the table is asked again, and only where
+//      it says the same place, or none, has nobody the block. Else it moved meanwhile, and its old words are used again.
 //  R3  At the end every version is looked at again. If all are as they were, then at that moment everything found
 //      was still true at once: only growth happened between.
 //  R4  Else again, a few times.

@@ -12,6 +12,7 @@
 #include "indexer/index/atlas/atlas_index.h"
 #include "indexer/index/atlas/digest_term.h"
 #include "indexer/index/atlas/epoch.h"
+#include "indexer/index/atlas/pause.h"
 
 namespace kvatlas::atlas {
 
@@ -304,6 +305,7 @@ void AtlasIndex::Kill(Run* run, const Offsets& dead) {
     std::atomic<uint64_t>& word = run->words()[offset];
     word.store(~word.load(std::memory_order_relaxed), std::memory_order_release);
   });
+  Pause();
   run->SetDead(Offsets::Range(0, end) - live);
   run->died = static_cast<uint8_t>(std::min(run->died + dead.Count(), kDeadToLook));
   run->len.store(static_cast<uint16_t>(end), std::memory_order_release);
@@ -320,7 +322,9 @@ void AtlasIndex::KillOne(Run* run, uint32_t offset) {
 // Nobody has anything of the run; `dead` went last.
 void AtlasIndex::FreeRun(Place* at, const Offsets& dead) {
   BeginTaking(at->run);
+  Pause();
   at->run->len.store(0, std::memory_order_release);
+  Pause();
   EraseBlocks(*at, dead);
   Abandon(at->ref);
   *at = {};

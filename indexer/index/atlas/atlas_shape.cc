@@ -6,6 +6,7 @@
 
 #include "indexer/index/atlas/atlas_index.h"
 #include "indexer/index/atlas/epoch.h"
+#include "indexer/index/atlas/pause.h"
 
 namespace kvatlas::atlas {
 namespace {
@@ -166,6 +167,7 @@ bool AtlasIndex::Prepare(const Place& at, std::span<Piece> pieces) {
 bool AtlasIndex::Replace(Place* at, std::span<Piece> pieces) {
   if (!Prepare(*at, pieces)) return false;
   for (const Piece& piece : pieces) Redirect(at->ref, piece);
+  Pause();
   BeginTaking(at->run);
   Abandon(at->ref);
   for (const Piece& piece : pieces.subspan(1)) UnlockRun(RunAt(piece.ref));
@@ -278,6 +280,7 @@ bool AtlasIndex::CutBehind(Place* at, uint32_t cut) {
   // W5: everybody has the second piece already.
   BeginTaking(run);
   run->len.store(static_cast<uint16_t>(cut), std::memory_order_release);
+  Pause();
   run->SetDead(run->Dead() & first);
   const Offsets live = run->Live();
   for (int i = 0; i < kTiers; ++i) {

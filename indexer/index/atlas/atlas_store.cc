@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "indexer/index/atlas/atlas_index.h"
+#include "indexer/index/atlas/pause.h"
 
 namespace kvatlas::atlas {
 namespace {
@@ -92,8 +93,11 @@ absl::Status AtlasIndex::Join(HolderState* holder, const Write& write, const Sto
     if (!stored_all || had_all) {
       // Who has all has what came back.
     } else if (after == run->Live()) {
+      // W5: whoever looks for those that have all and then for those that have part may meet him in neither place.
+      if (before.Any()) BeginTaking(run);
       stored_all = members.AddAll(number);
       if (stored_all && before.Any()) members.RemovePart(number);
+      if (before.Any()) EndTaking(run);
     } else {
       stored_all = members.SetPart(number, after);
       new_part = !before.Any();
@@ -176,20 +180,14 @@ bool AtlasIndex::DemoteOthers(HolderState* holder, const Write& write, Run* run)
 
 BlockTable::Inserted AtlasIndex::ReviveBlock(const Place& at, uint32_t offset, uint32_t revived) {
   const SequenceHash block{~HashAt(*at.run, offset)};
-  // Looked up first: while the word names the block, readers who come along here do not look elsewhere.
-  const Ref elsewhere = table_->Find(block);
-  if (elsewhere != 0) return {.what = BlockTable::Inserted::kExists, .existing = elsewhere};
   const absl::StatusOr<uint32_t> admitted = Admit(at.run->start + offset, revived + 1);
-  if (!admitted.ok() || *admitted <= revived) return {.what = BlockTable::Inserted::kNoMemory};
-  std::atomic<uint64_t>& word = at.run->words()[offset];
-  word.store(Raw(block), std::memory_order_release);
-  const BlockTable::Inserted inserted = table_->Insert(block, WordOf(at.ref, offset));
-  if (inserted.what != BlockTable::Inserted::kInserted) {
-    BeginTaking(at.run);
-    word.store(~Raw(block), std::memory_order_release);
-    EndTaking(at.run);
+  if (!admitted.ok() || *admitted <= revived) {
+    // Somebody may have the block elsewhere: then it needs no room.
+    const Ref elsewhere = table_->Find(block);
+    return {.what = elsewhere != 0 ? BlockTable::Inserted::kExists : BlockTable::Inserted::kNoMemory,
+            .existing = elsewhere};
   }
-  return inserted;
+  return table_->Insert(block, WordOf(at.ref, offset));
 }
 
 // ---- Blocks that nobody has ----
@@ -214,11 +212,13 @@ absl::StatusOr<uint32_t> AtlasIndex::Admit(Position position, size_t blocks) {
   return static_cast<uint32_t>(admitted);
 }
 
+// Words that were another block's: until `len` says that they are of the run, nobody takes them for more than a hint.
 void AtlasIndex::WriteWords(Run* run, uint32_t offset, const Stored& stored, size_t from,
                             uint32_t count) {
   std::atomic<uint64_t>* const words = run->words() + offset;
+  // Partner: `BlockTable::FindIn`.
   for (uint32_t i = 0; i < count; ++i)
-    words[i].store(Raw(stored.blocks[from + i]), std::memory_order_relaxed);
+    words[i].store(Raw(stored.blocks[from + i]), std::memory_order_release);
   if (!options_.keep_local_hashes) return;
   const bool known = stored.local_hashes.size() == stored.blocks.size();
   for (uint32_t i = 0; i < count; ++i)
@@ -266,6 +266,7 @@ absl::Status AtlasIndex::Append(HolderState* holder, const Write& write, const S
       std::span(stored.blocks).subspan(*done, count), WordOf(at->ref, len), &stopped));
   if (inserted == 0 && stopped.what == BlockTable::Inserted::kNoMemory)
     return absl::ResourceExhaustedError("no memory for blocks");
+  Pause();
   // Partner: the acquire load of R2.
   run->len.store(static_cast<uint16_t>(len + inserted), std::memory_order_release);
   blocks_.fetch_add(inserted, std::memory_order_relaxed);
@@ -321,7 +322,9 @@ absl::Status AtlasIndex::StoreNew(HolderState* holder, const Write& write, const
     }
     return absl::OkStatus();
   }
+  Pause();
   run->len.store(static_cast<uint16_t>(inserted), std::memory_order_release);
+  Pause();
   blocks_.fetch_add(inserted, std::memory_order_relaxed);
   Account(holder, write, run, Offsets::Range(0, inserted), /*added=*/true);
   *done += inserted;

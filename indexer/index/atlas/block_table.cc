@@ -13,6 +13,7 @@
 
 #include "indexer/index/atlas/spin_lock.h"
 #include "indexer/index/atlas/tsan.h"
+#include "indexer/index/atlas/pause.h"
 
 namespace kvatlas::atlas {
 namespace {
@@ -114,8 +115,10 @@ inline void BlockTable::Unlock(Slot* bucket) {
                           std::memory_order_release);
 }
 
-inline bool BlockTable::Moved(const Slot* bucket) {
-  return (bucket[kMovedSlot].load(std::memory_order_relaxed) & kStateBit) != 0;
+void BlockTable::SetState(Slot* slot, bool to) {
+  const uint64_t bit = to ? kStateBit : 0;
+  slot->store((slot->load(std::memory_order_relaxed) & ~kStateBit) | bit,
+              std::memory_order_release);
 }
 
 uint32_t BlockTable::Displaced(const Slot* bucket) {
@@ -128,12 +131,9 @@ uint32_t BlockTable::Displaced(const Slot* bucket) {
 }
 
 void BlockTable::SetDisplaced(Slot* bucket, uint32_t count) {
-  for (int i = 0; i < 3; ++i) {
-    Slot& slot = bucket[kCountSlot + i];
-    const uint64_t bit = (count >> i & 1) != 0 ? kStateBit : 0;
-    slot.store((slot.load(std::memory_order_relaxed) & ~kStateBit) | bit,
-               std::memory_order_release);
-  }
+  if (count != 0) SetState(&bucket[kSomeSlot], true);
+  for (int i = 0; i < 3; ++i) SetState(&bucket[kCountSlot + i], (count >> i & 1) != 0);
+  if (count == 0) SetState(&bucket[kSomeSlot], false);
 }
 
 inline void BlockTable::Put(Slot* slot, uint64_t entry) {
@@ -201,21 +201,32 @@ uint32_t BlockTable::Free(const Slot* bucket) {
 
 // ---- Reading ----
 
-Ref BlockTable::FindIn(const Home& home, SequenceHash block) const {
+Ref BlockTable::FindIn(const Home& home, SequenceHash block, bool* changes) const {
   const auto look = [&](const Slot* bucket) -> Ref {
     uint32_t like_it = LikeIt(bucket, static_cast<uint32_t>(home.mixed));
     for (; like_it != 0; like_it &= like_it - 1) {
-      const uint64_t entry = bucket[std::countr_zero(like_it)].load(std::memory_order_acquire);
-      if (entry >> 32 != home.mixed) continue;
+      const Slot& slot = bucket[std::countr_zero(like_it)];
+      const uint64_t entry = slot.load(std::memory_order_acquire);
+      if (entry >> 32 != home.mixed) {
+        *changes = true;
+        continue;
+      }
       const Ref word = static_cast<Ref>(entry & kWordMask);
+      Pause();
       // Whoever looks for the block will want its run.
       __builtin_prefetch(heap_->At<char>(heap_->RunOf(word)));
-      if (word != 0 && heap_->word(word).load(std::memory_order_relaxed) == Raw(block)) return word;
+      if (word == 0) continue;
+      // Partner: the release store of whoever uses the word for another block, after the entry led elsewhere: who
+      // sees the one sees the other.
+      if (heap_->word(word).load(std::memory_order_acquire) == Raw(block)) return word;
+      *changes = *changes || slot.load(std::memory_order_relaxed) != entry;
     }
     return 0;
   };
+  Pause();
   const Ref at_home = look(home.slots);
-  if (at_home != 0 || Displaced(home.slots) == 0) return at_home;
+  Pause();
+  if (at_home != 0 || !SomeDisplaced(home.slots)) return at_home;
   const Segment segment = home.segment();
   for (uint32_t i = 1; i < kNeighbours; ++i) {
     const uint32_t next = home.bucket() ^ i;
@@ -228,7 +239,15 @@ Ref BlockTable::FindIn(const Home& home, SequenceHash block) const {
 Ref BlockTable::Find(SequenceHash block) const {
   Home home;
   FindHome(Mix(block), &home);
-  return home.slots == nullptr ? 0 : FindIn(home, block);
+  for (;;) {
+    bool changes = false;
+    const Ref word = home.slots == nullptr ? 0 : FindIn(home, block, &changes);
+    if (word != 0) return word;
+    // An entry of a segment that was replaced is what it was, wherever the block went since.
+    const uint64_t entry = home.entry;
+    FindHome(static_cast<uint32_t>(home.mixed), &home);
+    if (!changes && entry == home.entry) return 0;
+  }
 }
 
 // What looks like the block at home: a hint. Nothing depends on what is there, so that several of them wait together.
@@ -259,7 +278,8 @@ inline void BlockTable::LockHome(Home* home) const {
 BlockTable::Inserted BlockTable::Insert(SequenceHash block, Ref word) {
   Home home;
   FindHome(Mix(block), &home);
-  return InsertAt(&home, block, word);
+  LockHome(&home);
+  return InsertSlowly(&home, block, word);
 }
 
 size_t BlockTable::InsertMany(std::span<const SequenceHash> blocks, Ref first, Inserted* stopped) {
@@ -290,6 +310,13 @@ inline BlockTable::Glance BlockTable::Look(const Slot* bucket, uint32_t mixed) {
   for (int i = 0; i < 3; ++i)
     seen.displaced |= bucket[kCountSlot + i].load(std::memory_order_relaxed) & kStateBit;
   return seen;
+}
+
+// The block's hash, and the entry that leads to it.
+void BlockTable::Place(Slot* slot, uint64_t entry, SequenceHash block) const {
+  heap_->word(static_cast<Ref>(entry & kWordMask)).store(Raw(block), std::memory_order_release);
+  Pause();
+  Put(slot, entry);
 }
 
 // The usual case: there is room at home, and nothing there looks like it.
@@ -335,12 +362,13 @@ BlockTable::Inserted BlockTable::InsertSlowly(Home* home, SequenceHash block, Re
 // At home or in one of the next buckets, unless it is there. kNoMemory: there is no room near home, or, `again`, one of
 // the next buckets is taken.
 BlockTable::Inserted BlockTable::InsertNear(const Home& home, SequenceHash block, uint64_t entry,
-                                            bool* again) {
-  const Ref existing = FindIn(home, block);
+                                            bool* again) const {
+  bool changes = false;  // not under the lock
+  const Ref existing = FindIn(home, block, &changes);
   if (existing != 0) return {.what = Inserted::kExists, .existing = existing};
   const int free = FreeSlot(home.slots);
   if (free >= 0) {
-    Put(&home.slots[free], entry);
+    Place(&home.slots[free], entry, block);
     return {};
   }
   const Segment segment = home.segment();
@@ -355,7 +383,7 @@ BlockTable::Inserted BlockTable::InsertNear(const Home& home, SequenceHash block
     const int slot = FreeSlot(next);
     if (slot >= 0) {
       SetDisplaced(home.slots, std::min(Displaced(home.slots) + 1, kCountMax));
-      Put(&next[slot], entry);
+      Place(&next[slot], entry, block);
     }
     Unlock(next);
     if (slot >= 0) return {};
@@ -371,6 +399,7 @@ bool BlockTable::Replace(const Home& home, Ref from, Ref to) {
     Slot* const slot = &home.slots[std::countr_zero(like_it)];
     if ((slot->load(std::memory_order_relaxed) & ~kStateBit) != entry) continue;
     Put(slot, replacement);
+    Pause();
     return true;
   }
   const Segment segment = home.segment();
@@ -515,12 +544,12 @@ bool BlockTable::Rebuild(const Segment& segment, Aim aim) {
            !depth_.compare_exchange_weak(depth, halves[1].depth, std::memory_order_acq_rel)) {
     }
   }
+  Pause();
   if (parts > 0) directory_[segment.index].store(Pack(halves[0]), std::memory_order_release);
+  Pause();
   for (uint32_t bucket = 0; bucket < segment.buckets; ++bucket) {
     Slot* at = slots + bucket * kSlots;
-    if (parts > 0)
-      at[kMovedSlot].store(at[kMovedSlot].load(std::memory_order_relaxed) | kStateBit,
-                           std::memory_order_relaxed);
+    if (parts > 0) SetState(&at[kMovedSlot], true);
     Unlock(at);
   }
   if (parts > 0) heap_->Retire(segment.ref, size_t{segment.buckets} * kLineBytes);

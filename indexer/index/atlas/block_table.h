@@ -6,12 +6,13 @@
 //               neighbourhood is full, and shrinks when it is almost empty. So nothing ever stops for a
 //               growth of everything: the longest step moves 512 slots.
 //   slot        63…32 the mixed hash's low half | 31 a bit of the bucket's own state | 30…0 word, 0 = empty
-//   bucket      one cache line. Its state is bit 31 of slots 0…4: locked, three bits that count entries
-//               at home here that live in one of the next buckets, moved.
+//   bucket      one cache line. Its state is bit 31 of slots 0…5: locked, three bits that count entries
+//               at home here that live in one of the next buckets, moved, and whether that count is not 0.
 //
 // *Truth*: the name is verified against the word it leads to, so a hit is never another block. Entries never
-// move within a segment, and a segment that was replaced stays readable as it was (`epoch.h`): a reader finds
-// every block that nobody touches meanwhile.
+// move within a segment, and a segment that was replaced stays readable as it was (`epoch.h`). Where an entry leads
+// to a word that names another block by now, a reader sees whether the entry is still so, and else looks again. So
+// he finds every block that somebody holds all the time, wherever it is moved.
 // *Threads*: reads take no lock. Writes lock the block's home bucket, and while one grows, its segment.
 // Everything under an `EpochGuard`.
 // *Cost*: a read looks at one cache line of the table, seldom two, and at the word. 8 bytes a slot, 44–88 % full.
@@ -62,11 +63,12 @@ class BlockTable {
     enum What { kInserted, kExists, kNoMemory } what = kInserted;
     Ref existing = 0;  // kExists: where
   };
-  // Makes `word`, which already holds the hash, the block's place, unless it has one.
+  // Makes `word` the block's place, unless it has one: the hash is written there when it is certain that it has none,
+  // and before anybody else can give it one.
   Inserted Insert(SequenceHash block, Ref word);
 
-  // Inserts block i at `first + i`, in order; stops at the first that is not inserted, whose outcome goes to
-  // `*stopped`. Returns how many were inserted.
+  // Inserts block i at `first + i`, which holds the hash already, in order; stops at the first that is not inserted,
+  // whose outcome goes to `*stopped`. Returns how many were inserted.
   size_t InsertMany(std::span<const SequenceHash> blocks, Ref first, Inserted* stopped);
 
   // The block at `from` is at `to` now; both hold the hash. REQUIRES: it is in the table with `from`.
@@ -107,6 +109,7 @@ class BlockTable {
   static constexpr int kLockSlot = 0;
   static constexpr int kCountSlot = 1;  // and the next two
   static constexpr int kMovedSlot = 4;
+  static constexpr int kSomeSlot = 5;
   static constexpr uint32_t kCountMax = 7;  // stays there once reached
 
   // A directory entry: valid bit, depth (bits of the hash that all its entries share), buckets, where they are.
@@ -160,7 +163,14 @@ class BlockTable {
   static void Lock(Slot* bucket);
   static bool TryLock(Slot* bucket);
   static void Unlock(Slot* bucket);
-  static bool Moved(const Slot* bucket);
+  static bool Has(const Slot& slot) {
+    return (slot.load(std::memory_order_acquire) & kStateBit) != 0;
+  }
+  static void SetState(Slot* slot, bool to);
+  static bool Moved(const Slot* bucket) { return Has(bucket[kMovedSlot]); }
+  // For readers: the count's three bits do not change at once.
+  static bool SomeDisplaced(const Slot* bucket) { return Has(bucket[kSomeSlot]); }
+  // REQUIRES: the bucket is locked, or nobody sees it.
   static uint32_t Displaced(const Slot* bucket);
   static void SetDisplaced(Slot* bucket, uint32_t count);
   static void Put(Slot* slot, uint64_t entry);
@@ -177,10 +187,13 @@ class BlockTable {
   // nothing is locked.
   void LockHome(Home* home) const;
 
-  Ref FindIn(const Home& home, SequenceHash block) const;
+  // Sets `*changes` where an entry may have been the block's and is not what it was: then 0 says nothing. REQUIRES: home
+  // is locked, or somebody looks at it.
+  Ref FindIn(const Home& home, SequenceHash block, bool* changes) const;
+  void Place(Slot* slot, uint64_t entry, SequenceHash block) const;
   Inserted InsertAt(Home* home, SequenceHash block, Ref word);
   Inserted InsertSlowly(Home* home, SequenceHash block, Ref word);
-  Inserted InsertNear(const Home& home, SequenceHash block, uint64_t entry, bool* again);
+  Inserted InsertNear(const Home& home, SequenceHash block, uint64_t entry, bool* again) const;
   void EraseAt(Home* home, Ref word);
   // Replaces the word of an entry; 0 erases it. REQUIRES: home locked.
   bool Replace(const Home& home, Ref from, Ref to);

@@ -1,4 +1,5 @@
 #include "indexer/index/atlas/members.h"
+#include "indexer/index/atlas/pause.h"
 
 #include <algorithm>
 #include <bit>
@@ -211,6 +212,7 @@ bool Members::MakeSections() {
     fresh->next.store(first, std::memory_order_relaxed);
     first = ref | kSectionBit;
   }
+  Pause();
   run_->holders[0].store(first, std::memory_order_release);
   return true;
 }
@@ -326,6 +328,7 @@ void Members::RemovePart(uint32_t holder) {
   const int entry = part == nullptr ? -1 : FindPart(part, holder);
   if (entry < 0) return;
   part->names()[entry].store(kGone, std::memory_order_release);
+  Pause();
   if (--part->holders > 0) return;
   Section* const at = section();
   const Ref ref = at->partials.load(std::memory_order_relaxed);

@@ -16,6 +16,7 @@
 #include "indexer/index/atlas/members.h"
 #include "indexer/index/atlas/run.h"
 #include "indexer/index/atlas/tsan.h"
+#include "indexer/index/atlas/pause.h"
 
 namespace kvatlas::atlas {
 
@@ -115,6 +116,7 @@ class AtlasIndex::Walker {
     while (depth < blocks.size() && AnyLeft()) {
       const Ref word = index_.table_->Find(blocks[depth]);
       if (word == 0) break;
+      Pause();
       const Ref ref = index_.heap_->RunOf(word);
       Run* const run = index_.RunAt(ref);
       const uint32_t version = run->version.load(std::memory_order_acquire);
@@ -122,19 +124,29 @@ class AtlasIndex::Walker {
         if (version % 2 != 0) return false;
         memory_.versions.emplace_back(run, version);
       }
+      Pause();
       const uint32_t len = run->len.load(std::memory_order_acquire);
+      Pause();
       const uint32_t from = index_.OffsetOf(ref, word);
-      if (from >= len) break;  // taken out of the table, or not yet part of the run
+      if (from >= len) {  // not part of the run yet, or no more
+        if (IsStill(blocks[depth], word)) break;
+        continue;
+      }
       // Most likely the run matches as a whole: its successor is fetched while it is compared.
       if (blocks.size() - depth > len - from) index_.table_->Prefetch(blocks[depth + len - from]);
       const uint32_t matched = Match(*run, from, len, blocks.subspan(depth));
-      if (matched == 0) break;
+      if (matched == 0) {
+        if (IsStill(blocks[depth], word)) break;
+        continue;
+      }
+      Pause();
       // Partner: the release stores of hashes that come back, behind those of the holders.
       std::atomic_thread_fence(std::memory_order_acquire);
       for (size_t i = 0; i < masks_.size(); ++i) {
         if (memory_.candidates[i].any())
           Pass(i, run, from, matched, depth, /*half_way=*/version % 2 != 0);
       }
+      Pause();
       if (!by_version && !StillSo(*run, version, from, matched, blocks.subspan(depth)))
         return false;
       depth += matched;
@@ -146,6 +158,13 @@ class AtlasIndex::Walker {
       }
     }
     return true;
+  }
+
+  // R2: the table still says the same place, or none.
+  bool IsStill(SequenceHash block, Ref word) const {
+    std::atomic_thread_fence(std::memory_order_acquire);
+    const Ref now = index_.table_->Find(block);
+    return now == word || now == 0;
   }
 
   // R5: what was found in the run was so at one moment.
@@ -228,8 +247,11 @@ class AtlasIndex::Walker {
       PassBits(i, only, depth);
     } else {
       for (uint32_t word = in.first; word < in.end; ++word) memory_.kept[word] = 0;
+      Pause();
       KeepAll(in, sources);
+      Pause();
       PassParts(i, sources.all(), from, matched, depth);
+      Pause();
       if (half_way) KeepAll(in, SourcesOf(*run, in.tiers));
       for (uint32_t word = in.first; word < in.end; ++word) {
         const uint64_t gone = in.words[word] & ~memory_.kept[word];

@@ -1,0 +1,35 @@
+// Where may a thread of atlas be put to sleep in a test? At every `Pause()`: nothing in a usual build; in one with
+// KVATLAS_ATLAS_PAUSES the thread now and then gives the processor away, so that others pass it in every place.
+
+#ifndef KVATLAS_INDEXER_INDEX_ATLAS_PAUSE_H_
+#define KVATLAS_INDEXER_INDEX_ATLAS_PAUSE_H_
+
+#if KVATLAS_ATLAS_PAUSES
+#include <sched.h>
+#include <time.h>
+
+#include <cstdint>
+#endif
+
+namespace kvatlas::atlas {
+
+#if KVATLAS_ATLAS_PAUSES
+inline void Pause() {
+  static thread_local uint64_t state = reinterpret_cast<uintptr_t>(&state) * 0x9E3779B97F4A7C15u | 1;
+  state ^= state << 13;
+  state ^= state >> 7;
+  state ^= state << 17;
+  if (state % 256 == 0) {
+    const timespec time = {.tv_sec = 0, .tv_nsec = 20'000};
+    nanosleep(&time, nullptr);
+  } else if (state % 8 == 0) {
+    sched_yield();
+  }
+}
+#else
+inline void Pause() {}
+#endif
+
+}  // namespace kvatlas::atlas
+
+#endif  // KVATLAS_INDEXER_INDEX_ATLAS_PAUSE_H_
