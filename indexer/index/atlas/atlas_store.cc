@@ -184,8 +184,9 @@ BlockTable::Inserted AtlasIndex::ReviveBlock(const Place& at, uint32_t offset, u
   if (!admitted.ok() || *admitted <= revived) {
     // Somebody may have the block elsewhere: then it needs no room.
     const Ref elsewhere = table_->Find(block);
-    return {.what = elsewhere != 0 ? BlockTable::Inserted::kExists : BlockTable::Inserted::kNoMemory,
-            .existing = elsewhere};
+    return {
+        .what = elsewhere != 0 ? BlockTable::Inserted::kExists : BlockTable::Inserted::kNoMemory,
+        .existing = elsewhere};
   }
   return table_->Insert(block, WordOf(at.ref, offset));
 }

@@ -11,9 +11,9 @@
 #include <cstring>
 #include <iterator>
 
+#include "indexer/index/atlas/pause.h"
 #include "indexer/index/atlas/spin_lock.h"
 #include "indexer/index/atlas/tsan.h"
-#include "indexer/index/atlas/pause.h"
 
 namespace kvatlas::atlas {
 namespace {

@@ -6,7 +6,6 @@
 
 #if KVATLAS_ATLAS_PAUSES
 #include <sched.h>
-#include <time.h>
 
 #include <cstdint>
 #endif
@@ -15,16 +14,14 @@ namespace kvatlas::atlas {
 
 #if KVATLAS_ATLAS_PAUSES
 inline void Pause() {
-  static thread_local uint64_t state = reinterpret_cast<uintptr_t>(&state) * 0x9E3779B97F4A7C15u | 1;
+  static thread_local uint64_t state =
+      reinterpret_cast<uintptr_t>(&state) * 0x9E3779B97F4A7C15u | 1;
   state ^= state << 13;
   state ^= state >> 7;
   state ^= state << 17;
-  if (state % 256 == 0) {
-    const timespec time = {.tv_sec = 0, .tv_nsec = 20'000};
-    nanosleep(&time, nullptr);
-  } else if (state % 8 == 0) {
-    sched_yield();
-  }
+  // Now and then for long, so that everybody else gets his turn several times.
+  int turns = state % 256 == 0 ? 32 : state % 8 == 0 ? 1 : 0;
+  for (; turns > 0; --turns) sched_yield();
 }
 #else
 inline void Pause() {}

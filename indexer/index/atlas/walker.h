@@ -14,9 +14,9 @@
 
 #include "indexer/index/atlas/atlas_index.h"
 #include "indexer/index/atlas/members.h"
+#include "indexer/index/atlas/pause.h"
 #include "indexer/index/atlas/run.h"
 #include "indexer/index/atlas/tsan.h"
-#include "indexer/index/atlas/pause.h"
 
 namespace kvatlas::atlas {
 
