@@ -4,8 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <memory>
 #include <random>
+#include <thread>
 #include <unordered_map>
 #include <vector>
 
@@ -96,6 +98,81 @@ TEST(BlockTableTest, IsAMap) {
     }
     EXPECT_EQ(table->CountShape().entries, 0u);
   }
+}
+
+// Some blocks are there all the time, and only change places, where others follow them; others come and go, so that
+// segments grow, split and shrink and entries live beside their homes. Nobody ever misses the first.
+TEST(BlockTableTest, WhatStaysIsFoundWhileItMovesAndOthersComeAndGo) {
+  constexpr int kWriters = 2;
+  constexpr int kReaders = 2;
+  constexpr uint64_t kSteady = 200;   // a writer
+  constexpr uint64_t kPassing = 600;  // a writer
+  constexpr int kRounds = 60;
+  const std::unique_ptr<Heap> heap = Heap::Create(0);
+  const std::unique_ptr<BlockTable> table = BlockTable::Create(heap.get(), 99);
+  // Names that differ in few bits share buckets.
+  const auto name_of = [](int writer, uint64_t number) {
+    return SequenceHash{(number << 40) + static_cast<uint64_t>(writer) + 1};
+  };
+  const auto words_for = [&](uint64_t count) {
+    std::vector<Ref> words;
+    while (words.size() < count) {
+      const Ref line = heap->Allocate(kLineBytes);
+      for (Ref word = line; word < line + kLineWords; ++word) words.push_back(word);
+    }
+    return words;
+  };
+  std::vector<std::vector<Ref>> steady;
+  std::vector<std::vector<Ref>> passing;
+  for (int writer = 0; writer < kWriters; ++writer) {
+    // One word more than blocks: the last one is where the next block moves to.
+    steady.push_back(words_for(kSteady + 1));
+    passing.push_back(words_for(kPassing));
+    EpochGuard guard;
+    for (uint64_t i = 0; i < kSteady; ++i)
+      ASSERT_EQ(table->Insert(name_of(writer, i), steady.back()[i]).what,
+                BlockTable::Inserted::kInserted);
+  }
+  std::atomic<int> running{kWriters};
+  std::atomic<uint64_t> missed{0};
+  std::vector<std::thread> threads;
+  for (int writer = 0; writer < kWriters; ++writer) {
+    threads.emplace_back([&, writer] {
+      std::vector<Ref>& words = steady[static_cast<size_t>(writer)];
+      Ref spare = words[kSteady];
+      for (int round = 0; round < kRounds; ++round) {
+        for (uint64_t i = 0; i < kPassing; ++i) {
+          EpochGuard guard;
+          const SequenceHash block = name_of(writer, kSteady + i);
+          const Ref word = passing[static_cast<size_t>(writer)][i];
+          if (round % 2 == 0) {
+            table->Insert(block, word);
+          } else {
+            table->Erase(block, word);
+          }
+          const uint64_t moves = i % kSteady;
+          heap->word(spare).store(Raw(name_of(writer, moves)), std::memory_order_release);
+          table->Move(name_of(writer, moves), words[moves], spare);
+          std::swap(words[moves], spare);
+        }
+        heap->Reclaim();
+      }
+      running.fetch_sub(1);
+    });
+  }
+  for (int reader = 0; reader < kReaders; ++reader) {
+    threads.emplace_back([&, reader] {
+      std::mt19937_64 random(static_cast<uint64_t>(reader));
+      while (running.load() != 0) {
+        EpochGuard guard;
+        const int writer = static_cast<int>(random() % kWriters);
+        if (table->Find(name_of(writer, random() % kSteady)) == 0) missed.fetch_add(1);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(missed.load(), 0u);
+  EXPECT_EQ(table->CountShape().entries, kWriters * kSteady);
 }
 
 TEST(BlockTableTest, WithoutMemoryAnInsertIsRefusedAndNothingIsLost) {
