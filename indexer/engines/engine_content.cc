@@ -1,5 +1,7 @@
 #include "indexer/engines/engine_content.h"
 
+#include <algorithm>
+
 #include "indexer/base/hash.h"
 
 namespace kvatlas {
@@ -93,6 +95,24 @@ std::string_view AdapterOf(const EngineEvent& event, StoredContent* content) {
 }
 
 }  // namespace
+
+TokenId PadValue(uint64_t object) {
+  constexpr uint64_t kMask = (uint64_t{1} << 30) - 1;
+  return static_cast<TokenId>(1'000'000 + (object & kMask));
+}
+
+bool PadImages(std::span<const TokenId> tokens, std::span<const uint64_t> objects,
+               TokenId image_token, std::vector<TokenId>* padded) {
+  if (objects.empty()) return false;
+  padded->assign(tokens.begin(), tokens.end());
+  size_t runs = 0;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    if (tokens[i] != image_token) continue;
+    if (i == 0 || tokens[i - 1] != image_token) ++runs;
+    (*padded)[i] = PadValue(objects[std::min(runs, objects.size()) - 1]);
+  }
+  return runs >= objects.size();
+}
 
 void ReadContent(const EngineEvent& event, size_t blocks, bool at_root, StoredContent* content) {
   content->objects.clear();

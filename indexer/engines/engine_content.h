@@ -10,6 +10,9 @@
 // as a salt: then nobody's query finds the chain, which no other reading could promise. An identifier of 16 hexadecimal
 // digits and 48 zeros, as Dynamo's frontend makes them, is never a salt. Offsets play no part.
 // Bytes (embeddings) and numbers are content that no query can say: such a block and those after it are refused.
+//
+// An object's place in a hash: its own hash behind the block's tokens, or, where the model's image token is known, as the
+// content of the tokens that stand for it (`PadImages`), which is what SGLang publishes and Dynamo's frontend asks for.
 
 #ifndef KVATLAS_INDEXER_ENGINES_ENGINE_CONTENT_H_
 #define KVATLAS_INDEXER_ENGINES_ENGINE_CONTENT_H_
@@ -46,6 +49,15 @@ struct StoredContent {
   std::vector<size_t> ends;  // of block i: from ends[i] to ends[i + 1]; empty: no objects
   std::string lora_id;       // memory of `lora_name`
 };
+
+// What stands for an image in its tokens' place.
+TokenId PadValue(uint64_t object);
+
+// The block's tokens with each image's token replaced by its pad value: the n-th run of `image_token` is the n-th object,
+// those behind the last object are the last one's, since an image may be broken into lines. False: no image can be told
+// from another by this, since there is no such run or there are more objects than runs; then objects are hashed.
+bool PadImages(std::span<const TokenId> tokens, std::span<const uint64_t> objects,
+               TokenId image_token, std::vector<TokenId>* padded);
 
 // Of the first `blocks` blocks. `at_root`: the first one starts a chain.
 void ReadContent(const EngineEvent& event, size_t blocks, bool at_root, StoredContent* content);

@@ -318,8 +318,8 @@ void EngineRank::PlaceTokens(Store* store, Chain chain) {
       chain.state = Chain::State::kUnknown;
       continue;
     }
-    const LocalHash local = LocalHashOf(event.tokens.subspan(i * options_.block_size, window),
-                                        content.multimodal(i), spaces_.at(chain.space).seed);
+    const LocalHash local = ContentHash(event.tokens.subspan(i * options_.block_size, window),
+                                        content.multimodal(i), chain.space, event.bigrams);
     const SequenceHash block = chain.position == 0
                                    ? SequenceHash{Raw(local)}
                                    : NextSequenceHash(chain.parent, local, options_.contract);
@@ -329,6 +329,19 @@ void EngineRank::PlaceTokens(Store* store, Chain chain) {
     chain.parent = block;
     ++chain.position;
   }
+}
+
+// Of a block in a namespace. A window's look-ahead token may belong to an image that the block's event does not name: there
+// objects are hashed.
+LocalHash EngineRank::ContentHash(std::span<const TokenId> tokens,
+                                  std::span<const uint64_t> objects, uint32_t space,
+                                  bool bigrams) const {
+  const uint64_t seed = spaces_.at(space).seed;
+  std::vector<TokenId>* const padded = &scratch_->padded;
+  if (options_.image_token.has_value() && !bigrams &&
+      PadImages(tokens, objects, *options_.image_token, padded))
+    return LocalHashOf(*padded, {}, seed);
+  return LocalHashOf(tokens, objects, seed);
 }
 
 // A copy more of a block by its name alone. False: its event contradicts its namespace.

@@ -36,6 +36,7 @@ namespace kvatlas {
 // Memory that one event at a time uses.
 struct EngineScratch {
   StoredContent content;
+  std::vector<TokenId> padded;  // a block's tokens, images among them
   Repeats repeats;
 };
 
@@ -119,6 +120,8 @@ class EngineRank {
   Chain StartOf(const Store& store);
   bool IsRoot(const EngineEvent& event) const;
   uint32_t SpaceAtRoot(const EngineEvent& event);
+  LocalHash ContentHash(std::span<const TokenId> tokens, std::span<const uint64_t> objects,
+                        uint32_t space, bool bigrams) const;
   std::optional<uint32_t> SpaceAfter(uint32_t parent, std::string_view lora_name,
                                      const std::optional<std::string_view>& salt, bool eagle);
   void PlaceTokens(Store* store, Chain chain);

@@ -259,7 +259,7 @@ void EngineRank::LinkChildren(const std::string& parent, const BlockPlace& place
     }
     const Namespaces::Pin pin(&spaces_, *space);
     ++counters_->linked;
-    const LocalHash local = LocalHashOf(child->tokens, child->multimodal, spaces_.at(*space).seed);
+    const LocalHash local = ContentHash(child->tokens, child->multimodal, *space, child->eagle);
     const BlockPlace at{NextSequenceHash(place.block, local, options_.contract), place.position + 1,
                         *space};
     PlaceParked(group, NameOfKey(key), at, place.block, local, *child);

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -39,8 +40,9 @@ struct EngineRegistration {
   bool bind = false;
   std::string lora_name;  // of all its blocks, unless an event says another
   std::string additional_salt;
-  bool counts_copies = true;  // `EngineWorkerOptions::counts_copies`
-  std::string engine_type;    // "vLLM", "SGLang", "Mooncake"; informational
+  std::optional<uint32_t> image_token;  // `EngineWorkerOptions::image_token`
+  bool counts_copies = true;            // `EngineWorkerOptions::counts_copies`
+  std::string engine_type;              // "vLLM", "SGLang", "Mooncake"; informational
   std::string source = "zmq";
 };
 

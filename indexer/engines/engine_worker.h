@@ -79,6 +79,8 @@ struct EngineWorkerOptions {
   // A namespace that every block of this worker is in unless its event says another (registration's lora_name).
   std::string lora_name = {};
   std::string additional_salt = {};
+  // Of a model that sees images: the token that stands for one, again and again (`PadImages`).
+  std::optional<TokenId> image_token = {};
   // For engines that announce what they hold already as if it were stored again (vLLM's `kv_cache_report_mode`
   // "full"): a block is gone with the first removal. With several copies that is too early, never too late.
   bool counts_copies = true;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "indexer/engines/engine_content.h"
 #include "indexer/engines/engine_worker_test_util.h"
 
 namespace kvatlas {
@@ -280,6 +281,87 @@ TEST(EngineWorkerTest, ObjectsNamedByTheEngineGoBeforeExtraKeys) {
   worker.Apply({event});
   EXPECT_EQ(worker.Reach(Tokens(4), {.multimodal = {{3, 7, 7}}}), 2);
   EXPECT_EQ(worker.Holdings().count(9546817908625117111u), 1);
+}
+
+// ---- Images in the place of their tokens ----
+
+constexpr TokenId kImage = 9;
+constexpr TokenId kPadOf7 = 1'000'007;
+constexpr TokenId kPadOf8 = 1'000'008;
+
+// A root of four tokens.
+OwnedEvent WithImages(uint64_t name, std::vector<TokenId> tokens, std::vector<uint64_t> objects) {
+  OwnedEvent event = StoreEvent({name}, std::move(tokens));
+  event.multimodal = {std::move(objects)};
+  return event;
+}
+
+TEST(ImagesTest, PadValuesAreThoseOfTheField) {
+  EXPECT_EQ(PadValue(9533257059414191570u), 49115154u);
+  EXPECT_EQ(PadValue(0), 1'000'000u);
+  EXPECT_EQ(PadValue(uint64_t{1} << 30 | 0xCAFE), 1'000'000u + 0xCAFE);
+}
+
+TEST(ImagesTest, ABlockWithAnImageIsWhatAFrontendAsksForWithPadsInItsPlace) {
+  TestWorker worker({.image_token = kImage});
+  OwnedEvent event = StoreEvent({1, 2}, {1, 2, kImage, kImage, kImage, 3, kImage, 4});
+  // As vLLM tells them: by identifier, with where they begin.
+  const std::string seven = "0000000000000007" + std::string(48, '0');
+  const std::string eight = "0000000000000008" + std::string(48, '0');
+  event.extra_keys = {{{Kind::kTextAt, seven}}, {{Kind::kTextAt, seven}, {Kind::kTextAt, eight}}};
+  worker.Apply({event});
+  const std::vector<TokenId> asked = {1, 2, kPadOf7, kPadOf7, kPadOf7, 3, kPadOf8, 4};
+  EXPECT_EQ(worker.Reach(asked), 2);
+  EXPECT_EQ(worker.Reach({1, 2, kPadOf8, kPadOf8}), 0) << "another image";
+  EXPECT_EQ(worker.Reach(event.tokens), 0) << "an image is not its token";
+  EXPECT_EQ(worker.Reach(event.tokens, {.multimodal = {{7}, {7, 8}}}), 0);
+  EXPECT_EQ(worker.Reach({1, 2, kPadOf7, kPadOf7, kPadOf7, 3, kPadOf7, 4}), 1);
+}
+
+TEST(ImagesTest, RunsBehindTheLastObjectAreItsOwn) {
+  TestWorker worker({.image_token = kImage});
+  worker.Apply({WithImages(1, {kImage, 5, kImage, 5}, {7})});
+  EXPECT_EQ(worker.Reach({kPadOf7, 5, kPadOf7, 5}), 1);
+}
+
+TEST(ImagesTest, WhereRunsDoNotTellObjectsApartTheObjectsDo) {
+  TestWorker worker({.image_token = kImage});
+  worker.Apply({WithImages(1, {kImage, kImage, 5, 6}, {7, 8}), WithImages(2, {1, 2, 3, 4}, {7})});
+  EXPECT_EQ(worker.Reach({kPadOf7, kPadOf7, 5, 6}), 0) << "the second image would not count";
+  EXPECT_EQ(worker.Reach({kImage, kImage, 5, 6}, {.multimodal = {{7, 8}}}), 1);
+  EXPECT_EQ(worker.Reach({1, 2, 3, 4}), 0);
+  EXPECT_EQ(worker.Reach({1, 2, 3, 4}, {.multimodal = {{7}}}), 1);
+}
+
+TEST(ImagesTest, PadsThatAnEnginePublishesAndTextStayWhatTheyAre) {
+  TestWorker worker({.image_token = kImage});
+  worker.Apply({StoreEvent({1}, {1, kPadOf7, kPadOf7, 2}), StoreEvent({2}, {1, kImage, 2, 3})});
+  EXPECT_EQ(worker.Reach({1, kPadOf7, kPadOf7, 2}), 1);
+  EXPECT_EQ(worker.Reach({1, kImage, 2, 3}), 1) << "the token without an object is text";
+}
+
+TEST(ImagesTest, AParkedBlockHasItsImageWhenItsParentComes) {
+  TestWorker worker({.image_token = kImage});
+  OwnedEvent child = StoreEvent({2}, {5, kImage, kImage, 6}, 1);
+  child.multimodal = {{8}};
+  worker.Apply({child, StoreEvent({1}, Tokens(4))});
+  EXPECT_EQ(worker.Reach({0, 1, 2, 3, 5, kPadOf8, kPadOf8, 6}), 2);
+}
+
+TEST(ImagesTest, UnderLookAheadObjectsAreHashed) {
+  TestWorker worker({.image_token = kImage});
+  OwnedEvent event = StoreEvent({1}, {1, kImage, 2, 3, kImage});
+  event.event.bigrams = true;
+  event.multimodal = {{7}};
+  worker.Apply({event});
+  EXPECT_EQ(worker.Reach(event.tokens, {.eagle = true, .multimodal = {{7}}}), 1);
+}
+
+TEST(ImagesTest, WithoutTheTokenKnownObjectsAreHashed) {
+  TestWorker worker;
+  worker.Apply({WithImages(1, {1, kImage, kImage, 2}, {7})});
+  EXPECT_EQ(worker.Reach({1, kPadOf7, kPadOf7, 2}), 0);
+  EXPECT_EQ(worker.Reach({1, kImage, kImage, 2}, {.multimodal = {{7}}}), 1);
 }
 
 TEST(EngineWorkerTest, EmbeddingsAndUnknownKeysAreNeverIndexed) {

@@ -45,6 +45,9 @@ bool SetOption(std::string_view option, EngineRegistration* worker) {
   } else if (name == "count_copies") {
     worker->counts_copies = value == "true";
     return value == "true" || value == "false";
+  } else if (name == "image_token") {
+    worker->image_token = Number(value);
+    return worker->image_token.has_value();
   } else if (name == "type") {
     worker->engine_type = value;
   } else if (name == "block_size") {

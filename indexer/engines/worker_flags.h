@@ -4,6 +4,7 @@
 //   1:3=tcp://10.0.0.1:5560;replay=tcp://10.0.0.1:5570          its rank 3, which can replay
 //   w7=tcp://0.0.0.0:6000;bind;topic=kv@                        an engine that dials out
 //   w8=tcp://10.0.0.8:5557;lora=a;salt=s;type=Mooncake;block_size=32
+//   w9=tcp://10.0.0.9:5557;image_token=151655                   its model sees images
 //
 // *Threads*: a pure function.
 

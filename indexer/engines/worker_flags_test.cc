@@ -28,6 +28,7 @@ std::string Shown(const std::vector<std::string>& workers) {
     if (!worker.lora_name.empty()) text += " lora " + worker.lora_name;
     if (!worker.additional_salt.empty()) text += " salt " + worker.additional_salt;
     if (!worker.counts_copies) text += " once";
+    if (worker.image_token) text += " image " + std::to_string(*worker.image_token);
     if (!worker.engine_type.empty()) text += " type " + worker.engine_type;
     text += "\n";
   }
@@ -42,9 +43,11 @@ TEST(WorkerFlagsTest, InstancesHaveRanksOrNone) {
 }
 
 TEST(WorkerFlagsTest, OptionsFollowSemicolons) {
-  EXPECT_EQ(Shown({"1=tcp://h:1;replay=tcp://h:2;topic=kv@x=y;bind;lora=a;salt=s;type=SGLang;"
-                   "block_size=4;count_copies=false"}),
-            "1 0 tcp://h:1 4 replay tcp://h:2 topic kv@x=y bind lora a salt s once type SGLang\n");
+  EXPECT_EQ(
+      Shown({"1=tcp://h:1;replay=tcp://h:2;topic=kv@x=y;bind;lora=a;salt=s;type=SGLang;"
+             "block_size=4;count_copies=false;image_token=151655"}),
+      "1 0 tcp://h:1 4 replay tcp://h:2 topic kv@x=y bind lora a salt s once image 151655 type "
+      "SGLang\n");
 }
 
 TEST(WorkerFlagsTest, WhatIsNotOfTheFormIsNamed) {
@@ -52,6 +55,7 @@ TEST(WorkerFlagsTest, WhatIsNotOfTheFormIsNamed) {
   EXPECT_THAT(Shown({"=tcp://h:1"}), testing::HasSubstr("no name"));
   EXPECT_THAT(Shown({"1=tcp://h:1;color=red"}), testing::HasSubstr("\"color=red\""));
   EXPECT_THAT(Shown({"1=tcp://h:1;count_copies=0"}), testing::HasSubstr("count_copies=0"));
+  EXPECT_THAT(Shown({"1=tcp://h:1;image_token=-1"}), testing::HasSubstr("image_token=-1"));
   EXPECT_THAT(Shown({"1=tcp://h:1;replay"}), testing::HasSubstr("\"replay\""));
   EXPECT_THAT(Shown({"1=tcp://h:1;block_size=x"}), testing::HasSubstr("\"block_size=x\""));
   EXPECT_THAT(std::string(ParseWorkers({"1=tcp://h:1"}, {}).status().message()),

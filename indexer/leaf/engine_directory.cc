@@ -178,6 +178,7 @@ struct EngineDirectory::State {
     worker.contract = options.contract;
     worker.lora_name = registration.lora_name;
     worker.additional_salt = registration.additional_salt;
+    worker.image_token = registration.image_token;
     worker.counts_copies = registration.counts_copies;
     worker.resolve = [this, domain, self = registration.instance](const EngineBlockHash& hash) {
       return Resolve(domain, self, hash);
@@ -290,6 +291,7 @@ struct EngineDirectory::State {
                       .source = instance.of.source,
                       .engine_type = instance.of.engine_type,
                       .lora_name = instance.of.lora_name,
+                      .image_token = instance.of.image_token,
                       .counts_copies = instance.of.counts_copies,
                       .additional_salt = instance.of.additional_salt,
                       .listeners = {},

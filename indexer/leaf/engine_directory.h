@@ -49,6 +49,7 @@ struct EngineEntry {
   std::string source;
   std::string engine_type;
   std::string lora_name;
+  std::optional<uint32_t> image_token;
   bool counts_copies = true;
   std::string additional_salt;
   std::vector<EngineListener> listeners;             // by rank

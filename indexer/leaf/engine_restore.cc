@@ -19,6 +19,7 @@ EngineRegistration RegistrationOf(const EngineEntry& entry, const EngineListener
   registration.block_size = entry.block_size;
   registration.lora_name = entry.lora_name;
   registration.additional_salt = entry.additional_salt;
+  registration.image_token = entry.image_token;
   registration.counts_copies = entry.counts_copies;
   registration.engine_type = entry.engine_type;
   registration.source = entry.source;

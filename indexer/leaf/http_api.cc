@@ -275,6 +275,7 @@ class HttpApi::Impl {
         .bind = body.bind,
         .lora_name = body.lora_name.value_or(""),
         .additional_salt = {},
+        .image_token = body.image_token_id,
         .counts_copies = body.count_copies,
         .engine_type = body.engine_type.value_or(""),
     });

@@ -118,6 +118,7 @@ bool RegisterBody::Read(JsonReader* reader) {
       {"engine_type", false},
       {"bind", false},
       {"count_copies", false},
+      {"image_token_id", false},
   };
   return reader->ReadStruct("RegisterRequest", 9, kFields, [&](size_t field) {
     switch (field) {
@@ -145,6 +146,8 @@ bool RegisterBody::Read(JsonReader* reader) {
         return reader->ReadBool(&bind);
       case 13:
         return reader->ReadBool(&count_copies);
+      case 14:
+        return reader->ReadOptional(&image_token_id);
       default:
         return ReadIgnored(reader);
     }

@@ -59,6 +59,7 @@ struct RegisterBody {
   std::optional<std::string> engine_type;
   bool bind = false;
   bool count_copies = true;
+  std::optional<uint32_t> image_token_id;
 
   bool Read(JsonReader* reader);
 };

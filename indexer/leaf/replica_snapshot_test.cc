@@ -34,6 +34,7 @@ class Told : public SnapshotVisitor {
     std::string text = ToString(entry.domain) + " " + entry.instance + " " +
                        std::to_string(entry.block_size) + " " + entry.engine_type + " " +
                        entry.lora_name + (entry.counts_copies ? "" : " once");
+    if (entry.image_token) text += " image " + std::to_string(*entry.image_token);
     for (const EngineListener& listener : entry.listeners)
       text += " [" + std::to_string(listener.rank) + " " + listener.endpoint + " " +
               listener.replay_endpoint + " " + listener.topic + "]";
@@ -89,6 +90,7 @@ class ReplicaSnapshotTest : public testing::Test {
     EngineRegistration one = engine_.Registration("1");
     one.engine_type = "vLLM";
     one.counts_copies = false;
+    one.image_token = 151655;
     EXPECT_TRUE(directory_->Register(one).ok());
     EXPECT_TRUE(directory_->Register(digests_.Registration("1")).ok());
     engine_.sockets().WaitForSubscribers();
@@ -137,10 +139,10 @@ TEST_F(ReplicaSnapshotTest, RegistrationsNamesAndPositionsAreReadAsTheyWere) {
   ASSERT_TRUE(stats.ok()) << stats.status();
   EXPECT_EQ(told.names, expected);
   EXPECT_EQ(stats->names, expected.size());
-  EXPECT_THAT(told.instances,
-              testing::ElementsAre("m 1 4 vLLM  once [0 " + engine_.sockets().endpoint() + " " +
-                                   engine_.sockets().replay_endpoint() + " ] [2 " +
-                                   digests_.sockets().endpoint() + "  ]"));
+  EXPECT_THAT(told.instances, testing::ElementsAre("m 1 4 vLLM  once image 151655 [0 " +
+                                                   engine_.sockets().endpoint() + " " +
+                                                   engine_.sockets().replay_endpoint() + " ] [2 " +
+                                                   digests_.sockets().endpoint() + "  ]"));
   EXPECT_THAT(told.positions, testing::ElementsAre("1/0 49", "1/2 29"));
   EXPECT_THAT(told.ranks, testing::ElementsAre("1/0 of 0 1 groups", "1/2 of 2 1 groups"));
   Told without;
@@ -217,7 +219,7 @@ std::vector<Record> RecordsOf(std::string_view text) {
 }
 
 std::string TextOf(const std::vector<Record>& records) {
-  std::string text = "KVAREP03";
+  std::string text = "KVAREP04";
   for (const Record& record : records) {
     const size_t start = text.size();
     const auto size = static_cast<uint32_t>(record.payload.size());

@@ -206,6 +206,7 @@ struct Relay::State {
     worker.contract = options.contract;
     worker.lora_name = registration.lora_name;
     worker.additional_salt = registration.additional_salt;
+    worker.image_token = registration.image_token;
     worker.counts_copies = registration.counts_copies;
     worker.keep_local_hashes = false;
     worker.resolve = [this, domain, self = registration.instance](const EngineBlockHash& hash) {

@@ -7,6 +7,7 @@
 #include <deque>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -174,6 +175,12 @@ class Body {
       return Refuse(field, "a number of 32 bits");
     *to = static_cast<uint32_t>(json_[field].get<uint64_t>());
   }
+  void Number(const char* field, std::optional<uint32_t>* to) {
+    uint32_t number = 0;
+    if (!Present(field, /*required=*/false)) return;
+    Number(field, /*required=*/false, &number);
+    *to = number;
+  }
   void Bool(const char* field, bool* to) {
     if (!Present(field, /*required=*/false)) return;
     if (!json_[field].is_boolean()) return Refuse(field, "true or false");
@@ -211,6 +218,7 @@ HttpResponse Register(Relay* relay, const HttpRequest& request) {
   body.Text("engine_type", /*required=*/false, &of.engine_type);
   body.Bool("bind", &of.bind);
   body.Bool("count_copies", &of.counts_copies);
+  body.Number("image_token_id", &of.image_token);
   if (!body.wrong().empty()) return HttpError(400, body.wrong());
   const absl::Status status = relay->Register(of);
   return status.ok() ? Answer({{"status", "ok"}}, 201) : HttpError(status);
