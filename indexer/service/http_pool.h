@@ -28,11 +28,13 @@ class HttpPool {
     for (uint32_t i = 0; i < threads; ++i) threads_.emplace_back([this] { Run(); });
   }
 
-  // False: the queue is full, unless it is a job that was begun and is now `continued`; or the pool stops.
-  bool Submit(std::function<void()> job, bool continued = false) {
+  // False: the queue is full, unless it is a job that was begun and is now `continued`; or the pool stops. Of a job that
+  // waits when the pool stops `dropped` is called, if there is one, by `Stop`.
+  bool Submit(std::function<void()> job, bool continued = false,
+              std::function<void()> dropped = nullptr) {
     MutexLock lock(&mutex_);
     if (stopping_ || (queue_.size() >= queue_max_ && !continued)) return false;
-    queue_.push_back(std::move(job));
+    queue_.push_back({.run = std::move(job), .dropped = std::move(dropped)});
     wake_.Signal();
     return true;
   }
@@ -42,7 +44,7 @@ class HttpPool {
     return stopping_;
   }
 
-  // Finishes what runs; what waits is kept and never run. Not from a job; one caller at a time.
+  // Finishes what runs; what waits is told, kept and never run. Not from a job; one caller at a time.
   void Stop() {
     {
       MutexLock lock(&mutex_);
@@ -51,19 +53,32 @@ class HttpPool {
     }
     for (std::thread& thread : threads_) thread.join();
     threads_.clear();
+    std::vector<std::function<void()>> dropped;
+    {
+      MutexLock lock(&mutex_);
+      for (Job& job : queue_) {
+        if (job.dropped != nullptr) dropped.push_back(std::exchange(job.dropped, nullptr));
+      }
+    }
+    for (const std::function<void()>& tell : dropped) tell();
   }
 
   // Forgets what waited. REQUIRES: stopped.
   void Forget() {
-    std::deque<std::function<void()>> forgotten;
+    std::deque<Job> forgotten;
     MutexLock lock(&mutex_);
     forgotten.swap(queue_);
   }
 
  private:
+  struct Job {
+    std::function<void()> run;
+    std::function<void()> dropped;
+  };
+
   void Run() {
     while (true) {
-      std::function<void()> job;
+      Job job;
       {
         MutexLock lock(&mutex_);
         while (!stopping_ && queue_.empty()) wake_.Wait(&mutex_);
@@ -71,14 +86,14 @@ class HttpPool {
         job = std::move(queue_.front());
         queue_.pop_front();
       }
-      job();
+      job.run();
     }
   }
 
   const size_t queue_max_;
   Mutex mutex_;
   CondVar wake_;
-  std::deque<std::function<void()>> queue_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Job> queue_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;  // by who starts and stops
 };

@@ -1,0 +1,35 @@
+#include "indexer/service/http_pool.h"
+
+#include <atomic>
+#include <thread>
+
+#include "gtest/gtest.h"
+
+namespace kvatlas {
+namespace {
+
+TEST(HttpPoolTest, WhatWaitsWhenThePoolStopsIsToldAndNeverRun) {
+  HttpPool pool(8);
+  pool.Start(1);
+  std::atomic<bool> begun = false;
+  std::atomic<int> ran = 0, dropped = 0;
+  ASSERT_TRUE(pool.Submit([&] {
+    begun = true;
+    while (!pool.stopping()) std::this_thread::yield();
+    ++ran;
+  }));
+  while (!begun) std::this_thread::yield();
+  for (int i = 0; i < 3; ++i)
+    ASSERT_TRUE(pool.Submit([&] { ++ran; }, /*continued=*/false, [&] { ++dropped; }));
+  ASSERT_TRUE(pool.Submit([&] { ++ran; })) << "of which nobody wants to know";
+  pool.Stop();
+  EXPECT_EQ(ran, 1);
+  EXPECT_EQ(dropped, 3);
+  pool.Stop();
+  EXPECT_EQ(dropped, 3) << "once";
+  EXPECT_FALSE(pool.Submit([&] { ++ran; }, /*continued=*/false, [&] { ++dropped; }));
+  EXPECT_EQ(dropped, 3) << "whoever was not taken knows it already";
+}
+
+}  // namespace
+}  // namespace kvatlas
