@@ -66,6 +66,57 @@ void FleetMemory::SawWorkers(const Domain& domain, const std::string& cell,
   }
 }
 
+void FleetMemory::SawRoles(const Domain& domain, CellRoles roles, Time now) {
+  auto& known = Touch(domain, now).roles;
+  if (!roles.prefills && roles.decoders == 0) {
+    if (!known.empty()) known.erase(roles.cell);
+    return;
+  }
+  roles.seen = now;
+  CellRoles& of_cell = known[roles.cell];
+  of_cell = std::move(roles);
+  while (known.size() > options_.cells_max) known.erase(Oldest(known));
+}
+
+const CellRoles* FleetMemory::RolesOf(const Domain& domain, const std::string& cell) const {
+  const auto of = domains_.find(domain);
+  if (of == domains_.end() || of->second.roles.empty()) return nullptr;
+  const auto found = of->second.roles.find(cell);
+  return found == of->second.roles.end() ? nullptr : &found->second;
+}
+
+std::vector<CellRoles> FleetMemory::DecodeCells(const Domain& domain) const {
+  std::vector<CellRoles> cells;
+  const auto of = domains_.find(domain);
+  if (of == domains_.end()) return cells;
+  for (const auto& [name, roles] : of->second.roles) {
+    if (roles.decoders > 0) cells.push_back(roles);
+  }
+  return cells;
+}
+
+bool FleetMemory::has_roles(const Domain& domain) const {
+  const auto of = domains_.find(domain);
+  return of != domains_.end() && !of->second.roles.empty();
+}
+
+bool FleetMemory::IsDue(const Domain& domain, Errand errand, Duration every, Time now) {
+  if (!has_roles(domain)) return false;
+  OfDomain& of = Touch(domain, now);
+  std::optional<Time>& last = errand == Errand::kListCells ? of.listed : of.explored;
+  if (last.has_value() && *last + every > now) return false;
+  last = now;
+  return true;
+}
+
+std::optional<Time> FleetMemory::Answered(const Domain& domain, const std::string& cell) const {
+  const auto of = domains_.find(domain);
+  if (of == domains_.end()) return std::nullopt;
+  const auto found = of->second.workers.find(cell);
+  if (found == of->second.workers.end()) return std::nullopt;
+  return found->second.seen;
+}
+
 std::vector<KnownCell> FleetMemory::Cells(const Domain& domain) const {
   std::vector<KnownCell> cells;
   const auto found = domains_.find(domain);

@@ -72,6 +72,20 @@ struct SentTo {
   Time at{0};
 };
 
+// What the workers of a cell do, where some of them only prefill or only decode, as its leaf last said.
+struct CellRoles {
+  std::string cell;
+  std::string address;  // of the leaf that said so
+  double distance = 0;
+  bool alone = false;             // somebody prefills and decodes
+  bool prefills = false;          // somebody only prefills
+  uint32_t decoders = 0;          // workers that only decode,
+  uint64_t decoder_requests = 0;  // and the requests there
+  Time seen{0};
+
+  bool only_decodes() const { return decoders > 0 && !alone && !prefills; }
+};
+
 // How a cell kept what the hierarchy promised of it.
 struct CellPromises {
   std::string cell;
@@ -89,6 +103,19 @@ class FleetMemory {
   // The whole answer of a cell's leaf; it is kept as it is, not copied.
   void SawWorkers(const Domain& domain, const std::string& cell,
                   std::shared_ptr<const WorkersAnswer> answer, Time now);
+
+  // Of a cell where everybody does both nothing is kept.
+  void SawRoles(const Domain& domain, CellRoles roles, Time now);
+  // Null: everybody there does both, or it never answered. Valid until the next call that is not const.
+  const CellRoles* RolesOf(const Domain& domain, const std::string& cell) const;
+  // Those where somebody only decodes; by name.
+  std::vector<CellRoles> DecodeCells(const Domain& domain) const;
+  bool has_roles(const Domain& domain) const;
+  // Something that is to be done once in `every`, in a domain that has roles: true, and it counts as done.
+  enum class Errand { kExploreCells, kListCells };
+  bool IsDue(const Domain& domain, Errand errand, Duration every, Time now);
+  // When the cell's leaf last answered; nothing: never.
+  std::optional<Time> Answered(const Domain& domain, const std::string& cell) const;
 
   // Latest seen first, then by name.
   std::vector<KnownCell> Cells(const Domain& domain) const;
@@ -154,8 +181,11 @@ class FleetMemory {
     std::map<std::string, KnownCell> cells;
     std::map<std::string, Kept> promises;        // by cell; as many as cells
     std::map<std::string, CellWorkers> workers;  // by cell
+    std::map<std::string, CellRoles> roles;      // by cell; as many as cells
     uint32_t block_size = 0;
     Time touched{0};
+    std::optional<Time> explored;
+    std::optional<Time> listed;
   };
   struct SentWaypoint {
     std::string cell;

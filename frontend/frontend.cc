@@ -39,6 +39,8 @@ const Policy& Frontend::Shared::PolicyOf(const std::string& model) const {
   return own == model_policies.end() ? *policy : *own->second;
 }
 
+absl::Status StoppedError() { return absl::UnavailableError("the frontend is stopping"); }
+
 namespace {
 constexpr char kRetryAfterUrl[] = "kvatlas.io/retry_after_ms";
 }
@@ -64,7 +66,17 @@ Frontend::Frontend(FrontendOptions options, CellFinder* cell_finder, OverlapFind
     : shared_(std::make_shared<Shared>(std::move(options), cell_finder, overlap_finder, clock,
                                        timer)) {}
 
-Frontend::~Frontend() = default;
+Frontend::~Frontend() { Stop(); }
+
+void Frontend::Stop() {
+  std::map<const RouteTask*, std::shared_ptr<RouteTask>> waiting;
+  {
+    MutexLock lock(&shared_->mutex);
+    shared_->stopped = true;
+    waiting.swap(shared_->waiting);
+  }
+  for (const auto& [key, task] : waiting) task->EndWaiting();
+}
 
 void Frontend::RouteAsync(RouteInput input, Callback callback) {
   std::make_shared<RouteTask>(shared_, std::move(input), std::move(callback))->Start();
@@ -185,7 +197,7 @@ FrontendStats Frontend::stats() const {
   MutexLock lock(&shared_->mutex);
   FrontendStats stats = shared_->stats;
   stats.in_flight = shared_->memory.choices().size();
-  stats.waiting = shared_->waiting;
+  stats.waiting = shared_->waiting.size();
   stats.sessions = shared_->sessions.size();
   stats.cells = shared_->memory.cells();
   stats.workers = shared_->memory.workers();

@@ -155,6 +155,7 @@ struct DecodeChoice {
   HolderId worker;
   std::string cell;
   uint32_t overlap_blocks = 0;  // that need not be sent there
+  std::string url = {};         // of its engine; empty: nobody says
 };
 
 struct RouteResult {
@@ -165,7 +166,16 @@ struct RouteResult {
   std::optional<DecodeChoice> decode = {};
   std::string url = {};  // of its engine, as the worker or the options say; empty: nobody does
   Receipt receipt;
+
+  // Who takes the request from its client, and where: who decodes, which has another one prefill (`kPrefillerHeader`).
+  const HolderId& taker() const { return decode.has_value() ? decode->worker : worker; }
+  const std::string& taker_cell() const { return decode.has_value() ? decode->cell : cell; }
+  const std::string& taker_url() const { return decode.has_value() ? decode->url : url; }
 };
+
+// In a request that goes to who decodes: HOST:PORT of the engine that is to prefill it, as the Kubernetes inference gateway's
+// sidecars beside such engines read it.
+inline constexpr char kPrefillerHeader[] = "x-prefiller-host-port";
 
 // What became of a choice; what is not known is left out. The engine's figures come with the end of an answer
 // (OpenAI's `usage`): a report that has them should say `finished` too.
@@ -215,7 +225,7 @@ class Frontend {
   // Without a timer a late replica is given up before the next is asked.
   Frontend(FrontendOptions options, CellFinder* cell_finder, OverlapFinder* overlap_finder,
            const Clock* clock, Timer* timer = nullptr);
-  ~Frontend();
+  ~Frontend();  // stops
 
   Frontend(const Frontend&) = delete;
   Frontend& operator=(const Frontend&) = delete;
@@ -223,11 +233,15 @@ class Frontend {
   // Calls `callback` exactly once, possibly before it returns. INVALID_ARGUMENT: no prompt, two prompts, or no model.
   // RESOURCE_EXHAUSTED: more than `kRouteBlocksMax` blocks, or every worker is over its thresholds (`RetryAfter`).
   // NOT_FOUND: nobody answered, and no worker of the domain was ever seen, or none that is allowed; the message says who
-  // was asked.
+  // was asked. UNAVAILABLE: the frontend stops.
   void RouteAsync(RouteInput input, Callback callback);
 
   // The same, waiting. Not from a thread that delivers the finders' answers.
   absl::StatusOr<RouteResult> Route(RouteInput input);
+
+  // Routes that wait for a worker below its thresholds end UNAVAILABLE, and so do those that come from now on; who has asked
+  // somebody goes on, as far as the finders deliver. Idempotent.
+  void Stop();
 
   // Whatever became of it: the choice is no longer counted; accepted, it still counts for the worker that is to decode it,
   // where that is another. Unknown ids are ignored. An unreachable worker is avoided for a

@@ -256,6 +256,7 @@ int Run(ServiceMain& service, Flags& flags, FoundNodes& hierarchies, ModelRegist
   if (*announcer != nullptr) (*announcer)->Stop();
   http.SetHealth(Health::kStopping);
   grpc.SetHealth(Health::kStopping);
+  frontend.Stop();  // whoever waits for a worker is answered: the servers wait for them
   if (*proxy != nullptr) (*proxy)->Stop();
   ext_proc.Stop(service.stop_deadline());
   grpc.Stop(service.stop_deadline());

@@ -50,6 +50,7 @@ struct ReceiptCandidate {
   uint32_t age_ms = 0;
   Cost cost = {};
   FetchedBlocks fetched = {};  // of the overlap
+  bool prefill_only = false;   // it needs another worker that decodes
 };
 
 inline constexpr size_t kReceiptCandidatesMax = 16;

@@ -51,29 +51,33 @@ RouteTask::Standing RouteTask::StandingOf(const std::string& cell, const HolderI
   return suspect ? Standing::kSuspect : Standing::kGood;
 }
 
-RouteTask::Standing RouteTask::BestChoosable(const std::string& cell, const WorkersAnswer& answer) {
+RouteTask::Choosable RouteTask::ChoosableOf(const std::string& cell, const WorkersAnswer& answer) {
   const WorkerFilter filter = Filter();
   const Labels* of_cell = CellLabels(cell);
-  Standing best = Standing::kNobody;
+  Choosable choosable;
   for (const WorkerFound& found : answer.workers) {
     const Labels* own = answer.LabelsOf(found.worker);
     const InFlight in_flight = shared_->memory.choices().To(cell, found.worker);
     const Fit fit = FitOf(filter, found.worker, own, of_cell, found.load, in_flight);
-    const bool prefills = RoleOf(own, of_cell) != Role::kDecode;
+    const Role role = RoleOf(own, of_cell);
     receipt_.not_allowed += fit == Fit::kNotAllowed;
-    if (fit == Fit::kOverloaded && prefills) {
-      ++receipt_.overloaded;
+    if (fit == Fit::kOverloaded) {
+      ++(role == Role::kDecode ? overloaded_decoders_ : receipt_.overloaded);
       least_excess_ = std::min(least_excess_, QueueExcess(filter.overload, found.load, in_flight));
     }
-    if (fit == Fit::kFits && prefills) best = std::min(best, StandingOf(cell, found.worker));
+    if (fit != Fit::kFits) continue;
+    Standing& best = role == Role::kDecode    ? choosable.decodes
+                     : role == Role::kPrefill ? choosable.prefills
+                                              : choosable.alone;
+    best = std::min(best, StandingOf(cell, found.worker));
   }
-  return best;
+  return choosable;
 }
 
 bool RouteTask::NobodyStandsBetterThanSuspected() const {
   if (suspected_.empty()) return false;
   Standing best = Standing::kNobody;
-  for (const Answered& suspected : suspected_) best = std::min(best, suspected.best);
+  for (const Answered& suspected : suspected_) best = std::min(best, suspected.choosable.best());
   WorkerFilter filter = Filter();
   filter.overload = {};
   for (const KnownWorker& known : shared_->memory.Workers(input_.domain)) {
@@ -98,13 +102,7 @@ void RouteTask::LeaveTheBestStanding(Candidates* candidates) const {
     others.details.push_back(candidates->details[i]);
     others.prefill_only.push_back(candidates->prefill_only[i]);
   }
-  Standing decodes = Standing::kNobody;
-  for (const Decoder& decoder : candidates->decoders)
-    decodes = std::min(decodes, StandingOf(decoder.cell, decoder.worker));
-  for (Decoder& decoder : candidates->decoders) {
-    if (StandingOf(decoder.cell, decoder.worker) == decodes)
-      others.decoders.push_back(std::move(decoder));
-  }
+  others.decoders = std::move(candidates->decoders);
   *candidates = std::move(others);
 }
 
@@ -181,41 +179,49 @@ double RouteTask::BestCostOf(const WorkersAnswer& answer, const std::string& cel
   return best;
 }
 
+// Whoever prefills is of a cell that has somebody who stands well; whoever decodes, of any that answered.
 RouteTask::Candidates RouteTask::AnsweredCandidates() const {
   Candidates candidates;
-  const WorkerFilter filter = Filter();
-  for (const Answered& answered : answered_) {
-    const Labels* of_cell = CellLabels(answered.cell);
-    for (const WorkerFound& found : answered.answer->workers) {
-      const Labels* own = answered.answer->LabelsOf(found.worker);
-      const Role role = RoleOf(own, of_cell);
-      if (FitOf(filter, found.worker, own, of_cell, found.load,
-                shared_->memory.choices().To(answered.cell, found.worker)) != Fit::kFits)
-        continue;
-      const uint32_t overlap = OverlapOf(found, receipt_.blocks);
-      CostInput input = InputFor({.cell = answered.cell,
-                                  .worker = found.worker,
-                                  .load = found.load,
-                                  .overlap = overlap,
-                                  .fetched = found.fetched,
-                                  .distance = answered.distance});
-      if (role == Role::kDecode) {
-        candidates.decoders.push_back(
-            {.cell = answered.cell, .worker = found.worker, .input = std::move(input)});
-        continue;
-      }
-      candidates.costs.push_back(
-          {.cell = answered.cell, .worker = found.worker, .input = std::move(input)});
-      candidates.details.push_back({.worker = found.worker,
-                                    .cell = answered.cell,
-                                    .overlap_blocks = overlap,
-                                    .trust = found.trust,
-                                    .age_ms = found.age_ms,
-                                    .fetched = found.fetched});
-      candidates.prefill_only.push_back(role == Role::kPrefill);
-    }
-  }
+  for (const Answered& answered : answered_) AddAnswered(answered, /*prefills=*/true, &candidates);
+  for (const Answered& answered : suspected_)
+    AddAnswered(answered, /*prefills=*/false, &candidates);
   return candidates;
+}
+
+void RouteTask::AddAnswered(const Answered& answered, bool prefills, Candidates* candidates) const {
+  const WorkerFilter filter = Filter();
+  const Labels* of_cell = CellLabels(answered.cell);
+  if (!prefills && answered.choosable.decodes == Standing::kNobody) return;
+  for (const WorkerFound& found : answered.answer->workers) {
+    const Labels* own = answered.answer->LabelsOf(found.worker);
+    const Role role = RoleOf(own, of_cell);
+    if (role != Role::kDecode && !prefills) continue;
+    if (FitOf(filter, found.worker, own, of_cell, found.load,
+              shared_->memory.choices().To(answered.cell, found.worker)) != Fit::kFits)
+      continue;
+    const uint32_t overlap = OverlapOf(found, receipt_.blocks);
+    CostInput input = InputFor({.cell = answered.cell,
+                                .worker = found.worker,
+                                .load = found.load,
+                                .overlap = overlap,
+                                .fetched = found.fetched,
+                                .distance = answered.distance});
+    if (role == Role::kDecode) {
+      candidates->decoders.push_back(
+          {.cell = answered.cell, .worker = found.worker, .input = std::move(input)});
+      continue;
+    }
+    candidates->costs.push_back(
+        {.cell = answered.cell, .worker = found.worker, .input = std::move(input)});
+    candidates->details.push_back({.worker = found.worker,
+                                   .cell = answered.cell,
+                                   .overlap_blocks = overlap,
+                                   .trust = found.trust,
+                                   .age_ms = found.age_ms,
+                                   .fetched = found.fetched,
+                                   .prefill_only = role == Role::kPrefill});
+    candidates->prefill_only.push_back(role == Role::kPrefill);
+  }
 }
 
 // By last known loads, which may be long over: nobody is left out for these.
@@ -242,73 +248,11 @@ RouteTask::Candidates RouteTask::RememberedCandidates() {
     candidates.details.push_back({.worker = known.worker,
                                   .cell = known.cell,
                                   .trust = Trust::kStale,
-                                  .age_ms = MillisecondsSince(known.seen)});
+                                  .age_ms = MillisecondsSince(known.seen),
+                                  .prefill_only = role == Role::kPrefill});
     candidates.prefill_only.push_back(role == Role::kPrefill);
   }
   return candidates;
-}
-
-// ---- Prefill here, decode there ----
-
-void RouteTask::AddRememberedDecoders(Candidates* candidates) const {
-  WorkerFilter filter = Filter();
-  filter.overload = {};
-  for (const KnownWorker& known : shared_->memory.Workers(input_.domain)) {
-    const Labels* of_cell = CellLabels(known.cell);
-    const Labels* own = shared_->memory.LabelsOf(input_.domain, known.cell, known.worker);
-    if (RoleOf(own, of_cell) != Role::kDecode ||
-        StandingOf(known.cell, known.worker) != Standing::kGood ||
-        FitOf(filter, known.worker, own, of_cell, known.load, {}) != Fit::kFits)
-      continue;
-    candidates->decoders.push_back(
-        {.cell = known.cell,
-         .worker = known.worker,
-         .input = InputFor({.cell = known.cell,
-                            .worker = known.worker,
-                            .load = known.load,
-                            .distance = of_cell == nullptr ? 0 : DistanceOf(*of_cell)})});
-  }
-}
-
-const RouteTask::Decoder* RouteTask::BestDecoder(const std::vector<Decoder>& decoders,
-                                                 const std::string& cell) const {
-  const Decoder* best = nullptr;
-  double least = 0;
-  for (const Decoder& decoder : decoders) {
-    const double cost =
-        DecodeElsewhereCost(decoder.input, /*far=*/decoder.cell != cell, policy_->weights());
-    const bool better = best == nullptr || std::tie(cost, decoder.cell, decoder.worker) <
-                                               std::tie(least, best->cell, best->worker);
-    if (!better) continue;
-    best = &decoder;
-    least = cost;
-  }
-  return best;
-}
-
-void RouteTask::PairWithDecoders(Candidates* candidates) const {
-  std::map<std::string, double> transfer;  // by the cell of who prefills
-  Candidates paired;
-  paired.decoders = std::move(candidates->decoders);
-  for (size_t i = 0; i < candidates->costs.size(); ++i) {
-    CostCandidate& candidate = candidates->costs[i];
-    if (candidates->prefill_only[i]) {
-      const auto known = transfer.find(candidate.cell);
-      const Decoder* decoder =
-          known == transfer.end() ? BestDecoder(paired.decoders, candidate.cell) : nullptr;
-      if (known == transfer.end() && decoder == nullptr) continue;
-      const double cost = known != transfer.end()
-                              ? known->second
-                              : DecodeElsewhereCost(decoder->input, decoder->cell != candidate.cell,
-                                                    policy_->weights());
-      transfer[candidate.cell] = cost;
-      candidate.input.transfer = cost;
-    }
-    paired.costs.push_back(std::move(candidate));
-    paired.details.push_back(std::move(candidates->details[i]));
-    paired.prefill_only.push_back(candidates->prefill_only[i]);
-  }
-  *candidates = std::move(paired);
 }
 
 // ---- The choice ----
@@ -320,17 +264,39 @@ void RouteTask::Decide() {
   {
     MutexLock lock(&shared_->mutex);
     wait = answered_.empty() && receipt_.overloaded > 0;
-    if (!wait) chosen = Choose(&result);
-    if (!wait && !chosen) wait = AllCameOver();
+    if (!wait) {
+      chosen = Choose(&result);
+      wait = !chosen && (no_room_to_decode_ || AllCameOver());
+    }
+    if (wait && TakeSuspects()) {
+      chosen = Choose(&result);
+      wait = !chosen;
+    }
   }
   if (wait) return WaitOrReject();
   if (chosen) return Finish(std::move(result));
   const std::string domain = ToString(input_.domain);
   const std::string asked = receipt_.reason.empty() ? "nobody to ask" : receipt_.reason;
+  if (LacksDecoder())
+    return Fail(absl::NotFoundError("no worker of " + domain +
+                                    " that decodes what others prefill, among those that answered" +
+                                    (receipt_.reason.empty() ? "" : ": " + receipt_.reason)));
   Fail(absl::NotFoundError(receipt_.not_allowed > 0
                                ? "no worker of " + domain + " that this request allows, of " +
                                      std::to_string(receipt_.not_allowed) + " seen: " + asked
                                : "no worker of " + domain + " was ever seen: " + asked));
+}
+
+// Nobody who stands well has room: whoever has some is tried before the route is refused. Not those that have already failed
+// to take this very request.
+bool RouteTask::TakeSuspects() {
+  const bool any = std::any_of(suspected_.begin(), suspected_.end(), [](const Answered& answered) {
+    return answered.choosable.best() == Standing::kSuspect;
+  });
+  if (!any) return false;
+  answered_.swap(suspected_);
+  rung_ = suspected_rung_;
+  return true;
 }
 
 bool RouteTask::AllCameOver() {
@@ -338,7 +304,7 @@ bool RouteTask::AllCameOver() {
   receipt_.overloaded = receipt_.not_allowed = 0;
   Standing best = Standing::kNobody;
   for (const Answered& answered : answered_)
-    best = std::min(best, BestChoosable(answered.cell, *answered.answer));
+    best = std::min(best, ChoosableOf(answered.cell, *answered.answer).best());
   return best == Standing::kNobody && receipt_.overloaded > 0;
 }
 
@@ -354,12 +320,17 @@ bool RouteTask::Choose(RouteResult* result) {
   if (rung_ == Fallback::kLoadOnly) sent_ = {};
   Candidates candidates =
       rung_ == Fallback::kLoadOnly ? RememberedCandidates() : AnsweredCandidates();
-  LeaveTheBestStanding(&candidates);
-  const auto& only = candidates.prefill_only;
-  if (std::find(only.begin(), only.end(), true) != only.end()) {
-    if (candidates.decoders.empty()) AddRememberedDecoders(&candidates);
-    PairWithDecoders(&candidates);
+  if (rung_ == Fallback::kLoadOnly) {
+    for (const Answered& answered : suspected_)
+      AddAnswered(answered, /*prefills=*/false, &candidates);
   }
+  const auto& only = candidates.prefill_only;
+  const bool split = std::find(only.begin(), only.end(), true) != only.end();
+  // Who answered that they have no room, or have none since, are not chosen for what they once said.
+  const bool over = overloaded_decoders_ > 0 || (DecoderAnswered() && candidates.decoders.empty());
+  if (split && !over && !AnyStandsWell(candidates.decoders)) AddRememberedDecoders(&candidates);
+  if (split) PairWithDecoders(&candidates);
+  LeaveTheBestStanding(&candidates);
   const std::vector<RankedCandidate> ranked =
       kvatlas::Rank(*policy_, candidates.costs, PromptKey(*sequence_), kReceiptCandidatesMax);
   receipt_.candidates_considered = static_cast<uint32_t>(candidates.costs.size());
@@ -367,6 +338,7 @@ bool RouteTask::Choose(RouteResult* result) {
     receipt_.candidates.push_back(candidates.details[best.candidate]);
     receipt_.candidates.back().cost = best.cost;
   }
+  no_room_to_decode_ = split && over && ranked.empty();
   if (ranked.empty()) return false;
   Remember(ranked.front(), candidates, result);
   return true;
@@ -391,9 +363,11 @@ void RouteTask::Remember(const RankedCandidate& best, const Candidates& candidat
   if (candidates.prefill_only[best.candidate]) {
     const Decoder& decoder = *BestDecoder(candidates.decoders, chosen.cell);
     choice.decode = CellWorker(decoder.cell, decoder.worker);
-    result->decode = DecodeChoice{.worker = decoder.worker,
-                                  .cell = decoder.cell,
-                                  .overlap_blocks = decoder.input.overlap_blocks};
+    result->decode =
+        DecodeChoice{.worker = decoder.worker,
+                     .cell = decoder.cell,
+                     .overlap_blocks = decoder.input.overlap_blocks,
+                     .url = shared_->UrlOf(input_.domain, decoder.cell, decoder.worker)};
   }
   FleetMemory& memory = shared_->memory;
   memory.choices().Choose(result->decision_id, std::move(choice), Now());
@@ -428,21 +402,26 @@ void RouteTask::Finish(RouteResult result) {
   std::exchange(callback_, nullptr)(std::move(result));
 }
 
+void RouteTask::EndWaiting() { Fail(StoppedError()); }
+
 void RouteTask::WaitOrReject() {
   const FrontendOptions& options = shared_->options;
   const Duration wait = input_.queue_wait.value_or(options.queue_wait);
   bool waits = shared_->timer != nullptr && Now() + options.queue_poll <= began_ + wait;
+  bool stopped = false;
   {
     MutexLock lock(&shared_->mutex);
-    waits = waits && shared_->waiting < options.queue_max;
-    if (waits) ++shared_->waiting;
+    stopped = waits && shared_->stopped;
+    waits = waits && shared_->waiting.size() < options.queue_max;
+    if (waits && !stopped) shared_->waiting.emplace(this, shared_from_this());
     if (!waits) ++shared_->stats.rejected;
   }
+  if (stopped) return EndWaiting();
   if (waits) {
     shared_->timer->After(options.queue_poll, [self = shared_from_this()] {
       {
         MutexLock lock(&self->shared_->mutex);
-        --self->shared_->waiting;
+        if (self->shared_->waiting.erase(self.get()) == 0) return;  // the frontend was stopped
       }
       self->Reset();
       self->started_ = self->Now();
@@ -458,8 +437,9 @@ void RouteTask::WaitOrReject() {
                                    blocks * static_cast<double>(options.prefill_per_block.count()),
                                    static_cast<double>(kRetryAfterMax.count()))))
                              : kRetryAfterDefault;
-  Fail(OverloadedError("all " + std::to_string(receipt_.overloaded) + " workers of " +
-                           ToString(input_.domain) + " that answered are over their thresholds",
+  Fail(OverloadedError("all " + std::to_string(receipt_.overloaded + overloaded_decoders_) +
+                           " workers of " + ToString(input_.domain) +
+                           " that answered are over their thresholds",
                        std::max(ahead, kRetryAfterMin)));
 }
 

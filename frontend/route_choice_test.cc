@@ -334,6 +334,64 @@ TEST_F(RouteChoiceTest, AWaitInVainEndsInARefusalAndSoDoesAFullQueue) {
   EXPECT_EQ(frontend().stats().rejected, 2u);
 }
 
+TEST_F(RouteChoiceTest, ASuspectWithRoomIsTriedBeforeTheRouteIsRefused) {
+  options_.overload.requests = 5;
+  options_.queue_wait = seconds(2);
+  for (const bool same_cell : {true, false}) {
+    frontend_ = nullptr;
+    fleet_.cells.clear();
+    fleet_.Add("a", "full").load = Load{.running_requests = 5};
+    const std::string cell = same_cell ? "a" : "b";
+    fleet_.Add(cell, "suspect");
+    frontend().Avoid(cell, Id("suspect"));
+    const RouteResult route = Route();
+    EXPECT_EQ(route.worker.name, "suspect") << same_cell;
+    EXPECT_EQ(route.receipt.overloaded, 1u);
+    EXPECT_EQ(route.receipt.fallback, Fallback::kNone);
+  }
+}
+
+TEST_F(RouteChoiceTest, AWorkerThatHasFailedThisVeryRequestIsNotTriedAgainInstead) {
+  options_.overload.requests = 5;
+  fleet_.Add("a", "full").load = Load{.running_requests = 5};
+  fleet_.Add("a", "tried");
+  EXPECT_EQ(TryRoute({.domain = {}, .tried = {{"a", Id("tried")}}}).status().code(),
+            absl::StatusCode::kResourceExhausted);
+}
+
+TEST_F(RouteChoiceTest, WhoeverWaitsWhenTheFrontendStopsIsTold) {
+  options_.overload.requests = 1;
+  options_.queue_wait = seconds(60);
+  for (const bool by_destructor : {true, false}) {
+    frontend_ = nullptr;
+    fleet_.cells.clear();
+    fleet_.Add("a", "w0").load = Load{.running_requests = 1};
+    std::vector<absl::Status> answers;
+    for (uint64_t who = 0; who < 3; ++who)
+      frontend().RouteAsync(
+          {.domain = kDomain, .sequence_hashes = Prompt(10, 1, who)},
+          [&](const absl::StatusOr<RouteResult>& route) { answers.push_back(route.status()); });
+    EXPECT_EQ(frontend().stats().waiting, 3u);
+    EXPECT_THAT(answers, testing::IsEmpty());
+    if (by_destructor) {
+      frontend_ = nullptr;
+    } else {
+      frontend().Stop();
+      EXPECT_EQ(frontend().stats().waiting, 0u);
+      EXPECT_EQ(TryRoute({}).status().code(), absl::StatusCode::kUnavailable);
+    }
+    ASSERT_EQ(answers.size(), 3u) << by_destructor;
+    for (const absl::Status& answer : answers) {
+      EXPECT_EQ(answer.code(), absl::StatusCode::kUnavailable);
+      EXPECT_THAT(std::string(answer.message()), HasSubstr("stopping"));
+    }
+    // What they waited for comes too late to say anything.
+    fleet_.At("a", 0).load = Load();
+    fleet_.Pass(seconds(1));
+    EXPECT_EQ(answers.size(), 3u);
+  }
+}
+
 // ---- Prefill here, decode there ----
 
 class SplitTest : public RouteChoiceTest {

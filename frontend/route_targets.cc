@@ -1,6 +1,7 @@
 // Of one route: who is worth asking, and in what order?
 
 #include <algorithm>
+#include <chrono>
 #include <limits>
 #include <tuple>
 #include <utility>
@@ -8,6 +9,12 @@
 #include "frontend/route_task.h"
 
 namespace kvatlas {
+namespace {
+
+// So long a cell where everybody only decodes comes last among those that are to prefill; then it is asked again.
+constexpr Duration kOnlyDecodesFor = std::chrono::seconds(10);
+
+}  // namespace
 
 double RouteTask::DistanceOf(const std::map<std::string, std::string>& labels) const {
   const std::string& zone = shared_->options.zone;
@@ -50,6 +57,13 @@ double RouteTask::BestCost(uint32_t blocks_below, double distance) const {
       .total();
 }
 
+// Its leaf said so lately; what it covers is of no use to who prefills.
+bool RouteTask::OnlyDecodes(const CellFound& cell) const {
+  if (cell.is_node || !policy_->bounded_by_coverage()) return false;
+  const CellRoles* roles = shared_->memory.RolesOf(input_.domain, cell.cell);
+  return roles != nullptr && roles->only_decodes() && roles->seen + kOnlyDecodesFor > Now();
+}
+
 RouteTask::Target RouteTask::ToTarget(const CellFound& cell, const SentTo& sent) const {
   Target target{.asked = {.cell = cell.cell,
                           .address = cell.address,
@@ -65,6 +79,10 @@ RouteTask::Target RouteTask::ToTarget(const CellFound& cell, const SentTo& sent)
   // An upper bound that is none bounds nothing.
   const uint32_t below = cell.blocks_below > cell.blocks_at_least ? cell.blocks_below : UINT32_MAX;
   target.best_cost = BestCost(std::max(below, target.expected_blocks + 1), target.distance);
+  if (OnlyDecodes(cell)) {
+    target.expected_blocks = 0;
+    target.cost = target.best_cost = std::numeric_limits<double>::max();
+  }
   return target;
 }
 

@@ -13,15 +13,10 @@
 namespace kvatlas {
 namespace {
 
-// Of what is left, the part that one level of hierarchies may use, and a wave of leaves when others could follow it.
-constexpr double kHierarchyShare = 0.4;
-constexpr double kWaveShare = 0.6;
+// In a fleet where some prefill and others decode the hierarchy names all of its cells so often, not its best alone.
+constexpr Duration kListCellsEvery = std::chrono::seconds(10);
 // Levels below the top.
 constexpr int kLevelsMax = 4;
-
-Duration Share(Duration of, double share) {
-  return Duration(static_cast<int64_t>(static_cast<double>(of.count()) * share));
-}
 
 void AddReason(std::string* reason, const std::string& why) {
   if (why.empty()) return;
@@ -45,14 +40,18 @@ RouteTask::RouteTask(std::shared_ptr<Frontend::Shared> shared, RouteInput input,
 void RouteTask::Start() {
   began_ = started_ = Now();
   deadline_ = input_.deadline > Duration(0) ? input_.deadline : shared_->options.deadline;
+  Reset();
   if (absl::Status bad = CheckInput(); !bad.ok()) return Fail(std::move(bad));
+  bool stopped = false;
   {
     MutexLock lock(&shared_->mutex);
+    stopped = shared_->stopped;
     block_size_ = shared_->memory.BlockSize(input_.domain);
     if (const CellWorker* worker =
             shared_->sessions.Find(input_.domain, input_.session_id, started_))
       session_ = *worker;
   }
+  if (stopped) return Fail(StoppedError());
   if (block_size_ == 0) block_size_ = shared_->options.block_size;
   if (!Hash()) {
     return Fail(absl::ResourceExhaustedError("a prompt has at most " +
@@ -103,6 +102,10 @@ void RouteTask::Reset() {
   answered_.clear();
   suspected_.clear();
   least_excess_ = UINT64_MAX;
+  overloaded_decoders_ = 0;
+  no_room_to_decode_ = false;
+  cells_wanted_ = shared_->options.cells_best;
+  cells_left_out_ = false;
   leaves_asked_ = 0;
   useful_leaves_ = 0;
   levels_ = 0;
@@ -135,6 +138,9 @@ void RouteTask::AskTop() {
   {
     MutexLock lock(&shared_->mutex);
     top_ = shared_->hierarchies;
+    if (shared_->memory.IsDue(input_.domain, FleetMemory::Errand::kListCells, kListCellsEvery,
+                              Now()))
+      cells_wanted_ = 0;
     LookForSibling();
   }
   if (top_->empty()) return FallBack("no hierarchy configured");
@@ -174,6 +180,7 @@ std::shared_ptr<const RouteTask::NodeQuestion> RouteTask::ToNodeQuestion(
                        ? options.hierarchy_schedule
                        : options.schedule;
   node->blocks = receipt_.blocks;
+  node->best = cells_wanted_;
   MutexLock lock(&shared_->mutex);
   const auto preferred = shared_->preferred.find(shard.name);
   if (preferred == shared_->preferred.end()) return node;
@@ -207,6 +214,7 @@ void RouteTask::OnTop(const NodeQuestions& questions, std::vector<CellsOutcome> 
   rung_ = Fallback::kNone;
   receipt_.reason
       .clear();  // another replica or shard answered: what was missing is coverage at most
+  cells_left_out_ = cells_wanted_ > 0 && answer.cells.size() >= cells_wanted_;
   targets_ = ToTargets(answer.cells);
   Rank(&targets_);
   AskNext();
@@ -272,7 +280,7 @@ void RouteTask::AskCells(const NodeQuestions& questions, Duration budget,
                                          {.domain = domain.get(),
                                           .waypoints = question->waypoints,
                                           .blocks = question->blocks,
-                                          .best = shared->options.cells_best,
+                                          .best = question->best,
                                           .schedule = question->schedule,
                                           .positions = question->positions},
                                          deadline, std::move(reply));
@@ -331,6 +339,7 @@ void RouteTask::AskNodes(std::vector<Target> nodes, std::vector<Target> leaves) 
     question->waypoints = waypoints_;
     question->schedule = shared_->options.schedule;
     question->blocks = receipt_.blocks;
+    question->best = cells_wanted_;
     questions.push_back(std::move(question));
   }
   AskCells(questions, budget,
@@ -404,10 +413,13 @@ void RouteTask::AskNext() {
   // Whoever is over the thresholds is at least alive: what is remembered knows nobody better.
   while (targets.empty() && answered_.empty() && receipt_.overloaded == 0 && NextRung())
     targets = TakeTargets();
-  if (targets.empty()) return Decide();
+  if (targets.empty()) return Conclude();
   std::vector<Target> nodes, leaves;
   for (Target& target : targets) (target.is_node ? nodes : leaves).push_back(std::move(target));
-  if (nodes.empty()) return AskLeaves(std::move(leaves));
+  if (nodes.empty()) {
+    AddDecoders(&leaves);
+    return AskLeaves(std::move(leaves));
+  }
   for (const Target& leaf : leaves) asked_addresses_.erase(leaf.asked.address);
   AskNodes(std::move(nodes), std::move(leaves));
 }
@@ -484,10 +496,12 @@ void RouteTask::AskLeaf(const std::shared_ptr<LeafWave>& wave, size_t leaf, Time
                              .hedge_after = shared_->options.hedge_after,
                              .clock = shared_->clock,
                              .timer = shared_->timer};
+  std::shared_ptr<const Target> for_decoders;
   {
     MutexLock lock(&wave->mutex);
     if (wave->closed) return;
     const Target& target = wave->leaves[leaf].target;
+    if (target.for_decoders) for_decoders = std::make_shared<const Target>(target);
     options.addresses = target.other_addresses;
     options.addresses.insert(options.addresses.begin(), target.asked.address);
   }
@@ -507,34 +521,38 @@ void RouteTask::AskLeaf(const std::shared_ptr<LeafWave>& wave, size_t leaf, Time
       [](const WorkersAnswer& answer) {
         return answer.workers.empty() ? absl::NotFoundError("no workers") : absl::OkStatus();
       },
-      [self = shared_from_this(), wave, leaf](WorkersOutcome outcome) {
-        self->OnWorkers(wave, leaf, std::move(outcome));
+      [self = shared_from_this(), wave, leaf, for_decoders](WorkersOutcome outcome) {
+        if (self->OnWorkers(wave, leaf, &outcome) || for_decoders == nullptr) return;
+        self->OnLateDecoders(*for_decoders, std::move(outcome));
       });
 }
 
-void RouteTask::OnWorkers(const std::shared_ptr<LeafWave>& wave, size_t leaf,
-                          WorkersOutcome outcome) {
+bool RouteTask::OnWorkers(const std::shared_ptr<LeafWave>& wave, size_t leaf,
+                          WorkersOutcome* outcome) {
   std::vector<Pending> leaves;
   {
     MutexLock lock(&wave->mutex);
-    if (wave->closed) return;
+    if (wave->closed) return false;
     Pending& pending = wave->leaves[leaf];
-    pending.outcome = std::move(outcome);
+    pending.outcome = std::move(*outcome);
     pending.answered = true;
     pending.answered_at = Now();
-    if (WorthWaiting(*wave)) return;
+    if (WorthWaiting(*wave)) return true;
     wave->closed = true;
     leaves.swap(wave->leaves);
   }
   OnWave(std::move(leaves));
+  return true;
 }
 
 bool RouteTask::WorthWaiting(const LeafWave& wave) const {
   std::optional<double> cheapest;
   double best_of_late = 0;
-  bool late = false;
+  bool late = false, decoders_late = false, decoders_found = false;
   for (const Pending& leaf : wave.leaves) {
-    if (!leaf.answered) {
+    if (!leaf.answered && leaf.target.for_decoders) {
+      decoders_late = true;
+    } else if (!leaf.answered) {
       best_of_late = late ? std::min(best_of_late, leaf.target.best_cost) : leaf.target.best_cost;
       late = true;
     } else if (leaf.outcome.answer.ok()) {
@@ -542,8 +560,10 @@ bool RouteTask::WorthWaiting(const LeafWave& wave) const {
       const double cost =
           BestCostOf(*leaf.outcome.answer, leaf.target.asked.cell, leaf.target.distance);
       cheapest = std::min(cheapest.value_or(cost), cost);
+      decoders_found = decoders_found || HasDecoder(*leaf.outcome.answer, leaf.target.asked.cell);
     }
   }
+  if (decoders_late && !decoders_found) return true;
   return late && (!cheapest.has_value() || best_of_late < *cheapest);
 }
 
@@ -556,7 +576,7 @@ void RouteTask::OnWave(std::vector<Pending> leaves) {
   }
   if (StartOver(block_size)) return;
   if (answered_.empty() || NextCanWin()) return AskNext();
-  Decide();
+  Conclude();
 }
 
 uint32_t RouteTask::TakeAnswer(Pending leaf) {
@@ -569,32 +589,34 @@ uint32_t RouteTask::TakeAnswer(Pending leaf) {
     asked.address = leaf.outcome.address;
     asked.error = leaf.outcome.answer.status().ToString();
     AddReason(&receipt_.reason, "leaf " + asked.cell + " at " + asked.address + ": " + asked.error);
+    if (leaf.target.for_decoders) ForgetRoles(asked.cell);
   } else {
     asked.address = leaf.outcome.address;
     auto answer = std::make_shared<const WorkersAnswer>(*std::move(leaf.outcome.answer));
     block_size = answer->block_size;
     for (const WorkerFound& worker : answer->workers)
       asked.best_blocks = std::max(asked.best_blocks, worker.blocks);
-    Standing best = Standing::kNobody;
+    Choosable choosable;
     {
       MutexLock lock(&shared_->mutex);
       shared_->memory.ShownBy(asked.cell, *answer, *sequence_, Now());
       LookWhetherShown(asked.cell, *answer);
-      best = BestChoosable(asked.cell, *answer);
+      choosable = ChoosableOf(asked.cell, *answer);
       shared_->memory.SawWorkers(input_.domain, asked.cell, answer, Now());
+      shared_->memory.SawRoles(input_.domain, RolesIn(leaf.target, *answer), Now());
       shared_->memory.Promised(input_.domain, asked.cell, asked.blocks_at_least, asked.best_blocks,
                                Now());
     }
-    const bool live = best == Standing::kGood;
+    const bool live = choosable.best() == Standing::kGood;
     if (live) ++useful_leaves_;
-    if (!live)
+    if (!live && choosable.decodes != Standing::kGood)
       AddReason(&receipt_.reason, "cell " + asked.cell + " has no worker that may be chosen");
     if (!live && suspected_.empty()) suspected_rung_ = rung_;
     (live ? answered_ : suspected_)
         .push_back({.cell = asked.cell,
                     .distance = leaf.target.distance,
                     .answer = std::move(answer),
-                    .best = best});
+                    .choosable = choosable});
   }
   receipt_.cells.push_back(std::move(asked));
   return block_size;

@@ -6,7 +6,8 @@
 //   3. `AskNext`        the best K not asked yet, as far as they can win. Nodes among them: `AskNodes`, whose cells then take
 //                       their place. Else `AskLeaves`, in parallel; nobody with a worker among them: the next K; none left or
 //                       too many asked: the next rung (remembered nodes, remembered cells, configured leaves)
-//   4. `Decide`         cheapest worker over all answers; without any, over remembered workers; `WaitOrReject` when all are
+//   4. `Conclude`       some of them only prefill, and nobody who answered decodes: `AskForDecoders`, whoever else may
+//   5. `Decide`         cheapest worker over all answers; without any, over remembered workers; `WaitOrReject` when all are
 //                       over their thresholds
 //
 // Whoever is asked may have replicas: `FirstAnswer`.
@@ -45,8 +46,21 @@
 
 namespace kvatlas {
 
+// Of what is left, the part that one level of hierarchies may use, and a wave of leaves when others could follow it.
+inline constexpr double kHierarchyShare = 0.4;
+inline constexpr double kWaveShare = 0.6;
+
+inline Duration Share(Duration of, double share) {
+  return Duration(static_cast<int64_t>(static_cast<double>(of.count()) * share));
+}
+
+// UNAVAILABLE.
+absl::Status StoppedError();
+
 // RESOURCE_EXHAUSTED, with what `RetryAfter` reads.
 absl::Status OverloadedError(const std::string& message, Duration retry_after);
+
+class RouteTask;
 
 // What the routes of one frontend share.
 struct Frontend::Shared {
@@ -70,7 +84,9 @@ struct Frontend::Shared {
   Suspects suspects ABSL_GUARDED_BY(mutex);
   Sessions sessions ABSL_GUARDED_BY(mutex);
   std::set<std::string> draining ABSL_GUARDED_BY(mutex);
-  uint32_t waiting ABSL_GUARDED_BY(mutex) = 0;  // for a worker below its thresholds
+  // For a worker below its thresholds.
+  std::map<const RouteTask*, std::shared_ptr<RouteTask>> waiting ABSL_GUARDED_BY(mutex);
+  bool stopped ABSL_GUARDED_BY(mutex) = false;
   KnownNodes nodes ABSL_GUARDED_BY(mutex);
   uint64_t next_decision ABSL_GUARDED_BY(mutex);
   FrontendStats stats ABSL_GUARDED_BY(mutex);
@@ -91,6 +107,8 @@ class RouteTask : public std::enable_shared_from_this<RouteTask> {
             Frontend::Callback callback);
 
   void Start();
+  // Of a route that waits, and does so no more.
+  void EndWaiting();
 
  private:
   using CellsOutcome = FirstAnswer<CellsAnswer>::Outcome;
@@ -105,6 +123,7 @@ class RouteTask : public std::enable_shared_from_this<RouteTask> {
     uint32_t expected_blocks = 0;  // covered, or sent there so lately that no report shows it
     double cost = 0;               // expected; for the order
     double best_cost = 0;          // if its upper bound were true, and a worker there idle
+    bool for_decoders = false;     // asked for who decodes: the first cell that has such is enough
   };
   // What one node is asked; shared with the calls.
   struct NodeQuestion {
@@ -114,6 +133,7 @@ class RouteTask : public std::enable_shared_from_this<RouteTask> {
     std::vector<Position> positions;
     const WaypointSchedule* schedule = nullptr;
     uint32_t blocks = 0;
+    uint32_t best = 0;  // cells wanted; 0: all
   };
   using NodeQuestions = std::vector<std::shared_ptr<const NodeQuestion>>;
   // Nodes that are asked together; the last answer goes on.
@@ -161,11 +181,19 @@ class RouteTask : public std::enable_shared_from_this<RouteTask> {
   };
   // Best first: whoever stands worse is chosen only when nobody else is left.
   enum class Standing { kGood, kSuspect, kTried, kNobody };
+  // Of those of a cell who may be chosen, the best by what they do.
+  struct Choosable {
+    Standing alone = Standing::kNobody;  // prefills and decodes
+    Standing prefills = Standing::kNobody;
+    Standing decodes = Standing::kNobody;
+
+    Standing best() const { return std::min(alone, prefills); }
+  };
   struct Answered {
     std::string cell;
     double distance = 0;
     std::shared_ptr<const WorkersAnswer> answer;
-    Standing best = Standing::kNobody;  // of those who may be chosen
+    Choosable choosable;
   };
 
   absl::Status CheckInput() const;
@@ -198,6 +226,7 @@ class RouteTask : public std::enable_shared_from_this<RouteTask> {
   std::vector<Target> ToTargets(const std::vector<CellFound>& cells) const;
   Target ToTarget(const CellFound& cell, const SentTo& sent) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
+  bool OnlyDecodes(const CellFound& cell) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
   void Rank(std::vector<Target>* targets) const;
   std::vector<Target> KnownNodeTargets() const;
   std::vector<Target> KnownCellTargets() const;
@@ -222,7 +251,10 @@ class RouteTask : public std::enable_shared_from_this<RouteTask> {
   void AskAhead();
   std::vector<std::string> GuessedLeaves() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
   void AskLeaf(const std::shared_ptr<LeafWave>& wave, size_t leaf, Time until);
-  void OnWorkers(const std::shared_ptr<LeafWave>& wave, size_t leaf, WorkersOutcome outcome);
+  // False: too late, and `outcome` is as it was.
+  bool OnWorkers(const std::shared_ptr<LeafWave>& wave, size_t leaf, WorkersOutcome* outcome);
+  // It was asked for decoders, and another one was enough; the next route may want them.
+  void OnLateDecoders(const Target& leaf, WorkersOutcome outcome);
   // Somebody who has not answered yet could still win over those who have.
   bool WorthWaiting(const LeafWave& wave) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(wave.mutex);
   void OnWave(std::vector<Pending> leaves);
@@ -235,8 +267,11 @@ class RouteTask : public std::enable_shared_from_this<RouteTask> {
 
   Standing StandingOf(const std::string& cell, const HolderId& worker) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
-  // Of those there who may be chosen; those who may not be are counted.
-  Standing BestChoosable(const std::string& cell, const WorkersAnswer& answer)
+  // Who there may be chosen; those who may not be are counted.
+  Choosable ChoosableOf(const std::string& cell, const WorkersAnswer& answer)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
+  // By their labels alone.
+  CellRoles RolesIn(const Target& leaf, const WorkersAnswer& answer) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
   // Somebody is suspected, and nobody who is remembered stands better than the best of them.
   bool NobodyStandsBetterThanSuspected() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
@@ -246,10 +281,45 @@ class RouteTask : public std::enable_shared_from_this<RouteTask> {
   void LeaveTheBestStanding(Candidates* candidates) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
 
+  // ---- Prefill here, decode there (`route_decoders.cc`) ----
+  // Everybody who was to be asked has been.
+  void Conclude();
+  // Somebody who only prefills could be chosen, and nobody who answered decodes.
+  bool LacksDecoder() const;
+  bool DecoderAnswered() const;
+  bool AnyStandsWell(const std::vector<Decoder>& decoders) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
+  bool HasDecoder(const WorkersAnswer& answer, const std::string& cell) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
+  // False: there is nobody left to ask, or no time.
+  bool AskForDecoders();
+  // Cells that are about to be asked are known to have none: the best that is known to is asked beside them.
+  void AddDecoders(std::vector<Target>* leaves);
+  // It did not answer: it is not asked ahead of others for them before it has.
+  void ForgetRoles(const std::string& cell);
+  bool WasAsked(const Target& target) const;
+  Target TakeTarget(const CellRoles& roles);
+  // At most so many cells that are known to decode and were not asked in this route, best first.
+  std::vector<Target> TakeDecodeCells(size_t cells_max)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
+  // Those that did not say within `fresh` that they do not; or nodes, when there are no such cells, and nodes are wanted.
+  std::vector<Target> TakeCellsThatMayDecode(size_t cells_max, Duration fresh, bool nodes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
+  // The hierarchy named its best cells alone: now it names all of them. False: there is none, or no time.
+  bool AskForAllCells();
+  void OnAllCells(const NodeQuestions& questions, std::vector<CellsOutcome> outcomes);
+  void AddRememberedDecoders(Candidates* candidates) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
+  // Every worker that only prefills gets the way to the best decoder into its cost, or is left out when there is none.
+  void PairWithDecoders(Candidates* candidates) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
+  const Decoder* BestDecoder(const std::vector<Decoder>& decoders, const std::string& cell) const;
+
   // ---- The choice (`route_choice.cc`) ----
   void Decide();
   // Those who answered went over the thresholds since, by what other routes sent there.
   bool AllCameOver() ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
+  // Those who are suspected, and below their thresholds, are to be chosen among. False: there are none.
+  bool TakeSuspects() ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
   // False: there is nobody to choose.
   bool Choose(RouteResult* result) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
   void Remember(const RankedCandidate& best, const Candidates& candidates, RouteResult* result)
@@ -258,12 +328,9 @@ class RouteTask : public std::enable_shared_from_this<RouteTask> {
   // Everybody is over the thresholds: waits, and asks again; or refuses.
   void WaitOrReject();
   Candidates AnsweredCandidates() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
-  Candidates RememberedCandidates() ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
-  void AddRememberedDecoders(Candidates* candidates) const
+  void AddAnswered(const Answered& answered, bool prefills, Candidates* candidates) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
-  // Every worker that only prefills gets the way to the best decoder into its cost, or is left out when there is none.
-  void PairWithDecoders(Candidates* candidates) const;
-  const Decoder* BestDecoder(const std::vector<Decoder>& decoders, const std::string& cell) const;
+  Candidates RememberedCandidates() ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
   CostInput InputFor(const Seen& seen) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
   // Blocks of the prompt that its sibling's worker is about to have; 0: there is none.
   uint32_t BlocksOfSibling() const;
@@ -310,6 +377,10 @@ class RouteTask : public std::enable_shared_from_this<RouteTask> {
   std::vector<Target> targets_;    // of this rung, best first
   int levels_ = 0;                 // below the top
   std::set<std::string> asked_addresses_;
+  uint32_t cells_wanted_ = 0;    // of a hierarchy; 0: all
+  bool cells_left_out_ = false;  // by the hierarchy, which named the best alone
+  uint32_t overloaded_decoders_ = 0;
+  bool no_room_to_decode_ = false;     // nobody could be chosen for that reason
   std::shared_ptr<AskedAhead> ahead_;  // null: nobody
   size_t leaves_asked_ = 0;
   uint32_t useful_leaves_ = 0;                 // answered, with workers
