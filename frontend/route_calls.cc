@@ -108,7 +108,8 @@ void RouteCalls::AskPrompt(const v1::RouteRequest& request, RouteInput input, Du
                            Callback callback) const {
   absl::StatusOr<Prompt> prompt = ReadPrompt(request);
   if (prompt.ok() && router_ == nullptr)
-    prompt = absl::FailedPreconditionError("this frontend has no tokenizer");
+    prompt = absl::NotFoundError("no tokenizer for model \"" + request.domain().model() +
+                                 "\": this frontend has none");
   if (!prompt.ok()) {
     count_(prompt.status());
     return callback(prompt.status());
@@ -143,7 +144,7 @@ void RouteCalls::Ask(const v1::RouteChatRequest& request, Duration left, Callbac
 void RouteCalls::AskBody(OpenAiCall call, std::shared_ptr<const std::string> body,
                          PromptQuestion question, Callback callback) const {
   if (router_ == nullptr) {
-    absl::Status none = absl::FailedPreconditionError("this frontend has no tokenizer");
+    absl::Status none = absl::NotFoundError("no tokenizer: this frontend has none");
     count_(none);
     return callback(std::move(none));
   }

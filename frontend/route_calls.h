@@ -25,7 +25,7 @@ class RouteCalls {
   using Count = std::function<void(const absl::StatusOr<RouteResult>&)>;
   using Callback = std::function<void(absl::StatusOr<v1::RouteResponse>)>;
 
-  // `count` hears of every route, `count_report` of every report. Without a router, text and chats are FAILED_PRECONDITION.
+  // `count` hears of every route, `count_report` of every report. Without a router, text and chats are NOT_FOUND.
   RouteCalls(Frontend* frontend, PromptRouter* router, Count count,
              std::function<void()> count_report)
       : frontend_(frontend),

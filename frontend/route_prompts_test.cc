@@ -279,7 +279,7 @@ class RoutePromptsTest : public testing::Test {
     EXPECT_EQ(error["error"]["type"], type) << body;
     EXPECT_EQ(error["error"]["param"], param) << body;
     EXPECT_TRUE(error["error"]["message"].is_string());
-    EXPECT_TRUE(error["error"].contains("code"));
+    EXPECT_EQ(error["error"]["code"], status == 404 ? Json("model_not_found") : Json()) << body;
   }
 
   ByteTokenizer tokenizer_;
@@ -432,7 +432,7 @@ TEST_F(RoutePromptsTest, RefusalsOverHttpAreOpenAisAndNameTheField) {
   ExpectRefused("/route/completion", R"({"model":"m","prompt":"x","max_tokens":"1"})", 400, invalid,
                 "max_tokens");
   ExpectRefused("/route/completion", R"({"model":"other","prompt":"x"})", 404, "not_found_error",
-                Json());
+                "model");
   ExpectRefused("/route/completion", R"({"model":"late","prompt":"x"})", 504, "server_error",
                 Json());
   EXPECT_EQ(frontend_->stats().in_flight, 0u);

@@ -58,12 +58,13 @@ std::string_view FieldOf(std::string_view message) {
 
 }  // namespace
 
-std::string OpenAiErrorBody(int status, std::string_view message, std::string_view param) {
+std::string OpenAiErrorBody(int status, std::string_view message, std::string_view param,
+                            std::string_view code) {
   Json error;
   error["message"] = std::string(message);
   error["type"] = TypeOf(status);
   error["param"] = param.empty() ? Json() : Json(std::string(param));
-  error["code"] = Json();
+  error["code"] = code.empty() ? Json() : Json(std::string(code));
   return Json{{"error", std::move(error)}}.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
@@ -72,9 +73,12 @@ HttpResponse OpenAiError(const absl::Status& why) {
   const std::optional<Duration> retry = RetryAfter(why);
   const bool too_large = why.code() == absl::StatusCode::kResourceExhausted && !retry.has_value();
   const int status = too_large ? 413 : StatusOf(why.code());
+  // Nobody serves the model, or makes tokens for it.
+  const bool no_model = absl::IsNotFound(why);
+  const std::string_view param = no_model ? "model" : status == 400 ? FieldOf(message) : "";
   HttpResponse response{
       .status = status,
-      .body = OpenAiErrorBody(status, message, status == 400 ? FieldOf(message) : "")};
+      .body = OpenAiErrorBody(status, message, param, no_model ? "model_not_found" : "")};
   response.headers = RetryAfterHeaders(why);
   return response;
 }

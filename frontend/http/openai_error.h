@@ -14,11 +14,12 @@
 
 namespace kvatlas {
 
-// `param`: the field; empty: none.
-std::string OpenAiErrorBody(int status, std::string_view message, std::string_view param = {});
+// `param`: the field; `code`: what OpenAI calls it; empty: none.
+std::string OpenAiErrorBody(int status, std::string_view message, std::string_view param = {},
+                            std::string_view code = {});
 
 // Of a request that was refused, or could not be brought to an engine. Of INVALID_ARGUMENT the first word is the field, where
-// the message begins as "FIELD is …". A fleet that is overloaded says when to come again (`retry-after`).
+// the message begins as "FIELD is …". NOT_FOUND is the model: nobody serves it, or makes tokens for it. A fleet that is overloaded says when to come again (`retry-after`).
 HttpResponse OpenAiError(const absl::Status& why);
 
 // `retry-after` in seconds, of a fleet that is overloaded; else nothing.

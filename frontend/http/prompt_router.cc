@@ -48,7 +48,10 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
 
   // A prompt that waits for no thread is routed without its tokens, or refused.
   void OnPool(const std::shared_ptr<Task>& task, std::function<void()> job) {
-    if (pool_.Submit(std::move(job))) return;
+    const bool taken = pool_.Submit(std::move(job), /*continued=*/false, [task] {
+      task->callback(absl::UnavailableError("the frontend is stopping"));
+    });
+    if (taken) return;
     absl::Status why = absl::UnavailableError("too many prompts wait to be read");
     if (task->question.input.domain.model.empty()) return task->callback(std::move(why));
     NoTokens(task, std::move(why));
@@ -57,7 +60,9 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
   void Tokenize(const std::shared_ptr<Task>& task) {
     if (!task->question.prompt.has_value()) return Route(task);
     if (tokenizer_ == nullptr)
-      return NoTokens(task, absl::FailedPreconditionError("there is no tokenizer"));
+      return NoTokens(task, absl::NotFoundError("no tokenizer for model \"" +
+                                                task->question.input.domain.model +
+                                                "\": this frontend has none"));
     task->question.input.form = FormOf(*task->question.prompt);
     Duration deadline = options_.tokenize_deadline;
     if (task->question.deadline > Duration(0)) deadline = std::min(deadline, Left(*task));

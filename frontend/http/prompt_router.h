@@ -8,7 +8,7 @@
 // *Threads*: any. Reading and tokenizing run on threads of its own, so that a long prompt does not keep others from being
 // served; the callback runs on one of these or of the frontend's.
 // *Bounds*: `queue_max` prompts waiting for a thread; more are RESOURCE_EXHAUSTED, or routed by load.
-// *Lifetime*: the destructor waits for what runs. Frontend and tokenizer outlive it; callbacks may come later than it ends only
+// *Lifetime*: the destructor waits for what runs; what waits for a thread then is UNAVAILABLE. Frontend and tokenizer outlive it; callbacks may come later than it ends only
 // as the frontend's do.
 
 #ifndef KVATLAS_FRONTEND_HTTP_PROMPT_ROUTER_H_
