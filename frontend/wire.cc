@@ -245,6 +245,7 @@ v1::RouteResponse ToProto(const RouteResult& result) {
     *decode->mutable_worker() = HolderToProto(result.decode->worker);
     decode->set_cell(result.decode->cell);
     decode->set_overlap_blocks(result.decode->overlap_blocks);
+    decode->set_url(result.decode->url);
   }
   response.set_url(result.url);
   ReceiptToProto(result.receipt, response.mutable_receipt());

@@ -184,6 +184,14 @@ class ExtProcServiceTest : public ::testing::Test {
     leaf_.Set(workers_);
   }
 
+  void SetRole(const std::string& name, const std::string& role) {
+    auto labels = workers_.labels == nullptr ? std::make_shared<LabelsByWorker>()
+                                             : std::make_shared<LabelsByWorker>(*workers_.labels);
+    (*labels)[{name, 0, ""}]["role"] = role;
+    workers_.labels = std::move(labels);
+    leaf_.Set(workers_);
+  }
+
   void AddWorker(const std::string& name, uint32_t blocks, const std::string& endpoint) {
     workers_.workers.push_back({.worker = {name, 0, ""}, .blocks = blocks});
     ASSERT_TRUE(endpoints_.Configure(name + "=" + endpoint).ok());
@@ -292,6 +300,73 @@ TEST_F(ExtProcServiceTest, HeadersAreAnsweredAfterTheWholeBodyAndTheBodyComesBac
   EXPECT_FALSE(report.served_by.has_value());
   EXPECT_TRUE(stream.Finish().ok());
   EXPECT_EQ(reports_.count(), 2u);
+}
+
+// ---- Prefill here, decode there ----
+
+TEST_F(ExtProcServiceTest, WhoDecodesIsTheEndpointAndAHeaderNamesWhoPrefills) {
+  SetRole("near", "prefill");
+  SetRole("far", "decode");
+  picker_options_.endpoints_best = 3;
+  Stream stream = Open();
+  stream.Write(Request("POST", "/v1/completions", false, {{kPrefillerHeader, "10.9.9.9:1"}}));
+  stream.Write(Body(kIds, true));
+  const ext_proc::ProcessingResponse headers = stream.Read();
+  EXPECT_EQ(HeadersEndpoint(headers), "10.0.0.2:8000") << "and nobody who only prefills to retry";
+  EXPECT_EQ(HeaderIn(headers.request_headers().response().header_mutation(), kPrefillerHeader),
+            "10.0.0.1:8000");
+  EXPECT_EQ(Streamed(stream.Read().request_body()).body(), kIds);
+  EXPECT_EQ(frontend_->stats().in_flight, 1u);
+  stream.Write(Response("200", "application/json"));
+  EXPECT_TRUE(stream.Read().has_response_headers());
+  stream.Write(ResponseBody(std::string("{") + kUsage + "}", true));
+  EXPECT_TRUE(Streamed(stream.Read().response_body()).end_of_stream());
+  const RouteReport report = reports_.Finished();
+  EXPECT_EQ(report.prompt_tokens, 17u);
+  EXPECT_FALSE(report.cached_tokens.has_value()) << "the decoder's, of which nothing was promised";
+  EXPECT_TRUE(stream.Finish().ok());
+  EXPECT_EQ(frontend_->stats().in_flight, 0u);
+}
+
+TEST_F(ExtProcServiceTest, ABufferingProxyIsToldWhoPrefillsWithTheBody) {
+  SetRole("near", "prefill");
+  SetRole("far", "decode");
+  Stream stream = Open();
+  stream.Write(Mode(ext_proc::BUFFERED, Completion()));
+  EXPECT_TRUE(stream.Read().has_request_headers());
+  stream.Write(Body(kIds, true));
+  const ext_proc::ProcessingResponse body = stream.Read();
+  EXPECT_EQ(BodyEndpoint(body), "10.0.0.2:8000");
+  EXPECT_EQ(HeaderIn(body.request_body().response().header_mutation(), kPrefillerHeader),
+            "10.0.0.1:8000");
+}
+
+TEST_F(ExtProcServiceTest, AWorkerThatOnlyPrefillsIsNoEndpointToRetry) {
+  picker_options_.endpoints_best = 3;
+  AddWorker("prefills", 1, "10.0.0.3:8000");
+  AddWorker("decodes", 0, "10.0.0.4:8000");
+  SetRole("prefills", "prefill");
+  SetRole("decodes", "decode");
+  const ext_proc::ProcessingResponse headers = Ask(Completion(), kIds);
+  EXPECT_EQ(HeadersEndpoint(headers), "10.0.0.1:8000,10.0.0.2:8000");
+  EXPECT_EQ(HeaderIn(headers.request_headers().response().header_mutation(), kPrefillerHeader), "");
+}
+
+TEST_F(ExtProcServiceTest, WhatAClientSaysOfAPrefillerGoesNowhere) {
+  const Headers says = {{kPrefillerHeader, "10.9.9.9:1"}};
+  const ext_proc::ProcessingResponse by_prompt =
+      Ask(Request("POST", "/v1/completions", false, says), kIds);
+  EXPECT_EQ(HeadersEndpoint(by_prompt), "10.0.0.1:8000");
+  EXPECT_THAT(by_prompt.request_headers().response().header_mutation().remove_headers(),
+              ElementsAre(kPrefillerHeader));
+  EXPECT_THAT(
+      Ask(Completion(), kIds).request_headers().response().header_mutation().remove_headers(),
+      IsEmpty())
+      << "who says nothing is left as it is";
+  Stream stream = Open();
+  stream.Write(Request("GET", "/v1/models", true, says));
+  EXPECT_THAT(stream.Read().request_headers().response().header_mutation().remove_headers(),
+              ElementsAre(kPrefillerHeader));
 }
 
 TEST_F(ExtProcServiceTest, ALongBodyComesBackInChunksThatEnvoyTakes) {

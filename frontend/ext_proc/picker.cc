@@ -144,6 +144,9 @@ PickResult Picker::Choose(const Task& task, absl::StatusOr<RouteResult> result) 
     return RouteRefused(result.status());
   }
   if (!result->url.empty()) endpoints_->Learn(result->worker, result->url);
+  const bool split = result->decode.has_value();
+  if (split && !result->decode->url.empty())
+    endpoints_->Learn(result->decode->worker, result->decode->url);
   Picked picked;
   size_t count = 0;
   const auto add = [&](const HolderId& worker) {
@@ -155,10 +158,15 @@ PickResult Picker::Choose(const Task& task, absl::StatusOr<RouteResult> result) 
     if (!picked.endpoints.empty()) picked.endpoints += ',';
     picked.endpoints += *endpoint;
   };
-  add(result->worker);
-  for (const ReceiptCandidate& candidate : result->receipt.candidates)
-    if (!(candidate.worker == result->worker)) add(candidate.worker);
-  if (count > 0 && picked.worker == result->worker) {
+  add(result->taker());
+  picked.decodes = split && count > 0;
+  if (picked.decodes) picked.prefiller = endpoints_->Of(result->worker).value_or("");
+  // The header that says who prefills goes with the first endpoint alone: no other one is named beside it.
+  if (!picked.decodes) {
+    for (const ReceiptCandidate& candidate : result->receipt.candidates)
+      if (!(candidate.worker == result->worker) && !candidate.prefill_only) add(candidate.worker);
+  }
+  if (count > 0 && picked.worker == result->taker()) {
     picked.decision_id = result->decision_id;
     return picked;
   }

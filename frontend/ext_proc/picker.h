@@ -3,7 +3,7 @@
 //
 //   body ─▶ model, prompt ─▶ tokens (ids as they are, or a tokenizer) ─▶ Frontend::RouteAsync ─▶ worker ─▶ IP:PORT
 //
-// *Truth*: the worker that the frontend chose, if its endpoint is known and eligible; else the best of its candidates whose
+// *Truth*: the worker that the frontend chose (who decodes, where another one prefills), if its endpoint is known and eligible; else the best of its candidates whose
 // endpoint is; else, where the gateway named a subset, one of that by turns: what it names is there. The choice counts in
 // flight at the worker that the request goes to, or nowhere.
 // *Threads*: any; the callback is called exactly once, from any thread, possibly before the call returns.
@@ -58,6 +58,9 @@ struct Picked {
   // Of the frontend's choice, to be reported on; 0: the endpoint was not chosen by prompt.
   uint64_t decision_id = 0;
   HolderId worker = {};
+  bool decodes = false;  // another worker prefills:
+  std::string prefiller =
+      {};  // its IP:PORT; empty: it is not known, and who decodes is left to prefill
 };
 
 // An answer instead of the engine's.

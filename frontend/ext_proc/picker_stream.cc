@@ -148,6 +148,7 @@ void PickerStream::ReadMetadata(const ext_proc::Metadata& metadata) {
 
 void PickerStream::OnRequestHeaders(const ext_proc::HttpHeaders& headers) {
   if (state_ != Request::kHeaders) return End(absl::InvalidArgumentError("headers twice"));
+  says_prefiller_ = !ValueIn(headers.headers(), kPrefillerHeader).empty();
   const std::optional<OpenAiCall> call =
       OpenAiCallOf(ValueIn(headers.headers(), ":method"), ValueIn(headers.headers(), ":path"));
   if (!call.has_value() || headers.end_of_stream() || request_mode_ == ext_proc::NONE)
@@ -176,6 +177,7 @@ void PickerStream::PassWithoutPrompt() {
   ext_proc::HeadersResponse* const headers = response.mutable_request_headers();
   if (const auto& endpoint = std::get<0>(any); endpoint.has_value())
     SetEndpoints(*endpoint, headers->mutable_response(), &response);
+  if (says_prefiller_) SetPrefiller(headers->mutable_response()->mutable_header_mutation());
   wire_->Send(std::move(response));
 }
 
@@ -245,16 +247,27 @@ void PickerStream::SendPicked(const std::string& endpoints) {
   if (!duplex()) {
     ext_proc::BodyResponse* const body = response.mutable_request_body();
     SetEndpoints(endpoints, body->mutable_response(), &response);
+    SetPrefiller(body->mutable_response()->mutable_header_mutation());
     return wire_->Send(std::move(response));
   }
   ext_proc::HeadersResponse* const headers = response.mutable_request_headers();
   SetEndpoints(endpoints, headers->mutable_response(), &response);
+  SetPrefiller(headers->mutable_response()->mutable_header_mutation());
   wire_->Send(std::move(response));
   SendBody();
   if (!trailers_) return;
   ext_proc::ProcessingResponse trailers;
   trailers.mutable_request_trailers();
   wire_->Send(std::move(trailers));
+}
+
+// What a client says of it goes nowhere.
+void PickerStream::SetPrefiller(ext_proc::HeaderMutation* mutation) const {
+  if (!picked_.prefiller.empty()) {
+    SetHeader(kPrefillerHeader, picked_.prefiller, mutation);
+  } else if (says_prefiller_) {
+    mutation->add_remove_headers(kPrefillerHeader);
+  }
 }
 
 void PickerStream::SendBody() {
@@ -343,12 +356,13 @@ void PickerStream::ReportFinished() {
   RouteReport report{.finished = true};
   const std::string chosen = picked_.endpoints.substr(0, picked_.endpoints.find(','));
   const bool elsewhere = !served_.empty() && served_ != chosen;
-  if (elsewhere) report.served_by = picker_->endpoints().At(served_);
+  if (elsewhere && !picked_.decodes) report.served_by = picker_->endpoints().At(served_);
   const std::optional<OpenAiUsage> usage =
       usage_.has_value() ? usage_->Finish() : std::optional<OpenAiUsage>();
   // Of a worker that nobody knows the figures say nothing.
   if (usage.has_value() && (!elsewhere || report.served_by.has_value())) {
-    report.cached_tokens = usage->cached_tokens;
+    // What who decodes had cached, or was sent, says nothing of who prefilled.
+    if (!picked_.decodes) report.cached_tokens = usage->cached_tokens;
     report.prompt_tokens = usage->prompt_tokens;
   }
   picker_->frontend()->Report(std::exchange(picked_.decision_id, 0), report);

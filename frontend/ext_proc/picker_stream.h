@@ -7,7 +7,8 @@
 //                                             body answer with the endpoint (buffered)
 //   response_…       ─▶ passed on chunk by chunk; `usage` is read on the way ─▶ Frontend::Report
 //
-// The endpoint is in the header `x-gateway-destination-endpoint` and in dynamic metadata (envoy.lb, the same key).
+// The endpoint is in the header `x-gateway-destination-endpoint` and in dynamic metadata (envoy.lb, the same key). Where one
+// worker prefills and another decodes it is the decoder's, and `x-prefiller-host-port` names the prefiller's.
 //
 // *Truth*: a choice is reported `accepted` with the response's headers and `finished` with its end, with what the engine says it
 // had cached; when the stream ends before that it is finished without figures, so nothing stays in flight.
@@ -101,6 +102,7 @@ class PickerStream : public std::enable_shared_from_this<PickerStream> {
   PickInput TakeInput() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnPicked(PickResult result);
   void SendPicked(const std::string& endpoints) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SetPrefiller(ext_proc::HeaderMutation* mutation) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SendBody() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Refuse(const Refusal& refusal) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void End(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -128,6 +130,7 @@ class PickerStream : public std::enable_shared_from_this<PickerStream> {
   PickInput input_ ABSL_GUARDED_BY(mutex_);
   std::string body_ ABSL_GUARDED_BY(mutex_);  // to be sent back
   bool trailers_ ABSL_GUARDED_BY(mutex_) = false;
+  bool says_prefiller_ ABSL_GUARDED_BY(mutex_) = false;  // the client
 
   Picked picked_ ABSL_GUARDED_BY(mutex_);
   bool failed_ ABSL_GUARDED_BY(mutex_) = false;  // the engine answered with an error

@@ -146,6 +146,7 @@ class Proxy::Request : public std::enable_shared_from_this<Request> {
     target_ = request.target;
     for (const auto& field : request.headers) {
       const bool ours = SameName(field.first, "host") || SameName(field.first, "content-length") ||
+                        SameName(field.first, kPrefillerHeader) ||
                         IsHopByHop(field.first, request.headers);
       if (!ours) headers_.push_back(field);
     }
@@ -201,13 +202,11 @@ class Proxy::Request : public std::enable_shared_from_this<Request> {
 
   void Send() {
     ++tries_;
-    absl::StatusOr<EngineUrl> url =
-        route_.route.url.empty()
-            ? absl::UnavailableError("worker " + route_.route.worker.name +
-                                     " has no label url, and no --engines says where it is")
-            : EngineUrl::Parse(route_.route.url);
-    if (!url.ok()) {
-      return OnFailed(absl::UnavailableError(std::string(url.status().message())), false);
+    absl::StatusOr<EngineUrl> url = UrlOf(route_.route.taker(), route_.route.taker_url());
+    absl::StatusOr<HttpHeaders> headers = EngineHeaders();
+    if (!url.ok() || !headers.ok()) {
+      const absl::Status bad = url.ok() ? headers.status() : url.status();
+      return OnFailed(absl::UnavailableError(std::string(bad.message())), false);
     }
     const std::shared_ptr<Request> self = shared_from_this();
     upstream_ = std::make_shared<EngineCall>(
@@ -215,7 +214,7 @@ class Proxy::Request : public std::enable_shared_from_this<Request> {
         EngineRequest{.url = *std::move(url),
                       .method = method_,
                       .target = target_,
-                      .headers = headers_,
+                      .headers = *std::move(headers),
                       .body = body_},
         EngineCallbacks{.on_head = [self](EngineHead head) { self->OnHead(std::move(head)); },
                         .on_piece = [self](std::string_view piece) { self->OnPiece(piece); },
@@ -223,6 +222,22 @@ class Proxy::Request : public std::enable_shared_from_this<Request> {
                         .on_failed = [self](const absl::Status& why,
                                             bool answered) { self->OnFailed(why, answered); }});
     upstream_->Start();
+  }
+
+  static absl::StatusOr<EngineUrl> UrlOf(const HolderId& worker, const std::string& url) {
+    if (!url.empty()) return EngineUrl::Parse(url);
+    return absl::UnavailableError("worker " + worker.name +
+                                  " has no label url, and no --engines says where it is");
+  }
+
+  // The client's, and for who decodes the address of who prefills.
+  absl::StatusOr<HttpHeaders> EngineHeaders() const {
+    if (!route_.route.decode.has_value()) return headers_;
+    absl::StatusOr<EngineUrl> prefiller = UrlOf(route_.route.worker, route_.route.url);
+    if (!prefiller.ok()) return prefiller.status();
+    HttpHeaders headers = headers_;
+    headers.emplace_back(kPrefillerHeader, prefiller->authority());
+    return headers;
   }
 
   void OnHead(EngineHead head) {
@@ -250,7 +265,8 @@ class Proxy::Request : public std::enable_shared_from_this<Request> {
     if (status_ >= 400) report.error = "the engine answered " + std::to_string(status_);
     const std::optional<OpenAiUsage> usage = usage_.has_value() ? usage_->Finish() : std::nullopt;
     if (usage.has_value()) {
-      report.cached_tokens = usage->cached_tokens;
+      // What who decodes had cached, or was sent, says nothing of who prefilled.
+      if (!route_.route.decode.has_value()) report.cached_tokens = usage->cached_tokens;
       report.prompt_tokens = usage->prompt_tokens;
     }
     Report(report);
@@ -262,21 +278,22 @@ class Proxy::Request : public std::enable_shared_from_this<Request> {
     upstream_.reset();
     const std::string reason(why.message().data(), why.message().size());
     LogEvery(failed_limiter, LogLevel::kWarning, "an engine failed",
-             {{"worker", route_.route.worker.name},
-              {"cell", route_.route.cell},
+             {{"worker", route_.route.taker().name},
+              {"cell", route_.route.taker_cell()},
               {"answered", answered ? "yes" : "no"},
               {"reason", reason}});
     if (answered) {
       proxy_->counters.broken.Increment();
-      proxy_->frontend()->Avoid(route_.route.cell, route_.route.worker);
+      proxy_->frontend()->Avoid(route_.route.taker_cell(), route_.route.taker());
       Report({.finished = true, .error = reason});
       return exchange_->Cut();
     }
     // The choice may be over already, and with it whose it was: its worker's own report counted it.
-    proxy_->frontend()->Avoid(route_.route.cell, route_.route.worker);
-    Report({.error = reason, .unreachable = true});
-    tried_workers_.emplace_back(route_.route.cell, route_.route.worker);
-    tried_ += (tried_.empty() ? "" : ", ") + route_.route.worker.name + " (" + reason + ")";
+    proxy_->frontend()->Avoid(route_.route.taker_cell(), route_.route.taker());
+    // Who was to prefill was not asked: nothing is held against it.
+    Report({.error = reason, .unreachable = !route_.route.decode.has_value()});
+    tried_workers_.emplace_back(route_.route.taker_cell(), route_.route.taker());
+    tried_ += (tried_.empty() ? "" : ", ") + route_.route.taker().name + " (" + reason + ")";
     if (tries_ < proxy_->options().tries) {
       proxy_->counters.tried_again.Increment();
       return Next();
@@ -317,6 +334,10 @@ class Proxy::Request : public std::enable_shared_from_this<Request> {
     }
     headers->emplace_back("x-kvatlas-worker", HeaderText(route.worker.name));
     if (!route.cell.empty()) headers->emplace_back("x-kvatlas-cell", HeaderText(route.cell));
+    if (route.decode.has_value()) {
+      headers->emplace_back("x-kvatlas-decode-worker", HeaderText(route.decode->worker.name));
+      headers->emplace_back("x-kvatlas-decode-cell", HeaderText(route.decode->cell));
+    }
     if (!tried_.empty()) headers->emplace_back("x-kvatlas-tried", HeaderText(tried_));
   }
 

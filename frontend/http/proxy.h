@@ -11,8 +11,11 @@
 //
 // *Truth*: bodies are passed on untouched in both directions, and so are headers but those of a connection. An answer has more
 // headers: `x-kvatlas-decision`, `-worker`, `-cell`, `-overlap-blocks`, `-fallback` ("none", a rung of the frontend's ladder, or
-// "no_tokens: why"), and `x-kvatlas-tried`, the workers that failed before it. An engine that fails before the first byte of its
+// "no_tokens: why"), `-decode-worker` and `-decode-cell` where another worker decodes, and `x-kvatlas-tried`, the workers that failed before it. An engine that fails before the first byte of its
 // answer is avoided for a while and the next one is asked; after it the break is passed on, as a closed connection.
+// *Prefill here, decode there*: the request goes to who decodes, with the header `x-prefiller-host-port` (`kPrefillerHeader`) that
+// says who prefills; one that a client sends goes nowhere. What such an engine says it had cached is not reported: it is the
+// decoder's.
 // *Threads*: `io_threads` of its own; a request stays on the thread of its connection, its engine's connection included.
 // *Bounds*: a body of `body_bytes_max`, held whole since another engine may have to be asked; of an answer one piece of 64 KiB.
 // `tries` engines a request. Each hop has its timeout: reading a request, tokenizing, routing, connecting, the head of the

@@ -60,11 +60,13 @@ class OneCell : public CellFinder, public OverlapFinder {
                                 .blocks = i == 0 ? blocks : 0,
                                 .load = Load{.running_requests = static_cast<uint32_t>(i)}});
       (*labels)[worker] = {{"url", urls[i]}};
+      if (i < roles.size()) (*labels)[worker]["role"] = roles[i];
     }
     answer.labels = labels;
     callback(std::move(answer));
   }
   std::vector<std::string> urls;
+  std::vector<std::string> roles;
 };
 
 // A token for each letter; and what it was asked.
@@ -297,6 +299,62 @@ TEST_F(ProxyTest, WhatTheEngineSaysItHadCachedIsReported) {
   EXPECT_EQ(frontend_->stats().in_flight, 0u);
 }
 
+// ---- Prefill here, decode there ----
+
+TEST_F(ProxyTest, WhoDecodesGetsTheRequestAndIsToldWhoPrefills) {
+  LastMessage got;
+  TestEngine prefill(Says(kOk));
+  TestEngine decode([&](TestSocket& connection) {
+    got.ReadFrom(connection);
+    const std::string usage =
+        R"({"usage":{"prompt_tokens":40,"prompt_tokens_details":{"cached_tokens":32}}})";
+    connection.Send(absl::StrCat("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n",
+                                 "content-length: ", usage.size(), "\r\n\r\n", usage));
+    connection.ReadMessage();
+  });
+  cell_.roles = {"prefill", "decode"};
+  Start({prefill.url(), decode.url()});
+  const std::string answer =
+      Ask(Post("/v1/chat/completions", kChat, "X-Prefiller-Host-Port: 10.0.0.1:1\r\n"));
+  EXPECT_THAT(answer, AllOf(StartsWith("HTTP/1.1 200 "), HasSubstr("x-kvatlas-worker: w0\r\n"),
+                            HasSubstr("x-kvatlas-decode-worker: w1\r\n"),
+                            HasSubstr("x-kvatlas-decode-cell: cell\r\n"),
+                            HasSubstr("x-kvatlas-overlap-blocks: 8\r\n")));
+  EXPECT_THAT(got.text(), EndsWith(std::string("\r\n\r\n") + kChat));
+  EXPECT_THAT(got.text(),
+              AllOf(HasSubstr("x-prefiller-host-port: " + prefill.address().ToString() + "\r\n"),
+                    Not(HasSubstr("10.0.0.1:1"))));
+  EXPECT_EQ(prefill.connections(), 0u) << "it is asked by who decodes";
+  const RouteReport report = reports_.WaitForEnd();
+  EXPECT_EQ(report.prompt_tokens, 40u);
+  EXPECT_FALSE(report.cached_tokens.has_value()) << "the decoder's, of which nothing was promised";
+  EXPECT_EQ(frontend_->stats().in_flight, 0u);
+}
+
+TEST_F(ProxyTest, AnotherDecoderIsTriedAndNothingIsHeldAgainstWhoPrefills) {
+  TestEngine prefill(Says(kOk));
+  TestEngine decode(Says(kOk));
+  cell_.roles = {"prefill", "decode", "decode"};
+  Start({prefill.url(), "http://" + ClosedPort().ToString(), decode.url()});
+  const std::string answer = Ask(Post("/v1/chat/completions", kChat));
+  EXPECT_THAT(answer, AllOf(StartsWith("HTTP/1.1 200 "), HasSubstr("x-kvatlas-worker: w0\r\n"),
+                            HasSubstr("x-kvatlas-decode-worker: w2\r\n"),
+                            HasSubstr("x-kvatlas-tried: w1 (")));
+  EXPECT_EQ(frontend_->stats().suspects, 1u);
+}
+
+TEST_F(ProxyTest, WithoutRolesNobodyIsToldOfAPrefiller) {
+  LastMessage got;
+  TestEngine engine([&](TestSocket& connection) {
+    got.ReadFrom(connection);
+    connection.Send(kOk);
+  });
+  Start({engine.url()});
+  EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat, "X-Prefiller-Host-Port: 10.0.0.1:1\r\n")),
+              AllOf(StartsWith("HTTP/1.1 200 "), Not(HasSubstr("decode"))));
+  EXPECT_THAT(got.text(), AllOf(Not(HasSubstr("refiller")), Not(HasSubstr("10.0.0.1:1"))));
+}
+
 TEST_F(ProxyTest, ConnectionsAreKeptOnBothSides) {
   TestEngine engine(Says(kOk));
   Start({engine.url()});
@@ -432,6 +490,7 @@ TEST_F(ProxyTest, AFleetWithoutWorkersIsAnError) {
   const std::string answer = Ask(Post("/v1/chat/completions", kChat));
   EXPECT_THAT(answer, StartsWith("HTTP/1.1 404 "));
   EXPECT_THAT(ErrorOf(answer)["message"].get<std::string>(), HasSubstr("no worker of m"));
+  EXPECT_EQ(ErrorOf(answer)["code"], "model_not_found");
 }
 
 TEST_F(ProxyTest, AFleetOverItsThresholdsSendsClientsAwayForAWhile) {
