@@ -616,4 +616,8 @@ bool RedisClient::connected() const { return loop_->connected(); }
 RedisClientStats RedisClient::Stats() const { return loop_->Stats(); }
 const RedisOptions& RedisClient::options() const { return loop_->options(); }
 
+std::unique_ptr<RedisCommands> ConnectRedis(const RedisOptions& options, RedisStateFn state) {
+  return std::make_unique<RedisClient>(options, std::move(state));
+}
+
 }  // namespace kvatlas

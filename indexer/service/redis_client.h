@@ -42,13 +42,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "indexer/base/clock.h"
+#include "indexer/service/redis_commands.h"
 #include "indexer/service/redis_reply.h"
 #include "indexer/service/redis_url.h"
 
 namespace kvatlas {
-
-using RedisArgs = std::vector<std::string>;
-using RedisCallback = std::function<void(absl::StatusOr<RedisReply> reply)>;
 
 struct RedisClientStats {
   uint64_t commands = 0;  // accepted
@@ -60,13 +58,12 @@ struct RedisClientStats {
   bool connected = false;   // to the first node
 };
 
-class RedisClient {
+class RedisClient : public RedisCommands {
  public:
-  // Told OK when the first node is ready (again), and why it is not after each loss and failed attempt.
-  using StateFn = std::function<void(const absl::Status& state)>;
+  using StateFn = RedisStateFn;
 
   explicit RedisClient(RedisOptions options, StateFn on_state = {});
-  ~RedisClient();
+  ~RedisClient() override;
 
   RedisClient(const RedisClient&) = delete;
   RedisClient& operator=(const RedisClient&) = delete;
@@ -74,20 +71,21 @@ class RedisClient {
   // Never blocks. RESOURCE_EXHAUSTED: too much is outstanding. INVALID_ARGUMENT: no arguments, or a command that would
   // change the connection for all others (AUTH, SELECT, SUBSCRIBE, MULTI, …). Commands wait for a connection that is
   // being made, and fail at once while there is none.
-  absl::Status Send(RedisArgs args, RedisCallback callback);
+  absl::Status Send(RedisArgs args, RedisCallback callback) override;
 
   // The same for a command that blocks at the server for up to `block_for`, on a connection of its own.
-  absl::Status SendBlocking(RedisArgs args, Duration block_for, RedisCallback callback);
+  absl::Status SendBlocking(RedisArgs args, Duration block_for, RedisCallback callback) override;
 
   // Calls `run` on the loop's thread, at the earliest after `delay`; never once the client is stopped.
-  void RunAfter(Duration delay, std::function<void()> run);
+  void RunAfter(Duration delay, std::function<void()> run) override;
 
   // Sends and waits. Not from a callback.
   absl::StatusOr<RedisReply> Call(RedisArgs args);
 
   // Ends: every outstanding callback is called with CANCELLED before it returns. Idempotent.
-  void Stop();
+  void Stop() override;
 
+  size_t outstanding() const override { return Stats().outstanding; }
   bool connected() const;
   RedisClientStats Stats() const;
   const RedisOptions& options() const;
@@ -96,6 +94,9 @@ class RedisClient {
   class Loop;
   const std::unique_ptr<Loop> loop_;
 };
+
+// A `RedisConnectFn`.
+std::unique_ptr<RedisCommands> ConnectRedis(const RedisOptions& options, RedisStateFn state);
 
 // The key that decides which node of a cluster executes a command; empty when it has none.
 std::string_view RedisKeyOf(const RedisArgs& args);

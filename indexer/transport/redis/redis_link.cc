@@ -47,7 +47,8 @@ std::map<std::string, std::string> FieldsOf(const RedisReply& entry) {
 // ignored. `mutex` is not held while the observer or the client is called back; `client` takes its own below it.
 class RedisLink::Core {
  public:
-  explicit Core(const RedisLogOptions& options) : options_(options) {}
+  Core(const RedisLogOptions& options, const Clock* clock, RedisConnectFn connect)
+      : options_(options), clock_(*clock), connect_(std::move(connect)) {}
 
   void Start(SenderLinkObserver* observer);
   bool Write(const SenderMessage& message);
@@ -112,7 +113,8 @@ class RedisLink::Core {
   void DropReaders(Time now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const RedisLogOptions options_;
-  const Clock& clock_ = Clock::Real();
+  const Clock& clock_;
+  const RedisConnectFn connect_;
 
   mutable Mutex mutex_;
   CondVar idle_;
@@ -141,7 +143,7 @@ class RedisLink::Core {
   RedisLinkStats stats_ ABSL_GUARDED_BY(mutex_);
   // Immutable from `Start` on.
   SenderLinkObserver* observer_ = nullptr;
-  std::unique_ptr<RedisClient> client_;
+  std::unique_ptr<RedisCommands> client_;
 };
 
 // ---- Any thread ----
@@ -150,8 +152,7 @@ void RedisLink::Core::Start(SenderLinkObserver* observer) {
   observer_ = observer;
   // The state may be told before the pointer is set; the mutex makes whoever hears it wait.
   MutexLock lock(&mutex_);
-  client_ = std::make_unique<RedisClient>(options_.redis,
-                                          [this](const absl::Status& state) { OnRedis(state); });
+  client_ = connect_(options_.redis, [this](const absl::Status& state) { OnRedis(state); });
 }
 
 bool RedisLink::Core::Write(const SenderMessage& message) {
@@ -601,7 +602,11 @@ void RedisLink::Core::OnReaderSaid(const std::map<std::string, std::string>& sai
 
 // ---- The link ----
 
-RedisLink::RedisLink(const RedisLogOptions& options) : core_(std::make_unique<Core>(options)) {}
+RedisLink::RedisLink(const RedisLogOptions& options)
+    : RedisLink(options, &Clock::Real(), ConnectRedis) {}
+
+RedisLink::RedisLink(const RedisLogOptions& options, const Clock* clock, RedisConnectFn connect)
+    : core_(std::make_unique<Core>(options, clock, std::move(connect))) {}
 
 RedisLink::~RedisLink() { Stop(std::chrono::nanoseconds(0)); }
 

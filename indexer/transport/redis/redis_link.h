@@ -23,7 +23,7 @@
 
 #include "absl/status/status.h"
 #include "indexer/base/clock.h"
-#include "indexer/service/redis_url.h"
+#include "indexer/service/redis_commands.h"
 #include "indexer/stream/link.h"
 #include "indexer/transport/redis/redis_log_options.h"
 
@@ -44,6 +44,8 @@ struct RedisLinkStats {
 class RedisLink : public SenderLink {
  public:
   explicit RedisLink(const RedisLogOptions& options);
+  // With another clock, and through `connect` instead of sockets.
+  RedisLink(const RedisLogOptions& options, const Clock* clock, RedisConnectFn connect);
   // Stop(0).
   ~RedisLink() override;
 

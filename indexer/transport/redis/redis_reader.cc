@@ -6,6 +6,7 @@
 #include <utility>
 #include <variant>
 
+#include "indexer/service/redis_client.h"
 #include "indexer/stream/validate.h"
 #include "indexer/transport/redis/redis_reader_impl.h"
 #include "indexer/transport/redis/redis_scripts.h"
@@ -28,7 +29,8 @@ bool SameStream(const Hello& a, const Hello& b) {
 }  // namespace
 
 RedisReader::Impl::Impl(const RedisLogOptions& options, const std::string& name,
-                        StreamAcceptor* acceptor, const Clock* clock)
+                        StreamAcceptor* acceptor, const Clock* clock,
+                        const RedisConnectFn& connect, bool threaded)
     : options_(options),
       reader_(name + "-" + RedisHex(RandomInstanceId())),
       acceptor_(acceptor),
@@ -43,10 +45,10 @@ RedisReader::Impl::Impl(const RedisLogOptions& options, const std::string& name,
   }
   stats_.status = absl::UnavailableError("not connected yet");
   // Tasks wait until the thread is there, and the thread until this is done.
-  client_ = std::make_unique<RedisClient>(options_.redis, [this](const absl::Status& state) {
+  client_ = connect(options_.redis, [this](const absl::Status& state) {
     Post([this, state] { OnRedis(state); });
   });
-  thread_ = std::thread([this] { Run(); });
+  if (threaded) thread_ = std::thread([this] { Run(); });
 }
 
 void RedisReader::Impl::Stop() {
@@ -55,33 +57,53 @@ void RedisReader::Impl::Stop() {
     if (std::exchange(stopping_, true)) return;
     work_.Signal();
   }
-  thread_.join();
+  if (thread_.joinable()) {
+    thread_.join();
+  } else {
+    SayGoodbye();
+  }
   client_->Stop();
 }
 
 void RedisReader::Impl::Run() {
   while (true) {
-    std::deque<std::function<void()>> tasks;
     {
       MutexLock lock(&mutex_);
       if (tasks_.empty() && acks_.empty() && replies_.empty() && !stopping_) {
         work_.WaitFor(&mutex_, kTick);
       }
       if (stopping_) break;
-      tasks.swap(tasks_);
     }
-    for (const std::function<void()>& task : tasks) {
-      task();
-      DrainReplies();
-    }
-    DrainReplies();
-    SendAcks();
-    if (up_) OpenSome();
-    if (const Time now = clock_->Now(); now >= tick_at_) {
-      tick_at_ = now + kTick;
-      Tick(now);
-    }
+    Step();
   }
+  SayGoodbye();
+  const Time until = Clock::Real().Now() + kFlushFor;
+  while (up_ && client_->outstanding() > shards_.size() && Clock::Real().Now() < until) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+void RedisReader::Impl::Step() {
+  std::deque<std::function<void()>> tasks;
+  {
+    MutexLock lock(&mutex_);
+    tasks.swap(tasks_);
+  }
+  for (const std::function<void()>& task : tasks) {
+    task();
+    DrainReplies();
+  }
+  DrainReplies();
+  SendAcks();
+  if (up_) OpenSome();
+  if (const Time now = clock_->Now(); now >= tick_at_) {
+    tick_at_ = now + kTick;
+    Tick(now);
+  }
+}
+
+// Senders need not wait for this reader.
+void RedisReader::Impl::SayGoodbye() {
   for (auto& [name, stream] : streams_) {
     if (stream->session == nullptr) continue;
     Tell({"XADD", stream->keys.back, "MAXLEN", "~", kRedisBackMax, "*", "k", "g", "r", reader_, "e",
@@ -89,10 +111,6 @@ void RedisReader::Impl::Run() {
     EndSession(stream.get());
   }
   for (const Shard& shard : shards_) Tell({"UNLINK", shard.wake_key});
-  const Time until = Clock::Real().Now() + kFlushFor;
-  while (up_ && client_->Stats().outstanding > shards_.size() && Clock::Real().Now() < until) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
 }
 
 void RedisReader::Impl::Post(std::function<void()> task) {
@@ -432,11 +450,18 @@ void RedisReader::Impl::SendAcks() {
 
 RedisReader::RedisReader(const RedisLogOptions& options, const std::string& name,
                          StreamAcceptor* acceptor, const Clock* clock)
-    : impl_(std::make_unique<Impl>(options, name, acceptor, clock)) {}
+    : impl_(std::make_unique<Impl>(options, name, acceptor, clock, ConnectRedis,
+                                   /*threaded=*/true)) {}
+
+RedisReader::RedisReader(const RedisLogOptions& options, const std::string& name,
+                         StreamAcceptor* acceptor, const Clock* clock,
+                         const RedisConnectFn& connect)
+    : impl_(std::make_unique<Impl>(options, name, acceptor, clock, connect, /*threaded=*/false)) {}
 
 RedisReader::~RedisReader() = default;
 
 void RedisReader::Stop() { impl_->Stop(); }
+void RedisReader::Step() { impl_->Step(); }
 RedisReaderStats RedisReader::Stats() const { return impl_->Stats(); }
 
 }  // namespace kvatlas

@@ -25,6 +25,7 @@
 
 #include "absl/status/status.h"
 #include "indexer/base/clock.h"
+#include "indexer/service/redis_commands.h"
 #include "indexer/stream/link.h"
 #include "indexer/transport/redis/redis_log_options.h"
 
@@ -51,6 +52,9 @@ class RedisReader {
   // `name` tells the readers of a cell apart in what flows back; a number that no other process has is added to it.
   RedisReader(const RedisLogOptions& options, const std::string& name, StreamAcceptor* acceptor,
               const Clock* clock = &Clock::Real());
+  // Through `connect` instead of sockets, and without a thread: whoever owns it calls `Step`.
+  RedisReader(const RedisLogOptions& options, const std::string& name, StreamAcceptor* acceptor,
+              const Clock* clock, const RedisConnectFn& connect);
   ~RedisReader();
 
   RedisReader(const RedisReader&) = delete;
@@ -58,6 +62,9 @@ class RedisReader {
 
   // Idempotent.
   void Stop();
+
+  // Does what is due now. REQUIRES: it has no thread.
+  void Step();
 
   RedisReaderStats Stats() const;
 

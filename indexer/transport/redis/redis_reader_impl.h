@@ -28,7 +28,7 @@
 #include "indexer/base/ids.h"
 #include "indexer/base/mutex.h"
 #include "indexer/service/log.h"
-#include "indexer/service/redis_client.h"
+#include "indexer/service/redis_commands.h"
 #include "indexer/service/redis_reply.h"
 #include "indexer/stream/link.h"
 #include "indexer/stream/messages.h"
@@ -57,10 +57,12 @@ inline std::optional<RedisEntryId> RedisIdOf(const RedisReply& entry) {
 class RedisReader::Impl {
  public:
   Impl(const RedisLogOptions& options, const std::string& name, StreamAcceptor* acceptor,
-       const Clock* clock);
+       const Clock* clock, const RedisConnectFn& connect, bool threaded);
   ~Impl() { Stop(); }
 
   void Stop();
+  // One turn of the reader's thread.
+  void Step();
   RedisReaderStats Stats() const;
 
  private:
@@ -113,6 +115,7 @@ class RedisReader::Impl {
   };
 
   void Run();
+  void SayGoodbye();
   void Post(std::function<void()> task);
   // Sends a command whose answer is a task.
   void Ask(RedisArgs args, std::function<void(const Reply&)> then);
@@ -197,8 +200,8 @@ class RedisReader::Impl {
   std::vector<std::pair<uint64_t, ReceiverMessage>> replies_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
-  std::unique_ptr<RedisClient> client_;
-  std::thread thread_;
+  std::unique_ptr<RedisCommands> client_;
+  std::thread thread_;  // none: whoever owns the reader calls `Step`
 };
 
 }  // namespace kvatlas
