@@ -514,8 +514,15 @@ void RedisLink::Core::GiveBackHalf() {
 void RedisLink::Core::OnHeartbeatReply(uint64_t connection, const Reply& reply) {
   if (!Current(connection)) return;
   if (!reply.ok()) return Disconnect(connection, reply.status());
-  if (reply->integer != 1) {
+  const auto back = RedisEntryId::Parse(reply->text);
+  if (!back.has_value()) {
     return Disconnect(connection, absl::DataLossError("the log is gone, or somebody else's"));
+  }
+  {
+    // Redis lost what flows back, and its clock, which makes the ids, went back: they start below what was read.
+    MutexLock lock(&mutex_);
+    const auto from = RedisEntryId::Parse(back_from_);
+    if (from.has_value() && *back < *from) back_from_ = "0-0";
   }
   DeliverAck(connection);
 }

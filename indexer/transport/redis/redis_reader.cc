@@ -29,8 +29,8 @@ bool SameStream(const Hello& a, const Hello& b) {
 }  // namespace
 
 RedisReader::Impl::Impl(const RedisLogOptions& options, const std::string& name,
-                        StreamAcceptor* acceptor, const Clock* clock,
-                        const RedisConnectFn& connect, bool threaded)
+                        StreamAcceptor* acceptor, const Clock* clock, const RedisConnectFn& connect,
+                        bool threaded)
     : options_(options),
       reader_(name + "-" + RedisHex(RandomInstanceId())),
       acceptor_(acceptor),
@@ -45,9 +45,8 @@ RedisReader::Impl::Impl(const RedisLogOptions& options, const std::string& name,
   }
   stats_.status = absl::UnavailableError("not connected yet");
   // Tasks wait until the thread is there, and the thread until this is done.
-  client_ = connect(options_.redis, [this](const absl::Status& state) {
-    Post([this, state] { OnRedis(state); });
-  });
+  client_ = connect(options_.redis,
+                    [this](const absl::Status& state) { Post([this, state] { OnRedis(state); }); });
   if (threaded) thread_ = std::thread([this] { Run(); });
 }
 
@@ -237,19 +236,23 @@ void RedisReader::Impl::OnShards(const Reply& reply) {
   find_at_ = now;
 }
 
-// The place in the news first, so that what is registered meanwhile is found there.
+// The place in the news first, so that what is registered meanwhile is found there. Redis' clock makes their ids: where it
+// lost them and its clock went back, they start below what was read.
 void RedisReader::Impl::Find(uint32_t shard) {
   const uint64_t life = redis_life_;
   Tell({"PEXPIRE", shards_[shard].wake_key, kWakeTtlMs});
-  if (!shards_[shard].found) {
-    Ask({"XREVRANGE", shards_[shard].news_key, "+", "-", "COUNT", "1"},
-        [this, shard, life](const Reply& reply) {
-          if (life != redis_life_ || !reply.ok()) return;
-          const std::optional<RedisEntryId> id =
-              reply->elements.empty() ? std::nullopt : RedisIdOf(reply->elements[0]);
-          shards_[shard].news_from = id.has_value() ? id->ToString() : "0-0";
-        });
-  }
+  shards_[shard].wake_from = "0-0";
+  Ask({"XREVRANGE", shards_[shard].news_key, "+", "-", "COUNT", "1"},
+      [this, shard, life](const Reply& reply) {
+        if (life != redis_life_ || !reply.ok()) return;
+        const RedisEntryId last =
+            (reply->elements.empty() ? std::nullopt : RedisIdOf(reply->elements[0]))
+                .value_or(RedisEntryId{});
+        const auto from = RedisEntryId::Parse(shards_[shard].news_from);
+        if (!shards_[shard].found || (from.has_value() && last < *from)) {
+          shards_[shard].news_from = last.ToString();
+        }
+      });
   Ask({"HGETALL", shards_[shard].streams_key}, [this, shard, life](const Reply& reply) {
     if (life == redis_life_) OnFound(shard, reply);
   });
@@ -298,6 +301,7 @@ void RedisReader::Impl::Register(uint32_t shard, const std::string& name,
     stream = std::make_unique<Stream>(name, shard, shards_[shard].tag);
     by_log_[stream->keys.log] = stream.get();
   } else if (SameStream(stream->hello, *hello)) {
+    stream->hello = *hello;
     stream->missing_since.reset();
     if (std::exchange(stream->no_log, false)) stream->retry_at = Time(0);
     return;
@@ -347,11 +351,13 @@ void RedisReader::Impl::OnOpen(Stream* stream, const Reply& reply) {
     return Refused(stream, "");
   }
   Hello hello = stream->hello;
-  hello.last_sent = std::min<BatchNumber>(last->number(), kBatchNumberMax - 1);
-  hello.first_kept = hello.last_sent + 1;
+  const auto in_log = std::min<BatchNumber>(last->number(), kBatchNumberMax - 1);
+  // What the sender had when it came may not be in the log yet: without it nothing is current.
+  hello.last_sent = std::max(hello.last_sent, in_log);
+  hello.first_kept = in_log + 1;
   if (first.has_value() && first->epoch == hello.epoch) {
     // The first entry of an epoch is its hello.
-    hello.first_kept = std::clamp<BatchNumber>(first->number(), 1, hello.last_sent + 1);
+    hello.first_kept = std::clamp<BatchNumber>(first->number(), 1, in_log + 1);
   }
   stream->position = RedisEntryId::Before(hello.epoch, hello.last_sent + 1);
   const uint64_t life = stream->life;

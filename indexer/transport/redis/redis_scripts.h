@@ -51,7 +51,7 @@ return {'welcome', last, age, last_id(KEYS[5]) or '0-0'}
 )lua";
 
 // KEYS: streams, news, log, snap, back. ARGV: name, padded epoch and instance, epoch, last number, ttl in ms, news bound.
-// Returns 1, or 0 when log or registration are not ours any more.
+// Returns the last id of back, or 0 when log or registration are not ours any more.
 inline constexpr char kRedisHeartbeatScript[] = R"lua(
 local known = redis.call('HGET', KEYS[1], ARGV[1])
 if not known or string.sub(known, 1, 36) ~= ARGV[2] then return 0 end
@@ -59,7 +59,11 @@ if redis.call('PEXPIRE', KEYS[3], ARGV[5]) == 0 then return 0 end
 redis.call('PEXPIRE', KEYS[4], ARGV[5])
 redis.call('PEXPIRE', KEYS[5], ARGV[5])
 redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[6], '*', 'k', 'b', 's', ARGV[1], 'e', ARGV[3], 'n', ARGV[4])
-return 1
+if redis.call('EXISTS', KEYS[5]) == 0 then return '0-0' end
+local info = redis.call('XINFO', 'STREAM', KEYS[5])
+for i = 1, #info, 2 do
+  if info[i] == 'last-generated-id' then return info[i + 1] end
+end
 )lua";
 
 // KEYS: streams, news, log, snap, back. ARGV: name, padded epoch and instance, epoch, news bound.

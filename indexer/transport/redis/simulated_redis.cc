@@ -313,7 +313,8 @@ absl::StatusOr<RedisReply> SimulatedRedis::Heartbeat(const RedisArgs& keys, cons
   if (!Expire(keys[2], args[4])) return Integer(0);
   for (size_t i = 3; i < 5; ++i) Expire(keys[i], args[4]);
   News(keys[1], args[5], {"k", "b", "s", args[0], "e", args[2], "n", args[3]});
-  return Integer(1);
+  const Value* back = Find(keys[4]);
+  return Text(back == nullptr ? "0-0" : ToText(back->last));
 }
 
 absl::StatusOr<RedisReply> SimulatedRedis::Goodbye(const RedisArgs& keys, const RedisArgs& args) {

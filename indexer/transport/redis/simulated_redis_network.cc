@@ -100,9 +100,7 @@ class SimulatedRedisNetwork::Client : public RedisCommands {
     return absl::OkStatus();
   }
 
-  void Retry() {
-    TryLater(kRetryMin + std::chrono::milliseconds(network_->Below(kRetrySpreadMs)));
-  }
+  void Retry() { TryLater(kRetryMin + std::chrono::milliseconds(network_->Below(kRetrySpreadMs))); }
   void TryLater(Duration delay) {
     RunAfter(delay + network_->Latency(), [this] {
       if (connection_ != 0) return;
