@@ -74,7 +74,8 @@ struct Ack {
   friend bool operator==(const Ack&, const Ack&) = default;
 };
 
-// The receiver misses something: `snapshot`, else everything from batch `next`.
+// The receiver misses something: `snapshot`, else everything from batch `next`. With `snapshot`, `next` is one more than the
+// highest number that it was told of on this connection (0: it does not say): a snapshot of a number below did not arrive whole.
 struct Need {
   BatchNumber next = 0;
   bool snapshot = false;

@@ -80,7 +80,7 @@ struct StreamSender::State {
   SenderMessage MakeHello(Time now);
   void Capture(Time now);
   SenderMessage NextPart(Time now);
-  bool SnapshotOnItsWay(Time now) const;
+  bool SnapshotOnItsWay(BatchNumber told_of, Time now) const;
   bool MaySend() const;
   SenderMessage NextBatch();
   bool DigestTime(Time now) const;
@@ -109,7 +109,8 @@ struct StreamSender::State {
   bool snapshot_owed = false;        // to be captured; until then every append only burns a number
   std::optional<Snapshot> snapshot;  // captured, and not acknowledged
   uint64_t snapshot_id = 0;
-  int snapshots_unanswered = 0;  // sent in a row on this connection, and none acknowledged
+  bool snapshot_end_told = true;  // something behind its last part was sent
+  int snapshots_unanswered = 0;   // sent in a row on this connection, and none acknowledged
 
   std::optional<Load> load;
   bool degraded = false;
@@ -231,6 +232,7 @@ void StreamSender::OnConnected(Time) { state_->phase = State::Phase::kHelloDue; 
 void StreamSender::OnDisconnected(Time) {
   state_->phase = State::Phase::kDisconnected;
   state_->snapshot.reset();
+  state_->snapshot_end_told = true;
   state_->snapshots_unanswered = 0;
 }
 
@@ -309,14 +311,15 @@ absl::Status StreamSender::State::Acknowledge(BatchNumber applied) {
   if (snapshot.has_value() && snapshot->sent && acknowledged >= snapshot->as_of) {
     snapshot.reset();
     snapshots_unanswered = 0;
+    snapshot_end_told = true;
   }
   return absl::OkStatus();
 }
 
-// Links keep the order: who has all of it acknowledges it before he asks for another one. If it is lost, he asks until it is
-// sent again.
-bool StreamSender::State::SnapshotOnItsWay(Time now) const {
-  if (!snapshot.has_value()) return false;
+// Links keep the order: who has all of it acknowledges it before he asks for another one, and who was told of a number
+// behind it (`Poll` sees to that) and asks did not get it. Who does not say what he was told of asks until it is sent again.
+bool StreamSender::State::SnapshotOnItsWay(BatchNumber told_of, Time now) const {
+  if (!snapshot.has_value() || told_of >= snapshot->as_of) return false;
   const int doublings = std::clamp(snapshots_unanswered - 1, 0, 6);
   return !snapshot->sent ||
          now - snapshot->sent_at < options.snapshot_again_after * (1 << doublings);
@@ -325,7 +328,8 @@ bool StreamSender::State::SnapshotOnItsWay(Time now) const {
 absl::Status StreamSender::State::On(const Need& need, Time now) {
   if (phase != Phase::kWelcomed) return absl::OkStatus();
   // One that is on its way answers this too.
-  const bool underway = SnapshotOnItsWay(now);
+  const bool says = need.snapshot && need.next > 0;
+  const bool underway = SnapshotOnItsWay(says ? need.next - 1 : 0, now);
   if (need.snapshot) {
     if (underway) return absl::OkStatus();
     snapshot.reset();
@@ -353,7 +357,7 @@ absl::Status StreamSender::State::On(const Need& need, Time now) {
 
 // 1. `MakeHello`, again when nobody answers.  2. After the welcome an owed snapshot: `Capture`, then `NextPart` until
 // the last.  3. `NextBatch` while there is credit.  4. When all is sent and acknowledged, an empty batch with a digest
-// when it is due.  5. A heartbeat when nothing was sent for long.
+// when it is due.  5. A heartbeat when nothing was sent for long, or nothing behind a snapshot.
 std::optional<SenderMessage> StreamSender::Poll(Time now) {
   State& s = *state_;
   using Phase = State::Phase;
@@ -378,8 +382,10 @@ std::optional<SenderMessage> StreamSender::Poll(Time now) {
     s.AddDigest(now);
     message = s.NextBatch();
   }
-  if (!message.has_value() && now - s.last_write >= s.options.heartbeat_every) {
+  const bool silent = now - s.last_write >= s.options.heartbeat_every;
+  if (!message.has_value() && (silent || !s.snapshot_end_told)) {
     message = Heartbeat{.last_sent = s.cursor - 1};
+    s.snapshot_end_told = true;
   }
   if (message.has_value()) s.last_write = now;
   return message;
@@ -449,6 +455,7 @@ SenderMessage StreamSender::State::NextPart(Time now) {
     part.degraded = snapshot->degraded;
     snapshot->sent = true;
     snapshot->sent_at = now;
+    snapshot_end_told = false;
     ++snapshots_unanswered;
     snapshot->runs = {};
     high_sent = std::max(high_sent, snapshot->as_of);
@@ -468,6 +475,7 @@ SenderMessage StreamSender::State::NextBatch() {
     ++stats.batches_sent;
   }
   stats.blocks_sent += BlockCount(batch);
+  snapshot_end_told = snapshot_end_told || !snapshot.has_value() || cursor > snapshot->as_of;
   high_sent = std::max(high_sent, cursor);
   ++cursor;
   return batch;

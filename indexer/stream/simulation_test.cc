@@ -91,7 +91,8 @@ class Holdings : public HoldingsSink {
 
 class Simulation {
  public:
-  explicit Simulation(uint64_t seed) : random_(seed) {
+  // 0 receivers: as the seed has it.
+  explicit Simulation(uint64_t seed, uint64_t receivers = 0) : random_(seed) {
     sender_options_.window_batches = 1 + Below(40);
     receiver_options_.credit_batches = 1 + Below(20);
     loss_ = Below(3) == 0 ? 0 : static_cast<int>(Below(15));
@@ -99,10 +100,29 @@ class Simulation {
     ordered_ = Below(2) == 0;
     drift_ = Below(3) == 0;
     shedding_ = Below(5) == 0;
-    receivers_ = std::vector<Receiver>(1 + Below(3));
+    const uint64_t any = 1 + Below(3);
+    receivers_ = std::vector<Receiver>(receivers == 0 ? any : receivers);
     senders_.resize(receivers_.size());
     StartSender(/*keep=*/false);
     for (Receiver& receiver : receivers_) StartReceiver(&receiver);
+  }
+
+  // Without faults, but that a snapshot's parts are lost, `times` in a row: how long until all is well?
+  Duration RepairsALostSnapshotIn(int times) {
+    faults_ = false;
+    while (truth_.empty()) Work();
+    Calm();
+    snapshots_to_lose_ = times;
+    receivers_[0].holdings->LoseOne();
+    receivers_[0].touched = true;
+    Time lost_at{0};
+    for (int step = 0; step < 3000 && !Failed(); ++step) {
+      const int before = snapshots_to_lose_;
+      Pass(std::chrono::milliseconds(10));
+      if (before == times && snapshots_to_lose_ < times) lost_at = now();
+      if (lost_at != Time(0) && snapshots_to_lose_ == 0 && Settled()) return now() - lost_at;
+    }
+    return Duration::max();
   }
 
   void Run() {
@@ -268,11 +288,18 @@ class Simulation {
   void Poll(Sender* sender) {
     while (std::optional<SenderMessage> message = sender->stream->Poll(now())) {
       sender->history[sender->stream->last_number()] = truth_;
-      const int copies = Percent(loss_) ? 0 : Percent(double_) ? 2 : 1;
+      const int copies = IsLostPart(*message) || Percent(loss_) ? 0 : Percent(double_) ? 2 : 1;
       for (int i = 0; i < copies; ++i) {
         sender->wire.push_back({Arrival(&sender->latest_up), *message, std::nullopt});
       }
     }
+  }
+
+  bool IsLostPart(const SenderMessage& message) {
+    const auto* part = std::get_if<SnapshotPart>(&message);
+    if (part == nullptr || snapshots_to_lose_ == 0) return false;
+    if (part->last) --snapshots_to_lose_;
+    return true;
   }
 
   void Reply(Sender* sender, std::vector<ReceiverMessage> messages) {
@@ -367,6 +394,7 @@ class Simulation {
   bool drift_ = false;
   bool shedding_ = false;
   bool faults_ = true;
+  int snapshots_to_lose_ = 0;
 
   std::unique_ptr<ResidentSet> resident_;
   Contents truth_;
@@ -388,6 +416,17 @@ TEST(SimulationTest, ConvergesAndNeverOverCountsWhateverTheNetworkDoes) {
     SCOPED_TRACE("KVATLAS_SIMULATION_SEED=" + std::to_string(seed));
     Simulation(seed).Run();
     if (testing::Test::HasFailure()) return;
+  }
+}
+
+// A receiver repeats what it asks for every second, and is answered.
+TEST(SimulationTest, ASnapshotThatIsLostIsSentAgainWithinASecond) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    SCOPED_TRACE(seed);
+    EXPECT_LE(Simulation(seed, /*receivers=*/1).RepairsALostSnapshotIn(1),
+              std::chrono::milliseconds(1100));
+    EXPECT_LE(Simulation(seed, /*receivers=*/1).RepairsALostSnapshotIn(3),
+              std::chrono::milliseconds(3300));
   }
 }
 

@@ -248,8 +248,18 @@ TEST_F(ReceiverTest, MissingPartAsksForTheSnapshotAgain) {
   Say(MakeHello(100, 7));
   Say(Part(2, 0, RunOf(3, 2), false));
   now += kSecond;
-  EXPECT_EQ(Say(Part(2, 2, RunOf(9, 1), true)), Only(Need{.next = 0, .snapshot = true}));
+  EXPECT_EQ(Say(Part(2, 2, RunOf(9, 1), true)), Only(Need{.next = 3, .snapshot = true}));
   EXPECT_EQ(receiver.applied(), 0u);
+}
+
+TEST_F(ReceiverTest, ASnapshotThatIsLostIsAskedForWithWhatCameBehindIt) {
+  Say(MakeHello(100, 7, 2, 1));
+  Say(Heartbeat{.last_sent = 2});  // the snapshot was 2
+  now += kSecond;
+  EXPECT_EQ(Tick(), Only(Need{.next = 3, .snapshot = true}));
+  Say(MakeHello(100, 7, 2, 1));
+  now += kSecond;
+  EXPECT_EQ(Tick(), Only(Need{.next = 1, .snapshot = true})) << "on another connection";
 }
 
 TEST_F(ReceiverTest, DigestDifferenceAsksForASnapshot) {
@@ -258,7 +268,7 @@ TEST_F(ReceiverTest, DigestDifferenceAsksForASnapshot) {
   batch.digest = Digest{};
   const auto out = Say(batch);
   ASSERT_EQ(out.size(), 2u);
-  EXPECT_EQ(out[0], ReceiverMessage(Need{.next = 0, .snapshot = true}));
+  EXPECT_EQ(out[0], ReceiverMessage(Need{.next = 2, .snapshot = true}));
   EXPECT_EQ(receiver.trust(now), Trust::kDegraded);
 }
 
@@ -280,7 +290,7 @@ TEST_F(ReceiverTest, WhatNobodyConfirmsIsDroppedAfterTheRepairTimeout) {
   Say(BatchOf(1, RunOf(1, 3)));
   Say(BatchOf(3, RunOf(1, 3)));
   now += 30 * kSecond;
-  EXPECT_EQ(Tick(), Only(Need{.next = 0, .snapshot = true}));
+  EXPECT_EQ(Tick(), Only(Need{.next = 4, .snapshot = true}));
   EXPECT_TRUE(holdings.held.empty());
   EXPECT_EQ(receiver.stats().repairs_timed_out, 1u);
 }
@@ -293,7 +303,7 @@ TEST_F(ReceiverTest, SheddingDegradesAndAsksForASnapshotLater) {
   EXPECT_TRUE(Tick().empty());
   holdings.full = false;
   now += 60 * kSecond;
-  EXPECT_EQ(Tick(), Only(Need{.next = 0, .snapshot = true}));
+  EXPECT_EQ(Tick(), Only(Need{.next = 2, .snapshot = true}));
   Say(Part(2, 0, RunOf(1, 3), true));
   EXPECT_EQ(receiver.trust(now), Trust::kExact);
 }
@@ -522,6 +532,23 @@ TEST_F(SenderTest, WhoAsksForASnapshotThatIsOnItsWayIsNotSentAnother) {
   sender.OnDisconnected(now);
   Connect(Welcome{.next = 1, .snapshot = true, .credit = 64});
   EXPECT_TRUE(std::holds_alternative<SnapshotPart>(*sender.Poll(now)));
+}
+
+// Links keep the order: who was told of what follows it does not have it at his door.
+TEST_F(SenderTest, WhoWasToldOfWhatIsBehindASnapshotIsSentAnother) {
+  Append(RunOf(1, 3));
+  Connect(Welcome{.next = 1, .snapshot = true, .credit = 64});
+  const BatchNumber lost = std::get<SnapshotPart>(*sender.Poll(now)).as_of;
+  EXPECT_EQ(sender.Poll(now), SenderMessage(Heartbeat{.last_sent = lost}));
+  EXPECT_EQ(sender.Poll(now), std::nullopt);
+  now += kSecond;
+  Say(Need{.next = lost, .snapshot = true});
+  EXPECT_EQ(sender.Poll(now), std::nullopt) << "it has not heard what was sent behind it";
+  Say(Need{.next = lost + 1, .snapshot = true});
+  const SnapshotPart again = std::get<SnapshotPart>(*sender.Poll(now));
+  EXPECT_GT(again.as_of, lost);
+  Say(Ack{.applied = again.as_of, .credit = 64});
+  EXPECT_EQ(sender.Poll(now), std::nullopt) << "who has it need not be told that it was sent";
 }
 
 TEST_F(SenderTest, SnapshotSupersedesWhatWasUnsent) {
