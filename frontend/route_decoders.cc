@@ -65,13 +65,15 @@ bool RouteTask::DecoderAnswered() const {
 bool RouteTask::HasDecoder(const WorkersAnswer& answer, const std::string& cell) const {
   const WorkerFilter filter = Filter();
   const Labels* of_cell = CellLabels(cell);
-  return std::any_of(answer.workers.begin(), answer.workers.end(), [&](const WorkerFound& found) {
+  for (const WorkerFound& found : answer.workers) {
     const Labels* own = answer.LabelsOf(found.worker);
-    return RoleOf(own, of_cell) == Role::kDecode &&
-           StandingOf(cell, found.worker) == Standing::kGood &&
-           FitOf(filter, found.worker, own, of_cell, found.load,
-                 shared_->memory.choices().To(cell, found.worker)) == Fit::kFits;
-  });
+    if (RoleOf(own, of_cell) == Role::kDecode &&
+        StandingOf(cell, found.worker) == Standing::kGood &&
+        FitOf(filter, found.worker, own, of_cell, found.load,
+              shared_->memory.choices().To(cell, found.worker)) == Fit::kFits)
+      return true;
+  }
+  return false;
 }
 
 CellRoles RouteTask::RolesIn(const Target& leaf, const WorkersAnswer& answer) const {
@@ -313,9 +315,10 @@ void RouteTask::AddRememberedDecoders(Candidates* candidates) const {
 }
 
 bool RouteTask::AnyStandsWell(const std::vector<Decoder>& decoders) const {
-  return std::any_of(decoders.begin(), decoders.end(), [this](const Decoder& decoder) {
-    return StandingOf(decoder.cell, decoder.worker) == Standing::kGood;
-  });
+  for (const Decoder& decoder : decoders) {
+    if (StandingOf(decoder.cell, decoder.worker) == Standing::kGood) return true;
+  }
+  return false;
 }
 
 const RouteTask::Decoder* RouteTask::BestDecoder(const std::vector<Decoder>& decoders,
