@@ -2,12 +2,14 @@
 
 #include <cstddef>
 #include <optional>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "indexer/base/overlap.h"
 #include "indexer/engines/engine_decoder.h"
 #include "indexer/engines/engine_event.h"
 #include "indexer/engines/engine_worker.h"
+#include "indexer/service/log.h"
 
 namespace kvatlas {
 namespace {
@@ -40,7 +42,8 @@ class ContentsSink : public RankSink {
 
 struct EngineBatches::State {
   State(const EngineBatchesOptions& options, Contents* contents)
-      : worker({.name = options.name,
+      : name(options.name),
+        worker({.name = options.name,
                 .block_size = options.block_size,
                 .contract = options.contract,
                 .lora_name = options.lora_name,
@@ -50,11 +53,13 @@ struct EngineBatches::State {
                  return std::make_unique<ContentsSink>(contents, &changes, &trust);
                }) {}
 
+  const std::string name;
   EngineDecoder decoder;
   EngineBatch batch;
   std::vector<Event>* changes = nullptr;  // while the worker is called
   Trust trust = Trust::kExact;
   uint64_t unreadable = 0;
+  bool look_ahead_told = false;
   EngineWorker worker;
 };
 
@@ -74,6 +79,10 @@ absl::Status EngineBatches::Apply(std::string_view payload, Time now, std::vecto
   state_->batch.rank.reset();
   for (EngineEvent& event : state_->batch.events) event.rank.reset();
   state_->worker.Apply(kRank, state_->batch, now);
+  if (state_->worker.eagle() && !std::exchange(state_->look_ahead_told, true)) {
+    Log(LogLevel::kWarning, "engine's hashes look ahead: leaves are to be asked for such",
+        {{"worker", state_->name}});
+  }
   return absl::OkStatus();
 }
 
@@ -96,7 +105,8 @@ EngineBatchesStats EngineBatches::Stats() const {
                            .blocks_stored = worker.blocks_stored,
                            .blocks_removed = worker.blocks_removed,
                            .clears = worker.clears,
-                           .last_refusal = worker.last_refusal};
+                           .last_refusal = worker.last_refusal,
+                           .look_ahead = state_->worker.eagle()};
   for (size_t i = 0; i < kRefusals; ++i) {
     if (static_cast<Refusal>(i) != Refusal::kNotMainAttention) stats.refused += worker.refused[i];
   }

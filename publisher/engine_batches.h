@@ -6,6 +6,9 @@
 // *Truth*: what the leaf's ingest of raw streams makes of the same bytes (`indexer/engines/README.md`), so every form and
 // every rule is the same whether an engine is listened to or embeds the publisher. Ranks named in a batch are not
 // looked at: a publisher is one rank.
+// *Pairs*: an engine whose hashes look ahead by a token (EAGLE's bigrams) holds blocks under look-ahead hashes. A leaf that listens
+// to the engine itself knows, and looks under both; one that is told hashes does not: whoever asks it has to ask for look-ahead
+// hashes (`Tokens.eagle`), else finds nothing. Said in the log, once, and in `look_ahead`.
 // *Threads*: none; the caller serialises.
 // *Bounds*: the decoder's and the worker's. A batch that cannot be read may have removed something: what is held is then
 // unconfirmed, and dropped after 30 s unless it is stored anew. What it stored is missing until a clear; so long `degraded` says
@@ -48,6 +51,7 @@ struct EngineBatchesStats {
   uint64_t refused = 0;
   std::string last_refusal;  // in words
   uint64_t parked = 0;       // blocks that wait for their parent
+  bool look_ahead = false;   // some hashes look ahead: see *Pairs*
 };
 
 class EngineBatches {

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -77,6 +78,34 @@ TEST_F(EngineBatchesTest, WhatIsHeldWhenABatchCannotBeReadIsDroppedUnlessItIsSto
   EXPECT_EQ(batches_.Stats().unreadable, 1u);
   batches_.Clear(now_, &changes_);
   EXPECT_FALSE(batches_.degraded());
+}
+
+// EAGLE's bigrams: exact under look-ahead hashes, and said, since a leaf that is told hashes cannot know.
+TEST_F(EngineBatchesTest, HashesThatLookAheadAreThoseOfThePairsAndAreSaid) {
+  const std::vector<uint64_t> names = {1, 2};
+  const std::vector<TokenId> tokens = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+  encoder_.Stored({.tier = Tier::kDevice, .hashes = names, .tokens = {tokens.data(), 8}});
+  std::string payload(encoder_.Finish(1));
+  // [1,2,…,8] becomes [[1,2],[2,3],…,[8,9]].
+  constexpr std::string_view kField = "token_ids";
+  std::string pairs = "\x98";
+  for (char token = 1; token <= 8; ++token) {
+    pairs += '\x92';
+    pairs += token;
+    pairs += static_cast<char>(token + 1);
+  }
+  payload.replace(payload.find(kField) + kField.size(), 9, pairs);
+  EXPECT_FALSE(batches_.Stats().look_ahead);
+  ASSERT_TRUE(batches_.Apply(payload, now_, &changes_).ok());
+  EXPECT_TRUE(batches_.Stats().look_ahead);
+  EXPECT_EQ(batches_.Stats().refused, 0u);
+  Digest expected;
+  for (const SequenceHash block : SequenceHashes(
+           LocalHashes(tokens, {.block_size = kBlockSize, .eagle = true}, BlockSeed({})))) {
+    expected.Add(Tier::kDevice, block);
+  }
+  EXPECT_EQ(Held(), 2u);
+  EXPECT_EQ(contents_.resident().digest(), expected);
 }
 
 TEST_F(EngineBatchesTest, AClearLeavesNothingAndForgetsTheNames) {

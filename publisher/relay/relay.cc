@@ -78,6 +78,7 @@ struct Instance {
   std::shared_ptr<Ranks> ranks = std::make_shared<Ranks>();
   std::shared_ptr<EngineWorker> worker;
   std::map<uint32_t, Listener> listeners;  // guarded by the relay's mutex
+  bool look_ahead_told = false;            // of the thread that looks
 };
 using InstancePtr = std::shared_ptr<Instance>;
 
@@ -459,6 +460,10 @@ void Relay::State::RunLook() {
     const std::vector<std::string> leaves_now = Leaves();
     for (const InstancePtr& instance : All()) {
       instance->worker->Tick(now);
+      if (instance->worker->eagle() && !std::exchange(instance->look_ahead_told, true)) {
+        Log(LogLevel::kWarning, "engine's hashes look ahead: leaves are to be asked for such",
+            {{"worker", instance->of.instance}});
+      }
       for (const auto& [number, rank] : instance->ranks->All()) rank->SetLeaves(leaves_now);
       LookAt(*instance, now);
     }
