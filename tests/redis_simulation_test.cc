@@ -323,6 +323,7 @@ class Simulation {
     checkpoint.keep = 2;
     checkpoint.cell = log_.cell;
     checkpoint.files = leaf->files.get();
+    checkpoint.wall_time_ns = [this] { return static_cast<uint64_t>(clock_.Now().count()); };
     leaf->checkpointer = std::make_unique<Checkpointer>(std::move(checkpoint), leaf->registry.get(),
                                                         nullptr, leaf->metrics.get());
     leaf->checkpointer->Restore().status().IgnoreError();  // none, or spoiled

@@ -225,7 +225,7 @@ absl::StatusOr<CheckpointReport> Checkpointer::State::Restore() {
     return opened.ok() ? numbers.status() : opened;
   for (const uint64_t number : *numbers) {
     const Time begun = Clock::Real().Now();
-    StreamsRestorer restorer(registry, WallTimeNs());
+    StreamsRestorer restorer(registry, options.wall_time_ns());
     const absl::StatusOr<CheckpointCounts> counts = Read(number, &restorer);
     if (!counts.ok()) {
       Log(LogLevel::kWarning, "a checkpoint cannot be restored",
@@ -284,7 +284,7 @@ absl::StatusOr<CheckpointReport> Checkpointer::State::Write(bool paced) {
     const CheckpointHeader header = {.contract_id = options.contract.Id(),
                                      .cell = options.cell,
                                      .replica = options.replica,
-                                     .wall_time_ns = WallTimeNs(),
+                                     .wall_time_ns = options.wall_time_ns(),
                                      .number = *number};
     status = store.Write(*number, [&](WritableFile* file) {
       std::function<absl::Status()> pause;

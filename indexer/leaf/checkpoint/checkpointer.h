@@ -19,6 +19,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -42,6 +43,7 @@ struct CheckpointOptions {
   std::string replica;
   HashContract contract;
   FileLayer* files = &FileLayer::Real();
+  std::function<uint64_t()> wall_time_ns = WallTimeNs;  // how old is what is restored?
 };
 
 struct CheckpointReport {
