@@ -1,25 +1,17 @@
 #include "indexer/stream/resident_set.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 #include <variant>
-
-#include "absl/container/flat_hash_set.h"
 
 namespace kvatlas {
 namespace {
 
 constexpr Tier kAllTiers[kTiers] = {Tier::kDevice, Tier::kHost, Tier::kDisk, Tier::kExternal};
 
-// Where a chain of blocks ends, deepest first so that the first chain of a branch is its longest.
-struct Tail {
-  Position position;
-  SequenceHash block;
-
-  friend bool operator<(const Tail& a, const Tail& b) {
-    return a.position != b.position ? a.position > b.position : Raw(a.block) < Raw(b.block);
-  }
-};
+// A large set's blocks are looked at in an order of their own, each a cache miss unless it is fetched so far ahead.
+constexpr size_t kAhead = 16;
 
 // Appends `chain` (its parent being `parent`) as runs of at most `kBatchBlocksMax` blocks.
 void AppendRuns(Tier tier, Position position, SequenceHash parent,
@@ -34,6 +26,17 @@ void AppendRuns(Tier tier, Position position, SequenceHash parent,
 }
 
 }  // namespace
+
+// Where a chain of blocks may end, deepest first so that the first chain of a branch is its longest.
+struct ResidentSet::Tail {
+  SequenceHash block;
+  const Entry* entry;
+  Position position;
+
+  friend bool operator<(const Tail& a, const Tail& b) {
+    return a.position != b.position ? a.position > b.position : Raw(a.block) < Raw(b.block);
+  }
+};
 
 std::vector<Event> ResidentSet::Apply(const Event& event) {
   if (const Stored* stored = std::get_if<Stored>(&event)) return Store(*stored);
@@ -115,32 +118,52 @@ std::vector<Stored> ResidentSet::AsRuns() const {
   return runs;
 }
 
+// All of the tier's, none of them taken. By position first, which costs no comparison: millions are sorted in parts then.
+std::vector<ResidentSet::Tail> ResidentSet::TailsOf(Tier tier) const {
+  const size_t count = digest_.tiers[static_cast<int>(tier)].blocks;
+  Position deepest = 0;
+  for (const auto& [block, entry] : blocks_) {
+    entry.taken = false;
+    if (entry.tiers.Has(tier)) deepest = std::max(deepest, entry.position);
+  }
+  // How many are deeper; of blocks far from any root as many depths as there are blocks.
+  const uint64_t width = deepest / std::max<uint64_t>(count, 1) + 1;
+  std::vector<size_t> at(deepest / width + 2);
+  for (const auto& [block, entry] : blocks_)
+    if (entry.tiers.Has(tier)) ++at[(deepest - entry.position) / width + 1];
+  std::partial_sum(at.begin(), at.end(), at.begin());
+  std::vector<Tail> tails(at.back());
+  for (const auto& [block, entry] : blocks_)
+    if (entry.tiers.Has(tier))
+      tails[at[(deepest - entry.position) / width]++] = {block, &entry, entry.position};
+  // `at` has the ends now.
+  for (size_t i = 0; i + 1 < at.size(); ++i)
+    std::sort(tails.begin() + static_cast<std::ptrdiff_t>(i == 0 ? 0 : at[i - 1]),
+              tails.begin() + static_cast<std::ptrdiff_t>(at[i]));
+  return tails;
+}
+
 // From the deepest block that no run has yet, up through its parents while they are held in the tier and free: so
 // a run that branches off comes after the one it branches off from.
 void ResidentSet::AppendRunsOf(Tier tier, std::vector<Stored>* runs) const {
   const size_t count = digest_.tiers[static_cast<int>(tier)].blocks;
   if (count == 0) return;
-  std::vector<Tail> tails;
-  tails.reserve(count);
-  for (const auto& [block, entry] : blocks_) {
-    if (entry.tiers.Has(tier)) tails.push_back({entry.position, block});
-  }
-  std::sort(tails.begin(), tails.end());
-  absl::flat_hash_set<SequenceHash> taken;
-  taken.reserve(count);
+  const std::vector<Tail> tails = TailsOf(tier);
   std::vector<SequenceHash> chain;
-  for (const Tail& tail : tails) {
-    if (!taken.insert(tail.block).second) continue;
-    chain.assign(1, tail.block);
-    const Entry* head = &blocks_.find(tail.block)->second;
+  for (size_t i = 0; i < tails.size(); ++i) {
+    if (i + kAhead < tails.size()) __builtin_prefetch(tails[i + kAhead].entry, 1);
+    const Entry* head = tails[i].entry;
+    if (head->taken) continue;
+    head->taken = true;
+    chain.assign(1, tails[i].block);
     while (head->position > 0) {
       const auto above = blocks_.find(head->parent);
-      if (above == blocks_.end() || !above->second.tiers.Has(tier) ||
-          above->second.position + 1 != head->position || !taken.insert(above->first).second) {
-        break;
-      }
+      if (above == blocks_.end()) break;
+      const Entry& entry = above->second;
+      if (!entry.tiers.Has(tier) || entry.position + 1 != head->position || entry.taken) break;
+      entry.taken = true;
       chain.push_back(above->first);
-      head = &above->second;
+      head = &entry;
     }
     std::reverse(chain.begin(), chain.end());
     AppendRuns(tier, head->position, head->parent, chain, runs);
