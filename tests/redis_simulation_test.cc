@@ -54,8 +54,8 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// A digest travels every 5 s; then a snapshot is asked for, written and read.
-constexpr Duration kRepairedWithin = seconds(5) + seconds(1);
+// A digest every 5 s, a snapshot asked for within 1 s, and the ways between them.
+constexpr Duration kRepairedWithin = seconds(5) + seconds(1) + milliseconds(250);
 constexpr Duration kCalmWithin = seconds(150);
 constexpr char kDirectory[] = "/checkpoints";
 constexpr size_t kImagesMax = 8;
