@@ -307,8 +307,7 @@ inline BlockTable::Glance BlockTable::Look(const Slot* bucket, uint32_t mixed) {
   Glance seen;
   seen.like_it = LikeIt(bucket, mixed);
   seen.free = Free(bucket);
-  for (int i = 0; i < 3; ++i)
-    seen.displaced |= bucket[kCountSlot + i].load(std::memory_order_relaxed) & kStateBit;
+  seen.displaced = SomeDisplaced(bucket);
   return seen;
 }
 
@@ -324,8 +323,7 @@ inline BlockTable::Inserted BlockTable::InsertAt(Home* home, SequenceHash block,
   LockHome(home);
   if (home->slots == nullptr) return InsertSlowly(home, block, word);
   const Glance seen = Look(home->slots, static_cast<uint32_t>(home->mixed));
-  if (seen.free == 0 || seen.like_it != 0 || seen.displaced != 0)
-    return InsertSlowly(home, block, word);
+  if (seen.free == 0 || seen.like_it != 0 || seen.displaced) return InsertSlowly(home, block, word);
   const int at = std::countr_zero(seen.free);
   // Slot 0 is the lock as well: writing it unlocked publishes the entry.
   const uint64_t entry = home->mixed << 32 | word;

@@ -137,11 +137,11 @@ class BlockTable {
     }
   };
 
-  // Of a bucket: a bit a slot that is free, a bit a slot that looks like the entry, not 0: some live elsewhere.
+  // Of a bucket: a bit a slot that is free, a bit a slot that looks like the entry, whether some live elsewhere.
   struct Glance {
     uint32_t free = 0;
     uint32_t like_it = 0;
-    uint64_t displaced = 0;
+    bool displaced = false;
   };
   static Glance Look(const Slot* bucket, uint32_t mixed);
 
