@@ -205,6 +205,17 @@ TEST(RedisFaultsTest, OutOfMemoryIsWaitedOut) {
   running.ExpectHealed();
 }
 
+TEST(RedisFaultsTest, ARedisThatLostTheShardsAndIsFullIsWaitedOut) {
+  Running running({"maxmemory-policy noeviction"});
+  running.leaf.StopReader();
+  ASSERT_TRUE(running.client.Call({"CONFIG", "SET", "maxmemory", "1mb"}).ok());
+  ASSERT_EQ(running.client.Call({"DEL", RedisShardsKey("cell")})->integer, 1);
+  running.leaf.StartReader();
+  AwaitTrue([&] { return absl::IsUnavailable(running.leaf.reader_stats().status); });
+  ASSERT_TRUE(running.client.Call({"CONFIG", "SET", "maxmemory", "0"}).ok());
+  running.ExpectHealed();
+}
+
 TEST(RedisFaultsTest, AFullDiskIsWaitedOut) {
   Running running;
   // What cannot be saved makes Redis refuse writes, when it is told to save.

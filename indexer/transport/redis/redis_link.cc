@@ -14,6 +14,7 @@
 #include "indexer/transport/redis/redis_entry.h"
 #include "indexer/transport/redis/redis_keys.h"
 #include "indexer/transport/redis/redis_scripts.h"
+#include "indexer/transport/redis/redis_shards.h"
 
 namespace kvatlas {
 namespace {
@@ -364,21 +365,17 @@ void RedisLink::Core::Connect() {
     wants_room_ = snapshot_waits_ = ack_due_ = false;
     parts_out_ = 0;
     marker_.reset();
-    // Whoever came first has said how many shards there are.
-    const std::string key = RedisShardsKey(options_.cell);
-    Send({"SETNX", key, std::to_string(options_.shards)}, [](const Reply&) {});
-    Send({"GET", key}, [this, connection](const Reply& reply) { OnShards(connection, reply); });
+    RedisShardsQuestion question = AskForRedisShards(options_.cell, options_.shards);
+    Send(std::move(question.write_if_absent), [](const Reply&) {});
+    Send(std::move(question.read),
+         [this, connection](const Reply& reply) { OnShards(connection, reply); });
   }
 }
 
 void RedisLink::Core::OnShards(uint64_t connection, const Reply& reply) {
   if (!Current(connection)) return;
-  if (!reply.ok()) return Disconnect(connection, reply.status());
-  if (reply->text != std::to_string(options_.shards)) {
-    return Disconnect(connection, absl::FailedPreconditionError("the cell has " + reply->text +
-                                                                " shards in Redis, not " +
-                                                                std::to_string(options_.shards)));
-  }
+  const absl::Status agreed = CheckRedisShards(reply, options_.shards);
+  if (!agreed.ok()) return Disconnect(connection, agreed);
   observer_->OnConnected();
 }
 

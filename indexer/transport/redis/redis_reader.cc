@@ -10,6 +10,7 @@
 #include "indexer/stream/validate.h"
 #include "indexer/transport/redis/redis_reader_impl.h"
 #include "indexer/transport/redis/redis_scripts.h"
+#include "indexer/transport/redis/redis_shards.h"
 
 namespace kvatlas {
 namespace {
@@ -148,8 +149,7 @@ void RedisReader::Impl::Tick(Time now) {
   if (!up_) return;
   if (shards_at_ != Time(0) && now >= shards_at_) {
     shards_at_ = Time(0);
-    Ask({"GET", RedisShardsKey(options_.cell)}, [this](const Reply& reply) { OnShards(reply); });
-    return;
+    return AskForShards();
   }
   if (find_at_ != Time(0) && now >= find_at_) {
     find_at_ = now + options_.find_every;
@@ -193,10 +193,7 @@ void RedisReader::Impl::OnRedis(const absl::Status& state) {
   if (state.ok()) {
     up_ = true;
     find_at_ = Time(0);
-    const std::string key = RedisShardsKey(options_.cell);
-    Tell({"SETNX", key, std::to_string(options_.shards)});
-    Ask({"GET", key}, [this](const Reply& reply) { OnShards(reply); });
-    return;
+    return AskForShards();
   }
   if (!std::exchange(up_, false)) return;
   ++redis_life_;
@@ -218,17 +215,17 @@ void RedisReader::Impl::Silence() {
   }
 }
 
+void RedisReader::Impl::AskForShards() {
+  RedisShardsQuestion question = AskForRedisShards(options_.cell, options_.shards);
+  Tell(std::move(question.write_if_absent));
+  Ask(std::move(question.read), [this](const Reply& reply) { OnShards(reply); });
+}
+
 void RedisReader::Impl::OnShards(const Reply& reply) {
   if (!up_) return;
   const Time now = clock_->Now();
-  const bool right = reply.ok() && reply->text == std::to_string(options_.shards);
-  if (!right) {
+  if (const absl::Status why = CheckRedisShards(reply, options_.shards); !why.ok()) {
     shards_at_ = now + options_.hello_retry;
-    const absl::Status why = !reply.ok()
-                                 ? reply.status()
-                                 : absl::FailedPreconditionError("the cell has " + reply->text +
-                                                                 " shards in Redis, not " +
-                                                                 std::to_string(options_.shards));
     LogEvery(RedisReaderLog(), "shards", LogLevel::kError, "cannot read from redis",
              {{"reason", why}});
     return Count([&](RedisReaderStats& stats) { stats.status = why; });

@@ -125,6 +125,7 @@ class RedisReader::Impl {
 
   void OnRedis(const absl::Status& state);
   void Silence();
+  void AskForShards();
   void OnShards(const Reply& reply);
   void Find(uint32_t shard);
   void OnFound(uint32_t shard, const Reply& reply);
