@@ -1,12 +1,14 @@
-/* The shortest gateway in C. Run beside a leaf with workers: example c=127.0.0.1:7410 MODEL */
+/* The shortest gateway in C. Run beside a leaf with workers: example c=127.0.0.1:7410 MODEL [TOKENIZER TEXT], where TOKENIZER is a
+ * folder with a tokenizer.json: with it the text is routed, without it token ids. */
 
 #include <kvatlas_frontend.h>
 #include <stdio.h>
+#include <string.h>
 
 int main(int argc, char** argv) {
   const char* leaf = argc > 1 ? argv[1] : "c=127.0.0.1:7410";
   uint32_t tokens[32];
-  char error[256];
+  char models[4096], error[256];
   kvatlas_frontend* frontend = NULL;
   kvatlas_route* route = NULL;
   kvatlas_frontend_options options;
@@ -17,11 +19,18 @@ int main(int argc, char** argv) {
   options.leaves = &leaf;
   options.leaves_count = 1;
   options.deadline_us = 10000000;
-  int32_t code = kvatlas_frontend_create(&options, &frontend, error, sizeof(error));
   kvatlas_route_request_init(&request, sizeof(request));
   request.model = argc > 2 ? argv[2] : "example-model";
-  request.tokens = tokens;
-  request.tokens_count = 32;
+  if (argc > 4) {
+    snprintf(models, sizeof(models), "%s=%s", request.model, argv[3]);
+    options.models = models;
+    request.text = argv[4]; /* of a chat: messages_json; or body, with all that the engine is asked */
+    request.text_size = strlen(argv[4]);
+  } else {
+    request.tokens = tokens;
+    request.tokens_count = 32;
+  }
+  int32_t code = kvatlas_frontend_create(&options, &frontend, error, sizeof(error));
   if (code == KVATLAS_OK) {
     code = kvatlas_frontend_route(frontend, &request, &route, error, sizeof(error));
   }

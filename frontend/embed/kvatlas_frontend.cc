@@ -24,7 +24,12 @@
 #include "absl/status/statusor.h"
 #include "frontend/frontend.h"
 #include "frontend/grpc_finders.h"
-#include "frontend/wire.h"
+#include "frontend/http/prompt_router.h"
+#include "frontend/openai/openai_request.h"
+#include "frontend/prompt_wire.h"
+#include "frontend/text/local_tokenizer.h"
+#include "frontend/text/model_registry.h"
+#include "frontend/text/prompt_tokenizer.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/hash.h"
 #include "indexer/base/ids.h"
@@ -34,7 +39,7 @@
 #include "indexer/service/version.h"
 #include "proto/kvatlas/v1/frontend.pb.h"
 
-// Members are destroyed from the last to the first: the frontend, then those whom its routes ask.
+// Members are destroyed from the last to the first: what makes tokens, the frontend, then those whom its routes ask.
 struct kvatlas_frontend {
   const kvatlas::ForkMark* mark = nullptr;
   uint32_t routes_max = 0;
@@ -47,10 +52,14 @@ struct kvatlas_frontend {
   kvatlas::GrpcCellFinder cell_finder;
   kvatlas::GrpcOverlapFinder overlap_finder;
   std::unique_ptr<kvatlas::Frontend> frontend;
+
+  std::unique_ptr<kvatlas::ModelRegistry> models;      // null: none
+  std::unique_ptr<kvatlas::LocalTokenizer> tokenizer;  // likewise
+  std::unique_ptr<kvatlas::PromptRouter> router;
 };
 
 struct kvatlas_route {
-  kvatlas::RouteResult result;
+  kvatlas::PromptRoute answer;
   std::string json;  // empty: not made yet
 };
 
@@ -58,6 +67,7 @@ namespace kvatlas {
 namespace {
 
 constexpr size_t kTextsMax = 4096;  // leaves, or names of workers
+constexpr uint32_t kPromptThreadsMax = 256;
 constexpr uint64_t kUsMax = 1'000'000ull * 3600 * 24;
 
 static_assert(static_cast<int>(absl::StatusCode::kInvalidArgument) == KVATLAS_INVALID_ARGUMENT);
@@ -65,6 +75,8 @@ static_assert(static_cast<int>(absl::StatusCode::kNotFound) == KVATLAS_NOT_FOUND
 static_assert(static_cast<int>(absl::StatusCode::kResourceExhausted) == KVATLAS_RESOURCE_EXHAUSTED);
 static_assert(static_cast<int>(absl::StatusCode::kFailedPrecondition) ==
               KVATLAS_FAILED_PRECONDITION);
+static_assert(static_cast<int>(absl::StatusCode::kUnavailable) == KVATLAS_UNAVAILABLE);
+static_assert(sizeof(TokenId) == sizeof(uint32_t));  // what `kvatlas_route_tokens` shows
 
 std::string StringOf(const char* text) { return text == nullptr ? "" : text; }
 
@@ -135,6 +147,9 @@ absl::Status CheckNumbers(const kvatlas_frontend_options& given) {
   if (given.block_size == 0 || given.block_size > 65536) return bad("block_size: 1 to 65536");
   if (given.deadline_us == 0) return bad("deadline_us: at least 1");
   if (given.routes_max == 0) return bad("routes_max: at least 1");
+  if (given.prompt_threads == 0 || given.prompt_threads > kPromptThreadsMax)
+    return bad("prompt_threads: 1 to 256");
+  if (given.prompts_max == 0) return bad("prompts_max: at least 1");
   for (double weight : {given.zone_distance, given.prefill_weight, given.queue_weight,
                         given.decode_weight, given.temperature}) {
     if (!(weight >= 0 && weight <= std::numeric_limits<double>::max()))
@@ -168,6 +183,16 @@ absl::StatusOr<FrontendOptions> OptionsOf(const kvatlas_frontend_options& given)
   options.weights.temperature = given.temperature;
   options.weights.seed = given.seed;
   return options;
+}
+
+// Null without any.
+absl::StatusOr<std::unique_ptr<ModelRegistry>> ModelsOf(const kvatlas_frontend_options& given) {
+  const std::string models = StringOf(given.models);
+  if (models.empty()) return nullptr;
+  absl::StatusOr<std::vector<ModelOptions>> options = ParseModels(models);
+  auto registry = options.ok() ? ModelRegistry::Create(*std::move(options)) : options.status();
+  if (registry.ok()) return registry;
+  return absl::InvalidArgumentError("models: " + std::string(registry.status().message()));
 }
 
 // Threads that are made meanwhile, and those that they make, leave signals to the program.
@@ -211,6 +236,8 @@ absl::StatusOr<std::unique_ptr<kvatlas_frontend>> Create(const kvatlas_frontend_
   absl::StatusOr<FrontendOptions> options = OptionsOf(given);
   if (!options.ok()) return options.status();
   const SignalsBlocked blocked;
+  absl::StatusOr<std::unique_ptr<ModelRegistry>> models = ModelsOf(given);
+  if (!models.ok()) return models.status();
   auto made = std::make_unique<kvatlas_frontend>();
   made->mark = mark;
   made->routes_max = given.routes_max;
@@ -220,22 +247,63 @@ absl::StatusOr<std::unique_ptr<kvatlas_frontend>> Create(const kvatlas_frontend_
   for (const ConfiguredLeaf& leaf : options->leaves) made->overlap_finder.Connect(leaf.address);
   made->frontend = std::make_unique<Frontend>(*std::move(options), &made->cell_finder,
                                               &made->overlap_finder, &Clock::Real(), &made->timer);
+  made->models = *std::move(models);
+  if (made->models != nullptr)
+    made->tokenizer = std::make_unique<LocalTokenizer>(made->models.get(), LocalTokenizerOptions());
+  made->router = std::make_unique<PromptRouter>(
+      PromptRouterOptions{.threads = given.prompt_threads, .queue_max = given.prompts_max},
+      made->frontend.get(), made->tokenizer.get());
   return made;
 }
 
 // ---- Routes ----
 
-absl::StatusOr<RouteInput> InputOf(const kvatlas_route_request* request) {
-  if (!IsInitialized(request))
-    return absl::InvalidArgumentError("request: not from kvatlas_route_request_init");
-  const kvatlas_route_request given = Whole(*request, &kvatlas_route_request_init);
+// What is to be routed, and how: `body` as it came, or else `question`.
+struct Asked {
+  PromptQuestion question;
+  std::shared_ptr<const std::string> body = nullptr;
+};
+
+absl::Status CheckRequest(const kvatlas_route_request& given) {
   if (!Fits(given.tokens, given.tokens_count) ||
       !Fits(given.sequence_hashes, given.sequence_hashes_count) ||
-      !Fits(given.allowed_workers, given.allowed_workers_count)) {
+      !Fits(given.allowed_workers, given.allowed_workers_count) ||
+      !Fits(given.text, given.text_size) || !Fits(given.body, given.body_size)) {
     return absl::InvalidArgumentError("an array is NULL and has a count");
   }
   if (given.allowed_workers_count > kTextsMax)
     return absl::InvalidArgumentError("allowed_workers_count: too many");
+  const int prompts = (given.tokens_count > 0) + (given.sequence_hashes_count > 0) +
+                      (given.text != nullptr) + (given.messages_json != nullptr) +
+                      (given.body != nullptr);
+  if (prompts > 1) {
+    return absl::InvalidArgumentError(
+        "more than one of tokens, sequence_hashes, text, messages_json and body");
+  }
+  return absl::OkStatus();
+}
+
+TextPrompt TextOf(const kvatlas_route_request& given) {
+  TextPrompt text{.text = std::string(given.text, given.text_size)};
+  if (given.add_special_tokens >= 0) text.add_special_tokens = given.add_special_tokens != 0;
+  return text;
+}
+
+// As the wire has it, so that both are read alike.
+absl::StatusOr<Prompt> ChatOf(const kvatlas_route_request& given) {
+  v1::RouteRequest request;
+  v1::ChatPrompt& chat = *request.mutable_chat();
+  chat.set_messages_json(given.messages_json);
+  chat.set_tools_json(StringOf(given.tools_json));
+  chat.set_template_kwargs_json(StringOf(given.template_kwargs_json));
+  chat.set_chat_template(StringOf(given.chat_template));
+  chat.set_add_generation_prompt(given.add_generation_prompt != 0);
+  chat.set_continue_final_message(given.continue_final_message != 0);
+  if (given.add_special_tokens >= 0) chat.set_add_special_tokens(given.add_special_tokens != 0);
+  return PromptFromProto(request);
+}
+
+RouteInput InputOf(const kvatlas_route_request& given) {
   RouteInput input;
   input.domain = {StringOf(given.model), StringOf(given.tenant)};
   if (given.tokens_count > 0) input.tokens.assign(given.tokens, given.tokens + given.tokens_count);
@@ -250,6 +318,26 @@ absl::StatusOr<RouteInput> InputOf(const kvatlas_route_request* request) {
   input.expected_output_tokens = given.expected_output_tokens;
   input.deadline = Us(given.deadline_us);
   return input;
+}
+
+absl::StatusOr<Asked> AskedOf(const kvatlas_route_request* request) {
+  if (!IsInitialized(request))
+    return absl::InvalidArgumentError("request: not from kvatlas_route_request_init");
+  const kvatlas_route_request given = Whole(*request, &kvatlas_route_request_init);
+  if (absl::Status bad = CheckRequest(given); !bad.ok()) return bad;
+  Asked asked{.question = {.input = InputOf(given),
+                           .return_tokens = given.return_tokens != 0,
+                           .deadline = Us(given.deadline_us)}};
+  if (given.body != nullptr) {
+    asked.body = std::make_shared<const std::string>(given.body, given.body_size);
+  } else if (given.text != nullptr) {
+    asked.question.prompt = TextOf(given);
+  } else if (given.messages_json != nullptr) {
+    absl::StatusOr<Prompt> chat = ChatOf(given);
+    if (!chat.ok()) return chat.status();
+    asked.question.prompt = *std::move(chat);
+  }
+  return asked;
 }
 
 // One more route under way, unless there are too many.
@@ -267,42 +355,45 @@ void End(kvatlas_frontend* frontend) {
 }
 
 // gRPC makes threads when it wants to, also in this call.
-void RouteAsync(kvatlas_frontend* frontend, RouteInput input, Frontend::Callback callback) {
+void RouteAsync(kvatlas_frontend* frontend, Asked asked, PromptRouter::Callback callback) {
   const SignalsBlocked blocked;
-  frontend->frontend->RouteAsync(std::move(input), std::move(callback));
+  PromptRouter& router = *frontend->router;
+  if (asked.body == nullptr) return router.Route(std::move(asked.question), std::move(callback));
+  router.RouteBody(OpenAiCall::kEither, std::move(asked.body), std::move(asked.question),
+                   std::move(callback));
 }
 
 // The same, waiting, with the program's own signals.
-absl::StatusOr<RouteResult> RouteWaiting(kvatlas_frontend* frontend, RouteInput input) {
+absl::StatusOr<PromptRoute> RouteWaiting(kvatlas_frontend* frontend, Asked asked) {
   struct Waiter {
     Mutex mutex;
     CondVar done;
-    std::optional<absl::StatusOr<RouteResult>> result ABSL_GUARDED_BY(mutex);
+    std::optional<absl::StatusOr<PromptRoute>> answer ABSL_GUARDED_BY(mutex);
   };
   auto waiter = std::make_shared<Waiter>();
-  RouteAsync(frontend, std::move(input), [waiter](absl::StatusOr<RouteResult> result) {
+  RouteAsync(frontend, std::move(asked), [waiter](absl::StatusOr<PromptRoute> answer) {
     MutexLock lock(&waiter->mutex);
-    waiter->result.emplace(std::move(result));
+    waiter->answer.emplace(std::move(answer));
     waiter->done.Signal();
   });
   MutexLock lock(&waiter->mutex);
-  while (!waiter->result.has_value()) waiter->done.Wait(&waiter->mutex);
-  return *std::move(waiter->result);
+  while (!waiter->answer.has_value()) waiter->done.Wait(&waiter->mutex);
+  return *std::move(waiter->answer);
 }
 
-int32_t Take(absl::StatusOr<RouteResult> result, kvatlas_route** route, std::string* error) {
-  if (!result.ok()) {
-    *error = std::string(result.status().message());
-    return CodeOf(result.status());
+int32_t Take(absl::StatusOr<PromptRoute> answer, kvatlas_route** route, std::string* error) {
+  if (!answer.ok()) {
+    *error = std::string(answer.status().message());
+    return CodeOf(answer.status());
   }
-  *route = new kvatlas_route{.result = *std::move(result), .json = {}};
+  *route = new kvatlas_route{.answer = *std::move(answer), .json = {}};
   return KVATLAS_OK;
 }
 
-void Deliver(absl::StatusOr<RouteResult> result, kvatlas_route_callback callback, void* context) {
+void Deliver(absl::StatusOr<PromptRoute> answer, kvatlas_route_callback callback, void* context) {
   kvatlas_route* route = nullptr;
   std::string error;
-  const int32_t code = Guarded([&] { return Take(std::move(result), &route, &error); });
+  const int32_t code = Guarded([&] { return Take(std::move(answer), &route, &error); });
   callback(context, code, error.c_str(), route);
 }
 
@@ -320,12 +411,12 @@ void Init(const Struct& whole, Struct* to, size_t struct_size) {
     std::memcpy(static_cast<void*>(to), &whole, std::min(struct_size, sizeof(whole)));
 }
 
-std::string JsonOf(const RouteResult& result) {
+std::string JsonOf(const PromptRoute& answer) {
   google::protobuf::util::JsonPrintOptions options;
   options.always_print_primitive_fields = true;
   options.preserve_proto_field_names = true;
   std::string json;
-  if (!google::protobuf::util::MessageToJsonString(ToProto(result), &json, options).ok())
+  if (!google::protobuf::util::MessageToJsonString(ToProto(answer), &json, options).ok())
     return "{}";
   return json;
 }
@@ -355,12 +446,17 @@ void kvatlas_frontend_options_init(kvatlas_frontend_options* options, size_t str
   whole.temperature = defaults.weights.temperature;
   whole.seed = defaults.weights.seed;
   whole.routes_max = 16384;
+  const kvatlas::PromptRouterOptions prompts;
+  whole.prompt_threads = prompts.threads;
+  whole.prompts_max = static_cast<uint32_t>(prompts.queue_max);
   kvatlas::Init(whole, options, struct_size);
 }
 
 void kvatlas_route_request_init(kvatlas_route_request* request, size_t struct_size) {
   kvatlas_route_request whole = {};
   whole.struct_size = struct_size;
+  whole.add_generation_prompt = 1;
+  whole.add_special_tokens = -1;
   kvatlas::Init(whole, request, struct_size);
 }
 
@@ -437,15 +533,15 @@ int32_t kvatlas_frontend_route(kvatlas_frontend* frontend, const kvatlas_route_r
   if (frontend == nullptr) return KVATLAS_INVALID_ARGUMENT;
   if (!kvatlas::Usable(*frontend)) return KVATLAS_FAILED_PRECONDITION;
   return Guarded([&]() -> int32_t {
-    absl::StatusOr<kvatlas::RouteInput> input = kvatlas::InputOf(request);
-    if (!input.ok()) return kvatlas::Put(input.status(), error, error_size);
+    absl::StatusOr<kvatlas::Asked> asked = kvatlas::AskedOf(request);
+    if (!asked.ok()) return kvatlas::Put(asked.status(), error, error_size);
     if (absl::Status bad = kvatlas::Begin(frontend); !bad.ok())
       return kvatlas::Put(bad, error, error_size);
     const std::unique_ptr<kvatlas_frontend, void (*)(kvatlas_frontend*)> under_way(frontend,
                                                                                    &kvatlas::End);
     std::string why;
     const int32_t code =
-        kvatlas::Take(kvatlas::RouteWaiting(frontend, *std::move(input)), route, &why);
+        kvatlas::Take(kvatlas::RouteWaiting(frontend, *std::move(asked)), route, &why);
     kvatlas::PutText(why, error, error_size);
     return code;
   });
@@ -457,37 +553,57 @@ int32_t kvatlas_frontend_route_async(kvatlas_frontend* frontend,
   if (frontend == nullptr || callback == nullptr) return KVATLAS_INVALID_ARGUMENT;
   if (!kvatlas::Usable(*frontend)) return KVATLAS_FAILED_PRECONDITION;
   return Guarded([&]() -> int32_t {
-    absl::StatusOr<kvatlas::RouteInput> input = kvatlas::InputOf(request);
-    if (!input.ok()) return kvatlas::CodeOf(input.status());
+    absl::StatusOr<kvatlas::Asked> asked = kvatlas::AskedOf(request);
+    if (!asked.ok()) return kvatlas::CodeOf(asked.status());
     if (absl::Status bad = kvatlas::Begin(frontend); !bad.ok()) return kvatlas::CodeOf(bad);
-    kvatlas::RouteAsync(frontend, *std::move(input),
-                        [frontend, callback, context](absl::StatusOr<kvatlas::RouteResult> result) {
-                          kvatlas::Deliver(std::move(result), callback, context);
+    kvatlas::RouteAsync(frontend, *std::move(asked),
+                        [frontend, callback, context](absl::StatusOr<kvatlas::PromptRoute> answer) {
+                          kvatlas::Deliver(std::move(answer), callback, context);
                           kvatlas::End(frontend);
                         });
     return KVATLAS_OK;
   });
 }
 
-uint64_t kvatlas_route_decision_id(const kvatlas_route* route) { return route->result.decision_id; }
-
-const char* kvatlas_route_worker(const kvatlas_route* route) {
-  return route->result.worker.name.c_str();
+uint64_t kvatlas_route_decision_id(const kvatlas_route* route) {
+  return route->answer.route.decision_id;
 }
 
-uint32_t kvatlas_route_rank(const kvatlas_route* route) { return route->result.worker.rank; }
+const char* kvatlas_route_worker(const kvatlas_route* route) {
+  return route->answer.route.worker.name.c_str();
+}
 
-const char* kvatlas_route_cell(const kvatlas_route* route) { return route->result.cell.c_str(); }
+uint32_t kvatlas_route_rank(const kvatlas_route* route) { return route->answer.route.worker.rank; }
 
-const char* kvatlas_route_url(const kvatlas_route* route) { return route->result.url.c_str(); }
+const char* kvatlas_route_cell(const kvatlas_route* route) {
+  return route->answer.route.cell.c_str();
+}
+
+const char* kvatlas_route_url(const kvatlas_route* route) {
+  return route->answer.route.url.c_str();
+}
 
 uint32_t kvatlas_route_overlap_blocks(const kvatlas_route* route) {
-  return route->result.overlap_blocks;
+  return route->answer.route.overlap_blocks;
+}
+
+uint64_t kvatlas_route_prompt_tokens(const kvatlas_route* route) {
+  return route->answer.prompt_tokens;
+}
+
+const char* kvatlas_route_tokenizer(const kvatlas_route* route) {
+  return route->answer.tokenizer.c_str();
+}
+
+const uint32_t* kvatlas_route_tokens(const kvatlas_route* route, size_t* count) {
+  const std::vector<kvatlas::TokenId>& tokens = route->answer.tokens;
+  if (count != nullptr) *count = tokens.size();
+  return tokens.empty() ? nullptr : tokens.data();
 }
 
 const char* kvatlas_route_receipt_json(kvatlas_route* route) {
   const int32_t code = Guarded([&] {
-    if (route->json.empty()) route->json = kvatlas::JsonOf(route->result);
+    if (route->json.empty()) route->json = kvatlas::JsonOf(route->answer);
     return int32_t{KVATLAS_OK};
   });
   return code == KVATLAS_OK ? route->json.c_str() : nullptr;

@@ -1,13 +1,16 @@
 /* Which worker should take this prompt, for gateways that are not written in C++? `frontend/frontend.h` as C: what it says of
- * the ladder when something is missing, of overlaps and of choices in flight holds here, word for word.
+ * the ladder when something is missing, of overlaps and of choices in flight holds here, word for word. A prompt is token ids, or
+ * text and chats, of which tokenizers from files (`models`) make the very ids that the engine will see.
  *
  *   gateway ─▶ kvatlas_frontend_route ─▶ hierarchy, leaves ─▶ worker, receipt ─▶ gateway ─▶ kvatlas_frontend_report
  *
  * Threads: any thread may call everything, at once too, but for `_destroy`, which comes last and alone. Callbacks of
  *   `_route_async` run in the library's threads: they may call everything but `_route` and `_destroy`, and should be short. Nothing of an
  *   argument is kept after a call returns, but `context`.
- * Cost: hashing (100,000 tokens: 0.1 ms) in the caller's thread, then what the network takes.
- * Bounds: `routes_max` routes under way; beyond, RESOURCE_EXHAUSTED at once. Every route ends by its deadline.
+ * Cost: hashing (100,000 tokens: 0.1 ms) in the caller's thread, then what the network takes. Of text and chats: JSON of a chat is
+ *   read in the caller's thread, all else in `prompt_threads` of the library's.
+ * Bounds: `routes_max` routes under way; beyond, RESOURCE_EXHAUSTED at once. Every route ends by its deadline, but that a prompt
+ *   whose tokens are being made is not broken off. `prompts_max` prompts wait to be read; beyond, UNAVAILABLE at once.
  * Errors: a call returns a `KVATLAS_…` code, `KVATLAS_OK` being 0. Texts go into the caller's buffer, cut to its size and
  *   always ended by a NUL; a NULL buffer is allowed. No C++ type, no exception and no signal leaves the library. It has no
  *   state beside its handles, sets no handlers, and its threads block all signals.
@@ -86,6 +89,11 @@ typedef struct kvatlas_frontend_options {
   double temperature;        /* 0: the cheapest */
   uint64_t seed;             /* of tie-breaks and of the temperature */
   uint32_t routes_max;       /* 16384 under way */
+  const char*
+      models; /* tokenizers: NAME=PATH,… with a folder, a file or an earlier name, or @FILE, as in the service's
+                              `--models`; read by `_create`. NULL: none, so that only token ids are routed */
+  uint32_t prompt_threads; /* 2 that make tokens of text and chats; at most 256 */
+  uint32_t prompts_max;    /* 1024 that wait for one of these */
 } kvatlas_frontend_options;
 
 /* `struct_size` is sizeof(kvatlas_frontend_options) where the caller was compiled. */
@@ -97,8 +105,8 @@ KVATLAS_API const char* kvatlas_frontend_version(void);
 KVATLAS_API uint32_t kvatlas_frontend_abi(void);
 KVATLAS_API const char* kvatlas_frontend_code_name(int32_t code);
 
-/* Nobody need be reachable. On failure `*frontend` is NULL and `error` says why. INVALID_ARGUMENT: an option.
- * FAILED_PRECONDITION: see Fork. */
+/* Nobody need be reachable. On failure `*frontend` is NULL and `error` says why. INVALID_ARGUMENT: an option, or a model that
+ * cannot be loaded. FAILED_PRECONDITION: see Fork. */
 KVATLAS_API int32_t kvatlas_frontend_create(const kvatlas_frontend_options* options,
                                             kvatlas_frontend** frontend, char* error,
                                             size_t error_size);
@@ -108,7 +116,7 @@ KVATLAS_API void kvatlas_frontend_destroy(kvatlas_frontend* frontend);
 
 /* ---- Routes ---- */
 
-/* One of `tokens` and `sequence_hashes`. NULL texts are empty. Copied by the call. */
+/* One of `tokens`, `sequence_hashes`, `text`, `messages_json` and `body`. Other NULL texts are empty. Copied by the call. */
 typedef struct kvatlas_route_request {
   size_t struct_size;
   const char* model;
@@ -123,14 +131,33 @@ typedef struct kvatlas_route_request {
   const char* const* allowed_workers; /* names; none: all */
   size_t allowed_workers_count;       /* at most 4096 */
   uint32_t expected_output_tokens;    /* 0: not known */
-  uint64_t deadline_us;               /* 0: the options' */
+  uint64_t deadline_us;               /* 0: the options', beside the time that tokens take */
+  /* The prompt of a completion, as it is. */
+  const char* text;
+  size_t text_size; /* bytes */
+  /* A conversation, as engines' chat endpoints take it. JSON, since templates print what is in it, in its order. */
+  const char* messages_json;        /* an array of objects */
+  const char* tools_json;           /* an array; NULL: none */
+  const char* template_kwargs_json; /* an object; NULL: none */
+  const char* chat_template;        /* NULL: the model's own */
+  int32_t add_generation_prompt;    /* 1 */
+  int32_t continue_final_message;   /* 0 */
+  int32_t
+      add_special_tokens; /* -1: as engines do, to a text and not to a chat, whose template writes them; 0: no; 1: yes */
+  /* The body of POST /v1/chat/completions or, with `prompt` in place of `messages`, /v1/completions, as an engine gets it. It says
+   * itself what `model`, `cache_salt` and `expected_output_tokens` say of other prompts. */
+  const char* body;
+  size_t body_size; /* bytes */
+  int32_t
+      return_tokens; /* not 0: the route has the prompt's ids, so that the engine need not make them again */
 } kvatlas_route_request;
 
 KVATLAS_API void kvatlas_route_request_init(kvatlas_route_request* request, size_t struct_size);
 
 /* Waits for the choice. On success `*route` is to be freed; on failure it is NULL and `error` says why. INVALID_ARGUMENT: no
- * prompt, two, or no model. NOT_FOUND: nobody answered and no worker of the model was ever seen. RESOURCE_EXHAUSTED: too many
- * blocks or routes, or every worker is over its thresholds. */
+ * prompt, two, or no model; a body or JSON that is none, text that is no UTF-8, messages that the template refuses. NOT_FOUND: no
+ * tokenizer for the model, or nobody answered and no worker of the model was ever seen. RESOURCE_EXHAUSTED: too many blocks or
+ * routes, a text longer than its tokenizer takes, or every worker is over its thresholds. UNAVAILABLE: too many prompts wait. */
 KVATLAS_API int32_t kvatlas_frontend_route(kvatlas_frontend* frontend,
                                            const kvatlas_route_request* request,
                                            kvatlas_route** route, char* error, size_t error_size);
@@ -153,6 +180,12 @@ KVATLAS_API const char* kvatlas_route_cell(const kvatlas_route* route);
 KVATLAS_API const char* kvatlas_route_url(
     const kvatlas_route* route); /* of its engine; "": not known */
 KVATLAS_API uint32_t kvatlas_route_overlap_blocks(const kvatlas_route* route);
+
+/* Of a prompt that was tokens, text or a chat. What made the tokens of the latter: "llama (tokenizer.json 5f0c…)", else "". The
+ * tokens themselves if the request wanted them; NULL and `*count` 0 if not. */
+KVATLAS_API uint64_t kvatlas_route_prompt_tokens(const kvatlas_route* route);
+KVATLAS_API const char* kvatlas_route_tokenizer(const kvatlas_route* route);
+KVATLAS_API const uint32_t* kvatlas_route_tokens(const kvatlas_route* route, size_t* count);
 
 /* Why this worker: the answer of the service's `Route` (`frontend.proto`) as JSON. Made by the first call. Not by several
  * threads at once. NULL: no memory. */

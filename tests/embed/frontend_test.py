@@ -1,8 +1,8 @@
 """Does a gateway that is not written in C++ get the right worker? The libraries are installed under a prefix as tools/install_frontend
 does; example.c is compiled through pkg-config against the shared and the static library; and from Python, through ctypes, the
-installed library routes in a cluster of a real hierarchy, a real leaf and two workers.
+installed library routes in a cluster of a real hierarchy, a real leaf and two workers: token ids, text and chats.
 
-Usage: frontend_test.py LEAF HIERARCHY PUBLISHER_LIBRARY EXAMPLE_GATEWAY INSTALL HEADER EXAMPLE SHARED STATIC FLAGS
+Usage: frontend_test.py LEAF HIERARCHY PUBLISHER_LIBRARY EXAMPLE_GATEWAY INSTALL HEADER EXAMPLE SENTENCEPIECE SHARED STATIC FLAGS
 """
 
 import ctypes
@@ -25,8 +25,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from leaf_process import Leaf  # noqa: E402
 
-(LEAF, HIERARCHY, PUBLISHER, GATEWAY, INSTALL, HEADER, EXAMPLE, SHARED, STATIC, FLAGS) = (
-    str(Path(path).resolve()) for path in sys.argv[1:11])
+(LEAF, HIERARCHY, PUBLISHER, GATEWAY, INSTALL, HEADER, EXAMPLE, SENTENCEPIECE, SHARED, STATIC, FLAGS) = (
+    str(Path(path).resolve()) for path in sys.argv[1:12])
+TOKENIZERS = Path("frontend/text/testdata").resolve()
+
+
+def recorded(name):
+    """What the Python packages have said of those tokenizers, a prompt per line."""
+    with (TOKENIZERS / f"{name}.jsonl").open(encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
+
+
+TEXT = max((body.get("prompt", "") for body in recorded("prompts")), key=len)
 STRICT = ["-std=c11", "-pedantic", "-Wall", "-Wextra", "-Werror"]
 MODEL = "example-model"
 LONG_S = 60
@@ -40,7 +50,8 @@ class Options(ctypes.Structure):
                 ("leaves_count", c_size_t), ("ask", c_uint32), ("block_size", c_uint32), ("hash_seed", c_uint64),
                 ("deadline_us", c_uint64), ("in_flight_ttl_ms", c_uint64), ("zone", c_char_p),
                 ("zone_distance", c_double), ("prefill_weight", c_double), ("queue_weight", c_double),
-                ("decode_weight", c_double), ("temperature", c_double), ("seed", c_uint64), ("routes_max", c_uint32)]
+                ("decode_weight", c_double), ("temperature", c_double), ("seed", c_uint64), ("routes_max", c_uint32),
+                ("models", c_char_p), ("prompt_threads", c_uint32), ("prompts_max", c_uint32)]
 
 
 class Request(ctypes.Structure):
@@ -48,7 +59,11 @@ class Request(ctypes.Structure):
                 ("tokens_count", c_size_t), ("sequence_hashes", POINTER(c_uint64)),
                 ("sequence_hashes_count", c_size_t), ("lora_name", c_char_p), ("cache_salt", c_char_p),
                 ("session_id", c_char_p), ("allowed_workers", POINTER(c_char_p)), ("allowed_workers_count", c_size_t),
-                ("expected_output_tokens", c_uint32), ("deadline_us", c_uint64)]
+                ("expected_output_tokens", c_uint32), ("deadline_us", c_uint64), ("text", c_char_p),
+                ("text_size", c_size_t), ("messages_json", c_char_p), ("tools_json", c_char_p),
+                ("template_kwargs_json", c_char_p), ("chat_template", c_char_p), ("add_generation_prompt", c_int32),
+                ("continue_final_message", c_int32), ("add_special_tokens", c_int32), ("body", c_char_p),
+                ("body_size", c_size_t), ("return_tokens", c_int32)]
 
 
 class Report(ctypes.Structure):
@@ -72,7 +87,7 @@ def run(*command, **options):
 
 
 def install(prefix, shared="-", static="-"):
-    run(INSTALL, prefix, "1.2.3", HEADER, FLAGS, shared, static)
+    run(INSTALL, prefix, "1.2.3", HEADER, FLAGS, shared, static, SENTENCEPIECE)
     return prefix
 
 
@@ -93,6 +108,8 @@ class Library:
                 ("route_decision_id", c_uint64, [c_void_p]), ("route_worker", c_char_p, [c_void_p]),
                 ("route_rank", c_uint32, [c_void_p]), ("route_cell", c_char_p, [c_void_p]),
                 ("route_url", c_char_p, [c_void_p]), ("route_overlap_blocks", c_uint32, [c_void_p]),
+                ("route_prompt_tokens", c_uint64, [c_void_p]), ("route_tokenizer", c_char_p, [c_void_p]),
+                ("route_tokens", POINTER(c_uint32), [c_void_p, POINTER(c_size_t)]),
                 ("route_receipt_json", c_char_p, [c_void_p]), ("route_free", None, [c_void_p]),
                 ("route_report_init", None, [POINTER(Report), c_size_t]),
                 ("frontend_report", c_int32, [c_void_p, c_uint64, POINTER(Report)]),
@@ -137,6 +154,8 @@ class Frontend:
         request.tokens_count = len(tokens)
         for name, value in more.items():
             setattr(request, name, value)
+            if name in ("text", "body"):
+                setattr(request, name + "_size", len(value))
         return request
 
     def route(self, tokens, **more):
@@ -147,7 +166,11 @@ class Frontend:
         return self.taken(route) if code == OK else (code, error.value.decode())
 
     def taken(self, route):
-        taken = {"id": self.library.route_decision_id(route), "worker": self.library.route_worker(route).decode(),
+        count = c_size_t()
+        tokens = self.library.route_tokens(route, byref(count))
+        taken = {"tokens": tokens[:count.value] if tokens else [], "tokenizer": self.library.route_tokenizer(route).decode(),
+                 "prompt_tokens": self.library.route_prompt_tokens(route),
+                 "id": self.library.route_decision_id(route), "worker": self.library.route_worker(route).decode(),
                  "rank": self.library.route_rank(route), "cell": self.library.route_cell(route).decode(),
                  "url": self.library.route_url(route).decode(), "blocks": self.library.route_overlap_blocks(route),
                  "json": json.loads(self.library.route_receipt_json(route))}
@@ -185,12 +208,14 @@ class Hierarchy:
 
 
 WORKERS = """
-import sys
+import json, sys
 sys.path.insert(0, "publisher/python")
 from kvatlas_publisher import Publisher
 publishers = [Publisher([sys.argv[1]], worker=worker, model=sys.argv[2], block_size=16,
                         labels={"url": f"http://10.0.0.{i}:8000"}) for i, worker in enumerate(("near", "far"))]
 publishers[0].stored([1, 2], range(1000, 1032))
+text = json.loads(sys.argv[3])
+publishers[0].stored(range(3, 3 + len(text) // 16), text[:len(text) // 16 * 16])
 for publisher in publishers:
     publisher.set_load(running_requests=1)
     assert publisher.wait_acknowledged(60)
@@ -208,7 +233,8 @@ class Cluster(unittest.TestCase):
         cls.prefix, cls.library = installed()
         cls.hierarchy = Hierarchy()
         cls.leaf = Leaf(LEAF, "--cell=c", f"--parents={cls.hierarchy.grpc}")
-        cls.workers = subprocess.Popen([sys.executable, "-c", WORKERS, cls.leaf.grpc, MODEL], stdin=subprocess.PIPE,
+        cls.text_tokens = recorded("bytes")[recorded("prompts").index({"prompt": TEXT})]
+        cls.workers = subprocess.Popen([sys.executable, "-c", WORKERS, cls.leaf.grpc, MODEL, json.dumps(cls.text_tokens)], stdin=subprocess.PIPE,
                                        stdout=subprocess.PIPE, text=True,
                                        env={**os.environ, "KVATLAS_PUBLISHER_LIBRARY": PUBLISHER})
         assert cls.workers.stdout.readline() == "ready\n"
@@ -261,6 +287,46 @@ class RouteTest(Cluster):
         route = self.frontend().route([], sequence_hashes=hashes, sequence_hashes_count=3)
         self.assertEqual((route["blocks"], route["json"]["receipt"]["blocks"]), (0, 3))
 
+    def test_text_by_the_tokens_that_the_engine_makes_of_it(self):
+        frontend = self.frontend(models=f"{MODEL}={TOKENIZERS}/bytes".encode())
+        route = frontend.route([], text=TEXT.encode(), return_tokens=1)
+        self.assertEqual((route["worker"], route["blocks"]), ("near", len(self.text_tokens) // 16))
+        self.assertEqual((route["tokens"], route["prompt_tokens"]), (self.text_tokens, len(self.text_tokens)))
+        self.assertIn("tokenizer.json", route["tokenizer"])
+        self.assertEqual(frontend.route([], text=TEXT.encode())["tokens"], [], "not wanted")
+        frontend.report(route["id"], finished=1)
+
+    def test_every_recorded_prompt_through_the_installed_library(self):
+        for name, path in (("bytes", "bytes"), ("sentences", "sentences/tokenizer.model")):
+            frontend = self.frontend(models=f"{MODEL}={TOKENIZERS}/{path}".encode())
+            for body, tokens in zip(recorded("prompts"), recorded(name), strict=True):
+                route = frontend.route([], body=json.dumps({"model": MODEL, **body}).encode(), return_tokens=1)
+                if tokens:
+                    self.assertIsInstance(route, dict, (name, body, route))
+                    self.assertEqual(route["tokens"], tokens, (name, body))
+                    frontend.report(route["id"], abandoned=1)
+                else:  # refused, or nothing to route by
+                    self.assertEqual(route[0], INVALID_ARGUMENT, (name, body))
+
+    def test_text_from_many_threads(self):
+        frontend = self.frontend(models=f"{MODEL}={TOKENIZERS}/bytes".encode(), prompt_threads=3)
+        chat = json.dumps([{"role": "user", "content": TEXT}]).encode()
+        lengths = set()
+
+        def ask():
+            for _ in range(20):
+                route = frontend.route([], messages_json=chat)
+                lengths.add(route["prompt_tokens"])
+                frontend.report(route["id"], finished=1)
+
+        threads = [threading.Thread(target=ask) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(len(lengths), 1)
+        self.assertGreater(min(lengths), len(self.text_tokens))
+
     def test_many_threads_and_callbacks(self):
         frontend = self.frontend()
         done = threading.Semaphore(0)
@@ -312,8 +378,13 @@ class RouteTest(Cluster):
         self.assertEqual(code, NOT_FOUND)
         self.assertIn("nobody-has-it", why)
         self.assertEqual(frontend.route([1] * 16 * 65537)[0], RESOURCE_EXHAUSTED)
+        self.assertEqual(frontend.route([1], text=b"two prompts")[0], INVALID_ARGUMENT)
+        code, why = frontend.route([], text=b"Hello")
+        self.assertEqual(code, NOT_FOUND)
+        self.assertIn("no tokenizer", why)
         for wrong, named in (({"leaves": ()}, "neither"), ({"leaves": ["127.0.0.1:1"]}, "CELL"), ({"ask": 0}, "ask"),
                              ({"hierarchy": "=,"}, "hierarchy"), ({"block_size": 0}, "block_size"),
+                             ({"models": b"m=/nowhere"}, "models"), ({"prompt_threads": 0}, "prompt_threads"),
                              ({"temperature": -1.0}, "temperature"), ({"routes_max": 0}, "routes_max")):
             made = Frontend(self.library, **{"leaves": ["c=127.0.0.1:1"], **wrong})
             self.assertEqual(made.code, INVALID_ARGUMENT, wrong)
@@ -359,6 +430,15 @@ class RouteTest(Cluster):
         self.assertEqual(os.waitpid(pid, 0)[1], 0)
         self.assertEqual(frontend.route(self.PROMPT)["worker"], "near")
 
+    def test_text_before_and_after_a_fork(self):
+        frontend = self.frontend(models=f"{MODEL}={TOKENIZERS}/bytes".encode())
+        self.assertEqual(frontend.route([], text=TEXT.encode())["worker"], "near")
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0 if frontend.route([], text=TEXT.encode())[0] == FAILED_PRECONDITION else 1)
+        self.assertEqual(os.waitpid(pid, 0)[1], 0)
+        self.assertEqual(frontend.route([], text=TEXT.encode())["worker"], "near")
+
     def test_signals_are_the_programs(self):
         """A fresh program: of its threads, those that are the library's block all signals."""
         source = f"""
@@ -367,8 +447,10 @@ sys.argv = {sys.argv!r}
 sys.path.insert(0, {str(Path(__file__).resolve().parent)!r})
 import os, pathlib, frontend_test
 library = frontend_test.Library(pathlib.Path({str(self.prefix)!r}))
-frontend = frontend_test.Frontend(library, leaves=["c={self.leaf.grpc}"])
+models = f"{{frontend_test.MODEL}}={{frontend_test.TOKENIZERS}}/bytes".encode()
+frontend = frontend_test.Frontend(library, leaves=["c={self.leaf.grpc}"], models=models)
 assert frontend.route(list(range(1000, 1032)))["worker"] == "near"
+assert frontend.route([], text=b"Hello you")["prompt_tokens"] > 2
 for name in os.listdir("/proc/self/task"):
     if int(name) == os.getpid():
         continue
@@ -390,14 +472,27 @@ class ExampleTest(Cluster):
         run("gcc-12", *STRICT, "-o", program, EXAMPLE, *self.options(prefix, *more))
         return program
 
+    def by_text(self):
+        return f"near {len(self.text_tokens) // 16}\n"
+
     def test_with_the_shared_library(self):
         program = self.compiled(self.prefix)
         env = {**os.environ, "LD_LIBRARY_PATH": str(self.prefix / "lib")}
         self.assertEqual(run(program, "c=" + self.leaf.grpc, env=env), "near 2\n")
+        self.assertEqual(run(program, "c=" + self.leaf.grpc, MODEL, TOKENIZERS / "bytes", TEXT, env=env), self.by_text())
 
     def test_with_the_static_library(self):
         prefix = install(Path(self.folder.name) / "static", static=STATIC)
-        self.assertEqual(run(self.compiled(prefix, "--static"), "c=" + self.leaf.grpc), "near 2\n")
+        program = self.compiled(prefix, "--static")
+        self.assertEqual(run(program, "c=" + self.leaf.grpc), "near 2\n")
+        self.assertEqual(run(program, "c=" + self.leaf.grpc, MODEL, TOKENIZERS / "bytes", TEXT), self.by_text())
+        # Not beside it, but where it is laid out.
+        (prefix / "bin").mkdir()
+        installed_program = program.rename(prefix / "bin/example")
+        pieces = recorded("sentences")[recorded("prompts").index({"prompt": TEXT})]
+        self.assertGreater(len(pieces), 16)
+        self.assertRegex(run(installed_program, "c=" + self.leaf.grpc, MODEL, TOKENIZERS / "sentences", TEXT),
+                         r"^(near|far) 0\n$")
 
     def test_the_same_in_cpp(self):
         self.assertEqual(run(GATEWAY, self.leaf.grpc), "near 2\n")

@@ -23,7 +23,8 @@ def _static_archive_impl(ctx):
     ctx.actions.run_shell(
         inputs = archives + [script],
         outputs = [merged],
-        command = "rm -f '%s' && /usr/bin/ar -M < '%s' && /usr/bin/ranlib -D '%s'" %
+        # Plugins would read the bitcode that Rust's objects have beside their code, and complain that it is too new.
+        command = "rm -f '%s' && /usr/bin/ar --plugin=/dev/null -M < '%s' && /usr/bin/ranlib --plugin=/dev/null -D '%s'" %
                   (merged.path, script.path, merged.path),
         mnemonic = "StaticArchive",
         progress_message = "Merging " + merged.short_path,
