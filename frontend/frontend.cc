@@ -101,21 +101,28 @@ absl::StatusOr<RouteResult> Frontend::Route(RouteInput input) {
 }
 
 void Frontend::Report(uint64_t decision_id, const RouteReport& report) {
-  if (report.accepted || report.finished || report.abandoned || report.unreachable ||
-      !report.error.empty()) {
+  const bool over = report.finished || report.abandoned || report.unreachable ||
+                    report.decode_unreachable || !report.error.empty();
+  if (report.accepted || over) {
     MutexLock lock(&shared_->mutex);
-    if (const std::optional<CellWorker> worker = shared_->memory.choices().WorkerOf(decision_id)) {
-      if (report.unreachable) shared_->suspects.Suspect(*worker, shared_->clock->Now());
-      if (report.accepted) shared_->suspects.Clear(*worker);
-    }
     InFlightChoices& choices = shared_->memory.choices();
-    const bool over =
-        report.finished || report.abandoned || report.unreachable || !report.error.empty();
+    if (const std::optional<CellWorker> worker = choices.WorkerOf(decision_id))
+      shared_->JudgeReached(*worker, *choices.TakerOf(decision_id), report);
     over ? choices.Release(decision_id) : choices.ReleasePrefill(decision_id);
   }
   if (RouteObserver* observer = shared_->options.observer; observer != nullptr) {
     observer->OnReported(decision_id, report, shared_->clock->Now());
   }
+}
+
+void Frontend::Shared::JudgeReached(const CellWorker& worker, const CellWorker& taker,
+                                    const RouteReport& report) {
+  const Time now = clock->Now();
+  if (report.accepted) suspects.Clear(worker);
+  const bool served = report.finished && report.error.empty() && !report.served_by.has_value();
+  if (served) suspects.Clear(taker);
+  if (report.unreachable) suspects.Suspect(worker, now);
+  if (report.decode_unreachable) suspects.Suspect(taker, now);
 }
 
 std::string Frontend::Shared::UrlOf(const Domain& domain, const std::string& cell,

@@ -153,6 +153,9 @@ absl::Status ReportFromJson(const Json& json, v1::ReportRequest* request) {
   const auto is_true = [&](const char* name) { return json.contains(name) && json[name] == true; };
   request->set_accepted(is_true("accepted"));
   request->set_finished(is_true("finished"));
+  request->set_abandoned(is_true("abandoned"));
+  request->set_unreachable(is_true("unreachable"));
+  request->set_decode_unreachable(is_true("decode_unreachable"));
   absl::Status status = SetText(json, "error", request->mutable_error());
   status.Update(
       SetNumber(json, "cached_tokens", [&](uint32_t n) { request->set_cached_tokens(n); }));

@@ -298,6 +298,49 @@ TEST_F(FrontendServiceTest, AReportReleasesTheChoice) {
   EXPECT_EQ(frontend_->stats().in_flight, 0u);
 }
 
+// Of two workers the one that prefills and those that decode; a report over gRPC, then one over HTTP.
+TEST_F(FrontendServiceTest, AReportSaysWhichOfTwoWorkersWasNotReached) {
+  for (auto& [cell, leaf] : leaves_) {
+    leaf.answer.set_labels_version(1);
+    for (v1::WorkerOverlap& worker : *leaf.answer.mutable_workers())
+      (*worker.mutable_labels())["role"] =
+          worker.worker().name().ends_with('0') ? "prefill" : "decode";
+  }
+  Start();
+  v1::RouteResponse first;
+  ASSERT_TRUE(Call(Prompt(100), &first).ok());
+  EXPECT_EQ(first.worker().name(), "a0");
+  EXPECT_EQ(first.decode().worker().name(), "a1") << "in its own cell";
+  grpc::ClientContext context;
+  v1::ReportRequest report;
+  report.set_decision_id(first.decision_id());
+  report.set_decode_unreachable(true);
+  v1::ReportResponse response;
+  ASSERT_TRUE(stub_->Report(&context, report, &response).ok());
+  v1::RouteResponse second;
+  ASSERT_TRUE(Call(Prompt(100), &second).ok());
+  EXPECT_EQ(second.worker().name(), "a0");
+  EXPECT_EQ(second.decode().worker().name(), "b1");
+  const auto post = [&](uint64_t id, const char* what) {
+    return Post(http_->address(), "/report",
+                nlohmann::json{{"decision_id", id}, {what, true}}.dump())
+        .status;
+  };
+  EXPECT_EQ(post(second.decision_id(), "unreachable"), 200u);
+  EXPECT_EQ(frontend_->stats().suspects, 2u);
+  v1::RouteResponse third;
+  ASSERT_TRUE(Call(Prompt(100), &third).ok());
+  EXPECT_EQ(third.worker().name(), "b0");
+  EXPECT_EQ(third.decode().worker().name(), "b1");
+  EXPECT_EQ(post(third.decision_id(), "decode_unreachable"), 200u);
+  EXPECT_EQ(frontend_->stats().suspects, 3u);
+  v1::RouteResponse fourth;
+  ASSERT_TRUE(Call(Prompt(100), &fourth).ok());
+  EXPECT_EQ(post(fourth.decision_id(), "abandoned"), 200u);
+  EXPECT_EQ(frontend_->stats().suspects, 3u);
+  EXPECT_EQ(frontend_->stats().in_flight, 0u);
+}
+
 TEST_F(FrontendServiceTest, RoutesAndReportsOverHttp) {
   Start();
   const Address http = http_->address();

@@ -87,6 +87,12 @@ std::optional<InFlightChoices::CellWorker> InFlightChoices::WorkerOf(uint64_t id
   return found->second.prefill;
 }
 
+std::optional<InFlightChoices::CellWorker> InFlightChoices::TakerOf(uint64_t id) const {
+  const auto found = choices_.find(id);
+  if (found == choices_.end()) return std::nullopt;
+  return found->second.decode.has_value() ? found->second.decode : found->second.prefill;
+}
+
 size_t InFlightChoices::Expire(Time now) {
   size_t expired = 0;
   while (!by_age_.empty() && by_age_.front().first + ttl_ <= now) {

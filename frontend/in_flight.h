@@ -66,6 +66,8 @@ class InFlightChoices {
   // The worker that prefills has it; one that is to decode it does not know yet. False as `Release`.
   bool ReleasePrefill(uint64_t id);
   std::optional<CellWorker> WorkerOf(uint64_t id) const;
+  // Who takes the request from its client: who is to decode it, where that is another.
+  std::optional<CellWorker> TakerOf(uint64_t id) const;
   // Forgets what is older than the time to live; returns how many.
   size_t Expire(Time now);
 

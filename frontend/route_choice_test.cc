@@ -419,6 +419,63 @@ TEST_F(SplitTest, BothAreChosenAndBothAreInFlight) {
   EXPECT_EQ(frontend().stats().in_flight, 0u);
 }
 
+TEST_F(SplitTest, ASuspectedDecoderThatServesARequestIsOneNoMore) {
+  AddSplit();
+  const RouteResult broken = Route();
+  const HolderId decoder = broken.decode->worker;
+  frontend().Avoid("a", decoder);
+  const RouteResult elsewhere = Route({.domain = {}, .sequence_hashes = Prompt(0, 10, 1)});
+  EXPECT_NE(elsewhere.decode->worker, decoder);
+  frontend().Report(elsewhere.decision_id, {.finished = true});
+  EXPECT_EQ(frontend().stats().suspects, 1u) << "another one served it";
+  frontend().Report(broken.decision_id, {.finished = true, .error = "it broke off"});
+  EXPECT_EQ(frontend().stats().suspects, 1u);
+  const RouteResult served = Route({.domain = {}, .sequence_hashes = Prompt(0, 10, 2)});
+  frontend().Avoid("a", served.worker);
+  frontend().Avoid("a", served.decode->worker);
+  EXPECT_EQ(frontend().stats().suspects, 3u);
+  frontend().Report(served.decision_id, {.finished = true});
+  EXPECT_EQ(frontend().stats().suspects, 2u) << "who prefills may have been left out";
+}
+
+TEST_F(SplitTest, AReportSaysWhichOfTheTwoWasNotReached) {
+  AddSplit();
+  const RouteResult first = Route();
+  frontend().Report(first.decision_id, {.decode_unreachable = true});
+  EXPECT_EQ(frontend().stats().in_flight, 0u) << "the choice is over";
+  const RouteResult second = Route();
+  EXPECT_EQ(second.worker, first.worker) << "nothing is held against who prefills";
+  EXPECT_NE(second.decode->worker, first.decode->worker);
+  frontend().Report(second.decision_id, {.unreachable = true});
+  const RouteResult third = Route();
+  EXPECT_NE(third.worker, first.worker);
+  EXPECT_EQ(third.decode->worker, second.decode->worker) << "nor against who decodes";
+  frontend().Report(third.decision_id, {.unreachable = true, .decode_unreachable = true});
+  EXPECT_EQ(frontend().stats().suspects, 4u);
+}
+
+TEST_F(SplitTest, ADecoderIsLostAfterThePrefillWasAccepted) {
+  AddSplit();
+  const RouteResult route = Route();
+  frontend().Report(route.decision_id, {.accepted = true});
+  frontend().Report(route.decision_id, {.decode_unreachable = true});
+  EXPECT_EQ(frontend().stats().suspects, 1u);
+  EXPECT_EQ(frontend().stats().in_flight, 0u);
+  EXPECT_NE(Route().decode->worker, route.decode->worker);
+}
+
+TEST_F(RouteChoiceTest, TheOnlyWorkerOfAChoiceDecodesToo) {
+  fleet_.Add("a", "w0", 40);
+  fleet_.Add("a", "w1", 0);
+  const RouteResult first = Route();
+  EXPECT_EQ(first.worker.name, "w0");
+  const RouteResult second = Route();
+  frontend().Report(first.decision_id, {.decode_unreachable = true});
+  EXPECT_EQ(Route().worker.name, "w1");
+  frontend().Report(second.decision_id, {.finished = true});
+  EXPECT_EQ(Route().worker.name, "w0") << "it served a request";
+}
+
 TEST_F(SplitTest, ABurstSpreadsOverTheDecoders) {
   AddSplit();
   std::map<std::string, int> decoders;

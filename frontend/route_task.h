@@ -98,6 +98,10 @@ struct Frontend::Shared {
   std::string UrlOf(const Domain& domain, const std::string& cell, const HolderId& worker) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
+  // What a report says of who was reached: `worker` prefills, `taker` takes the request from its client.
+  void JudgeReached(const CellWorker& worker, const CellWorker& taker, const RouteReport& report)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+
   Shared(FrontendOptions o, CellFinder* cells, OverlapFinder* overlaps, const Clock* c, Timer* t);
 };
 

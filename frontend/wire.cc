@@ -257,7 +257,8 @@ RouteReport FromProto(const v1::ReportRequest& request) {
                      .finished = request.finished(),
                      .error = request.error(),
                      .abandoned = request.abandoned(),
-                     .unreachable = request.unreachable()};
+                     .unreachable = request.unreachable(),
+                     .decode_unreachable = request.decode_unreachable()};
   if (request.has_cached_tokens()) report.cached_tokens = request.cached_tokens();
   if (request.has_prompt_tokens()) report.prompt_tokens = request.prompt_tokens();
   if (request.has_worker()) report.served_by = HolderFromProto(request.worker());

@@ -587,6 +587,26 @@ uint32_t kvatlas_route_overlap_blocks(const kvatlas_route* route) {
   return route->answer.route.overlap_blocks;
 }
 
+const char* kvatlas_route_decode_worker(const kvatlas_route* route) {
+  const auto& decode = route->answer.route.decode;
+  return decode.has_value() ? decode->worker.name.c_str() : nullptr;
+}
+
+uint32_t kvatlas_route_decode_rank(const kvatlas_route* route) {
+  const auto& decode = route->answer.route.decode;
+  return decode.has_value() ? decode->worker.rank : 0;
+}
+
+const char* kvatlas_route_decode_cell(const kvatlas_route* route) {
+  const auto& decode = route->answer.route.decode;
+  return decode.has_value() ? decode->cell.c_str() : nullptr;
+}
+
+const char* kvatlas_route_decode_url(const kvatlas_route* route) {
+  const auto& decode = route->answer.route.decode;
+  return decode.has_value() ? decode->url.c_str() : nullptr;
+}
+
 uint64_t kvatlas_route_prompt_tokens(const kvatlas_route* route) {
   return route->answer.prompt_tokens;
 }
@@ -622,6 +642,7 @@ int32_t kvatlas_frontend_report(kvatlas_frontend* frontend, uint64_t decision_id
     said.finished = given.finished != 0;
     said.abandoned = given.abandoned != 0;
     said.unreachable = given.unreachable != 0;
+    said.decode_unreachable = given.decode_unreachable != 0;
     said.error = kvatlas::StringOf(given.error);
     kvatlas::SetCount(given.cached_tokens, &said.cached_tokens);
     kvatlas::SetCount(given.prompt_tokens, &said.prompt_tokens);

@@ -181,6 +181,13 @@ KVATLAS_API const char* kvatlas_route_url(
     const kvatlas_route* route); /* of its engine; "": not known */
 KVATLAS_API uint32_t kvatlas_route_overlap_blocks(const kvatlas_route* route);
 
+/* Who decodes, where that is another worker: it takes the request from the client, and has the worker above prefill it. NULL and 0
+ * of a route to one worker. */
+KVATLAS_API const char* kvatlas_route_decode_worker(const kvatlas_route* route);
+KVATLAS_API uint32_t kvatlas_route_decode_rank(const kvatlas_route* route);
+KVATLAS_API const char* kvatlas_route_decode_cell(const kvatlas_route* route);
+KVATLAS_API const char* kvatlas_route_decode_url(const kvatlas_route* route); /* "": not known */
+
 /* Of a prompt that was tokens, text or a chat. What made the tokens of the latter: "llama (tokenizer.json 5f0c…)", else "". The
  * tokens themselves if the request wanted them; NULL and `*count` 0 if not. */
 KVATLAS_API uint64_t kvatlas_route_prompt_tokens(const kvatlas_route* route);
@@ -203,6 +210,8 @@ typedef struct kvatlas_route_report {
   int64_t cached_tokens; /* what the engine says it had; -1: not known */
   int64_t prompt_tokens; /* likewise */
   const char* error;     /* of a request that failed there; NULL: none */
+  int32_t
+      decode_unreachable; /* as `unreachable`, of the worker that decodes, which is the same unless the route names two */
 } kvatlas_route_report;
 
 KVATLAS_API void kvatlas_route_report_init(kvatlas_route_report* report, size_t struct_size);

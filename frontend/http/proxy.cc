@@ -291,7 +291,7 @@ class Proxy::Request : public std::enable_shared_from_this<Request> {
     // The choice may be over already, and with it whose it was: its worker's own report counted it.
     proxy_->frontend()->Avoid(route_.route.taker_cell(), route_.route.taker());
     // Who was to prefill was not asked: nothing is held against it.
-    Report({.error = reason, .unreachable = !route_.route.decode.has_value()});
+    Report({.error = reason, .decode_unreachable = true});
     tried_workers_.emplace_back(route_.route.taker_cell(), route_.route.taker());
     tried_ += (tried_.empty() ? "" : ", ") + route_.route.taker().name + " (" + reason + ")";
     if (tries_ < proxy_->options().tries) {

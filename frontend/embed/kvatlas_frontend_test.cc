@@ -44,20 +44,23 @@ constexpr char kModels[] =
 constexpr auto kLong = std::chrono::seconds(60);
 constexpr uint64_t kLongUs = 60'000'000;
 
-// Two workers, of which "near" has the first block of whatever it is asked for.
+// Three workers, of which "near" has the first block of whatever it is asked for.
 class LeafStandIn : public v1::Leaf::Service {
  public:
   grpc::Status FindOverlaps(grpc::ServerContext*, const v1::FindOverlapsRequest* request,
                             v1::FindOverlapsResponse* response) override {
-    for (const char* name : {"near", "far"}) {
+    for (const char* name : {"near", "far", "away"}) {
       v1::WorkerOverlap* worker = response->add_workers();
       worker->mutable_worker()->set_name(name);
       worker->set_trust(v1::TRUST_EXACT);
       if (name[0] == 'n' && request->sequence_hashes_size() > 0) worker->set_blocks(1);
+      if (is_split) (*worker->mutable_labels())["role"] = name[0] == 'n' ? "prefill" : "decode";
     }
+    response->set_labels_version(is_split ? 1 : 0);
     response->set_block_size(4);
     return grpc::Status::OK;
   }
+  bool is_split = false;  // "near" only prefills, the others only decode
 };
 
 // What was answered, without what differs from call to call.
@@ -230,6 +233,7 @@ class RouteTextTest : public testing::Test {
   }
 
   kvatlas_frontend* embedded_ = nullptr;
+  LeafStandIn leaf_;
 
  private:
   void StartService(const std::string& leaf) {
@@ -265,7 +269,6 @@ class RouteTextTest : public testing::Test {
         << error;
   }
 
-  LeafStandIn leaf_;
   GrpcServer leaf_server_{GrpcServerOptions{.listen = {"127.0.0.1", 0}}};
   GrpcCellFinder cell_finder_;
   GrpcOverlapFinder overlap_finder_;
@@ -358,6 +361,40 @@ TEST_F(RouteTextTest, TwoPromptsAreRefused) {
   c.request.tokens_count = 0;
   c.request.text = nullptr;
   EXPECT_EQ(Embedded(c.request).code, KVATLAS_INVALID_ARGUMENT) << "NULL, and a size";
+}
+
+TEST_F(RouteTextTest, ARouteToTwoWorkersNamesBothAndAReportWhoWasNotReached) {
+  CRequest c;
+  c.request.model = "bytes";
+  c.request.text = "Hello you, all of you";
+  c.request.text_size = 21;
+  kvatlas_route* one = nullptr;
+  ASSERT_EQ(kvatlas_frontend_route(embedded_, &c.request, &one, nullptr, 0), KVATLAS_OK);
+  EXPECT_EQ(kvatlas_route_decode_worker(one), nullptr);
+  EXPECT_EQ(kvatlas_route_decode_cell(one), nullptr);
+  EXPECT_EQ(kvatlas_route_decode_url(one), nullptr);
+  kvatlas_route_free(one);
+
+  leaf_.is_split = true;
+  kvatlas_route* two = nullptr;
+  ASSERT_EQ(kvatlas_frontend_route(embedded_, &c.request, &two, nullptr, 0), KVATLAS_OK);
+  EXPECT_STREQ(kvatlas_route_worker(two), "near");
+  ASSERT_NE(kvatlas_route_decode_worker(two), nullptr);
+  const std::string decoder = kvatlas_route_decode_worker(two);
+  EXPECT_STREQ(kvatlas_route_decode_cell(two), "c");
+  EXPECT_STREQ(kvatlas_route_decode_url(two), "");
+  EXPECT_EQ(kvatlas_route_decode_rank(two), 0u);
+  kvatlas_route_report report;
+  kvatlas_route_report_init(&report, sizeof(report));
+  report.decode_unreachable = 1;
+  ASSERT_EQ(kvatlas_frontend_report(embedded_, kvatlas_route_decision_id(two), &report),
+            KVATLAS_OK);
+  kvatlas_route_free(two);
+  kvatlas_route* again = nullptr;
+  ASSERT_EQ(kvatlas_frontend_route(embedded_, &c.request, &again, nullptr, 0), KVATLAS_OK);
+  EXPECT_STREQ(kvatlas_route_worker(again), "near") << "nothing is held against who prefills";
+  EXPECT_STRNE(kvatlas_route_decode_worker(again), decoder.c_str());
+  kvatlas_route_free(again);
 }
 
 // Protobuf would refuse it in words of its own.
