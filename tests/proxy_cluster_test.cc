@@ -26,6 +26,7 @@
 namespace kvatlas {
 namespace {
 
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
@@ -65,10 +66,12 @@ std::string Ask(const Address& proxy, const std::string& request) {
   return client.ReadMessage();
 }
 
-std::unique_ptr<Cluster> Start(std::vector<std::string> more_of_engines = {}) {
+std::unique_ptr<Cluster> Start(std::vector<std::string> more_of_engines = {},
+                               std::vector<std::vector<std::string>> more_of_cells = {{}, {}}) {
   ClusterOptions options;
-  options.cells = 2;
+  options.cells = static_cast<uint32_t>(more_of_cells.size());
   options.workers = 2;
+  options.cell_engine_args = std::move(more_of_cells);
   options.capacity = 4096;
   options.block_size = kBlockSize;
   options.engine_args = {"--http=127.0.0.1:0"};
@@ -203,6 +206,75 @@ TEST(ProxyClusterTest, AStreamWhoseEngineIsKilledBreaksOffAndTheNextRequestIsAns
   const std::string next = Ask(proxy, Chat(1, 5));
   EXPECT_THAT(next, StartsWith("HTTP/1.1 200 OK\r\n"));
   EXPECT_NE(Header(next, "x-kvatlas-worker"), worker);
+}
+
+// ---- Prefill in two cells, decode in a third ----
+
+std::unique_ptr<Cluster> StartSplit() {
+  return Start({},
+               {{"--labels=role=prefill"}, {"--labels=role=prefill"}, {"--labels=role=decode"}});
+}
+
+TEST(ProxyClusterTest, WhoPrefillsHasTheConversationAndWhoDecodesIsInAnotherCell) {
+  std::unique_ptr<Cluster> cluster = StartSplit();
+  ASSERT_NE(cluster, nullptr);
+  const Address proxy = ProxyOf(*cluster);
+  std::string answer;
+  int promised = 0;
+  for (uint32_t turns = 1; promised == 0 && turns < 10'000; turns += 2) {
+    answer = Ask(proxy, Chat(7, 1 + turns % 40));
+    ASSERT_THAT(answer, StartsWith("HTTP/1.1 200 OK\r\n"));
+    EXPECT_THAT(Header(answer, "x-kvatlas-cell"), AnyOf("cell-0", "cell-1"));
+    EXPECT_EQ(Header(answer, "x-kvatlas-decode-cell"), "cell-2");
+    EXPECT_EQ(Header(answer, "x-kvatlas-tried"), "");
+    promised = std::atoi(Header(answer, "x-kvatlas-overlap-blocks").c_str());
+  }
+  EXPECT_GT(promised, 0) << "a leaf knows what a prefiller was sent by who decodes";
+
+  // Over gRPC: the same two cells, and of two decoders the one that was not reached comes last.
+  ClusterClient client(*cluster);
+  const std::string chat = Chat(7, 9);
+  const std::string body(BodyOf(chat));
+  const absl::StatusOr<v1::RouteResponse> first = client.RouteChat(body);
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_GT(first->overlap_blocks(), 0u);
+  EXPECT_EQ(first->cell(), Header(answer, "x-kvatlas-cell"));
+  EXPECT_EQ(first->decode().cell(), "cell-2");
+  EXPECT_EQ(first->receipt().fallback(), v1::FALLBACK_NONE);
+  v1::ReportRequest report;
+  report.set_decision_id(first->decision_id());
+  report.set_decode_unreachable(true);
+  ASSERT_TRUE(client.Report(report).ok());
+  const absl::StatusOr<v1::RouteResponse> second = client.RouteChat(body);
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_EQ(second->worker().name(), first->worker().name());
+  EXPECT_EQ(second->decode().cell(), "cell-2");
+  EXPECT_NE(second->decode().worker().name(), first->decode().worker().name());
+}
+
+TEST(ProxyClusterTest, EveryRequestIsAnsweredWhileOnePrefillsAndOneDecodes) {
+  std::unique_ptr<Cluster> cluster = StartSplit();
+  ASSERT_NE(cluster, nullptr);
+  Clients clients(ProxyOf(*cluster));
+  clients.WaitForMore(100);
+  const std::vector<std::string> killed = {"worker-2-0", "worker-0-0", "leaf-2",     "leaf-0",
+                                           "hierarchy",  "worker-0-1", "worker-1-0", "leaf-1"};
+  for (const std::string& name : killed) {
+    ASSERT_TRUE(cluster->Kill(name).ok());
+    clients.WaitForMore(100);
+    ASSERT_THAT(clients.wrong(), testing::IsEmpty()) << "after " << name;
+  }
+  EXPECT_EQ(Header(clients.last(), "x-kvatlas-decode-worker"), "worker-2-1");
+  EXPECT_EQ(Header(clients.last(), "x-kvatlas-fallback"), "load_only");
+  for (const std::string& name : killed) {
+    const absl::Status status = cluster->Restart(name);
+    ASSERT_TRUE(status.ok()) << status;
+    clients.WaitForMore(20);
+  }
+  clients.WaitFor("x-kvatlas-fallback", "none");
+  ASSERT_TRUE(cluster->Kill("worker-2-1").ok());
+  clients.WaitFor("x-kvatlas-decode-worker", "worker-2-0");
+  EXPECT_THAT(clients.wrong(), testing::IsEmpty());
 }
 
 }  // namespace

@@ -177,7 +177,7 @@ class EngineCall::Parser : public http::basic_parser<false> {
 
 // ---- The call ----
 
-EngineCall::EngineCall(asio::io_context* io, EnginePool* pool, EngineRequest request,
+EngineCall::EngineCall(asio::io_context* io, EnginePool* pool, EngineCallRequest request,
                        EngineCallbacks callbacks)
     : pool_(pool),
       request_(std::move(request)),

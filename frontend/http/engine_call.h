@@ -74,7 +74,7 @@ class EnginePool {
   std::map<std::string, std::deque<Idle>> idle_;  // the latest last
 };
 
-struct EngineRequest {
+struct EngineCallRequest {
   EngineUrl url;
   std::string method;
   std::string target;   // with the query
@@ -103,7 +103,7 @@ bool IsHopByHop(std::string_view name, const HttpHeaders& headers);
 
 class EngineCall : public std::enable_shared_from_this<EngineCall> {
  public:
-  EngineCall(boost::asio::io_context* io, EnginePool* pool, EngineRequest request,
+  EngineCall(boost::asio::io_context* io, EnginePool* pool, EngineCallRequest request,
              EngineCallbacks callbacks);
   ~EngineCall();
 
@@ -132,7 +132,7 @@ class EngineCall : public std::enable_shared_from_this<EngineCall> {
   std::string Authority() const { return request_.url.authority(); }
 
   EnginePool* const pool_;
-  EngineRequest request_;
+  EngineCallRequest request_;
   EngineCallbacks callbacks_;
   boost::asio::ip::tcp::socket socket_;
   boost::asio::ip::tcp::resolver resolver_;

@@ -211,11 +211,11 @@ class Proxy::Request : public std::enable_shared_from_this<Request> {
     const std::shared_ptr<Request> self = shared_from_this();
     upstream_ = std::make_shared<EngineCall>(
         io_, proxy_->PoolOf(io_),
-        EngineRequest{.url = *std::move(url),
-                      .method = method_,
-                      .target = target_,
-                      .headers = *std::move(headers),
-                      .body = body_},
+        EngineCallRequest{.url = *std::move(url),
+                          .method = method_,
+                          .target = target_,
+                          .headers = *std::move(headers),
+                          .body = body_},
         EngineCallbacks{.on_head = [self](EngineHead head) { self->OnHead(std::move(head)); },
                         .on_piece = [self](std::string_view piece) { self->OnPiece(piece); },
                         .on_end = [self] { self->OnEnd(); },

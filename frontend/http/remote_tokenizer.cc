@@ -180,11 +180,11 @@ class RemoteTokenizer::Impl {
     question->answer.clear();
     question->call = std::make_shared<EngineCall>(
         &io_, &pool_,
-        EngineRequest{.url = *std::move(url),
-                      .method = "POST",
-                      .target = question->target,
-                      .headers = {{"content-type", "application/json"}},
-                      .body = question->body},
+        EngineCallRequest{.url = *std::move(url),
+                          .method = "POST",
+                          .target = question->target,
+                          .headers = {{"content-type", "application/json"}},
+                          .body = question->body},
         EngineCallbacks{
             .on_head =
                 [question](const EngineHead& head) {

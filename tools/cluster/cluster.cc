@@ -154,6 +154,10 @@ absl::Status Cluster::StartFrontendAndEngines() {
         "--decode_ms_per_token=" + std::to_string(options_.decode_ms_per_token)};
     engine_args.insert(engine_args.end(), to.begin(), to.end());
     engine_args.insert(engine_args.end(), options_.engine_args.begin(), options_.engine_args.end());
+    if (CellOf(worker) < options_.cell_engine_args.size()) {
+      const std::vector<std::string>& more = options_.cell_engine_args[CellOf(worker)];
+      engine_args.insert(engine_args.end(), more.begin(), more.end());
+    }
     started.push_back(&Add(WorkerName(worker), kEngine, std::move(engine_args)));
   }
   for (Process* process : started) {

@@ -51,6 +51,8 @@ struct ClusterOptions {
   std::vector<std::string> hierarchy_args;
   std::vector<std::string> frontend_args;
   std::vector<std::string> engine_args;
+  // And for the engines of a cell, by its number; of further cells: none.
+  std::vector<std::vector<std::string>> cell_engine_args;
 };
 
 class Cluster {

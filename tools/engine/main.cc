@@ -87,12 +87,21 @@ int main(int argc, char** argv) {
   flags.Add("http", &http_listen,
             "HOST:PORT for OpenAI's calls; its worker is labelled with their url. Empty: none");
   flags.Add("token_time", &token_time, "between two words of a streamed answer, in real time");
+  std::vector<std::string> labels;
+  flags.Add("labels", &labels, "KEY=VALUE,… that its worker is labelled with, such as role=decode");
   service.Start(argc, argv);
   if (zmq_attach == "bind") publishing.zmq.attach = ZmqAttach::kBind;
   if (zmq_attach == "connect") publishing.zmq.attach = ZmqAttach::kConnect;
   if (zmq_legacy) {
     publishing.zmq.form = ZmqEventForm::kLegacyArray;
     publishing.zmq.replay_layout = ZmqReplayLayout::kNoTopic;
+  }
+
+  for (const std::string& label : labels) {
+    const size_t equals = label.find('=');
+    if (equals == 0 || equals == std::string::npos)
+      return service.Fail(absl::InvalidArgumentError("--labels: '" + label + "' is no KEY=VALUE"));
+    publishing.labels.emplace_back(label.substr(0, equals), label.substr(equals + 1));
   }
 
   OpenAiHttpOptions openai{

@@ -7,10 +7,15 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "frontend/frontend.h"
+#include "frontend/http/engine_call.h"
 #include "frontend/http/openai_error.h"
 
 namespace kvatlas {
@@ -88,9 +93,55 @@ class Stream : public std::enable_shared_from_this<Stream> {
   size_t at_ = 0;
 };
 
+std::string PrefillerOf(const HttpRequest& request) {
+  for (const auto& [name, value] : request.headers) {
+    if (absl::EqualsIgnoreCase(name, kPrefillerHeader)) return value;
+  }
+  return "";
+}
+
+// A prompt at the engine that prefills it. Then, whatever became of it, `done`.
+class Prefill : public std::enable_shared_from_this<Prefill> {
+ public:
+  explicit Prefill(std::function<void()> done) : done_(std::move(done)) {}
+
+  void Start(asio::io_context* io, const std::string& prefiller, const std::string& target,
+             const std::string& body) {
+    Json json = Json::parse(body, nullptr, /*allow_exceptions=*/false);
+    absl::StatusOr<EngineUrl> url = EngineUrl::Parse("http://" + prefiller);
+    if (!json.is_object() || !url.ok()) return done_();
+    for (const char* name : {"stream", "stream_options", "max_completion_tokens"}) json.erase(name);
+    json["max_tokens"] = 1;
+    call_ = std::make_shared<EngineCall>(
+        io, &pool_,
+        EngineCallRequest{.url = *std::move(url),
+                          .method = "POST",
+                          .target = target,
+                          .headers = {{"content-type", "application/json"}},
+                          .body = std::make_shared<const std::string>(Dump(json))},
+        EngineCallbacks{
+            .on_head = [self = shared_from_this()](const EngineHead&) { self->call_->Resume(); },
+            .on_piece = [self = shared_from_this()](std::string_view) { self->call_->Resume(); },
+            .on_end = [self = shared_from_this()] { self->End(); },
+            .on_failed = [self = shared_from_this()](const absl::Status&, bool) { self->End(); }});
+    call_->Start();
+  }
+
+ private:
+  void End() {
+    call_.reset();
+    done_();
+  }
+
+  EnginePool pool_{EngineCallOptions{.idle_per_engine = 0}};
+  const std::function<void()> done_;
+  std::shared_ptr<EngineCall> call_;
+};
+
 HttpServerOptions ServerOptions(const OpenAiHttpOptions& options) {
   HttpServerOptions server;
   server.listen = options.listen;
+  server.keep_headers = true;
   return server;
 }
 
@@ -145,7 +196,16 @@ bool OpenAiHttp::Early(OpenAiCall call, const Exchange& exchange) {
 
 void OpenAiHttp::OnPrompt(OpenAiCall call, const std::shared_ptr<HttpExchange>& exchange) {
   if (Early(call, exchange)) return;
-  const std::string body = exchange->TakeBody();
+  const std::string prefiller = PrefillerOf(exchange->request());
+  std::string body = exchange->TakeBody();
+  if (prefiller.empty()) return OnBody(call, body, exchange);
+  std::make_shared<Prefill>([this, call, body, exchange] {
+    OnBody(call, body, exchange);
+  })->Start(&exchange->io(), prefiller, exchange->request().target, body);
+}
+
+void OpenAiHttp::OnBody(OpenAiCall call, const std::string& body,
+                        const std::shared_ptr<HttpExchange>& exchange) {
   absl::StatusOr<OpenAiRequest> request = ParseOpenAiRequest(call, body);
   if (!request.ok()) return exchange->Answer(OpenAiError(request.status()));
   const Json json = Json::parse(body, nullptr, /*allow_exceptions=*/false);

@@ -1,7 +1,8 @@
 // A mock engine as its clients see it: OpenAI's chat and completion calls, streamed or not, and /tokenize.
 //
 // *Truth*: the prompt really goes through the engine's cache: `usage` says what was cached on arrival, and its blocks are
-// published. Words of an answer are made up ("w0 w1 …", `max_tokens` of them, 4 by default).
+// published. Words of an answer are made up ("w0 w1 …", `max_tokens` of them, 4 by default). A request whose header names a
+// prefiller is sent there first, for one word, as the sidecar beside an engine that decodes does; when that fails it prefills itself.
 // *Threads*: the HTTP server's; the engine serialises.
 // *Lifetime*: engine and tokenizer outlive it.
 
@@ -50,6 +51,8 @@ class OpenAiHttp {
   // True: it is called again once there is an engine.
   bool Early(OpenAiCall call, const Exchange& exchange);
   void OnPrompt(OpenAiCall call, const std::shared_ptr<HttpExchange>& exchange);
+  void OnBody(OpenAiCall call, const std::string& body,
+              const std::shared_ptr<HttpExchange>& exchange);
   void OnTokenize(const std::shared_ptr<HttpExchange>& exchange);
   void Answer(OpenAiCall call, const OpenAiRequest& request, bool usage,
               const std::vector<TokenId>& tokens, const std::shared_ptr<HttpExchange>& exchange);
