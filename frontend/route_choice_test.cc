@@ -389,6 +389,9 @@ TEST_F(RouteChoiceTest, WhoeverWaitsWhenTheFrontendStopsIsTold) {
     fleet_.At("a", 0).load = Load();
     fleet_.Pass(seconds(1));
     EXPECT_EQ(answers.size(), 3u);
+    if (by_destructor) continue;
+    EXPECT_EQ(TryRoute({}).status().code(), absl::StatusCode::kUnavailable) << "with room, too";
+    frontend().Stop();
   }
 }
 

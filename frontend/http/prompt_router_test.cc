@@ -35,26 +35,27 @@ class SlowTokenizer : public PromptTokenizer {
   void Tokenize(const std::string&, const Prompt&, Duration, Callback callback) override {
     begun = true;
     while (!let_go) std::this_thread::yield();
-    callback(absl::UnavailableError("no tokens"));
+    callback(absl::InvalidArgumentError("no tokens"));
   }
   std::atomic<bool> begun = false;
   std::atomic<bool> let_go = false;
 };
 
-TEST(PromptRouterTest, EveryPromptHasItsAnswerWhenTheRouterHasEnded) {
+// Of four prompts the first is being read when the router ends; each has its answer.
+void EndWithFourPrompts() {
   Nobody nobody;
   Frontend frontend({}, &nobody, &nobody, &Clock::Real());
   SlowTokenizer tokenizer;
   auto router =
       std::make_unique<PromptRouter>(PromptRouterOptions{.threads = 1}, &frontend, &tokenizer);
-  std::atomic<int> answered = 0, unavailable = 0;
+  std::atomic<int> read = 0, stopped = 0;
   for (int i = 0; i < 4; ++i) {
     PromptQuestion question;
     question.input.domain.model = "m";
     question.prompt = TextPrompt{.text = "hello"};
     router->Route(std::move(question), [&](const absl::StatusOr<PromptRoute>& route) {
-      ++answered;
-      unavailable += route.status().code() == absl::StatusCode::kUnavailable;
+      read += route.status().code() == absl::StatusCode::kInvalidArgument;
+      stopped += route.status().code() == absl::StatusCode::kUnavailable;
     });
   }
   while (!tokenizer.begun) std::this_thread::yield();
@@ -66,8 +67,13 @@ TEST(PromptRouterTest, EveryPromptHasItsAnswerWhenTheRouterHasEnded) {
   while (!ending) std::this_thread::yield();
   tokenizer.let_go = true;
   ends.join();
-  EXPECT_EQ(answered, 4);
-  EXPECT_EQ(unavailable, 4);
+  EXPECT_GE(read, 1);
+  EXPECT_EQ(read + stopped, 4);
+}
+
+// Whether the others are read first is chance: there are many rounds.
+TEST(PromptRouterTest, EveryPromptHasItsAnswerWhenTheRouterHasEnded) {
+  for (int round = 0; round < 200; ++round) EndWithFourPrompts();
 }
 
 TEST(PromptRouterTest, AModelWithoutATokenizerIsNotFound) {
