@@ -69,6 +69,23 @@ bool IsNode(const HolderInfo& info) {
   });
 }
 
+// Deepest first, then least loaded per worker, then by name.
+bool Before(const HolderOverlap& a, double ahead_a, const HolderOverlap& b, double ahead_b) {
+  if (a.blocks != b.blocks) return a.blocks > b.blocks;
+  return ahead_a != ahead_b ? ahead_a < ahead_b : a.holder->id.name < b.holder->id.name;
+}
+
+// A cell that may be answered: the replica that speaks for it, and the others.
+struct Candidate {
+  double ahead;
+  const HolderOverlap* overlap;
+  const std::vector<size_t>* others;
+
+  bool operator<(const Candidate& other) const {
+    return Before(*overlap, ahead, *other.overlap, other.ahead);
+  }
+};
+
 }  // namespace
 
 // A query in the terms of this node.
@@ -86,21 +103,6 @@ struct Hierarchy::Question {
     if (waypoint >= waypoints().size()) return blocks;
     return positions.empty() ? schedule->PositionOf(static_cast<uint32_t>(waypoint))
                              : positions[waypoint];
-  }
-};
-
-// Deepest first, then least loaded per worker, then by name.
-struct Hierarchy::Candidate {
-  uint32_t blocks;
-  double ahead;
-  HolderOverlap* overlap;
-  std::vector<std::string> other_addresses = {};
-  const std::vector<size_t>* others = nullptr;  // other replicas, if any
-
-  bool operator<(const Candidate& other) const {
-    if (blocks != other.blocks) return blocks > other.blocks;
-    return ahead != other.ahead ? ahead < other.ahead
-                                : overlap->holder->id.name < other.overlap->holder->id.name;
   }
 };
 
@@ -169,26 +171,38 @@ absl::StatusOr<Hierarchy::Question> Hierarchy::ReadWhole(const FindCellsQuery& q
   return question;
 }
 
-FoundCell Hierarchy::ToFoundCell(Candidate& candidate, const Question& question) const {
-  HolderOverlap& overlap = *candidate.overlap;
-  const bool is_node = IsNode(*overlap.holder);
-  return {
-      .cell = std::move(overlap.holder),
-      .blocks_at_least = overlap.blocks == 0 ? 0 : question.BlocksBefore(overlap.blocks - 1) + 1,
-      .blocks_below = question.BlocksBefore(overlap.blocks) + 1,
-      .trust = overlap.trust,
-      .age = overlap.age,
-      .load = overlap.load,
-      .is_node = is_node,
-      .other_addresses = std::move(candidate.other_addresses)};
+// In its place at once, since what was just written is slow to copy; and `emplace_back()` writes zeros slowly.
+void Hierarchy::AddCell(const HolderOverlap& overlap, const Question& question,
+                        FoundCells* found) const {
+  static const FoundCell nobody;
+  FoundCell& cell = *found->cells.insert(found->cells.end(), nobody);
+  cell.cell = overlap.holder;
+  cell.blocks_at_least = overlap.blocks == 0 ? 0 : question.BlocksBefore(overlap.blocks - 1) + 1;
+  cell.blocks_below = question.BlocksBefore(overlap.blocks) + 1;
+  cell.trust = overlap.trust;
+  cell.age = overlap.age;
+  cell.load = overlap.load;
+  cell.is_node = IsNode(*overlap.holder);
 }
 
-// Best first; their overlaps are emptied.
-FoundCells Hierarchy::ToFoundCells(std::vector<Candidate>& candidates, uint32_t block_size,
-                                   const Question& question) const {
-  FoundCells found{.block_size = block_size, .cells = {}};
-  found.cells.reserve(candidates.size());
-  for (Candidate& candidate : candidates) found.cells.push_back(ToFoundCell(candidate, question));
+// They are in order, unless loads changed since the last tick.
+FoundCells Hierarchy::ToFoundCells(OverlapAnswer* best, const Question& question) const {
+  std::vector<HolderOverlap>& holders = best->holders;
+  double before = 0;
+  bool in_order = true;
+  for (size_t i = 0; i < holders.size() && in_order; ++i) {
+    const double ahead = AheadPerWorker(holders[i].load);
+    in_order = i == 0 || !Before(holders[i], ahead, holders[i - 1], before);
+    before = ahead;
+  }
+  if (!in_order) {
+    std::sort(holders.begin(), holders.end(), [](const HolderOverlap& a, const HolderOverlap& b) {
+      return Before(a, AheadPerWorker(a.load), b, AheadPerWorker(b.load));
+    });
+  }
+  FoundCells found{.block_size = best->block_size, .cells = {}, .keeps = std::move(best->keeps)};
+  found.cells.reserve(holders.size());
+  for (const HolderOverlap& holder : holders) AddCell(holder, question, &found);
   return found;
 }
 
@@ -196,42 +210,35 @@ absl::StatusOr<FoundCells> Hierarchy::FindCells(const FindCellsQuery& query) con
   const absl::StatusOr<Question> question = Read(query);
   if (!question.ok()) return question.status();
   const std::span<const SequenceHash> waypoints = question->waypoints();
-  std::vector<Candidate> candidates;
   if (query.best > 0) {
     std::optional<OverlapAnswer> best =
         registry_.FindBest(query.domain, {.blocks = waypoints}, query.best);
-    if (best.has_value()) {
-      candidates.reserve(best->holders.size());
-      for (HolderOverlap& holder : best->holders)
-        candidates.push_back({holder.blocks, AheadPerWorker(holder.load), &holder});
-      // They are in order, unless loads changed since the last tick.
-      if (!std::is_sorted(candidates.begin(), candidates.end()))
-        std::sort(candidates.begin(), candidates.end());
-      return ToFoundCells(candidates, best->block_size, *question);
-    }
+    if (best.has_value()) return ToFoundCells(&*best, *question);
   }
   absl::StatusOr<OverlapAnswer> answer =
       registry_.FindOverlaps(query.domain, {.blocks = waypoints}, /*all_holders=*/true);
   if (!answer.ok()) return answer.status();
   const std::vector<Replicas> cells = ByCell(answer->holders);
+  std::vector<Candidate> candidates;
   candidates.reserve(cells.size());
   for (const Replicas& cell : cells) {
-    HolderOverlap& holder = answer->holders[cell.speaker];
-    candidates.push_back({.blocks = holder.blocks,
-                          .ahead = AheadPerWorker(holder.load),
-                          .overlap = &holder,
-                          .others = cell.others.empty() ? nullptr : &cell.others});
+    const HolderOverlap& holder = answer->holders[cell.speaker];
+    candidates.push_back({AheadPerWorker(holder.load), &holder, &cell.others});
   }
   if (query.best > 0 && query.best < candidates.size()) {
     std::nth_element(candidates.begin(), candidates.begin() + query.best, candidates.end());
     candidates.resize(query.best);
   }
   std::sort(candidates.begin(), candidates.end());
-  for (Candidate& candidate : candidates) {
-    if (candidate.others != nullptr)
-      candidate.other_addresses = AddressesOf(answer->holders, *candidate.others);
+  FoundCells found{
+      .block_size = answer->block_size, .cells = {}, .keeps = std::move(answer->keeps)};
+  found.cells.reserve(candidates.size());
+  for (const Candidate& candidate : candidates) {
+    AddCell(*candidate.overlap, *question, &found);
+    if (!candidate.others->empty())
+      found.cells.back().other_addresses = AddressesOf(answer->holders, *candidate.others);
   }
-  return ToFoundCells(candidates, answer->block_size, *question);
+  return found;
 }
 
 }  // namespace kvatlas

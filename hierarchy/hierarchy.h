@@ -75,7 +75,8 @@ struct FindCellsQuery {
 };
 
 struct FoundCell {
-  std::shared_ptr<const HolderInfo> cell;  // of the replica that speaks; never null
+  const HolderInfo* cell =
+      nullptr;  // of the replica that speaks; never null, and as long there as the answer
   uint32_t blocks_at_least = 0;
   uint32_t blocks_below = 0;
   Trust trust = Trust::kExact;
@@ -88,6 +89,7 @@ struct FoundCell {
 struct FoundCells {
   uint32_t block_size = 0;
   std::vector<FoundCell> cells;  // deepest first, then least loaded per worker, then by name
+  std::vector<std::shared_ptr<const void>> keeps;  // what `cell`s point into
 };
 
 class Hierarchy {
@@ -109,13 +111,11 @@ class Hierarchy {
 
  private:
   struct Question;
-  struct Candidate;
 
   absl::StatusOr<Question> Read(const FindCellsQuery& query) const;
   absl::StatusOr<Question> ReadWhole(const FindCellsQuery& query) const;
-  FoundCells ToFoundCells(std::vector<Candidate>& candidates, uint32_t block_size,
-                          const Question& question) const;
-  FoundCell ToFoundCell(Candidate& candidate, const Question& question) const;
+  FoundCells ToFoundCells(OverlapAnswer* best, const Question& question) const;
+  void AddCell(const HolderOverlap& overlap, const Question& question, FoundCells* found) const;
 
   const std::string node_;
   const WaypointSchedule& schedule_;

@@ -1,6 +1,7 @@
 #include "indexer/holders/holder.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 #include <variant>
 
@@ -32,6 +33,7 @@ Holder::Holder(Index* index, HolderIndex number, DomainObserver* observer, Domai
       receiver_(options, this) {
   MutexLock lock(&view_mutex_);
   view_.info = std::make_shared<HolderInfo>(HolderInfo{.id = id_, .address = "", .labels = {}});
+  Publish();
 }
 
 Holder::Holder(Index* index, HolderIndex number, DomainObserver* observer, DomainCounters* counters,
@@ -45,10 +47,11 @@ Holder::Holder(Index* index, HolderIndex number, DomainObserver* observer, Domai
       lease_ttl_(Duration::max()),
       blocks_max_(0),
       receiver_({}, this) {
-  live_.store(true, std::memory_order_relaxed);
+  told_.live.store(true, std::memory_order_relaxed);
   Heard(now);
   MutexLock lock(&view_mutex_);
   view_.info = WithVersion(std::move(info));
+  Publish();
 }
 
 // ---- Messages ----
@@ -86,6 +89,7 @@ Holder::Taken Holder::OnHello(const Hello& hello, SessionId session, const Reply
     MutexLock view_lock(&view_mutex_);
     view_.info =
         WithVersion(HolderInfo{.id = id_, .address = hello.address, .labels = hello.labels});
+    Publish();
   }
   UpdateView(now);
   Reply(&out);
@@ -159,23 +163,25 @@ void Holder::UpdateView(Time now) {
   const bool expired = receiver_.Expired(now) && !kept;
   if (expired && !masked_) Mask();
   if (!expired && masked_) Unmask();
-  last_heard_ns_.store(receiver_.last_heard().count(), std::memory_order_relaxed);
+  told_.last_heard_ns.store(receiver_.last_heard().count(), std::memory_order_relaxed);
   const Time lease_began = kept ? now : receiver_.lease_began();
-  lease_began_ns_.store(lease_began.count(), std::memory_order_relaxed);
+  told_.lease_began_ns.store(lease_began.count(), std::memory_order_relaxed);
   SetTrust(receiver_.trust(now), now);
-  live_.store(!masked_, std::memory_order_relaxed);
+  told_.live.store(!masked_, std::memory_order_relaxed);
 }
 
 void Holder::SetTrust(Trust trust, Time now) {
   MutexLock lock(&view_mutex_);
-  if (trust == Trust::kExact && view_.trust != Trust::kExact) view_.exact_since = now;
+  if (trust == view_.trust) return;
+  if (trust == Trust::kExact) view_.exact_since = now;
   view_.trust = trust;
+  Publish();
 }
 
 void Holder::Mask() {
   masked_ = true;
   index_->SetMasked(number_, true);
-  live_.store(false, std::memory_order_relaxed);
+  told_.live.store(false, std::memory_order_relaxed);
   if (observer_ == nullptr) return;
   for (const Holding& holding : index_->HoldingsOf(number_)) {
     observer_->OnChanged(number_, holding.block, holding.position, holding.tiers, TierMask(),
@@ -255,7 +261,7 @@ void Holder::SetLocalMasked(bool masked) {
   MutexLock lock(&mutex_);
   if (retired_ || masked == masked_) return;
   masked ? Mask() : Unmask();
-  live_.store(!masked, std::memory_order_relaxed);
+  told_.live.store(!masked, std::memory_order_relaxed);
 }
 
 void Holder::SetLocalLoad(const Load& load) {
@@ -264,8 +270,8 @@ void Holder::SetLocalLoad(const Load& load) {
 }
 
 void Holder::Heard(Time now) {
-  last_heard_ns_.store(now.count(), std::memory_order_relaxed);
-  lease_began_ns_.store(now.count(), std::memory_order_relaxed);
+  told_.last_heard_ns.store(now.count(), std::memory_order_relaxed);
+  told_.lease_began_ns.store(now.count(), std::memory_order_relaxed);
 }
 
 // ---- Checkpoints ----
@@ -294,6 +300,7 @@ bool Holder::FinishRestore(HolderImage image, bool lease_goes_on, Time now) {
     MutexLock view_lock(&view_mutex_);
     view_.info = WithVersion(std::move(image.info));
     view_.load = image.load;
+    Publish();
   }
   UpdateView(now);
   if (!masked_ && image.load.has_value() && observer_ != nullptr)
@@ -360,6 +367,7 @@ void Holder::SetLoad(const Load& load) {
   {
     MutexLock lock(&view_mutex_);
     view_.load = load;
+    Publish();
   }
   if (observer_ != nullptr && !masked_) observer_->OnLoad(number_, load);
 }
@@ -379,20 +387,69 @@ std::shared_ptr<const HolderInfo> Holder::info() const {
 
 // The lease binds from the moment it is over, not from the next tick.
 bool Holder::Live(Time asked) const {
-  return live_.load(std::memory_order_relaxed) &&
-         asked - Time(lease_began_ns_.load(std::memory_order_relaxed)) < lease_ttl_;
+  return told_.live.load(std::memory_order_relaxed) &&
+         asked - Time(told_.lease_began_ns.load(std::memory_order_relaxed)) < lease_ttl_;
+}
+
+void Holder::Publish() {
+  const Load load = view_.load.value_or(Load{});
+  const uint64_t words[kLoadWords] = {uint64_t{load.running_requests} << 32 | load.waiting_requests,
+                                      load.used_blocks,
+                                      load.free_blocks,
+                                      load.waiting_prefill_blocks,
+                                      std::bit_cast<uint64_t>(load.tokens_per_s),
+                                      load.workers};
+  // Partner: `Read`. Releases, so that the odd version is seen before what it stands for.
+  const uint32_t version = told_.version.load(std::memory_order_relaxed);
+  told_.version.store(version + 1, std::memory_order_relaxed);
+  told_.trust.store(view_.trust, std::memory_order_release);
+  told_.exact_since_ns.store(view_.exact_since.count(), std::memory_order_release);
+  told_.info.store(view_.info.get(), std::memory_order_release);
+  told_.has_load.store(view_.load.has_value(), std::memory_order_release);
+  for (size_t i = 0; i < kLoadWords; ++i) told_.load[i].store(words[i], std::memory_order_release);
+  told_.version.store(version + 2, std::memory_order_release);
+}
+
+bool Holder::Read(HolderOverlap* overlap, Time* exact_since) const {
+  const uint32_t version = told_.version.load(std::memory_order_acquire);
+  overlap->holder = told_.info.load(std::memory_order_acquire);
+  overlap->trust = told_.trust.load(std::memory_order_acquire);
+  *exact_since = Time(told_.exact_since_ns.load(std::memory_order_acquire));
+  const bool has_load = told_.has_load.load(std::memory_order_acquire);
+  const auto word = [&](size_t i) { return told_.load[i].load(std::memory_order_acquire); };
+  if (has_load) {
+    Load& load = overlap->load.emplace();
+    const uint64_t requests = word(0);
+    load.running_requests = static_cast<uint32_t>(requests >> 32);
+    load.waiting_requests = static_cast<uint32_t>(requests);
+    load.used_blocks = word(1);
+    load.free_blocks = word(2);
+    load.waiting_prefill_blocks = word(3);
+    load.tokens_per_s = std::bit_cast<double>(word(4));
+    load.workers = static_cast<uint32_t>(word(5));
+  } else {
+    overlap->load.reset();
+  }
+  return version % 2 == 0 && told_.version.load(std::memory_order_relaxed) == version;
 }
 
 bool Holder::Describe(Time asked, HolderOverlap* overlap) const {
+  constexpr int kReadsMax = 16;  // then its writer sleeps
   if (!Live(asked)) return false;
-  MutexLock lock(&view_mutex_);
-  overlap->holder = view_.info;
+  Time exact_since{0};
+  int reads = 0;
+  while (reads < kReadsMax && !Read(overlap, &exact_since)) ++reads;
+  if (reads == kReadsMax) {
+    MutexLock lock(&view_mutex_);
+    overlap->holder = view_.info.get();
+    overlap->trust = view_.trust;
+    overlap->load = view_.load;
+    exact_since = view_.exact_since;
+  }
   // What became exact after the index was asked was not exact when it answered.
-  const bool too_young = view_.trust == Trust::kExact && view_.exact_since > asked;
-  overlap->trust = too_young ? Trust::kDegraded : view_.trust;
+  if (overlap->trust == Trust::kExact && exact_since > asked) overlap->trust = Trust::kDegraded;
   overlap->age =
-      std::max(Duration::zero(), asked - Time(last_heard_ns_.load(std::memory_order_relaxed)));
-  overlap->load = view_.load;
+      std::max(Duration::zero(), asked - Time(told_.last_heard_ns.load(std::memory_order_relaxed)));
   return true;
 }
 
@@ -401,7 +458,7 @@ HolderStats Holder::Stats(Time now) const {
   MutexLock lock(&mutex_);
   stats.epoch = receiver_.epoch();
   stats.applied = receiver_.applied();
-  stats.age = now - Time(last_heard_ns_.load(std::memory_order_relaxed));
+  stats.age = now - Time(told_.last_heard_ns.load(std::memory_order_relaxed));
   stats.masked = masked_ || (!local_ && receiver_.Expired(now));
   stats.connected = local_ ? !masked_ : session_ != 0;
   stats.blocks = blocks_.load(std::memory_order_relaxed);

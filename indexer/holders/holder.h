@@ -8,7 +8,7 @@
 // A local one (`local_holder.h`) has no receiver and no lease: who feeds it says whether it is masked.
 //
 // *Threads*: any. `mutex_` serialises messages, ticks and sweeps; `view_mutex_`, taken last and briefly,
-// guards what queries read.
+// guards what others see. Queries take neither.
 // *Truth*: the domain's observer is told of exactly what is visible: nothing of a masked holder.
 
 #ifndef KVATLAS_INDEXER_HOLDERS_HOLDER_H_
@@ -125,7 +125,8 @@ class Holder : private HoldingsSink, private ChangeSink {
   // In answers at this moment. Takes no lock.
   bool Live(Time asked) const;
 
-  // The fields of an answer but for `blocks`; false: not live. `asked` is when the index was asked.
+  // The fields of an answer but for `blocks`; false: not live. `asked` is when the index was asked. `overlap->holder` is only
+  // to be compared: whoever has that one (`info()`) keeps it.
   bool Describe(Time asked, HolderOverlap* overlap) const;
 
   HolderStats Stats(Time now) const;
@@ -147,6 +148,8 @@ class Holder : private HoldingsSink, private ChangeSink {
   Digest CurrentDigest() override;
   void Changed(HolderIndex holder, SequenceHash block, Position position, TierMask before,
                TierMask after) override;
+
+  static constexpr size_t kLoadWords = 6;
 
   void SetTrust(Trust trust, Time now);
   void Mask() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -178,11 +181,26 @@ class Holder : private HoldingsSink, private ChangeSink {
   bool restoring_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<std::vector<Holding>> to_sweep_ ABSL_GUARDED_BY(mutex_);
 
-  // Of what queries read, what they read of every holder that they report.
-  std::atomic<bool> live_{false};
-  std::atomic<int64_t> last_heard_ns_{0};
-  std::atomic<int64_t> lease_began_ns_{0};  // later than that where it was restored
+  // What queries read of every holder that they report, in two lines and without a lock. Of `view_` it is a copy:
+  //   1. `Publish` makes `version` odd, writes, and makes it even again.
+  //   2. `Read` takes what it reads if the version was even and is the same afterwards, else looks again, a few times,
+  //      and then at `view_`. Each of its loads acquires, so that the second look at the version is the last.
+  struct alignas(64) Told {
+    std::atomic<uint32_t> version{0};
+    std::atomic<bool> live{false};
+    std::atomic<Trust> trust{Trust::kExact};
+    std::atomic<bool> has_load{false};
+    std::atomic<int64_t> last_heard_ns{0};
+    std::atomic<int64_t> lease_began_ns{0};  // later than that where it was restored
+    std::atomic<int64_t> exact_since_ns{0};
+    std::atomic<const HolderInfo*> info{nullptr};
+    std::atomic<uint64_t> load[kLoadWords] = {};
+  };
+  static_assert(sizeof(Told) == 128);
+  void Publish() ABSL_EXCLUSIVE_LOCKS_REQUIRED(view_mutex_);
+  bool Read(HolderOverlap* overlap, Time* exact_since) const;
 
+  Told told_;
   mutable Mutex view_mutex_ ABSL_ACQUIRED_AFTER(mutex_);
   View view_ ABSL_GUARDED_BY(view_mutex_);
 };

@@ -195,17 +195,19 @@ class DomainState {
     const bool reaches_differ =
         by_tier && !query.blocks.empty() &&
         (counters_.tiers_seen.load() & ~TierMask(Tier::kDevice).bits()) != 0;
-    if (!reaches_differ) return AnswerOf(*table, overlaps, all_holders, {}, now);
+    if (!reaches_differ) return AnswerOf(table, overlaps, all_holders, {}, now);
     static thread_local std::vector<TierReach> reaches;
     reaches.assign(table->size(), {});
     FindTierReaches(*index_, query.blocks, TierMask(counters_.tiers_seen.load()), &reaches);
-    return AnswerOf(*table, overlaps, all_holders, reaches, now);
+    return AnswerOf(table, overlaps, all_holders, reaches, now);
   }
 
-  OverlapAnswer AnswerOf(const Table& table, std::span<const Overlap> overlaps, bool all_holders,
-                         std::span<const TierReach> reaches, Time now) const {
+  OverlapAnswer AnswerOf(const std::shared_ptr<const Table>& of, std::span<const Overlap> overlaps,
+                         bool all_holders, std::span<const TierReach> reaches, Time now) const {
+    const Table& table = *of;
     OverlapAnswer answer;
     answer.block_size = block_size_;
+    answer.keeps.push_back(of);
     answer.holders.reserve(all_holders ? table.size() : overlaps.size());
     if (!all_holders) {
       for (const Overlap& overlap : overlaps) AddAnswer(table, overlap, now, &answer, reaches);
@@ -237,12 +239,17 @@ class DomainState {
     }
     if (order == nullptr || order->replicas || table->size() / kHoldersPerBest < best)
       return std::nullopt;
-    OverlapAnswer answer;
-    answer.block_size = block_size_;
-    answer.holders.reserve(best);
     steps.depths.clear();
     if (!query.blocks.empty()) index_->FindSteps(query, &steps);
     seen.assign(steps.depths.empty() ? 0 : steps.words_per_step, 0);
+    OverlapAnswer answer;
+    answer.block_size = block_size_;
+    answer.holders.reserve(best);
+    const auto add = [&](uint32_t number, uint32_t depth) {
+      if (answer.holders.size() < best)
+        AddAnswer(*table, {HolderIndex(number), depth}, now, &answer);
+      return answer.holders.size() < best;
+    };
     for (size_t step = steps.depths.size(); step-- > 0 && answer.holders.size() < best;) {
       // The set, with ranks for numbers: its members in order of load without comparing any.
       by_rank.assign((order->numbers.size() + 63) / 64, 0);
@@ -252,20 +259,17 @@ class DomainState {
         if (rank == UINT32_MAX) return newcomers.push_back(number);
         by_rank[rank / 64] |= uint64_t{1} << (rank % 64);
       });
-      ForEachBit(by_rank, [&](uint32_t rank) {
-        if (answer.holders.size() == best) return false;
-        AddAnswer(*table, {HolderIndex(order->numbers[rank]), steps.depths[step]}, now, &answer);
-        return true;
-      });
-      for (size_t i = 0; i < newcomers.size() && answer.holders.size() < best; ++i)
-        AddAnswer(*table, {HolderIndex(newcomers[i]), steps.depths[step]}, now, &answer);
+      const uint32_t depth = steps.depths[step];
+      ForEachBit(by_rank, [&](uint32_t rank) { return add(order->numbers[rank], depth); });
+      for (uint32_t number : newcomers) add(number, depth);
       for (size_t i = 0; i < seen.size(); ++i) seen[i] |= steps.holders(step)[i];
     }
-    for (size_t i = 0; i < order->numbers.size() && answer.holders.size() < best; ++i) {
+    for (size_t i = 0; i < order->numbers.size(); ++i) {
       const uint32_t number = order->numbers[i];
       if (number / 64 < seen.size() && (seen[number / 64] >> (number % 64) & 1) != 0) continue;
-      AddAnswer(*table, {HolderIndex(number), 0}, now, &answer);
+      if (!add(number, 0)) break;
     }
+    answer.keeps.push_back(std::move(table));
     return answer;
   }
 
@@ -283,7 +287,7 @@ class DomainState {
       HolderOverlap described;
       const TableEntry& entry = (*table)[number];
       if (entry.holder == nullptr || !entry.holder->Describe(now, &described)) continue;
-      order->replicas = order->replicas || !described.holder->id.replica.empty();
+      order->replicas = order->replicas || !entry.holder->id().replica.empty();
       sorted.emplace_back(AheadPerWorker(described.load), entry.holder->id().name, number);
     }
     std::sort(sorted.begin(), sorted.end());
@@ -349,12 +353,20 @@ class DomainState {
     const uint32_t number = Raw(overlap.holder);
     if (number >= table.size() || table[number].holder == nullptr)
       return;  // came after the table was taken
-    HolderOverlap described;
-    if (!table[number].holder->Describe(asked, &described)) return;
+    const TableEntry& entry = table[number];
+    // In its place at once, since what was just written is slow to copy; and `emplace_back()` writes zeros slowly.
+    static const HolderOverlap nobody;
+    HolderOverlap& described = *answer->holders.insert(answer->holders.end(), nobody);
+    if (!entry.holder->Describe(asked, &described)) return answer->holders.pop_back();
+    // Said hello since the table was taken, or is about to be in the next one as such.
+    if (described.holder != entry.info.get()) {
+      std::shared_ptr<const HolderInfo> info = entry.holder->info();
+      described.holder = info.get();
+      answer->keeps.push_back(std::move(info));
+    }
     described.blocks = overlap.blocks;
     if (number < reaches.size() && reaches[number].device < overlap.blocks)
       described.reach = reaches[number];
-    answer->holders.push_back(std::move(described));
   }
 
   absl::StatusOr<HolderPtr> Add(const HolderId& id,

@@ -86,7 +86,7 @@ struct HolderInfo {
 };
 
 struct HolderOverlap {
-  std::shared_ptr<const HolderInfo> holder;  // never null
+  const HolderInfo* holder = nullptr;  // never null in an answer, and as long there as the answer
   uint32_t blocks = 0;
   Trust trust = Trust::kExact;
   Duration age{0};           // since the holder was last heard
@@ -97,7 +97,8 @@ struct HolderOverlap {
 
 struct OverlapAnswer {
   uint32_t block_size = 0;
-  std::vector<HolderOverlap> holders;  // in no particular order
+  std::vector<HolderOverlap> holders;              // in no particular order
+  std::vector<std::shared_ptr<const void>> keeps;  // what `holder`s point into
 };
 
 // What waits ahead of a request at the holder's average worker: blocks to prefill, a request counting for one. A holder
