@@ -39,6 +39,15 @@ const Policy& Frontend::Shared::PolicyOf(const std::string& model) const {
   return own == model_policies.end() ? *policy : *own->second;
 }
 
+absl::Status CheckNames(const Domain& domain, const std::string& session_id) {
+  if (domain.model.empty()) return absl::InvalidArgumentError("domain.model is empty");
+  if (domain.model.size() > kDomainNameBytesMax || domain.tenant.size() > kDomainNameBytesMax)
+    return absl::InvalidArgumentError("domain: a name has at most 256 bytes");
+  if (session_id.size() > kSessionIdBytesMax)
+    return absl::InvalidArgumentError("session_id: at most 256 bytes");
+  return absl::OkStatus();
+}
+
 absl::Status StoppedError() { return absl::UnavailableError("the frontend is stopping"); }
 
 namespace {

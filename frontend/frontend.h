@@ -150,6 +150,9 @@ struct RouteInput {
   std::optional<Duration> queue_wait = {};
 };
 
+// INVALID_ARGUMENT: no model, or a name that is too long. Every route is looked at so; whoever has yet to read its prompt looks first.
+absl::Status CheckNames(const Domain& domain, const std::string& session_id);
+
 // Where the request goes on after its prefill, when that has a worker of its own.
 struct DecodeChoice {
   HolderId worker;

@@ -216,10 +216,8 @@ Duration Left(const grpc::CallbackServerContext& context) {
 }
 
 HttpResponse RouteError(const absl::Status& why) {
-  const HttpHeaders retry = RetryAfterHeaders(why);
-  if (absl::IsResourceExhausted(why) && retry.empty()) return HttpError(413, why.ToString());
-  HttpResponse response = HttpError(why);
-  response.headers = retry;
+  HttpResponse response = HttpError(RouteHttpStatus(why), why.ToString());
+  response.headers = RetryAfterHeaders(why);
   return response;
 }
 

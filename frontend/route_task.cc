@@ -61,12 +61,7 @@ void RouteTask::Start() {
 }
 
 absl::Status RouteTask::CheckInput() const {
-  if (input_.domain.model.empty()) return absl::InvalidArgumentError("no model");
-  if (input_.domain.model.size() > kDomainNameBytesMax ||
-      input_.domain.tenant.size() > kDomainNameBytesMax)
-    return absl::InvalidArgumentError("domain: a name has at most 256 bytes");
-  if (input_.session_id.size() > kSessionIdBytesMax)
-    return absl::InvalidArgumentError("session_id: at most 256 bytes");
+  if (absl::Status bad = CheckNames(input_.domain, input_.session_id); !bad.ok()) return bad;
   if (input_.tokens.empty() && input_.sequence_hashes.empty()) {
     return absl::InvalidArgumentError("no prompt: neither tokens nor sequence_hashes");
   }

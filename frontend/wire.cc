@@ -108,19 +108,8 @@ void ReceiptToProto(const Receipt& receipt, v1::Receipt* proto) {
   proto->set_total_us(receipt.total_us);
 }
 
-absl::Status CheckDomain(const v1::Domain& domain) {
-  if (domain.model().empty()) return absl::InvalidArgumentError("domain.model is empty");
-  if (domain.model().size() > kDomainNameBytesMax || domain.tenant().size() > kDomainNameBytesMax) {
-    return absl::InvalidArgumentError("domain: a name has at most 256 bytes");
-  }
-  return absl::OkStatus();
-}
-
 template <typename Request>
 absl::Status ReadChoice(const Request& request, RouteInput* input) {
-  if (request.session_id().size() > kSessionIdBytesMax) {
-    return absl::InvalidArgumentError("session_id: at most 256 bytes");
-  }
   const int names = request.allowed_workers_size() + request.excluded_workers_size();
   if (names > static_cast<int>(kRouteNamesMax)) {
     return absl::InvalidArgumentError("allowed_workers and excluded_workers: at most 4096 names");
@@ -213,10 +202,6 @@ std::shared_ptr<const LabelsByWorker> LabelsFromProto(const v1::FindOverlapsResp
 }
 
 absl::StatusOr<RouteInput> FromProto(const v1::RouteRequest& request) {
-  if (absl::Status bad = CheckDomain(request.domain()); !bad.ok()) return bad;
-  if (request.has_tokens() && request.sequence_hashes_size() > 0) {
-    return absl::InvalidArgumentError("two prompts: tokens and sequence_hashes");
-  }
   RouteInput input{
       .domain = {.model = request.domain().model(), .tenant = request.domain().tenant()}};
   input.tokens.assign(request.tokens().ids().begin(), request.tokens().ids().end());
@@ -230,7 +215,9 @@ absl::StatusOr<RouteInput> FromProto(const v1::RouteRequest& request) {
   if (v1::PromptForm_IsValid(request.form())) input.form = static_cast<PromptForm>(request.form());
   if (request.has_bos()) input.bos = request.bos();
   input.expected_output_tokens = request.expected_output_tokens();
-  if (absl::Status bad = ReadChoice(request, &input); !bad.ok()) return bad;
+  absl::Status bad = CheckNames(input.domain, request.session_id());
+  bad.Update(ReadChoice(request, &input));
+  if (!bad.ok()) return bad;
   return input;
 }
 

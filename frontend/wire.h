@@ -26,7 +26,7 @@ void ToProto(const OverlapQuestion& question, uint64_t labels_version, v1::FindO
 WorkersAnswer FromProto(const v1::FindOverlapsResponse& response);  // without labels
 std::shared_ptr<const LabelsByWorker> LabelsFromProto(const v1::FindOverlapsResponse& response);
 
-// INVALID_ARGUMENT names the field that is missing, double or too long.
+// INVALID_ARGUMENT names the field that is missing or too long. Of several prompts: RouteCalls.
 absl::StatusOr<RouteInput> FromProto(const v1::RouteRequest& request);
 // Who may be chosen for a chat, and what else the choice goes by; the rest of `input` stays.
 absl::Status ChoiceFromProto(const v1::RouteChatRequest& request, RouteInput* input);

@@ -5,41 +5,17 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "frontend/http/openai_error.h"
 
 namespace kvatlas {
 namespace {
 
-Refusal Refuse(int http_status, const absl::Status& why) {
-  return {.http_status = http_status, .why = std::string(why.message())};
-}
-
-Refusal TokenizerRefused(const absl::Status& why) {
-  switch (why.code()) {
-    case absl::StatusCode::kInvalidArgument:
-      return Refuse(400, why);
-    case absl::StatusCode::kNotFound:
-      return Refuse(404, why);
-    case absl::StatusCode::kResourceExhausted:
-      return Refuse(413, why);
-    default:
-      return Refuse(503, why);
-  }
-}
-
-Refusal RouteRefused(const absl::Status& why) {
-  if (const std::optional<Duration> retry_after = RetryAfter(why)) {
-    Refusal refusal = Refuse(429, why);
-    refusal.retry_after = retry_after;
-    return refusal;
-  }
-  switch (why.code()) {
-    case absl::StatusCode::kInvalidArgument:
-      return Refuse(400, why);
-    case absl::StatusCode::kResourceExhausted:
-      return Refuse(413, why);
-    default:
-      return Refuse(503, why);
-  }
+// What is not the request's own fault is 503: gateways know no other kind of failure.
+Refusal RefusalOf(const absl::Status& why) {
+  const int http_status = RouteHttpStatus(why);
+  return {.http_status = http_status < 500 ? http_status : 503,
+          .why = std::string(why.message()),
+          .retry_after = RetryAfter(why)};
 }
 
 bool Contains(const std::vector<std::string>& all, const std::string& one) {
@@ -87,7 +63,7 @@ void Picker::Pick(PickInput input, Callback callback) {
   if (input.subset.has_value() && input.subset->empty())
     return callback(Refusal{.why = "the gateway's subset of endpoints is empty"});
   absl::StatusOr<OpenAiRequest> request = ParseOpenAiRequest(input.call, input.body);
-  if (!request.ok()) return callback(Refuse(400, request.status()));
+  if (!request.ok()) return callback(RefusalOf(request.status()));
   const std::shared_ptr<Task> task = NewTask();
   task->model = std::move(request->model);
   task->cache_salt = std::move(request->cache_salt);
@@ -117,7 +93,7 @@ void Picker::Tokenize(std::shared_ptr<Task> task, const Prompt& prompt) {
   const std::string& model = task->model;
   tokenizer_->Tokenize(model, prompt, options_.tokenize_deadline,
                        [this, task](absl::StatusOr<PromptTokens> answer) {
-                         if (!answer.ok()) return task->callback(TokenizerRefused(answer.status()));
+                         if (!answer.ok()) return task->callback(RefusalOf(answer.status()));
                          task->bos = answer->bos;
                          Route(task, std::move(answer->tokens));
                        });
@@ -141,7 +117,7 @@ PickResult Picker::Choose(const Task& task, absl::StatusOr<RouteResult> result) 
   if (!result.ok()) {
     const bool nobody = result.status().code() == absl::StatusCode::kNotFound;
     if (nobody) return Without(task, std::string(result.status().message()));
-    return RouteRefused(result.status());
+    return RefusalOf(result.status());
   }
   if (!result->url.empty()) endpoints_->Learn(result->worker, result->url);
   const bool split = result->decode.has_value();

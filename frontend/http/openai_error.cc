@@ -26,24 +26,6 @@ const char* TypeOf(int status) {
   }
 }
 
-int StatusOf(absl::StatusCode code) {
-  switch (code) {
-    case absl::StatusCode::kInvalidArgument:
-    case absl::StatusCode::kOutOfRange:
-      return 400;
-    case absl::StatusCode::kNotFound:
-      return 404;
-    case absl::StatusCode::kResourceExhausted:
-      return 429;
-    case absl::StatusCode::kUnavailable:
-      return 503;
-    case absl::StatusCode::kDeadlineExceeded:
-      return 504;
-    default:
-      return 500;
-  }
-}
-
 // "messages" of "messages is missing".
 std::string_view FieldOf(std::string_view message) {
   const size_t end = message.find(" is ");
@@ -68,11 +50,14 @@ std::string OpenAiErrorBody(int status, std::string_view message, std::string_vi
   return Json{{"error", std::move(error)}}.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
+int RouteHttpStatus(const absl::Status& why) {
+  const bool too_large = absl::IsResourceExhausted(why) && !RetryAfter(why).has_value();
+  return too_large ? 413 : HttpStatusOf(why.code());
+}
+
 HttpResponse OpenAiError(const absl::Status& why) {
   const std::string_view message(why.message().data(), why.message().size());
-  const std::optional<Duration> retry = RetryAfter(why);
-  const bool too_large = why.code() == absl::StatusCode::kResourceExhausted && !retry.has_value();
-  const int status = too_large ? 413 : StatusOf(why.code());
+  const int status = RouteHttpStatus(why);
   // Nobody serves the model, or makes tokens for it.
   const bool no_model = absl::IsNotFound(why);
   const std::string_view param = no_model ? "model" : status == 400 ? FieldOf(message) : "";

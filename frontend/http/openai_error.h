@@ -18,6 +18,10 @@ namespace kvatlas {
 std::string OpenAiErrorBody(int status, std::string_view message, std::string_view param = {},
                             std::string_view code = {});
 
+// The status of a request that was not routed: `HttpStatusOf`, but of what is RESOURCE_EXHAUSTED 429 says that the fleet is
+// overloaded (`RetryAfter`), and 413 that the prompt is too large.
+int RouteHttpStatus(const absl::Status& why);
+
 // Of a request that was refused, or could not be brought to an engine. Of INVALID_ARGUMENT the first word is the field, where
 // the message begins as "FIELD is …". NOT_FOUND is the model: nobody serves it, or makes tokens for it. A fleet that is overloaded says when to come again (`retry-after`).
 HttpResponse OpenAiError(const absl::Status& why);

@@ -27,6 +27,8 @@ using boost::system::error_code;
 // How long accepting pauses when the machine has no descriptor left.
 constexpr std::chrono::milliseconds kAcceptPause(50);
 
+}  // namespace
+
 int HttpStatusOf(absl::StatusCode code) {
   switch (code) {
     case absl::StatusCode::kInvalidArgument:
@@ -47,8 +49,6 @@ int HttpStatusOf(absl::StatusCode code) {
       return 500;
   }
 }
-
-}  // namespace
 
 HttpResponse HttpError(int status, std::string_view message) {
   HttpResponse response{.status = status, .body = "{\"error\":\""};

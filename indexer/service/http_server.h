@@ -77,8 +77,10 @@ struct HttpResponse {
 // {"error":"<message>"}, escaped, with a newline.
 HttpResponse HttpError(int status, std::string_view message);
 
-// The same for a failed absl::Status: INVALID_ARGUMENT and OUT_OF_RANGE 400, NOT_FOUND 404, ALREADY_EXISTS and
-// FAILED_PRECONDITION 409, RESOURCE_EXHAUSTED 429, UNAVAILABLE 503, DEADLINE_EXCEEDED 504, else 500.
+// INVALID_ARGUMENT and OUT_OF_RANGE 400, NOT_FOUND 404, ALREADY_EXISTS and FAILED_PRECONDITION 409, RESOURCE_EXHAUSTED 429,
+// UNAVAILABLE 503, DEADLINE_EXCEEDED 504, else 500.
+int HttpStatusOf(absl::StatusCode code);
+// The error of a failed absl::Status.
 HttpResponse HttpError(const absl::Status& status);
 
 // A handler that throws answers 500.
