@@ -112,6 +112,24 @@ TEST_F(DecodersTest, ACellThatOnlyDecodesTakesNobodysPlaceHoweverMuchItCovers) {
   EXPECT_EQ(Route().worker.name, "w2");
 }
 
+// Whom nobody asks for a decoder any more nobody hears of, but by what its cell covers.
+TEST_F(DecodersTest, ACellThatOnlyDecodedIsAskedAgainForWhatItCovers) {
+  Add("p0", 64, "w0", kPrefillRole);
+  Add("p1", 40, "w1", kPrefillRole);
+  Add("d0", 90, "w2", kDecodeRole, Load{.running_requests = 9});
+  Add("d1", 0, "w3", kDecodeRole);
+  for (int i = 0; i < 3; ++i) RouteAndFinish();
+  for (const auto& [cell, worker] :
+       std::map<std::string, std::string>{{"p0", "w0"}, {"p1", "w1"}, {"d0", "w2"}, {"d1", "w3"}})
+    SetRole(cell, worker, "both");
+  RouteAndFinish();  // it is the other cell's turn to be asked who decodes
+  fleet_.leaves_asked.clear();
+  EXPECT_EQ(RouteAndFinish().worker.name, "w0");
+  EXPECT_THAT(fleet_.leaves_asked, Not(Contains("d0:1")));
+  clock_.Advance(seconds(10));
+  EXPECT_EQ(RouteAndFinish().worker.name, "w2");
+}
+
 TEST_F(DecodersTest, WhenTheCellThatDecodesIsSilentAnotherIsLookedFor) {
   AddSplitFleet();
   RouteAndFinish();
@@ -145,7 +163,7 @@ TEST_F(DecodersTest, OfTwoCellsTheLessBusyOneIsAskedAndABusyOneIsNotForgotten) {
   for (int i = 0; i < 4; ++i) EXPECT_EQ(RouteAndFinish().decode->worker.name, "w3") << i;
   // It has become idle, and the other one busy.
   fleet_.workers["d0:1"].workers[0].load = Load();
-  fleet_.workers["d1:1"].workers[0].load = Load{.running_requests = 50};
+  fleet_.workers["d1:1"].workers[0].load = Load{.running_requests = 20};
   clock_.Advance(seconds(2));
   RouteAndFinish();
   for (int i = 0; i < 4; ++i) EXPECT_EQ(RouteAndFinish().decode->worker.name, "w2") << i;
@@ -186,11 +204,14 @@ TEST_F(DecodersTest, WhatAnswersAfterTheChoiceIsRememberedForTheNext) {
 
 TEST_F(DecodersTest, ASuspectedDecoderIsChosenOnlyWhenNobodyElseDecodes) {
   AddSplitFleet();
-  const RouteResult first = RouteAndFinish();
-  frontend().Avoid("d0", Id("w2"));
-  EXPECT_EQ(Route().decode->worker.name, "w2");
-  Add("d1", 0, "w3", kDecodeRole);
-  EXPECT_EQ(Route().decode->worker.name, "w3");
+  RouteAndFinish();
+  const RouteResult tried = Route();
+  frontend().Report(tried.decision_id, {.decode_unreachable = true});
+  const RouteResult again = Route();
+  EXPECT_EQ(again.decode->worker.name, "w2") << "nobody else does";
+  frontend().Report(again.decision_id, {.abandoned = true});
+  Add("d1", 0, "w3", kDecodeRole, Load{.running_requests = 3});
+  EXPECT_EQ(Route().decode->worker.name, "w3") << "busier, but not suspected";
 }
 
 TEST_F(DecodersTest, WhenAllWhoDecodeAreOverTheirThresholdsTheRouteIsRefused) {
