@@ -104,6 +104,7 @@ HierarchyService::HierarchyService(Hierarchy* hierarchy, const CoverageReporter*
                                              "Questions that were refused.")),
       find_cells_seconds_(metrics->AddHistogram("kvatlas_hierarchy_find_cells_seconds",
                                                 "Time to answer a question for cells.")) {
+  SetMessageAllocatorFor_FindCells(&messages_);
   metrics->OnScrape(
       [hierarchy, metrics, faulty = FaultyCells(&hierarchy->registry(), metrics)]() mutable {
         SetHolderGauges(hierarchy->registry(), "kvatlas_hierarchy", metrics);

@@ -14,6 +14,7 @@
 #include "hierarchy/hierarchy.h"
 #include "indexer/coverage/coverage_reporter.h"
 #include "indexer/service/admin_http.h"
+#include "indexer/service/arena_messages.h"
 #include "indexer/service/metrics.h"
 #include "proto/kvatlas/v1/hierarchy.grpc.pb.h"
 
@@ -40,6 +41,7 @@ class HierarchyService
   grpc::Status Find(const v1::FindCellsRequest& request, v1::FindCellsResponse* response);
   void FillNodeStats(v1::StatsResponse* response) const;
 
+  ArenaMessages<v1::FindCellsRequest, v1::FindCellsResponse> messages_;
   Hierarchy* const hierarchy_;
   const CoverageReporter* const reporter_;
   std::atomic<uint64_t> queries_{0};

@@ -74,7 +74,8 @@ struct HierarchyBenchResult {
   std::optional<uint64_t> load_bytes, leaf_load_bytes;  // of these bytes, for load alone
   std::optional<double> update_ratio, bytes_ratio;
   Quantiles find_cells_us, staleness_ms;
-  std::optional<double> hierarchy_bytes_per_coverage;
+  // Of the index, a (cell, waypoint) pair: at the end; and after five minutes of ticks, of which one takes so long.
+  std::optional<double> hierarchy_bytes_per_coverage, hierarchy_bytes_tended, tick_us;
   std::optional<uint64_t> coverage,
       hierarchy_bytes;  // (cell, waypoint) pairs, and the index's bytes at the end
   std::optional<uint64_t> snapshots, messages_lost;
@@ -85,6 +86,7 @@ struct HierarchyBenchResult {
   // Of a real node over gRPC (`hierarchy_bench_grpc.h`).
   Quantiles find_cells_grpc_us;
   std::optional<double> qps, answer_bytes;
+  std::optional<double> node_cpu_us, client_cpu_us;  // of processors, a question
   double seconds = 0;
 };
 

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <random>
 #include <utility>
 #include <vector>
@@ -21,6 +22,7 @@
 #include "proto/kvatlas/v1/hierarchy.pb.h"
 #include "tools/bench/hierarchy_bench_synthetic.h"
 #include "tools/bench/service_bench_grpc.h"
+#include "tools/bench/service_bench_target.h"
 #include "tools/cluster/process.h"
 
 namespace kvatlas {
@@ -121,11 +123,15 @@ absl::StatusOr<HierarchyBenchResult> RunGrpcScaleBench(const GrpcScaleOptions& o
   }
   const std::vector<std::string> questions = Questions(made, options.scale);
   HttpLoadResult load;
+  std::optional<double> node_cpu_s;
   {
     GrpcLoad warm(address, kFindCells, options.connections, options.qps, questions);
     warm.Run(kWarmSeconds);
+    node_cpu_s = BenchTarget::CpuSecondsOf(node.pid());
     load = GrpcLoad(address, kFindCells, options.connections, options.qps, questions)
                .Run(options.seconds);
+    if (node_cpu_s.has_value())
+      node_cpu_s = BenchTarget::CpuSecondsOf(node.pid()).value_or(0) - *node_cpu_s;
   }
   cells.clear();
   node.Stop(kStop);
@@ -140,6 +146,11 @@ absl::StatusOr<HierarchyBenchResult> RunGrpcScaleBench(const GrpcScaleOptions& o
   result.find_cells_grpc_us = {ns.p50 / 1000, ns.p99 / 1000};
   result.qps = static_cast<double>(load.answers) / load.seconds;
   result.answer_bytes = static_cast<double>(load.answer_bytes) / static_cast<double>(load.answers);
+  if (load.answers > 0) {
+    const double per_question_us = 1e6 / static_cast<double>(load.answers);
+    if (node_cpu_s.has_value()) result.node_cpu_us = *node_cpu_s * per_question_us;
+    result.client_cpu_us = load.client_cpu_s * per_question_us;
+  }
   result.seconds = std::chrono::duration<double>(Clock::Real().Now() - started).count();
   return result;
 }

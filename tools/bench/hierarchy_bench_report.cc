@@ -63,6 +63,8 @@ const std::vector<Row>& Rows() {
       {"staleness ms, p99", [](R r) { return r.staleness_ms.p99; }, "%.1f"},
       {"(cell, waypoint) pairs", [](R r) { return AsDouble(r.coverage); }, "%.0f"},
       {"bytes per pair", [](R r) { return r.hierarchy_bytes_per_coverage; }, "%.1f"},
+      {"after five minutes of ticks", [](R r) { return r.hierarchy_bytes_tended; }, "%.1f"},
+      {"a tick, us", [](R r) { return r.tick_us; }, "%.0f"},
       {"snapshots", [](R r) { return AsDouble(r.snapshots); }, "%.0f"},
       {"messages lost", [](R r) { return AsDouble(r.messages_lost); }, "%.0f"},
       {"wrong at rest", [](R r) { return AsDouble(r.wrong_at_rest); }, "%.0f"},
@@ -73,6 +75,8 @@ const std::vector<Row>& Rows() {
       {"over gRPC us, p99", [](R r) { return r.find_cells_grpc_us.p99; }, "%.1f"},
       {"questions a second", [](R r) { return r.qps; }, "%.0f"},
       {"bytes of an answer", [](R r) { return r.answer_bytes; }, "%.0f"},
+      {"processor us of the node, a question", [](R r) { return r.node_cpu_us; }, "%.0f"},
+      {"… of who asks", [](R r) { return r.client_cpu_us; }, "%.0f"},
       {"seconds", [](R r) { return std::optional<double>(r.seconds); }, "%.2f"},
   };
   return rows;
@@ -156,6 +160,8 @@ std::string ToJson(const Result& r) {
       {"bytes_ratio", OrNull(r.bytes_ratio)},
       {"find_cells_us", ToJson(r.find_cells_us)},
       {"hierarchy_bytes_per_coverage", OrNull(r.hierarchy_bytes_per_coverage)},
+      {"hierarchy_bytes_tended", OrNull(r.hierarchy_bytes_tended)},
+      {"tick_us", OrNull(r.tick_us)},
       {"staleness_ms", ToJson(r.staleness_ms)},
       {"coverage", OrNull(r.coverage)},
       {"hierarchy_bytes", OrNull(r.hierarchy_bytes)},
@@ -168,6 +174,8 @@ std::string ToJson(const Result& r) {
       {"find_cells_grpc_us", ToJson(r.find_cells_grpc_us)},
       {"qps", OrNull(r.qps)},
       {"answer_bytes", OrNull(r.answer_bytes)},
+      {"node_cpu_us", OrNull(r.node_cpu_us)},
+      {"client_cpu_us", OrNull(r.client_cpu_us)},
       {"seconds", r.seconds},
   };
   return json.dump();

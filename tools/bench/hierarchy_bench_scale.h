@@ -18,7 +18,7 @@ struct ScaleOptions {
   uint32_t cells = 1000;
   uint32_t waypoints = 2000;  // of a cell
   uint32_t questions = 50000;
-  uint32_t best = 64;
+  uint32_t best = 32;                     // as a frontend asks
   uint32_t snapshot_waypoints = 1000000;  // 0: no snapshot
   uint64_t seed = 1;
 };
