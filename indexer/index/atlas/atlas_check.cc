@@ -18,8 +18,8 @@ std::vector<Holding> AtlasIndex::HoldingsOf(HolderIndex holder) const {
   std::vector<Holding> holdings;
   HolderState* const state = StateOf(holder);
   if (state == nullptr) return holdings;
-  EpochGuard guard;
   MutexLock lock(&state->mutex);
+  Inside inside(this, /*brief=*/false);
   for (uint32_t seen = 0;;) {
     std::vector<Ref> runs;
     {

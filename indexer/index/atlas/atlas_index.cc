@@ -72,8 +72,8 @@ void AtlasIndex::RemoveHolder(HolderIndex holder) {
   if (state == nullptr) return;
   SetMasked(holder, true);
   {
-    EpochGuard guard;
     MutexLock lock(&state->mutex);
+    Inside inside(this, /*brief=*/false);
     Clear(state, TierMask::All(), nullptr);
   }
   heap_->Reclaim();
@@ -100,11 +100,16 @@ absl::Status AtlasIndex::Apply(HolderIndex holder, const Event& event, ChangeSin
   if (state == nullptr) return absl::NotFoundError("no such holder");
   absl::Status status;
   {
-    EpochGuard guard;
     MutexLock lock(&state->mutex);
-    if (const Stored* stored = std::get_if<Stored>(&event)) {
+    const Stored* const stored = std::get_if<Stored>(&event);
+    const Removed* const removed = std::get_if<Removed>(&event);
+    const size_t blocks = stored != nullptr    ? stored->blocks.size()
+                          : removed != nullptr ? removed->blocks.size()
+                                               : state->holdings;
+    Inside inside(this, /*brief=*/blocks <= kBriefBlocks);
+    if (stored != nullptr) {
       status = Store(state, {.tier = stored->tier, .changes = changes}, *stored);
-    } else if (const Removed* removed = std::get_if<Removed>(&event)) {
+    } else if (removed != nullptr) {
       Remove(state, {.tier = removed->tier, .changes = changes}, removed->blocks);
     } else {
       Clear(state, std::get<Cleared>(event).tiers, changes);
@@ -116,7 +121,7 @@ absl::Status AtlasIndex::Apply(HolderIndex holder, const Event& event, ChangeSin
 
 // ---- Places ----
 
-void AtlasIndex::Release(Place* place) {
+void AtlasIndex::Release(Place* place) const {
   if (place->run != nullptr) UnlockRun(place->run);
   *place = {};
 }

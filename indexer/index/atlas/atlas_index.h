@@ -15,7 +15,8 @@
 // ---- How atlas is written ----
 //
 //  W1  One event of a holder at a time: `HolderState::mutex`.
-//  W2  A run is changed under its lock. A thread holds one run's lock at a time (`Merge` tries a second, and gives
+//  W2  Whoever takes locks is inside `WriterGate`; where "locks" is said below, a writer who is alone there has all of them.
+//      A run is changed under its lock. A thread holds one run's lock at a time (`Merge` tries a second, and gives
 //      up when it is taken), then locks of buckets, of lists and of the heap, which wait for nothing.
 //  W3  A block has one entry in the table if somebody holds it, else none: inserted before its holder's
 //      bit or the run's `len` says so, erased after the last holder's bit is gone, both under the run's lock.
@@ -54,6 +55,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <unordered_map>
@@ -61,10 +63,12 @@
 
 #include "indexer/base/mutex.h"
 #include "indexer/index/atlas/block_table.h"
+#include "indexer/index/atlas/epoch.h"
 #include "indexer/index/atlas/heap.h"
 #include "indexer/index/atlas/holder.h"
 #include "indexer/index/atlas/members.h"
 #include "indexer/index/atlas/run.h"
+#include "indexer/index/atlas/writer_gate.h"
 #include "indexer/index/index.h"
 
 namespace kvatlas::atlas {
@@ -103,10 +107,36 @@ class AtlasIndex : public Index {
     uint32_t offset = 0;
   };
 
+  // Events of more blocks are written beside others, however alone one is.
+  static constexpr size_t kBriefBlocks = 1024;
+
   // One event that is being applied.
   struct Write {
     Tier tier;
     ChangeSink* changes;
+  };
+
+  // A stay inside `WriterGate` and an `EpochGuard`, whose fence both need. The holder's mutex comes before it; what is taken
+  // inside waits for nothing that waits for a stay.
+  class Inside {
+   public:
+    Inside(const AtlasIndex* index, bool brief)
+        : gate_(index->table_->gate()), who_(EpochThreadNumber()), brief_(brief) {
+      const bool nested = t_epoch.depth != 0;
+      gate_->Announce(who_);
+      guard_.emplace();
+      if (nested) std::atomic_thread_fence(std::memory_order_seq_cst);
+      gate_->Enter(who_, brief_);
+    }
+    ~Inside() { gate_->Leave(who_, brief_); }
+    Inside(const Inside&) = delete;
+    Inside& operator=(const Inside&) = delete;
+
+   private:
+    WriterGate* const gate_;
+    const uint32_t who_;
+    const bool brief_;
+    std::optional<EpochGuard> guard_;
   };
 
   // Blocks [from, to) of a run that is replaced, and the run that they are in from then on. The last is not dead.
@@ -148,10 +178,16 @@ class AtlasIndex : public Index {
     return sizeof(Run) +
            size_t{8} * (capacity * (options_.keep_local_hashes ? 2 : 1) + Run::DeadWords(capacity));
   }
-  static void LockRun(Run* run) ABSL_NO_THREAD_SAFETY_ANALYSIS { run->lock.Lock(); }
-  static bool TryLockRun(Run* run) ABSL_NO_THREAD_SAFETY_ANALYSIS { return run->lock.TryLock(); }
-  static void UnlockRun(Run* run) ABSL_NO_THREAD_SAFETY_ANALYSIS { run->lock.Unlock(); }
-  static void Release(Place* place);
+  void LockRun(Run* run) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    if (!table_->gate()->alone()) run->lock.Lock();
+  }
+  bool TryLockRun(Run* run) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    return table_->gate()->alone() || run->lock.TryLock();
+  }
+  void UnlockRun(Run* run) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    if (!table_->gate()->alone()) run->lock.Unlock();
+  }
+  void Release(Place* place) const;
   bool LockBlock(SequenceHash block, Place* place) const;
   bool LockListed(Ref ref, Place* place) const;
   bool AddToList(HolderState* holder, Ref ref);

@@ -139,8 +139,8 @@ uint32_t AtlasIndex::ClearRun(HolderState* holder, Ref ref, TierMask tiers, Chan
 bool AtlasIndex::Sweep(HolderIndex holder, size_t blocks_max, ChangeSink* changes) {
   HolderState* const state = StateOf(holder);
   if (state == nullptr) return false;
-  EpochGuard guard;
   MutexLock lock(&state->mutex);
+  Inside inside(this, /*brief=*/false);
   BeginTaking(state->number);
   size_t taken = 0;
   bool more = true;

@@ -465,8 +465,8 @@ void AtlasIndex::Tend(size_t steps) {
   for (int round = 0; round < kRounds && steps > 0 && changed; ++round) {
     std::vector<Ref> words;
     {
-      EpochGuard guard;
       MutexLock lock(&admin_mutex_);
+      Inside inside(this, /*brief=*/false);
       steps -= std::min(steps, table_->Tend(&tend_cursor_, steps, &words));
     }
     heap_->Reclaim();
@@ -480,7 +480,7 @@ bool AtlasIndex::TendRuns(std::span<const Ref> words) {
   bool changed = false;
   for (size_t i = 0; i < words.size(); i += kAtOnce) {
     {
-      EpochGuard guard;
+      Inside inside(this, /*brief=*/false);
       for (Ref word : words.subspan(i, std::min(kAtOnce, words.size() - i)))
         changed |= MaybeMerge(word) || MaybeCut(word) || MaybeMove(word);
     }

@@ -13,7 +13,8 @@
 // move within a segment, and a segment that was replaced stays readable as it was (`epoch.h`). Where an entry leads
 // to a word that names another block by now, a reader sees whether the entry is still so, and else looks again. So
 // he finds every block that somebody holds all the time, wherever it is moved.
-// *Threads*: reads take no lock. Writes lock the block's home bucket, and while one grows, its segment.
+// *Threads*: reads take no lock. Writes lock the block's home bucket, and while one grows, its segment; a writer who is
+// alone (`writer_gate.h`) locks nothing.
 // Everything under an `EpochGuard`.
 // *Cost*: a read looks at one cache line of the table, seldom two, and at the word. 8 bytes a slot, 44–88 % full.
 // *Bounds*: 2^22 segments. A name whose neighbourhood stays full in a segment that is almost empty (an adversary's
@@ -35,6 +36,7 @@
 
 #include "indexer/base/ids.h"
 #include "indexer/index/atlas/heap.h"
+#include "indexer/index/atlas/writer_gate.h"
 
 namespace kvatlas::atlas {
 
@@ -46,6 +48,9 @@ class BlockTable {
   // Null when the address space cannot be had. `seed` makes the mixing unpredictable.
   static std::unique_ptr<BlockTable> Create(Heap* heap, uint64_t seed);
   ~BlockTable();
+
+  // Who is inside takes locks, or, alone, none.
+  WriterGate* gate() const { return &gate_; }
 
   // The block's word, or 0.
   Ref Find(SequenceHash block) const;
@@ -160,9 +165,9 @@ class BlockTable {
   static uint64_t Pack(const Segment& segment);
   static Segment Unpack(uint64_t entry, uint32_t index);
 
-  static void Lock(Slot* bucket);
-  static bool TryLock(Slot* bucket);
-  static void Unlock(Slot* bucket);
+  void Lock(Slot* bucket) const;
+  bool TryLock(Slot* bucket) const;
+  void Unlock(Slot* bucket) const;
   static bool Has(const Slot& slot) {
     return (slot.load(std::memory_order_acquire) & kStateBit) != 0;
   }
@@ -213,6 +218,7 @@ class BlockTable {
   std::atomic<uint64_t>* const directory_;
   const uint64_t seed_;
   std::atomic<int> depth_{0};
+  mutable WriterGate gate_;
 };
 
 template <typename Found>

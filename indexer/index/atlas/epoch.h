@@ -25,6 +25,7 @@ struct alignas(64) EpochLine {
 
 struct EpochThread {
   EpochLine* line = nullptr;
+  uint32_t number = 0;  // the line's, from 1 on
   uint32_t depth = 0;
 };
 
@@ -33,6 +34,12 @@ extern thread_local constinit EpochThread t_epoch;
 
 // Gives the calling thread a line; it is given back when the thread ends.
 void TakeEpochLine();
+
+// A number from 1 on that no other thread has meanwhile; small.
+inline uint32_t EpochThreadNumber() {
+  if (t_epoch.line == nullptr) TakeEpochLine();
+  return t_epoch.number;
+}
 
 class EpochGuard {
  public:

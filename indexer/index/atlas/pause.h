@@ -13,6 +13,8 @@
 namespace kvatlas::atlas {
 
 #if KVATLAS_ATLAS_PAUSES
+inline constexpr bool kPauses = true;
+
 inline void Pause() {
   static thread_local uint64_t state =
       reinterpret_cast<uintptr_t>(&state) * 0x9E3779B97F4A7C15u | 1;
@@ -24,6 +26,8 @@ inline void Pause() {
   for (; turns > 0; --turns) sched_yield();
 }
 #else
+inline constexpr bool kPauses = false;
+
 inline void Pause() {}
 #endif
 
