@@ -23,7 +23,7 @@ std::vector<Holding> AtlasIndex::HoldingsOf(HolderIndex holder) const {
   for (uint32_t seen = 0;;) {
     std::vector<Ref> runs;
     {
-      SpinLockHolder list_lock(&state->runs_lock);
+      LockInside list_lock(*table_->gate(), &state->runs_lock);
       runs.resize(state->runs.size());
       state->runs.CopyTo(runs.data());
     }

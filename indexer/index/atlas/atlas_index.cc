@@ -160,7 +160,7 @@ bool AtlasIndex::LockListed(Ref ref, Place* place) const {
 }
 
 bool AtlasIndex::AddToList(HolderState* holder, Ref ref) {
-  SpinLockHolder lock(&holder->runs_lock);
+  LockInside lock(*table_->gate(), &holder->runs_lock);
   return holder->runs.Add(ref);
 }
 

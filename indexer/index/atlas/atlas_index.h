@@ -188,6 +188,14 @@ class AtlasIndex : public Index {
     if (!table_->gate()->alone()) run->lock.Unlock();
   }
   void Release(Place* place) const;
+  // Inside; `by` may be the complement of what is less.
+  void Count(std::atomic<uint64_t>* counter, uint64_t by) const {
+    if (table_->gate()->alone()) {
+      counter->store(counter->load(std::memory_order_relaxed) + by, std::memory_order_relaxed);
+    } else {
+      counter->fetch_add(by, std::memory_order_relaxed);
+    }
+  }
   bool LockBlock(SequenceHash block, Place* place) const;
   bool LockListed(Ref ref, Place* place) const;
   bool AddToList(HolderState* holder, Ref ref);

@@ -89,7 +89,7 @@ void AtlasIndex::Clear(HolderState* holder, TierMask tiers, ChangeSink* changes)
     for (;;) {
       Ref run;
       {
-        SpinLockHolder lock(&holder->runs_lock);
+        LockInside lock(*table_->gate(), &holder->runs_lock);
         if (!holder->runs.TakeLast(&run)) break;
       }
       ClearRun(holder, run, tiers, changes);
@@ -100,7 +100,7 @@ void AtlasIndex::Clear(HolderState* holder, TierMask tiers, ChangeSink* changes)
     for (;;) {
       std::vector<Ref> runs;
       {
-        SpinLockHolder lock(&holder->runs_lock);
+        LockInside lock(*table_->gate(), &holder->runs_lock);
         runs.resize(holder->runs.size());
         holder->runs.CopyTo(runs.data());
       }
@@ -147,7 +147,7 @@ bool AtlasIndex::Sweep(HolderIndex holder, size_t blocks_max, ChangeSink* change
   while (more && taken < std::max<size_t>(blocks_max, 1)) {
     Ref run;
     {
-      SpinLockHolder list_lock(&state->runs_lock);
+      LockInside list_lock(*table_->gate(), &state->runs_lock);
       more = state->runs.TakeLast(&run);
     }
     if (more) taken += ClearRun(state, run, TierMask::All(), changes);
@@ -188,7 +188,7 @@ bool AtlasIndex::WithdrawOne(HolderState* holder, const Write& write, Place* at,
   EndTaking(run);
   if (!one.shared) {
     table_->Erase(SequenceHash{hash}, WordOf(at->ref, offset));
-    blocks_.fetch_sub(1, std::memory_order_relaxed);
+    Count(&blocks_, -uint64_t{1});
   }
   if (run->died >= kDeadToLook || len * 2 <= run->capacity) MaybeFit(at);
   Digest::OfTier& digest = holder->digest.tiers[static_cast<int>(write.tier)];
@@ -293,7 +293,7 @@ void AtlasIndex::EraseBlocks(const Place& at, const Offsets& dead) {
     words[count++] = WordOf(at.ref, offset);
   });
   table_->EraseMany(std::span(blocks, count), std::span(words, count));
-  blocks_.fetch_sub(count, std::memory_order_relaxed);
+  Count(&blocks_, -uint64_t{count});
 }
 
 // They are dead from now on; what is dead at the end is cut off.

@@ -52,7 +52,7 @@ Ref AtlasIndex::NewRun(uint32_t blocks, Position start, uint64_t parent) {
   run->SetDead({});
   for (std::atomic<Holders>& slot : run->holders) slot.store(kFree, std::memory_order_relaxed);
   run->alive.store(true, std::memory_order_relaxed);
-  runs_.fetch_add(1, std::memory_order_relaxed);
+  Count(&runs_, 1);
   return ref;
 }
 
@@ -63,7 +63,7 @@ void AtlasIndex::DiscardRun(Ref ref) {
   run->alive.store(false, std::memory_order_relaxed);
   UnlockRun(run);
   heap_->FreeRun(ref);
-  runs_.fetch_sub(1, std::memory_order_relaxed);
+  Count(&runs_, -uint64_t{1});
 }
 
 // Unlocks a run that is not used any more.
@@ -73,7 +73,7 @@ void AtlasIndex::Abandon(Ref ref) {
   Members::Discard(heap_.get(), run, /*seen=*/true);
   UnlockRun(run);
   heap_->RetireRun(ref);
-  runs_.fetch_sub(1, std::memory_order_relaxed);
+  Count(&runs_, -uint64_t{1});
 }
 
 // ---- Replacing ----
@@ -493,7 +493,7 @@ bool AtlasIndex::TendRuns(std::span<const Ref> words) {
 
 // Drops what no longer holds from a holder's list when it has grown.
 void AtlasIndex::MaybeTidy(HolderState* holder) {
-  SpinLockHolder lock(&holder->runs_lock);
+  LockInside lock(*table_->gate(), &holder->runs_lock);
   if (holder->runs.size() < holder->tidy_at) return;
   holder->runs.Tidy(
       [&](Ref ref) { return heap_->IsRun(ref) && MayHaveAnything(RunAt(ref), holder->number); });

@@ -103,12 +103,12 @@ absl::Status AtlasIndex::Join(HolderState* holder, const Write& write, const Sto
       new_part = !before.Any();
     }
     if (!stored_all) {
-      blocks_.fetch_add(revived.Count(), std::memory_order_relaxed);
+      Count(&blocks_, revived.Count());
       Kill(run, revived);
       EraseBlocks(*at, revived);
       return absl::ResourceExhaustedError("no memory for another holder");
     }
-    blocks_.fetch_add(revived.Count(), std::memory_order_relaxed);
+    Count(&blocks_, revived.Count());
     Account(holder, write, run, added, /*added=*/true);
   }
   if (options_.keep_local_hashes && stored.local_hashes.size() == stored.blocks.size()) {
@@ -270,7 +270,7 @@ absl::Status AtlasIndex::Append(HolderState* holder, const Write& write, const S
   Pause();
   // Partner: the acquire load of R2.
   run->len.store(static_cast<uint16_t>(len + inserted), std::memory_order_release);
-  blocks_.fetch_add(inserted, std::memory_order_relaxed);
+  Count(&blocks_, inserted);
   Account(holder, write, run, Offsets::Range(len, len + inserted), /*added=*/true);
   *done += inserted;
   at->offset = len + inserted;
@@ -326,7 +326,7 @@ absl::Status AtlasIndex::StoreNew(HolderState* holder, const Write& write, const
   Pause();
   run->len.store(static_cast<uint16_t>(inserted), std::memory_order_release);
   Pause();
-  blocks_.fetch_add(inserted, std::memory_order_relaxed);
+  Count(&blocks_, inserted);
   Account(holder, write, run, Offsets::Range(0, inserted), /*added=*/true);
   *done += inserted;
   *at = {.ref = ref, .run = run, .offset = inserted};

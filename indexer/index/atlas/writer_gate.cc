@@ -1,7 +1,5 @@
 #include "indexer/index/atlas/writer_gate.h"
 
-#include "indexer/index/atlas/spin_lock.h"
-
 namespace kvatlas::atlas {
 
 // ---- Why at most one is alone, and then nobody else inside ----

@@ -20,7 +20,9 @@
 #include <atomic>
 #include <cstdint>
 
+#include "absl/base/thread_annotations.h"
 #include "indexer/index/atlas/pause.h"
+#include "indexer/index/atlas/spin_lock.h"
 
 namespace kvatlas::atlas {
 
@@ -87,6 +89,24 @@ class WriterGate {
   // 0: together. A number: he would like to be alone. With kAlone: he is, with kRevoked until he leaves.
   alignas(64) std::atomic<uint32_t> owner_{0};
   Count counts_[kCounts];
+};
+
+// Holds a lock for who is inside, which costs him nothing while he is alone.
+class ABSL_SCOPED_LOCKABLE LockInside {
+ public:
+  LockInside(const WriterGate& gate, SpinLock* lock)
+      ABSL_EXCLUSIVE_LOCK_FUNCTION(lock) ABSL_NO_THREAD_SAFETY_ANALYSIS
+      : lock_(gate.alone() ? nullptr : lock) {
+    if (lock_ != nullptr) lock_->Lock();
+  }
+  ~LockInside() ABSL_UNLOCK_FUNCTION() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    if (lock_ != nullptr) lock_->Unlock();
+  }
+  LockInside(const LockInside&) = delete;
+  LockInside& operator=(const LockInside&) = delete;
+
+ private:
+  SpinLock* const lock_;
 };
 
 }  // namespace kvatlas::atlas
