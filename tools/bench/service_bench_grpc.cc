@@ -78,13 +78,82 @@ struct GrpcLoad::State {
     if (result.first_error.empty()) result.first_error = call.status.error_message();
   }
 
+  // Each connection asks again as soon as it is answered.
+  void AskInTurn(uint64_t end) {
+    for (Call& call : calls) Begin(&call, Ticks());
+    while (Ticks() < end) {
+      if (Call* const call = Next(); call != nullptr) {
+        Finish(*call);
+        Begin(call, Ticks());
+      }
+    }
+    ended = Ticks();
+  }
+
+  // At a rate. One thread sleeps until a question is due, the other one waits for answers: a completion queue's own
+  // deadlines are of whole milliseconds.
+  void AskAtRate(uint64_t begin, uint64_t end, double interval) {
+    std::vector<Call*> idle;
+    for (Call& call : calls) idle.push_back(&call);
+    Mutex mutex;
+    CondVar answered;
+    bool over = false;
+    std::thread listener([&] {
+      for (;;) {
+        Call* const call = Next();
+        MutexLock lock(&mutex);
+        if (over) {
+          if (call != nullptr) late.push_back(call);
+          return;
+        }
+        if (call == nullptr) continue;
+        Finish(*call);
+        idle.push_back(call);
+        answered.Signal();
+      }
+    });
+    for (uint64_t count = 0;; ++count) {
+      const uint64_t due = begin + static_cast<uint64_t>(static_cast<double>(count) * interval);
+      if (due >= end) break;
+      if (const uint64_t now = Ticks(); due > now) {
+        std::this_thread::sleep_for(std::chrono::nanoseconds(
+            static_cast<int64_t>(static_cast<double>(due - now) * NsPerTick())));
+      }
+      MutexLock lock(&mutex);
+      while (idle.empty() && Ticks() < end) answered.WaitFor(&mutex, kPatience);
+      if (idle.empty()) break;
+      Begin(idle.back(), due);
+      idle.pop_back();
+    }
+    {
+      MutexLock lock(&mutex);
+      over = true;
+    }
+    ended = Ticks();
+    listener.join();
+  }
+
+  // The next one that is answered; null: none for a while.
+  Call* Next() {
+    void* tag = nullptr;
+    bool ok = false;
+    const auto deadline = std::chrono::system_clock::now() + kPatience;
+    return queue.AsyncNext(&tag, &ok, deadline) == grpc::CompletionQueue::GOT_EVENT
+               ? static_cast<Call*>(tag)
+               : nullptr;
+  }
+
+  static constexpr auto kPatience = std::chrono::milliseconds(100);
+
   std::string method;
   double qps = 0;
   std::span<const std::string> requests;
   size_t next_request = 0;
   size_t outstanding = 0;
+  uint64_t ended = 0;
   grpc::CompletionQueue queue;
   std::vector<Call> calls;
+  std::vector<Call*> late;  // answered after the end
   HttpLoadResult result;
 };
 
@@ -116,45 +185,20 @@ HttpLoadResult GrpcLoad::Run(double seconds) {
   const uint64_t begin = Ticks();
   const double ticks_per_s = 1e9 / NsPerTick();
   const uint64_t end = begin + static_cast<uint64_t>(seconds * ticks_per_s);
-  const bool closed_loop = state.qps <= 0;
-  const double interval = closed_loop ? 0 : ticks_per_s / state.qps;
-  uint64_t due_count = 0;
-  std::vector<State::Call*> idle;
-  for (State::Call& call : state.calls) idle.push_back(&call);
-  for (uint64_t now = Ticks(); now < end; now = Ticks()) {
-    const auto due_at = [&] {
-      return closed_loop ? now : begin + static_cast<uint64_t>(due_count * interval);
-    };
-    while (!idle.empty() && due_at() <= now) {
-      state.Begin(idle.back(), due_at());
-      idle.pop_back();
-      ++due_count;
-    }
-    void* tag = nullptr;
-    bool ok = false;
-    // Nothing is outstanding: only the time passes.
-    const double until_due_s =
-        idle.empty() ? 0.1 : static_cast<double>(due_at() - std::min(now, due_at())) / ticks_per_s;
-    const auto wait = std::chrono::duration<double>(std::clamp(until_due_s, 0.0, 0.1));
-    if (state.queue.AsyncNext(&tag, &ok,
-                              std::chrono::system_clock::now() +
-                                  std::chrono::duration_cast<std::chrono::system_clock::duration>(
-                                      wait)) == grpc::CompletionQueue::GOT_EVENT) {
-      auto* const call = static_cast<State::Call*>(tag);
-      state.Finish(*call);
-      idle.push_back(call);
-    }
+  if (state.qps <= 0) {
+    state.AskInTurn(end);
+  } else {
+    state.AskAtRate(begin, end, ticks_per_s / state.qps);
   }
-  state.result.seconds = static_cast<double>(Ticks() - begin) / ticks_per_s;
+  state.result.seconds = static_cast<double>(state.ended - begin) / ticks_per_s;
   state.result.client_cpu_s = CpuSeconds() - cpu_before;
   HttpLoadResult result = std::move(state.result);
   state.result = {};
+  for (const State::Call* call : std::exchange(state.late, {})) state.Finish(*call);
   while (state.outstanding > 0) {
-    void* tag = nullptr;
-    bool ok = false;
-    if (!state.queue.Next(&tag, &ok)) break;
-    state.Finish(*static_cast<State::Call*>(tag));
+    if (const State::Call* const call = state.Next(); call != nullptr) state.Finish(*call);
   }
+  state.result = {};
   return result;
 }
 
