@@ -171,7 +171,7 @@ TEST_F(DecodersTest, OfTwoCellsTheLessBusyOneIsAskedAndABusyOneIsNotForgotten) {
 
 TEST_F(DecodersTest, ACellThatIsNewIsFoundThoughOthersDecode) {
   AddSplitFleet();
-  RouteAndFinish();
+  for (int i = 0; i < 3; ++i) RouteAndFinish();  // others are looked for now and then alone
   Add("d1", 0, "w3", kDecodeRole);
   fleet_.workers["d0:1"].workers[0].load = Load{.running_requests = 50};
   clock_.Advance(seconds(1));
@@ -196,10 +196,25 @@ TEST_F(DecodersTest, WhatAnswersAfterTheChoiceIsRememberedForTheNext) {
   answer();  // both who decode: the first is enough
   ASSERT_TRUE(routed.has_value() && routed->ok());
   EXPECT_EQ((*routed)->decode->worker.name, "w2");
-  fleet_.hold = false;
+  // The next one asks it, and not the busy one, whoever is first to answer.
   fleet_.leaves_asked.clear();
-  EXPECT_EQ(RouteAndFinish().decode->worker.name, "w3");
-  EXPECT_THAT(fleet_.leaves_asked, Not(Contains("d0:1")));
+  routed.reset();
+  frontend().RouteAsync({.domain = kDomain, .sequence_hashes = Prompt(100)},
+                        [&](absl::StatusOr<RouteResult> result) { routed = std::move(result); });
+  EXPECT_THAT(fleet_.leaves_asked, UnorderedElementsAre("p0:1", "p1:1", "d1:1"));
+  answer();
+  ASSERT_TRUE(routed.has_value() && routed->ok());
+  EXPECT_EQ((*routed)->decode->worker.name, "w3");
+}
+
+TEST_F(DecodersTest, WhatIsInFlightToACellsDecodersCountsWhenACellIsChosen) {
+  AddSplitFleet();
+  Add("d1", 0, "w3", kDecodeRole);
+  for (int i = 0; i < 3; ++i) RouteAndFinish();
+  std::map<std::string, int> cells;
+  for (int i = 0; i < 6; ++i) ++cells[Route().decode->cell];
+  EXPECT_EQ(cells["d0"], 3);
+  EXPECT_EQ(cells["d1"], 3);
 }
 
 TEST_F(DecodersTest, ASuspectedDecoderIsChosenOnlyWhenNobodyElseDecodes) {
@@ -303,6 +318,9 @@ TEST_F(DecodersTest, ADecoderOutsideOfTheHierarchysBestCellsIsFoundOnceAndThenRe
   EXPECT_THAT(hierarchy.bests, ElementsAre(4, 0));
   EXPECT_EQ(RouteAndFinish().decode->worker.name, "v");
   EXPECT_THAT(hierarchy.bests, ElementsAre(4, 0, 4));
+  clock_.Advance(seconds(10));
+  RouteAndFinish();
+  EXPECT_THAT(hierarchy.bests, ElementsAre(4, 0, 4, 0)) << "others may have come";
 }
 
 TEST_F(DecodersTest, ADecoderBelowANodeIsFound) {

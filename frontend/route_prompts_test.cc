@@ -435,7 +435,30 @@ TEST_F(RoutePromptsTest, RefusalsOverHttpAreOpenAisAndNameTheField) {
                 "model");
   ExpectRefused("/route/completion", R"({"model":"late","prompt":"x"})", 504, "server_error",
                 Json());
+  const std::string long_prompt(size_t{kBlockSize} * (kRouteBlocksMax + 1), 'x');
+  ExpectRefused("/route/completion", Completion(long_prompt).dump(), 413, invalid, Json());
   EXPECT_EQ(frontend_->stats().in_flight, 0u);
+}
+
+class WithoutTokenizerTest : public RoutePromptsTest {
+ protected:
+  void SetUp() override { Start(nullptr); }
+};
+
+TEST_F(WithoutTokenizerTest, NoModelIsFoundForTextsChatsAndBodies) {
+  v1::RouteRequest text, chat;
+  text.mutable_domain()->set_model("m");
+  chat = text;
+  text.mutable_text()->set_text("hello");
+  chat.mutable_chat()->set_messages_json("[{}]");
+  v1::RouteResponse answer;
+  for (const grpc::Status& status :
+       {Ask(text, &answer), Ask(chat, &answer), Ask(Body(Completion("hello")), &answer)}) {
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::NOT_FOUND);
+    EXPECT_THAT(status.error_message(), HasSubstr("tokenizer"));
+  }
+  ExpectRefused("/route/completion", Completion("hello").dump(), 404, "not_found_error", "model");
+  ExpectRefused("/route/chat", Chat("hello").dump(), 404, "not_found_error", "model");
 }
 
 // ---- callers that go away ----
