@@ -272,8 +272,10 @@ TEST(ProxyClusterTest, EveryRequestIsAnsweredWhileOnePrefillsAndOneDecodes) {
     clients.WaitForMore(20);
   }
   clients.WaitFor("x-kvatlas-fallback", "none");
-  ASSERT_TRUE(cluster->Kill("worker-2-1").ok());
   clients.WaitFor("x-kvatlas-decode-worker", "worker-2-0");
+  ASSERT_TRUE(cluster->Kill("worker-2-1").ok());
+  clients.WaitForMore(20);
+  EXPECT_EQ(Header(clients.last(), "x-kvatlas-decode-worker"), "worker-2-0");
   EXPECT_THAT(clients.wrong(), testing::IsEmpty());
 }
 
