@@ -31,9 +31,10 @@ std::atomic<Holders>* Members::Link() const {
 
 TierMask Members::TiersOf(Heap* heap, const Run& run) {
   TierMask tiers;
-  const Holders first = run.holders[0].load(std::memory_order_relaxed);
+  // Partner: the release stores of whoever links a section; `MayHaveAnything` looks without the run's lock.
+  const Holders first = run.holders[0].load(std::memory_order_acquire);
   if (Section* at = SectionAt(heap, first); at != nullptr) {
-    for (; at != nullptr; at = SectionAt(heap, at->next.load(std::memory_order_relaxed)))
+    for (; at != nullptr; at = SectionAt(heap, at->next.load(std::memory_order_acquire)))
       tiers = tiers | at->tier;
     return tiers;
   }
