@@ -46,9 +46,10 @@ void WriterGate::AwaitOwner(int round) {
   if ((owner & kAlone) == 0) return;
   if ((owner & kRevoked) == 0) {
     owner_.compare_exchange_strong(owner, owner | kRevoked, std::memory_order_seq_cst);
-    std::atomic_thread_fence(std::memory_order_seq_cst);
     return;
   }
+  // Partner: the fence of `Enter` (G3). Whoever revoked: an owner who did not see it is counted here.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
   if (CountOf(owner & kWho).inside.load(std::memory_order_acquire) != 0) return SpinWait(round);
   Pause();
   owner_.compare_exchange_strong(owner, 0, std::memory_order_seq_cst);
