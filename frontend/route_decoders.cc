@@ -10,7 +10,8 @@
 //   4. `AskForAllCells`          the hierarchy had named its best cells alone
 // and now and then cells of which nobody knows it, beside 1., so that new ones are found. At last
 //
-//   5. `AddRememberedDecoders`   nobody answered: by last known loads
+//   5. `AddRememberedDecoders`   nobody who stands well answered: by last known loads; the suspected too, as `PairWithDecoders`
+//                                takes the best standing
 //
 // The first cell with a decoder is enough.
 
@@ -301,7 +302,6 @@ void RouteTask::AddRememberedDecoders(Candidates* candidates) const {
     const Labels* of_cell = CellLabels(known.cell);
     const Labels* own = shared_->memory.LabelsOf(input_.domain, known.cell, known.worker);
     if (RoleOf(own, of_cell) != Role::kDecode ||
-        StandingOf(known.cell, known.worker) != Standing::kGood ||
         FitOf(filter, known.worker, own, of_cell, known.load, {}) != Fit::kFits)
       continue;
     candidates->decoders.push_back(

@@ -229,6 +229,23 @@ TEST_F(DecodersTest, ASuspectedDecoderIsChosenOnlyWhenNobodyElseDecodes) {
   EXPECT_EQ(Route().decode->worker.name, "w3") << "busier, but not suspected";
 }
 
+// As when a leaf that was just started knows nobody else yet, and then is not asked or does not answer.
+TEST_F(DecodersTest, ASuspectedDecoderThatIsOnlyRememberedIsChosenWhenNobodyElseDecodes) {
+  AddSplitFleet();
+  RouteAndFinish();
+  frontend().Report(Route().decision_id, {.decode_unreachable = true});
+  fleet_.workers.erase("d0:1");
+  const RouteResult route = Route();
+  EXPECT_EQ(route.worker.name, "w0");
+  ASSERT_TRUE(route.decode.has_value());
+  EXPECT_EQ(route.decode->worker.name, "w2");
+  Add("d1", 0, "w3", kDecodeRole, Load{.running_requests = 9});
+  clock_.Advance(seconds(1));
+  EXPECT_EQ(RouteAndFinish().decode->worker.name, "w3");
+  fleet_.workers.erase("d1:1");
+  EXPECT_EQ(Route().decode->worker.name, "w3") << "busier, but not suspected";
+}
+
 TEST_F(DecodersTest, WhenAllWhoDecodeAreOverTheirThresholdsTheRouteIsRefused) {
   options_.overload.requests = 5;
   AddSplitFleet();
