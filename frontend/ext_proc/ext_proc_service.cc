@@ -117,7 +117,10 @@ ExtProcService::ExtProcService(PickerStreamOptions options, Picker* picker, Metr
       by_turns_(metrics->AddCounter("kvatlas_ext_proc_picks_total", "Endpoints named.",
                                     {{"by", "turns"}})),
       ended_early_(metrics->AddCounter("kvatlas_ext_proc_ended_early_total",
-                                       "Requests whose stream ended before the response.")) {}
+                                       "Requests whose stream ended before the response.")),
+      not_reached_(
+          metrics->AddCounter("kvatlas_ext_proc_not_reached_total",
+                              "Requests whose proxy found nobody at a worker's endpoint.")) {}
 
 ExtProcService::~ExtProcService() { picker_->WaitIdle(); }
 
@@ -137,5 +140,7 @@ void ExtProcService::Refused(int http_status) {
 }
 
 void ExtProcService::EndedEarly() { ended_early_.Increment(); }
+
+void ExtProcService::NotReached() { not_reached_.Increment(); }
 
 }  // namespace kvatlas

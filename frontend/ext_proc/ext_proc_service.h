@@ -38,6 +38,7 @@ class ExtProcService : public ext_proc::ExternalProcessor::CallbackService,
   void Picked(bool by_prompt) override;
   void Refused(int http_status) override;
   void EndedEarly() override;
+  void NotReached() override;
 
   const PickerStreamOptions options_;
   Picker* const picker_;
@@ -46,6 +47,7 @@ class ExtProcService : public ext_proc::ExternalProcessor::CallbackService,
   Counter by_prompt_;
   Counter by_turns_;
   Counter ended_early_;
+  Counter not_reached_;
 };
 
 }  // namespace kvatlas

@@ -124,38 +124,37 @@ PickResult Picker::Choose(const Task& task, absl::StatusOr<RouteResult> result) 
   if (split && !result->decode->url.empty())
     endpoints_->Learn(result->decode->worker, result->decode->url);
   Picked picked;
-  size_t count = 0;
-  const auto add = [&](const HolderId& worker) {
-    if (count == std::max<uint32_t>(options_.endpoints_best, 1)) return;
-    const std::optional<std::string> endpoint = endpoints_->Of(worker);
-    if (!endpoint.has_value()) return;
-    if (task.subset.has_value() && !Contains(*task.subset, *endpoint)) return;
-    if (count++ == 0) picked.worker = worker;
-    if (!picked.endpoints.empty()) picked.endpoints += ',';
-    picked.endpoints += *endpoint;
+  const auto add = [&](const std::string& cell, const HolderId& worker) {
+    if (picked.endpoints.size() == std::max<uint32_t>(options_.endpoints_best, 1)) return;
+    std::optional<std::string> address = endpoints_->Of(worker);
+    if (!address.has_value()) return;
+    if (task.subset.has_value() && !Contains(*task.subset, *address)) return;
+    picked.endpoints.push_back({.address = *std::move(address), .worker = {cell, worker}});
   };
-  add(result->taker());
-  picked.decodes = split && count > 0;
+  add(result->taker_cell(), result->taker());
+  const bool as_chosen = !picked.endpoints.empty();
+  picked.decodes = split && as_chosen;
   if (picked.decodes) picked.prefiller = endpoints_->Of(result->worker).value_or("");
   // The header that says who prefills goes with the first endpoint alone: no other one is named beside it.
   if (!picked.decodes) {
     for (const ReceiptCandidate& candidate : result->receipt.candidates)
-      if (!(candidate.worker == result->worker) && !candidate.prefill_only) add(candidate.worker);
+      if (!(candidate.worker == result->worker) && !candidate.prefill_only)
+        add(candidate.cell, candidate.worker);
   }
-  if (count > 0 && picked.worker == result->taker()) {
+  if (as_chosen) {
     picked.decision_id = result->decision_id;
     return picked;
   }
   // The chosen worker gets nothing: nothing is in flight to it.
   frontend_->Report(result->decision_id, {.abandoned = true});
-  if (count > 0) return picked;
+  if (!picked.endpoints.empty()) return picked;
   return Without(task, "the endpoint of worker " + ToString(result->worker) +
                            " is not known, or not one that the gateway allows");
 }
 
 PickResult Picker::Without(const Task& task, const std::string& why) {
   if (!task.subset.has_value()) return Refusal{.why = why};
-  return Picked{.endpoints = OneOf(*task.subset)};
+  return Picked{.endpoints = {{.address = OneOf(*task.subset)}}};
 }
 
 std::variant<std::optional<std::string>, Refusal> Picker::PickAny(

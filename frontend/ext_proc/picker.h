@@ -53,11 +53,16 @@ struct PickInput {
   std::string session_id = {};
 };
 
+struct PickedEndpoint {
+  std::string address;     // IP:PORT
+  CellWorker worker = {};  // there; no name: nobody that the frontend spoke of
+};
+
 struct Picked {
-  std::string endpoints;  // "IP:PORT[,IP:PORT…]", in the order in which they are to be tried
+  std::vector<PickedEndpoint>
+      endpoints;  // at least one, in the order in which they are to be tried
   // Of the frontend's choice, to be reported on; 0: the endpoint was not chosen by prompt.
   uint64_t decision_id = 0;
-  HolderId worker = {};
   bool decodes = false;  // another worker prefills:
   std::string prefiller =
       {};  // its IP:PORT; empty: it is not known, and who decodes is left to prefill

@@ -7,10 +7,13 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
 
 namespace kvatlas {
 namespace {
+
+constexpr char kByEngine[] = "via_upstream";
 
 std::string ValueIn(const ext_proc::HeaderMap& headers, std::string_view key) {
   for (const ext_proc::HeaderValue& header : headers.headers()) {
@@ -62,6 +65,22 @@ void SetEndpoints(const std::string& endpoints, ext_proc::CommonResponse* common
   (*space.mutable_struct_value()->mutable_fields())[kEndpointKey].set_string_value(endpoints);
 }
 
+std::string Joined(const std::vector<PickedEndpoint>& endpoints) {
+  std::string text;
+  for (const PickedEndpoint& endpoint : endpoints)
+    text += (text.empty() ? "" : ",") + endpoint.address;
+  return text;
+}
+
+// The proxy's last try ended before there was a connection: refused, or no answer in time. Of "local_connection_failure" nothing is
+// known, there the proxy gave up by itself; of a connection that broke later neither, the engine may have had the request.
+bool NeverConnected(const std::string& reply_details) {
+  return absl::StartsWith(reply_details,
+                          "upstream_reset_before_response_started{remote_connection_failure") ||
+         absl::StartsWith(reply_details,
+                          "upstream_reset_before_response_started{connection_timeout");
+}
+
 // As engines say it.
 std::string ErrorBody(const Refusal& refusal) {
   const nlohmann::json body = {
@@ -110,6 +129,7 @@ void PickerStream::OnMessage(ext_proc::ProcessingRequest message) {
         whole = OnRequestTrailers();
         break;
       case Kind::kResponseHeaders:
+        ReadAttributes(message);
         OnResponseHeaders(message.response_headers());
         break;
       case Kind::kResponseBody:
@@ -142,6 +162,23 @@ void PickerStream::ReadMetadata(const ext_proc::Metadata& metadata) {
     input_.subset = EndpointsIn(*subset);
   if (const google::protobuf::Value* const served = Find(metadata, kEndpointSpace, kServedKey))
     served_ = served->string_value();
+}
+
+void PickerStream::ReadAttributes(const ext_proc::ProcessingRequest& message) {
+  const auto attributes = message.attributes().find(kFilterName);
+  if (attributes == message.attributes().end()) return;
+  const auto text = [&](const char* key) {
+    const auto value = attributes->second.fields().find(key);
+    return value == attributes->second.fields().end() ? "" : value->second.string_value();
+  };
+  reply_details_ = text(kReplyDetails);
+  const absl::StatusOr<std::string> upstream = EndpointOf(text(kUpstreamAddress));
+  if (!upstream.ok()) return;
+  upstream_ = *upstream;
+  const bool picked =
+      std::any_of(picked_.endpoints.begin(), picked_.endpoints.end(),
+                  [&](const PickedEndpoint& one) { return one.address == *upstream; });
+  if (picked && served_.empty()) served_ = upstream_;
 }
 
 // ---- The request ----
@@ -238,11 +275,12 @@ void PickerStream::OnPicked(PickResult result) {
   if (picked == nullptr) return Refuse(std::get<Refusal>(result));
   picked_ = std::move(*picked);
   stats_->Picked(/*by_prompt=*/picked_.decision_id != 0);
-  SendPicked(picked_.endpoints);
+  SendPicked();
 }
 
-void PickerStream::SendPicked(const std::string& endpoints) {
+void PickerStream::SendPicked() {
   state_ = Request::kPassing;
+  const std::string endpoints = Joined(picked_.endpoints);
   ext_proc::ProcessingResponse response;
   if (!duplex()) {
     ext_proc::BodyResponse* const body = response.mutable_request_body();
@@ -343,19 +381,40 @@ void PickerStream::OnResponseTrailers() {
 }
 
 void PickerStream::ReportAccepted(int http_status) {
+  const PickedEndpoint* const not_reached = NotReached();
+  if (not_reached != nullptr) {
+    stats_->NotReached();
+    picker_->frontend()->Avoid(not_reached->worker.first, not_reached->worker.second);
+  }
   if (picked_.decision_id == 0) return;
-  failed_ = http_status >= 400;
-  if (!failed_) return picker_->frontend()->Report(picked_.decision_id, {.accepted = true});
-  picker_->frontend()->Report(
-      std::exchange(picked_.decision_id, 0),
-      {.finished = true, .error = "the engine answered " + std::to_string(http_status)});
+  if (http_status < 400)
+    return picker_->frontend()->Report(picked_.decision_id, {.accepted = true});
+  const bool by_engine = reply_details_.empty() || reply_details_ == kByEngine;
+  const std::string error = (by_engine ? "the engine answered " : "the gateway answered ") +
+                            std::to_string(http_status) + (by_engine ? "" : ": " + reply_details_);
+  // The request goes to who decodes, where another one prefills: of that one nothing is known.
+  const bool as_chosen = not_reached == picked_.endpoints.data();
+  picker_->frontend()->Report(std::exchange(picked_.decision_id, 0),
+                              {.finished = true,
+                               .error = error,
+                               .decode_unreachable = not_reached != nullptr && as_chosen});
+}
+
+// Whom the proxy tried last and found nobody at; null: it did not say so, or of nobody that was picked.
+const PickedEndpoint* PickerStream::NotReached() const {
+  if (!NeverConnected(reply_details_)) return nullptr;
+  for (const PickedEndpoint& endpoint : picked_.endpoints) {
+    const bool tried =
+        upstream_.empty() ? picked_.endpoints.size() == 1 : endpoint.address == upstream_;
+    if (tried) return endpoint.worker.second.name.empty() ? nullptr : &endpoint;
+  }
+  return nullptr;
 }
 
 void PickerStream::ReportFinished() {
   if (picked_.decision_id == 0) return;
   RouteReport report{.finished = true};
-  const std::string chosen = picked_.endpoints.substr(0, picked_.endpoints.find(','));
-  const bool elsewhere = !served_.empty() && served_ != chosen;
+  const bool elsewhere = !served_.empty() && served_ != picked_.endpoints.front().address;
   if (elsewhere && !picked_.decodes) report.served_by = picker_->endpoints().At(served_);
   const std::optional<OpenAiUsage> usage =
       usage_.has_value() ? usage_->Finish() : std::optional<OpenAiUsage>();

@@ -11,7 +11,8 @@
 // worker prefills and another decodes it is the decoder's, and `x-prefiller-host-port` names the prefiller's.
 //
 // *Truth*: a choice is reported `accepted` with the response's headers and `finished` with its end, with what the engine says it
-// had cached; when the stream ends before that it is finished without figures, so nothing stays in flight.
+// had cached; when the stream ends before that it is finished without figures, so nothing stays in flight. Who was not reached is
+// avoided for a while; that is believed only of attributes with which the proxy says why it answered by itself (`kReplyDetails`).
 // *Threads*: any; messages come one at a time. The wire is called under the stream's lock and never after `Closed`.
 // *Bounds*: `body_bytes_max` of a request's body, then 413; an answer to a body is cut into `kBodyChunkMax`.
 // *Lifetime*: picker and stats outlive it; it is kept alive by a pick under way.
@@ -43,6 +44,10 @@ inline constexpr char kEndpointKey[] = "x-gateway-destination-endpoint";
 inline constexpr char kSubsetSpace[] = "envoy.lb.subset_hint";
 inline constexpr char kSubsetKey[] = "x-gateway-destination-endpoint-subset";
 inline constexpr char kEndpointSpace[] = "envoy.lb";
+// Attributes of the response: why it is what it is ("via_upstream": as the engine gave it), and who was asked last.
+inline constexpr char kFilterName[] = "envoy.filters.http.ext_proc";
+inline constexpr char kReplyDetails[] = "response.code_details";
+inline constexpr char kUpstreamAddress[] = "upstream.address";
 inline constexpr char kServedKey[] = "x-gateway-destination-endpoint-served";
 // Of requests; the gateway in front removes them from what it does not trust.
 inline constexpr char kTenantHeader[] = "x-kvatlas-tenant";
@@ -64,6 +69,7 @@ class PickerStreamStats {
   virtual void Picked(bool by_prompt) = 0;
   virtual void Refused(int http_status) = 0;
   virtual void EndedEarly() = 0;  // with a choice that was not finished
+  virtual void NotReached() = 0;  // the worker that was picked
 };
 
 class PickerStream : public std::enable_shared_from_this<PickerStream> {
@@ -89,6 +95,8 @@ class PickerStream : public std::enable_shared_from_this<PickerStream> {
 
   void OnFirst(const ext_proc::ProcessingRequest& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ReadMetadata(const ext_proc::Metadata& metadata) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ReadAttributes(const ext_proc::ProcessingRequest& message)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool duplex() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return request_mode_ == ext_proc::FULL_DUPLEX_STREAMED;
   }
@@ -101,7 +109,7 @@ class PickerStream : public std::enable_shared_from_this<PickerStream> {
   bool OnRequestTrailers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   PickInput TakeInput() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnPicked(PickResult result);
-  void SendPicked(const std::string& endpoints) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SendPicked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SetPrefiller(ext_proc::HeaderMutation* mutation) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SendBody() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Refuse(const Refusal& refusal) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -113,6 +121,7 @@ class PickerStream : public std::enable_shared_from_this<PickerStream> {
   void OnResponseBody(ext_proc::HttpBody* body) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnResponseTrailers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ReportAccepted(int http_status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  const PickedEndpoint* NotReached() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ReportFinished() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const PickerStreamOptions options_;
@@ -133,8 +142,9 @@ class PickerStream : public std::enable_shared_from_this<PickerStream> {
   bool says_prefiller_ ABSL_GUARDED_BY(mutex_) = false;  // the client
 
   Picked picked_ ABSL_GUARDED_BY(mutex_);
-  bool failed_ ABSL_GUARDED_BY(mutex_) = false;  // the engine answered with an error
-  std::string served_ ABSL_GUARDED_BY(mutex_);   // who answered, as the proxy says
+  std::string served_ ABSL_GUARDED_BY(mutex_);         // who answered, as the proxy says
+  std::string reply_details_ ABSL_GUARDED_BY(mutex_);  // empty: the proxy does not say
+  std::string upstream_ ABSL_GUARDED_BY(mutex_);       // who was asked last, as it says
   std::optional<UsageReader> usage_ ABSL_GUARDED_BY(mutex_);
 };
 

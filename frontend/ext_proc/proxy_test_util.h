@@ -91,6 +91,15 @@ inline ext_proc::ProcessingRequest Response(const std::string& status,
   return message;
 }
 
+// With attributes, as far as the filter is configured to send them: why the proxy answers so, and whom it asked last.
+inline ext_proc::ProcessingRequest Because(const std::string& details, const std::string& upstream,
+                                           ext_proc::ProcessingRequest message) {
+  auto& fields = *(*message.mutable_attributes())[kFilterName].mutable_fields();
+  if (!details.empty()) fields[kReplyDetails].set_string_value(details);
+  if (!upstream.empty()) fields[kUpstreamAddress].set_string_value(upstream);
+  return message;
+}
+
 inline ext_proc::ProcessingRequest ResponseBody(const std::string& body, bool end) {
   ext_proc::ProcessingRequest message;
   message.mutable_response_body()->set_body(body);

@@ -11,10 +11,12 @@ The exit status is 1 if anything is not as the endpoint picker protocol says.
 """
 
 import argparse
+import contextlib
 import http.client
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -57,6 +59,30 @@ def envoy_binary():
 def prompt(engine, blocks=8):
     """Tokens of a prefix that is one engine's."""
     return [engine * 100_000 + i for i in range(blocks * BLOCK)]
+
+
+class Server(ThreadingHTTPServer):
+    """That can cut its connections."""
+
+    daemon_threads = True
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.open = set()
+
+    def get_request(self):
+        connection, address = super().get_request()
+        self.open.add(connection)
+        return connection, address
+
+    def shutdown_request(self, request):
+        self.open.discard(request)
+        super().shutdown_request(request)
+
+    def cut(self):
+        for connection in list(self.open):
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
 
 
 class Engine:
@@ -125,8 +151,7 @@ class Engine:
                 self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
                 self.wfile.flush()
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = True
+        self.server = Server(("127.0.0.1", 0), Handler)
         self.address = f"127.0.0.1:{self.server.server_address[1]}"
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
         self.publisher = Publisher([leaf], worker=self.name, model=MODEL, block_size=BLOCK,
@@ -144,10 +169,15 @@ class Engine:
             depth += 1
         return depth // BLOCK * BLOCK
 
-    def close(self):
-        self.publisher.stop()
+    def die(self):
+        """As a killed process: its port refuses, its connections end; the leaf still believes in it."""
         self.server.shutdown()
         self.server.server_close()
+        self.server.cut()
+
+    def close(self):
+        self.publisher.stop()
+        self.die()
 
 
 class Frontend:
@@ -183,10 +213,10 @@ def socket_address(address):
     return {"socket_address": {"address": host, "port_value": int(port)}}
 
 
-def static_cluster(name, address, http2=False):
+def static_cluster(name, addresses, http2=False):
     cluster = {"name": name, "type": "STATIC", "connect_timeout": "5s",
                "load_assignment": {"cluster_name": name, "endpoints": [
-                   {"lb_endpoints": [{"endpoint": {"address": socket_address(address)}}]}]}}
+                   {"lb_endpoints": [{"endpoint": {"address": socket_address(address)}} for address in addresses]}]}}
     if http2:
         options = {"@type": CONFIG_3 + "upstreams.http.v3.HttpProtocolOptions",
                    "explicit_http_config": {"http2_protocol_options": {}}}
@@ -194,12 +224,25 @@ def static_cluster(name, address, http2=False):
     return cluster
 
 
-def listener(name, mode, fail_open):
+def known_engines(addresses):
+    """A cluster that knows all engines, and takes the picker's endpoints one after the other."""
+    policies = CONFIG_3 + "load_balancing_policies."
+    turns = {"name": "turns", "typed_config": {"@type": policies + "round_robin.v3.RoundRobin"}}
+    override = {"@type": policies + "override_host.v3.OverrideHost",
+                "override_host_sources": [{"header": "x-gateway-destination-endpoint"}],
+                "fallback_policy": {"policies": [{"typed_extension_config": turns}]}}
+    named = {"name": "picked", "typed_config": override}
+    return static_cluster("known_engines", addresses) | {
+        "load_balancing_policy": {"policies": [{"typed_extension_config": named}]}}
+
+
+def listener(name, mode, fail_open, engines="engines", retry=False):
     """One port whose requests go where the picker says; where nobody says, to the first engine."""
     trailers = "SEND" if mode == "FULL_DUPLEX_STREAMED" else "SKIP"
     picker = {"@type": FILTER + "ext_proc.v3.ExternalProcessor",
               "grpc_service": {"envoy_grpc": {"cluster_name": "picker"}}, "message_timeout": "60s",
               "failure_mode_allow": fail_open,
+              "response_attributes": ["response.code_details", "upstream.address"],
               "metadata_options": {"forwarding_namespaces": {"untyped": ["envoy.lb.subset_hint"]}},
               "processing_mode": {"request_header_mode": "SEND", "response_header_mode": "SEND",
                                   "request_body_mode": mode, "response_body_mode": mode,
@@ -209,8 +252,10 @@ def listener(name, mode, fail_open):
             "metadata_namespace": "envoy.lb.subset_hint", "key": "x-gateway-destination-endpoint-subset",
             "type": "STRING"}, "remove": True}]}
     routes = [{"match": {"prefix": "/", "headers": [{"name": "x-gateway-destination-endpoint", "present_match": True}]},
-               "route": {"cluster": "engines", "timeout": "60s"}},
+               "route": {"cluster": engines, "timeout": "60s"}},
               {"match": {"prefix": "/"}, "route": {"cluster": "anybody", "timeout": "60s"}}]
+    if retry:
+        routes[0]["route"]["retry_policy"] = {"retry_on": "connect-failure", "num_retries": ENGINES - 1}
     manager = {"@type": CONFIG_3 + "filters.network.http_connection_manager.v3.HttpConnectionManager",
                "stat_prefix": name,
                "route_config": {"virtual_hosts": [{"name": "all", "domains": ["*"], "routes": routes}]},
@@ -222,17 +267,19 @@ def listener(name, mode, fail_open):
 
 class Envoy:
     PORTS = {"duplex": ("FULL_DUPLEX_STREAMED", False), "buffered": ("BUFFERED", False),
-             "duplex_open": ("FULL_DUPLEX_STREAMED", True), "buffered_open": ("BUFFERED", True)}
+             "duplex_open": ("FULL_DUPLEX_STREAMED", True), "buffered_open": ("BUFFERED", True),
+             "same_again": ("FULL_DUPLEX_STREAMED", False, "engines", True),
+             "next_best": ("FULL_DUPLEX_STREAMED", False, "known_engines", True)}
 
-    def __init__(self, binary, picker, first_engine, folder):
+    def __init__(self, binary, picker, all_engines, folder):
         engines = {"name": "engines", "type": "ORIGINAL_DST", "lb_policy": "CLUSTER_PROVIDED", "connect_timeout": "5s",
                    "original_dst_lb_config": {"use_http_header": True,
                                               "http_header_name": "x-gateway-destination-endpoint"}}
         config = {"admin": {"address": socket_address("127.0.0.1:0")},
                   "static_resources": {
                       "listeners": [listener(name, *how) for name, how in self.PORTS.items()],
-                      "clusters": [engines, static_cluster("anybody", first_engine),
-                                   static_cluster("picker", picker, http2=True)]}}
+                      "clusters": [engines, known_engines(all_engines), static_cluster("anybody", all_engines[:1]),
+                                   static_cluster("picker", [picker], http2=True)]}}
         self.log = folder / "envoy.log"
         (folder / "envoy.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
         admin = folder / "admin"
@@ -297,7 +344,7 @@ class EnvoyTest(unittest.TestCase):
             self.addCleanup(engine.close)
         self.frontend = Frontend(self.leaf.grpc, *self.flags())
         self.addCleanup(self.frontend.kill)
-        self.envoy = Envoy(self.binary, self.frontend.ext_proc, self.engines[0].address, Path(folder.name))
+        self.envoy = Envoy(self.binary, self.frontend.ext_proc, [engine.address for engine in self.engines], Path(folder.name))
         self.addCleanup(self.envoy.stop)
 
     def flags(self):
@@ -407,6 +454,99 @@ class PickingTest(EnvoyTest):
             self.assertEqual((status, json.loads(answer)["engine"]), (200, "engine-0"), "open: the route without a header")
         # Of a body in full duplex, what was sent to a processor that then turned out to be gone is lost to Envoy.
         self.assertIn(self.envoy.ask("duplex_open", "/v1/completions", self.completion(1))[0], (200, 500))
+
+
+class DeadEngineTest(EnvoyTest):
+    """An engine dies; its leaf still believes in it, as it does until the lease has run out."""
+
+    REQUESTS = 30
+
+    CLIENTS = [(0, 1, 2), (1, 2, 0), (2, 0, 1)] * 3
+
+    def statuses(self, port, requests=REQUESTS):
+        """Of requests for the dead engine's prefix, one after the other."""
+        return [self.envoy.ask(port, "/v1/completions", self.completion(1))[0] for _ in range(requests)]
+
+    def test_who_refuses_is_avoided_from_then_on(self):
+        self.assertEqual(self.envoy.ask("duplex", "/v1/completions", self.completion(1))[0], 200)
+        self.engines[1].die()
+        for port in ("duplex", "buffered"):
+            with self.subTest(port=port):
+                statuses = self.statuses(port)
+                print(f"{port}: {statuses.count(503)} of {len(statuses)} requests answered 503", flush=True)
+                self.assertLessEqual(set(statuses), {200, 503})
+                self.assertLess(statuses.count(503), self.REQUESTS // 2)
+        self.assertGreaterEqual(self.frontend.metric("kvatlas_ext_proc_not_reached_total"), 1)
+        self.nothing_left_in_flight()
+
+    def test_few_are_refused_under_load(self):
+        dies_at = threading.Barrier(len(self.CLIENTS) + 1)
+        statuses = []
+
+        def client(prefixes):
+            dies_at.wait()
+            statuses.extend(self.envoy.ask("duplex", "/v1/completions", self.completion(i))[0] for i in prefixes)
+
+        threads = [threading.Thread(target=client, args=(list(prefixes) * self.REQUESTS,)) for prefixes in self.CLIENTS]
+        for thread in threads:
+            thread.start()
+        dies_at.wait()
+        self.engines[1].die()
+        for thread in threads:
+            thread.join()
+        print(f"under load: {statuses.count(503)} of {len(statuses)} requests answered 503", flush=True)
+        self.assertEqual(set(statuses) - {503}, {200})
+        self.assertLess(statuses.count(503), len(statuses) // 6, "half of those for its prefix")
+        self.nothing_left_in_flight()
+
+    def test_who_does_not_answer_the_connection_is_avoided(self):
+        self.engines[1].die()
+        host, port = self.engines[1].address.split(":")
+        full = [socket.socket()]
+        full[0].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        full[0].bind((host, int(port)))
+        full[0].listen(0)
+        for _ in range(4):  # more than it keeps: the kernel passes over those that come now
+            full.append(socket.socket())
+            full[-1].setblocking(False)
+            full[-1].connect_ex((host, int(port)))
+        for one in full:
+            self.addCleanup(one.close)
+        self.assertEqual(self.statuses("duplex", 1), [503])
+        self.assertEqual(self.frontend.metric("kvatlas_ext_proc_not_reached_total"), 1)
+
+    def test_a_retry_at_the_same_endpoint_changes_nothing(self):
+        self.engines[1].die()
+        statuses = self.statuses("same_again")
+        print(f"same_again: {statuses.count(503)} of {len(statuses)} requests answered 503", flush=True)
+        self.assertEqual(statuses[0], 503)
+        self.assertEqual(self.frontend.metric("kvatlas_ext_proc_not_reached_total"), statuses.count(503))
+
+    def test_an_engine_that_answers_503_or_breaks_off_is_not_avoided(self):
+        self.engines[1].status = 503
+        self.assertEqual(set(self.statuses("duplex")), {503})
+        self.assertEqual(len(self.engines[1].requests), self.REQUESTS)
+        self.assertEqual(self.frontend.metric("kvatlas_ext_proc_not_reached_total"), 0)
+        self.nothing_left_in_flight()
+
+
+class RetryTest(EnvoyTest):
+    def flags(self):
+        return [f"--ext_proc_endpoints_best={ENGINES}"]
+
+    def test_the_next_best_takes_what_a_dead_engine_refuses(self):
+        self.engines[1].die()
+        for i in range(30):
+            status, answer, _ = self.envoy.ask("next_best", "/v1/completions", self.completion(1))
+            self.assertEqual(status, 200, f"request {i}: {answer}")
+        self.nothing_left_in_flight()
+
+    def test_the_last_that_refuses_is_avoided(self):
+        for engine in self.engines:
+            engine.die()
+        self.assertEqual(self.envoy.ask("next_best", "/v1/completions", self.completion(1))[0], 503)
+        self.assertEqual(self.frontend.metric("kvatlas_ext_proc_not_reached_total"), 1)
+        self.nothing_left_in_flight()
 
 
 def main():
