@@ -12,8 +12,17 @@
 #include "absl/types/optional.h"
 #include "frontend/route_observer.h"
 #include "frontend/route_task.h"
+#include "indexer/service/log.h"
 
 namespace kvatlas {
+namespace {
+
+LogLimiter& RefusalLog() {
+  static LogLimiter& limiter = *new LogLimiter(std::chrono::seconds(60));
+  return limiter;
+}
+
+}  // namespace
 
 // Ids of an earlier process must not name choices of this one: the upper half is random.
 Frontend::Shared::Shared(FrontendOptions o, CellFinder* cells, OverlapFinder* overlaps,
@@ -132,6 +141,13 @@ void Frontend::Shared::JudgeReached(const CellWorker& worker, const CellWorker& 
   if (served) suspects.Clear(taker);
   if (report.unreachable) suspects.Suspect(worker, now);
   if (report.decode_unreachable) suspects.Suspect(taker, now);
+}
+
+void Frontend::Shared::OnRefused(const std::string& node, const absl::Status& why) {
+  LogEvery(RefusalLog(), node, LogLevel::kWarning, "a node refuses this frontend's questions",
+           {{"node", node}, {"reason", why}});
+  MutexLock lock(&mutex);
+  ++stats.refused_by_nodes;
 }
 
 std::string Frontend::Shared::UrlOf(const Domain& domain, const std::string& cell,

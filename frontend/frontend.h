@@ -214,8 +214,9 @@ struct FrontendStats {
   size_t in_flight = 0;
   size_t cells = 0;  // remembered
   size_t workers = 0;
-  uint64_t rejected = 0;  // of the failed: every worker was over its thresholds
-  size_t waiting = 0;     // for one below them
+  uint64_t refused_by_nodes = 0;  // questions, for their schedule
+  uint64_t rejected = 0;          // of the failed: every worker was over its thresholds
+  size_t waiting = 0;             // for one below them
   size_t sessions = 0;
   size_t suspects = 0;
 };

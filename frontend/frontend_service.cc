@@ -265,12 +265,15 @@ FrontendService::FrontendService(Frontend* frontend, Metrics* metrics, PromptRou
   Gauge in_flight = metrics->AddGauge("kvatlas_frontend_in_flight", "Choices not yet reported on.");
   Gauge workers = metrics->AddGauge("kvatlas_frontend_workers_remembered", "Workers last seen.");
   Gauge cells = metrics->AddGauge("kvatlas_frontend_cells_remembered", "Cells last seen.");
+  Gauge refused = metrics->AddGauge("kvatlas_frontend_refused_by_nodes",
+                                    "Questions that nodes refused for their schedule.");
   metrics->OnText([frontend](std::string* text) { AppendPromises(*frontend, text); });
-  metrics->OnScrape([frontend, in_flight, workers, cells]() mutable {
+  metrics->OnScrape([frontend, in_flight, workers, cells, refused]() mutable {
     const FrontendStats stats = frontend->stats();
     in_flight.Set(static_cast<double>(stats.in_flight));
     workers.Set(static_cast<double>(stats.workers));
     cells.Set(static_cast<double>(stats.cells));
+    refused.Set(static_cast<double>(stats.refused_by_nodes));
   });
 }
 
@@ -407,6 +410,7 @@ HttpResponse FrontendService::HttpStatus() const {
   json["expired_choices"] = stats.expired_choices;
   json["asked_ahead"] = stats.asked_ahead;
   json["asked_ahead_used"] = stats.asked_ahead_used;
+  json["refused_by_nodes"] = stats.refused_by_nodes;
   json["cells_remembered"] = stats.cells;
   json["workers_remembered"] = stats.workers;
   json["promises"] = Json::array();

@@ -111,6 +111,22 @@ TEST_F(FrontendTest, TheSecondHierarchyAnswersForTheFirstAndIsRememberedForIt) {
   EXPECT_THAT(fleet_.hierarchies_asked, ElementsAre("dead", "h", "h"));
 }
 
+TEST_F(FrontendTest, ANodeWithAnotherScheduleIsCountedAndTheRouteGoesOnWithoutIt) {
+  const WaypointSchedule ours({3}, 9);
+  options_.schedule = &ours;
+  options_.hierarchies = {"other", "h"};
+  fleet_.refusing = {"other"};
+  fleet_.AddCell("a", 0, {Worker("w0", 0)});
+  EXPECT_EQ(Route().receipt.fallback, Fallback::kNone);
+  EXPECT_EQ(frontend().stats().refused_by_nodes, 1u);
+  fleet_.refusing.insert("h");
+  const RouteResult route = Route();
+  EXPECT_EQ(route.worker.name, "w0");
+  EXPECT_EQ(route.receipt.fallback, Fallback::kLastGoodCells);
+  EXPECT_THAT(route.receipt.reason, HasSubstr("schedule 'early:3;every:9' is not ours"));
+  EXPECT_EQ(frontend().stats().refused_by_nodes, 3u);
+}
+
 TEST_F(FrontendTest, WithoutHierarchyTheLastGoodCellsAreAsked) {
   for (const char* cell : {"a", "b", "c"})
     fleet_.AddCell(cell, 0, {Worker(std::string("w") + cell, 0)});

@@ -44,6 +44,10 @@ class FakeFleet : public CellFinder, public OverlapFinder {
       clock_->Advance(deadline);
       return callback(absl::DeadlineExceededError("late"));
     }
+    if (refusing.contains(address)) {
+      return callback(absl::FailedPreconditionError("schedule '" + question.schedule->Name() +
+                                                    "' is not ours"));
+    }
     const auto found = cells.find(address);
     if (found == cells.end()) return callback(absl::UnavailableError("down"));
     callback(found->second);
@@ -85,6 +89,7 @@ class FakeFleet : public CellFinder, public OverlapFinder {
   std::map<std::string, CellsAnswer> cells;      // by hierarchy; missing: down
   std::map<std::string, WorkersAnswer> workers;  // by leaf; missing: down
   std::set<std::string> hanging;
+  std::set<std::string> refusing;  // hierarchies with another schedule
   bool hold = false;
   std::vector<std::function<void()>> held;
 

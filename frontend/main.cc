@@ -50,6 +50,7 @@ struct Flags {
   Address grpc{"127.0.0.1", 7430};
   Address http{"127.0.0.1", 8092};
   std::string hierarchies;
+  std::string schedule = WaypointSchedule::Standard().Name();
   std::string hierarchy_schedule;
   std::vector<std::string> leaves;
   AnnounceFlag announce;
@@ -72,6 +73,7 @@ void Declare(FlagSet& flags, Flags* f) {
       "the hierarchy's top: HOST:PORT,… that each know all cells, or NAME=HOST:PORT|HOST:PORT,… "
       "that share what is known, as in its reporters' --parents; or @FILE with either, or "
       "dns:HOST:PORT, or redis://HOST:PORT where its nodes announce themselves");
+  flags.Add("schedule", &f->schedule, "the waypoints that leaves report, as in their --schedule");
   flags.Add("hierarchy_schedule", &f->hierarchy_schedule,
             "the waypoints that a top level of shards is told; empty: the leaves'");
   flags.Add("ask_shards", &o.ask_shards, "shards of the top level asked at once", 1, 256);
@@ -164,14 +166,23 @@ std::vector<ConfiguredLeaf> ToLeaves(const std::vector<ServiceRecord>& records) 
   return leaves;
 }
 
-// A part of the leaves'.
-absl::StatusOr<WaypointSchedule> HierarchySchedule(const Flags& flags) {
-  if (flags.hierarchy_schedule.empty()) return *flags.frontend.schedule;
-  absl::StatusOr<WaypointSchedule> schedule = WaypointSchedule::Parse(flags.hierarchy_schedule);
-  absl::Status bad = schedule.status();
-  if (bad.ok()) bad = schedule->Over(*flags.frontend.schedule).status();
-  if (bad.ok()) return schedule;
-  return absl::InvalidArgumentError("--hierarchy_schedule: " + std::string(bad.message()));
+struct Schedules {
+  WaypointSchedule leaves = WaypointSchedule::Standard();
+  WaypointSchedule hierarchy = WaypointSchedule::Standard();  // a part of the leaves'
+};
+
+absl::StatusOr<Schedules> ReadSchedules(const Flags& flags) {
+  const auto named = [](const char* flag, const absl::Status& bad) {
+    return absl::InvalidArgumentError(std::string(flag) + ": " + std::string(bad.message()));
+  };
+  absl::StatusOr<WaypointSchedule> leaves = WaypointSchedule::Parse(flags.schedule);
+  if (!leaves.ok()) return named("--schedule", leaves.status());
+  absl::StatusOr<WaypointSchedule> hierarchy = WaypointSchedule::Parse(
+      flags.hierarchy_schedule.empty() ? flags.schedule : flags.hierarchy_schedule);
+  absl::Status bad = hierarchy.status();
+  if (bad.ok()) bad = hierarchy->Over(*leaves).status();
+  if (!bad.ok()) return named("--hierarchy_schedule", bad);
+  return Schedules{*std::move(leaves), *std::move(hierarchy)};
 }
 
 // Null without any.
@@ -274,12 +285,12 @@ int Main(int argc, char** argv) {
     if (bad.ok()) bad = CheckLeaf(entry);
   }
   absl::StatusOr<FoundNodes> hierarchies = FoundNodes::Read("--hierarchy", flags.hierarchies);
-  absl::StatusOr<WaypointSchedule> schedule = HierarchySchedule(flags);
+  const absl::StatusOr<Schedules> schedules = ReadSchedules(flags);
   absl::StatusOr<std::map<std::string, std::string>> engines = EnginesOf(flags.proxy);
   if (bad.ok()) bad = engines.status();
   absl::StatusOr<std::unique_ptr<ModelRegistry>> models = LoadModels(flags.models);
   if (bad.ok()) bad = models.status();
-  if (bad.ok()) bad = hierarchies.ok() ? schedule.status() : hierarchies.status();
+  if (bad.ok()) bad = hierarchies.ok() ? schedules.status() : hierarchies.status();
   if (bad.ok() && !flags.model_weights.empty()) {
     absl::StatusOr<std::map<std::string, CostWeights>> weights =
         ReadModelWeights(flags.model_weights, flags.frontend.weights);
@@ -290,7 +301,8 @@ int Main(int argc, char** argv) {
     std::fprintf(stderr, "kvatlas-frontend: %s\n", std::string(bad.message()).c_str());
     return 2;
   }
-  flags.frontend.hierarchy_schedule = &*schedule;
+  flags.frontend.schedule = &schedules->leaves;
+  flags.frontend.hierarchy_schedule = &schedules->hierarchy;
   flags.frontend.engines = *std::move(engines);
   return Run(service, flags, *hierarchies, models->get());
 }

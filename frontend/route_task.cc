@@ -271,14 +271,20 @@ void RouteTask::AskCells(const NodeQuestions& questions, Duration budget,
          .timer = shared->timer},
         [shared, domain, question = questions[i]](const std::string& address, Duration deadline,
                                                   FirstAnswer<CellsAnswer>::Reply reply) {
-          shared->cell_finder->FindCells(address,
-                                         {.domain = domain.get(),
-                                          .waypoints = question->waypoints,
-                                          .blocks = question->blocks,
-                                          .best = question->best,
-                                          .schedule = question->schedule,
-                                          .positions = question->positions},
-                                         deadline, std::move(reply));
+          shared->cell_finder->FindCells(
+              address,
+              {.domain = domain.get(),
+               .waypoints = question->waypoints,
+               .blocks = question->blocks,
+               .best = question->best,
+               .schedule = question->schedule,
+               .positions = question->positions},
+              deadline,
+              [shared, address, reply = std::move(reply)](absl::StatusOr<CellsAnswer> answer) {
+                if (absl::IsFailedPrecondition(answer.status()))
+                  shared->OnRefused(address, answer.status());
+                reply(std::move(answer));
+              });
         },
         [](const CellsAnswer& answer) {
           return answer.cells.empty() ? absl::NotFoundError("knows no cell") : absl::OkStatus();

@@ -94,6 +94,9 @@ struct Frontend::Shared {
   std::map<std::string, std::unique_ptr<const Policy>> model_policies;  // immutable after start
   const Policy& PolicyOf(const std::string& model) const;
 
+  // A node does not take questions under this frontend's schedule: the route goes on without it, so this is told loudly.
+  void OnRefused(const std::string& node, const absl::Status& why);
+
   // Where the worker's engine takes requests; empty: nobody said.
   std::string UrlOf(const Domain& domain, const std::string& cell, const HolderId& worker) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);

@@ -117,6 +117,11 @@ Hierarchy::Hierarchy(HierarchyOptions options)
       schedule_name_(schedule_.Name()),
       registry_(RegistryOptions(options)) {}
 
+absl::Status Hierarchy::OtherSchedule(const FindCellsQuery& query, const std::string& why) const {
+  return absl::FailedPreconditionError("schedule '" + query.schedule.substr(0, 256) +
+                                       "' is not ours, '" + schedule_name_ + "'" + why);
+}
+
 absl::StatusOr<Hierarchy::Question> Hierarchy::Read(const FindCellsQuery& query) const {
   if (query.domain.model.empty()) return absl::InvalidArgumentError("domain.model is empty");
   if (query.blocks > kFindCellsBlocksMax) {
@@ -130,8 +135,11 @@ absl::StatusOr<Hierarchy::Question> Hierarchy::Read(const FindCellsQuery& query)
   }
   for (size_t i = 0; i < query.positions.size(); ++i) {
     const Position position = query.positions[i];
-    if (position >= query.blocks || (i > 0 && position <= query.positions[i - 1]) ||
-        !schedule_.IsWaypoint(position)) {
+    const bool waypoint = schedule_.IsWaypoint(position);
+    if (!waypoint && query.schedule != schedule_name_) {
+      return OtherSchedule(query, ", and has no waypoint at position " + std::to_string(position));
+    }
+    if (!waypoint || position >= query.blocks || (i > 0 && position <= query.positions[i - 1])) {
       return absl::InvalidArgumentError("position " + std::to_string(position) +
                                         " is no waypoint of '" + schedule_name_ +
                                         "', or not behind the one before, or not in the prompt");
@@ -152,10 +160,6 @@ absl::StatusOr<Hierarchy::Question> Hierarchy::ReadWhole(const FindCellsQuery& q
                                       std::to_string(expected) + " waypoints, not " +
                                       std::to_string(query.waypoints.size()));
   };
-  const auto refuse = [&](const std::string& why) {
-    return absl::FailedPreconditionError("schedule '" + query.schedule.substr(0, 256) +
-                                         "' is not ours, '" + schedule_name_ + "'" + why);
-  };
   Question question{
       .schedule = &schedule_, .asked = query.waypoints, .positions = {}, .blocks = query.blocks};
   if (query.schedule == schedule_name_) {
@@ -163,9 +167,9 @@ absl::StatusOr<Hierarchy::Question> Hierarchy::ReadWhole(const FindCellsQuery& q
     return fits.ok() ? absl::StatusOr<Question>(std::move(question)) : fits;
   }
   const absl::StatusOr<WaypointSchedule> theirs = WaypointSchedule::Parse(query.schedule);
-  if (!theirs.ok()) return refuse("");
+  if (!theirs.ok()) return OtherSchedule(query, "");
   const absl::StatusOr<WaypointSchedule> ours = schedule_.Over(*theirs);
-  if (!ours.ok()) return refuse(", and lacks some of its waypoints");
+  if (!ours.ok()) return OtherSchedule(query, ", and lacks some of its waypoints");
   if (absl::Status fits = count_fits(*theirs); !fits.ok()) return fits;
   question.selected = ours->Select(query.waypoints);
   return question;

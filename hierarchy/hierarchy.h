@@ -112,6 +112,7 @@ class Hierarchy {
  private:
   struct Question;
 
+  absl::Status OtherSchedule(const FindCellsQuery& query, const std::string& why) const;
   absl::StatusOr<Question> Read(const FindCellsQuery& query) const;
   absl::StatusOr<Question> ReadWhole(const FindCellsQuery& query) const;
   FoundCells ToFoundCells(OverlapAnswer* best, const Question& question) const;

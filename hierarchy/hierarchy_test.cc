@@ -230,6 +230,27 @@ TEST_F(HierarchyTest, QuestionsThatNoCorrectAskerWouldAskAreRefused) {
             absl::StatusCode::kNotFound);
 }
 
+TEST_F(HierarchyTest, APositionThatIsNoWaypointIsAnotherScheduleOrNonsense) {
+  auto a = AddCell("a", 3);
+  const std::vector<SequenceHash> one = Waypoints(1);
+  const std::vector<Position> position = {WaypointSchedule::Standard().PositionOf(0) + 1};
+  const auto ask = [&](const std::string& schedule) {
+    return hierarchy_
+        .FindCells({.domain = kDomain,
+                    .waypoints = one,
+                    .blocks = 190,
+                    .schedule = schedule,
+                    .positions = position})
+        .status();
+  };
+  const absl::Status other = ask("every:9");
+  EXPECT_EQ(other.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(other.message().find("'every:9' is not ours, '" + hierarchy_.schedule_name() + "'"),
+            std::string::npos)
+      << other;
+  EXPECT_EQ(ask(hierarchy_.schedule_name()).code(), absl::StatusCode::kInvalidArgument);
+}
+
 TEST_F(HierarchyTest, ALeafWithAnotherScheduleIsRefusedWithAReason) {
   Cell cell(&hierarchy_, "a");
   cell.hello().schedule = "every:7";

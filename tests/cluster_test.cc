@@ -22,6 +22,7 @@ namespace kvatlas {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Pair;
 
 constexpr uint32_t kSplit = 4;
 
@@ -157,6 +158,7 @@ TEST(RunClusterTest, BadFlagsAreNamedAndEndWithTwo) {
   EXPECT_EQ(RunCluster("--split=3").first, 2);
   EXPECT_EQ(RunCluster("--policy=nonsense").first, 2);
   EXPECT_EQ(RunCluster("--transport=pigeon").first, 2);
+  EXPECT_THAT(RunCluster("--schedule=sometimes"), Pair(2, HasSubstr("--schedule: ")));
   EXPECT_EQ(RunCluster("--no_such_flag").first, 2);
   EXPECT_EQ(RunCluster("--help").first, 0);
 }

@@ -35,6 +35,7 @@
 #include "indexer/base/ids.h"
 #include "indexer/base/mutex.h"
 #include "indexer/base/shard_map.h"
+#include "indexer/base/waypoints.h"
 #include "indexer/service/fork_mark.h"
 #include "indexer/service/version.h"
 #include "proto/kvatlas/v1/frontend.pb.h"
@@ -48,6 +49,7 @@ struct kvatlas_frontend {
   kvatlas::CondVar idle;
   uint32_t under_way ABSL_GUARDED_BY(mutex) = 0;
 
+  kvatlas::WaypointSchedule schedule = kvatlas::WaypointSchedule::Standard();
   kvatlas::GrpcTimer timer;
   kvatlas::GrpcCellFinder cell_finder;
   kvatlas::GrpcOverlapFinder overlap_finder;
@@ -185,6 +187,13 @@ absl::StatusOr<FrontendOptions> OptionsOf(const kvatlas_frontend_options& given)
   return options;
 }
 
+absl::StatusOr<WaypointSchedule> ScheduleOf(const kvatlas_frontend_options& given) {
+  if (given.schedule == nullptr) return WaypointSchedule::Standard();
+  absl::StatusOr<WaypointSchedule> schedule = WaypointSchedule::Parse(given.schedule);
+  if (schedule.ok()) return schedule;
+  return absl::InvalidArgumentError("schedule: " + std::string(schedule.status().message()));
+}
+
 // Null without any.
 absl::StatusOr<std::unique_ptr<ModelRegistry>> ModelsOf(const kvatlas_frontend_options& given) {
   const std::string models = StringOf(given.models);
@@ -235,12 +244,16 @@ absl::StatusOr<std::unique_ptr<kvatlas_frontend>> Create(const kvatlas_frontend_
   }
   absl::StatusOr<FrontendOptions> options = OptionsOf(given);
   if (!options.ok()) return options.status();
+  absl::StatusOr<WaypointSchedule> schedule = ScheduleOf(given);
+  if (!schedule.ok()) return schedule.status();
   const SignalsBlocked blocked;
   absl::StatusOr<std::unique_ptr<ModelRegistry>> models = ModelsOf(given);
   if (!models.ok()) return models.status();
   auto made = std::make_unique<kvatlas_frontend>();
   made->mark = mark;
   made->routes_max = given.routes_max;
+  made->schedule = *std::move(schedule);
+  options->schedule = &made->schedule;
   StartThreads(made.get());
   for (const std::string& address : options->hierarchies.Addresses())
     made->cell_finder.Connect(address);

@@ -94,6 +94,8 @@ typedef struct kvatlas_frontend_options {
                               `--models`; read by `_create`. NULL: none, so that only token ids are routed */
   uint32_t prompt_threads; /* 2 that make tokens of text and chats; at most 256 */
   uint32_t prompts_max;    /* 1024 that wait for one of these */
+  const char*
+      schedule; /* the waypoints that leaves report, as in their `--schedule`; NULL: the standard ones */
 } kvatlas_frontend_options;
 
 /* `struct_size` is sizeof(kvatlas_frontend_options) where the caller was compiled. */

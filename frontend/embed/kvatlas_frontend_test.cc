@@ -423,7 +423,7 @@ TEST_F(RouteTextTest, AnOlderHeadersRequestHasNoText) {
   EXPECT_EQ(answer.route["prompt_tokens"], 5);
 }
 
-TEST(RouteTextOptionsTest, AModelThatCannotBeLoadedIsNamed) {
+TEST(RouteTextOptionsTest, WhatCannotBeIsNamed) {
   const char* leaf = "c=127.0.0.1:1";
   kvatlas_frontend_options options;
   kvatlas_frontend_options_init(&options, sizeof(options));
@@ -445,6 +445,10 @@ TEST(RouteTextOptionsTest, AModelThatCannotBeLoadedIsNamed) {
   options.prompts_max = 0;
   EXPECT_EQ(create(), KVATLAS_INVALID_ARGUMENT);
   options.prompts_max = 1;
+  options.schedule = "sometimes";
+  EXPECT_EQ(create(), KVATLAS_INVALID_ARGUMENT);
+  EXPECT_THAT(error, StartsWith("schedule: "));
+  options.schedule = "early:7;every:16";
   ASSERT_EQ(create(), KVATLAS_OK) << error;
   CRequest c;
   c.request.model = "bytes";

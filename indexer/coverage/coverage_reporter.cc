@@ -81,7 +81,10 @@ class CoverageReporter::Stream {
     EndOverlap();
     Append();
     for (const auto& shard : shards_) {
-      for (const auto& parent : shard->parents) parent->pump->Tick();
+      for (const auto& parent : shard->parents) {
+        parent->pump->Tick();
+        TellRefusal(*parent);
+      }
     }
   }
 
@@ -331,6 +334,15 @@ class CoverageReporter::Stream {
 
   // ---- What is said of it ----
 
+  // One that stops, or has not begun, is asked again soon: nothing is to be mended.
+  void TellRefusal(const Parent& parent) const {
+    if (options_.on_refused == nullptr) return;
+    absl::Status why = parent.pump->status();
+    if (why.ok()) why = parent.pump->refusal();
+    if (why.ok() || absl::IsUnavailable(why)) return;
+    options_.on_refused({parent.address, domain_, options_.schedule_name, why});
+  }
+
   // Before the first tick there is no stream yet, and so no rest.
   void AddUnstarted(ParentStats of, std::vector<ParentStats>* stats) const {
     for (const ShardMap::Shard& shard : options_.parents.shards()) {
@@ -350,6 +362,7 @@ class CoverageReporter::Stream {
     of.bytes_sent = parent.bytes.load(std::memory_order_relaxed);
     of.sender = parent.pump->stats();
     of.status = parent.pump->status();
+    of.refusal = parent.pump->refusal();
     MutexLock lock(&shard.mutex);
     of.waypoints_here = shard.resident.size();
     return of;

@@ -52,6 +52,14 @@ namespace kvatlas {
 
 using SenderLinkFactory = std::function<std::unique_ptr<SenderLink>(const std::string& parent)>;
 
+// Valid during the call that tells it.
+struct ParentRefusal {
+  const std::string& parent;  // its address
+  const Domain& domain;
+  const std::string& schedule;  // of what is reported
+  const absl::Status& why;
+};
+
 struct CoverageReporterOptions {
   HolderId cell;
   std::string address;  // this process's own gRPC address, for whoever reads the parents' answers
@@ -63,6 +71,9 @@ struct CoverageReporterOptions {
   std::string contract_id;
   const WaypointSchedule* schedule = &WaypointSchedule::Standard();  // of positions here
   std::string schedule_name = WaypointSchedule::Standard().Name();   // as parents know it
+  // A parent takes nothing until something is mended at either end, such as another schedule: told at every `Tick`, as long as it is
+  // so. May be null.
+  std::function<void(const ParentRefusal& refusal)> on_refused;
   CoverageOptions coverage;
   // A sparse stream of digests every 5 s would be digests mostly.
   SenderOptions sender = {.digest_every = std::chrono::seconds(15), .digest_blocks = 64};
@@ -95,6 +106,8 @@ struct ParentStats {
   uint64_t waypoints_waiting = 0;  // of these, kept back by a budget
   SenderStats sender;
   absl::Status status;  // not OK: replaced by a younger incarnation, or refused for good
+  absl::Status
+      refusal;  // not OK: refused until something is mended, such as a schedule at either end
 };
 
 class CoverageReporter {

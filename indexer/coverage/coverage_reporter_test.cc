@@ -19,6 +19,7 @@
 #include "indexer/base/ids.h"
 #include "indexer/base/shard_map.h"
 #include "indexer/base/waypoints.h"
+#include "indexer/coverage/parent_metrics.h"
 #include "indexer/holders/holder_registry.h"
 #include "indexer/stream/link.h"
 #include "indexer/stream/messages.h"
@@ -130,6 +131,10 @@ class CoverageReporterTest : public testing::Test {
     options.coverage.withdraw_delay = std::chrono::seconds(1);
     options.epoch = 5;
     options.instance_id = 6;
+    options.on_refused = [this](const ParentRefusal& refusal) {
+      refusals_.insert(refusal.parent + " of " + refusal.domain.model + " under " +
+                       refusal.schedule + ": " + std::string(refusal.why.message()));
+    };
     options.clock = &clock_;
     options.parents_overlap = kOverlap;
     auto reporter = std::make_unique<CoverageReporter>(options);
@@ -137,10 +142,10 @@ class CoverageReporterTest : public testing::Test {
     return reporter;
   }
 
-  void Up(int parent) {
+  void Up(int parent, const std::string& schedule = "") {
     HolderRegistryOptions options;
     options.contract_id = "contract";
-    options.schedule = schedule_.Name();
+    options.schedule = schedule.empty() ? schedule_.Name() : schedule;
     options.clock = &clock_;
     owned_[parent] = std::make_unique<HolderRegistry>(options);
     registries_[parent] = owned_[parent].get();
@@ -187,6 +192,7 @@ class CoverageReporterTest : public testing::Test {
   std::unique_ptr<HolderRegistry> owned_[kParents];
   HolderRegistry* registries_[kParents] = {};  // where "p:0" and so on lead
   std::set<MemoryLink*> links_;
+  std::set<std::string> refusals_;
   std::unique_ptr<CoverageReporter> reporter_;
 };
 
@@ -283,6 +289,34 @@ TEST_F(CoverageReporterTest, LostWaypointsAreWithdrawnAfterTheDelay) {
   EXPECT_TRUE(Known(0).empty());
   EXPECT_TRUE(AtRest());
   EXPECT_EQ(reporter_->Stats()[0].waypoints_withdrawn, 1u);
+}
+
+TEST_F(CoverageReporterTest, AParentWithAnotherScheduleIsNamedUntilItHasTheSame) {
+  Down(1);
+  Up(1, "every:7");
+  Coverage* coverage = reporter_->AddDomain(kLlama, 16);
+  coverage->OnChanged(kOne, SequenceHash{70}, 7, kNone, kDevice, nullptr);
+  Pass(seconds(1));
+  EXPECT_EQ(refusals_,
+            std::set<std::string>({"p:1 of llama-70b under early:1;every:4: waypoint schedule "
+                                   "\"early:1;every:4\" is not ours, \"every:7\""}));
+  EXPECT_EQ(Known(0).size(), 1u) << "the other parent is not troubled";
+  const auto metric = [this] {
+    std::string text;
+    AppendParentMetrics(reporter_->Stats(), "leaf", &text);
+    return text.substr(text.find("leaf_parent_refuses{"));
+  };
+  EXPECT_EQ(metric(),
+            "leaf_parent_refuses{domain=\"llama-70b\",parent=\"p:0\"} 0\n"
+            "leaf_parent_refuses{domain=\"llama-70b\",parent=\"p:1\"} 1\n");
+  Down(1);
+  Up(1);
+  Pass(seconds(40));
+  EXPECT_EQ(Known(1), Known(0));
+  EXPECT_EQ(metric().find(" 1\n"), std::string::npos) << metric();
+  refusals_.clear();
+  Pass(seconds(1));
+  EXPECT_TRUE(refusals_.empty());
 }
 
 TEST_F(CoverageReporterTest, DomainsAreStreamsOfTheirOwn) {

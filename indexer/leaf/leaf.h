@@ -33,6 +33,7 @@
 #include "indexer/base/clock.h"
 #include "indexer/base/hash.h"
 #include "indexer/base/shard_map.h"
+#include "indexer/base/waypoints.h"
 #include "indexer/coverage/coverage_reporter.h"
 #include "indexer/engines/engine_worker.h"
 #include "indexer/engines/zmq_ingest.h"
@@ -75,7 +76,8 @@ struct LeafOptions {
   std::string advertise;  // the gRPC address as others reach it; empty: the one listened on
   std::vector<std::pair<std::string, std::string>> labels;
   ShardMap parents;
-  bool parents_may_come = false;  // `CoverageReporterOptions`
+  bool parents_may_come = false;                                     // `CoverageReporterOptions`
+  const WaypointSchedule* schedule = &WaypointSchedule::Standard();  // of what parents are told
   HashContract contract;
   HolderRegistryOptions registry;  // contract, schedule and observer are filled in
   CoverageOptions coverage;

@@ -13,6 +13,7 @@
 #include "indexer/base/clock.h"
 #include "indexer/base/domain.h"
 #include "indexer/base/shard_map.h"
+#include "indexer/base/waypoints.h"
 #include "indexer/discovery/announce_flag.h"
 #include "indexer/discovery/announcer.h"
 #include "indexer/discovery/found_nodes.h"
@@ -39,6 +40,8 @@ constexpr Duration kLookAtFilesEvery = std::chrono::milliseconds(500);
 struct Flags {
   LeafOptions leaf;
   std::string parents;
+  std::string schedule_name = WaypointSchedule::Standard().Name();
+  WaypointSchedule schedule = WaypointSchedule::Standard();
   std::vector<std::string> labels;  // NAME=VALUE
   EngineRegistration engine;        // what --workers have in common
   std::vector<std::string> workers;
@@ -115,6 +118,8 @@ void Declare(FlagSet& flags, Flags* f) {
       "hierarchy nodes, told which waypoints this cell covers: HOST:PORT,… that each are told "
       "all of it, or NAME=HOST:PORT|HOST:PORT,… that share it, or @FILE with either, or "
       "dns:HOST:PORT, or redis://HOST:PORT where they announce themselves");
+  flags.Add("schedule", &f->schedule_name,
+            "waypoints that parents are told, as in their --schedule and the frontends'");
   flags.AddChoice("index", &registry.index_name, IndexFlagHelp(), indexes);
   flags.Add("contract_seed", &leaf.contract.seed, "seed S of the hash contract");
   flags.Add("lease_ttl", &registry.receiver.lease_ttl,
@@ -152,8 +157,19 @@ absl::Status FinishRedis(Flags* flags) {
   return absl::OkStatus();
 }
 
+absl::Status FinishSchedule(Flags* flags) {
+  absl::StatusOr<WaypointSchedule> schedule = WaypointSchedule::Parse(flags->schedule_name);
+  if (!schedule.ok()) {
+    return absl::InvalidArgumentError("--schedule: " + std::string(schedule.status().message()));
+  }
+  flags->schedule = *std::move(schedule);
+  flags->leaf.schedule = &flags->schedule;
+  return absl::OkStatus();
+}
+
 absl::Status Finish(Flags* flags) {
   if (absl::Status bad = FinishRedis(flags); !bad.ok()) return bad;
+  if (absl::Status bad = FinishSchedule(flags); !bad.ok()) return bad;
   auto workers = ParseWorkers(flags->workers, flags->engine);
   if (!workers.ok())
     return absl::InvalidArgumentError("--workers: " + std::string(workers.status().message()));

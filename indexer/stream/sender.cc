@@ -90,6 +90,7 @@ struct StreamSender::State {
   SenderIdentity identity;
   const ResidentSet* const resident;
   absl::Status status;
+  absl::Status refusal;
   bool stopped = false;
   bool goodbye_due = false;
 
@@ -251,6 +252,7 @@ absl::Status StreamSender::State::On(const Welcome& welcome, Time) {
   if (phase == Phase::kWelcomed) return absl::OkStatus();
   phase = Phase::kWelcomed;
   ever_welcomed = true;
+  refusal = absl::OkStatus();
   refused_in_a_row = 0;
   credit = welcome.credit;
   acknowledged = welcome.next == 0 ? 0 : std::min(welcome.next - 1, high_sent);
@@ -285,6 +287,7 @@ absl::Status StreamSender::State::On(const Refuse& refuse, Time now) {
   }
   if (phase == Phase::kWelcomed) return absl::OkStatus();
   phase = Phase::kRefused;
+  refusal = absl::Status(refuse.code, refuse.reason);
   hello_at = now + options.hello_timeout * (1 << std::min(refused_in_a_row++, 4));
   return absl::OkStatus();
 }
@@ -501,6 +504,7 @@ void StreamSender::Stop() {
 }
 
 const absl::Status& StreamSender::status() const { return state_->status; }
+const absl::Status& StreamSender::refusal() const { return state_->refusal; }
 bool StreamSender::welcomed() const { return state_->phase == State::Phase::kWelcomed; }
 BatchNumber StreamSender::last_number() const { return state_->last; }
 BatchNumber StreamSender::acknowledged() const { return state_->acknowledged; }

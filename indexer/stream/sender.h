@@ -100,6 +100,9 @@ class StreamSender {
   // Replaced by a younger incarnation, or refused as INVALID_ARGUMENT; the reason why. OK otherwise.
   const absl::Status& status() const;
 
+  // Why the last hello was refused for now, such as for another schedule; it is repeated. OK: it was not, or not yet answered.
+  const absl::Status& refusal() const;
+
   bool welcomed() const;
   // Highest number given out, highest acknowledged. Equal, and not `snapshot_owed`: the receiver has it all.
   BatchNumber last_number() const;

@@ -175,4 +175,9 @@ absl::Status SenderPump::status() const {
   return state_->sender.status();
 }
 
+absl::Status SenderPump::refusal() const {
+  MutexLock lock(&state_->mutex);
+  return state_->sender.refusal();
+}
+
 }  // namespace kvatlas

@@ -51,6 +51,8 @@ class SenderPump : private SenderLinkObserver {
   SenderStats stats() const;
   // Not OK: the sender was replaced or refused for good.
   absl::Status status() const;
+  // `StreamSender::refusal`.
+  absl::Status refusal() const;
 
   // Blocks until everything appended before is acknowledged, or the timeout; true when it is.
   bool WaitAtRest(Duration timeout);

@@ -593,6 +593,21 @@ TEST_F(SenderTest, RefusedAsInvalidStopsForGood) {
   EXPECT_TRUE(absl::IsInvalidArgument(sender.status()));
 }
 
+TEST_F(SenderTest, ARefusalThatMayBeMendedIsKnownUntilTheWelcome) {
+  sender.OnConnected(now);
+  sender.Poll(now);
+  Say(Refuse{.code = absl::StatusCode::kFailedPrecondition, .reason = "schedule"});
+  EXPECT_TRUE(absl::IsFailedPrecondition(sender.refusal()));
+  EXPECT_EQ(sender.refusal().message(), "schedule");
+  EXPECT_TRUE(sender.status().ok());
+  sender.OnDisconnected(now);
+  sender.OnConnected(now);
+  sender.Poll(now);
+  EXPECT_FALSE(sender.refusal().ok()) << "nobody answered yet";
+  Say(Welcome{.next = 1, .credit = 64});
+  EXPECT_TRUE(sender.refusal().ok());
+}
+
 TEST_F(SenderTest, SilentStreamSendsDigestsAndHeartbeats) {
   Connect(Welcome{.next = 1, .credit = 64});
   now += std::chrono::milliseconds(3500);

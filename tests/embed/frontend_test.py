@@ -51,7 +51,8 @@ class Options(ctypes.Structure):
                 ("deadline_us", c_uint64), ("in_flight_ttl_ms", c_uint64), ("zone", c_char_p),
                 ("zone_distance", c_double), ("prefill_weight", c_double), ("queue_weight", c_double),
                 ("decode_weight", c_double), ("temperature", c_double), ("seed", c_uint64), ("routes_max", c_uint32),
-                ("models", c_char_p), ("prompt_threads", c_uint32), ("prompts_max", c_uint32)]
+                ("models", c_char_p), ("prompt_threads", c_uint32), ("prompts_max", c_uint32),
+                ("schedule", c_char_p)]
 
 
 class Request(ctypes.Structure):
@@ -195,9 +196,9 @@ class Frontend:
 
 
 class Hierarchy:
-    def __init__(self):
-        self.process = subprocess.Popen([HIERARCHY, "--grpc=127.0.0.1:0", "--http=127.0.0.1:0"], stdout=subprocess.PIPE,
-                                        text=True)
+    def __init__(self, *flags):
+        self.process = subprocess.Popen([HIERARCHY, "--grpc=127.0.0.1:0", "--http=127.0.0.1:0", *flags],
+                                        stdout=subprocess.PIPE, text=True)
         ready = self.process.stdout.readline()
         self.grpc = re.search(r"grpc=(\S+)", ready)[1]
 
@@ -226,13 +227,14 @@ sys.stdin.readline()
 
 class Cluster(unittest.TestCase):
     """A leaf that "near" has told of the example's prompt, and "far" of nothing; the two in a process of their own."""
+    SCHEDULE = "early:1;every:16"
 
     @classmethod
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory()
         cls.prefix, cls.library = installed()
-        cls.hierarchy = Hierarchy()
-        cls.leaf = Leaf(LEAF, "--cell=c", f"--parents={cls.hierarchy.grpc}")
+        cls.hierarchy = Hierarchy(f"--schedule={cls.SCHEDULE}")
+        cls.leaf = Leaf(LEAF, "--cell=c", f"--parents={cls.hierarchy.grpc}", f"--schedule={cls.SCHEDULE}")
         cls.text_tokens = recorded("bytes")[recorded("prompts").index({"prompt": TEXT})]
         cls.workers = subprocess.Popen([sys.executable, "-c", WORKERS, cls.leaf.grpc, MODEL, json.dumps(cls.text_tokens)], stdin=subprocess.PIPE,
                                        stdout=subprocess.PIPE, text=True,
@@ -271,7 +273,7 @@ class RouteTest(Cluster):
         self.assertEqual(frontend.report(12345, finished=1), OK, "unknown ids are ignored")
 
     def test_through_the_hierarchy(self):
-        frontend = self.frontend(hierarchy=self.hierarchy.grpc, leaves=())
+        frontend = self.frontend(hierarchy=self.hierarchy.grpc, leaves=(), schedule=self.SCHEDULE.encode())
         until = time.monotonic() + LONG_S
         while True:  # until the leaf's coverage has reached it
             route = frontend.route(self.PROMPT, deadline_us=1_000_000)
@@ -281,6 +283,13 @@ class RouteTest(Cluster):
                     break
             self.assertLess(time.monotonic(), until, route)
         self.assertEqual((route["worker"], route["cell"], route["blocks"]), ("near", "c", 2))
+        self.assertEqual(route["json"]["receipt"]["cells"][0]["blocks_at_least"], 2)
+
+    def test_another_schedule_than_the_hierarchys(self):
+        frontend = self.frontend(hierarchy=self.hierarchy.grpc)
+        route = frontend.route(self.PROMPT)
+        self.assertEqual((route["worker"], route["json"]["receipt"]["fallback"]), ("near", "FALLBACK_OWN_CELL"))
+        self.assertIn(f"is not ours, '{self.SCHEDULE}'", route["json"]["receipt"]["reason"])
 
     def test_by_hashes(self):
         hashes = (c_uint64 * 3)(1, 2, 3)
@@ -384,7 +393,7 @@ class RouteTest(Cluster):
         self.assertIn("no tokenizer", why)
         for wrong, named in (({"leaves": ()}, "neither"), ({"leaves": ["127.0.0.1:1"]}, "CELL"), ({"ask": 0}, "ask"),
                              ({"hierarchy": "=,"}, "hierarchy"), ({"block_size": 0}, "block_size"),
-                             ({"models": b"m=/nowhere"}, "models"), ({"prompt_threads": 0}, "prompt_threads"),
+                             ({"models": b"m=/nowhere"}, "models"), ({"schedule": b"sometimes"}, "schedule"), ({"prompt_threads": 0}, "prompt_threads"),
                              ({"temperature": -1.0}, "temperature"), ({"routes_max": 0}, "routes_max")):
             made = Frontend(self.library, **{"leaves": ["c=127.0.0.1:1"], **wrong})
             self.assertEqual(made.code, INVALID_ARGUMENT, wrong)

@@ -110,6 +110,7 @@ absl::Status Cluster::StartRedis() {
 absl::Status Cluster::StartHierarchy() {
   std::vector<std::string> args = {std::string("--grpc=") + kAnyPort,
                                    std::string("--http=") + kAnyPort, "--node=hierarchy"};
+  AddSchedule(&args);
   args.insert(args.end(), options_.hierarchy_args.begin(), options_.hierarchy_args.end());
   return Add("hierarchy", kHierarchy, std::move(args)).Start(kReadyTimeout);
 }
@@ -120,6 +121,7 @@ absl::Status Cluster::StartLeaves() {
     std::vector<std::string> args = {std::string("--grpc=") + kAnyPort,
                                      std::string("--http=") + kAnyPort, "--cell=" + CellName(cell),
                                      "--parents=" + hierarchy()};
+    AddSchedule(&args);
     if (redis_ != nullptr) args.push_back("--redis=" + redis_->url());
     args.insert(args.end(), options_.leaf_args.begin(), options_.leaf_args.end());
     leaves.push_back(&Add(LeafName(cell), kLeaf, std::move(args)));
@@ -137,6 +139,7 @@ absl::Status Cluster::StartFrontendAndEngines() {
                                    std::string("--http=") + kAnyPort, "--hierarchy=" + hierarchy(),
                                    "--leaves=" + leaves,
                                    "--block_size=" + std::to_string(options_.block_size)};
+  AddSchedule(&args);
   args.insert(args.end(), options_.frontend_args.begin(), options_.frontend_args.end());
   std::vector<Process*> started = {&Add("frontend", kFrontend, std::move(args))};
   for (uint32_t worker = 0; worker < workers(); ++worker) {
@@ -164,6 +167,10 @@ absl::Status Cluster::StartFrontendAndEngines() {
     if (absl::Status status = process->Spawn(); !status.ok()) return status;
   }
   return WaitReady(started);
+}
+
+void Cluster::AddSchedule(std::vector<std::string>* args) const {
+  if (!options_.schedule.empty()) args->push_back("--schedule=" + options_.schedule);
 }
 
 Process& Cluster::Add(const std::string& name, const std::string& binary,

@@ -39,6 +39,8 @@ struct ClusterOptions {
   uint64_t capacity = 4096;
   uint32_t block_size = 64;
   std::string model = "mock";
+  // Waypoints that leaves report, nodes take and the frontend asks about; empty: the standard ones.
+  std::string schedule;
   // Between engines and leaves: gRPC, or the logs of a redis-server of the cluster's own, which keeps nothing on disk.
   bool redis = false;
   double prefill_tokens_per_s = 8000;
@@ -102,6 +104,7 @@ class Cluster {
   absl::Status StartHierarchy();
   absl::Status StartLeaves();
   absl::Status StartFrontendAndEngines();
+  void AddSchedule(std::vector<std::string>* args) const;
   Process& Add(const std::string& name, const std::string& binary, std::vector<std::string> args);
   absl::Status WaitReady(const std::vector<Process*>& processes);
   std::string AddressOf(const std::string& name) const;

@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "frontend/policy/policy.h"
 #include "indexer/base/clock.h"
+#include "indexer/base/waypoints.h"
 #include "indexer/service/flags.h"
 #include "indexer/service/service_main.h"
 #include "tools/cluster/chaos.h"
@@ -66,6 +67,8 @@ void Declare(FlagSet& flags, RunFlags* run) {
             0.0, 100.0);
   flags.Add("rate", &run->rate,
             "run freely at so many times the trace's pace; 0: each request in turn", 0.0, 1e6);
+  flags.Add("schedule", &run->cluster.schedule,
+            "waypoints that leaves report, for all processes; empty: the standard ones");
   flags.AddChoice("transport", &run->transport, "between engines and leaves", {"grpc", "redis"});
   flags.Add("seed", &run->seed, "of tie-breaks");
   flags.Add("chaos", &run->chaos,
@@ -246,6 +249,13 @@ int main(int argc, char** argv) {
   if (kTokensPerHashId % run.split != 0) {
     std::fprintf(stderr, "run_cluster: --split=%u: must divide %u\n", run.split, kTokensPerHashId);
     return 2;
+  }
+  if (!run.cluster.schedule.empty()) {
+    const absl::Status bad = WaypointSchedule::Parse(run.cluster.schedule).status();
+    if (!bad.ok()) {
+      std::fprintf(stderr, "run_cluster: --schedule: %s\n", std::string(bad.message()).c_str());
+      return 2;
+    }
   }
   return Run(service, run);
 }

@@ -1,0 +1,24 @@
+// Which parents refuse what this process reports, as a metric?
+//
+//   kvatlas_leaf_parent_refuses{domain="llama",parent="10.0.0.1:7420"} 1
+//
+// 1 while they do: for another schedule, contract or block size, or because a younger process has this one's name. The log has
+// the reason. Parents that are not reached are 0, like those that listen.
+
+#ifndef KVATLAS_INDEXER_COVERAGE_PARENT_METRICS_H_
+#define KVATLAS_INDEXER_COVERAGE_PARENT_METRICS_H_
+
+#include <string>
+#include <vector>
+
+#include "indexer/coverage/coverage_reporter.h"
+
+namespace kvatlas {
+
+// Appends the family in Prometheus' text format. `prefix`: "kvatlas_leaf" for instance.
+void AppendParentMetrics(const std::vector<ParentStats>& parents, const std::string& prefix,
+                         std::string* text);
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_INDEXER_COVERAGE_PARENT_METRICS_H_
