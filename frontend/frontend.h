@@ -27,7 +27,7 @@
 //
 // Example:
 //   Frontend frontend({.hierarchies = {"127.0.0.1:7420"}}, &cell_finder, &overlap_finder, &Clock::Real());
-//   absl::StatusOr<RouteResult> route = frontend.Route({.domain = {"llama-70b"}, .tokens = tokens});
+//   absl::StatusOr<RouteResult> route = frontend.Route({.domain = {"llama-70b", ""}, .tokens = tokens});
 //   if (route.ok()) { Send(route->worker); frontend.Report(route->decision_id, {.accepted = true}); }
 
 #ifndef KVATLAS_FRONTEND_FRONTEND_H_
@@ -76,8 +76,9 @@ struct ConfiguredLeaf {
 };
 
 struct FrontendOptions {
-  ShardMap hierarchies;  // the top level: replicas that each know everything, or shards of such
-  std::vector<ConfiguredLeaf> leaves;
+  ShardMap hierarchies =
+      {};  // the top level: replicas that each know everything, or shards of such
+  std::vector<ConfiguredLeaf> leaves = {};
   uint32_t ask_cells = 2;        // K: leaves asked at once when coverage is known
   uint32_t ask_cells_blind = 8;  // and when it is not
   // Leaves asked at the same time as the hierarchy, where they can be guessed: all cells when no more are known, or else the
@@ -88,30 +89,30 @@ struct FrontendOptions {
   uint32_t cells_best = 32;  // cells wanted from a hierarchy: no more are asked; 0: all
   uint32_t block_size = 16;  // of a domain until a leaf or a hierarchy says otherwise
   Duration deadline = std::chrono::milliseconds(50);  // of a route that names none
-  std::string zone;  // cells labelled with another `zone` are `zone_distance` away
+  std::string zone = {};  // cells labelled with another `zone` are `zone_distance` away
   double zone_distance = 8;
-  CostWeights weights;
+  CostWeights weights = {};
   // By what a worker is chosen. REQUIRES: one of `PolicyNames`.
   std::string policy = std::string(kDefaultPolicy);
-  std::map<std::string, CostWeights> model_weights;  // of models that have their own
+  std::map<std::string, CostWeights> model_weights = {};  // of models that have their own
   // Requests with one prefix, before the first one's events are back: to one worker as long as that is not clearly slower
   // than computing the prefix twice; else they spread by what is in flight alone.
   bool siblings_together = true;
   Duration sibling_ttl =
       std::chrono::seconds(5);  // so long is a prompt expected to be where it was sent
-  SessionsOptions sessions;
+  SessionsOptions sessions = {};
   // Workers over these get no requests; when all are, a route waits, or is refused.
-  OverloadThresholds overload;
+  OverloadThresholds overload = {};
   Duration queue_wait{0};     // so long; 0: refused at once. Needs a timer
   uint32_t queue_max = 1024;  // routes that wait at once; more are refused
   Duration queue_poll = std::chrono::milliseconds(20);
   // A guess at the engines' speed, for telling the refused when to come again.
   Duration prefill_per_block = std::chrono::milliseconds(8);
-  FleetMemoryOptions memory;
-  SuspectsOptions suspects;
+  FleetMemoryOptions memory = {};
+  SuspectsOptions suspects = {};
   // Where engines take requests, by worker name, for workers that have no label `url`.
-  std::map<std::string, std::string> engines;
-  HashContract contract;
+  std::map<std::string, std::string> engines = {};
+  HashContract contract = {};
   const WaypointSchedule* schedule =
       &WaypointSchedule::Standard();  // the leaves', and so the finest
   // Of a top level that is split: its own schedule, which may be a part of the leaves'. Null: the same.

@@ -8,9 +8,9 @@
 int main(int argc, char** argv) {
   kvatlas::GrpcCellFinder cells;
   kvatlas::GrpcOverlapFinder overlaps;
-  kvatlas::FrontendOptions options;
-  options.leaves = {{.cell = "c", .address = argc > 1 ? argv[1] : "127.0.0.1:7410"}};
-  kvatlas::Frontend frontend(options, &cells, &overlaps, &kvatlas::Clock::Real());
+  const char* leaf = argc > 1 ? argv[1] : "127.0.0.1:7410";
+  kvatlas::Frontend frontend({.leaves = {{.cell = "c", .address = leaf}}}, &cells, &overlaps,
+                             &kvatlas::Clock::Real());
 
   kvatlas::RouteInput prompt;
   prompt.domain.model = argc > 2 ? argv[2] : "example-model";

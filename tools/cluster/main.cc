@@ -119,6 +119,15 @@ absl::Status WriteJson(const std::string& path, const std::string& line) {
   return out ? absl::OkStatus() : absl::UnavailableError(path + ": cannot be written");
 }
 
+// For who has started a cluster and wants to see an answer.
+std::string HowToAsk(const Cluster& cluster, bool text) {
+  const std::string url = cluster.address("frontend", "http") + "/route";
+  const std::string model = "{\"model\": \"" + cluster.options().model + "\", ";
+  return text ? "Ask it:  curl -s " + url + "/chat -d '" + model +
+                    "\"messages\": [{\"role\": \"user\", \"content\": \"hello\"}]}'\n"
+              : "Ask it:  curl -s " + url + " -d '" + model + "\"tokens\": [1, 2, 3]}'\n";
+}
+
 int Exit(const absl::Status& status) {
   std::fprintf(stderr, "run_cluster: %s\n", std::string(status.message()).c_str());
   return 1;
@@ -228,8 +237,9 @@ int Run(ServiceMain& service, RunFlags& run) {
     }
   }
   if (run.keep || trace.empty()) {
-    std::fprintf(people, "\nThe cluster is up; logs are in %s\n%sCtrl-C stops it.\n",
-                 (*cluster)->logs().c_str(), (*cluster)->Describe().c_str());
+    std::fprintf(people, "\nThe cluster is up; logs are in %s\n%s%sCtrl-C stops it.\n",
+                 (*cluster)->logs().c_str(), (*cluster)->Describe().c_str(),
+                 HowToAsk(**cluster, run.text).c_str());
     std::fflush(people);
     service.WaitForSignal();
   }
