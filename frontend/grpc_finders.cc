@@ -1,126 +1,102 @@
 #include "frontend/grpc_finders.h"
 
-#include <google/protobuf/arena.h>
-#include <grpc/support/time.h>
 #include <grpcpp/alarm.h>
-#include <grpcpp/channel.h>
-#include <grpcpp/client_context.h>
-#include <grpcpp/support/client_callback.h>
 
-#include <algorithm>
 #include <utility>
 
+#include "frontend/grpc_questions.h"
+#include "frontend/peers_by_address.h"
+#include "frontend/question_stream.h"
 #include "frontend/wire.h"
-#include "indexer/service/grpc_channel.h"
-#include "indexer/service/grpc_status.h"
 #include "proto/kvatlas/v1/hierarchy.grpc.pb.h"
 #include "proto/kvatlas/v1/leaf.grpc.pb.h"
 
 namespace kvatlas {
-namespace {
 
-// Everything that lives as long as one call. Both messages lie in an arena: an answer has a few small ones per worker.
-template <typename Stub, typename Request, typename Response>
-struct Call {
-  static constexpr size_t kBytes = 8 << 10;
+struct CellQuestions {
+  using Stub = v1::Hierarchy::Stub;
+  using Request = v1::FindCellsRequest;
+  using Response = v1::FindCellsResponse;
+  using StreamRequest = v1::FindCellsStreamRequest;
+  using StreamResponse = v1::FindCellsStreamResponse;
 
-  std::shared_ptr<Stub> stub;
-  grpc::ClientContext context;
-  char bytes[kBytes];
-  google::protobuf::Arena arena{bytes, kBytes};
-  Request& request = *google::protobuf::Arena::CreateMessage<Request>(&arena);
-  Response& response = *google::protobuf::Arena::CreateMessage<Response>(&arena);
+  static std::unique_ptr<Stub> NewStub(const std::shared_ptr<grpc::Channel>& channel) {
+    return v1::Hierarchy::NewStub(channel);
+  }
+  static void Call(Stub* stub, grpc::ClientContext* context, const Request* request,
+                   Response* response, std::function<void(grpc::Status)> callback) {
+    stub->async()->FindCells(context, request, response, std::move(callback));
+  }
+  static void Open(Stub* stub, grpc::ClientContext* context,
+                   grpc::ClientBidiReactor<StreamRequest, StreamResponse>* reactor) {
+    stub->async()->FindCellsStream(context, reactor);
+  }
 };
 
-template <typename Call>
-std::shared_ptr<Call> NewCall(ChannelCache* channels) {
-  channels->Begin();
-  return std::shared_ptr<Call>(new Call, [channels](Call* call) {
-    delete call;
-    channels->End();
-  });
-}
+struct OverlapQuestions {
+  using Stub = v1::Leaf::Stub;
+  using Request = v1::FindOverlapsRequest;
+  using Response = v1::FindOverlapsResponse;
+  using StreamRequest = v1::FindOverlapsStreamRequest;
+  using StreamResponse = v1::FindOverlapsStreamResponse;
 
-gpr_timespec DeadlineIn(Duration duration) {
-  return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
-                      gpr_time_from_nanos(duration.count(), GPR_TIMESPAN));
-}
-
-}  // namespace
-
-ChannelCache::~ChannelCache() {
-  MutexLock lock(&mutex_);
-  while (under_way_ > 0) idle_.Wait(&mutex_);
-}
-
-void ChannelCache::Begin() {
-  MutexLock lock(&mutex_);
-  ++under_way_;
-}
-
-void ChannelCache::End() {
-  MutexLock lock(&mutex_);
-  if (--under_way_ == 0) idle_.SignalAll();
-}
-
-std::shared_ptr<grpc::Channel> ChannelCache::Get(const std::string& address) {
-  MutexLock lock(&mutex_);
-  Entry& entry = channels_[address];
-  entry.used = ++uses_;
-  if (entry.channel == nullptr) entry.channel = MakeChannel(address);
-  std::shared_ptr<grpc::Channel> channel = entry.channel;
-  if (channels_.size() > kFinderChannelsMax) {
-    channels_.erase(std::min_element(
-        channels_.begin(), channels_.end(),
-        [](const auto& a, const auto& b) { return a.second.used < b.second.used; }));
+  static std::unique_ptr<Stub> NewStub(const std::shared_ptr<grpc::Channel>& channel) {
+    return v1::Leaf::NewStub(channel);
   }
-  return channel;
-}
+  static void Call(Stub* stub, grpc::ClientContext* context, const Request* request,
+                   Response* response, std::function<void(grpc::Status)> callback) {
+    stub->async()->FindOverlaps(context, request, response, std::move(callback));
+  }
+  static void Open(Stub* stub, grpc::ClientContext* context,
+                   grpc::ClientBidiReactor<StreamRequest, StreamResponse>* reactor) {
+    stub->async()->FindOverlapsStream(context, reactor);
+  }
+};
+
+GrpcCellFinder::GrpcCellFinder(bool streams)
+    : questions_(std::make_unique<GrpcQuestions<CellQuestions>>(streams)) {}
+GrpcCellFinder::~GrpcCellFinder() = default;
 
 void GrpcCellFinder::Connect(const std::string& hierarchy_address) {
-  channels_.Get(hierarchy_address)->GetState(/*try_to_connect=*/true);
-}
-
-void GrpcOverlapFinder::Connect(const std::string& leaf_address) {
-  channels_.Get(leaf_address)->GetState(/*try_to_connect=*/true);
+  questions_->Connect(hierarchy_address);
 }
 
 void GrpcCellFinder::FindCells(const std::string& hierarchy_address, const CellQuestion& question,
                                Duration deadline, Callback callback) {
-  auto call =
-      NewCall<Call<v1::Hierarchy::Stub, v1::FindCellsRequest, v1::FindCellsResponse>>(&channels_);
-  call->stub = channels_.StubTo<v1::Hierarchy>(hierarchy_address);
-  ToProto(question, &call->request);
-  call->context.set_deadline(DeadlineIn(deadline));
-  call->stub->async()->FindCells(
-      &call->context, &call->request, &call->response,
-      [call, callback = std::move(callback)](const grpc::Status& status) {
-        if (status.ok()) {
-          callback(FromProto(call->response));
-        } else {
-          callback(FromGrpcStatus(status));
-        }
+  questions_->Ask(
+      hierarchy_address, question.waypoints.size() * sizeof(SequenceHash),
+      [&](v1::FindCellsRequest* request) { ToProto(question, request); }, deadline,
+      [callback = std::move(callback)](const absl::Status& status,
+                                       const v1::FindCellsResponse& response) {
+        if (!status.ok()) return callback(status);
+        callback(FromProto(response));
       });
+}
+
+GrpcOverlapFinder::GrpcOverlapFinder(bool streams)
+    : questions_(std::make_unique<GrpcQuestions<OverlapQuestions>>(streams)) {}
+GrpcOverlapFinder::~GrpcOverlapFinder() = default;
+
+void GrpcOverlapFinder::Connect(const std::string& leaf_address) {
+  questions_->Connect(leaf_address);
 }
 
 void GrpcOverlapFinder::FindOverlaps(const std::string& leaf_address,
                                      const OverlapQuestion& question, Duration deadline,
                                      Callback callback) {
-  auto call =
-      NewCall<Call<v1::Leaf::Stub, v1::FindOverlapsRequest, v1::FindOverlapsResponse>>(&channels_);
-  call->stub = channels_.StubTo<v1::Leaf>(leaf_address);
   LabelsKey key{leaf_address, *question.domain};
   KnownLabels known = LabelsOf(key);
-  ToProto(question, known.version, &call->request);
-  call->context.set_deadline(DeadlineIn(deadline));
-  call->stub->async()->FindOverlaps(&call->context, &call->request, &call->response,
-                                    [this, call, key = std::move(key), known = std::move(known),
-                                     callback = std::move(callback)](const grpc::Status& status) {
-                                      if (!status.ok()) return callback(FromGrpcStatus(status));
-                                      WorkersAnswer answer = FromProto(call->response);
-                                      answer.labels = TakeLabels(key, known, call->response);
-                                      callback(std::move(answer));
-                                    });
+  const uint64_t version = known.version;
+  questions_->Ask(
+      leaf_address, question.sequence.size() * sizeof(SequenceHash),
+      [&](v1::FindOverlapsRequest* request) { ToProto(question, version, request); }, deadline,
+      [this, key = std::move(key), known = std::move(known), callback = std::move(callback)](
+          const absl::Status& status, const v1::FindOverlapsResponse& response) {
+        if (!status.ok()) return callback(status);
+        WorkersAnswer answer = FromProto(response);
+        answer.labels = TakeLabels(key, known, response);
+        callback(std::move(answer));
+      });
 }
 
 GrpcOverlapFinder::KnownLabels GrpcOverlapFinder::LabelsOf(const LabelsKey& key) {
@@ -135,7 +111,7 @@ std::shared_ptr<const LabelsByWorker> GrpcOverlapFinder::TakeLabels(
   if (version == known.version) return known.labels;
   std::shared_ptr<const LabelsByWorker> labels = version == 0 ? nullptr : LabelsFromProto(response);
   MutexLock lock(&labels_mutex_);
-  if (labels_.size() >= kFinderChannelsMax && !labels_.contains(key)) labels_.clear();
+  if (labels_.size() >= kPeersMax && !labels_.contains(key)) labels_.clear();
   labels_[key] = {.version = version, .labels = labels};
   return labels;
 }

@@ -1,10 +1,10 @@
-// The frontend's questions over gRPC: one asynchronous call per question, a channel per address.
+// The frontend's questions over gRPC: over a stream per peer that stays open, or a call each (grpc_questions.h).
 //
 // *Threads*: any. Callbacks run in gRPC's threads; no thread waits for an answer.
 // *Truth*: nothing is retried. A peer known to be down fails at once with UNAVAILABLE, an unknown one within its deadline.
-// *Bounds*: `kFinderChannelsMax` channels; beyond, the one used longest ago is closed. Labels of as many leaves and domains;
+// *Bounds*: `kPeersMax` peers; beyond, the one asked longest ago is given up. Labels of as many leaves and domains;
 // beyond, all are asked for again.
-// *Lifetime*: the destructor waits for the calls under way, which end by answer or deadline.
+// *Lifetime*: the destructor waits for what is under way, calls at most until their deadlines.
 
 #ifndef KVATLAS_FRONTEND_GRPC_FINDERS_H_
 #define KVATLAS_FRONTEND_GRPC_FINDERS_H_
@@ -24,66 +24,33 @@
 #include "indexer/base/mutex.h"
 #include "proto/kvatlas/v1/leaf.pb.h"
 
-namespace grpc {
-class Channel;
-}  // namespace grpc
-
 namespace kvatlas {
 
-inline constexpr size_t kFinderChannelsMax = 4096;
-
-// Channels by address, and the calls that use them.
-class ChannelCache {
- public:
-  // Waits for the calls under way, at most until their deadlines: gRPC 1.51 joins its callback threads where the last
-  // channel of a process ends, so that must not be one of them.
-  ~ChannelCache();
-
-  std::shared_ptr<grpc::Channel> Get(const std::string& address);
-
-  // `Stub`, the same type in all calls of a cache, on that channel: making one registers all its methods.
-  template <typename Service>
-  std::shared_ptr<typename Service::Stub> StubTo(const std::string& address) {
-    std::shared_ptr<grpc::Channel> channel = Get(address);
-    MutexLock lock(&mutex_);
-    const auto entry = channels_.find(address);
-    if (entry == channels_.end() || entry->second.channel != channel)  // closed meanwhile
-      return Service::NewStub(channel);
-    if (entry->second.stub == nullptr)
-      entry->second.stub = std::shared_ptr<typename Service::Stub>(Service::NewStub(channel));
-    return std::static_pointer_cast<typename Service::Stub>(entry->second.stub);
-  }
-
-  // Around everything that holds a channel.
-  void Begin();
-  void End();
-
- private:
-  struct Entry {
-    std::shared_ptr<grpc::Channel> channel;
-    std::shared_ptr<void> stub;  // of the one service that is asked there
-    uint64_t used = 0;
-  };
-  Mutex mutex_;
-  absl::flat_hash_map<std::string, Entry> channels_ ABSL_GUARDED_BY(mutex_);
-  uint64_t uses_ ABSL_GUARDED_BY(mutex_) = 0;
-  CondVar idle_;
-  uint64_t under_way_ ABSL_GUARDED_BY(mutex_) = 0;
-};
+struct CellQuestions;  // what GrpcQuestions asks
+struct OverlapQuestions;
+template <typename Asked>
+class GrpcQuestions;
 
 class GrpcCellFinder : public CellFinder {
  public:
+  // Without streams every question is a call: for balancers of calls in between.
+  explicit GrpcCellFinder(bool streams = true);
+  ~GrpcCellFinder() override;
+
   // Starts connecting, so that the first question need not wait for it.
   void Connect(const std::string& hierarchy_address);
   void FindCells(const std::string& hierarchy_address, const CellQuestion& question,
                  Duration deadline, Callback callback) override;
 
  private:
-  ChannelCache channels_;
+  const std::unique_ptr<GrpcQuestions<CellQuestions>> questions_;
 };
 
 class GrpcOverlapFinder : public OverlapFinder {
  public:
+  explicit GrpcOverlapFinder(bool streams = true);
+  ~GrpcOverlapFinder() override;
+
   // Starts connecting, so that the first question need not wait for it.
   void Connect(const std::string& leaf_address);
   void FindOverlaps(const std::string& leaf_address, const OverlapQuestion& question,
@@ -104,7 +71,8 @@ class GrpcOverlapFinder : public OverlapFinder {
 
   Mutex labels_mutex_;
   absl::flat_hash_map<LabelsKey, KnownLabels> labels_ ABSL_GUARDED_BY(labels_mutex_);
-  ChannelCache channels_;  // the first to be destroyed: calls under way use what is above
+  // The first to be destroyed: what is under way uses what is above.
+  const std::unique_ptr<GrpcQuestions<OverlapQuestions>> questions_;
 };
 
 // Alarms of gRPC's own.

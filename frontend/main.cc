@@ -60,6 +60,7 @@ struct Flags {
   ProxyFlags proxy;
   std::string model_weights;
   std::vector<std::string> draining;
+  bool question_streams = true;
   FrontendOptions frontend;
   TruthOptions truth;
 };
@@ -82,6 +83,9 @@ void Declare(FlagSet& flags, Flags* f) {
   flags.Add("leaves", &f->leaves,
             "own cells, asked when no hierarchy helps: CELL=HOST:PORT, or redis://HOST:PORT where "
             "leaves announce themselves");
+  flags.Add("question_streams", &f->question_streams,
+            "hierarchy and leaves are asked over calls that stay open; false: a call per question, "
+            "for balancers of calls in between");
   AddAnnounceFlags(flags, &f->announce);
   flags.Add("ask", &o.ask_cells, "leaves asked at once", 1, 64);
   flags.Add("ask_ahead", &o.ask_ahead,
@@ -198,9 +202,9 @@ absl::StatusOr<std::unique_ptr<ModelRegistry>> LoadModels(const std::string& fla
 int Run(ServiceMain& service, Flags& flags, FoundNodes& hierarchies, ModelRegistry* models) {
   flags.frontend.hierarchies = hierarchies.map();
   GrpcTimer timer;
-  GrpcCellFinder cell_finder;
+  GrpcCellFinder cell_finder(flags.question_streams);
   Endpoints endpoints;
-  GrpcOverlapFinder overlap_finder;
+  GrpcOverlapFinder overlap_finder(flags.question_streams);
   EndpointLearner learner(&overlap_finder, &endpoints);
   for (const std::string& address : hierarchies.map().Addresses()) cell_finder.Connect(address);
   GrpcLeafProber leaf_prober;

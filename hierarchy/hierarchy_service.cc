@@ -103,7 +103,10 @@ HierarchyService::HierarchyService(Hierarchy* hierarchy, const CoverageReporter*
       find_cells_failed_(metrics->AddCounter("kvatlas_hierarchy_find_cells_failed_total",
                                              "Questions that were refused.")),
       find_cells_seconds_(metrics->AddHistogram("kvatlas_hierarchy_find_cells_seconds",
-                                                "Time to answer a question for cells.")) {
+                                                "Time to answer a question for cells.")),
+      streams_([this](const v1::FindCellsRequest& request, v1::FindCellsResponse* response) {
+        return Answer(request, response);
+      }) {
   SetMessageAllocatorFor_FindCells(&messages_);
   metrics->OnScrape(
       [hierarchy, metrics, faulty = FaultyCells(&hierarchy->registry(), metrics)]() mutable {
@@ -116,21 +119,30 @@ grpc::ServerUnaryReactor* HierarchyService::FindCells(grpc::CallbackServerContex
                                                       const v1::FindCellsRequest* request,
                                                       v1::FindCellsResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(ToGrpcStatus(Answer(*request, response)));
+  return reactor;
+}
+
+grpc::ServerBidiReactor<v1::FindCellsStreamRequest, v1::FindCellsStreamResponse>*
+HierarchyService::FindCellsStream(grpc::CallbackServerContext*) {
+  return streams_.Open();
+}
+
+absl::Status HierarchyService::Answer(const v1::FindCellsRequest& request,
+                                      v1::FindCellsResponse* response) {
   const Time started = Clock::Real().Now();
-  const grpc::Status status = Find(*request, response);
+  absl::Status status = Find(request, response);
   queries_.fetch_add(1, std::memory_order_relaxed);
   find_cells_.Increment();
   if (!status.ok()) find_cells_failed_.Increment();
   find_cells_seconds_.Observe(std::chrono::duration<double>(Clock::Real().Now() - started).count());
-  reactor->Finish(status);
-  return reactor;
+  return status;
 }
 
-grpc::Status HierarchyService::Find(const v1::FindCellsRequest& request,
+absl::Status HierarchyService::Find(const v1::FindCellsRequest& request,
                                     v1::FindCellsResponse* response) {
   FindCellsQuery query{.domain = {}, .waypoints = {}, .schedule = request.schedule()};
-  if (absl::Status bad = FromProto(request.domain(), &query.domain); !bad.ok())
-    return ToGrpcStatus(bad);
+  if (absl::Status bad = FromProto(request.domain(), &query.domain); !bad.ok()) return bad;
   std::vector<SequenceHash> waypoints;
   waypoints.reserve(static_cast<size_t>(request.waypoint_hashes_size()));
   for (uint64_t hash : request.waypoint_hashes()) waypoints.push_back(SequenceHash(hash));
@@ -139,11 +151,11 @@ grpc::Status HierarchyService::Find(const v1::FindCellsRequest& request,
   query.best = request.best();
   query.positions = std::span(request.positions().data(), request.positions().size());
   const absl::StatusOr<FoundCells> found = hierarchy_->FindCells(query);
-  if (!found.ok()) return ToGrpcStatus(found.status());
+  if (!found.ok()) return found.status();
   response->set_block_size(found->block_size);
   response->mutable_cells()->Reserve(static_cast<int>(found->cells.size()));
   for (const FoundCell& cell : found->cells) FillCell(cell, response->add_cells());
-  return grpc::Status::OK;
+  return absl::OkStatus();
 }
 
 grpc::Status HierarchyService::Dump(grpc::ServerContext* context, const v1::DumpRequest* request,

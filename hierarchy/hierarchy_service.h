@@ -14,6 +14,7 @@
 #include "hierarchy/hierarchy.h"
 #include "indexer/coverage/coverage_reporter.h"
 #include "indexer/service/admin_http.h"
+#include "indexer/service/answer_stream.h"
 #include "indexer/service/arena_messages.h"
 #include "indexer/service/metrics.h"
 #include "proto/kvatlas/v1/hierarchy.grpc.pb.h"
@@ -21,7 +22,8 @@
 namespace kvatlas {
 
 class HierarchyService
-    : public v1::Hierarchy::WithCallbackMethod_FindCells<v1::Hierarchy::Service> {
+    : public v1::Hierarchy::WithCallbackMethod_FindCells<
+          v1::Hierarchy::WithCallbackMethod_FindCellsStream<v1::Hierarchy::Service>> {
  public:
   // `reporter` tells parents of this node; null: it has none.
   HierarchyService(Hierarchy* hierarchy, const CoverageReporter* reporter, Metrics* metrics);
@@ -29,6 +31,8 @@ class HierarchyService
   grpc::ServerUnaryReactor* FindCells(grpc::CallbackServerContext* context,
                                       const v1::FindCellsRequest* request,
                                       v1::FindCellsResponse* response) override;
+  grpc::ServerBidiReactor<v1::FindCellsStreamRequest, v1::FindCellsStreamResponse>* FindCellsStream(
+      grpc::CallbackServerContext* context) override;
   grpc::Status Dump(grpc::ServerContext* context, const v1::DumpRequest* request,
                     grpc::ServerWriter<v1::DumpResponse>* writer) override;
   grpc::Status Stats(grpc::ServerContext* context, const v1::StatsRequest* request,
@@ -37,8 +41,12 @@ class HierarchyService
   // Adds the paths above. REQUIRES: `http` has not started.
   void AddHttp(AdminHttp* http);
 
+  // Ends streams of questions, so that the server's stop need not wait for whoever asks.
+  void Stop() { streams_.Stop(); }
+
  private:
-  grpc::Status Find(const v1::FindCellsRequest& request, v1::FindCellsResponse* response);
+  absl::Status Answer(const v1::FindCellsRequest& request, v1::FindCellsResponse* response);
+  absl::Status Find(const v1::FindCellsRequest& request, v1::FindCellsResponse* response);
   void FillNodeStats(v1::StatsResponse* response) const;
 
   ArenaMessages<v1::FindCellsRequest, v1::FindCellsResponse> messages_;
@@ -48,6 +56,7 @@ class HierarchyService
   Counter find_cells_;
   Counter find_cells_failed_;
   Histogram find_cells_seconds_;
+  AnswerStreams<v1::FindCellsStreamRequest, v1::FindCellsStreamResponse> streams_;
 };
 
 }  // namespace kvatlas

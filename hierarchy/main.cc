@@ -216,6 +216,7 @@ int Run(ServiceMain& service, Flags& flags, const Levels& levels, FoundNodes& pa
   hierarchy.registry().StopAccepting();
   streams.Stop();  // so that the server need not wait for senders
   reporter.Stop(service.stop_deadline() / 2);
+  hierarchy_service.Stop();
   grpc.Stop(service.stop_deadline() / 2);
   http.Stop();
   return 0;

@@ -9,6 +9,7 @@
 #include <memory>
 #include <utility>
 
+#include "indexer/service/grpc_channel.h"
 #include "indexer/service/grpc_status.h"
 #include "indexer/transport/wire.h"
 #include "proto/kvatlas/v1/leaf.grpc.pb.h"
@@ -79,14 +80,19 @@ LeafAnswer AnswerOf(const v1::StatsResponse& response) {
 
 }  // namespace
 
+GrpcLeafProber::GrpcLeafProber()
+    : channels_([](const std::string& address) { return MakeChannel(address); }) {}
+GrpcLeafProber::~GrpcLeafProber() { under_way_.WaitForNone(); }
+
 void GrpcLeafProber::Probe(const std::string& leaf_address, const Domain& domain, Duration deadline,
                            Callback callback) {
-  channels_.Begin();
+  under_way_.Begin();
   std::shared_ptr<Call> call(new Call, [this](Call* ended) {
     delete ended;
-    channels_.End();
+    under_way_.End();
   });
-  call->stub = v1::Leaf::NewStub(channels_.Get(leaf_address));
+  std::shared_ptr<grpc::Channel> given_up;
+  call->stub = v1::Leaf::NewStub(channels_.Get(leaf_address, &given_up));
   ToProto(domain, call->request.mutable_domain());
   call->context.set_deadline(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
                                           gpr_time_from_nanos(deadline.count(), GPR_TIMESPAN)));

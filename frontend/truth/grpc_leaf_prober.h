@@ -7,18 +7,26 @@
 
 #include <string>
 
-#include "frontend/grpc_finders.h"
+#include "frontend/peers_by_address.h"
 #include "frontend/truth/leaf_prober.h"
+
+namespace grpc {
+class Channel;
+}  // namespace grpc
 
 namespace kvatlas {
 
 class GrpcLeafProber : public LeafProber {
  public:
+  GrpcLeafProber();
+  ~GrpcLeafProber() override;
+
   void Probe(const std::string& leaf_address, const Domain& domain, Duration deadline,
              Callback callback) override;
 
  private:
-  ChannelCache channels_;
+  PeersByAddress<grpc::Channel> channels_;
+  UnderWay under_way_;
 };
 
 }  // namespace kvatlas

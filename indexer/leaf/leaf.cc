@@ -404,6 +404,7 @@ void Leaf::Stop(Duration grace) {
   parts.ingest.Stop();
   parts.StopTimer();
   parts.reporter.Stop(grace / 2);
+  parts.service.Stop();
   parts.grpc.Stop(grace / 2);
   for (auto& server : parts.mooncake_http) server->Stop();
   parts.http.Stop();

@@ -132,7 +132,10 @@ LeafService::LeafService(LeafIdentity identity, const HolderRegistry* registry,
       refused_(metrics->AddCounter("kvatlas_leaf_find_overlaps_refused_total",
                                    "Questions that were refused.")),
       seconds_(metrics->AddHistogram("kvatlas_leaf_find_overlaps_seconds",
-                                     "Time to answer which workers hold how much.")) {
+                                     "Time to answer which workers hold how much.")),
+      streams_([this](const v1::FindOverlapsRequest& request, v1::FindOverlapsResponse* response) {
+        return Answer(request, response);
+      }) {
   SetMessageAllocatorFor_FindOverlaps(&messages_);
   metrics->OnScrape([registry, metrics] { SetHolderGauges(*registry, "kvatlas_leaf", metrics); });
 }
@@ -141,13 +144,23 @@ grpc::ServerUnaryReactor* LeafService::FindOverlaps(grpc::CallbackServerContext*
                                                     const v1::FindOverlapsRequest* request,
                                                     v1::FindOverlapsResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(ToGrpcStatus(Answer(*request, response)));
+  return reactor;
+}
+
+grpc::ServerBidiReactor<v1::FindOverlapsStreamRequest, v1::FindOverlapsStreamResponse>*
+LeafService::FindOverlapsStream(grpc::CallbackServerContext*) {
+  return streams_.Open();
+}
+
+absl::Status LeafService::Answer(const v1::FindOverlapsRequest& request,
+                                 v1::FindOverlapsResponse* response) {
   const Time started = Clock::Real().Now();
-  const absl::Status status = Find(*request, response);
+  absl::Status status = Find(request, response);
   queries_.fetch_add(1, std::memory_order_relaxed);
   if (!status.ok()) refused_.Increment();
   seconds_.Observe(std::chrono::duration<double>(Clock::Real().Now() - started).count());
-  reactor->Finish(ToGrpcStatus(status));
-  return reactor;
+  return status;
 }
 
 absl::Status LeafService::Find(const v1::FindOverlapsRequest& request,

@@ -3,7 +3,7 @@
 //   GET /status   what Stats answers, as JSON
 //
 // *Truth*: as `HolderRegistry`. Prompts of up to `kQueryBlocksMax` blocks; beyond is RESOURCE_EXHAUSTED.
-// *Threads*: any. FindOverlaps is answered on gRPC's own thread: it takes no lock for long and waits for nobody.
+// *Threads*: any. FindOverlaps is answered on gRPC's own threads: it takes no lock for long and waits for nobody.
 // *Lifetime*: registry, reporter and metrics outlive it.
 
 #ifndef KVATLAS_INDEXER_LEAF_LEAF_SERVICE_H_
@@ -18,6 +18,7 @@
 #include "indexer/base/hash.h"
 #include "indexer/holders/holder_registry.h"
 #include "indexer/service/admin_http.h"
+#include "indexer/service/answer_stream.h"
 #include "indexer/service/arena_messages.h"
 #include "indexer/service/metrics.h"
 #include "proto/kvatlas/v1/leaf.grpc.pb.h"
@@ -32,7 +33,8 @@ struct LeafIdentity {
   HashContract contract;
 };
 
-class LeafService : public v1::Leaf::WithCallbackMethod_FindOverlaps<v1::Leaf::Service> {
+class LeafService : public v1::Leaf::WithCallbackMethod_FindOverlaps<
+                        v1::Leaf::WithCallbackMethod_FindOverlapsStream<v1::Leaf::Service>> {
  public:
   // `fill_rest` adds what is known of the streams upward and of the engines behind holders; may be empty.
   LeafService(LeafIdentity identity, const HolderRegistry* registry,
@@ -41,6 +43,8 @@ class LeafService : public v1::Leaf::WithCallbackMethod_FindOverlaps<v1::Leaf::S
   grpc::ServerUnaryReactor* FindOverlaps(grpc::CallbackServerContext* context,
                                          const v1::FindOverlapsRequest* request,
                                          v1::FindOverlapsResponse* response) override;
+  grpc::ServerBidiReactor<v1::FindOverlapsStreamRequest, v1::FindOverlapsStreamResponse>*
+  FindOverlapsStream(grpc::CallbackServerContext* context) override;
   grpc::Status Dump(grpc::ServerContext* context, const v1::DumpRequest* request,
                     grpc::ServerWriter<v1::DumpResponse>* writer) override;
   grpc::Status Stats(grpc::ServerContext* context, const v1::StatsRequest* request,
@@ -49,7 +53,11 @@ class LeafService : public v1::Leaf::WithCallbackMethod_FindOverlaps<v1::Leaf::S
   // Adds the paths above. REQUIRES: `http` has not started.
   void AddHttp(AdminHttp* http);
 
+  // Ends streams of questions, so that the server's stop need not wait for whoever asks.
+  void Stop() { streams_.Stop(); }
+
  private:
+  absl::Status Answer(const v1::FindOverlapsRequest& request, v1::FindOverlapsResponse* response);
   absl::Status Find(const v1::FindOverlapsRequest& request,
                     v1::FindOverlapsResponse* response) const;
   void FillIdentity(v1::StatsResponse* response) const;
@@ -62,6 +70,7 @@ class LeafService : public v1::Leaf::WithCallbackMethod_FindOverlaps<v1::Leaf::S
   std::atomic<uint64_t> queries_{0};
   Counter refused_;
   Histogram seconds_;
+  AnswerStreams<v1::FindOverlapsStreamRequest, v1::FindOverlapsStreamResponse> streams_;
 };
 
 }  // namespace kvatlas

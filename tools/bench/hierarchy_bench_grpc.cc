@@ -7,11 +7,18 @@
 #include <memory>
 #include <optional>
 #include <random>
+#include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "frontend/finders.h"
+#include "frontend/grpc_finders.h"
 #include "indexer/base/clock.h"
+#include "indexer/base/domain.h"
 #include "indexer/base/hash.h"
 #include "indexer/base/mutex.h"
 #include "indexer/base/waypoints.h"
@@ -23,6 +30,7 @@
 #include "tools/bench/hierarchy_bench_synthetic.h"
 #include "tools/bench/service_bench_grpc.h"
 #include "tools/bench/service_bench_target.h"
+#include "tools/bench/timing.h"
 #include "tools/cluster/process.h"
 
 namespace kvatlas {
@@ -76,22 +84,96 @@ class Cell {
   SenderPump pump_;
 };
 
-std::vector<std::string> Questions(const SyntheticCells& made, const ScaleOptions& options) {
-  const WaypointSchedule& schedule = WaypointSchedule::Standard();
-  std::mt19937_64 random(options.seed + 1);
-  std::vector<std::string> questions;
-  for (size_t i = 0; i < kQuestions; ++i) {
-    v1::FindCellsRequest question;
-    question.mutable_domain()->set_model(SyntheticCells::domain().model);
-    const std::vector<SequenceHash> waypoints = made.Question(&random);
-    for (SequenceHash waypoint : waypoints) question.add_waypoint_hashes(Raw(waypoint));
-    question.set_blocks(schedule.BlocksCovered(static_cast<uint32_t>(waypoints.size())));
-    question.set_schedule(schedule.Name());
-    question.set_best(options.best);
-    questions.push_back(question.SerializeAsString());
-  }
+// Waypoints of each.
+std::vector<std::vector<SequenceHash>> Questions(const SyntheticCells& made, uint64_t seed) {
+  std::mt19937_64 random(seed + 1);
+  std::vector<std::vector<SequenceHash>> questions;
+  for (size_t i = 0; i < kQuestions; ++i) questions.push_back(made.Question(&random));
   return questions;
 }
+
+uint32_t BlocksOf(const std::vector<SequenceHash>& waypoints) {
+  return WaypointSchedule::Standard().BlocksCovered(static_cast<uint32_t>(waypoints.size()));
+}
+
+std::vector<std::string> Serialized(const std::vector<std::vector<SequenceHash>>& questions,
+                                    uint32_t best) {
+  std::vector<std::string> serialized;
+  for (const std::vector<SequenceHash>& waypoints : questions) {
+    v1::FindCellsRequest question;
+    question.mutable_domain()->set_model(SyntheticCells::domain().model);
+    for (SequenceHash waypoint : waypoints) question.add_waypoint_hashes(Raw(waypoint));
+    question.set_blocks(BlocksOf(waypoints));
+    question.set_schedule(WaypointSchedule::Standard().Name());
+    question.set_best(best);
+    serialized.push_back(question.SerializeAsString());
+  }
+  return serialized;
+}
+
+// Questions as a frontend asks them, at a rate.
+class FinderLoad {
+ public:
+  FinderLoad(std::string address, double qps, uint32_t best,
+             const std::vector<std::vector<SequenceHash>>& questions)
+      : address_(std::move(address)), qps_(qps), best_(best), questions_(questions) {}
+
+  HttpLoadResult Run(double seconds) {
+    const double cpu_before = CpuSeconds();
+    const uint64_t begin = Ticks();
+    const double interval = 1e9 / NsPerTick() / qps_;
+    const auto count = static_cast<size_t>(seconds * qps_);
+    {
+      MutexLock lock(&mutex_);
+      result_ = {};
+      result_.latencies.Reserve(count);
+    }
+    for (size_t i = 0; i < count; ++i) {
+      const uint64_t due = begin + static_cast<uint64_t>(static_cast<double>(i) * interval);
+      if (const uint64_t now = Ticks(); due > now) {
+        std::this_thread::sleep_for(std::chrono::nanoseconds(
+            static_cast<int64_t>(static_cast<double>(due - now) * NsPerTick())));
+      }
+      Ask(questions_[i % questions_.size()], due);
+    }
+    MutexLock lock(&mutex_);
+    while (result_.answers + result_.errors < count) answered_.Wait(&mutex_);
+    result_.seconds = static_cast<double>(Ticks() - begin) * NsPerTick() / 1e9;
+    result_.client_cpu_s = CpuSeconds() - cpu_before;
+    return std::move(result_);
+  }
+
+ private:
+  void Ask(const std::vector<SequenceHash>& waypoints, uint64_t due) {
+    finder_.FindCells(
+        address_,
+        {.domain = &domain_, .waypoints = waypoints, .blocks = BlocksOf(waypoints), .best = best_},
+        kPatience, [this, due](absl::StatusOr<CellsAnswer> answer) {
+          const uint64_t now = Ticks();
+          MutexLock lock(&mutex_);
+          if (answer.ok()) {
+            ++result_.answers;
+            result_.latencies.Add(now - due);
+          } else {
+            ++result_.errors;
+            if (result_.first_error.empty()) result_.first_error = answer.status().ToString();
+          }
+          answered_.SignalAll();
+        });
+  }
+
+  static constexpr Duration kPatience = std::chrono::seconds(30);
+
+  const std::string address_;
+  const double qps_;
+  const uint32_t best_;
+  const std::vector<std::vector<SequenceHash>>& questions_;
+  const Domain domain_ = SyntheticCells::domain();
+  Mutex mutex_;
+  CondVar answered_;
+  HttpLoadResult result_ ABSL_GUARDED_BY(mutex_);
+  GrpcCellFinder finder_;
+};
 
 std::string LogName() {
   const char* const folder = std::getenv("TMPDIR");
@@ -121,15 +203,23 @@ absl::StatusOr<HierarchyBenchResult> RunGrpcScaleBench(const GrpcScaleOptions& o
     if (!cell->WaitAtRest(give_up - Clock::Real().Now()))
       return absl::DeadlineExceededError("the node did not take all streams; " + TailOf(log, 5));
   }
-  const std::vector<std::string> questions = Questions(made, options.scale);
+  const std::vector<std::vector<SequenceHash>> made_questions = Questions(made, options.scale.seed);
+  const std::vector<std::string> questions = Serialized(made_questions, options.scale.best);
   HttpLoadResult load;
   std::optional<double> node_cpu_s;
+  double answer_bytes = 0;
   {
     GrpcLoad warm(address, kFindCells, options.connections, options.qps, questions);
-    warm.Run(kWarmSeconds);
+    const HttpLoadResult warmed = warm.Run(kWarmSeconds);
+    if (warmed.errors > 0) return absl::InternalError("a question failed: " + warmed.first_error);
+    answer_bytes = static_cast<double>(warmed.answer_bytes) / static_cast<double>(warmed.answers);
+    FinderLoad finder(address, options.qps, options.scale.best, made_questions);
+    if (options.question_streams) finder.Run(kWarmSeconds);
     node_cpu_s = BenchTarget::CpuSecondsOf(node.pid());
-    load = GrpcLoad(address, kFindCells, options.connections, options.qps, questions)
-               .Run(options.seconds);
+    load = options.question_streams
+               ? finder.Run(options.seconds)
+               : GrpcLoad(address, kFindCells, options.connections, options.qps, questions)
+                     .Run(options.seconds);
     if (node_cpu_s.has_value())
       node_cpu_s = BenchTarget::CpuSecondsOf(node.pid()).value_or(0) - *node_cpu_s;
   }
@@ -145,7 +235,7 @@ absl::StatusOr<HierarchyBenchResult> RunGrpcScaleBench(const GrpcScaleOptions& o
   const Percentiles ns = load.latencies.InNs();
   result.find_cells_grpc_us = {ns.p50 / 1000, ns.p99 / 1000};
   result.qps = static_cast<double>(load.answers) / load.seconds;
-  result.answer_bytes = static_cast<double>(load.answer_bytes) / static_cast<double>(load.answers);
+  result.answer_bytes = answer_bytes;
   if (load.answers > 0) {
     const double per_question_us = 1e6 / static_cast<double>(load.answers);
     if (node_cpu_s.has_value()) result.node_cpu_us = *node_cpu_s * per_question_us;

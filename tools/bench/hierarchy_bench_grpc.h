@@ -1,6 +1,7 @@
 // How long does a real kvatlas-hierarchy take to find cells among thousands? It is started as a process, told a made
 // coverage (`hierarchy_bench_synthetic.h`) over a gRPC stream per cell, and then asked over gRPC on loopback at a rate of
-// so many questions a second, whether it keeps up or not: latency counts from when a question was due.
+// so many questions a second, whether it keeps up or not: latency counts from when a question was due. It is asked as a
+// frontend does, over a stream that stays open and answers taken apart; or with calls.
 //
 // *Truth*: latencies are seen by this client, which shares the machine with the node.
 // *Threads*: the caller's and gRPC's.
@@ -22,7 +23,8 @@ struct GrpcScaleOptions {
   std::string binary;  // kvatlas-hierarchy
   double qps = 5000;
   double seconds = 5;
-  uint32_t connections = 8;  // each with one question at a time
+  bool question_streams = true;
+  uint32_t connections = 8;  // without streams: each with one call at a time
 };
 
 // UNAVAILABLE: the node does not come up. DEADLINE_EXCEEDED: it does not take the streams. INTERNAL: a question failed.

@@ -83,6 +83,8 @@ void Declare(FlagSet* flags, MainOptions* main) {
              "a kvatlas-hierarchy to start and to ask over gRPC, for --synthetic_cells");
   flags->Add("qps", &main->grpc.qps, "questions to it in a second", 1.0, 1e6);
   flags->Add("seconds", &main->grpc.seconds, "for so long", 0.1, 600.0);
+  flags->Add("question_streams", &main->grpc.question_streams,
+             "over a stream, as a frontend asks; false: a call each,");
   flags->Add("connections", &main->grpc.connections, "over so many connections", 1u, 1024u);
   flags->Add("seeds", &main->seeds, "runs, with seeds from --seed on", 1u, 1000u);
   flags->Add("baselines", &main->baselines, "also exact_global, one_cell and random");

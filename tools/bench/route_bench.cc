@@ -66,6 +66,7 @@ struct Options {
   uint32_t prompts = 256;
   uint32_t channels = 2;
   uint32_t ask_ahead = FrontendOptions().ask_ahead;
+  bool question_streams = true;
   std::string binaries;  // folder
   std::string json;
 };
@@ -84,6 +85,8 @@ void Declare(FlagSet* flags, Options* o) {
   flags->Add("cells", &o->cells, "leaves", 1u, 64u);
   flags->Add("workers", &o->workers, "of a cell", 1u, 256u);
   flags->Add("blocks", &o->blocks, "of a prompt, 16 tokens each", 1u, 65536u);
+  flags->Add("question_streams", &o->question_streams,
+             "of the frontend: it asks over streams; false: by a call per question");
   flags->Add("ask_ahead", &o->ask_ahead, "of the frontend: leaves asked at once with the hierarchy",
              0u, 64u);
   flags->Add("prompts", &o->prompts, "distinct, each held by one worker", 1u, 65536u);
@@ -129,9 +132,10 @@ class BenchCluster {
                    {"--cell=" + name, "--parents=" + Grpc("hierarchy"), "--lease_ttl=1h"});
     }
     if (status.ok()) {
-      status = Run("frontend", "frontend/kvatlas-frontend",
-                   {"--hierarchy=" + Grpc("hierarchy"),
-                    "--ask_ahead=" + std::to_string(options_.ask_ahead)});
+      status = Run(
+          "frontend", "frontend/kvatlas-frontend",
+          {"--hierarchy=" + Grpc("hierarchy"), "--ask_ahead=" + std::to_string(options_.ask_ahead),
+           std::string("--question_streams=") + (options_.question_streams ? "true" : "false")});
     }
     return status;
   }
@@ -271,10 +275,12 @@ class GrpcRouter : public Router {
 class EmbeddedRouter : public Router {
  public:
   EmbeddedRouter(const std::string& hierarchy, const std::vector<BenchPrompt>& prompts,
-                 uint32_t ask_ahead)
-      : prompts_(prompts) {
+                 const Options& with)
+      : prompts_(prompts),
+        cell_finder_(with.question_streams),
+        overlap_finder_(with.question_streams) {
     FrontendOptions options;
-    options.ask_ahead = ask_ahead;
+    options.ask_ahead = with.ask_ahead;
     options.hierarchies = ShardMap::Parse(hierarchy).value();
     frontend_ = std::make_unique<Frontend>(options, &cell_finder_, &overlap_finder_, &Clock::Real(),
                                            &timer_);
@@ -463,8 +469,7 @@ absl::StatusOr<Measured> Measure(const Options& options, const std::string& mode
   if (mode == "grpc") {
     router = std::make_unique<GrpcRouter>(cluster.Grpc("frontend"), options.channels, prompts);
   } else {
-    router =
-        std::make_unique<EmbeddedRouter>(cluster.Grpc("hierarchy"), prompts, options.ask_ahead);
+    router = std::make_unique<EmbeddedRouter>(cluster.Grpc("hierarchy"), prompts, options);
   }
   Load load(options, prompts, router.get());
   if (absl::Status status = load.WaitSettled(); !status.ok()) return status;

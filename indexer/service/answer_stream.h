@@ -1,0 +1,247 @@
+// How does a service answer many questions over one call? A stream whose requests each carry a few questions, and whose
+// responses carry their answers.
+//
+//   StartRead ─▶ OnReadDone: every question is answered ─▶ queue ─▶ StartWrite ─▶ OnWriteDone
+//       ╰────────◀──── while fewer than kAnswersQueuedMax responses are unwritten ◀────╯
+//
+// *Truth*: the first response is empty and goes out at once, so that the caller knows that questions are taken. Then every
+// question has an answer, in their order; those of one request come together, in more than one response when they are large.
+// *Threads*: gRPC's; questions of one stream are answered one after the other, those of several at once.
+// *Cost*: per request no call, no stream and, as long as request and response fit an arena, nothing of the heap.
+// *Bounds*: `kAnswersQueuedMax` responses, and those of one request; a caller that does not read is not read from.
+// *Lifetime*: streams own themselves; `AnswerStreams` outlives the server.
+//
+// Example:
+//   AnswerStreams<v1::FindOverlapsStreamRequest, v1::FindOverlapsStreamResponse> streams_{
+//       [this](const v1::FindOverlapsRequest& request, v1::FindOverlapsResponse* response) {
+//         return Answer(request, response);
+//       }};
+//   … FindOverlapsStream(grpc::CallbackServerContext*) override { return streams_.Open(); }
+//   streams_.Stop();      // so that the server's stop need not wait for callers
+//   server.Stop(grace);
+
+#ifndef KVATLAS_INDEXER_SERVICE_ANSWER_STREAM_H_
+#define KVATLAS_INDEXER_SERVICE_ANSWER_STREAM_H_
+
+#include <grpcpp/support/message_allocator.h>
+#include <grpcpp/support/server_callback.h>
+#include <grpcpp/support/status.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "indexer/base/mutex.h"
+#include "indexer/service/arena_messages.h"
+
+namespace kvatlas {
+
+inline constexpr size_t kAnswersQueuedMax = 4;
+inline constexpr size_t kAnswersBytes = 256
+                                        << 10;  // a response that has more takes no further answer
+
+template <typename StreamRequest, typename StreamResponse>
+class AnswerStreams {
+ public:
+  using Request = std::decay_t<decltype(std::declval<StreamRequest>().questions(0).request())>;
+  using Response = std::decay_t<decltype(std::declval<StreamResponse>().answers(0).response())>;
+  using Reactor = grpc::ServerBidiReactor<StreamRequest, StreamResponse>;
+  // Any thread; it does not wait for anybody.
+  using Handler = std::function<absl::Status(const Request& request, Response* response)>;
+
+  explicit AnswerStreams(Handler handler) : handler_(std::move(handler)) {}
+  // REQUIRES: the server has stopped.
+  ~AnswerStreams() = default;
+
+  AnswerStreams(const AnswerStreams&) = delete;
+  AnswerStreams& operator=(const AnswerStreams&) = delete;
+
+  // What a method returns to gRPC.
+  Reactor* Open() { return new Stream(this); }
+
+  // Ends those that are open, and from now on every new one, with UNAVAILABLE. What was asked before may go unanswered.
+  void Stop() {
+    MutexLock lock(&mutex_);
+    stopped_ = true;
+    for (Stream* stream : open_) stream->Stop();
+  }
+
+  size_t open() const {
+    MutexLock lock(&mutex_);
+    return open_.size();
+  }
+
+ private:
+  using Holder = grpc::MessageHolder<StreamRequest, StreamResponse>;
+
+  class Stream : public Reactor {
+   public:
+    explicit Stream(AnswerStreams* owner) : owner_(owner) {
+      Next next;
+      {
+        MutexLock lock(&owner_->mutex_);
+        owner_->open_.insert(this);
+        MutexLock stream_lock(&mutex_);
+        over_ = owner_->stopped_;
+        answers_.push_back(owner_->messages_.AllocateMessages());
+        next = Step();
+      }
+      Do(next);
+    }
+
+    void OnReadDone(bool ok) override {
+      std::vector<Holder*> answers;
+      if (ok) {
+        answers = owner_->Answer(reading_into_);
+      } else {
+        reading_into_->Release();
+      }
+      Next next;
+      {
+        MutexLock lock(&mutex_);
+        reading_into_ = nullptr;
+        answers_.insert(answers_.end(), answers.begin(), answers.end());
+        read_all_ = !ok;
+        next = Step();
+      }
+      Do(next);
+    }
+
+    void OnWriteDone(bool ok) override {
+      Next next;
+      {
+        MutexLock lock(&mutex_);
+        writing_ = false;
+        answers_.front()->Release();
+        answers_.pop_front();
+        if (!ok) over_ = true;
+        next = Step();
+      }
+      Do(next);
+    }
+
+    void OnCancel() override { Stop(); }
+
+    void Stop() {
+      Next next;
+      {
+        MutexLock lock(&mutex_);
+        over_ = true;
+        next = Step();
+      }
+      Do(next);
+    }
+
+    void OnDone() override {
+      {
+        MutexLock lock(&owner_->mutex_);
+        owner_->open_.erase(this);
+      }
+      {
+        MutexLock lock(&mutex_);
+        for (Holder* answer : answers_) answer->Release();
+      }
+      delete this;
+    }
+
+   private:
+    // What is to be done once the lock is released.
+    struct Next {
+      StreamRequest* read = nullptr;
+      const StreamResponse* write = nullptr;
+      bool finish = false;
+      bool over = false;
+    };
+
+    // `Finish` may come before a read has ended: it ends it.
+    Next Step() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      Next next;
+      if (finished_) return next;
+      if (!over_ && !writing_ && !answers_.empty()) {
+        writing_ = true;
+        next.write = answers_.front()->response();
+      }
+      if (!over_ && !read_all_ && reading_into_ == nullptr && answers_.size() < kAnswersQueuedMax) {
+        reading_into_ = owner_->messages_.AllocateMessages();
+        next.read = reading_into_->request();
+      }
+      if (!writing_ && (over_ || (read_all_ && answers_.empty()))) {
+        finished_ = true;
+        next.finish = true;
+        next.over = over_;
+      }
+      return next;
+    }
+
+    // After `Finish` this may be gone.
+    void Do(const Next& next) {
+      if (next.read != nullptr) this->StartRead(next.read);
+      if (next.write != nullptr) this->StartWrite(next.write);
+      if (next.finish) {
+        this->Finish(next.over ? grpc::Status(grpc::StatusCode::UNAVAILABLE, "stopping")
+                               : grpc::Status::OK);
+      }
+    }
+
+    AnswerStreams* const owner_;
+    Mutex mutex_;                     // inside the owner's
+    Holder* reading_into_ = nullptr;  // guarded while nobody reads; else of who reads
+    bool read_all_ ABSL_GUARDED_BY(mutex_) = false;
+    bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+    bool over_ ABSL_GUARDED_BY(mutex_) = false;
+    bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+    std::deque<Holder*> answers_ ABSL_GUARDED_BY(mutex_);  // the first is being written
+  };
+
+  // Takes it; answers are to be released. What is asked alone, as it mostly is, shares the question's arena.
+  std::vector<Holder*> Answer(Holder* asked) {
+    const auto& questions = asked->request()->questions();
+    if (questions.size() == 1) {
+      AnswerOne(questions[0], asked->response());
+      return {asked};
+    }
+    std::vector<Holder*> answers;
+    size_t bytes = 0;
+    for (const auto& question : questions) {
+      if (answers.empty() || bytes > kAnswersBytes) {
+        answers.push_back(messages_.AllocateMessages());
+        bytes = 0;
+      }
+      bytes += AnswerOne(question, answers.back()->response())->ByteSizeLong();
+    }
+    asked->Release();
+    return answers;
+  }
+
+  template <typename Question>
+  auto* AnswerOne(const Question& question, StreamResponse* response) {
+    auto* const answer = response->add_answers();
+    answer->set_id(question.id());
+    const absl::Status status = handler_(question.request(), answer->mutable_response());
+    if (!status.ok()) {
+      answer->clear_response();
+      answer->set_code(static_cast<uint32_t>(status.code()));
+      answer->set_message(std::string(status.message()));
+    }
+    return answer;
+  }
+
+  const Handler handler_;
+  ArenaMessages<StreamRequest, StreamResponse> messages_;
+  mutable Mutex mutex_;
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::flat_hash_set<Stream*> open_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_INDEXER_SERVICE_ANSWER_STREAM_H_
