@@ -78,7 +78,7 @@ void Endpoints::Learn(const HolderId& worker, std::string_view url) {
 void Endpoints::Put(const HolderId& worker, Entry entry) {
   Drop(worker);
   if (!entry.configured) ++learnt_;
-  by_endpoint_[entry.endpoint].insert(worker);
+  by_endpoint_[entry.endpoint].workers.insert(worker);
   by_worker_[worker] = std::move(entry);
 }
 
@@ -87,8 +87,8 @@ void Endpoints::Drop(const HolderId& worker) {
   if (known == by_worker_.end()) return;
   if (!known->second.configured) --learnt_;
   const auto there = by_endpoint_.find(known->second.endpoint);
-  there->second.erase(worker);
-  if (there->second.empty()) by_endpoint_.erase(there);
+  there->second.workers.erase(worker);
+  if (there->second.workers.empty()) by_endpoint_.erase(there);
   by_worker_.erase(known);
 }
 
@@ -118,7 +118,7 @@ std::vector<std::string> Endpoints::NamesAt(std::span<const std::string> endpoin
   for (const std::string& endpoint : endpoints) {
     const auto there = by_endpoint_.find(endpoint);
     if (there == by_endpoint_.end()) continue;
-    for (const HolderId& worker : there->second) names.insert(worker.name);
+    for (const HolderId& worker : there->second.workers) names.insert(worker.name);
   }
   return {names.begin(), names.end()};
 }
@@ -127,7 +127,7 @@ std::optional<HolderId> Endpoints::At(const std::string& endpoint) const {
   MutexLock lock(&mutex_);
   const auto there = by_endpoint_.find(endpoint);
   if (there == by_endpoint_.end()) return std::nullopt;
-  HolderId worker = *there->second.begin();
+  HolderId worker = *there->second.workers.begin();
   if (worker.rank == kWholeWorker) worker.rank = 0;
   return worker;
 }
@@ -136,9 +136,19 @@ std::optional<std::string> Endpoints::Next() {
   MutexLock lock(&mutex_);
   if (by_endpoint_.empty()) return std::nullopt;
   auto next = by_endpoint_.upper_bound(last_);
-  if (next == by_endpoint_.end()) next = by_endpoint_.begin();
-  last_ = next->first;
+  for (size_t left = by_endpoint_.size(); left > 0; --left, ++next) {
+    if (next == by_endpoint_.end()) next = by_endpoint_.begin();
+    last_ = next->first;
+    if (next->second.pass_over == 0) break;
+    --next->second.pass_over;
+  }
   return last_;
+}
+
+void Endpoints::Reached(const std::string& endpoint, bool reached) {
+  MutexLock lock(&mutex_);
+  const auto there = by_endpoint_.find(endpoint);
+  if (there != by_endpoint_.end()) there->second.pass_over = reached ? 0 : kTurnsPassedOver;
 }
 
 }  // namespace kvatlas

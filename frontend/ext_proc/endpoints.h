@@ -14,6 +14,7 @@
 #define KVATLAS_FRONTEND_EXT_PROC_ENDPOINTS_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <set>
@@ -32,6 +33,7 @@
 namespace kvatlas {
 
 inline constexpr size_t kEndpointsMax = 65536;
+inline constexpr uint32_t kTurnsPassedOver = 100;
 
 // "http://10.0.0.7:8000/v1" or "10.0.0.7:8000" → "10.0.0.7:8000". INVALID_ARGUMENT: no IP address with a port, which is what a
 // proxy's original-destination cluster takes.
@@ -54,13 +56,21 @@ class Endpoints {
   // One worker there; the first by name and rank.
   std::optional<HolderId> At(const std::string& endpoint) const;
 
-  // The known ones by turns; nothing: none is known.
+  // The known ones by turns; nothing: none is known. Who was not reached is passed over `kTurnsPassedOver` times, or until
+  // somebody reached it; when all are, it is one of them.
   std::optional<std::string> Next();
+
+  // What a proxy saw of an endpoint. Unknown ones are ignored.
+  void Reached(const std::string& endpoint, bool reached);
 
  private:
   struct Entry {
     std::string endpoint;
     bool configured = false;
+  };
+  struct There {
+    std::set<HolderId> workers;
+    uint32_t pass_over = 0;  // so many turns
   };
   void Put(const HolderId& worker, Entry entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Drop(const HolderId& worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -69,7 +79,7 @@ class Endpoints {
   mutable Mutex mutex_;
   // A worker as a whole has the rank `kWholeWorker`.
   absl::flat_hash_map<HolderId, Entry> by_worker_ ABSL_GUARDED_BY(mutex_);
-  std::map<std::string, std::set<HolderId>> by_endpoint_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, There> by_endpoint_ ABSL_GUARDED_BY(mutex_);
   size_t learnt_ ABSL_GUARDED_BY(mutex_) = 0;
   std::string last_ ABSL_GUARDED_BY(mutex_);  // given out by `Next`
 };

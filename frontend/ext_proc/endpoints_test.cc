@@ -63,6 +63,23 @@ TEST(EndpointsTest, AllByTurns) {
   EXPECT_EQ(endpoints.Next(), "10.0.0.1:80");
 }
 
+TEST(EndpointsTest, WhoWasNotReachedIsPassedOver) {
+  Endpoints endpoints;
+  endpoints.Reached("10.0.0.1:80", false);
+  ASSERT_TRUE(endpoints.Configure("a=10.0.0.1:80").ok());
+  ASSERT_TRUE(endpoints.Configure("b=10.0.0.2:80").ok());
+  endpoints.Reached("10.0.0.1:80", false);
+  for (uint32_t i = 0; i < kTurnsPassedOver; ++i) EXPECT_EQ(endpoints.Next(), "10.0.0.2:80");
+  EXPECT_EQ(endpoints.Next(), "10.0.0.1:80") << "it may be back";
+  endpoints.Reached("10.0.0.1:80", false);
+  endpoints.Reached("10.0.0.1:80", true);
+  EXPECT_EQ(endpoints.Next(), "10.0.0.2:80");
+  EXPECT_EQ(endpoints.Next(), "10.0.0.1:80");
+  endpoints.Reached("10.0.0.1:80", false);
+  endpoints.Reached("10.0.0.2:80", false);
+  for (int i = 0; i < 4; ++i) EXPECT_NE(endpoints.Next(), std::nullopt);
+}
+
 TEST(EndpointsTest, WhatIsLearntIsBounded) {
   Endpoints endpoints;
   ASSERT_TRUE(endpoints.Configure("configured=10.0.0.1:80").ok());

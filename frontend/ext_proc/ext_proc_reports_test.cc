@@ -144,6 +144,23 @@ TEST_F(ExtProcReportsTest, OfSeveralEndpointsTheOneThatWasAskedLastIsAvoided) {
       << "a suspect is not named to retry";
 }
 
+TEST_F(ExtProcReportsTest, ARequestWithoutAPromptGoesToOthersThanWhoWasNotReached) {
+  const auto get = [this](const std::string& details, const std::string& upstream) {
+    Stream stream = Open();
+    stream.Write(Request("GET", "/v1/models", true));
+    const std::string endpoint = HeadersEndpoint(stream.Read());
+    stream.Write(Because(details, upstream, Response("503", "text/plain", true)));
+    EXPECT_TRUE(stream.Read().has_response_headers());
+    EXPECT_TRUE(stream.Finish().ok());
+    return endpoint;
+  };
+  EXPECT_EQ(get(kRefused, "10.0.0.1:8000"), "10.0.0.1:8000");
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(get("via_upstream", "10.0.0.2:8000"), "10.0.0.2:8000");
+  EXPECT_EQ(get("via_upstream", "10.0.0.1:8000"), "10.0.0.2:8000");
+  EXPECT_EQ(get("via_upstream", "10.0.0.1:8000"), "10.0.0.1:8000") << "somebody reached it";
+  EXPECT_EQ(reports_.count(), 0u);
+}
+
 TEST_F(ExtProcReportsTest, WhoServedIsSeenByTheAddressToo) {
   picker_options_.endpoints_best = 2;
   Stream stream = Open();

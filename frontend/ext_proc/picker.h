@@ -98,7 +98,7 @@ class Picker {
   void WaitIdle();
 
   Frontend* frontend() const { return frontend_; }
-  const Endpoints& endpoints() const { return *endpoints_; }
+  Endpoints& endpoints() const { return *endpoints_; }
 
  private:
   struct Task;

@@ -175,6 +175,8 @@ void PickerStream::ReadAttributes(const ext_proc::ProcessingRequest& message) {
   const absl::StatusOr<std::string> upstream = EndpointOf(text(kUpstreamAddress));
   if (!upstream.ok()) return;
   upstream_ = *upstream;
+  const bool reached = !NeverConnected(reply_details_);
+  if (!reached || reply_details_ == kByEngine) picker_->endpoints().Reached(upstream_, reached);
   const bool picked =
       std::any_of(picked_.endpoints.begin(), picked_.endpoints.end(),
                   [&](const PickedEndpoint& one) { return one.address == *upstream; });
