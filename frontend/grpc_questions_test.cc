@@ -406,6 +406,30 @@ TEST(GrpcQuestionsTest, LargeAnswersOfOneRequestComeInSeveralResponses) {
   }
 }
 
+TEST(GrpcQuestionsTest, WhatWasAnsweredBeforeAServerStoppedGoesOut) {
+  std::atomic<int> asked{0};
+  Peer peer([&](const v1::FindCellsRequest&, v1::FindCellsResponse* response) {
+    response->add_cells()->set_address(std::string(4 << 20, 'x'));
+    ++asked;
+    return absl::OkStatus();
+  });
+  const auto stub = v1::Hierarchy::NewStub(MakeChannel(peer.address()));
+  grpc::ClientContext context;
+  const auto stream = stub->FindCellsStream(&context);
+  for (int i = 0; i < 3; ++i) {
+    v1::FindCellsStreamRequest request;
+    request.add_questions();
+    ASSERT_TRUE(stream->Write(request));
+  }
+  while (asked < 3) std::this_thread::yield();  // the first is being written, the second is queued
+  peer.streams().Stop();
+  v1::FindCellsStreamResponse response;
+  int answered = 0;
+  while (stream->Read(&response)) answered += response.answers_size();
+  EXPECT_GE(answered, 2);
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
 TEST(GrpcQuestionsTest, AServerThatStopsDoesNotWaitForStreams) {
   Peer peer;
   GrpcQuestions<Questions> questions(/*streams=*/true);

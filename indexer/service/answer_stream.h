@@ -68,7 +68,8 @@ class AnswerStreams {
   // What a method returns to gRPC.
   Reactor* Open() { return new Stream(this); }
 
-  // Ends those that are open, and from now on every new one, with UNAVAILABLE. What was asked before may go unanswered.
+  // Ends those that are open, and from now on every new one, with UNAVAILABLE. What has been answered still goes out; what was
+  // on its way may go unanswered.
   void Stop() {
     MutexLock lock(&mutex_);
     stopped_ = true;
@@ -91,7 +92,7 @@ class AnswerStreams {
         MutexLock lock(&owner_->mutex_);
         owner_->open_.insert(this);
         MutexLock stream_lock(&mutex_);
-        over_ = owner_->stopped_;
+        over_ = stopped_ = owner_->stopped_;
         answers_.push_back(owner_->messages_.AllocateMessages());
         next = Step();
       }
@@ -110,7 +111,7 @@ class AnswerStreams {
         MutexLock lock(&mutex_);
         reading_into_ = nullptr;
         answers_.insert(answers_.end(), answers.begin(), answers.end());
-        read_all_ = !ok;
+        read_all_ = read_all_ || !ok;
         next = Step();
       }
       Do(next);
@@ -129,13 +130,21 @@ class AnswerStreams {
       Do(next);
     }
 
-    void OnCancel() override { Stop(); }
+    void OnCancel() override {
+      Next next;
+      {
+        MutexLock lock(&mutex_);
+        over_ = true;
+        next = Step();
+      }
+      Do(next);
+    }
 
     void Stop() {
       Next next;
       {
         MutexLock lock(&mutex_);
-        over_ = true;
+        read_all_ = stopped_ = true;
         next = Step();
       }
       Do(next);
@@ -159,7 +168,7 @@ class AnswerStreams {
       StreamRequest* read = nullptr;
       const StreamResponse* write = nullptr;
       bool finish = false;
-      bool over = false;
+      bool stopped = false;
     };
 
     // `Finish` may come before a read has ended: it ends it.
@@ -177,7 +186,7 @@ class AnswerStreams {
       if (!writing_ && (over_ || (read_all_ && answers_.empty()))) {
         finished_ = true;
         next.finish = true;
-        next.over = over_;
+        next.stopped = over_ || stopped_;
       }
       return next;
     }
@@ -187,8 +196,8 @@ class AnswerStreams {
       if (next.read != nullptr) this->StartRead(next.read);
       if (next.write != nullptr) this->StartWrite(next.write);
       if (next.finish) {
-        this->Finish(next.over ? grpc::Status(grpc::StatusCode::UNAVAILABLE, "stopping")
-                               : grpc::Status::OK);
+        this->Finish(next.stopped ? grpc::Status(grpc::StatusCode::UNAVAILABLE, "stopping")
+                                  : grpc::Status::OK);
       }
     }
 
@@ -197,7 +206,8 @@ class AnswerStreams {
     Holder* reading_into_ = nullptr;  // guarded while nobody reads; else of who reads
     bool read_all_ ABSL_GUARDED_BY(mutex_) = false;
     bool writing_ ABSL_GUARDED_BY(mutex_) = false;
-    bool over_ ABSL_GUARDED_BY(mutex_) = false;
+    bool over_ ABSL_GUARDED_BY(mutex_) = false;     // nobody reads what is written
+    bool stopped_ ABSL_GUARDED_BY(mutex_) = false;  // by this side
     bool finished_ ABSL_GUARDED_BY(mutex_) = false;
     std::deque<Holder*> answers_ ABSL_GUARDED_BY(mutex_);  // the first is being written
   };
