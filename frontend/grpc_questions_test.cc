@@ -430,6 +430,26 @@ TEST(GrpcQuestionsTest, WhatWasAnsweredBeforeAServerStoppedGoesOut) {
   EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
 }
 
+TEST(GrpcQuestionsTest, ARequestOfTooManyQuestionsEndsItsStreamAlone) {
+  Peer peer;
+  const auto stub = v1::Hierarchy::NewStub(MakeChannel(peer.address()));
+  v1::FindCellsStreamRequest request;
+  for (int i = 0; i < kQuestionsMax; ++i) request.add_questions();
+  for (const bool too_many : {false, true}) {
+    if (too_many) request.add_questions();
+    grpc::ClientContext context;
+    const auto stream = stub->FindCellsStream(&context);
+    ASSERT_TRUE(stream->Write(request));
+    stream->WritesDone();
+    v1::FindCellsStreamResponse response;
+    int answered = 0;
+    while (stream->Read(&response)) answered += response.answers_size();
+    EXPECT_EQ(answered, too_many ? 0 : kQuestionsMax);
+    EXPECT_EQ(stream->Finish().error_code(),
+              too_many ? grpc::StatusCode::RESOURCE_EXHAUSTED : grpc::StatusCode::OK);
+  }
+}
+
 TEST(GrpcQuestionsTest, AServerThatStopsDoesNotWaitForStreams) {
   Peer peer;
   GrpcQuestions<Questions> questions(/*streams=*/true);

@@ -8,7 +8,8 @@
 // question has an answer, in their order; those of one request come together, in more than one response when they are large.
 // *Threads*: gRPC's; questions of one stream are answered one after the other, those of several at once.
 // *Cost*: per request no call, no stream and, as long as request and response fit an arena, nothing of the heap.
-// *Bounds*: `kAnswersQueuedMax` responses, and those of one request; a caller that does not read is not read from.
+// *Bounds*: `kAnswersQueuedMax` responses, and those of one request; a caller that does not read is not read from. A request of more
+// than `kQuestionsMax` ends its stream with RESOURCE_EXHAUSTED.
 // *Lifetime*: streams own themselves; `AnswerStreams` outlives the server.
 //
 // Example:
@@ -46,6 +47,7 @@
 namespace kvatlas {
 
 inline constexpr size_t kAnswersQueuedMax = 4;
+inline constexpr int kQuestionsMax = 1024;
 inline constexpr size_t kAnswersBytes = 256
                                         << 10;  // a response that has more takes no further answer
 
@@ -92,7 +94,8 @@ class AnswerStreams {
         MutexLock lock(&owner_->mutex_);
         owner_->open_.insert(this);
         MutexLock stream_lock(&mutex_);
-        over_ = stopped_ = owner_->stopped_;
+        read_all_ = owner_->stopped_;
+        if (read_all_) end_ = Stopping();
         answers_.push_back(owner_->messages_.AllocateMessages());
         next = Step();
       }
@@ -101,7 +104,8 @@ class AnswerStreams {
 
     void OnReadDone(bool ok) override {
       std::vector<Holder*> answers;
-      if (ok) {
+      const bool takes = ok && reading_into_->request()->questions_size() <= kQuestionsMax;
+      if (takes) {
         answers = owner_->Answer(reading_into_);
       } else {
         reading_into_->Release();
@@ -111,7 +115,9 @@ class AnswerStreams {
         MutexLock lock(&mutex_);
         reading_into_ = nullptr;
         answers_.insert(answers_.end(), answers.begin(), answers.end());
-        read_all_ = read_all_ || !ok;
+        if (!takes) read_all_ = true;
+        if (ok && !takes)
+          end_ = {grpc::StatusCode::RESOURCE_EXHAUSTED, "too many questions at once"};
         next = Step();
       }
       Do(next);
@@ -144,7 +150,8 @@ class AnswerStreams {
       Next next;
       {
         MutexLock lock(&mutex_);
-        read_all_ = stopped_ = true;
+        read_all_ = true;
+        end_ = Stopping();
         next = Step();
       }
       Do(next);
@@ -168,8 +175,10 @@ class AnswerStreams {
       StreamRequest* read = nullptr;
       const StreamResponse* write = nullptr;
       bool finish = false;
-      bool stopped = false;
+      grpc::Status end = {};
     };
+
+    static grpc::Status Stopping() { return {grpc::StatusCode::UNAVAILABLE, "stopping"}; }
 
     // `Finish` may come before a read has ended: it ends it.
     Next Step() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -186,7 +195,7 @@ class AnswerStreams {
       if (!writing_ && (over_ || (read_all_ && answers_.empty()))) {
         finished_ = true;
         next.finish = true;
-        next.stopped = over_ || stopped_;
+        next.end = end_;
       }
       return next;
     }
@@ -195,10 +204,7 @@ class AnswerStreams {
     void Do(const Next& next) {
       if (next.read != nullptr) this->StartRead(next.read);
       if (next.write != nullptr) this->StartWrite(next.write);
-      if (next.finish) {
-        this->Finish(next.stopped ? grpc::Status(grpc::StatusCode::UNAVAILABLE, "stopping")
-                                  : grpc::Status::OK);
-      }
+      if (next.finish) this->Finish(next.end);
     }
 
     AnswerStreams* const owner_;
@@ -206,8 +212,8 @@ class AnswerStreams {
     Holder* reading_into_ = nullptr;  // guarded while nobody reads; else of who reads
     bool read_all_ ABSL_GUARDED_BY(mutex_) = false;
     bool writing_ ABSL_GUARDED_BY(mutex_) = false;
-    bool over_ ABSL_GUARDED_BY(mutex_) = false;     // nobody reads what is written
-    bool stopped_ ABSL_GUARDED_BY(mutex_) = false;  // by this side
+    bool over_ ABSL_GUARDED_BY(mutex_) = false;  // nobody reads what is written
+    grpc::Status end_ ABSL_GUARDED_BY(mutex_);   // told when it has
     bool finished_ ABSL_GUARDED_BY(mutex_) = false;
     std::deque<Holder*> answers_ ABSL_GUARDED_BY(mutex_);  // the first is being written
   };
