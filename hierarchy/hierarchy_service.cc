@@ -48,6 +48,7 @@ void FillParent(const ParentStats& parent, v1::ParentStats* stats) {
   stats->set_waypoints_withdrawn(parent.waypoints_withdrawn);
   stats->set_bytes_sent(parent.bytes_sent);
   stats->set_waypoints_held(parent.waypoints_held);
+  if (!parent.refusal.ok()) stats->set_refused(parent.refusal.ToString());
 }
 
 // Cells whose streams do what a correct one does not, by name; those that were named before stay.

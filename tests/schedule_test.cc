@@ -150,6 +150,10 @@ TEST(ScheduleTest, ALeafThatWasForgottenIsNamedAtBothEndsAndItsCellStillServes) 
               ContainsRegex("kvatlas_hierarchy_cell_faults.cell=\"cell-[01]/0\",domain=\"mock\","
                             "fault=\"refused\". [1-9]"));
   ClusterClient client(*cluster);
+  const absl::StatusOr<v1::StatsResponse> stats = client.LeafStats(1);
+  ASSERT_TRUE(stats.ok()) << stats.status();
+  ASSERT_EQ(stats->parents_size(), 1);
+  EXPECT_THAT(stats->parents(0).refused(), HasSubstr("is not ours"));
   const absl::StatusOr<v1::RouteResponse> route =
       client.Route(PromptBlocks(Excerpt()[0], kSplit), 100);
   ASSERT_TRUE(route.ok()) << route.status();

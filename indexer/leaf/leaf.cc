@@ -146,6 +146,7 @@ void FillParents(const CoverageReporter& reporter, v1::StatsResponse* response) 
     parent->set_waypoints_held(stats.waypoints_held);
     parent->set_waypoints_covered(stats.waypoints_covered);
     parent->set_waypoints_waiting(stats.waypoints_waiting);
+    if (!stats.refusal.ok()) parent->set_refused(stats.refusal.ToString());
   }
 }
 
