@@ -5,53 +5,12 @@
 #include <utility>
 
 #include "frontend/grpc_questions.h"
+#include "frontend/peer_questions.h"
 #include "frontend/peers_by_address.h"
-#include "frontend/question_stream.h"
 #include "frontend/wire.h"
-#include "proto/kvatlas/v1/hierarchy.grpc.pb.h"
-#include "proto/kvatlas/v1/leaf.grpc.pb.h"
+#include "indexer/service/grpc_deadline.h"
 
 namespace kvatlas {
-
-struct CellQuestions {
-  using Stub = v1::Hierarchy::Stub;
-  using Request = v1::FindCellsRequest;
-  using Response = v1::FindCellsResponse;
-  using StreamRequest = v1::FindCellsStreamRequest;
-  using StreamResponse = v1::FindCellsStreamResponse;
-
-  static std::unique_ptr<Stub> NewStub(const std::shared_ptr<grpc::Channel>& channel) {
-    return v1::Hierarchy::NewStub(channel);
-  }
-  static void Call(Stub* stub, grpc::ClientContext* context, const Request* request,
-                   Response* response, std::function<void(grpc::Status)> callback) {
-    stub->async()->FindCells(context, request, response, std::move(callback));
-  }
-  static void Open(Stub* stub, grpc::ClientContext* context,
-                   grpc::ClientBidiReactor<StreamRequest, StreamResponse>* reactor) {
-    stub->async()->FindCellsStream(context, reactor);
-  }
-};
-
-struct OverlapQuestions {
-  using Stub = v1::Leaf::Stub;
-  using Request = v1::FindOverlapsRequest;
-  using Response = v1::FindOverlapsResponse;
-  using StreamRequest = v1::FindOverlapsStreamRequest;
-  using StreamResponse = v1::FindOverlapsStreamResponse;
-
-  static std::unique_ptr<Stub> NewStub(const std::shared_ptr<grpc::Channel>& channel) {
-    return v1::Leaf::NewStub(channel);
-  }
-  static void Call(Stub* stub, grpc::ClientContext* context, const Request* request,
-                   Response* response, std::function<void(grpc::Status)> callback) {
-    stub->async()->FindOverlaps(context, request, response, std::move(callback));
-  }
-  static void Open(Stub* stub, grpc::ClientContext* context,
-                   grpc::ClientBidiReactor<StreamRequest, StreamResponse>* reactor) {
-    stub->async()->FindOverlapsStream(context, reactor);
-  }
-};
 
 GrpcCellFinder::GrpcCellFinder(bool streams)
     : questions_(std::make_unique<GrpcQuestions<CellQuestions>>(streams)) {}

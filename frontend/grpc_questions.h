@@ -25,6 +25,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,9 +35,11 @@
 #include "absl/status/status.h"
 #include "frontend/peers_by_address.h"
 #include "frontend/question_stream.h"
+#include "frontend/under_way.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/mutex.h"
 #include "indexer/service/grpc_channel.h"
+#include "indexer/service/grpc_deadline.h"
 #include "indexer/service/grpc_status.h"
 
 namespace kvatlas {
@@ -47,8 +50,7 @@ inline constexpr size_t kStreamedBytesMax = 32 << 10;
 inline constexpr Duration kStreamSoon = std::chrono::seconds(1);
 inline constexpr Duration kStreamAgain = std::chrono::seconds(10);
 
-// `Asked` names the messages of a service's question, as for `QuestionStream`, its Stub, and how it is called:
-//   static std::unique_ptr<Stub> NewStub(const std::shared_ptr<grpc::Channel>&);
+// `Asked` names the messages of a service's question, as for `QuestionStream`, its Service, and how it is called:
 //   static void Call(Stub*, grpc::ClientContext*, const Request*, Response*, std::function<void(grpc::Status)>);
 //   static void Open(Stub*, grpc::ClientContext*, grpc::ClientBidiReactor<StreamRequest, StreamResponse>*);
 template <typename Asked>
@@ -104,10 +106,13 @@ class GrpcQuestions {
   class Peer : public std::enable_shared_from_this<Peer> {
    public:
     Peer(UnderWay* under_way, const std::string& address)
-        : channel(MakeChannel(address)), stub(Asked::NewStub(channel)), under_way_(under_way) {}
+        : channel(MakeChannel(address)),
+          stub(Asked::Service::NewStub(channel)),
+          under_way_(under_way) {}
 
     const std::shared_ptr<grpc::Channel> channel;
-    const std::shared_ptr<typename Asked::Stub> stub;  // making one registers all its methods
+    const std::shared_ptr<typename Asked::Service::Stub>
+        stub;  // making one registers all its methods
 
     // Null: none takes questions.
     std::shared_ptr<Stream> Pick() {
@@ -116,14 +121,11 @@ class GrpcQuestions {
       size_t pending = 0;
       bool opening = false;
       for (const std::shared_ptr<Stream>& stream : streams_) {
-        if (!stream->taking()) {
-          opening = true;
-          continue;
-        }
-        const size_t of_this = stream->pending();
-        if (least != nullptr && of_this >= pending) continue;
+        const std::optional<size_t> of_this = stream->pending();
+        opening = opening || !of_this.has_value();
+        if (!of_this.has_value() || (least != nullptr && *of_this >= pending)) continue;
         least = stream;
-        pending = of_this;
+        pending = *of_this;
       }
       if (least != nullptr && pending >= kStreamBusy && !opening && streams_.size() < kStreamsMax)
         Open();
@@ -159,8 +161,9 @@ class GrpcQuestions {
     void OnOver(const Stream* over, const absl::Status& why, bool took) {
       MutexLock lock(&mutex_);
       std::erase_if(streams_, [&](const auto& stream) { return stream.get() == over; });
-      const Duration wait = !absl::IsUnavailable(why) ? kStreamAgain : kStreamSoon;
-      if (!took || !absl::IsUnavailable(why)) not_before_ = Clock::Real().Now() + wait;
+      const bool peer_went = absl::IsUnavailable(why);
+      if (peer_went && took) return;
+      not_before_ = Clock::Real().Now() + (peer_went ? kStreamSoon : kStreamAgain);
     }
 
     UnderWay* const under_way_;

@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "frontend/peer_questions.h"
 #include "indexer/base/mutex.h"
 #include "indexer/service/answer_stream.h"
 #include "indexer/service/grpc_server.h"
@@ -29,27 +30,9 @@ using Streams = AnswerStreams<v1::FindCellsStreamRequest, v1::FindCellsStreamRes
 using StreamReactor =
     grpc::ServerBidiReactor<v1::FindCellsStreamRequest, v1::FindCellsStreamResponse>;
 
+using Questions = GrpcQuestions<CellQuestions>;
+
 constexpr Duration kLong = std::chrono::minutes(5);
-
-struct Questions {
-  using Stub = v1::Hierarchy::Stub;
-  using Request = v1::FindCellsRequest;
-  using Response = v1::FindCellsResponse;
-  using StreamRequest = v1::FindCellsStreamRequest;
-  using StreamResponse = v1::FindCellsStreamResponse;
-
-  static std::unique_ptr<Stub> NewStub(const std::shared_ptr<grpc::Channel>& channel) {
-    return v1::Hierarchy::NewStub(channel);
-  }
-  static void Call(Stub* stub, grpc::ClientContext* context, const Request* request,
-                   Response* response, std::function<void(grpc::Status)> callback) {
-    stub->async()->FindCells(context, request, response, std::move(callback));
-  }
-  static void Open(Stub* stub, grpc::ClientContext* context,
-                   grpc::ClientBidiReactor<StreamRequest, StreamResponse>* reactor) {
-    stub->async()->FindCellsStream(context, reactor);
-  }
-};
 
 // Answers how many blocks it was asked about, in a cell named by the schedule.
 absl::Status Echo(const v1::FindCellsRequest& request, v1::FindCellsResponse* response) {
@@ -113,7 +96,7 @@ class Peer : public v1::Hierarchy::WithCallbackMethod_FindCells<
 // Answers, as they come.
 class Answers {
  public:
-  GrpcQuestions<Questions>::Callback Take() {
+  Questions::Callback Take() {
     {
       MutexLock lock(&mutex_);
       ++asked_;
@@ -143,8 +126,8 @@ class Answers {
   std::vector<absl::StatusOr<v1::FindCellsResponse>> answers_ ABSL_GUARDED_BY(mutex_);
 };
 
-void Ask(GrpcQuestions<Questions>* questions, const std::string& address, uint32_t blocks,
-         Answers* answers, Duration deadline = kLong) {
+void Ask(Questions* questions, const std::string& address, uint32_t blocks, Answers* answers,
+         Duration deadline = kLong) {
   questions->Ask(
       address, /*bytes=*/100,
       [&](v1::FindCellsRequest* request) {
@@ -155,7 +138,7 @@ void Ask(GrpcQuestions<Questions>* questions, const std::string& address, uint32
 }
 
 // Asks until a question has gone over a stream.
-void AskUntilStreamed(GrpcQuestions<Questions>* questions, Peer* peer) {
+void AskUntilStreamed(Questions* questions, Peer* peer) {
   const int before = peer->streamed();
   while (peer->streamed() == before) {
     Answers answers;
@@ -166,7 +149,7 @@ void AskUntilStreamed(GrpcQuestions<Questions>* questions, Peer* peer) {
 
 TEST(GrpcQuestionsTest, TheFirstIsACallAndSoonAllGoOverOneStream) {
   Peer peer;
-  GrpcQuestions<Questions> questions(/*streams=*/true);
+  Questions questions(/*streams=*/true);
   AskUntilStreamed(&questions, &peer);
   const int calls = peer.calls();
   EXPECT_GE(calls, 1);
@@ -184,7 +167,7 @@ TEST(GrpcQuestionsTest, TheFirstIsACallAndSoonAllGoOverOneStream) {
 
 TEST(GrpcQuestionsTest, EachIsAnsweredItsOwnOfThousandsAtOnce) {
   Peer peer;
-  GrpcQuestions<Questions> questions(/*streams=*/true);
+  Questions questions(/*streams=*/true);
   AskUntilStreamed(&questions, &peer);
   std::vector<std::thread> threads;
   std::atomic<int> wrong{0};
@@ -215,14 +198,14 @@ TEST(GrpcQuestionsTest, EachIsAnsweredItsOwnOfThousandsAtOnce) {
 
 TEST(GrpcQuestionsTest, WithoutStreamsAndOverTheBoundAllAreCalls) {
   Peer peer;
-  GrpcQuestions<Questions> calls(/*streams=*/false);
+  Questions calls(/*streams=*/false);
   for (int i = 0; i < 20; ++i) {
     Answers answers;
     Ask(&calls, peer.address(), 5, &answers);
     EXPECT_TRUE(answers.Wait()[0].ok());
   }
   EXPECT_EQ(peer.opened(), 0);
-  GrpcQuestions<Questions> questions(/*streams=*/true);
+  Questions questions(/*streams=*/true);
   AskUntilStreamed(&questions, &peer);
   const int streamed = peer.streamed();
   Answers answers;
@@ -257,7 +240,7 @@ TEST(GrpcQuestionsTest, APeerWithoutTheMethodIsAskedByCallsAndOnceForAStream) {
   server.Register(&old);
   ASSERT_TRUE(server.Start().ok());
   {
-    GrpcQuestions<Questions> questions(/*streams=*/true);
+    Questions questions(/*streams=*/true);
     for (uint32_t i = 1; i < 200; ++i) {
       Answers answers;
       Ask(&questions, server.address().ToString(), i, &answers);
@@ -306,7 +289,7 @@ class Silent : public Peer {
 };
 
 // From then on questions go over a stream.
-void AskUntilRead(GrpcQuestions<Questions>* questions, const Silent& peer) {
+void AskUntilRead(Questions* questions, const Silent& peer) {
   while (peer.read() == 0) {
     Answers answers;
     Ask(questions, peer.address(), 1, &answers, std::chrono::milliseconds(20));
@@ -317,7 +300,7 @@ void AskUntilRead(GrpcQuestions<Questions>* questions, const Silent& peer) {
 TEST(GrpcQuestionsTest, EachHasItsOwnDeadlineWhateverWasAskedBefore) {
   Silent peer;
   Answers late, later;
-  GrpcQuestions<Questions> questions(/*streams=*/true);
+  Questions questions(/*streams=*/true);
   AskUntilRead(&questions, peer);
   Ask(&questions, peer.address(), 1, &later);
   for (int i = 0; i < 50; ++i)
@@ -332,7 +315,7 @@ TEST(GrpcQuestionsTest, WhoWaitsIsToldWhenThePeerGoesAndAsksAgainWhenItIsBack) {
   auto peer = std::make_unique<Silent>();
   const uint16_t port = peer->port();
   const std::string address = peer->address();
-  GrpcQuestions<Questions> questions(/*streams=*/true);
+  Questions questions(/*streams=*/true);
   AskUntilRead(&questions, *peer);
   Answers pending;
   for (int i = 0; i < 100; ++i) Ask(&questions, address, 1, &pending);
@@ -352,7 +335,7 @@ TEST(GrpcQuestionsTest, WhoWaitsIsToldWhenThePeerGoesAndAsksAgainWhenItIsBack) {
 TEST(GrpcQuestionsTest, AStreamIsOpenedAgainWhenItsPeerCameBack) {
   auto peer = std::make_unique<Peer>();
   const uint16_t port = peer->port();
-  GrpcQuestions<Questions> questions(/*streams=*/true);
+  Questions questions(/*streams=*/true);
   AskUntilStreamed(&questions, peer.get());
   peer->streams().Stop();
   peer = nullptr;
@@ -365,7 +348,7 @@ TEST(GrpcQuestionsTest, WhoWaitsWhenTheQuestionsEndIsTold) {
   Silent peer;
   Answers pending;
   {
-    GrpcQuestions<Questions> questions(/*streams=*/true);
+    Questions questions(/*streams=*/true);
     AskUntilRead(&questions, peer);
     for (int i = 0; i < 10; ++i) Ask(&questions, peer.address(), 1, &pending);
   }
@@ -376,7 +359,7 @@ TEST(GrpcQuestionsTest, WhoWaitsWhenTheQuestionsEndIsTold) {
 TEST(GrpcQuestionsTest, APeerThatReadsNothingIsAskedByCallsWhenTooMuchIsUnread) {
   Silent peer(/*reads=*/1);
   Answers answers;
-  GrpcQuestions<Questions> questions(/*streams=*/true);
+  Questions questions(/*streams=*/true);
   AskUntilRead(&questions, peer);
   const int before = peer.calls();
   const std::string much(20'000, 'x');
@@ -396,7 +379,7 @@ TEST(GrpcQuestionsTest, LargeAnswersOfOneRequestComeInSeveralResponses) {
     response->add_cells()->set_address(large);
     return absl::OkStatus();
   });
-  GrpcQuestions<Questions> questions(/*streams=*/true);
+  Questions questions(/*streams=*/true);
   AskUntilStreamed(&questions, &peer);
   Answers answers;
   for (uint32_t i = 1; i <= 64; ++i) Ask(&questions, peer.address(), i, &answers);
@@ -452,7 +435,7 @@ TEST(GrpcQuestionsTest, ARequestOfTooManyQuestionsEndsItsStreamAlone) {
 
 TEST(GrpcQuestionsTest, AServerThatStopsDoesNotWaitForStreams) {
   Peer peer;
-  GrpcQuestions<Questions> questions(/*streams=*/true);
+  Questions questions(/*streams=*/true);
   AskUntilStreamed(&questions, &peer);
   EXPECT_EQ(peer.open(), 1u);
   peer.streams().Stop();

@@ -1,4 +1,4 @@
-// Whom does the frontend ask, by address, and what of that is still under way?
+// Whom does the frontend ask, by address?
 //
 // *Threads*: any.
 // *Bounds*: `kPeersMax` peers; beyond, the one asked longest ago is given up.
@@ -69,29 +69,6 @@ class PeersByAddress {
   Mutex mutex_;
   absl::flat_hash_map<std::string, Entry> peers_ ABSL_GUARDED_BY(mutex_);
   uint64_t uses_ ABSL_GUARDED_BY(mutex_) = 0;
-};
-
-// Around everything that holds a channel: gRPC 1.51 joins its callback threads where the last channel of a process ends, so
-// that must not be one of them.
-class UnderWay {
- public:
-  void Begin() {
-    MutexLock lock(&mutex_);
-    ++count_;
-  }
-  void End() {
-    MutexLock lock(&mutex_);
-    if (--count_ == 0) none_.SignalAll();
-  }
-  void WaitForNone() {
-    MutexLock lock(&mutex_);
-    while (count_ > 0) none_.Wait(&mutex_);
-  }
-
- private:
-  Mutex mutex_;
-  CondVar none_;
-  uint64_t count_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace kvatlas

@@ -17,7 +17,6 @@
 #define KVATLAS_FRONTEND_QUESTION_STREAM_H_
 
 #include <google/protobuf/arena.h>
-#include <grpc/support/time.h>
 #include <grpcpp/alarm.h>
 #include <grpcpp/client_context.h>
 #include <grpcpp/support/client_callback.h>
@@ -39,6 +38,7 @@
 #include "absl/status/status.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/mutex.h"
+#include "indexer/service/grpc_deadline.h"
 #include "indexer/service/grpc_status.h"
 
 namespace kvatlas {
@@ -48,11 +48,6 @@ inline constexpr int kQuestionsBatchMax = 16;
 inline constexpr size_t kUnreadBytesMax = 1 << 20;
 // Deadlines are kept to this.
 inline constexpr Duration kDeadlineStep = std::chrono::milliseconds(1);
-
-inline gpr_timespec DeadlineIn(Duration duration) {
-  return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
-                      gpr_time_from_nanos(duration.count(), GPR_TIMESPAN));
-}
 
 // `Asked` names the messages: Request, Response, StreamRequest, StreamResponse.
 template <typename Asked>
@@ -112,13 +107,10 @@ class QuestionStream
     return true;
   }
 
-  bool taking() const {
+  // Questions without an answer; nothing: it takes none, not yet or not any more.
+  std::optional<size_t> pending() const {
     MutexLock lock(&mutex_);
-    return taking_ && !over_;
-  }
-  // Questions without an answer.
-  size_t pending() const {
-    MutexLock lock(&mutex_);
+    if (!taking_ || over_) return std::nullopt;
     return pending_.size();
   }
 

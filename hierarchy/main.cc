@@ -18,7 +18,7 @@
 #include "indexer/base/shard_map.h"
 #include "indexer/base/waypoints.h"
 #include "indexer/coverage/coverage_reporter.h"
-#include "indexer/coverage/parent_metrics.h"
+#include "indexer/coverage/parent_refusals.h"
 #include "indexer/discovery/announce_flag.h"
 #include "indexer/discovery/announcer.h"
 #include "indexer/discovery/found_nodes.h"
@@ -29,7 +29,6 @@
 #include "indexer/service/address.h"
 #include "indexer/service/admin_http.h"
 #include "indexer/service/grpc_server.h"
-#include "indexer/service/log.h"
 #include "indexer/service/metrics.h"
 #include "indexer/service/service_main.h"
 #include "indexer/transport/grpc_acceptor.h"
@@ -43,7 +42,6 @@ constexpr Duration kReportEvery = std::chrono::milliseconds(20);
 constexpr int kReportsPerTick = 10;
 // Fifty times what a cell of 64 workers covers: 100 MB.
 constexpr uint64_t kWaypointsOfACellMax = 1 << 21;
-constexpr Duration kLogRefusalEvery = std::chrono::minutes(1);
 constexpr Duration kAnnounceEvery = std::chrono::seconds(1);
 
 struct Flags {
@@ -116,16 +114,6 @@ absl::StatusOr<Levels> ReadLevels(const Flags& flags) {
   return Levels{*std::move(here), *std::move(above), *std::move(over)};
 }
 
-void LogRefusal(const ParentRefusal& refusal) {
-  static LogLimiter& limiter = *new LogLimiter(kLogRefusalEvery);
-  LogEvery(limiter, refusal.parent + " " + ToString(refusal.domain), LogLevel::kWarning,
-           "a parent refuses what is reported",
-           {{"parent", refusal.parent},
-            {"domain", ToString(refusal.domain)},
-            {"parents_schedule", refusal.schedule},
-            {"reason", refusal.why}});
-}
-
 CoverageReporterOptions ReporterOptions(const Flags& flags, const Levels& levels,
                                         const FoundNodes& parents) {
   CoverageReporterOptions options;
@@ -136,7 +124,9 @@ CoverageReporterOptions ReporterOptions(const Flags& flags, const Levels& levels
   options.parents_overlap = flags.parents_overlap;
   options.make_link = [](const std::string& parent) { return std::make_unique<GrpcLink>(parent); };
   options.contract_id = HashContract().Id();
-  options.on_refused = LogRefusal;
+  options.on_refused = [](const ParentRefusal& refusal) {
+    LogRefusal("parents_schedule", refusal);
+  };
   options.schedule = &levels.above_over_here;
   options.schedule_name = levels.above.Name();
   options.epoch = WallTimeNs();

@@ -102,32 +102,11 @@ class NoCells : public CellFinder {
   }
 };
 
-// What was asked and is not answered yet. Time passes when the test says so; answers come in their own.
-class Outstanding {
- public:
-  void Begin() {
-    MutexLock lock(&mutex_);
-    ++count_;
-  }
-  void End() {
-    MutexLock lock(&mutex_);
-    if (--count_ == 0) changed_.SignalAll();
-  }
-  void WaitForNone() {
-    MutexLock lock(&mutex_);
-    while (count_ > 0) changed_.Wait(&mutex_);
-  }
-
- private:
-  Mutex mutex_;
-  CondVar changed_;
-  size_t count_ ABSL_GUARDED_BY(mutex_) = 0;
-};
-
-// The real ones, counted. An answer that leads to another question ends after that began.
+// The real ones, counted: time passes when the test says so, answers come in their own. An answer that leads to another question
+// ends after that began.
 class CountedFinder : public OverlapFinder {
  public:
-  CountedFinder(OverlapFinder* finder, std::shared_ptr<Outstanding> outstanding)
+  CountedFinder(OverlapFinder* finder, std::shared_ptr<UnderWay> outstanding)
       : finder_(finder), outstanding_(std::move(outstanding)) {}
   void FindOverlaps(const std::string& leaf, const OverlapQuestion& question, Duration deadline,
                     Callback callback) override {
@@ -142,12 +121,12 @@ class CountedFinder : public OverlapFinder {
 
  private:
   OverlapFinder* const finder_;
-  const std::shared_ptr<Outstanding> outstanding_;
+  const std::shared_ptr<UnderWay> outstanding_;
 };
 
 class CountedProber : public LeafProber {
  public:
-  CountedProber(LeafProber* prober, std::shared_ptr<Outstanding> outstanding)
+  CountedProber(LeafProber* prober, std::shared_ptr<UnderWay> outstanding)
       : prober_(prober), outstanding_(std::move(outstanding)) {}
   void Probe(const std::string& leaf, const Domain& domain, Duration deadline,
              Callback callback) override {
@@ -162,7 +141,7 @@ class CountedProber : public LeafProber {
 
  private:
   LeafProber* const prober_;
-  const std::shared_ptr<Outstanding> outstanding_;
+  const std::shared_ptr<UnderWay> outstanding_;
 };
 
 struct FleetOptions {
@@ -391,7 +370,7 @@ class RealFleet : public AnnouncementSink {
   NoCells no_cells_;
   GrpcOverlapFinder finder_;
   GrpcLeafProber prober_;
-  const std::shared_ptr<Outstanding> outstanding_ = std::make_shared<Outstanding>();
+  const std::shared_ptr<UnderWay> outstanding_ = std::make_shared<UnderWay>();
   CountedFinder counted_finder_{&finder_, outstanding_};
   CountedProber counted_prober_{&prober_, outstanding_};
   std::unique_ptr<Truth> truth_;

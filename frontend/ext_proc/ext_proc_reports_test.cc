@@ -45,10 +45,7 @@ TEST_F(ExtProcReportsTest, AClientThatGoesBeforeTheResponseLeavesNothingInFlight
 TEST_F(ExtProcReportsTest, AResponseThatBreaksOffIsFinishedWithoutFigures) {
   {
     Stream stream = Open();
-    stream.Write(Completion());
-    stream.Write(Body(kIds, true));
-    stream.Read();
-    stream.Read();
+    Pick(&stream);
     stream.Write(Response("200", "text/event-stream"));
     stream.Read();
     stream.Write(ResponseBody("data: {}\n\n", false));
@@ -69,10 +66,7 @@ TEST_F(ExtProcReportsTest, AStreamThatEndsInTheMiddleOfTheBodyIsNoChoice) {
 
 TEST_F(ExtProcReportsTest, AnEngineThatRefusesIsReported) {
   Stream stream = Open();
-  stream.Write(Completion());
-  stream.Write(Body(kIds, true));
-  stream.Read();
-  stream.Read();
+  Pick(&stream);
   stream.Write(Response("500", "application/json"));
   stream.Read();
   EXPECT_THAT(reports_.Finished().error, HasSubstr("500"));
@@ -164,10 +158,7 @@ TEST_F(ExtProcReportsTest, ARequestWithoutAPromptGoesToOthersThanWhoWasNotReache
 TEST_F(ExtProcReportsTest, WhoServedIsSeenByTheAddressToo) {
   picker_options_.endpoints_best = 2;
   Stream stream = Open();
-  stream.Write(Completion());
-  stream.Write(Body(kIds, true));
-  stream.Read();
-  stream.Read();
+  Pick(&stream);
   stream.Write(Because("via_upstream", "10.0.0.2:8000", Response("200", "application/json")));
   stream.Read();
   stream.Write(ResponseBody(std::string("{") + kUsage + "}", true));
@@ -180,10 +171,7 @@ TEST_F(ExtProcReportsTest, WhoServedIsSeenByTheAddressToo) {
 TEST_F(ExtProcReportsTest, FiguresAreThoseOfTheEndpointThatServed) {
   const auto served_by = [this](const char* endpoint) {
     Stream stream = Open();
-    stream.Write(Completion());
-    stream.Write(Body(kIds, true));
-    stream.Read();
-    stream.Read();
+    Pick(&stream);
     auto headers = Response("200", "application/json");
     auto& fields = (*headers.mutable_metadata_context()->mutable_filter_metadata())[kEndpointSpace];
     (*fields.mutable_fields())[kServedKey].set_string_value(endpoint);
@@ -201,10 +189,7 @@ TEST_F(ExtProcReportsTest, FiguresAreThoseOfTheEndpointThatServed) {
 
 TEST_F(ExtProcReportsTest, FiguresOfAnUnknownEndpointAreNobodys) {
   Stream stream = Open();
-  stream.Write(Completion());
-  stream.Write(Body(kIds, true));
-  stream.Read();
-  stream.Read();
+  Pick(&stream);
   auto headers = Response("200", "application/json");
   auto& fields = (*headers.mutable_metadata_context()->mutable_filter_metadata())[kEndpointSpace];
   (*fields.mutable_fields())[kServedKey].set_string_value("10.9.9.9:1");

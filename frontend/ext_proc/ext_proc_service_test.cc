@@ -159,10 +159,7 @@ TEST_F(ExtProcServiceTest, TrailersMayEndTheBody) {
 
 TEST_F(ExtProcServiceTest, AStreamOfEventsPassesChunkByChunk) {
   Stream stream = Open();
-  stream.Write(Completion());
-  stream.Write(Body(kIds, true));
-  stream.Read();
-  stream.Read();
+  Pick(&stream);
   stream.Write(Response("200", "text/event-stream"));
   stream.Read();
   std::vector<std::string> chunks;

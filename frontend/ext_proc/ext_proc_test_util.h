@@ -212,6 +212,14 @@ class ExtProcServiceTest : public ::testing::Test {
     return Stream(channel_);
   }
 
+  // A completion, until it is said whom it is sent to.
+  static void Pick(Stream* stream) {
+    stream->Write(Completion());
+    stream->Write(Body(kIds, true));
+    stream->Read();
+    stream->Read();
+  }
+
   // The first answer to a full-duplex proxy that then goes away.
   ext_proc::ProcessingResponse Ask(const ext_proc::ProcessingRequest& headers,
                                    const std::string& body) {

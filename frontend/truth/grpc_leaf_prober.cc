@@ -1,6 +1,5 @@
 #include "frontend/truth/grpc_leaf_prober.h"
 
-#include <grpc/support/time.h>
 #include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
 #include <grpcpp/support/client_callback.h>
@@ -10,6 +9,7 @@
 #include <utility>
 
 #include "indexer/service/grpc_channel.h"
+#include "indexer/service/grpc_deadline.h"
 #include "indexer/service/grpc_status.h"
 #include "indexer/transport/wire.h"
 #include "proto/kvatlas/v1/leaf.grpc.pb.h"
@@ -94,8 +94,7 @@ void GrpcLeafProber::Probe(const std::string& leaf_address, const Domain& domain
   std::shared_ptr<grpc::Channel> given_up;
   call->stub = v1::Leaf::NewStub(channels_.Get(leaf_address, &given_up));
   ToProto(domain, call->request.mutable_domain());
-  call->context.set_deadline(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
-                                          gpr_time_from_nanos(deadline.count(), GPR_TIMESPAN)));
+  call->context.set_deadline(DeadlineIn(deadline));
   call->stub->async()->Stats(&call->context, &call->request, &call->response,
                              [call, callback = std::move(callback)](const grpc::Status& status) {
                                if (status.ok()) {

@@ -9,6 +9,7 @@
 
 #include "frontend/peers_by_address.h"
 #include "frontend/truth/leaf_prober.h"
+#include "frontend/under_way.h"
 
 namespace grpc {
 class Channel;

@@ -19,7 +19,7 @@
 #include "indexer/base/ids.h"
 #include "indexer/base/shard_map.h"
 #include "indexer/base/waypoints.h"
-#include "indexer/coverage/parent_metrics.h"
+#include "indexer/coverage/parent_refusals.h"
 #include "indexer/holders/holder_registry.h"
 #include "indexer/stream/link.h"
 #include "indexer/stream/messages.h"

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "indexer/base/tier.h"
+#include "indexer/service/text_escape.h"
 
 namespace kvatlas {
 namespace {
@@ -23,20 +24,6 @@ constexpr std::array<std::string_view, 9> kApplyStatuses = {"ok",
                                                             "ownership_degree_overflow",
                                                             "indexer_invariant_violation",
                                                             "unsupported_residency_domain"};
-
-// A label's value, as the format wants it.
-std::string Escaped(std::string_view value) {
-  std::string escaped;
-  for (char c : value) {
-    if (c == '\n') {
-      escaped += "\\n";
-      continue;
-    }
-    if (c == '"' || c == '\\') escaped += '\\';
-    escaped += c;
-  }
-  return escaped;
-}
 
 // Families in the order of their first series; series of one family together, as the format wants it.
 class Families {
@@ -72,10 +59,6 @@ class Families {
   std::vector<std::string> families_;
 };
 
-std::string Label(std::string_view name, std::string_view value) {
-  return absl::StrCat(std::string(name), "=\"", Escaped(value), "\"");
-}
-
 uint64_t Refused(const EngineWorkerStats& stats, std::initializer_list<Refusal> reasons) {
   uint64_t sum = 0;
   for (Refusal reason : reasons) sum += stats.refused[static_cast<size_t>(reason)];
@@ -109,17 +92,18 @@ void AddDynamo(const EngineDirectory& directory, const std::vector<EngineEntry>&
                   static_cast<double>(entries.size()));
   for (size_t status = 0; status < listeners.size(); ++status)
     families->Gauge("dynamo_kvindexer_listeners", "Number of ZMQ listeners by status",
-                    Label("status", ListenerStatusName(static_cast<ListenerStatus>(status))),
+                    MetricLabel("status", ListenerStatusName(static_cast<ListenerStatus>(status))),
                     static_cast<double>(listeners[status]));
   for (std::string_view type : {"stored", "removed", "cleared"})
     for (std::string_view status : kApplyStatuses)
-      families->Count("dynamo_kvrouter_kv_cache_events_applied",
-                      "Total number of KV cache events applied to index",
-                      absl::StrCat(Label("event_type", type), ",", Label("status", status)),
-                      Applied(sum, type, status));
+      families->Count(
+          "dynamo_kvrouter_kv_cache_events_applied",
+          "Total number of KV cache events applied to index",
+          absl::StrCat(MetricLabel("event_type", type), ",", MetricLabel("status", status)),
+          Applied(sum, type, status));
   families->Count("dynamo_kvrouter_kv_cache_event_warnings",
                   "Total number of suspicious KV cache events seen by the router indexer",
-                  Label("warning_kind", "duplicate_store"), sum.copies);
+                  MetricLabel("warning_kind", "duplicate_store"), sum.copies);
 }
 
 void AddStream(const std::string& labels, const ZmqStreamStats& stream, Families* families) {
@@ -140,7 +124,7 @@ void AddStream(const std::string& labels, const ZmqStreamStats& stream, Families
   count("restarts_total", "Engines found to have started anew.", tracker.restarts);
   const auto replays = [&](std::string_view result, uint64_t value) {
     families->Count("kvatlas_engine_replays_total", "Replays, by how they ended.",
-                    absl::StrCat(labels, ",", Label("result", result)), value);
+                    absl::StrCat(labels, ",", MetricLabel("result", result)), value);
   };
   replays("asked", tracker.replays_asked);
   replays("complete", tracker.replays_complete);
@@ -162,7 +146,7 @@ void AddStream(const std::string& labels, const ZmqStreamStats& stream, Families
 void AddRank(const std::string& labels, const EngineRankStats& rank, Families* families) {
   for (size_t tier = 0; tier < kTiers; ++tier)
     families->Gauge("kvatlas_engine_blocks", "Distinct blocks held, by tier.",
-                    absl::StrCat(labels, ",", Label("tier", kTierNames[tier])),
+                    absl::StrCat(labels, ",", MetricLabel("tier", kTierNames[tier])),
                     static_cast<double>(rank.blocks[tier]));
   const auto gauge = [&](std::string_view name, std::string_view help, double value) {
     families->Gauge(absl::StrCat("kvatlas_engine_", std::string(name)), help, labels, value);
@@ -178,7 +162,7 @@ void AddRank(const std::string& labels, const EngineRankStats& rank, Families* f
 void AddRefused(const std::string& labels, const EngineWorkerStats& stats, Families* families) {
   for (size_t i = 0; i < stats.refused.size(); ++i) {
     if (stats.refused[i] == 0) continue;
-    const std::string reason = Label("reason", RefusalName(static_cast<Refusal>(i)));
+    const std::string reason = MetricLabel("reason", RefusalName(static_cast<Refusal>(i)));
     families->Count("kvatlas_engine_refused_total",
                     "Events or parts of events without effect, by reason.",
                     absl::StrCat(labels, ",", reason), stats.refused[i]);
@@ -189,9 +173,9 @@ void AddRefused(const std::string& labels, const EngineWorkerStats& stats, Famil
 void AddOurs(const std::vector<EngineEntry>& entries, Families* families) {
   size_t shown = 0, hidden = 0;
   for (const EngineEntry& entry : entries) {
-    const std::string worker =
-        absl::StrCat(Label("model", entry.domain.model), ",", Label("group", GroupOf(entry.domain)),
-                     ",", Label("worker", entry.instance));
+    const std::string worker = absl::StrCat(MetricLabel("model", entry.domain.model), ",",
+                                            MetricLabel("group", GroupOf(entry.domain)), ",",
+                                            MetricLabel("worker", entry.instance));
     std::set<uint32_t> ranks;
     for (const EngineListener& listener : entry.listeners) ranks.insert(listener.rank);
     for (const EngineRankStats& rank : entry.worker.ranks) ranks.insert(rank.rank);
@@ -201,7 +185,7 @@ void AddOurs(const std::vector<EngineEntry>& entries, Families* families) {
     }
     shown += ranks.size();
     const auto labels = [&](uint32_t rank) {
-      return absl::StrCat(worker, ",", Label("rank", std::to_string(rank)));
+      return absl::StrCat(worker, ",", MetricLabel("rank", std::to_string(rank)));
     };
     for (const EngineListener& listener : entry.listeners)
       AddStream(labels(listener.rank), listener.stream, families);

@@ -7,7 +7,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "indexer/base/mutex.h"
-#include "indexer/coverage/parent_metrics.h"
+#include "indexer/coverage/parent_refusals.h"
 #include "indexer/leaf/checkpoint/checkpoint_http.h"
 #include "indexer/leaf/checkpoint/checkpointer.h"
 #include "indexer/leaf/engine_metrics.h"
@@ -35,22 +35,11 @@ namespace {
 
 constexpr Duration kReportEvery = std::chrono::milliseconds(10);
 constexpr int kReportsPerTick = 20;
-constexpr Duration kLogRefusalEvery = std::chrono::minutes(1);
 
 absl::Status Check(const LeafOptions& options) {
   absl::Status names = ValidateHolder({options.cell, 0, options.replica}, options.labels);
   if (!names.ok()) return names;
   return MakeIndex(options.registry.index_name, options.registry.index).status();
-}
-
-void LogRefusal(const ParentRefusal& refusal) {
-  static LogLimiter& limiter = *new LogLimiter(kLogRefusalEvery);
-  LogEvery(limiter, refusal.parent + " " + ToString(refusal.domain), LogLevel::kWarning,
-           "a parent refuses what is reported",
-           {{"parent", refusal.parent},
-            {"domain", ToString(refusal.domain)},
-            {"schedule", refusal.schedule},
-            {"reason", refusal.why}});
 }
 
 CoverageReporterOptions ReporterOptions(const LeafOptions& options) {
@@ -63,7 +52,7 @@ CoverageReporterOptions ReporterOptions(const LeafOptions& options) {
   reporter.contract_id = options.contract.Id();
   reporter.schedule = options.schedule;
   reporter.schedule_name = options.schedule->Name();
-  reporter.on_refused = LogRefusal;
+  reporter.on_refused = [](const ParentRefusal& refusal) { LogRefusal("schedule", refusal); };
   reporter.coverage = options.coverage;
   reporter.sender = options.sender;
   reporter.epoch = WallTimeNs();

@@ -15,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "indexer/base/mutex.h"
 #include "indexer/service/grpc_credentials.h"
+#include "indexer/service/grpc_deadline.h"
 #include "indexer/service/grpc_log.h"
 
 namespace kvatlas {
@@ -105,9 +106,7 @@ void GrpcServer::Stop(Duration grace) {
   MutexLock lock(&impl_->stop_mutex);
   if (impl_->server == nullptr || std::exchange(impl_->stopped, true)) return;
   SetHealth(Health::kStopping);
-  const gpr_timespec deadline =
-      gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_nanos(grace.count(), GPR_TIMESPAN));
-  impl_->server->Shutdown(deadline);
+  impl_->server->Shutdown(DeadlineIn(grace));
   impl_->server->Wait();
 }
 

@@ -45,4 +45,18 @@ void AppendJsonEscaped(std::string* out, std::string_view text) {
   }
 }
 
+std::string MetricLabel(std::string_view name, std::string_view value) {
+  std::string label(name);
+  label += "=\"";
+  for (const char c : value) {
+    if (c == '\n') {
+      label += "\\n";
+      continue;
+    }
+    if (c == '"' || c == '\\') label += '\\';
+    label += c;
+  }
+  return label += '"';
+}
+
 }  // namespace kvatlas

@@ -34,5 +34,9 @@ TEST(TextEscapeTest, WhatIsNotUtf8IsReplacedByteByByte) {
   EXPECT_EQ(Escaped("\xe2\x82x"), r + r + "x");
 }
 
+TEST(TextEscapeTest, OfALabelQuotesBackslashesAndEndsOfLinesAreEscaped) {
+  EXPECT_EQ(MetricLabel("model", "a \"b\"\\c\nd\te\xff"), "model=\"a \\\"b\\\"\\\\c\\nd\te\xff\"");
+}
+
 }  // namespace
 }  // namespace kvatlas

@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "indexer/base/mutex.h"
 #include "indexer/service/grpc_channel.h"
+#include "indexer/service/grpc_deadline.h"
 #include "indexer/service/grpc_status.h"
 #include "indexer/transport/wire.h"
 #include "proto/kvatlas/v1/stream.grpc.pb.h"
@@ -361,10 +362,8 @@ void GrpcLink::Core::Deliver(Notice notice, SenderLinkObserver* to) {
 void GrpcLink::Core::ScheduleCall() {
   backoff = std::min(std::max(backoff * 2, options.backoff_initial), options.backoff_max);
   backing_off = true;
-  const gpr_timespec at = gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
-                                       gpr_time_from_nanos(backoff.count(), GPR_TIMESPAN));
   alarm = std::make_unique<grpc::Alarm>();
-  alarm->Set(at, [core = shared_from_this()](bool) { core->OnBackoffOver(); });
+  alarm->Set(DeadlineIn(backoff), [core = shared_from_this()](bool) { core->OnBackoffOver(); });
 }
 
 // Also when the alarm is cancelled.

@@ -8,7 +8,6 @@
 #include <optional>
 #include <random>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -130,10 +129,7 @@ class FinderLoad {
     }
     for (size_t i = 0; i < count; ++i) {
       const uint64_t due = begin + static_cast<uint64_t>(static_cast<double>(i) * interval);
-      if (const uint64_t now = Ticks(); due > now) {
-        std::this_thread::sleep_for(std::chrono::nanoseconds(
-            static_cast<int64_t>(static_cast<double>(due - now) * NsPerTick())));
-      }
+      SleepUntil(due);
       Ask(questions_[i % questions_.size()], due);
     }
     MutexLock lock(&mutex_);

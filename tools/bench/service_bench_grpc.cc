@@ -115,10 +115,7 @@ struct GrpcLoad::State {
     for (uint64_t count = 0;; ++count) {
       const uint64_t due = begin + static_cast<uint64_t>(static_cast<double>(count) * interval);
       if (due >= end) break;
-      if (const uint64_t now = Ticks(); due > now) {
-        std::this_thread::sleep_for(std::chrono::nanoseconds(
-            static_cast<int64_t>(static_cast<double>(due - now) * NsPerTick())));
-      }
+      SleepUntil(due);
       MutexLock lock(&mutex);
       while (idle.empty() && Ticks() < end) answered.WaitFor(&mutex, kPatience);
       if (idle.empty()) break;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <thread>
 
 namespace kvatlas {
 namespace {
@@ -31,6 +32,13 @@ double ClockSeconds(clockid_t clock) {
 double NsPerTick() {
   static const double kNsPerTick = MeasureNsPerTick();
   return kNsPerTick;
+}
+
+void SleepUntil(uint64_t ticks) {
+  const uint64_t now = Ticks();
+  if (ticks <= now) return;
+  std::this_thread::sleep_for(std::chrono::nanoseconds(
+      static_cast<int64_t>(static_cast<double>(ticks - now) * NsPerTick())));
 }
 
 double NowSeconds() {

@@ -29,6 +29,9 @@ inline uint64_t Ticks() {
 // Measured once per process against the steady clock; takes 50 ms then.
 double NsPerTick();
 
+// Sleeps until `Ticks()` is there; not at all when it has been.
+void SleepUntil(uint64_t ticks);
+
 // Seconds since some moment.
 double NowSeconds();
 

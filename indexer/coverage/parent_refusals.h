@@ -1,14 +1,15 @@
-// Which parents refuse what this process reports, as a metric?
+// Which parents refuse what this process reports? As a metric, and in the log.
 //
 //   kvatlas_leaf_parent_refuses{domain="llama",parent="10.0.0.1:7420"} 1
 //
 // 1 while they do: for another schedule, contract or block size, or because a younger process has this one's name. The log has
 // the reason. Parents that are not reached are 0, like those that listen.
 
-#ifndef KVATLAS_INDEXER_COVERAGE_PARENT_METRICS_H_
-#define KVATLAS_INDEXER_COVERAGE_PARENT_METRICS_H_
+#ifndef KVATLAS_INDEXER_COVERAGE_PARENT_REFUSALS_H_
+#define KVATLAS_INDEXER_COVERAGE_PARENT_REFUSALS_H_
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "indexer/coverage/coverage_reporter.h"
@@ -19,6 +20,9 @@ namespace kvatlas {
 void AppendParentMetrics(const std::vector<ParentStats>& parents, const std::string& prefix,
                          std::string* text);
 
+// Once a minute per parent and domain. `flag`: by which this process was given the schedule.
+void LogRefusal(std::string_view flag, const ParentRefusal& refusal);
+
 }  // namespace kvatlas
 
-#endif  // KVATLAS_INDEXER_COVERAGE_PARENT_METRICS_H_
+#endif  // KVATLAS_INDEXER_COVERAGE_PARENT_REFUSALS_H_

@@ -1,0 +1,19 @@
+// When does gRPC give up, or wake somebody up? From now, by its own monotonic clock.
+
+#ifndef KVATLAS_INDEXER_SERVICE_GRPC_DEADLINE_H_
+#define KVATLAS_INDEXER_SERVICE_GRPC_DEADLINE_H_
+
+#include <grpc/support/time.h>
+
+#include "indexer/base/clock.h"
+
+namespace kvatlas {
+
+inline gpr_timespec DeadlineIn(Duration duration) {
+  return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                      gpr_time_from_nanos(duration.count(), GPR_TIMESPAN));
+}
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_INDEXER_SERVICE_GRPC_DEADLINE_H_
