@@ -5,14 +5,14 @@
 //   segment     1 … 64 buckets of 8 slots; it doubles or splits in two when a bucket's
 //               neighbourhood is full, and shrinks when it is almost empty. So nothing ever stops for a
 //               growth of everything: the longest step moves 512 slots.
-//   slot        63…32 the mixed hash's low half | 31 a bit of the bucket's own state | 30…0 word, 0 = empty
-//   bucket      one cache line. Its state is bit 31 of slots 0…5: locked, three bits that count entries
-//               at home here that live in one of the next buckets, moved, and whether that count is not 0.
+//   bucket      one cache line (`bucket.h`); an entry is the mixed hash and a word. The bucket's state: locked, and for
+//               each of its three neighbours whether entries that are at home here live there.
 //
-// *Truth*: the name is verified against the word it leads to, so a hit is never another block. Entries never
-// move within a segment, and a segment that was replaced stays readable as it was (`epoch.h`). Where an entry leads
-// to a word that names another block by now, a reader sees whether the entry is still so, and else looks again. So
-// he finds every block that somebody holds all the time, wherever it is moved.
+// *Truth*: the name is verified against the word it leads to, so a hit is never another block. Entries move within a
+// segment, or leave it, only while its entry in the directory changes, and a segment that was replaced stays readable
+// as it was (`epoch.h`): who found nothing sees whether the directory still says the same, and else looks again. Where an
+// entry leads to a word that names another block by now, a reader sees whether the entry is still so, and else looks
+// again. So he finds every block that somebody holds all the time, wherever it is moved.
 // *Threads*: reads take no lock. Writes lock the block's home bucket, and while one grows, its segment; a writer who is
 // alone (`writer_gate.h`) locks nothing.
 // Everything under an `EpochGuard`.
@@ -34,8 +34,11 @@
 #include <span>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "indexer/base/ids.h"
+#include "indexer/index/atlas/bucket.h"
 #include "indexer/index/atlas/heap.h"
+#include "indexer/index/atlas/spin_lock.h"
 #include "indexer/index/atlas/writer_gate.h"
 
 namespace kvatlas::atlas {
@@ -103,19 +106,14 @@ class BlockTable {
   void ForEach(Visit visit) const;
 
  private:
-  using Slot = std::atomic<uint64_t>;
-  static constexpr int kSlots = 8;
   static constexpr uint32_t kBucketsMax = 64;
-  static constexpr uint32_t kNeighbours =
-      4;  // an entry lives in bucket home ^ 0 … 3: four lines in a row
+  static constexpr uint32_t kSlotsMax = kBucketsMax * kSlots;
+  // An entry lives in bucket home ^ 0 … 3: four lines in a row.
+  static constexpr uint32_t kNeighbours = 4;
   static constexpr int kDepthMax = 22;
-  static constexpr uint64_t kWordMask = (uint64_t{1} << kRefBits) - 1;
-  static constexpr uint64_t kStateBit = uint64_t{1} << kRefBits;
+  // Whose state bits say what: slot 0 the lock, slots 1 … 3 the neighbours.
   static constexpr int kLockSlot = 0;
-  static constexpr int kCountSlot = 1;  // and the next two
-  static constexpr int kMovedSlot = 4;
-  static constexpr int kSomeSlot = 5;
-  static constexpr uint32_t kCountMax = 7;  // stays there once reached
+  static constexpr uint32_t kNearStates = ((1u << kNeighbours) - 1) & ~1u;
 
   // A directory entry: valid bit, depth (bits of the hash that all its entries share), buckets, where they are.
   // `buckets` 0: an empty segment without memory.
@@ -128,88 +126,114 @@ class BlockTable {
     uint32_t slots() const { return buckets * kSlots; }
   };
 
-  // A hash on its way into its home bucket; `slots` is null in a segment without memory. Small, because one is
+  // A hash on its way into its home bucket, which is nowhere in a segment without memory. Small, because one is
   // made for every block: the segment is unpacked where it is needed.
   struct Home {
     Slot* slots;
     uint64_t entry;  // the directory's
-    uint64_t mixed;
-    uint64_t index;  // in the directory
+    uint32_t mixed;
+    uint32_t index;  // in the directory
 
-    Segment segment() const { return Unpack(entry, static_cast<uint32_t>(index)); }
-    uint32_t bucket() const {
-      return BucketOf(static_cast<uint32_t>(mixed), static_cast<uint32_t>(entry >> 40 & 0xff));
-    }
+    Segment segment() const { return Unpack(entry, index); }
+    uint32_t buckets() const { return static_cast<uint32_t>(entry >> 40 & 0xff); }
+    uint32_t bucket() const { return BucketOf(mixed, buckets()); }
+    // Neighbour i of it, 1 … 3.
+    bool has_beside(uint32_t i) const { return (bucket() ^ i) < buckets(); }
+    Slot* beside(uint32_t i) const { return slots + (ptrdiff_t{bucket() ^ i} - bucket()) * kSlots; }
+    bool IsHomeOf(uint64_t other) const { return HomeIn(other, buckets()) == bucket(); }
   };
 
-  // Of a bucket: a bit a slot that is free, a bit a slot that looks like the entry, whether some live elsewhere.
-  struct Glance {
-    uint32_t free = 0;
-    uint32_t like_it = 0;
-    bool displaced = false;
+  // The directory at one moment, for many hashes.
+  struct View {
+    const std::atomic<uint64_t>* directory;
+    char* region;
+    uint64_t seed;
+    uint32_t bits;       // of the directory's depth
+    uint32_t bits_less;  // and of one less
+
+    bool Enter(uint64_t entry, uint32_t index, uint32_t mixed, Home* home) const;
+    // False where it takes more than a look: `FindHome`.
+    bool Find(uint32_t mixed, Home* home) const;
   };
-  static Glance Look(const Slot* bucket, uint32_t mixed);
+  View Look() const;
 
   BlockTable(Heap* heap, std::atomic<uint64_t>* directory, uint64_t seed);
 
-  uint32_t Mix(SequenceHash block) const;
+  static uint32_t Mix(SequenceHash block, uint64_t seed);
   Ref Candidate(const Home& home) const;
   void FindHome(uint32_t mixed, Home* home) const;
-  void FetchHome(SequenceHash block, Home* home) const;
+  void FetchHomes(std::span<const SequenceHash> blocks, Home* homes) const;
   Slot* BucketAt(const Segment& segment, uint32_t bucket) const {
     return heap_->At<Slot>(segment.ref) + size_t{bucket} * kSlots;
   }
   static uint32_t BucketOf(uint32_t mixed, uint32_t buckets) {
     return (mixed >> 16) * buckets >> 16;
   }
+  // The home of an entry in a segment of so many buckets.
+  static uint32_t HomeIn(uint64_t slot, uint32_t buckets) {
+    return BucketOf(static_cast<uint32_t>(slot >> 32), buckets);
+  }
   static uint64_t Pack(const Segment& segment);
   static Segment Unpack(uint64_t entry, uint32_t index);
 
-  void Lock(Slot* bucket) const;
-  bool TryLock(Slot* bucket) const;
-  void Unlock(Slot* bucket) const;
-  static bool Has(const Slot& slot) {
-    return (slot.load(std::memory_order_acquire) & kStateBit) != 0;
+  void Lock(Slot* bucket) const {
+    for (int round = 0; !TryLock(bucket);) {
+      do {
+        SpinWait(round++);
+      } while ((bucket[kLockSlot].load(std::memory_order_relaxed) & kStateBit) != 0);
+    }
   }
-  static void SetState(Slot* slot, bool to);
-  static bool Moved(const Slot* bucket) { return Has(bucket[kMovedSlot]); }
-  // For readers: the count's three bits do not change at once.
-  static bool SomeDisplaced(const Slot* bucket) { return Has(bucket[kSomeSlot]); }
-  // REQUIRES: the bucket is locked, or nobody sees it.
-  static uint32_t Displaced(const Slot* bucket);
-  static void SetDisplaced(Slot* bucket, uint32_t count);
-  static void Put(Slot* slot, uint64_t entry);
-  // A bit a slot: those whose entry has this mixed hash, those without an entry.
-  static uint32_t LikeIt(const Slot* bucket, uint32_t mixed);
-  static uint32_t Free(const Slot* bucket);
-  // -1: there is none.
-  static int FreeSlot(const Slot* bucket) {
-    const uint32_t free = Free(bucket);
-    return free == 0 ? -1 : std::countr_zero(free);
+  bool TryLock(Slot* bucket) const {
+    return gate_.alone() ||
+           (bucket[kLockSlot].fetch_or(kStateBit, std::memory_order_acquire) & kStateBit) == 0;
   }
+  void Unlock(Slot* bucket) const {
+    if (!gate_.alone()) SetState(&bucket[kLockSlot], false);
+  }
+  // A bit for each neighbour 1 … 3 in which there are entries that are at home here.
+  static uint32_t Near(const Slot* bucket) { return States(bucket) & kNearStates; }
 
   // Locks the home bucket of a hash, in a segment that was not replaced; the segment may have no memory, then
   // nothing is locked.
   void LockHome(Home* home) const;
+  bool IsCurrent(const Home& home) const {
+    return directory_[home.index].load(std::memory_order_acquire) == home.entry &&
+           home.buckets() != 0;
+  }
+  bool IsCurrent(const Segment& segment) const {
+    return directory_[segment.index].load(std::memory_order_acquire) == Pack(segment);
+  }
 
   // Sets `*changes` where an entry may have been the block's and is not what it was: then 0 says nothing. REQUIRES: home
   // is locked, or somebody looks at it.
   Ref FindIn(const Home& home, SequenceHash block, bool* changes) const;
   void Place(Slot* slot, uint64_t entry, SequenceHash block) const;
-  Inserted InsertAt(Home* home, SequenceHash block, Ref word);
+  static bool InsertAtHome(const Home& home, Ref word);
   Inserted InsertSlowly(Home* home, SequenceHash block, Ref word);
   Inserted InsertNear(const Home& home, SequenceHash block, uint64_t entry, bool* again) const;
-  void EraseAt(Home* home, Ref word);
+  bool EraseAt(Home* home, Ref word);
   // Replaces the word of an entry; 0 erases it. REQUIRES: home locked.
   bool Replace(const Home& home, Ref from, Ref to);
 
   bool Grow(const Segment& segment);
-  void MaybeShrink(const Segment& segment, uint32_t bucket);
+  void MaybeShrink(const Home& home);
   enum class Aim { kGrow, kFit };
   bool Rebuild(const Segment& segment, Aim aim);
-  int Split(const Segment& segment, Segment* halves) const;
-  static void PutNear(Slot* segment, uint32_t home, uint64_t entry);
-  int Reshape(const Segment& segment, Aim aim, std::span<uint64_t> entries, Segment* halves) const;
+  // A half of a full segment while it is split: its slots, where copies of entries are, and what they are copies of.
+  struct Half {
+    uint64_t slots[kSlotsMax];
+    uint16_t copies[kSlotsMax];
+    uint16_t old[kSlotsMax];
+    uint32_t moved = 0;
+
+    void BringHome(uint16_t stray);
+    void DropOld();
+  };
+  bool Split(const Segment& segment);
+  void PublishSecond(const Segment& half);
+  void MergeEmpty(Segment segment);
+  int Reshape(const Segment& segment, Aim aim);
+  bool FillHalves(const Segment& segment, std::span<uint64_t> entries, Segment* halves) const;
   bool Fill(std::span<const uint64_t> entries, uint32_t least, Segment* to) const;
   bool TryFill(std::span<const uint64_t> entries, Segment* to) const;
   static uint32_t BucketsFor(uint32_t entries);
@@ -218,6 +242,9 @@ class BlockTable {
   std::atomic<uint64_t>* const directory_;
   const uint64_t seed_;
   std::atomic<int> depth_{0};
+  // Held while the directory gets another shape: segments divided or merged, or memory for one that had none.
+  SpinLock shape_lock_;
+  uint32_t at_depth_[kDepthMax + 1] ABSL_GUARDED_BY(shape_lock_) = {1};
   mutable WriterGate gate_;
 };
 
@@ -226,7 +253,7 @@ void BlockTable::FetchScattered(std::span<const SequenceHash> blocks, Found foun
   Home homes[kAhead];
   Ref words[kAhead];
   const size_t count = std::min(blocks.size(), kAhead);
-  for (size_t i = 0; i < count; ++i) FetchHome(blocks[i], &homes[i]);
+  FetchHomes(blocks.first(count), homes);
   for (size_t i = 0; i < count; ++i) {
     words[i] = Candidate(homes[i]);
     __builtin_prefetch(&heap_->word(words[i]));

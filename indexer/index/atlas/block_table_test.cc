@@ -7,6 +7,7 @@
 #include <atomic>
 #include <memory>
 #include <random>
+#include <span>
 #include <thread>
 #include <unordered_map>
 #include <vector>
@@ -173,6 +174,119 @@ TEST(BlockTableTest, WhatStaysIsFoundWhileItMovesAndOthersComeAndGo) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(missed.load(), 0u);
   EXPECT_EQ(table->CountShape().entries, kWriters * kSteady);
+}
+
+// Full segments divide, with entries beside their homes in both halves; emptied ones become one again.
+TEST(BlockTableTest, ManyAreFoundAndErasedAndTheDirectoryShrinks) {
+  constexpr uint64_t kNames = 100'000;
+  const std::unique_ptr<Heap> heap = Heap::Create(0);
+  const std::unique_ptr<BlockTable> table = BlockTable::Create(heap.get(), 99);
+  std::mt19937_64 random(5);
+  std::vector<SequenceHash> names(kNames);
+  for (SequenceHash& name : names) name = SequenceHash{random()};
+  for (int round = 0; round < 2; ++round) {
+    std::vector<Ref> words;
+    EpochGuard guard;
+    for (uint64_t i = 0; i < kNames; i += 100) {
+      const std::span<const SequenceHash> some(&names[i], 100);
+      const Ref first = heap->Allocate(100 * sizeof(uint64_t));
+      for (Ref word = 0; word < 100; ++word) {
+        heap->word(first + word).store(Raw(some[word]), std::memory_order_relaxed);
+        words.push_back(first + word);
+      }
+      BlockTable::Inserted stopped;
+      ASSERT_EQ(table->InsertMany(some, first, &stopped), 100u);
+    }
+    const BlockTable::Shape full = table->CountShape();
+    EXPECT_EQ(full.entries, kNames);
+    EXPECT_GT(full.segments, 100u);
+    EXPECT_GT(full.displaced, 100u);
+    EXPECT_GT(full.entries * 5 / 2, full.slots);
+    for (uint64_t i = 0; i < kNames; ++i) ASSERT_EQ(table->Find(names[i]), words[i]) << i;
+    table->EraseMany(std::span(names).first(kNames / 2), std::span(words).first(kNames / 2));
+    for (uint64_t i = 0; i < kNames; ++i)
+      ASSERT_EQ(table->Find(names[i]), i < kNames / 2 ? 0 : words[i]) << i;
+    table->EraseMany(std::span(names).subspan(kNames / 2), std::span(words).subspan(kNames / 2));
+    const BlockTable::Shape empty = table->CountShape();
+    EXPECT_EQ(empty.entries, 0u);
+    EXPECT_EQ(empty.slots, 0u);
+    EXPECT_EQ(empty.segments, 1u);
+  }
+}
+
+// The same while others look for what is there: some all the time, others once they are inserted.
+TEST(BlockTableTest, WhatStaysIsFoundWhileSegmentsDivideAndMerge) {
+  constexpr int kWriters = 2;
+  constexpr int kReaders = 2;
+  constexpr uint64_t kSteady = 300;
+  constexpr uint64_t kPassing = 12'000;  // a writer
+  constexpr uint64_t kRound = 1 << 20;
+  constexpr int kRounds = 6;
+  const std::unique_ptr<Heap> heap = Heap::Create(0);
+  const std::unique_ptr<BlockTable> table = BlockTable::Create(heap.get(), 99);
+  std::mt19937_64 random(11);
+  const auto make = [&](uint64_t count, std::vector<SequenceHash>* names, std::vector<Ref>* words) {
+    while (words->size() < count) {
+      const Ref line = heap->Allocate(kLineBytes);
+      for (Ref word = line; word < line + kLineWords; ++word) {
+        names->push_back(SequenceHash{random()});
+        words->push_back(word);
+        heap->word(word).store(Raw(names->back()), std::memory_order_relaxed);
+      }
+    }
+  };
+  std::vector<SequenceHash> steady;
+  std::vector<Ref> steady_words;
+  make(kSteady, &steady, &steady_words);
+  std::vector<SequenceHash> passing[kWriters];
+  std::vector<Ref> passing_words[kWriters];
+  for (int i = 0; i < kWriters; ++i) make(kPassing, &passing[i], &passing_words[i]);
+  {
+    EpochGuard guard;
+    for (uint64_t i = 0; i < steady.size(); ++i) table->Insert(steady[i], steady_words[i]);
+  }
+  std::atomic<int> running{kWriters};
+  std::atomic<uint64_t> inserted[kWriters] = {};  // this round, which is counted in kRound
+  std::atomic<uint64_t> missed{0};
+  std::vector<std::thread> threads;
+  for (int writer = 0; writer < kWriters; ++writer) {
+    threads.emplace_back([&, writer] {
+      for (int round = 0; round < kRounds; ++round) {
+        for (uint64_t i = 0; i < kPassing; ++i) {
+          EpochGuard guard;
+          if (round % 2 == 0) {
+            table->Insert(passing[writer][i], passing_words[writer][i]);
+            inserted[writer].store(static_cast<uint64_t>(round) * kRound + i + 1);
+          } else {
+            inserted[writer].store(static_cast<uint64_t>(round) * kRound);
+            table->Erase(passing[writer][i], passing_words[writer][i]);
+          }
+        }
+        heap->Reclaim();
+      }
+      running.fetch_sub(1);
+    });
+  }
+  for (int reader = 0; reader < kReaders; ++reader) {
+    threads.emplace_back([&, reader] {
+      std::mt19937_64 choice(static_cast<uint64_t>(reader));
+      while (running.load() != 0) {
+        EpochGuard guard;
+        const uint64_t i = choice() % steady.size();
+        if (table->Find(steady[i]) != steady_words[i]) missed.fetch_add(1);
+        const uint64_t writer = choice() % kWriters;
+        const uint64_t before = inserted[writer].load();
+        if (before % kRound == 0) continue;
+        const uint64_t k = choice() % (before % kRound);
+        if (table->Find(passing[writer][k]) != passing_words[writer][k] &&
+            inserted[writer].load() / kRound == before / kRound)
+          missed.fetch_add(1);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(missed.load(), 0u);
+  EXPECT_EQ(table->CountShape().entries, steady.size());
 }
 
 TEST(BlockTableTest, WithoutMemoryAnInsertIsRefusedAndNothingIsLost) {
