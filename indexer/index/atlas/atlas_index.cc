@@ -126,9 +126,10 @@ void AtlasIndex::Release(Place* place) const {
   *place = {};
 }
 
-bool AtlasIndex::LockBlock(SequenceHash block, Place* place) const {
+bool AtlasIndex::LockBlock(SequenceHash block, Place* place, BlockTable::Home* fetched) const {
   for (int round = 0;; ++round) {
-    const Ref word = table_->Find(block);
+    const Ref word =
+        fetched != nullptr && round == 0 ? table_->Find(block, fetched) : table_->Find(block);
     if (word == 0) return false;
     const Ref ref = heap_->RunOf(word);
     Run* const run = RunAt(ref);

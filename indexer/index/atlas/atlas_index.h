@@ -196,7 +196,7 @@ class AtlasIndex : public Index {
       counter->fetch_add(by, std::memory_order_relaxed);
     }
   }
-  bool LockBlock(SequenceHash block, Place* place) const;
+  bool LockBlock(SequenceHash block, Place* place, BlockTable::Home* fetched = nullptr) const;
   bool LockListed(Ref ref, Place* place) const;
   bool AddToList(HolderState* holder, Ref ref);
   bool HasAnything(Run* run, uint32_t holder) const;
@@ -237,12 +237,12 @@ class AtlasIndex : public Index {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(holder->mutex);
   uint32_t ClearRun(HolderState* holder, Ref ref, TierMask tiers, ChangeSink* changes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(holder->mutex);
-  void FetchRuns(std::span<const SequenceHash> blocks) const;
-  void WithdrawAt(HolderState* holder, const Write& write, Place* at, const Offsets& offsets)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(holder->mutex);
+  void FetchRuns(std::span<const SequenceHash> blocks, BlockTable::Home* homes) const;
+  void WithdrawAt(HolderState* holder, const Write& write, Place* at, const Offsets& offsets,
+                  BlockTable::Home* fetched) ABSL_EXCLUSIVE_LOCKS_REQUIRED(holder->mutex);
   uint32_t Withdraw(HolderState* holder, const Write& write, Place* at, const Offsets& offsets)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(holder->mutex);
-  bool WithdrawOne(HolderState* holder, const Write& write, Place* at, const Offsets& offsets)
+  bool WithdrawOne(HolderState* holder, const Write& write, Place* at, BlockTable::Home* fetched)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(holder->mutex);
   bool Take(HolderState* holder, const Write& write, Run* run, const Offsets& left,
             const Offsets& dead);

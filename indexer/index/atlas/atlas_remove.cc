@@ -21,38 +21,53 @@ void AtlasIndex::Remove(HolderState* holder, const Write& write,
   BeginTaking(holder->number);
   Place at;
   Offsets offsets;
-  int jumps = 0;       // blocks in a row that were not beside the last one
-  size_t fetched = 0;  // blocks before this were fetched
+  int jumps = 0;  // blocks in a row that were not beside the last one
+  // Blocks [fetched_from, fetched_to) were fetched, with these homes. The one whose home it is while it is alone in `offsets`.
+  BlockTable::Home homes[BlockTable::kAhead];
+  size_t fetched_from = 0;
+  size_t fetched_to = 0;
+  BlockTable::Home* alone = nullptr;
+  BlockTable::Home unfetched;
   for (size_t i = 0; i < blocks.size(); ++i) {
     if (at.run != nullptr) {
       const uint32_t len = at.run->len.load(std::memory_order_relaxed);
       if (at.offset > 0 && HashAt(*at.run, at.offset - 1) == Raw(blocks[i])) {
         offsets.Add(--at.offset);
+        alone = nullptr;
         jumps = 0;
         continue;
       }
       if (at.offset + 1 < len && HashAt(*at.run, at.offset + 1) == Raw(blocks[i])) {
         offsets.Add(++at.offset);
+        alone = nullptr;
         jumps = 0;
         continue;
       }
-      WithdrawAt(holder, write, &at, offsets);
+      WithdrawAt(holder, write, &at, offsets, alone);
+      offsets = {};
     }
-    offsets = {};
-    if (++jumps > 1 && i >= fetched) {
-      FetchRuns(blocks.subspan(i));
-      fetched = i + BlockTable::kAhead;
+    if (++jumps > 1 && i >= fetched_to) {
+      FetchRuns(blocks.subspan(i), homes);
+      fetched_from = i;
+      fetched_to = i + BlockTable::kAhead;
     }
-    if (LockBlock(blocks[i], &at)) offsets.Add(at.offset);
+    alone = &unfetched;
+    if (i < fetched_to) {
+      alone = &homes[i - fetched_from];
+    } else {
+      table_->FindHome(blocks[i], alone);
+    }
+    if (LockBlock(blocks[i], &at, alone)) offsets.Add(at.offset);
   }
-  if (at.run != nullptr) WithdrawAt(holder, write, &at, offsets);
+  if (at.run != nullptr) WithdrawAt(holder, write, &at, offsets, alone);
   EndTaking(holder->number);
   MaybeTidy(holder);
 }
 
+// `fetched`: the home of the block, if it is only one.
 void AtlasIndex::WithdrawAt(HolderState* holder, const Write& write, Place* at,
-                            const Offsets& offsets) {
-  if (!WithdrawOne(holder, write, at, offsets)) {
+                            const Offsets& offsets, BlockTable::Home* fetched) {
+  if (fetched == nullptr || !WithdrawOne(holder, write, at, fetched)) {
     Withdraw(holder, write, at, offsets);
     MaybeFit(at);
   }
@@ -60,8 +75,8 @@ void AtlasIndex::WithdrawAt(HolderState* holder, const Write& write, Place* at,
 }
 
 // Whatever will be looked at when these blocks are removed, step by step for all of them.
-void AtlasIndex::FetchRuns(std::span<const SequenceHash> blocks) const {
-  table_->FetchScattered(blocks, [&](std::span<const Ref> words) {
+void AtlasIndex::FetchRuns(std::span<const SequenceHash> blocks, BlockTable::Home* homes) const {
+  table_->FetchScattered(blocks, homes, [&](std::span<const Ref> words) {
     // Nothing here depends on what is there: who mistakes the one for the other waits for all of it. Ref 0 is nobody's
     // memory, and may be looked at.
     const auto fetch = [&](Ref ref) {
@@ -159,38 +174,39 @@ bool AtlasIndex::Sweep(HolderIndex holder, size_t blocks_max, ChangeSink* change
 // The same for a single block, where that makes a hole or a shorter run and no more: no other tier, nobody to tell.
 // False: it is another case, and nothing was done.
 bool AtlasIndex::WithdrawOne(HolderState* holder, const Write& write, Place* at,
-                             const Offsets& offsets) {
+                             BlockTable::Home* fetched) {
   Run* const run = at->run;
   const uint32_t offset = at->offset;
   const uint32_t len = run->len.load(std::memory_order_relaxed);
-  if (write.changes != nullptr || !(offsets == Offsets::Range(offset, offset + 1))) return false;
-  Members members = MembersOf(run, write.tier);
-  const Holders sole = Members::Sole(*run);
+  const bool is_last = offset + 1 == len;
+  if (write.changes != nullptr) return false;
   Members::One one;
-  if (sole == kFree) {
-    if (offset + 1 == len || !(Members::TiersOf(heap_.get(), *run) == TierMask(write.tier)))
-      return false;
-    one = members.LookAt(holder->number, offset);
+  if ((run->holders[0].load(std::memory_order_relaxed) & kSectionBit) != 0) {
+    if (is_last) return false;
+    one = Members::LookAt(heap_.get(), run, write.tier, holder->number, offset);
     if (!one.usual) return false;
     if (!one.has) return true;
   } else {
+    const Holders sole = Members::Sole(*run);
+    if (sole == kFree) return false;
     if (sole != InlineHolder(write.tier, holder->number)) return true;
-    if (offset + 1 == len && (len == 1 || run->holes.load(std::memory_order_relaxed))) return false;
+    if (is_last && (len == 1 || run->holes.load(std::memory_order_relaxed))) return false;
   }
   const uint64_t hash = HashAt(*run, offset);
   BeginTaking(run);
-  if (offset + 1 == len) {
+  if (is_last) {
     run->len.store(static_cast<uint16_t>(len - 1), std::memory_order_release);
+    run->died += run->died < kDeadToLook ? 1 : 0;
   } else if (!one.shared) {
     KillOne(run, offset);
   }
-  if (sole == kFree) members.Take(one, offset);
+  if (one.has) Members::Take(one, offset);
   EndTaking(run);
   if (!one.shared) {
-    table_->Erase(SequenceHash{hash}, WordOf(at->ref, offset));
+    table_->Erase(fetched, WordOf(at->ref, offset));
     Count(&blocks_, -uint64_t{1});
   }
-  if (run->died >= kDeadToLook || len * 2 <= run->capacity) MaybeFit(at);
+  if (run->died >= kDeadToLook) MaybeFit(at);
   Digest::OfTier& digest = holder->digest.tiers[static_cast<int>(write.tier)];
   --digest.blocks;
   digest.sum -= DigestTermOf(hash);

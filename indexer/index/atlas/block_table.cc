@@ -39,14 +39,6 @@ BlockTable::~BlockTable() { munmap(static_cast<void*>(directory_), kDirectoryByt
 
 // ---- Where a hash belongs ----
 
-inline uint32_t BlockTable::Mix(SequenceHash block, uint64_t seed) {
-  const unsigned __int128 product =
-      static_cast<unsigned __int128>(Raw(block) ^ seed) * 0x9E3779B97F4A7C15u;
-  return static_cast<uint32_t>(static_cast<uint64_t>(product) ^
-                               static_cast<uint64_t>(product >> 64) ^
-                               static_cast<uint64_t>(product >> 32));
-}
-
 uint64_t BlockTable::Pack(const Segment& segment) {
   return kValid | uint64_t(segment.depth) << 56 | uint64_t{segment.buckets} << 40 | segment.ref;
 }
@@ -110,7 +102,7 @@ void BlockTable::FindHome(uint32_t mixed, Home* home) const {
 }
 
 // Finds and fetches up to `kAhead` homes.
-inline void BlockTable::FetchHomes(std::span<const SequenceHash> blocks, Home* homes) const {
+void BlockTable::FetchHomes(std::span<const SequenceHash> blocks, Home* homes) const {
   const View view = Look();
   for (SequenceHash block : blocks.first(std::min(blocks.size(), kAhead))) {
     const uint32_t mixed = Mix(block, view.seed);
@@ -154,19 +146,17 @@ Ref BlockTable::FindIn(const Home& home, SequenceHash block, bool* changes) cons
   return 0;
 }
 
-Ref BlockTable::Find(SequenceHash block) const {
-  Home home;
-  FindHome(Mix(block, seed_), &home);
+Ref BlockTable::Find(SequenceHash block, Home* home) const {
   for (;;) {
     bool changes = false;
-    const Ref word = home.buckets() == 0 ? 0 : FindIn(home, block, &changes);
+    const Ref word = home->buckets() == 0 ? 0 : FindIn(*home, block, &changes);
     if (word != 0) return word;
     // An entry of a segment that was replaced is what it was, wherever the block went since. Partner: the release
     // stores of `Split`, behind the one to the directory.
     std::atomic_thread_fence(std::memory_order_acquire);
-    const uint64_t entry = home.entry;
-    FindHome(home.mixed, &home);
-    if (!changes && entry == home.entry) return 0;
+    const uint64_t entry = home->entry;
+    FindHome(home->mixed, home);
+    if (!changes && entry == home->entry) return 0;
   }
 }
 
@@ -342,10 +332,8 @@ void BlockTable::Move(SequenceHash block, Ref from, Ref to) {
   }
 }
 
-void BlockTable::Erase(SequenceHash block, Ref word) {
-  Home home;
-  FindHome(Mix(block, seed_), &home);
-  if (EraseAt(&home, word)) MaybeShrink(home);
+void BlockTable::Erase(Home* home, Ref word) {
+  if (EraseAt(home, word)) MaybeShrink(*home);
 }
 
 // Whether its home is empty then.

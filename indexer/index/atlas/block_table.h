@@ -44,9 +44,39 @@
 namespace kvatlas::atlas {
 
 class BlockTable {
+  // What a directory entry says: valid bit, depth (bits of the hash that all its entries share), buckets, where they are.
+  // `buckets` 0: an empty segment without memory.
+  struct Segment {
+    uint32_t index = 0;  // in the directory: the shared bits
+    int depth = 0;
+    uint32_t buckets = 0;
+    Ref ref = 0;
+
+    uint32_t slots() const { return buckets * kSlots; }
+  };
+
  public:
   // Many blocks: they are fetched this far ahead.
   static constexpr size_t kAhead = 16;
+
+  // A hash on its way into its home bucket, which is nowhere in a segment without memory: what the directory said, for
+  // as long as the guard is held. Small, because one is made for every block.
+  class Home {
+    friend class BlockTable;
+
+    Slot* slots;
+    uint64_t entry;  // the directory's
+    uint32_t mixed;
+    uint32_t index;  // in the directory
+
+    Segment segment() const { return Unpack(entry, index); }
+    uint32_t buckets() const { return static_cast<uint32_t>(entry >> 40 & 0xff); }
+    uint32_t bucket() const { return BucketOf(mixed, buckets()); }
+    // Neighbour i of it, 1 … 3.
+    bool has_beside(uint32_t i) const { return (bucket() ^ i) < buckets(); }
+    Slot* beside(uint32_t i) const { return slots + (ptrdiff_t{bucket() ^ i} - bucket()) * kSlots; }
+    bool IsHomeOf(uint64_t other) const { return HomeIn(other, buckets()) == bucket(); }
+  };
 
   // Null when the address space cannot be had. `seed` makes the mixing unpredictable.
   static std::unique_ptr<BlockTable> Create(Heap* heap, uint64_t seed);
@@ -56,15 +86,24 @@ class BlockTable {
   WriterGate* gate() const { return &gate_; }
 
   // The block's word, or 0.
-  Ref Find(SequenceHash block) const;
+  Ref Find(SequenceHash block) const {
+    Home home;
+    FindHome(block, &home);
+    return Find(block, &home);
+  }
+
+  // The same from where it was fetched, which may be where it is no more: what is found then may have moved.
+  Ref Find(SequenceHash block, Home* home) const;
+
+  void FindHome(SequenceHash block, Home* home) const { FindHome(Mix(block, seed_), home); }
 
   // Fetches what `Find` and the writes will look at first.
   void Prefetch(SequenceHash block) const;
 
   // Fetches all that `Find` and then the block's run will look at, for blocks that are scattered: step by step for
-  // all of them, so that they wait together. At most `kAhead`; found(words) says where they may be, 0: not known.
+  // all of them, so that they wait together. At most `kAhead`, to `homes`; found(words) says where they may be, 0: not known.
   template <typename Found>
-  void FetchScattered(std::span<const SequenceHash> blocks, Found found) const;
+  void FetchScattered(std::span<const SequenceHash> blocks, Home* homes, Found found) const;
 
   // What `Insert` found.
   struct Inserted {
@@ -83,7 +122,14 @@ class BlockTable {
   void Move(SequenceHash block, Ref from, Ref to);
 
   // REQUIRES: the block is in the table with `word`.
-  void Erase(SequenceHash block, Ref word);
+  void Erase(SequenceHash block, Ref word) {
+    Home home;
+    FindHome(block, &home);
+    Erase(&home, word);
+  }
+
+  // The same of one that was fetched.
+  void Erase(Home* home, Ref word);
 
   // Erases block i, which is in the table with `words[i]`.
   void EraseMany(std::span<const SequenceHash> blocks, std::span<const Ref> words);
@@ -115,34 +161,6 @@ class BlockTable {
   static constexpr int kLockSlot = 0;
   static constexpr uint32_t kNearStates = ((1u << kNeighbours) - 1) & ~1u;
 
-  // A directory entry: valid bit, depth (bits of the hash that all its entries share), buckets, where they are.
-  // `buckets` 0: an empty segment without memory.
-  struct Segment {
-    uint32_t index = 0;  // in the directory: the shared bits
-    int depth = 0;
-    uint32_t buckets = 0;
-    Ref ref = 0;
-
-    uint32_t slots() const { return buckets * kSlots; }
-  };
-
-  // A hash on its way into its home bucket, which is nowhere in a segment without memory. Small, because one is
-  // made for every block: the segment is unpacked where it is needed.
-  struct Home {
-    Slot* slots;
-    uint64_t entry;  // the directory's
-    uint32_t mixed;
-    uint32_t index;  // in the directory
-
-    Segment segment() const { return Unpack(entry, index); }
-    uint32_t buckets() const { return static_cast<uint32_t>(entry >> 40 & 0xff); }
-    uint32_t bucket() const { return BucketOf(mixed, buckets()); }
-    // Neighbour i of it, 1 … 3.
-    bool has_beside(uint32_t i) const { return (bucket() ^ i) < buckets(); }
-    Slot* beside(uint32_t i) const { return slots + (ptrdiff_t{bucket() ^ i} - bucket()) * kSlots; }
-    bool IsHomeOf(uint64_t other) const { return HomeIn(other, buckets()) == bucket(); }
-  };
-
   // The directory at one moment, for many hashes.
   struct View {
     const std::atomic<uint64_t>* directory;
@@ -159,7 +177,13 @@ class BlockTable {
 
   BlockTable(Heap* heap, std::atomic<uint64_t>* directory, uint64_t seed);
 
-  static uint32_t Mix(SequenceHash block, uint64_t seed);
+  static uint32_t Mix(SequenceHash block, uint64_t seed) {
+    const unsigned __int128 product =
+        static_cast<unsigned __int128>(Raw(block) ^ seed) * 0x9E3779B97F4A7C15u;
+    return static_cast<uint32_t>(static_cast<uint64_t>(product) ^
+                                 static_cast<uint64_t>(product >> 64) ^
+                                 static_cast<uint64_t>(product >> 32));
+  }
   Ref Candidate(const Home& home) const;
   void FindHome(uint32_t mixed, Home* home) const;
   void FetchHomes(std::span<const SequenceHash> blocks, Home* homes) const;
@@ -249,8 +273,8 @@ class BlockTable {
 };
 
 template <typename Found>
-void BlockTable::FetchScattered(std::span<const SequenceHash> blocks, Found found) const {
-  Home homes[kAhead];
+void BlockTable::FetchScattered(std::span<const SequenceHash> blocks, Home* homes,
+                                Found found) const {
   Ref words[kAhead];
   const size_t count = std::min(blocks.size(), kAhead);
   FetchHomes(blocks.first(count), homes);

@@ -122,8 +122,6 @@ inline uint32_t Divide(const Slot* bucket, uint32_t home, int shift, uint64_t* s
 
 #else
 
-inline bool IsEmpty(const Slot* bucket) { return FreeSlots(bucket) == (1u << kSlots) - 1; }
-
 inline uint32_t Divide(const Slot* bucket, uint32_t home, int shift, uint64_t* stays,
                        uint64_t* goes, uint32_t* used) {
   uint32_t others = 0;
@@ -158,6 +156,8 @@ inline uint32_t States(const Slot* bucket) {
     states |= uint32_t{(bucket[i].load(std::memory_order_acquire) & kStateBit) != 0} << i;
   return states;
 }
+
+inline bool IsEmpty(const Slot* bucket) { return FreeSlots(bucket) == (1u << kSlots) - 1; }
 
 #endif
 

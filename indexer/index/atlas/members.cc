@@ -69,7 +69,10 @@ bool Members::HasAll(uint32_t holder) const {
     return false;
   }
   Section* const at = section();
-  if (at == nullptr) return false;
+  return at != nullptr && HasAll(at, holder);
+}
+
+bool Members::HasAll(Section* at, uint32_t holder) {
   if (at->words != 0) {
     return holder / 64 < at->words &&
            (at->bits()[holder / 64].load(std::memory_order_relaxed) >> (holder % 64) & 1) != 0;
@@ -337,34 +340,40 @@ void Members::RemovePart(uint32_t holder) {
   heap_->Retire(ref, part->bytes());
 }
 
-Members::One Members::LookAt(uint32_t holder, uint32_t offset) const {
-  Section* const at = section();
-  Partials* const part = partials();
-  if (at == nullptr || HasAll(holder)) return {};
-  const int entry = part == nullptr ? -1 : FindPart(part, holder);
-  if (entry < 0) return {.usual = true};
-  One one{.usual = true, .entry = static_cast<uint32_t>(entry)};
-  const uint32_t word = offset / 64;
-  const uint64_t bit = uint64_t{1} << (offset % 64);
-  uint64_t rest = 0;
-  for (uint32_t i = 0; i < part->words; ++i) {
-    const uint64_t bits = part->offsets(one.entry)[i].load(std::memory_order_relaxed);
-    if (i == word) one.has = (bits & bit) != 0;
-    rest |= i == word ? bits & ~bit : bits;
+bool Members::AnyHasAll(Section* at) {
+  for (uint32_t i = 0; i < at->words; ++i) {
+    if (at->bits()[i].load(std::memory_order_relaxed) != 0) return true;
   }
-  one.usual = rest != 0;
-  one.shared = CountAll(1) != 0;
-  for (uint32_t i = 0; i < part->capacity && !one.shared; ++i) {
-    if (i == one.entry || part->names()[i].load(std::memory_order_relaxed) >= kGone) continue;
-    one.shared = (part->offsets(i)[word].load(std::memory_order_relaxed) & bit) != 0;
+  for (uint32_t i = 0; i < at->listed_max; ++i) {
+    if (at->listed()[i].load(std::memory_order_relaxed) != kNobody) return true;
   }
-  return one;
+  return false;
 }
 
-void Members::Take(const One& one, uint32_t offset) {
-  std::atomic<uint64_t>& bits = partials()->offsets(one.entry)[offset / 64];
-  bits.store(bits.load(std::memory_order_relaxed) & ~(uint64_t{1} << (offset % 64)),
-             std::memory_order_release);
+Members::One Members::LookAt(Heap* heap, Run* run, Tier tier, uint32_t holder, uint32_t offset) {
+  Section* const at = SectionAt(heap, run->holders[0].load(std::memory_order_relaxed));
+  const bool only = (at->next.load(std::memory_order_relaxed) & kSectionBit) == 0;
+  if (!only || at->tier != tier || HasAll(at, holder)) return {};
+  const Ref ref = at->partials.load(std::memory_order_relaxed);
+  Partials* const part = heap->At<Partials>(ref);
+  const int entry = ref == 0 ? -1 : FindPart(part, holder);
+  if (entry < 0) return {.usual = true};
+  const uint32_t word = offset / 64;
+  const uint64_t bit = uint64_t{1} << (offset % 64);
+  std::atomic<uint64_t>* const mine = part->offsets(static_cast<uint32_t>(entry));
+  uint64_t rest = ~bit & mine[word].load(std::memory_order_relaxed);
+  for (uint32_t i = 0; i < part->words; ++i)
+    rest |= i == word ? 0 : mine[i].load(std::memory_order_relaxed);
+  One one{.usual = rest != 0,
+          .has = (mine[word].load(std::memory_order_relaxed) & bit) != 0,
+          .shared = AnyHasAll(at),
+          .bits = &mine[word]};
+  for (uint32_t i = 0; i < part->capacity && !one.shared; ++i) {
+    const bool other =
+        static_cast<int>(i) != entry && part->names()[i].load(std::memory_order_relaxed) < kGone;
+    one.shared = other && (part->offsets(i)[word].load(std::memory_order_relaxed) & bit) != 0;
+  }
+  return one;
 }
 
 // ---- Both ----

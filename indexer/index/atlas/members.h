@@ -65,6 +65,8 @@ class Members {
       : heap_(heap), run_(run), tier_(tier), holders_end_(holders_end) {}
 
   bool HasAll(uint32_t holder) const;
+  static bool HasAll(Section* section, uint32_t holder);
+  static bool AnyHasAll(Section* section);
   // All or part.
   bool Has(uint32_t holder) const {
     Partials* const part = partials();
@@ -83,14 +85,18 @@ class Members {
 
   // The usual case of a hole in a run of several holders: one that has part of it, and not only this block, loses it.
   struct One {
-    bool usual = false;   // else: nothing is known
-    bool has = false;     // the holder has it
-    bool shared = false;  // somebody else has it
-    uint32_t entry = 0;
+    bool usual = false;                     // else: nothing is known
+    bool has = false;                       // the holder has it
+    bool shared = false;                    // somebody else has it
+    std::atomic<uint64_t>* bits = nullptr;  // of 64 blocks, this one among them
   };
-  One LookAt(uint32_t holder, uint32_t offset) const;
+  // REQUIRES: the run has sections.
+  static One LookAt(Heap* heap, Run* run, Tier tier, uint32_t holder, uint32_t offset);
   // REQUIRES: `one` is usual, has, and of this moment.
-  void Take(const One& one, uint32_t offset);
+  static void Take(const One& one, uint32_t offset) {
+    one.bits->store(one.bits->load(std::memory_order_relaxed) & ~(uint64_t{1} << (offset % 64)),
+                    std::memory_order_release);
+  }
 
   void RemoveAll(uint32_t holder);
   void RemovePart(uint32_t holder);
