@@ -195,10 +195,10 @@ void AtlasIndex::MaybeFit(Place* at) {
   const uint32_t len = run->len.load(std::memory_order_relaxed);
   const bool look = run->died >= kDeadToLook;
   if (look) run->died = 0;
-  const bool half = len * 2 <= run->capacity;
-  if (!half && !look) return;
+  const bool shrunk = len * 4 <= run->capacity;
+  if (!shrunk && !look) return;
   const Offsets dead = run->Dead();
-  if (!half && dead.Count() * 2 < len) return;
+  if (!shrunk && dead.Count() * 2 < len) return;
   Piece pieces[kRunBlocksMax / kGapToCut + 1];
   size_t next = 0;
   size_t bytes = 0;

@@ -11,6 +11,8 @@ namespace {
 // Up to this many holder numbers a bit each is at most 64 bytes; that is never worth a list.
 constexpr uint32_t kBitsOnly = 512;
 
+constexpr uint32_t kFewEntries = 16;
+
 // Sizes of lists of holders: a section is then 32, 64, 128, 256 bytes.
 constexpr uint16_t kListSizes[] = {4, 12, 28, 60};
 
@@ -355,20 +357,35 @@ Members::One Members::LookAt(Heap* heap, Run* run, Tier tier, uint32_t holder, u
   const bool only = (at->next.load(std::memory_order_relaxed) & kSectionBit) == 0;
   if (!only || at->tier != tier || HasAll(at, holder)) return {};
   const Ref ref = at->partials.load(std::memory_order_relaxed);
+  if (ref == 0) return {.usual = true};
   Partials* const part = heap->At<Partials>(ref);
-  const int entry = ref == 0 ? -1 : FindPart(part, holder);
-  if (entry < 0) return {.usual = true};
   const uint32_t word = offset / 64;
   const uint64_t bit = uint64_t{1} << (offset % 64);
+  // All of a few entries are looked at: who is where is as good as random, and a branch would be a guess.
+  const bool few = part->capacity <= kFewEntries;
+  int entry = -1;
+  uint64_t others = 0;
+  if (few) {
+    for (uint32_t i = 0; i < part->capacity; ++i) {
+      const uint32_t name = part->names()[i].load(std::memory_order_relaxed);
+      const uint64_t bits = part->offsets(i)[word].load(std::memory_order_relaxed);
+      const bool is_it = name == holder;
+      entry = is_it ? static_cast<int>(i) : entry;
+      others |= bits & -uint64_t{!is_it && name < kGone};
+    }
+  } else {
+    entry = FindPart(part, holder);
+  }
+  if (entry < 0) return {.usual = true};
   std::atomic<uint64_t>* const mine = part->offsets(static_cast<uint32_t>(entry));
   uint64_t rest = ~bit & mine[word].load(std::memory_order_relaxed);
   for (uint32_t i = 0; i < part->words; ++i)
     rest |= i == word ? 0 : mine[i].load(std::memory_order_relaxed);
   One one{.usual = rest != 0,
           .has = (mine[word].load(std::memory_order_relaxed) & bit) != 0,
-          .shared = AnyHasAll(at),
+          .shared = (others & bit) != 0 || AnyHasAll(at),
           .bits = &mine[word]};
-  for (uint32_t i = 0; i < part->capacity && !one.shared; ++i) {
+  for (uint32_t i = 0; !few && i < part->capacity && !one.shared; ++i) {
     const bool other =
         static_cast<int>(i) != entry && part->names()[i].load(std::memory_order_relaxed) < kGone;
     one.shared = other && (part->offsets(i)[word].load(std::memory_order_relaxed) & bit) != 0;
