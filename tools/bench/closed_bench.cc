@@ -240,19 +240,19 @@ BenchResult RunClosed(const Contender& contender, const BenchInput& input,
                       const BenchOptions& options) {
   std::vector<BenchResult> repetitions;
   NsPerTick();
+  std::unique_ptr<ThreadPool> pool;
+  if (options.executor_threads > 0) pool = std::make_unique<ThreadPool>(options.executor_threads);
+  std::unique_ptr<Index> index;
   for (uint32_t i = 0; i < options.repeat; ++i) {
     BenchResult result;
-    std::unique_ptr<ThreadPool> pool;
-    if (options.executor_threads > 0) {
-      pool = std::make_unique<ThreadPool>(options.executor_threads);
-    }
-    absl::StatusOr<std::unique_ptr<Index>> index =
-        MakeWithHolders(contender, WarmOptions(input.workers(), pool.get()), input.workers());
-    if (!index.ok()) {
-      result.skipped = std::string(index.status().message());
+    absl::StatusOr<std::unique_ptr<Index>> next =
+        NextIndex(contender, input.workers(), options.reuse, pool.get(), std::move(index));
+    if (!next.ok()) {
+      result.skipped = std::string(next.status().message());
       return result;
     }
-    ClosedRun run(index->get(), pool.get(), input, options);
+    index = *std::move(next);
+    ClosedRun run(index.get(), pool.get(), input, options);
     result.skipped = run.Run();
     if (result.skipped.has_value()) return result;
     run.Report(&result);

@@ -94,4 +94,18 @@ absl::StatusOr<std::unique_ptr<Index>> MakeWithHolders(const Contender& contende
   return index;
 }
 
+absl::StatusOr<std::unique_ptr<Index>> NextIndex(const Contender& contender, uint32_t workers,
+                                                 bool reuse, ThreadPool* pool,
+                                                 std::unique_ptr<Index> old) {
+  if (old == nullptr || !reuse) {
+    old.reset();
+    return MakeWithHolders(contender, WarmOptions(workers, pool), workers);
+  }
+  for (uint32_t worker = 0; worker < workers; ++worker) {
+    old->Apply(HolderIndex{worker}, Cleared{}, nullptr).IgnoreError();
+  }
+  if (pool != nullptr) pool->Drain();
+  return old;
+}
+
 }  // namespace kvatlas

@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "indexer/index/index.h"
+#include "tools/bench/thread_pool.h"
 
 namespace kvatlas {
 
@@ -35,6 +36,11 @@ IndexOptions WarmOptions(uint32_t workers, Executor* executor);
 absl::StatusOr<std::unique_ptr<Index>> MakeWithHolders(const Contender& contender,
                                                        const IndexOptions& options,
                                                        uint32_t workers);
+
+// For the next repetition: a warm new structure with holders, or, with `reuse`, `old` without its blocks. `pool` may be null.
+absl::StatusOr<std::unique_ptr<Index>> NextIndex(const Contender& contender, uint32_t workers,
+                                                 bool reuse, ThreadPool* pool,
+                                                 std::unique_ptr<Index> old);
 
 }  // namespace kvatlas
 

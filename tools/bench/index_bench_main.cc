@@ -59,7 +59,8 @@ void Declare(FlagSet* flags, Arguments* arguments, BenchOptions* options) {
   flags->Add("query_passes", &options->query_passes,
              "closed without event threads: how often all queries are asked", 1);
   flags->Add("repeat", &options->repeat, "repetitions; the first is the cold one", 1);
-  flags->Add("reuse", &options->reuse, "seq: clear the structure between repetitions and go on");
+  flags->Add("reuse", &options->reuse,
+             "seq, closed: clear the structure between repetitions and go on");
   flags->Add("check", &options->check, "queries compared with a model, 0 none");
   flags->Add("write_blocks_max", &options->write_blocks_max,
              "cut events into pieces of at most so many blocks, 0 not");

@@ -222,6 +222,15 @@ TEST(SeqTest, ReuseStartsFromAnEmptyStructure) {
   EXPECT_EQ(*RunOne(Named("reference"), file, plan).results_per_query, fresh);
 }
 
+TEST(ClosedTest, ReuseStartsFromAnEmptyStructure) {
+  BenchPlan plan = Plan(BenchMode::kClosed);
+  plan.options.reuse = true;
+  const BenchResult result = RunOne(Named("atlas"), SmallFile(), plan);
+  EXPECT_FALSE(result.skipped.has_value());
+  EXPECT_EQ(result.check->over + result.check->under, 0u);
+  EXPECT_GT(*result.event_block_ops_per_s, 0);
+}
+
 TEST(SeqTest, CutEventsNameTheSameBlocks) {
   const OpsFile file = SmallFile();
   const BenchInput whole(file, 0), cut(file, 3);

@@ -133,22 +133,6 @@ BenchResult ResultOf(const BenchInput& input, const Pass& pass) {
   return result;
 }
 
-// A new structure, or `old` without its blocks.
-absl::StatusOr<std::unique_ptr<Index>> NextIndex(const Contender& contender,
-                                                 const BenchInput& input,
-                                                 const BenchOptions& options, ThreadPool* pool,
-                                                 std::unique_ptr<Index> old) {
-  if (old == nullptr || !options.reuse) {
-    old.reset();
-    return MakeWithHolders(contender, WarmOptions(input.workers(), pool), input.workers());
-  }
-  for (uint32_t worker = 0; worker < input.workers(); ++worker) {
-    old->Apply(HolderIndex{worker}, Cleared{}, nullptr).IgnoreError();
-  }
-  if (pool != nullptr) pool->Drain();
-  return old;
-}
-
 }  // namespace
 
 BenchResult RunSeq(const Contender& contender, const BenchInput& input,
@@ -161,7 +145,7 @@ BenchResult RunSeq(const Contender& contender, const BenchInput& input,
   for (uint32_t i = 0; i < options.repeat; ++i) {
     BenchResult result;
     absl::StatusOr<std::unique_ptr<Index>> next =
-        NextIndex(contender, input, options, pool.get(), std::move(index));
+        NextIndex(contender, input.workers(), options.reuse, pool.get(), std::move(index));
     if (!next.ok()) {
       result.skipped = std::string(next.status().message());
       return result;
