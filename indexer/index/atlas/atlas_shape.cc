@@ -186,7 +186,7 @@ bool AtlasIndex::Regrow(Place* at, uint32_t capacity) {
   return Replace(at, std::span(&piece, 1));
 }
 
-// A run that uses half of its room at most goes where it fits; one that is mostly dead falls apart, if there is less of
+// A run that uses a quarter of its room goes where it fits; one that is mostly dead falls apart, if there is less of
 // it then: what lies between may come back, and is a run of its own then. Looked at when something has died now and
 // then: the cost of looking is shared.
 void AtlasIndex::MaybeFit(Place* at) {
