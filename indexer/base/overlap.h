@@ -10,10 +10,10 @@
 namespace kvatlas {
 
 // `blocks` is the largest d such that the holder has the prompt's first d blocks, each in at least one
-// of the tiers asked for.
+// of the tiers asked for. Without initial values, so that many are copied as bytes: write `Overlap{}`.
 struct Overlap {
-  HolderIndex holder{0};
-  uint32_t blocks = 0;
+  HolderIndex holder;
+  uint32_t blocks;
 
   friend bool operator==(const Overlap&, const Overlap&) = default;
 };

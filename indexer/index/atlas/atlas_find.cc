@@ -20,29 +20,32 @@ WalkMemory& ThreadMemory() {
   return memory;
 }
 
-// Into a vector of overlaps.
+// Into a vector of overlaps, some hundred at once: it looks at its room once for all of them.
 class ListEmit {
  public:
   explicit ListEmit(std::vector<Overlap>* overlaps)
       : overlaps_(*overlaps), first_(overlaps->size()) {}
 
   void Word(size_t, uint32_t depth, uint32_t i, uint64_t bits) {
-    // A word at a time: the vector looks at its room once for 64 holders.
-    Overlap found[64];
-    int count = 0;
+    if (size_ > kRoom - 64) Flush();
+    const uint32_t from = i * 64;
     if (bits == ~uint64_t{0}) {
-      for (; count < 64; ++count)
-        found[count] = {.holder = HolderIndex{i * 64 + static_cast<uint32_t>(count)},
-                        .blocks = depth};
+      for (uint32_t bit = 0; bit < 64; ++bit)
+        found_[size_ + bit] = {.holder = HolderIndex{from + bit}, .blocks = depth};
+      size_ += 64;
+      return;
     }
-    for (uint64_t left = count == 0 ? bits : 0; left != 0; left &= left - 1)
-      found[count++] = {
-          .holder = HolderIndex{i * 64 + static_cast<uint32_t>(std::countr_zero(left))},
+    for (; bits != 0; bits &= bits - 1)
+      found_[size_++] = {
+          .holder = HolderIndex{from + static_cast<uint32_t>(std::countr_zero(bits))},
           .blocks = depth};
-    overlaps_.insert(overlaps_.end(), found, found + count);
   }
-  void Reset() { overlaps_.resize(first_); }
+  void Reset() {
+    size_ = 0;
+    overlaps_.resize(first_);
+  }
   void Drop(uint32_t i, uint64_t bits) {
+    Flush();
     overlaps_.erase(
         std::remove_if(overlaps_.begin() + static_cast<std::ptrdiff_t>(first_), overlaps_.end(),
                        [&](const Overlap& each) {
@@ -51,10 +54,18 @@ class ListEmit {
                        }),
         overlaps_.end());
   }
+  void Flush() {
+    overlaps_.insert(overlaps_.end(), found_, found_ + size_);
+    size_ = 0;
+  }
 
  private:
+  static constexpr size_t kRoom = 512;
+
   std::vector<Overlap>& overlaps_;
   const size_t first_;
+  size_t size_ = 0;
+  Overlap found_[kRoom];
 };
 
 // Into steps. They are few; those of partial holders come out of order.
@@ -139,6 +150,7 @@ void AtlasIndex::FindOverlaps(const OverlapQuery& query, std::vector<Overlap>* o
   EpochGuard guard;
   ListEmit emit(overlaps);
   Find(query, std::span(&query.tiers, 1), &emit);
+  emit.Flush();
 }
 
 void AtlasIndex::FindSteps(const OverlapQuery& query, OverlapSteps* steps) const {

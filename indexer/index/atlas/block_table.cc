@@ -168,11 +168,6 @@ Ref BlockTable::Candidate(const Home& home) const {
   return static_cast<Ref>(entry & kWordMask) * (like_it != 0);
 }
 
-void BlockTable::Prefetch(SequenceHash block) const {
-  Home home;
-  FetchHomes(std::span(&block, 1), &home);
-}
-
 // ---- Writing ----
 
 inline void BlockTable::LockHome(Home* home) const {
@@ -186,7 +181,7 @@ inline void BlockTable::LockHome(Home* home) const {
 
 BlockTable::Inserted BlockTable::Insert(SequenceHash block, Ref word) {
   Home home;
-  FindHome(Mix(block, seed_), &home);
+  FindHome(block, &home);
   LockHome(&home);
   return InsertSlowly(&home, block, word);
 }
@@ -321,7 +316,7 @@ bool BlockTable::Replace(const Home& home, Ref from, Ref to) {
 
 void BlockTable::Move(SequenceHash block, Ref from, Ref to) {
   Home home;
-  FindHome(Mix(block, seed_), &home);
+  FindHome(block, &home);
   for (int round = 0;; ++round) {
     LockHome(&home);
     if (home.buckets() == 0) return;

@@ -97,8 +97,12 @@ class BlockTable {
 
   void FindHome(SequenceHash block, Home* home) const { FindHome(Mix(block, seed_), home); }
 
-  // Fetches what `Find` and the writes will look at first.
-  void Prefetch(SequenceHash block) const;
+  // Fetches what `Find` and the writes will look at first: `home`.
+  void Prefetch(SequenceHash block, Home* home) const { FetchHomes(std::span(&block, 1), home); }
+  void Prefetch(SequenceHash block) const {
+    Home home;
+    Prefetch(block, &home);
+  }
 
   // Fetches all that `Find` and then the block's run will look at, for blocks that are scattered: step by step for
   // all of them, so that they wait together. At most `kAhead`, to `homes`; found(words) says where they may be, 0: not known.

@@ -95,7 +95,11 @@ uint32_t Members::CountAll(uint32_t at_most) const {
     return count;
   }
   Section* const at = section();
-  if (at == nullptr) return 0;
+  return at == nullptr ? 0 : CountAll(at, at_most);
+}
+
+uint32_t Members::CountAll(Section* at, uint32_t at_most) {
+  uint32_t count = 0;
   for (uint32_t i = 0; i < at->words && count < at_most; ++i)
     count += static_cast<uint32_t>(std::popcount(at->bits()[i].load(std::memory_order_relaxed)));
   for (uint32_t i = 0; i < at->listed_max && count < at_most; ++i)
@@ -342,16 +346,6 @@ void Members::RemovePart(uint32_t holder) {
   heap_->Retire(ref, part->bytes());
 }
 
-bool Members::AnyHasAll(Section* at) {
-  for (uint32_t i = 0; i < at->words; ++i) {
-    if (at->bits()[i].load(std::memory_order_relaxed) != 0) return true;
-  }
-  for (uint32_t i = 0; i < at->listed_max; ++i) {
-    if (at->listed()[i].load(std::memory_order_relaxed) != kNobody) return true;
-  }
-  return false;
-}
-
 Members::One Members::LookAt(Heap* heap, Run* run, Tier tier, uint32_t holder, uint32_t offset) {
   Section* const at = SectionAt(heap, run->holders[0].load(std::memory_order_relaxed));
   const bool only = (at->next.load(std::memory_order_relaxed) & kSectionBit) == 0;
@@ -383,7 +377,7 @@ Members::One Members::LookAt(Heap* heap, Run* run, Tier tier, uint32_t holder, u
     rest |= i == word ? 0 : mine[i].load(std::memory_order_relaxed);
   One one{.usual = rest != 0,
           .has = (mine[word].load(std::memory_order_relaxed) & bit) != 0,
-          .shared = (others & bit) != 0 || AnyHasAll(at),
+          .shared = (others & bit) != 0 || CountAll(at, 1) != 0,
           .bits = &mine[word]};
   for (uint32_t i = 0; !few && i < part->capacity && !one.shared; ++i) {
     const bool other =

@@ -66,7 +66,6 @@ class Members {
 
   bool HasAll(uint32_t holder) const;
   static bool HasAll(Section* section, uint32_t holder);
-  static bool AnyHasAll(Section* section);
   // All or part.
   bool Has(uint32_t holder) const {
     Partials* const part = partials();
@@ -74,6 +73,7 @@ class Members {
   }
   // Counts up to `at_most`.
   uint32_t CountAll(uint32_t at_most) const;
+  static uint32_t CountAll(Section* section, uint32_t at_most);
   uint32_t CountPartials() const;
 
   // What a holder has, where `live` is what anybody has.

@@ -113,8 +113,13 @@ class AtlasIndex::Walker {
   bool Walk(bool by_version) {
     const std::span<const SequenceHash> blocks = query_.blocks;
     uint32_t depth = 0;
+    BlockTable::Home home;  // of block `fetched`, if it is the next one
+    size_t fetched = 0;
+    if (!blocks.empty()) index_.table_->FindHome(blocks[0], &home);
     while (depth < blocks.size() && AnyLeft()) {
-      const Ref word = index_.table_->Find(blocks[depth]);
+      if (depth != fetched) index_.table_->FindHome(blocks[depth], &home);
+      const Ref word = index_.table_->Find(blocks[depth], &home);
+      fetched = blocks.size();
       if (word == 0) break;
       Pause();
       const Ref ref = index_.heap_->RunOf(word);
@@ -124,6 +129,7 @@ class AtlasIndex::Walker {
         if (version % 2 != 0) return false;
         memory_.versions.emplace_back(run, version);
       }
+      FetchHolders(*run);
       Pause();
       const uint32_t len = run->len.load(std::memory_order_acquire);
       Pause();
@@ -133,7 +139,10 @@ class AtlasIndex::Walker {
         continue;
       }
       // Most likely the run matches as a whole: its successor is fetched while it is compared.
-      if (blocks.size() - depth > len - from) index_.table_->Prefetch(blocks[depth + len - from]);
+      if (blocks.size() - depth > len - from) {
+        fetched = depth + len - from;
+        index_.table_->Prefetch(blocks[fetched], &home);
+      }
       const uint32_t matched = Match(*run, from, len, blocks.subspan(depth));
       if (matched == 0) {
         if (IsStill(blocks[depth], word)) break;
@@ -158,6 +167,13 @@ class AtlasIndex::Walker {
       }
     }
     return true;
+  }
+
+  // Who has the run is asked when it was compared. Ref 0 is nobody's memory.
+  void FetchHolders(const Run& run) const {
+    const Holders link = run.holders[0].load(std::memory_order_relaxed);
+    const Holders is_section = (link & kSectionBit) / kSectionBit;
+    __builtin_prefetch(index_.heap_->template At<char>((link & ~kSectionBit) * is_section));
   }
 
   // R2: the table still says the same place, or none.
