@@ -48,6 +48,13 @@ Blocks Sequence(uint64_t name, size_t length) {
   return blocks;
 }
 
+// Those of names 0, 1, ….
+std::vector<Blocks> Sequences(size_t count, size_t length) {
+  std::vector<Blocks> sequences;
+  for (uint64_t name = 0; name < count; ++name) sequences.push_back(Sequence(name, length));
+  return sequences;
+}
+
 Blocks operator+(Blocks head, const Blocks& tail) {
   head.insert(head.end(), tail.begin(), tail.end());
   return head;
@@ -323,8 +330,7 @@ TEST_P(WeaknessesTest, ASweepsStepIsBounded) {
 // A peer splits a 1,000-block run into 500 that never merge again, and everybody's lookup pays for it.
 TEST_P(WeaknessesTest, EveryOtherBlockEvictedAndStoredAgainLeavesNoTrace) {
   Limit({.retained_bytes = 0});
-  std::vector<Blocks> runs;
-  for (uint64_t i = 0; i < 10; ++i) runs.push_back(Sequence(i, 1000));
+  const std::vector<Blocks> runs = Sequences(10, 1000);
   const HolderIndex churns = Add(), still = Add();
   for (const Blocks& run : runs) {
     Store(churns, run);
@@ -352,8 +358,7 @@ TEST_P(WeaknessesTest, HolesOfManyHoldersCostBitsNotSplits) {
   Limit({.retained_bytes = 0});
   const size_t holders = Size(200);
   constexpr size_t kSequences = 20;
-  std::vector<Blocks> runs;
-  for (uint64_t i = 0; i < kSequences; ++i) runs.push_back(Sequence(i, 1000));
+  const std::vector<Blocks> runs = Sequences(kSequences, 1000);
   for (uint32_t i = 0; i < holders; ++i) {
     Add();
     for (const Blocks& run : runs) Store(HolderIndex{i}, run);
@@ -617,8 +622,7 @@ TEST_P(WeaknessesTest, AHundredfoldChurnWithHolesAddsNothing) {
   constexpr size_t kRun = 50;
   std::mt19937_64 random(11);
   const HolderIndex a = Add(), b = Add();
-  std::vector<Blocks> sequences;
-  for (uint64_t i = 0; i < capacity / kRun * 2; ++i) sequences.push_back(Sequence(i, kRun));
+  const std::vector<Blocks> sequences = Sequences(capacity / kRun * 2, kRun);
   uint64_t warm = 0;
   const uint64_t events = 900 * capacity / kRun;
   for (uint64_t event = 0; event < events; ++event) {
@@ -643,8 +647,7 @@ TEST_P(WeaknessesTest, AHundredfoldChurnWithHolesAddsNothing) {
 
 TEST_P(WeaknessesTest, TailsThatGoAndComeDoNotFragment) {
   Limit({.retained_bytes = 0});
-  std::vector<Blocks> runs;
-  for (uint64_t i = 0; i < 10; ++i) runs.push_back(Sequence(i, 1000));
+  const std::vector<Blocks> runs = Sequences(10, 1000);
   std::vector<HolderIndex> holders;
   for (int i = 0; i < 16; ++i) {
     holders.push_back(Add());

@@ -87,8 +87,7 @@ void AtlasIndex::FetchRuns(std::span<const SequenceHash> blocks, BlockTable::Hom
     for (size_t i = 0; i < words.size(); ++i) {
       const Holders first =
           RunAt(heap_->RunOf(words[i]))->holders[0].load(std::memory_order_acquire);
-      const Holders is_section = (first & kSectionBit) / kSectionBit;
-      sections[i] = fetch((first & ~kSectionBit) * is_section);
+      sections[i] = fetch(SectionOf(first));
     }
     for (size_t i = 0; i < words.size(); ++i) {
       const Ref partials =

@@ -142,6 +142,10 @@ inline Holders InlineHolder(Tier tier, uint32_t holder) {
   return static_cast<uint32_t>(tier) << kHolderBits | holder;
 }
 inline Tier TierOf(Holders one) { return static_cast<Tier>(one >> kHolderBits); }
+// The section, or 0, without a branch: Ref 0 is nobody's memory, and may be fetched.
+inline Ref SectionOf(Holders first) {
+  return (first & ~kSectionBit) * ((first & kSectionBit) / kSectionBit);
+}
 inline uint32_t HolderOf(Holders one) { return one & ((uint32_t{1} << kHolderBits) - 1); }
 
 struct Run {

@@ -169,11 +169,10 @@ class AtlasIndex::Walker {
     return true;
   }
 
-  // Who has the run is asked when it was compared. Ref 0 is nobody's memory.
+  // Who has the run is asked when it was compared.
   void FetchHolders(const Run& run) const {
-    const Holders link = run.holders[0].load(std::memory_order_relaxed);
-    const Holders is_section = (link & kSectionBit) / kSectionBit;
-    __builtin_prefetch(index_.heap_->template At<char>((link & ~kSectionBit) * is_section));
+    const Ref section = SectionOf(run.holders[0].load(std::memory_order_relaxed));
+    __builtin_prefetch(index_.heap_->template At<char>(section));
   }
 
   // R2: the table still says the same place, or none.
