@@ -1,6 +1,6 @@
 // What can happen to a holder's blocks? The events of a stream of holdings, and their bounds.
 //
-// *Truth*: events act on a set of (holder, tier, block). Storing what is held and removing what is not
+// *Truth*: events act on a set of (holder, tier, block), side blocks of hybrid models (`cache_class.h`) among them. Storing what is held and removing what is not
 // have no effect.
 
 #ifndef KVATLAS_INDEXER_BASE_EVENT_H_
@@ -12,6 +12,7 @@
 #include <variant>
 #include <vector>
 
+#include "indexer/base/cache_class.h"
 #include "indexer/base/ids.h"
 #include "indexer/base/tier.h"
 
@@ -27,6 +28,9 @@ struct Stored {
   // Local hashes of the same blocks, or empty: for those who keep them (`IndexOptions::keep_local_hashes`)
   // and for structures keyed by content.
   std::vector<LocalHash> local_hashes = {};
+  // Not 0: blocks of a side class by their names (`SideName`), in any order and of any sequences; `position` is 0,
+  // `parent` is `kNoParent`, and there are no local hashes.
+  SideClass side = 0;
 
   friend bool operator==(const Stored&, const Stored&) = default;
 };
@@ -35,11 +39,12 @@ struct Stored {
 struct Removed {
   Tier tier = Tier::kDevice;
   std::vector<SequenceHash> blocks;
+  SideClass side = 0;  // as in `Stored`
 
   friend bool operator==(const Removed&, const Removed&) = default;
 };
 
-// Nothing of the holder is left in these tiers.
+// Nothing of the holder is left in these tiers, of any class.
 struct Cleared {
   TierMask tiers = TierMask::All();
 
@@ -99,6 +104,8 @@ struct Batch {
   std::optional<Digest> digest;
   // The sender itself is not sure of what it says the holder holds: it reads an engine's events and missed some.
   bool degraded = false;
+  // The holder's cache classes, in the batch whose events are the first to need them; they hold from then on.
+  std::optional<CacheLayout> layout = {};
 
   friend bool operator==(const Batch&, const Batch&) = default;
 };

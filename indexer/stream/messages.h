@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "indexer/base/cache_class.h"
 #include "indexer/base/domain.h"
 #include "indexer/base/event.h"
 #include "indexer/base/ids.h"
@@ -91,7 +92,8 @@ struct Heartbeat {
 };
 
 // Everything the sender holds as it was after batch `as_of`, in parts 0, 1, … of at most `kBatchBlocksMax`
-// blocks. What is not in it, the holder does not hold. The last part carries the digest, the load and `Batch::degraded`.
+// blocks. What is not in it, the holder does not hold. The last part carries the digest, the load, `Batch::degraded` and the
+// cache classes.
 struct SnapshotPart {
   uint64_t snapshot_id = 0;
   BatchNumber as_of = 0;
@@ -101,6 +103,7 @@ struct SnapshotPart {
   std::optional<Load> load;
   std::optional<Digest> digest;
   bool degraded = false;
+  std::optional<CacheLayout> layout = {};
 
   friend bool operator==(const SnapshotPart&, const SnapshotPart&) = default;
 };

@@ -68,6 +68,12 @@ _COPTS = _LANGUAGE + [
 # Checked under clang: a target includes only what its own deps declare.
 _FEATURES = ["layering_check"]
 
+# --config=dev links shared libraries, so that a changed source relinks one small library.
+_LINKSTATIC = select({
+    "//tools/bazel:is_dev": False,
+    "//conditions:default": True,
+})
+
 def kvatlas_library(name, srcs = [], hdrs = [], deps = [], copts = [], features = [], **kwargs):
     native.cc_library(
         name = name,
@@ -75,7 +81,7 @@ def kvatlas_library(name, srcs = [], hdrs = [], deps = [], copts = [], features 
         hdrs = hdrs,
         copts = _COPTS + copts,
         features = _FEATURES + features,
-        linkstatic = True,
+        linkstatic = _LINKSTATIC,
         deps = deps,
         **kwargs
     )
@@ -86,6 +92,7 @@ def kvatlas_binary(name, srcs = [], deps = [], copts = [], features = [], **kwar
         srcs = srcs,
         copts = _COPTS + copts,
         features = _FEATURES + features,
+        linkstatic = _LINKSTATIC,
         deps = deps,
         **kwargs
     )
@@ -116,7 +123,7 @@ def kvatlas_test(
         copts = _COPTS + copts,
         features = _FEATURES + features,
         data = data + ["//tools/bazel:tsan.supp"],
-        linkstatic = True,
+        linkstatic = _LINKSTATIC,
         deps = deps + (["@debian//:gtest_main"] if gtest else []),
         **kwargs
     )
@@ -156,7 +163,7 @@ def kvatlas_proto(name, srcs, deps = [], grpc = True, visibility = None, **kwarg
         srcs = outs_srcs,
         hdrs = outs_hdrs,
         copts = _LANGUAGE + ["-w"],
-        linkstatic = True,
+        linkstatic = _LINKSTATIC,
         visibility = visibility,
         deps = deps + (["@debian//:grpc++"] if grpc else ["@debian//:protobuf"]),
         **kwargs
