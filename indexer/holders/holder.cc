@@ -20,9 +20,10 @@ std::shared_ptr<const HolderInfo> WithVersion(HolderInfo info) {
 
 }  // namespace
 
-Holder::Holder(Index* index, HolderIndex number, DomainObserver* observer, DomainCounters* counters,
-               const ReceiverOptions& options, HolderId id)
+Holder::Holder(Index* index, SideIndex* sides, HolderIndex number, DomainObserver* observer,
+               DomainCounters* counters, const ReceiverOptions& options, HolderId id)
     : index_(index),
+      sides_(sides),
       number_(number),
       observer_(observer),
       counters_(counters),
@@ -36,9 +37,10 @@ Holder::Holder(Index* index, HolderIndex number, DomainObserver* observer, Domai
   Publish();
 }
 
-Holder::Holder(Index* index, HolderIndex number, DomainObserver* observer, DomainCounters* counters,
-               HolderInfo info, Time now)
+Holder::Holder(Index* index, SideIndex* sides, HolderIndex number, DomainObserver* observer,
+               DomainCounters* counters, HolderInfo info, Time now)
     : index_(index),
+      sides_(sides),
       number_(number),
       observer_(observer),
       counters_(counters),
@@ -222,7 +224,11 @@ bool Holder::RetireIfNew() {
 
 uint64_t Holder::Sweep(uint64_t blocks_max) {
   MutexLock lock(&mutex_);
-  if (!to_sweep_.has_value()) to_sweep_ = index_->HoldingsOf(number_);
+  if (!to_sweep_.has_value()) {
+    to_sweep_ = index_->HoldingsOf(number_);
+    if (side_blocks_.load(std::memory_order_relaxed) != 0)
+      sides_->Clear(number_, TierMask::All(), CountSides());
+  }
   const uint64_t blocks = std::min<uint64_t>(blocks_max, to_sweep_->size());
   const auto first = to_sweep_->end() - static_cast<int64_t>(blocks);
   for (int tier = 0; tier < kTiers; ++tier) {
@@ -257,6 +263,11 @@ void Holder::ForEachLocal(
 
 void Holder::SetLocalTrust(Trust trust, Time now) { SetTrust(trust, now); }
 
+void Holder::SetLocalLayout(const CacheLayout& layout) {
+  MutexLock lock(&mutex_);
+  if (!retired_) SetLayout(layout);
+}
+
 void Holder::SetLocalMasked(bool masked) {
   MutexLock lock(&mutex_);
   if (retired_ || masked == masked_) return;
@@ -288,7 +299,8 @@ absl::Status Holder::RestoreRun(const Stored& run) {
 
 bool Holder::FinishRestore(HolderImage image, bool lease_goes_on, Time now) {
   MutexLock lock(&mutex_);
-  const bool same = index_->DigestOf(number_) == image.digest;
+  SetLayout(image.layout);
+  const bool same = DigestNow() == image.digest;
   image.stream.whole = image.stream.whole && same;
   const Time heard = now - image.silent;
   // One that was silent for longer than its lease waits for its sender, and is forgotten as late as any.
@@ -314,7 +326,9 @@ absl::StatusOr<HolderCut> Holder::Cut(Time now) const {
   if (local_ || !welcomed_ || retired_)
     return absl::FailedPreconditionError("holder " + ToString(id_) + " has no stream");
   cut.holdings = index_->HoldingsOf(number_);
-  cut.image.digest = index_->DigestOf(number_);
+  cut.sides = SideHoldings();
+  cut.image.digest = DigestNow();
+  cut.image.layout = layout_;
   cut.image.stream = receiver_.position();
   cut.image.silent = std::max(Duration::zero(), now - receiver_.last_heard());
   cut.image.lease_over = masked_ || receiver_.Expired(now);
@@ -332,7 +346,86 @@ std::optional<ReceiverPosition> Holder::StreamPosition() const {
 
 // ---- What the receiver learns ----
 
+// A query that combines main and side blocks tells by the version whether both were of one instant.
 absl::Status Holder::Apply(const Event& event) {
+  const Stored* const stored = std::get_if<Stored>(&event);
+  const Removed* const removed = std::get_if<Removed>(&event);
+  const bool of_side =
+      (stored != nullptr && stored->side != 0) || (removed != nullptr && removed->side != 0);
+  if (!has_layout_ && !of_side) return ApplyToIndex(event);
+  sides_->BeginWrite(number_);
+  absl::Status status = of_side ? ApplyToSides(event) : ApplyToIndex(event);
+  if (const Cleared* cleared = std::get_if<Cleared>(&event))
+    sides_->Clear(number_, cleared->tiers, CountSides());
+  sides_->EndWrite(number_);
+  return status;
+}
+
+// Called with `mutex_` held, as all that changes side blocks.
+SideIndex::Changed Holder::CountSides() {
+  return [this](SequenceHash name, TierMask before, TierMask after) {
+    if (before.empty()) side_blocks_.fetch_add(1, std::memory_order_relaxed);
+    if (after.empty()) side_blocks_.fetch_sub(1, std::memory_order_relaxed);
+    for (int t = 0; t < kTiers; ++t) {
+      const Tier tier = static_cast<Tier>(t);
+      if (before.Has(tier) == after.Has(tier)) continue;
+      after.Has(tier) ? side_digest_.Add(tier, name) : side_digest_.Subtract(tier, name);
+    }
+  };
+}
+
+absl::Status Holder::ApplyToSides(const Event& event) {
+  if (const Removed* removed = std::get_if<Removed>(&event)) {
+    counters_->blocks_removed.fetch_add(removed->blocks.size(), std::memory_order_relaxed);
+    sides_->Remove(number_, removed->tier, removed->blocks, CountSides());
+    return absl::OkStatus();
+  }
+  const Stored& stored = std::get<Stored>(event);
+  counters_->blocks_stored.fetch_add(stored.blocks.size(), std::memory_order_relaxed);
+  if (blocks_max_ != 0 &&
+      side_blocks_.load(std::memory_order_relaxed) + stored.blocks.size() > 4 * blocks_max_)
+    return absl::ResourceExhaustedError("the holder has as many side blocks as it may");
+  return sides_->Store(number_, stored.tier, stored.blocks, CountSides());
+}
+
+// Before anything that needs it is visible: a query that misses it here sees a new version afterwards, and asks again.
+void Holder::SetLayout(const CacheLayout& layout) {
+  if (layout == layout_ || (layout.plain() && layout_.plain())) return;
+  layout_ = layout;
+  has_layout_ = true;
+  sides_->BeginWrite(number_);
+  {
+    MutexLock lock(&view_mutex_);
+    view_.layout = layout.plain() ? nullptr : std::make_shared<const CacheLayout>(layout);
+  }
+  counters_->layouts_version.fetch_add(1);
+  sides_->EndWrite(number_);
+}
+
+std::shared_ptr<const CacheLayout> Holder::layout() const {
+  MutexLock lock(&view_mutex_);
+  return view_.layout;
+}
+
+std::vector<SideHolding> Holder::SideHoldings() const {
+  std::vector<SideHolding> sides;
+  if (side_blocks_.load(std::memory_order_relaxed) == 0) return sides;
+  sides_->ForEachOf(number_, [&](SequenceHash name, TierMask tiers) {
+    sides.push_back({.name = name, .tiers = tiers});
+  });
+  return sides;
+}
+
+Digest Holder::DigestNow() const {
+  Digest digest = index_->DigestOf(number_);
+  for (int tier = 0; tier < kTiers; ++tier) {
+    digest.tiers[tier].blocks += side_digest_.tiers[tier].blocks;
+    digest.tiers[tier].sum += side_digest_.tiers[tier].sum;
+  }
+  return digest;
+}
+
+absl::Status Holder::ApplyToIndex(const Event& event) {
   if (const Stored* stored = std::get_if<Stored>(&event)) {
     counters_->blocks_stored.fetch_add(stored->blocks.size(), std::memory_order_relaxed);
     const uint8_t tier = TierMask(stored->tier).bits();
@@ -372,11 +465,14 @@ void Holder::SetLoad(const Load& load) {
   if (observer_ != nullptr && !masked_) observer_->OnLoad(number_, load);
 }
 
-void Holder::ForEachHeld(const std::function<void(SequenceHash, TierMask)>& visit) {
-  for (const Holding& holding : index_->HoldingsOf(number_)) visit(holding.block, holding.tiers);
+void Holder::ForEachHeld(
+    const std::function<void(SequenceHash, TierMask, SideClass)>& visit) {
+  for (const Holding& holding : index_->HoldingsOf(number_))
+    visit(holding.block, holding.tiers, 0);
+  for (const SideHolding& side : SideHoldings()) visit(side.name, side.tiers, 1);
 }
 
-Digest Holder::CurrentDigest() { return index_->DigestOf(number_); }
+Digest Holder::CurrentDigest() { return DigestNow(); }
 
 // ---- What others ask ----
 
@@ -462,6 +558,8 @@ HolderStats Holder::Stats(Time now) const {
   stats.masked = masked_ || (!local_ && receiver_.Expired(now));
   stats.connected = local_ ? !masked_ : session_ != 0;
   stats.blocks = blocks_.load(std::memory_order_relaxed);
+  stats.side_blocks = side_blocks_.load(std::memory_order_relaxed);
+  stats.layout = layout_;
   stats.receiver = receiver_.stats();
   MutexLock view_lock(&view_mutex_);
   stats.trust = local_ ? view_.trust : receiver_.trust(now);
@@ -478,16 +576,35 @@ ReceiverStats Holder::receiver_stats() const {
 HolderDump Holder::Dump(Time now) const {
   HolderDump dump;
   std::vector<Holding> holdings;
+  std::vector<SideHolding> sides;
   {
     MutexLock lock(&mutex_);
     holdings = index_->HoldingsOf(number_);
+    sides = SideHoldings();
+    dump.layout = layout_;
     dump.applied = receiver_.applied();
     MutexLock view_lock(&view_mutex_);
     dump.trust = local_ ? view_.trust : receiver_.trust(now);
     dump.holder = view_.info;
   }
   dump.runs = AsRuns(&holdings);
+  for (Stored& run : AsRuns(sides)) dump.runs.push_back(std::move(run));
   return dump;
+}
+
+std::vector<Stored> AsRuns(const std::vector<SideHolding>& sides) {
+  std::vector<Stored> runs;
+  for (int t = 0; t < kTiers; ++t) {
+    const Tier tier = static_cast<Tier>(t);
+    Stored* run = nullptr;
+    for (const SideHolding& side : sides) {
+      if (!side.tiers.Has(tier)) continue;
+      if (run == nullptr || run->blocks.size() == kBatchBlocksMax)
+        run = &runs.emplace_back(Stored{.tier = tier, .blocks = {}, .side = 1});
+      run->blocks.push_back(side.name);
+    }
+  }
+  return runs;
 }
 
 std::vector<Stored> AsRuns(std::vector<Holding>* holdings) {

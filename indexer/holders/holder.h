@@ -32,6 +32,7 @@
 #include "indexer/base/tier.h"
 #include "indexer/holders/holder_registry.h"
 #include "indexer/index/index.h"
+#include "indexer/index/side_index.h"
 #include "indexer/stream/link.h"
 #include "indexer/stream/messages.h"
 #include "indexer/stream/receiver.h"
@@ -45,6 +46,8 @@ struct DomainCounters {
   std::atomic<uint64_t> bytes_received{0};
   // `TierMask`s of everything ever stored: most domains use the device tier alone.
   std::atomic<uint8_t> tiers_seen{0};
+  // Grows when a holder's cache classes change; 0: no holder ever had any but the main class.
+  std::atomic<uint64_t> layouts_version{0};
 };
 
 // A connection, unique in the process; 0 is none.
@@ -52,12 +55,12 @@ using SessionId = uint64_t;
 
 class Holder : private HoldingsSink, private ChangeSink {
  public:
-  // All pointers outlive the holder; `observer` may be null. `number` is this holder's in `index`.
-  Holder(Index* index, HolderIndex number, DomainObserver* observer, DomainCounters* counters,
-         const ReceiverOptions& options, HolderId id);
+  // All pointers outlive the holder; `observer` may be null. `number` is this holder's in `index` and `sides`.
+  Holder(Index* index, SideIndex* sides, HolderIndex number, DomainObserver* observer,
+         DomainCounters* counters, const ReceiverOptions& options, HolderId id);
   // A local one, live from the start.
-  Holder(Index* index, HolderIndex number, DomainObserver* observer, DomainCounters* counters,
-         HolderInfo info, Time now);
+  Holder(Index* index, SideIndex* sides, HolderIndex number, DomainObserver* observer,
+         DomainCounters* counters, HolderInfo info, Time now);
 
   const HolderId& id() const { return id_; }
   HolderIndex number() const { return number_; }
@@ -115,6 +118,7 @@ class Holder : private HoldingsSink, private ChangeSink {
   uint64_t LastChanged() const { return last_changed_.load(std::memory_order_relaxed); }
   void ForEachLocal(const std::function<void(SequenceHash, SequenceHash, LocalHash)>& visit) const;
   void SetLocalTrust(Trust trust, Time now);
+  void SetLocalLayout(const CacheLayout& layout);
   void SetLocalMasked(bool masked);
   void SetLocalLoad(const Load& load);
   void Heard(Time now);
@@ -122,6 +126,8 @@ class Holder : private HoldingsSink, private ChangeSink {
   // ---- Of any ----
 
   std::shared_ptr<const HolderInfo> info() const;
+  // Null: the main class alone.
+  std::shared_ptr<const CacheLayout> layout() const;
   // In answers at this moment. Takes no lock.
   bool Live(Time asked) const;
 
@@ -140,11 +146,17 @@ class Holder : private HoldingsSink, private ChangeSink {
     Time exact_since{0};
     std::optional<Load> load;
     std::shared_ptr<const HolderInfo> info;
+    std::shared_ptr<const CacheLayout> layout;
   };
 
   absl::Status Apply(const Event& event) override;
+  absl::Status ApplyToIndex(const Event& event);
+  absl::Status ApplyToSides(const Event& event);
+  SideIndex::Changed CountSides();
   void SetLoad(const Load& load) override;
-  void ForEachHeld(const std::function<void(SequenceHash, TierMask)>& visit) override;
+  void SetLayout(const CacheLayout& layout) override;
+  void ForEachHeld(
+      const std::function<void(SequenceHash, TierMask, SideClass)>& visit) override;
   Digest CurrentDigest() override;
   void Changed(HolderIndex holder, SequenceHash block, Position position, TierMask before,
                TierMask after) override;
@@ -157,7 +169,11 @@ class Holder : private HoldingsSink, private ChangeSink {
   void UpdateView(Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Reply(std::vector<ReceiverMessage>* messages) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  std::vector<SideHolding> SideHoldings() const;
+  Digest DigestNow() const;
+
   Index* const index_;
+  SideIndex* const sides_;
   const HolderIndex number_;
   DomainObserver* const observer_;
   DomainCounters* const counters_;
@@ -167,7 +183,11 @@ class Holder : private HoldingsSink, private ChangeSink {
   const uint64_t blocks_max_;              // 0: no limit
   std::atomic<uint64_t> blocks_{0};        // distinct
   std::atomic<uint64_t> last_changed_{0};  // written under `mutex_`
+  std::atomic<uint64_t> side_blocks_{0};   // distinct; likewise
   // Written under `mutex_`; read by the sink's methods, which run under it too.
+  Digest side_digest_;
+  CacheLayout layout_;
+  bool has_layout_ = false;  // it had side classes once: queries look at its version
   bool masked_ = false;
   const Stored* run_ = nullptr;  // being applied
 
@@ -204,6 +224,9 @@ class Holder : private HoldingsSink, private ChangeSink {
   mutable Mutex view_mutex_ ABSL_ACQUIRED_AFTER(mutex_);
   View view_ ABSL_GUARDED_BY(view_mutex_);
 };
+
+// Side blocks as runs, of at most `kBatchBlocksMax` blocks.
+std::vector<Stored> AsRuns(const std::vector<SideHolding>& sides);
 
 // Holdings as runs, tier by tier, each of at most `kBatchBlocksMax` blocks. Reorders `holdings`.
 std::vector<Stored> AsRuns(std::vector<Holding>* holdings);

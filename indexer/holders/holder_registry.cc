@@ -14,6 +14,7 @@
 #include "indexer/holders/for_each_bit.h"
 #include "indexer/holders/hello_checks.h"
 #include "indexer/holders/holder.h"
+#include "indexer/index/reusable.h"
 #include "indexer/service/log.h"
 
 namespace kvatlas {
@@ -50,6 +51,21 @@ struct LoadOrder {
   }
 };
 
+// The holders of a domain whose caches have more than the main class, as of some version.
+struct Hybrids {
+  std::vector<std::shared_ptr<const CacheLayout>> layouts;  // different ones
+  std::vector<uint8_t> layout_of;  // by holder number: 0, or the number of its layout from 1
+  std::vector<uint32_t> numbers;
+
+  // 0: none, the main class alone.
+  uint8_t LayoutOf(uint32_t number) const {
+    return number < layout_of.size() ? layout_of[number] : 0;
+  }
+};
+constexpr size_t kLayoutsMax = 255;
+// Tries at a query while holders with side classes are written.
+constexpr int kHybridTries = 4;
+
 // `FindBest` is for more holders than this many times those that are wanted.
 constexpr size_t kHoldersPerBest = 4;
 
@@ -66,6 +82,7 @@ class DomainState {
         table_(std::make_shared<Table>()) {
     IndexOptions index_options = options.index;
     index_options.holders_max = std::min(index_options.holders_max, options.holders_max);
+    sides_ = std::make_unique<SideIndex>(index_options.bytes_max);
     absl::StatusOr<std::unique_ptr<Index>> index = MakeIndex(options.index_name, index_options);
     if (!index.ok()) {
       std::fprintf(stderr, "kvatlas: no such index: %s\n", index.status().ToString().c_str());
@@ -94,7 +111,7 @@ class DomainState {
     const auto it = holders_.find(id);
     if (it != holders_.end()) return it->second;
     return Add(id, [&](HolderIndex number) {
-      return std::make_shared<Holder>(index_.get(), number, observer_, &counters_,
+      return std::make_shared<Holder>(index_.get(), sides_.get(), number, observer_, &counters_,
                                       receiver_options_, id);
     });
   }
@@ -107,7 +124,7 @@ class DomainState {
                                       ToString(domain_) + " exists");
     }
     return Add(info.id, [&](HolderIndex number) {
-      return std::make_shared<Holder>(index_.get(), number, observer_, &counters_, info, now);
+      return std::make_shared<Holder>(index_.get(), sides_.get(), number, observer_, &counters_, info, now);
     });
   }
 
@@ -119,7 +136,7 @@ class DomainState {
                                       " exists");
     }
     return Add(id, [&](HolderIndex number) {
-      auto holder = std::make_shared<Holder>(index_.get(), number, observer_, &counters_,
+      auto holder = std::make_shared<Holder>(index_.get(), sides_.get(), number, observer_, &counters_,
                                              receiver_options_, id);
       holder->BeginRestore();
       return holder;
@@ -157,6 +174,7 @@ class DomainState {
     (*table)[Raw(holder->number())] = {};
     while (!table->empty() && table->back().holder == nullptr) table->pop_back();
     table_ = std::move(table);
+    if (holder->layout() != nullptr) counters_.layouts_version.fetch_add(1);
     AddReceiverStats(holder->receiver_stats(), &gone_);
     to_sweep_.push_back(holder);
   }
@@ -188,18 +206,148 @@ class DomainState {
   }
 
   OverlapAnswer FindOverlaps(const OverlapQuery& query, bool all_holders, bool by_tier,
-                             Time now) const {
+                             bool held_only, Time now) const {
     const std::shared_ptr<const Table> table = this->table();
     std::vector<Overlap> overlaps;
-    if (!query.blocks.empty()) index_->FindOverlaps(query, &overlaps);
+    std::vector<HybridOverlap> hybrids;
+    if (!query.blocks.empty()) FindReusable(query, held_only, &overlaps, &hybrids);
     const bool reaches_differ =
         by_tier && !query.blocks.empty() &&
         (counters_.tiers_seen.load() & ~TierMask(Tier::kDevice).bits()) != 0;
-    if (!reaches_differ) return AnswerOf(table, overlaps, all_holders, {}, now);
     static thread_local std::vector<TierReach> reaches;
-    reaches.assign(table->size(), {});
-    FindTierReaches(*index_, query.blocks, TierMask(counters_.tiers_seen.load()), &reaches);
-    return AnswerOf(table, overlaps, all_holders, reaches, now);
+    reaches.clear();
+    if (reaches_differ) FindReaches(query.blocks, table->size(), held_only, &reaches);
+    OverlapAnswer answer = AnswerOf(table, overlaps, all_holders, reaches, now);
+    if (!hybrids.empty()) NoteHeld(*table, hybrids, &answer);
+    return answer;
+  }
+
+  // ---- Hybrid models ----
+
+  // What the main class of a hybrid holder holds, for an answer that has what it can reuse.
+  struct HybridOverlap {
+    uint32_t number = 0;
+    uint32_t held = 0;
+    bool written = false;  // meanwhile, at each try
+  };
+
+  // Null: no holder has more than the main class.
+  std::shared_ptr<const Hybrids> HybridsAt(uint64_t version) const {
+    if (version == 0) return nullptr;
+    MutexLock lock(&mutex_);
+    if (hybrids_version_ == version) return hybrids_;
+    auto hybrids = std::make_shared<Hybrids>();
+    for (uint32_t number = 0; number < table_->size(); ++number) {
+      const HolderPtr& holder = (*table_)[number].holder;
+      const std::shared_ptr<const CacheLayout> layout =
+          holder == nullptr ? nullptr : holder->layout();
+      if (layout == nullptr) continue;
+      size_t known = 0;
+      while (known < hybrids->layouts.size() && *hybrids->layouts[known] != *layout) ++known;
+      // Beyond so many kinds of caches in one domain the rest is answered by the last one's rules: never more than held.
+      if (known == hybrids->layouts.size() && known < kLayoutsMax)
+        hybrids->layouts.push_back(layout);
+      hybrids->layout_of.resize(number + 1, 0);
+      hybrids->layout_of[number] = static_cast<uint8_t>(std::min(known + 1, kLayoutsMax));
+      hybrids->numbers.push_back(number);
+    }
+    hybrids_ = hybrids->numbers.empty() ? nullptr : std::move(hybrids);
+    hybrids_version_ = version;
+    return hybrids_;
+  }
+
+  // 1. Versions of the hybrid holders.  2. What main classes hold, from the index.  3. What side classes leave of it
+  // (`Reusable`).  4. Versions again: where they differ, main and side blocks may be of different instants: from 1, a few times.
+  void FindReusable(const OverlapQuery& query, bool held_only, std::vector<Overlap>* overlaps,
+                    std::vector<HybridOverlap>* hybrid_overlaps) const {
+    static thread_local std::vector<uint32_t> versions;
+    for (int tries = 1;; ++tries) {
+      const uint64_t layouts = counters_.layouts_version.load();
+      const std::shared_ptr<const Hybrids> hybrids = held_only ? nullptr : HybridsAt(layouts);
+      if (hybrids != nullptr) {
+        versions.clear();
+        for (uint32_t number : hybrids->numbers)
+          versions.push_back(sides_->VersionOf(HolderIndex(number)));
+      }
+      overlaps->clear();
+      index_->FindOverlaps(query, overlaps);
+      if (hybrids != nullptr) Reduce(*hybrids, query, overlaps, hybrid_overlaps);
+      const bool last = tries == kHybridTries;
+      if (counters_.layouts_version.load() != layouts && !held_only && !last) continue;
+      if (hybrids == nullptr) return;
+      bool written = false;
+      static thread_local std::vector<bool> written_of;
+      written_of.assign(hybrids->layout_of.size(), false);
+      for (size_t i = 0; i < hybrids->numbers.size(); ++i) {
+        const HolderIndex number{hybrids->numbers[i]};
+        if (versions[i] % 2 == 0 && sides_->VersionOf(number) == versions[i]) continue;
+        written = written_of[hybrids->numbers[i]] = true;
+      }
+      if (written && !last) continue;
+      for (HybridOverlap& overlap : *hybrid_overlaps)
+        overlap.written = written_of[overlap.number];
+      return;
+    }
+  }
+
+  // Overlaps of hybrid holders become what they can reuse. What they held is told to `held`.
+  void Reduce(const Hybrids& hybrids, const OverlapQuery& query, std::vector<Overlap>* overlaps,
+              std::vector<HybridOverlap>* held) const {
+    static thread_local Reusable reusable;
+    static thread_local std::vector<Overlap> of_layout;
+    static thread_local std::vector<uint32_t> held_of;
+    held->clear();
+    held_of.assign(hybrids.layout_of.size(), 0);
+    for (const Overlap& overlap : *overlaps)
+      if (hybrids.LayoutOf(Raw(overlap.holder)) != 0) held_of[Raw(overlap.holder)] = overlap.blocks;
+    std::erase_if(*overlaps, [&](const Overlap& overlap) {
+      return hybrids.LayoutOf(Raw(overlap.holder)) != 0;
+    });
+    SideIndex::Reader reader(*sides_);
+    for (size_t i = 0; i < hybrids.layouts.size(); ++i) {
+      const CacheLayout& layout = *hybrids.layouts[i];
+      of_layout.clear();
+      for (uint32_t number : hybrids.numbers) {
+        if (hybrids.layout_of[number] != i + 1) continue;
+        if (layout.has_main && held_of[number] == 0) continue;
+        of_layout.push_back({HolderIndex(number), held_of[number]});
+      }
+      reusable.Find(layout, query.blocks, block_size_, query.tiers, reader, of_layout);
+      for (const Overlap& overlap : of_layout) {
+        const uint32_t number = Raw(overlap.holder);
+        if (overlap.blocks == 0 && held_of[number] == 0) continue;
+        overlaps->push_back(overlap);
+        held->push_back({.number = number, .held = held_of[number]});
+      }
+    }
+  }
+
+  void FindReaches(std::span<const SequenceHash> blocks, size_t holders, bool held_only,
+                   std::vector<TierReach>* reaches) const {
+    reaches->assign(holders, {});
+    const TierMask seen(counters_.tiers_seen.load());
+    FindTierReaches(
+        [&](TierMask tiers, std::vector<Overlap>* overlaps) {
+          std::vector<HybridOverlap> hybrids;
+          FindReusable({.blocks = blocks, .tiers = tiers}, held_only, overlaps, &hybrids);
+        },
+        seen, reaches);
+  }
+
+  // The answer's holders are those of `table`, by their info.
+  static void NoteHeld(const Table& table, std::span<const HybridOverlap> hybrids,
+                       OverlapAnswer* answer) {
+    absl::flat_hash_map<const HolderInfo*, const HybridOverlap*> by_info;
+    for (const HybridOverlap& hybrid : hybrids)
+      if (hybrid.number < table.size() && table[hybrid.number].holder != nullptr)
+        by_info[table[hybrid.number].info.get()] = &hybrid;
+    for (HolderOverlap& overlap : answer->holders) {
+      const auto found = by_info.find(overlap.holder);
+      if (found == by_info.end()) continue;
+      overlap.held = found->second->held;
+      if (found->second->written && overlap.trust == Trust::kExact)
+        overlap.trust = Trust::kDegraded;
+    }
   }
 
   OverlapAnswer AnswerOf(const std::shared_ptr<const Table>& of, std::span<const Overlap> overlaps,
@@ -229,6 +377,7 @@ class DomainState {
     static thread_local OverlapSteps steps;
     static thread_local std::vector<uint64_t> by_rank, seen;
     static thread_local std::vector<uint32_t> newcomers;
+    if (HybridsAt(counters_.layouts_version.load()) != nullptr) return std::nullopt;
     best_asked_.store(true, std::memory_order_relaxed);
     std::shared_ptr<const Table> table;
     std::shared_ptr<const LoadOrder> order;
@@ -300,12 +449,11 @@ class DomainState {
     order_ = std::move(order);
   }
 
-  void VisitReaches(std::span<const SequenceHash> blocks, Time now,
+  void VisitReaches(std::span<const SequenceHash> blocks, Time now, bool held_only,
                     const std::function<void(const HolderInfo&, const TierReach&)>& visit) const {
     static thread_local std::vector<TierReach> reaches;
     const std::shared_ptr<const Table> table = this->table();
-    reaches.assign(table->size(), {});
-    FindTierReaches(*index_, blocks, TierMask(counters_.tiers_seen.load()), &reaches);
+    FindReaches(blocks, table->size(), held_only, &reaches);
     for (size_t i = 0; i < reaches.size(); ++i) {
       const TableEntry& entry = (*table)[i];
       if (reaches[i].any > 0 && entry.holder != nullptr && entry.holder->Live(now))
@@ -318,6 +466,7 @@ class DomainState {
     stats.domain = domain_;
     stats.block_size = block_size_;
     stats.index = index_->Stats();
+    stats.sides = sides_->GetStats();
     stats.blocks_stored = counters_.blocks_stored.load(std::memory_order_relaxed);
     stats.blocks_removed = counters_.blocks_removed.load(std::memory_order_relaxed);
     stats.bytes_received = counters_.bytes_received.load(std::memory_order_relaxed);
@@ -364,7 +513,7 @@ class DomainState {
       described.holder = info.get();
       answer->keeps.push_back(std::move(info));
     }
-    described.blocks = overlap.blocks;
+    described.blocks = described.held = overlap.blocks;
     if (number < reaches.size() && reaches[number].device < overlap.blocks)
       described.reach = reaches[number];
   }
@@ -390,13 +539,16 @@ class DomainState {
   const uint32_t block_size_;
   const ReceiverOptions receiver_options_;
   DomainObserver* const observer_;
-  std::unique_ptr<Index> index_;  // set once
+  std::unique_ptr<Index> index_;      // set once
+  std::unique_ptr<SideIndex> sides_;  // likewise
   DomainCounters counters_;
 
   mutable Mutex mutex_;
   std::map<HolderId, HolderPtr> holders_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const Table> table_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const LoadOrder> order_ ABSL_GUARDED_BY(mutex_);  // null: not lately asked for
+  mutable std::shared_ptr<const Hybrids> hybrids_ ABSL_GUARDED_BY(mutex_);
+  mutable uint64_t hybrids_version_ ABSL_GUARDED_BY(mutex_) = 0;
   mutable std::atomic<bool> best_asked_{false};                     // since the last tick
   std::vector<HolderPtr> to_sweep_ ABSL_GUARDED_BY(mutex_);
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
@@ -422,6 +574,7 @@ class LocalHolderImpl : public LocalHolder {
       const std::function<void(SequenceHash, SequenceHash, LocalHash)>& visit) const override {
     holder_->ForEachLocal(visit);
   }
+  void SetLayout(const CacheLayout& layout) override { holder_->SetLocalLayout(layout); }
   void SetTrust(Trust trust) override { holder_->SetLocalTrust(trust, clock_->Now()); }
   void SetLoad(const Load& load) override { holder_->SetLocalLoad(load); }
   void SetMasked(bool masked) override { holder_->SetLocalMasked(masked); }
@@ -676,10 +829,12 @@ void HolderRegistry::StopAccepting() { state_->accepting.store(false); }
 
 absl::StatusOr<OverlapAnswer> HolderRegistry::FindOverlaps(const Domain& domain,
                                                            const OverlapQuery& query,
-                                                           bool all_holders, bool by_tier) const {
+                                                           bool all_holders, bool by_tier,
+                                                           bool held_only) const {
   const DomainPtr state = state_->Find(domain);
   if (state == nullptr) return absl::NotFoundError("no such domain: " + ToString(domain));
-  return state->FindOverlaps(query, all_holders, by_tier, state_->options.clock->Now());
+  return state->FindOverlaps(query, all_holders, by_tier, held_only,
+                             state_->options.clock->Now());
 }
 
 double AheadPerWorker(const std::optional<Load>& load) {
@@ -699,10 +854,12 @@ std::optional<OverlapAnswer> HolderRegistry::FindBest(const Domain& domain,
 
 absl::Status HolderRegistry::VisitReaches(
     const Domain& domain, std::span<const SequenceHash> blocks,
-    const std::function<void(const HolderInfo& holder, const TierReach& reach)>& visit) const {
+    const std::function<void(const HolderInfo& holder, const TierReach& reach)>& visit,
+    bool held_only) const {
   const DomainPtr state = state_->Find(domain);
   if (state == nullptr) return absl::NotFoundError("no such domain: " + ToString(domain));
-  if (!blocks.empty()) state->VisitReaches(blocks, state_->options.clock->Now(), visit);
+  if (!blocks.empty())
+    state->VisitReaches(blocks, state_->options.clock->Now(), held_only, visit);
   return absl::OkStatus();
 }
 

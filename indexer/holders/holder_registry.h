@@ -53,6 +53,7 @@
 #include "indexer/holders/refused_holders.h"
 #include "indexer/holders/tier_reach.h"
 #include "indexer/index/index.h"
+#include "indexer/index/side_index.h"
 #include "indexer/stream/link.h"
 #include "indexer/stream/receiver.h"
 
@@ -87,11 +88,14 @@ struct HolderInfo {
 
 struct HolderOverlap {
   const HolderInfo* holder = nullptr;  // never null in an answer, and as long there as the answer
+  // Leading blocks that the holder can reuse: what every class of its cache accepts (`reusable.h`). Of holders with full
+  // attention alone the same as `held`.
   uint32_t blocks = 0;
+  uint32_t held = 0;  // leading blocks of the main class
   Trust trust = Trust::kExact;
   Duration age{0};           // since the holder was last heard
   std::optional<Load> load;  // absent when never reported
-  // Where it was asked for, and the holder has some of these blocks only below its device tier.
+  // Where it was asked for, and the holder has some of `blocks` only below its device tier.
   std::optional<TierReach> reach = {};
 };
 
@@ -113,7 +117,9 @@ struct HolderStats {
   Duration age{0};
   bool masked = false;
   bool connected = false;
-  uint64_t blocks = 0;  // distinct
+  uint64_t blocks = 0;       // distinct, of the main class
+  uint64_t side_blocks = 0;  // of side classes
+  CacheLayout layout;
   std::optional<Load> load;
   ReceiverStats receiver;
 };
@@ -122,6 +128,7 @@ struct DomainStats {
   Domain domain;
   uint32_t block_size = 0;
   IndexStats index;
+  SideIndex::Stats sides;  // of hybrid models
   // Since the start, also of holders that are gone.
   uint64_t blocks_stored = 0;   // blocks named in stored events of batches and snapshots
   uint64_t blocks_removed = 0;  // the same of removed events
@@ -144,9 +151,16 @@ struct RegistryStats {
 // What a holder holds: a consistent cut.
 struct HolderDump {
   std::shared_ptr<const HolderInfo> holder;
-  std::vector<Stored> runs;  // of at most `kBatchBlocksMax` blocks
+  std::vector<Stored> runs;  // of at most `kBatchBlocksMax` blocks; side blocks by their names
+  CacheLayout layout;
   BatchNumber applied = 0;   // last batch included
   Trust trust = Trust::kExact;
+};
+
+// A block of a side class by its name.
+struct SideHolding {
+  SequenceHash name{0};
+  TierMask tiers;
 };
 
 // A holder fed by a stream as a checkpoint keeps it, its contents aside.
@@ -157,6 +171,7 @@ struct HolderImage {
   bool lease_over = false;  // it was masked for that
   std::optional<Load> load;
   Digest digest;  // of the contents
+  CacheLayout layout;
 };
 
 // Image and contents belong together: the latter are what was held after the position in the former.
@@ -164,6 +179,7 @@ struct HolderCut {
   uint32_t block_size = 0;  // of its domain
   HolderImage image;
   std::vector<Holding> holdings;  // in no particular order
+  std::vector<SideHolding> sides;
 };
 
 // A holder that comes back from an image, run by run; in no answer, and no stream is welcomed to it, before `Finish`.
@@ -200,22 +216,27 @@ class HolderRegistry : public StreamAcceptor {
   void StopAccepting();
 
   // Every live holder that has at least one leading block; with `all_holders` also those without, with `by_tier` also how
-  // deep they reach in the upper tiers alone (of a query of all tiers). NOT_FOUND: the domain was never announced.
+  // deep they reach in the upper tiers alone (of a query of all tiers). With `held_only` side classes are not looked at, and
+  // `blocks` is `held`. A holder that was written at each of a few tries is `kDegraded`, as what is held of its classes
+  // may be of different instants. NOT_FOUND: the domain was never announced.
   absl::StatusOr<OverlapAnswer> FindOverlaps(const Domain& domain, const OverlapQuery& query,
-                                             bool all_holders = false, bool by_tier = false) const;
+                                             bool all_holders = false, bool by_tier = false,
+                                             bool held_only = false) const;
 
   // Only the `best` live holders, best first: those that reach deepest; among equals, and among those that reach nowhere,
   // the ones with the least `AheadPerWorker` as of the last `Tick`, then by name. Costs a constant for each of the best,
-  // not for each there is. Nothing: it cannot be told so, ask `FindOverlaps`: the domain is unknown, has replicas or less
-  // than four times as many holders, or nobody asked between the last two ticks.
+  // not for each there is. Nothing: it cannot be told so, ask `FindOverlaps`: the domain is unknown, has replicas, side
+  // classes or less than four times as many holders, or nobody asked between the last two ticks.
   std::optional<OverlapAnswer> FindBest(const Domain& domain, const OverlapQuery& query,
                                         size_t best) const;
 
   // The same in short, for answers that need no more: tells `visit` of every live holder that reaches beyond 0 in
-  // any tier. The info is valid during the visit. NOT_FOUND: the domain was never announced.
+  // any tier, by what it can reuse, or with `held_only` by what its main class holds. The info is valid during the visit.
+  // NOT_FOUND: the domain was never announced.
   absl::Status VisitReaches(
       const Domain& domain, std::span<const SequenceHash> blocks,
-      const std::function<void(const HolderInfo& holder, const TierReach& reach)>& visit) const;
+      const std::function<void(const HolderInfo& holder, const TierReach& reach)>& visit,
+      bool held_only = false) const;
 
   // A holder that is fed in this process. Its domain is made when it is new. FAILED_PRECONDITION: the domain has
   // another block size. ALREADY_EXISTS: there is a live holder of that id. RESOURCE_EXHAUSTED: too many.

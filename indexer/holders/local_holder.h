@@ -24,11 +24,13 @@ class LocalHolder {
   virtual ~LocalHolder() = default;
   // RESOURCE_EXHAUSTED: shed. FAILED_PRECONDITION: the holder was forgotten.
   virtual absl::Status Apply(const Event& event) = 0;
-  // How many blocks of the last event were not in its tier before, or are no longer.
+  // How many blocks of the last event, when it was one of the main class, were not in its tier before, or are no longer.
   virtual uint64_t LastChanged() const = 0;
   // Every block held, with its parent and its local hash (0: not kept).
   virtual void ForEachHeld(const std::function<void(SequenceHash block, SequenceHash parent,
                                                     LocalHash local)>& visit) const = 0;
+  // The classes of its cache, before the first event that names a block of them.
+  virtual void SetLayout(const CacheLayout& layout) = 0;
   virtual void SetTrust(Trust trust) = 0;
   virtual void SetLoad(const Load& load) = 0;
   virtual void SetMasked(bool masked) = 0;

@@ -2,18 +2,17 @@
 
 #include <algorithm>
 
-#include "indexer/base/overlap.h"
+#include "indexer/base/ids.h"
 
 namespace kvatlas {
 
-void FindTierReaches(const Index& index, std::span<const SequenceHash> blocks, TierMask seen,
-                     std::vector<TierReach>* reaches) {
+void FindTierReaches(const FindByTiers& find, TierMask seen, std::vector<TierReach>* reaches) {
   static thread_local std::vector<Overlap> overlaps;
   constexpr TierMask kDeviceHost = TierMask(Tier::kDevice) | TierMask(Tier::kHost);
   constexpr TierMask kDeviceHostDisk = kDeviceHost | TierMask(Tier::kDisk);
   const auto ask = [&](TierMask tiers, const auto& take) {
     overlaps.clear();
-    index.FindOverlaps({.blocks = blocks, .tiers = tiers}, &overlaps);
+    find(tiers, &overlaps);
     for (const Overlap& overlap : overlaps)
       if (Raw(overlap.holder) < reaches->size())
         take(&(*reaches)[Raw(overlap.holder)], overlap.blocks);

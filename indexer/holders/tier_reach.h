@@ -4,12 +4,11 @@
 #define KVATLAS_INDEXER_HOLDERS_TIER_REACH_H_
 
 #include <cstdint>
-#include <span>
+#include <functional>
 #include <vector>
 
-#include "indexer/base/ids.h"
+#include "indexer/base/overlap.h"
 #include "indexer/base/tier.h"
-#include "indexer/index/index.h"
 
 namespace kvatlas {
 
@@ -21,11 +20,13 @@ struct TierReach {
   uint32_t device_host_disk = 0;
 };
 
+// Finds, for some tiers together, how deep each holder reaches; in an empty `overlaps`.
+using FindByTiers = std::function<void(TierMask tiers, std::vector<Overlap>* overlaps)>;
+
 // By holder number; those beyond the size of `reaches` are left out. `seen`: the tiers that any block of the index was ever
 // in. Four questions at most, and one where everything is in the device tier. Each answer is true by itself; the
 // deeper of two is also true for the wider tiers.
-void FindTierReaches(const Index& index, std::span<const SequenceHash> blocks, TierMask seen,
-                     std::vector<TierReach>* reaches);
+void FindTierReaches(const FindByTiers& find, TierMask seen, std::vector<TierReach>* reaches);
 
 }  // namespace kvatlas
 

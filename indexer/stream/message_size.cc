@@ -20,11 +20,13 @@ size_t HashesField(size_t count) { return count == 0 ? 0 : MessageField(8 * coun
 
 size_t Size(const Stored& stored) {
   return UintField(static_cast<uint64_t>(stored.tier)) + UintField(stored.position) +
-         FixedField(Raw(stored.parent)) + HashesField(stored.blocks.size());
+         FixedField(Raw(stored.parent)) + HashesField(stored.blocks.size()) +
+         UintField(stored.side);
 }
 
 size_t Size(const Removed& removed) {
-  return UintField(static_cast<uint64_t>(removed.tier)) + HashesField(removed.blocks.size());
+  return UintField(static_cast<uint64_t>(removed.tier)) + HashesField(removed.blocks.size()) +
+         UintField(removed.side);
 }
 
 size_t Size(const Cleared& cleared) { return UintField(cleared.tiers.bits()); }
@@ -48,6 +50,17 @@ size_t Size(const Digest& digest) {
   return bytes;
 }
 
+size_t Size(const CacheClass& of) {
+  return UintField(static_cast<uint64_t>(of.kind)) + UintField(of.block_size) +
+         UintField(of.window_tokens) + UintField(of.drops_last);
+}
+
+size_t Size(const CacheLayout& layout) {
+  size_t bytes = layout.has_main ? MessageField(Size(layout.main)) : 0;
+  for (const CacheClass& side : layout.sides) bytes += MessageField(Size(side));
+  return bytes;
+}
+
 template <typename T>
 size_t OptionalField(const std::optional<T>& value) {
   return value.has_value() ? MessageField(Size(*value)) : 0;
@@ -55,7 +68,7 @@ size_t OptionalField(const std::optional<T>& value) {
 
 size_t Size(const Batch& batch) {
   size_t bytes = UintField(batch.number) + OptionalField(batch.load) + OptionalField(batch.digest) +
-                 UintField(batch.degraded);
+                 UintField(batch.degraded) + OptionalField(batch.layout);
   for (const Event& event : batch.events) bytes += MessageField(Size(event));
   return bytes;
 }
@@ -63,7 +76,7 @@ size_t Size(const Batch& batch) {
 size_t Size(const SnapshotPart& part) {
   size_t bytes = UintField(part.snapshot_id) + UintField(part.as_of) + UintField(part.part) +
                  UintField(part.last) + OptionalField(part.load) + OptionalField(part.digest) +
-                 UintField(part.degraded);
+                 UintField(part.degraded) + OptionalField(part.layout);
   for (const Stored& stored : part.stored) bytes += MessageField(Size(stored));
   return bytes;
 }

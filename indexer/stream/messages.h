@@ -92,8 +92,8 @@ struct Heartbeat {
 };
 
 // Everything the sender holds as it was after batch `as_of`, in parts 0, 1, … of at most `kBatchBlocksMax`
-// blocks. What is not in it, the holder does not hold. The last part carries the digest, the load, `Batch::degraded` and the
-// cache classes.
+// blocks. What is not in it, the holder does not hold. The last part carries the digest, the load and `Batch::degraded`,
+// the first one the cache classes; none: the main class alone.
 struct SnapshotPart {
   uint64_t snapshot_id = 0;
   BatchNumber as_of = 0;

@@ -1,6 +1,7 @@
 #include "indexer/stream/receiver.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <utility>
 #include <variant>
@@ -164,6 +165,7 @@ void StreamReceiver::State::Adopt(const Hello& hello, Time now) {
   repaired_at = 0;
   sender_degraded = false;
   const bool empty = sink->CurrentDigest() == Digest{};
+  if (empty) sink->SetLayout({});
   if (!empty) {
     StartRepair(Repair::kSnapshot, now);
   } else if (hello.first_kept == 1) {
@@ -188,6 +190,7 @@ void StreamReceiver::State::On(const Batch& batch, Time now, Out* out) {
     repaired_at = std::max(repaired_at, batch.number);
     return AskIfDue(now, out);
   }
+  if (batch.layout.has_value()) sink->SetLayout(*batch.layout);
   for (const Event& event : batch.events) {
     if (!sink->Apply(event).ok()) Shed(now);
   }
@@ -245,6 +248,7 @@ void StreamReceiver::State::On(const SnapshotPart& part, Time now, Out* out) {
   if (part.as_of < applied || part.snapshot_id == snapshot_done) return SendAck(out);
   if (snapshot.has_value() && part.as_of < snapshot->as_of) return;
   if (!TakePart(part, now, out)) return;
+  if (part.part == 0) sink->SetLayout(part.layout.value_or(CacheLayout{}));
   for (const Stored& stored : part.stored) {
     if (!sink->Apply(stored).ok()) snapshot->shed = true;
     if (snapshot->replaces) {
@@ -304,19 +308,20 @@ void StreamReceiver::State::FinishSnapshot(const SnapshotPart& part, Time now) {
 }
 
 void StreamReceiver::State::RemoveUnnamed() {
-  std::vector<SequenceHash> unnamed[kTiers];
-  sink->ForEachHeld([&](SequenceHash block, TierMask tiers) {
+  std::map<std::pair<Tier, SideClass>, std::vector<SequenceHash>> unnamed;
+  sink->ForEachHeld([&](SequenceHash block, TierMask tiers, SideClass side) {
     const auto found = snapshot->named.find(block);
     const TierMask extra = found == snapshot->named.end() ? tiers : tiers & ~found->second;
     for (const Tier tier : kAllTiers) {
-      if (extra.Has(tier)) unnamed[static_cast<int>(tier)].push_back(block);
+      if (extra.Has(tier)) unnamed[{tier, side}].push_back(block);
     }
   });
-  for (const Tier tier : kAllTiers) {
-    const std::vector<SequenceHash>& blocks = unnamed[static_cast<int>(tier)];
+  for (const auto& [of, blocks] : unnamed) {
     for (size_t from = 0; from < blocks.size(); from += kBatchBlocksMax) {
       const size_t to = std::min(blocks.size(), from + kBatchBlocksMax);
-      const Removed removed{.tier = tier, .blocks = {blocks.begin() + from, blocks.begin() + to}};
+      const Removed removed{.tier = of.first,
+                            .blocks = {blocks.begin() + from, blocks.begin() + to},
+                            .side = of.second};
       if (!sink->Apply(removed).ok()) snapshot->shed = true;
     }
   }

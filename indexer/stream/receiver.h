@@ -38,8 +38,13 @@ class HoldingsSink {
   // RESOURCE_EXHAUSTED: shed; the receiver suspends digests and asks for a snapshot later.
   virtual absl::Status Apply(const Event& event) = 0;
   virtual void SetLoad(const Load& load) = 0;
-  // Every (tier, block) held now, for the end of a snapshot.
-  virtual void ForEachHeld(const std::function<void(SequenceHash, TierMask)>& visit) = 0;
+  // The holder's cache classes, from now on; what is held of side classes stays. The default keeps none: for holders that
+  // have none, such as cells.
+  virtual void SetLayout(const CacheLayout&) {}
+  // Every (tier, block) held now, side blocks by their names, for the end of a snapshot. `side`: 0, or what a `Removed` of the
+  // block says.
+  virtual void ForEachHeld(
+      const std::function<void(SequenceHash, TierMask, SideClass side)>& visit) = 0;
   virtual Digest CurrentDigest() = 0;
 };
 

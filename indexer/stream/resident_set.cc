@@ -1,6 +1,7 @@
 #include "indexer/stream/resident_set.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <utility>
 #include <variant>
@@ -46,21 +47,26 @@ std::vector<Event> ResidentSet::Apply(const Event& event) {
 
 std::vector<Event> ResidentSet::Store(const Stored& stored) {
   std::vector<Event> changes;
+  any_side_ = any_side_ || stored.side != 0;
   Stored* run = nullptr;  // the run being extended; null after a block that was held already
   for (size_t i = 0; i < stored.blocks.size(); ++i) {
     const SequenceHash block = stored.blocks[i];
     const SequenceHash parent = i == 0 ? stored.parent : stored.blocks[i - 1];
     const Position position = stored.position + static_cast<Position>(i);
-    Entry& entry = blocks_.try_emplace(block, Entry{parent, position, TierMask()}).first->second;
+    const Entry fresh = stored.side == 0 ? Entry{parent, position, TierMask()}
+                                         : Entry{kNoParent, 0, TierMask(), stored.side};
+    Entry& entry = blocks_.try_emplace(block, fresh).first->second;
     if (entry.tiers.Has(stored.tier)) {
-      run = nullptr;
+      if (stored.side == 0) run = nullptr;
       continue;
     }
     entry.tiers = entry.tiers | stored.tier;
     digest_.Add(stored.tier, block);
     if (run == nullptr) {
       changes.push_back(
-          Stored{.tier = stored.tier, .position = position, .parent = parent, .blocks = {}});
+          stored.side == 0
+              ? Stored{.tier = stored.tier, .position = position, .parent = parent, .blocks = {}}
+              : Stored{.tier = stored.tier, .blocks = {}, .side = stored.side});
       run = &std::get<Stored>(changes.back());
     }
     run->blocks.push_back(block);
@@ -69,7 +75,7 @@ std::vector<Event> ResidentSet::Store(const Stored& stored) {
 }
 
 std::vector<Event> ResidentSet::Remove(const Removed& removed) {
-  Removed change{.tier = removed.tier, .blocks = {}};
+  Removed change{.tier = removed.tier, .blocks = {}, .side = removed.side};
   for (const SequenceHash block : removed.blocks) {
     const auto found = blocks_.find(block);
     if (found == blocks_.end() || !found->second.tiers.Has(removed.tier)) continue;
@@ -93,6 +99,7 @@ std::vector<Event> ResidentSet::Clear(const Cleared& cleared) {
     if (gone.Has(tier)) digest_.tiers[static_cast<int>(tier)] = {};
   }
   if (gone == held) {
+    any_side_ = false;
     blocks_ = {};  // gives the memory back, which clear() would not
   } else {
     for (auto it = blocks_.begin(); it != blocks_.end();) {
@@ -115,7 +122,33 @@ TierMask ResidentSet::TiersOf(SequenceHash block) const {
 std::vector<Stored> ResidentSet::AsRuns() const {
   std::vector<Stored> runs;
   for (const Tier tier : kAllTiers) AppendRunsOf(tier, &runs);
+  if (any_side_) AppendSides(&runs);
   return runs;
+}
+
+bool ResidentSet::SetLayout(const CacheLayout& layout) {
+  if (layout == layout_) return false;
+  layout_ = layout;
+  return true;
+}
+
+// By class and tier, in the order of their names.
+void ResidentSet::AppendSides(std::vector<Stored>* runs) const {
+  std::map<std::pair<SideClass, Tier>, std::vector<SequenceHash>> sides;
+  for (const auto& [block, entry] : blocks_) {
+    if (entry.side == 0) continue;
+    for (const Tier tier : kAllTiers)
+      if (entry.tiers.Has(tier)) sides[{entry.side, tier}].push_back(block);
+  }
+  for (auto& [of, names] : sides) {
+    std::sort(names.begin(), names.end());
+    for (size_t from = 0; from < names.size(); from += kBatchBlocksMax) {
+      const size_t to = std::min(names.size(), from + kBatchBlocksMax);
+      runs->push_back(Stored{.tier = of.second,
+                             .blocks = {names.begin() + from, names.begin() + to},
+                             .side = of.first});
+    }
+  }
 }
 
 // All of the tier's, none of them taken. By position first, which costs no comparison: millions are sorted in parts then.
@@ -123,7 +156,7 @@ std::vector<ResidentSet::Tail> ResidentSet::TailsOf(Tier tier) const {
   const size_t count = digest_.tiers[static_cast<int>(tier)].blocks;
   Position deepest = 0;
   for (const auto& [block, entry] : blocks_) {
-    entry.taken = false;
+    entry.taken = entry.side != 0;
     if (entry.tiers.Has(tier)) deepest = std::max(deepest, entry.position);
   }
   // How many are deeper; of blocks far from any root as many depths as there are blocks.

@@ -1,7 +1,7 @@
 // What does this holder hold right now? The sender's own memory of its holdings: the source of snapshots
 // and digests.
 //
-// *Truth*: a set of (tier, block) with each block's position and parent. Copies are not counted here.
+// *Truth*: a set of (tier, block) with each block's position and parent, or with its side class. Copies are not counted here.
 // *Threads*: none; the caller serialises, `AsRuns` included.
 // *Cost*: constant per block; about 32 bytes a distinct block. `AsRuns` takes 24 bytes more for each while it works.
 
@@ -31,6 +31,10 @@ class ResidentSet {
   // children. The same contents give the same runs.
   std::vector<Stored> AsRuns() const;
 
+  // The holder's cache classes: part of a snapshot. False: they were so already.
+  bool SetLayout(const CacheLayout& layout);
+  const CacheLayout& layout() const { return layout_; }
+
   const Digest& digest() const { return digest_; }
   // Distinct blocks.
   size_t size() const { return blocks_.size(); }
@@ -40,6 +44,7 @@ class ResidentSet {
     SequenceHash parent;
     Position position;
     TierMask tiers;
+    SideClass side = 0;
     mutable bool taken = false;  // `AppendRunsOf`: some run has it
   };
   static_assert(sizeof(Entry) == 16);
@@ -50,7 +55,10 @@ class ResidentSet {
   std::vector<Event> Clear(const Cleared& cleared);
   std::vector<Tail> TailsOf(Tier tier) const;
   void AppendRunsOf(Tier tier, std::vector<Stored>* runs) const;
+  void AppendSides(std::vector<Stored>* runs) const;
 
+  CacheLayout layout_;
+  bool any_side_ = false;  // ever, since it was empty
   absl::flat_hash_map<SequenceHash, Entry> blocks_;
   Digest digest_;
 };

@@ -12,6 +12,8 @@ namespace {
 // A stored run from its block `from` on, `count` blocks of it.
 Event Slice(const Stored& stored, size_t from, size_t count) {
   const auto begin = stored.blocks.begin() + from;
+  if (stored.side != 0)
+    return Stored{.tier = stored.tier, .blocks = {begin, begin + count}, .side = stored.side};
   return Stored{.tier = stored.tier,
                 .position = stored.position + static_cast<Position>(from),
                 .parent = from == 0 ? stored.parent : stored.blocks[from - 1],
@@ -20,7 +22,7 @@ Event Slice(const Stored& stored, size_t from, size_t count) {
 
 Event Slice(const Removed& removed, size_t from, size_t count) {
   const auto begin = removed.blocks.begin() + from;
-  return Removed{.tier = removed.tier, .blocks = {begin, begin + count}};
+  return Removed{.tier = removed.tier, .blocks = {begin, begin + count}, .side = removed.side};
 }
 
 Event Slice(const Cleared& cleared, size_t, size_t) { return cleared; }
@@ -39,6 +41,7 @@ struct Snapshot {
   Time sent_at{0};
   Digest digest;
   bool degraded = false;
+  CacheLayout layout;
 };
 
 }  // namespace
@@ -161,6 +164,15 @@ void StreamSender::SetDegraded(bool degraded) {
   if (s.snapshot_owed) s.Burn();
 }
 
+void StreamSender::NoteLayout() {
+  State& s = *state_;
+  if (s.finished()) return;
+  if (!s.snapshot_owed) {
+    if (Batch* batch = s.Open(0)) batch->layout = s.resident->layout();
+  }
+  if (s.snapshot_owed) s.Burn();
+}
+
 // Cuts an event at the bounds of a batch.
 void StreamSender::State::AppendEvent(const Event& event) {
   const size_t count = BlockCount(event);
@@ -201,7 +213,7 @@ bool StreamSender::State::AddBatch() {
     ++first_kept;
   }
   window.push_back(
-      Batch{.number = ++last, .events = {}, .load = {}, .digest = {}, .degraded = degraded});
+      Batch{.number = ++last, .events = {}, .load = {}, .digest = {}, .degraded = degraded, .layout = {}});
   return true;
 }
 
@@ -424,6 +436,7 @@ void StreamSender::State::Capture(Time now) {
   snapshot->runs = resident->AsRuns();
   snapshot->digest = resident->digest();
   snapshot->degraded = degraded;
+  snapshot->layout = resident->layout();
   last_digest = now;
   blocks_since_digest = 0;
   ++stats.snapshots_sent;
@@ -437,7 +450,9 @@ SenderMessage StreamSender::State::NextPart(Time now) {
                     .stored = {},
                     .load = {},
                     .digest = {},
-                    .degraded = false};
+                    .degraded = false,
+                    .layout = {}};
+  if (part.part == 0 && !snapshot->layout.plain()) part.layout = snapshot->layout;
   size_t room = kBatchBlocksMax;
   while (room > 0 && snapshot->next_run < snapshot->runs.size() &&
          part.stored.size() < kBatchEventsMax) {

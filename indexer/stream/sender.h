@@ -85,6 +85,9 @@ class StreamSender {
   // from now on. Not degraded until told.
   void SetDegraded(bool degraded);
 
+  // The resident set's cache classes changed (`ResidentSet::SetLayout`). REQUIRES: before `Append` of the events that need them.
+  void NoteLayout();
+
   void OnConnected(Time now);
   void OnDisconnected(Time now);
   // INVALID_ARGUMENT: what no correct receiver would say; the caller reconnects.

@@ -43,8 +43,9 @@ class Holdings : public HoldingsSink {
     return absl::OkStatus();
   }
   void SetLoad(const Load& load_in) override { load = load_in; }
-  void ForEachHeld(const std::function<void(SequenceHash, TierMask)>& visit) override {
-    for (const SequenceHash block : held) visit(block, Tier::kDevice);
+  void ForEachHeld(
+      const std::function<void(SequenceHash, TierMask, SideClass)>& visit) override {
+    for (const SequenceHash block : held) visit(block, Tier::kDevice, 0);
   }
   Digest CurrentDigest() override {
     Digest digest;

@@ -38,12 +38,18 @@ absl::Status Of(const Stored& stored) {
       !status.ok()) {
     return status;
   }
+  if (absl::Status status = AtMost("stored.side", stored.side, kSideClassesMax); !status.ok())
+    return status;
+  if (stored.side != 0 && (stored.position != 0 || !stored.local_hashes.empty()))
+    return Invalid("stored.side", "side blocks have no position and no local hashes");
   return AtMost("stored.position", uint64_t{stored.position} + stored.blocks.size(),
                 std::numeric_limits<Position>::max());
 }
 
 absl::Status Of(const Removed& removed) {
   if (absl::Status status = OfTier(removed.tier); !status.ok()) return status;
+  if (absl::Status status = AtMost("removed.side", removed.side, kSideClassesMax); !status.ok())
+    return status;
   return AtMost("removed.blocks", removed.blocks.size(), kBatchBlocksMax);
 }
 
@@ -83,6 +89,10 @@ absl::Status Of(const Hello& hello) {
   return AtMost("first_kept", hello.first_kept, hello.last_sent + 1);
 }
 
+absl::Status Of(const std::optional<CacheLayout>& layout) {
+  return layout.has_value() ? ValidateLayout(*layout) : absl::OkStatus();
+}
+
 absl::Status Of(const Batch& batch) {
   if (absl::Status status = Number("number", batch.number, 1); !status.ok()) return status;
   if (absl::Status status = AtMost("events", batch.events.size(), kBatchEventsMax); !status.ok()) {
@@ -94,6 +104,7 @@ absl::Status Of(const Batch& batch) {
   if (absl::Status status = AtMost("blocks", BlockCount(batch), kBatchBlocksMax); !status.ok()) {
     return status;
   }
+  if (absl::Status status = Of(batch.layout); !status.ok()) return status;
   return Of(batch.load);
 }
 
@@ -109,6 +120,7 @@ absl::Status Of(const SnapshotPart& part) {
   }
   if (absl::Status status = AtMost("blocks", blocks, kBatchBlocksMax); !status.ok()) return status;
   if (part.last && !part.digest.has_value()) return Invalid("digest", "missing in the last part");
+  if (absl::Status status = Of(part.layout); !status.ok()) return status;
   return Of(part.load);
 }
 
@@ -144,6 +156,22 @@ absl::Status ValidateDomain(const Domain& domain) {
   absl::Status status = Text("domain.model", domain.model, false);
   status.Update(Text("domain.tenant", domain.tenant, true));
   return status;
+}
+
+absl::Status ValidateLayout(const CacheLayout& layout) {
+  if (layout.sides.size() > kSideClassesMax)
+    return Invalid("layout.sides", "at most " + std::to_string(kSideClassesMax) + " classes");
+  if (layout.has_main && layout.main.kind != CacheKind::kFull)
+    return Invalid("layout.main.kind", "not full attention");
+  if (!layout.has_main && layout.sides.empty()) return Invalid("layout", "no class");
+  for (const CacheClass& side : layout.sides) {
+    if (side.kind == CacheKind::kFull) return Invalid("layout.sides.kind", "full attention");
+    if (side.block_size == 0 || side.block_size > kBlockSizeMax)
+      return Invalid("layout.sides.block_size", std::to_string(side.block_size));
+    if (side.kind == CacheKind::kChunk && side.window_tokens == 0)
+      return Invalid("layout.sides.window_tokens", "0");
+  }
+  return AtMost("layout.main.block_size", layout.main.block_size, kBlockSizeMax);
 }
 
 absl::Status Validate(const Event& event) { return std::visit(kOf, event); }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "indexer/base/cache_class.h"
 #include "indexer/base/domain.h"
 #include "indexer/base/event.h"
 #include "indexer/base/ids.h"
@@ -30,6 +31,8 @@ inline constexpr BatchNumber kBatchNumberMax = uint64_t{1} << 63;
 using HolderLabels = std::vector<std::pair<std::string, std::string>>;
 absl::Status ValidateHolder(const HolderId& holder, const HolderLabels& labels);
 absl::Status ValidateDomain(const Domain& domain);
+
+absl::Status ValidateLayout(const CacheLayout& layout);
 
 absl::Status Validate(const Event& event);
 absl::Status Validate(const SenderMessage& message);

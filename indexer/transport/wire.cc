@@ -51,11 +51,18 @@ absl::Status CheckBlocks(size_t blocks, std::string_view field) {
   return Bad(field, "more than " + std::to_string(kBatchBlocksMax) + " blocks");
 }
 
+absl::Status SideFromProto(uint32_t in, SideClass* out, std::string_view field) {
+  if (in > kSideClassesMax) return Bad(Dot(field, "side"), "an unknown class");
+  *out = static_cast<SideClass>(in);
+  return absl::OkStatus();
+}
+
 absl::Status FromProto(const v1::Removed& in, Removed* out, std::string_view field) {
   if (absl::Status status = FromProto(in.tier(), &out->tier, Dot(field, "tier")); !status.ok()) {
     return status;
   }
   HashesFromProto(in.blocks(), &out->blocks);
+  if (absl::Status bad = SideFromProto(in.side(), &out->side, field); !bad.ok()) return bad;
   return CheckBlocks(out->blocks.size(), Dot(field, "blocks"));
 }
 
@@ -63,6 +70,10 @@ absl::Status FromProto(const v1::Removed& in, Removed* out, std::string_view fie
 template <typename Wire, typename Value>
 absl::Status TailFromProto(const Wire& in, Value* out, std::string_view field) {
   out->degraded = in.degraded();
+  if (in.has_layout()) {
+    absl::Status status = FromProto(in.layout(), &out->layout.emplace(), Dot(field, "layout"));
+    if (!status.ok()) return status;
+  }
   if (in.has_load()) {
     absl::Status status = FromProto(in.load(), &out->load.emplace(), Dot(field, "load"));
     if (!status.ok()) return status;
@@ -75,6 +86,7 @@ template <typename Value, typename Wire>
 void TailToProto(const Value& value, Wire* out) {
   if (value.load) ToProto(*value.load, out->mutable_load());
   if (value.digest) ToProto(*value.digest, out->mutable_digest());
+  if (value.layout) ToProto(*value.layout, out->mutable_layout());
   out->set_degraded(value.degraded);
 }
 
@@ -346,6 +358,7 @@ void ToProto(const Stored& stored, v1::Stored* out) {
   out->set_position(stored.position);
   out->set_parent(Raw(stored.parent));
   HashesToProto(stored.blocks, out->mutable_blocks());
+  out->set_side(stored.side);
 }
 
 absl::Status FromProto(const v1::Stored& in, Stored* out, std::string_view field) {
@@ -360,6 +373,9 @@ absl::Status FromProto(const v1::Stored& in, Stored* out, std::string_view field
   }
   out->position = in.position();
   out->parent = SequenceHash{in.parent()};
+  if (absl::Status bad = SideFromProto(in.side(), &out->side, field); !bad.ok()) return bad;
+  if (out->side != 0 && in.position() != 0)
+    return Bad(Dot(field, "position"), "side blocks have none");
   HashesFromProto(in.blocks(), &out->blocks);
   return CheckBlocks(out->blocks.size(), Dot(field, "blocks"));
 }
@@ -370,6 +386,7 @@ void ToProto(const Event& event, v1::Event* out) {
   } else if (const Removed* removed = std::get_if<Removed>(&event)) {
     out->mutable_removed()->set_tier(ToProto(removed->tier));
     HashesToProto(removed->blocks, out->mutable_removed()->mutable_blocks());
+    out->mutable_removed()->set_side(removed->side);
   } else {
     // No tiers at all cannot be said, since 0 means all; it would have no effect either.
     const TierMask tiers = std::get<Cleared>(event).tiers;
@@ -394,6 +411,42 @@ absl::Status FromProto(const v1::Event& in, Event* out, std::string_view field) 
       break;
   }
   return Bad(Dot(field, "kind"), "missing or unknown");
+}
+
+static_assert(static_cast<int>(CacheKind::kChunk) == v1::CACHE_KIND_CHUNK);
+
+void ClassToProto(const CacheClass& of, v1::CacheClass* out) {
+  out->set_kind(static_cast<v1::CacheKind>(of.kind));
+  out->set_block_size(of.block_size);
+  out->set_window_tokens(of.window_tokens);
+  out->set_drops_last(of.drops_last);
+}
+
+void ToProto(const CacheLayout& layout, v1::CacheLayout* out) {
+  out->Clear();
+  if (layout.has_main) ClassToProto(layout.main, out->mutable_main());
+  for (const CacheClass& side : layout.sides) ClassToProto(side, out->add_sides());
+}
+
+absl::Status FromProto(const v1::CacheLayout& in, CacheLayout* out, std::string_view field) {
+  const auto take = [&](const v1::CacheClass& from, CacheClass* to) {
+    to->kind = static_cast<CacheKind>(std::clamp<int>(from.kind(), -1, kCacheKinds));
+    to->block_size = from.block_size();
+    to->window_tokens = from.window_tokens();
+    to->drops_last = from.drops_last();
+    const bool known = from.kind() >= 0 && from.kind() < kCacheKinds;
+    return known ? absl::OkStatus() : Bad(Dot(field, "kind"), "an unknown kind of cache");
+  };
+  *out = CacheLayout();
+  out->has_main = in.has_main();
+  if (in.has_main())
+    if (absl::Status bad = take(in.main(), &out->main); !bad.ok()) return bad;
+  if (in.sides_size() > static_cast<int>(kSideClassesMax))
+    return Bad(Dot(field, "sides"), "too many classes");
+  out->sides.resize(static_cast<size_t>(in.sides_size()));
+  for (int i = 0; i < in.sides_size(); ++i)
+    if (absl::Status bad = take(in.sides(i), &out->sides[i]); !bad.ok()) return bad;
+  return ValidateLayout(*out);
 }
 
 v1::Tier ToProto(Tier tier) { return static_cast<v1::Tier>(tier); }

@@ -56,6 +56,10 @@ absl::Status FromProto(const v1::Stored& in, Stored* out, std::string_view field
 void ToProto(const Event& event, v1::Event* out);
 absl::Status FromProto(const v1::Event& in, Event* out, std::string_view field = "event");
 
+void ToProto(const CacheLayout& layout, v1::CacheLayout* out);
+absl::Status FromProto(const v1::CacheLayout& in, CacheLayout* out,
+                       std::string_view field = "layout");
+
 v1::Tier ToProto(Tier tier);
 absl::Status FromProto(v1::Tier in, Tier* out, std::string_view field = "tier");
 

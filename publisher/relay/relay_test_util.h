@@ -82,10 +82,11 @@ class TestLeaf : public StreamAcceptor {
       return absl::OkStatus();
     }
     void SetLoad(const Load&) override {}
-    void ForEachHeld(const std::function<void(SequenceHash, TierMask)>& visit) override {
+    void ForEachHeld(
+      const std::function<void(SequenceHash, TierMask, SideClass)>& visit) override {
       std::map<uint64_t, TierMask> held;
       for (const auto& [tier, block] : Held()) held[block] = held[block] | static_cast<Tier>(tier);
-      for (const auto& [block, tiers] : held) visit(SequenceHash{block}, tiers);
+      for (const auto& [block, tiers] : held) visit(SequenceHash{block}, tiers, 0);
     }
     Digest CurrentDigest() override { return set_.digest(); }
     HeldBlocks Held() const {
