@@ -5,6 +5,8 @@
 kvatlas_library(name, srcs, hdrs, deps, visibility, ...): a cc_library with our warnings as errors and C++20.
     Includes start at the root of the repository: #include "indexer/base/hash.h". Private to its package
     unless `visibility` says otherwise. System libraries are @debian//:NAME (tools/bazel/debian.BUILD).
+    `linkstatic = True` keeps it an archive under --config=dev too: where a shared library libNAME.so would take the
+    name of a product, or where a program is moved away from its shared libraries.
 
         kvatlas_library(
             name = "hash",
@@ -25,7 +27,8 @@ kvatlas_test(name, srcs, deps, size = "small", gtest = True, ...): a cc_test; Go
             deps = [":hash"],
         )
 
-kvatlas_binary(name, srcs, deps, ...): a cc_binary.
+kvatlas_binary(name, srcs, deps, ...): a cc_binary. With `linkshared = True` a shared library for others, which holds all
+    of its dependencies of this repository in every configuration.
 
 kvatlas_benchmark(name, srcs, deps, ...): a cc_binary with Google Benchmark; it is built with everything,
     so that it cannot rot, and run by hand. Its source ends in BENCHMARK_MAIN().
@@ -68,31 +71,41 @@ _COPTS = _LANGUAGE + [
 # Checked under clang: a target includes only what its own deps declare.
 _FEATURES = ["layering_check"]
 
-# --config=dev links shared libraries, so that a changed source relinks one small library.
+# --config=dev links shared libraries, so that a changed source is linked in little time.
 _LINKSTATIC = select({
     "//tools/bazel:is_dev": False,
     "//conditions:default": True,
 })
 
-def kvatlas_library(name, srcs = [], hdrs = [], deps = [], copts = [], features = [], **kwargs):
+def kvatlas_library(name, srcs = [], hdrs = [], deps = [], copts = [], features = [], linkstatic = _LINKSTATIC, **kwargs):
     native.cc_library(
         name = name,
         srcs = srcs,
         hdrs = hdrs,
         copts = _COPTS + copts,
         features = _FEATURES + features,
-        linkstatic = _LINKSTATIC,
+        linkstatic = linkstatic,
         deps = deps,
         **kwargs
     )
 
-def kvatlas_binary(name, srcs = [], deps = [], copts = [], features = [], **kwargs):
+def kvatlas_binary(
+        name,
+        srcs = [],
+        deps = [],
+        copts = [],
+        features = [],
+        linkshared = False,
+        linkstatic = _LINKSTATIC,
+        **kwargs):
     native.cc_binary(
         name = name,
         srcs = srcs,
         copts = _COPTS + copts,
         features = _FEATURES + features,
-        linkstatic = _LINKSTATIC,
+        linkshared = linkshared,
+        # A library for others stands alone in every configuration.
+        linkstatic = True if linkshared else linkstatic,
         deps = deps,
         **kwargs
     )
