@@ -18,14 +18,18 @@ kvatlas_library(name, srcs, hdrs, deps, visibility, ...): a cc_library with our 
 
 kvatlas_test(name, srcs, deps, size = "small", gtest = True, ...): a cc_test; GoogleTest, GoogleMock and their
     main function come by themselves (`gtest = False` for a test with a main function of its own).
-    tags = ["no_sanitizer"] keeps it out of the sanitizer stages of tools/test; tags = ["manual"] out of
-    everything. Data files lie under the test's working directory by their path from the root.
+    Every test has one tag of three, by default "unit": "unit" has no sockets and no processes, "service" has real
+    sockets, a Redis or one process, "cluster" has several processes. tags = ["no_sanitizer"] keeps it out of the
+    sanitizer stages of tools/test; tags = ["manual"] out of everything. Data files lie under the test's working
+    directory by their path from the root.
 
         kvatlas_test(
             name = "hash_test",
             srcs = ["hash_test.cc"],
             deps = [":hash"],
         )
+
+kvatlas_script_test(name, srcs, tags, ...): an sh_test, tagged like a kvatlas_test.
 
 kvatlas_binary(name, srcs, deps, ...): a cc_binary. With `linkshared = True` a shared library for others, which holds all
     of its dependencies of this repository in every configuration.
@@ -119,6 +123,37 @@ def kvatlas_benchmark(name, srcs = [], deps = [], **kwargs):
         **kwargs
     )
 
+# What a test needs: nothing but its own threads and files; real sockets, a Redis or one process; several processes.
+_KINDS = ["unit", "service", "cluster"]
+
+# Dependencies that open sockets or start processes: a test of theirs is no unit.
+_NOT_OF_UNITS = [
+    "//frontend/http:socket_test_util",
+    "//indexer/engines:zmq_test_engine",
+    "//indexer/leaf:leaf",
+    "//indexer/service:grpc_channel",
+    "//indexer/service:grpc_server",
+    "//indexer/service:redis_test_server",
+    "//tools/cluster:cluster",
+    "//tools/cluster:process",
+]
+
+def _absolute(label):
+    if label.startswith(":"):
+        return "//%s%s" % (native.package_name(), label)
+    return label if ":" in label else label + ":" + label.split("/")[-1]
+
+# The tags of a test with its one kind: unit, unless they name another.
+def _tags_with_kind(name, tags, deps):
+    kinds = [tag for tag in tags if tag in _KINDS]
+    if len(kinds) > 1:
+        fail("%s has tags %s: one of them" % (name, kinds))
+    if not kinds or kinds == ["unit"]:
+        for dep in deps:
+            if _absolute(dep) in _NOT_OF_UNITS:
+                fail("%s needs tags = [\"service\"] or [\"cluster\"]: it depends on %s" % (name, dep))
+    return tags if kinds else tags + ["unit"]
+
 def kvatlas_test(
         name,
         srcs = [],
@@ -128,6 +163,7 @@ def kvatlas_test(
         copts = [],
         features = [],
         data = [],
+        tags = [],
         **kwargs):
     native.cc_test(
         name = name,
@@ -137,7 +173,15 @@ def kvatlas_test(
         features = _FEATURES + features,
         data = data + ["//tools/bazel:tsan.supp"],
         linkstatic = _LINKSTATIC,
+        tags = _tags_with_kind(name, tags, deps),
         deps = deps + (["@debian//:gtest_main"] if gtest else []),
+        **kwargs
+    )
+
+def kvatlas_script_test(name, tags = [], **kwargs):
+    native.sh_test(
+        name = name,
+        tags = _tags_with_kind(name, tags, []),
         **kwargs
     )
 
