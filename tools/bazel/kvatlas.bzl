@@ -1,40 +1,41 @@
 """The one door for build settings: what every C++ target of this repository shares.
 
-    load("//tools/bazel:kvatlas.bzl", "kvatlas_library", "kvatlas_test")
+    load("//tools/bazel:kvatlas.bzl", "kvatlas_test", "kvatlas_unit")
 
-kvatlas_library(name, srcs, hdrs, deps, visibility, ...): a cc_library with our warnings as errors and C++20.
-    Includes start at the root of the repository: #include "indexer/base/hash.h". Private to its package
-    unless `visibility` says otherwise. System libraries are @debian//:NAME (tools/bazel/debian.BUILD).
+`deps` of all of them name libraries in short: "//indexer/base:hash,ids" is "//indexer/base:hash" and "//indexer/base:ids",
+":contents,hash" is two of the same package, and "absl,grpc++", without a slash or a colon, are the system's libraries
+@debian//:absl and @debian//:grpc++ (tools/bazel/debian.BUILD). `bazel query` shows them in full.
+
+kvatlas_unit(name, deps, test_deps, visibility, ...): a library of NAME.h and NAME.cc, and its test NAME_test of NAME_test.cc,
+    each file if it is there. What a kvatlas_library takes is the library's (srcs and hdrs too, where it has other files);
+    the same with test_ in front is the test's, as in test_size and test_tags. The test depends on the library and `test_deps`.
+
+        kvatlas_unit(
+            name = "shard_map",
+            visibility = ["//visibility:public"],
+            deps = [":hash,ids", "absl"],
+            test_deps = [":ids", "absl"],
+        )
+
+kvatlas_library(name, srcs, hdrs, deps, visibility, ...): a cc_library with our warnings as errors and C++20, where files or
+    tests have other names than those of a kvatlas_unit. Includes start at the root of the repository:
+    #include "indexer/base/hash.h". Private to its package unless `visibility` says otherwise.
     `linkstatic = True` keeps it an archive under --config=dev too: where a shared library libNAME.so would take the
     name of a product, or where a program is moved away from its shared libraries.
 
-        kvatlas_library(
-            name = "hash",
-            srcs = ["hash.cc"],
-            hdrs = ["hash.h"],
-            visibility = ["//visibility:public"],
-            deps = ["@debian//:absl", "@debian//:xxhash"],
-        )
-
-kvatlas_test(name, srcs, deps, size = "small", gtest = True, ...): a cc_test; GoogleTest, GoogleMock and their
+kvatlas_test(name, srcs = [NAME.cc], deps, size = "small", gtest = True, ...): a cc_test; GoogleTest, GoogleMock and their
     main function come by themselves (`gtest = False` for a test with a main function of its own).
     Every test has one tag of three, by default "unit": "unit" has no sockets and no processes, "service" has real
     sockets, a Redis or one process, "cluster" has several processes. tags = ["no_sanitizer"] keeps it out of the
     sanitizer stages of tools/test; tags = ["manual"] out of everything. Data files lie under the test's working
     directory by their path from the root.
 
-        kvatlas_test(
-            name = "hash_test",
-            srcs = ["hash_test.cc"],
-            deps = [":hash"],
-        )
-
 kvatlas_script_test(name, srcs, tags, ...): an sh_test, tagged like a kvatlas_test.
 
 kvatlas_binary(name, srcs, deps, ...): a cc_binary. With `linkshared = True` a shared library for others, which holds all
     of its dependencies of this repository in every configuration.
 
-kvatlas_benchmark(name, srcs, deps, ...): a cc_binary with Google Benchmark; it is built with everything,
+kvatlas_benchmark(name, srcs = [NAME.cc], deps, ...): a cc_binary with Google Benchmark; it is built with everything,
     so that it cannot rot, and run by hand. Its source ends in BENCHMARK_MAIN().
 
 kvatlas_proto(name, srcs, deps = [], grpc = True, visibility): .proto files as a C++ library, here or in any
@@ -81,6 +82,19 @@ _LINKSTATIC = select({
     "//conditions:default": True,
 })
 
+# The labels that `deps` name in short: see the top.
+def _labels(deps):
+    labels = []
+    for dep in deps:
+        package, colon, names = dep.rpartition(":")
+        if not colon and not dep.startswith("//"):
+            package = "@debian//"
+        if dep.startswith("//") and not colon:
+            labels.append(dep)
+        else:
+            labels += [package + ":" + target for target in names.split(",")]
+    return labels
+
 def kvatlas_library(name, srcs = [], hdrs = [], deps = [], copts = [], features = [], linkstatic = _LINKSTATIC, **kwargs):
     native.cc_library(
         name = name,
@@ -89,7 +103,7 @@ def kvatlas_library(name, srcs = [], hdrs = [], deps = [], copts = [], features 
         copts = _COPTS + copts,
         features = _FEATURES + features,
         linkstatic = linkstatic,
-        deps = deps,
+        deps = _labels(deps),
         **kwargs
     )
 
@@ -110,16 +124,16 @@ def kvatlas_binary(
         linkshared = linkshared,
         # A library for others stands alone in every configuration.
         linkstatic = True if linkshared else linkstatic,
-        deps = deps,
+        deps = _labels(deps),
         **kwargs
     )
 
-def kvatlas_benchmark(name, srcs = [], deps = [], **kwargs):
+def kvatlas_benchmark(name, srcs = None, deps = [], **kwargs):
     kvatlas_binary(
         name = name,
-        srcs = srcs,
+        srcs = [name + ".cc"] if srcs == None else srcs,
         testonly = True,
-        deps = deps + ["@debian//:benchmark"],
+        deps = deps + ["benchmark"],
         **kwargs
     )
 
@@ -156,7 +170,7 @@ def _tags_with_kind(name, tags, deps):
 
 def kvatlas_test(
         name,
-        srcs = [],
+        srcs = None,
         deps = [],
         size = "small",
         gtest = True,
@@ -165,9 +179,10 @@ def kvatlas_test(
         data = [],
         tags = [],
         **kwargs):
+    deps = _labels(deps)
     native.cc_test(
         name = name,
-        srcs = srcs,
+        srcs = [name + ".cc"] if srcs == None else srcs,
         size = size,
         copts = _COPTS + copts,
         features = _FEATURES + features,
@@ -177,6 +192,27 @@ def kvatlas_test(
         deps = deps + (["@debian//:gtest_main"] if gtest else []),
         **kwargs
     )
+
+def kvatlas_unit(name, srcs = None, hdrs = None, deps = [], test_deps = [], **kwargs):
+    of_test = {key[len("test_"):]: value for key, value in kwargs.items() if key.startswith("test_")}
+    of_library = {key: value for key, value in kwargs.items() if not key.startswith("test_")}
+    kvatlas_library(
+        name = name,
+        srcs = native.glob([name + ".cc"]) if srcs == None else srcs,
+        hdrs = native.glob([name + ".h"]) if hdrs == None else hdrs,
+        deps = deps,
+        **of_library
+    )
+    test_srcs = native.glob([name + "_test.cc"])
+    if test_srcs:
+        kvatlas_test(
+            name = name + "_test",
+            srcs = test_srcs,
+            deps = [":" + name] + test_deps,
+            **of_test
+        )
+    elif test_deps or of_test:
+        fail("%s has no %s_test.cc" % (name, name))
 
 def kvatlas_script_test(name, tags = [], **kwargs):
     native.sh_test(
