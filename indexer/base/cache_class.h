@@ -14,8 +14,9 @@
 // (`HybridKVCacheCoordinator.find_longest_cache_hit`) and `single_type_kv_cache_manager.py`; SGLang's unified radix cache.
 //
 // *Names*: a side block is named by the main block that ends where it ends, or, where no main block ends there, by
-// the main block that covers its last token and the offset in it: `SideName`. Names of different classes differ, so that
-// main and side blocks of a holder are one set for streams, digests and snapshots.
+// the next one behind it that ends together with a side block, and the tokens in between: `SideName`. Reusable lengths are
+// such common ends. Names of different classes differ, so that main and side blocks of a holder are one set for streams,
+// digests and snapshots.
 
 #ifndef KVATLAS_INDEXER_BASE_CACHE_CLASS_H_
 #define KVATLAS_INDEXER_BASE_CACHE_CLASS_H_
@@ -61,10 +62,10 @@ using SideClass = uint8_t;
 // Tells classes apart in names: equal for equal kind, block size and window, whatever the worker.
 uint64_t SideTag(const CacheClass& side);
 
-// The name of the side block of the class with this tag whose last token is the `offset`-th (counted from 1) of the main block
-// `covering`; `offset` 0: it ends where that block ends. One to one in `covering` for each class and offset.
-inline SequenceHash SideName(uint64_t tag, SequenceHash covering, uint32_t offset = 0) {
-  uint64_t name = (Raw(covering) ^ tag) + offset * 0x9e3779b97f4a7c15;
+// The name of the side block of the class with this tag that ends `back` tokens before the end of the main block `twin`. One to
+// one in `twin` for each class and `back`.
+inline SequenceHash SideName(uint64_t tag, SequenceHash twin, uint32_t back = 0) {
+  uint64_t name = (Raw(twin) ^ tag) + back * 0x9e3779b97f4a7c15;
   name *= 0xff51afd7ed558ccd;
   return SequenceHash{name ^ name >> 32};
 }

@@ -184,6 +184,14 @@ BlockPlace AliasTable::place(size_t slot) const {
   return {SequenceHash{word}, meta & 0xffff, meta >> kSpaceShift & 0x3f};
 }
 
+void AliasTable::SetPlace(size_t slot, const BlockPlace& place) {
+  Record record = RecordOf(slot);
+  record.block = place.block;
+  record.position = place.position;
+  record.space = place.space;
+  SetRecord(slot, record);
+}
+
 AliasTable::Record AliasTable::RecordOf(size_t slot) const {
   const uint32_t meta = Meta(slot);
   if (meta & kIsRecord) return records_[Word(slot)];

@@ -105,6 +105,8 @@ class AliasTable {
   void Clear();
 
   BlockPlace place(size_t slot) const;
+  // The name stands for another block; its copies stay.
+  void SetPlace(size_t slot, const BlockPlace& place);
   SequenceHash block(size_t slot) const;
   TierMask tiers(size_t slot) const { return TierMask((Meta(slot) >> kTiersShift) & 0xf); }
 

@@ -51,6 +51,8 @@ std::string_view RefusalName(Refusal refusal) {
       return "unknown_removed";
     case Refusal::kShed:
       return "shed";
+    case Refusal::kPartBlock:
+      return "part_block";
   }
   return "unknown";
 }

@@ -51,11 +51,26 @@ struct ExtraKey {
   int64_t offset = 0;
 };
 
+// What SGLang says of the parts of a hybrid model's cache, as bits of `EngineEvent::components`.
+inline constexpr uint8_t kComponentFull = 1;
+inline constexpr uint8_t kComponentSwa = 2;
+inline constexpr uint8_t kComponentMamba = 4;
+inline constexpr uint8_t kComponentUnknown = 128;  // at least one label that is none of these
+
+// What `components` means.
+enum class ComponentForm : uint8_t {
+  kNone,      // nothing was said of components
+  kSnapshot,  // `component_types`: all that is resident of each block of the event
+  kOne,       // `component_type`: the event is about this component alone
+};
+
 struct EngineEvent {
   enum class Kind : uint8_t { kStored, kRemoved, kCleared, kIgnored };
   Kind kind = Kind::kIgnored;
 
   // ---- Stored and removed ----
+  ComponentForm component_form = ComponentForm::kNone;
+  uint8_t components = 0;  // kComponent…; a snapshot may have none of them
   std::span<const EngineBlockHash> hashes;
   std::string_view medium;     // as spelled; empty: absent, nil or ""
   std::string_view locality;   // likewise
@@ -73,6 +88,9 @@ struct EngineEvent {
   // Token ids were mixed with strings, or out of range: the content cannot be hashed.
   bool tokens_opaque = false;
   uint32_t block_size = 0;
+  // Of each hash, which chunk of `block_size` tokens it names (vLLM's `block_offsets`, proposed): as said,
+  // neither checked against the tokens nor sorted. Empty: not said; else as many as there are hashes.
+  std::span<const uint32_t> block_offsets;
   std::string_view lora_name;
   std::optional<int64_t> lora_id;
   std::optional<std::string_view> cache_salt;  // said explicitly (SGLang), nil is absent
@@ -116,8 +134,9 @@ enum class Refusal : uint8_t {
   kOrphanDropped,       // parked for too long, or too many
   kUnknownRemoved,      // a removal of what is not held
   kShed,                // the index is at its limit
+  kPartBlock,           // names of parts of blocks, which hybrid engines give beside those of whole ones
 };
-inline constexpr size_t kRefusals = static_cast<size_t>(Refusal::kShed) + 1;
+inline constexpr size_t kRefusals = static_cast<size_t>(Refusal::kPartBlock) + 1;
 
 // "block_size": a metric's label.
 std::string_view RefusalName(Refusal refusal);

@@ -75,44 +75,79 @@ std::optional<Tier> EngineRank::Admit(const EngineEvent& event) {
     Refuse(Refusal::kUnknownMedium, 1, Text(event.medium));
     return std::nullopt;
   }
-  return IsCounted(event) ? tier : std::nullopt;
+  return RoleOf(event).has_value() ? tier : std::nullopt;
 }
 
-// Whether the event's attention group is a main one. Stores teach what a group is. A removal is counted where its group
-// has something to be removed, whatever it says of its kind.
-bool EngineRank::IsCounted(const EngineEvent& event) {
+// What the event's attention group is for. Stores teach it. A removal is counted where its group has something to be
+// removed, whatever it says of its kind.
+std::optional<EngineRank::Role> EngineRank::RoleOf(const EngineEvent& event) {
   const bool stores = event.kind == EngineEvent::Kind::kStored;
-  if (!stores && event.group.has_value() && GroupOf(event.group, /*make=*/false).has_value())
-    return true;
+  if (!stores && event.group.has_value()) {
+    if (const auto group = GroupOf(event.group, /*make=*/false))
+      return groups_[*group].main ? Role::kMain : Role::kSide;
+  }
   if (!event.spec_kind.empty()) {
-    const bool is_main = IsMainAttention(event.spec_kind);
-    if (stores && event.group.has_value() && !Learn(*event.group, is_main)) {
+    Kind kind{.role = Role::kMain, .side = {}};
+    if (!IsMainAttention(event.spec_kind)) {
+      const std::optional<CacheClass> side = SideClassOf(
+          event.spec_kind, event.sliding_window, event.block_size, options_.chunk_tokens);
+      kind = {.role = side.has_value() ? Role::kSide : Role::kOther,
+              .side = side.value_or(CacheClass{})};
+      // Without a number it cannot be told apart in removals.
+      if (!event.group.has_value()) kind.role = Role::kOther;
+      if (event.spec_kind == "unknown" && !side_unknown_) {
+        side_unknown_ = true;
+        UpdateTrust();
+      }
+    }
+    // What a part of a block is named by (fine-grained hits) has the class's kind and another size.
+    const auto known = stores && event.group.has_value() ? kinds_.find(*event.group) : kinds_.end();
+    if (known != kinds_.end() && known->second.role == Role::kSide && kind.role == Role::kSide &&
+        event.block_size < known->second.side.block_size) {
+      Refuse(Refusal::kPartBlock, 1);
+      return std::nullopt;
+    }
+    if (stores && event.group.has_value() && !Learn(*event.group, kind)) {
       Refuse(Refusal::kUnlearnedGroup, 1,
              absl::StrCat("group ", *event.group, " beyond ", kKindsMax));
-      return false;
+      return std::nullopt;
     }
-    if (!is_main) Refuse(Refusal::kNotMainAttention, 1, Text(event.spec_kind));
-    return is_main;
+    if (kind.role == Role::kOther) {
+      Refuse(Refusal::kNotMainAttention, 1, Text(event.spec_kind));
+      return std::nullopt;
+    }
+    return kind.role;
   }
-  if (!event.group.has_value()) return true;
+  if (!event.group.has_value()) return Role::kMain;
   const auto kind = kinds_.find(*event.group);
   if (kind == kinds_.end()) {
-    if (*event.group == 0) return true;
+    if (*event.group == 0) return Role::kMain;
     Refuse(Refusal::kUnlearnedGroup, 1, absl::StrCat("group ", *event.group));
-    return false;
+    if (stores && !side_unknown_) {
+      side_unknown_ = true;
+      UpdateTrust();
+    }
+    return std::nullopt;
   }
-  if (!kind->second) Refuse(Refusal::kNotMainAttention, 1, absl::StrCat("group ", *event.group));
-  return kind->second;
+  if (kind->second.role != Role::kOther) return kind->second.role;
+  Refuse(Refusal::kNotMainAttention, 1, absl::StrCat("group ", *event.group));
+  return std::nullopt;
 }
 
 // False: there are too many, and removals of this one would not be understood.
-bool EngineRank::Learn(uint32_t id, bool is_main) {
+bool EngineRank::Learn(uint32_t id, const Kind& kind) {
   const auto known = kinds_.find(id);
-  if (known != kinds_.end() && known->second == is_main) return true;
-  if (known == kinds_.end() && kinds_.size() == kKindsMax) return !is_main;
-  kinds_[id] = is_main;
-  if (is_main) return true;
-  if (const std::optional<size_t> group = GroupOf(id, /*make=*/false)) DropGroup(*group);
+  if (known != kinds_.end() && known->second.role == kind.role &&
+      (kind.role != Role::kSide || known->second.side == kind.side))
+    return true;
+  if (known == kinds_.end() && kinds_.size() == kKindsMax) return kind.role == Role::kOther;
+  const bool was_known = known != kinds_.end();
+  kinds_[id] = kind;
+  const std::optional<size_t> group = GroupOf(id, /*make=*/false);
+  if (group.has_value() && (was_known || kind.role != Role::kMain)) {
+    DropGroup(*group);
+    if (kind.role == Role::kSide) MakeSide(*group, kind.side);
+  }
   return true;
 }
 
@@ -127,8 +162,17 @@ std::optional<size_t> EngineRank::GroupOf(const std::optional<uint32_t>& given, 
     Refuse(Refusal::kUnlearnedGroup, 1, absl::StrCat("group ", id, " beyond ", kGroupsMax));
     return std::nullopt;
   }
-  groups_.push_back({.id = id, .tables = {}});
-  return groups_.size() - 1;
+  groups_.push_back({.id = id, .main = true, .side = 0, .tables = {}});
+  const size_t group = groups_.size() - 1;
+  const auto kind = kinds_.find(id);
+  if (kind != kinds_.end() && kind->second.role == Role::kSide) {
+    groups_[group].main = false;
+    MakeSide(group, kind->second.side);
+  } else {
+    DemoteSides();
+    UpdateLayout();
+  }
+  return group;
 }
 
 // From now on blocks need this group in this tier.
@@ -141,6 +185,7 @@ void EngineRank::Require(size_t group, Tier tier) {
     Send(Cleared{.tiers = tier}, 0);
     held_[static_cast<int>(tier)] = 0;
     names_[static_cast<int>(tier)].clear();
+    ResendSides(tier);
   }
   groups |= 1u << group;
 }
@@ -148,11 +193,27 @@ void EngineRank::Require(size_t group, Tier tier) {
 void EngineRank::DropGroup(size_t group) {
   Flush();
   for (const std::unique_ptr<AliasTable>& table : groups_[group].tables)
-    table->ForEach(
-        [&](const EngineBlockHash&, size_t slot) { spaces_.Discount(table->place(slot).space); });
+    table->ForEach([&](const EngineBlockHash& name, size_t slot) {
+      const BlockPlace place = table->place(slot);
+      for (int tier = 0; tier < kTiers && groups_[group].side != 0; ++tier)
+        if (table->tiers(slot).Has(static_cast<Tier>(tier)))
+          SideUnheld(group, name, place, static_cast<Tier>(tier));
+      NoteErased(group, name, place);
+    });
   groups_[group].tables.clear();
+  if (groups_[group].side != 0) {
+    sides_[groups_[group].side - 1].groups &= ~(1u << group);
+    groups_[group].side = 0;
+    groups_[group].main = true;
+    UpdateLayout();
+  }
   parked_.DropGroup(group);
   healing_ = {.shed = shed_};
+  Unrequire(group);
+}
+
+void EngineRank::Unrequire(size_t group) {
+  Flush();
   for (int t = 0; t < kTiers; ++t) {
     if ((required_[t] >> group & 1) == 0) continue;
     const Tier tier = static_cast<Tier>(t);
@@ -160,6 +221,7 @@ void EngineRank::DropGroup(size_t group) {
     Send(Cleared{.tiers = tier}, 0);
     held_[t] = 0;
     names_[t].clear();
+    ResendSides(tier);
     if (required_[t] == 0) continue;
     // Whatever the others have by themselves.
     const size_t first = static_cast<size_t>(std::countr_zero(required_[t]));
@@ -178,6 +240,10 @@ bool EngineRank::SpansBlocks(const EngineEvent& event, size_t* blocks) {
   const size_t hashes = event.hashes.size();
   if (event.tokens_opaque) {
     Refuse(Refusal::kOpaqueTokens, hashes, "tokens");
+    return false;
+  }
+  if (!sides_.empty() && event.block_size < options_.block_size) {
+    Refuse(Refusal::kPartBlock, hashes);
     return false;
   }
   if (event.block_size != options_.block_size) {
@@ -203,8 +269,28 @@ void EngineRank::ApplyStored(const EngineEvent& event, Time now) {
   const std::optional<Tier> tier = Admit(event);
   if (!tier.has_value()) return;
   size_t blocks = event.hashes.size();
+  if (event.component_form != ComponentForm::kNone) {
+    if (!ApplyComponents(event, *tier)) return;
+  }
+  if (event.group.has_value()) {
+    const auto kind = kinds_.find(*event.group);
+    if (kind != kinds_.end() && kind->second.role == Role::kSide) {
+      const std::optional<size_t> side = GroupOf(event.group, /*make=*/true);
+      if (!side.has_value() || groups_[*side].side == 0) return;
+      if (!groups_[*side].main)
+        return ApplySideStored(event, *side, *tier,
+                               scratch_->repeats.Leading(event.hashes, event.parent));
+    }
+  }
   const bool by_name = event.tokens.empty() && !event.tokens_opaque;
-  if (!by_name && !SpansBlocks(event, &blocks)) return;
+  if (!by_name && !SpansBlocks(event, &blocks)) {
+    // A side group stands for the main class, and its blocks cannot be placed.
+    if (!HasMain() && !side_unknown_ && !event.hashes.empty()) {
+      side_unknown_ = true;
+      UpdateTrust();
+    }
+    return;
+  }
   const size_t different = scratch_->repeats.Leading(event.hashes.first(blocks), event.parent);
   if (different < blocks) Refuse(Refusal::kSelfReference, blocks - different);
   blocks = different;
@@ -399,6 +485,8 @@ void EngineRank::ParkBlock(const Store& store, size_t i, bool with_tokens) {
 void EngineRank::ApplyRemoved(const EngineEvent& event) {
   const std::optional<Tier> tier = Admit(event);
   if (!tier.has_value()) return;
+  if (event.component_form != ComponentForm::kNone && !ApplyComponents(event, *tier))
+    return;
   // What it changes of names must come after what the sink was told of them.
   FlushStored();
   const std::optional<size_t> group = GroupOf(event.group, /*make=*/false);
@@ -426,8 +514,8 @@ bool EngineRank::RemoveOne(size_t group, const EngineBlockHash& name, Tier tier)
     return !parked_.empty() && parked_.Remove(ParkedName(group, name), tier);
   const AliasTable::Gone gone = table->Remove(slot, tier);
   if (gone == AliasTable::Gone::kLast) {
-    Unheld(group, name, table->block(slot), tier);
-    if (table->tiers(slot).empty()) EraseName(table, slot);
+    Left(group, name, table->place(slot), tier);
+    if (table->tiers(slot).empty()) EraseName(group, table, slot);
   }
   return gone != AliasTable::Gone::kNotHeld;
 }

@@ -80,7 +80,21 @@ class EngineRank {
   // Names of one attention group, a table for each length of digests.
   struct Group {
     uint32_t id = 0;
+    bool main = true;  // its blocks are of the main class, or stand for it
+    size_t side = 0;   // not 0: of `sides_[side - 1]`
     std::vector<std::unique_ptr<AliasTable>> tables;
+  };
+  // One side class. Places of its groups' names have the side name for block (0: unjoined) and count positions in blocks of
+  // the class; where the group stands for the main class, they are as in main groups.
+  struct Side {
+    CacheClass of;
+    uint64_t tag = 0;
+    uint32_t groups = 0;  // a bit each; a block is held when all have it
+  };
+  enum class Role : uint8_t { kMain, kSide, kOther };
+  struct Kind {
+    Role role = Role::kMain;
+    CacheClass side;
   };
   // Where the next block of an event goes.
   struct Chain {
@@ -109,13 +123,16 @@ class EngineRank {
   void ApplyRemoved(const EngineEvent& event);
   void ApplyCleared(const EngineEvent& event);
   std::optional<Tier> Admit(const EngineEvent& event);
-  bool IsCounted(const EngineEvent& event);
-  bool Learn(uint32_t id, bool is_main);
+  // Nothing: refused.
+  std::optional<Role> RoleOf(const EngineEvent& event);
+  bool Learn(uint32_t id, const Kind& kind);
   bool SpansBlocks(const EngineEvent& event, size_t* blocks);
   std::optional<size_t> GroupOf(const std::optional<uint32_t>& id, bool make);
   void Require(size_t group, Tier tier);
-  // It turned out not to be a main one: what it has goes, and blocks no longer need it.
+  // It turned out to be of another kind: what it has goes, and blocks no longer need it.
   void DropGroup(size_t group);
+  // Blocks of the main class no longer need this group.
+  void Unrequire(size_t group);
 
   Chain StartOf(const Store& store);
   bool IsRoot(const EngineEvent& event) const;
@@ -142,7 +159,11 @@ class EngineRank {
              SequenceHash parent, std::optional<LocalHash> local, Tier tier, uint32_t copies);
   void Rename(AliasTable* table, size_t slot, size_t group, const EngineBlockHash& name,
               uint32_t new_space);
-  void EraseName(AliasTable* table, size_t slot);
+  void EraseName(size_t group, AliasTable* table, size_t slot);
+  // The first copy of a name came, or its last one left.
+  void Came(size_t group, const EngineBlockHash& name, const BlockPlace& place, SequenceHash parent,
+            std::optional<LocalHash> local, Tier tier);
+  void Left(size_t group, const EngineBlockHash& name, const BlockPlace& place, Tier tier);
   bool HeldByOthers(size_t group, const EngineBlockHash& name, Tier tier) const;
   void Held(size_t group, const EngineBlockHash& name, const BlockPlace& place, SequenceHash parent,
             std::optional<LocalHash> local, Tier tier);
@@ -159,6 +180,43 @@ class EngineRank {
                    SequenceHash parent, std::optional<LocalHash> local, const ParkedBlock& parked);
   void LinkAll();
   void LinkChildren(const std::string& parent, const BlockPlace& place);
+
+  // ---- engine_rank_sides.cc: side classes ----
+ public:
+  // A main group that a batch names is known before its events apply, so that no side group stands for it meanwhile.
+  bool NeedsMain() const { return !AnyMainGroup(); }
+  void LearnMain(const EngineEvent& event);
+
+ private:
+  bool AnyMainGroup() const;
+  bool HasMain() const;
+  void MakeSide(size_t group, const CacheClass& of);
+  // Side groups stand for the main class no longer.
+  void DemoteSides();
+  void UpdateLayout();
+  void ApplySideStored(const EngineEvent& event, size_t group, Tier tier, size_t blocks);
+  // One copy more; false: refused.
+  bool StoreSide(size_t group, const EngineBlockHash& name, Tier tier);
+  void RestoreSide(size_t group, const EngineBlockHash& name, const BlockPlace& place);
+  bool ApplyComponents(const EngineEvent& event, Tier tier);
+  std::optional<BlockPlace> JoinedPlace(size_t group, const EngineBlockHash& name) const;
+  // A main block has this name now.
+  void JoinSides(const EngineBlockHash& name, const BlockPlace& main);
+  void Join(size_t group, const EngineBlockHash& name, const BlockPlace& place);
+  void JoinInner(size_t group, const EngineBlockHash& name, const BlockPlace& main);
+  void Link(size_t group, const EngineBlockHash& before, const EngineBlockHash& name);
+  // Names of side groups that stood for what a main name no longer means.
+  void DropSideNames(const EngineBlockHash& name);
+  SequenceHash SideNameOf(size_t group, const BlockPlace& place) const;
+  bool HeldByClass(size_t group, const EngineBlockHash& name, Tier tier) const;
+  void SideHeld(size_t group, const EngineBlockHash& name, const BlockPlace& place, Tier tier);
+  void SideUnheld(size_t group, const EngineBlockHash& name, const BlockPlace& place, Tier tier);
+  void PassSide(bool stored, size_t side, Tier tier, SequenceHash name);
+  void FlushSides();
+  // After the sink was told that a tier is empty for the main class's sake.
+  void ResendSides(Tier tier);
+  // Something of a side group is gone from its table.
+  void NoteErased(size_t group, const EngineBlockHash& name, const BlockPlace& place);
 
   // ---- engine_rank_state.cc: the whole rank ----
   void ClearTier(Tier tier);
@@ -177,7 +235,7 @@ class EngineRank {
   EngineWorkerStats* const counters_;
 
   std::vector<Group> groups_;
-  absl::flat_hash_map<uint32_t, bool> kinds_;   // of groups: main attention
+  absl::flat_hash_map<uint32_t, Kind> kinds_;   // of groups
   std::array<uint32_t, kTiers> required_ = {};  // groups, a bit each
   Namespaces spaces_;
   ParkedBlocks parked_;
@@ -216,6 +274,17 @@ class EngineRank {
     uint64_t key = 0;
     bool shed = false;  // something was, since this round began
   } healing_;
+
+  std::vector<Side> sides_;
+  CacheLayout layout_;     // as the sink was told
+  uint64_t unjoined_ = 0;  // names of side groups without a block
+  // Of names that wait inside a main block: the name before, by `ParkedName`.
+  absl::flat_hash_map<std::string, std::string> links_;
+  // Of names inside a main block that several chains share: the other chains' side names.
+  absl::flat_hash_map<std::string, std::vector<SequenceHash>> more_names_;
+  bool side_unknown_ = false;
+  Event side_stored_ = Stored();
+  Event side_removed_ = Removed();
 
   EngineScratch* const scratch_;
 };

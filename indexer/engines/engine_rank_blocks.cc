@@ -30,10 +30,11 @@ AliasTable* EngineRank::TableFor(size_t group, const EngineBlockHash& name) {
   return tables.back().get();
 }
 
-// In its own group, else in any: groups of one engine call the same content the same.
+// In its own group, else in any main one: groups of one engine call the same content the same.
 std::optional<BlockPlace> EngineRank::FindPlace(size_t group, const EngineBlockHash& name) const {
   for (size_t i = 0; i <= groups_.size(); ++i) {
     if (i != 0 && i - 1 == group) continue;
+    if (!groups_[i == 0 ? group : i - 1].main) continue;
     const AliasTable* const table = Table(i == 0 ? group : i - 1, name.bytes.size());
     const size_t slot = table == nullptr ? AliasTable::kNone : table->Find(name);
     if (slot != AliasTable::kNone) return table->place(slot);
@@ -58,11 +59,24 @@ void EngineRank::Place(size_t group, const EngineBlockHash& name, const BlockPla
     spaces_.Count(place.space);
     if (name.value == 0 && name.bytes.empty()) zero_named_ = true;
     if (!parked_.empty()) linked_.push_back(ParkedName(group, name));
+    if (groups_[group].side == 0 && (unjoined_ != 0 || !links_.empty())) JoinSides(name, place);
   }
   const bool first = table->Store(slot, tier);
   for (uint32_t i = 1; i < copies; ++i) table->Store(slot, tier);
   counters_->copies += copies - first;
-  if (first) Held(group, name, place, parent, local, tier);
+  if (first) Came(group, name, place, parent, local, tier);
+}
+
+void EngineRank::Came(size_t group, const EngineBlockHash& name, const BlockPlace& place,
+                      SequenceHash parent, std::optional<LocalHash> local, Tier tier) {
+  if (groups_[group].main) Held(group, name, place, parent, local, tier);
+  if (groups_[group].side != 0) SideHeld(group, name, place, tier);
+}
+
+void EngineRank::Left(size_t group, const EngineBlockHash& name, const BlockPlace& place,
+                      Tier tier) {
+  if (groups_[group].main) Unheld(group, name, place.block, tier);
+  if (groups_[group].side != 0) SideUnheld(group, name, place, tier);
 }
 
 // The name stands for other content now. Which of its copies is which nobody can tell: the old ones are gone.
@@ -76,15 +90,19 @@ void EngineRank::Rename(AliasTable* table, size_t slot, size_t group, const Engi
     ambiguous_.insert(ParkedName(group, name));
   FlushStored();
   const TierMask tiers = table->tiers(slot);
-  EraseName(table, slot);
+  EraseName(group, table, slot);
   for (int tier = 0; tier < kTiers; ++tier)
-    if (tiers.Has(static_cast<Tier>(tier))) Unheld(group, name, old.block, static_cast<Tier>(tier));
+    if (tiers.Has(static_cast<Tier>(tier))) Left(group, name, old, static_cast<Tier>(tier));
+  if (!sides_.empty()) DropSideNames(name);
 }
 
-void EngineRank::EraseName(AliasTable* table, size_t slot) {
-  const uint32_t space = table->place(slot).space;
+void EngineRank::EraseName(size_t group, AliasTable* table, size_t slot) {
+  std::string memory;
+  const EngineBlockHash name =
+      links_.empty() && more_names_.empty() ? EngineBlockHash{} : table->NameAt(slot, &memory);
+  const BlockPlace place = table->place(slot);
   table->Erase(slot);
-  spaces_.Discount(space);
+  NoteErased(group, name, place);
 }
 
 // ---- Blocks ----
@@ -122,6 +140,7 @@ void EngineRank::Unheld(size_t group, const EngineBlockHash& name, SequenceHash 
 void EngineRank::CountNames() {
   counts_names_ = true;
   for (size_t group = 0; group < groups_.size(); ++group) {
+    if (!groups_[group].main) continue;
     for (const std::unique_ptr<AliasTable>& table : groups_[group].tables) {
       table->ForEach([&](const EngineBlockHash& name, size_t slot) {
         const TierMask tiers = table->tiers(slot);
@@ -174,6 +193,7 @@ void EngineRank::PassRemoved(SequenceHash block, Tier tier) {
 void EngineRank::Flush() {
   FlushStored();
   FlushRemoved();
+  FlushSides();
 }
 
 void EngineRank::FlushStored() {

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "indexer/engines/engine_rank.h"
+#include "indexer/engines/engine_tier.h"
 #include "indexer/service/log.h"
 
 namespace kvatlas {
@@ -19,7 +20,7 @@ constexpr size_t kAmbiguousPerMark = 256;
 // Of a healthy engine.
 bool IsUsual(Refusal refusal) {
   return refusal == Refusal::kUnknownRemoved || refusal == Refusal::kNotMainAttention ||
-         refusal == Refusal::kIgnoredEvent || refusal == Refusal::kRemoteLocality;
+         refusal == Refusal::kPartBlock || refusal == Refusal::kIgnoredEvent || refusal == Refusal::kRemoteLocality;
 }
 
 }  // namespace
@@ -41,7 +42,7 @@ void EngineRank::Refuse(Refusal refusal, uint64_t count, const std::string& deta
 }
 
 void EngineRank::UpdateTrust() {
-  const bool degraded = loss_ != Loss::kNone || given_up_ || shed_;
+  const bool degraded = loss_ != Loss::kNone || given_up_ || shed_ || side_unknown_;
   if (degraded == degraded_) return;
   degraded_ = degraded;
   sink_->SetTrust(degraded ? Trust::kDegraded : Trust::kExact);
@@ -67,6 +68,13 @@ void EngineRank::ClearAll() {
   final_ = lasting_ = given_up_ = false;
   shed_ = false;
   healing_ = {};
+  unjoined_ = 0;
+  links_ = {};
+  more_names_ = {};
+  // What was not known is gone with the rest; a window whose size is not known stays so.
+  side_unknown_ = std::any_of(sides_.begin(), sides_.end(), [](const Side& side) {
+    return side.groups != 0 && side.of.window_tokens == kWholePrefix;
+  });
   Send(Cleared(), 0);
   UpdateTrust();
 }
@@ -84,7 +92,7 @@ void EngineRank::ClearTier(Tier tier) {
         const size_t slot = table->Find(NameOfKey(key));
         while (table->Remove(slot, tier) == AliasTable::Gone::kCopy) {
         }
-        if (table->tiers(slot).empty()) EraseName(table.get(), slot);
+        if (table->tiers(slot).empty()) EraseName(group, table.get(), slot);
       }
     }
   }
@@ -100,6 +108,10 @@ void EngineRank::Restart() {
   kinds_.clear();
   required_ = {};
   extras_seen_ = false;
+  sides_.clear();
+  side_unknown_ = false;
+  UpdateLayout();
+  UpdateTrust();
 }
 
 // ---- Losses ----
@@ -166,8 +178,8 @@ bool EngineRank::DropUnconfirmed(size_t slots) {
             const BlockPlace place = table->place(slot);
             for (int tier = 0; tier < kTiers; ++tier)
               if (dropped.Has(static_cast<Tier>(tier)))
-                Unheld(group, name, place.block, static_cast<Tier>(tier));
-            if (erased) spaces_.Discount(place.space);
+                Left(group, name, place, static_cast<Tier>(tier));
+            if (erased) NoteErased(group, name, place);
           });
       if (!through) return false;
     }
@@ -212,13 +224,22 @@ void EngineRank::Heal() {
             const BlockPlace place = table.place(slot);
             for (int t = 0; t < kTiers && room; ++t) {
               const Tier tier = static_cast<Tier>(t);
-              if (!table.tiers(slot).Has(tier) || !HeldByOthers(healing_.group, name, tier))
-                continue;
+              if (!table.tiers(slot).Has(tier)) continue;
               one.tier = tier;
-              one.position = place.position;
               one.parent = kNoParent;
-              one.blocks = {place.block};
-              room = sink_->Apply(one).ok();
+              if (group.main && HeldByOthers(healing_.group, name, tier)) {
+                one.side = 0;
+                one.position = place.position;
+                one.blocks = {place.block};
+                room = sink_->Apply(one).ok();
+              }
+              if (room && group.side != 0 && Raw(place.block) != 0 &&
+                  HeldByClass(healing_.group, name, tier)) {
+                one.side = static_cast<SideClass>(group.side);
+                one.position = 0;
+                one.blocks = {SideNameOf(healing_.group, place)};
+                room = sink_->Apply(one).ok();
+              }
             }
             return room;
           });
@@ -233,6 +254,7 @@ void EngineRank::Heal() {
 
 std::optional<KnownBlock> EngineRank::Find(const EngineBlockHash& hash) const {
   for (size_t group = 0; group < groups_.size(); ++group) {
+    if (!groups_[group].main) continue;
     for (const std::unique_ptr<AliasTable>& table : groups_[group].tables) {
       size_t slot = AliasTable::kNone;
       if (table->name_bytes() == hash.bytes.size()) {
@@ -271,12 +293,15 @@ EngineRankStats EngineRank::Stats() const {
   EngineRankStats stats{.rank = rank_,
                         .trust = degraded_ ? Trust::kDegraded : Trust::kExact,
                         .blocks = held_,
+                        .unjoined = unjoined_,
+                        .layout = layout_,
                         .parked = parked_.size(),
                         .alias_bytes = parked_.bytes(),
                         .eagle = eagle_};
   for (const Group& group : groups_) {
     for (const std::unique_ptr<AliasTable>& table : group.tables) {
       stats.aliases += table->size();
+      if (group.side != 0) stats.side_names += table->size();
       stats.suspects += table->Unconfirmed();
       stats.alias_bytes += table->bytes();
     }
@@ -305,7 +330,9 @@ void EngineRank::ForEachAlias(const std::function<void(const EngineAlias&)>& vis
                           .lora_name = space.lora_name,
                           .cache_salt = space.cache_salt};
         const auto found = blocks.find(Raw(place.block));
-        if (found != blocks.end()) std::tie(alias.parent, alias.local) = found->second;
+        alias.side = !group.main;
+        if (!alias.side && found != blocks.end())
+          std::tie(alias.parent, alias.local) = found->second;
         const TierCopies copies = table->copies(slot);
         const TierCopies certain = table->certain(slot);
         for (int tier = 0; tier < kTiers; ++tier) {
@@ -324,6 +351,11 @@ void EngineRank::Mark(const std::function<void(EngineRankMark)>& visit) const {
   mark.extras_seen = extras_seen_;
   mark.zero_named = zero_named_;
   mark.given_up = given_up_ || final_;
+  mark.has_main = HasMain();
+  mark.side_unknown = side_unknown_;
+  for (size_t side = 1; side <= sides_.size(); ++side)
+    for (const Group& group : groups_)
+      if (group.side == side) mark.sides.emplace_back(group.id, sides_[side - 1].of);
   for (int tier = 0; tier < kTiers; ++tier)
     for (size_t group = 0; group < groups_.size(); ++group)
       if (required_[tier] >> group & 1) mark.required[tier].push_back(groups_[group].id);
@@ -341,12 +373,25 @@ absl::Status EngineRank::RestoreMark(const EngineRankMark& mark) {
   extras_seen_ = extras_seen_ || mark.extras_seen;
   zero_named_ = zero_named_ || mark.zero_named;
   given_up_ = given_up_ || mark.given_up;
+  side_unknown_ = side_unknown_ || mark.side_unknown;
   UpdateTrust();
+  for (const auto& [id, side] : mark.sides) {
+    if (side.kind == CacheKind::kFull || side.block_size == 0)
+      return absl::InvalidArgumentError("a side group that is none");
+    if (!Learn(id, {.role = Role::kSide, .side = side}))
+      return absl::InvalidArgumentError("too many groups");
+    const std::optional<size_t> group = GroupOf(id, /*make=*/true);
+    if (!group.has_value()) return absl::InvalidArgumentError("too many groups");
+    if (mark.has_main) {
+      groups_[*group].main = false;
+      UpdateLayout();
+    }
+  }
   for (int tier = 0; tier < kTiers; ++tier) {
     for (uint32_t id : mark.required[tier]) {
       const std::optional<size_t> group = GroupOf(id, /*make=*/true);
       if (!group.has_value()) return absl::InvalidArgumentError("too many groups");
-      if (kinds_.size() < kKindsMax) kinds_.try_emplace(id, true);
+      if (kinds_.size() < kKindsMax) kinds_.try_emplace(id, Kind{});
       Require(*group, static_cast<Tier>(tier));
     }
   }
@@ -371,8 +416,10 @@ absl::Status EngineRank::Restore(const EngineAlias& alias, bool more) {
     return absl::InvalidArgumentError("a name is too long");
   const std::optional<size_t> group = GroupOf(alias.group, /*make=*/true);
   if (!group.has_value()) return absl::InvalidArgumentError("too many groups");
-  // Only main groups have names; removals do not say so.
-  if (kinds_.size() < kKindsMax) kinds_.try_emplace(alias.group, true);
+  // Removals do not say of what kind their group is; side groups were named before.
+  if (kinds_.size() < kKindsMax) kinds_.try_emplace(alias.group, Kind{});
+  if (alias.side != !groups_[*group].main)
+    return absl::InvalidArgumentError("a name of another class than its group");
   AliasTable* const table = TableFor(*group, alias.hash);
   if (table == nullptr) return absl::InvalidArgumentError("names of too many lengths");
   TierCopies certain = {};
@@ -387,6 +434,7 @@ absl::Status EngineRank::Restore(const EngineAlias& alias, bool more) {
   const uint32_t space = spaces_.Intern(alias.lora_name, alias.cache_salt, alias.eagle);
   const Namespaces::Pin pin(&spaces_, space);
   const BlockPlace place{alias.block, alias.position, space};
+  if (alias.side) RestoreSide(*group, alias.hash, place);
   if (alias.eagle) eagle_ = true;
   // Objects cannot be told from a name: who did not say that there were none may have had some.
   if (!alias.cache_salt.empty() || !marked_) extras_seen_ = true;
@@ -402,7 +450,10 @@ absl::Status EngineRank::Restore(const EngineAlias& alias, bool more) {
   const uint64_t copies_before = counters_->copies;
   for (int tier = 0; tier < kTiers; ++tier) {
     if (copies[tier] == 0) continue;
-    Place(*group, alias.hash, place, alias.parent, local, static_cast<Tier>(tier), copies[tier]);
+    const Tier of = static_cast<Tier>(tier);
+    if (!alias.side)
+      Place(*group, alias.hash, place, alias.parent, local, of, copies[tier]);
+    for (uint32_t i = 0; alias.side && i < copies[tier]; ++i) StoreSide(*group, alias.hash, of);
   }
   counters_->copies = copies_before;
   if (alias.suspect) {

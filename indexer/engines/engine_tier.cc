@@ -58,4 +58,21 @@ bool IsMainAttention(std::string_view spec_kind) {
          spec_kind == "sink_full_attention";
 }
 
+std::optional<CacheClass> SideClassOf(std::string_view spec_kind, std::optional<uint32_t> window,
+                                      uint32_t block_size, uint32_t chunk_tokens) {
+  CacheClass side{.block_size = block_size};
+  if (spec_kind == "sliding_window" || spec_kind == "sliding_window_mla") {
+    side.kind = CacheKind::kWindow;
+    side.window_tokens = window.value_or(0) == 0 ? kWholePrefix : *window - 1;
+  } else if (spec_kind == "mamba") {
+    side.kind = CacheKind::kState;
+  } else if (spec_kind == "chunked_local_attention") {
+    side.kind = chunk_tokens == 0 ? CacheKind::kWindow : CacheKind::kChunk;
+    side.window_tokens = chunk_tokens == 0 ? kWholePrefix : chunk_tokens;
+  } else {
+    return std::nullopt;
+  }
+  return side;
+}
+
 }  // namespace kvatlas

@@ -7,9 +7,11 @@
 #ifndef KVATLAS_INDEXER_ENGINES_ENGINE_TIER_H_
 #define KVATLAS_INDEXER_ENGINES_ENGINE_TIER_H_
 
+#include <cstdint>
 #include <optional>
 #include <string_view>
 
+#include "indexer/base/cache_class.h"
 #include "indexer/base/tier.h"
 #include "indexer/engines/engine_event.h"
 
@@ -27,6 +29,15 @@ std::optional<Refusal> OwnershipRefusal(std::string_view ownership);
 
 // Attention over the whole sequence: full, MLA, sink.
 bool IsMainAttention(std::string_view spec_kind);
+
+// Tokens of a window that only a prefix held from its start satisfies: of a window or a chunk whose size is not known.
+inline constexpr uint32_t kWholePrefix = UINT32_MAX;
+
+// The side class (`cache_class.h`) of blocks of this kind. `window`: as the engine says it, the next token included.
+// `chunk_tokens`: of chunked local attention, which no event says; 0: unknown. Nothing: the engine does not look such blocks
+// up (cross attention, encoders), or the kind is not known.
+std::optional<CacheClass> SideClassOf(std::string_view spec_kind, std::optional<uint32_t> window,
+                                      uint32_t block_size, uint32_t chunk_tokens);
 
 }  // namespace kvatlas
 

@@ -166,6 +166,9 @@ void EngineWorker::Apply(uint32_t stream_rank, const EngineBatch& batch, Time no
         state_->Finish(rank);
         number = of_event;
         rank = state_->RankOf(number, stream_rank);
+        if (rank != nullptr && rank->NeedsMain())
+          for (size_t later = i; later < batch.events.size(); ++later)
+            rank->LearnMain(batch.events[later]);
       }
       if (rank == nullptr) {
         ++counters.refused[static_cast<size_t>(Refusal::kShed)];

@@ -7,8 +7,10 @@
 // *Truth*: content is always hashed again from tokens with the contract; the engine's hash is an alias that
 // belongs to one worker rank alone. Physical copies are counted per tier with a floor of zero: the first
 // store and the last removal are passed on. Blocks inherit the namespace (adapter, salt) of their parent: nothing
-// ever matches across namespaces. Only main attention (full, MLA, sink) is indexed; a block counts when every
-// main group of its rank that announces blocks has it. Blocks whose parent is unknown are parked with their tokens
+// ever matches across namespaces. Main attention (full, MLA, sink) is the main class: a block counts when every
+// main group of its rank that announces blocks has it. Windows, states and chunks are side classes (`cache_class.h`): their
+// blocks are placed by their engine names, which are those of the main blocks that end at the same token, and wait unplaced
+// until such a main block comes. Without main attention a window or state stands for it. Blocks whose parent is unknown are parked with their tokens
 // and linked when it comes.
 // *Threads*: any; a worker's calls are serialised by its own mutex, its sinks are called with it held.
 // *Cost*: per stored block a hash of its tokens, a step of the chain and one table access; about 25 bytes a
@@ -48,6 +50,9 @@ class RankSink {
   // RESOURCE_EXHAUSTED: shed.
   virtual absl::Status Apply(const Event& event) = 0;
   virtual void SetTrust(Trust trust) = 0;
+  // The classes of the rank's cache: before the first event that names a block of a side class. The default is for those who
+  // keep the main class alone.
+  virtual void SetLayout(const CacheLayout&) {}
 
   // How many blocks of the last event were not held in that tier before (`Stored`); nothing: it cannot tell. Where it
   // can, a block that one rank announces under two names stays until both are removed; else it goes with the first.
@@ -84,6 +89,14 @@ struct EngineWorkerOptions {
   // For engines that announce what they hold already as if it were stored again (vLLM's `kv_cache_report_mode`
   // "full"): a block is gone with the first removal. With several copies that is too early, never too late.
   bool counts_copies = true;
+  // EAGLE and multi-token prediction without look-ahead hashes: attention groups of which the engine matches one block more
+  // than it reuses. No value: none; empty: all.
+  std::optional<std::vector<uint32_t>> drops_last = {};
+  // Of chunked local attention: tokens of a chunk, which no event says. 0: unknown; then only prefixes held from their
+  // start count.
+  uint32_t chunk_tokens = 0;
+  // Of SGLang's events by component: tokens of its sliding window, which no event says. 0: likewise.
+  uint32_t window_tokens = 0;
   // Fills `Stored::local_hashes`.
   bool keep_local_hashes = false;
   size_t orphan_blocks_max = 65536;  // parked, per rank
@@ -105,6 +118,9 @@ struct EngineRankStats {
   Trust trust = Trust::kExact;
   std::array<uint64_t, kTiers> blocks = {};  // distinct, by tier
   uint64_t aliases = 0;
+  uint64_t side_names = 0;  // of side classes, among the aliases
+  uint64_t unjoined = 0;    // of these, without a block of the main class that has their name
+  CacheLayout layout;
   uint64_t suspects = 0;     // unconfirmed since a loss
   uint64_t parked = 0;       // blocks
   uint64_t alias_bytes = 0;  // memory of names and orphans
@@ -143,6 +159,9 @@ struct EngineAlias {
   std::optional<uint32_t> stream_rank = {};
   bool lasting = false;  // of a suspect, for `Restore`: only a loss, not time, drops it
   bool eagle = false;
+  // A block of a side class: `block` is its name (`SideName`), 0 while it waits for the main block of its engine name;
+  // `position` is counted in blocks of its class, and there is no parent.
+  bool side = false;
   std::string_view lora_name = {};  // the namespace of the chain
   std::string_view cache_salt = {};
 };
@@ -156,6 +175,10 @@ struct EngineRankMark {
   bool given_up = false;     // something lost will not come back: degraded until a clear
   // Attention groups that blocks of a tier need.
   std::array<std::vector<uint32_t>, kTiers> required = {};
+  // Attention groups of side classes, in the order in which the classes became known.
+  std::vector<std::pair<uint32_t, CacheClass>> sides = {};
+  bool has_main = true;      // false: some side group stands for the main class, too
+  bool side_unknown = false;  // what is known of side classes is not all
   // Names, by group, that stood for blocks of two namespaces.
   std::vector<std::pair<uint32_t, EngineBlockHash>> ambiguous = {};
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <numeric>
 
 namespace kvatlas {
 namespace {
@@ -18,11 +19,22 @@ uint64_t BlocksOfWindow(const CacheClass& side, bool drop) {
 
 }  // namespace
 
-SequenceHash Reusable::NameAt(uint64_t tag, std::span<const SequenceHash> blocks,
-                              uint32_t block_size, uint64_t end) {
-  const uint64_t covering = (end - 1) / block_size;
-  const uint32_t offset = static_cast<uint32_t>(end % block_size);
-  return SideName(tag, blocks[covering], offset);
+std::optional<SequenceHash> Reusable::NameAt(const CacheClass& side,
+                                             std::span<const SequenceHash> blocks,
+                                             uint32_t block_size, uint64_t end) {
+  const uint64_t common = std::lcm(uint64_t{side.block_size}, uint64_t{block_size});
+  const uint64_t twin = (end + common - 1) / common * common;
+  if (twin / block_size > blocks.size()) return std::nullopt;
+  return SideName(SideTag(side), blocks[twin / block_size - 1],
+                  static_cast<uint32_t>(twin - end));
+}
+
+std::optional<SequenceHash> Reusable::NameOf(const Side& side, size_t block) const {
+  const uint64_t end = (block + 1) * side.of.block_size;
+  const uint64_t twin =
+      side.common == side.of.block_size ? end : (end + side.common - 1) / side.common * side.common;
+  if (twin > tokens_) return std::nullopt;
+  return SideName(side.tag, blocks_[twin / block_size_ - 1], static_cast<uint32_t>(twin - end));
 }
 
 void Reusable::Open(const CacheLayout& layout, std::span<const Overlap> holders) {
@@ -35,6 +47,7 @@ void Reusable::Open(const CacheLayout& layout, std::span<const Overlap> holders)
     Side& side = sides_[i];
     side.of = layout.sides[i];
     side.tag = SideTag(side.of);
+    side.common = std::lcm(uint64_t{side.of.block_size}, block_size_);
     side.blocks = tokens_ / side.of.block_size;
     side.known.assign(side.blocks, 0);
     if (side.rows.size() < side.blocks * words_) side.rows.resize(side.blocks * words_);
@@ -44,14 +57,15 @@ void Reusable::Open(const CacheLayout& layout, std::span<const Overlap> holders)
 const uint64_t* Reusable::Row(Side* side, size_t block) {
   uint64_t* const row = side->rows.data() + block * words_;
   if (side->known[block]) return row;
-  const auto name = [&](size_t of) {
-    return NameAt(side->tag, blocks_, static_cast<uint32_t>(block_size_),
-                  (of + 1) * side->of.block_size);
-  };
-  // Walks go from deep to shallow.
-  if (block >= kAhead) reader_->Prefetch(name(block - kAhead));
-  reader_->Row(name(block), tiers_, {row, words_});
   side->known[block] = 1;
+  // Walks go from deep to shallow.
+  if (block >= kAhead)
+    if (const auto ahead = NameOf(*side, block - kAhead)) reader_->Prefetch(*ahead);
+  if (const auto name = NameOf(*side, block)) {
+    reader_->Row(*name, tiers_, {row, words_});
+  } else {
+    std::fill_n(row, words_, 0);
+  }
   return row;
 }
 

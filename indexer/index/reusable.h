@@ -19,6 +19,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -38,20 +39,23 @@ class Reusable {
   void Find(const CacheLayout& layout, std::span<const SequenceHash> blocks, uint32_t block_size,
             TierMask tiers, const SideIndex::Reader& sides, std::span<Overlap> holders);
 
-  // Whether that class holds the side block that ends at token `end`: for those who show why.
-  static SequenceHash NameAt(uint64_t tag, std::span<const SequenceHash> blocks,
-                             uint32_t block_size, uint64_t end);
+  // The name of that class's block that ends at token `end` of a prompt; nothing: the prompt ends before its twin.
+  static std::optional<SequenceHash> NameAt(const CacheClass& side,
+                                            std::span<const SequenceHash> blocks,
+                                            uint32_t block_size, uint64_t end);
 
  private:
   // Rows of one side class, by the number of the block from 0; read when first needed.
   struct Side {
     CacheClass of;
     uint64_t tag = 0;
-    size_t blocks = 0;  // of the prompt
+    uint64_t common = 0;  // tokens between ends that are main blocks' too
+    size_t blocks = 0;    // of the prompt
     std::vector<uint64_t> rows;
     std::vector<uint8_t> known;
   };
 
+  std::optional<SequenceHash> NameOf(const Side& side, size_t block) const;
   void Open(const CacheLayout& layout, std::span<const Overlap> holders);
   const uint64_t* Row(Side* side, size_t block);
   bool Has(Side* side, size_t block, uint32_t holder) {

@@ -10,6 +10,7 @@ class HolderSink : public RankSink {
   explicit HolderSink(std::shared_ptr<LocalHolder> holder) : holder_(std::move(holder)) {}
   absl::Status Apply(const Event& event) override { return holder_->Apply(event); }
   void SetTrust(Trust trust) override { holder_->SetTrust(trust); }
+  void SetLayout(const CacheLayout& layout) override { holder_->SetLayout(layout); }
   std::optional<uint64_t> LastChanged() const override { return holder_->LastChanged(); }
   void ForEachHeld(
       const std::function<void(SequenceHash, SequenceHash, LocalHash)>& visit) const override {
