@@ -6,7 +6,8 @@
                                              -> {"outputs": [[token, ...], ...], "batches"}; until all are done
     {"do": "reset"}                          -> {"cleared": bool}
     {"do": "depths", "prompts": [{"tokens", "salt", "lora"}, ...]}
-                                             -> {"depths": [leading blocks that the engine's own pool holds]}
+                                             -> {"depths": [leading blocks that the engine would not compute again],
+                                                 "held": [leading blocks of the main class, reusable or not]}
     {"do": "frames"}                         -> {"frames": [[topic, number, payload] in base64, ...]}, as sent
     {"do": "facts"}                          -> what the run was like: blocks, copies, evictions
     end of input                             -> the process ends
@@ -70,6 +71,9 @@ class Engine:
     def depth(self, prompt):
         raise NotImplementedError
 
+    def held(self, prompt):
+        return self.depth(prompt)
+
     def facts(self):
         return {}
 
@@ -109,7 +113,8 @@ class Engine:
             elif what == "reset":
                 answer = {"cleared": self.reset()}
             elif what == "depths":
-                answer = {"depths": [self.depth(prompt) for prompt in command["prompts"]]}
+                answer = {"depths": [self.depth(prompt) for prompt in command["prompts"]],
+                          "held": [self.held(prompt) for prompt in command["prompts"]]}
             elif what == "frames":
                 self.wait_sent()
                 answer = {"frames": [[base64.b64encode(part).decode() for part in frame]

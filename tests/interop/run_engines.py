@@ -16,6 +16,7 @@ import argparse
 import base64
 import http.client
 import json
+import math
 import os
 import shutil
 import socket
@@ -28,6 +29,7 @@ import urllib.parse
 import zipfile
 from pathlib import Path
 
+import hybrid_reference
 import recording
 from variants import VARIANTS, pool_blocks
 from workloads import Workload
@@ -196,6 +198,37 @@ class Indexer:
                 for rank, tokens in ranks.items()}
 
 
+class Reference:
+    """In the place of an indexer: what hybrid_reference.py makes of what the engines sent."""
+
+    def __init__(self, engines):
+        self.workers = {}
+        for engine in engines:
+            options = engine.options["open"]
+            groups = options.get("groups", ["full"])
+            of = [group if isinstance(group, dict) else {} for group in groups]
+            twin = hybrid_reference.HybridReference(
+                options.get("eagle", False), [i for i, group in enumerate(of) if group.get("eagle")],
+                {i: group["chunk"] for i, group in enumerate(of) if "chunk" in group}, options.get("hash_block_size"))
+            for _, number, payload in engine.frames:
+                if not any(number):  # started, or started again
+                    twin.copies.clear()
+                twin.hear(payload)
+            size = options["block_size"]
+            self.workers[engine.spec.instance, engine.spec.rank] = twin, size
+
+    def unregister(self, engine, model):
+        pass
+
+    def scores(self, question, model):
+        answers = {}
+        for worker, (twin, size) in self.workers.items():
+            reusable, _ = twin.answer(question["tokens"], question["lora"], question["salt"])
+            if reusable:
+                answers[worker] = reusable * size
+        return answers
+
+
 def start_leaf(binary):
     """Starts kvatlas-leaf on free ports; returns (process, url)."""
     port = free_port()
@@ -222,7 +255,8 @@ class Run:
         self.arguments = arguments
         self.indexer = indexer
         self.model = f"interop-{variant.name}-{os.getpid()}"
-        self.block_size = 16
+        # Of the main class.
+        self.block_size = variant.engines[0].options.get("block_size", 16)
         self.workload = Workload(arguments.seed, variant.vocab, self.block_size, variant.salts,
                                  variant.loras)
         self.engines = []
@@ -243,11 +277,13 @@ class Run:
             half = len(jobs) // 2
             for phase in variant.phases:
                 self.take(phase, jobs, half)
-            marker = self.workload.marker()
+            marker = self.workload.marker(max(self.aligned(spec) for spec in variant.engines))
             for engine in self.engines:
                 engine.do("run", jobs=[marker])
                 engine.keep_frames()
-            questions = self.truth(self.workload.questions() + [marker])
+            if self.arguments.reference:
+                self.indexer = Reference(self.engines)
+            questions = self.truth(self.workload.questions(cut=variant.hybrid) + [marker])
             for engine in self.engines:
                 if self.arguments.verbose:
                     say(f"  {engine.spec.kind} rank {engine.spec.rank}: {engine.do('facts')}")
@@ -260,11 +296,17 @@ class Run:
                     self.indexer.unregister(engine, self.model)
                 engine.stop()
 
+    def aligned(self, spec):
+        """Tokens of which a hit is a multiple; with speculation one more is needed."""
+        groups = spec.options.get("groups", ["full"])
+        sizes = [group.get("block_size", self.block_size) for group in groups if isinstance(group, dict)]
+        return math.lcm(self.block_size, *sizes)
+
     def make_jobs(self):
         if "trace" in self.variant.phases:
             return self.workload.trace(self.arguments.trace, 2 * self.arguments.requests)
         count = max(4, int(self.arguments.requests * self.variant.requests))
-        return self.workload.jobs(count, self.variant.copies, self.variant.together)
+        return self.workload.jobs(count, self.variant.copies, self.variant.together, branches=self.variant.branches)
 
     def take(self, phase, jobs, half):
         if phase == "run half":
@@ -310,12 +352,13 @@ class Run:
 
     def truth(self, questions):
         for question in questions:
-            question["depths"] = []
+            question["depths"], question["held"] = [], []
         for engine in self.engines:
             depths = engine.do("depths", prompts=[
                 {key: question[key] for key in ("tokens", "salt", "lora")} for question in questions])
-            for question, depth in zip(questions, depths["depths"]):
+            for question, depth, held in zip(questions, depths["depths"], depths["held"]):
                 question["depths"].append(depth)
+                question["held"].append(held)
         return questions
 
     def expected(self, question):
@@ -331,7 +374,11 @@ class Run:
         say(f"  {self.variant.name}: the last request was not found within {SETTLE_S} s")
 
     def compare(self, questions):
-        counts = {"queries": len(questions), "exact": 0, "over": 0, "under": 0}
+        counts = {"queries": len(questions), "exact": 0, "over": 0, "under": 0, "reused": 0, "too many": 0, "too few": 0,
+                  "held": 0}
+        for question in questions:
+            counts["reused"] += sum(question["depths"])
+            counts["held"] += sum(question["held"])
         if self.indexer is None:
             return counts
         shown = 0
@@ -342,6 +389,9 @@ class Run:
                 counts["exact"] += 1
                 continue
             keys = set(got) | set(want)
+            for key in keys:
+                more = (got.get(key, 0) - want.get(key, 0)) // self.block_size
+                counts["too many" if more > 0 else "too few"] += abs(more)
             over = any(got.get(key, 0) > want.get(key, 0) for key in keys)
             counts["over" if over else "under"] += 1
             if shown < self.arguments.show:
@@ -373,7 +423,7 @@ class Run:
 # ---- The whole ----
 
 def table(rows):
-    header = ("variant", "queries", "exact", "over", "under", "seconds")
+    header = ("variant", "queries", "exact", "over", "under", "reused", "too many", "too few", "held", "seconds")
     rows = [header] + [tuple(str(value) for value in row) for row in rows]
     widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
     for row in rows:
@@ -384,6 +434,7 @@ def table(rows):
 def choose(arguments):
     chosen = [variant for variant in VARIANTS
               if (variant.name in arguments.variant if arguments.variant else variant.expected)
+              and (variant.hybrid or not arguments.hybrid)
               and (arguments.engine == "all" or all(engine.kind == arguments.engine
                                                     for engine in variant.engines))]
     unknown = set(arguments.variant) - {variant.name for variant in VARIANTS}
@@ -397,8 +448,10 @@ def parse():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engine", choices=("vllm", "sglang", "all"), default="all")
     parser.add_argument("--variant", action="append", default=[], help="only this one; may be repeated")
+    parser.add_argument("--hybrid", action="store_true", help="only models whose layers keep different parts of a prompt")
     parser.add_argument("--list", action="store_true", help="the variants, and nothing else")
     parser.add_argument("--leaf", help="address of a running indexer, or a kvatlas-leaf to start")
+    parser.add_argument("--reference", action="store_true", help="ask hybrid_reference.py instead of an indexer")
     parser.add_argument("--record", type=Path, help="write recordings into this folder")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--requests", type=int, default=100, help="distinct requests of a variant")
@@ -413,8 +466,8 @@ def parse():
             more = variant.note if variant.expected else f"(only by name) {variant.note}"
             print(f"{variant.name}  {more}".rstrip())
         sys.exit(0)
-    if not arguments.leaf and not arguments.record:
-        parser.error("one of --leaf and --record is needed")
+    if not (arguments.leaf or arguments.record or arguments.reference):
+        parser.error("one of --leaf, --reference and --record is needed")
     return arguments
 
 

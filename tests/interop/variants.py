@@ -1,6 +1,6 @@
 """What is tried: each variant is some engines, what they are asked to do, and when an indexer comes to hear them."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass
@@ -25,7 +25,9 @@ class Variant:
     copies: int = 1
     together: int = 1
     replay: bool = False
+    branches: float = 0  # the share of requests that fork an earlier one anywhere in it, as agents do
     requests: float = 1.0  # of what the user asked for
+    hybrid: bool = False  # layers keep different parts of a prompt
     note: str = ""
     # False: the stream does not say enough to be exact; run only when asked for by name.
     expected: bool = True
@@ -45,7 +47,8 @@ def pool_blocks(blocks, requests):
 
 def _vllm(name, *, blocks=PLENTY, algorithm="sha256", env=None, instance=1, rank=0, **rest):
     options = {"hash": algorithm, "blocks": blocks}
-    for key in ("groups", "topic", "lookahead", "report", "running"):
+    for key in ("groups", "topic", "lookahead", "report", "running", "block_size", "hash_block_size", "eagle", "retention",
+                "batch_tokens"):
         if key in rest:
             options[key] = rest.pop(key)
     if rest.get("loras_used"):
@@ -68,6 +71,88 @@ SALTS = (None, "tenant-a", "tenant-b")
 TAGGED = (None, "dynamo-cache-salt:a", "dynamo-cache-salt:b")
 LORAS = (None, "sql-adapter", "chat-adapter")
 BYTES = {"VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES": "0"}
+
+def window(tokens, **more):
+    return {"kind": "window", "window": tokens, **more}
+
+
+def state(**more):
+    return {"kind": "mamba", **more}
+
+
+def chunk(tokens, **more):
+    return {"kind": "chunk", "chunk": tokens, **more}
+
+
+def full(**more):
+    return {"kind": "full", **more}
+
+
+def _hybrids():
+    """Models whose layers keep different parts of a prompt: what can be reused is less than what full attention holds."""
+    tight, agents = {"blocks": TIGHT_THRICE}, {"branches": 0.5}
+    small = {"block_size": 64, "groups": ["full", window(32, block_size=16)]}
+    yield _vllm("vllm-window-64", groups=["full", 64], blocks=900)
+    yield _vllm("vllm-window-64-agents", groups=["full", 64], **agents)
+    yield _vllm("vllm-window-64-tight", groups=["full", 64], **tight, **agents)
+    yield _vllm("vllm-window-512", groups=["full", 512], blocks=900)
+    yield _vllm("vllm-window-512-tight", groups=["full", 512], blocks=TIGHT, **agents)
+    yield _vllm("vllm-windows-two", groups=[48, "full", 160], **tight, **agents)
+    yield _vllm("vllm-window-smaller-blocks", block_size=32, groups=["full", window(64, block_size=16)], **tight, **agents)
+    yield _vllm("vllm-window-sparse-blocks", **small, blocks=TIGHT, **agents)
+    yield _vllm("vllm-window-sparse-roomy", **small, **agents)
+    yield _vllm("vllm-window-larger-blocks", groups=["full", window(100, block_size=32)], **tight, **agents)
+    yield _vllm("vllm-window-odd-blocks", groups=["full", window(100, block_size=24)], **tight, **agents)
+    yield _vllm("vllm-window-many-blocks", block_size=64, groups=[
+        window(40, block_size=8), "full", window(64, block_size=16), window(64, block_size=16)], blocks=TIGHT_TWICE, **agents)
+    yield _vllm("vllm-mamba", groups=["full", state()], **agents)
+    yield _vllm("vllm-mamba-tight", groups=[state(), "full"], **tight, **agents)
+    yield _vllm("vllm-mamba-chunks", groups=["full", state()], batch_tokens=64, **tight, **agents)
+    yield _vllm("vllm-mamba-three", groups=[state(), state(), state(), "full"], blocks=900, **agents)
+    yield _vllm("vllm-mamba-window", groups=["full", state(), 64], **tight, **agents)
+    yield _vllm("vllm-mamba-fine", block_size=64, hash_block_size=16, groups=["full", state()], blocks=TIGHT, **agents)
+    yield _vllm("vllm-mamba-larger-blocks", groups=["full", state(block_size=32)], **tight, **agents)
+    yield _vllm("vllm-mamba-smaller-blocks", block_size=32, groups=["full", state(block_size=16)], **tight, **agents)
+    for interval in (0, 64):
+        yield _vllm(f"vllm-retention-{interval}-window", groups=["full", 64], retention=interval, **tight, **agents)
+        yield _vllm(f"vllm-retention-{interval}-mamba", groups=["full", state()], retention=interval, **tight, **agents)
+        yield _vllm(f"vllm-retention-{interval}-sparse-blocks", retention=interval, **small, blocks=TIGHT, **agents)
+        yield _vllm(f"vllm-retention-{interval}-mamba-window", retention=interval, groups=["full", state(), 64], **tight,
+                    **agents)
+    yield _vllm("vllm-eagle-drop", eagle=True, blocks=TIGHT, **agents)
+    yield _vllm("vllm-eagle-drop-window", eagle=True, groups=["full", 64], **tight, **agents)
+    yield _vllm("vllm-eagle-drop-full-of-two", eagle=True, groups=[full(eagle=True), 64], **tight, **agents)
+    yield _vllm("vllm-eagle-drop-window-of-two", eagle=True, groups=["full", window(64, eagle=True)], **tight, **agents)
+    yield _vllm("vllm-eagle-drop-draft", eagle=True, groups=["full", 64, full(eagle=True, head_size=2)], **tight, **agents)
+    yield _vllm("vllm-eagle-drop-larger-blocks", eagle=True, groups=["full", window(100, block_size=32)], **tight, **agents)
+    yield _vllm("vllm-eagle-drop-smaller-blocks", eagle=True, block_size=32,
+                groups=["full", window(64, block_size=16)], **tight, **agents)
+    yield _vllm("vllm-eagle-drop-sparse-blocks", eagle=True, block_size=64,
+                groups=["full", window(32, block_size=16, eagle=True)], **tight, **agents)
+    yield _vllm("vllm-eagle-drop-mamba", eagle=True, groups=["full", state()], **tight, **agents)
+    yield _vllm("vllm-eagle-drop-mamba-window", eagle=True, groups=[state(), "full", 64], **tight, **agents)
+    yield _vllm("vllm-eagle-drop-retention-0", eagle=True, retention=0, groups=["full", 64], **tight, **agents)
+    yield _vllm("vllm-window-alone", groups=[64], **agents)
+    yield _vllm("vllm-window-alone-tight", groups=[64], blocks=TIGHT, **agents)
+    yield _vllm("vllm-window-alone-retention-0", groups=[64], retention=0, blocks=TIGHT, **agents)
+    yield _vllm("vllm-window-alone-eagle", groups=[64], eagle=True, blocks=TIGHT, **agents)
+    yield _vllm("vllm-mamba-alone", groups=[state()], **agents)
+    yield _vllm("vllm-mamba-alone-tight", groups=[state()], blocks=TIGHT, **agents)
+    yield _vllm("vllm-chunk", groups=["full", chunk(64)], **agents)
+    yield _vllm("vllm-chunk-tight", groups=[chunk(128), "full"], **tight, **agents)
+    yield _vllm("vllm-chunk-odd", groups=["full", chunk(72)], **tight, **agents)
+    yield _vllm("vllm-chunk-window-mamba", groups=["full", chunk(128), 64, state()], **tight, **agents)
+    yield _vllm("vllm-window-namespaces", groups=["full", 64], salts=SALTS, loras_used=LORAS, **tight)
+    yield _vllm("vllm-mamba-reset", groups=["full", state(), 64], phases=("run half", "reset", "run half"), **tight)
+    yield _vllm("vllm-mamba-restart", groups=["full", state(), 64], phases=("run half", "restart", "run half"), **tight)
+    yield Variant("vllm-window-ranks", [EngineSpec("vllm", {
+        "hash": "sha256", "blocks": TIGHT_TWICE, "groups": ["full", 64]}, {}, 1, rank) for rank in (0, 1, 2)], branches=0.5)
+    yield _vllm("vllm-window-bytes", env=BYTES, groups=["full", 64], **tight)
+    yield _vllm("vllm-window-replay", groups=["full", 64], phases=("run half", "register", "run half"), replay=True, **tight)
+    yield _vllm("vllm-window-trace", groups=["full", 512, state()], phases=("trace",), blocks=1800, running=4)
+    yield _vllm("vllm-window-report-full", groups=["full", 64], report="full", expected=False, **tight, **agents,
+                note="hits are announced again, for windows with blocks that are not there")
+
 
 VARIANTS = [
     _vllm("vllm-plain"),
@@ -124,4 +209,5 @@ VARIANTS = [
         EngineSpec("vllm", {"hash": "xxhash", "blocks": TIGHT_TWICE}, {}, 2, 0),
         EngineSpec("sglang", {"cache": "radix", "blocks": TIGHT}, {}, 3, 0),
     ]),
+    *(replace(variant, hybrid=True) for variant in _hybrids()),
 ]

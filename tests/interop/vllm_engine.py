@@ -5,6 +5,7 @@ and `ZmqEventPublisher`. What stands in: the model (tokens come from `next_token
 here), and the configuration, of which only what the scheduler reads is there.
 """
 
+import math
 import os
 import sys
 from types import SimpleNamespace
@@ -42,6 +43,16 @@ def hash_function(name):
     return get_hash_fn_by_name(name)
 
 
+def group_of(group, block_size):
+    """What a group of layers is: kind ("full", "window", "chunk" or "mamba"), block_size, window or chunk (tokens), eagle
+    (draft layers are in it), head_size."""
+    if group == "full":
+        group = {"kind": "full"}
+    elif isinstance(group, int):
+        group = {"kind": "window", "window": group}
+    return {"block_size": block_size, **group}
+
+
 class VllmEngine(Engine):
     def __init__(self, source):
         super().__init__()
@@ -51,36 +62,43 @@ class VllmEngine(Engine):
         load(source)
 
     def open(self, command):
-        """Keys: blocks, block_size, vocab, hash (algorithm), rank, endpoint, replay_endpoint, topic, groups (of attention:
-        "full", or the tokens of a sliding window), running (requests at once), batch_tokens (per step), lookahead
-        (tokens that hashes look ahead), report ("full": hits are announced again)."""
+        """Keys: blocks, block_size (of the main class), vocab, hash (algorithm), rank, endpoint, replay_endpoint, topic,
+        groups (of layers: "full", the tokens of a sliding window, or what `group_of` reads), running (requests at once),
+        batch_tokens (per step), lookahead (tokens that hashes look ahead), report ("full": hits are announced again),
+        eagle (speculation drops the last block), retention (interval in tokens, 0, or none), hash_block_size."""
         from vllm.config.kv_events import KVEventsConfig
         from vllm.v1.core import kv_cache_utils
         from vllm.v1.core.sched.scheduler import Scheduler
-        from vllm.v1.kv_cache_interface import (FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec,
-                                                SlidingWindowSpec)
+        from vllm.v1.kv_cache_interface import KVCacheConfig
 
         self.block_size = command["block_size"]
         self.vocab = command["vocab"]
         hash_fn = hash_function(command["hash"])
         kv_cache_utils.init_none_hash(hash_fn)
         lookahead = command.get("lookahead", 0)
-        self.hasher = kv_cache_utils.get_request_block_hasher(self.block_size, hash_fn, lookahead)
-        shape = {"block_size": self.block_size, "num_kv_heads": 1, "head_size": 1, "dtype": None}
-        groups = [KVCacheGroupSpec([f"layer-{i}"], FullAttentionSpec(**shape) if kind == "full"
-                                   else SlidingWindowSpec(sliding_window=kind, **shape))
-                  for i, kind in enumerate(command.get("groups", ["full"]))]
-        self.full_groups = [i for i, kind in enumerate(command.get("groups", ["full"])) if kind == "full"]
+        self.groups = [group_of(group, self.block_size) for group in command.get("groups", ["full"])]
+        sizes = [group["block_size"] for group in self.groups]
+        # As kv_cache_utils.resolve_kv_cache_block_sizes: hits are aligned to all groups, hashes cover the largest common part.
+        aligned = math.lcm(*sizes)
+        hashed = command.get("hash_block_size") or math.gcd(*sizes)
+        self.hasher = kv_cache_utils.get_request_block_hasher(hashed, hash_fn, lookahead)
+        mains = [i for i, group in enumerate(self.groups) if group["kind"] == "full"]
+        # Without full attention: the one class that there is, or the first.
+        self.main_groups = mains or [0]
+        self.hashes_of_block = self.groups[self.main_groups[0]]["block_size"] // hashed
         self.report = command.get("report")
         blocks = command["blocks"]
-        config = self._config(command, blocks, lookahead, KVEventsConfig(
+        config = self._config(command, blocks, aligned, lookahead, KVEventsConfig(
             enable_kv_cache_events=True, publisher="zmq", endpoint=command["endpoint"],
             replay_endpoint=command.get("replay_endpoint"), topic=command.get("topic", "")))
         self.scheduler = Scheduler(
             vllm_config=config,
-            kv_cache_config=KVCacheConfig(num_blocks=blocks, kv_cache_tensors=[], kv_cache_groups=groups,
-                                          hash_block_size=self.block_size),
-            structured_output_manager=SimpleNamespace(accept_tokens=lambda *_, **__: True), block_size=self.block_size)
+            kv_cache_config=KVCacheConfig(
+                num_blocks=blocks, kv_cache_tensors=[], hash_block_size=hashed,
+                kv_cache_groups=[self._group_spec(i, group) for i, group in enumerate(self.groups)],
+                prefix_cache_retention_interval=command.get("retention")),
+            structured_output_manager=SimpleNamespace(accept_tokens=lambda *_, **__: True),
+            block_size=aligned, hash_block_size=hashed)
         self.publisher = self.scheduler.kv_event_publisher
         self.pool = self.scheduler.kv_cache_manager.block_pool
         self.batches = 0
@@ -104,8 +122,30 @@ class VllmEngine(Engine):
         return socket.getsockopt_string(zmq.LAST_ENDPOINT) if socket is not None else None
 
     @staticmethod
-    def _config(command, blocks, lookahead, events):
+    def _group_spec(number, group):
+        """The engine's own description of a group; pages have no bytes here."""
+        from vllm.v1.kv_cache_interface import (ChunkedLocalAttentionSpec, FullAttentionSpec, KVCacheGroupSpec,
+                                                MambaSpec, SlidingWindowSpec)
+
+        size = {"block_size": group["block_size"]}
+        # Groups whose layers differ in shape are looked up one by one.
+        shape = {"num_kv_heads": 1, "head_size": group.get("head_size", 1), "dtype": None, **size}
+        if group["kind"] == "full":
+            spec = FullAttentionSpec(**shape)
+        elif group["kind"] == "window":
+            spec = SlidingWindowSpec(sliding_window=group["window"], **shape)
+        elif group["kind"] == "chunk":
+            spec = ChunkedLocalAttentionSpec(attention_chunk_size=group["chunk"], **shape)
+        else:
+            spec = MambaSpec(shapes=(), dtypes=(), mamba_cache_mode="align", **size)
+        return KVCacheGroupSpec([f"layer-{number}"], spec, is_eagle_group=group.get("eagle", False))
+
+    @staticmethod
+    def _config(command, blocks, aligned, lookahead, events):
         """A configuration of which everything that is read exists, and nothing else."""
+        speculative = SimpleNamespace(
+            num_speculative_tokens_per_batch_size=None, max_num_new_slots_for_drafting=0, disable_eagle_block_drop=False, use_eagle=lambda: True,
+            use_eagle_block_drop=lambda: True, needs_eagle_block_drop=lambda: True) if command.get("eagle") else None
         return SimpleNamespace(
             scheduler_config=SimpleNamespace(
                 max_num_seqs=command.get("running", 8), max_num_active_seqs=None,
@@ -115,8 +155,9 @@ class VllmEngine(Engine):
                 scheduler_reserve_full_isl=False, enable_chunked_prefill=True, async_scheduling=False,
                 disable_chunked_mm_input=False),
             cache_config=SimpleNamespace(
-                num_gpu_blocks=blocks, enable_prefix_caching=True, block_size=command["block_size"],
-                enable_mamba_shared_prefix_checkpoint=False, mamba_cache_mode="none"),
+                num_gpu_blocks=blocks, enable_prefix_caching=True, block_size=aligned,
+                enable_mamba_shared_prefix_checkpoint=False,
+                mamba_cache_mode="align" if "mamba" in str(command.get("groups")) else "none"),
             model_config=SimpleNamespace(
                 uses_mrope=False, is_encoder_decoder=False, max_model_len=1 << 16, runner_type="generate",
                 is_diffusion=False, supports_multimodal_inputs=False, return_sampling_mask=False,
@@ -131,7 +172,7 @@ class VllmEngine(Engine):
             aux_output_config=SimpleNamespace(enabled=False),
             lora_config=SimpleNamespace(max_loras=64) if command.get("loras") else None,
             kv_events_config=events, kv_transfer_config=None, ec_transfer_config=None,
-            speculative_config=None, is_mm_encoder_only=False, num_speculative_tokens=0,
+            speculative_config=speculative, is_mm_encoder_only=False, num_speculative_tokens=0,
             num_lookahead_tokens=0, num_prefill_lookahead_tokens=0, num_hash_lookahead_tokens=lookahead,
             max_in_flight_tokens=command.get("batch_tokens", 512), max_concurrent_batches=1,
             use_v2_model_runner=False)
@@ -193,12 +234,21 @@ class VllmEngine(Engine):
         return bool(cleared)
 
     def depth(self, prompt):
-        """Leading blocks that every full-attention group has under the engine's own hashes."""
+        """Leading blocks of the main class that the engine would not compute again if more tokens followed the prompt."""
+        # A token that no prompt has, so that the engine may reuse all of the prompt and nothing behind it.
+        request = self._request({**prompt, "tokens": list(prompt["tokens"]) + [self.vocab]}, 1)
+        request.kv_cache_report_mode = "incremental"
+        _, tokens, _ = self.scheduler.kv_cache_manager.get_computed_blocks(request)
+        return tokens // self.groups[self.main_groups[0]]["block_size"]
+
+    def held(self, prompt):
+        """Leading blocks that every group of the main class has under the engine's own hashes."""
         request = self._request(prompt, 1)
-        for depth, block_hash in enumerate(request.block_hashes):
-            if self.pool.get_cached_block(block_hash, self.full_groups) is None:
+        hashes = request.block_hashes[self.hashes_of_block - 1::self.hashes_of_block]
+        for depth, block_hash in enumerate(hashes):
+            if self.pool.get_cached_block(block_hash, self.main_groups) is None:
                 return depth
-        return len(request.block_hashes)
+        return len(hashes)
 
     def facts(self):
         cache = self.pool.cached_block_hash_to_block._cache

@@ -30,8 +30,9 @@ class Workload:
     def _text(self, length):
         return [self.random.randrange(self.vocab) for _ in range(length)]
 
-    def jobs(self, count, copies=1, together=1, outputs_max=40):
-        """`count` distinct requests, `together` of them arriving in one step, each `copies` times."""
+    def jobs(self, count, copies=1, together=1, outputs_max=40, branches=0):
+        """`count` distinct requests, `together` of them arriving in one step, each `copies` times; of those that continue
+        one, the share `branches` leaves it somewhere in its middle and goes on as one of its own."""
         jobs = []
         for i in range(count):
             if not self.talks or self.random.random() < 0.4 or len(self.talks) < 6:
@@ -44,6 +45,9 @@ class Workload:
                 self.talks.append(talk)
             else:
                 talk = self.random.choice(self.talks)
+                if branches and self.random.random() < branches:
+                    talk = {**talk, "tokens": talk["tokens"][:self.random.randrange(1, len(talk["tokens"]) + 1)]}
+                    self.talks.append(talk)
                 talk["tokens"] = talk["tokens"] + self._text(self.random.randrange(1, 60))
             job = {"tokens": list(talk["tokens"]), "outputs": self.random.randrange(1, outputs_max),
                    "at": (i // together) * 2, "salt": talk["salt"], "lora": talk["lora"]}
@@ -73,9 +77,10 @@ class Workload:
                 self._ask(tokens, job)
         return jobs
 
-    def marker(self):
-        """A request that no other shares anything with: when it is found, all before it was applied."""
-        tokens = self._text(3 * self.block_size + 1)
+    def marker(self, aligned):
+        """A request that no other shares anything with: when it is found, all before it was applied. Hits of engines are
+        multiples of `aligned` tokens."""
+        tokens = self._text(3 * aligned + 1)
         salt, lora = self.namespaces[0]
         return {"tokens": tokens, "outputs": 1, "at": 0, "salt": salt, "lora": lora}
 
@@ -83,8 +88,9 @@ class Workload:
         self.asked.append({"tokens": list(tokens), "salt": namespace["salt"],
                            "lora": namespace["lora"]})
 
-    def questions(self):
-        """Every distinct prompt in its own namespace; if there are several, also without any and in another one."""
+    def questions(self, cut=False):
+        """Every distinct prompt in its own namespace; if there are several, also without any and in another one; if `cut`,
+        also only its beginning, as what leaves it there would ask."""
         seen = set()
         questions = []
 
@@ -96,6 +102,9 @@ class Workload:
 
         for prompt in self.asked:
             add(prompt["tokens"], prompt["salt"], prompt["lora"])
+            if cut:
+                length = self.random.randrange(1, len(prompt["tokens"]) + 1)
+                add(prompt["tokens"][:length], prompt["salt"], prompt["lora"])
             if len(self.namespaces) > 1:
                 add(prompt["tokens"], None, None)
                 add(prompt["tokens"], *self.random.choice(self.namespaces))
