@@ -5,11 +5,12 @@ groups for equal ends, so that a side block is found by the name that the main c
 main class ends (a smaller side block), the place of a name is taken from the event that stored it:
 
   * names for every block of the event's tokens: one after the other behind the parent;
-  * fewer (masked or dropped blocks): kept runs end at aligned boundaries, where the main class has the same name, and
-    are dense; so names are counted backwards from the next one that the main class has. Names behind the last such one
-    stay unplaced, as do all of a speculating (`eagle`) class, whose runs end a block later: they count as absent.
+  * fewer, of a recurrent state: it ends where the tokens end, as a chunk of prefill does;
+  * fewer, of a window (masked or dropped blocks): kept runs are dense and end at aligned boundaries, where the main class
+    has the same name, or one block behind where hits drop a block. So names are counted backwards from the next one that
+    the main class has, and a name behind such one is the block behind it. Others stay unplaced: they count as absent.
 
-`reusable` is `HybridKVCacheCoordinator.find_longest_cache_hit` with a set of names for a block pool: candidates only
+`Lookup` is `HybridKVCacheCoordinator.find_longest_cache_hit` with a set of names for a block pool: candidates only
 shrink, each class says the longest length up to the candidate that it accepts, until none shrinks it.
 """
 
@@ -89,6 +90,7 @@ class HybridReference:
         self.names = {}  # (name before, tokens between, adapter or salt) -> name
         self.spans = set()
         self.place = {None: 0}  # tokens up to the end of a name's block
+        self.mains = {}  # those of the main class
         self.facts = Counter()
 
     # ---- Events ----
@@ -120,13 +122,10 @@ class HybridReference:
         ends = [None] * len(names)
         if len(names) * size == len(tokens):
             ends = [(i + 1) * size for i in range(len(names))]
+        elif group.kind == "mamba":
+            ends[-1:] = [len(tokens)] if names else []
         elif start is not None:
-            self.facts["sparse"] += 1
-            for i in range(len(names) - 1, -1, -1):
-                if names[i] in self.place:
-                    ends[i] = self.place[names[i]] - start
-                elif i + 1 < len(names) and ends[i + 1] is not None and not group.eagle:
-                    ends[i] = ends[i + 1] - size
+            ends = self.sparse(group, start, names, size)
         dense = len(names) * size == len(tokens)
         for i, (name, end) in enumerate(zip(names, ends)):
             if end is None:
@@ -137,8 +136,37 @@ class HybridReference:
             self.spans.add(end - begin)
             if start is not None:
                 self.place[name] = start + end
+                if group.kind in FULL:
+                    self.mains[name] = start + end
             if dense:
                 parent = name
+
+    def sparse(self, group, start, names, size):
+        """Where the blocks of a masked window end, counted from `start`; None where that is not certain."""
+        ends = [self.mains[name] - start if name in self.mains else None for name in names]
+        twins = [i for i, end in enumerate(ends) if end is not None and not (start + end) % self.aligned]
+        if not twins:
+            return ends
+        inner = -(-(group.window - 1) // size) - 1  # of a run, before its boundary
+        for before, twin in zip([-1] + twins, twins):
+            first = before + 1
+            if group.eagle and before >= 0 and first < twin:
+                ends[first] = ends[before] + size
+                first += 1
+            elif group.eagle and before < 0 and start % self.aligned == 0 and twin != inner:
+                if twin != inner + 1:
+                    continue
+                ends[0] = size  # behind the boundary at which the tokens start
+                first = 1
+            for i in range(twin - 1, first - 1, -1):
+                ends[i] = ends[i + 1] - size
+        if group.eagle and twins[-1] + 1 < len(names):
+            ends[twins[-1] + 1] = ends[twins[-1]] + size
+        return ends
+
+    @property
+    def aligned(self):
+        return math.lcm(*(group.block for group in self.groups.values()))
 
     @staticmethod
     def extra(event, parent, first_known):
