@@ -11,7 +11,10 @@
 namespace kvatlas {
 namespace {
 
-constexpr std::string_view kMagic = "kvatlas recording 1\n";
+constexpr std::string_view kMagic = "kvatlas recording 2\n";
+// Without classes, and with one number per stream.
+constexpr std::string_view kEarlierMagic = "kvatlas recording 1\n";
+static_assert(kMagic.size() == kEarlierMagic.size());
 constexpr uint32_t kNone = 0xFFFFFFFF;
 
 absl::StatusOr<std::string> Inflate(const std::string& path) {
@@ -61,7 +64,29 @@ class Reader {
   bool ok_ = true;
 };
 
-bool ReadQuestion(Reader* in, Recording* recording) {
+// Full attention first.
+bool ReadLayout(Reader* in, Recording::Stream* stream) {
+  stream->layout.main.block_size = stream->block_size;
+  const uint32_t classes = in->U32();
+  for (uint32_t i = 0; i < classes && in->ok(); ++i) {
+    const uint32_t kind = in->U32();
+    if (kind >= kCacheKinds) return false;
+    CacheClass read = {.kind = static_cast<CacheKind>(kind), .block_size = in->U32()};
+    read.window_tokens = in->U32();
+    read.drops_last = in->U32() != 0;
+    // The engine counts the next token in.
+    if (read.kind == CacheKind::kWindow && read.window_tokens > 0) --read.window_tokens;
+    if (i == 0) stream->layout.has_main = read.kind == CacheKind::kFull;
+    if (i == 0 && stream->layout.has_main) {
+      stream->layout.main = read;
+    } else {
+      stream->layout.sides.push_back(read);
+    }
+  }
+  return in->ok();
+}
+
+bool ReadQuestion(Reader* in, bool earlier, Recording* recording) {
   Recording::Question question;
   question.lora_name = in->Text();
   question.cache_salt = in->Text();
@@ -76,13 +101,18 @@ bool ReadQuestion(Reader* in, Recording* recording) {
   for (uint32_t more = in->U32(); more > 0 && in->ok(); --more) {
     question.tokens.push_back(in->U32());
   }
-  for (size_t i = 0; i < recording->streams.size(); ++i) question.depths.push_back(in->U32());
+  for (size_t i = 0; i < recording->streams.size(); ++i) {
+    question.depths.push_back(in->U32());
+    question.held.push_back(earlier ? question.depths.back() : in->U32());
+  }
   recording->questions.push_back(std::move(question));
   return in->ok();
 }
 
 bool Read(Reader* in, Recording* recording) {
-  if (in->Take(kMagic.size()) != kMagic) return false;
+  const std::string_view magic = in->Take(kMagic.size());
+  const bool earlier = magic == kEarlierMagic;
+  if (magic != kMagic && !earlier) return false;
   recording->about = in->Text();
   for (uint32_t left = in->U32(); left > 0 && in->ok(); --left) {
     Recording::Stream stream;
@@ -90,6 +120,8 @@ bool Read(Reader* in, Recording* recording) {
     stream.rank = in->U32();
     stream.block_size = in->U32();
     stream.live_from = in->U32();
+    stream.layout.main.block_size = stream.block_size;
+    if (!earlier && !ReadLayout(in, &stream)) return false;
     recording->streams.push_back(std::move(stream));
   }
   for (uint32_t left = in->U32(); left > 0 && in->ok(); --left) {
@@ -102,7 +134,7 @@ bool Read(Reader* in, Recording* recording) {
     recording->frames.push_back(std::move(frame));
   }
   for (uint32_t left = in->U32(); left > 0; --left) {
-    if (!ReadQuestion(in, recording)) return false;
+    if (!ReadQuestion(in, earlier, recording)) return false;
   }
   return in->ok() && in->at_end();
 }

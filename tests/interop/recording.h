@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "indexer/base/cache_class.h"
 #include "indexer/base/hash.h"
 
 namespace kvatlas {
@@ -21,6 +22,9 @@ struct Recording {
     uint32_t rank = 0;
     uint32_t block_size = 0;
     uint32_t live_from = 0;  // earlier messages can only be had by replay
+    // Classes of the engine's cache, as what its events do not say (drops, chunks) would have to be registered; plain:
+    // full attention alone.
+    CacheLayout layout;
   };
   struct Frame {
     uint32_t stream = 0;
@@ -32,7 +36,9 @@ struct Recording {
     std::string lora_name;
     std::string cache_salt;
     std::vector<TokenId> tokens;
-    std::vector<uint32_t> depths;  // leading blocks that the engine holds, by stream
+    // By stream: leading blocks that the engine would reuse if more tokens followed, and those of its main class.
+    std::vector<uint32_t> depths;
+    std::vector<uint32_t> held;
   };
   std::string about;  // JSON
   std::vector<Stream> streams;

@@ -1,4 +1,4 @@
-// Does a real leaf that hears real engines' streams over real sockets answer exactly what the engines held? The recordings
+// Does a real leaf that hears real engines' streams over real sockets answer exactly what the engines would reuse? The recordings
 // again, published over ZeroMQ, registered and asked for over HTTP.
 
 #include <gtest/gtest.h>

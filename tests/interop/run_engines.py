@@ -153,6 +153,25 @@ def free_port():
         return probe.getsockname()[1]
 
 
+def cache_classes(engine):
+    """Of a model whose layers keep different parts of a prompt, or whose hits drop a block: (kind, block size, tokens of the
+    window or chunk, whether it drops), full attention first."""
+    options = engine.options["open"]
+    classes = {}
+    if options.get("eagle") and engine.spec.kind != "vllm":
+        return []
+    groups = [{"kind": "window", "window": group} if isinstance(group, int) else
+              group if isinstance(group, dict) else {"kind": group} for group in options.get("groups", ["full"])]
+    marked = any(group.get("eagle") for group in groups)
+    for group in groups:
+        key = (("full", "window", "mamba", "chunk").index(group["kind"]), group.get("block_size", options["block_size"]),
+               group.get("window") or group.get("chunk") or 0)
+        drops = options.get("eagle", False) and (group.get("eagle", False) or not marked)
+        classes[key] = classes.get(key, False) or drops
+    found = sorted(((*key, int(drops)) for key, drops in classes.items()), key=lambda of_class: of_class[0] != 0)
+    return found if len(found) > 1 or found[0][0] or found[0][3] else []
+
+
 # ---- The indexer ----
 
 def asked_salt(salt):
@@ -258,7 +277,7 @@ class Run:
         # Of the main class.
         self.block_size = variant.engines[0].options.get("block_size", 16)
         self.workload = Workload(arguments.seed, variant.vocab, self.block_size, variant.salts,
-                                 variant.loras)
+                                 variant.loras, variant.stretch)
         self.engines = []
 
     def run(self):
@@ -404,8 +423,8 @@ class Run:
         about = {"variant": self.variant.name, "seed": self.arguments.seed,
                  "engines": [f"{engine.spec.kind} {VERSIONS[engine.spec.kind]}" for engine in self.engines],
                  "replay": self.variant.replay}
-        streams = [{"instance": engine.spec.instance, "rank": engine.spec.rank,
-                    "block_size": self.block_size, "live_from": engine.live_from} for engine in self.engines]
+        streams = [{"instance": engine.spec.instance, "rank": engine.spec.rank, "block_size": self.block_size,
+                    "live_from": engine.live_from, "classes": cache_classes(engine)} for engine in self.engines]
         # Round robin: what the order between engines is does not matter.
         frames = []
         longest = max(len(engine.frames) for engine in self.engines)

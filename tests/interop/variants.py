@@ -27,6 +27,7 @@ class Variant:
     replay: bool = False
     branches: float = 0  # the share of requests that fork an earlier one anywhere in it, as agents do
     requests: float = 1.0  # of what the user asked for
+    stretch: int = 1  # prompts are so many times as long
     hybrid: bool = False  # layers keep different parts of a prompt
     note: str = ""
     # False: the stream does not say enough to be exact; run only when asked for by name.
@@ -129,6 +130,15 @@ def _hybrids():
                 groups=["full", window(64, block_size=16)], **tight, **agents)
     yield _vllm("vllm-eagle-drop-sparse-blocks", eagle=True, block_size=64,
                 groups=["full", window(32, block_size=16, eagle=True)], **tight, **agents)
+    for interval in (0, 128):
+        yield _vllm(f"vllm-eagle-drop-retention-{interval}-sparse", eagle=True, retention=interval, block_size=64, groups=[
+            "full", window(32, block_size=16, eagle=True), window(40, block_size=8)], blocks=TIGHT, **agents)
+    # As DeepSeek-V4: a large latent block, windows in small ones; with its multi-token prediction the first window drops.
+    deep = {"block_size": 256, "stretch": 8, "requests": 0.5, "blocks": 1500}
+    yield _vllm("vllm-deep", groups=["full", *(window(128, block_size=size) for size in (64, 64, 4, 8))], **deep, **agents)
+    yield _vllm("vllm-deep-eagle", eagle=True, groups=[
+        "full", window(128, block_size=64, eagle=True), *(window(128, block_size=size) for size in (64, 4, 8))],
+        **deep, **agents)
     yield _vllm("vllm-eagle-drop-mamba", eagle=True, groups=["full", state()], **tight, **agents)
     yield _vllm("vllm-eagle-drop-mamba-window", eagle=True, groups=[state(), "full", 64], **tight, **agents)
     yield _vllm("vllm-eagle-drop-retention-0", eagle=True, retention=0, groups=["full", 64], **tight, **agents)

@@ -18,17 +18,18 @@ def outputs_of(tokens, count, vocab):
 class Workload:
     """Conversations over a few system prompts: each turn repeats what came before and adds to it."""
 
-    def __init__(self, seed, vocab=4000, block_size=16, salts=(None,), loras=(None,)):
+    def __init__(self, seed, vocab=4000, block_size=16, salts=(None,), loras=(None,), stretch=1):
         self.random = random.Random(seed)
         self.vocab = vocab
         self.block_size = block_size
+        self.stretch = stretch  # texts are so many times as long
         self.namespaces = [(salt, lora) for salt in salts for lora in loras]
         self.systems = [self._text(length) for length in (0, 21, 48, 90, 163)]
         self.talks = []
         self.asked = []  # every prompt given to an engine, and every prompt with its answer
 
     def _text(self, length):
-        return [self.random.randrange(self.vocab) for _ in range(length)]
+        return [self.random.randrange(self.vocab) for _ in range(length * self.stretch)]
 
     def jobs(self, count, copies=1, together=1, outputs_max=40, branches=0):
         """`count` distinct requests, `together` of them arriving in one step, each `copies` times; of those that continue
@@ -52,7 +53,7 @@ class Workload:
             job = {"tokens": list(talk["tokens"]), "outputs": self.random.randrange(1, outputs_max),
                    "at": (i // together) * 2, "salt": talk["salt"], "lora": talk["lora"]}
             talk["tokens"] = job["tokens"] + outputs_of(job["tokens"], job["outputs"], self.vocab)
-            if len(talk["tokens"]) > 900:
+            if len(talk["tokens"]) > 900 * self.stretch:
                 self.talks.remove(talk)
             jobs.extend(dict(job) for _ in range(copies))
             self._ask(job["tokens"], job)
@@ -80,7 +81,7 @@ class Workload:
     def marker(self, aligned):
         """A request that no other shares anything with: when it is found, all before it was applied. Hits of engines are
         multiples of `aligned` tokens."""
-        tokens = self._text(3 * aligned + 1)
+        tokens = [self.random.randrange(self.vocab) for _ in range(3 * aligned + 1)]
         salt, lora = self.namespaces[0]
         return {"tokens": tokens, "outputs": 1, "at": 0, "salt": salt, "lora": lora}
 
