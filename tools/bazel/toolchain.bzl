@@ -8,6 +8,7 @@ load(
     "flag_group",
     "flag_set",
     "tool_path",
+    "variable_with_value",
     "with_feature_set",
 )
 
@@ -30,6 +31,11 @@ _COMPILE = _COMPILE_C_AND_CPP + [
 
 _LINK = [
     ACTION_NAMES.cpp_link_executable,
+    ACTION_NAMES.cpp_link_dynamic_library,
+    ACTION_NAMES.cpp_link_nodeps_dynamic_library,
+]
+
+_LINK_SHARED = [
     ACTION_NAMES.cpp_link_dynamic_library,
     ACTION_NAMES.cpp_link_nodeps_dynamic_library,
 ]
@@ -76,9 +82,76 @@ def _layering_check_features():
         ),
     ]
 
+# Interface libraries: linking against a shared library reads its dynamic symbols (tools/bazel/interface_library), not its code,
+# so that a changed function links one library again and nothing that depends on it. Bazel's link_dynamic_library.sh runs both
+# steps and takes their names as its first arguments. Bazel puts its own flags before a toolchain's; stating these features here
+# puts them behind the names, in the order of this list.
+def _interface_library_features(driver):
+    each = "libraries_to_link"
+    return [
+        feature(name = "supports_interface_shared_libraries", enabled = True),
+        _link_feature("build_interface_libraries", [
+            "%{generate_interface_library}",
+            "tools/bazel/interface_library",
+            "%{interface_library_input_path}",
+            "%{interface_library_output_path}",
+        ], needs = "generate_interface_library", actions = _LINK_SHARED),
+        _link_feature("dynamic_library_linker_tool", [driver], needs = "generate_interface_library", actions = _LINK_SHARED),
+        _link_feature("shared_flag", ["-shared"], actions = _LINK_SHARED),
+        _link_feature("output_execpath_flags", ["-o", "%{output_execpath}"], needs = "output_execpath"),
+        _link_feature(
+            "runtime_library_search_directories",
+            ["-Wl,-rpath,$ORIGIN/%{runtime_library_search_directories}"],
+            each = "runtime_library_search_directories",
+        ),
+        _link_feature("library_search_directories", ["-L%{library_search_directories}"], each = "library_search_directories"),
+        feature(
+            name = "libraries_to_link",
+            enabled = True,
+            flag_sets = [flag_set(actions = _LINK, flag_groups = [flag_group(
+                iterate_over = each,
+                expand_if_available = each,
+                flag_groups = [flag_group(
+                    flags = ["-Wl,-whole-archive"],
+                    expand_if_true = each + ".is_whole_archive",
+                )] + [
+                    flag_group(
+                        flags = [flag],
+                        expand_if_equal = variable_with_value(name = each + ".type", value = kind),
+                    )
+                    for kind, flag in [
+                        ("object_file", "%{libraries_to_link.name}"),
+                        ("interface_library", "%{libraries_to_link.name}"),
+                        ("static_library", "%{libraries_to_link.name}"),
+                        ("dynamic_library", "-l%{libraries_to_link.name}"),
+                        ("versioned_dynamic_library", "-l:%{libraries_to_link.name}"),
+                    ]
+                ] + [flag_group(
+                    flags = ["-Wl,-no-whole-archive"],
+                    expand_if_true = each + ".is_whole_archive",
+                )],
+            )])],
+        ),
+        _link_feature("force_pic_flags", ["-pie"], needs = "force_pic", actions = [ACTION_NAMES.cpp_link_executable]),
+        _link_feature("user_link_flags", ["%{user_link_flags}"], each = "user_link_flags"),
+        _link_feature("strip_debug_symbols", ["-Wl,-S"], needs = "strip_debug_symbols"),
+    ]
+
+# A feature that adds flags when linking: if Bazel has the variable `needs`; once for each element of the variable `each`.
+def _link_feature(name, flags, needs = None, each = None, actions = _LINK):
+    return feature(
+        name = name,
+        enabled = True,
+        flag_sets = [flag_set(actions = actions, flag_groups = [flag_group(
+            flags = flags,
+            iterate_over = each,
+            expand_if_available = needs or each,
+        )])],
+    )
+
 def _config_impl(ctx):
     triple = _CPUS[ctx.attr.cpu]
-    features = [
+    features = (_interface_library_features(ctx.attr.driver) if ctx.attr.compiler == "clang" else []) + [
         feature(name = "opt"),
         feature(name = "dbg"),
         feature(name = "fastbuild"),
@@ -159,7 +232,7 @@ _config = rule(
     provides = [CcToolchainConfigInfo],
 )
 
-def debian_toolchain(name, compiler, driver, module_map = None):
+def debian_toolchain(name, compiler, driver, module_map = None, linker_files = None):
     """Declares the toolchain suite //tools/bazel:NAME.
 
     Args:
@@ -167,6 +240,7 @@ def debian_toolchain(name, compiler, driver, module_map = None):
       compiler: "gcc" or "clang".
       driver: the compiler's path; it links too.
       module_map: what everybody may include, for layering_check; clang only.
+      linker_files: what linking runs, if that is not of the system: interface_library; clang only.
     """
     no_files = name + "_no_files"
     native.filegroup(name = no_files)
@@ -184,7 +258,7 @@ def debian_toolchain(name, compiler, driver, module_map = None):
             as_files = no_files,
             compiler_files = no_files,
             dwp_files = no_files,
-            linker_files = no_files,
+            linker_files = linker_files if linker_files else no_files,
             module_map = module_map,
             objcopy_files = no_files,
             strip_files = no_files,
