@@ -33,7 +33,8 @@ EngineRank::EngineRank(const EngineWorkerOptions& options, uint32_t rank,
       counters_(counters),
       spaces_(options.contract, options.lora_name, options.additional_salt),
       parked_(options.orphan_blocks_max, options.orphan_ttl, options.counts_copies),
-      scratch_(scratch) {}
+      scratch_(scratch),
+      pages_(options.page_names, options.is_sglang) {}
 
 void EngineRank::Prefetch(const EngineEvent& event) const {
   if (groups_.empty() || event.hashes.empty()) return;
@@ -411,6 +412,9 @@ void EngineRank::PlaceTokens(Store* store, Chain chain) {
                                    : NextSequenceHash(chain.parent, local, options_.contract);
     const BlockPlace place{block, chain.position, chain.space};
     Place(store->group, name, place, chain.parent, local, store->tier, 1);
+    if (pages_.on())
+      NamePage(name, place, chain.parent, event.tokens.subspan(i * options_.block_size, window),
+               content.multimodal(i), event.bigrams);
     store->taken = true;
     chain.parent = block;
     ++chain.position;

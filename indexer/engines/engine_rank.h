@@ -28,6 +28,7 @@
 #include "indexer/engines/engine_content.h"
 #include "indexer/engines/engine_worker.h"
 #include "indexer/engines/namespaces.h"
+#include "indexer/engines/page_names.h"
 #include "indexer/engines/parked_blocks.h"
 #include "indexer/engines/repeats.h"
 
@@ -180,6 +181,10 @@ class EngineRank {
                    SequenceHash parent, std::optional<LocalHash> local, const ParkedBlock& parked);
   void LinkAll();
   void LinkChildren(const std::string& parent, const BlockPlace& place);
+  void NamePage(const EngineBlockHash& name, const BlockPlace& place, SequenceHash parent,
+                std::span<const TokenId> tokens, std::span<const uint64_t> objects, bool bigrams);
+  // Neither adapter nor salt.
+  bool IsPlain(uint32_t space) const;
 
   // ---- engine_rank_sides.cc: side classes ----
  public:
@@ -287,6 +292,7 @@ class EngineRank {
   Event side_removed_ = Removed();
 
   EngineScratch* const scratch_;
+  PageNamer pages_;
 };
 
 }  // namespace kvatlas

@@ -283,7 +283,26 @@ void EngineRank::LinkChildren(const std::string& parent, const BlockPlace& place
     const BlockPlace at{NextSequenceHash(place.block, local, options_.contract), place.position + 1,
                         *space};
     PlaceParked(group, NameOfKey(key), at, place.block, local, *child);
+    if (pages_.on())
+      NamePage(NameOfKey(key), at, place.block, child->tokens, child->multimodal, child->eagle);
   }
+}
+
+// ---- What SGLang's router calls them ----
+
+bool EngineRank::IsPlain(uint32_t space) const {
+  return spaces_.at(space).lora_name.empty() && spaces_.at(space).cache_salt.empty();
+}
+
+void EngineRank::NamePage(const EngineBlockHash& name, const BlockPlace& place, SequenceHash parent,
+                          std::span<const TokenId> tokens, std::span<const uint64_t> objects,
+                          bool bigrams) {
+  pages_.Placed({.name = name,
+                 .block = place.block,
+                 .parent = place.position == 0 ? kNoParent : parent,
+                 .tokens = tokens,
+                 .bigrams = bigrams,
+                 .plain = objects.empty() && IsPlain(place.space)});
 }
 
 }  // namespace kvatlas

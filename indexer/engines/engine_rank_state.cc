@@ -112,6 +112,7 @@ void EngineRank::Restart() {
   side_unknown_ = false;
   UpdateLayout();
   UpdateTrust();
+  pages_.Restarted();
 }
 
 // ---- Losses ----
@@ -456,6 +457,7 @@ absl::Status EngineRank::Restore(const EngineAlias& alias, bool more) {
     for (uint32_t i = 0; alias.side && i < copies[tier]; ++i) StoreSide(*group, alias.hash, of);
   }
   counters_->copies = copies_before;
+  if (pages_.on() && !alias.side) pages_.Restored(alias.hash, alias.block, IsPlain(space));
   if (alias.suspect) {
     const size_t slot = table->Find(alias.hash);
     table->Restore(slot, table->copies(slot), certain);

@@ -43,6 +43,8 @@
 
 namespace kvatlas {
 
+class PageNames;
+
 // Where one worker rank's holdings go.
 class RankSink {
  public:
@@ -108,6 +110,9 @@ struct EngineWorkerOptions {
   // never announced itself: Mooncake's blocks were computed by others. May be empty. Called by `Apply` and `Tick`
   // without this worker's lock; until it answers, such a block is parked.
   std::function<std::optional<KnownBlock>(const EngineBlockHash& hash)> resolve = {};
+  // Told what SGLang's router calls each block (`page_names.h`); null: nothing asks so. It outlives the worker.
+  PageNames* page_names = nullptr;
+  bool is_sglang = false;  // the engine's own names are those
 };
 
 struct EngineRankStats {
