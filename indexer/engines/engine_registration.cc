@@ -46,7 +46,7 @@ absl::Status CheckRegistration(const EngineRegistration& registration) {
         std::pair("replay_endpoint", &registration.replay_endpoint),
         std::pair("topic", &registration.topic), std::pair("lora_name", &registration.lora_name),
         std::pair("additional_salt", &registration.additional_salt),
-        std::pair("engine_type", &registration.engine_type)}) {
+        std::pair("url", &registration.url), std::pair("engine_type", &registration.engine_type)}) {
     if (text->size() > kRegisteredTextBytesMax)
       return absl::InvalidArgumentError(std::string(field) + " is longer than " +
                                         std::to_string(kRegisteredTextBytesMax) + " bytes");

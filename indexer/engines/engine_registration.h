@@ -42,6 +42,7 @@ struct EngineRegistration {
   std::string additional_salt;
   std::optional<uint32_t> image_token;  // `EngineWorkerOptions::image_token`
   bool counts_copies = true;            // `EngineWorkerOptions::counts_copies`
+  std::string url;                      // where its requests go: a holder's label `url`
   std::string engine_type;              // "vLLM", "SGLang", "Mooncake"; informational
   std::string source = "zmq";
 };

@@ -48,6 +48,8 @@ bool SetOption(std::string_view option, EngineRegistration* worker) {
   } else if (name == "image_token") {
     worker->image_token = Number(value);
     return worker->image_token.has_value();
+  } else if (name == "url") {
+    worker->url = value;
   } else if (name == "type") {
     worker->engine_type = value;
   } else if (name == "block_size") {

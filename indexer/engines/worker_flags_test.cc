@@ -30,6 +30,7 @@ std::string Shown(const std::vector<std::string>& workers) {
     if (!worker.counts_copies) text += " once";
     if (worker.image_token) text += " image " + std::to_string(*worker.image_token);
     if (!worker.engine_type.empty()) text += " type " + worker.engine_type;
+    if (!worker.url.empty()) text += " url " + worker.url;
     text += "\n";
   }
   return text;
@@ -48,6 +49,11 @@ TEST(WorkerFlagsTest, OptionsFollowSemicolons) {
              "block_size=4;count_copies=false;image_token=151655"}),
       "1 0 tcp://h:1 4 replay tcp://h:2 topic kv@x=y bind lora a salt s once image 151655 type "
       "SGLang\n");
+}
+
+TEST(WorkerFlagsTest, AUrlIsTakenAsItIs) {
+  EXPECT_EQ(Shown({"1=tcp://h:1;url=http://h:30000/v1?a=b"}),
+            "1 0 tcp://h:1 16 url http://h:30000/v1?a=b\n");
 }
 
 TEST(WorkerFlagsTest, WhatIsNotOfTheFormIsNamed) {

@@ -350,6 +350,8 @@ class DomainState {
     }
   }
 
+  bool MayHold(SequenceHash block) const { return index_->MayHold(block); }
+
   OverlapAnswer AnswerOf(const std::shared_ptr<const Table>& of, std::span<const Overlap> overlaps,
                          bool all_holders, std::span<const TierReach> reaches, Time now) const {
     const Table& table = *of;
@@ -835,6 +837,11 @@ absl::StatusOr<OverlapAnswer> HolderRegistry::FindOverlaps(const Domain& domain,
   if (state == nullptr) return absl::NotFoundError("no such domain: " + ToString(domain));
   return state->FindOverlaps(query, all_holders, by_tier, held_only,
                              state_->options.clock->Now());
+}
+
+bool HolderRegistry::MayHold(const Domain& domain, SequenceHash block) const {
+  const DomainPtr state = state_->Find(domain);
+  return state != nullptr && state->MayHold(block);
 }
 
 double AheadPerWorker(const std::optional<Load>& load) {

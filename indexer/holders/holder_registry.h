@@ -238,6 +238,9 @@ class HolderRegistry : public StreamAcceptor {
       const std::function<void(const HolderInfo& holder, const TierReach& reach)>& visit,
       bool held_only = false) const;
 
+  // False only if nothing in that domain, masked or not, holds the block; true where the index cannot tell.
+  bool MayHold(const Domain& domain, SequenceHash block) const;
+
   // A holder that is fed in this process. Its domain is made when it is new. FAILED_PRECONDITION: the domain has
   // another block size. ALREADY_EXISTS: there is a live holder of that id. RESOURCE_EXHAUSTED: too many.
   absl::StatusOr<std::unique_ptr<LocalHolder>> AddLocal(const Domain& domain, uint32_t block_size,

@@ -15,6 +15,8 @@ bool Index::Sweep(HolderIndex holder, size_t, ChangeSink* changes) {
 
 void Index::Tend(size_t) {}
 
+bool Index::MayHold(SequenceHash) const { return true; }
+
 void Index::FindTierOverlaps(const OverlapQuery& query, std::vector<TierOverlap>* overlaps) const {
   std::vector<Overlap> found;
   FindOverlaps(query, &found);

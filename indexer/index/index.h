@@ -204,6 +204,9 @@ class Index {
 
   // ---- Contents ----
 
+  // False only if no holder, masked or not, has that block in any tier. This class's own cannot tell and is true.
+  virtual bool MayHold(SequenceHash block) const;
+
   // All holdings of a holder, in no particular order: a consistent cut of that holder (its writers wait).
   virtual std::vector<Holding> HoldingsOf(HolderIndex holder) const = 0;
 

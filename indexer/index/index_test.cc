@@ -332,6 +332,24 @@ TEST_P(IndexTest, AMaskedHolderIsLeftOutAndKeepsItsBlocks) {
   EXPECT_THAT(Find(prompt), UnorderedElementsAre(Overlap{a, 2}, Overlap{b, 3}));
 }
 
+TEST_P(IndexTest, ABlockOfAMaskedHolderMayBeHeldAndOneThatIsGoneNeedNot) {
+  const HolderIndex a = Add(), b = Add();
+  const Blocks prompt = Sequence(1, 3);
+  Store(a, prompt);
+  Store(b, Slice(prompt, 0, 2));
+  index_->SetMasked(a, true);
+  for (SequenceHash block : prompt) EXPECT_TRUE(index_->MayHold(block));
+  Remove(a, {prompt[1], prompt[2]});
+  EXPECT_TRUE(index_->MayHold(prompt[0]));
+  EXPECT_TRUE(index_->MayHold(prompt[1]));
+  if (GetParam() != "atlas") return;  // others cannot tell
+  EXPECT_FALSE(index_->MayHold(prompt[2]));
+  index_->RemoveHolder(a);
+  index_->RemoveHolder(b);
+  for (SequenceHash block : prompt) EXPECT_FALSE(index_->MayHold(block));
+  EXPECT_FALSE(index_->MayHold(Sequence(2, 1)[0]));
+}
+
 TEST_P(IndexTest, TenThousandHolders) {
   constexpr uint32_t kHolders = 10'000;
   const Blocks prompt = Sequence(1, 6);

@@ -7,6 +7,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/match.h"
 #include "indexer/base/mutex.h"
 #include "indexer/leaf/rank_holders.h"
 
@@ -170,8 +171,8 @@ struct EngineDirectory::State {
     instance->of = registration;
     instance->domain = domain;
     instance->busy = true;
-    instance->holders = std::make_shared<RankHolders>(registry, domain, registration.block_size,
-                                                      registration.instance, hide);
+    instance->holders = std::make_shared<RankHolders>(
+        registry, domain, registration.block_size, registration.instance, hide, registration.url);
     EngineWorkerOptions worker = options.worker;
     worker.name = registration.instance;
     worker.block_size = registration.block_size;
@@ -180,6 +181,9 @@ struct EngineDirectory::State {
     worker.additional_salt = registration.additional_salt;
     worker.image_token = registration.image_token;
     worker.counts_copies = registration.counts_copies;
+    if (!(domain == options.pages_of)) worker.page_names = nullptr;
+    worker.is_sglang =
+        absl::EqualsIgnoreCase(absl::string_view(registration.engine_type), "sglang");
     worker.resolve = [this, domain, self = registration.instance](const EngineBlockHash& hash) {
       return Resolve(domain, self, hash);
     };
@@ -294,6 +298,7 @@ struct EngineDirectory::State {
                       .image_token = instance.of.image_token,
                       .counts_copies = instance.of.counts_copies,
                       .additional_salt = instance.of.additional_salt,
+                      .url = instance.of.url,
                       .listeners = {},
                       .worker = {}};
     for (const auto& [rank, listener] : listeners) {

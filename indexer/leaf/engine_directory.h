@@ -52,6 +52,7 @@ struct EngineEntry {
   std::optional<uint32_t> image_token;
   bool counts_copies = true;
   std::string additional_salt;
+  std::string url;
   std::vector<EngineListener> listeners;             // by rank
   ListenerStatus status = ListenerStatus::kPending;  // failed > pending > active > paused
   EngineWorkerStats worker;
@@ -62,8 +63,9 @@ void AddCounts(const EngineWorkerStats& from, EngineWorkerStats* to);
 
 struct EngineDirectoryOptions {
   HashContract contract;
-  // Of every worker; name, block size, contract, adapter and salt are filled in.
+  // Of every worker; name, block size, contract, adapter and salt are filled in. `page_names` is of workers of one domain alone.
   EngineWorkerOptions worker;
+  Domain pages_of;
   uint32_t instances_max = 65536;
   // A rank is in no answer when its stream's connection has been gone, or its stream not read (paused, failed), for longer.
   Duration lease_ttl = std::chrono::seconds(10);

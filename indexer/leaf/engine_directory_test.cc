@@ -44,6 +44,15 @@ class EngineDirectoryTest : public testing::Test {
     directory_->Open();
   }
 
+  // The label `url` of a holder, by its name.
+  std::string UrlOf(const std::string& holder) {
+    const absl::StatusOr<HolderDump> dump = registry_.Dump({"m", ""}, {holder, 0, ""});
+    if (!dump.ok()) return std::string(dump.status().message());
+    for (const auto& [name, value] : dump->holder->labels)
+      if (name == "url") return value;
+    return "";
+  }
+
   static EngineRegistration Of(const std::string& instance, uint32_t rank = 0,
                                const std::string& model = "m", uint32_t block_size = 4) {
     EngineRegistration registration;
@@ -85,6 +94,19 @@ class EngineDirectoryTest : public testing::Test {
   std::unique_ptr<ZmqIngest> ingest_;
   std::unique_ptr<EngineDirectory> directory_;
 };
+
+TEST_F(EngineDirectoryTest, ARegisteredUrlIsALabelOfEveryRank) {
+  EngineRegistration registration = Of("1");
+  registration.url = "http://10.0.0.1:30000";
+  EXPECT_EQ(Register(registration), "ok");
+  EXPECT_EQ(Register(Of("2")), "ok");
+  EXPECT_EQ(UrlOf("1"), "http://10.0.0.1:30000");
+  EXPECT_EQ(UrlOf("2"), "");
+  EXPECT_EQ(directory_->List()[0].url, "http://10.0.0.1:30000");
+  registration = Of("3");
+  registration.url = std::string(5000, 'x');
+  EXPECT_THAT(Register(registration), HasSubstr("url is longer than"));
+}
 
 TEST_F(EngineDirectoryTest, RefusesInTheWordsOfDynamosIndexer) {
   EngineRegistration bad = Of("1");

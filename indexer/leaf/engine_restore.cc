@@ -21,6 +21,7 @@ EngineRegistration RegistrationOf(const EngineEntry& entry, const EngineListener
   registration.additional_salt = entry.additional_salt;
   registration.image_token = entry.image_token;
   registration.counts_copies = entry.counts_copies;
+  registration.url = entry.url;
   registration.engine_type = entry.engine_type;
   registration.source = entry.source;
   if (listener == nullptr) return registration;

@@ -277,6 +277,7 @@ class HttpApi::Impl {
         .additional_salt = {},
         .image_token = body.image_token_id,
         .counts_copies = body.count_copies,
+        .url = body.url.value_or(""),
         .engine_type = body.engine_type.value_or(""),
     });
     return status.ok() ? Ok(201) : Error(status);

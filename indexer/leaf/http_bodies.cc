@@ -119,6 +119,7 @@ bool RegisterBody::Read(JsonReader* reader) {
       {"bind", false},
       {"count_copies", false},
       {"image_token_id", false},
+      {"url", false},
   };
   return reader->ReadStruct("RegisterRequest", 9, kFields, [&](size_t field) {
     switch (field) {
@@ -148,6 +149,8 @@ bool RegisterBody::Read(JsonReader* reader) {
         return reader->ReadBool(&count_copies);
       case 14:
         return reader->ReadOptional(&image_token_id);
+      case 15:
+        return reader->ReadOptional(&url);
       default:
         return ReadIgnored(reader);
     }

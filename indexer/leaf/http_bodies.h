@@ -60,6 +60,7 @@ struct RegisterBody {
   bool bind = false;
   bool count_copies = true;
   std::optional<uint32_t> image_token_id;
+  std::optional<std::string> url;
 
   bool Read(JsonReader* reader);
 };

@@ -8,11 +8,13 @@
 #include "absl/status/status.h"
 #include "indexer/base/mutex.h"
 #include "indexer/coverage/parent_refusals.h"
+#include "indexer/engines/page_names.h"
 #include "indexer/leaf/checkpoint/checkpoint_http.h"
 #include "indexer/leaf/checkpoint/checkpointer.h"
 #include "indexer/leaf/engine_metrics.h"
 #include "indexer/leaf/engine_stats.h"
 #include "indexer/leaf/http_api.h"
+#include "indexer/leaf/kv_indexer_service.h"
 #include "indexer/leaf/leaf_service.h"
 #include "indexer/leaf/mooncake_api.h"
 #include "indexer/leaf/peers.h"
@@ -35,6 +37,7 @@ namespace {
 
 constexpr Duration kReportEvery = std::chrono::milliseconds(10);
 constexpr int kReportsPerTick = 20;
+constexpr size_t kNamesSweptPerTick = 1 << 14;
 
 absl::Status Check(const LeafOptions& options) {
   absl::Status names = ValidateHolder({options.cell, 0, options.replica}, options.labels);
@@ -71,12 +74,19 @@ HolderRegistryOptions RegistryOptions(const LeafOptions& options, CoverageReport
   return registry;
 }
 
-EngineDirectoryOptions DirectoryOptions(const LeafOptions& options) {
+// Null: nothing asks by them.
+std::unique_ptr<PageNames> MakePageNames(const KvIndexerOptions& options) {
+  return options.domain.has_value() ? PageNames::Create(options.names) : nullptr;
+}
+
+EngineDirectoryOptions DirectoryOptions(const LeafOptions& options, PageNames* names) {
   EngineDirectoryOptions directory;
   directory.contract = options.contract;
   directory.worker = options.engines.worker;
   directory.worker.keep_local_hashes = options.engines.local_hashes;
   directory.worker.repair_timeout = options.registry.receiver.repair_timeout;
+  directory.worker.page_names = names;
+  directory.pages_of = options.kv_indexer.domain.value_or(Domain());
   directory.lease_ttl = options.registry.receiver.lease_ttl;
   directory.adopted_ttl = options.registry.sweep_after;
   directory.start_hidden =
@@ -164,7 +174,9 @@ struct Leaf::Parts {
       : reporter(ReporterOptions(options)),
         registry(RegistryOptions(options, &reporter)),
         ingest(options.engines.ingest),
-        directory(DirectoryOptions(options), &registry, &ingest),
+        pages_of(options.kv_indexer.domain.value_or(Domain())),
+        page_names(MakePageNames(options.kv_indexer)),
+        directory(DirectoryOptions(options, page_names.get()), &registry, &ingest),
         checkpointer(MakeCheckpointer(options, &registry, &directory, &metrics)),
         peers(options.engines.recovery.peers),
         readiness(options.engines.min_initial_workers, [this] { return Workers(); }),
@@ -174,6 +186,9 @@ struct Leaf::Parts {
               FillParents(reporter, response);
               FillEngines(directory, response);
             },
+            &metrics),
+        kv_indexer(
+            options.kv_indexer, &registry, page_names.get(), [this] { return serving.load(); },
             &metrics),
         streams(&registry),
         grpc({.listen = options.grpc}),
@@ -190,6 +205,7 @@ struct Leaf::Parts {
                  &registry, &directory) {
     grpc.Register(&service, "kvatlas.v1.Leaf");
     grpc.Register(streams.service(), "kvatlas.v1.Holdings");
+    grpc.Register(&kv_indexer, "kv_indexer.v1.KVIndexer");
     service.AddHttp(&http);
     AddCheckpointHttp(checkpointer.get(), &http);
     api.AddRoutes(http.server());
@@ -289,12 +305,20 @@ struct Leaf::Parts {
       if (i == 0) {
         registry.Tick();
         directory.Tick();
+        SweepNames();
         ServeWhenReady();
       }
       reporter.Tick();
       mutex.Lock();
       if (!stopping) wake.WaitFor(&mutex, kReportEvery);
     }
+  }
+
+  // Names of blocks that nothing holds any more.
+  void SweepNames() {
+    if (page_names != nullptr)
+      page_names->Sweep(kNamesSweptPerTick,
+                        [this](SequenceHash block) { return registry.MayHold(pages_of, block); });
   }
 
   void StopTimer() {
@@ -310,11 +334,14 @@ struct Leaf::Parts {
   CoverageReporter reporter;
   HolderRegistry registry;
   ZmqIngest ingest;
+  const Domain pages_of;  // the domain of `page_names`
+  const std::unique_ptr<PageNames> page_names;
   EngineDirectory directory;
   std::unique_ptr<Checkpointer> checkpointer;
   Peers peers;
   ReadinessGate readiness;
   LeafService service;
+  KvIndexerService kv_indexer;
   GrpcAcceptor streams;
   std::unique_ptr<RedisReader> redis;
   GrpcServer grpc;
@@ -341,6 +368,8 @@ absl::StatusOr<std::unique_ptr<Leaf>> Leaf::Start(LeafOptions options) {
   if (absl::Status bad = Check(options); !bad.ok()) return bad;
   auto leaf = std::unique_ptr<Leaf>(new Leaf(std::make_unique<Parts>(options)));
   Parts& parts = *leaf->parts_;
+  if (options.kv_indexer.domain.has_value() && parts.page_names == nullptr)
+    return absl::ResourceExhaustedError("no address space for the KV indexer's names");
   if (absl::Status status = parts.api.Open(); !status.ok()) return status;
   if (absl::Status status = parts.http.Start(); !status.ok()) return status;
   for (auto& server : parts.mooncake_http)

@@ -3,6 +3,7 @@
 //   workers ══ gRPC Holdings ══▶ HolderRegistry ──▶ CoverageReporter ══ gRPC Holdings ══▶ parents
 //   engines ══ ZeroMQ ══▶ ZmqIngest ─▶ EngineDirectory ─╯  │
 //   askers  ══ gRPC Leaf, HTTP ══▶ LeafService, HttpApi ───╯
+//   sgl-router ══ gRPC KVIndexer ══▶ KvIndexerService, by the names that PageNames has of engines' blocks
 //   replicas ══ HTTP /snapshot, /dump ══▶ PeerRecovery ─▶ EngineDirectory
 //
 //   workers ══ logs in Redis ══▶ RedisReader ─▶ HolderRegistry
@@ -40,6 +41,7 @@
 #include "indexer/holders/holder_registry.h"
 #include "indexer/leaf/checkpoint/checkpointer.h"
 #include "indexer/leaf/engine_directory.h"
+#include "indexer/leaf/kv_indexer.h"
 #include "indexer/leaf/peer_recovery.h"
 #include "indexer/leaf/readiness.h"
 #include "indexer/service/address.h"
@@ -86,13 +88,14 @@ struct LeafOptions {
   LeafHttpOptions http_api;
   // Workers' streams through Redis too; the cell is filled in. Nothing: only over gRPC.
   std::optional<RedisLogOptions> redis;
+  KvIndexerOptions kv_indexer;   // SGLang's interface; without a domain it knows nothing
   CheckpointOptions checkpoint;  // cell, replica and contract are filled in
 };
 
 class Leaf {
  public:
   // UNAVAILABLE, naming the address, when one cannot be had. INVALID_ARGUMENT: no such index, a bad name, or an engine
-  // that cannot be registered. FAILED_PRECONDITION: another process has the directory of checkpoints.
+  // that cannot be registered. RESOURCE_EXHAUSTED: no address space for `kv_indexer.names`. FAILED_PRECONDITION: another process has the directory of checkpoints.
   static absl::StatusOr<std::unique_ptr<Leaf>> Start(LeafOptions options);
   ~Leaf();  // Stop(0)
 

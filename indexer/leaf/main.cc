@@ -24,6 +24,7 @@
 #include "indexer/leaf/checkpoint/checkpointer.h"
 #include "indexer/leaf/engine_directory.h"
 #include "indexer/leaf/http_api.h"
+#include "indexer/leaf/kv_indexer.h"
 #include "indexer/leaf/leaf.h"
 #include "indexer/service/address.h"
 #include "indexer/service/flags.h"
@@ -47,6 +48,7 @@ struct Flags {
   std::vector<std::string> workers;
   std::string redis;
   uint32_t redis_shards = 1;
+  std::string kv_indexer_model;
   AnnounceFlag announce;
 };
 
@@ -83,6 +85,19 @@ void DeclareEngines(FlagSet& flags, Flags* f) {
             "silence after which an engine's replay is given up");
   flags.Add("orphan_ttl", &engines.worker.orphan_ttl,
             "how long an engine's block waits for its parent");
+}
+
+void DeclareKvIndexer(FlagSet& flags, Flags* f) {
+  KvIndexerOptions& kv_indexer = f->leaf.kv_indexer;
+  flags.Add("kv_indexer_model", &f->kv_indexer_model,
+            "MODEL[=TENANT] that kv_indexer.v1.KVIndexer answers for, SGLang's interface on the "
+            "gRPC port; empty: none, and no memory for names of pages");
+  flags.Add("kv_indexer_names", &kv_indexer.names.names_max,
+            "pages of that model whose names are kept", 1u, uint64_t{1} << 31);
+  flags.Add("kv_indexer_disk", &kv_indexer.counts_disk,
+            "its answers count blocks on disk, not those on device and host alone");
+  flags.Add("kv_indexer_in_flight", &kv_indexer.in_flight_max,
+            "prefix queries at once, beyond which it refuses", 1);
 }
 
 void DeclareRedis(FlagSet& flags, Flags* f) {
@@ -157,6 +172,17 @@ absl::Status FinishRedis(Flags* flags) {
   return absl::OkStatus();
 }
 
+absl::Status FinishKvIndexer(Flags* flags) {
+  if (flags->kv_indexer_model.empty()) return absl::OkStatus();
+  absl::StatusOr<Domain> domain = ParseKvIndexerModel(flags->kv_indexer_model);
+  if (!domain.ok()) {
+    return absl::InvalidArgumentError("--kv_indexer_model: " +
+                                      std::string(domain.status().message()));
+  }
+  flags->leaf.kv_indexer.domain = *std::move(domain);
+  return absl::OkStatus();
+}
+
 absl::Status FinishSchedule(Flags* flags) {
   absl::StatusOr<WaypointSchedule> schedule = WaypointSchedule::Parse(flags->schedule_name);
   if (!schedule.ok()) {
@@ -170,6 +196,7 @@ absl::Status FinishSchedule(Flags* flags) {
 absl::Status Finish(Flags* flags) {
   if (absl::Status bad = FinishRedis(flags); !bad.ok()) return bad;
   if (absl::Status bad = FinishSchedule(flags); !bad.ok()) return bad;
+  if (absl::Status bad = FinishKvIndexer(flags); !bad.ok()) return bad;
   auto workers = ParseWorkers(flags->workers, flags->engine);
   if (!workers.ok())
     return absl::InvalidArgumentError("--workers: " + std::string(workers.status().message()));
@@ -215,6 +242,7 @@ int Main(int argc, char** argv) {
   Flags flags;
   Declare(service.flags(), &flags);
   DeclareEngines(service.flags(), &flags);
+  DeclareKvIndexer(service.flags(), &flags);
   DeclareRedis(service.flags(), &flags);
   DeclareCheckpoints(service.flags(), &flags.leaf.checkpoint);
   AddAnnounceFlags(service.flags(), &flags.announce);

@@ -24,18 +24,20 @@ class HolderSink : public RankSink {
 }  // namespace
 
 RankHolders::RankHolders(HolderRegistry* registry, Domain domain, uint32_t block_size,
-                         std::string instance, bool hidden)
+                         std::string instance, bool hidden, const std::string& url)
     : registry_(registry),
       domain_(std::move(domain)),
       block_size_(block_size),
       instance_(std::move(instance)),
-      hidden_(hidden) {}
+      hidden_(hidden) {
+  if (!url.empty()) labels_.emplace_back("url", url);
+}
 
 absl::StatusOr<RankHolders::Rank*> RankHolders::FindOrAdd(uint32_t rank) {
   const auto it = ranks_.find(rank);
   if (it != ranks_.end()) return &it->second;
   absl::StatusOr<std::unique_ptr<LocalHolder>> holder = registry_->AddLocal(
-      domain_, block_size_, {.id = {instance_, rank, ""}, .address = "", .labels = {}});
+      domain_, block_size_, {.id = {instance_, rank, ""}, .address = "", .labels = labels_});
   if (!holder.ok()) return holder.status();
   Rank& added = ranks_[rank];
   added.holder = *std::move(holder);

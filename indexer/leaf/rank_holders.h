@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -27,9 +28,9 @@ namespace kvatlas {
 
 class RankHolders {
  public:
-  // With `hidden` ranks start hidden, until `SetHidden(false)`.
+  // With `hidden` ranks start hidden, until `SetHidden(false)`. `url` is a label of each unless it is empty.
   RankHolders(HolderRegistry* registry, Domain domain, uint32_t block_size, std::string instance,
-              bool hidden);
+              bool hidden, const std::string& url = "");
 
   // The holder exists from now on. As `HolderRegistry::AddLocal`; OK when it did already.
   absl::Status Add(uint32_t rank);
@@ -60,6 +61,7 @@ class RankHolders {
   const Domain domain_;
   const uint32_t block_size_;
   const std::string instance_;
+  std::vector<std::pair<std::string, std::string>> labels_;  // immutable
 
   mutable Mutex mutex_;  // before a holder's own
   bool hidden_ ABSL_GUARDED_BY(mutex_);

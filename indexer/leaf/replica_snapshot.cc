@@ -21,7 +21,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little,
               "the format is written as it lies in memory");
 
-constexpr std::string_view kMagic = "KVAREP04";
+constexpr std::string_view kMagic = "KVAREP05";
 constexpr size_t kNamesBytes = 256 << 10;  // of one record, about
 constexpr size_t kPieceBytes = 256 << 10;
 constexpr size_t kNamespaceBytesMax = 256 << 10;
@@ -220,6 +220,7 @@ std::string InstanceBytes(const EngineEntry& entry) {
   PutText(&bytes, entry.engine_type);
   PutText(&bytes, entry.lora_name);
   PutText(&bytes, entry.additional_salt);
+  PutText(&bytes, entry.url);
   Put(&bytes, static_cast<uint8_t>(entry.counts_copies));
   Put(&bytes, static_cast<uint8_t>(entry.image_token.has_value()));
   Put(&bytes, entry.image_token.value_or(0));
@@ -250,6 +251,7 @@ EngineEntry TakeInstance(Taker* from) {
   entry.engine_type = TakeRegistered(from);
   entry.lora_name = TakeRegistered(from);
   entry.additional_salt = TakeRegistered(from);
+  entry.url = TakeRegistered(from);
   entry.counts_copies = from->Take<uint8_t>() != 0;
   const bool sees_images = from->Take<uint8_t>() != 0;
   const auto image_token = from->Take<uint32_t>();

@@ -35,6 +35,7 @@ class Told : public SnapshotVisitor {
                        std::to_string(entry.block_size) + " " + entry.engine_type + " " +
                        entry.lora_name + (entry.counts_copies ? "" : " once");
     if (entry.image_token) text += " image " + std::to_string(*entry.image_token);
+    if (!entry.url.empty()) text += " url " + entry.url;
     for (const EngineListener& listener : entry.listeners)
       text += " [" + std::to_string(listener.rank) + " " + listener.endpoint + " " +
               listener.replay_endpoint + " " + listener.topic + "]";
@@ -91,6 +92,7 @@ class ReplicaSnapshotTest : public testing::Test {
     one.engine_type = "vLLM";
     one.counts_copies = false;
     one.image_token = 151655;
+    one.url = "http://h:30000";
     EXPECT_TRUE(directory_->Register(one).ok());
     EXPECT_TRUE(directory_->Register(digests_.Registration("1")).ok());
     engine_.sockets().WaitForSubscribers();
@@ -139,7 +141,7 @@ TEST_F(ReplicaSnapshotTest, RegistrationsNamesAndPositionsAreReadAsTheyWere) {
   ASSERT_TRUE(stats.ok()) << stats.status();
   EXPECT_EQ(told.names, expected);
   EXPECT_EQ(stats->names, expected.size());
-  EXPECT_THAT(told.instances, testing::ElementsAre("m 1 4 vLLM  once image 151655 [0 " +
+  EXPECT_THAT(told.instances, testing::ElementsAre("m 1 4 vLLM  once image 151655 url http://h:30000 [0 " +
                                                    engine_.sockets().endpoint() + " " +
                                                    engine_.sockets().replay_endpoint() + " ] [2 " +
                                                    digests_.sockets().endpoint() + "  ]"));
@@ -219,7 +221,7 @@ std::vector<Record> RecordsOf(std::string_view text) {
 }
 
 std::string TextOf(const std::vector<Record>& records) {
-  std::string text = "KVAREP04";
+  std::string text = "KVAREP05";
   for (const Record& record : records) {
     const size_t start = text.size();
     const auto size = static_cast<uint32_t>(record.payload.size());

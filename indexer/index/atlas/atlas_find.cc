@@ -146,6 +146,12 @@ void AtlasIndex::Find(const OverlapQuery& query, std::span<const TierMask> masks
   walker.WalkByHolder([&](uint32_t i, uint64_t bits) { emit->Drop(i, bits); });
 }
 
+// A block without holders is in no table.
+bool AtlasIndex::MayHold(SequenceHash block) const {
+  EpochGuard guard;
+  return table_->Find(block) != 0;
+}
+
 void AtlasIndex::FindOverlaps(const OverlapQuery& query, std::vector<Overlap>* overlaps) const {
   EpochGuard guard;
   ListEmit emit(overlaps);

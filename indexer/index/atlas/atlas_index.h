@@ -85,6 +85,7 @@ class AtlasIndex : public Index {
   absl::Status Apply(HolderIndex holder, const Event& event, ChangeSink* changes) override;
   bool Sweep(HolderIndex holder, size_t blocks_max, ChangeSink* changes) override;
   void Tend(size_t steps) override;
+  bool MayHold(SequenceHash block) const override;
   void FindOverlaps(const OverlapQuery& query, std::vector<Overlap>* overlaps) const override;
   void FindTierOverlaps(const OverlapQuery& query,
                         std::vector<TierOverlap>* overlaps) const override;
