@@ -41,10 +41,10 @@ inline constexpr size_t kHitCountsMax = 1 << 20;
 absl::StatusOr<Domain> ParseKvIndexerModel(std::string_view text);
 
 struct KvIndexerOptions {
-  std::optional<Domain> domain;  // of which it answers; nothing: it answers UNAVAILABLE
-  bool counts_disk = false;      // blocks on disk are held, too; device and host always are
-  uint32_t in_flight_max = 32;   // prefix queries; beyond it RESOURCE_EXHAUSTED at once
-  PageNamesOptions names;
+  std::optional<Domain> domain = {};  // of which it answers; nothing: it answers UNAVAILABLE
+  bool counts_disk = false;           // blocks on disk are held, too; device and host always are
+  uint32_t in_flight_max = 32;        // prefix queries; beyond it RESOURCE_EXHAUSTED at once
+  PageNamesOptions names = {};
 };
 
 class KvIndexer {
