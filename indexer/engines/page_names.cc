@@ -76,11 +76,9 @@ std::optional<PageDigest> PageHasher::Hash(const PageDigest* prior, std::span<co
 
 // ---- Names ----
 
-// In lines of its own, so that readers of other shards do not see its writers.
+// What writers need. In lines of its own, so that they do not meet.
 struct alignas(64) PageNames::Shard {
-  std::atomic<uint32_t> version{0};  // odd: slots are being moved
-  std::atomic<uint32_t> mask{0};     // slots in use, less one; 0: none yet
-
+  Head* head = nullptr;  // immutable
   mutable Mutex mutex;
   uint64_t size ABSL_GUARDED_BY(mutex) = 0;
   uint64_t refused ABSL_GUARDED_BY(mutex) = 0;
@@ -92,11 +90,11 @@ struct alignas(64) PageNames::Shard {
   // Partner: the acquire loads of `version` in `Lookup`.
   template <typename Change>
   void Move(Change change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
-    const uint32_t before = version.load(std::memory_order_relaxed);
-    version.store(before + 1, std::memory_order_relaxed);
+    const uint32_t before = head->version.load(std::memory_order_relaxed);
+    head->version.store(before + 1, std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_release);
     change();
-    version.store(before + 2, std::memory_order_release);
+    head->version.store(before + 2, std::memory_order_release);
   }
 
   // Everything that is in use, into as many slots.
@@ -114,8 +112,11 @@ struct alignas(64) PageNames::DigestShard {
 PageNames::PageNames(uint64_t names_a_shard)
     : names_a_shard_(names_a_shard),
       slots_a_shard_(std::bit_ceil(std::max<size_t>(kSlotsMin, names_a_shard / 3 * 4 + 4))),
+      heads_(std::make_unique<Head[]>(kShards)),
       shards_(std::make_unique<Shard[]>(kShards)),
-      digests_(std::make_unique<DigestShard[]>(kShards)) {}
+      digests_(std::make_unique<DigestShard[]>(kShards)) {
+  for (size_t i = 0; i < kShards; ++i) shards_[i].head = &heads_[i];
+}
 
 std::unique_ptr<PageNames> PageNames::Create(const PageNamesOptions& options) {
   if (options.names_max > std::numeric_limits<uint32_t>::max()) return nullptr;
@@ -142,14 +143,14 @@ PageNames::Slot* PageNames::SlotsOf(size_t shard) const { return slots_ + shard 
 void PageNames::Shard::Resize(Slot* slots, size_t count) {
   std::vector<std::pair<uint64_t, uint64_t>> kept;
   kept.reserve(size);
-  const size_t before = mask.load(std::memory_order_relaxed) + size_t{1};
+  const size_t before = head->mask.load(std::memory_order_relaxed) + size_t{1};
   for (size_t i = 0; i < before; ++i) {
     const uint64_t block = slots[i].block.load(std::memory_order_relaxed);
     if (block != 0) kept.emplace_back(slots[i].name.load(std::memory_order_relaxed), block);
   }
   Move([&] {
     for (size_t i = 0; i < before; ++i) slots[i].block.store(0, std::memory_order_relaxed);
-    mask.store(static_cast<uint32_t>(count - 1), std::memory_order_relaxed);
+    head->mask.store(static_cast<uint32_t>(count - 1), std::memory_order_relaxed);
     for (const auto& [name, block] : kept) {
       size_t at = HomeOf(Mix(name), count - 1);
       while (slots[at].block.load(std::memory_order_relaxed) != 0) at = (at + 1) & (count - 1);
@@ -165,7 +166,7 @@ void PageNames::Shard::Resize(Slot* slots, size_t count) {
 
 // Those behind it move up, so that no look-up ends too early.
 void PageNames::Shard::Erase(Slot* slots, size_t at) {
-  const size_t slot_mask = mask.load(std::memory_order_relaxed);
+  const size_t slot_mask = head->mask.load(std::memory_order_relaxed);
   --size;
   Move([&] {
     size_t hole = at;
@@ -191,7 +192,7 @@ void PageNames::Name(uint64_t name, SequenceHash block, bool plain) {
   Slot* const slots = SlotsOf(ShardOf(mixed));
   MutexLock lock(&shard.mutex);
   if (!shard.suspects.empty()) shard.suspects.erase(name);
-  size_t mask = shard.mask.load(std::memory_order_relaxed);
+  size_t mask = shard.head->mask.load(std::memory_order_relaxed);
   size_t at = HomeOf(mixed, mask);
   for (; mask != 0; at = (at + 1) & mask) {
     const uint64_t there = slots[at].block.load(std::memory_order_relaxed);
@@ -208,7 +209,7 @@ void PageNames::Name(uint64_t name, SequenceHash block, bool plain) {
   }
   if (mask == 0 || (shard.size + 1) * 4 > (mask + 1) * 3) {
     shard.Resize(slots, mask == 0 ? kSlotsMin : (mask + 1) * 2);
-    mask = shard.mask.load(std::memory_order_relaxed);
+    mask = shard.head->mask.load(std::memory_order_relaxed);
     at = HomeOf(mixed, mask);
     while (slots[at].block.load(std::memory_order_relaxed) != 0) at = (at + 1) & mask;
   }
@@ -218,9 +219,9 @@ void PageNames::Name(uint64_t name, SequenceHash block, bool plain) {
 }
 
 // 0: not there.
-uint64_t PageNames::Probe(const Shard& shard, const Slot* slots, uint64_t mixed,
+uint64_t PageNames::Probe(const Head& head, const Slot* slots, uint64_t mixed,
                           uint64_t name) const {
-  const size_t mask = shard.mask.load(std::memory_order_relaxed);
+  const size_t mask = head.mask.load(std::memory_order_relaxed);
   size_t at = HomeOf(mixed, mask);
   // Bounded, since what is being moved need not have an empty slot.
   for (size_t looked = 0; looked <= mask; ++looked, at = (at + 1) & mask) {
@@ -232,17 +233,17 @@ uint64_t PageNames::Probe(const Shard& shard, const Slot* slots, uint64_t mixed,
 }
 
 uint64_t PageNames::Lookup(uint64_t mixed, uint64_t name) const {
-  const Shard& shard = shards_[ShardOf(mixed)];
+  const Head& head = heads_[ShardOf(mixed)];
   const Slot* const slots = SlotsOf(ShardOf(mixed));
   for (int look = 0; look < kLooks; ++look) {
-    const uint32_t version = shard.version.load(std::memory_order_acquire);
+    const uint32_t version = head.version.load(std::memory_order_acquire);
     if (version % 2 != 0) continue;
-    const uint64_t block = Probe(shard, slots, mixed, name);
+    const uint64_t block = Probe(head, slots, mixed, name);
     std::atomic_thread_fence(std::memory_order_acquire);
-    if (shard.version.load(std::memory_order_relaxed) == version) return block;
+    if (head.version.load(std::memory_order_relaxed) == version) return block;
   }
-  MutexLock lock(&shard.mutex);
-  return Probe(shard, slots, mixed, name);
+  MutexLock lock(&shards_[ShardOf(mixed)].mutex);
+  return Probe(head, slots, mixed, name);
 }
 
 void PageNames::FindPrefix(std::span<const uint64_t> names,
@@ -252,7 +253,7 @@ void PageNames::FindPrefix(std::span<const uint64_t> names,
   const auto fetch = [&](size_t i) {
     const uint64_t of = mixed[i % kAhead] = Mix(names[i]);
     const size_t number = ShardOf(of);
-    const size_t mask = shards_[number].mask.load(std::memory_order_relaxed);
+    const size_t mask = heads_[number].mask.load(std::memory_order_relaxed);
     __builtin_prefetch(SlotsOf(number) + HomeOf(of, mask));
   };
   for (size_t i = 0; i < std::min(kAhead, names.size()); ++i) fetch(i);
@@ -320,7 +321,7 @@ void PageNames::SweepNames(size_t number, const std::function<bool(SequenceHash)
   {
     MutexLock lock(&shard.mutex);
     unheld.reserve(shard.size);
-    const size_t mask = shard.mask.load(std::memory_order_relaxed);
+    const size_t mask = shard.head->mask.load(std::memory_order_relaxed);
     for (size_t at = 0; mask != 0 && at <= mask; ++at) {
       const uint64_t block = slots[at].block.load(std::memory_order_relaxed);
       if (block != 0) unheld.emplace_back(slots[at].name.load(std::memory_order_relaxed), block);
@@ -335,7 +336,7 @@ void PageNames::SweepNames(size_t number, const std::function<bool(SequenceHash)
       suspects.insert(name);
       continue;
     }
-    const size_t mask = shard.mask.load(std::memory_order_relaxed);
+    const size_t mask = shard.head->mask.load(std::memory_order_relaxed);
     size_t at = HomeOf(Mix(name), mask);
     while (slots[at].block.load(std::memory_order_relaxed) != 0 &&
            slots[at].name.load(std::memory_order_relaxed) != name)
@@ -345,9 +346,9 @@ void PageNames::SweepNames(size_t number, const std::function<bool(SequenceHash)
     ++shard.swept;
   }
   shard.suspects.swap(suspects);
-  size_t count = shard.mask.load(std::memory_order_relaxed) + size_t{1};
+  size_t count = shard.head->mask.load(std::memory_order_relaxed) + size_t{1};
   while (count > kSlotsMin && shard.size * 5 < count) count /= 2;
-  if (count <= shard.mask.load(std::memory_order_relaxed)) shard.Resize(slots, count);
+  if (count <= shard.head->mask.load(std::memory_order_relaxed)) shard.Resize(slots, count);
 }
 
 void PageNames::SweepDigests(size_t number, const std::function<bool(SequenceHash)>& may_hold) {
@@ -375,12 +376,12 @@ void PageNames::SweepDigests(size_t number, const std::function<bool(SequenceHas
 
 PageNamesStats PageNames::Stats() const {
   PageNamesStats stats;
-  stats.bytes = kShards * (sizeof(Shard) + sizeof(DigestShard));
+  stats.bytes = kShards * (sizeof(Head) + sizeof(Shard) + sizeof(DigestShard));
   for (size_t number = 0; number < kShards; ++number) {
     {
       const Shard& shard = shards_[number];
       MutexLock lock(&shard.mutex);
-      const size_t mask = shard.mask.load(std::memory_order_relaxed);
+      const size_t mask = shard.head->mask.load(std::memory_order_relaxed);
       stats.names += shard.size;
       stats.refused += shard.refused;
       stats.conflicts += shard.conflicts;

@@ -107,6 +107,11 @@ class PageNames {
   PageNamesStats Stats() const;
 
  private:
+  // What a reader looks at first: of all shards together 2 KiB. Changes when slots move, not with every name.
+  struct Head {
+    std::atomic<uint32_t> version{0};  // odd: slots are being moved
+    std::atomic<uint32_t> mask{0};     // slots in use, less one; 0: none yet
+  };
   struct Shard;
   struct DigestShard;
   struct Slot {
@@ -118,13 +123,14 @@ class PageNames {
   bool Reserve();
   Slot* SlotsOf(size_t shard) const;
   uint64_t Lookup(uint64_t mixed, uint64_t name) const;
-  uint64_t Probe(const Shard& shard, const Slot* slots, uint64_t mixed, uint64_t name) const;
+  uint64_t Probe(const Head& head, const Slot* slots, uint64_t mixed, uint64_t name) const;
   void SweepNames(size_t number, const std::function<bool(SequenceHash)>& may_hold);
   void SweepDigests(size_t number, const std::function<bool(SequenceHash)>& may_hold);
 
   const uint64_t names_a_shard_;
   const size_t slots_a_shard_;  // reserved
   Slot* slots_ = nullptr;
+  const std::unique_ptr<Head[]> heads_;
   const std::unique_ptr<Shard[]> shards_;
   const std::unique_ptr<DigestShard[]> digests_;
   size_t sweep_at_ = 0;

@@ -637,4 +637,11 @@ std::vector<Stored> AsRuns(std::vector<Holding>* holdings) {
   return runs;
 }
 
+double AheadPerWorker(const std::optional<Load>& load) {
+  if (!load.has_value()) return 0;
+  const double sum = static_cast<double>(load->waiting_prefill_blocks) + load->running_requests +
+                     load->waiting_requests;
+  return sum / std::max<uint32_t>(load->workers, 1);
+}
+
 }  // namespace kvatlas

@@ -844,13 +844,6 @@ bool HolderRegistry::MayHold(const Domain& domain, SequenceHash block) const {
   return state != nullptr && state->MayHold(block);
 }
 
-double AheadPerWorker(const std::optional<Load>& load) {
-  if (!load.has_value()) return 0;
-  const double sum = static_cast<double>(load->waiting_prefill_blocks) + load->running_requests +
-                     load->waiting_requests;
-  return sum / std::max<uint32_t>(load->workers, 1);
-}
-
 std::optional<OverlapAnswer> HolderRegistry::FindBest(const Domain& domain,
                                                       const OverlapQuery& query,
                                                       size_t best) const {

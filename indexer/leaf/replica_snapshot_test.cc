@@ -141,10 +141,11 @@ TEST_F(ReplicaSnapshotTest, RegistrationsNamesAndPositionsAreReadAsTheyWere) {
   ASSERT_TRUE(stats.ok()) << stats.status();
   EXPECT_EQ(told.names, expected);
   EXPECT_EQ(stats->names, expected.size());
-  EXPECT_THAT(told.instances, testing::ElementsAre("m 1 4 vLLM  once image 151655 url http://h:30000 [0 " +
-                                                   engine_.sockets().endpoint() + " " +
-                                                   engine_.sockets().replay_endpoint() + " ] [2 " +
-                                                   digests_.sockets().endpoint() + "  ]"));
+  EXPECT_THAT(told.instances,
+              testing::ElementsAre("m 1 4 vLLM  once image 151655 url http://h:30000 [0 " +
+                                   engine_.sockets().endpoint() + " " +
+                                   engine_.sockets().replay_endpoint() + " ] [2 " +
+                                   digests_.sockets().endpoint() + "  ]"));
   EXPECT_THAT(told.positions, testing::ElementsAre("1/0 49", "1/2 29"));
   EXPECT_THAT(told.ranks, testing::ElementsAre("1/0 of 0 1 groups", "1/2 of 2 1 groups"));
   Told without;
