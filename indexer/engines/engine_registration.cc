@@ -39,6 +39,7 @@ std::string GroupOf(const Domain& domain) {
 // All texts together fit a record of a snapshot for another replica.
 absl::Status CheckRegistration(const EngineRegistration& registration) {
   if (absl::Status bad = CheckEndpoints(registration); !bad.ok()) return bad;
+  if (absl::Status bad = ParseEagleDrop(registration.eagle_drop).status(); !bad.ok()) return bad;
   for (const auto& [field, text] :
        {std::pair("instance", &registration.instance), std::pair("model_name", &registration.model),
         std::pair("routing_group", &registration.group),
@@ -52,6 +53,22 @@ absl::Status CheckRegistration(const EngineRegistration& registration) {
                                         std::to_string(kRegisteredTextBytesMax) + " bytes");
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::optional<std::vector<uint32_t>>> ParseEagleDrop(std::string_view text) {
+  std::vector<uint32_t> groups;
+  if (text.empty()) return std::optional<std::vector<uint32_t>>();
+  if (text == "all") return std::optional(groups);
+  while (true) {
+    const size_t comma = text.find(',');
+    const std::optional<uint64_t> number = AsNumber(text.substr(0, comma));
+    if (!number.has_value() || *number > UINT32_MAX || groups.size() == 32)
+      return absl::InvalidArgumentError(
+          "eagle_drop: expected \"all\" or numbers of attention groups such as \"1,2\"");
+    groups.push_back(static_cast<uint32_t>(*number));
+    if (comma == std::string_view::npos) return std::optional(groups);
+    text.remove_prefix(comma + 1);
+  }
 }
 
 std::string InstanceText(std::string_view instance) { return "instance " + std::string(instance); }

@@ -12,8 +12,10 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "indexer/base/domain.h"
 
 namespace kvatlas {
@@ -42,10 +44,18 @@ struct EngineRegistration {
   std::string additional_salt;
   std::optional<uint32_t> image_token;  // `EngineWorkerOptions::image_token`
   bool counts_copies = true;            // `EngineWorkerOptions::counts_copies`
+  // Of hybrid models and speculation, what no event says. Attention groups of which EAGLE drops the last block: "all", or their
+  // numbers "1,2"; empty: none.
+  std::string eagle_drop = {};
+  uint32_t chunk_tokens = 0;   // `EngineWorkerOptions::chunk_tokens`
+  uint32_t window_tokens = 0;  // `EngineWorkerOptions::window_tokens`
   std::string url;                      // where its requests go: a holder's label `url`
   std::string engine_type;              // "vLLM", "SGLang", "Mooncake"; informational
   std::string source = "zmq";
 };
+
+// `EngineWorkerOptions::drops_last` of `EngineRegistration::eagle_drop`. INVALID_ARGUMENT: neither "all" nor numbers.
+absl::StatusOr<std::optional<std::vector<uint32_t>>> ParseEagleDrop(std::string_view text);
 
 // INVALID_ARGUMENT: an endpoint, checked first, or a text that is longer than `kRegisteredTextBytesMax`.
 absl::Status CheckRegistration(const EngineRegistration& registration);

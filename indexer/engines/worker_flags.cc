@@ -50,6 +50,15 @@ bool SetOption(std::string_view option, EngineRegistration* worker) {
     return worker->image_token.has_value();
   } else if (name == "url") {
     worker->url = value;
+  } else if (name == "eagle_drop") {
+    worker->eagle_drop = value;
+    return ParseEagleDrop(value).ok();
+  } else if (name == "chunk_tokens") {
+    worker->chunk_tokens = Number(value).value_or(0);
+    return worker->chunk_tokens != 0;
+  } else if (name == "window_tokens") {
+    worker->window_tokens = Number(value).value_or(0);
+    return worker->window_tokens != 0;
   } else if (name == "type") {
     worker->engine_type = value;
   } else if (name == "block_size") {

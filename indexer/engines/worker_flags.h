@@ -5,6 +5,9 @@
 //   w7=tcp://0.0.0.0:6000;bind;topic=kv@                        an engine that dials out
 //   w8=tcp://10.0.0.8:5557;lora=a;salt=s;type=Mooncake;block_size=32
 //   w9=tcp://10.0.0.9:5557;image_token=151655                   its model sees images
+//   w10=tcp://10.0.0.10:5557;eagle_drop=all                     it speculates (EAGLE, MTP): the last block is not reused
+//   w11=tcp://10.0.0.11:5557;chunk_tokens=8192                  its model has chunked local attention
+//   w12=tcp://10.0.0.12:5557;window_tokens=4096                 SGLang's events by component: its sliding window
 //   w10=tcp://10.0.0.10:5557;type=SGLang;url=http://10.0.0.10:30000    where its requests go
 //
 // *Threads*: a pure function.

@@ -835,7 +835,8 @@ absl::StatusOr<OverlapAnswer> HolderRegistry::FindOverlaps(const Domain& domain,
                                                            bool held_only) const {
   const DomainPtr state = state_->Find(domain);
   if (state == nullptr) return absl::NotFoundError("no such domain: " + ToString(domain));
-  return state->FindOverlaps(query, all_holders, by_tier, held_only,
+  return state->FindOverlaps(query, all_holders, by_tier,
+                             held_only || state_->options.answer_held,
                              state_->options.clock->Now());
 }
 
@@ -859,7 +860,8 @@ absl::Status HolderRegistry::VisitReaches(
   const DomainPtr state = state_->Find(domain);
   if (state == nullptr) return absl::NotFoundError("no such domain: " + ToString(domain));
   if (!blocks.empty())
-    state->VisitReaches(blocks, state_->options.clock->Now(), held_only, visit);
+    state->VisitReaches(blocks, state_->options.clock->Now(),
+                        held_only || state_->options.answer_held, visit);
   return absl::OkStatus();
 }
 

@@ -71,6 +71,7 @@ struct HolderRegistryOptions {
   uint64_t tend_steps_per_tick = 1 << 13;
   uint32_t domains_max = 1024;
   uint32_t holders_max = 1 << 16;  // per domain, those being swept included
+  bool answer_held = false;        // every answer as with `held_only`
   const Clock* clock = &Clock::Real();
   // Called once per domain, before its first change; may be empty or return null. The observer outlives the
   // registry.

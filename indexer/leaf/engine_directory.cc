@@ -181,6 +181,9 @@ struct EngineDirectory::State {
     worker.additional_salt = registration.additional_salt;
     worker.image_token = registration.image_token;
     worker.counts_copies = registration.counts_copies;
+    worker.drops_last = ParseEagleDrop(registration.eagle_drop).value_or(std::nullopt);
+    worker.chunk_tokens = registration.chunk_tokens;
+    worker.window_tokens = registration.window_tokens;
     if (!(domain == options.pages_of)) worker.page_names = nullptr;
     worker.is_sglang =
         absl::EqualsIgnoreCase(absl::string_view(registration.engine_type), "sglang");
@@ -297,6 +300,9 @@ struct EngineDirectory::State {
                       .lora_name = instance.of.lora_name,
                       .image_token = instance.of.image_token,
                       .counts_copies = instance.of.counts_copies,
+                      .eagle_drop = instance.of.eagle_drop,
+                      .chunk_tokens = instance.of.chunk_tokens,
+                      .window_tokens = instance.of.window_tokens,
                       .additional_salt = instance.of.additional_salt,
                       .url = instance.of.url,
                       .listeners = {},

@@ -51,6 +51,9 @@ struct EngineEntry {
   std::string lora_name;
   std::optional<uint32_t> image_token;
   bool counts_copies = true;
+  std::string eagle_drop;
+  uint32_t chunk_tokens = 0;
+  uint32_t window_tokens = 0;
   std::string additional_salt;
   std::string url;
   std::vector<EngineListener> listeners;             // by rank

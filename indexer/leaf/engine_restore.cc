@@ -21,6 +21,9 @@ EngineRegistration RegistrationOf(const EngineEntry& entry, const EngineListener
   registration.additional_salt = entry.additional_salt;
   registration.image_token = entry.image_token;
   registration.counts_copies = entry.counts_copies;
+  registration.eagle_drop = entry.eagle_drop;
+  registration.chunk_tokens = entry.chunk_tokens;
+  registration.window_tokens = entry.window_tokens;
   registration.url = entry.url;
   registration.engine_type = entry.engine_type;
   registration.source = entry.source;

@@ -277,6 +277,9 @@ class HttpApi::Impl {
         .additional_salt = {},
         .image_token = body.image_token_id,
         .counts_copies = body.count_copies,
+        .eagle_drop = body.eagle_drop.value_or(""),
+        .chunk_tokens = body.chunk_tokens.value_or(0),
+        .window_tokens = body.window_tokens.value_or(0),
         .url = body.url.value_or(""),
         .engine_type = body.engine_type.value_or(""),
     });

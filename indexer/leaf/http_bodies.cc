@@ -120,6 +120,9 @@ bool RegisterBody::Read(JsonReader* reader) {
       {"count_copies", false},
       {"image_token_id", false},
       {"url", false},
+      {"eagle_drop", false},
+      {"chunk_tokens", false},
+      {"window_tokens", false},
   };
   return reader->ReadStruct("RegisterRequest", 9, kFields, [&](size_t field) {
     switch (field) {
@@ -151,6 +154,12 @@ bool RegisterBody::Read(JsonReader* reader) {
         return reader->ReadOptional(&image_token_id);
       case 15:
         return reader->ReadOptional(&url);
+      case 16:
+        return reader->ReadOptional(&eagle_drop);
+      case 17:
+        return reader->ReadOptional(&chunk_tokens);
+      case 18:
+        return reader->ReadOptional(&window_tokens);
       default:
         return ReadIgnored(reader);
     }

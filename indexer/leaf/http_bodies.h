@@ -61,6 +61,9 @@ struct RegisterBody {
   bool count_copies = true;
   std::optional<uint32_t> image_token_id;
   std::optional<std::string> url;
+  std::optional<std::string> eagle_drop;
+  std::optional<uint32_t> chunk_tokens;
+  std::optional<uint32_t> window_tokens;
 
   bool Read(JsonReader* reader);
 };

@@ -46,7 +46,8 @@ void AppendDetailFields(const RankDetail& detail, uint64_t block_size, std::stri
     *out += kTierNames[static_cast<size_t>(tier)];
     absl::StrAppend(out, "\":", detail.tiers[static_cast<size_t>(tier)] * block_size, ",");
   }
-  absl::StrAppend(out, "\"any\":", detail.any * block_size, ",\"trust\":\"");
+  absl::StrAppend(out, "\"any\":", detail.any * block_size, ",\"held\":",
+                  detail.held * block_size, ",\"trust\":\"");
   *out += TrustName(detail.trust);
   absl::StrAppend(out, "\",\"age_ms\":", Milliseconds(detail.age));
   if (detail.load.has_value()) {
@@ -94,6 +95,7 @@ void AddRankDetails(const HolderRegistry& registry, const Domain& domain,
       uint32_t& depth = place(&detail);
       depth = std::max(depth, overlap.blocks);
       detail.any = std::max(detail.any, overlap.blocks);
+      detail.held = std::max(detail.held, overlap.held);
       detail.trust = overlap.trust;
       detail.age = overlap.age;
       detail.load = overlap.load;

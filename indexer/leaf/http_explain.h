@@ -36,6 +36,7 @@ std::string_view TierName(Tier tier);
 struct RankDetail {
   std::array<uint32_t, kTiers> tiers = {};  // in that tier alone
   uint32_t any = 0;                         // each block in any
+  uint32_t held = 0;                        // likewise, of the main class alone
   Trust trust = Trust::kExact;
   Duration age{0};
   std::optional<Load> load;

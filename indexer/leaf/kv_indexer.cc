@@ -138,7 +138,8 @@ absl::Status KvIndexer::Match(const v1::MatchExternalKvRequest& request,
     if (!block.has_value()) continue;
     for (size_t tier = 0; tier < kListedTiers.size(); ++tier) {
       const absl::StatusOr<OverlapAnswer> answer = registry_->FindOverlaps(
-          *options_.domain, {.blocks = std::span(&*block, 1), .tiers = kListedTiers[tier].first});
+          *options_.domain, {.blocks = std::span(&*block, 1), .tiers = kListedTiers[tier].first},
+          /*all_holders=*/false, /*by_tier=*/false, /*held_only=*/true);
       if (!answer.ok()) return absl::OkStatus();
       for (const HolderOverlap& overlap : answer->holders) {
         Worker& worker = workers[overlap.holder->id];

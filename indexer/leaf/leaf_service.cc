@@ -103,6 +103,7 @@ void FillTiers(const TierReach& reach, uint32_t blocks, v1::WorkerOverlap* worke
 void FillWorker(const HolderOverlap& overlap, v1::WorkerOverlap* worker) {
   ToProto(overlap.holder->id, worker->mutable_worker());
   worker->set_blocks(overlap.blocks);
+  worker->set_held_blocks(overlap.held);
   worker->set_trust(ToProto(overlap.trust));
   worker->set_age_ms(Milliseconds(overlap.age));
   if (overlap.load.has_value()) ToProto(*overlap.load, worker->mutable_load());
@@ -175,7 +176,8 @@ absl::Status LeafService::Find(const v1::FindOverlapsRequest& request,
       SequenceOf(request, *block_size, identity_.contract);
   if (!sequence.ok()) return sequence.status();
   absl::StatusOr<OverlapAnswer> answer = registry_->FindOverlaps(
-      domain, {.blocks = *sequence, .tiers = tiers}, request.all_workers(), request.by_tier());
+      domain, {.blocks = *sequence, .tiers = tiers}, request.all_workers(), request.by_tier(),
+      request.held());
   if (!answer.ok()) return answer.status();
   const std::vector<const HolderOverlap*> workers = Best(answer->holders, request.best());
   response->set_blocks(static_cast<uint32_t>(sequence->size()));

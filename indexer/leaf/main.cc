@@ -49,6 +49,7 @@ struct Flags {
   std::string redis;
   uint32_t redis_shards = 1;
   std::string kv_indexer_model;
+  std::string answer = "reusable";
   AnnounceFlag announce;
 };
 
@@ -89,6 +90,10 @@ void DeclareEngines(FlagSet& flags, Flags* f) {
 
 void DeclareKvIndexer(FlagSet& flags, Flags* f) {
   KvIndexerOptions& kv_indexer = f->leaf.kv_indexer;
+  flags.AddChoice("answer", &f->answer,
+                  "what an answer promises of hybrid models: blocks that can be reused, or those "
+                  "that full attention holds",
+                  {"reusable", "held"});
   flags.Add("kv_indexer_model", &f->kv_indexer_model,
             "MODEL[=TENANT] that kv_indexer.v1.KVIndexer answers for, SGLang's interface on the "
             "gRPC port; empty: none, and no memory for names of pages");
@@ -173,6 +178,7 @@ absl::Status FinishRedis(Flags* flags) {
 }
 
 absl::Status FinishKvIndexer(Flags* flags) {
+  flags->leaf.registry.answer_held = flags->answer == "held";
   if (flags->kv_indexer_model.empty()) return absl::OkStatus();
   absl::StatusOr<Domain> domain = ParseKvIndexerModel(flags->kv_indexer_model);
   if (!domain.ok()) {

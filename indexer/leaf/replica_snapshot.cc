@@ -21,7 +21,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little,
               "the format is written as it lies in memory");
 
-constexpr std::string_view kMagic = "KVAREP05";
+constexpr std::string_view kMagic = "KVAREP06";
 constexpr size_t kNamesBytes = 256 << 10;  // of one record, about
 constexpr size_t kPieceBytes = 256 << 10;
 constexpr size_t kNamespaceBytesMax = 256 << 10;
@@ -44,10 +44,17 @@ enum NameFlag : uint8_t {
   kNamespace = 8,
   kCopies = 16,
   kGroup = 32,
-  kLasting = 64
+  kLasting = 64,
+  kSideName = 128
 };
 
-enum RankFlag : uint8_t { kExtrasSeen = 1, kZeroNamed = 2, kGivenUp = 4 };
+enum RankFlag : uint8_t {
+  kExtrasSeen = 1,
+  kZeroNamed = 2,
+  kGivenUp = 4,
+  kWithoutMain = 8,
+  kSideUnknown = 16
+};
 
 // ---- Bytes ----
 
@@ -105,6 +112,7 @@ void PutName(std::string* to, const EngineAlias& alias) {
   if (alias.suspect && alias.lasting) flags |= kLasting;
   if (alias.eagle) flags |= kEagle;
   if (alias.group != 0) flags |= kGroup;
+  if (alias.side) flags |= kSideName;
   if (!alias.hash.bytes.empty()) flags |= kDigest;
   if (!alias.lora_name.empty() || !alias.cache_salt.empty()) flags |= kNamespace;
   // Most blocks are held once, in the device tier.
@@ -140,6 +148,7 @@ EngineAlias TakeName(Taker* from) {
   alias.suspect = flags & kSuspect;
   alias.lasting = flags & kLasting;
   alias.eagle = flags & kEagle;
+  alias.side = flags & kSideName;
   alias.rank = from->Take<uint32_t>();
   alias.hash.value = from->Take<uint64_t>();
   alias.block = SequenceHash{from->Take<uint64_t>()};
@@ -155,8 +164,7 @@ EngineAlias TakeName(Taker* from) {
     alias.lora_name = from->TakeText();
     alias.cache_salt = from->TakeText();
   }
-  constexpr uint8_t kKnown = kSuspect | kEagle | kDigest | kNamespace | kCopies | kGroup | kLasting;
-  from->Check((flags & ~kKnown) == 0 && alias.position < kPositionMax &&
+  from->Check(alias.position < kPositionMax &&
               alias.lora_name.size() + alias.cache_salt.size() <= kNamespaceBytesMax);
   return alias;
 }
@@ -168,8 +176,17 @@ void PutRank(std::string* to, const EngineRankMark& mark) {
   if (mark.extras_seen) flags |= kExtrasSeen;
   if (mark.zero_named) flags |= kZeroNamed;
   if (mark.given_up) flags |= kGivenUp;
+  if (!mark.has_main) flags |= kWithoutMain;
+  if (mark.side_unknown) flags |= kSideUnknown;
   Put(to, mark.rank);
   Put(to, flags);
+  Put(to, static_cast<uint8_t>(mark.sides.size()));
+  for (const auto& [group, side] : mark.sides) {
+    Put(to, group);
+    Put(to, static_cast<uint8_t>(side.kind));
+    Put(to, side.block_size);
+    Put(to, side.window_tokens);
+  }
   for (const std::vector<uint32_t>& groups : mark.required) {
     Put(to, static_cast<uint8_t>(groups.size()));
     for (uint32_t group : groups) Put(to, group);
@@ -192,6 +209,18 @@ EngineRankMark TakeRank(Taker* from) {
   mark.extras_seen = flags & kExtrasSeen;
   mark.zero_named = flags & kZeroNamed;
   mark.given_up = flags & kGivenUp;
+  mark.has_main = (flags & kWithoutMain) == 0;
+  mark.side_unknown = flags & kSideUnknown;
+  for (auto left = from->Take<uint8_t>(); left > 0 && from->ok(); --left) {
+    const auto group = from->Take<uint32_t>();
+    CacheClass side;
+    const auto kind = from->Take<uint8_t>();
+    from->Check(kind < kCacheKinds);
+    side.kind = static_cast<CacheKind>(kind);
+    side.block_size = from->Take<uint32_t>();
+    side.window_tokens = from->Take<uint32_t>();
+    mark.sides.emplace_back(group, side);
+  }
   for (std::vector<uint32_t>& groups : mark.required)
     for (auto left = from->Take<uint8_t>(); left > 0 && from->ok(); --left)
       groups.push_back(from->Take<uint32_t>());
@@ -222,6 +251,9 @@ std::string InstanceBytes(const EngineEntry& entry) {
   PutText(&bytes, entry.additional_salt);
   PutText(&bytes, entry.url);
   Put(&bytes, static_cast<uint8_t>(entry.counts_copies));
+  PutText(&bytes, entry.eagle_drop);
+  Put(&bytes, entry.chunk_tokens);
+  Put(&bytes, entry.window_tokens);
   Put(&bytes, static_cast<uint8_t>(entry.image_token.has_value()));
   Put(&bytes, entry.image_token.value_or(0));
   Put(&bytes, static_cast<uint32_t>(entry.listeners.size()));
@@ -253,6 +285,9 @@ EngineEntry TakeInstance(Taker* from) {
   entry.additional_salt = TakeRegistered(from);
   entry.url = TakeRegistered(from);
   entry.counts_copies = from->Take<uint8_t>() != 0;
+  entry.eagle_drop = TakeRegistered(from);
+  entry.chunk_tokens = from->Take<uint32_t>();
+  entry.window_tokens = from->Take<uint32_t>();
   const bool sees_images = from->Take<uint8_t>() != 0;
   const auto image_token = from->Take<uint32_t>();
   if (sees_images) entry.image_token = image_token;
@@ -404,7 +439,7 @@ class SnapshotWriter {
       PutName(&stream->bytes, alias);
       stream->names.push_back({.rank = alias.rank,
                                .block = alias.block,
-                               .parent = alias.position == 0 ? kNoParent : alias.parent,
+                               .parent = alias.side || alias.position == 0 ? kNoParent : alias.parent,
                                .start = start,
                                .size = stream->bytes.size() - start});
     });

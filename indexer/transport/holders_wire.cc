@@ -24,6 +24,8 @@ void FillHolder(const HolderStats& holder, v1::HolderStats* stats) {
   stats->set_connected(holder.connected);
   stats->set_batches(holder.receiver.batches_applied + holder.receiver.snapshots_applied);
   if (holder.load.has_value()) ToProto(*holder.load, stats->mutable_load());
+  stats->set_side_blocks(holder.side_blocks);
+  if (!holder.layout.plain()) ToProto(holder.layout, stats->mutable_layout());
 }
 
 void FillDomain(const DomainStats& domain, v1::DomainStats* stats) {
@@ -33,6 +35,8 @@ void FillDomain(const DomainStats& domain, v1::DomainStats* stats) {
   stats->set_blocks(domain.index.blocks);
   stats->set_holdings(domain.index.holdings);
   stats->set_index_bytes(domain.index.bytes);
+  stats->set_side_holdings(domain.sides.holdings);
+  stats->set_side_bytes(domain.sides.bytes);
   stats->set_blocks_stored(domain.blocks_stored);
   stats->set_blocks_removed(domain.blocks_removed);
   stats->set_batches(domain.batches);

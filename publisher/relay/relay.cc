@@ -209,6 +209,9 @@ struct Relay::State {
     worker.additional_salt = registration.additional_salt;
     worker.image_token = registration.image_token;
     worker.counts_copies = registration.counts_copies;
+    worker.drops_last = ParseEagleDrop(registration.eagle_drop).value_or(std::nullopt);
+    worker.chunk_tokens = registration.chunk_tokens;
+    worker.window_tokens = registration.window_tokens;
     worker.keep_local_hashes = false;
     worker.resolve = [this, domain, self = registration.instance](const EngineBlockHash& hash) {
       return Resolve(domain, self, hash);

@@ -219,6 +219,9 @@ HttpResponse Register(Relay* relay, const HttpRequest& request) {
   body.Bool("bind", &of.bind);
   body.Bool("count_copies", &of.counts_copies);
   body.Number("image_token_id", &of.image_token);
+  body.Text("eagle_drop", /*required=*/false, &of.eagle_drop);
+  body.Number("chunk_tokens", /*required=*/false, &of.chunk_tokens);
+  body.Number("window_tokens", /*required=*/false, &of.window_tokens);
   if (!body.wrong().empty()) return HttpError(400, body.wrong());
   const absl::Status status = relay->Register(of);
   return status.ok() ? Answer({{"status", "ok"}}, 201) : HttpError(status);

@@ -199,6 +199,7 @@ class Indexer:
                 "block_size": engine.options["open"]["block_size"], "dp_rank": engine.spec.rank}
         if engine.replay_endpoint:
             body["replay_endpoint"] = engine.replay_endpoint
+        body.update(unsaid(engine.options["open"]))
         self.post("/register", body)
 
     def unregister(self, engine, model):
@@ -215,6 +216,21 @@ class Indexer:
         scores = self.post("/query", body)["scores"]
         return {(int(instance), int(rank)): tokens for instance, ranks in scores.items()
                 for rank, tokens in ranks.items()}
+
+
+def unsaid(options):
+    """What a registration has to say of an engine, since no event does: groups whose last block is dropped, chunks."""
+    said = {}
+    groups = [group if isinstance(group, dict) else {} for group in options.get("groups", ["full"])]
+    if options.get("eagle"):
+        marked = [str(i) for i, group in enumerate(groups) if group.get("eagle")]
+        said["eagle_drop"] = ",".join(marked) or "all"
+    for group in groups:
+        if "chunk" in group:
+            said["chunk_tokens"] = group["chunk"]
+    if options.get("report"):
+        said["count_copies"] = False
+    return said
 
 
 class Reference:
