@@ -222,7 +222,7 @@ TEST(GroupTest, AGroupThatTurnsOutToBeAnotherKindIsNeededNoLonger) {
   worker.Apply({InGroup(StoreEvent({1, 2}, Tokens(8)), 0),
                 InGroup(StoreEvent({1}, Tokens(4)), 1, "full_attention")});
   EXPECT_EQ(worker.Reach(Tokens(8)), 1) << "both are needed";
-  worker.Apply({InGroup(StoreEvent({7}, Tokens(4, 50)), 0, "sliding_window"),
+  worker.Apply({InGroup(StoreEvent({7}, Tokens(4, 50)), 0, "cross_attention"),
                 InGroup(StoreEvent({2}, Tokens(4, 4), 1), 1)});
   EXPECT_EQ(worker.Reach(Tokens(8)), 2) << "the other one alone";
   EXPECT_EQ(worker.RankStats().blocks[0], 2);
@@ -237,21 +237,21 @@ TEST(GroupTest, BlocksOfAGroupThatTurnsOutToBeAnotherKindGo) {
   TestWorker worker;
   worker.Apply({InGroup(StoreEvent({1}, Tokens(4)), 0)});
   EXPECT_EQ(worker.Reach(Tokens(4)), 1);
-  worker.Apply({InGroup(StoreEvent({2}, Tokens(4, 4)), 0, "mamba")});
+  worker.Apply({InGroup(StoreEvent({2}, Tokens(4, 4)), 0, "cross_attention")});
   EXPECT_EQ(worker.Holdings().size(), 0u) << "their removals are not for us";
 }
 
 TEST(GroupTest, ARemovalCountsWhateverItSaysOfItsKind) {
   TestWorker worker;
   worker.Apply({InGroup(StoreEvent({1}, Tokens(4)), 0)});
-  worker.Apply({InGroup(RemoveEvent({1}), 0, "sliding_window")});
+  worker.Apply({InGroup(RemoveEvent({1}), 0, "cross_attention")});
   EXPECT_EQ(worker.Holdings().size(), 0u);
 }
 
 TEST(GroupTest, AGroupBeyondTheBoundIsRefusedSinceItsRemovalsWouldBe) {
   TestWorker worker;
   for (uint32_t group = 100; group < 1200; ++group)
-    worker.Apply({InGroup(StoreEvent({7}, Tokens(4)), group, "sliding_window")});
+    worker.Apply({InGroup(StoreEvent({7}, Tokens(4)), group, "cross_attention")});
   worker.Apply({InGroup(StoreEvent({1}, Tokens(4)), 5, "full_attention")});
   EXPECT_EQ(worker.Holdings().size(), 0u);
   EXPECT_EQ(worker.Refused(Refusal::kUnlearnedGroup), 1);

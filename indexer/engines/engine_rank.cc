@@ -278,20 +278,20 @@ void EngineRank::ApplyStored(const EngineEvent& event, Time now) {
     if (kind != kinds_.end() && kind->second.role == Role::kSide) {
       const std::optional<size_t> side = GroupOf(event.group, /*make=*/true);
       if (!side.has_value() || groups_[*side].side == 0) return;
+      // Its tokens do not place it: it waits for a main group.
+      const bool dense = event.tokens.size() == event.hashes.size() * event.block_size;
+      if (groups_[*side].main && !dense) {
+        DemoteSides();
+        side_unknown_ = true;
+        UpdateTrust();
+      }
       if (!groups_[*side].main)
         return ApplySideStored(event, *side, *tier,
                                scratch_->repeats.Leading(event.hashes, event.parent));
     }
   }
   const bool by_name = event.tokens.empty() && !event.tokens_opaque;
-  if (!by_name && !SpansBlocks(event, &blocks)) {
-    // A side group stands for the main class, and its blocks cannot be placed.
-    if (!HasMain() && !side_unknown_ && !event.hashes.empty()) {
-      side_unknown_ = true;
-      UpdateTrust();
-    }
-    return;
-  }
+  if (!by_name && !SpansBlocks(event, &blocks)) return;
   const size_t different = scratch_->repeats.Leading(event.hashes.first(blocks), event.parent);
   if (different < blocks) Refuse(Refusal::kSelfReference, blocks - different);
   blocks = different;

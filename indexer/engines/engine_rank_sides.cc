@@ -9,6 +9,9 @@
 //
 // A name keeps its side name when the main block goes: if that comes back, the side block counts again.
 //
+// *Limits* (too little, never too much): a block inside a main block that several chains share counts, after its eviction, for
+// the chains that announce it again; where EAGLE drops blocks and events are not dense, blocks inside main blocks are unknown.
+//
 // Without any main group the side groups stand for the main class (`Group::main` too): their tokens place them.
 
 #include <algorithm>
@@ -47,7 +50,9 @@ void EngineRank::LearnMain(const EngineEvent& event) {
   if (event.kind != EngineEvent::Kind::kStored || !event.group.has_value() ||
       !IsMainAttention(event.spec_kind) || AnyMainGroup())
     return;
-  if (RoleOf(event).has_value()) GroupOf(event.group, /*make=*/true);
+  const bool ours = !OwnershipRefusal(event.ownership) && !LocalityRefusal(event.locality) &&
+                    TierOfMedium(event.medium).has_value();
+  if (ours && Learn(*event.group, Kind{})) GroupOf(event.group, /*make=*/true);
 }
 
 // REQUIRES: the group has no names.
@@ -220,6 +225,7 @@ void EngineRank::RestoreSide(size_t group, const EngineBlockHash& name, const Bl
 // SGLang's components of the blocks of an event (`EngineEvent::components`). False: the event says nothing of the main class.
 bool EngineRank::ApplyComponents(const EngineEvent& event, Tier tier) {
   const bool whole = event.component_form == ComponentForm::kSnapshot;
+  if (!GroupOf(event.group, /*make=*/true).has_value()) return false;  // the main one, first
   for (const auto& [bit, id] : {std::pair(kComponentSwa, kWindowComponent),
                                 std::pair(kComponentMamba, kStateComponent)}) {
     const bool has = (event.components & bit) != 0;

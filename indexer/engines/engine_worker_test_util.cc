@@ -1,5 +1,7 @@
 #include "indexer/engines/engine_worker_test_util.h"
 
+#include "indexer/index/reusable.h"
+
 #include <numeric>
 
 namespace kvatlas {
@@ -77,7 +79,20 @@ class IndexSink : public RankSink, private ChangeSink {
     TestWorker::Rank& rank = worker_->ranks_.at(rank_);
     rank.sent.push_back(event);
     changed_ = 0;
+    SideIndex* const sides = &worker_->sides_;
+    if (const Stored* stored = std::get_if<Stored>(&event); stored != nullptr && stored->side != 0)
+      return sides->Store(rank.holder, stored->tier, stored->blocks, nullptr);
+    if (const Removed* removed = std::get_if<Removed>(&event);
+        removed != nullptr && removed->side != 0) {
+      sides->Remove(rank.holder, removed->tier, removed->blocks, nullptr);
+      return absl::OkStatus();
+    }
+    if (const Cleared* cleared = std::get_if<Cleared>(&event))
+      sides->Clear(rank.holder, cleared->tiers, nullptr);
     return worker_->index_->Apply(rank.holder, event, this);
+  }
+  void SetLayout(const CacheLayout& layout) override {
+    worker_->ranks_.at(rank_).layout = layout;
   }
   void SetTrust(Trust trust) override { worker_->ranks_.at(rank_).trust = trust; }
   std::optional<uint64_t> LastChanged() const override {
@@ -143,9 +158,21 @@ size_t TestWorker::Reach(const std::vector<TokenId>& tokens, const Asked& asked)
                      options_.contract);
   std::vector<Overlap> overlaps;
   index_->FindOverlaps({.blocks = blocks, .tiers = asked.tiers}, &overlaps);
+  std::vector<Overlap> own = {{found->second.holder, 0}};
   for (const Overlap& overlap : overlaps)
-    if (overlap.holder == found->second.holder) return overlap.blocks;
-  return 0;
+    if (overlap.holder == found->second.holder) own[0] = overlap;
+  const CacheLayout& layout = found->second.layout;
+  if (asked.held_only || layout.plain() || blocks.empty()) return own[0].blocks;
+  SideIndex::Reader reader(sides_);
+  Reusable().Find(layout, blocks, options_.block_size, asked.tiers, reader, own);
+  return own[0].blocks;
+}
+
+size_t TestWorker::Held(const std::vector<TokenId>& tokens, uint32_t rank) const {
+  Asked asked;
+  asked.rank = rank;
+  asked.held_only = true;
+  return Reach(tokens, asked);
 }
 
 std::map<uint64_t, TierMask> TestWorker::Holdings(uint32_t rank) const {

@@ -22,6 +22,7 @@
 
 #include "indexer/engines/engine_worker.h"
 #include "indexer/index/index.h"
+#include "indexer/index/side_index.h"
 
 namespace kvatlas {
 
@@ -85,10 +86,15 @@ class TestWorker {
     TierMask tiers = TierMask::All();
     bool eagle = false;
     std::vector<std::vector<uint64_t>> multimodal = {};
+    bool held_only = false;
   };
-  // How many leading blocks of a prompt the rank has.
+  // How many leading blocks of a prompt the rank can reuse; of a rank with full attention alone, has.
   size_t Reach(const std::vector<TokenId>& tokens) const { return Reach(tokens, Asked()); }
   size_t Reach(const std::vector<TokenId>& tokens, const Asked& asked) const;
+
+  // How many its main class has.
+  size_t Held(const std::vector<TokenId>& tokens, uint32_t rank = 0) const;
+  CacheLayout layout(uint32_t rank = 0) const { return ranks_.at(rank).layout; }
 
   // What the index has of a rank: tiers by block.
   std::map<uint64_t, TierMask> Holdings(uint32_t rank = 0) const;
@@ -112,6 +118,7 @@ class TestWorker {
   struct Rank {
     HolderIndex holder{0};
     Trust trust = Trust::kExact;
+    CacheLayout layout;
     std::vector<Event> sent;
   };
 
@@ -120,6 +127,7 @@ class TestWorker {
   std::optional<uint32_t> refused_rank_;
   Time now_{1};
   std::unique_ptr<Index> index_;
+  SideIndex sides_;
   std::map<uint32_t, Rank> ranks_;
   std::unique_ptr<EngineWorker> worker_;
 };

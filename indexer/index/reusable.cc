@@ -230,8 +230,11 @@ void Reusable::Find(const CacheLayout& layout, std::span<const SequenceHash> blo
   reader_ = &sides;
   alignment_ = AlignmentOf(layout);
   const bool fits = alignment_ != 0 && alignment_ % block_size == 0;
-  bool drops = layout.main.drops_last;
-  for (const CacheClass& side : layout.sides) drops = drops || side.drops_last;
+  // Where blocks are dropped, or a chunk begins inside a block (which the engine then does not look at), the steps matter.
+  bool by_steps = layout.main.drops_last;
+  for (const CacheClass& side : layout.sides)
+    by_steps = by_steps || side.drops_last ||
+               (side.kind == CacheKind::kChunk && side.window_tokens % side.block_size != 0);
   if (!fits) {
     for (Overlap& overlap : holders) overlap.blocks = 0;
     return;
@@ -239,7 +242,7 @@ void Reusable::Find(const CacheLayout& layout, std::span<const SequenceHash> blo
   Open(layout, holders);
   if (!layout.has_main)
     for (Overlap& overlap : holders) overlap.blocks = static_cast<uint32_t>(blocks.size());
-  if (!drops) return FindAllAtOnce(alignment_, holders);
+  if (!by_steps) return FindAllAtOnce(alignment_, holders);
   for (Overlap& overlap : holders)
     overlap.blocks = static_cast<uint32_t>(
         FindStepByStep(layout, Raw(overlap.holder), overlap.blocks * block_size_) / block_size_);
