@@ -87,8 +87,9 @@ class HybridReference:
         self.unit = unit
         self.groups = {}
         self.copies = Counter()
-        self.names = {}  # (name before, tokens between, adapter or salt) -> name
+        self.names = {}  # (name before, tokens between and looked at behind, adapter or salt) -> name
         self.spans = set()
+        self.lookahead = 0  # tokens behind a block that its name covers
         self.place = {None: 0}  # tokens up to the end of a name's block
         self.mains = {}  # those of the main class
         self.facts = Counter()
@@ -132,7 +133,10 @@ class HybridReference:
                 self.facts["unplaced"] += 1
                 continue
             begin = i * size if dense else 0
-            self.names[parent, tuple(tokens[begin:end]), self.extra(event, parent, ends[0] == size)] = name
+            behind = (event.get("lookahead_token_ids") or [()] * len(names))[i]
+            self.lookahead = len(behind)
+            content = (*tokens[begin:end], *behind)
+            self.names[parent, content, self.extra(event, parent, ends[0] == size)] = name
             self.spans.add(end - begin)
             if start is not None:
                 self.place[name] = start + end
@@ -186,8 +190,10 @@ class HybridReference:
             if start in at:
                 extra = common if start else common + ((salt,) if salt else ())
                 for span in spans:
-                    name = self.names.get((at[start], tuple(tokens[start:start + span]), extra))
-                    if name is not None and start + span <= len(tokens):
+                    if start + span + self.lookahead > len(tokens):
+                        break
+                    name = self.names.get((at[start], tuple(tokens[start:start + span + self.lookahead]), extra))
+                    if name is not None:
                         at[start + span] = name
         return at
 

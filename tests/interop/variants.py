@@ -48,8 +48,8 @@ def pool_blocks(blocks, requests):
 
 def _vllm(name, *, blocks=PLENTY, algorithm="sha256", env=None, instance=1, rank=0, **rest):
     options = {"hash": algorithm, "blocks": blocks}
-    for key in ("groups", "topic", "lookahead", "report", "running", "block_size", "hash_block_size", "eagle", "retention",
-                "batch_tokens"):
+    for key in ("groups", "topic", "lookahead", "report", "running", "block_size", "hash_block_size", "eagle",
+                "retention", "batch_tokens"):
         if key in rest:
             options[key] = rest.pop(key)
     if rest.get("loras_used"):
@@ -96,10 +96,11 @@ def _hybrids():
     yield _vllm("vllm-window-64", groups=["full", 64], blocks=900)
     yield _vllm("vllm-window-64-agents", groups=["full", 64], **agents)
     yield _vllm("vllm-window-64-tight", groups=["full", 64], **tight, **agents)
-    yield _vllm("vllm-window-512", groups=["full", 512], blocks=900)
-    yield _vllm("vllm-window-512-tight", groups=["full", 512], blocks=TIGHT, **agents)
+    yield _vllm("vllm-window-512", groups=["full", 512], stretch=4, blocks=4000, **agents)
+    yield _vllm("vllm-window-512-tight", groups=["full", 512], stretch=4, blocks=700, **agents)
     yield _vllm("vllm-windows-two", groups=[48, "full", 160], **tight, **agents)
-    yield _vllm("vllm-window-smaller-blocks", block_size=32, groups=["full", window(64, block_size=16)], **tight, **agents)
+    yield _vllm("vllm-window-smaller-blocks", block_size=32, groups=["full", window(64, block_size=16)], **tight,
+                **agents)
     yield _vllm("vllm-window-sparse-blocks", **small, blocks=TIGHT, **agents)
     yield _vllm("vllm-window-sparse-roomy", **small, **agents)
     yield _vllm("vllm-window-larger-blocks", groups=["full", window(100, block_size=32)], **tight, **agents)
@@ -111,7 +112,8 @@ def _hybrids():
     yield _vllm("vllm-mamba-chunks", groups=["full", state()], batch_tokens=64, **tight, **agents)
     yield _vllm("vllm-mamba-three", groups=[state(), state(), state(), "full"], blocks=900, **agents)
     yield _vllm("vllm-mamba-window", groups=["full", state(), 64], **tight, **agents)
-    yield _vllm("vllm-mamba-fine", block_size=64, hash_block_size=16, groups=["full", state()], blocks=TIGHT, **agents)
+    yield _vllm("vllm-mamba-fine", block_size=64, hash_block_size=16, groups=["full", state()], blocks=TIGHT, **agents,
+                expected=False, note="states inside a block of full attention cannot be placed: too few")
     yield _vllm("vllm-mamba-larger-blocks", groups=["full", state(block_size=32)], **tight, **agents)
     yield _vllm("vllm-mamba-smaller-blocks", block_size=32, groups=["full", state(block_size=16)], **tight, **agents)
     for interval in (0, 64):
@@ -124,7 +126,8 @@ def _hybrids():
     yield _vllm("vllm-eagle-drop-window", eagle=True, groups=["full", 64], **tight, **agents)
     yield _vllm("vllm-eagle-drop-full-of-two", eagle=True, groups=[full(eagle=True), 64], **tight, **agents)
     yield _vllm("vllm-eagle-drop-window-of-two", eagle=True, groups=["full", window(64, eagle=True)], **tight, **agents)
-    yield _vllm("vllm-eagle-drop-draft", eagle=True, groups=["full", 64, full(eagle=True, head_size=2)], **tight, **agents)
+    yield _vllm("vllm-eagle-drop-draft", eagle=True, groups=["full", 64, full(eagle=True, head_size=2)], **tight, **agents,
+                expected=False, note="layers of different shape look like one class: too few")
     yield _vllm("vllm-eagle-drop-larger-blocks", eagle=True, groups=["full", window(100, block_size=32)], **tight, **agents)
     yield _vllm("vllm-eagle-drop-smaller-blocks", eagle=True, block_size=32,
                 groups=["full", window(64, block_size=16)], **tight, **agents)
@@ -144,7 +147,8 @@ def _hybrids():
     yield _vllm("vllm-eagle-drop-retention-0", eagle=True, retention=0, groups=["full", 64], **tight, **agents)
     yield _vllm("vllm-window-alone", groups=[64], **agents)
     yield _vllm("vllm-window-alone-tight", groups=[64], blocks=TIGHT, **agents)
-    yield _vllm("vllm-window-alone-retention-0", groups=[64], retention=0, blocks=TIGHT, **agents)
+    yield _vllm("vllm-window-alone-retention-0", groups=[64], retention=0, blocks=TIGHT, **agents,
+                expected=False, note="gaps in a window without full attention cannot be placed: too few")
     yield _vllm("vllm-window-alone-eagle", groups=[64], eagle=True, blocks=TIGHT, **agents)
     yield _vllm("vllm-mamba-alone", groups=[state()], **agents)
     yield _vllm("vllm-mamba-alone-tight", groups=[state()], blocks=TIGHT, **agents)
@@ -158,7 +162,8 @@ def _hybrids():
     yield Variant("vllm-window-ranks", [EngineSpec("vllm", {
         "hash": "sha256", "blocks": TIGHT_TWICE, "groups": ["full", 64]}, {}, 1, rank) for rank in (0, 1, 2)], branches=0.5)
     yield _vllm("vllm-window-bytes", env=BYTES, groups=["full", 64], **tight)
-    yield _vllm("vllm-window-replay", groups=["full", 64], phases=("run half", "register", "run half"), replay=True, **tight)
+    yield _vllm("vllm-window-replay", groups=["full", 64], phases=("run half", "register", "run half"), replay=True,
+                **tight)
     yield _vllm("vllm-window-trace", groups=["full", 512, state()], phases=("trace",), blocks=1800, running=4)
     yield _vllm("vllm-window-report-full", groups=["full", 64], report="full", expected=False, **tight, **agents,
                 note="hits are announced again, for windows with blocks that are not there")
