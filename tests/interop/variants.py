@@ -97,7 +97,7 @@ def _hybrids():
     yield _vllm("vllm-window-64-agents", groups=["full", 64], **agents)
     yield _vllm("vllm-window-64-tight", groups=["full", 64], **tight, **agents)
     yield _vllm("vllm-window-512", groups=["full", 512], stretch=4, blocks=4000, **agents)
-    yield _vllm("vllm-window-512-tight", groups=["full", 512], stretch=4, blocks=700, **agents)
+    yield _vllm("vllm-window-512-tight", groups=["full", 512], stretch=4, blocks=1200, **agents)
     yield _vllm("vllm-windows-two", groups=[48, "full", 160], **tight, **agents)
     yield _vllm("vllm-window-smaller-blocks", block_size=32, groups=["full", window(64, block_size=16)], **tight,
                 **agents)
