@@ -52,6 +52,9 @@ class Contents {
   // blocks it changed. REQUIRES: none of its blocks came by `Apply`.
   uint64_t Take(const Event& event, std::vector<Event>* changes) { return Change(event, changes); }
 
+  // The classes of the engine's cache: before the first block of a side class is taken.
+  void SetLayout(const CacheLayout& layout) { resident_.SetLayout(layout); }
+
   // The engine's own names of what it holds in a tier, each as often as it has copies of it. In no order.
   std::vector<uint64_t> NamesIn(Tier tier) const;
 

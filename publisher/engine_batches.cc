@@ -29,6 +29,7 @@ class ContentsSink : public RankSink {
     return absl::OkStatus();
   }
   void SetTrust(Trust trust) override { *trust_ = trust; }
+  void SetLayout(const CacheLayout& layout) override { contents_->SetLayout(layout); }
   std::optional<uint64_t> LastChanged() const override { return last_changed_; }
 
  private:
@@ -48,6 +49,9 @@ struct EngineBatches::State {
                 .contract = options.contract,
                 .lora_name = options.lora_name,
                 .additional_salt = options.cache_salt,
+                .drops_last = options.drops_last,
+                .chunk_tokens = options.chunk_tokens,
+                .window_tokens = options.window_tokens,
                 .ranks_max = 1},
                [this, contents](uint32_t) -> absl::StatusOr<std::unique_ptr<RankSink>> {
                  return std::make_unique<ContentsSink>(contents, &changes, &trust);
@@ -108,7 +112,9 @@ EngineBatchesStats EngineBatches::Stats() const {
                            .last_refusal = worker.last_refusal,
                            .look_ahead = state_->worker.eagle()};
   for (size_t i = 0; i < kRefusals; ++i) {
-    if (static_cast<Refusal>(i) != Refusal::kNotMainAttention) stats.refused += worker.refused[i];
+    const Refusal refusal = static_cast<Refusal>(i);
+    if (refusal != Refusal::kNotMainAttention && refusal != Refusal::kPartBlock)
+      stats.refused += worker.refused[i];
   }
   for (const EngineRankStats& rank : worker.ranks) stats.parked += rank.parked;
   return stats;

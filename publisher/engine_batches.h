@@ -19,6 +19,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,6 +39,10 @@ struct EngineBatchesOptions {
   // Of batches that name none.
   std::string lora_name = {};
   std::string cache_salt = {};
+  // What no batch says of hybrid models and speculation: `EngineWorkerOptions`.
+  std::optional<std::vector<uint32_t>> drops_last = {};
+  uint32_t chunk_tokens = 0;
+  uint32_t window_tokens = 0;
 };
 
 struct EngineBatchesStats {

@@ -193,7 +193,10 @@ Publisher::Impl::Impl(PublisherOptions options_in, std::unique_ptr<FoundLeaves> 
                       .block_size = options.block_size,
                       .contract = options.contract,
                       .lora_name = options.lora_name,
-                      .cache_salt = options.cache_salt},
+                      .cache_salt = options.cache_salt,
+                      .drops_last = options.drops_last,
+                      .chunk_tokens = options.chunk_tokens,
+                      .window_tokens = options.window_tokens},
                      &contents),
       leaves(std::move(leaves_in)) {
   MutexLock lock(&contents_mutex);

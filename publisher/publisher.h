@@ -85,6 +85,11 @@ struct PublisherOptions {
   // Of calls that name no namespace.
   std::string lora_name = {};
   std::string cache_salt = {};
+  // Of an engine's own batches (`Publish`), what they do not say of hybrid models and speculation: groups of which EAGLE drops
+  // the last block (no value: none; empty: all), tokens of a chunk of local attention, of SGLang's sliding window.
+  std::optional<std::vector<uint32_t>> drops_last = {};
+  uint32_t chunk_tokens = 0;
+  uint32_t window_tokens = 0;
   std::vector<std::pair<std::string, std::string>> labels = {};  // at most 32, e.g. {"zone", "a"}
 
   // A batch is sent when so many blocks wait, or when the oldest event is so old; the thread looks every 2 ms, or as

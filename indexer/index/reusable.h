@@ -8,6 +8,8 @@
 // *Truth*: what the engine's own look-up finds: vLLM 0.33's `HybridKVCacheCoordinator.find_longest_cache_hit`, whose fixed
 // point is the largest length that all classes accept. With dropped blocks (EAGLE), and chunks that begin inside a block, its
 // steps are taken one by one, since their order matters there.
+// Too little, never too much, is said where a class drops its last block and its blocks end inside main ones: the block
+// behind the boundary may then have no name in the prompt.
 // *Threads*: one; the caller keeps a `SideIndex::Reader` meanwhile.
 // *Cost*: without dropped blocks, from the deepest holder down: a probe of the side index for each side block looked at,
 // each at most once, and a word for 64 holders and block; it ends where every holder has its answer, which for holders

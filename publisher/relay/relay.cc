@@ -30,6 +30,7 @@ class Sink : public RankSink {
   explicit Sink(RankPtr rank) : rank_(std::move(rank)) {}
   absl::Status Apply(const Event& event) override { return rank_->Apply(event); }
   void SetTrust(Trust trust) override { rank_->SetTrust(trust); }
+  void SetLayout(const CacheLayout& layout) override { rank_->SetLayout(layout); }
   std::optional<uint64_t> LastChanged() const override { return rank_->LastChanged(); }
 
  private:

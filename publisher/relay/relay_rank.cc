@@ -82,6 +82,12 @@ void RelayRank::Shed(uint64_t blocks) {
   TellDoubt();
 }
 
+// Leaves are told with the next events.
+void RelayRank::SetLayout(const CacheLayout& layout) {
+  MutexLock lock(&mutex_);
+  resident_.SetLayout(layout);
+}
+
 void RelayRank::SetTrust(Trust trust) {
   {
     MutexLock lock(&mutex_);

@@ -118,6 +118,7 @@ class RelayRank : public std::enable_shared_from_this<RelayRank> {
   absl::Status Apply(const Event& event);
   uint64_t LastChanged() const { return last_changed_.load(std::memory_order_relaxed); }
   void SetTrust(Trust trust);
+  void SetLayout(const CacheLayout& layout);
 
   // How its stream is, every 200 ms or so. `heard`: a peer is there. `settled`: no first replay is under way or to come.
   // `certain`: something came over it, or a replay said that there is nothing.
