@@ -13,26 +13,28 @@ constexpr EventFields kRemovedNeeds =
     Bit(EventField::kBlockHashes) | Bit(EventField::kSeqHashes) | Bit(EventField::kMedium) |
     Bit(EventField::kLocality) | Bit(EventField::kOwnership) | Bit(EventField::kGroupIdx) |
     Bit(EventField::kSpecKind) | Bit(EventField::kModelName) | Bit(EventField::kTenantId) |
-    Bit(EventField::kAdditionalSalt) | Bit(EventField::kDpRank);
+    Bit(EventField::kAdditionalSalt) | Bit(EventField::kDpRank) | Bit(EventField::kComponentTypes) |
+    Bit(EventField::kComponentType);
 constexpr EventFields kStoredNeeds =
     kRemovedNeeds | Bit(EventField::kParentBlockHash) | Bit(EventField::kParentHash) |
     Bit(EventField::kTokenIds) | Bit(EventField::kBlockSize) | Bit(EventField::kLoraId) |
     Bit(EventField::kLoraName) | Bit(EventField::kCacheSalt) | Bit(EventField::kExtraKeys) |
     Bit(EventField::kSlidingWindow) | Bit(EventField::kBlockMmInfos) | Bit(EventField::kMmKeys) |
-    Bit(EventField::kBaseBlockIdx);
+    Bit(EventField::kBaseBlockIdx) | Bit(EventField::kBlockOffsets);
 
 constexpr EventFields NeededBy(EngineEvent::Kind kind) {
   if (kind == EngineEvent::Kind::kStored) return kStoredNeeds;
   return kind == EngineEvent::Kind::kRemoved ? kRemovedNeeds : 0;
 }
 
-// Tuples: the places behind the tag. `kLoraName` may be SGLang's map of metadata instead.
+// Tuples: the places behind the tag. `FieldAt` says what may stand at `kLoraName` instead.
 constexpr EventField kStoredPlaces[] = {
     EventField::kBlockHashes, EventField::kParentBlockHash, EventField::kTokenIds,
     EventField::kBlockSize,   EventField::kLoraId,          EventField::kMedium,
     EventField::kLoraName,    EventField::kExtraKeys,
 };
-constexpr EventField kRemovedPlaces[] = {EventField::kBlockHashes, EventField::kMedium};
+constexpr EventField kRemovedPlaces[] = {EventField::kBlockHashes, EventField::kMedium,
+                                         EventField::kComponentType};
 constexpr EventField kClearedPlaces[] = {EventField::kOwnership};
 
 // Then the tail. Its layout is fixed when every value fits it; else values are told apart by their type, as the
@@ -120,6 +122,10 @@ void EventReader::Choices::Reset() {
   mm_keys = {};
   block_size.reset();
   lookahead_blocks = 0;
+  block_offsets = {};
+  has_block_offsets = false;
+  component_types.reset();
+  component_type.reset();
 }
 
 EventReader::Outcome EventReader::Read(EngineEvent* event) {
@@ -161,14 +167,35 @@ bool EventReader::ReadTupleFields(uint32_t values) {
   if (kind == EngineEvent::Kind::kStored) places = kStoredPlaces;
   if (kind == EngineEvent::Kind::kRemoved) places = kRemovedPlaces;
   if (kind == EngineEvent::Kind::kCleared) places = kClearedPlaces;
-  for (const EventField field : places) {
+  for (const EventField place : places) {
     if (values == 0) return true;
+    // Without a component, as vLLM writes removals, the tail begins here.
+    if (place == EventField::kComponentType && !PeekComponent()) break;
     --values;
-    const bool is_metadata = field == EventField::kLoraName && in_.Peek() == MsgpackType::kMap;
-    if (!(is_metadata ? ReadMetadata() : ReadField(field))) return false;
+    const bool is_metadata = place == EventField::kLoraName && in_.Peek() == MsgpackType::kMap;
+    if (!(is_metadata ? ReadMetadata() : ReadField(FieldAt(place)))) return false;
   }
   const bool has_tail = kind == EngineEvent::Kind::kStored || kind == EngineEvent::Kind::kRemoved;
   return has_tail ? ReadTail(values) : SkipValues(&in_, values);
+}
+
+// The field that stands at this place of a tuple. SGLang has components where vLLM has the adapter's name:
+// a list, or one label. An adapter with such a name has a number beside it in vLLM; SGLang's tuples name none.
+EventField EventReader::FieldAt(EventField place) {
+  if (place != EventField::kLoraName) return place;
+  if (in_.Peek() == MsgpackType::kArray) return EventField::kComponentTypes;
+  const bool is_component = !event_->lora_id.has_value() && PeekComponent();
+  return is_component ? EventField::kComponentType : place;
+}
+
+// A known label comes next.
+bool EventReader::PeekComponent() {
+  if (in_.Peek() != MsgpackType::kText) return false;
+  const MsgpackReader::Position start = in_.position();
+  std::string_view label;
+  const bool is_known = in_.ReadText(&label) && ComponentOf(label) != kComponentUnknown;
+  in_.Seek(start);
+  return is_known;
 }
 
 // {"cache_salt": …}, and whatever else of the namespace may come to stand there.
@@ -179,7 +206,8 @@ bool EventReader::ReadMetadata() {
     EventField field;
     if (!keys_.Read(&in_, pairs, i, &field)) return false;
     const bool is_known = field == EventField::kCacheSalt || field == EventField::kLoraName ||
-                          field == EventField::kSessionId;
+                          field == EventField::kSessionId || field == EventField::kComponentTypes ||
+                          field == EventField::kComponentType;
     if (!ReadField(is_known ? field : EventField::kUnknown)) return false;
   }
   return true;
@@ -294,6 +322,12 @@ DecodeResult EventReader::DecodeField(EventField field) {
       return DecodeOptionalI64(values_, &event_->rank);
     case EventField::kLookahead:
       return DecodeLookahead();
+    case EventField::kBlockOffsets:
+      return DecodeOffsets(values_, &choices_.block_offsets, &choices_.has_block_offsets);
+    case EventField::kComponentTypes:
+      return DecodeComponents(values_, &choices_.component_types);
+    case EventField::kComponentType:
+      return DecodeComponent(values_, &choices_.component_type);
   }
   return DecodeResult::kMalformed;
 }
@@ -341,6 +375,17 @@ bool EventReader::AddLookahead() {
   return true;
 }
 
+// One component where the event says both.
+void EventReader::SetComponents() {
+  if (choices_.component_type.has_value()) {
+    event_->component_form = ComponentForm::kOne;
+    event_->components = *choices_.component_type;
+  } else if (choices_.component_types.has_value()) {
+    event_->component_form = ComponentForm::kSnapshot;
+    event_->components = *choices_.component_types;
+  }
+}
+
 // The tag, under either name; "event_type" marks the envelope and counts where both are.
 bool EventReader::FindKind() {
   event_->envelope = choices_.event_type.has_value();
@@ -384,9 +429,14 @@ EventReader::Outcome EventReader::Finish() {
       !event_->envelope) {
     return Refuse(Refusal::kMissingField, doubt);
   }
-  if (event_->kind == EngineEvent::Kind::kStored && !AddLookahead()) {
-    return Refuse(Refusal::kTooLarge, doubt);
+  if (event_->kind == EngineEvent::Kind::kStored) {
+    if (choices_.has_block_offsets && choices_.block_offsets.size() != event_->hashes.size()) {
+      return Refuse(Refusal::kMalformed, doubt);
+    }
+    event_->block_offsets = choices_.block_offsets;
+    if (!AddLookahead()) return Refuse(Refusal::kTooLarge, doubt);
   }
+  if (names_blocks) SetComponents();
   return Outcome::kDecoded;
 }
 

@@ -56,11 +56,16 @@ class EventReader {
     std::optional<uint32_t> block_size;
     uint32_t lookahead_blocks = 0;  // that say what token follows them
     TokenId lookahead = 0;          // the one behind the last of them
+    std::span<const uint32_t> block_offsets;
+    bool has_block_offsets = false;
+    std::optional<uint8_t> component_types, component_type;
   };
 
   bool ReadMap();
   bool ReadTuple();
   bool ReadTupleFields(uint32_t values);
+  EventField FieldAt(EventField place);
+  bool PeekComponent();
   bool ReadMetadata();
   bool ReadTail(uint32_t values);
   bool ReadField(EventField field);
@@ -68,6 +73,7 @@ class EventReader {
   DecodeResult DecodeTokenIds();
   DecodeResult DecodeLookahead();
   bool AddLookahead();
+  void SetComponents();
   Outcome Finish();
   bool FindKind();
   Outcome Refuse(Refusal refusal, Doubt doubt);

@@ -42,6 +42,9 @@ constexpr Name kNames[] = {
     {"base_block_idx", EventField::kBaseBlockIdx},
     {"dp_rank", EventField::kDpRank},
     {"lookahead_token_ids", EventField::kLookahead},
+    {"block_offsets", EventField::kBlockOffsets},
+    {"component_types", EventField::kComponentTypes},
+    {"component_type", EventField::kComponentType},
 };
 
 constexpr size_t kShortest = 4;

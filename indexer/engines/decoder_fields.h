@@ -47,8 +47,11 @@ enum class EventField : uint8_t {
   kBaseBlockIdx,
   kDpRank,
   kLookahead,  // "lookahead_token_ids"
+  kBlockOffsets,
+  kComponentTypes,
+  kComponentType,
 };
-inline constexpr size_t kEventFields = static_cast<size_t>(EventField::kLookahead) + 1;
+inline constexpr size_t kEventFields = static_cast<size_t>(EventField::kComponentType) + 1;
 
 EventField EventFieldOf(std::string_view key);
 
@@ -105,6 +108,7 @@ class KeyReader {
 
 // A set of fields.
 using EventFields = uint32_t;
+static_assert(kEventFields <= 32, "a field more needs a wider set");
 constexpr EventFields Bit(EventField field) { return EventFields{1} << static_cast<int>(field); }
 
 }  // namespace kvatlas

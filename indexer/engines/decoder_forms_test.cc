@@ -296,6 +296,142 @@ TEST_F(DecoderFormsTest, LocalityAndMediumStayAsSpelled) {
   EXPECT_EQ(event.medium, "gpu");
 }
 
+// ---- Components of hybrid models (SGLang) ----
+
+// Before they were known, a list at the place of the adapter's name cost every store its event.
+TEST_F(DecoderFormsTest, ListOfComponentsAtTheEighthPlaceIsNoAdapter) {
+  const EngineEvent& event =
+      DecodeOne(StoreTuple({Nil(), Text("GPU"), Array({Text("full"), Text("swa")})}));
+  EXPECT_EQ(event.kind, EngineEvent::Kind::kStored);
+  EXPECT_EQ(event.medium, "GPU");
+  EXPECT_EQ(event.lora_name, "");
+  EXPECT_EQ(event.component_form, ComponentForm::kSnapshot);
+  EXPECT_EQ(event.components, kComponentFull | kComponentSwa);
+}
+
+TEST_F(DecoderFormsTest, WithoutComponentsNothingIsSaidOfThem) {
+  for (const Write& event :
+       {StoreMap(), StoreMap({{"component_types", Nil()}, {"component_type", Nil()}}), StoreTuple(),
+        StoreTuple({Nil(), Text("GPU"), Nil()}), RemoveMap(),
+        RemoveMap({{"component_type", Nil()}})}) {
+    EXPECT_EQ(DecodeOne(event).component_form, ComponentForm::kNone);
+    EXPECT_EQ(batch_.events[0].components, 0);
+  }
+}
+
+TEST_F(DecoderFormsTest, SnapshotOfComponentsIsTheSetOfItsLabels) {
+  const auto components_of = [&](const Write& labels) -> int {
+    const EngineEvent& event = DecodeOne(StoreMap({{"component_types", labels}}));
+    EXPECT_EQ(event.component_form, ComponentForm::kSnapshot);
+    return event.components;
+  };
+  EXPECT_EQ(components_of(Array({Text("full")})), kComponentFull);
+  EXPECT_EQ(components_of(Array({Text("mamba"), Text("swa"), Text("mamba")})),
+            kComponentSwa | kComponentMamba);
+  EXPECT_EQ(components_of(Array({Text("full"), Text("c128"), Text("auxiliary_swa")})),
+            kComponentFull | kComponentUnknown);
+  EXPECT_EQ(components_of(Array({Text("SWA")})), kComponentUnknown);
+  EXPECT_EQ(components_of(Array({Text("")})), kComponentUnknown);
+  EXPECT_EQ(components_of(Array({})), 0);
+}
+
+TEST_F(DecoderFormsTest, OneComponentOfAStoreAndOfARemoval) {
+  for (const auto& [label, bit] : {std::pair<std::string_view, uint8_t>{"full", kComponentFull},
+                                   {"swa", kComponentSwa},
+                                   {"mamba", kComponentMamba},
+                                   {"c128", kComponentUnknown}}) {
+    for (const Write& event : {StoreMap({{"component_type", Text(label)}}),
+                               RemoveMap({{"component_type", Text(label)}})}) {
+      EXPECT_EQ(DecodeOne(event).component_form, ComponentForm::kOne);
+      EXPECT_EQ(batch_.events[0].components, bit);
+    }
+  }
+}
+
+TEST_F(DecoderFormsTest, OneComponentGoesBeforeASnapshot) {
+  const EngineEvent& event = DecodeOne(
+      StoreMap({{"component_type", Text("swa")}, {"component_types", Array({Text("full")})}}));
+  EXPECT_EQ(event.component_form, ComponentForm::kOne);
+  EXPECT_EQ(event.components, kComponentSwa);
+}
+
+TEST_F(DecoderFormsTest, LabelAtTheEighthPlaceIsAnAdapterWhereItHasANumber) {
+  const EngineEvent& component = DecodeOne(StoreTuple({Nil(), Text("GPU"), Text("swa")}));
+  EXPECT_EQ(component.component_form, ComponentForm::kOne);
+  EXPECT_EQ(component.components, kComponentSwa);
+  EXPECT_EQ(component.lora_name, "");
+  const EngineEvent& adapter = DecodeOne(StoreTuple({Number(1), Text("GPU"), Text("swa")}));
+  EXPECT_EQ(adapter.component_form, ComponentForm::kNone);
+  EXPECT_EQ(adapter.lora_name, "swa");
+  EXPECT_EQ(DecodeOne(StoreTuple({Nil(), Text("GPU"), Text("c128")})).lora_name, "c128");
+}
+
+TEST_F(DecoderFormsTest, LabelBehindTheMediumOfARemovalIsItsComponent) {
+  const EngineEvent& event = DecodeOne(Array(
+      {Text("BlockRemoved"), Numbers({7}), Text("GPU"), Text("mamba"), Number(3), Text("mamba")}));
+  EXPECT_EQ(event.component_form, ComponentForm::kOne);
+  EXPECT_EQ(event.components, kComponentMamba);
+  EXPECT_EQ(event.group, 3u);
+  EXPECT_EQ(event.spec_kind, "mamba");
+  const EngineEvent& of_vllm =
+      DecodeOne(Array({Text("BlockRemoved"), Numbers({7}), Text("GPU"), Number(3), Text("mamba")}));
+  EXPECT_EQ(of_vllm.component_form, ComponentForm::kNone);
+  EXPECT_EQ(of_vllm.spec_kind, "mamba");
+}
+
+TEST_F(DecoderFormsTest, ComponentsMayStandInTheMetadata) {
+  const EngineEvent& event =
+      DecodeOne(StoreTuple({Nil(), Text("GPU"),
+                            Map({{"cache_salt", Text("t")},
+                                 {"component_types", Array({Text("full"), Text("mamba")})}})}));
+  EXPECT_EQ(event.cache_salt, "t");
+  EXPECT_EQ(event.component_form, ComponentForm::kSnapshot);
+  EXPECT_EQ(event.components, kComponentFull | kComponentMamba);
+}
+
+TEST_F(DecoderFormsTest, ComponentsThatCannotBeReadCostTheirEvent) {
+  for (const Write& types : {Text("full"), Number(1), Map({}), Array({Number(0)}), Array({Nil()}),
+                             Array({Text("full"), Bytes("swa")})}) {
+    ExpectRefused(StoreMap({{"component_types", types}}), Refusal::kMalformed);
+    ExpectRefused(RemoveMap({{"component_types", types}}), Refusal::kMalformed);
+  }
+  for (const Write& type : {Array({Text("full")}), Number(1), Bytes("swa")}) {
+    ExpectRefused(StoreMap({{"component_type", type}}), Refusal::kMalformed);
+    ExpectRefused(RemoveMap({{"component_type", type}}), Refusal::kMalformed);
+    EXPECT_EQ(batch_.lost_before, 1u);
+  }
+  ExpectRefused(StoreTuple({Nil(), Text("GPU"), Numbers({1})}), Refusal::kMalformed);
+  EXPECT_EQ(
+      DecodeOne(Map({{"type", Text("AllBlocksCleared")}, {"component_type", Number(1)}})).kind,
+      EngineEvent::Kind::kCleared);
+}
+
+// ---- Which chunk of the tokens a hash is (vLLM) ----
+
+TEST_F(DecoderFormsTest, OffsetsOfBlocksAreAsSaid) {
+  const EngineEvent& event = DecodeOne(StoreMap(
+      {{"block_offsets", Numbers({200, 0, 0xffffffff})}, {"block_hashes", Numbers({7, 8, 9})}}));
+  EXPECT_EQ(std::vector<uint32_t>(event.block_offsets.begin(), event.block_offsets.end()),
+            (std::vector<uint32_t>{200, 0, 0xffffffff}));
+  EXPECT_EQ(event.hashes.size(), 3u);
+  EXPECT_TRUE(DecodeOne(StoreMap()).block_offsets.empty());
+  EXPECT_TRUE(DecodeOne(StoreMap({{"block_offsets", Nil()}})).block_offsets.empty());
+  EXPECT_TRUE(DecodeOne(StoreMap({{"block_offsets", Numbers({})}, {"block_hashes", Numbers({})}}))
+                  .block_offsets.empty());
+}
+
+TEST_F(DecoderFormsTest, OffsetsOfOtherBlocksCostTheStore) {
+  for (const Write& offsets :
+       {Numbers({}), Numbers({0, 1}), Numbers({-1}), Numbers({0x100000000}), Array({Nil()}),
+        Array({Text("0")}), Array({Numbers({0})}), Number(0), Text("0"), Map({})}) {
+    ExpectRefused(StoreMap({{"block_offsets", offsets}}), Refusal::kMalformed);
+    EXPECT_FALSE(batch_.lost_before.has_value());
+    EXPECT_EQ(DecodeOne(RemoveMap({{"block_offsets", offsets}})).block_offsets.size(), 0u);
+  }
+  ExpectRefused(StoreMap({{"block_offsets", Numbers(std::vector<int64_t>(1000, 1))}}),
+                Refusal::kTooLarge, {.memory_bytes_max = 2048});
+}
+
 // ---- Namespaces and keys ----
 
 TEST_F(DecoderFormsTest, SaltOfSglangInItsMapAndInItsMetadata) {

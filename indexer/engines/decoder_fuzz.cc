@@ -44,7 +44,14 @@ class Touch {
     for (const EngineBlockHash& hash : event.hashes) Hash(hash);
     if (event.parent.has_value()) Hash(*event.parent);
     for (const TokenId token : event.tokens) sum_ += token;
-    bytes_ += event.tokens.size_bytes() + event.hashes.size_bytes();
+    for (const uint32_t offset : event.block_offsets) sum_ += offset;
+    sum_ += event.components;
+    bytes_ +=
+        event.tokens.size_bytes() + event.hashes.size_bytes() + event.block_offsets.size_bytes();
+    Check(event.block_offsets.empty() || event.block_offsets.size() == event.hashes.size(),
+          "offsets of other hashes");
+    Check(event.component_form != ComponentForm::kNone || event.components == 0,
+          "components that were not said");
     for (const std::string_view text :
          {event.medium, event.locality, event.ownership, event.spec_kind, event.lora_name,
           event.cache_salt.value_or(""), event.session_id, event.model_name, event.tenant_id,
@@ -135,7 +142,7 @@ void CheckBounds(std::string_view payload) {
   size_t held = 0;
   for (const EngineEvent& event : batch.events) {
     held += event.tokens.size_bytes() + event.hashes.size_bytes() + event.extra_keys.size_bytes() +
-            event.multimodal.size_bytes();
+            event.multimodal.size_bytes() + event.block_offsets.size_bytes();
     for (const EngineBlockHash& hash : event.hashes) Check(hash.bytes.size() <= 4, "a long hash");
   }
   Check(held <= 64, "memory beyond the bound");

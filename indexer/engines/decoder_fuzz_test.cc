@@ -111,7 +111,10 @@ TEST(DecoderFuzzTest, LengthsThatNobodySentReserveNothing) {
           "92c09195ab426c6f636b53746f72656490c0", "92c09195ab426c6f636b53746f72656490c091",
           "92c09199ab426c6f636b53746f72656490c09004c0c0c0",
           "92c09199ab426c6f636b53746f72656490c09004c0c0c091",
-          "92c0919aab426c6f636b53746f72656490c09004c0c0c0c091", "93c090", "82a2747301"}) {
+          "92c0919aab426c6f636b53746f72656490c09004c0c0c0c091",
+          "92c09198ab426c6f636b53746f72656490c09004c0c0", "92c09181ad626c6f636b5f6f666673657473",
+          "92c09181af636f6d706f6e656e745f7479706573", "92c09181ae636f6d706f6e656e745f74797065",
+          "93c090", "82a2747301"}) {
       SCOPED_TRACE(std::string(before) + " " + std::string(header));
       const std::string payload = FromHex(before) + claim + std::string(40, '\x01');
       Fuzz(payload);

@@ -36,6 +36,9 @@ constexpr std::string_view kKeys[] = {
     "base_block_idx",
     "dp_rank",
     "lookahead_token_ids",
+    "block_offsets",
+    "component_types",
+    "component_type",
     "event_id",
     "timestamp",
     "",
@@ -165,6 +168,7 @@ void RandomFrames::WriteMap(MsgpackWriter* out) {
   if (!OneIn(15)) keys.push_back(OneIn(4) ? "seq_hashes" : "block_hashes");
   if (!OneIn(15)) keys.push_back("token_ids");
   if (!OneIn(15)) keys.push_back("block_size");
+  if (OneIn(8)) keys.push_back("block_offsets");
   for (size_t i = Below(OneIn(5) ? 25 : 8); i > 0; --i) {
     keys.push_back(kKeys[Below(std::size(kKeys))]);
   }
@@ -195,8 +199,10 @@ void RandomFrames::WriteTuple(MsgpackWriter* out) {
   for (size_t i = 0; i < std::min(values, places); ++i) {
     const std::string_view place = removed && i == 1 ? "medium" : kTuplePlaces[i];
     if (place == "lora_name" && OneIn(3)) {
-      static constexpr std::string_view kMetadata[] = {"cache_salt", "lora_name", "session_id",
-                                                       "medium", "unheard_of"};
+      static constexpr std::string_view kMetadata[] = {
+          "cache_salt", "lora_name",  "session_id",     "component_types",
+          "medium",     "unheard_of", "component_type",
+      };
       const size_t pairs = Below(3);
       out->Map(pairs);
       for (size_t pair = 0; pair < pairs; ++pair) {
@@ -204,6 +210,8 @@ void RandomFrames::WriteTuple(MsgpackWriter* out) {
         WriteKey(out, key);
         WriteValue(out, key);
       }
+    } else if (place == "lora_name" && OneIn(3)) {
+      WriteValue(out, OneIn(3) ? "component_type" : "component_types");
     } else {
       WriteValue(out, place);
     }
@@ -217,6 +225,10 @@ void RandomFrames::WriteTail(MsgpackWriter* out, size_t values) {
   static constexpr std::string_view kLegacy[] = {
       "block_mm_infos", "group_idx", "kv_cache_spec_kind", "kv_cache_spec_sliding_window"};
   const bool fixed = OneIn(2);
+  if (OneIn(4)) {  // of a removal
+    WriteLabel(out);
+    --values;
+  }
   for (size_t i = 0; i < values; ++i) {
     const std::string_view key = fixed ? kFixed[i % std::size(kFixed)] : kLegacy[i % 4];
     OneIn(4) ? void(out->Nil()) : WriteValue(out, key);
@@ -238,6 +250,14 @@ void RandomFrames::WriteValue(MsgpackWriter* out, std::string_view key) {
   }
   if (key == "lora_id" || key == "dp_rank") return WriteInteger(out);
   if (key == "lookahead_token_ids") return WriteLookahead(out);
+  if (key == "block_offsets") return WriteOffsets(out);
+  if (key == "component_type") return WriteLabel(out);
+  if (key == "component_types") {
+    const size_t labels = Below(4);
+    out->Array(labels);
+    for (size_t i = 0; i < labels; ++i) OneIn(40) ? WriteAnything(out, 1) : WriteLabel(out);
+    return;
+  }
   WriteText(out);
 }
 
@@ -319,6 +339,21 @@ void RandomFrames::WriteLookahead(MsgpackWriter* out) {
     out->Array(tokens);
     for (size_t j = 0; j < tokens; ++j) WriteToken(out, OneIn(20));
   }
+}
+
+// As many as there often are hashes.
+void RandomFrames::WriteOffsets(MsgpackWriter* out) {
+  const size_t count = Below(5);
+  out->Array(count);
+  uint64_t offset = 0;
+  for (size_t i = 0; i < count; ++i) {
+    OneIn(60) ? WriteInteger(out) : void(out->Unsigned(offset));
+    offset += 1 + (OneIn(3) ? Below(300) : 0);
+  }
+}
+
+void RandomFrames::WriteLabel(MsgpackWriter* out) {
+  out->Text(Pick({"full", "swa", "mamba", "c128", "Full", ""}));
 }
 
 void RandomFrames::WriteTokens(MsgpackWriter* out) {

@@ -41,6 +41,8 @@ class RandomFrames {
   void WriteHashes(MsgpackWriter* out);
   void WriteTokens(MsgpackWriter* out);
   void WriteLookahead(MsgpackWriter* out);
+  void WriteOffsets(MsgpackWriter* out);
+  void WriteLabel(MsgpackWriter* out);
   void WriteToken(MsgpackWriter* out, bool strange);
   void WriteExtraKeys(MsgpackWriter* out);
   void WriteMultimodal(MsgpackWriter* out);

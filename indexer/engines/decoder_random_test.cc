@@ -2,10 +2,10 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/escaping.h"
@@ -41,14 +41,19 @@ class DecoderRandomTest : public ::testing::Test {
     ASSERT_EQ(ToText(batch), ToText(expected));
     for (const EngineEvent& event : batch.events) ++kinds_[event.kind];
     for (const Refusal refusal : batch.refused) ++refusals_[refusal];
-    opaque_ += std::count_if(batch.events.begin(), batch.events.end(),
-                             [](const EngineEvent& event) { return event.tokens_opaque; });
+    for (const EngineEvent& event : batch.events) {
+      opaque_ += event.tokens_opaque;
+      offsets_ += !event.block_offsets.empty();
+      ++forms_[{event.kind, event.component_form}];
+    }
   }
 
   EngineDecoder decoder_;
   std::map<EngineEvent::Kind, int> kinds_;
   std::map<Refusal, int> refusals_;
+  std::map<std::pair<EngineEvent::Kind, ComponentForm>, int> forms_;
   int64_t opaque_ = 0;
+  int64_t offsets_ = 0;
 };
 
 TEST_F(DecoderRandomTest, EveryFormReadsAsTheTwinReadsIt) {
@@ -66,6 +71,12 @@ TEST_F(DecoderRandomTest, EveryFormReadsAsTheTwinReadsIt) {
     EXPECT_GT(refusals_[refusal], 10) << RefusalName(refusal);
   }
   EXPECT_GT(opaque_, 100);
+  EXPECT_GT(offsets_, 100);
+  for (const EngineEvent::Kind kind : {EngineEvent::Kind::kStored, EngineEvent::Kind::kRemoved}) {
+    for (const ComponentForm form : {ComponentForm::kSnapshot, ComponentForm::kOne}) {
+      EXPECT_GT((forms_[{kind, form}]), 100) << static_cast<int>(kind) << static_cast<int>(form);
+    }
+  }
 }
 
 TEST_F(DecoderRandomTest, ChangedBytesReadAsTheTwinReadsThem) {

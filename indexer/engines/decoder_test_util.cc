@@ -63,11 +63,16 @@ std::string ToText(const EngineEvent& event) {
   std::string text(kKinds[static_cast<size_t>(event.kind)]);
   if (event.envelope) Append(&text, "envelope", "yes");
   AppendList(&text, "hashes", event.hashes);
+  if (event.component_form != ComponentForm::kNone) {
+    Append(&text, event.component_form == ComponentForm::kOne ? "component" : "components",
+           absl::StrCat(event.components));
+  }
   if (event.parent.has_value()) Append(&text, "parent", ToText(*event.parent));
   AppendList(&text, "tokens", event.tokens);
   if (event.bigrams) Append(&text, "bigrams", "yes");
   if (event.tokens_opaque) Append(&text, "opaque", "yes");
   if (event.block_size != 0) Append(&text, "block_size", absl::StrCat(event.block_size));
+  AppendList(&text, "block_offsets", event.block_offsets);
   AppendText(&text, "medium", event.medium);
   AppendText(&text, "locality", event.locality);
   AppendText(&text, "ownership", event.ownership);

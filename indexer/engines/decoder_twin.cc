@@ -66,6 +66,7 @@ struct DecoderTwin::State {
   std::deque<std::vector<std::span<const ExtraKey>>> key_spans;
   std::deque<std::vector<uint64_t>> number_lists;
   std::deque<std::vector<std::span<const uint64_t>>> number_spans;
+  std::deque<std::vector<uint32_t>> offset_lists;
 
   // ---- Of the event that is being built ----
   EngineEvent event;
@@ -78,6 +79,8 @@ struct DecoderTwin::State {
   std::span<const std::span<const uint64_t>> block_mm_infos, mm_keys;
   std::optional<uint32_t> block_size;
   std::vector<TokenId> lookahead;
+  std::optional<std::vector<uint32_t>> block_offsets;
+  std::optional<uint8_t> component_types, component_type;
 
   // The value that starts at `*at`; null where there is none.
   const Object* Unpack(std::string_view payload, size_t* at) {
@@ -96,6 +99,8 @@ struct DecoderTwin::State {
                                 std::optional<std::span<const EngineBlockHash>>* hashes);
   std::optional<Failure> Tokens(const Object& object);
   void Lookahead(const Object& object);
+  std::optional<Failure> Offsets(const Object& object);
+  std::optional<Failure> Components(const Object& object);
   std::optional<Failure> TokenList(const std::vector<Object>& values);
   std::optional<Failure> Key(const Object& object, ExtraKey* key);
   std::optional<Failure> ExtraKeys(const Object& object);
@@ -318,6 +323,53 @@ void DecoderTwin::State::Lookahead(const Object& object) {
   }
 }
 
+std::optional<Failure> DecoderTwin::State::Offsets(const Object& object) {
+  block_offsets.reset();
+  if (object.type == Type::NIL) return std::nullopt;
+  if (object.type != Type::ARRAY) return Failure::kMalformed;
+  std::vector<uint32_t> offsets;
+  for (const Object& offset : ElementsOf(object)) {
+    if (!IsU32(offset)) return Failure::kMalformed;
+    offsets.push_back(static_cast<uint32_t>(offset.via.u64));
+  }
+  block_offsets = std::move(offsets);
+  return std::nullopt;
+}
+
+namespace {
+
+const std::map<std::string_view, uint8_t>& Labels() {
+  static const std::map<std::string_view, uint8_t> labels = {
+      {"full", uint8_t{1}}, {"swa", uint8_t{2}}, {"mamba", uint8_t{4}}};
+  return labels;
+}
+
+bool IsLabel(const Object& object) {
+  return object.type == Type::STR && Labels().contains(TextOf(object));
+}
+
+// Nothing where it is no text.
+std::optional<uint8_t> ComponentOf(const Object& object) {
+  if (object.type != Type::STR) return std::nullopt;
+  return IsLabel(object) ? Labels().at(TextOf(object)) : uint8_t{128};
+}
+
+}  // namespace
+
+std::optional<Failure> DecoderTwin::State::Components(const Object& object) {
+  component_types.reset();
+  if (object.type == Type::NIL) return std::nullopt;
+  if (object.type != Type::ARRAY) return Failure::kMalformed;
+  int all = 0;
+  for (const Object& label : ElementsOf(object)) {
+    const std::optional<uint8_t> component = ComponentOf(label);
+    if (!component.has_value()) return Failure::kMalformed;
+    all |= *component;
+  }
+  component_types = static_cast<uint8_t>(all);
+  return std::nullopt;
+}
+
 std::optional<Failure> DecoderTwin::State::Field(const std::string& key, const Object& value) {
   const bool nil = value.type == Type::NIL;
   const std::map<std::string, std::string_view*> texts = {
@@ -378,6 +430,12 @@ std::optional<Failure> DecoderTwin::State::Field(const std::string& key, const O
   if (key == "extra_keys") return ExtraKeys(value);
   if (key == "block_mm_infos") return Multimodal(value, &block_mm_infos);
   if (key == "mm_keys") return Multimodal(value, &mm_keys);
+  if (key == "block_offsets") return Offsets(value);
+  if (key == "component_types") return Components(value);
+  if (key == "component_type") {
+    component_type = ComponentOf(value);
+    return nil || component_type.has_value() ? std::nullopt : std::optional(Failure::kMalformed);
+  }
   if (key == "lookahead_token_ids") Lookahead(value);
   if (key != "token_ids") return std::nullopt;
   const std::optional<Failure> failure = Tokens(value);
@@ -420,13 +478,22 @@ void DecoderTwin::State::Tuple(const Object& tuple) {
     const Object& value = values[at++];
     if (place == "lora_name" && value.type == Type::MAP) {
       for (const auto& [key, metadata] : PairsOf(value)) {
-        if (key == "cache_salt" || key == "lora_name" || key == "session_id") {
+        if (key == "cache_salt" || key == "lora_name" || key == "session_id" ||
+            key == "component_types" || key == "component_type") {
           SetField(key, metadata);
         }
       }
+    } else if (place == "lora_name" && value.type == Type::ARRAY) {
+      SetField("component_types", value);
+    } else if (place == "lora_name" && IsLabel(value) && !event.lora_id.has_value()) {
+      SetField("component_type", value);
     } else {
       SetField(place, value);
     }
+  }
+  const bool removed = *type == "BlockRemoved" || *type == "removed";
+  if (removed && at < values.size() && IsLabel(values[at])) {
+    SetField("component_type", values[at++]);
   }
   if (has_tail) Tail({values.begin() + static_cast<ptrdiff_t>(at), values.end()});
 }
@@ -479,14 +546,15 @@ std::optional<Refusal> DecoderTwin::State::Finish() {
   const bool stored = event.kind == EngineEvent::Kind::kStored;
   const bool names_blocks = stored || event.kind == EngineEvent::Kind::kRemoved;
   if (names_blocks) {
-    needed = {"block_hashes",      "seq_hashes", "medium",    "locality",        "ownership",
-              "group_idx",         "model_name", "tenant_id", "additional_salt", "dp_rank",
-              "kv_cache_spec_kind"};
+    needed = {
+        "block_hashes",       "seq_hashes",      "medium",        "locality",        "ownership",
+        "group_idx",          "model_name",      "tenant_id",     "additional_salt", "dp_rank",
+        "kv_cache_spec_kind", "component_types", "component_type"};
   }
   if (stored) {
     needed.insert({"parent_block_hash", "parent_hash", "token_ids", "block_size", "lora_id",
                    "lora_name", "cache_salt", "extra_keys", "kv_cache_spec_sliding_window",
-                   "block_mm_infos", "mm_keys", "base_block_idx"});
+                   "block_mm_infos", "mm_keys", "base_block_idx", "block_offsets"});
   }
   bool malformed = false;
   for (const auto& [key, failure] : failures) {
@@ -507,6 +575,18 @@ std::optional<Refusal> DecoderTwin::State::Finish() {
   event.parent = parent_block_hash.has_value() ? parent_block_hash : parent_hash;
   event.multimodal = block_mm_infos.empty() ? mm_keys : block_mm_infos;
   event.block_size = block_size.value_or(0);
+  if (stored && block_offsets.has_value()) {
+    if (block_offsets->size() != event.hashes.size()) return Refusal::kMalformed;
+    event.block_offsets = offset_lists.emplace_back(*block_offsets);
+  }
+  if (names_blocks && component_types.has_value()) {
+    event.component_form = ComponentForm::kSnapshot;
+    event.components = *component_types;
+  }
+  if (names_blocks && component_type.has_value()) {
+    event.component_form = ComponentForm::kOne;
+    event.components = *component_type;
+  }
   if (stored && !event.bigrams && !event.tokens.empty() && !lookahead.empty() &&
       lookahead.size() == event.hashes.size()) {
     std::vector<TokenId>& longer =
@@ -529,6 +609,8 @@ std::optional<Refusal> DecoderTwin::State::Event(const Object& object) {
   block_mm_infos = mm_keys = {};
   block_size = std::nullopt;
   lookahead.clear();
+  block_offsets.reset();
+  component_types = component_type = std::nullopt;
   if (object.type == Type::MAP) {
     Map(object);
   } else if (object.type == Type::ARRAY) {

@@ -217,6 +217,53 @@ DecodeResult DecodeHashes(const ValueReader& reader, std::span<const EngineBlock
       reader, hashes, [&](EngineBlockHash* hash) { return DecodeHash(reader, hash); });
 }
 
+DecodeResult DecodeOffsets(const ValueReader& reader, std::span<const uint32_t>* offsets,
+                           bool* present) {
+  *offsets = {};
+  *present = !reader.in->ReadNil();
+  if (!*present) return DecodeResult::kOk;
+  return DecodeArray<uint32_t>(reader, offsets, [&](uint32_t* offset) {
+    MsgpackInteger integer;
+    if (reader.in->Peek() != MsgpackType::kInteger || !reader.in->ReadInteger(&integer) ||
+        integer.negative || integer.bits > std::numeric_limits<uint32_t>::max()) {
+      return DecodeResult::kMalformed;
+    }
+    *offset = static_cast<uint32_t>(integer.bits);
+    return DecodeResult::kOk;
+  });
+}
+
+uint8_t ComponentOf(std::string_view label) {
+  if (label == "full") return kComponentFull;
+  if (label == "swa") return kComponentSwa;
+  if (label == "mamba") return kComponentMamba;
+  return kComponentUnknown;
+}
+
+DecodeResult DecodeComponents(const ValueReader& reader, std::optional<uint8_t>* components) {
+  components->reset();
+  if (reader.in->ReadNil()) return DecodeResult::kOk;
+  uint32_t count = 0;
+  if (!reader.in->ReadArray(&count)) return DecodeResult::kMalformed;
+  unsigned bits = 0;
+  for (; count > 0; --count) {
+    std::string_view label;
+    if (!reader.in->ReadText(&label)) return DecodeResult::kMalformed;
+    bits |= ComponentOf(label);
+  }
+  *components = static_cast<uint8_t>(bits);
+  return DecodeResult::kOk;
+}
+
+DecodeResult DecodeComponent(const ValueReader& reader, std::optional<uint8_t>* component) {
+  component->reset();
+  if (reader.in->ReadNil()) return DecodeResult::kOk;
+  std::string_view label;
+  if (!reader.in->ReadText(&label)) return DecodeResult::kMalformed;
+  *component = ComponentOf(label);
+  return DecodeResult::kOk;
+}
+
 DecodeResult DecodeExtraKeys(const ValueReader& reader,
                              std::span<const std::span<const ExtraKey>>* extra_keys) {
   return DecodeByBlock<ExtraKey>(reader, extra_keys, [&](std::span<const ExtraKey>* keys) {

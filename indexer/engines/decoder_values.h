@@ -45,6 +45,19 @@ DecodeResult DecodeExtraKeys(const ValueReader& reader,
 DecodeResult DecodeMultimodal(const ValueReader& reader,
                               std::span<const std::span<const uint64_t>>* multimodal);
 
+// nil (`present` false) or an array of integers from 0 to 2^32-1.
+DecodeResult DecodeOffsets(const ValueReader& reader, std::span<const uint32_t>* offsets,
+                           bool* present);
+
+// The bit of a component's label, kComponentUnknown for one that is not known.
+uint8_t ComponentOf(std::string_view label);
+
+// nil or an array of labels, as bits.
+DecodeResult DecodeComponents(const ValueReader& reader, std::optional<uint8_t>* components);
+
+// nil or a label, as a bit.
+DecodeResult DecodeComponent(const ValueReader& reader, std::optional<uint8_t>* component);
+
 // nil or text; nil is "". `DecodeOptionalText` tells them apart.
 inline DecodeResult DecodeText(const ValueReader& reader, std::string_view* text) {
   *text = {};
