@@ -19,7 +19,25 @@ constexpr std::string_view kTime = "cb41d954fc40200000";
 constexpr uint64_t kHash0 = 0x7b0bf7bf7fd01682;
 constexpr uint64_t kHash1 = 0x0b368b33d87bf3bf;
 constexpr std::string_view kStored = "ab426c6f636b53746f726564";
+constexpr std::string_view kRemoved = "ac426c6f636b52656d6f766564";
+constexpr std::string_view kCleared = "b0416c6c426c6f636b73436c6561726564";
 constexpr std::string_view kHashes0 = "91cf7b0bf7bf7fd01682";
+
+// Keys of maps.
+constexpr std::string_view kType = "a474797065";
+constexpr std::string_view kBlockHashes = "ac626c6f636b5f686173686573";
+constexpr std::string_view kParent = "b1706172656e745f626c6f636b5f68617368";
+constexpr std::string_view kTokenIds = "a9746f6b656e5f696473";
+constexpr std::string_view kBlockSize = "aa626c6f636b5f73697a65";
+constexpr std::string_view kLoraId = "a76c6f72615f6964";
+constexpr std::string_view kMedium = "a66d656469756d";
+constexpr std::string_view kLoraName = "a96c6f72615f6e616d65";
+constexpr std::string_view kSalt = "aa63616368655f73616c74";
+constexpr std::string_view kSession = "aa73657373696f6e5f6964";
+constexpr std::string_view kGroup = "a967726f75705f696478";
+constexpr std::string_view kKind = "b26b765f63616368655f737065635f6b696e64";
+constexpr std::string_view kWindow = "bc6b765f63616368655f737065635f736c6964696e675f77696e646f77";
+constexpr std::string_view kComponentType = "ae636f6d706f6e656e745f74797065";
 
 constexpr std::string_view kTwelveElements =
     "93cb41d954fc40200000919cab426c6f636b53746f72656492cf7b0bf7bf7fd01682cf0b368b33d87bf3bfc0980102"
@@ -231,6 +249,245 @@ TEST_F(DecoderVectorsTest, SglangSaltStandsInAMapAtTheEighthPlace) {
                       "81aa63616368655f73616c74a3782d79", "00"}));
   EXPECT_EQ(event.cache_salt, "x-y");
   EXPECT_EQ(event.lora_name, "");
+}
+
+// ---- vLLM 0.33 and SGLang 0.5.23, by their own classes and msgspec 0.22 ----
+
+TEST_F(DecoderVectorsTest, WindowOfVllm033WithEveryFieldUnderALongHeader) {
+  const EngineEvent& event = DecodeOne(Join({"93",
+                                             kTime,
+                                             "91",
+                                             "de000e",
+                                             kType,
+                                             kStored,
+                                             kBlockHashes,
+                                             "91cf0b368b33d87bf3bf",
+                                             kParent,
+                                             "c0",
+                                             kTokenIds,
+                                             "980102030405060708",
+                                             kBlockSize,
+                                             "04",
+                                             kLoraId,
+                                             "01",
+                                             kMedium,
+                                             "a3475055",
+                                             kLoraName,
+                                             "a76d792d6c6f7261",
+                                             "aa65787472615f6b657973",
+                                             "9193a76d792d6c6f726192a43966306103a473616c74",
+                                             kGroup,
+                                             "01",
+                                             kKind,
+                                             "ae736c6964696e675f77696e646f77",
+                                             kWindow,
+                                             "cc80",
+                                             kSession,
+                                             "a3732d31",
+                                             "b36c6f6f6b61686561645f746f6b656e5f696473",
+                                             "919109",
+                                             "00"}));
+  EXPECT_EQ(Values(event), std::vector<uint64_t>{kHash1});
+  // Two blocks of tokens and one hash: what is not cached any more has none.
+  EXPECT_EQ(Tokens(event), (std::vector<TokenId>{1, 2, 3, 4, 5, 6, 7, 8, 9}));
+  EXPECT_TRUE(event.bigrams);
+  EXPECT_EQ(event.group, 1u);
+  EXPECT_EQ(event.spec_kind, "sliding_window");
+  EXPECT_EQ(event.sliding_window, 128u);
+  EXPECT_EQ(event.session_id, "s-1");
+  EXPECT_EQ(event.lora_name, "my-lora");
+  ASSERT_EQ(event.extra_keys.size(), 1u);
+  EXPECT_EQ(event.extra_keys[0].size(), 3u);
+  EXPECT_TRUE(event.block_offsets.empty());
+}
+
+TEST_F(DecoderVectorsTest, StatesOfVllm033ThatAreNotKeptAreAStoreOfNothing) {
+  const EngineEvent& event =
+      DecodeOne(Join({"93",      kTime,        "91",       "de000a",       kType,
+                      kStored,   kBlockHashes, "90",       kParent,        "cf7b0bf7bf7fd01682",
+                      kTokenIds, "9405060708", kBlockSize, "04",           kLoraId,
+                      "c0",      kMedium,      "a3475055", kLoraName,      "c0",
+                      kGroup,    "02",         kKind,      "a56d616d6261", "00"}));
+  EXPECT_TRUE(event.hashes.empty());
+  EXPECT_EQ(event.tokens.size(), 4u);
+  EXPECT_EQ(event.spec_kind, "mamba");
+}
+
+TEST_F(DecoderVectorsTest, RemovalOfVllm033FromASecondTierAndAClear) {
+  const EngineBatch& batch =
+      Decode(Join({"93", kTime, "92", "86", kType, kRemoved, kBlockHashes, kHashes0, kMedium,
+                   "a3435055", kGroup, "01", "a86c6f63616c697479a54c4f43414c",
+                   "a96f776e657273686970a26673", "81", kType, kCleared, "00"}));
+  ASSERT_EQ(batch.events.size(), 2u);
+  EXPECT_EQ(batch.events[0].group, 1u);
+  EXPECT_EQ(batch.events[0].medium, "CPU");
+  EXPECT_EQ(batch.events[0].locality, "LOCAL");
+  EXPECT_EQ(batch.events[0].ownership, "fs");
+  EXPECT_EQ(batch.events[1].kind, EngineEvent::Kind::kCleared);
+}
+
+TEST_F(DecoderVectorsTest, PlaceholderOfVllm033UnderADigest) {
+  const EngineEvent& event =
+      DecodeOne(Join({"93",
+                      kTime,
+                      "91",
+                      "de000c",
+                      kType,
+                      kStored,
+                      kBlockHashes,
+                      "91c420000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f",
+                      kParent,
+                      "c0",
+                      kTokenIds,
+                      "90",
+                      kBlockSize,
+                      "00",
+                      kLoraId,
+                      "c0",
+                      kMedium,
+                      "a753544f52414745",
+                      kLoraName,
+                      "c0",
+                      kGroup,
+                      "01",
+                      kKind,
+                      "b76368756e6b65645f6c6f63616c5f617474656e74696f6e",
+                      "a86c6f63616c697479a652454d4f5445",
+                      "a96f776e657273686970a26673",
+                      "00"}));
+  ASSERT_EQ(event.hashes.size(), 1u);
+  EXPECT_EQ(event.hashes[0].value, 0x18191a1b1c1d1e1fu);
+  EXPECT_EQ(event.medium, "STORAGE");
+  EXPECT_EQ(event.spec_kind, "chunked_local_attention");
+  EXPECT_FALSE(event.sliding_window.has_value());
+  EXPECT_EQ(event.locality, "REMOTE");
+}
+
+// The field that is proposed, behind those of vLLM 0.33.
+TEST_F(DecoderVectorsTest, OffsetsOfSparseBlocks) {
+  const EngineEvent& event = DecodeOne(Join({"93",
+                                             kTime,
+                                             "91",
+                                             "de000c",
+                                             kType,
+                                             kStored,
+                                             kBlockHashes,
+                                             "92cf7b0bf7bf7fd01682cf0b368b33d87bf3bf",
+                                             kParent,
+                                             "c0",
+                                             kTokenIds,
+                                             "9c0102030405060708090a0b0c",
+                                             kBlockSize,
+                                             "04",
+                                             kLoraId,
+                                             "c0",
+                                             kMedium,
+                                             "a3475055",
+                                             kLoraName,
+                                             "c0",
+                                             kGroup,
+                                             "01",
+                                             kKind,
+                                             "b2736c6964696e675f77696e646f775f6d6c61",
+                                             kWindow,
+                                             "08",
+                                             "ad626c6f636b5f6f666673657473",
+                                             "920002",
+                                             "00"}));
+  EXPECT_EQ(Values(event), (std::vector<uint64_t>{kHash0, kHash1}));
+  EXPECT_EQ(std::vector<uint32_t>(event.block_offsets.begin(), event.block_offsets.end()),
+            (std::vector<uint32_t>{0, 2}));
+  EXPECT_EQ(event.tokens.size(), 12u);
+  EXPECT_EQ(event.spec_kind, "sliding_window_mla");
+}
+
+TEST_F(DecoderVectorsTest, StoreOfSglang0523WithSaltSessionAndAdapter) {
+  const EngineEvent& event =
+      DecodeOne(Join({"93",         kTime,    "91",     "8a",       kType,     kStored,
+                      kBlockHashes, "92fb06", kParent,  "f9",       kTokenIds, "9401020304",
+                      kBlockSize,   "02",     kLoraId,  "c0",       kMedium,   "a3475055",
+                      kSalt,        "a174",   kSession, "a3732d31", kLoraName, "a76d792d6c6f7261",
+                      "c0"}));
+  EXPECT_EQ(Values(event), (std::vector<uint64_t>{static_cast<uint64_t>(-5), 6}));
+  ASSERT_TRUE(event.parent.has_value());
+  EXPECT_EQ(event.parent->value, static_cast<uint64_t>(-7));
+  EXPECT_EQ(event.cache_salt, "t");
+  EXPECT_EQ(event.session_id, "s-1");
+  EXPECT_EQ(event.lora_name, "my-lora");
+  EXPECT_EQ(event.component_form, ComponentForm::kNone);
+  EXPECT_FALSE(batch_.rank.has_value());
+}
+
+TEST_F(DecoderVectorsTest, BigramsOfSglang0523InPinnedMemory) {
+  const EngineEvent& event =
+      DecodeOne(Join({"93", kTime, "91", "87", kType, kStored, kBlockHashes, "91fb", kParent, "c0",
+                      kTokenIds, "92920102920203", kBlockSize, "02", kLoraId, "c0", kMedium,
+                      "aa4350555f50494e4e4544", "c0"}));
+  EXPECT_TRUE(event.bigrams);
+  EXPECT_EQ(Tokens(event), (std::vector<TokenId>{1, 2, 3}));
+  EXPECT_EQ(event.medium, "CPU_PINNED");
+}
+
+TEST_F(DecoderVectorsTest, RemovalAndClearOfSglang0523) {
+  const EngineBatch& batch =
+      Decode(Join({"93", kTime, "92", "83", kType, kRemoved, kBlockHashes, "91fb", kMedium,
+                   "a845585445524e414c", "81", kType, kCleared, "03"}));
+  ASSERT_EQ(batch.events.size(), 2u);
+  EXPECT_EQ(batch.events[0].medium, "EXTERNAL");
+  EXPECT_EQ(batch.events[1].kind, EngineEvent::Kind::kCleared);
+  EXPECT_EQ(batch.rank, 3);
+}
+
+// The fields that are proposed, behind those of SGLang 0.5.23, and in tuples behind the medium.
+TEST_F(DecoderVectorsTest, SnapshotOfComponentsInAMapAndInATuple) {
+  const EngineEvent& map = DecodeOne(Join({"93",
+                                           kTime,
+                                           "91",
+                                           "88",
+                                           kType,
+                                           kStored,
+                                           kBlockHashes,
+                                           "92fb06",
+                                           kParent,
+                                           "c0",
+                                           kTokenIds,
+                                           "9401020304",
+                                           kBlockSize,
+                                           "02",
+                                           kLoraId,
+                                           "c0",
+                                           kMedium,
+                                           "a3475055",
+                                           "af636f6d706f6e656e745f7479706573",
+                                           "92a466756c6ca3737761",
+                                           "c0"}));
+  EXPECT_EQ(map.component_form, ComponentForm::kSnapshot);
+  EXPECT_EQ(map.components, kComponentFull | kComponentSwa);
+  const EngineEvent& tuple =
+      DecodeOne(Join({"93", kTime, "91", "98", kStored, "92fb06", "c0", "9401020304", "02", "c0",
+                      "a3475055", "92a466756c6ca56d616d6261", "c0"}));
+  EXPECT_EQ(tuple.component_form, ComponentForm::kSnapshot);
+  EXPECT_EQ(tuple.components, kComponentFull | kComponentMamba);
+}
+
+TEST_F(DecoderVectorsTest, OneComponentInMapsAndInTuples) {
+  Decode(Join({"93",           kTime,          "92",       "88",           kType,      kStored,
+               kBlockHashes,   "9106",         kParent,    "c0",           kTokenIds,  "920304",
+               kBlockSize,     "02",           kLoraId,    "c0",           kMedium,    "a3475055",
+               kComponentType, "a56d616d6261", "84",       kType,          kRemoved,   kBlockHashes,
+               "9106",         kMedium,        "a3475055", kComponentType, "a3737761", "c0"}));
+  ASSERT_EQ(batch_.events.size(), 2u);
+  EXPECT_EQ(batch_.events[0].component_form, ComponentForm::kOne);
+  EXPECT_EQ(batch_.events[0].components, kComponentMamba);
+  EXPECT_EQ(batch_.events[1].component_form, ComponentForm::kOne);
+  EXPECT_EQ(batch_.events[1].components, kComponentSwa);
+  Decode(Join({"93", kTime, "92", "98", kStored, "9106", "c0", "920304", "02", "c0", "a3475055",
+               "a3737761", "94", kRemoved, "9106", "a3475055", "a3737761", "c0"}));
+  ASSERT_EQ(batch_.events.size(), 2u);
+  for (const EngineEvent& event : batch_.events) {
+    EXPECT_EQ(event.component_form, ComponentForm::kOne);
+    EXPECT_EQ(event.components, kComponentSwa);
+  }
 }
 
 TEST_F(DecoderVectorsTest, MooncakesMasterStoresWithoutTokens) {
