@@ -110,8 +110,7 @@ class FakeLeaf : public StreamAcceptor, private HoldingsSink {
     return absl::OkStatus();
   }
   void SetLoad(const Load& load) override ABSL_NO_THREAD_SAFETY_ANALYSIS { load_ = load; }
-  void ForEachHeld(
-      const std::function<void(SequenceHash, TierMask, SideClass)>& visit) override
+  void ForEachHeld(const std::function<void(SequenceHash, TierMask, SideClass)>& visit) override
       ABSL_NO_THREAD_SAFETY_ANALYSIS {
     std::map<uint64_t, TierMask> held;
     for (const auto& [tier, block] : HoldingsOf(set_.AsRuns())) {

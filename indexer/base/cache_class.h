@@ -45,9 +45,11 @@ struct CacheClass {
 
 // The classes of one holder's cache. Empty: the main class alone.
 struct CacheLayout {
-  CacheClass main;                // `kind` is kFull
-  bool has_main = true;           // false: no class with full attention; then prefixes are limited by side classes alone
-  std::vector<CacheClass> sides;  // in the order in which they became known; at most `kSideClassesMax`
+  CacheClass main;  // `kind` is kFull
+  bool has_main =
+      true;  // false: no class with full attention; then prefixes are limited by side classes alone
+  std::vector<CacheClass>
+      sides;  // in the order in which they became known; at most `kSideClassesMax`
 
   bool plain() const { return sides.empty() && has_main && !main.drops_last; }
 

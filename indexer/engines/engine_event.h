@@ -134,7 +134,7 @@ enum class Refusal : uint8_t {
   kOrphanDropped,       // parked for too long, or too many
   kUnknownRemoved,      // a removal of what is not held
   kShed,                // the index is at its limit
-  kPartBlock,           // names of parts of blocks, which hybrid engines give beside those of whole ones
+  kPartBlock,  // names of parts of blocks, which hybrid engines give beside those of whole ones
 };
 inline constexpr size_t kRefusals = static_cast<size_t>(Refusal::kPartBlock) + 1;
 

@@ -90,8 +90,8 @@ std::optional<EngineRank::Role> EngineRank::RoleOf(const EngineEvent& event) {
   if (!event.spec_kind.empty()) {
     Kind kind{.role = Role::kMain, .side = {}};
     if (!IsMainAttention(event.spec_kind)) {
-      const std::optional<CacheClass> side = SideClassOf(
-          event.spec_kind, event.sliding_window, event.block_size, options_.chunk_tokens);
+      const std::optional<CacheClass> side = SideClassOf(event.spec_kind, event.sliding_window,
+                                                         event.block_size, options_.chunk_tokens);
       kind = {.role = side.has_value() ? Role::kSide : Role::kOther,
               .side = side.value_or(CacheClass{})};
       // Without a number it cannot be told apart in removals.
@@ -489,8 +489,7 @@ void EngineRank::ParkBlock(const Store& store, size_t i, bool with_tokens) {
 void EngineRank::ApplyRemoved(const EngineEvent& event) {
   const std::optional<Tier> tier = Admit(event);
   if (!tier.has_value()) return;
-  if (event.component_form != ComponentForm::kNone && !ApplyComponents(event, *tier))
-    return;
+  if (event.component_form != ComponentForm::kNone && !ApplyComponents(event, *tier)) return;
   // What it changes of names must come after what the sink was told of them.
   FlushStored();
   const std::optional<size_t> group = GroupOf(event.group, /*make=*/false);

@@ -139,8 +139,7 @@ void EngineRank::UpdateLayout() {
 
 // ---- Stored ----
 
-void EngineRank::ApplySideStored(const EngineEvent& event, size_t group, Tier tier,
-                                 size_t blocks) {
+void EngineRank::ApplySideStored(const EngineEvent& event, size_t group, Tier tier, size_t blocks) {
   // An engine that reports hits announces whole prefixes, whose window blocks it need not have; it does so from the start.
   if (!options_.counts_copies && !event.parent.has_value()) {
     side_unknown_ = true;
@@ -160,9 +159,9 @@ void EngineRank::ApplySideStored(const EngineEvent& event, size_t group, Tier ti
   for (size_t i = 0; i < blocks; ++i) {
     const EngineBlockHash& name = event.hashes[i];
     if (has_inner) {
-      const bool follows = i > 0 && (dense || (offsets ? event.block_offsets[i] ==
-                                                             event.block_offsets[i - 1] + 1
-                                                       : ends_on_twins));
+      const bool follows =
+          i > 0 && (dense || (offsets ? event.block_offsets[i] == event.block_offsets[i - 1] + 1
+                                      : ends_on_twins));
       if (follows) Link(group, event.hashes[i - 1], name);
       if (i == 0 && event.parent.has_value() && (dense || (offsets && event.block_offsets[0] == 0)))
         Link(group, *event.parent, name);
@@ -226,8 +225,8 @@ void EngineRank::RestoreSide(size_t group, const EngineBlockHash& name, const Bl
 bool EngineRank::ApplyComponents(const EngineEvent& event, Tier tier) {
   const bool whole = event.component_form == ComponentForm::kSnapshot;
   if (!GroupOf(event.group, /*make=*/true).has_value()) return false;  // the main one, first
-  for (const auto& [bit, id] : {std::pair(kComponentSwa, kWindowComponent),
-                                std::pair(kComponentMamba, kStateComponent)}) {
+  for (const auto& [bit, id] :
+       {std::pair(kComponentSwa, kWindowComponent), std::pair(kComponentMamba, kStateComponent)}) {
     const bool has = (event.components & bit) != 0;
     if (!has && !whole) continue;
     const bool known = GroupOf(id, /*make=*/false).has_value();
@@ -256,8 +255,7 @@ bool EngineRank::ApplyComponents(const EngineEvent& event, Tier tier) {
 
 // ---- Names ----
 
-std::optional<BlockPlace> EngineRank::JoinedPlace(size_t group,
-                                                  const EngineBlockHash& name) const {
+std::optional<BlockPlace> EngineRank::JoinedPlace(size_t group, const EngineBlockHash& name) const {
   const std::optional<BlockPlace> main = FindPlace(0, name);
   if (!main.has_value()) return std::nullopt;
   const Side& side = sides_[groups_[group].side - 1];
@@ -290,8 +288,7 @@ void EngineRank::Join(size_t group, const EngineBlockHash& name, const BlockPlac
   --unjoined_;
   const TierMask tiers = table->tiers(slot);
   for (int tier = 0; tier < kTiers; ++tier)
-    if (tiers.Has(static_cast<Tier>(tier)))
-      SideHeld(group, name, place, static_cast<Tier>(tier));
+    if (tiers.Has(static_cast<Tier>(tier))) SideHeld(group, name, place, static_cast<Tier>(tier));
 }
 
 void EngineRank::Link(size_t group, const EngineBlockHash& before, const EngineBlockHash& name) {
@@ -319,10 +316,9 @@ void EngineRank::JoinInner(size_t group, const EngineBlockHash& name, const Bloc
     const AliasTable* const table = Table(group, inner.bytes.size());
     const size_t slot = table == nullptr ? AliasTable::kNone : table->Find(inner);
     if (slot == AliasTable::kNone) return;
-    const BlockPlace place{
-        .block = SideName(side.tag, main.block, static_cast<uint32_t>(back)),
-        .position = static_cast<Position>((end - back) / side.of.block_size - 1),
-        .space = main.space};
+    const BlockPlace place{.block = SideName(side.tag, main.block, static_cast<uint32_t>(back)),
+                           .position = static_cast<Position>((end - back) / side.of.block_size - 1),
+                           .space = main.space};
     const BlockPlace old = table->place(slot);
     if (Raw(old.block) == 0) {
       Join(group, inner, place);
@@ -411,8 +407,8 @@ void EngineRank::PassSide(bool stored, size_t side, Tier tier, SequenceHash name
   Stored& stores = std::get<Stored>(side_stored_);
   Removed& removes = std::get<Removed>(side_removed_);
   const auto goes_on = [&](const auto& event) {
-    return event.blocks.empty() || (event.tier == tier && event.side == number &&
-                                    event.blocks.size() < kBatchBlocksMax);
+    return event.blocks.empty() ||
+           (event.tier == tier && event.side == number && event.blocks.size() < kBatchBlocksMax);
   };
   // Order matters between stores and removals only.
   if (stored ? !removes.blocks.empty() || !goes_on(stores)
@@ -431,8 +427,8 @@ void EngineRank::PassSide(bool stored, size_t side, Tier tier, SequenceHash name
 
 void EngineRank::FlushSides() {
   for (Event* event : {&side_stored_, &side_removed_}) {
-    std::vector<SequenceHash>& blocks = event == &side_stored_ ? std::get<Stored>(*event).blocks
-                                                               : std::get<Removed>(*event).blocks;
+    std::vector<SequenceHash>& blocks =
+        event == &side_stored_ ? std::get<Stored>(*event).blocks : std::get<Removed>(*event).blocks;
     if (blocks.empty()) continue;
     const absl::Status status = sink_->Apply(*event);
     if (!status.ok() && event == &side_stored_) {

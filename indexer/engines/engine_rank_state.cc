@@ -20,7 +20,8 @@ constexpr size_t kAmbiguousPerMark = 256;
 // Of a healthy engine.
 bool IsUsual(Refusal refusal) {
   return refusal == Refusal::kUnknownRemoved || refusal == Refusal::kNotMainAttention ||
-         refusal == Refusal::kPartBlock || refusal == Refusal::kIgnoredEvent || refusal == Refusal::kRemoteLocality;
+         refusal == Refusal::kPartBlock || refusal == Refusal::kIgnoredEvent ||
+         refusal == Refusal::kRemoteLocality;
 }
 
 }  // namespace
@@ -452,8 +453,7 @@ absl::Status EngineRank::Restore(const EngineAlias& alias, bool more) {
   for (int tier = 0; tier < kTiers; ++tier) {
     if (copies[tier] == 0) continue;
     const Tier of = static_cast<Tier>(tier);
-    if (!alias.side)
-      Place(*group, alias.hash, place, alias.parent, local, of, copies[tier]);
+    if (!alias.side) Place(*group, alias.hash, place, alias.parent, local, of, copies[tier]);
     for (uint32_t i = 0; alias.side && i < copies[tier]; ++i) StoreSide(*group, alias.hash, of);
   }
   counters_->copies = copies_before;

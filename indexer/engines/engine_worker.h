@@ -182,7 +182,7 @@ struct EngineRankMark {
   std::array<std::vector<uint32_t>, kTiers> required = {};
   // Attention groups of side classes, in the order in which the classes became known.
   std::vector<std::pair<uint32_t, CacheClass>> sides = {};
-  bool has_main = true;      // false: some side group stands for the main class, too
+  bool has_main = true;       // false: some side group stands for the main class, too
   bool side_unknown = false;  // what is known of side classes is not all
   // Names, by group, that stood for blocks of two namespaces.
   std::vector<std::pair<uint32_t, EngineBlockHash>> ambiguous = {};

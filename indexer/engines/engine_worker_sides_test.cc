@@ -47,8 +47,8 @@ OwnedEvent Gone(std::vector<uint64_t> names, uint32_t group) {
 
 TEST(EngineWorkerSidesTest, AWindowThatWasEvictedEndsThePrefix) {
   TestWorker worker;
-  worker.Apply({Full(StoreEvent({1, 2, 3, 4}, Tokens(16))),
-                Window(StoreEvent({1, 2, 3, 4}, Tokens(16)))});
+  worker.Apply(
+      {Full(StoreEvent({1, 2, 3, 4}, Tokens(16))), Window(StoreEvent({1, 2, 3, 4}, Tokens(16)))});
   EXPECT_EQ(worker.Reach(Tokens(16)), 4u);
   worker.Apply({Gone({4}, 1)});
   EXPECT_EQ(worker.Reach(Tokens(16)), 3u);
@@ -151,8 +151,8 @@ TEST(EngineWorkerSidesTest, AMainGroupThatComesLateTakesItsPlace) {
 
 TEST(EngineWorkerSidesTest, ReportsOfHitsNeverClaimWindowBlocks) {
   TestWorker worker({.counts_copies = false});
-  worker.Apply({Full(StoreEvent({1, 2, 3}, Tokens(12))),
-                Window(StoreEvent({1, 2, 3}, Tokens(12)))});
+  worker.Apply(
+      {Full(StoreEvent({1, 2, 3}, Tokens(12))), Window(StoreEvent({1, 2, 3}, Tokens(12)))});
   EXPECT_EQ(worker.Reach(Tokens(12)), 0u);
   EXPECT_EQ(worker.trust(), Trust::kDegraded);
 }
@@ -262,8 +262,9 @@ class TestEngine {
       }
       std::optional<uint64_t> parent;
       if (from > 0) parent = NameAt(prompt, from);
-      OwnedEvent event = StoreEvent(names, {prompt.begin() + static_cast<std::ptrdiff_t>(from),
-                                            prompt.begin() + static_cast<std::ptrdiff_t>(to)},
+      OwnedEvent event = StoreEvent(names,
+                                    {prompt.begin() + static_cast<std::ptrdiff_t>(from),
+                                     prompt.begin() + static_cast<std::ptrdiff_t>(to)},
                                     parent);
       events.push_back(Of(std::move(event), static_cast<uint32_t>(g), group.kind,
                           group.window == 0 ? std::nullopt : std::optional(group.window),
@@ -305,7 +306,8 @@ class TestEngine {
       size_t from = 0;
       if (group.kind == "mamba") from = length - group.block_size;
       if (group.kind == "sliding_window") {
-        const size_t blocks = std::max<size_t>(1, (group.window - 1 + group.block_size - 1) / group.block_size);
+        const size_t blocks =
+            std::max<size_t>(1, (group.window - 1 + group.block_size - 1) / group.block_size);
         from = length - std::min(length, blocks * group.block_size);
       }
       for (size_t end = from + group.block_size; end <= length; end += group.block_size)
@@ -372,7 +374,8 @@ INSTANTIATE_TEST_SUITE_P(
         std::vector<TestGroup>{{"full_attention"}, {"sliding_window", 4, 12}},
         std::vector<TestGroup>{{"mamba"}, {"full_attention"}},
         std::vector<TestGroup>{{"full_attention"}, {"mamba"}, {"sliding_window", 4, 30}},
-        std::vector<TestGroup>{{"full_attention"}, {"sliding_window", 4, 12}, {"sliding_window", 4, 12}},
+        std::vector<TestGroup>{
+            {"full_attention"}, {"sliding_window", 4, 12}, {"sliding_window", 4, 12}},
         std::vector<TestGroup>{{"full_attention"}, {"full_attention"}, {"sliding_window", 4, 7}},
         std::vector<TestGroup>{{"sliding_window", 8, 20}, {"full_attention"}},
         std::vector<TestGroup>{{"full_attention"}, {"mamba", 16}},

@@ -91,9 +91,7 @@ class IndexSink : public RankSink, private ChangeSink {
       sides->Clear(rank.holder, cleared->tiers, nullptr);
     return worker_->index_->Apply(rank.holder, event, this);
   }
-  void SetLayout(const CacheLayout& layout) override {
-    worker_->ranks_.at(rank_).layout = layout;
-  }
+  void SetLayout(const CacheLayout& layout) override { worker_->ranks_.at(rank_).layout = layout; }
   void SetTrust(Trust trust) override { worker_->ranks_.at(rank_).trust = trust; }
   std::optional<uint64_t> LastChanged() const override {
     if (!worker_->tells_) return std::nullopt;

@@ -465,10 +465,8 @@ void Holder::SetLoad(const Load& load) {
   if (observer_ != nullptr && !masked_) observer_->OnLoad(number_, load);
 }
 
-void Holder::ForEachHeld(
-    const std::function<void(SequenceHash, TierMask, SideClass)>& visit) {
-  for (const Holding& holding : index_->HoldingsOf(number_))
-    visit(holding.block, holding.tiers, 0);
+void Holder::ForEachHeld(const std::function<void(SequenceHash, TierMask, SideClass)>& visit) {
+  for (const Holding& holding : index_->HoldingsOf(number_)) visit(holding.block, holding.tiers, 0);
   for (const SideHolding& side : SideHoldings()) visit(side.name, side.tiers, 1);
 }
 

@@ -155,8 +155,7 @@ class Holder : private HoldingsSink, private ChangeSink {
   SideIndex::Changed CountSides();
   void SetLoad(const Load& load) override;
   void SetLayout(const CacheLayout& layout) override;
-  void ForEachHeld(
-      const std::function<void(SequenceHash, TierMask, SideClass)>& visit) override;
+  void ForEachHeld(const std::function<void(SequenceHash, TierMask, SideClass)>& visit) override;
   Digest CurrentDigest() override;
   void Changed(HolderIndex holder, SequenceHash block, Position position, TierMask before,
                TierMask after) override;

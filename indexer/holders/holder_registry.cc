@@ -14,19 +14,12 @@
 #include "indexer/holders/for_each_bit.h"
 #include "indexer/holders/hello_checks.h"
 #include "indexer/holders/holder.h"
-#include "indexer/index/reusable.h"
+#include "indexer/holders/holder_table.h"
+#include "indexer/holders/hybrid_overlaps.h"
 #include "indexer/service/log.h"
 
 namespace kvatlas {
 namespace {
-
-using HolderPtr = std::shared_ptr<Holder>;
-// By the holder's number in the index; null where there is none. `info` is the holder's, at hand.
-struct TableEntry {
-  HolderPtr holder;
-  std::shared_ptr<const HolderInfo> info;
-};
-using Table = std::vector<TableEntry>;
 
 LogLimiter& StreamLog() {
   static LogLimiter& limiter = *new LogLimiter(std::chrono::seconds(10));
@@ -51,21 +44,6 @@ struct LoadOrder {
   }
 };
 
-// The holders of a domain whose caches have more than the main class, as of some version.
-struct Hybrids {
-  std::vector<std::shared_ptr<const CacheLayout>> layouts;  // different ones
-  std::vector<uint8_t> layout_of;  // by holder number: 0, or the number of its layout from 1
-  std::vector<uint32_t> numbers;
-
-  // 0: none, the main class alone.
-  uint8_t LayoutOf(uint32_t number) const {
-    return number < layout_of.size() ? layout_of[number] : 0;
-  }
-};
-constexpr size_t kLayoutsMax = 255;
-// Tries at a query while holders with side classes are written.
-constexpr int kHybridTries = 4;
-
 // `FindBest` is for more holders than this many times those that are wanted.
 constexpr size_t kHoldersPerBest = 4;
 
@@ -89,6 +67,7 @@ class DomainState {
       std::abort();
     }
     index_ = *std::move(index);
+    hybrids_.Start(index_.get(), sides_.get());
   }
 
   const Domain& domain() const { return domain_; }
@@ -124,7 +103,8 @@ class DomainState {
                                       ToString(domain_) + " exists");
     }
     return Add(info.id, [&](HolderIndex number) {
-      return std::make_shared<Holder>(index_.get(), sides_.get(), number, observer_, &counters_, info, now);
+      return std::make_shared<Holder>(index_.get(), sides_.get(), number, observer_, &counters_,
+                                      info, now);
     });
   }
 
@@ -136,8 +116,8 @@ class DomainState {
                                       " exists");
     }
     return Add(id, [&](HolderIndex number) {
-      auto holder = std::make_shared<Holder>(index_.get(), sides_.get(), number, observer_, &counters_,
-                                             receiver_options_, id);
+      auto holder = std::make_shared<Holder>(index_.get(), sides_.get(), number, observer_,
+                                             &counters_, receiver_options_, id);
       holder->BeginRestore();
       return holder;
     });
@@ -210,168 +190,43 @@ class DomainState {
     const std::shared_ptr<const Table> table = this->table();
     std::vector<Overlap> overlaps;
     std::vector<HybridOverlap> hybrids;
-    if (!query.blocks.empty()) FindReusable(query, held_only, &overlaps, &hybrids);
+    if (!query.blocks.empty()) hybrids_.Find(query, held_only, &overlaps, &hybrids);
     const bool reaches_differ =
         by_tier && !query.blocks.empty() &&
         (counters_.tiers_seen.load() & ~TierMask(Tier::kDevice).bits()) != 0;
     static thread_local std::vector<TierReach> reaches;
     reaches.clear();
     if (reaches_differ) FindReaches(query.blocks, table->size(), held_only, &reaches);
-    OverlapAnswer answer = AnswerOf(table, overlaps, all_holders, reaches, now);
+    OverlapAnswer answer = AnswerOf(table, block_size_, overlaps, all_holders, reaches, now);
     if (!hybrids.empty()) NoteHeld(*table, hybrids, &answer);
     return answer;
   }
 
-  // ---- Hybrid models ----
-
-  // What the main class of a hybrid holder holds, for an answer that has what it can reuse.
-  struct HybridOverlap {
-    uint32_t number = 0;
-    uint32_t held = 0;
-    bool written = false;  // meanwhile, at each try
-  };
-
-  // Null: no holder has more than the main class.
-  std::shared_ptr<const Hybrids> HybridsAt(uint64_t version) const {
-    if (version == 0) return nullptr;
-    MutexLock lock(&mutex_);
-    if (hybrids_version_ == version) return hybrids_;
-    auto hybrids = std::make_shared<Hybrids>();
-    for (uint32_t number = 0; number < table_->size(); ++number) {
-      const HolderPtr& holder = (*table_)[number].holder;
-      const std::shared_ptr<const CacheLayout> layout =
-          holder == nullptr ? nullptr : holder->layout();
-      if (layout == nullptr) continue;
-      size_t known = 0;
-      while (known < hybrids->layouts.size() && *hybrids->layouts[known] != *layout) ++known;
-      // Beyond so many kinds of caches in one domain the rest is answered by the last one's rules: never more than held.
-      if (known == hybrids->layouts.size() && known < kLayoutsMax)
-        hybrids->layouts.push_back(layout);
-      hybrids->layout_of.resize(number + 1, 0);
-      hybrids->layout_of[number] = static_cast<uint8_t>(std::min(known + 1, kLayoutsMax));
-      hybrids->numbers.push_back(number);
+  // Of the holders in the table that have more than the main class.
+  std::vector<HybridOverlaps::OfHolder> Layouts() const {
+    std::vector<HybridOverlaps::OfHolder> layouts;
+    const std::shared_ptr<const Table> table = this->table();
+    for (uint32_t number = 0; number < table->size(); ++number) {
+      const HolderPtr& holder = (*table)[number].holder;
+      if (holder == nullptr) continue;
+      if (auto layout = holder->layout(); layout != nullptr)
+        layouts.emplace_back(number, std::move(layout));
     }
-    hybrids_ = hybrids->numbers.empty() ? nullptr : std::move(hybrids);
-    hybrids_version_ = version;
-    return hybrids_;
-  }
-
-  // 1. Versions of the hybrid holders.  2. What main classes hold, from the index.  3. What side classes leave of it
-  // (`Reusable`).  4. Versions again: where they differ, main and side blocks may be of different instants: from 1, a few times.
-  void FindReusable(const OverlapQuery& query, bool held_only, std::vector<Overlap>* overlaps,
-                    std::vector<HybridOverlap>* hybrid_overlaps) const {
-    static thread_local std::vector<uint32_t> versions;
-    for (int tries = 1;; ++tries) {
-      const uint64_t layouts = counters_.layouts_version.load();
-      const std::shared_ptr<const Hybrids> hybrids = held_only ? nullptr : HybridsAt(layouts);
-      if (hybrids != nullptr) {
-        versions.clear();
-        for (uint32_t number : hybrids->numbers)
-          versions.push_back(sides_->VersionOf(HolderIndex(number)));
-      }
-      overlaps->clear();
-      index_->FindOverlaps(query, overlaps);
-      if (hybrids != nullptr) Reduce(*hybrids, query, overlaps, hybrid_overlaps);
-      const bool last = tries == kHybridTries;
-      if (counters_.layouts_version.load() != layouts && !held_only && !last) continue;
-      if (hybrids == nullptr) return;
-      bool written = false;
-      static thread_local std::vector<bool> written_of;
-      written_of.assign(hybrids->layout_of.size(), false);
-      for (size_t i = 0; i < hybrids->numbers.size(); ++i) {
-        const HolderIndex number{hybrids->numbers[i]};
-        if (versions[i] % 2 == 0 && sides_->VersionOf(number) == versions[i]) continue;
-        written = written_of[hybrids->numbers[i]] = true;
-      }
-      if (written && !last) continue;
-      for (HybridOverlap& overlap : *hybrid_overlaps)
-        overlap.written = written_of[overlap.number];
-      return;
-    }
-  }
-
-  // Overlaps of hybrid holders become what they can reuse. What they held is told to `held`.
-  void Reduce(const Hybrids& hybrids, const OverlapQuery& query, std::vector<Overlap>* overlaps,
-              std::vector<HybridOverlap>* held) const {
-    static thread_local Reusable reusable;
-    static thread_local std::vector<Overlap> of_layout;
-    static thread_local std::vector<uint32_t> held_of;
-    held->clear();
-    held_of.assign(hybrids.layout_of.size(), 0);
-    for (const Overlap& overlap : *overlaps)
-      if (hybrids.LayoutOf(Raw(overlap.holder)) != 0) held_of[Raw(overlap.holder)] = overlap.blocks;
-    std::erase_if(*overlaps, [&](const Overlap& overlap) {
-      return hybrids.LayoutOf(Raw(overlap.holder)) != 0;
-    });
-    SideIndex::Reader reader(*sides_);
-    for (size_t i = 0; i < hybrids.layouts.size(); ++i) {
-      const CacheLayout& layout = *hybrids.layouts[i];
-      of_layout.clear();
-      for (uint32_t number : hybrids.numbers) {
-        if (hybrids.layout_of[number] != i + 1) continue;
-        if (layout.has_main && held_of[number] == 0) continue;
-        of_layout.push_back({HolderIndex(number), held_of[number]});
-      }
-      reusable.Find(layout, query.blocks, block_size_, query.tiers, reader, of_layout);
-      for (const Overlap& overlap : of_layout) {
-        const uint32_t number = Raw(overlap.holder);
-        if (overlap.blocks == 0 && held_of[number] == 0) continue;
-        overlaps->push_back(overlap);
-        held->push_back({.number = number, .held = held_of[number]});
-      }
-    }
+    return layouts;
   }
 
   void FindReaches(std::span<const SequenceHash> blocks, size_t holders, bool held_only,
                    std::vector<TierReach>* reaches) const {
     reaches->assign(holders, {});
-    const TierMask seen(counters_.tiers_seen.load());
     FindTierReaches(
         [&](TierMask tiers, std::vector<Overlap>* overlaps) {
           std::vector<HybridOverlap> hybrids;
-          FindReusable({.blocks = blocks, .tiers = tiers}, held_only, overlaps, &hybrids);
+          hybrids_.Find({.blocks = blocks, .tiers = tiers}, held_only, overlaps, &hybrids);
         },
-        seen, reaches);
-  }
-
-  // The answer's holders are those of `table`, by their info.
-  static void NoteHeld(const Table& table, std::span<const HybridOverlap> hybrids,
-                       OverlapAnswer* answer) {
-    absl::flat_hash_map<const HolderInfo*, const HybridOverlap*> by_info;
-    for (const HybridOverlap& hybrid : hybrids)
-      if (hybrid.number < table.size() && table[hybrid.number].holder != nullptr)
-        by_info[table[hybrid.number].info.get()] = &hybrid;
-    for (HolderOverlap& overlap : answer->holders) {
-      const auto found = by_info.find(overlap.holder);
-      if (found == by_info.end()) continue;
-      overlap.held = found->second->held;
-      if (found->second->written && overlap.trust == Trust::kExact)
-        overlap.trust = Trust::kDegraded;
-    }
+        TierMask(counters_.tiers_seen.load()), reaches);
   }
 
   bool MayHold(SequenceHash block) const { return index_->MayHold(block); }
-
-  OverlapAnswer AnswerOf(const std::shared_ptr<const Table>& of, std::span<const Overlap> overlaps,
-                         bool all_holders, std::span<const TierReach> reaches, Time now) const {
-    const Table& table = *of;
-    OverlapAnswer answer;
-    answer.block_size = block_size_;
-    answer.keeps.push_back(of);
-    answer.holders.reserve(all_holders ? table.size() : overlaps.size());
-    if (!all_holders) {
-      for (const Overlap& overlap : overlaps) AddAnswer(table, overlap, now, &answer, reaches);
-      return answer;
-    }
-    std::vector<uint32_t> blocks(table.size(), 0);
-    for (const Overlap& overlap : overlaps) {
-      if (Raw(overlap.holder) < blocks.size()) blocks[Raw(overlap.holder)] = overlap.blocks;
-    }
-    for (size_t i = 0; i < blocks.size(); ++i) {
-      AddAnswer(table, {HolderIndex(i), blocks[i]}, now, &answer, reaches);
-    }
-    return answer;
-  }
 
   // Whole steps of the compact answer from the deepest on, the least loaded of the step that is too large, then the
   // least loaded of all others.
@@ -379,7 +234,7 @@ class DomainState {
     static thread_local OverlapSteps steps;
     static thread_local std::vector<uint64_t> by_rank, seen;
     static thread_local std::vector<uint32_t> newcomers;
-    if (HybridsAt(counters_.layouts_version.load()) != nullptr) return std::nullopt;
+    if (hybrids_.Any()) return std::nullopt;
     best_asked_.store(true, std::memory_order_relaxed);
     std::shared_ptr<const Table> table;
     std::shared_ptr<const LoadOrder> order;
@@ -499,27 +354,6 @@ class DomainState {
   }
 
  private:
-  static void AddAnswer(const Table& table, const Overlap& overlap, Time asked,
-                        OverlapAnswer* answer, std::span<const TierReach> reaches = {}) {
-    const uint32_t number = Raw(overlap.holder);
-    if (number >= table.size() || table[number].holder == nullptr)
-      return;  // came after the table was taken
-    const TableEntry& entry = table[number];
-    // In its place at once, since what was just written is slow to copy; and `emplace_back()` writes zeros slowly.
-    static const HolderOverlap nobody;
-    HolderOverlap& described = *answer->holders.insert(answer->holders.end(), nobody);
-    if (!entry.holder->Describe(asked, &described)) return answer->holders.pop_back();
-    // Said hello since the table was taken, or is about to be in the next one as such.
-    if (described.holder != entry.info.get()) {
-      std::shared_ptr<const HolderInfo> info = entry.holder->info();
-      described.holder = info.get();
-      answer->keeps.push_back(std::move(info));
-    }
-    described.blocks = described.held = overlap.blocks;
-    if (number < reaches.size() && reaches[number].device < overlap.blocks)
-      described.reach = reaches[number];
-  }
-
   absl::StatusOr<HolderPtr> Add(const HolderId& id,
                                 const std::function<HolderPtr(HolderIndex)>& make)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -544,13 +378,12 @@ class DomainState {
   std::unique_ptr<Index> index_;      // set once
   std::unique_ptr<SideIndex> sides_;  // likewise
   DomainCounters counters_;
+  HybridOverlaps hybrids_{block_size_, &counters_.layouts_version, [this] { return Layouts(); }};
 
   mutable Mutex mutex_;
   std::map<HolderId, HolderPtr> holders_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const Table> table_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const LoadOrder> order_ ABSL_GUARDED_BY(mutex_);  // null: not lately asked for
-  mutable std::shared_ptr<const Hybrids> hybrids_ ABSL_GUARDED_BY(mutex_);
-  mutable uint64_t hybrids_version_ ABSL_GUARDED_BY(mutex_) = 0;
   mutable std::atomic<bool> best_asked_{false};                     // since the last tick
   std::vector<HolderPtr> to_sweep_ ABSL_GUARDED_BY(mutex_);
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
@@ -835,8 +668,7 @@ absl::StatusOr<OverlapAnswer> HolderRegistry::FindOverlaps(const Domain& domain,
                                                            bool held_only) const {
   const DomainPtr state = state_->Find(domain);
   if (state == nullptr) return absl::NotFoundError("no such domain: " + ToString(domain));
-  return state->FindOverlaps(query, all_holders, by_tier,
-                             held_only || state_->options.answer_held,
+  return state->FindOverlaps(query, all_holders, by_tier, held_only || state_->options.answer_held,
                              state_->options.clock->Now());
 }
 

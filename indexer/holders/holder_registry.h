@@ -154,7 +154,7 @@ struct HolderDump {
   std::shared_ptr<const HolderInfo> holder;
   std::vector<Stored> runs;  // of at most `kBatchBlocksMax` blocks; side blocks by their names
   CacheLayout layout;
-  BatchNumber applied = 0;   // last batch included
+  BatchNumber applied = 0;  // last batch included
   Trust trust = Trust::kExact;
 };
 

@@ -25,8 +25,7 @@ std::optional<SequenceHash> Reusable::NameAt(const CacheClass& side,
   const uint64_t common = std::lcm(uint64_t{side.block_size}, uint64_t{block_size});
   const uint64_t twin = (end + common - 1) / common * common;
   if (twin / block_size > blocks.size()) return std::nullopt;
-  return SideName(SideTag(side), blocks[twin / block_size - 1],
-                  static_cast<uint32_t>(twin - end));
+  return SideName(SideTag(side), blocks[twin / block_size - 1], static_cast<uint32_t>(twin - end));
 }
 
 std::optional<SequenceHash> Reusable::NameOf(const Side& side, size_t block) const {
@@ -115,8 +114,7 @@ void Reusable::FindAllAtOnce(uint64_t alignment, std::span<Overlap> holders) {
       continue;
     }
     accepted_ = pending_;
-    for (size_t i = 0; i < sides_used_; ++i)
-      Accept(&sides_[i], length * block_size_, accepted_);
+    for (size_t i = 0; i < sides_used_; ++i) Accept(&sides_[i], length * block_size_, accepted_);
     for (size_t word = 0; word < words_; ++word) {
       pending_[word] &= ~accepted_[word];
       for (uint64_t bits = accepted_[word]; bits != 0; bits &= bits - 1, --waiting) {
@@ -149,8 +147,7 @@ uint64_t Reusable::FindOfSide(Side* side, uint32_t holder, uint64_t length_max, 
     return 0;
   }
   if (side->of.kind == CacheKind::kChunk) {
-    uint64_t end =
-        RoundDown(length_max, std::max<uint64_t>(1, side->of.window_tokens)) / size;
+    uint64_t end = RoundDown(length_max, std::max<uint64_t>(1, side->of.window_tokens)) / size;
     while (end < block && Has(side, end, holder)) ++end;
     return end * size;
   }

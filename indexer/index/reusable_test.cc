@@ -114,7 +114,7 @@ TEST(ReusableTest, ClassesMustAgreeOnOneBoundary) {
 }
 
 TEST(ReusableTest, AChunkNeedsItsOwnBlocksAlone) {
-  EXPECT_EQ(BlocksOf({Chunk(64)}, {{}}), 8u);       // 128 tokens: nothing of the chunk begun
+  EXPECT_EQ(BlocksOf({Chunk(64)}, {{}}), 8u);  // 128 tokens: nothing of the chunk begun
   EXPECT_EQ(BlocksOf({Chunk(64)}, {{8}}), 9u);
   EXPECT_EQ(BlocksOf({Chunk(64)}, {{9}}), 8u);
   EXPECT_EQ(BlocksOf({Chunk(64)}, {{8, 9}}), 10u);
@@ -156,8 +156,8 @@ bool Accepts(const CacheClass& side, const std::set<uint32_t>& held, uint64_t le
     const int64_t needed = (side.window_tokens + side.block_size - 1) / side.block_size;
     first = std::max<int64_t>(0, end - std::max<int64_t>(1, needed));
   } else if (side.kind == CacheKind::kChunk) {
-    first = static_cast<int64_t>(length / side.window_tokens * side.window_tokens /
-                                 side.block_size);
+    first =
+        static_cast<int64_t>(length / side.window_tokens * side.window_tokens / side.block_size);
   }
   for (int64_t i = first; i < end; ++i)
     if (!held.contains(static_cast<uint32_t>(i))) return false;

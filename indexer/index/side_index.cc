@@ -236,8 +236,7 @@ uint32_t SideIndex::VersionOf(HolderIndex holder) const {
 // ---- Reads ----
 
 void SideIndex::ForEachOf(
-    HolderIndex holder,
-    const std::function<void(SequenceHash name, TierMask tiers)>& visit) const {
+    HolderIndex holder, const std::function<void(SequenceHash name, TierMask tiers)>& visit) const {
   std::vector<std::pair<SequenceHash, TierMask>> found;
   for (size_t s = 0; s < kSegments; ++s) {
     found.clear();
@@ -260,8 +259,7 @@ TierMask SideIndex::Get(HolderIndex holder, SequenceHash name) const {
 
 void SideIndex::Reader::Prefetch(SequenceHash name) const {
   const Segment& segment = index_.SegmentOf(Raw(name));
-  if (!segment.slots.empty())
-    __builtin_prefetch(segment.slots.data() + HomeOf(segment, Raw(name)));
+  if (!segment.slots.empty()) __builtin_prefetch(segment.slots.data() + HomeOf(segment, Raw(name)));
 }
 
 void SideIndex::Reader::Row(SequenceHash name, TierMask tiers, std::span<uint64_t> row) const {

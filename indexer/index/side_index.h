@@ -80,8 +80,8 @@ class SideIndex {
 
     void Prefetch(SequenceHash name) const ABSL_NO_THREAD_SAFETY_ANALYSIS;
     // Sets `row` to the holders below 64 * row.size() that have the name in one of `tiers`, a bit each.
-    void Row(SequenceHash name, TierMask tiers, std::span<uint64_t> row) const
-        ABSL_NO_THREAD_SAFETY_ANALYSIS;
+    void Row(SequenceHash name, TierMask tiers,
+             std::span<uint64_t> row) const ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
    private:
     const SideIndex& index_;

@@ -58,8 +58,7 @@ TEST(SideIndexTest, BeyondItsBytesNewNamesAreRefusedAndKnownOnesAreNot) {
   for (uint64_t i = 1; i <= 20000; ++i) names.push_back(Name(i));
   EXPECT_EQ(index.Store(HolderIndex(0), Tier::kDevice, names, nullptr).code(),
             absl::StatusCode::kResourceExhausted);
-  EXPECT_TRUE(
-      index.Store(HolderIndex(0), Tier::kDevice, std::span(names).first(1), nullptr).ok());
+  EXPECT_TRUE(index.Store(HolderIndex(0), Tier::kDevice, std::span(names).first(1), nullptr).ok());
   EXPECT_GT(index.GetStats().refused, 0u);
   EXPECT_LT(index.GetStats().bytes, 96u << 10);
 }
@@ -117,8 +116,7 @@ TEST(SideIndexTest, RandomOperationsEqualAMap) {
         if (has == stores) continue;
         expected.insert(Raw(name));
         const uint8_t bits = twin.contains(key) ? twin[key].bits() : 0;
-        const TierMask after(stores ? bits | TierMask(tier).bits()
-                                    : bits & ~TierMask(tier).bits());
+        const TierMask after(stores ? bits | TierMask(tier).bits() : bits & ~TierMask(tier).bits());
         if (after.empty()) {
           twin.erase(key);
         } else {

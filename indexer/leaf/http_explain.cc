@@ -46,8 +46,8 @@ void AppendDetailFields(const RankDetail& detail, uint64_t block_size, std::stri
     *out += kTierNames[static_cast<size_t>(tier)];
     absl::StrAppend(out, "\":", detail.tiers[static_cast<size_t>(tier)] * block_size, ",");
   }
-  absl::StrAppend(out, "\"any\":", detail.any * block_size, ",\"held\":",
-                  detail.held * block_size, ",\"trust\":\"");
+  absl::StrAppend(out, "\"any\":", detail.any * block_size, ",\"held\":", detail.held * block_size,
+                  ",\"trust\":\"");
   *out += TrustName(detail.trust);
   absl::StrAppend(out, "\",\"age_ms\":", Milliseconds(detail.age));
   if (detail.load.has_value()) {

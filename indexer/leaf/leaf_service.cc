@@ -175,9 +175,9 @@ absl::Status LeafService::Find(const v1::FindOverlapsRequest& request,
   const absl::StatusOr<std::vector<SequenceHash>> sequence =
       SequenceOf(request, *block_size, identity_.contract);
   if (!sequence.ok()) return sequence.status();
-  absl::StatusOr<OverlapAnswer> answer = registry_->FindOverlaps(
-      domain, {.blocks = *sequence, .tiers = tiers}, request.all_workers(), request.by_tier(),
-      request.held());
+  absl::StatusOr<OverlapAnswer> answer =
+      registry_->FindOverlaps(domain, {.blocks = *sequence, .tiers = tiers}, request.all_workers(),
+                              request.by_tier(), request.held());
   if (!answer.ok()) return answer.status();
   const std::vector<const HolderOverlap*> workers = Best(answer->holders, request.best());
   response->set_blocks(static_cast<uint32_t>(sequence->size()));

@@ -437,11 +437,12 @@ class SnapshotWriter {
       }
       const size_t start = stream->bytes.size();
       PutName(&stream->bytes, alias);
-      stream->names.push_back({.rank = alias.rank,
-                               .block = alias.block,
-                               .parent = alias.side || alias.position == 0 ? kNoParent : alias.parent,
-                               .start = start,
-                               .size = stream->bytes.size() - start});
+      stream->names.push_back(
+          {.rank = alias.rank,
+           .block = alias.block,
+           .parent = alias.side || alias.position == 0 ? kNoParent : alias.parent,
+           .start = start,
+           .size = stream->bytes.size() - start});
     });
   }
 

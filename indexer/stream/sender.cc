@@ -210,8 +210,12 @@ bool StreamSender::State::AddBatch() {
     window.pop_front();
     ++first_kept;
   }
-  window.push_back(
-      Batch{.number = ++last, .events = {}, .load = {}, .digest = {}, .degraded = degraded, .layout = {}});
+  window.push_back(Batch{.number = ++last,
+                         .events = {},
+                         .load = {},
+                         .digest = {},
+                         .degraded = degraded,
+                         .layout = {}});
   return true;
 }
 

@@ -56,8 +56,7 @@ class Holdings : public HoldingsSink {
     return absl::OkStatus();
   }
   void SetLoad(const Load& load) override { load_ = load; }
-  void ForEachHeld(
-      const std::function<void(SequenceHash, TierMask, SideClass)>& visit) override {
+  void ForEachHeld(const std::function<void(SequenceHash, TierMask, SideClass)>& visit) override {
     for (const auto& [block, tiers] : contents_) visit(SequenceHash{block}, TierMask(tiers), 0);
   }
   Digest CurrentDigest() override {

@@ -43,8 +43,7 @@ class Holdings : public HoldingsSink {
     return absl::OkStatus();
   }
   void SetLoad(const Load& load_in) override { load = load_in; }
-  void ForEachHeld(
-      const std::function<void(SequenceHash, TierMask, SideClass)>& visit) override {
+  void ForEachHeld(const std::function<void(SequenceHash, TierMask, SideClass)>& visit) override {
     for (const SequenceHash block : held) visit(block, Tier::kDevice, 0);
   }
   Digest CurrentDigest() override {

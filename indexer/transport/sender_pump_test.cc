@@ -75,8 +75,7 @@ class Leaf : public StreamAcceptor, private HoldingsSink {
     return absl::OkStatus();
   }
   void SetLoad(const Load& load) override { loads.push_back(load); }
-  void ForEachHeld(
-      const std::function<void(SequenceHash, TierMask, SideClass)>& visit) override {
+  void ForEachHeld(const std::function<void(SequenceHash, TierMask, SideClass)>& visit) override {
     for (const Stored& run : held_.AsRuns()) {
       for (SequenceHash block : run.blocks) visit(block, held_.TiersOf(block), run.side);
     }

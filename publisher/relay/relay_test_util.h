@@ -82,8 +82,7 @@ class TestLeaf : public StreamAcceptor {
       return absl::OkStatus();
     }
     void SetLoad(const Load&) override {}
-    void ForEachHeld(
-      const std::function<void(SequenceHash, TierMask, SideClass)>& visit) override {
+    void ForEachHeld(const std::function<void(SequenceHash, TierMask, SideClass)>& visit) override {
       std::map<uint64_t, TierMask> held;
       for (const auto& [tier, block] : Held()) held[block] = held[block] | static_cast<Tier>(tier);
       for (const auto& [block, tiers] : held) visit(SequenceHash{block}, tiers, 0);

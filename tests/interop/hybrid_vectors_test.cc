@@ -100,9 +100,8 @@ TEST(HybridVectorsTest, EqualsTheEnginesOwnSearch) {
     SideIndex index;
     for (size_t i = 0; i < layout.sides.size(); ++i) {
       for (uint32_t block : BlocksOf(*of_side[i])) {
-        const auto name =
-            Reusable::NameAt(layout.sides[i], prompt, block_size,
-                             (uint64_t{block} + 1) * layout.sides[i].block_size);
+        const auto name = Reusable::NameAt(layout.sides[i], prompt, block_size,
+                                           (uint64_t{block} + 1) * layout.sides[i].block_size);
         if (!name.has_value()) continue;
         ASSERT_TRUE(index.Store(HolderIndex(0), Tier::kDevice, {&*name, 1}, nullptr).ok());
       }

@@ -1,0 +1,41 @@
+// The holders of a domain by their numbers, and answers made of them. A part of `HolderRegistry`.
+
+#ifndef KVATLAS_INDEXER_HOLDERS_HOLDER_TABLE_H_
+#define KVATLAS_INDEXER_HOLDERS_HOLDER_TABLE_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "indexer/base/clock.h"
+#include "indexer/base/overlap.h"
+#include "indexer/holders/holder.h"
+#include "indexer/holders/holder_registry.h"
+#include "indexer/holders/hybrid_overlaps.h"
+#include "indexer/holders/tier_reach.h"
+
+namespace kvatlas {
+
+using HolderPtr = std::shared_ptr<Holder>;
+// By the holder's number in the index; null where there is none. `info` is the holder's, at hand.
+struct TableEntry {
+  HolderPtr holder;
+  std::shared_ptr<const HolderInfo> info;
+};
+using Table = std::vector<TableEntry>;
+
+// Appends what the index said of a holder, unless it is not live, or came after the table was taken.
+void AddAnswer(const Table& table, const Overlap& overlap, Time asked, OverlapAnswer* answer,
+               std::span<const TierReach> reaches = {});
+
+OverlapAnswer AnswerOf(const std::shared_ptr<const Table>& of, uint32_t block_size,
+                       std::span<const Overlap> overlaps, bool all_holders,
+                       std::span<const TierReach> reaches, Time now);
+
+// What hybrid holders hold, beside what they can reuse. REQUIRES: the answer was made of this table.
+void NoteHeld(const Table& table, std::span<const HybridOverlap> hybrids, OverlapAnswer* answer);
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_INDEXER_HOLDERS_HOLDER_TABLE_H_
