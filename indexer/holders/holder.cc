@@ -287,9 +287,10 @@ void Holder::Heard(Time now) {
 
 // ---- Checkpoints ----
 
-void Holder::BeginRestore() {
+void Holder::BeginRestore(const CacheLayout& layout) {
   MutexLock lock(&mutex_);
   restoring_ = true;
+  SetLayout(layout);
 }
 
 absl::Status Holder::RestoreRun(const Stored& run) {
@@ -299,7 +300,6 @@ absl::Status Holder::RestoreRun(const Stored& run) {
 
 bool Holder::FinishRestore(HolderImage image, bool lease_goes_on, Time now) {
   MutexLock lock(&mutex_);
-  SetLayout(image.layout);
   const bool same = DigestNow() == image.digest;
   image.stream.whole = image.stream.whole && same;
   const Time heard = now - image.silent;

@@ -100,8 +100,9 @@ class Holder : private HoldingsSink, private ChangeSink {
 
   // ---- Of one that is restored ----
 
-  // Hellos are refused with UNAVAILABLE until `FinishRestore`. REQUIRES: new.
-  void BeginRestore();
+  // Hellos are refused with UNAVAILABLE until `FinishRestore`. The layout is the image's: a query that finds the
+  // first of the restored blocks applies it already. REQUIRES: new, and in no table yet.
+  void BeginRestore(const CacheLayout& layout);
   absl::Status RestoreRun(const Stored& run);
   // `lease_goes_on`: else it is masked until it is heard. False: the contents are not those of the image.
   bool FinishRestore(HolderImage image, bool lease_goes_on, Time now);

@@ -108,8 +108,9 @@ class DomainState {
     });
   }
 
-  // One that is being restored. ALREADY_EXISTS, and as above.
-  absl::StatusOr<HolderPtr> AddRestored(const HolderId& id) {
+  // One that is being restored. ALREADY_EXISTS, and as above. Its layout is known before the table has it: a query that
+  // finds it shown (`FinishRestore`) after it had asked the index would promise what the main class holds.
+  absl::StatusOr<HolderPtr> AddRestored(const HolderId& id, const CacheLayout& layout) {
     MutexLock lock(&mutex_);
     if (holders_.contains(id)) {
       return absl::AlreadyExistsError("holder " + ToString(id) + " of domain " + ToString(domain_) +
@@ -118,7 +119,7 @@ class DomainState {
     return Add(id, [&](HolderIndex number) {
       auto holder = std::make_shared<Holder>(index_.get(), sides_.get(), number, observer_,
                                              &counters_, receiver_options_, id);
-      holder->BeginRestore();
+      holder->BeginRestore(layout);
       return holder;
     });
   }
@@ -368,6 +369,8 @@ class DomainState {
     if (table->size() <= Raw(*number)) table->resize(Raw(*number) + 1);
     (*table)[Raw(*number)] = {holder, holder->info()};
     table_ = std::move(table);
+    // One that is restored has its classes already, which a question may have looked for before it was in the table.
+    if (holder->layout() != nullptr) counters_.layouts_version.fetch_add(1);
     return holder;
   }
 
@@ -780,7 +783,7 @@ absl::StatusOr<std::unique_ptr<RestoredHolder>> HolderRegistry::Restore(const Do
   for (;;) {
     const absl::StatusOr<DomainPtr> state = state_->FindOrAdd(domain, block_size);
     if (!state.ok()) return state.status();
-    absl::StatusOr<HolderPtr> holder = (*state)->AddRestored(image.info.id);
+    absl::StatusOr<HolderPtr> holder = (*state)->AddRestored(image.info.id, image.layout);
     if (absl::IsUnavailable(holder.status())) continue;
     if (!holder.ok()) return holder.status();
     return std::make_unique<RestoredHolderImpl>(*state, *std::move(holder), std::move(image),

@@ -189,7 +189,7 @@ struct HolderCut {
 class RestoredHolder {
  public:
   virtual ~RestoredHolder() = default;
-  // RESOURCE_EXHAUSTED: shed.
+  // Where `side` is not 0: side blocks, of any class. RESOURCE_EXHAUSTED: shed.
   virtual absl::Status Apply(const Stored& run) = 0;
   // From now on it is as if it had been welcomed long ago and is silent: its lease runs, unless it was over when the image
   // was made. Answers are degraded, or stale by its age, until the sender has said hello and is caught up with. False: what

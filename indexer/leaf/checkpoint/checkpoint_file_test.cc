@@ -2,13 +2,16 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <memory>
 #include <random>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "indexer/base/cache_class.h"
 #include "indexer/base/hash.h"
 #include "indexer/base/ids.h"
 #include "indexer/index/index.h"
@@ -170,6 +173,27 @@ class CheckpointFileTest : public testing::Test {
     PutNumber(&payload, uint64_t{1});
     return payload;
   }
+  // As the writer writes it.
+  std::string HolderPayload(const CacheLayout& layout) {
+    constexpr char kOther[] = "/other";
+    auto file = files_.Create(kOther);
+    CheckpointWriter writer(file->get(), nullptr);
+    HolderCut cut = CutOf("w", {});
+    cut.image.layout = layout;
+    EXPECT_TRUE(writer.Begin(HeaderOf(1)).ok());
+    EXPECT_TRUE(writer.AddDomain({"m", ""}, 16).ok());
+    EXPECT_TRUE(writer.AddHolder(cut).ok());
+    EXPECT_TRUE(writer.End().ok());
+    ByteTaker from(std::string_view(*files_.BytesOf(kOther)).substr(kCheckpointMagic.size()));
+    std::string payload;
+    for (int record = 0; record < 3; ++record) {
+      from.Take<uint8_t>();
+      const auto size = from.Take<uint32_t>();
+      payload = std::string(from.TakeBytes(size));
+      from.Take<uint64_t>();
+    }
+    return payload;
+  }
   static std::string DomainPayload() {
     std::string payload;
     PutText(&payload, "m");
@@ -214,6 +238,151 @@ TEST_F(CheckpointFileTest, TellsWhatWasWrittenParentsFirst) {
   EXPECT_EQ(told.images[0].silent, expected.silent);
   EXPECT_EQ(told.images[0].load, expected.load);
   EXPECT_EQ(told.images[0].digest.tiers[0].blocks, 6);
+}
+
+// ---- Side blocks ----
+
+// Of random classes, or none.
+CacheLayout RandomLayout(std::mt19937_64* random) {
+  const auto below = [&](uint64_t limit) { return static_cast<uint32_t>((*random)() % limit); };
+  CacheLayout layout;
+  if (below(4) == 0) return layout;
+  layout.has_main = below(4) != 0;
+  if (layout.has_main) layout.main = {.block_size = 16, .drops_last = below(2) == 0};
+  for (uint32_t left = 1 + below(kSideClassesMax); left > 0; --left)
+    layout.sides.push_back({.kind = static_cast<CacheKind>(1 + below(kCacheKinds - 1)),
+                            .block_size = 1 + below(1024),
+                            .window_tokens = 1 + below(100000),
+                            .drops_last = below(2) == 0});
+  return layout;
+}
+
+// Layout, main blocks and side blocks of each holder, as they were told.
+class ContentsTold : public CheckpointVisitor {
+ public:
+  struct Of {
+    CacheLayout layout;
+    std::map<uint64_t, uint8_t> blocks, sides;  // to tiers
+    friend bool operator==(const Of&, const Of&) = default;
+  };
+  absl::Status OnHeader(const CheckpointHeader&) override { return absl::OkStatus(); }
+  absl::Status OnDomain(const Domain&, uint32_t) override { return absl::OkStatus(); }
+  absl::Status OnHolder(const HolderImage& image) override {
+    holders.emplace_back().layout = image.layout;
+    return absl::OkStatus();
+  }
+  absl::Status OnRun(Stored* run, TierMask tiers) override {
+    EXPECT_LE(run->blocks.size(), kBatchBlocksMax);
+    if (run->side != 0) {
+      EXPECT_EQ(run->position, 0u);
+      EXPECT_EQ(run->parent, kNoParent);
+      EXPECT_TRUE(run->local_hashes.empty());
+    }
+    auto& to = run->side != 0 ? holders.back().sides : holders.back().blocks;
+    for (const SequenceHash block : run->blocks)
+      EXPECT_TRUE(to.emplace(Raw(block), tiers.bits()).second);
+    return absl::OkStatus();
+  }
+  absl::Status OnEngines(const ReadChunk&) override { return absl::OkStatus(); }
+  absl::Status OnEnd() override { return absl::OkStatus(); }
+  std::vector<Of> holders;
+};
+
+TEST_F(CheckpointFileTest, SideBlocksAndLayoutsComeBackAsTheyWere) {
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937_64 random(seed);
+    const auto file = files_.Create(kPath);
+    CheckpointWriter writer(file->get(), nullptr);
+    ASSERT_TRUE(writer.Begin(HeaderOf(1)).ok());
+    ASSERT_TRUE(writer.AddDomain({"m", ""}, 16).ok());
+    std::vector<ContentsTold::Of> expected;
+    for (uint64_t holder = 0; holder < 1 + random() % 4; ++holder) {
+      ContentsTold::Of& of = expected.emplace_back();
+      of.layout = RandomLayout(&random);
+      const auto tiers = [&] { return static_cast<uint8_t>(random() % 4 ? 1 : 1 + random() % 15); };
+      for (uint64_t left = random() % 20; left > 0; --left) of.blocks.emplace(random(), tiers());
+      // Some need several runs, and records.
+      const uint64_t sides = of.layout.plain() ? 0 : random() % (seed % 20 == 0 ? 200000 : 50);
+      for (uint64_t left = sides; left > 0; --left) of.sides.emplace(random(), tiers());
+      std::vector<Holding> holdings;
+      for (const auto& [block, mask] : of.blocks)
+        holdings.push_back(HoldingOf(block, 0, 0, TierMask(mask)));
+      HolderCut cut = CutOf("w" + std::to_string(holder), std::move(holdings));
+      cut.image.layout = of.layout;
+      for (const auto& [name, mask] : of.sides)
+        cut.sides.push_back({.name = SequenceHash{name}, .tiers = TierMask(mask)});
+      ASSERT_TRUE(writer.AddHolder(cut).ok());
+    }
+    ASSERT_TRUE(writer.End().ok());
+    ContentsTold told;
+    const absl::StatusOr<CheckpointCounts> counts =
+        ReadCheckpoint(**files_.Open(kPath), Ours(), &told);
+    ASSERT_TRUE(counts.ok()) << counts.status();
+    EXPECT_TRUE(told.holders == expected);
+    EXPECT_EQ(counts->side_blocks, writer.counts().side_blocks);
+    EXPECT_EQ(counts->blocks, writer.counts().blocks);
+  }
+}
+
+// Its bytes are those of a file without layouts and side blocks, but for the magic.
+TEST_F(CheckpointFileTest, AFileOfTheVersionBeforeSideBlocksIsRead) {
+  Told now;
+  ASSERT_TRUE(Read(&now).ok());
+  bytes().replace(0, kCheckpointMagic.size(), kCheckpointMagicWithoutSides);
+  Told before;
+  ASSERT_TRUE(Read(&before).ok());
+  EXPECT_EQ(before.text, now.text);
+  EXPECT_TRUE(before.images[0].layout.plain());
+  EXPECT_TRUE(ReadCheckpointHeader(**files_.Open(kPath)).ok());
+  bytes()[7] = '3';
+  ExpectRefused(absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(CheckpointFileTest, SideBlocksThatCannotBeAreRefused) {
+  const auto names = [](uint8_t tiers, uint64_t count, size_t names) {
+    std::string payload;
+    PutNumber(&payload, tiers);
+    PutVarint(&payload, count);
+    payload.append(names * 8, 'b');
+    return payload;
+  };
+  for (const std::string& bad :
+       {names(0, 1, 1), names(1, 0, 0), names(1, 2, 1), names(1, uint64_t{1} << 61, 1),
+        names(1, kBatchBlocksMax + 1, kBatchBlocksMax + 1)}) {
+    WriteRecords({{kHeaderRecord, HeaderPayload()},
+                  {kDomainRecord, DomainPayload()},
+                  {kHolderRecord, HolderPayload({})},
+                  {kSidesRecord, bad}});
+    ExpectRefused(absl::StatusCode::kDataLoss);
+  }
+  WriteRecords({{kHeaderRecord, HeaderPayload()}, {kSidesRecord, names(1, 1, 1)}});
+  ExpectRefused(absl::StatusCode::kDataLoss);
+}
+
+TEST_F(CheckpointFileTest, LayoutsThatCannotBeAreRefused) {
+  const CacheClass window = {.kind = CacheKind::kWindow, .block_size = 16, .window_tokens = 31};
+  const CacheLayout good = {.main = {.block_size = 16}, .sides = {window}};
+  std::vector<CacheLayout> bad(5, good);
+  bad[0].sides.assign(kSideClassesMax + 1, window);
+  bad[1].sides[0].block_size = 0;
+  bad[2].sides[0].kind = CacheKind::kFull;
+  bad[3].sides[0].kind = static_cast<CacheKind>(kCacheKinds);
+  bad[4].has_main = false;
+  bad[4].sides.clear();
+  const auto records = [&](const std::string& holder) {
+    WriteRecords({{kHeaderRecord, HeaderPayload()},
+                  {kDomainRecord, DomainPayload()},
+                  {kHolderRecord, holder}});
+    Told told;
+    return std::string(Read(&told).status().message());
+  };
+  // What is missing then is the end.
+  EXPECT_EQ(records(HolderPayload(good)), "the checkpoint is broken: it ends early");
+  for (const CacheLayout& layout : bad)
+    EXPECT_EQ(records(HolderPayload(layout)), "the checkpoint is broken: a holder");
+  const std::string whole = HolderPayload(good);
+  EXPECT_EQ(records(whole.substr(0, whole.size() - 1)), "the checkpoint is broken: a holder");
 }
 
 TEST_F(CheckpointFileTest, EnginesNeedNotBeRead) {
@@ -306,21 +475,7 @@ TEST_F(CheckpointFileTest, LengthsThatLieAreRefusedWithoutMemoryForThem) {
 }
 
 TEST_F(CheckpointFileTest, RunsThatCannotBeAreRefused) {
-  auto file = files_.Create(kPath);
-  CheckpointWriter writer(file->get(), nullptr);
-  ASSERT_TRUE(writer.Begin(HeaderOf(1)).ok());
-  ASSERT_TRUE(writer.AddDomain({"m", ""}, 16).ok());
-  ASSERT_TRUE(writer.AddHolder(CutOf("w", {})).ok());
-  ASSERT_TRUE(writer.End().ok());
-  // The holder's payload, as it was written.
-  ByteTaker from(std::string_view(bytes()).substr(kCheckpointMagic.size()));
-  std::string holder;
-  for (int record = 0; record < 3; ++record) {
-    from.Take<uint8_t>();
-    const auto size = from.Take<uint32_t>();
-    holder = std::string(from.TakeBytes(size));
-    from.Take<uint64_t>();
-  }
+  const std::string holder = HolderPayload({});
   const auto run = [](uint8_t flags, uint64_t position, uint64_t count, size_t blocks) {
     std::string payload;
     PutNumber(&payload, flags);
@@ -355,7 +510,9 @@ TEST_F(CheckpointFileTest, RandomBytesAreRefused) {
     std::mt19937_64 random(seed);
     std::string payload(random() % 200, ' ');
     for (char& byte : payload) byte = static_cast<char>(random());
-    const uint8_t kind = static_cast<uint8_t>(kDomainRecord + random() % 5);
+    constexpr uint8_t kKinds[] = {kDomainRecord,  kHolderRecord, kRunsRecord,
+                                  kEnginesRecord, kEndRecord,    kSidesRecord};
+    const uint8_t kind = kKinds[random() % 6];
     WriteRecords(
         {{kHeaderRecord, HeaderPayload()}, {kDomainRecord, DomainPayload()}, {kind, payload}});
     Told told;

@@ -79,6 +79,8 @@ class World {
       EXPECT_TRUE(publisher->AtRest()) << Story();
       EXPECT_TRUE(Trusted(*publisher)) << Story();
       expected[{publisher->domain(), publisher->holder()}] = publisher->contents();
+      EXPECT_EQ(leaf_->LayoutOf(publisher->domain(), publisher->holder()), publisher->layout())
+          << Story();
     }
     EXPECT_EQ(leaf_->Contents(), expected) << Story();
   }

@@ -4,6 +4,7 @@
 #include <limits>
 #include <utility>
 
+#include "indexer/base/cache_class.h"
 #include "indexer/base/hash.h"
 #include "indexer/base/ids.h"
 #include "indexer/leaf/checkpoint/checkpoint_bytes.h"
@@ -33,7 +34,7 @@ class RecordReader {
     const std::string_view family = kCheckpointMagic.substr(0, kCheckpointFamilyBytes);
     if (got->substr(0, kCheckpointFamilyBytes) != family)
       return absl::InvalidArgumentError("not a checkpoint");
-    if (*got != kCheckpointMagic) {
+    if (*got != kCheckpointMagic && *got != kCheckpointMagicWithoutSides) {
       return absl::FailedPreconditionError("a checkpoint of another version, \"" +
                                            std::string(got->substr(kCheckpointFamilyBytes)) + "\"");
     }
@@ -140,6 +141,28 @@ Load TakeLoad(ByteTaker* from) {
   return load;
 }
 
+CacheClass TakeClass(ByteTaker* from, bool* ok) {
+  CacheClass of;
+  const auto kind = from->Take<uint8_t>();
+  *ok = *ok && kind < kCacheKinds;
+  of.kind = static_cast<CacheKind>(kind < kCacheKinds ? kind : 0);
+  of.drops_last = from->Take<uint8_t>() & kClassDropsLast;
+  of.block_size = from->Take<uint32_t>();
+  of.window_tokens = from->Take<uint32_t>();
+  return of;
+}
+
+// False: what no holder can have.
+bool TakeLayout(ByteTaker* from, CacheLayout* layout) {
+  bool ok = true;
+  layout->has_main = from->Take<uint8_t>() & kLayoutHasMain;
+  layout->main = TakeClass(from, &ok);
+  const uint64_t sides = from->TakeVarint();
+  if (sides > kSideClassesMax) return false;
+  for (uint64_t i = 0; i < sides; ++i) layout->sides.push_back(TakeClass(from, &ok));
+  return ok && from->ok() && ValidateLayout(*layout).ok();
+}
+
 absl::StatusOr<HolderImage> TakeHolder(std::string_view payload) {
   ByteTaker from(payload);
   HolderImage image;
@@ -164,11 +187,12 @@ absl::StatusOr<HolderImage> TakeHolder(std::string_view payload) {
     tier.blocks = from.Take<uint64_t>();
     tier.sum = from.Take<uint64_t>();
   }
+  const bool layout_ok = (flags & kHolderHasLayout) == 0 || TakeLayout(&from, &image.layout);
   constexpr uint64_t kSilentMax = std::numeric_limits<int64_t>::max() / 4;
   const bool load_ok = !image.load.has_value() ||
                        (std::isfinite(image.load->tokens_per_s) && image.load->tokens_per_s >= 0);
-  if (!from.ok() || silent > kSilentMax || !load_ok || image.stream.epoch > kEpochMax ||
-      image.stream.applied > kBatchNumberMax ||
+  if (!from.ok() || silent > kSilentMax || !load_ok || !layout_ok ||
+      image.stream.epoch > kEpochMax || image.stream.applied > kBatchNumberMax ||
       !ValidateHolder(image.info.id, image.info.labels).ok()) {
     return Broken("a holder");
   }
@@ -197,10 +221,24 @@ bool TakeRun(ByteTaker* from, Stored* run, TierMask* tiers) {
       position > std::numeric_limits<Position>::max() - count) {
     return false;
   }
+  run->side = 0;
   run->position = static_cast<Position>(position);
   run->local_hashes.clear();
   if (!TakeHashes(from, count, &run->blocks)) return false;
   return !(flags & kRunHasLocals) || TakeHashes(from, count, &run->local_hashes);
+}
+
+// False: no names.
+bool TakeNames(ByteTaker* from, Stored* run, TierMask* tiers) {
+  const auto flags = from->Take<uint8_t>();
+  const uint64_t count = from->TakeVarint();
+  *tiers = TierMask(flags & kRunTiers);
+  run->side = 1;
+  run->position = 0;
+  run->parent = kNoParent;
+  run->local_hashes.clear();
+  return from->ok() && !tiers->empty() && count > 0 && count <= kBatchBlocksMax &&
+         TakeHashes(from, count, &run->blocks);
 }
 
 // ---- The file ----
@@ -260,7 +298,9 @@ class Pass {
         return visitor_ == nullptr ? absl::OkStatus() : visitor_->OnHolder(*image);
       }
       case kRunsRecord:
-        return TakeRuns();
+        return TakeRuns(TakeRun, &counts_.blocks);
+      case kSidesRecord:
+        return TakeRuns(TakeNames, &counts_.side_blocks);
       case kEnginesRecord:
         return TakeEngines();
       default:
@@ -283,13 +323,13 @@ class Pass {
     return visitor_ == nullptr ? absl::OkStatus() : visitor_->OnDomain(domain, block_size);
   }
 
-  absl::Status TakeRuns() {
+  absl::Status TakeRuns(bool (*take)(ByteTaker*, Stored*, TierMask*), uint64_t* blocks) {
     if (!in_holder_) return Broken("runs of nobody");
     ByteTaker from(payload_);
     while (!from.empty()) {
       TierMask tiers;
-      if (!TakeRun(&from, &run_, &tiers)) return Broken("a run");
-      counts_.blocks += run_.blocks.size();
+      if (!take(&from, &run_, &tiers)) return Broken("a run");
+      *blocks += run_.blocks.size();
       if (visitor_ == nullptr) continue;
       if (absl::Status bad = visitor_->OnRun(&run_, tiers); !bad.ok()) return bad;
     }
@@ -323,8 +363,8 @@ class Pass {
     const auto records = from.Take<uint64_t>();
     const auto blocks = from.Take<uint64_t>();
     const auto checksum = from.Take<uint64_t>();
-    if (!from.ok() || records != reader_.records() || blocks != counts_.blocks ||
-        checksum != reader_.checksum()) {
+    if (!from.ok() || records != reader_.records() ||
+        blocks != counts_.blocks + counts_.side_blocks || checksum != reader_.checksum()) {
       return Broken("records are missing");
     }
     counts_.bytes = reader_.bytes();

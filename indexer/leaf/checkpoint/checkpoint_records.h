@@ -13,15 +13,19 @@
 
 namespace kvatlas {
 
-inline constexpr std::string_view kCheckpointMagic = "KVACKP01";
+inline constexpr std::string_view kCheckpointMagic = "KVACKP02";
+// Without side blocks, and else the same: still read.
+inline constexpr std::string_view kCheckpointMagicWithoutSides = "KVACKP01";
 inline constexpr size_t kCheckpointFamilyBytes = 6;  // of the magic: what is no version
 inline constexpr size_t kRecordHeadBytes = 1 + 4, kRecordTailBytes = 8;
 
 inline constexpr uint8_t kHeaderRecord = 1, kDomainRecord = 2, kHolderRecord = 3, kRunsRecord = 4,
-                         kEnginesRecord = 5, kEndRecord = 6;
+                         kEnginesRecord = 5, kEndRecord = 6, kSidesRecord = 7;
 
 inline constexpr uint8_t kHolderWhole = 1, kHolderLeaseOver = 2, kHolderHasLoad = 4,
-                         kHolderSenderDegraded = 8;
+                         kHolderSenderDegraded = 8, kHolderHasLayout = 16;
+inline constexpr uint8_t kLayoutHasMain = 1;
+inline constexpr uint8_t kClassDropsLast = 1;
 inline constexpr uint8_t kRunTiers = 15, kRunHasParent = 16, kRunHasLocals = 32;
 
 // Of all records so far, with one more.

@@ -22,10 +22,20 @@ SequenceHash BlockAt(uint64_t sequence, uint64_t position) {
 
 }  // namespace
 
+CacheLayout TestLayout() {
+  return {.main = {.block_size = 16},
+          .sides = {{.kind = CacheKind::kWindow, .block_size = 16, .window_tokens = 31},
+                    {.kind = CacheKind::kState, .block_size = 32}}};
+}
+
 Contents ContentsOf(const std::vector<Stored>& runs) {
   Contents contents;
   for (const Stored& run : runs) {
     for (size_t i = 0; i < run.blocks.size(); ++i) {
+      if (run.side != 0) {
+        contents.emplace(static_cast<int>(run.tier), Raw(run.blocks[i]), kSidePosition, 0);
+        continue;
+      }
       const SequenceHash parent = i == 0 ? run.parent : run.blocks[i - 1];
       contents.emplace(static_cast<int>(run.tier), Raw(run.blocks[i]),
                        run.position + static_cast<Position>(i), Raw(parent));
@@ -52,6 +62,10 @@ void TestPublisher::Change(const Event& event) {
   sender_->Append(resident_.Apply(event), std::nullopt, clock_->Now());
 }
 
+void TestPublisher::BecomeHybrid() {
+  if (resident_.SetLayout(TestLayout())) sender_->NoteLayout();
+}
+
 void TestPublisher::ChangeSomething(std::mt19937_64* random) {
   const auto below = [&](uint64_t limit) { return (*random)() % limit; };
   const Tier tier = static_cast<Tier>(below(10) < 7 ? 0 : below(kTiers));
@@ -61,7 +75,15 @@ void TestPublisher::ChangeSomething(std::mt19937_64* random) {
   std::vector<SequenceHash> blocks;
   for (uint64_t position = from; position < to; ++position)
     blocks.push_back(BlockAt(sequence, position));
+  if (const size_t sides = layout().sides.size(); sides != 0 && below(3) == 0) {
+    const uint64_t side = below(sides);
+    for (SequenceHash& block : blocks) block = SideName(SideTag(layout().sides[side]), block);
+    const auto number = static_cast<SideClass>(side + 1);
+    if (below(2) == 0) return Change(Stored{.tier = tier, .blocks = blocks, .side = number});
+    return Change(Removed{.tier = tier, .blocks = blocks, .side = number});
+  }
   const uint64_t kind = below(100);
+  if (kind == 99) return BecomeHybrid();
   if (kind < 60) {
     Change(Stored{.tier = tier,
                   .position = static_cast<Position>(from),
@@ -134,10 +156,15 @@ AllContents TestLeaf::Contents() const {
   return all;
 }
 
-std::optional<HolderOverlap> TestLeaf::AnswerOf(const Domain& domain,
-                                                const HolderId& holder) const {
+CacheLayout TestLeaf::LayoutOf(const Domain& domain, const HolderId& holder) const {
+  const absl::StatusOr<HolderDump> dump = registry_->Dump(domain, holder);
+  return dump.ok() ? dump->layout : CacheLayout();
+}
+
+std::optional<HolderOverlap> TestLeaf::AnswerOf(const Domain& domain, const HolderId& holder,
+                                                std::vector<SequenceHash> prompt) const {
   const absl::StatusOr<OverlapAnswer> answer =
-      registry_->FindOverlaps(domain, {.blocks = {}}, /*all_holders=*/true);
+      registry_->FindOverlaps(domain, {.blocks = prompt}, /*all_holders=*/true);
   if (!answer.ok()) return std::nullopt;
   for (const HolderOverlap& overlap : answer->holders)
     if (overlap.holder->id == holder) return overlap;

@@ -14,6 +14,7 @@
 #include <tuple>
 #include <vector>
 
+#include "indexer/base/cache_class.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/domain.h"
 #include "indexer/base/event.h"
@@ -32,9 +33,14 @@ namespace kvatlas {
 
 inline constexpr char kTestCell[] = "cell-a";
 
-// What a holder holds: tier, block, position, parent.
+// What a holder holds: tier, block, position, parent; side blocks at `kSidePosition`.
 using Contents = std::set<std::tuple<int, uint64_t, Position, uint64_t>>;
 using AllContents = std::map<std::pair<Domain, HolderId>, Contents>;
+
+inline constexpr Position kSidePosition = UINT32_MAX;
+
+// The classes of a hybrid publisher.
+CacheLayout TestLayout();
 
 Contents ContentsOf(const std::vector<Stored>& runs);
 
@@ -45,6 +51,8 @@ class TestPublisher {
                 const Clock* clock);
 
   void Change(const Event& event);
+  // From now on it has the classes of `TestLayout`.
+  void BecomeHybrid();
   // One random change.
   void ChangeSomething(std::mt19937_64* random);
   void Connect(HolderRegistry* registry);
@@ -58,6 +66,7 @@ class TestPublisher {
   const Domain& domain() const { return identity_.domain; }
   const HolderId& holder() const { return identity_.holder; }
   const StreamSender& sender() const { return *sender_; }
+  const CacheLayout& layout() const { return resident_.layout(); }
   Contents contents() const { return ContentsOf(resident_.AsRuns()); }
 
  private:
@@ -79,8 +88,10 @@ class TestLeaf {
   Checkpointer& checkpointer() { return *checkpointer_; }
   Metrics& metrics() { return metrics_; }
   AllContents Contents() const;
+  CacheLayout LayoutOf(const Domain& domain, const HolderId& holder) const;
   // Of a holder as an answer says it; nothing: in no answer.
-  std::optional<HolderOverlap> AnswerOf(const Domain& domain, const HolderId& holder) const;
+  std::optional<HolderOverlap> AnswerOf(const Domain& domain, const HolderId& holder,
+                                        std::vector<SequenceHash> prompt = {}) const;
 
  private:
   Metrics metrics_;

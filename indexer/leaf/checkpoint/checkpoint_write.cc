@@ -1,6 +1,11 @@
 #include <algorithm>
+#include <array>
+#include <span>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "indexer/base/cache_class.h"
 #include "indexer/base/hash.h"
 #include "indexer/leaf/checkpoint/checkpoint_bytes.h"
 #include "indexer/leaf/checkpoint/checkpoint_file.h"
@@ -14,6 +19,20 @@ constexpr size_t kRunsBytes = 256 << 10;  // of one record, about
 constexpr size_t kBufferBytes = 1 << 20;
 // A run more than `kRunsBytes` still fits a record.
 static_assert(kRunsBytes + kBatchBlocksMax * 16 + 64 <= kCheckpointRecordBytesMax);
+
+void PutClass(std::string* to, const CacheClass& of) {
+  PutNumber(to, static_cast<uint8_t>(of.kind));
+  PutNumber(to, of.drops_last ? kClassDropsLast : uint8_t{0});
+  PutNumber(to, of.block_size);
+  PutNumber(to, of.window_tokens);
+}
+
+void PutLayout(std::string* to, const CacheLayout& layout) {
+  PutNumber(to, layout.has_main ? kLayoutHasMain : uint8_t{0});
+  PutClass(to, layout.main);
+  PutVarint(to, layout.sides.size());
+  for (const CacheClass& side : layout.sides) PutClass(to, side);
+}
 
 std::string HolderBytes(const HolderImage& image) {
   std::string to;
@@ -34,6 +53,7 @@ std::string HolderBytes(const HolderImage& image) {
   if (image.stream.sender_degraded) flags |= kHolderSenderDegraded;
   if (image.lease_over) flags |= kHolderLeaseOver;
   if (image.load.has_value()) flags |= kHolderHasLoad;
+  if (!image.layout.plain()) flags |= kHolderHasLayout;
   PutNumber(&to, flags);
   PutNumber(&to, static_cast<uint64_t>(image.silent.count()));
   if (image.load.has_value()) {
@@ -49,6 +69,7 @@ std::string HolderBytes(const HolderImage& image) {
     PutNumber(&to, tier.blocks);
     PutNumber(&to, tier.sum);
   }
+  if (!image.layout.plain()) PutLayout(&to, image.layout);
   return to;
 }
 
@@ -95,6 +116,7 @@ absl::Status CheckpointWriter::AddDomain(const Domain& domain, uint32_t block_si
 absl::Status CheckpointWriter::AddHolder(const HolderCut& cut) {
   ++counts_.holders;
   counts_.blocks += cut.holdings.size();
+  counts_.side_blocks += cut.sides.size();
   absl::Status status = Record(kHolderRecord, HolderBytes(cut.image));
   if (!status.ok()) return status;
   std::string payload;
@@ -105,7 +127,28 @@ absl::Status CheckpointWriter::AddHolder(const HolderCut& cut) {
     payload.clear();
     return written;
   });
-  return payload.empty() || !status.ok() ? status : Record(kRunsRecord, payload);
+  if (status.ok() && !payload.empty()) status = Record(kRunsRecord, payload);
+  return status.ok() ? AddSides(cut.sides) : status;
+}
+
+// By the tiers that they are in, in pieces that read as runs.
+absl::Status CheckpointWriter::AddSides(const std::vector<SideHolding>& sides) {
+  std::array<std::vector<SequenceHash>, kRunTiers + 1> by_tiers;
+  for (const SideHolding& side : sides) by_tiers[side.tiers.bits()].push_back(side.name);
+  std::string payload;
+  for (size_t tiers = 1; tiers < by_tiers.size(); ++tiers) {
+    const std::span<const SequenceHash> names = by_tiers[tiers];
+    for (size_t from = 0; from < names.size(); from += kBatchBlocksMax) {
+      const auto piece = names.subspan(from, std::min(kBatchBlocksMax, names.size() - from));
+      PutNumber(&payload, static_cast<uint8_t>(tiers));
+      PutVarint(&payload, piece.size());
+      for (const SequenceHash name : piece) PutNumber(&payload, Raw(name));
+      if (payload.size() < kRunsBytes) continue;
+      if (absl::Status status = Record(kSidesRecord, payload); !status.ok()) return status;
+      payload.clear();
+    }
+  }
+  return payload.empty() ? absl::OkStatus() : Record(kSidesRecord, payload);
 }
 
 absl::Status CheckpointWriter::AddEngines(std::string_view piece) {
@@ -120,7 +163,7 @@ absl::Status CheckpointWriter::AddEngines(std::string_view piece) {
 absl::Status CheckpointWriter::End() {
   std::string payload;
   PutNumber(&payload, records_);
-  PutNumber(&payload, counts_.blocks);
+  PutNumber(&payload, counts_.blocks + counts_.side_blocks);
   PutNumber(&payload, checksum_);
   absl::Status status = Record(kEndRecord, payload);
   return status.ok() ? Flush() : status;

@@ -2,15 +2,21 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <memory>
 #include <random>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
+#include "indexer/base/cache_class.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/event.h"
+#include "indexer/holders/holder_registry.h"
 #include "indexer/leaf/checkpoint/checkpoint_test_util.h"
 #include "indexer/leaf/checkpoint/fault_files.h"
 
@@ -100,6 +106,101 @@ TEST_F(CheckpointerTest, WhatIsRestoredIsNotExactBeforeItsSenderWasHeardAndCaugh
   EXPECT_EQ(TrustOf(*leaf, *worker), Trust::kDegraded);
   Rest(worker.get());
   EXPECT_EQ(TrustOf(*leaf, *worker), Trust::kExact);
+}
+
+// ---- Hybrid models ----
+
+class HybridCheckpointerTest : public CheckpointerTest {
+ protected:
+  static std::vector<SequenceHash> Sides(size_t side, uint64_t first, size_t blocks) {
+    std::vector<SequenceHash> names;
+    for (const SequenceHash block : Sequence(first, blocks))
+      names.push_back(SideName(SideTag(TestLayout().sides[side]), block));
+    return names;
+  }
+  // Ten blocks, of which eight can be reused: there are a window and a state at their end.
+  static void MakeHybrid(TestPublisher* worker) {
+    worker->BecomeHybrid();
+    worker->Change(Stored{.blocks = Sequence(1, 10)});
+    worker->Change(Stored{.blocks = Sides(0, 6, 5), .side = 1});
+    worker->Change(Stored{.tier = Tier::kHost, .blocks = Sides(0, 8, 1), .side = 1});
+    worker->Change(Stored{.blocks = Sides(1, 8, 1), .side = 2});
+  }
+  static std::pair<uint32_t, uint32_t> ReusableAndHeld(const TestLeaf& leaf,
+                                                       const TestPublisher& of) {
+    const auto answer = leaf.AnswerOf(of.domain(), of.holder(), Sequence(1, 12));
+    return answer.has_value() ? std::pair(answer->blocks, answer->held) : std::pair(0u, 0u);
+  }
+};
+
+TEST_F(HybridCheckpointerTest, AStreamFedHybridWorkerCanReuseTheSameBlocksAfterARestart) {
+  auto worker = NewPublisher("w");
+  auto leaf = NewLeaf();
+  worker->Connect(&leaf->registry());
+  MakeHybrid(worker.get());
+  Rest(worker.get());
+  ASSERT_EQ(ReusableAndHeld(*leaf, *worker), std::pair(8u, 10u));
+  ASSERT_TRUE(leaf->checkpointer().WriteNow().ok());
+  worker->Disconnect();
+
+  leaf = NewLeaf();
+  const absl::StatusOr<CheckpointReport> report = leaf->checkpointer().Restore();
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(report->counts.blocks, 10);
+  EXPECT_EQ(report->counts.side_blocks, 6);
+  EXPECT_EQ(leaf->LayoutOf(kLlama, worker->holder()), TestLayout());
+  EXPECT_EQ(ReusableAndHeld(*leaf, *worker), std::pair(8u, 10u));
+  EXPECT_EQ(TrustOf(*leaf, *worker), Trust::kDegraded);
+  worker->Connect(&leaf->registry());
+  Rest(worker.get());
+  EXPECT_EQ(ReusableAndHeld(*leaf, *worker), std::pair(8u, 10u));
+  EXPECT_EQ(TrustOf(*leaf, *worker), Trust::kExact);
+  EXPECT_EQ(worker->sender().stats().snapshots_sent, 0);
+  EXPECT_EQ(leaf->Contents(), (AllContents{{{kLlama, worker->holder()}, worker->contents()}}));
+  // What the stream says afterwards fits what was restored.
+  worker->Change(Removed{.blocks = Sides(1, 8, 1), .side = 2});
+  Rest(worker.get());
+  EXPECT_EQ(ReusableAndHeld(*leaf, *worker), std::pair(0u, 10u));
+  EXPECT_EQ(leaf->Contents(), (AllContents{{{kLlama, worker->holder()}, worker->contents()}}));
+}
+
+// Queries beside the restoring see nothing of the holder, or what it can reuse: never what its main class holds.
+TEST_F(HybridCheckpointerTest, ARestoredHolderNeverPromisesMoreThanItCanReuse) {
+  auto worker = NewPublisher("w");
+  auto leaf = NewLeaf();
+  worker->Connect(&leaf->registry());
+  MakeHybrid(worker.get());
+  Rest(worker.get());
+  absl::StatusOr<HolderCut> cut = leaf->registry().Cut(kLlama, worker->holder());
+  ASSERT_TRUE(cut.ok());
+  for (int round = 0; round < 50; ++round) {
+    leaf = NewLeaf();
+    std::atomic<bool> stop{false};
+    std::atomic<uint32_t> most{0};
+    std::thread asker([&] {
+      while (!stop.load()) most = std::max(most.load(), ReusableAndHeld(*leaf, *worker).first);
+    });
+    {
+      auto restored = leaf->registry().Restore(kLlama, 16, cut->image);
+      ASSERT_TRUE(restored.ok());
+      // The layout comes first: as soon as there is a block, it is reduced to what can be reused.
+      EXPECT_EQ(leaf->LayoutOf(kLlama, worker->holder()), TestLayout());
+      EXPECT_TRUE((*restored)->Apply(Stored{.blocks = Sequence(1, 10)}).ok());
+      EXPECT_EQ(ReusableAndHeld(*leaf, *worker), std::pair(0u, 0u));
+      for (const SideHolding& side : cut->sides) {
+        for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
+          if (!side.tiers.Has(tier)) continue;
+          const Stored run = {.tier = tier, .blocks = {side.name}, .side = 1};
+          EXPECT_TRUE((*restored)->Apply(run).ok());
+        }
+      }
+      EXPECT_TRUE((*restored)->Finish());
+    }
+    EXPECT_EQ(ReusableAndHeld(*leaf, *worker), std::pair(8u, 10u));
+    stop = true;
+    asker.join();
+    EXPECT_LE(most.load(), 8u);
+  }
 }
 
 TEST_F(CheckpointerTest, AHolderThatDoesNotComeBackExpiresByItsLease) {
