@@ -17,10 +17,6 @@
 namespace kvatlas {
 namespace {
 
-std::vector<TokenId> Tokens(const EngineEvent& event) {
-  return {event.tokens.begin(), event.tokens.end()};
-}
-
 // ---- Tuples and maps ----
 
 TEST_F(DecoderFormsTest, TupleAndMapEventsAreEqual) {

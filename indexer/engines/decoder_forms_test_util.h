@@ -82,6 +82,10 @@ inline Write RemoveMap(Pairs more = {}) {
   return Map(pairs);
 }
 
+inline std::vector<TokenId> Tokens(const EngineEvent& event) {
+  return {event.tokens.begin(), event.tokens.end()};
+}
+
 class DecoderFormsTest : public ::testing::Test {
  protected:
   absl::Status DecodeBytes(std::string payload, const DecoderOptions& options = {}) {
