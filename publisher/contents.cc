@@ -21,9 +21,16 @@ absl::Status Contents::Apply(const Record& record, std::vector<Event>* changes) 
     case Record::kRemovedHashed:
       RemoveHashed(record, changes);
       break;
+    case Record::kStoredSide:
+      StoreSide(record, changes);
+      break;
+    case Record::kRemovedSide:
+      RemoveSide(record, changes);
+      break;
     case Record::kCleared:
       Clear(record.tiers, changes);
       break;
+    case Record::kLayout:  // `SetLayout`
     case Record::kLoad:
     case Record::kEngineBatch:  // `EngineBatches`
       break;
@@ -109,17 +116,42 @@ void Contents::StoreHashed(const Record& record, std::vector<Event>* changes) {
 }
 
 void Contents::RemoveHashed(const Record& record, std::vector<Event>* changes) {
-  Removed last{.tier = record.tier, .blocks = {}};
-  stats_.blocks_removed += record.hashes.size();
-  for (const uint64_t hash : record.hashes) {
-    const SequenceHash block{hash};
-    if (!resident_.TiersOf(block).Has(record.tier)) {
+  Removed blocks{.tier = record.tier, .blocks = {}};
+  blocks.blocks.reserve(record.hashes.size());
+  for (const uint64_t hash : record.hashes) blocks.blocks.push_back(SequenceHash{hash});
+  DropCopies(std::move(blocks), changes);
+}
+
+std::vector<SequenceHash> Contents::SideNames(const Record& record) const {
+  std::vector<SequenceHash> names;
+  const std::vector<CacheClass>& sides = resident_.layout().sides;
+  if (record.side == 0 || record.side > sides.size()) return names;
+  const uint64_t tag = SideTag(sides[record.side - 1]);
+  names.reserve(record.hashes.size());
+  for (const uint64_t hash : record.hashes) names.push_back(SideName(tag, SequenceHash{hash}));
+  return names;
+}
+
+void Contents::StoreSide(const Record& record, std::vector<Event>* changes) {
+  AddCopies({.tier = record.tier, .blocks = SideNames(record), .side = record.side}, changes);
+}
+
+void Contents::RemoveSide(const Record& record, std::vector<Event>* changes) {
+  DropCopies({.tier = record.tier, .blocks = SideNames(record), .side = record.side}, changes);
+}
+
+void Contents::DropCopies(Removed blocks, std::vector<Event>* changes) {
+  stats_.blocks_removed += blocks.blocks.size();
+  size_t last = 0;
+  for (const SequenceHash block : blocks.blocks) {
+    if (!resident_.TiersOf(block).Has(blocks.tier)) {
       ++stats_.unknown_removed;
-    } else if (DropCopy(record.tier, block)) {
-      last.blocks.push_back(block);
+    } else if (DropCopy(blocks.tier, block)) {
+      blocks.blocks[last++] = block;
     }
   }
-  if (!last.blocks.empty()) Change(last, changes);
+  blocks.blocks.resize(last);
+  if (!blocks.blocks.empty()) Change(blocks, changes);
 }
 
 void Contents::Clear(TierMask tiers, std::vector<Event>* changes) {

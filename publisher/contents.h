@@ -14,10 +14,12 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "indexer/base/cache_class.h"
 #include "indexer/base/event.h"
 #include "indexer/base/hash.h"
 #include "indexer/base/ids.h"
@@ -48,12 +50,16 @@ class Contents {
   // its business.
   absl::Status Apply(const Record& record, std::vector<Event>* changes);
 
+  // The classes of what is held, from now on.
+  void SetLayout(const CacheLayout& layout) {
+    layout_changed_ = resident_.SetLayout(layout) || layout_changed_;
+  }
+  // Whether they changed since this was asked last.
+  bool TakeLayoutChange() { return std::exchange(layout_changed_, false); }
+
   // A change of the set that somebody else worked out and counted copies for (`engine_batches.h`); returns how many
   // blocks it changed. REQUIRES: none of its blocks came by `Apply`.
   uint64_t Take(const Event& event, std::vector<Event>* changes) { return Change(event, changes); }
-
-  // The classes of the engine's cache: before the first block of a side class is taken.
-  void SetLayout(const CacheLayout& layout) { resident_.SetLayout(layout); }
 
   // The engine's own names of what it holds in a tier, each as often as it has copies of it. In no order.
   std::vector<uint64_t> NamesIn(Tier tier) const;
@@ -77,6 +83,12 @@ class Contents {
   void Remove(const Record& record, std::vector<Event>* changes);
   void StoreHashed(const Record& record, std::vector<Event>* changes);
   void RemoveHashed(const Record& record, std::vector<Event>* changes);
+  // The names of a record's side blocks.
+  std::vector<SequenceHash> SideNames(const Record& record) const;
+  void StoreSide(const Record& record, std::vector<Event>* changes);
+  void RemoveSide(const Record& record, std::vector<Event>* changes);
+  // One copy less of every block.
+  void DropCopies(Removed blocks, std::vector<Event>* changes);
   void Clear(TierMask tiers, std::vector<Event>* changes);
 
   uint64_t SeedOf(const Record& record);
@@ -93,6 +105,7 @@ class Contents {
   const uint32_t block_size_;
   const HashContract contract_;
   ResidentSet resident_;
+  bool layout_changed_ = false;
   absl::flat_hash_map<uint64_t, Alias> aliases_;
   // Copies beyond the first, of blocks that have such; most have none.
   absl::flat_hash_map<SequenceHash, std::array<uint32_t, kTiers>> extra_copies_;

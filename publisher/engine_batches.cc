@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "indexer/base/cache_class.h"
 #include "indexer/base/overlap.h"
 #include "indexer/engines/engine_decoder.h"
 #include "indexer/engines/engine_event.h"

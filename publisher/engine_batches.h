@@ -9,6 +9,8 @@
 // *Pairs*: an engine whose hashes look ahead by a token (EAGLE's bigrams) holds blocks under look-ahead hashes. A leaf that listens
 // to the engine itself knows, and looks under both; one that is told hashes does not: whoever asks it has to ask for look-ahead
 // hashes (`Tokens.eagle`), else finds nothing. Said in the log, once, and in `look_ahead`.
+// *Hybrid models*: blocks of side classes (`cache_class.h`) are told as events with `side`, their classes by
+// `Contents::SetLayout`. Where these cannot be known, `degraded` says so.
 // *Threads*: none; the caller serialises.
 // *Bounds*: the decoder's and the worker's. A batch that cannot be read may have removed something: what is held is then
 // unconfirmed, and dropped after 30 s unless it is stored anew. What it stored is missing until a clear; so long `degraded` says
@@ -39,7 +41,7 @@ struct EngineBatchesOptions {
   // Of batches that name none.
   std::string lora_name = {};
   std::string cache_salt = {};
-  // What no batch says of hybrid models and speculation: `EngineWorkerOptions`.
+  // As in `EngineWorkerOptions`: what no event says of the cache's classes.
   std::optional<std::vector<uint32_t>> drops_last = {};
   uint32_t chunk_tokens = 0;
   uint32_t window_tokens = 0;

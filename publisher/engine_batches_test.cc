@@ -10,8 +10,11 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "indexer/base/cache_class.h"
 #include "indexer/base/hash.h"
+#include "indexer/base/ids.h"
 #include "indexer/base/tier.h"
+#include "publisher/side_events.h"
 #include "publisher/zmq_events.h"
 
 namespace kvatlas {
@@ -106,6 +109,57 @@ TEST_F(EngineBatchesTest, HashesThatLookAheadAreThoseOfThePairsAndAreSaid) {
   }
   EXPECT_EQ(Held(), 2u);
   EXPECT_EQ(contents_.resident().digest(), expected);
+}
+
+// vLLM with a group of a sliding window beside one of full attention.
+TEST_F(EngineBatchesTest, WindowsAreSideBlocksUnderTheirMainBlocksNamesAndTheLayoutSaysSo) {
+  constexpr uint32_t kWindow = 8;
+  const auto publish = [&](bool stored, const std::vector<uint64_t>& names) {
+    EXPECT_TRUE(
+        batches_.Apply(WindowBatch(stored, names, kBlockSize, kWindow, 3), now_, &changes_).ok());
+  };
+  Store(1);
+  ASSERT_TRUE(Publish().ok());
+  EXPECT_FALSE(contents_.TakeLayoutChange());
+  publish(true, {1, 2});
+  EXPECT_TRUE(contents_.TakeLayoutChange());
+  EXPECT_FALSE(contents_.TakeLayoutChange());
+  const CacheLayout layout = WindowLayout(kBlockSize, kWindow);
+  EXPECT_EQ(contents_.resident().layout(), layout);
+  const std::vector<TokenId> tokens(kBlockSize, 1);
+  const SequenceHash main =
+      SequenceHashes(LocalHashes(tokens, {.block_size = kBlockSize}, BlockSeed({})))[0];
+  const SequenceHash side = SideName(SideTag(layout.sides[0]), main);
+  EXPECT_EQ(contents_.resident().TiersOf(side), TierMask(Tier::kDevice));
+  EXPECT_EQ(Held(), 2u) << "the other one has no main block yet";
+  Store(2);
+  ASSERT_TRUE(Publish().ok());
+  EXPECT_EQ(Held(), 4u);
+  EXPECT_FALSE(batches_.degraded());
+  changes_.clear();
+  publish(false, {1});
+  EXPECT_EQ(changes_,
+            (std::vector<Event>{Removed{.tier = Tier::kDevice, .blocks = {side}, .side = 1}}));
+  EXPECT_EQ(contents_.resident().TiersOf(main), TierMask(Tier::kDevice));
+  batches_.Clear(now_, &changes_);
+  EXPECT_EQ(Held(), 0u);
+}
+
+TEST(EngineBatchesOptionsTest, WhatNoEventSaysComesFromOptions) {
+  Contents contents(kBlockSize, HashContract());
+  EngineBatches batches({.name = "w", .block_size = kBlockSize, .drops_last = {{kWindowGroup}}},
+                        &contents);
+  std::vector<Event> changes;
+  ZmqEventEncoder encoder(ZmqEventForm::kMap, kBlockSize, 0);
+  const std::vector<uint64_t> names = {1};
+  const std::vector<TokenId> tokens(kBlockSize, 1);
+  encoder.Stored({.hashes = names, .tokens = tokens});
+  ASSERT_TRUE(batches.Apply(encoder.Finish(1), Time(1), &changes).ok());
+  ASSERT_TRUE(batches.Apply(WindowBatch(true, names, kBlockSize, 8), Time(1), &changes).ok());
+  const CacheLayout& layout = contents.resident().layout();
+  ASSERT_EQ(layout.sides.size(), 1u);
+  EXPECT_TRUE(layout.sides[0].drops_last);
+  EXPECT_FALSE(layout.main.drops_last);
 }
 
 TEST_F(EngineBatchesTest, AClearLeavesNothingAndForgetsTheNames) {

@@ -22,6 +22,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "indexer/base/cache_class.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/event.h"
 #include "indexer/base/ids.h"
@@ -60,6 +61,17 @@ class FakeLeaf : public StreamAcceptor, private HoldingsSink {
   Holdings holdings() {
     MutexLock lock(&mutex_);
     return HoldingsOf(set_.AsRuns());
+  }
+  CacheLayout layout() {
+    MutexLock lock(&mutex_);
+    return set_.layout();
+  }
+  // What it holds of one class.
+  Holdings holdings_of(SideClass side) {
+    MutexLock lock(&mutex_);
+    std::vector<Stored> runs = set_.AsRuns();
+    std::erase_if(runs, [&](const Stored& run) { return run.side != side; });
+    return HoldingsOf(runs);
   }
   Load load() {
     MutexLock lock(&mutex_);
@@ -108,6 +120,9 @@ class FakeLeaf : public StreamAcceptor, private HoldingsSink {
   absl::Status Apply(const Event& event) override ABSL_NO_THREAD_SAFETY_ANALYSIS {
     set_.Apply(event);
     return absl::OkStatus();
+  }
+  void SetLayout(const CacheLayout& layout) override ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    set_.SetLayout(layout);
   }
   void SetLoad(const Load& load) override ABSL_NO_THREAD_SAFETY_ANALYSIS { load_ = load; }
   void ForEachHeld(const std::function<void(SequenceHash, TierMask, SideClass)>& visit) override

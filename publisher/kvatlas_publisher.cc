@@ -27,6 +27,7 @@
 #include "indexer/base/hash.h"
 #include "indexer/base/ids.h"
 #include "indexer/base/tier.h"
+#include "indexer/engines/engine_registration.h"
 #include "indexer/service/fork_mark.h"
 #include "indexer/service/version.h"
 #include "publisher/publisher.h"
@@ -182,6 +183,11 @@ absl::StatusOr<PublisherOptions> OptionsOf(const kvatlas_publisher_options& give
   options.redis.cell = StringOf(given.redis_cell);
   options.redis.shards = given.redis_shards;
   options.cell = StringOf(given.cell);
+  auto drops_last = ParseEagleDrop(TextOf(given.eagle_drop));
+  if (!drops_last.ok()) return drops_last.status();
+  options.drops_last = *std::move(drops_last);
+  options.chunk_tokens = given.chunk_tokens;
+  options.window_tokens = given.window_tokens;
   return options;
 }
 

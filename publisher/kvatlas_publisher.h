@@ -124,6 +124,13 @@ typedef struct kvatlas_publisher_options {
   uint32_t redis_shards;  /* 1; the same for everybody who uses the cell */
 
   const char* cell; /* whose leaves are found by leases in Redis */
+
+  /* Of `_publish` and hybrid models, what no event says. */
+  const char*
+      eagle_drop; /* a speculating engine's (EAGLE, MTP) attention groups whose last matched block is not reused: "all",
+                             or their numbers, "1,2"; NULL: none */
+  uint32_t chunk_tokens;  /* of chunked local attention: of a chunk; 0: none, or unknown */
+  uint32_t window_tokens; /* of SGLang's sliding window; 0 likewise */
 } kvatlas_publisher_options;
 
 /* `struct_size` is sizeof(kvatlas_publisher_options) where the caller was compiled. */

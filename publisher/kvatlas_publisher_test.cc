@@ -16,12 +16,14 @@
 #include <thread>
 #include <vector>
 
+#include "indexer/base/cache_class.h"
 #include "indexer/base/hash.h"
 #include "indexer/base/ids.h"
 #include "indexer/base/tier.h"
 #include "indexer/service/redis_test_server.h"
 #include "indexer/stream/receiver.h"
 #include "publisher/fake_leaf.h"
+#include "publisher/side_events.h"
 #include "publisher/zmq_events.h"
 
 namespace kvatlas {
@@ -362,6 +364,32 @@ TEST_F(KvatlasPublisherTest, AForkedChildTouchesNothing) {
   const uint64_t parent = 1;
   EXPECT_EQ(Stored({2}, Tokens(1, kBlockSize), &parent), KVATLAS_OK);
   EXPECT_EQ(Known(), ChainOf(Tokens(2)));
+}
+
+// An engine's own events of a hybrid model; what they do not say is in the options.
+TEST_F(KvatlasPublisherTest, AWindowOfAnEnginesOwnEventsArrivesWithTheLayout) {
+  options_.eagle_drop = "1,x";
+  kvatlas_publisher* none = nullptr;
+  char error[256];
+  EXPECT_EQ(kvatlas_publisher_create(&options_, &none, error, sizeof(error)),
+            KVATLAS_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(error).find("eagle_drop"), std::string::npos) << error;
+  options_.eagle_drop = "all";
+  publisher_ = Create(options_);
+  const std::vector<uint64_t> names = {5};
+  const std::vector<TokenId> tokens(kBlockSize, 5);
+  ZmqEventEncoder encoder(ZmqEventForm::kMap, kBlockSize, 0);
+  encoder.Stored({.hashes = names, .tokens = tokens});
+  const std::string main = encoder.Finish(1);
+  const std::string window = WindowBatch(true, names, kBlockSize, 8);
+  for (const std::string& batch : {main, window})
+    EXPECT_EQ(kvatlas_publisher_publish(publisher_.get(), batch.data(), batch.size()), KVATLAS_OK);
+  CacheLayout layout = WindowLayout(kBlockSize, 8);
+  layout.main.drops_last = layout.sides[0].drops_last = true;
+  Known();
+  EXPECT_EQ(leaf_.layout(), layout);
+  EXPECT_EQ(leaf_.holdings_of(0), ChainOf(tokens));
+  EXPECT_EQ(leaf_.holdings_of(1), SidesOf(ChainOf(tokens), layout.sides[0]));
 }
 
 // Forks at any moment of the publisher's threads, whose locks a child finds as they were: with leaves by gRPC, leaves that are

@@ -95,7 +95,7 @@ std::span<const uint64_t> RawOf(std::span<const SequenceHash> blocks) {
 // Waking a thread costs the waker a system call, and often its processor. So while there is something to do the
 // publisher's thread wakes by itself; only one that fell asleep for want of work (`asleep`) is woken, by the first call.
 //
-// Locks, outer first: contents_mutex, queue_mutex; contents_mutex, a pump's own.
+// Locks, outer first: contents_mutex, queue_mutex; contents_mutex, a pump's own; layout_mutex, all of them.
 struct Publisher::Impl {
   struct Replica {
     std::string address;
@@ -121,8 +121,12 @@ struct Publisher::Impl {
   void LookForLeaves() ABSL_LOCKS_EXCLUDED(contents_mutex);
 
   void Enqueue(const Record& record) ABSL_LOCKS_EXCLUDED(queue_mutex, contents_mutex);
-  void EnqueueRemoved(Record::Kind kind, Tier tier, std::span<const uint64_t> blocks)
-      ABSL_LOCKS_EXCLUDED(queue_mutex, contents_mutex);
+  void EnqueueRemoved(Record::Kind kind, Tier tier, std::span<const uint64_t> blocks,
+                      SideClass side = 0) ABSL_LOCKS_EXCLUDED(queue_mutex, contents_mutex);
+  bool SetLayout(const CacheLayout& layout)
+      ABSL_LOCKS_EXCLUDED(layout_mutex, queue_mutex, contents_mutex);
+  // Whether calls may name the class: `SetLayout` was called with it, and its blocks end where main blocks do.
+  bool NamesSide(SideClass side) ABSL_LOCKS_EXCLUDED(layout_mutex);
   void WorkOffAtLeast(size_t bytes) ABSL_LOCKS_EXCLUDED(queue_mutex, contents_mutex);
   // Works off about `kSliceBlocks` and gives the changes to the replicas. Returns the bytes that waited no
   // longer; 0: nothing waits.
@@ -162,6 +166,9 @@ struct Publisher::Impl {
   std::vector<Event> changes ABSL_GUARDED_BY(contents_mutex);  // of the slice
   std::optional<Load> load ABSL_GUARDED_BY(contents_mutex);    // of the slice
   absl::Status last_error ABSL_GUARDED_BY(contents_mutex);
+
+  Mutex layout_mutex;
+  CacheLayout call_layout ABSL_GUARDED_BY(layout_mutex);  // as calls set it, which may still wait
 
   mutable Mutex queue_mutex;
   CondVar work;      // something for the publisher's thread
@@ -344,6 +351,8 @@ void Publisher::Impl::WorkOff(const Record& record) {
   absl::Status status;
   if (record.kind == Record::kLoad) {
     load = record.load;
+  } else if (record.kind == Record::kLayout) {
+    contents.SetLayout(UnpackLayout(record.payload));
   } else if (record.kind == Record::kEngineBatch) {
     status = engine_batches.Apply(record.payload, Clock::Real().Now(), &changes);
   } else {
@@ -353,12 +362,14 @@ void Publisher::Impl::WorkOff(const Record& record) {
   if (!status.ok()) Refused(status);
 }
 
-// Doubt goes ahead of what it is about, certainty behind it.
+// Doubt goes ahead of what it is about, certainty behind it. A layout goes ahead too: what it adds has no blocks yet.
 void Publisher::Impl::Tell() {
   const bool degraded = engine_batches.degraded();
+  const bool layout_changed = contents.TakeLayoutChange();
   if (load.has_value()) last_load = load;
   for (const ReplicaPtr& replica : replicas) {
     if (degraded) replica->pump->SetDegraded(true);
+    if (layout_changed) replica->pump->NoteLayout();
     if (!changes.empty() || load) replica->pump->Append(changes, load);
     if (!degraded) replica->pump->SetDegraded(false);
   }
@@ -446,11 +457,32 @@ bool Publisher::Impl::Takes(bool fits, Way by) {
   return false;
 }
 
-void Publisher::Impl::EnqueueRemoved(Record::Kind kind, Tier tier,
-                                     std::span<const uint64_t> blocks) {
+// The lock is held while it is queued, so that layouts are queued in the order in which they are compared.
+bool Publisher::Impl::SetLayout(const CacheLayout& layout) {
+  MutexLock lock(&layout_mutex);
+  bool fits = ValidateLayout(layout).ok() && layout.sides.size() >= call_layout.sides.size() &&
+              (!layout.has_main || layout.main.block_size == options.block_size);
+  for (size_t i = 0; fits && i < call_layout.sides.size(); ++i)
+    fits = SideTag(layout.sides[i]) == SideTag(call_layout.sides[i]);
+  if (!Takes(fits, kCalls)) return false;
+  if (layout == call_layout) return true;
+  call_layout = layout;
+  Enqueue({.kind = Record::kLayout, .payload = PackLayout(layout)});
+  return true;
+}
+
+bool Publisher::Impl::NamesSide(SideClass side) {
+  MutexLock lock(&layout_mutex);
+  return side > 0 && side <= call_layout.sides.size() &&
+         call_layout.sides[side - 1].block_size % options.block_size == 0;
+}
+
+void Publisher::Impl::EnqueueRemoved(Record::Kind kind, Tier tier, std::span<const uint64_t> blocks,
+                                     SideClass side) {
   for (; !blocks.empty(); blocks = blocks.subspan(std::min(blocks.size(), kCallBlocksMax))) {
     Enqueue({.kind = kind,
              .tier = tier,
+             .side = side,
              .hashes = blocks.first(std::min(blocks.size(), kCallBlocksMax))});
   }
 }
@@ -560,6 +592,24 @@ bool Publisher::RemovedHashed(Tier tier, std::span<const SequenceHash> blocks) {
   if (blocks.empty()) return true;
   if (!impl_->Takes(true, Impl::kCalls)) return false;
   impl_->EnqueueRemoved(Record::kRemovedHashed, tier, RawOf(blocks));
+  return true;
+}
+
+bool Publisher::SetLayout(const CacheLayout& layout) { return impl_->SetLayout(layout); }
+
+bool Publisher::StoredSideHashed(SideClass side, Tier tier, std::span<const SequenceHash> blocks) {
+  if (blocks.empty()) return true;
+  const bool fits = blocks.size() <= kCallBlocksMax && impl_->NamesSide(side);
+  if (!impl_->Takes(fits, Impl::kCalls)) return false;
+  impl_->Enqueue(
+      {.kind = Record::kStoredSide, .tier = tier, .side = side, .hashes = RawOf(blocks)});
+  return true;
+}
+
+bool Publisher::RemovedSideHashed(SideClass side, Tier tier, std::span<const SequenceHash> blocks) {
+  if (blocks.empty()) return true;
+  if (!impl_->Takes(impl_->NamesSide(side), Impl::kCalls)) return false;
+  impl_->EnqueueRemoved(Record::kRemovedSide, tier, RawOf(blocks), side);
   return true;
 }
 

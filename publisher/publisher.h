@@ -47,6 +47,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "indexer/base/cache_class.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/domain.h"
 #include "indexer/base/event.h"
@@ -85,12 +86,13 @@ struct PublisherOptions {
   // Of calls that name no namespace.
   std::string lora_name = {};
   std::string cache_salt = {};
-  // Of an engine's own batches (`Publish`), what they do not say of hybrid models and speculation: groups of which EAGLE drops
-  // the last block (no value: none; empty: all), tokens of a chunk of local attention, of SGLang's sliding window.
+  std::vector<std::pair<std::string, std::string>> labels = {};  // at most 32, e.g. {"zone", "a"}
+  // Of `Publish` and hybrid models, what no event says (`EngineWorkerOptions` in `engine_worker.h`): the attention groups
+  // of which a speculating engine matches one block more than it reuses (no value: none; empty: all); the tokens of a
+  // chunk of chunked local attention; those of SGLang's sliding window.
   std::optional<std::vector<uint32_t>> drops_last = {};
   uint32_t chunk_tokens = 0;
   uint32_t window_tokens = 0;
-  std::vector<std::pair<std::string, std::string>> labels = {};  // at most 32, e.g. {"zone", "a"}
 
   // A batch is sent when so many blocks wait, or when the oldest event is so old; the thread looks every 2 ms, or as
   // often as `batch_age` says. Under load batches grow.
@@ -180,7 +182,16 @@ class Publisher {
                     std::span<const SequenceHash> blocks);
   bool RemovedHashed(Tier tier, std::span<const SequenceHash> blocks);
 
-  // Nothing is left in these tiers, however many copies there were.
+  // For hybrid models (`cache_class.h`): the classes of the engine's cache, before the first block of a side class. Later
+  // ones may add classes behind those of before, and change `drops_last`; else the call is refused.
+  bool SetLayout(const CacheLayout& layout);
+  // Blocks of the class `layout.sides[side - 1]`: of each the main block that ends at the same token, by its hash, whether that
+  // is held or not. REQUIRES: the class's block size is a multiple of the domain's. `position` and parents are not needed, and
+  // copies are counted as those of main blocks.
+  bool StoredSideHashed(SideClass side, Tier tier, std::span<const SequenceHash> blocks);
+  bool RemovedSideHashed(SideClass side, Tier tier, std::span<const SequenceHash> blocks);
+
+  // Nothing is left in these tiers, of any class, however many copies there were.
   bool Cleared(TierMask tiers = TierMask::All());
 
   // One batch of events in the engine's own words: the msgpack that vLLM's and SGLang's publishers would send, in any of

@@ -18,6 +18,7 @@
 #include <variant>
 #include <vector>
 
+#include "indexer/base/cache_class.h"
 #include "indexer/base/hash.h"
 #include "indexer/base/ids.h"
 #include "indexer/stream/validate.h"
@@ -115,6 +116,99 @@ TEST(PublisherTest, HashesOfTheContractAreTakenAsTheyAre) {
   publisher->RemovedHashed(Tier::kHost, {blocks.data(), 1});
   ASSERT_TRUE(publisher->WaitAcknowledged(kLong));
   EXPECT_EQ(leaf.holdings(), (Holdings{{static_cast<int>(Tier::kHost), 11}}));
+}
+
+// A window whose blocks are the domain's, and states at every second block.
+const CacheLayout kHybrid = {
+    .main = {.block_size = kBlockSize},
+    .sides = {{.kind = CacheKind::kWindow, .block_size = kBlockSize, .window_tokens = 7},
+              {.kind = CacheKind::kState, .block_size = 2 * kBlockSize}}};
+
+Holdings SideHoldings(SideClass side, const std::vector<uint64_t>& blocks,
+                      Tier tier = Tier::kDevice) {
+  Holdings holdings;
+  for (uint64_t block : blocks)
+    holdings.insert({static_cast<int>(tier),
+                     Raw(SideName(SideTag(kHybrid.sides[side - 1]), SequenceHash{block}))});
+  return holdings;
+}
+
+TEST(PublisherTest, SideBlocksArriveWithTheLayoutAndTheirCopiesAreCounted) {
+  FakeLeaf leaf;
+  TestServer server(&leaf);
+  std::unique_ptr<Publisher> publisher = MakePublisher({server.target()});
+  const std::vector<SequenceHash> blocks = {SequenceHash{10}, SequenceHash{11}};
+  ASSERT_TRUE(publisher->SetLayout(kHybrid));
+  EXPECT_TRUE(publisher->StoredHashed(Tier::kDevice, 0, kNoParent, blocks));
+  EXPECT_TRUE(publisher->StoredSideHashed(1, Tier::kDevice, blocks));
+  EXPECT_TRUE(publisher->StoredSideHashed(2, Tier::kHost, {&blocks[1], 1}));
+  EXPECT_TRUE(publisher->StoredSideHashed(1, Tier::kDevice, {&blocks[1], 1}));
+  ASSERT_TRUE(publisher->WaitAcknowledged(kLong));
+  EXPECT_EQ(leaf.layout(), kHybrid);
+  EXPECT_EQ(leaf.holdings_of(0), (Holdings{{0, 10}, {0, 11}}));
+  EXPECT_EQ(leaf.holdings_of(1), SideHoldings(1, {10, 11}));
+  EXPECT_EQ(leaf.holdings_of(2), SideHoldings(2, {11}, Tier::kHost));
+  EXPECT_TRUE(publisher->RemovedSideHashed(1, Tier::kDevice, blocks));
+  EXPECT_TRUE(publisher->RemovedSideHashed(2, Tier::kDevice, blocks)) << "in another tier";
+  ASSERT_TRUE(publisher->WaitAcknowledged(kLong));
+  EXPECT_EQ(leaf.holdings_of(1), SideHoldings(1, {11})) << "a copy is left";
+  EXPECT_EQ(publisher->Stats().unknown_removed, 2u);
+  EXPECT_TRUE(publisher->RemovedSideHashed(1, Tier::kDevice, {&blocks[1], 1}));
+  EXPECT_TRUE(publisher->RemovedSideHashed(2, Tier::kHost, {&blocks[1], 1}));
+  ASSERT_TRUE(publisher->WaitAcknowledged(kLong));
+  EXPECT_EQ(leaf.holdings(), (Holdings{{0, 10}, {0, 11}}));
+  EXPECT_EQ(leaf.layout(), kHybrid);
+}
+
+TEST(PublisherTest, ARestartedLeafGetsSideBlocksAndTheLayoutBySnapshot) {
+  auto leaf = std::make_unique<FakeLeaf>();
+  auto server = std::make_unique<TestServer>(leaf.get());
+  const uint16_t port = server->port();
+  std::unique_ptr<Publisher> publisher = MakePublisher({server->target()});
+  const std::vector<SequenceHash> blocks = {SequenceHash{10}, SequenceHash{11}};
+  publisher->SetLayout(kHybrid);
+  publisher->StoredHashed(Tier::kDevice, 0, kNoParent, blocks);
+  publisher->StoredSideHashed(1, Tier::kDevice, blocks);
+  publisher->StoredSideHashed(2, Tier::kDevice, {&blocks[1], 1});
+  ASSERT_TRUE(publisher->WaitAcknowledged(kLong));
+  server = nullptr;
+  publisher->RemovedSideHashed(1, Tier::kDevice, {blocks.data(), 1});
+  leaf = std::make_unique<FakeLeaf>();
+  server = std::make_unique<TestServer>(leaf.get(), port);
+  ASSERT_TRUE(publisher->WaitAcknowledged(kLong));
+  EXPECT_EQ(leaf->layout(), kHybrid);
+  EXPECT_EQ(leaf->holdings_of(0), (Holdings{{0, 10}, {0, 11}}));
+  EXPECT_EQ(leaf->holdings_of(1), SideHoldings(1, {11}));
+  EXPECT_EQ(leaf->holdings_of(2), SideHoldings(2, {11}));
+  server = nullptr;
+}
+
+TEST(PublisherTest, LayoutsThatContradictTheOneBeforeAndUnknownClassesAreRefused) {
+  FakeLeaf leaf;
+  TestServer server(&leaf);
+  std::unique_ptr<Publisher> publisher = MakePublisher({server.target()});
+  const std::vector<SequenceHash> block = {SequenceHash{10}};
+  EXPECT_FALSE(publisher->StoredSideHashed(1, Tier::kDevice, block)) << "no layout";
+  CacheLayout layout = kHybrid;
+  layout.main.block_size = 2 * kBlockSize;
+  EXPECT_FALSE(publisher->SetLayout(layout)) << "not the domain's";
+  ASSERT_TRUE(publisher->SetLayout(kHybrid));
+  EXPECT_FALSE(publisher->StoredSideHashed(0, Tier::kDevice, block));
+  EXPECT_FALSE(publisher->RemovedSideHashed(3, Tier::kDevice, block));
+  layout = kHybrid;
+  std::swap(layout.sides[0], layout.sides[1]);
+  EXPECT_FALSE(publisher->SetLayout(layout)) << "names of blocks that may be held";
+  layout = kHybrid;
+  layout.sides[0].drops_last = true;
+  layout.sides.push_back({.kind = CacheKind::kWindow, .block_size = 6, .window_tokens = 7});
+  EXPECT_TRUE(publisher->SetLayout(layout));
+  EXPECT_FALSE(publisher->StoredSideHashed(3, Tier::kDevice, block)) << "ends inside main blocks";
+  EXPECT_TRUE(publisher->StoredSideHashed(1, Tier::kDevice, block));
+  EXPECT_FALSE(publisher->Publish("")) << "it has spoken by calls";
+  ASSERT_TRUE(publisher->WaitAcknowledged(kLong));
+  EXPECT_EQ(leaf.layout(), layout);
+  EXPECT_EQ(leaf.holdings(), SideHoldings(1, {10}));
+  EXPECT_EQ(publisher->Stats().invalid_calls, 7u);
 }
 
 TEST(PublisherTest, CopiesAreCounted) {

@@ -18,7 +18,8 @@ struct Header {
   Record::Kind kind;
   Tier tier;
   uint8_t tiers;
-  bool has_parent;
+  uint8_t has_parent : 1;
+  uint8_t side : 7;
   Position position;
   uint64_t parent;
   uint32_t hashes;
@@ -27,7 +28,13 @@ struct Header {
   uint32_t salt_bytes;
 };
 static_assert(sizeof(Header) == 32 && std::is_trivially_copyable_v<Header>);
+static_assert(kSideClassesMax < 1 << 7);
 static_assert(std::is_trivially_copyable_v<Load>);
+static_assert(std::is_trivially_copyable_v<CacheClass>);
+
+bool HasPayload(Record::Kind kind) {
+  return kind == Record::kEngineBatch || kind == Record::kLayout;
+}
 
 constexpr size_t WordsFor(size_t bytes) {
   return (bytes + sizeof(uint64_t) - 1) / sizeof(uint64_t);
@@ -55,6 +62,30 @@ const uint64_t* Take(size_t bytes, const uint64_t** from) {
 
 }  // namespace
 
+// A byte for `has_main`, the main class, then the sides.
+std::string PackLayout(const CacheLayout& layout) {
+  std::string payload(1, layout.has_main ? '\1' : '\0');
+  const auto put = [&](const CacheClass& of) {
+    payload.append(reinterpret_cast<const char*>(&of), sizeof(of));
+  };
+  put(layout.main);
+  for (const CacheClass& side : layout.sides) put(side);
+  return payload;
+}
+
+CacheLayout UnpackLayout(std::string_view payload) {
+  CacheLayout layout;
+  layout.has_main = payload[0] != '\0';
+  const auto take = [&](size_t i) {
+    CacheClass of;
+    std::memcpy(static_cast<void*>(&of), payload.data() + 1 + i * sizeof(of), sizeof(of));
+    return of;
+  };
+  layout.main = take(0);
+  for (size_t i = 1; i < payload.size() / sizeof(CacheClass); ++i) layout.sides.push_back(take(i));
+  return layout;
+}
+
 RecordBuffer::RecordBuffer() {
   Reserve();
   Clear();
@@ -75,8 +106,9 @@ void RecordBuffer::Append(const Record& record) {
                       .tier = record.tier,
                       .tiers = record.tiers.bits(),
                       .has_parent = record.has_parent,
+                      .side = static_cast<uint8_t>(record.side & 0x7f),
                       .position = record.position,
-                      .parent = record.kind == Record::kEngineBatch
+                      .parent = HasPayload(record.kind)
                                     ? static_cast<uint64_t>(record.payload.size())
                                     : record.parent,
                       .hashes = static_cast<uint32_t>(record.hashes.size()),
@@ -102,7 +134,8 @@ bool RecordBuffer::Next(Record* record) {
   record->kind = header.kind;
   record->tier = header.tier;
   record->tiers = TierMask(header.tiers);
-  record->has_parent = header.has_parent;
+  record->has_parent = header.has_parent != 0;
+  record->side = header.side;
   record->position = header.position;
   record->parent = header.parent;
   record->hashes = {Take(header.hashes * sizeof(uint64_t), &from), header.hashes};
@@ -112,8 +145,7 @@ bool RecordBuffer::Next(Record* record) {
                        header.lora_bytes};
   record->cache_salt = {reinterpret_cast<const char*>(Take(header.salt_bytes, &from)),
                         header.salt_bytes};
-  const size_t payload_bytes =
-      header.kind == Record::kEngineBatch ? static_cast<size_t>(header.parent) : 0;
+  const size_t payload_bytes = HasPayload(header.kind) ? static_cast<size_t>(header.parent) : 0;
   record->payload = {reinterpret_cast<const char*>(Take(payload_bytes, &from)), payload_bytes};
   if (header.kind == Record::kLoad) {
     std::memcpy(static_cast<void*>(&record->load), Take(sizeof(Load), &from), sizeof(Load));

@@ -10,9 +10,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
+#include "indexer/base/cache_class.h"
 #include "indexer/base/event.h"
 #include "indexer/base/hash.h"
 #include "indexer/base/ids.h"
@@ -27,6 +29,9 @@ struct Record {
     kRemoved,        // tier, hashes
     kStoredHashed,   // tier, position, parent, hashes
     kRemovedHashed,  // tier, hashes
+    kStoredSide,     // tier, side, hashes
+    kRemovedSide,    // tier, side, hashes
+    kLayout,         // payload: `PackLayout`
     kCleared,        // tiers
     kLoad,           // load
     kEngineBatch     // payload
@@ -36,15 +41,20 @@ struct Record {
   Tier tier = Tier::kDevice;
   TierMask tiers = {};
   bool has_parent = false;
+  SideClass side = 0;
   Position position = 0;
   uint64_t parent = 0;
   std::span<const uint64_t> hashes = {};
   std::span<const TokenId> tokens = {};
   std::string_view lora_name = {};
   std::string_view cache_salt = {};
-  std::string_view payload = {};  // an engine's own batch of events
+  std::string_view payload = {};  // an engine's own batch of events, or a layout
   Load load = {};
 };
+
+// A layout as a record's payload, for this process alone.
+std::string PackLayout(const CacheLayout& layout);
+CacheLayout UnpackLayout(std::string_view payload);
 
 class RecordBuffer {
  public:

@@ -293,7 +293,9 @@ void ZmqPublisher::Impl::Add(const Record& record) {
       Remove(record.tier, record.hashes);
       break;
     case Record::kStoredHashed:
-    case Record::kRemovedHashed: {
+    case Record::kRemovedHashed:
+    case Record::kStoredSide:
+    case Record::kRemovedSide: {
       MutexLock lock(&mutex_);
       ++stats_.calls_untold;
       break;
@@ -302,6 +304,7 @@ void ZmqPublisher::Impl::Add(const Record& record) {
       encoder_.AllCleared();
       Flush();
       break;
+    case Record::kLayout:
     case Record::kLoad:
       break;
     case Record::kEngineBatch:

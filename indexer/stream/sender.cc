@@ -117,7 +117,6 @@ struct StreamSender::State {
   int snapshots_unanswered = 0;   // sent in a row on this connection, and none acknowledged
 
   std::optional<Load> load;
-  CacheLayout layout;  // as the receiver is told
   bool degraded = false;
   Time last_digest{0};
   uint64_t blocks_since_digest = 0;
@@ -128,8 +127,8 @@ struct StreamSender::State {
 StreamSender::StreamSender(const SenderOptions& options, SenderIdentity identity,
                            const ResidentSet* resident)
     : state_(std::make_unique<State>(options, std::move(identity), resident)) {
-  // What is held already has no batch: a number is burnt for it.
-  if (resident->size() > 0) {
+  // What is held already, or known of its classes, has no batch: a number is burnt for it.
+  if (resident->size() > 0 || !resident->layout().plain()) {
     state_->last = 1;
     state_->OweSnapshot();
   }
@@ -144,13 +143,7 @@ void StreamSender::Append(const std::vector<Event>& events, const std::optional<
   State& s = *state_;
   if (s.finished()) return;
   if (load.has_value()) s.load = load;
-  const CacheLayout& resident_layout = s.resident->layout();
-  if (events.empty() && !load.has_value() && s.layout == resident_layout) return;
-  if (!(s.layout == resident_layout)) {
-    s.layout = resident_layout;
-    if (!s.snapshot_owed)
-      if (Batch* batch = s.Open(0)) batch->layout = s.layout;
-  }
+  if (events.empty() && !load.has_value()) return;
   for (const Event& event : events) s.AppendEvent(event);
   if (load.has_value() && !s.snapshot_owed) {
     if (Batch* batch = s.Open(0)) batch->load = load;
@@ -167,6 +160,15 @@ void StreamSender::SetDegraded(bool degraded) {
   s.degraded = degraded;
   if (!s.snapshot_owed) {
     if (Batch* batch = s.Open(0)) batch->degraded = degraded;
+  }
+  if (s.snapshot_owed) s.Burn();
+}
+
+void StreamSender::NoteLayout() {
+  State& s = *state_;
+  if (s.finished()) return;
+  if (!s.snapshot_owed) {
+    if (Batch* batch = s.Open(0)) batch->layout = s.resident->layout();
   }
   if (s.snapshot_owed) s.Burn();
 }
@@ -438,7 +440,7 @@ void StreamSender::State::Capture(Time now) {
   snapshot->runs = resident->AsRuns();
   snapshot->digest = resident->digest();
   snapshot->degraded = degraded;
-  snapshot->layout = layout = resident->layout();
+  snapshot->layout = resident->layout();
   last_digest = now;
   blocks_since_digest = 0;
   ++stats.snapshots_sent;

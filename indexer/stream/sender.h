@@ -78,13 +78,15 @@ class StreamSender {
   StreamSender(const SenderOptions& options, SenderIdentity identity, const ResidentSet* resident);
   ~StreamSender();
 
-  // Events that `resident` already reflects, and nothing else since the call before. They are cut into batches within the bounds
-  // of `event.h`. Where the resident set's cache classes have changed, the first of these batches says so.
+  // Events that `resident` already reflects, and nothing else since the call before. They are cut into batches within the bounds of `event.h`.
   void Append(const std::vector<Event>& events, const std::optional<Load>& load, Time now);
 
   // The holdings are not certain, or are so again (`Batch::degraded`): travels in stream order, with everything appended
   // from now on. Not degraded until told.
   void SetDegraded(bool degraded);
+
+  // The resident set's cache classes changed (`ResidentSet::SetLayout`). REQUIRES: before `Append` of the events that need them.
+  void NoteLayout();
 
   void OnConnected(Time now);
   void OnDisconnected(Time now);

@@ -66,6 +66,11 @@ void SenderPump::SetDegraded(bool degraded) {
   state_->sender.SetDegraded(degraded);
 }
 
+void SenderPump::NoteLayout() {
+  MutexLock lock(&state_->mutex);
+  state_->sender.NoteLayout();
+}
+
 void SenderPump::Flush() {
   while (state_->WriteOne()) {
   }

@@ -35,6 +35,9 @@ class SenderPump : private SenderLinkObserver {
   // Likewise: what is held is not certain, or is so again.
   void SetDegraded(bool degraded);
 
+  // The resident set's cache classes changed (`StreamSender::NoteLayout`). REQUIRES: `resident_mutex` held.
+  void NoteLayout();
+
   // Writes what is due. REQUIRES: `resident_mutex` not held.
   void Flush();
   // Time passes; also flushes.

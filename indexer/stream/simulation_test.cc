@@ -1,4 +1,4 @@
-// Do sender and receiver converge whatever the network does? Seeded histories of stores, removals, clears, lost,
+// Do sender and receiver converge whatever the network does? Seeded histories of stores, removals, clears, layouts, lost,
 // doubled, reordered and late messages, broken connections, and restarts of either end, with time that is told.
 //
 // After every step: what a receiver holds under exact trust is what the sender held after the batch that
@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "indexer/base/cache_class.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/event.h"
 #include "indexer/base/hash.h"
@@ -32,6 +33,10 @@ namespace {
 
 using Contents = std::map<uint64_t, uint8_t>;  // block to its tiers
 
+// Blocks of side classes have names that say which.
+constexpr uint64_t kSideBlocks = 1'000'000;
+SideClass SideOf(uint64_t block) { return static_cast<SideClass>(block / kSideBlocks); }
+
 // A slow and obviously right twin of a resident set, for both ends.
 class Holdings : public HoldingsSink {
  public:
@@ -41,13 +46,17 @@ class Holdings : public HoldingsSink {
   absl::Status Apply(const Event& event) override {
     if (const Stored* stored = std::get_if<Stored>(&event)) {
       for (const SequenceHash block : stored->blocks) {
+        EXPECT_EQ(stored->side, SideOf(Raw(block)));
         if (contents_.count(Raw(block)) == 0 && contents_.size() >= blocks_max_) {
           return absl::ResourceExhaustedError("full");
         }
         contents_[Raw(block)] |= TierMask(stored->tier).bits();
       }
     } else if (const Removed* removed = std::get_if<Removed>(&event)) {
-      for (const SequenceHash block : removed->blocks) Drop(Raw(block), TierMask(removed->tier));
+      for (const SequenceHash block : removed->blocks) {
+        EXPECT_EQ(removed->side, SideOf(Raw(block)));
+        Drop(Raw(block), TierMask(removed->tier));
+      }
     } else {
       std::vector<uint64_t> blocks;
       for (const auto& [block, tiers] : contents_) blocks.push_back(block);
@@ -56,8 +65,10 @@ class Holdings : public HoldingsSink {
     return absl::OkStatus();
   }
   void SetLoad(const Load& load) override { load_ = load; }
+  void SetLayout(const CacheLayout& layout) override { layout_ = layout; }
   void ForEachHeld(const std::function<void(SequenceHash, TierMask, SideClass)>& visit) override {
-    for (const auto& [block, tiers] : contents_) visit(SequenceHash{block}, TierMask(tiers), 0);
+    for (const auto& [block, tiers] : contents_)
+      visit(SequenceHash{block}, TierMask(tiers), SideOf(block));
   }
   Digest CurrentDigest() override {
     Digest digest;
@@ -71,6 +82,7 @@ class Holdings : public HoldingsSink {
 
   const Contents& contents() const { return contents_; }
   std::optional<Load> load() const { return load_; }
+  const CacheLayout& layout() const { return layout_; }
   void LoseOne() {
     if (!contents_.empty()) contents_.erase(contents_.begin());
   }
@@ -87,6 +99,13 @@ class Holdings : public HoldingsSink {
   size_t blocks_max_;
   Contents contents_;
   std::optional<Load> load_;
+  CacheLayout layout_;
+};
+
+// What a sender held after a batch.
+struct Truth {
+  Contents contents;
+  CacheLayout layout;
 };
 
 class Simulation {
@@ -144,7 +163,7 @@ class Simulation {
   // One sender's connection to its receiver, in the middle of which messages are.
   struct Sender {
     std::unique_ptr<StreamSender> stream;
-    std::map<BatchNumber, Contents> history;
+    std::map<BatchNumber, Truth> history;
     bool connected = false;
     bool session_welcomed = false;  // the receiver takes messages of this connection
     std::vector<InFlight> wire;
@@ -167,6 +186,8 @@ class Simulation {
       resident_ = std::make_unique<ResidentSet>();
       truth_.clear();
     }
+    // A sender that starts anew knows its classes, or learns them.
+    if (!keep && Below(3) == 0) resident_->SetLayout(RandomLayout());
     last_load_.reset();
     // Clocks of machines go back: the epoch may be below the one before.
     const Epoch epoch = 1000 + static_cast<Epoch>(now().count() / 1000000) - Below(500);
@@ -182,9 +203,10 @@ class Simulation {
       sender.stream =
           std::make_unique<StreamSender>(sender_options_, std::move(identity), resident_.get());
       sender.history.clear();
-      sender.history[sender.stream->last_number()] = truth_;
+      sender.history[sender.stream->last_number()] = Held();
     }
   }
+  Truth Held() const { return {truth_, resident_->layout()}; }
 
   void StartReceiver(Receiver* receiver) {
     Break(&senders_[receiver - receivers_.data()], receiver - receivers_.data());
@@ -216,12 +238,32 @@ class Simulation {
     if (Percent(2)) clock_.Advance(std::chrono::seconds(Below(60)));
   }
 
+  // With up to two more side classes than before, which keep their places.
+  CacheLayout RandomLayout() {
+    CacheLayout layout = resident_->layout();
+    layout.main = {.block_size = 16, .drops_last = Below(2) == 0};
+    for (uint64_t n = Below(3); n > 0 && layout.sides.size() < 4; --n)
+      layout.sides.push_back({.kind = CacheKind::kWindow,
+                              .block_size = 16,
+                              .window_tokens = static_cast<uint32_t>(1 + Below(100))});
+    return layout;
+  }
+
   // A sequence is the multiples of its number, so that sequences share no block and parents are known.
   Event RandomEvent() {
     const Tier tier = static_cast<Tier>(Below(3));
     if (Below(60) == 0) return Cleared{TierMask(static_cast<uint8_t>(1 + Below(15)))};
     const uint64_t sequence = 1 + Below(8);
     const uint64_t from = Below(16), count = 1 + Below(8);
+    const uint64_t sides = resident_->layout().sides.size();
+    if (sides > 0 && Below(3) == 0) {
+      const SideClass side = static_cast<SideClass>(1 + Below(sides));
+      std::vector<SequenceHash> names;
+      for (uint64_t i = from; i < from + count; ++i)
+        names.push_back(SequenceHash{side * kSideBlocks + Raw(Block(sequence, i))});
+      if (Below(5) < 2) return Removed{.tier = tier, .blocks = names, .side = side};
+      return Stored{.tier = tier, .blocks = names, .side = side};
+    }
     std::vector<SequenceHash> blocks;
     for (uint64_t i = from; i < from + count; ++i) blocks.push_back(Block(sequence, i));
     if (Below(5) < 2) return Removed{.tier = tier, .blocks = blocks};
@@ -237,6 +279,8 @@ class Simulation {
   void Work() {
     if (Below(3) == 0) return;
     std::vector<Event> changes;
+    if (Below(15) == 0 && resident_->SetLayout(RandomLayout()))
+      for (Sender& sender : senders_) sender.stream->NoteLayout();
     for (uint64_t n = Below(4); n > 0; --n) {
       const Event event = RandomEvent();
       for (const Event& change : resident_->Apply(event)) changes.push_back(change);
@@ -247,7 +291,7 @@ class Simulation {
       load = last_load_ = Load{.running_requests = static_cast<uint32_t>(Below(9))};
     for (Sender& sender : senders_) {
       sender.stream->Append(changes, load, now());
-      sender.history[sender.stream->last_number()] = truth_;
+      sender.history[sender.stream->last_number()] = Held();
     }
   }
 
@@ -256,7 +300,9 @@ class Simulation {
     for (const auto& [block, tiers] : truth_) {
       for (int tier = 0; tier < kTiers; ++tier) {
         if (tiers >> tier & 1) {
-          twin.Apply(Stored{.tier = static_cast<Tier>(tier), .blocks = {SequenceHash{block}}})
+          twin.Apply(Stored{.tier = static_cast<Tier>(tier),
+                            .blocks = {SequenceHash{block}},
+                            .side = SideOf(block)})
               .IgnoreError();
         }
       }
@@ -287,7 +333,7 @@ class Simulation {
 
   void Poll(Sender* sender) {
     while (std::optional<SenderMessage> message = sender->stream->Poll(now())) {
-      sender->history[sender->stream->last_number()] = truth_;
+      sender->history[sender->stream->last_number()] = Held();
       const int copies = IsLostPart(*message) || Percent(loss_) ? 0 : Percent(double_) ? 2 : 1;
       for (int i = 0; i < copies; ++i) {
         sender->wire.push_back({Arrival(&sender->latest_up), *message, std::nullopt});
@@ -351,7 +397,10 @@ class Simulation {
     if (receiver.stream->instance_id() != instance_) return;  // a sender that is no more
     const auto then = sender.history.find(receiver.stream->applied());
     ASSERT_NE(then, sender.history.end()) << "applied " << receiver.stream->applied();
-    ASSERT_EQ(receiver.holdings->contents(), then->second)
+    ASSERT_EQ(receiver.holdings->contents(), then->second.contents)
+        << "after batch " << receiver.stream->applied();
+    ASSERT_TRUE(receiver.holdings->layout() == then->second.layout ||
+                (receiver.holdings->layout().plain() && then->second.layout.plain()))
         << "after batch " << receiver.stream->applied();
   }
 
@@ -377,6 +426,9 @@ class Simulation {
       EXPECT_TRUE(senders_[i].stream->AtRest());
       EXPECT_EQ(receiver.stream->trust(now()), Trust::kExact);
       EXPECT_EQ(receiver.holdings->contents(), truth_);
+      EXPECT_EQ(receiver.holdings->CurrentDigest(), resident_->digest());
+      EXPECT_TRUE(receiver.holdings->layout() == resident_->layout() ||
+                  (receiver.holdings->layout().plain() && resident_->layout().plain()));
       EXPECT_EQ(receiver.stream->applied(), senders_[i].stream->last_number());
       if (last_load_.has_value()) {
         EXPECT_EQ(receiver.holdings->load(), last_load_);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "indexer/base/cache_class.h"
 #include "indexer/base/event.h"
 #include "indexer/stream/messages.h"
 #include "indexer/stream/receiver.h"
@@ -43,6 +44,7 @@ class Holdings : public HoldingsSink {
     return absl::OkStatus();
   }
   void SetLoad(const Load& load_in) override { load = load_in; }
+  void SetLayout(const CacheLayout& layout_in) override { layout = layout_in; }
   void ForEachHeld(const std::function<void(SequenceHash, TierMask, SideClass)>& visit) override {
     for (const SequenceHash block : held) visit(block, Tier::kDevice, 0);
   }
@@ -55,6 +57,7 @@ class Holdings : public HoldingsSink {
   bool full = false;
   std::set<SequenceHash> held;
   std::optional<Load> load;
+  CacheLayout layout;
 };
 
 SenderIdentity Identity(Epoch epoch = 100, uint64_t instance_id = 7) {
@@ -649,6 +652,112 @@ TEST_F(SenderTest, StopSaysGoodbyeOnce) {
   sender.Stop();
   EXPECT_TRUE(std::holds_alternative<Goodbye>(*sender.Poll(now)));
   EXPECT_FALSE(sender.Poll(now).has_value());
+}
+
+const CacheLayout kHybrid = {
+    .main = {.block_size = 16},
+    .sides = {{.kind = CacheKind::kWindow, .block_size = 16, .window_tokens = 100}}};
+
+Stored SideBlocks(std::vector<SequenceHash> names, SideClass side = 1) {
+  return Stored{.blocks = std::move(names), .side = side};
+}
+
+TEST_F(SenderTest, ALayoutIsInTheBatchOfTheFirstEventsThatNeedItAndInSnapshots) {
+  Connect(Welcome{.next = 1, .credit = 64});
+  Append(RunOf(1, 2));
+  EXPECT_FALSE(std::get<Batch>(*sender.Poll(now)).layout.has_value());
+  resident.SetLayout(kHybrid);
+  sender.NoteLayout();
+  Append(SideBlocks({SequenceHash{77}}));
+  Batch batch = std::get<Batch>(*sender.Poll(now));
+  EXPECT_TRUE(Validate(SenderMessage(batch)).ok());
+  EXPECT_EQ(batch.layout, kHybrid);
+  EXPECT_EQ(batch.events, (std::vector<Event>{SideBlocks({SequenceHash{77}})}));
+  Append(RunOf(10, 1));
+  EXPECT_FALSE(std::get<Batch>(*sender.Poll(now)).layout.has_value());
+  Say(Need{.next = 0, .snapshot = true});
+  const SnapshotPart part = std::get<SnapshotPart>(*sender.Poll(now));
+  EXPECT_TRUE(Validate(SenderMessage(part)).ok());
+  EXPECT_EQ(part.layout, kHybrid);
+  EXPECT_EQ(part.stored.back(), SideBlocks({SequenceHash{77}}));
+}
+
+TEST_F(SenderTest, ALayoutThatFindsNoRoomIsInTheSnapshot) {
+  for (uint64_t i = 1; i <= 5; ++i) Append(RunOf(10000 * i, kBatchBlocksMax));
+  resident.SetLayout(kHybrid);
+  sender.NoteLayout();
+  Connect(Welcome{.next = 1, .credit = 64});
+  EXPECT_EQ(std::get<SnapshotPart>(*sender.Poll(now)).layout, kHybrid);
+}
+
+TEST_F(SenderTest, ASenderThatStartsWithALayoutAndNoBlocksTellsIt) {
+  ResidentSet empty;
+  empty.SetLayout(kHybrid);
+  StreamSender late(SenderOptions{}, Identity(), &empty);
+  late.OnConnected(now);
+  late.Poll(now);
+  EXPECT_TRUE(late.OnMessage(Welcome{.next = 1, .snapshot = true, .credit = 64}, now).ok());
+  EXPECT_EQ(std::get<SnapshotPart>(*late.Poll(now)).layout, kHybrid);
+}
+
+// Both ends, with a batch in between that is lost for good: the window of replays has one batch.
+TEST_F(ReceiverTest, AGapRepairedBySnapshotKeepsSideBlocksAndTheLayout) {
+  ResidentSet resident;
+  StreamSender sender(SenderOptions{.window_batches = 1}, Identity(), &resident);
+  const auto append = [&](const Event& event) {
+    sender.Append(resident.Apply(event), std::nullopt, now);
+  };
+  const auto deliver = [&](bool lost) {
+    while (std::optional<SenderMessage> message = sender.Poll(now)) {
+      if (lost) continue;
+      for (const ReceiverMessage& reply : Say(*message))
+        ASSERT_TRUE(sender.OnMessage(reply, now).ok());
+    }
+  };
+  sender.OnConnected(now);
+  append(RunOf(1, 3));
+  deliver(/*lost=*/false);
+  EXPECT_EQ(holdings.held.size(), 3u);
+  resident.SetLayout(kHybrid);
+  sender.NoteLayout();
+  append(SideBlocks({SequenceHash{77}, SequenceHash{78}}));
+  deliver(/*lost=*/true);
+  append(Removed{.blocks = {SequenceHash{78}}, .side = 1});
+  append(SideBlocks({SequenceHash{79}}));
+  deliver(/*lost=*/false);
+  EXPECT_EQ(sender.stats().snapshots_sent, 1u);
+  EXPECT_EQ(receiver.trust(now), Trust::kExact);
+  EXPECT_EQ(holdings.layout, kHybrid);
+  EXPECT_EQ(holdings.CurrentDigest(), resident.digest());
+  EXPECT_EQ(holdings.held,
+            (std::set<SequenceHash>{SequenceHash{1}, SequenceHash{2}, SequenceHash{3},
+                                    SequenceHash{77}, SequenceHash{79}}));
+}
+
+TEST(ResidentSetTest, SideBlocksAreRunsOfTheirOwnByClassAndTier) {
+  ResidentSet resident;
+  EXPECT_TRUE(resident.SetLayout(kHybrid));
+  EXPECT_FALSE(resident.SetLayout(kHybrid));
+  resident.Apply(RunOf(1, 2));
+  resident.Apply(SideBlocks({SequenceHash{8}, SequenceHash{7}}));
+  EXPECT_EQ(resident.Apply(SideBlocks({SequenceHash{9}, SequenceHash{7}, SequenceHash{6}})),
+            (std::vector<Event>{SideBlocks({SequenceHash{9}, SequenceHash{6}})}));
+  Stored host = SideBlocks({SequenceHash{7}});
+  host.tier = Tier::kHost;
+  resident.Apply(host);
+  resident.Apply(SideBlocks({SequenceHash{5}}, 2));
+  const auto blocks = [](std::vector<uint64_t> names, SideClass side) {
+    Stored run{.blocks = {}, .side = side};
+    for (const uint64_t name : names) run.blocks.push_back(SequenceHash{name});
+    return run;
+  };
+  EXPECT_EQ(resident.AsRuns(),
+            (std::vector<Stored>{RunOf(1, 2), blocks({6, 7, 8, 9}, 1), host, blocks({5}, 2)}));
+  EXPECT_EQ(resident.Apply(Removed{.blocks = {SequenceHash{8}, SequenceHash{99}}, .side = 1}),
+            (std::vector<Event>{Removed{.blocks = {SequenceHash{8}}, .side = 1}}));
+  resident.Apply(Cleared{Tier::kDevice});
+  EXPECT_EQ(resident.AsRuns(), (std::vector<Stored>{host}));
+  EXPECT_EQ(resident.layout(), kHybrid);
 }
 
 TEST(ResidentSetTest, CutsARunWhereItIsHeldAlready) {

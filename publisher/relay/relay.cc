@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
+#include "indexer/base/cache_class.h"
 #include "indexer/base/mutex.h"
 #include "indexer/discovery/directory.h"
 #include "indexer/discovery/found_leaves.h"
@@ -109,10 +110,20 @@ std::string LogName(const RelayOptions& options) {
   return name;
 }
 
-absl::Status CheckNames(const EngineRegistration& registration, const Domain& domain) {
+using Labels = std::vector<std::pair<std::string, std::string>>;
+
+// Of its ranks: those of all, and where its requests go.
+Labels LabelsOf(const EngineRegistration& registration, Labels labels) {
+  if (!registration.url.empty()) labels.emplace_back("url", registration.url);
+  return labels;
+}
+
+absl::Status CheckNames(const EngineRegistration& registration, const Domain& domain,
+                        const Labels& labels) {
   if (registration.block_size == 0 || registration.block_size > kBlockSizeMax)
     return absl::InvalidArgumentError("block_size: 1 to 65536 tokens");
-  absl::Status names = ValidateHolder({registration.instance, registration.rank, ""}, {});
+  absl::Status names = ValidateHolder({registration.instance, registration.rank, ""},
+                                      LabelsOf(registration, labels));
   names.Update(ValidateDomain(domain));
   return names;
 }
@@ -182,7 +193,7 @@ struct Relay::State {
                                      .contract_id = options.contract.Id(),
                                      .schedule = "",
                                      .address = "",
-                                     .labels = options.labels,
+                                     .labels = LabelsOf(instance.of, options.labels),
                                      .epoch = 0,
                                      .instance_id = 0},
                         .sender = options.sender,
@@ -306,7 +317,7 @@ struct Relay::State {
 absl::Status Relay::State::Register(const EngineRegistration& registration) {
   const Domain domain = DomainOf(registration.model, registration.group);
   if (absl::Status bad = CheckRegistration(registration); !bad.ok()) return bad;
-  if (absl::Status bad = CheckNames(registration, domain); !bad.ok()) return bad;
+  if (absl::Status bad = CheckNames(registration, domain, options.labels); !bad.ok()) return bad;
   MutexLock one_at_a_time(&register_mutex);
   InstancePtr instance = Find(registration.instance);
   if (absl::Status bad = Fits(registration, domain, instance.get()); !bad.ok()) return bad;

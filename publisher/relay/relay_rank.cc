@@ -82,12 +82,6 @@ void RelayRank::Shed(uint64_t blocks) {
   TellDoubt();
 }
 
-// Leaves are told with the next events.
-void RelayRank::SetLayout(const CacheLayout& layout) {
-  MutexLock lock(&mutex_);
-  resident_.SetLayout(layout);
-}
-
 void RelayRank::SetTrust(Trust trust) {
   {
     MutexLock lock(&mutex_);
@@ -95,6 +89,12 @@ void RelayRank::SetTrust(Trust trust) {
     TellDoubt();
   }
   Wake();
+}
+
+void RelayRank::SetLayout(const CacheLayout& layout) {
+  MutexLock lock(&mutex_);
+  if (!resident_.SetLayout(layout) || links_ == nullptr) return;
+  for (const Link& link : *links_) link.pump->NoteLayout();
 }
 
 bool RelayRank::Degraded() const { return trust_ != Trust::kExact || !certain_ || shedding_; }
@@ -257,6 +257,7 @@ RelayRankDump RelayRank::Dump() const {
   MutexLock lock(&mutex_);
   dump.identity = identity_;
   dump.runs = resident_.AsRuns();
+  dump.layout = resident_.layout();
   dump.trust = Degraded() ? Trust::kDegraded : Trust::kExact;
   if (links_ == nullptr) return dump;
   for (const Link& link : *links_)

@@ -28,6 +28,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "indexer/base/cache_class.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/event.h"
 #include "indexer/base/ids.h"
@@ -101,6 +102,7 @@ struct RelayRankStats {
 struct RelayRankDump {
   SenderIdentity identity;
   std::vector<Stored> runs;
+  CacheLayout layout;
   BatchNumber last_number = 0;  // the highest of any leaf's stream
   Trust trust = Trust::kExact;
 };

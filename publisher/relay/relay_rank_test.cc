@@ -10,8 +10,10 @@
 #include <utility>
 #include <vector>
 
+#include "indexer/base/cache_class.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/event.h"
+#include "indexer/base/ids.h"
 #include "indexer/base/tier.h"
 #include "indexer/transport/in_process_link.h"
 #include "publisher/relay/relay_test_util.h"
@@ -247,6 +249,40 @@ TEST_F(RelayRankTest, WakesOnceUntilItIsFlushed) {
   Run();
   EXPECT_TRUE(rank->Apply(RunOf(3, 1)).ok());
   EXPECT_EQ(wakes, 2);
+}
+
+TEST_F(RelayRankTest, TheLayoutGoesAheadOfSideBlocksAndIsInTheSnapshotForALeafThatComes) {
+  CacheLayout layout = {.main = {.block_size = 16},
+                        .sides = {{.kind = CacheKind::kState, .block_size = 32}}};
+  Settle();
+  rank->SetLayout(layout);
+  EXPECT_TRUE(rank->Apply(RunOf(1, 2)).ok());
+  EXPECT_TRUE(rank->Apply(Stored{.blocks = {SequenceHash{77}}, .side = 1}).ok());
+  Run();
+  EXPECT_EQ(leaf.LayoutOf("w"), layout);
+  HeldBlocks held = Held(1, 2);
+  held.insert({0, 77});
+  EXPECT_EQ(leaf.HeldBy("w"), held);
+  EXPECT_EQ(rank->Dump().layout, layout);
+  rank->SetLeaves({"other"});
+  Run();
+  EXPECT_EQ(other.LayoutOf("w"), layout);
+  EXPECT_EQ(other.HeldBy("w"), held);
+  layout.sides[0].drops_last = true;
+  rank->SetLayout(layout);
+  Run();
+  EXPECT_EQ(other.LayoutOf("w"), layout);
+  EXPECT_TRUE(rank->Apply(Removed{.blocks = {SequenceHash{77}}, .side = 1}).ok());
+  Run();
+  EXPECT_EQ(other.HeldBy("w"), Held(1, 2));
+}
+
+// Its leaf has to know the classes although nothing is held of any.
+TEST_F(RelayRankTest, ALayoutWithoutBlocksIsToldToALeafThatComes) {
+  const CacheLayout layout = {.main = {.block_size = 16, .drops_last = true}, .sides = {}};
+  rank->SetLayout(layout);
+  Settle();
+  EXPECT_EQ(leaf.LayoutOf("w"), layout);
 }
 
 // Against a set that is obviously right.

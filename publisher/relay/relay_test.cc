@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "indexer/base/cache_class.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/hash.h"
 #include "indexer/base/tier.h"
@@ -27,6 +28,7 @@
 #include "indexer/transport/redis/redis_log_options.h"
 #include "indexer/transport/redis/redis_reader.h"
 #include "publisher/relay/relay_test_util.h"
+#include "publisher/side_events.h"
 #include "publisher/zmq_events.h"
 
 namespace kvatlas {
@@ -184,6 +186,40 @@ TEST_F(RelayTest, TheLeafHoldsWhatTheEngineSaidBeforeAndAfterTheRelayCame) {
   EXPECT_TRUE(Becomes("w", Chain({1, 2}) + Chain({1, 2}, Tier::kHost) + Chain({7})));
   engine.sockets.Publish(engine.AllCleared());
   EXPECT_TRUE(Becomes("w", {}));
+}
+
+TEST_F(RelayTest, WindowsOfAHybridModelReachTheLeafWithTheLayoutAndTheUrlAsALabel) {
+  constexpr uint32_t kWindow = 8;
+  Engine engine;
+  EngineRegistration registration = engine.Registration("w");
+  registration.url = "http://10.0.0.7:8000";
+  registration.eagle_drop = "1";
+  const std::unique_ptr<Relay> relay = Start({registration});
+  engine.sockets.WaitForSubscribers();
+  engine.sockets.Publish(engine.Stored({1, 2}));
+  engine.sockets.Publish(WindowBatch(true, {2}, kBlockSize, kWindow));
+  CacheLayout layout = WindowLayout(kBlockSize, kWindow);
+  layout.sides[0].drops_last = true;
+  HeldBlocks second = Chain({1, 2});
+  second.erase(*Chain({1}).begin());
+  const HeldBlocks all = Chain({1, 2}) + SidesOf(second, layout.sides[0]);
+  EXPECT_TRUE(Becomes("w", all));
+  EXPECT_EQ(leaf.leaf->LayoutOf("w"), layout);
+  EXPECT_EQ(leaf.leaf->LabelOf("w", "url"), "http://10.0.0.7:8000");
+  EXPECT_EQ(leaf.leaf->LabelOf("w", "via"), "relay");
+  leaf.Restart();
+  EXPECT_TRUE(Becomes("w", all));
+  EXPECT_EQ(leaf.leaf->LayoutOf("w"), layout);
+  engine.sockets.Publish(WindowBatch(false, {2}, kBlockSize, kWindow));
+  EXPECT_TRUE(Becomes("w", Chain({1, 2})));
+}
+
+TEST_F(RelayTest, AUrlThatNoLabelCanHoldIsRefused) {
+  Engine engine;
+  const std::unique_ptr<Relay> relay = Start({});
+  EngineRegistration registration = engine.Registration("w");
+  registration.url = std::string(257, 'u');
+  EXPECT_EQ(relay->Register(registration).code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(RelayTest, CopiesAreCountedHereAndTheLastRemovalPassedOn) {
@@ -370,14 +406,22 @@ TEST_F(RelayTest, ThroughALogInRedisEveryReaderHears) {
   };
   EXPECT_TRUE(hears(hearing, Chain({1, 2})));
   EXPECT_EQ(relay->leaves(), std::vector{redis.url()});
+  engine.sockets.Publish(WindowBatch(true, {2}, kBlockSize, 8));
+  const CacheLayout layout = WindowLayout(kBlockSize, 8);
+  HeldBlocks window = Chain({1, 2});
+  window.erase(*Chain({1}).begin());
+  window = SidesOf(window, layout.sides[0]);
+  EXPECT_TRUE(hears(hearing, Chain({1, 2}) + window));
+  EXPECT_EQ(hearing.LayoutOf("w"), layout);
   // Another one, at its own pace; and a Redis that lost everything.
   const RedisReader second(log, "b", &late);
-  EXPECT_TRUE(hears(late, Chain({1, 2})));
+  EXPECT_TRUE(hears(late, Chain({1, 2}) + window));
+  EXPECT_EQ(late.LayoutOf("w"), layout);
   redis.Kill();
   engine.sockets.Publish(engine.Removed({2}));
   redis.Start();
-  EXPECT_TRUE(hears(hearing, Chain({1})));
-  EXPECT_TRUE(hears(late, Chain({1})));
+  EXPECT_TRUE(hears(hearing, Chain({1}) + window));
+  EXPECT_TRUE(hears(late, Chain({1}) + window));
 }
 
 TEST_F(RelayTest, RegistrationsComeAndGo) {

@@ -22,6 +22,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "indexer/base/cache_class.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/event.h"
 #include "indexer/base/ids.h"
@@ -58,6 +59,20 @@ class TestLeaf : public StreamAcceptor {
     const auto it = holders_.find(holder);
     return it == holders_.end() ? HeldBlocks() : it->second->sink.Held();
   }
+  CacheLayout LayoutOf(const std::string& holder) const {
+    MutexLock lock(&mutex_);
+    const auto it = holders_.find(holder);
+    return it == holders_.end() ? CacheLayout() : it->second->sink.layout();
+  }
+  // Of its latest hello; empty: no such label.
+  std::string LabelOf(const std::string& holder, const std::string& name) const {
+    MutexLock lock(&mutex_);
+    const auto it = holders_.find(holder);
+    if (it == holders_.end()) return "";
+    for (const auto& [label, value] : it->second->labels)
+      if (label == name) return value;
+    return "";
+  }
   Epoch EpochOf(const std::string& holder) const {
     MutexLock lock(&mutex_);
     const auto it = holders_.find(holder);
@@ -82,6 +97,8 @@ class TestLeaf : public StreamAcceptor {
       return absl::OkStatus();
     }
     void SetLoad(const Load&) override {}
+    void SetLayout(const CacheLayout& layout) override { set_.SetLayout(layout); }
+    const CacheLayout& layout() const { return set_.layout(); }
     void ForEachHeld(const std::function<void(SequenceHash, TierMask, SideClass)>& visit) override {
       std::map<uint64_t, TierMask> held;
       for (const auto& [tier, block] : Held()) held[block] = held[block] | static_cast<Tier>(tier);
@@ -104,6 +121,7 @@ class TestLeaf : public StreamAcceptor {
     Sink sink;
     StreamReceiver receiver{ReceiverOptions(), &sink};
     const void* session = nullptr;
+    std::vector<std::pair<std::string, std::string>> labels;
   };
 
   class Session : public ReceiverSession {
@@ -141,6 +159,7 @@ class TestLeaf : public StreamAcceptor {
     if (hello.holder.rank != 0) name += "/" + std::to_string(hello.holder.rank);
     std::unique_ptr<Holder>& holder = holders_[name];
     if (holder == nullptr) holder = std::make_unique<Holder>();
+    holder->labels = hello.labels;
     return holder.get();
   }
 

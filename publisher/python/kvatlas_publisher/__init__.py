@@ -91,11 +91,14 @@ class Publisher:
     def __init__(self, leaves=(), *, worker, model, tenant="", dp_rank=0, block_size=16, hash_seed=None,
                  lora_name="", cache_salt="", labels=None, batch_blocks=None, batch_age_s=None,
                  queue_bytes_max=None, zmq_endpoint=None, zmq_replay_endpoint=None, zmq_topic="",
-                 redis_url=None, redis_cell=None, redis_shards=None, cell=None):
+                 redis_url=None, redis_cell=None, redis_shards=None, cell=None, eagle_drop=None, chunk_tokens=None,
+                 window_tokens=None):
         """`leaves`: "host:port" of every replica of the cell's leaf, or where they are found, whenever they come and go:
         "dns:host:port", "redis://host:port" (those of `cell`). `labels`: {name: value}. `zmq_…`: the same calls as
         vLLM's KV events, for consumers that are not ours. `redis_…`: through a log in Redis, beside the leaves or instead
-        of them. None: the library's default."""
+        of them. Of `publish` and hybrid models, what no event says: `eagle_drop`, the attention groups of a speculating engine
+        whose last matched block is not reused ("all", or "1,2"); `chunk_tokens`, of chunked local attention;
+        `window_tokens`, of SGLang's sliding window. None: the library's default."""
         self._native = _native.library()
         options = _native.Options()
         self._native.options_init(options, ctypes.sizeof(options))
@@ -109,7 +112,7 @@ class Publisher:
         for name, value in (("worker", worker), ("model", model), ("tenant", tenant),
                             ("zmq_endpoint", zmq_endpoint), ("zmq_replay_endpoint", zmq_replay_endpoint),
                             ("zmq_topic", zmq_topic), ("redis_url", redis_url), ("redis_cell", redis_cell),
-                            ("cell", cell)):
+                            ("cell", cell), ("eagle_drop", eagle_drop)):
             setattr(options, name, _text(value))
         options.within.lora_name = _text(lora_name)
         options.within.cache_salt = _text(cache_salt)
@@ -117,6 +120,7 @@ class Publisher:
         options.block_size = block_size
         for name, value in (("hash_seed", hash_seed), ("batch_blocks", batch_blocks),
                             ("queue_bytes_max", queue_bytes_max), ("redis_shards", redis_shards),
+                            ("chunk_tokens", chunk_tokens), ("window_tokens", window_tokens),
                             ("batch_age_us", None if batch_age_s is None else round(batch_age_s * 1e6))):
             if value is not None:
                 setattr(options, name, value)

@@ -38,7 +38,8 @@ class Options(ctypes.Structure):
         ("zmq_replay_endpoint", c_char_p), ("zmq_topic", c_char_p), ("zmq_attach", c_int32),
         ("zmq_legacy_events", c_int32), ("zmq_replay_without_topic", c_int32),
         ("redis_url", c_char_p), ("redis_cell", c_char_p), ("redis_shards", c_uint32),
-        ("cell", c_char_p)]
+        ("cell", c_char_p), ("eagle_drop", c_char_p), ("chunk_tokens", c_uint32),
+        ("window_tokens", c_uint32)]
 
 
 class Load(ctypes.Structure):

@@ -10,12 +10,16 @@ Options, each also as an environment variable (KVATLAS_MODEL, KVATLAS_WORKER, â€
     model       the domain's name, as the router asks for it; required
     worker      this instance's name; the host's name unless told
     tenant, lora_name, cache_salt, hash_seed, batch_blocks, batch_age_s, queue_bytes_max
-    block_size  tokens; unless told, that of the first block of main attention that the engine stores
+    block_size  tokens; unless told, that of the first block of main attention that the engine stores; an engine without main
+                attention must be told
+    eagle_drop, chunk_tokens, window_tokens
+                of hybrid models and speculating engines, what no event says (kvatlas_publisher.h)
     redis       the URL of a log in Redis, beside leaves or instead of them; redis_cell, redis_shards
     zmq         an endpoint on which the engine's own events go out as well; zmq_replay, zmq_topic
     label.NAME  labels, e.g. label.zone=a (KVATLAS_LABELS=zone=a,rack=7)
 """
 
+import collections
 import os
 import socket
 import urllib.parse
@@ -24,11 +28,12 @@ from kvatlas_publisher import Publisher
 
 SCHEME = "kvatlas://"
 _NUMBERS = {"block_size": int, "hash_seed": int, "batch_blocks": int, "batch_age_s": float,
-            "queue_bytes_max": int, "redis_shards": int}
+            "queue_bytes_max": int, "redis_shards": int, "chunk_tokens": int, "window_tokens": int}
 _TEXTS = ("model", "worker", "tenant", "lora_name", "cache_salt", "zmq", "zmq_replay", "zmq_topic", "redis",
-          "redis_cell", "cell")
+          "redis_cell", "cell", "eagle_drop")
 # Publisher's own names where they are others.
 _RENAMED = {"zmq": "zmq_endpoint", "zmq_replay": "zmq_replay_endpoint", "redis": "redis_url"}
+_EARLY_MAX = 1024  # batches kept until the block size is known
 _MAIN_ATTENTION = (None, "full_attention", "mla_attention", "sink_full_attention")
 
 
@@ -93,6 +98,7 @@ class EngineBatches:
         self._encode = msgspec.msgpack.Encoder().encode
         self._options = {**options, "dp_rank": rank}
         self.publisher = None
+        self._early = collections.deque(maxlen=_EARLY_MAX)
         if "block_size" in options:
             self._make(options["block_size"])
 
@@ -103,8 +109,16 @@ class EngineBatches:
         if self.publisher is None:
             block_size = first_block_size(batch)
             if block_size is None:
-                return  # nothing was stored yet: nothing can be removed or cleared
+                # Nothing of main attention was stored yet, but blocks of windows and states may have been.
+                if batch.events:
+                    self._early.append(self._encode(batch))
+                return
             self._make(block_size)
+            if len(self._early) == _EARLY_MAX:
+                self.publisher.publish(b"\xc1")  # some may be lost: said as a batch that cannot be read
+            for early in self._early:
+                self.publisher.publish(early)
+            self._early.clear()
         self.publisher.publish(self._encode(batch))
 
     def shutdown(self):
