@@ -734,32 +734,6 @@ TEST_F(ReceiverTest, AGapRepairedBySnapshotKeepsSideBlocksAndTheLayout) {
                                     SequenceHash{77}, SequenceHash{79}}));
 }
 
-TEST(ResidentSetTest, SideBlocksAreRunsOfTheirOwnByClassAndTier) {
-  ResidentSet resident;
-  EXPECT_TRUE(resident.SetLayout(kHybrid));
-  EXPECT_FALSE(resident.SetLayout(kHybrid));
-  resident.Apply(RunOf(1, 2));
-  resident.Apply(SideBlocks({SequenceHash{8}, SequenceHash{7}}));
-  EXPECT_EQ(resident.Apply(SideBlocks({SequenceHash{9}, SequenceHash{7}, SequenceHash{6}})),
-            (std::vector<Event>{SideBlocks({SequenceHash{9}, SequenceHash{6}})}));
-  Stored host = SideBlocks({SequenceHash{7}});
-  host.tier = Tier::kHost;
-  resident.Apply(host);
-  resident.Apply(SideBlocks({SequenceHash{5}}, 2));
-  const auto blocks = [](std::vector<uint64_t> names, SideClass side) {
-    Stored run{.blocks = {}, .side = side};
-    for (const uint64_t name : names) run.blocks.push_back(SequenceHash{name});
-    return run;
-  };
-  EXPECT_EQ(resident.AsRuns(),
-            (std::vector<Stored>{RunOf(1, 2), blocks({6, 7, 8, 9}, 1), host, blocks({5}, 2)}));
-  EXPECT_EQ(resident.Apply(Removed{.blocks = {SequenceHash{8}, SequenceHash{99}}, .side = 1}),
-            (std::vector<Event>{Removed{.blocks = {SequenceHash{8}}, .side = 1}}));
-  resident.Apply(Cleared{Tier::kDevice});
-  EXPECT_EQ(resident.AsRuns(), (std::vector<Stored>{host}));
-  EXPECT_EQ(resident.layout(), kHybrid);
-}
-
 TEST(ResidentSetTest, CutsARunWhereItIsHeldAlready) {
   ResidentSet resident;
   resident.Apply(RunOf(3, 2, 2));
