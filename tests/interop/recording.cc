@@ -3,8 +3,10 @@
 #include <zlib.h>
 
 #include <cstddef>
+#include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 
@@ -148,6 +150,21 @@ absl::StatusOr<Recording> ReadRecording(const std::string& path) {
   Recording recording;
   if (!Read(&in, &recording)) return absl::DataLossError(path + ": not a whole recording");
   return recording;
+}
+
+Unsaid UnsaidOf(const Recording::Stream& stream) {
+  Unsaid unsaid;
+  std::vector<CacheClass> classes = stream.layout.sides;
+  if (stream.layout.has_main) classes.insert(classes.begin(), stream.layout.main);
+  size_t dropping = 0;
+  for (size_t group = 0; group < classes.size(); ++group) {
+    if (classes[group].kind == CacheKind::kChunk)
+      unsaid.chunk_tokens = classes[group].window_tokens;
+    if (!classes[group].drops_last) continue;
+    unsaid.eagle_drop += (dropping++ == 0 ? "" : ",") + std::to_string(group);
+  }
+  if (dropping == classes.size()) unsaid.eagle_drop = "all";
+  return unsaid;
 }
 
 }  // namespace kvatlas

@@ -46,6 +46,14 @@ struct Recording {
   std::vector<Question> questions;
 };
 
+// What no event says of a stream's engine, as its registration has to. A class that drops alone is known by its place in the
+// layout: the recorded engines number their attention groups so.
+struct Unsaid {
+  std::string eagle_drop;
+  uint32_t chunk_tokens = 0;
+};
+Unsaid UnsaidOf(const Recording::Stream& stream);
+
 // NOT_FOUND: no such file. DATA_LOSS: not a whole recording.
 absl::StatusOr<Recording> ReadRecording(const std::string& path);
 

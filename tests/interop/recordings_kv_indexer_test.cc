@@ -113,6 +113,9 @@ class RecordingsKvIndexerTest : public testing::TestWithParam<std::string> {
       registration.endpoint = engines_[i]->endpoint();
       if (stream.live_from > 0) registration.replay_endpoint = engines_[i]->replay_endpoint();
       if (SaysWhatItIs()) registration.engine_type = "SGLang";
+      const Unsaid unsaid = UnsaidOf(stream);
+      registration.chunk_tokens = unsaid.chunk_tokens;
+      registration.eagle_drop = unsaid.eagle_drop;
       registration.url = "http://worker-" + stream.instance + ":30000";
       ASSERT_TRUE(leaf_->engines().Register(registration).ok());
     }
@@ -131,7 +134,8 @@ class RecordingsKvIndexerTest : public testing::TestWithParam<std::string> {
 
   // As a router computes them: SGLang's chain over tokens, of bigrams where its EAGLE flag is set.
   MatchExternalKvPrefixRequest RequestOf(const Recording::Question& question) const {
-    const bool bigrams = Contains(GetParam(), "eagle") || Contains(GetParam(), "lookahead");
+    const bool bigrams = Contains(GetParam(), "lookahead") ||
+                         (Contains(GetParam(), "eagle") && !Contains(GetParam(), "eagle-drop"));
     const size_t page = recording_.streams[0].block_size;
     MatchExternalKvPrefixRequest request;
     PageHasher hasher;

@@ -91,18 +91,9 @@ class RecordingsLeafTest : public testing::TestWithParam<std::string> {
                    {"block_size", stream.block_size},
                    {"dp_rank", stream.rank}};
       if (stream.live_from > 0) body["replay_endpoint"] = engines_[i]->replay_endpoint();
-      // What no event says. A class that drops alone is known by its place: the recorded engines number their groups so.
-      std::vector<CacheClass> classes = stream.layout.sides;
-      if (stream.layout.has_main) classes.insert(classes.begin(), stream.layout.main);
-      std::string drops;
-      size_t dropping = 0;
-      for (size_t group = 0; group < classes.size(); ++group) {
-        if (classes[group].kind == CacheKind::kChunk)
-          body["chunk_tokens"] = classes[group].window_tokens;
-        if (!classes[group].drops_last) continue;
-        drops += (dropping++ == 0 ? "" : ",") + std::to_string(group);
-      }
-      if (dropping > 0) body["eagle_drop"] = dropping == classes.size() ? "all" : drops;
+      const Unsaid unsaid = UnsaidOf(stream);
+      if (unsaid.chunk_tokens > 0) body["chunk_tokens"] = unsaid.chunk_tokens;
+      if (!unsaid.eagle_drop.empty()) body["eagle_drop"] = unsaid.eagle_drop;
       const HttpAnswerText answer = http_->Post("/register", body.dump());
       ASSERT_EQ(answer.status, 201) << answer.body;
     }
