@@ -113,9 +113,12 @@ EngineBatchesStats EngineBatches::Stats() const {
                            .last_refusal = worker.last_refusal,
                            .look_ahead = state_->worker.eagle()};
   for (size_t i = 0; i < kRefusals; ++i) {
+    // Names of parts of blocks are no mistake, nor are their removals.
     const Refusal refusal = static_cast<Refusal>(i);
-    if (refusal != Refusal::kNotMainAttention && refusal != Refusal::kPartBlock)
-      stats.refused += worker.refused[i];
+    const bool parts = worker.refused[static_cast<size_t>(Refusal::kPartBlock)] != 0;
+    const bool usual = refusal == Refusal::kNotMainAttention || refusal == Refusal::kPartBlock ||
+                       (parts && refusal == Refusal::kUnknownRemoved);
+    if (!usual) stats.refused += worker.refused[i];
   }
   for (const EngineRankStats& rank : worker.ranks) stats.parked += rank.parked;
   return stats;

@@ -173,8 +173,11 @@ class EngineBatchesTest(WithLeaf):
                 if publishers[stream] is not None:
                     publishers[stream].close()
                 about = recorded["streams"][stream]
+                # No event says how long chunks of local attention are.
+                chunks = [tokens for kind, _, tokens, _ in about["classes"] if kind == 3]
                 publishers[stream] = self.publisher(worker=about["instance"], dp_rank=about["rank"], model=name,
-                                                    block_size=about["block_size"])
+                                                    block_size=about["block_size"],
+                                                    **({"chunk_tokens": chunks[0]} if chunks else {}))
             following[stream] = number + 1
             publishers[stream].publish(payload)
         for publisher in publishers:
