@@ -354,7 +354,8 @@ void EngineRank::Mark(const std::function<void(EngineRankMark)>& visit) const {
   mark.zero_named = zero_named_;
   mark.given_up = given_up_ || final_;
   mark.has_main = HasMain();
-  mark.side_unknown = side_unknown_;
+  // What waits inside main blocks, and second names of such blocks, are not told.
+  mark.side_unknown = side_unknown_ || !links_.empty() || !more_names_.empty();
   for (size_t side = 1; side <= sides_.size(); ++side)
     for (const Group& group : groups_)
       if (group.side == side) mark.sides.emplace_back(group.id, sides_[side - 1].of);

@@ -42,6 +42,7 @@ Names NamesOf(const EngineWorker& worker) {
   Names all;
   std::map<std::pair<std::string, std::string>, uint32_t> known;
   worker.ForEachAlias([&](const EngineAlias& alias) {
+    if (alias.side) return;  // the format has no field for them
     Name name{.of = alias, .digest = std::string(alias.hash.bytes)};
     auto [it, is_new] =
         known.try_emplace({std::string(alias.lora_name), std::string(alias.cache_salt)},

@@ -156,6 +156,7 @@ void Explanation::ReadHoldings(const HolderRegistry& registry, const Domain& dom
   rank->read = true;
   rank->held.assign(blocks.size(), TierMask());
   for (const Stored& run : dump->runs) {
+    if (run.side != 0) continue;
     for (const SequenceHash block : run.blocks) {
       const auto position = positions.find(block);
       if (position == positions.end()) continue;
