@@ -134,6 +134,9 @@ struct RouteInput {
   std::string cache_salt = {};
   bool eagle = false;
   std::vector<SequenceHash> sequence_hashes = {};
+  // Of the whole prompt, with `sequence_hashes`; 0: the hashes' blocks and no token more. An engine always computes the last
+  // token, so its block is never promised.
+  uint32_t prompt_tokens = 0;
   Duration deadline{0};  // 0: the frontend's
   // For diagnoses alone.
   PromptForm form = PromptForm::kUnknown;

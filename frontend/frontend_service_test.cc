@@ -141,6 +141,7 @@ class FrontendServiceTest : public testing::Test {
     v1::RouteRequest request;
     request.mutable_domain()->set_model("m");
     for (int i = 1; i <= blocks; ++i) request.add_sequence_hashes(static_cast<uint64_t>(i) * 7919);
+    request.set_prompt_tokens(static_cast<uint32_t>(blocks) * 16 + 1);
     return request;
   }
   grpc::Status Call(const v1::RouteRequest& request, v1::RouteResponse* response) {

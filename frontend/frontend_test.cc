@@ -283,6 +283,49 @@ TEST_F(FrontendTest, ALeafsBlockSizeIsLearntToo) {
   EXPECT_EQ(route->receipt.cells.size(), 1u);
 }
 
+// An engine computes a prompt's last token, and with it the block it is in.
+TEST_F(FrontendTest, TheBlockOfTheLastTokenIsNeverPromised) {
+  options_.block_size = 16;
+  fleet_.AddCell("a", 4, {Worker("w0", 4)});
+  const auto route = [&](std::vector<TokenId> tokens, bool eagle) {
+    absl::StatusOr<RouteResult> result =
+        frontend().Route({.domain = kDomain, .tokens = std::move(tokens), .eagle = eagle});
+    EXPECT_TRUE(result.ok()) << result.status();
+    return result.ok() ? *std::move(result) : RouteResult();
+  };
+  const RouteResult exact = route(std::vector<TokenId>(64), false);
+  EXPECT_EQ(exact.overlap_blocks, 3u);
+  EXPECT_EQ(fleet_.blocks_asked, 3u);   // so that hybrids answer the longest prefix below it
+  EXPECT_EQ(exact.receipt.blocks, 4u);  // that are computed or reused
+  EXPECT_GT(exact.receipt.candidates[0].cost.prefill, 0);
+  EXPECT_EQ(route(std::vector<TokenId>(65), false).overlap_blocks, 4u);
+  EXPECT_EQ(route(std::vector<TokenId>(63), false).overlap_blocks, 3u);
+  EXPECT_EQ(route(std::vector<TokenId>(16), false).overlap_blocks, 0u);
+  // Blocks of EAGLE end one token before their last one is known.
+  EXPECT_EQ(route(std::vector<TokenId>(65), true).overlap_blocks, 4u);
+  // Hashes alone are taken for the whole prompt.
+  const auto of_hashes = [&](uint32_t prompt_tokens) {
+    return frontend()
+        .Route({.domain = kDomain, .sequence_hashes = Prompt(4), .prompt_tokens = prompt_tokens})
+        ->overlap_blocks;
+  };
+  EXPECT_EQ(of_hashes(0), 3u);
+  EXPECT_EQ(of_hashes(64), 3u);
+  EXPECT_EQ(of_hashes(65), 4u);
+}
+
+// What was sent to a worker, and is not shown yet, counts no more than what it could show.
+TEST_F(FrontendTest, TheBlockOfTheLastTokenIsNotExpectedOfASiblingEither) {
+  options_.block_size = 16;
+  fleet_.AddCell("a", 0, {Worker("w0", 0)});
+  const std::vector<TokenId> tokens(16 * 64);
+  for (int i = 0; i < 3; ++i) {
+    absl::StatusOr<RouteResult> route = frontend().Route({.domain = kDomain, .tokens = tokens});
+    ASSERT_TRUE(route.ok()) << route.status();
+    EXPECT_GT(route->receipt.candidates[0].cost.prefill, 0);
+  }
+}
+
 TEST_F(FrontendTest, APromptShorterThanABlockIsRoutedByLoad) {
   fleet_.AddCell("a", 0, {Worker("w0", 0, {.running_requests = 5}), Worker("w1", 0)});
   absl::StatusOr<RouteResult> route = frontend().Route({.domain = kDomain, .tokens = {1, 2, 3}});

@@ -128,7 +128,10 @@ class FrontendTest : public testing::Test {
   }
   RouteResult Route(size_t blocks = 100) {
     absl::StatusOr<RouteResult> result =
-        frontend().Route({.domain = kDomain, .sequence_hashes = Prompt(blocks), .tried = tried_});
+        frontend().Route({.domain = kDomain,
+                          .sequence_hashes = Prompt(blocks),
+                          .prompt_tokens = static_cast<uint32_t>(blocks * options_.block_size + 1),
+                          .tried = tried_});
     EXPECT_TRUE(result.ok()) << result.status();
     return result.ok() ? *std::move(result) : RouteResult();
   }

@@ -20,8 +20,8 @@ constexpr Duration kRetryAfterMin = std::chrono::milliseconds(100);
 constexpr Duration kRetryAfterMax = std::chrono::seconds(30);
 
 // What a silent worker held may be gone: it counts for its load only.
-uint32_t OverlapOf(const WorkerFound& found, uint32_t prompt_blocks) {
-  return found.trust == Trust::kStale ? 0 : std::min(found.blocks, prompt_blocks);
+uint32_t OverlapOf(const WorkerFound& found, uint32_t reusable_max) {
+  return found.trust == Trust::kStale ? 0 : std::min(found.blocks, reusable_max);
 }
 
 }  // namespace
@@ -130,7 +130,7 @@ void RouteTask::LookWhetherShown(const std::string& cell, const WorkersAnswer& a
 
 uint32_t RouteTask::BlocksOfSibling() const {
   if (sent_.cell.empty()) return 0;
-  return std::min(shared_->options.schedule->BlocksCovered(sent_.waypoints), receipt_.blocks);
+  return std::min(shared_->options.schedule->BlocksCovered(sent_.waypoints), ReusableMax());
 }
 
 CostInput RouteTask::InputFor(const Seen& seen) const {
@@ -171,7 +171,7 @@ double RouteTask::BestCostOf(const WorkersAnswer& answer, const std::string& cel
     const CostInput input = InputFor({.cell = cell,
                                       .worker = found.worker,
                                       .load = found.load,
-                                      .overlap = OverlapOf(found, receipt_.blocks),
+                                      .overlap = OverlapOf(found, ReusableMax()),
                                       .fetched = found.fetched,
                                       .distance = distance});
     best = std::min(best, policy_->CostOf(input).total());
@@ -199,7 +199,7 @@ void RouteTask::AddAnswered(const Answered& answered, bool prefills, Candidates*
     if (FitOf(filter, found.worker, own, of_cell, found.load,
               shared_->memory.choices().To(answered.cell, found.worker)) != Fit::kFits)
       continue;
-    const uint32_t overlap = OverlapOf(found, receipt_.blocks);
+    const uint32_t overlap = OverlapOf(found, ReusableMax());
     CostInput input = InputFor({.cell = answered.cell,
                                 .worker = found.worker,
                                 .load = found.load,

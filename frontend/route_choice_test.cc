@@ -98,6 +98,9 @@ class RouteChoiceTest : public testing::Test {
   absl::StatusOr<RouteResult> TryRoute(RouteInput input) {
     input.domain = kDomain;
     if (input.sequence_hashes.empty()) input.sequence_hashes = Prompt(100);
+    // One token follows the last block, so that all blocks can be reused.
+    input.prompt_tokens =
+        static_cast<uint32_t>(input.sequence_hashes.size()) * options_.block_size + 1;
     absl::StatusOr<RouteResult> result = absl::UnknownError("still waiting");
     frontend().RouteAsync(std::move(input),
                           [&](absl::StatusOr<RouteResult> route) { result = std::move(route); });

@@ -39,7 +39,7 @@ double RouteTask::ExpectedCost(const std::string& cell, const std::optional<Load
   const double workers = load.has_value() ? std::max<uint32_t>(load->workers, 1) : 1;
   const InFlight in_flight = shared_->memory.choices().To(cell);
   const Cost sum = policy_->CostOf({.prompt_blocks = receipt_.blocks,
-                                    .overlap_blocks = overlap,
+                                    .overlap_blocks = std::min(overlap, ReusableMax()),
                                     .load = load,
                                     .in_flight_blocks = in_flight.blocks,
                                     .in_flight_requests = in_flight.requests,
@@ -52,7 +52,7 @@ double RouteTask::BestCost(uint32_t blocks_below, double distance) const {
   if (!policy_->bounded_by_coverage()) return -std::numeric_limits<double>::infinity();
   return policy_
       ->CostOf({.prompt_blocks = receipt_.blocks,
-                .overlap_blocks = blocks_below == 0 ? 0 : blocks_below - 1,
+                .overlap_blocks = std::min(blocks_below == 0 ? 0 : blocks_below - 1, ReusableMax()),
                 .distance = distance})
       .total();
 }

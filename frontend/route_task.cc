@@ -87,6 +87,15 @@ bool RouteTask::Hash() {
   waypoints_ = shared_->options.schedule->Select(sequence);
   receipt_.blocks = static_cast<uint32_t>(sequence.size());
   sequence_ = std::make_shared<const std::vector<SequenceHash>>(std::move(sequence));
+  const size_t tokens = input_.tokens.empty() ? input_.prompt_tokens : input_.tokens.size();
+  const size_t computed =
+      sequence_->empty() ? 0 : 1;  // at least, of a prompt of so many blocks and no more
+  const size_t reusable = tokens == 0 ? sequence_->size() - computed : (tokens - 1) / block_size_;
+  reusable_sequence_ =
+      reusable >= sequence_->size()
+          ? sequence_
+          : std::make_shared<const std::vector<SequenceHash>>(
+                sequence_->begin(), sequence_->begin() + static_cast<ptrdiff_t>(reusable));
   return true;
 }
 
@@ -113,7 +122,8 @@ bool RouteTask::StartOver(uint32_t block_size) {
     MutexLock lock(&shared_->mutex);
     shared_->memory.SetBlockSize(input_.domain, block_size, Now());
   }
-  if (block_size == block_size_ || started_over_ || input_.tokens.empty()) return false;
+  const bool hashes_alone = input_.tokens.empty() && input_.prompt_tokens == 0;
+  if (block_size == block_size_ || started_over_ || hashes_alone) return false;
   started_over_ = true;
   block_size_ = block_size;
   Reset();
@@ -437,7 +447,7 @@ void RouteTask::AskAhead() {
     shared_->stats.asked_ahead += leaves.size();
   }
   if (leaves.empty()) return;
-  ahead_ = std::make_shared<AskedAhead>(input_.domain, sequence_);
+  ahead_ = std::make_shared<AskedAhead>(input_.domain, reusable_sequence_);
   for (const std::string& leaf : leaves) ahead_->Ask(shared_->overlap_finder, leaf, deadline);
 }
 
@@ -473,7 +483,7 @@ void RouteTask::AskLeaves(std::vector<Target> targets) {
   step_started_ = Now();
   leaves_asked_ += targets.size();
   auto wave = std::make_shared<LeafWave>();
-  wave->sequence = sequence_;
+  wave->sequence = reusable_sequence_;
   wave->domain = std::make_shared<const Domain>(input_.domain);
   wave->ahead = ahead_;
   {

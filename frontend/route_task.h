@@ -206,6 +206,8 @@ class RouteTask : public std::enable_shared_from_this<RouteTask> {
   absl::Status CheckInput() const;
   // False: the prompt is over the bound.
   bool Hash();
+  // The most that a route may promise of its prompt.
+  uint32_t ReusableMax() const { return static_cast<uint32_t>(reusable_sequence_->size()); }
   // A different block size than the one hashed with was heard: starts over, once. True when it did.
   bool StartOver(uint32_t block_size);
 
@@ -374,6 +376,8 @@ class RouteTask : public std::enable_shared_from_this<RouteTask> {
   uint32_t block_size_ = 0;
   bool started_over_ = false;
   std::shared_ptr<const std::vector<SequenceHash>> sequence_;
+  // What leaves are asked: `sequence_` without the block of the prompt's last token, which engines always compute.
+  std::shared_ptr<const std::vector<SequenceHash>> reusable_sequence_;
   std::vector<SequenceHash> waypoints_;  // of the leaves' schedule
   std::shared_ptr<const ShardMap> top_;
   bool asked_other_shards_ = false;

@@ -211,6 +211,7 @@ absl::StatusOr<RouteInput> FromProto(const v1::RouteRequest& request) {
   input.sequence_hashes.reserve(static_cast<size_t>(request.sequence_hashes_size()));
   for (uint64_t hash : request.sequence_hashes())
     input.sequence_hashes.push_back(SequenceHash(hash));
+  input.prompt_tokens = request.prompt_tokens();
   input.deadline = std::chrono::milliseconds(request.deadline_ms());
   if (v1::PromptForm_IsValid(request.form())) input.form = static_cast<PromptForm>(request.form());
   if (request.has_bos()) input.bos = request.bos();

@@ -117,6 +117,7 @@ class DiscoveryTest : public ::testing::Test {
     v1::RouteRequest request;
     request.mutable_domain()->set_model(kModel);
     for (SequenceHash hash : Prompt(sequence, 64)) request.add_sequence_hashes(Raw(hash));
+    request.set_prompt_tokens(64 * 16 + 1);  // a token behind them: all can be reused
     request.set_deadline_ms(1000);
     v1::RouteResponse response;
     const grpc::Status status = frontend_->Route(&context, request, &response);

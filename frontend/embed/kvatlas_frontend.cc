@@ -323,6 +323,7 @@ RouteInput InputOf(const kvatlas_route_request& given) {
   input.sequence_hashes.reserve(given.sequence_hashes_count);
   for (size_t i = 0; i < given.sequence_hashes_count; ++i)
     input.sequence_hashes.push_back(SequenceHash{given.sequence_hashes[i]});
+  input.prompt_tokens = given.prompt_tokens;
   input.lora_name = StringOf(given.lora_name);
   input.cache_salt = StringOf(given.cache_salt);
   input.session_id = StringOf(given.session_id);

@@ -152,6 +152,9 @@ typedef struct kvatlas_route_request {
   size_t body_size; /* bytes */
   int32_t
       return_tokens; /* not 0: the route has the prompt's ids, so that the engine need not make them again */
+  uint32_t
+      prompt_tokens; /* of the whole prompt, with `sequence_hashes`; 0: their blocks and no token more. The block of the last
+                      * token is never promised: an engine always computes it */
 } kvatlas_route_request;
 
 KVATLAS_API void kvatlas_route_request_init(kvatlas_route_request* request, size_t struct_size);

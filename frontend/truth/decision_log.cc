@@ -35,7 +35,8 @@ DecisionRecord DecisionLog::Describe(const Decided& decided) const {
   record.domain = input.domain;
   record.at = decided.at;
   record.form = input.form;
-  record.prompt_tokens = static_cast<uint32_t>(input.tokens.size());
+  record.prompt_tokens =
+      input.tokens.empty() ? input.prompt_tokens : static_cast<uint32_t>(input.tokens.size());
   const size_t tokens = std::min(input.tokens.size(), options_.leading_tokens);
   record.prompt = {
       .tokens = {input.tokens.begin(), input.tokens.begin() + static_cast<ptrdiff_t>(tokens)},

@@ -401,9 +401,9 @@ TEST_F(KvatlasTest, AFrontendExplainsItsChoice) {
   const Outcome outcome = KvatlasUntil(
       {"explain", "--frontend=" + world().frontend.grpc(), "--model=m",
        "--tokens=" + Joined(TokensOf(100, 20))},
-      [](const Outcome& o) { return o.exit == 0 && o.out.find("20 of 20") != o.out.npos; });
+      [](const Outcome& o) { return o.exit == 0 && o.out.find("19 of 20") != o.out.npos; });
   EXPECT_EQ(outcome.exit, 0) << outcome;
-  EXPECT_THAT(outcome.out, HasSubstr("w0 of a, 20 of 20 blocks"));
+  EXPECT_THAT(outcome.out, HasSubstr("w0 of a, 19 of 20 blocks"));
   EXPECT_THAT(outcome.out, HasSubstr("PREFILL"));
 }
 
