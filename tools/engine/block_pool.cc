@@ -10,40 +10,51 @@ uint32_t BlockPool::CachedPrefix(std::span<const SequenceHash> sequence) const {
       sequence.size() + 1;  // position + 1 of some block that is not cached, or the end
   while (cached + 1 < missing) {
     const size_t middle = (cached + missing) / 2;
-    (blocks_.contains(sequence[middle - 1]) ? cached : missing) = middle;
+    (Has({sequence[middle - 1]}) ? cached : missing) = middle;
   }
   return static_cast<uint32_t>(cached);
 }
 
-bool BlockPool::Fits(std::span<const SequenceHash> sequence) const {
+bool BlockPool::Fits(std::span<const SequenceHash> sequence, uint64_t more) const {
   const uint32_t cached = CachedPrefix(sequence);
   uint64_t kept = in_use();
-  for (SequenceHash hash : sequence.first(cached)) kept += blocks_.at(hash).refs == 0;
-  return kept + (sequence.size() - cached) <= capacity_;
+  for (SequenceHash hash : sequence.first(cached)) kept += blocks_.at({hash}).refs == 0;
+  return kept + (sequence.size() - cached) + more <= capacity_;
 }
 
 uint32_t BlockPool::Take(std::span<const SequenceHash> sequence,
                          std::vector<SequenceHash>* evicted) {
   const uint32_t cached = CachedPrefix(sequence);
-  for (SequenceHash hash : sequence.first(cached)) Use(blocks_.at(hash));
+  for (SequenceHash hash : sequence.first(cached)) Use(blocks_.at({hash}));
   for (SequenceHash hash : sequence.subspan(cached)) {
-    if (blocks_.size() == capacity_) EvictOne(evicted);
-    blocks_.try_emplace(hash, Block{.refs = 1, .in_free = {}});
+    if (blocks_.size() == capacity_) evicted->push_back(EvictOne().hash);
+    blocks_.try_emplace({hash}, Block{.refs = 1, .in_free = {}});
   }
   return cached;
 }
 
 void BlockPool::Free(std::span<const SequenceHash> sequence) {
-  for (size_t i = sequence.size(); i-- > 0;) {
-    Block& block = blocks_.at(sequence[i]);
-    if (--block.refs == 0) block.in_free = free_.insert(free_.end(), sequence[i]);
-  }
+  for (size_t i = sequence.size(); i-- > 0;) Release({sequence[i]});
 }
 
-std::vector<SequenceHash> BlockPool::Contents() const {
+void BlockPool::Touch(PoolBlock block) { Use(blocks_.at(block)); }
+
+void BlockPool::Add(PoolBlock block, std::vector<PoolBlock>* evicted) {
+  if (blocks_.size() == capacity_) evicted->push_back(EvictOne());
+  blocks_.try_emplace(block, Block{.refs = 1, .in_free = {}});
+}
+
+void BlockPool::Release(PoolBlock block) {
+  Block& state = blocks_.at(block);
+  if (--state.refs == 0) state.in_free = free_.insert(free_.end(), block);
+}
+
+std::vector<SequenceHash> BlockPool::Contents(SideClass side) const {
   std::vector<SequenceHash> contents;
-  contents.reserve(blocks_.size());
-  for (const auto& [hash, block] : blocks_) contents.push_back(hash);
+  if (side == 0) contents.reserve(blocks_.size());
+  for (const auto& [block, state] : blocks_) {
+    if (block.side == side) contents.push_back(block.hash);
+  }
   return contents;
 }
 
@@ -51,11 +62,11 @@ void BlockPool::Use(Block& block) {
   if (block.refs++ == 0) free_.erase(block.in_free);
 }
 
-void BlockPool::EvictOne(std::vector<SequenceHash>* evicted) {
-  const SequenceHash victim = free_.front();
+PoolBlock BlockPool::EvictOne() {
+  const PoolBlock victim = free_.front();
   free_.pop_front();
   blocks_.erase(victim);
-  evicted->push_back(victim);
+  return victim;
 }
 
 }  // namespace kvatlas

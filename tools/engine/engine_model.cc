@@ -5,10 +5,23 @@
 
 namespace kvatlas {
 
+EngineModel::EngineModel(const EngineOptions& options)
+    : options_(options),
+      cache_({.capacity_blocks = options.capacity_blocks,
+              .block_size = options.block_size,
+              .hybrid = options.hybrid,
+              .chunk_tokens = options.prefill_step_tokens}) {}
+
+uint32_t EngineModel::Reusable(std::span<const SequenceHash> sequence,
+                               uint32_t prompt_tokens) const {
+  return cache_.Reusable(sequence, ReuseLimit(sequence.size(), prompt_tokens, options_.block_size));
+}
+
 EngineArrival EngineModel::Submit(double time_ms, EngineRequest request, EngineStep* step) {
   if (std::isfinite(time_ms)) AdvanceTo(time_ms, step);
-  EngineArrival arrival{.too_long = request.blocks.size() > options_.capacity_blocks,
-                        .cached_blocks = pool_.CachedPrefix(request.blocks)};
+  EngineArrival arrival{.too_long = cache_.Needs(request.blocks.size()) > options_.capacity_blocks,
+                        .cached_blocks = Reusable(request.blocks, request.prompt_tokens),
+                        .held_blocks = cache_.Held(request.blocks)};
   if (arrival.too_long) return arrival;
   const uint64_t to_prefill = request.blocks.size() - arrival.cached_blocks;
   waiting_prefill_blocks_ += to_prefill;
@@ -46,8 +59,8 @@ Load EngineModel::CurrentLoad() const {
   Load load;
   load.running_requests = static_cast<uint32_t>(running_.size());
   load.waiting_requests = static_cast<uint32_t>(waiting_.size());
-  load.used_blocks = pool_.in_use();
-  load.free_blocks = pool_.capacity() - pool_.in_use();
+  load.used_blocks = cache_.pool().in_use();
+  load.free_blocks = cache_.pool().capacity() - cache_.pool().in_use();
   load.waiting_prefill_blocks = waiting_prefill_blocks_;
   for (const Prefill& prefill : prefills_) load.waiting_prefill_blocks += BlocksLeft(prefill);
   load.tokens_per_s = static_cast<double>(running_.size() - prefills_.size()) *
@@ -56,7 +69,7 @@ Load EngineModel::CurrentLoad() const {
 }
 
 void EngineModel::AdmitWaiting(EngineStep* step) {
-  while (!waiting_.empty() && pool_.Fits(waiting_.front().request.blocks)) {
+  while (!waiting_.empty() && cache_.Fits(waiting_.front().request.blocks)) {
     const Waiting waiting = std::move(waiting_.front());
     waiting_.pop_front();
     waiting_prefill_blocks_ -= waiting.to_prefill;
@@ -66,16 +79,8 @@ void EngineModel::AdmitWaiting(EngineStep* step) {
 
 void EngineModel::Admit(const Waiting& waiting, EngineStep* step) {
   const EngineRequest& request = waiting.request;
-  const std::span<const SequenceHash> blocks = request.blocks;
-  Removed removed;
-  const uint32_t cached = pool_.Take(blocks, &removed.blocks);
-  if (!removed.blocks.empty()) step->events.push_back(std::move(removed));
-  if (cached < blocks.size()) {
-    const std::span<const SequenceHash> rest = blocks.subspan(cached);
-    step->events.push_back(Stored{.position = cached,
-                                  .parent = cached == 0 ? kNoParent : blocks[cached - 1],
-                                  .blocks = {rest.begin(), rest.end()}});
-  }
+  const uint32_t cached = Reusable(request.blocks, request.prompt_tokens);
+  EngineCache::Holding holding = cache_.Take(request.blocks, cached, &step->events);
   // An engine computes at least the last token of a prompt, to have something to decode from.
   const double tokens =
       std::max(1.0, double(request.prompt_tokens) - double(cached) * options_.block_size);
@@ -86,10 +91,10 @@ void EngineModel::Admit(const Waiting& waiting, EngineStep* step) {
   prefills_.push_back({.start_ms = start_ms,
                        .end_ms = prefill_free_ms_,
                        .step_ms = options_.prefill_step_tokens * ms_per_token,
-                       .blocks = static_cast<uint32_t>(blocks.size() - cached)});
+                       .blocks = static_cast<uint32_t>(request.blocks.size() - cached)});
   const double finish_ms =
       prefill_free_ms_ + double(request.output_tokens) * options_.decode_ms_per_token;
-  running_.emplace(std::pair(finish_ms, ++admissions_), request.blocks);
+  running_.emplace(std::pair(finish_ms, ++admissions_), std::move(holding));
   step->admitted.push_back({.id = request.id,
                             .time_ms = now_ms_,
                             .cached_blocks = cached,
@@ -98,7 +103,7 @@ void EngineModel::Admit(const Waiting& waiting, EngineStep* step) {
 }
 
 void EngineModel::Finish() {
-  pool_.Free(running_.begin()->second);
+  cache_.Free(running_.begin()->second);
   running_.erase(running_.begin());
   while (!prefills_.empty() && prefills_.front().end_ms <= now_ms_) prefills_.pop_front();
 }

@@ -1,4 +1,4 @@
-// What would an LLM engine do with these requests? A model of one: block pool with prefix caching, a queue,
+// What would an LLM engine do with these requests? A model of one: a cache of blocks (`engine_cache.h`), a queue,
 // prefill and decode in simulated time. Pure: no I/O, no threads, no clock.
 //
 //   Submit ─▶ waiting (FIFO, while blocks do not suffice) ─▶ admitted: prefix found, rest stored
@@ -11,7 +11,7 @@
 // tokens take no room and are never announced, since traces have no hashes of them.
 // *Threads*: none; the owner serialises.
 // *Cost*: about 0.2 µs a block of a request.
-// *Bounds*: the pool; a prompt with more blocks than it is refused (`too_long`). The queue has none.
+// *Bounds*: the pool; a prompt that needs more blocks than it has is refused (`too_long`). The queue has none.
 //
 // Example:
 //   EngineModel engine({.capacity_blocks = 4096, .block_size = 64});
@@ -31,9 +31,11 @@
 #include <utility>
 #include <vector>
 
+#include "indexer/base/cache_class.h"
 #include "indexer/base/event.h"
 #include "indexer/base/ids.h"
-#include "tools/engine/block_pool.h"
+#include "tools/engine/engine_cache.h"
+#include "tools/engine/hybrid.h"
 
 namespace kvatlas {
 
@@ -46,6 +48,8 @@ struct EngineOptions {
   uint32_t prefill_step_tokens = 8192;
   // Every request that is running when a prefill starts makes it take longer by this share.
   double decode_slowdown = 0;
+  // A side class beside full attention; its chunks have `prefill_step_tokens`, or the number of its own.
+  HybridOptions hybrid = {};
 };
 
 struct EngineRequest {
@@ -58,14 +62,15 @@ struct EngineRequest {
 // What a request met when it arrived.
 struct EngineArrival {
   bool too_long = false;       // refused for good
-  uint32_t cached_blocks = 0;  // leading blocks in the cache
+  uint32_t cached_blocks = 0;  // leading blocks that it can reuse: never the last token
+  uint32_t held_blocks = 0;    // leading blocks that the main class held
 };
 
 // A request got its blocks, and with them its future.
 struct EngineAdmission {
   uint64_t id = 0;
   double time_ms = 0;
-  uint32_t cached_blocks = 0;  // leading blocks in the cache at that time
+  uint32_t cached_blocks = 0;  // leading blocks that it reuses
   double ttft_ms = 0;          // from arrival to first token
   double finish_ms = 0;
 
@@ -83,8 +88,7 @@ class EngineModel {
   // As a time: until nothing is left to happen.
   static constexpr double kForever = std::numeric_limits<double>::infinity();
 
-  explicit EngineModel(const EngineOptions& options)
-      : options_(options), pool_(options.capacity_blocks) {}
+  explicit EngineModel(const EngineOptions& options);
 
   // A request arrives. A time in the past means now.
   EngineArrival Submit(double time_ms, EngineRequest request, EngineStep* step);
@@ -101,11 +105,13 @@ class EngineModel {
   // As of `now_ms`.
   Load CurrentLoad() const;
 
-  // The truth that promises are compared with.
+  // The truth that promises are compared with: leading blocks that it would reuse of this prompt (`ReuseLimit`).
+  uint32_t Reusable(std::span<const SequenceHash> sequence, uint32_t prompt_tokens) const;
+  // Leading blocks that it could reuse if more tokens followed.
   uint32_t CachedPrefix(std::span<const SequenceHash> sequence) const {
-    return pool_.CachedPrefix(sequence);
+    return cache_.Reusable(sequence, static_cast<uint32_t>(sequence.size()));
   }
-  std::vector<SequenceHash> Contents() const { return pool_.Contents(); }
+  std::vector<SequenceHash> Contents(SideClass side = 0) const { return cache_.Contents(side); }
 
  private:
   struct Waiting {
@@ -126,14 +132,14 @@ class EngineModel {
   uint64_t BlocksLeft(const Prefill& prefill) const;
 
   const EngineOptions options_;
-  BlockPool pool_;
+  EngineCache cache_;
   double now_ms_ = 0;
   std::deque<Waiting> waiting_;
   uint64_t waiting_prefill_blocks_ = 0;  // of `waiting_`, as of their arrivals
   std::deque<Prefill> prefills_;         // not ended by `now_ms_`, in order
   double prefill_free_ms_ = 0;           // when the last of them ends
   // Running requests by (finish, order of admission).
-  std::map<std::pair<double, uint64_t>, std::vector<SequenceHash>> running_;
+  std::map<std::pair<double, uint64_t>, EngineCache::Holding> running_;
   uint64_t admissions_ = 0;
 };
 

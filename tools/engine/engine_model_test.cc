@@ -80,6 +80,7 @@ TEST(EngineModelTest, APromptLargerThanThePoolIsRefusedAndChangesNothing) {
   const EngineArrival arrival = engine.Submit(1, Request(2, Blocks(100, 5)), &step);
   EXPECT_TRUE(arrival.too_long);
   EXPECT_EQ(arrival.cached_blocks, 4u);
+  EXPECT_EQ(arrival.held_blocks, 4u);
   EXPECT_TRUE(step.events.empty());
   EXPECT_TRUE(step.admitted.empty());
 }
@@ -108,7 +109,7 @@ TEST(EngineModelTest, ASiblingThatWaitedFindsWhatWasStoredMeanwhile) {
   EXPECT_EQ(engine.Submit(0, Request(3, Blocks(200, 2)), &step).cached_blocks, 0u);
   engine.AdvanceTo(EngineModel::kForever, &step);
   ASSERT_EQ(step.admitted.size(), 3u);
-  EXPECT_EQ(step.admitted[2].cached_blocks, 2u);
+  EXPECT_EQ(step.admitted[2].cached_blocks, 1u);  // never the last token
 }
 
 TEST(EngineModelTest, LoadFallsStepByStepWhileTimePasses) {
@@ -139,6 +140,23 @@ TEST(EngineModelTest, TimeNeverGoesBack) {
   EXPECT_EQ(step.admitted[0].time_ms, 100);
   engine.AdvanceTo(EngineModel::kForever, &step);
   EXPECT_EQ(engine.now_ms(), 120);
+}
+
+TEST(EngineModelTest, AHybridReusesWhatItsSideClassAcceptsAndComputesTheRest) {
+  EngineOptions options = Small(100);
+  options.hybrid = {.kind = CacheKind::kState, .tokens = 30};
+  EngineModel engine(options);
+  EngineStep step;
+  engine.Submit(0, Request(1, Blocks(100, 8)), &step);
+  EXPECT_EQ(step.admitted[0].ttft_ms, 80);
+  const EngineArrival arrival = engine.Submit(1000, Request(2, Blocks(100, 8)), &step);
+  EXPECT_EQ(arrival.held_blocks, 8u);
+  EXPECT_EQ(arrival.cached_blocks, 6u);  // states end at 3, 6 and 8
+  EXPECT_EQ(step.admitted[1].cached_blocks, 6u);
+  EXPECT_EQ(step.admitted[1].ttft_ms, 20);
+  EXPECT_EQ(engine.CachedPrefix(Blocks(100, 8)), 8u);
+  EXPECT_THAT(engine.Contents(kMockSide),
+              UnorderedElementsAreArray({SequenceHash{102}, SequenceHash{105}, SequenceHash{107}}));
 }
 
 // The slow twin: lists searched from end to end, every rule written out.
@@ -176,6 +194,11 @@ class SlowEngine {
     return prefix;
   }
 
+  // Never the last token.
+  size_t Reused(const std::vector<SequenceHash>& sequence) const {
+    return std::min(Prefix(sequence), sequence.size() - 1);
+  }
+
   const std::set<SequenceHash>& cached() const { return cached_; }
   const std::vector<EngineAdmission>& admitted() const { return admitted_; }
   size_t waiting() const { return waiting_.size(); }
@@ -196,6 +219,7 @@ class SlowEngine {
     while (!waiting_.empty()) {
       const auto [arrival, request] = waiting_.front();
       const size_t prefix = Prefix(request.blocks);
+      const size_t reused = Reused(request.blocks);
       std::vector<SequenceHash> free = free_;
       for (size_t i = 0; i < prefix; ++i) std::erase(free, request.blocks[i]);
       const size_t needed = request.blocks.size() - prefix;
@@ -209,12 +233,11 @@ class SlowEngine {
         }
         cached_.insert(request.blocks[i]);
       }
-      const double tokens =
-          std::max(1.0, request.prompt_tokens - double(prefix) * options_.block_size);
+      const double tokens = request.prompt_tokens - double(reused) * options_.block_size;
       prefill_free_ = std::max(now_, prefill_free_) + tokens * 1000 / options_.prefill_tokens_per_s;
       const double finish = prefill_free_ + request.output_tokens * options_.decode_ms_per_token;
       running_.push_back({finish, request.blocks});
-      admitted_.push_back({request.id, now_, uint32_t(prefix), prefill_free_ - arrival, finish});
+      admitted_.push_back({request.id, now_, uint32_t(reused), prefill_free_ - arrival, finish});
       waiting_.pop_front();
     }
   }
@@ -267,7 +290,7 @@ void RunTwins(uint64_t seed) {
     } else {
       const EngineRequest request = Request(i, prompt, uint32_t(random() % 100));
       slow.AdvanceTo(time_ms);
-      const size_t expected = slow.Prefix(prompt);
+      const size_t expected = slow.Reused(prompt);
       slow.Submit(time_ms, request);
       EXPECT_EQ(engine.Submit(time_ms, request, &step).cached_blocks, expected);
     }

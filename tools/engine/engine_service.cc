@@ -40,6 +40,7 @@ grpc::Status EngineService::Submit(grpc::ServerContext*, const ev1::SubmitReques
     Publish(step);
     response->set_too_long(arrival.too_long);
     response->set_cached_blocks(arrival.cached_blocks);
+    response->set_held_blocks(arrival.held_blocks);
     response->set_cached_tokens(arrival.cached_blocks * model_.options().block_size);
     Describe(step, response);
   }
@@ -77,6 +78,7 @@ grpc::Status EngineService::Contents(grpc::ServerContext*, const ev1::ContentsRe
                                      ev1::ContentsResponse* response) {
   MutexLock lock(&mutex_);
   for (SequenceHash hash : model_.Contents()) response->add_blocks(Raw(hash));
+  for (SequenceHash hash : model_.Contents(kMockSide)) response->add_side_blocks(Raw(hash));
   return grpc::Status::OK;
 }
 
