@@ -7,12 +7,16 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "indexer/base/cache_class.h"
 #include "indexer/base/mutex.h"
+#include "tools/engine/hybrid.h"
 
 namespace kvatlas {
 namespace {
 
-using Contents = absl::flat_hash_set<SequenceHash>;
+struct Contents {
+  absl::flat_hash_set<SequenceHash> main, side;
+};
 
 constexpr uint64_t kPromptsMin = 100;
 constexpr size_t kExamplesMax = 5;
@@ -45,16 +49,32 @@ absl::StatusOr<std::vector<Contents>> FetchContents(const Cluster& cluster, Clus
   for (uint32_t worker = 0; worker < cluster.workers(); ++worker) {
     absl::StatusOr<engine::v1::ContentsResponse> fetched = client.Contents(worker);
     if (!fetched.ok()) return fetched.status();
-    contents[worker].reserve(fetched->blocks_size());
-    for (uint64_t hash : fetched->blocks()) contents[worker].insert(SequenceHash{hash});
+    contents[worker].main.reserve(fetched->blocks_size());
+    for (uint64_t hash : fetched->blocks()) contents[worker].main.insert(SequenceHash{hash});
+    for (uint64_t hash : fetched->side_blocks()) contents[worker].side.insert(SequenceHash{hash});
   }
   return contents;
 }
 
-uint32_t TrueOverlap(const Contents& contents, const std::vector<SequenceHash>& prompt) {
-  uint32_t overlap = 0;
-  while (overlap < prompt.size() && contents.contains(prompt[overlap])) ++overlap;
-  return overlap;
+// Whether the side class accepts the first `length` blocks of a prompt, as `cache_class.h` defines it.
+bool SideAccepts(const HybridOptions& hybrid, uint32_t block_size, const Contents& contents,
+                 const std::vector<SequenceHash>& prompt, uint32_t length) {
+  uint32_t needed = 0;  // blocks before `length`
+  if (hybrid.kind == CacheKind::kWindow) needed = WindowBlocks(hybrid, block_size);
+  if (hybrid.kind == CacheKind::kState) needed = 1;
+  for (uint32_t i = length - std::min(length, needed); i < length; ++i) {
+    if (!contents.side.contains(prompt[i])) return false;
+  }
+  return true;
+}
+
+// What the engine could reuse of the prompt if more tokens followed.
+uint32_t TrueReuse(const HybridOptions& hybrid, uint32_t block_size, const Contents& contents,
+                   const std::vector<SequenceHash>& prompt) {
+  uint32_t length = 0;
+  while (length < prompt.size() && contents.main.contains(prompt[length])) ++length;
+  while (!SideAccepts(hybrid, block_size, contents, prompt, length)) --length;
+  return length;
 }
 
 struct Promise {
@@ -67,15 +87,17 @@ void Compare(const std::string& worker, Promise promised, uint32_t truth, size_t
   ++at_rest->checked;
   at_rest->over += promised.blocks > truth;
   at_rest->under += promised.blocks < truth;
+  at_rest->over_blocks += promised.blocks - std::min(promised.blocks, truth);
+  at_rest->under_blocks += truth - std::min(promised.blocks, truth);
   at_rest->not_exact += !promised.exact;
   if (promised.blocks != truth && at_rest->examples.size() < kExamplesMax) {
-    at_rest->examples.push_back(worker + " has " + std::to_string(truth) + " blocks of prompt " +
-                                std::to_string(prompt) + ", its leaf says " +
+    at_rest->examples.push_back(worker + " can reuse " + std::to_string(truth) +
+                                " blocks of prompt " + std::to_string(prompt) + ", its leaf says " +
                                 std::to_string(promised.blocks));
   }
 }
 
-absl::Status CheckPrompt(const Cluster& cluster, ClusterClient& client,
+absl::Status CheckPrompt(const Cluster& cluster, const HybridOptions& hybrid, ClusterClient& client,
                          const std::vector<Contents>& contents,
                          const std::vector<SequenceHash>& prompt, size_t number, AtRest* at_rest) {
   for (uint32_t cell = 0; cell < cluster.options().cells; ++cell) {
@@ -91,7 +113,9 @@ absl::Status CheckPrompt(const Cluster& cluster, ClusterClient& client,
     for (uint32_t i = 0; i < cluster.options().workers; ++i) {
       const uint32_t worker = cell * cluster.options().workers + i;
       const std::string name = cluster.WorkerName(worker);
-      Compare(name, promises[name], TrueOverlap(contents[worker], prompt), number, at_rest);
+      const uint32_t truth =
+          TrueReuse(hybrid, cluster.options().block_size, contents[worker], prompt);
+      Compare(name, promises[name], truth, number, at_rest);
     }
   }
   return absl::OkStatus();
@@ -117,6 +141,8 @@ absl::Status WaitAtRest(const Cluster& cluster, ClusterClient& client, Duration 
 
 absl::StatusOr<AtRest> CheckAtRest(const Cluster& cluster, ClusterClient& client, size_t requests,
                                    const BlocksOf& blocks_of, uint64_t pairs_min) {
+  const absl::StatusOr<HybridOptions> hybrid = ParseHybrid(cluster.options().hybrid);
+  if (!hybrid.ok()) return hybrid.status();
   absl::StatusOr<std::vector<Contents>> contents = FetchContents(cluster, client);
   if (!contents.ok()) return contents.status();
   const uint64_t wanted =
@@ -126,7 +152,8 @@ absl::StatusOr<AtRest> CheckAtRest(const Cluster& cluster, ClusterClient& client
   for (uint64_t i = 0; i < prompts; ++i) {
     const size_t number = i * requests / prompts;
     const std::vector<SequenceHash> prompt = blocks_of(number);
-    absl::Status status = CheckPrompt(cluster, client, *contents, prompt, number, &at_rest);
+    absl::Status status =
+        CheckPrompt(cluster, *hybrid, client, *contents, prompt, number, &at_rest);
     if (!status.ok()) return status;
   }
   return at_rest;

@@ -1,5 +1,5 @@
 // Does a quiet cluster tell the truth? Waits for rest, then compares every leaf's answers with what the engines
-// really have.
+// really have. Of hybrid models that is what an engine could reuse, evaluated here from its blocks of both classes.
 //
 // *Truth*: at rest is defined in two steps: every publisher's last batch is acknowledged by its leaf, and every
 // leaf's stream of coverage says that it is at rest.

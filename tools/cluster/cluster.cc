@@ -155,6 +155,7 @@ absl::Status Cluster::StartFrontendAndEngines() {
         "--block_size=" + std::to_string(options_.block_size),
         "--prefill_tokens_per_s=" + std::to_string(options_.prefill_tokens_per_s),
         "--decode_ms_per_token=" + std::to_string(options_.decode_ms_per_token)};
+    if (!options_.hybrid.empty()) engine_args.push_back("--hybrid=" + options_.hybrid);
     engine_args.insert(engine_args.end(), to.begin(), to.end());
     engine_args.insert(engine_args.end(), options_.engine_args.begin(), options_.engine_args.end());
     if (CellOf(worker) < options_.cell_engine_args.size()) {

@@ -45,6 +45,8 @@ struct ClusterOptions {
   bool redis = false;
   double prefill_tokens_per_s = 8000;
   double decode_ms_per_token = 20;
+  // The side class of the engines' model (`hybrid.h`); empty: full attention alone.
+  std::string hybrid;
   // Where bazel-bin's folders are: a directory with indexer/leaf/kvatlas-leaf and the others below it. Empty:
   // found from this program's own place.
   std::string binaries;

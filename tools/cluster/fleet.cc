@@ -22,13 +22,14 @@ Fleet::Fleet(const FleetOptions& options)
   }
 }
 
-Fleet::Choice Fleet::Best(std::span<const SequenceHash> sequence) const {
+Fleet::Choice Fleet::Best(std::span<const SequenceHash> sequence, uint32_t prompt_tokens) const {
   std::vector<CostCandidate> candidates = names_;
   for (size_t worker = 0; worker < engines_.size(); ++worker) {
-    candidates[worker].input = {.prompt_blocks = static_cast<uint32_t>(sequence.size()),
-                                .overlap_blocks = engines_[worker].CachedPrefix(sequence),
-                                .load = engines_[worker].CurrentLoad(),
-                                .turn = turns_[worker]};
+    candidates[worker].input = {
+        .prompt_blocks = static_cast<uint32_t>(sequence.size()),
+        .overlap_blocks = engines_[worker].Reusable(sequence, prompt_tokens),
+        .load = engines_[worker].CurrentLoad(),
+        .turn = turns_[worker]};
   }
   const size_t best = Rank(*policy_, candidates, PromptKey(sequence), 1).front().candidate;
   return {.worker = static_cast<uint32_t>(best),

@@ -39,8 +39,9 @@ class Fleet {
     uint32_t overlap_blocks = 0;
   };
 
-  // The cheapest worker of all cells, with what it really has.
-  Choice Best(std::span<const SequenceHash> sequence) const;
+  // The cheapest worker of all cells, with what it would really reuse. `prompt_tokens` as in `ReuseLimit`; 0: those of the
+  // blocks.
+  Choice Best(std::span<const SequenceHash> sequence, uint32_t prompt_tokens = 0) const;
 
   // The worker was sent a request: of whose turn it is. Those whom nobody tells of any have all the same.
   void Sent(uint32_t worker) { turns_[worker] = ++turn_; }

@@ -24,6 +24,7 @@
 #include "tools/cluster/replay.h"
 #include "tools/cluster/report.h"
 #include "tools/cluster/trace_chats.h"
+#include "tools/engine/hybrid.h"
 #include "tools/trace/trace.h"
 
 namespace kvatlas {
@@ -48,6 +49,7 @@ struct RunFlags {
   bool keep = false;
   bool text = false;
   std::string models = "bytes=frontend/text/testdata/bytes";
+  std::string answer = "reusable";
   ClusterOptions cluster;
 };
 
@@ -74,6 +76,15 @@ void Declare(FlagSet& flags, RunFlags* run) {
   flags.Add("chaos", &run->chaos,
             "kill and restart leaves, hierarchy (and Redis) in turn, as this seed says; -1: nobody",
             -1);
+  flags.Add("hybrid", &run->cluster.hybrid,
+            "side class of the engines' model: window:TOKENS (sliding window) or mamba:TOKENS (a "
+            "state each so many tokens of "
+            "prefill); empty: full attention alone");
+  flags.AddChoice("answer", &run->answer,
+                  "with --hybrid: what leaves promise, and so what routes go by: blocks that can "
+                  "be reused, or those that the "
+                  "main class holds",
+                  {"reusable", "held"});
   flags.Add("text", &run->text, "ask by made-up chats, through a real tokenizer");
   flags.Add("models", &run->models,
             "with --text: NAME=PATH of a tokenizer, a folder or a file; the first of several");
@@ -162,6 +173,7 @@ absl::Status ReplayTrace(ServiceMain& service, const RunFlags& run, Cluster& clu
   options.policy = run.policy;
   options.rate = run.rate;
   options.seed = run.seed;
+  options.answer = run.answer;
   if (run.load > 0) {
     options.stretch =
         StretchForLoad(trace, cluster.workers(), cluster.options().prefill_tokens_per_s, run.load);
@@ -214,6 +226,7 @@ int Run(ServiceMain& service, RunFlags& run) {
   // expected to be where it was sent.
   run.cluster.frontend_args = {"--seed=" + std::to_string(run.seed), "--policy=" + run.policy,
                                "--sibling_ttl=0s"};
+  if (run.answer != "reusable") run.cluster.leaf_args = {"--answer=" + run.answer};
   std::optional<TraceChats> chats;
   if (run.text) {
     absl::StatusOr<TraceChats> made = MakeChats(service, run, &trace);
@@ -258,6 +271,10 @@ int main(int argc, char** argv) {
   service.Start(argc, argv);
   if (kTokensPerHashId % run.split != 0) {
     std::fprintf(stderr, "run_cluster: --split=%u: must divide %u\n", run.split, kTokensPerHashId);
+    return 2;
+  }
+  if (const absl::Status bad = ParseHybrid(run.cluster.hybrid).status(); !bad.ok()) {
+    std::fprintf(stderr, "run_cluster: --hybrid: %s\n", std::string(bad.message()).c_str());
     return 2;
   }
   if (!run.cluster.schedule.empty()) {

@@ -28,7 +28,7 @@ PolicyRun ReplayPolicy(const std::vector<TraceRequest>& trace, const PolicyRepla
     fleet.AdvanceTo(now_ms, &step);
     std::vector<SequenceHash> blocks =
         options.blocks_of != nullptr ? options.blocks_of(i) : PromptBlocks(trace[i], options.split);
-    const uint32_t worker = fleet.Best(blocks).worker;
+    const uint32_t worker = fleet.Best(blocks, trace[i].input_tokens).worker;
     fleet.Sent(worker);
     const size_t prompt_blocks = blocks.size();
     const EngineArrival arrival =

@@ -16,6 +16,7 @@
 #include "tools/cluster/fleet.h"
 #include "tools/cluster/policy_replay.h"
 #include "tools/engine/engine_model.h"
+#include "tools/engine/hybrid.h"
 
 namespace kvatlas {
 namespace {
@@ -34,6 +35,7 @@ EngineOptions EngineOptionsOf(const ClusterOptions& cluster) {
   engine.block_size = cluster.block_size;
   engine.prefill_tokens_per_s = cluster.prefill_tokens_per_s;
   engine.decode_ms_per_token = cluster.decode_ms_per_token;
+  engine.hybrid = *ParseHybrid(cluster.hybrid);
   return engine;
 }
 
@@ -83,6 +85,12 @@ class Driver {
     report_.block_size = cluster.options().block_size;
     report_.cached_blocks.chosen = report_.cached_blocks.best_same_state = 0;
     report_.predicted_blocks = report_.promised_over = report_.promised_under = 0;
+    report_.promised_over_blocks = report_.promised_under_blocks = 0;
+    if (!cluster.options().hybrid.empty()) {
+      report_.hybrid = cluster.options().hybrid;
+      report_.answer = options.answer;
+      report_.cached_blocks.held = 0;
+    }
     if (options.rate > 0) report_.rate = options.rate;
     if (options.chats != nullptr) {
       report_.tokenizer = options.chats->tokenizer();
@@ -242,13 +250,19 @@ class Driver {
     }
   }
 
+  // A trace's last block counts as full.
+  uint32_t PromptTokens(size_t i, const std::vector<SequenceHash>& blocks) const {
+    const size_t of_blocks = blocks.size() * cluster_.options().block_size;
+    return std::max(trace_[i].input_tokens, static_cast<uint32_t>(of_blocks));
+  }
+
   void ServeOne(size_t i) {
     const std::vector<SequenceHash> blocks = BlocksOfRequest(trace_, i, options_);
     uint32_t best;
     {
       MutexLock lock(&mutex_);
       ++report_.requests;
-      best = mirrors_.Best(blocks).overlap_blocks;
+      best = mirrors_.Best(blocks, PromptTokens(i, blocks)).overlap_blocks;
     }
     std::optional<Chosen> chosen = ChooseWorker(i, blocks);
     if (chosen.has_value()) SubmitTo(i, *chosen, blocks, best);
@@ -260,7 +274,7 @@ class Driver {
     const Time start = Clock::Real().Now();
     absl::StatusOr<v1::RouteResponse> route = options_.chats != nullptr
                                                   ? client_.RouteChat(std::move(body))
-                                                  : client_.Route(blocks, trace_[i].input_tokens);
+                                                  : client_.Route(blocks, PromptTokens(i, blocks));
     const double us = MicrosecondsSince(start);
     MutexLock lock(&mutex_);
     if (!route.ok()) return Error(i, "was not routed: " + route.status().ToString());
@@ -340,7 +354,8 @@ class Driver {
                                                .prompt_tokens = trace_[i].input_tokens,
                                                .output_tokens = trace_[i].output_tokens},
                                               &step);
-    if (arrival.too_long != answer.too_long() || arrival.cached_blocks != answer.cached_blocks()) {
+    if (arrival.too_long != answer.too_long() || arrival.cached_blocks != answer.cached_blocks() ||
+        arrival.held_blocks != answer.held_blocks()) {
       ++report_.mirror_differences;
       report_.Note(cluster_.WorkerName(chosen.worker) + " had " +
                    std::to_string(answer.cached_blocks()) + " blocks of request " +
@@ -355,9 +370,13 @@ class Driver {
     report_.prompt_blocks += blocks.size();
     *report_.cached_blocks.best_same_state += best;
     *report_.cached_blocks.chosen += answer.cached_blocks();
+    if (report_.cached_blocks.held.has_value()) *report_.cached_blocks.held += answer.held_blocks();
     *report_.predicted_blocks += chosen.promised;
-    *report_.promised_over += chosen.promised > answer.cached_blocks();
-    *report_.promised_under += chosen.promised < answer.cached_blocks();
+    const uint32_t truth = answer.cached_blocks();
+    *report_.promised_over += chosen.promised > truth;
+    *report_.promised_under += chosen.promised < truth;
+    *report_.promised_over_blocks += chosen.promised - std::min(chosen.promised, truth);
+    *report_.promised_under_blocks += truth - std::min(chosen.promised, truth);
   }
 
   void TakeStep(uint32_t worker, const engine::v1::StepResponse& answer, const EngineStep& mirrored)
@@ -432,6 +451,8 @@ uint64_t RunInProcess(const std::vector<TraceRequest>& trace, const ClusterOptio
 
 absl::StatusOr<ReplayReport> Replay(const Cluster& cluster, const std::vector<TraceRequest>& trace,
                                     const ReplayOptions& options) {
+  if (const absl::Status bad = ParseHybrid(cluster.options().hybrid).status(); !bad.ok())
+    return bad;
   auto driver = std::make_unique<Driver>(cluster, trace, options);
   absl::StatusOr<ReplayReport> report = driver->Run();
   if (!report.ok()) return report;

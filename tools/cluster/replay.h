@@ -43,6 +43,8 @@ struct ReplayOptions {
   double stretch = 1;
   // 0: each request waits for the acknowledgements of those before it. R: real time, R times the trace's pace.
   double rate = 0;
+  std::string answer =
+      "reusable";     // what leaves were told to promise: "reusable" or "held"; for the report
   uint64_t seed = 0;  // of the cost function's tie-breaks; the frontend's own must be the same
   uint32_t ack_timeout_ms = 10'000;
   uint64_t at_rest_pairs = 10'000;

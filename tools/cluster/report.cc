@@ -42,6 +42,8 @@ Json AtRestJson(const std::optional<AtRest>& at_rest) {
   return {{"checked", at_rest->checked},
           {"over", at_rest->over},
           {"under", at_rest->under},
+          {"over_blocks", at_rest->over_blocks},
+          {"under_blocks", at_rest->under_blocks},
           {"not_exact", at_rest->not_exact}};
 }
 
@@ -119,6 +121,7 @@ void AddHits(Table& table, const ReplayReport& report) {
   HitRow(table, "one exact global index", report.cached_blocks.exact_global, report);
   if (report.policy != "round_robin")
     HitRow(table, "round robin", report.cached_blocks.round_robin, report);
+  HitRow(table, "held, not all reusable", report.cached_blocks.held, report);
 }
 
 void AddTimes(Table& table, const ReplayReport& report) {
@@ -150,6 +153,11 @@ void AddPromises(Table& table, const ReplayReport& report) {
   if (report.promised_over.has_value()) {
     table.Row("while running", {Grouped(report.requests - report.errors - report.too_long),
                                 Grouped(*report.promised_over), Grouped(*report.promised_under)});
+    if (report.hybrid.has_value()) {
+      table.Row("  in blocks",
+                {Grouped(report.prompt_blocks), Grouped(report.promised_over_blocks.value_or(0)),
+                 Grouped(report.promised_under_blocks.value_or(0))});
+    }
   }
   if (report.at_rest.has_value()) {
     table.Row("at rest", {Grouped(report.at_rest->checked), Grouped(report.at_rest->over),
@@ -197,9 +205,14 @@ std::string ToJson(const ReplayReport& r) {
         {"kvatlas", OrNull(r.cached_blocks.kvatlas)},
         {"best_same_state", OrNull(r.cached_blocks.best_same_state)},
         {"exact_global", OrNull(r.cached_blocks.exact_global)},
-        {"round_robin", OrNull(r.cached_blocks.round_robin)}}},
+        {"round_robin", OrNull(r.cached_blocks.round_robin)},
+        {"held", OrNull(r.cached_blocks.held)}}},
       {"predicted_blocks", OrNull(r.predicted_blocks)},
       {"promised", {{"over", OrNull(r.promised_over)}, {"under", OrNull(r.promised_under)}}},
+      {"promised_blocks",
+       {{"over", OrNull(r.promised_over_blocks)}, {"under", OrNull(r.promised_under_blocks)}}},
+      {"hybrid", OrNull(r.hybrid)},
+      {"answer", OrNull(r.answer)},
       {"at_rest", AtRestJson(r.at_rest)},
       {"events",
        {{"stored", OrNull(r.events_stored)},
@@ -240,6 +253,10 @@ std::string ToTable(const ReplayReport& report) {
   AddPromises(table, report);
   AddChaos(table, report);
   std::string text = table.text();
+  if (report.hybrid.has_value()) {
+    text += "\nHybrid model " + *report.hybrid + "; leaves promise " +
+            report.answer.value_or("reusable") + " blocks\n";
+  }
   if (report.tokenizer.has_value()) {
     text += "\nAsked by chat; tokenizer: " + *report.tokenizer + "; " +
             Grouped(report.token_differences.value_or(0)) + " prompts of other lengths there\n";

@@ -22,6 +22,8 @@ struct CachedBlocks {
   std::optional<uint64_t> best_same_state;
   std::optional<uint64_t> exact_global;
   std::optional<uint64_t> round_robin;
+  // Of hybrid models: what the main class of the chosen worker held, of which it reused `chosen`.
+  std::optional<uint64_t> held;
 };
 
 // Promises compared with the truth once everything is quiet.
@@ -29,8 +31,10 @@ struct AtRest {
   uint64_t checked = 0;  // (worker, prompt) pairs
   uint64_t over = 0;     // promised more than there was
   uint64_t under = 0;
-  uint64_t not_exact = 0;             // answers of less than exact trust
-  std::vector<std::string> examples;  // a few of those that differ
+  uint64_t over_blocks = 0;  // by how much, in all
+  uint64_t under_blocks = 0;
+  uint64_t not_exact = 0;                  // answers of less than exact trust
+  std::vector<std::string> examples = {};  // a few of those that differ
 };
 
 struct LevelCost {
@@ -54,6 +58,12 @@ struct ReplayReport {
   // Requests whose chosen worker had less, or more, on arrival than was promised.
   std::optional<uint64_t> promised_over;
   std::optional<uint64_t> promised_under;
+  std::optional<uint64_t> promised_over_blocks;  // by how much, in all
+  std::optional<uint64_t> promised_under_blocks;
+
+  // Of hybrid models: their side class, and what leaves promised, "reusable" or "held" blocks.
+  std::optional<std::string> hybrid;
+  std::optional<std::string> answer;
 
   std::optional<AtRest> at_rest;
 

@@ -9,6 +9,7 @@ namespace kvatlas {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(ReportTest, WhatWasNotMeasuredIsNull) {
   const nlohmann::json json = nlohmann::json::parse(ToJson({}));
@@ -23,7 +24,7 @@ TEST(ReportTest, NamesAreThoseOfTheContract) {
   ReplayReport report;
   report.requests = 10;
   report.cached_blocks.kvatlas = 7;
-  report.at_rest = AtRest{.checked = 100, .over = 1, .under = 2, .not_exact = 0, .examples = {}};
+  report.at_rest = AtRest{.checked = 100, .over = 1, .under = 2};
   report.leaf = LevelCost{.updates = 1000, .bytes = 9000};
   report.upward = LevelCost{.updates = 30, .bytes = 400};
   report.events_stored = 600;
@@ -41,6 +42,28 @@ TEST(ReportTest, NamesAreThoseOfTheContract) {
   EXPECT_EQ(json["route_us"]["p99"], 3);
   EXPECT_EQ(json["ttft_ms"]["mean"], 15);
   EXPECT_THAT(ToTable(report), HasSubstr("3.00 %"));
+}
+
+TEST(ReportTest, OfHybridModelsSaysWhatWasHeldAndByHowMuchPromisesFailed) {
+  ReplayReport report;
+  EXPECT_TRUE(nlohmann::json::parse(ToJson(report))["hybrid"].is_null());
+  EXPECT_THAT(ToTable(report), Not(HasSubstr("Hybrid model")));
+  report.hybrid = "window:1024";
+  report.answer = "held";
+  report.cached_blocks.held = 90;
+  report.promised_over = 3;
+  report.promised_under = 0;
+  report.promised_over_blocks = 40;
+  report.promised_under_blocks = 0;
+  report.at_rest = AtRest{.checked = 100, .over = 1, .over_blocks = 7};
+  const nlohmann::json json = nlohmann::json::parse(ToJson(report));
+  EXPECT_EQ(json["hybrid"], "window:1024");
+  EXPECT_EQ(json["answer"], "held");
+  EXPECT_EQ(json["cached_blocks"]["held"], 90);
+  EXPECT_EQ(json["promised"]["over"], 3);
+  EXPECT_EQ(json["promised_blocks"]["over"], 40);
+  EXPECT_EQ(json["at_rest"]["over_blocks"], 7);
+  EXPECT_THAT(ToTable(report), HasSubstr("Hybrid model window:1024; leaves promise held blocks"));
 }
 
 TEST(ReportTest, NamesWhatWasKilled) {

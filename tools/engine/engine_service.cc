@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "tools/engine/hybrid.h"
 #include "tools/engine/mock_tokens.h"
 
 namespace kvatlas {
@@ -17,6 +18,7 @@ namespace ev1 = engine::v1;
 EngineService::EngineService(const EngineOptions& options, Publisher* publisher, bool say_tokens)
     : publisher_(publisher), say_tokens_(say_tokens), model_(options) {
   MutexLock lock(&mutex_);
+  if (!options.hybrid.plain()) publisher_->SetLayout(LayoutOf(options.hybrid, options.block_size));
   publisher_->SetLoad(model_.CurrentLoad());
   publisher_->Flush();
 }
@@ -107,9 +109,17 @@ void EngineService::Publish(const EngineStep& step) {
     if (say_tokens_) {
       PublishTokens(event);
     } else if (const auto* stored = std::get_if<Stored>(&event)) {
-      publisher_->StoredHashed(stored->tier, stored->position, stored->parent, stored->blocks);
+      if (stored->side != 0) {
+        publisher_->StoredSideHashed(stored->side, stored->tier, stored->blocks);
+      } else {
+        publisher_->StoredHashed(stored->tier, stored->position, stored->parent, stored->blocks);
+      }
     } else if (const auto* removed = std::get_if<Removed>(&event)) {
-      publisher_->RemovedHashed(removed->tier, removed->blocks);
+      if (removed->side != 0) {
+        publisher_->RemovedSideHashed(removed->side, removed->tier, removed->blocks);
+      } else {
+        publisher_->RemovedHashed(removed->tier, removed->blocks);
+      }
     }
   }
   publisher_->SetLoad(model_.CurrentLoad());

@@ -25,7 +25,7 @@ namespace kvatlas {
 class EngineService final : public engine::v1::Engine::Service {
  public:
   // With `say_tokens` blocks are published with tokens (`mock_tokens.h`), as raw engine events need them, else by
-  // the trace's hashes.
+  // the trace's hashes. REQUIRES: not `say_tokens` of a hybrid model, since its side blocks have no such events here.
   EngineService(const EngineOptions& options, Publisher* publisher, bool say_tokens = false);
 
   grpc::Status Submit(grpc::ServerContext* context, const engine::v1::SubmitRequest* request,

@@ -19,6 +19,7 @@
 #include "tools/engine/byte_tokenizer.h"
 #include "tools/engine/engine_model.h"
 #include "tools/engine/engine_service.h"
+#include "tools/engine/hybrid.h"
 #include "tools/engine/openai_http.h"
 
 namespace kvatlas {
@@ -65,6 +66,11 @@ int main(int argc, char** argv) {
   flags.Add("prefill_tokens_per_s", &options.prefill_tokens_per_s, "speed of prefill", 1.0, 1e9);
   flags.Add("decode_ms_per_token", &options.decode_ms_per_token, "time of an output token", 0.0,
             1e6);
+  std::string hybrid;
+  flags.Add("hybrid", &hybrid,
+            "side class of its model: window:TOKENS (sliding window) or mamba:TOKENS (a state each "
+            "so many tokens of prefill); "
+            "empty: full attention alone");
   flags.Add("dp_rank", &publishing.dp_rank, "its data-parallel rank", 0u, 65535u);
   flags.Add(
       "zmq_events", &publishing.zmq.endpoint,
@@ -90,6 +96,15 @@ int main(int argc, char** argv) {
   std::vector<std::string> labels;
   flags.Add("labels", &labels, "KEY=VALUE,… that its worker is labelled with, such as role=decode");
   service.Start(argc, argv);
+  const absl::StatusOr<HybridOptions> side = ParseHybrid(hybrid);
+  if (!side.ok())
+    return service.Fail(
+        absl::InvalidArgumentError("--hybrid: " + std::string(side.status().message())));
+  options.hybrid = *side;
+  if (!side->plain() && !publishing.zmq.endpoint.empty()) {
+    return service.Fail(absl::InvalidArgumentError(
+        "--hybrid: side blocks are not published over ZeroMQ; drop --zmq_events"));
+  }
   if (zmq_attach == "bind") publishing.zmq.attach = ZmqAttach::kBind;
   if (zmq_attach == "connect") publishing.zmq.attach = ZmqAttach::kConnect;
   if (zmq_legacy) {
