@@ -78,6 +78,9 @@ struct WorkerFound {
   uint32_t age_ms = 0;
   std::optional<Load> load = {};
   FetchedBlocks fetched = {};  // of `blocks`
+  // Of hybrid models the prefix that the main class holds, which coverage reports; more than `blocks` when another class ended
+  // the prefix. 0: not said.
+  uint32_t held = 0;
 };
 
 // What workers say of themselves, such as {"url", "http://10.0.0.7:8000"}: where the engine takes requests.

@@ -314,6 +314,30 @@ TEST_F(FrontendTest, TheBlockOfTheLastTokenIsNeverPromised) {
   EXPECT_EQ(of_hashes(65), 4u);
 }
 
+// Coverage is of full attention: a cell that covers less may have more that is reusable.
+TEST_F(FrontendTest, WhereHybridsReuseLessThanTheyHoldMoreCellsAreAsked) {
+  const auto hybrid = [](const std::string& name, uint32_t reusable, uint32_t held) {
+    WorkerFound found = Worker(name, reusable);
+    found.held = held;
+    return found;
+  };
+  fleet_.AddCell("a", 96, {hybrid("a0", 8, 96)});
+  fleet_.AddCell("b", 96, {hybrid("b0", 8, 96)});
+  fleet_.AddCell("c", 64, {hybrid("c0", 64, 64)});
+  fleet_.AddCell("d", 0, {hybrid("d0", 0, 0)});
+  const RouteResult route = Route();
+  EXPECT_EQ(route.worker, Id("c0"));
+  EXPECT_EQ(route.overlap_blocks, 64u);
+  // What a main class holds is what its cell promised: nobody is doubted for the others.
+  EXPECT_THAT(fleet_.leaves_asked, testing::Contains("c:1"));
+  for (const CellPromises& cell : frontend().promises(8)) EXPECT_EQ(cell.broken, 0u) << cell.cell;
+  // Coverage that holds what it says is believed: two leaves are enough.
+  fleet_.leaves_asked.clear();
+  fleet_.AddCell("a", 96, {Worker("a0", 96)});
+  EXPECT_EQ(Route().worker, Id("a0"));
+  EXPECT_THAT(fleet_.leaves_asked, testing::Not(testing::Contains("c:1")));
+}
+
 // What was sent to a worker, and is not shown yet, counts no more than what it could show.
 TEST_F(FrontendTest, TheBlockOfTheLastTokenIsNotExpectedOfASiblingEither) {
   options_.block_size = 16;

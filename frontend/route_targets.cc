@@ -173,6 +173,10 @@ uint32_t RouteTask::AtOnce() const {
                             1);
 }
 
+uint32_t RouteTask::UsefulLeavesMax() const {
+  return coverage_overstates_ ? AtOnce() + shared_->options.ask_cells_blind : AtOnce();
+}
+
 double RouteTask::ToBeat() const {
   double cheapest = std::numeric_limits<double>::infinity();
   MutexLock lock(&shared_->mutex);
@@ -186,9 +190,9 @@ double RouteTask::ToBeat() const {
 std::vector<RouteTask::Target> RouteTask::TakeTargets() {
   const FrontendOptions& options = shared_->options;
   const bool known = rung_ == Fallback::kNone;
-  size_t room = std::min<size_t>(AtOnce(), options.asked_max - leaves_asked_);
-  if (!answered_.empty())
-    room = std::min<size_t>(room, AtOnce() - std::min(AtOnce(), useful_leaves_));
+  size_t room = answered_.empty() ? AtOnce()
+                                  : UsefulLeavesMax() - std::min(UsefulLeavesMax(), useful_leaves_);
+  room = std::min<size_t>(room, options.asked_max - leaves_asked_);
   double to_beat = ToBeat();
   std::vector<Target> taken, left;
   for (Target& target : targets_) {

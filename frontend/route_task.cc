@@ -112,6 +112,7 @@ void RouteTask::Reset() {
   cells_left_out_ = false;
   leaves_asked_ = 0;
   useful_leaves_ = 0;
+  coverage_overstates_ = false;
   levels_ = 0;
   rung_ = Fallback::kNone;
 }
@@ -605,8 +606,12 @@ uint32_t RouteTask::TakeAnswer(Pending leaf) {
     asked.address = leaf.outcome.address;
     auto answer = std::make_shared<const WorkersAnswer>(*std::move(leaf.outcome.answer));
     block_size = answer->block_size;
-    for (const WorkerFound& worker : answer->workers)
+    uint32_t best_held = 0;
+    for (const WorkerFound& worker : answer->workers) {
       asked.best_blocks = std::max(asked.best_blocks, worker.blocks);
+      best_held = std::max({best_held, worker.blocks, worker.held});
+    }
+    coverage_overstates_ = coverage_overstates_ || best_held > asked.best_blocks;
     Choosable choosable;
     {
       MutexLock lock(&shared_->mutex);
@@ -615,8 +620,8 @@ uint32_t RouteTask::TakeAnswer(Pending leaf) {
       choosable = ChoosableOf(asked.cell, *answer);
       shared_->memory.SawWorkers(input_.domain, asked.cell, answer, Now());
       shared_->memory.SawRoles(input_.domain, RolesIn(leaf.target, *answer), Now());
-      shared_->memory.Promised(input_.domain, asked.cell, asked.blocks_at_least, asked.best_blocks,
-                               Now());
+      shared_->memory.Promised(input_.domain, asked.cell,
+                               std::min(asked.blocks_at_least, ReusableMax()), best_held, Now());
     }
     const bool live = choosable.best() == Standing::kGood;
     if (live) ++useful_leaves_;
@@ -634,7 +639,7 @@ uint32_t RouteTask::TakeAnswer(Pending leaf) {
 }
 
 bool RouteTask::NextCanWin() const {
-  if (rung_ != Fallback::kNone || useful_leaves_ >= AtOnce()) return false;
+  if (rung_ != Fallback::kNone || useful_leaves_ >= UsefulLeavesMax()) return false;
   if (leaves_asked_ >= shared_->options.asked_max || Share(Left(), kWaveShare) < kHopMin)
     return false;
   const double to_beat = ToBeat();

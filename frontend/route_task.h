@@ -248,6 +248,9 @@ class RouteTask : public std::enable_shared_from_this<RouteTask> {
                       double distance) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(shared_->mutex);
   double BestCost(uint32_t blocks_below, double distance) const;
   uint32_t AtOnce() const;
+  // Leaves that answered with workers before the rest of the rung is left out: more where coverage says little of what is
+  // reusable, since it is of the main class.
+  uint32_t UsefulLeavesMax() const;
   // What the cheapest worker found so far costs.
   double ToBeat() const;
   std::vector<Target> TakeTargets();
@@ -394,7 +397,9 @@ class RouteTask : public std::enable_shared_from_this<RouteTask> {
   bool no_room_to_decode_ = false;     // nobody could be chosen for that reason
   std::shared_ptr<AskedAhead> ahead_;  // null: nobody
   size_t leaves_asked_ = 0;
-  uint32_t useful_leaves_ = 0;                 // answered, with workers
+  uint32_t useful_leaves_ = 0;  // answered, with workers
+  // Somebody's main class holds more of the prompt than its leaf's best worker can reuse.
+  bool coverage_overstates_ = false;
   std::vector<Answered> answered_;             // with at least one worker that stands well
   std::vector<Answered> suspected_;            // with no such, or with nobody at all
   Fallback suspected_rung_ = Fallback::kNone;  // on which the first of them answered

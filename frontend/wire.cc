@@ -184,7 +184,8 @@ WorkersAnswer FromProto(const v1::FindOverlapsResponse& response) {
                       .age_ms = worker.age_ms(),
                       .fetched = {.host = worker.host_blocks(),
                                   .disk = worker.disk_blocks(),
-                                  .remote = worker.external_blocks()}};
+                                  .remote = worker.external_blocks()},
+                      .held = worker.held_blocks()};
     if (worker.has_load()) found.load = LoadFromProto(worker.load());
     answer.workers.push_back(std::move(found));
   }
