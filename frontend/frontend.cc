@@ -64,7 +64,10 @@ constexpr char kRetryAfterUrl[] = "kvatlas.io/retry_after_ms";
 }
 
 absl::Status OverloadedError(const std::string& message, Duration retry_after) {
-  absl::Status status = absl::ResourceExhaustedError(message);
+  return WithRetryAfter(absl::ResourceExhaustedError(message), retry_after);
+}
+
+absl::Status WithRetryAfter(absl::Status status, Duration retry_after) {
   const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(retry_after).count();
   const std::string text = std::to_string(ms);
   // By way of a view: the template that takes strings has a name in clang that a library built by gcc lacks.
@@ -201,6 +204,14 @@ void Frontend::SetHierarchies(ShardMap hierarchies) {
   auto map = std::make_shared<const ShardMap>(std::move(hierarchies));
   MutexLock lock(&shared_->mutex);
   shared_->hierarchies = std::move(map);
+}
+
+bool Frontend::HasUpstreams() const {
+  {
+    MutexLock lock(&shared_->mutex);
+    if (!shared_->hierarchies->empty()) return true;
+  }
+  return !shared_->Leaves().empty();
 }
 
 ShardMap Frontend::hierarchies() const {

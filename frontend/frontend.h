@@ -225,9 +225,10 @@ struct FrontendStats {
   size_t suspects = 0;
 };
 
-// Of a route refused because every worker is over its thresholds (RESOURCE_EXHAUSTED): when to come again. Nothing: refused for
-// something else.
+// Of what may be asked again: every worker is over its thresholds, or too many prompts wait (RESOURCE_EXHAUSTED); what would know
+// of workers did not answer (UNAVAILABLE): when to come again. Nothing: refused for something else.
 std::optional<Duration> RetryAfter(const absl::Status& refused);
+absl::Status WithRetryAfter(absl::Status refused, Duration retry_after);
 
 class Frontend {
  public:
@@ -272,6 +273,9 @@ class Frontend {
   // The own cells, for routes that start from now on.
   void SetLeaves(std::vector<ConfiguredLeaf> leaves);
   std::vector<ConfiguredLeaf> leaves() const;
+
+  // Some hierarchy node or leaf is known to be asked.
+  bool HasUpstreams() const;
 
   // Workers, by name, that get no requests from now on, beside those whose label `draining` says so.
   void SetDraining(std::set<std::string> workers);

@@ -243,13 +243,13 @@ TEST_F(FrontendServiceTest, StoppingEverythingOneByOneAlwaysYieldsAWorkerAndSays
   EXPECT_THAT(metrics_.Text(), HasSubstr("kvatlas_frontend_routes_total{fallback=\"own_cell\"} 1"));
 }
 
-TEST_F(FrontendServiceTest, NothingEverSeenIsNotFound) {
+TEST_F(FrontendServiceTest, AnOutageIsUnavailable) {
   hierarchy_server_->Stop(Duration(0));
   Start();
   v1::RouteResponse response;
   const grpc::Status status = Call(Prompt(3), &response);
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::NOT_FOUND);
-  EXPECT_THAT(status.error_message(), HasSubstr("hierarchy"));
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_THAT(status.error_message(), HasSubstr("did not answer"));
 }
 
 TEST_F(FrontendServiceTest, BadQuestionsAreRefusedByField) {

@@ -229,12 +229,40 @@ TEST_F(FrontendTest, EverythingHangingStillYieldsAWorkerInTime) {
   EXPECT_LE(clock_.Now() - before, options_.deadline);
 }
 
-TEST_F(FrontendTest, NobodyKnownIsNotFoundAndSaysWhoWasAsked) {
-  const absl::StatusOr<RouteResult> route =
-      frontend().Route({.domain = kDomain, .sequence_hashes = Prompt(1)});
-  EXPECT_EQ(route.status().code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(std::string(route.status().message()), HasSubstr("hierarchy h: UNAVAILABLE"));
+// Clients ask again after an outage, and not for a model that is not there.
+TEST_F(FrontendTest, AnOutageIsUnavailableWithATimeToComeAgainAndNamesNoAddress) {
+  const auto status = [&] {
+    return frontend().Route({.domain = kDomain, .sequence_hashes = Prompt(1)}).status();
+  };
+  const absl::Status down = status();
+  EXPECT_EQ(down.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(down.message()),
+              testing::AllOf(HasSubstr("did not answer"), testing::Not(HasSubstr("hierarchy h"))));
+  EXPECT_TRUE(RetryAfter(down).has_value());
   EXPECT_EQ(frontend().stats().failed, 1u);
+  // The hierarchy answers, but the only cell's leaf does not.
+  fleet_.AddCell("a", 1, {Worker("w0", 1)});
+  TearLeavesDown();
+  EXPECT_EQ(status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status().message()), testing::Not(HasSubstr("a:1")));
+}
+
+TEST_F(FrontendTest, AModelThatAFleetWhichAnswersDoesNotKnowIsNotFound) {
+  fleet_.cells["h"] = {};
+  const absl::Status none =
+      frontend().Route({.domain = kDomain, .sequence_hashes = Prompt(1)}).status();
+  EXPECT_EQ(none.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(none.message()), HasSubstr("no worker of m"));
+  EXPECT_FALSE(RetryAfter(none).has_value());
+}
+
+TEST_F(FrontendTest, WithoutAnythingToAskTheErrorIsAnOutageToo) {
+  options_.hierarchies = ShardMap();
+  EXPECT_FALSE(frontend().HasUpstreams());
+  EXPECT_EQ(frontend().Route({.domain = kDomain, .sequence_hashes = Prompt(1)}).status().code(),
+            absl::StatusCode::kUnavailable);
+  frontend().SetLeaves({{.cell = "own", .address = "own:1"}});
+  EXPECT_TRUE(frontend().HasUpstreams());
 }
 
 TEST_F(FrontendTest, BadInputIsRefusedBeforeAnybodyIsAsked) {
@@ -270,6 +298,18 @@ TEST_F(FrontendTest, TokensAreHashedWithTheBlockSizeThatTheFleetNames) {
   EXPECT_EQ(fleet_.hierarchies_asked.size(), 2u);  // asked again, once
   ASSERT_TRUE(frontend().Route({.domain = kDomain, .tokens = tokens}).ok());
   EXPECT_EQ(fleet_.hierarchies_asked.size(), 3u);  // remembered
+}
+
+TEST_F(FrontendTest, TokensAreHashedUnderTheFleetsOwnSeed) {
+  options_.contract.seed = 7;
+  fleet_.AddCell("a", 0, {Worker("w0", 1)});
+  const std::vector<TokenId> tokens(options_.block_size + 1, 5);
+  ASSERT_TRUE(frontend().Route({.domain = kDomain, .tokens = tokens}).ok());
+  const HashContract contract = {.seed = 7};
+  const uint64_t seed = BlockSeed({}, contract);
+  EXPECT_EQ(
+      fleet_.first_asked,
+      SequenceHashes(LocalHashes(tokens, {.block_size = options_.block_size}, seed), contract)[0]);
 }
 
 TEST_F(FrontendTest, ALeafsBlockSizeIsLearntToo) {

@@ -37,6 +37,7 @@
 #include "indexer/service/address.h"
 #include "indexer/service/admin_http.h"
 #include "indexer/service/grpc_server.h"
+#include "indexer/service/log.h"
 #include "indexer/service/metrics.h"
 #include "indexer/service/service_main.h"
 
@@ -97,6 +98,8 @@ void Declare(FlagSet& flags, Flags* f) {
   flags.Add("cells_best", &o.cells_best, "cells wanted from the hierarchy; 0 means all");
   flags.Add("block_size", &o.block_size, "tokens per block until the fleet says otherwise", 1,
             kBlockSizeMax);
+  flags.Add("contract_seed", &o.contract.seed,
+            "seed S of the hash contract, as in the leaves' --contract_seed");
   flags.Add("deadline", &o.deadline, "of a route that names none", std::chrono::milliseconds(1));
   AddExtProcFlags(flags, &f->ext_proc);
   AddPromptFlags(flags, &f->prompts);
@@ -246,9 +249,21 @@ int Run(ServiceMain& service, Flags& flags, FoundNodes& hierarchies, ModelRegist
   if (*proxy != nullptr) {
     if (absl::Status status = (*proxy)->Start(); !status.ok()) return service.Fail(status);
   }
-  grpc.SetHealth(Health::kServing);
-  ext_proc.SetHealth(Health::kServing);
-  http.SetHealth(Health::kServing);
+  // Without a hierarchy and without a leaf no route has a worker.
+  std::optional<bool> had_upstreams;
+  const auto look_at_upstreams = [&] {
+    const bool has = frontend.HasUpstreams();
+    if (had_upstreams == has) return;
+    had_upstreams = has;
+    if (!has)
+      Log(LogLevel::kWarning, "not ready: no hierarchy node and no leaf is known",
+          {{"remedy", "--hierarchy=HOST:PORT or --leaves=CELL=HOST:PORT"}});
+    const Health health = has ? Health::kServing : Health::kLoading;
+    grpc.SetHealth(health);
+    ext_proc.SetHealth(health);
+    http.SetHealth(health);
+  };
+  look_at_upstreams();
   ServiceRecord record;
   record.kind = ServiceKind::kFrontend;
   record.name = grpc.address().ToString();
@@ -263,10 +278,11 @@ int Run(ServiceMain& service, Flags& flags, FoundNodes& hierarchies, ModelRegist
   if (absl::Status status = service.Ready(listening); !status.ok()) return service.Fail(status);
   while (!service.WaitForSignal(kLookAtFilesEvery).has_value()) {
     truth.Tick();
-    std::optional<ShardMap> changed = hierarchies.Changed();
-    if (!changed.has_value()) continue;
-    for (const std::string& address : changed->Addresses()) cell_finder.Connect(address);
-    frontend.SetHierarchies(*std::move(changed));
+    if (std::optional<ShardMap> changed = hierarchies.Changed(); changed.has_value()) {
+      for (const std::string& address : changed->Addresses()) cell_finder.Connect(address);
+      frontend.SetHierarchies(*std::move(changed));
+    }
+    look_at_upstreams();
   }
   if (*announcer != nullptr) (*announcer)->Stop();
   http.SetHealth(Health::kStopping);

@@ -10,12 +10,18 @@
 
 #include "frontend/route_observer.h"
 #include "frontend/route_task.h"
+#include "indexer/service/log.h"
 
 namespace kvatlas {
 namespace {
 
 // When nothing says how long a queue is.
 constexpr Duration kRetryAfterDefault = std::chrono::seconds(1);
+
+LogLimiter& NobodyLog() {
+  static LogLimiter& limiter = *new LogLimiter(std::chrono::seconds(10));
+  return limiter;
+}
 constexpr Duration kRetryAfterMin = std::chrono::milliseconds(100);
 constexpr Duration kRetryAfterMax = std::chrono::seconds(30);
 
@@ -275,16 +281,31 @@ void RouteTask::Decide() {
   }
   if (wait) return WaitOrReject();
   if (chosen) return Finish(std::move(result));
+  Fail(NobodyError());
+}
+
+// Clients get no addresses: these are in the log.
+absl::Status RouteTask::NobodyError() const {
   const std::string domain = ToString(input_.domain);
-  const std::string asked = receipt_.reason.empty() ? "nobody to ask" : receipt_.reason;
+  if (unanswered_ > 0 || !some_answered_) {
+    LogEvery(NobodyLog(), domain, LogLevel::kWarning, "no worker can be found",
+             {{"domain", domain},
+              {"unanswered", unanswered_},
+              {"reason", receipt_.reason.empty() ? "nothing to ask" : receipt_.reason}});
+    return WithRetryAfter(
+        absl::UnavailableError("no worker of " + domain + " can be found now: " +
+                               (unanswered_ > 0 ? std::to_string(unanswered_) +
+                                                      " hierarchy nodes or leaves did not answer"
+                                                : "no hierarchy node and no leaf is known")),
+        kRetryAfterDefault);
+  }
   if (LacksDecoder())
-    return Fail(absl::NotFoundError("no worker of " + domain +
-                                    " that decodes what others prefill, among those that answered" +
-                                    (receipt_.reason.empty() ? "" : ": " + receipt_.reason)));
-  Fail(absl::NotFoundError(receipt_.not_allowed > 0
-                               ? "no worker of " + domain + " that this request allows, of " +
-                                     std::to_string(receipt_.not_allowed) + " seen: " + asked
-                               : "no worker of " + domain + " was ever seen: " + asked));
+    return absl::NotFoundError("no worker of " + domain +
+                               " decodes what others prefill, among those that answered");
+  return absl::NotFoundError(receipt_.not_allowed > 0
+                                 ? "no worker of " + domain + " that this request allows, of " +
+                                       std::to_string(receipt_.not_allowed) + " seen"
+                                 : "no worker of " + domain + " was ever seen");
 }
 
 // Nobody who stands well has room: whoever has some is tried before the route is refused. Not those that have already failed

@@ -113,6 +113,8 @@ void RouteTask::Reset() {
   leaves_asked_ = 0;
   useful_leaves_ = 0;
   coverage_overstates_ = false;
+  unanswered_ = 0;
+  some_answered_ = false;
   levels_ = 0;
   rung_ = Fallback::kNone;
 }
@@ -214,6 +216,7 @@ void RouteTask::OnTop(const NodeQuestions& questions, std::vector<CellsOutcome> 
     if (!AskOtherShards(questions)) FallBack("");
     return;
   }
+  some_answered_ = true;
   const CellsAnswer answer = MergeAnswers(std::move(answers));
   Remember(answer.cells, /*by=*/"");
   if (StartOver(answer.block_size)) return;
@@ -317,6 +320,15 @@ void RouteTask::AskCells(const NodeQuestions& questions, Duration budget,
 void RouteTask::AddReasons(const std::string& what, const CellsOutcome& outcome) {
   AddReason(&receipt_.reason,
             what + " " + outcome.address + ": " + outcome.answer.status().ToString());
+  CountFailure(outcome.answer.status());
+}
+
+void RouteTask::CountFailure(const absl::Status& why) {
+  if (absl::IsNotFound(why)) {
+    some_answered_ = true;
+  } else {
+    ++unanswered_;
+  }
 }
 
 void RouteTask::Remember(const std::vector<CellFound>& cells, const std::string& by) {
@@ -597,13 +609,16 @@ uint32_t RouteTask::TakeAnswer(Pending leaf) {
   uint32_t block_size = 0;
   if (!leaf.answered) {
     asked.error = "late, and could not win any more";
+    ++unanswered_;
   } else if (!leaf.outcome.answer.ok()) {
     asked.address = leaf.outcome.address;
     asked.error = leaf.outcome.answer.status().ToString();
+    CountFailure(leaf.outcome.answer.status());
     AddReason(&receipt_.reason, "leaf " + asked.cell + " at " + asked.address + ": " + asked.error);
     if (leaf.target.for_decoders) ForgetRoles(asked.cell);
   } else {
     asked.address = leaf.outcome.address;
+    some_answered_ = true;
     auto answer = std::make_shared<const WorkersAnswer>(*std::move(leaf.outcome.answer));
     block_size = answer->block_size;
     uint32_t best_held = 0;

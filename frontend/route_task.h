@@ -230,6 +230,10 @@ class RouteTask : public std::enable_shared_from_this<RouteTask> {
                std::vector<CellsOutcome> outcomes);
   void Remember(const std::vector<CellFound>& cells, const std::string& by);
   void AddReasons(const std::string& what, const CellsOutcome& outcome);
+  // What a failed question says of the fleet: nothing, or that it has no worker of the domain.
+  void CountFailure(const absl::Status& why);
+  // Nobody could be chosen: UNAVAILABLE, unless all who were asked answered and know nobody.
+  absl::Status NobodyError() const;
 
   // ---- Who is worth asking ----
   std::vector<Target> ToTargets(const std::vector<CellFound>& cells) const;
@@ -397,6 +401,8 @@ class RouteTask : public std::enable_shared_from_this<RouteTask> {
   bool no_room_to_decode_ = false;     // nobody could be chosen for that reason
   std::shared_ptr<AskedAhead> ahead_;  // null: nobody
   size_t leaves_asked_ = 0;
+  uint32_t unanswered_ = 0;  // questions that failed, but for "I know no such worker"
+  bool some_answered_ = false;
   uint32_t useful_leaves_ = 0;  // answered, with workers
   // Somebody's main class holds more of the prompt than its leaf's best worker can reuse.
   bool coverage_overstates_ = false;

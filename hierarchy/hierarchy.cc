@@ -13,7 +13,7 @@ namespace {
 
 HolderRegistryOptions RegistryOptions(const HierarchyOptions& options) {
   HolderRegistryOptions registry = options.registry;
-  registry.contract_id = HashContract().Id();
+  registry.contract_id = options.contract.Id();
   registry.schedule = options.schedule->Name();
   return registry;
 }

@@ -38,6 +38,7 @@
 #include "indexer/base/clock.h"
 #include "indexer/base/domain.h"
 #include "indexer/base/event.h"
+#include "indexer/base/hash.h"
 #include "indexer/base/ids.h"
 #include "indexer/base/overlap.h"
 #include "indexer/base/waypoints.h"
@@ -59,6 +60,7 @@ const WaypointSchedule& OrdinalSchedule();
 struct HierarchyOptions {
   std::string node = "hierarchy";
   const WaypointSchedule* schedule = &WaypointSchedule::Standard();
+  HashContract contract = {};  // of the leaves: reports under another are refused
   // Contract and schedule are filled in from the above.
   HolderRegistryOptions registry;
 };

@@ -76,6 +76,8 @@ void Declare(FlagSet& flags, Flags* f) {
   flags.Add("schedule", &f->schedule, "waypoints that the cells here report");
   flags.Add("parents_schedule", &f->parents_schedule,
             "those of them that the parents are told of; empty: all");
+  flags.Add("contract_seed", &f->hierarchy.contract.seed,
+            "seed S of the hash contract, as in the leaves' --contract_seed");
   flags.AddName("shard", &f->shard, "announced as this shard of a level that is split", true);
   AddAnnounceFlags(flags, &f->announce);
   flags.Add("parents_overlap", &f->parents_overlap,
@@ -123,7 +125,7 @@ CoverageReporterOptions ReporterOptions(const Flags& flags, const Levels& levels
   options.parents_may_come = parents.finds();
   options.parents_overlap = flags.parents_overlap;
   options.make_link = [](const std::string& parent) { return std::make_unique<GrpcLink>(parent); };
-  options.contract_id = HashContract().Id();
+  options.contract_id = flags.hierarchy.contract.Id();
   options.on_refused = [](const ParentRefusal& refusal) {
     LogRefusal("parents_schedule", refusal);
   };

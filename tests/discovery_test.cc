@@ -33,6 +33,9 @@ constexpr Duration kReady = std::chrono::seconds(60);
 constexpr uint32_t kBlockSize = 16;
 constexpr const char* kModel = "mock";
 
+// Of the hash contract; not the default, so that a process which ignores the flag is refused by the others.
+constexpr uint64_t kSeed = 7;
+
 // Prompts of blocks, different in each sequence.
 std::vector<SequenceHash> Prompt(uint64_t sequence, size_t blocks) {
   std::vector<SequenceHash> prompt;
@@ -43,8 +46,9 @@ std::vector<SequenceHash> Prompt(uint64_t sequence, size_t blocks) {
 class DiscoveryTest : public ::testing::Test {
  protected:
   Process& Run(const std::string& name, const std::string& binary, std::vector<std::string> args) {
-    args.insert(args.end(), {"--grpc=127.0.0.1:0", "--http=127.0.0.1:0",
-                             "--announce=" + redis_.url(), "--announce_lease=2s"});
+    args.insert(args.end(),
+                {"--grpc=127.0.0.1:0", "--http=127.0.0.1:0", "--announce=" + redis_.url(),
+                 "--announce_lease=2s", "--contract_seed=" + std::to_string(kSeed)});
     std::unique_ptr<Process>& process = processes_[name];
     process = std::make_unique<Process>(
         ProcessOptions{.name = name,
@@ -69,6 +73,7 @@ class DiscoveryTest : public ::testing::Test {
     options.worker = "worker-of-" + cell;
     options.domain = {kModel, ""};
     options.block_size = kBlockSize;
+    options.contract.seed = kSeed;
     auto publisher = Publisher::Create(options);
     ASSERT_TRUE(publisher.ok()) << publisher.status();
     (*publisher)->StoredHashed(Tier::kDevice, 0, kNoParent, Prompt(sequence, 64));

@@ -243,11 +243,16 @@ void EngineCall::ConnectTo(const tcp::resolver::results_type& found) {
 // The answer is read while the request is written: an engine may refuse before it has read it all.
 void EngineCall::Send() {
   SetTimer(pool_->options().head_timeout, "no answer");
+  sent_ = true;
   const std::array<asio::const_buffer, 2> out = {
       asio::buffer(head_out_),
       request_.body == nullptr ? asio::const_buffer() : asio::buffer(*request_.body)};
-  asio::async_write(socket_, out, [self = shared_from_this()](Error error, size_t) {
-    if (!error) self->written_ = true;  // else reading says what happened
+  asio::async_write(socket_, out, [self = shared_from_this()](Error error, size_t bytes) {
+    if (self->over_) return;
+    self->written_ = !error;  // else reading says what happened
+    self->write_over_ = true;
+    self->any_written_ = bytes > 0;
+    if (self->broken_while_writing_.has_value()) self->Broken(*self->broken_while_writing_);
   });
   Read();
 }
@@ -361,13 +366,22 @@ void EngineCall::Cancel() {
   callbacks_ = {};
 }
 
-// An idle connection that says nothing was closed by the engine while it was idle.
+// A kept connection that took no byte was closed by the engine while it was idle. One that took some may have brought the engine
+// its request: an engine must not get it twice.
 void EngineCall::Broken(const std::string& what) {
   if (reused_ && !received_) {
     Error ignored;
-    socket_.close(ignored);
-    written_ = false;
-    return Connect();
+    if (!write_over_) {
+      broken_while_writing_ = what;
+      socket_.close(ignored);  // ends the write, which says how far it came
+      return;
+    }
+    if (!any_written_) {
+      socket_.close(ignored);
+      write_over_ = sent_ = false;
+      broken_while_writing_ = std::nullopt;
+      return Connect();
+    }
   }
   Fail(absl::UnavailableError(Authority() + ": " + what));
 }

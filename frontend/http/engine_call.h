@@ -7,7 +7,7 @@
 //
 // *Truth*: pieces are the body's bytes as they come, without their framing. Nothing is read ahead of a piece that was not
 // resumed from, so a slow taker slows the engine. An idle connection that the engine had closed meanwhile is replaced by a new
-// one without a word; nothing else is retried here.
+// one without a word, unless something was written to it: nothing that an engine may have got is sent again.
 // *Threads*: everything on the thread of `io`.
 // *Bounds*: `EngineCallOptions`; one buffer of 64 KiB, which the head of an answer must fit into.
 // *Lifetime*: a call lives until it has ended, failed or was cancelled; `EngineCallbacks` are not called after that. The pool
@@ -108,6 +108,8 @@ class EngineCall : public std::enable_shared_from_this<EngineCall> {
   ~EngineCall();
 
   void Start();
+  // Something of the request may have reached the engine.
+  bool sent() const { return sent_; }
   // Goes on after `on_head` and each `on_piece`.
   void Resume();
   void Cancel();
@@ -144,8 +146,12 @@ class EngineCall : public std::enable_shared_from_this<EngineCall> {
   size_t in_from_ = 0;
   size_t in_to_ = 0;
   std::unique_ptr<Parser> parser_;
-  bool reused_ = false;    // an idle connection
-  bool written_ = false;   // the whole request
+  bool reused_ = false;  // an idle connection
+  bool sent_ = false;    // writing was begun
+  bool write_over_ = false;
+  bool any_written_ = false;  // valid when `write_over_`
+  bool written_ = false;      // the whole request
+  std::optional<std::string> broken_while_writing_;
   bool received_ = false;  // anything
   bool answered_ = false;  // the head was delivered
   bool resumed_ = false;   // since the head

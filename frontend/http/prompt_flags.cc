@@ -94,6 +94,9 @@ void AddProxyFlags(FlagSet& flags, ProxyFlags* to) {
             "WORKER=http://HOST:PORT,… of engines whose workers do not say it in a label url");
   flags.Add("proxy_threads", &proxy.io_threads, "threads of the proxy", 1u, 256u);
   flags.Add("proxy_tries", &proxy.tries, "engines that are tried for one request", 1u, 100u);
+  flags.Add(
+      "proxy_paths", &to->paths,
+      "calls passed on to engines beside inference, such as 'POST /v1/tokenize,GET /v1/files/*'");
   flags.Add("proxy_body_bytes_max", &proxy.body_bytes_max, "of a request's body", size_t{1});
   flags.Add("proxy_tenant", &proxy.tenant, "of requests without a header x-kvatlas-tenant");
   flags.Add("proxy_connect_timeout", &proxy.engine.connect_timeout,
@@ -126,6 +129,9 @@ absl::StatusOr<std::unique_ptr<Proxy>> MakeProxy(const ProxyFlags& flags, Fronte
   if (!listen.ok()) return Wrong("--proxy", listen.status());
   ProxyOptions options = flags.proxy;
   options.listen = *listen;
+  absl::StatusOr<ProxiedPaths> paths = ProxiedPaths::With(flags.paths);
+  if (!paths.ok()) return Wrong("--proxy_paths", paths.status());
+  options.paths = *std::move(paths);
   return std::make_unique<Proxy>(options, frontend, router, metrics);
 }
 

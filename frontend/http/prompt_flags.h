@@ -57,6 +57,7 @@ class PromptParts {
 struct ProxyFlags {
   std::string listen;                // HOST:PORT; empty: no proxy
   std::vector<std::string> engines;  // WORKER=URL
+  std::vector<std::string> paths;    // for `ProxiedPaths::With`
   ProxyOptions proxy;
 };
 void AddProxyFlags(FlagSet& flags, ProxyFlags* to);

@@ -1,6 +1,7 @@
 #include "frontend/http/prompt_router.h"
 
 #include <algorithm>
+#include <chrono>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -13,6 +14,8 @@ namespace {
 
 // Shorter than any block: such a prompt is routed by load.
 constexpr TokenId kNoPrompt{0};
+// When clients should come again that found the queue full.
+constexpr Duration kQueueRetryAfter = std::chrono::seconds(1);
 
 PromptForm FormOf(const Prompt& prompt) {
   return std::holds_alternative<ChatPrompt>(prompt) ? PromptForm::kChat : PromptForm::kCompletion;
@@ -46,15 +49,14 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
     return task;
   }
 
-  // A prompt that waits for no thread is routed without its tokens, or refused.
+  // More prompts than may wait are refused, with a time to come again.
   void OnPool(const std::shared_ptr<Task>& task, std::function<void()> job) {
     const bool taken = pool_.Submit(std::move(job), /*continued=*/false, [task] {
       task->callback(absl::UnavailableError("the frontend is stopping"));
     });
     if (taken) return;
-    absl::Status why = absl::UnavailableError("too many prompts wait to be read");
-    if (task->question.input.domain.model.empty()) return task->callback(std::move(why));
-    NoTokens(task, std::move(why));
+    task->callback(WithRetryAfter(
+        absl::ResourceExhaustedError("too many prompts wait to be tokenized"), kQueueRetryAfter));
   }
 
   void Tokenize(const std::shared_ptr<Task>& task) {
@@ -170,6 +172,12 @@ void PromptRouter::RouteModel(std::shared_ptr<const std::string> body, PromptQue
   auto task = impl_->NewTask(std::move(question), std::move(callback));
   impl_->OnPool(
       task, [impl = impl_.get(), body = std::move(body), task] { impl->ReadModel(*body, task); });
+}
+
+void PromptRouter::RouteByLoad(PromptQuestion question, Callback callback) {
+  question.input.tokens = {kNoPrompt};
+  question.prompt = std::nullopt;
+  impl_->Route(impl_->NewTask(std::move(question), std::move(callback)));
 }
 
 }  // namespace kvatlas

@@ -7,7 +7,7 @@
 // by load alone then, and `no_tokens` says why; who does not, gets the error.
 // *Threads*: any. Reading and tokenizing run on threads of its own, so that a long prompt does not keep others from being
 // served; the callback runs on one of these or of the frontend's.
-// *Bounds*: `queue_max` prompts waiting for a thread; more are RESOURCE_EXHAUSTED, or routed by load.
+// *Bounds*: `queue_max` prompts waiting for a thread; more are RESOURCE_EXHAUSTED with a time to come again (`RetryAfter`).
 // *Lifetime*: the destructor waits for what runs; what waits for a thread then is UNAVAILABLE. Frontend and tokenizer outlive it; callbacks may come later than it ends only
 // as the frontend's do.
 
@@ -74,6 +74,8 @@ class PromptRouter {
   // Of any other call: by load, for the model that the body names.
   void RouteModel(std::shared_ptr<const std::string> body, PromptQuestion question,
                   Callback callback);
+  // By load, for the model of `question`.
+  void RouteByLoad(PromptQuestion question, Callback callback);
 
  private:
   struct Task;

@@ -7,6 +7,7 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "frontend/http/openai_error.h"
+#include "frontend/http/proxied_paths.h"
 #include "frontend/openai/openai_request.h"
 #include "frontend/openai/usage_reader.h"
 #include "indexer/base/mutex.h"
@@ -78,6 +80,7 @@ class Proxy::Impl {
   const ProxyOptions& options() const { return options_; }
   Frontend* frontend() const { return frontend_; }
   PromptRouter* router() const { return router_; }
+  const ProxiedPaths& paths() const { return options_.paths; }
 
   EnginePool* PoolOf(asio::io_context* io) {
     MutexLock lock(&pools_mutex_);
@@ -154,12 +157,24 @@ class Proxy::Request : public std::enable_shared_from_this<Request> {
     tenant_ = HeaderOf(request.headers, "x-kvatlas-tenant");
     if (tenant_.empty()) tenant_ = proxy_->options().tenant;
     session_ = HeaderOf(request.headers, "x-kvatlas-session");
+    if (!proxy_->paths().Allows(method_, std::string_view(request.path))) {
+      return Refuse(absl::NotFoundError(absl::StrCat(
+                        method_, " ", request.path, " is not passed on to engines. Passed on are: ",
+                        proxy_->paths().ToString())),
+                    "unknown_url");
+    }
+    const std::string type = HeaderOf(request.headers, "content-type");
+    if (method_ == "POST" && !call_.has_value() &&
+        absl::StartsWithIgnoreCase(absl::string_view(type), "multipart/")) {
+      form_model_ = MultipartModel(type, *body_);
+      any_engine_ = !form_model_.has_value();
+    }
     Next();
   }
 
  private:
   void Next() {
-    if (method_ == "POST") return Route();
+    if (method_ == "POST" && !any_engine_) return Route();
     std::optional<KnownEngine> engine = proxy_->AnyEngine(tries_);
     if (!engine.has_value()) return Refuse(absl::UnavailableError("no engine is known yet"));
     route_.route = {.decision_id = 0,
@@ -187,6 +202,9 @@ class Proxy::Request : public std::enable_shared_from_this<Request> {
     };
     if (call_.has_value()) {
       proxy_->router()->RouteBody(*call_, body_, std::move(question), std::move(back));
+    } else if (form_model_.has_value()) {
+      question.input.domain.model = *form_model_;
+      proxy_->router()->RouteByLoad(std::move(question), std::move(back));
     } else {
       proxy_->router()->RouteModel(body_, std::move(question), std::move(back));
     }
@@ -208,6 +226,9 @@ class Proxy::Request : public std::enable_shared_from_this<Request> {
       const absl::Status bad = url.ok() ? headers.status() : url.status();
       return OnFailed(absl::UnavailableError(std::string(bad.message())), false);
     }
+    sending_to_ = url->authority();
+    if (sent_to_.contains(sending_to_))
+      return Refuse(absl::UnavailableError("no engine took the request: " + tried_));
     const std::shared_ptr<Request> self = shared_from_this();
     upstream_ = std::make_shared<EngineCall>(
         io_, proxy_->PoolOf(io_),
@@ -275,6 +296,8 @@ class Proxy::Request : public std::enable_shared_from_this<Request> {
   }
 
   void OnFailed(const absl::Status& why, bool answered) {
+    // It may be working on the request: it does not get it again.
+    if (upstream_ != nullptr && upstream_->sent()) sent_to_.insert(sending_to_);
     upstream_.reset();
     const std::string reason(why.message().data(), why.message().size());
     LogEvery(failed_limiter, LogLevel::kWarning, "an engine failed",
@@ -301,10 +324,14 @@ class Proxy::Request : public std::enable_shared_from_this<Request> {
     Refuse(absl::UnavailableError("no engine took the request: " + tried_));
   }
 
-  void Refuse(const absl::Status& why) {
+  // `code`: of an error that is not about a model.
+  void Refuse(const absl::Status& why, std::string_view code = "") {
     if (gone_) return;
     proxy_->counters.refused.Increment();
     HttpResponse response = OpenAiError(why);
+    if (!code.empty())
+      response.body = OpenAiErrorBody(
+          response.status, std::string_view(why.message().data(), why.message().size()), "", code);
     if (!tried_.empty()) response.headers.emplace_back("x-kvatlas-tried", HeaderText(tried_));
     exchange_->Answer(std::move(response));
   }
@@ -358,6 +385,10 @@ class Proxy::Request : public std::enable_shared_from_this<Request> {
   uint32_t tries_ = 0;
   std::string tried_;  // and failed
   std::vector<CellWorker> tried_workers_;
+  std::string sending_to_;
+  std::set<std::string> sent_to_;  // engines that may have got something of it
+  std::optional<std::string> form_model_;
+  bool any_engine_ = false;  // a form that names no model
   std::shared_ptr<EngineCall> upstream_;
   int status_ = 0;  // of the answer; 0: none yet
   std::optional<UsageReader> usage_;

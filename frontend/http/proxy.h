@@ -6,13 +6,15 @@
 //                                             ╰─▶ Report: accepted, finished, cached tokens
 //
 //   POST /v1/chat/completions, /v1/completions   by prompt; by load alone when nobody can make tokens of it
-//   POST anything else below /v1                 by load, for the `model` that the body names
-//   GET and others below /v1                     any engine
+//   POST of other inference below /v1            by load, for the `model` that the JSON body or the form names
+//   GET and others below /v1                     any engine, as do forms that name no model
+//   what `ProxiedPaths` does not name            404
 //
 // *Truth*: bodies are passed on untouched in both directions, and so are headers but those of a connection. An answer has more
 // headers: `x-kvatlas-decision`, `-worker`, `-cell`, `-overlap-blocks`, `-fallback` ("none", a rung of the frontend's ladder, or
 // "no_tokens: why"), `-decode-worker` and `-decode-cell` where another worker decodes, and `x-kvatlas-tried`, the workers that failed before it. An engine that fails before the first byte of its
-// answer is avoided for a while and the next one is asked; after it the break is passed on, as a closed connection.
+// answer is avoided for a while and the next one is asked, but never again one that may have got something of the request; after
+// the first byte the break is passed on, as a closed connection.
 // *Prefill here, decode there*: the request goes to who decodes, with the header `x-prefiller-host-port` (`kPrefillerHeader`) that
 // says who prefills; one that a client sends goes nowhere. What such an engine says it had cached is not reported: it is the
 // decoder's.
@@ -39,6 +41,7 @@
 #include "frontend/frontend.h"
 #include "frontend/http/engine_call.h"
 #include "frontend/http/prompt_router.h"
+#include "frontend/http/proxied_paths.h"
 #include "indexer/base/clock.h"
 #include "indexer/service/address.h"
 #include "indexer/service/metrics.h"
@@ -54,6 +57,7 @@ struct ProxyOptions {
   uint32_t tries = 8;
   Duration write_timeout = std::chrono::minutes(2);  // for a client to take a piece
   EngineCallOptions engine;
+  ProxiedPaths paths;
   std::string tenant;  // of requests without a header `x-kvatlas-tenant`
 };
 

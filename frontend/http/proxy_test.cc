@@ -493,6 +493,57 @@ TEST_F(ProxyTest, AFleetWithoutWorkersIsAnError) {
   EXPECT_EQ(ErrorOf(answer)["code"], "model_not_found");
 }
 
+TEST_F(ProxyTest, OnlyInferenceIsPassedOn) {
+  LastMessage got;
+  TestEngine engine([&](TestSocket& connection) {
+    while (got.ReadFrom(connection)) connection.Send(kOk);
+  });
+  Start({engine.url()});
+  for (const char* path : {"/v1/load_lora_adapter", "/v1/files", "/v1/chat/completions/../x"}) {
+    const std::string answer = Ask(Post(path, R"({"model":"m"})"));
+    EXPECT_THAT(answer, StartsWith("HTTP/1.1 404 ")) << path;
+    EXPECT_EQ(ErrorOf(answer)["code"], "unknown_url");
+    EXPECT_THAT(ErrorOf(answer)["message"].get<std::string>(), HasSubstr("POST /v1/embeddings"));
+  }
+  EXPECT_EQ(got.text(), "");
+}
+
+TEST_F(ProxyTest, FormsAreRoutedByLoadForTheirModel) {
+  LastMessage got;
+  TestEngine engine([&](TestSocket& connection) {
+    while (got.ReadFrom(connection)) connection.Send(kOk);
+  });
+  Start({engine.url()});
+  const std::string form =
+      "--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.wav\"\r\n\r\n\0\1\r\n"
+      "--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nm\r\n--b--\r\n"s;
+  const std::string answer = Ask(
+      Post("/v1/audio/transcriptions", form, "Content-Type: multipart/form-data; boundary=b\r\n"));
+  EXPECT_THAT(answer, AllOf(EndsWith("ok"), HasSubstr("x-kvatlas-worker: w0")));
+  EXPECT_THAT(got.text(), EndsWith("\r\n\r\n" + form));
+  // Without a model it goes to any engine, once one is known.
+  EXPECT_THAT(Ask(Post("/v1/audio/transcriptions", "--b--",
+                       "Content-Type: multipart/form-data; boundary=b\r\n")),
+              EndsWith("ok"));
+}
+
+// It may be working on it.
+TEST_F(ProxyTest, AnEngineThatMayHaveGotTheRequestNeverGetsItAgain) {
+  std::atomic<int> requests = 0;
+  TestEngine engine([&](TestSocket& connection) {
+    if (connection.ReadMessage().empty()) return;
+    if (++requests > 1) return;  // closes the kept connection without an answer
+    connection.Send(kOk);
+    if (!connection.ReadMessage().empty()) ++requests;
+  });
+  options_.io_threads = 1;  // the second request finds the first one's connection
+  Start({engine.url()});
+  EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat)), EndsWith("ok"));
+  const std::string answer = Ask(Post("/v1/chat/completions", kChat));
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 503 "));
+  EXPECT_EQ(requests, 2);
+}
+
 TEST_F(ProxyTest, AFleetOverItsThresholdsSendsClientsAwayForAWhile) {
   overload_.requests = 1;
   Gate asked, refused;

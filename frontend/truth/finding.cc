@@ -20,7 +20,7 @@ constexpr std::array<Words, kCauses> kWords = {{
      "The greatest common divisor of the cached_tokens that the engine reports is a multiple of "
      "its block size."},
     {"hash_contract", "tokens agree, but blocks are hashed under another seed or algorithm",
-     "Give leaves, publishers and frontends the same --hash_seed, and let callers that hash "
+     "Give leaves, publishers and frontends the same --contract_seed, and let callers that hash "
      "themselves follow the hash contract.",
      "Ask the leaf with token ids (kvatlas query --tokens): if it then finds the prompt, whoever "
      "hashed differs."},
