@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "indexer/base/cache_class.h"
 #include "indexer/base/hash.h"
 #include "indexer/base/tier.h"
 #include "indexer/engines/zmq_ingest.h"
@@ -343,6 +344,37 @@ TEST_F(DumpOfDirectoryTest, WhatDynamoCannotTakeIsKeptFromIt) {
                         "\"tokens_hash\":11,\"mm_extra_info\":null}]}},\"dp_rank\":0}}"),
             0u)
       << theirs;
+}
+
+// The format has no word for them. What reads the dump knows the main class alone, unconfirmed.
+TEST_F(DumpOfDirectoryTest, SideBlocksAreLeftOut) {
+  EngineWorker* const one = Worker("1");
+  EngineRankMark mark;
+  mark.required[0] = {0};
+  const CacheClass window = {.kind = CacheKind::kWindow, .block_size = 4, .window_tokens = 8};
+  mark.sides = {{1, window}};
+  ASSERT_TRUE(one->RestoreRank(mark).ok());
+  const EngineAlias a = Alias(101, 11), b = Alias(102, 12, &a);
+  ASSERT_TRUE(one->Restore(a).ok());
+  ASSERT_TRUE(one->Restore(b).ok());
+  const std::string without = Dump();
+  EngineAlias side;
+  side.group = 1;
+  side.side = true;
+  side.hash.value = 102;
+  side.block = SideName(SideTag(window), b.block);
+  side.position = 1;
+  side.copies = {1};
+  ASSERT_TRUE(one->Restore(side).ok());
+  side.hash.value = 999;  // without a main block
+  side.block = SequenceHash{0};
+  side.position = 0;
+  ASSERT_TRUE(one->Restore(side).ok());
+  ASSERT_EQ(one->Stats().ranks[0].side_names, 2u);
+  EXPECT_EQ(Dump(), without);
+  Told told;
+  ASSERT_TRUE(Read(without, &told).ok());
+  EXPECT_EQ(told.blocks.size(), 2u);
 }
 
 TEST_F(DumpOfDirectoryTest, RandomTreesOfNamesAreReadAgain) {

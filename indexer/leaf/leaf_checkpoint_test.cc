@@ -20,6 +20,8 @@
 #include "indexer/base/ids.h"
 #include "indexer/base/mutex.h"
 #include "indexer/base/overlap.h"
+#include "indexer/engines/zmq_test_engine.h"
+#include "indexer/leaf/engine_directory.h"
 #include "indexer/leaf/leaf.h"
 #include "indexer/leaf/pool_engine_test_util.h"
 #include "indexer/stream/resident_set.h"
@@ -209,6 +211,52 @@ TEST(LeafCheckpointTest, EnginesThatCanReplayAreExactAgain) {
     EXPECT_TRUE(IsExact(*leaf, engine, "1")) << engine.Compare(leaf->registry(), "1");
     EXPECT_TRUE(IsExact(*leaf, digests, "2")) << digests.Compare(leaf->registry(), "2");
   }
+}
+
+// What a hybrid worker can reuse of its prompt, and what its main class holds.
+std::pair<uint32_t, uint32_t> ReusableAndHeld(const Leaf& leaf, const EngineRegistration& of) {
+  const std::vector<SequenceHash> prompt =
+      SequenceHashes(LocalHashes(HybridTokens(6), {.block_size = 4}, BlockSeed({})));
+  const absl::StatusOr<OverlapAnswer> answer =
+      leaf.registry().FindOverlaps(DomainOf(of.model, of.group), {.blocks = prompt});
+  if (!answer.ok() || answer->holders.size() != 1) return {0, 0};
+  return {answer->holders[0].blocks, answer->holders[0].held};
+}
+
+TEST(LeafCheckpointTest, AnEngineFedHybridWorkerCanReuseTheSameBlocksAfterARestart) {
+  const std::string directory = CheckpointDirectory();
+  ZmqTestEngine engine({.replay = true});
+  EngineRegistration registration;
+  registration.instance = "1";
+  registration.model = "m";
+  registration.block_size = 4;
+  registration.endpoint = engine.endpoint();
+  registration.replay_endpoint = engine.replay_endpoint();
+  std::unique_ptr<Leaf> leaf = Start(Options(directory));
+  ASSERT_TRUE(leaf->engines().Register(registration).ok());
+  engine.WaitForSubscribers();
+  engine.Publish(HybridPromptPayload());
+  const auto can_reuse = [&](uint32_t reusable, uint32_t held) {
+    return Eventually([&] {
+      return ReusableAndHeld(*leaf, registration) == std::pair(reusable, held) &&
+             TrustOf(*leaf, "1") == Trust::kExact;
+    });
+  };
+  ASSERT_TRUE(can_reuse(4, 6));
+  ASSERT_TRUE(leaf->Checkpoint().ok());
+  leaf.reset();
+  leaf = Start(Options(directory));
+  EXPECT_TRUE(can_reuse(4, 6));
+  const auto stats = leaf->engines().List()[0].worker.ranks[0];
+  EXPECT_EQ(stats.side_names, 6u);
+  EXPECT_EQ(stats.unjoined, 2u);
+  leaf.reset();
+  // What was missed meanwhile is replayed onto names of all classes.
+  engine.Drop(HybridPayload({{.group = 2, .kind = "mamba", .names = {5}, .parent = 4}}));
+  leaf = Start(Options(directory));
+  EXPECT_TRUE(can_reuse(5, 6));
+  engine.Publish(HybridPayload({{.stored = false, .group = 1, .names = {4}}}));
+  EXPECT_TRUE(can_reuse(0, 6));
 }
 
 TEST(LeafCheckpointTest, AnEngineThatCannotReplayIsNotCalledExact) {

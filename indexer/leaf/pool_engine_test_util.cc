@@ -156,6 +156,47 @@ void PoolEngine::Run(int batches, bool lost) {
   }
 }
 
+std::string HybridPayload(const std::vector<HybridEvent>& events) {
+  return Packed([&](auto& to) {
+    to.pack_array(3);
+    to.pack(1700000000.5);
+    to.pack_array(static_cast<uint32_t>(events.size()));
+    for (const HybridEvent& event : events) {
+      const bool has_window = event.stored && event.window != 0;
+      to.pack_map(event.stored ? 8 + has_window : 4);
+      const auto put = [&](const char* key, const auto& value) {
+        to.pack(std::string(key));
+        to.pack(value);
+      };
+      put("type", std::string(event.stored ? "BlockStored" : "BlockRemoved"));
+      put("block_hashes", event.names);
+      put("medium", std::string("GPU"));
+      put("group_idx", event.group);
+      if (!event.stored) continue;
+      to.pack(std::string("parent_block_hash"));
+      event.parent.has_value() ? to.pack(*event.parent) : to.pack_nil();
+      put("token_ids", event.tokens);
+      put("block_size", 4);
+      put("kv_cache_spec_kind", event.kind);
+      if (has_window) put("kv_cache_spec_sliding_window", event.window);
+    }
+    to.pack(0);
+  });
+}
+
+std::vector<TokenId> HybridTokens(size_t blocks) {
+  std::vector<TokenId> tokens;
+  for (size_t i = 0; i < 4 * blocks; ++i) tokens.push_back(static_cast<TokenId>(100 + i));
+  return tokens;
+}
+
+std::string HybridPromptPayload() {
+  return HybridPayload(
+      {{.names = {1, 2, 3, 4, 5, 6}, .tokens = HybridTokens(6)},
+       {.group = 1, .kind = "sliding_window", .window = 9, .names = {3, 4, 5, 77, 78}, .parent = 2},
+       {.group = 2, .kind = "mamba", .names = {4}, .parent = 3}});
+}
+
 void PoolEngine::Evict() { Send({Remove(Random(held_.size()))}, /*lost=*/false); }
 
 void PoolEngine::EvictAll() {

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -84,6 +85,27 @@ class PoolEngine {
   std::vector<Block> blocks_;
   std::vector<int> held_;  // with copies
 };
+
+// An event of a hybrid model's engine, as vLLM publishes it; of its tokens only the first block's number matters.
+struct HybridEvent {
+  bool stored = true;
+  uint32_t group = 0;
+  std::string kind = "full_attention";
+  uint32_t window = 0;  // 0: not said
+  std::vector<uint64_t> names;
+  std::vector<TokenId> tokens = {};
+  std::optional<uint64_t> parent = {};
+};
+
+// A batch of these, blocks of 4 tokens, of rank 0.
+std::string HybridPayload(const std::vector<HybridEvent>& events);
+
+// Tokens 100, 101, …: `blocks` blocks of 4.
+std::vector<TokenId> HybridTokens(size_t blocks);
+
+// Six blocks, 1 … 6, of full attention; the blocks 3, 4 and 5 of a window of 9 tokens; a state behind the fourth; and blocks
+// of the window that no main block names yet. Four blocks can be reused.
+std::string HybridPromptPayload();
 
 }  // namespace kvatlas
 

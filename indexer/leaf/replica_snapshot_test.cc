@@ -19,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "indexer/base/hash.h"
 #include "indexer/engines/zmq_ingest.h"
+#include "indexer/engines/zmq_test_engine.h"
 #include "indexer/holders/holder_registry.h"
 #include "indexer/leaf/engine_directory.h"
 #include "indexer/leaf/engine_restore.h"
@@ -36,6 +37,9 @@ class Told : public SnapshotVisitor {
                        entry.lora_name + (entry.counts_copies ? "" : " once");
     if (entry.image_token) text += " image " + std::to_string(*entry.image_token);
     if (!entry.url.empty()) text += " url " + entry.url;
+    if (!entry.eagle_drop.empty()) text += " drops " + entry.eagle_drop;
+    if (entry.chunk_tokens != 0) text += " chunk " + std::to_string(entry.chunk_tokens);
+    if (entry.window_tokens != 0) text += " window " + std::to_string(entry.window_tokens);
     for (const EngineListener& listener : entry.listeners)
       text += " [" + std::to_string(listener.rank) + " " + listener.endpoint + " " +
               listener.replay_endpoint + " " + listener.topic + "]";
@@ -57,8 +61,16 @@ class Told : public SnapshotVisitor {
                     std::to_string(mark.stream_rank.value_or(99)) +
                     (mark.extras_seen ? " extras" : "") + (mark.zero_named ? " zero" : "") +
                     (mark.given_up ? " given up" : "") + " " +
-                    std::to_string(mark.required[0].size()) + " groups");
+                    std::to_string(mark.required[0].size()) + " groups" + SidesText(mark));
     return absl::OkStatus();
+  }
+  static std::string SidesText(const EngineRankMark& mark) {
+    std::string text;
+    for (const auto& [group, side] : mark.sides)
+      text += ", side " + std::to_string(group) + " kind " +
+              std::to_string(static_cast<int>(side.kind)) + " of " +
+              std::to_string(side.block_size) + " window " + std::to_string(side.window_tokens);
+    return text + (mark.has_main ? "" : ", no main") + (mark.side_unknown ? ", unknown" : "");
   }
   static std::string NameText(const std::string& instance, const EngineAlias& alias) {
     std::string text = instance + "/" + std::to_string(alias.rank) + " " +
@@ -68,7 +80,8 @@ class Told : public SnapshotVisitor {
                        " " + std::to_string(Raw(alias.local)) + " " + std::to_string(alias.group);
     for (uint32_t copies : alias.copies) text += " " + std::to_string(copies);
     return text + " " + std::string(alias.lora_name) + " " + std::string(alias.cache_salt) +
-           (alias.suspect ? " suspect" : "") + (alias.eagle ? " eagle" : "");
+           (alias.suspect ? " suspect" : "") + (alias.eagle ? " eagle" : "") +
+           (alias.side ? " side" : "");
   }
   std::vector<std::string> instances, positions, ranks;
   std::multiset<std::string> names;
@@ -153,6 +166,73 @@ TEST_F(ReplicaSnapshotTest, RegistrationsNamesAndPositionsAreReadAsTheyWere) {
   EXPECT_EQ(without.instances, told.instances);
   EXPECT_TRUE(without.names.empty());
   EXPECT_TRUE(without.positions.empty());
+}
+
+// ---- Hybrid models ----
+
+// Also what a directory that took it up tells in turn.
+TEST_F(ReplicaSnapshotTest, SideNamesRanksAndWhatRegistrationsSayComeBackEqual) {
+  ZmqTestEngine hybrid({});
+  EngineRegistration registration;
+  registration.instance = "2";
+  registration.model = "m";
+  registration.block_size = 4;
+  registration.endpoint = hybrid.endpoint();
+  registration.eagle_drop = "1,2";
+  registration.chunk_tokens = 8192;
+  registration.window_tokens = 128;
+  ASSERT_TRUE(directory_->Register(registration).ok());
+  hybrid.WaitForSubscribers();
+  hybrid.Publish(HybridPromptPayload());
+  const auto names_of = [](const EngineDirectory& directory) {
+    std::multiset<std::string> names;
+    directory.ForEachAlias({"m", ""}, [&](const std::string& instance, const EngineAlias& alias) {
+      names.insert(Told::NameText(instance, alias));
+    });
+    return names;
+  };
+  const auto side_names = [&] {
+    const std::multiset<std::string> names = names_of(*directory_);
+    return std::count_if(names.begin(), names.end(),
+                         [](const std::string& name) { return name.ends_with(" side"); });
+  };
+  // Two of them wait for their main blocks.
+  ASSERT_TRUE(Eventually([&] { return side_names() == 6; }));
+  Told told;
+  ASSERT_TRUE(Read(Snapshot(), &told).ok());
+  EXPECT_EQ(told.names, names_of(*directory_));
+  EXPECT_THAT(told.ranks,
+              testing::Contains("2/0 of 0 1 groups, side 1 kind 1 of 4 window 8, side 2 kind 2 of "
+                                "4 window 0"));
+  EXPECT_THAT(told.instances, testing::Contains("m 2 4   drops 1,2 chunk 8192 window 128 [0 " +
+                                                hybrid.endpoint() + "  ]"));
+
+  HolderRegistryOptions options;
+  options.contract_id = HashContract().Id();
+  options.index.keep_local_hashes = true;
+  HolderRegistry registry(options);
+  EngineDirectoryOptions directory_options;
+  directory_options.worker.keep_local_hashes = true;
+  EngineDirectory directory(directory_options, &registry, &ingest_);
+  // Not as from a checkpoint: the engines are there, and would replay.
+  EngineRestorer restorer(&directory, EngineRestorer::Source::kReplica);
+  ASSERT_TRUE(Read(Snapshot(), &restorer).ok());
+  restorer.Finish();
+  EXPECT_EQ(restorer.refused(), 0u);
+  EXPECT_EQ(names_of(directory), names_of(*directory_));
+  const absl::StatusOr<HolderDump> before = registry_->Dump({"m", ""}, {"2", 0, ""});
+  const absl::StatusOr<HolderDump> after = registry.Dump({"m", ""}, {"2", 0, ""});
+  ASSERT_TRUE(before.ok() && after.ok());
+  EXPECT_EQ(after->layout, before->layout);
+  EXPECT_EQ(after->layout.sides.size(), 2u);
+  const auto held = [](const HolderDump& dump) {
+    std::set<std::pair<bool, uint64_t>> blocks;
+    for (const Stored& run : dump.runs)
+      for (const SequenceHash block : run.blocks) blocks.emplace(run.side != 0, Raw(block));
+    return blocks;
+  };
+  EXPECT_EQ(held(*after), held(*before));
+  EXPECT_EQ(held(*after).size(), 10u);
 }
 
 // So that what reads it can make runs of them.
