@@ -17,6 +17,7 @@
 #include "indexer/leaf/engine_directory.h"
 #include "indexer/leaf/http_transcript_test_util.h"
 #include "indexer/leaf/leaf.h"
+#include "indexer/leaf/pool_engine_test_util.h"
 #include "indexer/service/address.h"
 
 namespace kvatlas {
@@ -185,6 +186,27 @@ TEST_F(HttpApiTest, ExplainSaysWhoHasWhatAndWhereTheHoleIs) {
   EXPECT_EQ(answer["ranks"][0]["blocks_behind_hole"], 2);
   EXPECT_EQ(Ask("/explain?blocks=1", query)["path"].size(), 1u);
   EXPECT_EQ(client_->Post("/explain", R"({"model_name":"k","token_ids":[1]})").status, 404);
+}
+
+TEST_F(HttpApiTest, ExplainShowsTheCacheClassesOfAHybridWorkerAsStrips) {
+  StartLeaf();
+  Register("7");
+  const std::string query =
+      R"({"model_name":"m","token_ids":)" + json(HybridTokens(7)).dump() + "}";
+  engine_.Publish(HybridPromptPayload());
+  json rank;
+  ASSERT_TRUE(Eventually([&] {
+    const json answer = json::parse(client_->Post("/explain", query).body);
+    if (!answer.contains("ranks") || answer["ranks"].empty()) return false;
+    rank = answer["ranks"][0];
+    return rank["blocks"]["any"] == 4;
+  }));
+  EXPECT_EQ(rank["blocks"]["held"], 6);
+  EXPECT_EQ(rank["ended_by"], "state");
+  EXPECT_EQ(rank["classes"],
+            json::parse(R"([{"class":"main","block_size":4,"held":"######.","accepts":6},)"
+                        R"({"class":"window:8","block_size":4,"held":"..###..","accepts":5},)"
+                        R"({"class":"state","block_size":4,"held":"...#...","accepts":4}])"));
 }
 
 TEST_F(HttpApiTest, LookAheadPairsAreFoundByTokens) {

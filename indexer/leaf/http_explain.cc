@@ -6,6 +6,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "indexer/base/cache_class_text.h"
 #include "indexer/service/text_escape.h"
 
 namespace kvatlas {
@@ -127,7 +128,34 @@ void AppendRankDetails(const RankDetails& ranks, uint32_t block_size, std::strin
   *out += '}';
 }
 
-void Explanation::Read(const HolderRegistry& registry, const Domain& domain, uint32_t ranks_max) {
+namespace {
+
+// Of ranks with full attention alone nothing.
+void AppendClasses(const Explanation::Rank& rank, std::string* out) {
+  if (rank.classes.strips().empty()) return;
+  const std::string ended = rank.classes.EndedBy(rank.detail.any);
+  *out += ",\"ended_by\":";
+  if (ended.empty()) {
+    *out += "null";
+  } else {
+    AppendJsonText(ended, out);
+  }
+  *out += ",\"classes\":[";
+  Commas commas(out);
+  for (const CacheStrips::Strip& strip : rank.classes.strips()) {
+    commas.Next();
+    *out += "{\"class\":";
+    AppendJsonText(ToString(strip.of), out);
+    absl::StrAppend(out, ",\"block_size\":", strip.of.block_size, ",\"held\":\"", strip.held,
+                    "\",\"accepts\":", strip.accepts, "}");
+  }
+  *out += ']';
+}
+
+}  // namespace
+
+void Explanation::Read(const HolderRegistry& registry, const Domain& domain, uint32_t block_size,
+                       uint32_t ranks_max) {
   RankDetails details;
   AddRankDetails(registry, domain, blocks, &details);
   for (auto& [instance, by_rank] : details) {
@@ -136,24 +164,27 @@ void Explanation::Read(const HolderRegistry& registry, const Domain& domain, uin
                        .rank = rank,
                        .detail = std::move(detail),
                        .held = {},
-                       .first_hole = std::nullopt});
+                       .first_hole = std::nullopt,
+                       .classes = {}});
     }
   }
-  std::stable_sort(ranks.begin(), ranks.end(),
-                   [](const Rank& a, const Rank& b) { return a.detail.any > b.detail.any; });
+  std::stable_sort(ranks.begin(), ranks.end(), [](const Rank& a, const Rank& b) {
+    return std::pair(a.detail.any, a.detail.held) > std::pair(b.detail.any, b.detail.held);
+  });
   for (size_t i = 0; i < ranks.size() && i < ranks_max; ++i) {
-    ReadHoldings(registry, domain, &ranks[i]);
+    ReadHoldings(registry, domain, block_size, &ranks[i]);
   }
 }
 
 void Explanation::ReadHoldings(const HolderRegistry& registry, const Domain& domain,
-                               Rank* rank) const {
+                               uint32_t block_size, Rank* rank) const {
   const absl::StatusOr<HolderDump> dump =
       registry.Dump(domain, {.name = rank->instance, .rank = rank->rank, .replica = {}});
   if (!dump.ok()) return;
   absl::flat_hash_map<SequenceHash, uint32_t> positions;
   for (size_t i = 0; i < blocks.size(); ++i) positions[blocks[i]] = static_cast<uint32_t>(i);
   rank->read = true;
+  rank->classes = CacheStrips(*dump, blocks, block_size);
   rank->held.assign(blocks.size(), TierMask());
   for (const Stored& run : dump->runs) {
     if (run.side != 0) continue;
@@ -195,11 +226,13 @@ void Explanation::Append(const ExplanationHead& head, std::string* out) const {
   *out += '}';
 }
 
-// Block by block, the first that nobody has included.
+// Block by block, the first that nobody has included. Of hybrid models more may be held than can be reused.
 void Explanation::AppendPath(uint32_t blocks_max, std::string* out) const {
   *out += '[';
   Commas positions(out);
-  const size_t end = std::min<size_t>({blocks.size(), size_t{deepest()} + 1, blocks_max});
+  uint32_t deepest_held = deepest();
+  for (const Rank& rank : ranks) deepest_held = std::max(deepest_held, rank.detail.held);
+  const size_t end = std::min<size_t>({blocks.size(), size_t{deepest_held} + 1, blocks_max});
   for (size_t i = 0; i < end; ++i) {
     positions.Next();
     absl::StrAppend(out, "{\"position\":", i, ",\"local_hash\":", Raw(locals[i]),
@@ -238,6 +271,7 @@ void Explanation::AppendRanks(std::string* out) const {
       absl::StrAppend(out, ",\"first_hole\":",
                       rank.first_hole.has_value() ? std::to_string(*rank.first_hole) : "null",
                       ",\"blocks_behind_hole\":", rank.behind_hole);
+      AppendClasses(rank, out);
     }
     *out += '}';
   }

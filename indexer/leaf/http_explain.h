@@ -1,5 +1,5 @@
 // What do people want to know of an answer? Every rank by tier with trust, age and load, and block by block who has
-// what.
+// what; of hybrid models class by class, and which class ended what can be reused (`cache_strips.h`).
 //
 // *Truth*: of ranks that are being written, what was true at some moment of reading. *Threads*: one at a time.
 
@@ -20,6 +20,7 @@
 #include "indexer/base/ids.h"
 #include "indexer/base/tier.h"
 #include "indexer/holders/holder_registry.h"
+#include "indexer/leaf/cache_strips.h"
 
 namespace kvatlas {
 
@@ -76,17 +77,20 @@ struct Explanation {
     std::vector<TierMask> held;          // by position, if `read`
     std::optional<uint32_t> first_hole;  // a block it lacks before one that it has
     uint32_t behind_hole = 0;            // blocks of the prompt that it has behind that
+    CacheStrips classes;                 // if `read`
   };
   std::vector<Rank> ranks;  // the deepest first
 
-  // Asks who has what, and reads the holdings of the first `ranks_max`.
-  void Read(const HolderRegistry& registry, const Domain& domain, uint32_t ranks_max);
-  // Leading blocks that some rank has.
+  // Asks who has what, and reads the holdings of the first `ranks_max`. `block_size`: of the domain, tokens.
+  void Read(const HolderRegistry& registry, const Domain& domain, uint32_t block_size,
+            uint32_t ranks_max);
+  // Leading blocks that some rank can reuse.
   uint32_t deepest() const { return ranks.empty() ? 0 : ranks.front().detail.any; }
   void Append(const ExplanationHead& head, std::string* out) const;
 
  private:
-  void ReadHoldings(const HolderRegistry& registry, const Domain& domain, Rank* rank) const;
+  void ReadHoldings(const HolderRegistry& registry, const Domain& domain, uint32_t block_size,
+                    Rank* rank) const;
   void AppendPath(uint32_t blocks_max, std::string* out) const;
   void AppendRanks(std::string* out) const;
 };

@@ -138,7 +138,7 @@ int HttpQueries::Explain(const QueryBody& query, const ExplainOptions& options,
                              ? std::vector<SequenceHash>()
                              : ChainOf(query, subject.block_size, eagle == 1, &locals);
     explanation.locals = std::move(locals);
-    explanation.Read(*registry_, subject.domain, options.ranks_max);
+    explanation.Read(*registry_, subject.domain, subject.block_size, options.ranks_max);
     if (eagle == 0 || explanation.deepest() > best.deepest()) best = std::move(explanation);
   }
   best.Append({.model = query.model,

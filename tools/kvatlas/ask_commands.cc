@@ -167,21 +167,45 @@ std::string CellOf(const Json& json, const char* field) {
 void PrintExplanation(const Json& answer, std::ostream& out) {
   Table table({"WORKER", "BLOCKS>", "DEVICE>", "HOST>", "DISK>", "EXTERNAL>", "FIRST HOLE>",
                "BEHIND IT>", "TRUST", "AGE MS>"});
+  Table classes(
+      {"WORKER", "CLASS", "BLOCK>", "ACCEPTS>", "HELD>", "REUSABLE>", "ENDED BY", "MAIN BLOCKS"});
+  uint64_t held_max = 0;
   for (const Json& rank : answer["ranks"]) {
     const Json& blocks = rank["blocks"];
+    if (const auto held = blocks.find("held"); held != blocks.end() && held->is_number_unsigned())
+      held_max = std::max(held_max, held->get<uint64_t>());
     std::string worker = CellOf(rank, "instance");
     if (const std::string number = CellOf(rank, "rank"); number != "0") worker += "/" + number;
     table.Add({worker, CellOf(blocks, "any"), CellOf(blocks, "device"), CellOf(blocks, "host"),
                CellOf(blocks, "disk"), CellOf(blocks, "external"), CellOf(rank, "first_hole"),
                CellOf(rank, "blocks_behind_hole"), CellOf(blocks, "trust"),
                CellOf(blocks, "age_ms")});
+    const auto of_rank = rank.find("classes");
+    if (of_rank == rank.end() || !of_rank->is_array()) continue;
+    std::string held = CellOf(blocks, "held"), reusable = CellOf(blocks, "any");
+    std::string ended_by = CellOf(rank, "ended_by");
+    for (const Json& strip : *of_rank) {
+      classes.Add({worker, CellOf(strip, "class"), CellOf(strip, "block_size"),
+                   CellOf(strip, "accepts"), held, reusable, ended_by, CellOf(strip, "held")});
+      worker = held = reusable = ended_by = "";  // once a worker
+    }
   }
   table.Print(out);
+  if (classes.rows() > 0) {
+    out << '\n';
+    classes.Print(out);
+    out << "# the class has all blocks that end there, + some, . none, - it has no end there\n\n";
+  }
   out << CellOf(answer, "blocks") << " blocks of " << CellOf(answer, "block_size")
       << " tokens, contract " << CellOf(answer, "contract") << '\n';
   const auto diverges = answer.find("diverges_at");
   if (diverges == answer.end() || diverges->is_null()) {
     out << "somebody has all of it\n";
+    return;
+  }
+  if (diverges->is_number_unsigned() && diverges->get<uint64_t>() < held_max) {
+    out << "nobody can reuse more than " << diverges->dump() << " blocks; full attention holds "
+        << held_max << '\n';
     return;
   }
   out << "nobody has block " << diverges->dump();

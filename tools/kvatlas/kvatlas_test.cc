@@ -20,6 +20,7 @@
 #include "indexer/base/ids.h"
 #include "indexer/base/tier.h"
 #include "indexer/engines/zmq_test_engine.h"
+#include "indexer/leaf/pool_engine_test_util.h"
 #include "publisher/publisher.h"
 #include "publisher/zmq_events.h"
 #include "tools/cluster/process.h"
@@ -395,6 +396,24 @@ TEST_F(KvatlasTest, ALeafExplainsBlockByBlock) {
                                 "--tokens=" + Joined(tokens), "--json"});
   ASSERT_EQ(json.Lines().size(), 1u) << json;
   EXPECT_EQ(json.Lines()[0]["diverges_at"], 5);
+}
+
+TEST_F(KvatlasTest, ALeafExplainsTheCacheClassesOfAHybridWorkerAsStrips) {
+  ZmqTestEngine engine({});
+  const Service leaf("hybrid-leaf", "indexer/leaf/kvatlas-leaf",
+                     {"--grpc=127.0.0.1:0", "--workers=7=" + engine.endpoint(), "--model_name=h",
+                      "--block_size=4"});
+  engine.WaitForSubscribers();
+  engine.Publish(HybridPromptPayload());
+  const Outcome outcome = KvatlasUntil(
+      {"explain", "--leaf_http=" + leaf.http(), "--model=h", "--tokens=" + Joined(HybridTokens(7))},
+      [](const Outcome& o) { return o.out.find("ENDED BY") != o.out.npos; });
+  EXPECT_EQ(outcome.exit, 0) << outcome;
+  EXPECT_THAT(outcome.out, testing::ContainsRegex("7 +main +4 +6 +6 +4 +state +######\\."));
+  EXPECT_THAT(outcome.out, testing::ContainsRegex("window:8 +4 +5 +\\.\\.###\\.\\."));
+  EXPECT_THAT(outcome.out, testing::ContainsRegex("state +4 +4 +\\.\\.\\.#\\.\\.\\."));
+  EXPECT_THAT(outcome.out,
+              HasSubstr("nobody can reuse more than 4 blocks; full attention holds 6"));
 }
 
 TEST_F(KvatlasTest, AFrontendExplainsItsChoice) {
