@@ -234,7 +234,8 @@ absl::StatusOr<AllHoldings> LoadSource(const Source& source, const DumpFilter& f
     for (const v1::Stored& stored : piece.stored()) {
       Tier tier = Tier::kDevice;
       wrong.Update(FromProto(stored.tier(), &tier));
-      of.blocks[static_cast<size_t>(tier)].insert(stored.blocks().begin(), stored.blocks().end());
+      auto& tiers = stored.side() != 0 ? of.sides : of.blocks;
+      tiers[static_cast<size_t>(tier)].insert(stored.blocks().begin(), stored.blocks().end());
     }
   });
   status.Update(wrong);
@@ -255,13 +256,18 @@ std::vector<Difference> Compare(const AllHoldings& left, const AllHoldings& righ
     const auto in_left = left.find(holder), in_right = right.find(holder);
     const HoldingsOf& a = in_left == left.end() ? nothing : in_left->second;
     const HoldingsOf& b = in_right == right.end() ? nothing : in_right->second;
-    for (size_t tier = 0; tier < kTiers; ++tier) {
-      Difference difference{.holder = holder,
-                            .tier = static_cast<Tier>(tier),
-                            .only_left = Without(a.blocks[tier], b.blocks[tier]),
-                            .only_right = Without(b.blocks[tier], a.blocks[tier])};
-      if (!difference.only_left.empty() || !difference.only_right.empty())
-        differences.push_back(std::move(difference));
+    for (const bool sides : {false, true}) {
+      const auto& of_a = sides ? a.sides : a.blocks;
+      const auto& of_b = sides ? b.sides : b.blocks;
+      for (size_t tier = 0; tier < kTiers; ++tier) {
+        Difference difference{.holder = holder,
+                              .tier = static_cast<Tier>(tier),
+                              .sides = sides,
+                              .only_left = Without(of_a[tier], of_b[tier]),
+                              .only_right = Without(of_b[tier], of_a[tier])};
+        if (!difference.only_left.empty() || !difference.only_right.empty())
+          differences.push_back(std::move(difference));
+      }
     }
   }
   return differences;
@@ -272,9 +278,11 @@ std::vector<Difference> Persisting(const std::vector<Difference>& before,
   std::vector<Difference> persisting;
   for (const Difference& old : before) {
     for (const Difference& young : now) {
-      if (old.holder != young.holder || old.tier != young.tier) continue;
+      if (old.holder != young.holder || old.tier != young.tier || old.sides != young.sides)
+        continue;
       Difference both{.holder = old.holder,
                       .tier = old.tier,
+                      .sides = old.sides,
                       .only_left = InBoth(old.only_left, young.only_left),
                       .only_right = InBoth(old.only_right, young.only_right)};
       if (!both.only_left.empty() || !both.only_right.empty())

@@ -34,7 +34,9 @@ namespace kvatlas {
 
 struct HoldingsOf {
   std::array<std::set<uint64_t>, kTiers> blocks;  // sequence hashes
-  std::string trust;                              // "exact"; empty: the source does not say
+  std::array<std::set<uint64_t>, kTiers>
+      sides;          // names of side blocks of hybrid models, of all classes
+  std::string trust;  // "exact"; empty: the source does not say
 };
 
 // By domain and holder.
@@ -66,10 +68,11 @@ absl::Status ReadSource(const Source& source, const DumpFilter& filter, Duration
 absl::StatusOr<AllHoldings> LoadSource(const Source& source, const DumpFilter& filter,
                                        Duration timeout);
 
-// Where two sources differ: of one holder in one tier.
+// Where two sources differ: of one holder in one tier, in its main blocks or in its side blocks.
 struct Difference {
   HolderKey holder;
   Tier tier = Tier::kDevice;
+  bool sides = false;
   std::set<uint64_t> only_left;
   std::set<uint64_t> only_right;
 };

@@ -39,6 +39,7 @@ void PrintDifferences(Command* command, const std::vector<Difference>& differenc
                  {"rank", holder.rank},
                  {"replica", holder.replica},
                  {"tier", TierText(difference.tier)},
+                 {"sides", difference.sides},
                  {"left", left},
                  {"right", right},
                  {"only_left", difference.only_left.size()},
@@ -54,7 +55,8 @@ void PrintDifferences(Command* command, const std::vector<Difference>& differenc
       }
     }
     command->PrintJson(json);
-    table.Add({HolderText(holder), DomainName(domain), TierText(difference.tier),
+    const std::string tier = TierText(difference.tier);
+    table.Add({HolderText(holder), DomainName(domain), difference.sides ? tier + " side" : tier,
                Grouped(difference.only_left.size()), Grouped(difference.only_right.size()), first});
   }
   if (!command->table()) return;
@@ -73,7 +75,8 @@ void PrintDoubts(const Command& command, const std::string& who, const AllHoldin
 uint64_t BlocksOf(const AllHoldings& all) {
   uint64_t blocks = 0;
   for (const auto& [holder, of] : all)
-    for (const auto& tier : of.blocks) blocks += tier.size();
+    for (const auto* tiers : {&of.blocks, &of.sides})
+      for (const auto& tier : *tiers) blocks += tier.size();
   return blocks;
 }
 
@@ -102,7 +105,8 @@ int RunDump(const std::vector<std::string>& arguments, const CommandIo& io) {
           blocks += static_cast<uint64_t>(run.blocks_size());
           if (!command.table()) continue;
           table.Add({HolderText(piece.worker()), DomainName(piece.domain()),
-                     TierText(static_cast<Tier>(run.tier() % kTiers)), Grouped(run.position()),
+                     TierText(static_cast<Tier>(run.tier() % kTiers)),
+                     run.side() == 0 ? Grouped(run.position()) : "side",
                      Grouped(static_cast<uint64_t>(run.blocks_size())), Hex(run.blocks(0)),
                      Hex(run.blocks(run.blocks_size() - 1))});
         }

@@ -38,6 +38,24 @@ TEST(CompareTest, NamesWhatOnlyOneSideHas) {
   EXPECT_TRUE(Compare(left, left, false, false).empty());
 }
 
+TEST(CompareTest, SideBlocksAreASetOfTheirOwn) {
+  AllHoldings left, right;
+  left[Key("w")].blocks[0] = right[Key("w")].blocks[0] = {1, 2};
+  left[Key("w")].sides[0] = {7, 8};
+  right[Key("w")].sides[0] = {8, 9};
+  const std::vector<Difference> differences = Compare(left, right, false, false);
+  ASSERT_EQ(differences.size(), 1u);
+  EXPECT_TRUE(differences[0].sides);
+  EXPECT_EQ(differences[0].only_left, (std::set<uint64_t>{7}));
+  EXPECT_EQ(differences[0].only_right, (std::set<uint64_t>{9}));
+  // The same names as main blocks are another difference.
+  AllHoldings main;
+  main[Key("w")].blocks[0] = {1, 2, 7, 8};
+  EXPECT_EQ(Compare(left, main, false, false).size(), 2u);
+  EXPECT_TRUE(Persisting(Compare(left, {}, false, false), Compare(left, {}, false, false)).size() ==
+              2u);
+}
+
 TEST(CompareTest, ARelayIsNotBlamedForWorkersThatAreNotItsOwn) {
   AllHoldings leaf, relay;
   leaf[Key("w")].blocks[0] = {1};
@@ -115,6 +133,18 @@ TEST(LoadTest, PutsTheLinesOfAFileTogether) {
   const auto none = LoadSource(*Source::Parse("file=" + path),
                                {.model = "n", .tenant = "", .worker = ""}, std::chrono::seconds(1));
   EXPECT_TRUE(absl::IsNotFound(none.status()));
+}
+
+TEST(LoadTest, SideBlocksOfADumpAreKeptApart) {
+  const std::string path = ::testing::TempDir() + "/sides";
+  std::ofstream(path)
+      << R"({"domain":{"model":"m"},"worker":{"name":"w"},"stored":[{"blocks":["1","2"]},{"side":1,"blocks":["3"]},{"tier":"TIER_HOST","side":2,"blocks":["4"]}]})"
+      << "\n";
+  const auto all = LoadSource(*Source::Parse("file=" + path), {}, std::chrono::seconds(1));
+  ASSERT_TRUE(all.ok()) << all.status();
+  EXPECT_EQ(all->at(Key("w")).blocks[0], (std::set<uint64_t>{1, 2}));
+  EXPECT_EQ(all->at(Key("w")).sides[0], (std::set<uint64_t>{3}));
+  EXPECT_EQ(all->at(Key("w")).sides[1], (std::set<uint64_t>{4}));
 }
 
 TEST(TextTest, HoldersAndDomainsAreNamedShortly) {

@@ -42,6 +42,7 @@ Json HolderJson(const v1::Domain& domain, const v1::HolderStats& holder) {
                {"masked", holder.masked()},
                {"age_ms", holder.age_ms()},
                {"blocks", holder.blocks()},
+               {"side_blocks", holder.side_blocks()},
                {"epoch", holder.epoch()},
                {"applied", holder.applied()},
                {"load", nullptr}};
@@ -74,14 +75,15 @@ int PrintHolders(Command* command, const HolderService& service, const char* wha
   if (!stats.ok()) return command->Fail(stats.status());
   if (absl::Status bad = CheckDomain(*command, service.name(), *stats); !bad.ok())
     return command->Fail(bad);
-  Table table(
-      {what, "DOMAIN", "TRUST", "AGE>", blocks, "RUNNING>", "WAITING>", "FREE BLOCKS>", "BATCH>"});
+  Table table({what, "DOMAIN", "TRUST", "AGE>", blocks, "SIDE>", "RUNNING>", "WAITING>",
+               "FREE BLOCKS>", "BATCH>"});
   for (const v1::DomainStats& domain : stats->domains()) {
     if (!InDomain(*command, domain.domain())) continue;
     for (const v1::HolderStats& holder : domain.holder_stats()) {
       command->PrintJson(HolderJson(domain.domain(), holder));
       table.Add({HolderText(holder.holder()), DomainName(domain.domain()), StateOf(holder),
                  ShortMs(holder.age_ms()), Grouped(holder.blocks()),
+                 holder.side_blocks() == 0 ? "-" : Grouped(holder.side_blocks()),
                  LoadCell(holder, holder.load().running_requests()),
                  LoadCell(holder, holder.load().waiting_requests()),
                  LoadCell(holder, holder.load().free_blocks()), Grouped(holder.applied())});
