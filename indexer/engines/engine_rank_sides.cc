@@ -257,8 +257,18 @@ bool EngineRank::ApplyComponents(const EngineEvent& event, Tier tier) {
 
 std::optional<BlockPlace> EngineRank::JoinedPlace(size_t group, const EngineBlockHash& name) const {
   const std::optional<BlockPlace> main = FindPlace(0, name);
-  if (!main.has_value()) return std::nullopt;
   const Side& side = sides_[groups_[group].side - 1];
+  if (!main.has_value()) {
+    // The main block is gone, and another group of the class still knows what it was.
+    uint32_t others = side.groups & ~(1u << group);
+    for (size_t other = 0; others != 0; ++other, others >>= 1) {
+      if ((others & 1) == 0 || groups_[other].main) continue;
+      const AliasTable* const table = Table(other, name.bytes.size());
+      const size_t slot = table == nullptr ? AliasTable::kNone : table->Find(name);
+      if (slot != AliasTable::kNone && Raw(table->block(slot)) != 0) return table->place(slot);
+    }
+    return std::nullopt;
+  }
   const uint64_t end = (uint64_t{main->position} + 1) * options_.block_size;
   if (end % side.of.block_size != 0) return std::nullopt;
   return BlockPlace{.block = SideName(side.tag, main->block),

@@ -154,6 +154,7 @@ std::unique_ptr<TestWorker> TakenUp(TestWorker& from) {
 
 void ExpectSame(TestWorker& restored, TestWorker& twin) {
   EXPECT_EQ(restored.Holdings(), twin.Holdings());
+  EXPECT_EQ(restored.SideHoldings(), twin.SideHoldings());
   const EngineRankStats a = restored.RankStats(), b = twin.RankStats();
   EXPECT_EQ(a.layout, b.layout);
   EXPECT_EQ(a.trust, b.trust);

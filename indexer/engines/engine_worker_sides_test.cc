@@ -81,6 +81,22 @@ TEST(EngineWorkerSidesTest, ASideBlockOutlivesItsMainBlockAndCountsAgainWithIt) 
   EXPECT_EQ(worker.Reach(Tokens(8)), 2u);
 }
 
+TEST(EngineWorkerSidesTest, ACopyOfOneGroupCountsThoughTheMainBlockHasGone) {
+  TestWorker worker;
+  worker.Apply({Full(StoreEvent({1, 2}, Tokens(8))), Window(StoreEvent({1, 2}, Tokens(8)), 1),
+                Window(StoreEvent({1, 2}, Tokens(8)), 2)});
+  worker.Apply({Gone({2}, 0)});
+  const auto all = worker.SideHoldings();
+  EXPECT_EQ(all.size(), 2u);
+  worker.Apply({Gone({2}, 2)});
+  EXPECT_EQ(worker.SideHoldings().size(), 1u);
+  worker.Apply({Window(StoreEvent({2}, Tokens(4, 4), 1), 2)});
+  EXPECT_EQ(worker.SideHoldings(), all);
+  EXPECT_EQ(worker.RankStats().unjoined, 0u);
+  worker.Apply({Full(StoreEvent({2}, Tokens(4, 4), 1))});
+  EXPECT_EQ(worker.Reach(Tokens(8)), 2u);
+}
+
 TEST(EngineWorkerSidesTest, TwoSideStoresNeedTwoRemovals) {
   TestWorker worker;
   worker.Apply({Full(StoreEvent({1, 2}, Tokens(8))), State({2}), State({2})});

@@ -182,6 +182,15 @@ std::map<uint64_t, TierMask> TestWorker::Holdings(uint32_t rank) const {
   return holdings;
 }
 
+std::map<uint64_t, TierMask> TestWorker::SideHoldings(uint32_t rank) const {
+  std::map<uint64_t, TierMask> holdings;
+  const auto found = ranks_.find(rank);
+  if (found == ranks_.end()) return holdings;
+  sides_.ForEachOf(found->second.holder,
+                   [&](SequenceHash name, TierMask tiers) { holdings[Raw(name)] = tiers; });
+  return holdings;
+}
+
 EngineRankStats TestWorker::RankStats(uint32_t rank) const {
   for (const EngineRankStats& stats : worker_->Stats().ranks)
     if (stats.rank == rank) return stats;

@@ -98,6 +98,8 @@ class TestWorker {
 
   // What the index has of a rank: tiers by block.
   std::map<uint64_t, TierMask> Holdings(uint32_t rank = 0) const;
+  // Likewise of its side blocks, by name.
+  std::map<uint64_t, TierMask> SideHoldings(uint32_t rank = 0) const;
   Trust trust(uint32_t rank = 0) const { return ranks_.at(rank).trust; }
   uint64_t Refused(Refusal refusal) const {
     return worker_->Stats().refused[static_cast<size_t>(refusal)];
