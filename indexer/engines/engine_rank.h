@@ -118,6 +118,7 @@ class EngineRank {
   static constexpr size_t kLengthsMax = 8;  // of names, per group
   static constexpr size_t kKindsMax = 1024;
   static constexpr size_t kAmbiguousMax = 1 << 16;
+  static constexpr size_t kNamesPerBlockMax = 16;  // chains that share an inner side block
 
   // ---- engine_rank.cc: events ----
   void ApplyStored(const EngineEvent& event, Time now);
@@ -202,6 +203,7 @@ class EngineRank {
   void ApplySideStored(const EngineEvent& event, size_t group, Tier tier, size_t blocks);
   // One copy more; false: refused.
   bool StoreSide(size_t group, const EngineBlockHash& name, Tier tier);
+  absl::Status RestoreInner(const EngineRankMark& mark);
   void RestoreSide(size_t group, const EngineBlockHash& name, const BlockPlace& place);
   bool ApplyComponents(const EngineEvent& event, Tier tier);
   std::optional<BlockPlace> JoinedPlace(size_t group, const EngineBlockHash& name) const;

@@ -25,8 +25,6 @@
 namespace kvatlas {
 namespace {
 
-constexpr size_t kNamesPerBlockMax = 16;  // chains that share an inner side block
-
 // Groups that SGLang's components stand for: no engine numbers its groups so.
 constexpr uint32_t kWindowComponent = 0xfffffff0;
 constexpr uint32_t kStateComponent = 0xfffffff1;

@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kDropSlotsPerTick = 1 << 17;
 constexpr size_t kHealSlotsPerTick = 1 << 14;
-constexpr size_t kAmbiguousPerMark = 256;
+constexpr size_t kNamesPerMark = 256;
 
 // Of a healthy engine.
 bool IsUsual(Refusal refusal) {
@@ -354,8 +354,7 @@ void EngineRank::Mark(const std::function<void(EngineRankMark)>& visit) const {
   mark.zero_named = zero_named_;
   mark.given_up = given_up_ || final_;
   mark.has_main = HasMain();
-  // What waits inside main blocks, and second names of such blocks, are not told.
-  mark.side_unknown = side_unknown_ || !links_.empty() || !more_names_.empty();
+  mark.side_unknown = side_unknown_;
   for (size_t side = 1; side <= sides_.size(); ++side)
     for (const Group& group : groups_)
       if (group.side == side) mark.sides.emplace_back(group.id, sides_[side - 1].of);
@@ -364,9 +363,28 @@ void EngineRank::Mark(const std::function<void(EngineRankMark)>& visit) const {
       if (required_[tier] >> group & 1) mark.required[tier].push_back(groups_[group].id);
   for (const std::string& key : ambiguous_) {
     mark.ambiguous.emplace_back(groups_[GroupOfKey(key)].id, NameOfKey(key));
-    if (mark.ambiguous.size() < kAmbiguousPerMark) continue;
+    if (mark.ambiguous.size() < kNamesPerMark) continue;
     visit(mark);
     mark.ambiguous.clear();
+  }
+  for (const auto& [key, before] : links_) {
+    mark.side_links.push_back({.group = groups_[GroupOfKey(key)].id,
+                               .name = NameOfKey(key),
+                               .before = NameOfKey(before)});
+    if (mark.side_links.size() < kNamesPerMark) continue;
+    visit(mark);
+    mark.ambiguous.clear();
+    mark.side_links.clear();
+  }
+  for (const auto& [key, others] : more_names_) {
+    for (const SequenceHash other : others)
+      mark.shared_sides.push_back(
+          {.group = groups_[GroupOfKey(key)].id, .name = NameOfKey(key), .side_name = other});
+    if (mark.shared_sides.size() < kNamesPerMark) continue;
+    visit(mark);
+    mark.ambiguous.clear();
+    mark.side_links.clear();
+    mark.shared_sides.clear();
   }
   visit(std::move(mark));
 }
@@ -404,6 +422,37 @@ absl::Status EngineRank::RestoreMark(const EngineRankMark& mark) {
     if (name.bytes.size() > kEngineHashBytesMax)
       return absl::InvalidArgumentError("a name is too long");
     if (ambiguous_.size() < kAmbiguousMax) ambiguous_.insert(ParkedName(*group, name));
+  }
+  return RestoreInner(mark);
+}
+
+// REQUIRES: no names yet, so that nothing is joined before it is all there.
+absl::Status EngineRank::RestoreInner(const EngineRankMark& mark) {
+  const auto side_group = [&](uint32_t id, const EngineBlockHash& name) -> std::optional<size_t> {
+    const std::optional<size_t> group = GroupOf(id, /*make=*/false);
+    if (!group.has_value() || groups_[*group].side == 0 || groups_[*group].main ||
+        name.bytes.size() > kEngineHashBytesMax)
+      return std::nullopt;
+    return group;
+  };
+  for (const EngineRankMark::SideLink& link : mark.side_links) {
+    const std::optional<size_t> group = side_group(link.group, link.name);
+    if (!group.has_value() || link.before.bytes.size() > kEngineHashBytesMax)
+      return absl::InvalidArgumentError("a block inside a main block of no side class");
+    Link(*group, link.before, link.name);
+  }
+  for (const EngineRankMark::SharedSide& shared : mark.shared_sides) {
+    const std::optional<size_t> group = side_group(shared.group, shared.name);
+    if (!group.has_value())
+      return absl::InvalidArgumentError("a block inside a main block of no side class");
+    const std::string key = ParkedName(*group, shared.name);
+    if (more_names_.size() >= options_.orphan_blocks_max && !more_names_.contains(key)) {
+      side_unknown_ = true;
+      UpdateTrust();
+      continue;
+    }
+    std::vector<SequenceHash>& others = more_names_[key];
+    if (others.size() < kNamesPerBlockMax) others.push_back(shared.side_name);
   }
   return absl::OkStatus();
 }

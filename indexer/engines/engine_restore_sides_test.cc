@@ -199,23 +199,54 @@ TEST(RestoreSidesTest, SoDoesOneWithoutFullAttention) {
     RunSeed(seed, {{.id = 0, .kind = "sliding_window", .window = 9}});
 }
 
-// Side blocks that end inside a main block are named through the names behind them. Those that still wait so are not put
-// down: what is taken up must not call itself exact.
-TEST(RestoreSidesTest, NamesThatWaitInsideMainBlocksLeaveARankDegraded) {
-  TestWorker from;
-  OwnedEvent main = StoreEvent({2}, Tokens(4));
-  main.event.group = 0;
-  main.event.spec_kind = "full_attention";
-  OwnedEvent window = StoreEvent({11, 2, 13}, Tokens(6));
+// Blocks of 2 tokens of a window, names in order from the start.
+OwnedEvent SmallWindow(const std::vector<uint64_t>& names) {
+  OwnedEvent window = StoreEvent(names, Tokens(2 * names.size()));
   window.event.group = 1;
   window.event.block_size = 2;
   window.event.spec_kind = "sliding_window";
   window.event.sliding_window = 3;
-  from.Apply({main, window});
+  return window;
+}
+OwnedEvent Main(const std::vector<uint64_t>& names, const std::vector<TokenId>& tokens,
+                std::optional<uint64_t> parent = std::nullopt) {
+  OwnedEvent main = StoreEvent(names, tokens, parent);
+  main.event.group = 0;
+  main.event.spec_kind = "full_attention";
+  return main;
+}
+
+// Side blocks that end inside a main block are named through the names behind them. Some still wait for those.
+TEST(RestoreSidesTest, NamesThatWaitInsideMainBlocksAreTakenUp) {
+  TestWorker from;
+  from.Apply({Main({2}, Tokens(4)), SmallWindow({11, 2, 13, 4})});
   ASSERT_EQ(from.RankStats().trust, Trust::kExact);
   const std::unique_ptr<TestWorker> to = TakenUp(from);
-  EXPECT_EQ(to->Holdings(), from.Holdings());
-  EXPECT_EQ(to->RankStats().trust, Trust::kDegraded);
+  ExpectSame(*to, from);
+  EXPECT_EQ(from.RankStats().unjoined, 2u);
+  for (TestWorker* worker : {&from, to.get()}) worker->Apply({Main({4}, Tokens(4, 4), 2)});
+  ExpectSame(*to, from);
+  EXPECT_EQ(to->SideHoldings().size(), 4u);
+  EXPECT_EQ(to->RankStats().unjoined, 0u);
+  EXPECT_EQ(to->Reach(Tokens(8)), 2u);
+}
+
+TEST(RestoreSidesTest, BlocksInsideMainBlocksKeepTheNamesOfAllTheirChains) {
+  TestWorker from;
+  std::vector<TokenId> other = Tokens(4);
+  other[3] = 7777;
+  from.Apply({Main({2}, Tokens(4)), Main({5}, other), SmallWindow({11, 2}), SmallWindow({11, 5})});
+  ASSERT_EQ(from.RankStats().trust, Trust::kExact);
+  ASSERT_EQ(from.SideHoldings().size(), 4u);
+  const std::unique_ptr<TestWorker> to = TakenUp(from);
+  ExpectSame(*to, from);
+  for (TestWorker* worker : {&from, to.get()}) {
+    OwnedEvent removed = RemoveEvent({11});
+    removed.event.group = 1;
+    worker->Apply({removed, removed});
+  }
+  ExpectSame(*to, from);
+  EXPECT_EQ(to->SideHoldings().size(), 2u);
 }
 
 }  // namespace

@@ -186,6 +186,21 @@ struct EngineRankMark {
   bool side_unknown = false;  // what is known of side classes is not all
   // Names, by group, that stood for blocks of two namespaces.
   std::vector<std::pair<uint32_t, EngineBlockHash>> ambiguous = {};
+  // Side blocks that end inside main blocks: a name that waits for its main block, and the name of the block before it, which
+  // will be told by that.
+  struct SideLink {
+    uint32_t group = 0;
+    EngineBlockHash name;
+    EngineBlockHash before;
+  };
+  std::vector<SideLink> side_links = {};
+  // Of those that several chains share: a side name beside the one that `EngineAlias` has.
+  struct SharedSide {
+    uint32_t group = 0;
+    EngineBlockHash name;
+    SequenceHash side_name{0};
+  };
+  std::vector<SharedSide> shared_sides = {};
 };
 
 class EngineWorker {

@@ -176,7 +176,7 @@ std::string HybridPayload(const std::vector<HybridEvent>& events) {
       to.pack(std::string("parent_block_hash"));
       event.parent.has_value() ? to.pack(*event.parent) : to.pack_nil();
       put("token_ids", event.tokens);
-      put("block_size", 4);
+      put("block_size", event.block_size);
       put("kv_cache_spec_kind", event.kind);
       if (has_window) put("kv_cache_spec_sliding_window", event.window);
     }

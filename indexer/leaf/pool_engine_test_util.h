@@ -95,9 +95,10 @@ struct HybridEvent {
   std::vector<uint64_t> names;
   std::vector<TokenId> tokens = {};
   std::optional<uint64_t> parent = {};
+  uint32_t block_size = 4;
 };
 
-// A batch of these, blocks of 4 tokens, of rank 0.
+// A batch of these, of rank 0.
 std::string HybridPayload(const std::vector<HybridEvent>& events);
 
 // Tokens 100, 101, …: `blocks` blocks of 4.

@@ -21,7 +21,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little,
               "the format is written as it lies in memory");
 
-constexpr std::string_view kMagic = "KVAREP06";
+constexpr std::string_view kMagic = "KVAREP07";
 constexpr size_t kNamesBytes = 256 << 10;  // of one record, about
 constexpr size_t kPieceBytes = 256 << 10;
 constexpr size_t kNamespaceBytesMax = 256 << 10;
@@ -171,6 +171,25 @@ EngineAlias TakeName(Taker* from) {
 
 // ---- One rank ----
 
+// What of a rank's names is told one by one, at the end of its record.
+enum class RankEntry : uint8_t { kAmbiguous = 0, kSideLink = 1, kSharedSide = 2 };
+
+void PutHash(std::string* to, const EngineBlockHash& name) {
+  Put(to, static_cast<uint8_t>(name.bytes.empty() ? 0 : 1));
+  if (name.bytes.empty()) {
+    Put(to, name.value);
+  } else {
+    PutText(to, name.bytes);
+  }
+}
+
+EngineBlockHash TakeHash(Taker* from) {
+  if (from->Take<uint8_t>() != 0) return TakeDigest(from);
+  EngineBlockHash name;
+  name.value = from->Take<uint64_t>();
+  return name;
+}
+
 void PutRank(std::string* to, const EngineRankMark& mark) {
   uint8_t flags = 0;
   if (mark.extras_seen) flags |= kExtrasSeen;
@@ -191,14 +210,19 @@ void PutRank(std::string* to, const EngineRankMark& mark) {
     Put(to, static_cast<uint8_t>(groups.size()));
     for (uint32_t group : groups) Put(to, group);
   }
-  for (const auto& [group, name] : mark.ambiguous) {
+  const auto put = [&](RankEntry entry, uint32_t group, const EngineBlockHash& name) {
+    Put(to, static_cast<uint8_t>(entry));
     Put(to, group);
-    Put(to, static_cast<uint8_t>(name.bytes.empty() ? 0 : 1));
-    if (name.bytes.empty()) {
-      Put(to, name.value);
-    } else {
-      PutText(to, name.bytes);
-    }
+    PutHash(to, name);
+  };
+  for (const auto& [group, name] : mark.ambiguous) put(RankEntry::kAmbiguous, group, name);
+  for (const EngineRankMark::SideLink& link : mark.side_links) {
+    put(RankEntry::kSideLink, link.group, link.name);
+    PutHash(to, link.before);
+  }
+  for (const EngineRankMark::SharedSide& shared : mark.shared_sides) {
+    put(RankEntry::kSharedSide, shared.group, shared.name);
+    Put(to, Raw(shared.side_name));
   }
 }
 
@@ -225,14 +249,23 @@ EngineRankMark TakeRank(Taker* from) {
     for (auto left = from->Take<uint8_t>(); left > 0 && from->ok(); --left)
       groups.push_back(from->Take<uint32_t>());
   while (from->ok() && !from->empty()) {
+    const auto entry = static_cast<RankEntry>(from->Take<uint8_t>());
     const auto group = from->Take<uint32_t>();
-    EngineBlockHash name;
-    if (from->Take<uint8_t>() != 0) {
-      name = TakeDigest(from);
-    } else {
-      name.value = from->Take<uint64_t>();
+    const EngineBlockHash name = TakeHash(from);
+    switch (entry) {
+      case RankEntry::kAmbiguous:
+        mark.ambiguous.emplace_back(group, name);
+        break;
+      case RankEntry::kSideLink:
+        mark.side_links.push_back({.group = group, .name = name, .before = TakeHash(from)});
+        break;
+      case RankEntry::kSharedSide:
+        mark.shared_sides.push_back(
+            {.group = group, .name = name, .side_name = SequenceHash{from->Take<uint64_t>()}});
+        break;
+      default:
+        from->Check(false);
     }
-    mark.ambiguous.emplace_back(group, name);
   }
   return mark;
 }

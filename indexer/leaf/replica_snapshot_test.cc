@@ -70,6 +70,8 @@ class Told : public SnapshotVisitor {
       text += ", side " + std::to_string(group) + " kind " +
               std::to_string(static_cast<int>(side.kind)) + " of " +
               std::to_string(side.block_size) + " window " + std::to_string(side.window_tokens);
+    if (!mark.side_links.empty()) text += ", links " + std::to_string(mark.side_links.size());
+    if (!mark.shared_sides.empty()) text += ", shared " + std::to_string(mark.shared_sides.size());
     return text + (mark.has_main ? "" : ", no main") + (mark.side_unknown ? ", unknown" : "");
   }
   static std::string NameText(const std::string& instance, const EngineAlias& alias) {
@@ -235,6 +237,56 @@ TEST_F(ReplicaSnapshotTest, SideNamesRanksAndWhatRegistrationsSayComeBackEqual) 
   EXPECT_EQ(held(*after).size(), 10u);
 }
 
+// A window of blocks of 2 tokens: one inside the main blocks of two chains, one whose main block is not there yet.
+TEST_F(ReplicaSnapshotTest, NamesInsideMainBlocksComeToTheReplica) {
+  ZmqTestEngine hybrid({});
+  EngineRegistration registration;
+  registration.instance = "3";
+  registration.model = "m";
+  registration.block_size = 4;
+  registration.endpoint = hybrid.endpoint();
+  ASSERT_TRUE(directory_->Register(registration).ok());
+  hybrid.WaitForSubscribers();
+  const auto window = [](std::vector<uint64_t> names, std::vector<TokenId> tokens) {
+    return HybridEvent{.group = 1,
+                       .kind = "sliding_window",
+                       .window = 3,
+                       .names = std::move(names),
+                       .tokens = std::move(tokens),
+                       .block_size = 2};
+  };
+  hybrid.Publish(HybridPayload({{.names = {2}, .tokens = {1, 2, 3, 4}},
+                                {.names = {5}, .tokens = {1, 2, 3, 5}},
+                                window({11, 2, 13, 4}, {1, 2, 3, 4, 5, 6, 7, 8}),
+                                window({11, 5}, {1, 2, 3, 5})}));
+  const auto sides_of = [](const HolderRegistry& registry) {
+    std::set<uint64_t> sides;
+    const absl::StatusOr<HolderDump> dump = registry.Dump({"m", ""}, {"3", 0, ""});
+    if (!dump.ok()) return sides;
+    for (const Stored& run : dump->runs)
+      for (const SequenceHash block : run.blocks)
+        if (run.side != 0) sides.insert(Raw(block));
+    return sides;
+  };
+  ASSERT_TRUE(Eventually([&] { return sides_of(*registry_).size() == 4; }));
+  Told told;
+  ASSERT_TRUE(Read(Snapshot(), &told).ok());
+  EXPECT_THAT(told.ranks, testing::Contains("3/0 of 0 1 groups, side 1 kind 1 of 2 window 2, "
+                                            "links 2, shared 1"));
+  HolderRegistryOptions options;
+  options.contract_id = HashContract().Id();
+  options.index.keep_local_hashes = true;
+  HolderRegistry registry(options);
+  EngineDirectoryOptions directory_options;
+  directory_options.worker.keep_local_hashes = true;
+  EngineDirectory directory(directory_options, &registry, &ingest_);
+  EngineRestorer restorer(&directory, EngineRestorer::Source::kReplica);
+  ASSERT_TRUE(Read(Snapshot(), &restorer).ok());
+  restorer.Finish();
+  EXPECT_EQ(restorer.refused(), 0u);
+  EXPECT_EQ(sides_of(registry), sides_of(*registry_));
+}
+
 // So that what reads it can make runs of them.
 TEST_F(ReplicaSnapshotTest, BlocksFollowTheirParents) {
   class Order : public Told {
@@ -302,7 +354,7 @@ std::vector<Record> RecordsOf(std::string_view text) {
 }
 
 std::string TextOf(const std::vector<Record>& records) {
-  std::string text = "KVAREP06";
+  std::string text = "KVAREP07";
   for (const Record& record : records) {
     const size_t start = text.size();
     const auto size = static_cast<uint32_t>(record.payload.size());
