@@ -192,6 +192,7 @@ TEST_F(DiscoveryTest, AReplicaAddedUnderLoadIsToldByEnginesThatRun) {
   options.worker = "worker";
   options.domain = {kModel, ""};
   options.block_size = kBlockSize;
+  options.contract.seed = kSeed;
   const auto publisher = Publisher::Create(options);
   ASSERT_TRUE(publisher.ok()) << publisher.status();
   (*publisher)->StoredHashed(Tier::kDevice, 0, kNoParent, Prompt(1, 64));
