@@ -30,12 +30,16 @@ Domain DomainOf(std::string_view model, std::string_view group);
 // And back: "default" for an empty tenant.
 std::string GroupOf(const Domain& domain);
 
+// A block size that is learned from the engine's first stored block of the main class.
+inline constexpr uint32_t kBlockSizeAuto = 0xffffffff;
+inline constexpr std::string_view kBlockSizeAutoText = "auto";
+
 struct EngineRegistration {
   std::string instance;  // a u64 in Dynamo's interface, any name in Mooncake's
   std::string model;
   std::string group = std::string(kDefaultGroup);
   uint32_t rank = 0;
-  uint32_t block_size = 0;
+  uint32_t block_size = 0;  // tokens, or `kBlockSizeAuto`
   std::string endpoint;
   std::string replay_endpoint;
   std::string topic;

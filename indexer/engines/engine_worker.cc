@@ -8,6 +8,7 @@
 
 #include "indexer/base/mutex.h"
 #include "indexer/engines/engine_rank.h"
+#include "indexer/engines/engine_tier.h"
 #include "indexer/service/log.h"
 
 namespace kvatlas {
@@ -63,7 +64,11 @@ struct EngineWorker::State {
   // Asks others without the lock.
   void Resolve(const std::vector<Unresolved>& names) ABSL_LOCKS_EXCLUDED(mutex);
 
-  const EngineWorkerOptions options;
+  // False: the block size is still unknown, and `batch` does not say it.
+  bool KnowsBlockSize(const EngineBatch& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+
+  EngineWorkerOptions
+      options;  // the block size is written once, under `mutex`, before the first rank
   const MakeRankSink make_sink;
   std::atomic<bool> eagle{false};
 
@@ -72,6 +77,20 @@ struct EngineWorker::State {
   EngineWorkerStats counters ABSL_GUARDED_BY(mutex);
   EngineScratch scratch ABSL_GUARDED_BY(mutex);
 };
+
+bool EngineWorker::State::KnowsBlockSize(const EngineBatch& batch) {
+  if (options.block_size != 0 || options.learn_block_size == nullptr) return true;
+  uint32_t main = 0, finest = 0;
+  for (const EngineEvent& event : batch.events) {
+    if (event.kind != EngineEvent::Kind::kStored || event.block_size == 0) continue;
+    const bool of_main = event.spec_kind.empty() || IsMainAttention(event.spec_kind);
+    if (of_main && main == 0) main = event.block_size;
+    if (finest == 0 || event.block_size < finest) finest = event.block_size;
+  }
+  if (finest == 0) return false;
+  options.block_size = options.learn_block_size(main != 0 ? main : finest);
+  return true;
+}
 
 EngineRank* EngineWorker::State::RankOf(uint32_t number, std::optional<uint32_t> stream_rank) {
   const auto note_stream = [&](RankState& state) {
@@ -148,6 +167,7 @@ void EngineWorker::Apply(uint32_t stream_rank, const EngineBatch& batch, Time no
     ++counters.batches;
     counters.events += batch.events.size();
     for (Refusal refusal : batch.refused) ++counters.refused[static_cast<size_t>(refusal)];
+    if (!state_->KnowsBlockSize(batch)) return;
     EngineRank* rank = nullptr;
     uint32_t number = 0;
     const uint64_t parked_before = counters.refused[static_cast<size_t>(Refusal::kNoContent)];

@@ -82,6 +82,10 @@ struct KnownBlock {
 struct EngineWorkerOptions {
   std::string name = {};  // for logs
   uint32_t block_size = 16;
+  // With a block size of 0: told the one of the engine's first stored block of the main class (or, when it stores no such, of
+  // its finest class), and answers which one counts from now on. Called by `Apply` with this worker's lock, once; until then
+  // nothing is held.
+  std::function<uint32_t(uint32_t found)> learn_block_size = {};
   HashContract contract = {};
   // A namespace that every block of this worker is in unless its event says another (registration's lora_name).
   std::string lora_name = {};

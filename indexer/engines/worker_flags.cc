@@ -62,7 +62,8 @@ bool SetOption(std::string_view option, EngineRegistration* worker) {
   } else if (name == "type") {
     worker->engine_type = value;
   } else if (name == "block_size") {
-    const std::optional<uint32_t> size = Number(value);
+    const std::optional<uint32_t> size =
+        value == kBlockSizeAutoText ? kBlockSizeAuto : Number(value);
     worker->block_size = size.value_or(0);
     return size.has_value();
   } else {
@@ -105,7 +106,8 @@ absl::StatusOr<std::vector<EngineRegistration>> ParseWorkers(
       if (!SetOption(option, &worker))
         return refuse("\"" + std::string(option) + "\" is no option of a worker");
     }
-    if (worker.block_size == 0) return refuse("no block size: say --block_size");
+    if (worker.block_size == 0)
+      return refuse("no block size: say --block_size, or block_size=auto");
     parsed.push_back(std::move(worker));
   }
   return parsed;

@@ -51,6 +51,13 @@ TEST(WorkerFlagsTest, OptionsFollowSemicolons) {
       "SGLang\n");
 }
 
+TEST(WorkerFlagsTest, ABlockSizeMayBeLearned) {
+  EngineRegistration of_all;
+  const auto parsed = ParseWorkers({"1=tcp://h:1;block_size=auto"}, of_all);
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ((*parsed)[0].block_size, kBlockSizeAuto);
+}
+
 TEST(WorkerFlagsTest, AUrlIsTakenAsItIs) {
   EXPECT_EQ(Shown({"1=tcp://h:1;url=http://h:30000/v1?a=b"}),
             "1 0 tcp://h:1 16 url http://h:30000/v1?a=b\n");

@@ -1,6 +1,7 @@
 #include "indexer/leaf/engine_directory.h"
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <set>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "indexer/base/mutex.h"
 #include "indexer/leaf/rank_holders.h"
+#include "indexer/service/log.h"
 
 namespace kvatlas {
 namespace {
@@ -27,6 +29,7 @@ struct Instance {
   std::shared_ptr<RankHolders> holders;
 
   // Guarded by the directory's mutex.
+  std::atomic<uint32_t> block_size{0};  // `kBlockSizeAuto`: the domain does not know it yet
   std::map<uint32_t, Listener> listeners;
   bool busy = false;         // someone registers or removes it, outside the mutex
   bool restored = false;     // a peer told what it holds, at `adopted`
@@ -44,8 +47,12 @@ using InstancePtr = std::shared_ptr<Instance>;
 
 struct InDomain {
   uint32_t block_size = 0;
+  bool learns = false;  // its size is not known yet; holders stand under `kProvisionalBlockSize`
   std::vector<InstancePtr> instances;
 };
+
+// Of holders whose engine has not said its block size: they are there, so that requests may be sent to them, and hold nothing.
+constexpr uint32_t kProvisionalBlockSize = 16;
 
 // Of a worker that has several: the worst, or else the least ready.
 ListenerStatus Worst(const std::vector<EngineListener>& listeners) {
@@ -106,6 +113,7 @@ struct EngineDirectory::State {
   std::optional<uint32_t> BlockSizeOf(const Domain& domain) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     const auto it = domains.find(domain);
+    if (it != domains.end() && it->second.learns) return std::nullopt;
     if (it != domains.end()) return it->second.block_size;
     const absl::StatusOr<uint32_t> known = registry->BlockSizeOf(domain);
     if (known.ok() && !registry->HoldersOf(domain).empty()) return *known;
@@ -126,7 +134,8 @@ struct EngineDirectory::State {
                                       " is already registered for " + DomainText(instance->domain));
     }
     const std::optional<uint32_t> block_size = BlockSizeOf(domain);
-    if (block_size.has_value() && *block_size != registration.block_size)
+    if (block_size.has_value() && registration.block_size != kBlockSizeAuto &&
+        *block_size != registration.block_size)
       return Mismatch(domain, *block_size, registration.block_size);
     if (instance == nullptr && instances.size() >= options.instances_max)
       return absl::ResourceExhaustedError("too many instances: " +
@@ -137,8 +146,43 @@ struct EngineDirectory::State {
   void List(const InstancePtr& instance) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     instances[instance->of.instance] = instance;
     InDomain& domain = domains[instance->domain];
-    domain.block_size = instance->of.block_size;
     domain.instances.push_back(instance);
+    const uint32_t size = instance->block_size;
+    if (size == kBlockSizeAuto) {
+      domain.learns = true;
+    } else if (domain.learns) {
+      SetBlockSize(&domain, size);
+    } else {
+      domain.block_size = size;
+    }
+  }
+
+  // Of a domain that did not know it.
+  void SetBlockSize(InDomain* domain, uint32_t size) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    domain->block_size = size;
+    domain->learns = false;
+    std::vector<InstancePtr> learning;
+    for (const InstancePtr& instance : domain->instances)
+      if (instance->block_size == kBlockSizeAuto) learning.push_back(instance);
+    for (const InstancePtr& instance : learning) instance->holders->Drop();
+    for (const InstancePtr& instance : learning) {
+      instance->block_size = size;
+      instance->holders->AddAgain(size);
+    }
+  }
+
+  // Called by a worker, with its lock: its engine has stored blocks of `found` tokens.
+  uint32_t LearnBlockSize(const Domain& name, const std::string& instance, uint32_t found)
+      ABSL_LOCKS_EXCLUDED(mutex) {
+    MutexLock lock(&mutex);
+    const auto it = domains.find(name);
+    if (it == domains.end()) return found;  // it has just gone
+    if (it->second.learns) {
+      SetBlockSize(&it->second, found);
+      Log(LogLevel::kInfo, "block size learned",
+          {{"worker", instance}, {"domain", ToString(name)}, {"block_size", found}});
+    }
+    return it->second.block_size;
   }
 
   void Unlist(const InstancePtr& instance) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
@@ -166,16 +210,27 @@ struct EngineDirectory::State {
 
   // ---- Outside it ----
 
-  InstancePtr Make(const EngineRegistration& registration, const Domain& domain, bool hide) {
+  InstancePtr Make(const EngineRegistration& registration, const Domain& domain, bool hide)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     auto instance = std::make_shared<Instance>();
     instance->of = registration;
+    instance->block_size = registration.block_size;
+    if (registration.block_size == kBlockSizeAuto)
+      instance->block_size = BlockSizeOf(domain).value_or(kBlockSizeAuto);
+    const bool learns = instance->block_size == kBlockSizeAuto;
     instance->domain = domain;
     instance->busy = true;
     instance->holders = std::make_shared<RankHolders>(
-        registry, domain, registration.block_size, registration.instance, hide, registration.url);
+        registry, domain, learns ? kProvisionalBlockSize : instance->block_size.load(),
+        registration.instance, hide, registration.url);
     EngineWorkerOptions worker = options.worker;
     worker.name = registration.instance;
-    worker.block_size = registration.block_size;
+    worker.block_size = learns ? 0 : instance->block_size.load();
+    if (learns) {
+      worker.learn_block_size = [this, domain, self = registration.instance](uint32_t found) {
+        return LearnBlockSize(domain, self, found);
+      };
+    }
     worker.contract = options.contract;
     worker.lora_name = registration.lora_name;
     worker.additional_salt = registration.additional_salt;
@@ -231,11 +286,11 @@ struct EngineDirectory::State {
 
   // The holder and the stream of one rank.
   absl::StatusOr<Listener> Listen(const Instance& instance, const EngineRegistration& of) {
-    if (of.block_size != 0) {
+    if (instance.block_size != 0) {
       absl::Status held = instance.holders->Add(of.rank);
       if (absl::IsFailedPrecondition(held)) {
         const absl::StatusOr<uint32_t> size = registry->BlockSizeOf(instance.domain);
-        if (size.ok()) held = Mismatch(instance.domain, *size, of.block_size);
+        if (size.ok()) held = Mismatch(instance.domain, *size, instance.block_size);
       }
       if (!held.ok()) return held;
     }
@@ -292,21 +347,22 @@ struct EngineDirectory::State {
 
   EngineEntry Describe(const Instance& instance,
                        const std::map<uint32_t, Listener>& listeners) const {
-    EngineEntry entry{.instance = instance.of.instance,
-                      .domain = instance.domain,
-                      .block_size = instance.of.block_size,
-                      .source = instance.of.source,
-                      .engine_type = instance.of.engine_type,
-                      .lora_name = instance.of.lora_name,
-                      .image_token = instance.of.image_token,
-                      .counts_copies = instance.of.counts_copies,
-                      .eagle_drop = instance.of.eagle_drop,
-                      .chunk_tokens = instance.of.chunk_tokens,
-                      .window_tokens = instance.of.window_tokens,
-                      .additional_salt = instance.of.additional_salt,
-                      .url = instance.of.url,
-                      .listeners = {},
-                      .worker = {}};
+    EngineEntry entry{
+        .instance = instance.of.instance,
+        .domain = instance.domain,
+        .block_size = instance.block_size == kBlockSizeAuto ? 0 : instance.block_size.load(),
+        .source = instance.of.source,
+        .engine_type = instance.of.engine_type,
+        .lora_name = instance.of.lora_name,
+        .image_token = instance.of.image_token,
+        .counts_copies = instance.of.counts_copies,
+        .eagle_drop = instance.of.eagle_drop,
+        .chunk_tokens = instance.of.chunk_tokens,
+        .window_tokens = instance.of.window_tokens,
+        .additional_salt = instance.of.additional_salt,
+        .url = instance.of.url,
+        .listeners = {},
+        .worker = {}};
     for (const auto& [rank, listener] : listeners) {
       entry.listeners.push_back({.rank = rank,
                                  .endpoint = listener.source.endpoint,
@@ -528,8 +584,11 @@ std::vector<EngineEntry> EngineDirectory::Registrations() const {
   MutexLock lock(&state_->mutex);
   std::vector<EngineEntry> entries;
   entries.reserve(state_->instances.size());
-  for (const auto& [name, instance] : state_->instances)
+  for (const auto& [name, instance] : state_->instances) {
+    // Who holds nothing yet, and under no size, is registered anew by whoever registered it.
+    if (instance->block_size == kBlockSizeAuto) continue;
     entries.push_back(state_->Describe(*instance, instance->listeners));
+  }
   return entries;
 }
 

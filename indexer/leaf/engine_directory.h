@@ -88,7 +88,8 @@ class EngineDirectory {
   // INVALID_ARGUMENT: an endpoint, checked first, or a text that is too long. ALREADY_EXISTS: the rank; or the instance belongs elsewhere; or
   // another block size than the domain's. RESOURCE_EXHAUSTED. UNAVAILABLE: an address to bind cannot be had. Adapter,
   // salt, type and source are the instance's: those of its first registration. A block size of 0 is taken, as the
-  // field's services do: such a domain never holds anything.
+  // field's services do: such a domain never holds anything. With `kBlockSizeAuto` it is the domain's, or else learned from the first
+  // stored block of any such instance of the domain; until then the instance's ranks are there and hold nothing.
   absl::Status Register(const EngineRegistration& registration);
 
   // Without a rank, or without a group: the whole instance. Ranks that only a stream's batches named go with it. NOT_FOUND.

@@ -181,6 +181,54 @@ TEST_F(EngineDirectoryTest, ABlockSizeOfZeroIsTakenAndHoldsNothing) {
   EXPECT_EQ(Unregister("77", "zero"), "ok");
 }
 
+TEST_F(EngineDirectoryTest, ABlockSizeIsLearnedFromTheFirstStoredBlock) {
+  PoolEngine first({.seed = 31}), second({.seed = 32});
+  for (const auto& [engine, name] : {std::pair(&first, "1"), std::pair(&second, "2")}) {
+    EngineRegistration registration = engine->Registration(name);
+    registration.block_size = kBlockSizeAuto;
+    ASSERT_EQ(Register(registration), "ok");
+    engine->sockets().WaitForSubscribers();
+  }
+  // They are there, so that requests may be sent to them, and hold nothing.
+  EXPECT_EQ(registry_.HoldersOf({"m", ""}).size(), 2u);
+  EXPECT_EQ(directory_->BlockSizeOf({"m", ""}), 0u);
+  EXPECT_EQ(directory_->List()[0].block_size, 0u);
+  EXPECT_TRUE(directory_->Registrations().empty());
+  first.Run(20);
+  EXPECT_TRUE(IsExact(first, "1")) << first.Compare(registry_, "1");
+  EXPECT_EQ(directory_->BlockSizeOf({"m", ""}), 4u);
+  EXPECT_EQ(*registry_.BlockSizeOf({"m", ""}), 4u);
+  EXPECT_EQ(registry_.HoldersOf({"m", ""}).size(), 2u);
+  second.Run(20);
+  EXPECT_TRUE(IsExact(second, "2")) << second.Compare(registry_, "2");
+  EXPECT_EQ(directory_->Registrations().size(), 2u);
+  EXPECT_EQ(Register(Of("3", 0, "m", 16)),
+            "block_size mismatch for model=m routing_group=default: existing=4, requested=16");
+  EngineRegistration known = Of("4");
+  known.block_size = kBlockSizeAuto;
+  EXPECT_EQ(Register(known), "ok");
+  EXPECT_EQ(directory_->List()[2].block_size, 4u);
+}
+
+TEST_F(EngineDirectoryTest, ARegistrationThatSaysABlockSizeEndsTheLearningOfOthers) {
+  PoolEngine engine({.seed = 33});
+  EngineRegistration learns = engine.Registration("1");
+  learns.block_size = kBlockSizeAuto;
+  ASSERT_EQ(Register(learns), "ok");
+  engine.sockets().WaitForSubscribers();
+  EXPECT_EQ(Register(Of("2", 0, "m", 8)), "ok");
+  EXPECT_EQ(*registry_.BlockSizeOf({"m", ""}), 8u);
+  EXPECT_EQ(registry_.HoldersOf({"m", ""}).size(), 2u);
+  // Its blocks are of another size than the domain's: refused, as they would have been.
+  engine.Run(20);
+  EXPECT_TRUE(Eventually([&] {
+    return directory_->List()[0].worker.refused[static_cast<size_t>(Refusal::kBlockSize)] > 0;
+  }));
+  const std::vector<EngineEntry> entries = directory_->List();
+  for (const EngineRankStats& rank : entries[0].worker.ranks)
+    EXPECT_EQ(rank.blocks, (std::array<uint64_t, kTiers>{}));
+}
+
 TEST_F(EngineDirectoryTest, AnEngineThatIsRegisteredAgainStartsFresh) {
   PoolEngine engine({.seed = 21, .replay = true});
   ASSERT_EQ(Register(engine.Registration("1")), "ok");

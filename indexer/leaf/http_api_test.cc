@@ -231,6 +231,21 @@ TEST_F(HttpApiTest, ModelsMayHaveColonsAndPromptsAHundredThousandTokens) {
   EXPECT_THAT(client_->Get("/dump").body, HasSubstr("\"org:m:default\""));
 }
 
+TEST_F(HttpApiTest, ABlockSizeMayBeAuto) {
+  StartLeaf();
+  const auto with = [&](const std::string& size) {
+    return client_->Post("/register", R"({"instance_id":9,"endpoint":")" + engine_.endpoint() +
+                                          R"(","model_name":"m","block_size":)" + size + "}");
+  };
+  EXPECT_THAT(with("\"automatic\"").body, HasSubstr("expected a number of tokens or"));
+  EXPECT_NE(with("4294967295").status, 201);
+  EXPECT_EQ(with("\"auto\"").status, 201);
+  EXPECT_EQ(json::parse(client_->Get("/workers").body)[0]["instance_id"], 9);
+  EXPECT_EQ(
+      Ask("/query", std::string(R"({"model_name":"m","token_ids":)") + kPrompt + "}")["scores"],
+      json::object());
+}
+
 TEST_F(HttpApiTest, ReadyOnceTheWorkersAreThere) {
   LeafOptions options;
   options.engines.min_initial_workers = 1;

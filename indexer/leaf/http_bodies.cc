@@ -100,6 +100,17 @@ bool QueriesBody::Read(bool by_hash, JsonReader* reader) {
       &batch);
 }
 
+bool ReadBlockSize(JsonReader* reader, uint32_t* size) {
+  if (reader->Peek() != '"') {
+    return reader->ReadU32(size) &&
+           (*size != kBlockSizeAuto || reader->Refuse("block_size: too large"));
+  }
+  std::string text;
+  if (!reader->ReadString(&text)) return false;
+  *size = text == kBlockSizeAutoText ? kBlockSizeAuto : 0;
+  return *size != 0 || reader->Refuse("block_size: expected a number of tokens or \"auto\"");
+}
+
 bool RegisterBody::Read(JsonReader* reader) {
   *this = {};
   group = kDefaultGroup;
@@ -133,7 +144,7 @@ bool RegisterBody::Read(JsonReader* reader) {
       case 2:
         return reader->ReadString(&model);
       case 3:
-        return reader->ReadU32(&block_size);
+        return ReadBlockSize(reader, &block_size);
       case 4:
         return reader->ReadString(&group);
       case 5:

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "indexer/base/hash.h"
+#include "indexer/engines/engine_registration.h"
 #include "indexer/leaf/http_json_reader.h"
 
 namespace kvatlas {
@@ -44,6 +45,9 @@ struct QueriesBody {
  private:
   QueryBody* Add(bool by_hash);
 };
+
+// Tokens, or "auto" (`kBlockSizeAuto`).
+bool ReadBlockSize(JsonReader* reader, uint32_t* size);
 
 struct RegisterBody {
   uint64_t instance = 0;

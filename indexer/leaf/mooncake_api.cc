@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "indexer/leaf/http_bodies.h"
 #include "indexer/leaf/http_explain.h"
 #include "indexer/leaf/http_json_reader.h"
 
@@ -118,7 +119,7 @@ bool ReadRegistration(JsonReader* reader, EngineRegistration* registration) {
       case 3:
         return ReadName(reader, &registration->instance);
       case 4:
-        return reader->ReadU32(&registration->block_size);
+        return ReadBlockSize(reader, &registration->block_size);
       case 5: {
         std::optional<uint32_t> rank;
         if (!reader->ReadOptional(&rank)) return false;

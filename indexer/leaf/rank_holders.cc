@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "indexer/service/log.h"
+
 namespace kvatlas {
 namespace {
 
@@ -74,6 +76,28 @@ void RankHolders::RemoveAll() {
   ranks_.clear();
 }
 
+void RankHolders::Drop() {
+  MutexLock lock(&mutex_);
+  for (auto& [number, rank] : ranks_) rank.holder.reset();
+}
+
+void RankHolders::AddAgain(uint32_t block_size) {
+  MutexLock lock(&mutex_);
+  block_size_ = block_size;
+  std::map<uint32_t, Rank> before;
+  before.swap(ranks_);
+  for (const auto& [number, rank] : before) {
+    const absl::StatusOr<Rank*> added = FindOrAdd(number);
+    if (!added.ok()) {
+      Log(LogLevel::kWarning, "engine rank has no holder",
+          {{"worker", instance_}, {"rank", number}, {"reason", added.status()}});
+      continue;
+    }
+    (*added)->alive = rank.alive;
+    ShowOrMask(*added);
+  }
+}
+
 std::vector<uint32_t> RankHolders::ranks() const {
   MutexLock lock(&mutex_);
   std::vector<uint32_t> ranks;
@@ -84,7 +108,8 @@ std::vector<uint32_t> RankHolders::ranks() const {
 void RankHolders::SetHidden(bool hidden) {
   MutexLock lock(&mutex_);
   hidden_ = hidden;
-  for (auto& [number, rank] : ranks_) ShowOrMask(&rank);
+  for (auto& [number, rank] : ranks_)
+    if (rank.holder != nullptr) ShowOrMask(&rank);
 }
 
 void RankHolders::SetAlive(uint32_t rank, bool heard, bool alive) {
@@ -92,6 +117,7 @@ void RankHolders::SetAlive(uint32_t rank, bool heard, bool alive) {
   const auto it = ranks_.find(rank);
   if (it == ranks_.end()) return;
   it->second.alive = alive;
+  if (it->second.holder == nullptr) return;  // between `Drop` and `AddAgain`
   ShowOrMask(&it->second);
   if (heard) it->second.holder->Heard();
 }

@@ -40,6 +40,10 @@ class RankHolders {
   void Remove(uint32_t rank);
   void RemoveAll();
 
+  // Another block size from now on, in two steps: all holders of a domain go before the first comes again. REQUIRES: no sinks.
+  void Drop();
+  void AddAgain(uint32_t block_size);
+
   // In order.
   std::vector<uint32_t> ranks() const;
 
@@ -59,7 +63,7 @@ class RankHolders {
 
   HolderRegistry* const registry_;
   const Domain domain_;
-  const uint32_t block_size_;
+  uint32_t block_size_ ABSL_GUARDED_BY(mutex_);
   const std::string instance_;
   std::vector<std::pair<std::string, std::string>> labels_;  // immutable
 

@@ -121,7 +121,7 @@ Labels LabelsOf(const EngineRegistration& registration, Labels labels) {
 absl::Status CheckNames(const EngineRegistration& registration, const Domain& domain,
                         const Labels& labels) {
   if (registration.block_size == 0 || registration.block_size > kBlockSizeMax)
-    return absl::InvalidArgumentError("block_size: 1 to 65536 tokens");
+    return absl::InvalidArgumentError("block_size: 1 to 65536 tokens; a relay does not learn it");
   absl::Status names = ValidateHolder({registration.instance, registration.rank, ""},
                                       LabelsOf(registration, labels));
   names.Update(ValidateDomain(domain));
