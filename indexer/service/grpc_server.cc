@@ -1,5 +1,9 @@
 #include "indexer/service/grpc_server.h"
 
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/resource_quota.h>
@@ -8,15 +12,18 @@
 
 #include <algorithm>
 #include <limits>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "indexer/base/mutex.h"
+#include "indexer/service/connection_account.h"
 #include "indexer/service/grpc_credentials.h"
 #include "indexer/service/grpc_deadline.h"
 #include "indexer/service/grpc_log.h"
+#include "indexer/service/log.h"
 
 namespace kvatlas {
 namespace {
@@ -25,6 +32,13 @@ int Milliseconds(Duration duration) {
   const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
   return static_cast<int>(std::clamp<int64_t>(ms, 0, std::numeric_limits<int>::max()));
 }
+
+// GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, which has no public name.
+constexpr char kHandshakeTimeoutMs[] = "grpc.server_handshake_timeout_ms";
+// The header of the SETTINGS frame with which gRPC greets everybody.
+constexpr size_t kH2GreetingBytes = 9;
+// How long accepting pauses when the machine has no descriptor left.
+constexpr int kAcceptPauseMs = 50;
 
 // Both are switches of the whole process in gRPC, to be set before the first builder.
 void EnableHealthAndReflection() {
@@ -41,7 +55,9 @@ void SetLimits(const GrpcServerOptions& options, grpc::ServerBuilder* builder) {
   builder->SetMaxReceiveMessageSize(options.message_bytes_max);
   builder->SetMaxSendMessageSize(options.message_bytes_max);
   builder->SetResourceQuota(grpc::ResourceQuota("kvatlas").SetMaxThreads(options.threads_max));
-  builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.streams_max);
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, Milliseconds(options.idle_timeout));
+  builder->AddChannelArgument(kHandshakeTimeoutMs, Milliseconds(options.handshake_timeout));
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, Milliseconds(options.keepalive_time));
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
                               Milliseconds(options.keepalive_timeout));
@@ -51,12 +67,87 @@ void SetLimits(const GrpcServerOptions& options, grpc::ServerBuilder* builder) {
                               Milliseconds(options.client_ping_min));
 }
 
+// Accepts for gRPC, on a thread of its own: a listener of gRPC's that meets EMFILE once never accepts again (CVE-2023-4785).
+class Door {
+ public:
+  explicit Door(std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> into)
+      : into_(std::move(into)), stop_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+  ~Door() {
+    Close();
+    if (stop_ >= 0) close(stop_);
+  }
+
+  ConnectionListener& listener() { return listener_; }
+
+  void Open() {
+    thread_ = std::thread([this] { Run(); });
+  }
+
+  // From now on nobody is accepted, and the port is free.
+  void Close() {
+    if (thread_.joinable()) {
+      const uint64_t one = 1;
+      [[maybe_unused]] const ssize_t written = write(stop_, &one, sizeof(one));
+      thread_.join();
+    }
+    listener_.Close();
+  }
+
+ private:
+  void Run() {
+    pollfd ready[] = {{stop_, POLLIN, 0}, {listener_.fd(), POLLIN, 0}};
+    while (true) {
+      poll(ready, 2, -1);
+      if (ready[0].revents != 0) return;
+      if (ready[1].revents != 0 && !AcceptAll()) poll(ready, 1, kAcceptPauseMs);
+    }
+  }
+
+  // False: not now.
+  bool AcceptAll() {
+    for (int i = 0; i < kAcceptedInARow; ++i) {
+      const ConnectionListener::Accepted accepted = listener_.Accept(/*with_busy=*/false);
+      switch (accepted.outcome) {
+        case ConnectionListener::Outcome::kNone:
+          return true;
+        case ConnectionListener::Outcome::kFailed:
+          LogEvery(limiter_, LogLevel::kWarning, "grpc accept failed",
+                   {{"address", listener_.address().ToString()}});
+          return false;
+        case ConnectionListener::Outcome::kShed:
+          LogEvery(
+              limiter_, LogLevel::kWarning, "grpc connection refused",
+              {{"address", listener_.address().ToString()}, {"reason", "too many connections"}});
+          break;
+        case ConnectionListener::Outcome::kAccepted: {
+          grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
+          parameters.listener_fd = listener_.fd();
+          parameters.fd = accepted.fd;
+          into_->HandleNewConnection(&parameters);
+          break;
+        }
+      }
+    }
+    return true;
+  }
+
+  // Before it is looked whether the server stops.
+  static constexpr int kAcceptedInARow = 64;
+
+  const std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> into_;
+  const int stop_;
+  ConnectionListener listener_;
+  LogLimiter limiter_{std::chrono::seconds(10)};
+  std::thread thread_;
+};
+
 }  // namespace
 
 struct GrpcServer::Impl {
   std::vector<grpc::Service*> services;   // immutable after Start
   std::vector<std::string> health_names;  // likewise
   std::unique_ptr<grpc::Server> server;   // immutable after Start
+  std::unique_ptr<Door> door;             // likewise; gives to the server
   Mutex stop_mutex;
   bool stopped ABSL_GUARDED_BY(stop_mutex) = false;
 };
@@ -79,18 +170,23 @@ absl::Status GrpcServer::Start() {
   StopLookingForDeadlocks();
   grpc::ServerBuilder builder;
   SetLimits(options_, &builder);
-  int port = 0;
-  builder.AddListeningPort(options_.listen.ToString(), MakeServerCredentials(), &port);
+  impl_->door = std::make_unique<Door>(builder.experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+      MakeServerCredentials()));
+  const absl::Status bad =
+      impl_->door->listener().Listen(options_.listen, {.connections_max = options_.connections_max,
+                                                       .greeting_bytes = kH2GreetingBytes,
+                                                       .user_timeout = options_.keepalive_timeout});
+  if (!bad.ok()) {
+    return absl::UnavailableError(absl::StrCat("cannot listen for gRPC on ",
+                                               options_.listen.ToString(), ": ", bad.message()));
+  }
   for (grpc::Service* const service : impl_->services) builder.RegisterService(service);
   impl_->server = builder.BuildAndStart();
-  if (impl_->server == nullptr || port == 0) {
-    impl_->server = nullptr;
-    return absl::UnavailableError(
-        absl::StrCat("cannot listen for gRPC on ", options_.listen.ToString(),
-                     ": already in use, or not an address of this machine"));
-  }
-  address_ = {options_.listen.host, static_cast<uint16_t>(port)};
+  if (impl_->server == nullptr) return absl::InternalError("gRPC does not start: see its log");
+  address_ = impl_->door->listener().address();
   SetHealth(Health::kLoading);
+  impl_->door->Open();
   return absl::OkStatus();
 }
 
@@ -106,6 +202,7 @@ void GrpcServer::Stop(Duration grace) {
   MutexLock lock(&impl_->stop_mutex);
   if (impl_->server == nullptr || std::exchange(impl_->stopped, true)) return;
   SetHealth(Health::kStopping);
+  impl_->door->Close();
   impl_->server->Shutdown(DeadlineIn(grace));
   impl_->server->Wait();
 }

@@ -5,7 +5,10 @@
 // The header costs no gRPC headers.
 //
 // Threads: gRPC's own run the services. `Register`, then `Start`, in one thread; the rest from any.
-// Bounds: a message over `message_bytes_max` fails its call with RESOURCE_EXHAUSTED, and so does a
+// Bounds: connections are accepted here, not by gRPC, under the account of the process (`connection_account.h`): silent
+//     ones give way to new ones, and running out of descriptors is survived. A connection has at most `streams_max` calls at
+//     once, ends `idle_timeout` after its last one, and is cut off when it says nothing at all for `handshake_timeout`.
+//     A message over `message_bytes_max` fails its call with RESOURCE_EXHAUSTED, and so does a
 //     call of a synchronous service when `threads_max` threads are busy; `Stop` takes
 // at
 //     most `grace` plus the time handlers need to notice that they were cancelled.
@@ -24,6 +27,7 @@
 #define KVATLAS_INDEXER_SERVICE_GRPC_SERVER_H_
 
 #include <chrono>
+#include <cstddef>
 #include <memory>
 #include <string>
 
@@ -46,6 +50,10 @@ struct GrpcServerOptions {
       std::chrono::seconds(5);                         // unanswered ping before the connection ends
   Duration client_ping_min = std::chrono::seconds(1);  // clients that ping faster are cut off
   int threads_max = 1024;
+  size_t connections_max = size_t{1} << 20;               // the account's share may be smaller
+  int streams_max = 1024;                                 // at once, per connection
+  Duration idle_timeout = std::chrono::minutes(5);        // without a call the connection ends
+  Duration handshake_timeout = std::chrono::seconds(10);  // for the client's first frames
 };
 
 class GrpcServer {

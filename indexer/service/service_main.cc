@@ -15,6 +15,7 @@
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
+#include "indexer/service/connection_account.h"
 #include "indexer/service/log.h"
 
 namespace kvatlas {
@@ -114,6 +115,7 @@ void ServiceMain::Start(int argc, const char* const* argv) {
   log.format = log_format_ == "json" ? LogFormat::kJson : LogFormat::kLogfmt;
   ConfigureLog(std::move(log));
   CatchSignals();
+  RaiseDescriptorLimit();
   if (exit_with_parent_ && prctl(PR_SET_PDEATHSIG, SIGTERM) != 0) {
     Log(LogLevel::kWarning, "cannot exit with parent", {{"reason", strerror(errno)}});
   }

@@ -1,0 +1,501 @@
+#include "indexer/service/connection_account.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "indexer/base/mutex.h"
+
+namespace kvatlas {
+namespace {
+
+constexpr size_t kDescriptorsMax = size_t{1} << 20;
+// Of the limit so much is not for connections of others: an eighth, and at least this.
+constexpr size_t kReserveMin = 16;
+
+// The part of a peer's address that says whose it is, and its port.
+struct Peer {
+  std::string host;  // 4 or 16 bytes
+  uint16_t port = 0;
+  friend bool operator==(const Peer&, const Peer&) = default;
+};
+
+Peer PeerOf(const sockaddr_storage& address) {
+  if (address.ss_family == AF_INET) {
+    const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
+    return {std::string(reinterpret_cast<const char*>(&v4.sin_addr), 4), ntohs(v4.sin_port)};
+  }
+  const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address);
+  std::string host(reinterpret_cast<const char*>(&v6.sin6_addr), 16);
+  if (IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) host = host.substr(12);
+  return {std::move(host), ntohs(v6.sin6_port)};
+}
+
+// 0: not an open socket.
+ino_t InodeOf(int fd) {
+  struct stat found;
+  return fstat(fd, &found) == 0 && S_ISSOCK(found.st_mode) ? found.st_ino : 0;
+}
+
+absl::Status ErrorStatus(int error) { return absl::UnavailableError(strerror(error)); }
+
+struct Resolved {
+  sockaddr_storage address = {};
+  socklen_t size = 0;
+};
+
+absl::StatusOr<Resolved> Resolve(const Address& address, int flags) {
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV | flags;
+  addrinfo* found = nullptr;
+  const int error =
+      getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &hints, &found);
+  if (error != 0) return absl::UnavailableError(gai_strerror(error));
+  Resolved resolved;
+  memcpy(&resolved.address, found->ai_addr, found->ai_addrlen);
+  resolved.size = found->ai_addrlen;
+  freeaddrinfo(found);
+  return resolved;
+}
+
+uint16_t PortOf(int fd) {
+  sockaddr_storage own = {};
+  socklen_t size = sizeof(own);
+  if (getsockname(fd, reinterpret_cast<sockaddr*>(&own), &size) != 0) return 0;
+  return PeerOf(own).port;
+}
+
+}  // namespace
+
+size_t RaiseDescriptorLimit() {
+  static const size_t limit = [] {
+    rlimit now = {};
+    if (getrlimit(RLIMIT_NOFILE, &now) != 0) return size_t{1024};
+    rlimit wanted = now;
+    wanted.rlim_cur =
+        std::max<rlim_t>(now.rlim_cur, std::min<rlim_t>(now.rlim_max, kDescriptorsMax));
+    if (wanted.rlim_cur != now.rlim_cur && setrlimit(RLIMIT_NOFILE, &wanted) == 0) now = wanted;
+    return static_cast<size_t>(std::min<rlim_t>(now.rlim_cur, kDescriptorsMax));
+  }();
+  return limit;
+}
+
+// One per process.
+class ConnectionAccount {
+ public:
+  static ConnectionAccount& Get() {
+    static ConnectionAccount& account = *new ConnectionAccount;
+    return account;
+  }
+
+  void Add(ConnectionListener* listener) {
+    MutexLock lock(&mutex_);
+    Limits& limits = listeners_[listener];
+    const size_t taken = static_cast<size_t>(listener->fd_);
+    const size_t free = ceiling_ > taken ? ceiling_ - taken : 0;
+    limits.connections_max =
+        std::max<size_t>(2, std::min(listener->options_.connections_max, free * 3 / 4));
+    limits.peer_max = limits.connections_max - limits.connections_max / 4;
+  }
+
+  // Its connections live on, and are accounted for no longer.
+  void Remove(ConnectionListener* listener) {
+    MutexLock lock(&mutex_);
+    for (auto it = entries_.begin(); it != entries_.end();) {
+      it = it->second.listener == listener ? entries_.erase(it) : std::next(it);
+    }
+    listeners_.erase(listener);
+    silent_.clear();
+  }
+
+  // Those that are greeted, with how much.
+  std::vector<std::pair<Address, size_t>> Greeting() {
+    MutexLock lock(&mutex_);
+    std::vector<std::pair<Address, size_t>> found;
+    for (const auto& [listener, limits] : listeners_) {
+      if (listener->options_.greeting_bytes > 0)
+        found.emplace_back(listener->address_, listener->options_.greeting_bytes);
+    }
+    return found;
+  }
+
+  void Exempt(uint16_t port, bool exempt) {
+    MutexLock lock(&mutex_);
+    if (exempt) {
+      exempt_.insert(port);
+    } else {
+      exempt_.erase(port);
+    }
+  }
+
+  // May it stay?
+  bool Admit(ConnectionListener* listener, int fd, const Peer& peer, bool* on_reserve,
+             const ConnectionListener::Busy& busy) {
+    MutexLock lock(&mutex_);
+    Forget(fd);
+    if (exempt_.contains(peer.port)) return true;
+    *on_reserve = false;
+    if (!HasRoom(listener, fd, peer)) {
+      Look();
+      if (!HasRoom(listener, fd, peer) && !MakeRoom(listener, fd, peer)) {
+        *on_reserve = true;
+        if (!HasReserve(listener) && !MakeReserve(listener)) return false;
+      }
+    }
+    Entry entry{.inode = InodeOf(fd),
+                .number = next_number_++,
+                .listener = listener,
+                .peer = peer,
+                .busy = busy,
+                .on_reserve = *on_reserve};
+    Count(entry, 1);
+    entries_.emplace(fd, std::move(entry));
+    return true;
+  }
+
+  bool CloseFrom(const Peer& peer) {
+    MutexLock lock(&mutex_);
+    for (auto& [fd, entry] : entries_) {
+      if (entry.peer == peer) return ShutDown(fd, entry);
+    }
+    return false;
+  }
+
+  // Gives the descriptor in reserve up for one connection, which is closed.
+  bool Shed(int listener) {
+    MutexLock lock(&mutex_);
+    if (spare_ >= 0) close(std::exchange(spare_, -1));
+    const int fd = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+    if (fd >= 0) close(fd);
+    spare_ = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    return fd >= 0;
+  }
+
+ private:
+  struct Entry {
+    ino_t inode = 0;
+    uint64_t number = 0;  // in the order of coming
+    ConnectionListener* listener = nullptr;
+    Peer peer;
+    ConnectionListener::Busy busy;
+    bool on_reserve = false;
+    bool closed = false;  // by us; its owner has yet to close it
+  };
+  struct Limits {
+    size_t connections_max = 0;
+    size_t peer_max = 0;
+    size_t open = 0;
+    size_t on_reserve = 0;
+    std::map<std::string, size_t> peers;
+  };
+  struct Silent {
+    int fd;
+    uint32_t ms;
+    uint64_t number;
+  };
+
+  ConnectionAccount()
+      : limit_(RaiseDescriptorLimit()),
+        ceiling_(limit_ - std::min(limit_, std::max(kReserveMin, limit_ / 8))),
+        spare_(open("/dev/null", O_RDONLY | O_CLOEXEC)) {}
+
+  void Count(const Entry& entry, int64_t by) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    Limits& limits = listeners_[entry.listener];
+    if (entry.on_reserve) {
+      limits.on_reserve += static_cast<size_t>(by);
+      return;
+    }
+    limits.open += static_cast<size_t>(by);
+    const auto it = limits.peers.try_emplace(entry.peer.host, 0).first;
+    it->second += static_cast<size_t>(by);
+    if (it->second == 0) limits.peers.erase(it);
+  }
+
+  void Forget(int fd) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const auto it = entries_.find(fd);
+    if (it == entries_.end()) return;
+    if (!it->second.closed) Count(it->second, -1);
+    entries_.erase(it);
+  }
+
+  bool PeerIsFull(const Limits& limits, const Peer& peer) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const auto it = limits.peers.find(peer.host);
+    return it != limits.peers.end() && it->second >= limits.peer_max;
+  }
+
+  bool HasRoom(ConnectionListener* listener, int fd, const Peer& peer)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const Limits& limits = listeners_[listener];
+    return static_cast<size_t>(fd) < ceiling_ && limits.open < limits.connections_max &&
+           !PeerIsFull(limits, peer);
+  }
+
+  // Forgets what was closed, and finds out who is silent.
+  void Look() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const Time now = Clock::Real().Now();
+    if (now < look_at_) return;
+    look_at_ = now + kLookEvery;
+    silent_.clear();
+    for (auto it = entries_.begin(); it != entries_.end();) {
+      const int fd = it->first;
+      const Entry& entry = it->second;
+      if (InodeOf(fd) != entry.inode) {
+        if (!entry.closed) Count(entry, -1);
+        it = entries_.erase(it);
+        continue;
+      }
+      ++it;
+      if (entry.closed || (entry.busy != nullptr && entry.busy->load(std::memory_order_relaxed)))
+        continue;
+      tcp_info info = {};
+      socklen_t size = sizeof(info);
+      if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) continue;
+      if (std::chrono::milliseconds(info.tcpi_last_data_recv) < kSilenceMin) continue;
+      silent_.push_back({fd, info.tcpi_last_data_recv, entry.number});
+    }
+    std::sort(silent_.begin(), silent_.end(), [](const Silent& a, const Silent& b) {
+      return a.ms != b.ms ? a.ms > b.ms : a.number < b.number;
+    });
+  }
+
+  // Closes the one that was silent for longest of those that `may_go`.
+  template <typename MayGo>
+  bool CloseOne(const MayGo& may_go) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    for (auto it = silent_.begin(); it != silent_.end(); ++it) {
+      const auto found = entries_.find(it->fd);
+      if (found == entries_.end() || found->second.closed || !may_go(found->second)) continue;
+      Entry& entry = found->second;
+      if (entry.busy != nullptr && entry.busy->load(std::memory_order_relaxed)) continue;
+      silent_.erase(it);
+      if (!ShutDown(found->first, entry)) return CloseOne(may_go);
+      entry.listener->made_room_.fetch_add(1, std::memory_order_relaxed);
+      return true;
+    }
+    return false;
+  }
+
+  bool MakeRoom(ConnectionListener* listener, int fd, const Peer& peer)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const Limits& limits = listeners_[listener];
+    if (PeerIsFull(limits, peer)) {
+      return CloseOne([&](const Entry& entry) {
+        return entry.listener == listener && !entry.on_reserve && entry.peer.host == peer.host;
+      });
+    }
+    // Of all listeners, if it is the process that is full.
+    ConnectionListener* of = listener;
+    if (static_cast<size_t>(fd) >= ceiling_) {
+      for (const auto& [other, its] : listeners_) {
+        if (its.open > listeners_[of].open) of = other;
+      }
+    }
+    const auto& peers = listeners_[of].peers;
+    const auto most = std::max_element(peers.begin(), peers.end(),
+                                       [](auto& a, auto& b) { return a.second < b.second; });
+    if (most == peers.end()) return false;
+    const std::string host = most->first;
+    return CloseOne([&](const Entry& entry) {
+      return entry.listener == of && !entry.on_reserve && entry.peer.host == host;
+    });
+  }
+
+  bool HasReserve(ConnectionListener* listener) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return listeners_[listener].on_reserve < listener->options_.reserve;
+  }
+  bool MakeReserve(ConnectionListener* listener) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return CloseOne(
+        [&](const Entry& entry) { return entry.listener == listener && entry.on_reserve; });
+  }
+
+  // Its owner sees the end of the stream. A number may have become another's meanwhile: a duplicate cannot.
+  bool ShutDown(int fd, Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    if (copy < 0 && errno == EMFILE && spare_ >= 0) {
+      close(std::exchange(spare_, -1));
+      copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    }
+    const bool same = copy >= 0 && InodeOf(copy) == entry.inode;
+    if (same) {
+      shutdown(copy, SHUT_RDWR);
+      Count(entry, -1);
+      entry.closed = true;
+    }
+    if (copy >= 0) close(copy);
+    if (spare_ < 0) spare_ = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    return same;
+  }
+
+  const size_t limit_;
+  const size_t ceiling_;  // a descriptor of this number says that the process is full
+  Mutex mutex_;
+  int spare_ ABSL_GUARDED_BY(mutex_);
+  std::unordered_map<int, Entry> entries_ ABSL_GUARDED_BY(mutex_);
+  std::map<ConnectionListener*, Limits> listeners_ ABSL_GUARDED_BY(mutex_);
+  std::set<uint16_t> exempt_ ABSL_GUARDED_BY(mutex_);
+  uint64_t next_number_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<Silent> silent_ ABSL_GUARDED_BY(mutex_);  // of the last look, longest first
+  Time look_at_ ABSL_GUARDED_BY(mutex_){0};
+};
+
+ConnectionListener::ConnectionListener() = default;
+ConnectionListener::~ConnectionListener() { Close(); }
+
+absl::Status ConnectionListener::Listen(const Address& listen,
+                                        const ConnectionListenerOptions& options) {
+  options_ = options;
+  const absl::StatusOr<Resolved> at = Resolve(listen, AI_PASSIVE);
+  if (!at.ok()) return at.status();
+  RaiseDescriptorLimit();
+  fd_ = socket(at->address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd_ < 0) return ErrorStatus(errno);
+  const int on = 1;
+  setsockopt(fd_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  if (at->address.ss_family == AF_INET6) {
+    const int off = 0;
+    setsockopt(fd_, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
+  }
+  if (options.user_timeout > Duration::zero()) {
+    const unsigned ms = static_cast<unsigned>(
+        std::chrono::duration_cast<std::chrono::milliseconds>(options.user_timeout).count());
+    setsockopt(fd_, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof(ms));
+  }
+  if (bind(fd_, reinterpret_cast<const sockaddr*>(&at->address), at->size) != 0 ||
+      ::listen(fd_, SOMAXCONN) != 0) {
+    const int error = errno;
+    close(std::exchange(fd_, -1));
+    return ErrorStatus(error);
+  }
+  address_ = {listen.host, PortOf(fd_)};
+  ConnectionAccount::Get().Add(this);
+  return absl::OkStatus();
+}
+
+void ConnectionListener::Close() {
+  if (fd_ < 0) return;
+  ConnectionAccount::Get().Remove(this);
+  close(std::exchange(fd_, -1));
+}
+
+ConnectionListener::Accepted ConnectionListener::Accept(bool with_busy) {
+  sockaddr_storage from = {};
+  socklen_t size = sizeof(from);
+  const int fd =
+      accept4(fd_, reinterpret_cast<sockaddr*>(&from), &size, SOCK_CLOEXEC | SOCK_NONBLOCK);
+  if (fd < 0) {
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return {};
+    if (errno != EMFILE && errno != ENFILE && errno != ENOMEM && errno != ENOBUFS) {
+      return {.outcome = errno == EBADF || errno == EINVAL ? Outcome::kFailed : Outcome::kShed};
+    }
+    const bool shed = ConnectionAccount::Get().Shed(fd_);
+    if (shed) refused_.fetch_add(1, std::memory_order_relaxed);
+    return {.outcome = shed ? Outcome::kShed : Outcome::kFailed};
+  }
+  Accepted accepted{.outcome = Outcome::kAccepted, .fd = fd};
+  if (with_busy) accepted.busy = std::make_shared<std::atomic<bool>>(false);
+  if (!ConnectionAccount::Get().Admit(this, fd, PeerOf(from), &accepted.on_reserve,
+                                      accepted.busy)) {
+    close(fd);
+    refused_.fetch_add(1, std::memory_order_relaxed);
+    return {.outcome = Outcome::kShed};
+  }
+  accepted_.fetch_add(1, std::memory_order_relaxed);
+  return accepted;
+}
+
+ConnectionListener::Counts ConnectionListener::counts() const {
+  return {.accepted = accepted_.load(std::memory_order_relaxed),
+          .refused = refused_.load(std::memory_order_relaxed),
+          .made_room = made_room_.load(std::memory_order_relaxed)};
+}
+
+bool CloseConnectionFrom(const Address& peer) {
+  const absl::StatusOr<Resolved> found = Resolve(peer, AI_NUMERICHOST);
+  return found.ok() && ConnectionAccount::Get().CloseFrom(PeerOf(found->address));
+}
+
+namespace {
+
+absl::Status WaitReady(int fd, short events, Time until) {
+  const auto left =
+      std::chrono::ceil<std::chrono::milliseconds>(until - Clock::Real().Now()).count();
+  pollfd waiting = {fd, events, 0};
+  const int ready = poll(&waiting, 1, static_cast<int>(std::clamp<int64_t>(left, 0, 1'000'000)));
+  return ready > 0 ? absl::OkStatus() : absl::DeadlineExceededError("no answer in time");
+}
+
+absl::Status DialFrom(int fd, const Resolved& to, size_t expect, Time until) {
+  if (connect(fd, reinterpret_cast<const sockaddr*>(&to.address), to.size) != 0 &&
+      errno != EINPROGRESS) {
+    return ErrorStatus(errno);
+  }
+  if (absl::Status late = WaitReady(fd, POLLOUT, until); !late.ok()) return late;
+  int error = 0;
+  socklen_t size = sizeof(error);
+  getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
+  if (error != 0) return ErrorStatus(error);
+  while (expect > 0) {
+    if (absl::Status late = WaitReady(fd, POLLIN, until); !late.ok()) return late;
+    char bytes[256];
+    const ssize_t got = read(fd, bytes, std::min(expect, sizeof(bytes)));
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) continue;
+    if (got <= 0) return absl::UnavailableError("closed the connection");
+    expect -= static_cast<size_t>(got);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Dial(const Address& address, size_t expect, Duration timeout) {
+  const Time until = Clock::Real().Now() + timeout;
+  const absl::StatusOr<Resolved> to = Resolve(address, 0);
+  if (!to.ok()) return to.status();
+  const int fd = socket(to->address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) return ErrorStatus(errno);
+  Resolved any{.address = {}, .size = to->size};
+  any.address.ss_family = to->address.ss_family;
+  absl::Status status;
+  if (bind(fd, reinterpret_cast<const sockaddr*>(&any.address), any.size) != 0) {
+    status = ErrorStatus(errno);
+  } else {
+    const uint16_t port = PortOf(fd);
+    ConnectionAccount::Get().Exempt(port, true);
+    status = DialFrom(fd, *to, expect, until);
+    ConnectionAccount::Get().Exempt(port, false);
+  }
+  close(fd);
+  return status;
+}
+
+}  // namespace
+
+absl::Status CheckOwnListeners(Duration timeout) {
+  for (const auto& [address, greeting_bytes] : ConnectionAccount::Get().Greeting()) {
+    const absl::Status status = Dial(address, greeting_bytes, timeout);
+    if (!status.ok()) {
+      return absl::UnavailableError(
+          absl::StrCat(address.ToString(), " takes no connections: ", status.message()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace kvatlas

@@ -1,0 +1,122 @@
+// Who may connect, and who has to go? One account of all inbound connections of a process, so that running out of descriptors
+// neither deafens a listener nor silences the others.
+//
+//   ConnectionListener::Accept ─▶ accept4 ─▶ room? ─┬▶ the socket
+//                                                   ├▶ the one that has been silent for longest is closed for it
+//                                                   ╰▶ refused: closed at once
+//
+// *Truth*: a listener has room while it has fewer than its share of connections, the peer's address fewer than three quarters
+// of that, and the process has descriptors beyond a reserve for its own files and calls. Without room the connection that was
+// silent for longest is closed to make some: of the same peer when that has its share, else of the peer with the most
+// connections. One that is marked busy, or that was heard within `kSilenceMin`, stays; when all are like that the new one is
+// refused, unless the listener has a `reserve`: then up to so many are taken for a moment, and `on_reserve` says so. When the
+// system has no descriptor at all (EMFILE), one that is kept in reserve is given up to accept and close the
+// connection: a queue of connections that nobody accepts would be a listener that is deaf.
+// *Threads*: any; a listener's `Accept` one at a time.
+// *Cost*: accepting takes a short lock; without room up to one look (two system calls) at each connection, at most every
+// `kLookEvery`.
+// *Bounds*: `connections_max` per listener, and those derived from RLIMIT_NOFILE, which the first listener raises to what is
+// allowed.
+// *Lifetime*: sockets belong to who accepted them and may be closed by them at any time: the account remembers a socket by its
+// number and inode, and notices. It closes a foreign socket by `shutdown` on a duplicate that it has verified.
+//
+// Example:
+//   ConnectionListener listener;
+//   absl::Status status = listener.Listen({"127.0.0.1", 0}, {.connections_max = 4096});
+//   … listener.fd() is readable: ConnectionListener::Accepted accepted = listener.Accept();
+
+#ifndef KVATLAS_INDEXER_SERVICE_CONNECTION_ACCOUNT_H_
+#define KVATLAS_INDEXER_SERVICE_CONNECTION_ACCOUNT_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "indexer/base/clock.h"
+#include "indexer/service/address.h"
+
+namespace kvatlas {
+
+inline constexpr Duration kSilenceMin = std::chrono::milliseconds(200);
+inline constexpr Duration kLookEvery = std::chrono::milliseconds(20);
+
+struct ConnectionListenerOptions {
+  size_t connections_max = size_t{1} << 20;  // the process's descriptors may allow fewer
+  // Accepted beyond that, for as long as it takes to see what they want (`Accepted::on_reserve`).
+  size_t reserve = 0;
+  // What comes from its owner first, before the peer has said anything (`CheckOwnListeners`); 0: nothing.
+  size_t greeting_bytes = 0;
+  Duration user_timeout = Duration::zero();  // TCP_USER_TIMEOUT; 0: the system's
+};
+
+// Raises RLIMIT_NOFILE to what is allowed, at most 2^20, once. Returns the limit.
+size_t RaiseDescriptorLimit();
+
+// A listening socket, and its part of the account.
+class ConnectionListener {
+ public:
+  // While true the connection is not closed for others.
+  using Busy = std::shared_ptr<std::atomic<bool>>;
+
+  enum class Outcome : uint8_t {
+    kAccepted,  // `fd` is the caller's: non-blocking, closed on exec, without delay
+    kShed,      // one was refused: try again
+    kNone,      // nobody waits
+    kFailed,    // try again later
+  };
+  struct Accepted {
+    Outcome outcome = Outcome::kNone;
+    int fd = -1;
+    Busy busy = nullptr;
+    bool on_reserve = false;
+  };
+  struct Counts {
+    uint64_t accepted = 0;
+    uint64_t refused = 0;    // closed at once
+    uint64_t made_room = 0;  // closed for others
+  };
+
+  ConnectionListener();
+  ~ConnectionListener();
+  ConnectionListener(const ConnectionListener&) = delete;
+  ConnectionListener& operator=(const ConnectionListener&) = delete;
+
+  // UNAVAILABLE with the system's words if the address cannot be had. A host with several addresses listens on the first;
+  // the port is never shared. Once.
+  absl::Status Listen(const Address& listen, const ConnectionListenerOptions& options);
+  void Close();
+
+  int fd() const { return fd_; }
+  // REQUIRES: `Listen` was OK.
+  const Address& address() const { return address_; }
+
+  // The next one that waits. `with_busy`: it gets a mark.
+  Accepted Accept(bool with_busy);
+
+  Counts counts() const;
+
+ private:
+  friend class ConnectionAccount;
+  int fd_ = -1;
+  Address address_;
+  ConnectionListenerOptions options_;
+  std::atomic<uint64_t> accepted_{0};
+  std::atomic<uint64_t> refused_{0};
+  std::atomic<uint64_t> made_room_{0};
+};
+
+// Closes the connection from this IP address and port, at any listener; false: there is none.
+bool CloseConnectionFrom(const Address& peer);
+
+// Do the listeners of this process that greet, such as gRPC's, take connections? Connects to each as everybody does, beyond
+// the bounds of the account, and waits for its greeting. OK, or which one does not, and why. Two descriptors for a moment.
+absl::Status CheckOwnListeners(Duration timeout);
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_INDEXER_SERVICE_CONNECTION_ACCOUNT_H_

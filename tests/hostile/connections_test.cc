@@ -1,0 +1,48 @@
+// Too many connections, silent ones and half-sent ones: what does it cost the others?
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "indexer/service/address.h"
+#include "tests/hostile/raw_socket.h"
+#include "tests/hostile/siege.h"
+
+namespace kvatlas {
+namespace {
+
+using std::chrono::seconds;
+
+class ConnectionsTest : public testing::TestWithParam<const char*> {};
+
+TEST_P(ConnectionsTest, SilentOnesBeyondAllDescriptorsAtGrpc) {
+  Siege siege({.program = GetParam(), .descriptors_soft = 64});
+  ASSERT_TRUE(siege.ok());
+  {
+    const std::vector<RawSocket> silent = OpenMany(siege.grpc(), 200);
+    EXPECT_EQ(silent.size(), 200u);
+    siege.Watch(20);
+  }
+  siege.ExpectUnharmed();
+}
+
+TEST_P(ConnectionsTest, TheSoftLimitOfDescriptorsIsRaised) {
+  Siege siege({.program = GetParam(), .descriptors_soft = 256, .descriptors_hard = 1024});
+  ASSERT_TRUE(siege.ok());
+  const std::vector<RawSocket> silent = OpenMany(siege.grpc(), 400);
+  EXPECT_EQ(silent.size(), 400u);
+  siege.Watch(20);
+  EXPECT_GT(siege.Descriptors(), 400u);
+  siege.ExpectUnharmed();
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ConnectionsTest, testing::Values(kLeaf, kHierarchy, kFrontend),
+                         [](const auto& info) {
+                           const std::string program = info.param;
+                           return program.substr(program.find('-') + 1);
+                         });
+
+}  // namespace
+}  // namespace kvatlas
