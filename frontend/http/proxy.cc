@@ -442,9 +442,11 @@ Proxy::Impl::Impl(const ProxyOptions& options, Frontend* frontend, PromptRouter*
                         std::make_shared<Request>(this, std::move(exchange))->Start();
                       },
                   .body_bytes_max = options.body_bytes_max});
-  server_.Handle({.method = "GET", .path = "/health", .handler = [](const HttpRequest&) {
-                    return HttpResponse{.content_type = "", .body = ""};
-                  }});
+  server_.Handle(
+      {.method = "GET",
+       .path = "/health",
+       .handler = [](const HttpRequest&) { return HttpResponse{.content_type = "", .body = ""}; },
+       .vital = true});
   metrics->OnScrape([this, gauge = counters.under_way]() mutable {
     gauge.Set(static_cast<double>(under_way.load(std::memory_order_relaxed)));
   });

@@ -123,17 +123,26 @@ class HttpApi::Impl {
 
   void AddRoutes(HttpServer* server) {
     AddQueries(server);
-    AddGet(server, "/ready", [this](const HttpRequest&) { return Ready(); });
+    Add(server, {.method = "GET",
+                 .path = "/ready",
+                 .handler = [this](const HttpRequest&) { return Ready(); },
+                 .vital = true});
     Add(server, {.method = "GET",
                  .path = "/health",
-                 .quick = [](const HttpRequest&, HttpResponse* response) {
-                   response->content_type.clear();
-                   return true;
-                 }});
-    AddGet(server, "/metrics", [this](const HttpRequest&) {
-      return HttpResponse{.content_type = "text/plain; version=0.0.4",
-                          .body = parts_.metrics->Text()};
-    });
+                 .quick =
+                     [](const HttpRequest&, HttpResponse* response) {
+                       response->content_type.clear();
+                       return true;
+                     },
+                 .vital = true});
+    Add(server, {.method = "GET",
+                 .path = "/metrics",
+                 .handler =
+                     [this](const HttpRequest&) {
+                       return HttpResponse{.content_type = "text/plain; version=0.0.4",
+                                           .body = parts_.metrics->Text()};
+                     },
+                 .vital = true});
     AddGet(server, "/workers", [this](const HttpRequest& request) { return Workers(request); });
     AddGet(server, "/peers", [this](const HttpRequest&) { return ListPeers(); });
     AddGet(server, "/dump", [this](const HttpRequest&) { return Dump(); });

@@ -1,15 +1,24 @@
 #include "indexer/service/admin_http.h"
 
 #include <atomic>
+#include <chrono>
+#include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "indexer/base/mutex.h"
+#include "indexer/service/connection_account.h"
+#include "indexer/service/log.h"
 #include "indexer/service/text_escape.h"
 #include "indexer/service/version.h"
 
 namespace kvatlas {
 namespace {
+
+constexpr std::chrono::seconds kDialEvery(2);
+constexpr std::chrono::seconds kDialTimeout(5);
 
 std::string Quoted(std::string_view text) {
   std::string out = "\"";
@@ -37,6 +46,7 @@ HttpServerOptions ServerOptions(const AdminHttpOptions& options) {
           .header_bytes_max = options.header_bytes_max,
           .connections_max = options.connections_max,
           .idle_timeout = options.idle_timeout,
+          .header_timeout = options.header_timeout,
           .request_timeout = options.request_timeout,
           .write_timeout = options.request_timeout,
           .bare_errors = options.bare_errors,
@@ -50,14 +60,22 @@ class AdminHttp::Impl {
  public:
   Impl(AdminHttpOptions options, Metrics* metrics)
       : body_bytes_max_(options.body_bytes_max), server_(ServerOptions(options)) {
-    Handle("GET", "/healthz", [this](const HttpRequest&) {
-      const Health health = health_.load(std::memory_order_relaxed);
-      return HttpResponse{.status = health == Health::kServing ? 200 : 503,
-                          .body = absl::StrCat("{\"health\":", Quoted(HealthName(health)), "}\n")};
-    });
-    Handle("GET", "/metrics", [metrics](const HttpRequest&) {
-      return HttpResponse{.content_type = "text/plain; version=0.0.4", .body = metrics->Text()};
-    });
+    server_.Handle({.method = "GET",
+                    .path = "/healthz",
+                    .quick =
+                        [this](const HttpRequest&, HttpResponse* response) {
+                          AnswerHealth(response);
+                          return true;
+                        },
+                    .vital = true});
+    server_.Handle({.method = "GET",
+                    .path = "/metrics",
+                    .handler =
+                        [metrics](const HttpRequest&) {
+                          return HttpResponse{.content_type = "text/plain; version=0.0.4",
+                                              .body = metrics->Text()};
+                        },
+                    .vital = true});
     const std::string version = absl::StrCat("{\"program\":", Quoted(options.program),
                                              ",\"version\":", Quoted(kVersion), "}\n");
     Handle("GET", "/version",
@@ -71,12 +89,69 @@ class AdminHttp::Impl {
                     .body_bytes_max = body_bytes_max_});
   }
 
+  ~Impl() { Stop(); }
+
+  absl::Status Start() {
+    absl::Status status = server_.Start();
+    if (status.ok()) dialler_ = std::thread([this] { Dial(); });
+    return status;
+  }
+
+  void Stop() {
+    {
+      MutexLock lock(&mutex_);
+      stopping_ = true;
+      wake_.SignalAll();
+    }
+    server_.Stop();
+    MutexLock lock(&stop_mutex_);
+    if (dialler_.joinable()) dialler_.join();
+  }
+
   HttpServer& server() { return server_; }
   void SetHealth(Health health) { health_.store(health, std::memory_order_relaxed); }
 
  private:
+  // A process that serves is well while its listeners take connections.
+  void AnswerHealth(HttpResponse* response) {
+    const Health health = health_.load(std::memory_order_relaxed);
+    std::string deaf;
+    {
+      MutexLock lock(&mutex_);
+      deaf = deaf_;
+    }
+    const bool well = health == Health::kServing && deaf.empty();
+    response->status = well ? 200 : 503;
+    response->body = absl::StrCat("{\"health\":", Quoted(HealthName(health)));
+    if (!deaf.empty()) absl::StrAppend(&response->body, ",\"reason\":", Quoted(deaf));
+    response->body += "}\n";
+  }
+
+  // Twice in a row, so that one moment without a descriptor ends no process.
+  void Dial() {
+    int failed = 0;
+    MutexLock lock(&mutex_);
+    while (!stopping_) {
+      mutex_.Unlock();
+      const absl::Status status = CheckOwnListeners(kDialTimeout);
+      mutex_.Lock();
+      failed = status.ok() ? 0 : failed + 1;
+      std::string deaf = failed < 2 ? "" : std::string(status.message());
+      if (!deaf.empty() && deaf_.empty())
+        Log(LogLevel::kError, "takes no connections", {{"reason", deaf}});
+      deaf_ = std::move(deaf);
+      if (!stopping_) wake_.WaitFor(&mutex_, kDialEvery);
+    }
+  }
+
   const size_t body_bytes_max_;
   std::atomic<Health> health_{Health::kLoading};
+  Mutex mutex_;
+  CondVar wake_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::string deaf_ ABSL_GUARDED_BY(mutex_);  // which listener takes nobody; empty: all do
+  Mutex stop_mutex_;
+  std::thread dialler_;  // joined under stop_mutex_
   HttpServer server_;
 };
 
@@ -88,9 +163,9 @@ void AdminHttp::Handle(std::string method, std::string path, HttpHandler handler
   impl_->Handle(std::move(method), std::move(path), std::move(handler));
 }
 HttpServer* AdminHttp::server() { return &impl_->server(); }
-absl::Status AdminHttp::Start() { return impl_->server().Start(); }
+absl::Status AdminHttp::Start() { return impl_->Start(); }
 Address AdminHttp::address() const { return impl_->server().address(); }
 void AdminHttp::SetHealth(Health health) { impl_->SetHealth(health); }
-void AdminHttp::Stop() { impl_->server().Stop(); }
+void AdminHttp::Stop() { impl_->Stop(); }
 
 }  // namespace kvatlas

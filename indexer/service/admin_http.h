@@ -1,8 +1,9 @@
 // What can one ask this process with curl?
 //
 // An `HttpServer` for people, probes and scrapers, plus the handlers a binary adds. Built in:
-//   GET /healthz   200 while kServing, 503 while kLoading or kStopping
-//   GET /metrics   Prometheus text
+//   GET /healthz   200 while kServing; 503 while kLoading or kStopping, and when a gRPC listener of this process takes no
+//                  connections: every 2 seconds all are dialled
+//   GET /metrics   Prometheus text; both are answered whatever others do (`HttpRoute::vital`)
 //   GET /version   {"program":"kvatlas-leaf","version":"0.1.0"}
 // Anything else is 404, a known path with another method 405, both as {"error":"..."} unless told otherwise.
 //
@@ -39,7 +40,8 @@ struct AdminHttpOptions {
   size_t header_bytes_max = 16 << 10;
   size_t body_bytes_max = 4 << 20;  // of routes added by `AdminHttp::Handle`
   size_t connections_max = 256;
-  Duration idle_timeout = std::chrono::seconds(30);  // between requests
+  Duration idle_timeout = std::chrono::seconds(30);   // between requests
+  Duration header_timeout = std::chrono::seconds(5);  // for a request's header
   Duration request_timeout =
       std::chrono::seconds(30);  // for a request, and for an answer to be taken
   uint32_t io_threads = 1;

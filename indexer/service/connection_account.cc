@@ -54,6 +54,16 @@ ino_t InodeOf(int fd) {
   return fstat(fd, &found) == 0 && S_ISSOCK(found.st_mode) ? found.st_ino : 0;
 }
 
+// What the system knows of a connection; glibc's declaration ends before what later kernels say.
+struct TcpInfo {
+  tcp_info start = {};
+  uint64_t pacing_rate = 0;
+  uint64_t pacing_rate_max = 0;
+  uint64_t bytes_acked = 0;
+  uint64_t bytes_received = 0;
+};
+static_assert(sizeof(tcp_info) == 104);
+
 absl::Status ErrorStatus(int error) { return absl::UnavailableError(strerror(error)); }
 
 struct Resolved {
@@ -146,18 +156,20 @@ class ConnectionAccount {
     }
   }
 
-  // May it stay?
-  bool Admit(ConnectionListener* listener, int fd, const Peer& peer, bool* on_reserve,
-             const ConnectionListener::Busy& busy) {
+  enum class Verdict : uint8_t { kStays, kWaits, kGoes };
+
+  Verdict Admit(ConnectionListener* listener, int fd, const Peer& peer, bool* on_reserve,
+                const ConnectionListener::Busy& busy) {
     MutexLock lock(&mutex_);
     Forget(fd);
-    if (exempt_.contains(peer.port)) return true;
+    if (exempt_.contains(peer.port)) return Verdict::kStays;
     *on_reserve = false;
     if (!HasRoom(listener, fd, peer)) {
       Look();
       if (!HasRoom(listener, fd, peer) && !MakeRoom(listener, fd, peer)) {
         *on_reserve = true;
-        if (!HasReserve(listener) && !MakeReserve(listener)) return false;
+        if (!HasReserve(listener) && !MakeReserve(listener))
+          return young_.contains(listener) ? Verdict::kWaits : Verdict::kGoes;
       }
     }
     Entry entry{.inode = InodeOf(fd),
@@ -167,8 +179,9 @@ class ConnectionAccount {
                 .busy = busy,
                 .on_reserve = *on_reserve};
     Count(entry, 1);
+    young_.insert(listener);
     entries_.emplace(fd, std::move(entry));
-    return true;
+    return Verdict::kStays;
   }
 
   bool CloseFrom(const Peer& peer) {
@@ -255,6 +268,7 @@ class ConnectionAccount {
     if (now < look_at_) return;
     look_at_ = now + kLookEvery;
     silent_.clear();
+    young_.clear();
     for (auto it = entries_.begin(); it != entries_.end();) {
       const int fd = it->first;
       const Entry& entry = it->second;
@@ -266,11 +280,16 @@ class ConnectionAccount {
       ++it;
       if (entry.closed || (entry.busy != nullptr && entry.busy->load(std::memory_order_relaxed)))
         continue;
-      tcp_info info = {};
+      TcpInfo info;
       socklen_t size = sizeof(info);
       if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) continue;
-      if (std::chrono::milliseconds(info.tcpi_last_data_recv) < kSilenceMin) continue;
-      silent_.push_back({fd, info.tcpi_last_data_recv, entry.number});
+      const bool mute = size >= sizeof(info) && info.bytes_received == 0;
+      if (std::chrono::milliseconds(info.start.tcpi_last_data_recv) <
+          (mute ? kMuteMin : kSilenceMin)) {
+        young_.insert(entry.listener);
+        continue;
+      }
+      silent_.push_back({fd, info.start.tcpi_last_data_recv, entry.number});
     }
     std::sort(silent_.begin(), silent_.end(), [](const Silent& a, const Silent& b) {
       return a.ms != b.ms ? a.ms > b.ms : a.number < b.number;
@@ -352,7 +371,8 @@ class ConnectionAccount {
   std::map<ConnectionListener*, Limits> listeners_ ABSL_GUARDED_BY(mutex_);
   std::set<uint16_t> exempt_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_number_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::vector<Silent> silent_ ABSL_GUARDED_BY(mutex_);  // of the last look, longest first
+  std::vector<Silent> silent_ ABSL_GUARDED_BY(mutex_);           // of the last look, longest first
+  std::set<ConnectionListener*> young_ ABSL_GUARDED_BY(mutex_);  // with one that may soon be silent
   Time look_at_ ABSL_GUARDED_BY(mutex_){0};
 };
 
@@ -393,27 +413,39 @@ absl::Status ConnectionListener::Listen(const Address& listen,
 void ConnectionListener::Close() {
   if (fd_ < 0) return;
   ConnectionAccount::Get().Remove(this);
+  if (waits_ >= 0) close(std::exchange(waits_, -1));
   close(std::exchange(fd_, -1));
 }
 
 ConnectionListener::Accepted ConnectionListener::Accept(bool with_busy) {
+  if (waits_ >= 0) return Admit(std::exchange(waits_, -1), with_busy);
+  const int fd = accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+  if (fd >= 0) return Admit(fd, with_busy);
+  if (errno == EAGAIN || errno == EWOULDBLOCK) return {};
+  if (errno != EMFILE && errno != ENFILE && errno != ENOMEM && errno != ENOBUFS) {
+    return {.outcome = errno == EBADF || errno == EINVAL ? Outcome::kFailed : Outcome::kShed};
+  }
+  const bool shed = ConnectionAccount::Get().Shed(fd_);
+  if (shed) refused_.fetch_add(1, std::memory_order_relaxed);
+  return {.outcome = shed ? Outcome::kShed : Outcome::kFailed};
+}
+
+ConnectionListener::Accepted ConnectionListener::Admit(int fd, bool with_busy) {
+  using Verdict = ConnectionAccount::Verdict;
   sockaddr_storage from = {};
   socklen_t size = sizeof(from);
-  const int fd =
-      accept4(fd_, reinterpret_cast<sockaddr*>(&from), &size, SOCK_CLOEXEC | SOCK_NONBLOCK);
-  if (fd < 0) {
-    if (errno == EAGAIN || errno == EWOULDBLOCK) return {};
-    if (errno != EMFILE && errno != ENFILE && errno != ENOMEM && errno != ENOBUFS) {
-      return {.outcome = errno == EBADF || errno == EINVAL ? Outcome::kFailed : Outcome::kShed};
-    }
-    const bool shed = ConnectionAccount::Get().Shed(fd_);
-    if (shed) refused_.fetch_add(1, std::memory_order_relaxed);
-    return {.outcome = shed ? Outcome::kShed : Outcome::kFailed};
-  }
   Accepted accepted{.outcome = Outcome::kAccepted, .fd = fd};
   if (with_busy) accepted.busy = std::make_shared<std::atomic<bool>>(false);
-  if (!ConnectionAccount::Get().Admit(this, fd, PeerOf(from), &accepted.on_reserve,
-                                      accepted.busy)) {
+  Verdict verdict = Verdict::kGoes;
+  if (getpeername(fd, reinterpret_cast<sockaddr*>(&from), &size) == 0) {
+    verdict =
+        ConnectionAccount::Get().Admit(this, fd, PeerOf(from), &accepted.on_reserve, accepted.busy);
+  }
+  if (verdict == Verdict::kWaits) {
+    waits_ = fd;
+    return {.outcome = Outcome::kFull};
+  }
+  if (verdict == Verdict::kGoes) {
     close(fd);
     refused_.fetch_add(1, std::memory_order_relaxed);
     return {.outcome = Outcome::kShed};

@@ -8,7 +8,8 @@
 // *Truth*: a listener has room while it has fewer than its share of connections, the peer's address fewer than three quarters
 // of that, and the process has descriptors beyond a reserve for its own files and calls. Without room the connection that was
 // silent for longest is closed to make some: of the same peer when that has its share, else of the peer with the most
-// connections. One that is marked busy, or that was heard within `kSilenceMin`, stays; when all are like that the new one is
+// connections. One that is marked busy stays, as does for a moment one that was just heard (`kSilenceMin`) or has just come and
+// said nothing yet (`kMuteMin`): for that long the new one, and who comes after it, waits. When all are busy the new one is
 // refused, unless the listener has a `reserve`: then up to so many are taken for a moment, and `on_reserve` says so. When the
 // system has no descriptor at all (EMFILE), one that is kept in reserve is given up to accept and close the
 // connection: a queue of connections that nobody accepts would be a listener that is deaf.
@@ -42,8 +43,11 @@
 
 namespace kvatlas {
 
-inline constexpr Duration kSilenceMin = std::chrono::milliseconds(200);
-inline constexpr Duration kLookEvery = std::chrono::milliseconds(20);
+inline constexpr Duration kSilenceMin = std::chrono::milliseconds(100);
+inline constexpr Duration kMuteMin = std::chrono::milliseconds(10);
+inline constexpr Duration kLookEvery = std::chrono::milliseconds(10);
+// Of `Outcome::kFull`: after so long the listener tries again.
+inline constexpr Duration kFullPause = std::chrono::milliseconds(5);
 
 struct ConnectionListenerOptions {
   size_t connections_max = size_t{1} << 20;  // the process's descriptors may allow fewer
@@ -66,6 +70,7 @@ class ConnectionListener {
   enum class Outcome : uint8_t {
     kAccepted,  // `fd` is the caller's: non-blocking, closed on exec, without delay
     kShed,      // one was refused: try again
+    kFull,      // one waits for room, and so do those behind it: try again after `kFullPause`
     kNone,      // nobody waits
     kFailed,    // try again later
   };
@@ -102,7 +107,10 @@ class ConnectionListener {
 
  private:
   friend class ConnectionAccount;
+  Accepted Admit(int fd, bool with_busy);
+
   int fd_ = -1;
+  int waits_ = -1;  // accepted, and without room
   Address address_;
   ConnectionListenerOptions options_;
   std::atomic<uint64_t> accepted_{0};

@@ -99,21 +99,27 @@ class Door {
     while (true) {
       poll(ready, 2, -1);
       if (ready[0].revents != 0) return;
-      if (ready[1].revents != 0 && !AcceptAll()) poll(ready, 1, kAcceptPauseMs);
+      if (ready[1].revents == 0) continue;
+      // One that waits for room makes nothing readable.
+      for (int pause_ms; (pause_ms = AcceptAll()) > 0;) {
+        if (poll(ready, 1, pause_ms) > 0) return;
+      }
     }
   }
 
-  // False: not now.
-  bool AcceptAll() {
+  // When to go on; 0: when somebody comes.
+  int AcceptAll() {
     for (int i = 0; i < kAcceptedInARow; ++i) {
       const ConnectionListener::Accepted accepted = listener_.Accept(/*with_busy=*/false);
       switch (accepted.outcome) {
         case ConnectionListener::Outcome::kNone:
-          return true;
+          return 0;
+        case ConnectionListener::Outcome::kFull:
+          return Milliseconds(kFullPause);
         case ConnectionListener::Outcome::kFailed:
           LogEvery(limiter_, LogLevel::kWarning, "grpc accept failed",
                    {{"address", listener_.address().ToString()}});
-          return false;
+          return kAcceptPauseMs;
         case ConnectionListener::Outcome::kShed:
           LogEvery(
               limiter_, LogLevel::kWarning, "grpc connection refused",
@@ -128,7 +134,7 @@ class Door {
         }
       }
     }
-    return true;
+    return 0;
   }
 
   // Before it is looked whether the server stops.

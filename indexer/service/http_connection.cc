@@ -64,8 +64,9 @@ void AppendNumber(std::string* out, uint64_t number) {
 
 }  // namespace
 
-HttpConnection::HttpConnection(tcp::socket socket, HttpShared* shared, HttpLoop* loop)
-    : socket_(std::move(socket)), shared_(shared), loop_(loop) {
+HttpConnection::HttpConnection(tcp::socket socket, ConnectionListener::Busy busy,
+                               HttpShared* shared, HttpLoop* loop)
+    : socket_(std::move(socket)), busy_(std::move(busy)), shared_(shared), loop_(loop) {
   shared_->connections.fetch_add(1, std::memory_order_relaxed);
 }
 
@@ -104,6 +105,15 @@ void HttpConnection::ReserveBody(uint64_t bytes) {
   if (bytes < kLargeBody) bytes = 0;
   shared_->bodies_bytes.fetch_add(bytes - body_reserved_, std::memory_order_relaxed);
   body_reserved_ = bytes;
+}
+
+bool HttpConnection::BodiesFit() const {
+  return shared_->bodies_bytes.load(std::memory_order_relaxed) <= shared_->options.bodies_bytes_max;
+}
+
+HttpResponse HttpConnection::TooManyBodies() const {
+  constexpr char kText[] = "too many large requests at once";
+  return shared_->options.error_body != nullptr ? Refusal(503, kText) : HttpError(503, kText);
 }
 
 // The time for a whole request runs from its first byte, so a client that trickles bytes gains nothing.
@@ -159,7 +169,8 @@ HttpConnection::Step HttpConnection::ParseOne() {
                     shared_->options.keep_headers);
     ForgetLastRequest();
     started_ = Clock::Real().Now();
-    deadline_ = started_ + shared_->options.request_timeout;
+    deadline_ =
+        started_ + std::min(shared_->options.header_timeout, shared_->options.request_timeout);
   }
   while (!parser_->is_done()) {
     if (in_from_ == in_to_) return Step::kWantsInput;
@@ -172,7 +183,13 @@ HttpConnection::Step HttpConnection::ParseOne() {
     }
     if (error) return RefuseWhatTheParserDid(error);
     if (!routed_ && parser_->is_header_done()) {
+      deadline_ = started_ + shared_->options.request_timeout;
       if (std::optional<Step> refused = Route()) return *refused;
+    }
+    // As much as came: who only announces a body takes nothing from others.
+    if (message_.body.capacity() >= kLargeBody) {
+      ReserveBody(message_.body.capacity());
+      if (!BodiesFit()) return RefuseNow(TooManyBodies());
     }
   }
   return Answer();
@@ -281,11 +298,8 @@ std::optional<HttpConnection::Step> HttpConnection::CheckBody() {
     if (length.value_or(0) > body_max) return RefuseNow(std::move(response_));
   } else {
     if (length.value_or(0) > body_max) return RefuseWhatTheParserDid(http::error::body_limit);
-    ReserveBody(parser_->chunked() ? body_max : length.value_or(0));
-    if (shared_->bodies_bytes.load(std::memory_order_relaxed) > shared_->options.bodies_bytes_max) {
-      return RefuseNow(shared_->options.error_body != nullptr
-                           ? Refusal(503, "too many large requests at once")
-                           : HttpError(503, "too many large requests at once"));
+    if (!BodiesFit() && (parser_->chunked() || length.value_or(0) >= kLargeBody)) {
+      return RefuseNow(TooManyBodies());
     }
   }
   parser_->body_limit(body_max);
@@ -302,6 +316,7 @@ void HttpConnection::SayContinue() {
 
 HttpConnection::Step HttpConnection::Answer() {
   if (route_ == nullptr) return Send();
+  SetBusy(true);
   request_.body.swap(message_.body);
   response_.status = 200;
   response_.content_type = "application/json";
@@ -330,13 +345,13 @@ bool HttpConnection::AnsweredQuickly() {
 HttpConnection::Step HttpConnection::AnswerOnPool() {
   deadline_ = Time::max();
   // The job gives its hold away, so that the connection never ends on a thread of the pool.
-  const bool taken = shared_->pool.Submit([self = shared_from_this()]() mutable {
+  const bool taken = shared_->PoolOf(*route_).Submit([self = shared_from_this()]() mutable {
     Call(self->route_->handler, self->request_, &self->response_);
     asio::io_context& io = self->loop_->io;
     asio::post(io, [self = std::move(self)] { self->GoOn(self->Send()); });
   });
   if (taken) return Step::kElsewhere;
-  if (shared_->pool.stopping()) {
+  if (shared_->PoolOf(*route_).stopping()) {
     // The server is about to cut everybody off; there were not too many.
     Close();
     return Step::kElsewhere;
@@ -362,6 +377,8 @@ HttpConnection::Step HttpConnection::Send() {
     observer_->Answered(request_, head_only_ ? "HEAD" : request_.method, response_,
                         Clock::Real().Now() - started_);
   }
+  // What was sent ahead cannot be handed back.
+  if (loop_->hand_back != nullptr && in_from_ != in_to_) keep_alive_ = false;
   BuildHead();
   const bool with_body = !head_only_ && !response_.body.empty();
   out_ = {asio::buffer(head_), with_body ? asio::buffer(response_.body) : asio::const_buffer(),
@@ -437,8 +454,10 @@ bool HttpConnection::Write() {
 
 void HttpConnection::WriteLater() {
   if (!socket_.is_open()) return;
+  SetBusy(false);
   socket_.async_wait(tcp::socket::wait_write, [self = shared_from_this()](Error error) {
     if (error) return;
+    self->SetBusy(true);
     if (self->Write()) return self->GoOn(self->Written());
     self->WriteLater();
   });
@@ -470,7 +489,7 @@ HttpConnection::Step HttpConnection::SendMore() {
     asio::io_context& io = self->loop_->io;
     asio::post(io, [self = std::move(self), more, failed] { self->OnPiece(more, failed); });
   };
-  if (!shared_->pool.Submit(std::move(make_piece), /*continued=*/true)) Close();
+  if (!shared_->PoolOf(*route_).Submit(std::move(make_piece), /*continued=*/true)) Close();
   return Step::kElsewhere;
 }
 
@@ -621,6 +640,12 @@ bool HttpConnection::Next() {
     ReserveBody(0);
   }
   if (response_.body.capacity() > kLargeBody) response_.body = {};
+  SetBusy(false);
+  if (keep_alive_ && loop_->hand_back != nullptr) {
+    deadline_ = Time::max();
+    loop_->hand_back(std::move(socket_), busy_);
+    return false;
+  }
   if (keep_alive_) return true;
   Linger();
   return false;

@@ -29,6 +29,7 @@
 #include <utility>
 
 #include "indexer/base/clock.h"
+#include "indexer/service/connection_account.h"
 #include "indexer/service/http_exchange.h"
 #include "indexer/service/http_parser.h"
 #include "indexer/service/http_pool.h"
@@ -42,11 +43,16 @@ class HttpConnection;
 // What the connections of all loops share.
 struct HttpShared {
   explicit HttpShared(HttpServerOptions server_options)
-      : options(std::move(server_options)), pool(options.queue_max) {}
+      : options(std::move(server_options)),
+        pool(options.queue_max),
+        vital_pool(options.queue_max) {}
+
+  HttpPool& PoolOf(const HttpRoute& route) { return route.vital ? vital_pool : pool; }
 
   const HttpServerOptions options;
   HttpRouter router;  // immutable once the server runs
   HttpPool pool;
+  HttpPool vital_pool;
   std::atomic<size_t> connections{0};
   std::atomic<size_t> bodies_bytes{0};
 };
@@ -55,12 +61,16 @@ struct HttpShared {
 struct HttpLoop {
   std::unordered_set<HttpConnection*> connections;  // outlives `io`, with which the last ones go
   boost::asio::io_context io{1};
+  // Takes a connection back after each answer, to see whose its next request is; null: it stays on this loop.
+  std::function<void(boost::asio::ip::tcp::socket, ConnectionListener::Busy)> hand_back = nullptr;
 };
 
 class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
  public:
   // Counts itself in `shared`, which outlives it as the loop does.
-  HttpConnection(boost::asio::ip::tcp::socket socket, HttpShared* shared, HttpLoop* loop);
+  // `busy` may be null.
+  HttpConnection(boost::asio::ip::tcp::socket socket, ConnectionListener::Busy busy,
+                 HttpShared* shared, HttpLoop* loop);
   ~HttpConnection();
 
   HttpConnection(const HttpConnection&) = delete;
@@ -125,8 +135,14 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void Discard(size_t discarded);
   void SetDeadline(Duration from_now);
   void ReserveBody(uint64_t bytes);
+  bool BodiesFit() const;
+  HttpResponse TooManyBodies() const;
+  void SetBusy(bool busy) {
+    if (busy_ != nullptr) busy_->store(busy, std::memory_order_relaxed);
+  }
 
   boost::asio::ip::tcp::socket socket_;
+  const ConnectionListener::Busy busy_;  // while it is answered, and the client takes the answer
   HttpShared* const shared_;
   HttpLoop* const loop_;
   Time deadline_ = Time::max();

@@ -33,6 +33,13 @@ std::optional<std::string> PercentDecode(std::string_view text, bool plus_is_bla
 
 void HttpRouter::Add(HttpRoute route) {
   Methods& methods = routes_[route.path];
+  if (route.method == "GET") {
+    if (route.vital) {
+      vital_.insert(route.path);
+    } else {
+      vital_.erase(route.path);
+    }
+  }
   std::string method = route.method;
   methods.insert_or_assign(std::move(method), std::move(route));
 }

@@ -7,6 +7,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -27,11 +28,16 @@ class HttpRouter {
   // The path itself, or else the nearest "/*" above it; null: no such path.
   const Methods* Find(std::string_view path) const;
 
+  // Is a GET of `path`, undecoded, one of a vital route?
+  bool IsVital(std::string_view path) const { return vital_.contains(path); }
+  bool has_vital() const { return !vital_.empty(); }
+
   // "GET,HEAD".
   static std::string Allow(const Methods& methods);
 
  private:
   std::map<std::string, Methods, std::less<>> routes_;
+  std::set<std::string, std::less<>> vital_;
 };
 
 }  // namespace kvatlas

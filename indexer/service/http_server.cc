@@ -1,18 +1,27 @@
 #include "indexer/service/http_server.h"
 
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <memory>
+#include <string>
+#include <string_view>
 #include <thread>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "indexer/base/mutex.h"
+#include "indexer/service/connection_account.h"
 #include "indexer/service/http_connection.h"
 #include "indexer/service/log.h"
 #include "indexer/service/text_escape.h"
@@ -23,6 +32,16 @@ namespace {
 namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
+
+// Connections accepted in a row before the door looks after those that wait.
+constexpr int kAcceptedInARow = 64;
+// Of a request, so much is looked at to see whether it asks for a vital route.
+constexpr size_t kLookBytes = 128;
+// How long a connection beyond all bounds may take to say what it wants.
+constexpr std::chrono::seconds kReserveTimeout(2);
+constexpr char kRefusal[] =
+    "HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\n"
+    "content-length: 0\r\n\r\n";
 
 // How long accepting pauses when the machine has no descriptor left.
 constexpr std::chrono::milliseconds kAcceptPause(50);
@@ -61,56 +80,77 @@ HttpResponse HttpError(const absl::Status& status) {
   return HttpError(HttpStatusOf(status.code()), status.ToString());
 }
 
+// A connection at the door.
+struct HttpServer::Guest {
+  Guest(tcp::socket guest_socket, ConnectionListener::Busy guest_busy, bool guest_on_reserve)
+      : socket(std::move(guest_socket)),
+        busy(std::move(guest_busy)),
+        on_reserve(guest_on_reserve) {}
+
+  tcp::socket socket;
+  ConnectionListener::Busy busy;
+  bool on_reserve;
+  Time deadline{0};
+};
+
 class HttpServer::Impl {
  public:
   explicit Impl(HttpServerOptions options)
-      : shared_(std::move(options)), threads_(MakeThreads(shared_.options.io_threads)) {}
+      : shared_(std::move(options)), threads_(MakeThreads(shared_.options.io_threads)) {
+    door_.loop.hand_back = [this](tcp::socket socket, ConnectionListener::Busy busy) {
+      Welcome(std::make_shared<Guest>(std::move(socket), std::move(busy), false));
+    };
+  }
 
   ~Impl() { Stop(); }
 
   void Handle(HttpRoute route) { shared_.router.Add(std::move(route)); }
 
   absl::Status Start() {
-    if (error_code error = Listen()) {
+    const bool vital = shared_.router.has_vital();
+    const absl::Status bad = listener_.Listen(shared_.options.listen,
+                                              {.connections_max = shared_.options.connections_max,
+                                               .reserve = vital ? kHttpVitalConnections : 0});
+    if (!bad.ok()) {
       return absl::UnavailableError(absl::StrCat(
-          "cannot listen for HTTP on ", shared_.options.listen.ToString(), ": ", error.message()));
+          "cannot listen for HTTP on ", shared_.options.listen.ToString(), ": ", bad.message()));
     }
+    error_code error;
+    waiting_.assign(listener_.fd(), error);
     shared_.pool.Start(std::max<uint32_t>(1, shared_.options.pool_threads));
-    Accept();
-    for (auto& thread : threads_) {
-      Sweep(thread.get());
-      thread->thread = std::thread([io = &thread->loop.io] { io->run(); });
-    }
+    if (vital) shared_.vital_pool.Start(1);
+    AcceptLater();
+    Run(&door_);
+    for (auto& thread : threads_) Run(thread.get());
     return absl::OkStatus();
   }
 
-  Address address() const { return bound_; }
-  size_t connections() const { return shared_.connections.load(std::memory_order_relaxed); }
+  Address address() const { return listener_.address(); }
+  size_t connections() const {
+    return shared_.connections.load(std::memory_order_relaxed) +
+           guests_count_.load(std::memory_order_relaxed);
+  }
 
-  // 1. Nobody comes in, and everybody is cut off. 2. What runs on the pool ends. 3. So do the threads, when nothing
-  // is pending.
+  // 1. Stop accepting; close all connections. 2. What runs on the pools ends. 3. So do the threads, when nothing is pending.
   void Stop() {
     MutexLock lock(&stop_mutex_);
     if (stopped_) return;
     stopped_ = true;
+    asio::post(door_.loop.io, [this] {
+      CloseDoor();
+      StopThread(&door_);
+    });
     for (auto& thread : threads_) {
-      asio::post(thread->loop.io, [this, thread = thread.get()] {
-        error_code ignored;
-        if (thread == threads_.front().get()) {
-          acceptor_.close(ignored);
-          accept_timer_.cancel(ignored);
-        }
-        thread->stopping = true;
-        thread->sweep.cancel(ignored);
-        for (HttpConnection* connection : thread->loop.connections) connection->Close();
-      });
+      asio::post(thread->loop.io, [this, thread = thread.get()] { StopThread(thread); });
     }
     shared_.pool.Stop();
-    for (auto& thread : threads_) {
-      thread->work.reset();
-      if (thread->thread.joinable()) thread->thread.join();
-    }
+    shared_.vital_pool.Stop();
+    Join(&door_);
+    for (auto& thread : threads_) Join(thread.get());
     shared_.pool.Forget();
+    shared_.vital_pool.Forget();
+    if (door_.loop.io.stopped() || listener_.fd() < 0) return;
+    CloseDoor();  // it was never opened
   }
 
  private:
@@ -130,76 +170,198 @@ class HttpServer::Impl {
     return threads;
   }
 
-  error_code Listen() {
-    const Address& listen = shared_.options.listen;
-    error_code error;
-    tcp::resolver resolver(threads_.front()->loop.io);
-    const auto found =
-        resolver.resolve(listen.host, std::to_string(listen.port),
-                         tcp::resolver::passive | tcp::resolver::numeric_service, error);
-    if (error) return error;
-    const tcp::endpoint endpoint = found.begin()->endpoint();
-    acceptor_.open(endpoint.protocol(), error);
-    if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
-    if (!error) acceptor_.bind(endpoint, error);
-    if (!error) acceptor_.listen(tcp::acceptor::max_listen_connections, error);
-    if (!error) bound_ = {listen.host, acceptor_.local_endpoint(error).port()};
-    if (error) {
-      error_code ignored;
-      acceptor_.close(ignored);
-    }
-    return error;
+  void Run(IoThread* thread) {
+    Sweep(thread);
+    thread->thread = std::thread([io = &thread->loop.io] { io->run(); });
   }
 
-  // On the first thread; connections go to all of them in turn.
+  void StopThread(IoThread* thread) {
+    error_code ignored;
+    thread->stopping = true;
+    thread->sweep.cancel(ignored);
+    for (HttpConnection* connection : thread->loop.connections) connection->Close();
+  }
+
+  void Join(IoThread* thread) {
+    thread->work.reset();
+    if (thread->thread.joinable()) thread->thread.join();
+  }
+
+  // ---- The door: on its thread ----
+
+  void CloseDoor() {
+    error_code ignored;
+    if (waiting_.is_open()) waiting_.release();
+    listener_.Close();
+    accept_timer_.cancel(ignored);
+    for (const auto& guest : guests_) guest->socket.close(ignored);
+    guests_.clear();
+    guests_count_.store(0, std::memory_order_relaxed);
+  }
+
+  void AcceptLater() {
+    waiting_.async_wait(asio::posix::stream_descriptor::wait_read, [this](error_code error) {
+      if (!error && listener_.fd() >= 0) Accept();
+    });
+  }
+
   void Accept() {
-    IoThread* const thread = threads_[next_++ % threads_.size()].get();
-    acceptor_.async_accept(thread->loop.io, [this, thread](error_code error, tcp::socket socket) {
-      if (!acceptor_.is_open()) return;
-      if (error) return AcceptLater(error);
-      if (connections() < shared_.options.connections_max) {
-        auto connection =
-            std::make_shared<HttpConnection>(std::move(socket), &shared_, &thread->loop);
-        asio::post(thread->loop.io, [thread, connection = std::move(connection)] {
-          if (!thread->stopping) connection->Start();
-        });
+    for (int i = 0; i < kAcceptedInARow; ++i) {
+      ConnectionListener::Accepted accepted = listener_.Accept(/*with_busy=*/true);
+      switch (accepted.outcome) {
+        case ConnectionListener::Outcome::kNone:
+          return AcceptLater();
+        case ConnectionListener::Outcome::kFailed:
+          LogEvery(limiter_, LogLevel::kWarning, "http accept failed",
+                   {{"address", listener_.address().ToString()}});
+          return AcceptAfter(kAcceptPause);
+        case ConnectionListener::Outcome::kFull:
+          return AcceptAfter(kFullPause);
+        case ConnectionListener::Outcome::kShed:
+          LogEvery(
+              limiter_, LogLevel::kWarning, "http connection refused",
+              {{"address", listener_.address().ToString()}, {"reason", "too many connections"}});
+          break;
+        case ConnectionListener::Outcome::kAccepted: {
+          error_code error;
+          tcp::socket socket(door_.loop.io);
+          socket.assign(Protocol(), accepted.fd, error);
+          if (error) {
+            ::close(accepted.fd);
+            break;
+          }
+          Welcome(std::make_shared<Guest>(std::move(socket), std::move(accepted.busy),
+                                          accepted.on_reserve));
+          break;
+        }
       }
-      Accept();
+    }
+    asio::post(door_.loop.io, [this] {
+      if (listener_.fd() >= 0) Accept();
     });
   }
 
-  void AcceptLater(error_code error) {
-    LogEvery(accept_limiter_, LogLevel::kWarning, "http accept failed",
-             {{"reason", error.message()}});
-    accept_timer_.expires_after(kAcceptPause);
+  void AcceptAfter(Duration pause) {
+    accept_timer_.expires_after(pause);
     accept_timer_.async_wait([this](error_code) {
-      if (acceptor_.is_open()) Accept();
+      if (listener_.fd() >= 0) Accept();
     });
+  }
+
+  // Of the address family alone: nothing else of it is used.
+  tcp Protocol() const {
+    return shared_.options.listen.host.find(':') == std::string::npos ? tcp::v4() : tcp::v6();
+  }
+
+  // Waits for its first bytes.
+  void Welcome(std::shared_ptr<Guest> guest) {
+    if (door_.stopping) return;
+    const Duration patience =
+        guest->on_reserve ? Duration(kReserveTimeout) : shared_.options.idle_timeout;
+    guest->deadline = Clock::Real().Now() + patience;
+    guests_.insert(guest);
+    guests_count_.store(guests_.size(), std::memory_order_relaxed);
+    guest->socket.async_wait(tcp::socket::wait_read, [this, guest](error_code error) {
+      if (guests_.erase(guest) == 0) return;
+      guests_count_.store(guests_.size(), std::memory_order_relaxed);
+      if (!error) Enter(guest);
+    });
+  }
+
+  void Enter(const std::shared_ptr<Guest>& guest) {
+    char first[kLookBytes];
+    const ssize_t got =
+        recv(guest->socket.native_handle(), first, sizeof(first), MSG_PEEK | MSG_DONTWAIT);
+    if (got <= 0) return;  // it is gone
+    if (AsksForVital({first, static_cast<size_t>(got)})) return GiveTo(&door_, guest);
+    if (guest->on_reserve) return Refuse(guest);
+    GiveTo(threads_[next_++ % threads_.size()].get(), guest);
+  }
+
+  // "GET PATH" or "HEAD PATH" of a vital route, and a blank or a '?'.
+  bool AsksForVital(std::string_view first) const {
+    const size_t blank = first.find(' ');
+    if (blank == std::string_view::npos) return false;
+    const std::string_view method = first.substr(0, blank);
+    if (method != "GET" && method != "HEAD") return false;
+    first.remove_prefix(blank + 1);
+    const size_t end = first.find_first_of(" ?");
+    return end != std::string_view::npos && shared_.router.IsVital(first.substr(0, end));
+  }
+
+  void GiveTo(IoThread* thread, const std::shared_ptr<Guest>& guest) {
+    if (thread == &door_) {
+      std::make_shared<HttpConnection>(std::move(guest->socket), std::move(guest->busy), &shared_,
+                                       &thread->loop)
+          ->Start();
+      return;
+    }
+    error_code error;
+    const int fd = guest->socket.release(error);
+    if (error) return;
+    tcp::socket socket(thread->loop.io);
+    socket.assign(Protocol(), fd, error);
+    if (error) {
+      ::close(fd);
+      return;
+    }
+    auto connection = std::make_shared<HttpConnection>(std::move(socket), std::move(guest->busy),
+                                                       &shared_, &thread->loop);
+    asio::post(thread->loop.io, [thread, connection = std::move(connection)] {
+      if (!thread->stopping) connection->Start();
+    });
+  }
+
+  void Refuse(const std::shared_ptr<Guest>& guest) {
+    const int fd = guest->socket.native_handle();
+    [[maybe_unused]] const ssize_t sent =
+        send(fd, kRefusal, sizeof(kRefusal) - 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+    // What is unread would make a reset of the end, which may take the answer with it.
+    char unread[4096];
+    while (recv(fd, unread, sizeof(unread), MSG_DONTWAIT) > 0) {
+    }
   }
 
   // One timer per thread looks at everybody's deadline: a timer per request would cost more than the request.
   void Sweep(IoThread* thread) {
     const HttpServerOptions& options = shared_.options;
-    const Duration shortest =
-        std::min({options.idle_timeout, options.request_timeout, options.write_timeout});
+    const Duration shortest = std::min({options.idle_timeout, options.header_timeout,
+                                        options.request_timeout, options.write_timeout});
     thread->sweep.expires_after(
         std::clamp<Duration>(shortest / 4, std::chrono::milliseconds(5), std::chrono::seconds(1)));
     thread->sweep.async_wait([this, thread](error_code error) {
       if (error || thread->stopping) return;
       const Time now = Clock::Real().Now();
       for (HttpConnection* connection : thread->loop.connections) connection->CheckDeadline(now);
+      if (thread == &door_) SweepGuests(now);
       Sweep(thread);
     });
   }
 
+  void SweepGuests(Time now) {
+    for (auto it = guests_.begin(); it != guests_.end();) {
+      if (now < (*it)->deadline) {
+        ++it;
+        continue;
+      }
+      error_code ignored;
+      (*it)->socket.close(ignored);
+      it = guests_.erase(it);
+    }
+    guests_count_.store(guests_.size(), std::memory_order_relaxed);
+  }
+
   HttpShared shared_;
   // Connections that never ended are destroyed with their loop, and take themselves out of `shared_`.
+  IoThread door_;
   const std::vector<std::unique_ptr<IoThread>> threads_;
-  tcp::acceptor acceptor_{threads_.front()->loop.io};
-  asio::steady_timer accept_timer_{threads_.front()->loop.io};
+  ConnectionListener listener_;  // of the door's thread once that runs, as what follows
+  asio::posix::stream_descriptor waiting_{door_.loop.io};  // the listener's descriptor, lent
+  asio::steady_timer accept_timer_{door_.loop.io};
+  std::unordered_set<std::shared_ptr<Guest>> guests_;
+  std::atomic<size_t> guests_count_{0};
   size_t next_ = 0;
-  LogLimiter accept_limiter_{std::chrono::seconds(10)};
-  Address bound_;  // immutable after Start
+  LogLimiter limiter_{std::chrono::seconds(10)};
   Mutex stop_mutex_;
   bool stopped_ ABSL_GUARDED_BY(stop_mutex_) = false;
 };

@@ -1,20 +1,26 @@
 // Who answers requests over HTTP/1.1, and who waits for whom? A small server whose hot routes cost little more than
 // their system calls, and in which nobody waits for anybody else.
 //
-//   accept ─▶ I/O threads (a connection stays on one) ─┬▶ quick handlers, answered at once
-//                                                      ├▶ stream handlers, answered by and by (`http_exchange.h`)
-//                                                      └▶ pool ─▶ handlers that may take long, pieces of long answers
+//   door ─┬▶ I/O threads (a connection stays on one) ─┬▶ quick handlers, answered at once
+//         │                                          ├▶ stream handlers, answered by and by (`http_exchange.h`)
+//         │                                          └▶ pool ─▶ handlers that may take long, pieces of long answers
+//         ╰▶ vital routes (health, metrics): answered by the door's own thread, or one of their own if they may take long
+//
+// A connection waits at the door, a thread that accepts and does little else, until its first bytes are there. When it asks for
+// a vital route it is answered there and waits at the door again: no other request can hold that up.
 //
 // *Truth*: plain HTTP without authentication. A HEAD is answered as a GET without its body. Answers of a connection
 // come in the order of its requests (pipelining).
-// *Threads*: `io_threads` + `pool_threads` of its own. A quick handler runs on an I/O thread and holds up the other
+// *Threads*: `io_threads` + `pool_threads` + 2 of its own. A quick handler runs on an I/O thread and holds up the other
 // connections of that thread: microseconds, no waiting. What would take longer it declines, for the pool. Every method
 // may be called from any thread, except `Handle` and `Start`: first all `Handle`, then one `Start`.
 // *Cost*: a quick request on a connection kept alive is one read and one write; nothing is allocated once its buffers
 // have grown.
 // *Bounds* (`HttpServerOptions`): a larger header gets 431, a larger body 413, a request that is not complete within
-// `request_timeout` or an answer not taken within `write_timeout` (of each piece, if it is sent in pieces) is cut off,
-// as is a silent connection after `idle_timeout`; a connection above `connections_max` is closed at once; a request
+// `request_timeout`, its header within `header_timeout`, or an answer not taken within `write_timeout` (of each piece, if it is sent in pieces) is cut off,
+// as is a silent connection after `idle_timeout`; above `connections_max` the connection that was silent for longest
+// is closed for a new one (`connection_account.h`), and where all are being answered the new one gets 503, unless it asks for
+// a vital route: `kHttpVitalConnections` are kept for that; a request
 // above `queue_max` waiting for the pool, or whose body is above `bodies_bytes_max` in sum, gets 503. Nonsense gets
 // 400 and a closed connection.
 //
@@ -99,6 +105,9 @@ class HttpObserver {
 
 inline constexpr size_t kHttpBodyBytesMax = 2 << 20;
 
+// Connections beyond all bounds, each for a moment: time enough to see that it asks for a vital route.
+inline constexpr size_t kHttpVitalConnections = 16;
+
 class HttpExchange;
 // On the I/O thread, with the whole request: answers by and by.
 using HttpStreamHandler = std::function<void(std::shared_ptr<HttpExchange>)>;
@@ -114,6 +123,8 @@ struct HttpRoute {
   // In place of both.
   HttpStreamHandler stream = nullptr;
   size_t body_bytes_max = kHttpBodyBytesMax;
+  // What tells whether this process is well: a GET that is answered whatever others do. `quick` takes microseconds.
+  bool vital = false;
   // The body must be declared as JSON: else 415. Refusals of the body are then plain text, in the words of axum.
   bool json_body = false;
   HttpObserver* observer = nullptr;  // outlives the server
@@ -129,6 +140,7 @@ struct HttpServerOptions {
   size_t bodies_bytes_max = size_t{1} << 30;
   size_t connections_max = 4096;
   Duration idle_timeout = std::chrono::minutes(5);
+  Duration header_timeout = std::chrono::seconds(5);
   Duration request_timeout = std::chrono::seconds(30);
   Duration write_timeout = std::chrono::seconds(30);
   // 404 and 405 without a body, the latter with `allow` in any case; else {"error":…}.
@@ -164,6 +176,7 @@ class HttpServer {
 
  private:
   class Impl;
+  struct Guest;
   const std::unique_ptr<Impl> impl_;
 };
 

@@ -334,6 +334,63 @@ TEST_F(HttpServerTest, StuckClientsHarmNobody) {
   EXPECT_LT(pieces, 20 * 64);
 }
 
+// All connections are taken by those that are being answered, and the thread of long requests as well.
+class HttpServerVitalTest : public HttpServerTest {
+ protected:
+  HttpServerVitalTest()
+      : HttpServerTest({.listen = {"127.0.0.1", 0}, .pool_threads = 1, .connections_max = 8}) {
+    http_.Handle({.method = "GET", .path = "/waits", .handler = [&](const HttpRequest&) {
+                    door_.Enter();
+                    return HttpResponse{.body = "waited"};
+                  }});
+    http_.Handle({.method = "GET",
+                  .path = "/well",
+                  .handler = [](const HttpRequest&) { return HttpResponse{.body = "well"}; },
+                  .vital = true});
+    Start();
+  }
+};
+
+TEST_F(HttpServerVitalTest, IsAnsweredWhenAllElseIsTaken) {
+  std::list<Client> waits;
+  for (int i = 0; i < 6; ++i)  // three quarters of all: one peer's share
+    waits.emplace_back(http_.address()).Send("GET /waits HTTP/1.1\r\nConnection: close\r\n\r\n");
+  door_.WaitForVisitors(1);
+  std::string refused;
+  while (!refused.starts_with("HTTP/1.1 503 ")) {  // once all six are being answered
+    Client client(http_.address());
+    client.Send("GET /quick HTTP/1.1\r\nConnection: close\r\n\r\n");
+    refused = client.ReadToEnd();
+  }
+  EXPECT_THAT(refused, HasSubstr("retry-after: 1\r\n"));
+  for (int i = 0; i < 20; ++i) {
+    Client client(http_.address());
+    client.Send("GET /well HTTP/1.1\r\nConnection: close\r\n\r\n");
+    EXPECT_THAT(client.ReadToEnd(), EndsWith("well"));
+  }
+  door_.Open();
+  for (Client& client : waits) EXPECT_THAT(client.ReadToEnd(), EndsWith("waited"));
+}
+
+TEST_F(HttpServerVitalTest, AConnectionMayAskForAnythingNext) {
+  door_.Open();
+  Client client(http_.address());
+  for (const char* path : {"/well", "/well", "/waits", "/well", "/waits"}) {
+    client.Send(std::string("GET ") + path + " HTTP/1.1\r\n\r\n");
+    EXPECT_THAT(client.ReadUntil(path[2] == 'e' ? "well" : "waited"), StartsWith("HTTP/1.1 200 "));
+  }
+}
+
+TEST_F(HttpServerVitalTest, HalfSentHeadersGiveWay) {
+  std::list<Client> half;
+  for (int i = 0; i < 300; ++i) half.emplace_back(http_.address()).Send("GET /waits HTT");
+  for (int i = 0; i < 20; ++i) {
+    Client client(http_.address());
+    client.Send("GET /well HTTP/1.1\r\nConnection: close\r\n\r\n");
+    EXPECT_THAT(client.ReadToEnd(), EndsWith("well"));
+  }
+}
+
 class HttpServerBoundsTest : public HttpServerTest {
  protected:
   HttpServerBoundsTest()
@@ -382,16 +439,29 @@ TEST_F(HttpServerBoundsTest, QueueOfThePoolIsBounded) {
 
 TEST_F(HttpServerBoundsTest, BodiesAreBoundedInSum) {
   // Either is cut off for being slow, perhaps before the other is there: then this takes another turn.
+  const std::string most(799'999, 'x');
   std::string answer;
   while (!answer.starts_with("HTTP/1.1 503 ")) {
     Client half(http_.address());
-    half.Send("POST /waits HTTP/1.1\r\nContent-Length: 800000\r\n\r\nx");
+    half.Send("POST /waits HTTP/1.1\r\nContent-Length: 800000\r\n\r\n" + most);
     Client other(http_.address());
-    other.Send("POST /waits HTTP/1.1\r\nContent-Length: 800000\r\n\r\n");
+    other.Send("POST /waits HTTP/1.1\r\nContent-Length: 800000\r\n\r\n" + most);
     answer = other.ReadUntil("\r\n\r\n");
   }
   door_.Open();
   EXPECT_THAT(Ask("POST", "/waits", "", std::string(1000, 'x')), EndsWith("waited"));
+}
+
+TEST_F(HttpServerBoundsTest, AnnouncedBodiesTakeNothingFromOthers) {
+  std::list<Client> announce;
+  door_.Open();
+  for (int i = 0; i < 20; ++i) {
+    announce.emplace_back(http_.address())
+        .Send("POST /waits HTTP/1.1\r\nContent-Length: 2000000\r\n\r\nx");
+  }
+  std::string answer;
+  while (answer.empty()) answer = Ask("POST", "/waits", "", std::string(500'000, 'x'));
+  EXPECT_THAT(answer, EndsWith("waited"));
 }
 
 TEST_F(HttpServerBoundsTest, SlowRequestsAndUnreadPiecesAreCutOff) {

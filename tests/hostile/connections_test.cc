@@ -38,6 +38,46 @@ TEST_P(ConnectionsTest, TheSoftLimitOfDescriptorsIsRaised) {
   siege.ExpectUnharmed();
 }
 
+TEST_P(ConnectionsTest, IdleOnesBeyondTheLimitAtHttp) {
+  Siege siege({.program = GetParam()});
+  ASSERT_TRUE(siege.ok());
+  const std::vector<RawSocket> silent = OpenMany(siege.http(), 4200);
+  EXPECT_EQ(silent.size(), 4200u);
+  siege.Watch(20);
+  siege.ExpectUnharmed();
+}
+
+TEST_P(ConnectionsTest, HalfSentHeadersAtHttp) {
+  Siege siege({.program = GetParam()});
+  ASSERT_TRUE(siege.ok());
+  std::vector<RawSocket> half = OpenMany(siege.http(), 300);
+  for (RawSocket& socket : half) socket.Send("GET /healthz HTTP/1.1\r\nHost: a\r\nX");
+  siege.Watch(50);
+  siege.ExpectUnharmed();
+  for (RawSocket& socket : half) EXPECT_TRUE(socket.WaitEnd(seconds(60)));
+}
+
+TEST_P(ConnectionsTest, SilentOnesBeyondAllDescriptorsAtHttp) {
+  Siege siege({.program = GetParam(), .descriptors_soft = 64});
+  ASSERT_TRUE(siege.ok());
+  const std::vector<RawSocket> silent = OpenMany(siege.http(), 200);
+  siege.Watch(20);
+  siege.ExpectUnharmed();
+}
+
+TEST_P(ConnectionsTest, AnnouncedBodiesAtHttp) {
+  Siege siege({.program = GetParam()});
+  ASSERT_TRUE(siege.ok());
+  std::vector<RawSocket> announced = OpenMany(siege.http(), 128);
+  for (RawSocket& socket : announced) {
+    socket.Send(
+        "POST /query HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+        "Content-Length: 8388608\r\n\r\n");
+  }
+  siege.Watch(20);
+  siege.ExpectUnharmed();
+}
+
 INSTANTIATE_TEST_SUITE_P(All, ConnectionsTest, testing::Values(kLeaf, kHierarchy, kFrontend),
                          [](const auto& info) {
                            const std::string program = info.param;
