@@ -22,6 +22,8 @@ struct HttpMessage {
   std::string trace_id;
   std::string body;
   bool expects_continue = false;
+  bool bad_framing =
+      false;         // where it ends is said twice, or in a way that others may read otherwise
   int version = 11;  // 10 times HTTP's
   HttpHeaders headers;
 
@@ -32,6 +34,7 @@ struct HttpMessage {
     trace_id.clear();
     body.clear();
     expects_continue = false;
+    bad_framing = false;
     headers.clear();
   }
 };
@@ -68,6 +71,7 @@ class HttpParser : public boost::beast::http::basic_parser<true> {
       message_->headers.emplace_back(std::string(name_text.data(), name_text.size()),
                                      std::string(value.data(), value.size()));
     }
+    if (!is_header_done()) CheckFraming(name, value);
     if (name == field::content_type) {
       message_->content_type.assign(value.data(), value.size());
     } else if (name == field::expect) {
@@ -78,7 +82,9 @@ class HttpParser : public boost::beast::http::basic_parser<true> {
       message_->trace_id.assign(value.data(), value.size());
     }
   }
-  void on_header_impl(Error&) override {}
+  void on_header_impl(Error&) override {
+    if (encodings_ > 0 && (lengths_ > 0 || message_->version < 11)) message_->bad_framing = true;
+  }
   void on_body_init_impl(const boost::optional<uint64_t>& length, Error&) override {
     // As much as one read at most: who only announces a body gets no memory.
     if (length.has_value() && !drop_body_) {
@@ -89,6 +95,21 @@ class HttpParser : public boost::beast::http::basic_parser<true> {
   void on_chunk_header_impl(uint64_t, View, Error&) override {}
   std::size_t on_chunk_body_impl(uint64_t, View body, Error&) override { return Take(body); }
   void on_finish_impl(Error&) override {}
+
+  // RFC 9112 §3.2 and §6.1: one Host at most, one Transfer-Encoding, "chunked", and no Content-Length beside
+  // it; of that one too, and digits only.
+  void CheckFraming(boost::beast::http::field name, View value) {
+    using boost::beast::http::field;
+    if (name == field::host) {
+      if (++hosts_ > 1) message_->bad_framing = true;
+    } else if (name == field::content_length) {
+      if (++lengths_ > 1 || value.find_first_not_of("0123456789") != View::npos)
+        message_->bad_framing = true;
+    } else if (name == field::transfer_encoding) {
+      if (++encodings_ > 1 || !boost::beast::iequals(value, "chunked"))
+        message_->bad_framing = true;
+    }
+  }
 
   std::size_t Take(View body) {
     if (!drop_body_) message_->body.append(body.data(), body.size());
@@ -101,6 +122,9 @@ class HttpParser : public boost::beast::http::basic_parser<true> {
   const std::string_view trace_id_header_;
   const bool keep_headers_;
   bool drop_body_ = false;
+  int hosts_ = 0;
+  int lengths_ = 0;
+  int encodings_ = 0;
 };
 
 }  // namespace kvatlas

@@ -334,6 +334,45 @@ TEST_F(HttpServerTest, StuckClientsHarmNobody) {
   EXPECT_LT(pieces, 20 * 64);
 }
 
+TEST_F(HttpServerTest, FramingThatOthersMayReadOtherwiseGets400AndTheEnd) {
+  Start();
+  constexpr char kNext[] =
+      "0\r\n\r\nGET /quick HTTP/1.1\r\nHost: x\r\n"
+      "Connection: close\r\n\r\n";
+  for (const char* fields : {
+           "Transfer-Encoding: xchunked\r\n",
+           "Transfer-Encoding: identity\r\n",
+           "Transfer-Encoding: chunked, identity\r\n",
+           "Transfer-Encoding: identity, chunked\r\n",
+           "Transfer-Encoding:\r\n chunked\r\n",
+           "Transfer-Encoding:\r\n\tchunked\r\n",
+           "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n",
+           "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n",
+           "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
+           "Host: y\r\n",
+           "Content-Length: 5\r\nContent-Length: 5\r\n",
+           "Content-Length: 5, 5\r\n",
+           "Content-Length: +5\r\n",
+           "Content-Length: -5\r\n",
+           "Content-Length: 0x5\r\n",
+           "X-A: b\r\n c\r\n",
+           "X A: b\r\n",
+           "X-A : b\r\n",
+           " X-A: b\r\n",
+           "X-A\r\n",
+       }) {
+    Client client(http_.address());
+    client.Send(std::string("POST /size HTTP/1.1\r\nHost: x\r\n") +
+                "Content-Type: application/json\r\n" + fields + "\r\n" + kNext);
+    const std::string answers = client.ReadToEnd();
+    EXPECT_THAT(answers, StartsWith("HTTP/1.1 400 ")) << fields;
+    EXPECT_THAT(answers, Not(HasSubstr("quick"))) << fields;
+  }
+  Client old(http_.address());
+  old.Send("POST /size HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n");
+  EXPECT_THAT(old.ReadToEnd(), StartsWith("HTTP/1.1 400 "));
+}
+
 // All connections are taken by those that are being answered, and the thread of long requests as well.
 class HttpServerVitalTest : public HttpServerTest {
  protected:
