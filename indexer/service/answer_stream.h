@@ -1,14 +1,15 @@
 // How does a service answer many questions over one call? A stream whose requests each carry a few questions, and whose
 // responses carry their answers.
 //
-//   StartRead ─▶ OnReadDone: every question is answered ─▶ queue ─▶ StartWrite ─▶ OnWriteDone
-//       ╰────────◀──── while fewer than kAnswersQueuedMax responses are unwritten ◀────╯
+//   StartRead ─▶ OnReadDone ─▶ AnswerSome ─▶ queue ─▶ StartWrite ─▶ OnWriteDone
+//       ╰───────────◀──────────────┴──── while fewer than kAnswersQueuedMax responses are unwritten
 //
 // *Truth*: the first response is empty and goes out at once, so that the caller knows that questions are taken. Then every
 // question has an answer, in their order; those of one request come together, in more than one response when they are large.
 // *Threads*: gRPC's; questions of one stream are answered one after the other, those of several at once.
 // *Cost*: per request no call, no stream and, as long as request and response fit an arena, nothing of the heap.
-// *Bounds*: `kAnswersQueuedMax` responses, and those of one request; a caller that does not read is not read from. A request of more
+// *Bounds*: `kAnswersQueuedMax` responses of about `kAnswersBytes`: a caller that does not read is neither answered further
+// nor read from. A request of more
 // than `kQuestionsMax` ends its stream with RESOURCE_EXHAUSTED.
 // *Lifetime*: streams own themselves; `AnswerStreams` outlives the server.
 //
@@ -36,7 +37,6 @@
 #include <string>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_set.h"
@@ -103,18 +103,17 @@ class AnswerStreams {
     }
 
     void OnReadDone(bool ok) override {
-      std::vector<Holder*> answers;
-      const bool takes = ok && reading_into_->request()->questions_size() <= kQuestionsMax;
-      if (takes) {
-        answers = owner_->Answer(reading_into_);
-      } else {
-        reading_into_->Release();
-      }
       Next next;
       {
         MutexLock lock(&mutex_);
-        reading_into_ = nullptr;
-        answers_.insert(answers_.end(), answers.begin(), answers.end());
+        Holder* const read = std::exchange(reading_into_, nullptr);
+        const bool takes = ok && read->request()->questions_size() <= kQuestionsMax;
+        if (takes && read->request()->questions_size() > 0) {
+          asking_ = read;
+          asked_at_ = 0;
+        } else {
+          read->Release();
+        }
         if (!takes) read_all_ = true;
         if (ok && !takes)
           end_ = {grpc::StatusCode::RESOURCE_EXHAUSTED, "too many questions at once"};
@@ -165,6 +164,7 @@ class AnswerStreams {
       {
         MutexLock lock(&mutex_);
         for (Holder* answer : answers_) answer->Release();
+        if (asking_ != nullptr) asking_->Release();
       }
       delete this;
     }
@@ -174,6 +174,7 @@ class AnswerStreams {
     struct Next {
       StreamRequest* read = nullptr;
       const StreamResponse* write = nullptr;
+      bool answer = false;
       bool finish = false;
       grpc::Status end = {};
     };
@@ -188,11 +189,17 @@ class AnswerStreams {
         writing_ = true;
         next.write = answers_.front()->response();
       }
-      if (!over_ && !read_all_ && reading_into_ == nullptr && answers_.size() < kAnswersQueuedMax) {
+      if (!over_ && !answering_ && asking_ != nullptr && answers_.size() < kAnswersQueuedMax) {
+        answering_ = true;
+        next.answer = true;
+      }
+      if (!over_ && !read_all_ && reading_into_ == nullptr && asking_ == nullptr &&
+          answers_.size() < kAnswersQueuedMax) {
         reading_into_ = owner_->messages_.AllocateMessages();
         next.read = reading_into_->request();
       }
-      if (!writing_ && (over_ || (read_all_ && answers_.empty()))) {
+      if (!writing_ && !answering_ &&
+          (over_ || (read_all_ && answers_.empty() && asking_ == nullptr))) {
         finished_ = true;
         next.finish = true;
         next.end = end_;
@@ -200,16 +207,41 @@ class AnswerStreams {
       return next;
     }
 
-    // After `Finish` this may be gone.
-    void Do(const Next& next) {
-      if (next.read != nullptr) this->StartRead(next.read);
-      if (next.write != nullptr) this->StartWrite(next.write);
-      if (next.finish) this->Finish(next.end);
+    // After `Finish` this may be gone; not while it answers.
+    void Do(Next next) {
+      while (true) {
+        if (next.read != nullptr) this->StartRead(next.read);
+        if (next.write != nullptr) this->StartWrite(next.write);
+        if (next.finish) this->Finish(next.end);
+        if (!next.answer) return;
+        next = AnswerSome();
+      }
+    }
+
+    // One response more.
+    Next AnswerSome() {
+      Holder* asked = nullptr;
+      {
+        MutexLock lock(&mutex_);
+        asked = asking_;
+      }
+      Holder* const answer = owner_->Answer(asked, &asked_at_);
+      MutexLock lock(&mutex_);
+      answering_ = false;
+      answers_.push_back(answer);
+      if (asked_at_ == asked->request()->questions_size()) {
+        asking_ = nullptr;
+        if (answer != asked) asked->Release();
+      }
+      return Step();
     }
 
     AnswerStreams* const owner_;
     Mutex mutex_;                     // inside the owner's
     Holder* reading_into_ = nullptr;  // guarded while nobody reads; else of who reads
+    Holder* asking_ ABSL_GUARDED_BY(mutex_) = nullptr;  // its questions are yet to be answered
+    int asked_at_ = 0;                                  // from this one on; of who answers
+    bool answering_ ABSL_GUARDED_BY(mutex_) = false;
     bool read_all_ ABSL_GUARDED_BY(mutex_) = false;
     bool writing_ ABSL_GUARDED_BY(mutex_) = false;
     bool over_ ABSL_GUARDED_BY(mutex_) = false;  // nobody reads what is written
@@ -218,23 +250,18 @@ class AnswerStreams {
     std::deque<Holder*> answers_ ABSL_GUARDED_BY(mutex_);  // the first is being written
   };
 
-  // Takes it; answers are to be released. What is asked alone, as it mostly is, shares the question's arena.
-  std::vector<Holder*> Answer(Holder* asked) {
+  // The response to the questions from `at` on, as many as one holds. What is asked alone, as it mostly is, shares the
+  // question's arena: then it is `asked` itself.
+  Holder* Answer(Holder* asked, int* at) {
     const auto& questions = asked->request()->questions();
     if (questions.size() == 1) {
+      *at = 1;
       AnswerOne(questions[0], asked->response());
-      return {asked};
+      return asked;
     }
-    std::vector<Holder*> answers;
-    size_t bytes = 0;
-    for (const auto& question : questions) {
-      if (answers.empty() || bytes > kAnswersBytes) {
-        answers.push_back(messages_.AllocateMessages());
-        bytes = 0;
-      }
-      bytes += AnswerOne(question, answers.back()->response())->ByteSizeLong();
-    }
-    asked->Release();
+    Holder* const answers = messages_.AllocateMessages();
+    for (size_t bytes = 0; *at < questions.size() && bytes <= kAnswersBytes; ++*at)
+      bytes += AnswerOne(questions[*at], answers->response())->ByteSizeLong();
     return answers;
   }
 
