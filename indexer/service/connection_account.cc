@@ -266,7 +266,6 @@ class ConnectionAccount {
   void Look() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const Time now = Clock::Real().Now();
     if (now < look_at_) return;
-    look_at_ = now + kLookEvery;
     silent_.clear();
     young_.clear();
     for (auto it = entries_.begin(); it != entries_.end();) {
@@ -294,6 +293,9 @@ class ConnectionAccount {
     std::sort(silent_.begin(), silent_.end(), [](const Silent& a, const Silent& b) {
       return a.ms != b.ms ? a.ms > b.ms : a.number < b.number;
     });
+    // A look at many takes its time: others get four times as much.
+    const Time done = Clock::Real().Now();
+    look_at_ = done + std::max(kLookEvery, 4 * (done - now));
   }
 
   // Closes the one that was silent for longest of those that `may_go`.
