@@ -258,11 +258,11 @@ class AdminHttpBoundsTest : public AdminHttpTest {
     Start();
   }
 
-  // Who is slow himself is cut off before he has asked, and asks again.
+  // A slow client is cut off before it has asked, and asks again; as does one that came when both connections were taken.
   std::string Ask(std::string_view method, std::string_view target, std::string_view body = "") {
     std::string answer;
-    while ((answer = AdminHttpTest::Ask(method, target, body)).empty()) {
-    }
+    while (answer.empty() || answer.starts_with("HTTP/1.1 503 "))
+      answer = AdminHttpTest::Ask(method, target, body);
     return answer;
   }
 };
@@ -315,6 +315,7 @@ TEST_F(AdminHttpBoundsTest, ClientThatReadsNothingIsCutOffAndServesOthers) {
     Client second(http_.address());
     second.Send("GET /version HTTP/1.1\r\n\r\n");
     answer = second.ReadUntil("}\n");
+    if (answer.starts_with("HTTP/1.1 503 ")) answer.clear();
   }
   EXPECT_THAT(answer, HasSubstr("200"));
   EXPECT_THAT(Ask("GET", "/version"), StartsWith("HTTP/1.1 200 "));
