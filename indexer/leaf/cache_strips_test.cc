@@ -39,7 +39,9 @@ class CacheStripsTest : public testing::Test {
     holder_ =
         *registry_.AddLocal(kDomain, kBlockSize, {.id = {"w", 0, ""}, .address = "", .labels = {}});
     holder_->SetLayout(layout);
-    if (held > 0) ASSERT_TRUE(holder_->Apply(Stored{.blocks = Prompt(held)}).ok());
+    if (held > 0) {
+      ASSERT_TRUE(holder_->Apply(Stored{.blocks = Prompt(held)}).ok());
+    }
   }
   // Blocks of a side class that end `back` tokens before these main blocks, counted from 1, do.
   void HoldSides(size_t side, const std::vector<uint64_t>& twins, uint32_t back = 0) {
