@@ -244,8 +244,8 @@ class Frontend {
 
   // Calls `callback` exactly once, possibly before it returns. INVALID_ARGUMENT: no prompt, two prompts, or no model.
   // RESOURCE_EXHAUSTED: more than `kRouteBlocksMax` blocks, or every worker is over its thresholds (`RetryAfter`).
-  // NOT_FOUND: nobody answered, and no worker of the domain was ever seen, or none that is allowed; the message says who
-  // was asked. UNAVAILABLE: the frontend stops.
+  // NOT_FOUND: those who answered know no worker of the domain, or none that is allowed. UNAVAILABLE: nothing that would know
+  // of workers answered (`RetryAfter`), or the frontend stops.
   void RouteAsync(RouteInput input, Callback callback);
 
   // The same, waiting. Not from a thread that delivers the finders' answers.

@@ -7,13 +7,13 @@
 
 int main(int argc, char** argv) {
   const char* leaf = argc > 1 ? argv[1] : "c=127.0.0.1:7410";
-  uint32_t tokens[32];
+  uint32_t tokens[33];
   char models[4096], error[256];
   kvatlas_frontend* frontend = NULL;
   kvatlas_route* route = NULL;
   kvatlas_frontend_options options;
   kvatlas_route_request request;
-  for (uint32_t i = 0; i < 32; ++i) tokens[i] = 1000 + i;
+  for (uint32_t i = 0; i < 33; ++i) tokens[i] = 1000 + i;
 
   kvatlas_frontend_options_init(&options, sizeof(options));
   options.leaves = &leaf;
@@ -28,7 +28,7 @@ int main(int argc, char** argv) {
     request.text_size = strlen(argv[4]);
   } else {
     request.tokens = tokens;
-    request.tokens_count = 32;
+    request.tokens_count = 33;
   }
   int32_t code = kvatlas_frontend_create(&options, &frontend, error, sizeof(error));
   if (code == KVATLAS_OK) {

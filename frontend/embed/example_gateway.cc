@@ -14,7 +14,7 @@ int main(int argc, char** argv) {
 
   kvatlas::RouteInput prompt;
   prompt.domain.model = argc > 2 ? argv[2] : "example-model";
-  for (uint32_t i = 0; i < 32; ++i) prompt.tokens.push_back(1000 + i);
+  for (uint32_t i = 0; i < 33; ++i) prompt.tokens.push_back(1000 + i);
   prompt.deadline = std::chrono::seconds(10);
   const absl::StatusOr<kvatlas::RouteResult> route = frontend.Route(prompt);
   if (!route.ok()) return std::fprintf(stderr, "%s\n", route.status().ToString().c_str()), 1;

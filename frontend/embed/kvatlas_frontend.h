@@ -10,7 +10,7 @@
  * Cost: hashing (100,000 tokens: 0.1 ms) in the caller's thread, then what the network takes. Of text and chats: JSON of a chat is
  *   read in the caller's thread, all else in `prompt_threads` of the library's.
  * Bounds: `routes_max` routes under way; beyond, RESOURCE_EXHAUSTED at once. Every route ends by its deadline, but that a prompt
- *   whose tokens are being made is not broken off. `prompts_max` prompts wait to be read; beyond, UNAVAILABLE at once.
+ *   whose tokens are being made is not broken off. `prompts_max` prompts wait to be read; beyond, RESOURCE_EXHAUSTED at once.
  * Errors: a call returns a `KVATLAS_…` code, `KVATLAS_OK` being 0. Texts go into the caller's buffer, cut to its size and
  *   always ended by a NUL; a NULL buffer is allowed. No C++ type, no exception and no signal leaves the library. It has no
  *   state beside its handles, sets no handlers, and its threads block all signals.
@@ -161,8 +161,9 @@ KVATLAS_API void kvatlas_route_request_init(kvatlas_route_request* request, size
 
 /* Waits for the choice. On success `*route` is to be freed; on failure it is NULL and `error` says why. INVALID_ARGUMENT: no
  * prompt, two, or no model; a body or JSON that is none, text that is no UTF-8, messages that the template refuses. NOT_FOUND: no
- * tokenizer for the model, or nobody answered and no worker of the model was ever seen. RESOURCE_EXHAUSTED: too many blocks or
- * routes, a text longer than its tokenizer takes, or every worker is over its thresholds. UNAVAILABLE: too many prompts wait. */
+ * tokenizer for the model, or those who answered know no worker of the model. RESOURCE_EXHAUSTED: too many blocks, routes or
+ * prompts that wait, a text longer than its tokenizer takes, or every worker is over its thresholds. UNAVAILABLE: nothing that
+ * would know of workers answered. */
 KVATLAS_API int32_t kvatlas_frontend_route(kvatlas_frontend* frontend,
                                            const kvatlas_route_request* request,
                                            kvatlas_route** route, char* error, size_t error_size);
