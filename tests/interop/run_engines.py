@@ -221,6 +221,8 @@ class Indexer:
 def unsaid(options):
     """What a registration has to say of an engine, since no event does: groups whose last block is dropped, chunks."""
     said = {}
+    if options.get("window"):
+        said["window_tokens"] = options["window"]
     groups = [group if isinstance(group, dict) else {} for group in options.get("groups", ["full"])]
     if options.get("eagle") and "cache" not in options:  # SGLang's hits are of whole pages of bigrams: none is dropped
         marked = [str(i) for i, group in enumerate(groups) if group.get("eagle")]

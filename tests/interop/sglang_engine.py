@@ -15,6 +15,7 @@ import time
 from array import array
 from types import SimpleNamespace
 
+import sglang_hybrid
 import stubs
 from engine_process import Engine, next_token
 
@@ -64,6 +65,9 @@ class Slots:
     def clear(self):
         self.free_pages = list(range(self.pages, 0, -1))
 
+    def mamba_full_cache_donor(self):
+        return None
+
     def available_size(self):
         return len(self.free_pages) * self.page_size
 
@@ -99,7 +103,10 @@ class SglangEngine(Engine):
 
     def open(self, command):
         """Keys: cache ("radix", "unified" or "unified-python"), blocks, block_size (a page), vocab, rank, endpoint,
-        replay_endpoint, topic, eagle, format ("default" or "dynamo"), running, chunk (tokens of a prefill)."""
+        replay_endpoint, topic, eagle, format ("default" or "dynamo"), running, chunk (tokens of a prefill).
+
+        Of hybrid models, whose tree is in Python: window (tokens) and window_blocks (pages of them), states (slots) and
+        state_every (tokens between two that are kept), components (a form of `sglang_hybrid`)."""
         import torch
         from sglang.srt.disaggregation.kv_events import EventPublisherFactory
         from sglang.srt.mem_cache.cache_init_params import CacheInitParams
@@ -111,8 +118,19 @@ class SglangEngine(Engine):
         self.running_max = command.get("running", 8)
         self.chunk = command.get("chunk", 256)
         self.eagle = command.get("eagle", False)
-        self.slots = Slots(torch, command["blocks"], self.block_size)
-        self.rows = Rows(torch, self.running_max + 1, 1 << 14)
+        self.window = command.get("window")
+        self.state_every = command.get("state_every")
+        self.components = None
+        if self.window:
+            self.slots = sglang_hybrid.window_slots(Slots, torch, command["blocks"], command["window_blocks"],
+                                                    self.block_size)
+        else:
+            self.slots = Slots(torch, command["blocks"], self.block_size)
+        if self.state_every:
+            self.rows = sglang_hybrid.state_rows(torch, self.running_max + 1, 1 << 14, command["states"])
+            sglang_hybrid.configure_states(self.state_every)
+        else:
+            self.rows = Rows(torch, self.running_max + 1, 1 << 14)
         self.lora_names = KvEventLoraNames()
         params = dict(
             disable=False, req_to_token_pool=self.rows, token_to_kv_pool_allocator=self.slots,
@@ -128,8 +146,16 @@ class SglangEngine(Engine):
             from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
             core = "rust" if command["cache"] == "unified" else "python"
+            components = [ComponentType.FULL]
+            if self.window:
+                components.append(ComponentType.SWA)
+            if self.state_every:
+                components.append(ComponentType.MAMBA)
             self.cache = UnifiedRadixCache(CacheInitParams(
-                tree_components=(ComponentType.FULL,), tree_core_backend=core, **params))
+                tree_components=tuple(components), tree_core_backend=core, sliding_window_size=self.window,
+                enable_mamba_extra_buffer=bool(self.state_every), **params))
+            if self.window or self.state_every:
+                self.components = sglang_hybrid.Components(self.cache.tree_core, command.get("components"))
         config = {"publisher": "zmq", "endpoint": command["endpoint"], "topic": command.get("topic", ""),
                   "replay_endpoint": command.get("replay_endpoint"),
                   "format": command.get("format", "default")}
@@ -155,10 +181,16 @@ class SglangEngine(Engine):
         """As SchedulerKvEventsPublisher.publish_kv_events."""
         from sglang.srt.disaggregation.kv_events import KVEventBatch
 
-        events = self.cache.take_events()
+        self.changed()
+        events = self.components.take() if self.components else self.cache.take_events()
         if events:
             self.batches += 1
             self.publisher.publish(KVEventBatch(ts=time.time(), events=events))
+
+    def changed(self):
+        """What the tree's change means for components is found by comparing, which must not miss what comes and goes."""
+        if self.components:
+            self.components.collect()
 
     def _key(self, tokens, prompt):
         from sglang.srt.mem_cache.radix_cache import RadixKey
@@ -187,6 +219,7 @@ class SglangEngine(Engine):
             self.cache.unlock(lock)
             return None
         row = self.rows.free_rows.pop()
+        held = sglang_hybrid.Held(row, prefix)
         if prefix:
             self.rows.write((row, slice(0, prefix)),
                             self.cache.path_device_indices(match.last_device_node)[:prefix])
@@ -196,41 +229,77 @@ class SglangEngine(Engine):
             full_untruncated_fill_ids=array("q", tokens), allocated=prefix + pages * self.block_size,
             extra_key=self._extra_key(job), cache_salt=job.get("salt"), lora_id=self._extra_key(job),
             priority=0, lock=lock, last_node=match.last_device_node, done=False, session=None,
-            session_id=None, kv_rotation_base=None, rid=str(row),
-            kv=SimpleNamespace(req_pool_idx=row, cache_protected_len=prefix, cache_inserted_len=prefix,
-                               swa_evict_floor=0, swa_evicted_seqlen=0))
+            session_id=None, kv_rotation_base=None, rid=str(row), kv=held,
+            swa_branching_seqlen=match.swa_branching_seqlen, state_branch=match.mamba_branching_seqlen)
         request.finished = lambda: request.done
+        request.get_fill_ids = lambda: request.full_untruncated_fill_ids[:request.computed]
+        if self.state_every:
+            self.rows.hold(request)
         if job.get("lora"):
             self.lora_names.register(request, job["lora"])
         return request
 
     def _make_room(self, pages):
+        """Also of a window for them, and of a request's two states."""
         from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 
-        missing = pages * self.block_size - self.slots.available_size()
-        if missing > 0:
-            self.evicted += self.cache.evict(EvictParams(num_tokens=missing)).num_tokens_evicted
-        return pages * self.block_size <= self.slots.available_size()
+        wanted = pages * self.block_size
+        if self.window:
+            missing = {"num_tokens": max(0, wanted - self.slots.full_available_size()),
+                       "swa_num_tokens": max(0, wanted - self.slots.swa_available_size())}
+        else:
+            missing = {"num_tokens": max(0, wanted - self.slots.available_size())}
+        if self.state_every:
+            missing["mamba_num"] = max(0, 2 - self.rows.mamba_allocator.available_size())
+        if any(missing.values()):
+            self.evicted += self.cache.evict(EvictParams(**missing)).num_tokens_evicted
+            self.changed()
+        return wanted <= self.slots.available_size() and (
+            not self.state_every or self.rows.mamba_allocator.available_size() >= 2)
+
+    def _checkpoint(self, request):
+        self.cache.checkpoint(request, up_to=request.computed)
+        self.changed()
+
+    def _computed(self, request, start):
+        """As the scheduler: which state of the tokens from `start` on was tracked, and what left the window."""
+        if self.state_every:
+            kept = request.computed // self.state_every * self.state_every
+            if request.state_branch is not None and start < request.state_branch <= request.computed:
+                kept = request.state_branch
+            if kept > start:
+                request.kv.mamba_last_track_seqlen = kept
+        if self.window and request.output_ids:
+            self.cache.components[self._component("SWA")]._free_out_of_window_slots(request, request.computed - 1)
+
+    @staticmethod
+    def _component(name):
+        from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
+
+        return ComponentType[name]
 
     def _step(self, request):
         """One forward pass of a request: a chunk of its prompt, or a token."""
         length = len(request.full_untruncated_fill_ids)
         if request.computed < len(request.origin_input_ids):
+            start = request.computed
             request.computed = min(request.computed + self.chunk, length)
+            self._computed(request, start)
             if request.computed < length:
-                self.cache.checkpoint(request, up_to=request.computed)
+                self._checkpoint(request)
                 return
         token = next_token(list(request.full_untruncated_fill_ids), self.vocab)
         if not request.output_ids:
-            self.cache.checkpoint(request, up_to=request.computed)
+            self._checkpoint(request)
         request.output_ids.append(token)
         request.full_untruncated_fill_ids.append(token)
         if len(request.output_ids) < max(request.job["outputs"], 1):
             request.computed += 1
+            self._computed(request, request.computed - 1)
             return
         # The last token's keys and values were never computed.
         request.done = True
-        self.cache.checkpoint(request, up_to=request.computed)
+        self._checkpoint(request)
         tail = request.kv.cache_protected_len // self.block_size * self.block_size
         row = self.rows.req_to_token[request.kv.req_pool_idx]
         self.slots.free_segment(row[tail:request.allocated])
@@ -263,6 +332,8 @@ class SglangEngine(Engine):
     def reset(self):
         self.cache.reset()
         self.slots.clear()
+        if self.state_every:
+            self.rows.mamba_allocator.clear()
         self.publish()
         return True
 
@@ -273,8 +344,18 @@ class SglangEngine(Engine):
         match = self.cache.match_prefix(MatchPrefixParams(key=self._key(prompt["tokens"], prompt)))
         return match.device_prefix_len // self.block_size
 
+    def held(self, prompt):
+        """Pages of full attention, whatever the other components say."""
+        from sglang.srt.mem_cache.base_prefix_cache import MatchPrefixParams
+
+        if not self.components:
+            return self.depth(prompt)
+        match = self.cache.match_prefix(MatchPrefixParams(key=self._key(prompt["tokens"], prompt)))
+        return match.full_kv_hit_length // self.block_size
+
     def facts(self):
-        return {"resident": (self.slots.size_full - self.slots.available_size()) // self.block_size,
+        full = self.slots.full_attn_allocator if self.window else self.slots
+        return {"resident": (self.slots.size_full - full.available_size()) // self.block_size,
                 "evicted": self.evicted // self.block_size, "batches": self.batches,
                 "tree": type(getattr(self.cache, "tree_core", self.cache)).__name__,
                 "stubs_called": sorted(stubs.CALLED)}

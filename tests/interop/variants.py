@@ -60,12 +60,29 @@ def _vllm(name, *, blocks=PLENTY, algorithm="sha256", env=None, instance=1, rank
 
 def _sglang(name, *, cache="radix", blocks=PLENTY, rank=0, **rest):
     options = {"cache": cache, "blocks": blocks}
-    for key in ("eagle", "format", "topic"):
+    for key in ("eagle", "format", "topic", "window", "window_blocks", "states", "state_every", "components"):
         if key in rest:
             options[key] = rest.pop(key)
     if rest.get("loras_used"):
         rest["loras"] = rest.pop("loras_used")
     return Variant(name, [EngineSpec("sglang", options, {}, 1, rank)], **rest)
+
+
+def _sglang_hybrids():
+    """SGLang's hybrid models, told in each of the proposed forms, and as the released version tells them."""
+    window = {"window": 64, "window_blocks": 140}
+    state = {"states": 40, "state_every": 32}
+    for form in ("one", "snapshot", "tuple"):
+        for name, parts in (("window", window), ("mamba", state), ("mamba-window", {**window, **state})):
+            yield _sglang(f"sglang-{name}-{form}", cache="unified-python", blocks=TIGHT_TWICE, components=form,
+                          branches=0.5, **parts)
+        yield _sglang(f"sglang-window-odd-{form}", cache="unified-python", blocks=TIGHT_TWICE, components=form,
+                      branches=0.5, window=100, window_blocks=160)
+        yield _sglang(f"sglang-window-reset-{form}", cache="unified-python", blocks=TIGHT_TWICE, components=form,
+                      phases=("run half", "reset", "run half"), **window)
+    for name, parts in (("window", window), ("mamba", state)):
+        yield _sglang(f"sglang-{name}-released", cache="unified-python", blocks=TIGHT_TWICE, branches=0.5, expected=False,
+                      note="the released version tells nothing of windows and states: too many", **parts)
 
 
 SALTS = (None, "tenant-a", "tenant-b")
@@ -225,4 +242,5 @@ VARIANTS = [
         EngineSpec("sglang", {"cache": "radix", "blocks": TIGHT}, {}, 3, 0),
     ]),
     *(replace(variant, hybrid=True) for variant in _hybrids()),
+    *(replace(variant, hybrid=True) for variant in _sglang_hybrids()),
 ]
