@@ -164,6 +164,8 @@ Siege::Siege(SiegeOptions options) : options_(std::move(options)) {
   log_ = std::string(folder == nullptr ? "/tmp" : folder) + "/" + name + "-" +
          std::to_string(count.fetch_add(1)) + ".log";
   std::vector<std::string> args = {"--grpc=127.0.0.1:0", "--http=127.0.0.1:0"};
+  // Somebody to ask, without whom a frontend is not ready.
+  if (options_.program == kFrontend) args.push_back("--leaves=own=127.0.0.1:1");
   args.insert(args.end(), options_.args.begin(), options_.args.end());
   std::string binary = options_.program;
   if (options_.descriptors_soft > 0) {
