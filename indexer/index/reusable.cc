@@ -28,6 +28,14 @@ std::optional<SequenceHash> Reusable::NameAt(const CacheClass& side,
   return SideName(SideTag(side), blocks[twin / block_size - 1], static_cast<uint32_t>(twin - end));
 }
 
+uint64_t Reusable::FirstNeeded(const CacheClass& side, uint64_t length) {
+  const uint64_t end = length / side.block_size;
+  if (side.kind == CacheKind::kWindow) return end - std::min(end, BlocksOfWindow(side, false));
+  if (side.kind == CacheKind::kChunk)
+    return RoundDown(length, std::max<uint64_t>(1, side.window_tokens)) / side.block_size;
+  return end - 1;
+}
+
 std::optional<SequenceHash> Reusable::NameOf(const Side& side, size_t block) const {
   const uint64_t end = (block + 1) * side.of.block_size;
   const uint64_t twin =
@@ -71,14 +79,8 @@ const uint64_t* Reusable::Row(Side* side, size_t block) {
 // ---- All holders at once ----
 
 void Reusable::Accept(Side* side, uint64_t length, std::span<uint64_t> accepted) {
-  const CacheClass& of = side->of;
-  const uint64_t end = length / of.block_size;  // a multiple, as the alignment is
-  uint64_t first = end - 1;
-  if (of.kind == CacheKind::kWindow) {
-    first = end - std::min(end, BlocksOfWindow(of, false));
-  } else if (of.kind == CacheKind::kChunk) {
-    first = RoundDown(length, std::max<uint64_t>(1, of.window_tokens)) / of.block_size;
-  }
+  const uint64_t end = length / side->of.block_size;  // a multiple, as the alignment is
+  const uint64_t first = FirstNeeded(side->of, length);
   for (uint64_t block = end; block-- > first;) {
     const uint64_t* const row = Row(side, block);
     uint64_t any = 0;

@@ -46,6 +46,10 @@ class Reusable {
                                             std::span<const SequenceHash> blocks,
                                             uint32_t block_size, uint64_t end);
 
+  // The first block of a side class that must be held, with all behind it, for a prefix of `length` tokens: the table in
+  // `cache_class.h`. `length / block_size`: none must. REQUIRES: `length` is a multiple of the class's block size, and not 0.
+  static uint64_t FirstNeeded(const CacheClass& side, uint64_t length);
+
  private:
   // Rows of one side class, by the number of the block from 0; read when first needed.
   struct Side {

@@ -54,17 +54,10 @@ std::string CacheStrips::StripOf(const Class& side) const {
   return strip;
 }
 
-// The table in `cache_class.h`. REQUIRES: `tokens` is a multiple of the alignment, and not 0.
+// REQUIRES: `tokens` is a multiple of the alignment, and not 0.
 bool CacheStrips::Accepts(const Class& side, uint64_t tokens) const {
-  const uint64_t size = side.of.block_size;
-  const uint64_t end = tokens / size;
-  uint64_t first = end - 1;
-  if (side.of.kind == CacheKind::kWindow) {
-    const uint64_t blocks = (uint64_t{side.of.window_tokens} + size - 1) / size;
-    first = end - std::clamp<uint64_t>(blocks, 1, end);
-  } else if (side.of.kind == CacheKind::kChunk && side.of.window_tokens != 0) {
-    first = tokens / side.of.window_tokens * side.of.window_tokens / size;
-  }
+  const uint64_t end = tokens / side.of.block_size;
+  const uint64_t first = Reusable::FirstNeeded(side.of, tokens);
   return first == end || (end <= side.run.size() && side.run[end - 1] >= end - first);
 }
 
