@@ -361,30 +361,29 @@ void EngineRank::Mark(const std::function<void(EngineRankMark)>& visit) const {
   for (int tier = 0; tier < kTiers; ++tier)
     for (size_t group = 0; group < groups_.size(); ++group)
       if (required_[tier] >> group & 1) mark.required[tier].push_back(groups_[group].id);
-  for (const std::string& key : ambiguous_) {
-    mark.ambiguous.emplace_back(groups_[GroupOfKey(key)].id, NameOfKey(key));
-    if (mark.ambiguous.size() < kNamesPerMark) continue;
+  // In several marks, so that each is of bounded size.
+  const auto flush_if_full = [&](size_t names) {
+    if (names < kNamesPerMark) return;
     visit(mark);
     mark.ambiguous.clear();
+    mark.side_links.clear();
+    mark.shared_sides.clear();
+  };
+  for (const std::string& key : ambiguous_) {
+    mark.ambiguous.emplace_back(groups_[GroupOfKey(key)].id, NameOfKey(key));
+    flush_if_full(mark.ambiguous.size());
   }
   for (const auto& [key, before] : links_) {
     mark.side_links.push_back({.group = groups_[GroupOfKey(key)].id,
                                .name = NameOfKey(key),
                                .before = NameOfKey(before)});
-    if (mark.side_links.size() < kNamesPerMark) continue;
-    visit(mark);
-    mark.ambiguous.clear();
-    mark.side_links.clear();
+    flush_if_full(mark.side_links.size());
   }
   for (const auto& [key, others] : more_names_) {
     for (const SequenceHash other : others)
       mark.shared_sides.push_back(
           {.group = groups_[GroupOfKey(key)].id, .name = NameOfKey(key), .side_name = other});
-    if (mark.shared_sides.size() < kNamesPerMark) continue;
-    visit(mark);
-    mark.ambiguous.clear();
-    mark.side_links.clear();
-    mark.shared_sides.clear();
+    flush_if_full(mark.shared_sides.size());
   }
   visit(std::move(mark));
 }
