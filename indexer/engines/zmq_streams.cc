@@ -1,11 +1,12 @@
 #include "indexer/engines/zmq_streams.h"
 
-#include <sys/resource.h>
 #include <zmq.h>
 
 #include <algorithm>
 #include <thread>
 #include <utility>
+
+#include "indexer/service/connection_account.h"
 
 namespace kvatlas {
 namespace {
@@ -14,14 +15,6 @@ constexpr uint32_t kLanesMax = 8;  // when nobody says how many
 constexpr uint32_t kLanesAskedMax = 256;
 // libzmq's own limit; a stream takes three, and one more during a replay.
 constexpr int kSocketsMax = 65535;
-
-// A stream takes four descriptors and one more during a replay: as many as the system lets us have.
-void RaiseDescriptorLimit() {
-  rlimit limit;
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
-  limit.rlim_cur = limit.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &limit);
-}
 
 size_t LaneCount(uint32_t asked) {
   if (asked > 0) return std::min(asked, kLanesAskedMax);
@@ -35,7 +28,7 @@ absl::Status NoStream(ZmqStreamId stream) {
 }  // namespace
 
 ZmqStreams::ZmqStreams(ZmqIngestOptions options) : options_(std::move(options)) {
-  RaiseDescriptorLimit();
+  RaiseDescriptorLimit();  // a stream takes four descriptors, and one more during a replay
   context_ = options_.zmq_context;
   if (context_ == nullptr) {
     context_ = zmq_ctx_new();
