@@ -162,8 +162,13 @@ size_t TestWorker::Reach(const std::vector<TokenId>& tokens, const Asked& asked)
   const CacheLayout& layout = found->second.layout;
   if (asked.held_only || layout.plain() || blocks.empty()) return own[0].blocks;
   SideIndex::Reader reader(sides_);
-  Reusable().Find(layout, blocks, options_.block_size, asked.tiers, reader, own);
-  return own[0].blocks;
+  const uint32_t number = Raw(own[0].holder);
+  std::vector<uint64_t> holders(number / 64 + 1);
+  holders.back() = uint64_t{1} << (number % 64);
+  std::vector<Overlap> reused;
+  Reusable().Find(layout, blocks, options_.block_size, asked.tiers, reader, StepsOf(own), holders,
+                  &reused);
+  return reused.empty() ? 0 : reused[0].blocks;
 }
 
 size_t TestWorker::Held(const std::vector<TokenId>& tokens, uint32_t rank) const {

@@ -10,8 +10,8 @@
 #include <variant>
 
 #include "absl/container/flat_hash_map.h"
+#include "indexer/base/for_each_bit.h"
 #include "indexer/base/mutex.h"
-#include "indexer/holders/for_each_bit.h"
 #include "indexer/holders/hello_checks.h"
 #include "indexer/holders/holder.h"
 #include "indexer/holders/holder_table.h"
@@ -198,9 +198,7 @@ class DomainState {
     static thread_local std::vector<TierReach> reaches;
     reaches.clear();
     if (reaches_differ) FindReaches(query.blocks, table->size(), held_only, &reaches);
-    OverlapAnswer answer = AnswerOf(table, block_size_, overlaps, all_holders, reaches, now);
-    if (!hybrids.empty()) NoteHeld(*table, hybrids, &answer);
-    return answer;
+    return AnswerOf(table, block_size_, overlaps, hybrids, all_holders, reaches, now);
   }
 
   // Of the holders in the table that have more than the main class.

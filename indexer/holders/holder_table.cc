@@ -2,13 +2,12 @@
 
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "indexer/base/ids.h"
 
 namespace kvatlas {
 
 void AddAnswer(const Table& table, const Overlap& overlap, Time asked, OverlapAnswer* answer,
-               std::span<const TierReach> reaches) {
+               std::span<const TierReach> reaches, const HybridOverlap* hybrid) {
   const uint32_t number = Raw(overlap.holder);
   if (number >= table.size() || table[number].holder == nullptr)
     return;  // came after the table was taken
@@ -24,43 +23,41 @@ void AddAnswer(const Table& table, const Overlap& overlap, Time asked, OverlapAn
     answer->keeps.push_back(std::move(info));
   }
   described.blocks = described.held = overlap.blocks;
+  if (hybrid != nullptr) {
+    described.held = hybrid->held;
+    if (hybrid->written && described.trust == Trust::kExact) described.trust = Trust::kDegraded;
+  }
   if (number < reaches.size() && reaches[number].device < overlap.blocks)
     described.reach = reaches[number];
 }
 
 OverlapAnswer AnswerOf(const std::shared_ptr<const Table>& of, uint32_t block_size,
-                       std::span<const Overlap> overlaps, bool all_holders,
-                       std::span<const TierReach> reaches, Time now) {
+                       std::span<const Overlap> overlaps, std::span<const HybridOverlap> hybrids,
+                       bool all_holders, std::span<const TierReach> reaches, Time now) {
   const Table& table = *of;
   OverlapAnswer answer;
   answer.block_size = block_size;
   answer.keeps.push_back(of);
   answer.holders.reserve(all_holders ? table.size() : overlaps.size());
+  const size_t plain = overlaps.size() - hybrids.size();
+  const auto add = [&](size_t i) {
+    AddAnswer(table, overlaps[i], now, &answer, reaches, i < plain ? nullptr : &hybrids[i - plain]);
+  };
   if (!all_holders) {
-    for (const Overlap& overlap : overlaps) AddAnswer(table, overlap, now, &answer, reaches);
+    for (size_t i = 0; i < overlaps.size(); ++i) add(i);
     return answer;
   }
-  std::vector<uint32_t> blocks(table.size(), 0);
-  for (const Overlap& overlap : overlaps) {
-    if (Raw(overlap.holder) < blocks.size()) blocks[Raw(overlap.holder)] = overlap.blocks;
-  }
-  for (size_t i = 0; i < blocks.size(); ++i) {
-    AddAnswer(table, {HolderIndex(i), blocks[i]}, now, &answer, reaches);
+  std::vector<uint32_t> place(table.size(), UINT32_MAX);
+  for (uint32_t i = 0; i < overlaps.size(); ++i)
+    if (Raw(overlaps[i].holder) < place.size()) place[Raw(overlaps[i].holder)] = i;
+  for (size_t number = 0; number < place.size(); ++number) {
+    if (place[number] != UINT32_MAX) {
+      add(place[number]);
+    } else {
+      AddAnswer(table, {HolderIndex(number), 0}, now, &answer, reaches);
+    }
   }
   return answer;
-}
-
-void NoteHeld(const Table& table, std::span<const HybridOverlap> hybrids, OverlapAnswer* answer) {
-  absl::flat_hash_map<const HolderInfo*, const HybridOverlap*> by_info;
-  for (const HybridOverlap& hybrid : hybrids)
-    if (hybrid.number < table.size() && table[hybrid.number].holder != nullptr)
-      by_info[table[hybrid.number].info.get()] = &hybrid;
-  for (HolderOverlap& overlap : answer->holders) {
-    const auto found = by_info.find(overlap.holder);
-    if (found == by_info.end()) continue;
-    overlap.held = found->second->held;
-    if (found->second->written && overlap.trust == Trust::kExact) overlap.trust = Trust::kDegraded;
-  }
 }
 
 }  // namespace kvatlas

@@ -27,14 +27,12 @@ using Table = std::vector<TableEntry>;
 
 // Appends what the index said of a holder, unless it is not live, or came after the table was taken.
 void AddAnswer(const Table& table, const Overlap& overlap, Time asked, OverlapAnswer* answer,
-               std::span<const TierReach> reaches = {});
+               std::span<const TierReach> reaches = {}, const HybridOverlap* hybrid = nullptr);
 
+// `hybrids`: of the last of `overlaps`, in their order.
 OverlapAnswer AnswerOf(const std::shared_ptr<const Table>& of, uint32_t block_size,
-                       std::span<const Overlap> overlaps, bool all_holders,
-                       std::span<const TierReach> reaches, Time now);
-
-// What hybrid holders hold, beside what they can reuse. REQUIRES: the answer was made of this table.
-void NoteHeld(const Table& table, std::span<const HybridOverlap> hybrids, OverlapAnswer* answer);
+                       std::span<const Overlap> overlaps, std::span<const HybridOverlap> hybrids,
+                       bool all_holders, std::span<const TierReach> reaches, Time now);
 
 }  // namespace kvatlas
 

@@ -1,6 +1,6 @@
-// What do side classes cost a query? Overlaps of a prompt of 100 blocks over so many workers, which hold its first 1 to 100 blocks
-// each, through `HolderRegistry::FindOverlaps`: plain workers, and the same with a sliding window of 1,024 tokens all of
-// whose blocks are held. Both domains are in one process and are asked in turn; the ratio is of their times.
+// What do side classes cost a query? Overlaps of a prompt of 100 blocks over so many workers, which hold prefixes of it of so
+// many different lengths, through `HolderRegistry::FindOverlaps`: plain workers, and the same with a sliding window of so many
+// tokens all of whose blocks are held. Both domains are in one process and are asked in turn; the ratio is of their times.
 //
 //   bazel run -c opt //indexer/holders:hybrid_benchmark
 
@@ -33,11 +33,11 @@ std::vector<SequenceHash> Prompt() {
 
 class Fleet {
  public:
-  explicit Fleet(size_t workers) : prompt_(Prompt()) {
+  Fleet(size_t workers, size_t lengths, uint32_t window_tokens) : prompt_(Prompt()) {
     const CacheClass window = {
-        .kind = CacheKind::kWindow, .block_size = kBlockSize, .window_tokens = 1023};
+        .kind = CacheKind::kWindow, .block_size = kBlockSize, .window_tokens = window_tokens - 1};
     for (size_t i = 0; i < workers; ++i) {
-      const size_t held = 1 + i * (kBlocks - 1) / std::max<size_t>(workers - 1, 1);
+      const size_t held = (i % lengths + 1) * kBlocks / lengths;
       const std::vector<SequenceHash> blocks(prompt_.begin(),
                                              prompt_.begin() + static_cast<ptrdiff_t>(held));
       for (const Domain& domain : {plain_, hybrid_}) {
@@ -80,7 +80,8 @@ class Fleet {
 };
 
 void BM_PlainAndWindow(benchmark::State& state) {
-  const Fleet fleet(static_cast<size_t>(state.range(0)));
+  const Fleet fleet(static_cast<size_t>(state.range(0)), static_cast<size_t>(state.range(1)),
+                    static_cast<uint32_t>(state.range(2)));
   constexpr int kQueries = 64;
   double plain = 0, hybrid = 0;
   int64_t queries = 0;
@@ -93,7 +94,10 @@ void BM_PlainAndWindow(benchmark::State& state) {
   state.counters["window_us"] = hybrid / 1000 / static_cast<double>(queries);
   state.counters["ratio"] = hybrid / plain;
 }
-BENCHMARK(BM_PlainAndWindow)->Arg(8)->Arg(128)->Arg(1024)->Unit(benchmark::kMicrosecond);
+BENCHMARK(BM_PlainAndWindow)
+    ->ArgNames({"workers", "lengths", "window"})
+    ->ArgsProduct({{8, 128, 1024}, {4, 100}, {128, 1024}})
+    ->Unit(benchmark::kMicrosecond);
 
 }  // namespace
 }  // namespace kvatlas

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "indexer/base/for_each_bit.h"
 #include "indexer/base/ids.h"
 #include "indexer/index/reusable.h"
 
@@ -27,9 +28,13 @@ std::shared_ptr<const HybridOverlaps::Hybrids> HybridOverlaps::At(uint64_t versi
     // Beyond so many kinds of caches in one domain holders are answered by the rules of the last one, which asks of side
     // classes that they do not have.
     if (known == hybrids->layouts.size() && known < kLayoutsMax) hybrids->layouts.push_back(layout);
-    hybrids->layout_of.resize(number + 1, 0);
-    hybrids->layout_of[number] = static_cast<uint8_t>(std::min(known + 1, kLayoutsMax));
     hybrids->numbers.push_back(number);
+    hybrids->of_layout.resize(hybrids->layouts.size());
+    hybrids->all.resize(number / 64 + 1);
+    hybrids->all[number / 64] |= uint64_t{1} << (number % 64);
+    std::vector<uint64_t>& alike = hybrids->of_layout[std::min(known, kLayoutsMax - 1)];
+    alike.resize(number / 64 + 1);
+    alike[number / 64] |= uint64_t{1} << (number % 64);
   }
   MutexLock lock(&mutex_);
   hybrids_ = hybrids->numbers.empty() ? nullptr : std::move(hybrids);
@@ -43,60 +48,81 @@ void HybridOverlaps::Find(const OverlapQuery& query, bool held_only, std::vector
   for (int tries = 1;; ++tries) {
     const uint64_t layouts = version_->load();
     const std::shared_ptr<const Hybrids> hybrids = held_only ? nullptr : At(layouts);
-    if (hybrids != nullptr) {
+    // Where no holder is written, two numbers tell it.
+    uint64_t writes = 0;
+    bool quiet = false;
+    if (hybrids != nullptr && tries == 1) {
+      writes = sides_->WritesEnded();
+      quiet = sides_->WritesBegun() == writes;
+    }
+    if (hybrids != nullptr && !quiet) {
       versions.clear();
       for (uint32_t number : hybrids->numbers)
         versions.push_back(sides_->VersionOf(HolderIndex{number}));
     }
     overlaps->clear();
-    index_->FindOverlaps(query, overlaps);
-    if (hybrids != nullptr) Reduce(*hybrids, query, overlaps, hybrid_overlaps);
+    hybrid_overlaps->clear();
+    if (hybrids == nullptr) {
+      index_->FindOverlaps(query, overlaps);
+    } else {
+      FindReusable(*hybrids, query, overlaps, hybrid_overlaps);
+    }
     const bool last = tries == kTriesMax;
     if (!held_only && !last && version_->load() != layouts) continue;
     if (hybrids == nullptr) return;
+    if (quiet) {
+      if (sides_->WritesBegun() == writes) return;
+      continue;
+    }
     bool written = false;
     static thread_local std::vector<bool> written_of;
-    written_of.assign(hybrids->layout_of.size(), false);
+    if (last) written_of.assign(hybrids->all.size() * 64, false);
     for (size_t i = 0; i < hybrids->numbers.size(); ++i) {
       const uint32_t number = hybrids->numbers[i];
       if (versions[i] % 2 == 0 && sides_->VersionOf(HolderIndex{number}) == versions[i]) continue;
-      written = written_of[number] = true;
+      written = true;
+      if (!last) break;
+      written_of[number] = true;
     }
     if (written && !last) continue;
-    for (HybridOverlap& overlap : *hybrid_overlaps) overlap.written = written_of[overlap.number];
+    const size_t plain = overlaps->size() - hybrid_overlaps->size();
+    for (size_t i = 0; written && i < hybrid_overlaps->size(); ++i)
+      (*hybrid_overlaps)[i].written = written_of[Raw((*overlaps)[plain + i].holder)];
     return;
   }
 }
 
-void HybridOverlaps::Reduce(const Hybrids& hybrids, const OverlapQuery& query,
-                            std::vector<Overlap>* overlaps,
-                            std::vector<HybridOverlap>* held) const {
+void HybridOverlaps::FindReusable(const Hybrids& hybrids, const OverlapQuery& query,
+                                  std::vector<Overlap>* overlaps,
+                                  std::vector<HybridOverlap>* of_main) const {
   static thread_local Reusable reusable;
-  static thread_local std::vector<Overlap> of_layout;
+  static thread_local OverlapSteps steps;
   static thread_local std::vector<uint32_t> held_of;
-  held->clear();
-  held_of.assign(hybrids.layout_of.size(), 0);
-  for (const Overlap& overlap : *overlaps)
-    if (hybrids.LayoutOf(Raw(overlap.holder)) != 0) held_of[Raw(overlap.holder)] = overlap.blocks;
-  std::erase_if(*overlaps,
-                [&](const Overlap& overlap) { return hybrids.LayoutOf(Raw(overlap.holder)) != 0; });
+  steps.depths.clear();
+  index_->FindSteps(query, &steps);
+  held_of.assign(hybrids.all.size() * 64, 0);
+  overlaps->reserve(held_of.size());
+  of_main->reserve(hybrids.numbers.size());
+  for (size_t step = 0; step < steps.depths.size(); ++step) {
+    const uint32_t depth = steps.depths[step];
+    ForEachBit(steps.holders(step), [&](uint32_t number) {
+      if (number < held_of.size()) held_of[number] = depth;
+      if (!hybrids.Has(number)) overlaps->push_back({HolderIndex(number), depth});
+    });
+  }
+  const size_t plain = overlaps->size();
   SideIndex::Reader reader(*sides_);
   for (size_t i = 0; i < hybrids.layouts.size(); ++i) {
-    const CacheLayout& layout = *hybrids.layouts[i];
-    of_layout.clear();
-    for (uint32_t number : hybrids.numbers) {
-      if (hybrids.layout_of[number] != i + 1) continue;
-      if (layout.has_main && held_of[number] == 0) continue;
-      of_layout.push_back({HolderIndex{number}, held_of[number]});
-    }
-    reusable.Find(layout, query.blocks, block_size_, query.tiers, reader, of_layout);
-    for (const Overlap& overlap : of_layout) {
-      const uint32_t number = Raw(overlap.holder);
-      if (overlap.blocks == 0 && held_of[number] == 0) continue;
-      overlaps->push_back(overlap);
-      held->push_back({.number = number, .held = held_of[number]});
-    }
+    const auto first = static_cast<ptrdiff_t>(overlaps->size());
+    reusable.Find(*hybrids.layouts[i], query.blocks, block_size_, query.tiers, reader, steps,
+                  hybrids.of_layout[i], overlaps);
+    if (hybrids.layouts[i]->has_main) continue;
+    const auto nothing = [](const Overlap& overlap) { return overlap.blocks == 0; };
+    overlaps->erase(std::remove_if(overlaps->begin() + first, overlaps->end(), nothing),
+                    overlaps->end());
   }
+  for (size_t i = plain; i < overlaps->size(); ++i)
+    of_main->push_back({.held = held_of[Raw((*overlaps)[i].holder)]});
 }
 
 }  // namespace kvatlas

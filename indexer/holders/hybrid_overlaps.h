@@ -27,10 +27,9 @@
 
 namespace kvatlas {
 
-// What the main class of a hybrid holder holds, for an answer that has what it can reuse.
+// Beside the overlap of a hybrid holder, which is what it can reuse.
 struct HybridOverlap {
-  uint32_t number = 0;
-  uint32_t held = 0;
+  uint32_t held = 0;     // by the main class
   bool written = false;  // meanwhile, at each try
 };
 
@@ -52,25 +51,27 @@ class HybridOverlaps {
   // Some holder has side classes.
   bool Any() const { return At(version_->load()) != nullptr; }
 
-  // Overlaps as the index gives them, where those of hybrid holders are what they can reuse; of these `hybrids` says what they
-  // hold. Holders that hold something and can reuse nothing are among both. With `held_only` side classes are not looked at.
+  // Overlaps as the index gives them, where those of hybrid holders are what they can reuse: they are the last, and of each
+  // `hybrids` says what it holds, in the same order. Holders that hold something and can reuse nothing are among both. With `held_only` side classes are not looked at.
   void Find(const OverlapQuery& query, bool held_only, std::vector<Overlap>* overlaps,
             std::vector<HybridOverlap>* hybrids) const;
 
  private:
+  // Sets of holders: h is bit h % 64 of word h / 64.
   struct Hybrids {
     std::vector<std::shared_ptr<const CacheLayout>> layouts;  // different ones
-    std::vector<uint8_t> layout_of;  // by holder number: 0, or the number of its layout from 1
-    std::vector<uint32_t> numbers;
+    std::vector<std::vector<uint64_t>> of_layout;             // the holders of each
+    std::vector<uint64_t> all;
+    std::vector<uint32_t> numbers;  // of all
 
-    uint8_t LayoutOf(uint32_t number) const {
-      return number < layout_of.size() ? layout_of[number] : 0;
+    bool Has(uint32_t number) const {
+      return number / 64 < all.size() && (all[number / 64] >> (number % 64) & 1) != 0;
     }
   };
   // Null: no holder has side classes.
   std::shared_ptr<const Hybrids> At(uint64_t version) const;
-  void Reduce(const Hybrids& hybrids, const OverlapQuery& query, std::vector<Overlap>* overlaps,
-              std::vector<HybridOverlap>* held) const;
+  void FindReusable(const Hybrids& hybrids, const OverlapQuery& query,
+                    std::vector<Overlap>* overlaps, std::vector<HybridOverlap>* of_main) const;
 
   const uint32_t block_size_;
   const std::atomic<uint64_t>* const version_;

@@ -47,6 +47,25 @@ void HolderSet::Set(HolderIndex holder, TierMask tiers) {
   }
 }
 
+void HolderSet::Read(TierMask tiers, std::span<uint64_t> row) const {
+  std::fill(row.begin(), row.end(), 0);
+  if (!is_dense()) {
+    const Member* const all = members();
+    for (uint32_t i = 0; i < count_; ++i) {
+      const uint32_t holder = HolderOf(all[i]);
+      if (holder / 64 >= row.size()) return;
+      if (TiersOf(all[i]).Intersects(tiers)) row[holder / 64] |= uint64_t{1} << holder % 64;
+    }
+    return;
+  }
+  const size_t words = std::min<size_t>(dense_->words, row.size());
+  for (int tier = 0; tier < kTiers; ++tier) {
+    const std::vector<uint64_t>& bits = dense_->tiers[tier];
+    if (bits.empty() || !tiers.Has(static_cast<Tier>(tier))) continue;
+    for (size_t word = 0; word < words; ++word) row[word] |= bits[word];
+  }
+}
+
 uint32_t HolderSet::LowerBound(uint32_t holder) const {
   const Member* all = members();
   return static_cast<uint32_t>(std::lower_bound(all, all + count_, Pack(holder, TierMask())) - all);

@@ -17,6 +17,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -48,6 +49,9 @@ class HolderSet {
   // + b.
   template <typename Visit>
   void ForEachWord(TierMask tiers, Visit visit) const;
+
+  // Sets `row` to the holders below 64 * row.size() with a member in one of `tiers`, a bit each.
+  void Read(TierMask tiers, std::span<uint64_t> row) const;
 
   // Reads such words at places the caller chooses, in increasing order.
   class WordReader {

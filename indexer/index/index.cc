@@ -51,25 +51,28 @@ void Index::FindBest(const OverlapQuery& query, size_t k, std::vector<Overlap>* 
   overlaps->erase(middle, overlaps->end());
 }
 
+OverlapSteps StepsOf(std::vector<Overlap> overlaps) {
+  std::sort(overlaps.begin(), overlaps.end(), [](const Overlap& a, const Overlap& b) {
+    return a.blocks != b.blocks ? a.blocks < b.blocks : a.holder < b.holder;
+  });
+  OverlapSteps steps;
+  for (const Overlap& each : overlaps)
+    steps.words_per_step = std::max(steps.words_per_step, Raw(each.holder) / 64 + 1);
+  for (const Overlap& each : overlaps) {
+    if (steps.depths.empty() || steps.depths.back() != each.blocks) {
+      steps.depths.push_back(each.blocks);
+      steps.words.resize(steps.words.size() + steps.words_per_step);
+    }
+    const size_t base = steps.words.size() - steps.words_per_step;
+    steps.words[base + Raw(each.holder) / 64] |= uint64_t{1} << (Raw(each.holder) % 64);
+  }
+  return steps;
+}
+
 void Index::FindSteps(const OverlapQuery& query, OverlapSteps* steps) const {
   std::vector<Overlap> found;
   FindOverlaps(query, &found);
-  std::sort(found.begin(), found.end(), [](const Overlap& a, const Overlap& b) {
-    return a.blocks != b.blocks ? a.blocks < b.blocks : a.holder < b.holder;
-  });
-  uint32_t holders = 0;
-  for (const Overlap& each : found) holders = std::max(holders, Raw(each.holder) + 1);
-  steps->words_per_step = (holders + 63) / 64;
-  steps->depths.clear();
-  steps->words.clear();
-  for (const Overlap& each : found) {
-    if (steps->depths.empty() || steps->depths.back() != each.blocks) {
-      steps->depths.push_back(each.blocks);
-      steps->words.resize(steps->words.size() + steps->words_per_step);
-    }
-    const size_t base = steps->words.size() - steps->words_per_step;
-    steps->words[base + Raw(each.holder) / 64] |= uint64_t{1} << (Raw(each.holder) % 64);
-  }
+  *steps = StepsOf(std::move(found));
 }
 
 void Index::FindOverlapsByContent(const OverlapQuery& query, std::vector<Overlap>* overlaps) const {

@@ -122,6 +122,9 @@ struct OverlapSteps {
   }
 };
 
+// The same answer of single overlaps, by sorting them.
+OverlapSteps StepsOf(std::vector<Overlap> overlaps);
+
 // One block of one holder.
 struct Holding {
   SequenceHash block{0};

@@ -4,10 +4,10 @@
 #include <bit>
 #include <numeric>
 
+#include "indexer/base/for_each_bit.h"
+
 namespace kvatlas {
 namespace {
-
-constexpr size_t kAhead = 8;  // rows whose slots are loaded ahead
 
 uint64_t RoundDown(uint64_t value, uint64_t unit) { return value - value % unit; }
 
@@ -15,6 +15,11 @@ uint64_t RoundDown(uint64_t value, uint64_t unit) { return value - value % unit;
 uint64_t BlocksOfWindow(const CacheClass& side, bool drop) {
   const uint64_t blocks = (uint64_t{side.window_tokens} + side.block_size - 1) / side.block_size;
   return std::max<uint64_t>(1, blocks + drop);
+}
+
+// Of a class that is no chunk: blocks before a boundary that must be held, as far as there are so many.
+uint64_t BlocksBefore(const CacheClass& side) {
+  return side.kind == CacheKind::kWindow ? BlocksOfWindow(side, false) : 1;
 }
 
 }  // namespace
@@ -29,25 +34,13 @@ std::optional<SequenceHash> Reusable::NameAt(const CacheClass& side,
 }
 
 uint64_t Reusable::FirstNeeded(const CacheClass& side, uint64_t length) {
-  const uint64_t end = length / side.block_size;
-  if (side.kind == CacheKind::kWindow) return end - std::min(end, BlocksOfWindow(side, false));
   if (side.kind == CacheKind::kChunk)
     return RoundDown(length, std::max<uint64_t>(1, side.window_tokens)) / side.block_size;
-  return end - 1;
+  const uint64_t end = length / side.block_size;
+  return end - std::min(end, BlocksBefore(side));
 }
 
-std::optional<SequenceHash> Reusable::NameOf(const Side& side, size_t block) const {
-  const uint64_t end = (block + 1) * side.of.block_size;
-  const uint64_t twin =
-      side.common == side.of.block_size ? end : (end + side.common - 1) / side.common * side.common;
-  if (twin > tokens_) return std::nullopt;
-  return SideName(side.tag, blocks_[twin / block_size_ - 1], static_cast<uint32_t>(twin - end));
-}
-
-void Reusable::Open(const CacheLayout& layout, std::span<const Overlap> holders) {
-  uint32_t last = 0;
-  for (const Overlap& overlap : holders) last = std::max(last, Raw(overlap.holder));
-  words_ = last / 64 + 1;
+void Reusable::Open(const CacheLayout& layout) {
   sides_used_ = layout.sides.size();
   if (sides_.size() < sides_used_) sides_.resize(sides_used_);
   for (size_t i = 0; i < sides_used_; ++i) {
@@ -55,81 +48,111 @@ void Reusable::Open(const CacheLayout& layout, std::span<const Overlap> holders)
     side.of = layout.sides[i];
     side.tag = SideTag(side.of);
     side.common = std::lcm(uint64_t{side.of.block_size}, block_size_);
-    side.blocks = tokens_ / side.of.block_size;
-    side.known.assign(side.blocks, 0);
-    if (side.rows.size() < side.blocks * words_) side.rows.resize(side.blocks * words_);
+    side.named = RoundDown(tokens_, side.common) / side.of.block_size;
+    const size_t blocks = tokens_ / side.of.block_size;
+    side.known.assign(blocks, 0);
+    side.per_unit = alignment_ / side.of.block_size;
+    side.needed = BlocksBefore(side.of);
+    side.ahead = 1;
+    side.low = side.split = SIZE_MAX;
+    if (side.rows.size() < blocks * words_) side.rows.resize(blocks * words_);
+    if (side.above.size() < side.rows.size()) side.above.resize(side.rows.size());
   }
 }
 
-const uint64_t* Reusable::Row(Side* side, size_t block) {
-  uint64_t* const row = side->rows.data() + block * words_;
-  if (side->known[block]) return row;
-  side->known[block] = 1;
-  // Walks go from deep to shallow.
-  if (block >= kAhead)
-    if (const auto ahead = NameOf(*side, block - kAhead)) reader_->Prefetch(*ahead);
-  if (const auto name = NameOf(*side, block)) {
-    reader_->Row(*name, tiers_, {row, words_});
-  } else {
-    std::fill_n(row, words_, 0);
+void Reusable::ReadRows(Side* side, size_t block) {
+  uint64_t* const rows = side->rows.data();
+  if (block >= side->named) {
+    side->known[block] = 1;
+    std::fill_n(rows + block * words_, words_, 0);
+    return;
   }
-  return row;
+  const size_t count = std::min(side->ahead, block + 1);
+  const size_t from = block + 1 - count;
+  SequenceHash names[SideIndex::Reader::kNamesAtOnce];
+  for (size_t i = 0; i < count; ++i) {
+    names[i] = NameOf(*side, from + i);
+    side->known[from + i] = 1;
+  }
+  reader_->Rows({names, count}, tiers_, words_, rows + from * words_);
+  side->ahead = std::min(side->ahead * 2, SideIndex::Reader::kNamesAtOnce);
 }
 
 // ---- All holders at once ----
 
-void Reusable::Accept(Side* side, uint64_t length, std::span<uint64_t> accepted) {
-  const uint64_t end = length / side->of.block_size;  // a multiple, as the alignment is
-  const uint64_t first = FirstNeeded(side->of, length);
-  for (uint64_t block = end; block-- > first;) {
-    const uint64_t* const row = Row(side, block);
-    uint64_t any = 0;
-    for (size_t word = 0; word < words_; ++word) any |= accepted[word] &= row[word];
-    if (any == 0) return;
+// The AND of a window that slides down, as a queue of two stacks.
+bool Reusable::Accept(Side* side, uint64_t units, const uint64_t* among, uint64_t* accepted) {
+  const uint64_t end = units * side->per_unit;
+  const uint64_t first = side->of.kind == CacheKind::kChunk
+                             ? FirstNeeded(side->of, units * alignment_)
+                             : end - std::min(end, side->needed);
+  if (first == end) {
+    if (accepted != among) std::copy_n(among, words_, accepted);
+    return true;
   }
+  if (end <= side->split) {
+    side->split = first;
+    side->below.assign(words_, ~uint64_t{0});
+    for (uint64_t block = end; block-- > first;) Row(side, block);
+    const uint64_t* before = side->below.data();
+    for (uint64_t block = first; block < end; ++block) {
+      const uint64_t* const row = Row(side, block);
+      uint64_t* const above = side->above.data() + block * words_;
+      for (size_t word = 0; word < words_; ++word) above[word] = before[word] & row[word];
+      before = above;
+    }
+  } else {
+    for (uint64_t block = side->low; block-- > first;) {
+      const uint64_t* const row = Row(side, block);
+      for (size_t word = 0; word < words_; ++word) side->below[word] &= row[word];
+    }
+  }
+  side->low = first;
+  const uint64_t* const above = side->above.data() + (end - 1) * words_;
+  const uint64_t* const below = side->below.data();
+  uint64_t any = 0;
+  for (size_t word = 0; word < words_; ++word)
+    any |= accepted[word] = among[word] & above[word] & below[word];
+  return any != 0;
 }
 
-// From the deepest length down: the holders that reach it join those that wait, and those that every class accepts leave.
-void Reusable::FindAllAtOnce(uint64_t alignment, std::span<Overlap> holders) {
-  const uint64_t step = alignment / block_size_;  // blocks
-  order_.clear();
-  slot_of_.assign(words_ * 64, 0);
-  for (uint32_t i = 0; i < holders.size(); ++i) {
-    slot_of_[Raw(holders[i].holder)] = i;
-    holders[i].blocks = static_cast<uint32_t>(RoundDown(holders[i].blocks, step));
-    if (holders[i].blocks > 0) order_.push_back(i);
-  }
-  std::sort(order_.begin(), order_.end(),
-            [&](uint32_t a, uint32_t b) { return holders[a].blocks > holders[b].blocks; });
+void Reusable::Join(const OverlapSteps& held, size_t step, std::span<const uint64_t> holders) {
+  const std::span<const uint64_t> more = held.holders(step);
+  for (size_t word = 0; word < std::min(words_, more.size()); ++word)
+    pending_[word] |= more[word] & holders[word];
+}
+
+// From the deepest length down, in units of the alignment: the holders that reach it join those that wait, and those that
+// every class accepts leave.
+void Reusable::FindAllAtOnce(const OverlapSteps& held, std::span<const uint64_t> holders,
+                             std::vector<Overlap>* found) {
+  const auto unit = static_cast<uint32_t>(alignment_ / block_size_);  // blocks
   pending_.assign(words_, 0);
-  size_t next = 0;
-  size_t waiting = 0;
-  uint64_t length = order_.empty() ? 0 : holders[order_[0]].blocks;
-  while (length > 0) {
-    for (; next < order_.size() && holders[order_[next]].blocks >= length; ++next, ++waiting) {
-      const uint32_t holder = Raw(holders[order_[next]].holder);
-      pending_[holder / 64] |= uint64_t{1} << (holder % 64);
+  accepted_.resize(words_);
+  size_t step = held.depths.size();
+  uint32_t units = step == 0 ? 0 : held.depths.back() / unit;
+  while (units > 0) {
+    while (step > 0 && held.depths[step - 1] >= units * unit) Join(held, --step, holders);
+    const uint64_t* among = pending_.data();
+    bool any = true;
+    for (size_t i = 0; i < sides_used_ && any; ++i) {
+      any = Accept(&sides_[i], units, among, accepted_.data());
+      among = accepted_.data();
     }
-    if (waiting == 0) {
-      if (next == order_.size()) break;
-      length = holders[order_[next]].blocks;
-      continue;
-    }
-    accepted_ = pending_;
-    for (size_t i = 0; i < sides_used_; ++i) Accept(&sides_[i], length * block_size_, accepted_);
+    uint64_t waiting = 0;
     for (size_t word = 0; word < words_; ++word) {
-      pending_[word] &= ~accepted_[word];
-      for (uint64_t bits = accepted_[word]; bits != 0; bits &= bits - 1, --waiting) {
+      const uint64_t done = any ? among[word] : 0;
+      waiting |= pending_[word] &= ~done;
+      for (uint64_t bits = done; bits != 0; bits &= bits - 1) {
         const size_t holder = word * 64 + static_cast<size_t>(std::countr_zero(bits));
-        holders[slot_of_[holder]].blocks = static_cast<uint32_t>(length);
+        found->push_back({HolderIndex(static_cast<uint32_t>(holder)), units * unit});
       }
     }
-    length -= step;
+    --units;
+    if (waiting == 0) units = step == 0 ? 0 : std::min(units, held.depths[step - 1] / unit);
   }
-  for (size_t word = 0; word < words_; ++word) {
-    for (uint64_t bits = pending_[word]; bits != 0; bits &= bits - 1)
-      holders[slot_of_[word * 64 + static_cast<size_t>(std::countr_zero(bits))]].blocks = 0;
-  }
+  while (step > 0) Join(held, --step, holders);
+  ForEachBit(pending_, [&](uint32_t holder) { found->push_back({HolderIndex(holder), 0}); });
 }
 
 // ---- Step by step, as the engine does it ----
@@ -220,31 +243,39 @@ uint64_t Reusable::FindStepByStep(const CacheLayout& layout, uint32_t holder, ui
 
 void Reusable::Find(const CacheLayout& layout, std::span<const SequenceHash> blocks,
                     uint32_t block_size, TierMask tiers, const SideIndex::Reader& sides,
-                    std::span<Overlap> holders) {
-  if (holders.empty()) return;
+                    const OverlapSteps& held, std::span<const uint64_t> holders,
+                    std::vector<Overlap>* found) {
   blocks_ = blocks;
   block_size_ = block_size;
   tokens_ = uint64_t{block_size} * blocks.size();
   tiers_ = tiers;
   reader_ = &sides;
+  words_ = holders.size();
   alignment_ = AlignmentOf(layout);
-  const bool fits = alignment_ != 0 && alignment_ % block_size == 0;
+  const OverlapSteps* of = &held;
+  if (!layout.has_main) {
+    all_.depths = {static_cast<uint32_t>(blocks.size())};
+    all_.words_per_step = static_cast<uint32_t>(words_);
+    all_.words.assign(holders.begin(), holders.end());
+    of = &all_;
+  }
   // Where blocks are dropped, or a chunk begins inside a block (which the engine then does not look at), the steps matter.
   bool by_steps = layout.main.drops_last;
   for (const CacheClass& side : layout.sides)
     by_steps = by_steps || side.drops_last ||
                (side.kind == CacheKind::kChunk && side.window_tokens % side.block_size != 0);
-  if (!fits) {
-    for (Overlap& overlap : holders) overlap.blocks = 0;
-    return;
+  const bool fits = alignment_ != 0 && alignment_ % block_size == 0;
+  if (fits) Open(layout);
+  if (fits && !by_steps) return FindAllAtOnce(*of, holders, found);
+  for (size_t step = 0; step < of->depths.size(); ++step) {
+    pending_.assign(words_, 0);
+    Join(*of, step, holders);
+    ForEachBit(pending_, [&](uint32_t holder) {
+      const uint64_t reused =
+          fits ? FindStepByStep(layout, holder, of->depths[step] * block_size_) / block_size_ : 0;
+      found->push_back({HolderIndex(holder), static_cast<uint32_t>(reused)});
+    });
   }
-  Open(layout, holders);
-  if (!layout.has_main)
-    for (Overlap& overlap : holders) overlap.blocks = static_cast<uint32_t>(blocks.size());
-  if (!by_steps) return FindAllAtOnce(alignment_, holders);
-  for (Overlap& overlap : holders)
-    overlap.blocks = static_cast<uint32_t>(
-        FindStepByStep(layout, Raw(overlap.holder), overlap.blocks * block_size_) / block_size_);
 }
 
 }  // namespace kvatlas

@@ -14,6 +14,7 @@
 #include "indexer/base/ids.h"
 #include "indexer/base/overlap.h"
 #include "indexer/base/tier.h"
+#include "indexer/index/index.h"
 #include "indexer/index/side_index.h"
 
 namespace kvatlas {
@@ -65,9 +66,16 @@ class Worker {
     Find(&overlaps);
     return overlaps[0].blocks;
   }
+  // From what the main classes hold to what is reused. REQUIRES: holders 0, 1, …, in order.
   void Find(std::vector<Overlap>* overlaps) {
     SideIndex::Reader reader(index_);
-    reusable_.Find(layout_, prompt_, 16, TierMask::All(), reader, *overlaps);
+    std::vector<uint64_t> holders(overlaps->size() / 64 + 1, ~uint64_t{0});
+    holders.back() = (uint64_t{1} << overlaps->size() % 64) - 1;
+    std::vector<Overlap> found;
+    reusable_.Find(layout_, prompt_, 16, TierMask::All(), reader, StepsOf(*overlaps), holders,
+                   &found);
+    ASSERT_EQ(found.size(), overlaps->size());
+    for (const Overlap& overlap : found) (*overlaps)[Raw(overlap.holder)].blocks = overlap.blocks;
   }
 
  private:

@@ -18,10 +18,9 @@ size_t Larger(size_t slots) { return std::max(kSlotsMin, slots + slots / 4 + 4);
 
 // ---- Slots: linear probing, removal shifts back ----
 
-const SideIndex::Slot* SideIndex::Find(const Segment& segment, uint64_t name) {
+const SideIndex::Slot* SideIndex::FindFrom(const Segment& segment, size_t home, uint64_t name) {
   const size_t size = segment.slots.size();
-  if (size == 0) return nullptr;
-  for (size_t at = HomeOf(segment, name);; at = at + 1 == size ? 0 : at + 1) {
+  for (size_t at = home;; at = at + 1 == size ? 0 : at + 1) {
     const Slot& slot = segment.slots[at];
     if (slot.holders == 0 || NameOf(slot) == name) return &slot;
   }
@@ -225,14 +224,6 @@ void SideIndex::Bump(HolderIndex holder) {
   (*versions)[Raw(holder) % kVersionsPerChunk].fetch_add(1, std::memory_order_seq_cst);
 }
 
-uint32_t SideIndex::VersionOf(HolderIndex holder) const {
-  const uint32_t chunk = Raw(holder) / kVersionsPerChunk;
-  if (chunk >= kVersionChunks) return 0;
-  const Versions* const versions = versions_[chunk].load(std::memory_order_acquire);
-  if (versions == nullptr) return 0;
-  return (*versions)[Raw(holder) % kVersionsPerChunk].load(std::memory_order_seq_cst);
-}
-
 // ---- Reads ----
 
 void SideIndex::ForEachOf(
@@ -257,24 +248,32 @@ TierMask SideIndex::Get(HolderIndex holder, SequenceHash name) const {
   return slot == nullptr ? TierMask() : TiersOf(*slot, holder);
 }
 
-void SideIndex::Reader::Prefetch(SequenceHash name) const {
-  const Segment& segment = index_.SegmentOf(Raw(name));
-  if (!segment.slots.empty()) __builtin_prefetch(segment.slots.data() + HomeOf(segment, Raw(name)));
-}
-
-void SideIndex::Reader::Row(SequenceHash name, TierMask tiers, std::span<uint64_t> row) const {
-  std::fill(row.begin(), row.end(), 0);
-  const Slot* const slot = Find(index_.SegmentOf(Raw(name)), Raw(name));
-  if (slot == nullptr || slot->holders == 0) return;
-  if ((slot->holders & kShared) == 0) {
-    const uint32_t holder = slot->holders >> kTiers;
-    if ((slot->holders & tiers.bits()) != 0 && holder / 64 < row.size())
-      row[holder / 64] = uint64_t{1} << (holder % 64);
-    return;
+void SideIndex::Reader::Rows(std::span<const SequenceHash> names, TierMask tiers, size_t words,
+                             uint64_t* rows) const {
+  const Segment* segments[kNamesAtOnce];
+  size_t homes[kNamesAtOnce];
+  for (size_t i = 0; i < names.size(); ++i) {
+    segments[i] = &index_.SegmentOf(Raw(names[i]));
+    homes[i] = HomeOf(*segments[i], Raw(names[i]));
+    __builtin_prefetch(segments[i]->slots.data() + homes[i]);
   }
-  index_.pool_[slot->holders & ~kShared].ForEachWord(tiers, [&](uint32_t word, uint64_t bits) {
-    if (word < row.size()) row[word] = bits;
-  });
+  uint32_t holders[kNamesAtOnce] = {};
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (segments[i]->slots.empty()) continue;
+    holders[i] = FindFrom(*segments[i], homes[i], Raw(names[i]))->holders;
+    if ((holders[i] & kShared) != 0) __builtin_prefetch(&index_.pool_[holders[i] & ~kShared]);
+  }
+  for (size_t i = 0; i < names.size(); ++i) {
+    const std::span<uint64_t> row(rows + i * words, words);
+    if ((holders[i] & kShared) != 0) {
+      index_.pool_[holders[i] & ~kShared].Read(tiers, row);
+      continue;
+    }
+    std::fill(row.begin(), row.end(), 0);
+    const uint32_t holder = holders[i] >> kTiers;
+    if ((holders[i] & tiers.bits()) != 0 && holder / 64 < words)
+      row[holder / 64] = uint64_t{1} << (holder % 64);
+  }
 }
 
 SideIndex::Stats SideIndex::GetStats() const {

@@ -62,10 +62,26 @@ class SideIndex {
   TierMask Get(HolderIndex holder, SequenceHash name) const;
 
   // The holder's holdings, here or in the domain's index, begin to change, or are as they will be. REQUIRES: in pairs.
-  void BeginWrite(HolderIndex holder) { Bump(holder); }
-  void EndWrite(HolderIndex holder) { Bump(holder); }
+  void BeginWrite(HolderIndex holder) {
+    begun_.fetch_add(1, std::memory_order_seq_cst);
+    Bump(holder);
+  }
+  void EndWrite(HolderIndex holder) {
+    Bump(holder);
+    ended_.fetch_add(1, std::memory_order_seq_cst);
+  }
+  // Of all holders. `WritesEnded`, then `WritesBegun`, the same number: nothing is being written. `WritesBegun` later
+  // still that number: nothing was written meanwhile.
+  uint64_t WritesBegun() const { return begun_.load(std::memory_order_seq_cst); }
+  uint64_t WritesEnded() const { return ended_.load(std::memory_order_seq_cst); }
   // Even: nothing is being written. Unchanged between two calls: nothing was written. 0 for a holder never written.
-  uint32_t VersionOf(HolderIndex holder) const;
+  uint32_t VersionOf(HolderIndex holder) const {
+    const uint32_t chunk = Raw(holder) / kVersionsPerChunk;
+    if (chunk >= kVersionChunks) return 0;
+    const Versions* const versions = versions_[chunk].load(std::memory_order_acquire);
+    if (versions == nullptr) return 0;
+    return (*versions)[Raw(holder) % kVersionsPerChunk].load(std::memory_order_seq_cst);
+  }
 
   // Shares the lock as long as it lives: microseconds.
   class ABSL_SCOPED_LOCKABLE Reader {
@@ -78,10 +94,11 @@ class SideIndex {
     Reader(const Reader&) = delete;
     Reader& operator=(const Reader&) = delete;
 
-    void Prefetch(SequenceHash name) const ABSL_NO_THREAD_SAFETY_ANALYSIS;
-    // Sets `row` to the holders below 64 * row.size() that have the name in one of `tiers`, a bit each.
-    void Row(SequenceHash name, TierMask tiers,
-             std::span<uint64_t> row) const ABSL_NO_THREAD_SAFETY_ANALYSIS;
+    // Sets `rows`, of `words` words for each name, to the holders below 64 * words that have the name in one of `tiers`, a bit
+    // each. Several names cost little more than one, where memory is what is waited for. REQUIRES: at most `kNamesAtOnce`.
+    static constexpr size_t kNamesAtOnce = 8;
+    void Rows(std::span<const SequenceHash> names, TierMask tiers, size_t words,
+              uint64_t* rows) const ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
    private:
     const SideIndex& index_;
@@ -130,7 +147,11 @@ class SideIndex {
                                64);
   }
   // The slot of the name, or the empty one where it would be; null in a segment without slots.
-  static const Slot* Find(const Segment& segment, uint64_t name);
+  static const Slot* Find(const Segment& segment, uint64_t name) {
+    return segment.slots.empty() ? nullptr : FindFrom(segment, HomeOf(segment, name), name);
+  }
+  // REQUIRES: the segment has slots.
+  static const Slot* FindFrom(const Segment& segment, size_t home, uint64_t name);
   Slot* FindOrInsert(uint64_t name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Erase(Segment* segment, Slot* slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Resize(Segment* segment, size_t slots) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -150,6 +171,7 @@ class SideIndex {
   uint64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   Stats counts_ ABSL_GUARDED_BY(mutex_);
 
+  std::atomic<uint64_t> begun_{0}, ended_{0};
   // By holder; a chunk is made once, under the lock, and read without.
   using Versions = std::array<std::atomic<uint32_t>, kVersionsPerChunk>;
   std::array<std::atomic<Versions*>, kVersionChunks> versions_ = {};

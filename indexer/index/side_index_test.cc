@@ -20,7 +20,7 @@ SequenceHash Name(uint64_t value) { return SequenceHash{value * 0x9e3779b97f4a7c
 std::vector<uint64_t> RowOf(const SideIndex& index, SequenceHash name, TierMask tiers,
                             size_t words) {
   std::vector<uint64_t> row(words, ~uint64_t{0});
-  SideIndex::Reader(index).Row(name, tiers, row);
+  SideIndex::Reader(index).Rows({&name, 1}, tiers, row.size(), row.data());
   return row;
 }
 

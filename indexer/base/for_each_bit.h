@@ -1,7 +1,7 @@
-// Who is in this set of holders? The members, in order.
+// Which holders are in this set? Its members, in order.
 
-#ifndef KVATLAS_INDEXER_HOLDERS_FOR_EACH_BIT_H_
-#define KVATLAS_INDEXER_HOLDERS_FOR_EACH_BIT_H_
+#ifndef KVATLAS_INDEXER_BASE_FOR_EACH_BIT_H_
+#define KVATLAS_INDEXER_BASE_FOR_EACH_BIT_H_
 
 #include <bit>
 #include <cstddef>
@@ -29,4 +29,4 @@ void ForEachBit(std::span<const uint64_t> words, Visit visit) {
 
 }  // namespace kvatlas
 
-#endif  // KVATLAS_INDEXER_HOLDERS_FOR_EACH_BIT_H_
+#endif  // KVATLAS_INDEXER_BASE_FOR_EACH_BIT_H_
