@@ -113,7 +113,10 @@ CacheNamespace NamespaceOf(const kvatlas_publisher& publisher, const kvatlas_nam
   return {TextOf(within->lora_name), TextOf(within->cache_salt)};
 }
 
+// `bytes` 0: it is a number.
 uint64_t NameOf(const void* digest, size_t bytes) {
+  uint64_t number = 0;
+  if (bytes == 0) return std::memcpy(&number, digest, sizeof(number)), number;
   return Xxh3({static_cast<const char*>(digest), bytes}, 0);
 }
 
@@ -122,7 +125,7 @@ std::vector<uint64_t> NamesOf(const void* digests, size_t bytes, size_t count) {
   const auto* digest = static_cast<const char*>(digests);
   for (uint64_t& name : names) {
     name = NameOf(digest, bytes);
-    digest += bytes;
+    digest += bytes == 0 ? sizeof(name) : bytes;
   }
   return names;
 }
@@ -410,6 +413,49 @@ int32_t kvatlas_publisher_removed_hashed(kvatlas_publisher* publisher, int32_t t
       return KVATLAS_INVALID_ARGUMENT;
     }
     return to.RemovedHashed(static_cast<kvatlas::Tier>(tier), HashesOf(blocks, blocks_count))
+               ? KVATLAS_OK
+               : KVATLAS_INVALID_ARGUMENT;
+  });
+}
+
+int32_t kvatlas_publisher_stored_in_group(kvatlas_publisher* publisher, const kvatlas_group* group,
+                                          int32_t tier, const void* blocks, size_t name_bytes,
+                                          size_t blocks_count, const void* parent,
+                                          const uint32_t* tokens, size_t tokens_count,
+                                          const kvatlas_namespace* within) {
+  return With(publisher, true, [&](Publisher& to) -> int32_t {
+    if (group == nullptr || group->struct_size < sizeof(size_t) || !kvatlas::IsTier(tier) ||
+        name_bytes > kvatlas::kNameBytesMax || !kvatlas::Fits(blocks, blocks_count) ||
+        !kvatlas::Fits(tokens, tokens_count)) {
+      return KVATLAS_INVALID_ARGUMENT;
+    }
+    kvatlas_group whole = {};
+    std::memcpy(&whole, group, std::min(group->struct_size, sizeof(whole)));
+    if (whole.kind >= kvatlas::kCacheKinds) return KVATLAS_INVALID_ARGUMENT;
+    const std::vector<uint64_t> names = kvatlas::NamesOf(blocks, name_bytes, blocks_count);
+    std::optional<uint64_t> after;
+    if (parent != nullptr) after = kvatlas::NameOf(parent, name_bytes);
+    return to.StoredInGroup({.number = whole.number,
+                             .kind = static_cast<kvatlas::CacheKind>(whole.kind),
+                             .block_size = whole.block_size,
+                             .window_tokens = whole.window_tokens},
+                            static_cast<kvatlas::Tier>(tier), names, after, {tokens, tokens_count},
+                            kvatlas::NamespaceOf(*publisher, within))
+               ? KVATLAS_OK
+               : KVATLAS_INVALID_ARGUMENT;
+  });
+}
+
+int32_t kvatlas_publisher_removed_in_group(kvatlas_publisher* publisher, uint32_t group,
+                                           int32_t tier, const void* blocks, size_t name_bytes,
+                                           size_t blocks_count) {
+  return With(publisher, true, [&](Publisher& to) -> int32_t {
+    if (!kvatlas::IsTier(tier) || name_bytes > kvatlas::kNameBytesMax ||
+        !kvatlas::Fits(blocks, blocks_count)) {
+      return KVATLAS_INVALID_ARGUMENT;
+    }
+    return to.RemovedInGroup(group, static_cast<kvatlas::Tier>(tier),
+                             kvatlas::NamesOf(blocks, name_bytes, blocks_count))
                ? KVATLAS_OK
                : KVATLAS_INVALID_ARGUMENT;
   });

@@ -80,6 +80,24 @@ typedef struct kvatlas_label {
   const char* value;
 } kvatlas_label;
 
+/* What a group of layers of a hybrid model caches. */
+enum {
+  KVATLAS_GROUP_FULL = 0,
+  KVATLAS_GROUP_WINDOW = 1,
+  KVATLAS_GROUP_STATE = 2,
+  KVATLAS_GROUP_CHUNK = 3
+};
+
+/* A group whose blocks the engine stores and evicts by themselves. */
+typedef struct kvatlas_group {
+  size_t struct_size;  /* sizeof(kvatlas_group) */
+  uint32_t number;     /* the engine's own */
+  uint32_t kind;       /* KVATLAS_GROUP_… */
+  uint32_t block_size; /* tokens; 0: the options' */
+  uint32_t
+      window_tokens; /* of a sliding window, the next token counted in, as vLLM counts; else 0 */
+} kvatlas_group;
+
 /* What separates prompts of equal tokens. NULL or "": none. */
 typedef struct kvatlas_namespace {
   const char* lora_name;
@@ -184,12 +202,26 @@ KVATLAS_API int32_t kvatlas_publisher_stored_hashed(kvatlas_publisher* publisher
 KVATLAS_API int32_t kvatlas_publisher_removed_hashed(kvatlas_publisher* publisher, int32_t tier,
                                                      const uint64_t* blocks, size_t blocks_count);
 
+/* For hybrid models: blocks of one group under the engine's own names, those of the group with full attention included
+ * (`Publisher::StoredInGroup` in `publisher.h`). `name_bytes` 0: names are `uint64_t`; else as in `_stored_bytes`. `tokens_count` is
+ * blocks_count * the group's block size. The very first call is of a group with full attention, where there is one. For engines that say everything so, or by `_publish`: the calls above are refused
+ * after it, and it after them. */
+KVATLAS_API int32_t kvatlas_publisher_stored_in_group(kvatlas_publisher* publisher,
+                                                      const kvatlas_group* group, int32_t tier,
+                                                      const void* blocks, size_t name_bytes,
+                                                      size_t blocks_count, const void* parent,
+                                                      const uint32_t* tokens, size_t tokens_count,
+                                                      const kvatlas_namespace* within);
+KVATLAS_API int32_t kvatlas_publisher_removed_in_group(kvatlas_publisher* publisher, uint32_t group,
+                                                       int32_t tier, const void* blocks,
+                                                       size_t name_bytes, size_t blocks_count);
+
 /* Nothing is left in these tiers, however many copies there were. */
 KVATLAS_API int32_t kvatlas_publisher_cleared(kvatlas_publisher* publisher, uint32_t tiers);
 
 /* A batch of events in the engine's own words: the msgpack that vLLM's and SGLang's publishers send, in any of their
- * forms. For engines that say everything so: the calls above, but for `_cleared` of all tiers, are refused after it, and
- * it after them (INVALID_ARGUMENT). A batch that cannot be read is counted (`engine_unreadable`). */
+ * forms. For engines that say everything so (or by groups): the other calls above, but for `_cleared` of all tiers, are refused
+ * after it, and it after them (INVALID_ARGUMENT). A batch that cannot be read is counted (`engine_unreadable`). */
 KVATLAS_API int32_t kvatlas_publisher_publish(kvatlas_publisher* publisher,
                                               const void* engine_batch, size_t size);
 

@@ -392,6 +392,77 @@ TEST_F(KvatlasPublisherTest, AWindowOfAnEnginesOwnEventsArrivesWithTheLayout) {
   EXPECT_EQ(leaf_.holdings_of(1), SidesOf(ChainOf(tokens), layout.sides[0]));
 }
 
+kvatlas_group GroupOf(uint32_t number, uint32_t kind, uint32_t window = 0) {
+  kvatlas_group group = {};
+  group.struct_size = sizeof(group);
+  group.number = number;
+  group.kind = kind;
+  group.window_tokens = window;
+  return group;
+}
+
+// The same by calls, whichever block comes first, with names that are numbers or bytes.
+TEST_F(KvatlasPublisherTest, GroupsOfAHybridModelArriveByTheEnginesOwnNames) {
+  const std::vector<TokenId> tokens = Tokens(2);
+  const kvatlas_group full = GroupOf(0, KVATLAS_GROUP_FULL);
+  const kvatlas_group window = GroupOf(1, KVATLAS_GROUP_WINDOW, 8);
+  const CacheLayout layout = WindowLayout(kBlockSize, 8);
+  const std::vector<uint64_t> numbers = {21, 22};
+  const std::string bytes = std::string(32, 'x') + std::string(32, 'y');
+  for (const size_t name_bytes : {0, 32}) {
+    SCOPED_TRACE(name_bytes);
+    const size_t size = name_bytes == 0 ? sizeof(uint64_t) : name_bytes;
+    const auto* names =
+        name_bytes == 0 ? reinterpret_cast<const char*>(numbers.data()) : bytes.data();
+    publisher_ = Create(options_);
+    kvatlas_publisher* const to = publisher_.get();
+    const auto store = [&](const kvatlas_group& group, size_t from, size_t count) {
+      return kvatlas_publisher_stored_in_group(
+          to, &group, KVATLAS_TIER_DEVICE, names + from * size, name_bytes, count,
+          from == 0 ? nullptr : names + (from - 1) * size, tokens.data() + from * kBlockSize,
+          count * kBlockSize, nullptr);
+    };
+    EXPECT_EQ(store(full, 0, 1), KVATLAS_OK);
+    EXPECT_EQ(store(window, 1, 1), KVATLAS_OK) << "before the block that it ends with";
+    EXPECT_EQ(Known(), ChainOf({tokens.begin(), tokens.begin() + kBlockSize}));
+    EXPECT_EQ(store(full, 1, 1), KVATLAS_OK);
+    EXPECT_EQ(Known().size(), 3u);
+    EXPECT_EQ(leaf_.layout(), layout);
+    EXPECT_EQ(leaf_.holdings_of(0), ChainOf(tokens));
+    Holdings last = ChainOf(tokens);
+    for (const auto& block : ChainOf({tokens.begin(), tokens.begin() + kBlockSize}))
+      last.erase(block);
+    EXPECT_EQ(leaf_.holdings_of(1), SidesOf(last, layout.sides[0]));
+    EXPECT_EQ(
+        kvatlas_publisher_removed_in_group(to, 1, KVATLAS_TIER_DEVICE, names + size, name_bytes, 1),
+        KVATLAS_OK);
+    EXPECT_EQ(Known(), ChainOf(tokens));
+    EXPECT_EQ(kvatlas_publisher_removed_in_group(to, 0, KVATLAS_TIER_DEVICE, names, name_bytes, 2),
+              KVATLAS_OK);
+    EXPECT_EQ(Known(), Holdings());
+    EXPECT_EQ(Stats().engine_refused + Stats().engine_unreadable + Stats().invalid_calls, 0u);
+  }
+}
+
+TEST_F(KvatlasPublisherTest, CallsOfGroupsThatDoNotFitAreRefusedAndChangeNothing) {
+  publisher_ = Create(options_);
+  const std::vector<TokenId> tokens = Tokens(2);
+  const uint64_t names[] = {1, 2};
+  const auto store = [&](const kvatlas_group* group, size_t tokens_count) {
+    return kvatlas_publisher_stored_in_group(publisher_.get(), group, KVATLAS_TIER_DEVICE, names, 0,
+                                             2, nullptr, tokens.data(), tokens_count, nullptr);
+  };
+  const kvatlas_group full = GroupOf(0, KVATLAS_GROUP_FULL), unknown = GroupOf(0, 4),
+                      odd = GroupOf(0, KVATLAS_GROUP_STATE, 8);
+  for (const kvatlas_group* const wrong :
+       {static_cast<const kvatlas_group*>(nullptr), &unknown, &odd})
+    EXPECT_EQ(store(wrong, tokens.size()), KVATLAS_INVALID_ARGUMENT);
+  EXPECT_EQ(store(&full, tokens.size() - 1), KVATLAS_INVALID_ARGUMENT);
+  EXPECT_EQ(store(&full, tokens.size()), KVATLAS_OK);
+  EXPECT_EQ(Stored({3}, Tokens(1)), KVATLAS_INVALID_ARGUMENT) << "another way of speaking";
+  EXPECT_EQ(Known(), ChainOf(tokens));
+}
+
 // Forks at any moment of the publisher's threads, whose locks a child finds as they were: with leaves by gRPC, leaves that are
 // looked for, and a log in Redis.
 TEST_F(KvatlasPublisherTest, ForksUnderLoadHangNobodyAndSayNothingTwice) {

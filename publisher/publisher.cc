@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -20,6 +22,7 @@
 #include "publisher/contents.h"
 #include "publisher/engine_batches.h"
 #include "publisher/record_buffer.h"
+#include "publisher/zmq_events.h"
 
 namespace kvatlas {
 namespace {
@@ -36,6 +39,21 @@ constexpr Duration kAttentiveFor = std::chrono::milliseconds(100);
 constexpr Duration kEngineTickEvery = std::chrono::seconds(1);
 // A replica that neither connects nor acknowledges is looked at again after this.
 constexpr Duration kWaitSlice = std::chrono::milliseconds(20);
+
+// vLLM's words, which the rules of `indexer/engines` read.
+std::string_view SpecKindOf(CacheKind kind) {
+  switch (kind) {
+    case CacheKind::kFull:
+      return "full_attention";
+    case CacheKind::kWindow:
+      return "sliding_window";
+    case CacheKind::kState:
+      return "mamba";
+    case CacheKind::kChunk:
+      return "chunked_local_attention";
+  }
+  return "unknown";
+}
 
 absl::Status Check(const PublisherOptions& options) {
   const auto bad = [](const char* what) { return absl::InvalidArgumentError(what); };
@@ -610,6 +628,55 @@ bool Publisher::RemovedSideHashed(SideClass side, Tier tier, std::span<const Seq
   if (blocks.empty()) return true;
   if (!impl_->Takes(impl_->NamesSide(side), Impl::kCalls)) return false;
   impl_->EnqueueRemoved(Record::kRemovedSide, tier, RawOf(blocks), side);
+  return true;
+}
+
+bool Publisher::StoredInGroup(const EngineGroup& group, Tier tier,
+                              std::span<const EngineHash> blocks, std::optional<EngineHash> parent,
+                              std::span<const TokenId> tokens) {
+  return StoredInGroup(
+      group, tier, blocks, parent, tokens,
+      {.lora_name = impl_->options.lora_name, .cache_salt = impl_->options.cache_salt});
+}
+
+bool Publisher::StoredInGroup(const EngineGroup& group, Tier tier,
+                              std::span<const EngineHash> blocks, std::optional<EngineHash> parent,
+                              std::span<const TokenId> tokens,
+                              const CacheNamespace& cache_namespace) {
+  if (blocks.empty() && tokens.empty()) return true;
+  const uint32_t block_size = group.block_size == 0 ? impl_->options.block_size : group.block_size;
+  const bool fits = blocks.size() <= kCallBlocksMax && block_size <= kBlockSizeMax &&
+                    tokens.size() == blocks.size() * block_size &&
+                    (group.kind == CacheKind::kWindow || group.window_tokens == 0) &&
+                    cache_namespace.lora_name.size() <= kNamespaceBytesMax &&
+                    cache_namespace.cache_salt.size() <= kNamespaceBytesMax;
+  std::string batch;
+  if (fits) {
+    ZmqEventEncoder encoder(ZmqEventForm::kMap, block_size, impl_->options.dp_rank);
+    encoder.Stored({.tier = tier,
+                    .hashes = blocks,
+                    .parent = parent,
+                    .tokens = tokens,
+                    .lora_name = cache_namespace.lora_name,
+                    .cache_salt = cache_namespace.cache_salt,
+                    .group = group.number,
+                    .spec_kind = SpecKindOf(group.kind),
+                    .sliding_window = group.window_tokens == 0
+                                          ? std::nullopt
+                                          : std::optional<uint32_t>(group.window_tokens)});
+    batch = encoder.Finish(/*time_s=*/0);
+  }
+  if (!impl_->Takes(fits && batch.size() <= kPayloadBytesMax, Impl::kBatches)) return false;
+  impl_->Enqueue({.kind = Record::kEngineBatch, .payload = batch});
+  return true;
+}
+
+bool Publisher::RemovedInGroup(uint32_t group, Tier tier, std::span<const EngineHash> blocks) {
+  if (blocks.empty()) return true;
+  if (!impl_->Takes(blocks.size() <= kCallBlocksMax, Impl::kBatches)) return false;
+  ZmqEventEncoder encoder(ZmqEventForm::kMap, impl_->options.block_size, impl_->options.dp_rank);
+  encoder.Removed(tier, blocks, group);
+  impl_->Enqueue({.kind = Record::kEngineBatch, .payload = encoder.Finish(/*time_s=*/0)});
   return true;
 }
 

@@ -63,6 +63,15 @@ namespace kvatlas {
 // What the engine calls a block: opaque, compared, never computed.
 using EngineHash = uint64_t;
 
+// A group of layers of a hybrid model whose blocks the engine stores and evicts by themselves.
+struct EngineGroup {
+  uint32_t number = 0;  // the engine's own
+  CacheKind kind = CacheKind::kFull;
+  uint32_t block_size = 0;  // tokens; 0: the domain's
+  uint32_t window_tokens =
+      0;  // of a sliding window, the next token counted in, as vLLM counts; else 0
+};
+
 // Through Redis instead of, or beside, gRPC: a log that every replica of the leaf reads.
 struct RedisPublisherOptions {
   std::string url = {};   // as in `redis_url.h`; empty: none
@@ -191,13 +200,27 @@ class Publisher {
   bool StoredSideHashed(SideClass side, Tier tier, std::span<const SequenceHash> blocks);
   bool RemovedSideHashed(SideClass side, Tier tier, std::span<const SequenceHash> blocks);
 
+  // For hybrid models whose blocks have names of the engine's own: the blocks of one group, those with full attention
+  // included, which are calls of this kind, too. By the rules of `Publish`, which these calls are in other words: blocks of
+  // other groups are joined by name to those with full attention, whichever come first; what a chunk's tokens are, and which
+  // groups drop their last block, is in the options. Everything the engine says is said by these, by `Publish` and by `Cleared()`.
+  // REQUIRES: tokens.size() == blocks.size() * the group's block size. The very first call is of a group with full attention,
+  // where there is one: until then the model counts as one without.
+  bool StoredInGroup(const EngineGroup& group, Tier tier, std::span<const EngineHash> blocks,
+                     std::optional<EngineHash> parent, std::span<const TokenId> tokens);
+  bool StoredInGroup(const EngineGroup& group, Tier tier, std::span<const EngineHash> blocks,
+                     std::optional<EngineHash> parent, std::span<const TokenId> tokens,
+                     const CacheNamespace& cache_namespace);
+  // REQUIRES: blocks of the group were stored before.
+  bool RemovedInGroup(uint32_t group, Tier tier, std::span<const EngineHash> blocks);
+
   // Nothing is left in these tiers, of any class, however many copies there were.
   bool Cleared(TierMask tiers = TierMask::All());
 
   // One batch of events in the engine's own words: the msgpack that vLLM's and SGLang's publishers would send, in any of
   // their forms. It is read by the rules of the leaf's own ingest (`indexer/engines`): attention groups, adapters, salts,
-  // objects, hashes of bytes, copies. REQUIRES: an engine speaks this way or by the calls above, not both; `Cleared()` of
-  // all tiers, loads and the rest go with either.
+  // objects, hashes of bytes, copies. REQUIRES: an engine speaks this way (or by groups) or by the other calls, not both;
+  // `Cleared()` of all tiers, loads and the rest go with either.
   bool Publish(std::string_view engine_batch);
 
   // The latest one travels with the next batch.

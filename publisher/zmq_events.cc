@@ -7,8 +7,6 @@ namespace kvatlas {
 namespace {
 
 constexpr std::string_view kSaltTag = "dynamo-cache-salt:";
-constexpr std::string_view kSpecKind = "full_attention";
-constexpr uint32_t kGroup = 0;
 
 // A sink as msgpack's packer wants one.
 class StringBuffer {
@@ -101,11 +99,16 @@ ZmqEventEncoder::ZmqEventEncoder(ZmqEventForm form, uint32_t block_size, uint32_
 void ZmqEventEncoder::Stored(const ZmqStored& said) {
   const bool map = form_ == ZmqEventForm::kMap;
   // Without tokens a hash stands for what it stood for before, parent and namespace included.
-  const ZmqStored run =
-      said.tokens.empty() ? ZmqStored{.tier = said.tier, .hashes = said.hashes} : said;
+  ZmqStored run = said;
+  if (said.tokens.empty()) {
+    run.parent.reset();
+    run.lora_name = run.cache_salt = {};
+  }
+  const uint32_t block_size = run.block_size == 0 ? block_size_ : run.block_size;
   const bool salt_field = map && !run.cache_salt.empty();
+  const bool window_field = !map || run.sliding_window.has_value();
   FieldWriter fields(&body_, map);
-  fields.Begin("BlockStored", salt_field ? 12 : 11, 12);
+  fields.Begin("BlockStored", 11 + (map && window_field) + salt_field, 12);
   fields.Numbers("block_hashes", run.hashes);
   if (run.parent) {
     fields.Number("parent_block_hash", *run.parent);
@@ -113,24 +116,28 @@ void ZmqEventEncoder::Stored(const ZmqStored& said) {
     fields.Nil("parent_block_hash");
   }
   fields.Numbers("token_ids", run.tokens);
-  fields.Number("block_size", run.tokens.empty() ? 0 : block_size_);
+  fields.Number("block_size", run.tokens.empty() ? 0 : block_size);
   fields.Nil("lora_id");
   fields.Text("medium", MediumOf(run.tier));
   fields.TextOrNil("lora_name", run.lora_name);
   fields.ExtraKeys(run);
-  fields.Number("group_idx", kGroup);
-  fields.Text("kv_cache_spec_kind", kSpecKind);
-  if (!map) fields.Nil("kv_cache_spec_sliding_window");
+  fields.Number("group_idx", run.group);
+  fields.Text("kv_cache_spec_kind", run.spec_kind);
+  if (run.sliding_window.has_value()) {
+    fields.Number("kv_cache_spec_sliding_window", *run.sliding_window);
+  } else if (window_field) {
+    fields.Nil("kv_cache_spec_sliding_window");
+  }
   if (salt_field) fields.Text("cache_salt", run.cache_salt);
   ++events_;
 }
 
-void ZmqEventEncoder::Removed(Tier tier, std::span<const uint64_t> hashes) {
+void ZmqEventEncoder::Removed(Tier tier, std::span<const uint64_t> hashes, uint32_t group) {
   FieldWriter fields(&body_, form_ == ZmqEventForm::kMap);
   fields.Begin("BlockRemoved", 4, 4);
   fields.Numbers("block_hashes", hashes);
   fields.Text("medium", MediumOf(tier));
-  fields.Number("group_idx", kGroup);
+  fields.Number("group_idx", group);
   ++events_;
 }
 

@@ -9,7 +9,7 @@
 // and in every block's `extra_keys`; a salt in the `extra_keys` of a root block, tagged "dynamo-cache-salt:", so that no
 // consumer takes the block for an unsalted one, and in map events in `cache_salt` as well. Blocks stored without
 // tokens (held in another tier already) are told as vLLM's offloading does: hashes alone, block size 0.
-// *Format*: keys and array places in vLLM's order, its smallest integers; group 0, full attention.
+// *Format*: keys and array places in vLLM's order, its smallest integers; group 0, full attention, where nothing else is said.
 // *Threads*: none; the caller serialises.
 // *Cost*: about 4 ns a token. No allocation but the batch's own once grown.
 // *Bounds*: none of its own; `bytes` says how much waits.
@@ -47,6 +47,11 @@ struct ZmqStored {
   std::span<const TokenId> tokens = {};  // block_size for each hash, or none at all
   std::string_view lora_name = {};
   std::string_view cache_salt = {};
+  // Of hybrid models, in vLLM's words; `tokens` are so many for each hash.
+  uint32_t group = 0;
+  std::string_view spec_kind = "full_attention";
+  std::optional<uint32_t> sliding_window = std::nullopt;
+  uint32_t block_size = 0;  // 0: the encoder's
 };
 
 class ZmqEventEncoder {
@@ -55,7 +60,7 @@ class ZmqEventEncoder {
 
   // Each appends one event to the batch that is being made.
   void Stored(const ZmqStored& said);
-  void Removed(Tier tier, std::span<const uint64_t> hashes);
+  void Removed(Tier tier, std::span<const uint64_t> hashes, uint32_t group = 0);
   void AllCleared();
 
   size_t events() const { return events_; }

@@ -133,6 +133,22 @@ class CallsTest(WithLeaf):
         self.assertTrue(publisher.wait_acknowledged(LONG_S))
         self.assertEqual(publisher.stats()["blocks_held"], 1)
 
+    def test_groups_of_a_hybrid_model_are_answered_by_what_is_reusable(self):
+        publisher = self.publisher()
+        names = [bytes([number]) * 32 for number in range(1, 5)]
+        publisher.stored_in_group(0, "full", names, TOKENS)
+        # A window of 17 tokens is one block before the boundary: of the third block's end, not of the fourth's.
+        publisher.stored_in_group(1, "window", names[2:3], TOKENS[32:48], names[1], window=17)
+        self.expect(publisher, 3)
+        publisher.stored_in_group(1, "window", names[3:], TOKENS[48:], names[2], window=17)
+        self.expect(publisher, 4)
+        publisher.removed_in_group(1, names[2:])
+        self.expect(publisher, 0)
+        with self.assertRaisesRegex(ValueError, "kind 'moon': expected one of full, window, state, chunk"):
+            publisher.stored_in_group(1, "moon", [1], TOKENS[:16])
+        with self.assertRaisesRegex(PublisherError, "INVALID_ARGUMENT"):
+            publisher.stored([1], TOKENS[:16])
+
     def test_what_is_wrong_is_said(self):
         publisher = self.publisher()
         for wrong in (lambda: publisher.stored([1], TOKENS[:15]), lambda: publisher.stored_hashed(1, 0, [1])):

@@ -28,6 +28,7 @@ _MASK = (1 << 64) - 1
 _NUMBERS = "Q" if array("Q").itemsize == 8 else "L"
 _TOKENS = "I" if array("I").itemsize == 4 else "L"
 _TEXT_BYTES = 1024
+_KINDS = ("full", "window", "state", "chunk")  # KVATLAS_GROUP_…
 
 
 class PublisherError(RuntimeError):
@@ -72,6 +73,15 @@ def _digests(blocks):
     if any(len(block) != size for block in blocks):
         raise ValueError("names of different lengths in one call")
     return b"".join(blocks), size
+
+
+def _names(blocks):
+    """Where the blocks' names lie, of how many bytes each (0: 64-bit numbers), and what must stay alive."""
+    digests = _digests(blocks)
+    if digests is not None:
+        return digests[0], digests[1], digests
+    address, _, alive = _numbers(blocks, _NUMBERS, 64)
+    return address, 0, alive
 
 
 def _tier(name):
@@ -178,6 +188,35 @@ class Publisher:
     def removed_hashed(self, blocks, tier="device"):
         at, count, alive = _numbers(blocks, _NUMBERS, 64)
         self._check(self._native.removed_hashed(self._live(), _tier(tier), at, count))
+        del alive
+
+    def stored_in_group(self, group, kind, blocks, tokens, parent=None, tier="device", *, block_size=0, window=0,
+                        lora_name=None, cache_salt=None):
+        """For hybrid models: a run of consecutive blocks of the engine's group number `group`, those of the group with full
+        attention included. `kind`: "full", "window" (of `window` tokens, as vLLM counts them), "state", "chunk".
+        `block_size`: the group's, where it is another. For engines that say everything so, or by `publish`."""
+        if kind not in _KINDS:
+            raise ValueError(f"kind {kind!r}: expected one of {', '.join(_KINDS)}")
+        of = _native.Group(ctypes.sizeof(_native.Group), group, _KINDS.index(kind), block_size, window)
+        within = None
+        if lora_name is not None or cache_salt is not None:
+            within = ctypes.byref(_native.Namespace(_text(lora_name), _text(cache_salt)))
+        at, count, alive = _numbers(tokens, _TOKENS, 32)
+        names, size, names_alive = _names(blocks)
+        after = parent
+        if parent is not None and size == 0:
+            after = ctypes.byref(ctypes.c_uint64(parent & _MASK))
+        elif parent is not None and len(parent) != size:
+            raise ValueError("a parent of another length than the blocks' names")
+        code = self._native.stored_in_group(self._live(), of, _tier(tier), names, size, len(blocks), after, at, count,
+                                            within)
+        del alive, names_alive
+        self._check(code)
+
+    def removed_in_group(self, group, blocks, tier="device"):
+        """One copy less of each of these blocks of the group."""
+        names, size, alive = _names(blocks)
+        self._check(self._native.removed_in_group(self._live(), group, _tier(tier), names, size, len(blocks)))
         del alive
 
     def cleared(self, *tiers):

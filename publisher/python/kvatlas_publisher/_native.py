@@ -27,6 +27,11 @@ class Namespace(ctypes.Structure):
     _fields_ = [("lora_name", c_char_p), ("cache_salt", c_char_p)]
 
 
+class Group(ctypes.Structure):
+    _fields_ = [("struct_size", c_size_t), ("number", c_uint32), ("kind", c_uint32),
+                ("block_size", c_uint32), ("window_tokens", c_uint32)]
+
+
 class Options(ctypes.Structure):
     _fields_ = [
         ("struct_size", c_size_t), ("leaves", POINTER(c_char_p)), ("leaves_count", c_size_t),
@@ -72,6 +77,8 @@ _HELD = {
     "removed_bytes": [c_int32, c_void_p, c_size_t, c_size_t],
     "stored_hashed": [c_int32, c_uint32, c_uint64, c_void_p, c_size_t],
     "removed_hashed": [c_int32, c_void_p, c_size_t],
+    "stored_in_group": [POINTER(Group), c_int32, c_void_p, c_size_t, c_size_t, c_void_p, c_void_p, c_size_t, c_void_p],
+    "removed_in_group": [c_uint32, c_int32, c_void_p, c_size_t, c_size_t],
     "cleared": [c_uint32],
     "publish": [c_char_p, c_size_t],
     "set_load": [POINTER(Load)],
