@@ -101,7 +101,8 @@ struct EngineWorkerOptions {
   // Of chunked local attention: tokens of a chunk, which no event says. 0: unknown; then only prefixes held from their
   // start count.
   uint32_t chunk_tokens = 0;
-  // Of SGLang's events by component: tokens of its sliding window, which no event says. 0: likewise.
+  // Of SGLang's events by component: tokens of its sliding window, which no event says. 0: likewise. An engine with one that
+  // says nothing of components is answered by what full attention holds, as degraded.
   uint32_t window_tokens = 0;
   // Fills `Stored::local_hashes`.
   bool keep_local_hashes = false;

@@ -245,6 +245,21 @@ TEST(EngineWorkerSidesTest, AComponentByItselfNeverTouchesTheMainClass) {
   EXPECT_EQ(worker.Reach(Tokens(8)), 0u);
 }
 
+TEST(EngineWorkerSidesTest, AnEngineThatSaysNothingOfItsWindowIsNotExact) {
+  TestWorker worker({.window_tokens = 8});
+  worker.Apply({StoreEvent({1, 2}, Tokens(8))});
+  EXPECT_EQ(worker.Reach(Tokens(8)), 2u) << "at most";
+  EXPECT_EQ(worker.trust(), Trust::kDegraded);
+  worker.Apply({ClearEvent()});
+  EXPECT_EQ(worker.trust(), Trust::kExact) << "nothing is held";
+  worker.Apply({Components(StoreEvent({1, 2}, Tokens(8)), ComponentForm::kSnapshot,
+                           kComponentFull | kComponentSwa)});
+  EXPECT_EQ(worker.trust(), Trust::kExact);
+  TestWorker vllm({.window_tokens = 8});
+  vllm.Apply({Of(StoreEvent({1, 2}, Tokens(8)), 0, "full_attention", std::nullopt, 4)});
+  EXPECT_EQ(vllm.trust(), Trust::kExact) << "its groups say it";
+}
+
 // ---- The slow twin: an engine that remembers what every group holds ----
 
 struct TestGroup {
