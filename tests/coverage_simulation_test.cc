@@ -46,6 +46,7 @@
 #include "indexer/stream/link.h"
 #include "indexer/stream/receiver.h"
 #include "indexer/stream/sender.h"
+#include "tests/mortal_acceptor.h"
 #include "tools/bench/hierarchy_bench_net.h"
 
 namespace kvatlas {
@@ -167,52 +168,27 @@ class Truth : private ChangeSink {
   std::optional<Time> ended_;
 };
 
-// A hierarchy node that can be killed: its connections break, and what comes next knows nothing.
-class Node : public StreamAcceptor {
+// A hierarchy node that can be killed.
+class Node : public MortalAcceptor {
  public:
   explicit Node(const HierarchyOptions& options) : options_(options) { Start(); }
 
-  std::unique_ptr<ReceiverSession> Accept(ReplyFn reply) override {
-    auto open = std::make_shared<Open>();
-    open->session = hierarchy_->registry().Accept(std::move(reply));
-    open_.push_back(open);
-    return std::make_unique<Session>(std::move(open));
-  }
-
   void Restart() {
-    for (const auto& weak : open_)
-      if (const auto open = weak.lock(); open != nullptr) open->session.reset();
-    open_.clear();
+    Kill();
+    hierarchy_.reset();
     Start();
   }
 
   Hierarchy& hierarchy() { return *hierarchy_; }
 
  private:
-  struct Open {
-    std::unique_ptr<ReceiverSession> session;  // null: the node it was of is no more
-  };
-  class Session : public ReceiverSession {
-   public:
-    explicit Session(std::shared_ptr<Open> open) : open_(std::move(open)) {}
-    ~Session() override { open_->session.reset(); }
-    absl::Status OnMessage(SenderMessage message) override {
-      if (open_->session == nullptr) return absl::UnavailableError("killed");
-      return open_->session->OnMessage(std::move(message));
-    }
-
-   private:
-    const std::shared_ptr<Open> open_;
-  };
-
   void Start() {
-    hierarchy_.reset();
     hierarchy_ = std::make_unique<Hierarchy>(options_);
+    SetAcceptor(&hierarchy_->registry());
   }
 
   const HierarchyOptions options_;
   std::unique_ptr<Hierarchy> hierarchy_;
-  std::vector<std::weak_ptr<Open>> open_;
 };
 
 // What all leaves of a run have in common.

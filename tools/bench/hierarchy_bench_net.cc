@@ -66,7 +66,7 @@ struct SimulatedLink::State : std::enable_shared_from_this<State> {
 
   bool Lost() {
     ++stats.messages;
-    const bool calm = simulation.now() >= options.calm_from;
+    const bool calm = simulation.calm() || simulation.now() >= options.calm_from;
     const bool lost = !calm && (Cut() || (options.loss > 0 && Uniform() < options.loss));
     stats.lost += lost;
     return lost;

@@ -39,6 +39,10 @@ class Simulation {
   // Everything due up to and with `end` happens; then it is `end`.
   void RunUntil(Time end);
 
+  // From now on no link loses anything or is cut.
+  void CalmDown() { calm_ = true; }
+  bool calm() const { return calm_; }
+
  private:
   struct Due {
     Time when;
@@ -51,6 +55,7 @@ class Simulation {
 
   ManualClock clock_;
   uint64_t order_ = 0;
+  bool calm_ = false;
   std::priority_queue<Due> due_;
 };
 
@@ -59,7 +64,8 @@ struct NetworkOptions {
   double loss = 0;              // of every message, both ways
   Duration partition_every{0};  // the mean time from the end of one to the next; 0: never
   Duration partition_for{0};
-  Time calm_from = Time::max();  // from then on nothing is lost and nobody is cut off
+  Time calm_from =
+      Time::max();  // from then on nothing is lost or cut; or from `Simulation::CalmDown`
 };
 
 struct NetworkStats {
