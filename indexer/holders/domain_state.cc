@@ -1,0 +1,326 @@
+#include "indexer/holders/domain_state.h"
+#include "indexer/base/for_each_bit.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <string_view>
+#include <tuple>
+#include <utility>
+
+namespace kvatlas {
+namespace {
+
+void AddReceiverStats(const ReceiverStats& from, ReceiverStats* to) {
+  to->batches_applied += from.batches_applied;
+  to->gaps += from.gaps;
+  to->snapshots_applied += from.snapshots_applied;
+  to->digests_equal += from.digests_equal;
+  to->digests_different += from.digests_different;
+}
+
+// `FindBest` is for more holders than this many times those that are wanted.
+constexpr size_t kHoldersPerBest = 4;
+
+}  // namespace
+
+DomainState::DomainState(const HolderRegistryOptions& options, Domain domain, uint32_t block_size)
+    : domain_(std::move(domain)),
+      block_size_(block_size),
+      receiver_options_(options.receiver),
+      observer_(options.observe ? options.observe(domain_, block_size) : nullptr),
+      table_(std::make_shared<Table>()) {
+  IndexOptions index_options = options.index;
+  index_options.holders_max = std::min(index_options.holders_max, options.holders_max);
+  sides_ = std::make_unique<SideIndex>(index_options.bytes_max);
+  absl::StatusOr<std::unique_ptr<Index>> index = MakeIndex(options.index_name, index_options);
+  if (!index.ok()) {
+    std::fprintf(stderr, "kvatlas: no such index: %s\n", index.status().ToString().c_str());
+    std::abort();
+  }
+  index_ = *std::move(index);
+  hybrids_.Start(index_.get(), sides_.get());
+}
+
+std::shared_ptr<const Table> DomainState::table() const {
+  MutexLock lock(&mutex_);
+  return table_;
+}
+
+HolderPtr DomainState::Find(const HolderId& id) const {
+  MutexLock lock(&mutex_);
+  const auto it = holders_.find(id);
+  return it == holders_.end() ? nullptr : it->second;
+}
+
+absl::StatusOr<HolderPtr> DomainState::FindOrAdd(const HolderId& id) {
+  MutexLock lock(&mutex_);
+  const auto it = holders_.find(id);
+  if (it != holders_.end()) return it->second;
+  return Add(id, [&](HolderIndex number) {
+    return std::make_shared<Holder>(index_.get(), sides_.get(), number, observer_, &counters_,
+                                    receiver_options_, id);
+  });
+}
+
+absl::StatusOr<HolderPtr> DomainState::AddLocal(const HolderInfo& info, Time now) {
+  MutexLock lock(&mutex_);
+  if (holders_.contains(info.id)) {
+    return absl::AlreadyExistsError("holder " + ToString(info.id) + " of domain " +
+                                    ToString(domain_) + " exists");
+  }
+  return Add(info.id, [&](HolderIndex number) {
+    return std::make_shared<Holder>(index_.get(), sides_.get(), number, observer_, &counters_, info,
+                                    now);
+  });
+}
+
+absl::StatusOr<HolderPtr> DomainState::AddRestored(const HolderId& id, const CacheLayout& layout) {
+  MutexLock lock(&mutex_);
+  if (holders_.contains(id)) {
+    return absl::AlreadyExistsError("holder " + ToString(id) + " of domain " + ToString(domain_) +
+                                    " exists");
+  }
+  return Add(id, [&](HolderIndex number) {
+    auto holder = std::make_shared<Holder>(index_.get(), sides_.get(), number, observer_,
+                                           &counters_, receiver_options_, id);
+    holder->BeginRestore(layout);
+    return holder;
+  });
+}
+
+void DomainState::RefreshInfo(const HolderPtr& holder) {
+  const std::shared_ptr<const HolderInfo> info = holder->info();
+  MutexLock lock(&mutex_);
+  const uint32_t number = Raw(holder->number());
+  if (number >= table_->size() || (*table_)[number].holder != holder ||
+      (*table_)[number].info == info) {
+    return;
+  }
+  auto table = std::make_shared<Table>(*table_);
+  (*table)[number].info = info;
+  table_ = std::move(table);
+}
+
+bool DomainState::Close() {
+  MutexLock lock(&mutex_);
+  closed_ = closed_ || holders_.empty();
+  return closed_;
+}
+
+void DomainState::Forget(const HolderPtr& holder) {
+  MutexLock lock(&mutex_);
+  const auto it = holders_.find(holder->id());
+  if (it == holders_.end() || it->second != holder) return;
+  holders_.erase(it);
+  auto table = std::make_shared<Table>(*table_);
+  (*table)[Raw(holder->number())] = {};
+  while (!table->empty() && table->back().holder == nullptr) table->pop_back();
+  table_ = std::move(table);
+  if (holder->layout() != nullptr) counters_.layouts_version.fetch_add(1);
+  AddReceiverStats(holder->receiver_stats(), &gone_);
+  to_sweep_.push_back(holder);
+}
+
+uint64_t DomainState::Sweep(uint64_t blocks_max, std::atomic<uint64_t>* swept) {
+  for (;;) {
+    HolderPtr holder;
+    {
+      MutexLock lock(&mutex_);
+      if (to_sweep_.empty()) return blocks_max;
+      holder = to_sweep_.back();
+    }
+    while (blocks_max > 0) {
+      const uint64_t blocks = holder->Sweep(std::min<uint64_t>(blocks_max, kBatchBlocksMax));
+      if (blocks == 0) break;
+      blocks_max -= blocks;
+    }
+    if (blocks_max == 0) return 0;
+    // A query that found this number before took the holder from a table that still had it, and sees it
+    // retired: `Describe` is false. So the number may be another's from here.
+    index_->RemoveHolder(holder->number());
+    swept->fetch_add(1, std::memory_order_relaxed);
+    MutexLock lock(&mutex_);
+    to_sweep_.erase(std::find(to_sweep_.begin(), to_sweep_.end(), holder));
+  }
+}
+
+OverlapAnswer DomainState::FindOverlaps(const OverlapQuery& query, bool all_holders, bool by_tier,
+                                        bool held_only, Time now) const {
+  const std::shared_ptr<const Table> table = this->table();
+  std::vector<Overlap> overlaps;
+  std::vector<HybridOverlap> hybrids;
+  if (!query.blocks.empty()) hybrids_.Find(query, held_only, &overlaps, &hybrids);
+  const bool reaches_differ = by_tier && !query.blocks.empty() &&
+                              (counters_.tiers_seen.load() & ~TierMask(Tier::kDevice).bits()) != 0;
+  static thread_local std::vector<TierReach> reaches;
+  reaches.clear();
+  if (reaches_differ) FindReaches(query.blocks, table->size(), held_only, &reaches);
+  return AnswerOf(table, block_size_, overlaps, hybrids, all_holders, reaches, now);
+}
+
+std::vector<HybridOverlaps::OfHolder> DomainState::Layouts() const {
+  std::vector<HybridOverlaps::OfHolder> layouts;
+  const std::shared_ptr<const Table> table = this->table();
+  for (uint32_t number = 0; number < table->size(); ++number) {
+    const HolderPtr& holder = (*table)[number].holder;
+    if (holder == nullptr) continue;
+    if (auto layout = holder->layout(); layout != nullptr)
+      layouts.emplace_back(number, std::move(layout));
+  }
+  return layouts;
+}
+
+void DomainState::FindReaches(std::span<const SequenceHash> blocks, size_t holders, bool held_only,
+                              std::vector<TierReach>* reaches) const {
+  reaches->assign(holders, {});
+  FindTierReaches(
+      [&](TierMask tiers, std::vector<Overlap>* overlaps) {
+        std::vector<HybridOverlap> hybrids;
+        hybrids_.Find({.blocks = blocks, .tiers = tiers}, held_only, overlaps, &hybrids);
+      },
+      TierMask(counters_.tiers_seen.load()), reaches);
+}
+
+std::optional<OverlapAnswer> DomainState::FindBest(const OverlapQuery& query, size_t best,
+                                                   Time now) const {
+  static thread_local OverlapSteps steps;
+  static thread_local std::vector<uint64_t> by_rank, seen;
+  static thread_local std::vector<uint32_t> newcomers;
+  if (hybrids_.Any()) return std::nullopt;
+  best_asked_.store(true, std::memory_order_relaxed);
+  std::shared_ptr<const Table> table;
+  std::shared_ptr<const LoadOrder> order;
+  {
+    MutexLock lock(&mutex_);
+    table = table_;
+    order = order_;
+  }
+  if (order == nullptr || order->replicas || table->size() / kHoldersPerBest < best)
+    return std::nullopt;
+  steps.depths.clear();
+  if (!query.blocks.empty()) index_->FindSteps(query, &steps);
+  seen.assign(steps.depths.empty() ? 0 : steps.words_per_step, 0);
+  OverlapAnswer answer;
+  answer.block_size = block_size_;
+  answer.holders.reserve(best);
+  const auto add = [&](uint32_t number, uint32_t depth) {
+    if (answer.holders.size() < best) AddAnswer(*table, {HolderIndex(number), depth}, now, &answer);
+    return answer.holders.size() < best;
+  };
+  for (size_t step = steps.depths.size(); step-- > 0 && answer.holders.size() < best;) {
+    // The set, with ranks for numbers: its members in order of load without comparing any.
+    by_rank.assign((order->numbers.size() + 63) / 64, 0);
+    newcomers.clear();
+    ForEachBit(steps.holders(step), [&](uint32_t number) {
+      const uint32_t rank = order->RankOf(number);
+      if (rank == UINT32_MAX) return newcomers.push_back(number);
+      by_rank[rank / 64] |= uint64_t{1} << (rank % 64);
+    });
+    const uint32_t depth = steps.depths[step];
+    ForEachBit(by_rank, [&](uint32_t rank) { return add(order->numbers[rank], depth); });
+    for (uint32_t number : newcomers) add(number, depth);
+    for (size_t i = 0; i < seen.size(); ++i) seen[i] |= steps.holders(step)[i];
+  }
+  for (size_t i = 0; i < order->numbers.size(); ++i) {
+    const uint32_t number = order->numbers[i];
+    if (number / 64 < seen.size() && (seen[number / 64] >> (number % 64) & 1) != 0) continue;
+    if (!add(number, 0)) break;
+  }
+  answer.keeps.push_back(std::move(table));
+  return answer;
+}
+
+void DomainState::SortByLoad(Time now) {
+  if (!best_asked_.exchange(false, std::memory_order_relaxed)) {
+    MutexLock lock(&mutex_);
+    order_ = nullptr;  // whoever asks next is not told of loads of long ago
+    return;
+  }
+  const std::shared_ptr<const Table> table = this->table();
+  auto order = std::make_shared<LoadOrder>();
+  std::vector<std::tuple<double, std::string_view, uint32_t>> sorted;
+  for (uint32_t number = 0; number < table->size(); ++number) {
+    HolderOverlap described;
+    const TableEntry& entry = (*table)[number];
+    if (entry.holder == nullptr || !entry.holder->Describe(now, &described)) continue;
+    order->replicas = order->replicas || !entry.holder->id().replica.empty();
+    sorted.emplace_back(AheadPerWorker(described.load), entry.holder->id().name, number);
+  }
+  std::sort(sorted.begin(), sorted.end());
+  order->ranks.assign(table->size(), UINT32_MAX);
+  for (const auto& [ahead, name, number] : sorted) {
+    order->ranks[number] = static_cast<uint32_t>(order->numbers.size());
+    order->numbers.push_back(number);
+  }
+  MutexLock lock(&mutex_);
+  order_ = std::move(order);
+}
+
+void DomainState::VisitReaches(
+    std::span<const SequenceHash> blocks, Time now, bool held_only,
+    const std::function<void(const HolderInfo&, const TierReach&)>& visit) const {
+  static thread_local std::vector<TierReach> reaches;
+  const std::shared_ptr<const Table> table = this->table();
+  FindReaches(blocks, table->size(), held_only, &reaches);
+  for (size_t i = 0; i < reaches.size(); ++i) {
+    const TableEntry& entry = (*table)[i];
+    if (reaches[i].any > 0 && entry.holder != nullptr && entry.holder->Live(now))
+      visit(*entry.info, reaches[i]);
+  }
+}
+
+DomainStats DomainState::Stats(Time now) const {
+  DomainStats stats;
+  stats.domain = domain_;
+  stats.block_size = block_size_;
+  stats.index = index_->Stats();
+  stats.sides = sides_->GetStats();
+  stats.blocks_stored = counters_.blocks_stored.load(std::memory_order_relaxed);
+  stats.blocks_removed = counters_.blocks_removed.load(std::memory_order_relaxed);
+  stats.bytes_received = counters_.bytes_received.load(std::memory_order_relaxed);
+  ReceiverStats sum;
+  std::map<HolderId, HolderPtr> holders;
+  {
+    MutexLock lock(&mutex_);
+    sum = gone_;
+    holders = holders_;
+  }
+  for (const auto& [id, holder] : holders) {
+    stats.holders.push_back(holder->Stats(now));
+    AddReceiverStats(stats.holders.back().receiver, &sum);
+  }
+  stats.batches = sum.batches_applied;
+  stats.gaps = sum.gaps;
+  stats.snapshots = sum.snapshots_applied;
+  stats.digests_equal = sum.digests_equal;
+  stats.digests_different = sum.digests_different;
+  return stats;
+}
+
+std::vector<HolderId> DomainState::Holders() const {
+  std::vector<HolderId> ids;
+  MutexLock lock(&mutex_);
+  for (const auto& [id, holder] : holders_) ids.push_back(id);
+  return ids;
+}
+
+absl::StatusOr<HolderPtr> DomainState::Add(const HolderId& id,
+                                           const std::function<HolderPtr(HolderIndex)>& make) {
+  if (closed_) return absl::UnavailableError("domain " + ToString(domain_) + " is going");
+  const absl::StatusOr<HolderIndex> number = index_->AddHolder();
+  if (!number.ok()) {
+    return absl::ResourceExhaustedError("domain " + ToString(domain_) + " takes no more holders");
+  }
+  HolderPtr holder = make(*number);
+  holders_[id] = holder;
+  auto table = std::make_shared<Table>(*table_);
+  if (table->size() <= Raw(*number)) table->resize(Raw(*number) + 1);
+  (*table)[Raw(*number)] = {holder, holder->info()};
+  table_ = std::move(table);
+  // One that is restored has its classes already, which a question may have looked for before it was in the table.
+  if (holder->layout() != nullptr) counters_.layouts_version.fetch_add(1);
+  return holder;
+}
+
+}  // namespace kvatlas
