@@ -289,8 +289,7 @@ typedef struct kvatlas_replica_stats {
   int32_t connected;
   int32_t welcomed;
   int32_t at_rest; /* everything said so far is acknowledged */
-  int32_t
-      status; /* not OK: refused for good, or replaced by a younger publisher of the same name */
+  int32_t status;  /* not OK: why it is refused; INVALID_ARGUMENT: for good, else it tries again */
   uint64_t last_number;
   uint64_t acknowledged;
   uint64_t bytes_sent;

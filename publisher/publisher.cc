@@ -22,6 +22,7 @@
 #include "publisher/contents.h"
 #include "publisher/engine_batches.h"
 #include "publisher/record_buffer.h"
+#include "publisher/refusal_log.h"
 #include "publisher/zmq_events.h"
 
 namespace kvatlas {
@@ -427,7 +428,11 @@ void Publisher::Impl::Run() {
     TickEngine();
     if (const Time now = options.clock->Now(); now >= next_tick) {
       LookForLeaves();
-      for (const ReplicaPtr& replica : Replicas()) replica->pump->Tick();
+      for (const ReplicaPtr& replica : Replicas()) {
+        replica->pump->Tick();
+        LogLeafRefusal(replica->address, {options.worker, options.dp_rank, ""},
+                       replica->pump->WhyRefused());
+      }
       next_tick = now + kTickEvery;
     }
   }
@@ -772,7 +777,7 @@ PublisherStats Publisher::Stats() const {
                        : replica->redis_link != nullptr ? replica->redis_link->Stats().bytes_written
                                                         : 0,
          .sender = pump.stats(),
-         .status = pump.status()});
+         .status = pump.WhyRefused()});
     stats.batches = std::max(stats.batches, stats.replicas.back().sender.batches_sent);
   }
   return stats;

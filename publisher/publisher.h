@@ -128,7 +128,8 @@ struct ReplicaStats {
   BatchNumber acknowledged = 0;
   uint64_t bytes_sent = 0;  // serialized; 0 for links that `make_link` made
   SenderStats sender;
-  // Not OK: refused for good, or replaced by a younger publisher of the same name.
+  // Not OK: why it is refused. INVALID_ARGUMENT: for good. Else it tries again; FAILED_PRECONDITION: after something is mended,
+  // such as two publishers of one name.
   absl::Status status;
 };
 

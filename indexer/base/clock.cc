@@ -12,6 +12,8 @@ class RealClock : public Clock {
 
 }  // namespace
 
+uint64_t Clock::WallNs() const { return WallTimeNs(); }
+
 const Clock& Clock::Real() {
   static const auto& clock = *new RealClock;
   return clock;

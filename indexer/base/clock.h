@@ -18,15 +18,20 @@ class Clock {
  public:
   virtual ~Clock() = default;
   virtual Time Now() const = 0;
+  // Wall time in ns since the Unix epoch, which may jump: to judge other processes' epochs, never for intervals.
+  virtual uint64_t WallNs() const;
 
   // The machine's monotonic clock.
   static const Clock& Real();
 };
 
-// Time that moves when told.
+// Time that moves when told. Its wall time starts in 2096, so that epochs of real processes are in its past.
 class ManualClock : public Clock {
  public:
+  static constexpr uint64_t kWallStartNs = uint64_t{4'000'000'000} * 1'000'000'000;
+
   Time Now() const override { return Time(now_ns_.load(std::memory_order_relaxed)); }
+  uint64_t WallNs() const override { return kWallStartNs + static_cast<uint64_t>(Now().count()); }
   void Advance(Duration by) { now_ns_.fetch_add(by.count(), std::memory_order_relaxed); }
 
  private:

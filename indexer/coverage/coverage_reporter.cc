@@ -337,8 +337,7 @@ class CoverageReporter::Stream {
   // One that stops, or has not begun, is asked again soon: nothing is to be mended.
   void TellRefusal(const Parent& parent) const {
     if (options_.on_refused == nullptr) return;
-    absl::Status why = parent.pump->status();
-    if (why.ok()) why = parent.pump->refusal();
+    const absl::Status why = parent.pump->WhyRefused();
     if (why.ok() || absl::IsUnavailable(why)) return;
     options_.on_refused({parent.address, domain_, options_.schedule_name, why});
   }

@@ -105,9 +105,9 @@ struct ParentStats {
   uint64_t waypoints_covered = 0;  // of the domain, announced or not
   uint64_t waypoints_waiting = 0;  // of these, kept back by a budget
   SenderStats sender;
-  absl::Status status;  // not OK: replaced by a younger incarnation, or refused for good
-  absl::Status
-      refusal;  // not OK: refused until something is mended, such as a schedule at either end
+  absl::Status status;  // not OK: refused for good
+  // Not OK: refused until something is mended, such as a schedule at either end, or two processes of one name.
+  absl::Status refusal;
 };
 
 class CoverageReporter {

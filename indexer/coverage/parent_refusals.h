@@ -2,7 +2,7 @@
 //
 //   kvatlas_leaf_parent_refuses{domain="llama",parent="10.0.0.1:7420"} 1
 //
-// 1 while they do: for another schedule, contract or block size, or because a younger process has this one's name. The log has
+// 1 while they do: for another schedule, contract or block size, or because another process has this one's name. The log has
 // the reason. Parents that are not reached are 0, like those that listen.
 
 #ifndef KVATLAS_INDEXER_COVERAGE_PARENT_REFUSALS_H_

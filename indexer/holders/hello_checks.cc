@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "indexer/stream/validate.h"
+
 namespace kvatlas {
 namespace {
 
@@ -38,7 +40,7 @@ absl::Status CheckHello(const Hello& hello, const HolderRegistryOptions& options
     return absl::FailedPreconditionError("waypoint schedule \"" + hello.schedule +
                                          "\" is not ours, \"" + options.schedule + "\"");
   }
-  return absl::OkStatus();
+  return CheckEpoch(hello.epoch, options.clock->WallNs());
 }
 
 }  // namespace kvatlas

@@ -16,7 +16,7 @@ namespace kvatlas {
 // INVALID_ARGUMENT says which is out of range.
 absl::Status CheckNames(const Domain& domain, const HolderId& holder, uint32_t block_size);
 
-// FAILED_PRECONDITION: another contract or schedule than the options'; and as above.
+// FAILED_PRECONDITION: another contract or schedule than the options', or an epoch too far ahead of their clock; and as above.
 absl::Status CheckHello(const Hello& hello, const HolderRegistryOptions& options);
 
 }  // namespace kvatlas

@@ -12,6 +12,7 @@
 #include "indexer/holders/holder.h"
 #include "indexer/holders/holder_table.h"
 #include "indexer/service/log.h"
+#include "indexer/stream/validate.h"
 
 namespace kvatlas {
 namespace {
@@ -213,6 +214,8 @@ class HolderRegistry::Session : public ReceiverSession {
       if (taken == Holder::Taken::kRefused) {
         if ((*holder)->RetireIfNew()) (*domain)->Forget(*holder);
         state_->streams_refused.fetch_add(1);
+        // One that starts comes back with a younger epoch at once; one that ran before has another sender of its name.
+        if (!hello.starting) NoteRefused(hello, why);
         LogRefusal(ToString(hello.holder), why);
         return why;
       }
@@ -230,10 +233,15 @@ class HolderRegistry::Session : public ReceiverSession {
 
   absl::Status RefuseHello(const Hello& hello, const absl::Status& why) {
     state_->streams_refused.fetch_add(1);
-    state_->refused.Refused(hello.domain, hello.holder, std::string(why.message()));
+    NoteRefused(hello, why);
     LogRefusal(ToString(hello.holder), why);
     reply_(Refuse{.code = why.code(), .reason = std::string(why.message())});
     return why;
+  }
+
+  void NoteRefused(const Hello& hello, const absl::Status& why) {
+    state_->refused.Refused(hello.domain, hello.holder, std::string(why.message()),
+                            state_->options.clock->Now());
   }
 
   static void LogRefusal(const std::string& holder, const absl::Status& why) {
@@ -367,7 +375,9 @@ RegistryStats HolderRegistry::Stats() const {
           .holders_swept = state_->holders_swept.load()};
 }
 
-std::vector<RefusedHolder> HolderRegistry::Refused() const { return state_->refused.All(); }
+std::vector<RefusedHolder> HolderRegistry::Refused() const {
+  return state_->refused.All(state_->options.clock->Now());
+}
 
 absl::StatusOr<DomainStats> HolderRegistry::StatsOf(const Domain& domain) const {
   const DomainPtr state = state_->Find(domain);
@@ -405,7 +415,9 @@ std::optional<ReceiverPosition> HolderRegistry::PositionOf(const Domain& domain,
 absl::StatusOr<std::unique_ptr<RestoredHolder>> HolderRegistry::Restore(const Domain& domain,
                                                                         uint32_t block_size,
                                                                         HolderImage image) {
-  if (absl::Status bad = CheckNames(domain, image.info.id, block_size); !bad.ok()) return bad;
+  absl::Status bad = CheckNames(domain, image.info.id, block_size);
+  bad.Update(CheckEpoch(image.stream.epoch, state_->options.clock->WallNs()));
+  if (!bad.ok()) return bad;
   for (;;) {
     const absl::StatusOr<DomainPtr> state = state_->FindOrAdd(domain, block_size);
     if (!state.ok()) return state.status();

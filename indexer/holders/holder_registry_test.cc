@@ -300,6 +300,53 @@ TEST_F(HolderRegistryTest, AnOlderEpochIsRefusedAndHarmsNothing) {
   EXPECT_EQ(Answer(registry, kLlama, Sequence(1, 9)), "w0:6");
 }
 
+// One such hello would lock out every later sender of the name.
+TEST_F(HolderRegistryTest, AnEpochMoreThanADayAheadIsRefused) {
+  HolderRegistry registry(Options());
+  const Epoch day = uint64_t{24 * 3600} * 1'000'000'000;
+  Connection real(&registry);
+  ASSERT_TRUE(real.Say(HelloOf("w0", kLlama, clock_.WallNs())).ok());
+  for (const Epoch epoch : {clock_.WallNs() + day + 1, Epoch{1} << 63}) {
+    Connection far(&registry);
+    const absl::Status status = far.Say(HelloOf("w0", kLlama, epoch));
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    EXPECT_NE(status.message().find("ahead of the receiver's clock"), std::string::npos) << status;
+    ASSERT_TRUE(far.Last<Refuse>().has_value());
+    EXPECT_EQ(far.Last<Refuse>()->epoch, 0u) << "no sender is to raise its own above it";
+  }
+  EXPECT_TRUE(real.Say(StoredBatch(1, Sequence(1, 4))).ok()) << "the real one has the stream";
+  Connection near(&registry);
+  EXPECT_TRUE(near.Say(HelloOf("w0", kLlama, clock_.WallNs() + day)).ok());
+  clock_.Advance(seconds(1));
+  Connection later(&registry);
+  EXPECT_TRUE(later.Say(HelloOf("w0", kLlama, clock_.WallNs() + day)).ok());
+}
+
+TEST_F(HolderRegistryTest, AnImageWithAnEpochMoreThanADayAheadIsNotRestored) {
+  HolderRegistry registry(Options());
+  HolderImage image;
+  image.info.id = {"w0", 0, ""};
+  image.stream = {.epoch = Epoch{1} << 63, .instance_id = 1, .applied = 1};
+  EXPECT_TRUE(absl::IsFailedPrecondition(registry.Restore(kLlama, 16, image).status()));
+  EXPECT_TRUE(registry.Domains().empty());
+}
+
+// Two live senders of one name: the one without the stream is seen in metrics as long as it tries.
+TEST_F(HolderRegistryTest, AReplacedSenderIsShownAsRefusedWhileItTries) {
+  HolderRegistry registry(Options());
+  Connection younger(&registry);
+  ASSERT_TRUE(younger.Say(HelloOf("w0", kLlama, 20)).ok());
+  Connection starting(&registry);
+  EXPECT_FALSE(starting.Say(HelloOf("w0", kLlama, 19)).ok());
+  EXPECT_TRUE(registry.Refused().empty()) << "one that starts raises its epoch";
+  Connection replaced(&registry);
+  EXPECT_FALSE(replaced.Say(Again(HelloOf("w0", kLlama, 19), 0)).ok());
+  ASSERT_EQ(registry.Refused().size(), 1u);
+  EXPECT_EQ(registry.Refused()[0].holder.name, "w0");
+  clock_.Advance(kRefusedFor);
+  EXPECT_TRUE(registry.Refused().empty());
+}
+
 TEST_F(HolderRegistryTest, DomainsAndHoldersAreBounded) {
   HolderRegistryOptions options = Options();
   options.domains_max = 1;

@@ -57,13 +57,15 @@ struct Welcome {
   friend bool operator==(const Welcome&, const Welcome&) = default;
 };
 
-// The receiver will not take the stream. FAILED_PRECONDITION with `epoch` set: a younger incarnation exists.
+// The receiver will not take the stream. FAILED_PRECONDITION with `epoch` set: a younger incarnation exists, and with `lapsed`
+// it was not heard for a lease: who was replaced by it may take its place.
 // INVALID_ARGUMENT: never right, do not retry soon. RESOURCE_EXHAUSTED, UNAVAILABLE: retry later.
 struct Refuse {
   absl::StatusCode code = absl::StatusCode::kUnknown;
   std::string reason;
   Epoch epoch = 0;
   uint64_t instance_id = 0;
+  bool lapsed = false;
 
   friend bool operator==(const Refuse&, const Refuse&) = default;
 };

@@ -127,7 +127,8 @@ void StreamReceiver::State::On(const Hello& hello, Time now, Out* out) {
         Refuse{.code = absl::StatusCode::kFailedPrecondition,
                .reason = older ? "a younger epoch is known" : "another instance has this epoch",
                .epoch = epoch,
-               .instance_id = instance_id});
+               .instance_id = instance_id,
+               .lapsed = now - std::max(last_heard, lease_from) >= options.lease_ttl});
     return;
   }
   // A sender that never sent what was kept of it is another one, whatever it calls itself.

@@ -78,6 +78,8 @@ struct StreamSender::State {
   absl::Status On(const Need& need, Time now);
   absl::Status Acknowledge(BatchNumber applied);
   void RaiseEpoch(Epoch above);
+  void Replaced(const Refuse& refuse, Time now);
+  Duration ReplacedWait() const;
 
   // Poll
   SenderMessage MakeHello(Time now);
@@ -101,6 +103,7 @@ struct StreamSender::State {
   bool ever_welcomed = false;
   Time hello_at{0};  // when the last hello was sent, or when a refused one is due again
   int refused_in_a_row = 0;
+  int replaced_in_a_row = 0;  // not 0: `hello_at` stands across connections
 
   std::deque<Batch> window;
   BatchNumber first_kept = 1;
@@ -243,7 +246,10 @@ void StreamSender::State::AddDigest(Time now) {
 
 // --- Connection and messages ---------------------------------------------------------------------------
 
-void StreamSender::OnConnected(Time) { state_->phase = State::Phase::kHelloDue; }
+void StreamSender::OnConnected(Time) {
+  const bool waits = state_->replaced_in_a_row > 0;
+  state_->phase = waits ? State::Phase::kRefused : State::Phase::kHelloDue;
+}
 
 // Whether a snapshot that was on its way arrived, the next welcome tells.
 void StreamSender::OnDisconnected(Time) {
@@ -269,7 +275,7 @@ absl::Status StreamSender::State::On(const Welcome& welcome, Time) {
   phase = Phase::kWelcomed;
   ever_welcomed = true;
   refusal = absl::OkStatus();
-  refused_in_a_row = 0;
+  refused_in_a_row = replaced_in_a_row = 0;
   credit = welcome.credit;
   acknowledged = welcome.next == 0 ? 0 : std::min(welcome.next - 1, high_sent);
   if (snapshot_owed) return absl::OkStatus();
@@ -293,12 +299,12 @@ absl::Status StreamSender::State::On(const Refuse& refuse, Time now) {
     if (refuse.epoch == identity.epoch && refuse.instance_id == identity.instance_id) {
       return absl::OkStatus();
     }
-    if (ever_welcomed || refuse.epoch >= kEpochMax) {
-      status = absl::FailedPreconditionError("replaced by a younger incarnation, epoch " +
-                                             std::to_string(refuse.epoch));
-      return absl::OkStatus();
+    const bool may_take_over = !ever_welcomed || (replaced_in_a_row > 0 && refuse.lapsed);
+    if (may_take_over && refuse.epoch < kEpochMax) {
+      RaiseEpoch(refuse.epoch);
+    } else {
+      Replaced(refuse, now);
     }
-    RaiseEpoch(refuse.epoch);
     return absl::OkStatus();
   }
   if (phase == Phase::kWelcomed) return absl::OkStatus();
@@ -308,10 +314,31 @@ absl::Status StreamSender::State::On(const Refuse& refuse, Time now) {
   return absl::OkStatus();
 }
 
-// Nobody took anything of the old epoch, so the numbers stay.
+// The receiver that has the stream counts from the start in a new epoch, so the numbers stay.
 void StreamSender::State::RaiseEpoch(Epoch above) {
   identity.epoch = above + 1;
   phase = Phase::kHelloDue;
+}
+
+void StreamSender::State::Replaced(const Refuse& refuse, Time now) {
+  ++stats.replaced;
+  phase = Phase::kRefused;
+  hello_at = now + ReplacedWait();
+  ++replaced_in_a_row;
+  refusal = absl::FailedPreconditionError(
+      "another sender of the same name has replaced this one, with epoch " +
+      std::to_string(refuse.epoch) + " instead of " + std::to_string(identity.epoch) +
+      ": give one of them another name, or end it");
+}
+
+// What tells two senders apart spreads their hellos.
+Duration StreamSender::State::ReplacedWait() const {
+  const int doublings = std::min(replaced_in_a_row, 20);
+  const Duration wait =
+      std::min(options.replaced_retry * (int64_t{1} << doublings), options.replaced_retry_max);
+  const uint64_t mixed = (identity.instance_id + static_cast<uint64_t>(replaced_in_a_row)) *
+                         uint64_t{0x9E3779B97F4A7C15};
+  return wait * 3 / 4 + wait / 2 * static_cast<int64_t>(mixed >> 54) / 1024;
 }
 
 absl::Status StreamSender::State::On(const Ack& ack, Time) {

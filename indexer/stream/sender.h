@@ -5,7 +5,10 @@
 //   3. Batches flow while there is credit; `Ack` frees the window and grants credit.
 //   4. `Need`: replay from the window if it still has the batch, else a snapshot.  5. Every `digest_every` an
 //   (else possibly empty) batch carries a digest; a silent stream sends heartbeats.  6. `Refuse` with a younger epoch: a
-//   sender that is just starting raises its own above it; one that ran before has been replaced and stops.
+//   sender that is just starting raises its own above it. One that ran before has been replaced: it says hello again after
+//   `replaced_retry`, later and later, with the epoch that it has, and takes the stream again, with an epoch above, only when
+//   it is told that the other one was not heard for a lease. So two live senders of one name do not fight: one of them has the
+//   stream, and the other one says so (`refusal`, `SenderStats::replaced`).
 //
 // *Place*: one per parent in a publisher (to its leaf replicas) and in a leaf (to its parents).
 // *Truth*: the resident set is the sender's own memory of what is held: snapshots and digests come from
@@ -60,6 +63,10 @@ struct SenderOptions {
   // for what waits at their door. Not who was told of a number behind it, since it is lost then; and who does not say what he was
   // told of (`Need::next`) only for so long, twice as long after each in a row.
   Duration snapshot_again_after = std::chrono::seconds(5);
+  // Of a sender that was replaced: until its next hello, a quarter more or less by instance id, twice as long after each in a
+  // row up to the second.
+  Duration replaced_retry = std::chrono::seconds(30);
+  Duration replaced_retry_max = std::chrono::minutes(5);
 };
 
 struct SenderStats {
@@ -70,6 +77,7 @@ struct SenderStats {
   uint64_t snapshots_sent = 0;
   uint64_t hellos_sent = 0;
   uint64_t refused = 0;
+  uint64_t replaced = 0;  // hellos refused because another sender of this name has a younger epoch
 };
 
 class StreamSender {
@@ -100,10 +108,11 @@ class StreamSender {
   // Stops for good: `Poll` yields a `Goodbye`, then nothing.
   void Stop();
 
-  // Replaced by a younger incarnation, or refused as INVALID_ARGUMENT; the reason why. OK otherwise.
+  // Refused as INVALID_ARGUMENT, for good; the reason why. OK otherwise.
   const absl::Status& status() const;
 
-  // Why the last hello was refused for now, such as for another schedule; it is repeated. OK: it was not, or not yet answered.
+  // Why the last hello was refused for now, such as for another schedule, or because another sender has this name; it is
+  // repeated. OK: it was not, or not yet answered.
   const absl::Status& refusal() const;
 
   bool welcomed() const;

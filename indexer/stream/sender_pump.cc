@@ -185,4 +185,9 @@ absl::Status SenderPump::refusal() const {
   return state_->sender.refusal();
 }
 
+absl::Status SenderPump::WhyRefused() const {
+  MutexLock lock(&state_->mutex);
+  return state_->sender.status().ok() ? state_->sender.refusal() : state_->sender.status();
+}
+
 }  // namespace kvatlas

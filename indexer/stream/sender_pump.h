@@ -52,10 +52,12 @@ class SenderPump : private SenderLinkObserver {
   BatchNumber last_number() const;
   BatchNumber acknowledged() const;
   SenderStats stats() const;
-  // Not OK: the sender was replaced or refused for good.
+  // Not OK: the sender was refused for good.
   absl::Status status() const;
   // `StreamSender::refusal`.
   absl::Status refusal() const;
+  // Either of them.
+  absl::Status WhyRefused() const;
 
   // Blocks until everything appended before is acknowledged, or the timeout; true when it is.
   bool WaitAtRest(Duration timeout);

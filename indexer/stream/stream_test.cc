@@ -199,6 +199,14 @@ TEST_F(ReceiverTest, OlderEpochIsRefused) {
   EXPECT_EQ(refuse.instance_id, 7u);
 }
 
+TEST_F(ReceiverTest, ARefusalSaysWhetherTheYoungerOneWasHeardWithinALease) {
+  Say(MakeHello(100, 7));
+  now += ReceiverOptions().lease_ttl - kSecond;
+  EXPECT_FALSE(std::get<Refuse>(Say(MakeHello(99, 8)).at(0)).lapsed);
+  now += kSecond;
+  EXPECT_TRUE(std::get<Refuse>(Say(MakeHello(99, 8)).at(0)).lapsed);
+}
+
 TEST_F(ReceiverTest, SameEpochOfAnotherInstanceIsRefused) {
   Say(MakeHello(100, 7));
   EXPECT_TRUE(std::holds_alternative<Refuse>(Say(MakeHello(100, 8))[0]));
@@ -574,19 +582,6 @@ TEST_F(SenderTest, StartingSenderRaisesItsEpoch) {
              .epoch = 500,
              .instance_id = 1});
   EXPECT_EQ(std::get<Hello>(*sender.Poll(now)).epoch, 501u);
-}
-
-TEST_F(SenderTest, ReplacedSenderStops) {
-  Connect(Welcome{.next = 1, .credit = 64});
-  sender.OnDisconnected(now);
-  sender.OnConnected(now);
-  sender.Poll(now);
-  Say(Refuse{.code = absl::StatusCode::kFailedPrecondition,
-             .reason = "younger",
-             .epoch = 500,
-             .instance_id = 1});
-  EXPECT_TRUE(absl::IsFailedPrecondition(sender.status()));
-  EXPECT_FALSE(sender.Poll(now + 100 * kSecond).has_value());
 }
 
 TEST_F(SenderTest, RefusedAsInvalidStopsForGood) {

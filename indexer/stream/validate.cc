@@ -158,6 +158,16 @@ absl::Status ValidateDomain(const Domain& domain) {
   return status;
 }
 
+absl::Status CheckEpoch(Epoch epoch, uint64_t wall_ns) {
+  constexpr uint64_t kHourNs = uint64_t{3600} * 1'000'000'000;
+  constexpr uint64_t kHoursMax = kEpochAheadMax.count();
+  if (epoch <= wall_ns || epoch - wall_ns <= kHoursMax * kHourNs) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "epoch " + std::to_string(epoch) + " is " + std::to_string((epoch - wall_ns) / kHourNs) +
+      " hours ahead of the receiver's clock, at most " + std::to_string(kHoursMax) +
+      " are taken: set the clocks right and start the sender again");
+}
+
 absl::Status ValidateLayout(const CacheLayout& layout) {
   if (layout.sides.size() > kSideClassesMax)
     return Invalid("layout.sides", "at most " + std::to_string(kSideClassesMax) + " classes");

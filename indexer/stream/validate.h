@@ -6,6 +6,7 @@
 #ifndef KVATLAS_INDEXER_STREAM_VALIDATE_H_
 #define KVATLAS_INDEXER_STREAM_VALIDATE_H_
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -25,12 +26,17 @@ inline constexpr size_t kHelloTextBytesMax = 256;  // every string of a hello, w
 inline constexpr size_t kHelloLabelsMax = 32;
 // Above any wall time in nanoseconds, and so that one more never wraps.
 inline constexpr Epoch kEpochMax = uint64_t{1} << 63;
+// Epochs are start times: one that is further ahead of the receiver's clock than this would lock out every later sender.
+inline constexpr std::chrono::hours kEpochAheadMax{24};
 inline constexpr BatchNumber kBatchNumberMax = uint64_t{1} << 63;
 
 // What a holder may be called, and may say about itself.
 using HolderLabels = std::vector<std::pair<std::string, std::string>>;
 absl::Status ValidateHolder(const HolderId& holder, const HolderLabels& labels);
 absl::Status ValidateDomain(const Domain& domain);
+
+// FAILED_PRECONDITION: further ahead of the receiver's wall time than `kEpochAheadMax`.
+absl::Status CheckEpoch(Epoch epoch, uint64_t wall_ns);
 
 absl::Status ValidateLayout(const CacheLayout& layout);
 

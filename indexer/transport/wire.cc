@@ -145,6 +145,7 @@ void MessageToProto(const Refuse& refuse, v1::ReceiverMessage* message) {
   out->set_reason(refuse.reason.substr(0, kReasonBytesMax));
   out->set_epoch(refuse.epoch);
   out->set_instance_id(refuse.instance_id);
+  out->set_lapsed(refuse.lapsed);
 }
 
 void MessageToProto(const Ack& ack, v1::ReceiverMessage* message) {
@@ -271,6 +272,7 @@ absl::Status MessageFromProto(const v1::Refuse& in, Refuse* out) {
   out->reason = in.reason();
   out->epoch = in.epoch();
   out->instance_id = in.instance_id();
+  out->lapsed = in.lapsed();
   return CheckText(in.reason(), 0, kReasonBytesMax, "refuse", "reason");
 }
 

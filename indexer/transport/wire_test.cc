@@ -121,7 +121,8 @@ class Maker {
         return Refuse{.code = static_cast<absl::StatusCode>(1 + Number(16)),
                       .reason = Text(0, 4096),
                       .epoch = Any(),
-                      .instance_id = Any()};
+                      .instance_id = Any(),
+                      .lapsed = Coin()};
       case 2:
         return Ack{.applied = Any(), .credit = Any()};
       default:

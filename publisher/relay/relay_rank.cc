@@ -5,6 +5,7 @@
 #include <variant>
 
 #include "indexer/service/log.h"
+#include "publisher/refusal_log.h"
 
 namespace kvatlas {
 
@@ -201,6 +202,10 @@ void RelayRank::Tick() {
     if (stand_ != RelayStand::kOffered) return;
   }
   Flush();
+  const std::shared_ptr<Links> all = links();
+  if (all == nullptr) return;
+  for (const Link& link : *all)
+    LogLeafRefusal(link.leaf, options_.identity.holder, link.pump->WhyRefused());
 }
 
 void RelayRank::Stop(bool goodbye, Duration flush_for) {
@@ -247,7 +252,7 @@ RelayRankStats RelayRank::Stats() const {
                            .last_number = pump.last_number(),
                            .acknowledged = pump.acknowledged(),
                            .sender = pump.stats(),
-                           .status = pump.status()});
+                           .status = pump.WhyRefused()});
   }
   return stats;
 }

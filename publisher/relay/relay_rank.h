@@ -85,7 +85,8 @@ struct RelayLinkStats {
   BatchNumber last_number = 0;
   BatchNumber acknowledged = 0;
   SenderStats sender;
-  absl::Status status;  // not OK: refused for good, or replaced by another sender of this name
+  absl::Status
+      status;  // not OK: why it is refused; INVALID_ARGUMENT: for good, else it tries again
 };
 
 struct RelayRankStats {

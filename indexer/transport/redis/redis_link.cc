@@ -11,6 +11,7 @@
 #include "indexer/base/mutex.h"
 #include "indexer/service/log.h"
 #include "indexer/service/redis_client.h"
+#include "indexer/stream/validate.h"
 #include "indexer/transport/redis/redis_entry.h"
 #include "indexer/transport/redis/redis_keys.h"
 #include "indexer/transport/redis/redis_scripts.h"
@@ -218,7 +219,9 @@ bool RedisLink::Core::Say(const Hello& hello) {
        stream.keys.snap, stream.keys.back, name, RedisPadded(hello.epoch),
        RedisHex(hello.instance_id), EncodeRedisEntry(hello, RedisEntryId::Of(hello.epoch, 0)),
        std::to_string(hello.epoch), std::to_string(options_.log_ttl / std::chrono::milliseconds(1)),
-       kNewsMax, RedisPadded(RedisEntryId::Before(hello.epoch, hello.last_sent + 1).seq)},
+       kNewsMax, RedisPadded(RedisEntryId::Before(hello.epoch, hello.last_sent + 1).seq),
+       RedisPadded(clock_.WallNs() + kEpochAheadMax / Duration(1)),
+       std::to_string(options_.lease_ttl / std::chrono::milliseconds(1))},
       [this, connection](const Reply& reply) { OnHelloReply(connection, reply); });
 }
 
@@ -426,7 +429,14 @@ void RedisLink::Core::OnHelloReply(uint64_t connection, const Reply& reply) {
     return observer_->OnMessage(Refuse{.code = absl::StatusCode::kFailedPrecondition,
                                        .reason = "a younger epoch is in Redis",
                                        .epoch = ParseUint64(fields[1].text).value_or(0),
-                                       .instance_id = ParseUint64(fields[2].text, 16).value_or(0)});
+                                       .instance_id = ParseUint64(fields[2].text, 16).value_or(0),
+                                       .lapsed = fields.size() > 3 && fields[3].text == "1"});
+  }
+  if (fields.size() == 1 && fields[0].text == "ahead") {
+    return observer_->OnMessage(
+        Refuse{.code = absl::StatusCode::kFailedPrecondition,
+               .reason = "the epoch is more than a day ahead of Redis' clock: set the clocks right "
+                         "and start the sender again"});
   }
   const auto last = fields.size() < 4 ? std::nullopt : RedisEntryId::Parse(fields[1].text);
   if (!last.has_value()) {

@@ -87,7 +87,9 @@ class TestWorker {
     const SenderOptions sender{.window_batches = options.window_batches,
                                .digest_every = options.digest_every,
                                .heartbeat_every = options.heartbeat_every,
-                               .hello_timeout = std::chrono::milliseconds(500)};
+                               .hello_timeout = std::chrono::milliseconds(500),
+                               .replaced_retry = std::chrono::milliseconds(100),
+                               .replaced_retry_max = std::chrono::milliseconds(200)};
     SenderIdentity identity;
     identity.holder = holder_;
     identity.domain = kTestDomain;

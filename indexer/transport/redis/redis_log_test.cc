@@ -169,7 +169,7 @@ TEST_F(RedisLogTest, ASnapshotOfManyPartsArrives) {
   EXPECT_GT(LengthOf(KeyOf("snap")), 40);
 }
 
-TEST_F(RedisLogTest, AYoungerEpochTakesOverAndTheOlderOneStops) {
+TEST_F(RedisLogTest, AYoungerEpochTakesOverAndTheOlderOneWaits) {
   TestLeaf leaf(options_);
   TestWorker older(options_, {.epoch = 1000, .instance_id = 1});
   older.Apply(RunOf(1, 10));
@@ -179,8 +179,8 @@ TEST_F(RedisLogTest, AYoungerEpochTakesOverAndTheOlderOneStops) {
   younger.AwaitAtRest();
   leaf.AwaitExact(younger);
   older.Apply(RunOf(100, 10));
-  AwaitTrue([&] { return !older.pump().status().ok(); });
-  EXPECT_EQ(older.pump().status().code(), absl::StatusCode::kFailedPrecondition);
+  AwaitTrue([&] { return older.pump().stats().replaced > 0; });
+  EXPECT_EQ(older.pump().WhyRefused().code(), absl::StatusCode::kFailedPrecondition);
   younger.Apply(RunOf(700, 5));
   younger.AwaitAtRest();
   EXPECT_TRUE(leaf.Has(younger));
@@ -198,6 +198,52 @@ TEST_F(RedisLogTest, AWorkerThatStartsRaisesItsEpochAboveTheOneInRedis) {
   after.AwaitAtRest();
   leaf.AwaitExact(after);
   EXPECT_EQ(leaf.StatsOf(after.holder())->epoch, 5001u);
+}
+
+TEST_F(RedisLogTest, AReplacedWorkerTakesTheLogAgainWhenTheOtherIsSilent) {
+  options_.lease_ttl = milliseconds(300);
+  options_.look_every = milliseconds(50);
+  TestLeaf leaf(options_);
+  TestWorker worker(options_, {.epoch = 1000, .instance_id = 1});
+  worker.Apply(RunOf(1, 10));
+  worker.AwaitAtRest();
+  {
+    TestWorker other(options_, {.epoch = 2000, .instance_id = 2});
+    other.Apply(RunOf(500, 20));
+    other.AwaitAtRest();
+    AwaitTrue([&] { return worker.pump().stats().replaced > 0; });
+    AwaitTrue([&] { return worker.pump().stats().replaced > 2; });
+    EXPECT_FALSE(worker.pump().welcomed()) << "the other one lives";
+    EXPECT_TRUE(leaf.Has(other));
+  }
+  leaf.AwaitExact(worker);
+  EXPECT_EQ(leaf.StatsOf(worker.holder())->epoch, 2001u);
+}
+
+// Whoever wrote them: no sender starts above such an epoch.
+TEST_F(RedisLogTest, ARegistrationAndALogOfAFarEpochDoNotLockOutTheWorker) {
+  const std::string far = "9000000000000000000";
+  const std::string streams = RedisTag("cell", 0) + ":streams";
+  const std::string name = RedisStreamName({"worker-0", 0, ""}, kTestDomain);
+  ASSERT_TRUE(
+      client_.Call({"HSET", streams, name, "0" + far + "00000000000000ff" + "no hello"}).ok());
+  ASSERT_TRUE(client_.Call({"XADD", KeyOf("log"), far + "-5", "m", "x"}).ok());
+  TestLeaf leaf(options_);
+  TestWorker worker(options_, {.epoch = 1000, .instance_id = 1});
+  worker.Apply(RunOf(1, 10));
+  worker.AwaitAtRest();
+  leaf.AwaitExact(worker);
+}
+
+TEST_F(RedisLogTest, AnEpochMoreThanADayAheadIsRefused) {
+  TestWorker far(options_, {.epoch = 9'000'000'000'000'000'000, .instance_id = 2});
+  AwaitTrue([&] { return !far.pump().WhyRefused().ok(); });
+  EXPECT_NE(far.pump().WhyRefused().message().find("ahead of Redis' clock"), std::string::npos);
+  TestLeaf leaf(options_);
+  TestWorker worker(options_, {.epoch = 1000, .instance_id = 1});
+  worker.Apply(RunOf(1, 10));
+  worker.AwaitAtRest();
+  leaf.AwaitExact(worker);
 }
 
 TEST_F(RedisLogTest, GoodbyeForgetsTheWorkerAndItsKeys) {

@@ -8,9 +8,23 @@
 namespace kvatlas {
 
 // KEYS: streams, news, log, snap, back. ARGV: name, padded epoch, instance, hello entry, epoch, ttl in ms, news bound,
-// padded second half of the largest id that this sender can have written. A log with a larger one is nobody's, and goes.
-// Returns {"refused", epoch, instance} or {"welcome", last id of the log, "new" | "old", last id of back}.
+// padded second half of the largest id that this sender can have written, padded largest epoch by the sender's clock, lease in
+// ms. A log with a larger id is nobody's, and goes; so do registration and log of an epoch more than a day ahead of Redis'
+// clock. That clock and what is left of the log's life are only known to a user with +time and +pttl.
+// Returns {"ahead"}, {"refused", epoch, instance, "1" when its sender was silent for a lease} or
+// {"welcome", last id of the log, "new" | "old", last id of back}.
 inline constexpr char kRedisHelloScript[] = R"lua(
+local function padded(digits) return string.rep('0', 20 - #digits) .. digits end
+local latest = ARGV[9]
+local clock = redis.pcall('TIME')
+if not clock.err then latest = padded(string.format('%.0f', clock[1] + 86400) .. '000000000') end
+if ARGV[2] > latest then return {'ahead'} end
+local function lapsed()
+  local left = redis.pcall('PTTL', KEYS[3])
+  if left == -2 then return '1' end
+  if type(left) ~= 'number' or left < 0 or ARGV[6] - left < tonumber(ARGV[10]) then return '0' end
+  return '1'
+end
 local function last_id(key)
   if redis.call('EXISTS', key) == 0 then return false end
   local info = redis.call('XINFO', 'STREAM', key)
@@ -19,21 +33,20 @@ local function last_id(key)
   end
 end
 local known = redis.call('HGET', KEYS[1], ARGV[1])
+if known and string.sub(known, 1, 20) > latest then known = false end
 if known then
   local epoch = string.sub(known, 1, 20)
   local instance = string.sub(known, 21, 36)
   if epoch > ARGV[2] or (epoch == ARGV[2] and instance ~= ARGV[3]) then
-    return {'refused', epoch, instance}
+    return {'refused', epoch, instance, lapsed()}
   end
 end
-local function padded(digits) return string.rep('0', 20 - #digits) .. digits end
 local last = last_id(KEYS[3])
 local age = 'old'
 if last then
   local epoch = padded(string.match(last, '^%d+'))
-  local foreign = epoch > '09223372036854775808'
-  if epoch > ARGV[2] and not foreign and not known then
-    return {'refused', epoch, '0000000000000000'}
+  if epoch > ARGV[2] and epoch <= latest and not known then
+    return {'refused', epoch, '0000000000000000', lapsed()}
   end
   if epoch ~= ARGV[2] or padded(string.match(last, '%d+$')) > ARGV[8] then last = false end
 end

@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "absl/status/status.h"
+#include "indexer/stream/validate.h"
 #include "indexer/transport/redis/redis_keys.h"
 #include "indexer/transport/redis/redis_scripts.h"
 
@@ -267,13 +268,25 @@ void SimulatedRedis::News(const std::string& key, const std::string& max, Fields
 // The names are those of the script: `redis_scripts.h`.
 absl::StatusOr<RedisReply> SimulatedRedis::Hello(const RedisArgs& keys, const RedisArgs& args) {
   const std::string& epoch = args[1];
+  const auto wall_ns = clock_->WallNs() + static_cast<uint64_t>(offset_.count());
+  const std::string latest = RedisPadded(wall_ns + kEpochAheadMax / Duration(1));
+  if (epoch > latest) return Array({Text("ahead")});
+  const auto lapsed = [&] {
+    const Value* log = Find(keys[2]);
+    if (log == nullptr) return Text("1");
+    if (!log->expires.has_value()) return Text("0");
+    const Duration ttl = std::chrono::milliseconds(ParseUint64(args[5]).value());
+    const Duration lease = std::chrono::milliseconds(ParseUint64(args[9]).value());
+    return Text(ttl - (*log->expires - Now()) >= lease ? "1" : "0");
+  };
   const Value* streams = Find(keys[0]);
-  const bool known = streams != nullptr && streams->hash->contains(args[0]);
+  const bool known = streams != nullptr && streams->hash->contains(args[0]) &&
+                     streams->hash->at(args[0]).substr(0, 20) <= latest;
   if (known) {
     const std::string& registration = streams->hash->at(args[0]);
     const std::string theirs = registration.substr(0, 20), instance = registration.substr(20, 16);
     if (theirs > epoch || (theirs == epoch && instance != args[2])) {
-      return Array({Text("refused"), Text(theirs), Text(instance)});
+      return Array({Text("refused"), Text(theirs), Text(instance), lapsed()});
     }
   }
   const Value* log = Find(keys[2]);
@@ -281,8 +294,8 @@ absl::StatusOr<RedisReply> SimulatedRedis::Hello(const RedisArgs& keys, const Re
   if (log != nullptr) {
     last = log->last;
     const std::string theirs = RedisPadded(last->first);
-    if (theirs > epoch && theirs <= "09223372036854775808" && !known) {
-      return Array({Text("refused"), Text(theirs), Text("0000000000000000")});
+    if (theirs > epoch && theirs <= latest && !known) {
+      return Array({Text("refused"), Text(theirs), Text("0000000000000000"), lapsed()});
     }
     if (theirs != epoch || RedisPadded(last->second) > args[7]) last.reset();
   }

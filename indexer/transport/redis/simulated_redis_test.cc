@@ -53,9 +53,7 @@ class Commands {
         return {"XREAD", "COUNT", "2", "BLOCK", "1", "STREAMS", keys.log, keys.snap, Id(), Id()};
       case 10:
       case 11:
-        return Eval(kRedisHelloScript, keys,
-                    {Name(keys), RedisPadded(epoch_), RedisHex(Below(2)), "hello" + Number(),
-                     std::to_string(epoch_), "3600000", "5", RedisPadded(Below(12))});
+        return Hello(keys, Below(10) == 0 ? kFarEpoch : epoch_);
       case 12:
         return Eval(kRedisHeartbeatScript, keys,
                     {Name(keys), Owner(), std::to_string(epoch_), Number(), "3600000", "5"});
@@ -67,6 +65,8 @@ class Commands {
         return {"XADD", keys.back, "MAXLEN", "~", "3", "*", "k", "a", "n", Number()};
       case 16:
         if (Below(10) == 0) ++epoch_;
+        if (Below(20) == 0)
+          return {"XADD", key, std::to_string(kFarEpoch) + "-" + Number(), "m", Number()};
         return {"XADD", key, Id(), "m", Number()};
       default:
         return {"XADD", key, "NOMKSTREAM", "MINID", "~", Id(), Id(), "m", Number()};
@@ -74,6 +74,15 @@ class Commands {
   }
 
  private:
+  static constexpr Epoch kFarEpoch = 9'000'000'000'000'000'000;  // in the year 2255
+
+  RedisArgs Hello(const RedisStreamKeys& keys, Epoch epoch) {
+    return Eval(kRedisHelloScript, keys,
+                {Name(keys), RedisPadded(epoch), RedisHex(Below(2)), "hello" + Number(),
+                 std::to_string(epoch), "3600000", "5", RedisPadded(Below(12)), RedisPadded(epoch),
+                 "10000"});
+  }
+
   uint64_t Below(uint64_t limit) { return random_() % limit; }
   std::string Number() { return std::to_string(1 + Below(9)); }
   std::string Id() { return std::to_string(epoch_) + "-" + std::to_string(1 + Below(12)); }
