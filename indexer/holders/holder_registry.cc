@@ -183,7 +183,8 @@ class HolderRegistry::Session : public ReceiverSession {
       holder_->Retire();
       domain_->Forget(holder_);
     }
-    if (absl::IsInvalidArgument(status)) LogRefusal(ToString(holder_->id()), status);
+    if (absl::IsInvalidArgument(status) || absl::IsResourceExhausted(status))
+      LogRefusal(ToString(holder_->id()), status);
     return status;
   }
 

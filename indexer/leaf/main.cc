@@ -149,6 +149,8 @@ void Declare(FlagSet& flags, Flags* f) {
             "how long unconfirmed blocks are kept after a gap");
   flags.Add("withdraw_delay", &leaf.coverage.withdraw_delay,
             "how long a lost waypoint is still reported as covered");
+  flags.Add("max_snapshot_blocks", &registry.receiver.snapshot_blocks_max,
+            "blocks that one worker's snapshot may name; one with more is dropped", 1);
   flags.Add("max_blocks", &registry.index.blocks_max, "distinct blocks per domain; 0: no limit");
   flags.Add("max_bytes", &registry.index.bytes_max,
             "memory of a domain's index, in bytes (atlas); 0: no limit");

@@ -1,8 +1,10 @@
 #include "indexer/stream/receiver.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <optional>
+#include <string>
 #include <utility>
 #include <variant>
 
@@ -20,10 +22,21 @@ struct Snapshot {
   BatchNumber as_of = 0;
   uint32_t next_part = 0;
   bool shed = false;
-  // Something was held before it; else all that is held is named by it.
-  bool replaces = true;
-  absl::flat_hash_map<SequenceHash, TierMask> named;  // while it replaces something
+  // What was held before it and it has not named yet.
+  std::map<SideClass, absl::flat_hash_map<SequenceHash, TierMask>> unnamed;
 };
+
+void Name(const Stored& stored, Snapshot* snapshot) {
+  for (auto& [side, blocks] : snapshot->unnamed) {
+    if ((side != 0) != (stored.side != 0)) continue;
+    for (const SequenceHash block : stored.blocks) {
+      const auto found = blocks.find(block);
+      if (found == blocks.end()) continue;
+      found->second = found->second & ~TierMask(stored.tier);
+      if (found->second.empty()) blocks.erase(found);
+    }
+  }
+}
 
 }  // namespace
 
@@ -44,8 +57,15 @@ struct StreamReceiver::State {
   void Adopt(const Hello& hello, Time now);
   void Compare(const Digest& digest, Time now, Out* out);
   bool TakePart(const SnapshotPart& part, Time now, Out* out);
+  void BeginSnapshot(const SnapshotPart& part, Time now);
+  bool WithinBounds(const SnapshotPart& part, Time now);
+  void ForgetSnapshots() {
+    snapshots_began.reset();
+    snapshots_blocks = 0;
+  }
   void FinishSnapshot(const SnapshotPart& part, Time now);
   void RemoveUnnamed();
+  void Remove(Tier tier, SideClass side, const std::vector<SequenceHash>& blocks);
 
   void StartRepair(Repair kind, Time now);
   void Progress(Time now);
@@ -74,6 +94,7 @@ struct StreamReceiver::State {
   Time confirmed_at{0};         // of the repair: its start, or its latest progress by snapshot
   Time ask_at{0};               // when `Need` is (again) due
   bool given_up = false;
+  bool dropped = false;  // a snapshot beyond its bounds: parts of others are no progress
 
   bool shed = false;
   Time shed_retry_at{0};
@@ -82,8 +103,12 @@ struct StreamReceiver::State {
   bool restored = false;  // and its sender has not been heard yet
   Time lease_from{0};
 
-  std::optional<Snapshot> snapshot;       // being received
+  std::optional<Snapshot> snapshot;  // being received
+  std::optional<Time>
+      snapshots_began;            // the first since one was whole, or what is held was given up
+  uint64_t snapshots_blocks = 0;  // that those named
   std::optional<uint64_t> snapshot_done;  // the id of the last one applied in this epoch
+  absl::Status failure;                   // for `OnMessage` to return
   ReceiverStats stats;
 };
 
@@ -99,7 +124,7 @@ absl::Status StreamReceiver::OnMessage(const SenderMessage& message, Time now,
     return absl::InvalidArgumentError("a message before the hello");
   }
   std::visit([&](const auto& typed) { state_->On(typed, now, out); }, message);
-  return absl::OkStatus();
+  return std::exchange(state_->failure, absl::OkStatus());
 }
 
 void StreamReceiver::Restore(const ReceiverPosition& position, Time heard, Time lease_from) {
@@ -166,7 +191,10 @@ void StreamReceiver::State::Adopt(const Hello& hello, Time now) {
   repaired_at = 0;
   sender_degraded = false;
   const bool empty = sink->CurrentDigest() == Digest{};
-  if (empty) sink->SetLayout({});
+  if (empty) {
+    sink->SetLayout({});
+    ForgetSnapshots();
+  }
   if (!empty) {
     StartRepair(Repair::kSnapshot, now);
   } else if (hello.first_kept == 1) {
@@ -248,16 +276,11 @@ void StreamReceiver::State::On(const SnapshotPart& part, Time now, Out* out) {
   last_heard = now;
   if (part.as_of < applied || part.snapshot_id == snapshot_done) return SendAck(out);
   if (snapshot.has_value() && part.as_of < snapshot->as_of) return;
-  if (!TakePart(part, now, out)) return;
+  if (!TakePart(part, now, out) || !WithinBounds(part, now)) return;
   if (part.part == 0) sink->SetLayout(part.layout.value_or(CacheLayout{}));
   for (const Stored& stored : part.stored) {
     if (!sink->Apply(stored).ok()) snapshot->shed = true;
-    if (snapshot->replaces) {
-      for (const SequenceHash block : stored.blocks) {
-        TierMask& tiers = snapshot->named[block];
-        tiers = tiers | stored.tier;
-      }
-    }
+    Name(stored, &*snapshot);
     stats.blocks_applied += stored.blocks.size();
   }
   ++snapshot->next_part;
@@ -273,11 +296,7 @@ bool StreamReceiver::State::TakePart(const SnapshotPart& part, Time now, Out* ou
   if (same && part.part < snapshot->next_part) return false;
   if (same && part.part == snapshot->next_part) return true;
   if (!same && part.part == 0) {
-    snapshot.emplace();
-    snapshot->id = part.snapshot_id;
-    snapshot->as_of = part.as_of;
-    snapshot->replaces = sink->CurrentDigest() != Digest{};
-    StartRepair(Repair::kSnapshot, now);
+    BeginSnapshot(part, now);
     return true;
   }
   snapshot.reset();
@@ -287,10 +306,43 @@ bool StreamReceiver::State::TakePart(const SnapshotPart& part, Time now, Out* ou
   return false;
 }
 
+void StreamReceiver::State::BeginSnapshot(const SnapshotPart& part, Time now) {
+  snapshot.emplace();
+  snapshot->id = part.snapshot_id;
+  snapshot->as_of = part.as_of;
+  if (!snapshots_began.has_value()) snapshots_began = now;
+  if (sink->CurrentDigest() != Digest{}) {
+    sink->ForEachHeld([&](SequenceHash block, TierMask tiers, SideClass side) {
+      snapshot->unnamed[side][block] = tiers;
+    });
+  }
+  StartRepair(Repair::kSnapshot, now);
+}
+
+// Whether the snapshot with this part is, together with those before it that came to no end; else it is dropped.
+bool StreamReceiver::State::WithinBounds(const SnapshotPart& part, Time now) {
+  for (const Stored& stored : part.stored) snapshots_blocks += stored.blocks.size();
+  const uint64_t blocks_max = SnapshotBlocksMax(options);
+  const bool too_long = now - *snapshots_began >= options.snapshot_time_max;
+  if (snapshots_blocks <= blocks_max && !too_long) return true;
+  failure = absl::ResourceExhaustedError(
+      too_long ? "a snapshot that takes longer than " +
+                     std::to_string(options.snapshot_time_max / std::chrono::seconds(1)) +
+                     " s is not taken"
+               : "a snapshot of more than " + std::to_string(blocks_max) + " blocks is not taken");
+  ++stats.snapshots_dropped;
+  if (given_up) sink->Apply(Cleared{}).IgnoreError();  // nothing but what such snapshots named
+  snapshot.reset();
+  ForgetSnapshots();
+  dropped = true;
+  return false;
+}
+
 void StreamReceiver::State::FinishSnapshot(const SnapshotPart& part, Time now) {
-  if (snapshot->replaces) RemoveUnnamed();
+  RemoveUnnamed();
   const bool was_shed = snapshot->shed;
   snapshot.reset();
+  ForgetSnapshots();
   snapshot_done = part.snapshot_id;
   applied = part.as_of;
   ++stats.snapshots_applied;
@@ -309,22 +361,24 @@ void StreamReceiver::State::FinishSnapshot(const SnapshotPart& part, Time now) {
 }
 
 void StreamReceiver::State::RemoveUnnamed() {
-  std::map<std::pair<Tier, SideClass>, std::vector<SequenceHash>> unnamed;
-  sink->ForEachHeld([&](SequenceHash block, TierMask tiers, SideClass side) {
-    const auto found = snapshot->named.find(block);
-    const TierMask extra = found == snapshot->named.end() ? tiers : tiers & ~found->second;
-    for (const Tier tier : kAllTiers) {
-      if (extra.Has(tier)) unnamed[{tier, side}].push_back(block);
+  for (const auto& [side, blocks] : snapshot->unnamed) {
+    std::array<std::vector<SequenceHash>, kTiers> by_tier;
+    for (const auto& [block, tiers] : blocks) {
+      for (const Tier tier : kAllTiers) {
+        if (tiers.Has(tier)) by_tier[static_cast<size_t>(tier)].push_back(block);
+      }
     }
-  });
-  for (const auto& [of, blocks] : unnamed) {
-    for (size_t from = 0; from < blocks.size(); from += kBatchBlocksMax) {
-      const size_t to = std::min(blocks.size(), from + kBatchBlocksMax);
-      const Removed removed{.tier = of.first,
-                            .blocks = {blocks.begin() + from, blocks.begin() + to},
-                            .side = of.second};
-      if (!sink->Apply(removed).ok()) snapshot->shed = true;
-    }
+    for (const Tier tier : kAllTiers) Remove(tier, side, by_tier[static_cast<size_t>(tier)]);
+  }
+}
+
+void StreamReceiver::State::Remove(Tier tier, SideClass side,
+                                   const std::vector<SequenceHash>& blocks) {
+  for (size_t from = 0; from < blocks.size(); from += kBatchBlocksMax) {
+    const size_t to = std::min(blocks.size(), from + kBatchBlocksMax);
+    const Removed removed{
+        .tier = tier, .blocks = {blocks.begin() + from, blocks.begin() + to}, .side = side};
+    if (!sink->Apply(removed).ok()) snapshot->shed = true;
   }
 }
 
@@ -334,7 +388,7 @@ void StreamReceiver::State::RemoveUnnamed() {
 void StreamReceiver::State::StartRepair(Repair kind, Time now) {
   if (repair == Repair::kNone) {
     confirmed_at = now;
-    given_up = false;
+    given_up = dropped = false;
   }
   if (repair == kind || repair == Repair::kSnapshot) return;
   repair = kind;
@@ -342,14 +396,15 @@ void StreamReceiver::State::StartRepair(Repair kind, Time now) {
 }
 
 void StreamReceiver::State::Progress(Time now) {
-  confirmed_at = now;
+  if (!dropped) confirmed_at = now;
   ask_at = now + options.retry_after;
 }
 
 void StreamReceiver::State::Healed() {
   repair = Repair::kNone;
   repaired_at = 0;
-  given_up = false;
+  given_up = dropped = false;
+  if (!snapshot.has_value()) ForgetSnapshots();
 }
 
 void StreamReceiver::State::AskIfDue(Time now, Out* out) {
@@ -370,6 +425,7 @@ void StreamReceiver::State::GiveUp() {
   given_up = true;
   ++stats.repairs_timed_out;
   snapshot.reset();
+  ForgetSnapshots();
   repair = Repair::kSnapshot;
   sink->Apply(Cleared{}).IgnoreError();
 }

@@ -10,8 +10,10 @@
 // was the last to be welcomed, and calls `OnDisconnected` only for that one; an earlier connection of the same
 // stream it closes. After a refusal it closes the connection.
 // *Threads*: none; the caller serialises.
-// *Bounds*: `ReceiverOptions`; a snapshot's parts are applied as they come, and what they name is remembered
-// (16 bytes a block) until the last part.
+// *Bounds*: `ReceiverOptions`; a snapshot's parts are applied as they come, and what was held before and they have not named
+// yet is remembered (16 bytes a block) until the last part. A snapshot that names more than `SnapshotBlocksMax`, or takes
+// longer than `snapshot_time_max`, is dropped and the stream ended; what is held stays degraded, and is dropped after
+// `repair_timeout` unless a whole snapshot comes: parts of other ones do not put that off.
 
 #ifndef KVATLAS_INDEXER_STREAM_RECEIVER_H_
 #define KVATLAS_INDEXER_STREAM_RECEIVER_H_
@@ -57,7 +59,18 @@ struct ReceiverOptions {
       std::chrono::seconds(60);  // between snapshots asked for because of shedding
   // Of this holder; the sink refuses a run that could go beyond. 0: no limit.
   uint64_t blocks_max = 0;
+  // That a snapshot may name, a block once for each tier; where `blocks_max` is a limit, it follows from that.
+  uint64_t snapshot_blocks_max = 1 << 26;
+  Duration snapshot_time_max = std::chrono::minutes(10);  // from its first part to its last
 };
+
+// A holder of `blocks_max` blocks has four times as many side blocks at most, each of them in any tier.
+inline uint64_t SnapshotBlocksMax(const ReceiverOptions& options) {
+  constexpr uint64_t kTimes = 5 * kTiers;
+  return options.blocks_max == 0 || options.blocks_max > options.snapshot_blocks_max / kTimes
+             ? options.snapshot_blocks_max
+             : options.blocks_max * kTimes;
+}
 
 struct ReceiverStats {
   uint64_t batches_applied = 0;
@@ -67,6 +80,7 @@ struct ReceiverStats {
   uint64_t replays_asked = 0;
   uint64_t snapshots_asked = 0;
   uint64_t snapshots_applied = 0;
+  uint64_t snapshots_dropped = 0;  // beyond their bounds
   uint64_t digests_equal = 0;
   uint64_t digests_different = 0;
   uint64_t repairs_timed_out = 0;
@@ -100,7 +114,8 @@ class StreamReceiver {
   // A message from the sender; answers are appended to `out`. A `Hello` may come at any time (a new
   // connection): it is welcomed or refused by epoch and instance id; contract, block size and schedule are
   // the caller's to check before. INVALID_ARGUMENT: what no correct sender would say (before a hello, over a
-  // bound); nothing changed, and the caller closes the connection.
+  // bound); nothing changed, and the caller closes the connection. RESOURCE_EXHAUSTED: a snapshot beyond its bounds was
+  // dropped, and the caller closes the connection.
   absl::Status OnMessage(const SenderMessage& message, Time now, std::vector<ReceiverMessage>* out);
 
   // The connection is gone. Lease and repair clocks go on.
