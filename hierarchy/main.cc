@@ -23,7 +23,9 @@
 #include "indexer/discovery/announcer.h"
 #include "indexer/discovery/found_nodes.h"
 #include "indexer/discovery/service_record.h"
+#include "indexer/holders/domain_observer.h"
 #include "indexer/holders/holder_registry.h"
+#include "indexer/holders/peer_flags.h"
 #include "indexer/holders/registry_summary.h"
 #include "indexer/index/index.h"
 #include "indexer/service/address.h"
@@ -92,7 +94,13 @@ void Declare(FlagSet& flags, Flags* f) {
   flags.Add("cell_waypoints_max", &r.receiver.blocks_max,
             "waypoints of a cell's replica; more are refused, and it is degraded; 0: no limit");
   flags.Add("cells_max", &r.holders_max, "replicas of cells per domain", 1);
-  flags.Add("domains_max", &r.domains_max, "domains", 1);
+  flags.Add("domains_max", &r.domains_max, "models, of each tenant", 1);
+  flags.Add("forget_domain_after", &r.forget_domain_after,
+            "a model without cells is forgotten after so long, or when there are --domains_max");
+  AddPeerFlags(flags, &r.peer,
+               {.domains = "peer_domains_max",
+                .holders = "peer_cells_max",
+                .label_bytes = "peer_label_bytes_max"});
 }
 
 // What the flags mean; immutable afterwards.
@@ -177,6 +185,9 @@ int Run(ServiceMain& service, Flags& flags, const Levels& levels, FoundNodes& pa
   flags.hierarchy.schedule = &levels.here;
   flags.hierarchy.registry.observe = [&](const Domain& domain, uint32_t block_size) {
     return reporter.AddDomain(domain, block_size);
+  };
+  flags.hierarchy.registry.forget = [&](DomainObserver* coverage) {
+    reporter.RemoveDomain(coverage);
   };
   Hierarchy hierarchy(flags.hierarchy);
   HierarchyService hierarchy_service(&hierarchy, &reporter, &metrics);

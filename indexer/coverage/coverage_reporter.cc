@@ -70,6 +70,8 @@ class CoverageReporter::Stream {
   // The domain has another block size now: another stream takes over.
   void Replace() { replaced_.store(true); }
   bool replaced() const { return replaced_.load(); }
+  bool ended() const { return ended_; }
+  int users = 1;  // of `coverage()`; the reporter's mutex guards it
 
   void Tick(const std::shared_ptr<const ShardMap>& map) {
     if (replaced_.load()) {
@@ -389,12 +391,19 @@ struct CoverageReporter::State {
         epochs(options.epoch),
         parents(std::make_shared<const ShardMap>(options.parents)) {}
 
-  // Streams are never removed: a domain that comes again with another block size has a new one.
-  std::vector<Stream*> All() const {
-    std::vector<Stream*> all;
+  std::vector<std::shared_ptr<Stream>> All() const {
     MutexLock lock(&mutex);
-    for (const auto& stream : streams) all.push_back(stream.get());
-    return all;
+    return streams;
+  }
+
+  // Those of domains that are gone, once they have said goodbye. By `Tick`.
+  void RemoveEnded() {
+    std::vector<std::shared_ptr<Stream>> ended;  // to be destroyed without the lock
+    MutexLock lock(&mutex);
+    for (const auto& stream : streams)
+      if (stream->users == 0 && stream->ended()) ended.push_back(stream);
+    std::erase_if(streams,
+                  [](const auto& stream) { return stream->users == 0 && stream->ended(); });
   }
 
   bool KeepsCoverage() const { return !options.parents.empty() || options.parents_may_come; }
@@ -403,7 +412,8 @@ struct CoverageReporter::State {
   std::atomic<Epoch> epochs;  // the next stream's: a later one fences an earlier one of its cell
   mutable Mutex mutex;
   std::shared_ptr<const ShardMap> parents ABSL_GUARDED_BY(mutex);
-  std::vector<std::unique_ptr<Stream>> streams ABSL_GUARDED_BY(mutex);
+  // A domain that comes again with another block size has a new one.
+  std::vector<std::shared_ptr<Stream>> streams ABSL_GUARDED_BY(mutex);
 };
 
 CoverageReporter::CoverageReporter(CoverageReporterOptions options)
@@ -432,13 +442,24 @@ Coverage* CoverageReporter::AddDomain(const Domain& domain, uint32_t block_size)
   for (const auto& stream : state_->streams) {
     if (stream->domain() != domain) continue;
     // The last one of the domain counts: the others are replaced.
-    if (stream->block_size() == block_size && !stream->replaced()) return stream->coverage();
+    if (stream->block_size() == block_size && !stream->replaced()) {
+      ++stream->users;
+      return stream->coverage();
+    }
     stream->Replace();
   }
-  auto stream = std::make_unique<Stream>(state_->options, domain, block_size, &state_->epochs);
+  auto stream = std::make_shared<Stream>(state_->options, domain, block_size, &state_->epochs);
   Coverage* const coverage = stream->coverage();
   state_->streams.push_back(std::move(stream));
   return coverage;
+}
+
+void CoverageReporter::RemoveDomain(const DomainObserver* coverage) {
+  MutexLock lock(&state_->mutex);
+  for (const auto& stream : state_->streams) {
+    if (stream->coverage() != coverage) continue;
+    if (--stream->users == 0) stream->Replace();
+  }
 }
 
 void CoverageReporter::Tick() {
@@ -447,17 +468,18 @@ void CoverageReporter::Tick() {
     MutexLock lock(&state_->mutex);
     parents = state_->parents;
   }
-  for (Stream* stream : state_->All()) stream->Tick(parents);
+  for (const auto& stream : state_->All()) stream->Tick(parents);
+  state_->RemoveEnded();
 }
 
 void CoverageReporter::Stop(Duration flush_for) {
   const Time end = state_->options.clock->Now() + flush_for;
-  for (Stream* stream : state_->All()) stream->Stop(end);
+  for (const auto& stream : state_->All()) stream->Stop(end);
 }
 
 std::vector<ParentStats> CoverageReporter::Stats() const {
   std::vector<ParentStats> stats;
-  for (const Stream* stream : state_->All())
+  for (const auto& stream : state_->All())
     if (!stream->replaced()) stream->AddStats(&stats);
   return stats;
 }

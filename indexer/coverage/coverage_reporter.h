@@ -45,6 +45,7 @@
 #include "indexer/base/shard_map.h"
 #include "indexer/base/waypoints.h"
 #include "indexer/coverage/coverage.h"
+#include "indexer/holders/domain_observer.h"
 #include "indexer/stream/link.h"
 #include "indexer/stream/sender.h"
 
@@ -126,10 +127,12 @@ class CoverageReporter {
   // were to come.
   absl::Status SetParents(ShardMap parents);
 
-  // The coverage of a domain, to be fed from now on; it lives as long as the reporter. Null when there are no
+  // The coverage of a domain, to be fed from now on, until it was removed as often as it was added, or the reporter is gone. Null when there are no
   // parents, and none may come. Streams start with the next tick. A domain that comes again has the same coverage; with another block size
   // it is a new one, and the old one's stream says goodbye. REQUIRES: nothing is held in the domain.
   Coverage* AddDomain(const Domain& domain, uint32_t block_size);
+  // The domain is gone, and `coverage` not used any more: its stream says goodbye at the next tick. REQUIRES: from `AddDomain`.
+  void RemoveDomain(const DomainObserver* coverage);
 
   // Sends what is due.
   void Tick();

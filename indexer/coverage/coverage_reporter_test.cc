@@ -353,6 +353,26 @@ TEST_F(CoverageReporterTest, StoppingSaysGoodbye) {
   EXPECT_TRUE(registries_[1]->HoldersOf(kLlama).empty());
 }
 
+// Else every model that ever was here costs a stream to each parent, here and there, for good.
+TEST_F(CoverageReporterTest, ADomainThatIsRemovedLeavesItsParents) {
+  Coverage* coverage = reporter_->AddDomain(kLlama, 16);
+  ASSERT_EQ(reporter_->AddDomain(kLlama, 16), coverage) << "it came again before it was removed";
+  Pass(milliseconds(200));
+  ASSERT_EQ(registries_[0]->HoldersOf(kLlama).size(), 1u);
+  reporter_->RemoveDomain(coverage);
+  Pass(milliseconds(200));
+  EXPECT_EQ(registries_[0]->HoldersOf(kLlama).size(), 1u) << "it is used once more";
+  reporter_->RemoveDomain(coverage);
+  Pass(milliseconds(200));
+  for (int parent = 0; parent < 2; ++parent)
+    EXPECT_TRUE(registries_[parent]->HoldersOf(kLlama).empty());
+  EXPECT_TRUE(reporter_->Stats().empty());
+  coverage = reporter_->AddDomain(kLlama, 16);
+  coverage->OnChanged(kOne, SequenceHash{70}, 7, kNone, kDevice, nullptr);
+  Pass(milliseconds(200));
+  EXPECT_EQ(Known(0).size(), 1u) << "and may come again";
+}
+
 TEST_F(CoverageReporterTest, WithoutParentsNothingIsKept) {
   CoverageReporter reporter({});
   EXPECT_FALSE(reporter.SetParents({"p:0"}).ok());

@@ -2,8 +2,7 @@
 #include "indexer/base/for_each_bit.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
+#include <string>
 #include <string_view>
 #include <tuple>
 #include <utility>
@@ -24,22 +23,37 @@ constexpr size_t kHoldersPerBest = 4;
 
 }  // namespace
 
-DomainState::DomainState(const HolderRegistryOptions& options, Domain domain, uint32_t block_size)
+absl::StatusOr<std::shared_ptr<DomainState>> DomainState::Make(
+    const HolderRegistryOptions& options, const Domain& domain, uint32_t block_size,
+    std::shared_ptr<const PeerQuotas::Charge> charge) {
+  IndexOptions index_options = options.index;
+  index_options.holders_max = std::min(index_options.holders_max, options.holders_max);
+  absl::StatusOr<std::unique_ptr<Index>> index = MakeIndex(options.index_name, index_options);
+  if (!index.ok()) {
+    return absl::ResourceExhaustedError("domain " + ToString(domain) + " cannot be taken: " +
+                                        std::string(index.status().message()));
+  }
+  return std::shared_ptr<DomainState>(
+      new DomainState(options, domain, block_size, *std::move(index), std::move(charge)));
+}
+
+DomainState::DomainState(const HolderRegistryOptions& options, Domain domain, uint32_t block_size,
+                         std::unique_ptr<Index> index,
+                         std::shared_ptr<const PeerQuotas::Charge> charge)
     : domain_(std::move(domain)),
       block_size_(block_size),
       receiver_options_(options.receiver),
+      charge_(std::move(charge)),
+      forget_(options.forget),
+      index_(std::move(index)),
+      sides_(std::make_unique<SideIndex>(options.index.bytes_max)),
       observer_(options.observe ? options.observe(domain_, block_size) : nullptr),
       table_(std::make_shared<Table>()) {
-  IndexOptions index_options = options.index;
-  index_options.holders_max = std::min(index_options.holders_max, options.holders_max);
-  sides_ = std::make_unique<SideIndex>(index_options.bytes_max);
-  absl::StatusOr<std::unique_ptr<Index>> index = MakeIndex(options.index_name, index_options);
-  if (!index.ok()) {
-    std::fprintf(stderr, "kvatlas: no such index: %s\n", index.status().ToString().c_str());
-    std::abort();
-  }
-  index_ = *std::move(index);
   hybrids_.Start(index_.get(), sides_.get());
+}
+
+DomainState::~DomainState() {
+  if (forget_ && observer_ != nullptr) forget_(observer_);
 }
 
 std::shared_ptr<const Table> DomainState::table() const {
@@ -54,39 +68,74 @@ HolderPtr DomainState::Find(const HolderId& id) const {
 }
 
 absl::StatusOr<HolderPtr> DomainState::FindOrAdd(const HolderId& id) {
-  MutexLock lock(&mutex_);
-  const auto it = holders_.find(id);
-  if (it != holders_.end()) return it->second;
-  return Add(id, [&](HolderIndex number) {
+  if (HolderPtr holder = Find(id); holder != nullptr) return holder;
+  absl::StatusOr<Added> added = Add(id, [&](HolderIndex number) {
     return std::make_shared<Holder>(index_.get(), sides_.get(), number, observer_, &counters_,
                                     receiver_options_, id);
   });
+  if (!added.ok()) return added.status();
+  return std::move(added->holder);
 }
 
 absl::StatusOr<HolderPtr> DomainState::AddLocal(const HolderInfo& info, Time now) {
-  MutexLock lock(&mutex_);
-  if (holders_.contains(info.id)) {
-    return absl::AlreadyExistsError("holder " + ToString(info.id) + " of domain " +
-                                    ToString(domain_) + " exists");
-  }
-  return Add(info.id, [&](HolderIndex number) {
+  return AddNew(info.id, [&](HolderIndex number) {
     return std::make_shared<Holder>(index_.get(), sides_.get(), number, observer_, &counters_, info,
                                     now);
   });
 }
 
 absl::StatusOr<HolderPtr> DomainState::AddRestored(const HolderId& id, const CacheLayout& layout) {
-  MutexLock lock(&mutex_);
-  if (holders_.contains(id)) {
-    return absl::AlreadyExistsError("holder " + ToString(id) + " of domain " + ToString(domain_) +
-                                    " exists");
-  }
-  return Add(id, [&](HolderIndex number) {
+  return AddNew(id, [&](HolderIndex number) {
     auto holder = std::make_shared<Holder>(index_.get(), sides_.get(), number, observer_,
                                            &counters_, receiver_options_, id);
     holder->BeginRestore(layout);
     return holder;
   });
+}
+
+absl::StatusOr<HolderPtr> DomainState::AddNew(const HolderId& id,
+                                              const std::function<HolderPtr(HolderIndex)>& make) {
+  const auto exists = absl::AlreadyExistsError("holder " + ToString(id) + " of domain " +
+                                               ToString(domain_) + " exists");
+  if (Find(id) != nullptr) return exists;
+  absl::StatusOr<Added> added = Add(id, make);
+  if (!added.ok()) return added.status();
+  if (!added->made) return exists;
+  return std::move(added->holder);
+}
+
+// The index is asked for a number outside the mutex: it may be at its upkeep, which queries do not wait for.
+absl::StatusOr<DomainState::Added> DomainState::Add(
+    const HolderId& id, const std::function<HolderPtr(HolderIndex)>& make) {
+  const absl::StatusOr<HolderIndex> number = index_->AddHolder();
+  if (!number.ok()) {
+    return absl::ResourceExhaustedError("domain " + ToString(domain_) +
+                                        " takes no more holders: it has as many as it may");
+  }
+  absl::Status closed;
+  Added added;
+  {
+    MutexLock lock(&mutex_);
+    const auto it = holders_.find(id);
+    if (it != holders_.end()) {
+      added.holder = it->second;
+    } else if (closed_) {
+      closed = absl::UnavailableError("domain " + ToString(domain_) + " is going");
+    } else {
+      added = {make(*number), /*made=*/true};
+      holders_[id] = added.holder;
+      empty_since_.reset();
+      auto table = std::make_shared<Table>(*table_);
+      if (table->size() <= Raw(*number)) table->resize(Raw(*number) + 1);
+      (*table)[Raw(*number)] = {added.holder, added.holder->info()};
+      table_ = std::move(table);
+      // One that is restored has its classes already, which a question may have looked for before it was in the table.
+      if (added.holder->layout() != nullptr) counters_.layouts_version.fetch_add(1);
+    }
+  }
+  if (!added.made) index_->RemoveHolder(*number);
+  if (!closed.ok()) return closed;
+  return added;
 }
 
 void DomainState::RefreshInfo(const HolderPtr& holder) {
@@ -108,6 +157,16 @@ bool DomainState::Close() {
   return closed_;
 }
 
+std::optional<Time> DomainState::EmptySince(Time now) {
+  MutexLock lock(&mutex_);
+  if (!holders_.empty() || !to_sweep_.empty()) {
+    empty_since_.reset();
+  } else if (!empty_since_.has_value()) {
+    empty_since_ = now;
+  }
+  return empty_since_;
+}
+
 void DomainState::Forget(const HolderPtr& holder) {
   MutexLock lock(&mutex_);
   const auto it = holders_.find(holder->id());
@@ -119,6 +178,7 @@ void DomainState::Forget(const HolderPtr& holder) {
   table_ = std::move(table);
   if (holder->layout() != nullptr) counters_.layouts_version.fetch_add(1);
   AddReceiverStats(holder->receiver_stats(), &gone_);
+  holder->SetCharge(nullptr);
   to_sweep_.push_back(holder);
 }
 
@@ -303,24 +363,6 @@ std::vector<HolderId> DomainState::Holders() const {
   MutexLock lock(&mutex_);
   for (const auto& [id, holder] : holders_) ids.push_back(id);
   return ids;
-}
-
-absl::StatusOr<HolderPtr> DomainState::Add(const HolderId& id,
-                                           const std::function<HolderPtr(HolderIndex)>& make) {
-  if (closed_) return absl::UnavailableError("domain " + ToString(domain_) + " is going");
-  const absl::StatusOr<HolderIndex> number = index_->AddHolder();
-  if (!number.ok()) {
-    return absl::ResourceExhaustedError("domain " + ToString(domain_) + " takes no more holders");
-  }
-  HolderPtr holder = make(*number);
-  holders_[id] = holder;
-  auto table = std::make_shared<Table>(*table_);
-  if (table->size() <= Raw(*number)) table->resize(Raw(*number) + 1);
-  (*table)[Raw(*number)] = {holder, holder->info()};
-  table_ = std::move(table);
-  // One that is restored has its classes already, which a question may have looked for before it was in the table.
-  if (holder->layout() != nullptr) counters_.layouts_version.fetch_add(1);
-  return holder;
 }
 
 }  // namespace kvatlas

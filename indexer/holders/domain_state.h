@@ -26,6 +26,7 @@
 #include "indexer/holders/holder_registry.h"
 #include "indexer/holders/holder_table.h"
 #include "indexer/holders/hybrid_overlaps.h"
+#include "indexer/holders/peer_quotas.h"
 #include "indexer/index/index.h"
 #include "indexer/index/side_index.h"
 
@@ -43,7 +44,11 @@ struct LoadOrder {
 
 class DomainState {
  public:
-  DomainState(const HolderRegistryOptions& options, Domain domain, uint32_t block_size);
+  // RESOURCE_EXHAUSTED: there is no memory for its index. `charge` may be null. May take milliseconds.
+  static absl::StatusOr<std::shared_ptr<DomainState>> Make(
+      const HolderRegistryOptions& options, const Domain& domain, uint32_t block_size,
+      std::shared_ptr<const PeerQuotas::Charge> charge);
+  ~DomainState();
 
   const Domain& domain() const { return domain_; }
 
@@ -68,6 +73,9 @@ class DomainState {
 
   // Takes no more holders; false when it has some.
   bool Close();
+
+  // Time passes: since when it has had nobody, those being swept included. Nothing: it has somebody.
+  std::optional<Time> EmptySince(Time now);
 
   // Out of the tables; what it holds is left to `Sweep`. REQUIRES: `holder` is retired.
   void Forget(const HolderPtr& holder);
@@ -103,16 +111,26 @@ class DomainState {
   std::vector<HolderId> Holders() const;
 
  private:
-  absl::StatusOr<HolderPtr> Add(const HolderId& id,
-                                const std::function<HolderPtr(HolderIndex)>& make)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  DomainState(const HolderRegistryOptions& options, Domain domain, uint32_t block_size,
+              std::unique_ptr<Index> index, std::shared_ptr<const PeerQuotas::Charge> charge);
+
+  // A holder of that id, which `make` makes where there is none.
+  struct Added {
+    HolderPtr holder;
+    bool made = false;
+  };
+  absl::StatusOr<Added> Add(const HolderId& id, const std::function<HolderPtr(HolderIndex)>& make);
+  absl::StatusOr<HolderPtr> AddNew(const HolderId& id,
+                                   const std::function<HolderPtr(HolderIndex)>& make);
 
   const Domain domain_;
   const uint32_t block_size_;
   const ReceiverOptions receiver_options_;
-  DomainObserver* const observer_;
-  std::unique_ptr<Index> index_;      // set once
-  std::unique_ptr<SideIndex> sides_;  // likewise
+  const std::shared_ptr<const PeerQuotas::Charge> charge_;
+  const std::function<void(DomainObserver*)> forget_;  // may be empty
+  const std::unique_ptr<Index> index_;
+  const std::unique_ptr<SideIndex> sides_;
+  DomainObserver* const observer_;  // may be null
   DomainCounters counters_;
   HybridOverlaps hybrids_{block_size_, &counters_.layouts_version, [this] { return Layouts(); }};
 
@@ -123,6 +141,7 @@ class DomainState {
   mutable std::atomic<bool> best_asked_{false};                     // since the last tick
   std::vector<HolderPtr> to_sweep_ ABSL_GUARDED_BY(mutex_);
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<Time> empty_since_ ABSL_GUARDED_BY(mutex_);
   ReceiverStats gone_ ABSL_GUARDED_BY(mutex_);  // sums over holders that were forgotten
 };
 

@@ -474,6 +474,17 @@ Digest Holder::CurrentDigest() { return DigestNow(); }
 
 // ---- What others ask ----
 
+std::shared_ptr<const PeerQuotas::Charge> Holder::charge() const {
+  MutexLock lock(&view_mutex_);
+  return view_.charge;
+}
+
+// What it took before is given back after the lock.
+void Holder::SetCharge(std::shared_ptr<const PeerQuotas::Charge> charge) {
+  MutexLock lock(&view_mutex_);
+  view_.charge.swap(charge);
+}
+
 std::shared_ptr<const HolderInfo> Holder::info() const {
   MutexLock lock(&view_mutex_);
   return view_.info;

@@ -31,6 +31,7 @@
 #include "indexer/base/overlap.h"
 #include "indexer/base/tier.h"
 #include "indexer/holders/holder_registry.h"
+#include "indexer/holders/peer_quotas.h"
 #include "indexer/index/index.h"
 #include "indexer/index/side_index.h"
 #include "indexer/stream/link.h"
@@ -126,6 +127,10 @@ class Holder : private HoldingsSink, private ChangeSink {
 
   // ---- Of any ----
 
+  // What it takes of its address's quotas (`peer_quotas.h`); null: nothing. Given back when the holder is forgotten.
+  std::shared_ptr<const PeerQuotas::Charge> charge() const;
+  void SetCharge(std::shared_ptr<const PeerQuotas::Charge> charge);
+
   std::shared_ptr<const HolderInfo> info() const;
   // Null: the main class alone.
   std::shared_ptr<const CacheLayout> layout() const;
@@ -148,6 +153,7 @@ class Holder : private HoldingsSink, private ChangeSink {
     std::optional<Load> load;
     std::shared_ptr<const HolderInfo> info;
     std::shared_ptr<const CacheLayout> layout;
+    std::shared_ptr<const PeerQuotas::Charge> charge;
   };
 
   absl::Status Apply(const Event& event) override;

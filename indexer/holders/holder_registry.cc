@@ -91,7 +91,7 @@ class RestoredHolderImpl : public RestoredHolder {
 }  // namespace
 
 struct HolderRegistry::State {
-  explicit State(HolderRegistryOptions given) : options(std::move(given)) {}
+  explicit State(HolderRegistryOptions given) : options(std::move(given)), quotas(options.peer) {}
 
   // Null: unknown.
   DomainPtr Find(const Domain& domain) const {
@@ -100,34 +100,65 @@ struct HolderRegistry::State {
     return it == domains.end() ? nullptr : it->second;
   }
 
-  // The domain, made when it is new or when nobody is left in it that holds it to another block size.
-  absl::StatusOr<DomainPtr> FindOrAdd(const Domain& name, uint32_t block_size) {
-    MutexLock lock(&mutex);
-    DomainPtr& domain = domains[name];
-    if (domain == nullptr && domains.size() > options.domains_max) {
-      domains.erase(name);
-      return absl::ResourceExhaustedError("no more than " + std::to_string(options.domains_max) +
-                                          " domains are taken");
-    }
-    if (domain != nullptr && domain->block_size() != block_size && domain->Close())
-      domain = nullptr;
-    if (domain == nullptr) {
-      domain = std::make_shared<DomainState>(options, name, block_size);
-      Log(LogLevel::kInfo, "domain announced",
-          {{"domain", ToString(name)}, {"block_size", block_size}});
-    }
-    if (domain->block_size() != block_size) {
+  // The domain, made when it is new or when nobody is left in it that holds it to another block size. `peer`, who asks for
+  // it, is charged for a new one.
+  absl::StatusOr<DomainPtr> FindOrAdd(const Domain& name, uint32_t block_size,
+                                      const std::string& peer) {
+    DomainPtr domain = Find(name);
+    if (domain != nullptr && domain->block_size() == block_size) return domain;
+    // Making one takes a while: `mutex` is what every query takes.
+    MutexLock making(&making_mutex);
+    domain = Find(name);
+    if (domain != nullptr && domain->block_size() == block_size) return domain;
+    if (domain != nullptr && !Drop(name)) {
       return absl::FailedPreconditionError("block size " + std::to_string(block_size) +
                                            " contradicts domain " + ToString(name) +
                                            ", which has " + std::to_string(domain->block_size()));
     }
-    return domain;
+    domain = nullptr;
+    if (absl::Status full = MakeRoom(); !full.ok()) return full;
+    auto charge = quotas.TakeDomain(peer);
+    if (!charge.ok()) return charge.status();
+    absl::StatusOr<DomainPtr> made = DomainState::Make(options, name, block_size, *charge);
+    if (!made.ok()) return made.status();
+    {
+      MutexLock lock(&mutex);
+      domains[name] = *made;
+    }
+    Log(LogLevel::kInfo, "domain announced",
+        {{"domain", ToString(name)}, {"block_size", block_size}});
+    return made;
   }
 
+  // For one more domain: where there are too many, the one that has been empty for longest goes.
+  absl::Status MakeRoom() {
+    std::optional<std::pair<Time, Domain>> longest;
+    const std::vector<DomainPtr> all = All();
+    if (all.size() < options.domains_max) return absl::OkStatus();
+    for (const DomainPtr& domain : all) {
+      const std::optional<Time> empty = domain->EmptySince(options.clock->Now());
+      if (empty.has_value() && (!longest.has_value() || *empty < longest->first))
+        longest = {*empty, domain->domain()};
+    }
+    if (longest.has_value() && Forget(longest->second)) return absl::OkStatus();
+    return absl::ResourceExhaustedError("no more than " + std::to_string(options.domains_max) +
+                                        " domains are taken, and each of them has holders");
+  }
+
+  bool Forget(const Domain& name) {
+    if (!Drop(name)) return false;
+    domains_forgotten.fetch_add(1);
+    Log(LogLevel::kInfo, "domain without holders forgotten", {{"domain", ToString(name)}});
+    return true;
+  }
+
+  // Its index goes outside of the lock.
   bool Drop(const Domain& name) {
+    DomainPtr dropped;
     MutexLock lock(&mutex);
     const auto it = domains.find(name);
     if (it == domains.end() || !it->second->Close()) return false;
+    dropped = std::move(it->second);
     domains.erase(it);
     return true;
   }
@@ -140,14 +171,17 @@ struct HolderRegistry::State {
   }
 
   const HolderRegistryOptions options;
+  PeerQuotas quotas;
   std::atomic<SessionId> next_session{1};
   std::atomic<bool> accepting{true};
   std::atomic<uint64_t> streams_open{0};
   std::atomic<uint64_t> streams_refused{0};
   std::atomic<uint64_t> holders_expired{0};
   std::atomic<uint64_t> holders_swept{0};
+  std::atomic<uint64_t> domains_forgotten{0};
 
-  Mutex tick_mutex;  // taken before `mutex`: a holder is swept, and its number given back, once
+  Mutex tick_mutex;    // taken before `mutex`: a holder is swept, and its number given back, once
+  Mutex making_mutex;  // taken before `mutex`: one domain is made at a time
   mutable Mutex mutex;
   absl::flat_hash_map<Domain, DomainPtr> domains ABSL_GUARDED_BY(mutex);
   RefusedHolders refused;
@@ -167,6 +201,8 @@ class HolderRegistry::Session : public ReceiverSession {
     if (holder_ != nullptr) holder_->OnDisconnected(id_, state_->options.clock->Now());
     state_->streams_open.fetch_sub(1);
   }
+
+  void OnPeer(const std::string& address) override { peer_ = address; }
 
   void OnTransportLost(bool lost) override {
     if (holder_ != nullptr) holder_->OnTransportLost(id_, lost, state_->options.clock->Now());
@@ -201,7 +237,10 @@ class HolderRegistry::Session : public ReceiverSession {
     }
     if (!why.ok()) return RefuseHello(hello, why);
     for (;;) {
-      const absl::StatusOr<DomainPtr> domain = state_->FindOrAdd(hello.domain, hello.block_size);
+      auto charge = TakeHolder(hello);
+      if (!charge.ok()) return RefuseHello(hello, charge.status());
+      const absl::StatusOr<DomainPtr> domain =
+          state_->FindOrAdd(hello.domain, hello.block_size, peer_);
       if (!domain.ok()) return RefuseHello(hello, domain.status());
       const absl::StatusOr<HolderPtr> holder = (*domain)->FindOrAdd(hello.holder);
       if (absl::IsUnavailable(holder.status())) continue;
@@ -222,6 +261,7 @@ class HolderRegistry::Session : public ReceiverSession {
       }
       domain_ = *domain;
       holder_ = *holder;
+      holder_->SetCharge(*std::move(charge));
       domain_->RefreshInfo(holder_);
       state_->refused.Welcomed(hello.domain, hello.holder);
       Log(LogLevel::kInfo, "stream welcomed",
@@ -230,6 +270,16 @@ class HolderRegistry::Session : public ReceiverSession {
            {"epoch", hello.epoch}});
       return absl::OkStatus();
     }
+  }
+
+  // Charges this connection's address for the holder, which may have been charged for before.
+  absl::StatusOr<std::shared_ptr<const PeerQuotas::Charge>> TakeHolder(const Hello& hello) {
+    uint64_t bytes = hello.holder.name.size() + hello.holder.replica.size() + hello.address.size();
+    for (const auto& label : hello.labels)
+      bytes += sizeof(label) + label.first.size() + label.second.size();
+    const DomainPtr domain = state_->Find(hello.domain);
+    const HolderPtr holder = domain == nullptr ? nullptr : domain->Find(hello.holder);
+    return state_->quotas.TakeHolder(peer_, bytes, holder == nullptr ? nullptr : holder->charge());
   }
 
   absl::Status RefuseHello(const Hello& hello, const absl::Status& why) {
@@ -253,6 +303,7 @@ class HolderRegistry::Session : public ReceiverSession {
   State* const state_;
   const SessionId id_;
   const ReplyFn reply_;
+  std::string peer_;
   DomainPtr domain_;  // of the holder: kept as long as this connection
   HolderPtr holder_;
 };
@@ -295,6 +346,9 @@ void HolderRegistry::Tick() {
     to_sweep = domain->Sweep(to_sweep, &state_->holders_swept);
     domain->Tend(state_->options.tend_steps_per_tick);
     domain->SortByLoad(now);
+    const std::optional<Time> empty = domain->EmptySince(now);
+    if (empty.has_value() && now - *empty >= state_->options.forget_domain_after)
+      state_->Forget(domain->domain());
   }
 }
 
@@ -340,7 +394,7 @@ absl::StatusOr<std::unique_ptr<LocalHolder>> HolderRegistry::AddLocal(const Doma
                                                                       HolderInfo info) {
   if (absl::Status bad = CheckNames(domain, info.id, block_size); !bad.ok()) return bad;
   for (;;) {
-    const absl::StatusOr<DomainPtr> state = state_->FindOrAdd(domain, block_size);
+    const absl::StatusOr<DomainPtr> state = state_->FindOrAdd(domain, block_size, /*peer=*/"");
     if (!state.ok()) return state.status();
     absl::StatusOr<HolderPtr> holder = (*state)->AddLocal(info, state_->options.clock->Now());
     if (absl::IsUnavailable(holder.status())) continue;
@@ -373,7 +427,8 @@ RegistryStats HolderRegistry::Stats() const {
   return {.streams_open = state_->streams_open.load(),
           .streams_refused = state_->streams_refused.load(),
           .holders_expired = state_->holders_expired.load(),
-          .holders_swept = state_->holders_swept.load()};
+          .holders_swept = state_->holders_swept.load(),
+          .domains_forgotten = state_->domains_forgotten.load()};
 }
 
 std::vector<RefusedHolder> HolderRegistry::Refused() const {
@@ -420,7 +475,7 @@ absl::StatusOr<std::unique_ptr<RestoredHolder>> HolderRegistry::Restore(const Do
   bad.Update(CheckEpoch(image.stream.epoch, state_->options.clock->WallNs()));
   if (!bad.ok()) return bad;
   for (;;) {
-    const absl::StatusOr<DomainPtr> state = state_->FindOrAdd(domain, block_size);
+    const absl::StatusOr<DomainPtr> state = state_->FindOrAdd(domain, block_size, /*peer=*/"");
     if (!state.ok()) return state.status();
     absl::StatusOr<HolderPtr> holder = (*state)->AddRestored(image.info.id, image.layout);
     if (absl::IsUnavailable(holder.status())) continue;

@@ -18,8 +18,9 @@
 // queries take none of those and run beside ingest. The owner calls `Tick` from a timer.
 // *Cost*: a query costs what the index costs, a short lock to get the table of holders, and a short lock
 // per holder reported. The table is copied when a holder comes or goes: 16 bytes a holder.
-// *Bounds*: `HolderRegistryOptions`. A domain, once there, stays, so that its block size does: until `DropDomain`, or
-// until it has no holders and somebody comes with another block size.
+// *Bounds*: `HolderRegistryOptions`; what one address may take of them: `peer_quotas.h`. A domain, once there, stays, so that its
+// block size does: until `DropDomain`, or until it has had no holders for `forget_domain_after`, or has none when somebody
+// comes with another block size or when there are `domains_max`.
 //
 // Example:
 //   HolderRegistry registry({.contract_id = HashContract().Id()});
@@ -50,6 +51,7 @@
 #include "indexer/base/tier.h"
 #include "indexer/holders/domain_observer.h"
 #include "indexer/holders/local_holder.h"
+#include "indexer/holders/peer_quotas.h"
 #include "indexer/holders/refused_holders.h"
 #include "indexer/holders/tier_reach.h"
 #include "indexer/index/index.h"
@@ -69,13 +71,18 @@ struct HolderRegistryOptions {
   uint64_t sweep_blocks_per_tick = 1 << 16;
   // Upkeep of every domain's index (`Index::Tend`) in one tick: a millisecond or so.
   uint64_t tend_steps_per_tick = 1 << 13;
+  // A domain without holders, those being swept included, is forgotten after so long, and earlier when there are
+  // `domains_max`.
+  Duration forget_domain_after = std::chrono::minutes(10);
+  PeerLimits peer = {};
   uint32_t domains_max = 1024;
   uint32_t holders_max = 1 << 16;  // per domain, those being swept included
   bool answer_held = false;        // every answer as with `held_only`
   const Clock* clock = &Clock::Real();
-  // Called once per domain, before its first change; may be empty or return null. The observer outlives the
-  // registry.
+  // Called once per domain, before its first change; may be empty or return null. The observer lives until the registry
+  // is gone, or until `forget`, which may be empty: the domain is forgotten, and tells it nothing more.
   std::function<DomainObserver*(const Domain& domain, uint32_t block_size)> observe;
+  std::function<void(DomainObserver*)> forget = {};
 };
 
 // What a holder said of itself at its last hello.
@@ -147,6 +154,7 @@ struct RegistryStats {
   uint64_t streams_refused = 0;  // hellos refused by this registry or a receiver
   uint64_t holders_expired = 0;
   uint64_t holders_swept = 0;
+  uint64_t domains_forgotten = 0;  // for want of holders
 };
 
 // What a holder holds: a consistent cut.
@@ -199,7 +207,7 @@ class RestoredHolder {
 
 class HolderRegistry : public StreamAcceptor {
  public:
-  // REQUIRES: `MakeIndex(options.index_name, options.index)` is OK.
+  // A domain for which `MakeIndex(options.index_name, options.index)` fails is refused.
   explicit HolderRegistry(HolderRegistryOptions options);
   // REQUIRES: all sessions are destroyed.
   ~HolderRegistry() override;

@@ -71,6 +71,7 @@ HolderRegistryOptions RegistryOptions(const LeafOptions& options, CoverageReport
   registry.observe = [reporter](const Domain& domain, uint32_t block_size) {
     return reporter->AddDomain(domain, block_size);
   };
+  registry.forget = [reporter](DomainObserver* coverage) { reporter->RemoveDomain(coverage); };
   return registry;
 }
 

@@ -19,6 +19,7 @@
 #include "indexer/discovery/found_nodes.h"
 #include "indexer/discovery/service_record.h"
 #include "indexer/engines/worker_flags.h"
+#include "indexer/holders/peer_flags.h"
 #include "indexer/holders/registry_summary.h"
 #include "indexer/index/index.h"
 #include "indexer/leaf/checkpoint/checkpointer.h"
@@ -155,7 +156,13 @@ void Declare(FlagSet& flags, Flags* f) {
   flags.Add("max_bytes", &registry.index.bytes_max,
             "memory of a domain's index, in bytes (atlas); 0: no limit");
   flags.Add("max_workers", &registry.holders_max, "worker ranks per domain", 1);
-  flags.Add("max_domains", &registry.domains_max, "domains", 1);
+  flags.Add("max_domains", &registry.domains_max, "models, of each tenant", 1);
+  flags.Add("forget_domain_after", &registry.forget_domain_after,
+            "a model without workers is forgotten after so long, or when there are --max_domains");
+  AddPeerFlags(flags, &registry.peer,
+               {.domains = "max_domains_per_peer",
+                .holders = "max_workers_per_peer",
+                .label_bytes = "max_label_bytes_per_peer"});
   flags.Add("max_waypoints", &leaf.coverage.waypoints_max,
             "waypoints reported per domain; 0: no limit");
   flags.Add("max_waypoint_bytes", &leaf.coverage.bytes_max,

@@ -23,6 +23,9 @@ namespace kvatlas {
 class ReceiverSession {
  public:
   virtual ~ReceiverSession() = default;
+  // The address of the host at the other end, without a port; before the first message, and not at all by transports that
+  // have none.
+  virtual void OnPeer(const std::string& address) { static_cast<void>(address); }
   // A message from the sender. Called one at a time per session, from a transport's thread. A status other than OK
   // closes the connection after what was replied.
   virtual absl::Status OnMessage(SenderMessage message) = 0;

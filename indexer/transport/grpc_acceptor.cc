@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "indexer/base/mutex.h"
 #include "indexer/service/grpc_status.h"
+#include "indexer/transport/peer_address.h"
 #include "indexer/transport/wire.h"
 #include "proto/kvatlas/v1/stream.grpc.pb.h"
 
@@ -189,6 +190,7 @@ class GrpcAcceptor::Connection : public Reactor {
     session_ = core_->acceptor->Accept(
         [outbox = outbox_](ReceiverMessage message) { outbox->Push(message); });
     if (session_ == nullptr) return outbox_->End(absl::UnavailableError("not accepted"));
+    session_->OnPeer(PeerAddress(context_->peer()));
     StartRead(&incoming_);
   }
 

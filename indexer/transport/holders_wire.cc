@@ -103,6 +103,8 @@ void SetHolderGauges(const HolderRegistry& registry, const std::string& prefix, 
   set("_streams_refused", "Hellos refused since the start.", all.streams_refused);
   set("_holders_expired", "Leases that ran out since the start.", all.holders_expired);
   set("_holders_swept", "Holders forgotten after that, since the start.", all.holders_swept);
+  set("_domains_forgotten", "Models without holders forgotten since the start.",
+      all.domains_forgotten);
   for (const Domain& domain : registry.Domains()) {
     const absl::StatusOr<DomainStats> stats = registry.StatsOf(domain);
     if (!stats.ok()) continue;
