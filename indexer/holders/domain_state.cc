@@ -1,11 +1,13 @@
 #include "indexer/holders/domain_state.h"
-#include "indexer/base/for_each_bit.h"
 
 #include <algorithm>
 #include <string>
 #include <string_view>
 #include <tuple>
 #include <utility>
+
+#include "indexer/base/for_each_bit.h"
+#include "indexer/holders/address_space.h"
 
 namespace kvatlas {
 namespace {
@@ -28,6 +30,13 @@ absl::StatusOr<std::shared_ptr<DomainState>> DomainState::Make(
     std::shared_ptr<const PeerQuotas::Charge> charge) {
   IndexOptions index_options = options.index;
   index_options.holders_max = std::min(index_options.holders_max, options.holders_max);
+  const std::optional<uint64_t> addresses = AddressBytesForIndex();
+  if (!addresses.has_value()) {
+    return absl::ResourceExhaustedError(
+        "domain " + ToString(domain) +
+        " cannot be taken: the process has few addresses left for another index (ulimit -v)");
+  }
+  index_options.address_bytes_max = *addresses;
   absl::StatusOr<std::unique_ptr<Index>> index = MakeIndex(options.index_name, index_options);
   if (!index.ok()) {
     return absl::ResourceExhaustedError("domain " + ToString(domain) + " cannot be taken: " +

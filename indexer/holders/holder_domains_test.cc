@@ -1,8 +1,12 @@
 // What do domains and their holders cost a registry, and for how long? `holder_registry_test.cc` has what they are for.
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
+#include <fstream>
 #include <map>
 #include <memory>
 #include <string>
@@ -26,6 +30,12 @@ using std::chrono::minutes;
 using std::chrono::seconds;
 
 constexpr char kContract[] = "xxh3-chain-1:1337";
+
+uint64_t AddressSpaceBytes() {
+  uint64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  return pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+}
 
 class Ignored : public DomainObserver {
  public:
@@ -154,6 +164,34 @@ TEST_F(HolderDomainsTest, ADomainWhoseIndexCannotBeMadeIsRefused) {
   EXPECT_NE(status_.message().find("model"), std::string::npos) << status_;
   EXPECT_TRUE(registry.Domains().empty());
   EXPECT_EQ(registry.Refused().size(), 1u);
+}
+
+// In a process of its own: 0 when domains were taken, and then refused.
+int DomainsUnderALimit(HolderRegistryOptions options) {
+  options.index_name = "atlas";
+  rlimit limit;
+  getrlimit(RLIMIT_AS, &limit);
+  limit.rlim_cur = AddressSpaceBytes() + (uint64_t{1} << 30);
+  if (setrlimit(RLIMIT_AS, &limit) != 0) return 2;
+  HolderRegistry registry(std::move(options));
+  Hello hello;
+  hello.holder = {"w0", 0, ""};
+  hello.block_size = 16;
+  hello.contract_id = kContract;
+  hello.epoch = 10;
+  std::vector<std::unique_ptr<ReceiverSession>> sessions;
+  for (int i = 0; i < 1000; ++i) {
+    hello.domain.model = "m" + std::to_string(i);
+    sessions.push_back(registry.Accept([](ReceiverMessage) {}));
+    const absl::Status status = sessions.back()->OnMessage(hello);
+    if (!status.ok()) return absl::IsResourceExhausted(status) && i > 0 ? 0 : 3;
+  }
+  return 4;
+}
+
+TEST_F(HolderDomainsTest, WhereAddressSpaceIsLimitedDomainsAreRefused) {
+  if (AddressSpaceBytes() > uint64_t{1} << 40) GTEST_SKIP() << "a sanitizer needs it all";
+  EXPECT_EXIT(std::exit(DomainsUnderALimit(Options())), testing::ExitedWithCode(0), "");
 }
 
 // Whoever looks on is asked while the domain is made: no query may wait for that.

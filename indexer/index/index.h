@@ -68,6 +68,8 @@ struct IndexOptions {
   bool keep_local_hashes = false;
   // Free memory that is kept for reuse before it is given back to the system.
   uint64_t retained_bytes = 1 << 20;
+  // Address space that a structure may reserve, of which it uses as much as it holds (`atlas`). 0: no limit.
+  uint64_t address_bytes_max = 0;
   // For `actor` and `concurrent_radix`; they work on the caller's thread when it is null. It must outlive the
   // index, and run what was scheduled.
   Executor* executor = nullptr;

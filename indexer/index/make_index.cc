@@ -130,7 +130,9 @@ absl::StatusOr<std::unique_ptr<Index>> MakeIndex(std::string_view name,
   for (const Row& row : kRows) {
     if (row.kind.name == name) {
       std::unique_ptr<Index> index = row.make(options);
-      if (index == nullptr) return absl::ResourceExhaustedError("no address space for an index");
+      if (index == nullptr)
+        return absl::ResourceExhaustedError(
+            "no memory or no addresses for another index (ulimit -v, vm.overcommit_memory)");
       return index;
     }
     known += " " + std::string(row.kind.name);

@@ -6,7 +6,7 @@
 // *Cost*: about 20–24 bytes a distinct block and a bit a holder and run; a holder that lost part of a run a bit
 // a block. A new block is one entry in one table; a block that somebody else has is a comparison. A query
 // looks at a few cache lines for every run it passes.
-// *Bounds*: 16 GiB of memory, 2^31 words, in an index; a sequence of any depth; `holders_max` holders.
+// *Bounds*: 16 GiB of memory, 2^31 words, in an index, and `address_bytes_max`; a sequence of any depth; `holders_max` holders.
 // `IndexStats::bytes` is measured, not estimated.
 // *Example*: `index.h`. How it works: `atlas_index.h`.
 

@@ -18,7 +18,7 @@ std::unique_ptr<Index> MakeAtlasIndex(const IndexOptions& options) {
 namespace atlas {
 
 std::unique_ptr<AtlasIndex> AtlasIndex::Create(const IndexOptions& options) {
-  std::unique_ptr<Heap> heap = Heap::Create(options.retained_bytes);
+  std::unique_ptr<Heap> heap = Heap::Create(options.retained_bytes, options.address_bytes_max);
   if (heap == nullptr || options.holders_max > uint32_t{1} << kHolderBits) return nullptr;
   // Where the heap lies is as good a secret as any: nobody outside can choose names that collide.
   const uint64_t seed = reinterpret_cast<uintptr_t>(heap.get()) * 0xBF58476D1CE4E5B9u;

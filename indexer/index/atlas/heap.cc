@@ -55,40 +55,70 @@ size_t BytesOf(uint8_t size_class) {
   return size_class < kClasses ? kClassBytes[size_class] : kRunClassBytes[size_class - kClasses];
 }
 
-constexpr size_t kShapeBytes = sizeof(uint64_t) << 18;
-
 // Where a free object says which is the next: what is before it stays as it was.
 constexpr size_t kNextOffset = 8;
 
 // The first part of the region, in pages of the system's usual size.
 constexpr size_t kSmallBytes = size_t{8} << 20;
 
+// A region has at least so much, and what is usable of it grows by at least so much.
+constexpr size_t kRegionBytesMin = size_t{16} << 20;
+constexpr size_t kExtentBytesMin = size_t{8} << 20;
+
 // Retired objects are looked through when there are this many.
 constexpr size_t kRetiredMax = 64;
 
 }  // namespace
 
-std::unique_ptr<Heap> Heap::Create(uint64_t retained_bytes) {
-  constexpr size_t kPageTableBytes = kPages * sizeof(Page);
-  static_assert(kShapeBytes == kPages * sizeof(uint64_t));
-  void* memory = mmap(nullptr, kRegionBytes + kShapeBytes + kPageTableBytes, PROT_READ | PROT_WRITE,
+// Shapes and pages lie behind the region, usable at once. What is not usable yet may be read, as any word was always.
+std::unique_ptr<Heap> Heap::Create(uint64_t retained_bytes, uint64_t address_bytes_max) {
+  const uint64_t bytes_max = address_bytes_max == 0 ? kRegionBytes : address_bytes_max;
+  const size_t pages = std::min<uint64_t>(bytes_max, kRegionBytes) / kPageBytes;
+  const size_t region_bytes = pages * kPageBytes;
+  if (region_bytes < kRegionBytesMin) return nullptr;
+  const size_t table_bytes = pages * (sizeof(uint64_t) + sizeof(Page));
+  void* memory = mmap(nullptr, region_bytes + table_bytes, PROT_READ,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) return nullptr;
-  // A small index lives in small pages; what a large one touches at random is worth large ones.
   char* const region = static_cast<char*>(memory);
-  madvise(region + kSmallBytes, kRegionBytes - kSmallBytes, MADV_HUGEPAGE);
-  return std::unique_ptr<Heap>(new Heap(region, retained_bytes));
+  if (mprotect(region + region_bytes, table_bytes, PROT_READ | PROT_WRITE) != 0) {
+    munmap(memory, region_bytes + table_bytes);
+    return nullptr;
+  }
+  // A small index lives in small pages; what a large one touches at random is worth large ones.
+  if (region_bytes > kSmallBytes)
+    madvise(region + kSmallBytes, region_bytes - kSmallBytes, MADV_HUGEPAGE);
+  return std::unique_ptr<Heap>(new Heap(region, static_cast<uint32_t>(pages), retained_bytes));
 }
 
-Heap::Heap(char* region, uint64_t retained_bytes)
+Heap::Heap(char* region, uint32_t pages_max, uint64_t retained_bytes)
     : region_(region),
-      shapes_(reinterpret_cast<std::atomic<uint64_t>*>(region + kRegionBytes)),
-      pages_(reinterpret_cast<Page*>(region + kRegionBytes + kShapeBytes)),
+      pages_max_(pages_max),
+      shapes_(reinterpret_cast<std::atomic<uint64_t>*>(region + size_t{pages_max} * kPageBytes)),
+      pages_(reinterpret_cast<Page*>(shapes_ + pages_max)),
       retained_pages_max_(
-          static_cast<uint32_t>(std::min<uint64_t>(retained_bytes / kPageBytes, kPages))),
+          static_cast<uint32_t>(std::min<uint64_t>(retained_bytes / kPageBytes, pages_max))),
       classes_(new SizeClass[kClasses + kRunClasses]) {}
 
-Heap::~Heap() { munmap(region_, kRegionBytes + kShapeBytes + kPages * sizeof(Page)); }
+Heap::~Heap() {
+  munmap(region_, size_t{pages_max_} * (kPageBytes + sizeof(uint64_t) + sizeof(Page)));
+}
+
+// Makes the first `pages` usable, and some more, so that it is seldom asked for; false: the system has no more.
+bool Heap::Commit(uint32_t pages) {
+  if (pages <= pages_usable_) return true;
+  constexpr uint32_t kExtentPagesMin = kExtentBytesMin / kPageBytes;
+  const uint32_t extent = std::max(kExtentPagesMin, pages_usable_ / 2);
+  const uint32_t wanted = std::min(std::max(pages, pages_usable_ + extent), pages_max_);
+  for (const uint32_t end : {wanted, pages}) {
+    const size_t from = size_t{pages_usable_} * kPageBytes;
+    if (mprotect(region_ + from, size_t{end} * kPageBytes - from, PROT_READ | PROT_WRITE) != 0)
+      continue;
+    pages_usable_ = end;
+    return true;
+  }
+  return false;
+}
 
 // ---- Objects ----
 
@@ -254,7 +284,7 @@ uint32_t Heap::TakePage() {
   } else if (returned_.first != kNoPage) {
     number = returned_.first;
     Unlink(&returned_, number);
-  } else if (pages_end_ < kPages) {
+  } else if (pages_end_ < pages_max_ && Commit(pages_end_ + 1)) {
     number = pages_end_++;
   }
   if (number != kNoPage) pages_[number] = Page{};
@@ -282,10 +312,10 @@ void Heap::ReturnPages(uint32_t first, uint32_t count) {
 Ref Heap::AllocateLarge(size_t bytes) {
   if (PageFails()) return 0;
   const size_t pages = (bytes + kPageBytes - 1) / kPageBytes;
-  if (pages >= kPages) return 0;
+  if (pages >= pages_max_) return 0;
   SpinLockHolder lock(&pages_lock_);
   const uint32_t first = FindAdjacent(static_cast<uint32_t>(pages));
-  if (first == kNoPage) return 0;
+  if (first == kNoPage || !Commit(first + static_cast<uint32_t>(pages))) return 0;
   for (uint32_t number = first; number < first + pages; ++number) {
     Page& page = pages_[number];
     if (page.use == PageUse::kRetained) Unlink(&retained_, number);
@@ -305,7 +335,7 @@ uint32_t Heap::FindAdjacent(uint32_t pages) {
     free = use == PageUse::kRetained || use == PageUse::kReturned ? free + 1 : 0;
     if (free == pages) return number + 1 - pages;
   }
-  return pages_end_ - free + pages <= kPages ? pages_end_ - free : kNoPage;
+  return pages_end_ - free + pages <= pages_max_ ? pages_end_ - free : kNoPage;
 }
 
 // ---- Retired ----

@@ -1,7 +1,7 @@
 // Where does one atlas live? A region of address space of its own, cut into pages of equal objects, that gives
 // memory back when blocks go.
 //
-//   region    16 GiB of addresses, 64 KiB pages; a page holds objects of one size class
+//   region    16 GiB of addresses, less where they are limited; 64 KiB pages; a page holds objects of one size class
 //   Ref       where an object begins, in 8-byte words from the region's start: 31 bits; 0 is "none"
 //   runs      have pages of their own (`run.h`), so that any word inside one leads to where it begins: the page's
 //             shape says how large its objects are
@@ -14,7 +14,9 @@
 // *Threads*: any. A class has a lock; it is held for some tens of nanoseconds.
 // *Cost*: an allocation is a pop from a list. A page that runs empty is returned to the system at once, except
 // `retained_bytes` of them.
-// *Bounds*: 16 GiB; beyond that, or when the system has none, `Allocate` returns 0.
+// *Bounds*: 16 GiB; beyond that, or when the system has none, `Allocate` returns 0. Addresses are only reserved, and made
+// usable in extents of half of what is used: where the system promises no more than it has, an index counts for little more than it
+// holds.
 
 #ifndef KVATLAS_INDEXER_INDEX_ATLAS_HEAP_H_
 #define KVATLAS_INDEXER_INDEX_ATLAS_HEAP_H_
@@ -40,8 +42,8 @@ inline constexpr size_t kRunBytesMax = 4224;
 
 class Heap {
  public:
-  // Null when the address space cannot be had.
-  static std::unique_ptr<Heap> Create(uint64_t retained_bytes);
+  // Null when the address space cannot be had. `address_bytes_max`: of it, at least 16 MiB; 0: all that is of use.
+  static std::unique_ptr<Heap> Create(uint64_t retained_bytes, uint64_t address_bytes_max = 0);
   ~Heap();
 
   // Memory of any content, aligned to 16 bytes and, for whole lines, to a line; 0 when there is none.
@@ -101,7 +103,6 @@ class Heap {
  private:
   static constexpr size_t kPageBytes = 1 << 16;
   static constexpr uint32_t kPageWords = kPageBytes / 8;
-  static constexpr size_t kPages = kRegionBytes / kPageBytes;
   static constexpr uint8_t kNoClass = 0xff;
   static constexpr uint32_t kNoPage = 0;  // page 0 is never used, so that no Ref is 0
 
@@ -140,7 +141,7 @@ class Heap {
   static constexpr uint32_t kRun = 0;
   static constexpr uint32_t kPage = 0xffffffff;
 
-  Heap(char* region, uint64_t retained_bytes);
+  Heap(char* region, uint32_t pages_max, uint64_t retained_bytes);
 
   // Of a page for runs: 63…32 2^32 over the object's size, rounded up | 31…16 objects ever given out | 15…0 the size in
   // words. 0: another page.
@@ -166,8 +167,10 @@ class Heap {
   uint32_t TakePage();
   void ReturnPages(uint32_t page, uint32_t count);
   bool PageFails();
+  bool Commit(uint32_t pages) ABSL_EXCLUSIVE_LOCKS_REQUIRED(pages_lock_);
 
   char* const region_;
+  const uint32_t pages_max_;
   std::atomic<uint64_t>* const shapes_;
   Page* const pages_;
   const uint32_t retained_pages_max_;
@@ -177,6 +180,7 @@ class Heap {
 
   SpinLock pages_lock_;
   uint32_t pages_end_ ABSL_GUARDED_BY(pages_lock_) = 1;
+  uint32_t pages_usable_ ABSL_GUARDED_BY(pages_lock_) = 0;
   PageList retained_ ABSL_GUARDED_BY(pages_lock_);
   PageList returned_ ABSL_GUARDED_BY(pages_lock_);
 
