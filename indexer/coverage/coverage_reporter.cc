@@ -42,6 +42,7 @@ class CountingLink : public SenderLink {
     return true;
   }
   void Reset() override { link_->Reset(); }
+  bool Confirmed(BatchNumber number) const override { return link_->Confirmed(number); }
   void Stop(std::chrono::nanoseconds flush_for) override { link_->Stop(flush_for); }
 
  private:

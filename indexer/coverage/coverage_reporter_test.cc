@@ -62,6 +62,9 @@ class MemoryLink : public SenderLink {
     observer_ = nullptr;
   }
 
+  bool Confirmed(BatchNumber) const override { return confirms; }
+  bool confirms = true;  // that those behind it have what it acknowledges
+
   // Everything that can move moves.
   void Move() {
     if (observer_ == nullptr) return;
@@ -351,6 +354,16 @@ TEST_F(CoverageReporterTest, StoppingSaysGoodbye) {
   reporter_->Stop(seconds(1));
   EXPECT_TRUE(registries_[0]->HoldersOf(kLlama).empty());
   EXPECT_TRUE(registries_[1]->HoldersOf(kLlama).empty());
+}
+
+// A link that keeps what it acknowledges, such as one to a log in Redis.
+TEST_F(CoverageReporterTest, IsNotAtRestBeforeThoseBehindTheLinkHaveItAll) {
+  Coverage* coverage = reporter_->AddDomain(kLlama, 16);
+  coverage->OnChanged(kOne, SequenceHash{70}, 7, kNone, kDevice, nullptr);
+  Pass(milliseconds(200));
+  ASSERT_TRUE(AtRest());
+  for (MemoryLink* link : links_) link->confirms = false;
+  EXPECT_FALSE(AtRest());
 }
 
 // Else every model that ever was here costs a stream to each parent, here and there, for good.
