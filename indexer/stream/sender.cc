@@ -106,6 +106,7 @@ struct StreamSender::State {
   int replaced_in_a_row = 0;  // not 0: `hello_at` stands across connections
 
   std::deque<Batch> window;
+  size_t back_blocks = 0;  // of `window.back()`
   BatchNumber first_kept = 1;
   BatchNumber cursor = 1;  // the next one to send
   BatchNumber last = 0;
@@ -184,10 +185,11 @@ void StreamSender::State::AppendEvent(const Event& event) {
     if (snapshot_owed) return;
     Batch* batch = Open(std::min<size_t>(1, count));
     if (batch == nullptr) return;
-    const size_t take = std::min(count - from, kBatchBlocksMax - BlockCount(*batch));
+    const size_t take = std::min(count - from, kBatchBlocksMax - back_blocks);
     batch->events.push_back(
         std::visit([&](const auto& whole) { return Slice(whole, from, take); }, event));
     from += take;
+    back_blocks += take;
     blocks_since_digest += take;
   } while (from < count);
 }
@@ -198,7 +200,7 @@ Batch* StreamSender::State::Open(size_t blocks) {
   if (!window.empty() && last >= cursor && last > high_sent) {
     Batch& back = window.back();
     if (!back.digest.has_value() && back.events.size() < kBatchEventsMax &&
-        BlockCount(back) + blocks <= kBatchBlocksMax) {
+        back_blocks + blocks <= kBatchBlocksMax) {
       return &back;
     }
   }
@@ -215,6 +217,7 @@ bool StreamSender::State::AddBatch() {
     window.pop_front();
     ++first_kept;
   }
+  back_blocks = 0;
   window.push_back(Batch{.number = ++last,
                          .events = {},
                          .load = {},
