@@ -61,7 +61,11 @@ std::string CheckpointStore::PathOf(uint64_t number) const {
 absl::StatusOr<uint64_t> CheckpointStore::NextNumber() const {
   const absl::StatusOr<std::vector<uint64_t>> numbers = Numbers();
   if (!numbers.ok()) return numbers.status();
-  return std::max(written_, numbers->empty() ? 0 : numbers->front()) + 1;
+  const uint64_t last = std::max(written_, numbers->empty() ? 0 : numbers->front());
+  if (last == UINT64_MAX)
+    return absl::FailedPreconditionError(PathOf(last) +
+                                         " has the last possible number: move it away");
+  return last + 1;
 }
 
 absl::Status CheckpointStore::Write(uint64_t number,

@@ -37,7 +37,7 @@ class CheckpointStore {
 
   std::string PathOf(uint64_t number) const;
 
-  // One above all that are there or were written.
+  // One above all that are there or were written. FAILED_PRECONDITION: the last possible number is there.
   absl::StatusOr<uint64_t> NextNumber() const;
 
   // Writes that one. Its errors are those of `fill` and of the disk; the older ones are then all still there.

@@ -55,6 +55,54 @@ class Descriptor {
   const int fd_;
 };
 
+int OpenDirectory(const std::string& path, int flags) {
+  return Retried([&] { return open(path.c_str(), flags | O_DIRECTORY | O_CLOEXEC); });
+}
+
+// A name in an open directory. Calls return what the system's do; without the directory -1, with its `errno`.
+class Place {
+ public:
+  explicit Place(const std::string& path)
+      : slash_(path.rfind('/')),
+        name_(path.substr(slash_ + 1)),
+        directory_(
+            OpenDirectory(slash_ == std::string::npos ? "." : path.substr(0, slash_ + 1), O_PATH)),
+        error_(directory_.fd() < 0 ? errno : 0) {}
+
+  // What has that name itself: no symbolic link is followed. A new file is its owner's alone.
+  int Open(int flags) const {
+    return Call([&] {
+      return openat(directory_.fd(), name_.c_str(), flags | O_NOFOLLOW | O_CLOEXEC,
+                    S_IRUSR | S_IWUSR);
+    });
+  }
+
+  int Remove() const {
+    return Call([&] { return unlinkat(directory_.fd(), name_.c_str(), 0); });
+  }
+
+  int RenameTo(const Place& to) const {
+    return Call([&] {
+      return to.Call([&] {
+        return renameat(directory_.fd(), name_.c_str(), to.directory_.fd(), to.name_.c_str());
+      });
+    });
+  }
+
+ private:
+  template <typename System>
+  int Call(System system) const {
+    if (error_ == 0) return Retried(system);
+    errno = error_;
+    return -1;
+  }
+
+  const size_t slash_;
+  const std::string name_;
+  const Descriptor directory_;
+  const int error_;
+};
+
 class RealWritable : public WritableFile {
  public:
   RealWritable(int fd, std::string path) : file_(fd), path_(std::move(path)) {}
@@ -126,46 +174,49 @@ class RealFiles : public FileLayer {
     return names;
   }
 
+  // A new file each time: one that is already there may have another owner or mode, or a second hard link.
   absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) override {
-    const int fd = OpenAt(path, O_WRONLY | O_CREAT | O_TRUNC);
+    const Place place(path);
+    if (place.Remove() != 0 && errno != ENOENT) return Failed("cannot replace", path, errno);
+    const int fd = place.Open(O_WRONLY | O_CREAT | O_EXCL);
     if (fd < 0) return Failed("cannot create", path, errno);
     return std::make_unique<RealWritable>(fd, path);
   }
 
   absl::StatusOr<std::unique_ptr<ReadableFile>> Open(const std::string& path) override {
-    const int fd = OpenAt(path, O_RDONLY);
+    // Not blocking: opening a FIFO would wait for a writer.
+    const int fd = Place(path).Open(O_RDONLY | O_NONBLOCK);
     if (fd < 0) return Failed("cannot open", path, errno);
+    auto file = std::make_unique<RealReadable>(fd, path);
+    struct stat found;
+    if (fstat(fd, &found) != 0) return Failed("cannot open", path, errno);
+    if (!S_ISREG(found.st_mode)) return absl::UnavailableError(path + " is not a regular file");
     posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL);
-    return std::make_unique<RealReadable>(fd, path);
+    return file;
   }
 
   absl::Status Rename(const std::string& from, const std::string& to) override {
-    return rename(from.c_str(), to.c_str()) == 0 ? absl::OkStatus()
-                                                 : Failed("cannot rename", from, errno);
+    return Place(from).RenameTo(Place(to)) == 0 ? absl::OkStatus()
+                                                : Failed("cannot rename", from, errno);
   }
 
   absl::Status Remove(const std::string& path) override {
-    return unlink(path.c_str()) == 0 ? absl::OkStatus() : Failed("cannot remove", path, errno);
+    return Place(path).Remove() == 0 ? absl::OkStatus() : Failed("cannot remove", path, errno);
   }
 
   absl::Status SyncDirectory(const std::string& directory) override {
-    const Descriptor dir(OpenAt(directory, O_RDONLY | O_DIRECTORY));
+    const Descriptor dir(OpenDirectory(directory, O_RDONLY));
     if (dir.fd() < 0) return Failed("cannot open", directory, errno);
     const int synced = Retried([&] { return fsync(dir.fd()); });
     return synced == 0 ? absl::OkStatus() : Failed("cannot sync", directory, errno);
   }
 
   absl::StatusOr<std::unique_ptr<FileLock>> Lock(const std::string& path) override {
-    const int fd = OpenAt(path, O_RDWR | O_CREAT);
+    const int fd = Place(path).Open(O_RDWR | O_CREAT);
     if (fd < 0) return Failed("cannot create", path, errno);
     auto lock = std::make_unique<RealLock>(fd);
     if (flock(fd, LOCK_EX | LOCK_NB) != 0) return Failed("cannot lock", path, errno);
     return lock;
-  }
-
- private:
-  static int OpenAt(const std::string& path, int flags) {
-    return Retried([&] { return open(path.c_str(), flags | O_CLOEXEC, 0644); });
   }
 };
 

@@ -1,7 +1,9 @@
 // What does a checkpoint ask of a disk? The few operations by which files become durable, behind an interface, so that a
 // test can cut the power at each of them.
 //
-// *Truth*: nothing is durable before `Sync` of the file, and no name before `SyncDirectory`; `Rename` replaces.
+// *Truth*: nothing is durable before `Sync` of the file, and no name before `SyncDirectory`; `Rename` replaces. A file that is
+// created can be read and written by its owner alone. The last name of a path is never followed as a symbolic link; those
+// above it are.
 // *Threads*: any; a file has one user at a time. *Errors*: the system's reason is in the message. RESOURCE_EXHAUSTED: the disk
 // is full. NOT_FOUND. PERMISSION_DENIED. FAILED_PRECONDITION: it is locked. UNAVAILABLE: any other.
 
@@ -47,8 +49,9 @@ class FileLayer {
   virtual absl::Status MakeDirectory(const std::string& path) = 0;
   // Names of files in it, in no order.
   virtual absl::StatusOr<std::vector<std::string>> List(const std::string& directory) = 0;
-  // Empty, whatever there was.
+  // New and empty; what had that name is removed first.
   virtual absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) = 0;
+  // A regular file; UNAVAILABLE: it is something else.
   virtual absl::StatusOr<std::unique_ptr<ReadableFile>> Open(const std::string& path) = 0;
   virtual absl::Status Rename(const std::string& from, const std::string& to) = 0;
   virtual absl::Status Remove(const std::string& path) = 0;
