@@ -190,6 +190,20 @@ TEST_P(IndexConcurrentTest, AReusedNumberDoesNotInheritBlocks) {
       AtMost(3, {{still, 7}}));
 }
 
+// A scrape of figures that meets the end of a holder.
+TEST_P(IndexConcurrentTest, FiguresMayBeAskedWhileHoldersComeAndGo) {
+  Add(7);
+  const auto come_and_go = [&](int) { index_->RemoveHolder(Add(3)); };
+  Run({come_and_go, come_and_go}, [&](const Answer&) {
+    const IndexStats stats = index_->Stats();
+    ASSERT_GE(stats.holders, 1u);
+    ASSERT_LE(stats.holders, 3u);
+    ASSERT_GE(stats.holdings, 7u);
+    ASSERT_LE(stats.holdings, 7u + 2 * 3);
+  });
+  EXPECT_EQ(index_->Stats().holders, 1u);
+}
+
 TEST_P(IndexConcurrentTest, SetsOfManyHoldersChangeTheirFormUnderReaders) {
   std::vector<HolderIndex> holders;
   for (int i = 0; i < 140; ++i) holders.push_back(Add());

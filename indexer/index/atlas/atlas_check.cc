@@ -84,7 +84,7 @@ IndexStats AtlasIndex::Stats() const {
     HolderState* const state = StateOf(HolderIndex{i});
     if (state == nullptr) continue;
     MutexLock lock(&state->mutex);
-    ++stats.holders;
+    stats.holders += state->in_use.load(std::memory_order_relaxed);
     stats.holdings += state->holdings;
   }
   stats.blocks = blocks_.load(std::memory_order_relaxed);

@@ -47,8 +47,9 @@ AtlasIndex::~AtlasIndex() {
 // ---- Holders ----
 
 HolderState* AtlasIndex::StateOf(HolderIndex holder) const {
-  return Raw(holder) < options_.holders_max ? holders_[Raw(holder)].load(std::memory_order_acquire)
-                                            : nullptr;
+  if (Raw(holder) >= options_.holders_max) return nullptr;
+  HolderState* const state = holders_[Raw(holder)].load(std::memory_order_acquire);
+  return state != nullptr && state->in_use.load(std::memory_order_acquire) ? state : nullptr;
 }
 
 absl::StatusOr<HolderIndex> AtlasIndex::AddHolder() {
@@ -61,7 +62,11 @@ absl::StatusOr<HolderIndex> AtlasIndex::AddHolder() {
     free_numbers_.erase(free_numbers_.begin());
   }
   ++holder_count_;
-  holders_[number].store(new HolderState(heap_.get(), number), std::memory_order_release);
+  if (HolderState* const old = holders_[number].load(std::memory_order_relaxed); old != nullptr) {
+    old->in_use.store(true, std::memory_order_release);
+  } else {
+    holders_[number].store(new HolderState(heap_.get(), number), std::memory_order_release);
+  }
   if (number >= holders_end()) holders_end_.store(number + 1, std::memory_order_release);
   alive_[number / 64].fetch_or(uint64_t{1} << (number % 64), std::memory_order_release);
   return HolderIndex{number};
@@ -75,11 +80,11 @@ void AtlasIndex::RemoveHolder(HolderIndex holder) {
     MutexLock lock(&state->mutex);
     Inside inside(this, /*brief=*/false);
     Clear(state, TierMask::All(), nullptr);
+    state->Reset();
+    state->in_use.store(false, std::memory_order_release);
   }
   heap_->Reclaim();
   MutexLock lock(&admin_mutex_);
-  holders_[Raw(holder)].store(nullptr, std::memory_order_release);
-  delete state;
   free_numbers_.insert(Raw(holder));
   --holder_count_;
 }

@@ -499,7 +499,7 @@ void AtlasIndex::MaybeTidy(HolderState* holder) {
   if (holder->runs.size() < holder->tidy_at) return;
   holder->runs.Tidy(
       [&](Ref ref) { return heap_->IsRun(ref) && MayHaveAnything(RunAt(ref), holder->number); });
-  holder->tidy_at = holder->runs.size() * 2 + 64;
+  holder->tidy_at = holder->runs.size() * 2 + HolderState::kTidyAt;
 }
 
 }  // namespace kvatlas::atlas

@@ -3,6 +3,8 @@
 //
 // *Truth*: the list names every run in which the holder has a block, by its Ref; it may name others,
 // some that are gone or are another's now, and name one twice. Whoever uses an entry looks whether the run is still there and the holder still in it.
+// *Lifetime*: a number's state stays where it is until the index ends, and serves the next holder of that number: threads
+// that found it before its holder was removed (`Stats`) may still lock it, and see an empty one.
 // *Threads*: `mutex` orders the holder's own events. The list has a lock of its own, because whoever splits or
 // merges a run adds to the lists of all its holders.
 
@@ -10,6 +12,7 @@
 #define KVATLAS_INDEXER_INDEX_ATLAS_HOLDER_H_
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <new>
@@ -74,9 +77,22 @@ void RunList::Tidy(Keep keep) {
 }
 
 struct HolderState {
+  static constexpr uint32_t kTidyAt = 64;
+
   HolderState(Heap* heap, uint32_t holder_number) : number(holder_number), runs(heap) {}
 
+  // Empty, and no holder's. REQUIRES: no block is held.
+  void Reset() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) ABSL_LOCKS_EXCLUDED(runs_lock) {
+    digest = {};
+    holdings = 0;
+    SpinLockHolder lock(&runs_lock);
+    runs.Clear();
+    tidy_at = kTidyAt;
+  }
+
   const uint32_t number;
+  // The number is some holder's. Partner: `AtlasIndex::StateOf`.
+  std::atomic<bool> in_use{true};
   Mutex mutex;
   Digest digest ABSL_GUARDED_BY(mutex);
   uint64_t holdings ABSL_GUARDED_BY(mutex) = 0;
@@ -84,7 +100,7 @@ struct HolderState {
   SpinLock runs_lock;
   RunList runs ABSL_GUARDED_BY(runs_lock);
   // The list is tidied when it is this long.
-  uint32_t tidy_at ABSL_GUARDED_BY(runs_lock) = 64;
+  uint32_t tidy_at ABSL_GUARDED_BY(runs_lock) = kTidyAt;
 };
 
 }  // namespace kvatlas::atlas
