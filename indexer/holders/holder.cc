@@ -582,12 +582,13 @@ ReceiverStats Holder::receiver_stats() const {
   return receiver_.stats();
 }
 
-HolderDump Holder::Dump(Time now) const {
+absl::StatusOr<HolderDump> Holder::Dump(Time now) const {
   HolderDump dump;
   std::vector<Holding> holdings;
   std::vector<SideHolding> sides;
   {
     MutexLock lock(&mutex_);
+    if (retired_) return absl::NotFoundError("holder " + ToString(id_) + " was forgotten");
     holdings = index_->HoldingsOf(number_);
     sides = SideHoldings();
     dump.layout = layout_;

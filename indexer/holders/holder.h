@@ -143,7 +143,8 @@ class Holder : private HoldingsSink, private ChangeSink {
 
   HolderStats Stats(Time now) const;
   ReceiverStats receiver_stats() const;
-  HolderDump Dump(Time now) const;
+  // NOT_FOUND: retired; its number may be another's.
+  absl::StatusOr<HolderDump> Dump(Time now) const;
 
  private:
   // What queries read; brought up to date after every message and tick.
