@@ -1,6 +1,7 @@
 // Who holds how much of this prompt, exactly, at the speed of memory? The default structure.
 //
-// *Truth*: all of `index.h`, holes included.
+// *Truth*: all of `index.h`, holes included. Except where writers change a run during each of over a hundred looks of one
+// query at it: no holder is then answered deeper than that run's beginning, and those that are deeper are not exact.
 // *Threads*: any. Readers take no lock, wait for nobody and write nothing that other threads write; writers of
 // different holders run side by side. Everything a caller may do at once with everything else.
 // *Cost*: about 20–24 bytes a distinct block and a bit a holder and run; a holder that lost part of a run a bit

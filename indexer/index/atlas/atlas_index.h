@@ -47,6 +47,9 @@
 //      more, and a holder that changes places is found if all, part and all are looked at in this order. So a reader
 //      never waits, not even for a writer that was put to sleep, and what it says of a holder that nobody writes is
 //      exact: W6 never hides a block that stays.
+//  R6  What begins again ends. After `kLooksByHolder` looks the prompt is cut before the run that changed during the last
+//      one, at every further look again, so that at most as many looks follow as there are runs. What holders have of a
+//      shorter prompt is never too much; those that reach the cut are answered as if they ended there.
 
 #ifndef KVATLAS_INDEXER_INDEX_ATLAS_ATLAS_INDEX_H_
 #define KVATLAS_INDEXER_INDEX_ATLAS_ATLAS_INDEX_H_

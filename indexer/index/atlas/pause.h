@@ -1,5 +1,6 @@
 // Where may a thread of atlas be put to sleep in a test? At every `Pause()`: nothing in a usual build; in one with
-// KVATLAS_ATLAS_PAUSES the thread now and then gives the processor away, so that others pass it in every place.
+// KVATLAS_ATLAS_PAUSES the thread now and then gives the processor away, so that others pass it in every place, or runs
+// what the test has set for it there.
 
 #ifndef KVATLAS_INDEXER_INDEX_ATLAS_PAUSE_H_
 #define KVATLAS_INDEXER_INDEX_ATLAS_PAUSE_H_
@@ -8,6 +9,8 @@
 #include <sched.h>
 
 #include <cstdint>
+#include <functional>
+#include <utility>
 #endif
 
 namespace kvatlas::atlas {
@@ -15,7 +18,16 @@ namespace kvatlas::atlas {
 #if KVATLAS_ATLAS_PAUSES
 inline constexpr bool kPauses = true;
 
+// Run at each pause of this thread, but not while it runs; null: the thread pauses as told above.
+inline thread_local std::function<void()> t_at_pause;
+
 inline void Pause() {
+  if (t_at_pause != nullptr) {
+    const std::function<void()> run = std::exchange(t_at_pause, [] {});
+    run();
+    t_at_pause = run;
+    return;
+  }
   static thread_local uint64_t state =
       reinterpret_cast<uintptr_t>(&state) * 0x9E3779B97F4A7C15u | 1;
   state ^= state << 13;

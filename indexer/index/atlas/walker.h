@@ -1,4 +1,4 @@
-// Which runs does a prompt pass, and who drops out where? One look at an atlas: steps R2–R5 of `atlas_index.h`.
+// Which runs does a prompt pass, and who drops out where? One look at an atlas: steps R2–R6 of `atlas_index.h`.
 //
 // *Threads*: one thread's; under an `EpochGuard`. The working sets are the thread's own and are kept.
 // *Cost*: an entry of the table, and some cache lines, for every run; a word for 64 holders while they are still in.
@@ -48,7 +48,12 @@ class AtlasIndex::Walker {
  public:
   Walker(const AtlasIndex& index, const OverlapQuery& query, std::span<const TierMask> masks,
          WalkMemory* memory, Emit* emit)
-      : index_(index), query_(query), masks_(masks), memory_(*memory), emit_(*emit) {}
+      : index_(index),
+        query_(query),
+        blocks_(query.blocks),
+        masks_(masks),
+        memory_(*memory),
+        emit_(*emit) {}
 
   // R2 and R3. False when something was taken away meanwhile: what was emitted is worth nothing.
   bool WalkByVersion() {
@@ -62,18 +67,20 @@ class AtlasIndex::Walker {
     return true;
   }
 
-  // R5. Calls changed(i, bits) for holders of word i of which what was emitted is worth nothing.
+  // R5 and R6. Calls changed(i, bits) for holders of word i of which what was emitted is worth nothing.
   template <typename Changed>
   void WalkByHolder(Changed changed) {
     uint32_t holders;
-    do {
+    for (int look = 1;; ++look) {
       emit_.Reset();
       holders = index_.holders_end();
       memory_.removals.resize(holders);
       for (uint32_t i = 0; i < holders; ++i)
         memory_.removals[i] = index_.removals_[i].load(std::memory_order_acquire);
       Start();
-    } while (!Walk(/*by_version=*/false));
+      if (Walk(/*by_version=*/false)) break;
+      if (look >= kLooksByHolder) blocks_ = blocks_.first(unsteady_at_);
+    }
     std::atomic_thread_fence(std::memory_order_acquire);
     for (uint32_t i = 0; i < holders; ++i) {
       const uint32_t before = memory_.removals[i];
@@ -85,6 +92,10 @@ class AtlasIndex::Walker {
   }
 
  private:
+  // R6. Writers that are as fast as they can be cost a walk a few of these.
+  static constexpr int kLooksByHolder = 128;
+  static constexpr int kMovesByWalk = 128;
+
   void Start() {
     const uint32_t words = (index_.holders_end() + 63) / 64;
     for (size_t i = 0; i < masks_.size(); ++i) {
@@ -110,9 +121,11 @@ class AtlasIndex::Walker {
     return false;
   }
 
+  // False: by `unsteady_at_` something had changed while it was looked at.
   bool Walk(bool by_version) {
-    const std::span<const SequenceHash> blocks = query_.blocks;
+    const std::span<const SequenceHash> blocks = blocks_;
     uint32_t depth = 0;
+    int moved = 0;
     BlockTable::Home home;  // of block `fetched`, if it is the next one
     size_t fetched = 0;
     if (!blocks.empty()) index_.table_->FindHome(blocks[0], &home);
@@ -136,6 +149,7 @@ class AtlasIndex::Walker {
       const uint32_t from = index_.OffsetOf(ref, word);
       if (from >= len) {  // not part of the run yet, or no more
         if (IsStill(blocks[depth], word)) break;
+        if (++moved == kMovesByWalk) return Unsteady(depth);
         continue;
       }
       // Most likely the run matches as a whole: its successor is fetched while it is compared.
@@ -146,6 +160,7 @@ class AtlasIndex::Walker {
       const uint32_t matched = Match(*run, from, len, blocks.subspan(depth));
       if (matched == 0) {
         if (IsStill(blocks[depth], word)) break;
+        if (++moved == kMovesByWalk) return Unsteady(depth);
         continue;
       }
       Pause();
@@ -157,7 +172,7 @@ class AtlasIndex::Walker {
       }
       Pause();
       if (!by_version && !StillSo(*run, version, from, matched, blocks.subspan(depth)))
-        return false;
+        return Unsteady(depth);
       depth += matched;
     }
     for (size_t i = 0; i < masks_.size(); ++i) {
@@ -167,6 +182,11 @@ class AtlasIndex::Walker {
       }
     }
     return true;
+  }
+
+  bool Unsteady(uint32_t depth) {
+    unsteady_at_ = depth;
+    return false;
   }
 
   // Who has the run is asked when it was compared.
@@ -359,6 +379,8 @@ class AtlasIndex::Walker {
 
   const AtlasIndex& index_;
   const OverlapQuery& query_;
+  std::span<const SequenceHash> blocks_;  // of the query, those that are still looked for
+  uint32_t unsteady_at_ = 0;              // index into them
   const std::span<const TierMask> masks_;
   WalkMemory& memory_;
   Emit& emit_;
