@@ -189,7 +189,7 @@ class ConnectionAccount {
   bool CloseFrom(const Peer& peer) {
     MutexLock lock(&mutex_);
     for (auto& [fd, entry] : entries_) {
-      if (entry.peer == peer) return ShutDown(fd, entry);
+      if (entry.peer == peer && !entry.closed) return ShutDown(fd, entry);
     }
     return false;
   }
@@ -359,6 +359,9 @@ class ConnectionAccount {
     const bool same = copy >= 0 && InodeOf(copy) == entry.inode;
     if (same) {
       shutdown(copy, SHUT_RDWR);
+      // What has come and was not read yet is of no use any more, and may be megabytes.
+      while (recv(copy, nullptr, size_t{1} << 30, MSG_TRUNC | MSG_DONTWAIT) > 0) {
+      }
       Count(entry, -1);
       entry.closed = true;
     }

@@ -118,7 +118,8 @@ class ConnectionListener {
   std::atomic<uint64_t> made_room_{0};
 };
 
-// Closes the connection from this IP address and port, at any listener; false: there is none.
+// Closes the connection from this IP address and port, at any listener, and drops what it has sent and was not read yet; false:
+// there is none, or it was closed before.
 bool CloseConnectionFrom(const Address& peer);
 
 // Do the listeners of this process that greet, such as gRPC's, take connections? Connects to each as everybody does, beyond

@@ -128,6 +128,34 @@ TEST_F(ConnectionAccountTest, ClosedOnesAreNotCounted) {
   EXPECT_EQ(listener_.counts().made_room, 0u);
 }
 
+TEST_F(ConnectionAccountTest, OneThatIsClosedTwiceIsCountedOnce) {
+  Listen({.connections_max = 2});
+  auto [client, accepted] = Come("127.0.0.2");
+  const Fd owned(accepted.fd);
+  sockaddr_in own = {};
+  socklen_t size = sizeof(own);
+  ASSERT_EQ(getsockname(client.get(), reinterpret_cast<sockaddr*>(&own), &size), 0);
+  const Address peer{"127.0.0.2", ntohs(own.sin_port)};
+  EXPECT_TRUE(CloseConnectionFrom(peer));
+  EXPECT_FALSE(CloseConnectionFrom(peer));
+  EXPECT_TRUE(Ended(client));
+  EXPECT_EQ(Come("127.0.0.2").second.outcome, Outcome::kAccepted);
+}
+
+TEST_F(ConnectionAccountTest, WhatAClosedOneHasSentIsNotRead) {
+  Listen({});
+  auto [client, accepted] = Come("127.0.0.2");
+  const Fd owned(accepted.fd);
+  ASSERT_EQ(send(client.get(), "hello", 5, MSG_NOSIGNAL), 5);
+  pollfd ready = {owned.get(), POLLIN, 0};
+  poll(&ready, 1, 60'000);
+  sockaddr_in own = {};
+  socklen_t size = sizeof(own);
+  ASSERT_EQ(getsockname(client.get(), reinterpret_cast<sockaddr*>(&own), &size), 0);
+  EXPECT_TRUE(CloseConnectionFrom({"127.0.0.2", ntohs(own.sin_port)}));
+  EXPECT_TRUE(Ended(owned));
+}
+
 TEST_F(ConnectionAccountTest, BusyOnesStayAndTheReserveIsTaken) {
   Listen({.connections_max = 2, .reserve = 1});
   auto [first, a] = Come("127.0.0.2");
