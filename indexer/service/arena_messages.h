@@ -51,7 +51,7 @@ class ArenaMessages : public grpc::MessageAllocator<Request, Response> {
    public:
     explicit Holder(ArenaMessages* owner)
         : owner_(owner),
-          bytes_(std::make_unique<char[]>(kArenaBytes)),
+          bytes_(std::make_unique_for_overwrite<char[]>(kArenaBytes)),
           arena_(bytes_.get(), kArenaBytes) {}
 
     void Make() {

@@ -11,6 +11,7 @@
 #include <grpcpp/server_builder.h>
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <thread>
 #include <utility>
@@ -20,6 +21,7 @@
 #include "absl/synchronization/mutex.h"
 #include "indexer/base/mutex.h"
 #include "indexer/service/connection_account.h"
+#include "indexer/service/grpc_call_watch.h"
 #include "indexer/service/grpc_credentials.h"
 #include "indexer/service/grpc_deadline.h"
 #include "indexer/service/grpc_log.h"
@@ -37,6 +39,7 @@ int Milliseconds(Duration duration) {
 constexpr char kHandshakeTimeoutMs[] = "grpc.server_handshake_timeout_ms";
 // The header of the SETTINGS frame with which gRPC greets everybody.
 constexpr size_t kH2GreetingBytes = 9;
+constexpr int kReadBytesMax = 64 << 10;
 // How long accepting pauses when the machine has no descriptor left.
 constexpr int kAcceptPauseMs = 50;
 
@@ -56,6 +59,8 @@ void SetLimits(const GrpcServerOptions& options, grpc::ServerBuilder* builder) {
   builder->SetMaxSendMessageSize(options.message_bytes_max);
   builder->SetResourceQuota(grpc::ResourceQuota("kvatlas").SetMaxThreads(options.threads_max));
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.streams_max);
+  // What is read at once bounds how many calls begin before the first of them is over.
+  builder->AddChannelArgument(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, kReadBytesMax);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, Milliseconds(options.idle_timeout));
   builder->AddChannelArgument(kHandshakeTimeoutMs, Milliseconds(options.handshake_timeout));
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, Milliseconds(options.keepalive_time));
@@ -79,7 +84,9 @@ class Door {
 
   ConnectionListener& listener() { return listener_; }
 
-  void Open() {
+  // While `watch` says so, connections wait.
+  void Open(const GrpcCallWatch* watch) {
+    watch_ = watch;
     thread_ = std::thread([this] { Run(); });
   }
 
@@ -110,6 +117,7 @@ class Door {
   // When to go on; 0: when somebody comes.
   int AcceptAll() {
     for (int i = 0; i < kAcceptedInARow; ++i) {
+      if (watch_->settling()) return Milliseconds(kFullPause);
       const ConnectionListener::Accepted accepted = listener_.Accept(/*with_busy=*/false);
       switch (accepted.outcome) {
         case ConnectionListener::Outcome::kNone:
@@ -143,6 +151,7 @@ class Door {
   const std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> into_;
   const int stop_;
   ConnectionListener listener_;
+  const GrpcCallWatch* watch_ = nullptr;
   LogLimiter limiter_{std::chrono::seconds(10)};
   std::thread thread_;
 };
@@ -153,7 +162,8 @@ struct GrpcServer::Impl {
   std::vector<grpc::Service*> services;   // immutable after Start
   std::vector<std::string> health_names;  // likewise
   std::unique_ptr<grpc::Server> server;   // immutable after Start
-  std::unique_ptr<Door> door;             // likewise; gives to the server
+  std::unique_ptr<GrpcCallWatch> watch;   // likewise
+  std::unique_ptr<Door> door;             // likewise; gives to the server, and asks the watch
   Mutex stop_mutex;
   bool stopped ABSL_GUARDED_BY(stop_mutex) = false;
 };
@@ -188,11 +198,18 @@ absl::Status GrpcServer::Start() {
                                                options_.listen.ToString(), ": ", bad.message()));
   }
   for (grpc::Service* const service : impl_->services) builder.RegisterService(service);
+  const std::vector<int64_t> others = GrpcServerIds();
   impl_->server = builder.BuildAndStart();
   if (impl_->server == nullptr) return absl::InternalError("gRPC does not start: see its log");
   address_ = impl_->door->listener().address();
   SetHealth(Health::kLoading);
-  impl_->door->Open();
+  std::vector<int64_t> ours;
+  const std::vector<int64_t> all = GrpcServerIds();
+  std::set_difference(all.begin(), all.end(), others.begin(), others.end(),
+                      std::back_inserter(ours));
+  impl_->watch = std::make_unique<GrpcCallWatch>(std::move(ours),
+                                                 options_.streams_max + options_.streams_max / 4);
+  impl_->door->Open(impl_->watch.get());
   return absl::OkStatus();
 }
 

@@ -7,11 +7,11 @@
 // Threads: gRPC's own run the services. `Register`, then `Start`, in one thread; the rest from any.
 // Bounds: connections are accepted here, not by gRPC, under the account of the process (`connection_account.h`): silent
 //     ones give way to new ones, and running out of descriptors is survived. A connection has at most `streams_max` calls at
-//     once, ends `idle_timeout` after its last one, and is cut off when it says nothing at all for `handshake_timeout`.
-//     A message over `message_bytes_max` fails its call with RESOURCE_EXHAUSTED, and so does a
-//     call of a synchronous service when `threads_max` threads are busy; `Stop` takes
-// at
-//     most `grace` plus the time handlers need to notice that they were cancelled.
+//     once and is cut off when it has a quarter more, those included that its client has reset and gRPC has not destroyed
+//     yet (`grpc_call_watch.h`). It ends `idle_timeout` after its last call, and when it says nothing at all for
+//     `handshake_timeout`. A message over `message_bytes_max` fails its call with RESOURCE_EXHAUSTED, and so does a call of a
+//     synchronous service when `threads_max` threads are busy. `Stop` takes at most `grace` plus the time handlers need to
+//     notice that they were cancelled.
 // Lifetime: services outlive the server. Synchronous and callback services only: completion queues
 //     are not served.
 //

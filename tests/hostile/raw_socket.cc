@@ -164,6 +164,26 @@ std::string H2Request(uint32_t stream, std::string_view path) {
   return H2Frame(1, 0x4, stream, block);
 }
 
+std::string H2ShortRequest(uint32_t stream, std::string_view path, bool first) {
+  std::string block = "\x83\x86";  // POST, http
+  if (first) {
+    const auto add = [&](std::string_view name, std::string_view value) {
+      block += name;
+      block.push_back(static_cast<char>(value.size()));
+      block += value;
+    };
+    add("\x44", path);
+    add("\x41", "test");
+    add("\x40\x02te", "trailers");
+    add("\x5f", "application/grpc");
+  } else {
+    block += "\xc1\xc0\xbf\xbe";
+  }
+  return H2Frame(1, 0x4, stream, block);
+}
+
+std::string H2Acknowledge() { return H2Frame(4, 0x1, 0, ""); }
+
 std::string H2Reset(uint32_t stream) {
   return H2Frame(3, 0, stream, std::string_view("\0\0\0\x8", 4));
 }

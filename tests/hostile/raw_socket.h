@@ -64,7 +64,11 @@ std::string H2Frame(uint8_t type, uint8_t flags, uint32_t stream, std::string_vi
 std::string H2Hello();
 // HEADERS of a gRPC request, its header block literal and never indexed; END_HEADERS, no END_STREAM.
 std::string H2Request(uint32_t stream, std::string_view path);
+// The same in as few bytes as HPACK allows: the first of a connection fills its table, the others are six bytes of it.
+std::string H2ShortRequest(uint32_t stream, std::string_view path, bool first);
 std::string H2Reset(uint32_t stream);
+// What a client says of the server's SETTINGS.
+std::string H2Acknowledge();
 // A ping and its 8 bytes; the server answers them with the flag ACK.
 std::string H2Ping(std::string_view eight);
 

@@ -14,6 +14,9 @@ namespace {
 
 constexpr char kMethod[] = "/kvatlas.v1.Leaf/FindOverlaps";
 constexpr char kStreamMethod[] = "/kvatlas.v1.Leaf/FindOverlapsStream";
+constexpr uint32_t kInOneWrite = 64;
+// Long enough for the memory of what was cut off to go back to the system.
+constexpr uint32_t kWatched = 100;
 
 // Sends `bytes` and drops what comes back, so that neither side waits for the other; false: the connection has ended.
 bool SendAndDrop(RawSocket& socket, std::string_view bytes) {
@@ -27,31 +30,128 @@ bool SendAndDrop(RawSocket& socket, std::string_view bytes) {
   return true;
 }
 
-TEST(StreamsTest, SilentCallsOnOneConnectionAreBounded) {
-  Siege siege({.program = kLeaf});
-  ASSERT_TRUE(siege.ok());
-  RawSocket socket(siege.grpc());
+// Begins calls number `from` up to `to` and resets them if so told; which one is next when all are sent or the connection ends.
+uint32_t BeginCalls(RawSocket& socket, uint32_t to, const char* method, bool reset,
+                    uint32_t from = 0) {
+  uint32_t sent = from;
+  while (sent < to) {
+    std::string bytes;
+    for (uint32_t i = 0; i < kInOneWrite && sent < to; ++i, ++sent) {
+      bytes += H2ShortRequest(2 * sent + 1, method, sent == 0);
+      if (reset) bytes += H2Reset(2 * sent + 1);
+    }
+    if (!SendAndDrop(socket, bytes)) break;
+  }
+  return sent;
+}
+
+class StreamsTest : public testing::Test {
+ protected:
+  void SetUp() override { ASSERT_TRUE(siege_.ok()); }
+
+  RawSocket Connect(bool acknowledges) {
+    RawSocket socket(siege_.grpc());
+    socket.Send(H2Hello() + (acknowledges ? H2Acknowledge() : ""));
+    return socket;
+  }
+
+  Siege siege_{{.program = kLeaf}};
+};
+
+// It never acknowledges the limit: this is what gRPC itself has no bound for.
+TEST_F(StreamsTest, SilentCallsOnOneConnectionAreBounded) {
+  RawSocket socket(siege_.grpc());
   socket.Send(H2Hello());
   bool open = true;
   for (uint32_t call = 0; call < 50'000 && open; ++call)
     open = SendAndDrop(socket, H2Request(2 * call + 1, kStreamMethod));
-  siege.Watch(20);
-  siege.ExpectUnharmed();
+  EXPECT_FALSE(open);
+  siege_.Watch(kWatched);
+  siege_.ExpectUnharmed();
 }
 
-TEST(StreamsTest, RapidResetsAreBounded) {
-  Siege siege({.program = kLeaf});
-  ASSERT_TRUE(siege.ok());
+TEST_F(StreamsTest, SilentUnaryCallsOnOneConnectionAreBounded) {
+  RawSocket socket = Connect(/*acknowledges=*/false);
+  BeginCalls(socket, 50'000, kMethod, /*reset=*/false);
+  EXPECT_TRUE(socket.WaitEnd(std::chrono::seconds(5)));
+  siege_.Watch(kWatched);
+  siege_.ExpectUnharmed();
+}
+
+TEST_F(StreamsTest, MoreCallsThanAcknowledgedEndTheConnection) {
+  for (const char* const method : {kMethod, kStreamMethod}) {
+    RawSocket socket = Connect(/*acknowledges=*/true);
+    BeginCalls(socket, 50'000, method, /*reset=*/false);
+    EXPECT_TRUE(socket.WaitEnd(std::chrono::seconds(5)));
+  }
+  siege_.Watch(kWatched);
+  siege_.ExpectUnharmed();
+}
+
+TEST_F(StreamsTest, AsManySilentCallsAsAreAllowedAreAffordable) {
+  std::vector<RawSocket> sockets;
+  for (const char* const method : {kMethod, kStreamMethod}) {
+    sockets.push_back(Connect(/*acknowledges=*/true));
+    EXPECT_EQ(BeginCalls(sockets.back(), 1'000, method, /*reset=*/false), 1'000u);
+  }
+  siege_.Watch(kWatched);
+  siege_.ExpectUnharmed();
+}
+
+TEST_F(StreamsTest, RapidResetsAreBounded) {
   for (int connection = 0; connection < 3; ++connection) {
-    RawSocket socket(siege.grpc());
-    socket.Send(H2Hello());
+    RawSocket socket = Connect(/*acknowledges=*/true);
     bool open = true;
     for (uint32_t call = 0; call < 26'000 && open; ++call) {
       open = SendAndDrop(socket, H2Request(2 * call + 1, kMethod) + H2Reset(2 * call + 1));
     }
   }
-  siege.Watch(20);
-  siege.ExpectUnharmed();
+  siege_.Watch(kWatched);
+  siege_.ExpectUnharmed();
+}
+
+// The same in a sixth of the bytes, where more calls are read at once.
+TEST_F(StreamsTest, ShortRapidResetsAreBounded) {
+  RawSocket socket = Connect(/*acknowledges=*/true);
+  BeginCalls(socket, 200'000, kMethod, /*reset=*/true);
+  siege_.Watch(kWatched);
+  siege_.ExpectUnharmed();
+}
+
+TEST_F(StreamsTest, RapidResetsOfStreamsAreBounded) {
+  RawSocket socket = Connect(/*acknowledges=*/true);
+  BeginCalls(socket, 200'000, kStreamMethod, /*reset=*/true);
+  siege_.Watch(kWatched);
+  siege_.ExpectUnharmed();
+}
+
+// As when something behind it is slow and its deadlines pass: 300 calls at once, again and again.
+TEST_F(StreamsTest, AClientThatCancelsManyCallsIsNotCutOff) {
+  RawSocket socket = Connect(/*acknowledges=*/true);
+  for (uint32_t round = 0; round < 20; ++round) {
+    const uint32_t from = 300 * round;
+    BeginCalls(socket, from + 300, kMethod, /*reset=*/true, from);
+    socket.Send(
+        H2Frame(4, 0, 0, ""));  // SETTINGS, which the server acknowledges: it has read all before
+    std::string answer;
+    bool ended = false;
+    while (!ended && answer.find(H2Acknowledge()) == answer.npos)
+      answer += socket.ReadSome(std::chrono::seconds(10), &ended);
+    ASSERT_FALSE(ended) << round;
+  }
+  siege_.ExpectUnharmed();
+}
+
+TEST_F(StreamsTest, ComingAgainAfterBeingCutOffGainsNothing) {
+  for (int connection = 0; connection < 20; ++connection) {
+    for (const bool reset : {false, true}) {
+      RawSocket socket = Connect(/*acknowledges=*/false);
+      BeginCalls(socket, 50'000, kMethod, reset);
+      EXPECT_TRUE(socket.WaitEnd(std::chrono::seconds(5)));
+    }
+  }
+  siege_.Watch(kWatched);
+  siege_.ExpectUnharmed();
 }
 
 }  // namespace

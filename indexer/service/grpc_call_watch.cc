@@ -1,0 +1,191 @@
+#include "indexer/service/grpc_call_watch.h"
+
+#include <grpc/grpc.h>
+#include <grpc/support/alloc.h>
+#include <malloc.h>
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/string_view.h"
+#include "indexer/service/address.h"
+#include "indexer/service/connection_account.h"
+
+namespace kvatlas {
+namespace {
+
+// So many calls may fail before connections are looked at because of it.
+constexpr int64_t kFailuresUnlooked = 64;
+
+// gRPC's answers are JSON of its own making, numbers in quotes, and name nothing that a client has chosen.
+using Json = std::unique_ptr<char, decltype(&gpr_free)>;
+Json Owned(char* json) { return {json, &gpr_free}; }
+
+// The text behind `"key":"`, from `*at` on, which moves behind it; empty: there is none.
+std::string_view NextText(std::string_view json, std::string_view key, size_t* at) {
+  const std::string start = '"' + std::string(key) + "\":\"";
+  const size_t found = json.find(start, *at);
+  if (found == json.npos) return {};
+  const size_t from = found + start.size();
+  const size_t end = json.find('"', from);
+  if (end == json.npos) return {};
+  *at = end;
+  return json.substr(from, end - from);
+}
+
+int64_t ToNumber(std::string_view text) {
+  int64_t number = 0;
+  return absl::SimpleAtoi(absl::string_view(text.data(), text.size()), &number) ? number : 0;
+}
+
+// 0 where it is not said.
+int64_t NumberOf(std::string_view json, std::string_view key) {
+  size_t at = 0;
+  return ToNumber(NextText(json, key, &at));
+}
+
+// "chttp2 ipv4:127.0.0.1:80", "chttp2 ipv6:%5B::1%5D:80"
+std::string AddressIn(std::string_view name) {
+  const size_t start = name.find("ipv");
+  if (start == name.npos || name.size() < start + 5) return "";
+  name.remove_prefix(start + 5);
+  return absl::StrReplaceAll(absl::string_view(name.data(), name.size()),
+                             {{"%5B", "["}, {"%5D", "]"}});
+}
+
+}  // namespace
+
+std::vector<int64_t> GrpcServerIds() {
+  std::vector<int64_t> ids;
+  for (bool more = true; more;) {
+    const Json list = Owned(grpc_channelz_get_servers(ids.empty() ? 0 : ids.back() + 1));
+    const std::string_view json(list == nullptr ? "" : list.get());
+    size_t at = 0;
+    more = false;
+    for (std::string_view id; !(id = NextText(json, "serverId", &at)).empty(); more = true)
+      ids.push_back(ToNumber(id));
+  }
+  return ids;
+}
+
+GrpcCallWatch::GrpcCallWatch(std::vector<int64_t> servers, int64_t calls_max)
+    : calls_max_(calls_max) {
+  for (const int64_t id : servers) servers_.push_back({.id = id});
+  thread_ = std::thread([this] { Run(); });
+}
+
+GrpcCallWatch::~GrpcCallWatch() {
+  {
+    MutexLock lock(&mutex_);
+    stopping_ = true;
+    wake_.SignalAll();
+  }
+  thread_.join();
+}
+
+void GrpcCallWatch::Run() {
+  Duration pause = kWatchEvery;
+  while (true) {
+    {
+      MutexLock lock(&mutex_);
+      if (!stopping_) wake_.WaitFor(&mutex_, pause);
+      if (stopping_) return;
+    }
+    const Time start = Clock::Real().Now();
+    bool looked = false;
+    std::vector<Connection> connections;
+    for (Server& server : servers_) {
+      if (!WorthALook(&server) && closed_.empty()) continue;
+      looked = true;
+      std::vector<Connection> found = Connections(server);
+      std::move(found.begin(), found.end(), std::back_inserter(connections));
+    }
+    if (looked) Settle(connections, start);
+    if (looked) CloseSome(std::move(connections));
+    const Time end = Clock::Real().Now();
+    pause = std::max(kWatchEvery, 9 * (end - start));
+    if (closed_.empty() && trim_at_ != Time(0) && end >= trim_at_) {
+      trim_at_ = Time(0);
+      // Of calls that are made on one thread and destroyed on another the allocator keeps all it ever had.
+      malloc_trim(0);
+    }
+  }
+}
+
+bool GrpcCallWatch::WorthALook(Server* server) const {
+  const Json figures = Owned(grpc_channelz_get_server(server->id));
+  if (figures == nullptr) return false;
+  const std::string_view json(figures.get());
+  const int64_t not_succeeded = NumberOf(json, "callsStarted") - NumberOf(json, "callsSucceeded");
+  const int64_t open = not_succeeded - NumberOf(json, "callsFailed");
+  const bool worth = open > calls_max_ || not_succeeded > server->not_succeeded + kFailuresUnlooked;
+  if (worth) server->not_succeeded = not_succeeded;
+  return worth;
+}
+
+// Those with more than `kCallsUncounted` calls, and those that were closed.
+std::vector<GrpcCallWatch::Connection> GrpcCallWatch::Connections(const Server& server) const {
+  std::vector<Connection> found;
+  for (int64_t next = 0;;) {
+    const Json list = Owned(grpc_channelz_get_server_sockets(server.id, next, 0));
+    const std::string_view json(list == nullptr ? "" : list.get());
+    bool some = false;
+    // {"name":"chttp2 ipv4:127.0.0.1:80","socketId":"7"}
+    for (size_t at = 0;; some = true) {
+      const std::string_view name = NextText(json, "name", &at);
+      const std::string_view text = NextText(json, "socketId", &at);
+      if (text.empty()) break;
+      const int64_t id = ToNumber(text);
+      next = id + 1;
+      const Json figures = Owned(grpc_channelz_get_socket(id));
+      if (figures == nullptr) continue;
+      const std::string_view socket(figures.get());
+      const int64_t calls = NumberOf(socket, "streamsStarted") -
+                            NumberOf(socket, "streamsSucceeded") -
+                            NumberOf(socket, "streamsFailed");
+      if (calls > kCallsUncounted || closed_.contains(id))
+        found.push_back({.calls = calls, .id = id, .name = std::string(name)});
+    }
+    if (!some || json.find("\"end\":true") != json.npos) return found;
+  }
+}
+
+void GrpcCallWatch::CloseSome(std::vector<Connection> connections) {
+  std::erase_if(connections, [&](const Connection& c) { return closed_.contains(c.id); });
+  std::sort(connections.begin(), connections.end(),
+            [](const Connection& a, const Connection& b) { return a.calls > b.calls; });
+  int64_t counted = 0;
+  for (const Connection& connection : connections) counted += connection.calls - kCallsUncounted;
+  for (const Connection& connection : connections) {
+    if (connection.calls <= calls_max_ && counted <= kCrowdedConnections * calls_max_) return;
+    counted -= connection.calls - kCallsUncounted;
+    const std::string from = AddressIn(connection.name);
+    const absl::StatusOr<Address> peer = Address::Parse(from);
+    if (!peer.ok() || !CloseConnectionFrom(*peer)) continue;
+    closed_[connection.id] = Clock::Real().Now() + kSettleMax;
+    settling_.store(true, std::memory_order_relaxed);
+    LogEvery(limiter_, LogLevel::kWarning, "grpc connection closed",
+             {{"peer", from}, {"reason", "too many calls"}, {"calls", connection.calls}});
+  }
+}
+
+void GrpcCallWatch::Settle(const std::vector<Connection>& connections, Time now) {
+  if (closed_.empty()) return;
+  std::erase_if(closed_, [&](const auto& closed) {
+    const auto& [id, until] = closed;
+    return until <= now || std::none_of(connections.begin(), connections.end(),
+                                        [&](const Connection& c) { return c.id == id; });
+  });
+  if (!closed_.empty()) return;
+  settling_.store(false, std::memory_order_relaxed);
+  trim_at_ = now + kSettleMax;
+}
+
+}  // namespace kvatlas
