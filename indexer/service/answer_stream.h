@@ -48,8 +48,8 @@ namespace kvatlas {
 
 inline constexpr size_t kAnswersQueuedMax = 4;
 inline constexpr int kQuestionsMax = 1024;
-inline constexpr size_t kAnswersBytes = 256
-                                        << 10;  // a response that has more takes no further answer
+// On the wire; a response that has more takes no further answer. In memory it is up to 20 times as much.
+inline constexpr size_t kAnswersBytes = 64 << 10;
 
 template <typename StreamRequest, typename StreamResponse>
 class AnswerStreams {

@@ -55,6 +55,8 @@ class Siege {
   bool Alive() const;
   uint64_t RssBytes() const;
   uint64_t rss_before() const { return rss_before_; }
+  // What came before was no attack.
+  void CountMemoryFromHere() { rss_before_ = RssBytes(); }
   size_t Descriptors() const;
   std::string LogTail(size_t lines = 30) const;
 
