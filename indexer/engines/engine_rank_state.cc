@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <bit>
-#include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "indexer/engines/engine_rank.h"
@@ -314,10 +314,16 @@ EngineRankStats EngineRank::Stats() const {
 // ---- Names put down and taken up again ----
 
 void EngineRank::ForEachAlias(const std::function<void(const EngineAlias&)>& visit) const {
-  std::unordered_map<uint64_t, std::pair<SequenceHash, LocalHash>> blocks;
+  struct Held {
+    SequenceHash block, parent;
+    LocalHash local;
+  };
+  std::vector<Held> blocks;  // in order
   sink_->ForEachHeld([&](SequenceHash block, SequenceHash parent, LocalHash local) {
-    blocks[Raw(block)] = {parent, local};
+    blocks.push_back({block, parent, local});
   });
+  const auto before = [](const Held& a, const Held& b) { return Raw(a.block) < Raw(b.block); };
+  std::sort(blocks.begin(), blocks.end(), before);
   for (const Group& group : groups_) {
     for (const std::unique_ptr<AliasTable>& table : group.tables) {
       table->ForEach([&](const EngineBlockHash& name, size_t slot) {
@@ -331,10 +337,15 @@ void EngineRank::ForEachAlias(const std::function<void(const EngineAlias&)>& vis
                           .eagle = space.eagle,
                           .lora_name = space.lora_name,
                           .cache_salt = space.cache_salt};
-        const auto found = blocks.find(Raw(place.block));
         alias.side = !group.main;
-        if (!alias.side && found != blocks.end())
-          std::tie(alias.parent, alias.local) = found->second;
+        const auto found =
+            alias.side ? blocks.end()
+                       : std::lower_bound(blocks.begin(), blocks.end(),
+                                          Held{place.block, kNoParent, LocalHash{0}}, before);
+        if (found != blocks.end() && found->block == place.block) {
+          alias.parent = found->parent;
+          alias.local = found->local;
+        }
         const TierCopies copies = table->copies(slot);
         const TierCopies certain = table->certain(slot);
         for (int tier = 0; tier < kTiers; ++tier) {

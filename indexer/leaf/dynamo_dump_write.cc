@@ -1,14 +1,17 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <compare>
 #include <map>
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
+#include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "indexer/base/ids.h"
 #include "indexer/base/tier.h"
 #include "indexer/leaf/dynamo_dump.h"
@@ -23,55 +26,83 @@ constexpr int32_t kNone = -1;
 constexpr std::array<std::string_view, kTiers> kTierNames = {"device", "host_pinned", "disk",
                                                              "external"};
 
-// One name of one block, copied while its worker stood still.
+// One name of one block, copied while its worker stood still: what a dump holds of a worker, so as small as may be.
 struct Name {
-  EngineAlias of;  // its views are not looked at
-  std::string digest;
+  uint64_t hash = 0;
+  SequenceHash block{0};
+  SequenceHash before{0};  // `EngineAlias::parent`
+  LocalHash local{0};
+  std::array<uint32_t, kTiers> copies = {};
+  uint32_t rank = 0;
+  Position position = 0;
+  uint32_t group = 0;
   uint32_t cache_namespace = 0;  // in `Names::namespaces`
+  int32_t digest = kNone;        // in `Names::digests`
   int32_t parent = kNone;        // the first name of its parent in the same rank, if there is one
-  bool first = true;             // of its block in its rank
-  bool on_chain = false;         // in the device tier with all before it
+  bool eagle = false;
+  bool first = true;      // of its block in its rank
+  bool on_chain = false;  // in the device tier with all before it
 };
+static_assert(sizeof(Name) == 80);
 
 struct Names {
-  std::vector<Name> names;  // by rank and position: parents before children
+  std::vector<Name> names;  // by rank, position and block: parents before children
   std::vector<std::pair<std::string, std::string>> namespaces;
+  std::vector<std::string> digests;
 };
+
+auto PlaceOf(const Name& name) { return std::tuple(name.rank, name.position, Raw(name.block)); }
 
 Names NamesOf(const EngineWorker& worker) {
   Names all;
   std::map<std::pair<std::string, std::string>, uint32_t> known;
+  // A vector that grows holds them twice.
+  size_t count = 0;
+  for (const EngineRankStats& rank : worker.Stats().ranks) count += rank.aliases;
+  all.names.reserve(count + count / 64);
   worker.ForEachAlias([&](const EngineAlias& alias) {
     if (alias.side) return;  // the format has no field for them
-    Name name{.of = alias, .digest = std::string(alias.hash.bytes)};
     auto [it, is_new] =
         known.try_emplace({std::string(alias.lora_name), std::string(alias.cache_salt)},
                           static_cast<uint32_t>(known.size()));
     if (is_new) all.namespaces.push_back(it->first);
-    name.cache_namespace = it->second;
-    name.of.hash.bytes = name.of.lora_name = name.of.cache_salt = {};
-    all.names.push_back(std::move(name));
+    Name name{.hash = alias.hash.value,
+              .block = alias.block,
+              .before = alias.parent,
+              .local = alias.local,
+              .copies = alias.copies,
+              .rank = alias.rank,
+              .position = alias.position,
+              .group = alias.group,
+              .cache_namespace = it->second,
+              .eagle = alias.eagle};
+    if (!alias.hash.bytes.empty()) {
+      name.digest = static_cast<int32_t>(all.digests.size());
+      all.digests.emplace_back(alias.hash.bytes);
+    }
+    all.names.push_back(name);
   });
-  std::stable_sort(all.names.begin(), all.names.end(), [](const Name& a, const Name& b) {
-    return std::tie(a.of.rank, a.of.position) < std::tie(b.of.rank, b.of.position);
+  std::sort(all.names.begin(), all.names.end(), [](const Name& a, const Name& b) {
+    return std::tuple(PlaceOf(a), a.group, a.hash) < std::tuple(PlaceOf(b), b.group, b.hash);
   });
   return all;
 }
 
 // Finds parents, and which blocks stand on an unbroken chain of the device tier.
 void LinkParents(std::vector<Name>* names) {
-  absl::flat_hash_map<std::pair<uint32_t, SequenceHash>, int32_t> first;
-  first.reserve(names->size());
   for (size_t i = 0; i < names->size(); ++i) {
     Name& name = (*names)[i];
-    const bool at_root = name.of.position == 0;
+    const bool at_root = name.position == 0;
     if (!at_root) {
-      const auto parent = first.find({name.of.rank, name.of.parent});
-      if (parent != first.end()) name.parent = parent->second;
+      const auto place = std::tuple(name.rank, name.position - 1, Raw(name.before));
+      const auto parent =
+          std::lower_bound(names->begin(), names->begin() + static_cast<ptrdiff_t>(i), place,
+                           [](const Name& at, const auto& wanted) { return PlaceOf(at) < wanted; });
+      if (PlaceOf(*parent) == place) name.parent = static_cast<int32_t>(parent - names->begin());
     }
-    name.first = first.try_emplace({name.of.rank, name.of.block}, static_cast<int32_t>(i)).second;
+    name.first = i == 0 || PlaceOf((*names)[i - 1]) != PlaceOf(name);
     name.on_chain =
-        name.first && name.of.copies[0] > 0 && Raw(name.of.local) != 0 &&
+        name.first && name.copies[0] > 0 && Raw(name.local) != 0 &&
         (at_root || (name.parent != kNone && (*names)[static_cast<size_t>(name.parent)].on_chain));
   }
 }
@@ -91,13 +122,12 @@ class DumpWriter {
       const std::optional<uint32_t> block_size = directory->BlockSizeOf(domain);
       if (!block_size.has_value()) continue;
       steps_.push_back({.kind = Step::kOpen, .domain = domain, .block_size = *block_size});
-      for (bool numbers : {true, false}) {
-        if (!numbers) steps_.push_back({.kind = Step::kMiddle, .domain = {}, .instance = {}});
+      for (const auto kind : {Step::kNumber, Step::kRest, Step::kName}) {
+        if (kind == Step::kRest)
+          steps_.push_back({.kind = Step::kMiddle, .domain = {}, .instance = {}});
         for (const EngineEntry& entry : entries)
-          if (entry.domain == domain && IsNumber(entry.instance) == numbers)
-            steps_.push_back({.kind = numbers ? Step::kNumber : Step::kName,
-                              .domain = {},
-                              .instance = entry.instance});
+          if (entry.domain == domain && IsNumber(entry.instance) == (kind != Step::kName))
+            steps_.push_back({.kind = kind, .domain = {}, .instance = entry.instance});
       }
       steps_.push_back({.kind = Step::kClose, .domain = {}, .instance = {}});
     }
@@ -105,19 +135,26 @@ class DumpWriter {
 
   bool Next(std::string* piece) {
     std::swap(text_, *piece);
-    if (at_ == 0) text_ += "{";
+    if (!begun_) text_ += "{";
+    begun_ = true;
     const size_t before = text_.size();
-    while (at_ < steps_.size() && text_.size() < before + kPieceBytes) Take(steps_[at_++]);
-    const bool more = at_ < steps_.size();
-    if (!more) text_ += "}";
+    const auto more = [&] { return worker_ != nullptr || at_ < steps_.size(); };
+    while (more() && text_.size() < before + kPieceBytes) {
+      if (worker_ == nullptr) {
+        Take(steps_[at_++]);
+      } else {
+        Tell();
+      }
+    }
+    if (!more()) text_ += "}";
     std::swap(text_, *piece);
-    return more;
+    return more();
   }
 
  private:
   struct Step {
-    // A domain; its workers with numbers; what Dynamo cannot read of them; the others; its end.
-    enum { kOpen, kNumber, kMiddle, kName, kClose } kind;
+    // A domain; its workers with numbers; what Dynamo cannot read: the rest of them, and the others; its end.
+    enum { kOpen, kNumber, kMiddle, kRest, kName, kClose } kind;
     Domain domain;
     uint32_t block_size = 0;
     std::string instance = {};
@@ -130,14 +167,15 @@ class DumpWriter {
         OpenDomain(step.domain, step.block_size);
         break;
       case Step::kMiddle:
-        text_ += "],\"kvatlas\":{\"events\":[" + rest_;
-        rest_.clear();
+        text_ += "],\"kvatlas\":{\"events\":[";
         break;
       case Step::kClose:
         text_ += "]}}";
         break;
-      default:
-        Worker(step.instance, step.kind == Step::kNumber);
+      case Step::kNumber:
+      case Step::kRest:
+      case Step::kName:
+        Open(step);
     }
   }
 
@@ -156,136 +194,171 @@ class DumpWriter {
     first_event_ = first_rest_ = true;
   }
 
-  void Worker(const std::string& instance, bool is_number) {
-    const std::shared_ptr<const EngineWorker> worker = directory_->WorkerOf(instance);
+  // A tier of a name that Dynamo's form cannot say.
+  struct Untold {
+    uint64_t hash = 0;
+    uint32_t rank = 0;
+    uint32_t group = 0;
+    int tier = 0;
+    friend auto operator<=>(const Untold&, const Untold&) = default;
+  };
+
+  // The worker that is being told, and how far.
+  struct Telling {
+    Names names;
+    const Step* step = nullptr;
+    std::string id;  // as JSON
+    uint64_t event_id = 0;
+    // Of chains: the trees, and the heads of chains that are open.
+    std::vector<int32_t> child, sibling, open;
+    size_t next = 0;  // name, behind the chains
+  };
+
+  // What was not told of a numbered worker is looked up again at its second step: what came in between is for the next dump.
+  void Open(const Step& step) {
+    const auto untold = untold_.find(step.instance);
+    if (step.kind == Step::kRest && untold == untold_.end()) return;
+    const std::shared_ptr<const EngineWorker> worker = directory_->WorkerOf(step.instance);
     if (worker == nullptr) return;
-    Names names = NamesOf(*worker);
-    LinkParents(&names.names);
-    names_ = &names;
-    event_id_ = 0;
-    worker_id_ = instance;
-    if (is_number) {
-      Chains();
-      LowerTiers();
-    } else {
-      worker_id_ = "\"";
-      AppendJsonEscaped(&worker_id_, instance);
-      worker_id_ += '"';
+    worker_ = std::make_unique<Telling>();
+    worker_->step = &step;
+    worker_->names = NamesOf(*worker);
+    LinkParents(&worker_->names.names);
+    worker_->id = step.instance;
+    if (step.kind == Step::kName) {
+      worker_->id = "\"";
+      AppendJsonEscaped(&worker_->id, step.instance);
+      worker_->id += '"';
     }
-    Rest(is_number);
+    if (step.kind == Step::kNumber) PlantChains();
   }
 
-  const Name& At(int32_t i) const { return names_->names[static_cast<size_t>(i)]; }
+  // One event more of the worker, or of one name in every tier.
+  void Tell() {
+    if (!worker_->open.empty()) return TellChain();
+    const std::vector<Name>& names = worker_->names.names;
+    if (worker_->next == names.size()) {
+      const auto untold = untold_.find(worker_->step->instance);
+      if (untold != untold_.end() && worker_->step->kind == Step::kNumber)
+        std::sort(untold->second.begin(), untold->second.end());
+      if (untold != untold_.end() && worker_->step->kind == Step::kRest) untold_.erase(untold);
+      worker_ = nullptr;
+      return;
+    }
+    const auto self = static_cast<int32_t>(worker_->next++);
+    const Name& name = At(self);
+    for (int tier = 0; tier < kTiers; ++tier) {
+      if (name.copies[static_cast<size_t>(tier)] == 0) continue;
+      const Untold key{name.hash, name.rank, name.group, tier};
+      switch (worker_->step->kind) {
+        case Step::kNumber:
+          if (tier == 0 ? name.on_chain : InLowerTiers(name)) {
+            if (tier != 0) Event({&self, 1}, Tier(tier), /*explain=*/false);
+          } else {
+            untold_[worker_->step->instance].push_back(key);
+          }
+          break;
+        case Step::kRest:
+          if (WasUntold(key)) Event({&self, 1}, Tier(tier), /*explain=*/true);
+          break;
+        default:
+          Event({&self, 1}, Tier(tier), /*explain=*/true);
+      }
+    }
+  }
+
+  bool WasUntold(const Untold& key) {
+    const std::vector<Untold>& untold = untold_[worker_->step->instance];
+    return std::binary_search(untold.begin(), untold.end(), key);
+  }
+
+  const Name& At(int32_t i) const { return worker_->names.names[static_cast<size_t>(i)]; }
 
   // In a lower tier Dynamo follows the parent's name, wherever the parent is.
   static bool InLowerTiers(const Name& name) {
-    return name.first && Raw(name.of.local) != 0 && (name.of.position == 0 || name.parent != kNone);
+    return name.first && Raw(name.local) != 0 && (name.position == 0 || name.parent != kNone);
   }
 
   // Device chains from the root, each as long as it goes on without a branch.
-  void Chains() {
-    const std::vector<Name>& names = names_->names;
-    std::vector<int32_t> child(names.size(), kNone), sibling(names.size(), kNone), open;
+  void PlantChains() {
+    const std::vector<Name>& names = worker_->names.names;
+    worker_->child.assign(names.size(), kNone);
+    worker_->sibling.assign(names.size(), kNone);
     for (size_t i = names.size(); i-- > 0;) {
       if (!names[i].on_chain) continue;
       const auto self = static_cast<int32_t>(i);
-      if (names[i].of.position == 0) {
-        open.push_back(self);
+      if (names[i].position == 0) {
+        worker_->open.push_back(self);
       } else {
-        int32_t& head = child[static_cast<size_t>(names[i].parent)];
-        sibling[i] = head;
+        int32_t& head = worker_->child[static_cast<size_t>(names[i].parent)];
+        worker_->sibling[i] = head;
         head = self;
       }
     }
+  }
+
+  void TellChain() {
+    std::vector<int32_t>& open = worker_->open;
     std::vector<int32_t> run;
-    while (!open.empty()) {
-      run.clear();
-      for (int32_t at = open.back(); at != kNone; at = child[static_cast<size_t>(at)]) {
-        if (run.empty()) open.pop_back();
-        if (!run.empty() && !Joins(At(run.back()), At(at), run.size())) {
-          open.push_back(at);
-          break;
-        }
-        run.push_back(at);
-        for (int32_t next = child[static_cast<size_t>(at)]; next != kNone;) {
-          next = sibling[static_cast<size_t>(next)];
-          if (next != kNone) open.push_back(next);
-        }
+    for (int32_t at = open.back(); at != kNone; at = worker_->child[static_cast<size_t>(at)]) {
+      if (run.empty()) open.pop_back();
+      if (!run.empty() && !Joins(At(run.back()), At(at), run.size())) {
+        open.push_back(at);
+        break;
       }
-      Event(run, Tier::kDevice, /*explain=*/false);
+      run.push_back(at);
+      for (int32_t next = worker_->child[static_cast<size_t>(at)]; next != kNone;) {
+        next = worker_->sibling[static_cast<size_t>(next)];
+        if (next != kNone) open.push_back(next);
+      }
     }
+    Event(run, Tier::kDevice, /*explain=*/false);
   }
 
   // Whether two neighbours are told in one event.
   static bool Joins(const Name& a, const Name& b, size_t blocks) {
-    return blocks < kEventBlocksMax && a.cache_namespace == b.cache_namespace &&
-           a.of.eagle == b.of.eagle;
-  }
-
-  void LowerTiers() {
-    for (size_t i = 0; i < names_->names.size(); ++i) {
-      const Name& name = names_->names[i];
-      if (!InLowerTiers(name)) continue;
-      const auto self = static_cast<int32_t>(i);
-      for (int tier = 1; tier < kTiers; ++tier)
-        if (name.of.copies[static_cast<size_t>(tier)] > 0) Event({&self, 1}, Tier(tier), false);
-    }
-  }
-
-  // What the above did not tell: of numbered workers aside, until the domain's events are all told.
-  void Rest(bool numbers) {
-    if (numbers) std::swap(text_, rest_);
-    for (size_t i = 0; i < names_->names.size(); ++i) {
-      const Name& name = names_->names[i];
-      const auto self = static_cast<int32_t>(i);
-      for (int tier = 0; tier < kTiers; ++tier) {
-        const bool told = numbers && (tier == 0 ? name.on_chain : InLowerTiers(name));
-        if (!told && name.of.copies[static_cast<size_t>(tier)] > 0)
-          Event({&self, 1}, Tier(tier), /*explain=*/true);
-      }
-    }
-    if (numbers) std::swap(text_, rest_);
+    return blocks < kEventBlocksMax && a.cache_namespace == b.cache_namespace && a.eagle == b.eagle;
   }
 
   // One stored event of blocks that follow each other. `explain`: with what Dynamo has no word for.
   void Event(std::span<const int32_t> run, Tier tier, bool explain) {
     const Name& head = At(run.front());
     Comma(explain ? &first_rest_ : &first_event_);
-    text_ += "{\"worker_id\":" + worker_id_ + ",\"storage_tier\":\"";
+    text_ += "{\"worker_id\":" + worker_->id + ",\"storage_tier\":\"";
     text_ += kTierNames[static_cast<size_t>(tier)];
     text_ += "\",\"residency_domain\":\"worker\",\"event\":{\"event_id\":";
-    text_ += std::to_string(event_id_++);
+    text_ += std::to_string(worker_->event_id++);
     text_ += ",\"data\":{\"stored\":{\"parent_hash\":";
     const bool named = head.parent != kNone;
-    text_ += named ? std::to_string(At(head.parent).of.hash.value) : "null";
+    text_ += named ? std::to_string(At(head.parent).hash) : "null";
     text_ += ",\"start_position\":";
-    text_ += explain ? std::to_string(head.of.position) : "null";
-    if (explain && head.of.position > 0)
-      text_ += ",\"parent_sequence_hash\":" + std::to_string(Raw(head.of.parent));
+    text_ += explain ? std::to_string(head.position) : "null";
+    if (explain && head.position > 0)
+      text_ += ",\"parent_sequence_hash\":" + std::to_string(Raw(head.before));
     text_ += ",\"blocks\":[";
     bool first = true;
     for (int32_t i : run) {
       Comma(&first);
       Block(At(i), tier, explain);
     }
-    text_ += "]}},\"dp_rank\":" + std::to_string(head.of.rank) + "}";
-    const auto& [lora_name, cache_salt] = names_->namespaces[head.cache_namespace];
+    text_ += "]}},\"dp_rank\":" + std::to_string(head.rank) + "}";
+    const auto& [lora_name, cache_salt] = worker_->names.namespaces[head.cache_namespace];
     if (!lora_name.empty()) Text(",\"lora_name\":", lora_name);
     if (!cache_salt.empty()) Text(",\"cache_salt\":", cache_salt);
-    if (head.of.eagle) text_ += ",\"eagle\":true";
+    if (head.eagle) text_ += ",\"eagle\":true";
     text_ += "}";
   }
 
   void Block(const Name& name, Tier tier, bool explain) {
-    text_ += "{\"block_hash\":" + std::to_string(name.of.hash.value) +
-             ",\"tokens_hash\":" + std::to_string(Raw(name.of.local)) + ",\"mm_extra_info\":null";
-    if (explain) text_ += ",\"sequence_hash\":" + std::to_string(Raw(name.of.block));
-    const uint32_t copies = name.of.copies[static_cast<size_t>(tier)];
-    if (name.of.group != 0) text_ += ",\"group\":" + std::to_string(name.of.group);
+    text_ += "{\"block_hash\":" + std::to_string(name.hash) +
+             ",\"tokens_hash\":" + std::to_string(Raw(name.local)) + ",\"mm_extra_info\":null";
+    if (explain) text_ += ",\"sequence_hash\":" + std::to_string(Raw(name.block));
+    const uint32_t copies = name.copies[static_cast<size_t>(tier)];
+    if (name.group != 0) text_ += ",\"group\":" + std::to_string(name.group);
     if (copies > 1) text_ += ",\"copies\":" + std::to_string(copies);
-    if (!name.digest.empty()) {
+    if (name.digest != kNone) {
       text_ += ",\"digest\":\"";
-      for (unsigned char byte : name.digest) {
+      for (unsigned char byte : worker_->names.digests[static_cast<size_t>(name.digest)]) {
         text_ += "0123456789abcdef"[byte >> 4];
         text_ += "0123456789abcdef"[byte & 15];
       }
@@ -307,16 +380,16 @@ class DumpWriter {
   }
 
   const EngineDirectory* const directory_;
-  std::vector<Step> steps_;
+  std::vector<Step> steps_;  // immutable once it is made
   size_t at_ = 0;
+  bool begun_ = false;
   std::string text_;
+  std::unique_ptr<Telling> worker_;  // null: between workers
+  std::map<std::string, std::vector<Untold>>
+      untold_;  // by numbered worker, in order once it is told
   bool first_domain_ = true;
-  std::string rest_;
   bool first_event_ = true;
   bool first_rest_ = true;
-  uint64_t event_id_ = 0;
-  std::string worker_id_;  // as JSON
-  const Names* names_ = nullptr;
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <memory>
 #include <span>
@@ -362,6 +363,9 @@ struct StreamNames {
   std::vector<std::string> marks;
   std::vector<CopiedName> names;
   std::string bytes;
+  std::vector<size_t> order;  // of the names, once `begun`
+  size_t next = 0;            // of that
+  bool begun = false;
 };
 
 // Each block behind its parent, first children at once.
@@ -405,8 +409,16 @@ class SnapshotWriter {
     to_ = piece;
     if (records_ == 0) Header();
     const size_t before = piece->size();
-    while (at_ < entries_.size() && piece->size() < before + kPieceBytes) Instance(entries_[at_++]);
-    if (at_ < entries_.size()) return true;
+    while (piece->size() < before + kPieceBytes) {
+      if (!streams_.empty()) {
+        if (!NamesOf(streams_.front())) streams_.pop_front();
+      } else if (at_ < entries_.size()) {
+        Instance(entries_[at_++]);
+      } else {
+        break;
+      }
+    }
+    if (!streams_.empty() || at_ < entries_.size()) return true;
     std::string payload;
     Put(&payload, records_);
     Record(Kind::kEnd, payload);
@@ -434,18 +446,17 @@ class SnapshotWriter {
   void Instance(const EngineEntry& entry) {
     Record(Kind::kInstance, InstanceBytes(entry));
     if (!with_names_) return;
-    std::vector<StreamNames> streams;
     // An engine that went meanwhile is told as far as it was seen.
-    (void)directory_->Cut(
-        entry.instance, [&](std::optional<uint32_t> rank, std::optional<StreamPosition> position,
-                            const EngineWorker& worker) {
-          // One that came since is for the next snapshot.
-          if (!rank.has_value() || !Listens(entry, *rank)) return;
-          streams.push_back(
-              {.rank = *rank, .position = position, .marks = {}, .names = {}, .bytes = {}});
-          CopyNames(entry, worker, &streams.back());
-        });
-    for (const StreamNames& stream : streams) Stream(stream);
+    (void)directory_->Cut(entry.instance,
+                          [&](std::optional<uint32_t> rank, std::optional<StreamPosition> position,
+                              const EngineWorker& worker) {
+                            // One that came since is for the next snapshot.
+                            if (!rank.has_value() || !Listens(entry, *rank)) return;
+                            StreamNames& stream = streams_.emplace_back();
+                            stream.rank = *rank;
+                            stream.position = position;
+                            CopyNames(entry, worker, &stream);
+                          });
   }
 
   // Of the ranks that this stream publishes; the first stream has those of no stream too.
@@ -479,23 +490,28 @@ class SnapshotWriter {
     });
   }
 
-  void Stream(const StreamNames& stream) {
-    std::string payload;
-    Put(&payload, stream.rank);
-    Put(&payload, static_cast<uint8_t>(stream.position.has_value()));
-    Put(&payload, stream.position.value_or(StreamPosition{}).last);
-    Put(&payload, stream.position.value_or(StreamPosition{}).fingerprint);
-    Record(Kind::kPosition, payload);
-    for (const std::string& mark : stream.marks) Record(Kind::kRank, mark);
+  // One record of names more; before the first, what is to be known of the stream. False: all are told.
+  bool NamesOf(StreamNames& stream) {
+    if (!stream.begun) BeginStream(&stream);
     std::string names;
-    for (size_t i : ChainOrder(stream.names)) {
-      const CopiedName& name = stream.names[i];
+    while (stream.next < stream.order.size() && names.size() < kNamesBytes) {
+      const CopiedName& name = stream.names[stream.order[stream.next++]];
       names.append(stream.bytes, name.start, name.size);
-      if (names.size() < kNamesBytes) continue;
-      Record(Kind::kNames, names);
-      names.clear();
     }
     if (!names.empty()) Record(Kind::kNames, names);
+    return stream.next < stream.order.size();
+  }
+
+  void BeginStream(StreamNames* stream) {
+    stream->begun = true;
+    std::string payload;
+    Put(&payload, stream->rank);
+    Put(&payload, static_cast<uint8_t>(stream->position.has_value()));
+    Put(&payload, stream->position.value_or(StreamPosition{}).last);
+    Put(&payload, stream->position.value_or(StreamPosition{}).fingerprint);
+    Record(Kind::kPosition, payload);
+    for (const std::string& mark : stream->marks) Record(Kind::kRank, mark);
+    stream->order = ChainOrder(stream->names);
   }
 
   const std::string contract_id_;
@@ -503,6 +519,7 @@ class SnapshotWriter {
   const bool with_names_;
   std::vector<EngineEntry> entries_;
   size_t at_ = 0;
+  std::deque<StreamNames> streams_;  // of the last instance, those that are not told yet
   uint64_t records_ = 0;
   std::string* to_ = nullptr;
 };
