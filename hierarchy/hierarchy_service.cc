@@ -161,10 +161,7 @@ absl::Status HierarchyService::Find(const v1::FindCellsRequest& request,
 
 grpc::Status HierarchyService::Dump(grpc::ServerContext* context, const v1::DumpRequest* request,
                                     grpc::ServerWriter<v1::DumpResponse>* writer) {
-  return ToGrpcStatus(
-      DumpHolders(hierarchy_->registry(), *request, [&](const v1::DumpResponse& response) {
-        return !context->IsCancelled() && writer->Write(response);
-      }));
+  return ToGrpcStatus(ServeDump(hierarchy_->registry(), context, *request, writer));
 }
 
 grpc::Status HierarchyService::Stats(grpc::ServerContext*, const v1::StatsRequest*,

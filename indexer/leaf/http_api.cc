@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <functional>
 #include <map>
 #include <optional>
 #include <utility>
@@ -18,6 +19,7 @@
 #include "indexer/leaf/http_queries.h"
 #include "indexer/leaf/http_workers.h"
 #include "indexer/leaf/replica_snapshot.h"
+#include "indexer/service/long_answers.h"
 
 namespace kvatlas {
 namespace {
@@ -67,6 +69,10 @@ uint32_t NumberParam(const HttpRequest& request, std::string_view name, uint32_t
       std::from_chars(text.data(), text.data() + text.size(), number);
   return result.ec == std::errc() && result.ptr == text.data() + text.size() ? number : otherwise;
 }
+
+// What an explanation goes into at most.
+constexpr uint32_t kExplainedBlocksMax = 65536;
+constexpr uint32_t kExplainedRanksMax = 1024;
 
 // {"answers":[…]}, query by query, so that neither time nor memory of one piece grows with their number.
 class BatchAnswer {
@@ -206,11 +212,15 @@ class HttpApi::Impl {
                    .body_bytes_max = kQueryBytesMax,
                    .json_body = true});
     }
-    Add(server, {.method = "POST",
-                 .path = "/explain",
-                 .handler = [this](const HttpRequest& request) { return Explain(request); },
-                 .body_bytes_max = kQueryBytesMax,
-                 .json_body = true});
+    Add(server,
+        {.method = "POST",
+         .path = "/explain",
+         .handler =
+             [this](const HttpRequest& request) {
+               return WithPlace([&](const LongAnswers::Place&) { return Explain(request); });
+             },
+         .body_bytes_max = kQueryBytesMax,
+         .json_body = true});
   }
 
   // False: it would take long, and is not to be answered here.
@@ -236,6 +246,22 @@ class HttpApi::Impl {
     return true;
   }
 
+  // Of a route whose answers are long: with a place, or refused for a while.
+  static HttpResponse WithPlace(const std::function<HttpResponse(LongAnswers::Place)>& answer) {
+    LongAnswers::Place place = LongAnswers::Process().Take();
+    if (place != nullptr) return answer(std::move(place));
+    HttpResponse refused = Error(503, kTooManyLongAnswers);
+    refused.headers.emplace_back("retry-after", "5");
+    return refused;
+  }
+
+  // Holds its place until the client has taken the last piece, or is gone.
+  static HttpBodySource Keeping(LongAnswers::Place place, HttpBodySource source) {
+    return [place = std::move(place), source = std::move(source)](std::string* piece) {
+      return source(piece);
+    };
+  }
+
   HttpResponse Explain(const HttpRequest& request) {
     HttpResponse response;
     HttpQueries::Lease scratch = queries_.Borrow();
@@ -247,8 +273,9 @@ class HttpApi::Impl {
     }
     if (scratch->body.batch) return Error(400, "one query at a time is explained");
     response.about = scratch->body.queries[0].model;
-    const ExplainOptions options = {.blocks_max = NumberParam(request, "blocks", 1024),
-                                    .ranks_max = NumberParam(request, "ranks", 16)};
+    const ExplainOptions options = {
+        .blocks_max = std::min(NumberParam(request, "blocks", 1024), kExplainedBlocksMax),
+        .ranks_max = std::min(NumberParam(request, "ranks", 16), kExplainedRanksMax)};
     response.status = queries_.Explain(scratch->body.queries[0], options, &response.body);
     return response;
   }
@@ -340,15 +367,22 @@ class HttpApi::Impl {
   HttpResponse Dump() {
     if (parts_.directory == nullptr) return {.body = "{}"};
     if (parts_.directory->recovering()) return Error(503, "recovering");
-    return {.more = DumpSource(parts_.directory)};
+    return WithPlace([this](LongAnswers::Place place) {
+      return HttpResponse{.more = Keeping(std::move(place), DumpSource(parts_.directory))};
+    });
   }
 
   HttpResponse Snapshot(const HttpRequest& request) {
     if (parts_.directory == nullptr) return Error(404, "this leaf listens to no engines");
     if (parts_.directory->recovering()) return Error(503, "recovering");
     const bool names = request.Param("names").value_or("1") != "0";
-    return {.content_type = kSnapshotContentType,
-            .more = ReplicaSnapshotSource(options_.contract, parts_.directory, names)};
+    HttpBodySource source = ReplicaSnapshotSource(options_.contract, parts_.directory, names);
+    // Registrations alone are short.
+    if (!names) return {.content_type = kSnapshotContentType, .more = std::move(source)};
+    return WithPlace([&](LongAnswers::Place place) {
+      return HttpResponse{.content_type = kSnapshotContentType,
+                          .more = Keeping(std::move(place), std::move(source))};
+    });
   }
 
   HttpResponse RegisterPeer(JsonReader* reader) { return SetPeer(reader, /*add=*/true); }

@@ -11,6 +11,8 @@
 //
 // *Truth*: `testdata/dynamo_http_transcripts.md` has what the original answers, and `http_transcript_test.cc` compares; where we
 // answer better on purpose, the test says so.
+// *Bounds*: of dumps, snapshots and explanations two at a time (`long_answers.h`), then 503 with retry-after; an explanation goes
+// into at most 65,536 blocks and 1,024 ranks.
 // *Threads*: the server's. Queries are answered on its I/O threads, everything else on its pool.
 // *Lifetime*: what `HttpApiParts` names outlives it; it outlives the server.
 

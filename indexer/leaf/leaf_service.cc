@@ -190,9 +190,7 @@ absl::Status LeafService::Find(const v1::FindOverlapsRequest& request,
 
 grpc::Status LeafService::Dump(grpc::ServerContext* context, const v1::DumpRequest* request,
                                grpc::ServerWriter<v1::DumpResponse>* writer) {
-  return ToGrpcStatus(DumpHolders(*registry_, *request, [&](const v1::DumpResponse& response) {
-    return !context->IsCancelled() && writer->Write(response);
-  }));
+  return ToGrpcStatus(ServeDump(*registry_, context, *request, writer));
 }
 
 grpc::Status LeafService::Stats(grpc::ServerContext*, const v1::StatsRequest* request,

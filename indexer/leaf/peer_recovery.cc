@@ -20,6 +20,9 @@ using Json = nlohmann::json;
 
 constexpr size_t kWorkersBytesMax = 64 << 20;
 constexpr Duration kLookEvery = std::chrono::milliseconds(10);
+// A peer that has others to tell is asked again.
+constexpr uint32_t kBusyTries = 30;
+constexpr Duration kBusyWait = std::chrono::seconds(2);
 
 class Registrar : public SnapshotVisitor {
  public:
@@ -138,7 +141,7 @@ struct PeerRecovery::State {
     running = nullptr;
   }
 
-  // Runs `take` on the body of what `peer` answers; NOT_FOUND: it has no such path.
+  // Runs `take` on the body of what `peer` answers; NOT_FOUND: it has no such path. RESOURCE_EXHAUSTED: not now.
   absl::Status Fetch(const std::string& peer, const char* path,
                      const std::function<absl::Status(HttpFetch*)>& take) {
     HttpFetch fetch(options.fetch);
@@ -149,6 +152,8 @@ struct PeerRecovery::State {
       status = answered.status();
     } else if (*answered == 404) {
       status = absl::NotFoundError(std::string(path) + " is unknown there");
+    } else if (*answered == 503) {
+      status = absl::ResourceExhaustedError(std::string(path) + " was answered with 503");
     } else if (*answered != 200) {
       status = absl::UnavailableError(std::string(path) + " was answered with " +
                                       std::to_string(*answered));
@@ -194,9 +199,16 @@ struct PeerRecovery::State {
 
   absl::Status RestoreSnapshot(const std::string& peer) {
     EngineRestorer restorer(directory, EngineRestorer::Source::kReplica);
-    absl::Status status = Fetch(peer, "/snapshot", [&](HttpFetch* fetch) {
-      return ReadReplicaSnapshot(options.contract, fetch->Body(), &restorer).status();
-    });
+    absl::Status status;
+    // It is ready, since it told whom it listens to, and gives two of these at a time.
+    bool given = false;
+    for (uint32_t i = 0; i < kBusyTries; ++i) {
+      status = Fetch(peer, "/snapshot", [&](HttpFetch* fetch) {
+        given = true;
+        return ReadReplicaSnapshot(options.contract, fetch->Body(), &restorer).status();
+      });
+      if (given || !absl::IsResourceExhausted(status) || !Sleep(kBusyWait)) break;
+    }
     if (status.ok()) Finish(peer, restorer);
     return status;
   }

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "indexer/service/call_progress.h"
+#include "indexer/service/long_answers.h"
 #include "indexer/transport/wire.h"
 
 namespace kvatlas {
@@ -141,6 +143,19 @@ absl::Status DumpHolders(const HolderRegistry& registry, const v1::DumpRequest& 
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status ServeDump(const HolderRegistry& registry, grpc::ServerContext* context,
+                       const v1::DumpRequest& request,
+                       grpc::ServerWriter<v1::DumpResponse>* writer) {
+  const LongAnswers::Place place = LongAnswers::Process().Take();
+  if (place == nullptr) return absl::ResourceExhaustedError(kTooManyLongAnswers);
+  CallProgress progress(context);
+  return DumpHolders(registry, request, [&](const v1::DumpResponse& response) {
+    if (context->IsCancelled() || !writer->Write(response)) return false;
+    progress.Made();
+    return true;
+  });
 }
 
 }  // namespace kvatlas

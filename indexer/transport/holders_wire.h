@@ -6,7 +6,10 @@
 #ifndef KVATLAS_INDEXER_TRANSPORT_HOLDERS_WIRE_H_
 #define KVATLAS_INDEXER_TRANSPORT_HOLDERS_WIRE_H_
 
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/sync_stream.h>
 #include <cstdint>
+
 #include <functional>
 #include <string>
 
@@ -39,6 +42,12 @@ void SetHolderGauges(const HolderRegistry& registry, const std::string& prefix, 
 // holder has no run. CANCELLED: `write` said false. NOT_FOUND: the domain was never announced.
 absl::Status DumpHolders(const HolderRegistry& registry, const v1::DumpRequest& request,
                          const std::function<bool(const v1::DumpResponse&)>& write);
+
+// The same as a method of a service. RESOURCE_EXHAUSTED: there are as many long answers as may be (`long_answers.h`). A caller
+// that takes nothing for half a minute is cut off.
+absl::Status ServeDump(const HolderRegistry& registry, grpc::ServerContext* context,
+                       const v1::DumpRequest& request,
+                       grpc::ServerWriter<v1::DumpResponse>* writer);
 
 }  // namespace kvatlas
 

@@ -10,6 +10,9 @@
 #include <vector>
 
 #include "indexer/base/hash.h"
+#include "indexer/base/ids.h"
+#include "indexer/engines/zmq_test_engine.h"
+#include "indexer/leaf/pool_engine_test_util.h"
 #include "indexer/service/grpc_channel.h"
 #include "indexer/transport/wire.h"
 #include "proto/kvatlas/v1/leaf.grpc.pb.h"
@@ -130,6 +133,89 @@ TEST(AnswersTest, AnswersThatAreNotReadAreNotMade) {
     EXPECT_FALSE(ended);
     EXPECT_NE(said.find("worker-1"), said.npos);
   }
+  siege.ExpectUnharmed();
+}
+
+// An engine with so many blocks, in prompts of 1,000.
+class LargeEngine {
+ public:
+  explicit LargeEngine(uint64_t blocks) : blocks_(blocks) {}
+
+  std::string workers() const { return "--workers=1=" + sockets_.endpoint(); }
+
+  // Returns when the leaf has them.
+  void Publish(const Siege& siege) {
+    sockets_.WaitForSubscribers();
+    for (uint64_t first = 0; first < blocks_; first += kPrompt) {
+      HybridEvent event;
+      for (uint64_t i = first; i < first + kPrompt; ++i) {
+        event.names.push_back(i + 1);
+        for (uint64_t token = 0; token < 4; ++token)
+          event.tokens.push_back(static_cast<TokenId>(4 * i + token));
+      }
+      sockets_.Publish(HybridPayload({event}));
+    }
+    const std::string all = "kvatlas_leaf_holdings{domain=\"m\"} " + std::to_string(blocks_);
+    std::string page;
+    for (int i = 0; i < 3000 && page.find(all) == page.npos; ++i)
+      page = HttpGet(siege.http(), "/metrics", std::chrono::seconds(10)).value_or("");
+    EXPECT_NE(page.find(all), page.npos) << page;
+  }
+
+ private:
+  static constexpr uint64_t kPrompt = 1000;
+  const uint64_t blocks_;
+  ZmqTestEngine sockets_{{}};
+};
+
+// Asks for a dump and reads no more of it than its head.
+std::string BeginDump(RawSocket& caller) {
+  EXPECT_TRUE(caller.Send("GET /dump HTTP/1.1\r\nHost: test\r\n\r\n"));
+  std::string said;
+  bool ended = false;
+  while (said.find("\r\n\r\n") == said.npos && !ended)
+    said += caller.ReadSome(std::chrono::seconds(30), &ended);
+  return said;
+}
+
+TEST(AnswersTest, DumpsThatAreNotReadAreFewAndHoldLittle) {
+  LargeEngine engine(250'000);
+  Siege siege({.program = kLeaf, .args = {"--block_size=4", "--model_name=m", engine.workers()}});
+  ASSERT_TRUE(siege.ok());
+  engine.Publish(siege);
+  siege.CountMemoryFromHere();
+  std::vector<RawSocket> callers;
+  int given = 0;
+  int refused = 0;
+  for (int i = 0; i < 4; ++i) {
+    const std::string said = BeginDump(callers.emplace_back(siege.http()));
+    if (HttpStatusIn(said) == 200) ++given;
+    if (HttpStatusIn(said) == 503 && said.find("retry-after: ") != said.npos) ++refused;
+  }
+  EXPECT_EQ(given, 2);
+  EXPECT_EQ(refused, 2);
+  siege.Watch(100);
+  siege.ExpectUnharmed();
+  callers.clear();
+  // The places are free again.
+  EXPECT_TRUE(Eventually([&] {
+    RawSocket caller(siege.http());
+    return HttpStatusIn(BeginDump(caller)) == 200;
+  }));
+}
+
+TEST(AnswersTest, GrpcDumpsThatAreNotReadAreFew) {
+  Siege siege({.program = kLeaf, .args = {"--lease_ttl=10m"}});
+  ASSERT_TRUE(siege.ok());
+  const Workers workers(siege.grpc(), 2'000);
+  siege.CountMemoryFromHere();
+  std::vector<RawSocket> callers;
+  for (int i = 0; i < 8; ++i) {
+    RawSocket& caller = callers.emplace_back(siege.grpc());
+    ASSERT_TRUE(caller.Send(H2Hello() + H2Acknowledge() + H2Request(1, "/kvatlas.v1.Leaf/Dump") +
+                            H2Message(1, "") + H2Frame(0, 1, 1, "")));
+  }
+  siege.Watch(50);
   siege.ExpectUnharmed();
 }
 
