@@ -41,21 +41,6 @@ constexpr Duration kEngineTickEvery = std::chrono::seconds(1);
 // A replica that neither connects nor acknowledges is looked at again after this.
 constexpr Duration kWaitSlice = std::chrono::milliseconds(20);
 
-// vLLM's words, which the rules of `indexer/engines` read.
-std::string_view SpecKindOf(CacheKind kind) {
-  switch (kind) {
-    case CacheKind::kFull:
-      return "full_attention";
-    case CacheKind::kWindow:
-      return "sliding_window";
-    case CacheKind::kState:
-      return "mamba";
-    case CacheKind::kChunk:
-      return "chunked_local_attention";
-  }
-  return "unknown";
-}
-
 absl::Status Check(const PublisherOptions& options) {
   const auto bad = [](const char* what) { return absl::InvalidArgumentError(what); };
   // As the leaf will look at them.
@@ -665,7 +650,7 @@ bool Publisher::StoredInGroup(const EngineGroup& group, Tier tier,
                     .lora_name = cache_namespace.lora_name,
                     .cache_salt = cache_namespace.cache_salt,
                     .group = group.number,
-                    .spec_kind = SpecKindOf(group.kind),
+                    .spec_kind = ZmqEventEncoder::SpecKindOf(group.kind),
                     .sliding_window = group.window_tokens == 0
                                           ? std::nullopt
                                           : std::optional<uint32_t>(group.window_tokens)});

@@ -177,4 +177,18 @@ std::string_view ZmqEventEncoder::MediumOf(Tier tier) {
   return "GPU";
 }
 
+std::string_view ZmqEventEncoder::SpecKindOf(CacheKind kind) {
+  switch (kind) {
+    case CacheKind::kFull:
+      return "full_attention";
+    case CacheKind::kWindow:
+      return "sliding_window";
+    case CacheKind::kState:
+      return "mamba";
+    case CacheKind::kChunk:
+      return "chunked_local_attention";
+  }
+  return "unknown";
+}
+
 }  // namespace kvatlas

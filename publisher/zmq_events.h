@@ -29,6 +29,7 @@
 #include <string>
 #include <string_view>
 
+#include "indexer/base/cache_class.h"
 #include "indexer/base/hash.h"
 #include "indexer/base/tier.h"
 
@@ -71,6 +72,8 @@ class ZmqEventEncoder {
 
   // "GPU", "CPU", "DISK", "EXTERNAL".
   static std::string_view MediumOf(Tier tier);
+  // "full_attention", "sliding_window", "mamba", "chunked_local_attention".
+  static std::string_view SpecKindOf(CacheKind kind);
 
  private:
   const ZmqEventForm form_;

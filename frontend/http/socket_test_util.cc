@@ -12,27 +12,27 @@
 namespace kvatlas {
 namespace {
 
-sockaddr_in Loopback(uint16_t port) {
+sockaddr_in SocketAddress(const std::string& host, uint16_t port) {
   sockaddr_in address = {};
   address.sin_family = AF_INET;
   address.sin_port = htons(port);
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  inet_pton(AF_INET, host.c_str(), &address.sin_addr);
   return address;
 }
 
 // A socket with a free port.
-int Bind(Address* address) {
+int Bind(const std::string& host, Address* address) {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in at = Loopback(0);
+  sockaddr_in at = SocketAddress(host, 0);
   socklen_t size = sizeof(at);
   bind(fd, reinterpret_cast<sockaddr*>(&at), size);
   getsockname(fd, reinterpret_cast<sockaddr*>(&at), &size);
-  *address = {"127.0.0.1", ntohs(at.sin_port)};
+  *address = {host, ntohs(at.sin_port)};
   return fd;
 }
 
-int Listen(Address* address) {
-  const int fd = Bind(address);
+int Listen(const std::string& host, Address* address) {
+  const int fd = Bind(host, address);
   listen(fd, 128);
   return fd;
 }
@@ -40,7 +40,7 @@ int Listen(Address* address) {
 }  // namespace
 
 TestSocket::TestSocket(const Address& to) : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
-  const sockaddr_in at = Loopback(to.port);
+  const sockaddr_in at = SocketAddress("127.0.0.1", to.port);
   if (connect(fd_, reinterpret_cast<const sockaddr*>(&at), sizeof(at)) != 0) Close();
 }
 
@@ -110,7 +110,8 @@ std::string TestSocket::ReadMessage() {
   return message;
 }
 
-TestEngine::TestEngine(Serve serve) : serve_(std::move(serve)), listen_(Listen(&address_)) {
+TestEngine::TestEngine(Serve serve, const std::string& host)
+    : serve_(std::move(serve)), listen_(Listen(host, &address_)) {
   accepts_ = std::thread([this] { Accept(); });
 }
 
@@ -168,7 +169,7 @@ std::string Dechunked(std::string_view message) {
 
 Address ClosedPort() {
   Address address;
-  Bind(&address);  // and keeps it: the next one who wants any port would get this one
+  Bind("127.0.0.1", &address);  // and keeps it: the next one who wants any port would get this one
   return address;
 }
 

@@ -71,7 +71,8 @@ class LastMessage {
 class TestEngine {
  public:
   using Serve = std::function<void(TestSocket& connection)>;
-  explicit TestEngine(Serve serve);
+  // `host`: an IPv4 address of this machine.
+  explicit TestEngine(Serve serve, const std::string& host = "127.0.0.1");
   ~TestEngine();  // closes all connections, and waits for `serve` to notice
 
   std::string url() const { return "http://" + address_.ToString(); }

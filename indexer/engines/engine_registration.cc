@@ -5,19 +5,8 @@
 #include <tuple>
 #include <utility>
 
-#include "indexer/engines/zmq_source.h"
-
 namespace kvatlas {
 namespace {
-
-absl::Status CheckEndpoints(const EngineRegistration& registration) {
-  if (absl::Status bad = CheckZmqEndpoint(registration.endpoint); !bad.ok()) return bad;
-  if (registration.replay_endpoint.empty()) return absl::OkStatus();
-  const absl::Status bad = CheckZmqEndpoint(registration.replay_endpoint);
-  if (bad.ok()) return bad;
-  return absl::InvalidArgumentError("invalid replay endpoint `" + registration.replay_endpoint +
-                                    "`: " + std::string(bad.message()));
-}
 
 std::optional<uint64_t> AsNumber(std::string_view name) {
   uint64_t number = 0;
@@ -36,9 +25,20 @@ std::string GroupOf(const Domain& domain) {
   return domain.tenant.empty() ? std::string(kDefaultGroup) : domain.tenant;
 }
 
+ZmqSource SourceOf(const EngineRegistration& registration) {
+  return {.worker_name = registration.instance,
+          .rank = registration.rank,
+          .endpoint = registration.endpoint,
+          .replay_endpoint = registration.replay_endpoint,
+          .topic = registration.topic,
+          .bind = registration.bind,
+          .from_flags = registration.from_flags};
+}
+
 // All texts together fit a record of a snapshot for another replica.
-absl::Status CheckRegistration(const EngineRegistration& registration) {
-  if (absl::Status bad = CheckEndpoints(registration); !bad.ok()) return bad;
+absl::Status CheckRegistration(const EngineRegistration& registration,
+                               const EngineAddresses& addresses) {
+  if (absl::Status bad = CheckZmqSource(SourceOf(registration), addresses); !bad.ok()) return bad;
   if (absl::Status bad = ParseEagleDrop(registration.eagle_drop).status(); !bad.ok()) return bad;
   for (const auto& [field, text] :
        {std::pair("instance", &registration.instance), std::pair("model_name", &registration.model),

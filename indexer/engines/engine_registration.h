@@ -17,6 +17,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "indexer/base/domain.h"
+#include "indexer/engines/zmq_source.h"
+#include "indexer/service/engine_addresses.h"
 
 namespace kvatlas {
 
@@ -44,7 +46,8 @@ struct EngineRegistration {
   std::string replay_endpoint;
   std::string topic;
   bool bind = false;
-  std::string lora_name;  // of all its blocks, unless an event says another
+  bool from_flags = false;  // `ZmqSource::from_flags`
+  std::string lora_name;    // of all its blocks, unless an event says another
   std::string additional_salt;
   std::optional<uint32_t> image_token;  // `EngineWorkerOptions::image_token`
   bool counts_copies = true;            // `EngineWorkerOptions::counts_copies`
@@ -61,8 +64,12 @@ struct EngineRegistration {
 // `EngineWorkerOptions::drops_last` of `EngineRegistration::eagle_drop`. INVALID_ARGUMENT: neither "all" nor numbers.
 absl::StatusOr<std::optional<std::vector<uint32_t>>> ParseEagleDrop(std::string_view text);
 
-// INVALID_ARGUMENT: an endpoint, checked first, or a text that is longer than `kRegisteredTextBytesMax`.
-absl::Status CheckRegistration(const EngineRegistration& registration);
+// What is to be read of it.
+ZmqSource SourceOf(const EngineRegistration& registration);
+
+// INVALID_ARGUMENT: an endpoint (`CheckZmqSource`), checked first, or a text that is longer than `kRegisteredTextBytesMax`.
+absl::Status CheckRegistration(const EngineRegistration& registration,
+                               const EngineAddresses& addresses);
 
 // "instance 7", "instance 7 dp_rank 1", "model=m routing_group=default".
 std::string InstanceText(std::string_view instance);

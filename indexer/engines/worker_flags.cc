@@ -94,6 +94,7 @@ absl::StatusOr<std::vector<EngineRegistration>> ParseWorkers(
       return absl::InvalidArgumentError("worker \"" + text + "\": " + std::string(why));
     };
     EngineRegistration worker = of_all;
+    worker.from_flags = true;
     std::string_view rest = text;
     std::string_view options = rest;
     rest = TakeUntil(';', &options);

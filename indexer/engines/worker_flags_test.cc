@@ -56,6 +56,7 @@ TEST(WorkerFlagsTest, ABlockSizeMayBeLearned) {
   const auto parsed = ParseWorkers({"1=tcp://h:1;block_size=auto"}, of_all);
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   EXPECT_EQ((*parsed)[0].block_size, kBlockSizeAuto);
+  EXPECT_TRUE((*parsed)[0].from_flags);
 }
 
 TEST(WorkerFlagsTest, AUrlIsTakenAsItIs) {

@@ -115,4 +115,6 @@ absl::StatusOr<std::string> ZmqIngest::BoundEndpoint(ZmqStreamId stream) const {
 
 void ZmqIngest::Stop() { impl_->streams.Stop(); }
 
+const EngineAddresses& ZmqIngest::addresses() const { return impl_->streams.addresses(); }
+
 }  // namespace kvatlas

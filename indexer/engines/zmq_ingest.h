@@ -43,7 +43,7 @@ class ZmqIngest {
   ZmqIngest(const ZmqIngest&) = delete;
   ZmqIngest& operator=(const ZmqIngest&) = delete;
 
-  // INVALID_ARGUMENT: bad endpoint. UNAVAILABLE: an address to bind cannot be had. With `resume` the stream goes on
+  // INVALID_ARGUMENT: bad endpoint, or one that only flags may name (`CheckZmqSource`). UNAVAILABLE: an address to bind cannot be had. With `resume` the stream goes on
   // from there: messages up to it are skipped, one beyond the next is a gap.
   absl::StatusOr<ZmqStreamId> Add(const ZmqSource& source, std::shared_ptr<EngineWorker> worker,
                                   std::optional<StreamPosition> resume = std::nullopt);
@@ -71,6 +71,9 @@ class ZmqIngest {
   absl::StatusOr<std::string> BoundEndpoint(ZmqStreamId stream) const;
 
   void Stop();
+
+  // Of its options.
+  const EngineAddresses& addresses() const;
 
  private:
   class Impl;

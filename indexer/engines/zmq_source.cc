@@ -7,6 +7,7 @@ namespace kvatlas {
 namespace {
 
 constexpr uint32_t kPortMax = 65535;
+constexpr std::string_view kTcp = "tcp://";
 
 // Empty: a good port.
 std::string_view PortFault(std::string_view port) {
@@ -50,6 +51,24 @@ std::string Fault(std::string_view endpoint) {
   return scheme == "tcp" ? TcpFault(address) : "";
 }
 
+absl::Status Invalid(std::string_view endpoint, std::string_view why) {
+  return absl::InvalidArgumentError("invalid ZMQ endpoint `" + std::string(endpoint) +
+                                    "`: " + std::string(why));
+}
+
+absl::Status CheckEndpoint(const ZmqSource& source, std::string_view endpoint,
+                           const EngineAddresses& addresses) {
+  if (absl::Status bad = CheckZmqEndpoint(endpoint); !bad.ok() || source.from_flags) return bad;
+  const absl::StatusOr<Address> address = TcpAddressOf(endpoint);
+  if (source.bind || !address.ok())
+    return Invalid(
+        endpoint,
+        "registered may be tcp://HOST:PORT, to connect to; other endpoints, and bind, are "
+        "for --workers");
+  const absl::Status bad = addresses.CheckHost(address->host);
+  return bad.ok() ? bad : Invalid(endpoint, std::string(bad.message()));
+}
+
 }  // namespace
 
 std::string_view ListenerStatusName(ListenerStatus status) {
@@ -68,9 +87,21 @@ std::string_view ListenerStatusName(ListenerStatus status) {
 
 absl::Status CheckZmqEndpoint(std::string_view endpoint) {
   const std::string fault = Fault(endpoint);
-  if (fault.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError("invalid ZMQ endpoint `" + std::string(endpoint) +
-                                    "`: " + fault);
+  return fault.empty() ? absl::OkStatus() : Invalid(endpoint, fault);
+}
+
+absl::Status CheckZmqSource(const ZmqSource& source, const EngineAddresses& addresses) {
+  if (absl::Status bad = CheckEndpoint(source, source.endpoint, addresses); !bad.ok()) return bad;
+  if (source.replay_endpoint.empty()) return absl::OkStatus();
+  const absl::Status bad = CheckEndpoint(source, source.replay_endpoint, addresses);
+  if (bad.ok()) return bad;
+  return absl::InvalidArgumentError("invalid replay endpoint `" + source.replay_endpoint +
+                                    "`: " + std::string(bad.message()));
+}
+
+absl::StatusOr<Address> TcpAddressOf(std::string_view endpoint) {
+  if (!endpoint.starts_with(kTcp)) return Invalid(endpoint, "not tcp");
+  return Address::Parse(endpoint.substr(kTcp.size()));
 }
 
 }  // namespace kvatlas

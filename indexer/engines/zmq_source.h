@@ -1,4 +1,8 @@
 // Where does an engine's ZMQ stream come from, how is it read, and how is it doing? The words of `ZmqIngest`.
+//
+// A source that no flag of this process names may come from anybody who reaches its port: it is tcp://HOST:PORT, connects,
+// and only to addresses that `ZmqIngestOptions::addresses` contains. ipc:// would delete the file at its path, a bind would
+// open a port, and any address would reach what only this machine may reach.
 
 #ifndef KVATLAS_INDEXER_ENGINES_ZMQ_SOURCE_H_
 #define KVATLAS_INDEXER_ENGINES_ZMQ_SOURCE_H_
@@ -10,8 +14,11 @@
 #include <string_view>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "indexer/base/clock.h"
 #include "indexer/engines/stream_tracker.h"
+#include "indexer/service/address.h"
+#include "indexer/service/engine_addresses.h"
 
 namespace kvatlas {
 
@@ -29,6 +36,8 @@ struct ZmqIngestOptions {
   Duration reconnect_max = std::chrono::seconds(5);
   TrackerOptions tracker;  // `can_replay` is filled in
   const Clock* clock = &Clock::Real();
+  EngineAddresses addresses;           // of sources that no flag names
+  HostResolver resolve = ResolveHost;  // of their names
   // A libzmq context to share, since inproc:// reaches no other. Not owned.
   void* zmq_context = nullptr;
 };
@@ -40,6 +49,7 @@ struct ZmqSource {
   std::string replay_endpoint = {};  // empty: the engine cannot replay
   std::string topic = {};            // prefix; empty: everything
   bool bind = false;                 // engines that dial out
+  bool from_flags = false;           // trusted: any endpoint, and `bind`
 };
 
 enum class ListenerStatus : uint8_t { kPending, kActive, kPaused, kFailed };
@@ -62,6 +72,12 @@ struct ZmqStreamStats {
 
 // Says what is wrong with an endpoint, in the words of Dynamo's indexer: "invalid ZMQ endpoint `E`: missing scheme".
 absl::Status CheckZmqEndpoint(std::string_view endpoint);
+
+// Both endpoints, and what a source may be that no flag names. INVALID_ARGUMENT, saying what is accepted.
+absl::Status CheckZmqSource(const ZmqSource& source, const EngineAddresses& addresses);
+
+// Of tcp://HOST:PORT alone: none of libzmq's wildcards, devices and source addresses. INVALID_ARGUMENT.
+absl::StatusOr<Address> TcpAddressOf(std::string_view endpoint);
 
 using ZmqStreamId = uint64_t;
 

@@ -48,6 +48,10 @@ ZmqStream::ZmqStream(const ZmqStreamSettings& settings, const ZmqSource& source,
                      const TrackerOptions& tracker, std::unique_ptr<StreamSink> sink)
     : settings_(settings),
       source_(source),
+      has_names_(TargetOf(source, source.endpoint).IsName() ||
+                 TargetOf(source, source.replay_endpoint).IsName()),
+      live_target_(TargetOf(source, source.endpoint)),
+      replay_target_(TargetOf(source, source.replay_endpoint)),
       tracker_([&] {
         TrackerOptions options = tracker;
         options.can_replay = !source.replay_endpoint.empty();
@@ -61,22 +65,56 @@ ZmqStream::~ZmqStream() {
   monitor_.End(&live_);
 }
 
+ZmqStream::Target ZmqStream::TargetOf(const ZmqSource& source, const std::string& endpoint) {
+  Target target{.as_given = endpoint, .named = {}, .address = {}};
+  if (source.from_flags || endpoint.empty()) return target;
+  absl::StatusOr<Address> named = TcpAddressOf(endpoint);
+  if (!named.ok()) return Target();  // refused before
+  if (IsNumericHost(named->host)) target.address = named->host;
+  target.named = *std::move(named);
+  return target;
+}
+
 absl::Status ZmqStream::Open() {
   Visit visit(this);
-  absl::StatusOr<ZmqSocket> live = ZmqSocket::Make(settings_.context, ZMQ_SUB);
-  if (!live.ok()) return live.status();
-  live_ = *std::move(live);
-  if (absl::Status set = live_.Configure(settings_.socket); !set.ok()) return set;
-  if (absl::Status set = live_.Set(ZMQ_SUBSCRIBE, source_.topic); !set.ok()) return set;
-  if (absl::Status set = monitor_.Watch(settings_.context, &live_); !set.ok()) return set;
+  if (absl::Status opened = OpenLive(); !opened.ok()) return opened;
   if (source_.endpoint.rfind("inproc://", 0) == 0) {
     connected_ = true;  // such connections are not monitored
     arrivals_ = 1;
   }
-  if (!source_.bind) return live_.Connect(source_.endpoint);
-  if (absl::Status bound = live_.Bind(source_.endpoint); !bound.ok()) return bound;
+  return absl::OkStatus();
+}
+
+absl::Status ZmqStream::OpenLive() {
+  absl::StatusOr<ZmqSocket> live = ZmqSocket::Make(settings_.context, ZMQ_SUB);
+  if (!live.ok()) return live.status();
+  live_ = *std::move(live);
+  monitor_ = ZmqMonitor();
+  if (absl::Status set = live_.Configure(settings_.socket); !set.ok()) return set;
+  if (absl::Status set = live_.Set(ZMQ_SUBSCRIBE, source_.topic); !set.ok()) return set;
+  if (absl::Status set = monitor_.Watch(settings_.context, &live_); !set.ok()) return set;
+  const std::string endpoint = live_target_.Endpoint();
+  if (!source_.bind) return endpoint.empty() ? absl::OkStatus() : live_.Connect(endpoint);
+  if (absl::Status bound = live_.Bind(endpoint); !bound.ok()) return bound;
   bound_endpoint_ = live_.LastEndpoint();
   return absl::OkStatus();
+}
+
+// A socket of its own for each address, so that nothing of an earlier connection is counted as of this one.
+void ZmqStream::OpenLiveAgain(ZmqLaneState* lane) {
+  ServeMonitor();
+  const std::string next = std::exchange(next_address_, "");
+  if (connected_ || arrivals_ > 0) return;  // it came meanwhile
+  live_target_.address = next;
+  lane->poller.Unwatch(live_.fd());
+  lane->poller.Unwatch(monitor_.fd());
+  monitor_.End(&live_);
+  live_.Close();
+  absl::Status opened = OpenLive();
+  if (opened.ok()) opened = lane->poller.Watch(live_.fd(), this, ZmqPoller::kLive);
+  if (opened.ok()) opened = lane->poller.Watch(monitor_.fd(), this, ZmqPoller::kMonitor);
+  if (!opened.ok()) Fail(std::string(opened.message()));
+  ready_ = ZmqPoller::kAll;
 }
 
 // ---- The lane's thread ----
@@ -107,6 +145,7 @@ ZmqStream::Turn ZmqStream::Serve(ZmqLaneState* lane) {
 }
 
 ZmqStream::Turn ZmqStream::ServeLocked(ZmqLaneState* lane) {
+  if (!next_address_.empty()) OpenLiveAgain(lane);
   // A connection's arrival is known before what came over it is read.
   if ((ready_ & ZmqPoller::kMonitor) != 0) ServeMonitor();
   ready_ &= ~ZmqPoller::kMonitor;
@@ -261,8 +300,14 @@ void ZmqStream::AskReplay(ZmqLaneState* lane, uint64_t from) {
   EndReplay(lane);
   absl::StatusOr<ZmqSocket> socket = ZmqSocket::Make(settings_.context, ZMQ_DEALER);
   absl::Status status = socket.status();
+  if (live_target_.IsName() && replay_target_.IsName() &&
+      replay_target_.named->host == live_target_.named->host)
+    replay_target_.address = live_target_.address;  // the same engine
+  const std::string endpoint = replay_target_.Endpoint();
+  if (endpoint.empty())
+    status = absl::UnavailableError(source_.replay_endpoint + " has no address");
   if (status.ok()) status = socket->Configure(settings_.socket);
-  if (status.ok()) status = socket->Connect(source_.replay_endpoint);
+  if (status.ok()) status = socket->Connect(endpoint);
   std::array<char, sizeof(from)> start;
   for (size_t i = 0; i < start.size(); ++i) start[i] = static_cast<char>(from >> (56 - 8 * i));
   if (status.ok()) status = socket->Send("", /*more=*/true);
@@ -344,6 +389,35 @@ absl::Status ZmqStream::ResumeFrom(const StreamPosition& position, bool earlier)
 void ZmqStream::WithPosition(const std::function<void(std::optional<StreamPosition>)>& cut) {
   Visit visit(this);
   cut(tracker_.position());
+}
+
+std::vector<std::string> ZmqStream::NamesWanted() const {
+  Visit visit(this);
+  std::vector<std::string> names;
+  for (const Target* target : {&live_target_, &replay_target_}) {
+    if (target->IsName() && (!connected_ || target->address.empty()) &&
+        std::find(names.begin(), names.end(), target->named->host) == names.end())
+      names.push_back(target->named->host);
+  }
+  return names;
+}
+
+bool ZmqStream::SetAddresses(const std::string& name,
+                             const absl::StatusOr<std::vector<std::string>>& addresses) {
+  Visit visit(this);
+  if (!addresses.ok()) {
+    name_failed_ = true;
+    last_error_ = std::string(addresses.status().message());
+    LogEvery(Limiter(), source_.worker_name, LogLevel::kWarning, "an engine's name has no address",
+             {{"worker", source_.worker_name}, {"rank", source_.rank}, {"reason", last_error_}});
+    return false;
+  }
+  if (std::exchange(name_failed_, false)) last_error_.clear();
+  const std::string& next = (*addresses)[lookups_++ % addresses->size()];
+  if (replay_target_.IsName() && replay_target_.named->host == name) replay_target_.address = next;
+  if (!live_target_.IsName() || live_target_.named->host != name || connected_) return false;
+  next_address_ = next == live_target_.address ? "" : next;
+  return !next_address_.empty();
 }
 
 ZmqStreamStats ZmqStream::Stats() const {

@@ -29,6 +29,8 @@
 #include "indexer/engines/zmq_poller.h"
 #include "indexer/engines/zmq_socket.h"
 #include "indexer/engines/zmq_source.h"
+#include "indexer/service/address.h"
+#include "indexer/service/engine_addresses.h"
 
 namespace kvatlas {
 
@@ -83,16 +85,46 @@ class ZmqStream {
   ZmqStreamStats Stats() const;
   // From now on nothing is applied that is not under way.
   void Abandon() { abandoned_.store(true, std::memory_order_relaxed); }
+  bool abandoned() const { return abandoned_.load(std::memory_order_relaxed); }
   const std::string& bound_endpoint() const { return bound_endpoint_; }
 
+  // ---- Names of a source that no flag names: any thread ----
+
+  // It has some, whose addresses have to be looked up.
+  bool has_names() const { return has_names_; }
+  // Those that are wanted now: it is not connected, or has never known them.
+  std::vector<std::string> NamesWanted() const;
+  // What became of one. True: the lane has to be poked, to connect. *Truth*: an engine that is connected stays; of several
+  // addresses the next one is taken each time.
+  bool SetAddresses(const std::string& name,
+                    const absl::StatusOr<std::vector<std::string>>& addresses);
+
  private:
+  // Where to connect: what flags name as it is, which libzmq resolves; what others name by its numeric address.
+  struct Target {
+    std::string as_given;
+    std::optional<Address> named;
+    std::string address;  // of `named`, numeric; empty: not known
+    // Empty: not known.
+    std::string Endpoint() const {
+      if (!named.has_value()) return as_given;
+      return address.empty() ? "" : "tcp://" + Address{address, named->port}.ToString();
+    }
+    bool IsName() const { return named.has_value() && !IsNumericHost(named->host); }
+  };
+
   // Holds the mutex for a caller that is not the lane.
   class Visit;
 
   ZmqStream(const ZmqStreamSettings& settings, const ZmqSource& source,
             const TrackerOptions& tracker, std::unique_ptr<StreamSink> sink);
 
+  static Target TargetOf(const ZmqSource& source, const std::string& endpoint);
   absl::Status Open();
+  // Makes the socket for live messages, and connects where that is known.
+  absl::Status OpenLive() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Once more, to `next_address_`, unless it is connected.
+  void OpenLiveAgain(ZmqLaneState* lane) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Running() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   ListenerStatus StatusNow() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Turn ServeLocked(ZmqLaneState* lane) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -111,6 +143,7 @@ class ZmqStream {
   // Immutable.
   const ZmqStreamSettings settings_;
   const ZmqSource source_;
+  const bool has_names_;
   std::string bound_endpoint_;
 
   // The lane's thread.
@@ -121,6 +154,11 @@ class ZmqStream {
   std::atomic<bool> abandoned_{false};
 
   mutable Mutex mutex_;
+  Target live_target_ ABSL_GUARDED_BY(mutex_);
+  Target replay_target_ ABSL_GUARDED_BY(mutex_);
+  std::string next_address_ ABSL_GUARDED_BY(mutex_);  // for `live_target_`; empty: it stays
+  uint32_t lookups_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool name_failed_ ABSL_GUARDED_BY(mutex_) = false;  // `last_error_` says how
   ZmqSocket live_ ABSL_GUARDED_BY(mutex_);
   ZmqMonitor monitor_ ABSL_GUARDED_BY(mutex_);
   ZmqSocket replay_ ABSL_GUARDED_BY(mutex_);

@@ -27,7 +27,9 @@ absl::Status NoStream(ZmqStreamId stream) {
 
 }  // namespace
 
-ZmqStreams::ZmqStreams(ZmqIngestOptions options) : options_(std::move(options)) {
+ZmqStreams::ZmqStreams(ZmqIngestOptions options)
+    : options_(std::move(options)),
+      names_(options_.addresses, options_.resolve, options_.reconnect_max) {
   RaiseDescriptorLimit();  // a stream takes four descriptors, and one more during a replay
   context_ = options_.zmq_context;
   if (context_ == nullptr) {
@@ -52,13 +54,7 @@ ZmqStreams::~ZmqStreams() {
 absl::StatusOr<ZmqStreamId> ZmqStreams::Add(const ZmqSource& source, const void* group,
                                             const MakeStreamSink& make_sink,
                                             std::optional<StreamPosition> resume) {
-  if (absl::Status checked = CheckZmqEndpoint(source.endpoint); !checked.ok()) return checked;
-  if (!source.replay_endpoint.empty()) {
-    if (absl::Status checked = CheckZmqEndpoint(source.replay_endpoint); !checked.ok()) {
-      return absl::InvalidArgumentError("invalid replay endpoint `" + source.replay_endpoint +
-                                        "`: " + std::string(checked.message()));
-    }
-  }
+  if (absl::Status bad = CheckZmqSource(source, options_.addresses); !bad.ok()) return bad;
   const ZmqStreamSettings settings = {
       .context = context_,
       .socket = {.receive_hwm = options_.receive_hwm,
@@ -81,6 +77,12 @@ absl::StatusOr<ZmqStreamId> ZmqStreams::Add(const ZmqSource& source, const void*
     if (absl::Status resumed = (*stream)->ResumeFrom(*resume); !resumed.ok()) return resumed;
   }
   lanes_[lane]->Add(*stream);
+  if ((*stream)->has_names()) {
+    const std::weak_ptr<ZmqStream> poked = *stream;
+    names_.Watch(*stream, [to = lanes_[lane].get(), poked] {
+      if (std::shared_ptr<ZmqStream> found = poked.lock()) to->Poke(std::move(found));
+    });
+  }
   entries_[++last_id_] = {.stream = *std::move(stream), .lane = lane, .group = group};
   ++lane_streams_[lane];
   groups_[group].first = lane;
@@ -177,6 +179,7 @@ void ZmqStreams::Stop() {
     groups_.clear();
   }
   for (const auto& [id, entry] : entries) entry.stream->Abandon();
+  names_.Stop();
   for (const std::unique_ptr<ZmqLane>& lane : lanes_) lane->Stop();
 }
 

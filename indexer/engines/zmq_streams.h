@@ -18,8 +18,10 @@
 #include "indexer/base/mutex.h"
 #include "indexer/engines/stream_sink.h"
 #include "indexer/engines/zmq_lane.h"
+#include "indexer/engines/zmq_names.h"
 #include "indexer/engines/zmq_source.h"
 #include "indexer/engines/zmq_stream.h"
+#include "indexer/service/engine_addresses.h"
 
 namespace kvatlas {
 
@@ -35,6 +37,7 @@ class ZmqStreams {
   ZmqStreams& operator=(const ZmqStreams&) = delete;
 
   size_t lanes() const { return lanes_.size(); }
+  const EngineAddresses& addresses() const { return options_.addresses; }
 
   // Streams of one group share a lane, since they would wait for each other anyway.
   absl::StatusOr<ZmqStreamId> Add(const ZmqSource& source, const void* group,
@@ -66,6 +69,7 @@ class ZmqStreams {
   void* context_ = nullptr;
   bool own_context_ = false;
   std::vector<std::unique_ptr<ZmqLane>> lanes_;
+  ZmqNames names_;  // pokes lanes
 
   mutable Mutex mutex_;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;

@@ -148,7 +148,8 @@ TEST_F(ZmqStreamsTest, EveryTransportWorks) {
   for (const std::string& endpoint :
        {std::string("tcp://[::1]:*"), "ipc:///tmp/kvatlas-" + std::to_string(getpid())}) {
     ZmqTestEngine engine({.endpoint = endpoint});
-    const Stream stream = AddEngine(engine);
+    const Stream stream =
+        Add({.worker_name = "w", .endpoint = engine.endpoint(), .from_flags = true});
     engine.WaitForSubscribers();
     engine.Publish("zero");
     EXPECT_THAT(stream.record->WaitFor("zero"), ElementsAre("zero"));
@@ -157,7 +158,8 @@ TEST_F(ZmqStreamsTest, EveryTransportWorks) {
 
 TEST_F(ZmqStreamsTest, EnginesMayDialOut) {
   streams_.OpenGate();
-  const Stream stream = Add({.worker_name = "w", .endpoint = "tcp://127.0.0.1:0", .bind = true});
+  const Stream stream =
+      Add({.worker_name = "w", .endpoint = "tcp://127.0.0.1:0", .bind = true, .from_flags = true});
   const absl::StatusOr<std::string> bound = streams_.BoundEndpoint(stream.id);
   ASSERT_TRUE(bound.ok()) << bound.status();
   ZmqTestEngine engine({.endpoint = *bound, .dial = true});
@@ -466,15 +468,220 @@ TEST_F(ZmqStreamsTest, AWorkerThatIsStuckHoldsUpItsLaneAlone) {
 }
 
 TEST_F(ZmqStreamsTest, AnAddressThatIsTakenIsUnavailable) {
-  const Stream stream = Add({.worker_name = "w", .endpoint = "tcp://127.0.0.1:0", .bind = true});
+  const Stream stream =
+      Add({.worker_name = "w", .endpoint = "tcp://127.0.0.1:0", .bind = true, .from_flags = true});
   const auto make_sink = [&](size_t) { return std::make_unique<RecordSink>(stream.record); };
-  const ZmqSource taken = {
-      .worker_name = "w", .endpoint = *streams_.BoundEndpoint(stream.id), .bind = true};
+  const ZmqSource taken = {.worker_name = "w",
+                           .endpoint = *streams_.BoundEndpoint(stream.id),
+                           .bind = true,
+                           .from_flags = true};
   EXPECT_EQ(streams_.Add(taken, nullptr, make_sink, std::nullopt).status().code(),
             absl::StatusCode::kUnavailable);
   streams_.Stop();
   EXPECT_EQ(streams_.Add(taken, nullptr, make_sink, std::nullopt).status().code(),
             absl::StatusCode::kUnavailable);
+}
+
+// ---- Names ----
+
+// What a resolver says now, and how often it was asked.
+class TestResolver {
+ public:
+  void Set(std::vector<std::string> addresses) {
+    MutexLock lock(&mutex_);
+    addresses_ = std::move(addresses);
+  }
+  void WaitForQuestions(size_t more) {
+    MutexLock lock(&mutex_);
+    const size_t until = asked_ + more;
+    while (asked_ < until) changed_.Wait(&mutex_);
+  }
+  absl::StatusOr<std::vector<std::string>> Resolve(const std::string& name) {
+    MutexLock lock(&mutex_);
+    ++asked_;
+    changed_.SignalAll();
+    if (name != "engine" || addresses_.empty()) return absl::UnavailableError(name + ": unknown");
+    return addresses_;
+  }
+  HostResolver AsFunction() {
+    return [this](const std::string& name) { return Resolve(name); };
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar changed_;
+  size_t asked_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<std::string> addresses_ ABSL_GUARDED_BY(mutex_);
+};
+
+class ZmqNamesTest : public ZmqStreamsTest {
+ protected:
+  ZmqNamesTest() : ZmqStreamsTest(Options(&resolver_)) { streams_.OpenGate(); }
+
+  // It is found by its name alone.
+  Stream AddByName(const ZmqTestEngine& engine, bool replay = false) {
+    const auto named = [](const std::string& endpoint) {
+      return "tcp://engine" + endpoint.substr(endpoint.rfind(':'));
+    };
+    return Add({.worker_name = "w",
+                .endpoint = named(engine.endpoint()),
+                .replay_endpoint = replay ? named(engine.replay_endpoint()) : ""});
+  }
+  static ZmqTestEngineOptions At(const std::string& host, const ZmqTestEngine& port_of) {
+    const std::string& endpoint = port_of.endpoint();
+    return {.endpoint = "tcp://" + host + endpoint.substr(endpoint.rfind(':'))};
+  }
+
+  static inline TestResolver resolver_;
+
+ private:
+  static ZmqIngestOptions Options(TestResolver* resolver) {
+    resolver->Set({});
+    ZmqIngestOptions options = FastOptions();
+    options.addresses = *EngineAddresses::Parse({"127.0.0.0/30"});  // up to 127.0.0.3
+    options.resolve = resolver->AsFunction();
+    return options;
+  }
+};
+
+TEST_F(ZmqNamesTest, OfItsAddressesThoseWithinAreTriedInTurn) {
+  ZmqTestEngine engine({.replay = true});
+  resolver_.Set({"8.8.8.8", "::ffff:169.254.169.254", "127.0.0.2", "127.0.0.1"});
+  const Stream stream = AddByName(engine, /*replay=*/true);
+  engine.WaitForSubscribers();
+  WaitForReplays(stream, 1);
+  engine.Publish("zero");
+  engine.Drop("one");
+  engine.Publish("two");
+  EXPECT_THAT(stream.record->WaitFor("two"), ElementsAre("zero", "LOST", "one", "REPAIRED", "two"));
+  EXPECT_EQ(Stats(stream).last_error, "");
+}
+
+TEST_F(ZmqNamesTest, AnEngineThatMovesIsFollowed) {
+  ZmqTestEngine engine({});
+  resolver_.Set({"127.0.0.1"});
+  const Stream stream = AddByName(engine);
+  engine.WaitForSubscribers();
+  engine.Publish("here");
+  stream.record->WaitFor("here");
+  // A name that leads elsewhere changes nothing while the engine is connected.
+  resolver_.Set({"127.0.0.2"});
+  engine.Publish("still here");
+  stream.record->WaitFor("still here");
+  ZmqTestEngine there(At("127.0.0.2", engine));
+  engine.Stop();
+  there.WaitForSubscribers();
+  there.Publish("there");
+  stream.record->WaitFor("there");
+}
+
+TEST_F(ZmqNamesTest, ANameThatComesToLeadOutsideIsNotFollowed) {
+  ZmqTestEngine engine({});
+  ZmqTestEngine outside(At("127.0.0.4", engine));
+  resolver_.Set({"127.0.0.1"});
+  const Stream stream = AddByName(engine);
+  engine.WaitForSubscribers();
+  engine.Publish("here");
+  stream.record->WaitFor("here");
+  resolver_.Set({"127.0.0.4"});
+  engine.Stop();
+  WaitUntil(stream, [](const ZmqStreamStats& stats) { return !stats.last_error.empty(); });
+  EXPECT_EQ(Stats(stream).last_error,
+            "engine: 127.0.0.4 is outside --engine_addresses (127.0.0.0/30)");
+  EXPECT_FALSE(Stats(stream).connected);
+  // The address it had is as good as it was.
+  engine.Start();
+  engine.WaitForSubscribers();
+  engine.Publish("again");
+  stream.record->WaitFor("again");
+  outside.Publish("outside");
+  engine.Publish("and again");
+  EXPECT_THAT(stream.record->WaitFor("and again"), ::testing::Not(::testing::Contains("outside")));
+}
+
+TEST_F(ZmqNamesTest, AnUnknownNameIsAskedForAgain) {
+  ZmqTestEngine engine({});
+  const Stream stream = AddByName(engine);
+  resolver_.WaitForQuestions(2);
+  EXPECT_EQ(Stats(stream).last_error, "engine: unknown");
+  resolver_.Set({"127.0.0.1"});
+  engine.WaitForSubscribers();
+  engine.Publish("zero");
+  stream.record->WaitFor("zero");
+  EXPECT_EQ(Stats(stream).last_error, "");
+  streams_.Remove(stream.id);
+}
+
+// A resolver that does not come back holds up neither other engines nor the end.
+TEST(ZmqNamesEndTest, AStuckResolverHoldsUpNobody) {
+  struct Stuck {
+    Mutex mutex;
+    CondVar changed;
+    bool free ABSL_GUARDED_BY(mutex) = false;
+    int inside ABSL_GUARDED_BY(mutex) = 0;
+  };
+  const auto stuck = std::make_shared<Stuck>();
+  ZmqIngestOptions options = FastOptions();
+  options.resolve = [stuck](const std::string&) -> absl::StatusOr<std::vector<std::string>> {
+    MutexLock lock(&stuck->mutex);
+    ++stuck->inside;
+    while (!stuck->free) stuck->changed.Wait(&stuck->mutex);
+    --stuck->inside;
+    stuck->changed.SignalAll();
+    return absl::UnavailableError("late");
+  };
+  ZmqTestEngine engine({});
+  {
+    ZmqStreams streams(options);
+    streams.OpenGate();
+    const auto record = std::make_shared<Record>();
+    const auto add = [&](const ZmqSource& source) {
+      return streams.Add(
+          source, nullptr, [&](size_t) { return std::make_unique<RecordSink>(record); },
+          std::nullopt);
+    };
+    std::vector<ZmqStreamId> named;
+    for (int i = 0; i < 10; ++i) {
+      const auto id =
+          add({.worker_name = "n", .endpoint = "tcp://name" + std::to_string(i) + ":1"});
+      ASSERT_TRUE(id.ok()) << id.status();
+      named.push_back(*id);
+    }
+    ASSERT_TRUE(add({.worker_name = "w", .endpoint = engine.endpoint()}).ok());
+    engine.WaitForSubscribers();
+    engine.Publish("zero");
+    record->WaitFor("zero");
+    for (const ZmqStreamId id : named) streams.Remove(id);
+  }
+  MutexLock lock(&stuck->mutex);
+  stuck->free = true;
+  stuck->changed.SignalAll();
+  while (stuck->inside > 0) stuck->changed.Wait(&stuck->mutex);
+}
+
+TEST(ZmqSourceTest, OnlyFlagsNameFilesPortsAndAddressesOutside) {
+  const EngineAddresses addresses;
+  for (const char* endpoint :
+       {"tcp://127.0.0.1:5557", "tcp://10.0.0.1:5557", "tcp://[fd00::1]:5557", "tcp://engine:5557",
+        "tcp://[::ffff:10.0.0.1]:5557"}) {
+    const absl::Status checked = CheckZmqSource({.endpoint = endpoint}, addresses);
+    EXPECT_TRUE(checked.ok()) << checked;
+  }
+  for (const char* endpoint :
+       {"ipc:///tmp/x", "ipc://@abstract", "inproc://x", "tcp://*:5557", "tcp://8.8.8.8:5557",
+        "tcp://169.254.169.254:80", "tcp://[::ffff:8.8.8.8]:5557", "tcp://0.0.0.0:5557",
+        "tcp://lo;127.0.0.1:5557", "tcp://[::1]:0;8.8.8.8:80", "tcp://a b:1", "tcp://a/b:1"}) {
+    for (const ZmqSource& source :
+         {ZmqSource{.endpoint = endpoint},
+          ZmqSource{.endpoint = "tcp://127.0.0.1:1", .replay_endpoint = endpoint}}) {
+      EXPECT_TRUE(absl::IsInvalidArgument(CheckZmqSource(source, addresses))) << endpoint;
+      ZmqSource trusted = source;
+      trusted.from_flags = true;
+      EXPECT_TRUE(CheckZmqSource(trusted, addresses).ok()) << endpoint;
+    }
+  }
+  EXPECT_TRUE(absl::IsInvalidArgument(
+      CheckZmqSource({.endpoint = "tcp://127.0.0.1:0", .bind = true}, addresses)));
 }
 
 TEST(ZmqSourceTest, EndpointsAreRefusedInTheWordsThatClientsRead) {

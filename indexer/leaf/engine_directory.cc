@@ -294,12 +294,7 @@ struct EngineDirectory::State {
       }
       if (!held.ok()) return held;
     }
-    Listener listener{.source = {.worker_name = of.instance,
-                                 .rank = of.rank,
-                                 .endpoint = of.endpoint,
-                                 .replay_endpoint = of.replay_endpoint,
-                                 .topic = of.topic,
-                                 .bind = of.bind}};
+    Listener listener{.source = SourceOf(of)};
     const absl::StatusOr<ZmqStreamId> stream = ingest->Add(listener.source, instance.worker);
     if (!stream.ok()) {
       instance.holders->Remove(of.rank);
@@ -369,6 +364,7 @@ struct EngineDirectory::State {
                                  .replay_endpoint = listener.source.replay_endpoint,
                                  .topic = listener.source.topic,
                                  .bind = listener.source.bind,
+                                 .from_flags = listener.source.from_flags,
                                  .stream = {}});
     }
     return entry;
@@ -503,7 +499,8 @@ EngineDirectory::~EngineDirectory() {
 // ---- Register and unregister ----
 
 absl::Status EngineDirectory::Register(const EngineRegistration& registration) {
-  if (absl::Status bad = CheckRegistration(registration); !bad.ok()) return bad;
+  if (absl::Status bad = CheckRegistration(registration, state_->ingest->addresses()); !bad.ok())
+    return bad;
   const Domain domain = DomainOf(registration.model, registration.group);
   const absl::StatusOr<InstancePtr> begun =
       state_->Begin(registration, domain, /*may_have_rank=*/false);

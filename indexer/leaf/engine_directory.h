@@ -39,6 +39,7 @@ struct EngineListener {
   std::string replay_endpoint;
   std::string topic;
   bool bind = false;
+  bool from_flags = false;  // never of another process's word
   ZmqStreamStats stream;
 };
 
@@ -85,7 +86,7 @@ class EngineDirectory {
   EngineDirectory(EngineDirectoryOptions options, HolderRegistry* registry, ZmqIngest* ingest);
   ~EngineDirectory();
 
-  // INVALID_ARGUMENT: an endpoint, checked first, or a text that is too long. ALREADY_EXISTS: the rank; or the instance belongs elsewhere; or
+  // INVALID_ARGUMENT: an endpoint (`CheckZmqSource`), checked first, or a text that is too long. ALREADY_EXISTS: the rank; or the instance belongs elsewhere; or
   // another block size than the domain's. RESOURCE_EXHAUSTED. UNAVAILABLE: an address to bind cannot be had. Adapter,
   // salt, type and source are the instance's: those of its first registration. A block size of 0 is taken, as the
   // field's services do: such a domain never holds anything. With `kBlockSizeAuto` it is the domain's, or else learned from the first

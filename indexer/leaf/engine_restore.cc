@@ -33,6 +33,7 @@ EngineRegistration RegistrationOf(const EngineEntry& entry, const EngineListener
   registration.replay_endpoint = listener->replay_endpoint;
   registration.topic = listener->topic;
   registration.bind = listener->bind;
+  registration.from_flags = listener->from_flags;
   return registration;
 }
 

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -28,6 +29,7 @@
 #include "indexer/leaf/kv_indexer.h"
 #include "indexer/leaf/leaf.h"
 #include "indexer/service/address.h"
+#include "indexer/service/engine_addresses.h"
 #include "indexer/service/flags.h"
 #include "indexer/service/redis_url.h"
 #include "indexer/service/service_main.h"
@@ -47,6 +49,7 @@ struct Flags {
   std::vector<std::string> labels;  // NAME=VALUE
   EngineRegistration engine;        // what --workers have in common
   std::vector<std::string> workers;
+  std::vector<std::string> engine_addresses = EngineAddresses::Default();
   std::string redis;
   uint32_t redis_shards = 1;
   std::string kv_indexer_model;
@@ -60,6 +63,7 @@ void DeclareEngines(FlagSet& flags, Flags* f) {
   f->leaf.http_api.test_endpoints = TestEndpointsFromEnvironment();
   flags.Add("workers", &f->workers,
             "engines to listen to, NAME[:RANK]=ENDPOINT[;replay=ENDPOINT][;topic=T][;bind],…");
+  flags.Add(kEngineAddressesFlag, &f->engine_addresses, kEngineAddressesHelp);
   flags.AddName("model_name", &f->engine.model, "model of --workers");
   flags.AddName("routing_group", &f->engine.group, "routing group of --workers");
   flags.Add("block_size", &f->engine.block_size, "tokens per block of --workers", 0, kBlockSizeMax);
@@ -216,6 +220,9 @@ absl::Status Finish(Flags* flags) {
   if (!workers.ok())
     return absl::InvalidArgumentError("--workers: " + std::string(workers.status().message()));
   flags->leaf.engines.workers = *std::move(workers);
+  auto addresses = EngineAddresses::Parse(flags->engine_addresses);
+  if (!addresses.ok()) return addresses.status();
+  flags->leaf.engines.ingest.addresses = *std::move(addresses);
   for (const std::string& label : flags->labels) {
     const size_t equals = label.find('=');
     if (equals == 0 || equals == std::string::npos) {
@@ -276,11 +283,11 @@ int Main(int argc, char** argv) {
   absl::StatusOr<std::unique_ptr<Announcer>> announcer =
       StartAnnouncing(flags.announce, RecordOf(flags.leaf, **leaf));
   if (!announcer.ok()) return service.Fail(announcer.status());
-  if (absl::Status status =
-          service.Ready({{"grpc", (*leaf)->grpc_address()}, {"http", (*leaf)->http_address()}});
-      !status.ok()) {
-    return service.Fail(status);
-  }
+  std::vector<std::pair<std::string, Address>> listening = {{"grpc", (*leaf)->grpc_address()},
+                                                            {"http", (*leaf)->http_address()}};
+  for (const Address& mooncake : (*leaf)->mooncake_addresses())
+    listening.emplace_back("mooncake", mooncake);
+  if (absl::Status status = service.Ready(listening); !status.ok()) return service.Fail(status);
   Serve(service, **leaf, *parents, announcer->get());
   (*leaf)->Stop(service.stop_deadline());
   return 0;

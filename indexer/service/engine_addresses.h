@@ -34,8 +34,8 @@ namespace kvatlas {
 
 inline constexpr char kEngineAddressesFlag[] = "engine_addresses";
 inline constexpr char kEngineAddressesHelp[] =
-    "addresses that engines may have which are not named by flags: ranges such as 10.0.0.0/8 or fd00::/8; never those of "
-    "metadata services";
+    "addresses of engines that no flag names: ranges such as 10.0.0.0/8,fd00::/8; metadata "
+    "services are never within";
 
 class EngineAddresses {
  public:

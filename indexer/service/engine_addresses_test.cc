@@ -17,10 +17,9 @@ using ::testing::HasSubstr;
 
 TEST(EngineAddressesTest, LoopbackAndPrivateRangesAreTheDefault) {
   const EngineAddresses addresses;
-  for (const char* within :
-       {"127.0.0.1", "127.255.0.1", "::1", "10.0.0.1", "10.255.255.255", "172.16.0.1",
-        "172.31.255.255", "192.168.1.1", "fc00::1", "fdff::1", "::ffff:10.0.0.1",
-        "::ffff:127.0.0.1", "fd00::1%eth0"}) {
+  for (const char* within : {"127.0.0.1", "127.255.0.1", "::1", "10.0.0.1", "10.255.255.255",
+                             "172.16.0.1", "172.31.255.255", "192.168.1.1", "fc00::1", "fdff::1",
+                             "::ffff:10.0.0.1", "::ffff:127.0.0.1", "fd00::1%eth0"}) {
     EXPECT_TRUE(addresses.Contains(within)) << within;
   }
   for (const char* outside :
@@ -73,8 +72,9 @@ TEST(EngineAddressesTest, PrefixesEndAnywhere) {
 }
 
 TEST(EngineAddressesTest, WhatIsNoRangeIsRefusedByName) {
-  for (const char* bad : {"", "10.0.0.0/", "10.0.0.0/33", "::/129", "10.0.0/8", "h/8", "10.0.0.0/-1",
-                          "10.0.0.0/8/8", "10.0.0.0/ 8", "::ffff:10.0.0.0/90", "fe80::%eth0/10"}) {
+  for (const char* bad :
+       {"", "10.0.0.0/", "10.0.0.0/33", "::/129", "10.0.0/8", "h/8", "10.0.0.0/-1", "10.0.0.0/8/8",
+        "10.0.0.0/ 8", "::ffff:10.0.0.0/90", "fe80::%eth0/10"}) {
     const absl::Status status = EngineAddresses::Parse({"127.0.0.1", bad}).status();
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << bad;
     EXPECT_THAT(std::string(status.message()),

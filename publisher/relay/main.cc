@@ -15,6 +15,7 @@
 #include "indexer/engines/worker_flags.h"
 #include "indexer/service/address.h"
 #include "indexer/service/admin_http.h"
+#include "indexer/service/engine_addresses.h"
 #include "indexer/service/flags.h"
 #include "indexer/service/health.h"
 #include "indexer/service/metrics.h"
@@ -35,6 +36,7 @@ struct Flags {
   std::vector<std::string> labels;  // NAME=VALUE
   EngineRegistration engine;        // what --workers have in common
   std::vector<std::string> workers;
+  std::vector<std::string> engine_addresses = EngineAddresses::Default();
   bool goodbye = false;
 };
 
@@ -54,6 +56,7 @@ void Declare(FlagSet& flags, Flags* f) {
             1u, kRedisShardsMax);
   flags.Add("workers", &f->workers,
             "engines to relay, NAME[:RANK]=ENDPOINT[;replay=ENDPOINT][;topic=T][;bind],…");
+  flags.Add(kEngineAddressesFlag, &f->engine_addresses, kEngineAddressesHelp);
   flags.AddName("model_name", &f->engine.model, "model of --workers");
   flags.AddName("routing_group", &f->engine.group, "routing group of --workers");
   flags.Add("block_size", &f->engine.block_size, "tokens per block of --workers", 0, kBlockSizeMax);
@@ -112,6 +115,9 @@ absl::Status Finish(Flags* flags) {
   if (!workers.ok())
     return absl::InvalidArgumentError("--workers: " + std::string(workers.status().message()));
   flags->relay.workers = *std::move(workers);
+  auto addresses = EngineAddresses::Parse(flags->engine_addresses);
+  if (!addresses.ok()) return addresses.status();
+  flags->relay.ingest.addresses = *std::move(addresses);
   if (absl::Status bad = FinishLeaves(flags); !bad.ok()) return bad;
   for (const std::string& label : flags->labels) {
     const size_t equals = label.find('=');

@@ -316,7 +316,7 @@ struct Relay::State {
 
 absl::Status Relay::State::Register(const EngineRegistration& registration) {
   const Domain domain = DomainOf(registration.model, registration.group);
-  if (absl::Status bad = CheckRegistration(registration); !bad.ok()) return bad;
+  if (absl::Status bad = CheckRegistration(registration, ingest.addresses()); !bad.ok()) return bad;
   if (absl::Status bad = CheckNames(registration, domain, options.labels); !bad.ok()) return bad;
   MutexLock one_at_a_time(&register_mutex);
   InstancePtr instance = Find(registration.instance);
@@ -325,14 +325,7 @@ absl::Status Relay::State::Register(const EngineRegistration& registration) {
   if (is_new) instance = Make(registration, domain);
   if (absl::StatusOr<RankPtr> rank = AddRank(*instance, registration.rank); !rank.ok())
     return rank.status();
-  const absl::StatusOr<ZmqStreamId> stream =
-      ingest.Add({.worker_name = registration.instance,
-                  .rank = registration.rank,
-                  .endpoint = registration.endpoint,
-                  .replay_endpoint = registration.replay_endpoint,
-                  .topic = registration.topic,
-                  .bind = registration.bind},
-                 instance->worker);
+  const absl::StatusOr<ZmqStreamId> stream = ingest.Add(SourceOf(registration), instance->worker);
   if (!stream.ok()) {
     EndRank(*instance, registration.rank, /*goodbye=*/true, Duration(0));
     return stream.status();

@@ -440,6 +440,10 @@ TEST_F(RelayTest, RegistrationsComeAndGo) {
   EngineRegistration nowhere = engine.Registration("v");
   nowhere.endpoint = "10.0.0.1:5557";
   EXPECT_TRUE(absl::IsInvalidArgument(relay->Register(nowhere)));
+  for (const char* forbidden : {"ipc:///tmp/x", "inproc://x", "tcp://8.8.8.8:5557"}) {
+    nowhere.endpoint = forbidden;
+    EXPECT_TRUE(absl::IsInvalidArgument(relay->Register(nowhere))) << forbidden;
+  }
   engine.sockets.WaitForSubscribers();
   engine.sockets.Publish(engine.Stored({1}));
   ASSERT_TRUE(Becomes("w", Chain({1})));
