@@ -11,14 +11,18 @@
 #include "absl/container/flat_hash_map.h"
 #include "indexer/base/ids.h"
 #include "indexer/base/tier.h"
+#include "indexer/engines/engine_registration.h"
 #include "indexer/leaf/dynamo_dump.h"
 
 namespace kvatlas {
 namespace {
 
-constexpr size_t kEventBlocksMax = 1 << 20;
+constexpr size_t kEventBlocksMax = 1 << 17;
 constexpr size_t kNestingMax = 64;
 constexpr size_t kNameBytesMax = 512;
+constexpr size_t kNamespaceBytesMax = 256 << 10;
+constexpr size_t kTokenBytesMax = 1 << 20;  // a key, a text, a number, or blanks between them
+constexpr size_t kRanksMax = 1 << 16;       // of a domain
 
 struct Block {
   std::optional<uint64_t> block_hash, tokens_hash, sequence_hash;
@@ -38,6 +42,14 @@ struct DumpEvent {
   bool eagle = false;
   std::vector<Block> blocks;
 };
+
+// What it takes in memory while it waits.
+uint64_t BytesOf(const DumpEvent& event) {
+  uint64_t bytes = sizeof event + event.instance.size() + event.lora_name.size() +
+                   event.cache_salt.size() + event.blocks.size() * sizeof(Block);
+  for (const Block& block : event.blocks) bytes += block.digest.size();
+  return bytes;
+}
 
 // Where a name stands: enough to go on from it.
 struct Place {
@@ -76,7 +88,7 @@ class DumpLinker {
 
   void EndDomain() {
     stats_.orphaned_blocks += waiting_blocks_;
-    waiting_blocks_ = 0;
+    waiting_blocks_ = waiting_bytes_ = 0;
     ranks_.clear();
   }
 
@@ -87,6 +99,9 @@ class DumpLinker {
  private:
   absl::Status TakeOne(DumpEvent event, std::vector<DumpEvent>* ready) {
     RankNames& rank = ranks_[{event.instance, event.rank}];
+    if (ranks_.size() > kRanksMax)
+      return absl::ResourceExhaustedError("a dump of more than " + std::to_string(kRanksMax) +
+                                          " worker ranks");
     SequenceHash parent = kNoParent;
     uint64_t position = event.start.value_or(0);
     const auto place =
@@ -98,7 +113,8 @@ class DumpLinker {
       parent = SequenceHash{*event.parent_sequence};
     } else if (event.parent.has_value()) {
       waiting_blocks_ += event.blocks.size();
-      if (waiting_blocks_ > options_.waiting_max)
+      waiting_bytes_ += BytesOf(event);
+      if (waiting_bytes_ > options_.waiting_bytes_max)
         return absl::ResourceExhaustedError("too many blocks of a dump wait for their parents");
       rank.waiting[*event.parent].push_back(std::move(event));
       return absl::OkStatus();
@@ -135,6 +151,7 @@ class DumpLinker {
       if (const auto it = rank->waiting.find(*block.block_hash); it != rank->waiting.end()) {
         for (DumpEvent& child : it->second) {
           waiting_blocks_ -= child.blocks.size();
+          waiting_bytes_ -= BytesOf(child);
           ready->push_back(std::move(child));
         }
         rank->waiting.erase(it);
@@ -157,6 +174,7 @@ class DumpLinker {
   Domain domain_;
   absl::flat_hash_map<std::pair<std::string, uint32_t>, RankNames> ranks_;
   uint64_t waiting_blocks_ = 0;
+  uint64_t waiting_bytes_ = 0;
   DumpReadStats stats_;
 };
 
@@ -199,15 +217,19 @@ enum class At : uint8_t {
 // What nlohmann's parser tells, value by value.
 class DumpHandler {
  public:
-  DumpHandler(const DumpReadOptions& options, DumpVisitor* visitor) : linker_(options, visitor) {}
+  DumpHandler(const DumpReadOptions& options, DumpVisitor* visitor)
+      : options_(options), linker_(options, visitor) {}
 
   const absl::Status& status() const { return status_; }
+  // So many keys, values and brackets were told.
+  const uint64_t& tokens() const { return tokens_; }
   const DumpReadStats& stats() const { return linker_.stats(); }
 
   // ---- nlohmann's names ----
 
   bool null() { return Value(nullptr, nullptr, nullptr); }
   bool boolean(bool value) {
+    ++tokens_;
     if (stack_.empty()) return Fail("not a dump: no object");
     if (At_() == At::kEvent && key_ == "eagle") event_.eagle = value;
     return true;
@@ -221,6 +243,7 @@ class DumpHandler {
   bool string(std::string& value) { return Value(nullptr, &value, nullptr); }
   bool binary(nlohmann::json::binary_t&) { return true; }
   bool key(std::string& key) {
+    ++tokens_;
     key_ = key;
     if (At_() == At::kTop) return SplitKey();
     return true;
@@ -277,6 +300,7 @@ class DumpHandler {
   }
 
   bool Push(At at) {
+    ++tokens_;
     if (stack_.empty() && at != At::kTop) return Fail("not a dump: no object");
     if (stack_.size() >= kNestingMax) return Fail("a dump that is nested too deep");
     if (event_.blocks.size() > kEventBlocksMax) return Fail("an event of too many blocks");
@@ -285,6 +309,7 @@ class DumpHandler {
   }
 
   bool Pop() {
+    ++tokens_;
     const At at = stack_.back();
     stack_.pop_back();
     if (at == At::kEvent) return EndEvent();
@@ -294,6 +319,7 @@ class DumpHandler {
 
   // A number, a text, or neither: null. `negative` is set of a number below zero.
   bool Value(const uint64_t* number, std::string* text, const int64_t* negative) {
+    ++tokens_;
     if (stack_.empty()) return Fail("not a dump: no object");
     switch (At_()) {
       case At::kDomain:
@@ -335,7 +361,7 @@ class DumpHandler {
     if (key_ == "model" && text != nullptr) model_ = std::move(*text);
     if (key_ == "routing_group" && text != nullptr) group_ = std::move(*text);
     if (key_ == "error") linker_.CountFailedDomain();
-    return true;
+    return HasDomainsSize();
   }
 
   void BlockValue(const uint64_t* number, std::string* text) {
@@ -351,6 +377,7 @@ class DumpHandler {
 
   // A number where only an integer makes sense.
   bool Bad() {
+    ++tokens_;
     if (stack_.empty()) return Fail("not a dump: no object");
     if (At_() == At::kEvent || At_() == At::kInner || At_() == At::kStored || At_() == At::kBlock)
       event_.is_sound = false;
@@ -361,13 +388,19 @@ class DumpHandler {
     const size_t colon = key_.rfind(':');
     model_ = key_.substr(0, colon);
     group_ = colon == std::string::npos ? "" : key_.substr(colon + 1);
-    return true;
+    return HasDomainsSize();
+  }
+
+  bool HasDomainsSize() {
+    return (model_.size() <= kRegisteredTextBytesMax && group_.size() <= kRegisteredTextBytesMax) ||
+           Fail("a domain's name is too long");
   }
 
   bool IsSound(const DumpEvent& event) const {
     return event.is_store && event.is_sound && event.tier.has_value() && !event.instance.empty() &&
-           event.instance.size() <= kNameBytesMax && !event.blocks.empty() &&
-           event.start.value_or(0) + event.blocks.size() < UINT32_MAX &&
+           event.instance.size() <= kNameBytesMax &&
+           event.lora_name.size() + event.cache_salt.size() <= kNamespaceBytesMax &&
+           !event.blocks.empty() && event.start.value_or(0) + event.blocks.size() < UINT32_MAX &&
            std::all_of(
                event.blocks.begin(), event.blocks.end(),
                [](const Block& block) {
@@ -383,8 +416,9 @@ class DumpHandler {
       return true;
     }
     if (block_size_.has_value()) return Begin() && Take(linker_.Take(std::move(event_)));
-    early_blocks_ += event_.blocks.size();
-    if (early_blocks_ > kEventBlocksMax) return Fail("a domain without a block size");
+    early_bytes_ += BytesOf(event_);
+    if (early_bytes_ > options_.waiting_bytes_max)
+      return Take(absl::ResourceExhaustedError("too many blocks of a dump wait for a block size"));
     early_.push_back(std::move(event_));
     return true;
   }
@@ -402,7 +436,7 @@ class DumpHandler {
 
   bool EndDomain() {
     if (block_size_.has_value() && !Begin()) return false;
-    early_blocks_ = 0;
+    early_bytes_ = 0;
     linker_.EndDomain();
     return true;
   }
@@ -414,22 +448,28 @@ class DumpHandler {
   }
   bool Fail(const char* why) { return Take(absl::InvalidArgumentError(why)); }
 
+  const DumpReadOptions& options_;
   DumpLinker linker_;
   absl::Status status_;
+  uint64_t tokens_ = 0;
   std::vector<At> stack_;
   std::string key_;
   std::string model_, group_;
   std::optional<uint32_t> block_size_;
   bool begun_ = false;
   std::vector<DumpEvent> early_;  // before the block size
-  size_t early_blocks_ = 0;
+  uint64_t early_bytes_ = 0;
   DumpEvent event_;
 };
 
-// The text as nlohmann reads it: character by character, from pieces.
+// The text as nlohmann reads it: character by character, from pieces. It keeps a key, text or number until it is whole; what
+// is too long for one is known by the pieces that pass without another token.
 class Pieces {
  public:
-  explicit Pieces(const ReadChunk& read) : read_(read), piece_(64 << 10) { Fill(); }
+  Pieces(const ReadChunk& read, const uint64_t* tokens)
+      : read_(read), tokens_(*tokens), piece_(64 << 10) {
+    Fill();
+  }
 
   bool at_end() const { return at_ == end_; }
   char current() const { return piece_[at_]; }
@@ -444,9 +484,19 @@ class Pieces {
     if (!size.ok()) status_ = size.status();
     at_ = 0;
     end_ = size.ok() ? std::min(*size, piece_.size()) : 0;
+    if (tokens_ != tokens_seen_) token_bytes_ = 0;
+    tokens_seen_ = tokens_;
+    token_bytes_ += end_;
+    if (token_bytes_ <= kTokenBytesMax + piece_.size()) return;
+    status_ = absl::ResourceExhaustedError("a dump with a key, text or number of over " +
+                                           std::to_string(kTokenBytesMax) + " bytes");
+    end_ = 0;
   }
 
   const ReadChunk& read_;
+  const uint64_t& tokens_;
+  uint64_t tokens_seen_ = 0;
+  size_t token_bytes_ = 0;  // of pieces that began since the last token
   std::vector<char> piece_;
   size_t at_ = 0, end_ = 0;
   absl::Status status_;
@@ -487,7 +537,7 @@ class PieceIterator {
 absl::StatusOr<DumpReadStats> ReadDump(const DumpReadOptions& options, const ReadChunk& read,
                                        DumpVisitor* visitor) {
   DumpHandler handler(options, visitor);
-  Pieces pieces(read);
+  Pieces pieces(read, &handler.tokens());
   const bool whole = nlohmann::json::sax_parse(PieceIterator(&pieces), PieceIterator(nullptr),
                                                &handler, nlohmann::json::input_format_t::json,
                                                /*strict=*/false);

@@ -171,13 +171,56 @@ TEST(DynamoDumpTest, WhatIsNoDumpIsRefused) {
   few.blocks_max = 4;
   EXPECT_TRUE(absl::IsResourceExhausted(Read(kRecorded, &told, 100, few).status()));
   few = {};
-  few.waiting_max = 0;
+  few.waiting_bytes_max = 0;
   EXPECT_TRUE(absl::IsResourceExhausted(
       Read("{" + DomainText("m:g", Event("1", "5", BlockText(1, 1))) + "}", &told, 100, few)
           .status()));
   std::string deep = R"({"m:g":)";
   for (int i = 0; i < 10000; ++i) deep += R"({"a":)";
   EXPECT_TRUE(absl::IsInvalidArgument(Read(deep, &told).status()));
+}
+
+// Read from a source that is longer than any memory.
+TEST(DynamoDumpTest, AnEndlessKeyTextOrNumberIsRefusedEarly) {
+  for (const char* head : {R"({")", R"({"m:g":")", R"({"m:g":{"block_size":)", R"({"m:g":)"}) {
+    uint64_t sent = 0;
+    const char fill = std::string_view(head).back() == ':' ? '1' : 'a';
+    const ReadChunk read = [&](char* to, size_t size) -> absl::StatusOr<size_t> {
+      if (sent > (64u << 20)) return size_t{0};
+      const size_t start = sent == 0 ? std::string_view(head).copy(to, size) : 0;
+      std::fill(to + start, to + size, fill);
+      sent += size;
+      return size;
+    };
+    Told told;
+    const absl::Status status = ReadDump({}, read, &told).status();
+    EXPECT_TRUE(absl::IsResourceExhausted(status)) << head << ": " << status;
+    EXPECT_LE(sent, 4u << 20) << head;
+  }
+}
+
+TEST(DynamoDumpTest, ADomainsNameHasABound) {
+  Told told;
+  const std::string name(5000, 'm');
+  EXPECT_TRUE(absl::IsInvalidArgument(
+      Read("{" + DomainText(name + ":g", Event("1", "null", BlockText(1, 11))) + "}", &told)
+          .status()));
+  EXPECT_TRUE(told.domains.empty());
+}
+
+// Each waits for a parent that never comes, of a worker of its own.
+TEST(DynamoDumpTest, WhatWaitsForItsParentHasABoundInBytes) {
+  Told told;
+  std::string events;
+  for (int worker = 0; worker < 1000; ++worker)
+    events += (worker == 0 ? "" : ",") + Event(std::to_string(worker), "77", BlockText(1, 1));
+  DumpReadOptions options;
+  options.waiting_bytes_max = 100'000;
+  EXPECT_TRUE(absl::IsResourceExhausted(
+      Read("{" + DomainText("m:g", events) + "}", &told, 100, options).status()));
+  // Without a block size all of them wait.
+  EXPECT_TRUE(absl::IsResourceExhausted(
+      Read(R"({"m:g":{"events":[)" + events + "]}}", &told, 100, options).status()));
 }
 
 // Nothing of what random damage does to a dump ends the process.

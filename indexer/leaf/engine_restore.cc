@@ -1,5 +1,6 @@
 #include "indexer/leaf/engine_restore.h"
 
+#include <string>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -48,10 +49,18 @@ void RegisterEngines(EngineDirectory* directory, const EngineEntry& entry) {
   }
 }
 
-EngineRestorer::EngineRestorer(EngineDirectory* directory, Source source)
-    : directory_(directory), source_(source) {}
+EngineRestorer::EngineRestorer(EngineDirectory* directory, Source source, uint32_t instances_max)
+    : directory_(directory), source_(source), instances_max_(instances_max) {}
+
+absl::Status EngineRestorer::Admit(const EngineEntry& entry) {
+  if (workers_.size() < instances_max_ || workers_.contains(entry.instance))
+    return absl::OkStatus();
+  return absl::ResourceExhaustedError("more than " + std::to_string(instances_max_) +
+                                      " workers to restore (--peer_workers_max)");
+}
 
 absl::Status EngineRestorer::OnInstance(const EngineEntry& entry) {
+  if (absl::Status bad = Admit(entry); !bad.ok()) return bad;
   if (source_ == Source::kCheckpoint) RegisterEngines(directory_, entry);
   return absl::OkStatus();
 }
@@ -62,17 +71,18 @@ absl::Status EngineRestorer::OnPosition(const EngineEntry& entry, uint32_t rank,
   if (!position.has_value()) return absl::OkStatus();
   const absl::Status status = directory_->ResumeFrom(entry.instance, rank, *position,
                                                      /*earlier=*/source_ == Source::kCheckpoint);
-  if (!status.ok())
+  if (!status.ok() && lost_positions_++ == 0)
     Log(LogLevel::kWarning, "a stream does not go on where it was",
         {{"instance", entry.instance}, {"rank", rank}, {"reason", status}});
   return absl::OkStatus();
 }
 
 absl::Status EngineRestorer::OnRank(const EngineEntry& entry, const EngineRankMark& mark) {
+  if (absl::Status bad = Admit(entry); !bad.ok()) return bad;
   EngineWorker* const worker = WorkerOf(entry);
   if (worker == nullptr) return absl::OkStatus();
   const absl::Status status = worker->RestoreRank(mark);
-  if (!status.ok())
+  if (!status.ok() && lost_ranks_++ == 0)
     Log(LogLevel::kWarning, "what was known of a rank cannot be restored",
         {{"instance", entry.instance}, {"rank", mark.rank}, {"reason", status}});
   return absl::OkStatus();
@@ -81,8 +91,7 @@ absl::Status EngineRestorer::OnRank(const EngineEntry& entry, const EngineRankMa
 absl::Status EngineRestorer::OnName(const EngineEntry& entry, const EngineAlias& alias) {
   EngineAlias of_stream = alias;
   of_stream.stream_rank = stream_rank_;
-  Restore(entry, of_stream);
-  return absl::OkStatus();
+  return Restore(entry, of_stream);
 }
 
 EngineWorker* EngineRestorer::WorkerOf(const EngineEntry& entry) {
@@ -99,15 +108,16 @@ EngineWorker* EngineRestorer::WorkerOf(const EngineEntry& entry) {
   return it->second.get();
 }
 
-void EngineRestorer::Restore(const EngineEntry& entry, const EngineAlias& alias) {
+absl::Status EngineRestorer::Restore(const EngineEntry& entry, const EngineAlias& alias) {
+  if (absl::Status bad = Admit(entry); !bad.ok()) return bad;
   EngineWorker* const worker = WorkerOf(entry);
-  if (worker == nullptr) return;
+  if (worker == nullptr) return absl::OkStatus();
   const absl::Status status = worker->Restore(alias, /*more=*/true);
   restored_ += status.ok();
-  if (status.ok()) return;
-  if (refused_++ == 0)
+  if (!status.ok() && refused_++ == 0)
     Log(LogLevel::kWarning, "a block's name cannot be restored",
         {{"instance", entry.instance}, {"reason", status}});
+  return absl::OkStatus();
 }
 
 void EngineRestorer::Finish() const {

@@ -29,10 +29,11 @@ void RegisterEngines(EngineDirectory* directory, const EngineEntry& entry);
 class EngineRestorer : public SnapshotVisitor {
  public:
   enum class Source { kReplica, kCheckpoint, kDump };
-  // The directory outlives it.
-  EngineRestorer(EngineDirectory* directory, Source source);
+  // The directory outlives it. Of more than `instances_max` instances nothing is restored.
+  EngineRestorer(EngineDirectory* directory, Source source, uint32_t instances_max = UINT32_MAX);
 
-  // A replica's were registered before, so that nothing is missed meanwhile; a checkpoint's are here.
+  // A replica's were registered before, so that nothing is missed meanwhile; a checkpoint's are here. RESOURCE_EXHAUSTED: one
+  // instance too many.
   absl::Status OnInstance(const EngineEntry& entry) override;
   // Without a position nothing was said on that stream yet.
   absl::Status OnPosition(const EngineEntry& entry, uint32_t rank,
@@ -40,8 +41,8 @@ class EngineRestorer : public SnapshotVisitor {
   absl::Status OnRank(const EngineEntry& entry, const EngineRankMark& mark) override;
   absl::Status OnName(const EngineEntry& entry, const EngineAlias& alias) override;
 
-  // One name by itself.
-  void Restore(const EngineEntry& entry, const EngineAlias& alias);
+  // One name by itself. RESOURCE_EXHAUSTED as above; another reason for which it cannot be is logged once.
+  absl::Status Restore(const EngineEntry& entry, const EngineAlias& alias);
 
   // What was restored is in the index.
   void Finish() const;
@@ -50,12 +51,17 @@ class EngineRestorer : public SnapshotVisitor {
   uint64_t refused() const { return refused_; }
 
  private:
+  absl::Status Admit(const EngineEntry& entry);
+  // Null: it cannot be. REQUIRES: admitted.
   EngineWorker* WorkerOf(const EngineEntry& entry);
 
   EngineDirectory* const directory_;
   const Source source_;
+  const uint32_t instances_max_;
   std::map<std::string, std::shared_ptr<EngineWorker>> workers_;  // null: it cannot be
   uint32_t stream_rank_ = 0;
+  uint64_t lost_positions_ = 0;
+  uint64_t lost_ranks_ = 0;
   uint64_t restored_ = 0;
   uint64_t refused_ = 0;
 };

@@ -23,6 +23,8 @@ namespace beast = boost::beast;
 namespace http = beast::http;
 using boost::system::error_code;
 
+constexpr double kSecondsMax = 1e9;  // more than any rate's bytes are waited for
+
 absl::Status Failed(std::string_view what, const error_code& error) {
   return absl::UnavailableError(std::string(what) + ": " + error.message());
 }
@@ -61,13 +63,38 @@ struct HttpFetch::State {
     return error ? Failed(what, error) : absl::OkStatus();
   }
 
+  // What is left of `given` within the whole fetch; zero ends a step at once.
+  Duration Within(Duration given) const {
+    return std::max(Duration::zero(), std::min(given, until - Clock::Real().Now()));
+  }
+
+  // Why a step of the body timed out.
+  absl::Status TooSlow() const {
+    if (Within(Duration::max()) == Duration::zero())
+      return absl::UnavailableError("the answer was not complete in time");
+    if (SlowFor() <= Duration::zero())
+      return absl::UnavailableError("the answer is slower than " +
+                                    std::to_string(options.bytes_per_s_min) + " bytes a second");
+    return absl::UnavailableError("no more of the answer came in time");
+  }
+
+  // How much longer its body may be waited for at the least rate.
+  Duration SlowFor() const {
+    const double seconds =
+        static_cast<double>(body_bytes) / static_cast<double>(options.bytes_per_s_min);
+    return options.slow_for +
+           std::chrono::duration_cast<Duration>(
+               std::chrono::duration<double>(std::min(seconds, kSecondsMax))) -
+           waited;
+  }
+
   absl::Status Connect(const Address& address) {
     stream.emplace(context);
     asio::ip::tcp::resolver resolver(context);
     error_code error;
     const auto found = resolver.resolve(address.host, std::to_string(address.port), error);
     if (error) return Failed("resolving " + address.ToString(), error);
-    stream->expires_after(options.connect_timeout);
+    stream->expires_after(Within(options.connect_timeout));
     stream->async_connect(found, [&](const error_code& e, const auto&) { error = e; });
     return Finish("connecting to " + address.ToString(), error);
   }
@@ -77,18 +104,21 @@ struct HttpFetch::State {
     request.set(http::field::host, address.ToString());
     request.set(http::field::connection, "close");
     error_code error;
-    stream->expires_after(options.read_timeout);
+    stream->expires_after(Within(options.read_timeout));
     http::async_write(*stream, request, [&](const error_code& e, size_t) { error = e; });
     if (absl::Status bad = Finish("asking " + address.ToString(), error); !bad.ok()) return bad;
     parser.emplace();
     parser->body_limit(options.body_bytes_max);
-    stream->expires_after(options.read_timeout);
+    stream->expires_after(Within(options.read_timeout));
     http::async_read_header(*stream, buffer, *parser,
                             [&](const error_code& e, size_t) { error = e; });
     return Finish("waiting for " + address.ToString(), error);
   }
 
   const HttpFetchOptions options;
+  Time until{0};       // of the whole fetch
+  Duration waited{0};  // for the body
+  uint64_t body_bytes = 0;
   std::atomic<bool> cancelled{false};
   asio::io_context context;
   std::optional<beast::tcp_stream> stream;
@@ -105,6 +135,9 @@ absl::StatusOr<int> HttpFetch::Get(std::string_view url, std::string_view path_a
   if (!parsed.ok()) return parsed.status();
   state.parser.reset();
   state.buffer.clear();
+  state.until = Clock::Real().Now() + state.options.total_timeout;
+  state.waited = Duration::zero();
+  state.body_bytes = 0;
   if (absl::Status bad = state.Connect(parsed->address); !bad.ok()) return bad;
   const std::string target = parsed->base + std::string(path_and_query);
   if (absl::Status bad = state.Ask(parsed->address, target); !bad.ok()) return bad;
@@ -120,11 +153,17 @@ absl::StatusOr<size_t> HttpFetch::Read(char* to, size_t size) {
     body.size = size;
     body.more = true;
     error_code error;
-    state.stream->expires_after(state.options.read_timeout);
+    const Time asked = Clock::Real().Now();
+    const Duration patience = std::min(state.Within(state.options.read_timeout), state.SlowFor());
+    if (patience <= Duration::zero()) return state.TooSlow();
+    state.stream->expires_after(patience);
     http::async_read_some(*state.stream, state.buffer, *state.parser,
                           [&](const error_code& e, size_t) { error = e; });
     const absl::Status status = state.Finish("reading an answer", error);
     const size_t got = size - body.size;
+    state.waited += Clock::Real().Now() - asked;
+    state.body_bytes += got;
+    if (error == beast::error::timeout && !state.cancelled.load()) return state.TooSlow();
     if (!status.ok() && error != http::error::need_buffer) return status;
     if (state.cancelled.load()) return status;
     if (got > 0) return got;

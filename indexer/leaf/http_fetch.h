@@ -30,6 +30,11 @@ struct HttpFetchOptions {
   Duration connect_timeout = std::chrono::seconds(2);
   Duration read_timeout = std::chrono::seconds(10);  // of the header, and of each piece
   uint64_t body_bytes_max = uint64_t{1} << 40;
+  // From `Get` to the body's end, what the reader does between its pieces included.
+  Duration total_timeout = std::chrono::hours(24);
+  // Waiting for a body may take `slow_for` altogether, and longer by what its bytes take at this rate.
+  uint64_t bytes_per_s_min = 64 << 10;
+  Duration slow_for = std::chrono::seconds(30);
 };
 
 // What "http://host:port/base" names; without a scheme too, and then or without a port, port 80.
@@ -49,7 +54,8 @@ class HttpFetch {
   // not in time. CANCELLED.
   absl::StatusOr<int> Get(std::string_view url, std::string_view path_and_query);
 
-  // The next bytes of the body, at most `size`; 0: it is complete.
+  // The next bytes of the body, at most `size`; 0: it is complete. UNAVAILABLE: it broke off, or is slower than the options
+  // say. CANCELLED.
   absl::StatusOr<size_t> Read(char* to, size_t size);
   // The same as a function, valid as long as this.
   std::function<absl::StatusOr<size_t>(char* to, size_t size)> Body();

@@ -94,5 +94,48 @@ TEST(HttpFetchTest, WhoIsNotThereOrSilentIsUnavailable) {
   wake.SignalAll();
 }
 
+// Dripped so that no piece is ever late. The drip ends by itself after 3 seconds, for a reader that never gives up.
+class DripTest : public testing::Test {
+ protected:
+  DripTest() {
+    server_.Handle({.method = "GET", .path = "/", .handler = [this](const HttpRequest&) {
+                      return HttpResponse{.more = [this, left = 300](std::string* piece) mutable {
+                        MutexLock lock(&mutex_);
+                        wake_.WaitFor(&mutex_, std::chrono::milliseconds(10));
+                        *piece += 'x';
+                        return --left > 0;
+                      }};
+                    }});
+    EXPECT_TRUE(server_.Start().ok());
+  }
+
+  absl::Status Fetch(const HttpFetchOptions& options) {
+    HttpFetch fetch(options);
+    const absl::StatusOr<int> status = fetch.Get("http://" + server_.address().ToString(), "/");
+    return status.ok() ? fetch.ReadAll(1 << 20).status() : status.status();
+  }
+
+  Mutex mutex_;
+  CondVar wake_;
+  HttpServer server_{{.listen = {"127.0.0.1", 0}}};
+};
+
+TEST_F(DripTest, ABodyThatIsTooSlowIsGivenUp) {
+  const absl::Status status =
+      Fetch({.bytes_per_s_min = 1 << 20, .slow_for = std::chrono::milliseconds(100)});
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_NE(status.message().find("1048576 bytes a second"), std::string::npos) << status;
+}
+
+TEST_F(DripTest, AFetchEndsAtItsDeadline) {
+  const absl::Status status = Fetch({.total_timeout = std::chrono::milliseconds(100)});
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_NE(status.message().find("in time"), std::string::npos) << status;
+}
+
+TEST_F(DripTest, OneThatIsFastEnoughIsRead) {
+  EXPECT_TRUE(Fetch({.bytes_per_s_min = 1, .slow_for = std::chrono::milliseconds(100)}).ok());
+}
+
 }  // namespace
 }  // namespace kvatlas

@@ -69,6 +69,11 @@ void DeclareEngines(FlagSet& flags, Flags* f) {
   flags.Add("block_size", &f->engine.block_size, "tokens per block of --workers", 0, kBlockSizeMax);
   flags.Add("peers", &engines.recovery.peers,
             "URLs of replicas, or of Dynamo's indexers, to recover from at the start");
+  flags.Add("peer_timeout", &engines.recovery.peer_timeout,
+            "what a peer has for telling all that it knows, before the next one is asked",
+            std::chrono::seconds(1));
+  flags.Add("peer_workers_max", &engines.recovery.workers_max,
+            "worker ranks that are taken over from a peer; one with more is not recovered from", 1);
   flags.Add("min_initial_workers", &engines.min_initial_workers,
             "workers to wait for before this leaf says that it is ready");
   flags.Add("local_hashes", &engines.local_hashes,

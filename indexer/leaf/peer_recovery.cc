@@ -18,18 +18,33 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr size_t kWorkersBytesMax = 64 << 20;
+constexpr size_t kWorkersBytesMax = 16 << 20;
+constexpr uint64_t kWorkerKeysMax = 1 << 16;
 constexpr Duration kLookEvery = std::chrono::milliseconds(10);
 // A peer that has others to tell is asked again.
 constexpr uint32_t kBusyTries = 30;
 constexpr Duration kBusyWait = std::chrono::seconds(2);
 
+// Of a peer with more than it may have.
+absl::Status TooManyWorkers(uint32_t workers_max) {
+  return absl::ResourceExhaustedError("it tells of more than " + std::to_string(workers_max) +
+                                      " workers; --peer_workers_max allows more");
+}
+
 class Registrar : public SnapshotVisitor {
  public:
-  explicit Registrar(EngineDirectory* directory) : directory_(directory) {}
+  Registrar(EngineDirectory* directory, uint32_t workers_max)
+      : directory_(directory), workers_max_(workers_max) {}
+
   absl::Status OnInstance(const EngineEntry& entry) override {
-    RegisterEngines(directory_, entry);
+    workers_ += std::max<size_t>(entry.listeners.size(), 1);
+    if (workers_ > workers_max_) return TooManyWorkers(workers_max_);
+    entries_.push_back(entry);
     return absl::OkStatus();
+  }
+  // All that it was told, once it is known that they are not too many.
+  void Register() const {
+    for (const EngineEntry& entry : entries_) RegisterEngines(directory_, entry);
   }
   absl::Status OnName(const EngineEntry&, const EngineAlias&) override { return absl::OkStatus(); }
   absl::Status OnRank(const EngineEntry&, const EngineRankMark&) override {
@@ -42,18 +57,21 @@ class Registrar : public SnapshotVisitor {
 
  private:
   EngineDirectory* const directory_;
+  const uint32_t workers_max_;
+  uint64_t workers_ = 0;
+  std::vector<EngineEntry> entries_;
 };
 
 class DumpRestorer : public DumpVisitor {
  public:
-  explicit DumpRestorer(EngineDirectory* directory)
-      : directory_(directory), restored_(directory, EngineRestorer::Source::kDump) {}
+  DumpRestorer(EngineDirectory* directory, uint32_t workers_max)
+      : directory_(directory), restored_(directory, EngineRestorer::Source::kDump, workers_max) {}
 
   absl::Status OnDomain(const Domain& domain, uint32_t block_size) override {
     block_size_ = block_size;
     const std::optional<uint32_t> known = directory_->BlockSizeOf(domain);
     skip_ = known.has_value() && *known != block_size;
-    if (skip_)
+    if (skip_ && skipped_++ == 0)
       Log(LogLevel::kWarning, "a peer's domain has another block size",
           {{"domain", ToString(domain)}, {"ours", *known}, {"theirs", block_size}});
     return absl::OkStatus();
@@ -66,8 +84,7 @@ class DumpRestorer : public DumpVisitor {
     entry_.domain = domain;
     entry_.block_size = block_size_;
     entry_.source = "zmq";
-    restored_.Restore(entry_, alias);
-    return absl::OkStatus();
+    return restored_.Restore(entry_, alias);
   }
 
   const EngineRestorer& restored() const { return restored_; }
@@ -78,6 +95,7 @@ class DumpRestorer : public DumpVisitor {
   EngineEntry entry_;
   uint32_t block_size_ = 0;
   bool skip_ = false;
+  uint64_t skipped_ = 0;
 };
 
 std::string TextOf(const Json& value) {
@@ -144,7 +162,9 @@ struct PeerRecovery::State {
   // Runs `take` on the body of what `peer` answers; NOT_FOUND: it has no such path. RESOURCE_EXHAUSTED: not now.
   absl::Status Fetch(const std::string& peer, const char* path,
                      const std::function<absl::Status(HttpFetch*)>& take) {
-    HttpFetch fetch(options.fetch);
+    HttpFetchOptions within = options.fetch;
+    within.total_timeout = std::min(within.total_timeout, peer_until - Clock::Real().Now());
+    HttpFetch fetch(within);
     absl::Status status = Begin(&fetch);
     if (!status.ok()) return status;
     const absl::StatusOr<int> answered = fetch.Get(peer, path);
@@ -166,26 +186,47 @@ struct PeerRecovery::State {
 
   // Everything from one peer, or a reason.
   absl::Status From(const std::string& peer) {
-    Registrar registrar(directory);
+    peer_until = Clock::Real().Now() + options.peer_timeout;
+    Registrar registrar(directory, options.workers_max);
     absl::Status known = Fetch(peer, "/snapshot?names=0", [&](HttpFetch* fetch) {
       return ReadReplicaSnapshot(options.contract, fetch->Body(), &registrar).status();
     });
     const bool is_ours = !absl::IsNotFound(known);
     if (!is_ours)
-      known = Fetch(peer, "/workers", [&](HttpFetch* fetch) { return LearnWorkers(fetch); });
+      known = Fetch(peer, "/workers",
+                    [&](HttpFetch* fetch) { return LearnWorkers(fetch, &registrar); });
     if (!known.ok()) return known;
+    registrar.Register();
     if (absl::Status cancelled = WaitForEngines(); !cancelled.ok()) return cancelled;
     return is_ours ? RestoreSnapshot(peer) : RestoreDump(peer);
   }
 
-  absl::Status LearnWorkers(HttpFetch* fetch) {
+  // Worker by worker: a document of the whole text may take 30 times its size.
+  absl::Status LearnWorkers(HttpFetch* fetch, Registrar* registrar) {
     const absl::StatusOr<std::string> text = fetch->ReadAll(kWorkersBytesMax);
     if (!text.ok()) return text.status();
-    const Json workers = Json::parse(*text, nullptr, /*allow_exceptions=*/false);
+    absl::Status status;
+    uint64_t keys = 0;  // of one worker
+    // [ { worker's keys: { endpoints, listeners } } ]
+    const auto keep = [&](int depth, Json::parse_event_t event, Json& parsed) {
+      if (depth == 0) return true;
+      if (!status.ok() || event == Json::parse_event_t::array_start) return false;
+      if (event == Json::parse_event_t::object_start) {
+        if (depth == 1) keys = 0;
+        return depth <= 2;
+      }
+      if (event == Json::parse_event_t::key && depth <= 3 && ++keys > kWorkerKeysMax)
+        status = absl::ResourceExhaustedError("it tells of a worker with over " +
+                                              std::to_string(kWorkerKeysMax) + " ranks and fields");
+      if (depth > 1) return status.ok();
+      if (event == Json::parse_event_t::object_end)
+        if (const std::optional<EngineEntry> entry = WorkerEntry(parsed); entry.has_value())
+          status = registrar->OnInstance(*entry);
+      return false;
+    };
+    const Json workers = Json::parse(*text, keep, /*allow_exceptions=*/false);
+    if (!status.ok()) return status;
     if (!workers.is_array()) return absl::InvalidArgumentError("/workers is no list");
-    for (const Json& worker : workers)
-      if (const std::optional<EngineEntry> entry = WorkerEntry(worker); entry.has_value())
-        RegisterEngines(directory, *entry);
     return absl::OkStatus();
   }
 
@@ -198,7 +239,7 @@ struct PeerRecovery::State {
   }
 
   absl::Status RestoreSnapshot(const std::string& peer) {
-    EngineRestorer restorer(directory, EngineRestorer::Source::kReplica);
+    EngineRestorer restorer(directory, EngineRestorer::Source::kReplica, options.workers_max);
     absl::Status status;
     // It is ready, since it told whom it listens to, and gives two of these at a time.
     bool given = false;
@@ -209,23 +250,24 @@ struct PeerRecovery::State {
       });
       if (given || !absl::IsResourceExhausted(status) || !Sleep(kBusyWait)) break;
     }
-    if (status.ok()) Finish(peer, restorer);
-    return status;
+    return Finish(peer, restorer, status);
   }
 
   absl::Status RestoreDump(const std::string& peer) {
-    DumpRestorer restorer(directory);
+    DumpRestorer restorer(directory, options.workers_max);
     absl::Status status = Fetch(peer, "/dump", [&](HttpFetch* fetch) {
       return ReadDump({.contract = options.contract}, fetch->Body(), &restorer).status();
     });
-    if (status.ok()) Finish(peer, restorer.restored());
-    return status;
+    return Finish(peer, restorer.restored(), status);
   }
 
-  static void Finish(const std::string& peer, const EngineRestorer& restored) {
+  static absl::Status Finish(const std::string& peer, const EngineRestorer& restored,
+                             const absl::Status& read) {
+    if (!read.ok()) return read;
     restored.Finish();
     Log(LogLevel::kInfo, "recovered from a peer",
         {{"peer", peer}, {"names", restored.restored()}, {"refused", restored.refused()}});
+    return absl::OkStatus();
   }
 
   // As it was before the peer that broke off.
@@ -239,6 +281,7 @@ struct PeerRecovery::State {
   EngineDirectory* const directory;
   ReadinessGate* const readiness;
   const std::vector<EngineEntry> own;
+  Time peer_until{0};  // the end of the one that is asked; of the thread in `Run`
 
   Mutex mutex;
   CondVar wake;

@@ -8,6 +8,8 @@
 //
 // Of a peer that has no snapshot (Dynamo's indexer), /workers and /dump: without positions, so what it tells is unconfirmed.
 // *Truth*: one peer, the first that tells everything; of one that broke off, nothing is kept.
+// *Bounds*: a peer is not trusted. What it tells has a size, a least speed, a time and a number of workers
+// (`PeerRecoveryOptions`); beyond one of them it is given up as one that broke off, and a line of the log says which.
 // *Threads*: `Run` waits; `Cancel` from any other.
 
 #ifndef KVATLAS_INDEXER_LEAF_PEER_RECOVERY_H_
@@ -36,7 +38,11 @@ struct PeerRecoveryOptions {
   // For engines' connections, before the peer is asked what they hold; and for subscriptions to arrive.
   Duration connect_wait = std::chrono::seconds(2);
   Duration settle_wait = std::chrono::milliseconds(100);
-  HttpFetchOptions fetch;
+  // For all that one peer is asked; then the next one is.
+  Duration peer_timeout = std::chrono::minutes(10);
+  // Workers' ranks that are taken over from a peer; one that tells of more is not recovered from.
+  uint32_t workers_max = 2048;
+  HttpFetchOptions fetch = {.body_bytes_max = uint64_t{32} << 30};
 };
 
 class PeerRecovery {

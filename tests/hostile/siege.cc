@@ -183,6 +183,16 @@ Siege::Siege(SiegeOptions options) : options_(std::move(options)) {
     ADD_FAILURE() << status.ToString();
     return;
   }
+  const Time until = Clock::Real().Now() + std::chrono::minutes(1);
+  while (options_.watch_when_ready && HttpStatus("/ready") != 200) {
+    if (Clock::Real().Now() > until) {
+      ADD_FAILURE() << options_.program << " is not ready after a minute:\n" << LogTail();
+      return;
+    }
+    Mutex mutex;
+    MutexLock lock(&mutex);
+    CondVar().WaitFor(&mutex, std::chrono::milliseconds(50));
+  }
   health_ = std::make_unique<HealthProber>(http());
   neighbour_ = std::make_unique<Neighbour>(grpc());
   health_->Start();

@@ -36,6 +36,8 @@ struct SiegeOptions {
   uint32_t descriptors_soft = 0;
   uint32_t descriptors_hard = 0;
   uint64_t memory_growth_max = 64 << 20;
+  // The watchers begin once /ready is 200, within a minute: for what happens while a process starts.
+  bool watch_when_ready = false;
 };
 
 class Siege {
