@@ -17,6 +17,7 @@
 #include "frontend/frontend.h"
 #include "frontend/frontend_service.h"
 #include "frontend/grpc_finders.h"
+#include "frontend/http/engine_call.h"
 #include "frontend/http/prompt_flags.h"
 #include "frontend/policy/policy.h"
 #include "frontend/policy/weights_file.h"
@@ -202,11 +203,12 @@ absl::StatusOr<std::unique_ptr<ModelRegistry>> LoadModels(const std::string& fla
 }
 
 // `models` may be null.
-int Run(ServiceMain& service, Flags& flags, FoundNodes& hierarchies, ModelRegistry* models) {
+int Run(ServiceMain& service, Flags& flags, const EngineReach& reach, FoundNodes& hierarchies,
+        ModelRegistry* models) {
   flags.frontend.hierarchies = hierarchies.map();
   GrpcTimer timer;
   GrpcCellFinder cell_finder(flags.question_streams);
-  Endpoints endpoints;
+  Endpoints endpoints(reach.addresses);
   GrpcOverlapFinder overlap_finder(flags.question_streams);
   EndpointLearner learner(&overlap_finder, &endpoints);
   for (const std::string& address : hierarchies.map().Addresses()) cell_finder.Connect(address);
@@ -224,10 +226,11 @@ int Run(ServiceMain& service, Flags& flags, FoundNodes& hierarchies, ModelRegist
   if (!leaves.ok()) return service.Fail(leaves.status());
   Metrics metrics;
   LocalTokenizer local(models, {});
-  auto prompts = PromptParts::Make(flags.prompts, &frontend, models == nullptr ? nullptr : &local);
+  auto prompts =
+      PromptParts::Make(flags.prompts, reach, &frontend, models == nullptr ? nullptr : &local);
   if (!prompts.ok()) return service.Fail(prompts.status());
   FrontendService frontend_service(&frontend, &metrics, (*prompts)->router());
-  auto proxy = MakeProxy(flags.proxy, &frontend, (*prompts)->router(), &metrics);
+  auto proxy = MakeProxy(flags.proxy, reach, &frontend, (*prompts)->router(), &metrics);
   if (!proxy.ok()) return service.Fail(proxy.status());
   TruthService truth_service(&truth, &Clock::Real());
   GrpcServer grpc({.listen = flags.grpc});
@@ -308,6 +311,8 @@ int Main(int argc, char** argv) {
   const absl::StatusOr<Schedules> schedules = ReadSchedules(flags);
   absl::StatusOr<std::map<std::string, std::string>> engines = EnginesOf(flags.proxy);
   if (bad.ok()) bad = engines.status();
+  const absl::StatusOr<EngineReach> reach = ReachOf(flags.proxy, flags.prompts);
+  if (bad.ok()) bad = reach.status();
   absl::StatusOr<std::unique_ptr<ModelRegistry>> models = LoadModels(flags.models);
   if (bad.ok()) bad = models.status();
   if (bad.ok()) bad = hierarchies.ok() ? schedules.status() : hierarchies.status();
@@ -324,7 +329,7 @@ int Main(int argc, char** argv) {
   flags.frontend.schedule = &schedules->leaves;
   flags.frontend.hierarchy_schedule = &schedules->hierarchy;
   flags.frontend.engines = *std::move(engines);
-  return Run(service, flags, *hierarchies, models->get());
+  return Run(service, flags, *reach, *hierarchies, models->get());
 }
 
 }  // namespace

@@ -1,24 +1,18 @@
 #include "frontend/ext_proc/endpoints.h"
 
-#include <arpa/inet.h>
-
+#include <chrono>
 #include <cstdint>
 #include <limits>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "indexer/service/address.h"
+#include "indexer/service/log.h"
 
 namespace kvatlas {
 namespace {
 
 constexpr uint32_t kWholeWorker = std::numeric_limits<uint32_t>::max();
-
-bool IsIp(const std::string& host) {
-  in6_addr address;
-  return inet_pton(AF_INET, host.c_str(), &address) == 1 ||
-         inet_pton(AF_INET6, host.c_str(), &address) == 1;
-}
 
 HolderId Whole(const HolderId& worker) { return {worker.name, kWholeWorker, ""}; }
 
@@ -43,7 +37,8 @@ absl::StatusOr<std::string> EndpointOf(std::string_view url) {
     url.remove_prefix(scheme + 3);
   const absl::StatusOr<Address> address = Address::Parse(url.substr(0, url.find('/')));
   if (!address.ok()) return address.status();
-  if (!IsIp(address->host) || address->port == 0) {
+  if (!IsNumericHost(address->host) || address->host.find('%') != std::string::npos ||
+      address->port == 0) {
     return absl::InvalidArgumentError("'" + std::string(url) + "' is no IP:PORT");
   }
   return address->ToString();
@@ -65,6 +60,13 @@ absl::Status Endpoints::Configure(const std::string& entry) {
 void Endpoints::Learn(const HolderId& worker, std::string_view url) {
   absl::StatusOr<std::string> endpoint = EndpointOf(url);
   if (!endpoint.ok()) return;
+  const absl::Status outside = addresses_.CheckHost(Address::Parse(*endpoint)->host);
+  if (!outside.ok()) {
+    static LogLimiter limiter(std::chrono::seconds(10));
+    return LogEvery(limiter, worker.name, LogLevel::kWarning,
+                    "a worker gets no requests: its url leads outside --engine_addresses",
+                    {{"worker", worker.name}, {"url", url}, {"reason", outside}});
+  }
   MutexLock lock(&mutex_);
   const auto known = by_worker_.find(worker);
   if (known != by_worker_.end() &&

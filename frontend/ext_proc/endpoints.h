@@ -21,6 +21,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -29,6 +30,7 @@
 #include "absl/status/statusor.h"
 #include "indexer/base/ids.h"
 #include "indexer/base/mutex.h"
+#include "indexer/service/engine_addresses.h"
 
 namespace kvatlas {
 
@@ -41,10 +43,14 @@ absl::StatusOr<std::string> EndpointOf(std::string_view url);
 
 class Endpoints {
  public:
+  // Learnt are endpoints within `addresses` alone: a proxy sends them prompts and credentials.
+  explicit Endpoints(EngineAddresses addresses = EngineAddresses())
+      : addresses_(std::move(addresses)) {}
+
   // WORKER=IP:PORT, or WORKER/RANK=IP:PORT of one rank of several. INVALID_ARGUMENT: anything else.
   absl::Status Configure(const std::string& entry);
 
-  // What a worker says of itself; what is no endpoint is not learnt.
+  // What a worker says of itself; what is no endpoint, or outside, is not learnt, and a line of the log says so of the latter.
   void Learn(const HolderId& worker, std::string_view url);
 
   // Of the rank, else of the whole worker.
@@ -75,6 +81,8 @@ class Endpoints {
   void Put(const HolderId& worker, Entry entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Drop(const HolderId& worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ForgetLearnt() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const EngineAddresses addresses_;
 
   mutable Mutex mutex_;
   // A worker as a whole has the rank `kWholeWorker`.

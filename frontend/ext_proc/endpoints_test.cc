@@ -40,6 +40,16 @@ TEST(EndpointsTest, WhatIsConfiguredWinsOverWhatIsLearnt) {
   EXPECT_EQ(endpoints.Of({"w", 0, ""}), "10.0.0.1:80");
 }
 
+TEST(EndpointsTest, WhatLeadsOutsideIsNotLearnt) {
+  Endpoints endpoints;
+  const HolderId worker = {"w", 0, ""};
+  for (const char* outside : {"http://8.8.8.8:80", "169.254.169.254:80", "[::ffff:8.8.8.8]:80"})
+    endpoints.Learn(worker, outside);
+  EXPECT_EQ(endpoints.Of(worker), std::nullopt);
+  EXPECT_TRUE(endpoints.Configure("w=8.8.8.8:80").ok());
+  EXPECT_EQ(endpoints.Of(worker), "8.8.8.8:80");
+}
+
 TEST(EndpointsTest, BackFromEndpointsToWorkers) {
   Endpoints endpoints;
   ASSERT_TRUE(endpoints.Configure("a/0=10.0.0.1:80").ok());

@@ -4,12 +4,14 @@
 #include <array>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/connect.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/beast/http/basic_parser.hpp>
 #include <boost/beast/http/error.hpp>
 #include <cstring>
 #include <limits>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -94,6 +96,10 @@ absl::StatusOr<EngineUrl> EngineUrl::Parse(std::string_view text) {
 std::string EngineUrl::authority() const {
   const bool six = host.find(':') != std::string::npos;
   return absl::StrCat(six ? "[" : "", host, six ? "]:" : ":", port);
+}
+
+absl::Status EngineReach::Check(const EngineUrl& url) const {
+  return given.contains(url.authority()) ? absl::OkStatus() : addresses.CheckHost(url.host);
 }
 
 // ---- The pool ----
@@ -209,6 +215,12 @@ void EngineCall::Start() {
 
 void EngineCall::Connect() {
   reused_ = false;
+  if (absl::Status outside = pool_->options().reach.Check(request_.url); !outside.ok()) {
+    // Not from within `Start`.
+    return asio::post(socket_.get_executor(), [self = shared_from_this(), outside] {
+      if (!self->over_) self->Fail(outside);
+    });
+  }
   SetTimer(pool_->options().connect_timeout, "no connection");
   Error error;
   const asio::ip::address numeric = asio::ip::make_address(request_.url.host, error);
@@ -228,8 +240,21 @@ void EngineCall::Connect() {
       });
 }
 
+bool EngineCall::Reaches(const tcp::endpoint& endpoint) const {
+  const EngineReach& reach = pool_->options().reach;
+  return reach.given.contains(Authority()) || reach.addresses.Contains(endpoint.data());
+}
+
 void EngineCall::ConnectTo(const tcp::resolver::results_type& found) {
-  asio::async_connect(socket_, found,
+  std::vector<tcp::endpoint> within;
+  for (const auto& entry : found)
+    if (Reaches(entry.endpoint())) within.push_back(entry.endpoint());
+  if (within.empty() && !found.empty()) {
+    const std::string first = found.begin()->endpoint().address().to_string();
+    return Fail(absl::PermissionDeniedError(absl::StrCat(
+        Authority(), ": ", pool_->options().reach.addresses.Outside(first).message())));
+  }
+  asio::async_connect(socket_, within,
                       [self = shared_from_this()](Error error, const tcp::endpoint&) {
                         if (self->over_) return;
                         if (error) return self->Broken(error.message());

@@ -8,6 +8,8 @@
 // *Truth*: pieces are the body's bytes as they come, without their framing. Nothing is read ahead of a piece that was not
 // resumed from, so a slow taker slows the engine. An idle connection that the engine had closed meanwhile is replaced by a new
 // one without a word, unless something was written to it: nothing that an engine may have got is sent again.
+// *Reach*: a url comes from whoever announced a worker, so only addresses within `EngineReach` are connected to: a numeric one is
+// checked, a name is resolved, and those of its addresses that are outside are left out.
 // *Threads*: everything on the thread of `io`.
 // *Bounds*: `EngineCallOptions`; one buffer of 64 KiB, which the head of an answer must fit into.
 // *Lifetime*: a call lives until it has ended, failed or was cancelled; `EngineCallbacks` are not called after that. The pool
@@ -26,11 +28,14 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "indexer/base/clock.h"
+#include "indexer/service/engine_addresses.h"
 #include "indexer/service/http_server.h"
 
 namespace kvatlas {
@@ -46,7 +51,18 @@ struct EngineUrl {
   std::string authority() const;
 };
 
+// Which engines may be called?
+struct EngineReach {
+  EngineAddresses addresses;  // of urls that workers say of themselves
+  std::set<std::string> given =
+      {};  // `EngineUrl::authority` of those that flags name: wherever they are
+
+  // PERMISSION_DENIED: a numeric host outside. A name is OK: its addresses are checked when they are known.
+  absl::Status Check(const EngineUrl& url) const;
+};
+
 struct EngineCallOptions {
+  EngineReach reach;
   Duration connect_timeout = std::chrono::seconds(1);
   Duration head_timeout = std::chrono::minutes(10);  // from the request to the head of its answer
   Duration idle_timeout = std::chrono::minutes(2);   // between two pieces of an answer
@@ -94,7 +110,8 @@ struct EngineCallbacks {
   std::function<void(EngineHead)> on_head;
   std::function<void(std::string_view)> on_piece;  // valid until `Resume`, which must follow
   std::function<void()> on_end;
-  // `answered`: its head had come. DEADLINE_EXCEEDED: too late; UNAVAILABLE: not reached, or broken off.
+  // `answered`: its head had come. DEADLINE_EXCEEDED: too late; UNAVAILABLE: not reached, or broken off; PERMISSION_DENIED: it is
+  // outside, and nothing was sent.
   std::function<void(const absl::Status& why, bool answered)> on_failed;
 };
 
@@ -120,6 +137,7 @@ class EngineCall : public std::enable_shared_from_this<EngineCall> {
 
   void Connect();
   void ConnectTo(const boost::asio::ip::tcp::resolver::results_type& found);
+  bool Reaches(const boost::asio::ip::tcp::endpoint& endpoint) const;
   void Send();
   void Read();
   void OnRead(Error error, size_t bytes);

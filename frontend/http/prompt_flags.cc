@@ -62,6 +62,7 @@ void AddPromptFlags(FlagSet& flags, PromptFlags* to) {
 }
 
 absl::StatusOr<std::unique_ptr<PromptParts>> PromptParts::Make(const PromptFlags& flags,
+                                                               const EngineReach& reach,
                                                                Frontend* frontend,
                                                                PromptTokenizer* local) {
   absl::StatusOr<TokenizeWays> ways = ParseTokenizeWays(flags.tokenize);
@@ -74,6 +75,7 @@ absl::StatusOr<std::unique_ptr<PromptParts>> PromptParts::Make(const PromptFlags
     return UrlsFor(given, *frontend, model);
   };
   remote.cache_bytes = flags.remote_cache_bytes;
+  remote.engine.reach = reach;
   remote.engine.head_timeout = flags.router.tokenize_deadline;
   parts->engine_ = std::make_unique<RemoteTokenizer>(remote);
   remote.way = RemoteWay::kRender;
@@ -92,6 +94,7 @@ void AddProxyFlags(FlagSet& flags, ProxyFlags* to) {
             "HOST:PORT that takes requests for engines and passes their answers on; empty: none");
   flags.Add("engines", &to->engines,
             "WORKER=http://HOST:PORT,… of engines whose workers do not say it in a label url");
+  flags.Add(kEngineAddressesFlag, &to->engine_addresses, kEngineAddressesHelp);
   flags.Add("proxy_threads", &proxy.io_threads, "threads of the proxy", 1u, 256u);
   flags.Add("proxy_tries", &proxy.tries, "engines that are tried for one request", 1u, 100u);
   flags.Add(
@@ -122,13 +125,29 @@ absl::StatusOr<std::map<std::string, std::string>> EnginesOf(const ProxyFlags& f
   return engines;
 }
 
-absl::StatusOr<std::unique_ptr<Proxy>> MakeProxy(const ProxyFlags& flags, Frontend* frontend,
-                                                 PromptRouter* router, Metrics* metrics) {
+absl::StatusOr<EngineReach> ReachOf(const ProxyFlags& proxy, const PromptFlags& prompts) {
+  absl::StatusOr<EngineAddresses> addresses = EngineAddresses::Parse(proxy.engine_addresses);
+  if (!addresses.ok()) return addresses.status();
+  EngineReach reach{.addresses = *std::move(addresses)};
+  const absl::StatusOr<std::map<std::string, std::string>> engines = EnginesOf(proxy);
+  if (!engines.ok()) return engines.status();
+  for (const auto& [worker, url] : *engines) reach.given.insert(EngineUrl::Parse(url)->authority());
+  const absl::StatusOr<UrlsByModel> tokenizers = ParseUrls(prompts.tokenizer_urls);
+  if (!tokenizers.ok()) return Wrong("--tokenizer_url", tokenizers.status());
+  for (const auto& [model, urls] : *tokenizers)
+    for (const std::string& url : urls) reach.given.insert(EngineUrl::Parse(url)->authority());
+  return reach;
+}
+
+absl::StatusOr<std::unique_ptr<Proxy>> MakeProxy(const ProxyFlags& flags, const EngineReach& reach,
+                                                 Frontend* frontend, PromptRouter* router,
+                                                 Metrics* metrics) {
   if (flags.listen.empty()) return nullptr;
   absl::StatusOr<Address> listen = Address::Parse(flags.listen);
   if (!listen.ok()) return Wrong("--proxy", listen.status());
   ProxyOptions options = flags.proxy;
   options.listen = *listen;
+  options.engine.reach = reach;
   absl::StatusOr<ProxiedPaths> paths = ProxiedPaths::With(flags.paths);
   if (!paths.ok()) return Wrong("--proxy_paths", paths.status());
   options.paths = *std::move(paths);

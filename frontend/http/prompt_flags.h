@@ -3,7 +3,7 @@
 // *Threads*: one, but for what the parts do. *Lifetime*: everything it is given outlives it.
 //
 // Example:
-//   absl::StatusOr<std::unique_ptr<PromptParts>> prompts = PromptParts::Make(flags.prompts, &frontend);
+//   absl::StatusOr<std::unique_ptr<PromptParts>> prompts = PromptParts::Make(flags.prompts, reach, &frontend);
 //   FrontendService service(&frontend, &metrics, (*prompts)->router());
 
 #ifndef KVATLAS_FRONTEND_HTTP_PROMPT_FLAGS_H_
@@ -18,12 +18,14 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "frontend/frontend.h"
+#include "frontend/http/engine_call.h"
 #include "frontend/http/prompt_router.h"
 #include "frontend/http/proxy.h"
 #include "frontend/http/remote_tokenizer.h"
 #include "frontend/http/tokenizer_choice.h"
 #include "frontend/text/prompt_tokenizer.h"
 #include "indexer/service/address.h"
+#include "indexer/service/engine_addresses.h"
 #include "indexer/service/flags.h"
 #include "indexer/service/metrics.h"
 
@@ -41,6 +43,7 @@ class PromptParts {
  public:
   // `local`: tokenizers from files; may be null. INVALID_ARGUMENT: a flag.
   static absl::StatusOr<std::unique_ptr<PromptParts>> Make(const PromptFlags& flags,
+                                                           const EngineReach& reach,
                                                            Frontend* frontend,
                                                            PromptTokenizer* local);
   PromptTokenizer* tokenizer() { return choice_.get(); }
@@ -57,7 +60,8 @@ class PromptParts {
 struct ProxyFlags {
   std::string listen;                // HOST:PORT; empty: no proxy
   std::vector<std::string> engines;  // WORKER=URL
-  std::vector<std::string> paths;    // for `ProxiedPaths::With`
+  std::vector<std::string> engine_addresses = EngineAddresses::Default();
+  std::vector<std::string> paths;  // for `ProxiedPaths::With`
   ProxyOptions proxy;
 };
 void AddProxyFlags(FlagSet& flags, ProxyFlags* to);
@@ -65,9 +69,13 @@ void AddProxyFlags(FlagSet& flags, ProxyFlags* to);
 // For `FrontendOptions::engines`. INVALID_ARGUMENT: --engines.
 absl::StatusOr<std::map<std::string, std::string>> EnginesOf(const ProxyFlags& flags);
 
+// --engine_addresses, and whom other flags name. INVALID_ARGUMENT: one of them.
+absl::StatusOr<EngineReach> ReachOf(const ProxyFlags& proxy, const PromptFlags& prompts);
+
 // Null without --proxy. INVALID_ARGUMENT: --proxy.
-absl::StatusOr<std::unique_ptr<Proxy>> MakeProxy(const ProxyFlags& flags, Frontend* frontend,
-                                                 PromptRouter* router, Metrics* metrics);
+absl::StatusOr<std::unique_ptr<Proxy>> MakeProxy(const ProxyFlags& flags, const EngineReach& reach,
+                                                 Frontend* frontend, PromptRouter* router,
+                                                 Metrics* metrics);
 
 }  // namespace kvatlas
 

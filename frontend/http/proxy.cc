@@ -105,6 +105,7 @@ class Proxy::Impl {
     Counter answered;
     Counter refused;
     Counter tried_again;
+    Counter outside;
     Counter broken;
     Counter client_gone;
     Counter no_tokens;
@@ -222,6 +223,7 @@ class Proxy::Request : public std::enable_shared_from_this<Request> {
     ++tries_;
     absl::StatusOr<EngineUrl> url = UrlOf(route_.route.taker(), route_.route.taker_url());
     absl::StatusOr<HttpHeaders> headers = EngineHeaders();
+    if (absl::IsPermissionDenied(headers.status())) return OnPrefillerOutside(headers.status());
     if (!url.ok() || !headers.ok()) {
       const absl::Status bad = url.ok() ? headers.status() : url.status();
       return OnFailed(absl::UnavailableError(std::string(bad.message())), false);
@@ -256,6 +258,8 @@ class Proxy::Request : public std::enable_shared_from_this<Request> {
     if (!route_.route.decode.has_value()) return headers_;
     absl::StatusOr<EngineUrl> prefiller = UrlOf(route_.route.worker, route_.route.url);
     if (!prefiller.ok()) return prefiller.status();
+    const absl::Status outside = proxy_->options().engine.reach.Check(*prefiller);
+    if (!outside.ok()) return outside;
     HttpHeaders headers = headers_;
     headers.emplace_back(kPrefillerHeader, prefiller->authority());
     return headers;
@@ -299,24 +303,53 @@ class Proxy::Request : public std::enable_shared_from_this<Request> {
     // It may be working on the request: it does not get it again.
     if (upstream_ != nullptr && upstream_->sent()) sent_to_.insert(sending_to_);
     upstream_.reset();
+    const RouteResult& route = route_.route;
+    const HolderId taker = route.taker();
+    const std::string cell = route.taker_cell();
+    if (absl::IsPermissionDenied(why)) {
+      NoteOutside(cell, taker, route.taker_url(), why);
+      return TryAnother(cell, taker, kOutside, {.error = kOutside, .decode_unreachable = true});
+    }
     const std::string reason(why.message().data(), why.message().size());
     LogEvery(failed_limiter, LogLevel::kWarning, "an engine failed",
-             {{"worker", route_.route.taker().name},
-              {"cell", route_.route.taker_cell()},
+             {{"worker", taker.name},
+              {"cell", cell},
               {"answered", answered ? "yes" : "no"},
               {"reason", reason}});
     if (answered) {
       proxy_->counters.broken.Increment();
-      proxy_->frontend()->Avoid(route_.route.taker_cell(), route_.route.taker());
+      proxy_->frontend()->Avoid(cell, taker);
       Report({.finished = true, .error = reason});
       return exchange_->Cut();
     }
-    // The choice may be over already, and with it whose it was: its worker's own report counted it.
-    proxy_->frontend()->Avoid(route_.route.taker_cell(), route_.route.taker());
     // Who was to prefill was not asked: nothing is held against it.
-    Report({.error = reason, .decode_unreachable = true});
-    tried_workers_.emplace_back(route_.route.taker_cell(), route_.route.taker());
-    tried_ += (tried_.empty() ? "" : ", ") + route_.route.taker().name + " (" + reason + ")";
+    TryAnother(cell, taker, reason, {.error = reason, .decode_unreachable = true});
+  }
+
+  // Nothing is held against who was to decode.
+  void OnPrefillerOutside(const absl::Status& why) {
+    const RouteResult& route = route_.route;
+    const HolderId worker = route.worker;
+    const std::string cell = route.cell;
+    NoteOutside(cell, worker, route.url, why);
+    TryAnother(cell, worker, kOutside, {.error = kOutside, .unreachable = true});
+  }
+
+  void NoteOutside(const std::string& cell, const HolderId& worker, const std::string& url,
+                   const absl::Status& why) {
+    proxy_->counters.outside.Increment();
+    LogEvery(outside_limiter, worker.name, LogLevel::kWarning,
+             "a worker gets no requests: its url leads outside --engine_addresses",
+             {{"worker", worker.name}, {"cell", cell}, {"url", url}, {"reason", why}});
+  }
+
+  // The choice may be over already, and with it whose it was: its worker's own report counted it.
+  void TryAnother(const std::string& cell, const HolderId& worker, const std::string& reason,
+                  const RouteReport& report) {
+    proxy_->frontend()->Avoid(cell, worker);
+    Report(report);
+    tried_workers_.emplace_back(cell, worker);
+    tried_ += (tried_.empty() ? "" : ", ") + worker.name + " (" + reason + ")";
     if (tries_ < proxy_->options().tries) {
       proxy_->counters.tried_again.Increment();
       return Next();
@@ -368,7 +401,10 @@ class Proxy::Request : public std::enable_shared_from_this<Request> {
     if (!tried_.empty()) headers->emplace_back("x-kvatlas-tried", HeaderText(tried_));
   }
 
+  // What a client is told; the log says which addresses.
+  static constexpr char kOutside[] = "its url leads outside --engine_addresses";
   static inline LogLimiter failed_limiter{std::chrono::seconds(1)};
+  static inline LogLimiter outside_limiter{std::chrono::seconds(10)};
 
   Impl* const proxy_;
   const std::shared_ptr<HttpExchange> exchange_;
@@ -404,6 +440,9 @@ Proxy::Impl::Counters Proxy::Impl::MakeCounters(Metrics* metrics) {
       .tried_again = metrics->AddCounter("kvatlas_frontend_proxy_tried_again_total",
                                          "Engines that failed before they answered, after which "
                                          "another was asked."),
+      .outside = metrics->AddCounter("kvatlas_frontend_proxy_outside_total",
+                                     "Workers that got no request, as their url leads outside "
+                                     "--engine_addresses."),
       .broken = metrics->AddCounter("kvatlas_frontend_proxy_broken_total",
                                     "Answers that engines broke off."),
       .client_gone = metrics->AddCounter("kvatlas_frontend_proxy_clients_gone_total",

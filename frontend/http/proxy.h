@@ -15,6 +15,8 @@
 // "no_tokens: why"), `-decode-worker` and `-decode-cell` where another worker decodes, and `x-kvatlas-tried`, the workers that failed before it. An engine that fails before the first byte of its
 // answer is avoided for a while and the next one is asked, but never again one that may have got something of the request; after
 // the first byte the break is passed on, as a closed connection.
+// *Who is asked*: a worker's label `url` is whatever its announcer says, so only engines within `EngineCallOptions::reach` get
+// requests, with `authorization`, `proxy-authorization` and `cookie`. One outside counts as failed, in the log and in a metric.
 // *Prefill here, decode there*: the request goes to who decodes, with the header `x-prefiller-host-port` (`kPrefillerHeader`) that
 // says who prefills; one that a client sends goes nowhere. What such an engine says it had cached is not reported: it is the
 // decoder's.

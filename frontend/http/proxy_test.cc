@@ -26,6 +26,7 @@
 #include "frontend/text/prompt_tokenizer.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/mutex.h"
+#include "indexer/service/engine_addresses.h"
 #include "indexer/service/metrics.h"
 
 namespace kvatlas {
@@ -340,6 +341,64 @@ TEST_F(ProxyTest, AnotherDecoderIsTriedAndNothingIsHeldAgainstWhoPrefills) {
   EXPECT_THAT(answer, AllOf(StartsWith("HTTP/1.1 200 "), HasSubstr("x-kvatlas-worker: w0\r\n"),
                             HasSubstr("x-kvatlas-decode-worker: w2\r\n"),
                             HasSubstr("x-kvatlas-tried: w1 (")));
+  EXPECT_EQ(frontend_->stats().suspects, 1u);
+}
+
+// ---- Whom a url leads to ----
+
+TEST_F(ProxyTest, AWorkerWhoseUrlLeadsOutsideGetsNothing) {
+  LastMessage got;
+  TestEngine outside(Says(kOk), "127.0.0.2"), engine([&](TestSocket& connection) {
+    while (got.ReadFrom(connection)) connection.Send(kOk);
+  });
+  options_.engine.reach.addresses = *EngineAddresses::Parse({"127.0.0.1"});
+  Start({outside.url(), engine.url()});
+  const std::string secrets =
+      "Authorization: Bearer s1\r\nProxy-Authorization: Basic s2\r\nCookie: s3\r\n";
+  EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat, secrets)),
+              AllOf(StartsWith("HTTP/1.1 200 "), HasSubstr("x-kvatlas-worker: w1\r\n"),
+                    HasSubstr("x-kvatlas-tried: w0 (its url leads outside --engine_addresses)")));
+  EXPECT_THAT(got.text(), AllOf(HasSubstr("s1\r\n"), HasSubstr("s2\r\n"), HasSubstr("s3\r\n")));
+  // The next one knows.
+  EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat)), Not(HasSubstr("tried")));
+  EXPECT_EQ(outside.connections(), 0u);
+  EXPECT_THAT(metrics_.Text(), HasSubstr("kvatlas_frontend_proxy_outside_total 1\n"));
+}
+
+TEST_F(ProxyTest, ANameThatLeadsOutsideGetsNothing) {
+  TestEngine engine(Says(kOk));
+  options_.engine.reach.addresses = *EngineAddresses::Parse({"10.0.0.0/8"});
+  options_.tries = 10;
+  const std::string port = ":" + std::to_string(engine.address().port);
+  Start({"http://localhost" + port, "http://127.1" + port, "http://2130706433" + port,
+         "http://[::ffff:127.0.0.1]" + port, "http://0.0.0.0" + port});
+  EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat)),
+              AllOf(StartsWith("HTTP/1.1 503 "), HasSubstr("engine_addresses")));
+  EXPECT_EQ(engine.connections(), 0u);
+}
+
+TEST_F(ProxyTest, WhomFlagsNameIsReachedAnywhere) {
+  TestEngine engine(Says(kOk));
+  options_.engine.reach.addresses = *EngineAddresses::Parse({"10.0.0.0/8"});
+  options_.engine.reach.given = {engine.address().ToString()};
+  Start({engine.url()});
+  EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat)), StartsWith("HTTP/1.1 200 "));
+}
+
+TEST_F(ProxyTest, NobodyIsToldOfAPrefillerOutside) {
+  LastMessage got;
+  TestEngine outside(Says(kOk), "127.0.0.2"), prefill(Says(kOk)),
+      decode([&](TestSocket& connection) {
+        while (got.ReadFrom(connection)) connection.Send(kOk);
+      });
+  options_.engine.reach.addresses = *EngineAddresses::Parse({"127.0.0.1"});
+  cell_.roles = {"prefill", "prefill", "decode"};
+  Start({outside.url(), prefill.url(), decode.url()});
+  EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat)),
+              AllOf(StartsWith("HTTP/1.1 200 "), HasSubstr("x-kvatlas-worker: w1\r\n"),
+                    HasSubstr("x-kvatlas-decode-worker: w2\r\n")));
+  EXPECT_THAT(got.text(),
+              HasSubstr("x-prefiller-host-port: " + prefill.address().ToString() + "\r\n"));
   EXPECT_EQ(frontend_->stats().suspects, 1u);
 }
 
