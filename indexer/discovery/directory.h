@@ -33,16 +33,11 @@
 #include "absl/status/statusor.h"
 #include "indexer/base/clock.h"
 #include "indexer/discovery/service_record.h"
+#include "indexer/service/resolve_host.h"
 
 namespace kvatlas {
 
 inline constexpr size_t kDirectoryRecordsMax = 65536;
-
-// The addresses of a name, numeric, without port, in any order. Blocks.
-using ResolveFn = std::function<absl::StatusOr<std::vector<std::string>>(const std::string& host)>;
-
-// As the machine resolves names. UNAVAILABLE, with the resolver's words, when it cannot.
-absl::StatusOr<std::vector<std::string>> ResolveHost(const std::string& host);
 
 struct DirectoryOptions {
   std::vector<std::string> entries;  // see above
@@ -55,7 +50,7 @@ struct DirectoryOptions {
       std::chrono::seconds(10);  // for announcing again, after Redis lost its data
   // Before `Open` returns, sources that need the network get so long to answer first.
   Duration first_answer = std::chrono::seconds(2);
-  ResolveFn resolve = ResolveHost;
+  HostResolver resolve = ResolveHost;
   const Clock* clock = &Clock::Real();
 };
 

@@ -8,6 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "indexer/base/mutex.h"
+#include "indexer/service/resolve_host.h"
 
 namespace kvatlas {
 namespace {
@@ -27,7 +28,7 @@ class FakeDns {
     MutexLock lock(&mutex_);
     answer_ = std::move(answer);
   }
-  ResolveFn Fn() {
+  HostResolver Fn() {
     return [this](const std::string&) {
       MutexLock lock(&mutex_);
       ++asked_;

@@ -1,9 +1,5 @@
 #include "indexer/discovery/dns_source.h"
 
-#include <netdb.h>
-#include <sys/socket.h>
-#include <sys/types.h>
-
 #include <algorithm>
 #include <string>
 #include <thread>
@@ -78,7 +74,7 @@ class DnsSource : public DirectorySource {
   const Address name_;
   const ServiceKind kind_;
   const Duration refresh_;
-  const ResolveFn resolve_;
+  const HostResolver resolve_;
   Report report_;  // immutable after Start
   Mutex mutex_;
   CondVar changed_;
@@ -87,29 +83,7 @@ class DnsSource : public DirectorySource {
   std::thread thread_;
 };
 
-std::string NumericHost(const addrinfo& info) {
-  char host[NI_MAXHOST];
-  const int error =
-      getnameinfo(info.ai_addr, info.ai_addrlen, host, sizeof(host), nullptr, 0, NI_NUMERICHOST);
-  return error == 0 ? host : "";
-}
-
 }  // namespace
-
-absl::StatusOr<std::vector<std::string>> ResolveHost(const std::string& host) {
-  addrinfo hints = {};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  const int error = getaddrinfo(host.c_str(), nullptr, &hints, &found);
-  if (error != 0) return absl::UnavailableError(host + ": " + gai_strerror(error));
-  std::vector<std::string> hosts;
-  for (const addrinfo* info = found; info != nullptr; info = info->ai_next) {
-    if (std::string numeric = NumericHost(*info); !numeric.empty())
-      hosts.push_back(std::move(numeric));
-  }
-  freeaddrinfo(found);
-  return hosts;
-}
 
 std::unique_ptr<DirectorySource> MakeDnsSource(const Address& name,
                                                const DirectoryOptions& options) {

@@ -15,6 +15,7 @@
 #include "indexer/discovery/announcer.h"
 #include "indexer/discovery/service_record.h"
 #include "indexer/service/redis_test_server.h"
+#include "indexer/service/resolve_host.h"
 
 namespace kvatlas {
 namespace {
@@ -59,7 +60,7 @@ class Names {
     MutexLock lock(&mutex_);
     hosts_ = std::move(hosts);
   }
-  ResolveFn Fn() {
+  HostResolver Fn() {
     return [this](const std::string&) -> absl::StatusOr<Addresses> {
       MutexLock lock(&mutex_);
       if (hosts_.empty()) return absl::UnavailableError("away");

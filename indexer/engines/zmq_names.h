@@ -20,6 +20,7 @@
 #include "indexer/base/clock.h"
 #include "indexer/engines/zmq_stream.h"
 #include "indexer/service/engine_addresses.h"
+#include "indexer/service/resolve_host.h"
 
 namespace kvatlas {
 

@@ -19,6 +19,7 @@
 #include "indexer/engines/stream_tracker.h"
 #include "indexer/service/address.h"
 #include "indexer/service/engine_addresses.h"
+#include "indexer/service/resolve_host.h"
 
 namespace kvatlas {
 

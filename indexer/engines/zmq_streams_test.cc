@@ -17,6 +17,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "indexer/engines/zmq_test_engine.h"
+#include "indexer/service/resolve_host.h"
 
 namespace kvatlas {
 namespace {

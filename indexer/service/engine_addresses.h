@@ -89,11 +89,6 @@ class EngineAddresses {
 // Whether `host` is a numeric address, a zone aside.
 bool IsNumericHost(std::string_view host);
 
-// A name's addresses, numeric, in the order to be tried. UNAVAILABLE: it has none now.
-using HostResolver = std::function<absl::StatusOr<std::vector<std::string>>(const std::string&)>;
-// By the system's resolver; waits for it, for some seconds at worst.
-absl::StatusOr<std::vector<std::string>> ResolveHost(const std::string& name);
-
 }  // namespace kvatlas
 
 #endif  // KVATLAS_INDEXER_SERVICE_ENGINE_ADDRESSES_H_

@@ -1,4 +1,5 @@
 #include "indexer/service/engine_addresses.h"
+#include "indexer/service/resolve_host.h"
 
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
