@@ -15,6 +15,7 @@
 #include "indexer/base/clock.h"
 #include "indexer/base/domain.h"
 #include "indexer/base/hash.h"
+#include "indexer/base/memory_budget.h"
 #include "indexer/base/shard_map.h"
 #include "indexer/base/waypoints.h"
 #include "indexer/coverage/coverage_reporter.h"
@@ -31,10 +32,13 @@
 #include "indexer/service/address.h"
 #include "indexer/service/admin_http.h"
 #include "indexer/service/grpc_server.h"
+#include "indexer/service/memory_watch.h"
 #include "indexer/service/metrics.h"
+#include "indexer/service/process_memory.h"
 #include "indexer/service/service_main.h"
 #include "indexer/transport/grpc_acceptor.h"
 #include "indexer/transport/grpc_link.h"
+#include "indexer/transport/holders_wire.h"
 
 namespace kvatlas {
 namespace {
@@ -57,6 +61,7 @@ struct Flags {
   Duration parents_overlap = CoverageReporterOptions().parents_overlap;
   std::string shard;
   AnnounceFlag announce;
+  std::string memory_budget;
   HierarchyOptions hierarchy;
 };
 
@@ -93,6 +98,7 @@ void Declare(FlagSet& flags, Flags* f) {
   r.receiver.blocks_max = kWaypointsOfACellMax;
   flags.Add("cell_waypoints_max", &r.receiver.blocks_max,
             "waypoints of a cell's replica; more are refused, and it is degraded; 0: no limit");
+  AddMemoryFlag(flags, &f->memory_budget);
   flags.Add("cells_max", &r.holders_max, "replicas of cells per domain", 1);
   flags.Add("domains_max", &r.domains_max, "models, of each tenant", 1);
   flags.Add("forget_domain_after", &r.forget_domain_after,
@@ -162,11 +168,13 @@ void Announce(const HolderRegistry& registry, Announcer* announcer) {
 }
 
 // Until a signal: leases and repairs below, news above, other parents when there are, what is announced of this node.
-void Serve(ServiceMain& service, HolderRegistry& registry, CoverageReporter& reporter,
-           FoundNodes& parents, Announcer* announcer) {
+void Serve(ServiceMain& service, HolderRegistry& registry, MemoryBudget* memory,
+           CoverageReporter& reporter, FoundNodes& parents, Announcer* announcer) {
+  MemoryWatch memory_watch(memory);
   Time announce_at{0};
   for (int i = 0; !service.WaitForSignal(kReportEvery).has_value(); i = (i + 1) % kReportsPerTick) {
     if (i == 0) {
+      memory_watch.Tick();
       registry.Tick();
       if (std::optional<ShardMap> changed = parents.Changed(); changed.has_value())
         (void)reporter.SetParents(*std::move(changed));
@@ -179,8 +187,11 @@ void Serve(ServiceMain& service, HolderRegistry& registry, CoverageReporter& rep
   }
 }
 
-int Run(ServiceMain& service, Flags& flags, const Levels& levels, FoundNodes& parents) {
+int Run(ServiceMain& service, Flags& flags, const Levels& levels, FoundNodes& parents,
+        uint64_t memory_bytes_max) {
   Metrics metrics;
+  MemoryBudget memory(memory_bytes_max, ResidentBytes);
+  flags.hierarchy.registry.index.memory = &memory;
   CoverageReporter reporter(ReporterOptions(flags, levels, parents));
   flags.hierarchy.schedule = &levels.here;
   flags.hierarchy.registry.observe = [&](const Domain& domain, uint32_t block_size) {
@@ -190,6 +201,7 @@ int Run(ServiceMain& service, Flags& flags, const Levels& levels, FoundNodes& pa
     reporter.RemoveDomain(coverage);
   };
   Hierarchy hierarchy(flags.hierarchy);
+  memory.AddPart("index", [&] { return IndexBytes(hierarchy.registry()); });
   HierarchyService hierarchy_service(&hierarchy, &reporter, &metrics);
   metrics.OnText([&reporter](std::string* text) {
     AppendParentMetrics(reporter.Stats(), "kvatlas_hierarchy", text);
@@ -212,7 +224,7 @@ int Run(ServiceMain& service, Flags& flags, const Levels& levels, FoundNodes& pa
       !status.ok()) {
     return service.Fail(status);
   }
-  Serve(service, hierarchy.registry(), reporter, parents, announcer->get());
+  Serve(service, hierarchy.registry(), &memory, reporter, parents, announcer->get());
   if (*announcer != nullptr) (*announcer)->Stop();
   http.SetHealth(Health::kStopping);
   grpc.SetHealth(Health::kStopping);
@@ -232,13 +244,15 @@ int Main(int argc, char** argv) {
   service.Start(argc, argv);
   const absl::StatusOr<Levels> levels = ReadLevels(flags);
   absl::StatusOr<FoundNodes> parents = FoundNodes::Read("--parents", flags.parents);
-  const absl::Status bad = levels.ok() ? parents.status() : levels.status();
+  const absl::StatusOr<uint64_t> memory_bytes_max = ReadMemoryFlag(flags.memory_budget);
+  absl::Status bad = levels.ok() ? parents.status() : levels.status();
+  if (bad.ok()) bad = memory_bytes_max.status();
   if (!bad.ok()) {
     std::fprintf(stderr, "kvatlas-hierarchy: %s (see --help)\n",
                  std::string(bad.message()).c_str());
     return 2;
   }
-  return Run(service, flags, *levels, *parents);
+  return Run(service, flags, *levels, *parents, *memory_bytes_max);
 }
 
 }  // namespace

@@ -52,10 +52,11 @@ DomainState::DomainState(const HolderRegistryOptions& options, Domain domain, ui
     : domain_(std::move(domain)),
       block_size_(block_size),
       receiver_options_(options.receiver),
+      memory_(options.index.memory),
       charge_(std::move(charge)),
       forget_(options.forget),
       index_(std::move(index)),
-      sides_(std::make_unique<SideIndex>(options.index.bytes_max)),
+      sides_(std::make_unique<SideIndex>(options.index.bytes_max, memory_)),
       observer_(options.observe ? options.observe(domain_, block_size) : nullptr),
       table_(std::make_shared<Table>()) {
   hybrids_.Start(index_.get(), sides_.get());
@@ -116,6 +117,8 @@ absl::StatusOr<HolderPtr> DomainState::AddNew(const HolderId& id,
 // The index is asked for a number outside the mutex: it may be at its upkeep, which queries do not wait for.
 absl::StatusOr<DomainState::Added> DomainState::Add(
     const HolderId& id, const std::function<HolderPtr(HolderIndex)>& make) {
+  absl::Status full = CheckMemory(memory_, MemoryLevel::kFull, "new holders");
+  if (!full.ok()) return full;
   const absl::StatusOr<HolderIndex> number = index_->AddHolder();
   if (!number.ok()) {
     return absl::ResourceExhaustedError("domain " + ToString(domain_) +

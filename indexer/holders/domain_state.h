@@ -19,6 +19,7 @@
 #include "indexer/base/clock.h"
 #include "indexer/base/domain.h"
 #include "indexer/base/ids.h"
+#include "indexer/base/memory_budget.h"
 #include "indexer/base/mutex.h"
 #include "indexer/base/overlap.h"
 #include "indexer/holders/domain_observer.h"
@@ -126,6 +127,7 @@ class DomainState {
   const Domain domain_;
   const uint32_t block_size_;
   const ReceiverOptions receiver_options_;
+  const MemoryBudget* const memory_;  // may be null
   const std::shared_ptr<const PeerQuotas::Charge> charge_;
   const std::function<void(DomainObserver*)> forget_;  // may be empty
   const std::unique_ptr<Index> index_;

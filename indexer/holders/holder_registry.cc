@@ -132,6 +132,8 @@ struct HolderRegistry::State {
 
   // For one more domain: where there are too many, the one that has been empty for longest goes.
   absl::Status MakeRoom() {
+    absl::Status full = CheckMemory(options.index.memory, MemoryLevel::kFull, "new domains");
+    if (!full.ok()) return full;
     std::optional<std::pair<Time, Domain>> longest;
     const std::vector<DomainPtr> all = All();
     if (all.size() < options.domains_max) return absl::OkStatus();
@@ -430,6 +432,8 @@ RegistryStats HolderRegistry::Stats() const {
           .holders_swept = state_->holders_swept.load(),
           .domains_forgotten = state_->domains_forgotten.load()};
 }
+
+const MemoryBudget* HolderRegistry::memory() const { return state_->options.index.memory; }
 
 std::vector<RefusedHolder> HolderRegistry::Refused() const {
   return state_->refused.All(state_->options.clock->Now());

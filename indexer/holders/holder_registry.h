@@ -267,6 +267,9 @@ class HolderRegistry : public StreamAcceptor {
   // In order, masked ones too.
   std::vector<HolderId> HoldersOf(const Domain& domain) const;
 
+  // That of the options, or null.
+  const MemoryBudget* memory() const;
+
   RegistryStats Stats() const;
   // Who was refused and not welcomed since.
   std::vector<RefusedHolder> Refused() const;

@@ -44,6 +44,8 @@
 
 namespace kvatlas {
 
+class MemoryBudget;
+
 // Runs what a structure does not do on its caller's thread; structures start no threads.
 class Executor {
  public:
@@ -63,6 +65,9 @@ struct IndexOptions {
   // stores of known blocks go on. When 15/16 are used, only blocks before `kHeadBlocks` are accepted: heads of
   // sequences are worth more than tails. 0: no limit. Structures that do not count say so.
   uint64_t bytes_max = 0;
+  // Of the process, which outlives the index; null: none. New blocks are refused as at `bytes_max`: tails of sequences when it is
+  // tight, all when it is full. Structures other than `atlas` do not look at it.
+  const MemoryBudget* memory = nullptr;
   // Keeps every block's local hash beside its sequence hash, from `Stored::local_hashes`: 8 bytes more per
   // distinct block.
   bool keep_local_hashes = false;

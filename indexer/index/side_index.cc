@@ -153,7 +153,8 @@ absl::Status SideIndex::Store(HolderIndex holder, Tier tier, std::span<const Seq
         __builtin_prefetch(segment.slots.data() + HomeOf(segment, Raw(name)));
     }
     for (SequenceHash name : some) {
-      if (bytes_max_ != 0 && bytes_ >= bytes_max_) {
+      if ((bytes_max_ != 0 && bytes_ >= bytes_max_) ||
+          (memory_ != nullptr && memory_->level() >= MemoryLevel::kFull)) {
         const Slot* const known = Find(SegmentOf(Raw(name)), Raw(name));
         if (known == nullptr || !TiersOf(*known, holder).Has(tier)) {
           counts_.refused += 1;

@@ -29,6 +29,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "indexer/base/ids.h"
+#include "indexer/base/memory_budget.h"
 #include "indexer/base/mutex.h"
 #include "indexer/base/tier.h"
 #include "indexer/index/holder_set.h"
@@ -39,8 +40,9 @@ class SideIndex {
  public:
   static constexpr size_t kNamesPerLock = 64;
 
-  // `bytes_max` 0: no limit.
-  explicit SideIndex(uint64_t bytes_max = 0) : bytes_max_(bytes_max) {}
+  // `bytes_max` 0: no limit. `memory`: none when null; full is as at the limit.
+  explicit SideIndex(uint64_t bytes_max = 0, const MemoryBudget* memory = nullptr)
+      : bytes_max_(bytes_max), memory_(memory) {}
 
   SideIndex(const SideIndex&) = delete;
   SideIndex& operator=(const SideIndex&) = delete;
@@ -164,6 +166,7 @@ class SideIndex {
   void Bump(HolderIndex holder);
 
   const uint64_t bytes_max_;
+  const MemoryBudget* const memory_;
   mutable SharedMutex mutex_;
   std::array<Segment, kSegments> segments_ ABSL_GUARDED_BY(mutex_);
   std::vector<HolderSet> pool_ ABSL_GUARDED_BY(mutex_);

@@ -11,6 +11,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "indexer/base/memory_budget.h"
 #include "indexer/leaf/dynamo_dump.h"
 #include "indexer/leaf/http_access_log.h"
 #include "indexer/leaf/http_bodies.h"
@@ -227,6 +228,13 @@ class HttpApi::Impl {
   bool Query(bool by_hash, bool quick, const HttpRequest& request, HttpResponse* response) {
     const bool detail = !request.query.empty() && IsTrue(request.Param("detail").value_or("0"));
     if (quick && detail) return false;
+    // Small ones are answered at once, whatever the memory.
+    if (!quick) {
+      const absl::Status full =
+          CheckMemory(parts_.registry->memory(), MemoryLevel::kCritical, "large questions");
+      if (!full.ok()) *response = NotNow(std::string(full.message()));
+      if (!full.ok()) return true;
+    }
     HttpQueries::Lease scratch = queries_.Borrow();
     JsonReader reader(request.body);
     if (!scratch->body.Read(by_hash, &reader)) {
@@ -247,10 +255,16 @@ class HttpApi::Impl {
   }
 
   // Of a route whose answers are long: with a place, or refused for a while.
-  static HttpResponse WithPlace(const std::function<HttpResponse(LongAnswers::Place)>& answer) {
+  HttpResponse WithPlace(const std::function<HttpResponse(LongAnswers::Place)>& answer) const {
+    const absl::Status full = CheckMemory(parts_.registry->memory(), MemoryLevel::kFull,
+                                          "dumps, snapshots and explanations");
+    if (!full.ok()) return NotNow(std::string(full.message()));
     LongAnswers::Place place = LongAnswers::Process().Take();
-    if (place != nullptr) return answer(std::move(place));
-    HttpResponse refused = Error(503, kTooManyLongAnswers);
+    return place == nullptr ? NotNow(kTooManyLongAnswers) : answer(std::move(place));
+  }
+
+  static HttpResponse NotNow(const std::string& why) {
+    HttpResponse refused = Error(503, why);
     refused.headers.emplace_back("retry-after", "5");
     return refused;
   }

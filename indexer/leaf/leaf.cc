@@ -6,8 +6,10 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "indexer/base/memory_budget.h"
 #include "indexer/base/mutex.h"
 #include "indexer/coverage/parent_refusals.h"
+#include "indexer/engines/engine_worker.h"
 #include "indexer/engines/page_names.h"
 #include "indexer/leaf/checkpoint/checkpoint_http.h"
 #include "indexer/leaf/checkpoint/checkpointer.h"
@@ -23,10 +25,12 @@
 #include "indexer/service/health.h"
 #include "indexer/service/http_server.h"
 #include "indexer/service/log.h"
+#include "indexer/service/memory_watch.h"
 #include "indexer/service/metrics.h"
 #include "indexer/stream/validate.h"
 #include "indexer/transport/grpc_acceptor.h"
 #include "indexer/transport/grpc_link.h"
+#include "indexer/transport/holders_wire.h"
 #include "indexer/transport/redis/redis_log_options.h"
 #include "indexer/transport/redis/redis_reader.h"
 #include "indexer/transport/wire.h"
@@ -63,8 +67,10 @@ CoverageReporterOptions ReporterOptions(const LeafOptions& options) {
   return reporter;
 }
 
-HolderRegistryOptions RegistryOptions(const LeafOptions& options, CoverageReporter* reporter) {
+HolderRegistryOptions RegistryOptions(const LeafOptions& options, const MemoryBudget* memory,
+                                      CoverageReporter* reporter) {
   HolderRegistryOptions registry = options.registry;
+  registry.index.memory = memory;
   registry.contract_id = options.contract.Id();
   registry.schedule = "";
   registry.index.keep_local_hashes = options.engines.local_hashes;
@@ -73,6 +79,17 @@ HolderRegistryOptions RegistryOptions(const LeafOptions& options, CoverageReport
   };
   registry.forget = [reporter](DomainObserver* coverage) { reporter->RemoveDomain(coverage); };
   return registry;
+}
+
+// Of engines' names for their blocks.
+uint64_t NameBytes(const EngineDirectory& directory) {
+  uint64_t bytes = 0;
+  for (const EngineEntry& entry : directory.Registrations()) {
+    const std::shared_ptr<const EngineWorker> worker = directory.WorkerOf(entry.instance);
+    if (worker == nullptr) continue;
+    for (const EngineRankStats& rank : worker->Stats().ranks) bytes += rank.alias_bytes;
+  }
+  return bytes;
 }
 
 // Null: nothing asks by them.
@@ -172,8 +189,9 @@ void AddCoverageMetrics(const CoverageReporter* reporter, Metrics* metrics) {
 // In order of construction: who uses comes after whom it uses.
 struct Leaf::Parts {
   explicit Parts(const LeafOptions& options)
-      : reporter(ReporterOptions(options)),
-        registry(RegistryOptions(options, &reporter)),
+      : memory(options.memory_bytes_max, options.memory_meter),
+        reporter(ReporterOptions(options)),
+        registry(RegistryOptions(options, &memory, &reporter)),
         ingest(options.engines.ingest),
         pages_of(options.kv_indexer.domain.value_or(Domain())),
         page_names(MakePageNames(options.kv_indexer)),
@@ -204,6 +222,9 @@ struct Leaf::Parts {
              .metrics = &metrics}),
         mooncake({.contract = options.contract, .wrap_data = options.http_api.mooncake_data},
                  &registry, &directory) {
+    memory.AddPart("index", [this] { return IndexBytes(registry); });
+    memory.AddPart("names", [this] { return NameBytes(directory); });
+    memory_watch.Tick();
     grpc.Register(&service, "kvatlas.v1.Leaf");
     grpc.Register(streams.service(), "kvatlas.v1.Holdings");
     grpc.Register(&kv_indexer, "kv_indexer.v1.KVIndexer");
@@ -304,6 +325,7 @@ struct Leaf::Parts {
     for (int i = 0; !stopping; i = (i + 1) % kReportsPerTick) {
       mutex.Unlock();
       if (i == 0) {
+        memory_watch.Tick();
         registry.Tick();
         directory.Tick();
         SweepNames();
@@ -332,6 +354,8 @@ struct Leaf::Parts {
   }
 
   Metrics metrics;
+  MemoryBudget memory;
+  MemoryWatch memory_watch{&memory};  // of the timer
   CoverageReporter reporter;
   HolderRegistry registry;
   ZmqIngest ingest;

@@ -33,6 +33,7 @@
 #include "absl/status/statusor.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/hash.h"
+#include "indexer/base/memory_budget.h"
 #include "indexer/base/shard_map.h"
 #include "indexer/base/waypoints.h"
 #include "indexer/coverage/coverage_reporter.h"
@@ -45,6 +46,7 @@
 #include "indexer/leaf/peer_recovery.h"
 #include "indexer/leaf/readiness.h"
 #include "indexer/service/address.h"
+#include "indexer/service/process_memory.h"
 #include "indexer/transport/redis/redis_log_options.h"
 
 namespace kvatlas {
@@ -81,7 +83,9 @@ struct LeafOptions {
   bool parents_may_come = false;                                     // `CoverageReporterOptions`
   const WaypointSchedule* schedule = &WaypointSchedule::Standard();  // of what parents are told
   HashContract contract;
-  HolderRegistryOptions registry;  // contract, schedule and observer are filled in
+  uint64_t memory_bytes_max = 0;  // `MemoryBudget`; 0: no limit
+  MemoryBudget::Meter memory_meter = ResidentBytes;
+  HolderRegistryOptions registry;  // contract, schedule, observer and memory are filled in
   CoverageOptions coverage;
   SenderOptions sender = CoverageReporterOptions().sender;  // to parents
   LeafEngineOptions engines;

@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "indexer/base/clock.h"
+#include "indexer/base/memory_budget.h"
 #include "indexer/service/grpc_status.h"
 #include "indexer/transport/holders_wire.h"
 #include "indexer/transport/wire.h"
@@ -71,6 +72,9 @@ absl::StatusOr<std::vector<SequenceHash>> SequenceOf(const v1::FindOverlapsReque
   for (uint64_t hash : raw) sequence.push_back(SequenceHash{hash});
   return sequence;
 }
+
+constexpr char kLargeQuestions[] = "questions of more than 1,024 blocks";
+static_assert(kSmallQueryBlocksMax == 1024);
 
 // The best so many, deepest first, then by name. Sorted are pointers: an overlap is dear to move.
 std::vector<const HolderOverlap*> Best(std::span<const HolderOverlap> overlaps, size_t best) {
@@ -175,6 +179,10 @@ absl::Status LeafService::Find(const v1::FindOverlapsRequest& request,
   const absl::StatusOr<std::vector<SequenceHash>> sequence =
       SequenceOf(request, *block_size, identity_.contract);
   if (!sequence.ok()) return sequence.status();
+  if (sequence->size() > kSmallQueryBlocksMax) {
+    absl::Status full = CheckMemory(registry_->memory(), MemoryLevel::kCritical, kLargeQuestions);
+    if (!full.ok()) return full;
+  }
   absl::StatusOr<OverlapAnswer> answer =
       registry_->FindOverlaps(domain, {.blocks = *sequence, .tiers = tiers}, request.all_workers(),
                               request.by_tier(), request.held());

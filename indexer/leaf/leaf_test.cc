@@ -7,6 +7,7 @@
 #include <grpcpp/support/sync_stream.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -183,6 +184,8 @@ class LeafTest : public testing::Test {
     options.http = {"127.0.0.1", 0};
     options.parents = std::move(parents);
     options.coverage = coverage_;
+    options.memory_bytes_max = 1000;
+    options.memory_meter = [this] { return memory_used_.load(); };
     absl::StatusOr<std::unique_ptr<Leaf>> leaf = Leaf::Start(options);
     ASSERT_TRUE(leaf.ok()) << leaf.status();
     leaf_ = *std::move(leaf);
@@ -221,12 +224,35 @@ class LeafTest : public testing::Test {
     return Find(request, &response).error_code();
   }
 
+  grpc::StatusCode DumpCode() {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + kPatience);
+    const auto reader = stub_->Dump(&context, v1::DumpRequest());
+    for (v1::DumpResponse response; reader->Read(&response);) {
+    }
+    return reader->Finish().error_code();
+  }
+
   std::string Get(const std::string& path) {
     HttpFetch fetch;
     EXPECT_EQ(*fetch.Get("http://" + leaf_->http_address().ToString(), path), 200);
     return *fetch.ReadAll(1 << 20);
   }
 
+  int StatusOf(const std::string& path) {
+    HttpFetch fetch;
+    return fetch.Get("http://" + leaf_->http_address().ToString(), path).value_or(0);
+  }
+
+  // From now on so much of 1,000 bytes is used.
+  void UseMemory(uint64_t bytes, const std::string& level) {
+    memory_used_.store(bytes);
+    EXPECT_TRUE(Eventually([&] {
+      return Get("/status").find("\"level\":\"" + level + "\"") != std::string::npos;
+    })) << Get("/status");
+  }
+
+  std::atomic<uint64_t> memory_used_{0};
   CoverageOptions coverage_{.withdraw_delay = milliseconds(20)};
   std::unique_ptr<Leaf> leaf_;
   std::unique_ptr<v1::Leaf::Stub> stub_;
@@ -543,6 +569,47 @@ TEST_F(LeafTest, AParentThatIsLateGetsEverythingWhenItComes) {
   Parent parent(address);
   const int all = static_cast<int>(WaypointSchedule::Standard().WaypointsIn(100));
   EXPECT_TRUE(Eventually([&] { return parent.Covered("cell-a", sequence) == all; }));
+}
+
+TEST_F(LeafTest, AsMemoryFillsLessIsTakenAndSmallQuestionsAreAlwaysAnswered) {
+  StartLeaf();
+  Worker w0("w0", leaf_->grpc_address());
+  w0.Store(Sequence(3));
+  ASSERT_TRUE(w0.AtRest());
+  const v1::FindOverlapsRequest small = Ask(Sequence(200));
+  v1::FindOverlapsResponse response;
+
+  // Heads of sequences, and whoever lost a tail is degraded.
+  UseMemory(850, "tight");
+  w0.Store(Sequence(100));
+  EXPECT_TRUE(Eventually([&] { return Found(small) == "w0:64"; })) << Found(small);
+  ASSERT_TRUE(Find(small, &response).ok());
+  EXPECT_EQ(response.workers(0).trust(), v1::TRUST_DEGRADED);
+
+  UseMemory(910, "full");
+  const uint64_t refused = leaf_->registry().Stats().streams_refused;
+  Worker w1("w1", leaf_->grpc_address());
+  EXPECT_TRUE(Eventually([&] { return leaf_->registry().Stats().streams_refused > refused; }));
+  EXPECT_FALSE(w1.welcomed());
+  EXPECT_EQ(leaf_->registry().HoldersOf(kLlama).size(), 1u);
+  EXPECT_EQ(DumpCode(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(StatusOf("/snapshot"), 503);
+  EXPECT_EQ(CodeOf(Ask(Sequence(2000))), grpc::StatusCode::OK);
+
+  UseMemory(960, "critical");
+  EXPECT_EQ(CodeOf(Ask(Sequence(2000))), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(Found(small), "w0:64");
+  EXPECT_EQ(StatusOf("/healthz"), 200);
+  EXPECT_NE(Get("/metrics").find("kvatlas_leaf_memory_used_bytes 960"), std::string::npos);
+  EXPECT_NE(Get("/metrics").find("kvatlas_leaf_memory_part_bytes{part=\"index\"}"),
+            std::string::npos);
+
+  // With room again the worker that was refused comes, and what was refused is asked for.
+  UseMemory(0, "ample");
+  EXPECT_TRUE(w1.AtRest());
+  EXPECT_EQ(DumpCode(), grpc::StatusCode::OK);
+  EXPECT_EQ(StatusOf("/snapshot"), 200);
+  EXPECT_EQ(CodeOf(Ask(Sequence(2000))), grpc::StatusCode::OK);
 }
 
 TEST_F(LeafTest, APortInUseIsNamed) {

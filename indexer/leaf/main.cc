@@ -31,6 +31,7 @@
 #include "indexer/service/address.h"
 #include "indexer/service/engine_addresses.h"
 #include "indexer/service/flags.h"
+#include "indexer/service/memory_watch.h"
 #include "indexer/service/redis_url.h"
 #include "indexer/service/service_main.h"
 #include "indexer/stream/validate.h"
@@ -54,6 +55,7 @@ struct Flags {
   uint32_t redis_shards = 1;
   std::string kv_indexer_model;
   std::string answer = "reusable";
+  std::string memory_budget;
   AnnounceFlag announce;
 };
 
@@ -159,6 +161,7 @@ void Declare(FlagSet& flags, Flags* f) {
             "how long unconfirmed blocks are kept after a gap");
   flags.Add("withdraw_delay", &leaf.coverage.withdraw_delay,
             "how long a lost waypoint is still reported as covered");
+  AddMemoryFlag(flags, &f->memory_budget);
   flags.Add("max_snapshot_blocks", &registry.receiver.snapshot_blocks_max,
             "blocks that one worker's snapshot may name; one with more is dropped", 1);
   flags.Add("max_blocks", &registry.index.blocks_max, "distinct blocks per domain; 0: no limit");
@@ -218,6 +221,9 @@ absl::Status FinishSchedule(Flags* flags) {
 }
 
 absl::Status Finish(Flags* flags) {
+  const absl::StatusOr<uint64_t> memory = ReadMemoryFlag(flags->memory_budget);
+  if (!memory.ok()) return memory.status();
+  flags->leaf.memory_bytes_max = *memory;
   if (absl::Status bad = FinishRedis(flags); !bad.ok()) return bad;
   if (absl::Status bad = FinishSchedule(flags); !bad.ok()) return bad;
   if (absl::Status bad = FinishKvIndexer(flags); !bad.ok()) return bad;

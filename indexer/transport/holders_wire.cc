@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "indexer/base/memory_budget.h"
 #include "indexer/service/call_progress.h"
 #include "indexer/service/long_answers.h"
 #include "indexer/transport/wire.h"
@@ -50,6 +51,13 @@ void FillDomain(const DomainStats& domain, v1::DomainStats* stats) {
   for (const HolderStats& holder : domain.holders) FillHolder(holder, stats->add_holder_stats());
 }
 
+void FillMemory(const MemoryBudget& memory, v1::MemoryStats* stats) {
+  stats->set_budget_bytes(memory.bytes_max());
+  stats->set_used_bytes(memory.used_bytes());
+  stats->set_level(std::string(MemoryLevelName(memory.level())));
+  for (const auto& [part, bytes] : memory.Parts()) (*stats->mutable_parts())[part] = bytes;
+}
+
 absl::Status DumpHolder(const Domain& domain, const HolderDump& dump,
                         const std::function<bool(const v1::DumpResponse&)>& write) {
   v1::DumpResponse response;
@@ -76,6 +84,7 @@ uint32_t Milliseconds(Duration duration) {
 
 void FillStats(const HolderRegistry& registry, v1::StatsResponse* response) {
   response->set_streams_open(registry.Stats().streams_open);
+  if (registry.memory() != nullptr) FillMemory(*registry.memory(), response->mutable_memory());
   for (const Domain& domain : registry.Domains()) FillStats(registry, domain, response);
 }
 
@@ -95,6 +104,15 @@ HttpResponse StatusPage(const v1::StatsResponse& stats) {
   return response;
 }
 
+uint64_t IndexBytes(const HolderRegistry& registry) {
+  uint64_t bytes = 0;
+  for (const Domain& domain : registry.Domains()) {
+    const absl::StatusOr<DomainStats> stats = registry.StatsOf(domain);
+    if (stats.ok()) bytes += stats->index.bytes + stats->sides.bytes;
+  }
+  return bytes;
+}
+
 void SetHolderGauges(const HolderRegistry& registry, const std::string& prefix, Metrics* metrics) {
   MetricLabels labels;
   const auto set = [&](const char* name, const char* help, uint64_t value) {
@@ -102,6 +120,17 @@ void SetHolderGauges(const HolderRegistry& registry, const std::string& prefix, 
   };
   const RegistryStats all = registry.Stats();
   set("_streams_open", "Connections of holders.", all.streams_open);
+  if (const MemoryBudget* const memory = registry.memory(); memory != nullptr) {
+    set("_memory_budget_bytes", "--memory_budget; 0: none.", memory->bytes_max());
+    set("_memory_used_bytes", "Resident memory that counts against it.", memory->used_bytes());
+    set("_memory_level", "0 ample, 1 tight, 2 full, 3 critical.",
+        static_cast<uint64_t>(memory->level()));
+    for (const auto& [part, bytes] : memory->Parts()) {
+      labels = {{"part", part}};
+      set("_memory_part_bytes", "Who has how much of the memory.", bytes);
+    }
+    labels = {};
+  }
   set("_streams_refused", "Hellos refused since the start.", all.streams_refused);
   set("_holders_expired", "Leases that ran out since the start.", all.holders_expired);
   set("_holders_swept", "Holders forgotten after that, since the start.", all.holders_swept);
@@ -148,6 +177,8 @@ absl::Status DumpHolders(const HolderRegistry& registry, const v1::DumpRequest& 
 absl::Status ServeDump(const HolderRegistry& registry, grpc::ServerContext* context,
                        const v1::DumpRequest& request,
                        grpc::ServerWriter<v1::DumpResponse>* writer) {
+  absl::Status full = CheckMemory(registry.memory(), MemoryLevel::kFull, "dumps");
+  if (!full.ok()) return full;
   const LongAnswers::Place place = LongAnswers::Process().Take();
   if (place == nullptr) return absl::ResourceExhaustedError(kTooManyLongAnswers);
   CallProgress progress(context);

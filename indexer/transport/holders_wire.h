@@ -34,6 +34,9 @@ void FillStats(const HolderRegistry& registry, const Domain& domain, v1::StatsRe
 // Statistics as JSON, every field under its name in the proto, for GET /status.
 HttpResponse StatusPage(const v1::StatsResponse& stats);
 
+// Memory of all indexes, side classes included: a part of the budget.
+uint64_t IndexBytes(const HolderRegistry& registry);
+
 // Sets the gauges "PREFIX_streams_open", "PREFIX_holders" and so on; those of a domain are labelled with it. For
 // `Metrics::OnScrape`.
 void SetHolderGauges(const HolderRegistry& registry, const std::string& prefix, Metrics* metrics);

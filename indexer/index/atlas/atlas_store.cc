@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "indexer/base/memory_budget.h"
 #include "indexer/index/atlas/atlas_index.h"
 #include "indexer/index/atlas/pause.h"
 
@@ -201,15 +202,23 @@ absl::StatusOr<uint32_t> AtlasIndex::Admit(Position position, size_t blocks) {
     admitted = std::min(admitted, options_.blocks_max - std::min(options_.blocks_max, used));
     if (admitted == 0) return absl::ResourceExhaustedError("blocks_max reached");
   }
+  bool only_heads = false;
   if (options_.bytes_max != 0) {
     const uint64_t used = heap_->bytes();
     if (used >= options_.bytes_max) return absl::ResourceExhaustedError("bytes_max reached");
-    if (used >= options_.bytes_max / 16 * 15) {
-      if (position >= kHeadBlocks)
-        return absl::ResourceExhaustedError("bytes_max is near: only heads of sequences");
-      admitted = std::min<uint64_t>(admitted, kHeadBlocks - position);
-    }
+    only_heads = used >= options_.bytes_max / 16 * 15;
+    if (only_heads && position >= kHeadBlocks)
+      return absl::ResourceExhaustedError("bytes_max is near: only heads of sequences");
   }
+  if (options_.memory != nullptr && options_.memory->level() >= MemoryLevel::kTight) {
+    const bool tail = position >= kHeadBlocks;
+    absl::Status refused =
+        options_.memory->Check(tail ? MemoryLevel::kTight : MemoryLevel::kFull,
+                               tail ? "blocks but heads of sequences" : "new blocks");
+    if (!refused.ok()) return refused;
+    only_heads = true;
+  }
+  if (only_heads) admitted = std::min<uint64_t>(admitted, kHeadBlocks - position);
   return static_cast<uint32_t>(admitted);
 }
 

@@ -1,0 +1,42 @@
+#include "indexer/service/memory_watch.h"
+
+#include <malloc.h>
+
+#include "absl/strings/str_cat.h"
+#include "indexer/service/log.h"
+#include "indexer/service/process_memory.h"
+
+namespace kvatlas {
+
+void MemoryWatch::Tick() {
+  auto [before, now] = memory_->Measure();
+  const Time at = Clock::Real().Now();
+  if (now > MemoryLevel::kAmple && at >= trim_at_) {
+    trim_at_ = at + kTrimEvery;
+    malloc_trim(0);
+    now = memory_->Measure().second;
+  }
+  if (now == before) return;
+  Log(now > before ? LogLevel::kWarning : LogLevel::kInfo, "memory",
+      {{"level", MemoryLevelName(now)},
+       {"used_bytes", memory_->used_bytes()},
+       {"budget_bytes", memory_->bytes_max()}});
+}
+
+void AddMemoryFlag(FlagSet& flags, std::string* value) {
+  *value = MemoryBudget::kDefault;
+  flags.Add("memory_budget", value,
+            "memory of this process, in bytes (8000000000, 8G) or as a part of what its control "
+            "group or the "
+            "machine has (70%): from 80 % of it on only heads of new sequences are taken, from 90 "
+            "% no new "
+            "blocks, domains, holders and dumps, from 95 % no large questions; 0: no limit");
+}
+
+absl::StatusOr<uint64_t> ReadMemoryFlag(const std::string& value) {
+  absl::StatusOr<uint64_t> bytes = MemoryBudget::Parse(value, MemoryLimitBytes());
+  if (bytes.ok()) return bytes;
+  return absl::InvalidArgumentError(absl::StrCat("--memory_budget: ", bytes.status().message()));
+}
+
+}  // namespace kvatlas
