@@ -51,21 +51,36 @@ bool Matches(std::string_view pattern, std::string_view path) {
   return pattern.empty() && path.empty();
 }
 
-// Of `; NAME=VALUE` or `; NAME="VALUE"`.
-std::string_view Parameter(std::string_view header, std::string_view name) {
-  for (size_t at = header.find(';'); at != std::string_view::npos; at = header.find(';', at)) {
-    ++at;
-    while (at < header.size() && header[at] == ' ') ++at;
-    const std::string_view rest = header.substr(at);
-    if (rest.size() <= name.size() || rest[name.size()] != '=' ||
-        !absl::EqualsIgnoreCase(View(rest.substr(0, name.size())), View(name)))
-      continue;
-    std::string_view value = rest.substr(name.size() + 1);
-    if (value.starts_with('"')) {
-      value.remove_prefix(1);
-      return value.substr(0, value.find('"'));
-    }
-    return value.substr(0, value.find_first_of("; \t\r\n"));
+// The value at the beginning of `rest`, a token or a quoted string (RFC 9110 §5.6.4), which is taken off.
+std::string TakeValue(std::string_view* rest) {
+  if (!rest->starts_with('"')) {
+    const std::string_view token = rest->substr(0, rest->find_first_of("; \t\r\n"));
+    rest->remove_prefix(token.size());
+    return std::string(token);
+  }
+  std::string value;
+  size_t at = 1;
+  for (; at < rest->size() && (*rest)[at] != '"'; ++at) {
+    if ((*rest)[at] == '\\' && at + 1 < rest->size()) ++at;
+    value += (*rest)[at];
+  }
+  rest->remove_prefix(std::min(at + 1, rest->size()));
+  return value;
+}
+
+// Of `; NAME=VALUE` or `; NAME="VALUE"`, the first of that name; a quoted value may hold anything, `;` too.
+std::string Parameter(std::string_view header, std::string_view name) {
+  std::string_view rest = header.substr(std::min(header.find(';'), header.size()));
+  while (!rest.empty()) {
+    rest.remove_prefix(std::min(rest.find_first_not_of("; \t"), rest.size()));
+    const size_t end = std::min(rest.find_first_of("=;"), rest.size());
+    const std::string_view found = rest.substr(0, end);
+    rest.remove_prefix(end);
+    if (!rest.starts_with('=')) continue;
+    rest.remove_prefix(1);
+    std::string value = TakeValue(&rest);
+    if (absl::EqualsIgnoreCase(View(found), View(name))) return value;
+    rest.remove_prefix(std::min(rest.find(';'), rest.size()));
   }
   return {};
 }
@@ -114,9 +129,9 @@ std::string ProxiedPaths::ToString() const {
 std::optional<std::string> MultipartModel(std::string_view content_type, std::string_view body) {
   constexpr std::string_view kForm = "multipart/form-data";
   if (!absl::StartsWithIgnoreCase(View(content_type), View(kForm))) return std::nullopt;
-  const std::string_view boundary = Parameter(content_type, "boundary");
+  const std::string boundary = Parameter(content_type, "boundary");
   if (boundary.empty()) return std::nullopt;
-  const std::string delimiter = absl::StrCat("--", View(boundary));
+  const std::string delimiter = absl::StrCat("--", boundary);
   size_t at = body.find(delimiter);
   while (at != std::string_view::npos) {
     const size_t headers = at + delimiter.size();

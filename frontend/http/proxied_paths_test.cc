@@ -54,5 +54,21 @@ TEST(ProxiedPathsTest, TheModelOfAFormIsFound) {
   EXPECT_EQ(MultipartModel("application/json", model + "--b 1--"), std::nullopt);
 }
 
+TEST(ProxiedPathsTest, AQuotedValueIsNoParameter) {
+  const auto form = [](const std::string& parameters) {
+    return "--b\r\nContent-Disposition: form-data; " + parameters + "\r\n\r\nx\r\n--b--\r\n";
+  };
+  const std::string type = "multipart/form-data; note=\"; boundary=c\"; boundary=b";
+  for (const char* other :
+       {R"(filename="a; name=model"; name="file")", R"(filename="a\"; name=model"; name=file)",
+        R"(filename="; name=\"model\""; name=file)", R"(name=file; filename="; name=model")",
+        R"(name=file; name=model)", R"(surname=model; name=file)"})
+    EXPECT_EQ(MultipartModel(type, form(other)), std::nullopt) << other;
+  for (const char* model :
+       {R"(filename="a; name=file"; name="model")", R"(x; name=model)", R"(filename=a;name=model)",
+        R"(filename="a\"; name=file"; name="model")", R"(;; name="mo\del")"})
+    EXPECT_EQ(MultipartModel(type, form(model)), "x") << model;
+}
+
 }  // namespace
 }  // namespace kvatlas
