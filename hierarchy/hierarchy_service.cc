@@ -15,6 +15,7 @@
 #include "indexer/holders/holder_registry.h"
 #include "indexer/holders/refused_holders.h"
 #include "indexer/service/grpc_status.h"
+#include "indexer/service/text_escape.h"
 #include "indexer/transport/holders_wire.h"
 #include "indexer/transport/wire.h"
 
@@ -51,13 +52,17 @@ void FillParent(const ParentStats& parent, v1::ParentStats* stats) {
   if (!parent.refusal.ok()) stats->set_refused(parent.refusal.ToString());
 }
 
-// Cells whose streams do what a correct one does not, by name; those that were named before stay.
+// Cells whose streams do what a correct one does not, by name; those that were named before stay while they are known.
 class FaultyCells {
  public:
-  FaultyCells(const HolderRegistry* registry, Metrics* metrics)
-      : registry_(registry), metrics_(metrics) {}
+  explicit FaultyCells(const HolderRegistry* registry) : registry_(registry) {}
 
-  void Name() {
+  // For `Metrics::OnText`: cells and domains come and go.
+  void Append(std::string* text) {
+    *text +=
+        "# HELP kvatlas_hierarchy_cell_faults What a cell's streams did wrong since it was first "
+        "heard.\n# TYPE kvatlas_hierarchy_cell_faults gauge\n";
+    text_ = text;
     for (const Domain& domain : registry_->Domains()) {
       const absl::StatusOr<DomainStats> stats = registry_->StatsOf(domain);
       if (!stats.ok()) continue;
@@ -81,15 +86,13 @@ class FaultyCells {
       if (count == 0 || named_.size() >= kFaultyCellsMax) return;
       named_.insert(name);
     }
-    metrics_
-        ->AddGauge("kvatlas_hierarchy_cell_faults",
-                   "What a cell's streams did wrong since it was first heard.",
-                   {{"domain", ToString(domain)}, {"cell", name}, {"fault", fault}})
-        .Set(static_cast<double>(count));
+    *text_ += "kvatlas_hierarchy_cell_faults{" + MetricLabel("cell", name) + "," +
+              MetricLabel("domain", ToString(domain)) + "," + MetricLabel("fault", fault) + "} " +
+              std::to_string(count) + "\n";
   }
 
   const HolderRegistry* const registry_;
-  Metrics* const metrics_;
+  std::string* text_ = nullptr;  // during `Append`
   std::set<std::string> named_;
 };
 
@@ -109,10 +112,13 @@ HierarchyService::HierarchyService(Hierarchy* hierarchy, const CoverageReporter*
         return Answer(request, response);
       }) {
   SetMessageAllocatorFor_FindCells(&messages_);
-  metrics->OnScrape(
-      [hierarchy, metrics, faulty = FaultyCells(&hierarchy->registry(), metrics)]() mutable {
-        SetHolderGauges(hierarchy->registry(), "kvatlas_hierarchy", metrics);
-        faulty.Name();
+  metrics->OnScrape([hierarchy, metrics] {
+    SetHolderGauges(hierarchy->registry(), "kvatlas_hierarchy", metrics);
+  });
+  metrics->OnText(
+      [hierarchy, faulty = FaultyCells(&hierarchy->registry())](std::string* text) mutable {
+        AppendDomainMetrics(hierarchy->registry(), "kvatlas_hierarchy", text);
+        faulty.Append(text);
       });
 }
 

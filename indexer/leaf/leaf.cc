@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <map>
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
@@ -27,6 +28,7 @@
 #include "indexer/service/log.h"
 #include "indexer/service/memory_watch.h"
 #include "indexer/service/metrics.h"
+#include "indexer/service/text_escape.h"
 #include "indexer/stream/validate.h"
 #include "indexer/transport/grpc_acceptor.h"
 #include "indexer/transport/grpc_link.h"
@@ -168,20 +170,30 @@ void FillParents(const CoverageReporter& reporter, v1::StatsResponse* response) 
 }
 
 // Of every domain, whatever parent is told of it.
-void AddCoverageMetrics(const CoverageReporter* reporter, Metrics* metrics) {
-  metrics->OnScrape([reporter, metrics] {
-    for (const ParentStats& stats : reporter->Stats()) {
-      const auto set = [&](const char* name, const char* help, uint64_t value) {
-        metrics->AddGauge(name, help, {{"domain", ToString(stats.domain)}})
-            .Set(static_cast<double>(value));
-      };
-      set("kvatlas_leaf_waypoints_covered", "Waypoints that workers hold.",
-          stats.waypoints_covered);
-      set("kvatlas_leaf_waypoints_announced", "Of these, told to parents.", stats.waypoints_held);
-      set("kvatlas_leaf_waypoints_waiting", "Of these, kept back by the budget for coverage.",
-          stats.waypoints_waiting);
+void AppendCoverageMetrics(const CoverageReporter& reporter, std::string* text) {
+  struct Family {
+    const char* name;
+    const char* help;
+    uint64_t ParentStats::* of;
+  };
+  constexpr Family kFamilies[] = {
+      {"kvatlas_leaf_waypoints_covered", "Waypoints that workers hold.",
+       &ParentStats::waypoints_covered},
+      {"kvatlas_leaf_waypoints_announced", "Of these, told to parents.",
+       &ParentStats::waypoints_held},
+      {"kvatlas_leaf_waypoints_waiting", "Of these, kept back by the budget for coverage.",
+       &ParentStats::waypoints_waiting},
+  };
+  std::map<Domain, ParentStats> by_domain;
+  for (ParentStats& stats : reporter.Stats()) by_domain[stats.domain] = std::move(stats);
+  for (const Family& family : kFamilies) {
+    *text += std::string("# HELP ") + family.name + " " + family.help + "\n# TYPE " + family.name +
+             " gauge\n";
+    for (const auto& [domain, stats] : by_domain) {
+      *text += std::string(family.name) + "{" + MetricLabel("domain", ToString(domain)) + "} " +
+               std::to_string(stats.*family.of) + "\n";
     }
-  });
+  }
 }
 
 }  // namespace
@@ -236,9 +248,10 @@ struct Leaf::Parts {
       mooncake.AddRoutes(mooncake_http.back().get());
     }
     AddEngineMetrics(&directory, &metrics);
-    AddCoverageMetrics(&reporter, &metrics);
-    metrics.OnText(
-        [this](std::string* text) { AppendParentMetrics(reporter.Stats(), "kvatlas_leaf", text); });
+    metrics.OnText([this](std::string* text) {
+      AppendCoverageMetrics(reporter, text);
+      AppendParentMetrics(reporter.Stats(), "kvatlas_leaf", text);
+    });
   }
 
   // Engines' instances, and streams of publishers.

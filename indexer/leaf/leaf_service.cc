@@ -143,6 +143,8 @@ LeafService::LeafService(LeafIdentity identity, const HolderRegistry* registry,
       }) {
   SetMessageAllocatorFor_FindOverlaps(&messages_);
   metrics->OnScrape([registry, metrics] { SetHolderGauges(*registry, "kvatlas_leaf", metrics); });
+  metrics->OnText(
+      [registry](std::string* text) { AppendDomainMetrics(*registry, "kvatlas_leaf", text); });
 }
 
 grpc::ServerUnaryReactor* LeafService::FindOverlaps(grpc::CallbackServerContext* context,

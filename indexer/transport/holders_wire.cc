@@ -11,6 +11,7 @@
 #include "indexer/base/memory_budget.h"
 #include "indexer/service/call_progress.h"
 #include "indexer/service/long_answers.h"
+#include "indexer/service/text_escape.h"
 #include "indexer/transport/wire.h"
 
 namespace kvatlas {
@@ -114,9 +115,8 @@ uint64_t IndexBytes(const HolderRegistry& registry) {
 }
 
 void SetHolderGauges(const HolderRegistry& registry, const std::string& prefix, Metrics* metrics) {
-  MetricLabels labels;
   const auto set = [&](const char* name, const char* help, uint64_t value) {
-    metrics->AddGauge(prefix + name, help, labels).Set(static_cast<double>(value));
+    metrics->AddGauge(prefix + name, help).Set(static_cast<double>(value));
   };
   const RegistryStats all = registry.Stats();
   set("_streams_open", "Connections of holders.", all.streams_open);
@@ -136,19 +136,46 @@ void SetHolderGauges(const HolderRegistry& registry, const std::string& prefix, 
   set("_holders_swept", "Holders forgotten after that, since the start.", all.holders_swept);
   set("_domains_forgotten", "Models without holders forgotten since the start.",
       all.domains_forgotten);
+}
+
+void AppendDomainMetrics(const HolderRegistry& registry, const std::string& prefix,
+                         std::string* text) {
+  struct Family {
+    const char* name;
+    const char* help;
+    uint64_t (*of)(const DomainStats&);
+  };
+  constexpr Family kFamilies[] = {
+      {"_holders", "Holders known.",
+       [](const DomainStats& s) -> uint64_t { return s.index.holders; }},
+      {"_blocks", "Distinct blocks held.",
+       [](const DomainStats& s) -> uint64_t { return s.index.blocks; }},
+      {"_holdings", "Pairs of holder and block.",
+       [](const DomainStats& s) -> uint64_t { return s.index.holdings; }},
+      {"_index_bytes", "Memory of the index.",
+       [](const DomainStats& s) -> uint64_t { return s.index.bytes; }},
+      {"_blocks_stored", "Block stores applied since the start.",
+       [](const DomainStats& s) { return s.blocks_stored; }},
+      {"_blocks_removed", "Block removals applied since the start.",
+       [](const DomainStats& s) { return s.blocks_removed; }},
+      {"_gaps", "Gaps noticed since the start.", [](const DomainStats& s) { return s.gaps; }},
+      {"_snapshots", "Snapshots applied since the start.",
+       [](const DomainStats& s) { return s.snapshots; }},
+      {"_digests_different", "Digests that differed since the start.",
+       [](const DomainStats& s) { return s.digests_different; }},
+  };
+  std::vector<DomainStats> domains;
   for (const Domain& domain : registry.Domains()) {
-    const absl::StatusOr<DomainStats> stats = registry.StatsOf(domain);
-    if (!stats.ok()) continue;
-    labels = {{"domain", ToString(domain)}};
-    set("_holders", "Holders known.", stats->index.holders);
-    set("_blocks", "Distinct blocks held.", stats->index.blocks);
-    set("_holdings", "Pairs of holder and block.", stats->index.holdings);
-    set("_index_bytes", "Memory of the index.", stats->index.bytes);
-    set("_blocks_stored", "Block stores applied since the start.", stats->blocks_stored);
-    set("_blocks_removed", "Block removals applied since the start.", stats->blocks_removed);
-    set("_gaps", "Gaps noticed since the start.", stats->gaps);
-    set("_snapshots", "Snapshots applied since the start.", stats->snapshots);
-    set("_digests_different", "Digests that differed since the start.", stats->digests_different);
+    absl::StatusOr<DomainStats> stats = registry.StatsOf(domain);
+    if (stats.ok()) domains.push_back(*std::move(stats));
+  }
+  for (const Family& family : kFamilies) {
+    const std::string name = prefix + family.name;
+    *text += "# HELP " + name + " " + family.help + "\n# TYPE " + name + " gauge\n";
+    for (const DomainStats& stats : domains) {
+      *text += name + "{" + MetricLabel("domain", ToString(stats.domain)) + "} " +
+               std::to_string(family.of(stats)) + "\n";
+    }
   }
 }
 

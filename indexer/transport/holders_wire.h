@@ -37,9 +37,11 @@ HttpResponse StatusPage(const v1::StatsResponse& stats);
 // Memory of all indexes, side classes included: a part of the budget.
 uint64_t IndexBytes(const HolderRegistry& registry);
 
-// Sets the gauges "PREFIX_streams_open", "PREFIX_holders" and so on; those of a domain are labelled with it. For
-// `Metrics::OnScrape`.
+// Sets the gauges "PREFIX_streams_open" and so on, for `Metrics::OnScrape`.
 void SetHolderGauges(const HolderRegistry& registry, const std::string& prefix, Metrics* metrics);
+// Appends "PREFIX_holders{domain}" and so on, for `Metrics::OnText`: domains come and go.
+void AppendDomainMetrics(const HolderRegistry& registry, const std::string& prefix,
+                         std::string* text);
 
 // Gives everything asked for to `write`, a run per message, so that none is large; the last message of a
 // holder has no run. CANCELLED: `write` said false. NOT_FOUND: the domain was never announced.

@@ -28,6 +28,7 @@
 #include "indexer/transport/grpc_link.h"
 #include "indexer/transport/wire.h"
 #include "proto/kvatlas/v1/stream.grpc.pb.h"
+#include "tests/hostile/raw_socket.h"
 #include "tests/hostile/siege.h"
 
 namespace kvatlas {
@@ -214,6 +215,14 @@ TEST_P(HoldersTest, ModelsThatWereMadeUpMakeRoomForNewOnes) {
   RealSender real(siege, HelloOf(Program(), "worker", "model"));
   real.Store(1);
   EXPECT_TRUE(real.AtRestWithin(std::chrono::seconds(60)));
+  // The first one was taken; those that were refused may be named as such for a while.
+  const auto named = [&] {
+    const auto metrics = HttpGet(siege.http(), "/metrics", std::chrono::seconds(5));
+    return metrics.value_or("made-up-0\"").find("made-up-0\"") != std::string::npos;
+  };
+  const Time until = Clock::Real().Now() + std::chrono::seconds(60);
+  while (named() && Clock::Real().Now() < until) siege.Watch(5);
+  EXPECT_FALSE(named()) << "nothing names a model that was forgotten";
   siege.ExpectUnharmed();
 }
 
