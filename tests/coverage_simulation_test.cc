@@ -252,7 +252,7 @@ class LeafProcess {
   }
   bool Replaced() const {
     for (const ParentStats& parent : reporter_.Stats())
-      if (parent.status.ok()) return false;
+      if (parent.sender.replaced == 0 || parent.refusal.ok()) return false;
     return true;
   }
   void Goodbye() { reporter_.Stop(Duration(0)); }
