@@ -1,7 +1,6 @@
 // kvatlas-frontend: which worker should take this prompt, as a service.
 
 #include <chrono>
-#include <cstdio>
 #include <map>
 #include <memory>
 #include <optional>
@@ -322,10 +321,7 @@ int Main(int argc, char** argv) {
     bad = weights.status();
     if (bad.ok()) flags.frontend.model_weights = *std::move(weights);
   }
-  if (!bad.ok()) {
-    std::fprintf(stderr, "kvatlas-frontend: %s\n", std::string(bad.message()).c_str());
-    return 2;
-  }
+  if (!bad.ok()) return service.RefuseFlags(bad);
   flags.frontend.schedule = &schedules->leaves;
   flags.frontend.hierarchy_schedule = &schedules->hierarchy;
   flags.frontend.engines = *std::move(engines);

@@ -1,7 +1,6 @@
 // kvatlas-hierarchy: which cells hold this prompt, as a service.
 
 #include <chrono>
-#include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
@@ -247,11 +246,7 @@ int Main(int argc, char** argv) {
   const absl::StatusOr<uint64_t> memory_bytes_max = ReadMemoryFlag(flags.memory_budget);
   absl::Status bad = levels.ok() ? parents.status() : levels.status();
   if (bad.ok()) bad = memory_bytes_max.status();
-  if (!bad.ok()) {
-    std::fprintf(stderr, "kvatlas-hierarchy: %s (see --help)\n",
-                 std::string(bad.message()).c_str());
-    return 2;
-  }
+  if (!bad.ok()) return service.RefuseFlags(bad);
   return Run(service, flags, *levels, *parents, *memory_bytes_max);
 }
 

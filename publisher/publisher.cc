@@ -525,6 +525,9 @@ Publisher::Publisher(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 absl::StatusOr<std::unique_ptr<Publisher>> Publisher::Create(PublisherOptions options) {
   if (options.redis.cell.empty()) options.redis.cell = options.cell;
+  absl::StatusOr<std::string> redis_url = ReadRedisUrl(options.redis.url);
+  if (!redis_url.ok()) return redis_url.status();
+  options.redis.url = *std::move(redis_url);
   if (absl::Status status = Check(options); !status.ok()) return status;
   // An engine does not wait for its leaves: they are found while it runs.
   DirectoryOptions directory;

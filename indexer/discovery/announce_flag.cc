@@ -6,7 +6,8 @@ namespace kvatlas {
 
 void AddAnnounceFlags(FlagSet& flags, AnnounceFlag* announce) {
   flags.Add("announce", &announce->redis,
-            "URL of the Redis where others find this process, redis://HOST:PORT; empty: nowhere");
+            "URL of the Redis where others find this process, redis://HOST:PORT or @FILE; empty: "
+            "nowhere");
   flags.Add("announce_lease", &announce->lease_ttl,
             "silence after which it is not found there any more", std::chrono::milliseconds(100));
 }

@@ -6,6 +6,7 @@
 #include "indexer/discovery/dns_source.h"
 #include "indexer/discovery/redis_source.h"
 #include "indexer/service/address.h"
+#include "indexer/service/redis_url.h"
 
 namespace kvatlas {
 namespace {
@@ -25,7 +26,8 @@ class FixedSource : public DirectorySource {
 };
 
 absl::Status Bad(std::string_view entry, std::string_view why) {
-  return absl::InvalidArgumentError("'" + std::string(entry) + "': " + std::string(why));
+  return absl::InvalidArgumentError("'" + RedisUrlWithoutPassword(entry) +
+                                    "': " + std::string(why));
 }
 
 absl::StatusOr<std::unique_ptr<DirectorySource>> MakeFixedSource(std::string_view entry,

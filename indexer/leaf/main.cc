@@ -1,7 +1,6 @@
 // kvatlas-leaf: the index of one cell, as a service.
 
 #include <chrono>
-#include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
@@ -118,9 +117,9 @@ void DeclareKvIndexer(FlagSet& flags, Flags* f) {
 }
 
 void DeclareRedis(FlagSet& flags, Flags* f) {
-  flags.Add(
-      "redis", &f->redis,
-      "URL of the Redis with the logs of this cell's workers, redis://HOST:PORT; empty: none");
+  flags.Add("redis", &f->redis,
+            "URL of the Redis with the logs of this cell's workers, redis://HOST:PORT or @FILE; "
+            "empty: none");
   flags.Add("redis_shards", &f->redis_shards,
             "shards of this cell's logs, the same for its workers", 1u, kRedisShardsMax);
 }
@@ -283,10 +282,7 @@ int Main(int argc, char** argv) {
   absl::StatusOr<FoundNodes> parents = FoundNodes::Read("--parents", flags.parents);
   absl::Status bad = parents.status();
   if (bad.ok()) bad = Finish(&flags);
-  if (!bad.ok()) {
-    std::fprintf(stderr, "kvatlas-leaf: %s (see --help)\n", std::string(bad.message()).c_str());
-    return 2;
-  }
+  if (!bad.ok()) return service.RefuseFlags(bad);
   flags.leaf.parents = parents->map();
   flags.leaf.parents_may_come = parents->finds();
   absl::StatusOr<std::unique_ptr<Leaf>> leaf = Leaf::Start(flags.leaf);

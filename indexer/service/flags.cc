@@ -15,6 +15,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "indexer/base/utf8.h"
+#include "indexer/service/redis_url.h"
 #include "indexer/service/version.h"
 
 namespace kvatlas {
@@ -282,7 +283,7 @@ std::vector<std::string> FlagSet::Normalize(int argc, const char* const* argv) c
 }
 
 std::optional<int> FlagSet::Refuse(std::ostream& err, std::string_view why) const {
-  err << program_ << ": " << why << " (see --help)\n";
+  err << program_ << ": " << WithoutRedisPassword(why) << " (see --help)\n";
   return 2;
 }
 

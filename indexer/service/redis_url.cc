@@ -1,7 +1,14 @@
 #include "indexer/service/redis_url.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <charconv>
 #include <cstdint>
+#include <cstring>
+#include <optional>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -12,6 +19,8 @@ namespace {
 constexpr int kDatabaseMax = 1 << 20;  // far above what a server can be configured to have
 constexpr uint16_t kRedisPort = 6379;
 constexpr uint16_t kSentinelPort = 26379;
+constexpr size_t kFileBytesMax = 4096;
+constexpr mode_t kFileModeMax = 0640;
 
 int HexDigit(char c) {
   if (c >= '0' && c <= '9') return c - '0';
@@ -84,9 +93,41 @@ absl::Status ParseDatabase(std::string_view text, RedisOptions* options) {
   return absl::OkStatus();
 }
 
-}  // namespace
+// The file that has the URL; nothing: it is one itself.
+std::optional<std::string> FileOf(std::string_view url) {
+  constexpr std::string_view kInList = "redis://@/";
+  if (url.starts_with('@')) return std::string(url.substr(1));
+  if (url.starts_with(kInList)) return std::string(url.substr(kInList.size() - 1));
+  return std::nullopt;
+}
 
-absl::StatusOr<RedisOptions> ParseRedisUrl(std::string_view url) {
+absl::Status BadFile(const std::string& path, const std::string& why) {
+  return absl::InvalidArgumentError("the file with the Redis URL, \"" + path + "\": " + why);
+}
+
+absl::StatusOr<std::string> ReadUrlFile(const std::string& path) {
+  // Not blocking: opening a FIFO would wait for a writer.
+  const int fd = open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  if (fd < 0) return BadFile(path, std::strerror(errno));
+  struct stat found = {};
+  std::string text(kFileBytesMax + 1, '\0');
+  const bool is_file = fstat(fd, &found) == 0 && S_ISREG(found.st_mode);
+  const ssize_t size = is_file ? read(fd, text.data(), text.size()) : -1;
+  close(fd);
+  if (!is_file) return BadFile(path, "not a regular file");
+  if ((found.st_mode & 07777 & ~kFileModeMax) != 0)
+    return BadFile(path, "others may open it too; chmod 0640 or less");
+  if (size < 0) return BadFile(path, "it cannot be read");
+  if (static_cast<size_t>(size) > kFileBytesMax) return BadFile(path, "it is too long");
+  text.resize(static_cast<size_t>(size));
+  const size_t first = text.find_first_not_of(" \t\r\n");
+  if (first == std::string::npos) return BadFile(path, "it is empty");
+  text = text.substr(first, text.find_last_not_of(" \t\r\n") + 1 - first);
+  if (FileOf(text).has_value()) return BadFile(path, "it names a file instead of a URL");
+  return text;
+}
+
+absl::StatusOr<RedisOptions> ParseWholeUrl(std::string_view url) {
   const size_t scheme_end = url.find("://");
   const std::string_view scheme = url.substr(0, scheme_end);
   if (scheme == "rediss" || scheme == "rediss-sentinel") {
@@ -130,6 +171,19 @@ absl::StatusOr<RedisOptions> ParseRedisUrl(std::string_view url) {
   return options;
 }
 
+}  // namespace
+
+absl::StatusOr<std::string> ReadRedisUrl(std::string_view url) {
+  const std::optional<std::string> file = FileOf(url);
+  return file.has_value() ? ReadUrlFile(*file) : std::string(url);
+}
+
+absl::StatusOr<RedisOptions> ParseRedisUrl(std::string_view url) {
+  const absl::StatusOr<std::string> whole = ReadRedisUrl(url);
+  if (!whole.ok()) return whole.status();
+  return ParseWholeUrl(*whole);
+}
+
 std::string RedisUrlWithoutPassword(std::string_view url) {
   const size_t scheme_end = url.find("://");
   const size_t start = scheme_end == std::string_view::npos ? 0 : scheme_end + 3;
@@ -139,6 +193,25 @@ std::string RedisUrlWithoutPassword(std::string_view url) {
   const size_t colon = login.find(':');
   if (colon == std::string_view::npos) return std::string(url);
   return std::string(url.substr(0, start + colon)) + ":***" + std::string(url.substr(at));
+}
+
+std::string WithoutRedisPassword(std::string_view text) {
+  return HasRedisPassword(text) ? RedisUrlWithoutPassword(text) : std::string(text);
+}
+
+bool HasRedisPassword(std::string_view text) {
+  constexpr std::string_view kAfterScheme = "://";
+  for (size_t at = text.find(kAfterScheme); at != std::string_view::npos;) {
+    const std::string_view before = text.substr(0, at);
+    const std::string_view rest = text.substr(at + kAfterScheme.size());
+    const size_t next = rest.find(kAfterScheme);
+    const size_t login_end = rest.substr(0, next).rfind('@');
+    const bool is_redis = before.ends_with("redis") || before.ends_with("rediss") ||
+                          before.ends_with("redis-sentinel") || before.ends_with("rediss-sentinel");
+    if (is_redis && login_end != std::string_view::npos && rest.find(':') < login_end) return true;
+    at = next == std::string_view::npos ? next : at + kAfterScheme.size() + next;
+  }
+  return false;
 }
 
 }  // namespace kvatlas

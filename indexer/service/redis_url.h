@@ -5,6 +5,10 @@
 //   redis-sentinel://[[USER]:PASSWORD@]SENTINEL:PORT[,…][/DATABASE]?master=NAME
 //       The sentinels are asked who the master is, again after each loss. User and password are the master's.
 //
+//   @FILE, or redis://@/FILE where a list of other things is taken
+//       All of the above is in that file, so that no password is on the command line or in an environment. A file that others
+//       than its owner and its group's readers could open (a mode above 0640) is refused.
+//
 // Without a port 6379 (26379 for sentinels); IPv6 hosts in brackets; `%40` and the like in user, password and name.
 // TLS (`rediss://`) is refused: the packaged hiredis has none. Use a tunnel, or a proxy on this host.
 //
@@ -42,11 +46,20 @@ struct RedisOptions {
   size_t blocking_max = 64;  // blocking commands at a time, each on a connection of its own
 };
 
-// INVALID_ARGUMENT says what is wrong with the URL, without its password.
+// What the file says if `url` names one, else `url`. INVALID_ARGUMENT: the file cannot be read, has another mode, is empty or
+// longer than 4,096 bytes, or names a file in turn.
+absl::StatusOr<std::string> ReadRedisUrl(std::string_view url);
+
+// INVALID_ARGUMENT says what is wrong with the URL, or its file, without its password.
 absl::StatusOr<RedisOptions> ParseRedisUrl(std::string_view url);
 
 // The URL for people: without the password.
 std::string RedisUrlWithoutPassword(std::string_view url);
+
+// Whether there is a URL with a password somewhere in the text, a command line's argument or an error about one.
+bool HasRedisPassword(std::string_view text);
+// Such a text for people. Rather too much is left out than too little.
+std::string WithoutRedisPassword(std::string_view text);
 
 }  // namespace kvatlas
 

@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "indexer/service/connection_account.h"
 #include "indexer/service/log.h"
+#include "indexer/service/redis_url.h"
 
 namespace kvatlas {
 namespace {
@@ -92,6 +93,20 @@ absl::Status WriteWhole(const std::string& path, const std::string& text) {
   return absl::OkStatus();
 }
 
+void WarnOfPasswords(int argc, const char* const* argv) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view argument = argv[i];
+    if (!HasRedisPassword(argument)) continue;
+    // "--redis=URL", or "--redis" and "URL".
+    const std::string_view flag = argument.starts_with("--") ? argument : argv[i - 1];
+    Log(LogLevel::kWarning, "a Redis password is on the command line, which others can read",
+        {{"flag", std::string(flag.substr(0, flag.find('=')))},
+         {"remedy",
+          "put the URL into a file of mode 0640 or less and give @FILE instead; where addresses "
+          "may stand too, redis://@/FILE"}});
+  }
+}
+
 }  // namespace
 
 ServiceMain::ServiceMain(std::string program, std::string about)
@@ -114,6 +129,7 @@ void ServiceMain::Start(int argc, const char* const* argv) {
   log.level_min = LevelOf(log_level_);
   log.format = log_format_ == "json" ? LogFormat::kJson : LogFormat::kLogfmt;
   ConfigureLog(std::move(log));
+  WarnOfPasswords(argc, argv);
   CatchSignals();
   RaiseDescriptorLimit();
   if (exit_with_parent_ && prctl(PR_SET_PDEATHSIG, SIGTERM) != 0) {
@@ -133,8 +149,14 @@ absl::Status ServiceMain::Ready(const std::vector<std::pair<std::string, Address
 }
 
 int ServiceMain::Fail(const absl::Status& status) {
-  Log(LogLevel::kError, "failed", {{"reason", status}});
+  Log(LogLevel::kError, "failed", {{"reason", WithoutRedisPassword(status.ToString())}});
   return 1;
+}
+
+int ServiceMain::RefuseFlags(const absl::Status& status) const {
+  std::fprintf(stderr, "%s: %s (see --help)\n", flags_.program().c_str(),
+               WithoutRedisPassword(std::string(status.message())).c_str());
+  return 2;
 }
 
 int ServiceMain::WaitForSignal() { return *WaitForSignal(Duration::max()); }

@@ -66,6 +66,8 @@ class ServiceMain {
 
   // Logs `status` and returns the status to exit with, 1.
   int Fail(const absl::Status& status);
+  // The same of flags that contradict each other or name what is not there: as `FlagSet` refuses one, 2.
+  int RefuseFlags(const absl::Status& status) const;
 
   // For the thread of main(). Blocks until a signal arrives or `RequestStop` is called. Returns the
   // signal, or 0.

@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <cstdio>
 #include <memory>
 #include <string>
 #include <vector>
@@ -45,13 +44,14 @@ void Declare(FlagSet& flags, Flags* f) {
   f->engine.model = "default";
   relay.blocks_max = uint64_t{64} << 20;
   flags.Add("http", &f->http, "address for HTTP");
-  flags.Add("leaves", &relay.leaves,
-            "gRPC addresses of the replicas of the cell's leaf, or where they are found: "
-            "dns:HOST:PORT, redis://HOST:PORT; empty: 127.0.0.1:7410, or nobody with --redis");
+  flags.Add(
+      "leaves", &relay.leaves,
+      "gRPC addresses of the replicas of the cell's leaf, or where they are found: "
+      "dns:HOST:PORT, redis://HOST:PORT or @FILE; empty: 127.0.0.1:7410, or nobody with --redis");
   flags.AddName("cell", &relay.cell,
                 "name of the cell, for --redis and for leaves that announce themselves", true);
   flags.Add("redis", &f->redis,
-            "URL of a Redis where the cell's leaf reads, redis://HOST:PORT; empty: none");
+            "URL of a Redis where the cell's leaf reads, redis://HOST:PORT or @FILE; empty: none");
   flags.Add("redis_shards", &f->redis_shards, "shards of the cell's logs, the same for its leaf",
             1u, kRedisShardsMax);
   flags.Add("workers", &f->workers,
@@ -128,20 +128,15 @@ absl::Status Finish(Flags* flags) {
   return absl::OkStatus();
 }
 
-int Refuse(const absl::Status& bad) {
-  std::fprintf(stderr, "kvatlas-relay: %s (see --help)\n", std::string(bad.message()).c_str());
-  return 2;
-}
-
 int Main(int argc, char** argv) {
   ServiceMain service("kvatlas-relay",
                       "Tells leaves what engines hold, from the engines' own event streams.");
   Flags flags;
   Declare(service.flags(), &flags);
   service.Start(argc, argv);
-  if (absl::Status bad = Finish(&flags); !bad.ok()) return Refuse(bad);
+  if (absl::Status bad = Finish(&flags); !bad.ok()) return service.RefuseFlags(bad);
   absl::StatusOr<std::unique_ptr<Relay>> relay = Relay::Start(flags.relay);
-  if (absl::IsInvalidArgument(relay.status())) return Refuse(relay.status());
+  if (absl::IsInvalidArgument(relay.status())) return service.RefuseFlags(relay.status());
   if (!relay.ok()) return service.Fail(relay.status());
   Metrics metrics;
   AdminHttp http({.listen = flags.http, .program = "kvatlas-relay"}, &metrics);

@@ -54,7 +54,7 @@ int main(int argc, char** argv) {
   flags.AddName("cell", &publishing.cell, "name of its cell, for leaves that announce themselves",
                 true);
   flags.Add("redis", &publishing.redis.url,
-            "URL of a Redis where its cell's leaf reads, redis://HOST:PORT; empty: none");
+            "URL of a Redis where its cell's leaf reads, redis://HOST:PORT or @FILE; empty: none");
   flags.AddName("redis_cell", &publishing.redis.cell,
                 "name of its cell, for --redis; empty: --cell", true);
   flags.Add("redis_shards", &publishing.redis.shards, "shards of its cell's logs", 1u, 1024u);
