@@ -45,8 +45,8 @@ std::string Chat(uint32_t conversation, uint32_t turns, const std::string& more 
   }
   std::string text = body.dump();
   if (!more.empty()) text.insert(text.size() - 1, "," + more);
-  return absl::StrCat("POST /v1/chat/completions HTTP/1.1\r\nContent-Length: ", text.size(),
-                      "\r\n\r\n", text);
+  return absl::StrCat("POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nContent-Length: ",
+                      text.size(), "\r\n\r\n", text);
 }
 
 Address ProxyOf(const Cluster& cluster) {

@@ -466,13 +466,13 @@ TEST_F(ProxyTest, BodiesInChunksAndThoseThatWaitForAContinueArriveWhole) {
   Start({engine.url()});
   TestSocket client(proxy_->address());
   client.Send(
-      "POST /v1/completions HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n"
+      "POST /v1/completions HTTP/1.1\r\nHost: h\r\ntransfer-encoding: chunked\r\n\r\n"
       "9\r\n{\"model\":\r\n14\r\n\"m\",\"prompt\":\"hello\"\r\n1\r\n}\r\n0\r\n\r\n");
   EXPECT_THAT(client.ReadMessage(), AllOf(StartsWith("HTTP/1.1 200 OK\r\n"), EndsWith("ok")));
   EXPECT_THAT(got.text(),
               EndsWith("content-length: 30\r\n\r\n{\"model\":\"m\",\"prompt\":\"hello\"}"));
   client.Send(
-      absl::StrCat("POST /v1/chat/completions HTTP/1.1\r\nExpect: 100-continue\r\n"
+      absl::StrCat("POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\n"
                    "Content-Length: ",
                    strlen(kChat), "\r\n\r\n"));
   EXPECT_EQ(client.ReadUntil("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
@@ -490,19 +490,20 @@ TEST_F(ProxyTest, OtherCallsGoToAnEngineOfTheirModelOrToAnyone) {
     }
   });
   Start({engine.url()});
-  EXPECT_THAT(Ask("GET /v1/models HTTP/1.1\r\n\r\n"), HasSubstr("no engine is known yet"));
+  EXPECT_THAT(Ask("GET /v1/models HTTP/1.1\r\nHost: h\r\n\r\n"),
+              HasSubstr("no engine is known yet"));
   EXPECT_THAT(Ask(Post("/v1/embeddings", R"({"model":"m","input":"x"})")), EndsWith("ok"));
-  EXPECT_THAT(Ask("GET /v1/models HTTP/1.1\r\n\r\n"),
+  EXPECT_THAT(Ask("GET /v1/models HTTP/1.1\r\nHost: h\r\n\r\n"),
               AllOf(EndsWith("ok"), HasSubstr("x-kvatlas-worker: w0")));
   EXPECT_THAT(got.text(), StartsWith("GET /v1/models HTTP/1.1\r\n"));
   TestSocket client(proxy_->address());
-  client.Send("HEAD /v1/models HTTP/1.1\r\n\r\n");
+  client.Send("HEAD /v1/models HTTP/1.1\r\nHost: h\r\n\r\n");
   EXPECT_THAT(client.ReadUntil("\r\n\r\n"), HasSubstr("content-length: 2\r\n"));
   EXPECT_THAT(got.text(), StartsWith("HEAD "));
-  client.Send("DELETE /v1/responses/7 HTTP/1.1\r\n\r\n");
+  client.Send("DELETE /v1/responses/7 HTTP/1.1\r\nHost: h\r\n\r\n");
   EXPECT_THAT(client.ReadMessage(), EndsWith("ok"));
   EXPECT_THAT(got.text(), StartsWith("DELETE /v1/responses/7 "));
-  EXPECT_THAT(Ask("GET /v2/models HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.1 404 "));
+  EXPECT_THAT(Ask("GET /v2/models HTTP/1.1\r\nHost: h\r\n\r\n"), StartsWith("HTTP/1.1 404 "));
 }
 
 TEST_F(ProxyTest, APromptThatNobodyCanMakeTokensOfIsRoutedByLoad) {
@@ -539,7 +540,8 @@ TEST_F(ProxyTest, BadBodiesAreRefusedInTheClientsOwnWordsNamingTheField) {
 TEST_F(ProxyTest, ABodyThatIsTooLargeIsRefusedBeforeItIsRead) {
   options_.body_bytes_max = 1000;
   Start({"http://127.0.0.1:1"});
-  const std::string answer = Ask("POST /v1/completions HTTP/1.1\r\nContent-Length: 1001\r\n\r\n");
+  const std::string answer =
+      Ask("POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Length: 1001\r\n\r\n");
   EXPECT_THAT(answer, StartsWith("HTTP/1.1 413 "));
   EXPECT_EQ(ErrorOf(answer)["type"], "invalid_request_error");
 }

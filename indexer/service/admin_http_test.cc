@@ -146,7 +146,7 @@ TEST_F(AdminHttpTest, HeadIsGetWithoutABody) {
 TEST_F(AdminHttpTest, ConnectionIsKeptAndPipelinedRequestsAreAnsweredInOrder) {
   Start();
   Client client(http_.address());
-  client.Send("GET /version HTTP/1.1\r\n\r\nGET /healthz HTTP/1.1\r\n\r\n");
+  client.Send("GET /version HTTP/1.1\r\nHost: h\r\n\r\nGET /healthz HTTP/1.1\r\nHost: h\r\n\r\n");
   EXPECT_THAT(client.ReadUntil("}\n"), HasSubstr("kvatlas-test"));
   EXPECT_THAT(client.ReadUntil("}\n"), HasSubstr("loading"));
   client.Send("GET /version HTTP/1.0\r\n\r\n");
@@ -156,7 +156,8 @@ TEST_F(AdminHttpTest, ConnectionIsKeptAndPipelinedRequestsAreAnsweredInOrder) {
 TEST_F(AdminHttpTest, RequestInPiecesIsOneRequest) {
   Start();
   Client client(http_.address());
-  for (const char c : std::string("GET /version HTTP/1.1\r\nConnection: close\r\n\r\n")) {
+  for (const char c :
+       std::string("GET /version HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")) {
     client.Send(std::string(1, c));
   }
   EXPECT_THAT(client.ReadToEnd(), StartsWith("HTTP/1.1 200 "));
@@ -166,11 +167,13 @@ TEST_F(AdminHttpTest, NonsenseGets400AndHarmsNobody) {
   Start();
   for (const std::string& nonsense :
        {std::string("\x16\x03\x01\x02\x00 TLS hello\r\n\r\n"), std::string("GET\r\n\r\n"),
-        std::string("GET / HTTP/9.9\r\n\r\n"), std::string("GET nowhere HTTP/1.1\r\n\r\n"),
-        std::string("GET /%zz HTTP/1.1\r\n\r\n"), std::string("GET /%4 HTTP/1.1\r\n\r\n"),
-        std::string("GET / HTTP/1.1\r\nno colon\r\n\r\n"),
-        std::string("POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n"),
-        std::string("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n")}) {
+        std::string("GET / HTTP/9.9\r\n\r\n"),
+        std::string("GET nowhere HTTP/1.1\r\nHost: h\r\n\r\n"),
+        std::string("GET /%zz HTTP/1.1\r\nHost: h\r\n\r\n"),
+        std::string("GET /%4 HTTP/1.1\r\nHost: h\r\n\r\n"),
+        std::string("GET / HTTP/1.1\r\nHost: h\r\nno colon\r\n\r\n"),
+        std::string("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: -1\r\n\r\n"),
+        std::string("POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n")}) {
     Client client(http_.address());
     client.Send(nonsense);
     client.HalfClose();
@@ -181,7 +184,8 @@ TEST_F(AdminHttpTest, NonsenseGets400AndHarmsNobody) {
 
 TEST_F(AdminHttpTest, ClientThatLeavesHalfwayHarmsNobody) {
   Start();
-  for (const char* part : {"", "GET /ver", "POST / HTTP/1.1\r\nContent-Length: 10\r\n\r\nabc"}) {
+  for (const char* part :
+       {"", "GET /ver", "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\nabc"}) {
     Client client(http_.address());
     client.Send(part);
     client.HalfClose();
@@ -193,7 +197,7 @@ TEST_F(AdminHttpTest, ClientThatLeavesHalfwayHarmsNobody) {
 TEST_F(AdminHttpTest, StopCutsIdleConnectionsAndIsIdempotent) {
   Start();
   Client idle(http_.address());
-  idle.Send("GET /version HTTP/1.1\r\n\r\n");
+  idle.Send("GET /version HTTP/1.1\r\nHost: h\r\n\r\n");
   idle.ReadUntil("}\n");
   Client halfway(http_.address());
   halfway.Send("GET /ver");
@@ -280,7 +284,7 @@ TEST_F(AdminHttpBoundsTest, LargeChunkedBodyGets413) {
   std::string answer;
   while (answer.empty()) {
     Client client(http_.address());
-    client.Send("POST /size HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n800\r\n" +
+    client.Send("POST /size HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n800\r\n" +
                 std::string(0x800, 'a') + "\r\n0\r\n\r\n");
     answer = client.ReadToEnd();
   }
@@ -291,7 +295,7 @@ TEST_F(AdminHttpBoundsTest, SilentClientIsCutOff) {
   Client client(http_.address());
   EXPECT_THAT(client.ReadToEnd(), IsEmpty());
   Client halfway(http_.address());
-  halfway.Send("GET /version HTTP/1.1\r\n");
+  halfway.Send("GET /version HTTP/1.1\r\nHost: h\r\n");
   EXPECT_THAT(halfway.ReadToEnd(), IsEmpty());
 }
 
@@ -306,14 +310,14 @@ TEST_F(AdminHttpBoundsTest, TricklingClientIsCutOff) {
 
 TEST_F(AdminHttpBoundsTest, ClientThatReadsNothingIsCutOffAndServesOthers) {
   Client client(http_.address());
-  client.Send("GET /large HTTP/1.1\r\n\r\n");
+  client.Send("GET /large HTTP/1.1\r\nHost: h\r\n\r\n");
   client.ReadUntil("\r\n\r\n");  // and no further
   EXPECT_THAT(Ask("GET", "/version"), StartsWith("HTTP/1.1 200 "));
   // Its slot comes back, though it never reads and never closes.
   std::string answer;
   while (answer.empty()) {
     Client second(http_.address());
-    second.Send("GET /version HTTP/1.1\r\n\r\n");
+    second.Send("GET /version HTTP/1.1\r\nHost: h\r\n\r\n");
     answer = second.ReadUntil("}\n");
     if (answer.starts_with("HTTP/1.1 503 ")) answer.clear();
   }
@@ -334,8 +338,8 @@ class AdminHttpTwoConnectionsTest : public AdminHttpTest {
 TEST_F(AdminHttpTwoConnectionsTest, ConnectionsAboveTheBoundAreClosed) {
   Client first(http_.address());
   Client second(http_.address());
-  first.Send("GET /version HTTP/1.1\r\n\r\n");
-  second.Send("GET /version HTTP/1.1\r\n\r\n");
+  first.Send("GET /version HTTP/1.1\r\nHost: h\r\n\r\n");
+  second.Send("GET /version HTTP/1.1\r\nHost: h\r\n\r\n");
   EXPECT_THAT(first.ReadUntil("}\n"), Not(IsEmpty()));
   EXPECT_THAT(second.ReadUntil("}\n"), Not(IsEmpty()));
   Client third(http_.address());

@@ -51,15 +51,6 @@ HttpResponse PlainText(int status, std::string text) {
   return {.status = status, .content_type = kPlainText, .body = std::move(text)};
 }
 
-// A header line that goes on in the next one (RFC 9112 §5.2): some read it as one field, some as two.
-bool HasFoldedLine(std::string_view header) {
-  header = header.substr(0, header.find("\r\n\r\n"));
-  for (size_t at = 0; (at = header.find('\n', at)) != std::string_view::npos; ++at) {
-    if (at + 1 < header.size() && (header[at + 1] == ' ' || header[at + 1] == '\t')) return true;
-  }
-  return false;
-}
-
 void AppendNumber(std::string* out, uint64_t number) {
   char digits[20];
   char* const end = digits + sizeof(digits);
@@ -183,10 +174,8 @@ HttpConnection::Step HttpConnection::ParseOne() {
   }
   while (!parser_->is_done()) {
     if (in_from_ == in_to_) return Step::kWantsInput;
-    if (!parser_->is_header_done() && HasFoldedLine({in_.get() + in_from_, in_to_ - in_from_}))
-      return RefuseWhatTheParserDid(http::make_error_code(http::error::bad_field));
     Error error;
-    in_from_ += parser_->put(asio::const_buffer(in_.get() + in_from_, in_to_ - in_from_), error);
+    in_from_ += parser_->Put({in_.get() + in_from_, in_to_ - in_from_}, error);
     if (error == http::error::need_more) {
       const bool full = in_from_ == 0 && in_to_ == kInputBytes;
       return full ? RefuseWhatTheParserDid(http::make_error_code(http::error::header_limit))
@@ -194,8 +183,6 @@ HttpConnection::Step HttpConnection::ParseOne() {
     }
     if (error) return RefuseWhatTheParserDid(error);
     if (!routed_ && parser_->is_header_done()) {
-      if (message_.bad_framing)
-        return RefuseWhatTheParserDid(http::make_error_code(http::error::bad_transfer_encoding));
       deadline_ = started_ + shared_->options.request_timeout;
       if (std::optional<Step> refused = Route()) return *refused;
     }
@@ -263,7 +250,7 @@ void HttpConnection::RefuseLater(HttpResponse response) {
 // Decides what becomes of a request when its header is there; a step, if it ends here.
 std::optional<HttpConnection::Step> HttpConnection::Route() {
   routed_ = true;
-  keep_alive_ = parser_->keep_alive();
+  keep_alive_ = parser_->Persists();
   http_1_1_ = message_.version >= 11;
   head_only_ = message_.method == "HEAD";
   request_.method = head_only_ ? "GET" : message_.method;

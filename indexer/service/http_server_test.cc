@@ -166,14 +166,14 @@ TEST_F(HttpServerTest, ClientThatAsksBeforeSendingIsToldToGoOn) {
   Start();
   Client client(http_.address());
   client.Send(
-      "POST /size HTTP/1.1\r\nContent-Type: application/json\r\nExpect: 100-continue\r\n"
+      "POST /size HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nExpect: 100-continue\r\n"
       "Content-Length: 2\r\n\r\n");
   EXPECT_EQ(client.ReadUntil("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
   client.Send("{}");
   EXPECT_THAT(client.ReadUntil("\r\n\r\n2"), StartsWith("HTTP/1.1 200 "));
   Client too_much(http_.address());
   too_much.Send(
-      "POST /size HTTP/1.1\r\nContent-Type: application/json\r\nExpect: 100-continue\r\n"
+      "POST /size HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nExpect: 100-continue\r\n"
       "Content-Length: 2000\r\n\r\n");
   EXPECT_THAT(too_much.ReadUntil("\r\n\r\n"), StartsWith("HTTP/1.1 413 "));
 }
@@ -185,7 +185,7 @@ TEST_F(HttpServerTest, AnswersOfAConnectionComeInTheOrderOfItsRequests) {
                 }});
   Start();
   Client client(http_.address());
-  client.Send("GET /slow HTTP/1.1\r\n\r\nGET /quick HTTP/1.1\r\n\r\n");
+  client.Send("GET /slow HTTP/1.1\r\nHost: h\r\n\r\nGET /quick HTTP/1.1\r\nHost: h\r\n\r\n");
   door_.WaitForVisitors(1);
   // Others are not held up meanwhile.
   EXPECT_THAT(Ask("GET", "/quick"), EndsWith("\"quick\""));
@@ -207,12 +207,12 @@ TEST_F(HttpServerTest, RefusalOfWhatIsNoRequestHasNothingOfTheLastOne) {
   http_.Handle({.method = "GET", .path = "/counted", .quick = Says("\"one\""), .observer = &count});
   Start();
   Client counted(http_.address());
-  counted.Send("GET /counted HTTP/1.1\r\n\r\nno request\r\n\r\n");
+  counted.Send("GET /counted HTTP/1.1\r\nHost: h\r\n\r\nno request\r\n\r\n");
   EXPECT_THAT(counted.ReadUntil("\"one\""), StartsWith("HTTP/1.1 200 "));
   EXPECT_THAT(counted.ReadToEnd(), StartsWith("HTTP/1.1 400 "));
   EXPECT_EQ(count.answered.load(), 1);
   Client refused(http_.address());
-  refused.Send("POST /quick HTTP/1.1\r\nContent-Length: 0\r\n\r\nno request\r\n\r\n");
+  refused.Send("POST /quick HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\nno request\r\n\r\n");
   EXPECT_THAT(refused.ReadUntil("\r\n\r\n"), HasSubstr("allow: GET,HEAD\r\n"));
   EXPECT_EQ(refused.ReadToEnd(),
             "HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n");
@@ -222,7 +222,7 @@ TEST_F(HttpServerTest, ManyPipelinedRequestsAreAllAnswered) {
   Start();
   Client client(http_.address());
   std::string requests;
-  for (int i = 0; i < 1000; ++i) requests += "GET /quick HTTP/1.1\r\n\r\n";
+  for (int i = 0; i < 1000; ++i) requests += "GET /quick HTTP/1.1\r\nHost: h\r\n\r\n";
   std::thread sender([&] { client.Send(requests); });
   for (int i = 0; i < 1000; ++i) ASSERT_THAT(client.ReadUntil("\"quick\""), Not(IsEmpty()));
   sender.join();
@@ -279,7 +279,8 @@ TEST_F(HttpServerTest, AnswerInPiecesIsChunked) {
   Start();
   Client client(http_.address());
   client.Send(
-      "GET /pieces HTTP/1.1\r\n\r\nHEAD /pieces HTTP/1.1\r\n\r\nGET /quick HTTP/1.1\r\n\r\n");
+      "GET /pieces HTTP/1.1\r\nHost: h\r\n\r\nHEAD /pieces HTTP/1.1\r\nHost: h\r\n\r\nGET /quick "
+      "HTTP/1.1\r\nHost: h\r\n\r\n");
   EXPECT_THAT(client.ReadUntil("\r\n\r\n"), HasSubstr("transfer-encoding: chunked"));
   EXPECT_EQ(client.ReadUntil("0\r\n\r\n"), "3\r\nabc\r\n4\r\ndefg\r\n0\r\n\r\n");
   EXPECT_THAT(client.ReadUntil("\r\n\r\n"), HasSubstr("transfer-encoding: chunked"));
@@ -298,7 +299,7 @@ TEST_F(HttpServerTest, AnswerWhoseSourceFailsHasNoEnd) {
   http_.Handle({.method = "GET", .path = "/pieces", .handler = InPieces({"abc", "defg"}, true)});
   Start();
   Client client(http_.address());
-  client.Send("GET /pieces HTTP/1.1\r\n\r\n");
+  client.Send("GET /pieces HTTP/1.1\r\nHost: h\r\n\r\n");
   EXPECT_THAT(client.ReadToEnd(), EndsWith("3\r\nabc\r\n"));
 }
 
@@ -323,9 +324,10 @@ TEST_F(HttpServerTest, StuckClientsHarmNobody) {
     stuck.emplace_back(http_.address()).Send("GET /quick HTT");
     stuck.emplace_back(http_.address())
         .Send(
-            "POST /size HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{");
-    stuck.emplace_back(http_.address()).Send("GET /quick HTTP/1.1\r\n\r\n");
-    stuck.emplace_back(http_.address()).Send("GET /endless HTTP/1.1\r\n\r\n");
+            "POST /size HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: "
+            "9\r\n\r\n{");
+    stuck.emplace_back(http_.address()).Send("GET /quick HTTP/1.1\r\nHost: h\r\n\r\n");
+    stuck.emplace_back(http_.address()).Send("GET /endless HTTP/1.1\r\nHost: h\r\n\r\n");
   }
   while (pieces < 20) std::this_thread::yield();
   for (int i = 0; i < 100; ++i) EXPECT_THAT(Ask("GET", "/quick"), EndsWith("\"quick\""));
@@ -393,18 +395,19 @@ class HttpServerVitalTest : public HttpServerTest {
 TEST_F(HttpServerVitalTest, IsAnsweredWhenAllElseIsTaken) {
   std::list<Client> waits;
   for (int i = 0; i < 6; ++i)  // three quarters of all: one peer's share
-    waits.emplace_back(http_.address()).Send("GET /waits HTTP/1.1\r\nConnection: close\r\n\r\n");
+    waits.emplace_back(http_.address())
+        .Send("GET /waits HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
   door_.WaitForVisitors(1);
   std::string refused;
   while (!refused.starts_with("HTTP/1.1 503 ")) {  // once all six are being answered
     Client client(http_.address());
-    client.Send("GET /quick HTTP/1.1\r\nConnection: close\r\n\r\n");
+    client.Send("GET /quick HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
     refused = client.ReadToEnd();
   }
   EXPECT_THAT(refused, HasSubstr("retry-after: 1\r\n"));
   for (int i = 0; i < 20; ++i) {
     Client client(http_.address());
-    client.Send("GET /well HTTP/1.1\r\nConnection: close\r\n\r\n");
+    client.Send("GET /well HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
     EXPECT_THAT(client.ReadToEnd(), EndsWith("well"));
   }
   door_.Open();
@@ -415,7 +418,7 @@ TEST_F(HttpServerVitalTest, AConnectionMayAskForAnythingNext) {
   door_.Open();
   Client client(http_.address());
   for (const char* path : {"/well", "/well", "/waits", "/well", "/waits"}) {
-    client.Send(std::string("GET ") + path + " HTTP/1.1\r\n\r\n");
+    client.Send(std::string("GET ") + path + " HTTP/1.1\r\nHost: h\r\n\r\n");
     EXPECT_THAT(client.ReadUntil(path[2] == 'e' ? "well" : "waited"), StartsWith("HTTP/1.1 200 "));
   }
 }
@@ -425,7 +428,7 @@ TEST_F(HttpServerVitalTest, HalfSentHeadersGiveWay) {
   for (int i = 0; i < 300; ++i) half.emplace_back(http_.address()).Send("GET /waits HTT");
   for (int i = 0; i < 20; ++i) {
     Client client(http_.address());
-    client.Send("GET /well HTTP/1.1\r\nConnection: close\r\n\r\n");
+    client.Send("GET /well HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
     EXPECT_THAT(client.ReadToEnd(), EndsWith("well"));
   }
 }
@@ -453,13 +456,13 @@ class HttpServerBoundsTest : public HttpServerTest {
 
 TEST_F(HttpServerBoundsTest, QueueOfThePoolIsBounded) {
   Client runs(http_.address());
-  runs.Send("POST /waits HTTP/1.1\r\n\r\n");
+  runs.Send("POST /waits HTTP/1.1\r\nHost: h\r\n\r\n");
   door_.WaitForVisitors(1);
   // One waits, the next is refused: whichever comes first.
   Client a(http_.address());
   Client b(http_.address());
-  a.Send("POST /waits HTTP/1.1\r\nConnection: close\r\n\r\n");
-  b.Send("POST /waits HTTP/1.1\r\nConnection: close\r\n\r\n");
+  a.Send("POST /waits HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
+  b.Send("POST /waits HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
   std::string answer_a;
   std::string answer_b;
   std::thread reads_a([&] {
@@ -482,9 +485,9 @@ TEST_F(HttpServerBoundsTest, BodiesAreBoundedInSum) {
   std::string answer;
   while (!answer.starts_with("HTTP/1.1 503 ")) {
     Client half(http_.address());
-    half.Send("POST /waits HTTP/1.1\r\nContent-Length: 800000\r\n\r\n" + most);
+    half.Send("POST /waits HTTP/1.1\r\nHost: h\r\nContent-Length: 800000\r\n\r\n" + most);
     Client other(http_.address());
-    other.Send("POST /waits HTTP/1.1\r\nContent-Length: 800000\r\n\r\n" + most);
+    other.Send("POST /waits HTTP/1.1\r\nHost: h\r\nContent-Length: 800000\r\n\r\n" + most);
     answer = other.ReadUntil("\r\n\r\n");
   }
   door_.Open();
@@ -496,7 +499,7 @@ TEST_F(HttpServerBoundsTest, AnnouncedBodiesTakeNothingFromOthers) {
   door_.Open();
   for (int i = 0; i < 20; ++i) {
     announce.emplace_back(http_.address())
-        .Send("POST /waits HTTP/1.1\r\nContent-Length: 2000000\r\n\r\nx");
+        .Send("POST /waits HTTP/1.1\r\nHost: h\r\nContent-Length: 2000000\r\n\r\nx");
   }
   std::string answer;
   while (answer.empty()) answer = Ask("POST", "/waits", "", std::string(500'000, 'x'));
@@ -505,12 +508,12 @@ TEST_F(HttpServerBoundsTest, AnnouncedBodiesTakeNothingFromOthers) {
 
 TEST_F(HttpServerBoundsTest, SlowRequestsAndUnreadPiecesAreCutOff) {
   Client trickles(http_.address());
-  trickles.Send("POST /waits HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n");
+  trickles.Send("POST /waits HTTP/1.1\r\nHost: h\r\nContent-Length: 1000000\r\n\r\n");
   while (trickles.Send("x")) {
   }
   // A handler may take as long as it takes.
   Client waits(http_.address());
-  waits.Send("POST /waits HTTP/1.1\r\n\r\n");
+  waits.Send("POST /waits HTTP/1.1\r\nHost: h\r\n\r\n");
   door_.WaitForVisitors(1);
   Client silent(http_.address());
   silent.Send("GET /qu");
@@ -527,7 +530,7 @@ TEST_F(HttpServerTest, StopsWhileEverybodyIsBusy) {
   Start();
   std::list<Client> clients;
   for (int i = 0; i < 10; ++i) {
-    clients.emplace_back(http_.address()).Send("GET /waits HTTP/1.1\r\n\r\n");
+    clients.emplace_back(http_.address()).Send("GET /waits HTTP/1.1\r\nHost: h\r\n\r\n");
   }
   door_.WaitForVisitors(2);  // the others are in the queue
   std::thread stops([&] { http_.Stop(); });

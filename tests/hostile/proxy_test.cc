@@ -1,4 +1,4 @@
-// A client of the proxy, or a made-up worker: may it read others' prompts and credentials?
+// A client of the proxy, or a made-up worker: may it read others' prompts and credentials, or have one request taken for two?
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -170,6 +171,143 @@ TEST(ProxyAttackTest, MetadataServicesAreNeverAsked) {
     leaf.Register(++instance, "http://" + host);
   EXPECT_THAT(Ask(siege.Of("proxy"), Chat(kSecrets)), HasSubstr(" 503 "));
   EXPECT_THAT(siege.LogTail(1000), HasSubstr("metadata service"));
+  siege.ExpectUnharmed();
+}
+
+// ---- One request taken for two ----
+
+constexpr char kHidden[] = "GET /v1/models HTTP/1.1\r\nHost: hidden\r\n\r\n";
+
+struct Form {
+  const char* what;
+  std::string head;  // between the request line and the end of the header
+  std::string body;  // may hold, or be, another request
+  const char* line = "POST /v1/embeddings HTTP/1.1\r\n";
+};
+
+// Each may be read in two ways, or is no HTTP.
+std::vector<Form> SmugglingForms() {
+  const std::string chunks = absl::StrCat("0\r\n\r\n", kHidden);
+  const std::string length =
+      absl::StrCat("Content-Length: ", std::string_view(kHidden).size(), "\r\n");
+  const std::string host = "Host: fleet\r\n";
+  return {
+      {"chunked beside a length", host + "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n",
+       chunks},
+      {"a length beside chunked", host + "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n",
+       chunks},
+      {"xchunked", host + "Transfer-Encoding: xchunked\r\n", chunks},
+      {"chunkedx", host + "Transfer-Encoding: chunkedx\r\n", chunks},
+      {"identity", host + "Transfer-Encoding: identity\r\n", kHidden},
+      {"chunked, identity", host + "Transfer-Encoding: chunked, identity\r\n", chunks},
+      {"identity, chunked", host + "Transfer-Encoding: identity, chunked\r\n", chunks},
+      {"gzip, chunked", host + "Transfer-Encoding: gzip, chunked\r\n", chunks},
+      {"chunked, chunked", host + "Transfer-Encoding: chunked, chunked\r\n", chunks},
+      {"chunked twice", host + "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
+       chunks},
+      {"chunked, then identity",
+       host + "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n", chunks},
+      {"identity, then chunked",
+       host + "Transfer-Encoding: identity\r\nTransfer-Encoding: chunked\r\n", chunks},
+      {"an empty encoding", host + "Transfer-Encoding:\r\n", kHidden},
+      {"chunked,", host + "Transfer-Encoding: chunked,\r\n", chunks},
+      {",chunked", host + "Transfer-Encoding: ,chunked\r\n", chunks},
+      {"a quoted encoding", host + "Transfer-Encoding: \"chunked\"\r\n", chunks},
+      {"chunked with a parameter", host + "Transfer-Encoding: chunked;q=1\r\n", chunks},
+      {"a folded encoding", host + "Transfer-Encoding:\r\n chunked\r\n", chunks},
+      {"an encoding folded behind another field", host + "X: y\r\n Transfer-Encoding: chunked\r\n",
+       chunks},
+      {"a tab that folds", host + "X: y\r\n\tTransfer-Encoding: chunked\r\n" + length, kHidden},
+      {"a blank before the colon", host + "Transfer-Encoding : chunked\r\n", chunks},
+      {"a tab before the colon", host + "Transfer-Encoding\t: chunked\r\n", chunks},
+      {"a vertical tab before the value", host + "Transfer-Encoding:\vchunked\r\n", chunks},
+      {"a form feed behind the value", host + "Transfer-Encoding: chunked\f\r\n", chunks},
+      {"a zero behind the name", host + std::string("Transfer-Encoding\0: chunked\r\n", 29),
+       chunks},
+      {"a bare line feed", host + "X: y\nTransfer-Encoding: chunked\r\n", chunks},
+      {"a bare carriage return", host + "X: y\rTransfer-Encoding: chunked\r\n", chunks},
+      {"HTTP/1.0 with chunks", host + "Transfer-Encoding: chunked\r\n", chunks,
+       "POST /v1/embeddings HTTP/1.0\r\n"},
+      {"two lengths", host + "Content-Length: 0\r\n" + length, kHidden},
+      {"two lengths, the same", host + length + length, kHidden},
+      {"a list of lengths", host + "Content-Length: 0, 0\r\n", kHidden},
+      {"a length with a sign", host + "Content-Length: +0\r\n", kHidden},
+      {"a negative length", host + "Content-Length: -1\r\n", kHidden},
+      {"a hexadecimal length", host + "Content-Length: 0x0\r\n", kHidden},
+      {"a length with a blank within", host + "Content-Length: 0 0\r\n", kHidden},
+      {"an empty length", host + "Content-Length:\r\n", kHidden},
+      {"a length beyond 64 bits", host + "Content-Length: 18446744073709551616\r\n", kHidden},
+      {"a blank before the length's colon", host + "Content-Length : 0\r\n", kHidden},
+      {"no Host", "Content-Length: 0\r\n", kHidden},
+      {"two Hosts", host + "Host: other\r\nContent-Length: 0\r\n", kHidden},
+      {"two Hosts, the same", host + host + "Content-Length: 0\r\n", kHidden},
+      {"an empty name", host + ": x\r\nContent-Length: 0\r\n", kHidden},
+      {"a line without a colon", host + "Content-Length\r\n", kHidden},
+      {"a blank before the first field", " " + host + "Content-Length: 0\r\n", kHidden},
+      {"HTTP/2 in the request line", host + "Content-Length: 0\r\n", kHidden,
+       "POST /v1/embeddings HTTP/2.0\r\n"},
+      {"two blanks in the request line", host + "Content-Length: 0\r\n", kHidden,
+       "POST  /v1/embeddings HTTP/1.1\r\n"},
+      {"a bare line feed behind the request line", host + "Content-Length: 0\r\n", kHidden,
+       "POST /v1/embeddings HTTP/1.1\n"},
+      {"no version", host + "Content-Length: 0\r\n", kHidden, "POST /v1/embeddings\r\n"},
+  };
+}
+
+// The header is right, and chunks are not.
+std::vector<std::pair<const char*, std::string>> BadChunks() {
+  return {{"a size that is none", absl::StrCat("z\r\n\r\n", kHidden)},
+          {"a size with 0x", absl::StrCat("0x0\r\n\r\n", kHidden)},
+          {"a size with a sign", absl::StrCat("+0\r\n\r\n", kHidden)},
+          {"a negative size", absl::StrCat("-1\r\n\r\n", kHidden)},
+          {"a blank before the size", absl::StrCat(" 0\r\n\r\n", kHidden)},
+          {"a size beyond 64 bits", absl::StrCat("10000000000000000\r\n\r\n", kHidden)},
+          {"an empty size", absl::StrCat("\r\n\r\n", kHidden)},
+          {"data longer than said", absl::StrCat("1\r\nab\r\n0\r\n\r\n", kHidden)},
+          {"data without its line end", absl::StrCat("1\r\na0\r\n\r\n", kHidden)},
+          {"a bare line feed behind the size", absl::StrCat("1\na\r\n0\r\n\r\n", kHidden)},
+          {"a bare line feed behind the data", absl::StrCat("1\r\na\n0\r\n\r\n", kHidden)},
+          {"a bare line feed in an extension", absl::StrCat("1;x\ny\r\na\r\n0\r\n\r\n", kHidden)},
+          {"a bare line feed in a quoted extension",
+           absl::StrCat("1;x=\"\ny\"\r\na\r\n0\r\n\r\n", kHidden)},
+          {"a quoted line end in an extension", absl::StrCat("1;x=\"\r\na\r\n0\r\n\r\n", kHidden)}};
+}
+
+TEST(ProxyAttackTest, NoRequestIsTakenForTwo) {
+  RecordingEngine engine;
+  Siege siege(
+      {.program = kFrontend, .args = {"--proxy=127.0.0.1:0", "--engines=w=" + engine.url()}});
+  ASSERT_TRUE(siege.ok());
+  const Address proxy = siege.Of("proxy");
+  std::vector<std::pair<const char*, std::string>> requests;
+  for (const Form& form : SmugglingForms())
+    requests.emplace_back(form.what, absl::StrCat(form.line, form.head, "\r\n", form.body));
+  for (const auto& [what, chunks] : BadChunks())
+    requests.emplace_back(what, absl::StrCat("POST /v1/embeddings HTTP/1.1\r\nHost: fleet\r\n",
+                                             "Transfer-Encoding: chunked\r\n\r\n", chunks));
+  for (const auto& [what, request] : requests) {
+    for (const bool in_pieces : {false, true}) {
+      RawSocket client(proxy);
+      if (in_pieces) {
+        for (const char byte : request) client.Send(std::string_view(&byte, 1));
+      } else {
+        client.Send(request);
+      }
+      const std::string answer = client.ReadToEnd(seconds(10));
+      EXPECT_THAT(answer, HasSubstr("HTTP/1.1 400 ")) << what;
+      EXPECT_EQ(answer.find("HTTP/1.1 ", 1), std::string::npos) << what << ": " << answer;
+    }
+  }
+  EXPECT_THAT(engine.got(), IsEmpty());
+  // And what is right goes through, as it is, request by request.
+  RawSocket client(proxy);
+  client.Send(absl::StrCat(kHidden, kHidden,
+                           "GET /v1/models HTTP/1.1\r\nHost: fleet\r\nConnection: close\r\n\r\n"));
+  const std::string answers = client.ReadToEnd(seconds(10));
+  size_t count = 0;
+  for (size_t at = 0; (at = answers.find("HTTP/1.1 200 ", at)) != std::string::npos; ++at) ++count;
+  EXPECT_EQ(count, 3u) << answers;
+  EXPECT_THAT(engine.got(), SizeIs(3));
   siege.ExpectUnharmed();
 }
 
