@@ -62,7 +62,7 @@ struct EngineReach {
 };
 
 struct EngineCallOptions {
-  EngineReach reach;
+  EngineReach reach = {};
   Duration connect_timeout = std::chrono::seconds(1);
   Duration head_timeout = std::chrono::minutes(10);  // from the request to the head of its answer
   Duration idle_timeout = std::chrono::minutes(2);   // between two pieces of an answer

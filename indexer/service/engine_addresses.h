@@ -73,7 +73,7 @@ class EngineAddresses {
     Ip first;
     int bits = 0;  // of `bytes`, so an IPv4 range has 96 and more
   };
-  explicit EngineAddresses(std::vector<Range> ranges, std::string text);
+  EngineAddresses(std::vector<Range> ranges, std::string text);
 
   static std::optional<Ip> ParseIp(std::string_view text);
   static std::optional<Range> ParseRange(std::string_view text);
