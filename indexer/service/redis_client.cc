@@ -26,6 +26,7 @@ constexpr uint64_t kWakeId = 0;                                 // epoll's word 
 constexpr Duration kLookEvery = std::chrono::milliseconds(50);  // at deadlines
 constexpr size_t kEventsMax = 64;
 constexpr size_t kIdleConnectionsMax = 16;  // kept for blocking commands, in all
+constexpr size_t kNodesMax = 1024;          // of a cluster, beside the first
 
 std::string Upper(std::string_view text) {
   std::string upper(text);
@@ -570,6 +571,7 @@ bool RedisClient::Loop::Redirect(RedisConnection* from, std::unique_ptr<RedisCom
   if (!moved && !StartsWith(error, "ASK ")) return false;
   const std::optional<Address> to = RedirectedTo(error, from->address());
   if (!to.has_value() || (*command)->redirections >= kRedirectionsMax) return false;
+  if (nodes_.size() >= kNodesMax && !nodes_.contains(to->ToString())) return false;
   ++(*command)->redirections;
   redirections_.fetch_add(1, std::memory_order_relaxed);
   if (moved) slots_[RedisSlotOf(RedisKeyOf((*command)->args))] = *to;

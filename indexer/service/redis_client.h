@@ -7,11 +7,13 @@
 //      tells `on_state`. After a loss it comes back alone, with backoff.
 //   2. Commands are pipelined, in the order of the calls, to the node that has their key: the first one, until that one
 //      answers MOVED (Redis Cluster); ASK is followed once. A command is sent at most once to a node that may execute it.
-//   3. A command that is not answered in time ends its connection: what follows it would be answered even later.
+//   3. A command that is not answered in time ends its connection: what follows it would be answered even later. So does what
+//      no Redis would say: bytes that are not RESP2, a reply that nothing had asked for, one that is too large.
 //
 // *Truth*: when `Send` returned OK the callback is called exactly once. Errors of Redis become statuses:
 //   UNAVAILABLE          no connection, or it was lost (then the command may have been executed or not); LOADING,
 //                        READONLY, CLUSTERDOWN and the like
+//   OUT_OF_RANGE         the reply is larger than `reply_bytes_max` (it was executed); the connection was ended
 //   DEADLINE_EXCEEDED    no answer in time (it may have been executed)
 //   RESOURCE_EXHAUSTED   OOM, MISCONF (disk full): nothing changed; from `Send`: a bound was reached
 //   PERMISSION_DENIED    NOAUTH, WRONGPASS, NOPERM
@@ -20,7 +22,7 @@
 // Order: commands of one thread to one node are executed in order while no slot is being moved and no connection is lost.
 // *Threads*: any. Callbacks and `on_state` run on the loop's thread, no lock held; they must not block, may `Send`, and
 // must not stop or destroy the client.
-// *Cost*: a lock and a wake-up per `Send`, less when many come at once; arguments are copied once by hiredis.
+// *Cost*: a lock and a wake-up per `Send`, less when many come at once; arguments are copied once.
 // *Bounds*: `RedisOptions`. Host names are resolved on the loop's thread.
 //
 // Example:

@@ -1,12 +1,20 @@
 #include "indexer/service/redis_client.h"
 
+#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -71,6 +79,71 @@ class Replies {
   CondVar changed_;
   std::vector<absl::StatusOr<RedisReply>> replies_ ABSL_GUARDED_BY(mutex_);
 };
+
+// Listens as a Redis, one connection after the other; `answer` makes the bytes that follow the bytes that came. None: it closes.
+class ScriptedServer {
+ public:
+  using Answer = std::function<std::string(const std::string& came)>;
+
+  explicit ScriptedServer(Answer answer) : answer_(std::move(answer)) {
+    listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof(address);
+    EXPECT_EQ(bind(listener_, reinterpret_cast<const sockaddr*>(&address), size), 0);
+    EXPECT_EQ(listen(listener_, 8), 0);
+    EXPECT_EQ(getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size), 0);
+    port_ = ntohs(address.sin_port);
+    thread_ = std::thread([this] { Run(); });
+  }
+  ~ScriptedServer() {
+    stopping_ = true;
+    thread_.join();
+    close(listener_);
+  }
+
+  RedisOptions options() const {
+    return *ParseRedisUrl("redis://127.0.0.1:" + std::to_string(port_));
+  }
+
+ private:
+  bool Readable(int fd) const {
+    pollfd ready = {fd, POLLIN, 0};
+    while (!stopping_) {
+      if (poll(&ready, 1, 20) > 0) return true;
+    }
+    return false;
+  }
+
+  void Run() {
+    while (Readable(listener_)) {
+      const int fd = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
+      while (Readable(fd)) {
+        std::string came(1 << 16, '\0');
+        const ssize_t got = read(fd, came.data(), came.size());
+        if (got <= 0) break;
+        came.resize(static_cast<size_t>(got));
+        const std::string says = answer_(came);
+        if (says.empty() || send(fd, says.data(), says.size(), MSG_NOSIGNAL) < 0) break;
+      }
+      close(fd);
+    }
+  }
+
+  const Answer answer_;
+  int listener_ = -1;
+  uint16_t port_ = 0;
+  std::atomic<bool> stopping_{false};
+  std::thread thread_;
+};
+
+// Introduces itself as a Redis, and says `bytes` to all commands.
+ScriptedServer::Answer Says(std::string bytes) {
+  return [bytes = std::move(bytes)](const std::string& came) {
+    return came.find("PING") != std::string::npos ? "+PONG\r\n" : bytes;
+  };
+}
 
 RedisOptions OptionsOf(const RedisTestServer& server) { return *ParseRedisUrl(server.url()); }
 
@@ -286,6 +359,81 @@ TEST(RedisClientTest, StopAnswersWhatIsOutstanding) {
     EXPECT_EQ(reply.status().code(), absl::StatusCode::kCancelled) << reply.status();
   }
   EXPECT_EQ(client.Send({"PING"}, {}).code(), absl::StatusCode::kCancelled);
+}
+
+// ---- A server that is not trusted ----
+
+TEST(RedisGarbageTest, WhatIsNotRedisEndsTheConnectionAndSaysWhy) {
+  const std::pair<const char*, const char*> kAnswers[] = {
+      {"$-7\r\n", "length -7"},
+      {"HTTP/1.1 400 Bad Request\r\n\r\n", "not RESP2"},
+      {"%1\r\n", "RESP3"},
+      {"+OK\r\n+OK\r\n", "nothing had asked for"},
+  };
+  for (const auto& [bytes, why] : kAnswers) {
+    SCOPED_TRACE(bytes);
+    ScriptedServer server(Says(bytes));
+    States states;
+    std::vector<std::string> whys;
+    RedisClient client(server.options(), [&, fn = states.Fn()](const absl::Status& state) {
+      if (!state.ok()) whys.push_back(std::string(state.message()));
+      fn(state);
+    });
+    states.Await(absl::StatusCode::kOk);
+    const absl::StatusOr<RedisReply> reply = client.Call({"GET", "k"});
+    EXPECT_TRUE(reply.ok() || reply.status().code() == absl::StatusCode::kUnavailable);
+    // It comes back.
+    states.Await(absl::StatusCode::kUnavailable);
+    states.Await(absl::StatusCode::kOk);
+    client.Stop();
+    EXPECT_THAT(whys.front(), HasSubstr(why));
+  }
+}
+
+TEST(RedisGarbageTest, AServerThatDoesNotIntroduceItselfAsRedisIsNone) {
+  // An echo: what is sent is RESP2, too.
+  for (const ScriptedServer::Answer& answer :
+       {ScriptedServer::Answer([](const std::string& came) { return came; }),
+        ScriptedServer::Answer([](const std::string&) { return ":1\r\n"; })}) {
+    ScriptedServer server(answer);
+    States states;
+    RedisClient client(server.options(), states.Fn());
+    states.Await(absl::StatusCode::kUnavailable);
+    states.Await(absl::StatusCode::kUnavailable);
+    EXPECT_EQ(client.Stats().connects, 0u);
+  }
+}
+
+TEST(RedisGarbageTest, AReplyThatIsTooLargeIsSaidToWhatAskedForItAlone) {
+  RedisTestServer server;
+  RedisOptions options = OptionsOf(server);
+  options.reply_bytes_max = 1 << 20;
+  States states;
+  RedisClient client(options, states.Fn());
+  states.Await(absl::StatusCode::kOk);
+  ASSERT_TRUE(client.Call({"SET", "large", std::string(1 << 20, 'x')}).ok());
+  Replies replies;
+  ASSERT_TRUE(client.Send({"GET", "large"}, replies.Fn()).ok());
+  ASSERT_TRUE(client.Send({"PING"}, replies.Fn()).ok());
+  const auto both = replies.Await(2);
+  EXPECT_EQ(both[0].status().code(), absl::StatusCode::kOutOfRange) << both[0].status();
+  EXPECT_TRUE(both[1].ok() || both[1].status().code() == absl::StatusCode::kUnavailable);
+  states.Await(absl::StatusCode::kOk);
+  ASSERT_TRUE(client.SendBlocking({"GETRANGE", "large", "0", "-1"}, seconds(1), replies.Fn()).ok());
+  EXPECT_EQ(replies.Await(3)[2].status().code(), absl::StatusCode::kOutOfRange);
+}
+
+TEST(RedisGarbageTest, AReplyThatDripsIsLate) {
+  std::atomic<int> asked{0};
+  ScriptedServer server([&](const std::string& came) {
+    return came.find("PING") != std::string::npos && asked++ == 0 ? "+PONG\r\n" : "$100000\r\nx";
+  });
+  RedisOptions options = server.options();
+  options.command_timeout = milliseconds(100);
+  States states;
+  RedisClient client(options, states.Fn());
+  states.Await(absl::StatusCode::kOk);
+  EXPECT_EQ(client.Call({"GET", "k"}).status().code(), absl::StatusCode::kDeadlineExceeded);
 }
 
 // ---- More than one server ----

@@ -1,10 +1,15 @@
 #include "indexer/service/redis_connection.h"
 
-#include <hiredis/async.h>
-#include <hiredis/hiredis.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
-#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -13,36 +18,49 @@ namespace {
 
 constexpr Duration kPingEvery = std::chrono::seconds(5);
 
-RedisReply ToReply(const redisReply& from) {
-  RedisReply reply;
-  reply.integer = from.type == REDIS_REPLY_INTEGER ? from.integer : 0;
-  switch (from.type) {
-    case REDIS_REPLY_STRING:
-      reply.kind = RedisReply::Kind::kString;
-      break;
-    case REDIS_REPLY_STATUS:
-      reply.kind = RedisReply::Kind::kStatus;
-      break;
-    case REDIS_REPLY_ERROR:
-      reply.kind = RedisReply::Kind::kError;
-      break;
-    case REDIS_REPLY_INTEGER:
-      reply.kind = RedisReply::Kind::kInteger;
-      break;
-    case REDIS_REPLY_ARRAY:
-      reply.kind = RedisReply::Kind::kArray;
-      break;
-    default:
-      break;
+constexpr size_t kReadBytes = 64 << 10;      // at a time, so that no connection holds up the others
+constexpr size_t kOutBytesKept = 256 << 10;  // of a buffer that is empty
+
+std::string ErrorText(int error) { return std::strerror(error); }
+
+// A socket that is being connected. Names are resolved to IPv4 addresses; to IPv6 ones where there are none.
+absl::StatusOr<int> ConnectTo(const Address& address) {
+  std::string why;
+  for (const int family : {AF_INET, AF_INET6}) {
+    addrinfo hints = {};
+    hints.ai_family = family;
+    hints.ai_socktype = SOCK_STREAM;
+    addrinfo* found = nullptr;
+    const int error =
+        getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &hints, &found);
+    if (error != 0) {
+      if (why.empty()) why = gai_strerror(error);
+      continue;
+    }
+    int connecting = -1;
+    for (const addrinfo* info = found; info != nullptr && connecting < 0; info = info->ai_next) {
+      const int fd = socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+      if (fd >= 0 && (connect(fd, info->ai_addr, info->ai_addrlen) == 0 || errno == EINPROGRESS)) {
+        connecting = fd;
+      } else {
+        why = ErrorText(errno);
+        if (fd >= 0) close(fd);
+      }
+    }
+    freeaddrinfo(found);
+    if (connecting < 0) break;
+    const int one = 1;
+    setsockopt(connecting, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+    return connecting;
   }
-  if (reply.kind == RedisReply::Kind::kArray) {
-    reply.elements.reserve(from.elements);
-    for (size_t i = 0; i < from.elements; ++i) reply.elements.push_back(ToReply(*from.element[i]));
-  } else if (from.str != nullptr && reply.kind != RedisReply::Kind::kNil &&
-             reply.kind != RedisReply::Kind::kInteger) {
-    reply.text.assign(from.str, from.len);
-  }
-  return reply;
+  return absl::UnavailableError(why);
+}
+
+// What every Redis answers to an introduction that it does not refuse.
+bool IsProper(const RedisReply& reply, const std::string& introduction) {
+  if (introduction == "ROLE") return reply.is_array();
+  return reply.kind == RedisReply::Kind::kStatus &&
+         reply.text == (introduction == "PING" ? "PONG" : "OK");
 }
 
 }  // namespace
@@ -85,26 +103,6 @@ absl::Status RedisErrorToStatus(const std::string& error) {
   return absl::InvalidArgumentError(error);
 }
 
-// What hiredis calls. It runs only inside `Start`, `Write`, `OnEvents` and `Close`.
-struct RedisConnection::Hooks {
-  static RedisConnection* Of(const redisAsyncContext* context) {
-    return static_cast<RedisConnection*>(context->data);
-  }
-  static RedisConnection* Of(void* data) { return static_cast<RedisConnection*>(data); }
-
-  static void AddRead(void* data) { Of(data)->SetEvents(Of(data)->events_ | EPOLLIN); }
-  static void DelRead(void* data) { Of(data)->SetEvents(Of(data)->events_ & ~uint32_t{EPOLLIN}); }
-  static void AddWrite(void* data) { Of(data)->SetEvents(Of(data)->events_ | EPOLLOUT); }
-  static void DelWrite(void* data) { Of(data)->SetEvents(Of(data)->events_ & ~uint32_t{EPOLLOUT}); }
-  static void Cleanup(void* data) { Of(data)->OnGone(); }
-  static void Connected(const redisAsyncContext* context, int status) {
-    Of(context)->OnConnect(status == REDIS_OK);
-  }
-  static void Answered(redisAsyncContext* context, void* reply, void*) {
-    Of(context)->OnAnswer(reply);
-  }
-};
-
 RedisConnection::RedisConnection(int epoll_fd, uint64_t id, const Address& address,
                                  const RedisOptions* options, Role role, Owner* owner)
     : epoll_fd_(epoll_fd),
@@ -112,30 +110,21 @@ RedisConnection::RedisConnection(int epoll_fd, uint64_t id, const Address& addre
       address_(address),
       options_(options),
       role_(role),
-      owner_(owner) {}
+      owner_(owner),
+      reader_({.bytes_max = options->reply_bytes_max}) {}
 
 RedisConnection::~RedisConnection() { Close(absl::CancelledError("stopped")); }
 
 void RedisConnection::Start(Time now) {
   connect_deadline_ = now + options_->connect_timeout;
-  redisAsyncContext* context = redisAsyncConnect(address_.host.c_str(), address_.port);
-  if (context == nullptr || context->err != 0) {
-    why_ = absl::UnavailableError(address_.ToString() + ": " +
-                                  (context == nullptr ? "out of memory" : context->errstr));
-    if (context != nullptr) redisAsyncFree(context);
+  const absl::StatusOr<int> fd = ConnectTo(address_);
+  if (!fd.ok()) {
+    why_ = absl::UnavailableError(address_.ToString() + ": " + std::string(fd.status().message()));
     closed_ = true;
     return FailAll();
   }
-  context_ = context;
-  fd_ = context->c.fd;
-  context->data = this;
-  context->ev.data = this;
-  context->ev.addRead = Hooks::AddRead;
-  context->ev.delRead = Hooks::DelRead;
-  context->ev.addWrite = Hooks::AddWrite;
-  context->ev.delWrite = Hooks::DelWrite;
-  context->ev.cleanup = Hooks::Cleanup;
-  redisAsyncSetConnectCallback(context, Hooks::Connected);  // watches for the connection to be made
+  fd_ = *fd;
+  SetEvents(EPOLLOUT);  // a connection attempt ends with its socket writable
 }
 
 void RedisConnection::Introduce(Time now) {
@@ -171,18 +160,11 @@ void RedisConnection::Write(std::unique_ptr<RedisCommand> command, bool asking, 
 
 // A command without a callback is our own.
 void RedisConnection::WriteNow(std::unique_ptr<RedisCommand> command, Time now) {
-  std::vector<const char*> args;
-  std::vector<size_t> sizes;
-  for (const std::string& arg : command->args) {
-    args.push_back(arg.data());
-    sizes.push_back(arg.size());
-  }
   last_write_ = now;
   command->deadline = now + options_->command_timeout + command->block_for;
+  AppendRespCommand(command->args, &out_);
   in_flight_.push_back(std::move(command));
-  const int status = redisAsyncCommandArgv(
-      context_, Hooks::Answered, nullptr, static_cast<int>(args.size()), args.data(), sizes.data());
-  if (status != REDIS_OK) close_due_ = true;  // it is closing
+  SetEvents(EPOLLIN | EPOLLOUT);  // what comes until then is sent with it
 }
 
 void RedisConnection::SetEvents(uint32_t events) {
@@ -196,16 +178,78 @@ void RedisConnection::SetEvents(uint32_t events) {
 }
 
 void RedisConnection::OnEvents(uint32_t events) {
+  if (closed_) return;
   inside_ = true;
-  const bool failed = (events & (EPOLLERR | EPOLLHUP)) != 0;
-  // A connection attempt ends with its socket writable; hiredis reads the error there.
-  if (context_ != nullptr && ((events & EPOLLOUT) != 0 || (failed && !ready_)) &&
-      (events_ & EPOLLOUT) != 0) {
-    redisAsyncHandleWrite(context_);
+  if (!connected_) {
+    OnConnected();
+  } else if ((events & EPOLLOUT) != 0) {
+    SendSome();
   }
-  if (context_ != nullptr && ((events & EPOLLIN) != 0 || failed)) redisAsyncHandleRead(context_);
+  // An error is read, too.
+  if (!close_due_ && (events & (EPOLLIN | EPOLLERR | EPOLLHUP)) != 0) ReadSome();
   inside_ = false;
   if (close_due_) Close(why_);
+}
+
+void RedisConnection::OnConnected() {
+  int error = 0;
+  socklen_t size = sizeof(error);
+  if (getsockopt(fd_, SOL_SOCKET, SO_ERROR, &error, &size) != 0) error = errno;
+  if (error != 0) return Fail(absl::StatusCode::kUnavailable, ErrorText(error));
+  connected_ = true;
+  Introduce(Clock::Real().Now());
+}
+
+void RedisConnection::SendSome() {
+  const std::string_view left = std::string_view(out_).substr(out_sent_);
+  const ssize_t sent = send(fd_, left.data(), left.size(), MSG_NOSIGNAL);
+  if (sent < 0) {
+    if (errno == EAGAIN || errno == EINTR) return;
+    return Fail(absl::StatusCode::kUnavailable, ErrorText(errno));
+  }
+  out_sent_ += static_cast<size_t>(sent);
+  if (out_sent_ == out_.size()) {
+    out_.clear();
+    out_sent_ = 0;
+    if (out_.capacity() > kOutBytesKept) out_.shrink_to_fit();
+    SetEvents(EPOLLIN);
+  } else if (out_sent_ > out_.size() / 2) {
+    out_.erase(0, out_sent_);
+    out_sent_ = 0;
+  }
+}
+
+void RedisConnection::ReadSome() {
+  char buffer[kReadBytes];
+  const ssize_t got = recv(fd_, buffer, sizeof(buffer), 0);
+  if (got < 0) {
+    if (errno == EAGAIN || errno == EINTR) return;
+    return Fail(absl::StatusCode::kUnavailable, ErrorText(errno));
+  }
+  if (got == 0) {
+    return Fail(absl::StatusCode::kUnavailable,
+                reader_.inside() ? "closed by the server inside a reply" : "closed by the server");
+  }
+  std::string_view bytes(buffer, static_cast<size_t>(got));
+  while (!bytes.empty() && !close_due_) {
+    if (in_flight_.empty()) {
+      return Fail(absl::StatusCode::kUnavailable, "a reply that nothing had asked for");
+    }
+    absl::StatusOr<std::optional<RedisReply>> reply = reader_.Read(&bytes);
+    if (!reply.ok()) return OnUnreadable(reply.status());
+    if (reply->has_value()) OnAnswer(*std::move(*reply));
+  }
+}
+
+// Only the command whose answer is too large is told so: asked for less it may be answered.
+void RedisConnection::OnUnreadable(const absl::Status& status) {
+  const std::string why(status.message());
+  Fail(absl::StatusCode::kUnavailable, why);
+  if (!absl::IsOutOfRange(status) || !in_flight_.front()->callback) return;
+  std::unique_ptr<RedisCommand> command = std::move(in_flight_.front());
+  in_flight_.pop_front();
+  owner_->OnReply(this, std::move(command), absl::OutOfRangeError(address_.ToString() + ": " + why),
+                  "");
 }
 
 void RedisConnection::OnTime(Time now) {
@@ -231,60 +275,48 @@ void RedisConnection::Close(const absl::Status& why) {
     close_due_ = true;
     return;
   }
-  if (context_ != nullptr) {
-    redisAsyncFree(context_);  // answers what is in flight with nothing, and ends in `OnGone`
-  } else {
-    OnGone();
+  if (why_.ok()) why_ = absl::UnavailableError(address_.ToString() + ": the connection was closed");
+  if (fd_ >= 0) {
+    SetEvents(0);
+    close(std::exchange(fd_, -1));
   }
+  closed_ = true;
+  close_due_ = ready_ = false;
+  out_ = {};
+  FailAll();
 }
 
-void RedisConnection::OnConnect(bool connected) {
-  if (connected) {
-    Introduce(Clock::Real().Now());
-  } else if (why_.ok()) {
-    why_ = absl::UnavailableError(address_.ToString() + ": " + context_->c.errstr);
-  }
+void RedisConnection::Fail(absl::StatusCode code, const std::string& why) {
+  if (why_.ok()) why_ = absl::Status(code, address_.ToString() + ": " + why);
+  close_due_ = true;
 }
 
-void RedisConnection::OnAnswer(void* reply) {
-  if (reply == nullptr) {
-    // The connection is going; `OnGone` follows and answers.
-    if (why_.ok() && context_->c.err != 0) {
-      why_ = absl::UnavailableError(address_.ToString() + ": " + context_->c.errstr);
-    }
-    return;
-  }
+void RedisConnection::OnAnswer(RedisReply reply) {
   std::unique_ptr<RedisCommand> command = std::move(in_flight_.front());
   in_flight_.pop_front();
-  const redisReply& answer = *static_cast<const redisReply*>(reply);
   std::string error;
   absl::StatusOr<RedisReply> result = RedisReply();
-  if (answer.type == REDIS_REPLY_ERROR) {
-    error.assign(answer.str, answer.len);
+  if (reply.kind == RedisReply::Kind::kError) {
+    error = std::move(reply.text);
     result = RedisErrorToStatus(error);
   } else {
-    result = ToReply(answer);
+    result = std::move(reply);
   }
   if (command->callback) {
     return owner_->OnReply(this, std::move(command), std::move(result), error);
   }
-  if (!ready_) OnIntroduced(result);
+  if (!ready_) OnIntroduced(*command, result);
 }
 
-void RedisConnection::OnIntroduced(const absl::StatusOr<RedisReply>& reply) {
-  if (!reply.ok()) {
-    if (why_.ok()) {
-      why_ = absl::Status(reply.status().code(),
-                          address_.ToString() + ": " + std::string(reply.status().message()));
-    }
-    close_due_ = true;
-    return;
+void RedisConnection::OnIntroduced(const RedisCommand& said,
+                                   const absl::StatusOr<RedisReply>& reply) {
+  if (!reply.ok()) return Fail(reply.status().code(), std::string(reply.status().message()));
+  if (!IsProper(*reply, said.args[0])) {
+    return Fail(absl::StatusCode::kUnavailable, said.args[0] + " is answered as no Redis does");
   }
   if (--introductions_left_ > 0) return;
   if (role_ == Role::kMaster && (reply->elements.empty() || reply->elements[0].text != "master")) {
-    why_ = absl::UnavailableError(address_.ToString() + ": not the master any more");
-    close_due_ = true;
-    return;
+    return Fail(absl::StatusCode::kUnavailable, "not the master any more");
   }
   ready_ = true;
   const Time now = Clock::Real().Now();
@@ -294,22 +326,6 @@ void RedisConnection::OnIntroduced(const absl::StatusOr<RedisReply>& reply) {
     Write(std::move(next.command), next.asking, now);
   }
   owner_->OnReady(this);
-}
-
-// hiredis lets go of the socket.
-void RedisConnection::OnGone() {
-  if (context_ != nullptr) {
-    if (why_.ok()) {
-      const bool said = context_->c.err != 0 && context_->c.errstr[0] != '\0';
-      why_ = absl::UnavailableError(address_.ToString() + ": " +
-                                    (said ? context_->c.errstr : "the connection was closed"));
-    }
-    SetEvents(0);
-    context_ = nullptr;
-  }
-  closed_ = true;
-  close_due_ = ready_ = false;
-  FailAll();
 }
 
 void RedisConnection::FailAll() {

@@ -1,8 +1,11 @@
 // One connection to Redis on an epoll loop: connects, introduces itself, pipelines commands, and notices when nobody
-// answers. A part of `RedisClient`; it adapts hiredis' asynchronous API.
+// answers. A part of `RedisClient`.
 //
 //   connecting ─▶ introducing (AUTH, SELECT, then PING, or ROLE for who must be a master) ─▶ ready ─▶ closed
 //
+// *Truth*: the server is not trusted. What is not RESP2, a reply that is too large, one that nothing had asked for and an
+// introduction answered as no Redis does end the connection, with a reason that says so.
+// *Bounds*: a reply, `RedisOptions::reply_bytes_max`; what waits to be written, the client's bound of what is outstanding.
 // *Threads*: the loop's alone.
 // *Lifetime*: closed once and for good; whoever owns it makes another. It is not destroyed from its own calls to `Owner`.
 
@@ -23,8 +26,7 @@
 #include "indexer/service/redis_client.h"
 #include "indexer/service/redis_reply.h"
 #include "indexer/service/redis_url.h"
-
-struct redisAsyncContext;
+#include "indexer/service/resp.h"
 
 namespace kvatlas {
 
@@ -76,15 +78,17 @@ class RedisConnection {
   size_t outstanding() const { return in_flight_.size() + waiting_.size(); }
 
  private:
-  struct Hooks;
-
+  void SetEvents(uint32_t events);
+  void OnConnected();
   void Introduce(Time now);
   void WriteNow(std::unique_ptr<RedisCommand> command, Time now);
-  void SetEvents(uint32_t events);
-  void OnConnect(bool connected);
-  void OnAnswer(void* reply);
-  void OnIntroduced(const absl::StatusOr<RedisReply>& reply);
-  void OnGone();
+  void SendSome();
+  void ReadSome();
+  void OnAnswer(RedisReply reply);
+  void OnUnreadable(const absl::Status& status);
+  void OnIntroduced(const RedisCommand& said, const absl::StatusOr<RedisReply>& reply);
+  // Closes once `OnEvents` returns.
+  void Fail(absl::StatusCode code, const std::string& why);
   void FailAll();
 
   const int epoll_fd_;
@@ -94,17 +98,20 @@ class RedisConnection {
   const Role role_;
   Owner* const owner_;
 
-  redisAsyncContext* context_ = nullptr;
   int fd_ = -1;
   uint32_t events_ = 0;
+  bool connected_ = false;
   bool ready_ = false;
   bool closed_ = false;
-  bool close_due_ = false;  // once hiredis has returned
-  bool inside_ = false;     // hiredis is running
+  bool close_due_ = false;  // once `OnEvents` returns
+  bool inside_ = false;     // `OnEvents` runs
   absl::Status why_;
   Time connect_deadline_{0};
   Time last_write_{0};
   int introductions_left_ = 0;
+  std::string out_;  // to be sent, from `out_sent_` on
+  size_t out_sent_ = 0;
+  RespReader reader_;
   std::deque<std::unique_ptr<RedisCommand>> in_flight_;  // in the order of their answers
   struct Waiting {
     std::unique_ptr<RedisCommand> command;

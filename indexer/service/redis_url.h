@@ -10,7 +10,7 @@
 //       than its owner and its group's readers could open (a mode above 0640) is refused.
 //
 // Without a port 6379 (26379 for sentinels); IPv6 hosts in brackets; `%40` and the like in user, password and name.
-// TLS (`rediss://`) is refused: the packaged hiredis has none. Use a tunnel, or a proxy on this host.
+// TLS (`rediss://`) is refused. Use a tunnel, or a proxy on this host.
 //
 // *Threads*: plain values.
 
@@ -43,6 +43,8 @@ struct RedisOptions {
   // Accepted by `Send` and not yet answered.
   size_t outstanding_max = 1 << 14;
   size_t outstanding_bytes_max = 64 << 20;
+  // Of one reply as it is held here (`RespLimits::bytes_max`), on each connection; a larger one ends it.
+  size_t reply_bytes_max = 16 << 20;
   size_t blocking_max = 64;  // blocking commands at a time, each on a connection of its own
 };
 

@@ -23,6 +23,7 @@ class RawSocket {
   RawSocket() = default;
   // Connects, from `source` (127.0.0.2, say) if it is not empty; `ok()` says whether it worked.
   explicit RawSocket(const Address& to, const std::string& source = "");
+  explicit RawSocket(int accepted) : fd_(accepted) {}
   ~RawSocket() { Close(); }
   RawSocket(RawSocket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   RawSocket& operator=(RawSocket&& other) noexcept {

@@ -230,6 +230,16 @@ uint64_t Siege::RssBytes() const {
   return resident * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
+uint64_t Siege::RssPeakBytes() const {
+  std::ifstream status("/proc/" + std::to_string(process_->pid()) + "/status");
+  std::string word;
+  uint64_t kib = 0;
+  while (status >> word && word != "VmHWM:") {
+  }
+  status >> kib;
+  return kib << 10;
+}
+
 size_t Siege::Descriptors() const {
   std::error_code ignored;
   const std::filesystem::directory_iterator found(

@@ -56,6 +56,7 @@ class Siege {
 
   bool Alive() const;
   uint64_t RssBytes() const;
+  uint64_t RssPeakBytes() const;  // since its start
   uint64_t rss_before() const { return rss_before_; }
   // What came before was no attack.
   void CountMemoryFromHere() { rss_before_ = RssBytes(); }
