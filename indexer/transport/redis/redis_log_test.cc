@@ -158,6 +158,24 @@ TEST_F(RedisLogTest, AReaderThatTheLogLeftBehindIsHealedByASnapshot) {
   EXPECT_GE(leaf.StatsOf(worker.holder())->receiver.snapshots_applied, 1u);
 }
 
+TEST_F(RedisLogTest, LogsWhoseEntriesDoNotFitAReplyAreReadInSmallerSteps) {
+  std::vector<std::unique_ptr<TestWorker>> workers;
+  for (int i = 0; i < 3; ++i) {
+    workers.push_back(std::make_unique<TestWorker>(
+        options_, TestWorker::Options{.name = "worker-" + std::to_string(i)}));
+    for (int j = 0; j < 40; ++j) workers.back()->Apply(RunOf(10000 * j + 1, 1000));
+  }
+  for (const auto& worker : workers) {
+    AwaitTrue([&] { return worker->pump().acknowledged() == worker->pump().last_number(); });
+  }
+  // Room for two batches, not for one of each worker.
+  options_.redis.reply_bytes_max = 20 << 10;
+  TestLeaf leaf(options_);
+  for (const auto& worker : workers) leaf.AwaitExact(*worker);
+  for (const auto& worker : workers) worker->AwaitAtRest();
+  EXPECT_EQ(leaf.reader_stats().snapshots_read, 0u) << "the log has it all";
+}
+
 TEST_F(RedisLogTest, ASnapshotOfManyPartsArrives) {
   TestWorker worker(options_, {});
   for (int i = 0; i < 60; ++i) worker.Apply(RunOf(10000 * i + 1, 3000));

@@ -8,7 +8,7 @@
 // by a snapshot. What it applied is told back once per round of reading.
 // *Threads*: its own, for everything but sockets; `Stats` from any. Replies of sessions may come from any.
 // *Cost*: per round a command per shard, with a key per stream. Entries are copied three times.
-// *Bounds*: `RedisLogOptions::streams_max`; a round brings about `kRoundEntries` entries, a page of a snapshot 16 parts, at most 64 streams
+// *Bounds*: `RedisLogOptions::streams_max`; a round brings about 1,024 entries, fewer where those exceed `RedisOptions::reply_bytes_max`, a page of a snapshot 8 parts, at most 64 streams
 // are being opened at a time.
 // *Lifetime*: the acceptor outlives the reader. `Stop` tells senders not to wait for it; its sessions end.
 //

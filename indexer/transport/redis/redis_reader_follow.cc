@@ -14,8 +14,9 @@ namespace {
 
 constexpr Duration kBlock = std::chrono::seconds(1);
 constexpr Duration kWantFor = std::chrono::seconds(5);  // a need is repeated every second
-constexpr size_t kRoundEntries = 1024;
-constexpr char kPartsPerPage[] = "16";
+constexpr Duration kBlockInTurns = std::chrono::milliseconds(1);
+constexpr char kPartsPerPage[] = "8";  // each of at most `kBatchBytesMax`
+static_assert(10 * kBatchBytesMax <= RedisOptions().reply_bytes_max);
 
 // The one field of an entry of ours; null: it is none.
 const std::string* MessageOf(const RedisReply& entry) {
@@ -52,19 +53,31 @@ void RedisReader::Impl::Follow(Stream* stream, const RedisEntryId& position) {
 
 void RedisReader::Impl::Read(uint32_t index) {
   Shard& shard = shards_[index];
-  ++shard.round;
+  const uint64_t round = ++shard.round;
   std::vector<const Stream*> followed;
   for (const auto& [name, stream] : streams_) {
     if (stream->shard == index && stream->mode == Mode::kFollowing)
       followed.push_back(stream.get());
   }
-  shard.count = std::clamp<size_t>(kRoundEntries / std::max<size_t>(followed.size(), 1), 1,
-                                   kRedisEntriesPerStreamMax);
+  shard.left_out.clear();
+  if (shard.entries_max < kRedisRoundEntries && shard.entries_max < followed.size()) {
+    // Even one entry of each is too large: so many streams at a time, in turns.
+    const size_t first = round * shard.entries_max % followed.size();
+    std::rotate(followed.begin(), followed.begin() + static_cast<int64_t>(first), followed.end());
+    for (size_t i = shard.entries_max; i < followed.size(); ++i) {
+      shard.left_out.insert(followed[i]->name);
+    }
+    followed.resize(shard.entries_max);
+  }
+  const size_t streams = std::max<size_t>(followed.size(), 1);
+  shard.count = std::clamp<size_t>(shard.entries_max / streams, 1, kRedisEntriesPerStreamMax);
+  shard.entries_asked = shard.count * streams;
+  const Duration block = shard.left_out.empty() ? kBlock : kBlockInTurns;
   RedisArgs args = {"XREAD",
                     "COUNT",
                     std::to_string(shard.count),
                     "BLOCK",
-                    std::to_string(kBlock / std::chrono::milliseconds(1)),
+                    std::to_string(block / std::chrono::milliseconds(1)),
                     "STREAMS"};
   args.push_back(shard.news_key);
   args.push_back(shard.wake_key);
@@ -72,11 +85,10 @@ void RedisReader::Impl::Read(uint32_t index) {
   args.push_back(shard.news_from);
   args.push_back(shard.wake_from);
   for (const Stream* stream : followed) args.push_back(stream->position.ToString());
-  const uint64_t round = shard.round;
   shard.woken = false;
   shard.reading = true;
   const absl::Status sent =
-      client_->SendBlocking(std::move(args), kBlock, [this, index, round](Reply reply) {
+      client_->SendBlocking(std::move(args), block, [this, index, round](Reply reply) {
         Post([this, index, round, reply = std::move(reply)] { OnRead(index, round, reply); });
       });
   if (!sent.ok()) Post([this, index, round, sent] { OnRead(index, round, sent); });
@@ -86,6 +98,10 @@ void RedisReader::Impl::Read(uint32_t index) {
 void RedisReader::Impl::OnRead(uint32_t index, uint64_t round, const Reply& reply) {
   Shard& shard = shards_[index];
   shard.reading = false;
+  if (absl::IsOutOfRange(reply.status()) && shard.entries_asked > 1 && shard.found) {
+    shard.entries_max = std::min(shard.entries_asked / 2, kRedisRoundEntries - 1);
+    return Read(index);
+  }
   if (!reply.ok()) Silence();
   if (!reply.ok() || !shard.found) {
     shard.read_at = clock_->Now() + kRedisReadRetry;
@@ -95,7 +111,8 @@ void RedisReader::Impl::OnRead(uint32_t index, uint64_t round, const Reply& repl
   Count([](RedisReaderStats& stats) { ++stats.rounds; });
   const RedisReply* news = nullptr;
   std::vector<std::pair<uint64_t, const RedisReply*>> logs;
-  std::unordered_set<std::string> unfinished;
+  std::unordered_set<std::string> unfinished = std::exchange(shard.left_out, {});
+  shard.entries_max = std::min(kRedisRoundEntries, shard.entries_max + 1 + shard.entries_max / 64);
   for (const RedisReply& of_key : reply->elements) {
     if (of_key.elements.size() != 2 || of_key.elements[1].elements.empty()) continue;
     const std::string& key = of_key.elements[0].text;

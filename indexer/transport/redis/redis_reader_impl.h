@@ -41,6 +41,7 @@ namespace kvatlas {
 
 inline constexpr Duration kRedisReadRetry = std::chrono::milliseconds(100);
 inline constexpr size_t kRedisEntriesPerStreamMax = 128;  // of a round
+inline constexpr size_t kRedisRoundEntries = 1024;        // where no reply was too large
 inline constexpr char kRedisBackMax[] = "1000";           // entries of what flows back
 
 inline LogLimiter& RedisReaderLog() {
@@ -110,6 +111,10 @@ class RedisReader::Impl {
     bool woken = false;
     uint64_t round = 0;
     size_t count = kRedisEntriesPerStreamMax;  // of this round, per stream
+    size_t entries_max =
+        kRedisRoundEntries;    // of a round: halved when its reply was too large, raised slowly
+    size_t entries_asked = 0;  // of this round
+    std::unordered_set<std::string> left_out;  // streams that this round does not read
     Time read_at{0};                           // not before
     std::unordered_set<std::string> heartbeats;
   };
