@@ -115,8 +115,9 @@ uint64_t IndexBytes(const HolderRegistry& registry) {
 }
 
 void SetHolderGauges(const HolderRegistry& registry, const std::string& prefix, Metrics* metrics) {
+  MetricLabels labels;
   const auto set = [&](const char* name, const char* help, uint64_t value) {
-    metrics->AddGauge(prefix + name, help).Set(static_cast<double>(value));
+    metrics->AddGauge(prefix + name, help, labels).Set(static_cast<double>(value));
   };
   const RegistryStats all = registry.Stats();
   set("_streams_open", "Connections of holders.", all.streams_open);

@@ -14,6 +14,7 @@
 #include "indexer/base/ids.h"
 #include "indexer/base/overlap.h"
 #include "indexer/base/tier.h"
+#include "indexer/index/index.h"
 #include "indexer/index/reusable.h"
 #include "indexer/index/side_index.h"
 
@@ -106,9 +107,12 @@ TEST(HybridVectorsTest, EqualsTheEnginesOwnSearch) {
         ASSERT_TRUE(index.Store(HolderIndex(0), Tier::kDevice, {&*name, 1}, nullptr).ok());
       }
     }
-    std::vector<Overlap> overlaps = {{HolderIndex(0), main_held}};
     SideIndex::Reader reader(index);
-    Reusable().Find(layout, prompt, block_size, TierMask::All(), reader, overlaps);
+    const std::vector<uint64_t> holders = {1};
+    std::vector<Overlap> reused;
+    Reusable().Find(layout, prompt, block_size, TierMask::All(), reader,
+                    StepsOf({{HolderIndex(0), main_held}}), holders, &reused);
+    ASSERT_EQ(reused.size(), 1u) << line;
     // A class that drops its last block looks at one behind the boundary; where that one ends inside a main block that the
     // prompt has not whole, it has no name.
     bool unnamed = false;
@@ -116,9 +120,9 @@ TEST(HybridVectorsTest, EqualsTheEnginesOwnSearch) {
       unnamed = unnamed || (side.drops_last && side.block_size % block_size != 0);
     const uint32_t expected = Number(fields[3]) / block_size;
     if (unnamed) {
-      EXPECT_LE(overlaps[0].blocks, expected) << line;
+      EXPECT_LE(reused[0].blocks, expected) << line;
     } else {
-      EXPECT_EQ(overlaps[0].blocks, expected) << line;
+      EXPECT_EQ(reused[0].blocks, expected) << line;
     }
     ++compared;
   }

@@ -163,7 +163,11 @@ TEST_F(RedisLogTest, LogsWhoseEntriesDoNotFitAReplyAreReadInSmallerSteps) {
   for (int i = 0; i < 3; ++i) {
     workers.push_back(std::make_unique<TestWorker>(
         options_, TestWorker::Options{.name = "worker-" + std::to_string(i)}));
-    for (int j = 0; j < 40; ++j) workers.back()->Apply(RunOf(10000 * j + 1, 1000));
+    // Little is held at the end, so that a snapshot fits a reply.
+    for (int j = 0; j < 20; ++j) {
+      workers.back()->Apply(RunOf(10000 * j + 1, 1000));
+      workers.back()->Apply(RemovalOf(10000 * j + 1, 990));
+    }
   }
   for (const auto& worker : workers) {
     AwaitTrue([&] { return worker->pump().acknowledged() == worker->pump().last_number(); });
@@ -173,7 +177,6 @@ TEST_F(RedisLogTest, LogsWhoseEntriesDoNotFitAReplyAreReadInSmallerSteps) {
   TestLeaf leaf(options_);
   for (const auto& worker : workers) leaf.AwaitExact(*worker);
   for (const auto& worker : workers) worker->AwaitAtRest();
-  EXPECT_EQ(leaf.reader_stats().snapshots_read, 0u) << "the log has it all";
 }
 
 TEST_F(RedisLogTest, ASnapshotOfManyPartsArrives) {
