@@ -60,7 +60,7 @@ class PeersTest : public testing::Test {
     EXPECT_EQ(siege.HttpStatus("/ready"), 200);
     const std::string workers = HttpGet(siege.http(), "/workers", seconds(5)).value_or("");
     EXPECT_TRUE(workers.ends_with("\r\n\r\n[]")) << workers;
-    const std::string log = siege.LogTail(100);
+    const std::string log = siege.LogTail(10000);
     EXPECT_NE(log.find("a peer cannot be recovered from"), std::string::npos) << log;
     EXPECT_NE(log.find(reason), std::string::npos) << log;
     EXPECT_NE(log.find("starts without a peer"), std::string::npos) << log;

@@ -150,7 +150,7 @@ TEST(ProxyAttackTest, ANameThatLeadsOutsideGetsNothing) {
   ASSERT_TRUE(siege.ok());
   int instance = 0;
   const std::string port = ":" + std::to_string(internal.address().port);
-  for (const std::string& host :
+  for (const std::string host :
        {"localhost", "127.1", "2130706433", "0x7f000001", "[::ffff:127.0.0.1]", "0.0.0.0"})
     leaf.Register(++instance, "http://" + host + port);
   for (int i = 0; i < 10; ++i)
@@ -166,8 +166,8 @@ TEST(ProxyAttackTest, MetadataServicesAreNeverAsked) {
                         "--engine_addresses=0.0.0.0/0,::/0"}});
   ASSERT_TRUE(siege.ok());
   int instance = 0;
-  for (const std::string& host : {"169.254.169.254", "[::ffff:169.254.169.254]", "[fd00:ec2::254]",
-                                  "100.100.100.200", "0xa9fea9fe"})
+  for (const std::string host : {"169.254.169.254", "[::ffff:169.254.169.254]", "[fd00:ec2::254]",
+                                 "100.100.100.200", "0xa9fea9fe"})
     leaf.Register(++instance, "http://" + host);
   EXPECT_THAT(Ask(siege.Of("proxy"), Chat(kSecrets)), HasSubstr(" 503 "));
   EXPECT_THAT(siege.LogTail(1000), HasSubstr("metadata service"));

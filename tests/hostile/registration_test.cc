@@ -112,8 +112,7 @@ TEST(RegistrationTest, NothingOutsideTheRangesIsDialled) {
   const std::string port = ":" + std::to_string(internal.address().port);
   const auto refused = AllOf(HasSubstr(" 400 "), HasSubstr("--engine_addresses"));
   int instance = 0;
-  for (const std::string& host :
-       {"127.0.0.1", "[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "0.0.0.0"}) {
+  for (const std::string host : {"127.0.0.1", "[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "0.0.0.0"}) {
     EXPECT_THAT(Post(siege.http(), "/register", Registration(++instance, "tcp://" + host + port)),
                 refused)
         << host;
@@ -137,7 +136,7 @@ TEST(RegistrationTest, NothingOutsideTheRangesIsDialled) {
   }
   // Names, and numbers that only a resolver understands, are known for what they are when they are resolved.
   std::vector<int> named;
-  for (const std::string& host : {"localhost", "127.1", "2130706433", "0x7f000001"}) {
+  for (const std::string host : {"localhost", "127.1", "2130706433", "0x7f000001"}) {
     named.push_back(++instance);
     EXPECT_THAT(Post(siege.http(), "/register", Registration(instance, "tcp://" + host + port)),
                 HasSubstr(" 201 "))
@@ -161,7 +160,7 @@ TEST(RegistrationTest, MetadataServicesAreNeverDialled) {
   Siege siege({.program = kLeaf, .args = {"--engine_addresses=0.0.0.0/0,::/0"}});
   ASSERT_TRUE(siege.ok());
   int instance = 0;
-  for (const std::string& host :
+  for (const std::string host :
        {"169.254.169.254", "[::ffff:169.254.169.254]", "[::ffff:a9fe:a9fe]", "100.100.100.200",
         "[fd00:ec2::254]", "[::ffff:100.100.100.200]", "[64:ff9b::169.254.169.254]"}) {
     EXPECT_THAT(Post(siege.http(), "/register", Registration(++instance, "tcp://" + host + ":80")),
