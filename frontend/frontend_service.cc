@@ -21,6 +21,7 @@
 #include "frontend/route_stream.h"
 #include "frontend/wire.h"
 #include "indexer/service/grpc_status.h"
+#include "indexer/service/text_escape.h"
 
 namespace kvatlas {
 namespace {
@@ -169,25 +170,14 @@ absl::Status ReportFromJson(const Json& json, v1::ReportRequest* request) {
   return status;
 }
 
-// A label's value in Prometheus' text format.
-std::string Quoted(const std::string& value) {
-  std::string quoted = "\"";
-  for (char c : value) {
-    if (c == '\\' || c == '"') quoted += '\\';
-    quoted += c == '\n' ? std::string("\\n") : std::string(1, c);
-  }
-  return quoted + "\"";
-}
-
 // Cells that broke a promise, the worst of them: they come and go.
 void AppendPromises(const Frontend& frontend, std::string* text) {
   const std::vector<CellPromises> shown = frontend.promises(kPromisesShown);
   const auto family = [&](const std::string& name, const char* help, auto value) {
-    *text += "# HELP " + name + " " + help + "\n# TYPE " + name + " gauge\n";
-    for (const CellPromises& of : shown) {
+    AppendGaugeHead(name, help, text);
+    for (const CellPromises& of : shown)
       if (of.broken > 0)
-        *text += name + "{cell=" + Quoted(of.cell) + "} " + std::to_string(value(of)) + "\n";
-    }
+        AppendGauge(name, MetricLabel("cell", of.cell), std::to_string(value(of)), text);
   };
   family("kvatlas_frontend_cell_promises",
          "Times a cell that broke a promise had promised something.",

@@ -59,40 +59,40 @@ class FaultyCells {
 
   // For `Metrics::OnText`: cells and domains come and go.
   void Append(std::string* text) {
-    *text +=
-        "# HELP kvatlas_hierarchy_cell_faults What a cell's streams did wrong since it was first "
-        "heard.\n# TYPE kvatlas_hierarchy_cell_faults gauge\n";
-    text_ = text;
+    AppendGaugeHead(kName, "What a cell's streams did wrong since it was first heard.", text);
     for (const Domain& domain : registry_->Domains()) {
       const absl::StatusOr<DomainStats> stats = registry_->StatsOf(domain);
       if (!stats.ok()) continue;
       for (const HolderStats& cell : stats->holders) {
         const HolderId& id = cell.holder->id;
-        Set(domain, id, "claimed_twice", cell.receiver.hellos_refused);
-        Set(domain, id, "gap", cell.receiver.gaps);
-        Set(domain, id, "digest_differs", cell.receiver.digests_different);
-        Set(domain, id, "never_repaired", cell.receiver.repairs_timed_out);
-        Set(domain, id, "floods", cell.receiver.sheds);
+        Set(domain, id, "claimed_twice", cell.receiver.hellos_refused, text);
+        Set(domain, id, "gap", cell.receiver.gaps, text);
+        Set(domain, id, "digest_differs", cell.receiver.digests_different, text);
+        Set(domain, id, "never_repaired", cell.receiver.repairs_timed_out, text);
+        Set(domain, id, "floods", cell.receiver.sheds, text);
       }
     }
     for (const RefusedHolder& refused : registry_->Refused())
-      Set(refused.domain, refused.holder, "refused", refused.times);
+      Set(refused.domain, refused.holder, "refused", refused.times, text);
   }
 
  private:
-  void Set(const Domain& domain, const HolderId& id, const char* fault, uint64_t count) {
+  static constexpr char kName[] = "kvatlas_hierarchy_cell_faults";
+
+  void Set(const Domain& domain, const HolderId& id, const char* fault, uint64_t count,
+           std::string* text) {
     const std::string name = ToString(id);
     if (!named_.contains(name)) {
       if (count == 0 || named_.size() >= kFaultyCellsMax) return;
       named_.insert(name);
     }
-    *text_ += "kvatlas_hierarchy_cell_faults{" + MetricLabel("cell", name) + "," +
-              MetricLabel("domain", ToString(domain)) + "," + MetricLabel("fault", fault) + "} " +
-              std::to_string(count) + "\n";
+    AppendGauge(kName,
+                MetricLabel("cell", name) + "," + MetricLabel("domain", ToString(domain)) + "," +
+                    MetricLabel("fault", fault),
+                std::to_string(count), text);
   }
 
   const HolderRegistry* const registry_;
-  std::string* text_ = nullptr;  // during `Append`
   std::set<std::string> named_;
 };
 

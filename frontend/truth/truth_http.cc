@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "frontend/truth/truth_report.h"
+#include "indexer/service/text_escape.h"
 
 namespace kvatlas {
 namespace {
@@ -55,40 +56,29 @@ HttpResponse Diagnosis(Truth* truth, const HttpRequest& request) {
   return {.content_type = "text/plain; charset=utf-8", .body = PageText(page)};
 }
 
-// A label's value in Prometheus' text format.
-std::string Quoted(const std::string& value) {
-  std::string quoted = "\"";
-  for (char c : value) {
-    if (c == '\\' || c == '"') quoted += '\\';
-    quoted += c == '\n' ? std::string("\\n") : std::string(1, c);
-  }
-  return quoted + "\"";
-}
-
 std::string Labels(const Domain& domain, const std::string& cell, const HolderId& worker) {
-  return "domain=" + Quoted(ToString(domain)) + ",cell=" + Quoted(cell) +
-         ",worker=" + Quoted(worker.name) + ",rank=\"" + std::to_string(worker.rank) + "\"";
+  return MetricLabel("domain", ToString(domain)) + "," + MetricLabel("cell", cell) + "," +
+         MetricLabel("worker", worker.name) + "," +
+         MetricLabel("rank", std::to_string(worker.rank));
 }
 
 // Findings and workers come and go.
 void AppendSeries(const Truth& truth, std::string* text) {
-  const auto head = [text](const std::string& name, const char* help) {
-    *text += "# HELP " + name + " " + help + "\n# TYPE " + name + " gauge\n";
-  };
-  head("kvatlas_frontend_finding", "Why predictions and engines part: confidence, 0 to 1.");
+  constexpr char kFinding[] = "kvatlas_frontend_finding";
+  AppendGaugeHead(kFinding, "Why predictions and engines part: confidence, 0 to 1.", text);
   for (const KnownFinding& known : truth.findings()) {
     const Finding& finding = known.finding;
-    *text += "kvatlas_frontend_finding{cause=\"" + std::string(CauseName(finding.cause)) + "\"," +
-             Labels(finding.domain, finding.cell, finding.worker) + "} " +
-             std::to_string(finding.confidence) + "\n";
+    AppendGauge(kFinding,
+                MetricLabel("cause", CauseName(finding.cause)) + "," +
+                    Labels(finding.domain, finding.cell, finding.worker),
+                std::to_string(finding.confidence), text);
   }
   const std::vector<WorkerTruth> workers = truth.workers(kWorkersShown);
   const auto family = [&](const std::string& name, const char* help, auto value) {
-    head(name, help);
-    for (const WorkerTruth& worker : workers) {
-      *text += name + "{" + Labels(worker.domain, worker.cell, worker.worker) + "} " +
-               std::to_string(value(worker)) + "\n";
-    }
+    AppendGaugeHead(name, help, text);
+    for (const WorkerTruth& worker : workers)
+      AppendGauge(name, Labels(worker.domain, worker.cell, worker.worker),
+                  std::to_string(value(worker)), text);
   };
   family("kvatlas_frontend_worker_predicted_tokens", "Promised lately; forgets by half-lives.",
          [](const WorkerTruth& worker) { return worker.figures.predicted_tokens; });

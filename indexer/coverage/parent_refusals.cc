@@ -11,12 +11,13 @@ namespace kvatlas {
 void AppendParentMetrics(const std::vector<ParentStats>& parents, const std::string& prefix,
                          std::string* text) {
   const std::string name = prefix + "_parent_refuses";
-  *text += "# HELP " + name + " 1: this parent refuses what is reported.\n";
-  *text += "# TYPE " + name + " gauge\n";
+  AppendGaugeHead(name, "1: this parent refuses what is reported.", text);
   for (const ParentStats& stats : parents) {
     const bool refuses = !stats.status.ok() || !stats.refusal.ok();
-    *text += name + "{" + MetricLabel("domain", ToString(stats.domain)) + "," +
-             MetricLabel("parent", stats.parent) + "} " + (refuses ? "1" : "0") + "\n";
+    AppendGauge(
+        name,
+        MetricLabel("domain", ToString(stats.domain)) + "," + MetricLabel("parent", stats.parent),
+        refuses ? "1" : "0", text);
   }
 }
 

@@ -187,12 +187,10 @@ void AppendCoverageMetrics(const CoverageReporter& reporter, std::string* text) 
   std::map<Domain, ParentStats> by_domain;
   for (ParentStats& stats : reporter.Stats()) by_domain[stats.domain] = std::move(stats);
   for (const Family& family : kFamilies) {
-    *text += std::string("# HELP ") + family.name + " " + family.help + "\n# TYPE " + family.name +
-             " gauge\n";
-    for (const auto& [domain, stats] : by_domain) {
-      *text += std::string(family.name) + "{" + MetricLabel("domain", ToString(domain)) + "} " +
-               std::to_string(stats.*family.of) + "\n";
-    }
+    AppendGaugeHead(family.name, family.help, text);
+    for (const auto& [domain, stats] : by_domain)
+      AppendGauge(family.name, MetricLabel("domain", ToString(domain)),
+                  std::to_string(stats.*family.of), text);
   }
 }
 

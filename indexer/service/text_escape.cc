@@ -59,4 +59,14 @@ std::string MetricLabel(std::string_view name, std::string_view value) {
   return label += '"';
 }
 
+void AppendGaugeHead(std::string_view name, std::string_view help, std::string* text) {
+  text->append("# HELP ").append(name).append(" ").append(help);
+  text->append("\n# TYPE ").append(name).append(" gauge\n");
+}
+
+void AppendGauge(std::string_view name, std::string_view labels, std::string_view value,
+                 std::string* text) {
+  text->append(name).append("{").append(labels).append("} ").append(value).append("\n");
+}
+
 }  // namespace kvatlas

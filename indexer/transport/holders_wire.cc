@@ -172,11 +172,10 @@ void AppendDomainMetrics(const HolderRegistry& registry, const std::string& pref
   }
   for (const Family& family : kFamilies) {
     const std::string name = prefix + family.name;
-    *text += "# HELP " + name + " " + family.help + "\n# TYPE " + name + " gauge\n";
-    for (const DomainStats& stats : domains) {
-      *text += name + "{" + MetricLabel("domain", ToString(stats.domain)) + "} " +
-               std::to_string(family.of(stats)) + "\n";
-    }
+    AppendGaugeHead(name, family.help, text);
+    for (const DomainStats& stats : domains)
+      AppendGauge(name, MetricLabel("domain", ToString(stats.domain)),
+                  std::to_string(family.of(stats)), text);
   }
 }
 
