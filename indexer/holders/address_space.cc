@@ -1,27 +1,20 @@
 #include "indexer/holders/address_space.h"
 
 #include <sys/resource.h>
-#include <unistd.h>
 
-#include <fstream>
+#include "indexer/service/process_memory.h"
 
 namespace kvatlas {
 namespace {
 
 constexpr uint64_t kIndexBytesMin = uint64_t{16} << 20;
 
-uint64_t AddressBytesUsed() {
-  uint64_t pages = 0;
-  std::ifstream("/proc/self/statm") >> pages;
-  return pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-}
-
 }  // namespace
 
 std::optional<uint64_t> AddressBytesForIndex() {
   rlimit limit;
   if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return 0;
-  const uint64_t for_indexes = limit.rlim_cur / 4 * 3, used = AddressBytesUsed();
+  const uint64_t for_indexes = limit.rlim_cur / 4 * 3, used = AddressSpaceBytes();
   const uint64_t bytes = for_indexes > used ? (for_indexes - used) / 8 : 0;
   if (bytes < kIndexBytesMin) return std::nullopt;
   return bytes;

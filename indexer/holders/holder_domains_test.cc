@@ -2,11 +2,9 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <cstdlib>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <string>
@@ -20,6 +18,7 @@
 #include "indexer/base/ids.h"
 #include "indexer/holders/domain_observer.h"
 #include "indexer/holders/holder_registry.h"
+#include "indexer/service/process_memory.h"
 #include "indexer/stream/link.h"
 #include "indexer/stream/messages.h"
 
@@ -30,12 +29,6 @@ using std::chrono::minutes;
 using std::chrono::seconds;
 
 constexpr char kContract[] = "xxh3-chain-1:1337";
-
-uint64_t AddressSpaceBytes() {
-  uint64_t pages = 0;
-  std::ifstream("/proc/self/statm") >> pages;
-  return pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-}
 
 class Ignored : public DomainObserver {
  public:
@@ -194,7 +187,7 @@ TEST_F(HolderDomainsTest, WhereAddressSpaceIsLimitedDomainsAreRefused) {
   EXPECT_EXIT(std::exit(DomainsUnderALimit(Options())), testing::ExitedWithCode(0), "");
 }
 
-// Whoever looks on is asked while the domain is made: no query may wait for that.
+// The observer is asked while the domain is made: no query may wait for that.
 TEST_F(HolderDomainsTest, QueriesAreAnsweredWhileADomainIsMade) {
   HolderRegistry* made_by = nullptr;
   int answered = 0;

@@ -41,6 +41,12 @@ uint64_t ResidentBytes() {
   return (resident - std::min(resident, shared)) * PageBytes();
 }
 
+uint64_t AddressSpaceBytes() {
+  uint64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  return pages * PageBytes();
+}
+
 uint64_t MemoryLimitBytes() {
   uint64_t limit = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * PageBytes();
   // "0::/group", of the second version; "9:memory:/group", of the first.

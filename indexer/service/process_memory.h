@@ -12,6 +12,9 @@ namespace kvatlas {
 // Anonymous memory that is resident; 0 where that cannot be read.
 uint64_t ResidentBytes();
 
+// Addresses that are mapped, resident or not; 0 likewise.
+uint64_t AddressSpaceBytes();
+
 // The smallest limit of its control groups, or the machine's memory.
 uint64_t MemoryLimitBytes();
 
