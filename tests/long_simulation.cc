@@ -473,16 +473,9 @@ class Round {
 
 }  // namespace
 
-RoundResult& RoundResult::operator+=(const RoundResult& other) {
-  events += other.events;
-  over += other.over;
-  under += other.under;
-  compared += other.compared;
-  kills += other.kills;
-  clock_jumps += other.clock_jumps;
-  snapshots += other.snapshots;
-  batches_dropped += other.batches_dropped;
-  messages_lost += other.messages_lost;
+RoundResult& RoundResult::operator+=(RoundResult other) {
+  const auto mine = Counts(), more = other.Counts();
+  for (size_t i = 0; i < mine.size(); ++i) *mine[i] += *more[i];
   if (error.empty()) error = other.error;
   return *this;
 }

@@ -15,6 +15,7 @@
 #ifndef KVATLAS_TESTS_LONG_SIMULATION_H_
 #define KVATLAS_TESTS_LONG_SIMULATION_H_
 
+#include <array>
 #include <cstdint>
 #include <string>
 
@@ -41,8 +42,14 @@ struct RoundResult {
   // Not empty: something else was wrong, such as a stream that never came to rest, or an answer that is not exact there.
   std::string error;
 
+  // All numbers above.
+  std::array<uint64_t*, 9> Counts() {
+    return {&events,      &over,      &under,           &compared,     &kills,
+            &clock_jumps, &snapshots, &batches_dropped, &messages_lost};
+  }
+
   bool ok() const { return over == 0 && under == 0 && error.empty(); }
-  RoundResult& operator+=(const RoundResult& other);
+  RoundResult& operator+=(RoundResult other);
 };
 
 RoundResult RunRound(const RoundOptions& options);

@@ -45,11 +45,8 @@ struct Progress {
 // Numbers of the file, in order, behind the options that it is of.
 template <typename Visit>
 void ForEachNumber(Progress* progress, Visit visit) {
-  RoundResult& total = progress->total;
-  for (uint64_t* number :
-       {&progress->rounds, &total.events, &total.over, &total.under, &total.compared, &total.kills,
-        &total.clock_jumps, &total.snapshots, &total.batches_dropped, &total.messages_lost})
-    visit(number);
+  visit(&progress->rounds);
+  for (uint64_t* number : progress->total.Counts()) visit(number);
 }
 
 // False: the file is of a run with other options. A file that is not there is the start of a run.

@@ -8,7 +8,7 @@
 // *Truth*: pieces are the body's bytes as they come, without their framing. Nothing is read ahead of a piece that was not
 // resumed from, so a slow taker slows the engine. An idle connection that the engine had closed meanwhile is replaced by a new
 // one without a word, unless something was written to it: nothing that an engine may have got is sent again.
-// *Reach*: a url comes from whoever announced a worker, so only addresses within `EngineReach` are connected to: a numeric one is
+// *Reach*: a url comes from the announcer of a worker, so only addresses within `EngineReach` are connected to: a numeric one is
 // checked, a name is resolved, and those of its addresses that are outside are left out.
 // *Threads*: everything on the thread of `io`.
 // *Bounds*: `EngineCallOptions`; one buffer of 64 KiB, which the head of an answer must fit into.

@@ -69,7 +69,7 @@ void AddProxyFlags(FlagSet& flags, ProxyFlags* to);
 // For `FrontendOptions::engines`. INVALID_ARGUMENT: --engines.
 absl::StatusOr<std::map<std::string, std::string>> EnginesOf(const ProxyFlags& flags);
 
-// --engine_addresses, and whom other flags name. INVALID_ARGUMENT: one of them.
+// --engine_addresses, and the hosts that other flags name. INVALID_ARGUMENT: one of them.
 absl::StatusOr<EngineReach> ReachOf(const ProxyFlags& proxy, const PromptFlags& prompts);
 
 // Null without --proxy. INVALID_ARGUMENT: --proxy.

@@ -344,7 +344,7 @@ TEST_F(ProxyTest, AnotherDecoderIsTriedAndNothingIsHeldAgainstWhoPrefills) {
   EXPECT_EQ(frontend_->stats().suspects, 1u);
 }
 
-// ---- Whom a url leads to ----
+// ---- Which host a url leads to ----
 
 TEST_F(ProxyTest, AWorkerWhoseUrlLeadsOutsideGetsNothing) {
   LastMessage got;

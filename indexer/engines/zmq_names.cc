@@ -84,7 +84,7 @@ struct ZmqNames::State {
     return true;
   }
 
-  // Nobody waits for a thread that is here.
+  // No caller waits for a thread that is here.
   absl::StatusOr<std::vector<std::string>> Resolve(const std::string& name) {
     CountResolving(1);
     const absl::StatusOr<std::vector<std::string>> found = resolve(name);

@@ -1,6 +1,6 @@
 // Where does an engine's ZMQ stream come from, how is it read, and how is it doing? The words of `ZmqIngest`.
 //
-// A source that no flag of this process names may come from anybody who reaches its port: it is tcp://HOST:PORT, connects,
+// A source that no flag of this process names may come from any client that reaches its port: it is tcp://HOST:PORT, connects,
 // and only to addresses that `ZmqIngestOptions::addresses` contains. ipc:// would delete the file at its path, a bind would
 // open a port, and any address would reach what only this machine may reach.
 

@@ -306,7 +306,7 @@ std::optional<OverlapAnswer> DomainState::FindBest(const OverlapQuery& query, si
 void DomainState::SortByLoad(Time now) {
   if (!best_asked_.exchange(false, std::memory_order_relaxed)) {
     MutexLock lock(&mutex_);
-    order_ = nullptr;  // whoever asks next is not told of loads of long ago
+    order_ = nullptr;  // the next question is not answered by loads of long ago
     return;
   }
   const std::shared_ptr<const Table> table = this->table();

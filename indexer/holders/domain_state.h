@@ -75,7 +75,7 @@ class DomainState {
   // Takes no more holders; false when it has some.
   bool Close();
 
-  // Time passes: since when it has had nobody, those being swept included. Nothing: it has somebody.
+  // Time passes: since when it has had no holder, those being swept included. Nothing: it has one.
   std::optional<Time> EmptySince(Time now);
 
   // Out of the tables; what it holds is left to `Sweep`. REQUIRES: `holder` is retired.
@@ -101,7 +101,7 @@ class DomainState {
   // least loaded of all others.
   std::optional<OverlapAnswer> FindBest(const OverlapQuery& query, size_t best, Time now) const;
 
-  // For `FindBest`, while somebody asks it.
+  // For `FindBest`, while it is in use.
   void SortByLoad(Time now);
 
   void VisitReaches(std::span<const SequenceHash> blocks, Time now, bool held_only,

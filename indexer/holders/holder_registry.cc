@@ -100,7 +100,7 @@ struct HolderRegistry::State {
     return it == domains.end() ? nullptr : it->second;
   }
 
-  // The domain, made when it is new or when nobody is left in it that holds it to another block size. `peer`, who asks for
+  // The domain, made when it is new or when no holder is left in it that holds it to another block size. `peer`, who asks for
   // it, is charged for a new one.
   absl::StatusOr<DomainPtr> FindOrAdd(const Domain& name, uint32_t block_size,
                                       const std::string& peer) {

@@ -39,7 +39,7 @@ class PeerQuotas {
   explicit PeerQuotas(PeerLimits limits);
   ~PeerQuotas();
 
-  // RESOURCE_EXHAUSTED says which limit of whom is reached, and what to do. Null where `peer` is empty.
+  // RESOURCE_EXHAUSTED says which limit of which peer is reached, and what to do. Null where `peer` is empty.
   absl::StatusOr<std::shared_ptr<const Charge>> TakeDomain(const std::string& peer);
   // `previous`, which may be null, is what the same holder took before: it goes when this one is there.
   absl::StatusOr<std::shared_ptr<const Charge>> TakeHolder(

@@ -579,7 +579,7 @@ TEST_F(LeafTest, AsMemoryFillsLessIsTakenAndSmallQuestionsAreAlwaysAnswered) {
   const v1::FindOverlapsRequest small = Ask(Sequence(200));
   v1::FindOverlapsResponse response;
 
-  // Heads of sequences, and whoever lost a tail is degraded.
+  // Heads of sequences, and a worker that lost a tail is degraded.
   UseMemory(850, "tight");
   w0.Store(Sequence(100));
   EXPECT_TRUE(Eventually([&] { return Found(small) == "w0:64"; })) << Found(small);

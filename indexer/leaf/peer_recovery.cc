@@ -241,7 +241,7 @@ struct PeerRecovery::State {
   absl::Status RestoreSnapshot(const std::string& peer) {
     EngineRestorer restorer(directory, EngineRestorer::Source::kReplica, options.workers_max);
     absl::Status status;
-    // It is ready, since it told whom it listens to, and gives two of these at a time.
+    // It is ready, since it told which engines it listens to, and gives two of these at a time.
     bool given = false;
     for (uint32_t i = 0; i < kBusyTries; ++i) {
       status = Fetch(peer, "/snapshot", [&](HttpFetch* fetch) {

@@ -1,5 +1,5 @@
 // May this process connect to an address that a peer named? Endpoints of engines registered over HTTP, and workers' labels
-// `url`, come from whoever reaches a port; without limits a process would connect to anything its machine can reach.
+// `url`, come from any client that reaches a port; without limits a process would connect to anything its machine can reach.
 //
 // *Truth*: an address is within, when one of the ranges contains it. Addresses of metadata services (169.254.169.254 and
 // others that hand out credentials of a machine) are never within, whatever the ranges say. An IPv4 address written as IPv6

@@ -15,6 +15,7 @@
 #include "indexer/base/ids.h"
 #include "indexer/base/overlap.h"
 #include "indexer/base/tier.h"
+#include "indexer/stream/held_blocks_test_util.h"
 #include "indexer/stream/messages.h"
 #include "indexer/stream/receiver.h"
 
@@ -22,32 +23,6 @@ namespace kvatlas {
 namespace {
 
 using std::chrono::seconds;
-
-// Device tier only.
-class Holdings : public HoldingsSink {
- public:
-  absl::Status Apply(const Event& event) override {
-    if (const Stored* stored = std::get_if<Stored>(&event)) {
-      held.insert(stored->blocks.begin(), stored->blocks.end());
-    } else if (const Removed* removed = std::get_if<Removed>(&event)) {
-      for (const SequenceHash block : removed->blocks) held.erase(block);
-    } else {
-      held.clear();
-    }
-    return absl::OkStatus();
-  }
-  void SetLoad(const Load&) override {}
-  void ForEachHeld(const std::function<void(SequenceHash, TierMask, SideClass)>& visit) override {
-    for (const SequenceHash block : held) visit(block, Tier::kDevice, 0);
-  }
-  Digest CurrentDigest() override {
-    Digest digest;
-    for (const SequenceHash block : held) digest.Add(Tier::kDevice, block);
-    return digest;
-  }
-
-  std::set<SequenceHash> held;
-};
 
 class SnapshotBoundsTest : public testing::Test {
  protected:
@@ -77,7 +52,7 @@ class SnapshotBoundsTest : public testing::Test {
     hello.last_sent = last_sent;
     return std::get<Welcome>(Say(hello).at(0));
   }
-  // Another part of a snapshot with blocks that nobody named before.
+  // Another part of a snapshot with blocks that were not named before.
   void SayPart(uint64_t snapshot, uint32_t part, size_t blocks) {
     Say(SnapshotPart{.snapshot_id = snapshot,
                      .as_of = 10 + snapshot,
@@ -125,7 +100,7 @@ TEST_F(SnapshotBoundsTest, OneThatComesInDropsHasATimeToEnd) {
   EXPECT_EQ(receiver.trust(now), Trust::kDegraded);
 }
 
-// Else whoever begins one snapshot after the other keeps what nobody confirmed, and more of it each time.
+// Else a sender that begins one snapshot after the other keeps what it has not confirmed, and more of it each time.
 TEST_F(SnapshotBoundsTest, AfterOneWasDroppedPartsOfOthersDoNotPutOffTheRepairTimeout) {
   uint64_t snapshots = 0;
   for (Time began = now; now - began <= ReceiverOptions().repair_timeout; now += seconds(1)) {

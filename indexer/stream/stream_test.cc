@@ -10,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "indexer/base/cache_class.h"
 #include "indexer/base/event.h"
+#include "indexer/stream/held_blocks_test_util.h"
 #include "indexer/stream/messages.h"
 #include "indexer/stream/receiver.h"
 #include "indexer/stream/resident_set.h"
@@ -28,37 +29,6 @@ Stored RunOf(uint64_t first, size_t count, Position position = 0) {
   for (size_t i = 0; i < count; ++i) stored.blocks.push_back(SequenceHash{first + i});
   return stored;
 }
-
-// Device tier only.
-class Holdings : public HoldingsSink {
- public:
-  absl::Status Apply(const Event& event) override {
-    if (full) return absl::ResourceExhaustedError("full");
-    if (const Stored* stored = std::get_if<Stored>(&event)) {
-      held.insert(stored->blocks.begin(), stored->blocks.end());
-    } else if (const Removed* removed = std::get_if<Removed>(&event)) {
-      for (const SequenceHash block : removed->blocks) held.erase(block);
-    } else {
-      held.clear();
-    }
-    return absl::OkStatus();
-  }
-  void SetLoad(const Load& load_in) override { load = load_in; }
-  void SetLayout(const CacheLayout& layout_in) override { layout = layout_in; }
-  void ForEachHeld(const std::function<void(SequenceHash, TierMask, SideClass)>& visit) override {
-    for (const SequenceHash block : held) visit(block, Tier::kDevice, 0);
-  }
-  Digest CurrentDigest() override {
-    Digest digest;
-    for (const SequenceHash block : held) digest.Add(Tier::kDevice, block);
-    return digest;
-  }
-
-  bool full = false;
-  std::set<SequenceHash> held;
-  std::optional<Load> load;
-  CacheLayout layout;
-};
 
 SenderIdentity Identity(Epoch epoch = 100, uint64_t instance_id = 7) {
   SenderIdentity identity;

@@ -1,4 +1,4 @@
-// Hellos and snapshots that nobody should send: what do they cost the others?
+// Hellos and snapshots that no client should send: what do they cost the others?
 
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>

@@ -63,7 +63,7 @@ class RecordingEngine {
   TestEngine engine_;
 };
 
-// What a proxy chooses from: a leaf where workers are registered by anybody.
+// What a proxy chooses from: a leaf where any client registers workers.
 class OpenLeaf {
  public:
   OpenLeaf() {
@@ -84,11 +84,8 @@ class OpenLeaf {
         "{\"instance_id\":", instance,
         ",\"endpoint\":\"tcp://127.0.0.1:1\",\"model_name\":\"m\",\"block_size\":16,\"url\":\"",
         url, "\"}");
-    RawSocket socket(*Address::Parse(process_->address("http")));
-    socket.Send(absl::StrCat("POST /register HTTP/1.1\r\nHost: leaf\r\nConnection: close\r\n",
-                             "Content-Type: application/json\r\nContent-Length: ", body.size(),
-                             "\r\n\r\n", body));
-    EXPECT_THAT(socket.ReadToEnd(seconds(5)), HasSubstr(" 201 "));
+    EXPECT_THAT(HttpPost(*Address::Parse(process_->address("http")), "/register", body, seconds(5)),
+                HasSubstr(" 201 "));
   }
 
  private:

@@ -122,6 +122,16 @@ std::optional<std::string> HttpGet(const Address& to, std::string_view path, Dur
   return answer;
 }
 
+std::string HttpPost(const Address& to, std::string_view path, std::string_view json,
+                     Duration timeout) {
+  RawSocket socket(to);
+  socket.Send("POST " + std::string(path) +
+              " HTTP/1.1\r\nHost: test\r\nConnection: close\r\nContent-Type: application/json\r\n"
+              "Content-Length: " +
+              std::to_string(json.size()) + "\r\n\r\n" + std::string(json));
+  return socket.ReadToEnd(timeout);
+}
+
 int HttpStatusIn(std::string_view answer) {
   constexpr std::string_view kStart = "HTTP/1.1 ";
   if (!answer.starts_with(kStart)) return 0;

@@ -54,6 +54,9 @@ std::vector<RawSocket> OpenMany(const Address& to, size_t count, const std::stri
 
 // The whole answer to `GET path` on a connection of its own; nothing: none within `timeout`.
 std::optional<std::string> HttpGet(const Address& to, std::string_view path, Duration timeout);
+// What came of the answer to a JSON document for `path`, up to its end or `timeout`.
+std::string HttpPost(const Address& to, std::string_view path, std::string_view json,
+                     Duration timeout);
 // "HTTP/1.1 200 …" is 200; 0: no such line.
 int HttpStatusIn(std::string_view answer);
 

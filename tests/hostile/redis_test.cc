@@ -1,4 +1,4 @@
-// A Redis that is not one, or is somebody else's now: what can its answers do to those that rely on it?
+// A Redis that is not one, or is another's now: what can its answers do to those that rely on it?
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>

@@ -24,12 +24,7 @@ using ::testing::HasSubstr;
 
 // The whole answer; empty: none within 5 seconds.
 std::string Post(const Address& to, const std::string& path, const std::string& body) {
-  RawSocket socket(to);
-  socket.Send("POST " + path +
-              " HTTP/1.1\r\nHost: leaf\r\nConnection: close\r\nContent-Type: application/json\r\n"
-              "Content-Length: " +
-              std::to_string(body.size()) + "\r\n\r\n" + body);
-  return socket.ReadToEnd(seconds(5));
+  return HttpPost(to, path, body, seconds(5));
 }
 
 std::string Registration(int instance, const std::string& endpoint, const std::string& more = "") {
@@ -43,7 +38,7 @@ std::string MooncakeRegistration(int instance, const std::string& endpoint,
          "\",\"type\":\"vLLM\",\"modelname\":\"m\",\"block_size\":16" + more + "}";
 }
 
-// A file that somebody else needs.
+// A file that another program needs.
 class PreciousFile {
  public:
   explicit PreciousFile(const std::string& name) {
@@ -171,7 +166,7 @@ TEST(RegistrationTest, MetadataServicesAreNeverDialled) {
   siege.ExpectUnharmed();
 }
 
-// Each name waits for the system's resolver, whatever that takes; nobody else does.
+// Each name waits for the system's resolver, whatever that takes; nothing else does.
 TEST(RegistrationTest, NamesWithoutAddressesHoldUpNobody) {
   Siege siege({.program = kLeaf});
   ASSERT_TRUE(siege.ok());

@@ -19,6 +19,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "gtest/gtest.h"
 #include "indexer/index/atlas/writer_gate_slow.h"
+#include "indexer/index/random_trie.h"
 
 namespace kvatlas::atlas {
 namespace {
@@ -27,13 +28,6 @@ constexpr size_t kWordsMax = 24;
 constexpr size_t kThreadsMax = 3;
 // A thread that waits longer is not followed any further; others are.
 constexpr int kSpinsMax = 1;
-
-// A bijection that looks random (the finalizer of SplitMix64).
-uint64_t MixBits(uint64_t value) {
-  value = (value ^ value >> 30) * 0xbf58476d1ce4e5b9;
-  value = (value ^ value >> 27) * 0x94d049bb133111eb;
-  return value ^ value >> 31;
-}
 
 struct OutOfSteps {};
 struct TooLong {};

@@ -241,7 +241,7 @@ TEST_F(RedisLogTest, AReplacedWorkerTakesTheLogAgainWhenTheOtherIsSilent) {
   EXPECT_EQ(leaf.StatsOf(worker.holder())->epoch, 2001u);
 }
 
-// Whoever wrote them: no sender starts above such an epoch.
+// Whichever process wrote them: no sender starts above such an epoch.
 TEST_F(RedisLogTest, ARegistrationAndALogOfAFarEpochDoNotLockOutTheWorker) {
   const std::string far = "9000000000000000000";
   const std::string streams = RedisTag("cell", 0) + ":streams";

@@ -9,7 +9,7 @@ namespace kvatlas {
 
 // KEYS: streams, news, log, snap, back. ARGV: name, padded epoch, instance, hello entry, epoch, ttl in ms, news bound,
 // padded second half of the largest id that this sender can have written, padded largest epoch by the sender's clock, lease in
-// ms. A log with a larger id is nobody's, and goes; so do registration and log of an epoch more than a day ahead of Redis'
+// ms. A log with a larger id is no sender's, and goes; so do registration and log of an epoch more than a day ahead of Redis'
 // clock. That clock and what is left of the log's life are only known to a user with +time and +pttl.
 // Returns {"ahead"}, {"refused", epoch, instance, "1" when its sender was silent for a lease} or
 // {"welcome", last id of the log, "new" | "old", last id of back}.
