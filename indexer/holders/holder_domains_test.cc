@@ -40,7 +40,7 @@ class HolderDomainsTest : public testing::Test {
  protected:
   HolderRegistryOptions Options() {
     HolderRegistryOptions options;
-    options.index_name = "flat";
+    options.index_name = "reference";
     options.contract_id = kContract;
     options.clock = &clock_;
     options.observe = [this](const Domain& domain, uint32_t) {

@@ -118,7 +118,7 @@ class Connection {
 class HolderRegistryTest : public testing::Test {
  protected:
   HolderRegistryOptions Options() {
-    return {.index_name = "flat",
+    return {.index_name = "reference",
             .index = {},
             .receiver = {},
             .contract_id = kContract,

@@ -3,7 +3,6 @@
 #include "indexer/index/actor.h"
 #include "indexer/index/atlas/atlas.h"
 #include "indexer/index/concurrent_radix.h"
-#include "indexer/index/flat.h"
 #include "indexer/index/host_bitmap.h"
 #include "indexer/index/index.h"
 #include "indexer/index/inverted.h"
@@ -30,11 +29,6 @@ constexpr Row kRows[] = {
       .about =
           "runs of blocks and one table of names; readers take no lock, writers run side by side"},
      MakeAtlasIndex},
-    {{.name = "flat",
-      .whole = true,
-      .exact = true,
-      .about = "sharded table of blocks with holder sets; one lock a probe"},
-     MakeFlatIndex},
     {{.name = "reference",
       .whole = true,
       .exact = true,

@@ -73,8 +73,7 @@ class WeaknessesTest : public ::testing::TestWithParam<IndexKind> {
 
   // The full size for structures that are made for it.
   static size_t Size(size_t full) {
-    const bool is_large = GetParam().name == "atlas" || GetParam().name == "flat";
-    return is_large ? full : std::max<size_t>(full / 100, 10);
+    return GetParam().name == "atlas" ? full : std::max<size_t>(full / 100, 10);
   }
 
   HolderIndex Add() { return *index_->AddHolder(); }

@@ -80,8 +80,8 @@ class RatioTest(unittest.TestCase):
 
     def test_each_input_has_a_row_and_each_of_ours_a_table(self):
         records = [record(s, of=i, block_ops_per_s=r * 1e6)
-                   for i in ("a", "b") for s, r in (("atlas", 30), ("flat", 10), ("chain", 20))]
-        text = table(records, ours=["atlas", "flat"])
+                   for i in ("a", "b") for s, r in (("atlas", 30), ("radix", 10), ("chain", 20))]
+        text = table(records, ours=["atlas", "radix"])
         self.assertEqual(cells(text, "input b")[0], "1.50× chain")
         self.assertEqual(cells(text, "input b", occurrence=1)[0], "0.50× chain")
 
