@@ -50,20 +50,8 @@ class ActorIndex : public Index {
                         std::vector<TierOverlap>* overlaps) const override {
     Ask([&] { inside_->FindTierOverlaps(query, overlaps); });
   }
-  void FindBest(const OverlapQuery& query, size_t k,
-                std::vector<Overlap>* overlaps) const override {
-    Ask([&] { inside_->FindBest(query, k, overlaps); });
-  }
   void FindSteps(const OverlapQuery& query, OverlapSteps* steps) const override {
     Ask([&] { inside_->FindSteps(query, steps); });
-  }
-  void FindOverlapsByContent(const OverlapQuery& query,
-                             std::vector<Overlap>* overlaps) const override {
-    Ask([&] { inside_->FindOverlapsByContent(query, overlaps); });
-  }
-  void FindOverlapsOfBatch(std::span<const OverlapQuery> queries, std::vector<Overlap>* overlaps,
-                           std::vector<size_t>* ends) const override {
-    Ask([&] { inside_->FindOverlapsOfBatch(queries, overlaps, ends); });
   }
 
   std::vector<Holding> HoldingsOf(HolderIndex holder) const override {

@@ -131,10 +131,7 @@ class Twins {
   std::string FindAround(const Op& op) const;
   std::string CompareFind(const OverlapQuery& query) const;
   std::string CompareTiers(const OverlapQuery& query) const;
-  std::string CompareBest(const OverlapQuery& query, size_t k) const;
   std::string CompareSteps(const OverlapQuery& query) const;
-  std::string CompareContent(const OverlapQuery& query) const;
-  std::string CompareBatch(const OverlapQuery& query) const;
   std::vector<uint64_t> Only(uint32_t seed) const;
 
   const RandomOptions options_;
@@ -276,7 +273,7 @@ std::vector<uint64_t> Twins::Only(uint32_t seed) const {
 std::string Twins::Find(const Op& op) const {
   const std::vector<SequenceHash> blocks = trie_.hashes(op.blocks);
   const std::vector<LocalHash> locals = trie_.locals(op.blocks);
-  const std::vector<uint64_t> only = Only(op.kind == Op::kFindBest ? 0 : op.count);
+  const std::vector<uint64_t> only = Only(op.count);
   const OverlapQuery query = {.blocks = blocks,
                               .tiers = TierMask(static_cast<uint8_t>(op.tiers)),
                               .only = only,
@@ -284,14 +281,8 @@ std::string Twins::Find(const Op& op) const {
   switch (op.kind) {
     case Op::kFindTiers:
       return CompareTiers(query);
-    case Op::kFindBest:
-      return CompareBest(query, op.count);
     case Op::kFindSteps:
       return CompareSteps(query);
-    case Op::kFindByContent:
-      return CompareContent(query);
-    case Op::kFindBatch:
-      return CompareBatch(query);
     default:
       return CompareFind(query);
   }
@@ -328,13 +319,6 @@ std::string Twins::CompareTiers(const OverlapQuery& query) const {
   return Differ("tiers {holder blocks device host disk external}", expected, actual);
 }
 
-std::string Twins::CompareBest(const OverlapQuery& query, size_t k) const {
-  std::vector<Overlap> expected, actual;
-  reference_->FindBest(query, k, &expected);
-  tested_->FindBest(query, k, &actual);
-  return Differ("best {holder blocks}", expected, actual);
-}
-
 std::string Twins::CompareSteps(const OverlapQuery& query) const {
   OverlapSteps expected_steps, actual_steps;
   // Memory that is reused must not show through.
@@ -346,46 +330,6 @@ std::string Twins::CompareSteps(const OverlapQuery& query) const {
   Expand(expected_steps, &expected);
   const std::string wrong = Expand(actual_steps, &actual);
   return wrong.empty() ? Differ("steps {holder blocks}", expected, actual) : wrong;
-}
-
-std::string Twins::CompareContent(const OverlapQuery& query) const {
-  // Contents say the names only where names are chains.
-  if (options_.trie.spread != Spread::kChained) return CompareFind(query);
-  OverlapQuery by_content = query;
-  by_content.blocks = {};
-  std::vector<Overlap> expected, actual;
-  reference_->FindOverlapsByContent(by_content, &expected);
-  tested_->FindOverlapsByContent(by_content, &actual);
-  Sort(&expected);
-  Sort(&actual);
-  return Differ("overlaps by content {holder blocks}", expected, actual);
-}
-
-// The prompt, its halves, nothing, and the prompt in one tier.
-std::string Twins::CompareBatch(const OverlapQuery& query) const {
-  const size_t half = query.blocks.size() / 2;
-  std::vector<OverlapQuery> queries(5, query);
-  queries[1].blocks = query.blocks.first(half);
-  queries[1].local_hashes = query.local_hashes.first(half);
-  queries[2].blocks = query.blocks.first(std::min<size_t>(query.blocks.size(), 1));
-  queries[2].local_hashes = query.local_hashes.first(queries[2].blocks.size());
-  queries[3].blocks = {};
-  queries[3].local_hashes = {};
-  queries[4].tiers = Tier::kDevice;
-  std::vector<Overlap> expected, actual;
-  std::vector<size_t> expected_ends, actual_ends;
-  reference_->FindOverlapsOfBatch(queries, &expected, &expected_ends);
-  tested_->FindOverlapsOfBatch(queries, &actual, &actual_ends);
-  if (expected_ends != actual_ends) return "batch: the queries end elsewhere";
-  for (size_t i = 0, begin = 0; i < queries.size(); begin = expected_ends[i++]) {
-    const auto sort = [begin, end = expected_ends[i]](std::vector<Overlap>* overlaps) {
-      std::sort(overlaps->begin() + begin, overlaps->begin() + end,
-                [](const Overlap& a, const Overlap& b) { return KeyOf(a) < KeyOf(b); });
-    };
-    sort(&expected);
-    sort(&actual);
-  }
-  return Differ("batch {holder blocks}", expected, actual);
 }
 
 std::string Twins::CompareState() const {

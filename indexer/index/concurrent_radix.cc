@@ -80,8 +80,6 @@ class ConcurrentRadixIndex : public Index {
   absl::Status Apply(HolderIndex holder, const Event& event, ChangeSink* changes) override;
   bool Sweep(HolderIndex holder, size_t blocks_max, ChangeSink* changes) override;
   void FindOverlaps(const OverlapQuery& query, std::vector<Overlap>* overlaps) const override;
-  void FindOverlapsByContent(const OverlapQuery& query,
-                             std::vector<Overlap>* overlaps) const override;
   std::vector<Holding> HoldingsOf(HolderIndex holder) const override;
   Digest DigestOf(HolderIndex holder) const override;
   IndexStats Stats() const override;
@@ -402,23 +400,14 @@ void ConcurrentRadixIndex::FindOverlaps(const OverlapQuery& query,
        overlaps);
 }
 
-// The same tokens below the same parent are the same prefix, so no chain has to be hashed.
-void ConcurrentRadixIndex::FindOverlapsByContent(const OverlapQuery& query,
-                                                 std::vector<Overlap>* overlaps) const {
-  if (!is_keyed_by_content_.load(std::memory_order_acquire))
-    return Index::FindOverlapsByContent(query, overlaps);
-  Walk({}, query.local_hashes, query, overlaps);
-}
-
 // Goes down hand over hand: a child is locked before its parent is let go, so it cannot leave the tree in
-// between. Of `names` and `locals` one may be empty; where both are there, both must fit.
+// between. `locals` may be empty: names take their place.
 // clang cannot follow a lock that moves.
 void ConcurrentRadixIndex::Walk(std::span<const SequenceHash> names,
                                 std::span<const LocalHash> locals, const OverlapQuery& query,
                                 std::vector<Overlap>* overlaps) const
     ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  const size_t depth_max = names.empty() || locals.empty() ? std::max(names.size(), locals.size())
-                                                           : std::min(names.size(), locals.size());
+  const size_t depth_max = locals.empty() ? names.size() : std::min(names.size(), locals.size());
   Candidates candidates(holders_, query, overlaps);
   const Node* node = root_.get();
   node->mutex.ReaderLock();
@@ -427,7 +416,7 @@ void ConcurrentRadixIndex::Walk(std::span<const SequenceHash> names,
     const auto found = node->children.find(locals.empty() ? Raw(names[depth]) : Raw(locals[depth]));
     if (found == node->children.end()) break;
     const Node* const child = found->second.get();
-    if (!names.empty() && child->sequence != names[depth]) break;
+    if (child->sequence != names[depth]) break;
     child->mutex.ReaderLock();
     node->mutex.ReaderUnlock();
     node = child;

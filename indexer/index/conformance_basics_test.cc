@@ -112,7 +112,7 @@ TEST_P(BasicsTest, APromptByTokensFindsWhatIsStoredByHash) {
   const Stored stored = {.blocks = SequenceHashes(locals), .local_hashes = locals};
   ASSERT_TRUE(index_->Apply(Add(), stored, nullptr).ok());
   std::vector<Overlap> overlaps;
-  index_->FindOverlapsByContent({.blocks = {}, .local_hashes = locals}, &overlaps);
+  index_->FindOverlaps({.blocks = stored.blocks, .local_hashes = locals}, &overlaps);
   ASSERT_EQ(overlaps.size(), 1u);
   EXPECT_EQ(overlaps[0], (Overlap{HolderIndex{0}, 3}));
 }

@@ -307,11 +307,9 @@ TEST_P(ContentsTest, EveryQuestionLeavesMaskedHoldersOut) {
   const std::vector<SequenceHash> chain = Chain(Count(1, 10));
   const std::vector<LocalHash> locals = Locals(Count(1, 10));
   const OverlapQuery query = {.blocks = chain, .local_hashes = locals};
-  std::vector<Overlap> best, content;
-  index_->FindBest(query, 5, &best);
-  EXPECT_THAT(best, ElementsAre(Overlap{b, 5}));
-  index_->FindOverlapsByContent(query, &content);
-  EXPECT_THAT(content, ElementsAre(Overlap{b, 5}));
+  std::vector<Overlap> overlaps;
+  index_->FindOverlaps(query, &overlaps);
+  EXPECT_THAT(overlaps, ElementsAre(Overlap{b, 5}));
   std::vector<TierOverlap> tiers;
   index_->FindTierOverlaps(query, &tiers);
   EXPECT_THAT(tiers, ElementsAre(TierOverlap{b, 5, {5, 0, 0, 0}}));
@@ -345,20 +343,6 @@ TEST_P(ContentsTest, OnlyTheHoldersNamedAnswer) {
   EXPECT_THAT(overlaps, ElementsAre(Overlap{HolderIndex{129}, 10}));
 }
 
-TEST_P(ContentsTest, TheBestComeDeepestFirstAndEqualOnesByNumber) {
-  for (uint32_t depth : {3, 5, 1, 5, 4}) Store(Add(), Head(Count(1, 5), depth));
-  const std::vector<SequenceHash> chain = Chain(Count(1, 5));
-  std::vector<Overlap> best = {{HolderIndex{99}, 9}};
-  index_->FindBest({.blocks = chain}, 3, &best);
-  EXPECT_THAT(best, ElementsAre(Overlap{HolderIndex{99}, 9}, Overlap{HolderIndex{1}, 5},
-                                Overlap{HolderIndex{3}, 5}, Overlap{HolderIndex{4}, 4}));
-  best.clear();
-  index_->FindBest({.blocks = chain}, 0, &best);
-  EXPECT_THAT(best, IsEmpty());
-  index_->FindBest({.blocks = chain}, 100, &best);
-  EXPECT_EQ(best.size(), 5u);
-}
-
 TEST_P(ContentsTest, StepsSayWhoDropsOutWhere) {
   for (uint32_t i = 0; i < 200; ++i) Store(Add(), Head(Count(1, 20), 5 * (1 + i % 3)));
   const std::vector<SequenceHash> chain = Chain(Count(1, 20));
@@ -377,19 +361,6 @@ TEST_P(ContentsTest, StepsSayWhoDropsOutWhere) {
   index_->FindSteps({.blocks = {}}, &steps);
   EXPECT_THAT(steps.depths, IsEmpty());
   EXPECT_THAT(steps.words, IsEmpty());
-}
-
-TEST_P(ContentsTest, ABatchAnswersEachQueryByItself) {
-  Store(Add(), Count(1, 20));
-  Store(Add(), Count(1, 10));
-  const std::vector<SequenceHash> known = Chain(Count(1, 20)), unknown = Chain(Count(70, 5));
-  const std::vector<OverlapQuery> queries = {
-      {.blocks = known}, {.blocks = unknown}, {.blocks = {}}, {.blocks = known}};
-  std::vector<Overlap> overlaps;
-  std::vector<size_t> ends;
-  index_->FindOverlapsOfBatch(queries, &overlaps, &ends);
-  EXPECT_THAT(ends, ElementsAre(2u, 2u, 2u, 4u));
-  EXPECT_EQ(overlaps.size(), 4u);
 }
 
 // ---- Senders that break the rules ----

@@ -379,16 +379,6 @@ TEST_P(FieldTest, AnswersWithoutLocalHashes) {
   EXPECT_THAT(ToScores(overlaps), ElementsAre(Pair(0, 4), Pair(1, 2)));
 }
 
-TEST_P(FieldTest, AnswersByContentAlone) {
-  Tested index(GetParam());
-  index.Store(0, {1, 2, 3, 4});
-  index.Store(1, {1, 2});
-  const std::vector<LocalHash> locals = Locals({1, 2, 3, 5});
-  std::vector<Overlap> overlaps;
-  index->FindOverlapsByContent({.blocks = {}, .local_hashes = locals}, &overlaps);
-  EXPECT_THAT(ToScores(overlaps), ElementsAre(Pair(0, 3), Pair(1, 2)));
-}
-
 TEST_P(FieldTest, OnlyThoseAskedForAnswer) {
   Tested index(GetParam());
   index.Store(0, {1, 2});

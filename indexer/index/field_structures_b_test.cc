@@ -96,11 +96,8 @@ class Structure {
   std::vector<Overlap> Ask(const Contents& contents, TierMask tiers = TierMask::All()) const {
     const std::vector<LocalHash> locals = Locals(contents);
     const std::vector<SequenceHash> chain = SequenceHashes(locals);
-    std::vector<Overlap> overlaps, by_content;
+    std::vector<Overlap> overlaps;
     index_->FindOverlaps({.blocks = chain, .tiers = tiers, .local_hashes = locals}, &overlaps);
-    index_->FindOverlapsByContent({.blocks = {}, .tiers = tiers, .local_hashes = locals},
-                                  &by_content);
-    EXPECT_THAT(by_content, ::testing::UnorderedElementsAreArray(overlaps));
     return overlaps;
   }
   uint32_t Depth(HolderIndex holder, const Contents& contents) const {
@@ -224,8 +221,9 @@ TEST(ConcurrentRadixTest, KeepsTheFirstOfTwoNamesForOneContent) {
   store(first, {1, 102, 103});
   store(second, {1, 202, 203});
   const std::vector<LocalHash> locals = Locals({1, 2, 3});
+  const std::vector<SequenceHash> names = {SequenceHash{1}, SequenceHash{102}, SequenceHash{103}};
   std::vector<Overlap> overlaps;
-  index->FindOverlapsByContent({.blocks = {}, .local_hashes = locals}, &overlaps);
+  index->FindOverlaps({.blocks = names, .local_hashes = locals}, &overlaps);
   EXPECT_THAT(overlaps, UnorderedElementsAre(Overlap{first, 3}, Overlap{second, 1}));
   EXPECT_EQ(index.Shape("blocks_renamed"), 2u);
 }

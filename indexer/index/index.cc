@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "indexer/base/hash.h"
-
 namespace kvatlas {
 
 // What every structure can do, because it can `FindOverlaps`.
@@ -40,17 +38,6 @@ void Index::FindTierOverlaps(const OverlapQuery& query, std::vector<TierOverlap>
   }
 }
 
-void Index::FindBest(const OverlapQuery& query, size_t k, std::vector<Overlap>* overlaps) const {
-  const size_t first = overlaps->size();
-  FindOverlaps(query, overlaps);
-  const auto begin = overlaps->begin() + first;
-  const auto middle = begin + std::min(k, overlaps->size() - first);
-  std::partial_sort(begin, middle, overlaps->end(), [](const Overlap& a, const Overlap& b) {
-    return a.blocks != b.blocks ? a.blocks > b.blocks : a.holder < b.holder;
-  });
-  overlaps->erase(middle, overlaps->end());
-}
-
 OverlapSteps StepsOf(std::vector<Overlap> overlaps) {
   std::sort(overlaps.begin(), overlaps.end(), [](const Overlap& a, const Overlap& b) {
     return a.blocks != b.blocks ? a.blocks < b.blocks : a.holder < b.holder;
@@ -73,21 +60,6 @@ void Index::FindSteps(const OverlapQuery& query, OverlapSteps* steps) const {
   std::vector<Overlap> found;
   FindOverlaps(query, &found);
   *steps = StepsOf(std::move(found));
-}
-
-void Index::FindOverlapsByContent(const OverlapQuery& query, std::vector<Overlap>* overlaps) const {
-  const std::vector<SequenceHash> blocks = SequenceHashes(query.local_hashes);
-  OverlapQuery by_name = query;
-  by_name.blocks = blocks;
-  FindOverlaps(by_name, overlaps);
-}
-
-void Index::FindOverlapsOfBatch(std::span<const OverlapQuery> queries,
-                                std::vector<Overlap>* overlaps, std::vector<size_t>* ends) const {
-  for (const OverlapQuery& query : queries) {
-    FindOverlaps(query, overlaps);
-    ends->push_back(overlaps->size());
-  }
 }
 
 }  // namespace kvatlas

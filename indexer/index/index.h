@@ -197,20 +197,8 @@ class Index {
   virtual void FindTierOverlaps(const OverlapQuery& query,
                                 std::vector<TierOverlap>* overlaps) const;
 
-  // The `k` holders that reach deepest, the deepest first, equal ones by number.
-  virtual void FindBest(const OverlapQuery& query, size_t k, std::vector<Overlap>* overlaps) const;
-
   // The compact answer; `steps` is overwritten, its memory reused.
   virtual void FindSteps(const OverlapQuery& query, OverlapSteps* steps) const;
-
-  // The same as `FindOverlaps` by content: the chain of `query.local_hashes` from the root is hashed as far as
-  // it is needed; `query.blocks` is ignored.
-  virtual void FindOverlapsByContent(const OverlapQuery& query,
-                                     std::vector<Overlap>* overlaps) const;
-
-  // Many queries at once: `ends[i]` becomes the size of `overlaps` after query i.
-  virtual void FindOverlapsOfBatch(std::span<const OverlapQuery> queries,
-                                   std::vector<Overlap>* overlaps, std::vector<size_t>* ends) const;
 
   // ---- Contents ----
 

@@ -334,7 +334,7 @@ void Reader::AskSteps(int path) {
 
 void Reader::Ask() {
   const int path = static_cast<int>(random_() % kPaths);
-  const size_t kind = random_() % 8;
+  const size_t kind = random_() % 6;
   if (kind == 0) return AskTiers(path);
   if (kind == 1) return AskSteps(path);
   const int mask = static_cast<int>(random_() % kMasks);
@@ -343,13 +343,7 @@ void Reader::Ask() {
                               .local_hashes = sequences_.locals(path)};
   std::vector<Overlap> found;
   const uint64_t begin = clock_->fetch_add(1);
-  if (kind == 2) {
-    index_->FindBest(query, 1000, &found);
-  } else if (kind == 3) {
-    index_->FindOverlapsByContent(query, &found);
-  } else {
-    index_->FindOverlaps(query, &found);
-  }
+  index_->FindOverlaps(query, &found);
   const uint64_t end = clock_->fetch_add(1);
   Keep(begin, end, path * kMasks + mask, found);
 }

@@ -135,7 +135,7 @@ void InvertedIndex::Forget(SequenceHash block, LocalHash key) {
 
 void InvertedIndex::Find(const OverlapQuery& query, std::vector<Overlap>* overlaps) const {
   Descent descent(overlaps);
-  for (size_t i = 0; i < LengthOf(query); ++i) {
+  for (size_t i = 0; i < query.blocks.size(); ++i) {
     const std::vector<const Holders*> sets = HoldersOf(query, i);
     if (sets.empty()) break;
     if (i == 0) {

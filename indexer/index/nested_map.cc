@@ -173,7 +173,7 @@ void NestedMapIndex::Find(const OverlapQuery& query, std::vector<Overlap>* overl
 // Local hashes of the prompt: as far as they are known, where they have to be looked up.
 std::vector<LocalHash> NestedMapIndex::KeysOf(const OverlapQuery& query) const {
   std::vector<LocalHash> keys;
-  for (size_t i = 0; i < LengthOf(query); ++i) {
+  for (size_t i = 0; i < query.blocks.size(); ++i) {
     if (!exact_) {
       keys.push_back(KeyAt(query, i));
       continue;

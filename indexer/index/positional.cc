@@ -14,7 +14,6 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/hash/hash.h"
-#include "indexer/base/hash.h"
 #include "indexer/base/mutex.h"
 #include "indexer/index/candidates.h"
 #include "indexer/index/holder_set.h"
@@ -114,38 +113,26 @@ struct PositionalHolder {
   Digest digest ABSL_GUARDED_BY(mutex);
 };
 
-// The prompt of a query: what is at each position, and which sequence that ends, by name or hashed from
-// contents as far as somebody asks.
+// The prompt of a query: what is at each position, and which sequence that ends.
 class Prompt {
  public:
-  // Of `names` and `locals` one may be empty: no names, they are hashed; no contents, names take their place.
+  // `locals` may be empty: names take the place of contents.
   Prompt(std::span<const SequenceHash> names, std::span<const LocalHash> locals)
       : names_(names), locals_(locals) {}
 
   uint32_t size() const {
-    const size_t blocks = names_.empty()    ? locals_.size()
-                          : locals_.empty() ? names_.size()
-                                            : std::min(names_.size(), locals_.size());
-    return static_cast<uint32_t>(blocks);
+    return static_cast<uint32_t>(locals_.empty() ? names_.size()
+                                                 : std::min(names_.size(), locals_.size()));
   }
   Place PlaceOf(Position position) const {
     return {.position = position,
             .content = locals_.empty() ? Raw(names_[position]) : Raw(locals_[position])};
   }
-  SequenceHash NameOf(Position position) {
-    if (!names_.empty()) return names_[position];
-    while (hashed_.size() <= position) {
-      const LocalHash local = locals_[hashed_.size()];
-      hashed_.push_back(hashed_.empty() ? SequenceHash{Raw(local)}
-                                        : NextSequenceHash(hashed_.back(), local));
-    }
-    return hashed_[position];
-  }
+  SequenceHash NameOf(Position position) const { return names_[position]; }
 
  private:
   const std::span<const SequenceHash> names_;
   const std::span<const LocalHash> locals_;
-  std::vector<SequenceHash> hashed_;
 };
 
 class PositionalIndex : public Index {
@@ -160,8 +147,6 @@ class PositionalIndex : public Index {
   absl::Status Apply(HolderIndex holder, const Event& event, ChangeSink* changes) override;
   bool Sweep(HolderIndex holder, size_t blocks_max, ChangeSink* changes) override;
   void FindOverlaps(const OverlapQuery& query, std::vector<Overlap>* overlaps) const override;
-  void FindOverlapsByContent(const OverlapQuery& query,
-                             std::vector<Overlap>* overlaps) const override;
   std::vector<Holding> HoldingsOf(HolderIndex holder) const override;
   Digest DigestOf(HolderIndex holder) const override;
   IndexStats Stats() const override;
@@ -198,10 +183,10 @@ class PositionalIndex : public Index {
 
   // Calls `use` with the holders of the prompt's block, empty when nobody has it, under the shard's lock.
   template <typename Use>
-  void WithHolders(Prompt* prompt, Position position, Use use) const;
-  void Find(Prompt prompt, const OverlapQuery& query, std::vector<Overlap>* overlaps) const;
-  void ScanJump(Prompt* prompt, Position from, Position to, Candidates* candidates) const;
-  void BisectJump(Prompt* prompt, Position from, Position to, TierMask tiers,
+  void WithHolders(const Prompt& prompt, Position position, Use use) const;
+  void Find(const Prompt& prompt, const OverlapQuery& query, std::vector<Overlap>* overlaps) const;
+  void ScanJump(const Prompt& prompt, Position from, Position to, Candidates* candidates) const;
+  void BisectJump(const Prompt& prompt, Position from, Position to, TierMask tiers,
                   Candidates* candidates) const;
 
   const IndexOptions options_;
@@ -370,52 +355,44 @@ void PositionalIndex::FindOverlaps(const OverlapQuery& query,
        overlaps);
 }
 
-void PositionalIndex::FindOverlapsByContent(const OverlapQuery& query,
-                                            std::vector<Overlap>* overlaps) const {
-  if (!is_keyed_by_content_.load(std::memory_order_acquire))
-    return Index::FindOverlapsByContent(query, overlaps);
-  Find(Prompt({}, query.local_hashes), query, overlaps);
-}
-
 template <typename Use>
-void PositionalIndex::WithHolders(Prompt* prompt, Position position, Use use) const {
+void PositionalIndex::WithHolders(const Prompt& prompt, Position position, Use use) const {
   const HolderSet nobody{};
-  const Place place = prompt->PlaceOf(position);
+  const Place place = prompt.PlaceOf(position);
   Shard& shard = ShardOf(place);
   ReaderLock lock(&shard.mutex);
   const auto entry = shard.entries.find(place);
-  // A place that is empty needs no name: the chain is not hashed for it.
   const Block* const block =
-      entry == shard.entries.end() ? nullptr : entry->second.Find(prompt->NameOf(position));
+      entry == shard.entries.end() ? nullptr : entry->second.Find(prompt.NameOf(position));
   use(block == nullptr ? nobody : block->holders);
 }
 
 // The jump search: everybody in play has the block at `at`, and by assumption all before it.
-void PositionalIndex::Find(Prompt prompt, const OverlapQuery& query,
+void PositionalIndex::Find(const Prompt& prompt, const OverlapQuery& query,
                            std::vector<Overlap>* overlaps) const {
   const uint32_t depth_max = prompt.size();
   if (depth_max == 0) return;
   const Position last = depth_max - 1;
   Candidates candidates(holders_, query, overlaps);
-  WithHolders(&prompt, 0, [&](const HolderSet& holders) { candidates.Start(holders); });
+  WithHolders(prompt, 0, [&](const HolderSet& holders) { candidates.Start(holders); });
   Position at = 0;
   if (search_ == Search::kVerified) {
-    ScanJump(&prompt, 1, last, &candidates);
+    ScanJump(prompt, 1, last, &candidates);
     at = last;
   }
   while (at < last && !candidates.empty()) {
     const Position next = std::min(at + kPositionalJump, last);
     uint32_t ahead = 0;
-    WithHolders(&prompt, next, [&](const HolderSet& holders) {
+    WithHolders(prompt, next, [&](const HolderSet& holders) {
       holders.ForEachWord(query.tiers, [&](uint32_t, uint64_t bits) {
         ahead += static_cast<uint32_t>(std::popcount(bits));
       });
     });
     if (ahead != candidates.size()) {
       if (search_ == Search::kBinary) {
-        BisectJump(&prompt, at + 1, next, query.tiers, &candidates);
+        BisectJump(prompt, at + 1, next, query.tiers, &candidates);
       } else {
-        ScanJump(&prompt, at + 1, next, &candidates);
+        ScanJump(prompt, at + 1, next, &candidates);
       }
     }
     at = next;
@@ -424,7 +401,7 @@ void PositionalIndex::Find(Prompt prompt, const OverlapQuery& query,
 }
 
 // Looks at each position `from` … `to`.
-void PositionalIndex::ScanJump(Prompt* prompt, Position from, Position to,
+void PositionalIndex::ScanJump(const Prompt& prompt, Position from, Position to,
                                Candidates* candidates) const {
   for (Position at = from; at <= to && !candidates->empty(); ++at) {
     WithHolders(prompt, at, [&](const HolderSet& holders) { candidates->Keep(holders, at); });
@@ -432,7 +409,7 @@ void PositionalIndex::ScanJump(Prompt* prompt, Position from, Position to,
 }
 
 // Who is not at `to` is looked for by halves: it has the block before `low`, and not the one at `high`.
-void PositionalIndex::BisectJump(Prompt* prompt, Position from, Position to, TierMask tiers,
+void PositionalIndex::BisectJump(const Prompt& prompt, Position from, Position to, TierMask tiers,
                                  Candidates* candidates) const {
   std::vector<HolderIndex> lost;
   WithHolders(prompt, to, [&](const HolderSet& holders) { lost = candidates->TakeOut(holders); });

@@ -7,7 +7,7 @@
 // A query takes the holders of its first block and then *jumps*: it looks `kPositionalJump` blocks ahead, counts who
 // has the block there, and goes on if as many have it as are in play. Only where fewer do are the blocks in
 // between looked at: one after the other (`positional`), or by bisection for each holder that was lost
-// (`positional_binary`). Sequence hashes of a query by content are made no deeper than it looks.
+// (`positional_binary`).
 //
 // *Truth*: right for holders whose blocks have no holes. With holes `positional` and `positional_binary`
 // over-count, as the original does: a block ahead says what the prefix was, not that the holder still has it.

@@ -147,7 +147,7 @@ void RadixTree::Remove(HolderIndex holder, std::span<const SequenceHash> blocks,
 void RadixTree::Find(const OverlapQuery& query, std::vector<Overlap>* overlaps) const {
   Descent descent(overlaps);
   const Node* node = &root_;
-  for (size_t i = 0; i < LengthOf(query); ++i) {
+  for (size_t i = 0; i < query.blocks.size(); ++i) {
     Node* const child = ChildOf(*node, KeyAt(query, i));
     if (child == nullptr) break;
     if (i == 0) {

@@ -47,8 +47,7 @@ Op::Kind Chooser::Kind() {
   static constexpr Op::Kind kOften[] = {Op::kStore, Op::kStore, Op::kStore,  Op::kStore,
                                         Op::kStore, Op::kFind,  Op::kRemove, Op::kRemove,
                                         Op::kFind,  Op::kFind,  Op::kRemove, Op::kRemove};
-  static constexpr Op::Kind kFinds[] = {Op::kFindTiers, Op::kFindBest, Op::kFindSteps,
-                                        Op::kFindByContent, Op::kFindBatch};
+  static constexpr Op::Kind kFinds[] = {Op::kFindTiers, Op::kFindSteps};
   static constexpr Op::Kind kSeldom[] = {
       Op::kAddHolder, Op::kAddHolder, Op::kAddHolder, Op::kRemoveHolder, Op::kMask,
       Op::kUnmask,    Op::kUnmask,    Op::kClear,     Op::kSweep,        Op::kTend,
@@ -201,24 +200,18 @@ Op Chooser::Next() {
       break;
     case Op::kFind:
     case Op::kFindTiers:
-    case Op::kFindBest:
     case Op::kFindSteps:
-    case Op::kFindByContent:
-    case Op::kFindBatch:
       op.tiers = Mask();
-      op.count = op.kind == Op::kFindBest     ? choose_(options_.holders + 1)
-                 : options_.whole && OneIn(3) ? 1 + choose_(1000)
-                                              : 0;
+      op.count = options_.whole && OneIn(3) ? 1 + choose_(1000) : 0;
       op.blocks = Prompt();
       break;
   }
   return op;
 }
 
-constexpr std::string_view kKinds[] = {"kAddHolder", "kRemoveHolder",  "kMask",      "kUnmask",
-                                       "kStore",     "kRemove",        "kClear",     "kSweep",
-                                       "kTend",      "kFind",          "kFindTiers", "kFindBest",
-                                       "kFindSteps", "kFindByContent", "kFindBatch"};
+constexpr std::string_view kKinds[] = {"kAddHolder", "kRemoveHolder", "kMask",      "kUnmask",
+                                       "kStore",     "kRemove",       "kClear",     "kSweep",
+                                       "kTend",      "kFind",         "kFindTiers", "kFindSteps"};
 constexpr std::string_view kShapes[] = {"kMixed", "kLongRuns", "kBushy", "kRoots", "kChain"};
 constexpr std::string_view kSpreads[] = {"kSmall",        "kHighBits",  "kMixed",  "kSameLowBits",
                                          "kSameHighBits", "kFibonacci", "kChained"};

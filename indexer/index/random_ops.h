@@ -31,16 +31,13 @@ struct Op {
     kTend,   // `count` steps
     kFind,
     kFindTiers,
-    kFindBest,  // the best `count`
     kFindSteps,
-    kFindByContent,
-    kFindBatch,
   };
   Kind kind = kFind;
   uint32_t holder = 0;
   // A tier's number for kStore and kRemove, a mask's bits for kClear and the questions.
   uint32_t tiers = 0;
-  // For the questions but kFindBest: not 0 asks for some holders only, drawn from this number.
+  // For the questions: not 0 asks for some holders only, drawn from this number.
   uint32_t count = 0;
   std::vector<uint32_t> blocks;
 };

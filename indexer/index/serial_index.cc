@@ -124,15 +124,6 @@ void SerialIndex::FindOverlaps(const OverlapQuery& query, std::vector<Overlap>* 
   Find(AsAsked(query), overlaps);
 }
 
-void SerialIndex::FindOverlapsByContent(const OverlapQuery& query,
-                                        std::vector<Overlap>* overlaps) const {
-  if (asked_ == Asked::kBySequence) return Index::FindOverlapsByContent(query, overlaps);
-  OverlapQuery by_content = query;
-  by_content.blocks = {};
-  MutexLock lock(&mutex_);
-  Find(by_content, overlaps);
-}
-
 void SerialIndex::FindTierOverlaps(const OverlapQuery& query,
                                    std::vector<TierOverlap>* overlaps) const {
   OverlapQuery asked = AsAsked(query);

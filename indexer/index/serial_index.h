@@ -37,8 +37,6 @@ class SerialIndex : public Index {
   void FindOverlaps(const OverlapQuery& query, std::vector<Overlap>* overlaps) const override;
   void FindTierOverlaps(const OverlapQuery& query,
                         std::vector<TierOverlap>* overlaps) const override;
-  void FindOverlapsByContent(const OverlapQuery& query,
-                             std::vector<Overlap>* overlaps) const override;
   std::vector<Holding> HoldingsOf(HolderIndex holder) const override;
   Digest DigestOf(HolderIndex holder) const override;
   IndexStats Stats() const override;
@@ -147,9 +145,6 @@ class SerialIndex : public Index {
   }
   static LocalHash KeyAt(const OverlapQuery& query, size_t i) {
     return query.local_hashes.empty() ? LocalHash{Raw(query.blocks[i])} : query.local_hashes[i];
-  }
-  static size_t LengthOf(const OverlapQuery& query) {
-    return query.local_hashes.empty() ? query.blocks.size() : query.local_hashes.size();
   }
   static SequenceHash ParentAt(const Stored& stored, size_t i) {
     return i == 0 ? stored.parent : stored.blocks[i - 1];

@@ -9,17 +9,17 @@
 #include <string>
 #include <vector>
 
+#include "indexer/base/hash.h"
 #include "indexer/index/index.h"
 
 namespace kvatlas {
 
-// What a query asks for: every holder; depths with holder sets; the best few; every holder by local hashes;
-// every holder with its tiers.
-enum class QueryForm { kFull, kCompact, kBest, kContent, kTiers };
+// What a query asks for: every holder; depths with holder sets; every holder, the chain of local hashes
+// hashed first; every holder with its tiers.
+enum class QueryForm { kFull, kCompact, kContent, kTiers };
 
 struct BenchOptions {
   QueryForm query = QueryForm::kFull;
-  uint32_t best_k = 8;
   uint32_t event_threads = 1;
   uint32_t query_threads = 1;
   // Threads for structures that hand work out; 0: they work on their caller's.
@@ -45,7 +45,7 @@ struct BenchOptions {
 // Asks in one form and keeps the memory of the answers. One thread.
 class Asker {
  public:
-  explicit Asker(const BenchOptions& options) : form_(options.query), best_k_(options.best_k) {}
+  explicit Asker(const BenchOptions& options) : form_(options.query) {}
 
   void Ask(const Index& index, const OverlapQuery& query) {
     overlaps_.clear();
@@ -54,10 +54,11 @@ class Asker {
         return index.FindOverlaps(query, &overlaps_);
       case QueryForm::kCompact:
         return index.FindSteps(query, &steps_);
-      case QueryForm::kBest:
-        return index.FindBest(query, best_k_, &overlaps_);
-      case QueryForm::kContent:
-        return index.FindOverlapsByContent(query, &overlaps_);
+      case QueryForm::kContent: {
+        const std::vector<SequenceHash> blocks = SequenceHashes(query.local_hashes);
+        return index.FindOverlaps({.blocks = blocks, .local_hashes = query.local_hashes},
+                                  &overlaps_);
+      }
       case QueryForm::kTiers:
         tiers_.clear();
         return index.FindTierOverlaps(query, &tiers_);
@@ -75,7 +76,6 @@ class Asker {
 
  private:
   const QueryForm form_;
-  const uint32_t best_k_;
   std::vector<Overlap> overlaps_;
   std::vector<TierOverlap> tiers_;
   OverlapSteps steps_;

@@ -102,7 +102,6 @@ std::span<const Overlap> ExpectedAnswers::answer(size_t sample) const {
 BenchResult RunCheck(const Contender& contender, const BenchInput& input,
                      const ExpectedAnswers& expected, const BenchOptions& options) {
   BenchResult result;
-  if (options.query == QueryForm::kBest) return result;
   std::unique_ptr<ThreadPool> pool;
   if (options.executor_threads > 0) pool = std::make_unique<ThreadPool>(options.executor_threads);
   absl::StatusOr<std::unique_ptr<Index>> index =

@@ -41,8 +41,7 @@ class ExpectedAnswers {
   std::vector<size_t> ends_;
 };
 
-// Runs the whole input once, untimed; fills `check` of the result, or `skipped`. QueryForm::kBest cannot be
-// checked: the result's `check` stays empty.
+// Runs the whole input once, untimed; fills `check` of the result, or `skipped`.
 BenchResult RunCheck(const Contender& contender, const BenchInput& input,
                      const ExpectedAnswers& expected, const BenchOptions& options);
 

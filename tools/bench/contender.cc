@@ -23,7 +23,6 @@ class NullIndex : public Index {
     steps->depths.clear();
     steps->words.clear();
   }
-  void FindOverlapsByContent(const OverlapQuery&, std::vector<Overlap>*) const override {}
   std::vector<Holding> HoldingsOf(HolderIndex) const override { return {}; }
   Digest DigestOf(HolderIndex) const override { return {}; }
   IndexStats Stats() const override { return {}; }

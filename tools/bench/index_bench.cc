@@ -129,7 +129,7 @@ std::string_view NameOf(BenchMode mode) {
 }
 
 std::string_view NameOf(QueryForm form) {
-  constexpr std::string_view kNames[] = {"full", "compact", "best", "content", "tiers"};
+  constexpr std::string_view kNames[] = {"full", "compact", "content", "tiers"};
   return kNames[static_cast<int>(form)];
 }
 

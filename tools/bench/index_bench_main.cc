@@ -31,7 +31,7 @@ const std::vector<std::string>& Modes() {
 
 const std::vector<std::string>& QueryForms() {
   static const auto* const kForms =
-      new std::vector<std::string>{"full", "compact", "best", "content", "tiers"};
+      new std::vector<std::string>{"full", "compact", "content", "tiers"};
   return *kForms;
 }
 
@@ -48,7 +48,6 @@ void Declare(FlagSet* flags, Arguments* arguments, BenchOptions* options) {
   flags->AddChoice("mode", &arguments->mode,
                    "one thread; threads as fast as they can; at a given rate; memory", Modes());
   flags->AddChoice("query", &arguments->query, "what a query asks for", QueryForms());
-  flags->Add("best_k", &options->best_k, "holders asked for by --query best", 1);
   flags->Add("event_threads", &options->event_threads, "threads that apply events", 0, kThreadsMax);
   flags->Add("query_threads", &options->query_threads, "threads that ask", 0, kThreadsMax);
   flags->Add("executor_threads", &options->executor_threads,

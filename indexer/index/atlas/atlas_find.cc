@@ -1,10 +1,9 @@
-// What is asked of an atlas? All holders, tiers, the best, the compact form, by content, in batches: each is one walk
-// (`walker.h`) with another way to write down who drops out where.
+// What is asked of an atlas? All holders, tiers, the compact form: each is one walk (`walker.h`) with another way to
+// write down who drops out where.
 
 #include <algorithm>
 #include <bit>
 
-#include "indexer/base/hash.h"
 #include "indexer/index/atlas/atlas_index.h"
 #include "indexer/index/atlas/epoch.h"
 #include "indexer/index/atlas/walker.h"
@@ -173,59 +172,6 @@ void AtlasIndex::FindTierOverlaps(const OverlapQuery& query,
   TierEmit emit(holders_end());
   Find(query, masks, &emit);
   emit.AppendTo(overlaps);
-}
-
-void AtlasIndex::FindBest(const OverlapQuery& query, size_t k,
-                          std::vector<Overlap>* overlaps) const {
-  static thread_local OverlapSteps steps;
-  FindSteps(query, &steps);
-  for (size_t step = steps.depths.size(); step-- > 0 && k > 0;) {
-    const std::span<const uint64_t> words = steps.holders(step);
-    for (uint32_t i = 0; i < words.size() && k > 0; ++i) {
-      for (uint64_t bits = words[i]; bits != 0 && k > 0; bits &= bits - 1, --k)
-        overlaps->push_back(
-            {.holder = HolderIndex{i * 64 + static_cast<uint32_t>(std::countr_zero(bits))},
-             .blocks = steps.depths[step]});
-    }
-  }
-}
-
-// Hashing a chain costs more than looking it up: it is done for the part of the prompt that somebody has, and at
-// most three times that.
-void AtlasIndex::FindOverlapsByContent(const OverlapQuery& query,
-                                       std::vector<Overlap>* overlaps) const {
-  static thread_local std::vector<SequenceHash> chain;
-  chain.clear();
-  const std::span<const LocalHash> locals = query.local_hashes;
-  const size_t first = overlaps->size();
-  for (size_t hashed = 32;; hashed *= 4) {
-    const size_t end = std::min(hashed, locals.size());
-    while (chain.size() < end)
-      chain.push_back(chain.empty() ? SequenceHash{Raw(locals[0])}
-                                    : NextSequenceHash(chain.back(), locals[chain.size()]));
-    OverlapQuery by_name = query;
-    by_name.blocks = chain;
-    overlaps->resize(first);
-    FindOverlaps(by_name, overlaps);
-    if (end == locals.size()) return;
-    const bool deeper =
-        std::any_of(overlaps->begin() + static_cast<std::ptrdiff_t>(first), overlaps->end(),
-                    [&](const Overlap& overlap) { return overlap.blocks == chain.size(); });
-    if (!deeper) return;
-  }
-}
-
-void AtlasIndex::FindOverlapsOfBatch(std::span<const OverlapQuery> queries,
-                                     std::vector<Overlap>* overlaps,
-                                     std::vector<size_t>* ends) const {
-  EpochGuard guard;
-  for (const OverlapQuery& query : queries) {
-    if (!query.blocks.empty()) table_->Prefetch(query.blocks[0]);
-  }
-  for (const OverlapQuery& query : queries) {
-    FindOverlaps(query, overlaps);
-    ends->push_back(overlaps->size());
-  }
 }
 
 }  // namespace kvatlas::atlas

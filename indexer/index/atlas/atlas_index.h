@@ -92,12 +92,7 @@ class AtlasIndex : public Index {
   void FindOverlaps(const OverlapQuery& query, std::vector<Overlap>* overlaps) const override;
   void FindTierOverlaps(const OverlapQuery& query,
                         std::vector<TierOverlap>* overlaps) const override;
-  void FindBest(const OverlapQuery& query, size_t k, std::vector<Overlap>* overlaps) const override;
   void FindSteps(const OverlapQuery& query, OverlapSteps* steps) const override;
-  void FindOverlapsByContent(const OverlapQuery& query,
-                             std::vector<Overlap>* overlaps) const override;
-  void FindOverlapsOfBatch(std::span<const OverlapQuery> queries, std::vector<Overlap>* overlaps,
-                           std::vector<size_t>* ends) const override;
   std::vector<Holding> HoldingsOf(HolderIndex holder) const override;
   Digest DigestOf(HolderIndex holder) const override;
   IndexStats Stats() const override;
