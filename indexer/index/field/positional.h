@@ -26,8 +26,8 @@
 // 50 a holding. `Stats` walks the table.
 // *Bounds*: `IndexOptions` but `bytes_max`, which is not counted.
 
-#ifndef KVATLAS_INDEXER_INDEX_POSITIONAL_H_
-#define KVATLAS_INDEXER_INDEX_POSITIONAL_H_
+#ifndef KVATLAS_INDEXER_INDEX_FIELD_POSITIONAL_H_
+#define KVATLAS_INDEXER_INDEX_FIELD_POSITIONAL_H_
 
 #include <cstdint>
 #include <memory>
@@ -45,4 +45,4 @@ std::unique_ptr<Index> MakePositionalVerifiedIndex(const IndexOptions& options);
 
 }  // namespace kvatlas
 
-#endif  // KVATLAS_INDEXER_INDEX_POSITIONAL_H_
+#endif  // KVATLAS_INDEXER_INDEX_FIELD_POSITIONAL_H_

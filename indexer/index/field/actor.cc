@@ -1,11 +1,11 @@
-#include "indexer/index/actor.h"
+#include "indexer/index/field/actor.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "indexer/base/mutex.h"
-#include "indexer/index/radix.h"
+#include "indexer/index/field/radix.h"
 
 namespace kvatlas {
 namespace {

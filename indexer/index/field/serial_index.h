@@ -10,8 +10,8 @@
 // sequence hash stands for its local hash. A structure that is keyed by content finds nothing of what was
 // stored with local hashes when it is asked without them, and the other way round.
 
-#ifndef KVATLAS_INDEXER_INDEX_SERIAL_INDEX_H_
-#define KVATLAS_INDEXER_INDEX_SERIAL_INDEX_H_
+#ifndef KVATLAS_INDEXER_INDEX_FIELD_SERIAL_INDEX_H_
+#define KVATLAS_INDEXER_INDEX_FIELD_SERIAL_INDEX_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -197,4 +197,4 @@ class SerialIndex : public Index {
 
 }  // namespace kvatlas
 
-#endif  // KVATLAS_INDEXER_INDEX_SERIAL_INDEX_H_
+#endif  // KVATLAS_INDEXER_INDEX_FIELD_SERIAL_INDEX_H_

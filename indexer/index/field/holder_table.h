@@ -9,8 +9,8 @@
 // *Threads*: any. A group never moves, so a number that was once given out can be looked at without a lock.
 // *Bounds*: `holders_max` numbers; `Add` is RESOURCE_EXHAUSTED beyond.
 
-#ifndef KVATLAS_INDEXER_INDEX_HOLDER_TABLE_H_
-#define KVATLAS_INDEXER_INDEX_HOLDER_TABLE_H_
+#ifndef KVATLAS_INDEXER_INDEX_FIELD_HOLDER_TABLE_H_
+#define KVATLAS_INDEXER_INDEX_FIELD_HOLDER_TABLE_H_
 
 #include <algorithm>
 #include <atomic>
@@ -216,4 +216,4 @@ void ShrinkTable(Table* table) {
 
 }  // namespace kvatlas
 
-#endif  // KVATLAS_INDEXER_INDEX_HOLDER_TABLE_H_
+#endif  // KVATLAS_INDEXER_INDEX_FIELD_HOLDER_TABLE_H_

@@ -19,8 +19,8 @@
 // holder only where it drops out; that needs a guess from the sizes of the sets, which holes make wrong.
 // A hash set per distinct block and one more per local hash: memory is not its strength.
 
-#ifndef KVATLAS_INDEXER_INDEX_INVERTED_H_
-#define KVATLAS_INDEXER_INDEX_INVERTED_H_
+#ifndef KVATLAS_INDEXER_INDEX_FIELD_INVERTED_H_
+#define KVATLAS_INDEXER_INDEX_FIELD_INVERTED_H_
 
 #include <memory>
 
@@ -33,4 +33,4 @@ std::unique_ptr<Index> MakeExactInvertedIndex(const IndexOptions& options);
 
 }  // namespace kvatlas
 
-#endif  // KVATLAS_INDEXER_INDEX_INVERTED_H_
+#endif  // KVATLAS_INDEXER_INDEX_FIELD_INVERTED_H_

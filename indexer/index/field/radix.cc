@@ -1,6 +1,6 @@
-#include "indexer/index/radix.h"
+#include "indexer/index/field/radix.h"
 
-#include "indexer/index/serial_index.h"
+#include "indexer/index/field/serial_index.h"
 
 namespace kvatlas {
 namespace {

@@ -3,8 +3,8 @@
 // Contents are small numbers that stand for local hashes: {1, 2, 3} is a prompt of three blocks, its sequence
 // hashes are the real chain.
 
-#ifndef KVATLAS_INDEXER_INDEX_FIELD_STRUCTURES_TEST_UTIL_H_
-#define KVATLAS_INDEXER_INDEX_FIELD_STRUCTURES_TEST_UTIL_H_
+#ifndef KVATLAS_INDEXER_INDEX_FIELD_FIELD_STRUCTURES_TEST_UTIL_H_
+#define KVATLAS_INDEXER_INDEX_FIELD_FIELD_STRUCTURES_TEST_UTIL_H_
 
 #include <gtest/gtest.h>
 
@@ -112,4 +112,4 @@ class Recorder : public ChangeSink {
 
 }  // namespace kvatlas
 
-#endif  // KVATLAS_INDEXER_INDEX_FIELD_STRUCTURES_TEST_UTIL_H_
+#endif  // KVATLAS_INDEXER_INDEX_FIELD_FIELD_STRUCTURES_TEST_UTIL_H_

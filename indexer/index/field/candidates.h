@@ -7,14 +7,14 @@
 // and left out of the answer.
 // *Threads*: of one query, on its thread.
 
-#ifndef KVATLAS_INDEXER_INDEX_CANDIDATES_H_
-#define KVATLAS_INDEXER_INDEX_CANDIDATES_H_
+#ifndef KVATLAS_INDEXER_INDEX_FIELD_CANDIDATES_H_
+#define KVATLAS_INDEXER_INDEX_FIELD_CANDIDATES_H_
 
 #include <cstdint>
 #include <vector>
 
+#include "indexer/index/field/holder_table.h"
 #include "indexer/index/holder_set.h"
-#include "indexer/index/holder_table.h"
 #include "indexer/index/index.h"
 
 namespace kvatlas {
@@ -71,4 +71,4 @@ inline bool IsAskedFor(std::span<const uint64_t> only, HolderIndex holder) {
 
 }  // namespace kvatlas
 
-#endif  // KVATLAS_INDEXER_INDEX_CANDIDATES_H_
+#endif  // KVATLAS_INDEXER_INDEX_FIELD_CANDIDATES_H_

@@ -16,7 +16,7 @@
 
 #include "indexer/base/hash.h"
 #include "indexer/index/compare_ops.h"
-#include "indexer/index/field_structures_test_util.h"
+#include "indexer/index/field/field_structures_test_util.h"
 #include "indexer/index/index.h"
 #include "indexer/index/random_ops.h"
 #include "indexer/index/random_trie.h"

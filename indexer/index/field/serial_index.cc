@@ -1,4 +1,4 @@
-#include "indexer/index/serial_index.h"
+#include "indexer/index/field/serial_index.h"
 
 #include <algorithm>
 #include <string>

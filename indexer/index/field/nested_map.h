@@ -18,8 +18,8 @@
 // *Cost*: a query walks the prompt once per holder, D·W probes. `nested_map` removes as its source does: one pass
 // over all that the holder has, for every event; `nested_map_exact` finds the local hash in the second table.
 
-#ifndef KVATLAS_INDEXER_INDEX_NESTED_MAP_H_
-#define KVATLAS_INDEXER_INDEX_NESTED_MAP_H_
+#ifndef KVATLAS_INDEXER_INDEX_FIELD_NESTED_MAP_H_
+#define KVATLAS_INDEXER_INDEX_FIELD_NESTED_MAP_H_
 
 #include <memory>
 
@@ -32,4 +32,4 @@ std::unique_ptr<Index> MakeExactNestedMapIndex(const IndexOptions& options);
 
 }  // namespace kvatlas
 
-#endif  // KVATLAS_INDEXER_INDEX_NESTED_MAP_H_
+#endif  // KVATLAS_INDEXER_INDEX_FIELD_NESTED_MAP_H_

@@ -31,8 +31,8 @@
 // *Cost*: a query is D probes and a set intersection at each of them, D·W at most; a block of an event one or two
 // probes in the holder's table and one in the parent's children. Three tables per distinct block.
 
-#ifndef KVATLAS_INDEXER_INDEX_RADIX_H_
-#define KVATLAS_INDEXER_INDEX_RADIX_H_
+#ifndef KVATLAS_INDEXER_INDEX_FIELD_RADIX_H_
+#define KVATLAS_INDEXER_INDEX_FIELD_RADIX_H_
 
 #include <memory>
 
@@ -45,4 +45,4 @@ std::unique_ptr<Index> MakeExactRadixIndex(const IndexOptions& options);
 
 }  // namespace kvatlas
 
-#endif  // KVATLAS_INDEXER_INDEX_RADIX_H_
+#endif  // KVATLAS_INDEXER_INDEX_FIELD_RADIX_H_

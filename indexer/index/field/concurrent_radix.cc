@@ -1,4 +1,4 @@
-#include "indexer/index/concurrent_radix.h"
+#include "indexer/index/field/concurrent_radix.h"
 
 #include <algorithm>
 #include <atomic>
@@ -12,9 +12,9 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "indexer/base/mutex.h"
-#include "indexer/index/candidates.h"
+#include "indexer/index/field/candidates.h"
+#include "indexer/index/field/holder_table.h"
 #include "indexer/index/holder_set.h"
-#include "indexer/index/holder_table.h"
 
 namespace kvatlas {
 namespace {

@@ -1,4 +1,4 @@
-#include "indexer/index/host_bitmap.h"
+#include "indexer/index/field/host_bitmap.h"
 
 #include <algorithm>
 #include <array>
@@ -13,8 +13,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "indexer/base/mutex.h"
-#include "indexer/index/candidates.h"
-#include "indexer/index/holder_table.h"
+#include "indexer/index/field/candidates.h"
+#include "indexer/index/field/holder_table.h"
 
 namespace kvatlas {
 namespace {

@@ -1,4 +1,4 @@
-#include "indexer/index/positional.h"
+#include "indexer/index/field/positional.h"
 
 #include <algorithm>
 #include <atomic>
@@ -15,9 +15,9 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/hash/hash.h"
 #include "indexer/base/mutex.h"
-#include "indexer/index/candidates.h"
+#include "indexer/index/field/candidates.h"
+#include "indexer/index/field/holder_table.h"
 #include "indexer/index/holder_set.h"
-#include "indexer/index/holder_table.h"
 
 namespace kvatlas {
 namespace {

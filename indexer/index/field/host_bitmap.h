@@ -24,8 +24,8 @@
 // *Bounds*: 256 hosts, `AddHolder` is RESOURCE_EXHAUSTED beyond; `IndexOptions` but `bytes_max`, which is not
 // counted, and `keep_local_hashes`: local hashes are not kept.
 
-#ifndef KVATLAS_INDEXER_INDEX_HOST_BITMAP_H_
-#define KVATLAS_INDEXER_INDEX_HOST_BITMAP_H_
+#ifndef KVATLAS_INDEXER_INDEX_FIELD_HOST_BITMAP_H_
+#define KVATLAS_INDEXER_INDEX_FIELD_HOST_BITMAP_H_
 
 #include <cstdint>
 #include <memory>
@@ -41,4 +41,4 @@ std::unique_ptr<Index> MakeHostBitmapExactIndex(const IndexOptions& options);
 
 }  // namespace kvatlas
 
-#endif  // KVATLAS_INDEXER_INDEX_HOST_BITMAP_H_
+#endif  // KVATLAS_INDEXER_INDEX_FIELD_HOST_BITMAP_H_

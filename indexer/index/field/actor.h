@@ -15,8 +15,8 @@
 // *Bounds*: `kActorEventsMax` events wait at most; `Apply` waits for room.
 // *Lifetime*: the destructor waits until the queue is empty.
 
-#ifndef KVATLAS_INDEXER_INDEX_ACTOR_H_
-#define KVATLAS_INDEXER_INDEX_ACTOR_H_
+#ifndef KVATLAS_INDEXER_INDEX_FIELD_ACTOR_H_
+#define KVATLAS_INDEXER_INDEX_FIELD_ACTOR_H_
 
 #include <cstddef>
 #include <memory>
@@ -37,4 +37,4 @@ std::unique_ptr<Index> MakeActorIndex(std::string_view name, std::unique_ptr<Ind
 
 }  // namespace kvatlas
 
-#endif  // KVATLAS_INDEXER_INDEX_ACTOR_H_
+#endif  // KVATLAS_INDEXER_INDEX_FIELD_ACTOR_H_

@@ -1,10 +1,10 @@
-#include "indexer/index/nested_map.h"
+#include "indexer/index/field/nested_map.h"
 
 #include <algorithm>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/container/inlined_vector.h"
-#include "indexer/index/serial_index.h"
+#include "indexer/index/field/serial_index.h"
 
 namespace kvatlas {
 namespace {

@@ -13,8 +13,8 @@
 #include <utility>
 
 #include "indexer/base/mutex.h"
-#include "indexer/index/actor.h"
-#include "indexer/index/field_structures_test_util.h"
+#include "indexer/index/field/actor.h"
+#include "indexer/index/field/field_structures_test_util.h"
 #include "indexer/index/index.h"
 
 namespace kvatlas {

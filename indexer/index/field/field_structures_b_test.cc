@@ -24,9 +24,9 @@
 #include "indexer/base/mutex.h"
 #include "indexer/base/overlap.h"
 #include "indexer/base/tier.h"
-#include "indexer/index/host_bitmap.h"
+#include "indexer/index/field/host_bitmap.h"
+#include "indexer/index/field/positional.h"
 #include "indexer/index/index.h"
-#include "indexer/index/positional.h"
 
 namespace kvatlas {
 namespace {

@@ -1,8 +1,8 @@
-#include "indexer/index/inverted.h"
+#include "indexer/index/field/inverted.h"
 
 #include <algorithm>
 
-#include "indexer/index/serial_index.h"
+#include "indexer/index/field/serial_index.h"
 
 namespace kvatlas {
 namespace {

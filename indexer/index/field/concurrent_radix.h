@@ -31,8 +31,8 @@
 // *Bounds*: `IndexOptions` but `bytes_max`, which is not counted. Events that wait in the executor are not
 // bounded here.
 
-#ifndef KVATLAS_INDEXER_INDEX_CONCURRENT_RADIX_H_
-#define KVATLAS_INDEXER_INDEX_CONCURRENT_RADIX_H_
+#ifndef KVATLAS_INDEXER_INDEX_FIELD_CONCURRENT_RADIX_H_
+#define KVATLAS_INDEXER_INDEX_FIELD_CONCURRENT_RADIX_H_
 
 #include <memory>
 
@@ -44,4 +44,4 @@ std::unique_ptr<Index> MakeConcurrentRadixIndex(const IndexOptions& options);
 
 }  // namespace kvatlas
 
-#endif  // KVATLAS_INDEXER_INDEX_CONCURRENT_RADIX_H_
+#endif  // KVATLAS_INDEXER_INDEX_FIELD_CONCURRENT_RADIX_H_

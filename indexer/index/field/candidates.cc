@@ -1,4 +1,4 @@
-#include "indexer/index/candidates.h"
+#include "indexer/index/field/candidates.h"
 
 #include <bit>
 
