@@ -228,9 +228,9 @@ TEST_P(WeaknessesTest, ASequenceOfAHundredThousandBlocks) {
 }
 
 // A peer stops at 256 workers, another at 1,024 whatever it is asked for.
-TEST_P(WeaknessesTest, SevenThousandHoldersUnderOneRoot) {
+TEST_P(WeaknessesTest, TenThousandHoldersUnderOneRoot) {
   Limit({.retained_bytes = 0});
-  const size_t holders = Size(7'000);
+  const size_t holders = Size(10'000);
   for (uint32_t i = 0; i < holders; ++i) ASSERT_EQ(Raw(Add()), i);
   const uint64_t empty = Bytes();
   const Blocks trunk = Sequence(1, 32);
