@@ -65,7 +65,7 @@ constexpr Duration kRestMax = std::chrono::minutes(15);
 using Waypoints = std::map<SequenceHash, uint32_t>;  // with their ordinals
 
 // What one leaf's workers cover, by the reference index, now and at every instant before.
-class Truth : private ChangeSink {
+class Truth {
  public:
   Truth(const WaypointSchedule& schedule, TierMask tiers, uint32_t workers, const Clock& clock)
       : schedule_(schedule),
@@ -78,7 +78,14 @@ class Truth : private ChangeSink {
   }
 
   void Apply(uint32_t worker, const Event& event) {
-    EXPECT_TRUE(index_->Apply(HolderIndex{worker}, event, this).ok());
+    ChangeLog changes;
+    EXPECT_TRUE(index_->Apply(HolderIndex{worker}, event, &changes).ok());
+    if (masked_[worker]) return;
+    changes.ForEachBlock(
+        [&](SequenceHash block, Position position, TierMask before, TierMask after) {
+          Count(block, position, before, true);
+          Count(block, position, after, false);
+        });
   }
 
   void SetMasked(uint32_t worker, bool masked) {
@@ -137,13 +144,6 @@ class Truth : private ChangeSink {
     SequenceHash waypoint;
     bool covered;
   };
-
-  void Changed(HolderIndex worker, SequenceHash block, Position position, TierMask before,
-               TierMask after) override {
-    if (masked_[Raw(worker)]) return;
-    Count(block, position, before, true);
-    Count(block, position, after, false);
-  }
 
   void Count(SequenceHash block, Position position, TierMask in, bool lost) {
     if (!schedule_.IsWaypoint(position) || !in.Intersects(tiers_)) return;

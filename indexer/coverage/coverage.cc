@@ -32,21 +32,30 @@ Coverage::Coverage(const WaypointSchedule* schedule, const CoverageOptions& opti
       allowance_(std::max(options.updates_per_s, kUpdatesPerSecondMin)),
       allowance_at_(clock->Now()) {}
 
-void Coverage::OnChanged(HolderIndex, SequenceHash block, Position position, TierMask before,
-                         TierMask after, const Stored* run) {
-  const bool had = before.Intersects(options_.tiers);
-  const bool has = after.Intersects(options_.tiers);
-  if (had == has) return;
-  if (schedule_.IsWaypoint(position)) {
-    if (has) {
-      const uint32_t ordinal = schedule_.WaypointsIn(position + 1) - 1;
-      Gained(block, ordinal, Before(block, ordinal, run), run);
-    } else {
-      Dropped(block);
+void Coverage::OnChanged(HolderIndex, const ChangeLog& changes, const Stored* stored) {
+  for (size_t i = 0; i < changes.size(); ++i) {
+    const ChangeLog::Run run = changes[i];
+    const bool had = run.before.Intersects(options_.tiers);
+    const bool has = run.after.Intersects(options_.tiers);
+    if (had == has) continue;
+    const bool at_end = has && budgeted() && stored != nullptr && !stored->blocks.empty() &&
+                        stored->blocks.back() == run.blocks.back();
+    const uint32_t first = schedule_.WaypointsIn(run.position);
+    const uint32_t end =
+        schedule_.WaypointsIn(run.position + static_cast<uint32_t>(run.blocks.size()));
+    if (first == end && !at_end) continue;
+    const Time now = clock_.Now();
+    MutexLock lock(&mutex_);
+    for (uint32_t ordinal = first; ordinal < end; ++ordinal) {
+      const SequenceHash block = run.blocks[schedule_.PositionOf(ordinal) - run.position];
+      if (has) {
+        Gained(block, ordinal, Before(block, ordinal, stored), stored, now);
+      } else {
+        Dropped(block, now);
+      }
     }
+    if (at_end) NoteEnd(*stored);
   }
-  if (has && budgeted() && run != nullptr && !run->blocks.empty() && run->blocks.back() == block)
-    NoteEnd(*run, position);
 }
 
 SequenceHash Coverage::Before(SequenceHash block, uint32_t ordinal, const Stored* run) const {
@@ -58,12 +67,12 @@ SequenceHash Coverage::Before(SequenceHash block, uint32_t ordinal, const Stored
   return at < blocks && before < at && run->blocks[at] == block ? run->blocks[before] : kNoParent;
 }
 
-void Coverage::NoteEnd(const Stored& run, Position position) {
+void Coverage::NoteEnd(const Stored& run) {
+  const Position position = run.position + static_cast<Position>(run.blocks.size()) - 1;
   const uint32_t waypoints = schedule_.WaypointsIn(position + 1);
   if (waypoints == 0) return;
   const Position last = schedule_.PositionOf(waypoints - 1);
   const size_t size = run.blocks.size();
-  MutexLock lock(&mutex_);
   SequenceHash waypoint = kNoParent;
   if (position - last < size) {
     waypoint = run.blocks[size - 1 - (position - last)];
@@ -78,10 +87,8 @@ void Coverage::NoteEnd(const Stored& run, Position position) {
   ends_by_age_.pop_front();
 }
 
-void Coverage::Gained(SequenceHash block, uint32_t ordinal, SequenceHash before,
-                      const Stored* run) {
-  const Time now = clock_.Now();
-  MutexLock lock(&mutex_);
+void Coverage::Gained(SequenceHash block, uint32_t ordinal, SequenceHash before, const Stored* run,
+                      Time now) {
   Entry& entry = waypoints_[block];
   if (before != kNoParent) {
     entry.before = before;
@@ -106,9 +113,7 @@ void Coverage::Gained(SequenceHash block, uint32_t ordinal, SequenceHash before,
   if (budgeted()) Warm(block, now);
 }
 
-void Coverage::Dropped(SequenceHash block) {
-  const Time now = clock_.Now();
-  MutexLock lock(&mutex_);
+void Coverage::Dropped(SequenceHash block, Time now) {
   const auto it = waypoints_.find(block);
   if (it == waypoints_.end() || it->second.holders == 0) return;  // only a bug of the caller's
   Entry& entry = it->second;

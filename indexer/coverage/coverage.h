@@ -18,7 +18,7 @@
 //      longest ago
 // So a prompt in use loses its tail, then its middle, and what is left still leads to its cell.
 // *Threads*: any thread may call everything.
-// *Cost*: a change elsewhere than at a waypoint costs a division; at one, a short lock and a hash table access.
+// *Cost*: a run of changes costs two divisions; each waypoint in it a hash table access, all of them one short lock.
 // About 56 bytes a waypoint; with a budget 200, and a logarithm for every change.
 // *Bounds*: `waypoints_max` announced at once, and no more than `bytes_max` allow; the others wait and are counted.
 // `updates_per_s` leave, withdrawals first, and no more than a second's worth at once.
@@ -72,10 +72,8 @@ class Coverage : public DomainObserver {
   // `schedule` and `clock` outlive it.
   Coverage(const WaypointSchedule* schedule, const CoverageOptions& options, const Clock* clock);
 
-  // `holder` had the block in tiers `before` and has it in `after`. From `run` it learns which waypoint is before
-  // this one, if it is in it. Quick; calls nothing.
-  void OnChanged(HolderIndex holder, SequenceHash block, Position position, TierMask before,
-                 TierMask after, const Stored* run) override;
+  // From `stored` it learns which waypoint is before one in it. Quick; calls nothing.
+  void OnChanged(HolderIndex holder, const ChangeLog& changes, const Stored* stored) override;
 
   // The load of a holder; nothing: it is gone.
   void OnLoad(HolderIndex holder, const std::optional<Load>& load) override;
@@ -129,8 +127,9 @@ class Coverage : public DomainObserver {
 
   // The waypoint before the one with `ordinal`, `block`, in the run that holds both; else `kNoParent`.
   SequenceHash Before(SequenceHash block, uint32_t ordinal, const Stored* run) const;
-  void Gained(SequenceHash block, uint32_t ordinal, SequenceHash before, const Stored* run);
-  void Dropped(SequenceHash block);
+  void Gained(SequenceHash block, uint32_t ordinal, SequenceHash before, const Stored* run,
+              Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Dropped(SequenceHash block, Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // With a budget.
   bool budgeted() const { return waypoints_max_ != 0; }
@@ -140,7 +139,7 @@ class Coverage : public DomainObserver {
   // It was written, and with it those before it are in use.
   void Warm(SequenceHash block, Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Cool(Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void NoteEnd(const Stored& run, Position position);
+  void NoteEnd(const Stored& run) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // A waiting one is better than an announced one, or there is room.
   bool WouldAnnounce() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   size_t TakeBest(size_t waypoints_max, std::vector<Event>* events, std::vector<Event>* removed)

@@ -19,6 +19,7 @@
 #include "indexer/base/ids.h"
 #include "indexer/base/shard_map.h"
 #include "indexer/base/waypoints.h"
+#include "indexer/coverage/coverage_test_util.h"
 #include "indexer/coverage/parent_refusals.h"
 #include "indexer/holders/holder_registry.h"
 #include "indexer/stream/link.h"
@@ -215,7 +216,7 @@ class SplitTest : public CoverageReporterTest {
     Stored run;
     for (uint64_t i = 0; i < blocks; ++i) run.blocks.push_back(SequenceHash{Scattered(first + i)});
     for (size_t i = 0; i < blocks; ++i)
-      coverage_->OnChanged(kOne, run.blocks[i], static_cast<Position>(i), kNone, kDevice, &run);
+      Tell(*coverage_, kOne, run.blocks[i], static_cast<Position>(i), kNone, kDevice, &run);
     for (size_t i = 0; i < blocks; ++i) {
       const auto at = static_cast<Position>(i);
       if (schedule_.IsWaypoint(at)) truth_[run.blocks[i]] = schedule_.WaypointsIn(at);
@@ -223,7 +224,7 @@ class SplitTest : public CoverageReporterTest {
   }
   void Drop(SequenceHash block) {
     const Position position = schedule_.PositionOf(truth_.at(block));
-    coverage_->OnChanged(kOne, block, position, kDevice, kNone, nullptr);
+    Tell(*coverage_, kOne, block, position, kDevice, kNone, nullptr);
     truth_.erase(block);
   }
   // Hashes are random as real ones are.
@@ -243,7 +244,7 @@ class SplitTest : public CoverageReporterTest {
 TEST_F(CoverageReporterTest, EveryParentLearnsWhatIsCoveredAndWhoSaysSo) {
   Coverage* coverage = reporter_->AddDomain(kLlama, 16);
   EXPECT_FALSE(AtRest()) << "no stream yet";
-  coverage->OnChanged(kOne, SequenceHash{70}, 7, kNone, kDevice, nullptr);
+  Tell(*coverage, kOne, SequenceHash{70}, 7, kNone, kDevice, nullptr);
   coverage->OnLoad(kOne, Load{.running_requests = 3});
   coverage->OnLoad(kTwo, Load{.running_requests = 4});
   Pass(milliseconds(200));
@@ -282,9 +283,9 @@ TEST_F(CoverageReporterTest, ALoadThatMattersGoesAtOnceAndAnotherLater) {
 
 TEST_F(CoverageReporterTest, LostWaypointsAreWithdrawnAfterTheDelay) {
   Coverage* coverage = reporter_->AddDomain(kLlama, 16);
-  coverage->OnChanged(kOne, SequenceHash{30}, 3, kNone, kDevice, nullptr);
+  Tell(*coverage, kOne, SequenceHash{30}, 3, kNone, kDevice, nullptr);
   Pass(milliseconds(200));
-  coverage->OnChanged(kOne, SequenceHash{30}, 3, kDevice, kNone, nullptr);
+  Tell(*coverage, kOne, SequenceHash{30}, 3, kDevice, kNone, nullptr);
   Pass(milliseconds(800));
   EXPECT_EQ(Known(0).size(), 1u);
   EXPECT_FALSE(AtRest());
@@ -298,7 +299,7 @@ TEST_F(CoverageReporterTest, AParentWithAnotherScheduleIsNamedUntilItHasTheSame)
   Down(1);
   Up(1, "every:7");
   Coverage* coverage = reporter_->AddDomain(kLlama, 16);
-  coverage->OnChanged(kOne, SequenceHash{70}, 7, kNone, kDevice, nullptr);
+  Tell(*coverage, kOne, SequenceHash{70}, 7, kNone, kDevice, nullptr);
   Pass(seconds(1));
   EXPECT_EQ(refusals_,
             std::set<std::string>({"p:1 of llama-70b under early:1;every:4: waypoint schedule "
@@ -325,8 +326,8 @@ TEST_F(CoverageReporterTest, AParentWithAnotherScheduleIsNamedUntilItHasTheSame)
 TEST_F(CoverageReporterTest, DomainsAreStreamsOfTheirOwn) {
   Coverage* llama = reporter_->AddDomain(kLlama, 16);
   Coverage* qwen = reporter_->AddDomain(kQwen, 32);
-  llama->OnChanged(kOne, SequenceHash{30}, 3, kNone, kDevice, nullptr);
-  qwen->OnChanged(kOne, SequenceHash{70}, 7, kNone, kDevice, nullptr);
+  Tell(*llama, kOne, SequenceHash{30}, 3, kNone, kDevice, nullptr);
+  Tell(*qwen, kOne, SequenceHash{70}, 7, kNone, kDevice, nullptr);
   Pass(milliseconds(200));
   EXPECT_EQ(Known(0, kLlama).count(SequenceHash{30}), 1u);
   EXPECT_EQ(Known(0, kQwen), (std::map<SequenceHash, Position>{{SequenceHash{70}, 2}}));
@@ -335,10 +336,10 @@ TEST_F(CoverageReporterTest, DomainsAreStreamsOfTheirOwn) {
 
 TEST_F(CoverageReporterTest, AParentThatComesBackEmptyIsToldEverything) {
   Coverage* coverage = reporter_->AddDomain(kLlama, 16);
-  coverage->OnChanged(kOne, SequenceHash{30}, 3, kNone, kDevice, nullptr);
+  Tell(*coverage, kOne, SequenceHash{30}, 3, kNone, kDevice, nullptr);
   Pass(milliseconds(200));
   Down(0);
-  coverage->OnChanged(kOne, SequenceHash{70}, 7, kNone, kDevice, nullptr);
+  Tell(*coverage, kOne, SequenceHash{70}, 7, kNone, kDevice, nullptr);
   Pass(milliseconds(500));
   EXPECT_EQ(Known(1).size(), 2u) << "the other one is not held up";
   Up(0);
@@ -349,7 +350,7 @@ TEST_F(CoverageReporterTest, AParentThatComesBackEmptyIsToldEverything) {
 
 TEST_F(CoverageReporterTest, StoppingSaysGoodbye) {
   Coverage* coverage = reporter_->AddDomain(kLlama, 16);
-  coverage->OnChanged(kOne, SequenceHash{30}, 3, kNone, kDevice, nullptr);
+  Tell(*coverage, kOne, SequenceHash{30}, 3, kNone, kDevice, nullptr);
   Pass(milliseconds(200));
   reporter_->Stop(seconds(1));
   EXPECT_TRUE(registries_[0]->HoldersOf(kLlama).empty());
@@ -359,7 +360,7 @@ TEST_F(CoverageReporterTest, StoppingSaysGoodbye) {
 // A link that keeps what it acknowledges, such as one to a log in Redis.
 TEST_F(CoverageReporterTest, IsNotAtRestBeforeThoseBehindTheLinkHaveItAll) {
   Coverage* coverage = reporter_->AddDomain(kLlama, 16);
-  coverage->OnChanged(kOne, SequenceHash{70}, 7, kNone, kDevice, nullptr);
+  Tell(*coverage, kOne, SequenceHash{70}, 7, kNone, kDevice, nullptr);
   Pass(milliseconds(200));
   ASSERT_TRUE(AtRest());
   for (MemoryLink* link : links_) link->confirms = false;
@@ -381,7 +382,7 @@ TEST_F(CoverageReporterTest, ADomainThatIsRemovedLeavesItsParents) {
     EXPECT_TRUE(registries_[parent]->HoldersOf(kLlama).empty());
   EXPECT_TRUE(reporter_->Stats().empty());
   coverage = reporter_->AddDomain(kLlama, 16);
-  coverage->OnChanged(kOne, SequenceHash{70}, 7, kNone, kDevice, nullptr);
+  Tell(*coverage, kOne, SequenceHash{70}, 7, kNone, kDevice, nullptr);
   Pass(milliseconds(200));
   EXPECT_EQ(Known(0).size(), 1u) << "and may come again";
 }
@@ -408,8 +409,8 @@ TEST_F(CoverageReporterTest, ParentsEqualARecountAtRest) {
       const uint32_t holder = random() % 4;
       const uint64_t block = 1 + random() % 60;
       const bool had = held.contains({holder, block});
-      coverage->OnChanged(HolderIndex{holder}, SequenceHash{block}, static_cast<Position>(block),
-                          had ? kDevice : kNone, had ? kNone : kDevice, nullptr);
+      Tell(*coverage, HolderIndex{holder}, SequenceHash{block}, static_cast<Position>(block),
+           had ? kDevice : kNone, had ? kNone : kDevice, nullptr);
       had ? held.erase({holder, block}) : held.emplace(holder, block).second;
       if (step % 20 == 0) Pass(milliseconds(random() % 100));
     }

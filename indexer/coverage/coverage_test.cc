@@ -13,6 +13,7 @@
 #include "indexer/base/clock.h"
 #include "indexer/base/event.h"
 #include "indexer/base/waypoints.h"
+#include "indexer/coverage/coverage_test_util.h"
 
 namespace kvatlas {
 namespace {
@@ -53,8 +54,8 @@ class CoverageTest : public testing::Test {
 
 TEST_F(CoverageTest, FirstInIsAnnouncedByItsOrdinal) {
   Coverage coverage(&schedule_, Options(), &clock_);
-  coverage.OnChanged(kOne, SequenceHash{70}, 7, kNone, kDevice, nullptr);
-  coverage.OnChanged(kTwo, SequenceHash{70}, 7, kNone, kDevice, nullptr);
+  Tell(coverage, kOne, SequenceHash{70}, 7, kNone, kDevice, nullptr);
+  Tell(coverage, kTwo, SequenceHash{70}, 7, kNone, kDevice, nullptr);
   EXPECT_FALSE(coverage.AtRest());
   Take(&coverage);
   EXPECT_EQ(above_, (std::map<SequenceHash, Position>{{SequenceHash{70}, 2}}));
@@ -65,21 +66,21 @@ TEST_F(CoverageTest, FirstInIsAnnouncedByItsOrdinal) {
 TEST_F(CoverageTest, BlocksBetweenWaypointsAreNoNews) {
   Coverage coverage(&schedule_, Options(), &clock_);
   for (Position position : {0, 2, 4, 5, 6}) {
-    coverage.OnChanged(kOne, SequenceHash{position + 1}, position, kNone, kDevice, nullptr);
+    Tell(coverage, kOne, SequenceHash{position + 1}, position, kNone, kDevice, nullptr);
   }
   EXPECT_TRUE(coverage.Take(kAll).empty());
 }
 
 TEST_F(CoverageTest, LastOutIsWithdrawnAfterTheDelay) {
   Coverage coverage(&schedule_, Options(), &clock_);
-  coverage.OnChanged(kOne, SequenceHash{30}, 3, kNone, kDevice, nullptr);
-  coverage.OnChanged(kTwo, SequenceHash{30}, 3, kNone, kDevice, nullptr);
+  Tell(coverage, kOne, SequenceHash{30}, 3, kNone, kDevice, nullptr);
+  Tell(coverage, kTwo, SequenceHash{30}, 3, kNone, kDevice, nullptr);
   Take(&coverage);
-  coverage.OnChanged(kOne, SequenceHash{30}, 3, kDevice, kNone, nullptr);
+  Tell(coverage, kOne, SequenceHash{30}, 3, kDevice, kNone, nullptr);
   clock_.Advance(std::chrono::seconds(5));
   Take(&coverage);
   EXPECT_EQ(above_.size(), 1u);
-  coverage.OnChanged(kTwo, SequenceHash{30}, 3, kDevice, kNone, nullptr);
+  Tell(coverage, kTwo, SequenceHash{30}, 3, kDevice, kNone, nullptr);
   Take(&coverage);
   EXPECT_EQ(above_.size(), 1u);
   EXPECT_FALSE(coverage.AtRest());
@@ -91,33 +92,33 @@ TEST_F(CoverageTest, LastOutIsWithdrawnAfterTheDelay) {
 
 TEST_F(CoverageTest, WhatComesBackWithinTheDelayWasNeverGone) {
   Coverage coverage(&schedule_, Options(), &clock_);
-  coverage.OnChanged(kOne, SequenceHash{30}, 3, kNone, kDevice, nullptr);
+  Tell(coverage, kOne, SequenceHash{30}, 3, kNone, kDevice, nullptr);
   Take(&coverage);
-  coverage.OnChanged(kOne, SequenceHash{30}, 3, kDevice, kNone, nullptr);
-  coverage.OnChanged(kTwo, SequenceHash{30}, 3, kNone, kDevice, nullptr);
+  Tell(coverage, kOne, SequenceHash{30}, 3, kDevice, kNone, nullptr);
+  Tell(coverage, kTwo, SequenceHash{30}, 3, kNone, kDevice, nullptr);
   clock_.Advance(std::chrono::seconds(2));
   EXPECT_TRUE(coverage.Take(kAll).empty());
 }
 
 TEST_F(CoverageTest, OnlyRoutedTiersCount) {
   Coverage coverage(&schedule_, Options(), &clock_);
-  coverage.OnChanged(kOne, SequenceHash{30}, 3, kNone, kDisk, nullptr);
+  Tell(coverage, kOne, SequenceHash{30}, 3, kNone, kDisk, nullptr);
   EXPECT_TRUE(coverage.Take(kAll).empty());
-  coverage.OnChanged(kOne, SequenceHash{30}, 3, kDisk, kDisk | kDevice, nullptr);
-  coverage.OnChanged(kOne, SequenceHash{30}, 3, kDisk | kDevice, kDisk | TierMask(Tier::kHost),
-                     nullptr);
+  Tell(coverage, kOne, SequenceHash{30}, 3, kDisk, kDisk | kDevice, nullptr);
+  Tell(coverage, kOne, SequenceHash{30}, 3, kDisk | kDevice, kDisk | TierMask(Tier::kHost),
+       nullptr);
   Take(&coverage);
   EXPECT_EQ(above_.size(), 1u);
 }
 
 TEST_F(CoverageTest, TheBudgetLetsNewOnesWait) {
   Coverage coverage(&schedule_, Options(/*waypoints_max=*/1), &clock_);
-  coverage.OnChanged(kOne, SequenceHash{30}, 3, kNone, kDevice, nullptr);
-  coverage.OnChanged(kOne, SequenceHash{31}, 3, kNone, kDevice, nullptr);
+  Tell(coverage, kOne, SequenceHash{30}, 3, kNone, kDevice, nullptr);
+  Tell(coverage, kOne, SequenceHash{31}, 3, kNone, kDevice, nullptr);
   Take(&coverage);
   EXPECT_EQ(above_.count(SequenceHash{30}), 1u);
   EXPECT_EQ(coverage.Stats().waiting, 1u);
-  coverage.OnChanged(kOne, SequenceHash{30}, 3, kDevice, kNone, nullptr);
+  Tell(coverage, kOne, SequenceHash{30}, 3, kDevice, kNone, nullptr);
   clock_.Advance(std::chrono::seconds(1));
   Take(&coverage);
   EXPECT_EQ(above_, (std::map<SequenceHash, Position>{{SequenceHash{31}, 1}}));
@@ -131,7 +132,7 @@ TEST_F(CoverageTest, ABudgetOfBytesIsOneOfWaypoints) {
     options.bytes_max = 3 * kCoverageBytesPerWaypoint + 1;
     Coverage coverage(&schedule_, options, &clock_);
     for (uint64_t block = 1; block <= 5; ++block)
-      coverage.OnChanged(kOne, SequenceHash{block}, 3, kNone, kDevice, nullptr);
+      Tell(coverage, kOne, SequenceHash{block}, 3, kNone, kDevice, nullptr);
     EXPECT_EQ(coverage.Stats().waiting, 5u);
     Take(&coverage);
     EXPECT_EQ(above_.size(), waypoints_max == 2 ? 2u : 3u) << "the tighter one binds";
@@ -156,16 +157,16 @@ TEST_F(CoverageTest, LoadIsTheSumOverHoldersAndOnlyWhenItChanged) {
 
 TEST_F(CoverageTest, WithABudgetTheShallowerDisplacesTheDeeper) {
   Coverage coverage(&schedule_, Options(1), &clock_);
-  coverage.OnChanged(kOne, SequenceHash{70}, 7, kNone, kDevice, nullptr);
+  Tell(coverage, kOne, SequenceHash{70}, 7, kNone, kDevice, nullptr);
   Take(&coverage);
-  coverage.OnChanged(kOne, SequenceHash{110}, 11, kNone, kDevice, nullptr);
+  Tell(coverage, kOne, SequenceHash{110}, 11, kNone, kDevice, nullptr);
   EXPECT_TRUE(coverage.AtRest()) << "the budget is full of better ones: nothing is due";
-  coverage.OnChanged(kOne, SequenceHash{30}, 3, kNone, kDevice, nullptr);
+  Tell(coverage, kOne, SequenceHash{30}, 3, kNone, kDevice, nullptr);
   EXPECT_FALSE(coverage.AtRest());
   Take(&coverage);
   EXPECT_EQ(above_, (std::map<SequenceHash, Position>{{SequenceHash{30}, 1}}));
   EXPECT_EQ(coverage.Stats().waiting, 2u);
-  coverage.OnChanged(kOne, SequenceHash{30}, 3, kDevice, kNone, nullptr);
+  Tell(coverage, kOne, SequenceHash{30}, 3, kDevice, kNone, nullptr);
   Take(&coverage);
   EXPECT_EQ(above_, (std::map<SequenceHash, Position>{{SequenceHash{70}, 2}}))
       << "what is held takes the place of what only awaits its withdrawal";
@@ -174,10 +175,10 @@ TEST_F(CoverageTest, WithABudgetTheShallowerDisplacesTheDeeper) {
 TEST_F(CoverageTest, AtEqualDepthTheLatestWrittenIsKept) {
   Coverage coverage(&schedule_, Options(2), &clock_);
   for (uint64_t block : {30, 31, 32}) {
-    coverage.OnChanged(kOne, SequenceHash{block}, 3, kNone, kDevice, nullptr);
+    Tell(coverage, kOne, SequenceHash{block}, 3, kNone, kDevice, nullptr);
     clock_.Advance(std::chrono::seconds(1));
   }
-  coverage.OnChanged(kTwo, SequenceHash{30}, 3, kNone, kDevice, nullptr);  // written again
+  Tell(coverage, kTwo, SequenceHash{30}, 3, kNone, kDevice, nullptr);  // written again
   Take(&coverage);
   EXPECT_EQ(above_,
             (std::map<SequenceHash, Position>{{SequenceHash{30}, 1}, {SequenceHash{32}, 1}}));
@@ -185,9 +186,9 @@ TEST_F(CoverageTest, AtEqualDepthTheLatestWrittenIsKept) {
 
 TEST_F(CoverageTest, TheColdGoesBeforeTheDeep) {
   Coverage coverage(&schedule_, Options(1), &clock_);
-  coverage.OnChanged(kOne, SequenceHash{30}, 3, kNone, kDevice, nullptr);
+  Tell(coverage, kOne, SequenceHash{30}, 3, kNone, kDevice, nullptr);
   clock_.Advance(std::chrono::minutes(6));
-  coverage.OnChanged(kOne, SequenceHash{110}, 11, kNone, kDevice, nullptr);
+  Tell(coverage, kOne, SequenceHash{110}, 11, kNone, kDevice, nullptr);
   Take(&coverage);
   EXPECT_EQ(above_.count(SequenceHash{30}), 1u);
   EXPECT_EQ(coverage.NextDue(), clock_.Now() + std::chrono::minutes(4));
@@ -204,14 +205,14 @@ TEST_F(CoverageTest, AHeadIsWarmWhileItsTailIsWritten) {
                      .parent = kNoParent,
                      .blocks = {SequenceHash{10}, SequenceHash{11}, SequenceHash{12}}};
   for (Position at = 0; at < 3; ++at)
-    coverage.OnChanged(kOne, first.blocks[at], at, kNone, kDevice, &first);
+    Tell(coverage, kOne, first.blocks[at], at, kNone, kDevice, &first);
   clock_.Advance(std::chrono::minutes(9));
-  coverage.OnChanged(kOne, SequenceHash{99}, 7, kNone, kDevice, nullptr);  // of another sequence
+  Tell(coverage, kOne, SequenceHash{99}, 7, kNone, kDevice, nullptr);  // of another sequence
   const Stored next{.tier = Tier::kDevice,
                     .position = 3,
                     .parent = SequenceHash{12},
                     .blocks = {SequenceHash{13}}};
-  coverage.OnChanged(kOne, SequenceHash{13}, 3, kNone, kDevice, &next);
+  Tell(coverage, kOne, SequenceHash{13}, 3, kNone, kDevice, &next);
   clock_.Advance(std::chrono::minutes(2));
   Take(&coverage);
   EXPECT_EQ(above_, (std::map<SequenceHash, Position>{{SequenceHash{11}, 0}}));
@@ -226,7 +227,7 @@ TEST_F(CoverageTest, NoMoreUpdatesASecondThanAllowed) {
     return coverage.Stats().announced + coverage.Stats().withdrawn;
   };
   for (uint64_t i = 1; i <= 100; ++i)
-    coverage.OnChanged(kOne, SequenceHash{i}, 3, kNone, kDevice, nullptr);
+    Tell(coverage, kOne, SequenceHash{i}, 3, kNone, kDevice, nullptr);
   Take(&coverage);
   EXPECT_EQ(updates(), 10u) << "a second's worth at once";
   for (int i = 0; i < 20; ++i) {
@@ -241,11 +242,11 @@ TEST_F(CoverageTest, NoMoreUpdatesASecondThanAllowed) {
 
 TEST_F(CoverageTest, WhatWaitsForTheBudgetAndIsLostIsNeverAnnounced) {
   Coverage coverage(&schedule_, Options(1), &clock_);
-  coverage.OnChanged(kOne, SequenceHash{30}, 3, kNone, kDevice, nullptr);
-  coverage.OnChanged(kOne, SequenceHash{31}, 3, kNone, kDevice, nullptr);
+  Tell(coverage, kOne, SequenceHash{30}, 3, kNone, kDevice, nullptr);
+  Tell(coverage, kOne, SequenceHash{31}, 3, kNone, kDevice, nullptr);
   Take(&coverage);
-  coverage.OnChanged(kOne, SequenceHash{31}, 3, kDevice, kNone, nullptr);
-  coverage.OnChanged(kOne, SequenceHash{30}, 3, kDevice, kNone, nullptr);
+  Tell(coverage, kOne, SequenceHash{31}, 3, kDevice, kNone, nullptr);
+  Tell(coverage, kOne, SequenceHash{30}, 3, kDevice, kNone, nullptr);
   clock_.Advance(std::chrono::seconds(1));
   Take(&coverage);
   EXPECT_TRUE(above_.empty());
@@ -255,7 +256,7 @@ TEST_F(CoverageTest, WhatWaitsForTheBudgetAndIsLostIsNeverAnnounced) {
 TEST_F(CoverageTest, ABoundedTakeLeavesTheRestForTheNext) {
   Coverage coverage(&schedule_, Options(), &clock_);
   for (uint64_t i = 1; i <= 10; ++i)
-    coverage.OnChanged(kOne, SequenceHash{i}, 3, kNone, kDevice, nullptr);
+    Tell(coverage, kOne, SequenceHash{i}, 3, kNone, kDevice, nullptr);
   EXPECT_EQ(coverage.Take(4).size(), 4u);
   EXPECT_FALSE(coverage.AtRest());
   EXPECT_EQ(coverage.Take(4).size(), 4u);
@@ -265,12 +266,12 @@ TEST_F(CoverageTest, ABoundedTakeLeavesTheRestForTheNext) {
 
 TEST_F(CoverageTest, LostAgainStartsTheDelayAnew) {
   Coverage coverage(&schedule_, Options(), &clock_);
-  coverage.OnChanged(kOne, SequenceHash{30}, 3, kNone, kDevice, nullptr);
+  Tell(coverage, kOne, SequenceHash{30}, 3, kNone, kDevice, nullptr);
   Take(&coverage);
-  coverage.OnChanged(kOne, SequenceHash{30}, 3, kDevice, kNone, nullptr);
+  Tell(coverage, kOne, SequenceHash{30}, 3, kDevice, kNone, nullptr);
   clock_.Advance(std::chrono::milliseconds(600));
-  coverage.OnChanged(kOne, SequenceHash{30}, 3, kNone, kDevice, nullptr);
-  coverage.OnChanged(kOne, SequenceHash{30}, 3, kDevice, kNone, nullptr);
+  Tell(coverage, kOne, SequenceHash{30}, 3, kNone, kDevice, nullptr);
+  Tell(coverage, kOne, SequenceHash{30}, 3, kDevice, kNone, nullptr);
   clock_.Advance(std::chrono::milliseconds(600));
   Take(&coverage);
   EXPECT_EQ(above_.size(), 1u);
@@ -287,11 +288,11 @@ TEST_F(CoverageTest, WritersInParallelAndATakerAgreeInTheEnd) {
       for (int round = 0; round < 500; ++round) {
         for (uint64_t block = 1; block <= 8; ++block) {
           const bool gains = round % 2 == 0;
-          coverage.OnChanged(HolderIndex{writer}, SequenceHash{block}, 3, gains ? kNone : kDevice,
-                             gains ? kDevice : kNone, nullptr);
+          Tell(coverage, HolderIndex{writer}, SequenceHash{block}, 3, gains ? kNone : kDevice,
+               gains ? kDevice : kNone, nullptr);
         }
       }
-      coverage.OnChanged(HolderIndex{writer}, SequenceHash{writer + 1}, 3, kNone, kDevice, nullptr);
+      Tell(coverage, HolderIndex{writer}, SequenceHash{writer + 1}, 3, kNone, kDevice, nullptr);
     });
   }
   for (int i = 0; i < 100; ++i) {
@@ -320,8 +321,8 @@ class CoverageRunTest : public CoverageTest {
   }
   static void Store(Coverage* coverage, HolderIndex holder, const Stored& run, Position skip = 0) {
     for (size_t i = skip; i < run.blocks.size(); ++i) {
-      coverage->OnChanged(holder, run.blocks[i], run.position + static_cast<Position>(i), kNone,
-                          kDevice, &run);
+      Tell(*coverage, holder, run.blocks[i], run.position + static_cast<Position>(i), kNone,
+           kDevice, &run);
     }
   }
   static Stored Announced(Position ordinal, std::vector<SequenceHash> blocks) {
@@ -344,8 +345,8 @@ TEST_F(CoverageRunTest, RunsOfSeveralHoldersInterleave) {
   Coverage coverage(&schedule_, Options(), &clock_);
   const Stored a = Run(0, 4, 100), b = Run(0, 4, 200);
   for (Position at = 0; at < 4; ++at) {
-    coverage.OnChanged(kOne, a.blocks[at], at, kNone, kDevice, &a);
-    coverage.OnChanged(kTwo, b.blocks[at], at, kNone, kDevice, &b);
+    Tell(coverage, kOne, a.blocks[at], at, kNone, kDevice, &a);
+    Tell(coverage, kTwo, b.blocks[at], at, kNone, kDevice, &b);
   }
   EXPECT_EQ(coverage.Take(kAll),
             (std::vector<Event>{Announced(0, {SequenceHash{101}, SequenceHash{103}}),
@@ -369,10 +370,10 @@ TEST_F(CoverageRunTest, ABranchAndAPartStandAlone) {
 TEST_F(CoverageRunTest, WhatWasAnnouncedBeforeIsNotContinued) {
   Coverage coverage(&schedule_, Options(), &clock_);
   const Stored run = Run(0, 8);
-  coverage.OnChanged(kOne, run.blocks[1], 1, kNone, kDevice, &run);
+  Tell(coverage, kOne, run.blocks[1], 1, kNone, kDevice, &run);
   EXPECT_EQ(coverage.Take(kAll), std::vector<Event>{Announced(0, {SequenceHash{101}})});
-  coverage.OnChanged(kOne, run.blocks[3], 3, kNone, kDevice, &run);
-  coverage.OnChanged(kOne, run.blocks[7], 7, kNone, kDevice, &run);
+  Tell(coverage, kOne, run.blocks[3], 3, kNone, kDevice, &run);
+  Tell(coverage, kOne, run.blocks[7], 7, kNone, kDevice, &run);
   EXPECT_EQ(coverage.Take(kAll),
             std::vector<Event>{Announced(1, {SequenceHash{103}, SequenceHash{107}})});
 }
@@ -381,10 +382,10 @@ TEST_F(CoverageRunTest, WhatWasAnnouncedBeforeIsNotContinued) {
 TEST_F(CoverageRunTest, ARunThatContradictsItsPositionsIsNotJoined) {
   Coverage coverage(&schedule_, Options(), &clock_);
   const Stored first = Run(0, 4), second = Run(4, 12);
-  coverage.OnChanged(kOne, first.blocks[3], 3, kNone, kDevice, &second);  // not in that run
-  coverage.OnChanged(kOne, second.blocks[3], 11, kNone, kDevice,
-                     &second);  // at another place of it
-  coverage.OnChanged(kOne, SequenceHash{900}, 1, kNone, kDevice, &second);  // before it
+  Tell(coverage, kOne, first.blocks[3], 3, kNone, kDevice, &second);  // not in that run
+  Tell(coverage, kOne, second.blocks[3], 11, kNone, kDevice,
+       &second);                                                        // at another place of it
+  Tell(coverage, kOne, SequenceHash{900}, 1, kNone, kDevice, &second);  // before it
   EXPECT_EQ(coverage.Take(kAll), (std::vector<Event>{Announced(1, {SequenceHash{103}}),
                                                      Announced(3, {SequenceHash{107}}),
                                                      Announced(0, {SequenceHash{900}})}));
@@ -404,8 +405,8 @@ TEST_F(CoverageTest, EqualsARecountAtRest) {
       const uint64_t block = random() % 24;
       const Position position = static_cast<Position>(block);
       const bool had = held.contains({holder, block});
-      coverage.OnChanged(HolderIndex{holder}, SequenceHash{block}, position, had ? kDevice : kNone,
-                         had ? kNone : kDevice, nullptr);
+      Tell(coverage, HolderIndex{holder}, SequenceHash{block}, position, had ? kDevice : kNone,
+           had ? kNone : kDevice, nullptr);
       had ? held.erase({holder, block}) : held.emplace(holder, block).second;
       if (random() % 3 == 0) clock_.Advance(std::chrono::milliseconds(random() % 900));
       if (random() % 2 == 0) Take(&coverage);
@@ -509,13 +510,13 @@ TEST_F(CoverageTest, UnderABudgetIsWhatThePolicyChooses) {
         for (Position at = 0; at < depth; ++at) {
           if (twin.Holds(holder, run.blocks[at])) continue;
           twin.Gained(holder, path, at, clock_.Now());
-          coverage.OnChanged(HolderIndex{holder}, run.blocks[at], at, kNone, kDevice, &run);
+          Tell(coverage, HolderIndex{holder}, run.blocks[at], at, kNone, kDevice, &run);
         }
       } else {
         const SequenceHash block = BudgetTwin::Block(path, depth - 1);
         if (twin.Holds(holder, block)) {
           twin.Lost(holder, block, clock_.Now());
-          coverage.OnChanged(HolderIndex{holder}, block, depth - 1, kDevice, kNone, nullptr);
+          Tell(coverage, HolderIndex{holder}, block, depth - 1, kDevice, kNone, nullptr);
         }
       }
       if (random() % 2 == 0) clock_.Advance(std::chrono::milliseconds(random() % 2000));

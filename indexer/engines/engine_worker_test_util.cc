@@ -71,7 +71,7 @@ OwnedEvent ClearEvent() {
 
 // ---- The worker's rank in a real index ----
 
-class IndexSink : public RankSink, private ChangeSink {
+class IndexSink : public RankSink {
  public:
   IndexSink(TestWorker* worker, uint32_t rank) : worker_(worker), rank_(rank) {}
 
@@ -89,7 +89,10 @@ class IndexSink : public RankSink, private ChangeSink {
     }
     if (const Cleared* cleared = std::get_if<Cleared>(&event))
       sides->Clear(rank.holder, cleared->tiers, nullptr);
-    return worker_->index_->Apply(rank.holder, event, this);
+    ChangeLog changes;
+    const absl::Status status = worker_->index_->Apply(rank.holder, event, &changes);
+    changed_ = changes.blocks();
+    return status;
   }
   void SetLayout(const CacheLayout& layout) override { worker_->ranks_.at(rank_).layout = layout; }
   void SetTrust(Trust trust) override { worker_->ranks_.at(rank_).trust = trust; }
@@ -104,8 +107,6 @@ class IndexSink : public RankSink, private ChangeSink {
   }
 
  private:
-  void Changed(HolderIndex, SequenceHash, Position, TierMask, TierMask) override { ++changed_; }
-
   TestWorker* const worker_;
   const uint32_t rank_;
   uint64_t changed_ = 0;

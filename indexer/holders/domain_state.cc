@@ -202,12 +202,10 @@ uint64_t DomainState::Sweep(uint64_t blocks_max, std::atomic<uint64_t>* swept) {
       if (to_sweep_.empty()) return blocks_max;
       holder = to_sweep_.back();
     }
-    while (blocks_max > 0) {
-      const uint64_t blocks = holder->Sweep(std::min<uint64_t>(blocks_max, kBatchBlocksMax));
-      if (blocks == 0) break;
-      blocks_max -= blocks;
+    for (bool more = true; more; blocks_max -= std::min<uint64_t>(blocks_max, kBatchBlocksMax)) {
+      if (blocks_max == 0) return 0;
+      more = holder->Sweep(std::min<uint64_t>(blocks_max, kBatchBlocksMax));
     }
-    if (blocks_max == 0) return 0;
     // A query that found this number before took the holder from a table that still had it, and sees it
     // retired: `Describe` is false. So the number may be another's from here.
     index_->RemoveHolder(holder->number());

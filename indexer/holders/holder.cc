@@ -185,21 +185,24 @@ void Holder::Mask() {
   index_->SetMasked(number_, true);
   told_.live.store(false, std::memory_order_relaxed);
   if (observer_ == nullptr) return;
-  for (const Holding& holding : index_->HoldingsOf(number_)) {
-    observer_->OnChanged(number_, holding.block, holding.position, holding.tiers, TierMask(),
-                         nullptr);
-  }
+  TellHoldings(/*gained=*/false);
   observer_->OnLoad(number_, std::nullopt);
+}
+
+// All that the holder has is gained, or lost.
+void Holder::TellHoldings(bool gained) {
+  changes_.Clear();
+  for (const Holding& holding : index_->HoldingsOf(number_))
+    changes_.Add(holding.block, holding.position, gained ? TierMask() : holding.tiers,
+                 gained ? holding.tiers : TierMask());
+  observer_->OnChanged(number_, changes_, nullptr);
 }
 
 void Holder::Unmask() {
   masked_ = false;
   index_->SetMasked(number_, false);
   if (observer_ == nullptr) return;
-  for (const Holding& holding : index_->HoldingsOf(number_)) {
-    observer_->OnChanged(number_, holding.block, holding.position, TierMask(), holding.tiers,
-                         nullptr);
-  }
+  TellHoldings(/*gained=*/true);
   std::optional<Load> load;
   {
     MutexLock lock(&view_mutex_);
@@ -222,24 +225,11 @@ bool Holder::RetireIfNew() {
   return true;
 }
 
-uint64_t Holder::Sweep(uint64_t blocks_max) {
+bool Holder::Sweep(uint64_t blocks_max) {
   MutexLock lock(&mutex_);
-  if (!to_sweep_.has_value()) {
-    to_sweep_ = index_->HoldingsOf(number_);
-    if (side_blocks_.load(std::memory_order_relaxed) != 0)
-      sides_->Clear(number_, TierMask::All(), CountSides());
-  }
-  const uint64_t blocks = std::min<uint64_t>(blocks_max, to_sweep_->size());
-  const auto first = to_sweep_->end() - static_cast<int64_t>(blocks);
-  for (int tier = 0; tier < kTiers; ++tier) {
-    Removed removed{.tier = static_cast<Tier>(tier), .blocks = {}};
-    for (auto it = first; it != to_sweep_->end(); ++it) {
-      if (it->tiers.Has(removed.tier)) removed.blocks.push_back(it->block);
-    }
-    if (!removed.blocks.empty()) index_->Apply(number_, removed, nullptr).IgnoreError();
-  }
-  to_sweep_->erase(first, to_sweep_->end());
-  return blocks;
+  if (side_blocks_.load(std::memory_order_relaxed) != 0)
+    sides_->Clear(number_, TierMask::All(), CountSides());
+  return index_->Sweep(number_, blocks_max, nullptr);
 }
 
 // ---- A local one ----
@@ -434,26 +424,29 @@ absl::Status Holder::ApplyToIndex(const Event& event) {
   } else if (const Removed* removed = std::get_if<Removed>(&event)) {
     counters_->blocks_removed.fetch_add(removed->blocks.size(), std::memory_order_relaxed);
   }
-  run_ = std::get_if<Stored>(&event);
-  if (run_ != nullptr && blocks_max_ != 0 &&
-      blocks_.load(std::memory_order_relaxed) + run_->blocks.size() > blocks_max_) {
-    run_ = nullptr;
+  const Stored* const stored = std::get_if<Stored>(&event);
+  if (stored != nullptr && blocks_max_ != 0 &&
+      blocks_.load(std::memory_order_relaxed) + stored->blocks.size() > blocks_max_)
     return absl::ResourceExhaustedError("the holder has as many blocks as it may");
-  }
-  absl::Status status = index_->Apply(number_, event, this);
-  run_ = nullptr;
+  changes_.Clear();
+  absl::Status status = index_->Apply(number_, event, &changes_);
+  CountChanges();
+  if (observer_ != nullptr && !masked_ && !changes_.empty())
+    observer_->OnChanged(number_, changes_, stored);
   return status;
 }
 
-void Holder::Changed(HolderIndex holder, SequenceHash block, Position position, TierMask before,
-                     TierMask after) {
-  // One writer at a time: no need for a locked instruction.
-  last_changed_.store(last_changed_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-  if (before.empty()) blocks_.fetch_add(1, std::memory_order_relaxed);
-  if (after.empty()) blocks_.fetch_sub(1, std::memory_order_relaxed);
-  if (observer_ != nullptr && !masked_) {
-    observer_->OnChanged(holder, block, position, before, after, run_);
+void Holder::CountChanges() {
+  uint64_t blocks = blocks_.load(std::memory_order_relaxed);
+  for (size_t i = 0; i < changes_.size(); ++i) {
+    const ChangeLog::Run run = changes_[i];
+    if (run.before.empty()) blocks += run.blocks.size();
+    if (run.after.empty()) blocks -= run.blocks.size();
   }
+  // One writer at a time: no need for a locked instruction.
+  blocks_.store(blocks, std::memory_order_relaxed);
+  last_changed_.store(last_changed_.load(std::memory_order_relaxed) + changes_.blocks(),
+                      std::memory_order_relaxed);
 }
 
 void Holder::SetLoad(const Load& load) {

@@ -54,7 +54,7 @@ struct DomainCounters {
 // A connection, unique in the process; 0 is none.
 using SessionId = uint64_t;
 
-class Holder : private HoldingsSink, private ChangeSink {
+class Holder : private HoldingsSink {
  public:
   // All pointers outlive the holder; `observer` may be null. `number` is this holder's in `index` and `sides`.
   Holder(Index* index, SideIndex* sides, HolderIndex number, DomainObserver* observer,
@@ -95,9 +95,8 @@ class Holder : private HoldingsSink, private ChangeSink {
   // Retires a holder that no hello was ever welcomed for; true when it did.
   bool RetireIfNew();
 
-  // Takes up to `blocks_max` blocks out of the index and returns how many; 0: it is empty.
-  // REQUIRES: retired.
-  uint64_t Sweep(uint64_t blocks_max);
+  // Takes about `blocks_max` blocks out of the index; false: nothing is left. REQUIRES: retired.
+  bool Sweep(uint64_t blocks_max);
 
   // ---- Of one that is restored ----
 
@@ -165,8 +164,8 @@ class Holder : private HoldingsSink, private ChangeSink {
   void SetLayout(const CacheLayout& layout) override;
   void ForEachHeld(const std::function<void(SequenceHash, TierMask, SideClass)>& visit) override;
   Digest CurrentDigest() override;
-  void Changed(HolderIndex holder, SequenceHash block, Position position, TierMask before,
-               TierMask after) override;
+  void CountChanges();
+  void TellHoldings(bool gained);
 
   static constexpr size_t kLoadWords = 6;
 
@@ -196,7 +195,7 @@ class Holder : private HoldingsSink, private ChangeSink {
   CacheLayout layout_;
   bool has_layout_ = false;  // it had side classes once: queries look at its version
   bool masked_ = false;
-  const Stored* run_ = nullptr;  // being applied
+  ChangeLog changes_;  // of the event that is being applied; keeps its memory
 
   mutable Mutex mutex_;
   StreamReceiver receiver_ ABSL_GUARDED_BY(mutex_);
@@ -206,7 +205,6 @@ class Holder : private HoldingsSink, private ChangeSink {
   bool retired_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<Time> transport_lost_since_ ABSL_GUARDED_BY(mutex_);
   bool restoring_ ABSL_GUARDED_BY(mutex_) = false;
-  std::optional<std::vector<Holding>> to_sweep_ ABSL_GUARDED_BY(mutex_);
 
   // What queries read of every holder that they report, in two lines and without a lock. Of `view_` it is a copy:
   //   1. `Publish` makes `version` odd, writes, and makes it even again.

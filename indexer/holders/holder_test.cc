@@ -34,7 +34,7 @@ TEST(HolderTest, OneThatIsForgottenIsNotDumpedWithWhatItsNumbersNextOwnerHolds) 
 
   // Found by a caller that dumps it later, it is forgotten and swept, and its number is given to another.
   first->Retire();
-  while (first->Sweep(100) > 0) {
+  while (first->Sweep(100)) {
   }
   index->RemoveHolder(first->number());
   const std::unique_ptr<Holder> second = add("second");

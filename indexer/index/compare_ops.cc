@@ -77,13 +77,13 @@ std::string Differ(const char* what, uint64_t expected, uint64_t actual) {
   return Differ(what, std::to_string(expected), std::to_string(actual));
 }
 
-struct Recorder : ChangeSink {
-  void Changed(HolderIndex holder, SequenceHash block, Position position, TierMask before,
-               TierMask after) override {
-    changes.push_back({holder, block, position, before, after});
-  }
+std::vector<Change> ChangesOf(HolderIndex holder, const ChangeLog& log) {
   std::vector<Change> changes;
-};
+  log.ForEachBlock([&](SequenceHash block, Position position, TierMask before, TierMask after) {
+    changes.push_back({holder, block, position, before, after});
+  });
+  return changes;
+}
 
 // Reads the compact answer back, and says what is wrong with its form.
 std::string Expand(const OverlapSteps& steps, std::vector<Overlap>* overlaps) {
@@ -206,16 +206,18 @@ std::string Twins::Store(const Op& op) {
 }
 
 std::string Twins::Apply(HolderIndex holder, const Event& event) {
-  Recorder expected, actual;
-  const absl::Status expected_status = reference_->Apply(holder, event, &expected);
-  const absl::Status actual_status = tested_->Apply(holder, event, &actual);
+  ChangeLog expected_log, actual_log;
+  const absl::Status expected_status = reference_->Apply(holder, event, &expected_log);
+  const absl::Status actual_status = tested_->Apply(holder, event, &actual_log);
   const std::string difference = Differ("status", absl::StatusCodeToString(expected_status.code()),
                                         absl::StatusCodeToString(actual_status.code()));
   if (!difference.empty() || !options_.whole) return difference;
   // A block changes once in an event; which goes first is the structure's own.
-  Sort(&expected.changes);
-  Sort(&actual.changes);
-  return Differ("changes {block holder position before after}", expected.changes, actual.changes);
+  std::vector<Change> expected = ChangesOf(holder, expected_log);
+  std::vector<Change> actual = ChangesOf(holder, actual_log);
+  Sort(&expected);
+  Sort(&actual);
+  return Differ("changes {block holder position before after}", expected, actual);
 }
 
 // What is swept first is the structure's own: the reference is told to forget the same.
@@ -227,21 +229,22 @@ std::string Twins::Sweep(const Op& op) {
     reference_->Apply(holder, Cleared{}, nullptr).IgnoreError();
     return "";
   }
-  Recorder swept;
-  const bool more = tested_->Sweep(holder, op.count, &swept);
-  if (more && swept.changes.empty()) return "a sweep took nothing and says there is more";
-  Recorder expected;
-  for (const Change& change : swept.changes) {
+  ChangeLog log;
+  const bool more = tested_->Sweep(holder, op.count, &log);
+  std::vector<Change> swept = ChangesOf(holder, log);
+  if (more && swept.empty()) return "a sweep took nothing and says there is more";
+  log.Clear();
+  for (const Change& change : swept) {
     if (!change.after.empty()) return "a swept block is still in a tier: " + Text(change);
     for (int tier = 0; tier < kTiers; ++tier) {
       if (!change.before.Has(static_cast<Tier>(tier))) continue;
       const Removed removed = {.tier = static_cast<Tier>(tier), .blocks = {change.block}};
-      reference_->Apply(change.holder, removed, &expected).IgnoreError();
+      reference_->Apply(holder, removed, &log).IgnoreError();
     }
   }
   // The reference took one tier at a time: join them.
   std::vector<Change> joined;
-  for (const Change& change : expected.changes) {
+  for (const Change& change : ChangesOf(holder, log)) {
     if (!joined.empty() && joined.back().block == change.block) {
       joined.back().after = change.after;
     } else {
@@ -249,9 +252,9 @@ std::string Twins::Sweep(const Op& op) {
     }
   }
   Sort(&joined);
-  Sort(&swept.changes);
+  Sort(&swept);
   const std::string difference =
-      Differ("swept {block holder position before after}", joined, swept.changes);
+      Differ("swept {block holder position before after}", joined, swept);
   if (!difference.empty()) return difference;
   const bool is_left = !reference_->HoldingsOf(holder).empty();
   return Differ("more to sweep", more || !is_left ? "" : "blocks are left", "");

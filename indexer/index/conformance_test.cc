@@ -278,7 +278,7 @@ TEST_P(AnyKindTest, AnUnknownHolderIsNotFound) {
     index_->SetMasked(unknown, true);
     EXPECT_THAT(index_->HoldingsOf(unknown), IsEmpty());
     EXPECT_EQ(index_->DigestOf(unknown), Digest());
-    EXPECT_FALSE(index_->Sweep(unknown, 64, &sink_));
+    EXPECT_FALSE(Sweep(unknown, 64));
   }
   EXPECT_EQ(index_->Stats().blocks, 0u);
 }
@@ -313,7 +313,7 @@ TEST_P(WholeKindTest, ASweepTakesAMaskedHolderInStepsAndTellsOfEach) {
   index_->SetMasked(holder, true);
   sink_.changes.clear();
   size_t heard = 0;
-  while (index_->Sweep(holder, 64, &sink_)) {
+  while (Sweep(holder, 64)) {
     ASSERT_GT(sink_.changes.size(), heard);
     heard = sink_.changes.size();
     ASSERT_EQ(Holdings(holder), held - heard);
@@ -324,7 +324,7 @@ TEST_P(WholeKindTest, ASweepTakesAMaskedHolderInStepsAndTellsOfEach) {
     EXPECT_EQ(std::get<4>(change), 0);
   }
   EXPECT_EQ(Holdings(holder), 0u);
-  EXPECT_FALSE(index_->Sweep(holder, 64, &sink_));
+  EXPECT_FALSE(Sweep(holder, 64));
   index_->SetMasked(holder, false);
   EXPECT_EQ(Find(prompt), (Scores{{1, 500}}));
 }

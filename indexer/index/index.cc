@@ -6,7 +6,7 @@ namespace kvatlas {
 
 // What every structure can do, because it can `FindOverlaps`.
 
-bool Index::Sweep(HolderIndex holder, size_t, ChangeSink* changes) {
+bool Index::Sweep(HolderIndex holder, size_t, ChangeLog* changes) {
   Apply(holder, Cleared{}, changes).IgnoreError();
   return false;
 }

@@ -41,6 +41,7 @@
 #include "indexer/base/ids.h"
 #include "indexer/base/overlap.h"
 #include "indexer/base/tier.h"
+#include "indexer/index/change_log.h"
 
 namespace kvatlas {
 
@@ -82,17 +83,6 @@ struct IndexOptions {
 
 // Positions below this are heads (`IndexOptions::bytes_max`).
 inline constexpr Position kHeadBlocks = 64;
-
-// Told of every real change of membership while an event applies, before `Apply` returns and in the order
-// of changes of that holder. Coverage and digests live on it. Called with the structure's locks of that
-// holder held: it must be quick and must not call the index.
-class ChangeSink {
- public:
-  virtual ~ChangeSink() = default;
-  // `holder` had the block in tiers `before` and has it in `after`; they differ.
-  virtual void Changed(HolderIndex holder, SequenceHash block, Position position, TierMask before,
-                       TierMask after) = 0;
-};
 
 struct OverlapQuery {
   // Sequence hashes from the root.
@@ -174,13 +164,14 @@ class Index {
 
   // ---- Events ----
 
-  // Applies one event of `holder`. `changes` may be null.
+  // Applies one event of `holder`, and appends to `changes`, which may be null, what of it is a real change: all of that when
+  // it returns, also where a part of the event was refused.
   // NOT_FOUND: no such holder. RESOURCE_EXHAUSTED: a bound was reached, the rest of the event is dropped.
-  virtual absl::Status Apply(HolderIndex holder, const Event& event, ChangeSink* changes) = 0;
+  virtual absl::Status Apply(HolderIndex holder, const Event& event, ChangeLog* changes) = 0;
 
   // Takes some blocks out of a holder, at least one and about `blocks_max`, so that a big holder can be
   // cleared in bounded steps; false when nothing was left. This class's own takes them all at once.
-  virtual bool Sweep(HolderIndex holder, size_t blocks_max, ChangeSink* changes);
+  virtual bool Sweep(HolderIndex holder, size_t blocks_max, ChangeLog* changes);
 
   // A bounded piece of upkeep, about `steps` small steps: heals fragmentation, gives memory back. Call it now
   // and then where events are rare. This class's own does nothing.

@@ -150,11 +150,17 @@ inline Digest DigestOf(const std::vector<Holding>& holdings) {
 
 // ---- One structure ----
 
-class Recorder : public ChangeSink {
- public:
-  void Changed(HolderIndex holder, SequenceHash block, Position position, TierMask before,
-               TierMask after) override {
-    changes.emplace_back(Raw(holder), Raw(block), position, before.bits(), after.bits());
+// What was logged of changes, of all holders.
+struct Recorder {
+  // Calls write(&log), and records what it logs as the holder's.
+  template <typename Write>
+  auto Record(HolderIndex holder, Write write) {
+    ChangeLog log;
+    auto result = write(&log);
+    log.ForEachBlock([&](SequenceHash block, Position position, TierMask before, TierMask after) {
+      changes.emplace_back(Raw(holder), Raw(block), position, before.bits(), after.bits());
+    });
+    return result;
   }
   std::vector<Change> changes;
 };
@@ -173,7 +179,12 @@ class Tested {
   HolderIndex Add() { return *index_->AddHolder(); }
 
   absl::Status Apply(HolderIndex holder, const Event& event) {
-    return index_->Apply(holder, event, &sink_);
+    return sink_.Record(
+        holder, [&](ChangeLog* changes) { return index_->Apply(holder, event, changes); });
+  }
+  bool Sweep(HolderIndex holder, size_t blocks_max) {
+    return sink_.Record(
+        holder, [&](ChangeLog* changes) { return index_->Sweep(holder, blocks_max, changes); });
   }
   void Do(HolderIndex holder, const Event& event) {
     const absl::Status status = Apply(holder, event);

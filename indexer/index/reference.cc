@@ -17,7 +17,7 @@ class ReferenceIndex : public Index {
   std::string_view Name() const override { return "reference"; }
   absl::StatusOr<HolderIndex> AddHolder() override;
   void RemoveHolder(HolderIndex holder) override;
-  absl::Status Apply(HolderIndex holder, const Event& event, ChangeSink* changes) override;
+  absl::Status Apply(HolderIndex holder, const Event& event, ChangeLog* changes) override;
   void SetMasked(HolderIndex holder, bool masked) override;
   void FindOverlaps(const OverlapQuery& query, std::vector<Overlap>* overlaps) const override;
   std::vector<Holding> HoldingsOf(HolderIndex holder) const override;
@@ -37,11 +37,11 @@ class ReferenceIndex : public Index {
     uint32_t holders = 0;
   };
 
-  absl::Status Store(HolderIndex holder, const Stored& stored, ChangeSink* changes)
+  absl::Status Store(HolderIndex holder, const Stored& stored, ChangeLog* changes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Remove(HolderIndex holder, TierMask tiers, SequenceHash block, ChangeSink* changes)
+  void Remove(HolderIndex holder, TierMask tiers, SequenceHash block, ChangeLog* changes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Clear(HolderIndex holder, TierMask tiers, ChangeSink* changes)
+  void Clear(HolderIndex holder, TierMask tiers, ChangeLog* changes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static bool IsAskedFor(HolderIndex holder, std::span<const uint64_t> only);
   static uint32_t OverlapOf(const Holder& holder, const OverlapQuery& query);
@@ -73,7 +73,7 @@ void ReferenceIndex::RemoveHolder(HolderIndex holder) {
   holders_.erase(holder);
 }
 
-absl::Status ReferenceIndex::Apply(HolderIndex holder, const Event& event, ChangeSink* changes) {
+absl::Status ReferenceIndex::Apply(HolderIndex holder, const Event& event, ChangeLog* changes) {
   MutexLock lock(&mutex_);
   if (holders_.count(holder) == 0) return absl::NotFoundError("no such holder");
   if (const Stored* stored = std::get_if<Stored>(&event)) return Store(holder, *stored, changes);
@@ -85,7 +85,7 @@ absl::Status ReferenceIndex::Apply(HolderIndex holder, const Event& event, Chang
   return absl::OkStatus();
 }
 
-absl::Status ReferenceIndex::Store(HolderIndex holder, const Stored& stored, ChangeSink* changes) {
+absl::Status ReferenceIndex::Store(HolderIndex holder, const Stored& stored, ChangeLog* changes) {
   for (size_t i = 0; i < stored.blocks.size(); ++i) {
     const SequenceHash hash = stored.blocks[i];
     if (blocks_.count(hash) == 0) {
@@ -103,14 +103,13 @@ absl::Status ReferenceIndex::Store(HolderIndex holder, const Stored& stored, Cha
     const TierMask before = tiers;
     tiers = before | stored.tier;
     if (before.empty()) ++block.holders;
-    if (changes != nullptr && before != tiers)
-      changes->Changed(holder, hash, block.position, before, tiers);
+    if (changes != nullptr && before != tiers) changes->Add(hash, block.position, before, tiers);
   }
   return absl::OkStatus();
 }
 
 void ReferenceIndex::Remove(HolderIndex holder, TierMask tiers, SequenceHash hash,
-                            ChangeSink* changes) {
+                            ChangeLog* changes) {
   std::map<SequenceHash, TierMask>& held = holders_[holder].held;
   const auto holding = held.find(hash);
   if (holding == held.end() || !holding->second.Intersects(tiers)) return;
@@ -122,10 +121,10 @@ void ReferenceIndex::Remove(HolderIndex holder, TierMask tiers, SequenceHash has
     held.erase(holding);
     if (--blocks_[hash].holders == 0) blocks_.erase(hash);
   }
-  if (changes != nullptr) changes->Changed(holder, hash, position, before, after);
+  if (changes != nullptr) changes->Add(hash, position, before, after);
 }
 
-void ReferenceIndex::Clear(HolderIndex holder, TierMask tiers, ChangeSink* changes) {
+void ReferenceIndex::Clear(HolderIndex holder, TierMask tiers, ChangeLog* changes) {
   const std::map<SequenceHash, TierMask> held = holders_[holder].held;
   for (const auto& [hash, unused] : held) Remove(holder, tiers, hash, changes);
 }

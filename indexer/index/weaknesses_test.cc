@@ -306,20 +306,16 @@ TEST_P(WeaknessesTest, RemovingAHolderWithManyFirstBlocksTakesOnlyItsOwn) {
 
 // A sweep that is said to go in steps does; what a structure cannot do in steps it does at once.
 TEST_P(WeaknessesTest, ASweepsStepIsBounded) {
-  struct Counter : ChangeSink {
-    void Changed(HolderIndex, SequenceHash, Position, TierMask, TierMask) override { ++changes; }
-    size_t changes = 0;
-  };
   const HolderIndex holder = Add();
   const size_t sequences = Size(2'000);
   for (uint64_t i = 0; i < sequences; ++i) Store(holder, Sequence(i, 50));
-  Counter first;
+  ChangeLog first;
   if (!index_->Sweep(holder, 256, &first)) GTEST_SKIP() << "clears a holder at once";
-  EXPECT_LE(first.changes, 256u + 4096u);
+  EXPECT_LE(first.blocks(), 256u + 4096u);
   for (bool more = true; more;) {
-    Counter step;
+    ChangeLog step;
     more = index_->Sweep(holder, 256, &step);
-    EXPECT_LE(step.changes, 256u + 4096u);
+    EXPECT_LE(step.blocks(), 256u + 4096u);
   }
   EXPECT_EQ(index_->Stats().holdings, 0u);
 }

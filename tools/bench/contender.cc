@@ -15,8 +15,8 @@ class NullIndex : public Index {
   absl::StatusOr<HolderIndex> AddHolder() override { return HolderIndex{holders_++}; }
   void RemoveHolder(HolderIndex) override {}
   void SetMasked(HolderIndex, bool) override {}
-  absl::Status Apply(HolderIndex, const Event&, ChangeSink*) override { return absl::OkStatus(); }
-  bool Sweep(HolderIndex, size_t, ChangeSink*) override { return false; }
+  absl::Status Apply(HolderIndex, const Event&, ChangeLog*) override { return absl::OkStatus(); }
+  bool Sweep(HolderIndex, size_t, ChangeLog*) override { return false; }
   void FindOverlaps(const OverlapQuery&, std::vector<Overlap>*) const override {}
   void FindSteps(const OverlapQuery&, OverlapSteps* steps) const override {
     steps->words_per_step = 0;

@@ -243,11 +243,14 @@ class World : private CellFinder, private OverlapFinder, private DomainObserver 
 
   // ---- What the hierarchy learns ----
 
-  void OnChanged(HolderIndex, SequenceHash block, Position, TierMask before, TierMask after,
-                 const Stored*) override {
+  void OnChanged(HolderIndex, const ChangeLog& changes, const Stored*) override {
     // A holder that is masked or swept tells of losses that no cell reported.
-    if (ticking_ || before.empty() == after.empty()) return;
-    cells_[delivering_]->probe().Above(block, before.empty(), simulation_.now(), &staleness_ms_);
+    if (ticking_) return;
+    changes.ForEachBlock([&](SequenceHash block, Position, TierMask before, TierMask after) {
+      if (before.empty() != after.empty())
+        cells_[delivering_]->probe().Above(block, before.empty(), simulation_.now(),
+                                           &staleness_ms_);
+    });
   }
   void OnLoad(HolderIndex, const std::optional<Load>&) override {}
 

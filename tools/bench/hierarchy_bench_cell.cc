@@ -100,11 +100,12 @@ HolderRegistryOptions BenchCell::RegistryOptions() {
   return registry;
 }
 
-void BenchCell::OnChanged(HolderIndex holder, SequenceHash block, Position position,
-                          TierMask before, TierMask after, const Stored* run) {
-  coverage_->OnChanged(holder, block, position, before, after, run);
-  if (before.empty() != after.empty() && options_.schedule->IsWaypoint(position))
-    probe_.Below(block, before.empty(), simulation_.now());
+void BenchCell::OnChanged(HolderIndex holder, const ChangeLog& changes, const Stored* stored) {
+  coverage_->OnChanged(holder, changes, stored);
+  changes.ForEachBlock([&](SequenceHash block, Position position, TierMask before, TierMask after) {
+    if (before.empty() != after.empty() && options_.schedule->IsWaypoint(position))
+      probe_.Below(block, before.empty(), simulation_.now());
+  });
 }
 
 void BenchCell::OnLoad(HolderIndex holder, const std::optional<Load>& load) {

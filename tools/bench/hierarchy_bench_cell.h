@@ -95,8 +95,7 @@ class BenchCell : private DomainObserver {
   const std::string& name() const { return name_; }
 
  private:
-  void OnChanged(HolderIndex holder, SequenceHash block, Position position, TierMask before,
-                 TierMask after, const Stored* run) override;
+  void OnChanged(HolderIndex holder, const ChangeLog& changes, const Stored* stored) override;
   void OnLoad(HolderIndex holder, const std::optional<Load>& load) override;
 
   CoverageReporterOptions ReporterOptions(StreamAcceptor* hierarchy, NetworkStats* network,

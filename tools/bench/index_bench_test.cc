@@ -62,7 +62,7 @@ class Passing : public Index {
   absl::StatusOr<HolderIndex> AddHolder() override { return real_->AddHolder(); }
   void RemoveHolder(HolderIndex holder) override { real_->RemoveHolder(holder); }
   void SetMasked(HolderIndex holder, bool masked) override { real_->SetMasked(holder, masked); }
-  absl::Status Apply(HolderIndex holder, const Event& event, ChangeSink* changes) override {
+  absl::Status Apply(HolderIndex holder, const Event& event, ChangeLog* changes) override {
     return real_->Apply(holder, event, changes);
   }
   void FindOverlaps(const OverlapQuery& query, std::vector<Overlap>* overlaps) const override {
@@ -144,7 +144,7 @@ TEST(CheckTest, OverCountsAreCounted) {
 class Forgetless : public Passing {
  public:
   using Passing::Passing;
-  absl::Status Apply(HolderIndex holder, const Event& event, ChangeSink* changes) override {
+  absl::Status Apply(HolderIndex holder, const Event& event, ChangeLog* changes) override {
     if (std::holds_alternative<Removed>(event)) return absl::OkStatus();
     return Passing::Apply(holder, event, changes);
   }
@@ -251,7 +251,7 @@ TEST(SeqTest, CutEventsNameTheSameBlocks) {
 class Refusing : public Passing {
  public:
   using Passing::Passing;
-  absl::Status Apply(HolderIndex holder, const Event& event, ChangeSink* changes) override {
+  absl::Status Apply(HolderIndex holder, const Event& event, ChangeLog* changes) override {
     if (std::holds_alternative<Removed>(event)) return absl::ResourceExhaustedError("full");
     return Passing::Apply(holder, event, changes);
   }
@@ -349,7 +349,7 @@ class Greedy : public Passing {
   using Passing::Passing;
   ~Greedy() override { Release(); }
 
-  absl::Status Apply(HolderIndex holder, const Event& event, ChangeSink* changes) override {
+  absl::Status Apply(HolderIndex holder, const Event& event, ChangeLog* changes) override {
     if (std::holds_alternative<Cleared>(event)) {
       Release();
     } else if (taken_ == nullptr) {
@@ -426,7 +426,7 @@ TEST(MemTest, WhatAStructureStatesIsReported) {
 class Crashing : public Passing {
  public:
   using Passing::Passing;
-  absl::Status Apply(HolderIndex, const Event&, ChangeSink*) override { _exit(7); }
+  absl::Status Apply(HolderIndex, const Event&, ChangeLog*) override { _exit(7); }
 };
 
 TEST(MemTest, AStructureThatCrashesIsSkipped) {

@@ -2,8 +2,9 @@
 //
 // *Truth*: all of `index.h`, holes included. Except where writers change a run during each of over a hundred looks of one
 // query at it: no holder is then answered deeper than that run's beginning, and those that are deeper are not exact.
-// *Threads*: any. Readers take no lock, wait for nobody and write nothing that other threads write; writers of
-// different holders run side by side. Everything a caller may do at once with everything else.
+// *Threads*: any. Readers take no lock, never wait and write nothing that other threads write. One writer at a time: calls that
+// change something take turns on a mutex, for some hundred microseconds at most; writes scale over cores by several indexes
+// (`sharded_index.h`).
 // *Cost*: about 20–24 bytes a distinct block and a bit a holder and run; a holder that lost part of a run a bit
 // a block. A new block is one entry in one table; a block that somebody else has is a comparison. A query
 // looks at a few cache lines for every run it passes.

@@ -12,29 +12,26 @@
 
 namespace kvatlas::atlas {
 
-// Runs may be split or merged by others meanwhile: what comes into the list behind the copy is looked at next, and
-// what was seen twice counts once.
+// Step by step, with the holder's own events kept out. Runs are split and merged between the steps: what comes into the
+// list behind the copy is looked at next, and what was seen twice counts once.
 std::vector<Holding> AtlasIndex::HoldingsOf(HolderIndex holder) const {
   std::vector<Holding> holdings;
   HolderState* const state = StateOf(holder);
   if (state == nullptr) return holdings;
-  MutexLock lock(&state->mutex);
-  Inside inside(this, /*brief=*/false);
-  for (uint32_t seen = 0;;) {
-    std::vector<Ref> runs;
-    {
-      LockInside list_lock(*table_->gate(), &state->runs_lock);
+  MutexLock order(&state->mutex);
+  std::vector<Ref> runs;
+  for (size_t next = 0;;) {
+    MutexLock lock(&writer_);
+    if (next == runs.size()) {
       runs.resize(state->runs.size());
       state->runs.CopyTo(runs.data());
+      if (next >= runs.size()) break;
     }
-    if (runs.size() <= seen) break;
-    for (size_t i = seen; i < runs.size(); ++i) {
+    for (const size_t enough = holdings.size() + kStepBlocks;
+         next < runs.size() && holdings.size() < enough; ++next) {
       Place at;
-      if (!LockListed(runs[i], &at)) continue;
-      AppendHoldings(at.run, state->number, &holdings);
-      Release(&at);
+      if (LocateListed(runs[next], &at)) AppendHoldings(at.run, state->number, &holdings);
     }
-    seen = static_cast<uint32_t>(runs.size());
   }
   std::sort(holdings.begin(), holdings.end(),
             [](const Holding& a, const Holding& b) { return a.block < b.block; });
@@ -77,16 +74,12 @@ Digest AtlasIndex::DigestOf(HolderIndex holder) const {
   return state->digest;
 }
 
+// Takes no lock, so that it waits for no writer.
 IndexStats AtlasIndex::Stats() const {
   IndexStats stats;
   EpochGuard guard;
-  for (uint32_t i = 0; i < holders_end(); ++i) {
-    HolderState* const state = StateOf(HolderIndex{i});
-    if (state == nullptr) continue;
-    MutexLock lock(&state->mutex);
-    stats.holders += state->in_use.load(std::memory_order_relaxed);
-    stats.holdings += state->holdings;
-  }
+  stats.holders = holder_count_.load(std::memory_order_relaxed);
+  stats.holdings = holdings_.load(std::memory_order_relaxed);
   stats.blocks = blocks_.load(std::memory_order_relaxed);
   stats.bytes = heap_->bytes();
   stats.refused_blocks = refused_.load(std::memory_order_relaxed);
@@ -128,8 +121,7 @@ absl::Status AtlasIndex::Check() const {
     }
     Run* const run = RunAt(ref);
     const uint32_t offset = OffsetOf(ref, word);
-    if (!run->alive.load(std::memory_order_relaxed) ||
-        offset >= run->len.load(std::memory_order_relaxed)) {
+    if (!run->alive || offset >= run->len.load(std::memory_order_relaxed)) {
       status = Wrong("an entry leads out of its run");
       return;
     }
@@ -148,7 +140,7 @@ absl::Status AtlasIndex::Check() const {
   return CheckHolders(entries);
 }
 
-// A block is in the table if and only if somebody has it.
+// A block is in the table if and only if some holder has it.
 absl::Status AtlasIndex::CheckRun(Run* run, const Offsets& in_table) const {
   const uint32_t len = run->len.load(std::memory_order_relaxed);
   if (len == 0 || len > run->capacity) return Wrong("a run of impossible length");

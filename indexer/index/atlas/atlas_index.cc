@@ -4,9 +4,9 @@
 #include <string>
 #include <utility>
 
+#include "indexer/base/assert.h"
 #include "indexer/index/atlas/atlas.h"
 #include "indexer/index/atlas/digest_term.h"
-#include "indexer/index/atlas/epoch.h"
 #include "indexer/index/atlas/pause.h"
 
 namespace kvatlas {
@@ -20,7 +20,7 @@ namespace atlas {
 std::unique_ptr<AtlasIndex> AtlasIndex::Create(const IndexOptions& options) {
   std::unique_ptr<Heap> heap = Heap::Create(options.retained_bytes, options.address_bytes_max);
   if (heap == nullptr || options.holders_max > uint32_t{1} << kHolderBits) return nullptr;
-  // Where the heap lies is as good a secret as any: nobody outside can choose names that collide.
+  // Where the heap lies is as good a secret as any: no sender can choose names that collide.
   const uint64_t seed = reinterpret_cast<uintptr_t>(heap.get()) * 0xBF58476D1CE4E5B9u;
   std::unique_ptr<BlockTable> table = BlockTable::Create(heap.get(), seed);
   if (table == nullptr) return nullptr;
@@ -53,15 +53,15 @@ HolderState* AtlasIndex::StateOf(HolderIndex holder) const {
 }
 
 absl::StatusOr<HolderIndex> AtlasIndex::AddHolder() {
-  MutexLock lock(&admin_mutex_);
-  if (holder_count_ >= options_.holders_max)
+  MutexLock lock(&writer_);
+  if (holder_count_.load(std::memory_order_relaxed) >= options_.holders_max)
     return absl::ResourceExhaustedError("holders_max reached");
   uint32_t number = holders_end();
   if (!free_numbers_.empty()) {
     number = *free_numbers_.begin();
     free_numbers_.erase(free_numbers_.begin());
   }
-  ++holder_count_;
+  Count(&holder_count_, 1);
   if (HolderState* const old = holders_[number].load(std::memory_order_relaxed); old != nullptr) {
     old->in_use.store(true, std::memory_order_release);
   } else {
@@ -76,17 +76,14 @@ void AtlasIndex::RemoveHolder(HolderIndex holder) {
   HolderState* const state = StateOf(holder);
   if (state == nullptr) return;
   SetMasked(holder, true);
-  {
-    MutexLock lock(&state->mutex);
-    Inside inside(this, /*brief=*/false);
-    Clear(state, TierMask::All(), nullptr);
-    state->Reset();
-    state->in_use.store(false, std::memory_order_release);
-  }
+  MutexLock order(&state->mutex);
+  Clear(state, TierMask::All(), nullptr);
+  MutexLock lock(&writer_);
+  state->Reset();
+  state->in_use.store(false, std::memory_order_release);
   heap_->Reclaim();
-  MutexLock lock(&admin_mutex_);
   free_numbers_.insert(Raw(holder));
-  --holder_count_;
+  Count(&holder_count_, -uint64_t{1});
 }
 
 void AtlasIndex::SetMasked(HolderIndex holder, bool masked) {
@@ -100,74 +97,73 @@ void AtlasIndex::SetMasked(HolderIndex holder, bool masked) {
   }
 }
 
-absl::Status AtlasIndex::Apply(HolderIndex holder, const Event& event, ChangeSink* changes) {
+absl::Status AtlasIndex::Apply(HolderIndex holder, const Event& event, ChangeLog* changes) {
   HolderState* const state = StateOf(holder);
   if (state == nullptr) return absl::NotFoundError("no such holder");
-  absl::Status status;
-  {
-    MutexLock lock(&state->mutex);
-    const Stored* const stored = std::get_if<Stored>(&event);
-    const Removed* const removed = std::get_if<Removed>(&event);
-    const size_t blocks = stored != nullptr    ? stored->blocks.size()
-                          : removed != nullptr ? removed->blocks.size()
-                                               : state->holdings;
-    Inside inside(this, /*brief=*/blocks <= kBriefBlocks);
-    if (stored != nullptr) {
-      status = Store(state, {.tier = stored->tier, .changes = changes}, *stored);
-    } else if (removed != nullptr) {
-      Remove(state, {.tier = removed->tier, .changes = changes}, removed->blocks);
-    } else {
-      Clear(state, std::get<Cleared>(event).tiers, changes);
+  MutexLock order(&state->mutex);
+  if (const Stored* const stored = std::get_if<Stored>(&event)) {
+    Incoming next{.position = stored->position,
+                  .parent = stored->parent,
+                  .blocks = stored->blocks,
+                  .local_hashes = stored->local_hashes};
+    if (next.local_hashes.size() != next.blocks.size()) next.local_hashes = {};
+    while (!next.blocks.empty()) {
+      Incoming step = next;
+      step.blocks = next.blocks.first(std::min(next.blocks.size(), kStepBlocks));
+      if (!step.local_hashes.empty())
+        step.local_hashes = step.local_hashes.first(step.blocks.size());
+      MutexLock lock(&writer_);
+      absl::Status status = Store(state, {.tier = stored->tier, .changes = changes}, step);
+      heap_->MaybeReclaim();
+      if (!status.ok()) {
+        Count(&refused_, next.blocks.size() - step.blocks.size());
+        return status;
+      }
+      next.position += static_cast<Position>(step.blocks.size());
+      next.parent = step.blocks.back();
+      next.blocks = next.blocks.subspan(step.blocks.size());
+      if (!next.local_hashes.empty())
+        next.local_hashes = next.local_hashes.subspan(step.blocks.size());
     }
+  } else if (const Removed* const removed = std::get_if<Removed>(&event)) {
+    for (std::span<const SequenceHash> next = removed->blocks; !next.empty();) {
+      const size_t count = std::min(next.size(), kStepBlocks);
+      MutexLock lock(&writer_);
+      Remove(state, {.tier = removed->tier, .changes = changes}, next.first(count));
+      heap_->MaybeReclaim();
+      next = next.subspan(count);
+    }
+  } else {
+    Clear(state, std::get<Cleared>(event).tiers, changes);
+    MutexLock lock(&writer_);
+    heap_->Reclaim();
   }
-  if (std::holds_alternative<Cleared>(event)) heap_->Reclaim();
-  return status;
+  return absl::OkStatus();
 }
 
 // ---- Places ----
 
-void AtlasIndex::Release(Place* place) const {
-  if (place->run != nullptr) UnlockRun(place->run);
-  *place = {};
+// Of a word that the table knows: by W2 it is a block's.
+AtlasIndex::Place AtlasIndex::PlaceOf(Ref word) const {
+  const Ref ref = heap_->RunOf(word);
+  const Place place{.ref = ref, .run = RunAt(ref), .offset = OffsetOf(ref, word)};
+  KVATLAS_ASSERT(place.run->alive && place.offset < place.run->len.load(std::memory_order_relaxed));
+  return place;
 }
 
-bool AtlasIndex::LockBlock(SequenceHash block, Place* place, BlockTable::Home* fetched) const {
-  for (int round = 0;; ++round) {
-    const Ref word =
-        fetched != nullptr && round == 0 ? table_->Find(block, fetched) : table_->Find(block);
-    if (word == 0) return false;
-    const Ref ref = heap_->RunOf(word);
-    Run* const run = RunAt(ref);
-    Pause();
-    LockRun(run);
-    const uint32_t offset = OffsetOf(ref, word);
-    if (run->alive.load(std::memory_order_relaxed) &&
-        offset < run->len.load(std::memory_order_relaxed) && HashAt(*run, offset) == Raw(block)) {
-      *place = {.ref = ref, .run = run, .offset = offset};
-      return true;
-    }
-    UnlockRun(run);
-    // It moved, or went, between the table and the run: look again.
-    SpinWait(round);
-  }
+bool AtlasIndex::Locate(SequenceHash block, Place* place) const {
+  BlockTable::Lookup lookup;
+  table_->StartLookup(block, &lookup);
+  const Ref word = table_->FindEntry(block, lookup).word;
+  if (word != 0) *place = PlaceOf(word);
+  return word != 0;
 }
 
 // A run that some holder's list names. It may be another one, in the same place.
-bool AtlasIndex::LockListed(Ref ref, Place* place) const {
-  if (!heap_->IsRun(ref)) return false;
-  Run* const run = RunAt(ref);
-  LockRun(run);
-  if (!run->alive.load(std::memory_order_relaxed)) {
-    UnlockRun(run);
-    return false;
-  }
-  *place = {.ref = ref, .run = run, .offset = 0};
+bool AtlasIndex::LocateListed(Ref ref, Place* place) const {
+  if (!heap_->IsRun(ref) || !RunAt(ref)->alive) return false;
+  *place = {.ref = ref, .run = RunAt(ref), .offset = 0};
   return true;
-}
-
-bool AtlasIndex::AddToList(HolderState* holder, Ref ref) {
-  LockInside lock(*table_->gate(), &holder->runs_lock);
-  return holder->runs.Add(ref);
 }
 
 bool AtlasIndex::HasAnything(Run* run, uint32_t holder) const {
@@ -177,18 +173,6 @@ bool AtlasIndex::HasAnything(Run* run, uint32_t holder) const {
     if (tiers.Has(tier) && MembersOf(run, tier).Has(holder)) return true;
   }
   return false;
-}
-
-// The same without the run's lock: true when it is not known.
-bool AtlasIndex::MayHaveAnything(Run* run, uint32_t holder) const {
-  if (!run->alive.load(std::memory_order_acquire)) return false;
-  const uint32_t version = run->version.load(std::memory_order_acquire);
-  const Holders first = run->holders[0].load(std::memory_order_acquire);
-  if (version % 2 != 0 || HasAnything(run, holder)) return true;
-  std::atomic_thread_fence(std::memory_order_acquire);
-  // Holders may have moved from the run into sections meanwhile.
-  return run->version.load(std::memory_order_relaxed) != version ||
-         run->holders[0].load(std::memory_order_relaxed) != first;
 }
 
 // Counts a holder once a tier; up to about `at_most`.
@@ -205,73 +189,84 @@ uint32_t AtlasIndex::HoldersIn(Run* run, uint32_t at_most) const {
 
 // ---- Accounts ----
 
+// The holder got `changed` of the run in one tier, or lost it: its digest, and what is told of it.
 void AtlasIndex::Account(HolderState* holder, const Write& write, Run* run, const Offsets& changed,
                          bool added) {
-  const int tier = static_cast<int>(write.tier);
+  Offsets left = changed;
   uint64_t sum = 0;
-  uint64_t holdings = 0;
-  const uint64_t count = changed.Count();
-  Offsets elsewhere[kTiers];
-  bool any_elsewhere = false;
+  changed.ForEach([&](uint32_t offset) { sum += DigestTermOf(HashAt(*run, offset)); });
+  uint64_t gone = changed.Count();  // holdings that began or ended
+  const uint64_t count = gone;
+  // What it has in other tiers, too: seldom anything.
   const TierMask others = Members::TiersOf(heap_.get(), *run) & ~TierMask(write.tier);
-  for (int i = 0; i < kTiers && !others.empty(); ++i) {
-    if (!others.Has(static_cast<Tier>(i))) continue;
-    elsewhere[i] = MembersOf(run, static_cast<Tier>(i)).Of(holder->number, run->Live());
-    any_elsewhere |= elsewhere[i].Any();
-  }
-  if (write.changes == nullptr && !any_elsewhere) {
-    changed.ForEach([&](uint32_t offset) { sum += DigestTermOf(HashAt(*run, offset)); });
-    holdings = count;
-  } else {
-    changed.ForEach([&](uint32_t offset) {
-      const uint64_t hash = HashAt(*run, offset);
-      sum += DigestTermOf(hash);
+  if (!others.empty()) {
+    Offsets elsewhere[kTiers];
+    Offsets any;
+    for (int i = 0; i < kTiers; ++i) {
+      if (!others.Has(static_cast<Tier>(i))) continue;
+      elsewhere[i] = MembersOf(run, static_cast<Tier>(i)).Of(holder->number, run->Live()) & changed;
+      any = any | elsewhere[i];
+    }
+    gone -= any.Count();
+    left = changed - any;
+    any.ForEach([&](uint32_t offset) {
       TierMask kept;
       for (int i = 0; i < kTiers; ++i) {
         if (elsewhere[i].Has(offset)) kept = kept | static_cast<Tier>(i);
       }
-      if (kept.empty()) ++holdings;
-      if (write.changes == nullptr) return;
       const TierMask both = kept | write.tier;
-      write.changes->Changed(HolderIndex{holder->number}, SequenceHash{hash}, run->start + offset,
-                             added ? kept : both, added ? both : kept);
+      if (write.changes != nullptr)
+        write.changes->Add(SequenceHash{HashAt(*run, offset)}, run->start + offset,
+                           added ? kept : both, added ? both : kept);
     });
   }
-  Digest::OfTier& digest = holder->digest.tiers[tier];
-  if (added) {
-    digest.blocks += count;
-    digest.sum += sum;
-    holder->holdings += holdings;
-  } else {
-    digest.blocks -= count;
-    digest.sum -= sum;
-    holder->holdings -= holdings;
+  if (write.changes != nullptr) Log(*run, left, write.tier, added, write.changes);
+  Digest::OfTier& digest = holder->digest.tiers[static_cast<int>(write.tier)];
+  digest.blocks += added ? count : -count;
+  digest.sum += added ? sum : -sum;
+  holder->holdings += added ? gone : -gone;
+  Count(&holdings_, added ? gone : -gone);
+}
+
+// Runs of neighbours, each copied at once.
+void AtlasIndex::Log(const Run& run, const Offsets& changed, Tier tier, bool added,
+                     ChangeLog* changes) {
+  const TierMask has(tier);
+  for (uint32_t from = changed.First(); from < kRunBlocksMax;) {
+    const uint32_t to = changed.FirstMissing(from);
+    SequenceHash* const blocks = changes->AddRun(
+        to - from, run.start + from, added ? TierMask() : has, added ? has : TierMask());
+    for (uint32_t offset = from; offset < to; ++offset)
+      blocks[offset - from] = SequenceHash{HashAt(run, offset)};
+    from = to < kRunBlocksMax ? changed.Next(to) : to;
   }
 }
 
-// W5; a run that is never ended is dead (W6).
-void AtlasIndex::BeginTaking(Run* run) {
+// W4; a run that is never ended is dead (W5).
+void AtlasIndex::BeginShrink(Run* run) {
   Pause();
-  run->version.store(run->version.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  const uint32_t version = run->version.load(std::memory_order_relaxed);
+  KVATLAS_ASSERT(version % 2 == 0);
+  run->version.store(version + 1, std::memory_order_relaxed);
   // Partner: the acquire fence of R3.
   std::atomic_thread_fence(std::memory_order_release);
   Pause();
 }
 
-void AtlasIndex::EndTaking(Run* run) {
+void AtlasIndex::EndShrink(Run* run) {
   Pause();
   run->version.store(run->version.load(std::memory_order_relaxed) + 1, std::memory_order_release);
   Pause();
 }
 
-void AtlasIndex::BeginTaking(uint32_t holder) {
+void AtlasIndex::BeginRemovals(uint32_t holder) {
   std::atomic<uint32_t>& number = removals_[holder];
   number.store(number.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-  // Partner: the acquire fence of R5. Who sees what is taken sees the odd number.
+  // Partner: the acquire fence of R5. A reader that sees what is taken sees the odd number.
   std::atomic_thread_fence(std::memory_order_release);
 }
 
-void AtlasIndex::EndTaking(uint32_t holder) {
+void AtlasIndex::EndRemovals(uint32_t holder) {
   std::atomic<uint32_t>& number = removals_[holder];
   number.store(number.load(std::memory_order_relaxed) + 1, std::memory_order_release);
 }

@@ -2,83 +2,80 @@
 //
 //   1. `Remove` gathers the blocks that lie in one run: engines evict tails first, so the next name is looked for to
 //      the left of the last one, then to its right, before the table is asked.
-//   2. `Withdraw` takes them from the holder. What nobody else has dies (`Kill`): out of the table, and a bit for each, or a
-//      shorter run; what others have is a bit for each that this holder has part of the run from now on
-//      (`Take`). Where nobody has anything of it any more, the run is freed.
+//   2. `Withdraw` takes them from the holder. What no other holder has dies (`Kill`): out of the table, and a bit for each, or
+//      a shorter run; what others have is a bit for each that this holder has part of the run from now on
+//      (`Take`). Where no holder has anything of it any more, the run is freed. `WithdrawOne` does the same for the usual hole.
 //   3. What has become much too large for what is left in it is replaced by a smaller one (`MaybeFit`).
 
 #include <algorithm>
 
 #include "indexer/index/atlas/atlas_index.h"
 #include "indexer/index/atlas/digest_term.h"
-#include "indexer/index/atlas/epoch.h"
 #include "indexer/index/atlas/pause.h"
 
 namespace kvatlas::atlas {
 
 void AtlasIndex::Remove(HolderState* holder, const Write& write,
                         std::span<const SequenceHash> blocks) {
-  BeginTaking(holder->number);
+  BeginRemovals(holder->number);
   Place at;
   Offsets offsets;
-  int jumps = 0;  // blocks in a row that were not beside the last one
-  // Blocks [fetched_from, fetched_to) were fetched, with these homes. The one whose home it is while it is alone in `offsets`.
-  BlockTable::Home homes[BlockTable::kAhead];
+  bool scattered = false;  // the last block was not beside the one before it
+  // Blocks [fetched_from, fetched_to) were fetched.
+  BlockTable::Lookup lookups[BlockTable::kAhead];
   size_t fetched_from = 0;
   size_t fetched_to = 0;
-  BlockTable::Home* alone = nullptr;
-  BlockTable::Home unfetched;
-  for (size_t i = 0; i < blocks.size(); ++i) {
-    if (at.run != nullptr) {
-      const uint32_t len = at.run->len.load(std::memory_order_relaxed);
-      if (at.offset > 0 && HashAt(*at.run, at.offset - 1) == Raw(blocks[i])) {
-        offsets.Add(--at.offset);
-        alone = nullptr;
-        jumps = 0;
-        continue;
-      }
-      if (at.offset + 1 < len && HashAt(*at.run, at.offset + 1) == Raw(blocks[i])) {
-        offsets.Add(++at.offset);
-        alone = nullptr;
-        jumps = 0;
-        continue;
-      }
-      WithdrawAt(holder, write, &at, offsets, alone);
-      offsets = {};
-    }
-    if (++jumps > 1 && i >= fetched_to) {
-      FetchRuns(blocks.subspan(i), homes);
+  for (size_t i = 0; i < blocks.size();) {
+    if (scattered && i >= fetched_to) {
+      FetchRuns(blocks.subspan(i), lookups);
       fetched_from = i;
       fetched_to = i + BlockTable::kAhead;
     }
-    alone = &unfetched;
+    BlockTable::Lookup unfetched;
+    BlockTable::Lookup* lookup = &unfetched;
     if (i < fetched_to) {
-      alone = &homes[i - fetched_from];
+      lookup = &lookups[i - fetched_from];
     } else {
-      table_->FindHome(blocks[i], alone);
+      table_->StartLookup(blocks[i], lookup);
     }
-    if (LockBlock(blocks[i], &at, alone)) offsets.Add(at.offset);
+    const BlockTable::Found found = table_->FindEntry(blocks[i], *lookup);
+    const SequenceHash* const next = i + 1 < blocks.size() ? &blocks[i + 1] : nullptr;
+    ++i;
+    if (found.word == 0) continue;
+    at = PlaceOf(found.word);
+    // Those beside it.
+    const uint32_t len = at.run->len.load(std::memory_order_relaxed);
+    uint32_t offset = at.offset;
+    offsets = {};
+    offsets.Add(offset);
+    size_t more = 0;
+    for (const SequenceHash* block = next; block != nullptr && i + more < blocks.size(); ++block) {
+      if (offset > 0 && HashAt(*at.run, offset - 1) == Raw(*block)) {
+        --offset;
+      } else if (offset + 1 < len && HashAt(*at.run, offset + 1) == Raw(*block)) {
+        ++offset;
+      } else {
+        break;
+      }
+      offsets.Add(offset);
+      ++more;
+    }
+    i += more;
+    scattered = more == 0;
+    if (more == 0 && WithdrawOne(holder, write, &at, *lookup, found)) continue;
+    Withdraw(holder, write, &at, offsets);
+    MaybeFit(&at);
   }
-  if (at.run != nullptr) WithdrawAt(holder, write, &at, offsets, alone);
-  EndTaking(holder->number);
+  EndRemovals(holder->number);
   MaybeTidy(holder);
 }
 
-// `fetched`: the home of the block, if it is only one.
-void AtlasIndex::WithdrawAt(HolderState* holder, const Write& write, Place* at,
-                            const Offsets& offsets, BlockTable::Home* fetched) {
-  if (fetched == nullptr || !WithdrawOne(holder, write, at, fetched)) {
-    Withdraw(holder, write, at, offsets);
-    MaybeFit(at);
-  }
-  Release(at);
-}
-
-// Whatever will be looked at when these blocks are removed, step by step for all of them.
-void AtlasIndex::FetchRuns(std::span<const SequenceHash> blocks, BlockTable::Home* homes) const {
-  table_->FetchScattered(blocks, homes, [&](std::span<const Ref> words) {
-    // Nothing here depends on what is there: who mistakes the one for the other waits for all of it. Ref 0 is nobody's
-    // memory, and may be looked at.
+// Fetches what will be looked at when these blocks are removed, step by step for all of them.
+void AtlasIndex::FetchRuns(std::span<const SequenceHash> blocks,
+                           BlockTable::Lookup* lookups) const {
+  table_->FetchScattered(blocks, lookups, [&](std::span<const Ref> words) {
+    // Nothing here depends on what is there: a mispredicted branch would wait for all of it. Ref 0 is never used, and may be
+    // looked at.
     const auto fetch = [&](Ref ref) {
       __builtin_prefetch(heap_->At<char>(ref), 1);
       return ref;
@@ -97,41 +94,52 @@ void AtlasIndex::FetchRuns(std::span<const SequenceHash> blocks, BlockTable::Hom
   });
 }
 
-void AtlasIndex::Clear(HolderState* holder, TierMask tiers, ChangeSink* changes) {
-  BeginTaking(holder->number);
+// Enters and leaves the writer once a step.
+void AtlasIndex::Clear(HolderState* holder, TierMask tiers, ChangeLog* changes) {
   if (tiers == TierMask::All()) {
-    for (;;) {
-      Ref run;
-      {
-        LockInside lock(*table_->gate(), &holder->runs_lock);
-        if (!holder->runs.TakeLast(&run)) break;
-      }
-      ClearRun(holder, run, tiers, changes);
-    }
-  } else {
-    // Runs may be split meanwhile: what is added to the list behind the copy is looked at next.
-    uint32_t seen = 0;
-    for (;;) {
-      std::vector<Ref> runs;
-      {
-        LockInside lock(*table_->gate(), &holder->runs_lock);
-        runs.resize(holder->runs.size());
-        holder->runs.CopyTo(runs.data());
-      }
-      if (runs.size() <= seen) break;
-      for (size_t i = seen; i < runs.size(); ++i) ClearRun(holder, runs[i], tiers, changes);
-      seen = static_cast<uint32_t>(runs.size());
-    }
+    for (bool more = true; more;) ClearSome(holder, kStepBlocks, changes, &more);
+    return;
   }
-  EndTaking(holder->number);
+  // Runs are split meanwhile, here and between the steps: what is added to the list behind the copy is looked at next.
+  std::vector<Ref> runs;
+  for (size_t next = 0;;) {
+    MutexLock lock(&writer_);
+    if (next == runs.size()) {
+      runs.resize(holder->runs.size());
+      holder->runs.CopyTo(runs.data());
+      if (next >= runs.size()) break;
+    }
+    BeginRemovals(holder->number);
+    for (size_t taken = 0; next < runs.size() && taken < kStepBlocks; ++next)
+      taken += 1 + ClearRun(holder, runs[next], tiers, changes);
+    EndRemovals(holder->number);
+    heap_->MaybeReclaim();
+  }
+}
+
+// A step of the same for all tiers.
+size_t AtlasIndex::ClearSome(HolderState* holder, size_t blocks_max, ChangeLog* changes,
+                             bool* more) {
+  MutexLock lock(&writer_);
+  BeginRemovals(holder->number);
+  size_t taken = 0;
+  *more = true;
+  while (*more && taken < blocks_max) {
+    Ref run;
+    *more = holder->runs.TakeLast(&run);
+    if (*more) taken += ClearRun(holder, run, TierMask::All(), changes);
+  }
+  EndRemovals(holder->number);
+  heap_->MaybeReclaim();
+  return taken;
 }
 
 // Takes what the holder has of a run in its list; returns how many blocks.
-uint32_t AtlasIndex::ClearRun(HolderState* holder, Ref ref, TierMask tiers, ChangeSink* changes) {
+uint32_t AtlasIndex::ClearRun(HolderState* holder, Ref ref, TierMask tiers, ChangeLog* changes) {
   uint32_t taken = 0;
-  // A block goes from all tiers at once: the sink hears of it once.
+  // A block goes from all tiers at once, and is told of once.
   Place at;
-  if (!LockListed(ref, &at)) return 0;
+  if (!LocateListed(ref, &at)) return 0;
   std::vector<Holding> before;
   if (changes != nullptr) AppendHoldings(at.run, holder->number, &before);
   for (int i = 0; i < kTiers && at.run != nullptr; ++i) {
@@ -141,44 +149,31 @@ uint32_t AtlasIndex::ClearRun(HolderState* holder, Ref ref, TierMask tiers, Chan
                         Offsets::Range(0, kRunBlocksMax));
   }
   MaybeFit(&at);
-  Release(&at);
   for (const Holding& holding : before) {
     if (holding.tiers.Intersects(tiers))
-      changes->Changed(HolderIndex{holder->number}, holding.block, holding.position, holding.tiers,
-                       holding.tiers & ~tiers);
+      changes->Add(holding.block, holding.position, holding.tiers, holding.tiers & ~tiers);
   }
   return taken;
 }
 
-bool AtlasIndex::Sweep(HolderIndex holder, size_t blocks_max, ChangeSink* changes) {
+bool AtlasIndex::Sweep(HolderIndex holder, size_t blocks_max, ChangeLog* changes) {
   HolderState* const state = StateOf(holder);
   if (state == nullptr) return false;
-  MutexLock lock(&state->mutex);
-  Inside inside(this, /*brief=*/false);
-  BeginTaking(state->number);
-  size_t taken = 0;
+  MutexLock order(&state->mutex);
   bool more = true;
-  while (more && taken < std::max<size_t>(blocks_max, 1)) {
-    Ref run;
-    {
-      LockInside list_lock(*table_->gate(), &state->runs_lock);
-      more = state->runs.TakeLast(&run);
-    }
-    if (more) taken += ClearRun(state, run, TierMask::All(), changes);
-  }
-  EndTaking(state->number);
+  for (size_t taken = 0; more && taken < std::max<size_t>(blocks_max, 1);)
+    taken += ClearSome(state, std::min(blocks_max - taken, kStepBlocks), changes, &more);
   return more;
 }
 
-// The same for a single block, where that makes a hole or a shorter run and no more: no other tier, nobody to tell.
+// The same for a single block, where that makes a hole or a shorter run and no more: no other tier.
 // False: it is another case, and nothing was done.
 bool AtlasIndex::WithdrawOne(HolderState* holder, const Write& write, Place* at,
-                             BlockTable::Home* fetched) {
+                             const BlockTable::Lookup& lookup, const BlockTable::Found& found) {
   Run* const run = at->run;
   const uint32_t offset = at->offset;
   const uint32_t len = run->len.load(std::memory_order_relaxed);
   const bool is_last = offset + 1 == len;
-  if (write.changes != nullptr) return false;
   Members::One one;
   if ((run->holders[0].load(std::memory_order_relaxed) & kSectionBit) != 0) {
     if (is_last) return false;
@@ -189,10 +184,11 @@ bool AtlasIndex::WithdrawOne(HolderState* holder, const Write& write, Place* at,
     const Holders sole = Members::Sole(*run);
     if (sole == kFree) return false;
     if (sole != InlineHolder(write.tier, holder->number)) return true;
-    if (is_last && (len == 1 || run->holes.load(std::memory_order_relaxed))) return false;
+    if (is_last && (len == 1 || run->holes)) return false;
   }
   const uint64_t hash = HashAt(*run, offset);
-  BeginTaking(run);
+  const Position position = run->start + offset;
+  BeginShrink(run);
   if (is_last) {
     run->len.store(static_cast<uint16_t>(len - 1), std::memory_order_release);
     run->died += run->died < kDeadToLook ? 1 : 0;
@@ -200,9 +196,9 @@ bool AtlasIndex::WithdrawOne(HolderState* holder, const Write& write, Place* at,
     KillOne(run, offset);
   }
   if (one.has) Members::Take(one, offset);
-  EndTaking(run);
+  EndShrink(run);
   if (!one.shared) {
-    table_->Erase(fetched, WordOf(at->ref, offset));
+    table_->Erase(lookup, found);
     Count(&blocks_, -uint64_t{1});
   }
   if (run->died >= kDeadToLook) MaybeFit(at);
@@ -210,11 +206,14 @@ bool AtlasIndex::WithdrawOne(HolderState* holder, const Write& write, Place* at,
   --digest.blocks;
   digest.sum -= DigestTermOf(hash);
   --holder->holdings;
+  Count(&holdings_, -uint64_t{1});
+  if (write.changes != nullptr)
+    write.changes->Add(SequenceHash{hash}, position, TierMask(write.tier), TierMask());
   return true;
 }
 
-// Takes `offsets` from the holder and returns how many it had of them. The run stays locked; another may have taken its
-// place, or none.
+// Takes `offsets` from the holder and returns how many it had of them. Another run may have taken the place of this one, or
+// none.
 uint32_t AtlasIndex::Withdraw(HolderState* holder, const Write& write, Place* at,
                               const Offsets& offsets) {
   Run* const run = at->run;
@@ -255,14 +254,14 @@ uint32_t AtlasIndex::Withdraw(HolderState* holder, const Write& write, Place* at
   return taken.Count();
 }
 
-// W5: the holder has `left` of the run from now on, and `dead` nobody. False when there is no memory: the holder has what it
+// W4: the holder has `left` of the run from now on, and no holder has `dead`. False when there is no memory: the holder has what it
 // had of the others.
 bool AtlasIndex::Take(HolderState* holder, const Write& write, Run* run, const Offsets& left,
                       const Offsets& dead) {
   Members members = MembersOf(run, write.tier);
   const uint32_t number = holder->number;
   const bool had_all = members.HasAll(number);
-  BeginTaking(run);
+  BeginShrink(run);
   if (dead.Any()) Kill(run, dead);
   const Offsets live = run->Live();
   bool done = true;
@@ -282,11 +281,11 @@ bool AtlasIndex::Take(HolderState* holder, const Write& write, Run* run, const O
       if (tiers.Has(static_cast<Tier>(i))) Promote(run, static_cast<Tier>(i), live);
     }
   }
-  EndTaking(run);
+  EndShrink(run);
   return done;
 }
 
-// Who has part of the run, and that is all that is not dead, has all of it. REQUIRES: an odd version.
+// What has part of the run, and that is all that is not dead, has all of it. REQUIRES: an odd version.
 void AtlasIndex::Promote(Run* run, Tier tier, const Offsets& live) {
   Members members = MembersOf(run, tier);
   members.ForEachPart([&](uint32_t holder, const Offsets& offsets) {
@@ -294,8 +293,7 @@ void AtlasIndex::Promote(Run* run, Tier tier, const Offsets& live) {
   });
 }
 
-// What is dead leaves the table. Only then: until then who finds an entry waits for the run, or sees that the word is no
-// block's; the other way round somebody could store a block elsewhere while readers still met it here.
+// What is dead leaves the table, and only then: until then a reader that finds an entry sees that the word is no block's.
 void AtlasIndex::EraseBlocks(const Place& at, const Offsets& dead) {
   if (!dead.Any()) return;
   const uint32_t len = at.run->len.load(std::memory_order_relaxed);
@@ -334,14 +332,14 @@ void AtlasIndex::KillOne(Run* run, uint32_t offset) {
   run->died += run->died < kDeadToLook ? 1 : 0;
 }
 
-// Nobody has anything of the run; `dead` went last.
+// No holder has anything of the run; `dead` went last.
 void AtlasIndex::FreeRun(Place* at, const Offsets& dead) {
-  BeginTaking(at->run);
+  BeginShrink(at->run);
   Pause();
   at->run->len.store(0, std::memory_order_release);
   Pause();
   EraseBlocks(*at, dead);
-  Abandon(at->ref);
+  DropRun(at->ref, /*seen=*/true);
   *at = {};
 }
 

@@ -1,11 +1,11 @@
 // How do runs change their shape? They are split where many holders end, rewritten when they shrink or outgrow
-// their words, and merged when what divided them is gone. All of it replaces runs by new ones (W6).
+// their words, and merged when what divided them is gone. All of it replaces runs by new ones (W5).
 
 #include <algorithm>
 #include <new>
 
+#include "indexer/base/assert.h"
 #include "indexer/index/atlas/atlas_index.h"
-#include "indexer/index/atlas/epoch.h"
 #include "indexer/index/atlas/pause.h"
 
 namespace kvatlas::atlas {
@@ -34,14 +34,12 @@ uint32_t AtlasIndex::CapacityFor(uint32_t blocks) const {
   return capacity;
 }
 
-// A locked run with room for `blocks` that nobody can find yet. Whoever found the one that was here before may still
-// take its lock and look.
+// A run with room for `blocks` that no reader can find yet.
 Ref AtlasIndex::NewRun(uint32_t blocks, Position start, uint64_t parent) {
   const uint32_t capacity = CapacityFor(blocks);
   const Ref ref = heap_->AllocateRun(RunBytes(capacity));
   if (ref == 0) return 0;
   Run* const run = RunAt(ref);
-  LockRun(run);
   run->version.store((run->version.load(std::memory_order_relaxed) + 1) & ~1u,
                      std::memory_order_relaxed);
   run->len.store(0, std::memory_order_relaxed);
@@ -51,28 +49,17 @@ Ref AtlasIndex::NewRun(uint32_t blocks, Position start, uint64_t parent) {
   run->died = 0;
   run->SetDead({});
   for (std::atomic<Holders>& slot : run->holders) slot.store(kFree, std::memory_order_relaxed);
-  run->alive.store(true, std::memory_order_relaxed);
+  run->alive = true;
   Count(&runs_, 1);
   return ref;
 }
 
-// What nobody has seen.
-void AtlasIndex::DiscardRun(Ref ref) {
+void AtlasIndex::DropRun(Ref ref, bool seen) {
   Run* const run = RunAt(ref);
-  Members::Discard(heap_.get(), run, /*seen=*/false);
-  run->alive.store(false, std::memory_order_relaxed);
-  UnlockRun(run);
-  heap_->FreeRun(ref);
-  Count(&runs_, -uint64_t{1});
-}
-
-// Unlocks a run that is not used any more.
-void AtlasIndex::Abandon(Ref ref) {
-  Run* const run = RunAt(ref);
-  run->alive.store(false, std::memory_order_release);
-  Members::Discard(heap_.get(), run, /*seen=*/true);
-  UnlockRun(run);
-  heap_->RetireRun(ref);
+  KVATLAS_ASSERT(run->alive);
+  run->alive = false;
+  Members::Discard(heap_.get(), run, seen);
+  seen ? heap_->RetireRun(ref) : heap_->FreeRun(ref);
   Count(&runs_, -uint64_t{1});
 }
 
@@ -89,7 +76,7 @@ void AtlasIndex::CopyBlocks(Run* from, uint32_t first, uint32_t count, Run* to,
   }
 }
 
-// A new run of the piece's blocks and holders; it is locked and nobody can find it.
+// A new run of the piece's blocks and holders; no reader can find it.
 bool AtlasIndex::Build(Run* old, Piece* piece) {
   const uint32_t len = piece->to - piece->from;
   const Offsets dead = old->Dead();
@@ -129,7 +116,7 @@ bool AtlasIndex::List(Ref ref) {
     if (!tiers.Has(static_cast<Tier>(i))) continue;
     MembersOf(run, static_cast<Tier>(i)).ForEach(run->Live(), [&](uint32_t holder, const Offsets&) {
       HolderState* const state = holders_[holder].load(std::memory_order_acquire);
-      listed = listed && AddToList(state, ref);
+      listed = listed && state->runs.Add(ref);
     });
   }
   return listed;
@@ -153,27 +140,24 @@ void AtlasIndex::Redirect(Ref old, const Piece& piece) {
 bool AtlasIndex::Prepare(const Place& at, std::span<Piece> pieces) {
   bool ready = true;
   for (Piece& piece : pieces) ready = ready && Build(at.run, &piece);
-  // Listed before anything leads there: whoever finds the run in his list waits for it.
   for (Piece& piece : pieces) ready = ready && List(piece.ref);
   if (ready) return true;
   for (const Piece& piece : pieces) {
-    if (piece.ref != 0) Abandon(piece.ref);
+    if (piece.ref != 0) DropRun(piece.ref, /*seen=*/false);
   }
   return false;
 }
 
-// W6. On success the first piece's run is at `*at`, locked, the others are unlocked; else nothing changed. What is in no
-// piece is dead.
+// W5. On success the first piece's run is at `*at`; else nothing changed. What is in no piece is dead.
 bool AtlasIndex::Replace(Place* at, std::span<Piece> pieces) {
   if (!Prepare(*at, pieces)) return false;
   for (const Piece& piece : pieces) Redirect(at->ref, piece);
   Pause();
-  BeginTaking(at->run);
-  Abandon(at->ref);
-  for (const Piece& piece : pieces.subspan(1)) UnlockRun(RunAt(piece.ref));
+  BeginShrink(at->run);
+  DropRun(at->ref, /*seen=*/true);
   at->ref = pieces[0].ref;
   at->run = RunAt(at->ref);
-  rewrites_.fetch_add(1, std::memory_order_relaxed);
+  Count(&rewrites_, 1);
   return true;
 }
 
@@ -217,7 +201,7 @@ void AtlasIndex::MaybeFit(Place* at) {
   }
   if (bytes * 4 > Heap::RoundUpRun(RunBytes(run->capacity)) * 3) return;
   if (HoldersIn(at->run, kHoldersToMove + 1) > kHoldersToMove) return;
-  if (Replace(at, std::span(pieces, next))) cuts_.fetch_add(1, std::memory_order_relaxed);
+  if (Replace(at, std::span(pieces, next))) Count(&cuts_, 1);
 }
 
 // ---- Splitting ----
@@ -263,9 +247,9 @@ void AtlasIndex::MaybeSplit(Place* at, Tier tier) {
   const uint32_t cut = ChooseCut(at->run, tier);
   if (cut == 0) return;
   if (!CutBehind(at, cut)) return;
-  splits_.fetch_add(1, std::memory_order_relaxed);
+  Count(&splits_, 1);
   // The caller's block may be in the other piece: it is looked for by name.
-  if (at->offset > cut) Release(at);
+  if (at->offset > cut) *at = {};
 }
 
 // Blocks from `cut` on become a run of their own; those before stay where they are, unless there is much less room
@@ -279,8 +263,8 @@ bool AtlasIndex::CutBehind(Place* at, uint32_t cut) {
   Redirect(at->ref, pieces[1]);
   const Offsets first = Offsets::Range(0, cut);
   const TierMask tiers = Members::TiersOf(heap_.get(), *run);
-  // W5: everybody has the second piece already.
-  BeginTaking(run);
+  // W4: its holders have the second piece already.
+  BeginShrink(run);
   run->len.store(static_cast<uint16_t>(cut), std::memory_order_release);
   Pause();
   run->SetDead(run->Dead() & first);
@@ -299,14 +283,13 @@ bool AtlasIndex::CutBehind(Place* at, uint32_t cut) {
     });
     Promote(run, tier, live);
   }
-  EndTaking(run);
-  UnlockRun(RunAt(pieces[1].ref));
+  EndShrink(run);
   return true;
 }
 
 // ---- Merging ----
 
-// The same have all of both, and nobody has part of one.
+// The same holders have all of both, and none has part of one.
 bool AtlasIndex::SameHolders(Run* a, Run* b) const {
   const TierMask tiers = Members::TiersOf(heap_.get(), *a) | Members::TiersOf(heap_.get(), *b);
   for (int i = 0; i < kTiers; ++i) {
@@ -335,44 +318,29 @@ bool AtlasIndex::MaybeMerge(Ref word) {
 
 // Returns where the merged run begins, or 0.
 Ref AtlasIndex::MergeOnce(Ref word) {
-  Place second;
-  const Ref ref = heap_->RunOf(word);
-  if (!heap_->IsRun(ref) || WordOf(ref, 0) != word) return 0;
-  const uint64_t parent = RunAt(ref)->parent;
-  if (RunAt(ref)->start == 0 || parent == 0) return 0;
   Place first;
-  if (!LockBlock(SequenceHash{parent}, &first)) return 0;
-  second = {.ref = ref, .run = RunAt(ref), .offset = 0};
-  if (second.run == first.run || !TryLockRun(second.run)) {
-    Release(&first);
-    return 0;
-  }
+  Place second;
+  if (!LocateListed(heap_->RunOf(word), &second) || WordOf(second.ref, 0) != word) return 0;
+  const uint64_t parent = second.run->parent;
+  if (second.run->start == 0 || parent == 0 || !Locate(SequenceHash{parent}, &first)) return 0;
   const uint32_t len = first.run->len.load(std::memory_order_relaxed);
   const uint32_t more = second.run->len.load(std::memory_order_relaxed);
-  const bool fit = second.run->alive.load(std::memory_order_relaxed) &&
-                   second.run->parent == parent && first.offset + 1 == len &&
+  const bool fit = second.run != first.run && first.offset + 1 == len &&
                    len + more <= kRunBlocksMax && first.run->start + len == second.run->start &&
                    SameHolders(first.run, second.run);
-  if (fit) return Merge(&first, &second);
-  Release(&first);
-  Release(&second);
-  return 0;
+  return fit ? Merge(first, second) : 0;
 }
 
-// Blocks that nobody has here and somebody has elsewhere never come back to this run: it is cut around them, so that
-// its parts can be merged with what is between them.
+// Blocks that are dead here and live elsewhere never come back to this run: it is cut around them, so that its parts can be
+// merged with what is between them.
 bool AtlasIndex::MaybeCut(Ref word) {
   const Ref ref = heap_->RunOf(word);
-  if (!heap_->IsRun(ref) || !RunAt(ref)->holes.load(std::memory_order_relaxed)) return false;
   Place at;
-  if (!LockListed(ref, &at)) return false;
+  if (!LocateListed(ref, &at) || !at.run->holes) return false;
   const uint32_t len = at.run->len.load(std::memory_order_relaxed);
   const Offsets held = at.run->Live();
   // Once a run, not once a block of it.
-  if (OffsetOf(ref, word) != held.First()) {
-    Release(&at);
-    return false;
-  }
+  if (OffsetOf(ref, word) != held.First()) return false;
   std::vector<Piece> pieces;
   std::vector<Ref> beside;
   uint32_t from = 0;
@@ -389,12 +357,8 @@ bool AtlasIndex::MaybeCut(Ref word) {
     if (part.Any()) pieces.push_back({.from = part.First(), .to = part.End()});
     from = offset + 1;
   }
-  if (beside.empty() || !Replace(&at, pieces)) {
-    Release(&at);
-    return false;
-  }
+  if (beside.empty() || !Replace(&at, pieces)) return false;
   for (const Piece& piece : pieces) beside.push_back(WordOf(piece.ref, 0));
-  Release(&at);
   for (Ref each : beside) MaybeMerge(WordOf(heap_->RunOf(each), 0));
   return true;
 }
@@ -402,62 +366,51 @@ bool AtlasIndex::MaybeCut(Ref word) {
 // Moves a run that lies in a page that is mostly free, or has more room than it needs.
 bool AtlasIndex::MaybeMove(Ref word) {
   const Ref ref = heap_->RunOf(word);
-  if (!heap_->IsRun(ref) || WordOf(ref, 0) != word) return false;
-  const uint32_t used = RunAt(ref)->len.load(std::memory_order_relaxed);
-  const bool roomy = used != 0 && CapacityFor(used) < RunAt(ref)->capacity;
-  if (!roomy && !heap_->RunBetterElsewhere(ref)) return false;
   Place at;
-  if (!LockListed(ref, &at)) return false;
-  Piece piece{.from = 0, .to = at.run->len.load(std::memory_order_relaxed)};
-  const bool moved = Replace(&at, std::span(&piece, 1));
-  Release(&at);
-  return moved;
+  if (!LocateListed(ref, &at) || WordOf(ref, 0) != word) return false;
+  const uint32_t used = at.run->len.load(std::memory_order_relaxed);
+  const bool roomy = used != 0 && CapacityFor(used) < at.run->capacity;
+  if (!roomy && !heap_->RunIsOnSparsePage(ref)) return false;
+  Piece piece{.from = 0, .to = used};
+  return Replace(&at, std::span(&piece, 1));
 }
 
-Ref AtlasIndex::Merge(Place* first, Place* second) {
-  Run* const runs[2] = {first->run, second->run};
-  const uint32_t lens[2] = {runs[0]->len.load(std::memory_order_relaxed),
-                            runs[1]->len.load(std::memory_order_relaxed)};
-  const Ref ref = NewRun(lens[0] + lens[1], runs[0]->start, runs[0]->parent);
-  bool ready = ref != 0;
-  if (ready) {
-    Run* const run = RunAt(ref);
-    CopyBlocks(runs[0], 0, lens[0], run, 0);
-    CopyBlocks(runs[1], 0, lens[1], run, lens[0]);
-    run->len.store(static_cast<uint16_t>(lens[0] + lens[1]), std::memory_order_relaxed);
-    Offsets dead = runs[0]->Dead();
-    runs[1]->Dead().ForEach([&](uint32_t offset) { dead.Add(lens[0] + offset); });
-    run->SetDead(dead);
-    const TierMask tiers = Members::TiersOf(heap_.get(), *runs[0]);
-    for (int i = 0; i < kTiers; ++i) {
-      if (!tiers.Has(static_cast<Tier>(i))) continue;
-      Members members = MembersOf(run, static_cast<Tier>(i));
-      MembersOf(runs[0], static_cast<Tier>(i)).ForEachAll([&](uint32_t holder) {
-        ready = ready && members.AddAll(holder);
-      });
-    }
-    ready = ready && List(ref);
-    if (ready) {
-      Redirect(first->ref, {.from = 0, .to = lens[0], .ref = ref});
-      const Offsets live = runs[1]->Live();
-      live.ForEach([&](uint32_t i) {
-        table_->Move(SequenceHash{HashAt(*runs[1], i)}, WordOf(second->ref, i),
-                     WordOf(ref, lens[0] + i));
-      });
-      for (Place* place : {first, second}) {
-        BeginTaking(place->run);
-        Abandon(place->ref);
-        *place = {};
-      }
-      merges_.fetch_add(1, std::memory_order_relaxed);
-      UnlockRun(run);
-      return WordOf(ref, 0);
-    }
-    Abandon(ref);
+Ref AtlasIndex::Merge(const Place& first, const Place& second) {
+  const uint32_t lens[2] = {first.run->len.load(std::memory_order_relaxed),
+                            second.run->len.load(std::memory_order_relaxed)};
+  const Ref ref = NewRun(lens[0] + lens[1], first.run->start, first.run->parent);
+  if (ref == 0) return 0;
+  Run* const run = RunAt(ref);
+  CopyBlocks(first.run, 0, lens[0], run, 0);
+  CopyBlocks(second.run, 0, lens[1], run, lens[0]);
+  run->len.store(static_cast<uint16_t>(lens[0] + lens[1]), std::memory_order_relaxed);
+  Offsets dead = first.run->Dead();
+  second.run->Dead().ForEach([&](uint32_t offset) { dead.Add(lens[0] + offset); });
+  run->SetDead(dead);
+  bool ready = true;
+  const TierMask tiers = Members::TiersOf(heap_.get(), *first.run);
+  for (int i = 0; i < kTiers; ++i) {
+    if (!tiers.Has(static_cast<Tier>(i))) continue;
+    Members members = MembersOf(run, static_cast<Tier>(i));
+    MembersOf(first.run, static_cast<Tier>(i)).ForEachAll([&](uint32_t holder) {
+      ready = ready && members.AddAll(holder);
+    });
   }
-  Release(first);
-  Release(second);
-  return 0;
+  if (!ready || !List(ref)) {
+    DropRun(ref, /*seen=*/false);
+    return 0;
+  }
+  Redirect(first.ref, {.from = 0, .to = lens[0], .ref = ref});
+  second.run->Live().ForEach([&](uint32_t i) {
+    table_->Move(SequenceHash{HashAt(*second.run, i)}, WordOf(second.ref, i),
+                 WordOf(ref, lens[0] + i));
+  });
+  for (const Place& place : {first, second}) {
+    BeginShrink(place.run);
+    DropRun(place.ref, /*seen=*/true);
+  }
+  Count(&merges_, 1);
+  return WordOf(ref, 0);
 }
 
 // Round after round while there is something to do: what one of them moves makes room for the next.
@@ -467,25 +420,21 @@ void AtlasIndex::Tend(size_t steps) {
   for (int round = 0; round < kRounds && steps > 0 && changed; ++round) {
     std::vector<Ref> words;
     {
-      MutexLock lock(&admin_mutex_);
-      Inside inside(this, /*brief=*/false);
-      steps -= std::min(steps, table_->Tend(&tend_cursor_, steps, &words));
+      MutexLock lock(&writer_);
+      steps -= std::min(steps, table_->Maintain(&cursor_, steps, &words));
+      heap_->Reclaim();
     }
-    heap_->Reclaim();
-    changed = TendRuns(words);
+    changed = MaintainRuns(words);
   }
 }
 
-// In pieces, so that what one of them frees is there for the next.
-bool AtlasIndex::TendRuns(std::span<const Ref> words) {
-  constexpr size_t kAtOnce = 1024;
+// In pieces, so that what one of them frees is there for the next. The words are hints: runs go meanwhile.
+bool AtlasIndex::MaintainRuns(std::span<const Ref> words) {
   bool changed = false;
-  for (size_t i = 0; i < words.size(); i += kAtOnce) {
-    {
-      Inside inside(this, /*brief=*/false);
-      for (Ref word : words.subspan(i, std::min(kAtOnce, words.size() - i)))
-        changed |= MaybeMerge(word) || MaybeCut(word) || MaybeMove(word);
-    }
+  for (size_t i = 0; i < words.size(); i += kStepBlocks) {
+    MutexLock lock(&writer_);
+    for (Ref word : words.subspan(i, std::min(kStepBlocks, words.size() - i)))
+      changed |= MaybeMerge(word) || MaybeCut(word) || MaybeMove(word);
     heap_->Reclaim();
   }
   return changed;
@@ -495,10 +444,11 @@ bool AtlasIndex::TendRuns(std::span<const Ref> words) {
 
 // Drops what no longer holds from a holder's list when it has grown.
 void AtlasIndex::MaybeTidy(HolderState* holder) {
-  LockInside lock(*table_->gate(), &holder->runs_lock);
   if (holder->runs.size() < holder->tidy_at) return;
-  holder->runs.Tidy(
-      [&](Ref ref) { return heap_->IsRun(ref) && MayHaveAnything(RunAt(ref), holder->number); });
+  holder->runs.Tidy([&](Ref ref) {
+    Place at;
+    return LocateListed(ref, &at) && HasAnything(at.run, holder->number);
+  });
   holder->tidy_at = holder->runs.size() * 2 + HolderState::kTidyAt;
 }
 

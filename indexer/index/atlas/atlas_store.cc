@@ -1,10 +1,10 @@
 // What does a stored event do?
 //
-//   1. `Store` finds where its next block is: behind the previous one, or by name (`LockBlock`), or behind its
+//   1. `Store` finds where its next block is: behind the previous one, or by name (`Locate`), or behind its
 //      parent.
 //   2. Where the run goes on with these blocks, the holder joins it (`Join`).
 //   3. At the end of a run that only this holder has all of, the run grows (`Append`).
-//   4. Else the blocks that nobody has become a run of their own (`StoreNew`), up to the first that somebody has.
+//   4. Else the blocks that no holder has become a run of their own (`StoreNew`), up to the first that some holder has.
 
 #include <algorithm>
 
@@ -20,9 +20,8 @@ constexpr uint32_t kMoreBlocksMin = 4;
 
 }  // namespace
 
-absl::Status AtlasIndex::Store(HolderState* holder, const Write& write, const Stored& stored) {
-  const std::vector<SequenceHash>& blocks = stored.blocks;
-  if (blocks.empty()) return absl::OkStatus();
+absl::Status AtlasIndex::Store(HolderState* holder, const Write& write, const Incoming& stored) {
+  const std::span<const SequenceHash> blocks = stored.blocks;
   table_->Prefetch(blocks[0]);
   const bool has_parent = stored.position != 0;
   if (has_parent) table_->Prefetch(stored.parent);
@@ -31,8 +30,8 @@ absl::Status AtlasIndex::Store(HolderState* holder, const Write& write, const St
   bool look_at_parent = has_parent;
   absl::Status status;
   while (done < blocks.size() && status.ok()) {
-    if (at.run == nullptr && !LockBlock(blocks[done], &at)) {
-      if (look_at_parent && LockBlock(stored.parent, &at)) {
+    if (at.run == nullptr && !Locate(blocks[done], &at)) {
+      if (look_at_parent && Locate(stored.parent, &at)) {
         ++at.offset;
       } else {
         status = StoreNew(holder, write, stored, &at, &done);
@@ -42,10 +41,9 @@ absl::Status AtlasIndex::Store(HolderState* holder, const Write& write, const St
     look_at_parent = false;
     const size_t before = done;
     status = StoreAt(holder, write, stored, &at, &done);
-    if (done == before) Release(&at);
+    if (done == before) at = {};
   }
-  Release(&at);
-  if (!status.ok()) refused_.fetch_add(blocks.size() - done, std::memory_order_relaxed);
+  if (!status.ok()) Count(&refused_, blocks.size() - done);
   MaybeTidy(holder);
   return status;
 }
@@ -53,10 +51,10 @@ absl::Status AtlasIndex::Store(HolderState* holder, const Write& write, const St
 // The word is the block's, held or not.
 bool AtlasIndex::Names(const Run& run, uint32_t offset, SequenceHash block) const {
   const uint64_t word = HashAt(run, offset);
-  return word == Raw(block) || (word == ~Raw(block) && run.holes.load(std::memory_order_relaxed));
+  return word == Raw(block) || (word == ~Raw(block) && run.holes);
 }
 
-absl::Status AtlasIndex::StoreAt(HolderState* holder, const Write& write, const Stored& stored,
+absl::Status AtlasIndex::StoreAt(HolderState* holder, const Write& write, const Incoming& stored,
                                  Place* at, size_t* done) {
   const uint32_t len = at->run->len.load(std::memory_order_relaxed);
   if (at->offset < len && Names(*at->run, at->offset, stored.blocks[*done]))
@@ -66,9 +64,9 @@ absl::Status AtlasIndex::StoreAt(HolderState* holder, const Write& write, const 
   return absl::OkStatus();
 }
 
-// ---- Blocks that somebody has, or had ----
+// ---- Blocks that some holder has, or had ----
 
-absl::Status AtlasIndex::Join(HolderState* holder, const Write& write, const Stored& stored,
+absl::Status AtlasIndex::Join(HolderState* holder, const Write& write, const Incoming& stored,
                               Place* at, size_t* done) {
   Run* const run = at->run;
   const uint32_t number = holder->number;
@@ -84,21 +82,20 @@ absl::Status AtlasIndex::Join(HolderState* holder, const Write& write, const Sto
   const Offsets before = members.Of(number, run->Live());
   bool no_memory = false;
   Offsets revived;
-  if (run->holes.load(std::memory_order_relaxed))
-    to = Revive(holder, write, *at, to, &revived, &no_memory);
+  if (run->holes) to = Revive(holder, write, *at, to, &revived, &no_memory);
   const Offsets added = Offsets::Range(from, to) - before;
   bool new_part = false;
   if (added.Any()) {
     const Offsets after = before | added;
-    bool stored_all = had_all || HasAnything(run, number) || AddToList(holder, at->ref);
+    bool stored_all = had_all || HasAnything(run, number) || holder->runs.Add(at->ref);
     if (!stored_all || had_all) {
-      // Who has all has what came back.
+      // What has all of the run has what came back.
     } else if (after == run->Live()) {
-      // W5: whoever looks for those that have all and then for those that have part may meet him in neither place.
-      if (before.Any()) BeginTaking(run);
+      // W4: a reader that looks for those that have all and then for those that have part may meet it in neither place.
+      if (before.Any()) BeginShrink(run);
       stored_all = members.AddAll(number);
       if (stored_all && before.Any()) members.RemovePart(number);
-      if (before.Any()) EndTaking(run);
+      if (before.Any()) EndShrink(run);
     } else {
       stored_all = members.SetPart(number, after);
       new_part = !before.Any();
@@ -112,7 +109,7 @@ absl::Status AtlasIndex::Join(HolderState* holder, const Write& write, const Sto
     Count(&blocks_, revived.Count());
     Account(holder, write, run, added, /*added=*/true);
   }
-  if (options_.keep_local_hashes && stored.local_hashes.size() == stored.blocks.size()) {
+  if (options_.keep_local_hashes && !stored.local_hashes.empty()) {
     for (uint32_t i = from; i < to; ++i)
       run->locals()[i].store(Raw(stored.local_hashes[*done + (i - from)]),
                              std::memory_order_relaxed);
@@ -125,7 +122,7 @@ absl::Status AtlasIndex::Join(HolderState* holder, const Write& write, const Sto
 }
 
 // Dead blocks of [at.offset, to) get their place back. Returns where that ends: a block may have come back somewhere
-// else meanwhile.
+// else.
 uint32_t AtlasIndex::Revive(HolderState* holder, const Write& write, const Place& at, uint32_t to,
                             Offsets* revived, bool* no_memory) {
   Run* const run = at.run;
@@ -151,7 +148,7 @@ uint32_t AtlasIndex::Revive(HolderState* holder, const Write& write, const Place
   return end;
 }
 
-// Who else has all of the run has from now on what is not dead now (W5). False when there is no memory: nothing that
+// Other holders of all of the run have from now on what is not dead now (W4). False when there is no memory: nothing that
 // counts has changed.
 bool AtlasIndex::DemoteOthers(HolderState* holder, const Write& write, Run* run) {
   const Holders sole = Members::Sole(*run);
@@ -169,12 +166,12 @@ bool AtlasIndex::DemoteOthers(HolderState* holder, const Write& write, Run* run)
       if (other != holder->number || tier != write.tier) others.push_back(other);
     });
     if (others.empty()) continue;
-    BeginTaking(run);
+    BeginShrink(run);
     for (uint32_t other : others) {
       done = done && members.SetPart(other, live);
       if (done) members.RemoveAll(other);
     }
-    EndTaking(run);
+    EndShrink(run);
   }
   return done;
 }
@@ -183,7 +180,7 @@ BlockTable::Inserted AtlasIndex::ReviveBlock(const Place& at, uint32_t offset, u
   const SequenceHash block{~HashAt(*at.run, offset)};
   const absl::StatusOr<uint32_t> admitted = Admit(at.run->start + offset, revived + 1);
   if (!admitted.ok() || *admitted <= revived) {
-    // Somebody may have the block elsewhere: then it needs no room.
+    // The block may be elsewhere: then it needs no room.
     const Ref elsewhere = table_->Find(block);
     return {
         .what = elsewhere != 0 ? BlockTable::Inserted::kExists : BlockTable::Inserted::kNoMemory,
@@ -192,7 +189,7 @@ BlockTable::Inserted AtlasIndex::ReviveBlock(const Place& at, uint32_t offset, u
   return table_->Insert(block, WordOf(at.ref, offset));
 }
 
-// ---- Blocks that nobody has ----
+// ---- Blocks that no holder has ----
 
 // How many of `blocks` blocks from `position` on may be added; RESOURCE_EXHAUSTED for none.
 absl::StatusOr<uint32_t> AtlasIndex::Admit(Position position, size_t blocks) {
@@ -222,21 +219,21 @@ absl::StatusOr<uint32_t> AtlasIndex::Admit(Position position, size_t blocks) {
   return static_cast<uint32_t>(admitted);
 }
 
-// Words that were another block's: until `len` says that they are of the run, nobody takes them for more than a hint.
-void AtlasIndex::WriteWords(Run* run, uint32_t offset, const Stored& stored, size_t from,
+// Words that were another block's: until `len` says that they are of the run, readers take them for no more than a hint.
+void AtlasIndex::WriteWords(Run* run, uint32_t offset, const Incoming& stored, size_t from,
                             uint32_t count) {
   std::atomic<uint64_t>* const words = run->words() + offset;
   // Partner: `BlockTable::FindIn`.
   for (uint32_t i = 0; i < count; ++i)
     words[i].store(Raw(stored.blocks[from + i]), std::memory_order_release);
   if (!options_.keep_local_hashes) return;
-  const bool known = stored.local_hashes.size() == stored.blocks.size();
+  const bool known = !stored.local_hashes.empty();
   for (uint32_t i = 0; i < count; ++i)
     run->locals()[offset + i].store(known ? Raw(stored.local_hashes[from + i]) : 0,
                                     std::memory_order_relaxed);
 }
 
-// W4: nobody else may become a holder of blocks that he did not store.
+// W3: no holder may get blocks that it did not store.
 bool AtlasIndex::MayAppend(HolderState* holder, const Write& write, Run* run) const {
   if (Members::Sole(*run) == InlineHolder(write.tier, holder->number)) return true;
   uint32_t holders = 0;
@@ -248,7 +245,7 @@ bool AtlasIndex::MayAppend(HolderState* holder, const Write& write, Run* run) co
   return holders == 1 && MembersOf(run, write.tier).HasAll(holder->number);
 }
 
-absl::Status AtlasIndex::Append(HolderState* holder, const Write& write, const Stored& stored,
+absl::Status AtlasIndex::Append(HolderState* holder, const Write& write, const Incoming& stored,
                                 Place* at, size_t* done) {
   const uint32_t len = at->offset;
   const size_t wanted = std::min<size_t>(stored.blocks.size() - *done, kRunBlocksMax - len);
@@ -256,13 +253,13 @@ absl::Status AtlasIndex::Append(HolderState* holder, const Write& write, const S
   const absl::StatusOr<uint32_t> admitted =
       Admit(stored.position + static_cast<Position>(*done), wanted);
   if (!admitted.ok()) {
-    // Somebody may have the block: the caller finds it by name.
-    return table_->Find(stored.blocks[*done]) == 0 ? admitted.status() : absl::OkStatus();
+    // It may be known: the caller finds it by name.
+    return Known(stored.blocks[*done]) ? absl::OkStatus() : admitted.status();
   }
   uint32_t count = *admitted;
   if (len + count > at->run->capacity) {
-    // Somebody may have the next block already: then there is nothing to make room for.
-    if (table_->Find(stored.blocks[*done]) != 0) return absl::OkStatus();
+    // The next block may be known: then there is nothing to make room for.
+    if (Known(stored.blocks[*done])) return absl::OkStatus();
     const uint32_t more = std::max({count, len / 2, kMoreBlocksMin});
     const uint32_t room = std::min(kRunBlocksMax, len + more);
     if (!Regrow(at, room)) count = std::min(count, at->run->capacity - len);
@@ -272,8 +269,8 @@ absl::Status AtlasIndex::Append(HolderState* holder, const Write& write, const S
   Run* const run = at->run;
   WriteWords(run, len, stored, *done, count);
   BlockTable::Inserted stopped;
-  const uint32_t inserted = static_cast<uint32_t>(table_->InsertMany(
-      std::span(stored.blocks).subspan(*done, count), WordOf(at->ref, len), &stopped));
+  const uint32_t inserted = static_cast<uint32_t>(
+      table_->InsertMany(stored.blocks.subspan(*done, count), WordOf(at->ref, len), &stopped));
   if (inserted == 0 && stopped.what == BlockTable::Inserted::kNoMemory)
     return absl::ResourceExhaustedError("no memory for blocks");
   Pause();
@@ -286,20 +283,19 @@ absl::Status AtlasIndex::Append(HolderState* holder, const Write& write, const S
   return absl::OkStatus();
 }
 
-// The `count` blocks before the one at `word` are those of the event, held by nobody: they have a place there.
-// What is seen without the lock is a hint.
-bool AtlasIndex::LeadsBack(Ref word, const Stored& stored, size_t from, uint32_t count) const {
+// The `count` blocks before the one at `word` are those of the event, and dead: they have a place there.
+bool AtlasIndex::LeadsBack(Ref word, const Incoming& stored, size_t from, uint32_t count) const {
   const Ref ref = heap_->RunOf(word);
   const Run& run = *RunAt(ref);
   const uint32_t offset = OffsetOf(ref, word);
-  if (offset < count || !run.holes.load(std::memory_order_relaxed)) return false;
+  if (offset < count || !run.holes) return false;
   for (uint32_t i = 0; i < count; ++i) {
     if (HashAt(run, offset - count + i) != ~Raw(stored.blocks[from + i])) return false;
   }
   return true;
 }
 
-absl::Status AtlasIndex::StoreNew(HolderState* holder, const Write& write, const Stored& stored,
+absl::Status AtlasIndex::StoreNew(HolderState* holder, const Write& write, const Incoming& stored,
                                   Place* at, size_t* done) {
   const Position start = stored.position + static_cast<Position>(*done);
   const absl::StatusOr<uint32_t> admitted = Admit(start, stored.blocks.size() - *done);
@@ -308,27 +304,27 @@ absl::Status AtlasIndex::StoreNew(HolderState* holder, const Write& write, const
   const Ref ref = NewRun(count, start, Raw(*done == 0 ? stored.parent : stored.blocks[*done - 1]));
   if (ref == 0) return absl::ResourceExhaustedError("no memory for a run");
   Run* const run = RunAt(ref);
-  if (!MembersOf(run, write.tier).AddAll(holder->number) || !AddToList(holder, ref)) {
-    DiscardRun(ref);
+  if (!MembersOf(run, write.tier).AddAll(holder->number) || !holder->runs.Add(ref)) {
+    DropRun(ref, /*seen=*/false);
     return absl::ResourceExhaustedError("no memory for a run");
   }
   WriteWords(run, 0, stored, *done, count);
   BlockTable::Inserted stopped;
   const uint32_t inserted = static_cast<uint32_t>(
-      table_->InsertMany(std::span(stored.blocks).subspan(*done, count), WordOf(ref, 0), &stopped));
+      table_->InsertMany(stored.blocks.subspan(*done, count), WordOf(ref, 0), &stopped));
   const bool back = inserted > 0 && stopped.what == BlockTable::Inserted::kExists &&
                     LeadsBack(stopped.existing, stored, *done, inserted);
   if (back) {
     for (uint32_t i = 0; i < inserted; ++i) table_->Erase(stored.blocks[*done + i], WordOf(ref, i));
   }
   if (inserted == 0 || back) {
-    // Somebody was faster, or has the place, or there is no memory.
-    Abandon(ref);
+    // The blocks have a place, or there is no memory.
+    DropRun(ref, /*seen=*/inserted != 0);
     if (stopped.what == BlockTable::Inserted::kNoMemory)
       return absl::ResourceExhaustedError("no memory for blocks");
-    if (back && LockBlock(stored.blocks[*done + inserted], at)) {
+    if (back && Locate(stored.blocks[*done + inserted], at)) {
       at->offset -= std::min(at->offset, inserted);
-      if (!Names(*at->run, at->offset, stored.blocks[*done])) Release(at);
+      if (!Names(*at->run, at->offset, stored.blocks[*done])) *at = {};
     }
     return absl::OkStatus();
   }

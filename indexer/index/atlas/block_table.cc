@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "indexer/base/assert.h"
 #include "indexer/index/atlas/pause.h"
-#include "indexer/index/atlas/spin_lock.h"
 
 namespace kvatlas::atlas {
 namespace {
@@ -61,35 +61,35 @@ BlockTable::View BlockTable::Look() const {
 
 // What a directory entry says of the hash: false where it is another segment's, by an old depth.
 inline bool BlockTable::View::Enter(uint64_t entry, uint32_t index, uint32_t mixed,
-                                    Home* home) const {
+                                    Lookup* lookup) const {
   const uint32_t depth = entry >> 56 & 0x7f;
   const uint32_t buckets = static_cast<uint32_t>(entry >> 40 & 0xff);
-  home->entry = entry;
-  home->mixed = mixed;
-  home->index = index;
-  home->slots = reinterpret_cast<Slot*>(region + (entry & kWordMask) * 8 +
-                                        size_t{BucketOf(mixed, buckets)} * kLineBytes);
+  lookup->entry = entry;
+  lookup->mixed = mixed;
+  lookup->index = index;
+  lookup->slots = reinterpret_cast<Slot*>(region + (entry & kWordMask) * 8 +
+                                          size_t{BucketOf(mixed, buckets)} * kLineBytes);
   // Its low `depth` bits are the index.
   return uint64_t{mixed ^ index} << 32 << (32 - depth) == 0;
 }
 
 // Nearly all segments are as deep as the directory or one less: which of the two is as good as random, so that a branch
 // would be a guess.
-inline bool BlockTable::View::Find(uint32_t mixed, Home* home) const {
+inline bool BlockTable::View::Start(uint32_t mixed, Lookup* lookup) const {
   const uint32_t index = mixed & bits;
   const uint32_t less = mixed & bits_less;
   const uint64_t entry = directory[index].load(std::memory_order_acquire);
   const uint64_t other = directory[less].load(std::memory_order_acquire);
   const uint64_t missing = -uint64_t{entry == 0};
   return Enter(entry | (other & missing), index ^ ((index ^ less) & static_cast<uint32_t>(missing)),
-               mixed, home) &&
-         home->entry != 0;
+               mixed, lookup) &&
+         lookup->entry != 0;
 }
 
-void BlockTable::FindHome(uint32_t mixed, Home* home) const {
+void BlockTable::StartLookup(uint32_t mixed, Lookup* lookup) const {
   for (;;) {
     const View view = Look();
-    if (view.Find(mixed, home)) return;
+    if (view.Start(mixed, lookup)) return;
     uint32_t index = mixed & view.bits;
     uint64_t entry = directory_[index].load(std::memory_order_acquire);
     while (entry == 0) {
@@ -97,124 +97,153 @@ void BlockTable::FindHome(uint32_t mixed, Home* home) const {
       entry = directory_[index].load(std::memory_order_acquire);
     }
     // Else split while we looked: the other half is published before this one.
-    if (view.Enter(entry, index, mixed, home)) return;
+    if (view.Enter(entry, index, mixed, lookup)) return;
   }
 }
 
-// Finds and fetches up to `kAhead` homes.
-void BlockTable::FetchHomes(std::span<const SequenceHash> blocks, Home* homes) const {
+// Starts, and fetches the homes of, up to `kAhead`.
+void BlockTable::StartLookups(std::span<const SequenceHash> blocks, Lookup* lookups) const {
   const View view = Look();
   for (SequenceHash block : blocks.first(std::min(blocks.size(), kAhead))) {
     const uint32_t mixed = Mix(block, view.seed);
-    if (!view.Find(mixed, homes)) FindHome(mixed, homes);
-    __builtin_prefetch(homes++->slots, 1);
+    if (!view.Start(mixed, lookups)) StartLookup(mixed, lookups);
+    __builtin_prefetch(lookups++->slots, 1);
   }
 }
 
 // ---- Reading ----
 
-Ref BlockTable::FindIn(const Home& home, SequenceHash block, bool* changes) const {
+Ref BlockTable::FindIn(const Lookup& lookup, SequenceHash block, bool* changes) const {
   const auto look = [&](const Slot* bucket) -> Ref {
-    uint32_t like_it = LikeIt(bucket, home.mixed);
-    for (; like_it != 0; like_it &= like_it - 1) {
-      const Slot& slot = bucket[std::countr_zero(like_it)];
+    uint32_t matching = MatchTag(bucket, lookup.mixed);
+    for (; matching != 0; matching &= matching - 1) {
+      const Slot& slot = bucket[std::countr_zero(matching)];
       const uint64_t entry = slot.load(std::memory_order_acquire);
-      if (entry >> 32 != home.mixed) {
+      if (entry >> 32 != lookup.mixed) {
         *changes = true;
         continue;
       }
       const Ref word = static_cast<Ref>(entry & kWordMask);
       Pause();
-      // Whoever looks for the block will want its run.
+      // Its run is wanted next.
       __builtin_prefetch(heap_->At<char>(heap_->RunOf(word)));
       if (word == 0) continue;
-      // Partner: the release store of whoever uses the word for another block, after the entry led elsewhere: who
-      // sees the one sees the other.
+      // Partner: the release store of the writer that uses the word for another block, after the entry led elsewhere: a
+      // reader that sees the one sees the other.
       if (heap_->word(word).load(std::memory_order_acquire) == Raw(block)) return word;
       *changes = *changes || slot.load(std::memory_order_relaxed) != entry;
     }
     return 0;
   };
   Pause();
-  const Ref at_home = look(home.slots);
+  const Ref at_home = look(lookup.slots);
   Pause();
   if (at_home != 0) return at_home;
-  for (uint32_t near = Near(home.slots); near != 0; near &= near - 1) {
-    const Ref word = look(home.beside(static_cast<uint32_t>(std::countr_zero(near))));
+  for (uint32_t near = Near(lookup.slots); near != 0; near &= near - 1) {
+    const Ref word = look(lookup.beside(static_cast<uint32_t>(std::countr_zero(near))));
     if (word != 0) return word;
   }
   return 0;
 }
 
-Ref BlockTable::Find(SequenceHash block, Home* home) const {
+Ref BlockTable::Find(SequenceHash block, Lookup* lookup) const {
   for (;;) {
     bool changes = false;
-    const Ref word = home->buckets() == 0 ? 0 : FindIn(*home, block, &changes);
+    const Ref word = lookup->buckets() == 0 ? 0 : FindIn(*lookup, block, &changes);
     if (word != 0) return word;
     // An entry of a segment that was replaced is what it was, wherever the block went since. Partner: the release
     // stores of `Split`, behind the one to the directory.
     std::atomic_thread_fence(std::memory_order_acquire);
-    const uint64_t entry = home->entry;
-    FindHome(home->mixed, home);
-    if (!changes && entry == home->entry) return 0;
+    const uint64_t entry = lookup->entry;
+    StartLookup(lookup->mixed, lookup);
+    if (!changes && entry == lookup->entry) return 0;
   }
 }
 
 // What looks like the block at home: a hint. Nothing depends on what is there, so that several of them wait together.
-Ref BlockTable::Candidate(const Home& home) const {
-  const uint32_t like_it = LikeIt(home.slots, home.mixed);
+Ref BlockTable::Candidate(const Lookup& lookup) const {
+  const uint32_t matching = MatchTag(lookup.slots, lookup.mixed);
   const uint64_t entry =
-      home.slots[std::countr_zero(like_it | 0x80u)].load(std::memory_order_relaxed);
-  return static_cast<Ref>(entry & kWordMask) * (like_it != 0);
+      lookup.slots[std::countr_zero(matching | 0x80u)].load(std::memory_order_relaxed);
+  return static_cast<Ref>(entry & kWordMask) * (matching != 0);
 }
 
 // ---- Writing ----
 
-inline void BlockTable::LockHome(Home* home) const {
-  while (home->buckets() != 0) {
-    Lock(home->slots);
-    if (directory_[home->index].load(std::memory_order_acquire) == home->entry) return;
-    Unlock(home->slots);
-    FindHome(home->mixed, home);
+template <typename Match>
+inline BlockTable::Found BlockTable::FindIf(const Lookup& lookup, Match match) const {
+  if (lookup.buckets() == 0) return {};
+  const auto look = [&](Slot* bucket, uint32_t beside) -> Found {
+    for (uint32_t matching = MatchTag(bucket, lookup.mixed); matching != 0;
+         matching &= matching - 1) {
+      Slot* const slot = &bucket[std::countr_zero(matching)];
+      const Ref word = static_cast<Ref>(slot->load(std::memory_order_relaxed) & kWordMask);
+      if (word != 0 && match(word)) return {.word = word, .slot = slot, .beside = beside};
+    }
+    return {};
+  };
+  Found found = look(lookup.slots, 0);
+  if (found.word != 0) return found;
+  for (uint32_t near = Near(lookup.slots); near != 0; near &= near - 1) {
+    const uint32_t i = static_cast<uint32_t>(std::countr_zero(near));
+    found = look(lookup.beside(i), i);
+    if (found.word != 0) return found;
   }
+  return {};
+}
+
+BlockTable::Found BlockTable::FindEntry(SequenceHash block, const Lookup& lookup) const {
+  return FindIf(lookup, [&](Ref word) {
+    __builtin_prefetch(heap_->At<char>(heap_->RunOf(word)));
+    return heap_->word(word).load(std::memory_order_relaxed) == Raw(block);
+  });
+}
+
+BlockTable::Found BlockTable::EntryOf(const Lookup& lookup, Ref word) const {
+  const Found found = FindIf(lookup, [&](Ref each) { return each == word; });
+  KVATLAS_ASSERT(found.word == word);  // the caller says that it is there
+  return found;
 }
 
 BlockTable::Inserted BlockTable::Insert(SequenceHash block, Ref word) {
-  Home home;
-  FindHome(block, &home);
-  LockHome(&home);
-  return InsertSlowly(&home, block, word);
+  Lookup lookup;
+  StartLookup(block, &lookup);
+  return InsertSlowly(&lookup, block, word);
 }
 
 size_t BlockTable::InsertMany(std::span<const SequenceHash> blocks, Ref first, Inserted* stopped) {
-  // A chunk is inserted while the next one is fetched: fetching waits for nothing, and a lock would make it wait.
-  Home homes[2][kAhead];
-  const bool alone = gate_.alone();
-  FetchHomes(blocks, homes[0]);
+  // A chunk is inserted while the next one is fetched: fetching waits for nothing.
+  Lookup lookups[2][kAhead];
+  StartLookups(blocks, lookups[0]);
+  uint32_t rebuilds = rebuilds_;
   for (size_t begin = 0; begin < blocks.size(); begin += kAhead) {
-    Home* const now = homes[begin / kAhead % 2];
+    Lookup* const now = lookups[begin / kAhead % 2];
     const size_t end = std::min(begin + kAhead, blocks.size());
-    FetchHomes(blocks.subspan(end), homes[1 - begin / kAhead % 2]);
+    // The next chunk is current unless this one makes the table grow; this one unless the last one did.
+    bool current = rebuilds == rebuilds_;
+    rebuilds = rebuilds_;
+    StartLookups(blocks.subspan(end), lookups[1 - begin / kAhead % 2]);
     for (size_t i = begin; i < end; ++i) {
-      Home& home = now[i - begin];
+      Lookup& lookup = now[i - begin];
       const Ref word = first + static_cast<Ref>(i);
-      if (!alone || !IsCurrent(home)) LockHome(&home);
-      if (home.buckets() != 0 && InsertAtHome(home, word)) {
-        if (!alone) Unlock(home.slots);
+      if (!current) [[unlikely]]
+        StartLookup(lookup.mixed, &lookup);
+      if (InsertAtHome(lookup, word)) [[likely]]
         continue;
-      }
-      *stopped = InsertSlowly(&home, blocks[i], word);
+      *stopped = InsertSlowly(&lookup, blocks[i], word);
       if (stopped->what != Inserted::kInserted) return i;
+      current = current && rebuilds == rebuilds_;
     }
   }
   return blocks.size();
 }
 
-// The usual case: there is room at home, and nothing there looks like it. REQUIRES: home is locked and has memory.
-inline bool BlockTable::InsertAtHome(const Home& home, Ref word) {
-  const uint32_t free = FreeSlots(home.slots);
-  if ((LikeIt(home.slots, home.mixed) | Near(home.slots)) != 0 || free == 0) return false;
-  Put(&home.slots[std::countr_zero(free)], uint64_t{home.mixed} << 32 | word);
+// The usual case: there is room at home, and nothing there looks like it.
+inline bool BlockTable::InsertAtHome(const Lookup& lookup, Ref word) {
+  if (lookup.buckets() == 0) return false;
+  const uint32_t free = FreeSlots(lookup.slots);
+  if ((MatchTag(lookup.slots, lookup.mixed) | Near(lookup.slots)) != 0 || free == 0) return false;
+  Put(&lookup.slots[std::countr_zero(free)], uint64_t{lookup.mixed} << 32 | word);
   return true;
 }
 
@@ -225,154 +254,68 @@ void BlockTable::Place(Slot* slot, uint64_t entry, SequenceHash block) const {
   Put(slot, entry);
 }
 
-// Home is locked, unless it has no memory.
-BlockTable::Inserted BlockTable::InsertSlowly(Home* home, SequenceHash block, Ref word) {
-  const uint64_t entry = uint64_t{home->mixed} << 32 | word;
-  for (int round = 0;; ++round) {
-    if (home->buckets() != 0) {
-      bool again = false;
-      const Inserted inserted = InsertNear(*home, block, entry, &again);
-      Unlock(home->slots);
+BlockTable::Inserted BlockTable::InsertSlowly(Lookup* lookup, SequenceHash block, Ref word) {
+  const Found found = FindEntry(block, *lookup);
+  if (found.word != 0) return {.what = Inserted::kExists, .existing = found.word};
+  const uint64_t entry = uint64_t{lookup->mixed} << 32 | word;
+  for (;;) {
+    if (lookup->buckets() != 0) {
+      const Inserted inserted = InsertNear(*lookup, block, entry);
       if (inserted.what != Inserted::kNoMemory) return inserted;
-      if (again) {
-        SpinWait(round);
-        LockHome(home);
-        continue;
-      }
     }
-    if (!Grow(home->segment())) return {.what = Inserted::kNoMemory};
-    FindHome(home->mixed, home);
-    LockHome(home);
+    if (!Grow(lookup->segment())) return {.what = Inserted::kNoMemory};
+    StartLookup(lookup->mixed, lookup);
   }
 }
 
-// At home or in one of the next buckets, unless it is there. kNoMemory: there is no room near home, or, `again`, one of
-// the next buckets is taken.
-BlockTable::Inserted BlockTable::InsertNear(const Home& home, SequenceHash block, uint64_t entry,
-                                            bool* again) const {
-  if ((LikeIt(home.slots, home.mixed) | Near(home.slots)) != 0) {
-    bool changes = false;  // not under the lock
-    const Ref existing = FindIn(home, block, &changes);
-    if (existing != 0) return {.what = Inserted::kExists, .existing = existing};
-  }
-  const int free = FreeSlot(home.slots);
-  if (free >= 0) {
-    Place(&home.slots[free], entry, block);
+// At home or in one of the next buckets. kNoMemory: there is no room. REQUIRES: it is not there.
+BlockTable::Inserted BlockTable::InsertNear(const Lookup& lookup, SequenceHash block,
+                                            uint64_t entry) const {
+  if (const int free = FreeSlot(lookup.slots); free >= 0) {
+    Place(&lookup.slots[free], entry, block);
     return {};
   }
   for (uint32_t i = 1; i < kNeighbours; ++i) {
-    if (!home.has_beside(i)) continue;
-    Slot* const next = home.beside(i);
-    // Never waits for it: its owner may be waiting for ours.
-    if (!TryLock(next)) {
-      *again = true;
-      continue;
-    }
+    if (!lookup.has_beside(i)) continue;
+    Slot* const next = lookup.beside(i);
     const int slot = FreeSlot(next);
-    if (slot >= 0) {
-      SetState(&home.slots[i], true);
-      Place(&next[slot], entry, block);
-    }
-    Unlock(next);
-    if (slot >= 0) return {};
+    if (slot < 0) continue;
+    SetState(&lookup.slots[i], true);
+    Place(&next[slot], entry, block);
+    return {};
   }
   return {.what = Inserted::kNoMemory};
 }
 
-bool BlockTable::Replace(const Home& home, Ref from, Ref to) {
-  const uint64_t entry = uint64_t{home.mixed} << 32 | from;
-  const uint64_t replacement = to == 0 ? 0 : (uint64_t{home.mixed} << 32 | to);
-  for (uint32_t like_it = LikeIt(home.slots, home.mixed); like_it != 0; like_it &= like_it - 1) {
-    Slot* const slot = &home.slots[std::countr_zero(like_it)];
-    if ((slot->load(std::memory_order_relaxed) & ~kStateBit) != entry) continue;
-    Put(slot, replacement);
-    Pause();
-    return true;
-  }
-  for (uint32_t near = Near(home.slots); near != 0; near &= near - 1) {
-    const uint32_t i = static_cast<uint32_t>(std::countr_zero(near));
-    Slot* const at = home.beside(i);
-    int slot = 0;
-    bool others = false;
-    for (uint32_t each = 0; each < kSlots; ++each) {
-      const uint64_t there = at[each].load(std::memory_order_relaxed) & ~kStateBit;
-      if (there == entry) {
-        slot = each + 1;
-      } else {
-        others = others || (there != 0 && home.IsHomeOf(there));
-      }
-    }
-    if (slot == 0) continue;
-    if (!TryLock(at)) return false;
-    Put(&at[slot - 1], replacement);
-    Unlock(at);
-    Pause();
-    // Entries of this home change under its lock alone.
-    if (to == 0 && !others) SetState(&home.slots[i], false);
-    return true;
-  }
-  return true;  // Only a bug leads here; `Check` of the index finds it.
-}
-
 void BlockTable::Move(SequenceHash block, Ref from, Ref to) {
-  Home home;
-  FindHome(block, &home);
-  for (int round = 0;; ++round) {
-    LockHome(&home);
-    if (home.buckets() == 0) return;
-    const bool done = Replace(home, from, to);
-    Unlock(home.slots);
-    if (done) return;
-    SpinWait(round);
-  }
+  Lookup lookup;
+  StartLookup(block, &lookup);
+  const Found found = EntryOf(lookup, from);
+  Put(found.slot, uint64_t{lookup.mixed} << 32 | to);
+  Pause();
 }
 
-void BlockTable::Erase(Home* home, Ref word) {
-  if (EraseAt(home, word)) MaybeShrink(*home);
-}
-
-// Whether its home is empty then.
-bool BlockTable::EraseAt(Home* home, Ref word) {
-  // The usual case: nobody else writes, and it is at home.
-  if (gate_.alone() && IsCurrent(*home)) {
-    const uint64_t entry = uint64_t{home->mixed} << 32 | word;
-    for (uint32_t like_it = LikeIt(home->slots, home->mixed); like_it != 0;
-         like_it &= like_it - 1) {
-      Slot& slot = home->slots[std::countr_zero(like_it)];
-      const uint64_t there = slot.load(std::memory_order_relaxed);
-      if ((there & ~kStateBit) != entry) continue;
-      slot.store(there & kStateBit, std::memory_order_release);
-      Pause();
-      return IsEmpty(home->slots);
-    }
+void BlockTable::Erase(const Lookup& lookup, const Found& found) {
+  Put(found.slot, 0);
+  Pause();
+  if (found.beside == 0) [[likely]]
+    return;
+  const Slot* const bucket = lookup.beside(found.beside);
+  for (uint32_t i = 0; i < kSlots; ++i) {
+    const uint64_t other = bucket[i].load(std::memory_order_relaxed) & ~kStateBit;
+    if (other != 0 && lookup.IsHomeOf(other)) return;
   }
-  for (int round = 0;; ++round) {
-    LockHome(home);
-    if (home->buckets() == 0) return false;
-    const bool done = Replace(*home, word, 0);
-    const bool empty = done && IsEmpty(home->slots);
-    Unlock(home->slots);
-    if (done) return empty;
-    SpinWait(round);
-  }
+  SetState(&lookup.slots[found.beside], false);
 }
 
 void BlockTable::EraseMany(std::span<const SequenceHash> blocks, std::span<const Ref> words) {
-  Home homes[2][kAhead];
-  FetchHomes(blocks, homes[0]);
+  Lookup lookups[2][kAhead];
+  StartLookups(blocks, lookups[0]);
   for (size_t begin = 0; begin < words.size(); begin += kAhead) {
-    Home* const now = homes[begin / kAhead % 2];
+    Lookup* const now = lookups[begin / kAhead % 2];
     const size_t end = std::min(begin + kAhead, words.size());
-    FetchHomes(blocks.subspan(end), homes[1 - begin / kAhead % 2]);
-    // What is beside an empty one is fetched for all of them.
-    size_t emptied = 0;
-    for (size_t i = begin; i < end; ++i) {
-      if (!EraseAt(&now[i - begin], words[i])) continue;
-      now[emptied] = now[i - begin];
-      if (now[emptied].has_beside(1)) __builtin_prefetch(now[emptied].beside(1));
-      ++emptied;
-    }
-    for (size_t i = 0; i < emptied; ++i) MaybeShrink(now[i]);
+    StartLookups(blocks.subspan(end), lookups[1 - begin / kAhead % 2]);
+    for (size_t i = begin; i < end; ++i) Erase(now[i - begin], EntryOf(now[i - begin], words[i]));
   }
 }
 

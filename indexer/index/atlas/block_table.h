@@ -1,26 +1,25 @@
 // Where is the block of this name? The one table of an atlas: sequence hash → the word of the heap that holds
-// the hash in its run's array. One entry a distinct block, whoever holds it.
+// the hash in its run's array. One entry a distinct block, however many hold it.
 //
 //   directory   extendible hashing: the low bits of the mixed hash choose a segment
 //   segment     1 … 64 buckets of 8 slots; it doubles or splits in two when a bucket's
-//               neighbourhood is full, and shrinks when it is almost empty. So nothing ever stops for a
-//               growth of everything: the longest step moves 512 slots.
-//   bucket      one cache line (`bucket.h`); an entry is the mixed hash and a word. The bucket's state: locked, and for
-//               each of its three neighbours whether entries that are at home here live there.
+//               neighbourhood is full, and shrinks in upkeep. So nothing ever stops for a growth of everything: the
+//               longest step moves 512 slots.
+//   bucket      one cache line (`bucket.h`); an entry is the mixed hash and a word. The bucket's state: for each of its three
+//               neighbours, whether entries that are at home here live there.
 //
 // *Truth*: the name is verified against the word it leads to, so a hit is never another block. Entries move within a
 // segment, or leave it, only while its entry in the directory changes, and a segment that was replaced stays readable
-// as it was (`epoch.h`): who found nothing sees whether the directory still says the same, and else looks again. Where an
-// entry leads to a word that names another block by now, a reader sees whether the entry is still so, and else looks
-// again. So he finds every block that somebody holds all the time, wherever it is moved.
-// *Threads*: reads take no lock. Writes lock the block's home bucket, and while one grows, its segment; a writer who is
-// alone (`writer_gate.h`) locks nothing.
-// Everything under an `EpochGuard`.
-// *Cost*: a read looks at one cache line of the table, seldom two, and at the word. 8 bytes a slot, 44–88 % full.
+// as it was (`epoch.h`): a reader that found nothing sees whether the directory still says the same, and else looks again.
+// Where an entry leads to a word that names another block by now, a reader sees whether the entry is still so, and else
+// looks again. So a reader finds every block that some holder has all the time, wherever it is moved.
+// *Threads*: one writer at a time; reads beside it take no lock, under an `EpochGuard`.
+// *Cost*: a read looks at one cache line of the table, seldom two, and at the word. 8 bytes a slot, 44–88 % full; 64–80 %
+// after upkeep where entries have gone.
 // *Bounds*: 2^22 segments. A name whose neighbourhood stays full in a segment that is almost empty (an adversary's
 // hashes) is refused like a table without memory.
 // *Source*: R. Fagin et al., "Extendible hashing", 1979; the directory holds only the segments themselves, a
-// missing entry means the one with the highest bit cleared, so it doubles in no time.
+// missing entry means the one with the highest bit cleared, so doubling it only publishes a larger depth.
 
 #ifndef KVATLAS_INDEXER_INDEX_ATLAS_BLOCK_TABLE_H_
 #define KVATLAS_INDEXER_INDEX_ATLAS_BLOCK_TABLE_H_
@@ -34,12 +33,9 @@
 #include <span>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "indexer/base/ids.h"
 #include "indexer/index/atlas/bucket.h"
 #include "indexer/index/atlas/heap.h"
-#include "indexer/index/atlas/spin_lock.h"
-#include "indexer/index/atlas/writer_gate.h"
 
 namespace kvatlas::atlas {
 
@@ -59,9 +55,9 @@ class BlockTable {
   // Many blocks: they are fetched this far ahead.
   static constexpr size_t kAhead = 16;
 
-  // A hash on its way into its home bucket, which is nowhere in a segment without memory: what the directory said, for
-  // as long as the guard is held. Small, because one is made for every block.
-  class Home {
+  // A hash on its way into its home bucket, which is nowhere in a segment without memory: what the directory said. For
+  // readers as long as the guard is held; the writer's stay true until the table grows or `Maintain` is called.
+  class Lookup {
     friend class BlockTable;
 
     Slot* slots;
@@ -78,44 +74,59 @@ class BlockTable {
     bool IsHomeOf(uint64_t other) const { return HomeIn(other, buckets()) == bucket(); }
   };
 
+  // An entry, for the writer; valid as long as its `Lookup`, and until the block is moved or erased.
+  struct Found {
+    Ref word = 0;  // 0: there is none
+    Slot* slot = nullptr;
+    uint32_t beside = 0;  // the neighbour it lives in, 0: at home
+  };
+
   // Null when the address space cannot be had. `seed` makes the mixing unpredictable.
   static std::unique_ptr<BlockTable> Create(Heap* heap, uint64_t seed);
   ~BlockTable();
 
-  // Who is inside takes locks, or, alone, none.
-  WriterGate* gate() const { return &gate_; }
+  // ---- Readers ----
 
   // The block's word, or 0.
   Ref Find(SequenceHash block) const {
-    Home home;
-    FindHome(block, &home);
-    return Find(block, &home);
+    Lookup lookup;
+    StartLookup(block, &lookup);
+    return Find(block, &lookup);
   }
 
   // The same from where it was fetched, which may be where it is no more: what is found then may have moved.
-  Ref Find(SequenceHash block, Home* home) const;
+  Ref Find(SequenceHash block, Lookup* lookup) const;
 
-  void FindHome(SequenceHash block, Home* home) const { FindHome(Mix(block, seed_), home); }
-
-  // Fetches what `Find` and the writes will look at first: `home`.
-  void Prefetch(SequenceHash block, Home* home) const { FetchHomes(std::span(&block, 1), home); }
-  void Prefetch(SequenceHash block) const {
-    Home home;
-    Prefetch(block, &home);
+  void StartLookup(SequenceHash block, Lookup* lookup) const {
+    StartLookup(Mix(block, seed_), lookup);
   }
 
-  // Fetches all that `Find` and then the block's run will look at, for blocks that are scattered: step by step for
-  // all of them, so that they wait together. At most `kAhead`, to `homes`; found(words) says where they may be, 0: not known.
-  template <typename Found>
-  void FetchScattered(std::span<const SequenceHash> blocks, Home* homes, Found found) const;
+  // Fetches what `Find` and the writes will look at first: `lookup`.
+  void Prefetch(SequenceHash block, Lookup* lookup) const {
+    StartLookups(std::span(&block, 1), lookup);
+  }
+  void Prefetch(SequenceHash block) const {
+    Lookup lookup;
+    Prefetch(block, &lookup);
+  }
+
+  // ---- The writer ----
+
+  // The block's entry.
+  Found FindEntry(SequenceHash block, const Lookup& lookup) const;
+
+  // Fetches all that `FindEntry` and then the block's run will look at, for blocks that are scattered: step by step for
+  // all of them, so that they wait together. At most `kAhead`, to `lookups`; found(words) says where they may be, 0: not
+  // known.
+  template <typename Visit>
+  void FetchScattered(std::span<const SequenceHash> blocks, Lookup* lookups, Visit found) const;
 
   // What `Insert` found.
   struct Inserted {
     enum What { kInserted, kExists, kNoMemory } what = kInserted;
     Ref existing = 0;  // kExists: where
   };
-  // Makes `word` the block's place, unless it has one: the hash is written there when it is certain that it has none,
-  // and before anybody else can give it one.
+  // Makes `word` the block's place, unless it has one: the hash is written there when it is certain that it has none.
   Inserted Insert(SequenceHash block, Ref word);
 
   // Inserts block i at `first + i`, which holds the hash already, in order; stops at the first that is not inserted,
@@ -127,18 +138,18 @@ class BlockTable {
 
   // REQUIRES: the block is in the table with `word`.
   void Erase(SequenceHash block, Ref word) {
-    Home home;
-    FindHome(block, &home);
-    Erase(&home, word);
+    Lookup lookup;
+    StartLookup(block, &lookup);
+    Erase(lookup, EntryOf(lookup, word));
   }
 
-  // The same of one that was fetched.
-  void Erase(Home* home, Ref word);
+  // The same of one that was found.
+  void Erase(const Lookup& lookup, const Found& found);
 
   // Erases block i, which is in the table with `words[i]`.
   void EraseMany(std::span<const SequenceHash> blocks, std::span<const Ref> words);
 
-  // What the table looks like; exact when nobody writes.
+  // What the table looks like; exact when no writer is inside.
   struct Shape {
     uint64_t entries = 0;
     uint64_t slots = 0;
@@ -147,11 +158,14 @@ class BlockTable {
   };
   Shape CountShape() const;
 
-  // Tidies some segments, appends the words of their entries, about `steps`, and moves the cursor to where the next
+  // Shrinks some segments, appends the words of their entries, about `steps`, and moves the cursor to where the next
   // call goes on; every entry that stays comes up once a round. A call goes round once at most; returns the steps.
-  size_t Tend(uint32_t* cursor, size_t steps, std::vector<Ref>* words);
+  size_t Maintain(uint32_t* cursor, size_t steps, std::vector<Ref>* words);
 
-  // Calls visit(word) for every entry; REQUIRES: nobody writes.
+  // Entries moved by the longest step of growth or upkeep so far. For tests.
+  uint32_t longest_step() const { return longest_step_; }
+
+  // Calls visit(word) for every entry; REQUIRES: no writer.
   template <typename Visit>
   void ForEach(Visit visit) const;
 
@@ -161,8 +175,7 @@ class BlockTable {
   // An entry lives in bucket home ^ 0 … 3: four lines in a row.
   static constexpr uint32_t kNeighbours = 4;
   static constexpr int kDepthMax = 22;
-  // Whose state bits say what: slot 0 the lock, slots 1 … 3 the neighbours.
-  static constexpr int kLockSlot = 0;
+  // The state bits of slots 1 … 3 say which neighbours.
   static constexpr uint32_t kNearStates = ((1u << kNeighbours) - 1) & ~1u;
 
   // The directory at one moment, for many hashes.
@@ -173,9 +186,9 @@ class BlockTable {
     uint32_t bits;       // of the directory's depth
     uint32_t bits_less;  // and of one less
 
-    bool Enter(uint64_t entry, uint32_t index, uint32_t mixed, Home* home) const;
-    // False where it takes more than a look: `FindHome`.
-    bool Find(uint32_t mixed, Home* home) const;
+    bool Enter(uint64_t entry, uint32_t index, uint32_t mixed, Lookup* lookup) const;
+    // False where it takes more than a look: `StartLookup`.
+    bool Start(uint32_t mixed, Lookup* lookup) const;
   };
   View Look() const;
 
@@ -188,9 +201,9 @@ class BlockTable {
                                  static_cast<uint64_t>(product >> 64) ^
                                  static_cast<uint64_t>(product >> 32));
   }
-  Ref Candidate(const Home& home) const;
-  void FindHome(uint32_t mixed, Home* home) const;
-  void FetchHomes(std::span<const SequenceHash> blocks, Home* homes) const;
+  Ref Candidate(const Lookup& lookup) const;
+  void StartLookup(uint32_t mixed, Lookup* lookup) const;
+  void StartLookups(std::span<const SequenceHash> blocks, Lookup* lookups) const;
   Slot* BucketAt(const Segment& segment, uint32_t bucket) const {
     return heap_->At<Slot>(segment.ref) + size_t{bucket} * kSlots;
   }
@@ -204,47 +217,25 @@ class BlockTable {
   static uint64_t Pack(const Segment& segment);
   static Segment Unpack(uint64_t entry, uint32_t index);
 
-  void Lock(Slot* bucket) const {
-    for (int round = 0; !TryLock(bucket);) {
-      do {
-        SpinWait(round++);
-      } while ((bucket[kLockSlot].load(std::memory_order_relaxed) & kStateBit) != 0);
-    }
-  }
-  bool TryLock(Slot* bucket) const {
-    return gate_.alone() ||
-           (bucket[kLockSlot].fetch_or(kStateBit, std::memory_order_acquire) & kStateBit) == 0;
-  }
-  void Unlock(Slot* bucket) const {
-    if (!gate_.alone()) SetState(&bucket[kLockSlot], false);
-  }
   // A bit for each neighbour 1 … 3 in which there are entries that are at home here.
   static uint32_t Near(const Slot* bucket) { return States(bucket) & kNearStates; }
-
-  // Locks the home bucket of a hash, in a segment that was not replaced; the segment may have no memory, then
-  // nothing is locked.
-  void LockHome(Home* home) const;
-  bool IsCurrent(const Home& home) const {
-    return directory_[home.index].load(std::memory_order_acquire) == home.entry &&
-           home.buckets() != 0;
-  }
   bool IsCurrent(const Segment& segment) const {
     return directory_[segment.index].load(std::memory_order_acquire) == Pack(segment);
   }
 
-  // Sets `*changes` where an entry may have been the block's and is not what it was: then 0 says nothing. REQUIRES: home
-  // is locked, or somebody looks at it.
-  Ref FindIn(const Home& home, SequenceHash block, bool* changes) const;
+  // For readers. Sets `*changes` where an entry may have been the block's and is not what it was: then 0 says nothing.
+  Ref FindIn(const Lookup& lookup, SequenceHash block, bool* changes) const;
+
+  // Calls match(word) for entries that have the tag, until it is true.
+  template <typename Match>
+  Found FindIf(const Lookup& lookup, Match match) const;
+  Found EntryOf(const Lookup& lookup, Ref word) const;
   void Place(Slot* slot, uint64_t entry, SequenceHash block) const;
-  static bool InsertAtHome(const Home& home, Ref word);
-  Inserted InsertSlowly(Home* home, SequenceHash block, Ref word);
-  Inserted InsertNear(const Home& home, SequenceHash block, uint64_t entry, bool* again) const;
-  bool EraseAt(Home* home, Ref word);
-  // Replaces the word of an entry; 0 erases it. REQUIRES: home locked.
-  bool Replace(const Home& home, Ref from, Ref to);
+  static bool InsertAtHome(const Lookup& lookup, Ref word);
+  Inserted InsertSlowly(Lookup* lookup, SequenceHash block, Ref word);
+  Inserted InsertNear(const Lookup& lookup, SequenceHash block, uint64_t entry) const;
 
   bool Grow(const Segment& segment);
-  void MaybeShrink(const Home& home);
   enum class Aim { kGrow, kFit };
   bool Rebuild(const Segment& segment, Aim aim);
   // A half of a full segment while it is split: its slots, where copies of entries are, and what they are copies of.
@@ -270,20 +261,21 @@ class BlockTable {
   std::atomic<uint64_t>* const directory_;
   const uint64_t seed_;
   std::atomic<int> depth_{0};
-  // Held while the directory gets another shape: segments divided or merged, or memory for one that had none.
-  SpinLock shape_lock_;
-  uint32_t at_depth_[kDepthMax + 1] ABSL_GUARDED_BY(shape_lock_) = {1};
-  mutable WriterGate gate_;
+
+  // The writer's own. Segments at each depth; how often a segment was replaced: while it stays the same, so do lookups.
+  uint32_t at_depth_[kDepthMax + 1] = {1};
+  uint32_t rebuilds_ = 0;
+  uint32_t longest_step_ = 0;
 };
 
-template <typename Found>
-void BlockTable::FetchScattered(std::span<const SequenceHash> blocks, Home* homes,
-                                Found found) const {
+template <typename Visit>
+void BlockTable::FetchScattered(std::span<const SequenceHash> blocks, Lookup* lookups,
+                                Visit found) const {
   Ref words[kAhead];
   const size_t count = std::min(blocks.size(), kAhead);
-  FetchHomes(blocks.first(count), homes);
+  StartLookups(blocks.first(count), lookups);
   for (size_t i = 0; i < count; ++i) {
-    words[i] = Candidate(homes[i]);
+    words[i] = Candidate(lookups[i]);
     __builtin_prefetch(&heap_->word(words[i]));
     __builtin_prefetch(heap_->At<char>(heap_->RunOf(words[i])), 1);
   }

@@ -1,35 +1,38 @@
-// How does the table grow and shrink? Segments that grow, split and shrink, and what is looked at now and then.
+// How does the table grow and shrink? Segments that grow, split and shrink.
 //
-//   1. `Rebuild` locks every bucket of the segment, in order; whoever else wants to rebuild it waits at the first
-//      and then sees that the directory does not lead there any more.
-//   2. A full segment gives half of its entries to a new one (`Split`). Else `Fill` copies the entries into segments that
-//      nobody sees yet.
-//   3. The directory gets them, the half with the larger index first, then the depth, then the other half: who
-//      finds the smaller half by an old depth sees that it is not his (`FindHome`) and looks again.
-//   4. Halves that are both empty become one again (`MergeEmpty`): what grows again later splits, which is cheaper than many
+//   1. A full segment gives half of its entries to a new one (`Split`). Else `Fill` copies the entries into segments that
+//      no reader sees yet.
+//   2. The directory gets them, the half with the larger index first, then the depth, then the other half: a reader that
+//      finds the smaller half by an old depth sees that it is not its own (`StartLookup`) and looks again.
+//   3. Halves that are both empty become one again (`MergeEmpty`): what grows again later splits, which is cheaper than many
 //      segments that grow.
-//   5. The old buckets are unlocked: a writer that waited there starts again from the directory. Readers may go on reading
-//      them; unless they are a half that stays, nobody changes them any more.
+//   4. Readers may go on reading a segment that was replaced; unless it is a half that stays, it does not change any more.
 
 #include <algorithm>
 #include <bit>
 #include <cstring>
 #include <iterator>
 
+#include "indexer/base/assert.h"
 #include "indexer/index/atlas/block_table.h"
 #include "indexer/index/atlas/pause.h"
 
 namespace kvatlas::atlas {
 namespace {
 
-// Sizes of segments in buckets.
-constexpr uint32_t kSizes[] = {1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64};
+// Sizes of segments in buckets, which have a class each of the heap, and from 4 on at most a quarter between them.
+constexpr uint32_t kSizes[] = {1,  2,  3,  4,  5,  6,  7,  8,  10, 12,
+                               14, 16, 20, 24, 28, 32, 40, 48, 56, 64};
+
+// Upkeep fills segments up to so many of 20 slots, and leaves those alone that are as full as that.
+constexpr uint32_t kFullIn20 = 16;
+constexpr uint32_t kSparseIn20 = 12;
 
 }  // namespace
 
 uint32_t BlockTable::BucketsFor(uint32_t entries) {
   for (uint32_t size : kSizes) {
-    if (size * kSlots * 7 / 10 >= entries) return size;
+    if (size * kSlots * kFullIn20 / 20 >= entries) return size;
   }
   return kBucketsMax;
 }
@@ -41,50 +44,17 @@ bool BlockTable::Grow(const Segment& segment) {
   fresh.ref = heap_->Allocate(kLineBytes);
   if (fresh.ref == 0) return false;
   std::memset(heap_->At<char>(fresh.ref), 0, kLineBytes);
-  SpinLockHolder lock(&shape_lock_);
-  if (IsCurrent(segment)) {
-    directory_[segment.index].store(Pack(fresh), std::memory_order_release);
-  } else {
-    heap_->Free(fresh.ref, kLineBytes);
-  }
+  directory_[segment.index].store(Pack(fresh), std::memory_order_release);
+  ++rebuilds_;
   return true;
 }
 
-// A bucket became empty: if its neighbours are, and some others as good as, the segment is counted. What is half empty is left
-// to `Tend`: blocks come and go, and each step down would be a step up again.
-void BlockTable::MaybeShrink(const Home& home) {
-  constexpr uint32_t kSamples = 5;
-  for (uint32_t i = 1; i < kNeighbours; ++i) {
-    if (home.has_beside(i) && !IsEmpty(home.beside(i))) return;
-  }
-  if (!IsCurrent(home)) return;
-  const Segment segment = home.segment();
-  const uint32_t bucket = home.bucket();
-  const auto count = [&](uint32_t number) {
-    return kSlots - static_cast<uint32_t>(std::popcount(FreeSlots(BucketAt(segment, number))));
-  };
-  uint32_t sampled = 0;
-  for (uint32_t i = 1; i <= kSamples && sampled <= kSamples / 2; ++i)
-    sampled += count((bucket + i * (segment.buckets / (kSamples + 1) + 1)) % segment.buckets);
-  if (sampled > kSamples / 2) return;
-  uint32_t entries = 0;
-  for (uint32_t i = 0; i < segment.buckets; ++i) entries += count(i);
-  if (entries == 0 || BucketsFor(entries) * 8 <= segment.buckets) Rebuild(segment, Aim::kFit);
-}
-
 bool BlockTable::Rebuild(const Segment& segment, Aim aim) {
-  Slot* const slots = BucketAt(segment, 0);
-  for (uint32_t bucket = 0; bucket < segment.buckets; ++bucket)
-    __builtin_prefetch(slots + bucket * kSlots, 1);
-  Lock(slots);
-  if (!IsCurrent(segment)) {
-    Unlock(slots);
-    return true;
-  }
-  for (uint32_t bucket = 1; bucket < segment.buckets; ++bucket) Lock(slots + bucket * kSlots);
+  KVATLAS_ASSERT(IsCurrent(segment));
+  ++rebuilds_;
+  longest_step_ = std::max(longest_step_, segment.slots());
   const bool split = aim == Aim::kGrow && segment.buckets == kBucketsMax && Split(segment);
   const int parts = split ? 0 : Reshape(segment, aim);
-  for (uint32_t bucket = 0; bucket < segment.buckets; ++bucket) Unlock(slots + bucket * kSlots);
   if (parts > 0) heap_->Retire(segment.ref, size_t{segment.buckets} * kLineBytes);
   if (aim == Aim::kFit && parts > 0) MergeEmpty({.index = segment.index, .depth = segment.depth});
   return split || parts > 0;
@@ -92,7 +62,6 @@ bool BlockTable::Rebuild(const Segment& segment, Aim aim) {
 
 // The half with the larger index, and a depth that leads to it; the other half follows.
 void BlockTable::PublishSecond(const Segment& half) {
-  SpinLockHolder lock(&shape_lock_);
   directory_[half.index].store(Pack(half), std::memory_order_release);
   --at_depth_[half.depth - 1];
   at_depth_[half.depth] += 2;
@@ -100,10 +69,9 @@ void BlockTable::PublishSecond(const Segment& half) {
     depth_.store(half.depth, std::memory_order_release);
 }
 
-// An empty segment and its other half become one while that is empty, too. Who looks meanwhile finds that both are, or that
+// An empty segment and its other half become one while that is empty, too. A reader meanwhile finds that both are, or that
 // the one is that has the names of both from now on.
 void BlockTable::MergeEmpty(Segment segment) {
-  SpinLockHolder lock(&shape_lock_);
   while (segment.depth > 0) {
     const uint32_t bit = uint32_t{1} << (segment.depth - 1);
     const Segment first = {.index = segment.index & ~bit, .depth = segment.depth};
@@ -125,9 +93,9 @@ void BlockTable::MergeEmpty(Segment segment) {
 // beside their home, and find room in it now. False when that cannot be, or when it is not full: then its halves need less
 // room.
 //
-// Until the first half's own entry in the directory changes, which is after all copies and before anything goes, who looks
-// for a block that stays finds it in its old slot or in its new one; and who looks for one of the second half, whose slots may
-// be used again by then, sees that the directory leads elsewhere.
+// Until the first half's own entry in the directory changes, which is after all copies and before anything goes, a reader finds
+// a block that stays in its old slot or in its new one; and one that looks for a block of the second half, whose slots may be
+// used again by then, sees that the directory leads elsewhere.
 bool BlockTable::Split(const Segment& segment) {
   if (segment.depth >= kDepthMax) return false;
   Slot* const slots = BucketAt(segment, 0);
@@ -140,7 +108,7 @@ bool BlockTable::Split(const Segment& segment) {
   const int shift = 31 - segment.depth;  // brings the bit that tells the halves apart to the top
   for (uint32_t i = 0; i < kSlotsMax; i += kSlots) {
     for (uint32_t left =
-             Divide(slots + i, i / kSlots, shift, stays.slots + i, goes.slots + i, &used);
+             PartitionBucket(slots + i, i / kSlots, shift, stays.slots + i, goes.slots + i, &used);
          left != 0; left &= left - 1)
       strays[count++] = static_cast<uint16_t>(i + static_cast<uint32_t>(std::countr_zero(left)));
   }
@@ -166,12 +134,8 @@ bool BlockTable::Split(const Segment& segment) {
   directory_[first.index].store(Pack(first), std::memory_order_release);
   Pause();
   stays.DropOld();
-  const uint64_t lock = gate_.alone() ? 0 : kStateBit;
-  for (uint32_t i = 0; i < kSlotsMax; i += kSlots) {
-    slots[i].store(stays.slots[i] | lock, std::memory_order_release);
-    for (uint32_t slot = i + 1; slot < i + kSlots; ++slot)
-      slots[slot].store(stays.slots[slot], std::memory_order_release);
-  }
+  for (uint32_t i = 0; i < kSlotsMax; ++i)
+    slots[i].store(stays.slots[i], std::memory_order_release);
   return true;
 }
 
@@ -247,7 +211,7 @@ bool BlockTable::Fill(std::span<const uint64_t> entries, uint32_t least, Segment
   return false;
 }
 
-// Nobody sees the segment yet.
+// No reader sees the segment yet.
 bool BlockTable::TryFill(std::span<const uint64_t> entries, Segment* to) const {
   const size_t bytes = size_t{to->buckets} * kLineBytes;
   to->ref = heap_->Allocate(bytes);
@@ -274,25 +238,26 @@ bool BlockTable::TryFill(std::span<const uint64_t> entries, Segment* to) const {
   return true;
 }
 
-size_t BlockTable::Tend(uint32_t* cursor, size_t steps, std::vector<Ref>* words) {
-  const uint32_t end = uint32_t{1} << depth_.load(std::memory_order_acquire);
+size_t BlockTable::Maintain(uint32_t* cursor, size_t steps, std::vector<Ref>* words) {
+  const uint32_t end = uint32_t{1} << depth_.load(std::memory_order_relaxed);
   size_t looked = 0;
   for (uint32_t i = 0; i < end && looked < steps; ++i, ++looked) {
     if (*cursor >= end) *cursor = 0;
     const uint32_t index = (*cursor)++;
-    const uint64_t entry = directory_[index].load(std::memory_order_acquire);
+    const uint64_t entry = directory_[index].load(std::memory_order_relaxed);
     if (entry == 0) continue;
     const Segment segment = Unpack(entry, index);
+    if (segment.buckets == 0) continue;
     const size_t before = words->size();
     for (uint32_t slot = 0; slot < segment.slots(); ++slot) {
-      const Ref word = BucketAt(segment, 0)[slot].load(std::memory_order_acquire) & kWordMask;
+      const Ref word = BucketAt(segment, 0)[slot].load(std::memory_order_relaxed) & kWordMask;
       if (word != 0) words->push_back(word);
     }
     looked += segment.slots();
-    const uint32_t fitting = BucketsFor(static_cast<uint32_t>(words->size() - before));
-    if (segment.buckets > fitting ||
-        (segment.buckets != 0 &&
-         heap_->BetterElsewhere(segment.ref, size_t{segment.buckets} * kLineBytes)))
+    const uint32_t entries = static_cast<uint32_t>(words->size() - before);
+    const bool sparse = entries * 20 < segment.slots() * kSparseIn20 &&
+                        (entries == 0 || BucketsFor(entries) < segment.buckets);
+    if (sparse || heap_->IsOnSparsePage(segment.ref, size_t{segment.buckets} * kLineBytes))
       Rebuild(segment, Aim::kFit);
   }
   return looked;

@@ -4,8 +4,8 @@
 //
 // What the states say: `block_table.h`.
 //
-// *Threads*: slots are atomic and change one by one; which of them look like something is a hint to a reader: he loads
-// those again. Writes need the bucket's lock (`block_table.h`), or a bucket that nobody sees.
+// *Threads*: one writer; slots are atomic and change one by one. Which of them match is a hint to a reader: it loads those
+// again.
 
 #ifndef KVATLAS_INDEXER_INDEX_ATLAS_BUCKET_H_
 #define KVATLAS_INDEXER_INDEX_ATLAS_BUCKET_H_
@@ -57,7 +57,7 @@ inline uint32_t Gather(__m128i a, __m128i b, __m128i c, __m128i d) {
 }
 
 // A bit a slot: those whose entry has this mixed hash.
-inline uint32_t LikeIt(const Slot* bucket, uint32_t mixed) {
+inline uint32_t MatchTag(const Slot* bucket, uint32_t mixed) {
   const __m128i* const pairs = reinterpret_cast<const __m128i*>(bucket);
   const __m128i wanted = _mm_set1_epi32(static_cast<int>(mixed));
   return Gather<1>(_mm_cmpeq_epi32(_mm_load_si128(pairs), wanted),
@@ -85,18 +85,10 @@ inline uint32_t States(const Slot* bucket) {
                    _mm_load_si128(pairs + 3));
 }
 
-inline bool IsEmpty(const Slot* bucket) {
-  const __m128i* const pairs = reinterpret_cast<const __m128i*>(bucket);
-  const __m128i any =
-      _mm_or_si128(_mm_or_si128(_mm_load_si128(pairs), _mm_load_si128(pairs + 1)),
-                   _mm_or_si128(_mm_load_si128(pairs + 2), _mm_load_si128(pairs + 3)));
-  return _mm_testz_si128(any, _mm_set1_epi64x(static_cast<int64_t>(kWordMask))) != 0;
-}
-
 // Copies entries into one of two buckets, which are without state: to `goes` where the bit is set that `shift` brings to the
 // top. Counts them. Returns a bit a slot: those whose hash does not begin with the six bits `home`.
-inline uint32_t Divide(const Slot* bucket, uint32_t home, int shift, uint64_t* stays,
-                       uint64_t* goes, uint32_t* used) {
+inline uint32_t PartitionBucket(const Slot* bucket, uint32_t home, int shift, uint64_t* stays,
+                                uint64_t* goes, uint32_t* used) {
   const __m128i* const pairs = reinterpret_cast<const __m128i*>(bucket);
   const __m128i state = _mm_set1_epi64x(static_cast<int64_t>(kStateBit));
   const __m128i at_home = _mm_set1_epi64x(home);
@@ -122,8 +114,8 @@ inline uint32_t Divide(const Slot* bucket, uint32_t home, int shift, uint64_t* s
 
 #else
 
-inline uint32_t Divide(const Slot* bucket, uint32_t home, int shift, uint64_t* stays,
-                       uint64_t* goes, uint32_t* used) {
+inline uint32_t PartitionBucket(const Slot* bucket, uint32_t home, int shift, uint64_t* stays,
+                                uint64_t* goes, uint32_t* used) {
   uint32_t others = 0;
   for (uint32_t i = 0; i < kSlots; ++i) {
     const uint64_t entry = bucket[i].load(std::memory_order_relaxed) & ~kStateBit;
@@ -136,11 +128,11 @@ inline uint32_t Divide(const Slot* bucket, uint32_t home, int shift, uint64_t* s
   return others;
 }
 
-inline uint32_t LikeIt(const Slot* bucket, uint32_t mixed) {
-  uint32_t like_it = 0;
+inline uint32_t MatchTag(const Slot* bucket, uint32_t mixed) {
+  uint32_t matching = 0;
   for (uint32_t i = 0; i < kSlots; ++i)
-    like_it |= uint32_t{bucket[i].load(std::memory_order_relaxed) >> 32 == mixed} << i;
-  return like_it;
+    matching |= uint32_t{bucket[i].load(std::memory_order_relaxed) >> 32 == mixed} << i;
+  return matching;
 }
 
 inline uint32_t FreeSlots(const Slot* bucket) {
@@ -156,8 +148,6 @@ inline uint32_t States(const Slot* bucket) {
     states |= uint32_t{(bucket[i].load(std::memory_order_acquire) & kStateBit) != 0} << i;
   return states;
 }
-
-inline bool IsEmpty(const Slot* bucket) { return FreeSlots(bucket) == (1u << kSlots) - 1; }
 
 #endif
 

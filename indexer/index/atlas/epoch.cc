@@ -1,7 +1,6 @@
 #include "indexer/index/atlas/epoch.h"
 
 #include <algorithm>
-#include <iterator>
 
 namespace kvatlas::atlas {
 namespace {
@@ -49,16 +48,8 @@ thread_local constinit EpochThread t_epoch;
 void TakeEpochLine() {
   static thread_local LineReturner returner;
   (void)returner;
-  uint32_t number = 1;
-  for (LineBlock* block = &g_first_block;; block = NextBlock(block)) {
-    EpochLine* const line = FreeLineOf(block);
-    if (line != nullptr) {
-      t_epoch.line = line;
-      t_epoch.number = number + static_cast<uint32_t>(line - block->lines);
-      return;
-    }
-    number += static_cast<uint32_t>(std::size(block->lines));
-  }
+  for (LineBlock* block = &g_first_block; t_epoch.line == nullptr; block = NextBlock(block))
+    t_epoch.line = FreeLineOf(block);
 }
 
 uint64_t RetireEpoch() {

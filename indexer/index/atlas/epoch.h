@@ -1,7 +1,6 @@
 // When may memory that readers might still look at be used again? Epoch-based reclamation.
 //
-// A thread that reads or writes atlas holds an `EpochGuard`. What a writer unlinks is tagged with
-// `RetireEpoch()`; it may be reused once `OldestActiveEpoch()` is larger than the tag, for then no guard is left
+// A thread that reads atlas holds an `EpochGuard`. What a writer has unlinked is tagged with `RetireEpoch()`; it may be reused once `OldestActiveEpoch()` is larger than the tag, for then no guard is left
 // that was taken before it was unlinked.
 //
 // *Threads*: every thread has a line of its own that only it writes; guards nest. One set of lines serves
@@ -25,7 +24,6 @@ struct alignas(64) EpochLine {
 
 struct EpochThread {
   EpochLine* line = nullptr;
-  uint32_t number = 0;  // the line's, from 1 on
   uint32_t depth = 0;
 };
 
@@ -34,12 +32,6 @@ extern thread_local constinit EpochThread t_epoch;
 
 // Gives the calling thread a line; it is given back when the thread ends.
 void TakeEpochLine();
-
-// A number from 1 on that no other thread has meanwhile; small.
-inline uint32_t EpochThreadNumber() {
-  if (t_epoch.line == nullptr) TakeEpochLine();
-  return t_epoch.number;
-}
 
 class EpochGuard {
  public:
@@ -59,7 +51,7 @@ class EpochGuard {
   EpochGuard& operator=(const EpochGuard&) = delete;
 };
 
-// The tag of what was just unlinked.
+// The tag of what the calling thread has unlinked until now.
 uint64_t RetireEpoch();
 
 // Begins a new epoch and says the oldest that a guard may still be in.

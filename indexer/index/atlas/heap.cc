@@ -65,9 +65,6 @@ constexpr size_t kSmallBytes = size_t{8} << 20;
 constexpr size_t kRegionBytesMin = size_t{16} << 20;
 constexpr size_t kExtentBytesMin = size_t{8} << 20;
 
-// Retired objects are looked through when there are this many.
-constexpr size_t kRetiredMax = 64;
-
 }  // namespace
 
 // Shapes and pages lie behind the region, usable at once. What is not usable yet may be read, as any word was always.
@@ -137,7 +134,7 @@ void Heap::Free(Ref ref, size_t bytes) {
     return;
   }
   const size_t pages = (bytes + kPageBytes - 1) / kPageBytes;
-  bytes_.fetch_sub(pages * kPageBytes, std::memory_order_relaxed);
+  Add(-static_cast<int64_t>(pages * kPageBytes));
   ReturnPages(static_cast<uint32_t>(size_t{ref} * 8 / kPageBytes), static_cast<uint32_t>(pages));
 }
 
@@ -150,7 +147,6 @@ void Heap::FreeRun(Ref ref) { FreeObject(ref, pages_[ref / kPageWords].size_clas
 Ref Heap::AllocateObject(uint8_t size_class) {
   SizeClass& objects = classes_[size_class];
   const size_t object_bytes = BytesOf(size_class);
-  SpinLockHolder lock(&objects.lock);
   if (NextPage(objects) == kNoPage && !OpenPage(&objects, size_class)) return 0;
   const uint32_t number = NextPage(objects);
   Page& page = pages_[number];
@@ -162,10 +158,10 @@ Ref Heap::AllocateObject(uint8_t size_class) {
     --page.free;
   } else {
     object = page.carved++;
-    bytes_.fetch_add(object_bytes, std::memory_order_relaxed);
+    Add(static_cast<int64_t>(object_bytes));
     if (size_class >= kClasses) {
       *reinterpret_cast<uint64_t*>(start + object * object_bytes) = 0;
-      // Partner: `IsRun`, so that who finds the object finds its first word, too.
+      // Partner: `RunOf`.
       shapes_[number].store(shapes_[number].load(std::memory_order_relaxed) + (1 << 16),
                             std::memory_order_release);
     }
@@ -193,19 +189,16 @@ void Heap::FreeObject(Ref ref, uint8_t size_class) {
   const size_t object_bytes = BytesOf(size_class);
   const size_t offset = size_t{ref} * 8;
   const uint32_t number = static_cast<uint32_t>(offset / kPageBytes);
-  {
-    SpinLockHolder lock(&objects.lock);
-    Page& page = pages_[number];
-    *reinterpret_cast<uint16_t*>(region_ + offset + kNextOffset) = page.first_free;
-    page.first_free = static_cast<uint16_t>(1 + offset % kPageBytes / object_bytes);
-    ++page.free;
-    Relink(&objects, number, kPageBytes / object_bytes);
-    if (page.free < page.carved) return;
-    Unlink(&objects.sparse, number);
-    bytes_.fetch_sub(page.carved * object_bytes, std::memory_order_relaxed);
-    shapes_[number].store(0, std::memory_order_release);
-  }
-  // Somebody may still look whether there is a run.
+  Page& page = pages_[number];
+  *reinterpret_cast<uint16_t*>(region_ + offset + kNextOffset) = page.first_free;
+  page.first_free = static_cast<uint16_t>(1 + offset % kPageBytes / object_bytes);
+  ++page.free;
+  Relink(&objects, number, kPageBytes / object_bytes);
+  if (page.free < page.carved) return;
+  Unlink(&objects.sparse, number);
+  Add(-int64_t{page.carved} * static_cast<int64_t>(object_bytes));
+  shapes_[number].store(0, std::memory_order_release);
+  // A reader may still ask which run a word is in.
   if (size_class >= kClasses) {
     RetireTagged(number, kPage);
   } else {
@@ -233,18 +226,17 @@ void Heap::Relink(SizeClass* objects, uint32_t number, size_t capacity) {
   if (fill == Fill::kDense) Link(&objects->dense, number);
 }
 
-bool Heap::BetterElsewhere(Ref ref, size_t bytes) {
-  return bytes <= kObjectBytesMax && BetterElsewhere(ref, ClassOf(bytes));
+bool Heap::IsOnSparsePage(Ref ref, size_t bytes) const {
+  return bytes <= kObjectBytesMax && IsOnSparsePage(ref, ClassOf(bytes));
 }
 
-bool Heap::RunBetterElsewhere(Ref ref) {
-  return BetterElsewhere(ref, pages_[ref / kPageWords].size_class);
+bool Heap::RunIsOnSparsePage(Ref ref) const {
+  return IsOnSparsePage(ref, pages_[ref / kPageWords].size_class);
 }
 
-bool Heap::BetterElsewhere(Ref ref, uint8_t size_class) {
-  SizeClass& objects = classes_[size_class];
+bool Heap::IsOnSparsePage(Ref ref, uint8_t size_class) const {
+  const SizeClass& objects = classes_[size_class];
   const uint32_t number = static_cast<uint32_t>(size_t{ref} * 8 / kPageBytes);
-  SpinLockHolder lock(&objects.lock);
   return pages_[number].fill == Fill::kSparse && NextPage(objects) != number;
 }
 
@@ -267,16 +259,13 @@ void Heap::Unlink(PageList* list, uint32_t page) {
 }
 
 bool Heap::PageFails() {
-  uint32_t left = fail_pages_.load(std::memory_order_relaxed);
-  while (left != 0) {
-    if (fail_pages_.compare_exchange_weak(left, left - 1, std::memory_order_relaxed)) return true;
-  }
-  return false;
+  if (fail_pages_ == 0) return false;
+  --fail_pages_;
+  return true;
 }
 
 uint32_t Heap::TakePage() {
   if (PageFails()) return kNoPage;
-  SpinLockHolder lock(&pages_lock_);
   uint32_t number = kNoPage;
   if (retained_.first != kNoPage) {
     number = retained_.first;
@@ -293,18 +282,10 @@ uint32_t Heap::TakePage() {
 
 void Heap::ReturnPages(uint32_t first, uint32_t count) {
   for (uint32_t number = first; number < first + count; ++number) {
-    {
-      SpinLockHolder lock(&pages_lock_);
-      if (retained_.count < retained_pages_max_) {
-        pages_[number].use = PageUse::kRetained;
-        Link(&retained_, number);
-        continue;
-      }
-    }
-    madvise(region_ + size_t{number} * kPageBytes, kPageBytes, MADV_DONTNEED);
-    SpinLockHolder lock(&pages_lock_);
-    pages_[number].use = PageUse::kReturned;
-    Link(&returned_, number);
+    const bool retain = retained_.count < retained_pages_max_;
+    if (!retain) madvise(region_ + size_t{number} * kPageBytes, kPageBytes, MADV_DONTNEED);
+    pages_[number].use = retain ? PageUse::kRetained : PageUse::kReturned;
+    Link(retain ? &retained_ : &returned_, number);
   }
 }
 
@@ -313,7 +294,6 @@ Ref Heap::AllocateLarge(size_t bytes) {
   if (PageFails()) return 0;
   const size_t pages = (bytes + kPageBytes - 1) / kPageBytes;
   if (pages >= pages_max_) return 0;
-  SpinLockHolder lock(&pages_lock_);
   const uint32_t first = FindAdjacent(static_cast<uint32_t>(pages));
   if (first == kNoPage || !Commit(first + static_cast<uint32_t>(pages))) return 0;
   for (uint32_t number = first; number < first + pages; ++number) {
@@ -324,7 +304,7 @@ Ref Heap::AllocateLarge(size_t bytes) {
     page.use = PageUse::kLarge;
   }
   pages_end_ = std::max<uint32_t>(pages_end_, first + static_cast<uint32_t>(pages));
-  bytes_.fetch_add(pages * kPageBytes, std::memory_order_relaxed);
+  Add(static_cast<int64_t>(pages * kPageBytes));
   return static_cast<Ref>(size_t{first} * kPageBytes / 8);
 }
 
@@ -345,47 +325,33 @@ void Heap::Retire(Ref ref, size_t bytes) { RetireTagged(ref, static_cast<uint32_
 void Heap::RetireRun(Ref ref) { RetireTagged(ref, kRun); }
 
 void Heap::RetireTagged(Ref ref, uint32_t bytes) {
-  const uint64_t epoch = RetireEpoch();
-  size_t retired;
-  {
-    SpinLockHolder lock(&retired_lock_);
-    retired_.push_back({.epoch = epoch, .ref = ref, .bytes = bytes});
-    retired = retired_.size();
-  }
-  if (retired % kRetiredMax == 0 && bytes != kPage) Reclaim();
+  retired_.push_back({.epoch = 0, .ref = ref, .bytes = bytes});
+  ++untagged_;
 }
 
-// Runs that are freed may leave pages behind, which are retired in their turn.
+// Runs that are freed may leave pages behind, which are retired in their turn: hence a second round.
 void Heap::Reclaim() {
-  if (ReclaimOnce()) ReclaimOnce();
-}
-
-// Whether a page was retired meanwhile.
-bool Heap::ReclaimOnce() {
-  const uint64_t oldest = OldestActiveEpoch();
-  std::vector<Retired> free;
-  {
-    SpinLockHolder lock(&retired_lock_);
-    const auto middle = std::partition(retired_.begin(), retired_.end(),
-                                       [&](const Retired& each) { return each.epoch >= oldest; });
-    free.assign(middle, retired_.end());
-    retired_.erase(middle, retired_.end());
-  }
-  for (const Retired& each : free) {
-    switch (each.bytes) {
-      case kRun:
+  do {
+    const uint64_t epoch = RetireEpoch();
+    for (auto each = retired_.end() - static_cast<std::ptrdiff_t>(untagged_);
+         each != retired_.end(); ++each)
+      each->epoch = epoch;
+    untagged_ = 0;
+    const uint64_t oldest = OldestActiveEpoch();
+    size_t free = 0;
+    while (free < retired_.size() && retired_[free].epoch < oldest) ++free;
+    for (; free > 0; --free) {
+      const Retired each = retired_.front();
+      retired_.pop_front();
+      if (each.bytes == kRun) {
         FreeRun(each.ref);
-        break;
-      case kPage:
+      } else if (each.bytes == kPage) {
         ReturnPages(each.ref, 1);
-        break;
-      default:
+      } else {
         Free(each.ref, each.bytes);
+      }
     }
-  }
-  SpinLockHolder lock(&retired_lock_);
-  return std::any_of(retired_.begin(), retired_.end(),
-                     [](const Retired& each) { return each.bytes == kPage; });
+  } while (untagged_ != 0);
 }
 
 }  // namespace kvatlas::atlas

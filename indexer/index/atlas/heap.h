@@ -6,13 +6,12 @@
 //   runs      have pages of their own (`run.h`), so that any word inside one leads to where it begins: the page's
 //             shape says how large its objects are
 //
-// *Runs*: whoever kept a run's Ref for longer than a guard asks `IsRun`. What it says stays true while the guard is
-// held: there is a run, or there was one, and its first 8 bytes are as they were when it was freed. They are zero when
-// there never was one. A page leaves the runs only when no guard is left that may have asked.
+// *Runs*: a reader's Ref is a run's as long as its guard is held. The writer, which keeps Refs for longer, asks `IsRun`: there is
+// a run, or there was one, and its first 8 bytes are as they were when it was freed. They are zero when there never was one.
 // *Truth*: `bytes()` is what was given out, freed objects of pages still in use included: what the index adds to
 // resident memory, except for the retained pages.
-// *Threads*: any. A class has a lock; it is held for some tens of nanoseconds.
-// *Cost*: an allocation is a pop from a list. A page that runs empty is returned to the system at once, except
+// *Threads*: one writer at a time; `RunOf`, `At`, `word` and `bytes` beside it.
+// *Cost*: an allocation is a pop from a list, retiring a push to a queue. A page that runs empty is returned to the system at once, except
 // `retained_bytes` of them.
 // *Bounds*: 16 GiB; beyond that, or when the system has none, `Allocate` returns 0. Addresses are only reserved, and made
 // usable in extents of half of what is used: where the system promises no more than it has, an index counts for little more than it
@@ -24,11 +23,8 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
-#include <vector>
-
-#include "absl/base/thread_annotations.h"
-#include "indexer/index/atlas/spin_lock.h"
 
 namespace kvatlas::atlas {
 
@@ -57,7 +53,7 @@ class Heap {
 
   // The object lies in a page that is mostly free, and another one like it would not: moving it helps that page to
   // run empty.
-  bool BetterElsewhere(Ref ref, size_t bytes);
+  bool IsOnSparsePage(Ref ref, size_t bytes) const;
 
   // Gives back what was just unlinked and readers may still look at (`epoch.h`).
   void Retire(Ref ref, size_t bytes);
@@ -67,7 +63,7 @@ class Heap {
   static size_t RoundUpRun(size_t bytes);
   void FreeRun(Ref ref);
   void RetireRun(Ref ref);
-  bool RunBetterElsewhere(Ref ref);
+  bool RunIsOnSparsePage(Ref ref) const;
 
   // Where the run begins that `word` is in.
   Ref RunOf(Ref word) const {
@@ -84,8 +80,14 @@ class Heap {
            number < static_cast<uint16_t>(shape >> 16);
   }
 
-  // Frees what was retired and nobody can see any more.
+  // Frees what was retired and no guard can see any more. Anything retired before may be gone then: the writer calls it
+  // where it has no Ref in hand.
   void Reclaim();
+
+  // The same when much has been retired since the last time.
+  void MaybeReclaim() {
+    if (untagged_ >= kRetiredMax) Reclaim();
+  }
 
   template <typename T>
   T* At(Ref ref) const {
@@ -98,12 +100,14 @@ class Heap {
   uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
 
   // For tests: the next `count` allocations that need a new page fail.
-  void FailPages(uint32_t count) { fail_pages_.store(count, std::memory_order_relaxed); }
+  void FailPages(uint32_t count) { fail_pages_ = count; }
 
  private:
   static constexpr size_t kPageBytes = 1 << 16;
   static constexpr uint32_t kPageWords = kPageBytes / 8;
   static constexpr uint8_t kNoClass = 0xff;
+  // Retired objects are looked through when there are this many more.
+  static constexpr size_t kRetiredMax = 64;
   static constexpr uint32_t kNoPage = 0;  // page 0 is never used, so that no Ref is 0
 
   enum class PageUse : uint8_t { kNever, kObjects, kLarge, kRetained, kReturned };
@@ -127,10 +131,9 @@ class Heap {
     uint32_t count = 0;
   };
 
-  struct alignas(64) SizeClass {
-    SpinLock lock;
-    PageList dense ABSL_GUARDED_BY(lock);   // pages with a free object, more than half used
-    PageList sparse ABSL_GUARDED_BY(lock);  // the others that have one
+  struct SizeClass {
+    PageList dense;   // pages with a free object, more than half used
+    PageList sparse;  // the others that have one
   };
 
   struct Retired {
@@ -149,25 +152,26 @@ class Heap {
     return static_cast<uint32_t>((shape >> 32) * word >> 32);
   }
 
+  void Add(int64_t bytes) {
+    bytes_.store(bytes_.load(std::memory_order_relaxed) + static_cast<uint64_t>(bytes),
+                 std::memory_order_relaxed);
+  }
   void Link(PageList* list, uint32_t page);
   void Unlink(PageList* list, uint32_t page);
 
-  static uint32_t NextPage(const SizeClass& objects) ABSL_EXCLUSIVE_LOCKS_REQUIRED(objects.lock);
-  void Relink(SizeClass* objects, uint32_t number, size_t capacity)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(objects->lock);
+  static uint32_t NextPage(const SizeClass& objects);
+  void Relink(SizeClass* objects, uint32_t number, size_t capacity);
   Ref AllocateObject(uint8_t size_class);
-  bool OpenPage(SizeClass* objects, uint8_t size_class)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(objects->lock);
+  bool OpenPage(SizeClass* objects, uint8_t size_class);
   void FreeObject(Ref ref, uint8_t size_class);
-  bool BetterElsewhere(Ref ref, uint8_t size_class);
+  bool IsOnSparsePage(Ref ref, uint8_t size_class) const;
   void RetireTagged(Ref ref, uint32_t bytes);
-  bool ReclaimOnce();
   Ref AllocateLarge(size_t bytes);
-  uint32_t FindAdjacent(uint32_t pages) ABSL_EXCLUSIVE_LOCKS_REQUIRED(pages_lock_);
+  uint32_t FindAdjacent(uint32_t pages);
   uint32_t TakePage();
   void ReturnPages(uint32_t page, uint32_t count);
   bool PageFails();
-  bool Commit(uint32_t pages) ABSL_EXCLUSIVE_LOCKS_REQUIRED(pages_lock_);
+  bool Commit(uint32_t pages);
 
   char* const region_;
   const uint32_t pages_max_;
@@ -176,16 +180,16 @@ class Heap {
   const uint32_t retained_pages_max_;
   std::unique_ptr<SizeClass[]> classes_;
   std::atomic<uint64_t> bytes_{0};
-  std::atomic<uint32_t> fail_pages_{0};
+  uint32_t fail_pages_ = 0;
 
-  SpinLock pages_lock_;
-  uint32_t pages_end_ ABSL_GUARDED_BY(pages_lock_) = 1;
-  uint32_t pages_usable_ ABSL_GUARDED_BY(pages_lock_) = 0;
-  PageList retained_ ABSL_GUARDED_BY(pages_lock_);
-  PageList returned_ ABSL_GUARDED_BY(pages_lock_);
+  uint32_t pages_end_ = 1;
+  uint32_t pages_usable_ = 0;
+  PageList retained_;
+  PageList returned_;
 
-  SpinLock retired_lock_;
-  std::vector<Retired> retired_ ABSL_GUARDED_BY(retired_lock_);
+  // In order of epochs; the last `untagged_` have none yet.
+  std::deque<Retired> retired_;
+  size_t untagged_ = 0;
 };
 
 }  // namespace kvatlas::atlas

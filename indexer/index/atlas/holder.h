@@ -1,12 +1,13 @@
 // What does an atlas keep for one holder? Its digest, and in which runs it may have something, so that what it
 // has can be found and cleared at the cost of its own blocks.
 //
-// *Truth*: the list names every run in which the holder has a block, by its Ref; it may name others,
-// some that are gone or are another's now, and name one twice. Whoever uses an entry looks whether the run is still there and the holder still in it.
+// *Truth*: the list names every run in which the holder has a block, by its Ref; it may name others, some that are gone or
+// are another's now, and name one twice. Before an entry is used, it is looked up whether the run is still there and the
+// holder still in it.
 // *Lifetime*: a number's state stays where it is until the index ends, and serves the next holder of that number: threads
-// that found it before its holder was removed (`Stats`) may still lock it, and see an empty one.
-// *Threads*: `mutex` orders the holder's own events. The list has a lock of its own, because whoever splits or
-// merges a run adds to the lists of all its holders.
+// that found it before its holder was removed may still lock it, and see an empty one.
+// *Threads*: `mutex` orders the holder's own events, and comes before the index's. The list is the index's writer's: a split
+// or a merge adds to the lists of all holders of a run.
 
 #ifndef KVATLAS_INDEXER_INDEX_ATLAS_HOLDER_H_
 #define KVATLAS_INDEXER_INDEX_ATLAS_HOLDER_H_
@@ -21,7 +22,6 @@
 #include "indexer/base/event.h"
 #include "indexer/base/mutex.h"
 #include "indexer/index/atlas/heap.h"
-#include "indexer/index/atlas/spin_lock.h"
 
 namespace kvatlas::atlas {
 
@@ -82,10 +82,9 @@ struct HolderState {
   HolderState(Heap* heap, uint32_t holder_number) : number(holder_number), runs(heap) {}
 
   // Empty, and no holder's. REQUIRES: no block is held.
-  void Reset() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) ABSL_LOCKS_EXCLUDED(runs_lock) {
+  void Reset() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     digest = {};
     holdings = 0;
-    SpinLockHolder lock(&runs_lock);
     runs.Clear();
     tidy_at = kTidyAt;
   }
@@ -97,10 +96,9 @@ struct HolderState {
   Digest digest ABSL_GUARDED_BY(mutex);
   uint64_t holdings ABSL_GUARDED_BY(mutex) = 0;
 
-  SpinLock runs_lock;
-  RunList runs ABSL_GUARDED_BY(runs_lock);
-  // The list is tidied when it is this long.
-  uint32_t tidy_at ABSL_GUARDED_BY(runs_lock) = kTidyAt;
+  // The writer's. The list is tidied when it is `tidy_at` long.
+  RunList runs;
+  uint32_t tidy_at = kTidyAt;
 };
 
 }  // namespace kvatlas::atlas

@@ -33,7 +33,6 @@ std::atomic<Holders>* Members::Link() const {
 
 TierMask Members::TiersOf(Heap* heap, const Run& run) {
   TierMask tiers;
-  // Partner: the release stores of whoever links a section; `MayHaveAnything` looks without the run's lock.
   const Holders first = run.holders[0].load(std::memory_order_acquire);
   if (Section* at = SectionAt(heap, first); at != nullptr) {
     for (; at != nullptr; at = SectionAt(heap, at->next.load(std::memory_order_acquire)))
@@ -308,7 +307,7 @@ bool Members::SetPart(uint32_t holder, const Offsets& offsets) {
   return true;
 }
 
-// A table with room for one more, without those who are gone.
+// A table with room for one more, without those that are gone.
 bool Members::GrowPartials() {
   Partials* const old = partials();
   const uint32_t words = (run_->capacity + 63u) / 64;
@@ -355,7 +354,7 @@ Members::One Members::LookAt(Heap* heap, Run* run, Tier tier, uint32_t holder, u
   Partials* const part = heap->At<Partials>(ref);
   const uint32_t word = offset / 64;
   const uint64_t bit = uint64_t{1} << (offset % 64);
-  // All of a few entries are looked at: who is where is as good as random, and a branch would be a guess.
+  // All of a few entries are looked at: the order is as good as random, and a branch would be a guess.
   const bool few = part->capacity <= kFewEntries;
   int entry = -1;
   uint64_t others = 0;
@@ -398,7 +397,7 @@ Offsets Members::Of(uint32_t holder, const Offsets& live) const {
 
 Offsets Members::Union(uint32_t except, const Offsets& live) const {
   Offsets all;
-  // `except` may be kNobody, who has nothing.
+  // `except` may be kNobody, which has nothing.
   if (CountAll(2) >= (HasAll(except) ? 2u : 1u)) return live;
   Partials* const part = partials();
   if (part == nullptr) return all;

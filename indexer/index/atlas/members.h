@@ -2,10 +2,10 @@
 // section: holders that have all, and those that have part.
 //
 //   section   words > 0: a bit for every holder number;  else: a list of `listed_max` numbers, ~0 is free
-//   partials  open addressing by holder; kNobody ends a search, kGone was somebody
+//   partials  open addressing by holder; kNobody ends a search, kGone was a holder
 //
 // *Truth*: all is all that is not dead. A holder is in one of the two places, or, while it is written, in both.
-// *Threads*: writes under the run's lock; reads at any time. A change that needs more room makes a new section
+// *Threads*: one writer; reads at any time. A change that needs more room makes a new section
 // or table and publishes it with one store; the old one is retired. A holder that changes places is first in the new
 // one and then no more in the old.
 // *Cost*: up to three holders nothing. Then 16 bytes, and a bit for every holder number while numbers are small, else
@@ -42,8 +42,8 @@ struct Partials {
   uint16_t words = 0;  // of offsets, a holder
   uint16_t unused = 0;
   uint32_t capacity = 0;  // a power of two
-  uint32_t used = 0;      // under the run's lock: entries that are not kNobody
-  uint32_t holders = 0;   // under the run's lock: entries that are somebody
+  uint32_t used = 0;      // the writer's: entries that are not kNobody
+  uint32_t holders = 0;   // the writer's: entries that are holders
 
   static size_t Bytes(uint32_t words, uint32_t capacity) {
     return sizeof(Partials) + (capacity * 4u + 7) / 8 * 8 + size_t{capacity} * words * 8;
@@ -57,7 +57,7 @@ struct Partials {
 };
 static_assert(sizeof(Partials) == 16);
 
-// The operations on one tier of one run, under the run's lock.
+// The writer's operations on one tier of one run.
 class Members {
  public:
   // `holders_end`: one more than the largest holder number in use.
@@ -76,7 +76,7 @@ class Members {
   static uint32_t CountAll(Section* section, uint32_t at_most);
   uint32_t CountPartials() const;
 
-  // What a holder has, where `live` is what anybody has.
+  // What a holder has, where `live` is what any holder has.
   Offsets Of(uint32_t holder, const Offsets& live) const;
 
   // False when there is no memory: nothing changed.
@@ -87,7 +87,7 @@ class Members {
   struct One {
     bool usual = false;                     // else: nothing is known
     bool has = false;                       // the holder has it
-    bool shared = false;                    // somebody else has it
+    bool shared = false;                    // another holder has it
     std::atomic<uint64_t>* bits = nullptr;  // of 64 blocks, this one among them
   };
   // REQUIRES: the run has sections.
@@ -101,7 +101,7 @@ class Members {
   void RemoveAll(uint32_t holder);
   void RemovePart(uint32_t holder);
 
-  // What everybody but `except` has, where `live` is what anybody has.
+  // What all but `except` have, where `live` is what any holder has.
   Offsets Union(uint32_t except, const Offsets& live) const;
 
   // Calls visit(holder, offsets) for every holder.
@@ -116,13 +116,13 @@ class Members {
   template <typename Visit>
   void ForEachPart(Visit visit) const;
 
-  // Tiers in which somebody has something, or had.
+  // Tiers in which there is a holder, or was.
   static TierMask TiersOf(Heap* heap, const Run& run);
 
   // The one holder of the run in any tier, if it has exactly one and that has all; else kFree.
   static Holders Sole(const Run& run);
 
-  // Gives the memory of all sections and partials back: at once when nobody has seen them.
+  // Gives the memory of all sections and partials back: at once when no reader has seen them.
   static void Discard(Heap* heap, Run* run, bool seen);
 
   // A holder's entry, or -1. For readers, too.

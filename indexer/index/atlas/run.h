@@ -8,15 +8,15 @@
 //
 // One allocation of its own size class, found from any of its words (`heap.h`).
 //
-// A block that nobody holds any more is dead: its word is the complement of its hash, so that nobody matches it, and
+// A block that no holder has any more is dead: its word is the complement of its hash, so that no prompt matches it, and
 // the table does not know it; it may be stored again, here or elsewhere. The last block is never dead. A holder
 // has all of a run, which is all that is not dead, or part of it, or nothing; so a block that its only holder loses costs
 // a bit. Nothing in a run says where the next run is: the next block is found by its name (`block_table.h`), so a
 // run has any number of children, at any offset, and they cost it nothing.
 //
-// *Threads*: a run is written under its lock and read without: see "How atlas is read" in `atlas_index.h`. What is not
-// atomic is under the lock, or does not change while somebody can find the run. The first 8 bytes of a run that
-// was freed stay as they are until it is a run again (`heap.h`), so that its lock always is one.
+// *Threads*: one writer, and readers beside it: see "How atlas is read" in `atlas_index.h`. What is not atomic is the
+// writer's own, or does not change while a reader can find the run. The first 8 bytes of a run that was freed stay as they are
+// until it is a run again (`heap.h`).
 
 #ifndef KVATLAS_INDEXER_INDEX_ATLAS_RUN_H_
 #define KVATLAS_INDEXER_INDEX_ATLAS_RUN_H_
@@ -29,7 +29,6 @@
 #include "indexer/base/ids.h"
 #include "indexer/base/tier.h"
 #include "indexer/index/atlas/heap.h"
-#include "indexer/index/atlas/spin_lock.h"
 
 namespace kvatlas::atlas {
 
@@ -142,7 +141,7 @@ inline Holders InlineHolder(Tier tier, uint32_t holder) {
   return static_cast<uint32_t>(tier) << kHolderBits | holder;
 }
 inline Tier TierOf(Holders one) { return static_cast<Tier>(one >> kHolderBits); }
-// The section, or 0, without a branch: Ref 0 is nobody's memory, and may be fetched.
+// The section, or 0, without a branch: Ref 0 is never used, and may be fetched.
 inline Ref SectionOf(Holders first) {
   return (first & ~kSectionBit) * ((first & kSectionBit) / kSectionBit);
 }
@@ -152,14 +151,13 @@ struct Run {
   // Even: as it stands. Odd: something is being taken out of it, or it was replaced and is dead. It changes
   // whenever a reader's earlier look could claim more than is true later; growth leaves it alone.
   std::atomic<uint32_t> version;
-  SpinLock lock;
-  std::atomic<bool> alive;  // false: replaced or freed; look again
+  bool alive;    // false: replaced or freed
+  uint8_t died;  // since it was last looked whether the run is worth its room
   std::atomic<uint16_t> len;
   uint64_t parent;  // name of the block before the first
   Position start;   // position of the first block
   uint16_t capacity;
-  std::atomic<bool> holes;  // some are dead
-  uint8_t died;             // since it was last looked whether the run is worth its room
+  bool holes;  // some are dead
   // Of at most 32 blocks the bits of the dead are here.
   uint32_t dead_few;
   std::atomic<Holders> holders[kInlineHolders];
@@ -182,7 +180,7 @@ struct Run {
 
   Offsets Dead() {
     Offsets dead;
-    if (!holes.load(std::memory_order_relaxed)) return dead;
+    if (!holes) return dead;
     dead.words[0] = dead_few;
     for (uint32_t i = 0; i < DeadWords(capacity); ++i) dead.words[i] = dead_many()[i];
     return dead;
@@ -190,7 +188,7 @@ struct Run {
   void SetDead(const Offsets& dead) {
     dead_few = static_cast<uint32_t>(dead.words[0]);
     for (uint32_t i = 0; i < DeadWords(capacity); ++i) dead_many()[i] = dead.words[i];
-    holes.store(dead.Any(), std::memory_order_release);
+    holes = dead.Any();
   }
   void AddDead(uint32_t offset) {
     if (capacity <= kFew) {
@@ -198,7 +196,7 @@ struct Run {
     } else {
       dead_many()[offset / 64] |= uint64_t{1} << (offset % 64);
     }
-    holes.store(true, std::memory_order_release);
+    holes = true;
   }
   // Blocks that somebody holds.
   Offsets Live() { return Offsets::Range(0, len.load(std::memory_order_relaxed)) - Dead(); }

@@ -126,12 +126,12 @@ class AtlasIndex::Walker {
     const std::span<const SequenceHash> blocks = blocks_;
     uint32_t depth = 0;
     int moved = 0;
-    BlockTable::Home home;  // of block `fetched`, if it is the next one
+    BlockTable::Lookup lookup;  // of block `fetched`, if it is the next one
     size_t fetched = 0;
-    if (!blocks.empty()) index_.table_->FindHome(blocks[0], &home);
+    if (!blocks.empty()) index_.table_->StartLookup(blocks[0], &lookup);
     while (depth < blocks.size() && AnyLeft()) {
-      if (depth != fetched) index_.table_->FindHome(blocks[depth], &home);
-      const Ref word = index_.table_->Find(blocks[depth], &home);
+      if (depth != fetched) index_.table_->StartLookup(blocks[depth], &lookup);
+      const Ref word = index_.table_->Find(blocks[depth], &lookup);
       fetched = blocks.size();
       if (word == 0) break;
       Pause();
@@ -155,7 +155,7 @@ class AtlasIndex::Walker {
       // Most likely the run matches as a whole: its successor is fetched while it is compared.
       if (blocks.size() - depth > len - from) {
         fetched = depth + len - from;
-        index_.table_->Prefetch(blocks[fetched], &home);
+        index_.table_->Prefetch(blocks[fetched], &lookup);
       }
       const uint32_t matched = Match(*run, from, len, blocks.subspan(depth));
       if (matched == 0) {
@@ -215,7 +215,7 @@ class AtlasIndex::Walker {
   }
 
   // How many blocks of the run from `from` on the prompt goes on with. Every word is compared: equal names mean equal
-  // prefixes, but whoever stored the run first may have lied about what lies between.
+  // prefixes, but the sender that stored the run first may have lied about what lies between.
   uint32_t Match(const Run& run, uint32_t from, uint32_t len,
                  std::span<const SequenceHash> blocks) const {
     constexpr uint32_t kAtOnce = 32;

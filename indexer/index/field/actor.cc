@@ -33,8 +33,8 @@ class ActorIndex : public Index {
   void SetMasked(HolderIndex holder, bool masked) override {
     Ask([&] { inside_->SetMasked(holder, masked); });
   }
-  absl::Status Apply(HolderIndex holder, const Event& event, ChangeSink* changes) override;
-  bool Sweep(HolderIndex holder, size_t blocks_max, ChangeSink* changes) override {
+  absl::Status Apply(HolderIndex holder, const Event& event, ChangeLog* changes) override;
+  bool Sweep(HolderIndex holder, size_t blocks_max, ChangeLog* changes) override {
     bool more = false;
     Ask([&] { more = inside_->Sweep(holder, blocks_max, changes); });
     return more;
@@ -111,7 +111,7 @@ void ActorIndex::Ask(const Call& call) const {
   while (!done) answered.Wait(&mutex_);
 }
 
-absl::Status ActorIndex::Apply(HolderIndex holder, const Event& event, ChangeSink* changes) {
+absl::Status ActorIndex::Apply(HolderIndex holder, const Event& event, ChangeLog* changes) {
   if (executor_ == nullptr || changes != nullptr) {
     absl::Status status;
     Ask([&] { status = inside_->Apply(holder, event, changes); });

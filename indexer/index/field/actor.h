@@ -8,7 +8,7 @@
 // *Truth*: that of the structure inside; each call is one instant. A question comes after every event that was
 // applied before it, and waits for all of them: reads queue behind writes.
 // *Events* are copied and not waited for: `Apply` is OK when the event is in the queue. What the structure says
-// of it later is counted: "failed_events" in `IndexStats::shape`, beside "queued_events_max". With a `ChangeSink`
+// of it later is counted: "failed_events" in `IndexStats::shape`, beside "queued_events_max". With a `ChangeLog`
 // `Apply` waits, because the sink is told before it returns; then it returns what the structure says.
 // *Threads*: any but the executor's own: a call from a task of lane 0 would wait for itself. Without an executor
 // calls run on their caller's thread, one at a time.

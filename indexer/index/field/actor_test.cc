@@ -95,14 +95,14 @@ TEST(ActorTest, WhatTheStructureRefusesLaterIsCounted) {
   EXPECT_EQ(index->Stats().refused_blocks, 1u);
 }
 
-TEST(ActorTest, WithASinkTheAnswerIsWaitedFor) {
+TEST(ActorTest, WhereChangesAreAskedForTheAnswerIsWaitedFor) {
   OneThread thread;
   Tested index("actor", {.executor = &thread});
-  Recorder sink;
+  ChangeLog changes;
   index.Store(0, {1});
-  EXPECT_TRUE(index->Apply(HolderIndex{0}, StoredFrom({1, 2}, 1), &sink).ok());
-  EXPECT_EQ(sink.changes.size(), 1u);
-  EXPECT_EQ(index->Apply(HolderIndex{77}, Cleared{}, &sink).code(), absl::StatusCode::kNotFound);
+  EXPECT_TRUE(index->Apply(HolderIndex{0}, StoredFrom({1, 2}, 1), &changes).ok());
+  EXPECT_EQ(changes.blocks(), 1u);
+  EXPECT_EQ(index->Apply(HolderIndex{77}, Cleared{}, &changes).code(), absl::StatusCode::kNotFound);
 }
 
 TEST(ActorTest, WritersWaitForRoomAndLoseNothing) {
@@ -145,22 +145,14 @@ TEST(ActorTest, ManyThreadsTalkToOneThatSharesNothing) {
 
 TEST(ActorTest, EventsInTheQueueAreAppliedBeforeItEnds) {
   OneThread thread;
-  uint64_t holdings = 0;
-  class Told : public ChangeSink {
-   public:
-    explicit Told(uint64_t* count) : count_(count) {}
-    void Changed(HolderIndex, SequenceHash, Position, TierMask, TierMask) override { ++*count_; }
-
-   private:
-    uint64_t* const count_;
-  } told(&holdings);
+  ChangeLog changes;
   {
     Tested index("actor", {.executor = &thread});
     for (uint64_t i = 0; i < 50; ++i) index.Store(0, {i + 1});
-    index->Apply(HolderIndex{0}, Cleared{}, &told).IgnoreError();
+    index->Apply(HolderIndex{0}, Cleared{}, &changes).IgnoreError();
     for (uint64_t i = 0; i < 50; ++i) index.Store(0, {i + 1});
   }
-  EXPECT_EQ(holdings, 50u);
+  EXPECT_EQ(changes.blocks(), 50u);
 }
 
 }  // namespace

@@ -77,8 +77,8 @@ class ConcurrentRadixIndex : public Index {
   absl::StatusOr<HolderIndex> AddHolder() override { return holders_.Add(); }
   void RemoveHolder(HolderIndex holder) override;
   void SetMasked(HolderIndex holder, bool masked) override { holders_.SetMasked(holder, masked); }
-  absl::Status Apply(HolderIndex holder, const Event& event, ChangeSink* changes) override;
-  bool Sweep(HolderIndex holder, size_t blocks_max, ChangeSink* changes) override;
+  absl::Status Apply(HolderIndex holder, const Event& event, ChangeLog* changes) override;
+  bool Sweep(HolderIndex holder, size_t blocks_max, ChangeLog* changes) override;
   void FindOverlaps(const OverlapQuery& query, std::vector<Overlap>* overlaps) const override;
   std::vector<Holding> HoldingsOf(HolderIndex holder) const override;
   Digest DigestOf(HolderIndex holder) const override;
@@ -90,7 +90,7 @@ class ConcurrentRadixIndex : public Index {
   struct Writer {
     HolderIndex holder;
     RadixHolder& state;
-    ChangeSink* changes;
+    ChangeLog* changes;
   };
 
   void Schedule(HolderIndex holder, RadixHolder* state, std::function<void()> task);
@@ -173,7 +173,7 @@ void ConcurrentRadixIndex::WaitForQueue(const RadixHolder& state) {
 }
 
 absl::Status ConcurrentRadixIndex::Apply(HolderIndex holder, const Event& event,
-                                         ChangeSink* changes) {
+                                         ChangeLog* changes) {
   if (!holders_.Exists(holder)) return absl::NotFoundError("no such holder");
   RadixHolder* const state = holders_.Find(holder);
   if (options_.executor == nullptr) return ApplyNow({holder, *state, changes}, event);
@@ -199,7 +199,7 @@ void ConcurrentRadixIndex::RemoveHolder(HolderIndex holder) {
   holders_.Release(holder);
 }
 
-bool ConcurrentRadixIndex::Sweep(HolderIndex holder, size_t blocks_max, ChangeSink* changes) {
+bool ConcurrentRadixIndex::Sweep(HolderIndex holder, size_t blocks_max, ChangeLog* changes) {
   if (!holders_.Exists(holder)) return false;
   const Writer writer{holder, *holders_.Find(holder), changes};
   WaitForQueue(writer.state);
@@ -314,8 +314,7 @@ void ConcurrentRadixIndex::Told(const Writer& writer, const Node& node, TierMask
     if (after.Has(tier) && !before.Has(tier)) writer.state.digest.Add(tier, node.sequence);
     if (before.Has(tier) && !after.Has(tier)) writer.state.digest.Subtract(tier, node.sequence);
   }
-  if (writer.changes != nullptr)
-    writer.changes->Changed(writer.holder, node.sequence, node.position, before, after);
+  if (writer.changes != nullptr) writer.changes->Add(node.sequence, node.position, before, after);
 }
 
 // ---- Removals ----

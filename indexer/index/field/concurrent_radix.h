@@ -20,7 +20,7 @@
 // are serial: with `IndexOptions::executor` each event is a task on the lane of the holder's number, without
 // one it is applied by the caller. With an executor
 //   - `Apply` returns at once with OK, and an event refused is seen in `Stats().refused_blocks` only; with a
-//     `ChangeSink` it waits for its task, because the sink is told before it returns;
+//     `ChangeLog` it waits for its task, because that is complete when it returns;
 //   - overlaps are of the events whose tasks have run: they wait for nothing;
 //   - everything else waits for the events applied before: `HoldingsOf`, `DigestOf`, `Sweep` and
 //     `RemoveHolder` for those of the holder, `Stats`, `Check` and the destructor for all. Called from a task

@@ -487,20 +487,16 @@ TEST(ConcurrentRadixTest, ContentsAreOfAllEventsAppliedBefore) {
   EXPECT_EQ(Raw(*index->AddHolder()), Raw(holder));
 }
 
-TEST(ConcurrentRadixTest, ASinkIsToldBeforeApplyReturns) {
-  struct CountingSink : ChangeSink {
-    void Changed(HolderIndex, SequenceHash, Position, TierMask, TierMask) override { ++changes; }
-    uint64_t changes = 0;
-  };
-  CountingSink sink;
+TEST(ConcurrentRadixTest, ChangesAreThereWhenApplyReturns) {
+  ChangeLog changes;
   PoolExecutor executor(2);
   Structure index("concurrent_radix", {.blocks_max = 4, .executor = &executor});
   const HolderIndex holder = index.Add();
-  EXPECT_TRUE(index->Apply(holder, StoredOf({1, 2, 3}, 0, 3), &sink).ok());
-  EXPECT_EQ(sink.changes, 3u);
-  EXPECT_EQ(index->Apply(holder, StoredOf({1, 2, 3, 4, 5}, 0, 5), &sink).code(),
+  EXPECT_TRUE(index->Apply(holder, StoredOf({1, 2, 3}, 0, 3), &changes).ok());
+  EXPECT_EQ(changes.blocks(), 3u);
+  EXPECT_EQ(index->Apply(holder, StoredOf({1, 2, 3, 4, 5}, 0, 5), &changes).code(),
             absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(sink.changes, 4u);
+  EXPECT_EQ(changes.blocks(), 4u);
 }
 
 TEST(ConcurrentRadixTest, TheDestructorWaitsForWhatWasScheduled) {

@@ -101,15 +101,6 @@ uint64_t ShapeOf(const Index& index, std::string_view name) {
   return 0;
 }
 
-class Recorder : public ChangeSink {
- public:
-  void Changed(HolderIndex holder, SequenceHash block, Position position, TierMask before,
-               TierMask after) override {
-    changes.emplace_back(Raw(holder), Raw(block), position, before.bits(), after.bits());
-  }
-  std::vector<std::tuple<uint32_t, uint64_t, Position, int, int>> changes;
-};
-
 }  // namespace kvatlas
 
 #endif  // KVATLAS_INDEXER_INDEX_FIELD_FIELD_STRUCTURES_TEST_UTIL_H_

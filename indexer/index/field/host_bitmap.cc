@@ -97,8 +97,8 @@ class HostBitmapIndex : public Index {
   absl::StatusOr<HolderIndex> AddHolder() override { return hosts_.Add(); }
   void RemoveHolder(HolderIndex holder) override;
   void SetMasked(HolderIndex holder, bool masked) override { hosts_.SetMasked(holder, masked); }
-  absl::Status Apply(HolderIndex holder, const Event& event, ChangeSink* changes) override;
-  bool Sweep(HolderIndex holder, size_t blocks_max, ChangeSink* changes) override;
+  absl::Status Apply(HolderIndex holder, const Event& event, ChangeLog* changes) override;
+  bool Sweep(HolderIndex holder, size_t blocks_max, ChangeLog* changes) override;
   void FindOverlaps(const OverlapQuery& query, std::vector<Overlap>* overlaps) const override;
   std::vector<Holding> HoldingsOf(HolderIndex holder) const override;
   Digest DigestOf(HolderIndex holder) const override;
@@ -112,7 +112,7 @@ class HostBitmapIndex : public Index {
   struct Writer {
     HolderIndex holder;
     Host& host;
-    ChangeSink* changes;
+    ChangeLog* changes;
   };
 
   // A question in progress.
@@ -157,7 +157,7 @@ class HostBitmapIndex : public Index {
 
 // ---- Events ----
 
-absl::Status HostBitmapIndex::Apply(HolderIndex holder, const Event& event, ChangeSink* changes) {
+absl::Status HostBitmapIndex::Apply(HolderIndex holder, const Event& event, ChangeLog* changes) {
   if (!hosts_.Exists(holder)) return absl::NotFoundError("no such holder");
   const Writer writer{holder, *hosts_.Find(holder), changes};
   MutexLock lock(&writer.host.mutex);
@@ -183,7 +183,7 @@ void HostBitmapIndex::RemoveHolder(HolderIndex holder) {
   hosts_.Release(holder);
 }
 
-bool HostBitmapIndex::Sweep(HolderIndex holder, size_t blocks_max, ChangeSink* changes) {
+bool HostBitmapIndex::Sweep(HolderIndex holder, size_t blocks_max, ChangeLog* changes) {
   if (!hosts_.Exists(holder)) return false;
   const Writer writer{holder, *hosts_.Find(holder), changes};
   MutexLock lock(&writer.host.mutex);
@@ -214,7 +214,7 @@ absl::Status HostBitmapIndex::StoreBlock(const Writer& writer, Tier tier, Sequen
   writer.host.tiers[static_cast<size_t>(tier)].try_emplace(block, location);
   writer.host.digest.Add(tier, block);
   if (writer.changes != nullptr)
-    writer.changes->Changed(writer.holder, block, location.position, before, before | tier);
+    writer.changes->Add(block, location.position, before, before | tier);
   return absl::OkStatus();
 }
 
@@ -231,8 +231,7 @@ void HostBitmapIndex::RemoveBlock(const Writer& writer, Tier tier, SequenceHash 
     --writer.host.holdings;
     ClearBit(writer.holder, block);
   }
-  if (writer.changes != nullptr)
-    writer.changes->Changed(writer.holder, block, position, before, after);
+  if (writer.changes != nullptr) writer.changes->Add(block, position, before, after);
 }
 
 // Takes up to `blocks_max` blocks out of each of `tiers`; false when nothing is left.

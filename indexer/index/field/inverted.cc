@@ -24,10 +24,10 @@ class InvertedIndex : public SerialIndex {
   using Sequences = absl::flat_hash_map<SequenceHash, Block>;
   using Keys = absl::flat_hash_map<SequenceHash, LocalHash>;
 
-  absl::Status Store(HolderIndex holder, const Stored& stored, ChangeSink* changes) override
+  absl::Status Store(HolderIndex holder, const Stored& stored, ChangeLog* changes) override
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Remove(HolderIndex holder, std::span<const SequenceHash> blocks, TierMask tiers,
-              ChangeSink* changes) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+              ChangeLog* changes) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Find(const OverlapQuery& query, std::vector<Overlap>* overlaps) const override
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<SequenceHash> SomeBlocks(HolderIndex holder, size_t blocks_max) const override
@@ -39,7 +39,7 @@ class InvertedIndex : public SerialIndex {
 
   // The block; with its first writer's place when it is new.
   Block& BlockAt(const Stored& stored, size_t i) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void RemoveBlock(HolderIndex holder, Keys::iterator held, TierMask tiers, ChangeSink* changes)
+  void RemoveBlock(HolderIndex holder, Keys::iterator held, TierMask tiers, ChangeLog* changes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Forget(SequenceHash block, LocalHash key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -60,7 +60,7 @@ class InvertedIndex : public SerialIndex {
 
 // ---- Events ----
 
-absl::Status InvertedIndex::Store(HolderIndex holder, const Stored& stored, ChangeSink* changes) {
+absl::Status InvertedIndex::Store(HolderIndex holder, const Stored& stored, ChangeLog* changes) {
   if (held_.size() < holder_numbers()) held_.resize(holder_numbers());
   for (size_t i = 0; i < stored.blocks.size(); ++i) {
     const SequenceHash hash = stored.blocks[i];
@@ -94,7 +94,7 @@ InvertedIndex::Block& InvertedIndex::BlockAt(const Stored& stored, size_t i) {
 }
 
 void InvertedIndex::Remove(HolderIndex holder, std::span<const SequenceHash> blocks, TierMask tiers,
-                           ChangeSink* changes) {
+                           ChangeLog* changes) {
   if (Raw(holder) >= held_.size()) return;
   for (SequenceHash block : blocks) {
     const auto held = held_[Raw(holder)].find(block);
@@ -106,7 +106,7 @@ void InvertedIndex::Remove(HolderIndex holder, std::span<const SequenceHash> blo
 }
 
 void InvertedIndex::RemoveBlock(HolderIndex holder, Keys::iterator held, TierMask tiers,
-                                ChangeSink* changes) {
+                                ChangeLog* changes) {
   const auto [hash, key] = *held;
   Block& block = index_.find(key)->second.find(hash)->second;
   const auto holding = block.holders.find(holder);

@@ -34,10 +34,10 @@ class NestedMapIndex : public SerialIndex {
     uint32_t holders = 0;
   };
 
-  absl::Status Store(HolderIndex holder, const Stored& stored, ChangeSink* changes) override
+  absl::Status Store(HolderIndex holder, const Stored& stored, ChangeLog* changes) override
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Remove(HolderIndex holder, std::span<const SequenceHash> blocks, TierMask tiers,
-              ChangeSink* changes) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+              ChangeLog* changes) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Find(const OverlapQuery& query, std::vector<Overlap>* overlaps) const override
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<SequenceHash> SomeBlocks(HolderIndex holder, size_t blocks_max) const override
@@ -48,11 +48,11 @@ class NestedMapIndex : public SerialIndex {
   absl::Status CheckTables() const override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   void StoreBlock(HolderIndex holder, SequenceHash block, Tier tier, Place* place,
-                  ChangeSink* changes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+                  ChangeLog* changes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RemoveByScan(HolderIndex holder, std::span<const SequenceHash> blocks, TierMask tiers,
-                    ChangeSink* changes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+                    ChangeLog* changes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TakeOut(HolderIndex holder, Sequences* sequences, size_t at, TierMask tiers,
-               ChangeSink* changes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+               ChangeLog* changes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<LocalHash> KeysOf(const OverlapQuery& query) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Counts(const Blocks& blocks, LocalHash key, size_t i, const OverlapQuery& query) const;
@@ -64,7 +64,7 @@ class NestedMapIndex : public SerialIndex {
 
 // ---- Events ----
 
-absl::Status NestedMapIndex::Store(HolderIndex holder, const Stored& stored, ChangeSink* changes) {
+absl::Status NestedMapIndex::Store(HolderIndex holder, const Stored& stored, ChangeLog* changes) {
   if (held_.size() < holder_numbers()) held_.resize(holder_numbers());
   for (size_t i = 0; i < stored.blocks.size(); ++i) {
     const SequenceHash block = stored.blocks[i];
@@ -88,7 +88,7 @@ absl::Status NestedMapIndex::Store(HolderIndex holder, const Stored& stored, Cha
 }
 
 void NestedMapIndex::StoreBlock(HolderIndex holder, SequenceHash block, Tier tier, Place* place,
-                                ChangeSink* changes) {
+                                ChangeLog* changes) {
   Sequences& sequences = held_[Raw(holder)][place->key];
   auto held = std::find_if(sequences.begin(), sequences.end(),
                            [block](const Held& each) { return each.block == block; });
@@ -103,7 +103,7 @@ void NestedMapIndex::StoreBlock(HolderIndex holder, SequenceHash block, Tier tie
 }
 
 void NestedMapIndex::Remove(HolderIndex holder, std::span<const SequenceHash> blocks,
-                            TierMask tiers, ChangeSink* changes) {
+                            TierMask tiers, ChangeLog* changes) {
   if (Raw(holder) >= held_.size() || blocks.empty()) return;
   if (exact_) {
     for (SequenceHash block : blocks) {
@@ -125,7 +125,7 @@ void NestedMapIndex::Remove(HolderIndex holder, std::span<const SequenceHash> bl
 
 // As the source does: a sequence hash does not say under which local hash it stands, so all are asked.
 void NestedMapIndex::RemoveByScan(HolderIndex holder, std::span<const SequenceHash> blocks,
-                                  TierMask tiers, ChangeSink* changes) {
+                                  TierMask tiers, ChangeLog* changes) {
   const absl::flat_hash_set<SequenceHash> gone(blocks.begin(), blocks.end());
   Blocks& held = held_[Raw(holder)];
   for (auto each = held.begin(); each != held.end();) {
@@ -142,7 +142,7 @@ void NestedMapIndex::RemoveByScan(HolderIndex holder, std::span<const SequenceHa
 }
 
 void NestedMapIndex::TakeOut(HolderIndex holder, Sequences* sequences, size_t at, TierMask tiers,
-                             ChangeSink* changes) {
+                             ChangeLog* changes) {
   Held& held = (*sequences)[at];
   const SequenceHash block = held.block;
   const TierMask before = held.tiers;

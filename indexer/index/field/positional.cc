@@ -144,8 +144,8 @@ class PositionalIndex : public Index {
   absl::StatusOr<HolderIndex> AddHolder() override { return holders_.Add(); }
   void RemoveHolder(HolderIndex holder) override;
   void SetMasked(HolderIndex holder, bool masked) override { holders_.SetMasked(holder, masked); }
-  absl::Status Apply(HolderIndex holder, const Event& event, ChangeSink* changes) override;
-  bool Sweep(HolderIndex holder, size_t blocks_max, ChangeSink* changes) override;
+  absl::Status Apply(HolderIndex holder, const Event& event, ChangeLog* changes) override;
+  bool Sweep(HolderIndex holder, size_t blocks_max, ChangeLog* changes) override;
   void FindOverlaps(const OverlapQuery& query, std::vector<Overlap>* overlaps) const override;
   std::vector<Holding> HoldingsOf(HolderIndex holder) const override;
   Digest DigestOf(HolderIndex holder) const override;
@@ -159,7 +159,7 @@ class PositionalIndex : public Index {
   struct Writer {
     HolderIndex holder;
     PositionalHolder& state;
-    ChangeSink* changes;
+    ChangeLog* changes;
   };
 
   Shard& ShardOf(const Place& place) const {
@@ -201,7 +201,7 @@ class PositionalIndex : public Index {
 
 // ---- Events ----
 
-absl::Status PositionalIndex::Apply(HolderIndex holder, const Event& event, ChangeSink* changes) {
+absl::Status PositionalIndex::Apply(HolderIndex holder, const Event& event, ChangeLog* changes) {
   if (!holders_.Exists(holder)) return absl::NotFoundError("no such holder");
   const Writer writer{holder, *holders_.Find(holder), changes};
   MutexLock lock(&writer.state.mutex);
@@ -224,7 +224,7 @@ void PositionalIndex::RemoveHolder(HolderIndex holder) {
   holders_.Release(holder);
 }
 
-bool PositionalIndex::Sweep(HolderIndex holder, size_t blocks_max, ChangeSink* changes) {
+bool PositionalIndex::Sweep(HolderIndex holder, size_t blocks_max, ChangeLog* changes) {
   if (!holders_.Exists(holder)) return false;
   const Writer writer{holder, *holders_.Find(holder), changes};
   MutexLock lock(&writer.state.mutex);
@@ -291,8 +291,7 @@ void PositionalIndex::Told(const Writer& writer, SequenceHash sequence, Position
     if (after.Has(tier) && !before.Has(tier)) writer.state.digest.Add(tier, sequence);
     if (before.Has(tier) && !after.Has(tier)) writer.state.digest.Subtract(tier, sequence);
   }
-  if (writer.changes != nullptr)
-    writer.changes->Changed(writer.holder, sequence, position, before, after);
+  if (writer.changes != nullptr) writer.changes->Add(sequence, position, before, after);
 }
 
 void PositionalIndex::Remove(const Writer& writer, const Removed& removed) {

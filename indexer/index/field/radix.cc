@@ -38,7 +38,7 @@ class RadixTree : public SerialIndex {
   virtual void Emptied(Node* node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) = 0;
 
   void Remove(HolderIndex holder, std::span<const SequenceHash> blocks, TierMask tiers,
-              ChangeSink* changes) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+              ChangeLog* changes) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Find(const OverlapQuery& query, std::vector<Overlap>* overlaps) const override
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<SequenceHash> SomeBlocks(HolderIndex holder, size_t blocks_max) const override
@@ -49,7 +49,7 @@ class RadixTree : public SerialIndex {
   absl::Status CheckTables() const override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // The holder has the node in these tiers too, under this name.
-  void Hold(Node* node, HolderIndex holder, SequenceHash name, TierMask tiers, ChangeSink* changes)
+  void Hold(Node* node, HolderIndex holder, SequenceHash name, TierMask tiers, ChangeLog* changes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Release(Node* node, HolderIndex holder) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void KeepLocal(const Stored& stored, size_t i, Node* node) const;
@@ -103,7 +103,7 @@ void RadixTree::KeepLocal(const Stored& stored, size_t i, Node* node) const {
 }
 
 void RadixTree::Hold(Node* node, HolderIndex holder, SequenceHash name, TierMask tiers,
-                     ChangeSink* changes) {
+                     ChangeLog* changes) {
   if (node->holders.empty()) ++blocks_;
   TierMask& held = node->holders[holder];
   const TierMask before = held;
@@ -121,7 +121,7 @@ void RadixTree::Release(Node* node, HolderIndex holder) {
 }
 
 void RadixTree::Remove(HolderIndex holder, std::span<const SequenceHash> blocks, TierMask tiers,
-                       ChangeSink* changes) {
+                       ChangeLog* changes) {
   if (Raw(holder) >= lookup_.size()) return;
   auto& lookup = lookup_[Raw(holder)];
   for (SequenceHash name : blocks) {
@@ -236,7 +236,7 @@ class RadixIndex final : public RadixTree {
   std::string_view Name() const override { return "radix"; }
 
  private:
-  absl::Status Store(HolderIndex holder, const Stored& stored, ChangeSink* changes) override
+  absl::Status Store(HolderIndex holder, const Stored& stored, ChangeLog* changes) override
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<Node*> AllNodes() const override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Emptied(Node* node) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -250,7 +250,7 @@ class RadixIndex final : public RadixTree {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 };
 
-absl::Status RadixIndex::Store(HolderIndex holder, const Stored& stored, ChangeSink* changes) {
+absl::Status RadixIndex::Store(HolderIndex holder, const Stored& stored, ChangeLog* changes) {
   if (lookup_.size() < holder_numbers()) lookup_.resize(holder_numbers());
   Node* parent = stored.position == 0 ? &root_ : NodeOf(holder, stored.parent);
   if (parent == nullptr) {
@@ -353,7 +353,7 @@ class ExactRadixIndex final : public RadixTree {
   std::string_view Name() const override { return "radix_exact"; }
 
  private:
-  absl::Status Store(HolderIndex holder, const Stored& stored, ChangeSink* changes) override
+  absl::Status Store(HolderIndex holder, const Stored& stored, ChangeLog* changes) override
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<Node*> AllNodes() const override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Emptied(Node* node) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -367,7 +367,7 @@ class ExactRadixIndex final : public RadixTree {
   absl::flat_hash_map<SequenceHash, Node*> nodes_ ABSL_GUARDED_BY(mutex_);
 };
 
-absl::Status ExactRadixIndex::Store(HolderIndex holder, const Stored& stored, ChangeSink* changes) {
+absl::Status ExactRadixIndex::Store(HolderIndex holder, const Stored& stored, ChangeLog* changes) {
   if (stored.blocks.empty()) return absl::OkStatus();
   if (lookup_.size() < holder_numbers()) lookup_.resize(holder_numbers());
   Node* const first_parent = ParentOf(stored);

@@ -62,7 +62,7 @@ std::vector<HolderIndex> SerialIndex::Answering(const Holders& holders,
 
 // ---- Events ----
 
-absl::Status SerialIndex::Apply(HolderIndex holder, const Event& event, ChangeSink* changes) {
+absl::Status SerialIndex::Apply(HolderIndex holder, const Event& event, ChangeLog* changes) {
   MutexLock lock(&mutex_);
   if (!Exists(holder)) return absl::NotFoundError("no such holder");
   if (const Stored* stored = std::get_if<Stored>(&event)) return Store(holder, *stored, changes);
@@ -74,12 +74,12 @@ absl::Status SerialIndex::Apply(HolderIndex holder, const Event& event, ChangeSi
   return absl::OkStatus();
 }
 
-void SerialIndex::Clear(HolderIndex holder, TierMask tiers, ChangeSink* changes) {
+void SerialIndex::Clear(HolderIndex holder, TierMask tiers, ChangeLog* changes) {
   if (tiers.empty()) return;
   Remove(holder, SomeBlocks(holder, holders_[Raw(holder)].blocks), tiers, changes);
 }
 
-bool SerialIndex::Sweep(HolderIndex holder, size_t blocks_max, ChangeSink* changes) {
+bool SerialIndex::Sweep(HolderIndex holder, size_t blocks_max, ChangeLog* changes) {
   MutexLock lock(&mutex_);
   if (!Exists(holder)) return false;
   const size_t blocks = std::max<size_t>(blocks_max, 1);
@@ -88,7 +88,7 @@ bool SerialIndex::Sweep(HolderIndex holder, size_t blocks_max, ChangeSink* chang
 }
 
 void SerialIndex::Change(HolderIndex holder, SequenceHash block, Position position, TierMask before,
-                         TierMask after, ChangeSink* changes) {
+                         TierMask after, ChangeLog* changes) {
   if (before == after) return;
   Holder& books = holders_[Raw(holder)];
   if (before.empty()) ++books.blocks, ++holdings_;
@@ -98,7 +98,7 @@ void SerialIndex::Change(HolderIndex holder, SequenceHash block, Position positi
     if (after.Has(tier) && !before.Has(tier)) books.digest.Add(tier, block);
     if (before.Has(tier) && !after.Has(tier)) books.digest.Subtract(tier, block);
   }
-  if (changes != nullptr) changes->Changed(holder, block, position, before, after);
+  if (changes != nullptr) changes->Add(block, position, before, after);
 }
 
 absl::Status SerialIndex::RoomFor(uint64_t blocks) const {

@@ -32,8 +32,8 @@ class SerialIndex : public Index {
   absl::StatusOr<HolderIndex> AddHolder() override;
   void RemoveHolder(HolderIndex holder) override;
   void SetMasked(HolderIndex holder, bool masked) override;
-  absl::Status Apply(HolderIndex holder, const Event& event, ChangeSink* changes) override;
-  bool Sweep(HolderIndex holder, size_t blocks_max, ChangeSink* changes) override;
+  absl::Status Apply(HolderIndex holder, const Event& event, ChangeLog* changes) override;
+  bool Sweep(HolderIndex holder, size_t blocks_max, ChangeLog* changes) override;
   void FindOverlaps(const OverlapQuery& query, std::vector<Overlap>* overlaps) const override;
   void FindTierOverlaps(const OverlapQuery& query,
                         std::vector<TierOverlap>* overlaps) const override;
@@ -87,12 +87,12 @@ class SerialIndex : public Index {
 
   // ---- A structure's verbs ----
 
-  virtual absl::Status Store(HolderIndex holder, const Stored& stored, ChangeSink* changes)
+  virtual absl::Status Store(HolderIndex holder, const Stored& stored, ChangeLog* changes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) = 0;
 
   // Takes the blocks out of `tiers`; `blocks` may name what the holder has not.
   virtual void Remove(HolderIndex holder, std::span<const SequenceHash> blocks, TierMask tiers,
-                      ChangeSink* changes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) = 0;
+                      ChangeLog* changes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) = 0;
 
   // Asks `Answers` of every holder before it is in the answer.
   virtual void Find(const OverlapQuery& query, std::vector<Overlap>* overlaps) const
@@ -114,7 +114,7 @@ class SerialIndex : public Index {
 
   // Keeps the books of one change and tells the sink. Nothing when nothing changed.
   void Change(HolderIndex holder, SequenceHash block, Position position, TierMask before,
-              TierMask after, ChangeSink* changes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+              TierMask after, ChangeLog* changes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Counts the blocks of `stored` from number `from` on as refused.
   void Refuse(const Stored& stored, size_t from) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -183,7 +183,7 @@ class SerialIndex : public Index {
   };
 
   bool Exists(HolderIndex holder) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Clear(HolderIndex holder, TierMask tiers, ChangeSink* changes)
+  void Clear(HolderIndex holder, TierMask tiers, ChangeLog* changes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckHolder(HolderIndex holder) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   OverlapQuery AsAsked(const OverlapQuery& query) const;

@@ -1,0 +1,97 @@
+// What did an event really change? Runs of blocks that a holder got or lost, for those that keep count: coverage, digests,
+// observers. An index appends to it while it applies an event; the caller reads it when `Apply` has returned, outside of the
+// index and its locks.
+//
+//   run        blocks at consecutive positions whose tiers changed alike, in the order of the changes
+//
+// *Truth*: in order; all of it together leads from what the holder had before to what it has after.
+// *Cost*: 8 bytes a block and 24 a run; a run is copied at once. Memory is kept for the next event.
+// *Threads*: one at a time.
+//
+// Example:
+//   ChangeLog changes;
+//   index->Apply(holder, event, &changes).IgnoreError();
+//   for (size_t i = 0; i < changes.size(); ++i) Tell(changes[i].position, changes[i].blocks);
+
+#ifndef KVATLAS_INDEXER_INDEX_CHANGE_LOG_H_
+#define KVATLAS_INDEXER_INDEX_CHANGE_LOG_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "indexer/base/ids.h"
+#include "indexer/base/tier.h"
+
+namespace kvatlas {
+
+class ChangeLog {
+ public:
+  struct Run {
+    Position position = 0;  // of the first block
+    TierMask before;        // where the holder had them
+    TierMask after;         // where it has them; another set
+    std::span<const SequenceHash> blocks;
+  };
+
+  void Clear() {
+    runs_.clear();
+    blocks_.clear();
+  }
+
+  // Appends a block: to the last run where it goes on there.
+  void Add(SequenceHash block, Position position, TierMask before, TierMask after) {
+    if (runs_.empty() || !runs_.back().GoesOn(position, blocks_.size(), before, after))
+      runs_.push_back({blocks_.size(), position, before, after});
+    blocks_.push_back(block);
+  }
+
+  // Appends a run of `count` blocks; the caller writes them. Valid until the next call.
+  SequenceHash* AddRun(size_t count, Position position, TierMask before, TierMask after) {
+    runs_.push_back({blocks_.size(), position, before, after});
+    blocks_.resize(blocks_.size() + count);
+    return blocks_.data() + blocks_.size() - count;
+  }
+
+  bool empty() const { return runs_.empty(); }
+  size_t size() const { return runs_.size(); }
+  // Blocks of all runs.
+  size_t blocks() const { return blocks_.size(); }
+  Run operator[](size_t i) const {
+    const size_t end = i + 1 < runs_.size() ? runs_[i + 1].first : blocks_.size();
+    return {.position = runs_[i].position,
+            .before = runs_[i].before,
+            .after = runs_[i].after,
+            .blocks = std::span(blocks_).subspan(runs_[i].first, end - runs_[i].first)};
+  }
+
+  // Calls visit(block, position, before, after) for every block.
+  template <typename Visit>
+  void ForEachBlock(Visit visit) const {
+    for (size_t i = 0; i < size(); ++i) {
+      const Run run = (*this)[i];
+      for (size_t k = 0; k < run.blocks.size(); ++k)
+        visit(run.blocks[k], run.position + static_cast<Position>(k), run.before, run.after);
+    }
+  }
+
+ private:
+  struct Entry {
+    size_t first;  // in `blocks_`
+    Position position;
+    TierMask before;
+    TierMask after;
+
+    bool GoesOn(Position next, size_t end, TierMask had, TierMask has) const {
+      return next == position + static_cast<Position>(end - first) && had == before && has == after;
+    }
+  };
+
+  std::vector<Entry> runs_;
+  std::vector<SequenceHash> blocks_;
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_INDEXER_INDEX_CHANGE_LOG_H_
