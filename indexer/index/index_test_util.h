@@ -179,8 +179,8 @@ class Tested {
   HolderIndex Add() { return *index_->AddHolder(); }
 
   absl::Status Apply(HolderIndex holder, const Event& event) {
-    return sink_.Record(
-        holder, [&](ChangeLog* changes) { return index_->Apply(holder, event, changes); });
+    return sink_.Record(holder,
+                        [&](ChangeLog* changes) { return index_->Apply(holder, event, changes); });
   }
   bool Sweep(HolderIndex holder, size_t blocks_max) {
     return sink_.Record(
