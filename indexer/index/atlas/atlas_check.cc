@@ -20,8 +20,8 @@ std::vector<Holding> AtlasIndex::HoldingsOf(HolderIndex holder) const {
   if (state == nullptr) return holdings;
   MutexLock order(&state->mutex);
   std::vector<Ref> runs;
-  for (size_t next = 0;;) {
-    MutexLock lock(&writer_);
+  for (size_t next = 0;; writer_.Yield()) {
+    WriterLock lock(&writer_);
     if (next == runs.size()) {
       runs.resize(state->runs.size());
       state->runs.CopyTo(runs.data());

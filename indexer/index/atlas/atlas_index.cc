@@ -53,7 +53,7 @@ HolderState* AtlasIndex::StateOf(HolderIndex holder) const {
 }
 
 absl::StatusOr<HolderIndex> AtlasIndex::AddHolder() {
-  MutexLock lock(&writer_);
+  WriterLock lock(&writer_);
   if (holder_count_.load(std::memory_order_relaxed) >= options_.holders_max)
     return absl::ResourceExhaustedError("holders_max reached");
   uint32_t number = holders_end();
@@ -78,7 +78,7 @@ void AtlasIndex::RemoveHolder(HolderIndex holder) {
   SetMasked(holder, true);
   MutexLock order(&state->mutex);
   Clear(state, TierMask::All(), nullptr);
-  MutexLock lock(&writer_);
+  WriterLock lock(&writer_);
   state->Reset();
   state->in_use.store(false, std::memory_order_release);
   heap_->Reclaim();
@@ -107,12 +107,12 @@ absl::Status AtlasIndex::Apply(HolderIndex holder, const Event& event, ChangeLog
                   .blocks = stored->blocks,
                   .local_hashes = stored->local_hashes};
     if (next.local_hashes.size() != next.blocks.size()) next.local_hashes = {};
-    while (!next.blocks.empty()) {
+    for (; !next.blocks.empty(); writer_.Yield()) {
       Incoming step = next;
       step.blocks = next.blocks.first(std::min(next.blocks.size(), kStepBlocks));
       if (!step.local_hashes.empty())
         step.local_hashes = step.local_hashes.first(step.blocks.size());
-      MutexLock lock(&writer_);
+      WriterLock lock(&writer_);
       absl::Status status = Store(state, {.tier = stored->tier, .changes = changes}, step);
       heap_->MaybeReclaim();
       if (!status.ok()) {
@@ -126,16 +126,16 @@ absl::Status AtlasIndex::Apply(HolderIndex holder, const Event& event, ChangeLog
         next.local_hashes = next.local_hashes.subspan(step.blocks.size());
     }
   } else if (const Removed* const removed = std::get_if<Removed>(&event)) {
-    for (std::span<const SequenceHash> next = removed->blocks; !next.empty();) {
+    for (std::span<const SequenceHash> next = removed->blocks; !next.empty(); writer_.Yield()) {
       const size_t count = std::min(next.size(), kStepBlocks);
-      MutexLock lock(&writer_);
+      WriterLock lock(&writer_);
       Remove(state, {.tier = removed->tier, .changes = changes}, next.first(count));
       heap_->MaybeReclaim();
       next = next.subspan(count);
     }
   } else {
     Clear(state, std::get<Cleared>(event).tiers, changes);
-    MutexLock lock(&writer_);
+    WriterLock lock(&writer_);
     heap_->Reclaim();
   }
   return absl::OkStatus();

@@ -66,6 +66,7 @@
 #include "indexer/index/atlas/holder.h"
 #include "indexer/index/atlas/members.h"
 #include "indexer/index/atlas/run.h"
+#include "indexer/index/atlas/writer_mutex.h"
 #include "indexer/index/index.h"
 
 namespace kvatlas::atlas {
@@ -268,7 +269,7 @@ class AtlasIndex : public Index {
   const Zeroed<std::atomic<HolderState*>> holders_;
   std::atomic<uint32_t> holders_end_{0};
 
-  mutable Mutex writer_;
+  mutable WriterMutex writer_;
   std::set<uint32_t> free_numbers_ ABSL_GUARDED_BY(writer_);
   uint32_t cursor_ ABSL_GUARDED_BY(writer_) = 0;  // of upkeep
 

@@ -97,13 +97,13 @@ void AtlasIndex::FetchRuns(std::span<const SequenceHash> blocks,
 // Enters and leaves the writer once a step.
 void AtlasIndex::Clear(HolderState* holder, TierMask tiers, ChangeLog* changes) {
   if (tiers == TierMask::All()) {
-    for (bool more = true; more;) ClearSome(holder, kStepBlocks, changes, &more);
+    for (bool more = true; more; writer_.Yield()) ClearSome(holder, kStepBlocks, changes, &more);
     return;
   }
   // Runs are split meanwhile, here and between the steps: what is added to the list behind the copy is looked at next.
   std::vector<Ref> runs;
-  for (size_t next = 0;;) {
-    MutexLock lock(&writer_);
+  for (size_t next = 0;; writer_.Yield()) {
+    WriterLock lock(&writer_);
     if (next == runs.size()) {
       runs.resize(holder->runs.size());
       holder->runs.CopyTo(runs.data());
@@ -120,7 +120,7 @@ void AtlasIndex::Clear(HolderState* holder, TierMask tiers, ChangeLog* changes) 
 // A step of the same for all tiers.
 size_t AtlasIndex::ClearSome(HolderState* holder, size_t blocks_max, ChangeLog* changes,
                              bool* more) {
-  MutexLock lock(&writer_);
+  WriterLock lock(&writer_);
   BeginRemovals(holder->number);
   size_t taken = 0;
   *more = true;
@@ -161,7 +161,7 @@ bool AtlasIndex::Sweep(HolderIndex holder, size_t blocks_max, ChangeLog* changes
   if (state == nullptr) return false;
   MutexLock order(&state->mutex);
   bool more = true;
-  for (size_t taken = 0; more && taken < std::max<size_t>(blocks_max, 1);)
+  for (size_t taken = 0; more && taken < std::max<size_t>(blocks_max, 1); writer_.Yield())
     taken += ClearSome(state, std::min(blocks_max - taken, kStepBlocks), changes, &more);
   return more;
 }

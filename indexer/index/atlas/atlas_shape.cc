@@ -420,7 +420,7 @@ void AtlasIndex::Tend(size_t steps) {
   for (int round = 0; round < kRounds && steps > 0 && changed; ++round) {
     std::vector<Ref> words;
     {
-      MutexLock lock(&writer_);
+      WriterLock lock(&writer_);
       steps -= std::min(steps, table_->Maintain(&cursor_, steps, &words));
       heap_->Reclaim();
     }
@@ -431,8 +431,8 @@ void AtlasIndex::Tend(size_t steps) {
 // In pieces, so that what one of them frees is there for the next. The words are hints: runs go meanwhile.
 bool AtlasIndex::MaintainRuns(std::span<const Ref> words) {
   bool changed = false;
-  for (size_t i = 0; i < words.size(); i += kStepBlocks) {
-    MutexLock lock(&writer_);
+  for (size_t i = 0; i < words.size(); i += kStepBlocks, writer_.Yield()) {
+    WriterLock lock(&writer_);
     for (Ref word : words.subspan(i, std::min(kStepBlocks, words.size() - i)))
       changed |= MaybeMerge(word) || MaybeCut(word) || MaybeMove(word);
     heap_->Reclaim();

@@ -220,6 +220,37 @@ TEST(BlockTableTest, ManyAreFoundAndErasedAndTheDirectoryShrinks) {
   }
 }
 
+// What a growing table does at once is bounded, however large it is; so is a step of upkeep.
+TEST(BlockTableTest, NoStepMovesMoreThanASegment) {
+  constexpr uint64_t kNames = 400'000;
+  const std::unique_ptr<Heap> heap = Heap::Create(0);
+  const std::unique_ptr<BlockTable> table = BlockTable::Create(heap.get(), 99);
+  std::mt19937_64 random(6);
+  std::vector<std::pair<SequenceHash, Ref>> names;
+  for (uint64_t i = 0; i < kNames; i += kLineWords) {
+    const Ref line = heap->Allocate(kLineBytes);
+    for (Ref word = line; word < line + kLineWords; ++word) {
+      names.emplace_back(SequenceHash{random()}, word);
+      ASSERT_EQ(table->Insert(names.back().first, word).what, BlockTable::Inserted::kInserted);
+    }
+  }
+  EXPECT_GT(table->longest_step(), 256u);
+  EXPECT_LE(table->longest_step(), 512u);
+  // Upkeep fills what erasing left: to 64 % of the slots, but for the last round's cursor.
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (i % 8 != 0) table->Erase(names[i].first, names[i].second);
+  }
+  uint32_t cursor = 0;
+  std::vector<Ref> left;
+  for (int round = 0; round < 4; ++round) table->Maintain(&cursor, SIZE_MAX, &left);
+  EXPECT_LE(table->longest_step(), 512u);
+  const BlockTable::Shape shape = table->CountShape();
+  EXPECT_EQ(shape.entries, kNames / 8);
+  EXPECT_GT(shape.entries * 100, shape.slots * 60);
+  for (size_t i = 0; i < names.size(); ++i)
+    ASSERT_EQ(table->Find(names[i].first), i % 8 == 0 ? names[i].second : 0);
+}
+
 // The same while others look for what is there: some all the time, others once they are inserted.
 TEST(BlockTableTest, WhatStaysIsFoundWhileSegmentsDivideAndMerge) {
   constexpr int kWriters = 1;
