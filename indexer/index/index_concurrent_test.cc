@@ -12,24 +12,22 @@
 #include <cstdlib>
 #include <functional>
 #include <memory>
-#include <string>
 #include <thread>
+#include <utility>
 
-#include "indexer/index/index.h"
+#include "indexer/index/index_test_util.h"
 
 namespace kvatlas {
-
-void PrintTo(const IndexKind& kind, std::ostream* out) { *out << kind.name; }
-
 namespace {
 
 using Blocks = std::vector<SequenceHash>;
 
 constexpr size_t kDepth = 16;
 
-int Rounds() {
+// The default runs at full length, the others at a part of it.
+int Rounds(const IndexKind& kind) {
   const char* const rounds = std::getenv("KVATLAS_ROUNDS");
-  return rounds == nullptr ? 3'000 : std::atoi(rounds);
+  return rounds != nullptr ? std::atoi(rounds) : kind.name == "atlas" ? 3'000 : 1'000;
 }
 
 Blocks Prompt() {
@@ -45,13 +43,8 @@ Blocks EverySecond(const Blocks& prompt, size_t from) {
   return some;
 }
 
-std::vector<IndexKind> ExactWholeKinds() {
-  std::vector<IndexKind> kinds;
-  for (const IndexKind& kind : IndexKinds()) {
-    if (kind.exact && kind.whole) kinds.push_back(kind);
-  }
-  return kinds;
-}
+// Those that are right beside writers, holes or not.
+std::vector<IndexKind> ConcurrentKinds() { return KindsThatClaim(kHoles | kPlaces); }
 
 class IndexConcurrentTest : public ::testing::TestWithParam<IndexKind> {
  protected:
@@ -83,14 +76,14 @@ class IndexConcurrentTest : public ::testing::TestWithParam<IndexKind> {
   void Clear(HolderIndex holder) { index_->Apply(holder, Cleared{}, nullptr).IgnoreError(); }
   Blocks Head(size_t blocks) const { return Blocks(prompt_.begin(), prompt_.begin() + blocks); }
 
-  // Writers run `Rounds()` rounds each; two readers ask until all of them are done.
+  // Writers run `Rounds` rounds each; two readers ask until all of them are done.
   void Run(const std::vector<std::function<void(int round)>>& writers,
            const std::function<void(const Answer&)>& check) {
     std::atomic<size_t> running{writers.size()};
     std::vector<std::thread> threads;
     for (const auto& writer : writers) {
       threads.emplace_back([&] {
-        for (int round = 0; round < Rounds(); ++round) writer(round);
+        for (int round = 0; round < Rounds(GetParam()); ++round) writer(round);
         running.fetch_sub(1, std::memory_order_relaxed);
       });
     }
@@ -126,8 +119,8 @@ class IndexConcurrentTest : public ::testing::TestWithParam<IndexKind> {
   const Blocks prompt_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Structures, IndexConcurrentTest, ::testing::ValuesIn(ExactWholeKinds()),
-                         [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(Structures, IndexConcurrentTest, ::testing::ValuesIn(ConcurrentKinds()),
+                         KindName);
 
 TEST_P(IndexConcurrentTest, ABlockLostBeforeTheNextIsStoredIsNotAddedToIt) {
   const HolderIndex holder = Add(), still = Add(kDepth);
@@ -279,6 +272,22 @@ TEST_P(IndexConcurrentTest, CutsAndDigestsAreBetweenEvents) {
         ASSERT_TRUE(digest == Digest() || digest == full);
         index_->Stats();
       });
+}
+
+// Right beside writers even where holes are not: prefixes that grow and shrink have none.
+class PrefixesTest : public IndexConcurrentTest {};
+
+INSTANTIATE_TEST_SUITE_P(Structures, PrefixesTest, ::testing::Values(*FindIndexKind("host_bitmap")),
+                         KindName);
+
+TEST_P(PrefixesTest, PrefixesThatGrowAndShrinkAreNeverDeeperThanTheyWere) {
+  const HolderIndex a = Add(), b = Add(), still = Add(kDepth);
+  const auto grow_and_shrink = [&](HolderIndex holder) {
+    Store(holder, 0, 10);
+    for (size_t i = 10; i-- > 0;) Remove(holder, {prompt_[i]});
+  };
+  Run({[&](int) { grow_and_shrink(a); }, [&](int) { grow_and_shrink(b); }},
+      AtMost(10, {{still, kDepth}}));
 }
 
 }  // namespace

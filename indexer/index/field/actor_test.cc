@@ -14,15 +14,13 @@
 
 #include "indexer/base/mutex.h"
 #include "indexer/index/field/actor.h"
-#include "indexer/index/field/field_structures_test_util.h"
-#include "indexer/index/index.h"
+#include "indexer/index/index_test_util.h"
 
 namespace kvatlas {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
-using ::testing::Pair;
 using ::testing::UnorderedElementsAre;
 
 // ---- actor ----
@@ -72,51 +70,55 @@ class OneThread : public Executor {
   std::thread thread_;
 };
 
+// Where changes are not asked for, an event is only queued.
+void Queue(Tested* index, uint32_t holder, const Contents& contents, size_t from = 0) {
+  EXPECT_TRUE((*index)->Apply(HolderIndex{holder}, StoredOf(contents, from), nullptr).ok());
+}
+
 TEST(ActorTest, AQuestionComesAfterTheEventsBeforeIt) {
   OneThread thread;
-  Tested index("actor", {.executor = &thread});
+  Tested index("actor", {.executor = &thread}, 2);
   thread.Shut();
   Contents prompt;
   for (uint64_t i = 0; i < 200; ++i) {
     prompt.push_back(i + 1);
-    index.Store(0, prompt, i);
+    Queue(&index, 0, prompt, i);
   }
   thread.Open();
-  EXPECT_THAT(index.Find(prompt), ElementsAre(Pair(0, 200)));
-  EXPECT_EQ(ShapeOf(*index, "queued_events_max"), 200u);
+  EXPECT_EQ(index.Find(prompt), (Scores{{0, 200}}));
+  EXPECT_EQ(index.Shape("queued_events_max"), 200u);
 }
 
 TEST(ActorTest, WhatTheStructureRefusesLaterIsCounted) {
   OneThread thread;
-  Tested index("actor", {.executor = &thread});
-  EXPECT_TRUE(index.TryStore(0, {1, 2, 3}, 2).ok());
-  EXPECT_TRUE(index.TryStore(77, {1}).ok());
-  EXPECT_EQ(ShapeOf(*index, "failed_events"), 2u);
+  Tested index("actor", {.executor = &thread}, 2);
+  Queue(&index, 0, {1, 2, 3}, 2);
+  Queue(&index, 77, {1});
+  EXPECT_EQ(index.Shape("failed_events"), 2u);
   EXPECT_EQ(index->Stats().refused_blocks, 1u);
 }
 
 TEST(ActorTest, WhereChangesAreAskedForTheAnswerIsWaitedFor) {
   OneThread thread;
-  Tested index("actor", {.executor = &thread});
-  ChangeLog changes;
-  index.Store(0, {1});
-  EXPECT_TRUE(index->Apply(HolderIndex{0}, StoredFrom({1, 2}, 1), &changes).ok());
-  EXPECT_EQ(changes.blocks(), 1u);
-  EXPECT_EQ(index->Apply(HolderIndex{77}, Cleared{}, &changes).code(), absl::StatusCode::kNotFound);
+  Tested index("actor", {.executor = &thread}, 2);
+  Queue(&index, 0, {1});
+  EXPECT_TRUE(index.Apply(HolderIndex{0}, StoredOf({1, 2}, 1)).ok());
+  EXPECT_EQ(index.changes().size(), 1u);
+  EXPECT_EQ(index.Apply(HolderIndex{77}, Cleared{}).code(), absl::StatusCode::kNotFound);
 }
 
 TEST(ActorTest, WritersWaitForRoomAndLoseNothing) {
   OneThread thread;
-  Tested index("actor", {.executor = &thread});
+  Tested index("actor", {.executor = &thread}, 2);
   const size_t events = 2 * kActorEventsMax;
   thread.Shut();
   std::thread writer([&] {
-    for (uint64_t i = 0; i < events; ++i) index.Store(1, {i + 1});
+    for (uint64_t i = 0; i < events; ++i) Queue(&index, 1, {i + 1});
   });
   thread.Open();
   writer.join();
   EXPECT_EQ(index->Stats().holdings, events);
-  EXPECT_LE(ShapeOf(*index, "queued_events_max"), kActorEventsMax);
+  EXPECT_LE(index.Shape("queued_events_max"), kActorEventsMax);
 }
 
 TEST(ActorTest, ManyThreadsTalkToOneThatSharesNothing) {
@@ -132,8 +134,11 @@ TEST(ActorTest, ManyThreadsTalkToOneThatSharesNothing) {
       Contents prompt;
       for (uint64_t block = 0; block < 100; ++block) {
         prompt.push_back(block);
-        EXPECT_TRUE(index->Apply(holder, StoredFrom(prompt, block), nullptr).ok());
-        EXPECT_EQ(Find(*index, prompt)[Raw(holder)], block + 1);
+        EXPECT_TRUE(index->Apply(holder, StoredOf(prompt, block), nullptr).ok());
+        const std::vector<SequenceHash> chain = Chain(prompt);
+        std::vector<Overlap> overlaps;
+        index->FindOverlaps({.blocks = chain}, &overlaps);
+        EXPECT_EQ(ToScores(overlaps)[Raw(holder)], block + 1);
       }
     });
   }
@@ -145,14 +150,14 @@ TEST(ActorTest, ManyThreadsTalkToOneThatSharesNothing) {
 
 TEST(ActorTest, EventsInTheQueueAreAppliedBeforeItEnds) {
   OneThread thread;
-  ChangeLog changes;
+  ChangeLog told;
   {
-    Tested index("actor", {.executor = &thread});
-    for (uint64_t i = 0; i < 50; ++i) index.Store(0, {i + 1});
-    index->Apply(HolderIndex{0}, Cleared{}, &changes).IgnoreError();
-    for (uint64_t i = 0; i < 50; ++i) index.Store(0, {i + 1});
+    Tested index("actor", {.executor = &thread}, 2);
+    for (uint64_t i = 0; i < 50; ++i) Queue(&index, 0, {i + 1});
+    index->Apply(HolderIndex{0}, Cleared{}, &told).IgnoreError();
+    for (uint64_t i = 0; i < 50; ++i) Queue(&index, 0, {i + 1});
   }
-  EXPECT_EQ(changes.blocks(), 50u);
+  EXPECT_EQ(told.blocks(), 50u);
 }
 
 }  // namespace
