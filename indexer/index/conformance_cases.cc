@@ -97,7 +97,7 @@ constexpr ConformanceCase kCases[] = {
      "find 1..5 -> 0:2 1:5 | positional positional_binary host_bitmap 0:5 1:5;"
      "0 stores 1..5[2:3]; find 1..5 -> 0:5 1:5"},
     {"AStoreBehindAHoleCountsOnceTheHoleIsFilled", kAny,
-     "0 stores 1..5; 0 loses 1..5@2; 0 stores 1..6[5:]; 0 stores 1..5[2:3];"
+     "0 stores 1..5; 0 loses 1..5@2; 0 stores 1..6[5:]; 0 stores 1..5[2:3]; 0 holds -> 6;"
      "find 1..6 -> 0:6 | radix actor 0:3"},
     {"AStoreAfterAHoleIsKept", kHoles | kOrphans,
      "0 stores 1..4[:3]; 0 loses 1..4@2; 0 stores 1..4[3:]; 0 stores 1..4[2:3];"

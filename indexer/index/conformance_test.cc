@@ -59,6 +59,18 @@ TEST_P(AnyKindTest, APromptByTokensFindsWhatIsStoredByHash) {
   EXPECT_EQ(Find(contents), (Scores{{0, 3}}));
 }
 
+// A structure that is keyed by content; a first block has the same hash under both names.
+TEST(PositionalTest, FindsNothingStoredWithContentWhenAskedWithoutIt) {
+  for (std::string_view name : {"positional_verified", "concurrent_radix"}) {
+    Tested index(name, {}, 1);
+    index.Store(HolderIndex{0}, {11, 12, 13});
+    const std::vector<SequenceHash> chain = Chain({11, 12, 13});
+    std::vector<Overlap> overlaps;
+    index->FindOverlaps({.blocks = chain}, &overlaps);
+    EXPECT_EQ(ToScores(overlaps), (Scores{{0, 1}})) << name;
+  }
+}
+
 // No prompt does: a sequence hash names one prefix.
 TEST_P(WholeKindTest, AQueryThatNamesABlockTwiceEnds) {
   const HolderIndex holder = Add();

@@ -18,27 +18,13 @@
 #include "indexer/base/ids.h"
 #include "indexer/base/overlap.h"
 #include "indexer/base/tier.h"
-#include "indexer/index/index.h"
+#include "indexer/index/index_test_util.h"
 #include "indexer/index/random_trie.h"
 
 namespace kvatlas {
-
-void PrintTo(const IndexKind& kind, std::ostream* out) { *out << kind.name; }
-void PrintTo(const Overlap& overlap, std::ostream* out) {
-  *out << "holder " << Raw(overlap.holder) << ": " << overlap.blocks;
-}
-
 namespace {
 
 using Blocks = std::vector<SequenceHash>;
-
-std::vector<IndexKind> ExactWholeKinds() {
-  std::vector<IndexKind> kinds;
-  for (const IndexKind& kind : IndexKinds()) {
-    if (kind.exact && kind.whole) kinds.push_back(kind);
-  }
-  return kinds;
-}
 
 // A sequence of its own for every name.
 Blocks Sequence(uint64_t name, size_t length) {
@@ -133,8 +119,8 @@ class WeaknessesTest : public ::testing::TestWithParam<IndexKind> {
   bool refused_ = false;
 };
 
-INSTANTIATE_TEST_SUITE_P(Structures, WeaknessesTest, ::testing::ValuesIn(ExactWholeKinds()),
-                         [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(Structures, WeaknessesTest,
+                         ::testing::ValuesIn(KindsThatClaim(kExactAndWhole)), KindName);
 
 // ---- Shapes ----
 
@@ -409,41 +395,6 @@ TEST_P(WeaknessesTest, WhatChurnSplitIsWholeAgainOnceItIsStoredWhole) {
   EXPECT_LE(Bytes(), fresh + fresh / 2 + 65'536);
 }
 
-// Of six blocks one is left, which b has; a stores it, too, goes on behind it, and outgrows the room there was.
-TEST_P(WeaknessesTest, WhoeverGoesOnBehindWhatIsLeftGoesOnAlone) {
-  const HolderIndex a = Add(), b = Add(), c = Add();
-  const Blocks run = Sequence(1, 200);
-  Store(a, run, 0, 6);
-  for (HolderIndex holder : {b, c}) Store(holder, run, 5, 6);
-  Store(c, run, 1, 2);
-  for (size_t i : {1, 2, 3, 4}) Remove(a, {run[i]});
-  Remove(c, {run[1]});
-  for (size_t i : {0, 5}) Remove(a, {run[i]});
-  Remove(c, {run[5]});
-  Store(a, run, 5, 200);
-  EXPECT_EQ(index_->HoldingsOf(a).size(), 195u);
-  EXPECT_EQ(index_->HoldingsOf(b).size(), 1u);
-}
-
-// A block that is dead in a run comes back for whoever stores it, and for nobody else who has all the rest.
-TEST_P(WeaknessesTest, WhatComesBackComesBackForOne) {
-  std::vector<HolderIndex> holders;
-  for (int i = 0; i < 5; ++i) holders.push_back(Add());
-  const Blocks run = Sequence(1, 100);
-  Store(holders[0], run);
-  Remove(holders[0], {run[50]});
-  for (HolderIndex holder : holders) {
-    Store(holder, run, 0, 50);
-    Store(holder, run, 51, 100);
-  }
-  Store(holders[3], run, 50, 51);
-  EXPECT_EQ(Find(run), (std::vector<Overlap>{{holders[0], 50},
-                                             {holders[1], 50},
-                                             {holders[2], 50},
-                                             {holders[3], 100},
-                                             {holders[4], 50}}));
-}
-
 TEST_P(WeaknessesTest, MemoryGoesBackAfterHolesToo) {
   Limit({.retained_bytes = 0});
   const uint64_t empty = Bytes();
@@ -517,41 +468,6 @@ TEST_P(WeaknessesTest, AsManyHoldersButOthersAtEveryRun) {
     if (expected[i] > 0) all.push_back({holders[i], expected[i]});
   }
   EXPECT_EQ(Find(trunk), all);
-}
-
-// Peers jump over positions and count what lies behind a hole.
-TEST_P(WeaknessesTest, AHoleAtAnyPositionEndsTheOverlapThere) {
-  const Blocks run = Sequence(1, 300);
-  const HolderIndex holder = Add(), still = Add();
-  Store(holder, run);
-  Store(still, run);
-  for (size_t hole = 0; hole < run.size(); ++hole) {
-    Remove(holder, {run[hole]});
-    ASSERT_EQ(Depth(holder, run), hole);
-    ASSERT_EQ(Depth(still, run), 300u);
-    Store(holder, run, hole, hole + 1);
-    ASSERT_EQ(Depth(holder, run), 300u);
-  }
-}
-
-TEST_P(WeaknessesTest, ADescendantOfALostBlockIsFoundAgainWhenTheBlockIs) {
-  const Blocks run = Sequence(1, 40), branch = Head(run, 20) + Sequence(2, 40);
-  const HolderIndex holder = Add();
-  Store(holder, run);
-  Store(holder, branch, 20);
-  Remove(holder, {run[10], run[19], branch[30]});
-  EXPECT_EQ(Depth(holder, run), 10u);
-  EXPECT_EQ(Depth(holder, branch), 10u);
-  // It can be gone on from, although it counts for nothing now.
-  const Blocks longer = branch + Sequence(3, 5);
-  Store(holder, longer, 60);
-  Store(holder, run, 19, 20);
-  EXPECT_EQ(Depth(holder, longer), 10u);
-  Store(holder, run, 10, 11);
-  EXPECT_EQ(Depth(holder, run), 40u);
-  EXPECT_EQ(Depth(holder, longer), 30u);
-  Store(holder, branch, 30, 31);
-  EXPECT_EQ(Depth(holder, longer), 65u);
 }
 
 TEST_P(WeaknessesTest, HashesMadeToCollideCostMemoryNotAnswers) {
@@ -673,21 +589,6 @@ TEST_P(WeaknessesTest, AFullTableOfHoldersIsAStatus) {
   EXPECT_EQ(index_->AddHolder().status().code(), absl::StatusCode::kResourceExhausted);
   Store(HolderIndex{holders - 1}, Sequence(1, 3));
   EXPECT_EQ(Find(Sequence(1, 3)), (std::vector<Overlap>{{HolderIndex{holders - 1}, 3}}));
-}
-
-TEST_P(WeaknessesTest, AHolderGoesOnAfterARefusal) {
-  Limit({.blocks_max = 100});
-  const HolderIndex holder = Add();
-  EXPECT_EQ(TryStore(holder, Sequence(1, 150)).code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(Depth(holder, Sequence(1, 150)), 100u);
-  for (int again = 0; again < 3; ++again) {
-    EXPECT_EQ(TryStore(holder, Sequence(2, 10)).code(), absl::StatusCode::kResourceExhausted);
-    Remove(holder, {Sequence(1, 100)[50]});
-    Store(holder, Sequence(1, 51), 50);
-  }
-  Clear(holder);
-  Store(holder, Sequence(2, 100));
-  EXPECT_EQ(Depth(holder, Sequence(2, 100)), 100u);
 }
 
 TEST_P(WeaknessesTest, AtTheLimitOfBytesNewBlocksAreRefusedAndAllElseGoesOn) {
