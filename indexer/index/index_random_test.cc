@@ -400,11 +400,17 @@ TEST_P(InexactRandomTest, ErrsToOneSideAndNotAtAllWithoutHoles) {
         over += blocks > 0;
         under += blocks < 0;
       }
-      if (GetParam().error != Error::kOver) ASSERT_EQ(over, 0u) << "step " << step;
-      if (GetParam().error != Error::kUnder) ASSERT_EQ(under, 0u) << "step " << step;
+      if (GetParam().error != Error::kOver) {
+        ASSERT_EQ(over, 0u) << "step " << step;
+      }
+      if (GetParam().error != Error::kUnder) {
+        ASSERT_EQ(under, 0u) << "step " << step;
+      }
       if (step % 30 != 29) continue;
       ASSERT_TRUE(twins.Check().ok()) << twins.Check();
-      if (GetParam().error == Error::kNever) ASSERT_NO_FATAL_FAILURE(twins.ExpectSameContents());
+      if (GetParam().error == Error::kNever) {
+        ASSERT_NO_FATAL_FAILURE(twins.ExpectSameContents());
+      }
     }
   }
   EXPECT_EQ(GetParam().error == Error::kNever, over + under == 0) << "no hole came?";

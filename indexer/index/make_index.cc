@@ -1,13 +1,7 @@
 #include <string>
 
 #include "indexer/index/atlas/atlas.h"
-#include "indexer/index/field/actor.h"
-#include "indexer/index/field/concurrent_radix.h"
-#include "indexer/index/field/host_bitmap.h"
-#include "indexer/index/field/inverted.h"
-#include "indexer/index/field/nested_map.h"
-#include "indexer/index/field/positional.h"
-#include "indexer/index/field/radix.h"
+#include "indexer/index/field/field.h"
 #include "indexer/index/index.h"
 #include "indexer/index/reference.h"
 

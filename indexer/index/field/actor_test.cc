@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "indexer/base/mutex.h"
-#include "indexer/index/field/actor.h"
+#include "indexer/index/field/field.h"
 #include "indexer/index/index_test_util.h"
 
 namespace kvatlas {

@@ -1,4 +1,35 @@
-#include "indexer/index/field/concurrent_radix.h"
+// A tree of blocks with a reader-writer lock at each: the field's "concurrent radix tree" (Flash Indexer §5).
+//
+//   root ──local hash──▶ node { sequence hash, holders × tiers, children by local hash } ──▶ node …
+//                          ▲
+//   holder ──▶ { sequence hash → node }      (its lookup table: who takes a block out never walks the tree)
+//
+// *Place*: kept to compare with, and as a second opinion in tests. One node a block, as in the original;
+// runs of blocks share a node in its successors.
+// *Truth*: never above what was true at some instant, holes included: a query takes the holders of every
+// block on its way, not only where their number changes. It may be below in two cases. A store whose
+// parent the holder does not have is dropped, as in the original, and counted in `Stats().shape` as
+// "blocks_without_parent": after a hole the engine's next block is lost if it hangs directly below. A block
+// that two senders name differently below one parent keeps its first name; the second sender's is dropped
+// ("blocks_renamed"). A holder that loses blocks while it is asked for may count the first block only.
+// What hangs below a hole stays where it is (the original forgets it when the last holder of the block
+// above leaves), so that it counts again when the missing block is stored again.
+// *Names*: the tree is keyed by local hash when stores have local hashes, and queries then need them too;
+// by sequence hash when they have none. One index sees one kind of store.
+// *Threads*: any. Reads run on the caller's thread, hand over hand with shared locks. Writes of one holder
+// are serial: with `IndexOptions::executor` each event is a task on the lane of the holder's number, without
+// one it is applied by the caller. With an executor
+//   - `Apply` returns at once with OK, and an event refused is seen in `Stats().refused_blocks` only; with a
+//     `ChangeLog` it waits for its task, because that is complete when it returns;
+//   - overlaps are of the events whose tasks have run: they wait for nothing;
+//   - everything else waits for the events applied before: `HoldingsOf`, `DigestOf`, `Sweep` and
+//     `RemoveHolder` for those of the holder, `Stats`, `Check` and the destructor for all. Called from a task
+//     of the executor they may wait for themselves.
+// *Cost*: a query of D blocks takes D shared locks and D set intersections; a stored block one shared lock
+// on the parent and one exclusive on the block (exclusive on both when it is new), a removed block one.
+// About 290 bytes a distinct block and 30 a holding. `Stats` and `Check` walk the tree.
+// *Bounds*: `IndexOptions` but `bytes_max`, which is not counted. Events that wait in the executor are not
+// bounded here.
 
 #include <algorithm>
 #include <atomic>
@@ -13,6 +44,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "indexer/base/mutex.h"
 #include "indexer/index/field/candidates.h"
+#include "indexer/index/field/field.h"
 #include "indexer/index/field/holder_table.h"
 #include "indexer/index/holder_set.h"
 
@@ -60,17 +92,13 @@ struct RadixHolder {
   uint64_t queued ABSL_GUARDED_BY(queue_mutex) = 0;
 };
 
-// Local hashes count only where there is one for every block.
-bool HasLocals(const Stored& stored) {
-  return !stored.blocks.empty() && stored.local_hashes.size() == stored.blocks.size();
-}
-
 class ConcurrentRadixIndex : public Index {
  public:
   explicit ConcurrentRadixIndex(const IndexOptions& options)
       : options_(options),
         root_(std::make_shared<Node>(nullptr, 0, kNoParent, kNoParent, 0)),
-        holders_(options.holders_max) {}
+        holders_(options.holders_max),
+        blocks_(options.blocks_max) {}
   ~ConcurrentRadixIndex() override;
 
   std::string_view Name() const override { return "concurrent_radix"; }
@@ -114,7 +142,6 @@ class ConcurrentRadixIndex : public Index {
   void Told(const Writer& writer, const Node& node, TierMask before, TierMask after)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(writer.state.mutex);
 
-  bool TakeBlock();
   static void Prune(NodePtr node);
   void Walk(std::span<const SequenceHash> names, std::span<const LocalHash> locals,
             const OverlapQuery& query, std::vector<Overlap>* overlaps) const;
@@ -127,7 +154,7 @@ class ConcurrentRadixIndex : public Index {
   HolderTable<RadixHolder> holders_;
   // Set by the first store with local hashes, before anything of it is in the tree.
   std::atomic<bool> is_keyed_by_content_{false};
-  std::atomic<uint64_t> blocks_{0};
+  BlockQuota blocks_;
   std::atomic<uint64_t> refused_blocks_{0};
   std::atomic<uint64_t> blocks_without_parent_{0};
   std::atomic<uint64_t> blocks_renamed_{0};
@@ -288,7 +315,7 @@ absl::Status ConcurrentRadixIndex::Join(const Writer& writer, Tier tier, const N
   TierMask before;
   {
     WriterLock lock(&node->mutex);
-    if (node->holders.empty() && !TakeBlock())
+    if (node->holders.empty() && !blocks_.Take())
       return absl::ResourceExhaustedError("blocks_max reached");
     before = node->holders.Get(writer.holder);
     if (before.Has(tier)) return absl::OkStatus();
@@ -299,21 +326,9 @@ absl::Status ConcurrentRadixIndex::Join(const Writer& writer, Tier tier, const N
   return absl::OkStatus();
 }
 
-// False when there are as many as there may be.
-bool ConcurrentRadixIndex::TakeBlock() {
-  const uint64_t blocks = blocks_.fetch_add(1, std::memory_order_relaxed) + 1;
-  if (options_.blocks_max == 0 || blocks <= options_.blocks_max) return true;
-  blocks_.fetch_sub(1, std::memory_order_relaxed);
-  return false;
-}
-
 void ConcurrentRadixIndex::Told(const Writer& writer, const Node& node, TierMask before,
                                 TierMask after) {
-  for (int i = 0; i < kTiers; ++i) {
-    const Tier tier = static_cast<Tier>(i);
-    if (after.Has(tier) && !before.Has(tier)) writer.state.digest.Add(tier, node.sequence);
-    if (before.Has(tier) && !after.Has(tier)) writer.state.digest.Subtract(tier, node.sequence);
-  }
+  ChangeDigest(node.sequence, before, after, &writer.state.digest);
   if (writer.changes != nullptr) writer.changes->Add(node.sequence, node.position, before, after);
 }
 
@@ -357,7 +372,7 @@ bool ConcurrentRadixIndex::Leave(const Writer& writer, TierMask tiers, const Nod
     if (!before.Intersects(tiers)) return false;
     node->holders.Set(writer.holder, before & ~tiers);
     if (node->holders.empty()) {
-      blocks_.fetch_sub(1, std::memory_order_relaxed);
+      blocks_.Release();
       is_unused = node->children.empty();
     }
   }
@@ -477,7 +492,7 @@ IndexStats ConcurrentRadixIndex::Stats() const {
   constexpr uint64_t kNodeBytes = sizeof(Node) + 3 * sizeof(void*);
   IndexStats stats;
   stats.holders = holders_.Count();
-  stats.blocks = blocks_.load(std::memory_order_relaxed);
+  stats.blocks = blocks_.value();
   stats.refused_blocks = refused_blocks_.load(std::memory_order_relaxed);
   stats.bytes = sizeof(*this) + holders_.Bytes();
   uint64_t nodes = 0;
@@ -521,14 +536,12 @@ absl::Status ConcurrentRadixIndex::Check() const {
       const TierMask tiers = node->holders.Get(holder);
       if (tiers.empty()) fail("a holder that is not in its node");
       if (node->parent == nullptr || node->sequence != name) fail("a node that is not in the tree");
-      for (int tier = 0; tier < kTiers; ++tier) {
-        if (tiers.Has(static_cast<Tier>(tier))) digest.Add(static_cast<Tier>(tier), name);
-      }
+      ChangeDigest(name, TierMask(), tiers, &digest);
     }
     if (digest != state.digest) fail("a wrong digest");
   });
   if (in_tree != in_tables) fail("a node with a holder that does not know it");
-  if (blocks != blocks_.load(std::memory_order_relaxed)) fail("a wrong number of blocks");
+  if (blocks != blocks_.value()) fail("a wrong number of blocks");
   return status;
 }
 

@@ -21,8 +21,10 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "indexer/base/event.h"
 #include "indexer/base/ids.h"
 #include "indexer/base/mutex.h"
+#include "indexer/base/tier.h"
 
 namespace kvatlas {
 
@@ -200,6 +202,43 @@ uint64_t HolderTable<State>::Bytes() const {
   }
   return bytes;
 }
+
+// ---- What every structure here needs ----
+
+// The digest of a holder whose block was in tiers `before` and is in `after`.
+inline void ChangeDigest(SequenceHash block, TierMask before, TierMask after, Digest* digest) {
+  for (int i = 0; i < kTiers; ++i) {
+    const Tier tier = static_cast<Tier>(i);
+    if (after.Has(tier) && !before.Has(tier)) digest->Add(tier, block);
+    if (before.Has(tier) && !after.Has(tier)) digest->Subtract(tier, block);
+  }
+}
+
+// Local hashes count only where there is one for every block.
+inline bool HasLocals(const Stored& stored) {
+  return !stored.blocks.empty() && stored.local_hashes.size() == stored.blocks.size();
+}
+
+// How many distinct blocks there are, and may be. Any thread.
+class BlockQuota {
+ public:
+  // 0: no limit.
+  explicit BlockQuota(uint64_t blocks_max) : blocks_max_(blocks_max) {}
+
+  // False when there are as many as there may be.
+  bool Take() {
+    const uint64_t blocks = blocks_.fetch_add(1, std::memory_order_relaxed) + 1;
+    if (blocks_max_ == 0 || blocks <= blocks_max_) return true;
+    Release();
+    return false;
+  }
+  void Release() { blocks_.fetch_sub(1, std::memory_order_relaxed); }
+  uint64_t value() const { return blocks_.load(std::memory_order_relaxed); }
+
+ private:
+  const uint64_t blocks_max_;
+  std::atomic<uint64_t> blocks_{0};
+};
 
 // Memory of an Abseil flat table beside the object: its slots, a byte for each, and 16 more of those.
 template <typename Table>

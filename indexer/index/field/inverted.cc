@@ -1,7 +1,27 @@
-#include "indexer/index/field/inverted.h"
+// Which workers have a block with these tokens? The dictionary of dictionaries turned inside out, so that a
+// prompt is walked once instead of once per worker.
+//
+//   local hash → { sequence hash → { position, parent, holders × tiers } }
+//   holder     → { sequence hash → local hash }
+//
+// *From*: "Flash Indexer" §3. The second table is the "reverse lookup" that it weighs: without one, every removal
+// scans the whole index.
+// *Truth* of `inverted`: over-counts. At each block it takes together the holders of all sequences under that
+// content, so content that diverged and met again, or a prompt that repeats itself, counts too far:
+//
+//   holder 0 has [a b], holder 1 has [a x] and [y b]; asked for [a b]      1 gets 2, the truth is 1
+//
+// It is right when every block's content is unique, as it is where nobody gives local hashes.
+// *Truth* of `inverted_exact`: as `index.h`. It looks under the local hash for the prompt's own sequence hash;
+// which local hash that is, a third table says, so that it may be asked by sequence hash alone.
+// *Threads*: one mutex (`serial_index.h`).
+// *Cost*: a query is D probes and a set intersection at each of them, D·W at most. The source's D + W counts a
+// holder only where it drops out; that needs a guess from the sizes of the sets, which holes make wrong.
+// A hash set per distinct block and one more per local hash: memory is not its strength.
 
 #include <algorithm>
 
+#include "indexer/index/field/field.h"
 #include "indexer/index/field/serial_index.h"
 
 namespace kvatlas {
@@ -100,9 +120,9 @@ void InvertedIndex::Remove(HolderIndex holder, std::span<const SequenceHash> blo
     const auto held = held_[Raw(holder)].find(block);
     if (held != held_[Raw(holder)].end()) RemoveBlock(holder, held, tiers, changes);
   }
-  ShrinkIfSparse(&held_[Raw(holder)]);
-  ShrinkIfSparse(&keys_);
-  ShrinkIfSparse(&index_);
+  ShrinkTable(&held_[Raw(holder)]);
+  ShrinkTable(&keys_);
+  ShrinkTable(&index_);
 }
 
 void InvertedIndex::RemoveBlock(HolderIndex holder, Keys::iterator held, TierMask tiers,
@@ -117,7 +137,7 @@ void InvertedIndex::RemoveBlock(HolderIndex holder, Keys::iterator held, TierMas
   if (after.empty()) {
     held_[Raw(holder)].erase(held);
     block.holders.erase(holding);
-    ShrinkIfSparse(&block.holders);
+    ShrinkTable(&block.holders);
     if (block.holders.empty()) Forget(hash, key);
   }
   Change(holder, hash, position, before, after, changes);
@@ -126,7 +146,7 @@ void InvertedIndex::RemoveBlock(HolderIndex holder, Keys::iterator held, TierMas
 void InvertedIndex::Forget(SequenceHash block, LocalHash key) {
   const auto sequences = index_.find(key);
   sequences->second.erase(block);
-  ShrinkIfSparse(&sequences->second);
+  ShrinkTable(&sequences->second);
   if (sequences->second.empty()) index_.erase(sequences);
   keys_.erase(block);
 }

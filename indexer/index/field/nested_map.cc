@@ -1,9 +1,28 @@
-#include "indexer/index/field/nested_map.h"
+// Does a worker have a block with these tokens, and how many of the prompt's in a row? The field's first index: a
+// dictionary of dictionaries.
+//
+//   holder → { local hash → sequence hashes }          sequence hash → { position, parent, local hash, holders }
+//
+// *From*: "Flash Indexer" §1 and §2, where it is Python, then Rust behind an actor (`actor.cc`). The second table is
+// ours: the interface asks for positions, and for a count of distinct blocks.
+// *Truth* of `nested_map`: over-counts. It asks whether the holder has some block of this content, not which one,
+// so content that diverged and met again, or a prompt that repeats itself, counts as deep as its words are known:
+//
+//   holder has [a b] and [x y]; asked for [a y]        the answer is 2, the truth is 1
+//   holder has [a];             asked for [a a a]      the answer is 3, the truth is 1
+//
+// It is right when every block's content is unique, as it is where nobody gives local hashes.
+// *Truth* of `nested_map_exact`: as `index.h`. The prompt's sequence hash must be among those under the local
+// hash. So content alone is not enough to ask: whoever asks hashes the chain.
+// *Threads*: one mutex (`serial_index.h`).
+// *Cost*: a query walks the prompt once per holder, D·W probes. `nested_map` removes as its source does: one pass
+// over all that the holder has, for every event; `nested_map_exact` finds the local hash in the second table.
 
 #include <algorithm>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/container/inlined_vector.h"
+#include "indexer/index/field/field.h"
 #include "indexer/index/field/serial_index.h"
 
 namespace kvatlas {
@@ -119,8 +138,8 @@ void NestedMapIndex::Remove(HolderIndex holder, std::span<const SequenceHash> bl
   } else {
     RemoveByScan(holder, blocks, tiers, changes);
   }
-  ShrinkIfSparse(&held_[Raw(holder)]);
-  ShrinkIfSparse(&places_);
+  ShrinkTable(&held_[Raw(holder)]);
+  ShrinkTable(&places_);
 }
 
 // As the source does: a sequence hash does not say under which local hash it stands, so all are asked.

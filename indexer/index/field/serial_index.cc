@@ -93,11 +93,7 @@ void SerialIndex::Change(HolderIndex holder, SequenceHash block, Position positi
   Holder& books = holders_[Raw(holder)];
   if (before.empty()) ++books.blocks, ++holdings_;
   if (after.empty()) --books.blocks, --holdings_;
-  for (int i = 0; i < kTiers; ++i) {
-    const Tier tier = static_cast<Tier>(i);
-    if (after.Has(tier) && !before.Has(tier)) books.digest.Add(tier, block);
-    if (before.Has(tier) && !after.Has(tier)) books.digest.Subtract(tier, block);
-  }
+  ChangeDigest(block, before, after, &books.digest);
   if (changes != nullptr) changes->Add(block, position, before, after);
 }
 

@@ -23,6 +23,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "indexer/base/mutex.h"
+#include "indexer/index/field/holder_table.h"
 #include "indexer/index/index.h"
 
 namespace kvatlas {
@@ -135,10 +136,6 @@ class SerialIndex : public Index {
 
   static bool Has(const Holders& holders, HolderIndex holder, TierMask tiers);
 
-  // Local hashes were given for every block.
-  static bool HasLocals(const Stored& stored) {
-    return !stored.blocks.empty() && stored.local_hashes.size() == stored.blocks.size();
-  }
   // The content key of block number i.
   static LocalHash KeyAt(const Stored& stored, size_t i) {
     return HasLocals(stored) ? stored.local_hashes[i] : LocalHash{Raw(stored.blocks[i])};
@@ -157,18 +154,6 @@ class SerialIndex : public Index {
     for (auto each = table.begin(); each != table.end() && keys.size() < keys_max; ++each)
       keys.push_back(each->first);
     return keys;
-  }
-
-  // A table's memory, without what its values point to.
-  template <typename Table>
-  static uint64_t TableBytes(const Table& table) {
-    return table.capacity() * (sizeof(typename Table::value_type) + 1);
-  }
-
-  // Tables of this kind grow by themselves, but give back nothing when they empty.
-  template <typename Table>
-  static void ShrinkIfSparse(Table* table) {
-    if (table->size() * 8 < table->capacity()) table->rehash(0);
   }
 
   const IndexOptions options_;
