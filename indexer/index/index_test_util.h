@@ -52,7 +52,7 @@ inline unsigned ClaimsOf(const IndexKind& kind) {
                                                {"host_bitmap", kPlaces},
                                                {"concurrent_radix", kHoles | kPlaces}};
   return (kind.exact ? kHoles | kOrphans | kPlaces : kOfInexact->at(kind.name)) |
-         (kind.whole ? kWhole : 0);
+         (kind.whole ? unsigned{kWhole} : 0u);
 }
 
 // Kinds that claim all of `claims`, the default first.
