@@ -255,6 +255,16 @@ bool AliasTable::Store(size_t slot, Tier tier) {
   return !held;
 }
 
+bool AliasTable::StoreOnce(size_t slot, Tier tier) {
+  const bool first = Store(slot, tier);
+  if (!(Meta(slot) & kIsRecord)) return first;
+  const int t = static_cast<int>(tier);
+  Record record = RecordOf(slot);
+  record.copies[t] = record.certain[t] = 1;
+  SetRecord(slot, record);
+  return first;
+}
+
 AliasTable::Gone AliasTable::Remove(size_t slot, Tier tier) {
   const int t = static_cast<int>(tier);
   const uint32_t meta = Meta(slot);

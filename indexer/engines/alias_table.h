@@ -115,6 +115,8 @@ class AliasTable {
   enum class Gone { kNotHeld, kCopy, kLast };
   // One copy less.
   Gone Remove(size_t slot, Tier tier);
+  // As `Store`, but there is one copy afterwards, however many there were before.
+  bool StoreOnce(size_t slot, Tier tier);
 
   TierCopies copies(size_t slot) const;
   TierCopies certain(size_t slot) const;

@@ -326,6 +326,11 @@ void EngineRank::ApplyStored(const EngineEvent& event, Time now) {
   counters_->stores += store.taken;
 }
 
+// A snapshot of components says what is there now, once more when one of them changes: no copy more.
+bool EngineRank::Restates(const EngineEvent& event) {
+  return event.component_form == ComponentForm::kSnapshot;
+}
+
 // A parent of 0 is how llm-d's simulator says "none": it is the root as long as nothing is or was named 0.
 bool EngineRank::IsRoot(const EngineEvent& event) const {
   if (event.base_block.value_or(0) != 0) return false;
@@ -415,7 +420,7 @@ void EngineRank::PlaceTokens(Store* store, Chain chain) {
                                    ? SequenceHash{Raw(local)}
                                    : NextSequenceHash(chain.parent, local, options_.contract);
     const BlockPlace place{block, chain.position, chain.space};
-    Place(store->group, name, place, chain.parent, local, store->tier, 1);
+    Place(store->group, name, place, chain.parent, local, store->tier, 1, Restates(event));
     if (pages_.on())
       NamePage(name, place, chain.parent, event.tokens.subspan(i * options_.block_size, window),
                content.multimodal(i), event.bigrams);
@@ -443,7 +448,7 @@ bool EngineRank::JoinKnown(const Store& store, const EngineBlockHash& name, cons
                            SequenceHash parent) {
   const std::string_view lora_name = store.event.lora_name;
   if (!lora_name.empty() && lora_name != spaces_.at(place.space).lora_name) return false;
-  Place(store.group, name, place, parent, std::nullopt, store.tier, 1);
+  Place(store.group, name, place, parent, std::nullopt, store.tier, 1, Restates(store.event));
   return true;
 }
 
@@ -484,6 +489,8 @@ void EngineRank::ParkBlock(const Store& store, size_t i, bool with_tokens) {
   }
   const EngineBlockHash& name = event.hashes[i];
   if (name.value == 0 && name.bytes.empty()) zero_named_ = true;
+  while (Restates(event) && parked_.Remove(ParkedName(store.group, name), store.tier)) {
+  }
   if (!parked_.Park(ParkedName(store.group, name), std::move(block), store.tier, store.now))
     Refuse(Refusal::kOrphanDropped, 1, "too many are parked");
 }

@@ -137,6 +137,7 @@ class EngineRank {
   void Unrequire(size_t group);
 
   Chain StartOf(const Store& store);
+  static bool Restates(const EngineEvent& event);
   bool IsRoot(const EngineEvent& event) const;
   uint32_t SpaceAtRoot(const EngineEvent& event);
   LocalHash ContentHash(std::span<const TokenId> tokens, std::span<const uint64_t> objects,
@@ -158,7 +159,8 @@ class EngineRank {
   std::optional<BlockPlace> FindPlace(size_t group, const EngineBlockHash& name) const;
   // A copy more of a block with this content, under this name.
   void Place(size_t group, const EngineBlockHash& name, const BlockPlace& place,
-             SequenceHash parent, std::optional<LocalHash> local, Tier tier, uint32_t copies);
+             SequenceHash parent, std::optional<LocalHash> local, Tier tier, uint32_t copies,
+             bool once = false);
   void Rename(AliasTable* table, size_t slot, size_t group, const EngineBlockHash& name,
               uint32_t new_space);
   void EraseName(size_t group, AliasTable* table, size_t slot);

@@ -44,7 +44,7 @@ std::optional<BlockPlace> EngineRank::FindPlace(size_t group, const EngineBlockH
 
 void EngineRank::Place(size_t group, const EngineBlockHash& name, const BlockPlace& place,
                        SequenceHash parent, std::optional<LocalHash> local, Tier tier,
-                       uint32_t copies) {
+                       uint32_t copies, bool once) {
   if (copies == 0) return;
   AliasTable* const table = TableFor(group, name);
   if (table == nullptr) return Refuse(Refusal::kTooLarge, 1, "names of too many lengths");
@@ -61,9 +61,9 @@ void EngineRank::Place(size_t group, const EngineBlockHash& name, const BlockPla
     if (!parked_.empty()) linked_.push_back(ParkedName(group, name));
     if (groups_[group].side == 0 && (unjoined_ != 0 || !links_.empty())) JoinSides(name, place);
   }
-  const bool first = table->Store(slot, tier);
+  const bool first = once ? table->StoreOnce(slot, tier) : table->Store(slot, tier);
   for (uint32_t i = 1; i < copies; ++i) table->Store(slot, tier);
-  counters_->copies += copies - first;
+  if (!once) counters_->copies += copies - first;
   if (first) Came(group, name, place, parent, local, tier);
 }
 

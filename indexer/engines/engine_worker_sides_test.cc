@@ -232,6 +232,31 @@ TEST(EngineWorkerSidesTest, ASnapshotOfComponentsReplacesTheOneBefore) {
   EXPECT_EQ(worker.Held(Tokens(8)), 2u);
 }
 
+TEST(EngineWorkerSidesTest, ASnapshotOfComponentsIsNoSecondCopy) {
+  TestWorker worker;
+  const auto stored = [](uint8_t components) {
+    return Components(StoreEvent({1, 2}, Tokens(8)), ComponentForm::kSnapshot, components);
+  };
+  worker.Apply({stored(kComponentFull | kComponentMamba), stored(kComponentFull),
+                stored(kComponentFull | kComponentMamba)});
+  EXPECT_EQ(worker.Reach(Tokens(8)), 2u);
+  worker.Apply({RemoveEvent({2})});
+  EXPECT_EQ(worker.Held(Tokens(8)), 1u) << "one removal is of all";
+  EXPECT_EQ(worker.Reach(Tokens(8)), 1u);
+}
+
+TEST(EngineWorkerSidesTest, ASnapshotOfComponentsThatIsParkedIsNoSecondCopy) {
+  TestWorker worker;
+  const auto second = [] {
+    return Components(StoreEvent({2}, Tokens(4, 4), 1), ComponentForm::kSnapshot, kComponentFull);
+  };
+  worker.Apply({second(), second()});
+  worker.Apply({Components(StoreEvent({1}, Tokens(4)), ComponentForm::kSnapshot, kComponentFull)});
+  EXPECT_EQ(worker.Held(Tokens(8)), 2u);
+  worker.Apply({RemoveEvent({2})});
+  EXPECT_EQ(worker.Held(Tokens(8)), 1u);
+}
+
 TEST(EngineWorkerSidesTest, AComponentByItselfNeverTouchesTheMainClass) {
   TestWorker worker;
   worker.Apply({Components(StoreEvent({1, 2}, Tokens(8)), ComponentForm::kOne, kComponentFull),
