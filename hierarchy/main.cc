@@ -33,7 +33,6 @@
 #include "indexer/service/grpc_server.h"
 #include "indexer/service/memory_watch.h"
 #include "indexer/service/metrics.h"
-#include "indexer/service/process_memory.h"
 #include "indexer/service/service_main.h"
 #include "indexer/transport/grpc_acceptor.h"
 #include "indexer/transport/grpc_link.h"
@@ -189,7 +188,7 @@ void Serve(ServiceMain& service, HolderRegistry& registry, MemoryBudget* memory,
 int Run(ServiceMain& service, Flags& flags, const Levels& levels, FoundNodes& parents,
         uint64_t memory_bytes_max) {
   Metrics metrics;
-  MemoryBudget memory(memory_bytes_max, ResidentBytes);
+  MemoryBudget memory(memory_bytes_max, MemoryMeter(memory_bytes_max));
   flags.hierarchy.registry.index.memory = &memory;
   CoverageReporter reporter(ReporterOptions(flags, levels, parents));
   flags.hierarchy.schedule = &levels.here;

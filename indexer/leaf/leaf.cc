@@ -48,7 +48,10 @@ constexpr size_t kNamesSweptPerTick = 1 << 14;
 absl::Status Check(const LeafOptions& options) {
   absl::Status names = ValidateHolder({options.cell, 0, options.replica}, options.labels);
   if (!names.ok()) return names;
-  return MakeIndex(options.registry.index_name, options.registry.index).status();
+  // Of the least size: how many addresses there are for a domain's is not asked here.
+  IndexOptions index = options.registry.index;
+  index.address_bytes_max = uint64_t{16} << 20;
+  return MakeIndex(options.registry.index_name, index).status();
 }
 
 CoverageReporterOptions ReporterOptions(const LeafOptions& options) {

@@ -223,6 +223,7 @@ absl::Status Finish(Flags* flags) {
   const absl::StatusOr<uint64_t> memory = ReadMemoryFlag(flags->memory_budget);
   if (!memory.ok()) return memory.status();
   flags->leaf.memory_bytes_max = *memory;
+  flags->leaf.memory_meter = MemoryMeter(*memory);
   if (absl::Status bad = FinishRedis(flags); !bad.ok()) return bad;
   if (absl::Status bad = FinishSchedule(flags); !bad.ok()) return bad;
   if (absl::Status bad = FinishKvIndexer(flags); !bad.ok()) return bad;

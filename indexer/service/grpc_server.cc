@@ -26,6 +26,7 @@
 #include "indexer/service/grpc_deadline.h"
 #include "indexer/service/grpc_log.h"
 #include "indexer/service/log.h"
+#include "indexer/service/process_memory.h"
 
 namespace kvatlas {
 namespace {
@@ -57,7 +58,8 @@ void StopLookingForDeadlocks() {
 void SetLimits(const GrpcServerOptions& options, grpc::ServerBuilder* builder) {
   builder->SetMaxReceiveMessageSize(options.message_bytes_max);
   builder->SetMaxSendMessageSize(options.message_bytes_max);
-  builder->SetResourceQuota(grpc::ResourceQuota("kvatlas").SetMaxThreads(options.threads_max));
+  builder->SetResourceQuota(
+      grpc::ResourceQuota("kvatlas").SetMaxThreads(ThreadsThatFit(options.threads_max)));
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.streams_max);
   // What is read at once bounds how many calls begin before the first of them is over.
   builder->AddChannelArgument(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, kReadBytesMax);

@@ -14,6 +14,7 @@
 #ifndef KVATLAS_INDEXER_SERVICE_HTTP_CONNECTION_H_
 #define KVATLAS_INDEXER_SERVICE_HTTP_CONNECTION_H_
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <boost/asio/io_context.hpp>
@@ -35,6 +36,7 @@
 #include "indexer/service/http_pool.h"
 #include "indexer/service/http_router.h"
 #include "indexer/service/http_server.h"
+#include "indexer/service/process_memory.h"
 
 namespace kvatlas {
 
@@ -43,9 +45,14 @@ class HttpConnection;
 // What the connections of all loops share.
 struct HttpShared {
   explicit HttpShared(HttpServerOptions server_options)
-      : options(std::move(server_options)),
+      : options(Fitting(std::move(server_options))),
         pool(options.queue_max),
         vital_pool(options.queue_max) {}
+
+  static HttpServerOptions Fitting(HttpServerOptions options) {
+    options.bodies_bytes_max = std::min<uint64_t>(options.bodies_bytes_max, MemoryLimitBytes() / 8);
+    return options;
+  }
 
   HttpPool& PoolOf(const HttpRoute& route) { return route.vital ? vital_pool : pool; }
 

@@ -137,7 +137,7 @@ struct HttpServerOptions {
   size_t queue_max = 1024;
   size_t header_bytes_max = 16 << 10;
   size_t quick_body_bytes_max = 128 << 10;
-  size_t bodies_bytes_max = size_t{1} << 30;
+  size_t bodies_bytes_max = size_t{1} << 30;  // and an eighth of what the process may use at most
   size_t connections_max = 4096;
   Duration idle_timeout = std::chrono::minutes(5);
   Duration header_timeout = std::chrono::seconds(5);

@@ -2,6 +2,9 @@
 
 #include <malloc.h>
 
+#include <algorithm>
+#include <optional>
+
 #include "absl/strings/str_cat.h"
 #include "indexer/service/log.h"
 #include "indexer/service/process_memory.h"
@@ -37,6 +40,16 @@ absl::StatusOr<uint64_t> ReadMemoryFlag(const std::string& value) {
   absl::StatusOr<uint64_t> bytes = MemoryBudget::Parse(value, MemoryLimitBytes());
   if (bytes.ok()) return bytes;
   return absl::InvalidArgumentError(absl::StrCat("--memory_budget: ", bytes.status().message()));
+}
+
+MemoryBudget::Meter MemoryMeter(uint64_t bytes_max) {
+  const std::optional<uint64_t> addresses = AddressSpaceLimitBytes();
+  if (!addresses.has_value()) return ResidentBytes;
+  const double scale = static_cast<double>(bytes_max) / static_cast<double>(*addresses);
+  return [scale] {
+    return std::max(ResidentBytes(),
+                    static_cast<uint64_t>(static_cast<double>(AddressSpaceBytes()) * scale));
+  };
 }
 
 }  // namespace kvatlas

@@ -35,6 +35,9 @@ class MemoryWatch {
 void AddMemoryFlag(FlagSet& flags, std::string* value);
 // INVALID_ARGUMENT names the flag.
 absl::StatusOr<uint64_t> ReadMemoryFlag(const std::string& value);
+// What counts against `bytes_max`: resident memory; where addresses are limited, also as large a part of it as of the addresses is
+// mapped. Indexes never map more than three quarters of them, which is ample.
+MemoryBudget::Meter MemoryMeter(uint64_t bytes_max);
 
 }  // namespace kvatlas
 

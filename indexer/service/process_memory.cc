@@ -1,5 +1,8 @@
 #include "indexer/service/process_memory.h"
 
+#include <malloc.h>
+#include <pthread.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -47,8 +50,15 @@ uint64_t AddressSpaceBytes() {
   return pages * PageBytes();
 }
 
+std::optional<uint64_t> AddressSpaceLimitBytes() {
+  rlimit limit;
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return std::nullopt;
+  return limit.rlim_cur;
+}
+
 uint64_t MemoryLimitBytes() {
-  uint64_t limit = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * PageBytes();
+  uint64_t limit = std::min(static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * PageBytes(),
+                            AddressSpaceLimitBytes().value_or(kNoLimit));
   // "0::/group", of the second version; "9:memory:/group", of the first.
   std::ifstream groups("/proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {
@@ -64,6 +74,23 @@ uint64_t MemoryLimitBytes() {
       limit = std::min(limit, GroupLimit("/sys/fs/cgroup/memory", group, "memory.limit_in_bytes"));
   }
   return limit;
+}
+
+void FitAddressSpace() {
+  if (!AddressSpaceLimitBytes().has_value()) return;
+  mallopt(M_ARENA_MAX, 2);
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setstacksize(&attributes, kSmallStackBytes);
+  pthread_setattr_default_np(&attributes);
+  pthread_attr_destroy(&attributes);
+}
+
+int ThreadsThatFit(int threads) {
+  const std::optional<uint64_t> limit = AddressSpaceLimitBytes();
+  if (!limit.has_value()) return threads;
+  const uint64_t fit = *limit / 8 / kSmallStackBytes;
+  return static_cast<int>(std::clamp<uint64_t>(fit, 1, static_cast<uint64_t>(threads)));
 }
 
 }  // namespace kvatlas

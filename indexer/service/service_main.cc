@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "indexer/service/connection_account.h"
 #include "indexer/service/log.h"
+#include "indexer/service/process_memory.h"
 #include "indexer/service/redis_url.h"
 
 namespace kvatlas {
@@ -132,6 +133,7 @@ void ServiceMain::Start(int argc, const char* const* argv) {
   WarnOfPasswords(argc, argv);
   CatchSignals();
   RaiseDescriptorLimit();
+  FitAddressSpace();
   if (exit_with_parent_ && prctl(PR_SET_PDEATHSIG, SIGTERM) != 0) {
     Log(LogLevel::kWarning, "cannot exit with parent", {{"reason", strerror(errno)}});
   }

@@ -56,7 +56,8 @@ class ServiceMain {
   // For the binary's own flags, before `Start`.
   FlagSet& flags() { return flags_; }
 
-  // Parses flags (and exits, where they say so), then sets up logs and signals, and raises the limit of descriptors.
+  // Parses flags (and exits, where they say so), then sets up logs and signals, raises the limit of descriptors, and fits a
+  // limit of addresses.
   void Start(int argc, const char* const* argv);
 
   // Prints one line on stdout, for scripts to wait for, and writes --ready_file. For example

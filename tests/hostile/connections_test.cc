@@ -28,6 +28,15 @@ TEST_P(ConnectionsTest, SilentOnesBeyondAllDescriptorsAtGrpc) {
   siege.ExpectUnharmed();
 }
 
+TEST_P(ConnectionsTest, SilentOnesBeyondAThousandDescriptorsAtGrpc) {
+  Siege siege({.program = GetParam(), .descriptors_soft = 1024});
+  ASSERT_TRUE(siege.ok());
+  const std::vector<RawSocket> silent = OpenMany(siege.grpc(), 1100);
+  EXPECT_EQ(silent.size(), 1100u);
+  siege.Watch(20);
+  siege.ExpectUnharmed();
+}
+
 TEST_P(ConnectionsTest, TheSoftLimitOfDescriptorsIsRaised) {
   Siege siege({.program = GetParam(), .descriptors_soft = 256, .descriptors_hard = 1024});
   ASSERT_TRUE(siege.ok());

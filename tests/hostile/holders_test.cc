@@ -16,18 +16,15 @@
 #include "absl/base/thread_annotations.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/event.h"
-#include "indexer/base/hash.h"
 #include "indexer/base/ids.h"
 #include "indexer/base/mutex.h"
-#include "indexer/base/waypoints.h"
 #include "indexer/service/grpc_channel.h"
 #include "indexer/stream/messages.h"
 #include "indexer/stream/resident_set.h"
 #include "indexer/stream/sender.h"
 #include "indexer/stream/sender_pump.h"
 #include "indexer/transport/grpc_link.h"
-#include "indexer/transport/wire.h"
-#include "proto/kvatlas/v1/stream.grpc.pb.h"
+#include "tests/hostile/attacker.h"
 #include "tests/hostile/raw_socket.h"
 #include "tests/hostile/siege.h"
 
@@ -37,52 +34,6 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr char kLease[] = "--lease_ttl=1s";
-
-// One call of `Holdings.Stream`, as a client without manners makes it.
-class Attacker {
- public:
-  Attacker(const std::shared_ptr<grpc::Channel>& channel, const Hello& hello)
-      : stream_(v1::Holdings::NewStub(channel)->Stream(&context_)) {
-    v1::ReceiverMessage reply;
-    if (Say(hello) && stream_->Read(&reply)) welcomed_ = reply.has_welcome();
-    if (!welcomed_) refusal_ = stream_->Finish();
-  }
-  ~Attacker() { context_.TryCancel(); }
-
-  bool welcomed() const { return welcomed_; }
-  const grpc::Status& refusal() const { return refusal_; }
-  bool Say(const SenderMessage& message) {
-    v1::SenderMessage out;
-    ToProto(message, &out);
-    return stream_->Write(out);
-  }
-  // Why the receiver ended the call.
-  grpc::Status Finish() {
-    v1::ReceiverMessage reply;
-    while (stream_->Read(&reply)) {
-    }
-    return stream_->Finish();
-  }
-
- private:
-  grpc::ClientContext context_;
-  std::unique_ptr<grpc::ClientReaderWriter<v1::SenderMessage, v1::ReceiverMessage>> stream_;
-  bool welcomed_ = false;
-  grpc::Status refusal_;
-};
-
-Hello HelloOf(const std::string& program, const std::string& name, const std::string& model) {
-  Hello hello;
-  hello.holder = {name, 0, ""};
-  hello.domain = {model, ""};
-  hello.block_size = 16;
-  hello.contract_id = HashContract().Id();
-  if (program == kHierarchy) hello.schedule = WaypointSchedule::Standard().Name();
-  hello.epoch = WallTimeNs();
-  hello.instance_id = RandomInstanceId();
-  hello.starting = true;
-  return hello;
-}
 
 // A worker, or a cell, as it should be.
 class RealSender {

@@ -168,13 +168,16 @@ Siege::Siege(SiegeOptions options) : options_(std::move(options)) {
   if (options_.program == kFrontend) args.push_back("--leaves=own=127.0.0.1:1");
   args.insert(args.end(), options_.args.begin(), options_.args.end());
   std::string binary = options_.program;
+  std::string limits;
   if (options_.descriptors_soft > 0) {
-    const std::string soft = std::to_string(options_.descriptors_soft);
-    const std::string hard =
-        std::to_string(std::max(options_.descriptors_hard, options_.descriptors_soft));
-    args.insert(
-        args.begin(),
-        {"-c", "ulimit -Sn " + soft + " && ulimit -Hn " + hard + " && exec \"$0\" \"$@\"", binary});
+    limits += "ulimit -Sn " + std::to_string(options_.descriptors_soft) + " && ulimit -Hn " +
+              std::to_string(std::max(options_.descriptors_hard, options_.descriptors_soft)) +
+              " && ";
+  }
+  if (options_.addresses_max > 0)
+    limits += "ulimit -v " + std::to_string(options_.addresses_max >> 10) + " && ";
+  if (!limits.empty()) {
+    args.insert(args.begin(), {"-c", limits + "exec \"$0\" \"$@\"", binary});
     binary = "/bin/sh";
   }
   process_ = std::make_unique<Process>(

@@ -35,6 +35,7 @@ struct SiegeOptions {
   // What the process starts with, as of `ulimit`; 0: what the test has.
   uint32_t descriptors_soft = 0;
   uint32_t descriptors_hard = 0;
+  uint64_t addresses_max = 0;  // bytes
   uint64_t memory_growth_max = 64 << 20;
   // The watchers begin once /ready is 200, within a minute: for what happens while a process starts.
   bool watch_when_ready = false;
