@@ -11,13 +11,29 @@
 
 namespace kvatlas {
 
+// Resident, and not what somebody has from the allocator: free memory that this keeps, and the little that does not change much, as
+// stacks; of indexes, which map their own, only growth looks the same.
+uint64_t MemoryWatch::Kept() {
+  const struct mallinfo2 info = mallinfo2();
+  const uint64_t in_use = info.uordblks + info.hblkhd;
+  const uint64_t resident = ResidentBytes();
+  return resident - std::min(resident, in_use);
+}
+
 void MemoryWatch::Tick() {
   auto [before, now] = memory_->Measure();
   const Time at = Clock::Real().Now();
-  if (now > MemoryLevel::kAmple && at >= trim_at_) {
-    trim_at_ = at + kTrimEvery;
-    malloc_trim(0);
-    now = memory_->Measure().second;
+  if (at >= look_at_) {
+    look_at_ = at + kLookEvery;
+    const uint64_t kept = Kept();
+    kept_least_ = std::min(kept_least_, kept);
+    const bool more = kept > kept_least_ + kKeptMore;
+    if (more || (now > MemoryLevel::kAmple && at >= trim_at_)) {
+      trim_at_ = at + kTrimEvery;
+      malloc_trim(0);
+      now = memory_->Measure().second;
+      kept_least_ = Kept();
+    }
   }
   if (now == before) return;
   Log(now > before ? LogLevel::kWarning : LogLevel::kInfo, "memory",

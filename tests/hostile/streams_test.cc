@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <iostream>
 #include <string>
 #include <vector>
 
+#include "indexer/base/clock.h"
 #include "tests/hostile/raw_socket.h"
 #include "tests/hostile/siege.h"
 
@@ -17,6 +19,8 @@ constexpr char kStreamMethod[] = "/kvatlas.v1.Leaf/FindOverlapsStream";
 constexpr uint32_t kInOneWrite = 64;
 // Long enough for the memory of what was cut off to go back to the system.
 constexpr uint32_t kWatched = 100;
+// Of calls that are being cut off, at any time.
+constexpr uint64_t kPeakGrowthMax = uint64_t{512} << 20;
 
 // Sends `bytes` and drops what comes back, so that neither side waits for the other; false: the connection has ended.
 bool SendAndDrop(RawSocket& socket, std::string_view bytes) {
@@ -53,6 +57,17 @@ class StreamsTest : public testing::Test {
     RawSocket socket(siege_.grpc());
     socket.Send(H2Hello() + (acknowledges ? H2Acknowledge() : ""));
     return socket;
+  }
+
+  // Forty connections, each cut off because of its calls.
+  void ComeAgain() {
+    for (int connection = 0; connection < 20; ++connection) {
+      for (const bool reset : {false, true}) {
+        RawSocket socket = Connect(/*acknowledges=*/false);
+        BeginCalls(socket, 50'000, kMethod, reset);
+        EXPECT_TRUE(socket.WaitEnd(std::chrono::seconds(5)));
+      }
+    }
   }
 
   Siege siege_{{.program = kLeaf}};
@@ -143,14 +158,21 @@ TEST_F(StreamsTest, AClientThatCancelsManyCallsIsNotCutOff) {
 }
 
 TEST_F(StreamsTest, ComingAgainAfterBeingCutOffGainsNothing) {
-  for (int connection = 0; connection < 20; ++connection) {
-    for (const bool reset : {false, true}) {
-      RawSocket socket = Connect(/*acknowledges=*/false);
-      BeginCalls(socket, 50'000, kMethod, reset);
-      EXPECT_TRUE(socket.WaitEnd(std::chrono::seconds(5)));
-    }
-  }
+  ComeAgain();
   siege_.Watch(kWatched);
+  siege_.ExpectUnharmed();
+}
+
+TEST_F(StreamsTest, ComingAgainAllTheTimeGainsNoMemory) {
+  for (int round = 0; round < 10; ++round) {
+    ComeAgain();
+    std::cout << "round " << round << ": " << (siege_.RssBytes() >> 20) << " MiB, peak "
+              << (siege_.RssPeakBytes() >> 20) << " MiB\n";
+  }
+  EXPECT_LE(siege_.RssPeakBytes(), siege_.rss_before() + kPeakGrowthMax);
+  const Time until = Clock::Real().Now() + std::chrono::seconds(30);
+  while (siege_.RssBytes() > siege_.rss_before() + (32 << 20) && Clock::Real().Now() < until)
+    siege_.Watch(5);
   siege_.ExpectUnharmed();
 }
 
