@@ -58,6 +58,7 @@
 #include "indexer/base/domain.h"
 #include "indexer/base/hash.h"
 #include "indexer/base/ids.h"
+#include "indexer/base/memory_budget.h"
 #include "indexer/base/shard_map.h"
 #include "indexer/base/waypoints.h"
 
@@ -109,6 +110,7 @@ struct FrontendOptions {
   // A guess at the engines' speed, for telling the refused when to come again.
   Duration prefill_per_block = std::chrono::milliseconds(8);
   FleetMemoryOptions memory = {};
+  const MemoryBudget* memory_budget = nullptr;  // while critical, large prompts are refused
   SuspectsOptions suspects = {};
   // Where engines take requests, by worker name, for workers that have no label `url`.
   std::map<std::string, std::string> engines = {};
@@ -243,7 +245,7 @@ class Frontend {
   Frontend& operator=(const Frontend&) = delete;
 
   // Calls `callback` exactly once, possibly before it returns. INVALID_ARGUMENT: no prompt, two prompts, or no model.
-  // RESOURCE_EXHAUSTED: more than `kRouteBlocksMax` blocks, or every worker is over its thresholds (`RetryAfter`).
+  // RESOURCE_EXHAUSTED: more than `kRouteBlocksMax` blocks, or more than 1,024 while memory is critical, or every worker is over its thresholds (`RetryAfter`).
   // NOT_FOUND: those who answered know no worker of the domain, or none that is allowed. UNAVAILABLE: nothing that would know
   // of workers answered (`RetryAfter`), or the frontend stops.
   void RouteAsync(RouteInput input, Callback callback);

@@ -13,6 +13,7 @@
 #include "frontend/frontend_test_util.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "indexer/base/memory_budget.h"
 #include "indexer/base/mutex.h"
 #include "indexer/base/shard_map.h"
 #include "indexer/base/waypoints.h"
@@ -281,6 +282,22 @@ TEST_F(FrontendTest, BadInputIsRefusedBeforeAnybodyIsAsked) {
                 .code(),
             absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(fleet_.hierarchies_asked, IsEmpty());
+}
+
+TEST_F(FrontendTest, WhileMemoryIsCriticalLargePromptsAreRefused) {
+  fleet_.AddCell("a", 0, {Worker("w0", 2)});
+  uint64_t used = 96;
+  MemoryBudget memory(100, [&] { return used; });
+  memory.Measure();
+  options_.memory_budget = &memory;
+  const absl::Status refused =
+      frontend().Route({.domain = kDomain, .sequence_hashes = Prompt(1025)}).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("--memory_budget"));
+  EXPECT_TRUE(frontend().Route({.domain = kDomain, .sequence_hashes = Prompt(1024)}).ok());
+  used = 90;
+  memory.Measure();
+  EXPECT_TRUE(frontend().Route({.domain = kDomain, .sequence_hashes = Prompt(1025)}).ok());
 }
 
 TEST_F(FrontendTest, TokensAreHashedWithTheBlockSizeThatTheFleetNames) {

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
@@ -27,6 +28,7 @@
 #include "frontend/truth/truth_http.h"
 #include "frontend/truth/truth_service.h"
 #include "indexer/base/clock.h"
+#include "indexer/base/memory_budget.h"
 #include "indexer/base/shard_map.h"
 #include "indexer/base/waypoints.h"
 #include "indexer/discovery/announce_flag.h"
@@ -38,6 +40,7 @@
 #include "indexer/service/admin_http.h"
 #include "indexer/service/grpc_server.h"
 #include "indexer/service/log.h"
+#include "indexer/service/memory_watch.h"
 #include "indexer/service/metrics.h"
 #include "indexer/service/service_main.h"
 
@@ -64,10 +67,12 @@ struct Flags {
   bool question_streams = true;
   FrontendOptions frontend;
   TruthOptions truth;
+  std::string memory_budget;
 };
 
 void Declare(FlagSet& flags, Flags* f) {
   FrontendOptions& o = f->frontend;
+  AddMemoryFlag(flags, &f->memory_budget);
   flags.Add("grpc", &f->grpc, "address for gRPC");
   flags.Add("http", &f->http, "address for HTTP");
   flags.Add(
@@ -201,9 +206,20 @@ absl::StatusOr<std::unique_ptr<ModelRegistry>> LoadModels(const std::string& fla
   return absl::InvalidArgumentError("--models: " + std::string(models.status().message()));
 }
 
+std::string MemoryJson(const MemoryBudget& memory) {
+  nlohmann::json json = {{"budget_bytes", memory.bytes_max()},
+                         {"used_bytes", memory.used_bytes()},
+                         {"level", MemoryLevelName(memory.level())}};
+  for (const auto& [part, bytes] : memory.Parts()) json["parts"][part] = bytes;
+  return json.dump();
+}
+
 // `models` may be null.
 int Run(ServiceMain& service, Flags& flags, const EngineReach& reach, FoundNodes& hierarchies,
-        ModelRegistry* models) {
+        ModelRegistry* models, uint64_t memory_bytes_max) {
+  MemoryBudget memory(memory_bytes_max, MemoryMeter(memory_bytes_max));
+  MemoryWatch memory_watch(&memory);
+  flags.frontend.memory_budget = &memory;
   flags.frontend.hierarchies = hierarchies.map();
   GrpcTimer timer;
   GrpcCellFinder cell_finder(flags.question_streams);
@@ -241,6 +257,11 @@ int Run(ServiceMain& service, Flags& flags, const EngineReach& reach, FoundNodes
                   .keep_headers = true},
                  &metrics);
   frontend_service.AddHttp(&http);
+  memory.AddPart("bodies", [&] {
+    return http.server()->bodies_bytes() + (*proxy == nullptr ? 0 : (*proxy)->bodies_bytes());
+  });
+  metrics.OnScrape([&] { SetMemoryGauges(memory, "kvatlas_frontend", &metrics); });
+  frontend_service.AddStatus("memory", [&memory] { return MemoryJson(memory); });
   frontend_service.AddStatus("truth", [&truth] { return TruthStatusJson(truth); });
   AddTruthHttp(&truth, &Clock::Real(), &http);
   AddTruthMetrics(&truth, &metrics);
@@ -279,6 +300,7 @@ int Run(ServiceMain& service, Flags& flags, const EngineReach& reach, FoundNodes
   if (*proxy != nullptr) listening.emplace_back("proxy", (*proxy)->address());
   if (absl::Status status = service.Ready(listening); !status.ok()) return service.Fail(status);
   while (!service.WaitForSignal(kLookAtFilesEvery).has_value()) {
+    memory_watch.Tick();
     truth.Tick();
     if (std::optional<ShardMap> changed = hierarchies.Changed(); changed.has_value()) {
       for (const std::string& address : changed->Addresses()) cell_finder.Connect(address);
@@ -321,11 +343,13 @@ int Main(int argc, char** argv) {
     bad = weights.status();
     if (bad.ok()) flags.frontend.model_weights = *std::move(weights);
   }
+  const absl::StatusOr<uint64_t> memory_bytes_max = ReadMemoryFlag(flags.memory_budget);
+  if (bad.ok()) bad = memory_bytes_max.status();
   if (!bad.ok()) return service.RefuseFlags(bad);
   flags.frontend.schedule = &schedules->leaves;
   flags.frontend.hierarchy_schedule = &schedules->hierarchy;
   flags.frontend.engines = *std::move(engines);
-  return Run(service, flags, *reach, *hierarchies, models->get());
+  return Run(service, flags, *reach, *hierarchies, models->get(), *memory_bytes_max);
 }
 
 }  // namespace

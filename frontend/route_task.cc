@@ -57,6 +57,8 @@ void RouteTask::Start() {
     return Fail(absl::ResourceExhaustedError("a prompt has at most " +
                                              std::to_string(kRouteBlocksMax) + " blocks"));
   }
+  absl::Status full = CheckMemoryForQuestion(shared_->options.memory_budget, receipt_.blocks);
+  if (!full.ok()) return Fail(std::move(full));
   AskTop();
 }
 

@@ -12,6 +12,7 @@
 #include "indexer/base/clock.h"
 #include "indexer/base/domain.h"
 #include "indexer/base/ids.h"
+#include "indexer/base/memory_budget.h"
 #include "indexer/holders/holder_registry.h"
 #include "indexer/holders/refused_holders.h"
 #include "indexer/service/grpc_status.h"
@@ -150,6 +151,8 @@ absl::Status HierarchyService::Find(const v1::FindCellsRequest& request,
                                     v1::FindCellsResponse* response) {
   FindCellsQuery query{.domain = {}, .waypoints = {}, .schedule = request.schedule()};
   if (absl::Status bad = FromProto(request.domain(), &query.domain); !bad.ok()) return bad;
+  const MemoryBudget* const memory = hierarchy_->registry().memory();
+  if (absl::Status full = CheckMemoryForQuestion(memory, request.blocks()); !full.ok()) return full;
   std::vector<SequenceHash> waypoints;
   waypoints.reserve(static_cast<size_t>(request.waypoint_hashes_size()));
   for (uint64_t hash : request.waypoint_hashes()) waypoints.push_back(SequenceHash(hash));

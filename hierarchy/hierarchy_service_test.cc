@@ -14,6 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "indexer/base/hash.h"
+#include "indexer/base/memory_budget.h"
 #include "indexer/base/mutex.h"
 #include "indexer/coverage/coverage_reporter.h"
 #include "indexer/service/grpc_channel.h"
@@ -39,8 +40,8 @@ std::vector<SequenceHash> Waypoints(size_t count) {
 // A node with its server; `clock` decides about leases.
 struct Node {
   explicit Node(const Clock* clock, Address listen = {"127.0.0.1", 0},
-                CoverageReporter* to_parents = nullptr)
-      : hierarchy(Options(clock, to_parents)),
+                CoverageReporter* to_parents = nullptr, const MemoryBudget* memory = nullptr)
+      : hierarchy(Options(clock, to_parents, memory)),
         service(&hierarchy, to_parents, &metrics),
         streams(&hierarchy.registry()),
         server(GrpcServerOptions{.listen = listen}) {
@@ -52,8 +53,10 @@ struct Node {
     streams.Stop();
     server.Stop(Duration(0));
   }
-  static HierarchyOptions Options(const Clock* clock, CoverageReporter* to_parents) {
+  static HierarchyOptions Options(const Clock* clock, CoverageReporter* to_parents,
+                                  const MemoryBudget* memory) {
     HierarchyOptions options{.node = "n", .registry = {}};
+    options.registry.index.memory = memory;
     options.registry.clock = clock;
     if (to_parents != nullptr) {
       options.registry.observe = [to_parents](const Domain& domain, uint32_t block_size) {
@@ -166,6 +169,27 @@ TEST_F(HierarchyServiceTest, WhatLeavesReportIsAnswered) {
   EXPECT_EQ(response.cells(0).load().workers(), 8u);
   EXPECT_EQ(response.cells(0).labels().at("zone"), "z");
   EXPECT_EQ(response.cells(1).cell().name(), "a");
+}
+
+TEST_F(HierarchyServiceTest, WhileMemoryIsCriticalLargeQuestionsAreRefused) {
+  uint64_t used = 10;
+  MemoryBudget memory(100, [&] { return used; });
+  memory.Measure();
+  node_ = std::make_unique<Node>(&Clock::Real(), Address{"127.0.0.1", 0}, nullptr, &memory);
+  stub_ = v1::Hierarchy::NewStub(MakeChannel(node_->server.address().ToString()));
+  Reporter a("a", node_->server.address(), &Clock::Real());
+  a.Cover(1);
+  ASSERT_TRUE(a.WaitAtRest());
+  used = 96;
+  memory.Measure();
+  v1::FindCellsResponse response;
+  const grpc::Status refused = Find(Question(1025), &response);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(refused.error_message(), HasSubstr("--memory_budget"));
+  EXPECT_TRUE(Find(Question(1024), &response).ok());
+  used = 90;
+  memory.Measure();
+  EXPECT_TRUE(Find(Question(1025), &response).ok());
 }
 
 TEST_F(HierarchyServiceTest, AfterARestartLeavesTellEverythingAgain) {

@@ -209,6 +209,8 @@ int Run(ServiceMain& service, Flags& flags, const Levels& levels, FoundNodes& pa
   grpc.Register(&hierarchy_service, "kvatlas.v1.Hierarchy");
   grpc.Register(streams.service(), "kvatlas.v1.Holdings");
   AdminHttp http({.listen = flags.http, .program = "kvatlas-hierarchy"}, &metrics);
+  memory.AddPart("snapshots", [&] { return SnapshotBytes(hierarchy.registry()); });
+  memory.AddPart("bodies", [&] { return http.server()->bodies_bytes(); });
   hierarchy_service.AddHttp(&http);
   if (absl::Status status = grpc.Start(); !status.ok()) return service.Fail(status);
   if (absl::Status status = http.Start(); !status.ok()) return service.Fail(status);

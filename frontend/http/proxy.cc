@@ -70,6 +70,7 @@ class Proxy::Impl {
 
   absl::Status Start() { return server_.Start(); }
   Address address() const { return server_.address(); }
+  size_t bodies_bytes() const { return server_.bodies_bytes(); }
   size_t connections() const { return server_.connections(); }
   void Stop() {
     server_.Stop();
@@ -498,6 +499,7 @@ Proxy::~Proxy() = default;
 
 absl::Status Proxy::Start() { return impl_->Start(); }
 Address Proxy::address() const { return impl_->address(); }
+size_t Proxy::bodies_bytes() const { return impl_->bodies_bytes(); }
 size_t Proxy::connections() const { return impl_->connections(); }
 void Proxy::Stop() { impl_->Stop(); }
 

@@ -74,6 +74,7 @@ class Proxy {
   absl::Status Start();
   Address address() const;
   size_t connections() const;
+  size_t bodies_bytes() const;  // `HttpServer::bodies_bytes`
   // Cuts what is under way. Idempotent.
   void Stop();
 

@@ -88,6 +88,15 @@ inline absl::Status CheckMemory(const MemoryBudget* memory, MemoryLevel from,
   return memory == nullptr || memory->level() < from ? absl::OkStatus() : memory->Check(from, what);
 }
 
+// What is answered at every level.
+inline constexpr uint64_t kSmallQuestionBlocksMax = 1024;
+
+// Whether a question of so many blocks is answered now.
+inline absl::Status CheckMemoryForQuestion(const MemoryBudget* memory, uint64_t blocks) {
+  if (blocks <= kSmallQuestionBlocksMax) return absl::OkStatus();
+  return CheckMemory(memory, MemoryLevel::kCritical, "questions of more than 1,024 blocks");
+}
+
 }  // namespace kvatlas
 
 #endif  // KVATLAS_INDEXER_BASE_MEMORY_BUDGET_H_

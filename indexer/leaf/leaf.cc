@@ -237,6 +237,8 @@ struct Leaf::Parts {
                  &registry, &directory) {
     memory.AddPart("index", [this] { return IndexBytes(registry); });
     memory.AddPart("names", [this] { return NameBytes(directory); });
+    memory.AddPart("snapshots", [this] { return SnapshotBytes(registry); });
+    memory.AddPart("bodies", [this] { return BodyBytes(); });
     memory_watch.Tick();
     grpc.Register(&service, "kvatlas.v1.Leaf");
     grpc.Register(streams.service(), "kvatlas.v1.Holdings");
@@ -306,6 +308,12 @@ struct Leaf::Parts {
     readiness.Recovered();
     if (checkpointer != nullptr) checkpointer->Start();
     ServeWhenReady();
+  }
+
+  uint64_t BodyBytes() {
+    uint64_t bytes = http.server()->bodies_bytes();
+    for (const auto& server : mooncake_http) bytes += server->bodies_bytes();
+    return bytes;
   }
 
   // Says once that it serves.

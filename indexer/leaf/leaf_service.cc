@@ -73,9 +73,6 @@ absl::StatusOr<std::vector<SequenceHash>> SequenceOf(const v1::FindOverlapsReque
   return sequence;
 }
 
-constexpr char kLargeQuestions[] = "questions of more than 1,024 blocks";
-static_assert(kSmallQueryBlocksMax == 1024);
-
 // The best so many, deepest first, then by name. Sorted are pointers: an overlap is dear to move.
 std::vector<const HolderOverlap*> Best(std::span<const HolderOverlap> overlaps, size_t best) {
   std::vector<const HolderOverlap*> order;
@@ -181,10 +178,8 @@ absl::Status LeafService::Find(const v1::FindOverlapsRequest& request,
   const absl::StatusOr<std::vector<SequenceHash>> sequence =
       SequenceOf(request, *block_size, identity_.contract);
   if (!sequence.ok()) return sequence.status();
-  if (sequence->size() > kSmallQueryBlocksMax) {
-    absl::Status full = CheckMemory(registry_->memory(), MemoryLevel::kCritical, kLargeQuestions);
-    if (!full.ok()) return full;
-  }
+  if (absl::Status full = CheckMemoryForQuestion(registry_->memory(), sequence->size()); !full.ok())
+    return full;
   absl::StatusOr<OverlapAnswer> answer =
       registry_->FindOverlaps(domain, {.blocks = *sequence, .tiers = tiers}, request.all_workers(),
                               request.by_tier(), request.held());

@@ -26,8 +26,6 @@
 namespace kvatlas {
 
 inline constexpr uint32_t kQueryBlocksMax = 65536;
-// What is answered whatever the memory.
-inline constexpr uint32_t kSmallQueryBlocksMax = 1024;
 
 struct LeafIdentity {
   std::string cell;

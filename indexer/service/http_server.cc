@@ -130,6 +130,7 @@ class HttpServer::Impl {
     return shared_.connections.load(std::memory_order_relaxed) +
            guests_count_.load(std::memory_order_relaxed);
   }
+  size_t bodies_bytes() const { return shared_.bodies_bytes.load(std::memory_order_relaxed); }
 
   // 1. Stop accepting; close all connections. 2. What runs on the pools ends. 3. So do the threads, when nothing is pending.
   void Stop() {
@@ -374,6 +375,7 @@ void HttpServer::Handle(HttpRoute route) { impl_->Handle(std::move(route)); }
 absl::Status HttpServer::Start() { return impl_->Start(); }
 Address HttpServer::address() const { return impl_->address(); }
 size_t HttpServer::connections() const { return impl_->connections(); }
+size_t HttpServer::bodies_bytes() const { return impl_->bodies_bytes(); }
 void HttpServer::Stop() { impl_->Stop(); }
 
 }  // namespace kvatlas

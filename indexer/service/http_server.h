@@ -170,6 +170,8 @@ class HttpServer {
 
   // Open connections.
   size_t connections() const;
+  // Of large bodies of requests that are being read or answered.
+  size_t bodies_bytes() const;
 
   // Cuts open connections and returns when the threads have ended. Idempotent.
   void Stop();

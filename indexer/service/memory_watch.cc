@@ -46,16 +46,28 @@ void AddMemoryFlag(FlagSet& flags, std::string* value) {
   *value = MemoryBudget::kDefault;
   flags.Add("memory_budget", value,
             "memory of this process, in bytes (8000000000, 8G) or as a part of what its control "
-            "group or the "
-            "machine has (70%): from 80 % of it on only heads of new sequences are taken, from 90 "
-            "% no new "
-            "blocks, domains, holders and dumps, from 95 % no large questions; 0: no limit");
+            "group or the machine has (70%): from 80 % of it on only heads of new sequences are "
+            "taken, from 90 % no new blocks, domains, holders and dumps, from 95 % no large "
+            "questions; 0: no limit");
 }
 
 absl::StatusOr<uint64_t> ReadMemoryFlag(const std::string& value) {
   absl::StatusOr<uint64_t> bytes = MemoryBudget::Parse(value, MemoryLimitBytes());
   if (bytes.ok()) return bytes;
   return absl::InvalidArgumentError(absl::StrCat("--memory_budget: ", bytes.status().message()));
+}
+
+void SetMemoryGauges(const MemoryBudget& memory, const std::string& prefix, Metrics* metrics) {
+  const auto set = [&](const char* name, const char* help, uint64_t value,
+                       const MetricLabels& labels = {}) {
+    metrics->AddGauge(prefix + name, help, labels).Set(static_cast<double>(value));
+  };
+  set("_memory_budget_bytes", "--memory_budget; 0: none.", memory.bytes_max());
+  set("_memory_used_bytes", "Resident memory that counts against it.", memory.used_bytes());
+  set("_memory_level", "0 ample, 1 tight, 2 full, 3 critical.",
+      static_cast<uint64_t>(memory.level()));
+  for (const auto& [part, bytes] : memory.Parts())
+    set("_memory_part_bytes", "Who has how much of the memory.", bytes, {{"part", part}});
 }
 
 MemoryBudget::Meter MemoryMeter(uint64_t bytes_max) {

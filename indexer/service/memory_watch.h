@@ -16,6 +16,7 @@
 #include "indexer/base/clock.h"
 #include "indexer/base/memory_budget.h"
 #include "indexer/service/flags.h"
+#include "indexer/service/metrics.h"
 
 namespace kvatlas {
 
@@ -46,6 +47,9 @@ absl::StatusOr<uint64_t> ReadMemoryFlag(const std::string& value);
 // What counts against `bytes_max`: resident memory; where addresses are limited, also as large a part of it as of the addresses is
 // mapped. Indexes never map more than three quarters of them, which is ample.
 MemoryBudget::Meter MemoryMeter(uint64_t bytes_max);
+
+// "<prefix>_memory_budget_bytes" and so on, for `Metrics::OnScrape`.
+void SetMemoryGauges(const MemoryBudget& memory, const std::string& prefix, Metrics* metrics);
 
 }  // namespace kvatlas
 

@@ -484,4 +484,12 @@ uint64_t StreamReceiver::instance_id() const { return state_->instance_id; }
 BatchNumber StreamReceiver::applied() const { return state_->applied; }
 const ReceiverStats& StreamReceiver::stats() const { return state_->stats; }
 
+uint64_t StreamReceiver::snapshot_bytes() const {
+  if (!state_->snapshot.has_value()) return 0;
+  uint64_t bytes = 0;
+  for (const auto& [side, blocks] : state_->snapshot->unnamed)
+    bytes += blocks.capacity() * (sizeof(SequenceHash) + sizeof(uint64_t) + 1);
+  return bytes;
+}
+
 }  // namespace kvatlas

@@ -139,6 +139,8 @@ class StreamReceiver {
   BatchNumber applied() const;
   ReceiverPosition position() const;
   const ReceiverStats& stats() const;
+  // Memory for the snapshot that is being received, about.
+  uint64_t snapshot_bytes() const;
 
  private:
   struct State;

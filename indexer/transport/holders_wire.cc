@@ -11,6 +11,7 @@
 #include "indexer/base/memory_budget.h"
 #include "indexer/service/call_progress.h"
 #include "indexer/service/long_answers.h"
+#include "indexer/service/memory_watch.h"
 #include "indexer/service/text_escape.h"
 #include "indexer/transport/wire.h"
 
@@ -114,6 +115,16 @@ uint64_t IndexBytes(const HolderRegistry& registry) {
   return bytes;
 }
 
+uint64_t SnapshotBytes(const HolderRegistry& registry) {
+  uint64_t bytes = 0;
+  for (const Domain& domain : registry.Domains()) {
+    const absl::StatusOr<DomainStats> stats = registry.StatsOf(domain);
+    if (!stats.ok()) continue;
+    for (const HolderStats& holder : stats->holders) bytes += holder.snapshot_bytes;
+  }
+  return bytes;
+}
+
 void SetHolderGauges(const HolderRegistry& registry, const std::string& prefix, Metrics* metrics) {
   MetricLabels labels;
   const auto set = [&](const char* name, const char* help, uint64_t value) {
@@ -121,17 +132,7 @@ void SetHolderGauges(const HolderRegistry& registry, const std::string& prefix, 
   };
   const RegistryStats all = registry.Stats();
   set("_streams_open", "Connections of holders.", all.streams_open);
-  if (const MemoryBudget* const memory = registry.memory(); memory != nullptr) {
-    set("_memory_budget_bytes", "--memory_budget; 0: none.", memory->bytes_max());
-    set("_memory_used_bytes", "Resident memory that counts against it.", memory->used_bytes());
-    set("_memory_level", "0 ample, 1 tight, 2 full, 3 critical.",
-        static_cast<uint64_t>(memory->level()));
-    for (const auto& [part, bytes] : memory->Parts()) {
-      labels = {{"part", part}};
-      set("_memory_part_bytes", "Who has how much of the memory.", bytes);
-    }
-    labels = {};
-  }
+  if (registry.memory() != nullptr) SetMemoryGauges(*registry.memory(), prefix, metrics);
   set("_streams_refused", "Hellos refused since the start.", all.streams_refused);
   set("_holders_expired", "Leases that ran out since the start.", all.holders_expired);
   set("_holders_swept", "Holders forgotten after that, since the start.", all.holders_swept);

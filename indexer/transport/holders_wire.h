@@ -36,6 +36,8 @@ HttpResponse StatusPage(const v1::StatsResponse& stats);
 
 // Memory of all indexes, side classes included: a part of the budget.
 uint64_t IndexBytes(const HolderRegistry& registry);
+// Memory for snapshots that are being received, of all holders. Walks them all.
+uint64_t SnapshotBytes(const HolderRegistry& registry);
 
 // Sets the gauges "PREFIX_streams_open" and so on, for `Metrics::OnScrape`.
 void SetHolderGauges(const HolderRegistry& registry, const std::string& prefix, Metrics* metrics);

@@ -115,6 +115,15 @@ TEST_P(AddressesTest, BodiesThatAreSentButForTheirLastByte) {
                socket.Send(body);
     }
     siege_->Watch(20);
+    const std::string metrics =
+        HttpGet(siege_->http(), "/metrics", std::chrono::seconds(5)).value_or("");
+    const std::string part = "_memory_part_bytes{part=\"bodies\"} ";
+    const size_t at = metrics.find(part);
+    ASSERT_NE(at, std::string::npos);
+    const double bytes = std::stod(metrics.substr(at + part.size()));
+    // A hierarchy takes no bodies.
+    if (Program() != kHierarchy) EXPECT_GT(bytes, 1 << 20);
+    EXPECT_LE(bytes, kAddresses / 8 + (8 << 20));
     std::cout << whole << " bodies taken, memory " << (siege_->RssBytes() >> 20) << " MiB\n";
   }
   siege_->Watch(kWatched);
