@@ -37,6 +37,7 @@ BenchInput::BenchInput(const OpsFile& file, uint32_t write_blocks_max)
   steps_.reserve(file.ops().size());
   size_t first = 0;
   for (const Op& op : file.ops()) {
+    if (&op == &file.ops()[file.ops().size() / 2]) second_half_ = steps_.size();
     if (op.header.kind == OpKind::kQuery) {
       AddQuery(op, first);
       first += op.header.count;

@@ -37,6 +37,8 @@ class BenchInput {
   // Hashes in everything.
   uint64_t block_ops() const { return block_ops_; }
   const std::vector<Step>& steps() const { return steps_; }
+  // The number of the step with which the second half of the file's operations begins, however events are cut.
+  size_t second_half() const { return second_half_; }
   const Event& event(const Step& step) const { return events_[step.place]; }
   const OverlapQuery& query(const Step& step) const { return queries_[step.place]; }
   size_t queries() const { return queries_.size(); }
@@ -47,6 +49,7 @@ class BenchInput {
 
   uint32_t workers_;
   uint64_t block_ops_ = 0;
+  size_t second_half_ = 0;
   std::vector<Step> steps_;
   std::vector<Event> events_;
   std::vector<OverlapQuery> queries_;

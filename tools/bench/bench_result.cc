@@ -89,6 +89,23 @@ void AddUndisturbed(const std::optional<Undisturbed>& undisturbed, Json* json) {
                             {"write_ns", OrNull(undisturbed->write_ns, true)}};
 }
 
+// The speed of one thread.
+void AddSpeed(const BenchResult& result, Json* json) {
+  (*json)["block_ops"] = OrNull(result.block_ops);
+  (*json)["block_ops_per_s"] = OrNull(result.block_ops_per_s);
+  (*json)["block_ops_per_s_median"] = OrNull(result.block_ops_per_s_median);
+  (*json)["block_ops_per_s_worst"] = OrNull(result.block_ops_per_s_worst);
+  (*json)["block_ops_per_s_first"] = OrNull(result.block_ops_per_s_first);
+  (*json)["block_ops_per_cpu_s"] = OrNull(result.block_ops_per_cpu_s);
+  (*json)["ns_per_stored_block"] = OrNull(result.ns_per_stored_block);
+  (*json)["ns_per_removed_block"] = OrNull(result.ns_per_removed_block);
+  (*json)["ns_per_query_block"] = OrNull(result.ns_per_query_block);
+  (*json)["query_ns"] = OrNull(result.query_ns, /*with_max=*/true);
+  (*json)["write_ns"] = OrNull(result.write_ns, /*with_max=*/true);
+  (*json)["results_per_query"] = OrNull(result.results_per_query);
+  AddUndisturbed(result.undisturbed, json);
+}
+
 // ---- Table ----
 
 struct Column {
@@ -188,6 +205,28 @@ std::vector<Column> UndisturbedColumns() {
   };
 }
 
+// Those of the second half, with the titles of the whole.
+std::vector<Column> SteadyColumns() {
+  std::vector<Column> columns = {
+      Plain("| steady M/s", &R::block_ops_per_s, 1e6, 1),
+      Plain("median", &R::block_ops_per_s_median, 1e6, 1),
+      Plain("per cpu s", &R::block_ops_per_cpu_s, 1e6, 1),
+      Plain("ns/stored", &R::ns_per_stored_block, 1, 1),
+      Plain("ns/removed", &R::ns_per_removed_block, 1, 1),
+      Latency("query ns p50", &R::query_ns, &Percentiles::p50),
+      Latency("p99", &R::query_ns, &Percentiles::p99),
+      Of<Undisturbed>(
+          "undisturbed M/s", &R::undisturbed,
+          [](const Undisturbed& u) { return u.block_ops_per_s; }, 1e6, 1),
+  };
+  for (Column& column : columns) {
+    column.value = [of = std::move(column.value)](const R& r) -> std::optional<double> {
+      return r.steady == nullptr ? std::nullopt : of(*r.steady);
+    };
+  }
+  return columns;
+}
+
 std::vector<Column> Columns() {
   std::vector<Column> columns = {
       {"ev thr", [](const R& r) { return std::optional<double>(r.event_threads); }, 1, 0},
@@ -195,7 +234,7 @@ std::vector<Column> Columns() {
       Plain("M block ops/s", &R::block_ops_per_s, 1e6, 1),
       Plain("median", &R::block_ops_per_s_median, 1e6, 1),
       Plain("worst", &R::block_ops_per_s_worst, 1e6, 1),
-      Plain("cold", &R::block_ops_per_s_cold, 1e6, 1),
+      Plain("first", &R::block_ops_per_s_first, 1e6, 1),
       Plain("per cpu s", &R::block_ops_per_cpu_s, 1e6, 1),
       Plain("sustained", &R::sustained_block_ops_per_s, 1e6, 1),
       Plain("events M/s", &R::event_block_ops_per_s, 1e6, 1),
@@ -216,6 +255,7 @@ std::vector<Column> Columns() {
       Plain("results", &R::results_per_query, 1, 1),
   };
   for (Column& column : UndisturbedColumns()) columns.push_back(std::move(column));
+  for (Column& column : SteadyColumns()) columns.push_back(std::move(column));
   for (Column& column : MemoryColumns()) columns.push_back(std::move(column));
   using C = CheckResult;
   const auto count = [](uint64_t C::* field) {
@@ -283,24 +323,15 @@ std::string ToJson(const BenchResult& result, const std::string& ops) {
   json["event_threads"] = result.event_threads;
   json["query_threads"] = result.query_threads;
   json["skipped"] = OrNull(result.skipped);
-  json["block_ops"] = OrNull(result.block_ops);
-  json["block_ops_per_s"] = OrNull(result.block_ops_per_s);
-  json["block_ops_per_s_median"] = OrNull(result.block_ops_per_s_median);
-  json["block_ops_per_s_worst"] = OrNull(result.block_ops_per_s_worst);
-  json["block_ops_per_s_cold"] = OrNull(result.block_ops_per_s_cold);
-  json["block_ops_per_cpu_s"] = OrNull(result.block_ops_per_cpu_s);
+  AddSpeed(result, &json);
+  json["steady"] = nullptr;
+  if (result.steady != nullptr) AddSpeed(*result.steady, &json["steady"]);
   json["event_block_ops_per_s"] = OrNull(result.event_block_ops_per_s);
   json["query_block_ops_per_s"] = OrNull(result.query_block_ops_per_s);
   json["event_block_ops_per_cpu_s"] = OrNull(result.event_block_ops_per_cpu_s);
   json["query_block_ops_per_cpu_s"] = OrNull(result.query_block_ops_per_cpu_s);
   json["efficiency"] = OrNull(result.efficiency);
-  json["ns_per_stored_block"] = OrNull(result.ns_per_stored_block);
-  json["ns_per_removed_block"] = OrNull(result.ns_per_removed_block);
-  json["ns_per_query_block"] = OrNull(result.ns_per_query_block);
-  json["query_ns"] = OrNull(result.query_ns, /*with_max=*/true);
-  json["write_ns"] = OrNull(result.write_ns, /*with_max=*/true);
   json["write_blocks_max"] = OrNull(result.write_blocks_max);
-  json["results_per_query"] = OrNull(result.results_per_query);
   json["refused_events"] = OrNull(result.refused_events);
   json["refused_why"] = OrNull(result.refused_why);
   AddMemory(result.memory, &json);
@@ -308,7 +339,6 @@ std::string ToJson(const BenchResult& result, const std::string& ops) {
   json["check_skipped"] = OrNull(result.check_skipped);
   json["sustained_block_ops_per_s"] = OrNull(result.sustained_block_ops_per_s);
   json["sustained_speed"] = OrNull(result.sustained_speed);
-  AddUndisturbed(result.undisturbed, &json);
   AddHarness(result.harness, &json);
   return json.dump();
 }
@@ -355,7 +385,7 @@ BenchResult Together(const std::vector<BenchResult>& repetitions) {
   std::vector<BenchResult> warm = repetitions;
   if (warm.size() > 1) warm.erase(warm.begin());
   together = warm.front();
-  together.block_ops_per_s_cold = repetitions.front().block_ops_per_s;
+  together.block_ops_per_s_first = repetitions.front().block_ops_per_s;
   std::vector<double> rates;
   for (const BenchResult& one : warm) {
     Better(one.block_ops_per_s, true, &together.block_ops_per_s);

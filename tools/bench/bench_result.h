@@ -7,6 +7,7 @@
 #define KVATLAS_TOOLS_BENCH_BENCH_RESULT_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -75,7 +76,7 @@ struct BenchResult {
   std::optional<double> block_ops_per_s;
   std::optional<double> block_ops_per_s_median;
   std::optional<double> block_ops_per_s_worst;
-  std::optional<double> block_ops_per_s_cold;
+  std::optional<double> block_ops_per_s_first;
   // Of processor time, the harness's share included.
   std::optional<double> block_ops_per_cpu_s;
   std::optional<Undisturbed> undisturbed;
@@ -100,6 +101,10 @@ struct BenchResult {
   std::optional<double> sustained_block_ops_per_s;
   std::optional<double> sustained_speed;
 
+  // Mode seq: the second half of the stream alone, in the same repetitions; its speed, as of the whole, and nothing
+  // else. Null: not measured.
+  std::shared_ptr<const BenchResult> steady;
+
   std::optional<MemoryResult> memory;
   std::optional<CheckResult> check;
   std::optional<std::string> check_skipped;
@@ -112,8 +117,8 @@ std::string ToJson(const BenchResult& result, const std::string& ops);
 // Aligned columns; only those that some result has.
 std::string ToTable(std::span<const BenchResult> results);
 
-// What several repetitions say together: every column's best; block ops also median, worst and cold. The first is
-// the cold one and left out of the others where there are more.
+// What several repetitions say together: every column's best; block ops also median, worst and first. The first touches
+// its memory for the first time and is left out of the others where there are more.
 BenchResult Together(const std::vector<BenchResult>& repetitions);
 
 }  // namespace kvatlas

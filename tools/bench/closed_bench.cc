@@ -81,7 +81,7 @@ class ClosedRun {
     const std::vector<BenchInput::Step>& steps = input_.steps();
     const size_t lanes = std::max<size_t>(1, events_.size());
     for (size_t i = 0; i < steps.size(); ++i) {
-      const bool before = i < steps.size() / 2;
+      const bool before = i < input_.second_half();
       if (steps[i].kind == OpKind::kQuery) {
         if (!before) asked_.push_back(&steps[i]);
       } else if (events_.empty()) {

@@ -74,14 +74,29 @@ class RatioTest(unittest.TestCase):
         ]
         row = cells(table(records), "input a")
         columns = [title for _, title in report.COMPARED]
-        self.assertEqual(row[columns.index("Mops/s")], "2.00× chain")
+        self.assertEqual(row[columns.index("cold")], "2.00× chain")
         self.assertEqual(row[columns.index("query p50")], "2.50× tree")
         self.assertEqual(row[columns.index("p99")], report.DASH)
 
+    def test_steady_stands_beside_cold_with_a_best_peer_of_its_own(self):
+        fields = lambda cold, steady: {"block_ops_per_s": cold * 1e6, "steady": {"block_ops_per_s": steady * 1e6}}
+        records = [record("atlas", **fields(30, 60)), record("chain", **fields(20, 10)), record("tree", **fields(15, 40)),
+                   record("atlas", **fields(40, 50)), record("old", block_ops_per_s=1e6)]
+        text = table(records)
+        row = cells(text, "input a")
+        columns = [title for _, title in report.COMPARED]
+        self.assertEqual(row[columns.index("cold")], "2.00× chain")
+        self.assertEqual(row[columns.index("steady")], "1.50× tree")
+        titles = [cell.title for cell in report.SINGLE]
+        self.assertEqual(cells(text, "atlas")[0], "40.0")
+        at = titles.index("steady Mops/s best")
+        self.assertEqual(cells(text, "atlas")[at:at + 3], ["60.0", "55.0", "50.0"])
+        self.assertEqual(cells(text, "old")[at], report.DASH)  # a record that says nothing of it
+
     def test_each_input_has_a_row_and_each_of_ours_a_table(self):
         records = [record(s, of=i, block_ops_per_s=r * 1e6)
-                   for i in ("a", "b") for s, r in (("atlas", 30), ("radix", 10), ("chain", 20))]
-        text = table(records, ours=["atlas", "radix"])
+                   for i in ("a", "b") for s, r in (("atlas", 30), ("flat", 10), ("chain", 20))]
+        text = table(records, ours=["atlas", "flat"])
         self.assertEqual(cells(text, "input b")[0], "1.50× chain")
         self.assertEqual(cells(text, "input b", occurrence=1)[0], "0.50× chain")
 

@@ -31,6 +31,7 @@ BenchResult RunTimed(BenchMode mode, const Contender& contender, const BenchInpu
                      const BenchOptions& options) {
   if (mode == BenchMode::kClosed) return RunClosed(contender, input, options);
   if (mode == BenchMode::kOpen) return RunOpen(contender, input, options);
+  if (mode == BenchMode::kSteady) return RunSteady(contender, input, options);
   return RunSeq(contender, input, options);
 }
 
@@ -43,7 +44,7 @@ HarnessCost CostOf(const BenchResult& null) {
 
 void Label(const BenchPlan& plan, const BenchOptions& options, const std::string& name,
            BenchResult* result) {
-  const bool alone = plan.mode == BenchMode::kSeq || plan.mode == BenchMode::kMem;
+  const bool alone = plan.mode != BenchMode::kClosed && plan.mode != BenchMode::kOpen;
   result->index = name;
   result->mode = NameOf(plan.mode);
   result->query = NameOf(options.query);
@@ -124,7 +125,7 @@ class Runner {
 }  // namespace
 
 std::string_view NameOf(BenchMode mode) {
-  constexpr std::string_view kNames[] = {"seq", "closed", "open", "mem"};
+  constexpr std::string_view kNames[] = {"seq", "steady", "closed", "open", "mem"};
   return kNames[static_cast<int>(mode)];
 }
 

@@ -16,7 +16,7 @@
 
 namespace kvatlas {
 
-enum class BenchMode { kSeq, kClosed, kOpen, kMem };
+enum class BenchMode { kSeq, kSteady, kClosed, kOpen, kMem };
 
 std::string_view NameOf(BenchMode mode);
 std::string_view NameOf(QueryForm form);

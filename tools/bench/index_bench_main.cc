@@ -25,7 +25,8 @@ struct Arguments {
 };
 
 const std::vector<std::string>& Modes() {
-  static const auto* const kModes = new std::vector<std::string>{"seq", "closed", "open", "mem"};
+  static const auto* const kModes =
+      new std::vector<std::string>{"seq", "steady", "closed", "open", "mem"};
   return *kModes;
 }
 
@@ -45,8 +46,10 @@ void Declare(FlagSet* flags, Arguments* arguments, BenchOptions* options) {
   constexpr uint32_t kThreadsMax = 1024;
   flags->Add("ops", &arguments->ops, "the ops file");
   flags->Add("index", &arguments->indexes, "names of structures, `null`, or `all`");
-  flags->AddChoice("mode", &arguments->mode,
-                   "one thread; threads as fast as they can; at a given rate; memory", Modes());
+  flags->AddChoice(
+      "mode", &arguments->mode,
+      "one thread; its second half alone; threads as fast as they can; at a given rate; memory",
+      Modes());
   flags->AddChoice("query", &arguments->query, "what a query asks for", QueryForms());
   flags->Add("event_threads", &options->event_threads, "threads that apply events", 0, kThreadsMax);
   flags->Add("query_threads", &options->query_threads, "threads that ask", 0, kThreadsMax);
@@ -57,7 +60,8 @@ void Declare(FlagSet* flags, Arguments* arguments, BenchOptions* options) {
              "closed: numbers of threads, each for events, for queries and for both");
   flags->Add("query_passes", &options->query_passes,
              "closed without event threads: how often all queries are asked", 1);
-  flags->Add("repeat", &options->repeat, "repetitions; the first is the cold one", 1);
+  flags->Add("repeat", &options->repeat,
+             "repetitions; the first touches new memory and counts only when alone", 1);
   flags->Add("reuse", &options->reuse,
              "seq, closed: clear the structure between repetitions and go on");
   flags->Add("check", &options->check, "queries compared with a model, 0 none");

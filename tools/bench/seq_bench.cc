@@ -17,6 +17,19 @@ constexpr int kKinds = 5;  // `OpKind` is 1 … 4
 // By step, how long it took.
 using StepTicks = std::vector<uint64_t>;
 
+enum class Part { kAll, kSecondHalf };
+
+size_t FirstOf(const BenchInput& input, Part part) {
+  return part == Part::kAll ? 0 : input.second_half();
+}
+
+// Beside times, of some steps.
+struct Counts {
+  double cpu_s = 0;
+  uint64_t results = 0;
+  uint64_t refused = 0;
+};
+
 // One pass over the input.
 class Pass {
  public:
@@ -28,10 +41,11 @@ class Pass {
   // Why it was not finished, or nothing.
   std::optional<std::string> Run() {
     const auto all = static_cast<double>(input_.block_ops());
-    const double start_s = CpuSeconds();
     uint64_t done = 0;
     size_t until_look = kStepsBetweenLooks;
+    start_ = Now();
     for (const BenchInput::Step& step : input_.steps()) {
+      if (ticks_.size() == input_.second_half()) middle_ = Now();
       ticks_.push_back(step.kind == OpKind::kQuery ? Query(step) : Write(step));
       done += step.blocks;
       if (--until_look > 0 && step.blocks < kStepsBetweenLooks) continue;
@@ -39,17 +53,23 @@ class Pass {
       auto exceeded = limit_.Exceeded(static_cast<double>(done), all);
       if (exceeded.has_value()) return exceeded;
     }
-    cpu_s_ = CpuSeconds() - start_s;
+    end_ = Now();
     return std::nullopt;
   }
 
   const StepTicks& ticks() const { return ticks_; }
-  uint64_t results() const { return results_; }
-  uint64_t refused() const { return refused_; }
   const std::optional<std::string>& refused_why() const { return refused_why_; }
-  double cpu_s() const { return cpu_s_; }
+  // Of all steps, or of those from the second half's first on.
+  Counts Of(Part part) const {
+    const Counts& before = part == Part::kAll ? start_ : middle_;
+    return {.cpu_s = end_.cpu_s - before.cpu_s,
+            .results = end_.results - before.results,
+            .refused = end_.refused - before.refused};
+  }
 
  private:
+  Counts Now() const { return {.cpu_s = CpuSeconds(), .results = results_, .refused = refused_}; }
+
   uint64_t Query(const BenchInput::Step& step) {
     const OverlapQuery& query = input_.query(step);
     const uint64_t start = Ticks();
@@ -76,24 +96,32 @@ class Pass {
   Asker asker_;
   const TimeLimit limit_;
   StepTicks ticks_;
-  double cpu_s_ = 0;
+  Counts start_, middle_, end_;  // since the beginning
   uint64_t results_ = 0;
   uint64_t refused_ = 0;
   std::optional<std::string> refused_why_;
 };
 
-// What the times of all steps say.
-Undisturbed Summary(const BenchInput& input, const StepTicks& ticks) {
+struct Summary {
+  uint64_t block_ops = 0;
+  uint64_t queries = 0;
+  Undisturbed speed;
+};
+
+// What the times of a part's steps say.
+Summary SummaryOf(const BenchInput& input, const StepTicks& ticks, Part part) {
   uint64_t ticks_of[kKinds] = {}, blocks_of[kKinds] = {};
   Latencies queries, writes;
   queries.Reserve(input.queries());
   writes.Reserve(ticks.size() - input.queries());
+  Summary summary;
   uint64_t ticks_sum = 0;
-  for (size_t i = 0; i < ticks.size(); ++i) {
+  for (size_t i = FirstOf(input, part); i < ticks.size(); ++i) {
     const BenchInput::Step& step = input.steps()[i];
     ticks_sum += ticks[i];
     ticks_of[static_cast<int>(step.kind)] += ticks[i];
     blocks_of[static_cast<int>(step.kind)] += step.blocks;
+    summary.block_ops += step.blocks;
     (step.kind == OpKind::kQuery ? queries : writes).Add(ticks[i]);
   }
   const auto ns_per_block = [&](OpKind kind) -> std::optional<double> {
@@ -101,34 +129,35 @@ Undisturbed Summary(const BenchInput& input, const StepTicks& ticks) {
     if (blocks_of[k] == 0) return std::nullopt;
     return NsPerTick() * static_cast<double>(ticks_of[k]) / static_cast<double>(blocks_of[k]);
   };
-  Undisturbed summary;
-  summary.block_ops_per_s = 1e9 * static_cast<double>(input.block_ops()) /
-                            (NsPerTick() * static_cast<double>(std::max<uint64_t>(1, ticks_sum)));
-  summary.ns_per_query_block = ns_per_block(OpKind::kQuery);
-  summary.ns_per_stored_block = ns_per_block(OpKind::kStore);
-  summary.ns_per_removed_block = ns_per_block(OpKind::kRemove);
-  if (queries.size() > 0) summary.query_ns = queries.InNs();
-  if (writes.size() > 0) summary.write_ns = writes.InNs();
+  Undisturbed& speed = summary.speed;
+  speed.block_ops_per_s = 1e9 * static_cast<double>(summary.block_ops) /
+                          (NsPerTick() * static_cast<double>(std::max<uint64_t>(1, ticks_sum)));
+  speed.ns_per_query_block = ns_per_block(OpKind::kQuery);
+  speed.ns_per_stored_block = ns_per_block(OpKind::kStore);
+  speed.ns_per_removed_block = ns_per_block(OpKind::kRemove);
+  summary.queries = queries.size();
+  if (queries.size() > 0) speed.query_ns = queries.InNs();
+  if (writes.size() > 0) speed.write_ns = writes.InNs();
   return summary;
 }
 
-BenchResult ResultOf(const BenchInput& input, const Pass& pass) {
-  const Undisturbed summary = Summary(input, pass.ticks());
-  const auto block_ops = static_cast<double>(input.block_ops());
+BenchResult ResultOf(const BenchInput& input, const Pass& pass, Part part) {
+  const Summary summary = SummaryOf(input, pass.ticks(), part);
+  const Counts counts = pass.Of(part);
   BenchResult result;
-  result.block_ops = input.block_ops();
-  result.block_ops_per_s = summary.block_ops_per_s;
-  result.block_ops_per_cpu_s = block_ops / pass.cpu_s();
-  result.ns_per_query_block = summary.ns_per_query_block;
-  result.ns_per_stored_block = summary.ns_per_stored_block;
-  result.ns_per_removed_block = summary.ns_per_removed_block;
-  result.query_ns = summary.query_ns;
-  result.write_ns = summary.write_ns;
-  result.refused_events = pass.refused();
-  result.refused_why = pass.refused_why();
-  if (input.queries() > 0) {
+  result.block_ops = summary.block_ops;
+  result.block_ops_per_s = summary.speed.block_ops_per_s;
+  result.block_ops_per_cpu_s = static_cast<double>(summary.block_ops) / counts.cpu_s;
+  result.ns_per_query_block = summary.speed.ns_per_query_block;
+  result.ns_per_stored_block = summary.speed.ns_per_stored_block;
+  result.ns_per_removed_block = summary.speed.ns_per_removed_block;
+  result.query_ns = summary.speed.query_ns;
+  result.write_ns = summary.speed.write_ns;
+  result.refused_events = counts.refused;
+  if (counts.refused > 0) result.refused_why = pass.refused_why();
+  if (summary.queries > 0) {
     result.results_per_query =
-        static_cast<double>(pass.results()) / static_cast<double>(input.queries());
+        static_cast<double>(counts.results) / static_cast<double>(summary.queries);
   }
   return result;
 }
@@ -137,7 +166,7 @@ BenchResult ResultOf(const BenchInput& input, const Pass& pass) {
 
 BenchResult RunSeq(const Contender& contender, const BenchInput& input,
                    const BenchOptions& options) {
-  std::vector<BenchResult> repetitions;
+  std::vector<BenchResult> repetitions, second_halves;
   std::unique_ptr<ThreadPool> pool;
   if (options.executor_threads > 0) pool = std::make_unique<ThreadPool>(options.executor_threads);
   std::unique_ptr<Index> index;
@@ -154,21 +183,34 @@ BenchResult RunSeq(const Contender& contender, const BenchInput& input,
     Pass pass(index.get(), pool.get(), input, options);
     result.skipped = pass.Run();
     if (result.skipped.has_value()) return result;
-    result = ResultOf(input, pass);
+    result = ResultOf(input, pass, Part::kAll);
+    second_halves.push_back(ResultOf(input, pass, Part::kSecondHalf));
     if (i == 1) fastest = pass.ticks();
     for (size_t step = 0; step < fastest.size(); ++step) {
       fastest[step] = std::min(fastest[step], pass.ticks()[step]);
     }
-    char line[128];
-    std::snprintf(line, sizeof(line), "%s seq %u/%u: %.1f M block ops/s, %.1f per cpu second",
+    char line[160];
+    std::snprintf(line, sizeof(line),
+                  "%s seq %u/%u: %.1f M block ops/s, %.1f per cpu second; steady %.1f, %.1f",
                   contender.name.c_str(), i + 1, options.repeat, *result.block_ops_per_s / 1e6,
-                  *result.block_ops_per_cpu_s / 1e6);
+                  *result.block_ops_per_cpu_s / 1e6, *second_halves.back().block_ops_per_s / 1e6,
+                  *second_halves.back().block_ops_per_cpu_s / 1e6);
     options.progress(line);
     repetitions.push_back(std::move(result));
   }
-  BenchResult together = Together(repetitions);
-  if (options.repeat > 2) together.undisturbed = Summary(input, fastest);
+  BenchResult together = Together(repetitions), steady = Together(second_halves);
+  if (options.repeat > 2) {
+    together.undisturbed = SummaryOf(input, fastest, Part::kAll).speed;
+    steady.undisturbed = SummaryOf(input, fastest, Part::kSecondHalf).speed;
+  }
+  together.steady = std::make_shared<const BenchResult>(std::move(steady));
   return together;
+}
+
+BenchResult RunSteady(const Contender& contender, const BenchInput& input,
+                      const BenchOptions& options) {
+  BenchResult result = RunSeq(contender, input, options);
+  return result.steady == nullptr ? result : *result.steady;
 }
 
 }  // namespace kvatlas

@@ -105,7 +105,7 @@ pub fn warm<T>(all: &[T]) -> &[T] {
     if all.len() > 1 { &all[1..] } else { all }
 }
 
-/// Best, median, worst of the warm repetitions and the cold one's rate.
+/// Best, median, worst of the warm repetitions and the first one's rate.
 pub fn rates(all: &[f64]) -> Object {
     let mut sorted = warm(all).to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -117,7 +117,7 @@ pub fn rates(all: &[f64]) -> Object {
         )
         .figure("block_ops_per_s_worst", sorted.first().copied())
         .figure(
-            "block_ops_per_s_cold",
+            "block_ops_per_s_first",
             all.first().filter(|_| all.len() > 1).copied(),
         )
 }
@@ -156,18 +156,18 @@ mod tests {
     }
 
     #[test]
-    fn the_cold_repetition_stands_by_itself() {
+    fn the_first_repetition_stands_by_itself() {
         let four = rates(&[1.0, 5.0, 3.0, 4.0])
             .to_string()
             .replace("block_ops_per_s", "x");
         assert_eq!(
             four,
-            r#"{"x":5.00,"x_median":4.00,"x_worst":3.00,"x_cold":1.00}"#
+            r#"{"x":5.00,"x_median":4.00,"x_worst":3.00,"x_first":1.00}"#
         );
         let one = rates(&[2.0]).to_string().replace("block_ops_per_s", "x");
         assert_eq!(
             one,
-            r#"{"x":2.00,"x_median":2.00,"x_worst":2.00,"x_cold":null}"#
+            r#"{"x":2.00,"x_median":2.00,"x_worst":2.00,"x_first":null}"#
         );
     }
 }

@@ -27,7 +27,7 @@ use structure::Structure;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const USAGE: &str = "\
-peers --ops FILE --index NAME[,NAME...]|all [--mode seq|closed|mem|check]
+peers --ops FILE --index NAME[,NAME...]|all [--mode seq|steady|closed|mem|check]
       [--event_threads E] [--query_threads Q] [--repeat R] [--check N]
 
 Prints one JSON object per line. Names: dynamo_crtc dynamo_radix dynamo_positional smg_chain
@@ -53,6 +53,7 @@ const STACK_BYTES: usize = 1 << 30;
 #[derive(Clone, Copy, PartialEq)]
 enum Mode {
     Seq,
+    Steady,
     Closed,
     Memory,
     Check,
@@ -95,6 +96,7 @@ fn parse(arguments: impl Iterator<Item = String>) -> Result<Flags, String> {
             "--mode" => {
                 flags.mode = match value.as_str() {
                     "seq" => Mode::Seq,
+                    "steady" => Mode::Steady,
                     "closed" => Mode::Closed,
                     "mem" => Mode::Memory,
                     "check" => Mode::Check,
@@ -128,7 +130,8 @@ fn parse(arguments: impl Iterator<Item = String>) -> Result<Flags, String> {
 /// Modes that need one thread only.
 fn run<I: Structure>(name: &str, make: impl Fn() -> I, ops: &Arc<Ops>, flags: &Flags) {
     let mut line = match flags.mode {
-        Mode::Seq => seq::run(&make, ops, flags.repeat),
+        Mode::Seq => seq::run(&make, ops, flags.repeat, seq::Part::All),
+        Mode::Steady => seq::run(&make, ops, flags.repeat, seq::Part::SecondHalf),
         Mode::Memory => memory::run(&make, ops),
         Mode::Check => json::Object::new().text("mode", "check"),
         Mode::Closed => json::Object::new()
