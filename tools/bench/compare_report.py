@@ -220,3 +220,39 @@ class Comparison:
                 out += [f"**{mine} against the best peer of each column** (above 1: {mine} is ahead)", "",
                         *self.ratio_table(mine), ""]
         return "\n".join(out)
+
+
+def service_columns(workload):
+    """What is told of a service that takes in events."""
+    rate, cpu = "blocks_per_s", "leaf_cpu_ns_per_block"
+    return [
+        Cell(workload, rate, "M block ops/s best", 1e6, digits=2, larger=True),
+        Cell(workload, rate, "median", 1e6, digits=2, larger=True, pick=statistics.median),
+        Cell(workload, rate, "worst", 1e6, digits=2, larger=True, pick=min),
+        Cell(workload, cpu, "service's CPU ns/block op best", digits=0),
+        Cell(workload, cpu, "median", digits=0, pick=statistics.median),
+        Cell(workload, "client_cpu_ns_per_block", "client's", digits=0),
+        Cell(workload, "rss_per_held_block", "RSS B/held block"),
+    ]
+
+
+def service_text(records, ours, theirs):
+    """A table for every workload: each service, and how many times better ours is than theirs."""
+    out = []
+    for workload in dict.fromkeys(record["mode"] for record in records):
+        columns = service_columns(workload)
+        rounds_of = {}
+        for record in records:
+            if record["mode"] == workload:
+                rounds_of.setdefault(record["structure"], []).append(record)
+        lines = [[f"ingest, {workload}"] + [column.title for column in columns] + ["wrong"]]
+        for name, rounds in rounds_of.items():
+            done = [record for record in rounds if not record["failed"] and record.get("checked")]
+            wrong = f"{sum(r['wrong'] for r in done)} of {sum(r['checked'] for r in done)}" if done else DASH
+            lines.append([name] + [column.text(rounds) for column in columns] + [wrong])
+        if ours in rounds_of and theirs in rounds_of:
+            times = [ratio(column, column.of(rounds_of[ours]), column.of(rounds_of[theirs])) for column in columns]
+            lines.append([f"{ours}, times better"] + [f"{t:.2f}×" if t else DASH for t in times] + [""])
+        notes = [f"- {name}: {failures(rounds)}" for name, rounds in rounds_of.items() if failures(rounds)]
+        out += rows(lines) + [""] + (notes + [""] if notes else [])
+    return "\n".join(out)

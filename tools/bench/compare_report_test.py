@@ -95,8 +95,8 @@ class RatioTest(unittest.TestCase):
 
     def test_each_input_has_a_row_and_each_of_ours_a_table(self):
         records = [record(s, of=i, block_ops_per_s=r * 1e6)
-                   for i in ("a", "b") for s, r in (("atlas", 30), ("flat", 10), ("chain", 20))]
-        text = table(records, ours=["atlas", "flat"])
+                   for i in ("a", "b") for s, r in (("atlas", 30), ("radix", 10), ("chain", 20))]
+        text = table(records, ours=["atlas", "radix"])
         self.assertEqual(cells(text, "input b")[0], "1.50× chain")
         self.assertEqual(cells(text, "input b", occurrence=1)[0], "0.50× chain")
 
@@ -129,6 +129,33 @@ class RowTest(unittest.TestCase):
         text = table(records)
         self.assertEqual(cells(text, "x", occurrence=1)[:3], ["3.0", "3.0", "40.0"])
         self.assertEqual(sum(line.startswith("| y ") for line in text.splitlines()), 1)
+
+
+class ServiceTest(unittest.TestCase):
+    def run_of(self, service, workload, rate, cpu, wrong=0, failed=None):
+        return record(service, workload, of="ingest", failed=failed, blocks_per_s=rate * 1e6,
+                      leaf_cpu_ns_per_block=cpu, checked=50, wrong=wrong)
+
+    def text(self, records):
+        return report.service_text(records, ours="kvatlas", theirs="dynamo")
+
+    def test_each_workload_has_a_table_with_rounds_and_a_ratio_of_like_columns(self):
+        text = self.text([self.run_of("kvatlas", "cold", 4, 200), self.run_of("dynamo", "cold", 1, 1000),
+                          self.run_of("dynamo", "cold", 2, 600), self.run_of("kvatlas", "cold", 6, 300),
+                          self.run_of("kvatlas", "steady", 9, 100), self.run_of("dynamo", "steady", 3, 800)])
+        self.assertEqual(cells(text, "kvatlas")[:5], ["6.00", "5.00", "4.00", "200", "250"])
+        self.assertEqual(cells(text, "dynamo")[:5], ["2.00", "1.50", "1.00", "600", "800"])
+        self.assertEqual(cells(text, "kvatlas, times better")[:5], ["3.00×", "3.33×", "4.00×", "3.00×", "3.20×"])
+        self.assertEqual(cells(text, "kvatlas, times better", occurrence=1)[0], "3.00×")
+        self.assertEqual(cells(text, "kvatlas", occurrence=1)[0], "9.00")
+
+    def test_wrong_answers_of_all_rounds_are_told_and_failures_have_no_figures(self):
+        text = self.text([self.run_of("kvatlas", "cold", 4, 200, wrong=1), self.run_of("kvatlas", "cold", 4, 200, wrong=2),
+                          self.run_of("dynamo", "cold", 9, 1, failed="it ended")])
+        self.assertEqual(cells(text, "kvatlas")[-1], "3 of 100")
+        self.assertEqual(set(cells(text, "dynamo")), {report.DASH})
+        self.assertEqual(cells(text, "kvatlas, times better")[0], report.DASH)
+        self.assertIn("- dynamo: cold: it ended", text)
 
 
 if __name__ == "__main__":

@@ -46,6 +46,7 @@ ServiceBenchOptions WithDefaults(ServiceBenchOptions options) {
   if (options.workers == 0) options.workers = IsQuery(options) ? 16 : 8;
   if (options.blocks == 0) options.blocks = options.what == "query_grpc" ? 190 : 512;
   if (options.tokens > 0) options.blocks = options.tokens / options.block_size;
+  if (options.cold) options.capacity = 0;
   if (options.load.empty()) options.load = options.what == "query_grpc" ? "grpc" : "zmq";
   return options;
 }
@@ -134,8 +135,10 @@ class Bench {
   struct Stream {
     std::vector<std::string> frames;
     std::vector<uint32_t> frame_ops;  // block ops in each
-    EngineOutcome outcome;
-    BenchPrompt last;  // one block that comes after everything
+    size_t warm_frames = 0;           // the first so many are sent before the clock runs
+    EngineOutcome outcome;            // of the others
+    BenchPrompt full;                 // one block that comes after these
+    BenchPrompt last;                 // one block that comes after everything
   };
   struct Probe {
     size_t prompt = 0;
@@ -144,13 +147,18 @@ class Bench {
   absl::Status IngestZmq();
   absl::Status IngestGrpc();
   absl::Status IngestRedis();
+  // Blocks that every engine stores before the clock runs.
+  uint64_t WarmUpBlocks() const;
   void PrepareStreams();
   EngineOutcome RunWorker(uint32_t worker, const std::function<void(const EngineStep&)>& visit);
+  void AddMarker(Stream* stream, BenchPrompt* marker);
+  void SendWarmUp(ZmqFeeder* feeder);
   void SendAll(ZmqFeeder* feeder);
   void SendProbe(ZmqFeeder* feeder, size_t probe);
   void SendOrWait(ZmqFeeder* feeder, uint32_t engine, const std::string& frame);
   void LookForProbes(std::vector<double>* lags_ms);
-  absl::Status AwaitLast();
+  // Until this block of every engine is found.
+  absl::Status AwaitMarkers(BenchPrompt Stream::* marker);
   absl::Status CheckHeld(const std::vector<EngineOutcome>& outcomes);
   absl::StatusOr<Scores> Ask(const BenchPrompt& prompt);
   void FillIngest(const std::vector<EngineOutcome>& outcomes, double seconds, uint64_t bytes,
@@ -326,7 +334,7 @@ EngineOutcome Bench::RunWorker(uint32_t worker,
                                const std::function<void(const EngineStep&)>& visit) {
   const BlockNames names = options_.what == "ingest_zmq" ? BlockNames::kOwn : BlockNames::kContract;
   if (ops_) return RunOps(*ops_, worker, options_.block_size, names, visit);
-  const uint64_t share = options_.ingest_blocks / options_.workers;
+  const uint64_t share = WarmUpBlocks() + options_.ingest_blocks / options_.workers;
   return RunEngine({.block_size = options_.block_size,
                     .blocks = share,
                     .capacity = options_.capacity,
@@ -336,16 +344,35 @@ EngineOutcome Bench::RunWorker(uint32_t worker,
                    random_, visit);
 }
 
+uint64_t Bench::WarmUpBlocks() const {
+  return options_.what == "ingest_zmq" && !ops_ ? options_.capacity : 0;
+}
+
+void Bench::AddMarker(Stream* stream, BenchPrompt* marker) {
+  *marker = RandomPrompt(1, options_.block_size, BlockNames::kOwn, random_);
+  stream->frames.push_back(FramesOf(*marker, options_.block_size, 1).front());
+  stream->frame_ops.push_back(1);
+}
+
 void Bench::PrepareStreams() {
   for (uint32_t worker = 0; worker < result_.workers; ++worker) {
     Stream stream;
+    uint64_t warm_up_stored = 0, warm_up_removed = 0;
     stream.outcome = RunWorker(worker, [&](const EngineStep& step) {
+      if (warm_up_stored < WarmUpBlocks()) {
+        warm_up_stored += step.stored.size();
+        warm_up_removed += step.removed.size();
+        ++stream.warm_frames;
+      } else if (stream.warm_frames > 0 && stream.frames.size() == stream.warm_frames) {
+        AddMarker(&stream, &stream.full);
+        ++stream.warm_frames;
+      }
       stream.frames.push_back(FrameOf(step, options_.block_size));
       stream.frame_ops.push_back(static_cast<uint32_t>(step.removed.size() + step.stored.size()));
     });
-    stream.last = RandomPrompt(1, options_.block_size, BlockNames::kOwn, random_);
-    stream.frames.push_back(FramesOf(stream.last, options_.block_size, 1).front());
-    stream.frame_ops.push_back(1);
+    stream.outcome.stored -= warm_up_stored;
+    stream.outcome.removed -= warm_up_removed;
+    AddMarker(&stream, &stream.last);
     streams_.push_back(std::move(stream));
   }
   constexpr uint32_t kProbesMax = 10000;
@@ -366,9 +393,22 @@ void Bench::SendProbe(ZmqFeeder* feeder, size_t probe) {
   probes_.push_back({probe, sent});
 }
 
+void Bench::SendWarmUp(ZmqFeeder* feeder) {
+  bool moved = true;
+  for (size_t at = 0; moved; ++at) {
+    moved = false;
+    for (uint32_t engine = 0; engine < streams_.size(); ++engine) {
+      if (at >= streams_[engine].warm_frames) continue;
+      SendOrWait(feeder, engine, streams_[engine].frames[at]);
+      moved = true;
+    }
+  }
+}
+
 // By turns, as fast as the sockets take it or at the rate asked for.
 void Bench::SendAll(ZmqFeeder* feeder) {
-  std::vector<size_t> next(streams_.size(), 0);
+  std::vector<size_t> next;
+  for (const Stream& stream : streams_) next.push_back(stream.warm_frames);
   size_t unfinished = streams_.size();
   const Time begin = Clock::Real().Now();
   double sent_ops = 0;
@@ -419,12 +459,12 @@ void Bench::LookForProbes(std::vector<double>* lags_ms) {
   }
 }
 
-absl::Status Bench::AwaitLast() {
+absl::Status Bench::AwaitMarkers(BenchPrompt Stream::* marker) {
   for (uint32_t worker = 0; worker < streams_.size(); ++worker) {
     absl::Status status =
-        Await("the last block of engine " + std::to_string(worker + 1) + " is not found in time",
+        Await("a block of engine " + std::to_string(worker + 1) + " is not found in time",
               [&]() -> absl::StatusOr<bool> {
-                const absl::StatusOr<Scores> scores = Ask(streams_[worker].last);
+                const absl::StatusOr<Scores> scores = Ask(streams_[worker].*marker);
                 if (!scores.ok()) return scores.status();
                 return !scores->empty();
               });
@@ -439,8 +479,15 @@ absl::Status Bench::IngestZmq() {
   if (!feeder.ok()) return feeder.status();
   feeder_ = *std::move(feeder);
   absl::Status status = feeder_->Register(&http_, options_.block_size, kSubscribe);
-  if (!status.ok()) return status;
   const std::optional<uint64_t> rss_before = target_.RssBytes();
+  if (status.ok() && WarmUpBlocks() > 0) {
+    SendWarmUp(feeder_.get());
+    status = AwaitMarkers(&Stream::full);
+    result_.workload = "steady";
+  }
+  if (!status.ok()) return status;
+  if (options_.cold) result_.workload = "cold";
+  const uint64_t bytes_before = feeder_->bytes_sent();
   const std::optional<double> cpu_before = target_.CpuSeconds();
   const double client_cpu_before = CpuSeconds();
   const double begin = NowSeconds();
@@ -449,14 +496,14 @@ absl::Status Bench::IngestZmq() {
   std::vector<double> lags_ms;
   LookForProbes(&lags_ms);
   sender.join();
-  status = AwaitLast();
+  status = AwaitMarkers(&Stream::last);
   if (!status.ok()) return status;
   const double seconds = NowSeconds() - begin;
   std::vector<EngineOutcome> outcomes;
   for (Stream& stream : streams_) outcomes.push_back(std::move(stream.outcome));
   result_.lag_ms = PercentilesOf(std::move(lags_ms));
-  FillIngest(outcomes, seconds, feeder_->bytes_sent(), Since(cpu_before, target_.CpuSeconds()),
-             CpuSeconds() - client_cpu_before, rss_before);
+  FillIngest(outcomes, seconds, feeder_->bytes_sent() - bytes_before,
+             Since(cpu_before, target_.CpuSeconds()), CpuSeconds() - client_cpu_before, rss_before);
   return CheckHeld(outcomes);
 }
 
@@ -581,6 +628,9 @@ absl::Status CheckServiceBench(const ServiceBenchOptions& given) {
   if (options.block_size == 0 || options.event_blocks == 0 || options.sequence_blocks == 0 ||
       options.prompts == 0 || options.connections == 0) {
     return Bad("block_size, event_blocks, sequence_blocks, prompts, connections: at least 1");
+  }
+  if (options.cold && (IsQuery(options) || !options.ops.empty())) {
+    return Bad("--cold: of ingest without --ops only");
   }
   if (IsQuery(options)) {
     if (!options.ops.empty()) return Bad("--ops: of ingest only; prompts of queries are made up");

@@ -7,6 +7,10 @@
 //   ingest_grpc   Holdings streams, likewise
 //   ingest_redis  the same through the log of a redis-server that is started beside the leaf
 //
+// Ingest has two workloads. *Steady*: every engine holds `capacity` blocks and evicts the oldest while it stores new ones;
+// ingest_zmq fills the engines before the clock runs, the others while it runs. *Cold* (`cold`): from an empty service on,
+// blocks that are all different, nothing evicted.
+//
 // *Truth*: an answer counts when its status is 200 (or OK); the answers of every prompt are read and compared before the
 // clock runs. Ingest ends when the last block of every engine is found by a query, never when it was sent. The
 // client's own processor time is beside the leaf's, since they share the machine.
@@ -47,8 +51,9 @@ struct ServiceBenchOptions {
   std::string load;       // "zmq" or "grpc": how workers come in; empty: what the query uses
 
   // Ingest.
-  uint64_t ingest_blocks = 4'000'000;  // stored, by all engines
-  uint64_t capacity = 8192;  // blocks an engine has room for; more are evicted first. 0: no limit
+  bool cold = false;                   // no capacity, nothing held before
+  uint64_t ingest_blocks = 4'000'000;  // stored while measured, by all engines
+  uint64_t capacity = 60'000;  // blocks an engine has room for; more are evicted first. 0: no limit
   uint32_t sequence_blocks = 512;  // of a prompt
   uint32_t event_blocks = 128;     // stored by one event, and by one batch
   uint32_t lag_probes_per_s = 50;

@@ -43,8 +43,10 @@ void Declare(FlagSet* flags, ServiceBenchOptions* options, std::string* json) {
   flags->Add("prompts", &options->prompts, "distinct, each held by every worker", 1u, 65536u);
   flags->AddChoice("load", &options->load, "how the workers of a query come in; empty: as asked",
                    {"", "zmq", "grpc"});
-  flags->Add("ingest_blocks", &options->ingest_blocks, "stored, by all engines", uint64_t{1});
+  flags->Add("ingest_blocks", &options->ingest_blocks, "stored while measured, by all engines",
+             uint64_t{1});
   flags->Add("capacity", &options->capacity, "blocks of an engine, then it evicts; 0: no limit");
+  flags->Add("cold", &options->cold, "ingest: engines without limit, from an empty service on");
   flags->Add("sequence_blocks", &options->sequence_blocks, "of an ingested prompt", 1u, 65536u);
   flags->Add("event_blocks", &options->event_blocks, "stored by an event, and by a batch", 1u,
              65536u);

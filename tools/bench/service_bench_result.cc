@@ -29,6 +29,7 @@ Json ToJsonObject(const ServiceBenchResult& result) {
   json["what"] = result.what;
   json["target"] = result.target;
   json["workers"] = result.workers;
+  json["workload"] = OrNull(result.workload);
   json["seconds"] = result.seconds;
   json["connections"] = OrNull(result.connections);
   json["blocks"] = OrNull(result.blocks);

@@ -30,7 +30,9 @@ struct ServiceBenchResult {
   std::optional<double> client_cpu_us_per_query;
   std::optional<uint64_t> answer_bytes;  // of one answer, on average
 
-  // Ingest. A block op is a block named in a stored or in a removed event.
+  // Ingest. A block op is a block named in a stored or in a removed event; those of the warm-up count nowhere.
+  std::optional<std::string>
+      workload;  // "cold", or "steady" when engines were full before the clock ran
   std::optional<uint64_t> blocks_stored;
   std::optional<uint64_t> blocks_removed;
   std::optional<double> blocks_per_s;  // block ops until queryable
