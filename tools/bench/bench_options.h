@@ -18,8 +18,12 @@ namespace kvatlas {
 // hashed first; every holder with its tiers.
 enum class QueryForm { kFull, kCompact, kContent, kTiers };
 
+// What is done with the changes that an event makes (`bench_sink.h`).
+enum class SinkKind { kNone, kDigest, kCoverage };
+
 struct BenchOptions {
   QueryForm query = QueryForm::kFull;
+  SinkKind sink = SinkKind::kNone;
   uint32_t event_threads = 1;
   uint32_t query_threads = 1;
   // Threads for structures that hand work out; 0: they work on their caller's.

@@ -320,6 +320,7 @@ std::string ToJson(const BenchResult& result, const std::string& ops) {
   json["index"] = result.index;
   json["mode"] = result.mode;
   json["query"] = result.query;
+  json["sink"] = result.sink;
   json["event_threads"] = result.event_threads;
   json["query_threads"] = result.query_threads;
   json["skipped"] = OrNull(result.skipped);
@@ -334,6 +335,9 @@ std::string ToJson(const BenchResult& result, const std::string& ops) {
   json["write_blocks_max"] = OrNull(result.write_blocks_max);
   json["refused_events"] = OrNull(result.refused_events);
   json["refused_why"] = OrNull(result.refused_why);
+  const std::optional<CoverageResult>& coverage = result.coverage;
+  json["waypoints_covered"] = coverage.has_value() ? Json(coverage->covered) : Json(nullptr);
+  json["waypoints_announced"] = coverage.has_value() ? Json(coverage->announced) : Json(nullptr);
   AddMemory(result.memory, &json);
   AddCheck(result.check, &json);
   json["check_skipped"] = OrNull(result.check_skipped);

@@ -64,10 +64,17 @@ struct Undisturbed {
   std::optional<Percentiles> write_ns;
 };
 
+// Of a coverage that was fed with changes, at the end of a repetition.
+struct CoverageResult {
+  uint64_t covered = 0;    // waypoints that some holder has
+  uint64_t announced = 0;  // that were taken to be announced, some more than once
+};
+
 struct BenchResult {
   std::string index;
   std::string mode;
   std::string query;
+  std::string sink = "none";
   uint32_t event_threads = 0;
   uint32_t query_threads = 0;
   std::optional<std::string> skipped;
@@ -105,6 +112,7 @@ struct BenchResult {
   // else. Null: not measured.
   std::shared_ptr<const BenchResult> steady;
 
+  std::optional<CoverageResult> coverage;
   std::optional<MemoryResult> memory;
   std::optional<CheckResult> check;
   std::optional<std::string> check_skipped;

@@ -108,6 +108,14 @@ COMPARED = [
 ]
 
 
+# What is told of a structure that is measured with a sink for changes, as a share of the speed without.
+WITH_CHANGES = [
+    (BEST, "cold"), (MEDIAN, "median"), (CALM, "undisturbed"), (STORED, "stored"), (REMOVED, "removed"),
+    (STEADY, "steady"), (STEADY_MEDIAN, "median"), (STEADY_CALM, "undisturbed"), (STEADY_STORED, "stored"),
+    (STEADY_REMOVED, "removed"),
+]
+
+
 def ratio(cell, ours, theirs):
     """How many times better ours is; above 1 we are ahead. None where either is missing or nothing."""
     if ours is None or theirs is None or ours <= 0 or theirs <= 0:
@@ -203,6 +211,16 @@ class Comparison:
             lines.append(line)
         return rows(lines)
 
+    def change_table(self):
+        """What a leaf pays for changes: each NAME+SINK against NAME."""
+        lines = [["with changes, to without"] + [title for _, title in WITH_CHANGES]]
+        for name, structures in self.by.items():
+            for structure in (s for s in structures if s in self.ours and "+" in s):
+                without = structures.get(structure.partition("+")[0], [])
+                times = [ratio(cell, cell.of(structures[structure]), cell.of(without)) for cell, _ in WITH_CHANGES]
+                lines.append([f"{name} {structure}"] + [f"{t:.2f}" if t else DASH for t in times])
+        return rows(lines) if len(lines) > 1 else []
+
     def text(self):
         out = []
         for name, structures in self.by.items():
@@ -212,6 +230,8 @@ class Comparison:
             notes = [f"- {n}: {note}" for n, rounds in structures.items()
                      for note in (failures(rounds), disturbed(rounds)) if note]
             out += notes + [""] if notes else []
+        changes = self.change_table()
+        out += changes + [""] if changes else []
         measured = {name for structures in self.by.values() for name in structures}
         if not measured.intersection(self.peers):
             return "\n".join(out)

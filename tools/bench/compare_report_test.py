@@ -93,6 +93,20 @@ class RatioTest(unittest.TestCase):
         self.assertEqual(cells(text, "atlas")[at:at + 3], ["60.0", "55.0", "50.0"])
         self.assertEqual(cells(text, "old")[at], report.DASH)  # a record that says nothing of it
 
+    def test_a_structure_with_a_sink_is_set_against_itself_without(self):
+        fields = lambda cold, steady: {"block_ops_per_s": cold * 1e6, "steady": {"block_ops_per_s": steady * 1e6}}
+        records = [record("atlas", **fields(40, 80)), record("atlas+coverage", **fields(30, 72)),
+                   record("chain", **fields(20, 20)), record("chain+thp", **fields(25, 25))]
+        text = table(records, ours=["atlas", "atlas+coverage"], peers=["chain", "chain+thp"])
+        columns = [title for _, title in report.WITH_CHANGES]
+        row = cells(text, "a atlas+coverage")
+        self.assertEqual(row[columns.index("cold")], "0.75")
+        self.assertEqual(row[columns.index("steady")], "0.90")
+        self.assertEqual(row[columns.index("stored")], report.DASH)
+        self.assertNotIn("a chain+thp", text)
+        self.assertEqual(cells(text, "input a", occurrence=1)[0], "1.20× chain+thp")  # of atlas+coverage
+        self.assertNotIn("with changes", table(records[:1]))
+
     def test_each_input_has_a_row_and_each_of_ours_a_table(self):
         records = [record(s, of=i, block_ops_per_s=r * 1e6)
                    for i in ("a", "b") for s, r in (("atlas", 30), ("radix", 10), ("chain", 20))]

@@ -48,6 +48,7 @@ void Label(const BenchPlan& plan, const BenchOptions& options, const std::string
   result->index = name;
   result->mode = NameOf(plan.mode);
   result->query = NameOf(options.query);
+  result->sink = NameOf(options.sink);
   result->event_threads = alone ? 1 : options.event_threads;
   result->query_threads = alone ? 1 : options.query_threads;
   if (options.write_blocks_max > 0) result->write_blocks_max = options.write_blocks_max;
@@ -132,6 +133,11 @@ std::string_view NameOf(BenchMode mode) {
 std::string_view NameOf(QueryForm form) {
   constexpr std::string_view kNames[] = {"full", "compact", "content", "tiers"};
   return kNames[static_cast<int>(form)];
+}
+
+std::string_view NameOf(SinkKind sink) {
+  constexpr std::string_view kNames[] = {"none", "digest", "coverage"};
+  return kNames[static_cast<int>(sink)];
 }
 
 std::vector<BenchResult> RunBench(const std::vector<Contender>& contenders, const OpsFile& file,

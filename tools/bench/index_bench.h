@@ -20,6 +20,7 @@ enum class BenchMode { kSeq, kSteady, kClosed, kOpen, kMem };
 
 std::string_view NameOf(BenchMode mode);
 std::string_view NameOf(QueryForm form);
+std::string_view NameOf(SinkKind sink);
 
 struct BenchPlan {
   BenchMode mode = BenchMode::kSeq;

@@ -20,6 +20,7 @@ struct Arguments {
   std::vector<std::string> indexes = {"all"};
   std::string mode = "seq";
   std::string query = "full";
+  std::string sink = "none";
   std::vector<std::string> scale;
   bool quiet = false;
 };
@@ -34,6 +35,11 @@ const std::vector<std::string>& QueryForms() {
   static const auto* const kForms =
       new std::vector<std::string>{"full", "compact", "content", "tiers"};
   return *kForms;
+}
+
+const std::vector<std::string>& Sinks() {
+  static const auto* const kSinks = new std::vector<std::string>{"none", "digest", "coverage"};
+  return *kSinks;
 }
 
 size_t PlaceOf(const std::string& word, const std::vector<std::string>& words) {
@@ -51,6 +57,8 @@ void Declare(FlagSet* flags, Arguments* arguments, BenchOptions* options) {
       "one thread; its second half alone; threads as fast as they can; at a given rate; memory",
       Modes());
   flags->AddChoice("query", &arguments->query, "what a query asks for", QueryForms());
+  flags->AddChoice("sink", &arguments->sink,
+                   "seq, steady: what is done with the changes of events, as a leaf does", Sinks());
   flags->Add("event_threads", &options->event_threads, "threads that apply events", 0, kThreadsMax);
   flags->Add("query_threads", &options->query_threads, "threads that ask", 0, kThreadsMax);
   flags->Add("executor_threads", &options->executor_threads,
@@ -91,6 +99,12 @@ absl::StatusOr<BenchPlan> PlanOf(const Arguments& arguments, BenchOptions option
   BenchPlan plan;
   plan.mode = static_cast<BenchMode>(PlaceOf(arguments.mode, Modes()));
   options.query = static_cast<QueryForm>(PlaceOf(arguments.query, QueryForms()));
+  options.sink = static_cast<SinkKind>(PlaceOf(arguments.sink, Sinks()));
+  if (options.sink != SinkKind::kNone &&
+      ((plan.mode != BenchMode::kSeq && plan.mode != BenchMode::kSteady) ||
+       options.executor_threads > 0)) {
+    return absl::InvalidArgumentError("--sink: only of modes seq and steady, on one thread");
+  }
   if (!arguments.quiet) {
     options.progress = [](const std::string& what) {
       std::fprintf(stderr, "index_bench: %s\n", what.c_str());
@@ -139,9 +153,9 @@ int Main(int argc, char** argv) {
         if (json_to_stdout) std::cout << ToJson(result, name) << std::endl;
         if (json_file.is_open()) json_file << ToJson(result, name) << std::endl;
       });
-  (json_to_stdout ? std::cerr : std::cout)
-      << name << ", " << arguments.mode << ", query " << arguments.query << "\n"
-      << ToTable(results);
+  (json_to_stdout ? std::cerr : std::cout) << name << ", " << arguments.mode << ", query "
+                                           << arguments.query << ", sink " << arguments.sink << "\n"
+                                           << ToTable(results);
   if (!arguments.svg.empty()) {
     std::ofstream svg(arguments.svg);
     svg << ToSvg(results, name + ", " + arguments.mode + ", query " + arguments.query);

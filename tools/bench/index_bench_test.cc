@@ -10,6 +10,7 @@
 #include <utility>
 
 #include <gtest/gtest.h>
+#include "indexer/base/waypoints.h"
 #include "tools/bench/bench_input.h"
 #include "tools/bench/check.h"
 #include "tools/bench/final_holdings.h"
@@ -531,6 +532,57 @@ TEST(MemTest, AStructureThatCrashesIsSkipped) {
   plan.options.check = 0;
   const BenchResult result = RunOne(OfDouble<Crashing>("crashing"), FileOfShape(), plan);
   EXPECT_EQ(result.skipped, "exited with 7");
+}
+
+// ---- What is done with changes ----
+
+// Blocks at waypoints that a worker holds at the end.
+uint64_t WaypointsHeld(const OpsFile& file) {
+  const BenchInput input(file, 0);
+  const std::unique_ptr<Index> twin =
+      *MakeWithHolders(Named("reference"), WarmOptions(kWorkers, nullptr), kWorkers);
+  for (const BenchInput::Step& step : input.steps()) {
+    if (step.kind == OpKind::kQuery) continue;
+    EXPECT_TRUE(twin->Apply(HolderIndex{step.worker}, input.event(step), nullptr).ok());
+  }
+  std::set<SequenceHash> waypoints;
+  for (uint32_t worker = 0; worker < kWorkers; ++worker) {
+    for (const Holding& holding : twin->HoldingsOf(HolderIndex{worker})) {
+      if (WaypointSchedule::Standard().IsWaypoint(holding.position))
+        waypoints.insert(holding.block);
+    }
+  }
+  return waypoints.size();
+}
+
+TEST(SinkTest, CoverageIsFedInEveryRepetitionAndAnswersStayTheSame) {
+  const OpsFile file = SmallFile();
+  const uint64_t held = WaypointsHeld(file);
+  ASSERT_GT(held, 0u);
+  const double results = *RunOne(Named("atlas"), file, Plan(BenchMode::kSeq)).results_per_query;
+  for (const bool reuse : {false, true}) {
+    BenchPlan plan = Plan(BenchMode::kSeq);
+    plan.options.sink = SinkKind::kCoverage;
+    plan.options.reuse = reuse;
+    const BenchResult result = RunOne(Named("atlas"), file, plan);
+    EXPECT_EQ(result.sink, "coverage");
+    ASSERT_TRUE(result.coverage.has_value());
+    EXPECT_EQ(result.coverage->covered, held);
+    EXPECT_EQ(result.results_per_query, results);
+    EXPECT_EQ(result.check->over + result.check->under, 0u);
+    EXPECT_EQ(Json::parse(ToJson(result, "small"))["waypoints_covered"], held);
+  }
+}
+
+TEST(SinkTest, WithoutCoverageThereAreNoWaypoints) {
+  for (const SinkKind sink : {SinkKind::kNone, SinkKind::kDigest}) {
+    BenchPlan plan = Plan(BenchMode::kSteady);
+    plan.options.sink = sink;
+    const BenchResult result = RunOne(Named("atlas"), SmallFile(), plan);
+    EXPECT_EQ(result.sink, NameOf(sink));
+    EXPECT_FALSE(result.coverage.has_value());
+    EXPECT_EQ(result.check->over + result.check->under, 0u);
+  }
 }
 
 // ---- Names, reports, the executor ----

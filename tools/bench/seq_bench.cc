@@ -5,6 +5,8 @@
 #include <memory>
 #include <utility>
 
+#include "indexer/base/clock.h"
+#include "tools/bench/bench_sink.h"
 #include "tools/bench/thread_pool.h"
 #include "tools/bench/timing.h"
 
@@ -34,7 +36,12 @@ struct Counts {
 class Pass {
  public:
   Pass(Index* index, ThreadPool* pool, const BenchInput& input, const BenchOptions& options)
-      : index_(index), pool_(pool), input_(input), asker_(options), limit_(options.limit_s) {
+      : index_(index),
+        pool_(pool),
+        input_(input),
+        asker_(options),
+        sink_(options.sink, index, &Clock::Real()),
+        limit_(options.limit_s) {
     ticks_.reserve(input.steps().size());
   }
 
@@ -59,6 +66,7 @@ class Pass {
 
   const StepTicks& ticks() const { return ticks_; }
   const std::optional<std::string>& refused_why() const { return refused_why_; }
+  const BenchSink& sink() const { return sink_; }
   // Of all steps, or of those from the second half's first on.
   Counts Of(Part part) const {
     const Counts& before = part == Part::kAll ? start_ : middle_;
@@ -83,7 +91,7 @@ class Pass {
     const Event& event = input_.event(step);
     const HolderIndex holder{step.worker};
     const uint64_t start = Ticks();
-    const absl::Status status = index_->Apply(holder, event, nullptr);
+    const absl::Status status = sink_.Apply(holder, event);
     if (pool_ != nullptr) pool_->Drain();
     const uint64_t ticks = Ticks() - start;
     if (!status.ok() && refused_++ == 0) refused_why_ = std::string(status.message());
@@ -94,6 +102,7 @@ class Pass {
   ThreadPool* const pool_;  // null: the structure works on this thread
   const BenchInput& input_;
   Asker asker_;
+  BenchSink sink_;
   const TimeLimit limit_;
   StepTicks ticks_;
   Counts start_, middle_, end_;  // since the beginning
@@ -155,6 +164,10 @@ BenchResult ResultOf(const BenchInput& input, const Pass& pass, Part part) {
   result.write_ns = summary.speed.write_ns;
   result.refused_events = counts.refused;
   if (counts.refused > 0) result.refused_why = pass.refused_why();
+  if (pass.sink().coverage() != nullptr) {
+    const CoverageStats stats = pass.sink().coverage()->Stats();
+    result.coverage = {.covered = stats.covered, .announced = stats.announced};
+  }
   if (summary.queries > 0) {
     result.results_per_query =
         static_cast<double>(counts.results) / static_cast<double>(summary.queries);

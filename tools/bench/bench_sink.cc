@@ -1,0 +1,51 @@
+#include "tools/bench/bench_sink.h"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "indexer/base/waypoints.h"
+
+namespace kvatlas {
+
+BenchSink::BenchSink(SinkKind kind, Index* index, const Clock* clock, Told told)
+    : kind_(kind), index_(index), told_(std::move(told)) {
+  if (kind != SinkKind::kCoverage) return;
+  coverage_ = std::make_unique<Coverage>(&WaypointSchedule::Standard(), CoverageOptions{}, clock);
+}
+
+absl::Status BenchSink::Apply(HolderIndex holder, const Event& event) {
+  if (kind_ == SinkKind::kNone) return index_->Apply(holder, event, nullptr);
+  changes_.Clear();
+  absl::Status status = index_->Apply(holder, event, &changes_);
+  CountChanges();
+  if (kind_ == SinkKind::kDigest) {
+    digest_ = index_->DigestOf(holder);
+    return status;
+  }
+  if (!changes_.empty()) coverage_->OnChanged(holder, changes_, std::get_if<Stored>(&event));
+  const uint64_t blocks = std::max<uint64_t>(1, BlockCount(event));
+  if (blocks < until_take_) {
+    until_take_ -= blocks;
+  } else {
+    until_take_ = kBlocksPerTake;
+    Take();
+  }
+  return status;
+}
+
+void BenchSink::Take() {
+  const std::vector<Event> due = coverage_->Take(kWaypointsPerTake);
+  if (told_ != nullptr && !due.empty()) told_(due);
+}
+
+void BenchSink::CountChanges() {
+  for (size_t i = 0; i < changes_.size(); ++i) {
+    const ChangeLog::Run run = changes_[i];
+    if (run.before.empty()) held_blocks_ += run.blocks.size();
+    if (run.after.empty()) held_blocks_ -= run.blocks.size();
+  }
+  changed_blocks_ += changes_.blocks();
+}
+
+}  // namespace kvatlas
