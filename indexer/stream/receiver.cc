@@ -9,6 +9,7 @@
 #include <variant>
 
 #include "absl/container/flat_hash_map.h"
+#include "indexer/base/assert.h"
 #include "indexer/stream/validate.h"
 
 namespace kvatlas {
@@ -219,6 +220,7 @@ void StreamReceiver::State::On(const Batch& batch, Time now, Out* out) {
     repaired_at = std::max(repaired_at, batch.number);
     return AskIfDue(now, out);
   }
+  KVATLAS_ASSERT(batch.number == applied + 1);
   if (batch.layout.has_value()) sink->SetLayout(*batch.layout);
   for (const Event& event : batch.events) {
     if (!sink->Apply(event).ok()) Shed(now);
@@ -322,6 +324,7 @@ void StreamReceiver::State::BeginSnapshot(const SnapshotPart& part, Time now) {
 // Whether the snapshot with this part is, together with those before it that came to no end; else it is dropped.
 bool StreamReceiver::State::WithinBounds(const SnapshotPart& part, Time now) {
   for (const Stored& stored : part.stored) snapshots_blocks += stored.blocks.size();
+  KVATLAS_ASSERT(snapshot.has_value() && snapshots_began.has_value());
   const uint64_t blocks_max = SnapshotBlocksMax(options);
   const bool too_long = now - *snapshots_began >= options.snapshot_time_max;
   if (snapshots_blocks <= blocks_max && !too_long) return true;
@@ -339,6 +342,8 @@ bool StreamReceiver::State::WithinBounds(const SnapshotPart& part, Time now) {
 }
 
 void StreamReceiver::State::FinishSnapshot(const SnapshotPart& part, Time now) {
+  KVATLAS_ASSERT(snapshot.has_value() && snapshot->id == part.snapshot_id);
+  KVATLAS_ASSERT(part.digest.has_value());  // `Validate` took it
   RemoveUnnamed();
   const bool was_shed = snapshot->shed;
   snapshot.reset();

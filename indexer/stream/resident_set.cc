@@ -6,6 +6,8 @@
 #include <utility>
 #include <variant>
 
+#include "indexer/base/assert.h"
+
 namespace kvatlas {
 namespace {
 
@@ -81,6 +83,7 @@ std::vector<Event> ResidentSet::Remove(const Removed& removed) {
     if (found == blocks_.end() || !found->second.tiers.Has(removed.tier)) continue;
     found->second.tiers = found->second.tiers & ~TierMask(removed.tier);
     if (found->second.tiers.empty()) blocks_.erase(found);
+    KVATLAS_ASSERT(digest_.tiers[static_cast<int>(removed.tier)].blocks != 0);
     digest_.Subtract(removed.tier, block);
     change.blocks.push_back(block);
   }
@@ -99,6 +102,7 @@ std::vector<Event> ResidentSet::Clear(const Cleared& cleared) {
     if (gone.Has(tier)) digest_.tiers[static_cast<int>(tier)] = {};
   }
   if (gone == held) {
+    KVATLAS_ASSERT(digest_ == Digest{});
     any_side_ = false;
     blocks_ = {};  // gives the memory back, which clear() would not
   } else {

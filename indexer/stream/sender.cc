@@ -4,6 +4,7 @@
 #include <deque>
 #include <variant>
 
+#include "indexer/base/assert.h"
 #include "indexer/stream/validate.h"
 
 namespace kvatlas {
@@ -60,7 +61,12 @@ struct StreamSender::State {
   }
 
   bool finished() const { return stopped || !status.ok(); }
-  Batch& InWindow(BatchNumber number) { return window[number - first_kept]; }
+  Batch& InWindow(BatchNumber number) {
+    KVATLAS_ASSERT(number >= first_kept && number - first_kept < window.size());
+    Batch& batch = window[number - first_kept];
+    KVATLAS_ASSERT(batch.number == number);
+    return batch;
+  }
   bool Connected() const { return phase != Phase::kDisconnected; }
 
   // Append
@@ -185,7 +191,9 @@ void StreamSender::State::AppendEvent(const Event& event) {
     if (snapshot_owed) return;
     Batch* batch = Open(std::min<size_t>(1, count));
     if (batch == nullptr) return;
+    KVATLAS_ASSERT(back_blocks <= kBatchBlocksMax && from <= count);
     const size_t take = std::min(count - from, kBatchBlocksMax - back_blocks);
+    KVATLAS_ASSERT(take > 0 || count == 0);
     batch->events.push_back(
         std::visit([&](const auto& whole) { return Slice(whole, from, take); }, event));
     from += take;
@@ -217,6 +225,7 @@ bool StreamSender::State::AddBatch() {
     window.pop_front();
     ++first_kept;
   }
+  KVATLAS_ASSERT(first_kept + window.size() == last + 1);
   back_blocks = 0;
   window.push_back(Batch{.number = ++last,
                          .events = {},
@@ -242,6 +251,7 @@ void StreamSender::State::OweSnapshot() {
 
 // REQUIRES: the last batch is unsent and reflects the resident set.
 void StreamSender::State::AddDigest(Time now) {
+  KVATLAS_ASSERT(!window.empty() && window.back().number == last && last > high_sent);
   window.back().digest = resident->digest();
   last_digest = now;
   blocks_since_digest = 0;
