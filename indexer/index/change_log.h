@@ -2,10 +2,11 @@
 // observers. An index appends to it while it applies an event; the caller reads it when `Apply` has returned, outside of the
 // index and its locks.
 //
-//   run        blocks at consecutive positions whose tiers changed alike, in the order of the changes
+//   run        blocks at consecutive positions whose tiers changed alike, in the order of the changes; where blocks were
+//              removed one by one not always of one sequence
 //
 // *Truth*: in order; all of it together leads from what the holder had before to what it has after.
-// *Cost*: 8 bytes a block and 24 a run; a run is copied at once. Memory is kept for the next event.
+// *Cost*: 8 bytes a block and 24 a run; a run is copied at once. Memory is kept for the next event, up to some 100 KiB.
 // *Threads*: one at a time.
 //
 // Example:
@@ -36,6 +37,9 @@ class ChangeLog {
   };
 
   void Clear() {
+    // What one huge event took is not kept for ever.
+    if (blocks_.capacity() > kKeptBlocks) blocks_ = {};
+    if (runs_.capacity() > kKeptBlocks) runs_ = {};
     runs_.clear();
     blocks_.clear();
   }
@@ -87,6 +91,8 @@ class ChangeLog {
       return next == position + static_cast<Position>(end - first) && had == before && has == after;
     }
   };
+
+  static constexpr size_t kKeptBlocks = 1 << 13;
 
   std::vector<Entry> runs_;
   std::vector<SequenceHash> blocks_;
