@@ -1,258 +1,193 @@
 #include "indexer/engines/alias_table.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <cstdlib>
 
 namespace kvatlas {
 namespace {
 
-constexpr size_t kMapFrom = 256 << 10;  // bytes; smaller ones are the allocator's
+constexpr uint64_t kCountMax = 0xffff;
 
-constexpr size_t kPage = 1 << 16;  // at least the system's
-
-uint8_t* Checked(void* memory) {
-  if (memory == nullptr || memory == MAP_FAILED) std::abort();
-  return static_cast<uint8_t*>(memory);
+// The count of a tier.
+uint64_t CountOf(uint64_t counts, int tier) { return counts >> (16 * tier) & kCountMax; }
+uint64_t WithCount(uint64_t counts, int tier, uint64_t count) {
+  return (counts & ~(kCountMax << (16 * tier))) | count << (16 * tier);
 }
-
-uint16_t OneMore(uint16_t copies) { return copies == 0xffff ? copies : copies + 1; }
+uint64_t OneMore(uint64_t count) { return std::min(count + 1, kCountMax); }
 
 }  // namespace
-
-// ---- Memory ----
-
-void Pages::Resize(size_t bytes) {
-  const bool was_mapped = bytes_ >= kMapFrom;
-  const bool is_mapped = bytes >= kMapFrom;
-  if (was_mapped && is_mapped) {
-    data_ = Checked(mremap(data_, bytes_, bytes, MREMAP_MAYMOVE));
-    // The rest of the last page may have been in use before.
-    const size_t page_end = (bytes_ + kPage - 1) / kPage * kPage;
-    if (bytes > bytes_) std::memset(data_ + bytes_, 0, std::min(bytes, page_end) - bytes_);
-    bytes_ = bytes;
-    return;
-  }
-  uint8_t* data = nullptr;
-  if (is_mapped) {
-    data =
-        Checked(mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-  } else if (bytes != 0) {
-    data = Checked(std::calloc(1, bytes));
-  }
-  if (data_ != nullptr && data != nullptr) std::memcpy(data, data_, std::min(bytes, bytes_));
-  if (data_ != nullptr) was_mapped ? static_cast<void>(munmap(data_, bytes_)) : std::free(data_);
-  data_ = data;
-  bytes_ = bytes;
-}
-
-// ---- Look-ups ----
 
 AliasTable::AliasTable(size_t name_bytes, uint64_t seed, bool counts_copies)
     : name_bytes_(name_bytes),
       rest_bytes_(name_bytes > 8 ? name_bytes - 8 : 0),
-      stride_(kSlotBytes + rest_bytes_),
-      seed_(seed),
-      counts_copies_(counts_copies) {}
+      counts_copies_(counts_copies),
+      rows_(kRestAt + rest_bytes_, seed) {}
 
 size_t AliasTable::bytes() const {
-  return pages_.bytes() + records_.capacity() * sizeof(Record) +
-         free_records_.capacity() * sizeof(uint32_t);
+  return rows_.bytes() + kinds_.capacity() * sizeof(Kind) +
+         codes_.capacity() * (sizeof(State) + 2) + records_.size() * sizeof(Record);
 }
 
-uint64_t AliasTable::ValueOf(uint64_t key) const {
-  constexpr uint64_t kInverse = 0xf1de83e19937733d;  // of kMultiplier, mod 2^64
-  static_assert(kMultiplier * kInverse == 1);
-  key *= kInverse;
-  key ^= key >> 32;
-  return key * kInverse ^ seed_;
-}
+// ---- Look-ups ----
 
-bool AliasTable::SameRest(size_t slot, const EngineBlockHash& name) const {
-  return rest_bytes_ == 0 ||
-         std::memcmp(At(slot) + kSlotBytes, name.bytes.data(), rest_bytes_) == 0;
-}
-
-bool AliasTable::Seek(const EngineBlockHash& name, size_t* slot) const {
-  const uint64_t key = KeyOf(name.value);
-  size_t at = Home(key);
-  // The slot behind the last one is never used.
-  for (; Used(at); ++at) {
-    const uint64_t other = Key(at);
-    if (other > key) break;
-    if (other == key && SameRest(at, name)) {
-      *slot = at;
-      return true;
-    }
+void AliasTable::Prefetch(std::span<const EngineBlockHash> names) const {
+  uint64_t keys[BucketTable::kPrefetchMax];
+  for (size_t i = 0; i < names.size();) {
+    size_t count = 0;
+    for (; i < names.size() && count < BucketTable::kPrefetchMax; ++i)
+      if (names[i].bytes.size() == name_bytes_) keys[count++] = names[i].value;
+    rows_.Prefetch({keys, count});
   }
-  *slot = at;
-  return false;
 }
 
 size_t AliasTable::Find(const EngineBlockHash& name) const {
-  size_t slot;
-  return size_ != 0 && Seek(name, &slot) ? slot : kNone;
+  if (rest_bytes_ == 0) return rows_.Find(name.value);
+  return rows_.Find(name.value, [&](const uint8_t* payload) {
+    return std::memcmp(payload + kRestAt, name.bytes.data(), rest_bytes_) == 0;
+  });
 }
 
-size_t AliasTable::FindValue(uint64_t value) const {
-  if (size_ == 0) return kNone;
-  const uint64_t key = KeyOf(value);
-  size_t at = Home(key);
-  while (Used(at) && Key(at) < key) ++at;
-  return Used(at) && Key(at) == key ? at : kNone;
-}
+size_t AliasTable::FindValue(uint64_t value) const { return rows_.Find(value); }
 
 size_t AliasTable::FindOrInsert(const EngineBlockHash& name, const BlockPlace& place,
                                 bool* inserted) {
-  size_t slot;
-  *inserted = false;
-  if (homes_ == 0) Grow();
-  if (Seek(name, &slot)) return slot;
-  *inserted = true;
-  if (size_ + 1 > homes_ - homes_ / 8) {
-    Grow();
-    Seek(name, &slot);
-  }
-  size_t end;
-  for (;; Seek(name, &slot)) {
-    end = slot;
-    while (Used(end)) ++end;
-    if (end + 1 < Slots()) break;
-    Grow();
-  }
-  std::memmove(At(slot + 1), At(slot), (end - slot) * stride_);
-  const uint64_t key = KeyOf(name.value);
-  std::memcpy(At(slot), &key, sizeof(key));
-  if (rest_bytes_ != 0) std::memcpy(At(slot) + kSlotBytes, name.bytes.data(), rest_bytes_);
-  SetMeta(slot, kUsed);
-  if (place.position < kPositionEnd && place.space < kSpaceEnd) {
-    SetMeta(slot, kUsed | place.space << kSpaceShift | place.position);
-    SetWord(slot, Raw(place.block));
-  } else {
-    SetRecord(slot, {.block = place.block, .position = place.position, .space = place.space});
-  }
-  ++size_;
+  size_t slot = Find(name);
+  *inserted = slot == kNone;
+  if (!*inserted) return slot;
+  slot = rows_.Insert(name.value);
+  uint8_t* const payload = rows_.Payload(slot);
+  payload[kCodeAt] = kNoCode;
+  if (rest_bytes_ != 0) std::memcpy(payload + kRestAt, name.bytes.data(), rest_bytes_);
+  Set(slot, place, {.copies = 0, .certain = 0, .space = place.space});
   return slot;
 }
 
-void AliasTable::Erase(size_t slot) {
-  EraseSlot(slot);
-  if (homes_ > 64 && size_ > shrink_below_) return;
-  MaybeShrink();
+void AliasTable::Erased(size_t slot) {
+  const uint8_t code = Code(slot);
+  if (code == kIsRecord) return FreeRecord(static_cast<uint32_t>(Word(slot)));
+  Release(code);
 }
 
-void AliasTable::EraseSlot(size_t slot) {
-  if (Meta(slot) & kIsRecord) FreeRecord(static_cast<uint32_t>(Word(slot)));
-  size_t end = slot + 1;
-  while (Used(end) && Home(Key(end)) < end) ++end;
-  std::memmove(At(slot), At(slot + 1), (end - slot - 1) * stride_);
-  SetMeta(end - 1, 0);
-  --size_;
+void AliasTable::Erase(size_t slot) {
+  if (size() == 1) return Clear();
+  Erased(slot);
+  rows_.Erase(slot);
 }
 
 void AliasTable::Clear() {
-  pages_.Resize(0);
-  homes_ = 0;
-  size_ = 0;
-  shrink_below_ = 0;
-  records_ = std::vector<Record>();
-  free_records_ = std::vector<uint32_t>();
+  rows_.Clear();
+  kinds_ = std::vector<Kind>();
+  idle_ = 0;
+  codes_ = decltype(codes_)();
+  recent_ = {};
+  records_ = std::deque<Record>();
+  free_record_ = kNoRecord;
+  records_used_ = 0;
   mixed_ = false;
   drop_from_ = 0;
 }
 
 // ---- Slots ----
 
-uint32_t AliasTable::WithConfirmed(uint32_t meta, int tier, bool confirmed) const {
-  const uint32_t bit = 1u << (kConfirmedShift + tier);
-  return (generation_ == 1) == confirmed ? meta | bit : meta & ~bit;
-}
-
-SequenceHash AliasTable::block(size_t slot) const {
-  const uint64_t word = Word(slot);
-  return Meta(slot) & kIsRecord ? records_[word].block : SequenceHash{word};
+bool AliasTable::State::unconfirmed() const {
+  const State certain_ones{.copies = certain, .certain = 0, .space = 0};
+  return tiers() != certain_ones.tiers();
 }
 
 BlockPlace AliasTable::place(size_t slot) const {
-  const uint32_t meta = Meta(slot);
   const uint64_t word = Word(slot);
-  if (meta & kIsRecord) {
+  const uint8_t code = Code(slot);
+  if (code == kIsRecord) {
     const Record& record = records_[word];
-    return {record.block, record.position, record.space};
+    return {record.block, record.position, record.state.space};
   }
-  return {SequenceHash{word}, meta & 0xffff, meta >> kSpaceShift & 0x3f};
+  uint16_t position;
+  std::memcpy(&position, rows_.Payload(slot) + kPositionAt, sizeof(position));
+  return {SequenceHash{word}, position, kinds_[code].state.space};
 }
 
 void AliasTable::SetPlace(size_t slot, const BlockPlace& place) {
-  Record record = RecordOf(slot);
-  record.block = place.block;
-  record.position = place.position;
-  record.space = place.space;
-  SetRecord(slot, record);
+  State state = StateOf(slot);
+  state.space = place.space;
+  Set(slot, place, state);
 }
 
-AliasTable::Record AliasTable::RecordOf(size_t slot) const {
-  const uint32_t meta = Meta(slot);
-  if (meta & kIsRecord) return records_[Word(slot)];
-  const BlockPlace at = place(slot);
-  Record record{.block = at.block, .position = at.position, .space = at.space};
-  for (int tier = 0; tier < kTiers; ++tier) {
-    record.copies[tier] = meta >> (kTiersShift + tier) & 1;
-    record.certain[tier] = record.copies[tier] != 0 && Confirmed(meta, tier);
+void AliasTable::Set(size_t slot, const BlockPlace& place, const State& state) {
+  const uint8_t code = place.position <= kPositionMax ? CodeOf(state) : kIsRecord;
+  uint8_t* const payload = rows_.Payload(slot);
+  const uint8_t before = std::exchange(payload[kCodeAt], code);
+  if (code == kIsRecord) {
+    if (before != kIsRecord) SetWord(slot, NewRecord());
+    records_[Word(slot)] = {place.block, place.position, state, true};
+  } else {
+    Take(code);
+    if (before == kIsRecord) FreeRecord(static_cast<uint32_t>(Word(slot)));
+    const uint16_t position = static_cast<uint16_t>(place.position);
+    SetWord(slot, Raw(place.block));
+    std::memcpy(payload + kPositionAt, &position, sizeof(position));
   }
-  return record;
+  if (before != kIsRecord && before != kNoCode) Release(before);
 }
 
-void AliasTable::SetRecord(size_t slot, const Record& record) {
-  uint32_t meta = kUsed;
-  bool fits = record.position < kPositionEnd && record.space < kSpaceEnd;
-  for (int tier = 0; tier < kTiers; ++tier) {
-    if (record.copies[tier] == 0) continue;
-    fits = fits && record.copies[tier] == 1;
-    meta = WithConfirmed(meta | 1u << (kTiersShift + tier), tier, record.certain[tier] != 0);
+void AliasTable::SetState(size_t slot, const State& state) {
+  uint8_t& code = rows_.Payload(slot)[kCodeAt];
+  const uint8_t after = code == kIsRecord ? kIsRecord : CodeOf(state);
+  if (after == kIsRecord) return Set(slot, place(slot), state);
+  Take(after);
+  Release(code);
+  code = after;
+}
+
+uint8_t AliasTable::CodeOf(const State& state) {
+  const uint64_t hash = state.copies * 3 + state.certain * 5 + state.space;
+  uint8_t& recent = recent_[(hash * 0x9e3779b97f4a7c15) >> 58];
+  if (recent != kNoCode && kinds_[recent].state == state) return recent;
+  if (kinds_.empty()) kinds_.resize(1);
+  const auto known = codes_.find(state);
+  if (known != codes_.end()) return recent = known->second;
+  size_t code = kinds_.size();
+  if (code < kIsRecord) {
+    kinds_.emplace_back();
+    ++idle_;
+  } else {
+    if (idle_ == 0) return kIsRecord;
+    for (code = 1; kinds_[code].names != 0;) ++code;
+    // After a loss several codes may stand for one state, of which this need not be the one that is found.
+    const auto old = codes_.find(kinds_[code].state);
+    if (old != codes_.end() && old->second == code) codes_.erase(old);
   }
-  const bool was_record = Meta(slot) & kIsRecord;
-  if (fits) {
-    if (was_record) FreeRecord(static_cast<uint32_t>(Word(slot)));
-    SetMeta(slot, meta | record.space << kSpaceShift | record.position);
-    SetWord(slot, Raw(record.block));
-    return;
+  kinds_[code].state = state;
+  codes_.emplace(state, static_cast<uint8_t>(code));
+  return recent = static_cast<uint8_t>(code);
+}
+
+uint32_t AliasTable::NewRecord() {
+  ++records_used_;
+  if (free_record_ == kNoRecord) {
+    records_.emplace_back();
+    return static_cast<uint32_t>(records_.size() - 1);
   }
-  if (!was_record) {
-    if (free_records_.empty()) {
-      free_records_.push_back(static_cast<uint32_t>(records_.size()));
-      records_.emplace_back();
-    }
-    SetWord(slot, free_records_.back());
-    free_records_.pop_back();
-  }
-  records_[Word(slot)] = record;
-  SetMeta(slot, meta | kIsRecord);
+  const uint32_t number = free_record_;
+  free_record_ = static_cast<uint32_t>(Raw(records_[number].block));
+  return number;
 }
 
 void AliasTable::FreeRecord(uint32_t number) {
-  records_[number] = Record();
-  free_records_.push_back(number);
-  if (free_records_.size() < records_.size()) return;
-  records_ = std::vector<Record>();
-  free_records_ = std::vector<uint32_t>();
+  records_[number] = {.block = SequenceHash{free_record_}, .position = 0, .state = {}};
+  free_record_ = number;
+  if (--records_used_ != 0) return;
+  records_ = std::deque<Record>();
+  free_record_ = kNoRecord;
 }
 
 bool AliasTable::Store(size_t slot, Tier tier) {
   const int t = static_cast<int>(tier);
-  const uint32_t meta = Meta(slot);
-  const bool held = meta >> (kTiersShift + t) & 1;
+  State state = StateOf(slot);
+  const uint64_t copies = CountOf(state.copies, t);
   const bool counted = counts_copies_ && tier == Tier::kDevice;
-  if (!(meta & kIsRecord) && (!held || !counted)) {
-    SetMeta(slot, WithConfirmed(meta | 1u << (kTiersShift + t), t, true));
-    return !held;
-  }
-  Record record = RecordOf(slot);
-  record.copies[t] = counted ? OneMore(record.copies[t]) : 1;
-  record.certain[t] = counted ? OneMore(record.certain[t]) : 1;
-  SetRecord(slot, record);
-  return !held;
+  state.copies = WithCount(state.copies, t, counted ? OneMore(copies) : 1);
+  state.certain = WithCount(state.certain, t, counted ? OneMore(CountOf(state.certain, t)) : 1);
+  SetState(slot, state);
+  return copies == 0;
 }
 
 bool AliasTable::StoreOnce(size_t slot, Tier tier) {
@@ -267,197 +202,106 @@ bool AliasTable::StoreOnce(size_t slot, Tier tier) {
 
 AliasTable::Gone AliasTable::Remove(size_t slot, Tier tier) {
   const int t = static_cast<int>(tier);
-  const uint32_t meta = Meta(slot);
-  if (!(meta >> (kTiersShift + t) & 1)) return Gone::kNotHeld;
-  if (!(meta & kIsRecord)) {
-    SetMeta(slot, meta & ~(1u << (kTiersShift + t)) & ~(1u << (kConfirmedShift + t)));
-    return Gone::kLast;
-  }
-  Record record = RecordOf(slot);
-  --record.copies[t];
-  if (record.certain[t] != 0) --record.certain[t];
-  SetRecord(slot, record);
-  return record.copies[t] == 0 ? Gone::kLast : Gone::kCopy;
+  State state = StateOf(slot);
+  const uint64_t copies = CountOf(state.copies, t);
+  if (copies == 0) return Gone::kNotHeld;
+  const uint64_t certain = CountOf(state.certain, t);
+  state.copies = WithCount(state.copies, t, copies - 1);
+  state.certain = WithCount(state.certain, t, certain == 0 ? 0 : certain - 1);
+  SetState(slot, state);
+  return copies == 1 ? Gone::kLast : Gone::kCopy;
 }
 
-TierCopies AliasTable::copies(size_t slot) const { return RecordOf(slot).copies; }
-TierCopies AliasTable::certain(size_t slot) const { return RecordOf(slot).certain; }
-
 void AliasTable::Restore(size_t slot, const TierCopies& copies, const TierCopies& certain) {
-  Record record = RecordOf(slot);
-  record.copies = copies;
-  record.certain = certain;
   mixed_ = mixed_ || copies != certain;
-  SetRecord(slot, record);
+  SetState(slot, {.copies = std::bit_cast<uint64_t>(copies),
+                  .certain = std::bit_cast<uint64_t>(certain),
+                  .space = StateOf(slot).space});
 }
 
 // ---- Losses ----
 
-void AliasTable::Lose() {
-  for (Record& record : records_) record.certain = {};
-  generation_ ^= 1;
-  drop_from_ = 0;
-  if (mixed_) {
-    for (size_t slot = 0; slot < Slots(); ++slot) {
-      uint32_t meta = Meta(slot);
-      if (meta == 0) continue;
-      for (int tier = 0; tier < kTiers; ++tier) meta = WithConfirmed(meta, tier, false);
-      SetMeta(slot, meta);
-    }
+template <typename Change>
+void AliasTable::ChangeStates(const Change& change) {
+  codes_.clear();
+  for (size_t code = 1; code < kinds_.size(); ++code) {
+    change(&kinds_[code].state);
+    codes_.try_emplace(kinds_[code].state, static_cast<uint8_t>(code));
   }
+  for (Record& record : records_)
+    if (record.used) change(&record.state);
+}
+
+void AliasTable::Lose() {
+  ChangeStates([](State* state) { state->certain = 0; });
   mixed_ = true;
+  drop_from_ = 0;
 }
 
 void AliasTable::Confirm() {
-  for (Record& record : records_) record.certain = record.copies;
-  for (size_t slot = 0; slot < Slots() && mixed_; ++slot) {
-    uint32_t meta = Meta(slot);
-    if (meta == 0) continue;
-    for (int tier = 0; tier < kTiers; ++tier) meta = WithConfirmed(meta, tier, true);
-    SetMeta(slot, meta);
-  }
+  ChangeStates([](State* state) { state->certain = state->copies; });
   mixed_ = false;
   drop_from_ = 0;
 }
 
 bool AliasTable::DropUnconfirmed(
     size_t slots, const std::function<void(size_t slot, TierMask dropped, bool erased)>& drop) {
-  if (!mixed_) return true;
-  size_t at = homes_ == 0 ? 0 : Home(drop_from_);
-  for (size_t looked = 0; looked < slots && at < Slots(); ++looked) {
-    if (!Used(at)) {
-      // Nothing behind a gap belongs before it.
-      drop_from_ = FirstKeyOf(at++);
-      continue;
+  size_t erased = 0;
+  size_t looked = 0;
+  while (mixed_ && size() != 0 && looked < slots) {
+    const size_t bucket = rows_.BucketOfCursor(drop_from_);
+    ++looked;
+    for (size_t at = 0; at < rows_.RowsIn(bucket); ++looked) {
+      const size_t slot = rows_.RowAt(bucket, at);
+      State state = StateOf(slot);
+      const TierMask before = state.tiers();
+      state.copies = state.certain;
+      const TierMask dropped(before.bits() & ~state.tiers().bits());
+      const bool held = !state.tiers().empty();
+      if (!dropped.empty() || !held) drop(slot, dropped, !held);
+      if (held) {
+        if (state != StateOf(slot)) SetState(slot, state);
+        ++at;
+      } else {
+        Erased(slot);
+        rows_.EraseKeepingBuckets(slot);
+        ++erased;
+      }
     }
-    if (Key(at) < drop_from_) {
-      ++at;
-      continue;
-    }
-    drop_from_ = Key(at);
-    const Record before = RecordOf(at);
-    Record record = before;
-    record.copies = record.certain;
-    TierMask dropped;
-    bool held = false;
-    for (int tier = 0; tier < kTiers; ++tier) {
-      held = held || record.copies[tier] != 0;
-      if (before.copies[tier] != 0 && record.copies[tier] == 0)
-        dropped = dropped | TierMask(static_cast<Tier>(tier));
-    }
-    if (!dropped.empty() || !held) drop(at, dropped, !held);
-    if (held) {
-      SetRecord(at++, record);
-      continue;
-    }
-    // What is left is not spread evenly meanwhile: no shrinking before the end.
-    EraseSlot(at);
+    drop_from_ = rows_.CursorBehind(bucket);
+    if (drop_from_ == 0) mixed_ = false;
   }
-  if (at < Slots()) return false;
-  mixed_ = false;
+  if (size() == 0) Clear();
+  if (erased != 0) rows_.Shrink(erased);
+  if (mixed_) return false;
   drop_from_ = 0;
-  MaybeShrink();
   return true;
 }
 
 uint64_t AliasTable::Unconfirmed() const {
   uint64_t count = 0;
   if (!mixed_) return count;
-  for (size_t slot = 0; slot < Slots(); ++slot) {
-    if (!Used(slot)) continue;
-    const Record record = RecordOf(slot);
-    bool unconfirmed = false;
-    for (int tier = 0; tier < kTiers; ++tier)
-      unconfirmed = unconfirmed || (record.copies[tier] != 0 && record.certain[tier] == 0);
-    count += unconfirmed;
-  }
+  for (const Kind& kind : kinds_) count += kind.state.unconfirmed() ? kind.names : 0;
+  for (const Record& record : records_) count += record.state.unconfirmed();
   return count;
 }
 
 bool AliasTable::AnyUnconfirmed() const {
-  for (size_t slot = 0; mixed_ && slot < Slots(); ++slot) {
-    if (!Used(slot)) continue;
-    const Record record = RecordOf(slot);
-    if (record.copies != record.certain) return true;
-  }
-  return false;
-}
-
-// ---- Growth ----
-
-// Slots stay in order. They go to the end first, then each to its place.
-void AliasTable::Grow() {
-  size_t homes = homes_ < 4096 ? std::max<size_t>(16, homes_ * 2) : homes_ + homes_ / 7;
-  // Again where the spill behind the last home did not take what belongs there.
-  for (;; homes += homes / 5) {
-    const size_t slots = Slots();
-    size_t to = homes + Spill(homes);
-    pages_.Resize(to * stride_);
-    for (size_t from = slots; from-- > 0;) {
-      if (!Used(from)) continue;
-      --to;
-      if (to == from) continue;
-      Copy(to, from);
-      SetMeta(from, 0);
-    }
-    SetHomes(homes);
-    size_t next = 0;
-    bool fits = true;
-    for (size_t from = to; from < Slots() && fits; ++from) {
-      const size_t place = std::max(Home(Key(from)), next);
-      // One slot at the end stays free.
-      fits = place <= from && place + 1 < Slots();
-      if (!fits) break;
-      if (place != from) {
-        Copy(place, from);
-        SetMeta(from, 0);
-      }
-      next = place + 1;
-    }
-    if (fits) return;
-  }
-}
-
-// Slots move towards the front, in order.
-void AliasTable::MaybeShrink() {
-  if (size_ == 0) {
-    pages_.Resize(0);
-    homes_ = 0;
-    shrink_below_ = 0;
-    return;
-  }
-  if (homes_ <= 64 || size_ > shrink_below_) return;
-  const size_t slots = Slots();
-  const size_t homes = homes_;
-  SetHomes(std::max<size_t>(16, size_ + size_ / 4));
-  size_t next = 0;
-  for (size_t from = 0; from < slots; ++from)
-    if (Used(from)) next = std::max(Home(Key(from)), next) + 1;
-  if (next >= Slots()) {
-    SetHomes(homes);
-    shrink_below_ = size_ / 2;  // by chance they do not fit now
-    return;
-  }
-  next = 0;
-  for (size_t from = 0; from < slots; ++from) {
-    if (!Used(from)) continue;
-    const size_t place = std::max(Home(Key(from)), next);
-    if (place != from) {
-      Copy(place, from);
-      SetMeta(from, 0);
-    }
-    next = place + 1;
-  }
-  pages_.Resize(Slots() * stride_);
+  if (!mixed_) return false;
+  const auto doubtful = [](const State& state) { return state.copies != state.certain; };
+  for (const Kind& kind : kinds_)
+    if (kind.names != 0 && doubtful(kind.state)) return true;
+  return std::any_of(records_.begin(), records_.end(),
+                     [&](const Record& record) { return doubtful(record.state); });
 }
 
 // ---- Visits ----
 
 EngineBlockHash AliasTable::NameAt(size_t slot, std::string* memory) const {
-  EngineBlockHash name{.value = ValueOf(Key(slot)), .bytes = {}};
+  EngineBlockHash name{.value = rows_.KeyOf(slot), .bytes = {}};
   if (name_bytes_ == 0) return name;
   memory->resize(name_bytes_);
-  std::memcpy(memory->data(), At(slot) + kSlotBytes, rest_bytes_);
+  std::memcpy(memory->data(), rows_.Payload(slot) + kRestAt, rest_bytes_);
   for (size_t i = rest_bytes_; i < name_bytes_; ++i)
     (*memory)[i] = static_cast<char>(name.value >> (8 * (name_bytes_ - 1 - i)));
   name.bytes = *memory;
@@ -467,46 +311,52 @@ EngineBlockHash AliasTable::NameAt(size_t slot, std::string* memory) const {
 void AliasTable::ForEach(
     const std::function<void(const EngineBlockHash& name, size_t slot)>& visit) const {
   std::string memory;
-  for (size_t slot = 0; slot < Slots(); ++slot)
-    if (Used(slot)) visit(NameAt(slot, &memory), slot);
+  rows_.ForEach([&](size_t slot) { visit(NameAt(slot, &memory), slot); });
 }
 
 bool AliasTable::ForEachFrom(
-    uint64_t* key, size_t* slots,
+    uint64_t* cursor, size_t* slots,
     const std::function<bool(const EngineBlockHash& name, size_t slot)>& visit) const {
   std::string memory;
-  for (size_t at = homes_ == 0 ? 0 : Home(*key); at < Slots(); ++at) {
+  while (size() != 0) {
     if (*slots == 0) return false;
-    --*slots;
-    if (!Used(at)) {
-      *key = std::max(*key, FirstKeyOf(at));
-      continue;
+    const size_t bucket = rows_.BucketOfCursor(*cursor);
+    const size_t rows = rows_.RowsIn(bucket);
+    for (size_t at = 0; at < rows; ++at) {
+      const size_t slot = rows_.RowAt(bucket, at);
+      if (!visit(NameAt(slot, &memory), slot)) return false;
     }
-    if (Key(at) < *key) continue;
-    *key = Key(at);
-    if (!visit(NameAt(at, &memory), at)) return false;
+    *slots -= std::min(*slots, rows + 1);
+    *cursor = rows_.CursorBehind(bucket);
+    if (*cursor == 0) break;
   }
   return true;
 }
 
 std::string AliasTable::Check() const {
-  size_t used = 0;
+  if (const std::string wrong = rows_.Check(); !wrong.empty()) return wrong;
+  std::vector<uint32_t> names(kinds_.size());
   size_t records = 0;
-  uint64_t key = 0;
-  for (size_t slot = 0; slot < Slots(); ++slot) {
-    if (!Used(slot)) continue;
-    if (Key(slot) < key) return "keys out of order";
-    key = Key(slot);
-    const size_t home = Home(key);
-    if (home > slot) return "before its home";
-    for (size_t between = home; between < slot; ++between)
-      if (!Used(between)) return "a gap before a slot";
-    ++used;
-    records += (Meta(slot) & kIsRecord) != 0;
-  }
-  if (used != size_) return "size";
-  if (records + free_records_.size() != records_.size()) return "records";
-  if (homes_ != 0 && Used(Slots() - 1)) return "the last slot is used";
+  bool is_sound = true;
+  rows_.ForEach([&](size_t slot) {
+    const uint8_t code = Code(slot);
+    if (code == kIsRecord) {
+      ++records;
+      is_sound = is_sound && Word(slot) < records_.size() && records_[Word(slot)].used;
+    } else {
+      is_sound = is_sound && code != kNoCode && code < kinds_.size();
+      if (is_sound) ++names[code];
+    }
+  });
+  if (!is_sound) return "a row's code";
+  if (records != records_used_) return "records";
+  for (size_t code = 0; code < kinds_.size(); ++code)
+    if (names[code] != kinds_[code].names) return "names of a kind";
+  size_t idle = 0;
+  for (size_t code = 1; code < kinds_.size(); ++code) idle += kinds_[code].names == 0;
+  if (idle != idle_) return "kinds without names";
+  for (const auto& [state, code] : codes_)
+    if (kinds_[code].state != state) return "a code's state";
   return "";
 }
 

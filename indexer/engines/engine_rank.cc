@@ -9,6 +9,7 @@
 #include "indexer/engines/engine_rank.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <utility>
 
@@ -18,7 +19,8 @@
 namespace kvatlas {
 namespace {
 
-constexpr size_t kAhead = 12;  // names whose slots are loaded ahead
+constexpr size_t kAhead = 32;    // names that are loaded together
+constexpr size_t kFewNames = 8;  // of an event, are loaded with those of other events
 
 std::string Text(std::string_view text) { return std::string(text); }
 
@@ -36,13 +38,25 @@ EngineRank::EngineRank(const EngineWorkerOptions& options, uint32_t rank,
       scratch_(scratch),
       pages_(options.page_names, options.is_sglang) {}
 
-void EngineRank::Prefetch(const EngineEvent& event) const {
-  if (groups_.empty() || event.hashes.empty()) return;
-  const AliasTable* const table = Table(0, event.hashes[0].bytes.size());
-  if (table == nullptr) return;
-  const size_t count = std::min(event.hashes.size(), kAhead);
-  for (size_t i = 0; i < count; ++i)
-    if (event.hashes[i].bytes.size() == table->name_bytes()) table->Prefetch(event.hashes[i]);
+void EngineRank::Prefetch(std::span<const EngineEvent> events) const {
+  if (groups_.empty()) return;
+  std::array<EngineBlockHash, kAhead> names;
+  size_t count = 0;
+  const auto add = [&](const EngineBlockHash& name) {
+    if (count < names.size()) names[count++] = name;
+  };
+  for (const EngineEvent& event : events) {
+    if (event.hashes.size() >= kFewNames) continue;
+    for (const EngineBlockHash& name : event.hashes) add(name);
+    if (event.parent.has_value()) add(*event.parent);
+  }
+  // One alone waits as long either way.
+  if (count > 1) PrefetchNames(0, std::span(names).first(count));
+}
+
+void EngineRank::PrefetchNames(size_t group, std::span<const EngineBlockHash> names) const {
+  if (names.empty()) return;
+  if (const AliasTable* const table = Table(group, names[0].bytes.size())) table->Prefetch(names);
 }
 
 void EngineRank::Apply(const EngineEvent& event, Time now) {
@@ -396,10 +410,10 @@ void EngineRank::PlaceTokens(Store* store, Chain chain) {
   AliasTable* const table = TableFor(store->group, event.hashes[0]);
   if (table == nullptr)
     return Refuse(Refusal::kTooLarge, store->blocks, "names of too many lengths");
-  for (size_t i = 0; i < std::min(kAhead, store->blocks); ++i) table->Prefetch(event.hashes[i]);
   for (size_t i = 0; i < store->blocks; ++i) {
     const EngineBlockHash& name = event.hashes[i];
-    if (i + kAhead < store->blocks) table->Prefetch(event.hashes[i + kAhead]);
+    if (i % kAhead == 0 && store->blocks >= kFewNames)
+      table->Prefetch(event.hashes.subspan(i, std::min(kAhead, store->blocks - i)));
     const bool known = chain.state == Chain::State::kKnown;
     if (!known || store->by_name) {
       const std::optional<BlockPlace> place = FindPlace(store->group, name);
@@ -505,13 +519,11 @@ void EngineRank::ApplyRemoved(const EngineEvent& event) {
   FlushStored();
   const std::optional<size_t> group = GroupOf(event.group, /*make=*/false);
   bool removed = false;
-  const AliasTable* const table = group.has_value() && !event.hashes.empty()
-                                      ? Table(*group, event.hashes[0].bytes.size())
-                                      : nullptr;
-  for (size_t i = 0; i < event.hashes.size(); ++i) {
+  const size_t count = event.hashes.size();
+  for (size_t i = 0; i < count; ++i) {
     const EngineBlockHash& name = event.hashes[i];
-    if (table != nullptr && i + kAhead < event.hashes.size())
-      table->Prefetch(event.hashes[i + kAhead]);
+    if (group.has_value() && i % kAhead == 0 && count >= kFewNames)
+      PrefetchNames(*group, event.hashes.subspan(i, std::min(kAhead, count - i)));
     bool found = group.has_value() && RemoveOne(*group, name, *tier);
     for (size_t other = 0; !found && !event.group.has_value() && other < groups_.size(); ++other)
       found = other != group && RemoveOne(other, name, *tier);

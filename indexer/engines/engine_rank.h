@@ -18,6 +18,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -47,7 +48,8 @@ class EngineRank {
   EngineRank(const EngineWorkerOptions& options, uint32_t rank, std::unique_ptr<RankSink> sink,
              EngineWorkerStats* counters, EngineScratch* scratch);
 
-  void Prefetch(const EngineEvent& event) const;
+  // Loads what these events will look up, of those with few names each.
+  void Prefetch(std::span<const EngineEvent> events) const;
   void Apply(const EngineEvent& event, Time now);
   void Flush();
 
@@ -153,6 +155,7 @@ class EngineRank {
   bool RemoveOne(size_t group, const EngineBlockHash& name, Tier tier);
 
   // ---- engine_rank_blocks.cc: names, blocks, what is pending ----
+  void PrefetchNames(size_t group, std::span<const EngineBlockHash> names) const;
   AliasTable* Table(size_t group, size_t name_bytes) const;
   // Null: names of too many lengths.
   AliasTable* TableFor(size_t group, const EngineBlockHash& name);
@@ -280,7 +283,7 @@ class EngineRank {
   struct Healing {
     size_t group = 0;
     size_t table = 0;
-    uint64_t key = 0;
+    uint64_t cursor = 0;
     bool shed = false;  // something was, since this round began
   } healing_;
 

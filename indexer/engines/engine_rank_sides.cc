@@ -29,6 +29,8 @@ namespace {
 constexpr uint32_t kWindowComponent = 0xfffffff0;
 constexpr uint32_t kStateComponent = 0xfffffff1;
 
+constexpr size_t kAhead = 32;  // names that are loaded together
+
 }  // namespace
 
 // ---- Which class a group is of ----
@@ -156,6 +158,11 @@ void EngineRank::ApplySideStored(const EngineEvent& event, size_t group, Tier ti
   bool taken = false;
   for (size_t i = 0; i < blocks; ++i) {
     const EngineBlockHash& name = event.hashes[i];
+    if (i % kAhead == 0) {
+      const auto names = event.hashes.subspan(i, std::min(kAhead, blocks - i));
+      PrefetchNames(group, names);
+      PrefetchNames(0, names);  // of the main blocks
+    }
     if (has_inner) {
       const bool follows =
           i > 0 && (dense || (offsets ? event.block_offsets[i] == event.block_offsets[i - 1] + 1

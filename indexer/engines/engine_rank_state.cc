@@ -218,11 +218,11 @@ void EngineRank::Heal() {
   Stored one;
   for (; healing_.group < groups_.size(); ++healing_.group, healing_.table = 0) {
     const Group& group = groups_[healing_.group];
-    for (; healing_.table < group.tables.size(); ++healing_.table, healing_.key = 0) {
+    for (; healing_.table < group.tables.size(); ++healing_.table, healing_.cursor = 0) {
       const AliasTable& table = *group.tables[healing_.table];
       bool room = true;
-      const bool through =
-          table.ForEachFrom(&healing_.key, &slots, [&](const EngineBlockHash& name, size_t slot) {
+      const bool through = table.ForEachFrom(
+          &healing_.cursor, &slots, [&](const EngineBlockHash& name, size_t slot) {
             const BlockPlace place = table.place(slot);
             for (int t = 0; t < kTiers && room; ++t) {
               const Tier tier = static_cast<Tier>(t);

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <map>
 #include <set>
+#include <span>
 #include <utility>
 
 #include "indexer/base/mutex.h"
@@ -14,7 +15,7 @@
 namespace kvatlas {
 namespace {
 
-constexpr size_t kEventsAhead = 6;     // whose names are loaded
+constexpr size_t kEventsAhead = 16;    // whose names are loaded together
 constexpr size_t kResolvesMax = 1024;  // a call
 
 }  // namespace
@@ -194,7 +195,9 @@ void EngineWorker::Apply(uint32_t stream_rank, const EngineBatch& batch, Time no
         ++counters.refused[static_cast<size_t>(Refusal::kShed)];
         continue;
       }
-      if (i + kEventsAhead < batch.events.size()) rank->Prefetch(batch.events[i + kEventsAhead]);
+      if (i % kEventsAhead == 0)
+        rank->Prefetch(
+            std::span(batch.events).subspan(i, std::min(kEventsAhead, batch.events.size() - i)));
       rank->Apply(event, now);
     }
     state_->Finish(rank);

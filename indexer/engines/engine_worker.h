@@ -13,7 +13,7 @@
 // until such a main block comes. Without main attention a window or state stands for it. Blocks whose parent is unknown are parked with their tokens
 // and linked when it comes.
 // *Threads*: any; a worker's calls are serialised by its own mutex, its sinks are called with it held.
-// *Cost*: per stored block a hash of its tokens, a step of the chain and one table access; about 25 bytes a
+// *Cost*: per stored block a hash of its tokens, a step of the chain and one table access; about 20 bytes a
 // held block and rank, longer engine hashes their length more. No allocation per event once grown.
 // *Bounds*: `EngineWorkerOptions`.
 
