@@ -1,7 +1,6 @@
 // Which holders hold which side blocks of hybrid models (`cache_class.h`)?
 //
-//   name ─▶ segment (of 256, by the name's upper bits) ─▶ slot [ name 8 | holders 4 ] ─▶ one holder with its tiers,
-//                                                                                    or a `HolderSet` in the pool
+//   name ─▶ row of a `BucketTable` [ holders 4 ] ─▶ one holder with its tiers, or a `HolderSet` in the pool
 //
 // *Place*: one per domain beside the domain's index. It answers no prefix question by itself: `reusable.h` reads rows of it,
 // a row being the holders of one name.
@@ -9,9 +8,9 @@
 // *Threads*: any. Writers take the lock alone, for at most `kNamesPerLock` names at a time; a `Reader` shares it. A holder's
 // own calls are serialised by the caller, who also says when its holdings change (`BeginWrite`, `EndWrite`), so
 // that a query can tell that what it read of a holder was of one instant.
-// *Cost*: a name that one holder has takes 12 bytes a slot, at most 7/8 and at least about 2/3 full: 14 to 18; one that
-// several have 16 more and what `HolderSet` says. Store, remove and row are one probe. A segment grows by a quarter at a
-// time: 1/256 of all is moved.
+// *Cost*: a name that one holder has takes 11.8 to 12.1 bytes (`bucket_table.h`: a row of 4 bytes, of which no call moves
+// more than three buckets); one that several have 16 more and what `HolderSet` says. Store, remove and row are one look-up, and
+// those of one call wait for memory together.
 // *Bounds*: holders below 2^27; `bytes_max`, beyond which new names are refused.
 
 #ifndef KVATLAS_INDEXER_INDEX_SIDE_INDEX_H_
@@ -21,13 +20,17 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "indexer/base/bucket_table.h"
+#include "indexer/base/clock.h"
 #include "indexer/base/ids.h"
 #include "indexer/base/memory_budget.h"
 #include "indexer/base/mutex.h"
@@ -118,48 +121,33 @@ class SideIndex {
   absl::Status Check() const;
 
  private:
-  static constexpr size_t kSegments = 256;
   static constexpr uint32_t kShared = 1u << 31;  // the rest is a number in the pool
   static constexpr uint32_t kHoldersEnd = 1u << 27;
   static constexpr uint32_t kVersionsPerChunk = 1024;
   static constexpr uint32_t kVersionChunks = 1024;
 
-  // 12 bytes: the name in two halves. `holders` 0: an empty slot.
-  struct Slot {
-    uint32_t low = 0;
-    uint32_t high = 0;
-    uint32_t holders = 0;
-  };
-  static_assert(sizeof(Slot) == 12);
-
-  struct Segment {
-    std::vector<Slot> slots;
-    size_t used = 0;
-  };
-
-  static uint64_t NameOf(const Slot& slot) { return uint64_t{slot.high} << 32 | slot.low; }
   static uint32_t Pack(HolderIndex holder, TierMask tiers) {
     return Raw(holder) << kTiers | tiers.bits();
   }
-  const Segment& SegmentOf(uint64_t name) const ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
-    return segments_[name >> 56];
+  // What a row has.
+  uint32_t HoldersAt(size_t row) const ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    uint32_t holders;
+    std::memcpy(&holders, rows_.Payload(row), sizeof(holders));
+    return holders;
   }
-  static size_t HomeOf(const Segment& segment, uint64_t name) {
-    return static_cast<size_t>((static_cast<unsigned __int128>(name << 8) * segment.slots.size()) >>
-                               64);
+  void SetHolders(size_t row, uint32_t holders) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    std::memcpy(rows_.Payload(row), &holders, sizeof(holders));
   }
-  // The slot of the name, or the empty one where it would be; null in a segment without slots.
-  static const Slot* Find(const Segment& segment, uint64_t name) {
-    return segment.slots.empty() ? nullptr : FindFrom(segment, HomeOf(segment, name), name);
+  TierMask TiersOf(uint32_t holders, HolderIndex holder) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  void Prefetch(std::span<const SequenceHash> names) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  uint64_t BytesNow() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    return rows_.bytes() + pool_bytes_;
   }
-  // REQUIRES: the segment has slots.
-  static const Slot* FindFrom(const Segment& segment, size_t home, uint64_t name);
-  Slot* FindOrInsert(uint64_t name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Erase(Segment* segment, Slot* slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Resize(Segment* segment, size_t slots) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  TierMask TiersOf(const Slot& slot, HolderIndex holder) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
-  // An empty mask takes the holder out, and the slot away where it was the last one; true: the slot went.
-  bool SetTiers(Segment* segment, Slot* slot, HolderIndex holder, TierMask before, TierMask after)
+  // What a holder has of about `kNamesPerStep` names from a cursor on; false: that was all.
+  bool Step(HolderIndex holder, TierMask tiers, uint64_t* cursor,
+            std::vector<std::pair<SequenceHash, TierMask>>* found) const;
+  // An empty mask takes the holder out, and the row away where it was the last one.
+  void SetTiers(size_t row, HolderIndex holder, TierMask before, TierMask after)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   uint32_t AddToPool(HolderSet set) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void FreeOfPool(uint32_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -168,10 +156,10 @@ class SideIndex {
   const uint64_t bytes_max_;
   const MemoryBudget* const memory_;
   mutable SharedMutex mutex_;
-  std::array<Segment, kSegments> segments_ ABSL_GUARDED_BY(mutex_);
+  BucketTable rows_ ABSL_GUARDED_BY(mutex_){sizeof(uint32_t), RandomInstanceId()};
   std::vector<HolderSet> pool_ ABSL_GUARDED_BY(mutex_);
   std::vector<uint32_t> pool_free_ ABSL_GUARDED_BY(mutex_);
-  uint64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t pool_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   Stats counts_ ABSL_GUARDED_BY(mutex_);
 
   std::atomic<uint64_t> begun_{0}, ended_{0};
