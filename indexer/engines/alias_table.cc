@@ -191,12 +191,12 @@ bool AliasTable::Store(size_t slot, Tier tier) {
 }
 
 bool AliasTable::StoreOnce(size_t slot, Tier tier) {
-  const bool first = Store(slot, tier);
-  if (!(Meta(slot) & kIsRecord)) return first;
   const int t = static_cast<int>(tier);
-  Record record = RecordOf(slot);
-  record.copies[t] = record.certain[t] = 1;
-  SetRecord(slot, record);
+  State state = StateOf(slot);
+  const bool first = CountOf(state.copies, t) == 0;
+  state.copies = WithCount(state.copies, t, 1);
+  state.certain = WithCount(state.certain, t, 1);
+  SetState(slot, state);
   return first;
 }
 
