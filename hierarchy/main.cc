@@ -60,6 +60,7 @@ struct Flags {
   std::string shard;
   AnnounceFlag announce;
   std::string memory_budget;
+  uint32_t index_shards = 1;
   HierarchyOptions hierarchy;
 };
 
@@ -88,6 +89,11 @@ void Declare(FlagSet& flags, Flags* f) {
   flags.Add("parents_overlap", &f->parents_overlap,
             "how long former parents are still told when --parents=@FILE changes");
   flags.AddChoice("index", &r.index_name, IndexFlagHelp(), indexes);
+  flags.Add(
+      "index_shards", &f->index_shards,
+      "indexes that share the cells of a domain, each with a writer of its own; more than 1 where "
+      "several cores apply events at once",
+      1, kIndexShardsMax);
   flags.Add("lease_ttl", &r.receiver.lease_ttl, "silence after which a cell is in no answer",
             std::chrono::milliseconds(100));
   flags.Add("sweep_after", &r.sweep_after, "further silence after which a cell is forgotten");
@@ -242,6 +248,8 @@ int Main(int argc, char** argv) {
   Flags flags;
   Declare(service.flags(), &flags);
   service.Start(argc, argv);
+  HolderRegistryOptions& registry = flags.hierarchy.registry;
+  registry.index_name = WithShards(registry.index_name, flags.index_shards);
   const absl::StatusOr<Levels> levels = ReadLevels(flags);
   absl::StatusOr<FoundNodes> parents = FoundNodes::Read("--parents", flags.parents);
   const absl::StatusOr<uint64_t> memory_bytes_max = ReadMemoryFlag(flags.memory_budget);

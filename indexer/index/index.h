@@ -221,9 +221,14 @@ struct IndexKind {
   std::string_view about;
 };
 
-// A structure by its name. INVALID_ARGUMENT names those that exist; RESOURCE_EXHAUSTED: there is no memory for it.
+// A structure by its name; NAME*N: N of them, each with a part of the holders (`sharded_index.h`). INVALID_ARGUMENT names those that exist; RESOURCE_EXHAUSTED: there is no memory for it.
 absl::StatusOr<std::unique_ptr<Index>> MakeIndex(std::string_view name,
                                                  const IndexOptions& options);
+
+inline constexpr uint32_t kIndexShardsMax = 64;
+
+// The name of so many of a kind: "atlas*4"; of 1 the kind's.
+std::string WithShards(std::string_view name, uint32_t shards);
 
 // What `MakeIndex` can make, the default first.
 std::span<const IndexKind> IndexKinds();

@@ -1,9 +1,11 @@
 #include <string>
 
+#include "absl/strings/numbers.h"
 #include "indexer/index/atlas/atlas.h"
 #include "indexer/index/field/field.h"
 #include "indexer/index/index.h"
 #include "indexer/index/reference.h"
+#include "indexer/index/sharded_index.h"
 
 namespace kvatlas {
 namespace {
@@ -20,8 +22,7 @@ constexpr Row kRows[] = {
     {{.name = "atlas",
       .whole = true,
       .exact = true,
-      .about =
-          "runs of blocks and one table of names; readers take no lock, writers run side by side"},
+      .about = "runs of blocks and one table of names; readers take no lock, one writer at a time"},
      MakeAtlasIndex},
     {{.name = "reference",
       .whole = true,
@@ -114,10 +115,20 @@ constexpr Kinds kKinds = AllKinds();
 
 absl::StatusOr<std::unique_ptr<Index>> MakeIndex(std::string_view name,
                                                  const IndexOptions& options) {
+  uint32_t shards = 1;
+  if (const size_t star = name.find('*'); star != name.npos) {
+    const std::string number(name.substr(star + 1));
+    if (!absl::SimpleAtoi(number, &shards) || shards < 1 || shards > kIndexShardsMax)
+      return absl::InvalidArgumentError("index '" + std::string(name) +
+                                        "': the number of shards has to be 1 to " +
+                                        std::to_string(kIndexShardsMax));
+    name = name.substr(0, star);
+  }
   std::string known;
   for (const Row& row : kRows) {
     if (row.kind.name == name) {
-      std::unique_ptr<Index> index = row.make(options);
+      std::unique_ptr<Index> index =
+          shards == 1 ? row.make(options) : MakeShardedIndex(shards, options, row.make);
       if (index == nullptr)
         return absl::ResourceExhaustedError(
             "no memory or no addresses for another index (ulimit -v, vm.overcommit_memory)");
@@ -127,6 +138,12 @@ absl::StatusOr<std::unique_ptr<Index>> MakeIndex(std::string_view name,
   }
   return absl::InvalidArgumentError("no index structure '" + std::string(name) +
                                     "'; there are:" + known);
+}
+
+std::string WithShards(std::string_view name, uint32_t shards) {
+  std::string all(name);
+  if (shards != 1) all += "*" + std::to_string(shards);
+  return all;
 }
 
 std::span<const IndexKind> IndexKinds() { return kKinds.kinds; }

@@ -55,6 +55,7 @@ struct Flags {
   std::string kv_indexer_model;
   std::string answer = "reusable";
   std::string memory_budget;
+  uint32_t index_shards = 1;
   AnnounceFlag announce;
 };
 
@@ -152,6 +153,11 @@ void Declare(FlagSet& flags, Flags* f) {
   flags.Add("schedule", &f->schedule_name,
             "waypoints that parents are told, as in their --schedule and the frontends'");
   flags.AddChoice("index", &registry.index_name, IndexFlagHelp(), indexes);
+  flags.Add("index_shards", &f->index_shards,
+            "indexes that share the workers of a domain, each with a writer of its own; more than "
+            "1 where "
+            "several cores apply events at once",
+            1, kIndexShardsMax);
   flags.Add("contract_seed", &leaf.contract.seed, "seed S of the hash contract");
   flags.Add("lease_ttl", &registry.receiver.lease_ttl,
             "silence after which a worker is in no answer", std::chrono::milliseconds(100));
@@ -224,6 +230,8 @@ absl::Status Finish(Flags* flags) {
   if (!memory.ok()) return memory.status();
   flags->leaf.memory_bytes_max = *memory;
   flags->leaf.memory_meter = MemoryMeter(*memory);
+  flags->leaf.registry.index_name =
+      WithShards(flags->leaf.registry.index_name, flags->index_shards);
   if (absl::Status bad = FinishRedis(flags); !bad.ok()) return bad;
   if (absl::Status bad = FinishSchedule(flags); !bad.ok()) return bad;
   if (absl::Status bad = FinishKvIndexer(flags); !bad.ok()) return bad;

@@ -32,8 +32,8 @@ class NullIndex : public Index {
   uint32_t holders_ = 0;
 };
 
-Contender OfKind(const IndexKind& kind) {
-  const std::string name(kind.name);
+// `name`: the kind's, or NAME*N.
+Contender OfKind(const IndexKind& kind, const std::string& name) {
   return {.name = name,
           .holders_max = kind.holders_max,
           .make = [name](const IndexOptions& options) { return MakeIndex(name, options); }};
@@ -52,11 +52,12 @@ Contender NullContender() {
 absl::StatusOr<std::vector<Contender>> ContendersByName(const std::vector<std::string>& names) {
   std::vector<Contender> contenders;
   for (const std::string& name : names) {
-    const IndexKind* kind = FindIndexKind(name);
+    const IndexKind* kind = FindIndexKind(name.substr(0, name.find('*')));
     if (name == "all") {
-      for (const IndexKind& one : IndexKinds()) contenders.push_back(OfKind(one));
+      for (const IndexKind& one : IndexKinds())
+        contenders.push_back(OfKind(one, std::string(one.name)));
     } else if (kind != nullptr) {
-      contenders.push_back(OfKind(*kind));
+      contenders.push_back(OfKind(*kind, name));
     }
     if (name == "all" || name == "null") contenders.push_back(NullContender());
     if (name != "all" && name != "null" && kind == nullptr) {
