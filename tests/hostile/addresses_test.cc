@@ -122,7 +122,9 @@ TEST_P(AddressesTest, BodiesThatAreSentButForTheirLastByte) {
     ASSERT_NE(at, std::string::npos);
     const double bytes = std::stod(metrics.substr(at + part.size()));
     // A hierarchy takes no bodies.
-    if (Program() != kHierarchy) EXPECT_GT(bytes, 1 << 20);
+    if (Program() != kHierarchy) {
+      EXPECT_GT(bytes, 1 << 20);
+    }
     EXPECT_LE(bytes, kAddresses / 8 + (8 << 20));
     std::cout << whole << " bodies taken, memory " << (siege_->RssBytes() >> 20) << " MiB\n";
   }
