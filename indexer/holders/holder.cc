@@ -430,23 +430,15 @@ absl::Status Holder::ApplyToIndex(const Event& event) {
     return absl::ResourceExhaustedError("the holder has as many blocks as it may");
   changes_.Clear();
   absl::Status status = index_->Apply(number_, event, &changes_);
-  CountChanges();
+  // One writer at a time: no need for a locked instruction.
+  blocks_.store(
+      blocks_.load(std::memory_order_relaxed) + static_cast<uint64_t>(changes_.held_delta()),
+      std::memory_order_relaxed);
+  last_changed_.store(last_changed_.load(std::memory_order_relaxed) + changes_.blocks(),
+                      std::memory_order_relaxed);
   if (observer_ != nullptr && !masked_ && !changes_.empty())
     observer_->OnChanged(number_, changes_, stored);
   return status;
-}
-
-void Holder::CountChanges() {
-  uint64_t blocks = blocks_.load(std::memory_order_relaxed);
-  for (size_t i = 0; i < changes_.size(); ++i) {
-    const ChangeLog::Run run = changes_[i];
-    if (run.before.empty()) blocks += run.blocks.size();
-    if (run.after.empty()) blocks -= run.blocks.size();
-  }
-  // One writer at a time: no need for a locked instruction.
-  blocks_.store(blocks, std::memory_order_relaxed);
-  last_changed_.store(last_changed_.load(std::memory_order_relaxed) + changes_.blocks(),
-                      std::memory_order_relaxed);
 }
 
 void Holder::SetLoad(const Load& load) {

@@ -164,7 +164,6 @@ class Holder : private HoldingsSink {
   void SetLayout(const CacheLayout& layout) override;
   void ForEachHeld(const std::function<void(SequenceHash, TierMask, SideClass)>& visit) override;
   Digest CurrentDigest() override;
-  void CountChanges();
   void TellHoldings(bool gained);
 
   static constexpr size_t kLoadWords = 6;

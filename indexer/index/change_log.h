@@ -70,6 +70,18 @@ class ChangeLog {
             .blocks = std::span(blocks_).subspan(runs_[i].first, end - runs_[i].first)};
   }
 
+  // Blocks that began to be held in some tier, less those that ceased to be.
+  int64_t held_delta() const {
+    int64_t delta = 0;
+    for (size_t i = 0; i < size(); ++i) {
+      const Run run = (*this)[i];
+      const int64_t blocks = static_cast<int64_t>(run.blocks.size());
+      if (run.before.empty()) delta += blocks;
+      if (run.after.empty()) delta -= blocks;
+    }
+    return delta;
+  }
+
   // Calls visit(block, position, before, after) for every block.
   template <typename Visit>
   void ForEachBlock(Visit visit) const {

@@ -18,7 +18,8 @@ absl::Status BenchSink::Apply(HolderIndex holder, const Event& event) {
   if (kind_ == SinkKind::kNone) return index_->Apply(holder, event, nullptr);
   changes_.Clear();
   absl::Status status = index_->Apply(holder, event, &changes_);
-  CountChanges();
+  held_blocks_ += static_cast<uint64_t>(changes_.held_delta());
+  changed_blocks_ += changes_.blocks();
   if (kind_ == SinkKind::kDigest) {
     digest_ = index_->DigestOf(holder);
     return status;
@@ -37,15 +38,6 @@ absl::Status BenchSink::Apply(HolderIndex holder, const Event& event) {
 void BenchSink::Take() {
   const std::vector<Event> due = coverage_->Take(kWaypointsPerTake);
   if (told_ != nullptr && !due.empty()) told_(due);
-}
-
-void BenchSink::CountChanges() {
-  for (size_t i = 0; i < changes_.size(); ++i) {
-    const ChangeLog::Run run = changes_[i];
-    if (run.before.empty()) held_blocks_ += run.blocks.size();
-    if (run.after.empty()) held_blocks_ -= run.blocks.size();
-  }
-  changed_blocks_ += changes_.blocks();
 }
 
 }  // namespace kvatlas

@@ -53,8 +53,6 @@ class BenchSink {
   const Digest& digest() const { return digest_; }
 
  private:
-  void CountChanges();
-
   const SinkKind kind_;
   Index* const index_;
   const Told told_;
