@@ -11,7 +11,7 @@
 #include "indexer/base/waypoints.h"
 #include "tools/bench/bench_input.h"
 #include "tools/bench/contender.h"
-#include "tools/bench/make_ops.h"
+#include "tools/bench/ops_test_util.h"
 
 namespace kvatlas {
 namespace {
@@ -26,7 +26,6 @@ OpsFile Prompts() {
   options.split = 4;
   options.capacity = 400;
   options.eviction = OpsEviction::kRandom;
-  options = WithDefaults(options);
   std::vector<TraceRequest> trace;
   for (uint64_t i = 0; i < 1500; ++i) {
     TraceRequest request;
@@ -34,14 +33,7 @@ OpsFile Prompts() {
     for (uint64_t k = 0; k < 1 + i % 12; ++k) request.hash_ids.push_back(i * 7 % 40 * 100 + k);
     trace.push_back(request);
   }
-  const std::string path = testing::TempDir() + "/prompts.ops";
-  absl::StatusOr<OpsWriter> out = OpsWriter::Create(path, 256, kWorkers);
-  EXPECT_TRUE(out.ok());
-  OpsSummary summary{};
-  WriteTraceOps(options, trace, &*out, &summary);
-  out->Clear(kWorkers - 1, 2'000'000'000);
-  EXPECT_TRUE(out->Finish().ok());
-  return *OpsFile::Open(path);
+  return OpsFileOf(options, trace, "prompts.ops", 2'000'000'000);
 }
 
 std::unique_ptr<Index> Made(const std::string& name) {

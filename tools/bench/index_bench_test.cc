@@ -15,6 +15,7 @@
 #include "tools/bench/check.h"
 #include "tools/bench/final_holdings.h"
 #include "tools/bench/make_ops.h"
+#include "tools/bench/ops_test_util.h"
 #include "tools/bench/svg_plot.h"
 #include "tools/bench/thread_pool.h"
 #include "tools/bench/timing.h"
@@ -34,7 +35,6 @@ OpsFile SmallFile() {
   options.split = 2;
   options.capacity = 30;
   options.eviction = OpsEviction::kRandom;
-  options = WithDefaults(options);
   std::vector<TraceRequest> trace;
   for (uint64_t i = 0; i < kRequests; ++i) {
     TraceRequest request;
@@ -43,16 +43,7 @@ OpsFile SmallFile() {
     for (uint64_t k = 0; k < 1 + i % 3; ++k) request.hash_ids.push_back(1000 + i % 20 * 10 + k);
     trace.push_back(request);
   }
-  const std::string path = testing::TempDir() + "/small.ops";
-  absl::StatusOr<OpsWriter> out = OpsWriter::Create(path, 256, kWorkers);
-  EXPECT_TRUE(out.ok());
-  OpsSummary summary{};
-  WriteTraceOps(options, trace, &*out, &summary);
-  out->Clear(kWorkers - 1, 1'000'000'000);
-  EXPECT_TRUE(out->Finish().ok());
-  absl::StatusOr<OpsFile> file = OpsFile::Open(path);
-  EXPECT_TRUE(file.ok()) << file.status();
-  return *std::move(file);
+  return OpsFileOf(options, trace, "small.ops", 1'000'000'000);
 }
 
 // A structure that passes everything on; what a test double changes, it overrides.
