@@ -239,7 +239,7 @@ std::string ConformanceCaseTest::Answer(std::string_view question) {
     EXPECT_EQ(words[1], "holds");
     return std::to_string(Holdings(holder));
   }
-  return answer.empty() ? "nobody" : Join(answer);
+  return answer.empty() ? "none" : Join(answer);
 }
 
 void ConformanceCaseTest::RunStatement(std::string_view statement) {
