@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "frontend/finders.h"
-#include "frontend/frontend.h"
-#include "frontend/grpc_finders.h"
+#include "frontend/peers/grpc_finders.h"
+#include "frontend/route/finders.h"
+#include "frontend/route/frontend.h"
 #include "frontend/truth/finding.h"
 #include "frontend/truth/fleet_test_util.h"
 #include "frontend/truth/grpc_leaf_prober.h"

@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "frontend/frontend.h"
-#include "frontend/route_observer.h"
+#include "frontend/route/frontend.h"
+#include "frontend/route/route_observer.h"
 #include "frontend/truth/what_if.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/domain.h"

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "frontend/frontend.h"
+#include "frontend/route/frontend.h"
 #include "frontend/truth/what_if.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/domain.h"

@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "frontend/frontend.h"
+#include "frontend/route/frontend.h"
 #include "frontend/truth/finding.h"
 #include "indexer/base/hash.h"
 #include "indexer/base/ids.h"

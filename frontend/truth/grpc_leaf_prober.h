@@ -7,9 +7,9 @@
 
 #include <string>
 
-#include "frontend/peers_by_address.h"
+#include "frontend/peers/peers_by_address.h"
+#include "frontend/peers/under_way.h"
 #include "frontend/truth/leaf_prober.h"
-#include "frontend/under_way.h"
 
 namespace grpc {
 class Channel;

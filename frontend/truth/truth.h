@@ -32,9 +32,9 @@
 #include <string>
 #include <vector>
 
-#include "frontend/finders.h"
-#include "frontend/frontend.h"
-#include "frontend/route_observer.h"
+#include "frontend/route/finders.h"
+#include "frontend/route/frontend.h"
+#include "frontend/route/route_observer.h"
 #include "frontend/truth/decision_log.h"
 #include "frontend/truth/evidence.h"
 #include "frontend/truth/finding.h"

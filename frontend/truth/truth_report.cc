@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "frontend/receipt.h"
+#include "frontend/route/receipt.h"
 
 namespace kvatlas {
 namespace {

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "frontend/wire.h"
+#include "frontend/peers/wire.h"
 #include "indexer/transport/wire.h"
 
 namespace kvatlas {

@@ -16,8 +16,8 @@
 #include <utility>
 #include <vector>
 
-#include "frontend/finders.h"
-#include "frontend/frontend.h"
+#include "frontend/route/finders.h"
+#include "frontend/route/frontend.h"
 #include "frontend/truth/diagnosis.h"
 #include "frontend/truth/fleet_test_util.h"
 #include "frontend/truth/leaf_prober.h"

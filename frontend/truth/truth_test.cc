@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "frontend/finders.h"
-#include "frontend/frontend.h"
+#include "frontend/route/finders.h"
+#include "frontend/route/frontend.h"
 #include "frontend/truth/truth_http.h"
 #include "frontend/truth/truth_report.h"
 #include "frontend/truth/truth_service.h"

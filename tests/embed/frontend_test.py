@@ -27,7 +27,7 @@ from leaf_process import Leaf  # noqa: E402
 
 (LEAF, HIERARCHY, PUBLISHER, GATEWAY, INSTALL, HEADER, EXAMPLE, SENTENCEPIECE, SHARED, STATIC, FLAGS) = (
     str(Path(path).resolve()) for path in sys.argv[1:12])
-TOKENIZERS = Path("frontend/text/testdata").resolve()
+TOKENIZERS = Path("frontend/prompt/text/testdata").resolve()
 
 
 def recorded(name):

@@ -13,7 +13,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "frontend/http/socket_test_util.h"
+#include "frontend/doors/http/socket_test_util.h"
 #include "indexer/base/mutex.h"
 #include "indexer/service/address.h"
 #include "tests/hostile/raw_socket.h"

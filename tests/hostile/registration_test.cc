@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "frontend/http/socket_test_util.h"
+#include "frontend/doors/http/socket_test_util.h"
 #include "indexer/service/address.h"
 #include "tests/hostile/raw_socket.h"
 #include "tests/hostile/siege.h"

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares our token ids with those of the Python packages that engines use, for real tokenizers.
 
-    bazel build //frontend/text:kvatlas-tokenize && tests/interop/run_tokenizers.py
+    bazel build //frontend/prompt/text:kvatlas-tokenize && tests/interop/run_tokenizers.py
     tests/interop/run_tokenizers.py --model qwen3 --seed 7 --conversations 20
     tests/interop/run_tokenizers.py --model qwen3 --model llama3 --speed
 
@@ -214,7 +214,7 @@ def print_table(comparisons):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tokenize", type=Path, default=ROOT / "bazel-bin/frontend/text/kvatlas-tokenize")
+    parser.add_argument("--tokenize", type=Path, default=ROOT / "bazel-bin/frontend/prompt/text/kvatlas-tokenize")
     parser.add_argument("--environment", type=Path, default=Path("~/.cache/kvatlas-interop").expanduser())
     parser.add_argument("--model", action="append", choices=NPM + list(SENTENCEPIECE), help="only this one; may be given again")
     parser.add_argument("--seed", type=int, default=1)

@@ -142,7 +142,7 @@ _KINDS = ["unit", "service", "cluster"]
 
 # Dependencies that open sockets or start processes: a test of theirs is no unit.
 _NOT_OF_UNITS = [
-    "//frontend/http:socket_test_util",
+    "//frontend/doors/http:socket_test_util",
     "//indexer/engines:zmq_test_engine",
     "//indexer/leaf:leaf",
     "//indexer/service:grpc_channel",

@@ -7,7 +7,7 @@
 #include <random>
 #include <utility>
 
-#include "frontend/frontend.h"
+#include "frontend/route/frontend.h"
 #include "hierarchy/hierarchy.h"
 #include "indexer/base/hash.h"
 #include "tools/bench/hierarchy_bench_cell.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "frontend/policy/policy.h"
+#include "frontend/route/policy/policy.h"
 #include "indexer/service/flags.h"
 #include "tools/bench/hierarchy_bench_workload.h"
 #include "tools/cluster/policy_replay.h"

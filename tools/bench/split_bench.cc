@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "frontend/finders.h"
-#include "frontend/shard_plan.h"
+#include "frontend/route/finders.h"
+#include "frontend/route/shard_plan.h"
 #include "indexer/base/hash.h"
 #include "indexer/base/ids.h"
 #include "indexer/base/shard_map.h"

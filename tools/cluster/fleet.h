@@ -2,7 +2,7 @@
 // own policy over their true contents and loads.
 //
 // *Place*: one fleet mirrors the real engines, fed the same calls; others replay the trace under another policy.
-// *Truth*: as in `frontend/policy/policy.h`; names and tie-breaks are those of the real cluster.
+// *Truth*: as in `frontend/route/policy/policy.h`; names and tie-breaks are those of the real cluster.
 // *Threads*: none; the owner serialises.
 
 #ifndef KVATLAS_TOOLS_CLUSTER_FLEET_H_
@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "frontend/cost.h"
-#include "frontend/policy/policy.h"
+#include "frontend/route/cost.h"
+#include "frontend/route/policy/policy.h"
 #include "indexer/base/ids.h"
 #include "tools/engine/engine_model.h"
 

@@ -13,7 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "frontend/policy/policy.h"
+#include "frontend/route/policy/policy.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/waypoints.h"
 #include "indexer/service/flags.h"
@@ -48,7 +48,7 @@ struct RunFlags {
   std::string json;
   bool keep = false;
   bool text = false;
-  std::string models = "bytes=frontend/text/testdata/bytes";
+  std::string models = "bytes=frontend/prompt/text/testdata/bytes";
   std::string answer = "reusable";
   ClusterOptions cluster;
 };

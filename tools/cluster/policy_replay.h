@@ -4,7 +4,7 @@
 //   for each policy, for each load, for each seed:
 //     trace, arrivals stretched to the load ─▶ Fleet::Best ─▶ EngineModel ─▶ time to first token, hits
 //
-// *Truth*: policies are those of the frontend (`frontend/policy/policy.h`) and run on the same requests at the same times;
+// *Truth*: policies are those of the frontend (`frontend/route/policy/policy.h`) and run on the same requests at the same times;
 // what differs is their choices, and what follows from these. A run depends on its options alone. Policies know what was
 // and what is, never what comes: expected output is not told.
 // *Threads*: none. *Cost*: about a second for the conversation trace and 32 workers.

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "frontend/policy/policy.h"
+#include "frontend/route/policy/policy.h"
 
 namespace kvatlas {
 namespace {

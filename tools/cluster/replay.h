@@ -25,7 +25,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "frontend/policy/policy.h"
+#include "frontend/route/policy/policy.h"
 #include "indexer/base/clock.h"
 #include "tools/cluster/cluster.h"
 #include "tools/cluster/report.h"

@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "frontend/text/model_registry.h"
-#include "frontend/text/prompt_tokenizer.h"
-#include "frontend/text/text_model.h"
+#include "frontend/prompt/text/model_registry.h"
+#include "frontend/prompt/text/prompt_tokenizer.h"
+#include "frontend/prompt/text/text_model.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/hash.h"
 

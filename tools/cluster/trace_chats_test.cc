@@ -7,9 +7,9 @@
 #include <memory>
 #include <variant>
 
-#include "frontend/openai/openai_request.h"
-#include "frontend/text/model_registry.h"
-#include "frontend/text/text_model.h"
+#include "frontend/prompt/openai/openai_request.h"
+#include "frontend/prompt/text/model_registry.h"
+#include "frontend/prompt/text/text_model.h"
 #include "indexer/base/hash.h"
 
 namespace kvatlas {
@@ -18,7 +18,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-constexpr char kModels[] = "bytes=frontend/text/testdata/bytes";
+constexpr char kModels[] = "bytes=frontend/prompt/text/testdata/bytes";
 constexpr uint32_t kBlockSize = 64;
 
 TraceChats MakeChats(std::vector<TraceRequest>* trace) {

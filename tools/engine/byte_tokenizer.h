@@ -8,7 +8,7 @@
 
 #include <string>
 
-#include "frontend/text/prompt_tokenizer.h"
+#include "frontend/prompt/text/prompt_tokenizer.h"
 #include "indexer/base/clock.h"
 
 namespace kvatlas {

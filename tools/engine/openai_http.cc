@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "frontend/frontend.h"
-#include "frontend/http/engine_call.h"
-#include "frontend/http/openai_error.h"
+#include "frontend/doors/http/openai_error.h"
+#include "frontend/peers/engine_call.h"
+#include "frontend/route/frontend.h"
 
 namespace kvatlas {
 namespace {

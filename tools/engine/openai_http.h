@@ -16,8 +16,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "frontend/openai/openai_request.h"
-#include "frontend/text/prompt_tokenizer.h"
+#include "frontend/prompt/openai/openai_request.h"
+#include "frontend/prompt/text/prompt_tokenizer.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/hash.h"
 #include "indexer/base/mutex.h"

@@ -1,0 +1,97 @@
+// Where does a worker take requests, and whose is an endpoint? IP:PORT by worker and back, as configured or as workers say of
+// themselves.
+//
+// *Truth*: what is configured wins over what was learnt; of a worker the latest that was learnt counts.
+// *Threads*: any; a short lock.
+// *Bounds*: `kEndpointsMax` learnt ones; beyond, all of these are forgotten, and learnt again from the next answers.
+//
+// Example:
+//   Endpoints endpoints;
+//   if (absl::Status bad = endpoints.Configure("worker-3=10.0.0.7:8000"); !bad.ok()) return bad;
+//   std::optional<std::string> address = endpoints.Of({"worker-3", 0, ""});
+
+#ifndef KVATLAS_FRONTEND_DOORS_EXT_PROC_ENDPOINTS_H_
+#define KVATLAS_FRONTEND_DOORS_EXT_PROC_ENDPOINTS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "indexer/base/ids.h"
+#include "indexer/base/mutex.h"
+#include "indexer/service/engine_addresses.h"
+
+namespace kvatlas {
+
+inline constexpr size_t kEndpointsMax = 65536;
+inline constexpr uint32_t kTurnsPassedOver = 100;
+
+// "http://10.0.0.7:8000/v1" or "10.0.0.7:8000" → "10.0.0.7:8000". INVALID_ARGUMENT: no IP address with a port, which is what a
+// proxy's original-destination cluster takes.
+absl::StatusOr<std::string> EndpointOf(std::string_view url);
+
+class Endpoints {
+ public:
+  // Learnt are endpoints within `addresses` alone: a proxy sends them prompts and credentials.
+  explicit Endpoints(EngineAddresses addresses = EngineAddresses())
+      : addresses_(std::move(addresses)) {}
+
+  // WORKER=IP:PORT, or WORKER/RANK=IP:PORT of one rank of several. INVALID_ARGUMENT: anything else.
+  absl::Status Configure(const std::string& entry);
+
+  // What a worker says of itself; what is no endpoint, or outside, is not learnt, and a line of the log says so of the latter.
+  void Learn(const HolderId& worker, std::string_view url);
+
+  // Of the rank, else of the whole worker.
+  std::optional<std::string> Of(const HolderId& worker) const;
+
+  // Those with a worker at one of these endpoints, each name once.
+  std::vector<std::string> NamesAt(std::span<const std::string> endpoints) const;
+
+  // One worker there; the first by name and rank.
+  std::optional<HolderId> At(const std::string& endpoint) const;
+
+  // The known ones by turns; nothing: none is known. Who was not reached is passed over `kTurnsPassedOver` times, or until
+  // somebody reached it; when all are, it is one of them.
+  std::optional<std::string> Next();
+
+  // What a proxy saw of an endpoint. Unknown ones are ignored.
+  void Reached(const std::string& endpoint, bool reached);
+
+ private:
+  struct Entry {
+    std::string endpoint;
+    bool configured = false;
+  };
+  struct There {
+    std::set<HolderId> workers;
+    uint32_t pass_over = 0;  // so many turns
+  };
+  void Put(const HolderId& worker, Entry entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Drop(const HolderId& worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ForgetLearnt() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const EngineAddresses addresses_;
+
+  mutable Mutex mutex_;
+  // A worker as a whole has the rank `kWholeWorker`.
+  absl::flat_hash_map<HolderId, Entry> by_worker_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, There> by_endpoint_ ABSL_GUARDED_BY(mutex_);
+  size_t learnt_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::string last_ ABSL_GUARDED_BY(mutex_);  // given out by `Next`
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_FRONTEND_DOORS_EXT_PROC_ENDPOINTS_H_

@@ -1,0 +1,70 @@
+// The endpoint picker as a part of a process: its flags, and a gRPC server of its own, since proxies reach it where nobody else
+// needs to.
+//
+// Health is that of the gateway API's pickers: the names "liveness", "readiness" and the service's.
+//
+// *Threads*: one, but for what gRPC's threads do. *Lifetime*: everything it is given outlives it.
+//
+// Example:
+//   ExtProcServer ext_proc(flags.ext_proc, &frontend, &tokenizer, &endpoints, &metrics);
+//   if (absl::Status status = ext_proc.Start(); !status.ok()) return service.Fail(status);
+
+#ifndef KVATLAS_FRONTEND_DOORS_EXT_PROC_EXT_PROC_SERVER_H_
+#define KVATLAS_FRONTEND_DOORS_EXT_PROC_EXT_PROC_SERVER_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "frontend/doors/ext_proc/endpoints.h"
+#include "frontend/doors/ext_proc/ext_proc_service.h"
+#include "frontend/doors/ext_proc/picker.h"
+#include "frontend/prompt/text/prompt_tokenizer.h"
+#include "frontend/route/frontend.h"
+#include "indexer/service/address.h"
+#include "indexer/service/flags.h"
+#include "indexer/service/grpc_server.h"
+#include "indexer/service/health.h"
+#include "indexer/service/metrics.h"
+
+namespace kvatlas {
+
+struct ExtProcFlags {
+  std::string listen;                  // HOST:PORT; empty: no picker
+  std::vector<std::string> endpoints;  // WORKER=IP:PORT
+  std::string mode_unsaid = "full_duplex";
+  uint32_t body_bytes_max = 10 << 20;
+  PickerOptions picker;
+};
+
+void AddExtProcFlags(FlagSet& flags, ExtProcFlags* to);
+
+class ExtProcServer {
+ public:
+  // Without an address in `flags` all of it does nothing.
+  ExtProcServer(const ExtProcFlags& flags, Frontend* frontend, PromptTokenizer* tokenizer,
+                Endpoints* endpoints, Metrics* metrics);
+
+  // INVALID_ARGUMENT: a flag. UNAVAILABLE: the address cannot be had.
+  absl::Status Start();
+  // Nothing: there is none.
+  std::optional<Address> address() const;
+  void SetHealth(Health health);
+  void Stop(Duration grace);
+
+ private:
+  const ExtProcFlags flags_;
+  Frontend* const frontend_;
+  Endpoints* const endpoints_;
+  Metrics* const metrics_;
+  Picker picker_;
+  std::unique_ptr<ExtProcService> service_;
+  std::unique_ptr<GrpcServer> server_;
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_FRONTEND_DOORS_EXT_PROC_EXT_PROC_SERVER_H_

@@ -1,0 +1,55 @@
+// The endpoint picker behind gRPC: Envoy's external-processing service, one stream per HTTP request.
+//
+// *Threads*: gRPC's; none waits.
+// *Bounds*: a stream that does not read its answers is not read from either (`kAnswersWaitingMax`).
+// *Lifetime*: picker and metrics outlive the service, which outlives its server.
+//
+// Example:
+//   ExtProcService ext_proc({}, &picker, &metrics);
+//   grpc.Register(&ext_proc, "envoy.service.ext_proc.v3.ExternalProcessor");
+
+#ifndef KVATLAS_FRONTEND_DOORS_EXT_PROC_EXT_PROC_SERVICE_H_
+#define KVATLAS_FRONTEND_DOORS_EXT_PROC_EXT_PROC_SERVICE_H_
+
+#include <cstddef>
+
+#include "absl/base/thread_annotations.h"
+#include "frontend/doors/ext_proc/external_processor.grpc.pb.h"
+#include "frontend/doors/ext_proc/picker.h"
+#include "frontend/doors/ext_proc/picker_stream.h"
+#include "indexer/base/mutex.h"
+#include "indexer/service/metrics.h"
+
+namespace kvatlas {
+
+inline constexpr char kExtProcServiceName[] = "envoy.service.ext_proc.v3.ExternalProcessor";
+inline constexpr size_t kAnswersWaitingMax = 16;  // of one stream; those to one message may be more
+
+class ExtProcService : public ext_proc::ExternalProcessor::CallbackService,
+                       private PickerStreamStats {
+ public:
+  ExtProcService(PickerStreamOptions options, Picker* picker, Metrics* metrics);
+  ~ExtProcService() override;  // waits for picks of streams that are gone
+
+  grpc::ServerBidiReactor<ext_proc::ProcessingRequest, ext_proc::ProcessingResponse>* Process(
+      grpc::CallbackServerContext* context) override;
+
+ private:
+  void Picked(bool by_prompt) override;
+  void Refused(int http_status) override;
+  void EndedEarly() override;
+  void NotReached() override;
+
+  const PickerStreamOptions options_;
+  Picker* const picker_;
+  Metrics* const metrics_;
+  Counter streams_;
+  Counter by_prompt_;
+  Counter by_turns_;
+  Counter ended_early_;
+  Counter not_reached_;
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_FRONTEND_DOORS_EXT_PROC_EXT_PROC_SERVICE_H_

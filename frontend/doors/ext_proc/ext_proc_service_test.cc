@@ -1,0 +1,440 @@
+// The endpoint picker over real gRPC, asked as Envoy asks: the order of messages of a full-duplex and of a buffering proxy.
+
+#include "frontend/doors/ext_proc/ext_proc_service.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "frontend/doors/ext_proc/ext_proc_test_util.h"
+
+namespace kvatlas {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
+
+// ---- Full duplex ----
+
+TEST_F(ExtProcServiceTest, HeadersAreAnsweredAfterTheWholeBodyAndTheBodyComesBack) {
+  Stream stream = Open();
+  stream.Write(Mode(ext_proc::FULL_DUPLEX_STREAMED, Completion()));
+  const std::string body = kIds;
+  stream.Write(Body(body.substr(0, 10), false));
+  stream.Write(Body(body.substr(10), true));
+  EXPECT_EQ(HeadersEndpoint(stream.Read()), "10.0.0.1:8000");
+  const ext_proc::StreamedBodyResponse back = Streamed(stream.Read().request_body());
+  EXPECT_EQ(back.body(), body);
+  EXPECT_TRUE(back.end_of_stream());
+  EXPECT_EQ(leaf_.asked_blocks(), 1u);
+  EXPECT_EQ(frontend_->stats().in_flight, 1u);
+
+  stream.Write(Response("200", "application/json"));
+  EXPECT_TRUE(stream.Read().has_response_headers());
+  EXPECT_EQ(frontend_->stats().in_flight, 0u) << "its worker counts it";
+  const std::string answer = std::string("{") + kUsage + "}";
+  stream.Write(ResponseBody(answer.substr(0, 20), false));
+  EXPECT_EQ(Streamed(stream.Read().response_body()).body(), answer.substr(0, 20));
+  stream.Write(ResponseBody(answer.substr(20), true));
+  const ext_proc::StreamedBodyResponse last = Streamed(stream.Read().response_body());
+  EXPECT_EQ(last.body(), answer.substr(20));
+  EXPECT_TRUE(last.end_of_stream());
+  const RouteReport report = reports_.Finished();
+  EXPECT_EQ(report.cached_tokens, 16u);
+  EXPECT_EQ(report.prompt_tokens, 17u);
+  EXPECT_FALSE(report.served_by.has_value());
+  EXPECT_TRUE(stream.Finish().ok());
+  EXPECT_EQ(reports_.count(), 2u);
+}
+
+// ---- Prefill here, decode there ----
+
+TEST_F(ExtProcServiceTest, WhoDecodesIsTheEndpointAndAHeaderNamesWhoPrefills) {
+  SetRole("near", "prefill");
+  SetRole("far", "decode");
+  picker_options_.endpoints_best = 3;
+  Stream stream = Open();
+  stream.Write(Request("POST", "/v1/completions", false, {{kPrefillerHeader, "10.9.9.9:1"}}));
+  stream.Write(Body(kIds, true));
+  const ext_proc::ProcessingResponse headers = stream.Read();
+  EXPECT_EQ(HeadersEndpoint(headers), "10.0.0.2:8000") << "and nobody who only prefills to retry";
+  EXPECT_EQ(HeaderIn(headers.request_headers().response().header_mutation(), kPrefillerHeader),
+            "10.0.0.1:8000");
+  EXPECT_EQ(Streamed(stream.Read().request_body()).body(), kIds);
+  EXPECT_EQ(frontend_->stats().in_flight, 1u);
+  stream.Write(Response("200", "application/json"));
+  EXPECT_TRUE(stream.Read().has_response_headers());
+  stream.Write(ResponseBody(std::string("{") + kUsage + "}", true));
+  EXPECT_TRUE(Streamed(stream.Read().response_body()).end_of_stream());
+  const RouteReport report = reports_.Finished();
+  EXPECT_EQ(report.prompt_tokens, 17u);
+  EXPECT_FALSE(report.cached_tokens.has_value()) << "the decoder's, of which nothing was promised";
+  EXPECT_TRUE(stream.Finish().ok());
+  EXPECT_EQ(frontend_->stats().in_flight, 0u);
+}
+
+TEST_F(ExtProcServiceTest, ABufferingProxyIsToldWhoPrefillsWithTheBody) {
+  SetRole("near", "prefill");
+  SetRole("far", "decode");
+  Stream stream = Open();
+  stream.Write(Mode(ext_proc::BUFFERED, Completion()));
+  EXPECT_TRUE(stream.Read().has_request_headers());
+  stream.Write(Body(kIds, true));
+  const ext_proc::ProcessingResponse body = stream.Read();
+  EXPECT_EQ(BodyEndpoint(body), "10.0.0.2:8000");
+  EXPECT_EQ(HeaderIn(body.request_body().response().header_mutation(), kPrefillerHeader),
+            "10.0.0.1:8000");
+}
+
+TEST_F(ExtProcServiceTest, AWorkerThatOnlyPrefillsIsNoEndpointToRetry) {
+  picker_options_.endpoints_best = 3;
+  AddWorker("prefills", 1, "10.0.0.3:8000");
+  AddWorker("decodes", 0, "10.0.0.4:8000");
+  SetRole("prefills", "prefill");
+  SetRole("decodes", "decode");
+  const ext_proc::ProcessingResponse headers = Ask(Completion(), kIds);
+  EXPECT_EQ(HeadersEndpoint(headers), "10.0.0.1:8000,10.0.0.2:8000");
+  EXPECT_EQ(HeaderIn(headers.request_headers().response().header_mutation(), kPrefillerHeader), "");
+}
+
+TEST_F(ExtProcServiceTest, WhatAClientSaysOfAPrefillerGoesNowhere) {
+  const Headers says = {{kPrefillerHeader, "10.9.9.9:1"}};
+  const ext_proc::ProcessingResponse by_prompt =
+      Ask(Request("POST", "/v1/completions", false, says), kIds);
+  EXPECT_EQ(HeadersEndpoint(by_prompt), "10.0.0.1:8000");
+  EXPECT_THAT(by_prompt.request_headers().response().header_mutation().remove_headers(),
+              ElementsAre(kPrefillerHeader));
+  EXPECT_THAT(
+      Ask(Completion(), kIds).request_headers().response().header_mutation().remove_headers(),
+      IsEmpty())
+      << "who says nothing is left as it is";
+  Stream stream = Open();
+  stream.Write(Request("GET", "/v1/models", true, says));
+  EXPECT_THAT(stream.Read().request_headers().response().header_mutation().remove_headers(),
+              ElementsAre(kPrefillerHeader));
+}
+
+TEST_F(ExtProcServiceTest, ALongBodyComesBackInChunksThatEnvoyTakes) {
+  const std::string body =
+      R"({"model": "m", "prompt": [1, 2], "user": ")" + std::string(200000, 'x') + "\"}";
+  Stream stream = Open();
+  stream.Write(Completion());
+  stream.Write(Body(body, true));
+  EXPECT_EQ(HeadersEndpoint(stream.Read()), "10.0.0.1:8000");
+  std::string back;
+  for (bool last = false; !last;) {
+    const ext_proc::StreamedBodyResponse chunk = Streamed(stream.Read().request_body());
+    EXPECT_LE(chunk.body().size(), kBodyChunkMax);
+    back += chunk.body();
+    last = chunk.end_of_stream();
+    EXPECT_EQ(last, back.size() == body.size());
+  }
+  EXPECT_EQ(back, body);
+}
+
+TEST_F(ExtProcServiceTest, TrailersMayEndTheBody) {
+  Stream stream = Open();
+  stream.Write(Completion());
+  stream.Write(Body(kIds, false));
+  stream.Write(RequestTrailers());
+  EXPECT_EQ(HeadersEndpoint(stream.Read()), "10.0.0.1:8000");
+  const ext_proc::StreamedBodyResponse back = Streamed(stream.Read().request_body());
+  EXPECT_EQ(back.body(), kIds);
+  EXPECT_FALSE(back.end_of_stream());
+  EXPECT_TRUE(stream.Read().has_request_trailers());
+  stream.Write(Response("200", "text/event-stream"));
+  EXPECT_TRUE(stream.Read().has_response_headers());
+  stream.Write(ResponseBody(std::string("data: {") + kUsage + "}\n\n", false));
+  EXPECT_FALSE(Streamed(stream.Read().response_body()).end_of_stream());
+  stream.Write(ResponseTrailers());
+  EXPECT_TRUE(stream.Read().has_response_trailers());
+  EXPECT_EQ(reports_.Finished().cached_tokens, 16u);
+}
+
+TEST_F(ExtProcServiceTest, AStreamOfEventsPassesChunkByChunk) {
+  Stream stream = Open();
+  Pick(&stream);
+  stream.Write(Response("200", "text/event-stream"));
+  stream.Read();
+  std::vector<std::string> chunks;
+  for (int i = 0; i < 40; ++i) chunks.push_back("data: {\"i\": " + std::to_string(i) + "}\n\n");
+  chunks.push_back(std::string("data: {") + kUsage + "}\n\ndata: [DONE]\n\n");
+  for (const std::string& chunk : chunks) {
+    stream.Write(ResponseBody(chunk, false));
+    EXPECT_EQ(Streamed(stream.Read().response_body()).body(), chunk);
+  }
+  stream.Write(ResponseBody("", true));
+  EXPECT_TRUE(Streamed(stream.Read().response_body()).end_of_stream());
+  EXPECT_EQ(reports_.Finished().prompt_tokens, 17u);
+}
+
+// ---- Buffered ----
+
+TEST_F(ExtProcServiceTest, ABufferingProxyIsAnsweredMessageByMessage) {
+  Stream stream = Open();
+  stream.Write(Mode(ext_proc::BUFFERED, Completion()));
+  EXPECT_EQ(HeadersEndpoint(stream.Read()), "") << "Envoy waits for it before it sends the body";
+  stream.Write(Body(kIds, true));
+  EXPECT_EQ(BodyEndpoint(stream.Read()), "10.0.0.1:8000");
+  stream.Write(Response("200", "application/json"));
+  EXPECT_TRUE(stream.Read().has_response_headers());
+  stream.Write(ResponseBody(std::string("{") + kUsage + "}", true));
+  const ext_proc::ProcessingResponse last = stream.Read();
+  ASSERT_TRUE(last.has_response_body());
+  EXPECT_FALSE(last.response_body().response().has_body_mutation());
+  EXPECT_EQ(reports_.Finished().cached_tokens, 16u);
+  EXPECT_TRUE(stream.Finish().ok());
+}
+
+TEST_F(ExtProcServiceTest, ABufferedBodyIsWholeAlsoWhenTrailersFollow) {
+  Stream stream = Open();
+  stream.Write(Mode(ext_proc::BUFFERED, Completion()));
+  stream.Read();
+  stream.Write(Body(kIds, false));
+  EXPECT_EQ(BodyEndpoint(stream.Read()), "10.0.0.1:8000");
+  stream.Write(RequestTrailers());
+  EXPECT_TRUE(stream.Read().has_request_trailers());
+}
+
+TEST_F(ExtProcServiceTest, AProxyThatDoesNotSayItsModeHasTheConfiguredOne) {
+  options_.mode_unsaid = ext_proc::BUFFERED;
+  Stream stream = Open();
+  stream.Write(Completion());
+  EXPECT_EQ(HeadersEndpoint(stream.Read()), "");
+  stream.Write(Body(kIds, true));
+  EXPECT_EQ(BodyEndpoint(stream.Read()), "10.0.0.1:8000");
+}
+
+TEST_F(ExtProcServiceTest, AModeThatSendsHeadersOnBeforeTheBodyIsRefused) {
+  Stream stream = Open();
+  stream.Write(Mode(ext_proc::STREAMED, Completion()));
+  const grpc::Status status = stream.End();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_THAT(status.error_message(), HasSubstr("FULL_DUPLEX_STREAMED"));
+}
+
+// ---- Prompts ----
+
+TEST_F(ExtProcServiceTest, TextAndChatsGoThroughTheTokenizer) {
+  EXPECT_EQ(HeadersEndpoint(Ask(Completion(), kText)), "10.0.0.1:8000");
+  EXPECT_EQ(leaf_.asked_blocks(), 2u);
+  EXPECT_EQ(HeadersEndpoint(Ask(Request("POST", "/v1/chat/completions"), kChat)), "10.0.0.1:8000");
+  EXPECT_THAT(tokenizer_.asked(), ElementsAre("m text", "m chat"));
+}
+
+TEST_F(ExtProcServiceTest, TenantAndSessionComeInHeaders) {
+  Ask(Request("POST", "/v1/completions", false, {{kTenantHeader, "t"}, {kSessionHeader, "s"}}),
+      kIds);
+  EXPECT_THAT(reports_.tenants(), ElementsAre("t"));
+  EXPECT_THAT(reports_.sessions(), ElementsAre("s"));
+}
+
+TEST_F(ExtProcServiceTest, AModelThatNoTokenizerKnowsIs404) {
+  tokenizer_.Set(absl::NotFoundError("no model m"));
+  EXPECT_EQ(Refused(Completion(), kText), 404);
+  EXPECT_EQ(refused_why_, "no model m");
+}
+
+TEST_F(ExtProcServiceTest, WithoutATokenizerOnlyIdsAreRouted) {
+  with_tokenizer_ = false;
+  EXPECT_EQ(Refused(Completion(), kText), 404);
+  EXPECT_EQ(HeadersEndpoint(Ask(Completion(), kIds)), "10.0.0.1:8000");
+}
+
+TEST_F(ExtProcServiceTest, WhatATokenizerRefusesIsTheClientsFaultOrNot) {
+  tokenizer_.Set(absl::InvalidArgumentError("roles must alternate"));
+  EXPECT_EQ(Refused(Completion(), kText), 400);
+  tokenizer_.Set(absl::ResourceExhaustedError("too long"));
+  EXPECT_EQ(Refused(Completion(), kText), 413);
+  tokenizer_.Set(absl::UnavailableError("the engine is away"));
+  EXPECT_EQ(Refused(Completion(), kText), 503);
+}
+
+TEST_F(ExtProcServiceTest, ABodyThatIsNoCallIs400) {
+  EXPECT_EQ(Refused(Completion(), "{"), 400);
+  EXPECT_EQ(Refused(Completion(), ""), 400);
+  EXPECT_EQ(Refused(Completion(), R"({"model": "m"})"), 400);
+  EXPECT_THAT(refused_why_, HasSubstr("prompt"));
+}
+
+TEST_F(ExtProcServiceTest, ABodyOverTheBoundIs413) {
+  options_.body_bytes_max = 100;
+  Stream stream = Open();
+  stream.Write(Completion());
+  stream.Write(Body(std::string(60, ' '), false));
+  stream.Write(Body(std::string(41, ' '), false));
+  EXPECT_EQ(RefusedBy(&stream), 413);
+}
+
+TEST_F(ExtProcServiceTest, APromptOverTheFrontendsBoundIs413) {
+  tokenizer_.Set(
+      PromptTokens{.tokens = std::vector<TokenId>(16 * (kRouteBlocksMax + 1), 1), .source = {}});
+  EXPECT_EQ(Refused(Completion(), kText), 413);
+}
+
+// ---- Who is there ----
+
+TEST_F(ExtProcServiceTest, NobodyThereIs503) {
+  leaf_.Set(absl::UnavailableError("down"));
+  EXPECT_EQ(Refused(Completion(), kIds), 503);
+  EXPECT_THAT(refused_why_, HasSubstr("no worker"));
+}
+
+TEST_F(ExtProcServiceTest, AWorkerWithoutAnEndpointIsPassedOver) {
+  workers_.workers.push_back({.worker = {"best", 0, ""}, .blocks = 1});
+  workers_.workers.erase(workers_.workers.begin());
+  leaf_.Set(workers_);
+  EXPECT_EQ(HeadersEndpoint(Ask(Completion(), kIds)), "10.0.0.2:8000");
+  EXPECT_EQ(frontend_->stats().in_flight, 0u) << "the one that was chosen gets nothing";
+  workers_.workers.erase(workers_.workers.begin());
+  leaf_.Set(workers_);
+  EXPECT_EQ(Refused(Completion(), kIds), 503);
+  EXPECT_THAT(refused_why_, HasSubstr("best/0"));
+}
+
+TEST_F(ExtProcServiceTest, WorkersMaySayThemselvesWhereTheyAre) {
+  WorkersAnswer answer;
+  auto labels = std::make_shared<LabelsByWorker>();
+  for (const char* name : {"a", "b"}) {
+    answer.workers.push_back({.worker = {name, 0, ""}, .blocks = name[0] == 'a' ? 1u : 0u});
+    (*labels)[{name, 0, ""}] = {
+        {"url", name[0] == 'a' ? "http://10.1.0.1:80" : "http://10.1.0.2:80"}};
+  }
+  answer.labels = labels;
+  leaf_.Set(answer);
+  EXPECT_EQ(HeadersEndpoint(Ask(Completion(), kIds)), "10.1.0.1:80");
+  EXPECT_EQ(HeadersEndpoint(Ask(Subset({"10.1.0.2:80"}, Completion()), kIds)), "10.1.0.2:80");
+}
+
+TEST_F(ExtProcServiceTest, TheNextBestFollowToBeTried) {
+  picker_options_.endpoints_best = 2;
+  AddWorker("third", 0, "10.0.0.3:8000");
+  EXPECT_EQ(HeadersEndpoint(Ask(Completion(), kIds)).substr(0, 14), "10.0.0.1:8000,");
+}
+
+TEST_F(ExtProcServiceTest, OnlyTheGatewaysSubsetIsChosenFrom) {
+  const auto headers = Subset({"10.0.0.2:8000", "10.0.0.9:8000"}, Completion());
+  EXPECT_EQ(HeadersEndpoint(Ask(headers, kIds)), "10.0.0.2:8000");
+}
+
+TEST_F(ExtProcServiceTest, ASubsetMayBeOneString) {
+  auto headers = Completion();
+  auto& fields = (*headers.mutable_metadata_context()->mutable_filter_metadata())[kSubsetSpace];
+  (*fields.mutable_fields())[kSubsetKey].set_string_value("nonsense, 10.0.0.2:8000 ,");
+  EXPECT_EQ(HeadersEndpoint(Ask(headers, kIds)), "10.0.0.2:8000");
+}
+
+TEST_F(ExtProcServiceTest, AnEmptySubsetIs503) {
+  EXPECT_EQ(Refused(Subset({}, Completion()), kIds), 503);
+  EXPECT_EQ(Refused(Subset({"no endpoint"}, Completion()), kIds), 503);
+  Stream stream = Open();
+  stream.Write(Subset({}, Request("GET", "/v1/models", true)));
+  EXPECT_EQ(RefusedBy(&stream), 503);
+}
+
+TEST_F(ExtProcServiceTest, ASubsetThatNoWorkerIsKnownInIsUsedByTurns) {
+  const auto headers = Subset({"10.0.0.8:80", "10.0.0.9:80"}, Completion());
+  const std::string one = HeadersEndpoint(Ask(headers, kIds));
+  const std::string other = HeadersEndpoint(Ask(headers, kIds));
+  EXPECT_THAT(std::vector({one, other}), UnorderedElementsAre("10.0.0.8:80", "10.0.0.9:80"));
+  EXPECT_EQ(frontend_->stats().in_flight, 0u);
+}
+
+// ---- Requests without a prompt ----
+
+TEST_F(ExtProcServiceTest, ARequestWithoutABodyGoesAnywhereAtOnce) {
+  Stream stream = Open();
+  stream.Write(Request("GET", "/v1/models", true));
+  EXPECT_EQ(HeadersEndpoint(stream.Read()), "10.0.0.1:8000");
+  stream.Write(Response("200", "application/json", true));
+  EXPECT_TRUE(stream.Read().has_response_headers());
+  EXPECT_TRUE(stream.Finish().ok());
+  EXPECT_EQ(reports_.count(), 0u);
+}
+
+TEST_F(ExtProcServiceTest, OtherCallsPassUnread) {
+  Stream stream = Open();
+  stream.Write(Request("POST", "/v1/embeddings"));
+  EXPECT_EQ(HeadersEndpoint(stream.Read()), "10.0.0.1:8000");
+  stream.Write(Body("not ", false));
+  EXPECT_EQ(Streamed(stream.Read().request_body()).body(), "not ");
+  stream.Write(Body("JSON", true));
+  const ext_proc::StreamedBodyResponse last = Streamed(stream.Read().request_body());
+  EXPECT_EQ(last.body(), "JSON");
+  EXPECT_TRUE(last.end_of_stream());
+}
+
+TEST_F(ExtProcServiceTest, WithoutAnyEndpointARequestWithoutAPromptGoesItsOwnWay) {
+  Stream stream = Open();
+  stream.Write(Request("GET", "/", true));
+  EXPECT_EQ(HeadersEndpoint(stream.Read()), "10.0.0.1:8000");
+  Endpoints none;
+  Picker picker({}, frontend_.get(), nullptr, &none);
+  ExtProcService service({}, &picker, &metrics_);
+  GrpcServer server({.listen = {.host = "127.0.0.1", .port = 0}});
+  server.Register(&service);
+  ASSERT_TRUE(server.Start().ok());
+  Stream other(MakeChannel(server.address().ToString()));
+  other.Write(Request("GET", "/", true));
+  EXPECT_EQ(HeadersEndpoint(other.Read()), "");
+  EXPECT_TRUE(other.Finish().ok());
+}
+
+// ---- What no picker expects ----
+
+TEST_F(ExtProcServiceTest, AProxyThatOnlyWatchesIsNotAnswered) {
+  Stream stream = Open();
+  auto headers = Completion();
+  headers.set_observability_mode(true);
+  stream.Write(headers);
+  stream.Write(Body(kIds, true));
+  EXPECT_TRUE(stream.Finish().ok());
+  EXPECT_EQ(frontend_->stats().routes, 0u);
+}
+
+TEST_F(ExtProcServiceTest, MessagesOutOfTurnEndTheStream) {
+  Stream body = Open();
+  body.Write(Body(kIds, true));
+  EXPECT_EQ(body.End().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  Stream twice = Open();
+  twice.Write(Completion());
+  twice.Write(Completion());
+  EXPECT_EQ(twice.End().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+TEST_F(ExtProcServiceTest, UnknownFieldsAndMessagesArePassedOver) {
+  Stream stream = Open();
+  stream.Write(ext_proc::ProcessingRequest());
+  auto headers = Completion();
+  headers.GetReflection()->MutableUnknownFields(&headers)->AddLengthDelimited(99, "later");
+  stream.Write(headers);
+  stream.Write(Body(kIds, true));
+  EXPECT_EQ(HeadersEndpoint(stream.Read()), "10.0.0.1:8000");
+}
+
+TEST_F(ExtProcServiceTest, AResponseWithoutARoutedRequestPasses) {
+  // A filter before this one answered by itself.
+  Stream stream = Open();
+  stream.Write(Completion());
+  stream.Write(Response("403", "text/plain", true));
+  EXPECT_TRUE(stream.Read().has_response_headers());
+  EXPECT_TRUE(stream.Finish().ok());
+}
+
+TEST_F(ExtProcServiceTest, AStreamThatIsNotReadHoldsNobodyUp) {
+  Stream slow = Open();
+  slow.Write(Request("POST", "/v1/embeddings"));
+  for (int i = 0; i < 100; ++i) slow.Write(Body(std::string(1000, 'x'), false));
+  EXPECT_EQ(HeadersEndpoint(Ask(Completion(), kIds)), "10.0.0.1:8000");
+  EXPECT_EQ(HeadersEndpoint(slow.Read()), "10.0.0.1:8000");
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(Streamed(slow.Read().request_body()).body().size(), 1000);
+}
+
+}  // namespace
+}  // namespace kvatlas

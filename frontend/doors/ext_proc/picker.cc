@@ -1,0 +1,171 @@
+#include "frontend/doors/ext_proc/picker.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "frontend/doors/http/openai_error.h"
+
+namespace kvatlas {
+namespace {
+
+// What is not the request's own fault is 503: gateways know no other kind of failure.
+Refusal RefusalOf(const absl::Status& why) {
+  const int http_status = RouteHttpStatus(why);
+  return {.http_status = http_status < 500 ? http_status : 503,
+          .why = std::string(why.message()),
+          .retry_after = RetryAfter(why)};
+}
+
+bool Contains(const std::vector<std::string>& all, const std::string& one) {
+  return std::find(all.begin(), all.end(), one) != all.end();
+}
+
+}  // namespace
+
+struct Picker::Task {
+  std::string model;
+  std::string cache_salt;
+  uint32_t output_tokens = 0;
+  PromptForm form = PromptForm::kUnknown;
+  std::optional<TokenId> bos = {};
+  std::optional<std::vector<std::string>> subset;
+  std::string tenant;
+  std::string session_id;
+  Callback callback;
+};
+
+Picker::Picker(PickerOptions options, Frontend* frontend, PromptTokenizer* tokenizer,
+               Endpoints* endpoints)
+    : options_(options), frontend_(frontend), tokenizer_(tokenizer), endpoints_(endpoints) {}
+
+Picker::~Picker() { WaitIdle(); }
+
+void Picker::WaitIdle() {
+  MutexLock lock(&mutex_);
+  while (under_way_ > 0) idle_.Wait(&mutex_);
+}
+
+std::shared_ptr<Picker::Task> Picker::NewTask() {
+  {
+    MutexLock lock(&mutex_);
+    ++under_way_;
+  }
+  return std::shared_ptr<Task>(new Task, [this](Task* task) {
+    delete task;
+    MutexLock lock(&mutex_);
+    if (--under_way_ == 0) idle_.SignalAll();
+  });
+}
+
+void Picker::Pick(PickInput input, Callback callback) {
+  if (input.subset.has_value() && input.subset->empty())
+    return callback(Refusal{.why = "the gateway's subset of endpoints is empty"});
+  absl::StatusOr<OpenAiRequest> request = ParseOpenAiRequest(input.call, input.body);
+  if (!request.ok()) return callback(RefusalOf(request.status()));
+  const std::shared_ptr<Task> task = NewTask();
+  task->model = std::move(request->model);
+  task->cache_salt = std::move(request->cache_salt);
+  task->output_tokens =
+      static_cast<uint32_t>(std::min<size_t>(request->output_tokens_max, UINT32_MAX));
+  task->subset = std::move(input.subset);
+  task->tenant = std::move(input.tenant);
+  task->session_id = std::move(input.session_id);
+  task->callback = std::move(callback);
+  if (auto* const tokens = std::get_if<std::vector<TokenId>>(&request->prompt)) {
+    task->form = PromptForm::kCompletion;
+    return Route(task, std::move(*tokens));
+  }
+  if (auto* const text = std::get_if<TextPrompt>(&request->prompt)) {
+    task->form = PromptForm::kCompletion;
+    return Tokenize(task, std::move(*text));
+  }
+  task->form = PromptForm::kChat;
+  Tokenize(task, std::move(std::get<ChatPrompt>(request->prompt)));
+}
+
+void Picker::Tokenize(std::shared_ptr<Task> task, const Prompt& prompt) {
+  if (tokenizer_ == nullptr) {
+    return task->callback(Refusal{.http_status = 404,
+                                  .why = "no tokenizer is configured: only prompts of token ids"});
+  }
+  const std::string& model = task->model;
+  tokenizer_->Tokenize(model, prompt, options_.tokenize_deadline,
+                       [this, task](absl::StatusOr<PromptTokens> answer) {
+                         if (!answer.ok()) return task->callback(RefusalOf(answer.status()));
+                         task->bos = answer->bos;
+                         Route(task, std::move(answer->tokens));
+                       });
+}
+
+void Picker::Route(std::shared_ptr<Task> task, std::vector<TokenId> tokens) {
+  RouteInput input{.domain = {.model = task->model, .tenant = task->tenant},
+                   .tokens = std::move(tokens),
+                   .cache_salt = task->cache_salt,
+                   .form = task->form,
+                   .bos = task->bos,
+                   .session_id = task->session_id,
+                   .expected_output_tokens = task->output_tokens};
+  if (task->subset.has_value()) input.allowed_workers = endpoints_->NamesAt(*task->subset);
+  frontend_->RouteAsync(std::move(input), [this, task](absl::StatusOr<RouteResult> result) {
+    task->callback(Choose(*task, std::move(result)));
+  });
+}
+
+PickResult Picker::Choose(const Task& task, absl::StatusOr<RouteResult> result) {
+  if (!result.ok()) {
+    const bool nobody = result.status().code() == absl::StatusCode::kNotFound;
+    if (nobody) return Without(task, std::string(result.status().message()));
+    return RefusalOf(result.status());
+  }
+  if (!result->url.empty()) endpoints_->Learn(result->worker, result->url);
+  const bool split = result->decode.has_value();
+  if (split && !result->decode->url.empty())
+    endpoints_->Learn(result->decode->worker, result->decode->url);
+  Picked picked;
+  const auto add = [&](const std::string& cell, const HolderId& worker) {
+    if (picked.endpoints.size() == std::max<uint32_t>(options_.endpoints_best, 1)) return;
+    std::optional<std::string> address = endpoints_->Of(worker);
+    if (!address.has_value()) return;
+    if (task.subset.has_value() && !Contains(*task.subset, *address)) return;
+    picked.endpoints.push_back({.address = *std::move(address), .worker = {cell, worker}});
+  };
+  add(result->taker_cell(), result->taker());
+  const bool as_chosen = !picked.endpoints.empty();
+  picked.decodes = split && as_chosen;
+  if (picked.decodes) picked.prefiller = endpoints_->Of(result->worker).value_or("");
+  // The header that says who prefills goes with the first endpoint alone: no other one is named beside it.
+  if (!picked.decodes) {
+    for (const ReceiptCandidate& candidate : result->receipt.candidates)
+      if (!(candidate.worker == result->worker) && !candidate.prefill_only)
+        add(candidate.cell, candidate.worker);
+  }
+  if (as_chosen) {
+    picked.decision_id = result->decision_id;
+    return picked;
+  }
+  // The chosen worker gets nothing: nothing is in flight to it.
+  frontend_->Report(result->decision_id, {.abandoned = true});
+  if (!picked.endpoints.empty()) return picked;
+  return Without(task, "the endpoint of worker " + ToString(result->worker) +
+                           " is not known, or not one that the gateway allows");
+}
+
+PickResult Picker::Without(const Task& task, const std::string& why) {
+  if (!task.subset.has_value()) return Refusal{.why = why};
+  return Picked{.endpoints = {{.address = OneOf(*task.subset)}}};
+}
+
+std::variant<std::optional<std::string>, Refusal> Picker::PickAny(
+    const std::optional<std::vector<std::string>>& subset) {
+  if (!subset.has_value()) return endpoints_->Next();
+  if (subset->empty()) return Refusal{.why = "the gateway's subset of endpoints is empty"};
+  return std::optional<std::string>(OneOf(*subset));
+}
+
+std::string Picker::OneOf(const std::vector<std::string>& endpoints) {
+  return endpoints[turns_.fetch_add(1, std::memory_order_relaxed) % endpoints.size()];
+}
+
+}  // namespace kvatlas

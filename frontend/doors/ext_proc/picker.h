@@ -1,0 +1,124 @@
+// Which endpoint should this HTTP request go to? From the body of an inference call to the header that a gateway's endpoint picker
+// sets; nothing of Envoy's protocol is here.
+//
+//   body ─▶ model, prompt ─▶ tokens (ids as they are, or a tokenizer) ─▶ Frontend::RouteAsync ─▶ worker ─▶ IP:PORT
+//
+// *Truth*: the worker that the frontend chose (who decodes, where another one prefills), if its endpoint is known and eligible; else the best of its candidates whose
+// endpoint is; else, where the gateway named a subset, one of that by turns: what it names is there. The choice counts in
+// flight at the worker that the request goes to, or nowhere.
+// *Threads*: any; the callback is called exactly once, from any thread, possibly before the call returns.
+// *Lifetime*: frontend, tokenizer and endpoints outlive it; it outlives its picks, its destructor waiting for them.
+//
+// Example:
+//   picker.Pick({.call = OpenAiCall::kChat, .body = body}, [](std::variant<Picked, Refusal> result) { ... });
+
+#ifndef KVATLAS_FRONTEND_DOORS_EXT_PROC_PICKER_H_
+#define KVATLAS_FRONTEND_DOORS_EXT_PROC_PICKER_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "frontend/doors/ext_proc/endpoints.h"
+#include "frontend/prompt/openai/openai_request.h"
+#include "frontend/prompt/text/prompt_tokenizer.h"
+#include "frontend/route/frontend.h"
+#include "indexer/base/clock.h"
+#include "indexer/base/hash.h"
+#include "indexer/base/ids.h"
+#include "indexer/base/mutex.h"
+
+namespace kvatlas {
+
+struct PickerOptions {
+  uint32_t endpoints_best = 1;  // named in one answer: the chosen one, then those to retry
+  Duration tokenize_deadline = std::chrono::seconds(2);
+};
+
+// What is known of a request before it goes anywhere.
+struct PickInput {
+  OpenAiCall call = OpenAiCall::kCompletion;
+  std::string body;
+  // Endpoints that the gateway allows; nothing: all.
+  std::optional<std::vector<std::string>> subset = {};
+  std::string tenant = {};
+  std::string session_id = {};
+};
+
+struct PickedEndpoint {
+  std::string address;     // IP:PORT
+  CellWorker worker = {};  // there; no name: nobody that the frontend spoke of
+};
+
+struct Picked {
+  std::vector<PickedEndpoint>
+      endpoints;  // at least one, in the order in which they are to be tried
+  // Of the frontend's choice, to be reported on; 0: the endpoint was not chosen by prompt.
+  uint64_t decision_id = 0;
+  bool decodes = false;  // another worker prefills:
+  std::string prefiller =
+      {};  // its IP:PORT; empty: it is not known, and who decodes is left to prefill
+};
+
+// An answer instead of the engine's.
+struct Refusal {
+  int http_status = 503;
+  std::string why;
+  std::optional<Duration> retry_after = {};
+};
+
+using PickResult = std::variant<Picked, Refusal>;
+
+class Picker {
+ public:
+  using Callback = std::function<void(PickResult)>;
+
+  // Without a tokenizer only prompts of token ids are routed by prompt; others are refused as 404.
+  Picker(PickerOptions options, Frontend* frontend, PromptTokenizer* tokenizer,
+         Endpoints* endpoints);
+  ~Picker();
+
+  // 400: a body that is no such call. 404: a model that no tokenizer knows. 413: a prompt over the frontend's bound. 429: every
+  // worker is over its thresholds. 503: no worker, or none whose endpoint is known and eligible; a tokenizer that is away.
+  void Pick(PickInput input, Callback callback);
+
+  // Any endpoint, for a request without a prompt. Nothing: none is known, and none is named.
+  std::variant<std::optional<std::string>, Refusal> PickAny(
+      const std::optional<std::vector<std::string>>& subset);
+
+  // Waits until no pick is under way. Not from a callback.
+  void WaitIdle();
+
+  Frontend* frontend() const { return frontend_; }
+  Endpoints& endpoints() const { return *endpoints_; }
+
+ private:
+  struct Task;
+  std::shared_ptr<Task> NewTask();
+  void Tokenize(std::shared_ptr<Task> task, const Prompt& prompt);
+  void Route(std::shared_ptr<Task> task, std::vector<TokenId> tokens);
+  PickResult Choose(const Task& task, absl::StatusOr<RouteResult> result);
+  PickResult Without(const Task& task, const std::string& why);
+  std::string OneOf(const std::vector<std::string>& endpoints);
+
+  const PickerOptions options_;
+  Frontend* const frontend_;
+  PromptTokenizer* const tokenizer_;
+  Endpoints* const endpoints_;
+  std::atomic<uint64_t> turns_{0};
+  Mutex mutex_;
+  CondVar idle_;
+  uint64_t under_way_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_FRONTEND_DOORS_EXT_PROC_PICKER_H_

@@ -1,0 +1,443 @@
+#include "frontend/doors/ext_proc/picker_stream.h"
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_split.h"
+
+namespace kvatlas {
+namespace {
+
+constexpr char kByEngine[] = "via_upstream";
+
+std::string ValueIn(const ext_proc::HeaderMap& headers, std::string_view key) {
+  for (const ext_proc::HeaderValue& header : headers.headers()) {
+    if (header.key() == key)
+      return header.raw_value().empty() ? header.value() : header.raw_value();
+  }
+  return "";
+}
+
+const google::protobuf::Value* Find(const ext_proc::Metadata& metadata, const char* space,
+                                    const char* key) {
+  const auto fields = metadata.filter_metadata().find(space);
+  if (fields == metadata.filter_metadata().end()) return nullptr;
+  const auto value = fields->second.fields().find(key);
+  return value == fields->second.fields().end() ? nullptr : &value->second;
+}
+
+void AddEndpoints(const std::string& text, std::vector<std::string>* endpoints) {
+  for (const absl::string_view part : absl::StrSplit(text, ',')) {
+    const absl::string_view entry = absl::StripAsciiWhitespace(part);
+    absl::StatusOr<std::string> endpoint = EndpointOf({entry.data(), entry.size()});
+    if (endpoint.ok() && endpoints->size() < kSubsetMax) endpoints->push_back(*std::move(endpoint));
+  }
+}
+
+// A list of "IP:PORT", or all of them in one string.
+std::vector<std::string> EndpointsIn(const google::protobuf::Value& value) {
+  std::vector<std::string> endpoints;
+  if (value.has_string_value()) AddEndpoints(value.string_value(), &endpoints);
+  for (const google::protobuf::Value& element : value.list_value().values())
+    AddEndpoints(element.string_value(), &endpoints);
+  return endpoints;
+}
+
+void SetHeader(const std::string& key, const std::string& value,
+               ext_proc::HeaderMutation* mutation) {
+  ext_proc::HeaderValueOption* const option = mutation->add_set_headers();
+  option->mutable_header()->set_key(key);
+  option->mutable_header()->set_raw_value(value);
+  option->set_append_action(ext_proc::HeaderValueOption::OVERWRITE_IF_EXISTS_OR_ADD);
+}
+
+void SetEndpoints(const std::string& endpoints, ext_proc::CommonResponse* common,
+                  ext_proc::ProcessingResponse* response) {
+  common->set_clear_route_cache(true);
+  SetHeader(kEndpointKey, endpoints, common->mutable_header_mutation());
+  google::protobuf::Value& space =
+      (*response->mutable_dynamic_metadata()->mutable_fields())[kEndpointSpace];
+  (*space.mutable_struct_value()->mutable_fields())[kEndpointKey].set_string_value(endpoints);
+}
+
+std::string Joined(const std::vector<PickedEndpoint>& endpoints) {
+  std::string text;
+  for (const PickedEndpoint& endpoint : endpoints)
+    text += (text.empty() ? "" : ",") + endpoint.address;
+  return text;
+}
+
+// The proxy's last try ended before there was a connection: refused, or no answer in time. Of "local_connection_failure" nothing is
+// known, there the proxy gave up by itself; of a connection that broke later neither, the engine may have had the request.
+bool NeverConnected(const std::string& reply_details) {
+  return absl::StartsWith(reply_details,
+                          "upstream_reset_before_response_started{remote_connection_failure") ||
+         absl::StartsWith(reply_details,
+                          "upstream_reset_before_response_started{connection_timeout");
+}
+
+// As engines say it.
+std::string ErrorBody(const Refusal& refusal) {
+  const nlohmann::json body = {
+      {"error",
+       {{"message", refusal.why},
+        {"type", refusal.http_status < 500 ? "invalid_request_error" : "service_unavailable"},
+        {"code", refusal.http_status}}}};
+  return body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+// Retry-After is in whole seconds.
+std::string SecondsOf(Duration duration) {
+  const auto seconds = std::chrono::ceil<std::chrono::seconds>(duration).count();
+  return std::to_string(std::max<int64_t>(seconds, 1));
+}
+
+}  // namespace
+
+PickerStream::PickerStream(const PickerStreamOptions& options, Picker* picker,
+                           PickerStreamStats* stats, Wire* wire)
+    : options_(options),
+      picker_(picker),
+      stats_(stats),
+      wire_(wire),
+      request_mode_(options.mode_unsaid),
+      response_mode_(options.mode_unsaid) {}
+
+void PickerStream::OnMessage(ext_proc::ProcessingRequest message) {
+  using Kind = ext_proc::ProcessingRequest::RequestCase;
+  bool whole = false;
+  PickInput input;
+  {
+    MutexLock lock(&mutex_);
+    if (wire_ == nullptr) return;
+    if (std::exchange(first_, false)) OnFirst(message);
+    if (watching_) return;
+    ReadMetadata(message.metadata_context());
+    switch (message.request_case()) {
+      case Kind::kRequestHeaders:
+        OnRequestHeaders(message.request_headers());
+        break;
+      case Kind::kRequestBody:
+        whole = OnRequestBody(message.mutable_request_body());
+        break;
+      case Kind::kRequestTrailers:
+        whole = OnRequestTrailers();
+        break;
+      case Kind::kResponseHeaders:
+        ReadAttributes(message);
+        OnResponseHeaders(message.response_headers());
+        break;
+      case Kind::kResponseBody:
+        OnResponseBody(message.mutable_response_body());
+        break;
+      case Kind::kResponseTrailers:
+        OnResponseTrailers();
+        break;
+      case Kind::REQUEST_NOT_SET:
+        break;  // something that did not exist when this was written
+    }
+    if (whole) input = TakeInput();
+  }
+  // Without the lock: the answer may come at once.
+  if (!whole) return;
+  picker_->Pick(std::move(input), [self = shared_from_this()](PickResult result) {
+    self->OnPicked(std::move(result));
+  });
+}
+
+void PickerStream::OnFirst(const ext_proc::ProcessingRequest& message) {
+  watching_ = message.observability_mode();
+  if (!message.has_protocol_config()) return;
+  request_mode_ = message.protocol_config().request_body_mode();
+  response_mode_ = message.protocol_config().response_body_mode();
+}
+
+void PickerStream::ReadMetadata(const ext_proc::Metadata& metadata) {
+  if (const google::protobuf::Value* const subset = Find(metadata, kSubsetSpace, kSubsetKey))
+    input_.subset = EndpointsIn(*subset);
+  if (const google::protobuf::Value* const served = Find(metadata, kEndpointSpace, kServedKey))
+    served_ = served->string_value();
+}
+
+void PickerStream::ReadAttributes(const ext_proc::ProcessingRequest& message) {
+  const auto attributes = message.attributes().find(kFilterName);
+  if (attributes == message.attributes().end()) return;
+  const auto text = [&](const char* key) {
+    const auto value = attributes->second.fields().find(key);
+    return value == attributes->second.fields().end() ? "" : value->second.string_value();
+  };
+  reply_details_ = text(kReplyDetails);
+  const absl::StatusOr<std::string> upstream = EndpointOf(text(kUpstreamAddress));
+  if (!upstream.ok()) return;
+  upstream_ = *upstream;
+  const bool reached = !NeverConnected(reply_details_);
+  if (!reached || reply_details_ == kByEngine) picker_->endpoints().Reached(upstream_, reached);
+  const bool picked =
+      std::any_of(picked_.endpoints.begin(), picked_.endpoints.end(),
+                  [&](const PickedEndpoint& one) { return one.address == *upstream; });
+  if (picked && served_.empty()) served_ = upstream_;
+}
+
+// ---- The request ----
+
+void PickerStream::OnRequestHeaders(const ext_proc::HttpHeaders& headers) {
+  if (state_ != Request::kHeaders) return End(absl::InvalidArgumentError("headers twice"));
+  says_prefiller_ = !ValueIn(headers.headers(), kPrefillerHeader).empty();
+  const std::optional<OpenAiCall> call =
+      OpenAiCallOf(ValueIn(headers.headers(), ":method"), ValueIn(headers.headers(), ":path"));
+  if (!call.has_value() || headers.end_of_stream() || request_mode_ == ext_proc::NONE)
+    return PassWithoutPrompt();
+  if (request_mode_ == ext_proc::STREAMED || request_mode_ == ext_proc::GRPC) {
+    return End(absl::FailedPreconditionError(
+        "request_body_mode must be FULL_DUPLEX_STREAMED or BUFFERED: the endpoint is chosen by the "
+        "body, before the headers go on"));
+  }
+  input_.call = *call;
+  input_.tenant = ValueIn(headers.headers(), kTenantHeader);
+  input_.session_id = ValueIn(headers.headers(), kSessionHeader);
+  state_ = Request::kCollecting;
+  if (duplex()) return;
+  ext_proc::ProcessingResponse response;
+  response.mutable_request_headers();
+  wire_->Send(std::move(response));
+}
+
+void PickerStream::PassWithoutPrompt() {
+  std::variant<std::optional<std::string>, Refusal> any = picker_->PickAny(input_.subset);
+  if (const auto* const refusal = std::get_if<Refusal>(&any)) return Refuse(*refusal);
+  state_ = Request::kPassing;
+  stats_->Picked(/*by_prompt=*/false);
+  ext_proc::ProcessingResponse response;
+  ext_proc::HeadersResponse* const headers = response.mutable_request_headers();
+  if (const auto& endpoint = std::get<0>(any); endpoint.has_value())
+    SetEndpoints(*endpoint, headers->mutable_response(), &response);
+  if (says_prefiller_) SetPrefiller(headers->mutable_response()->mutable_header_mutation());
+  wire_->Send(std::move(response));
+}
+
+bool PickerStream::OnRequestBody(ext_proc::HttpBody* body) {
+  if (state_ == Request::kPassing) {
+    ext_proc::ProcessingResponse response;
+    ext_proc::BodyResponse* const answer = response.mutable_request_body();
+    if (duplex()) {
+      ext_proc::StreamedBodyResponse* const back =
+          answer->mutable_response()->mutable_body_mutation()->mutable_streamed_response();
+      back->set_body(std::move(*body->mutable_body()));
+      back->set_end_of_stream(body->end_of_stream());
+    }
+    wire_->Send(std::move(response));
+    return false;
+  }
+  if (state_ != Request::kCollecting) {
+    End(absl::InvalidArgumentError("a body out of turn"));
+    return false;
+  }
+  if (body->body().size() > options_.body_bytes_max - body_.size()) {
+    Refuse({.http_status = 413,
+            .why = "the body has more than " + std::to_string(options_.body_bytes_max) + " bytes"});
+    return false;
+  }
+  body_ += body->body();
+  // What a proxy has buffered comes in one piece.
+  return body->end_of_stream() || !duplex();
+}
+
+bool PickerStream::OnRequestTrailers() {
+  if (state_ == Request::kCollecting) {
+    trailers_ = true;
+    return true;
+  }
+  ext_proc::ProcessingResponse response;
+  response.mutable_request_trailers();
+  wire_->Send(std::move(response));
+  return false;
+}
+
+PickInput PickerStream::TakeInput() {
+  state_ = Request::kPicking;
+  input_.body = body_;
+  if (!duplex()) body_.clear();
+  return std::exchange(input_, {});
+}
+
+void PickerStream::OnPicked(PickResult result) {
+  auto* const picked = std::get_if<Picked>(&result);
+  MutexLock lock(&mutex_);
+  if (wire_ == nullptr) {
+    // The client is gone, and with it what it wanted.
+    if (picked == nullptr || picked->decision_id == 0) return;
+    stats_->EndedEarly();
+    return picker_->frontend()->Report(picked->decision_id, {.abandoned = true});
+  }
+  if (picked == nullptr) return Refuse(std::get<Refusal>(result));
+  picked_ = std::move(*picked);
+  stats_->Picked(/*by_prompt=*/picked_.decision_id != 0);
+  SendPicked();
+}
+
+void PickerStream::SendPicked() {
+  state_ = Request::kPassing;
+  const std::string endpoints = Joined(picked_.endpoints);
+  ext_proc::ProcessingResponse response;
+  if (!duplex()) {
+    ext_proc::BodyResponse* const body = response.mutable_request_body();
+    SetEndpoints(endpoints, body->mutable_response(), &response);
+    SetPrefiller(body->mutable_response()->mutable_header_mutation());
+    return wire_->Send(std::move(response));
+  }
+  ext_proc::HeadersResponse* const headers = response.mutable_request_headers();
+  SetEndpoints(endpoints, headers->mutable_response(), &response);
+  SetPrefiller(headers->mutable_response()->mutable_header_mutation());
+  wire_->Send(std::move(response));
+  SendBody();
+  if (!trailers_) return;
+  ext_proc::ProcessingResponse trailers;
+  trailers.mutable_request_trailers();
+  wire_->Send(std::move(trailers));
+}
+
+// What a client says of it goes nowhere.
+void PickerStream::SetPrefiller(ext_proc::HeaderMutation* mutation) const {
+  if (!picked_.prefiller.empty()) {
+    SetHeader(kPrefillerHeader, picked_.prefiller, mutation);
+  } else if (says_prefiller_) {
+    mutation->add_remove_headers(kPrefillerHeader);
+  }
+}
+
+void PickerStream::SendBody() {
+  const std::string body = std::exchange(body_, {});
+  size_t at = 0;
+  do {
+    ext_proc::ProcessingResponse response;
+    ext_proc::StreamedBodyResponse* const chunk = response.mutable_request_body()
+                                                      ->mutable_response()
+                                                      ->mutable_body_mutation()
+                                                      ->mutable_streamed_response();
+    chunk->set_body(body.substr(at, kBodyChunkMax));
+    at += chunk->body().size();
+    chunk->set_end_of_stream(at == body.size() && !trailers_);
+    wire_->Send(std::move(response));
+  } while (at < body.size());
+}
+
+void PickerStream::Refuse(const Refusal& refusal) {
+  stats_->Refused(refusal.http_status);
+  ext_proc::ProcessingResponse response;
+  ext_proc::ImmediateResponse* const answer = response.mutable_immediate_response();
+  answer->mutable_status()->set_code(static_cast<uint32_t>(refusal.http_status));
+  answer->set_body(ErrorBody(refusal));
+  answer->set_details("kvatlas_refused");
+  SetHeader("content-type", "application/json", answer->mutable_headers());
+  if (refusal.retry_after.has_value())
+    SetHeader("retry-after", SecondsOf(*refusal.retry_after), answer->mutable_headers());
+  wire_->Send(std::move(response));
+  End(absl::OkStatus());
+}
+
+void PickerStream::End(const absl::Status& status) {
+  state_ = Request::kEnded;
+  body_ = {};
+  std::exchange(wire_, nullptr)->End(status);
+}
+
+// ---- The response ----
+
+void PickerStream::OnResponseHeaders(const ext_proc::HttpHeaders& headers) {
+  const std::string status_text = ValueIn(headers.headers(), ":status");
+  int http_status = 0;
+  std::from_chars(status_text.data(), status_text.data() + status_text.size(), http_status);
+  usage_.emplace(ValueIn(headers.headers(), "content-type"));
+  ReportAccepted(http_status);
+  if (headers.end_of_stream()) ReportFinished();
+  ext_proc::ProcessingResponse response;
+  response.mutable_response_headers();
+  wire_->Send(std::move(response));
+}
+
+void PickerStream::OnResponseBody(ext_proc::HttpBody* body) {
+  const bool last = body->end_of_stream();
+  if (usage_.has_value()) usage_->Add(body->body());
+  if (last) ReportFinished();
+  ext_proc::ProcessingResponse response;
+  ext_proc::BodyResponse* const answer = response.mutable_response_body();
+  if (response_mode_ == ext_proc::FULL_DUPLEX_STREAMED) {
+    ext_proc::StreamedBodyResponse* const back =
+        answer->mutable_response()->mutable_body_mutation()->mutable_streamed_response();
+    back->set_body(std::move(*body->mutable_body()));
+    back->set_end_of_stream(last);
+  }
+  wire_->Send(std::move(response));
+}
+
+void PickerStream::OnResponseTrailers() {
+  ReportFinished();
+  ext_proc::ProcessingResponse response;
+  response.mutable_response_trailers();
+  wire_->Send(std::move(response));
+}
+
+void PickerStream::ReportAccepted(int http_status) {
+  const PickedEndpoint* const not_reached = NotReached();
+  if (not_reached != nullptr) {
+    stats_->NotReached();
+    picker_->frontend()->Avoid(not_reached->worker.first, not_reached->worker.second);
+  }
+  if (picked_.decision_id == 0) return;
+  if (http_status < 400)
+    return picker_->frontend()->Report(picked_.decision_id, {.accepted = true});
+  const bool by_engine = reply_details_.empty() || reply_details_ == kByEngine;
+  const std::string error = (by_engine ? "the engine answered " : "the gateway answered ") +
+                            std::to_string(http_status) + (by_engine ? "" : ": " + reply_details_);
+  // The request goes to who decodes, where another one prefills: of that one nothing is known.
+  const bool as_chosen = not_reached == picked_.endpoints.data();
+  picker_->frontend()->Report(std::exchange(picked_.decision_id, 0),
+                              {.finished = true,
+                               .error = error,
+                               .decode_unreachable = not_reached != nullptr && as_chosen});
+}
+
+// Whom the proxy tried last and found nobody at; null: it did not say so, or of nobody that was picked.
+const PickedEndpoint* PickerStream::NotReached() const {
+  if (!NeverConnected(reply_details_)) return nullptr;
+  for (const PickedEndpoint& endpoint : picked_.endpoints) {
+    const bool tried =
+        upstream_.empty() ? picked_.endpoints.size() == 1 : endpoint.address == upstream_;
+    if (tried) return endpoint.worker.second.name.empty() ? nullptr : &endpoint;
+  }
+  return nullptr;
+}
+
+void PickerStream::ReportFinished() {
+  if (picked_.decision_id == 0) return;
+  RouteReport report{.finished = true};
+  const bool elsewhere = !served_.empty() && served_ != picked_.endpoints.front().address;
+  if (elsewhere && !picked_.decodes) report.served_by = picker_->endpoints().At(served_);
+  const std::optional<OpenAiUsage> usage =
+      usage_.has_value() ? usage_->Finish() : std::optional<OpenAiUsage>();
+  // Of a worker that nobody knows the figures say nothing.
+  if (usage.has_value() && (!elsewhere || report.served_by.has_value())) {
+    // What who decodes had cached, or was sent, says nothing of who prefilled.
+    if (!picked_.decodes) report.cached_tokens = usage->cached_tokens;
+    report.prompt_tokens = usage->prompt_tokens;
+  }
+  picker_->frontend()->Report(std::exchange(picked_.decision_id, 0), report);
+}
+
+void PickerStream::Closed() {
+  MutexLock lock(&mutex_);
+  wire_ = nullptr;
+  state_ = Request::kEnded;
+  body_ = {};
+  if (picked_.decision_id == 0) return;
+  stats_->EndedEarly();
+  picker_->frontend()->Report(std::exchange(picked_.decision_id, 0),
+                              {.finished = usage_.has_value(), .abandoned = !usage_.has_value()});
+}
+
+}  // namespace kvatlas

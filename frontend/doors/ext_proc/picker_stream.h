@@ -1,0 +1,153 @@
+// What is to be answered to Envoy about one HTTP request? The endpoint picker's side of an external-processing stream, as a state
+// machine without gRPC.
+//
+//   request_headers ─┬─ no prompt ──▶ any endpoint ──▶ answered at once, the body passes
+//                    └─ an inference call: nothing yet (full duplex), or "go on" (buffered)
+//   request_body …   ─▶ collected ─▶ Picker ─▶ headers with the endpoint, then all of the body (full duplex);
+//                                             body answer with the endpoint (buffered)
+//   response_…       ─▶ passed on chunk by chunk; `usage` is read on the way ─▶ Frontend::Report
+//
+// The endpoint is in the header `x-gateway-destination-endpoint` and in dynamic metadata (envoy.lb, the same key). Where one
+// worker prefills and another decodes it is the decoder's, and `x-prefiller-host-port` names the prefiller's.
+//
+// *Truth*: a choice is reported `accepted` with the response's headers and `finished` with its end, with what the engine says it
+// had cached; when the stream ends before that it is finished without figures, so nothing stays in flight. Who was not reached is
+// avoided for a while; that is believed only of attributes with which the proxy says why it answered by itself (`kReplyDetails`).
+// *Threads*: any; messages come one at a time. The wire is called under the stream's lock and never after `Closed`.
+// *Bounds*: `body_bytes_max` of a request's body, then 413; an answer to a body is cut into `kBodyChunkMax`.
+// *Lifetime*: picker and stats outlive it; it is kept alive by a pick under way.
+
+#ifndef KVATLAS_FRONTEND_DOORS_EXT_PROC_PICKER_STREAM_H_
+#define KVATLAS_FRONTEND_DOORS_EXT_PROC_PICKER_STREAM_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "frontend/doors/ext_proc/external_processor.pb.h"
+#include "frontend/doors/ext_proc/picker.h"
+#include "frontend/prompt/openai/usage_reader.h"
+#include "indexer/base/mutex.h"
+
+namespace kvatlas {
+
+namespace ext_proc = envoy::service::ext_proc::v3;
+
+inline constexpr char kEndpointKey[] = "x-gateway-destination-endpoint";
+inline constexpr char kSubsetSpace[] = "envoy.lb.subset_hint";
+inline constexpr char kSubsetKey[] = "x-gateway-destination-endpoint-subset";
+inline constexpr char kEndpointSpace[] = "envoy.lb";
+// Attributes of the response: why it is what it is ("via_upstream": as the engine gave it), and who was asked last.
+inline constexpr char kFilterName[] = "envoy.filters.http.ext_proc";
+inline constexpr char kReplyDetails[] = "response.code_details";
+inline constexpr char kUpstreamAddress[] = "upstream.address";
+inline constexpr char kServedKey[] = "x-gateway-destination-endpoint-served";
+// Of requests; the gateway in front removes them from what it does not trust.
+inline constexpr char kTenantHeader[] = "x-kvatlas-tenant";
+inline constexpr char kSessionHeader[] = "x-kvatlas-session";
+
+inline constexpr size_t kBodyChunkMax = 62000;  // Envoy takes 64 KiB
+inline constexpr size_t kSubsetMax = 65536;     // endpoints; those beyond are not looked at
+
+struct PickerStreamOptions {
+  size_t body_bytes_max = 10 << 20;
+  // Of proxies that do not say it in their first message.
+  ext_proc::BodySendMode mode_unsaid = ext_proc::FULL_DUPLEX_STREAMED;
+};
+
+// What became of streams.
+class PickerStreamStats {
+ public:
+  virtual ~PickerStreamStats() = default;
+  virtual void Picked(bool by_prompt) = 0;
+  virtual void Refused(int http_status) = 0;
+  virtual void EndedEarly() = 0;  // with a choice that was not finished
+  virtual void NotReached() = 0;  // the worker that was picked
+};
+
+class PickerStream : public std::enable_shared_from_this<PickerStream> {
+ public:
+  class Wire {
+   public:
+    virtual ~Wire() = default;
+    virtual void Send(ext_proc::ProcessingResponse response) = 0;
+    // After what was sent. Called at most once.
+    virtual void End(const absl::Status& status) = 0;
+  };
+
+  PickerStream(const PickerStreamOptions& options, Picker* picker, PickerStreamStats* stats,
+               Wire* wire);
+
+  void OnMessage(ext_proc::ProcessingRequest message);
+
+  // Nothing more comes, and nobody listens any more.
+  void Closed();
+
+ private:
+  enum class Request { kHeaders, kCollecting, kPicking, kPassing, kEnded };
+
+  void OnFirst(const ext_proc::ProcessingRequest& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ReadMetadata(const ext_proc::Metadata& metadata) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ReadAttributes(const ext_proc::ProcessingRequest& message)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool duplex() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return request_mode_ == ext_proc::FULL_DUPLEX_STREAMED;
+  }
+
+  // ---- The request ----
+  void OnRequestHeaders(const ext_proc::HttpHeaders& headers) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void PassWithoutPrompt() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // True: the body is whole.
+  bool OnRequestBody(ext_proc::HttpBody* body) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool OnRequestTrailers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  PickInput TakeInput() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnPicked(PickResult result);
+  void SendPicked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SetPrefiller(ext_proc::HeaderMutation* mutation) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SendBody() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Refuse(const Refusal& refusal) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void End(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // ---- The response ----
+  void OnResponseHeaders(const ext_proc::HttpHeaders& headers)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnResponseBody(ext_proc::HttpBody* body) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnResponseTrailers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ReportAccepted(int http_status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  const PickedEndpoint* NotReached() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ReportFinished() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const PickerStreamOptions options_;
+  Picker* const picker_;
+  PickerStreamStats* const stats_;
+
+  Mutex mutex_;
+  Wire* wire_ ABSL_GUARDED_BY(mutex_);  // null: ended or closed
+  bool first_ ABSL_GUARDED_BY(mutex_) = true;
+  bool watching_ ABSL_GUARDED_BY(mutex_) = false;  // a proxy that wants no answers
+  ext_proc::BodySendMode request_mode_ ABSL_GUARDED_BY(mutex_);
+  ext_proc::BodySendMode response_mode_ ABSL_GUARDED_BY(mutex_);
+
+  Request state_ ABSL_GUARDED_BY(mutex_) = Request::kHeaders;
+  PickInput input_ ABSL_GUARDED_BY(mutex_);
+  std::string body_ ABSL_GUARDED_BY(mutex_);  // to be sent back
+  bool trailers_ ABSL_GUARDED_BY(mutex_) = false;
+  bool says_prefiller_ ABSL_GUARDED_BY(mutex_) = false;  // the client
+
+  Picked picked_ ABSL_GUARDED_BY(mutex_);
+  std::string served_ ABSL_GUARDED_BY(mutex_);         // who answered, as the proxy says
+  std::string reply_details_ ABSL_GUARDED_BY(mutex_);  // empty: the proxy does not say
+  std::string upstream_ ABSL_GUARDED_BY(mutex_);       // who was asked last, as it says
+  std::optional<UsageReader> usage_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_FRONTEND_DOORS_EXT_PROC_PICKER_STREAM_H_

@@ -1,0 +1,418 @@
+#include "frontend/doors/frontend_service.h"
+
+#include <google/protobuf/util/json_util.h>
+#include <grpcpp/support/server_callback.h>
+
+#include <algorithm>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/post.hpp>
+#include <charconv>
+#include <chrono>
+#include <functional>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "frontend/doors/grpc/route_stream.h"
+#include "frontend/doors/http/openai_error.h"
+#include "frontend/peers/wire.h"
+#include "frontend/prompt/openai/json_depth.h"
+#include "indexer/service/grpc_status.h"
+#include "indexer/service/text_escape.h"
+
+namespace kvatlas {
+namespace {
+
+using Json = nlohmann::json;
+
+// Cells whose promises are shown one by one, the worst first.
+constexpr size_t kPromisesShown = 64;
+// Of prompts over HTTP, which are text or numbers as text.
+constexpr size_t kRouteBodyBytesMax = 64 << 20;
+
+double Seconds(uint64_t microseconds) { return static_cast<double>(microseconds) * 1e-6; }
+
+// A u64 as a number, or as a string for writers whose numbers end at 2^53.
+std::optional<uint64_t> Unsigned(const Json& json) {
+  if (json.is_number_unsigned()) return json.get<uint64_t>();
+  if (!json.is_string()) return std::nullopt;
+  const std::string& text = json.get_ref<const std::string&>();
+  uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (text.empty() || error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+absl::StatusOr<Json> ParseObject(const std::string& body) {
+  if (IsNestedTooDeep(body)) return absl::InvalidArgumentError("the body is nested too deep");
+  Json json = Json::parse(body, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return absl::InvalidArgumentError("the body is not a JSON object");
+  return json;
+}
+
+absl::StatusOr<std::string> TextIn(const Json& json, const char* name) {
+  if (!json.contains(name)) return std::string();
+  if (!json[name].is_string())
+    return absl::InvalidArgumentError(std::string(name) + " is not a string");
+  return json[name].get<std::string>();
+}
+
+// Calls `add` with every number of the array `name`, each at most `max`.
+template <typename Add>
+absl::Status NumbersIn(const Json& json, const char* name, uint64_t max, const Add& add) {
+  if (!json.contains(name)) return absl::OkStatus();
+  if (!json[name].is_array())
+    return absl::InvalidArgumentError(std::string(name) + " is not an array");
+  for (const Json& element : json[name]) {
+    const std::optional<uint64_t> value = Unsigned(element);
+    if (!value.has_value() || *value > max) {
+      return absl::InvalidArgumentError(
+          std::string(name) + " has an element that is no such number: " +
+          element.dump(-1, ' ', false, Json::error_handler_t::replace).substr(0, 64));
+    }
+    add(*value);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SetText(const Json& json, const char* name, std::string* text) {
+  absl::StatusOr<std::string> value = TextIn(json, name);
+  if (value.ok()) *text = *std::move(value);
+  return value.status();
+}
+
+absl::Status SetNumber(const Json& json, const char* name,
+                       const std::function<void(uint32_t)>& set) {
+  if (!json.contains(name) || json[name].is_null()) return absl::OkStatus();
+  const std::optional<uint64_t> value = Unsigned(json[name]);
+  if (!value.has_value() || *value > std::numeric_limits<uint32_t>::max())
+    return absl::InvalidArgumentError(std::string(name) + " is no such number");
+  set(static_cast<uint32_t>(*value));
+  return absl::OkStatus();
+}
+
+absl::Status SetTexts(const Json& json, const char* name,
+                      google::protobuf::RepeatedPtrField<std::string>* texts) {
+  if (!json.contains(name)) return absl::OkStatus();
+  bool good = json[name].is_array();
+  for (size_t i = 0; good && i < json[name].size(); ++i) {
+    good = json[name][i].is_string();
+    if (good) texts->Add(json[name][i].get<std::string>());
+  }
+  return good ? absl::OkStatus()
+              : absl::InvalidArgumentError(std::string(name) + " is not an array of strings");
+}
+
+// Who may be chosen, and what else the choice goes by.
+absl::Status SetChoice(const Json& json, v1::RouteRequest* request) {
+  absl::Status status = SetText(json, "session_id", request->mutable_session_id());
+  status.Update(SetTexts(json, "allowed_workers", request->mutable_allowed_workers()));
+  status.Update(SetTexts(json, "excluded_workers", request->mutable_excluded_workers()));
+  status.Update(SetNumber(json, "expected_output_tokens",
+                          [&](uint32_t n) { request->set_expected_output_tokens(n); }));
+  status.Update(
+      SetNumber(json, "queue_wait_ms", [&](uint32_t n) { request->set_queue_wait_ms(n); }));
+  if (!json.contains("required_labels")) return status;
+  const Json& labels = json["required_labels"];
+  bool good = labels.is_object();
+  for (auto label = labels.begin(); good && label != labels.end(); ++label) {
+    good = label->is_string();
+    if (good) (*request->mutable_required_labels())[label.key()] = label->get<std::string>();
+  }
+  if (!good)
+    status.Update(absl::InvalidArgumentError("required_labels is not an object of strings"));
+  return status;
+}
+
+// The HTTP request as the message it stands for.
+absl::StatusOr<v1::RouteRequest> RouteRequestFromJson(const std::string& body) {
+  absl::StatusOr<Json> json = ParseObject(body);
+  if (!json.ok()) return json.status();
+  v1::RouteRequest request;
+  absl::Status status = SetText(*json, "model", request.mutable_domain()->mutable_model());
+  status.Update(SetText(*json, "tenant", request.mutable_domain()->mutable_tenant()));
+  if (json->contains("tokens")) {
+    v1::Tokens* tokens = request.mutable_tokens();
+    status.Update(NumbersIn(*json, "tokens", std::numeric_limits<uint32_t>::max(),
+                            [&](uint64_t id) { tokens->add_ids(static_cast<uint32_t>(id)); }));
+    status.Update(SetText(*json, "lora_name", tokens->mutable_lora_name()));
+    status.Update(SetText(*json, "cache_salt", tokens->mutable_cache_salt()));
+  }
+  status.Update(NumbersIn(*json, "sequence_hashes", std::numeric_limits<uint64_t>::max(),
+                          [&](uint64_t hash) { request.add_sequence_hashes(hash); }));
+  status.Update(SetNumber(*json, "deadline_ms", [&](uint32_t n) { request.set_deadline_ms(n); }));
+  status.Update(SetChoice(*json, &request));
+  if (!status.ok()) return status;
+  return request;
+}
+
+// All but the id.
+absl::Status ReportFromJson(const Json& json, v1::ReportRequest* request) {
+  const auto is_true = [&](const char* name) { return json.contains(name) && json[name] == true; };
+  request->set_accepted(is_true("accepted"));
+  request->set_finished(is_true("finished"));
+  request->set_abandoned(is_true("abandoned"));
+  request->set_unreachable(is_true("unreachable"));
+  request->set_decode_unreachable(is_true("decode_unreachable"));
+  absl::Status status = SetText(json, "error", request->mutable_error());
+  status.Update(
+      SetNumber(json, "cached_tokens", [&](uint32_t n) { request->set_cached_tokens(n); }));
+  status.Update(
+      SetNumber(json, "prompt_tokens", [&](uint32_t n) { request->set_prompt_tokens(n); }));
+  if (json.contains("worker")) {
+    v1::Holder* worker = request->mutable_worker();
+    status.Update(SetText(json, "worker", worker->mutable_name()));
+    status.Update(SetNumber(json, "rank", [&](uint32_t n) { worker->set_rank(n); }));
+  }
+  return status;
+}
+
+// Cells that broke a promise, the worst of them: they come and go.
+void AppendPromises(const Frontend& frontend, std::string* text) {
+  const std::vector<CellPromises> shown = frontend.promises(kPromisesShown);
+  const auto family = [&](const std::string& name, const char* help, auto value) {
+    AppendGaugeHead(name, help, text);
+    for (const CellPromises& of : shown)
+      if (of.broken > 0)
+        AppendGauge(name, MetricLabel("cell", of.cell), std::to_string(value(of)), text);
+  };
+  family("kvatlas_frontend_cell_promises",
+         "Times a cell that broke a promise had promised something.",
+         [](const CellPromises& of) { return of.promises; });
+  family("kvatlas_frontend_cell_promises_broken", "Of these, times its leaf had less.",
+         [](const CellPromises& of) { return of.broken; });
+  family("kvatlas_frontend_cell_believed", "The share of its promises that is expected now.",
+         [](const CellPromises& of) { return of.believed; });
+}
+
+HttpResponse JsonResponse(const google::protobuf::Message& message) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.always_print_primitive_fields = true;
+  options.preserve_proto_field_names = true;
+  HttpResponse response;
+  if (!google::protobuf::util::MessageToJsonString(message, &response.body, options).ok()) {
+    return HttpError(500, "the answer is not printable as JSON");
+  }
+  return response;
+}
+
+// Until the caller gives up.
+Duration Left(const grpc::CallbackServerContext& context) {
+  return std::chrono::duration_cast<Duration>(context.deadline() -
+                                              std::chrono::system_clock::now());
+}
+
+HttpResponse RouteError(const absl::Status& why) {
+  HttpResponse response = HttpError(RouteHttpStatus(why), why.ToString());
+  response.headers = RetryAfterHeaders(why);
+  return response;
+}
+
+// An answer's way back to the thread of its connection, which must not end before. Who has left gets none, and leaves nothing.
+RouteCalls::Callback ToExchange(const RouteCalls* calls, std::shared_ptr<HttpExchange> exchange,
+                                std::function<HttpResponse(const absl::Status&)> error) {
+  auto gone = std::make_shared<bool>(false);  // of that thread
+  exchange->OnGone([gone] { *gone = true; });
+  boost::asio::io_context& io = exchange->io();
+  return [calls, exchange, error, gone, &io,
+          work = boost::asio::make_work_guard(io)](absl::StatusOr<v1::RouteResponse> answer) {
+    boost::asio::post(io, [calls, exchange, error, gone, answer = std::move(answer)] {
+      if (!answer.ok()) return exchange->Answer(error(answer.status()));
+      if (*gone) return calls->Release(answer->decision_id());
+      exchange->Answer(JsonResponse(*answer));
+    });
+  };
+}
+
+}  // namespace
+
+FrontendService::FrontendService(Frontend* frontend, Metrics* metrics, PromptRouter* router)
+    : frontend_(frontend),
+      calls_(
+          frontend, router, [this](const absl::StatusOr<RouteResult>& result) { Count(result); },
+          [this] { reports_.Increment(); }),
+      failed_(metrics->AddCounter("kvatlas_frontend_routes_failed_total",
+                                  "Routes that ended without a worker.")),
+      reports_(metrics->AddCounter("kvatlas_frontend_reports_total", "Reports on choices.")),
+      promises_(metrics->AddCounter("kvatlas_frontend_promises_total",
+                                    "Routes whose first asked cell was said to have something.")),
+      wrong_cells_(metrics->AddCounter("kvatlas_frontend_wrong_cells_total",
+                                       "Of these, those whose first asked cell had less.")),
+      route_seconds_(
+          metrics->AddHistogram("kvatlas_frontend_route_seconds", "From question to choice.")),
+      find_cells_seconds_(metrics->AddHistogram("kvatlas_frontend_find_cells_seconds",
+                                                "Waiting for hierarchies, per route.")),
+      find_overlaps_seconds_(metrics->AddHistogram("kvatlas_frontend_find_overlaps_seconds",
+                                                   "Waiting for leaves, per route.")) {
+  for (int fallback = 0; fallback < kFallbacks; ++fallback) {
+    routes_.push_back(metrics->AddCounter(
+        "kvatlas_frontend_routes_total", "Routes by how far the answer had to fall.",
+        {{"fallback", std::string(ToString(static_cast<Fallback>(fallback)))}}));
+  }
+  Gauge in_flight = metrics->AddGauge("kvatlas_frontend_in_flight", "Choices not yet reported on.");
+  Gauge workers = metrics->AddGauge("kvatlas_frontend_workers_remembered", "Workers last seen.");
+  Gauge cells = metrics->AddGauge("kvatlas_frontend_cells_remembered", "Cells last seen.");
+  Gauge refused = metrics->AddGauge("kvatlas_frontend_refused_by_nodes",
+                                    "Questions that nodes refused for their schedule.");
+  metrics->OnText([frontend](std::string* text) { AppendPromises(*frontend, text); });
+  metrics->OnScrape([frontend, in_flight, workers, cells, refused]() mutable {
+    const FrontendStats stats = frontend->stats();
+    in_flight.Set(static_cast<double>(stats.in_flight));
+    workers.Set(static_cast<double>(stats.workers));
+    cells.Set(static_cast<double>(stats.cells));
+    refused.Set(static_cast<double>(stats.refused_by_nodes));
+  });
+}
+
+void FrontendService::Count(const absl::StatusOr<RouteResult>& result) {
+  if (!result.ok()) return failed_.Increment();
+  routes_[static_cast<size_t>(result->receipt.fallback)].Increment();
+  route_seconds_.Observe(Seconds(result->receipt.total_us));
+  find_cells_seconds_.Observe(Seconds(result->receipt.find_cells_us));
+  find_overlaps_seconds_.Observe(Seconds(result->receipt.find_overlaps_us));
+  const std::vector<CellAsked>& asked = result->receipt.cells;
+  if (asked.empty() || asked[0].blocks_at_least == 0 || !asked[0].error.empty()) return;
+  promises_.Increment();
+  if (asked[0].best_blocks < asked[0].blocks_at_least) wrong_cells_.Increment();
+}
+
+grpc::ServerUnaryReactor* FrontendService::Route(grpc::CallbackServerContext* context,
+                                                 const v1::RouteRequest* request,
+                                                 v1::RouteResponse* response) {
+  auto* reactor = new RouteReactor(&calls_, context, response);
+  calls_.Ask(*request, Left(*context), [reactor](absl::StatusOr<v1::RouteResponse> answer) {
+    reactor->Answer(std::move(answer));
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* FrontendService::RouteChat(grpc::CallbackServerContext* context,
+                                                     const v1::RouteChatRequest* request,
+                                                     v1::RouteResponse* response) {
+  auto* reactor = new RouteReactor(&calls_, context, response);
+  calls_.Ask(*request, Left(*context), [reactor](absl::StatusOr<v1::RouteResponse> answer) {
+    reactor->Answer(std::move(answer));
+  });
+  return reactor;
+}
+
+grpc::ServerBidiReactor<v1::RouteStreamRequest, v1::RouteStreamResponse>*
+FrontendService::RouteStream(grpc::CallbackServerContext*) {
+  return new RouteStreamReactor(&calls_);
+}
+
+grpc::ServerUnaryReactor* FrontendService::Report(grpc::CallbackServerContext* context,
+                                                  const v1::ReportRequest* request,
+                                                  v1::ReportResponse*) {
+  calls_.Report(*request);
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(grpc::Status::OK);
+  return reactor;
+}
+
+void FrontendService::AddStatus(std::string name, std::function<std::string()> json) {
+  status_sections_.emplace_back(std::move(name), std::move(json));
+}
+
+void FrontendService::AddHttp(AdminHttp* http) {
+  const auto add = [http](const char* path, HttpStreamHandler handler) {
+    http->server()->Handle({.method = "POST",
+                            .path = path,
+                            .stream = std::move(handler),
+                            .body_bytes_max = kRouteBodyBytesMax});
+  };
+  add("/route", [this](std::shared_ptr<HttpExchange> exchange) { HttpRoute(std::move(exchange)); });
+  add("/route/chat", [this](std::shared_ptr<HttpExchange> exchange) {
+    HttpRouteBody(OpenAiCall::kChat, std::move(exchange));
+  });
+  add("/route/completion", [this](std::shared_ptr<HttpExchange> exchange) {
+    HttpRouteBody(OpenAiCall::kCompletion, std::move(exchange));
+  });
+  http->Handle("GET", "/v1/models", [this](const HttpRequest&) { return HttpModels(); });
+  http->Handle("POST", "/report",
+               [this](const HttpRequest& request) { return HttpReport(request); });
+  http->Handle("GET", "/status", [this](const HttpRequest&) { return HttpStatus(); });
+}
+
+void FrontendService::HttpRoute(std::shared_ptr<HttpExchange> exchange) {
+  absl::StatusOr<v1::RouteRequest> message = RouteRequestFromJson(exchange->request().body);
+  if (!message.ok()) return exchange->Answer(HttpError(message.status()));
+  calls_.Ask(*message, Duration::max(), ToExchange(&calls_, std::move(exchange), RouteError));
+}
+
+void FrontendService::HttpRouteBody(OpenAiCall call, std::shared_ptr<HttpExchange> exchange) {
+  PromptQuestion question;
+  const HttpRequest& request = exchange->request();
+  question.return_tokens = request.Param("tokens").value_or("0") == "1";
+  for (const auto& [name, value] : request.headers) {
+    if (absl::EqualsIgnoreCase(name, "x-kvatlas-tenant")) question.input.domain.tenant = value;
+    if (absl::EqualsIgnoreCase(name, "x-kvatlas-session")) question.input.session_id = value;
+  }
+  auto body = std::make_shared<const std::string>(exchange->TakeBody());
+  calls_.AskBody(call, std::move(body), std::move(question),
+                 ToExchange(&calls_, std::move(exchange), OpenAiError));
+}
+
+HttpResponse FrontendService::HttpModels() const {
+  std::set<std::string> models;
+  for (const Domain& domain : frontend_->Domains()) models.insert(domain.model);
+  Json json = {{"object", "list"}, {"data", Json::array()}};
+  for (const std::string& model : models)
+    json["data"].push_back(
+        {{"id", model}, {"object", "model"}, {"created", 0}, {"owned_by", "kvatlas"}});
+  return {.body = json.dump(-1, ' ', false, Json::error_handler_t::replace)};
+}
+
+HttpResponse FrontendService::HttpReport(const HttpRequest& request) {
+  absl::StatusOr<Json> json = ParseObject(request.body);
+  if (!json.ok()) return HttpError(json.status());
+  const std::optional<uint64_t> id =
+      json->contains("decision_id") ? Unsigned((*json)["decision_id"]) : std::nullopt;
+  if (!id.has_value())
+    return HttpError(absl::InvalidArgumentError("decision_id is missing or no number"));
+  v1::ReportRequest message;
+  if (absl::Status bad = ReportFromJson(*json, &message); !bad.ok()) return HttpError(bad);
+  message.set_decision_id(*id);
+  calls_.Report(message);
+  return {.body = "{}"};
+}
+
+HttpResponse FrontendService::HttpStatus() const {
+  const FrontendOptions& options = frontend_->options();
+  const FrontendStats stats = frontend_->stats();
+  Json json;
+  json["hierarchies"] = frontend_->hierarchies().Addresses();
+  json["leaves"] = Json::array();
+  for (const ConfiguredLeaf& leaf : frontend_->leaves())
+    json["leaves"].push_back(leaf.cell + "=" + leaf.address);
+  json["ask_cells"] = options.ask_cells;
+  json["deadline_ms"] = std::chrono::duration<double, std::milli>(options.deadline).count();
+  json["routes"] = stats.routes;
+  json["failed"] = stats.failed;
+  for (int fallback = 0; fallback < kFallbacks; ++fallback) {
+    json["by_fallback"][std::string(ToString(static_cast<Fallback>(fallback)))] =
+        stats.by_fallback[fallback];
+  }
+  json["in_flight"] = stats.in_flight;
+  json["expired_choices"] = stats.expired_choices;
+  json["asked_ahead"] = stats.asked_ahead;
+  json["asked_ahead_used"] = stats.asked_ahead_used;
+  json["refused_by_nodes"] = stats.refused_by_nodes;
+  json["cells_remembered"] = stats.cells;
+  json["workers_remembered"] = stats.workers;
+  json["promises"] = Json::array();
+  for (const CellPromises& of : frontend_->promises(kPromisesShown)) {
+    json["promises"].push_back({{"cell", of.cell},
+                                {"promises", of.promises},
+                                {"broken", of.broken},
+                                {"believed", of.believed}});
+  }
+  for (const auto& [name, section] : status_sections_)
+    json[name] = Json::parse(section(), nullptr, /*allow_exceptions=*/false);
+  return {.body = json.dump(-1, ' ', false, Json::error_handler_t::replace)};
+}
+
+}  // namespace kvatlas

@@ -1,0 +1,125 @@
+#include "frontend/doors/grpc/route_calls.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "frontend/doors/grpc/prompt_wire.h"
+#include "frontend/peers/wire.h"
+
+namespace kvatlas {
+namespace {
+
+constexpr Duration kForever = std::chrono::hours(1);
+constexpr Duration kQueueWaitMax = std::chrono::minutes(1);
+
+// A tenth of what is left is for the way back.
+Duration Within(Duration wanted, Duration left) {
+  return std::max<Duration>(std::min({wanted, left - left / 10, kForever}), Duration(1));
+}
+
+// Nobody waits for a worker longer than its caller waits for the answer.
+void BoundQueueWait(const Frontend& frontend, Duration left, RouteInput* input) {
+  input->queue_wait = std::min({input->queue_wait.value_or(frontend.options().queue_wait),
+                                std::max(left, Duration(0)), kQueueWaitMax});
+}
+
+}  // namespace
+
+void RouteCalls::Ask(const v1::RouteRequest& request, Duration left, Callback callback) const {
+  absl::StatusOr<RouteInput> input = FromProto(request);
+  if (input.ok() && request.has_text() + request.has_chat() + request.has_tokens() +
+                            (request.sequence_hashes_size() > 0) >
+                        1) {
+    input = absl::InvalidArgumentError("more than one of tokens, sequence_hashes, text and chat");
+  }
+  if (!input.ok()) {
+    count_(input.status());
+    return callback(input.status());
+  }
+  if (request.has_text() || request.has_chat())
+    return AskPrompt(request, *std::move(input), left, std::move(callback));
+  const auto prompt_tokens = static_cast<uint32_t>(input->tokens.size());
+  // No use in an answer after the caller's own deadline.
+  const Duration wanted =
+      input->deadline > Duration(0) ? input->deadline : frontend_->options().deadline;
+  input->deadline = Within(wanted, left);
+  BoundQueueWait(*frontend_, left, &*input);
+  frontend_->RouteAsync(*std::move(input), [this, prompt_tokens, callback = std::move(callback)](
+                                               absl::StatusOr<RouteResult> result) {
+    count_(result);
+    if (!result.ok()) return callback(result.status());
+    v1::RouteResponse response = ToProto(*result);
+    response.set_prompt_tokens(prompt_tokens);
+    callback(std::move(response));
+  });
+}
+
+void RouteCalls::AskPrompt(const v1::RouteRequest& request, RouteInput input, Duration left,
+                           Callback callback) const {
+  absl::StatusOr<Prompt> prompt = PromptFromProto(request);
+  if (prompt.ok() && router_ == nullptr)
+    prompt = absl::NotFoundError("no tokenizer for model \"" + request.domain().model() +
+                                 "\": this frontend has none");
+  if (!prompt.ok()) {
+    count_(prompt.status());
+    return callback(prompt.status());
+  }
+  input.lora_name = request.has_chat() ? request.chat().lora_name() : request.text().lora_name();
+  input.cache_salt = request.has_chat() ? request.chat().cache_salt() : request.text().cache_salt();
+  const Duration wanted = input.deadline;
+  BoundQueueWait(*frontend_, left, &input);
+  router_->Route({.input = std::move(input),
+                  .prompt = *std::move(prompt),
+                  .return_tokens = request.return_tokens(),
+                  .deadline = Within(wanted > Duration(0) ? wanted : left, left)},
+                 Told(std::move(callback)));
+}
+
+void RouteCalls::Ask(const v1::RouteChatRequest& request, Duration left, Callback callback) const {
+  PromptQuestion question;
+  question.input.domain.tenant = request.tenant();
+  question.return_tokens = request.return_tokens();
+  const Duration wanted = std::chrono::milliseconds(request.deadline_ms());
+  question.input.deadline = wanted;
+  question.deadline = Within(wanted > Duration(0) ? wanted : left, left);
+  if (absl::Status bad = ChoiceFromProto(request, &question.input); !bad.ok()) {
+    count_(bad);
+    return callback(std::move(bad));
+  }
+  BoundQueueWait(*frontend_, left, &question.input);
+  AskBody(OpenAiCall::kEither, std::make_shared<const std::string>(request.body()),
+          std::move(question), std::move(callback));
+}
+
+void RouteCalls::AskBody(OpenAiCall call, std::shared_ptr<const std::string> body,
+                         PromptQuestion question, Callback callback) const {
+  if (router_ == nullptr) {
+    absl::Status none = absl::NotFoundError("no tokenizer: this frontend has none");
+    count_(none);
+    return callback(std::move(none));
+  }
+  router_->RouteBody(call, std::move(body), std::move(question), Told(std::move(callback)));
+}
+
+PromptRouter::Callback RouteCalls::Told(Callback callback) const {
+  return [this, callback = std::move(callback)](const absl::StatusOr<PromptRoute>& answer) {
+    if (!answer.ok()) {
+      count_(answer.status());
+      return callback(answer.status());
+    }
+    count_(answer->route);
+    callback(ToProto(*answer));
+  };
+}
+
+void RouteCalls::Release(uint64_t decision_id) const {
+  frontend_->Report(decision_id, {.abandoned = true});
+}
+
+void RouteCalls::Report(const v1::ReportRequest& request) const {
+  count_report_();
+  frontend_->Report(request.decision_id(), FromProto(request));
+}
+
+}  // namespace kvatlas

@@ -1,0 +1,58 @@
+// How are the wire's questions asked of the frontend, and its answers told? What gRPC and HTTP have in common.
+//
+// *Truth*: a choice whose caller is gone before it has it no longer counts: `Release`.
+// *Threads*: any; callbacks as `Frontend::RouteAsync` and `PromptRouter` have them.
+// *Lifetime*: frontend and router outlive it and its calls.
+
+#ifndef KVATLAS_FRONTEND_DOORS_GRPC_ROUTE_CALLS_H_
+#define KVATLAS_FRONTEND_DOORS_GRPC_ROUTE_CALLS_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "frontend/prompt/openai/openai_request.h"
+#include "frontend/prompt/prompt_router.h"
+#include "frontend/route/frontend.h"
+#include "indexer/base/clock.h"
+#include "proto/kvatlas/v1/frontend.pb.h"
+
+namespace kvatlas {
+
+class RouteCalls {
+ public:
+  using Count = std::function<void(const absl::StatusOr<RouteResult>&)>;
+  using Callback = std::function<void(absl::StatusOr<v1::RouteResponse>)>;
+
+  // `count` hears of every route, `count_report` of every report. Without a router, text and chats are NOT_FOUND.
+  RouteCalls(Frontend* frontend, PromptRouter* router, Count count,
+             std::function<void()> count_report)
+      : frontend_(frontend),
+        router_(router),
+        count_(std::move(count)),
+        count_report_(std::move(count_report)) {}
+
+  // `left`: until the caller itself gives up.
+  void Ask(const v1::RouteRequest& request, Duration left, Callback callback) const;
+  void Ask(const v1::RouteChatRequest& request, Duration left, Callback callback) const;
+  void AskBody(OpenAiCall call, std::shared_ptr<const std::string> body, PromptQuestion question,
+               Callback callback) const;
+
+  void Release(uint64_t decision_id) const;
+  void Report(const v1::ReportRequest& request) const;
+
+ private:
+  void AskPrompt(const v1::RouteRequest& request, RouteInput input, Duration left,
+                 Callback callback) const;
+  PromptRouter::Callback Told(Callback callback) const;
+
+  Frontend* const frontend_;
+  PromptRouter* const router_;
+  const Count count_;
+  const std::function<void()> count_report_;
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_FRONTEND_DOORS_GRPC_ROUTE_CALLS_H_

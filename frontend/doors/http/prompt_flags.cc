@@ -1,0 +1,157 @@
+#include "frontend/doors/http/prompt_flags.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace kvatlas {
+namespace {
+
+// Of a model's engines, those that may be asked to make tokens: the others are left alone.
+constexpr size_t kEnginesAskedMax = 4;
+constexpr size_t kEnginesLookedAtMax = 4096;
+
+absl::Status Wrong(const char* flag, const absl::Status& why) {
+  return absl::InvalidArgumentError(std::string(flag) + ": " + std::string(why.message()));
+}
+
+// By model; those of "" are for all others.
+using UrlsByModel = std::map<std::string, std::vector<std::string>>;
+
+absl::StatusOr<UrlsByModel> ParseUrls(const std::vector<std::string>& entries) {
+  UrlsByModel urls;
+  for (const std::string& entry : entries) {
+    const size_t scheme = entry.find("http://");
+    const bool named = scheme != std::string::npos && scheme > 0 && entry[scheme - 1] == '=';
+    const std::string url = named ? entry.substr(scheme) : entry;
+    if (absl::Status bad = EngineUrl::Parse(url).status(); !bad.ok()) return bad;
+    urls[named ? entry.substr(0, scheme - 1) : ""].push_back(url);
+  }
+  return urls;
+}
+
+// Whom the flags name, or else engines that serve the model; suspects last.
+std::vector<std::string> UrlsFor(const UrlsByModel& given, const Frontend& frontend,
+                                 const std::string& model) {
+  auto found = given.find(model);
+  if (found == given.end()) found = given.find("");
+  if (found != given.end()) return found->second;
+  std::vector<std::string> urls;
+  for (const KnownEngine& engine : frontend.Engines(kEnginesLookedAtMax)) {
+    if (engine.domain.model == model || engine.domain.model.empty()) urls.push_back(engine.url);
+    if (urls.size() == kEnginesAskedMax) break;
+  }
+  return urls;
+}
+
+}  // namespace
+
+void AddPromptFlags(FlagSet& flags, PromptFlags* to) {
+  flags.Add("tokenize", &to->tokenize,
+            "who makes tokens of text and chats: [MODEL=]WAY[+WAY], where a way is local "
+            "(tokenizers from --models), engine (its /tokenize) or render (its /v1/…/render)");
+  flags.Add("tokenizer_url", &to->tokenizer_urls,
+            "engines that are asked for tokens, [MODEL=]http://HOST:PORT; none: those of the "
+            "model's workers whose url is known");
+  flags.Add("tokenize_threads", &to->router.threads,
+            "threads that read prompts and make tokens of them", 1u, 256u);
+  flags.Add("tokenize_deadline", &to->router.tokenize_deadline, "for tokens of one prompt",
+            std::chrono::milliseconds(1));
+  flags.Add("tokenize_cache_bytes", &to->remote_cache_bytes,
+            "of prompts that engines made tokens of, and these tokens");
+}
+
+absl::StatusOr<std::unique_ptr<PromptParts>> PromptParts::Make(const PromptFlags& flags,
+                                                               const EngineReach& reach,
+                                                               Frontend* frontend,
+                                                               PromptTokenizer* local) {
+  absl::StatusOr<TokenizeWays> ways = ParseTokenizeWays(flags.tokenize);
+  if (!ways.ok()) return Wrong("--tokenize", ways.status());
+  absl::StatusOr<UrlsByModel> urls = ParseUrls(flags.tokenizer_urls);
+  if (!urls.ok()) return Wrong("--tokenizer_url", urls.status());
+  std::unique_ptr<PromptParts> parts(new PromptParts);
+  RemoteTokenizerOptions remote;
+  remote.urls = [given = *std::move(urls), frontend](const std::string& model) {
+    return UrlsFor(given, *frontend, model);
+  };
+  remote.cache_bytes = flags.remote_cache_bytes;
+  remote.engine.reach = reach;
+  remote.engine.head_timeout = flags.router.tokenize_deadline;
+  parts->engine_ = std::make_unique<RemoteTokenizer>(remote);
+  remote.way = RemoteWay::kRender;
+  parts->render_ = std::make_unique<RemoteTokenizer>(remote);
+  std::map<std::string, PromptTokenizer*> by_way = {{"engine", parts->engine_.get()},
+                                                    {"render", parts->render_.get()}};
+  if (local != nullptr) by_way["local"] = local;
+  parts->choice_ = std::make_unique<TokenizerChoice>(*std::move(ways), std::move(by_way));
+  parts->router_ = std::make_unique<PromptRouter>(flags.router, frontend, parts->choice_.get());
+  return parts;
+}
+
+void AddProxyFlags(FlagSet& flags, ProxyFlags* to) {
+  ProxyOptions& proxy = to->proxy;
+  flags.Add("proxy", &to->listen,
+            "HOST:PORT that takes requests for engines and passes their answers on; empty: none");
+  flags.Add("engines", &to->engines,
+            "WORKER=http://HOST:PORT,… of engines whose workers do not say it in a label url");
+  flags.Add(kEngineAddressesFlag, &to->engine_addresses, kEngineAddressesHelp);
+  flags.Add("proxy_threads", &proxy.io_threads, "threads of the proxy", 1u, 256u);
+  flags.Add("proxy_tries", &proxy.tries, "engines that are tried for one request", 1u, 100u);
+  flags.Add(
+      "proxy_paths", &to->paths,
+      "calls passed on to engines beside inference, such as 'POST /v1/tokenize,GET /v1/files/*'");
+  flags.Add("proxy_body_bytes_max", &proxy.body_bytes_max, "of a request's body", size_t{1});
+  flags.Add("proxy_tenant", &proxy.tenant, "of requests without a header x-kvatlas-tenant");
+  flags.Add("proxy_connect_timeout", &proxy.engine.connect_timeout,
+            "until an engine takes a connection", std::chrono::milliseconds(1));
+  flags.Add("proxy_answer_timeout", &proxy.engine.head_timeout, "until an engine begins to answer",
+            std::chrono::milliseconds(1));
+  flags.Add("proxy_silence_timeout", &proxy.engine.idle_timeout,
+            "between two pieces of an engine's answer", std::chrono::milliseconds(1));
+}
+
+absl::StatusOr<std::map<std::string, std::string>> EnginesOf(const ProxyFlags& flags) {
+  std::map<std::string, std::string> engines;
+  for (const std::string& entry : flags.engines) {
+    const size_t equals = entry.find('=');
+    if (equals == 0 || equals == std::string::npos)
+      return absl::InvalidArgumentError("--engines: '" + entry + "' is not WORKER=URL");
+    const std::string url = entry.substr(equals + 1);
+    if (absl::Status bad = EngineUrl::Parse(url).status(); !bad.ok())
+      return Wrong("--engines", bad);
+    if (!engines.emplace(entry.substr(0, equals), url).second)
+      return absl::InvalidArgumentError("--engines: '" + entry + "' names its worker again");
+  }
+  return engines;
+}
+
+absl::StatusOr<EngineReach> ReachOf(const ProxyFlags& proxy, const PromptFlags& prompts) {
+  absl::StatusOr<EngineAddresses> addresses = EngineAddresses::Parse(proxy.engine_addresses);
+  if (!addresses.ok()) return addresses.status();
+  EngineReach reach{.addresses = *std::move(addresses)};
+  const absl::StatusOr<std::map<std::string, std::string>> engines = EnginesOf(proxy);
+  if (!engines.ok()) return engines.status();
+  for (const auto& [worker, url] : *engines) reach.given.insert(EngineUrl::Parse(url)->authority());
+  const absl::StatusOr<UrlsByModel> tokenizers = ParseUrls(prompts.tokenizer_urls);
+  if (!tokenizers.ok()) return Wrong("--tokenizer_url", tokenizers.status());
+  for (const auto& [model, urls] : *tokenizers)
+    for (const std::string& url : urls) reach.given.insert(EngineUrl::Parse(url)->authority());
+  return reach;
+}
+
+absl::StatusOr<std::unique_ptr<Proxy>> MakeProxy(const ProxyFlags& flags, const EngineReach& reach,
+                                                 Frontend* frontend, PromptRouter* router,
+                                                 Metrics* metrics) {
+  if (flags.listen.empty()) return nullptr;
+  absl::StatusOr<Address> listen = Address::Parse(flags.listen);
+  if (!listen.ok()) return Wrong("--proxy", listen.status());
+  ProxyOptions options = flags.proxy;
+  options.listen = *listen;
+  options.engine.reach = reach;
+  absl::StatusOr<ProxiedPaths> paths = ProxiedPaths::With(flags.paths);
+  if (!paths.ok()) return Wrong("--proxy_paths", paths.status());
+  options.paths = *std::move(paths);
+  return std::make_unique<Proxy>(options, frontend, router, metrics);
+}
+
+}  // namespace kvatlas

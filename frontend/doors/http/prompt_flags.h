@@ -1,0 +1,82 @@
+// Text and chats as a part of a process: the flags that say who makes tokens of them, and what these make.
+//
+// *Threads*: one, but for what the parts do. *Lifetime*: everything it is given outlives it.
+//
+// Example:
+//   absl::StatusOr<std::unique_ptr<PromptParts>> prompts = PromptParts::Make(flags.prompts, reach, &frontend);
+//   FrontendService service(&frontend, &metrics, (*prompts)->router());
+
+#ifndef KVATLAS_FRONTEND_DOORS_HTTP_PROMPT_FLAGS_H_
+#define KVATLAS_FRONTEND_DOORS_HTTP_PROMPT_FLAGS_H_
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "frontend/doors/http/proxy.h"
+#include "frontend/peers/engine_call.h"
+#include "frontend/prompt/prompt_router.h"
+#include "frontend/prompt/remote_tokenizer.h"
+#include "frontend/prompt/text/prompt_tokenizer.h"
+#include "frontend/prompt/tokenizer_choice.h"
+#include "frontend/route/frontend.h"
+#include "indexer/service/address.h"
+#include "indexer/service/engine_addresses.h"
+#include "indexer/service/flags.h"
+#include "indexer/service/metrics.h"
+
+namespace kvatlas {
+
+struct PromptFlags {
+  std::vector<std::string> tokenize = {"local+engine"};
+  std::vector<std::string> tokenizer_urls;  // URL or MODEL=URL
+  PromptRouterOptions router;
+  size_t remote_cache_bytes = RemoteTokenizerOptions().cache_bytes;
+};
+void AddPromptFlags(FlagSet& flags, PromptFlags* to);
+
+class PromptParts {
+ public:
+  // `local`: tokenizers from files; may be null. INVALID_ARGUMENT: a flag.
+  static absl::StatusOr<std::unique_ptr<PromptParts>> Make(const PromptFlags& flags,
+                                                           const EngineReach& reach,
+                                                           Frontend* frontend,
+                                                           PromptTokenizer* local);
+  PromptTokenizer* tokenizer() { return choice_.get(); }
+  PromptRouter* router() { return router_.get(); }
+
+ private:
+  PromptParts() = default;
+  std::unique_ptr<RemoteTokenizer> engine_;
+  std::unique_ptr<RemoteTokenizer> render_;
+  std::unique_ptr<TokenizerChoice> choice_;
+  std::unique_ptr<PromptRouter> router_;
+};
+
+struct ProxyFlags {
+  std::string listen;                // HOST:PORT; empty: no proxy
+  std::vector<std::string> engines;  // WORKER=URL
+  std::vector<std::string> engine_addresses = EngineAddresses::Default();
+  std::vector<std::string> paths;  // for `ProxiedPaths::With`
+  ProxyOptions proxy;
+};
+void AddProxyFlags(FlagSet& flags, ProxyFlags* to);
+
+// For `FrontendOptions::engines`. INVALID_ARGUMENT: --engines.
+absl::StatusOr<std::map<std::string, std::string>> EnginesOf(const ProxyFlags& flags);
+
+// --engine_addresses, and the hosts that other flags name. INVALID_ARGUMENT: one of them.
+absl::StatusOr<EngineReach> ReachOf(const ProxyFlags& proxy, const PromptFlags& prompts);
+
+// Null without --proxy. INVALID_ARGUMENT: --proxy.
+absl::StatusOr<std::unique_ptr<Proxy>> MakeProxy(const ProxyFlags& flags, const EngineReach& reach,
+                                                 Frontend* frontend, PromptRouter* router,
+                                                 Metrics* metrics);
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_FRONTEND_DOORS_HTTP_PROMPT_FLAGS_H_

@@ -1,0 +1,44 @@
+// Which calls of an engine's HTTP API does the proxy pass on? Inference, and what belongs to it. Engines have calls below /v1 that
+// load adapters, put them to sleep or upload files; a client of a fleet has no business with one engine's state.
+//
+// `path` is without the query. A `*` in a pattern is one segment that is not empty.
+// *Threads*: pure functions; `ProxiedPaths` is immutable.
+
+#ifndef KVATLAS_FRONTEND_DOORS_HTTP_PROXIED_PATHS_H_
+#define KVATLAS_FRONTEND_DOORS_HTTP_PROXIED_PATHS_H_
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace kvatlas {
+
+class ProxiedPaths {
+ public:
+  ProxiedPaths();
+
+  // Beside the built-in ones: "METHOD /path/with/*". INVALID_ARGUMENT: anything else.
+  static absl::StatusOr<ProxiedPaths> With(const std::vector<std::string>& more);
+
+  bool Allows(std::string_view method, std::string_view path) const;
+  // "POST /v1/chat/completions, …", for an error.
+  std::string ToString() const;
+
+ private:
+  struct Pattern {
+    std::string method;
+    std::string path;
+  };
+  std::vector<Pattern> patterns_;
+};
+
+// The value of the field `model` of a body of multipart/form-data; nothing: the body has none, or is of another type.
+// *Cost*: one pass over the body's headers and boundaries.
+std::optional<std::string> MultipartModel(std::string_view content_type, std::string_view body);
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_FRONTEND_DOORS_HTTP_PROXIED_PATHS_H_

@@ -1,0 +1,89 @@
+// How does a fleet look like one engine? A listener in front of it: each request goes to the engine chosen for its prompt, and
+// the answer comes back as the engine gives it.
+//
+//   client ──POST /v1/chat/completions──▶ Proxy ──▶ PromptRouter ──▶ worker, its url
+//          ◀── the same bytes, as they come ──╯ ◀──────────────────── engine
+//                                             ╰─▶ Report: accepted, finished, cached tokens
+//
+//   POST /v1/chat/completions, /v1/completions   by prompt; by load alone when nobody can make tokens of it
+//   POST of other inference below /v1            by load, for the `model` that the JSON body or the form names
+//   GET and others below /v1                     any engine, as do forms that name no model
+//   what `ProxiedPaths` does not name            404
+//
+// *Truth*: bodies are passed on untouched in both directions, and so are headers but those of a connection. An answer has more
+// headers: `x-kvatlas-decision`, `-worker`, `-cell`, `-overlap-blocks`, `-fallback` ("none", a rung of the frontend's ladder, or
+// "no_tokens: why"), `-decode-worker` and `-decode-cell` where another worker decodes, and `x-kvatlas-tried`, the workers that failed before it. An engine that fails before the first byte of its
+// answer is avoided for a while and the next one is asked, but never again one that may have got something of the request; after
+// the first byte the break is passed on, as a closed connection.
+// *Who is asked*: a worker's label `url` is whatever its announcer says, so only engines within `EngineCallOptions::reach` get
+// requests, with `authorization`, `proxy-authorization` and `cookie`. One outside counts as failed, in the log and in a metric.
+// *Prefill here, decode there*: the request goes to who decodes, with the header `x-prefiller-host-port` (`kPrefillerHeader`) that
+// says who prefills; one that a client sends goes nowhere. What such an engine says it had cached is not reported: it is the
+// decoder's.
+// *Threads*: `io_threads` of its own; a request stays on the thread of its connection, its engine's connection included.
+// *Bounds*: a body of `body_bytes_max`, held whole since another engine may have to be asked; of an answer one piece of 64 KiB.
+// `tries` engines a request. Each hop has its timeout: reading a request, tokenizing, routing, connecting, the head of the
+// answer, between its pieces, and the client's taking them (`HttpServerOptions::write_timeout`).
+// *Lifetime*: frontend and router outlive it.
+//
+// Example:
+//   Proxy proxy({.listen = {"127.0.0.1", 8000}}, &frontend, &router, &metrics);
+//   if (absl::Status status = proxy.Start(); !status.ok()) return status;
+
+#ifndef KVATLAS_FRONTEND_DOORS_HTTP_PROXY_H_
+#define KVATLAS_FRONTEND_DOORS_HTTP_PROXY_H_
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "frontend/doors/http/proxied_paths.h"
+#include "frontend/peers/engine_call.h"
+#include "frontend/prompt/prompt_router.h"
+#include "frontend/route/frontend.h"
+#include "indexer/base/clock.h"
+#include "indexer/service/address.h"
+#include "indexer/service/metrics.h"
+
+namespace kvatlas {
+
+struct ProxyOptions {
+  Address listen;
+  uint32_t io_threads = 2;
+  size_t connections_max = 16384;
+  size_t body_bytes_max = 64 << 20;
+  size_t bodies_bytes_max = size_t{2} << 30;  // of all requests together
+  uint32_t tries = 8;
+  Duration write_timeout = std::chrono::minutes(2);  // for a client to take a piece
+  EngineCallOptions engine;
+  ProxiedPaths paths;
+  std::string tenant;  // of requests without a header `x-kvatlas-tenant`
+};
+
+class Proxy {
+ public:
+  Proxy(const ProxyOptions& options, Frontend* frontend, PromptRouter* router, Metrics* metrics);
+  ~Proxy();  // stops
+
+  Proxy(const Proxy&) = delete;
+  Proxy& operator=(const Proxy&) = delete;
+
+  absl::Status Start();
+  Address address() const;
+  size_t connections() const;
+  size_t bodies_bytes() const;  // `HttpServer::bodies_bytes`
+  // Cuts what is under way. Idempotent.
+  void Stop();
+
+ private:
+  class Impl;
+  class Request;
+  const std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_FRONTEND_DOORS_HTTP_PROXY_H_

@@ -1,0 +1,434 @@
+#include "frontend/peers/engine_call.h"
+
+#include <algorithm>
+#include <array>
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/connect.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/write.hpp>
+#include <boost/beast/http/basic_parser.hpp>
+#include <boost/beast/http/error.hpp>
+#include <cstring>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
+namespace kvatlas {
+namespace {
+
+namespace asio = boost::asio;
+namespace http = boost::beast::http;
+using asio::ip::tcp;
+
+constexpr size_t kInputBytes = 64 << 10;
+
+constexpr std::array<std::string_view, 9> kHopByHop = {
+    "connection",        "keep-alive", "proxy-connection",   "te",    "trailer",
+    "transfer-encoding", "upgrade",    "proxy-authenticate", "expect"};
+
+absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
+
+bool SameName(std::string_view a, std::string_view b) {
+  return absl::EqualsIgnoreCase(View(a), View(b));
+}
+
+// `name` is an element of the comma-separated `list`.
+bool Lists(std::string_view list, std::string_view name) {
+  while (!list.empty()) {
+    const size_t comma = list.find(',');
+    const absl::string_view element = absl::StripAsciiWhitespace(View(list.substr(0, comma)));
+    if (absl::EqualsIgnoreCase(element, View(name))) return true;
+    if (comma == std::string_view::npos) return false;
+    list.remove_prefix(comma + 1);
+  }
+  return false;
+}
+
+}  // namespace
+
+bool IsHopByHop(std::string_view name, const HttpHeaders& headers) {
+  for (std::string_view hop : kHopByHop) {
+    if (SameName(name, hop)) return true;
+  }
+  for (const auto& [other, value] : headers) {
+    if (SameName(other, "connection") && Lists(value, name)) return true;
+  }
+  return false;
+}
+
+// ---- Addresses ----
+
+absl::StatusOr<EngineUrl> EngineUrl::Parse(std::string_view text) {
+  constexpr std::string_view kHttp = "http://";
+  const auto bad = [&](const char* why) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", View(text), "': ", why, "; wanted is http://HOST[:PORT][/PATH]"));
+  };
+  if (!text.starts_with(kHttp)) return bad("not http");
+  std::string_view rest = text.substr(kHttp.size());
+  EngineUrl url;
+  if (const size_t slash = rest.find('/'); slash != std::string_view::npos) {
+    url.prefix = rest.substr(slash);
+    while (url.prefix.ends_with('/')) url.prefix.pop_back();
+    rest = rest.substr(0, slash);
+  }
+  const size_t bracket = rest.find(']');
+  const size_t colon = rest.find(':', bracket == std::string_view::npos ? 0 : bracket);
+  url.port = colon == std::string_view::npos ? "80" : std::string(rest.substr(colon + 1));
+  url.host = rest.substr(0, colon);
+  if (url.host.size() > 1 && url.host.front() == '[' && url.host.back() == ']')
+    url.host = url.host.substr(1, url.host.size() - 2);
+  const bool digits = !url.port.empty() && url.port.size() <= 5 &&
+                      std::all_of(url.port.begin(), url.port.end(),
+                                  [](unsigned char c) { return absl::ascii_isdigit(c); });
+  if (!digits) return bad("no port");
+  const bool printable = std::all_of(
+      text.begin(), text.end(), [](unsigned char c) { return c > ' ' && c < 127 && c != '@'; });
+  if (url.host.empty() || !printable) return bad("no host");
+  return url;
+}
+
+std::string EngineUrl::authority() const {
+  const bool six = host.find(':') != std::string::npos;
+  return absl::StrCat(six ? "[" : "", host, six ? "]:" : ":", port);
+}
+
+absl::Status EngineReach::Check(const EngineUrl& url) const {
+  return given.contains(url.authority()) ? absl::OkStatus() : addresses.CheckHost(url.host);
+}
+
+// ---- The pool ----
+
+std::optional<EnginePool::Socket> EnginePool::Take(const std::string& authority, Time now) {
+  const auto found = idle_.find(authority);
+  if (found == idle_.end()) return std::nullopt;
+  std::deque<Idle>& idle = found->second;
+  std::optional<Socket> taken;
+  while (!idle.empty() && !taken.has_value()) {
+    Idle last = std::move(idle.back());
+    idle.pop_back();
+    if (now - last.since > options_.keep_idle) {
+      idle.clear();
+      break;
+    }
+    char byte;
+    boost::system::error_code error;
+    last.socket.receive(asio::buffer(&byte, 1), tcp::socket::message_peek, error);
+    if (error == asio::error::would_block || error == asio::error::try_again)
+      taken = std::move(last.socket);
+  }
+  if (idle.empty()) idle_.erase(found);
+  return taken;
+}
+
+void EnginePool::Put(const std::string& authority, Socket socket, Time now) {
+  for (auto of = idle_.begin(); of != idle_.end();) {
+    while (!of->second.empty() && now - of->second.front().since > options_.keep_idle)
+      of->second.pop_front();
+    of = of->second.empty() ? idle_.erase(of) : std::next(of);
+  }
+  if (options_.idle_per_engine == 0) return;
+  std::deque<Idle>& idle = idle_[authority];
+  if (idle.size() >= options_.idle_per_engine) idle.pop_front();
+  idle.push_back({.socket = std::move(socket), .since = now});
+}
+
+// ---- Answers ----
+
+class EngineCall::Parser : public http::basic_parser<false> {
+ public:
+  explicit Parser(bool to_head) {
+    header_limit(kInputBytes);
+    body_limit(std::numeric_limits<uint64_t>::max());
+    eager(true);
+    skip(to_head);
+  }
+
+  EngineHead head;
+  HttpHeaders fields;
+  std::string piece;
+
+ private:
+  using Error = boost::beast::error_code;
+  using View = boost::beast::string_view;
+
+  void on_request_impl(http::verb, View, View, int, Error&) override {}
+  void on_response_impl(int status, View reason, int, Error&) override {
+    head.status = status;
+    head.reason.assign(reason.data(), reason.size());
+  }
+  void on_field_impl(http::field, View name, View value, Error&) override {
+    if (is_header_done()) return;  // a trailer
+    fields.emplace_back(std::string(name.data(), name.size()),
+                        std::string(value.data(), value.size()));
+  }
+  void on_header_impl(Error&) override {}
+  void on_body_init_impl(const boost::optional<uint64_t>&, Error&) override {}
+  std::size_t on_body_impl(View body, Error&) override {
+    piece.append(body.data(), body.size());
+    return body.size();
+  }
+  void on_chunk_header_impl(uint64_t, View, Error&) override {}
+  std::size_t on_chunk_body_impl(uint64_t, View body, Error&) override {
+    piece.append(body.data(), body.size());
+    return body.size();
+  }
+  void on_finish_impl(Error&) override {}
+};
+
+// ---- The call ----
+
+EngineCall::EngineCall(asio::io_context* io, EnginePool* pool, EngineCallRequest request,
+                       EngineCallbacks callbacks)
+    : pool_(pool),
+      request_(std::move(request)),
+      callbacks_(std::move(callbacks)),
+      socket_(*io),
+      resolver_(*io),
+      timer_(*io) {}
+
+EngineCall::~EngineCall() = default;
+
+void EngineCall::Start() {
+  parser_ = std::make_unique<Parser>(request_.method == "HEAD");
+  if (in_ == nullptr) in_ = std::make_unique<char[]>(kInputBytes);
+  absl::StrAppend(&head_out_, request_.method, " ", request_.url.prefix, request_.target,
+                  " HTTP/1.1\r\nhost: ", Authority(), "\r\n");
+  for (const auto& [name, value] : request_.headers)
+    absl::StrAppend(&head_out_, name, ": ", value, "\r\n");
+  const size_t body = request_.body == nullptr ? 0 : request_.body->size();
+  if (body > 0 || (request_.method != "GET" && request_.method != "HEAD"))
+    absl::StrAppend(&head_out_, "content-length: ", body, "\r\n");
+  head_out_ += "\r\n";
+  if (auto idle = pool_->Take(Authority(), Clock::Real().Now())) {
+    socket_ = *std::move(idle);
+    reused_ = true;
+    return Send();
+  }
+  Connect();
+}
+
+void EngineCall::Connect() {
+  reused_ = false;
+  if (absl::Status outside = pool_->options().reach.Check(request_.url); !outside.ok()) {
+    // Not from within `Start`.
+    return asio::post(socket_.get_executor(), [self = shared_from_this(), outside] {
+      if (!self->over_) self->Fail(outside);
+    });
+  }
+  SetTimer(pool_->options().connect_timeout, "no connection");
+  Error error;
+  const asio::ip::address numeric = asio::ip::make_address(request_.url.host, error);
+  if (!error) {
+    unsigned port = 0;
+    if (!absl::SimpleAtoi(request_.url.port, &port) || port > 65535)
+      return Fail(absl::UnavailableError("no such port"));
+    return ConnectTo(tcp::resolver::results_type::create(
+        tcp::endpoint(numeric, static_cast<uint16_t>(port)), request_.url.host, request_.url.port));
+  }
+  resolver_.async_resolve(
+      request_.url.host, request_.url.port, tcp::resolver::numeric_service,
+      [self = shared_from_this()](Error failed, const tcp::resolver::results_type& found) {
+        if (self->over_) return;
+        if (failed) return self->Broken(failed.message());
+        self->ConnectTo(found);
+      });
+}
+
+bool EngineCall::Reaches(const tcp::endpoint& endpoint) const {
+  const EngineReach& reach = pool_->options().reach;
+  return reach.given.contains(Authority()) || reach.addresses.Contains(endpoint.data());
+}
+
+void EngineCall::ConnectTo(const tcp::resolver::results_type& found) {
+  std::vector<tcp::endpoint> within;
+  for (const auto& entry : found)
+    if (Reaches(entry.endpoint())) within.push_back(entry.endpoint());
+  if (within.empty() && !found.empty()) {
+    const std::string first = found.begin()->endpoint().address().to_string();
+    return Fail(absl::PermissionDeniedError(absl::StrCat(
+        Authority(), ": ", pool_->options().reach.addresses.Outside(first).message())));
+  }
+  asio::async_connect(socket_, within,
+                      [self = shared_from_this()](Error error, const tcp::endpoint&) {
+                        if (self->over_) return;
+                        if (error) return self->Broken(error.message());
+                        Error ignored;
+                        self->socket_.set_option(tcp::no_delay(true), ignored);
+                        self->socket_.non_blocking(true, ignored);
+                        self->Send();
+                      });
+}
+
+// The answer is read while the request is written: an engine may refuse before it has read it all.
+void EngineCall::Send() {
+  SetTimer(pool_->options().head_timeout, "no answer");
+  sent_ = true;
+  const std::array<asio::const_buffer, 2> out = {
+      asio::buffer(head_out_),
+      request_.body == nullptr ? asio::const_buffer() : asio::buffer(*request_.body)};
+  asio::async_write(socket_, out, [self = shared_from_this()](Error error, size_t bytes) {
+    if (self->over_) return;
+    self->written_ = !error;  // else reading says what happened
+    self->write_over_ = true;
+    self->any_written_ = bytes > 0;
+    if (self->broken_while_writing_.has_value()) self->Broken(*self->broken_while_writing_);
+  });
+  Read();
+}
+
+void EngineCall::Read() {
+  if (in_from_ > 0) {
+    std::memmove(in_.get(), in_.get() + in_from_, in_to_ - in_from_);
+    in_to_ -= in_from_;
+    in_from_ = 0;
+  }
+  if (in_to_ == kInputBytes) return Broken("its head is too large");
+  socket_.async_read_some(
+      asio::buffer(in_.get() + in_to_, kInputBytes - in_to_),
+      [self = shared_from_this()](Error error, size_t bytes) { self->OnRead(error, bytes); });
+}
+
+void EngineCall::OnRead(Error error, size_t bytes) {
+  if (over_) return;
+  if (error == asio::error::eof) return OnEof();
+  if (error) return Broken(error.message());
+  received_ = true;
+  in_to_ += bytes;
+  Parse();
+}
+
+void EngineCall::OnEof() {
+  if (!received_ || !parser_->is_header_done()) return Broken("closed before an answer");
+  Error error;
+  parser_->put_eof(error);
+  if (error || !parser_->is_done()) return Broken("broken off");
+  Deliver();
+}
+
+void EngineCall::Parse() {
+  while (ParseSome()) {
+  }
+}
+
+// True: a passing answer (100 Continue) was read, and what follows may be there already.
+bool EngineCall::ParseSome() {
+  Error error;
+  while (in_from_ < in_to_ && !parser_->is_done() && !error) {
+    in_from_ += parser_->put(asio::const_buffer(in_.get() + in_from_, in_to_ - in_from_), error);
+  }
+  if (error && error != http::error::need_more) {
+    Broken("not HTTP: " + error.message());
+    return false;
+  }
+  if (parser_->is_done() && parser_->head.status / 100 == 1 && parser_->head.status != 101) {
+    parser_ = std::make_unique<Parser>(request_.method == "HEAD");
+    if (in_from_ < in_to_) return true;
+    Read();
+    return false;
+  }
+  Deliver();
+  return false;
+}
+
+// What there is, one thing at a time: the head, a piece, the end; else more is read.
+void EngineCall::Deliver() {
+  if (over_) return;
+  if (!parser_->is_header_done()) return Read();
+  if (!answered_) {
+    answered_ = true;
+    SetTimer(Duration(0), "");  // until `Resume`
+    EngineHead head = std::move(parser_->head);
+    if (parser_->content_length().has_value()) head.length = *parser_->content_length();
+    head.no_body = request_.method == "HEAD" || head.status == 204 || head.status == 304;
+    for (auto& field : parser_->fields) {
+      if (IsHopByHop(field.first, parser_->fields) || SameName(field.first, "content-length"))
+        continue;
+      head.headers.push_back(field);
+    }
+    return callbacks_.on_head(std::move(head));
+  }
+  if (!parser_->piece.empty()) {
+    SetTimer(Duration(0), "");  // the taker's time
+    return callbacks_.on_piece(parser_->piece);
+  }
+  if (parser_->is_done()) return Finish();
+  SetTimer(pool_->options().idle_timeout, "silent");
+  Read();
+}
+
+void EngineCall::Resume() {
+  if (over_) return;
+  // After the head the piece that came with it is still to be delivered.
+  if (resumed_) parser_->piece.clear();
+  resumed_ = true;
+  // What was read and could not be parsed before its piece was taken.
+  if (in_from_ < in_to_ && !parser_->is_done() && parser_->piece.empty()) return Parse();
+  Deliver();
+}
+
+void EngineCall::Finish() {
+  over_ = true;
+  timer_.cancel();
+  if (parser_->keep_alive() && written_ && in_from_ == in_to_)
+    pool_->Put(Authority(), std::move(socket_), Clock::Real().Now());
+  EngineCallbacks callbacks = std::move(callbacks_);
+  callbacks_ = {};
+  callbacks.on_end();
+}
+
+void EngineCall::Cancel() {
+  over_ = true;
+  timer_.cancel();
+  resolver_.cancel();
+  Error ignored;
+  socket_.close(ignored);
+  callbacks_ = {};
+}
+
+// A kept connection that took no byte was closed by the engine while it was idle. One that took some may have brought the engine
+// its request: an engine must not get it twice.
+void EngineCall::Broken(const std::string& what) {
+  if (reused_ && !received_) {
+    Error ignored;
+    if (!write_over_) {
+      broken_while_writing_ = what;
+      socket_.close(ignored);  // ends the write, which says how far it came
+      return;
+    }
+    if (!any_written_) {
+      socket_.close(ignored);
+      write_over_ = sent_ = false;
+      broken_while_writing_ = std::nullopt;
+      return Connect();
+    }
+  }
+  Fail(absl::UnavailableError(Authority() + ": " + what));
+}
+
+void EngineCall::Fail(absl::Status why) {
+  EngineCallbacks callbacks = std::move(callbacks_);
+  const bool answered = answered_;
+  Cancel();
+  callbacks.on_failed(why, answered);
+}
+
+void EngineCall::SetTimer(Duration timeout, const char* what) {
+  const uint64_t mine = ++timers_;
+  if (timeout == Duration(0)) {
+    timer_.cancel();
+    return;
+  }
+  timer_.expires_after(timeout);
+  timer_.async_wait([self = shared_from_this(), mine, what](Error error) {
+    if (error || self->over_ || mine != self->timers_) return;
+    self->Fail(absl::DeadlineExceededError(self->Authority() + ": " + what + " in time"));
+  });
+}
+
+}  // namespace kvatlas

@@ -1,0 +1,98 @@
+#include "frontend/peers/grpc_finders.h"
+
+#include <grpcpp/alarm.h>
+
+#include <utility>
+
+#include "frontend/peers/grpc_questions.h"
+#include "frontend/peers/peer_questions.h"
+#include "frontend/peers/peers_by_address.h"
+#include "frontend/peers/wire.h"
+#include "indexer/service/grpc_deadline.h"
+
+namespace kvatlas {
+
+GrpcCellFinder::GrpcCellFinder(bool streams)
+    : questions_(std::make_unique<GrpcQuestions<CellQuestions>>(streams)) {}
+GrpcCellFinder::~GrpcCellFinder() = default;
+
+void GrpcCellFinder::Connect(const std::string& hierarchy_address) {
+  questions_->Connect(hierarchy_address);
+}
+
+void GrpcCellFinder::FindCells(const std::string& hierarchy_address, const CellQuestion& question,
+                               Duration deadline, Callback callback) {
+  questions_->Ask(
+      hierarchy_address, question.waypoints.size() * sizeof(SequenceHash),
+      [&](v1::FindCellsRequest* request) { ToProto(question, request); }, deadline,
+      [callback = std::move(callback)](const absl::Status& status,
+                                       const v1::FindCellsResponse& response) {
+        if (!status.ok()) return callback(status);
+        callback(FromProto(response));
+      });
+}
+
+GrpcOverlapFinder::GrpcOverlapFinder(bool streams)
+    : questions_(std::make_unique<GrpcQuestions<OverlapQuestions>>(streams)) {}
+GrpcOverlapFinder::~GrpcOverlapFinder() = default;
+
+void GrpcOverlapFinder::Connect(const std::string& leaf_address) {
+  questions_->Connect(leaf_address);
+}
+
+void GrpcOverlapFinder::FindOverlaps(const std::string& leaf_address,
+                                     const OverlapQuestion& question, Duration deadline,
+                                     Callback callback) {
+  LabelsKey key{leaf_address, *question.domain};
+  KnownLabels known = LabelsOf(key);
+  const uint64_t version = known.version;
+  questions_->Ask(
+      leaf_address, question.sequence.size() * sizeof(SequenceHash),
+      [&](v1::FindOverlapsRequest* request) { ToProto(question, version, request); }, deadline,
+      [this, key = std::move(key), known = std::move(known), callback = std::move(callback)](
+          const absl::Status& status, const v1::FindOverlapsResponse& response) {
+        if (!status.ok()) return callback(status);
+        WorkersAnswer answer = FromProto(response);
+        answer.labels = TakeLabels(key, known, response);
+        callback(std::move(answer));
+      });
+}
+
+GrpcOverlapFinder::KnownLabels GrpcOverlapFinder::LabelsOf(const LabelsKey& key) {
+  MutexLock lock(&labels_mutex_);
+  const auto found = labels_.find(key);
+  return found == labels_.end() ? KnownLabels{} : found->second;
+}
+
+std::shared_ptr<const LabelsByWorker> GrpcOverlapFinder::TakeLabels(
+    const LabelsKey& key, const KnownLabels& known, const v1::FindOverlapsResponse& response) {
+  const uint64_t version = response.labels_version();
+  if (version == known.version) return known.labels;
+  std::shared_ptr<const LabelsByWorker> labels = version == 0 ? nullptr : LabelsFromProto(response);
+  MutexLock lock(&labels_mutex_);
+  if (labels_.size() >= kPeersMax && !labels_.contains(key)) labels_.clear();
+  labels_[key] = {.version = version, .labels = labels};
+  return labels;
+}
+
+GrpcTimer::~GrpcTimer() {
+  MutexLock lock(&mutex_);
+  while (set_ > 0) idle_.Wait(&mutex_);
+}
+
+void GrpcTimer::After(Duration delay, std::function<void()> callback) {
+  {
+    MutexLock lock(&mutex_);
+    ++set_;
+  }
+  auto alarm = std::make_shared<grpc::Alarm>();
+  // The alarm keeps its callback, and the callback its alarm until it has run.
+  alarm->Set(DeadlineIn(delay), [this, alarm, callback = std::move(callback)](bool) mutable {
+    const std::shared_ptr<grpc::Alarm> last = std::move(alarm);
+    std::exchange(callback, nullptr)();
+    MutexLock lock(&mutex_);
+    if (--set_ == 0) idle_.SignalAll();
+  });
+}
+
+}  // namespace kvatlas

@@ -1,0 +1,210 @@
+// Over what is a peer asked: a call of its own, or a stream that is open anyway?
+//
+//   call, answered ─▶ a stream is opened ─▶ the peer takes questions there ─▶ questions go over it
+//        ▲                    │ UNIMPLEMENTED                                  │ it ends
+//        ╰────────────────────┴──────────────────────────◀─────────────────────╯
+//
+// A question over a stream costs both sides two thirds of what a call costs. A peer that has no such method, or something between
+// that does not let streams through, is asked by calls.
+//
+// *Truth*: the same answers and errors either way; nothing is asked twice. After a stream went with its peer the next is opened as
+// soon as a call is answered again; `kStreamSoon` later when it never took a question, `kStreamAgain` when it failed otherwise.
+// *Threads*: any. Callbacks run in gRPC's threads; no thread waits for an answer.
+// *Bounds*: `kPeersMax` peers; beyond, the one asked longest ago is given up. `kStreamsMax` streams to one, the next when
+// `kStreamBusy` questions wait on each; questions over `kStreamedBytesMax` are calls, so that nobody waits behind them.
+// *Lifetime*: the destructor ends the streams and waits for what is under way, calls at most until their deadlines.
+
+#ifndef KVATLAS_FRONTEND_PEERS_GRPC_QUESTIONS_H_
+#define KVATLAS_FRONTEND_PEERS_GRPC_QUESTIONS_H_
+
+#include <grpcpp/channel.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "frontend/peers/peers_by_address.h"
+#include "frontend/peers/question_stream.h"
+#include "frontend/peers/under_way.h"
+#include "indexer/base/clock.h"
+#include "indexer/base/mutex.h"
+#include "indexer/service/grpc_channel.h"
+#include "indexer/service/grpc_deadline.h"
+#include "indexer/service/grpc_status.h"
+
+namespace kvatlas {
+
+inline constexpr size_t kStreamsMax = 4;
+inline constexpr size_t kStreamBusy = 8;
+inline constexpr size_t kStreamedBytesMax = 32 << 10;
+inline constexpr Duration kStreamSoon = std::chrono::seconds(1);
+inline constexpr Duration kStreamAgain = std::chrono::seconds(10);
+
+// `Asked` names the messages of a service's question, as for `QuestionStream`, its Service, and how it is called:
+//   static void Call(Stub*, grpc::ClientContext*, const Request*, Response*, std::function<void(grpc::Status)>);
+//   static void Open(Stub*, grpc::ClientContext*, grpc::ClientBidiReactor<StreamRequest, StreamResponse>*);
+template <typename Asked>
+class GrpcQuestions {
+ public:
+  using Request = typename Asked::Request;
+  using Response = typename Asked::Response;
+  using Stream = QuestionStream<Asked>;
+  using Callback = typename Stream::Callback;
+
+  // Without streams: by calls alone.
+  explicit GrpcQuestions(bool streams)
+      : streams_(streams), peers_([this](const std::string& address) {
+          return std::make_shared<Peer>(&under_way_, address);
+        }) {}
+  ~GrpcQuestions() {
+    const std::vector<std::shared_ptr<Peer>> peers = peers_.TakeAll();
+    for (const std::shared_ptr<Peer>& peer : peers) peer->Close();
+    under_way_.WaitForNone();
+  }
+
+  GrpcQuestions(const GrpcQuestions&) = delete;
+  GrpcQuestions& operator=(const GrpcQuestions&) = delete;
+
+  // Starts connecting, so that the first question need not wait for it.
+  void Connect(const std::string& address) {
+    PeerOf(address)->channel->GetState(/*try_to_connect=*/true);
+  }
+
+  // `fill` makes the question, of about so many bytes, before this returns.
+  void Ask(const std::string& address, size_t bytes, absl::FunctionRef<void(Request*)> fill,
+           Duration deadline, Callback callback) {
+    const std::shared_ptr<Peer> peer = PeerOf(address);
+    if (streams_ && bytes <= kStreamedBytesMax) {
+      const std::shared_ptr<Stream> stream = peer->Pick();
+      if (stream != nullptr && stream->Ask(bytes, fill, deadline, &callback)) return;
+    }
+    under_way_.Begin();
+    const std::shared_ptr<Call> call(new Call(peer), [this](Call* gone) {
+      delete gone;
+      under_way_.End();
+    });
+    fill(call->request);
+    call->context.set_deadline(DeadlineIn(deadline));
+    Asked::Call(peer->stub.get(), &call->context, call->request, call->response,
+                [this, call, callback = std::move(callback)](const grpc::Status& status) {
+                  if (streams_ && CameFromPeer(status)) call->peer->WantStream();
+                  callback(FromGrpcStatus(status), *call->response);
+                });
+  }
+
+ private:
+  class Peer : public std::enable_shared_from_this<Peer> {
+   public:
+    Peer(UnderWay* under_way, const std::string& address)
+        : channel(MakeChannel(address)),
+          stub(Asked::Service::NewStub(channel)),
+          under_way_(under_way) {}
+
+    const std::shared_ptr<grpc::Channel> channel;
+    const std::shared_ptr<typename Asked::Service::Stub>
+        stub;  // making one registers all its methods
+
+    // Null: none takes questions.
+    std::shared_ptr<Stream> Pick() {
+      MutexLock lock(&mutex_);
+      std::shared_ptr<Stream> least;
+      size_t pending = 0;
+      bool opening = false;
+      for (const std::shared_ptr<Stream>& stream : streams_) {
+        const std::optional<size_t> of_this = stream->pending();
+        opening = opening || !of_this.has_value();
+        if (!of_this.has_value() || (least != nullptr && *of_this >= pending)) continue;
+        least = stream;
+        pending = *of_this;
+      }
+      if (least != nullptr && pending >= kStreamBusy && !opening && streams_.size() < kStreamsMax)
+        Open();
+      return least;
+    }
+
+    // It answers, though none of its streams was there.
+    void WantStream() {
+      MutexLock lock(&mutex_);
+      if (streams_.empty()) Open();
+    }
+
+    void Close() {
+      MutexLock lock(&mutex_);
+      closed_ = true;
+      for (const std::shared_ptr<Stream>& stream : streams_) stream->Close();
+    }
+
+   private:
+    // Its callbacks come after this, on other threads.
+    void Open() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      if (closed_ || Clock::Real().Now() < not_before_) return;
+      under_way_->Begin();
+      streams_.push_back(Stream::Open(
+          [this](grpc::ClientContext* context, typename Stream::Reactor* reactor) {
+            Asked::Open(stub.get(), context, reactor);
+          },
+          [self = this->shared_from_this()](const Stream* stream, const absl::Status& why,
+                                            bool took) { self->OnOver(stream, why, took); },
+          [under_way = under_way_] { under_way->End(); }));
+    }
+
+    void OnOver(const Stream* over, const absl::Status& why, bool took) {
+      MutexLock lock(&mutex_);
+      std::erase_if(streams_, [&](const auto& stream) { return stream.get() == over; });
+      const bool peer_went = absl::IsUnavailable(why);
+      if (peer_went && took) return;
+      not_before_ = Clock::Real().Now() + (peer_went ? kStreamSoon : kStreamAgain);
+    }
+
+    UnderWay* const under_way_;
+    Mutex mutex_;  // outside of those of streams
+    std::vector<std::shared_ptr<Stream>> streams_ ABSL_GUARDED_BY(mutex_);
+    Time not_before_ ABSL_GUARDED_BY(mutex_){0};
+    bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  };
+
+  // Everything that lives as long as one call. Both messages lie in an arena: an answer has a few small ones per worker.
+  struct Call {
+    static constexpr size_t kBytes = 8 << 10;
+
+    explicit Call(std::shared_ptr<Peer> of) : peer(std::move(of)) {}
+
+    const std::shared_ptr<Peer> peer;
+    grpc::ClientContext context;
+    char bytes[kBytes];
+    google::protobuf::Arena arena{bytes, kBytes};
+    Request* const request = google::protobuf::Arena::CreateMessage<Request>(&arena);
+    Response* const response = google::protobuf::Arena::CreateMessage<Response>(&arena);
+  };
+
+  static bool CameFromPeer(const grpc::Status& status) {
+    return status.error_code() != grpc::StatusCode::UNAVAILABLE &&
+           status.error_code() != grpc::StatusCode::DEADLINE_EXCEEDED &&
+           status.error_code() != grpc::StatusCode::CANCELLED;
+  }
+
+  std::shared_ptr<Peer> PeerOf(const std::string& address) {
+    std::shared_ptr<Peer> given_up;
+    std::shared_ptr<Peer> peer = peers_.Get(address, &given_up);
+    if (given_up != nullptr) given_up->Close();
+    return peer;
+  }
+
+  const bool streams_;
+  UnderWay under_way_;
+  PeersByAddress<Peer> peers_;
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_FRONTEND_PEERS_GRPC_QUESTIONS_H_

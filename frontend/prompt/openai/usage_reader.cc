@@ -1,0 +1,93 @@
+#include "frontend/prompt/openai/usage_reader.h"
+
+#include <limits>
+#include <nlohmann/json.hpp>
+
+namespace kvatlas {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::string_view kData = "data:";
+constexpr std::string_view kWord = "\"usage\"";
+
+std::optional<uint32_t> CountIn(const Json& object, const char* name) {
+  const auto found = object.find(name);
+  if (found == object.end() || !found->is_number_unsigned()) return std::nullopt;
+  const uint64_t count = found->get<uint64_t>();
+  if (count > std::numeric_limits<uint32_t>::max()) return std::nullopt;
+  return static_cast<uint32_t>(count);
+}
+
+}  // namespace
+
+UsageReader::UsageReader(std::string_view content_type)
+    : events_(content_type.starts_with("text/event-stream")) {}
+
+void UsageReader::Add(std::string_view chunk) {
+  if (chunk.empty()) return;
+  began_ = true;
+  if (events_) return AddLines(chunk);
+  if (too_long_) return;
+  too_long_ = kept_.size() + chunk.size() > kUsageBytesMax;
+  if (too_long_) {
+    kept_.clear();
+  } else {
+    kept_ += chunk;
+  }
+}
+
+void UsageReader::AddLines(std::string_view chunk) {
+  while (!chunk.empty()) {
+    const size_t end = chunk.find('\n');
+    const std::string_view part = chunk.substr(0, end);
+    const bool whole = end != std::string_view::npos;
+    if (kept_.empty() && !too_long_ && whole) {
+      ReadLine(part);
+    } else {
+      too_long_ = too_long_ || kept_.size() + part.size() > kUsageBytesMax;
+      if (too_long_) {
+        kept_.clear();
+      } else {
+        kept_ += part;
+      }
+      if (whole) {
+        ReadLine(kept_);
+        kept_.clear();
+        too_long_ = false;
+      }
+    }
+    if (!whole) return;
+    chunk.remove_prefix(end + 1);
+  }
+}
+
+void UsageReader::ReadLine(std::string_view line) {
+  if (!line.starts_with(kData)) return;
+  ReadJson(line.substr(kData.size()));
+}
+
+void UsageReader::ReadJson(std::string_view text) {
+  if (text.find(kWord) == std::string_view::npos) return;
+  const Json json = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return;
+  const auto usage = json.find("usage");
+  if (usage == json.end() || !usage->is_object()) return;
+  usage_ = OpenAiUsage{.prompt_tokens = CountIn(*usage, "prompt_tokens"),
+                       .completion_tokens = CountIn(*usage, "completion_tokens")};
+  const auto details = usage->find("prompt_tokens_details");
+  if (details != usage->end() && details->is_object())
+    usage_->cached_tokens = CountIn(*details, "cached_tokens");
+}
+
+std::optional<OpenAiUsage> UsageReader::Finish() {
+  if (events_) {
+    ReadLine(kept_);
+  } else {
+    ReadJson(kept_);
+  }
+  kept_.clear();
+  return usage_;
+}
+
+}  // namespace kvatlas

@@ -1,0 +1,60 @@
+// What did the engine say it had in its cache? Reads `usage` out of an answer of OpenAI's API while it passes by, whole or as a
+// stream of server-sent events.
+//
+// *Truth*: the last `usage` of the answer, or nothing: engines send it in a stream only when asked to (`stream_options`), and
+// the cached tokens only where they are told to count them.
+// *Threads*: one at a time.
+// *Cost*: a scan for line ends and for the word "usage"; JSON is parsed for lines that have the word.
+// *Bounds*: `kUsageBytesMax` of an answer that is not a stream, and of one line of a stream; what is longer is passed over.
+//
+// Example:
+//   UsageReader reader(content_type);
+//   for (chunk : answer) reader.Add(chunk);
+//   const std::optional<OpenAiUsage> usage = reader.Finish();
+
+#ifndef KVATLAS_FRONTEND_PROMPT_OPENAI_USAGE_READER_H_
+#define KVATLAS_FRONTEND_PROMPT_OPENAI_USAGE_READER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace kvatlas {
+
+inline constexpr size_t kUsageBytesMax = 1 << 20;
+
+struct OpenAiUsage {
+  std::optional<uint32_t> prompt_tokens = {};
+  std::optional<uint32_t> cached_tokens = {};
+  std::optional<uint32_t> completion_tokens = {};
+};
+
+class UsageReader {
+ public:
+  // Of a `content-type` header; anything but a stream of events is read as one JSON object.
+  explicit UsageReader(std::string_view content_type);
+
+  void Add(std::string_view chunk);
+  // Nothing is added after it.
+  std::optional<OpenAiUsage> Finish();
+
+  // Something came: the first token, in a stream.
+  bool began() const { return began_; }
+
+ private:
+  void AddLines(std::string_view chunk);
+  void ReadLine(std::string_view line);
+  void ReadJson(std::string_view json);
+
+  const bool events_;
+  bool began_ = false;
+  std::string kept_;       // the answer so far, or of a stream the line so far
+  bool too_long_ = false;  // likewise
+  std::optional<OpenAiUsage> usage_;
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_FRONTEND_PROMPT_OPENAI_USAGE_READER_H_

@@ -1,0 +1,87 @@
+#include "frontend/prompt/openai/usage_reader.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+namespace kvatlas {
+namespace {
+
+constexpr char kAnswer[] =
+    R"({"id": "x", "choices": [{"text": "a \"usage\" of words"}], "usage": {"prompt_tokens": 40,)"
+    R"( "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 32}}})";
+
+TEST(UsageReaderTest, AWholeAnswer) {
+  UsageReader reader("application/json");
+  reader.Add(kAnswer);
+  const auto usage = reader.Finish();
+  ASSERT_TRUE(usage.has_value());
+  EXPECT_EQ(usage->prompt_tokens, 40u);
+  EXPECT_EQ(usage->cached_tokens, 32u);
+  EXPECT_EQ(usage->completion_tokens, 2u);
+}
+
+// Wherever the stream is cut.
+TEST(UsageReaderTest, AStreamInPiecesOfAnySize) {
+  const std::string stream =
+      "data: {\"choices\": [{\"text\": \"usage\"}], \"usage\": null}\n\n: a comment\r\n"
+      "event: x\ndata: " +
+      std::string(kAnswer) + "\r\n\r\ndata: [DONE]\n\n";
+  for (size_t size = 1; size <= stream.size(); ++size) {
+    UsageReader reader("text/event-stream; charset=utf-8");
+    EXPECT_FALSE(reader.began());
+    for (size_t at = 0; at < stream.size(); at += size) {
+      reader.Add(std::string_view(stream).substr(at, size));
+      EXPECT_TRUE(reader.began());
+    }
+    const auto usage = reader.Finish();
+    ASSERT_TRUE(usage.has_value()) << size;
+    EXPECT_EQ(usage->cached_tokens, 32u) << size;
+  }
+}
+
+TEST(UsageReaderTest, TheLastUsageCountsAlsoWithoutALineEnd) {
+  UsageReader reader("text/event-stream");
+  reader.Add("data: {\"usage\": {\"prompt_tokens\": 1}}\n\n");
+  reader.Add("data: {\"usage\": {\"prompt_tokens\": 2}}");
+  const auto usage = reader.Finish();
+  ASSERT_TRUE(usage.has_value());
+  EXPECT_EQ(usage->prompt_tokens, 2u);
+  EXPECT_EQ(usage->cached_tokens, std::nullopt);
+}
+
+TEST(UsageReaderTest, WhatIsNotSaidIsNotKnown) {
+  for (const char* answer :
+       {"", "{}", "not json \"usage\"", R"({"usage": null})", R"({"usage": [1]})"}) {
+    UsageReader reader("application/json");
+    reader.Add(answer);
+    EXPECT_FALSE(reader.Finish().has_value()) << answer;
+  }
+  UsageReader reader("application/json");
+  reader.Add(R"({"usage": {"prompt_tokens": -1, "prompt_tokens_details": null}})");
+  const auto usage = reader.Finish();
+  ASSERT_TRUE(usage.has_value());
+  EXPECT_EQ(usage->prompt_tokens, std::nullopt);
+  EXPECT_EQ(usage->cached_tokens, std::nullopt);
+}
+
+TEST(UsageReaderTest, WhatIsTooLongIsPassedOver) {
+  UsageReader whole("application/json");
+  whole.Add(kAnswer);
+  whole.Add(std::string(kUsageBytesMax, ' '));
+  EXPECT_FALSE(whole.Finish().has_value());
+
+  UsageReader stream("text/event-stream");
+  stream.Add("data: {\"usage\": {\"prompt_tokens\": 7}, \"x\": \"");
+  for (int i = 0; i < 3; ++i) stream.Add(std::string(kUsageBytesMax / 2, 'x'));
+  stream.Add("\"}\n");
+  EXPECT_FALSE(stream.Finish().has_value());
+  UsageReader after("text/event-stream");
+  after.Add("data: " + std::string(2 * kUsageBytesMax, 'x'));
+  after.Add("\ndata: {\"usage\": {\"prompt_tokens\": 7}}\n");
+  ASSERT_TRUE(after.Finish().has_value());
+}
+
+}  // namespace
+}  // namespace kvatlas

@@ -1,0 +1,183 @@
+#include "frontend/prompt/prompt_router.h"
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <utility>
+#include <variant>
+
+#include "indexer/service/http_pool.h"
+
+namespace kvatlas {
+namespace {
+
+// Shorter than any block: such a prompt is routed by load.
+constexpr TokenId kNoPrompt{0};
+// When clients should come again that found the queue full.
+constexpr Duration kQueueRetryAfter = std::chrono::seconds(1);
+
+PromptForm FormOf(const Prompt& prompt) {
+  return std::holds_alternative<ChatPrompt>(prompt) ? PromptForm::kChat : PromptForm::kCompletion;
+}
+
+}  // namespace
+
+// One question on its way.
+struct PromptRouter::Task {
+  PromptQuestion question;
+  Callback callback;
+  Time started{0};
+  PromptRoute answer;
+};
+
+class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Impl> {
+ public:
+  Impl(const PromptRouterOptions& options, Frontend* frontend, PromptTokenizer* tokenizer)
+      : options_(options), frontend_(frontend), tokenizer_(tokenizer), pool_(options.queue_max) {
+    pool_.Start(std::max<uint32_t>(options.threads, 1));
+  }
+  ~Impl() { Stop(); }
+
+  void Stop() { pool_.Stop(); }
+
+  std::shared_ptr<Task> NewTask(PromptQuestion question, Callback callback) const {
+    auto task = std::make_shared<Task>();
+    task->question = std::move(question);
+    task->callback = std::move(callback);
+    task->started = Clock::Real().Now();
+    return task;
+  }
+
+  // More prompts than may wait are refused, with a time to come again.
+  void OnPool(const std::shared_ptr<Task>& task, std::function<void()> job) {
+    const bool taken = pool_.Submit(std::move(job), /*continued=*/false, [task] {
+      task->callback(absl::UnavailableError("the frontend is stopping"));
+    });
+    if (taken) return;
+    task->callback(WithRetryAfter(
+        absl::ResourceExhaustedError("too many prompts wait to be tokenized"), kQueueRetryAfter));
+  }
+
+  void Tokenize(const std::shared_ptr<Task>& task) {
+    if (!task->question.prompt.has_value()) return Route(task);
+    if (tokenizer_ == nullptr)
+      return NoTokens(task, absl::NotFoundError("no tokenizer for model \"" +
+                                                task->question.input.domain.model +
+                                                "\": this frontend has none"));
+    task->question.input.form = FormOf(*task->question.prompt);
+    Duration deadline = options_.tokenize_deadline;
+    if (task->question.deadline > Duration(0)) deadline = std::min(deadline, Left(*task));
+    if (deadline <= Duration(0)) return NoTokens(task, absl::DeadlineExceededError("too late"));
+    tokenizer_->Tokenize(
+        task->question.input.domain.model, *task->question.prompt, deadline,
+        [this, self = shared_from_this(), task](absl::StatusOr<PromptTokens> tokens) {
+          if (!tokens.ok()) return NoTokens(task, tokens.status());
+          if (tokens->tokens.empty())
+            return NoTokens(task, absl::InvalidArgumentError("no tokens"));
+          task->answer.tokenizer = std::move(tokens->source);
+          task->question.input.bos = tokens->bos;
+          task->question.input.tokens = std::move(tokens->tokens);
+          Route(task);
+        });
+  }
+
+  void NoTokens(const std::shared_ptr<Task>& task, absl::Status why) {
+    if (!task->question.by_load_without_tokens) return task->callback(std::move(why));
+    task->answer.no_tokens = std::move(why);
+    task->question.input.tokens = {kNoPrompt};
+    Route(task);
+  }
+
+  void Route(const std::shared_ptr<Task>& task) {
+    RouteInput& input = task->question.input;
+    if (task->answer.no_tokens.ok()) task->answer.prompt_tokens = input.tokens.size();
+    if (task->question.return_tokens && task->answer.no_tokens.ok())
+      task->answer.tokens = input.tokens;
+    if (input.deadline == Duration(0)) input.deadline = frontend_->options().deadline;
+    if (task->question.deadline > Duration(0))
+      input.deadline = std::clamp(Left(*task), Duration(1), input.deadline);
+    frontend_->RouteAsync(std::move(input), [task](absl::StatusOr<RouteResult> route) {
+      if (!route.ok()) return task->callback(route.status());
+      task->answer.route = *std::move(route);
+      task->callback(std::move(task->answer));
+    });
+  }
+
+  void ReadBody(OpenAiCall call, const std::string& body, const std::shared_ptr<Task>& task) {
+    absl::StatusOr<OpenAiRequest> request = ParseOpenAiRequest(call, body);
+    if (!request.ok()) return task->callback(request.status());
+    RouteInput& input = task->question.input;
+    input.domain.model = std::move(request->model);
+    input.cache_salt = std::move(request->cache_salt);
+    input.expected_output_tokens = static_cast<uint32_t>(
+        std::min<size_t>(request->output_tokens_max, std::numeric_limits<uint32_t>::max()));
+    if (auto* ids = std::get_if<std::vector<TokenId>>(&request->prompt)) {
+      input.tokens = std::move(*ids);
+      input.form = PromptForm::kCompletion;
+    } else if (auto* text = std::get_if<TextPrompt>(&request->prompt)) {
+      task->question.prompt = std::move(*text);
+    } else {
+      task->question.prompt = std::get<ChatPrompt>(std::move(request->prompt));
+    }
+    Tokenize(task);
+  }
+
+  void ReadModel(const std::string& body, const std::shared_ptr<Task>& task) {
+    using Json = nlohmann::json;
+    const Json json = Json::parse(body, nullptr, /*allow_exceptions=*/false);
+    if (!json.is_object())
+      return task->callback(absl::InvalidArgumentError("the body is not a JSON object"));
+    const auto model = json.find("model");
+    if (model == json.end() || !model->is_string())
+      return task->callback(absl::InvalidArgumentError("model is missing"));
+    task->question.input.domain.model = model->get<std::string>();
+    task->question.input.tokens = {kNoPrompt};
+    Route(task);
+  }
+
+ private:
+  Duration Left(const Task& task) const {
+    return task.started + task.question.deadline - Clock::Real().Now();
+  }
+
+  const PromptRouterOptions options_;
+  Frontend* const frontend_;
+  PromptTokenizer* const tokenizer_;
+  HttpPool pool_;
+};
+
+PromptRouter::PromptRouter(const PromptRouterOptions& options, Frontend* frontend,
+                           PromptTokenizer* tokenizer)
+    : impl_(std::make_shared<Impl>(options, frontend, tokenizer)) {}
+
+PromptRouter::~PromptRouter() { impl_->Stop(); }
+
+void PromptRouter::Route(PromptQuestion question, Callback callback) {
+  auto task = impl_->NewTask(std::move(question), std::move(callback));
+  if (!task->question.prompt.has_value()) return impl_->Route(task);
+  impl_->OnPool(task, [impl = impl_.get(), task] { impl->Tokenize(task); });
+}
+
+void PromptRouter::RouteBody(OpenAiCall call, std::shared_ptr<const std::string> body,
+                             PromptQuestion question, Callback callback) {
+  auto task = impl_->NewTask(std::move(question), std::move(callback));
+  impl_->OnPool(task, [impl = impl_.get(), call, body = std::move(body), task] {
+    impl->ReadBody(call, *body, task);
+  });
+}
+
+void PromptRouter::RouteModel(std::shared_ptr<const std::string> body, PromptQuestion question,
+                              Callback callback) {
+  auto task = impl_->NewTask(std::move(question), std::move(callback));
+  impl_->OnPool(
+      task, [impl = impl_.get(), body = std::move(body), task] { impl->ReadModel(*body, task); });
+}
+
+void PromptRouter::RouteByLoad(PromptQuestion question, Callback callback) {
+  question.input.tokens = {kNoPrompt};
+  question.prompt = std::nullopt;
+  impl_->Route(impl_->NewTask(std::move(question), std::move(callback)));
+}
+
+}  // namespace kvatlas

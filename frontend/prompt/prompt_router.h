@@ -1,0 +1,88 @@
+// Which worker should take this chat, or this text? From what a client says to a worker: read, made tokens of, routed.
+//
+//   body ─▶ ParseOpenAiRequest ─╮
+//   text, chat ─────────────────┴▶ PromptTokenizer ─▶ Frontend::RouteAsync ─▶ callback
+//
+// *Truth*: the tokens are the engine's or there are none. Who must have a worker in any case (`by_load_without_tokens`) gets one
+// by load alone then, and `no_tokens` says why; who does not, gets the error.
+// *Threads*: any. Reading and tokenizing run on threads of its own, so that a long prompt does not keep others from being
+// served; the callback runs on one of these or of the frontend's.
+// *Bounds*: `queue_max` prompts waiting for a thread; more are RESOURCE_EXHAUSTED with a time to come again (`RetryAfter`).
+// *Lifetime*: the destructor waits for what runs; what waits for a thread then is UNAVAILABLE. Frontend and tokenizer outlive it; callbacks may come later than it ends only
+// as the frontend's do.
+
+#ifndef KVATLAS_FRONTEND_PROMPT_PROMPT_ROUTER_H_
+#define KVATLAS_FRONTEND_PROMPT_PROMPT_ROUTER_H_
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "frontend/prompt/openai/openai_request.h"
+#include "frontend/prompt/text/prompt_tokenizer.h"
+#include "frontend/route/frontend.h"
+#include "indexer/base/clock.h"
+#include "indexer/base/hash.h"
+
+namespace kvatlas {
+
+struct PromptRouterOptions {
+  uint32_t threads = 2;
+  size_t queue_max = 1024;
+  Duration tokenize_deadline = std::chrono::seconds(2);
+};
+
+struct PromptQuestion {
+  RouteInput input;  // its prompt is filled in, unless it has one
+  std::optional<Prompt> prompt = {};
+  bool by_load_without_tokens = false;
+  bool return_tokens = false;
+  // Of tokenizing and routing together, beside each one's own; 0: none.
+  Duration deadline{0};
+};
+
+struct PromptRoute {
+  RouteResult route;
+  size_t prompt_tokens = 0;
+  std::string tokenizer = {};        // what made tokens of the prompt; empty: it was tokens
+  std::vector<TokenId> tokens = {};  // when wanted
+  absl::Status no_tokens = {};       // OK, or why the choice is by load alone
+};
+
+class PromptRouter {
+ public:
+  using Callback = std::function<void(absl::StatusOr<PromptRoute>)>;
+
+  // Without a tokenizer only tokens are routed.
+  PromptRouter(const PromptRouterOptions& options, Frontend* frontend, PromptTokenizer* tokenizer);
+  ~PromptRouter();
+
+  PromptRouter(const PromptRouter&) = delete;
+  PromptRouter& operator=(const PromptRouter&) = delete;
+
+  // The callback comes exactly once, possibly before this returns.
+  void Route(PromptQuestion question, Callback callback);
+  // `question` has what the body does not say: tenant, session, deadline. INVALID_ARGUMENT begins with the field's name.
+  void RouteBody(OpenAiCall call, std::shared_ptr<const std::string> body, PromptQuestion question,
+                 Callback callback);
+  // Of any other call: by load, for the model that the body names.
+  void RouteModel(std::shared_ptr<const std::string> body, PromptQuestion question,
+                  Callback callback);
+  // By load, for the model of `question`.
+  void RouteByLoad(PromptQuestion question, Callback callback);
+
+ private:
+  struct Task;
+  class Impl;
+  const std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_FRONTEND_PROMPT_PROMPT_ROUTER_H_

@@ -1,0 +1,98 @@
+// What becomes of prompts when their router ends.
+
+#include "frontend/prompt/prompt_router.h"
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "frontend/prompt/text/prompt_tokenizer.h"
+#include "frontend/route/finders.h"
+#include "frontend/route/frontend.h"
+#include "gtest/gtest.h"
+#include "indexer/base/clock.h"
+
+namespace kvatlas {
+namespace {
+
+class Nobody : public CellFinder, public OverlapFinder {
+ public:
+  void FindCells(const std::string&, const CellQuestion&, Duration,
+                 CellFinder::Callback callback) override {
+    callback(absl::UnavailableError("nobody"));
+  }
+  void FindOverlaps(const std::string&, const OverlapQuestion&, Duration,
+                    OverlapFinder::Callback callback) override {
+    callback(absl::UnavailableError("nobody"));
+  }
+};
+
+// Takes as long as it is let.
+class SlowTokenizer : public PromptTokenizer {
+ public:
+  void Tokenize(const std::string&, const Prompt&, Duration, Callback callback) override {
+    begun = true;
+    while (!let_go) std::this_thread::yield();
+    callback(absl::InvalidArgumentError("no tokens"));
+  }
+  std::atomic<bool> begun = false;
+  std::atomic<bool> let_go = false;
+};
+
+// Of four prompts the first is being read when the router ends; each has its answer.
+void EndWithFourPrompts() {
+  Nobody nobody;
+  Frontend frontend({}, &nobody, &nobody, &Clock::Real());
+  SlowTokenizer tokenizer;
+  auto router =
+      std::make_unique<PromptRouter>(PromptRouterOptions{.threads = 1}, &frontend, &tokenizer);
+  std::atomic<int> read = 0, stopped = 0;
+  for (int i = 0; i < 4; ++i) {
+    PromptQuestion question;
+    question.input.domain.model = "m";
+    question.prompt = TextPrompt{.text = "hello"};
+    router->Route(std::move(question), [&](const absl::StatusOr<PromptRoute>& route) {
+      read += route.status().code() == absl::StatusCode::kInvalidArgument;
+      stopped += route.status().code() == absl::StatusCode::kUnavailable;
+    });
+  }
+  while (!tokenizer.begun) std::this_thread::yield();
+  std::atomic<bool> ending = false;
+  std::thread ends([&] {
+    ending = true;
+    router = nullptr;
+  });
+  while (!ending) std::this_thread::yield();
+  tokenizer.let_go = true;
+  ends.join();
+  EXPECT_GE(read, 1);
+  EXPECT_EQ(read + stopped, 4);
+}
+
+// Whether the others are read first is chance: there are many rounds.
+TEST(PromptRouterTest, EveryPromptHasItsAnswerWhenTheRouterHasEnded) {
+  for (int round = 0; round < 200; ++round) EndWithFourPrompts();
+}
+
+TEST(PromptRouterTest, AModelWithoutATokenizerIsNotFound) {
+  Nobody nobody;
+  Frontend frontend({}, &nobody, &nobody, &Clock::Real());
+  PromptRouter router({.threads = 1}, &frontend, /*tokenizer=*/nullptr);
+  PromptQuestion question;
+  question.input.domain.model = "m";
+  question.prompt = TextPrompt{.text = "hello"};
+  std::atomic<bool> answered = false;
+  absl::Status status;
+  router.Route(std::move(question), [&](const absl::StatusOr<PromptRoute>& route) {
+    status = route.status();
+    answered = true;
+  });
+  while (!answered) std::this_thread::yield();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_NE(std::string(status.message()).find("model \"m\""), std::string::npos) << status;
+}
+
+}  // namespace
+}  // namespace kvatlas

@@ -1,0 +1,73 @@
+#include "frontend/prompt/text/local_tokenizer.h"
+
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace kvatlas {
+
+LocalTokenizer::LocalTokenizer(ModelRegistry* registry, const LocalTokenizerOptions& options)
+    : registry_(registry), options_(options) {
+  for (int i = 0; i < options.threads; ++i) threads_.emplace_back([this] { Work(); });
+}
+
+LocalTokenizer::~LocalTokenizer() {
+  std::deque<Job> left;
+  {
+    MutexLock lock(&mutex_);
+    stopping_ = true;
+    left.swap(jobs_);
+    woken_.SignalAll();
+  }
+  for (std::thread& thread : threads_) thread.join();
+  for (Job& job : left) job.callback(absl::UnavailableError("the tokenizer stops"));
+}
+
+absl::StatusOr<PromptTokens> LocalTokenizer::Now(const std::string& model,
+                                                 const Prompt& prompt) const {
+  const absl::StatusOr<std::shared_ptr<TextModel>> found = registry_->Find(model);
+  if (!found.ok()) return found.status();
+  absl::StatusOr<PromptTokens> tokens = (*found)->Tokenize(prompt);
+  if (tokens.ok()) tokens->source = absl::StrCat(model, " (", tokens->source, ")");
+  return tokens;
+}
+
+void LocalTokenizer::Tokenize(const std::string& model, const Prompt& prompt, Duration deadline,
+                              Callback callback) {
+  if (threads_.empty()) return callback(Now(model, prompt));
+  const Time until = options_.clock->Now() + deadline;
+  bool is_full = false;
+  {
+    MutexLock lock(&mutex_);
+    is_full = jobs_.size() >= options_.queue_max;
+    if (!is_full) {
+      jobs_.push_back({model, prompt, until, std::move(callback)});
+      woken_.Signal();
+    }
+  }
+  if (is_full) {
+    callback(absl::ResourceExhaustedError(
+        absl::StrCat(options_.queue_max, " prompts wait to be tokenized")));
+  }
+}
+
+void LocalTokenizer::Work() {
+  while (true) {
+    Job job;
+    {
+      MutexLock lock(&mutex_);
+      while (jobs_.empty() && !stopping_) woken_.Wait(&mutex_);
+      if (stopping_) return;
+      job = std::move(jobs_.front());
+      jobs_.pop_front();
+    }
+    if (options_.clock->Now() >= job.until) {
+      job.callback(absl::DeadlineExceededError("the prompt waited too long to be tokenized"));
+    } else {
+      job.callback(Now(job.model, job.prompt));
+    }
+  }
+}
+
+}  // namespace kvatlas

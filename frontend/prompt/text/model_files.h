@@ -1,0 +1,38 @@
+// Which files make up a model's tokenizer? Reads them from a folder, as AutoTokenizer of the Python package `transformers`
+// looks for them.
+
+#ifndef KVATLAS_FRONTEND_PROMPT_TEXT_MODEL_FILES_H_
+#define KVATLAS_FRONTEND_PROMPT_TEXT_MODEL_FILES_H_
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "frontend/prompt/text/tokenizer.h"
+
+namespace kvatlas {
+
+struct ModelFiles {
+  std::string path;  // of the tokenizer
+  // Either of both is read.
+  TokenizerFiles tokenizer;
+  std::string sentencepiece_model;
+  // By name; chat_template.jinja comes before tokenizer_config.json.
+  std::map<std::string, std::string> chat_templates;
+  std::string tokenizer_hash;  // 16 hex digits
+};
+
+// `path`: a folder, or a tokenizer's file. NOT_FOUND: neither tokenizer.json nor tokenizer.model. INVALID_ARGUMENT: a file
+// that is not what its name says.
+absl::StatusOr<ModelFiles> ReadModelFiles(const std::string& path, TokenizerRules rules);
+
+// 16 hex digits for these templates.
+std::string HashOf(const std::map<std::string, std::string>& texts);
+
+// The whole file. NOT_FOUND, or INVALID_ARGUMENT when it has more than 1 GiB.
+absl::StatusOr<std::string> ReadFile(const std::string& path);
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_FRONTEND_PROMPT_TEXT_MODEL_FILES_H_

@@ -1,0 +1,58 @@
+#include "frontend/prompt/text/sentencepiece_tokenizer.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "frontend/prompt/text/sentencepiece_model.h"
+#include "frontend/prompt/text/utf8.h"
+
+namespace kvatlas {
+namespace {
+
+class SentencePieceTokenizer : public Tokenizer {
+ public:
+  explicit SentencePieceTokenizer(std::unique_ptr<SentencePieceModel> model)
+      : model_(std::move(model)) {
+    facts_.vocabulary_size = model_->vocabulary_size();
+    const std::pair<const char*, SentencePieceModel::Named> named[] = {
+        {"bos_token", model_->bos()}, {"eos_token", model_->eos()}, {"unk_token", model_->unk()}};
+    for (const auto& [name, token] : named) {
+      if (token.id >= 0) facts_.special_tokens[name] = token.piece;
+    }
+    if (const int bos = model_->bos().id; bos >= 0) {
+      facts_.tokens_before.push_back(static_cast<TokenId>(bos));
+    }
+  }
+
+  // A model may look at any part of a text to choose its pieces, so nowhere is a cut.
+  absl::Status Encode(std::string_view text, size_t /*piece_bytes_min*/,
+                      std::vector<TokenId>& tokens, std::vector<TokenCut>*) const override {
+    if (absl::Status valid = CheckUtf8(text); !valid.ok()) return valid;
+    std::string error;
+    if (!model_->Encode(text, tokens, error)) {
+      return absl::InvalidArgumentError(absl::StrCat("no tokens: ", error));
+    }
+    return absl::OkStatus();
+  }
+
+  const TokenizerFacts& facts() const override { return facts_; }
+
+ private:
+  const std::unique_ptr<SentencePieceModel> model_;
+  TokenizerFacts facts_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> MakeSentencePieceTokenizer(std::string_view model) {
+  std::string error;
+  std::unique_ptr<SentencePieceModel> loaded = SentencePieceModel::Load(model, error);
+  if (loaded == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat("no SentencePiece model: ", error));
+  }
+  return std::make_unique<SentencePieceTokenizer>(std::move(loaded));
+}
+
+}  // namespace kvatlas

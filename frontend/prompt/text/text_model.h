@@ -1,0 +1,81 @@
+// What does one model make of a prompt? Its tokenizer, its chat templates and the memory of earlier prompts, loaded from files as
+// an engine loads them.
+//
+// *Place*: made by a ModelRegistry; LocalTokenizer asks it.
+// *Truth*: ids are the engine's where the engine reads the same files in the way that `rules` says; `facts().source` names the
+// file's hash, so that two ends can compare.
+// *Threads*: all methods may be called from any.
+// *Bounds*: `prompt_bytes_max` of text, `cache_bytes` of memory.
+
+#ifndef KVATLAS_FRONTEND_PROMPT_TEXT_TEXT_MODEL_H_
+#define KVATLAS_FRONTEND_PROMPT_TEXT_TEXT_MODEL_H_
+
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "frontend/prompt/text/chat_template.h"
+#include "frontend/prompt/text/prompt_tokenizer.h"
+#include "frontend/prompt/text/token_cache.h"
+#include "frontend/prompt/text/tokenizer.h"
+
+namespace kvatlas {
+
+struct TextModelOptions {
+  // A folder with tokenizer.json, or with tokenizer.model (SentencePiece); or one of these files, beside which the others are looked
+  // for: tokenizer_config.json, special_tokens_map.json, config.json, chat_template.jinja, chat_template.json,
+  // additional_chat_templates/*.jinja.
+  std::string path = {};
+  TokenizerRules rules = TokenizerRules::kTransformers;
+  // A file that takes the place of the model's own templates, as engines' --chat-template does.
+  std::string chat_template_path = {};
+  // Variables of every chat; a request's own win, as engines' --default-chat-template-kwargs.
+  nlohmann::ordered_json template_kwargs = {};
+  // Requests may bring a chat template; engines refuse that unless told.
+  bool trust_request_templates = false;
+  size_t prompt_bytes_max = size_t{64} << 20;
+  size_t cache_bytes = size_t{64} << 20;
+};
+
+// What was loaded.
+struct TextModelFacts {
+  std::string kind;            // "tokenizer.json" or "tokenizer.model"
+  std::string path;            // of that file
+  std::string tokenizer_hash;  // of all files that decide on ids: 16 hex digits
+  std::string template_hash;   // of the chat templates; empty without any
+  size_t vocabulary_size = 0;
+  std::vector<TokenId> tokens_before;
+  std::vector<TokenId> tokens_after;
+};
+
+class TextModel {
+ public:
+  // NOT_FOUND: no such files. INVALID_ARGUMENT: files that cannot be used; the message names the file.
+  static absl::StatusOr<std::shared_ptr<TextModel>> Load(const TextModelOptions& options);
+
+  // As PromptTokenizer says, at once. `source` is "tokenizer.json 5f0c…".
+  absl::StatusOr<PromptTokens> Tokenize(const Prompt& prompt);
+
+  // The text that a conversation becomes.
+  absl::StatusOr<std::string> Render(const ChatPrompt& prompt) const;
+
+  const TextModelFacts& facts() const { return facts_; }
+  TokenCache::Stats cache_stats() const { return cache_->stats(); }
+
+ private:
+  TextModel() = default;
+  absl::StatusOr<PromptTokens> TokenizeText(std::string_view text, bool add_special_tokens);
+
+  TextModelOptions options_;
+  TextModelFacts facts_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::unique_ptr<ChatTemplate> chat_template_;
+  std::unique_ptr<TokenCache> cache_;
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_FRONTEND_PROMPT_TEXT_TEXT_MODEL_H_

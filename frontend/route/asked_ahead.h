@@ -1,0 +1,57 @@
+// What do leaves say that were asked before anybody said whom to ask? A route asks the hierarchy, then leaves; where it can
+// guess the leaves, both are asked at once, and the route waits for the slower of the two instead of for one after the other.
+//
+//   asked one after the other    hierarchy ├───────┤ leaf ├───────┤ choice
+//   asked ahead                  hierarchy ├───────┤ choice
+//                                     leaf ├─────┤
+//
+// *Truth*: the leaf's own answer, at most as old as the hierarchy's. A guess that was wrong costs the leaf one question.
+// *Threads*: any; `Take` once for each address, others may answer meanwhile.
+// *Lifetime*: kept alive by the questions that are under way.
+
+#ifndef KVATLAS_FRONTEND_ROUTE_ASKED_AHEAD_H_
+#define KVATLAS_FRONTEND_ROUTE_ASKED_AHEAD_H_
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "frontend/route/finders.h"
+#include "indexer/base/clock.h"
+#include "indexer/base/domain.h"
+#include "indexer/base/ids.h"
+#include "indexer/base/mutex.h"
+
+namespace kvatlas {
+
+class AskedAhead : public std::enable_shared_from_this<AskedAhead> {
+ public:
+  AskedAhead(Domain domain, std::shared_ptr<const std::vector<SequenceHash>> sequence)
+      : domain_(std::move(domain)), sequence_(std::move(sequence)) {}
+
+  void Ask(OverlapFinder* finder, const std::string& leaf_address, Duration deadline);
+  // True: `callback` gets what the leaf says, now or later. False: it was not asked, or somebody has its answer.
+  bool Take(const std::string& leaf_address, OverlapFinder::Callback callback);
+
+ private:
+  struct Question {
+    std::optional<absl::StatusOr<WorkersAnswer>> answer;
+    OverlapFinder::Callback callback;
+  };
+
+  void OnAnswer(const std::string& leaf_address, absl::StatusOr<WorkersAnswer> answer);
+
+  const Domain domain_;
+  const std::shared_ptr<const std::vector<SequenceHash>> sequence_;
+  Mutex mutex_;
+  std::map<std::string, Question> questions_ ABSL_GUARDED_BY(mutex_);  // that nobody has taken
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_FRONTEND_ROUTE_ASKED_AHEAD_H_

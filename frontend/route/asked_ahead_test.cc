@@ -1,0 +1,109 @@
+#include "frontend/route/asked_ahead.h"
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace kvatlas {
+namespace {
+
+using std::chrono::milliseconds;
+
+WorkersAnswer Answer(const std::string& worker) {
+  WorkersAnswer answer;
+  answer.workers.push_back({.worker = {.name = worker, .rank = 0, .replica = ""}, .blocks = 3});
+  return answer;
+}
+
+// Answers when it is told to.
+class HeldFinder : public OverlapFinder {
+ public:
+  void FindOverlaps(const std::string& leaf_address, const OverlapQuestion& question, Duration,
+                    Callback callback) override {
+    ++asked;
+    blocks = question.sequence.size();
+    model = question.domain->model;
+    held[leaf_address] = std::move(callback);
+  }
+
+  int asked = 0;
+  size_t blocks = 0;
+  std::string model;
+  std::map<std::string, Callback> held;
+};
+
+class AskedAheadTest : public testing::Test {
+ protected:
+  HeldFinder finder_;
+  std::shared_ptr<AskedAhead> ahead_ = std::make_shared<AskedAhead>(
+      Domain{.model = "m", .tenant = ""},
+      std::make_shared<const std::vector<SequenceHash>>(7, SequenceHash(1)));
+  std::vector<std::string> got_;
+  OverlapFinder::Callback callback_ = [this](absl::StatusOr<WorkersAnswer> answer) {
+    got_.push_back(answer.ok() ? answer->workers[0].worker.name
+                               : std::string(answer.status().message()));
+  };
+};
+
+TEST_F(AskedAheadTest, AnAnswerThatIsThereIsGivenAtOnceAndToOneOnly) {
+  ahead_->Ask(&finder_, "a", milliseconds(5));
+  EXPECT_EQ(finder_.blocks, 7u);
+  EXPECT_EQ(finder_.model, "m");
+  finder_.held["a"](Answer("w0"));
+  EXPECT_TRUE(ahead_->Take("a", callback_));
+  EXPECT_THAT(got_, testing::ElementsAre("w0"));
+  EXPECT_FALSE(ahead_->Take("a", callback_));
+}
+
+TEST_F(AskedAheadTest, AnAnswerOnItsWayComesToWhoeverTookIt) {
+  ahead_->Ask(&finder_, "a", milliseconds(5));
+  EXPECT_TRUE(ahead_->Take("a", callback_));
+  EXPECT_FALSE(ahead_->Take("a", callback_));
+  EXPECT_THAT(got_, testing::IsEmpty());
+  finder_.held["a"](absl::UnavailableError("down"));
+  EXPECT_THAT(got_, testing::ElementsAre("down"));
+  EXPECT_FALSE(ahead_->Take("a", callback_));
+}
+
+TEST_F(AskedAheadTest, WhoWasNotAskedHasNoAnswerAndNobodyIsAskedTwice) {
+  EXPECT_FALSE(ahead_->Take("a", callback_));
+  ahead_->Ask(&finder_, "a", milliseconds(5));
+  ahead_->Ask(&finder_, "a", milliseconds(5));
+  EXPECT_EQ(finder_.asked, 1);
+  EXPECT_FALSE(ahead_->Take("b", callback_));
+}
+
+TEST_F(AskedAheadTest, AnAnswerAfterTheRouteIsOverGoesNowhere) {
+  ahead_->Ask(&finder_, "a", milliseconds(5));
+  ahead_ = nullptr;
+  finder_.held["a"](Answer("w0"));
+  EXPECT_THAT(got_, testing::IsEmpty());
+}
+
+TEST_F(AskedAheadTest, AnswersAndTakersMayMeetInAnyOrder) {
+  for (int round = 0; round < 2000; ++round) {
+    ahead_ = std::make_shared<AskedAhead>(Domain{.model = "m", .tenant = ""},
+                                          std::make_shared<const std::vector<SequenceHash>>());
+    ahead_->Ask(&finder_, "a", milliseconds(5));
+    std::atomic<int> got{0};
+    std::thread answers([&] { finder_.held["a"](Answer("w0")); });
+    const bool taken = ahead_->Take("a", [&](absl::StatusOr<WorkersAnswer> answer) {
+      got += answer.ok() && answer->workers.size() == 1 ? 1 : 100;
+    });
+    answers.join();
+    EXPECT_TRUE(taken);
+    EXPECT_EQ(got, 1);
+  }
+}
+
+}  // namespace
+}  // namespace kvatlas

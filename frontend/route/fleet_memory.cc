@@ -1,0 +1,304 @@
+#include "frontend/route/fleet_memory.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <tuple>
+#include <utility>
+
+#include "indexer/service/log.h"
+
+namespace kvatlas {
+namespace {
+
+// Of a cell's last promises: how much the latest one counts, and below which share they are not believed in full.
+constexpr double kLatestPromise = 1.0 / 8;
+constexpr double kBelievedInFull = 0.75;
+
+LogLimiter& PromiseLog() {
+  static LogLimiter& limiter = *new LogLimiter(std::chrono::seconds(60));
+  return limiter;
+}
+
+template <typename Map>
+auto Oldest(Map& map) {
+  return std::min_element(map.begin(), map.end(), [](const auto& a, const auto& b) {
+    return a.second.seen < b.second.seen;
+  });
+}
+
+}  // namespace
+
+FleetMemory::OfDomain& FleetMemory::Touch(const Domain& domain, Time now) {
+  if (!domains_.contains(domain) && domains_.size() >= options_.domains_max) {
+    domains_.erase(std::min_element(
+        domains_.begin(), domains_.end(),
+        [](const auto& a, const auto& b) { return a.second.touched < b.second.touched; }));
+  }
+  OfDomain& of_domain = domains_[domain];
+  of_domain.touched = now;
+  return of_domain;
+}
+
+void FleetMemory::SawCells(const Domain& domain, std::span<const CellFound> cells, Time now) {
+  OfDomain& of_domain = Touch(domain, now);
+  for (const CellFound& found : cells) {
+    of_domain.cells[found.cell] = {.cell = found.cell,
+                                   .address = found.address,
+                                   .load = found.load,
+                                   .labels = found.labels,
+                                   .seen = now};
+  }
+  while (of_domain.cells.size() > options_.cells_max)
+    of_domain.cells.erase(Oldest(of_domain.cells));
+}
+
+void FleetMemory::SawWorkers(const Domain& domain, const std::string& cell,
+                             std::shared_ptr<const WorkersAnswer> answer, Time now) {
+  auto& known = Touch(domain, now).workers;
+  known[cell] = {.answer = std::move(answer), .seen = now};
+  size_t workers = 0;
+  for (const auto& [name, of_cell] : known) workers += of_cell.answer->workers.size();
+  while (workers > options_.workers_max && known.size() > 1) {
+    const auto oldest = Oldest(known);
+    workers -= oldest->second.answer->workers.size();
+    known.erase(oldest);
+  }
+}
+
+void FleetMemory::SawRoles(const Domain& domain, CellRoles roles, Time now) {
+  auto& known = Touch(domain, now).roles;
+  if (!roles.prefills && roles.decoders == 0) {
+    if (!known.empty()) known.erase(roles.cell);
+    return;
+  }
+  roles.seen = now;
+  CellRoles& of_cell = known[roles.cell];
+  of_cell = std::move(roles);
+  while (known.size() > options_.cells_max) known.erase(Oldest(known));
+}
+
+const CellRoles* FleetMemory::RolesOf(const Domain& domain, const std::string& cell) const {
+  const auto of = domains_.find(domain);
+  if (of == domains_.end() || of->second.roles.empty()) return nullptr;
+  const auto found = of->second.roles.find(cell);
+  return found == of->second.roles.end() ? nullptr : &found->second;
+}
+
+std::vector<CellRoles> FleetMemory::DecodeCells(const Domain& domain) const {
+  std::vector<CellRoles> cells;
+  const auto of = domains_.find(domain);
+  if (of == domains_.end()) return cells;
+  for (const auto& [name, roles] : of->second.roles) {
+    if (roles.decoders > 0) cells.push_back(roles);
+  }
+  return cells;
+}
+
+bool FleetMemory::has_roles(const Domain& domain) const {
+  const auto of = domains_.find(domain);
+  return of != domains_.end() && !of->second.roles.empty();
+}
+
+bool FleetMemory::IsDue(const Domain& domain, Errand errand, Duration every, Time now) {
+  if (!has_roles(domain)) return false;
+  OfDomain& of = Touch(domain, now);
+  std::optional<Time>& last = errand == Errand::kListCells ? of.listed : of.explored;
+  if (last.has_value() && *last + every > now) return false;
+  last = now;
+  return true;
+}
+
+std::optional<Time> FleetMemory::Answered(const Domain& domain, const std::string& cell) const {
+  const auto of = domains_.find(domain);
+  if (of == domains_.end()) return std::nullopt;
+  const auto found = of->second.workers.find(cell);
+  if (found == of->second.workers.end()) return std::nullopt;
+  return found->second.seen;
+}
+
+std::vector<KnownCell> FleetMemory::Cells(const Domain& domain) const {
+  std::vector<KnownCell> cells;
+  const auto found = domains_.find(domain);
+  if (found == domains_.end()) return cells;
+  for (const auto& [name, cell] : found->second.cells) cells.push_back(cell);
+  std::stable_sort(cells.begin(), cells.end(),
+                   [](const KnownCell& a, const KnownCell& b) { return a.seen > b.seen; });
+  return cells;
+}
+
+std::vector<KnownWorker> FleetMemory::Workers(const Domain& domain) const {
+  std::vector<KnownWorker> workers;
+  const auto found = domains_.find(domain);
+  if (found == domains_.end()) return workers;
+  for (const auto& [cell, of_cell] : found->second.workers) {
+    for (const WorkerFound& worker : of_cell.answer->workers) {
+      workers.push_back(
+          {.cell = cell, .worker = worker.worker, .load = worker.load, .seen = of_cell.seen});
+    }
+  }
+  return workers;
+}
+
+const KnownCell* FleetMemory::FindCell(const Domain& domain, const std::string& cell) const {
+  const auto found = domains_.find(domain);
+  if (found == domains_.end()) return nullptr;
+  const auto at = found->second.cells.find(cell);
+  return at == found->second.cells.end() ? nullptr : &at->second;
+}
+
+uint32_t FleetMemory::BlockSize(const Domain& domain) const {
+  const auto found = domains_.find(domain);
+  return found == domains_.end() ? 0 : found->second.block_size;
+}
+
+void FleetMemory::SetBlockSize(const Domain& domain, uint32_t block_size, Time now) {
+  Touch(domain, now).block_size = block_size;
+}
+
+std::vector<Domain> FleetMemory::Domains() const {
+  std::vector<Domain> domains;
+  domains.reserve(domains_.size());
+  for (const auto& [domain, of] : domains_) domains.push_back(domain);
+  return domains;
+}
+
+const Labels* FleetMemory::LabelsOf(const Domain& domain, const std::string& cell,
+                                    const HolderId& worker) const {
+  const auto of = domains_.find(domain);
+  if (of == domains_.end()) return nullptr;
+  const auto found = of->second.workers.find(cell);
+  return found == of->second.workers.end() ? nullptr : found->second.answer->LabelsOf(worker);
+}
+
+size_t FleetMemory::ShownBy(const std::string& cell, const WorkersAnswer& answer,
+                            std::span<const SequenceHash> sequence, Time now) {
+  size_t shown = 0;
+  if (choices_.size() == 0) return shown;
+  for (const WorkerFound& found : answer.workers) shown += choices_.Saw(cell, found, sequence, now);
+  return shown;
+}
+
+void FleetMemory::TookTurn(const std::string& cell, const HolderId& worker, uint64_t turn) {
+  if (turns_.size() >= options_.workers_max && !turns_.contains({cell, worker})) turns_.clear();
+  turns_[{cell, worker}] = turn;
+}
+
+uint64_t FleetMemory::TurnOf(const std::string& cell, const HolderId& worker) const {
+  const auto found = turns_.find({cell, worker});
+  return found == turns_.end() ? 0 : found->second;
+}
+
+void FleetMemory::Sent(const Domain& domain, std::span<const SequenceHash> waypoints,
+                       const std::string& cell, const HolderId& worker, Time now) {
+  for (SequenceHash waypoint : waypoints) {
+    const auto [at, is_new] = sent_.try_emplace(WaypointKey(domain, waypoint));
+    at->second = {.cell = cell, .worker = worker, .at = now};
+    if (is_new) sent_by_age_.emplace_back(domain, waypoint);
+  }
+  while (sent_.size() > options_.sent_max) {
+    sent_.erase(sent_by_age_.front());
+    sent_by_age_.pop_front();
+  }
+}
+
+void FleetMemory::SentIsShown(const Domain& domain, std::span<const SequenceHash> waypoints,
+                              const HolderId& worker) {
+  for (SequenceHash waypoint : waypoints) {
+    const auto found = sent_.find(WaypointKey(domain, waypoint));
+    if (found != sent_.end() && found->second.worker == worker) found->second.worker = {};
+  }
+}
+
+SentTo FleetMemory::LastSentTo(const Domain& domain, std::span<const SequenceHash> waypoints,
+                               Time now) const {
+  for (size_t depth = waypoints.size(); depth > 0; --depth) {
+    const auto found = sent_.find(WaypointKey(domain, waypoints[depth - 1]));
+    if (found != sent_.end() && found->second.at + options_.sent_ttl > now) {
+      return {.cell = found->second.cell,
+              .worker = found->second.worker,
+              .waypoints = static_cast<uint32_t>(depth),
+              .at = found->second.at};
+    }
+  }
+  return {};
+}
+
+double FleetMemory::ShareOf(const Kept& kept, Time now) const {
+  if (options_.doubt_half_life <= Duration(0)) return 1;
+  const double half_lives = std::chrono::duration<double>(now - kept.seen) /
+                            std::chrono::duration<double>(options_.doubt_half_life);
+  return 1 - (1 - kept.share) * std::exp2(-std::max(half_lives, 0.0));
+}
+
+void FleetMemory::Promised(const Domain& domain, const std::string& cell, uint32_t promised,
+                           uint32_t had, Time now) {
+  if (promised == 0) return;
+  auto& promises = Touch(domain, now).promises;
+  Kept& kept = promises[cell];
+  const double before = ShareOf(kept, now);
+  const double delivered = std::min(had, promised) / static_cast<double>(promised);
+  kept.share = before + (delivered - before) * kLatestPromise;
+  kept.seen = now;
+  ++kept.promises;
+  kept.broken += had < promised;
+  if (kept.share < kBelievedInFull && before >= kBelievedInFull) {
+    LogEvery(PromiseLog(), cell, LogLevel::kWarning, "cell has less than it reports",
+             {{"cell", cell},
+              {"domain", ToString(domain)},
+              {"promises", kept.promises},
+              {"broken", kept.broken}});
+  }
+  while (promises.size() > options_.cells_max) promises.erase(Oldest(promises));
+}
+
+uint32_t FleetMemory::Believed(const Domain& domain, const std::string& cell, uint32_t promised,
+                               Time now) const {
+  const auto found = domains_.find(domain);
+  if (found == domains_.end()) return promised;
+  const auto kept = found->second.promises.find(cell);
+  if (kept == found->second.promises.end()) return promised;
+  const double share = ShareOf(kept->second, now);
+  return share >= kBelievedInFull ? promised : static_cast<uint32_t>(promised * share);
+}
+
+std::vector<CellPromises> FleetMemory::Promises(size_t cells_max, Time now) const {
+  std::vector<CellPromises> all;
+  for (const auto& [domain, of_domain] : domains_) {
+    for (const auto& [cell, kept] : of_domain.promises) {
+      all.push_back({.cell = cell,
+                     .promises = kept.promises,
+                     .broken = kept.broken,
+                     .believed = ShareOf(kept, now)});
+    }
+  }
+  const size_t shown = std::min(cells_max, all.size());
+  std::partial_sort(all.begin(), all.begin() + static_cast<ptrdiff_t>(shown), all.end(),
+                    [](const CellPromises& a, const CellPromises& b) {
+                      return std::tuple(a.believed >= kBelievedInFull, b.broken, a.cell) <
+                             std::tuple(b.believed >= kBelievedInFull, a.broken, b.cell);
+                    });
+  all.resize(shown);
+  return all;
+}
+
+size_t FleetMemory::workers() const {
+  size_t n = 0;
+  for (const auto& [domain, of_domain] : domains_) {
+    for (const auto& [cell, of_cell] : of_domain.workers) n += of_cell.answer->workers.size();
+  }
+  return n;
+}
+
+size_t FleetMemory::cells(const Domain& domain) const {
+  const auto of_domain = domains_.find(domain);
+  return of_domain == domains_.end() ? 0 : of_domain->second.cells.size();
+}
+
+size_t FleetMemory::cells() const {
+  size_t n = 0;
+  for (const auto& [domain, of_domain] : domains_) n += of_domain.cells.size();
+  return n;
+}
+
+}  // namespace kvatlas

@@ -1,0 +1,299 @@
+// Which worker should take this prompt, and why? From token ids to a worker, with a receipt.
+//
+//                     ╭──── down a level ────╮
+//                     ▼                      │
+//   tokens ─hash─▶ hierarchy ──▶ cells ranked by expected cost ──▶ leaves of the best K, in parallel
+//                                                                        │
+//   receipt ◀── in flight counted ◀── cheapest worker over all answers ◀─┘
+//
+// The ladder, when something is missing; each step down is named in the receipt, with its reason:
+//   1. hierarchy's cells        one replica after the other, the last one that answered first; of a level that is split, the
+//                               one or two shards that have this prompt's waypoints; nodes below the top are asked in turn
+//   2. last good cells          remembered nodes below the top; then remembered addresses and loads of cells, asked without
+//                               knowing who covers what
+//   3. configured leaves        the own cell
+//   4. load only                remembered workers, by their last known load and what is in flight
+//
+// *Truth*: overlaps come from leaves' answers to this very prompt, never from memory. A late answer is unknown. A
+// choice counts against its worker at once, until `Report` says that the worker has it, or for `in_flight_ttl`.
+// *Threads*: everything may be called from any. No thread of its own: a route goes on in the threads that deliver the
+// finders' answers; its callback runs there.
+// A cell is asked when its bounds say that it could win over the one expected to be cheapest, or over what that then answers;
+// one that is late is waited for as long as it could still win.
+// *Cost*: a question to a hierarchy (to its shards; per level, to at most K nodes) and at most K to leaves, about 10 ns a
+// block for hashing, then constant per worker answered.
+// *Bounds*: `FrontendOptions`: leaves asked, deadline, blocks, what is remembered.
+// *Lifetime*: the finders, the clock and the timer outlive the frontend; a route may outlive it only as far as its finders deliver.
+//
+// Example:
+//   Frontend frontend({.hierarchies = {"127.0.0.1:7420"}}, &cell_finder, &overlap_finder, &Clock::Real());
+//   absl::StatusOr<RouteResult> route = frontend.Route({.domain = {"llama-70b", ""}, .tokens = tokens});
+//   if (route.ok()) { Send(route->worker); frontend.Report(route->decision_id, {.accepted = true}); }
+
+#ifndef KVATLAS_FRONTEND_ROUTE_FRONTEND_H_
+#define KVATLAS_FRONTEND_ROUTE_FRONTEND_H_
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "frontend/route/cost.h"
+#include "frontend/route/finders.h"
+#include "frontend/route/fleet_memory.h"
+#include "frontend/route/policy/policy.h"
+#include "frontend/route/policy/sessions.h"
+#include "frontend/route/policy/worker_fit.h"
+#include "frontend/route/receipt.h"
+#include "frontend/route/suspects.h"
+#include "indexer/base/clock.h"
+#include "indexer/base/domain.h"
+#include "indexer/base/hash.h"
+#include "indexer/base/ids.h"
+#include "indexer/base/memory_budget.h"
+#include "indexer/base/shard_map.h"
+#include "indexer/base/waypoints.h"
+
+namespace kvatlas {
+
+class RouteObserver;
+
+inline constexpr uint32_t kRouteBlocksMax = 65536;  // as at the leaf
+inline constexpr size_t kDomainNameBytesMax = 256;  // of model and of tenant
+inline constexpr size_t kSessionIdBytesMax = 256;
+
+// A leaf known by configuration.
+struct ConfiguredLeaf {
+  std::string cell;
+  std::string address;
+};
+
+struct FrontendOptions {
+  ShardMap hierarchies =
+      {};  // the top level: replicas that each know everything, or shards of such
+  std::vector<ConfiguredLeaf> leaves = {};
+  uint32_t ask_cells = 2;        // K: leaves asked at once when coverage is known
+  uint32_t ask_cells_blind = 8;  // and when it is not
+  // Leaves asked at the same time as the hierarchy, where they can be guessed: all cells when no more are known, or else the
+  // one that was lately sent most of this prompt, and its session's. 0: none. One saves a fifth to a third of a route's time;
+  // more ask leaves that nobody would have asked.
+  uint32_t ask_ahead = 1;
+  uint32_t asked_max = 32;   // leaves asked for one route, failures included
+  uint32_t cells_best = 32;  // cells wanted from a hierarchy: no more are asked; 0: all
+  uint32_t block_size = 16;  // of a domain until a leaf or a hierarchy says otherwise
+  Duration deadline = std::chrono::milliseconds(50);  // of a route that names none
+  std::string zone = {};  // cells labelled with another `zone` are `zone_distance` away
+  double zone_distance = 8;
+  CostWeights weights = {};
+  // By what a worker is chosen. REQUIRES: one of `PolicyNames`.
+  std::string policy = std::string(kDefaultPolicy);
+  std::map<std::string, CostWeights> model_weights = {};  // of models that have their own
+  // Requests with one prefix, before the first one's events are back: to one worker as long as that is not clearly slower
+  // than computing the prefix twice; else they spread by what is in flight alone.
+  bool siblings_together = true;
+  Duration sibling_ttl =
+      std::chrono::seconds(5);  // so long is a prompt expected to be where it was sent
+  SessionsOptions sessions = {};
+  // Workers over these get no requests; when all are, a route waits, or is refused.
+  OverloadThresholds overload = {};
+  Duration queue_wait{0};     // so long; 0: refused at once. Needs a timer
+  uint32_t queue_max = 1024;  // routes that wait at once; more are refused
+  Duration queue_poll = std::chrono::milliseconds(20);
+  // A guess at the engines' speed, for telling the refused when to come again.
+  Duration prefill_per_block = std::chrono::milliseconds(8);
+  FleetMemoryOptions memory = {};
+  const MemoryBudget* memory_budget = nullptr;  // while critical, large prompts are refused
+  SuspectsOptions suspects = {};
+  // Where engines take requests, by worker name, for workers that have no label `url`.
+  std::map<std::string, std::string> engines = {};
+  HashContract contract = {};
+  const WaypointSchedule* schedule =
+      &WaypointSchedule::Standard();  // the leaves', and so the finest
+  // Of a top level that is split: its own schedule, which may be a part of the leaves'. Null: the same.
+  const WaypointSchedule* hierarchy_schedule = nullptr;
+  uint32_t ask_shards = 2;            // asked at once
+  RouteObserver* observer = nullptr;  // `route_observer.h`
+  // After so long without an answer a replica is asked beside the first; needs a timer.
+  Duration hedge_after = std::chrono::milliseconds(4);
+};
+
+// Where the tokens of a prompt come from: a diagnosis tells a template from a tokenizer by it.
+enum class PromptForm { kUnknown = 0, kCompletion = 1, kChat = 2 };
+
+// Exactly one of `tokens` and `sequence_hashes`.
+struct RouteInput {
+  Domain domain;
+  std::vector<TokenId> tokens = {};
+  std::string lora_name = {};
+  std::string cache_salt = {};
+  bool eagle = false;
+  std::vector<SequenceHash> sequence_hashes = {};
+  // Of the whole prompt, with `sequence_hashes`; 0: the hashes' blocks and no token more. An engine always computes the last
+  // token, so its block is never promised.
+  uint32_t prompt_tokens = 0;
+  Duration deadline{0};  // 0: the frontend's
+  // For diagnoses alone.
+  PromptForm form = PromptForm::kUnknown;
+  std::optional<TokenId> bos = {};  // the tokenizer's, where it is known
+  // Requests of one session go where the last one went, unless another worker is clearly cheaper. Empty: none.
+  std::string session_id = {};
+  uint32_t expected_output_tokens = 0;  // 0: not known
+  // Who may be chosen. A worker's labels are those of its hello, and its cell's where it has none of that name.
+  std::vector<std::string> allowed_workers = {};   // names; empty: all
+  std::vector<std::string> excluded_workers = {};  // names
+  std::map<std::string, std::string> required_labels = {};
+  // That failed to take this very request: they come last, after suspects that it has not been sent to.
+  std::vector<CellWorker> tried = {};
+  // How long the route may wait for a worker below the thresholds; nothing: the frontend's `queue_wait`.
+  std::optional<Duration> queue_wait = {};
+};
+
+// INVALID_ARGUMENT: no model, or a name that is too long. Every route is looked at so; whoever has yet to read its prompt looks first.
+absl::Status CheckNames(const Domain& domain, const std::string& session_id);
+
+// Where the request goes on after its prefill, when that has a worker of its own.
+struct DecodeChoice {
+  HolderId worker;
+  std::string cell;
+  uint32_t overlap_blocks = 0;  // that need not be sent there
+  std::string url = {};         // of its engine; empty: nobody says
+};
+
+struct RouteResult {
+  uint64_t decision_id = 0;
+  HolderId worker;  // that prefills, and decodes too unless `decode` names another
+  std::string cell;
+  uint32_t overlap_blocks = 0;  // promised
+  std::optional<DecodeChoice> decode = {};
+  std::string url = {};  // of its engine, as the worker or the options say; empty: nobody does
+  Receipt receipt;
+
+  // Who takes the request from its client, and where: who decodes, which has another one prefill (`kPrefillerHeader`).
+  const HolderId& taker() const { return decode.has_value() ? decode->worker : worker; }
+  const std::string& taker_cell() const { return decode.has_value() ? decode->cell : cell; }
+  const std::string& taker_url() const { return decode.has_value() ? decode->url : url; }
+};
+
+// In a request that goes to who decodes: HOST:PORT of the engine that is to prefill it, as the Kubernetes inference gateway's
+// sidecars beside such engines read it.
+inline constexpr char kPrefillerHeader[] = "x-prefiller-host-port";
+
+// What became of a choice; what is not known is left out. The engine's figures come with the end of an answer
+// (OpenAI's `usage`): a report that has them should say `finished` too.
+struct RouteReport {
+  bool accepted = false;  // its worker's own load counts it from now on
+  bool finished = false;
+  std::optional<uint32_t> cached_tokens = {};  // of `prompt_tokens_details`; absent is not 0
+  std::optional<uint32_t> prompt_tokens = {};  // as the engine counted
+  std::optional<HolderId> served_by = {};      // who really had it; no name: another rank of it
+  std::string error = {};                      // of a request that failed there
+  bool abandoned = false;                      // not sent there, or given up before it was taken
+  // The worker did not take it, as one that is gone (`suspects.h`): the one that prefills; and the one that decodes, which is
+  // the same unless the choice named two.
+  bool unreachable = false;
+  bool decode_unreachable = false;
+};
+
+struct KnownEngine {
+  Domain domain;
+  std::string cell;
+  HolderId worker;
+  std::string url;
+  bool suspect = false;
+};
+
+struct FrontendStats {
+  uint64_t routes = 0;
+  uint64_t failed = 0;
+  uint64_t by_fallback[kFallbacks] = {};
+  uint64_t expired_choices = 0;
+  uint64_t asked_ahead = 0;       // leaves,
+  uint64_t asked_ahead_used = 0;  // and those whose answers were wanted
+  size_t in_flight = 0;
+  size_t cells = 0;  // remembered
+  size_t workers = 0;
+  uint64_t refused_by_nodes = 0;  // questions, for their schedule
+  uint64_t rejected = 0;          // of the failed: every worker was over its thresholds
+  size_t waiting = 0;             // for one below them
+  size_t sessions = 0;
+  size_t suspects = 0;
+};
+
+// Of what may be asked again: every worker is over its thresholds, or too many prompts wait (RESOURCE_EXHAUSTED); what would know
+// of workers did not answer (UNAVAILABLE): when to come again. Nothing: refused for something else.
+std::optional<Duration> RetryAfter(const absl::Status& refused);
+absl::Status WithRetryAfter(absl::Status refused, Duration retry_after);
+
+class Frontend {
+ public:
+  using Callback = std::function<void(absl::StatusOr<RouteResult>)>;
+
+  // Without a timer a late replica is given up before the next is asked.
+  Frontend(FrontendOptions options, CellFinder* cell_finder, OverlapFinder* overlap_finder,
+           const Clock* clock, Timer* timer = nullptr);
+  ~Frontend();  // stops
+
+  Frontend(const Frontend&) = delete;
+  Frontend& operator=(const Frontend&) = delete;
+
+  // Calls `callback` exactly once, possibly before it returns. INVALID_ARGUMENT: no prompt, two prompts, or no model.
+  // RESOURCE_EXHAUSTED: more than `kRouteBlocksMax` blocks, or more than 1,024 while memory is critical, or every worker is over its thresholds (`RetryAfter`).
+  // NOT_FOUND: those who answered know no worker of the domain, or none that is allowed. UNAVAILABLE: nothing that would know
+  // of workers answered (`RetryAfter`), or the frontend stops.
+  void RouteAsync(RouteInput input, Callback callback);
+
+  // The same, waiting. Not from a thread that delivers the finders' answers.
+  absl::StatusOr<RouteResult> Route(RouteInput input);
+
+  // Routes that wait for a worker below its thresholds end UNAVAILABLE, and so do those that come from now on; who has asked
+  // somebody goes on, as far as the finders deliver. Idempotent.
+  void Stop();
+
+  // Whatever became of it: the choice is no longer counted; accepted, it still counts for the worker that is to decode it,
+  // where that is another. Unknown ids are ignored. An unreachable worker is avoided for a
+  // while, until it accepts a request, or until one that it took from its client ends well (`suspects.h`).
+  void Report(uint64_t decision_id, const RouteReport& report);
+
+  // The caller has seen that the worker is gone, after it had accepted.
+  void Avoid(const std::string& cell, const HolderId& worker);
+  // At most so many workers whose engine's address is known; suspects come last.
+  std::vector<KnownEngine> Engines(size_t engines_max) const;
+  // Those that answers were given about, by model and tenant.
+  std::vector<Domain> Domains() const;
+
+  // The top level, for routes that start from now on.
+  void SetHierarchies(ShardMap hierarchies);
+  ShardMap hierarchies() const;
+  // The own cells, for routes that start from now on.
+  void SetLeaves(std::vector<ConfiguredLeaf> leaves);
+  std::vector<ConfiguredLeaf> leaves() const;
+
+  // Some hierarchy node or leaf is known to be asked.
+  bool HasUpstreams() const;
+
+  // Workers, by name, that get no requests from now on, beside those whose label `draining` says so.
+  void SetDraining(std::set<std::string> workers);
+  std::set<std::string> draining() const;
+
+  FrontendStats stats() const;
+  // Of at most so many cells, the least believed first.
+  std::vector<CellPromises> promises(size_t cells_max) const;
+  const FrontendOptions& options() const;
+
+ private:
+  friend class RouteTask;
+  struct Shared;  // what routes share; kept alive by those that still run
+  const std::shared_ptr<Shared> shared_;
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_FRONTEND_ROUTE_FRONTEND_H_

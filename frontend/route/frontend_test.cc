@@ -1,0 +1,755 @@
+#include "frontend/route/frontend.h"
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "frontend/route/frontend_test_util.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "indexer/base/memory_budget.h"
+#include "indexer/base/mutex.h"
+#include "indexer/base/shard_map.h"
+#include "indexer/base/waypoints.h"
+
+namespace kvatlas {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::UnorderedElementsAre;
+
+TEST_F(FrontendTest, RoutesToTheDeepestWorkerOfTheDeepestCell) {
+  fleet_.AddCell("a", 40, {Worker("w0", 40), Worker("w1", 0)});
+  fleet_.AddCell("b", 64, {Worker("w2", 70), Worker("w3", 65)});
+  fleet_.AddCell("c", 0, {Worker("w4", 99)});
+  const RouteResult route = Route();
+  EXPECT_EQ(route.worker.name, "w2");
+  EXPECT_EQ(route.cell, "b");
+  EXPECT_EQ(route.overlap_blocks, 70u);
+  EXPECT_THAT(fleet_.leaves_asked, ElementsAre("b:1", "a:1"));
+  EXPECT_EQ(route.receipt.fallback, Fallback::kNone);
+  EXPECT_THAT(route.receipt.reason, IsEmpty());
+  EXPECT_EQ(route.receipt.blocks, 100u);
+  EXPECT_EQ(route.receipt.candidates_considered, 4u);
+  EXPECT_EQ(route.receipt.candidates[0].cost.prefill, 30 * CostWeights().prefill);
+  EXPECT_EQ(route.receipt.cells[0].best_blocks, 70u);
+  EXPECT_EQ(route.receipt.cells[0].blocks_at_least, 64u);
+  EXPECT_EQ(route.receipt.cells[0].error, "");
+}
+
+TEST_F(FrontendTest, ABusyDeepCellIsStillAskedBesideTheCheapest) {
+  fleet_.AddCell("idle1", 0, {Worker("w0", 0)});
+  fleet_.AddCell("idle2", 0, {Worker("w1", 0)});
+  fleet_.AddCell("deep", 96, {Worker("w2", 96)}, {.waiting_prefill_blocks = 1000, .workers = 1});
+  EXPECT_EQ(Route().worker.name, "w2");
+  EXPECT_THAT(fleet_.leaves_asked, ElementsAre(testing::StartsWith("idle"), "deep:1"));
+}
+
+TEST_F(FrontendTest, ABurstOfSiblingsSpreadsBeforeAnyLoadReportWhereThatIsWanted) {
+  options_.siblings_together = false;
+  fleet_.AddCell("a", 0, {Worker("w0", 0), Worker("w1", 0), Worker("w2", 0)});
+  std::map<std::string, int> chosen;
+  for (int i = 0; i < 9; ++i) chosen[Route().worker.name]++;
+  EXPECT_THAT(chosen,
+              UnorderedElementsAre(std::pair("w0", 3), std::pair("w1", 3), std::pair("w2", 3)));
+  EXPECT_EQ(frontend().stats().in_flight, 9u);
+}
+
+TEST_F(FrontendTest, AnAcceptedChoiceIsCountedByItsWorkerOnly) {
+  fleet_.AddCell("a", 0, {Worker("w0", 0), Worker("w1", 0)});
+  const RouteResult first = Route();
+  frontend().Report(first.decision_id, {.accepted = true});
+  EXPECT_EQ(Route().worker, first.worker);
+  frontend().Report(first.decision_id, {.finished = true});
+  frontend().Report(4711, {.accepted = true});
+  EXPECT_EQ(frontend().stats().in_flight, 1u);
+}
+
+TEST_F(FrontendTest, AChoiceNobodyReportsOnIsForgottenAfterItsTime) {
+  fleet_.AddCell("a", 0, {Worker("w0", 0), Worker("w1", 0)});
+  const RouteResult first = Route();
+  clock_.Advance(seconds(31));
+  EXPECT_EQ(Route().worker, first.worker);
+  EXPECT_EQ(frontend().stats().in_flight, 1u);
+  EXPECT_EQ(frontend().stats().expired_choices, 1u);
+}
+
+TEST_F(FrontendTest, TheUrlOfAnEngineIsItsWorkersLabelOrElseTheOptions) {
+  options_.engines = {{"w0", "http://given:1"}, {"w1", "http://given:2"}};
+  fleet_.AddCell("a", 64, {Worker("w0", 64), Worker("w1", 0)});
+  fleet_.workers["a:1"].labels = std::make_shared<LabelsByWorker>(
+      LabelsByWorker{{Id("w0"), {{"url", "http://announced:1"}, {"zone", "x"}}}});
+  const RouteResult announced = Route();
+  EXPECT_EQ(announced.url, "http://announced:1");
+  frontend().Report(announced.decision_id, {.unreachable = true});
+  EXPECT_EQ(Route().url, "http://given:2");
+  clock_.Advance(options_.suspects.ttl);
+  EXPECT_EQ(Route().url, "http://announced:1");
+  TearHierarchyDown();
+  TearLeavesDown();  // what was announced is remembered
+  for (int i = 0; i < 4; ++i) {
+    const RouteResult remembered = Route();
+    EXPECT_EQ(remembered.url,
+              remembered.worker.name == "w0" ? "http://announced:1" : "http://given:2");
+  }
+}
+
+TEST_F(FrontendTest, TheSecondHierarchyAnswersForTheFirstAndIsRememberedForIt) {
+  options_.hierarchies = {"dead", "h"};
+  fleet_.AddCell("a", 0, {Worker("w0", 0)});
+  EXPECT_EQ(Route().receipt.fallback, Fallback::kNone);
+  Route();
+  EXPECT_THAT(fleet_.hierarchies_asked, ElementsAre("dead", "h", "h"));
+}
+
+TEST_F(FrontendTest, ANodeWithAnotherScheduleIsCountedAndTheRouteGoesOnWithoutIt) {
+  const WaypointSchedule ours({3}, 9);
+  options_.schedule = &ours;
+  options_.hierarchies = {"other", "h"};
+  fleet_.refusing = {"other"};
+  fleet_.AddCell("a", 0, {Worker("w0", 0)});
+  EXPECT_EQ(Route().receipt.fallback, Fallback::kNone);
+  EXPECT_EQ(frontend().stats().refused_by_nodes, 1u);
+  fleet_.refusing.insert("h");
+  const RouteResult route = Route();
+  EXPECT_EQ(route.worker.name, "w0");
+  EXPECT_EQ(route.receipt.fallback, Fallback::kLastGoodCells);
+  EXPECT_THAT(route.receipt.reason, HasSubstr("schedule 'early:3;every:9' is not ours"));
+  EXPECT_EQ(frontend().stats().refused_by_nodes, 3u);
+}
+
+TEST_F(FrontendTest, WithoutHierarchyTheLastGoodCellsAreAsked) {
+  for (const char* cell : {"a", "b", "c"})
+    fleet_.AddCell(cell, 0, {Worker(std::string("w") + cell, 0)});
+  Route();
+  TearHierarchyDown();
+  fleet_.leaves_asked.clear();
+  fleet_.workers["c:1"].workers[0].blocks = 90;
+  const RouteResult route = Route();
+  EXPECT_EQ(route.worker.name, "wc");  // found although nobody could say where
+  EXPECT_EQ(route.overlap_blocks, 90u);
+  EXPECT_EQ(route.receipt.fallback, Fallback::kLastGoodCells);
+  EXPECT_THAT(route.receipt.reason, HasSubstr("hierarchy h: UNAVAILABLE: down"));
+  EXPECT_THAT(fleet_.leaves_asked, UnorderedElementsAre("a:1", "b:1", "c:1"));
+}
+
+TEST_F(FrontendTest, ACellThatWasJustSentThePromptIsAskedBeforeItsCoverageIsReported) {
+  for (int i = 0; i < 8; ++i)
+    fleet_.AddCell("c" + std::to_string(i), 0, {Worker("w" + std::to_string(i), 0)});
+  const RouteResult first = Route();
+  frontend().Report(first.decision_id, {.accepted = true});
+  // It is busy with it now, and holds it; the hierarchy knows only that it is busy.
+  for (CellFound& cell : fleet_.cells["h"].cells) {
+    if (cell.cell == first.cell) cell.load = Load{.running_requests = 20};
+  }
+  fleet_.workers[first.cell + ":1"].workers[0].blocks = 100;
+  const RouteResult second = Route();
+  EXPECT_EQ(second.worker, first.worker);
+  EXPECT_EQ(second.overlap_blocks, 100u);
+  EXPECT_EQ(second.receipt.cells[0].blocks_at_least, 0u);  // as reported
+}
+
+TEST_F(FrontendTest, WithoutHierarchyAndMemoryTheConfiguredLeavesAreAsked) {
+  options_.leaves = {{.cell = "own", .address = "own:1"}};
+  fleet_.workers["own:1"] = {.workers = {Worker("w0", 12)}};
+  const RouteResult route = Route();
+  EXPECT_EQ(route.worker.name, "w0");
+  EXPECT_EQ(route.cell, "own");
+  EXPECT_EQ(route.receipt.fallback, Fallback::kOwnCell);
+  EXPECT_THAT(route.receipt.reason, HasSubstr("UNAVAILABLE"));
+}
+
+TEST_F(FrontendTest, WithEverythingDownARememberedWorkerIsChosenByLoad) {
+  fleet_.AddCell(
+      "a", 64,
+      {Worker("w0", 64, {.running_requests = 9}), Worker("w1", 0, {.running_requests = 1})});
+  EXPECT_EQ(Route().worker.name, "w0");
+  TearHierarchyDown();
+  TearLeavesDown();
+  const RouteResult route = Route();
+  EXPECT_EQ(route.worker.name, "w1");
+  EXPECT_EQ(route.overlap_blocks, 0u);
+  EXPECT_EQ(route.receipt.fallback, Fallback::kLoadOnly);
+  EXPECT_THAT(route.receipt.reason, HasSubstr("hierarchy h: UNAVAILABLE"));
+  EXPECT_THAT(route.receipt.reason, HasSubstr("leaf a at a:1: UNAVAILABLE"));
+  EXPECT_EQ(frontend().stats().by_fallback[static_cast<int>(Fallback::kLoadOnly)], 1u);
+}
+
+TEST_F(FrontendTest, WithEverythingDownABurstStillSpreads) {
+  fleet_.AddCell("a", 0, {Worker("w0", 0), Worker("w1", 0)});
+  Route();
+  TearHierarchyDown();
+  TearLeavesDown();
+  std::map<std::string, int> chosen;
+  for (int i = 0; i < 9; ++i) chosen[Route().worker.name]++;
+  EXPECT_GE(chosen["w0"], 4);
+  EXPECT_GE(chosen["w1"], 4);
+}
+
+TEST_F(FrontendTest, WhenTheBestCellsFailTheNextOnesAreAsked) {
+  for (int i = 0; i < 6; ++i) {
+    fleet_.AddCell("c" + std::to_string(i), 96 - 10 * i,
+                   {Worker("w" + std::to_string(i), 96 - 10 * i)});
+  }
+  for (const char* dead : {"c0:1", "c1:1", "c2:1", "c3:1"}) fleet_.workers.erase(dead);
+  const RouteResult route = Route();
+  EXPECT_EQ(route.worker.name, "w4");
+  EXPECT_EQ(route.receipt.fallback, Fallback::kNone);
+  EXPECT_EQ(route.receipt.cells.size(), 6u);
+  EXPECT_THAT(route.receipt.cells[0].error, HasSubstr("UNAVAILABLE"));
+}
+
+TEST_F(FrontendTest, ALateLeafIsUnknownAndTheOtherOneCounts) {
+  fleet_.AddCell("a", 64, {Worker("w0", 64)});
+  fleet_.AddCell("b", 32, {Worker("w1", 32)});
+  fleet_.hanging = {"a:1"};
+  const RouteResult route = Route();
+  EXPECT_EQ(route.worker.name, "w1");
+  EXPECT_THAT(route.receipt.cells[0].error, HasSubstr("DEADLINE_EXCEEDED"));
+}
+
+TEST_F(FrontendTest, EverythingHangingStillYieldsAWorkerInTime) {
+  options_.hierarchies = {"h", "h2"};
+  fleet_.AddCell("a", 64, {Worker("w0", 64)});
+  Route();
+  fleet_.hanging = {"h", "h2", "a:1"};
+  const Time before = clock_.Now();
+  const RouteResult route = Route();
+  EXPECT_EQ(route.worker.name, "w0");
+  EXPECT_EQ(route.receipt.fallback, Fallback::kLoadOnly);
+  EXPECT_LE(clock_.Now() - before, options_.deadline);
+}
+
+// Clients ask again after an outage, and not for a model that is not there.
+TEST_F(FrontendTest, AnOutageIsUnavailableWithATimeToComeAgainAndNamesNoAddress) {
+  const auto status = [&] {
+    return frontend().Route({.domain = kDomain, .sequence_hashes = Prompt(1)}).status();
+  };
+  const absl::Status down = status();
+  EXPECT_EQ(down.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(down.message()),
+              testing::AllOf(HasSubstr("did not answer"), testing::Not(HasSubstr("hierarchy h"))));
+  EXPECT_TRUE(RetryAfter(down).has_value());
+  EXPECT_EQ(frontend().stats().failed, 1u);
+  // The hierarchy answers, but the only cell's leaf does not.
+  fleet_.AddCell("a", 1, {Worker("w0", 1)});
+  TearLeavesDown();
+  EXPECT_EQ(status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status().message()), testing::Not(HasSubstr("a:1")));
+}
+
+TEST_F(FrontendTest, AModelThatAFleetWhichAnswersDoesNotKnowIsNotFound) {
+  fleet_.cells["h"] = {};
+  const absl::Status none =
+      frontend().Route({.domain = kDomain, .sequence_hashes = Prompt(1)}).status();
+  EXPECT_EQ(none.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(none.message()), HasSubstr("no worker of m"));
+  EXPECT_FALSE(RetryAfter(none).has_value());
+}
+
+TEST_F(FrontendTest, WithoutAnythingToAskTheErrorIsAnOutageToo) {
+  options_.hierarchies = ShardMap();
+  EXPECT_FALSE(frontend().HasUpstreams());
+  EXPECT_EQ(frontend().Route({.domain = kDomain, .sequence_hashes = Prompt(1)}).status().code(),
+            absl::StatusCode::kUnavailable);
+  frontend().SetLeaves({{.cell = "own", .address = "own:1"}});
+  EXPECT_TRUE(frontend().HasUpstreams());
+}
+
+TEST_F(FrontendTest, BadInputIsRefusedBeforeAnybodyIsAsked) {
+  EXPECT_EQ(frontend().Route({.domain = kDomain}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(frontend().Route({.domain = Domain(), .tokens = {1}}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(frontend()
+                .Route({.domain = kDomain, .tokens = {1}, .sequence_hashes = Prompt(1)})
+                .status()
+                .code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(frontend()
+                .Route({.domain = kDomain, .sequence_hashes = Prompt(kRouteBlocksMax + 1)})
+                .status()
+                .code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(fleet_.hierarchies_asked, IsEmpty());
+}
+
+TEST_F(FrontendTest, WhileMemoryIsCriticalLargePromptsAreRefused) {
+  fleet_.AddCell("a", 0, {Worker("w0", 2)});
+  uint64_t used = 96;
+  MemoryBudget memory(100, [&] { return used; });
+  memory.Measure();
+  options_.memory_budget = &memory;
+  const absl::Status refused =
+      frontend().Route({.domain = kDomain, .sequence_hashes = Prompt(1025)}).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("--memory_budget"));
+  EXPECT_TRUE(frontend().Route({.domain = kDomain, .sequence_hashes = Prompt(1024)}).ok());
+  used = 90;
+  memory.Measure();
+  EXPECT_TRUE(frontend().Route({.domain = kDomain, .sequence_hashes = Prompt(1025)}).ok());
+}
+
+TEST_F(FrontendTest, TokensAreHashedWithTheBlockSizeThatTheFleetNames) {
+  options_.block_size = 16;
+  fleet_.AddCell("a", 0, {Worker("w0", 2)});
+  fleet_.cells["h"].block_size = 64;
+  std::vector<TokenId> tokens(64 * 3 + 5);
+  for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<TokenId>(i);
+  absl::StatusOr<RouteResult> route = frontend().Route({.domain = kDomain, .tokens = tokens});
+  ASSERT_TRUE(route.ok());
+  EXPECT_EQ(route->receipt.blocks, 3u);
+  EXPECT_EQ(fleet_.blocks_asked, 3u);
+  EXPECT_EQ(fleet_.first_asked,
+            SequenceHashes(LocalHashes(tokens, {.block_size = 64}, BlockSeed({})))[0]);
+  EXPECT_EQ(fleet_.hierarchies_asked.size(), 2u);  // asked again, once
+  ASSERT_TRUE(frontend().Route({.domain = kDomain, .tokens = tokens}).ok());
+  EXPECT_EQ(fleet_.hierarchies_asked.size(), 3u);  // remembered
+}
+
+TEST_F(FrontendTest, TokensAreHashedUnderTheFleetsOwnSeed) {
+  options_.contract.seed = 7;
+  fleet_.AddCell("a", 0, {Worker("w0", 1)});
+  const std::vector<TokenId> tokens(options_.block_size + 1, 5);
+  ASSERT_TRUE(frontend().Route({.domain = kDomain, .tokens = tokens}).ok());
+  const HashContract contract = {.seed = 7};
+  const uint64_t seed = BlockSeed({}, contract);
+  EXPECT_EQ(
+      fleet_.first_asked,
+      SequenceHashes(LocalHashes(tokens, {.block_size = options_.block_size}, seed), contract)[0]);
+}
+
+TEST_F(FrontendTest, ALeafsBlockSizeIsLearntToo) {
+  options_.hierarchies = ShardMap();
+  options_.leaves = {{.cell = "own", .address = "own:1"}};
+  fleet_.workers["own:1"] = {.workers = {Worker("w0", 1)}, .block_size = 8};
+  absl::StatusOr<RouteResult> route =
+      frontend().Route({.domain = kDomain, .tokens = std::vector<TokenId>(32)});
+  ASSERT_TRUE(route.ok());
+  EXPECT_EQ(route->receipt.blocks, 4u);
+  EXPECT_EQ(route->receipt.cells.size(), 1u);
+}
+
+// An engine computes a prompt's last token, and with it the block it is in.
+TEST_F(FrontendTest, TheBlockOfTheLastTokenIsNeverPromised) {
+  options_.block_size = 16;
+  fleet_.AddCell("a", 4, {Worker("w0", 4)});
+  const auto route = [&](std::vector<TokenId> tokens, bool eagle) {
+    absl::StatusOr<RouteResult> result =
+        frontend().Route({.domain = kDomain, .tokens = std::move(tokens), .eagle = eagle});
+    EXPECT_TRUE(result.ok()) << result.status();
+    return result.ok() ? *std::move(result) : RouteResult();
+  };
+  const RouteResult exact = route(std::vector<TokenId>(64), false);
+  EXPECT_EQ(exact.overlap_blocks, 3u);
+  EXPECT_EQ(fleet_.blocks_asked, 3u);   // so that hybrids answer the longest prefix below it
+  EXPECT_EQ(exact.receipt.blocks, 4u);  // that are computed or reused
+  EXPECT_GT(exact.receipt.candidates[0].cost.prefill, 0);
+  EXPECT_EQ(route(std::vector<TokenId>(65), false).overlap_blocks, 4u);
+  EXPECT_EQ(route(std::vector<TokenId>(63), false).overlap_blocks, 3u);
+  EXPECT_EQ(route(std::vector<TokenId>(16), false).overlap_blocks, 0u);
+  // Blocks of EAGLE end one token before their last one is known.
+  EXPECT_EQ(route(std::vector<TokenId>(65), true).overlap_blocks, 4u);
+  // Hashes alone are taken for the whole prompt.
+  const auto of_hashes = [&](uint32_t prompt_tokens) {
+    return frontend()
+        .Route({.domain = kDomain, .sequence_hashes = Prompt(4), .prompt_tokens = prompt_tokens})
+        ->overlap_blocks;
+  };
+  EXPECT_EQ(of_hashes(0), 3u);
+  EXPECT_EQ(of_hashes(64), 3u);
+  EXPECT_EQ(of_hashes(65), 4u);
+}
+
+// Coverage is of full attention: a cell that covers less may have more that is reusable.
+TEST_F(FrontendTest, WhereHybridsReuseLessThanTheyHoldMoreCellsAreAsked) {
+  const auto hybrid = [](const std::string& name, uint32_t reusable, uint32_t held) {
+    WorkerFound found = Worker(name, reusable);
+    found.held = held;
+    return found;
+  };
+  fleet_.AddCell("a", 96, {hybrid("a0", 8, 96)});
+  fleet_.AddCell("b", 96, {hybrid("b0", 8, 96)});
+  fleet_.AddCell("c", 64, {hybrid("c0", 64, 64)});
+  fleet_.AddCell("d", 0, {hybrid("d0", 0, 0)});
+  const RouteResult route = Route();
+  EXPECT_EQ(route.worker, Id("c0"));
+  EXPECT_EQ(route.overlap_blocks, 64u);
+  // What a main class holds is what its cell promised: nobody is doubted for the others.
+  EXPECT_THAT(fleet_.leaves_asked, testing::Contains("c:1"));
+  for (const CellPromises& cell : frontend().promises(8)) EXPECT_EQ(cell.broken, 0u) << cell.cell;
+  // Coverage that holds what it says is believed: two leaves are enough.
+  fleet_.leaves_asked.clear();
+  fleet_.AddCell("a", 96, {Worker("a0", 96)});
+  EXPECT_EQ(Route().worker, Id("a0"));
+  EXPECT_THAT(fleet_.leaves_asked, testing::Not(testing::Contains("c:1")));
+}
+
+// What was sent to a worker, and is not shown yet, counts no more than what it could show.
+TEST_F(FrontendTest, TheBlockOfTheLastTokenIsNotExpectedOfASiblingEither) {
+  options_.block_size = 16;
+  fleet_.AddCell("a", 0, {Worker("w0", 0)});
+  const std::vector<TokenId> tokens(16 * 64);
+  for (int i = 0; i < 3; ++i) {
+    absl::StatusOr<RouteResult> route = frontend().Route({.domain = kDomain, .tokens = tokens});
+    ASSERT_TRUE(route.ok()) << route.status();
+    EXPECT_GT(route->receipt.candidates[0].cost.prefill, 0);
+  }
+}
+
+TEST_F(FrontendTest, APromptShorterThanABlockIsRoutedByLoad) {
+  fleet_.AddCell("a", 0, {Worker("w0", 0, {.running_requests = 5}), Worker("w1", 0)});
+  absl::StatusOr<RouteResult> route = frontend().Route({.domain = kDomain, .tokens = {1, 2, 3}});
+  ASSERT_TRUE(route.ok());
+  EXPECT_EQ(route->worker.name, "w1");
+  EXPECT_EQ(route->receipt.blocks, 0u);
+  EXPECT_EQ(fleet_.blocks_asked, 0u);
+}
+
+TEST_F(FrontendTest, WaypointsOfTheStandardScheduleAreAsked) {
+  fleet_.AddCell("a", 0, {Worker("w0", 0)});
+  Route(200);
+  EXPECT_EQ(fleet_.waypoints_asked, WaypointSchedule::Standard().WaypointsIn(200));
+}
+
+TEST_F(FrontendTest, AStaleWorkersOverlapIsNotBelieved) {
+  fleet_.AddCell("a", 64, {Worker("w0", 64), Worker("w1", 10)});
+  fleet_.workers["a:1"].workers[0].trust = Trust::kStale;
+  EXPECT_EQ(Route().worker.name, "w1");
+}
+
+TEST_F(FrontendTest, AnotherZoneCostsItsDistance) {
+  options_.zone = "here";
+  options_.zone_distance = 50;
+  fleet_.AddCell("far", 32, {Worker("w0", 32)});
+  fleet_.AddCell("near", 0, {Worker("w1", 0)});
+  fleet_.cells["h"].cells[0].labels = {{"zone", "there"}};
+  fleet_.cells["h"].cells[1].labels = {{"zone", "here"}};
+  const RouteResult route = Route();
+  EXPECT_EQ(route.worker.name, "w1");
+  EXPECT_EQ(route.receipt.candidates[1].cost.distance, 50);
+}
+
+TEST_F(FrontendTest, AHierarchyThatKnowsNoCellsIsNoHelp) {
+  fleet_.AddCell("a", 0, {Worker("w0", 0)});
+  Route();
+  fleet_.cells["h"].cells.clear();  // restarted
+  const RouteResult route = Route();
+  EXPECT_EQ(route.receipt.fallback, Fallback::kLastGoodCells);
+  EXPECT_THAT(route.receipt.reason, HasSubstr("knows no cell"));
+}
+
+TEST_F(FrontendTest, AtMostTheStatedNumberOfLeavesIsAsked) {
+  options_.asked_max = 5;
+  for (int i = 0; i < 20; ++i) fleet_.AddCell("c" + std::to_string(i), 0, {Worker("w", 0)});
+  TearLeavesDown();
+  EXPECT_FALSE(frontend().Route({.domain = kDomain, .sequence_hashes = Prompt(1)}).ok());
+  EXPECT_EQ(fleet_.leaves_asked.size(), 5u);
+}
+
+TEST_F(FrontendTest, LeavesAreAskedInParallelAndAnyOrderOfAnswersWillDo) {
+  fleet_.AddCell("a", 64, {Worker("w0", 64)});
+  fleet_.AddCell("b", 40, {Worker("w1", 40)});
+  fleet_.hold = true;
+  int called = 0;
+  frontend().RouteAsync({.domain = kDomain, .sequence_hashes = Prompt(100)},
+                        [&](absl::StatusOr<RouteResult> route) {
+                          ++called;
+                          ASSERT_TRUE(route.ok());
+                          EXPECT_EQ(route->worker.name, "w0");
+                        });
+  ASSERT_EQ(fleet_.held.size(), 2u);
+  fleet_.held[1]();
+  EXPECT_EQ(called, 0);
+  frontend_.reset();  // a route may finish after the frontend is gone
+  fleet_.held[0]();
+  EXPECT_EQ(called, 1);
+}
+
+TEST_F(FrontendTest, ACellThatCannotWinIsNotAsked) {
+  fleet_.AddCell("a", 64, {Worker("w0", 64)});
+  fleet_.AddCell("b", 0, {Worker("w1", 0)});  // below 32: 69 blocks to prefill at best, not 36
+  EXPECT_EQ(Route().worker.name, "w0");
+  EXPECT_THAT(fleet_.leaves_asked, ElementsAre("a:1"));
+}
+
+TEST_F(FrontendTest, ACellThatSeemedUnableToWinIsAskedWhenTheFirstDisappoints) {
+  fleet_.AddCell("a", 64, {Worker("w0", 0)});
+  fleet_.AddCell("b", 0, {Worker("w1", 31)});
+  const RouteResult route = Route();
+  EXPECT_EQ(route.worker.name, "w1");
+  EXPECT_EQ(route.receipt.candidates_considered, 2u);
+  EXPECT_THAT(fleet_.leaves_asked, ElementsAre("a:1", "b:1"));
+}
+
+TEST_F(FrontendTest, ALateLeafIsNotWaitedForWhenItCannotWin) {
+  fleet_.AddCell("a", 64, {Worker("w0", 99)});
+  fleet_.AddCell("b", 40, {Worker("w1", 40)});
+  fleet_.hold = true;
+  std::string chosen;
+  frontend().RouteAsync({.domain = kDomain, .sequence_hashes = Prompt(100)},
+                        [&](absl::StatusOr<RouteResult> route) { chosen = route->worker.name; });
+  ASSERT_EQ(fleet_.held.size(), 2u);
+  fleet_.held[0]();
+  EXPECT_EQ(chosen, "w0") << "b has 71 blocks at most";
+  fleet_.held[1]();
+}
+
+TEST_F(FrontendTest, AnotherReplicaOfALeafAnswersForIt) {
+  fleet_.AddCell("a", 64, {Worker("w0", 64)});
+  fleet_.cells["h"].cells[0].other_addresses = {"a:2"};
+  fleet_.workers["a:2"] = fleet_.workers["a:1"];
+  fleet_.workers.erase("a:1");
+  const RouteResult route = Route();
+  EXPECT_EQ(route.worker.name, "w0");
+  EXPECT_EQ(route.receipt.cells[0].address, "a:2");
+  EXPECT_EQ(route.receipt.cells[0].error, "");
+}
+
+// A world "h" that knows two regions, each of which knows two cells.
+class LevelsTest : public FrontendTest {
+ protected:
+  LevelsTest() {
+    for (const char* region : {"east", "west"}) {
+      for (const char* cell : {"1", "2"}) {
+        const std::string name = std::string(region) + cell;
+        fleet_.AddCell(name, 0, {Worker("w-" + name, 0)});
+        fleet_.cells[std::string(region) + ":9"].cells.push_back(fleet_.cells["h"].cells.back());
+      }
+    }
+    fleet_.cells["h"].cells.clear();
+    for (const char* region : {"east", "west"}) {
+      fleet_.cells["h"].cells.push_back({.cell = region,
+                                         .address = std::string(region) + ":9",
+                                         .blocks_below = 32,
+                                         .is_node = true});
+    }
+  }
+  CellFound& Cell(const std::string& node, size_t i) { return fleet_.cells[node].cells[i]; }
+};
+
+TEST_F(LevelsTest, TheFrontendGoesDownToTheCellThatARegionNames) {
+  Cell("h", 1).blocks_at_least = 64;
+  Cell("h", 1).blocks_below = 128;
+  Cell("west:9", 1).blocks_at_least = 64;
+  Cell("west:9", 1).blocks_below = 96;
+  fleet_.workers["west2:1"].workers[0].blocks = 80;
+  const RouteResult route = Route();
+  EXPECT_EQ(route.worker.name, "w-west2");
+  EXPECT_EQ(route.receipt.fallback, Fallback::kNone);
+  EXPECT_THAT(fleet_.hierarchies_asked, ElementsAre("h", "west:9")) << "east cannot win";
+  EXPECT_THAT(fleet_.leaves_asked, ElementsAre("west2:1"));
+  ASSERT_EQ(route.receipt.nodes.size(), 1u);
+  EXPECT_EQ(route.receipt.nodes[0].cell, "west");
+  EXPECT_EQ(route.receipt.nodes[0].best_blocks, 64u);
+}
+
+TEST_F(LevelsTest, AColdPromptGoesWhereLoadSaysInTheRegionsThatCanWin) {
+  for (CellFound& cell : fleet_.cells["west:9"].cells) cell.load = Load{.running_requests = 9};
+  EXPECT_THAT(Route().worker.name, testing::StartsWith("w-east"));
+  EXPECT_THAT(fleet_.hierarchies_asked, ElementsAre("h", "east:9", "west:9"));
+}
+
+TEST_F(LevelsTest, AnotherReplicaOfARegionAnswersForIt) {
+  Cell("h", 0).other_addresses = {"east:8"};
+  Cell("h", 0).blocks_at_least = 96;
+  fleet_.cells["east:8"] = fleet_.cells["east:9"];
+  fleet_.cells.erase("east:9");
+  const RouteResult route = Route();
+  EXPECT_THAT(route.worker.name, testing::StartsWith("w-east"));
+  EXPECT_EQ(route.receipt.fallback, Fallback::kNone);
+  EXPECT_EQ(route.receipt.nodes[0].address, "east:8");
+}
+
+TEST_F(LevelsTest, ARegionThatIsDownLeavesTheOther) {
+  Cell("h", 0).blocks_at_least = 96;
+  fleet_.cells.erase("east:9");
+  const RouteResult route = Route();
+  EXPECT_THAT(route.worker.name, testing::StartsWith("w-west"));
+  EXPECT_EQ(route.receipt.fallback, Fallback::kNone);
+  EXPECT_THAT(route.receipt.nodes[0].error, HasSubstr("UNAVAILABLE"));
+}
+
+TEST_F(LevelsTest, WithoutTheTopRememberedRegionsAreAsked) {
+  Route();
+  fleet_.cells.erase("h");
+  Cell("west:9", 0).blocks_at_least = 64;
+  fleet_.workers["west1:1"].workers[0].blocks = 70;
+  fleet_.leaves_asked.clear();
+  const RouteResult route = Route();
+  EXPECT_EQ(route.worker.name, "w-west1");
+  EXPECT_EQ(route.receipt.fallback, Fallback::kLastGoodCells);
+  EXPECT_EQ(route.receipt.nodes.size(), 2u);
+  EXPECT_EQ(route.receipt.cells[0].blocks_at_least, 64u) << "who covers what is still known";
+}
+
+TEST_F(LevelsTest, WithoutAnyHierarchyRememberedCellsAreAsked) {
+  Route();
+  fleet_.cells.clear();
+  fleet_.workers["west1:1"].workers[0].blocks = 70;
+  const RouteResult route = Route();
+  EXPECT_EQ(route.worker.name, "w-west1");
+  EXPECT_EQ(route.receipt.fallback, Fallback::kLastGoodCells);
+}
+
+TEST_F(LevelsTest, ARegionThatHasACellWhichWasJustSentThePromptIsAskedForIt) {
+  options_.ask_cells = 1;
+  const RouteResult first = Route();
+  frontend().Report(first.decision_id, {.accepted = true});
+  const size_t region = first.cell.starts_with("east") ? 0 : 1;
+  Cell("h", region).load = Load{.running_requests = 20};  // busy with it
+  fleet_.workers[first.cell + ":1"].workers[0].blocks = 100;
+  EXPECT_EQ(Route().worker, first.worker);
+}
+
+TEST_F(LevelsTest, NodesThatNameOneAnotherEndSomewhere) {
+  fleet_.cells["east:9"] = fleet_.cells["west:9"] = fleet_.cells["h"];
+  for (int i = 0; i < 20; ++i) {
+    const std::string name = "n" + std::to_string(i);
+    fleet_.cells[name + ":9"].cells = {{.cell = "n" + std::to_string(i + 1),
+                                        .address = "n" + std::to_string(i + 1) + ":9",
+                                        .blocks_below = 99,
+                                        .is_node = true}};
+  }
+  fleet_.cells["east:9"].cells.push_back(
+      {.cell = "n0", .address = "n0:9", .blocks_below = 99, .is_node = true});
+  EXPECT_FALSE(frontend().Route({.domain = kDomain, .sequence_hashes = Prompt(100)}).ok());
+  EXPECT_LE(fleet_.hierarchies_asked.size(), 24u);
+}
+
+// A top level of three shards; a cell covers waypoints as each of them was told.
+class ShardsTest : public FrontendTest {
+ protected:
+  ShardsTest() {
+    options_.hierarchies = *ShardMap::Parse("a=a:9|a:8,b=b:9,c=c:9");
+    for (const char* shard : {"a:9", "a:8", "b:9", "c:9"}) {
+      fleet_.cells[shard].cells = {
+          {.cell = "x", .address = "x:1", .blocks_at_least = 0, .blocks_below = 1000}};
+    }
+    fleet_.workers["x:1"] = {.workers = {Worker("w", 0)}};
+  }
+  std::string First(const std::string& shard) { return shard + ":9"; }
+};
+
+TEST_F(ShardsTest, TwoShardsAreAskedAboutWhatTheyHave) {
+  const RouteResult route = Route(2000);
+  EXPECT_EQ(route.receipt.fallback, Fallback::kNone);
+  ASSERT_EQ(fleet_.hierarchies_asked.size(), 2u);
+  const ShardMap& map = options_.hierarchies;
+  const WaypointSchedule& schedule = WaypointSchedule::Standard();
+  const std::vector<SequenceHash> waypoints = schedule.Select(Prompt(2000));
+  EXPECT_EQ(fleet_.hierarchies_asked[0], First(map.shards()[map.OwnerOf(waypoints.back())].name));
+  for (size_t shard = 0; shard < map.shards().size(); ++shard) {
+    std::vector<Position> expected;
+    for (uint32_t i = 0; i < waypoints.size(); ++i)
+      if (map.Keeps(shard, i, waypoints[i])) expected.push_back(schedule.PositionOf(i));
+    const auto asked = fleet_.positions_asked.find(First(map.shards()[shard].name));
+    if (asked == fleet_.positions_asked.end()) continue;
+    EXPECT_EQ(asked->second, expected);
+  }
+}
+
+TEST_F(ShardsTest, AShortPromptAsksOne) {
+  Route(10);
+  EXPECT_EQ(fleet_.hierarchies_asked.size(), 1u);
+}
+
+TEST_F(ShardsTest, WhenTheShardsThatMatterAreDownAnotherKnowsTheShallowWaypoints) {
+  Route(2000);
+  const std::vector<std::string> asked = fleet_.hierarchies_asked;
+  for (const std::string& address : asked) {
+    fleet_.cells.erase(address);
+    if (address == "a:9") fleet_.cells.erase("a:8");
+  }
+  fleet_.hierarchies_asked.clear();
+  const RouteResult route = Route(2000);
+  EXPECT_EQ(route.receipt.fallback, Fallback::kNone);
+  EXPECT_EQ(fleet_.positions_asked[fleet_.hierarchies_asked.back()],
+            std::vector<Position>{WaypointSchedule::Standard().PositionOf(0)});
+}
+
+TEST_F(ShardsTest, OtherShardsAreAskedFromTheNextRouteOn) {
+  Route(2000);
+  fleet_.hierarchies_asked.clear();
+  fleet_.cells["d:9"] = fleet_.cells["a:9"];
+  frontend().SetHierarchies({"d:9"});
+  Route(2000);
+  EXPECT_THAT(fleet_.hierarchies_asked, ElementsAre("d:9"));
+  EXPECT_EQ(frontend().hierarchies().ToString(), "d:9");
+}
+
+// Answers from a thread per question, so that the two leaves of a route race.
+class RacingFleet : public CellFinder, public OverlapFinder {
+ public:
+  ~RacingFleet() override {
+    // A thread may run before the one that started it has put it here.
+    std::vector<std::thread> threads;
+    {
+      MutexLock lock(&mutex_);
+      threads.swap(threads_);
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  void FindCells(const std::string&, const CellQuestion&, Duration,
+                 CellFinder::Callback callback) override {
+    Run([callback] {
+      CellsAnswer answer;
+      for (const char* cell : {"a", "b"}) answer.cells.push_back({.cell = cell, .address = cell});
+      callback(answer);
+    });
+  }
+  void FindOverlaps(const std::string& address, const OverlapQuestion&, Duration,
+                    OverlapFinder::Callback callback) override {
+    Run([address, callback] {
+      callback(WorkersAnswer{.workers = {Worker(address + "0", 1), Worker(address + "1", 1)}});
+    });
+  }
+
+ private:
+  void Run(std::function<void()> answer) {
+    MutexLock lock(&mutex_);
+    threads_.emplace_back(std::move(answer));
+  }
+  Mutex mutex_;
+  std::vector<std::thread> threads_ ABSL_GUARDED_BY(mutex_);
+};
+
+TEST(FrontendThreadsTest, ChoicesMadeAtTheSameTimeAreAllCountedAndSpread) {
+  RacingFleet fleet;
+  ManualClock clock;
+  FrontendOptions options;
+  options.hierarchies = {"h"};
+  options.siblings_together = false;
+  Frontend frontend(options, &fleet, &fleet, &clock);
+  Mutex mutex;
+  std::map<std::string, int> chosen;
+  std::vector<std::thread> callers;
+  for (int caller = 0; caller < 4; ++caller) {
+    callers.emplace_back([&] {
+      for (int i = 0; i < 25; ++i) {
+        absl::StatusOr<RouteResult> route =
+            frontend.Route({.domain = kDomain, .sequence_hashes = Prompt(10)});
+        ASSERT_TRUE(route.ok());
+        MutexLock lock(&mutex);
+        chosen[route->worker.name]++;
+      }
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(frontend.stats().in_flight, 100u);
+  EXPECT_THAT(chosen, UnorderedElementsAre(std::pair("a0", 25), std::pair("a1", 25),
+                                           std::pair("b0", 25), std::pair("b1", 25)));
+}
+
+}  // namespace
+}  // namespace kvatlas

@@ -1,0 +1,171 @@
+// Whom a route asks ahead of the hierarchy, and whom it leaves alone.
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "frontend/route/frontend.h"
+#include "frontend/route/frontend_test_util.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace kvatlas {
+namespace {
+
+using std::chrono::seconds;
+using testing::ElementsAre;
+
+// ---- Leaves that are asked ahead ----
+
+TEST_F(FrontendTest, AFleetOfFewCellsIsAskedAtOnceWithTheHierarchyFromTheSecondRouteOn) {
+  options_.ask_ahead = 2;
+  fleet_.AddCell("a", 40, {Worker("w0", 40)});
+  fleet_.AddCell("b", 64, {Worker("w1", 70)});
+  frontend().Report(Route().decision_id, {.finished = true});
+  EXPECT_EQ(frontend().stats().asked_ahead, 0u);
+  fleet_.leaves_asked.clear();
+  const RouteResult route = Route();
+  EXPECT_EQ(route.worker.name, "w1");
+  EXPECT_EQ(route.overlap_blocks, 70u);
+  EXPECT_EQ(route.receipt.fallback, Fallback::kNone);
+  EXPECT_EQ(route.receipt.candidates_considered, 2u);
+  EXPECT_THAT(fleet_.leaves_asked, testing::UnorderedElementsAre("a:1", "b:1"));  // once each
+  EXPECT_EQ(frontend().stats().asked_ahead, 2u);
+  EXPECT_EQ(frontend().stats().asked_ahead_used, 2u);
+}
+
+TEST_F(FrontendTest, OfManyCellsTheOneThatWasSentMostOfThePromptIsAskedAheadAndTheSessions) {
+  options_.ask_ahead = 2;
+  for (const char* cell : {"a", "b", "c", "d"})
+    fleet_.AddCell(cell, *cell == 'c' ? 64 : 0,
+                   {Worker(std::string("w") + cell, *cell == 'c' ? 64 : 0)});
+  EXPECT_EQ(Route().cell, "c");
+  fleet_.leaves_asked.clear();
+  EXPECT_EQ(Route().cell, "c");
+  EXPECT_EQ(fleet_.leaves_asked.front(), "c:1");
+  EXPECT_EQ(frontend().stats().asked_ahead, 1u);
+  EXPECT_EQ(frontend().stats().asked_ahead_used, 1u);
+  Route(1000);  // of which little was sent anywhere
+  EXPECT_EQ(frontend().stats().asked_ahead, 1u);
+  const auto in_session = [&] {
+    const absl::StatusOr<RouteResult> route =
+        frontend().Route({.domain = kDomain, .sequence_hashes = Prompt(10), .session_id = "s"});
+    if (!route.ok()) return std::string(route.status().message());
+    frontend().Report(route->decision_id, {.finished = true});
+    return route->cell;
+  };
+  clock_.Advance(options_.memory.sent_ttl);
+  const std::string cell = in_session();
+  clock_.Advance(options_.memory.sent_ttl);
+  fleet_.leaves_asked.clear();
+  const uint64_t before = frontend().stats().asked_ahead;
+  EXPECT_EQ(in_session(), cell);
+  EXPECT_EQ(fleet_.leaves_asked.front(), cell + ":1");
+  EXPECT_EQ(frontend().stats().asked_ahead, before + 1);
+}
+
+TEST_F(FrontendTest, ALeafThatFailsWhenAskedAheadIsNotAskedAgainAndAReplicaIs) {
+  options_.ask_ahead = 2;
+  fleet_.AddCell("a", 40, {Worker("w0", 40)});
+  fleet_.cells["h"].cells[0].other_addresses = {"a:2"};
+  fleet_.workers["a:2"] = fleet_.workers["a:1"];
+  Route();
+  fleet_.workers.erase("a:1");
+  fleet_.leaves_asked.clear();
+  EXPECT_EQ(Route().overlap_blocks, 40u);
+  EXPECT_THAT(fleet_.leaves_asked, ElementsAre("a:1", "a:2"));
+}
+
+TEST_F(FrontendTest, AnAnswerThatIsStillOnItsWayIsWaitedForAndOneNobodyWantsIsNot) {
+  options_.ask_ahead = 2;
+  fleet_.AddCell("a", 64, {Worker("w0", 64)});
+  fleet_.AddCell("b", 0, {Worker("w1", 0)});
+  fleet_.cells["h"].cells[1].blocks_below = 1;  // cannot win: nobody asks it, but that it is known
+  Route();
+  fleet_.hold = true;
+  std::optional<absl::StatusOr<RouteResult>> routed;
+  frontend().RouteAsync({.domain = kDomain, .sequence_hashes = Prompt(100)},
+                        [&](absl::StatusOr<RouteResult> result) { routed = std::move(result); });
+  ASSERT_EQ(fleet_.held.size(), 2u);
+  EXPECT_FALSE(routed.has_value());
+  for (const auto& answer : fleet_.held) answer();
+  ASSERT_TRUE(routed.has_value());
+  EXPECT_EQ((*routed)->worker.name, "w0");
+  EXPECT_EQ(frontend().stats().asked_ahead, 2u);
+  EXPECT_EQ(frontend().stats().asked_ahead_used, 1u);
+}
+
+// ---- Workers that are gone ----
+
+TEST_F(FrontendTest, AWorkerThatWasNotReachedIsAvoidedUntilItAcceptsOrTimePasses) {
+  fleet_.AddCell("a", 64, {Worker("w0", 64), Worker("w1", 0)});
+  const RouteResult first = Route();
+  const RouteResult second = Route();
+  EXPECT_EQ(first.worker.name, "w0");
+  frontend().Report(first.decision_id, {.unreachable = true});
+  EXPECT_EQ(frontend().stats().suspects, 1u);
+  const RouteResult other = Route();
+  EXPECT_EQ(other.worker.name, "w1");
+  EXPECT_EQ(other.receipt.candidates.size(), 1u);
+  EXPECT_EQ(other.receipt.fallback, Fallback::kNone);
+  frontend().Report(second.decision_id, {.accepted = true});
+  EXPECT_EQ(Route().worker.name, "w0");
+  frontend().Report(Route().decision_id, {.unreachable = true});
+  EXPECT_EQ(Route().worker.name, "w1");
+  clock_.Advance(options_.suspects.ttl);
+  EXPECT_EQ(Route().worker.name, "w0");
+}
+
+TEST_F(FrontendTest, WhenNobodyElseIsLeftASuspectIsChosenByWhatItHolds) {
+  fleet_.AddCell("a", 64, {Worker("w0", 64)});
+  frontend().Report(Route().decision_id, {.unreachable = true});
+  const RouteResult route = Route();
+  EXPECT_EQ(route.worker.name, "w0");
+  EXPECT_EQ(route.overlap_blocks, 64u);
+}
+
+TEST_F(FrontendTest, ARequestThatAllMayHaveRefusedIsNotSentTwiceToOneBeforeItWasSentToAll) {
+  fleet_.AddCell("a", 64, {Worker("w0", 64), Worker("w1", 32)});
+  fleet_.AddCell("b", 0, {Worker("w2", 0)});
+  std::set<std::string> sent;
+  // A second time too, when everybody is suspected already, and a third with nobody to ask.
+  for (int time = 0; time < 3; ++time) {
+    if (time == 2) TearLeavesDown();
+    tried_.clear();
+    sent.clear();
+    for (int i = 0; i < 3; ++i) {
+      const RouteResult route = Route();
+      frontend().Report(route.decision_id, {.unreachable = true});
+      tried_.emplace_back(route.cell, route.worker);
+      EXPECT_TRUE(sent.insert(route.worker.name).second) << time << " " << route.worker.name;
+    }
+    // All were tried: the one that holds most, where that is known.
+    const RouteResult again = Route();
+    EXPECT_EQ(again.overlap_blocks, time < 2 ? 64u : 0u);
+    frontend().Report(again.decision_id, {.unreachable = true});
+  }
+}
+
+TEST_F(FrontendTest, CellsWithoutALiveWorkerDoNotKeepOthersFromBeingAsked) {
+  options_.ask_cells = 1;
+  fleet_.AddCell("dead", 96, {Worker("w0", 96)});
+  fleet_.AddCell("empty", 90, {});
+  fleet_.AddCell("alive", 0, {Worker("w1", 0)});
+  frontend().Report(Route().decision_id, {.unreachable = true});
+  const RouteResult route = Route();
+  EXPECT_EQ(route.worker.name, "w1");
+  EXPECT_EQ(route.receipt.cells.size(), 3u);
+}
+
+TEST_F(FrontendTest, AnAbandonedChoiceNoLongerCountsAndNobodyIsSuspected) {
+  fleet_.AddCell("a", 0, {Worker("w0", 0)});
+  frontend().Report(Route().decision_id, {.abandoned = true});
+  EXPECT_EQ(frontend().stats().in_flight, 0u);
+  EXPECT_EQ(frontend().stats().suspects, 0u);
+}
+
+}  // namespace
+}  // namespace kvatlas

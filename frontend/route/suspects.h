@@ -1,0 +1,62 @@
+// Which workers are better left alone for a moment? Those that somebody lately failed to reach: a dead engine's holdings
+// stay in its leaf's answers until its lease runs out.
+//
+// *Truth*: a suspicion is evidence of one caller, and passes: after `ttl`, which doubles with each renewal up to
+// `ttl_max`, or at once when the worker takes a request. A suspect is chosen only when nobody else is left,
+// and first one that the same request has not been sent to (`RouteInput::tried`).
+// *Threads*: none; the owner serialises.
+// *Cost*: constant; nothing while nobody is suspected.
+// *Bounds*: `suspects_max`; beyond, the one that passes first is forgotten.
+//
+// Example:
+//   suspects.Suspect({cell, worker}, now);
+//   if (!suspects.empty() && suspects.Contains({cell, worker}, now)) ...
+
+#ifndef KVATLAS_FRONTEND_ROUTE_SUSPECTS_H_
+#define KVATLAS_FRONTEND_ROUTE_SUSPECTS_H_
+
+#include <chrono>
+#include <cstddef>
+#include <string>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "indexer/base/clock.h"
+#include "indexer/base/ids.h"
+
+namespace kvatlas {
+
+using CellWorker = std::pair<std::string, HolderId>;
+
+struct SuspectsOptions {
+  Duration ttl = std::chrono::seconds(2);
+  Duration ttl_max = std::chrono::seconds(30);
+  size_t suspects_max = 4096;
+};
+
+class Suspects {
+ public:
+  explicit Suspects(const SuspectsOptions& options) : options_(options) {}
+
+  void Suspect(const CellWorker& worker, Time now);
+  // It took a request.
+  void Clear(const CellWorker& worker);
+
+  bool Contains(const CellWorker& worker, Time now) const;
+  bool empty() const { return until_.empty(); }
+  size_t Count(Time now) const;
+
+ private:
+  struct Entry {
+    Time until{0};
+    Duration ttl{0};  // of the next renewal
+  };
+  void ForgetPassed(Time now);
+
+  const SuspectsOptions options_;
+  absl::flat_hash_map<CellWorker, Entry> until_;
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_FRONTEND_ROUTE_SUSPECTS_H_
