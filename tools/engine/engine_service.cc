@@ -16,7 +16,10 @@ namespace kvatlas {
 namespace ev1 = engine::v1;
 
 EngineService::EngineService(const EngineOptions& options, Publisher* publisher, bool say_tokens)
-    : publisher_(publisher), say_tokens_(say_tokens), model_(options) {
+    : publisher_(publisher),
+      say_tokens_(say_tokens),
+      capacity_blocks_(options.capacity_blocks),
+      model_(options) {
   MutexLock lock(&mutex_);
   if (!options.hybrid.plain()) publisher_->SetLayout(LayoutOf(options.hybrid, options.block_size));
   publisher_->SetLoad(model_.CurrentLoad());
@@ -96,6 +99,7 @@ std::optional<uint32_t> EngineService::Serve(std::span<const TokenId> tokens,
       .prompt_tokens = static_cast<uint32_t>(tokens.size()),
       .output_tokens = output_tokens};
   if (request.blocks.empty()) return 0;
+  if (say_tokens_) KeepTokens(request.blocks, tokens);
   EngineStep step;
   const EngineArrival arrival = model_.Submit(model_.now_ms(), std::move(request), &step);
   model_.AdvanceTo(EngineModel::kForever, &step);
@@ -126,6 +130,20 @@ void EngineService::Publish(const EngineStep& step) {
   publisher_->Flush();
 }
 
+void EngineService::KeepTokens(const std::vector<SequenceHash>& blocks,
+                               std::span<const TokenId> tokens) {
+  const uint32_t size = model_.options().block_size;
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    const auto own = tokens.subspan(i * size, size);
+    tokens_.try_emplace(blocks[i], own.begin(), own.end());
+  }
+}
+
+Load EngineService::CurrentLoad() {
+  MutexLock lock(&mutex_);
+  return model_.CurrentLoad();
+}
+
 // The engine's own names of its blocks are the trace's hashes.
 void EngineService::PublishTokens(const Event& event) {
   const auto names = [](const std::vector<SequenceHash>& blocks) {
@@ -137,10 +155,17 @@ void EngineService::PublishTokens(const Event& event) {
   if (const auto* stored = std::get_if<Stored>(&event)) {
     std::optional<EngineHash> parent;
     if (stored->parent != kNoParent) parent = Raw(stored->parent);
-    publisher_->Stored(stored->tier, names(stored->blocks), parent,
-                       MockTokens(stored->blocks, model_.options().block_size));
+    std::vector<TokenId> tokens = MockTokens(stored->blocks, model_.options().block_size);
+    for (size_t i = 0; i < stored->blocks.size(); ++i) {
+      const auto own = tokens_.find(stored->blocks[i]);
+      if (own == tokens_.end()) continue;
+      std::copy(own->second.begin(), own->second.end(),
+                tokens.begin() + static_cast<ptrdiff_t>(i * model_.options().block_size));
+    }
+    publisher_->Stored(stored->tier, names(stored->blocks), parent, tokens);
   } else if (const auto* removed = std::get_if<Removed>(&event)) {
     publisher_->Removed(removed->tier, names(removed->blocks));
+    for (const SequenceHash block : removed->blocks) tokens_.erase(block);
   }
 }
 

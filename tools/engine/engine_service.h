@@ -11,8 +11,10 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "indexer/base/event.h"
 #include "indexer/base/hash.h"
 #include "indexer/base/mutex.h"
@@ -24,8 +26,8 @@ namespace kvatlas {
 
 class EngineService final : public engine::v1::Engine::Service {
  public:
-  // With `say_tokens` blocks are published with tokens (`mock_tokens.h`), as raw engine events need them, else by
-  // the trace's hashes. REQUIRES: not `say_tokens` of a hybrid model, since its side blocks have no such events here.
+  // With `say_tokens` blocks are published with tokens, as raw engine events need them: a block's own where the prompt came as
+  // tokens (`Serve`), else made from its hash (`mock_tokens.h`). Without it by the trace's hashes. REQUIRES: not `say_tokens` of a hybrid model, since its side blocks have no such events here.
   EngineService(const EngineOptions& options, Publisher* publisher, bool say_tokens = false);
 
   grpc::Status Submit(grpc::ServerContext* context, const engine::v1::SubmitRequest* request,
@@ -42,7 +44,12 @@ class EngineService final : public engine::v1::Engine::Service {
   std::optional<uint32_t> Serve(std::span<const TokenId> tokens, const std::string& cache_salt,
                                 uint32_t output_tokens);
 
+  Load CurrentLoad();
+  uint64_t capacity_blocks() const { return capacity_blocks_; }
+
  private:
+  void KeepTokens(const std::vector<SequenceHash>& blocks, std::span<const TokenId> tokens)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void PublishTokens(const Event& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Publish(const EngineStep& step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Describe(const EngineStep& step, engine::v1::StepResponse* response)
@@ -52,7 +59,10 @@ class EngineService final : public engine::v1::Engine::Service {
 
   Publisher* const publisher_;
   const bool say_tokens_;
+  const uint64_t capacity_blocks_;
   Mutex mutex_;
+  // With `say_tokens`: of blocks that came as tokens, until they are removed.
+  absl::flat_hash_map<SequenceHash, std::vector<TokenId>> tokens_ ABSL_GUARDED_BY(mutex_);
   uint64_t served_ ABSL_GUARDED_BY(mutex_) = 0;
   EngineModel model_ ABSL_GUARDED_BY(mutex_);
 };

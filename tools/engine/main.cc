@@ -9,6 +9,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "frontend/prompt/text/local_tokenizer.h"
+#include "frontend/prompt/text/model_registry.h"
+#include "frontend/prompt/text/prompt_tokenizer.h"
 #include "indexer/base/clock.h"
 #include "indexer/service/address.h"
 #include "indexer/service/flags.h"
@@ -93,6 +96,11 @@ int main(int argc, char** argv) {
   flags.Add("http", &http_listen,
             "HOST:PORT for OpenAI's calls; its worker is labelled with their url. Empty: none");
   flags.Add("token_time", &token_time, "between two words of a streamed answer, in real time");
+  std::string tokenizer;
+  flags.Add("tokenizer", &tokenizer,
+            "folder or file of a tokenizer.json or tokenizer.model, and of a chat template, that "
+            "--http makes "
+            "tokens by; empty: a token for each byte");
   std::vector<std::string> labels;
   flags.Add("labels", &labels, "KEY=VALUE,… that its worker is labelled with, such as role=decode");
   service.Start(argc, argv);
@@ -126,8 +134,18 @@ int main(int argc, char** argv) {
     if (!listen.ok()) return service.Fail(listen.status());
     openai.listen = *listen;
   }
-  ByteTokenizer tokenizer;
-  OpenAiHttp openai_http(openai, &tokenizer);
+  ByteTokenizer bytes;
+  std::unique_ptr<ModelRegistry> models;
+  if (!tokenizer.empty()) {
+    ModelOptions model{.name = openai.model};
+    model.text.path = tokenizer;
+    auto loaded = ModelRegistry::Create({std::move(model)});
+    if (!loaded.ok()) return service.Fail(loaded.status());
+    models = *std::move(loaded);
+  }
+  LocalTokenizer local(models.get(), {});
+  PromptTokenizer* const used = models == nullptr ? static_cast<PromptTokenizer*>(&bytes) : &local;
+  OpenAiHttp openai_http(openai, used);
   if (!http_listen.empty()) {
     if (absl::Status status = openai_http.Start(); !status.ok()) return service.Fail(status);
     publishing.labels.emplace_back("url", "http://" + openai_http.address().ToString());

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "frontend/doors/http/openai_error.h"
 #include "frontend/peers/engine_call.h"
 #include "frontend/route/frontend.h"
@@ -163,14 +164,43 @@ OpenAiHttp::OpenAiHttp(const OpenAiHttpOptions& options, PromptTokenizer* tokeni
   });
   post("/tokenize",
        [this](const std::shared_ptr<HttpExchange>& exchange) { OnTokenize(exchange); });
-  server_.Handle({.method = "GET", .path = "/v1/models", .handler = [this](const HttpRequest&) {
-                    return HttpResponse{
-                        .body = Dump({{"object", "list"},
-                                      {"data", Json::array({{{"id", options_.model},
-                                                             {"object", "model"},
-                                                             {"created", 0},
-                                                             {"owned_by", "mock"}}})}})};
-                  }});
+  const auto get = [this](const char* path, std::function<HttpResponse()> answer) {
+    server_.Handle(
+        {.method = "GET",
+         .path = path,
+         .handler = [answer = std::move(answer)](const HttpRequest&) { return answer(); }});
+  };
+  get("/health", [] { return HttpResponse{}; });
+  get("/version", [] { return HttpResponse{.body = Dump({{"version", "0.1.0+mock"}})}; });
+  get("/metrics", [this] { return MetricsText(); });
+  get("/v1/models", [this] {
+    return HttpResponse{.body =
+                            Dump({{"object", "list"},
+                                  {"data", Json::array({{{"id", options_.model},
+                                                         {"object", "model"},
+                                                         {"created", 0},
+                                                         {"owned_by", "mock"},
+                                                         {"root", options_.model},
+                                                         {"max_model_len", kBodyBytesMax}}})}})};
+  });
+}
+
+HttpResponse OpenAiHttp::MetricsText() {
+  EngineService* engine;
+  {
+    MutexLock lock(&mutex_);
+    engine = engine_;
+  }
+  const Load load = engine == nullptr ? Load() : engine->CurrentLoad();
+  const double capacity = engine == nullptr ? 1 : static_cast<double>(engine->capacity_blocks());
+  const std::string label = "{model_name=\"" + options_.model + "\"} ";
+  const auto gauge = [&](const char* name, double value) {
+    return absl::StrCat("# TYPE vllm:", name, " gauge\nvllm:", name, label, value, "\n");
+  };
+  return {.content_type = "text/plain; version=0.0.4",
+          .body = gauge("num_requests_running", load.running_requests) +
+                  gauge("num_requests_waiting", load.waiting_requests) +
+                  gauge("kv_cache_usage_perc", static_cast<double>(load.used_blocks) / capacity)};
 }
 
 void OpenAiHttp::Serve(EngineService* engine) {

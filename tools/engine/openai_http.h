@@ -1,4 +1,5 @@
-// A mock engine as its clients see it: OpenAI's chat and completion calls, streamed or not, and /tokenize.
+// A mock engine as its clients see it: OpenAI's chat and completion calls, streamed or not, /tokenize, and what
+// gateways look at: /health, /version, /v1/models, and /metrics under vLLM's names.
 //
 // *Truth*: the prompt really goes through the engine's cache: `usage` says what was cached on arrival, and its blocks are
 // published. Words of an answer are made up ("w0 w1 …", `max_tokens` of them, 4 by default). A request whose header names a
@@ -53,6 +54,7 @@ class OpenAiHttp {
   void OnPrompt(OpenAiCall call, const std::shared_ptr<HttpExchange>& exchange);
   void OnBody(OpenAiCall call, const std::string& body,
               const std::shared_ptr<HttpExchange>& exchange);
+  HttpResponse MetricsText();
   void OnTokenize(const std::shared_ptr<HttpExchange>& exchange);
   void Answer(OpenAiCall call, const OpenAiRequest& request, bool usage,
               const std::vector<TokenId>& tokens, const std::shared_ptr<HttpExchange>& exchange);
