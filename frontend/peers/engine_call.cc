@@ -99,7 +99,7 @@ std::string EngineUrl::authority() const {
 }
 
 absl::Status EngineReach::Check(const EngineUrl& url) const {
-  return given.contains(url.authority()) ? absl::OkStatus() : addresses.CheckHost(url.host);
+  return given->Contains(url.authority()) ? absl::OkStatus() : addresses.CheckHost(url.host);
 }
 
 // ---- The pool ----
@@ -242,7 +242,7 @@ void EngineCall::Connect() {
 
 bool EngineCall::Reaches(const tcp::endpoint& endpoint) const {
   const EngineReach& reach = pool_->options().reach;
-  return reach.given.contains(Authority()) || reach.addresses.Contains(endpoint.data());
+  return reach.given->Contains(Authority()) || reach.addresses.Contains(endpoint.data());
 }
 
 void EngineCall::ConnectTo(const tcp::resolver::results_type& found) {

@@ -31,10 +31,13 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "indexer/base/clock.h"
+#include "indexer/base/mutex.h"
 #include "indexer/service/engine_addresses.h"
 #include "indexer/service/http_server.h"
 
@@ -51,11 +54,31 @@ struct EngineUrl {
   std::string authority() const;
 };
 
-// Which engines may be called?
+// `EngineUrl::authority` of the engines that flags name: wherever they are. *Threads*: any.
+class GivenEngines {
+ public:
+  bool Contains(const std::string& authority) const {
+    MutexLock lock(&mutex_);
+    return authorities_.contains(authority);
+  }
+  void Set(std::set<std::string> authorities) {
+    MutexLock lock(&mutex_);
+    authorities_ = std::move(authorities);
+  }
+  std::set<std::string> authorities() const {
+    MutexLock lock(&mutex_);
+    return authorities_;
+  }
+
+ private:
+  mutable Mutex mutex_;
+  std::set<std::string> authorities_ ABSL_GUARDED_BY(mutex_);
+};
+
+// Which engines may be called? Copies share who is given.
 struct EngineReach {
   EngineAddresses addresses;  // of urls that workers say of themselves
-  std::set<std::string> given =
-      {};  // `EngineUrl::authority` of those that flags name: wherever they are
+  std::shared_ptr<GivenEngines> given = std::make_shared<GivenEngines>();
 
   // PERMISSION_DENIED: a numeric host outside. A name is OK: its addresses are checked when they are known.
   absl::Status Check(const EngineUrl& url) const;

@@ -17,6 +17,17 @@
 namespace kvatlas {
 namespace {
 
+// The policy named in `options`, of each model that has weights of its own, and of all others by "".
+std::shared_ptr<const std::map<std::string, std::shared_ptr<const Policy>>> MakePolicies(
+    const FrontendOptions& options, const CostWeights& weights,
+    const std::map<std::string, CostWeights>& model_weights) {
+  auto policies = std::make_shared<std::map<std::string, std::shared_ptr<const Policy>>>();
+  for (const auto& [model, own] : model_weights)
+    (*policies)[model] = *MakePolicy(options.policy, own);
+  (*policies)[""] = *MakePolicy(options.policy, weights);
+  return policies;
+}
+
 LogLimiter& RefusalLog() {
   static LogLimiter& limiter = *new LogLimiter(std::chrono::seconds(60));
   return limiter;
@@ -38,14 +49,14 @@ Frontend::Shared::Shared(FrontendOptions o, CellFinder* cells, OverlapFinder* ov
       suspects(options.suspects),
       sessions(options.sessions),
       next_decision((RandomInstanceId() << 32) | 1),
-      policy(*MakePolicy(options.policy, options.weights)) {
-  for (const auto& [model, weights] : options.model_weights)
-    model_policies[model] = *MakePolicy(options.policy, weights);
-}
+      overload(options.overload),
+      engines(options.engines),
+      policies(MakePolicies(options, options.weights, options.model_weights)) {}
 
-const Policy& Frontend::Shared::PolicyOf(const std::string& model) const {
-  const auto own = model_policies.find(model);
-  return own == model_policies.end() ? *policy : *own->second;
+std::shared_ptr<const Policy> Frontend::Shared::PolicyOf(const std::string& model) const {
+  MutexLock lock(&leaves_mutex);
+  const auto own = policies->find(model);
+  return own == policies->end() ? policies->at("") : own->second;
 }
 
 absl::Status CheckNames(const Domain& domain, const std::string& session_id) {
@@ -158,8 +169,8 @@ std::string Frontend::Shared::UrlOf(const Domain& domain, const std::string& cel
   if (const Labels* labels = memory.LabelsOf(domain, cell, worker)) {
     if (const auto url = labels->find(kUrlLabel); url != labels->end()) return url->second;
   }
-  const auto given = options.engines.find(worker.name);
-  return given == options.engines.end() ? "" : given->second;
+  const auto given = engines.find(worker.name);
+  return given == engines.end() ? "" : given->second;
 }
 
 void Frontend::Avoid(const std::string& cell, const HolderId& worker) {
@@ -187,7 +198,7 @@ std::vector<KnownEngine> Frontend::Engines(size_t engines_max) const {
   }
   // Before any answer, who was given is all there is.
   if (engines.empty() && suspects.empty()) {
-    for (const auto& [name, url] : shared_->options.engines)
+    for (const auto& [name, url] : shared_->engines)
       engines.push_back({.domain = {}, .cell = "", .worker = {name, 0, ""}, .url = url});
   }
   engines.insert(engines.end(), suspects.begin(), suspects.end());
@@ -234,6 +245,23 @@ void Frontend::SetDraining(std::set<std::string> workers) {
 std::set<std::string> Frontend::draining() const {
   MutexLock lock(&shared_->mutex);
   return shared_->draining;
+}
+
+void Frontend::SetWeights(const CostWeights& weights,
+                          const std::map<std::string, CostWeights>& model_weights) {
+  auto policies = MakePolicies(shared_->options, weights, model_weights);
+  MutexLock lock(&shared_->leaves_mutex);
+  shared_->policies = std::move(policies);
+}
+
+void Frontend::SetOverload(const OverloadThresholds& overload) {
+  MutexLock lock(&shared_->mutex);
+  shared_->overload = overload;
+}
+
+void Frontend::SetEngines(std::map<std::string, std::string> engines) {
+  MutexLock lock(&shared_->mutex);
+  shared_->engines = std::move(engines);
 }
 
 FrontendStats Frontend::stats() const {

@@ -283,9 +283,16 @@ class Frontend {
   void SetDraining(std::set<std::string> workers);
   std::set<std::string> draining() const;
 
+  // Weights, thresholds and engines of the options, for what is decided from now on; routes under way keep their weights.
+  void SetWeights(const CostWeights& weights,
+                  const std::map<std::string, CostWeights>& model_weights);
+  void SetOverload(const OverloadThresholds& overload);
+  void SetEngines(std::map<std::string, std::string> engines);
+
   FrontendStats stats() const;
   // Of at most so many cells, the least believed first.
   std::vector<CellPromises> promises(size_t cells_max) const;
+  // As it was made.
   const FrontendOptions& options() const;
 
  private:

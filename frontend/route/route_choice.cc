@@ -40,7 +40,7 @@ WorkerFilter RouteTask::Filter() const {
           .excluded_workers = input_.excluded_workers,
           .required_labels = &input_.required_labels,
           .draining = &shared_->draining,
-          .overload = shared_->options.overload};
+          .overload = shared_->overload};
 }
 
 const Labels* RouteTask::CellLabels(const std::string& cell) const {

@@ -279,6 +279,24 @@ TEST_F(RouteChoiceTest, AnOverloadedWorkerIsPassedOverHoweverDeepItReaches) {
   EXPECT_EQ(route.receipt.overloaded, 1u);
 }
 
+TEST_F(RouteChoiceTest, ThresholdsMayChangeWhileItRuns) {
+  fleet_.Add("a", "w0", 100).load = Load{.running_requests = 5};
+  fleet_.Add("a", "w1");
+  EXPECT_EQ(WorkerFor(), "w0");
+  frontend().SetOverload({.requests = 5});
+  EXPECT_EQ(WorkerFor(), "w1");
+  frontend().SetOverload({});
+  EXPECT_EQ(WorkerFor(), "w0");
+}
+
+TEST_F(RouteChoiceTest, EnginesMayChangeWhileItRuns) {
+  options_.engines = {{"w0", "http://before:1"}};
+  fleet_.Add("a", "w0");
+  EXPECT_EQ(Route().url, "http://before:1");
+  frontend().SetEngines({{"w0", "http://after:1"}});
+  EXPECT_EQ(Route().url, "http://after:1");
+}
+
 TEST_F(RouteChoiceTest, WhenAllAreOverloadedTheRouteIsRefusedAndToldWhenToComeAgain) {
   options_.overload.queue_blocks = 100;
   options_.prefill_per_block = milliseconds(10);
@@ -559,6 +577,20 @@ TEST_F(RouteChoiceTest, AModelMayHaveWeightsOfItsOwn) {
       frontend().Route({.domain = {"other", ""}, .sequence_hashes = Prompt(0, 100, 3)});
   ASSERT_TRUE(other.ok());
   EXPECT_EQ(other->worker.name, "idle");
+}
+
+TEST_F(RouteChoiceTest, WeightsMayChangeWhileItRuns) {
+  options_.siblings_together = false;
+  const CostWeights by_load = {.prefill = 0, .queue = 0};
+  fleet_.Add("a", "deep", 90).load = Load{.running_requests = 9};
+  fleet_.Add("a", "idle", 0);
+  EXPECT_EQ(WorkerFor(), "deep");
+  frontend().SetWeights(by_load, {});
+  EXPECT_EQ(WorkerFor(), "idle");
+  frontend().SetWeights(by_load, {{"", {}}, {"other", {}}});
+  EXPECT_EQ(WorkerFor(), "idle");
+  frontend().SetWeights({}, {{"other", by_load}});
+  EXPECT_EQ(WorkerFor(), "deep");
 }
 
 TEST_F(RouteChoiceTest, BlocksOfLowerTiersCostTheirFetching) {

@@ -30,7 +30,7 @@ RouteTask::RouteTask(std::shared_ptr<Frontend::Shared> shared, RouteInput input,
                      Frontend::Callback callback)
     : shared_(std::move(shared)),
       input_(std::move(input)),
-      policy_(&shared_->PolicyOf(input_.domain.model)),
+      policy_(shared_->PolicyOf(input_.domain.model)),
       callback_(std::move(callback)) {
   // They are looked up for every worker, under the lock.
   std::sort(input_.allowed_workers.begin(), input_.allowed_workers.end());

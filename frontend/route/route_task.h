@@ -90,9 +90,12 @@ struct Frontend::Shared {
   KnownNodes nodes ABSL_GUARDED_BY(mutex);
   uint64_t next_decision ABSL_GUARDED_BY(mutex);
   FrontendStats stats ABSL_GUARDED_BY(mutex);
-  const std::unique_ptr<const Policy> policy;
-  std::map<std::string, std::unique_ptr<const Policy>> model_policies;  // immutable after start
-  const Policy& PolicyOf(const std::string& model) const;
+  OverloadThresholds overload ABSL_GUARDED_BY(mutex);
+  std::map<std::string, std::string> engines ABSL_GUARDED_BY(mutex);
+  // The policy by the name of a model; of all others, by "".
+  using Policies = std::map<std::string, std::shared_ptr<const Policy>>;
+  std::shared_ptr<const Policies> policies ABSL_GUARDED_BY(leaves_mutex);
+  std::shared_ptr<const Policy> PolicyOf(const std::string& model) const;
 
   // A node does not take questions under this frontend's schedule: the route goes on without it, so this is told loudly.
   void OnRefused(const std::string& node, const absl::Status& why);
@@ -371,7 +374,7 @@ class RouteTask : public std::enable_shared_from_this<RouteTask> {
 
   const std::shared_ptr<Frontend::Shared> shared_;
   RouteInput input_;
-  const Policy* const policy_;
+  const std::shared_ptr<const Policy> policy_;
   Frontend::Callback callback_;
 
   Time began_{0};    // the route

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <set>
 #include <utility>
 
 namespace kvatlas {
@@ -131,11 +132,13 @@ absl::StatusOr<EngineReach> ReachOf(const ProxyFlags& proxy, const PromptFlags& 
   EngineReach reach{.addresses = *std::move(addresses)};
   const absl::StatusOr<std::map<std::string, std::string>> engines = EnginesOf(proxy);
   if (!engines.ok()) return engines.status();
-  for (const auto& [worker, url] : *engines) reach.given.insert(EngineUrl::Parse(url)->authority());
+  std::set<std::string> given;
+  for (const auto& [worker, url] : *engines) given.insert(EngineUrl::Parse(url)->authority());
   const absl::StatusOr<UrlsByModel> tokenizers = ParseUrls(prompts.tokenizer_urls);
   if (!tokenizers.ok()) return Wrong("--tokenizer_url", tokenizers.status());
   for (const auto& [model, urls] : *tokenizers)
-    for (const std::string& url : urls) reach.given.insert(EngineUrl::Parse(url)->authority());
+    for (const std::string& url : urls) given.insert(EngineUrl::Parse(url)->authority());
+  reach.given->Set(std::move(given));
   return reach;
 }
 

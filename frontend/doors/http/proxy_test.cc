@@ -380,7 +380,7 @@ TEST_F(ProxyTest, ANameThatLeadsOutsideGetsNothing) {
 TEST_F(ProxyTest, WhomFlagsNameIsReachedAnywhere) {
   TestEngine engine(Says(kOk));
   options_.engine.reach.addresses = *EngineAddresses::Parse({"10.0.0.0/8"});
-  options_.engine.reach.given = {engine.address().ToString()};
+  options_.engine.reach.given->Set({engine.address().ToString()});
   Start({engine.url()});
   EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat)), StartsWith("HTTP/1.1 200 "));
 }
