@@ -20,6 +20,7 @@
 #include "frontend/peers/grpc_finders.h"
 #include "frontend/prompt/text/local_tokenizer.h"
 #include "frontend/prompt/text/model_registry.h"
+#include "frontend/route/cost.h"
 #include "frontend/route/frontend.h"
 #include "frontend/route/policy/policy.h"
 #include "frontend/route/policy/weights_file.h"
@@ -38,6 +39,7 @@
 #include "indexer/discovery/service_record.h"
 #include "indexer/service/address.h"
 #include "indexer/service/admin_http.h"
+#include "indexer/service/flags.h"
 #include "indexer/service/grpc_server.h"
 #include "indexer/service/log.h"
 #include "indexer/service/memory_watch.h"
@@ -72,27 +74,33 @@ struct Flags {
 
 void Declare(FlagSet& flags, Flags* f) {
   FrontendOptions& o = f->frontend;
-  AddMemoryFlag(flags, &f->memory_budget);
-  flags.Add("grpc", &f->grpc, "address for gRPC");
-  flags.Add("http", &f->http, "address for HTTP");
-  flags.Add(
-      "hierarchy", &f->hierarchies,
-      "the hierarchy's top: HOST:PORT,… that each know all cells, or NAME=HOST:PORT|HOST:PORT,… "
-      "that share what is known, as in its reporters' --parents; or @FILE with either, or "
-      "dns:HOST:PORT, or redis://HOST:PORT where its nodes announce themselves");
+  flags.Group("Addresses");
+  flags.Add("grpc", &f->grpc, "address for gRPC").Listens();
+  flags.Add("http", &f->http, "address for HTTP").Listens();
+  AddAnnounceFlags(flags, &f->announce);
+  flags.Group("Fleet");
+  flags
+      .Add("hierarchy", &f->hierarchies,
+           "the hierarchy's top: HOST:PORT,… that each know all cells, or "
+           "NAME=HOST:PORT|HOST:PORT,… "
+           "that share what is known, as in its reporters' --parents; or @FILE with either, or "
+           "dns:HOST:PORT, or redis://HOST:PORT where its nodes announce themselves")
+      .List();
   flags.Add("schedule", &f->schedule, "the waypoints that leaves report, as in their --schedule");
   flags.Add("hierarchy_schedule", &f->hierarchy_schedule,
             "the waypoints that a top level of shards is told; empty: the leaves'");
+  flags.Group("Questions");
   flags.Add("ask_shards", &o.ask_shards, "shards of the top level asked at once", 1, 256);
   flags.Add("hedge_after", &o.hedge_after,
             "without an answer for so long, a replica is asked beside the first");
+  flags.Group("Fleet");
   flags.Add("leaves", &f->leaves,
             "own cells, asked when no hierarchy helps: CELL=HOST:PORT, or redis://HOST:PORT where "
             "leaves announce themselves");
   flags.Add("question_streams", &f->question_streams,
             "hierarchy and leaves are asked over calls that stay open; false: a call per question, "
             "for balancers of calls in between");
-  AddAnnounceFlags(flags, &f->announce);
+  flags.Group("Questions");
   flags.Add("ask", &o.ask_cells, "leaves asked at once", 1, 64);
   flags.Add("ask_ahead", &o.ask_ahead,
             "leaves asked at the same time as the hierarchy, where they can be guessed; 0: none", 0,
@@ -106,11 +114,17 @@ void Declare(FlagSet& flags, Flags* f) {
   flags.Add("contract_seed", &o.contract.seed,
             "seed S of the hash contract, as in the leaves' --contract_seed");
   flags.Add("deadline", &o.deadline, "of a route that names none", std::chrono::milliseconds(1));
+  flags.Group("Envoy");
   AddExtProcFlags(flags, &f->ext_proc);
+  flags.Group("Prompts");
   AddPromptFlags(flags, &f->prompts);
-  flags.Add("models", &f->models,
-            "tokenizers of models: NAME=PATH,… with a folder, a file or an earlier name, or @FILE");
+  flags
+      .Add("models", &f->models,
+           "tokenizers of models: NAME=PATH,… with a folder, a file or an earlier name, or @FILE")
+      .List();
+  flags.Group("Proxy");
   AddProxyFlags(flags, &f->proxy);
+  flags.Group("Weights");
   flags.Add("zone", &o.zone, "cells labelled with another zone are farther away");
   flags.Add("zone_distance", &o.zone_distance, "by so many blocks of prefill", 0);
   flags.Add("prefill_weight", &o.weights.prefill, "cost of a block to prefill", 0);
@@ -129,6 +143,7 @@ void Declare(FlagSet& flags, Flags* f) {
   flags.Add(
       "model_weights", &f->model_weights,
       "a JSON file, {\"MODEL\": {\"prefill\": 2, …}, …}: weights of models that have their own");
+  flags.Group("Choice");
   flags.AddChoice("policy", &o.policy, "by what a worker is chosen", PolicyNames());
   flags.Add("siblings_together", &o.siblings_together,
             "requests of one prefix go to one worker before its events are back");
@@ -145,12 +160,15 @@ void Declare(FlagSet& flags, Flags* f) {
             Duration(0));
   flags.Add("queue_max", &o.queue_max, "routes that wait at once", 0);
   flags.Add("draining", &f->draining, "workers, by name, that get no requests");
+  flags.Group("Weights");
   flags.Add("temperature", &o.weights.temperature,
             "0 takes the cheapest; T: costing T more is e times rarer", 0);
   flags.Add("seed", &o.weights.seed, "of tie-breaks and of the temperature");
+  flags.Group("Choice");
   flags.Add("in_flight_ttl", &o.memory.in_flight_ttl,
             "how long a choice counts that nobody reports on");
   TruthOptions& t = f->truth;
+  flags.Group("Truth");
   flags.Add("decisions_max", &t.decisions.count_max, "receipts kept to be looked up by id", 1);
   flags.Add("decisions_age", &t.decisions.age_max, "and for how long");
   flags.Add("sent_blocks_max", &t.sent_max,
@@ -159,6 +177,14 @@ void Declare(FlagSet& flags, Flags* f) {
   flags.Add("checks_per_s", &t.checks_per_s,
             "finished prompts that leaves are asked about again, to find out why predictions fail",
             0);
+  flags.Group("Limits");
+  AddMemoryFlag(flags, &f->memory_budget);
+  flags.Example("kvatlas-frontend --hierarchy=127.0.0.1:7420 --leaves=a=127.0.0.1:7410",
+                "routes for gateways, by a hierarchy or, without it, the own cell");
+  flags.Example(
+      "kvatlas-frontend --hierarchy=127.0.0.1:7420 --proxy=127.0.0.1:8000 --engines="
+      "w0=http://127.0.0.1:9000",
+      "takes requests for engines itself");
 }
 
 // Own cells: given ones need their cell's name, announced ones have it.
@@ -168,7 +194,7 @@ absl::Status CheckLeaf(const std::string& entry) {
     bad =
         absl::InvalidArgumentError("'" + entry + "' is none of CELL=HOST:PORT, redis://HOST:PORT");
   }
-  return bad.ok() ? bad : absl::InvalidArgumentError("--leaves: " + std::string(bad.message()));
+  return OfFlag("leaves", bad);
 }
 
 std::vector<ConfiguredLeaf> ToLeaves(const std::vector<ServiceRecord>& records) {
@@ -184,16 +210,13 @@ struct Schedules {
 };
 
 absl::StatusOr<Schedules> ReadSchedules(const Flags& flags) {
-  const auto named = [](const char* flag, const absl::Status& bad) {
-    return absl::InvalidArgumentError(std::string(flag) + ": " + std::string(bad.message()));
-  };
   absl::StatusOr<WaypointSchedule> leaves = WaypointSchedule::Parse(flags.schedule);
-  if (!leaves.ok()) return named("--schedule", leaves.status());
+  if (!leaves.ok()) return OfFlag("schedule", leaves.status());
   absl::StatusOr<WaypointSchedule> hierarchy = WaypointSchedule::Parse(
       flags.hierarchy_schedule.empty() ? flags.schedule : flags.hierarchy_schedule);
   absl::Status bad = hierarchy.status();
   if (bad.ok()) bad = hierarchy->Over(*leaves).status();
-  if (!bad.ok()) return named("--hierarchy_schedule", bad);
+  if (!bad.ok()) return OfFlag("hierarchy_schedule", bad);
   return Schedules{*std::move(leaves), *std::move(hierarchy)};
 }
 
@@ -203,7 +226,7 @@ absl::StatusOr<std::unique_ptr<ModelRegistry>> LoadModels(const std::string& fla
   absl::StatusOr<std::vector<ModelOptions>> options = ParseModels(flag);
   auto models = options.ok() ? ModelRegistry::Create(*std::move(options)) : options.status();
   if (models.ok()) return models;
-  return absl::InvalidArgumentError("--models: " + std::string(models.status().message()));
+  return absl::InvalidArgumentError(OfFlag("models", models.status()).message());
 }
 
 std::string MemoryJson(const MemoryBudget& memory) {
@@ -212,6 +235,51 @@ std::string MemoryJson(const MemoryBudget& memory) {
                          {"level", MemoryLevelName(memory.level())}};
   for (const auto& [part, bytes] : memory.Parts()) json["parts"][part] = bytes;
   return json.dump();
+}
+
+absl::StatusOr<std::map<std::string, CostWeights>> WeightsOfModels(const Flags& flags) {
+  if (flags.model_weights.empty()) return std::map<std::string, CostWeights>();
+  auto weights = ReadModelWeights(flags.model_weights, flags.frontend.weights);
+  if (weights.ok()) return weights;
+  return absl::InvalidArgumentError(OfFlag("model_weights", weights.status()).message());
+}
+
+// What may change while the process runs. `reach` shares who is given with everything that calls engines.
+void AddReloads(FlagSet& set, Flags& flags, const EngineReach& reach, Endpoints* endpoints,
+                Frontend* frontend) {
+  set.OnReload({"prefill_weight", "queue_weight", "decode_weight", "memory_weight", "fetch_host",
+                "fetch_disk", "fetch_remote", "session_weight", "siblings_weight",
+                "transfer_weight", "transfer_far_weight", "temperature", "seed", "model_weights"},
+               [&flags, frontend]() -> absl::StatusOr<FlagSet::Commit> {
+                 absl::StatusOr<std::map<std::string, CostWeights>> of_models =
+                     WeightsOfModels(flags);
+                 if (!of_models.ok()) return of_models.status();
+                 return FlagSet::Commit([&flags, frontend, of_models = *std::move(of_models)] {
+                   frontend->SetWeights(flags.frontend.weights, of_models);
+                 });
+               });
+  set.OnReload({"overload_queue", "overload_requests", "overload_used", "draining"},
+               [&flags, frontend]() -> absl::StatusOr<FlagSet::Commit> {
+                 return FlagSet::Commit([&flags, frontend] {
+                   frontend->SetOverload(flags.frontend.overload);
+                   frontend->SetDraining({flags.draining.begin(), flags.draining.end()});
+                 });
+               });
+  set.OnReload({"engines"},
+               [&flags, &reach, endpoints, frontend]() -> absl::StatusOr<FlagSet::Commit> {
+                 auto engines = EnginesOf(flags.proxy);
+                 if (!engines.ok()) return engines.status();
+                 absl::StatusOr<EngineReach> now = ReachOf(flags.proxy, flags.prompts);
+                 if (!now.ok()) return now.status();
+                 return FlagSet::Commit(
+                     [&reach, endpoints, frontend, engines = *std::move(engines), now = *now] {
+                       reach.given->Set(now.given->authorities());
+                       for (const auto& [worker, url] : engines)
+                         endpoints->Configure(worker + "=" + url)
+                             .IgnoreError();  // Envoy reaches IP addresses alone
+                       frontend->SetEngines(engines);
+                     });
+               });
 }
 
 // `models` may be null.
@@ -266,11 +334,13 @@ int Run(ServiceMain& service, Flags& flags, const EngineReach& reach, FoundNodes
   AddTruthHttp(&truth, &Clock::Real(), &http);
   AddTruthMetrics(&truth, &metrics);
   ExtProcServer ext_proc(flags.ext_proc, &frontend, (*prompts)->tokenizer(), &endpoints, &metrics);
-  if (absl::Status status = grpc.Start(); !status.ok()) return service.Fail(status);
-  if (absl::Status status = ext_proc.Start(); !status.ok()) return service.Fail(status);
-  if (absl::Status status = http.Start(); !status.ok()) return service.Fail(status);
+  if (absl::Status status = grpc.Start(); !status.ok()) return service.Fail(OfFlag("grpc", status));
+  if (absl::Status status = ext_proc.Start(); !status.ok())
+    return service.Fail(OfFlag("ext_proc", status));
+  if (absl::Status status = http.Start(); !status.ok()) return service.Fail(OfFlag("http", status));
   if (*proxy != nullptr) {
-    if (absl::Status status = (*proxy)->Start(); !status.ok()) return service.Fail(status);
+    if (absl::Status status = (*proxy)->Start(); !status.ok())
+      return service.Fail(OfFlag("proxy", status));
   }
   // Without a hierarchy and without a leaf no route has a worker.
   std::optional<bool> had_upstreams;
@@ -299,6 +369,7 @@ int Run(ServiceMain& service, Flags& flags, const EngineReach& reach, FoundNodes
   if (ext_proc.address().has_value()) listening.emplace_back("ext_proc", *ext_proc.address());
   if (*proxy != nullptr) listening.emplace_back("proxy", (*proxy)->address());
   if (absl::Status status = service.Ready(listening); !status.ok()) return service.Fail(status);
+  AddReloads(service.flags(), flags, reach, &endpoints, &frontend);
   while (!service.WaitForSignal(kLookAtFilesEvery).has_value()) {
     memory_watch.Tick();
     truth.Tick();
@@ -328,7 +399,7 @@ int Main(int argc, char** argv) {
   for (const std::string& entry : flags.leaves) {
     if (bad.ok()) bad = CheckLeaf(entry);
   }
-  absl::StatusOr<FoundNodes> hierarchies = FoundNodes::Read("--hierarchy", flags.hierarchies);
+  if (bad.ok()) bad = FoundNodes::Check("--hierarchy", flags.hierarchies);
   const absl::StatusOr<Schedules> schedules = ReadSchedules(flags);
   absl::StatusOr<std::map<std::string, std::string>> engines = EnginesOf(flags.proxy);
   if (bad.ok()) bad = engines.status();
@@ -336,16 +407,15 @@ int Main(int argc, char** argv) {
   if (bad.ok()) bad = reach.status();
   absl::StatusOr<std::unique_ptr<ModelRegistry>> models = LoadModels(flags.models);
   if (bad.ok()) bad = models.status();
-  if (bad.ok()) bad = hierarchies.ok() ? schedules.status() : hierarchies.status();
-  if (bad.ok() && !flags.model_weights.empty()) {
-    absl::StatusOr<std::map<std::string, CostWeights>> weights =
-        ReadModelWeights(flags.model_weights, flags.frontend.weights);
-    bad = weights.status();
-    if (bad.ok()) flags.frontend.model_weights = *std::move(weights);
-  }
+  if (bad.ok()) bad = schedules.status();
+  absl::StatusOr<std::map<std::string, CostWeights>> weights = WeightsOfModels(flags);
+  if (bad.ok()) bad = weights.status();
   const absl::StatusOr<uint64_t> memory_bytes_max = ReadMemoryFlag(flags.memory_budget);
   if (bad.ok()) bad = memory_bytes_max.status();
-  if (!bad.ok()) return service.RefuseFlags(bad);
+  if (const std::optional<int> exit = service.Checked(bad)) return *exit;
+  absl::StatusOr<FoundNodes> hierarchies = FoundNodes::Read("--hierarchy", flags.hierarchies);
+  if (!hierarchies.ok()) return service.Fail(hierarchies.status());
+  flags.frontend.model_weights = *std::move(weights);
   flags.frontend.schedule = &schedules->leaves;
   flags.frontend.hierarchy_schedule = &schedules->hierarchy;
   flags.frontend.engines = *std::move(engines);

@@ -69,36 +69,43 @@ void Declare(FlagSet& flags, Flags* f) {
   std::vector<std::string> indexes;
   for (std::string_view name : WholeIndexNames()) indexes.emplace_back(name);
   r.index_name = indexes.front();
-  flags.Add("grpc", &f->grpc, "address for gRPC");
-  flags.Add("http", &f->http, "address for HTTP");
+  flags.Group("Addresses");
+  flags.Add("grpc", &f->grpc, "address for gRPC").Listens();
+  flags.Add("http", &f->http, "address for HTTP").Listens();
+  flags.AddAddress("advertise", &f->advertise,
+                   "gRPC address told to others; empty: that of --grpc");
+  AddAnnounceFlags(flags, &f->announce);
+  flags.Group("Node");
   flags.AddName("node", &f->hierarchy.node, "this node's name");
   flags.AddName("replica", &f->replica, "tells replicas of one node apart at its parents", true);
-  flags.Add("advertise", &f->advertise, "gRPC address told to others; empty: that of --grpc");
-  flags.Add(
-      "parents", &f->parents,
-      "hierarchy nodes above, told what the cells here cover together: HOST:PORT,… that each "
-      "are told all of it, or NAME=HOST:PORT|HOST:PORT,… that share it, or @FILE with either, "
-      "or dns:HOST:PORT, or redis://HOST:PORT where they announce themselves");
+  flags
+      .Add("parents", &f->parents,
+           "hierarchy nodes above, told what the cells here cover together: HOST:PORT,… that each "
+           "are told all of it, or NAME=HOST:PORT|HOST:PORT,… that share it, or @FILE with either, "
+           "or dns:HOST:PORT, or redis://HOST:PORT where they announce themselves")
+      .List();
   flags.Add("schedule", &f->schedule, "waypoints that the cells here report");
   flags.Add("parents_schedule", &f->parents_schedule,
             "those of them that the parents are told of; empty: all");
   flags.Add("contract_seed", &f->hierarchy.contract.seed,
             "seed S of the hash contract, as in the leaves' --contract_seed");
   flags.AddName("shard", &f->shard, "announced as this shard of a level that is split", true);
-  AddAnnounceFlags(flags, &f->announce);
   flags.Add("parents_overlap", &f->parents_overlap,
             "how long former parents are still told when --parents=@FILE changes");
+  flags.Group("Index");
   flags.AddChoice("index", &r.index_name, IndexFlagHelp(), indexes);
   flags.Add(
       "index_shards", &f->index_shards,
       "indexes that share the cells of a domain, each with a writer of its own; more than 1 where "
       "several cores apply events at once",
       1, kIndexShardsMax);
+  flags.Group("Leases");
   flags.Add("lease_ttl", &r.receiver.lease_ttl, "silence after which a cell is in no answer",
             std::chrono::milliseconds(100));
   flags.Add("sweep_after", &r.sweep_after, "further silence after which a cell is forgotten");
   flags.Add("repair_timeout", &r.receiver.repair_timeout,
             "how long unconfirmed coverage is kept after a gap");
+  flags.Group("Limits");
   r.receiver.blocks_max = kWaypointsOfACellMax;
   flags.Add("cell_waypoints_max", &r.receiver.blocks_max,
             "waypoints of a cell's replica; more are refused, and it is degraded; 0: no limit");
@@ -111,6 +118,9 @@ void Declare(FlagSet& flags, Flags* f) {
                {.domains = "peer_domains_max",
                 .holders = "peer_cells_max",
                 .label_bytes = "peer_label_bytes_max"});
+  flags.Example("kvatlas-hierarchy --node=top", "the one node above all leaves");
+  flags.Example("kvatlas-hierarchy --node=row-1 --grpc=10.0.0.7:7420 --parents=10.0.0.9:7420",
+                "a node between leaves and the top, which other machines reach");
 }
 
 // What the flags mean; immutable afterwards.
@@ -121,16 +131,13 @@ struct Levels {
 };
 
 absl::StatusOr<Levels> ReadLevels(const Flags& flags) {
-  const auto named = [](const char* flag, const absl::Status& bad) {
-    return absl::InvalidArgumentError(std::string(flag) + ": " + std::string(bad.message()));
-  };
   absl::StatusOr<WaypointSchedule> here = WaypointSchedule::Parse(flags.schedule);
-  if (!here.ok()) return named("--schedule", here.status());
+  if (!here.ok()) return OfFlag("schedule", here.status());
   absl::StatusOr<WaypointSchedule> above = WaypointSchedule::Parse(
       flags.parents_schedule.empty() ? flags.schedule : flags.parents_schedule);
-  if (!above.ok()) return named("--parents_schedule", above.status());
+  if (!above.ok()) return OfFlag("parents_schedule", above.status());
   absl::StatusOr<WaypointSchedule> over = above->Over(*here);
-  if (!over.ok()) return named("--parents_schedule", over.status());
+  if (!over.ok()) return OfFlag("parents_schedule", over.status());
   return Levels{*std::move(here), *std::move(above), *std::move(over)};
 }
 
@@ -218,8 +225,8 @@ int Run(ServiceMain& service, Flags& flags, const Levels& levels, FoundNodes& pa
   memory.AddPart("snapshots", [&] { return SnapshotBytes(hierarchy.registry()); });
   memory.AddPart("bodies", [&] { return http.server()->bodies_bytes(); });
   hierarchy_service.AddHttp(&http);
-  if (absl::Status status = grpc.Start(); !status.ok()) return service.Fail(status);
-  if (absl::Status status = http.Start(); !status.ok()) return service.Fail(status);
+  if (absl::Status status = grpc.Start(); !status.ok()) return service.Fail(OfFlag("grpc", status));
+  if (absl::Status status = http.Start(); !status.ok()) return service.Fail(OfFlag("http", status));
   reporter.SetAddress(flags.advertise.empty() ? grpc.address().ToString() : flags.advertise);
   grpc.SetHealth(Health::kServing);
   http.SetHealth(Health::kServing);
@@ -251,11 +258,13 @@ int Main(int argc, char** argv) {
   HolderRegistryOptions& registry = flags.hierarchy.registry;
   registry.index_name = WithShards(registry.index_name, flags.index_shards);
   const absl::StatusOr<Levels> levels = ReadLevels(flags);
-  absl::StatusOr<FoundNodes> parents = FoundNodes::Read("--parents", flags.parents);
   const absl::StatusOr<uint64_t> memory_bytes_max = ReadMemoryFlag(flags.memory_budget);
-  absl::Status bad = levels.ok() ? parents.status() : levels.status();
+  absl::Status bad = levels.status();
+  if (bad.ok()) bad = FoundNodes::Check("--parents", flags.parents);
   if (bad.ok()) bad = memory_bytes_max.status();
-  if (!bad.ok()) return service.RefuseFlags(bad);
+  if (const std::optional<int> exit = service.Checked(bad)) return *exit;
+  absl::StatusOr<FoundNodes> parents = FoundNodes::Read("--parents", flags.parents);
+  if (!parents.ok()) return service.Fail(parents.status());
   return Run(service, flags, *levels, *parents, *memory_bytes_max);
 }
 

@@ -2,12 +2,16 @@
 
 #include <utility>
 
+#include "indexer/service/redis_url.h"
+
 namespace kvatlas {
 
 void AddAnnounceFlags(FlagSet& flags, AnnounceFlag* announce) {
-  flags.Add("announce", &announce->redis,
-            "URL of the Redis where others find this process, redis://HOST:PORT or @FILE; empty: "
-            "nowhere");
+  flags
+      .Add("announce", &announce->redis,
+           "URL of the Redis where others find this process, redis://HOST:PORT or @FILE; empty: "
+           "nowhere")
+      .Check([](const std::string& url) { return ParseRedisUrl(url).status(); });
   flags.Add("announce_lease", &announce->lease_ttl,
             "silence after which it is not found there any more", std::chrono::milliseconds(100));
 }

@@ -73,6 +73,15 @@ FoundNodes::FoundNodes(FoundNodes&&) noexcept = default;
 FoundNodes& FoundNodes::operator=(FoundNodes&&) noexcept = default;
 FoundNodes::~FoundNodes() = default;
 
+absl::Status FoundNodes::Check(const std::string& flag, const std::string& value) {
+  if (!IsFound(value)) return ShardMapFlag::Read(flag, value).status();
+  for (const std::string& entry : std::vector<std::string>(absl::StrSplit(value, ','))) {
+    const absl::Status bad = CheckDirectoryEntry(entry);
+    if (!bad.ok()) return absl::InvalidArgumentError(flag + ": " + std::string(bad.message()));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<FoundNodes> FoundNodes::Read(std::string flag, const std::string& value,
                                             DirectoryOptions options) {
   FoundNodes nodes;

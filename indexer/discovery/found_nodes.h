@@ -44,6 +44,9 @@ class FoundNodes {
   static absl::StatusOr<FoundNodes> Read(std::string flag, const std::string& value,
                                          DirectoryOptions options = {});
 
+  // Whether `Read` could take it, as far as one sees without asking DNS or Redis.
+  static absl::Status Check(const std::string& flag, const std::string& value);
+
   FoundNodes(FoundNodes&&) noexcept;
   FoundNodes& operator=(FoundNodes&&) noexcept;
   ~FoundNodes();

@@ -59,6 +59,8 @@ struct EngineRegistration {
   std::string url;             // where its requests go: a holder's label `url`
   std::string engine_type;     // "vLLM", "SGLang", "Mooncake"; informational
   std::string source = "zmq";
+
+  friend bool operator==(const EngineRegistration&, const EngineRegistration&) = default;
 };
 
 // `EngineWorkerOptions::drops_last` of `EngineRegistration::eagle_drop`. INVALID_ARGUMENT: neither "all" nor numbers.

@@ -1,11 +1,13 @@
 #include "indexer/engines/worker_flags.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstdint>
 #include <optional>
 #include <string_view>
 
 #include "absl/status/status.h"
+#include "indexer/service/engine_addresses.h"
 
 namespace kvatlas {
 namespace {
@@ -109,9 +111,27 @@ absl::StatusOr<std::vector<EngineRegistration>> ParseWorkers(
     }
     if (worker.block_size == 0)
       return refuse("no block size: say --block_size, or block_size=auto");
+    if (absl::Status bad = CheckRegistration(worker, EngineAddresses()); !bad.ok())
+      return refuse({bad.message().data(), bad.message().size()});
+    const bool again = std::any_of(parsed.begin(), parsed.end(), [&](const auto& other) {
+      return other.instance == worker.instance && other.rank == worker.rank;
+    });
+    if (again) return refuse(RankText(worker.instance, worker.rank) + " is there twice");
     parsed.push_back(std::move(worker));
   }
   return parsed;
+}
+
+WorkerChanges ChangesOf(const std::vector<EngineRegistration>& before,
+                        const std::vector<EngineRegistration>& after) {
+  WorkerChanges changes;
+  for (const EngineRegistration& worker : before)
+    if (std::find(after.begin(), after.end(), worker) == after.end())
+      changes.gone.push_back(worker);
+  for (const EngineRegistration& worker : after)
+    if (std::find(before.begin(), before.end(), worker) == before.end())
+      changes.come.push_back(worker);
+  return changes;
 }
 
 }  // namespace kvatlas

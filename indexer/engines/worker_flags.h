@@ -15,18 +15,50 @@
 #ifndef KVATLAS_INDEXER_ENGINES_WORKER_FLAGS_H_
 #define KVATLAS_INDEXER_ENGINES_WORKER_FLAGS_H_
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "indexer/engines/engine_registration.h"
+#include "indexer/service/log.h"
 
 namespace kvatlas {
 
-// `of_all` has what each worker has unless it says otherwise. INVALID_ARGUMENT, naming the text: not of this form. What
-// `CheckRegistration` looks at, such as endpoints, is not looked at here.
+// `of_all` has what each worker has unless it says otherwise. INVALID_ARGUMENT, naming the text: not of this form, an endpoint or a
+// text that `CheckRegistration` refuses, or a rank that is there twice.
 absl::StatusOr<std::vector<EngineRegistration>> ParseWorkers(
     const std::vector<std::string>& workers, const EngineRegistration& of_all);
+
+// Of two lists: one that is otherwise than before goes, and comes.
+struct WorkerChanges {
+  std::vector<EngineRegistration> gone;
+  std::vector<EngineRegistration> come;
+};
+WorkerChanges ChangesOf(const std::vector<EngineRegistration>& before,
+                        const std::vector<EngineRegistration>& after);
+
+// Makes them count: `registry` has `Register` and `Unregister` as an `EngineDirectory`. New instances come before others go, so that a
+// model that stays is always known. One that is refused is logged, and the others go on.
+template <typename Registry>
+void ChangeWorkers(const WorkerChanges& changes, Registry* registry) {
+  const auto tell = [](const EngineRegistration& worker, const absl::Status& bad) {
+    if (bad.ok()) return;
+    Log(LogLevel::kWarning, "a worker cannot be changed",
+        {{"flag", "workers"}, {"worker", worker.instance}, {"rank", worker.rank}, {"reason", bad}});
+  };
+  const auto is_new = [&](const EngineRegistration& come) {
+    return std::none_of(changes.gone.begin(), changes.gone.end(),
+                        [&](const auto& gone) { return gone.instance == come.instance; });
+  };
+  for (const EngineRegistration& come : changes.come)
+    if (is_new(come)) tell(come, registry->Register(come));
+  for (const EngineRegistration& gone : changes.gone)
+    tell(gone, registry->Unregister(gone.instance, gone.model, gone.group, gone.rank));
+  for (const EngineRegistration& come : changes.come)
+    if (!is_new(come)) tell(come, registry->Register(come));
+}
 
 }  // namespace kvatlas
 

@@ -72,8 +72,22 @@ TEST(WorkerFlagsTest, WhatIsNotOfTheFormIsNamed) {
   EXPECT_THAT(Shown({"1=tcp://h:1;image_token=-1"}), testing::HasSubstr("image_token=-1"));
   EXPECT_THAT(Shown({"1=tcp://h:1;replay"}), testing::HasSubstr("\"replay\""));
   EXPECT_THAT(Shown({"1=tcp://h:1;block_size=x"}), testing::HasSubstr("\"block_size=x\""));
+  EXPECT_THAT(Shown({"1=127.0.0.1:5557"}), testing::HasSubstr("worker \"1=127.0.0.1:5557\": "));
+  EXPECT_THAT(Shown({"1=tcp://h:1", "2=tcp://h:1", "1=tcp://h:2"}),
+              testing::HasSubstr("worker \"1=tcp://h:2\": instance 1 dp_rank 0 is there twice"));
   EXPECT_THAT(std::string(ParseWorkers({"1=tcp://h:1"}, {}).status().message()),
               testing::HasSubstr("--block_size"));
+}
+
+TEST(WorkerFlagsTest, AChangedWorkerGoesAndComes) {
+  EngineRegistration of_all;
+  of_all.block_size = 16;
+  const auto before = *ParseWorkers({"1=tcp://h:1", "2=tcp://h:2", "3=tcp://h:3"}, of_all);
+  const auto after = *ParseWorkers({"4=tcp://h:4", "3=tcp://h:3;topic=t", "1=tcp://h:1"}, of_all);
+  const WorkerChanges changes = ChangesOf(before, after);
+  EXPECT_EQ(changes.gone, (std::vector<EngineRegistration>{before[1], before[2]}));
+  EXPECT_EQ(changes.come, (std::vector<EngineRegistration>{after[0], after[1]}));
+  EXPECT_TRUE(ChangesOf(after, after).come.empty());
 }
 
 }  // namespace

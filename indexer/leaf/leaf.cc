@@ -22,6 +22,7 @@
 #include "indexer/leaf/mooncake_api.h"
 #include "indexer/leaf/peers.h"
 #include "indexer/service/admin_http.h"
+#include "indexer/service/flags.h"
 #include "indexer/service/grpc_server.h"
 #include "indexer/service/health.h"
 #include "indexer/service/http_server.h"
@@ -264,8 +265,8 @@ struct Leaf::Parts {
   absl::Status RestoreCheckpoint() {
     if (checkpointer == nullptr) return absl::OkStatus();
     readiness.Recovering("restoring a checkpoint");
+    if (absl::Status bad = checkpointer->Open(); !bad.ok()) return bad;
     const absl::Status status = checkpointer->Restore().status();
-    if (absl::IsFailedPrecondition(status)) return status;
     if (!status.ok()) Log(LogLevel::kWarning, "starts without a checkpoint", {{"reason", status}});
     return absl::OkStatus();
   }
@@ -282,7 +283,7 @@ struct Leaf::Parts {
   absl::Status StartEngines(const LeafOptions& options) {
     for (const EngineRegistration& worker : options.engines.workers)
       if (absl::Status bad = directory.Register(worker); !bad.ok())
-        return absl::InvalidArgumentError(std::string(bad.message()));
+        return absl::InvalidArgumentError("--workers: " + std::string(bad.message()));
     if (options.engines.recovery.peers.empty()) {
       RestoreEngines();
       OpenEngines();
@@ -417,12 +418,13 @@ absl::StatusOr<std::unique_ptr<Leaf>> Leaf::Start(LeafOptions options) {
   Parts& parts = *leaf->parts_;
   if (options.kv_indexer.domain.has_value() && parts.page_names == nullptr)
     return absl::ResourceExhaustedError("no address space for the KV indexer's names");
-  if (absl::Status status = parts.api.Open(); !status.ok()) return status;
-  if (absl::Status status = parts.http.Start(); !status.ok()) return status;
+  if (absl::Status status = parts.api.Open(); !status.ok()) return OfFlag("access_log", status);
+  if (absl::Status status = parts.http.Start(); !status.ok()) return OfFlag("http", status);
   for (auto& server : parts.mooncake_http)
-    if (absl::Status status = server->Start(); !status.ok()) return status;
-  if (absl::Status status = parts.RestoreCheckpoint(); !status.ok()) return status;
-  if (absl::Status status = parts.grpc.Start(); !status.ok()) return status;
+    if (absl::Status status = server->Start(); !status.ok()) return OfFlag("mooncake_http", status);
+  if (absl::Status status = parts.RestoreCheckpoint(); !status.ok())
+    return OfFlag("checkpoint_dir", status);
+  if (absl::Status status = parts.grpc.Start(); !status.ok()) return OfFlag("grpc", status);
   parts.reporter.SetAddress(options.advertise.empty() ? parts.grpc.address().ToString()
                                                       : options.advertise);
   if (absl::Status status = parts.StartEngines(options); !status.ok()) return status;

@@ -99,7 +99,9 @@ struct LeafOptions {
 class Leaf {
  public:
   // UNAVAILABLE, naming the address, when one cannot be had. INVALID_ARGUMENT: no such index, a bad name, or an engine
-  // that cannot be registered. RESOURCE_EXHAUSTED: no address space for `kv_indexer.names`. FAILED_PRECONDITION: another process has the directory of checkpoints.
+  // that cannot be registered. RESOURCE_EXHAUSTED: no address space for `kv_indexer.names`.
+  // FAILED_PRECONDITION: another process has the directory of checkpoints. INVALID_ARGUMENT: or nothing can be written there. What the flags of
+  // kvatlas-leaf set is named by them: "--grpc: cannot listen …".
   static absl::StatusOr<std::unique_ptr<Leaf>> Start(LeafOptions options);
   ~Leaf();  // Stop(0)
 

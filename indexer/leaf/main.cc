@@ -18,6 +18,7 @@
 #include "indexer/discovery/announcer.h"
 #include "indexer/discovery/found_nodes.h"
 #include "indexer/discovery/service_record.h"
+#include "indexer/engines/engine_registration.h"
 #include "indexer/engines/worker_flags.h"
 #include "indexer/holders/peer_flags.h"
 #include "indexer/holders/registry_summary.h"
@@ -25,12 +26,14 @@
 #include "indexer/leaf/checkpoint/checkpointer.h"
 #include "indexer/leaf/engine_directory.h"
 #include "indexer/leaf/http_api.h"
+#include "indexer/leaf/http_fetch.h"
 #include "indexer/leaf/kv_indexer.h"
 #include "indexer/leaf/leaf.h"
 #include "indexer/service/address.h"
 #include "indexer/service/engine_addresses.h"
 #include "indexer/service/flags.h"
 #include "indexer/service/memory_watch.h"
+#include "indexer/service/path_flag.h"
 #include "indexer/service/redis_url.h"
 #include "indexer/service/service_main.h"
 #include "indexer/stream/validate.h"
@@ -62,13 +65,14 @@ struct Flags {
 void DeclareEngines(FlagSet& flags, Flags* f) {
   LeafEngineOptions& engines = f->leaf.engines;
   f->engine.model = "default";
-  f->leaf.http_api.test_endpoints = TestEndpointsFromEnvironment();
+  flags.Group("Engines");
   flags.Add("workers", &f->workers,
             "engines to listen to, NAME[:RANK]=ENDPOINT[;replay=ENDPOINT][;topic=T][;bind],…");
   flags.Add(kEngineAddressesFlag, &f->engine_addresses, kEngineAddressesHelp);
   flags.AddName("model_name", &f->engine.model, "model of --workers");
   flags.AddName("routing_group", &f->engine.group, "routing group of --workers");
   flags.Add("block_size", &f->engine.block_size, "tokens per block of --workers", 0, kBlockSizeMax);
+  flags.Group("Recovery");
   flags.Add("peers", &engines.recovery.peers,
             "URLs of replicas, or of Dynamo's indexers, to recover from at the start");
   flags.Add("peer_timeout", &engines.recovery.peer_timeout,
@@ -78,34 +82,45 @@ void DeclareEngines(FlagSet& flags, Flags* f) {
             "worker ranks that are taken over from a peer; one with more is not recovered from", 1);
   flags.Add("min_initial_workers", &engines.min_initial_workers,
             "workers to wait for before this leaf says that it is ready");
+  flags.Group("Engines");
   flags.Add("local_hashes", &engines.local_hashes,
             "keep what /dump needs, 8 bytes more for each block");
   flags.Add("ingest_threads", &engines.ingest.io_threads, "threads of ZeroMQ", 1, 64);
   flags.Add("decode_threads", &engines.ingest.decode_threads,
             "threads that decode and apply engines' events; 0: as many as cores, at most 8", 0,
             256);
-  LeafHttpOptions& http = f->leaf.http_api;
-  flags.Add("http_threads", &http.io_threads, "threads that answer queries over HTTP", 1, 256);
-  flags.Add("http_pool_threads", &http.pool_threads, "threads for longer HTTP requests", 1, 256);
-  flags.Add("test_endpoints", &http.test_endpoints,
-            "pausing and resuming of listeners over HTTP (or KVATLAS_TEST_ENDPOINTS=1)");
-  flags.Add("access_log", &http.access_log, "file for a line of JSON per request; empty: none");
-  flags.Add("trace_id_header", &http.trace_id_header, "header whose value the access log names");
-  flags.Add("mooncake_http", &http.mooncake,
-            "addresses where Mooncake's interface is served too; its port is 13333");
-  flags.Add("mooncake_data", &http.mooncake_data, "its answers are wrapped in {\"data\":…}");
   flags.Add("replay_timeout", &engines.ingest.tracker.replay_timeout,
             "silence after which an engine's replay is given up");
   flags.Add("orphan_ttl", &engines.worker.orphan_ttl,
             "how long an engine's block waits for its parent");
 }
 
+void DeclareHttp(FlagSet& flags, LeafHttpOptions* http_api) {
+  LeafHttpOptions& http = *http_api;
+  http.test_endpoints = TestEndpointsFromEnvironment();
+  flags.Group("HTTP");
+  flags.Add("http_threads", &http.io_threads, "threads that answer queries over HTTP", 1, 256);
+  flags.Add("http_pool_threads", &http.pool_threads, "threads for longer HTTP requests", 1, 256);
+  flags.Add("test_endpoints", &http.test_endpoints,
+            "pausing and resuming of listeners over HTTP (or KVATLAS_TEST_ENDPOINTS=1)");
+  flags.Add("access_log", &http.access_log, "file for a line of JSON per request; empty: none")
+      .Check(CheckFileToWrite);
+  flags.Add("trace_id_header", &http.trace_id_header, "header whose value the access log names");
+  flags
+      .Add("mooncake_http", &http.mooncake,
+           "addresses where Mooncake's interface is served too; its port is 13333")
+      .Listens();
+  flags.Add("mooncake_data", &http.mooncake_data, "its answers are wrapped in {\"data\":…}");
+}
+
 void DeclareKvIndexer(FlagSet& flags, Flags* f) {
   KvIndexerOptions& kv_indexer = f->leaf.kv_indexer;
+  flags.Group("Index");
   flags.AddChoice("answer", &f->answer,
                   "what an answer promises of hybrid models: blocks that can be reused, or those "
                   "that full attention holds",
                   {"reusable", "held"});
+  flags.Group("SGLang");
   flags.Add("kv_indexer_model", &f->kv_indexer_model,
             "MODEL[=TENANT] that kv_indexer.v1.KVIndexer answers for, SGLang's interface on the "
             "gRPC port; empty: none, and no memory for names of pages");
@@ -118,16 +133,22 @@ void DeclareKvIndexer(FlagSet& flags, Flags* f) {
 }
 
 void DeclareRedis(FlagSet& flags, Flags* f) {
-  flags.Add("redis", &f->redis,
-            "URL of the Redis with the logs of this cell's workers, redis://HOST:PORT or @FILE; "
-            "empty: none");
+  flags.Group("Redis");
+  flags
+      .Add("redis", &f->redis,
+           "URL of the Redis with the logs of this cell's workers, redis://HOST:PORT or @FILE; "
+           "empty: none")
+      .Check([](const std::string& url) { return ParseRedisUrl(url).status(); });
   flags.Add("redis_shards", &f->redis_shards,
             "shards of this cell's logs, the same for its workers", 1u, kRedisShardsMax);
 }
 
 void DeclareCheckpoints(FlagSet& flags, CheckpointOptions* checkpoint) {
-  flags.Add("checkpoint_dir", &checkpoint->directory,
-            "directory where this leaf alone keeps what it holds; empty: nowhere");
+  flags.Group("Recovery");
+  flags
+      .Add("checkpoint_dir", &checkpoint->directory,
+           "directory where this leaf alone keeps what it holds; empty: nowhere")
+      .Check(CheckDirectoryToWrite);
   flags.Add("checkpoint_every", &checkpoint->every, "time between checkpoints",
             std::chrono::milliseconds(100));
   flags.Add("checkpoint_keep", &checkpoint->keep, "checkpoints to keep", 1, 1000);
@@ -139,19 +160,25 @@ void Declare(FlagSet& flags, Flags* f) {
   std::vector<std::string> indexes;
   for (std::string_view name : WholeIndexNames()) indexes.emplace_back(name);
   registry.index_name = indexes.front();
-  flags.Add("grpc", &leaf.grpc, "address for gRPC");
-  flags.Add("http", &leaf.http, "address for HTTP");
-  flags.Add("advertise", &leaf.advertise, "gRPC address told to others; empty: that of --grpc");
+  flags.Group("Addresses");
+  flags.Add("grpc", &leaf.grpc, "address for gRPC").Listens();
+  flags.Add("http", &leaf.http, "address for HTTP").Listens();
+  flags.AddAddress("advertise", &leaf.advertise,
+                   "gRPC address told to others; empty: that of --grpc");
+  AddAnnounceFlags(flags, &f->announce);
+  flags.Group("Cell");
   flags.AddName("cell", &leaf.cell, "name of this cell");
   flags.AddName("replica", &leaf.replica, "tells replicas of one cell apart", true);
   flags.Add("labels", &f->labels, "NAME=VALUE,… told to parents, such as zone=a");
-  flags.Add(
-      "parents", &f->parents,
-      "hierarchy nodes, told which waypoints this cell covers: HOST:PORT,… that each are told "
-      "all of it, or NAME=HOST:PORT|HOST:PORT,… that share it, or @FILE with either, or "
-      "dns:HOST:PORT, or redis://HOST:PORT where they announce themselves");
+  flags
+      .Add("parents", &f->parents,
+           "hierarchy nodes, told which waypoints this cell covers: HOST:PORT,… that each are told "
+           "all of it, or NAME=HOST:PORT|HOST:PORT,… that share it, or @FILE with either, or "
+           "dns:HOST:PORT, or redis://HOST:PORT where they announce themselves")
+      .List();
   flags.Add("schedule", &f->schedule_name,
             "waypoints that parents are told, as in their --schedule and the frontends'");
+  flags.Group("Index");
   flags.AddChoice("index", &registry.index_name, IndexFlagHelp(), indexes);
   flags.Add("index_shards", &f->index_shards,
             "indexes that share the workers of a domain, each with a writer of its own; more than "
@@ -159,13 +186,13 @@ void Declare(FlagSet& flags, Flags* f) {
             "several cores apply events at once",
             1, kIndexShardsMax);
   flags.Add("contract_seed", &leaf.contract.seed, "seed S of the hash contract");
+  flags.Group("Leases");
   flags.Add("lease_ttl", &registry.receiver.lease_ttl,
             "silence after which a worker is in no answer", std::chrono::milliseconds(100));
   flags.Add("sweep_after", &registry.sweep_after, "further silence after which it is forgotten");
   flags.Add("repair_timeout", &registry.receiver.repair_timeout,
             "how long unconfirmed blocks are kept after a gap");
-  flags.Add("withdraw_delay", &leaf.coverage.withdraw_delay,
-            "how long a lost waypoint is still reported as covered");
+  flags.Group("Limits");
   AddMemoryFlag(flags, &f->memory_budget);
   flags.Add("max_snapshot_blocks", &registry.receiver.snapshot_blocks_max,
             "blocks that one worker's snapshot may name; one with more is dropped", 1);
@@ -180,6 +207,9 @@ void Declare(FlagSet& flags, Flags* f) {
                {.domains = "max_domains_per_peer",
                 .holders = "max_workers_per_peer",
                 .label_bytes = "max_label_bytes_per_peer"});
+  flags.Group("Coverage");
+  flags.Add("withdraw_delay", &leaf.coverage.withdraw_delay,
+            "how long a lost waypoint is still reported as covered");
   flags.Add("max_waypoints", &leaf.coverage.waypoints_max,
             "waypoints reported per domain; 0: no limit");
   flags.Add("max_waypoint_bytes", &leaf.coverage.bytes_max,
@@ -194,7 +224,7 @@ absl::Status FinishRedis(Flags* flags) {
   if (flags->redis.empty()) return absl::OkStatus();
   absl::StatusOr<RedisOptions> redis = ParseRedisUrl(flags->redis);
   if (!redis.ok()) {
-    return absl::InvalidArgumentError("--redis: " + std::string(redis.status().message()));
+    return OfFlag("redis", redis.status());
   }
   RedisLogOptions log;
   log.redis = *std::move(redis);
@@ -208,8 +238,7 @@ absl::Status FinishKvIndexer(Flags* flags) {
   if (flags->kv_indexer_model.empty()) return absl::OkStatus();
   absl::StatusOr<Domain> domain = ParseKvIndexerModel(flags->kv_indexer_model);
   if (!domain.ok()) {
-    return absl::InvalidArgumentError("--kv_indexer_model: " +
-                                      std::string(domain.status().message()));
+    return OfFlag("kv_indexer_model", domain.status());
   }
   flags->leaf.kv_indexer.domain = *std::move(domain);
   return absl::OkStatus();
@@ -218,7 +247,7 @@ absl::Status FinishKvIndexer(Flags* flags) {
 absl::Status FinishSchedule(Flags* flags) {
   absl::StatusOr<WaypointSchedule> schedule = WaypointSchedule::Parse(flags->schedule_name);
   if (!schedule.ok()) {
-    return absl::InvalidArgumentError("--schedule: " + std::string(schedule.status().message()));
+    return OfFlag("schedule", schedule.status());
   }
   flags->schedule = *std::move(schedule);
   flags->leaf.schedule = &flags->schedule;
@@ -236,9 +265,10 @@ absl::Status Finish(Flags* flags) {
   if (absl::Status bad = FinishSchedule(flags); !bad.ok()) return bad;
   if (absl::Status bad = FinishKvIndexer(flags); !bad.ok()) return bad;
   auto workers = ParseWorkers(flags->workers, flags->engine);
-  if (!workers.ok())
-    return absl::InvalidArgumentError("--workers: " + std::string(workers.status().message()));
+  if (!workers.ok()) return OfFlag("workers", workers.status());
   flags->leaf.engines.workers = *std::move(workers);
+  for (const std::string& peer : flags->leaf.engines.recovery.peers)
+    if (absl::Status bad = HttpUrl::Parse(peer).status(); !bad.ok()) return OfFlag("peers", bad);
   auto addresses = EngineAddresses::Parse(flags->engine_addresses);
   if (!addresses.ok()) return addresses.status();
   flags->leaf.engines.ingest.addresses = *std::move(addresses);
@@ -250,8 +280,7 @@ absl::Status Finish(Flags* flags) {
     flags->leaf.labels.emplace_back(label.substr(0, equals), label.substr(equals + 1));
   }
   absl::Status labels = ValidateHolder({flags->leaf.cell, 0, ""}, flags->leaf.labels);
-  return labels.ok() ? labels
-                     : absl::InvalidArgumentError("--labels: " + std::string(labels.message()));
+  return labels.ok() ? labels : OfFlag("labels", labels);
 }
 
 ServiceRecord RecordOf(const LeafOptions& options, const Leaf& leaf) {
@@ -278,20 +307,42 @@ void Serve(ServiceMain& service, Leaf& leaf, FoundNodes& parents, Announcer* ann
   if (announcer != nullptr) announcer->Stop();
 }
 
+// --workers read again: those that are gone, or otherwise, are listened to no more.
+absl::StatusOr<FlagSet::Commit> PrepareWorkers(const Flags& flags, EngineDirectory* directory,
+                                               std::vector<EngineRegistration>* workers) {
+  auto parsed = ParseWorkers(flags.workers, flags.engine);
+  if (!parsed.ok()) return OfFlag("workers", parsed.status());
+  return FlagSet::Commit([directory, workers, after = *std::move(parsed)] {
+    ChangeWorkers(ChangesOf(*workers, after), directory);
+    *workers = after;
+  });
+}
+
+void AddExamples(FlagSet& flags) {
+  flags.Example("kvatlas-leaf --cell=a --parents=127.0.0.1:7420",
+                "a cell whose engines have publishers, below a hierarchy node");
+  flags.Example("kvatlas-leaf --workers='0=tcp://127.0.0.1:5557' --model_name=m --block_size=16",
+                "listens to the KV events of a vLLM engine");
+  flags.Example("kvatlas-leaf --config=leaf.toml --check",
+                "what a file says, before it counts; SIGHUP reads it again");
+}
+
 int Main(int argc, char** argv) {
   ServiceMain service("kvatlas-leaf", "Which workers of this cell hold how much of a prompt.");
   Flags flags;
   Declare(service.flags(), &flags);
   DeclareEngines(service.flags(), &flags);
+  DeclareHttp(service.flags(), &flags.leaf.http_api);
   DeclareKvIndexer(service.flags(), &flags);
   DeclareRedis(service.flags(), &flags);
   DeclareCheckpoints(service.flags(), &flags.leaf.checkpoint);
-  AddAnnounceFlags(service.flags(), &flags.announce);
+  AddExamples(service.flags());
   service.Start(argc, argv);
-  absl::StatusOr<FoundNodes> parents = FoundNodes::Read("--parents", flags.parents);
-  absl::Status bad = parents.status();
+  absl::Status bad = FoundNodes::Check("--parents", flags.parents);
   if (bad.ok()) bad = Finish(&flags);
-  if (!bad.ok()) return service.RefuseFlags(bad);
+  if (const std::optional<int> exit = service.Checked(bad)) return *exit;
+  absl::StatusOr<FoundNodes> parents = FoundNodes::Read("--parents", flags.parents);
+  if (!parents.ok()) return service.Fail(parents.status());
   flags.leaf.parents = parents->map();
   flags.leaf.parents_may_come = parents->finds();
   absl::StatusOr<std::unique_ptr<Leaf>> leaf = Leaf::Start(flags.leaf);
@@ -304,6 +355,10 @@ int Main(int argc, char** argv) {
   for (const Address& mooncake : (*leaf)->mooncake_addresses())
     listening.emplace_back("mooncake", mooncake);
   if (absl::Status status = service.Ready(listening); !status.ok()) return service.Fail(status);
+  service.flags().OnReload({"workers", "model_name", "routing_group", "block_size"},
+                           [&, engines = &(*leaf)->engines()] {
+                             return PrepareWorkers(flags, engines, &flags.leaf.engines.workers);
+                           });
   Serve(service, **leaf, *parents, announcer->get());
   (*leaf)->Stop(service.stop_deadline());
   return 0;

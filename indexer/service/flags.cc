@@ -1,23 +1,23 @@
 #include "indexer/service/flags.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <iostream>
-#include <sstream>
 #include <type_traits>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "indexer/base/utf8.h"
-#include "indexer/service/redis_url.h"
-#include "indexer/service/version.h"
+#include "indexer/service/nearest_name.h"
 
+// The flags themselves; what they are told is in flags_parse.cc, what they tell in flags_help.cc.
 namespace kvatlas {
 namespace {
 
@@ -49,260 +49,255 @@ absl::StatusOr<std::vector<std::string>> SplitList(std::string_view text) {
   return elements;
 }
 
-std::string ShowDuration(Duration duration) {
+// ---- Values as text that is read back to the same value ----
+
+std::string Show(const std::string& text) { return text; }
+std::string Show(bool value) { return value ? "true" : "false"; }
+std::string Show(const Address& address) { return address.ToString(); }
+
+template <typename Number>
+  requires(std::is_arithmetic_v<Number> && !std::is_same_v<Number, bool>)
+std::string Show(Number number) {
+  char digits[32];
+  return std::string(digits, std::to_chars(digits, digits + sizeof digits, number).ptr);
+}
+
+std::string Show(Duration duration) {
   if (duration == Duration::max()) return "inf";
   return absl::FormatDuration(absl::FromChrono(duration));
 }
 
-std::string ShowList(const std::vector<Address>& addresses) {
-  return absl::StrJoin(addresses, ",", [](std::string* out, const Address& address) {
-    out->append(address.ToString());
-  });
+template <typename Element>
+std::string Show(const std::vector<Element>& elements) {
+  return absl::StrJoin(
+      elements, ",", [](std::string* out, const Element& element) { out->append(Show(element)); });
 }
+
+template <typename Number>
+std::string Expected(Number min, Number max) {
+  const std::string_view what = std::is_integral_v<Number> ? "an integer " : "";
+  if (std::is_floating_point_v<Number> && max == std::numeric_limits<Number>::max()) {
+    if (min == std::numeric_limits<Number>::lowest()) return "must be a number";
+    return absl::StrCat("must be at least ", Show(min));
+  }
+  return absl::StrCat("must be ", ToAbsl(what), "in ", Show(min), "..", Show(max));
+}
+
+absl::StatusOr<Address> ParseAddress(const std::string& text) { return Address::Parse(text); }
 
 }  // namespace
 
 FlagSet::FlagSet(std::string program, std::string about)
     : program_(std::move(program)), about_(std::move(about)) {}
 
-void FlagSet::Declare(Flag flag) {
-  const auto taken = [&](const Flag& other) { return other.name == flag.name; };
-  if (flag.name == "help" || flag.name == "version" ||
-      std::any_of(flags_.begin(), flags_.end(), taken)) {
+FlagSet::Flag& FlagSet::Flag::Check(std::function<absl::Status(const std::string&)> check) {
+  checks.push_back(std::move(check));
+  return *this;
+}
+
+FlagSet::Flag& FlagSet::Flag::List() {
+  takes_list = true;
+  type += ",...";
+  return *this;
+}
+
+FlagSet::Flag& FlagSet::Flag::Repeats() {
+  repeats = true;
+  return *this;
+}
+
+FlagSet::Flag& FlagSet::Flag::Listens() {
+  listens = true;
+  return *this;
+}
+
+absl::StatusOr<std::string> FlagSet::Flag::Set(const std::string& text, bool apply) const {
+  absl::StatusOr<std::string> value = set(text, /*apply=*/false);
+  if (!value.ok()) return value;
+  for (const auto& check : checks) {
+    if (text.empty()) break;
+    if (absl::Status bad = check(text); !bad.ok()) return bad;
+  }
+  return apply ? set(text, /*apply=*/true) : value;
+}
+
+void FlagSet::ReadConfig(std::string section, std::function<std::set<std::string>()> other_names) {
+  reads_config_ = true;
+  section_ = std::move(section);
+  other_names_ = std::move(other_names);
+  const std::string group = std::exchange(group_, kLastGroup);
+  Add("config", &config_path_, "TOML file of these settings; a flag or a variable wins over it");
+  group_ = group;
+}
+
+void FlagSet::Example(std::string command, std::string does) {
+  examples_.emplace_back(std::move(command), std::move(does));
+}
+
+FlagSet::Flag& FlagSet::Declare(Flag flag) {
+  const bool taken = Find(flag.name) != nullptr;
+  if (flag.name == "help" || flag.name == "version" || flag.name == "check" || taken) {
     std::cerr << program_ << ": flag --" << flag.name << " is declared twice\n";
     std::abort();
   }
-  flags_.push_back(std::move(flag));
+  flag.group = group_;
+  flag.takes_list = flag.kind == Flag::Kind::kList;
+  const Flag& declared = flags_.emplace_back(std::move(flag));
+  values_[&declared] = declared.default_text;
+  return flags_.back();
 }
 
-void FlagSet::Add(std::string name, std::string* value, std::string help) {
-  Declare({std::move(name), "STRING", *value, std::move(help), [value](std::string_view text) {
-             *value = std::string(text);
-             return absl::OkStatus();
-           }});
+template <typename Value, typename Parser>
+FlagSet::Flag& FlagSet::AddParsed(std::string name, std::string type, Flag::Kind kind, Value* value,
+                                  std::string help, Parser parse) {
+  Flag flag;
+  flag.name = std::move(name);
+  flag.type = std::move(type);
+  flag.kind = kind;
+  flag.default_text = Show(*value);
+  flag.help = std::move(help);
+  flag.set = [value, parse](const std::string& text, bool apply) -> absl::StatusOr<std::string> {
+    absl::StatusOr<Value> parsed = parse(text);
+    if (!parsed.ok()) return parsed.status();
+    std::string shown = Show(*parsed);
+    if (apply) *value = *std::move(parsed);
+    return shown;
+  };
+  flag.reset = [value, given = *value] { *value = given; };
+  return Declare(std::move(flag));
 }
 
-void FlagSet::AddName(std::string name, std::string* value, std::string help, bool may_be_empty) {
-  Declare({std::move(name), "NAME", *value, std::move(help),
-           [value, may_be_empty](std::string_view text) {
-             if (text.empty() && !may_be_empty) return Bad("must not be empty");
-             if (text.size() > kFlagNameBytesMax) {
-               return Bad(absl::StrCat("must have at most ", kFlagNameBytesMax, " bytes"));
-             }
-             if (!IsUtf8(text)) return Bad("must be UTF-8");
-             *value = std::string(text);
-             return absl::OkStatus();
-           }});
+FlagSet::Flag& FlagSet::Add(std::string name, std::string* value, std::string help) {
+  return AddParsed(std::move(name), "STRING", Flag::Kind::kText, value, std::move(help),
+                   [](const std::string& text) -> absl::StatusOr<std::string> { return text; });
 }
 
-void FlagSet::Add(std::string name, bool* value, std::string help) {
-  Declare({std::move(name), "true|false", *value ? "true" : "false", std::move(help),
-           [value](std::string_view text) {
-             if (text != "true" && text != "false") return Bad("must be true or false");
-             *value = text == "true";
-             return absl::OkStatus();
-           },
-           /*may_stand_alone=*/true});
+FlagSet::Flag& FlagSet::AddName(std::string name, std::string* value, std::string help,
+                                bool may_be_empty) {
+  return AddParsed(std::move(name), "NAME", Flag::Kind::kText, value, std::move(help),
+                   [may_be_empty](const std::string& text) -> absl::StatusOr<std::string> {
+                     if (text.empty() && !may_be_empty) return Bad("must not be empty");
+                     if (text.size() > kFlagNameBytesMax) {
+                       return Bad(absl::StrCat("must have at most ", kFlagNameBytesMax, " bytes"));
+                     }
+                     if (!IsUtf8(text)) return Bad("must be UTF-8");
+                     return text;
+                   });
+}
+
+FlagSet::Flag& FlagSet::Add(std::string name, bool* value, std::string help) {
+  return AddParsed(std::move(name), "true|false", Flag::Kind::kBool, value, std::move(help),
+                   [](const std::string& text) -> absl::StatusOr<bool> {
+                     // In the environment they are often written so.
+                     const std::string word = absl::AsciiStrToLower(text);
+                     for (const char* yes : {"true", "1", "yes", "on"})
+                       if (word == yes) return true;
+                     for (const char* no : {"false", "0", "no", "off"})
+                       if (word == no) return false;
+                     return Bad("must be true or false");
+                   });
 }
 
 template <typename Number>
-void FlagSet::AddNumber(std::string name, Number* value, std::string help, Number min, Number max) {
-  Declare({std::move(name), std::is_floating_point_v<Number> ? "NUMBER" : "N", absl::StrCat(*value),
-           std::move(help), [=](std::string_view text) {
-             Number number{};
-             // An integer that does not fit its type fails to parse, but is a number to the reader.
-             double any_number;
-             if (HasBlanks(text) || !absl::SimpleAtod(ToAbsl(text), &any_number)) {
-               return Bad("not a number");
-             }
-             if (!ParseNumber(text, &number) || number < min || number > max) {
-               return Bad(absl::StrCat("must be ", std::is_integral_v<Number> ? "an integer " : "",
-                                       "in ", min, "..", max));
-             }
-             *value = number;
-             return absl::OkStatus();
-           }});
+FlagSet::Flag& FlagSet::AddNumber(std::string name, Number* value, std::string help, Number min,
+                                  Number max) {
+  return AddParsed(std::move(name), std::is_floating_point_v<Number> ? "NUMBER" : "N",
+                   Flag::Kind::kNumber, value, std::move(help),
+                   [min, max](const std::string& text) -> absl::StatusOr<Number> {
+                     Number number{};
+                     // An integer that does not fit its type fails to parse, but is a number to the reader.
+                     double any_number;
+                     if (HasBlanks(text) || !absl::SimpleAtod(text, &any_number)) {
+                       return Bad(absl::StrCat("not a number; ", Expected(min, max)));
+                     }
+                     if (!ParseNumber(text, &number) || number < min || number > max)
+                       return Bad(Expected(min, max));
+                     return number;
+                   });
 }
 
-void FlagSet::Add(std::string name, int32_t* value, std::string help, int32_t min, int32_t max) {
-  AddNumber(std::move(name), value, std::move(help), min, max);
+FlagSet::Flag& FlagSet::Add(std::string name, int32_t* value, std::string help, int32_t min,
+                            int32_t max) {
+  return AddNumber(std::move(name), value, std::move(help), min, max);
 }
-void FlagSet::Add(std::string name, int64_t* value, std::string help, int64_t min, int64_t max) {
-  AddNumber(std::move(name), value, std::move(help), min, max);
+FlagSet::Flag& FlagSet::Add(std::string name, int64_t* value, std::string help, int64_t min,
+                            int64_t max) {
+  return AddNumber(std::move(name), value, std::move(help), min, max);
 }
-void FlagSet::Add(std::string name, uint32_t* value, std::string help, uint32_t min, uint32_t max) {
-  AddNumber(std::move(name), value, std::move(help), min, max);
+FlagSet::Flag& FlagSet::Add(std::string name, uint32_t* value, std::string help, uint32_t min,
+                            uint32_t max) {
+  return AddNumber(std::move(name), value, std::move(help), min, max);
 }
-void FlagSet::Add(std::string name, uint64_t* value, std::string help, uint64_t min, uint64_t max) {
-  AddNumber(std::move(name), value, std::move(help), min, max);
+FlagSet::Flag& FlagSet::Add(std::string name, uint64_t* value, std::string help, uint64_t min,
+                            uint64_t max) {
+  return AddNumber(std::move(name), value, std::move(help), min, max);
 }
-void FlagSet::Add(std::string name, double* value, std::string help, double min, double max) {
-  AddNumber(std::move(name), value, std::move(help), min, max);
-}
-
-void FlagSet::Add(std::string name, Duration* value, std::string help, Duration min, Duration max) {
-  Declare({std::move(name), "DURATION", ShowDuration(*value), std::move(help),
-           [=](std::string_view text) {
-             absl::Duration parsed;
-             if (HasBlanks(text) || !absl::ParseDuration(ToAbsl(text), &parsed)) {
-               return Bad("not a duration such as 250ms, 10s or 1m30s");
-             }
-             const Duration duration = absl::ToChronoNanoseconds(parsed);  // saturates
-             if (duration < min || duration > max) {
-               return Bad(absl::StrCat("must be in ", ShowDuration(min), "..", ShowDuration(max)));
-             }
-             *value = duration;
-             return absl::OkStatus();
-           }});
+FlagSet::Flag& FlagSet::Add(std::string name, double* value, std::string help, double min,
+                            double max) {
+  return AddNumber(std::move(name), value, std::move(help), min, max);
 }
 
-void FlagSet::Add(std::string name, Address* value, std::string help) {
-  Declare({std::move(name), "HOST:PORT", value->ToString(), std::move(help),
-           [value](std::string_view text) {
-             absl::StatusOr<Address> address = Address::Parse(text);
-             if (!address.ok()) return address.status();
-             *value = *std::move(address);
-             return absl::OkStatus();
-           }});
+FlagSet::Flag& FlagSet::Add(std::string name, Duration* value, std::string help, Duration min,
+                            Duration max) {
+  return AddParsed(std::move(name), "DURATION", Flag::Kind::kText, value, std::move(help),
+                   [min, max](const std::string& text) -> absl::StatusOr<Duration> {
+                     absl::Duration parsed;
+                     if (HasBlanks(text) || !absl::ParseDuration(text, &parsed)) {
+                       return Bad("not a duration such as 250ms, 10s or 1m30s");
+                     }
+                     const Duration duration = absl::ToChronoNanoseconds(parsed);  // saturates
+                     if (duration < min || duration > max)
+                       return Bad(absl::StrCat("must be in ", Show(min), "..", Show(max)));
+                     return duration;
+                   });
 }
 
-void FlagSet::Add(std::string name, std::vector<std::string>* value, std::string help) {
-  Declare({std::move(name), "STRING,...", absl::StrJoin(*value, ","), std::move(help),
-           [value](std::string_view text) {
-             absl::StatusOr<std::vector<std::string>> elements = SplitList(text);
-             if (!elements.ok()) return elements.status();
-             *value = *std::move(elements);
-             return absl::OkStatus();
-           }});
+FlagSet::Flag& FlagSet::Add(std::string name, Address* value, std::string help) {
+  return AddParsed(std::move(name), "HOST:PORT", Flag::Kind::kText, value, std::move(help),
+                   ParseAddress);
 }
 
-void FlagSet::Add(std::string name, std::vector<Address>* value, std::string help) {
-  Declare({std::move(name), "HOST:PORT,...", ShowList(*value), std::move(help),
-           [value](std::string_view text) {
-             absl::StatusOr<std::vector<std::string>> elements = SplitList(text);
-             if (!elements.ok()) return elements.status();
-             std::vector<Address> addresses;
-             for (const std::string& element : *elements) {
-               absl::StatusOr<Address> address = Address::Parse(element);
-               if (!address.ok()) return address.status();
-               addresses.push_back(*std::move(address));
-             }
-             *value = std::move(addresses);
-             return absl::OkStatus();
-           }});
+FlagSet::Flag& FlagSet::AddAddress(std::string name, std::string* value, std::string help) {
+  Flag& flag = Add(std::move(name), value, std::move(help));
+  flag.type = "HOST:PORT";
+  return flag.Check([](const std::string& text) { return Address::Parse(text).status(); });
 }
 
-void FlagSet::AddChoice(std::string name, std::string* value, std::string help,
-                        std::vector<std::string> choices) {
+FlagSet::Flag& FlagSet::Add(std::string name, std::vector<std::string>* value, std::string help) {
+  return AddParsed(std::move(name), "STRING,...", Flag::Kind::kList, value, std::move(help),
+                   [](const std::string& text) { return SplitList(text); });
+}
+
+FlagSet::Flag& FlagSet::Add(std::string name, std::vector<Address>* value, std::string help) {
+  return AddParsed(std::move(name), "HOST:PORT,...", Flag::Kind::kList, value, std::move(help),
+                   [](const std::string& text) -> absl::StatusOr<std::vector<Address>> {
+                     absl::StatusOr<std::vector<std::string>> elements = SplitList(text);
+                     if (!elements.ok()) return elements.status();
+                     std::vector<Address> addresses;
+                     for (const std::string& element : *elements) {
+                       absl::StatusOr<Address> address = Address::Parse(element);
+                       if (!address.ok()) return address.status();
+                       addresses.push_back(*std::move(address));
+                     }
+                     return addresses;
+                   });
+}
+
+FlagSet::Flag& FlagSet::AddChoice(std::string name, std::string* value, std::string help,
+                                  std::vector<std::string> choices) {
   std::string type = absl::StrJoin(choices, "|");
-  Declare({std::move(name), std::move(type), *value, std::move(help),
-           [value, choices = std::move(choices)](std::string_view text) {
-             if (std::find(choices.begin(), choices.end(), text) == choices.end()) {
-               return Bad(absl::StrCat("must be one of ", absl::StrJoin(choices, ", ")));
-             }
-             *value = std::string(text);
-             return absl::OkStatus();
-           }});
+  return AddParsed(std::move(name), std::move(type), Flag::Kind::kText, value, std::move(help),
+                   [choices](const std::string& text) -> absl::StatusOr<std::string> {
+                     if (std::find(choices.begin(), choices.end(), text) != choices.end())
+                       return text;
+                     return Bad(absl::StrCat("must be one of ", absl::StrJoin(choices, ", "),
+                                             DidYouMean(text, choices)));
+                   });
 }
 
-std::optional<int> FlagSet::Parse(int argc, const char* const* argv, std::ostream& out,
-                                  std::ostream& err) const {
-  bool help = false;
-  bool version = false;
-  CLI::App app(about_, program_);
-  app.set_help_flag();
-  app.allow_extras();
-  app.add_flag("--help", help);
-  app.add_flag("--version", version);
-  std::vector<std::string> texts(flags_.size());
-  std::vector<CLI::Option*> options;
-  for (size_t i = 0; i < flags_.size(); ++i) {
-    CLI::Option* option = app.add_option("--" + flags_[i].name, texts[i]);
-    option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-    options.push_back(option);
-  }
-
-  try {
-    app.parse(Normalize(argc, argv));
-  } catch (const CLI::ParseError& error) {
-    return Refuse(err, error.what());
-  }
-
-  if (help) {
-    out << Help();
-    return 0;
-  }
-  if (version) {
-    out << program_ << ' ' << kVersion << '\n';
-    return 0;
-  }
-  if (const std::vector<std::string> rest = app.remaining(); !rest.empty()) {
-    const bool flag = rest.front().starts_with("-");
-    return Refuse(err, absl::StrCat(flag ? "unknown flag " : "stray argument ", rest.front()));
-  }
-  for (size_t i = 0; i < flags_.size(); ++i) {
-    if (options[i]->count() == 0) continue;
-    if (const absl::Status status = flags_[i].set(texts[i]); !status.ok()) {
-      return Refuse(err,
-                    absl::StrCat("flag --", flags_[i].name, "=", texts[i], ": ", status.message()));
-    }
-  }
-  return std::nullopt;
-}
-
-// "--block-size=16" is how others spell "--block_size=16".
-std::string FlagSet::WithUnderscores(std::string argument) const {
-  if (!argument.starts_with("--")) return argument;
-  std::string name = argument.substr(2, argument.find('=') - 2);
-  std::replace(name.begin(), name.end(), '-', '_');
-  const bool known = std::any_of(flags_.begin(), flags_.end(),
-                                 [&](const Flag& flag) { return flag.name == name; });
-  return known ? argument.replace(2, name.size(), name) : argument;
-}
-
-// What CLI11 needs to read the command line as we do: `--flag=` and a lone bool get their value as
-// an argument of its own (CLI11 would take the next argument for the first), and all of it last
-// first.
-std::vector<std::string> FlagSet::Normalize(int argc, const char* const* argv) const {
-  std::vector<std::string> arguments;
-  for (int i = argc - 1; i > 0; --i) {
-    std::string argument = WithUnderscores(argv[i]);
-    const bool last = i == argc - 1 || std::string_view(argv[i + 1]).starts_with("--");
-    if (argument.size() > 3 && argument.starts_with("--") &&
-        argument.find('=') == argument.size() - 1) {
-      argument.pop_back();
-      arguments.emplace_back();
-    } else if (last && std::any_of(flags_.begin(), flags_.end(), [&](const Flag& flag) {
-                 return flag.may_stand_alone && argument == "--" + flag.name;
-               })) {
-      arguments.emplace_back("true");
-    }
-    arguments.push_back(std::move(argument));
-  }
-  return arguments;
-}
-
-std::optional<int> FlagSet::Refuse(std::ostream& err, std::string_view why) const {
-  err << program_ << ": " << WithoutRedisPassword(why) << " (see --help)\n";
-  return 2;
-}
-
-void FlagSet::ParseOrExit(int argc, const char* const* argv) const {
-  if (const std::optional<int> status = Parse(argc, argv, std::cout, std::cerr)) {
-    std::cout.flush();
-    std::exit(*status);
-  }
-}
-
-std::string FlagSet::Help() const {
-  std::ostringstream text;
-  text << program_ << ' ' << kVersion << ": " << about_ << "\n\nFlags:\n";
-  for (const Flag& flag : flags_) {
-    text << "  --" << flag.name << ' ' << flag.type << "\n      " << flag.help
-         << " (default: " << (flag.default_text.empty() ? "none" : flag.default_text) << ")\n";
-  }
-  text << "  --help\n      show this and exit\n  --version\n      show the version and exit\n";
-  return text.str();
+absl::Status OfFlag(std::string_view flag, const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat("--", ToAbsl(flag), ": ", status.message()));
 }
 
 }  // namespace kvatlas

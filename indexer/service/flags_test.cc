@@ -13,6 +13,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 class FlagsTest : public ::testing::Test {
  protected:
@@ -112,6 +113,13 @@ TEST_F(FlagsTest, BoolStandsAloneOrTakesAValue) {
   EXPECT_TRUE(exact_);
   EXPECT_EQ(Parse({"--exact", "false"}), std::nullopt);
   EXPECT_FALSE(exact_);
+  for (const char* yes : {"--exact=1", "--exact=Yes", "--exact=on"}) {
+    exact_ = false;
+    EXPECT_EQ(Parse({yes}), std::nullopt);
+    EXPECT_TRUE(exact_) << yes;
+  }
+  EXPECT_EQ(Parse({"--exact=0"}), std::nullopt);
+  EXPECT_FALSE(exact_);
   EXPECT_EQ(Parse({"--exact=maybe"}), 2);
   EXPECT_THAT(err_.str(), HasSubstr("--exact=maybe: must be true or false"));
 }
@@ -174,11 +182,79 @@ TEST_F(FlagsTest, ANameThatCannotTravelIsRefused) {
   EXPECT_EQ(worker_, "gr\xc3\xbcn");
 }
 
-TEST_F(FlagsTest, UnknownFlagIsRefusedByName) {
-  for (const char* argument : {"--shard=4", "--shard", "-s", "-shards=4", "--help2"}) {
+TEST_F(FlagsTest, UnknownFlagIsRefusedWithTheNearestName) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"--shard=4", "unknown flag --shard; did you mean --shards?"},
+      {"--shard", "unknown flag --shard; did you mean --shards?"},
+      {"--parrents=x:1", "unknown flag --parrents; did you mean --parents?"},
+      {"-shards=4", "unknown flag -shards; did you mean --shards?"},
+      {"--help2", "unknown flag --help2; did you mean --help?"},
+      {"--something_else=redis://u:secret@h", "unknown flag --something_else (see --help)"},
+      {"-s", "unknown flag -s"},
+  };
+  for (const auto& [argument, why] : cases) {
     EXPECT_EQ(Parse({argument}), 2);
-    EXPECT_THAT(err_.str(), HasSubstr(std::string("unknown flag ") + argument));
+    EXPECT_THAT(err_.str(), HasSubstr(why));
   }
+}
+
+TEST_F(FlagsTest, EveryMistakeIsToldOnALineOfItsOwn) {
+  EXPECT_EQ(Parse({"--shards=0", "--parrents", "x:1", "--ttl=5", "--cell"}), 2);
+  EXPECT_EQ(
+      err_.str(),
+      "kvatlas-test: unknown flag --parrents; did you mean --parents? (see --help)\n"
+      "kvatlas-test: flag --cell needs a value: STRING (see --help)\n"
+      "kvatlas-test: flag --shards=0: must be an integer in 1..64 (see --help)\n"
+      "kvatlas-test: flag --ttl=5: not a duration such as 250ms, 10s or 1m30s (see --help)\n");
+}
+
+TEST_F(FlagsTest, PasswordsAreNotTold) {
+  flags_.Add("redis", &cell_, "URL").Check([](const std::string& text) {
+    return absl::InvalidArgumentError("no: " + text);
+  });
+  EXPECT_EQ(Parse({"--redis=redis://u:secret@h"}), 2);
+  EXPECT_THAT(err_.str(), Not(HasSubstr("secret")));
+  EXPECT_THAT(err_.str(), HasSubstr("flag --redis=redis://u:***@h: no: redis://u:***@h"));
+}
+
+TEST_F(FlagsTest, ACheckSaysWhatIsWrongWithTheText) {
+  std::string url = "";
+  flags_.Add("url", &url, "URL").Check([](const std::string& text) {
+    return text.starts_with("http") ? absl::OkStatus() : absl::InvalidArgumentError("no URL");
+  });
+  EXPECT_EQ(Parse({"--url=ftp"}), 2);
+  EXPECT_THAT(err_.str(), HasSubstr("flag --url=ftp: no URL"));
+  EXPECT_EQ(url, "");
+  EXPECT_EQ(Parse({"--url="}), std::nullopt);
+  EXPECT_EQ(Parse({"--url=http"}), std::nullopt);
+  EXPECT_EQ(url, "http");
+}
+
+TEST_F(FlagsTest, AnAddressMayBeAbsentOrHasToBeOne) {
+  std::string proxy;
+  flags_.AddAddress("proxy", &proxy, "address");
+  EXPECT_EQ(Parse({"--proxy=127.0.0.1"}), 2);
+  EXPECT_THAT(err_.str(), HasSubstr("no port"));
+  EXPECT_EQ(Parse({"--proxy=h:1"}), std::nullopt);
+  EXPECT_EQ(Parse({"--proxy="}), std::nullopt);
+}
+
+TEST_F(FlagsTest, TwoFlagsCannotListenOnOneAddress) {
+  Address http{"127.0.0.1", 8090};
+  std::vector<Address> more;
+  flags_.Add("http", &http, "address").Listens();
+  flags_.Add("more", &more, "addresses").Listens();
+  EXPECT_EQ(Parse({"--more=127.0.0.1:1,127.0.0.1:8090"}), 2);
+  EXPECT_THAT(err_.str(), HasSubstr("--http and --more both listen on 127.0.0.1:8090"));
+  EXPECT_EQ(Parse({"--http=127.0.0.1:0", "--more=127.0.0.1:0,127.0.0.1:0"}), std::nullopt);
+}
+
+TEST_F(FlagsTest, AListThatRepeatsHasAllItWasGiven) {
+  std::vector<std::string> engines;
+  flags_.Add("engine", &engines, "engines").Repeats();
+  EXPECT_EQ(Parse({"--engine", "a", "--engine=b", "--names=a", "--names=b"}), std::nullopt);
+  EXPECT_THAT(engines, ElementsAre("a", "b"));
+  EXPECT_THAT(names_, ElementsAre("b"));
 }
 
 TEST_F(FlagsTest, StrayArgumentIsRefusedByName) {
@@ -192,11 +268,47 @@ TEST_F(FlagsTest, MissingValueIsRefusedByName) {
 }
 
 TEST_F(FlagsTest, HelpShowsEveryFlagWithItsDefault) {
-  EXPECT_EQ(Parse({"--help"}), 0);
-  EXPECT_THAT(out_.str(), HasSubstr("--grpc HOST:PORT\n      address (default: 127.0.0.1:7410)"));
-  EXPECT_THAT(out_.str(), HasSubstr("--index atlas|radix"));
-  EXPECT_THAT(out_.str(), HasSubstr("--ttl DURATION\n      lease (default: 10s)"));
-  EXPECT_THAT(err_.str(), IsEmpty());
+  for (const char* help : {"--help", "-h"}) {
+    EXPECT_EQ(Parse({help}), 0);
+    EXPECT_THAT(out_.str(),
+                HasSubstr("  --grpc HOST:PORT                address (default: 127.0.0.1:7410)\n"));
+    EXPECT_THAT(out_.str(), HasSubstr("  --index atlas|radix"));
+    EXPECT_THAT(out_.str(), HasSubstr("  --ttl DURATION                  lease (default: 10s)\n"));
+    EXPECT_THAT(err_.str(), IsEmpty());
+  }
+  EXPECT_EQ(Parse({"--no_such_flag", "--help"}), 0);
+}
+
+TEST_F(FlagsTest, HelpIsByTopicAndEndsWithExamples) {
+  int32_t a = 1;
+  int32_t b = 2;
+  int32_t c = 3;
+  FlagSet flags("kvatlas-test", "A test.");
+  flags.Group(FlagSet::kLastGroup);
+  flags.Add("a", &a, "first");
+  flags.Group("Limits");
+  flags.Add("b", &b, "second " + std::string(40, 'x') + " " + std::string(40, 'y') + " end");
+  flags.Group("More");
+  flags.Add("c", &c, "third");
+  flags.Example("kvatlas-test --a=1", "does it");
+  EXPECT_EQ(flags.Help(),
+            std::string("kvatlas-test ") + kVersion +
+                ": A test.\n\nUsage: kvatlas-test [--flag=value...]\n"
+                "Topics, for --help=TOPIC: limits, more, process\n"
+                "\nLimits:\n"
+                "  --b N                           second " +
+                std::string(40, 'x') + "\n" + std::string(34, ' ') + std::string(40, 'y') +
+                " end (default: 2)\n"
+                "\nMore:\n"
+                "  --c N                           third (default: 3)\n"
+                "\nProcess:\n"
+                "  --a N                           first (default: 1)\n"
+                "  --help[=TOPIC], -h              show this, or one topic or flag, and exit\n"
+                "  --version                       show the version and exit\n"
+                "\nExamples:\n  # does it\n  kvatlas-test --a=1\n");
+  EXPECT_EQ(flags.Help("more"), "More:\n  --c N                           third (default: 3)\n");
+  EXPECT_EQ(flags.Help("b")->substr(0, 7), "  --b N");
+  EXPECT_EQ(flags.Help("d"), std::nullopt);
 }
 
 TEST_F(FlagsTest, VersionNamesTheProgram) {
@@ -214,6 +326,7 @@ TEST_F(FlagsTest, ParseOrExitExits) {
 TEST_F(FlagsTest, DeclaringAFlagTwiceIsABug) {
   EXPECT_DEATH(flags_.Add("cell", &cell_, "again"), "--cell is declared twice");
   EXPECT_DEATH(flags_.Add("help", &cell_, "again"), "--help is declared twice");
+  EXPECT_DEATH(flags_.OnReload({"sell"}, nullptr), "--sell may change, but is no flag");
 }
 
 }  // namespace

@@ -44,11 +44,15 @@ void MemoryWatch::Tick() {
 
 void AddMemoryFlag(FlagSet& flags, std::string* value) {
   *value = MemoryBudget::kDefault;
-  flags.Add("memory_budget", value,
-            "memory of this process, in bytes (8000000000, 8G) or as a part of what its control "
-            "group or the machine has (70%): from 80 % of it on only heads of new sequences are "
-            "taken, from 90 % no new blocks, domains, holders and dumps, from 95 % no large "
-            "questions; 0: no limit");
+  flags
+      .Add("memory_budget", value,
+           "memory of this process, in bytes (8000000000, 8G) or as a part of what its control "
+           "group or the machine has (70%): from 80 % of it on only heads of new sequences are "
+           "taken, from 90 % no new blocks, domains, holders and dumps, from 95 % no large "
+           "questions; 0: no limit")
+      .Check([](const std::string& text) {
+        return MemoryBudget::Parse(text, MemoryLimitBytes()).status();
+      });
 }
 
 absl::StatusOr<uint64_t> ReadMemoryFlag(const std::string& value) {

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 
 namespace kvatlas {
 namespace {
@@ -195,8 +196,38 @@ std::string RedisUrlWithoutPassword(std::string_view url) {
   return std::string(url.substr(0, start + colon)) + ":***" + std::string(url.substr(at));
 }
 
-std::string WithoutRedisPassword(std::string_view text) {
-  return HasRedisPassword(text) ? RedisUrlWithoutPassword(text) : std::string(text);
+// 1. A URL begins where a scheme does, with nothing, a blank or a separator before it: a password may have "://" in it too.
+// 2. Its login ends at the last '@' before the next URL.
+std::string WithoutPasswords(std::string_view text) {
+  constexpr std::string_view kAfterScheme = "://";
+  constexpr std::string_view kBeforeScheme = " \t\r\n,;=|\"'([<{";
+  const auto next_url = [&](size_t from) {
+    for (size_t at = text.find(kAfterScheme, from); at != std::string_view::npos;
+         at = text.find(kAfterScheme, at + 1)) {
+      size_t scheme = at;
+      while (scheme > from && (absl::ascii_isalnum(static_cast<unsigned char>(text[scheme - 1])) ||
+                               text[scheme - 1] == '-'))
+        --scheme;
+      if (scheme > from && kBeforeScheme.find(text[scheme - 1]) != std::string_view::npos)
+        return at;
+    }
+    return std::string_view::npos;
+  };
+  std::string shown;
+  size_t done = 0;
+  for (size_t at = text.find(kAfterScheme); at != std::string_view::npos;) {
+    const size_t login = at + kAfterScheme.size();
+    const size_t next = next_url(login);
+    const std::string_view rest = text.substr(0, next).substr(login);
+    const size_t login_end = rest.rfind('@');
+    const size_t colon = rest.find(':');
+    if (login_end != std::string_view::npos && colon < login_end) {
+      shown += std::string(text.substr(done, login + colon - done)) + ":***";
+      done = login + login_end;
+    }
+    at = next;
+  }
+  return shown + std::string(text.substr(done));
 }
 
 bool HasRedisPassword(std::string_view text) {

@@ -60,8 +60,9 @@ std::string RedisUrlWithoutPassword(std::string_view url);
 
 // Whether there is a URL with a password somewhere in the text, a command line's argument or an error about one.
 bool HasRedisPassword(std::string_view text);
-// Such a text for people. Rather too much is left out than too little.
-std::string WithoutRedisPassword(std::string_view text);
+// Any text for people: what stands between the ':' of a login and the '@' is left out of each URL of whatever scheme. Rather too much
+// is left out than too little.
+std::string WithoutPasswords(std::string_view text);
 
 }  // namespace kvatlas
 

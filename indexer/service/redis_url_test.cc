@@ -92,9 +92,14 @@ TEST(RedisPasswordTest, IsFoundWhereverAUrlIs) {
 TEST(RedisPasswordTest, IsNotShown) {
   for (const char* text : {"redis://:secret@h", "--redis=redis://u:secret@h:1",
                            "--parents=h:1,redis://:secret@h", "--x=redis://h:1,redis://:secret@h",
-                           "redis-sentinel://:secret@a,b?master=m", "redis://:sec@secret@h"})
-    EXPECT_THAT(WithoutRedisPassword(text), Not(HasSubstr("secret"))) << text;
-  EXPECT_EQ(WithoutRedisPassword("a:b@c is no address"), "a:b@c is no address");
+                           "redis-sentinel://:secret@a,b?master=m", "redis://:sec@secret@h",
+                           "w=http://u:secret@h,x=http://v:secret@h", "redis://u:a://secret@h",
+                           "a.toml:3: redis = redis://u:secret@h: no", "x@redis://u:secret@h"})
+    EXPECT_THAT(WithoutPasswords(text), Not(HasSubstr("secret"))) << text;
+  for (const char* text : {"a:b@c is no address", "redis://h:6379,redis://@/run/redis-url", "",
+                           "w=http://h:1,x=http://user@h:2"})
+    EXPECT_EQ(WithoutPasswords(text), text);
+  EXPECT_EQ(WithoutPasswords("w=http://u:pw@h:1,x=http://h:2"), "w=http://u:***@h:1,x=http://h:2");
 }
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "indexer/service/connection_account.h"
 #include "indexer/service/log.h"
+#include "indexer/service/path_flag.h"
 #include "indexer/service/process_memory.h"
 #include "indexer/service/redis_url.h"
 
@@ -26,11 +27,12 @@ namespace {
 // What the signal handler touches. Handlers rather than a blocked mask, which children would
 // inherit through exec (and then ignore our SIGTERM), and for the same reason no SIG_IGN.
 //
-//   1. OnStopSignal, in any thread, writes the signal's number to the pipe.
-//   2. WaitForSignal, in main(), reads it and keeps it in `reason` for later calls.
+//   1. OnStopSignal, in any thread, writes the signal's number to the pipe; OnReloadSignal the same, unless its last one waits there.
+//   2. WaitForSignal, in main(), reads it and keeps it in `reason` for later calls, or reads the configuration again.
 //   3. OnStopSignal, the second time, ends the process.
 std::atomic<int> g_signals_seen{0};
 std::atomic<bool> g_stopping{false};
+std::atomic<bool> g_reload{false};
 int g_pipe[2] = {-1, -1};  // written once, by OpenPipe, before the handlers are set
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
 
@@ -44,6 +46,15 @@ void OnStopSignal(int signal) {
   const int saved_errno = errno;
   if (g_signals_seen.fetch_add(1, std::memory_order_relaxed) > 0) _exit(128 + signal);
   Wake(static_cast<unsigned char>(signal));
+  errno = saved_errno;
+}
+
+void OnReloadSignal(int signal) {
+  const int saved_errno = errno;
+  const unsigned char reason = static_cast<unsigned char>(signal);
+  if (!g_reload.exchange(true)) {
+    [[maybe_unused]] const ssize_t written = write(g_pipe[1], &reason, 1);
+  }
   errno = saved_errno;
 }
 
@@ -64,6 +75,8 @@ void CatchSignals() {
   action.sa_handler = OnStopSignal;
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
+  action.sa_handler = OnReloadSignal;
+  sigaction(SIGHUP, &action, nullptr);
   action.sa_handler = OnIgnoredSignal;
   sigaction(SIGPIPE, &action, nullptr);
 }
@@ -75,9 +88,12 @@ LogLevel LevelOf(const std::string& name) {
   return LogLevel::kInfo;
 }
 
-std::string ComponentOf(const std::string& program) {
-  constexpr std::string_view kPrefix = "kvatlas-";
-  return program.starts_with(kPrefix) ? program.substr(kPrefix.size()) : program;
+// Of "kvatlas-leaf" and "kvatlas leaf": "leaf". Empty: a program of another kind.
+std::string SectionOf(const std::string& program) {
+  constexpr std::string_view kName = "kvatlas";
+  const bool ours = program.starts_with(kName) && program.size() > kName.size() + 1 &&
+                    (program[kName.size()] == '-' || program[kName.size()] == ' ');
+  return ours ? program.substr(kName.size() + 1) : "";
 }
 
 // By rename, so that who sees the file sees all of it.
@@ -113,23 +129,36 @@ void WarnOfPasswords(int argc, const char* const* argv) {
 ServiceMain::ServiceMain(std::string program, std::string about)
     : flags_(std::move(program), std::move(about)) {
   OpenPipe();
+  flags_.Group(FlagSet::kLastGroup);
+  if (const std::string section = SectionOf(flags_.program()); !section.empty())
+    flags_.ReadConfig(section);
   flags_.AddChoice("log_level", &log_level_, "least level that is logged",
                    {"debug", "info", "warning", "error"});
   flags_.AddChoice("log_format", &log_format_, "how log lines are written", {"logfmt", "json"});
   flags_.Add("stop_deadline", &stop_deadline_, "how long running calls may take to finish",
              Duration::zero(), std::chrono::hours(1));
-  flags_.Add("ready_file", &ready_file_, "where the ready line is written as well");
+  flags_.Add("ready_file", &ready_file_, "where the ready line is written as well")
+      .Check(CheckFileToWrite);
   flags_.Add("exit_with_parent", &exit_with_parent_,
              "stop when the thread that started this process ends");
+  flags_.Group("");
+  flags_.OnReload({"log_level"}, [this]() -> absl::StatusOr<FlagSet::Commit> {
+    return FlagSet::Commit([this] { SetUpLog(); });
+  });
+}
+
+void ServiceMain::SetUpLog() const {
+  LogOptions log;
+  const std::string section = SectionOf(flags_.program());
+  log.component = section.empty() ? flags_.program() : section;
+  log.level_min = LevelOf(log_level_);
+  log.format = log_format_ == "json" ? LogFormat::kJson : LogFormat::kLogfmt;
+  ConfigureLog(std::move(log));
 }
 
 void ServiceMain::Start(int argc, const char* const* argv) {
   flags_.ParseOrExit(argc, argv);
-  LogOptions log;
-  log.component = ComponentOf(flags_.program());
-  log.level_min = LevelOf(log_level_);
-  log.format = log_format_ == "json" ? LogFormat::kJson : LogFormat::kLogfmt;
-  ConfigureLog(std::move(log));
+  SetUpLog();
   WarnOfPasswords(argc, argv);
   CatchSignals();
   RaiseDescriptorLimit();
@@ -139,7 +168,20 @@ void ServiceMain::Start(int argc, const char* const* argv) {
   }
 }
 
+std::optional<int> ServiceMain::Checked(const absl::Status& status) const {
+  if (!status.ok()) return RefuseFlags(status);
+  if (!checking()) return std::nullopt;
+  const std::string text = flags_.Effective();
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  return std::fflush(stdout) == 0 ? 0 : 1;
+}
+
 absl::Status ServiceMain::Ready(const std::vector<std::pair<std::string, Address>>& addresses) {
+  if (checking()) {
+    std::fprintf(stderr, "%s: started with --check: main() did not call Checked()\n",
+                 flags_.program().c_str());
+    std::abort();
+  }
   std::string line = absl::StrCat(flags_.program(), " ready");
   for (const auto& [name, address] : addresses) {
     absl::StrAppend(&line, " ", name, "=", address.ToString());
@@ -150,15 +192,33 @@ absl::Status ServiceMain::Ready(const std::vector<std::pair<std::string, Address
   return ready_file_.empty() ? absl::OkStatus() : WriteWhole(ready_file_, line);
 }
 
-int ServiceMain::Fail(const absl::Status& status) {
-  Log(LogLevel::kError, "failed", {{"reason", WithoutRedisPassword(status.ToString())}});
+int ServiceMain::Fail(const absl::Status& status) const {
+  if (absl::IsInvalidArgument(status)) return RefuseFlags(status);
+  const std::string message = flags_.Refusal(std::string(status.message()));
+  Log(LogLevel::kError, "failed", {{"reason", absl::Status(status.code(), message)}});
   return 1;
 }
 
 int ServiceMain::RefuseFlags(const absl::Status& status) const {
   std::fprintf(stderr, "%s: %s (see --help)\n", flags_.program().c_str(),
-               WithoutRedisPassword(std::string(status.message())).c_str());
+               flags_.Refusal(std::string(status.message())).c_str());
   return 2;
+}
+
+void ServiceMain::Reload() {
+  const absl::StatusOr<FlagSet::Reloaded> reloaded = flags_.Reload();
+  if (!reloaded.ok()) {
+    Log(LogLevel::kError, "configuration stays as it was",
+        {{"reason", std::string(reloaded.status().message())}});
+    return;
+  }
+  for (const FlagSet::Change& change : reloaded->changed)
+    Log(LogLevel::kInfo, "setting changed", {{"flag", change.flag}, {"from", change.where}});
+  for (const FlagSet::Change& change : reloaded->need_restart)
+    Log(LogLevel::kWarning, "setting needs a restart to change",
+        {{"flag", change.flag}, {"from", change.where}});
+  Log(LogLevel::kInfo, "configuration read again",
+      {{"changed", reloaded->changed.size()}, {"need_restart", reloaded->need_restart.size()}});
 }
 
 int ServiceMain::WaitForSignal() { return *WaitForSignal(Duration::max()); }
@@ -169,6 +229,11 @@ std::optional<int> ServiceMain::WaitForSignal(Duration timeout) {
   while (!stop_reason_.has_value()) {
     unsigned char reason;
     if (read(g_pipe[0], &reason, 1) == 1) {
+      if (reason == SIGHUP) {
+        g_reload.store(false);
+        Reload();
+        continue;
+      }
       stop_reason_ = reason;
       break;
     }

@@ -7,11 +7,15 @@
 //   --exit_with_parent          SIGTERM when the thread that started this process ends (Linux), so
 //                               that a dead cluster runner leaves no orphans; one that dies before
 //                               this process reads its flags is not noticed
+// and, of programs named kvatlas-SECTION (or "kvatlas SECTION"):
+//   --config FILE, KVATLAS_…    file and environment, see flags.h
+//   --check                     everything is looked at, what counts is printed; no port is opened
 //
-// Signals: the first SIGINT or SIGTERM ends `WaitForSignal`, for a graceful stop; the second ends
-// the
-//     process at once with status 128 + its number. SIGPIPE does nothing: writes say EPIPE instead.
-//     Children do not inherit any of this.
+// Signals: the first SIGINT or SIGTERM ends `WaitForSignal`, for a graceful stop; the second ends the process at once with status
+//     128 + its number. SIGHUP reads the configuration again within `WaitForSignal` (`FlagSet::Reload`): what may change without a
+//     restart is what `flags().OnReload` names, the log's level always; the log tells what changed, what needs a restart, and why
+//     everything stays as it was where something is wrong. SIGPIPE does nothing: writes say EPIPE instead. Children do not inherit
+//     any of this.
 // Threads: one `ServiceMain` per process, made in main() before other threads; `RequestStop` and
 //     `stopping` from any.
 //
@@ -19,10 +23,14 @@
 //   int main(int argc, char** argv) {
 //     kvatlas::ServiceMain service("kvatlas-leaf", "The index of one cell.");
 //     kvatlas::Address grpc_address{"127.0.0.1", 7410};
-//     service.flags().Add("grpc", &grpc_address, "address for gRPC");
+//     service.flags().Group("Addresses");
+//     service.flags().Add("grpc", &grpc_address, "address for gRPC").Listens();
 //     service.Start(argc, argv);
+//     const absl::Status bad = …;                             // what flags say together
+//     if (const auto exit = service.Checked(bad)) return *exit;
 //     kvatlas::GrpcServer grpc({.listen = grpc_address});
-//     if (absl::Status status = grpc.Start(); !status.ok()) return service.Fail(status);
+//     if (absl::Status status = grpc.Start(); !status.ok()) return service.Fail(OfFlag("grpc", status));
+//     service.flags().OnReload(…);                            // what may change, where something may
 //     service.Ready({{"grpc", grpc.address()}});
 //     service.WaitForSignal();
 //     grpc.Stop(service.stop_deadline());
@@ -60,17 +68,25 @@ class ServiceMain {
   // limit of addresses.
   void Start(int argc, const char* const* argv);
 
+  // Whether nothing is to be started (--check): files may be read, addresses are only to be well formed.
+  bool checking() const { return flags_.checking(); }
+
+  // When main() has looked at what the flags say together, and before anything is started. Returns the status to exit with: 2
+  // after `status` was told; 0 with --check, after what counts was printed. Nothing: go on.
+  std::optional<int> Checked(const absl::Status& status) const;
+
   // Prints one line on stdout, for scripts to wait for, and writes --ready_file. For example
   //   kvatlas-leaf ready grpc=127.0.0.1:7410 http=127.0.0.1:8090
   // An error is of the file only.
   absl::Status Ready(const std::vector<std::pair<std::string, Address>>& addresses);
 
-  // Logs `status` and returns the status to exit with, 1.
-  int Fail(const absl::Status& status);
+  // Logs `status`, and returns the status to exit with: 1, or 2 where it is INVALID_ARGUMENT, which is told as a refused flag is.
+  // What a flag named, as a port in use, is an error `OfFlag`.
+  int Fail(const absl::Status& status) const;
   // The same of flags that contradict each other or name what is not there: as `FlagSet` refuses one, 2.
   int RefuseFlags(const absl::Status& status) const;
 
-  // For the thread of main(). Blocks until a signal arrives or `RequestStop` is called. Returns the
+  // For the thread of main(). Blocks until a signal to stop arrives or `RequestStop` is called. Returns the
   // signal, or 0.
   int WaitForSignal();
   // The same for at most `timeout`; nothing, if that ran out.
@@ -83,6 +99,9 @@ class ServiceMain {
   Duration stop_deadline() const { return stop_deadline_; }
 
  private:
+  void SetUpLog() const;
+  void Reload();
+
   FlagSet flags_;
   std::string log_level_ = "info";
   std::string log_format_ = "logfmt";

@@ -28,14 +28,21 @@ using ::testing::StartsWith;
 int ChildMain(int argc, const char* const* argv) {
   bool hang = false;
   bool fail = false;
+  bool bad = false;
   bool broken_pipe = false;
   bool stop_itself = false;
   ServiceMain service("kvatlas-child", "A child of a test.");
   service.flags().Add("hang", &hang, "do not end after the first signal");
+  service.flags().Add("bad", &bad, "refuse what was told");
   service.flags().Add("fail", &fail, "fail at once");
   service.flags().Add("broken_pipe", &broken_pipe, "write to a pipe that nobody reads");
   service.flags().Add("stop_itself", &stop_itself, "call RequestStop in another thread");
+  std::string threads;
+  service.flags().Add("threads", &threads, "what needs a restart");
   service.Start(argc, argv);
+  if (const auto exit =
+          service.Checked(bad ? absl::InvalidArgumentError("--threads: none") : absl::OkStatus()))
+    return *exit;
   if (fail) return service.Fail(absl::UnavailableError("no port"));
   if (broken_pipe) {
     int fds[2];
@@ -86,8 +93,21 @@ class Child {
 
   std::string ReadErrors() {
     std::string all;
+    for (std::string more = ReadSomeErrors(); !more.empty(); more = ReadSomeErrors()) all += more;
+    return all;
+  }
+
+  // What is written to stderr next; empty: nothing more.
+  std::string ReadSomeErrors() {
     char buffer[4096];
-    for (ssize_t n; (n = read(err_[0], buffer, sizeof(buffer))) > 0;) all.append(buffer, n);
+    const ssize_t n = read(err_[0], buffer, sizeof(buffer));
+    return n > 0 ? std::string(buffer, static_cast<size_t>(n)) : "";
+  }
+
+  // The rest of stdout.
+  std::string ReadAll() {
+    std::string all;
+    for (std::string line = ReadLine(); !line.empty(); line = ReadLine()) all += line;
     return all;
   }
 
@@ -192,10 +212,72 @@ TEST(ServiceMainTest, ReadyFileHoldsTheReadyLine) {
   std::remove(path.c_str());
 }
 
-TEST(ServiceMainTest, ReadyFileThatCannotBeWrittenIsNamed) {
+TEST(ServiceMainTest, ReadyFileThatCannotBeWrittenIsRefused) {
   Child child({"--ready_file=/nowhere/at/all"});
-  EXPECT_EQ(child.Wait(), 1);
-  EXPECT_THAT(child.ReadErrors(), HasSubstr("cannot write /nowhere/at/all: No such file"));
+  EXPECT_EQ(child.Wait(), 2);
+  EXPECT_THAT(
+      child.ReadErrors(),
+      HasSubstr("flag --ready_file=/nowhere/at/all: cannot write /nowhere/at/all: No such"));
+}
+
+TEST(ServiceMainTest, CheckPrintsWhatCountsAndStartsNothing) {
+  Child child({"--check", "--log_level=error"});
+  EXPECT_THAT(child.ReadAll(), HasSubstr("log_level = \"error\"  # flag --log_level\n"));
+  EXPECT_EQ(child.Wait(), 0);
+  Child bad({"--check", "--bad", "--threads=x"});
+  EXPECT_EQ(bad.Wait(), 2);
+  EXPECT_EQ(bad.ReadErrors(), "kvatlas-child: --threads: none (see --help)\n");
+  EXPECT_EQ(bad.ReadAll(), "");
+}
+
+std::string Write(const std::string& text) {
+  const std::string path = ::testing::TempDir() + "/child." + std::to_string(getpid()) + ".toml";
+  std::ofstream(path + ".new") << text;
+  std::rename((path + ".new").c_str(), path.c_str());
+  return path;
+}
+
+// The lines of the log until one has `end`; a line is written at once.
+std::string LogUntil(Child& child, const std::string& end) {
+  std::string lines;
+  while (lines.find(end) == std::string::npos) {
+    const std::string more = child.ReadSomeErrors();
+    if (more.empty()) break;
+    lines += more;
+  }
+  return lines;
+}
+
+TEST(ServiceMainTest, HangupReadsTheConfigurationAgain) {
+  const std::string path = Write("log_level = 'warning'\n[child]\nthreads = '1'\n");
+  Child child({"--config=" + path});
+  EXPECT_EQ(child.ReadLine(), kReadyLine);
+  Write("log_level = 'info'\n[child]\nthreads = '2'\n");
+  child.Signal(SIGHUP);
+  std::string log = LogUntil(child, "configuration read again");
+  EXPECT_THAT(log, HasSubstr("event=\"setting changed\" flag=log_level from=" + path + ":1"));
+  EXPECT_THAT(log, HasSubstr("level=warning component=child event=\"setting needs a restart to "
+                             "change\" flag=threads from=" +
+                             path + ":3"));
+  Write("log_level = 'loud'\n");
+  child.Signal(SIGHUP);
+  log = LogUntil(child, "stays as it was");
+  EXPECT_THAT(log, HasSubstr("child." + std::to_string(getpid()) +
+                             ".toml:1: log_level = loud: must be one of debug, info"));
+  // It does not count as the first signal.
+  child.Signal(SIGTERM);
+  EXPECT_THAT(child.ReadLine(), StartsWith("stopping on"));
+  EXPECT_EQ(child.Wait(), 0);
+  std::remove(path.c_str());
+}
+
+TEST(ServiceMainTest, ManyHangupsLoseNoStop) {
+  Child child({"--log_level=error"});
+  EXPECT_EQ(child.ReadLine(), kReadyLine);
+  for (int i = 0; i < 100000; ++i) child.Signal(SIGHUP);
+  child.Signal(SIGTERM);
+  EXPECT_EQ(child.ReadLine(), "stopping on " + std::to_string(SIGTERM) + "\n");
+  EXPECT_EQ(child.Wait(), 0);
 }
 
 TEST(ServiceMainTest, ExitWithParentLeavesNoOrphan) {

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -43,27 +44,32 @@ void Declare(FlagSet& flags, Flags* f) {
   RelayOptions& relay = f->relay;
   f->engine.model = "default";
   relay.blocks_max = uint64_t{64} << 20;
-  flags.Add("http", &f->http, "address for HTTP");
+  flags.Group("Leaves");
+  flags.Add("http", &f->http, "address for HTTP").Listens();
   flags.Add(
       "leaves", &relay.leaves,
       "gRPC addresses of the replicas of the cell's leaf, or where they are found: "
       "dns:HOST:PORT, redis://HOST:PORT or @FILE; empty: 127.0.0.1:7410, or nobody with --redis");
   flags.AddName("cell", &relay.cell,
                 "name of the cell, for --redis and for leaves that announce themselves", true);
-  flags.Add("redis", &f->redis,
-            "URL of a Redis where the cell's leaf reads, redis://HOST:PORT or @FILE; empty: none");
+  flags
+      .Add("redis", &f->redis,
+           "URL of a Redis where the cell's leaf reads, redis://HOST:PORT or @FILE; empty: none")
+      .Check([](const std::string& url) { return ParseRedisUrl(url).status(); });
   flags.Add("redis_shards", &f->redis_shards, "shards of the cell's logs, the same for its leaf",
             1u, kRedisShardsMax);
+  flags.Add("labels", &f->labels, "NAME=VALUE,… told to leaves, such as zone=a");
+  flags.Add("contract_seed", &relay.contract.seed, "seed S of the hash contract");
+  flags.Group("Engines");
   flags.Add("workers", &f->workers,
             "engines to relay, NAME[:RANK]=ENDPOINT[;replay=ENDPOINT][;topic=T][;bind],…");
   flags.Add(kEngineAddressesFlag, &f->engine_addresses, kEngineAddressesHelp);
   flags.AddName("model_name", &f->engine.model, "model of --workers");
   flags.AddName("routing_group", &f->engine.group, "routing group of --workers");
   flags.Add("block_size", &f->engine.block_size, "tokens per block of --workers", 0, kBlockSizeMax);
-  flags.Add("labels", &f->labels, "NAME=VALUE,… told to leaves, such as zone=a");
-  flags.Add("contract_seed", &relay.contract.seed, "seed S of the hash contract");
   flags.Add("min_initial_workers", &relay.min_initial_workers,
             "worker ranks to be offered before this relay says that it is ready");
+  flags.Group("Leases");
   flags.Add("lease_ttl", &relay.lease_ttl,
             "absence of an engine after which leaves hear no more of it",
             std::chrono::milliseconds(100));
@@ -73,6 +79,7 @@ void Declare(FlagSet& flags, Flags* f) {
             "silence after which an engine's replay is given up");
   flags.Add("orphan_ttl", &relay.worker.orphan_ttl,
             "how long an engine's block waits for its parent");
+  flags.Group("Limits");
   flags.Add("batch_age", &relay.batch_age, "how long a change waits for others before it is sent");
   flags.Add("window_batches", &relay.sender.window_batches,
             "batches kept for each leaf that does not acknowledge; then a snapshot", 1);
@@ -85,14 +92,17 @@ void Declare(FlagSet& flags, Flags* f) {
             256);
   flags.Add("goodbye", &f->goodbye,
             "on SIGTERM leaves forget the engines at once, instead of after the lease");
+  flags.Example(
+      "kvatlas-relay --leaves=127.0.0.1:7410 --workers='0=tcp://127.0.0.1:5557' --model_name=m "
+      "--block_size=16",
+      "tells a leaf what a vLLM engine announces over ZeroMQ");
 }
 
 absl::Status FinishLeaves(Flags* flags) {
   RelayOptions& relay = flags->relay;
   if (!flags->redis.empty()) {
     absl::StatusOr<RedisOptions> redis = ParseRedisUrl(flags->redis);
-    if (!redis.ok())
-      return absl::InvalidArgumentError("--redis: " + std::string(redis.status().message()));
+    if (!redis.ok()) return OfFlag("redis", redis.status());
     if (relay.cell.empty()) return absl::InvalidArgumentError("--redis needs --cell");
     RedisLogOptions log;
     log.redis = *std::move(redis);
@@ -106,14 +116,12 @@ absl::Status FinishLeaves(Flags* flags) {
     if (!IsPlaceToLook(leaf) && !Address::Parse(leaf).ok())
       return absl::InvalidArgumentError("--leaves: \"" + leaf + "\" is not HOST:PORT");
   }
-  const absl::Status bad = FoundLeaves::Check(relay.leaves, relay.cell);
-  return bad.ok() ? bad : absl::InvalidArgumentError("--leaves: " + std::string(bad.message()));
+  return OfFlag("leaves", FoundLeaves::Check(relay.leaves, relay.cell));
 }
 
 absl::Status Finish(Flags* flags) {
   auto workers = ParseWorkers(flags->workers, flags->engine);
-  if (!workers.ok())
-    return absl::InvalidArgumentError("--workers: " + std::string(workers.status().message()));
+  if (!workers.ok()) return OfFlag("workers", workers.status());
   flags->relay.workers = *std::move(workers);
   auto addresses = EngineAddresses::Parse(flags->engine_addresses);
   if (!addresses.ok()) return addresses.status();
@@ -128,24 +136,37 @@ absl::Status Finish(Flags* flags) {
   return absl::OkStatus();
 }
 
+// --workers read again: those that are gone, or otherwise, are relayed no more.
+absl::StatusOr<FlagSet::Commit> PrepareWorkers(const Flags& flags, Relay* relay,
+                                               std::vector<EngineRegistration>* workers) {
+  auto parsed = ParseWorkers(flags.workers, flags.engine);
+  if (!parsed.ok()) return OfFlag("workers", parsed.status());
+  return FlagSet::Commit([relay, workers, after = *std::move(parsed)] {
+    ChangeWorkers(ChangesOf(*workers, after), relay);
+    *workers = after;
+  });
+}
+
 int Main(int argc, char** argv) {
   ServiceMain service("kvatlas-relay",
                       "Tells leaves what engines hold, from the engines' own event streams.");
   Flags flags;
   Declare(service.flags(), &flags);
   service.Start(argc, argv);
-  if (absl::Status bad = Finish(&flags); !bad.ok()) return service.RefuseFlags(bad);
+  if (const std::optional<int> exit = service.Checked(Finish(&flags))) return *exit;
   absl::StatusOr<std::unique_ptr<Relay>> relay = Relay::Start(flags.relay);
-  if (absl::IsInvalidArgument(relay.status())) return service.RefuseFlags(relay.status());
   if (!relay.ok()) return service.Fail(relay.status());
   Metrics metrics;
   AdminHttp http({.listen = flags.http, .program = "kvatlas-relay"}, &metrics);
   AddRelayRoutes(relay->get(), &http);
   AddRelayMetrics(relay->get(), &metrics);
-  if (absl::Status status = http.Start(); !status.ok()) return service.Fail(status);
+  if (absl::Status status = http.Start(); !status.ok()) return service.Fail(OfFlag("http", status));
   http.SetHealth(Health::kServing);
   if (absl::Status status = service.Ready({{"http", http.address()}}); !status.ok())
     return service.Fail(status);
+  service.flags().OnReload({"workers", "model_name", "routing_group", "block_size"}, [&] {
+    return PrepareWorkers(flags, relay->get(), &flags.relay.workers);
+  });
   service.WaitForSignal();
   http.SetHealth(Health::kStopping);
   (*relay)->Stop(flags.goodbye, service.stop_deadline() / 2);

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <optional>
+#include <sstream>
 #include <utility>
 
+#include "indexer/service/nearest_name.h"
 #include "indexer/service/version.h"
 
 namespace kvatlas {
@@ -15,6 +17,7 @@ struct Entry {
   const char* name;
   const char* about;
   int (*run)(const std::vector<std::string>&, const CommandIo&);
+  bool serves = false;  // a process that runs on, whose flags are its own (`ServiceMain`)
 };
 
 constexpr Entry kCommands[] = {
@@ -37,15 +40,31 @@ void PrintHelp(std::ostream& out) {
     out << "  " << name << command.about << '\n';
   }
   out << "\nkvatlas COMMAND --help lists its flags. --json prints lines of JSON for scripts.\n"
+         "Flags may also be variables of the environment (KVATLAS_LEAF for --leaf), or keys of the "
+         "section\n"
+         "[kvatlas] of the TOML file that --config or KVATLAS_CONFIG names.\n"
+         "\nExamples:\n"
+         "  kvatlas workers --leaf=127.0.0.1:7410\n"
+         "  kvatlas query --leaf=127.0.0.1:7410 --model=m --tokens=1,2,3\n\n"
          "Exit status: 0 done, 1 refused, 2 wrong command line, 3 diff found differences,\n"
          "4 a service cannot be reached.\n";
+}
+
+// Variables and keys of all commands: those of others are not looked at.
+std::set<std::string> NamesOfCommands() {
+  std::set<std::string> names;
+  std::ostringstream out;
+  std::istringstream in;
+  for (const Entry& command : kCommands)
+    if (!command.serves) command.run({}, {out, out, in, &names});
+  return names;
 }
 
 }  // namespace
 
 int RunCommand(const std::vector<std::string>& arguments, const CommandIo& io) {
   const std::string name = arguments.empty() ? "" : arguments[0];
-  if (name == "--help" || name == "help") {
+  if (name == "--help" || name == "-h" || name == "help") {
     PrintHelp(io.out);
     return kExitOk;
   }
@@ -55,13 +74,16 @@ int RunCommand(const std::vector<std::string>& arguments, const CommandIo& io) {
   }
   for (const Entry& command : kCommands)
     if (name == command.name) return command.run({arguments.begin() + 1, arguments.end()}, io);
+  std::vector<std::string> names;
+  for (const Entry& command : kCommands) names.emplace_back(command.name);
   io.err << "kvatlas: " << (name.empty() ? "no command" : "\"" + name + "\" is no command")
-         << " (see kvatlas --help)\n";
+         << DidYouMean(name, names) << " (see kvatlas --help)\n";
   return kExitUsage;
 }
 
 Command::Command(const std::string& name, const std::string& about, const CommandIo& io)
     : program_("kvatlas " + name), io_(io), flags_(program_, about) {
+  flags_.ReadConfig("kvatlas", NamesOfCommands);
   flags_.Add("json", &json_path_, "lines of JSON to this file; alone or -: to standard output");
   flags_.Add("timeout", &timeout_, "how long a service may take", std::chrono::milliseconds(1));
 }
@@ -73,6 +95,10 @@ void Command::AddDomain(bool required) {
 }
 
 std::optional<int> Command::Parse(const std::vector<std::string>& arguments) {
+  if (io_.names != nullptr) {
+    io_.names->merge(flags_.Names());
+    return kExitOk;
+  }
   std::vector<std::string> given = {program_};
   for (size_t i = 0; i < arguments.size(); ++i) {
     const bool alone = arguments[i] == "--json" &&
@@ -109,13 +135,13 @@ void Command::PrintJson(const google::protobuf::Message& line) {
 }
 
 int Command::Fail(const absl::Status& status) const {
-  io_.err << program_ << ": " << std::string(status.message()) << '\n';
+  io_.err << program_ << ": " << flags_.Refusal(std::string(status.message())) << '\n';
   const bool unreachable = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
   return unreachable ? kExitUnreachable : kExitRefused;
 }
 
 int Command::Usage(const std::string& what) const {
-  io_.err << program_ << ": " << what << " (see --help)\n";
+  io_.err << program_ << ": " << flags_.Refusal(what) << " (see --help)\n";
   return kExitUsage;
 }
 

@@ -16,6 +16,7 @@
 #define KVATLAS_TOOLS_KVATLAS_COMMANDS_H_
 
 #include <ostream>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,8 @@ struct CommandIo {
   std::ostream& out;
   std::ostream& err;
   std::istream& in;
+  // Not null: a command only adds the names of its flags.
+  std::set<std::string>* names = nullptr;
 };
 
 // Without the program's name: {"workers", "--leaf=127.0.0.1:7410"}. Returns the status to exit with.

@@ -1,8 +1,11 @@
 #include "frontend/doors/ext_proc/ext_proc_server.h"
 
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/str_split.h"
 
 namespace kvatlas {
 namespace {
@@ -14,15 +17,27 @@ absl::StatusOr<ext_proc::BodySendMode> ModeOf(const std::string& name) {
                                     "' is neither full_duplex nor buffered");
 }
 
+absl::Status CheckEndpoints(const std::string& text) {
+  Endpoints endpoints;
+  absl::Status bad;
+  for (const std::string& entry : std::vector<std::string>(absl::StrSplit(text, ',')))
+    bad.Update(endpoints.Configure(entry));
+  return bad;
+}
+
 }  // namespace
 
 void AddExtProcFlags(FlagSet& flags, ExtProcFlags* to) {
-  flags.Add("ext_proc", &to->listen,
-            "address for Envoy's external processing, as an endpoint picker; empty: none");
-  flags.Add("ext_proc_endpoints", &to->endpoints,
-            "where workers take requests: WORKER=IP:PORT, over what they say of themselves");
-  flags.Add("ext_proc_mode", &to->mode_unsaid,
-            "full_duplex or buffered: how proxies send bodies that do not say it");
+  flags
+      .AddAddress("ext_proc", &to->listen,
+                  "address for Envoy's external processing, as an endpoint picker; empty: none")
+      .Listens();
+  flags
+      .Add("ext_proc_endpoints", &to->endpoints,
+           "where workers take requests: WORKER=IP:PORT, over what they say of themselves")
+      .Check(CheckEndpoints);
+  flags.AddChoice("ext_proc_mode", &to->mode_unsaid, "how proxies send bodies that do not say it",
+                  {"full_duplex", "buffered"});
   flags.Add("ext_proc_body_bytes_max", &to->body_bytes_max,
             "a longer body of a request is refused with 413", 1);
   flags.Add("ext_proc_endpoints_best", &to->picker.endpoints_best,

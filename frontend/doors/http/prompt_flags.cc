@@ -5,6 +5,8 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/str_split.h"
+
 namespace kvatlas {
 namespace {
 
@@ -15,6 +17,9 @@ constexpr size_t kEnginesLookedAtMax = 4096;
 absl::Status Wrong(const char* flag, const absl::Status& why) {
   return absl::InvalidArgumentError(std::string(flag) + ": " + std::string(why.message()));
 }
+
+// Of a flag's list, which has no empty ones.
+std::vector<std::string> Elements(const std::string& text) { return absl::StrSplit(text, ','); }
 
 // By model; those of "" are for all others.
 using UrlsByModel = std::map<std::string, std::vector<std::string>>;
@@ -48,12 +53,16 @@ std::vector<std::string> UrlsFor(const UrlsByModel& given, const Frontend& front
 }  // namespace
 
 void AddPromptFlags(FlagSet& flags, PromptFlags* to) {
-  flags.Add("tokenize", &to->tokenize,
-            "who makes tokens of text and chats: [MODEL=]WAY[+WAY], where a way is local "
-            "(tokenizers from --models), engine (its /tokenize) or render (its /v1/…/render)");
-  flags.Add("tokenizer_url", &to->tokenizer_urls,
-            "engines that are asked for tokens, [MODEL=]http://HOST:PORT; none: those of the "
-            "model's workers whose url is known");
+  flags
+      .Add("tokenize", &to->tokenize,
+           "who makes tokens of text and chats: [MODEL=]WAY[+WAY], where a way is local "
+           "(tokenizers from --models), engine (its /tokenize) or render (its /v1/…/render)")
+      .Check([](const std::string& text) { return ParseTokenizeWays(Elements(text)).status(); });
+  flags
+      .Add("tokenizer_url", &to->tokenizer_urls,
+           "engines that are asked for tokens, [MODEL=]http://HOST:PORT; none: those of the "
+           "model's workers whose url is known")
+      .Check([](const std::string& text) { return ParseUrls(Elements(text)).status(); });
   flags.Add("tokenize_threads", &to->router.threads,
             "threads that read prompts and make tokens of them", 1u, 256u);
   flags.Add("tokenize_deadline", &to->router.tokenize_deadline, "for tokens of one prompt",
@@ -91,16 +100,20 @@ absl::StatusOr<std::unique_ptr<PromptParts>> PromptParts::Make(const PromptFlags
 
 void AddProxyFlags(FlagSet& flags, ProxyFlags* to) {
   ProxyOptions& proxy = to->proxy;
-  flags.Add("proxy", &to->listen,
-            "HOST:PORT that takes requests for engines and passes their answers on; empty: none");
+  flags
+      .AddAddress("proxy", &to->listen,
+                  "where requests for engines are taken and their answers passed on; empty: none")
+      .Listens();
   flags.Add("engines", &to->engines,
             "WORKER=http://HOST:PORT,… of engines whose workers do not say it in a label url");
   flags.Add(kEngineAddressesFlag, &to->engine_addresses, kEngineAddressesHelp);
   flags.Add("proxy_threads", &proxy.io_threads, "threads of the proxy", 1u, 256u);
   flags.Add("proxy_tries", &proxy.tries, "engines that are tried for one request", 1u, 100u);
-  flags.Add(
-      "proxy_paths", &to->paths,
-      "calls passed on to engines beside inference, such as 'POST /v1/tokenize,GET /v1/files/*'");
+  flags
+      .Add("proxy_paths", &to->paths,
+           "calls passed on to engines beside inference, such as 'POST /v1/tokenize,GET "
+           "/v1/files/*'")
+      .Check([](const std::string& text) { return ProxiedPaths::With(Elements(text)).status(); });
   flags.Add("proxy_body_bytes_max", &proxy.body_bytes_max, "of a request's body", size_t{1});
   flags.Add("proxy_tenant", &proxy.tenant, "of requests without a header x-kvatlas-tenant");
   flags.Add("proxy_connect_timeout", &proxy.engine.connect_timeout,

@@ -255,6 +255,17 @@ absl::StatusOr<CheckpointReport> Checkpointer::State::Restore() {
   return absl::NotFoundError("no checkpoint to restore in " + options.directory);
 }
 
+absl::Status Checkpointer::Open() {
+  MutexLock lock(&state_->write_mutex);
+  const absl::Status bad = state_->store.Open();
+  if (bad.ok()) return bad;
+  if (!absl::IsFailedPrecondition(bad)) return absl::InvalidArgumentError(bad.message());
+  return absl::FailedPreconditionError(
+      state_->options.directory +
+      " is used by another process, most likely another leaf: each needs a directory of its own (" +
+      std::string(bad.message()) + ")");
+}
+
 absl::StatusOr<CheckpointReport> Checkpointer::Restore() {
   MutexLock lock(&state_->write_mutex);
   return state_->Restore();

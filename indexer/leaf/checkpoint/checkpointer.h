@@ -68,6 +68,10 @@ class Checkpointer {
                Metrics* metrics);
   ~Checkpointer();  // Stop(), without a last one
 
+  // Makes the directory and takes it for this process, before anything else. FAILED_PRECONDITION: another process has it.
+  // INVALID_ARGUMENT: it cannot be made, or written to.
+  absl::Status Open();
+
   // Holders fed by streams, of the youngest that can be read. NOT_FOUND: there is none. FAILED_PRECONDITION: another process
   // writes there.
   absl::StatusOr<CheckpointReport> Restore();
