@@ -68,7 +68,7 @@ void OpenPipe() {
   }
 }
 
-void CatchSignals() {
+void CatchSignals(bool reload) {
   struct sigaction action = {};
   action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);
@@ -76,7 +76,7 @@ void CatchSignals() {
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
   action.sa_handler = OnReloadSignal;
-  sigaction(SIGHUP, &action, nullptr);
+  if (reload) sigaction(SIGHUP, &action, nullptr);
   action.sa_handler = OnIgnoredSignal;
   sigaction(SIGPIPE, &action, nullptr);
 }
@@ -160,7 +160,7 @@ void ServiceMain::Start(int argc, const char* const* argv) {
   flags_.ParseOrExit(argc, argv);
   SetUpLog();
   WarnOfPasswords(argc, argv);
-  CatchSignals();
+  CatchSignals(/*reload=*/!SectionOf(flags_.program()).empty());
   RaiseDescriptorLimit();
   FitAddressSpace();
   if (exit_with_parent_ && prctl(PR_SET_PDEATHSIG, SIGTERM) != 0) {

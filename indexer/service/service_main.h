@@ -12,7 +12,7 @@
 //   --check                     everything is looked at, what counts is printed; no port is opened
 //
 // Signals: the first SIGINT or SIGTERM ends `WaitForSignal`, for a graceful stop; the second ends the process at once with status
-//     128 + its number. SIGHUP reads the configuration again within `WaitForSignal` (`FlagSet::Reload`): what may change without a
+//     128 + its number. SIGHUP has programs with a configuration read it again within `WaitForSignal` (`FlagSet::Reload`): what may change without a
 //     restart is what `flags().OnReload` names, the log's level always; the log tells what changed, what needs a restart, and why
 //     everything stays as it was where something is wrong. SIGPIPE does nothing: writes say EPIPE instead. Children do not inherit
 //     any of this.
