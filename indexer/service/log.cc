@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -112,14 +113,9 @@ class LineBuilder {
   std::string line_;
 };
 
-struct FieldView {
-  std::string_view name;
-  std::string_view value;
-  bool is_text;
-};
-
 std::string FormatLine(const LogOptions& options, uint64_t wall_time_ns, LogLevel level,
-                       std::string_view event, LogFields fields, uint64_t suppressed) {
+                       std::string_view event, std::span<const LogField> fields,
+                       uint64_t suppressed) {
   const absl::Time time = absl::FromUnixNanos(static_cast<int64_t>(wall_time_ns));
   LineBuilder line(options.format);
   line.Add("time", absl::FormatTime("%Y-%m-%dT%H:%M:%E6SZ", time, absl::UTCTimeZone()), true);
@@ -131,7 +127,8 @@ std::string FormatLine(const LogOptions& options, uint64_t wall_time_ns, LogLeve
   return line.Finish();
 }
 
-void Write(LogLevel level, std::string_view event, LogFields fields, uint64_t suppressed) {
+void Write(LogLevel level, std::string_view event, std::span<const LogField> fields,
+           uint64_t suppressed) {
   const std::shared_ptr<const LogOptions> options = CurrentOptions();
   const std::string line =
       FormatLine(*options, options->wall_time_ns(), level, event, fields, suppressed);
@@ -167,12 +164,16 @@ bool LogEnabled(LogLevel level) {
 }
 
 void Log(LogLevel level, std::string_view event, LogFields fields) {
+  if (LogEnabled(level)) Write(level, event, {fields.begin(), fields.size()}, 0);
+}
+
+void LogAll(LogLevel level, std::string_view event, const std::vector<LogField>& fields) {
   if (LogEnabled(level)) Write(level, event, fields, 0);
 }
 
 std::string FormatLogLine(const LogOptions& options, uint64_t wall_time_ns, LogLevel level,
                           std::string_view event, LogFields fields) {
-  return FormatLine(options, wall_time_ns, level, event, fields, 0);
+  return FormatLine(options, wall_time_ns, level, event, {fields.begin(), fields.size()}, 0);
 }
 
 LogLimiter::LogLimiter(Duration period) : period_(period) {}
@@ -199,7 +200,7 @@ void LogEvery(LogLimiter& limiter, std::string_view key, LogLevel level, std::st
               LogFields fields) {
   if (!LogEnabled(level)) return;
   const std::optional<uint64_t> suppressed = limiter.Admit(key, CurrentOptions()->clock->Now());
-  if (suppressed.has_value()) Write(level, event, fields, *suppressed);
+  if (suppressed.has_value()) Write(level, event, {fields.begin(), fields.size()}, *suppressed);
 }
 
 }  // namespace kvatlas

@@ -31,6 +31,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -84,6 +85,8 @@ void ConfigureLog(LogOptions options);
 
 bool LogEnabled(LogLevel level);
 void Log(LogLevel level, std::string_view event, LogFields fields = {});
+// As `Log`, of fields that are not known where it is called.
+void LogAll(LogLevel level, std::string_view event, const std::vector<LogField>& fields);
 
 // The line that `Log` would write, with its newline.
 std::string FormatLogLine(const LogOptions& options, uint64_t wall_time_ns, LogLevel level,
