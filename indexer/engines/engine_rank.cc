@@ -265,7 +265,14 @@ bool EngineRank::SpansBlocks(const EngineEvent& event, size_t* blocks) {
     Refuse(Refusal::kBlockSize, hashes,
            absl::StrCat("an event's block size is ", event.block_size, ", the domain's ",
                         options_.block_size));
+    if (!fits_) refused_size_ = event.block_size;
+    UpdateTrust();
     return false;
+  }
+  if (!fits_) {
+    fits_ = true;
+    refused_size_ = 0;
+    UpdateTrust();
   }
   const size_t full =
       FullBlocks(event.tokens.size(), {.block_size = event.block_size, .eagle = event.bigrams});

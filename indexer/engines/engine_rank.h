@@ -275,6 +275,9 @@ class EngineRank {
   std::optional<Time> deadline_;
   Time settle_at_{0};      // when to look next whether anything is still in doubt
   bool given_up_ = false;  // something lost will not come back
+  // Nothing of the main class ever had the domain's block size, and blocks of this one were refused; 0: none.
+  uint32_t refused_size_ = 0;
+  bool fits_ = false;      // something had it
   bool marked_ = false;    // `RestoreMark` was called
   bool degraded_ = false;  // as the sink was told
 

@@ -43,7 +43,8 @@ void EngineRank::Refuse(Refusal refusal, uint64_t count, const std::string& deta
 }
 
 void EngineRank::UpdateTrust() {
-  const bool degraded = loss_ != Loss::kNone || given_up_ || shed_ || side_unknown_;
+  const bool degraded =
+      loss_ != Loss::kNone || given_up_ || shed_ || side_unknown_ || refused_size_ != 0;
   if (degraded == degraded_) return;
   degraded_ = degraded;
   sink_->SetTrust(degraded ? Trust::kDegraded : Trust::kExact);
@@ -111,6 +112,8 @@ void EngineRank::Restart() {
   extras_seen_ = false;
   sides_.clear();
   side_unknown_ = false;
+  refused_size_ = 0;
+  fits_ = false;
   UpdateLayout();
   UpdateTrust();
   pages_.Restarted();
@@ -299,7 +302,13 @@ EngineRankStats EngineRank::Stats() const {
                         .layout = layout_,
                         .parked = parked_.size(),
                         .alias_bytes = parked_.bytes(),
-                        .eagle = eagle_};
+                        .eagle = eagle_,
+                        .refused = {}};
+  if (refused_size_ != 0) {
+    stats.refused =
+        absl::StrCat("its blocks have ", refused_size_, " tokens, and the domain's ",
+                     options_.block_size, ": register it with the block size that it has");
+  }
   for (const Group& group : groups_) {
     for (const std::unique_ptr<AliasTable>& table : group.tables) {
       stats.aliases += table->size();

@@ -135,6 +135,8 @@ struct EngineRankStats {
   uint64_t parked = 0;       // blocks
   uint64_t alias_bytes = 0;  // memory of names and orphans
   bool eagle = false;        // announces bigrams: queries must look under look-ahead hashes too
+  // Why nothing that it stores is taken, in words; empty: it is. Its trust is degraded meanwhile.
+  std::string refused;
 };
 
 struct EngineWorkerStats {

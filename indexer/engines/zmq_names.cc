@@ -11,6 +11,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "indexer/base/mutex.h"
+#include "indexer/engines/endpoint_probe.h"
 
 namespace kvatlas {
 
@@ -23,6 +24,9 @@ struct ZmqNames::State {
     std::weak_ptr<ZmqStream> stream;
     std::function<void()> changed;
     uint32_t failures = 0;
+    uint32_t looks = 0;
+    uint32_t unreached = 0;  // probes in a row
+    Time probe_at{0};
   };
 
   static void Run(const std::shared_ptr<State>& state) {
@@ -55,9 +59,13 @@ struct ZmqNames::State {
   }
 
   void Requeue(Entry entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
-    const Duration backoff = look_every * (int64_t{1} << std::min(entry.failures, 20u));
-    due.emplace(Clock::Real().Now() + std::min(backoff, std::max(look_every, kRetryMax)),
-                std::move(entry));
+    const Duration wait =
+        ++entry.looks == 1 ? std::min(kFirstLook, look_every) : Backoff(entry.failures);
+    due.emplace(Clock::Real().Now() + wait, std::move(entry));
+  }
+  Duration Backoff(uint32_t failures) const {
+    return std::min(look_every * (int64_t{1} << std::min(failures, 20u)),
+                    std::max(look_every, kRetryMax));
   }
 
   // False: the stream is over, or this is.
@@ -81,6 +89,30 @@ struct ZmqNames::State {
       if (stream->SetAddresses(name, found)) entry->changed();
     }
     entry->failures = failed ? entry->failures + 1 : 0;
+    return Probe(entry);
+  }
+
+  // False: as above.
+  bool Probe(Entry* entry) ABSL_LOCKS_EXCLUDED(mutex) {
+    if (Clock::Real().Now() < entry->probe_at) return true;
+    std::vector<ZmqStream::Probe> probes;
+    if (const std::shared_ptr<ZmqStream> stream = entry->stream.lock(); stream != nullptr)
+      probes = stream->ProbesWanted();
+    for (const ZmqStream::Probe& probe : probes) {
+      CountResolving(1);
+      const absl::Status reached = ProbeEndpoint(probe.endpoint, resolve, kProbeTimeout);
+      CountResolving(-1);
+      {
+        MutexLock lock(&mutex);
+        if (stopping) return false;
+      }
+      const std::shared_ptr<ZmqStream> stream = entry->stream.lock();
+      if (stream == nullptr) return false;
+      stream->Probed(probe, reached);
+    }
+    entry->unreached = probes.empty() ? 0 : entry->unreached + 1;
+    entry->probe_at =
+        probes.empty() ? Time(0) : Clock::Real().Now() + Backoff(entry->unreached - 1) / 2;
     return true;
   }
 

@@ -186,16 +186,21 @@ ZmqMonitor::Changes ZmqMonitor::Poll() {
     if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) {
       ++peers_;
       ++changes.arrived;
+      strangers_ = false;
     } else if (event != ZMQ_EVENT_DISCONNECTED) {
       ++failed_;
+      strangers_ = true;
     } else if (failed_ > 0) {
       --failed_;
     } else if (peers_ > 0) {
       --peers_;
       ++changes.departed;
+    } else {
+      strangers_ = true;  // an old protocol's form, in which libzmq takes any bytes for a greeting
     }
   }
   changes.connected = peers_ > 0;
+  changes.strangers = strangers_;
   return changes;
 }
 

@@ -136,6 +136,8 @@ class ZmqMonitor {
     uint32_t arrived = 0;
     uint32_t departed = 0;
     bool connected = false;  // now
+    // Somebody was there, and no ZeroMQ; since the last one that arrived.
+    bool strangers = false;
   };
 
   // Before the socket binds or connects.
@@ -150,6 +152,7 @@ class ZmqMonitor {
   ZmqSocket events_;
   uint32_t peers_ = 0;
   uint32_t failed_ = 0;  // handshakes whose disconnection is still to come
+  bool strangers_ = false;
 };
 
 }  // namespace kvatlas

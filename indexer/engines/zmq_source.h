@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -18,6 +19,7 @@
 #include "indexer/base/clock.h"
 #include "indexer/engines/stream_tracker.h"
 #include "indexer/service/address.h"
+#include "indexer/service/connection_watch.h"
 #include "indexer/service/engine_addresses.h"
 #include "indexer/service/resolve_host.h"
 
@@ -59,6 +61,9 @@ std::string_view ListenerStatusName(ListenerStatus status);  // "active"
 struct ZmqStreamStats {
   ListenerStatus status = ListenerStatus::kPending;
   std::string last_error;
+  // How the connection to the endpoint is, and why it is not there; and that to the replay endpoint, since its first request.
+  ConnectionStatus connection;
+  std::optional<ConnectionStatus> replay;
   bool connected = false;  // a peer is there (`bind`: at least one)
   bool arrived = false;    // and the worker was told what that means for what it holds
   Duration silent{0};      // since the last message; since the start when there was none

@@ -11,6 +11,10 @@ namespace kvatlas {
 namespace {
 
 constexpr uint64_t kEndOfReplay = UINT64_MAX;
+// libzmq has tried by then.
+constexpr Duration kProbeAfter = std::chrono::milliseconds(300);
+constexpr std::string_view kStrangers =
+    "it accepts connections and does not speak ZeroMQ: is this another port of the engine?";
 
 LogLimiter& Limiter() {
   static LogLimiter limiter(std::chrono::seconds(10));
@@ -48,8 +52,6 @@ ZmqStream::ZmqStream(const ZmqStreamSettings& settings, const ZmqSource& source,
                      const TrackerOptions& tracker, std::unique_ptr<StreamSink> sink)
     : settings_(settings),
       source_(source),
-      has_names_(TargetOf(source, source.endpoint).IsName() ||
-                 TargetOf(source, source.replay_endpoint).IsName()),
       live_target_(TargetOf(source, source.endpoint)),
       replay_target_(TargetOf(source, source.replay_endpoint)),
       tracker_([&] {
@@ -58,6 +60,11 @@ ZmqStream::ZmqStream(const ZmqStreamSettings& settings, const ZmqSource& source,
         return options;
       }()),
       sink_(std::move(sink)),
+      live_watch_("engine events", source.endpoint,
+                  {{"worker", source.worker_name}, {"rank", source.rank}}, settings.clock),
+      replay_watch_("engine replay", source.replay_endpoint,
+                    {{"worker", source.worker_name}, {"rank", source.rank}}, settings.clock),
+      away_since_(Clock::Real().Now()),
       heard_at_(settings.clock->Now()) {}
 
 ZmqStream::~ZmqStream() {
@@ -80,6 +87,7 @@ absl::Status ZmqStream::Open() {
   if (absl::Status opened = OpenLive(); !opened.ok()) return opened;
   if (source_.endpoint.rfind("inproc://", 0) == 0) {
     connected_ = true;  // such connections are not monitored
+    live_watch_.Set(ConnectionState::kConnected);
     arrivals_ = 1;
   }
   return absl::OkStatus();
@@ -181,6 +189,16 @@ ZmqStream::Turn ZmqStream::ServeLocked(ZmqLaneState* lane) {
 
 void ZmqStream::ServeMonitor() {
   const ZmqMonitor::Changes changes = monitor_.Poll();
+  strangers_ = changes.strangers;
+  if (changes.arrived > 0) mute_probes_ = 0;
+  if (changes.connected) {
+    live_watch_.Set(ConnectionState::kConnected);
+  } else if (changes.departed > 0) {
+    away_since_ = Clock::Real().Now();
+    if (changes.arrived > 0) live_watch_.Set(ConnectionState::kConnected);
+    live_watch_.Set(ConnectionState::kUnreachable,
+                    "the engine, or the network, ended the connection");
+  }
   connected_ = changes.connected;
   departed_ = departed_ || changes.departed > 0;
   arrivals_ += changes.arrived;
@@ -201,6 +219,10 @@ bool ZmqStream::ServeReplay(ZmqLaneState* lane, Time now) {
     if (!replay_ || abandoned_.load(std::memory_order_relaxed)) return false;
     const ZmqFrames::Result received = lane->frames.Receive(replay_);
     if (received != ZmqFrames::Result::kMessage) return false;
+    if (replay_asked_at_.has_value()) {
+      replay_asked_at_.reset();
+      replay_watch_.Set(ConnectionState::kConnected);
+    }
     const std::optional<uint64_t> number = lane->frames.number();
     const std::string_view payload = lane->frames.payload();
     bytes += payload.size();
@@ -253,6 +275,7 @@ bool ZmqStream::ServeLive(ZmqLaneState* lane, Time now) {
 
 void ZmqStream::Tick(ZmqLaneState* lane) {
   if (visitors_.load(std::memory_order_relaxed) > 0 || !mutex_.TryLock()) return;
+  live_watch_.Tick();
   if (started_ && Running() && tracker_.busy()) {
     const Time now = settings_.clock->Now();
     tracker_.Tick(now, &lane->actions);
@@ -270,18 +293,14 @@ void ZmqStream::Perform(ZmqLaneState* lane, Time now) {
         sink_->Apply(action.payload, now);
         break;
       case Kind::kLost:
-        LogEvery(Limiter(), source_.worker_name, LogLevel::kWarning, "batches missing",
-                 {{"worker", source_.worker_name},
-                  {"rank", source_.rank},
-                  {"lost", tracker_.stats().messages_lost}});
+        LogLost();
         sink_->Lost(now);
         break;
       case Kind::kRepaired:
         sink_->Repaired();
         break;
       case Kind::kRestarted:
-        LogEvery(Limiter(), source_.worker_name, LogLevel::kInfo, "engine restarted",
-                 {{"worker", source_.worker_name}, {"rank", source_.rank}});
+        LogRestarted();
         sink_->Restarted(now);
         break;
       case Kind::kAskReplay:
@@ -317,8 +336,10 @@ void ZmqStream::AskReplay(ZmqLaneState* lane, uint64_t from) {
   if (status.ok()) status = lane->poller.Watch(socket->fd(), this, ZmqPoller::kReplay);
   if (!status.ok()) {  // as if nobody answered
     last_error_ = std::string(status.message());
+    replay_watch_.Set(ConnectionState::kUnreachable, last_error_);
     return;
   }
+  replay_asked_at_ = Clock::Real().Now();
   replay_ = *std::move(socket);
   ready_ |= ZmqPoller::kReplay;
 }
@@ -327,6 +348,39 @@ void ZmqStream::EndReplay(ZmqLaneState* lane) {
   if (!replay_) return;
   lane->poller.Unwatch(replay_.fd());
   replay_.Close();
+}
+
+// Nothing is missing where an engine is new, and what a replay brings is not lost.
+void ZmqStream::LogLost() {
+  const uint64_t lost = tracker_.stats().messages_lost - lost_said_;
+  if (std::exchange(restart_said_, false) && lost == 0) return;
+  LogLevel level = LogLevel::kInfo;
+  std::string_view event = "what the engine said while it was not connected is unknown";
+  if (lost > 0) {
+    level = LogLevel::kWarning;
+    event = "batches missing";
+  } else if (!source_.replay_endpoint.empty()) {
+    event = "asking the engine for what may be missing";
+  }
+  static LogLimiter limiter(std::chrono::seconds(10));
+  const std::optional<uint64_t> held_back =
+      limiter.Admit(source_.worker_name + std::string(event), settings_.clock->Now());
+  if (!held_back.has_value()) return;
+  lost_said_ += lost;
+  std::vector<LogField> fields = {
+      {"worker", source_.worker_name}, {"rank", source_.rank}, {"endpoint", source_.endpoint}};
+  if (lost > 0) fields.emplace_back("lost", lost);
+  LogAll(level, event, fields);
+}
+
+void ZmqStream::LogRestarted() {
+  const uint64_t restarts = tracker_.stats().restarts;
+  restart_said_ = true;
+  const bool is_new = std::exchange(restarts_said_, restarts) != restarts;
+  LogEvery(
+      Limiter(), source_.worker_name + (is_new ? " restarted" : " rebuilt"), LogLevel::kInfo,
+      is_new ? "engine restarted: its cache is new" : "engine replays everything: built anew",
+      {{"worker", source_.worker_name}, {"rank", source_.rank}, {"endpoint", source_.endpoint}});
 }
 
 void ZmqStream::CountHeld(ZmqLaneState* lane) {
@@ -391,6 +445,44 @@ void ZmqStream::WithPosition(const std::function<void(std::optional<StreamPositi
   cut(tracker_.position());
 }
 
+std::vector<ZmqStream::Probe> ZmqStream::ProbesWanted() const {
+  Visit visit(this);
+  const Time now = Clock::Real().Now();
+  std::vector<Probe> probes;
+  const std::string live = live_target_.Endpoint();
+  if (!source_.bind && !connected_ && arrivals_ == 0 && !live.empty() &&
+      now - away_since_ >= kProbeAfter)
+    probes.push_back({.replay = false, .endpoint = live});
+  const std::string replay = replay_target_.Endpoint();
+  if (replay_asked_at_.has_value() && !replay.empty() && now - *replay_asked_at_ >= kProbeAfter)
+    probes.push_back({.replay = true, .endpoint = replay});
+  return probes;
+}
+
+void ZmqStream::Probed(const Probe& probe, const absl::Status& reached) {
+  Visit visit(this);
+  if (absl::IsUnimplemented(reached)) return;
+  const absl::string_view words = reached.message();
+  if (probe.replay) {
+    if (!replay_asked_at_.has_value()) return;  // answered meanwhile
+    return replay_watch_.Set(ConnectionState::kUnreachable,
+                             reached.ok() ? std::string_view("it accepts connections and answers "
+                                                             "no request for a replay")
+                                          : std::string_view(words.data(), words.size()));
+  }
+  if (connected_ || arrivals_ > 0) return;
+  if (!reached.ok()) {
+    mute_probes_ = 0;
+    return live_watch_.Set(ConnectionState::kUnreachable, {words.data(), words.size()});
+  }
+  // It may just be connecting.
+  if (strangers_ || ++mute_probes_ > 1)
+    live_watch_.Set(ConnectionState::kUnreachable,
+                    strangers_ ? kStrangers
+                               : std::string_view("it accepts connections and sends no greeting "
+                                                  "of ZeroMQ"));
+}
+
 std::vector<std::string> ZmqStream::NamesWanted() const {
   Visit visit(this);
   std::vector<std::string> names;
@@ -408,8 +500,10 @@ bool ZmqStream::SetAddresses(const std::string& name,
   if (!addresses.ok()) {
     name_failed_ = true;
     last_error_ = std::string(addresses.status().message());
-    LogEvery(Limiter(), source_.worker_name, LogLevel::kWarning, "an engine's name has no address",
-             {{"worker", source_.worker_name}, {"rank", source_.rank}, {"reason", last_error_}});
+    const bool of_live = live_target_.IsName() && live_target_.named->host == name;
+    if (of_live && !connected_) live_watch_.Set(ConnectionState::kUnreachable, last_error_);
+    if (replay_target_.IsName() && replay_target_.named->host == name && !of_live)
+      replay_watch_.Set(ConnectionState::kUnreachable, last_error_);
     return false;
   }
   if (std::exchange(name_failed_, false)) last_error_.clear();
@@ -425,6 +519,10 @@ ZmqStreamStats ZmqStream::Stats() const {
   const StreamSinkStats sink = sink_->Stats();
   return {.status = StatusNow(),
           .last_error = last_error_,
+          .connection = live_watch_.Get(),
+          .replay = replay_watch_.Get().state == ConnectionState::kConnecting
+                        ? std::nullopt
+                        : std::optional(replay_watch_.Get()),
           .connected = connected_,
           .arrived = connected_ && arrivals_ == 0,
           .silent = std::max(Duration(0), settings_.clock->Now() - heard_at_),

@@ -30,6 +30,7 @@
 #include "indexer/engines/zmq_socket.h"
 #include "indexer/engines/zmq_source.h"
 #include "indexer/service/address.h"
+#include "indexer/service/connection_watch.h"
 #include "indexer/service/engine_addresses.h"
 
 namespace kvatlas {
@@ -88,10 +89,19 @@ class ZmqStream {
   bool abandoned() const { return abandoned_.load(std::memory_order_relaxed); }
   const std::string& bound_endpoint() const { return bound_endpoint_; }
 
+  // ---- Why is it not connected? Any thread ----
+
+  // One of its endpoints that should be tried from outside (`endpoint_probe.h`), since libzmq does not say what is wrong.
+  struct Probe {
+    bool replay = false;
+    std::string endpoint;
+  };
+  std::vector<Probe> ProbesWanted() const;
+  // What came of it: into `Stats` and the log.
+  void Probed(const Probe& probe, const absl::Status& reached);
+
   // ---- Names of a source that no flag names: any thread ----
 
-  // It has some, whose addresses have to be looked up.
-  bool has_names() const { return has_names_; }
   // Those that are wanted now: it is not connected, or has never known them.
   std::vector<std::string> NamesWanted() const;
   // What became of one. True: the lane has to be poked, to connect. *Truth*: an engine that is connected stays; of several
@@ -139,11 +149,12 @@ class ZmqStream {
   void EndReplay(ZmqLaneState* lane) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CountHeld(ZmqLaneState* lane) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Fail(std::string_view what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void LogLost() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void LogRestarted() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Immutable.
   const ZmqStreamSettings settings_;
   const ZmqSource source_;
-  const bool has_names_;
   std::string bound_endpoint_;
 
   // The lane's thread.
@@ -170,8 +181,19 @@ class ZmqStream {
   // What the tracker was not told yet.
   bool departed_ ABSL_GUARDED_BY(mutex_) = false;
   uint32_t arrivals_ ABSL_GUARDED_BY(mutex_) = 0;
-  ZmqOrigin origin_ ABSL_GUARDED_BY(mutex_);      // of the messages last read
-  bool started_ ABSL_GUARDED_BY(mutex_) = false;  // the tracker was told something
+  ZmqOrigin origin_ ABSL_GUARDED_BY(mutex_);  // of the messages last read
+  ConnectionWatch live_watch_;
+  ConnectionWatch replay_watch_;
+  // On the machine's clock, since that is how long a probe and libzmq take.
+  Time away_since_ ABSL_GUARDED_BY(mutex_);
+  std::optional<Time> replay_asked_at_ ABSL_GUARDED_BY(mutex_);  // and not answered
+  bool strangers_ ABSL_GUARDED_BY(mutex_) = false;               // `ZmqMonitor::Changes`
+  uint32_t mute_probes_ ABSL_GUARDED_BY(mutex_) =
+      0;  // in a row: something listens, and does not greet
+  uint64_t restarts_said_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t lost_said_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool restart_said_ ABSL_GUARDED_BY(mutex_) = false;  // and not yet the loss that comes with it
+  bool started_ ABSL_GUARDED_BY(mutex_) = false;       // the tracker was told something
   std::string last_error_ ABSL_GUARDED_BY(mutex_);
   Time heard_at_ ABSL_GUARDED_BY(mutex_);
   uint64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;

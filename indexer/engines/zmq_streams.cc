@@ -77,7 +77,7 @@ absl::StatusOr<ZmqStreamId> ZmqStreams::Add(const ZmqSource& source, const void*
     if (absl::Status resumed = (*stream)->ResumeFrom(*resume); !resumed.ok()) return resumed;
   }
   lanes_[lane]->Add(*stream);
-  if ((*stream)->has_names()) {
+  if (!source.bind && !source.endpoint.starts_with("inproc://")) {
     const std::weak_ptr<ZmqStream> poked = *stream;
     names_.Watch(*stream, [to = lanes_[lane].get(), poked] {
       if (std::shared_ptr<ZmqStream> found = poked.lock()) to->Poke(std::move(found));

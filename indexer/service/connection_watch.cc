@@ -19,6 +19,12 @@ std::string_view ConnectionStateName(ConnectionState state) {
   return kNames[static_cast<size_t>(state)];
 }
 
+ConnectionState ConnectionStateOf(const std::optional<absl::Status>& how) {
+  if (!how.has_value()) return ConnectionState::kConnecting;
+  if (how->ok()) return ConnectionState::kConnected;
+  return absl::IsUnavailable(*how) ? ConnectionState::kUnreachable : ConnectionState::kRefused;
+}
+
 std::string ConnectionStatus::ToString() const {
   const std::string name(ConnectionStateName(state));
   return reason.empty() ? name : name + ": " + reason;
@@ -45,22 +51,20 @@ ConnectionWatch::ConnectionWatch(std::string_view what, std::string endpoint,
 void ConnectionWatch::Set(ConnectionState state, std::string_view reason) {
   MutexLock lock(&mutex_);
   const Time now = clock_->Now();
+  const bool other_refusal = state == ConnectionState::kRefused && reason_ != reason;
   reason_ = state == ConnectionState::kConnected ? std::string_view() : reason;
-  if (state == state_) return SayAgain(now);
+  if (state == state_ && !other_refusal) return SayAgain(now);
   const ConnectionState before = std::exchange(state_, state);
   if (before == ConnectionState::kConnected) not_connected_since_ = now;
-  since_ = now;
+  if (before != state_) since_ = now;
   again_at_ = now + kSaidAgainAfter;
   SayChange(before, now);
   ever_ = ever_ || state == ConnectionState::kConnected;
 }
 
 void ConnectionWatch::Set(const std::optional<absl::Status>& how) {
-  if (!how.has_value()) return Set(ConnectionState::kConnecting);
-  if (how->ok()) return Set(ConnectionState::kConnected);
-  const absl::string_view message = how->message();
-  const std::string_view why(message.data(), message.size());
-  Set(absl::IsUnavailable(*how) ? ConnectionState::kUnreachable : ConnectionState::kRefused, why);
+  const absl::string_view why = how.has_value() ? how->message() : absl::string_view();
+  Set(ConnectionStateOf(how), {why.data(), why.size()});
 }
 
 void ConnectionWatch::Tick() {
@@ -73,6 +77,7 @@ ConnectionStatus ConnectionWatch::Get() const {
   ConnectionStatus status{
       .state = state_, .reason = {}, .since = clock_->Now() - since_, .ever = ever_};
   if (state_ == ConnectionState::kConnected) return status;
+  if (state_ == ConnectionState::kConnecting && reason_.empty()) return status;
   status.reason = reason_.empty() ? endpoint_ : endpoint_ + ": " + reason_;
   return status;
 }
@@ -90,8 +95,10 @@ void ConnectionWatch::Say(std::string_view event, std::vector<LogField> more) {
   if (!reason_.empty()) fields.emplace_back("reason", reason_);
   fields.insert(fields.end(), more.begin(), more.end());
   if (unsaid_ > 0) fields.emplace_back("changes", std::exchange(unsaid_, 0));
-  LogAll(state_ == ConnectionState::kConnected ? LogLevel::kInfo : LogLevel::kWarning, event,
-         fields);
+  LogLevel level = LogLevel::kWarning;
+  if (state_ == ConnectionState::kConnected) level = LogLevel::kInfo;
+  if (state_ == ConnectionState::kRefused) level = LogLevel::kError;
+  LogAll(level, event, fields);
 }
 
 void ConnectionWatch::SayChange(ConnectionState before, Time now) {

@@ -8,7 +8,8 @@
 //   kConnecting ──▶ kConnected ◀──▶ kUnreachable ◀──▶ kRefused        each may follow each
 //
 // *Place*: one per connection, at the side that makes it. Who has it calls `Set` or `Tick` at least every few seconds.
-// *Truth*: a state that does not change is logged once a minute, unless it is kConnected. The reason may change without a record.
+// *Truth*: a state that does not change is logged once a minute, unless it is kConnected. Another reason is no change, but of a
+// refusal, which is an error and is to be mended by a person.
 // *Threads*: any. *Cost*: a short lock; a record where there is one.
 // *Bounds*: `kChangesPerMinute` records of changes; further ones are counted in the next record's field `changes`.
 //
@@ -42,10 +43,12 @@ enum class ConnectionState : uint8_t {
   kRefused,      // the other side is there, and takes nothing
 };
 std::string_view ConnectionStateName(ConnectionState state);  // "unreachable"
+// As a stream of holdings tells it (`SenderPump::Progress`): nothing: not known yet; OK; UNAVAILABLE: unreachable; else refused.
+ConnectionState ConnectionStateOf(const std::optional<absl::Status>& how);
 
 struct ConnectionStatus {
   ConnectionState state = ConnectionState::kConnecting;
-  std::string reason;            // "ENDPOINT: why", empty when connected
+  std::string reason;            // "ENDPOINT: why", empty where nothing is wrong
   Duration since{0};             // that it has been so
   bool ever = false;             // it was connected once
   std::string ToString() const;  // "connected", "unreachable: ENDPOINT: why"
@@ -74,7 +77,7 @@ class ConnectionWatch {
   ConnectionWatch& operator=(const ConnectionWatch&) = delete;
 
   void Set(ConnectionState state, std::string_view reason = "");
-  // As a stream of holdings tells it (`SenderPump::Progress`): nothing: not known yet; OK; UNAVAILABLE: unreachable; else refused.
+  // By `ConnectionStateOf`.
   void Set(const std::optional<absl::Status>& how);
   // Time passes.
   void Tick();

@@ -112,7 +112,7 @@ TEST_F(ConnectionWatchTest, OneThatComesAndGoesFillsNoLog) {
 }
 
 TEST_F(ConnectionWatchTest, SaysItsStateInWords) {
-  EXPECT_EQ(watch_.Get().ToString(), "connecting: tcp://h:1");
+  EXPECT_EQ(watch_.Get().ToString(), "connecting");
   watch_.Set(ConnectionState::kUnreachable, "Connection refused");
   EXPECT_EQ(watch_.Get().ToString(), "unreachable: tcp://h:1: Connection refused");
   EXPECT_FALSE(watch_.Get().ever);
@@ -130,6 +130,15 @@ TEST_F(ConnectionWatchTest, AStatusSaysWhetherItIsUnreachableOrRefuses) {
   EXPECT_EQ(watch_.Get().ToString(), "refused: tcp://h:1: another block size");
   watch_.Set(absl::OkStatus());
   EXPECT_EQ(watch_.Get().state, ConnectionState::kConnected);
+}
+
+TEST_F(ConnectionWatchTest, ARefusalIsAnErrorAndSoIsAnotherOne) {
+  for (const char* why : {"another block size", "another block size", "another contract"})
+    watch_.Set(absl::FailedPreconditionError(why));
+  EXPECT_THAT(
+      Said(),
+      ElementsAre(AllOf(HasSubstr("level=error event=refused"), HasSubstr("another block size")),
+                  AllOf(HasSubstr("level=error event=refused"), HasSubstr("another contract"))));
 }
 
 TEST(EveryMinuteTest, IsDueAtOnceAndThenEveryMinuteWhileItHolds) {

@@ -245,4 +245,11 @@ bool HasRedisPassword(std::string_view text) {
   return false;
 }
 
+std::string RedisHosts(const RedisOptions& options) {
+  std::string hosts;
+  for (const Address& host : options.hosts)
+    hosts += (hosts.empty() ? "redis://" : ",") + host.ToString();
+  return hosts;
+}
+
 }  // namespace kvatlas

@@ -48,6 +48,9 @@ struct RedisOptions {
   size_t blocking_max = 64;  // blocking commands at a time, each on a connection of its own
 };
 
+// Its hosts, without what is secret: "redis://10.0.0.1:6379,10.0.0.2:6379".
+std::string RedisHosts(const RedisOptions& options);
+
 // What the file says if `url` names one, else `url`. INVALID_ARGUMENT: the file cannot be read, has another mode, is empty or
 // longer than 4,096 bytes, or names a file in turn.
 absl::StatusOr<std::string> ReadRedisUrl(std::string_view url);

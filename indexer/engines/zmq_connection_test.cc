@@ -1,0 +1,150 @@
+// What is known of a connection to an engine, with real sockets: who is not there is unreachable, with the reason.
+
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <thread>
+
+#include "indexer/engines/stream_sink.h"
+#include "indexer/engines/zmq_source.h"
+#include "indexer/engines/zmq_streams.h"
+#include "indexer/engines/zmq_test_engine.h"
+#include "indexer/service/connection_watch.h"
+
+namespace kvatlas {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+class NoSink : public StreamSink {
+  void Apply(std::string_view, Time) override {}
+  void Lost(Time) override {}
+  void Repaired() override {}
+  void Restarted(Time) override {}
+};
+
+// A port that is taken; it answers every connection with `greeting`, or not at all.
+class Stranger {
+ public:
+  explicit Stranger(std::string greeting) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof(address);
+    EXPECT_EQ(bind(fd_, reinterpret_cast<sockaddr*>(&address), size), 0);
+    EXPECT_EQ(getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &size), 0);
+    port_ = ntohs(address.sin_port);
+    if (greeting.empty()) return;
+    EXPECT_EQ(listen(fd_, 64), 0);
+    thread_ = std::thread([this, greeting = std::move(greeting)] {
+      for (int taken; (taken = accept(fd_, nullptr, nullptr)) >= 0; close(taken))
+        (void)!send(taken, greeting.data(), greeting.size(), MSG_NOSIGNAL);
+    });
+  }
+  ~Stranger() {
+    shutdown(fd_, SHUT_RDWR);
+    if (thread_.joinable()) thread_.join();
+    close(fd_);
+  }
+  std::string endpoint() const { return "tcp://127.0.0.1:" + std::to_string(port_); }
+
+ private:
+  const int fd_;
+  uint16_t port_ = 0;
+  std::thread thread_;
+};
+
+class ZmqConnectionTest : public ::testing::Test {
+ protected:
+  ZmqConnectionTest() : streams_(Options()) { streams_.OpenGate(); }
+
+  static ZmqIngestOptions Options() {
+    ZmqIngestOptions options;
+    options.reconnect_min = std::chrono::milliseconds(10);
+    options.reconnect_max = std::chrono::milliseconds(50);
+    return options;
+  }
+
+  ZmqStreamId Add(const ZmqSource& source) {
+    const absl::StatusOr<ZmqStreamId> id =
+        streams_.Add(source, this, [](size_t) { return std::make_unique<NoSink>(); }, std::nullopt);
+    EXPECT_TRUE(id.ok()) << id.status();
+    return id.ok() ? *id : 0;
+  }
+  ConnectionStatus Connection(ZmqStreamId stream) {
+    return streams_.Stats(stream).value_or(ZmqStreamStats()).connection;
+  }
+  ConnectionStatus Await(ZmqStreamId stream, ConnectionState state) {
+    while (Connection(stream).state != state) std::this_thread::yield();
+    return Connection(stream);
+  }
+
+  ZmqStreams streams_;
+};
+
+TEST_F(ZmqConnectionTest, APortWhereNobodyListensIsUnreachable) {
+  const Stranger nobody("");
+  const ZmqStreamId stream = Add({.worker_name = "w", .endpoint = nobody.endpoint()});
+  const ConnectionStatus status = Await(stream, ConnectionState::kUnreachable);
+  EXPECT_EQ(status.ToString(), "unreachable: " + nobody.endpoint() + ": Connection refused");
+  EXPECT_FALSE(status.ever);
+}
+
+TEST_F(ZmqConnectionTest, ANameWithoutAnAddressIsUnreachable) {
+  const ZmqStreamId stream =
+      Add({.worker_name = "w", .endpoint = "tcp://nowhere.invalid:5557", .from_flags = true});
+  EXPECT_THAT(Await(stream, ConnectionState::kUnreachable).reason,
+              AllOf(StartsWith("tcp://nowhere.invalid:5557: "), HasSubstr("nowhere.invalid")));
+}
+
+TEST_F(ZmqConnectionTest, AnotherProtocolIsSaidToBeOne) {
+  const Stranger http("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n");
+  const ZmqStreamId stream = Add({.worker_name = "w", .endpoint = http.endpoint()});
+  EXPECT_THAT(Await(stream, ConnectionState::kUnreachable).reason, HasSubstr("ZeroMQ"));
+}
+
+TEST_F(ZmqConnectionTest, AnEngineThatComesGoesAndComesAgain) {
+  ZmqTestEngine engine({});
+  const ZmqStreamId stream = Add({.worker_name = "w", .endpoint = engine.endpoint()});
+  EXPECT_EQ(Await(stream, ConnectionState::kConnected).reason, "");
+  engine.Stop();
+  EXPECT_TRUE(Await(stream, ConnectionState::kUnreachable).ever);
+  engine.Start();
+  Await(stream, ConnectionState::kConnected);
+}
+
+TEST_F(ZmqConnectionTest, AReplaySocketThatIsNotThereIsUnreachable) {
+  ZmqTestEngine engine({});
+  const Stranger nobody("");
+  const ZmqStreamId stream = Add(
+      {.worker_name = "w", .endpoint = engine.endpoint(), .replay_endpoint = nobody.endpoint()});
+  Await(stream, ConnectionState::kConnected);
+  std::optional<ConnectionStatus> replay;
+  while (!replay.has_value()) {
+    replay = streams_.Stats(stream)->replay;
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(replay->ToString(), "unreachable: " + nobody.endpoint() + ": Connection refused");
+}
+
+TEST_F(ZmqConnectionTest, AReplaySocketThatAnswersIsConnected) {
+  ZmqTestEngine engine({.replay = true});
+  const ZmqStreamId stream = Add({.worker_name = "w",
+                                  .endpoint = engine.endpoint(),
+                                  .replay_endpoint = engine.replay_endpoint()});
+  const auto replay = [&] { return streams_.Stats(stream)->replay.value_or(ConnectionStatus()); };
+  while (replay().state != ConnectionState::kConnected) std::this_thread::yield();
+}
+
+}  // namespace
+}  // namespace kvatlas
