@@ -15,6 +15,7 @@
 #include "indexer/base/memory_budget.h"
 #include "indexer/holders/holder_registry.h"
 #include "indexer/holders/refused_holders.h"
+#include "indexer/service/connection_watch.h"
 #include "indexer/service/grpc_status.h"
 #include "indexer/service/text_escape.h"
 #include "indexer/transport/holders_wire.h"
@@ -51,6 +52,8 @@ void FillParent(const ParentStats& parent, v1::ParentStats* stats) {
   stats->set_bytes_sent(parent.bytes_sent);
   stats->set_waypoints_held(parent.waypoints_held);
   if (!parent.refusal.ok()) stats->set_refused(parent.refusal.ToString());
+  stats->set_state(std::string(ConnectionStateName(ConnectionStateOf(parent.progress))));
+  if (parent.progress.has_value()) stats->set_reason(std::string(parent.progress->message()));
 }
 
 // Cells whose streams do what a correct one does not, by name; those that were named before stay while they are known.

@@ -30,7 +30,9 @@
 #include "indexer/index/index.h"
 #include "indexer/service/address.h"
 #include "indexer/service/admin_http.h"
+#include "indexer/service/connection_watch.h"
 #include "indexer/service/grpc_server.h"
+#include "indexer/service/log.h"
 #include "indexer/service/memory_watch.h"
 #include "indexer/service/metrics.h"
 #include "indexer/service/service_main.h"
@@ -178,15 +180,35 @@ void Announce(const HolderRegistry& registry, Announcer* announcer) {
   announcer->SetLoad(now.load);
 }
 
+// Says that no cell reports to this node, and what to do about it.
+class CellsWatch {
+ public:
+  explicit CellsWatch(std::string address) : address_(std::move(address)) {}
+  void Tick(const HolderRegistry& registry) {
+    if (!none_.Due(registry.Stats().streams_open == 0, Clock::Real().Now())) return;
+    Log(std::exchange(said_, true) ? LogLevel::kWarning : LogLevel::kInfo,
+        "no cell yet: this node answers that nothing is known",
+        {{"leaves", "are to be started with --parents " + address_}});
+  }
+
+ private:
+  const std::string address_;
+  EveryMinute none_;
+  bool said_ = false;
+};
+
 // Until a signal: leases and repairs below, news above, other parents when there are, what is announced of this node.
 void Serve(ServiceMain& service, HolderRegistry& registry, MemoryBudget* memory,
-           CoverageReporter& reporter, FoundNodes& parents, Announcer* announcer) {
+           CoverageReporter& reporter, FoundNodes& parents, Announcer* announcer,
+           const std::string& address) {
   MemoryWatch memory_watch(memory);
+  CellsWatch cells(address);
   Time announce_at{0};
   for (int i = 0; !service.WaitForSignal(kReportEvery).has_value(); i = (i + 1) % kReportsPerTick) {
     if (i == 0) {
       memory_watch.Tick();
       registry.Tick();
+      cells.Tick(registry);
       if (std::optional<ShardMap> changed = parents.Changed(); changed.has_value())
         (void)reporter.SetParents(*std::move(changed));
       if (announcer != nullptr && Clock::Real().Now() >= announce_at) {
@@ -237,7 +259,8 @@ int Run(ServiceMain& service, Flags& flags, const Levels& levels, FoundNodes& pa
       !status.ok()) {
     return service.Fail(status);
   }
-  Serve(service, hierarchy.registry(), &memory, reporter, parents, announcer->get());
+  Serve(service, hierarchy.registry(), &memory, reporter, parents, announcer->get(),
+        flags.advertise.empty() ? grpc.address().ToString() : flags.advertise);
   if (*announcer != nullptr) (*announcer)->Stop();
   http.SetHealth(Health::kStopping);
   grpc.SetHealth(Health::kStopping);

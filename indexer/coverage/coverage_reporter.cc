@@ -4,11 +4,13 @@
 #include <atomic>
 #include <cmath>
 #include <deque>
+#include <map>
 #include <optional>
 #include <variant>
 
 #include "absl/base/thread_annotations.h"
 #include "indexer/base/mutex.h"
+#include "indexer/service/connection_watch.h"
 #include "indexer/stream/message_size.h"
 #include "indexer/stream/resident_set.h"
 #include "indexer/stream/sender_pump.h"
@@ -18,6 +20,7 @@ namespace {
 
 // For what a stream that is replaced has yet to say.
 constexpr Duration kGoodbyeTime = std::chrono::milliseconds(100);
+constexpr Duration kWatchEvery = std::chrono::milliseconds(200);
 // Maps of parents that still count beside the one in force; the oldest goes when another comes.
 constexpr size_t kFormerMapsMax = 4;
 
@@ -96,6 +99,22 @@ class CoverageReporter::Stream {
     ended_ = true;
     for (const auto& shard : shards_) {
       for (const auto& parent : shard->parents) Goodbye(*parent, end);
+    }
+  }
+
+  // How each parent is, by address: connected if any stream is, else refused if any is, else what the last one says. By `Tick`'s
+  // thread.
+  void AddProgress(std::map<std::string, std::optional<absl::Status>>* by_parent) const {
+    const auto rank = [](const std::optional<absl::Status>& how) {
+      return how.has_value() ? how->ok() ? 3 : absl::IsUnavailable(*how) ? 1 : 2 : 0;
+    };
+    for (const auto& shard : shards_) {
+      for (const auto& parent : shard->parents) {
+        if (parent->leaving) continue;
+        std::optional<absl::Status> how = parent->pump->Progress();
+        const auto [it, is_new] = by_parent->try_emplace(parent->address, how);
+        if (!is_new && rank(how) > rank(it->second)) it->second = std::move(how);
+      }
     }
   }
 
@@ -365,6 +384,7 @@ class CoverageReporter::Stream {
     of.sender = parent.pump->stats();
     of.status = parent.pump->status();
     of.refusal = parent.pump->refusal();
+    of.progress = parent.pump->Progress();
     MutexLock lock(&shard.mutex);
     of.waypoints_here = shard.resident.size();
     return of;
@@ -407,9 +427,30 @@ struct CoverageReporter::State {
                   [](const auto& stream) { return stream->users == 0 && stream->ended(); });
   }
 
+  // Says how parents are. By `Tick`.
+  void WatchParents() {
+    const Time now = options.clock->Now();
+    if (watch_at.has_value() && now < *watch_at) return;
+    watch_at = now + kWatchEvery;
+    std::map<std::string, std::optional<absl::Status>> by_parent;
+    for (const auto& stream : All()) stream->AddProgress(&by_parent);
+    std::erase_if(watches, [&](const auto& watch) { return !by_parent.contains(watch.first); });
+    for (const auto& [address, how] : by_parent) {
+      std::unique_ptr<ConnectionWatch>& watch = watches[address];
+      if (watch == nullptr) {
+        watch = std::make_unique<ConnectionWatch>(
+            "parent", address, std::vector<LogField>{{"cell", ToString(options.cell)}},
+            options.clock);
+      }
+      watch->Set(how);
+    }
+  }
+
   bool KeepsCoverage() const { return !options.parents.empty() || options.parents_may_come; }
 
-  CoverageReporterOptions options;  // immutable from the first tick
+  CoverageReporterOptions options;                                  // immutable from the first tick
+  std::optional<Time> watch_at;                                     // of `Tick`'s thread
+  std::map<std::string, std::unique_ptr<ConnectionWatch>> watches;  // by address; likewise
   std::atomic<Epoch> epochs;  // the next stream's: a later one fences an earlier one of its cell
   mutable Mutex mutex;
   std::shared_ptr<const ShardMap> parents ABSL_GUARDED_BY(mutex);
@@ -471,6 +512,7 @@ void CoverageReporter::Tick() {
   }
   for (const auto& stream : state_->All()) stream->Tick(parents);
   state_->RemoveEnded();
+  state_->WatchParents();
 }
 
 void CoverageReporter::Stop(Duration flush_for) {

@@ -15,6 +15,7 @@
 // the resident set. When the parents change (`SetParents`), each new one is sent all of its part; what a shard has no longer
 // to know is withdrawn after `parents_overlap`, and parents that are gone are told goodbye then: so that who still asks by
 // the map before finds what that promises.
+// In the log: how each parent is reached (`connection_watch.h`), all domains together.
 // *Threads*: any thread may call everything but `Tick` and `Stop`, which one thread calls.
 // *Bounds*: `CoverageOptions::waypoints_max`; at most `waypoints_per_tick` leave per tick and domain; a
 // parent that does not keep up costs its pump's window and then gets a snapshot.
@@ -34,6 +35,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -109,6 +111,7 @@ struct ParentStats {
   absl::Status status;  // not OK: refused for good
   // Not OK: refused until something is mended, such as a schedule at either end, or two processes of one name.
   absl::Status refusal;
+  std::optional<absl::Status> progress;  // `SenderPump::Progress`
 };
 
 class CoverageReporter {

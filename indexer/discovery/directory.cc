@@ -1,11 +1,14 @@
 #include "indexer/discovery/directory.h"
 
 #include <algorithm>
+#include <memory>
 #include <tuple>
 #include <utility>
 
 #include "indexer/base/mutex.h"
 #include "indexer/discovery/directory_source.h"
+#include "indexer/service/connection_watch.h"
+#include "indexer/service/redis_url.h"
 
 namespace kvatlas {
 namespace {
@@ -27,7 +30,8 @@ struct Directory::State {
     std::vector<ServiceRecord> records;
     std::optional<Time> heard;  // last answer that was none of failure
     absl::Status status;
-    bool asked = false;  // it has reported once, whatever
+    bool asked = false;                                // it has reported once, whatever
+    std::unique_ptr<ConnectionWatch> watch = nullptr;  // null: there is nothing to be asked
   };
 
   // A source's report: what it names now, then everybody is told if that changes the whole.
@@ -40,6 +44,11 @@ struct Directory::State {
       Source& source = sources[index];
       source.asked = true;
       source.status = report.status();
+      if (source.watch != nullptr) {
+        source.watch->Set(report.ok() || absl::IsUnavailable(source.status)
+                              ? source.status
+                              : absl::UnavailableError(source.status.ToString()));
+      }
       if (report.ok()) {
         source.records = *std::move(report);
         source.heard = options.clock->Now();
@@ -108,6 +117,10 @@ absl::StatusOr<std::unique_ptr<Directory>> Directory::Open(DirectoryOptions opti
       if (!source.ok()) return source.status();
       started.push_back(source->get());
       state->sources.push_back({entry, *std::move(source), {}, std::nullopt, {}, false});
+      if (entry.starts_with("dns:") || entry.starts_with("redis")) {
+        state->sources.back().watch = std::make_unique<ConnectionWatch>(
+            "directory", WithoutRedisPassword(entry), std::vector<LogField>{}, options.clock);
+      }
     }
   }
   state->options = std::move(options);

@@ -200,7 +200,13 @@ class HolderRegistry::Session : public ReceiverSession {
   }
 
   ~Session() override {
-    if (holder_ != nullptr) holder_->OnDisconnected(id_, state_->options.clock->Now());
+    if (holder_ != nullptr) {
+      holder_->OnDisconnected(id_, state_->options.clock->Now());
+      LogEvery(StreamLog(), "ended " + ToString(holder_->id()), LogLevel::kInfo, "stream ended",
+               {{"holder", ToString(holder_->id())},
+                {"domain", ToString(domain_->domain())},
+                {"peer", peer_}});
+    }
     state_->streams_open.fetch_sub(1);
   }
 
@@ -269,7 +275,10 @@ class HolderRegistry::Session : public ReceiverSession {
       Log(LogLevel::kInfo, "stream welcomed",
           {{"holder", ToString(hello.holder)},
            {"domain", ToString(hello.domain)},
-           {"epoch", hello.epoch}});
+           {"sender", hello.starting ? "new" : "returning"},
+           {"peer", peer_},
+           {"epoch", hello.epoch},
+           {"instance", hello.instance_id}});
       return absl::OkStatus();
     }
   }

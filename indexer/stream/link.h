@@ -55,6 +55,8 @@ class SenderLinkObserver {
   virtual ~SenderLinkObserver() = default;
   virtual void OnConnected() = 0;
   virtual void OnDisconnected(const absl::Status& why) = 0;
+  // There was no connection, and an attempt to make one failed; it is tried again.
+  virtual void OnUnreachable(const absl::Status& why) { static_cast<void>(why); }
   virtual void OnMessage(ReceiverMessage message) = 0;
   // Room to write again after `Write` returned false.
   virtual void OnWritable() = 0;

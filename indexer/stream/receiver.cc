@@ -151,7 +151,10 @@ void StreamReceiver::State::On(const Hello& hello, Time now, Out* out) {
     ++stats.hellos_refused;
     out->push_back(
         Refuse{.code = absl::StatusCode::kFailedPrecondition,
-               .reason = older ? "a younger epoch is known" : "another instance has this epoch",
+               .reason = "another sender has this name: expected epoch " + std::to_string(epoch) +
+                         " of instance " + std::to_string(instance_id) + ", found " +
+                         (older ? "the older epoch " : "epoch ") + std::to_string(hello.epoch) +
+                         " of instance " + std::to_string(hello.instance_id),
                .epoch = epoch,
                .instance_id = instance_id,
                .lapsed = now - std::max(last_heard, lease_from) >= options.lease_ttl});

@@ -338,10 +338,15 @@ void StreamSender::State::Replaced(const Refuse& refuse, Time now) {
   phase = Phase::kRefused;
   hello_at = now + ReplacedWait();
   ++replaced_in_a_row;
+  const auto incarnation = [](Epoch epoch, uint64_t instance) {
+    return "epoch " + std::to_string(epoch) + " of instance " + std::to_string(instance);
+  };
   refusal = absl::FailedPreconditionError(
-      "another sender of the same name has replaced this one, with epoch " +
-      std::to_string(refuse.epoch) + " instead of " + std::to_string(identity.epoch) +
-      ": give one of them another name, or end it");
+      "another process has the name " + ToString(identity.holder) + " in " +
+      ToString(identity.domain) + " and has replaced this one: expected " +
+      incarnation(identity.epoch, identity.instance_id) + ", found the younger " +
+      incarnation(refuse.epoch, refuse.instance_id) +
+      "; give each process a name of its own, or end one of them");
 }
 
 // What tells two senders apart spreads their hellos.

@@ -3,6 +3,24 @@
 #include <utility>
 
 namespace kvatlas {
+namespace {
+
+// Of a connection's end: does the other side take nothing of this stream until something is mended?
+bool IsRefusal(const absl::Status& why) {
+  switch (why.code()) {
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kResourceExhausted:
+    case absl::StatusCode::kPermissionDenied:
+    case absl::StatusCode::kUnauthenticated:
+    case absl::StatusCode::kUnimplemented:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
 
 // Locks in this order: `resident_mutex`, then `mutex`. The link is written under both, which never blocks, so that messages
 // leave in the order in which they were made; it is reset and stopped under neither.
@@ -24,6 +42,7 @@ struct SenderPump::State {
   // Made but not taken by the link.
   std::optional<SenderMessage> pending ABSL_GUARDED_BY(mutex);
   bool connected ABSL_GUARDED_BY(mutex) = false;
+  absl::Status ended ABSL_GUARDED_BY(mutex);  // why the last connection ended, or was not made
   bool started ABSL_GUARDED_BY(mutex) = false;
   bool stopped ABSL_GUARDED_BY(mutex) = false;
 
@@ -105,8 +124,14 @@ void SenderPump::OnConnected() {
   Flush();
 }
 
-void SenderPump::OnDisconnected(const absl::Status&) {
+void SenderPump::OnUnreachable(const absl::Status& why) {
   MutexLock lock(&state_->mutex);
+  state_->ended = why;
+}
+
+void SenderPump::OnDisconnected(const absl::Status& why) {
+  MutexLock lock(&state_->mutex);
+  state_->ended = why;
   state_->connected = false;
   state_->pending.reset();  // the welcome of the next connection says what is missing
   state_->sender.OnDisconnected(state_->clock->Now());
@@ -183,6 +208,17 @@ absl::Status SenderPump::status() const {
 absl::Status SenderPump::refusal() const {
   MutexLock lock(&state_->mutex);
   return state_->sender.refusal();
+}
+
+std::optional<absl::Status> SenderPump::Progress() const {
+  MutexLock lock(&state_->mutex);
+  if (!state_->sender.status().ok()) return state_->sender.status();
+  if (state_->sender.welcomed()) return absl::OkStatus();
+  if (!state_->sender.refusal().ok()) return state_->sender.refusal();
+  const absl::Status ended = state_->ended;
+  if (ended.ok()) return std::nullopt;
+  return IsRefusal(ended) || absl::IsUnavailable(ended) ? ended
+                                                        : absl::UnavailableError(ended.ToString());
 }
 
 absl::Status SenderPump::WhyRefused() const {

@@ -58,6 +58,9 @@ class SenderPump : private SenderLinkObserver {
   absl::Status refusal() const;
   // Either of them.
   absl::Status WhyRefused() const;
+  // How far it is: nothing: it is being connected. OK: welcomed. UNAVAILABLE: the receiver is not reached, in words of the link;
+  // else it refuses, and why.
+  std::optional<absl::Status> Progress() const;
 
   // Blocks until everything appended before is acknowledged, or the timeout; true when it is.
   bool WaitAtRest(Duration timeout);
@@ -65,6 +68,7 @@ class SenderPump : private SenderLinkObserver {
  private:
   void OnConnected() override;
   void OnDisconnected(const absl::Status& why) override;
+  void OnUnreachable(const absl::Status& why) override;
   void OnMessage(ReceiverMessage message) override;
   void OnWritable() override;
 

@@ -87,9 +87,8 @@ struct GrpcLink::Core : std::enable_shared_from_this<GrpcLink::Core> {
 // Once the call is closing, nobody new is pinned, and the last pin removed gives up the hold.
 class GrpcLink::Call : public grpc::ClientBidiReactor<v1::SenderMessage, v1::ReceiverMessage> {
  public:
-  explicit Call(std::shared_ptr<Core> core) : core_(std::move(core)) {
-    context_.set_wait_for_ready(true);
-  }
+  // It does not wait for the channel: who waits is not told why there is nobody.
+  explicit Call(std::shared_ptr<Core> core) : core_(std::move(core)) {}
 
   // REQUIRES: `core->call` is this.
   void Start() {
@@ -229,6 +228,9 @@ class GrpcLink::Call : public grpc::ClientBidiReactor<v1::SenderMessage, v1::Rec
       if (!refused_.ok()) why = refused_;
     }
     if (why.ok()) why = absl::UnavailableError("the receiver ended the stream");
+    if (absl::IsUnimplemented(why))
+      why = absl::UnimplementedError(
+          "it takes no streams: is this the gRPC port of a leaf or a hierarchy?");
     const std::shared_ptr<Core> core = core_;
     core->Forget();
     delete this;  // and the context with its hold on the channel: before anybody hears of it, see `Stop`
@@ -329,9 +331,14 @@ void GrpcLink::Core::Notify(Notice notice) {
     if (std::holds_alternative<Connected>(next)) connected = true;
     SenderLinkObserver* const to = connected ? observer : nullptr;
     const bool ended = std::holds_alternative<Disconnected>(next);
+    SenderLinkObserver* const in_vain = ended && !connected && !stopping ? observer : nullptr;
     if (ended) connected = false;
     mutex.Unlock();
-    Deliver(std::move(next), to);
+    if (in_vain != nullptr) {
+      in_vain->OnUnreachable(std::get<Disconnected>(next).why);
+    } else {
+      Deliver(std::move(next), to);
+    }
     mutex.Lock();
     if (ended && !stopping) ScheduleCall();
   }

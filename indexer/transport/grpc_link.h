@@ -1,7 +1,7 @@
 // How does a sender reach its receiver over the network? A `SenderLink` over one gRPC call of
 // `Holdings.Stream`, made again whenever it ends.
 //
-//   1. A call is started; it waits until the channel has reached the server.
+//   1. A call is started. While the server is not reached it fails, with the reason (`OnUnreachable`), and 3 follows.
 //   2. The server sends its headers: connected. Messages flow both ways.
 //   3. The call ends (`Reset`, a refusal, a dead peer): disconnected, then 1 again after the backoff,
 //      which starts over once a connection has carried a message back.

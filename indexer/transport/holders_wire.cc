@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "indexer/base/memory_budget.h"
+#include "indexer/holders/refused_holders.h"
 #include "indexer/service/call_progress.h"
 #include "indexer/service/long_answers.h"
 #include "indexer/service/memory_watch.h"
@@ -31,6 +32,7 @@ void FillHolder(const HolderStats& holder, v1::HolderStats* stats) {
   if (holder.load.has_value()) ToProto(*holder.load, stats->mutable_load());
   stats->set_side_blocks(holder.side_blocks);
   if (!holder.layout.plain()) ToProto(holder.layout, stats->mutable_layout());
+  stats->set_state(holder.connected ? "connected" : holder.masked ? "silent" : "disconnected");
 }
 
 void FillDomain(const DomainStats& domain, v1::DomainStats* stats) {
@@ -88,6 +90,13 @@ void FillStats(const HolderRegistry& registry, v1::StatsResponse* response) {
   response->set_streams_open(registry.Stats().streams_open);
   if (registry.memory() != nullptr) FillMemory(*registry.memory(), response->mutable_memory());
   for (const Domain& domain : registry.Domains()) FillStats(registry, domain, response);
+  for (const RefusedHolder& holder : registry.Refused()) {
+    v1::RefusedStream* refused = response->add_refused();
+    ToProto(holder.domain, refused->mutable_domain());
+    ToProto(holder.holder, refused->mutable_holder());
+    refused->set_reason(holder.reason);
+    refused->set_times(holder.times);
+  }
 }
 
 void FillStats(const HolderRegistry& registry, const Domain& domain, v1::StatsResponse* response) {

@@ -143,6 +143,7 @@ class RedisLink::Core {
   Time looked_ ABSL_GUARDED_BY(mutex_){0};
   mutable std::map<std::string, Reader> readers_ ABSL_GUARDED_BY(mutex_);
   RedisLinkStats stats_ ABSL_GUARDED_BY(mutex_);
+  std::string refused_by_ ABSL_GUARDED_BY(mutex_);  // the reader of `last_refusal`
   // Immutable from `Start` on.
   SenderLinkObserver* observer_ = nullptr;
   std::unique_ptr<RedisCommands> client_;
@@ -348,12 +349,15 @@ RedisLinkStats RedisLink::Core::Stats() const {
 
 void RedisLink::Core::OnRedis(const absl::Status& state) {
   uint64_t lost = 0;
+  bool in_vain = false;
   {
     MutexLock lock(&mutex_);
     redis_up_ = state.ok();
     if (!state.ok() && connected_) lost = connection_;
     if (!state.ok()) stats_.last_loss = state;
+    in_vain = !state.ok() && lost == 0 && !stopped_;
   }
+  if (in_vain) observer_->OnUnreachable(state);
   if (lost != 0) Disconnect(lost, state);
   if (state.ok()) Connect();
 }
@@ -394,8 +398,6 @@ void RedisLink::Core::Disconnect(uint64_t connection, const absl::Status& why) {
     ++stats_.losses;
     stats_.last_loss = why;
   }
-  LogEvery(LinkLog(), options_.cell, LogLevel::kWarning, "log in redis not reached",
-           {{"cell", options_.cell}, {"reason", why}});
   observer_->OnDisconnected(why);
   client_->RunAfter(wait, [this] {
     {
@@ -598,6 +600,7 @@ void RedisLink::Core::OnReaderSaid(const std::map<std::string, std::string>& sai
     Reader& state = readers_[reader];
     state.applied = std::max(state.applied, *number);
     state.heard = clock_.Now();
+    if (reader == refused_by_) stats_.last_refusal.clear();
   } else if (kind == "g") {
     readers_.erase(reader);
   } else if (kind == "n" && number.has_value()) {
@@ -609,6 +612,7 @@ void RedisLink::Core::OnReaderSaid(const std::map<std::string, std::string>& sai
   } else if (kind == "r") {
     ++stats_.refusals;
     stats_.last_refusal = field("w");
+    refused_by_ = reader;
     LogEvery(LinkLog(), reader, LogLevel::kWarning, "a reader refuses the stream",
              {{"stream", stream_->name}, {"reader", reader}, {"reason", field("w")}});
   }

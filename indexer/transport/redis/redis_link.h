@@ -38,7 +38,7 @@ struct RedisLinkStats {
   uint64_t losses = 0;           // connections that ended
   uint64_t readers = 0;          // heard of within `reader_ttl`
   absl::Status last_loss;        // why
-  std::string last_refusal;
+  std::string last_refusal;      // empty: none, or that reader takes the stream by now
 };
 
 class RedisLink : public SenderLink {

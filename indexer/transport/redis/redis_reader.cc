@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "indexer/service/redis_client.h"
+#include "indexer/service/redis_url.h"
 #include "indexer/stream/validate.h"
 #include "indexer/transport/redis/redis_reader_impl.h"
 #include "indexer/transport/redis/redis_scripts.h"
@@ -36,6 +37,7 @@ RedisReader::Impl::Impl(const RedisLogOptions& options, const std::string& name,
       reader_(name + "-" + RedisHex(RandomInstanceId())),
       acceptor_(acceptor),
       clock_(clock),
+      watch_("redis", RedisHosts(options.redis), {{"cell", options.cell}}, clock),
       shards_(options.shards) {
   for (uint32_t i = 0; i < options_.shards; ++i) {
     Shard& shard = shards_[i];
@@ -146,6 +148,7 @@ RedisReaderStats RedisReader::Impl::Stats() const {
 // ---- Time ----
 
 void RedisReader::Impl::Tick(Time now) {
+  watch_.Tick();
   if (!up_) return;
   if (shards_at_ != Time(0) && now >= shards_at_) {
     shards_at_ = Time(0);
@@ -190,6 +193,7 @@ void RedisReader::Impl::OnRedis(const absl::Status& state) {
     stats.connected = state.ok();
     stats.status = state;
   });
+  watch_.Set(state.ok() ? state : absl::UnavailableError(state.ToString()));
   if (state.ok()) {
     up_ = true;
     find_at_ = Time(0);
@@ -197,8 +201,6 @@ void RedisReader::Impl::OnRedis(const absl::Status& state) {
   }
   if (!std::exchange(up_, false)) return;
   ++redis_life_;
-  LogEvery(RedisReaderLog(), options_.cell, LogLevel::kWarning, "redis is away",
-           {{"cell", options_.cell}, {"reason", state}});
   for (Shard& shard : shards_) shard.found = false;
   Silence();
   Count([](RedisReaderStats& stats) { ++stats.losses; });

@@ -27,6 +27,7 @@
 #include "indexer/base/clock.h"
 #include "indexer/base/ids.h"
 #include "indexer/base/mutex.h"
+#include "indexer/service/connection_watch.h"
 #include "indexer/service/log.h"
 #include "indexer/service/redis_commands.h"
 #include "indexer/service/redis_reply.h"
@@ -178,6 +179,7 @@ class RedisReader::Impl {
   const std::string reader_;
   StreamAcceptor* const acceptor_;
   const Clock* const clock_;
+  ConnectionWatch watch_;
 
   std::vector<Shard> shards_;
   std::unordered_map<std::string, std::unique_ptr<Stream>> streams_;
