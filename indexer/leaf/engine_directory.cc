@@ -455,6 +455,11 @@ struct EngineDirectory::State {
       const bool heard = !stats.ok() || (stats->connected && reads && !is_awaited);
       const bool alive = heard || (!is_awaited && !GoneForLong(&instance->gone_since, rank, now));
       if (heard) instance->gone_since.erase(rank);
+      if (!stats.ok() || stats->connection.ever) {
+        instance->holders->SetReached(rank);
+      } else {
+        instance->look_at = now;  // soon again
+      }
       instance->holders->SetAlive(rank, heard, alive);
       any_heard = any_heard || heard;
       any_alive = any_alive || alive;
@@ -504,7 +509,15 @@ absl::Status EngineDirectory::Register(const EngineRegistration& registration) {
   const Domain domain = DomainOf(registration.model, registration.group);
   const absl::StatusOr<InstancePtr> begun =
       state_->Begin(registration, domain, /*may_have_rank=*/false);
-  if (!begun.ok()) return begun.status();
+  if (!begun.ok()) {
+    static LogLimiter limiter(std::chrono::seconds(10));
+    LogEvery(limiter, registration.instance, LogLevel::kError, "registration of an engine refused",
+             {{"worker", registration.instance},
+              {"rank", registration.rank},
+              {"endpoint", registration.endpoint},
+              {"reason", begun.status()}});
+    return begun.status();
+  }
   const InstancePtr& instance = *begun;
   // What a peer told of it is old by now.
   if (instance->restored && state_->IsOpen() && !instance->settled.contains(registration.rank))

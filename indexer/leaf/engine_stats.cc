@@ -8,6 +8,7 @@
 
 #include "indexer/base/domain.h"
 #include "indexer/engines/engine_event.h"
+#include "indexer/leaf/engine_state.h"
 #include "indexer/transport/holders_wire.h"
 
 namespace kvatlas {
@@ -46,6 +47,10 @@ void FillEngine(const EngineEntry& entry, v1::HolderStats* holder) {
   holder->set_batches(worker.batches);
   const EngineListener* listener = ListenerOf(entry, holder->holder().rank());
   if (listener == nullptr) return;
+  const EngineState state = StateOf(entry, *listener);
+  holder->set_state(std::string(state.name));
+  holder->set_reason(state.reason);
+  holder->set_endpoint(listener->endpoint);
   holder->set_connected(listener->stream.connected);
   engine->set_silent_ms(Milliseconds(listener->stream.silent));
   engine->set_lag_ms(listener->stream.lag_ms);

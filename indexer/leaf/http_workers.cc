@@ -6,6 +6,7 @@
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
+#include "indexer/leaf/engine_state.h"
 #include "indexer/leaf/http_explain.h"
 
 namespace kvatlas {
@@ -37,6 +38,26 @@ void AppendStatus(ListenerStatus status, std::string* out) {
   AppendJsonText(ListenerStatusName(status), out);
 }
 
+void AppendState(const EngineState& state, std::string* out) {
+  *out += ",\"state\":";
+  AppendJsonText(state.name, out);
+  if (state.reason.empty()) return;
+  *out += ",\"reason\":";
+  AppendJsonText(state.reason, out);
+}
+
+void AppendReplay(const EngineListener& listener, std::string* out) {
+  if (listener.replay_endpoint.empty()) return;
+  *out += ",\"replay_endpoint\":";
+  AppendJsonText(listener.replay_endpoint, out);
+  if (!listener.stream.replay.has_value()) return;  // nothing was asked yet
+  *out += ",\"replay_state\":";
+  AppendJsonText(ConnectionStateName(listener.stream.replay->state), out);
+  if (listener.stream.replay->reason.empty()) return;
+  *out += ",\"replay_reason\":";
+  AppendJsonText(listener.stream.replay->reason, out);
+}
+
 void AppendStream(const ZmqStreamStats& stream, std::string* out) {
   const TrackerStats& tracker = stream.tracker;
   absl::StrAppend(out, ",\"connected\":", stream.connected ? "true" : "false", ",\"silent_ms\":",
@@ -64,6 +85,8 @@ void AppendListeners(const EngineEntry& entry, bool detail, std::string* out) {
     AppendJsonText(listener.endpoint, out);
     *out += ",\"status\":";
     AppendStatus(listener.stream.status, out);
+    AppendState(StateOf(entry, listener), out);
+    AppendReplay(listener, out);
     if (!listener.stream.last_error.empty()) {
       *out += ",\"last_error\":";
       AppendJsonText(listener.stream.last_error, out);
@@ -148,6 +171,7 @@ void AppendWorkers(const std::vector<EngineEntry>& entries, bool detail, std::st
     AppendJsonText(entry.source, out);
     *out += ",\"status\":";
     AppendStatus(entry.status, out);
+    AppendState(StateOf(entry), out);
     *out += ",\"model_name\":";
     AppendJsonText(entry.domain.model, out);
     *out += ",\"routing_group\":";

@@ -22,6 +22,7 @@
 #include "indexer/leaf/mooncake_api.h"
 #include "indexer/leaf/peers.h"
 #include "indexer/service/admin_http.h"
+#include "indexer/service/connection_watch.h"
 #include "indexer/service/flags.h"
 #include "indexer/service/grpc_server.h"
 #include "indexer/service/health.h"
@@ -170,6 +171,8 @@ void FillParents(const CoverageReporter& reporter, v1::StatsResponse* response) 
     parent->set_waypoints_covered(stats.waypoints_covered);
     parent->set_waypoints_waiting(stats.waypoints_waiting);
     if (!stats.refusal.ok()) parent->set_refused(stats.refusal.ToString());
+    parent->set_state(std::string(ConnectionStateName(ConnectionStateOf(stats.progress))));
+    if (stats.progress.has_value()) parent->set_reason(std::string(stats.progress->message()));
   }
 }
 
@@ -342,6 +345,19 @@ struct Leaf::Parts {
     if (recovering.joinable()) recovering.join();
   }
 
+  // Says that nobody streams to this leaf, and what to do about it.
+  void WatchWorkers() {
+    const Time now = Clock::Real().Now();
+    const bool none = directory.instances() == 0 && registry.Stats().streams_open == 0;
+    if (!no_workers.Due(none && serving.load(), now)) return;
+    const std::string address = grpc.address().ToString();
+    Log(std::exchange(no_workers_said, true) ? LogLevel::kWarning : LogLevel::kInfo,
+        "no worker yet: this leaf answers that nothing is known",
+        {{"engines",
+          "--workers NAME=tcp://HOST:PORT, or POST /register on " + http.address().ToString()},
+         {"publishers", "are to stream to " + address + ": leaves=" + address}});
+  }
+
   // What time brings, until `stopping`.
   void RunTimer() {
     MutexLock lock(&mutex);
@@ -353,6 +369,7 @@ struct Leaf::Parts {
         directory.Tick();
         SweepNames();
         ServeWhenReady();
+        WatchWorkers();
       }
       reporter.Tick();
       mutex.Lock();
@@ -379,6 +396,8 @@ struct Leaf::Parts {
   Metrics metrics;
   MemoryBudget memory;
   MemoryWatch memory_watch{&memory};  // of the timer
+  EveryMinute no_workers;             // likewise
+  bool no_workers_said = false;       // likewise
   CoverageReporter reporter;
   HolderRegistry registry;
   ZmqIngest ingest;
@@ -429,6 +448,9 @@ absl::StatusOr<std::unique_ptr<Leaf>> Leaf::Start(LeafOptions options) {
                                                       : options.advertise);
   if (absl::Status status = parts.StartEngines(options); !status.ok()) return status;
   parts.StartRedis(options);
+  if (options.parents.empty() && !options.parents_may_come)
+    Log(LogLevel::kInfo, "no parents: no hierarchy hears of this cell",
+        {{"hint", "--parents HOST:PORT of a kvatlas-hierarchy, where there are several cells"}});
   parts.timer = std::thread([&parts] { parts.RunTimer(); });
   return leaf;
 }

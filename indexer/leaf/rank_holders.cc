@@ -9,9 +9,14 @@ namespace {
 
 class HolderSink : public RankSink {
  public:
-  explicit HolderSink(std::shared_ptr<LocalHolder> holder) : holder_(std::move(holder)) {}
-  absl::Status Apply(const Event& event) override { return holder_->Apply(event); }
-  void SetTrust(Trust trust) override { holder_->SetTrust(trust); }
+  // `owner` outlives it.
+  HolderSink(RankHolders* owner, uint32_t rank, std::shared_ptr<LocalHolder> holder)
+      : owner_(owner), rank_(rank), holder_(std::move(holder)) {}
+  absl::Status Apply(const Event& event) override {
+    if (!std::exchange(reached_, true)) owner_->SetReached(rank_);
+    return holder_->Apply(event);
+  }
+  void SetTrust(Trust trust) override { owner_->SetTrust(rank_, trust); }
   void SetLayout(const CacheLayout& layout) override { holder_->SetLayout(layout); }
   std::optional<uint64_t> LastChanged() const override { return holder_->LastChanged(); }
   void ForEachHeld(
@@ -20,7 +25,10 @@ class HolderSink : public RankSink {
   }
 
  private:
+  RankHolders* const owner_;
+  const uint32_t rank_;
   const std::shared_ptr<LocalHolder> holder_;
+  bool reached_ = false;
 };
 
 }  // namespace
@@ -43,6 +51,7 @@ absl::StatusOr<RankHolders::Rank*> RankHolders::FindOrAdd(uint32_t rank) {
   if (!holder.ok()) return holder.status();
   Rank& added = ranks_[rank];
   added.holder = *std::move(holder);
+  added.holder->SetTrust(Trust::kStale);
   ShowOrMask(&added);
   return &added;
 }
@@ -63,7 +72,7 @@ absl::StatusOr<std::unique_ptr<RankSink>> RankHolders::MakeSink(uint32_t rank) {
   MutexLock lock(&mutex_);
   const absl::StatusOr<Rank*> found = FindOrAdd(rank);
   if (!found.ok()) return found.status();
-  return std::make_unique<HolderSink>((*found)->holder);
+  return std::make_unique<HolderSink>(this, rank, (*found)->holder);
 }
 
 void RankHolders::Remove(uint32_t rank) {
@@ -94,8 +103,26 @@ void RankHolders::AddAgain(uint32_t block_size) {
       continue;
     }
     (*added)->alive = rank.alive;
+    (*added)->reached = rank.reached;
+    (*added)->trust = rank.trust;
+    if (rank.reached) (*added)->holder->SetTrust(rank.trust);
     ShowOrMask(*added);
   }
+}
+
+void RankHolders::SetReached(uint32_t rank) {
+  MutexLock lock(&mutex_);
+  const auto it = ranks_.find(rank);
+  if (it == ranks_.end() || std::exchange(it->second.reached, true)) return;
+  if (it->second.holder != nullptr) it->second.holder->SetTrust(it->second.trust);
+}
+
+void RankHolders::SetTrust(uint32_t rank, Trust trust) {
+  MutexLock lock(&mutex_);
+  const auto it = ranks_.find(rank);
+  if (it == ranks_.end()) return;
+  it->second.trust = trust;
+  if (it->second.reached && it->second.holder != nullptr) it->second.holder->SetTrust(trust);
 }
 
 std::vector<uint32_t> RankHolders::ranks() const {

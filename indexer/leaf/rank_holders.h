@@ -2,7 +2,8 @@
 // and those that only a batch named.
 //
 // *Truth*: a rank is hidden, that is in no answer, while it is told so: before the gate opens, and when its stream has
-// been gone for longer than the lease. It is as it was when shown again.
+// been gone for longer than the lease. It is as it was when shown again. One whose engine was never reached is stale, whatever its
+// worker says of it: there was nothing to be sure of.
 // *Threads*: any. *Lifetime*: the registry outlives it, and it outlives its sinks.
 
 #ifndef KVATLAS_INDEXER_LEAF_RANK_HOLDERS_H_
@@ -20,6 +21,7 @@
 #include "absl/status/statusor.h"
 #include "indexer/base/domain.h"
 #include "indexer/base/mutex.h"
+#include "indexer/base/overlap.h"
 #include "indexer/engines/engine_worker.h"
 #include "indexer/holders/holder_registry.h"
 #include "indexer/holders/local_holder.h"
@@ -51,12 +53,18 @@ class RankHolders {
   void SetHidden(bool hidden);
   // Its stream is there now, or not; and is not counted as gone, or is. Nothing when there is no such rank.
   void SetAlive(uint32_t rank, bool heard, bool alive);
+  // Its engine was reached: from now on its trust is what its worker says. Idempotent.
+  void SetReached(uint32_t rank);
+  // What a rank's worker says of it.
+  void SetTrust(uint32_t rank, Trust trust);
 
  private:
   struct Rank {
     std::shared_ptr<LocalHolder> holder;
     bool alive = true;
     bool masked = false;  // as the holder was told
+    bool reached = false;
+    Trust trust = Trust::kExact;  // as the worker says
   };
   absl::StatusOr<Rank*> FindOrAdd(uint32_t rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ShowOrMask(Rank* rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
