@@ -1,4 +1,4 @@
-/* The shortest engine in C. Run beside a leaf: kvatlas-leaf & example 127.0.0.1:7410 */
+/* The shortest engine in C. Run beside a leaf: kvatlas-leaf & example 127.0.0.1:7410, or any other HOST:PORT of its --grpc. */
 
 #include <kvatlas_publisher.h>
 #include <stdio.h>
@@ -26,6 +26,8 @@ int main(int argc, char** argv) {
   /* An engine never waits; an example does, until the leaf knows, and until it is told to go. */
   const int32_t code = kvatlas_publisher_wait_acknowledged(publisher, 10000);
   printf("%s\n", kvatlas_code_name(code));
+  kvatlas_publisher_last_error(publisher, error, sizeof(error));
+  if (code != KVATLAS_OK) fprintf(stderr, "%s\n", error); /* why */
   fflush(stdout);
   getchar();
   kvatlas_publisher_stop(publisher, 1, 1000);

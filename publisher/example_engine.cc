@@ -20,6 +20,10 @@ using kvatlas::Tier;
 using kvatlas::TokenId;
 
 int main(int argc, char** argv) {
+  if (argc > 2 || (argc == 2 && argv[1][0] == '-')) {
+    std::fprintf(stderr, "usage: example_engine [HOST:PORT of a leaf's gRPC, 127.0.0.1:7410]\n");
+    return 2;
+  }
   absl::StatusOr<std::unique_ptr<Publisher>> created =
       Publisher::Create({.leaves = {argc > 1 ? argv[1] : "127.0.0.1:7410"},
                          .worker = "example-worker",
@@ -50,8 +54,9 @@ int main(int argc, char** argv) {
   // An engine never waits; an example does, to say how it went.
   const bool acknowledged = publisher.WaitAcknowledged(std::chrono::seconds(5));
   const kvatlas::PublisherStats stats = publisher.Stats();
-  std::printf("%s; %zu blocks held\n", acknowledged ? "acknowledged" : "no leaf answered",
+  std::printf("%s; %zu blocks held\n", acknowledged ? "acknowledged" : "not acknowledged",
               static_cast<size_t>(stats.blocks_held));
+  if (!acknowledged) std::printf("%s\n", stats.last_error.ToString().c_str());
   publisher.Stop(/*goodbye=*/true);
   return acknowledged ? 0 : 1;
 }

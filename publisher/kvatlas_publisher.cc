@@ -101,11 +101,36 @@ bool IsTier(int32_t tier) { return tier >= 0 && tier < kTiers; }
 // A pointer that may be null only for nothing.
 bool Fits(const void* values, size_t count) { return values != nullptr || count == 0; }
 
-bool TokensFit(const kvatlas_publisher& publisher, const uint32_t* tokens, size_t tokens_count,
-               size_t blocks_count) {
-  if (!Fits(tokens, tokens_count)) return false;
-  return tokens_count == 0 || (tokens_count / publisher.block_size == blocks_count &&
-                               tokens_count % publisher.block_size == 0);
+// INVALID_ARGUMENT, which `kvatlas_publisher_last_error` then has in words.
+int32_t RefuseCall(Publisher& publisher, const std::string& why) {
+  publisher.RefuseCall(absl::InvalidArgumentError(why));
+  return KVATLAS_INVALID_ARGUMENT;
+}
+
+absl::Status CheckTier(int32_t tier) {
+  if (IsTier(tier)) return absl::OkStatus();
+  return absl::InvalidArgumentError("tier " + std::to_string(tier) +
+                                    ": expected a KVATLAS_TIER_ value, 0 to 3");
+}
+
+absl::Status CheckPointer(const char* name, const void* values, size_t count) {
+  if (Fits(values, count)) return absl::OkStatus();
+  return absl::InvalidArgumentError(std::string(name) + " is NULL, and its count is " +
+                                    std::to_string(count));
+}
+
+absl::Status CheckNameBytes(size_t bytes, size_t bytes_min) {
+  if (bytes >= bytes_min && bytes <= kNameBytesMax) return absl::OkStatus();
+  return absl::InvalidArgumentError("name_bytes is " + std::to_string(bytes) + ": expected " +
+                                    std::to_string(bytes_min) + " to " +
+                                    std::to_string(kNameBytesMax));
+}
+
+// The call itself, unless what was checked before is wrong.
+template <typename Call>
+int32_t Say(Publisher& publisher, const absl::Status& fits, const Call& call) {
+  if (!fits.ok()) return RefuseCall(publisher, std::string(fits.message()));
+  return call() ? KVATLAS_OK : KVATLAS_INVALID_ARGUMENT;
 }
 
 CacheNamespace NamespaceOf(const kvatlas_publisher& publisher, const kvatlas_namespace* within) {
@@ -329,27 +354,26 @@ int32_t kvatlas_publisher_stored(kvatlas_publisher* publisher, int32_t tier, con
                                  const uint32_t* tokens, size_t tokens_count,
                                  const kvatlas_namespace* within) {
   return With(publisher, true, [&](Publisher& to) -> int32_t {
-    if (!kvatlas::IsTier(tier) || !kvatlas::Fits(blocks, blocks_count) ||
-        !kvatlas::TokensFit(*publisher, tokens, tokens_count, blocks_count)) {
-      return KVATLAS_INVALID_ARGUMENT;
-    }
-    const std::optional<uint64_t> after =
-        parent == nullptr ? std::nullopt : std::optional<uint64_t>(*parent);
-    const bool taken = to.Stored(static_cast<kvatlas::Tier>(tier), {blocks, blocks_count}, after,
-                                 {tokens, tokens_count}, kvatlas::NamespaceOf(*publisher, within));
-    return taken ? KVATLAS_OK : KVATLAS_INVALID_ARGUMENT;
+    absl::Status fits = kvatlas::CheckTier(tier);
+    fits.Update(kvatlas::CheckPointer("blocks", blocks, blocks_count));
+    fits.Update(kvatlas::CheckPointer("tokens", tokens, tokens_count));
+    return kvatlas::Say(to, fits, [&] {
+      const std::optional<uint64_t> after =
+          parent == nullptr ? std::nullopt : std::optional<uint64_t>(*parent);
+      return to.Stored(static_cast<kvatlas::Tier>(tier), {blocks, blocks_count}, after,
+                       {tokens, tokens_count}, kvatlas::NamespaceOf(*publisher, within));
+    });
   });
 }
 
 int32_t kvatlas_publisher_removed(kvatlas_publisher* publisher, int32_t tier,
                                   const uint64_t* blocks, size_t blocks_count) {
   return With(publisher, true, [&](Publisher& to) -> int32_t {
-    if (!kvatlas::IsTier(tier) || !kvatlas::Fits(blocks, blocks_count)) {
-      return KVATLAS_INVALID_ARGUMENT;
-    }
-    return to.Removed(static_cast<kvatlas::Tier>(tier), std::span(blocks, blocks_count))
-               ? KVATLAS_OK
-               : KVATLAS_INVALID_ARGUMENT;
+    absl::Status fits = kvatlas::CheckTier(tier);
+    fits.Update(kvatlas::CheckPointer("blocks", blocks, blocks_count));
+    return kvatlas::Say(to, fits, [&] {
+      return to.Removed(static_cast<kvatlas::Tier>(tier), std::span(blocks, blocks_count));
+    });
   });
 }
 
@@ -357,11 +381,10 @@ int32_t kvatlas_publisher_stored_bytes(kvatlas_publisher* publisher, int32_t tie
                                        const void* blocks, size_t name_bytes, size_t blocks_count,
                                        const void* parent, const uint32_t* tokens,
                                        size_t tokens_count, const kvatlas_namespace* within) {
-  if (name_bytes == 0 || name_bytes > kvatlas::kNameBytesMax ||
-      !kvatlas::Fits(blocks, blocks_count)) {
-    return KVATLAS_INVALID_ARGUMENT;
-  }
-  return With(publisher, true, [&](Publisher&) {
+  return With(publisher, true, [&](Publisher& to) -> int32_t {
+    absl::Status fits = kvatlas::CheckNameBytes(name_bytes, 1);
+    fits.Update(kvatlas::CheckPointer("blocks", blocks, blocks_count));
+    if (!fits.ok()) return kvatlas::RefuseCall(to, std::string(fits.message()));
     const std::vector<uint64_t> names = kvatlas::NamesOf(blocks, name_bytes, blocks_count);
     const uint64_t after = parent == nullptr ? 0 : kvatlas::NameOf(parent, name_bytes);
     return kvatlas_publisher_stored(publisher, tier, names.data(), names.size(),
@@ -373,11 +396,10 @@ int32_t kvatlas_publisher_stored_bytes(kvatlas_publisher* publisher, int32_t tie
 int32_t kvatlas_publisher_removed_bytes(kvatlas_publisher* publisher, int32_t tier,
                                         const void* blocks, size_t name_bytes,
                                         size_t blocks_count) {
-  if (name_bytes == 0 || name_bytes > kvatlas::kNameBytesMax ||
-      !kvatlas::Fits(blocks, blocks_count)) {
-    return KVATLAS_INVALID_ARGUMENT;
-  }
-  return With(publisher, true, [&](Publisher&) {
+  return With(publisher, true, [&](Publisher& to) -> int32_t {
+    absl::Status fits = kvatlas::CheckNameBytes(name_bytes, 1);
+    fits.Update(kvatlas::CheckPointer("blocks", blocks, blocks_count));
+    if (!fits.ok()) return kvatlas::RefuseCall(to, std::string(fits.message()));
     const std::vector<uint64_t> names = kvatlas::NamesOf(blocks, name_bytes, blocks_count);
     return kvatlas_publisher_removed(publisher, tier, names.data(), names.size());
   });
@@ -396,25 +418,23 @@ int32_t kvatlas_publisher_stored_hashed(kvatlas_publisher* publisher, int32_t ti
                                         uint32_t position, uint64_t parent, const uint64_t* blocks,
                                         size_t blocks_count) {
   return With(publisher, true, [&](Publisher& to) -> int32_t {
-    if (!kvatlas::IsTier(tier) || !kvatlas::Fits(blocks, blocks_count)) {
-      return KVATLAS_INVALID_ARGUMENT;
-    }
-    return to.StoredHashed(static_cast<kvatlas::Tier>(tier), position,
-                           kvatlas::SequenceHash{parent}, HashesOf(blocks, blocks_count))
-               ? KVATLAS_OK
-               : KVATLAS_INVALID_ARGUMENT;
+    absl::Status fits = kvatlas::CheckTier(tier);
+    fits.Update(kvatlas::CheckPointer("blocks", blocks, blocks_count));
+    return kvatlas::Say(to, fits, [&] {
+      return to.StoredHashed(static_cast<kvatlas::Tier>(tier), position,
+                             kvatlas::SequenceHash{parent}, HashesOf(blocks, blocks_count));
+    });
   });
 }
 
 int32_t kvatlas_publisher_removed_hashed(kvatlas_publisher* publisher, int32_t tier,
                                          const uint64_t* blocks, size_t blocks_count) {
   return With(publisher, true, [&](Publisher& to) -> int32_t {
-    if (!kvatlas::IsTier(tier) || !kvatlas::Fits(blocks, blocks_count)) {
-      return KVATLAS_INVALID_ARGUMENT;
-    }
-    return to.RemovedHashed(static_cast<kvatlas::Tier>(tier), HashesOf(blocks, blocks_count))
-               ? KVATLAS_OK
-               : KVATLAS_INVALID_ARGUMENT;
+    absl::Status fits = kvatlas::CheckTier(tier);
+    fits.Update(kvatlas::CheckPointer("blocks", blocks, blocks_count));
+    return kvatlas::Say(to, fits, [&] {
+      return to.RemovedHashed(static_cast<kvatlas::Tier>(tier), HashesOf(blocks, blocks_count));
+    });
   });
 }
 
@@ -424,14 +444,18 @@ int32_t kvatlas_publisher_stored_in_group(kvatlas_publisher* publisher, const kv
                                           const uint32_t* tokens, size_t tokens_count,
                                           const kvatlas_namespace* within) {
   return With(publisher, true, [&](Publisher& to) -> int32_t {
-    if (group == nullptr || group->struct_size < sizeof(size_t) || !kvatlas::IsTier(tier) ||
-        name_bytes > kvatlas::kNameBytesMax || !kvatlas::Fits(blocks, blocks_count) ||
-        !kvatlas::Fits(tokens, tokens_count)) {
-      return KVATLAS_INVALID_ARGUMENT;
-    }
+    if (group == nullptr || group->struct_size < sizeof(size_t))
+      return kvatlas::RefuseCall(to, "group is NULL, or its struct_size is not set");
+    absl::Status fits = kvatlas::CheckTier(tier);
+    fits.Update(kvatlas::CheckNameBytes(name_bytes, 0));
+    fits.Update(kvatlas::CheckPointer("blocks", blocks, blocks_count));
+    fits.Update(kvatlas::CheckPointer("tokens", tokens, tokens_count));
+    if (!fits.ok()) return kvatlas::RefuseCall(to, std::string(fits.message()));
     kvatlas_group whole = {};
     std::memcpy(&whole, group, std::min(group->struct_size, sizeof(whole)));
-    if (whole.kind >= kvatlas::kCacheKinds) return KVATLAS_INVALID_ARGUMENT;
+    if (whole.kind >= kvatlas::kCacheKinds)
+      return kvatlas::RefuseCall(
+          to, "kind " + std::to_string(whole.kind) + ": expected a KVATLAS_GROUP_ value, 0 to 3");
     const std::vector<uint64_t> names = kvatlas::NamesOf(blocks, name_bytes, blocks_count);
     std::optional<uint64_t> after;
     if (parent != nullptr) after = kvatlas::NameOf(parent, name_bytes);
@@ -450,20 +474,21 @@ int32_t kvatlas_publisher_removed_in_group(kvatlas_publisher* publisher, uint32_
                                            int32_t tier, const void* blocks, size_t name_bytes,
                                            size_t blocks_count) {
   return With(publisher, true, [&](Publisher& to) -> int32_t {
-    if (!kvatlas::IsTier(tier) || name_bytes > kvatlas::kNameBytesMax ||
-        !kvatlas::Fits(blocks, blocks_count)) {
-      return KVATLAS_INVALID_ARGUMENT;
-    }
-    return to.RemovedInGroup(group, static_cast<kvatlas::Tier>(tier),
-                             kvatlas::NamesOf(blocks, name_bytes, blocks_count))
-               ? KVATLAS_OK
-               : KVATLAS_INVALID_ARGUMENT;
+    absl::Status fits = kvatlas::CheckTier(tier);
+    fits.Update(kvatlas::CheckNameBytes(name_bytes, 0));
+    fits.Update(kvatlas::CheckPointer("blocks", blocks, blocks_count));
+    return kvatlas::Say(to, fits, [&] {
+      return to.RemovedInGroup(group, static_cast<kvatlas::Tier>(tier),
+                               kvatlas::NamesOf(blocks, name_bytes, blocks_count));
+    });
   });
 }
 
 int32_t kvatlas_publisher_cleared(kvatlas_publisher* publisher, uint32_t tiers) {
   return With(publisher, true, [&](Publisher& to) -> int32_t {
-    if (tiers == 0 || tiers > KVATLAS_TIERS_ALL) return KVATLAS_INVALID_ARGUMENT;
+    if (tiers == 0 || tiers > KVATLAS_TIERS_ALL)
+      return kvatlas::RefuseCall(
+          to, "tiers is " + std::to_string(tiers) + ": expected bits 1 << KVATLAS_TIER_, 1 to 15");
     return to.Cleared(kvatlas::TierMask(static_cast<uint8_t>(tiers))) ? KVATLAS_OK
                                                                       : KVATLAS_INVALID_ARGUMENT;
   });
@@ -472,15 +497,15 @@ int32_t kvatlas_publisher_cleared(kvatlas_publisher* publisher, uint32_t tiers) 
 int32_t kvatlas_publisher_publish(kvatlas_publisher* publisher, const void* engine_batch,
                                   size_t size) {
   return With(publisher, true, [&](Publisher& to) -> int32_t {
-    if (!kvatlas::Fits(engine_batch, size)) return KVATLAS_INVALID_ARGUMENT;
-    return to.Publish({static_cast<const char*>(engine_batch), size}) ? KVATLAS_OK
-                                                                      : KVATLAS_INVALID_ARGUMENT;
+    return kvatlas::Say(to, kvatlas::CheckPointer("engine_batch", engine_batch, size),
+                        [&] { return to.Publish({static_cast<const char*>(engine_batch), size}); });
   });
 }
 
 int32_t kvatlas_publisher_set_load(kvatlas_publisher* publisher, const kvatlas_load* load) {
   return With(publisher, true, [&](Publisher& to) -> int32_t {
-    if (load == nullptr || load->struct_size < sizeof(size_t)) return KVATLAS_INVALID_ARGUMENT;
+    if (load == nullptr || load->struct_size < sizeof(size_t))
+      return kvatlas::RefuseCall(to, "load is NULL, or its struct_size is not set");
     kvatlas_load whole = {};
     std::memcpy(&whole, load, std::min(load->struct_size, sizeof(whole)));
     to.SetLoad({.running_requests = whole.running_requests,

@@ -169,7 +169,8 @@ KVATLAS_API int32_t kvatlas_publisher_create(const kvatlas_publisher_options* op
 /* Stops without a goodbye, so that a restart within the lease goes unnoticed, and frees. NULL does nothing. */
 KVATLAS_API void kvatlas_publisher_destroy(kvatlas_publisher* publisher);
 
-/* ---- What the engine says. INVALID_ARGUMENT: also a tier that does not exist, or counts that do not fit. ---- */
+/* ---- What the engine says. INVALID_ARGUMENT: also a tier that does not exist, or counts that do not fit: `_last_error` has the
+ * words, such as "2 blocks of 16 tokens need 32 token ids; got 20". ---- */
 
 /* A run of consecutive blocks under the engine's own names is now in `tier`, after `*parent` (NULL: at the start of a
  * sequence). `tokens_count` is blocks_count * block_size; or 0: the blocks are held in another tier already, in any order,
@@ -280,7 +281,8 @@ typedef struct kvatlas_publisher_stats {
 KVATLAS_API int32_t kvatlas_publisher_get_stats(kvatlas_publisher* publisher,
                                                 kvatlas_publisher_stats* stats);
 
-/* Why something that the engine said was dropped last: a code, and the text; OK and "" when nothing was. */
+/* Why a call was refused, or something that the engine said was dropped, the last time; where nothing ever was, why a leaf is not
+ * told: a code, and the text; OK and "" when there is nothing to say. */
 KVATLAS_API int32_t kvatlas_publisher_last_error(kvatlas_publisher* publisher, char* text,
                                                  size_t text_size);
 
@@ -289,7 +291,9 @@ typedef struct kvatlas_replica_stats {
   int32_t connected;
   int32_t welcomed;
   int32_t at_rest; /* everything said so far is acknowledged */
-  int32_t status;  /* not OK: why it is refused; INVALID_ARGUMENT: for good, else it tries again */
+  int32_t
+      status; /* not OK: it is not told. UNAVAILABLE: not reached; INVALID_ARGUMENT: it refuses for good; else it refuses,
+                      and is tried again */
   uint64_t last_number;
   uint64_t acknowledged;
   uint64_t bytes_sent;

@@ -248,6 +248,16 @@ TEST_F(KvatlasPublisherTest, WhatIsWrongIsRefusedAndChangesNothing) {
             KVATLAS_INVALID_ARGUMENT);
   EXPECT_EQ(kvatlas_publisher_stored(to, 0, &name, 1, nullptr, nullptr, 4, nullptr),
             KVATLAS_INVALID_ARGUMENT);
+  char why[128];
+  EXPECT_EQ(kvatlas_publisher_last_error(to, why, sizeof(why)), KVATLAS_INVALID_ARGUMENT);
+  EXPECT_STREQ(why, "tokens is NULL, and its count is 4");
+  EXPECT_EQ(kvatlas_publisher_stored(to, 0, &name, 1, nullptr, tokens.data(), 3, nullptr),
+            KVATLAS_INVALID_ARGUMENT);
+  EXPECT_EQ(kvatlas_publisher_last_error(to, why, sizeof(why)), KVATLAS_INVALID_ARGUMENT);
+  EXPECT_STREQ(why, "1 block of 4 tokens needs 4 token ids; got 3");
+  EXPECT_EQ(kvatlas_publisher_removed(to, 7, &name, 1), KVATLAS_INVALID_ARGUMENT);
+  EXPECT_EQ(kvatlas_publisher_last_error(to, why, sizeof(why)), KVATLAS_INVALID_ARGUMENT);
+  EXPECT_STREQ(why, "tier 7: expected a KVATLAS_TIER_ value, 0 to 3");
   EXPECT_EQ(kvatlas_publisher_removed(nullptr, 0, &name, 1), KVATLAS_INVALID_ARGUMENT);
   EXPECT_EQ(kvatlas_publisher_set_load(to, nullptr), KVATLAS_INVALID_ARGUMENT);
   EXPECT_EQ(kvatlas_publisher_get_stats(to, nullptr), KVATLAS_INVALID_ARGUMENT);

@@ -8,9 +8,12 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
 #include "indexer/base/mutex.h"
 #include "indexer/discovery/directory.h"
 #include "indexer/discovery/found_leaves.h"
+#include "indexer/service/address.h"
+#include "indexer/service/connection_watch.h"
 #include "indexer/service/log.h"
 #include "indexer/service/redis_url.h"
 #include "indexer/stream/resident_set.h"
@@ -19,18 +22,11 @@
 #include "indexer/transport/grpc_link.h"
 #include "indexer/transport/redis/redis_link.h"
 #include "indexer/transport/redis/redis_log_options.h"
-#include "publisher/contents.h"
-#include "publisher/engine_batches.h"
-#include "publisher/record_buffer.h"
-#include "publisher/refusal_log.h"
-#include "publisher/zmq_events.h"
+#include "publisher/publisher_impl.h"
 
 namespace kvatlas {
 namespace {
 
-constexpr size_t kNamespaceBytesMax = 4096;    // of a LoRA's name, of a salt
-constexpr size_t kCallBlocksMax = 1 << 20;     // blocks named in one call
-constexpr size_t kPayloadBytesMax = 16 << 20;  // of an engine's batch
 // The publisher's thread gives up the lock after so many blocks.
 constexpr size_t kSliceBlocks = 1024;
 constexpr Duration kTickEvery = std::chrono::milliseconds(100);
@@ -52,6 +48,14 @@ absl::Status Check(const PublisherOptions& options) {
   }
   if (absl::Status leaves = FoundLeaves::Check(options.leaves, options.cell); !leaves.ok()) {
     return absl::InvalidArgumentError("leaves: " + std::string(leaves.message()));
+  }
+  for (const std::string& leaf : options.leaves) {
+    // gRPC would take 443 for the port.
+    if (options.make_link || IsPlaceToLook(leaf)) continue;
+    if (!Address::Parse(leaf).ok())
+      return absl::InvalidArgumentError(
+          "leaves: '" + leaf +
+          "': expected HOST:PORT, the gRPC address of a leaf (default port 7410)");
   }
   if (!options.redis.url.empty()) {
     if (absl::Status url = ParseRedisUrl(options.redis.url).status(); !url.ok()) return url;
@@ -85,115 +89,7 @@ SenderIdentity IdentityOf(const PublisherOptions& options, Epoch epoch, uint64_t
           .instance_id = instance_id};
 }
 
-static_assert(sizeof(SequenceHash) == sizeof(uint64_t));
-std::span<const uint64_t> RawOf(std::span<const SequenceHash> blocks) {
-  return {reinterpret_cast<const uint64_t*>(blocks.data()), blocks.size()};
-}
-
 }  // namespace
-
-// The queue has two buffers: `waiting` is filled by the engine's thread, `working` is worked off by
-// whoever holds `contents_mutex`, who takes `waiting` when `working` is used up. So calls are worked
-// off in the order they were made, by the publisher's thread or, when the queue is full, the engine's.
-//
-// Waking a thread costs the waker a system call, and often its processor. So while there is something to do the
-// publisher's thread wakes by itself; only one that fell asleep for want of work (`asleep`) is woken, by the first call.
-//
-// Locks, outer first: contents_mutex, queue_mutex; contents_mutex, a pump's own; layout_mutex, all of them.
-struct Publisher::Impl {
-  struct Replica {
-    std::string address;
-    // Owned by the pump; both null when `make_link` made it.
-    const GrpcLink* grpc_link = nullptr;
-    const RedisLink* redis_link = nullptr;
-    std::unique_ptr<SenderPump> pump;
-  };
-
-  // How the engine speaks: by calls, or in batches of its own; settled by the first one.
-  enum Way : uint8_t { kUnsettled, kCalls, kBatches };
-
-  using ReplicaPtr = std::shared_ptr<Replica>;  // of readers while it is dropped
-
-  Impl(PublisherOptions options_in, std::unique_ptr<FoundLeaves> leaves_in);
-  // The log in Redis as a replica.
-  ReplicaPtr MakeRedis() ABSL_EXCLUSIVE_LOCKS_REQUIRED(contents_mutex);
-  ReplicaPtr MakeLeaf(const std::string& address) ABSL_EXCLUSIVE_LOCKS_REQUIRED(contents_mutex);
-  std::unique_ptr<SenderPump> MakePump(std::unique_ptr<SenderLink> link)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(contents_mutex);
-  std::vector<ReplicaPtr> Replicas() ABSL_LOCKS_EXCLUDED(contents_mutex);
-  // Takes up those that are found now and drops those that are no longer. The publisher's thread.
-  void LookForLeaves() ABSL_LOCKS_EXCLUDED(contents_mutex);
-
-  void Enqueue(const Record& record) ABSL_LOCKS_EXCLUDED(queue_mutex, contents_mutex);
-  void EnqueueRemoved(Record::Kind kind, Tier tier, std::span<const uint64_t> blocks,
-                      SideClass side = 0) ABSL_LOCKS_EXCLUDED(queue_mutex, contents_mutex);
-  bool SetLayout(const CacheLayout& layout)
-      ABSL_LOCKS_EXCLUDED(layout_mutex, queue_mutex, contents_mutex);
-  // Whether calls may name the class: `SetLayout` was called with it, and its blocks end where main blocks do.
-  bool NamesSide(SideClass side) ABSL_LOCKS_EXCLUDED(layout_mutex);
-  void WorkOffAtLeast(size_t bytes) ABSL_LOCKS_EXCLUDED(queue_mutex, contents_mutex);
-  // Works off about `kSliceBlocks` and gives the changes to the replicas. Returns the bytes that waited no
-  // longer; 0: nothing waits.
-  size_t WorkOffSlice() ABSL_EXCLUSIVE_LOCKS_REQUIRED(contents_mutex);
-  void WorkOff(const Record& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(contents_mutex);
-  void Refused(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(contents_mutex);
-  // The replicas, of `changes` and `load`.
-  void Tell() ABSL_EXCLUSIVE_LOCKS_REQUIRED(contents_mutex);
-  // Before `contents` knows of it.
-  void TellZmq(const Record& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(contents_mutex);
-
-  void Run();
-  void TickEngine() ABSL_LOCKS_EXCLUDED(queue_mutex, contents_mutex);
-  // False, and counted: the call does not fit, or the engine has spoken in the other way before.
-  bool Takes(bool fits, Way by);
-  // Until a batch is due, or a tick. False: stop, once the queue is empty.
-  bool WaitForWork() ABSL_LOCKS_EXCLUDED(queue_mutex);
-  void FlushPumps();
-  bool AllAcknowledged(Duration look_for);
-
-  const PublisherOptions options;
-  const uint64_t instance_id = RandomInstanceId();
-  std::atomic<uint64_t> invalid_calls{0};
-  std::atomic<uint8_t> way{kUnsettled};
-  std::atomic<uint64_t> inline_records{0};
-  const bool looks_for_leaves;
-
-  // Also the pumps' `resident_mutex`.
-  Mutex contents_mutex;
-  Contents contents ABSL_GUARDED_BY(contents_mutex);
-  std::vector<ReplicaPtr> replicas ABSL_GUARDED_BY(contents_mutex);  // leaves, then Redis
-  Epoch epoch ABSL_GUARDED_BY(contents_mutex);                       // of the latest replica
-  std::optional<Load> last_load ABSL_GUARDED_BY(contents_mutex);
-  EngineBatches engine_batches ABSL_GUARDED_BY(contents_mutex);
-  std::unique_ptr<ZmqPublisher> zmq;  // immutable; null: none. Told with contents_mutex
-  RecordBuffer working ABSL_GUARDED_BY(contents_mutex);
-  std::vector<Event> changes ABSL_GUARDED_BY(contents_mutex);  // of the slice
-  std::optional<Load> load ABSL_GUARDED_BY(contents_mutex);    // of the slice
-  absl::Status last_error ABSL_GUARDED_BY(contents_mutex);
-
-  Mutex layout_mutex;
-  CacheLayout call_layout ABSL_GUARDED_BY(layout_mutex);  // as calls set it, which may still wait
-
-  mutable Mutex queue_mutex;
-  CondVar work;      // something for the publisher's thread
-  CondVar progress;  // `records_done` has grown
-  RecordBuffer waiting ABSL_GUARDED_BY(queue_mutex);
-  size_t working_bytes ABSL_GUARDED_BY(queue_mutex) = 0;  // of `working`, about
-  Time first_at ABSL_GUARDED_BY(queue_mutex){0};          // of the oldest record in `waiting`
-  uint64_t records_queued ABSL_GUARDED_BY(queue_mutex) = 0;
-  uint64_t records_done ABSL_GUARDED_BY(queue_mutex) = 0;
-  bool flush_now ABSL_GUARDED_BY(queue_mutex) = false;
-  bool asleep ABSL_GUARDED_BY(queue_mutex) = false;
-  bool stopping ABSL_GUARDED_BY(queue_mutex) = false;
-
-  // The publisher's thread alone, but that `Stop` ends it:
-  std::unique_ptr<FoundLeaves> leaves;
-  // The publisher's thread alone:
-  Time next_tick{0};
-  Time next_engine_tick{0};
-  Time attentive_until{0};
-  std::thread thread;
-};
 
 Publisher::Impl::Impl(PublisherOptions options_in, std::unique_ptr<FoundLeaves> leaves_in)
     : options(std::move(options_in)),
@@ -227,7 +123,23 @@ Publisher::Impl::ReplicaPtr Publisher::Impl::MakeLeaf(const std::string& address
     link = std::move(grpc_link);
   }
   replica->pump = MakePump(std::move(link));
+  replica->watch = MakeWatch("leaf", address);
   return replica;
+}
+
+std::unique_ptr<ConnectionWatch> Publisher::Impl::MakeWatch(std::string_view what,
+                                                            const std::string& address) const {
+  return std::make_unique<ConnectionWatch>(
+      what, address, std::vector<LogField>{{"worker", options.worker}, {"rank", options.dp_rank}},
+      options.clock);
+}
+
+std::optional<absl::Status> Publisher::Impl::Replica::Progress() const {
+  std::optional<absl::Status> progress = pump->Progress();
+  if (redis_link == nullptr || !progress.has_value() || !progress->ok()) return progress;
+  const std::string refusal = redis_link->Stats().last_refusal;
+  if (refusal.empty()) return progress;
+  return absl::FailedPreconditionError("a leaf that reads it refuses: " + refusal);
 }
 
 Publisher::Impl::ReplicaPtr Publisher::Impl::MakeRedis() {
@@ -240,6 +152,7 @@ Publisher::Impl::ReplicaPtr Publisher::Impl::MakeRedis() {
   auto link = std::make_unique<RedisLink>(log);
   replica->redis_link = link.get();
   replica->pump = MakePump(std::move(link));
+  replica->watch = MakeWatch("redis log", replica->address);
   return replica;
 }
 
@@ -415,12 +328,20 @@ void Publisher::Impl::Run() {
       LookForLeaves();
       for (const ReplicaPtr& replica : Replicas()) {
         replica->pump->Tick();
-        LogLeafRefusal(replica->address, {options.worker, options.dp_rank, ""},
-                       replica->pump->WhyRefused());
+        replica->watch->Set(replica->Progress());
       }
+      WatchLeaves(now);
       next_tick = now + kTickEvery;
     }
   }
+}
+
+void Publisher::Impl::WatchLeaves(Time now) {
+  if (!no_leaves.Due(Replicas().empty() && zmq == nullptr, now)) return;
+  Log(LogLevel::kWarning, "no leaf is told",
+      {{"worker", options.worker},
+       {"hint", looks_for_leaves ? "none was found yet where leaves are looked for"
+                                 : "set leaves to HOST:PORT of the cell's leaf"}});
 }
 
 void Publisher::Impl::TickEngine() {
@@ -452,47 +373,6 @@ bool Publisher::Impl::WaitForWork() {
   asleep = false;
   flush_now = false;
   return !stopping;
-}
-
-bool Publisher::Impl::Takes(bool fits, Way by) {
-  uint8_t before = way.load(std::memory_order_relaxed);
-  if (fits && before == kUnsettled &&
-      way.compare_exchange_strong(before, by, std::memory_order_relaxed)) {
-    return true;
-  }
-  if (fits && before == by) return true;
-  invalid_calls.fetch_add(1, std::memory_order_relaxed);
-  return false;
-}
-
-// The lock is held while it is queued, so that layouts are queued in the order in which they are compared.
-bool Publisher::Impl::SetLayout(const CacheLayout& layout) {
-  MutexLock lock(&layout_mutex);
-  bool fits = ValidateLayout(layout).ok() && layout.sides.size() >= call_layout.sides.size() &&
-              (!layout.has_main || layout.main.block_size == options.block_size);
-  for (size_t i = 0; fits && i < call_layout.sides.size(); ++i)
-    fits = SideTag(layout.sides[i]) == SideTag(call_layout.sides[i]);
-  if (!Takes(fits, kCalls)) return false;
-  if (layout == call_layout) return true;
-  call_layout = layout;
-  Enqueue({.kind = Record::kLayout, .payload = PackLayout(layout)});
-  return true;
-}
-
-bool Publisher::Impl::NamesSide(SideClass side) {
-  MutexLock lock(&layout_mutex);
-  return side > 0 && side <= call_layout.sides.size() &&
-         call_layout.sides[side - 1].block_size % options.block_size == 0;
-}
-
-void Publisher::Impl::EnqueueRemoved(Record::Kind kind, Tier tier, std::span<const uint64_t> blocks,
-                                     SideClass side) {
-  for (; !blocks.empty(); blocks = blocks.subspan(std::min(blocks.size(), kCallBlocksMax))) {
-    Enqueue({.kind = kind,
-             .tier = tier,
-             .side = side,
-             .hashes = blocks.first(std::min(blocks.size(), kCallBlocksMax))});
-  }
 }
 
 void Publisher::Impl::FlushPumps() {
@@ -549,148 +429,6 @@ absl::StatusOr<std::unique_ptr<Publisher>> Publisher::Create(PublisherOptions op
 }
 
 Publisher::~Publisher() { Stop(/*goodbye=*/false, Duration(0)); }
-
-bool Publisher::Stored(Tier tier, std::span<const EngineHash> blocks,
-                       std::optional<EngineHash> parent, std::span<const TokenId> tokens) {
-  return Stored(tier, blocks, parent, tokens,
-                {.lora_name = impl_->options.lora_name, .cache_salt = impl_->options.cache_salt});
-}
-
-bool Publisher::Stored(Tier tier, std::span<const EngineHash> blocks,
-                       std::optional<EngineHash> parent, std::span<const TokenId> tokens,
-                       const CacheNamespace& cache_namespace) {
-  if (blocks.empty() && tokens.empty()) return true;
-  const bool counts_fit =
-      blocks.size() <= kCallBlocksMax &&
-      (tokens.empty() || tokens.size() == blocks.size() * impl_->options.block_size);
-  const bool texts_fit = cache_namespace.lora_name.size() <= kNamespaceBytesMax &&
-                         cache_namespace.cache_salt.size() <= kNamespaceBytesMax;
-  if (!impl_->Takes(counts_fit && texts_fit, Impl::kCalls)) return false;
-  impl_->Enqueue({.kind = Record::kStored,
-                  .tier = tier,
-                  .has_parent = parent.has_value(),
-                  .parent = parent.value_or(0),
-                  .hashes = blocks,
-                  .tokens = tokens,
-                  .lora_name = cache_namespace.lora_name,
-                  .cache_salt = cache_namespace.cache_salt});
-  return true;
-}
-
-bool Publisher::Removed(Tier tier, std::span<const EngineHash> blocks) {
-  if (blocks.empty()) return true;
-  if (!impl_->Takes(true, Impl::kCalls)) return false;
-  impl_->EnqueueRemoved(Record::kRemoved, tier, blocks);
-  return true;
-}
-
-bool Publisher::StoredHashed(Tier tier, Position position, SequenceHash parent,
-                             std::span<const SequenceHash> blocks) {
-  if (blocks.empty()) return true;
-  const bool root_fits = (position == 0) == (parent == kNoParent);
-  const bool fits = root_fits && blocks.size() <= kCallBlocksMax &&
-                    position <= ~Position{0} - static_cast<Position>(blocks.size());
-  if (!impl_->Takes(fits, Impl::kCalls)) return false;
-  impl_->Enqueue({.kind = Record::kStoredHashed,
-                  .tier = tier,
-                  .position = position,
-                  .parent = Raw(parent),
-                  .hashes = RawOf(blocks)});
-  return true;
-}
-
-bool Publisher::RemovedHashed(Tier tier, std::span<const SequenceHash> blocks) {
-  if (blocks.empty()) return true;
-  if (!impl_->Takes(true, Impl::kCalls)) return false;
-  impl_->EnqueueRemoved(Record::kRemovedHashed, tier, RawOf(blocks));
-  return true;
-}
-
-bool Publisher::SetLayout(const CacheLayout& layout) { return impl_->SetLayout(layout); }
-
-bool Publisher::StoredSideHashed(SideClass side, Tier tier, std::span<const SequenceHash> blocks) {
-  if (blocks.empty()) return true;
-  const bool fits = blocks.size() <= kCallBlocksMax && impl_->NamesSide(side);
-  if (!impl_->Takes(fits, Impl::kCalls)) return false;
-  impl_->Enqueue(
-      {.kind = Record::kStoredSide, .tier = tier, .side = side, .hashes = RawOf(blocks)});
-  return true;
-}
-
-bool Publisher::RemovedSideHashed(SideClass side, Tier tier, std::span<const SequenceHash> blocks) {
-  if (blocks.empty()) return true;
-  if (!impl_->Takes(impl_->NamesSide(side), Impl::kCalls)) return false;
-  impl_->EnqueueRemoved(Record::kRemovedSide, tier, RawOf(blocks), side);
-  return true;
-}
-
-bool Publisher::StoredInGroup(const EngineGroup& group, Tier tier,
-                              std::span<const EngineHash> blocks, std::optional<EngineHash> parent,
-                              std::span<const TokenId> tokens) {
-  return StoredInGroup(
-      group, tier, blocks, parent, tokens,
-      {.lora_name = impl_->options.lora_name, .cache_salt = impl_->options.cache_salt});
-}
-
-bool Publisher::StoredInGroup(const EngineGroup& group, Tier tier,
-                              std::span<const EngineHash> blocks, std::optional<EngineHash> parent,
-                              std::span<const TokenId> tokens,
-                              const CacheNamespace& cache_namespace) {
-  if (blocks.empty() && tokens.empty()) return true;
-  const uint32_t block_size = group.block_size == 0 ? impl_->options.block_size : group.block_size;
-  const bool fits = blocks.size() <= kCallBlocksMax && block_size <= kBlockSizeMax &&
-                    tokens.size() == blocks.size() * block_size &&
-                    (group.kind == CacheKind::kWindow || group.window_tokens == 0) &&
-                    cache_namespace.lora_name.size() <= kNamespaceBytesMax &&
-                    cache_namespace.cache_salt.size() <= kNamespaceBytesMax;
-  std::string batch;
-  if (fits) {
-    ZmqEventEncoder encoder(ZmqEventForm::kMap, block_size, impl_->options.dp_rank);
-    encoder.Stored({.tier = tier,
-                    .hashes = blocks,
-                    .parent = parent,
-                    .tokens = tokens,
-                    .lora_name = cache_namespace.lora_name,
-                    .cache_salt = cache_namespace.cache_salt,
-                    .group = group.number,
-                    .spec_kind = ZmqEventEncoder::SpecKindOf(group.kind),
-                    .sliding_window = group.window_tokens == 0
-                                          ? std::nullopt
-                                          : std::optional<uint32_t>(group.window_tokens)});
-    batch = encoder.Finish(/*time_s=*/0);
-  }
-  if (!impl_->Takes(fits && batch.size() <= kPayloadBytesMax, Impl::kBatches)) return false;
-  impl_->Enqueue({.kind = Record::kEngineBatch, .payload = batch});
-  return true;
-}
-
-bool Publisher::RemovedInGroup(uint32_t group, Tier tier, std::span<const EngineHash> blocks) {
-  if (blocks.empty()) return true;
-  if (!impl_->Takes(blocks.size() <= kCallBlocksMax, Impl::kBatches)) return false;
-  ZmqEventEncoder encoder(ZmqEventForm::kMap, impl_->options.block_size, impl_->options.dp_rank);
-  encoder.Removed(tier, blocks, group);
-  impl_->Enqueue({.kind = Record::kEngineBatch, .payload = encoder.Finish(/*time_s=*/0)});
-  return true;
-}
-
-bool Publisher::Cleared(TierMask tiers) {
-  if (tiers.empty()) return true;
-  // In either way of speaking, as long as nothing remains.
-  if (tiers != TierMask::All() && !impl_->Takes(true, Impl::kCalls)) return false;
-  impl_->Enqueue({.kind = Record::kCleared, .tiers = tiers});
-  if (impl_->zmq != nullptr) Flush();  // an idle engine's reset does not wait for its next event
-  return true;
-}
-
-bool Publisher::Publish(std::string_view engine_batch) {
-  if (!impl_->Takes(true, Impl::kBatches)) return false;
-  // One that is too large is one that cannot be read, which counts as a loss.
-  if (engine_batch.size() > kPayloadBytesMax) engine_batch = {};
-  impl_->Enqueue({.kind = Record::kEngineBatch, .payload = engine_batch});
-  return true;
-}
-
-void Publisher::SetLoad(const Load& load) { impl_->Enqueue({.kind = Record::kLoad, .load = load}); }
 
 void Publisher::Flush() {
   {
@@ -765,8 +503,13 @@ PublisherStats Publisher::Stats() const {
                        : replica->redis_link != nullptr ? replica->redis_link->Stats().bytes_written
                                                         : 0,
          .sender = pump.stats(),
-         .status = pump.WhyRefused()});
-    stats.batches = std::max(stats.batches, stats.replicas.back().sender.batches_sent);
+         .status = replica->Progress().value_or(absl::OkStatus())});
+    const ReplicaStats& told = stats.replicas.back();
+    stats.batches = std::max(stats.batches, told.sender.batches_sent);
+    if (stats.last_error.ok() && !told.status.ok()) {
+      stats.last_error = absl::Status(
+          told.status.code(), absl::StrCat("leaf ", told.address, ": ", told.status.message()));
+    }
   }
   return stats;
 }

@@ -128,8 +128,9 @@ struct ReplicaStats {
   BatchNumber acknowledged = 0;
   uint64_t bytes_sent = 0;  // serialized; 0 for links that `make_link` made
   SenderStats sender;
-  // Not OK: why it is refused. INVALID_ARGUMENT: for good. Else it tries again; FAILED_PRECONDITION: after something is mended,
-  // such as two publishers of one name.
+  // Not OK: it is not told, and why. UNAVAILABLE: it is not reached. INVALID_ARGUMENT: it refuses for good. Else it refuses, and is
+  // tried again; FAILED_PRECONDITION: after something is mended, such as two publishers of one name. OK and not `welcomed`: it is
+  // being connected.
   absl::Status status;
 };
 
@@ -154,6 +155,8 @@ struct PublisherStats {
   uint64_t engine_unreadable = 0;
   uint64_t engine_refused = 0;
   uint64_t engine_parked = 0;
+  // Why a call was refused, or something that the engine said was dropped, the last time; where nothing ever was, why a replica is
+  // not told: "leaf 10.0.0.1:7410: Connection refused".
   absl::Status last_error;
 
   uint64_t inline_records =
@@ -174,7 +177,8 @@ class Publisher {
   Publisher& operator=(const Publisher&) = delete;
 
   // The calls below return false, counted in `invalid_calls`, when their arguments contradict each other, are over a bound,
-  // or the engine spoke in another way before (`Publish`); then nothing happened.
+  // or the engine spoke in another way before (`Publish`); then nothing happened, and `PublisherStats::last_error` says why with
+  // the counts that were expected and given.
 
   // A run of consecutive blocks is now in `tier`, after `parent` (nothing: at the sequence's start).
   // REQUIRES: tokens.size() == blocks.size() * block_size. Without any
@@ -244,6 +248,9 @@ class Publisher {
   bool WaitAcknowledged(Duration timeout);
 
   PublisherStats Stats() const;
+
+  // For interfaces of other languages: a call was refused before it came here. False.
+  bool RefuseCall(const absl::Status& why);
 
   // Works off the queue, sends what is due for at most `flush_for` and ends. With `goodbye` the leaves forget
   // the worker at once. Idempotent; events after it are ignored.

@@ -2,6 +2,7 @@
 
 #include "publisher/publisher.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -228,9 +229,9 @@ TEST(PublisherTest, AnEnginesBugsAreCountedAndHarmless) {
   FakeLeaf leaf;
   TestServer server(&leaf);
   std::unique_ptr<Publisher> publisher = MakePublisher({server.target()});
-  publisher->Stored(Tier::kDevice, {2}, /*parent=*/1, TokensOf({2}));
   publisher->Stored(Tier::kDevice, {3}, std::nullopt, TokensOf({3, 4}));
   publisher->StoredHashed(Tier::kDevice, 1, kNoParent, std::vector<SequenceHash>{SequenceHash{1}});
+  publisher->Stored(Tier::kDevice, {2}, /*parent=*/1, TokensOf({2}));
   publisher->Removed(Tier::kDevice, {9});
   ASSERT_TRUE(publisher->WaitAcknowledged(kLong));
   EXPECT_TRUE(leaf.holdings().empty());
@@ -239,6 +240,52 @@ TEST(PublisherTest, AnEnginesBugsAreCountedAndHarmless) {
   EXPECT_EQ(stats.unknown_removed, 1u);
   EXPECT_EQ(stats.invalid_calls, 2u);
   EXPECT_EQ(stats.last_error.code(), absl::StatusCode::kNotFound);
+}
+
+TEST(PublisherTest, ARefusedCallSaysWhatWasExpectedAndWhatCame) {
+  std::unique_ptr<Publisher> publisher = MakePublisher({});
+  const auto error = [&] { return std::string(publisher->Stats().last_error.message()); };
+  EXPECT_EQ(error(), "");
+  const std::vector<TokenId> tokens(5, 1);
+  EXPECT_FALSE(publisher->Stored(Tier::kDevice, {1, 2}, std::nullopt, tokens));
+  EXPECT_EQ(error(), "2 blocks of 4 tokens need 8 token ids; got 5");
+  EXPECT_FALSE(publisher->Stored(Tier::kDevice, {1}, std::nullopt, tokens));
+  EXPECT_EQ(error(), "1 block of 4 tokens needs 4 token ids; got 5");
+  EXPECT_FALSE(publisher->StoredHashed(Tier::kDevice, 1, kNoParent,
+                                       std::vector<SequenceHash>{SequenceHash{1}}));
+  EXPECT_EQ(error(), "parent is 0 at position 0 and nowhere else; got parent 0 at position 1");
+  EXPECT_TRUE(publisher->Removed(Tier::kDevice, {1}));
+  EXPECT_FALSE(publisher->Publish(""));
+  EXPECT_THAT(error(), ::testing::HasSubstr("has spoken by calls of blocks before"));
+}
+
+TEST(PublisherTest, ALeafThatIsNotReachedIsSaidWithTheReason) {
+  std::unique_ptr<Publisher> publisher;
+  std::string target;
+  {
+    FakeLeaf leaf;
+    TestServer server(&leaf);
+    target = server.target();
+    publisher = MakePublisher({target});
+    while (!publisher->Stats().replicas[0].welcomed) std::this_thread::yield();
+    EXPECT_TRUE(publisher->Stats().replicas[0].status.ok());
+    EXPECT_TRUE(publisher->Stats().last_error.ok());
+  }
+  const auto status = [&] { return publisher->Stats().replicas[0].status; };
+  while (status().message().find("Connection refused") == absl::string_view::npos)
+    std::this_thread::yield();
+  EXPECT_EQ(status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(publisher->Stats().last_error.message()),
+              ::testing::StartsWith("leaf " + target + ": "));
+}
+
+TEST(PublisherTest, AnAddressWithoutAPortIsRefused) {
+  const absl::Status refused =
+      Publisher::Create(
+          {.leaves = {"leaf-0"}, .worker = "w", .domain = {.model = "m", .tenant = ""}})
+          .status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()), ::testing::HasSubstr("'leaf-0': expected HOST:PORT"));
 }
 
 TEST(PublisherTest, WorksWithoutLeaves) {

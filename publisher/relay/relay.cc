@@ -11,8 +11,9 @@
 #include "indexer/base/mutex.h"
 #include "indexer/discovery/directory.h"
 #include "indexer/discovery/found_leaves.h"
-#include "indexer/service/address.h"
+#include "indexer/service/connection_watch.h"
 #include "indexer/service/log.h"
+#include "indexer/service/redis_url.h"
 #include "indexer/stream/link.h"
 #include "indexer/stream/validate.h"
 #include "indexer/transport/grpc_link.h"
@@ -104,10 +105,7 @@ StreamState StateOf(const ZmqStreamStats& stats, bool can_replay) {
 // Of the log among those who are told.
 std::string LogName(const RelayOptions& options) {
   if (!options.redis.has_value()) return "";
-  std::string name;
-  for (const Address& host : options.redis->redis.hosts)
-    name += (name.empty() ? "redis://" : ",") + host.ToString();
-  return name;
+  return RedisHosts(options.redis->redis);
 }
 
 using Labels = std::vector<std::pair<std::string, std::string>>;
@@ -287,6 +285,7 @@ struct Relay::State {
 
   void RunFlush();
   void RunLook();
+  void WatchEngines(Time now) ABSL_LOCKS_EXCLUDED(mutex);
   void LookAt(const Instance& instance, Time now);
 
   RelayOptions options;
@@ -305,6 +304,7 @@ struct Relay::State {
   std::vector<std::string> leaves ABSL_GUARDED_BY(mutex);
 
   std::unique_ptr<FoundLeaves> found;  // the looker's
+  EveryMinute no_engines, no_leaves;   // likewise
   std::atomic<bool> was_ready{false};
   std::atomic<bool> stopped{false};
   ZmqIngest ingest;  // its lanes call what is above
@@ -475,9 +475,19 @@ void Relay::State::RunLook() {
       for (const auto& [number, rank] : instance->ranks->All()) rank->SetLeaves(leaves_now);
       LookAt(*instance, now);
     }
+    WatchEngines(now);
     flush_mutex.Lock();
     if (!stopping) look_wake.WaitFor(&flush_mutex, kLookEvery);
   }
+}
+
+void Relay::State::WatchEngines(Time now) {
+  if (no_engines.Due(All().empty(), now))
+    Log(LogLevel::kWarning, "no engine yet: there is nothing to tell leaves of",
+        {{"hint", "--workers NAME=tcp://HOST:PORT, or POST /register"}});
+  if (no_leaves.Due(Leaves().empty(), now))
+    Log(LogLevel::kWarning, "no leaf is told",
+        {{"hint", "none was found yet where --leaves looks; or set it to HOST:PORT of a leaf"}});
 }
 
 void Relay::State::LookAt(const Instance& instance, Time now) {

@@ -52,6 +52,8 @@ Json LinkJson(const RelayLinkStats& link) {
                {"blocks_sent", link.sender.blocks_sent},
                {"snapshots_sent", link.sender.snapshots_sent},
                {"refused", link.sender.refused}};
+  json["state"] = std::string(ConnectionStateName(link.connection.state));
+  if (!link.connection.reason.empty()) json["reason"] = link.connection.reason;
   if (!link.status.ok()) json["error"] = link.status.ToString();
   return json;
 }
@@ -87,6 +89,12 @@ Json ListenerJson(const RelayListener& listener) {
                {"lost", stream.tracker.messages_lost},
                {"replayed", stream.tracker.replayed},
                {"restarts", stream.tracker.restarts}};
+  json["state"] = std::string(ConnectionStateName(stream.connection.state));
+  if (!stream.connection.reason.empty()) json["reason"] = stream.connection.reason;
+  if (stream.replay.has_value()) {
+    json["replay_state"] = std::string(ConnectionStateName(stream.replay->state));
+    if (!stream.replay->reason.empty()) json["replay_reason"] = stream.replay->reason;
+  }
   if (stream.tracker.last.has_value()) json["last_sequence"] = *stream.tracker.last;
   if (!stream.last_error.empty()) json["last_error"] = stream.last_error;
   return json;

@@ -5,7 +5,6 @@
 #include <variant>
 
 #include "indexer/service/log.h"
-#include "publisher/refusal_log.h"
 
 namespace kvatlas {
 
@@ -154,7 +153,11 @@ RelayRank::Link RelayRank::MakeLink(const std::string& leaf) {
   auto pump = std::make_shared<SenderPump>(options_.sender, identity_, &resident_, &mutex_,
                                            options_.make_link(leaf, identity_), options_.clock);
   pump->SetDegraded(told_degraded_);
-  return {leaf, std::move(pump)};
+  const HolderId& holder = identity_.holder;
+  auto watch = std::make_shared<ConnectionWatch>(
+      "leaf", leaf, std::vector<LogField>{{"worker", holder.name}, {"rank", holder.rank}},
+      options_.clock);
+  return {leaf, std::move(pump), std::move(watch)};
 }
 
 void RelayRank::SetLeaves(const std::vector<std::string>& leaves) {
@@ -204,8 +207,7 @@ void RelayRank::Tick() {
   Flush();
   const std::shared_ptr<Links> all = links();
   if (all == nullptr) return;
-  for (const Link& link : *all)
-    LogLeafRefusal(link.leaf, options_.identity.holder, link.pump->WhyRefused());
+  for (const Link& link : *all) link.watch->Set(link.pump->Progress());
 }
 
 void RelayRank::Stop(bool goodbye, Duration flush_for) {
@@ -252,7 +254,8 @@ RelayRankStats RelayRank::Stats() const {
                            .last_number = pump.last_number(),
                            .acknowledged = pump.acknowledged(),
                            .sender = pump.stats(),
-                           .status = pump.WhyRefused()});
+                           .status = pump.Progress().value_or(absl::OkStatus()),
+                           .connection = link.watch->Get()});
   }
   return stats;
 }

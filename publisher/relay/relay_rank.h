@@ -34,6 +34,7 @@
 #include "indexer/base/ids.h"
 #include "indexer/base/mutex.h"
 #include "indexer/base/overlap.h"
+#include "indexer/service/connection_watch.h"
 #include "indexer/stream/link.h"
 #include "indexer/stream/resident_set.h"
 #include "indexer/stream/sender.h"
@@ -85,8 +86,9 @@ struct RelayLinkStats {
   BatchNumber last_number = 0;
   BatchNumber acknowledged = 0;
   SenderStats sender;
-  absl::Status
-      status;  // not OK: why it is refused; INVALID_ARGUMENT: for good, else it tries again
+  // Not OK: UNAVAILABLE: the leaf is not reached; else why it is refused; INVALID_ARGUMENT: for good, else it tries again.
+  absl::Status status;
+  ConnectionStatus connection;
 };
 
 struct RelayRankStats {
@@ -146,6 +148,7 @@ class RelayRank : public std::enable_shared_from_this<RelayRank> {
   struct Link {
     std::string leaf;
     std::shared_ptr<SenderPump> pump;
+    std::shared_ptr<ConnectionWatch> watch;
   };
   using Links = std::vector<Link>;
 

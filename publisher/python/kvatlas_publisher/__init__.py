@@ -16,12 +16,13 @@ its own if the parent had made none before the fork (importing this is harmless)
 """
 
 import ctypes
+import importlib.metadata
 import weakref
 from array import array
 
 from kvatlas_publisher import _native
 
-__all__ = ["Publisher", "PublisherError", "library_version"]
+__all__ = ["Publisher", "PublisherError", "__version__", "library_version"]
 
 _TIERS = {"device": 0, "host": 1, "disk": 2, "external": 3}
 _MASK = (1 << 64) - 1
@@ -41,6 +42,15 @@ class PublisherError(RuntimeError):
 
 def library_version():
     return _native.library().version().decode()
+
+
+def __getattr__(name):
+    if name != "__version__":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return importlib.metadata.version(__name__)
+    except importlib.metadata.PackageNotFoundError:  # not installed: beside a library of its own
+        return library_version()
 
 
 def _numbers(values, code, bits):
@@ -252,7 +262,8 @@ class Publisher:
         return True
 
     def stats(self):
-        """Counters by the names of kvatlas_publisher.h, `last_error` in words, and `replicas`, one for each leaf."""
+        """Counters by the names of kvatlas_publisher.h; `last_error`, what went wrong last in words; and `replicas`, one for each
+        leaf, each with `error`: why it is not told, such as "Connection refused" or another block size."""
         stats = _native.Stats(ctypes.sizeof(_native.Stats))
         self._check(self._native.get_stats(self._live(), stats))
         result = {name: getattr(stats, name) for name, _ in stats._fields_[1:]}
@@ -306,5 +317,7 @@ class Publisher:
         if code == _native.FAILED_PRECONDITION:
             why += ": stopped, or made before this process was forked"
         if code == _native.INVALID_ARGUMENT:
-            why += ": counts that do not fit the block size, a tier, or the other way of speaking"
+            text = ctypes.create_string_buffer(_TEXT_BYTES)
+            self._native.last_error(self._live(), text, len(text))
+            why += ": " + text.value.decode(errors="replace")
         raise PublisherError(code, why)

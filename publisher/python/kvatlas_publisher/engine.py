@@ -8,7 +8,10 @@ Options, each also as an environment variable (KVATLAS_MODEL, KVATLAS_WORKER, â€
                 dns:HOST:PORT, redis://HOST:PORT (in a URL redis%3A%2F%2FHOST%3APORT)
     cell        whose leaves are found in Redis
     model       the domain's name, as the router asks for it; required
-    worker      this instance's name; the host's name unless told
+    worker      this instance's name, the same in all of its data-parallel ranks and no other instance's. Unless told, HOST:PORT
+                with the port of the engine's server (--port, or the engine's default), which is the same after a restart and
+                another one for every engine of a host. A process that serves on no port, or takes it from --config, has
+                HOST-PID, which is another one after a restart
     tenant, lora_name, cache_salt, hash_seed, batch_blocks, batch_age_s, queue_bytes_max
     block_size  tokens; unless told, that of the first block of main attention that the engine stores; an engine without main
                 attention must be told
@@ -20,8 +23,12 @@ Options, each also as an environment variable (KVATLAS_MODEL, KVATLAS_WORKER, â€
 """
 
 import collections
+import logging
+import multiprocessing
 import os
+import pathlib
 import socket
+import sys
 import urllib.parse
 
 from kvatlas_publisher import Publisher
@@ -33,6 +40,9 @@ _TEXTS = ("model", "worker", "tenant", "lora_name", "cache_salt", "zmq", "zmq_re
           "redis_cell", "cell", "eagle_drop")
 # Publisher's own names where they are others.
 _RENAMED = {"zmq": "zmq_endpoint", "zmq_replay": "zmq_replay_endpoint", "redis": "redis_url"}
+# Programs that serve, and on which port unless told.
+_SERVERS = {"vllm": 8000, "api_server": 8000, "sglang": 30000, "launch_server": 30000}
+_log = logging.getLogger("kvatlas_publisher")
 _EARLY_MAX = 1024  # batches kept until the block size is known
 _MAIN_ATTENTION = (None, "full_attention", "mla_attention", "sink_full_attention")
 
@@ -48,6 +58,25 @@ def by_endpoint(ours, theirs):
         return (ours if is_ours(config.get("endpoint")) else theirs)(*args, **config)
 
     return make
+
+
+def default_worker(arguments=None, parent=None):
+    """A name that no other engine of this host has; `arguments` and `parent` are those of this process unless told.
+
+    An engine's workers are processes that its server has spawned: they have its arguments."""
+    arguments = sys.argv if arguments is None else arguments
+    host, port = socket.gethostname(), None
+    for argument, following in zip(arguments, [*arguments[1:], ""]):
+        if argument == "--port" or argument.startswith("--port="):
+            port = argument.partition("=")[2] or following
+    program = pathlib.PurePath(arguments[0] if arguments else "")
+    program = program.parent.name if program.stem == "__main__" else program.stem
+    if port is None and not any(argument.startswith("--config") for argument in arguments):
+        port = _SERVERS.get(program)
+    if port is not None and str(port).isdigit():
+        return f"{host}:{port}"
+    parent = multiprocessing.parent_process() if parent is None else parent
+    return f"{host}-{os.getpid() if parent is None else parent.pid}"
 
 
 def options_of(endpoint, environment=os.environ):
@@ -78,7 +107,10 @@ def options_of(endpoint, environment=os.environ):
     options["leaves"] = [leaf for leaf in leaves.split(",") if leaf]
     if labels:
         options["labels"] = labels
-    options.setdefault("worker", socket.gethostname())
+    if not options.get("worker"):
+        options["worker"] = default_worker()
+        _log.warning("kvatlas: worker is not set: this engine is called %r (worker=NAME in the endpoint, or KVATLAS_WORKER)",
+                     options["worker"])
     if not options["leaves"] and "redis_url" not in options:
         raise ValueError(f"no leaves: {SCHEME}HOST:PORT?model=NAME, or KVATLAS_LEAVES=HOST:PORT")
     if not options.get("model"):
