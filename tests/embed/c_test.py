@@ -2,7 +2,7 @@
 compiled with the plain C compiler through pkg-config, against the shared and against the static library, and the leaf must know
 exactly what it said.
 
-Usage: c_test.py LEAF INSTALL HEADER EXAMPLE SHARED STATIC FLAGS
+Usage: c_test.py LEAF INSTALL HEADER EXAMPLE SHARED STATIC FLAGS CPP_EXAMPLE
 """
 
 import os
@@ -17,7 +17,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from leaf_process import Leaf  # noqa: E402
 
-LEAF, INSTALL, HEADER, EXAMPLE, SHARED, STATIC, FLAGS = (str(Path(path).resolve()) for path in sys.argv[1:8])
+LEAF, INSTALL, HEADER, EXAMPLE, SHARED, STATIC, FLAGS, CPP = (str(Path(path).resolve()) for path in sys.argv[1:9])
+SOURCES = Path.cwd()
 COMPILERS = ["gcc-12", "clang-19"]
 STRICT = ["-std=c11", "-pedantic", "-Wall", "-Wextra", "-Werror"]
 TOKENS = range(1000, 1032)
@@ -38,12 +39,12 @@ class CTest(unittest.TestCase):
 
     def install(self, shared="-", static="-"):
         prefix = self.folder / "prefix"
-        run(INSTALL, prefix, "1.2.3", HEADER, FLAGS, shared, static)
+        run(INSTALL, prefix, "1.2.3", HEADER, FLAGS, shared, static, SOURCES)
         return prefix
 
-    def options(self, prefix, *more):
+    def options(self, prefix, *more, module="kvatlas_publisher"):
         env = {**os.environ, "PKG_CONFIG_PATH": str(prefix / "lib/pkgconfig")}
-        return run("pkg-config", "--cflags", "--libs", *more, "kvatlas_publisher", env=env).split()
+        return run("pkg-config", "--cflags", "--libs", *more, module, env=env).split()
 
     def expect_exact(self, program, env):
         with Leaf(LEAF) as leaf, subprocess.Popen([program, leaf.grpc], stdin=subprocess.PIPE,
@@ -63,13 +64,40 @@ class CTest(unittest.TestCase):
         prefix = self.install(shared=SHARED)
         program = self.folder / "example"
         run("gcc-12", *STRICT, "-o", program, EXAMPLE, *self.options(prefix))
-        self.expect_exact(program, {**os.environ, "LD_LIBRARY_PATH": str(prefix / "lib")})
+        env = {name: value for name, value in os.environ.items() if name != "LD_LIBRARY_PATH"}
+        self.expect_exact(program, env)  # found where it was installed
 
     def test_example_with_the_static_library(self):
         prefix = self.install(static=STATIC)
         program = self.folder / "example"
         run("gcc-12", *STRICT, "-o", program, EXAMPLE, *self.options(prefix, "--static"))
         self.expect_exact(program, dict(os.environ))
+
+    def test_the_static_library_beside_the_shared_one(self):
+        prefix = self.install(shared=SHARED, static=STATIC)
+        program = self.folder / "example"
+        run("gcc-12", *STRICT, "-o", program, EXAMPLE, *self.options(prefix, module="kvatlas_publisher_static"))
+        self.assertNotIn("libkvatlas_publisher", run("readelf", "-d", program))
+        self.expect_exact(program, dict(os.environ))
+
+    def test_the_example_in_cpp(self):
+        prefix = self.install(shared=SHARED, static=STATIC)
+        program = self.folder / "example_engine"
+        run("g++-12", "-std=c++20", "-o", program, CPP, *self.options(prefix, module="kvatlas_publisher_static"))
+        with Leaf(LEAF) as leaf:
+            self.assertEqual(run(program, leaf.grpc), "acknowledged; 6 blocks held\n")
+
+    def test_the_examples_say_why_no_leaf_answered(self):
+        prefix = self.install(shared=SHARED)
+        program = self.folder / "example"
+        run("gcc-12", *STRICT, "-o", program, EXAMPLE, *self.options(prefix))
+        said = subprocess.run([program, "127.0.0.1:1"], capture_output=True, text=True, input="", check=False)
+        self.assertEqual((said.returncode, said.stdout), (1, "DEADLINE_EXCEEDED\n"))
+        self.assertIn("leaf 127.0.0.1:1: ", said.stderr)
+        self.assertIn("Connection refused", said.stderr)
+        said = subprocess.run([program, "127.0.0.1"], capture_output=True, text=True, input="", check=False)
+        self.assertEqual(said.returncode, 2)
+        self.assertIn("'127.0.0.1': expected HOST:PORT", said.stderr)
 
     def test_the_header_is_c_of_any_age_and_cpp(self):
         source = self.folder / "header.c"

@@ -5,6 +5,7 @@ its process? Usage: wheel_test.py LEAF WHEEL (by wheel_test.sh)
 import ctypes
 import os
 import signal
+import socket
 import subprocess
 import sys
 import unittest
@@ -154,6 +155,8 @@ class CallsTest(WithLeaf):
         for wrong in (lambda: publisher.stored([1], TOKENS[:15]), lambda: publisher.stored_hashed(1, 0, [1])):
             with self.assertRaisesRegex(PublisherError, "INVALID_ARGUMENT"):
                 wrong()
+        with self.assertRaisesRegex(PublisherError, "2 blocks of 16 tokens need 32 token ids; got 20"):
+            publisher.stored([1, 2], [1] * 20)
         with self.assertRaisesRegex(ValueError, "tier 'moon'"):
             publisher.removed([1], tier="moon")
         with self.assertRaisesRegex(PublisherError, "model"):
@@ -358,6 +361,9 @@ class WheelTest(unittest.TestCase):
         self.assertTrue(any("libgrpc" in name for name in licences), licences)
         self.assertTrue(any(name.endswith("/LICENSE") for name in licences))
 
+    def test_the_version_is_the_library_s(self):
+        self.assertEqual(kvatlas_publisher.__version__, kvatlas_publisher.library_version())
+
     def test_engines_find_the_plug_ins(self):
         for group, module in (("vllm.general_plugins", "vllm"), ("sglang.srt.plugins", "sglang")):
             found = [point.value for point in entry_points(group=group) if point.name == "kvatlas"]
@@ -377,6 +383,20 @@ class OptionsTest(unittest.TestCase):
         self.assertEqual(engine.options_of("kvatlas://redis%3A%2F%2Fr%3A6379?model=m&cell=c", {"KVATLAS_WORKER": "w"}),
                          {"leaves": ["redis://r:6379"], "model": "m", "worker": "w", "cell": "c"})
         self.assertEqual(engine.options_of("tcp://*:5557", {"KVATLAS_LEAVES": "c:3", **environment})["leaves"], ["c:3"])
+
+    def test_engines_of_a_host_have_names_of_their_own(self):
+        host = socket.gethostname()
+        for arguments, name in (
+                (["/usr/bin/vllm", "serve", "m", "--port", "8001"], f"{host}:8001"),
+                (["vllm", "serve", "m", "--port=8002"], f"{host}:8002"),
+                (["vllm", "serve", "m"], f"{host}:8000"),
+                (["/site/vllm/__main__.py", "serve", "m"], f"{host}:8000"),
+                (["/site/sglang/launch_server.py", "--model-path", "m"], f"{host}:30000"),
+                (["vllm", "serve", "m", "--config", "c.yaml"], f"{host}-{os.getpid()}"),
+                (["/srv/vllm/script.py", "vllm"], f"{host}-{os.getpid()}")):
+            self.assertEqual(engine.default_worker(arguments), name)
+        options = engine.options_of("kvatlas://a:1?model=m", {})
+        self.assertEqual(options["worker"], engine.default_worker())
 
     def test_wrong_options_are_named(self):
         for url, why in (("kvatlas://a:1", "no model"), ("kvatlas://?model=m", "no leaves"),

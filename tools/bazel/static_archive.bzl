@@ -1,5 +1,6 @@
 """static_archive(name, dep): one archive of all objects of a C++ target and of everything below it in this repository,
-NAME.a; and the link options of the system libraries that they need, in the order in which they were asked for, NAME.flags.
+NAME.a; and the link options of the system libraries that they need, in the order in which they were asked for, NAME.flags. Its
+runfiles have all headers of this repository that they include, too.
 
 Bazel makes an archive per target; whoever links without Bazel wants one.
 """
@@ -32,7 +33,12 @@ def _static_archive_impl(ctx):
     options = ctx.actions.declare_file(ctx.label.name + ".flags")
     ctx.actions.write(options, " ".join(flags) + "\n")
     made = [merged, options]
-    return [DefaultInfo(files = depset(made), runfiles = ctx.runfiles(files = made))]
+    headers = [
+        header
+        for header in ctx.attr.dep[CcInfo].compilation_context.headers.to_list()
+        if header.is_source and not header.short_path.startswith("../")
+    ]
+    return [DefaultInfo(files = depset(made), runfiles = ctx.runfiles(files = made + headers))]
 
 static_archive = rule(
     implementation = _static_archive_impl,
