@@ -31,11 +31,7 @@ std::string ConnectionStatus::ToString() const {
 }
 
 bool EveryMinute::Due(bool holds, Time now) {
-  if (!holds) {
-    next_.reset();
-    return false;
-  }
-  if (next_.has_value() && now < *next_) return false;
+  if (!holds || (next_.has_value() && now < *next_)) return false;
   next_ = now + kSaidAgainAfter;
   return true;
 }

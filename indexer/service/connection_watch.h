@@ -56,7 +56,7 @@ struct ConnectionStatus {
 
 inline constexpr Duration kSaidAgainAfter = std::chrono::minutes(1);
 
-// True at once and then every `kSaidAgainAfter`, as long as something holds. *Threads*: none; the caller serialises.
+// True at once, and not again before `kSaidAgainAfter`, while something holds. *Threads*: none; the caller serialises.
 class EveryMinute {
  public:
   bool Due(bool holds, Time now);

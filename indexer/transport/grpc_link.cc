@@ -228,6 +228,8 @@ class GrpcLink::Call : public grpc::ClientBidiReactor<v1::SenderMessage, v1::Rec
       if (!refused_.ok()) why = refused_;
     }
     if (why.ok()) why = absl::UnavailableError("the receiver ended the stream");
+    if (why.message().find("http1.x") != absl::string_view::npos)
+      why = absl::UnavailableError("it speaks HTTP/1 and not gRPC: is this its --http port?");
     if (absl::IsUnimplemented(why))
       why = absl::UnimplementedError(
           "it takes no streams: is this the gRPC port of a leaf or a hierarchy?");

@@ -106,8 +106,10 @@ std::vector<std::string> Process::Arguments() const {
     const size_t equals = argument.find('=');
     if (equals == std::string::npos) continue;
     auto taken = addresses_.find(argument.substr(2, equals - 2));
-    if (taken != addresses_.end())
-      arguments.back() = argument.substr(0, equals + 1) + taken->second;
+    if (taken == addresses_.end()) continue;
+    constexpr std::string_view kTcp = "tcp://";
+    const bool tcp = argument.compare(equals + 1, kTcp.size(), kTcp) == 0;
+    arguments.back() = argument.substr(0, equals + 1 + (tcp ? kTcp.size() : 0)) + taken->second;
   }
   arguments.push_back("--exit_with_parent");
   return arguments;

@@ -29,7 +29,7 @@ namespace kvatlas {
 struct ProcessOptions {
   std::string name;    // in messages
   std::string binary;  // a path
-  // An argument "--NAME=HOST:0" becomes, when the process is started again, the port that it took first.
+  // An argument "--NAME=HOST:0", or "--NAME=tcp://HOST:0", becomes, when the process is started again, the port that it took first.
   std::vector<std::string> args;
   std::string log;  // stdout after the ready line and stderr are appended here
 };

@@ -1,0 +1,415 @@
+// Is every mistake of an operator said where one looks? Real processes, each row with one thing that is wrong: what the log of
+// either side says, and what its pages say.
+
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <ostream>
+#include <regex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_replace.h"
+#include "indexer/base/clock.h"
+#include "indexer/service/address.h"
+#include "indexer/service/grpc_channel.h"
+#include "tools/bench/service_bench_http.h"
+#include "tools/cluster/process.h"
+#include "tools/engine/engine.grpc.pb.h"
+#include "tools/engine/engine_model.h"
+
+namespace kvatlas {
+namespace {
+
+namespace ev1 = engine::v1;
+
+constexpr std::chrono::seconds kLong(60);
+
+// In arguments and expectations {NAME:WHAT} is an address of a process that was started before, {dead} one where nobody listens.
+struct Program {
+  std::string name;
+  std::string kind;  // "leaf", "hierarchy", "relay", "engine"
+  std::vector<std::string> args = {};
+  bool prefills = false;  // of an engine: it stores blocks
+};
+struct Said {
+  std::string name;
+  std::string where;  // "log", or a path of its HTTP plane
+  std::string what;   // a regular expression
+};
+struct Row {
+  std::string name;
+  std::vector<Program> programs;
+  std::vector<Said> said;
+  // A program that is then killed and started again, and what is said after that.
+  std::string killed = {};
+  std::vector<Said> after = {};
+  // What a program is told over HTTP once all are there: name, path, body, expected answer.
+  std::vector<std::vector<std::string>> posts = {};
+};
+std::ostream& operator<<(std::ostream& out, const Row& row) { return out << row.name; }
+
+const std::map<std::string, std::pair<std::string, std::vector<std::string>>>& Kinds() {
+  static const auto& kinds =
+      *new std::map<std::string, std::pair<std::string, std::vector<std::string>>>{
+          {"leaf", {"indexer/leaf/kvatlas-leaf", {"--grpc=127.0.0.1:0", "--http=127.0.0.1:0"}}},
+          {"hierarchy",
+           {"hierarchy/kvatlas-hierarchy", {"--grpc=127.0.0.1:0", "--http=127.0.0.1:0"}}},
+          {"relay", {"publisher/kvatlas-relay", {"--http=127.0.0.1:0"}}},
+          {"engine", {"tools/engine/mock_engine", {"--grpc=127.0.0.1:0", "--capacity=60"}}},
+          {"zmq_engine",
+           {"tools/engine/mock_engine",
+            {"--grpc=127.0.0.1:0", "--capacity=60", "--zmq_events=tcp://127.0.0.1:0",
+             "--zmq_replay=tcp://127.0.0.1:0", "--zmq_attach=bind"}}}};
+  return kinds;
+}
+
+// A port that is taken, so that nothing else gets it, and where nobody listens.
+class DeadPort {
+ public:
+  DeadPort() : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof(address);
+    EXPECT_EQ(bind(fd_, reinterpret_cast<sockaddr*>(&address), size), 0);
+    EXPECT_EQ(getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &size), 0);
+    address_ = "127.0.0.1:" + std::to_string(ntohs(address.sin_port));
+  }
+  ~DeadPort() { close(fd_); }
+  const std::string& address() const { return address_; }
+
+ private:
+  const int fd_;
+  std::string address_;
+};
+
+class SilenceTest : public ::testing::TestWithParam<Row> {
+ protected:
+  std::string Filled(std::string text) const {
+    text = absl::StrReplaceAll(text, {{"{dead}", dead_.address()}});
+    for (const auto& [name, process] : processes_)
+      for (const char* what : {"grpc", "http", "zmq_events", "zmq_replay"})
+        text = absl::StrReplaceAll(text, {{"{" + name + ":" + what + "}", process->address(what)}});
+    return text;
+  }
+
+  std::string LogFileOf(const std::string& name) const {
+    return ::testing::TempDir() + "/" + GetParam().name + "." + name + ".log";
+  }
+
+  void Start(const Program& program) {
+    const auto& [binary, first] = Kinds().at(program.kind);
+    std::vector<std::string> args = first;
+    for (const std::string& arg : program.args) args.push_back(Filled(arg));
+    args.push_back("--exit_with_parent=true");
+    (void)std::remove(LogFileOf(program.name).c_str());
+    auto process = std::make_unique<Process>(ProcessOptions{
+        .name = program.name, .binary = binary, .args = args, .log = LogFileOf(program.name)});
+    const absl::Status started = process->Start(kLong);
+    ASSERT_TRUE(started.ok()) << started;
+    processes_[program.name] = std::move(process);
+    if (program.prefills) Prefill(program);
+  }
+
+  // A prompt of two blocks.
+  void Prefill(const Program& engine) {
+    constexpr std::string_view kFlag = "--block_size=";
+    uint32_t block_size = 64;  // the mock engine's own
+    for (const std::string& arg : engine.args)
+      if (arg.starts_with(kFlag)) block_size = std::stoul(arg.substr(kFlag.size()));
+    const auto stub =
+        ev1::Engine::NewStub(MakeChannel(processes_.at(engine.name)->address("grpc")));
+    ev1::SubmitRequest request;
+    request.set_id(1);
+    request.set_prompt_tokens(2 * block_size);
+    for (uint64_t block = 1; block <= 2; ++block) request.add_blocks(block);
+    grpc::ClientContext context;
+    ev1::StepResponse response;
+    EXPECT_TRUE(stub->Submit(&context, request, &response).ok());
+    ev1::AdvanceRequest all;
+    all.set_time_ms(EngineModel::kForever);
+    grpc::ClientContext advance;
+    EXPECT_TRUE(stub->Advance(&advance, all, &response).ok());
+  }
+
+  std::string Read(const Said& said) const {
+    if (said.where == "log") {
+      std::ifstream log(LogFileOf(said.name));
+      return {std::istreambuf_iterator<char>(log), std::istreambuf_iterator<char>()};
+    }
+    HttpClient http(*Address::Parse(processes_.at(said.name)->address("http")));
+    const absl::StatusOr<HttpAnswer> answer = http.Get(said.where);
+    return answer.ok() ? answer->body : answer.status().ToString();
+  }
+
+  void Await(const Said& said) const {
+    const std::regex wanted(Filled(said.what));
+    const Time until = Clock::Real().Now() + kLong;
+    std::string found;
+    do {
+      found = Read(said);
+      if (std::regex_search(found, wanted)) return;
+      std::this_thread::yield();
+    } while (Clock::Real().Now() < until);
+    ADD_FAILURE() << said.name << " " << said.where << " never said " << Filled(said.what) << "\n"
+                  << found;
+  }
+
+  const DeadPort dead_;
+  std::map<std::string, std::unique_ptr<Process>> processes_;
+};
+
+TEST_P(SilenceTest, IsSaid) {
+  const Row& row = GetParam();
+  for (const Program& program : row.programs) ASSERT_NO_FATAL_FAILURE(Start(program));
+  for (const std::vector<std::string>& post : row.posts) {
+    HttpClient http(*Address::Parse(processes_.at(post[0])->address("http")));
+    const absl::StatusOr<HttpAnswer> answer = http.Post(post[1], Filled(post[2]));
+    ASSERT_TRUE(answer.ok()) << answer.status();
+    EXPECT_TRUE(std::regex_search(answer->body, std::regex(Filled(post[3])))) << answer->body;
+  }
+  for (const Said& said : row.said) Await(said);
+  if (row.killed.empty()) return;
+  Process& killed = *processes_.at(row.killed);
+  killed.Kill();
+  const absl::Status started = killed.Start(kLong);
+  ASSERT_TRUE(started.ok()) << started;
+  for (const Program& program : row.programs)
+    if (program.name == row.killed && program.prefills) Prefill(program);
+  for (const Said& said : row.after) Await(said);
+}
+
+std::vector<Row> Rows() {
+  std::vector<Row> rows;
+  const Program leaf = {.name = "leaf", .kind = "leaf"};
+  const Program hierarchy = {.name = "hierarchy", .kind = "hierarchy"};
+  const auto engine = [](const std::string& name, std::vector<std::string> more) {
+    more.insert(more.begin(), "--worker=" + name);
+    return Program{.name = name, .kind = "engine", .args = std::move(more), .prefills = true};
+  };
+
+  rows.push_back(
+      {.name = "Success",
+       .programs = {hierarchy,
+                    {.name = "leaf", .kind = "leaf", .args = {"--parents={hierarchy:grpc}"}},
+                    engine("w", {"--leaf={leaf:grpc}"})},
+       .said = {{"leaf", "log", "event=connected connection=parent [^\n]*{hierarchy:grpc}"},
+                {"w", "log", "event=connected connection=leaf [^\n]*{leaf:grpc}"},
+                {"leaf", "log", "event=\"stream welcomed\" holder=w"},
+                {"leaf", "/status", "\"state\":\"connected\""}}});
+  // ---- Publishers ----
+  rows.push_back(
+      {.name = "PublisherOfAnotherBlockSize",
+       .programs = {leaf, engine("w", {"--leaf={leaf:grpc}", "--block_size=16"}),
+                    engine("odd", {"--leaf={leaf:grpc}", "--block_size=32"})},
+       .said = {
+           {"odd", "log", "level=error [^\n]*event=refused connection=leaf [^\n]*block size 32"},
+           {"leaf", "log", "event=\"stream refused\" holder=odd [^\n]*block size 32"},
+           {"leaf", "/status", "\"refused\":.*odd.*block size 32 contradicts"}}});
+  rows.push_back(
+      {.name = "PublisherOfAnotherSeed",
+       .programs = {{.name = "leaf", .kind = "leaf", .args = {"--contract_seed=7"}},
+                    engine("w", {"--leaf={leaf:grpc}"})},
+       .said = {{"w", "log", "level=error [^\n]*event=refused [^\n]*xxh3-chain-1:1337"},
+                {"leaf", "log", "event=\"stream refused\" holder=w [^\n]*xxh3-chain-1:1337"},
+                {"leaf", "/status", "\"refused\":.*xxh3-chain-1:1337"}}});
+  rows.push_back(
+      {.name = "PublisherWithoutALeaf",
+       .programs = {engine("w", {"--leaf={dead}"})},
+       .said = {
+           {"w", "log",
+            "event=unreachable connection=leaf worker=w [^\n]*{dead}[^\n]*Connection refused"}}});
+  rows.push_back(
+      {.name = "PublisherToAnHttpPort",
+       .programs = {leaf, engine("w", {"--leaf={leaf:http}"})},
+       .said = {{"w", "log",
+                 "event=unreachable connection=leaf [^\n]*{leaf:http}[^\n]*reason=[^\n]*gRPC"}}});
+  rows.push_back(
+      {.name = "PublisherToAnEngine",
+       .programs = {{.name = "other", .kind = "engine"}, engine("w", {"--leaf={other:grpc}"})},
+       .said = {{"w", "log",
+                 "level=error [^\n]*event=refused connection=leaf [^\n]*takes no streams"}}});
+  rows.push_back(
+      {.name = "TwoPublishersOfOneName",
+       .programs = {leaf,
+                    engine("w", {"--leaf={leaf:grpc}"}),
+                    {.name = "younger",
+                     .kind = "engine",
+                     .args = {"--worker=w", "--leaf={leaf:grpc}"},
+                     .prefills = true}},
+       .said = {{"w", "log",
+                 "level=error [^\n]*event=refused [^\n]*another process has the name "
+                 "w[^\n]*expected epoch [^\n]*found the younger epoch [^\n]*a name of its own"},
+                {"younger", "log", "event=connected connection=leaf"},
+                {"leaf", "log",
+                 "event=\"stream refused\" holder=w[^\n]*another sender has this name"}}});
+  // ---- Engines' own streams ----
+  rows.push_back(
+      {.name = "EngineEndpointWithoutAnEngine",
+       .programs = {{.name = "leaf",
+                     .kind = "leaf",
+                     .args = {"--model_name=m", "--block_size=16", "--workers=w=tcp://{dead}"}}},
+       .said = {{"leaf", "log",
+                 "event=unreachable connection=\"engine events\" worker=w rank=0 "
+                 "endpoint=tcp://{dead} reason=\"Connection refused\""},
+                {"leaf", "/workers",
+                 "\"state\":\"unreachable\",\"reason\":\"tcp://{dead}: Connection refused\""},
+                {"leaf", "/status",
+                 "\"trust\":\"TRUST_STALE\".*\"state\":\"unreachable\",\"reason\":\"tcp://{dead}: "
+                 "Connection refused\""}}});
+  rows.push_back(
+      {.name = "EngineEndpointThatIsAnHttpPort",
+       .programs = {hierarchy,
+                    {.name = "leaf",
+                     .kind = "leaf",
+                     .args = {"--model_name=m", "--block_size=16",
+                              "--workers=w=tcp://{hierarchy:http}"}}},
+       .said = {{"leaf", "log", "event=unreachable connection=\"engine events\" [^\n]*ZeroMQ"},
+                {"leaf", "/workers",
+                 "\"state\":\"unreachable\",\"reason\":\"tcp://{hierarchy:http}: [^\"]*ZeroMQ"}}});
+  const Program zmq_engine = {
+      .name = "engine", .kind = "zmq_engine", .args = {"--block_size=32"}, .prefills = true};
+  const std::string of_engine = "tcp://{engine:zmq_events};replay=tcp://{engine:zmq_replay}";
+  rows.push_back(
+      {.name = "EngineOfAnotherBlockSize",
+       .programs = {zmq_engine,
+                    {.name = "leaf",
+                     .kind = "leaf",
+                     .args = {"--model_name=m", "--block_size=16", "--workers=w=" + of_engine}}},
+       .said = {
+           {"leaf", "log",
+            "event=\"engine event refused\" worker=w [^\n]*block size is 32, the domain's 16"},
+           {"leaf", "/workers",
+            "\"state\":\"refused\",\"reason\":\"its blocks have 32 tokens, and the domain's 16"},
+           {"leaf", "/workers?detail=1", "\"trust\":\"degraded\",\"device_blocks\":0"},
+           {"leaf", "/status", "\"trust\":\"TRUST_DEGRADED\".*\"state\":\"refused\""}}});
+  rows.push_back(
+      {.name = "EngineWithoutItsReplay",
+       .programs = {zmq_engine,
+                    {.name = "leaf",
+                     .kind = "leaf",
+                     .args = {"--model_name=m", "--block_size=32",
+                              "--workers=w=tcp://{engine:zmq_events};replay=tcp://{dead}"}}},
+       .said = {
+           {"leaf", "log", "event=connected connection=\"engine events\" worker=w"},
+           {"leaf", "log",
+            "event=unreachable connection=\"engine replay\" [^\n]*{dead}[^\n]*Connection refused"},
+           {"leaf", "/workers", "\"replay_state\":\"unreachable\""}}});
+  rows.push_back(
+      {.name = "EngineRegisteredForAnotherModel",
+       .programs = {{.name = "leaf",
+                     .kind = "leaf",
+                     .args = {"--model_name=m", "--block_size=16", "--workers=1=tcp://{dead}"}}},
+       .said = {{"leaf", "log",
+                 "level=error [^\n]*event=\"registration of an engine refused\" worker=1 "
+                 "[^\n]*already registered for model=m"}},
+       .posts = {
+           {"leaf", "/register",
+            R"({"instance_id":1,"dp_rank":1,"endpoint":"tcp://{dead}","model_name":"other","block_size":16})",
+            "already registered for model=m"}}});
+  rows.push_back(
+      {.name = "EngineThatRestarts",
+       .programs = {zmq_engine,
+                    {.name = "leaf",
+                     .kind = "leaf",
+                     .args = {"--model_name=m", "--block_size=32", "--workers=w=" + of_engine}}},
+       .said = {{"leaf", "log", "event=connected connection=\"engine events\" worker=w"},
+                {"leaf", "/workers?detail=1", "\"trust\":\"exact\",\"device_blocks\":2"}},
+       .killed = "engine",
+       .after = {{"leaf", "log", "event=\"connection lost\" connection=\"engine events\" worker=w"},
+                 {"leaf", "log", "event=\"engine restarted: its cache is new\" worker=w"},
+                 {"leaf", "log", "event=\"connected again\" connection=\"engine events\" worker=w"},
+                 {"leaf", "/workers", "\"state\":\"connected\""}}});
+  rows.push_back(
+      {.name = "LeafThatRestarts",
+       .programs = {leaf, engine("w", {"--leaf={leaf:grpc}"})},
+       .said = {{"w", "log", "event=connected connection=leaf"}},
+       .killed = "leaf",
+       .after = {{"w", "log", "event=\"connection lost\" connection=leaf [^\n]*{leaf:grpc}"},
+                 {"w", "log", "event=\"connected again\" connection=leaf"},
+                 {"leaf", "log", "event=\"stream welcomed\" holder=w[^\n]*sender=returning"}}});
+  // ---- Relays ----
+  rows.push_back(
+      {.name = "RelayWithoutALeaf",
+       .programs = {zmq_engine,
+                    {.name = "relay",
+                     .kind = "relay",
+                     .args = {"--model_name=m", "--block_size=32", "--leaves={dead}",
+                              "--workers=w=" + of_engine}}},
+       .said = {{"relay", "log",
+                 "event=unreachable connection=leaf worker=w [^\n]*{dead}[^\n]*Connection refused"},
+                {"relay", "log", "event=connected connection=\"engine events\" worker=w"},
+                {"relay", "/status", "\"state\":\"unreachable\""}}});
+  rows.push_back(
+      {.name = "RelayOfAnotherSeed",
+       .programs = {leaf,
+                    zmq_engine,
+                    {.name = "relay",
+                     .kind = "relay",
+                     .args = {"--contract_seed=7", "--model_name=m", "--block_size=32",
+                              "--leaves={leaf:grpc}", "--workers=w=" + of_engine}}},
+       .said = {{"relay", "log",
+                 "level=error [^\n]*event=refused connection=leaf worker=w [^\n]*xxh3-chain-1:7"},
+                {"leaf", "log", "event=\"stream refused\" holder=w[^\n]*xxh3-chain-1:7"}}});
+  // ---- Upward, and Redis ----
+  rows.push_back(
+      {.name = "LeafWithoutItsParent",
+       .programs = {{.name = "leaf", .kind = "leaf", .args = {"--parents={dead}"}},
+                    engine("w", {"--leaf={leaf:grpc}"})},
+       .said = {
+           {"leaf", "log",
+            "event=unreachable connection=parent [^\n]*{dead}[^\n]*Connection refused"},
+           {"leaf", "/status",
+            "\"parents\":.*\"state\":\"unreachable\",\"reason\":\"[^\"]*Connection refused"}}});
+  rows.push_back(
+      {.name = "LeafWithoutRedis",
+       .programs = {{.name = "leaf", .kind = "leaf", .args = {"--redis=redis://{dead}"}}},
+       .said = {{"leaf", "log",
+                 "event=unreachable connection=redis [^\n]*{dead}[^\n]*[Cc]onnection refused"}}});
+  rows.push_back({.name = "PublisherWithoutRedis",
+                  .programs = {engine("w", {"--redis=redis://{dead}", "--redis_cell=c"})},
+                  .said = {{"w", "log",
+                            "event=unreachable connection=\"redis log\" "
+                            "[^\n]*{dead}[^\n]*[Cc]onnection refused"}}});
+  rows.push_back(
+      {.name = "LeafWithoutItsPeer",
+       .programs = {{.name = "leaf", .kind = "leaf", .args = {"--peers=http://{dead}"}}},
+       .said = {{"leaf", "log", "event=\"a peer cannot be recovered from\" [^\n]*{dead}"},
+                {"leaf", "log", "event=\"starts without a peer\""}}});
+  // ---- Nothing to do ----
+  rows.push_back(
+      {.name = "LeafWithoutAnything",
+       .programs = {leaf},
+       .said = {{"leaf", "log", "event=\"no worker yet[^\n]*--workers [^\n]*{leaf:grpc}"},
+                {"leaf", "log", "event=\"no parents[^\n]*--parents "}}});
+  rows.push_back(
+      {.name = "HierarchyWithoutAnything",
+       .programs = {hierarchy},
+       .said = {{"hierarchy", "log", "event=\"no cell yet[^\n]*--parents {hierarchy:grpc}"}}});
+  rows.push_back({.name = "RelayWithoutAnything",
+                  .programs = {{.name = "relay", .kind = "relay"}},
+                  .said = {{"relay", "log", "event=\"no engine yet[^\n]*--workers "}}});
+  return rows;
+}
+
+INSTANTIATE_TEST_SUITE_P(Mistakes, SilenceTest, ::testing::ValuesIn(Rows()),
+                         [](const auto& row) { return row.param.name; });
+
+}  // namespace
+}  // namespace kvatlas
