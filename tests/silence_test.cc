@@ -220,14 +220,14 @@ std::vector<Row> Rows() {
                     engine("odd", {"--leaf={leaf:grpc}", "--block_size=32"})},
        .said = {
            {"odd", "log", "level=error [^\n]*event=refused connection=leaf [^\n]*block size 32"},
-           {"leaf", "log", "event=\"stream refused\" holder=odd [^\n]*block size 32"},
+           {"leaf", "log", "event=\"stream refused\" holder=odd[^\n]*block size 32"},
            {"leaf", "/status", "\"refused\":.*odd.*block size 32 contradicts"}}});
   rows.push_back(
       {.name = "PublisherOfAnotherSeed",
        .programs = {{.name = "leaf", .kind = "leaf", .args = {"--contract_seed=7"}},
                     engine("w", {"--leaf={leaf:grpc}"})},
        .said = {{"w", "log", "level=error [^\n]*event=refused [^\n]*xxh3-chain-1:1337"},
-                {"leaf", "log", "event=\"stream refused\" holder=w [^\n]*xxh3-chain-1:1337"},
+                {"leaf", "log", "event=\"stream refused\" holder=w[^\n]*xxh3-chain-1:1337"},
                 {"leaf", "/status", "\"refused\":.*xxh3-chain-1:1337"}}});
   rows.push_back(
       {.name = "PublisherWithoutALeaf",
