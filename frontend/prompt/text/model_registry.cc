@@ -160,6 +160,22 @@ absl::Status ModelRegistry::Reload() {
   return first_error;
 }
 
+TokenCache::Stats ModelRegistry::cache_stats() const {
+  TokenCache::Stats sum;
+  MutexLock lock(&mutex_);
+  for (const ModelOptions& options : options_) {
+    const auto found = models_.find(options.name);
+    if (found == models_.end()) continue;
+    const TokenCache::Stats stats = found->second->cache_stats();
+    sum.bytes += stats.bytes;
+    sum.chunks += stats.chunks;
+    sum.known_bytes += stats.known_bytes;
+    sum.asked_bytes += stats.asked_bytes;
+    sum.evicted_chunks += stats.evicted_chunks;
+  }
+  return sum;
+}
+
 Json ModelRegistry::Describe() const {
   Json all = Json::array();
   MutexLock lock(&mutex_);

@@ -24,6 +24,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "frontend/prompt/text/text_model.h"
+#include "frontend/prompt/text/token_cache.h"
 #include "indexer/base/mutex.h"
 
 namespace kvatlas {
@@ -57,6 +58,9 @@ class ModelRegistry {
   // Reads all files again. A model whose files are what they were is kept with its memory; one that cannot be loaded is kept too,
   // and the first such error is returned.
   absl::Status Reload();
+
+  // The sums over all models: memory of prefixes, and bytes of text that were asked for and known.
+  TokenCache::Stats cache_stats() const;
 
   // What was loaded, for people: an array with an object per model.
   nlohmann::ordered_json Describe() const;

@@ -11,78 +11,12 @@
 #include "absl/strings/str_cat.h"
 #include "frontend/prompt/text/prompt_tokenizer.h"
 #include "frontend/prompt/text/text_model.h"
+#include "frontend/prompt/text/text_test_util.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace kvatlas {
 namespace {
-
-constexpr const char* kParts[] = {
-    "<|turn|>",
-    "<|turn|>user\n",
-    "<|end|>",
-    "<|end|>\n",
-    "<s>",
-    "</s>",
-    "<wide>",
-    "<left>",
-    "<alone>",
-    "<think>",
-    "</think>",
-    "<|begin",
-    "|>",
-    "<|turn",
-    "Kvatlas",
-    "<|call|>",
-    " ",
-    "  ",
-    "\n",
-    "\n\n",
-    "\t",
-    "\r\n",
-    "\u00a0",
-    "\u3000",
-    "Hello",
-    "hello world",
-    "it's",
-    "WE'LL",
-    "snake_case",
-    "x",
-    "The",
-    "\nthe",
-    "\n\nThe",
-    "\n  word",
-    ".\nNext",
-    ". \nNext",
-    "1",
-    "12345",
-    "3.14",
-    "e\u0301",
-    "\u0301",
-    "Größe",
-    "你好，世界",
-    "日本語",
-    "한국어",
-    "👩‍👩‍👧",
-    "🇩🇪",
-    "ﬁ",
-    "▁",
-    "##",
-    "!!!",
-    "...\n\n",
-    "/",
-    "\\n",
-    "{\"a\": [1, 2]}",
-    "def f(x):\n    return x\n",
-    "A sentence of some words, and one more.\nThen a line of its own\nand another.\n\n"};
-
-using Random = std::mt19937_64;
-
-std::string RandomText(Random& random, size_t bytes) {
-  std::string text;
-  while (text.size() < bytes) text += kParts[random() % std::size(kParts)];
-  return text;
-}
 
 std::shared_ptr<TextModel> Load(const std::string& name, size_t cache_bytes) {
   auto model = TextModel::Load(
@@ -119,12 +53,6 @@ class NextTurnTest : public ::testing::TestWithParam<const char*> {
       reused += from_memory->reused;
     }
     return reused;
-  }
-
-  static std::string CutAnywhere(const std::string& text, Random& random) {
-    size_t at = text.empty() ? 0 : random() % text.size();
-    while (at > 0 && (static_cast<unsigned char>(text[at]) & 0xc0) == 0x80) --at;
-    return text.substr(0, at);
   }
 };
 

@@ -27,7 +27,7 @@ class SentencePieceTokenizer : public Tokenizer {
   }
 
   // A model may look at any part of a text to choose its pieces, so nowhere is a cut.
-  absl::Status Encode(std::string_view text, size_t /*piece_bytes_min*/,
+  absl::Status Encode(std::string_view text, size_t /*from*/, size_t /*piece_bytes_min*/,
                       std::vector<TokenId>& tokens, std::vector<TokenCut>*) const override {
     if (absl::Status valid = CheckUtf8(text); !valid.ok()) return valid;
     std::string error;

@@ -10,9 +10,6 @@
 namespace kvatlas {
 namespace {
 
-// Cuts are this far apart at least: close enough for the tail to be short, far enough to cost nothing.
-constexpr size_t kPieceBytes = 256;
-
 absl::Status At(const std::string& path, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
 }
@@ -44,7 +41,7 @@ absl::StatusOr<std::shared_ptr<TextModel>> TextModel::Load(const TextModelOption
     model->chat_template_ = *std::move(chat);
     model->facts_.template_hash = HashOf(files->chat_templates);
   }
-  model->cache_ = std::make_unique<TokenCache>(options.cache_bytes, facts.lookahead_bytes);
+  model->cache_ = std::make_unique<TokenCache>(options.cache_bytes);
   model->facts_.kind = is_sentencepiece ? "tokenizer.model" : "tokenizer.json";
   model->facts_.path = files->path;
   model->facts_.tokenizer_hash = files->tokenizer_hash;
@@ -96,16 +93,13 @@ absl::StatusOr<PromptTokens> TextModel::TokenizeText(std::string_view text,
   if (!facts.tokens_before.empty()) made.bos = facts.tokens_before.front();
   made.source = absl::StrCat(facts_.kind, " ", facts_.tokenizer_hash);
   std::vector<TokenId> tokens;
-  const TokenCache::Known known = cache_->Find(text, tokens);
-  std::vector<TokenCut> cuts;
-  absl::Status encoded = tokenizer_->Encode(text.substr(known.bytes), kPieceBytes, tokens, &cuts);
-  if (!encoded.ok()) return encoded;
-  cache_->Insert(text, known, cuts, tokens);
-  made.reused = known.tokens;
+  const absl::StatusOr<size_t> reused = cache_->Encode(*tokenizer_, text, tokens);
+  if (!reused.ok()) return reused.status();
+  made.reused = *reused;
   if (add_special_tokens) {
     tokens.insert(tokens.begin(), facts.tokens_before.begin(), facts.tokens_before.end());
     tokens.insert(tokens.end(), facts.tokens_after.begin(), facts.tokens_after.end());
-    if (known.tokens > 0) made.reused += facts.tokens_before.size();
+    if (*reused > 0) made.reused += facts.tokens_before.size();
   }
   made.tokens = std::move(tokens);
   return made;

@@ -8,13 +8,29 @@
 namespace kvatlas {
 namespace {
 
-// The map's entry, the list's, the chunk's own fields and its strings' ends.
-constexpr size_t kChunkOverheadBytes = 200;
+// A chunk beside its text and tokens: two slots of the map, which is half empty at worst and holds the old table beside the
+// new one while it grows; a node of the list; the chunk's own fields; and malloc's 8 to 23 bytes for each of four blocks.
+constexpr size_t kChunkOverheadBytes = 400;
+
+// Cuts are this far apart at least: close enough for the tail to be short, far enough to cost nothing.
+constexpr size_t kPieceBytes = 128;
 
 }  // namespace
 
-TokenCache::TokenCache(size_t bytes_max, size_t lookahead_bytes)
-    : bytes_max_(bytes_max), lookahead_bytes_(lookahead_bytes), seed_(RandomInstanceId()) {}
+TokenCache::TokenCache(size_t bytes_max) : bytes_max_(bytes_max), seed_(RandomInstanceId()) {}
+
+absl::StatusOr<size_t> TokenCache::Encode(const Tokenizer& tokenizer, std::string_view text,
+                                          std::vector<TokenId>& tokens) {
+  tokens.clear();
+  // Of most texts an estimate on the high side.
+  tokens.reserve(text.size() / 3 + 16);
+  const Known known = Find(text, tokens);
+  std::vector<TokenCut> cuts;
+  absl::Status encoded = tokenizer.Encode(text, known.bytes, kPieceBytes, tokens, &cuts);
+  if (!encoded.ok()) return encoded;
+  Insert(text, known, cuts, tokens, tokenizer.facts().lookahead_bytes);
+  return known.tokens;
+}
 
 std::vector<uint64_t> TokenCache::NamesOf(std::string_view text) const {
   std::vector<uint64_t> names(text.size() / kChunkBytes);
@@ -31,7 +47,9 @@ std::vector<uint64_t> TokenCache::NamesOf(std::string_view text) const {
 // 3. Bytes are compared and tokens copied without it.
 TokenCache::Known TokenCache::Find(std::string_view text, std::vector<TokenId>& tokens) {
   if (bytes_max_ == 0) return {};
-  const std::vector<uint64_t> names = NamesOf(text);
+  Known known;
+  known.names = NamesOf(text);
+  const std::vector<uint64_t>& names = known.names;
   std::vector<std::shared_ptr<const Chunk>> chunks;
   {
     MutexLock lock(&mutex_);
@@ -44,7 +62,6 @@ TokenCache::Known TokenCache::Find(std::string_view text, std::vector<TokenId>& 
       used_.splice(used_.begin(), used_, entries_.find(names[i])->second.used);
     }
   }
-  Known known;
   for (const std::shared_ptr<const Chunk>& chunk : chunks) {
     if (chunk->from_bytes != known.bytes) break;
     if (text.substr(known.chunks * kChunkBytes, kChunkBytes) != chunk->text) break;
@@ -60,9 +77,9 @@ TokenCache::Known TokenCache::Find(std::string_view text, std::vector<TokenId>& 
 }
 
 void TokenCache::Insert(std::string_view text, const Known& known, std::span<const TokenCut> cuts,
-                        std::span<const TokenId> tokens) {
-  if (bytes_max_ == 0) return;
-  const std::vector<uint64_t> names = NamesOf(text);
+                        std::span<const TokenId> tokens, size_t lookahead_bytes) {
+  const std::vector<uint64_t>& names = known.names;
+  if (bytes_max_ == 0 || known.chunks == names.size()) return;
   std::vector<std::shared_ptr<const Chunk>> chunks;
   TokenCut at{.bytes = known.bytes, .tokens = known.tokens};
   size_t next = 0;
@@ -72,7 +89,7 @@ void TokenCache::Insert(std::string_view text, const Known& known, std::span<con
     chunk->text = text.substr(i * kChunkBytes, kChunkBytes);
     const size_t first = at.tokens;
     chunk->from_bytes = at.bytes;
-    while (next < cuts.size() && known.bytes + cuts[next].bytes + lookahead_bytes_ <= end) {
+    while (next < cuts.size() && known.bytes + cuts[next].bytes + lookahead_bytes <= end) {
       at = {known.bytes + cuts[next].bytes, known.tokens + cuts[next].tokens};
       ++next;
     }

@@ -1,5 +1,5 @@
-// Which tokens of this text were already made for an earlier one? The memory that makes the next turn of a conversation cost its
-// new part alone.
+// Which tokens of this text were already made for an earlier one? The store of prefixes that makes the next turn of a conversation
+// cost its new part alone.
 //
 // A text is looked at in chunks of kChunkBytes. A chunk's name is the hash of everything up to its end, so equal beginnings
 // share their chunks, whichever conversations they belong to. A chunk remembers its bytes and the tokens up to the last cut (tokenizer.h)
@@ -11,14 +11,13 @@
 //
 // *Truth*: bytes are compared, not hashes alone.
 // *Threads*: all methods may be called from any.
-// *Cost*: one hash and one comparison of the text; about 60 µs per 100k tokens that are known.
-// *Bounds*: `bytes_max` of texts, tokens and what holds them; beyond it the chunks go that were not used for longest, those of a
-// beginning after those that follow it.
+// *Cost*: one hash and one comparison of the text; the lock is held for the look-ups alone. text_benchmark measures it.
+// *Bounds*: `bytes_max` of texts, tokens and all that holds them; beyond it the chunks go that were not used for longest, those of
+// a beginning after those that follow it.
 //
 // Example:
-//   TokenCache::Known known = cache.Find(text, tokens);
-//   tokenizer.Encode(text.substr(known.bytes), kPieceBytes, tokens, &cuts);
-//   cache.Insert(text, known, cuts, tokens);
+//   TokenCache cache(64 << 20);
+//   ASSIGN reused = cache.Encode(*tokenizer, text, tokens);
 
 #ifndef KVATLAS_FRONTEND_PROMPT_TEXT_TOKEN_CACHE_H_
 #define KVATLAS_FRONTEND_PROMPT_TEXT_TOKEN_CACHE_H_
@@ -34,6 +33,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
 #include "frontend/prompt/text/tokenizer.h"
 #include "indexer/base/mutex.h"
 
@@ -41,14 +41,7 @@ namespace kvatlas {
 
 class TokenCache {
  public:
-  static constexpr size_t kChunkBytes = 1024;
-
-  // The beginning of a text that is known: its bytes up to a cut, and their tokens.
-  struct Known {
-    size_t chunks = 0;
-    size_t bytes = 0;
-    size_t tokens = 0;
-  };
+  static constexpr size_t kChunkBytes = 512;
 
   struct Stats {
     size_t bytes = 0;
@@ -58,16 +51,13 @@ class TokenCache {
     uint64_t evicted_chunks = 0;
   };
 
-  // `lookahead_bytes`: the tokenizer's. With `bytes_max` 0 nothing is ever known.
-  TokenCache(size_t bytes_max, size_t lookahead_bytes);
+  // With `bytes_max` 0 nothing is ever known.
+  explicit TokenCache(size_t bytes_max);
 
-  // Appends the tokens of the longest known beginning of `text` to `tokens`.
-  Known Find(std::string_view text, std::vector<TokenId>& tokens);
-
-  // Remembers `text`: `known` as Find answered, `cuts` what the tokenizer said of the rest, counted from there, `tokens` all of
-  // the text's. REQUIRES: `tokens.size() >= known.tokens`.
-  void Insert(std::string_view text, const Known& known, std::span<const TokenCut> cuts,
-              std::span<const TokenId> tokens);
+  // Puts the tokens of `text` into `tokens`: those of its longest known beginning, and what `tokenizer`, always the same one, makes of
+  // the rest; remembers the text. Returns how many were known. Errors are the tokenizer's.
+  absl::StatusOr<size_t> Encode(const Tokenizer& tokenizer, std::string_view text,
+                                std::vector<TokenId>& tokens);
 
   Stats stats() const;
 
@@ -86,11 +76,23 @@ class TokenCache {
     size_t bytes = 0;
   };
 
+  // The beginning of a text that is known: its bytes up to a cut, and their tokens.
+  struct Known {
+    std::vector<uint64_t> names;  // of all of the text's chunks
+    size_t chunks = 0;
+    size_t bytes = 0;
+    size_t tokens = 0;
+  };
+
   std::vector<uint64_t> NamesOf(std::string_view text) const;
+  // Appends the tokens of the longest known beginning.
+  Known Find(std::string_view text, std::vector<TokenId>& tokens);
+  // `cuts` count from what is known, `tokens` are all of the text's.
+  void Insert(std::string_view text, const Known& known, std::span<const TokenCut> cuts,
+              std::span<const TokenId> tokens, size_t lookahead_bytes);
   void EvictLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const size_t bytes_max_;
-  const size_t lookahead_bytes_;
   const uint64_t seed_;
 
   mutable Mutex mutex_;

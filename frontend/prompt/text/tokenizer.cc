@@ -45,12 +45,13 @@ class HuggingFaceTokenizer : public Tokenizer {
     return absl::OkStatus();
   }
 
-  absl::Status Encode(std::string_view text, size_t piece_bytes_min, std::vector<TokenId>& tokens,
-                      std::vector<TokenCut>* cuts) const override {
+  absl::Status Encode(std::string_view text, size_t from, size_t piece_bytes_min,
+                      std::vector<TokenId>& tokens, std::vector<TokenCut>* cuts) const override {
+    text.remove_prefix(from);
     Pieces pieces{tokens, cuts, tokens.size(), text.size()};
     std::string error;
-    const int code = kvatlas_tokenizer_encode(handle_, RustView(text), piece_bytes_min, &pieces,
-                                              TakePiece, RustSink(error));
+    const int code = kvatlas_tokenizer_encode(handle_, RustView(text), from > 0, piece_bytes_min,
+                                              &pieces, TakePiece, RustSink(error));
     return RustStatus(code, error);
   }
 

@@ -3,12 +3,12 @@
 //
 // *Truth*: the ids are those of these packages, for any text that is UTF-8; what the library behind cannot do is an error.
 // *Threads*: all methods may be called from any thread at once.
-// *Cost*: that of the library behind: about 4 MB/s of text and thread with tokenizer.json.
+// *Cost*: text_benchmark measures it; README.md says for which tokenizers of tokenizer.json the encoder is our own.
 //
 // Example:
 //   ASSIGN tokenizer = MakeTokenizer({.tokenizer_json = Read("tokenizer.json")});
 //   std::vector<TokenId> tokens;
-//   absl::Status status = tokenizer->Encode("Hello", kOnePiece, tokens, nullptr);
+//   absl::Status status = tokenizer->Encode("Hello", 0, kOnePiece, tokens, nullptr);
 
 #ifndef KVATLAS_FRONTEND_PROMPT_TEXT_TOKENIZER_H_
 #define KVATLAS_FRONTEND_PROMPT_TEXT_TOKENIZER_H_
@@ -52,10 +52,10 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  // Appends the tokens of `text`, without those around it, to `tokens`, and to `cuts`, where given, the cuts, at least
-  // `piece_bytes_min` apart; both count from `text` and the first token appended. INVALID_ARGUMENT: not UTF-8. After an error
-  // `tokens` and `cuts` hold anything.
-  virtual absl::Status Encode(std::string_view text, size_t piece_bytes_min,
+  // Appends the tokens of `text` from `from` on, which is 0 or a cut, without those around it, to `tokens`, and to `cuts`, where
+  // given, the cuts, at least `piece_bytes_min` apart; both count from `from` and the first token appended. With kOnePiece the library
+  // behind encodes all of it, and nothing of ours. INVALID_ARGUMENT: not UTF-8. After an error `tokens` and `cuts` hold anything.
+  virtual absl::Status Encode(std::string_view text, size_t from, size_t piece_bytes_min,
                               std::vector<TokenId>& tokens, std::vector<TokenCut>* cuts) const = 0;
 
   virtual const TokenizerFacts& facts() const = 0;

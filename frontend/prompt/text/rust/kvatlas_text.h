@@ -48,10 +48,11 @@ typedef void (*kvatlas_tokenizer_piece)(void* to, size_t end, const uint32_t* to
 
 /* The tokens of `text`, without those that a post-processor puts around it, in pieces that are cut where that changes no
  * token; no piece but the last is shorter than `piece_bytes_min`. Text that follows such a cut can later be
- * tokenized alone. */
+ * tokenized alone, with `continues` not 0. With `piece_bytes_min` SIZE_MAX the text is one piece and the crate `tokenizers` alone
+ * encodes it: what the encoder of this folder is compared with. */
 int kvatlas_tokenizer_encode(const kvatlas_tokenizer* tokenizer, kvatlas_text_view text,
-                             size_t piece_bytes_min, void* to, kvatlas_tokenizer_piece piece,
-                             kvatlas_text_sink error);
+                             int continues, size_t piece_bytes_min, void* to,
+                             kvatlas_tokenizer_piece piece, kvatlas_text_sink error);
 
 /* `source`: a Jinja template as Hugging Face's tokenizers have them. */
 int kvatlas_template_new(kvatlas_text_view source, kvatlas_template** out, kvatlas_text_sink error);

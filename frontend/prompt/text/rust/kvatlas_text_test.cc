@@ -49,7 +49,7 @@ using Pieces = std::vector<std::pair<size_t, std::vector<uint32_t>>>;
 int Encode(const Made& made, std::string_view text, Pieces& pieces, std::string& error,
            size_t piece_bytes_min = 1) {
   return kvatlas_tokenizer_encode(
-      made.tokenizer, View(text), piece_bytes_min, &pieces,
+      made.tokenizer, View(text), /*continues=*/0, piece_bytes_min, &pieces,
       [](void* to, size_t end, const uint32_t* tokens, size_t count) {
         static_cast<Pieces*>(to)->emplace_back(end, std::vector<uint32_t>(tokens, tokens + count));
       },

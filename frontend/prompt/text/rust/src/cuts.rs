@@ -6,124 +6,198 @@
 //! the scheme "first"). Left out are tokens that look around: `lstrip` and `single_word` themselves, and whatever
 //! follows an `rstrip` token but for white space, or touches a `single_word` one.
 //!
-//! *Between a newline and an ASCII letter*, where the regular expression that splits words is one of the known ones. None of
-//! their alternatives matches across that place, none looks behind, and a run of white space that ends in a newline is
-//! taken up to it without a look at what follows; GPT-2's expression does look, and there the newline must be alone.
-//! NFC composes nothing across that place either. Not where any added token looks around or contains such a place.
+//! *Between two characters of plain text*, within a stretch and not at its ends, where the words of the two sides are made apart:
+//! - *expressions that split words*: where no match of theirs reaches from one to the other (pattern.rs), as between a letter and
+//!   a blank. With NFC, the second character must be one that composes with nothing before it.
+//! - *"▁" for blanks*: in front of a blank that follows something else, if words end there by the pre-tokenizer, or if no merge
+//!   joins "▁" to a character before it. The piece after the cut begins with the blank, so that none is prepended; the
+//!   normalizer that prepends in any case (Llama 2's) is told that the piece continues a text, which the encoder of our own alone can do.
+//!
+//! Added tokens may reach across neither: those of the text as it is were found before, those of the normalized text must not
+//! contain the two characters side by side nor look around. Where any token has `lstrip`, no cut follows white space,
+//! which the token may take.
 //!
 //! Whether a place is a cut is known from the text up to `lookahead` bytes after it, since no added token is longer. So what
 //! was found in one text holds in every text that begins with the same bytes up to there.
 
+use crate::added::Finder;
+use crate::fast_hash::FastMap;
+use crate::merges::BLANK;
+use crate::own::{is_inert, normalized_contents, Normal, Own, Plan, Prefix, Words};
+use crate::pattern::Splitter;
 use crate::Failure;
-use daachorse::{DoubleArrayAhoCorasick, DoubleArrayAhoCorasickBuilder, MatchKind};
-use serde_json::Value;
-use std::collections::HashMap;
+use std::collections::HashSet;
+use std::sync::Arc;
+use tokenizers::models::ModelWrapper;
 use tokenizers::{AddedToken, Tokenizer};
 
 pub struct Cuts {
-    finder: Option<DoubleArrayAhoCorasick<u32>>,
-    tokens: HashMap<u32, AddedToken>,
-    lines: Lines,
+    finder: Option<Finder>,
+    tokens: FastMap<u32, AddedToken>,
+    places: Places,
+    /// Neighbours within the added tokens of the normalized text.
+    joined: HashSet<(char, char)>,
+    /// No cut behind white space.
+    any_lstrip: bool,
     pub lookahead: usize,
 }
 
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Lines {
-    /// Not between newline and letter.
+/// Between which characters of plain text.
+enum Places {
     None,
-    /// Only after a newline that stands alone.
-    Alone,
-    /// After any.
-    All,
+    Words { splitter: Arc<Splitter>, nfc: bool },
+    Blanks,
 }
 
 impl Cuts {
-    pub fn new(tokenizer: &Tokenizer) -> Result<Self, Failure> {
-        let internal = |e: &dyn std::fmt::Display| Failure::internal(e.to_string());
-        let all = tokenizer.get_added_tokens_decoder();
-        let hidden = tokenizer.get_encode_special_tokens();
-        let tokens: HashMap<u32, AddedToken> = all
-            .iter()
-            .filter(|(_, token)| !token.normalized)
-            .map(|(id, token)| (*id, token.clone()))
-            .collect();
-        let finder = if tokens.is_empty() || hidden {
-            None
-        } else {
-            Some(
-                DoubleArrayAhoCorasickBuilder::new()
-                    .match_kind(MatchKind::LeftmostLongest)
-                    .build_with_values(tokens.iter().map(|(id, token)| (token.content.as_str(), *id)))
-                    .map_err(|e| internal(&e))?,
-            )
-        };
-        let plain = |token: &AddedToken| {
-            !token.lstrip && !token.rstrip && !token.single_word && !token.content.as_bytes().windows(2).any(is_line)
-        };
-        let normalizer = serde_json::to_value(tokenizer.get_normalizer()).map_err(|e| internal(&e))?;
-        let pre_tokenizer = serde_json::to_value(tokenizer.get_pre_tokenizer()).map_err(|e| internal(&e))?;
-        let lines = if !hidden && all.values().all(plain) && leaves_lines_alone(&normalizer) {
-            lines_of(&pre_tokenizer)
-        } else {
-            Lines::None
-        };
-        let lookahead = all.values().map(|token| token.content.len()).max().unwrap_or(0) + 4;
-        Ok(Cuts { finder, tokens, lines, lookahead })
+    pub fn new(tokenizer: &Tokenizer, plan: &Plan, own: Option<&Own>) -> Result<Self, Failure> {
+        let tokens: FastMap<u32, AddedToken> = tokenizer.get_added_tokens_decoder().into_iter().collect();
+        let lookahead = tokens.values().map(|token| token.content.len()).max().unwrap_or(0) + 4;
+        let any_lstrip = tokens.values().any(|token| token.lstrip);
+        let mut cuts =
+            Cuts { finder: None, tokens, places: Places::None, joined: HashSet::new(), any_lstrip, lookahead };
+        if tokenizer.get_encode_special_tokens() {
+            return Ok(cuts);
+        }
+        let raw = cuts.tokens.iter().filter(|(_, token)| !token.normalized);
+        cuts.finder = Finder::new(raw.map(|(id, token)| (token.content.as_str(), *id)));
+        let looks = |token: &AddedToken| token.lstrip || token.rstrip || token.single_word;
+        if cuts.tokens.values().any(|token| token.normalized && looks(token)) {
+            return Ok(cuts);
+        }
+        let contents = normalized_contents(tokenizer, &cuts.tokens)
+            .ok_or_else(|| Failure::internal("an added token cannot be normalized"))?;
+        for (_, content) in contents {
+            cuts.joined.extend(content.chars().zip(content.chars().skip(1)));
+        }
+        cuts.places = places_of(tokenizer, plan, own);
+        Ok(cuts)
     }
 
-    pub fn lines(&self) -> Lines {
-        self.lines
+    /// For people: what plain text is cut at.
+    pub fn kind(&self) -> &'static str {
+        match self.places {
+            Places::None => "none",
+            Places::Words { .. } => "words",
+            Places::Blanks => "blanks",
+        }
     }
 
     /// Ascending; no piece but the last is shorter than `piece_bytes_min`, and none is empty.
     pub fn find(&self, text: &str, piece_bytes_min: usize) -> Vec<usize> {
         let mut cuts = Chosen { places: vec![], last: 0, apart: piece_bytes_min.max(1) };
         let mut before: Option<(usize, &AddedToken)> = None;
+        let mut plain_from = 0;
         let mut searched = 0;
-        if let Some(finder) = &self.finder {
-            for found in finder.leftmost_find_iter(text) {
-                let token = &self.tokens[&found.value()];
-                let start = found.start();
-                self.find_lines(text, searched, start, &mut cuts);
-                searched = found.end();
-                let apart = match before {
-                    None => true,
-                    Some((end, left)) => {
-                        !(left.single_word && end == start)
-                            && !(left.rstrip && text[end..start].chars().all(char::is_whitespace))
-                    }
-                };
-                if apart && !token.lstrip && !token.single_word {
-                    cuts.offer(start);
+        while let Some(found) = self.finder.as_ref().and_then(|finder| finder.next(text.as_bytes(), searched)) {
+            let Some(token) = self.tokens.get(&found.id) else {
+                break;
+            };
+            let start = found.start;
+            self.find_plain(text, plain_from, start, &mut cuts);
+            let apart = match before {
+                None => true,
+                Some((end, left)) => {
+                    !(left.single_word && end == start)
+                        && !(left.rstrip && text[end..start].chars().all(char::is_whitespace))
                 }
-                before = Some((found.end(), token));
+            };
+            if apart && !token.lstrip && !token.single_word {
+                cuts.offer(start);
+            }
+            before = Some((found.end, token));
+            searched = found.end;
+            plain_from = found.end;
+            if token.rstrip {
+                plain_from = text.len() - text[plain_from..].trim_start().len();
             }
         }
-        self.find_lines(text, searched, text.len(), &mut cuts);
+        self.find_plain(text, plain_from, text.len(), &mut cuts);
         cuts.places
     }
 
-    /// Cuts between newline and letter, the letter at `from` or later and before `to`.
-    fn find_lines(&self, text: &str, from: usize, to: usize, cuts: &mut Chosen) {
-        if self.lines == Lines::None {
+    /// Cuts within the stretch of plain text, not at its ends.
+    fn find_plain(&self, text: &str, from: usize, to: usize, cuts: &mut Chosen) {
+        if matches!(self.places, Places::None) || from >= to {
             return;
         }
-        let bytes = text.as_bytes();
-        let mut at = from.max(cuts.last + cuts.apart).max(1);
-        while at < to {
-            let Some(newline) = memchr::memchr(b'\n', &bytes[at - 1..to - 1]) else {
+        loop {
+            let mut at = (cuts.last + cuts.apart).saturating_sub(4).max(from);
+            while !text.is_char_boundary(at) {
+                at -= 1;
+            }
+            if at >= to {
                 return;
-            };
-            let place = at + newline;
-            let alone = self.lines == Lines::All
-                || text[..place - 1].chars().next_back().is_some_and(|c| !c.is_whitespace());
-            if bytes[place].is_ascii_alphabetic() && alone {
-                cuts.offer(place);
-                at = (place + cuts.apart).max(place + 1);
-            } else {
-                at = place + 1;
+            }
+            let mut before = None;
+            let mut found = None;
+            for (i, c) in text[at..to].char_indices() {
+                if let Some(before) = before {
+                    if at + i >= cuts.last + cuts.apart && self.parts(before, c) {
+                        found = Some(at + i);
+                        break;
+                    }
+                }
+                before = Some(c);
+            }
+            match found {
+                Some(place) => cuts.offer(place),
+                None => return,
             }
         }
+    }
+
+    fn parts(&self, before: char, after: char) -> bool {
+        if self.any_lstrip && before.is_whitespace() {
+            return false;
+        }
+        match &self.places {
+            Places::None => false,
+            Places::Words { splitter, nfc } => {
+                (!nfc || is_inert(after))
+                    && splitter.parts(splitter.mask(before), splitter.mask(after))
+                    && !self.joins(before, after)
+            }
+            // What a normalizer makes of ASCII is no blank, and joins none.
+            Places::Blanks => {
+                after == ' ' && before.is_ascii_graphic() && !self.joins(before, ' ') && !self.joins(before, BLANK)
+            }
+        }
+    }
+
+    fn joins(&self, before: char, after: char) -> bool {
+        if self.joined.is_empty() {
+            return false;
+        }
+        if before.is_ascii() {
+            return self.joined.contains(&(before, after));
+        }
+        // Normalized, it may be another one.
+        self.joined.iter().any(|(left, right)| !left.is_ascii() && *right == after)
+    }
+}
+
+fn places_of(tokenizer: &Tokenizer, plan: &Plan, own: Option<&Own>) -> Places {
+    match (&plan.words, plan.normal) {
+        (Words::Split(splitter), Normal::Nothing | Normal::Nfc) => {
+            Places::Words { splitter: splitter.clone(), nfc: plan.normal == Normal::Nfc }
+        }
+        (Words::BetweenSpaces, Normal::Nothing | Normal::Nfc | Normal::KeepsBlanks) => Places::Blanks,
+        (Words::Blanks { prefix, split }, normal) => {
+            let told = match normal {
+                Normal::Unknown => false,
+                Normal::Blanks { prepend: true } => own.is_some_and(Own::takes_all),
+                Normal::Blanks { prepend: false } => *prefix == Prefix::Never,
+                Normal::Nothing | Normal::Nfc | Normal::KeepsBlanks => true,
+            };
+            let is_bpe = matches!(tokenizer.get_model(), ModelWrapper::BPE(_));
+            let apart = match &plan.merges {
+                Some(merges) if is_bpe => (0..128u8).map(char::from).filter(char::is_ascii_graphic).all(|c| merges.parts(c, BLANK)),
+                _ => false,
+            };
+            if told && (*split || apart) { Places::Blanks } else { Places::None }
+        }
+        _ => Places::None,
     }
 }
 
@@ -140,75 +214,4 @@ impl Chosen {
             self.last = place;
         }
     }
-}
-
-fn is_line(pair: &[u8]) -> bool {
-    pair[0] == b'\n' && pair[1].is_ascii_alphabetic()
-}
-
-fn leaves_lines_alone(normalizer: &Value) -> bool {
-    match normalizer["type"].as_str() {
-        None => normalizer.is_null(),
-        Some("NFC") => true,
-        Some("Sequence") => normalizer["normalizers"]
-            .as_array()
-            .is_some_and(|all| all.iter().all(leaves_lines_alone)),
-        _ => false,
-    }
-}
-
-/// Expressions in which `\s*[\r\n]+` comes before `\s+(?!\S)`: those of cl100k and Llama 3 (up to three digits), of Qwen (one
-/// digit), of o200k and of Mistral's tekken, and DeepSeek's.
-const TAKE_NEWLINES_FIRST: [&str; 7] = [
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-    r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##,
-    // With Qwen's later marks.
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,2}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-];
-
-/// Expressions that match neither newlines nor across one, and leave the rest of the text to those that follow.
-const TOUCH_NO_NEWLINE: [&str; 2] = [r"\p{N}{1,3}", r"[一-龥\u3040-ゟ゠-ヿ]+"];
-
-fn lines_of(pre_tokenizer: &Value) -> Lines {
-    let alone = std::slice::from_ref(pre_tokenizer);
-    let steps = match pre_tokenizer["type"].as_str() {
-        Some("Sequence") => pre_tokenizer["pretokenizers"].as_array().map_or(alone, Vec::as_slice),
-        _ => alone,
-    };
-    let mut lines = Lines::None;
-    for step in steps {
-        match step["type"].as_str() {
-            Some("ByteLevel") if step["add_prefix_space"] == false => {
-                if step["use_regex"] == true && lines == Lines::None {
-                    lines = Lines::Alone;
-                } else if step["use_regex"] == true {
-                    return Lines::None;
-                }
-            }
-            Some("Split") => {
-                let isolated = step["behavior"] == "Isolated" && step["invert"] == false;
-                let matches_only = step["behavior"] == "Removed" && step["invert"] == true;
-                // Some files have the characters themselves where others have their names.
-                let pattern = step["pattern"]["Regex"].as_str().unwrap_or("");
-                let pattern = pattern.replace('\r', r"\r").replace('\n', r"\n");
-                if TAKE_NEWLINES_FIRST.contains(&pattern.as_str()) && (isolated || matches_only) {
-                    lines = Lines::All;
-                } else if !(isolated && is_newline_free(&pattern)) {
-                    return Lines::None;
-                }
-            }
-            Some("Digits") => {}
-            _ => return Lines::None,
-        }
-    }
-    lines
-}
-
-fn is_newline_free(pattern: &str) -> bool {
-    // The range of hiragana is written with its first character, which has no name in any alphabet.
-    TOUCH_NO_NEWLINE.iter().any(|known| known.replace(r"\u3040", "\u{3040}") == pattern)
 }

@@ -1,12 +1,14 @@
 //! A tokenizer.json at work: text → ids, in pieces that are independent of one another.
 
 use crate::cuts::Cuts;
+use crate::own::{Own, Plan};
 use crate::{rules, Failure};
 use serde_json::{json, Map, Value};
 use tokenizers::{Encoding, Token, Tokenizer};
 
 pub struct Encoder {
     tokenizer: Tokenizer,
+    own: Option<Own>,
     cuts: Cuts,
     special_tokens: Map<String, Value>,
     /// What the post-processor puts around the tokens of a text.
@@ -27,8 +29,10 @@ impl Encoder {
             .map_err(|e| Failure::invalid(format!("the options: {e}")))?;
         let special_tokens = rules::apply(&mut tokenizer, &options)?;
         let (before, after) = around(&tokenizer)?;
-        let cuts = Cuts::new(&tokenizer)?;
-        Ok(Encoder { tokenizer, cuts, special_tokens, before, after })
+        let plan = Plan::new(&tokenizer);
+        let own = Own::new(&tokenizer, &plan);
+        let cuts = Cuts::new(&tokenizer, &plan, own.as_ref())?;
+        Ok(Encoder { tokenizer, own, cuts, special_tokens, before, after })
     }
 
     pub fn describe(&self) -> Value {
@@ -38,25 +42,36 @@ impl Encoder {
             "tokens_after": self.after,
             "special_tokens": self.special_tokens,
             "lookahead_bytes": self.cuts.lookahead,
-            "line_cuts": format!("{:?}", self.cuts.lines()).to_lowercase(),
+            "cuts": self.cuts.kind(),
+            "own_encoder": self.own.is_some(),
         })
     }
 
-    /// Gives `piece` the tokens of the text's pieces in order, each with where it ends, the last at the text's end.
+    /// Gives `piece` the tokens of the text's pieces in order, each with where it ends, the last at the text's end. `continues`:
+    /// the text follows a cut. With `piece_bytes_min` usize::MAX a text is one piece, which `tokenizers` itself encodes.
     pub fn encode(
         &self,
         text: &str,
+        continues: bool,
         piece_bytes_min: usize,
         piece: &mut dyn FnMut(usize, &[u32]),
     ) -> Result<(), Failure> {
-        let mut from = 0;
+        let own = self.own.as_ref().filter(|_| piece_bytes_min < usize::MAX);
         let ends = if piece_bytes_min < text.len() { self.cuts.find(text, piece_bytes_min) } else { vec![] };
+        let mut ids = vec![];
+        let mut from = 0;
         for end in ends.into_iter().chain([text.len()]) {
-            let encoding = self
-                .tokenizer
-                .encode_fast(&text[from..end], false)
-                .map_err(|e| Failure::invalid(format!("no tokens: {e}")))?;
-            piece(end, encoding.get_ids());
+            let part = &text[from..end];
+            ids.clear();
+            if own.is_some_and(|own| own.encode(part, continues || from > 0, &mut ids, &self.tokenizer)) {
+                piece(end, &ids);
+            } else {
+                let encoding = self
+                    .tokenizer
+                    .encode_fast(part, false)
+                    .map_err(|e| Failure::invalid(format!("no tokens: {e}")))?;
+                piece(end, encoding.get_ids());
+            }
             from = end;
         }
         Ok(())

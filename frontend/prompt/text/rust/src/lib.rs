@@ -1,9 +1,14 @@
 //! What kvatlas needs of the `tokenizers` and `minijinja` crates, behind the C interface of `kvatlas_text.h`, which is
 //! the manual. Here are its functions alone: each looks at its arguments, catches panics and turns errors into codes.
 
+mod added;
 mod chat;
 mod cuts;
 mod encoder;
+mod fast_hash;
+mod merges;
+mod own;
+mod pattern;
 mod python;
 mod rules;
 
@@ -124,13 +129,14 @@ pub unsafe extern "C" fn kvatlas_tokenizer_describe(
 pub unsafe extern "C" fn kvatlas_tokenizer_encode(
     tokenizer: *const encoder::Encoder,
     text: View,
+    continues: c_int,
     piece_bytes_min: usize,
     to: *mut c_void,
     piece: unsafe extern "C" fn(*mut c_void, usize, *const u32, usize),
     error: Sink,
 ) -> c_int {
     guarded(error, || {
-        (*tokenizer).encode(text.text("the text")?, piece_bytes_min, &mut |end, ids| unsafe {
+        (*tokenizer).encode(text.text("the text")?, continues != 0, piece_bytes_min, &mut |end, ids| unsafe {
             piece(to, end, ids.as_ptr(), ids.len())
         })
     })

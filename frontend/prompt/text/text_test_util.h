@@ -1,0 +1,36 @@
+// Texts and tokenizers for tests that compare encodings: texts of what tokenizers stumble over, and the small tokenizers of testdata in
+// the forms that real models have.
+
+#ifndef KVATLAS_FRONTEND_PROMPT_TEXT_TEXT_TEST_UTIL_H_
+#define KVATLAS_FRONTEND_PROMPT_TEXT_TEXT_TEST_UTIL_H_
+
+#include <memory>
+#include <random>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "frontend/prompt/text/tokenizer.h"
+
+namespace kvatlas {
+
+using Random = std::mt19937_64;
+
+// At least `bytes` long, and little more: white space, digits, contractions, combining marks, emoji, added tokens whole and in parts.
+std::string RandomText(Random& random, size_t bytes);
+
+// `text` up to some character.
+std::string CutAnywhere(const std::string& text, Random& random);
+
+// Of testdata: "bytes", "blanks", "unigram", "sentences", and forms of these, as "bytes_o200k": TokenizerForms lists them.
+std::vector<std::string> TokenizerForms();
+
+// Null, after a failure of the running test, where it cannot be loaded.
+std::unique_ptr<Tokenizer> LoadTokenizerForm(const std::string& name);
+
+// The tokens of all of `text` by the library behind alone.
+std::vector<TokenId> WholeTokens(const Tokenizer& tokenizer, std::string_view text);
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_FRONTEND_PROMPT_TEXT_TEXT_TEST_UTIL_H_
