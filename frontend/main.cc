@@ -20,6 +20,7 @@
 #include "frontend/peers/grpc_finders.h"
 #include "frontend/prompt/text/local_tokenizer.h"
 #include "frontend/prompt/text/model_registry.h"
+#include "frontend/prompt/text/token_cache.h"
 #include "frontend/route/cost.h"
 #include "frontend/route/frontend.h"
 #include "frontend/route/policy/policy.h"
@@ -282,6 +283,16 @@ void AddReloads(FlagSet& set, Flags& flags, const EngineReach& reach, Endpoints*
                });
 }
 
+void SetPrefixMetrics(const TokenCache::Stats& stats, Metrics* metrics) {
+  const auto set = [&](const char* name, const char* help, uint64_t value) {
+    metrics->AddGauge(name, help).Set(static_cast<double>(value));
+  };
+  set("kvatlas_frontend_prompt_text_bytes", "Of prompts' texts, all that were to be tokenized.",
+      stats.asked_bytes);
+  set("kvatlas_frontend_prompt_known_bytes", "Of them, those whose tokens were known before.",
+      stats.known_bytes);
+}
+
 // `models` may be null.
 int Run(ServiceMain& service, Flags& flags, const EngineReach& reach, FoundNodes& hierarchies,
         ModelRegistry* models, uint64_t memory_bytes_max) {
@@ -328,6 +339,13 @@ int Run(ServiceMain& service, Flags& flags, const EngineReach& reach, FoundNodes
   memory.AddPart("bodies", [&] {
     return http.server()->bodies_bytes() + (*proxy == nullptr ? 0 : (*proxy)->bodies_bytes());
   });
+  if (models != nullptr) {
+    memory.AddPart("prefixes", [models] { return models->cache_stats().bytes; });
+    metrics.OnScrape([&] { SetPrefixMetrics(models->cache_stats(), &metrics); });
+    frontend_service.AddStatus("models", [models] {
+      return models->Describe().dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    });
+  }
   metrics.OnScrape([&] { SetMemoryGauges(memory, "kvatlas_frontend", &metrics); });
   frontend_service.AddStatus("memory", [&memory] { return MemoryJson(memory); });
   frontend_service.AddStatus("truth", [&truth] { return TruthStatusJson(truth); });
