@@ -132,6 +132,41 @@ absl::StatusOr<RouteResult> Frontend::Route(RouteInput input) {
   return *std::move(waiter->result);
 }
 
+absl::Status Frontend::Shared::Prepare(RouteInput* input) {
+  if (input->prepared != nullptr) {
+    if (input->tokens.empty() && input->sequence_hashes.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError("two prompts: prepared, and tokens or sequence_hashes");
+  }
+  uint32_t block_size = 0;
+  {
+    MutexLock lock(&mutex);
+    block_size = memory.BlockSize(input->domain);
+  }
+  absl::StatusOr<PreparedPrompt::Ptr> prompt = PreparedPrompt::Make(
+      {.tokens = std::move(input->tokens),
+       .lora_name = input->lora_name,
+       .cache_salt = input->cache_salt,
+       .eagle = input->eagle,
+       .sequence_hashes = std::move(input->sequence_hashes),
+       .prompt_tokens = input->prompt_tokens},
+      block_size == 0 ? options.block_size : block_size, options.contract, *options.schedule);
+  if (!prompt.ok()) return prompt.status();
+  input->tokens.clear();
+  input->sequence_hashes.clear();
+  input->prepared = *std::move(prompt);
+  return absl::OkStatus();
+}
+
+absl::Status Frontend::Prepare(RouteInput* input) const { return shared_->Prepare(input); }
+
+void Frontend::RouteAgain(std::shared_ptr<const RoutedPrompt> routed, std::vector<CellWorker> tried,
+                          Duration deadline, Callback callback) {
+  RouteInput input = routed->input();
+  input.tried = std::move(tried);
+  input.deadline = deadline;
+  RouteAsync(std::move(input), std::move(callback));
+}
+
 void Frontend::Report(uint64_t decision_id, const RouteReport& report) {
   const bool over = report.finished || report.abandoned || report.unreachable ||
                     report.decode_unreachable || !report.error.empty();

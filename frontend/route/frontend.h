@@ -52,6 +52,7 @@
 #include "frontend/route/policy/policy.h"
 #include "frontend/route/policy/sessions.h"
 #include "frontend/route/policy/worker_fit.h"
+#include "frontend/route/prepared_prompt.h"
 #include "frontend/route/receipt.h"
 #include "frontend/route/suspects.h"
 #include "indexer/base/clock.h"
@@ -65,8 +66,8 @@
 namespace kvatlas {
 
 class RouteObserver;
+class RoutedPrompt;
 
-inline constexpr uint32_t kRouteBlocksMax = 65536;  // as at the leaf
 inline constexpr size_t kDomainNameBytesMax = 256;  // of model and of tenant
 inline constexpr size_t kSessionIdBytesMax = 256;
 
@@ -90,6 +91,8 @@ struct FrontendOptions {
   uint32_t cells_best = 32;  // cells wanted from a hierarchy: no more are asked; 0: all
   uint32_t block_size = 16;  // of a domain until a leaf or a hierarchy says otherwise
   Duration deadline = std::chrono::milliseconds(50);  // of a route that names none
+  // `RouteAgain` chooses among the workers that its route found for so long; after that it is a whole route.
+  Duration route_again_ttl = std::chrono::seconds(3);
   std::string zone = {};  // cells labelled with another `zone` are `zone_distance` away
   double zone_distance = 8;
   CostWeights weights = {};
@@ -128,7 +131,7 @@ struct FrontendOptions {
 // Where the tokens of a prompt come from: a diagnosis tells a template from a tokenizer by it.
 enum class PromptForm { kUnknown = 0, kCompletion = 1, kChat = 2 };
 
-// Exactly one of `tokens` and `sequence_hashes`.
+// Exactly one of `tokens`, `sequence_hashes` and `prepared`.
 struct RouteInput {
   Domain domain;
   std::vector<TokenId> tokens = {};
@@ -154,6 +157,8 @@ struct RouteInput {
   std::vector<CellWorker> tried = {};
   // How long the route may wait for a worker below the thresholds; nothing: the frontend's `queue_wait`.
   std::optional<Duration> queue_wait = {};
+  // By `Frontend::Prepare`, in the place of tokens or hashes.
+  std::shared_ptr<const PreparedPrompt> prepared = {};
 };
 
 // INVALID_ARGUMENT: no model, or a name that is too long. Every route is looked at so; whoever has yet to read its prompt looks first.
@@ -175,11 +180,14 @@ struct RouteResult {
   std::optional<DecodeChoice> decode = {};
   std::string url = {};  // of its engine, as the worker or the options say; empty: nobody does
   Receipt receipt;
+  // For `Frontend::RouteAgain`: the hashed prompt and the workers that were found. Held, it keeps the prompt's tokens and its
+  // leaves' answers in memory.
+  std::shared_ptr<const RoutedPrompt> routed = {};
 
-  // Who takes the request from its client, and where: who decodes, which has another one prefill (`kPrefillerHeader`).
-  const HolderId& taker() const { return decode.has_value() ? decode->worker : worker; }
-  const std::string& taker_cell() const { return decode.has_value() ? decode->cell : cell; }
-  const std::string& taker_url() const { return decode.has_value() ? decode->url : url; }
+  // Where the client's request is sent: to the worker that decodes, which has another one prefill (`kPrefillerHeader`).
+  const HolderId& destination() const { return decode.has_value() ? decode->worker : worker; }
+  const std::string& destination_cell() const { return decode.has_value() ? decode->cell : cell; }
+  const std::string& destination_url() const { return decode.has_value() ? decode->url : url; }
 };
 
 // In a request that goes to who decodes: HOST:PORT of the engine that is to prefill it, as the Kubernetes inference gateway's
@@ -252,6 +260,18 @@ class Frontend {
 
   // The same, waiting. Not from a thread that delivers the finders' answers.
   absl::StatusOr<RouteResult> Route(RouteInput input);
+
+  // Hashes the prompt of `input`, and puts `prepared` into the place of its tokens or hashes. A route does so by itself; this is
+  // for callers that ask more than once. INVALID_ARGUMENT, RESOURCE_EXHAUSTED: as `RouteAsync`.
+  absl::Status Prepare(RouteInput* input) const;
+
+  // Another worker for a request that was routed, and that the workers in `tried` failed to take: they are chosen last.
+  // Chooses among the workers that the route found, as they stand now, and asks nobody: microseconds. When that route is older than
+  // `route_again_ttl`, or found no other worker that may be chosen, this is a route like the first one, but for
+  // tokens and hashes, which are not made again. `deadline` is of that; 0: the frontend's. A choice of its own: with an id of its
+  // own, counted in flight, told to the observer. Errors and threads as `RouteAsync`. REQUIRES: `routed` is not null.
+  void RouteAgain(std::shared_ptr<const RoutedPrompt> routed, std::vector<CellWorker> tried,
+                  Duration deadline, Callback callback);
 
   // Routes that wait for a worker below its thresholds end UNAVAILABLE, and so do those that come from now on; who has asked
   // somebody goes on, as far as the finders deliver. Idempotent.

@@ -160,6 +160,48 @@ TEST_F(FrontendTest, CellsWithoutALiveWorkerDoNotKeepOthersFromBeingAsked) {
   EXPECT_EQ(route.receipt.cells.size(), 3u);
 }
 
+// ---- Another worker for the same request ----
+
+class RouteAgainTest : public FrontendTest {
+ protected:
+  absl::StatusOr<RouteResult> Again(const RouteResult& before) {
+    tried_.emplace_back(before.cell, before.worker);
+    std::optional<absl::StatusOr<RouteResult>> routed;
+    frontend().RouteAgain(before.routed, tried_, Duration(0),
+                          [&](absl::StatusOr<RouteResult> result) { routed = std::move(result); });
+    return *std::move(routed);
+  }
+};
+
+TEST_F(RouteAgainTest, AnotherWorkerIsChosenAndCounted) {
+  fleet_.AddCell("a", 64, {Worker("w0", 64), Worker("w1", 32), Worker("w2", 0)});
+  const RouteResult first = Route();
+  EXPECT_EQ(first.worker.name, "w0");
+  const absl::StatusOr<RouteResult> second = Again(first);
+  ASSERT_TRUE(second.ok());
+  EXPECT_EQ(second->worker.name, "w1");
+  EXPECT_EQ(second->overlap_blocks, 32u);
+  EXPECT_NE(second->decision_id, first.decision_id);
+  EXPECT_EQ(frontend().stats().in_flight, 2u);
+  const absl::StatusOr<RouteResult> third = Again(*second);
+  ASSERT_TRUE(third.ok());
+  EXPECT_EQ(third->worker.name, "w2");
+}
+
+TEST_F(RouteAgainTest, APreparedPromptIsRoutedLikeItsTokensAndIsNotMadeAgain) {
+  options_.block_size = 16;
+  fleet_.AddCell("a", 2, {Worker("w0", 2)});
+  RouteInput input = {.domain = kDomain, .tokens = std::vector<TokenId>(33, 7)};
+  ASSERT_TRUE(frontend().Prepare(&input).ok());
+  EXPECT_TRUE(input.tokens.empty());
+  const absl::StatusOr<RouteResult> route = frontend().Route(input);
+  ASSERT_TRUE(route.ok()) << route.status();
+  EXPECT_EQ(route->overlap_blocks, 2u);
+  EXPECT_EQ(fleet_.blocks_asked, 2u);
+  input.tokens = {1};
+  EXPECT_EQ(frontend().Route(input).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
 TEST_F(FrontendTest, AnAbandonedChoiceNoLongerCountsAndNobodyIsSuspected) {
   fleet_.AddCell("a", 0, {Worker("w0", 0)});
   frontend().Report(Route().decision_id, {.abandoned = true});

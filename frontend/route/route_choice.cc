@@ -415,11 +415,13 @@ void RouteTask::Finish(RouteResult result) {
   if (RouteObserver* observer = shared_->options.observer; observer != nullptr) {
     observer->OnDecided({.input = input_,
                          .result = result,
-                         .sequence = sequence_,
-                         .block_size = block_size_,
+                         .prompt = prompt_,
                          .contract = shared_->options.contract,
                          .at = Now()});
   }
+  RouteInput input = input_;  // late answers still read it
+  input.prepared = prompt_;
+  result.routed = std::make_shared<const RoutedPrompt>(std::move(input));
   std::exchange(callback_, nullptr)(std::move(result));
 }
 

@@ -8,22 +8,19 @@
 #define KVATLAS_FRONTEND_ROUTE_ROUTE_OBSERVER_H_
 
 #include <cstdint>
-#include <memory>
-#include <vector>
 
 #include "frontend/route/frontend.h"
+#include "frontend/route/prepared_prompt.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/hash.h"
-#include "indexer/base/ids.h"
 
 namespace kvatlas {
 
 // Valid during the call, but for what is shared.
 struct Decided {
-  const RouteInput& input;
-  const RouteResult& result;
-  std::shared_ptr<const std::vector<SequenceHash>> sequence;  // what was asked for; never null
-  uint32_t block_size = 0;                                    // it was hashed with
+  const RouteInput& input;     // without tokens and hashes: these are `prompt`
+  const RouteResult& result;   // without `routed`
+  PreparedPrompt::Ptr prompt;  // never null
   const HashContract& contract;
   Time at{0};
 };

@@ -41,64 +41,35 @@ void RouteTask::Start() {
   began_ = started_ = Now();
   deadline_ = input_.deadline > Duration(0) ? input_.deadline : shared_->options.deadline;
   Reset();
-  if (absl::Status bad = CheckInput(); !bad.ok()) return Fail(std::move(bad));
+  if (absl::Status bad = Prepare(); !bad.ok()) return Fail(std::move(bad));
   bool stopped = false;
   {
     MutexLock lock(&shared_->mutex);
     stopped = shared_->stopped;
-    block_size_ = shared_->memory.BlockSize(input_.domain);
     if (const CellWorker* worker =
             shared_->sessions.Find(input_.domain, input_.session_id, started_))
       session_ = *worker;
   }
   if (stopped) return Fail(StoppedError());
-  if (block_size_ == 0) block_size_ = shared_->options.block_size;
-  if (!Hash()) {
-    return Fail(absl::ResourceExhaustedError("a prompt has at most " +
-                                             std::to_string(kRouteBlocksMax) + " blocks"));
-  }
   absl::Status full = CheckMemoryForQuestion(shared_->options.memory_budget, receipt_.blocks);
   if (!full.ok()) return Fail(std::move(full));
   AskTop();
 }
 
-absl::Status RouteTask::CheckInput() const {
+absl::Status RouteTask::Prepare() {
   if (absl::Status bad = CheckNames(input_.domain, input_.session_id); !bad.ok()) return bad;
-  if (input_.tokens.empty() && input_.sequence_hashes.empty()) {
-    return absl::InvalidArgumentError("no prompt: neither tokens nor sequence_hashes");
-  }
-  if (!input_.tokens.empty() && !input_.sequence_hashes.empty()) {
-    return absl::InvalidArgumentError("two prompts: tokens and sequence_hashes");
-  }
+  if (absl::Status bad = shared_->Prepare(&input_); !bad.ok()) return bad;
+  SetPrompt(input_.prepared);
   return absl::OkStatus();
 }
 
-bool RouteTask::Hash() {
-  std::vector<SequenceHash> sequence;
-  if (input_.tokens.empty()) {
-    if (input_.sequence_hashes.size() > kRouteBlocksMax) return false;
-    sequence = input_.sequence_hashes;
-  } else {
-    const Blocking blocking{.block_size = block_size_, .eagle = input_.eagle};
-    if (FullBlocks(input_.tokens.size(), blocking) > kRouteBlocksMax) return false;
-    const HashContract& contract = shared_->options.contract;
-    const uint64_t seed =
-        BlockSeed({.lora_name = input_.lora_name, .cache_salt = input_.cache_salt}, contract);
-    sequence = SequenceHashes(LocalHashes(input_.tokens, blocking, seed), contract);
-  }
-  waypoints_ = shared_->options.schedule->Select(sequence);
-  receipt_.blocks = static_cast<uint32_t>(sequence.size());
-  sequence_ = std::make_shared<const std::vector<SequenceHash>>(std::move(sequence));
-  const size_t tokens = input_.tokens.empty() ? input_.prompt_tokens : input_.tokens.size();
-  const size_t computed =
-      sequence_->empty() ? 0 : 1;  // at least, of a prompt of so many blocks and no more
-  const size_t reusable = tokens == 0 ? sequence_->size() - computed : (tokens - 1) / block_size_;
-  reusable_sequence_ =
-      reusable >= sequence_->size()
-          ? sequence_
-          : std::make_shared<const std::vector<SequenceHash>>(
-                sequence_->begin(), sequence_->begin() + static_cast<ptrdiff_t>(reusable));
-  return true;
+void RouteTask::SetPrompt(PreparedPrompt::Ptr prompt) {
+  prompt_ = std::move(prompt);
+  waypoints_ = prompt_->waypoints();
+  receipt_.blocks = prompt_->blocks();
+  sequence_ = std::shared_ptr<const std::vector<SequenceHash>>(prompt_, &prompt_->sequence());
+  reusable_sequence_ = std::make_shared<const std::vector<SequenceHash>>(
+      prompt_->reusable().begin(), prompt_->reusable().end());
 }
 
 void RouteTask::Reset() {
@@ -127,16 +98,15 @@ bool RouteTask::StartOver(uint32_t block_size) {
     MutexLock lock(&shared_->mutex);
     shared_->memory.SetBlockSize(input_.domain, block_size, Now());
   }
-  const bool hashes_alone = input_.tokens.empty() && input_.prompt_tokens == 0;
-  if (block_size == block_size_ || started_over_ || hashes_alone) return false;
+  if (started_over_ || !prompt_->DiffersIn(block_size)) return false;
   started_over_ = true;
-  block_size_ = block_size;
   Reset();
-  if (!Hash()) {
-    Fail(absl::ResourceExhaustedError("a prompt has at most " + std::to_string(kRouteBlocksMax) +
-                                      " blocks"));
-  } else {
+  absl::StatusOr<PreparedPrompt::Ptr> prompt = prompt_->InBlocksOf(block_size);
+  if (prompt.ok()) {
+    SetPrompt(*std::move(prompt));
     AskTop();
+  } else {
+    Fail(prompt.status());
   }
   return true;
 }

@@ -60,6 +60,16 @@ absl::Status StoppedError();
 // RESOURCE_EXHAUSTED, with what `RetryAfter` reads.
 absl::Status OverloadedError(const std::string& message, Duration retry_after);
 
+// What a route keeps for another try.
+class RoutedPrompt {
+ public:
+  explicit RoutedPrompt(RouteInput input) : input_(std::move(input)) {}
+  const RouteInput& input() const { return input_; }
+
+ private:
+  const RouteInput input_;  // prepared
+};
+
 class RouteTask;
 
 // What the routes of one frontend share.
@@ -96,6 +106,8 @@ struct Frontend::Shared {
   using Policies = std::map<std::string, std::shared_ptr<const Policy>>;
   std::shared_ptr<const Policies> policies ABSL_GUARDED_BY(leaves_mutex);
   std::shared_ptr<const Policy> PolicyOf(const std::string& model) const;
+
+  absl::Status Prepare(RouteInput* input);
 
   // A node does not take questions under this frontend's schedule: the route goes on without it, so this is told loudly.
   void OnRefused(const std::string& node, const absl::Status& why);
@@ -206,9 +218,8 @@ class RouteTask : public std::enable_shared_from_this<RouteTask> {
     Choosable choosable;
   };
 
-  absl::Status CheckInput() const;
-  // False: the prompt is over the bound.
-  bool Hash();
+  absl::Status Prepare();
+  void SetPrompt(PreparedPrompt::Ptr prompt);
   // The most that a route may promise of its prompt.
   uint32_t ReusableMax() const { return static_cast<uint32_t>(reusable_sequence_->size()); }
   // A different block size than the one hashed with was heard: starts over, once. True when it did.
@@ -383,7 +394,7 @@ class RouteTask : public std::enable_shared_from_this<RouteTask> {
   std::optional<CellWorker> session_;   // where its last request went
   SentTo sent_;                         // its latest sibling
   uint64_t least_excess_ = UINT64_MAX;  // blocks that the least overloaded worker is over
-  uint32_t block_size_ = 0;
+  PreparedPrompt::Ptr prompt_;
   bool started_over_ = false;
   std::shared_ptr<const std::vector<SequenceHash>> sequence_;
   // What leaves are asked: `sequence_` without the block of the prompt's last token, which engines always compute.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "frontend/route/prepared_prompt.h"
+
 namespace kvatlas {
 namespace {
 
@@ -35,18 +37,18 @@ DecisionRecord DecisionLog::Describe(const Decided& decided) const {
   record.domain = input.domain;
   record.at = decided.at;
   record.form = input.form;
-  record.prompt_tokens =
-      input.tokens.empty() ? input.prompt_tokens : static_cast<uint32_t>(input.tokens.size());
-  const size_t tokens = std::min(input.tokens.size(), options_.leading_tokens);
+  const PreparedPrompt& prompt = *decided.prompt;
+  record.prompt_tokens = prompt.prompt_tokens();
+  const size_t tokens = std::min(prompt.tokens().size(), options_.leading_tokens);
   record.prompt = {
-      .tokens = {input.tokens.begin(), input.tokens.begin() + static_cast<ptrdiff_t>(tokens)},
+      .tokens = {prompt.tokens().begin(), prompt.tokens().begin() + static_cast<ptrdiff_t>(tokens)},
       .lora_name = input.lora_name,
       .cache_salt = input.cache_salt,
       .eagle = input.eagle,
       .bos = input.bos,
-      .block_size = decided.block_size,
+      .block_size = prompt.block_size(),
       .contract = decided.contract};
-  const std::vector<SequenceHash>& sequence = *decided.sequence;
+  const std::vector<SequenceHash>& sequence = prompt.sequence();
   const size_t blocks = std::min(sequence.size(), options_.leading_blocks);
   record.leading.assign(sequence.begin(), sequence.begin() + static_cast<ptrdiff_t>(blocks));
   return record;

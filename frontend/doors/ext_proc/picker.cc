@@ -131,7 +131,7 @@ PickResult Picker::Choose(const Task& task, absl::StatusOr<RouteResult> result) 
     if (task.subset.has_value() && !Contains(*task.subset, *address)) return;
     picked.endpoints.push_back({.address = *std::move(address), .worker = {cell, worker}});
   };
-  add(result->taker_cell(), result->taker());
+  add(result->destination_cell(), result->destination());
   const bool as_chosen = !picked.endpoints.empty();
   picked.decodes = split && as_chosen;
   if (picked.decodes) picked.prefiller = endpoints_->Of(result->worker).value_or("");

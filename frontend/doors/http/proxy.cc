@@ -222,7 +222,8 @@ class Proxy::Request : public std::enable_shared_from_this<Request> {
 
   void Send() {
     ++tries_;
-    absl::StatusOr<EngineUrl> url = UrlOf(route_.route.taker(), route_.route.taker_url());
+    absl::StatusOr<EngineUrl> url =
+        UrlOf(route_.route.destination(), route_.route.destination_url());
     absl::StatusOr<HttpHeaders> headers = EngineHeaders();
     if (absl::IsPermissionDenied(headers.status())) return OnPrefillerOutside(headers.status());
     if (!url.ok() || !headers.ok()) {
@@ -305,26 +306,27 @@ class Proxy::Request : public std::enable_shared_from_this<Request> {
     if (upstream_ != nullptr && upstream_->sent()) sent_to_.insert(sending_to_);
     upstream_.reset();
     const RouteResult& route = route_.route;
-    const HolderId taker = route.taker();
-    const std::string cell = route.taker_cell();
+    const HolderId destination = route.destination();
+    const std::string cell = route.destination_cell();
     if (absl::IsPermissionDenied(why)) {
-      NoteOutside(cell, taker, route.taker_url(), why);
-      return TryAnother(cell, taker, kOutside, {.error = kOutside, .decode_unreachable = true});
+      NoteOutside(cell, destination, route.destination_url(), why);
+      return TryAnother(cell, destination, kOutside,
+                        {.error = kOutside, .decode_unreachable = true});
     }
     const std::string reason(why.message().data(), why.message().size());
     LogEvery(failed_limiter, LogLevel::kWarning, "an engine failed",
-             {{"worker", taker.name},
+             {{"worker", destination.name},
               {"cell", cell},
               {"answered", answered ? "yes" : "no"},
               {"reason", reason}});
     if (answered) {
       proxy_->counters.broken.Increment();
-      proxy_->frontend()->Avoid(cell, taker);
+      proxy_->frontend()->Avoid(cell, destination);
       Report({.finished = true, .error = reason});
       return exchange_->Cut();
     }
     // Who was to prefill was not asked: nothing is held against it.
-    TryAnother(cell, taker, reason, {.error = reason, .decode_unreachable = true});
+    TryAnother(cell, destination, reason, {.error = reason, .decode_unreachable = true});
   }
 
   // Nothing is held against who was to decode.
