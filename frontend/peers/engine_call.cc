@@ -408,7 +408,7 @@ void EngineCall::Broken(const std::string& what) {
       return Connect();
     }
   }
-  Fail(absl::UnavailableError(Authority() + ": " + what));
+  Fail(absl::UnavailableError(what));
 }
 
 void EngineCall::Fail(absl::Status why) {
@@ -427,7 +427,7 @@ void EngineCall::SetTimer(Duration timeout, const char* what) {
   timer_.expires_after(timeout);
   timer_.async_wait([self = shared_from_this(), mine, what](Error error) {
     if (error || self->over_ || mine != self->timers_) return;
-    self->Fail(absl::DeadlineExceededError(self->Authority() + ": " + what + " in time"));
+    self->Fail(absl::DeadlineExceededError(std::string(what) + " in time"));
   });
 }
 

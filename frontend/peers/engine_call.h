@@ -133,8 +133,8 @@ struct EngineCallbacks {
   std::function<void(EngineHead)> on_head;
   std::function<void(std::string_view)> on_piece;  // valid until `Resume`, which must follow
   std::function<void()> on_end;
-  // `answered`: its head had come. DEADLINE_EXCEEDED: too late; UNAVAILABLE: not reached, or broken off; PERMISSION_DENIED: it is
-  // outside, and nothing was sent.
+  // `answered`: its head had come. DEADLINE_EXCEEDED: too late; UNAVAILABLE: not reached, or broken off: these name no address,
+  // since clients may be told. PERMISSION_DENIED: it is outside, and nothing was sent.
   std::function<void(const absl::Status& why, bool answered)> on_failed;
 };
 

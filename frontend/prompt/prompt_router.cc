@@ -97,11 +97,33 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
     if (input.deadline == Duration(0)) input.deadline = frontend_->options().deadline;
     if (task->question.deadline > Duration(0))
       input.deadline = std::clamp(Left(*task), Duration(1), input.deadline);
-    frontend_->RouteAsync(std::move(input), [task](absl::StatusOr<RouteResult> route) {
-      if (!route.ok()) return task->callback(route.status());
-      task->answer.route = *std::move(route);
-      task->callback(std::move(task->answer));
-    });
+    if (task->question.may_route_again)
+      task->answer.before = std::make_shared<const RoutedBefore>(
+          RoutedBefore{.input = input,
+                       .prompt_tokens = task->answer.prompt_tokens,
+                       .tokenizer = task->answer.tokenizer,
+                       .no_tokens = task->answer.no_tokens});
+    Ask(task);
+  }
+
+  void Ask(const std::shared_ptr<Task>& task) {
+    frontend_->RouteAsync(std::move(task->question.input),
+                          [task](absl::StatusOr<RouteResult> route) {
+                            if (!route.ok()) return task->callback(route.status());
+                            task->answer.route = *std::move(route);
+                            task->callback(std::move(task->answer));
+                          });
+  }
+
+  void RouteAgain(std::shared_ptr<const RoutedBefore> before, std::vector<CellWorker> tried,
+                  Callback callback) {
+    const std::shared_ptr<Task> task = NewTask({.input = before->input}, std::move(callback));
+    task->question.input.tried = std::move(tried);
+    task->answer.prompt_tokens = before->prompt_tokens;
+    task->answer.tokenizer = before->tokenizer;
+    task->answer.no_tokens = before->no_tokens;
+    task->answer.before = std::move(before);
+    Ask(task);
   }
 
   void ReadBody(OpenAiCall call, const std::string& body, const std::shared_ptr<Task>& task) {
@@ -178,6 +200,11 @@ void PromptRouter::RouteByLoad(PromptQuestion question, Callback callback) {
   question.input.tokens = {kNoPrompt};
   question.prompt = std::nullopt;
   impl_->Route(impl_->NewTask(std::move(question), std::move(callback)));
+}
+
+void PromptRouter::RouteAgain(std::shared_ptr<const RoutedBefore> before,
+                              std::vector<CellWorker> tried, Callback callback) {
+  impl_->RouteAgain(std::move(before), std::move(tried), std::move(callback));
 }
 
 }  // namespace kvatlas

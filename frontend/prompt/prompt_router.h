@@ -43,8 +43,17 @@ struct PromptQuestion {
   std::optional<Prompt> prompt = {};
   bool by_load_without_tokens = false;
   bool return_tokens = false;
+  bool may_route_again = false;  // keep what `RouteAgain` needs: a copy of the tokens
   // Of tokenizing and routing together, beside each one's own; 0: none.
   Duration deadline{0};
+};
+
+// A prompt that was read, and what is known of its tokens.
+struct RoutedBefore {
+  RouteInput input;
+  size_t prompt_tokens = 0;
+  std::string tokenizer = {};
+  absl::Status no_tokens = {};
 };
 
 struct PromptRoute {
@@ -53,6 +62,7 @@ struct PromptRoute {
   std::string tokenizer = {};        // what made tokens of the prompt; empty: it was tokens
   std::vector<TokenId> tokens = {};  // when wanted
   absl::Status no_tokens = {};       // OK, or why the choice is by load alone
+  std::shared_ptr<const RoutedBefore> before = {};  // with `may_route_again`
 };
 
 class PromptRouter {
@@ -76,6 +86,10 @@ class PromptRouter {
                   Callback callback);
   // By load, for the model of `question`.
   void RouteByLoad(PromptQuestion question, Callback callback);
+  // Another worker for a prompt that was routed, and that those in `tried` failed to take: they come last. Nothing is read or
+  // tokenized again. REQUIRES: `before` is not null.
+  void RouteAgain(std::shared_ptr<const RoutedBefore> before, std::vector<CellWorker> tried,
+                  Callback callback);
 
  private:
   struct Task;

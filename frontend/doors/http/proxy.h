@@ -5,7 +5,7 @@
 //          ◀── the same bytes, as they come ──╯ ◀──────────────────── engine
 //                                             ╰─▶ Report: accepted, finished, cached tokens
 //
-//   POST /v1/chat/completions, /v1/completions   by prompt; by load alone when nobody can make tokens of it
+//   POST /v1/chat/completions, /v1/completions   by prompt; by load alone when there are no tokens of it
 //   POST of other inference below /v1            by load, for the `model` that the JSON body or the form names
 //   GET and others below /v1                     any engine, as do forms that name no model
 //   what `ProxiedPaths` does not name            404
@@ -13,8 +13,8 @@
 // *Truth*: bodies are passed on untouched in both directions, and so are headers but those of a connection. An answer has more
 // headers: `x-kvatlas-decision`, `-worker`, `-cell`, `-overlap-blocks`, `-fallback` ("none", a rung of the frontend's ladder, or
 // "no_tokens: why"), `-decode-worker` and `-decode-cell` where another worker decodes, and `x-kvatlas-tried`, the workers that failed before it. An engine that fails before the first byte of its
-// answer is avoided for a while and the next one is asked, but never again one that may have got something of the request; after
-// the first byte the break is passed on, as a closed connection.
+// answer is avoided for a while and the next one is asked; an engine is tried once at most, and nothing of a request is written twice
+// on a connection. After the first byte of an answer its break is passed on, as a closed connection.
 // *Who is asked*: a worker's label `url` is whatever its announcer says, so only engines within `EngineCallOptions::reach` get
 // requests, with `authorization`, `proxy-authorization` and `cookie`. One outside counts as failed, in the log and in a metric.
 // *Prefill here, decode there*: the request goes to who decodes, with the header `x-prefiller-host-port` (`kPrefillerHeader`) that
@@ -80,7 +80,6 @@ class Proxy {
 
  private:
   class Impl;
-  class Request;
   const std::unique_ptr<Impl> impl_;
 };
 

@@ -84,8 +84,10 @@ class LetterTokenizer : public PromptTokenizer {
     }
     PromptTokens tokens{.tokens = {}, .source = "letters"};
     for (char c : text) tokens.tokens.push_back(static_cast<unsigned char>(c));
+    ++calls;
     callback(std::move(tokens));
   }
+  std::atomic<int> calls = 0;
 };
 
 class Reports : public RouteObserver {
@@ -674,6 +676,40 @@ TEST_F(ProxyTest, WhenNobodyTakesItTheClientHearsWhoWasAsked) {
   EXPECT_THAT(ErrorOf(answer)["message"].get<std::string>(),
               AllOf(HasSubstr("w0 ("), HasSubstr("w1 (")));
   EXPECT_EQ(frontend_->stats().in_flight, 0u);
+}
+
+TEST_F(ProxyTest, ADeadEngineIsTriedOnceAndTheClientHearsOfNoAddressAndWhenToComeAgain) {
+  const Address closed = ClosedPort();
+  Start({"http://" + closed.ToString()});
+  for (const std::string& request :
+       {Post("/v1/chat/completions", kChat), "GET /v1/models/m HTTP/1.1\r\nHost: h\r\n\r\n"s}) {
+    const std::string answer = Ask(request);
+    EXPECT_THAT(answer, AllOf(StartsWith("HTTP/1.1 503 "), HasSubstr("retry-after: 1\r\n"),
+                              Not(HasSubstr(closed.ToString()))));
+    const std::string message = ErrorOf(answer)["message"].get<std::string>();
+    EXPECT_EQ(message.find("w0 ("), message.rfind("w0 (")) << message;
+  }
+}
+
+TEST_F(ProxyTest, AnEngineOfSeveralWorkersIsTriedOnce) {
+  std::atomic<int> requests = 0;
+  TestEngine closes([&](TestSocket& connection) {
+    if (!connection.ReadMessage().empty()) ++requests;
+  });
+  TestEngine engine(Says(kOk));
+  Start({closes.url(), closes.url() + "/", closes.url(), engine.url()});
+  EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat)),
+              AllOf(EndsWith("ok"), HasSubstr("x-kvatlas-worker: w3\r\n")));
+  EXPECT_EQ(requests, 1);
+  EXPECT_EQ(frontend_->stats().in_flight, 0u);
+}
+
+TEST_F(ProxyTest, TokensAreMadeOnceHoweverManyEnginesFail) {
+  TestEngine engine(Says(kOk));
+  Start({"http://" + ClosedPort().ToString(), "http://" + ClosedPort().ToString(), engine.url()});
+  EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat)),
+              AllOf(EndsWith("ok"), HasSubstr("x-kvatlas-tried: w0 (")));
+  EXPECT_EQ(tokenizer_.calls, 1);
 }
 
 TEST_F(ProxyTest, AnEnginesOwnErrorsArePassedOn) {

@@ -1,0 +1,220 @@
+#include "frontend/doors/http/proxied_request.h"
+
+#include <algorithm>
+#include <atomic>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/post.hpp>
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "frontend/doors/http/header_text.h"
+#include "frontend/doors/http/openai_error.h"
+#include "frontend/doors/http/proxied_paths.h"
+
+namespace kvatlas {
+namespace {
+
+namespace asio = boost::asio;
+
+// When a client should come again whose request no engine took: suspects are tried again soon.
+constexpr Duration kNobodyTookItRetryAfter = std::chrono::seconds(1);
+
+}  // namespace
+
+ProxiedRequest::ProxiedRequest(ProxyParts* parts, std::shared_ptr<HttpExchange> exchange)
+    : parts_(parts), exchange_(std::move(exchange)), io_(&exchange_->io()) {
+  parts_->under_way.fetch_add(1, std::memory_order_relaxed);
+}
+
+ProxiedRequest::~ProxiedRequest() { parts_->under_way.fetch_sub(1, std::memory_order_relaxed); }
+
+void ProxiedRequest::Start() {
+  exchange_->OnGone([self = shared_from_this()] { self->OnClientGone(); });
+  ReadHead();
+  const std::string& path = exchange_->request().path;
+  if (!parts_->options().paths.Allows(message_.method, path)) {
+    return Refuse(
+        absl::NotFoundError(absl::StrCat(message_.method, " ", path,
+                                         " is not passed on to engines. Passed on are: ",
+                                         parts_->options().paths.ToString())),
+        "unknown_url");
+  }
+  Choose();
+}
+
+void ProxiedRequest::ReadHead() {
+  const HttpRequest& request = exchange_->request();
+  message_.body = std::make_shared<const std::string>(exchange_->TakeBody());
+  message_.method = exchange_->head_only() ? "HEAD" : request.method;
+  message_.target = request.target;
+  for (const auto& field : request.headers) {
+    const bool ours = SameHeader(field.first, "host") ||
+                      SameHeader(field.first, "content-length") ||
+                      SameHeader(field.first, kPrefillerHeader) ||
+                      IsHopByHop(field.first, request.headers);
+    if (!ours) message_.headers.push_back(field);
+  }
+  tenant_ = HeaderOf(request.headers, "x-kvatlas-tenant");
+  if (tenant_.empty()) tenant_ = parts_->options().tenant;
+  session_ = HeaderOf(request.headers, "x-kvatlas-session");
+  call_ = OpenAiCallOf(message_.method, request.path);
+  any_engine_ = message_.method != "POST";
+  const std::string type = HeaderOf(request.headers, "content-type");
+  if (any_engine_ || call_.has_value() ||
+      !absl::StartsWithIgnoreCase(absl::string_view(type), "multipart/"))
+    return;
+  form_model_ = MultipartModel(type, *message_.body);
+  any_engine_ = !form_model_.has_value();
+}
+
+// ---- Choosing ----
+
+void ProxiedRequest::Choose() {
+  if (any_engine_) return ChooseAny();
+  PromptRouter* const router = parts_->router();
+  if (call_.has_value()) return router->RouteBody(*call_, message_.body, Question(), ToThread());
+  if (!form_model_.has_value()) return router->RouteModel(message_.body, Question(), ToThread());
+  PromptQuestion question = Question();
+  question.input.domain.model = *form_model_;
+  router->RouteByLoad(std::move(question), ToThread());
+}
+
+void ProxiedRequest::ChooseAny() {
+  std::optional<KnownEngine> engine = parts_->AnyEngine(tried_engines_);
+  if (!engine.has_value()) {
+    if (!tried_.empty()) return RefuseTried();
+    return Refuse(absl::UnavailableError("no engine is known yet"));
+  }
+  PromptRoute choice;
+  choice.route.worker = std::move(engine->worker);
+  choice.route.cell = std::move(engine->cell);
+  choice.route.url = std::move(engine->url);
+  Try(std::move(choice));
+}
+
+PromptQuestion ProxiedRequest::Question() const {
+  PromptQuestion question;
+  question.input.domain.tenant = tenant_;
+  question.input.session_id = session_;
+  question.by_load_without_tokens = true;
+  question.may_route_again = true;
+  return question;
+}
+
+// The callback comes on another thread; until it does, this one must not end. Its hold goes with the answer, so that a request never
+// ends on a thread of the router's, maybe after the proxy.
+PromptRouter::Callback ProxiedRequest::ToThread() {
+  return [self = shared_from_this(),
+          work = asio::make_work_guard(*io_)](absl::StatusOr<PromptRoute> choice) mutable {
+    asio::io_context& io = *self->io_;
+    asio::post(io, [self = std::move(self), choice = std::move(choice)]() mutable {
+      self->OnChoice(std::move(choice));
+    });
+  };
+}
+
+void ProxiedRequest::OnChoice(absl::StatusOr<PromptRoute> choice) {
+  if (!choice.ok()) {
+    // The fleet has no other worker: what is wrong is that those it has failed.
+    const bool nobody_else = !tried_.empty() && !absl::IsResourceExhausted(choice.status());
+    return nobody_else ? RefuseTried() : Refuse(choice.status());
+  }
+  if (tries_ == 0 && !choice->no_tokens.ok()) parts_->counters.no_tokens.Increment();
+  Try(*std::move(choice));
+}
+
+// A choice that is not started is given back as abandoned.
+void ProxiedRequest::Try(PromptRoute choice) {
+  before_ = choice.before;
+  auto next = std::make_shared<UpstreamTry>(parts_, io_, std::move(choice));
+  if (gone_) return;
+  const RouteResult& route = next->choice().route;
+  const CellWorker destination = next->destination();
+  // Tried workers come last: there is no other one.
+  if (WasTried(destination) || WasTried({route.cell, route.worker})) return RefuseTried();
+  const std::string engine = next->engine();
+  if (!engine.empty() && tried_engines_.contains(engine)) {
+    NoteTried(destination, "at an engine that was tried");
+    parts_->frontend()->Avoid(destination.first, destination.second);
+    next = nullptr;
+    return ChooseAgain();
+  }
+  ++tries_;
+  try_ = std::move(next);
+  const std::shared_ptr<UpstreamTry> started = try_;  // may fail, and be given up, within
+  started->Start(message_, shared_from_this());
+}
+
+bool ProxiedRequest::WasTried(const CellWorker& worker) const {
+  return std::find(tried_workers_.begin(), tried_workers_.end(), worker) != tried_workers_.end();
+}
+
+void ProxiedRequest::NoteTried(const CellWorker& worker, const std::string& reason) {
+  tried_workers_.push_back(worker);
+  absl::StrAppend(&tried_, tried_.empty() ? "" : ", ", worker.second.name, " (", reason, ")");
+}
+
+void ProxiedRequest::ChooseAgain() {
+  if (any_engine_) return ChooseAny();
+  parts_->router()->RouteAgain(before_, tried_workers_, ToThread());
+}
+
+// ---- The try ----
+
+void ProxiedRequest::OnHead(HttpHead head) {
+  if (!tried_.empty()) head.headers.emplace_back("x-kvatlas-tried", HeaderText(tried_));
+  exchange_->Begin(std::move(head), [self = shared_from_this()] {
+    if (self->try_ != nullptr) self->try_->Resume();
+  });
+}
+
+void ProxiedRequest::OnPiece(std::string_view piece) {
+  exchange_->Write(piece, [self = shared_from_this()] {
+    if (self->try_ != nullptr) self->try_->Resume();
+  });
+}
+
+void ProxiedRequest::OnEnd() {
+  try_ = nullptr;
+  exchange_->End();
+}
+
+void ProxiedRequest::OnFailed(const TryFailure& failure) {
+  const std::shared_ptr<UpstreamTry> failed = std::exchange(try_, nullptr);
+  if (failure.answered) return exchange_->Cut();
+  // An engine that could not even be asked about its prefiller may still be asked with another one.
+  if (failure.worker == failed->destination() && !failed->engine().empty())
+    tried_engines_.insert(failed->engine());
+  NoteTried(failure.worker, failure.reason);
+  if (tries_ >= parts_->options().tries) return RefuseTried();
+  parts_->counters.tried_again.Increment();
+  ChooseAgain();
+}
+
+// ---- Its end ----
+
+void ProxiedRequest::RefuseTried() {
+  Refuse(WithRetryAfter(absl::UnavailableError("no engine took the request: " + tried_),
+                        kNobodyTookItRetryAfter));
+}
+
+void ProxiedRequest::Refuse(const absl::Status& why, std::string_view code) {
+  if (gone_) return;
+  parts_->counters.refused.Increment();
+  HttpResponse response = OpenAiError(why);
+  if (!code.empty())
+    response.body = OpenAiErrorBody(
+        response.status, std::string_view(why.message().data(), why.message().size()), "", code);
+  if (!tried_.empty()) response.headers.emplace_back("x-kvatlas-tried", HeaderText(tried_));
+  exchange_->Answer(std::move(response));
+}
+
+void ProxiedRequest::OnClientGone() {
+  gone_ = true;
+  parts_->counters.client_gone.Increment();
+  if (try_ != nullptr) std::exchange(try_, nullptr)->Cancel();
+}
+
+}  // namespace kvatlas

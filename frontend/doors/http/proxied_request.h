@@ -1,0 +1,86 @@
+// What becomes of one request of a client? It owns the body, what a choice needs of it (tokens are made once), and the engines
+// that were tried; each try is an object of its own.
+//
+//   1. `Start`     reads the head: is it passed on, and by what is its engine chosen?
+//   2. `Choose`    asks the router; `OnChoice` comes back to the thread of the connection
+//   3. `Try`       an `UpstreamTry` of that choice; `OnFailed` before its answer: step 2 again, among the other workers
+//   4. `OnHead`, `OnPiece`, `OnEnd`: to the client
+//
+// *Truth*: an engine (HOST:PORT) is tried once at most, whatever it got of the request, and however many workers it has.
+// *Threads*: that of its connection. *Bounds*: `ProxyOptions::tries` engines.
+// *Lifetime*: kept by its exchange, its try and the router's callback.
+
+#ifndef KVATLAS_FRONTEND_DOORS_HTTP_PROXIED_REQUEST_H_
+#define KVATLAS_FRONTEND_DOORS_HTTP_PROXIED_REQUEST_H_
+
+#include <boost/asio/io_context.hpp>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "frontend/doors/http/proxy_parts.h"
+#include "frontend/doors/http/upstream_try.h"
+#include "frontend/prompt/openai/openai_request.h"
+#include "frontend/prompt/prompt_router.h"
+#include "frontend/route/frontend.h"
+#include "indexer/service/http_exchange.h"
+
+namespace kvatlas {
+
+class ProxiedRequest final : public UpstreamTry::Owner,
+                             public std::enable_shared_from_this<ProxiedRequest> {
+ public:
+  ProxiedRequest(ProxyParts* parts, std::shared_ptr<HttpExchange> exchange);
+  ~ProxiedRequest();
+
+  void Start();
+
+  void OnHead(HttpHead head) override;
+  void OnPiece(std::string_view piece) override;
+  void OnEnd() override;
+  void OnFailed(const TryFailure& failure) override;
+
+ private:
+  void ReadHead();
+  void Choose();
+  void ChooseAny();
+  PromptQuestion Question() const;
+  PromptRouter::Callback ToThread();
+  void OnChoice(absl::StatusOr<PromptRoute> choice);
+  void Try(PromptRoute choice);
+  void NoteTried(const CellWorker& worker, const std::string& reason);
+  bool WasTried(const CellWorker& worker) const;
+  void ChooseAgain();
+  void RefuseTried();
+  // `code`: of an error that is not about a model.
+  void Refuse(const absl::Status& why, std::string_view code = "");
+  void OnClientGone();
+
+  ProxyParts* const parts_;
+  const std::shared_ptr<HttpExchange> exchange_;
+  boost::asio::io_context* const io_;
+  ProxiedMessage message_;
+  std::optional<OpenAiCall> call_;         // with a prompt
+  std::optional<std::string> form_model_;  // of a form
+  bool any_engine_ = false;                // the request names no model
+  std::string tenant_;
+  std::string session_;
+
+  std::shared_ptr<UpstreamTry> try_;
+  std::shared_ptr<const RoutedBefore> before_;  // what a further choice goes by
+  uint32_t tries_ = 0;
+  std::vector<CellWorker> tried_workers_;
+  std::set<std::string> tried_engines_;  // `EngineUrl::authority`
+  std::string tried_;                    // "w0 (why), w1 (why)", for the client
+  bool gone_ = false;
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_FRONTEND_DOORS_HTTP_PROXIED_REQUEST_H_

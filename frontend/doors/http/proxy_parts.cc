@@ -1,0 +1,70 @@
+#include "frontend/doors/http/proxy_parts.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+namespace kvatlas {
+namespace {
+
+// Engines among which one is taken when any will do.
+constexpr size_t kAnyOfMax = 1024;
+
+}  // namespace
+
+ProxyParts::ProxyParts(const ProxyOptions& options, Frontend* frontend, PromptRouter* router,
+                       Metrics* metrics)
+    : counters(MakeCounters(metrics)), options_(options), frontend_(frontend), router_(router) {
+  metrics->OnScrape([this, gauge = counters.under_way]() mutable {
+    gauge.Set(static_cast<double>(under_way.load(std::memory_order_relaxed)));
+  });
+}
+
+EnginePool* ProxyParts::PoolOf(boost::asio::io_context* io) {
+  MutexLock lock(&pools_mutex_);
+  std::unique_ptr<EnginePool>& pool = pools_[io];
+  if (pool == nullptr) pool = std::make_unique<EnginePool>(options_.engine);
+  return pool.get();
+}
+
+void ProxyParts::ClosePools() {
+  MutexLock lock(&pools_mutex_);
+  pools_.clear();
+}
+
+std::optional<KnownEngine> ProxyParts::AnyEngine(const std::set<std::string>& tried) {
+  std::vector<KnownEngine> engines = frontend_->Engines(kAnyOfMax);
+  std::erase_if(engines, [&](const KnownEngine& engine) {
+    const absl::StatusOr<EngineUrl> url = EngineUrl::Parse(engine.url);
+    return !url.ok() || tried.contains(url->authority());
+  });
+  if (engines.empty()) return std::nullopt;
+  const auto suspects = std::find_if(engines.begin(), engines.end(),
+                                     [](const KnownEngine& engine) { return engine.suspect; });
+  if (suspects != engines.begin()) engines.erase(suspects, engines.end());
+  return std::move(engines[turn_.fetch_add(1, std::memory_order_relaxed) % engines.size()]);
+}
+
+ProxyParts::Counters ProxyParts::MakeCounters(Metrics* metrics) {
+  return {
+      .answered = metrics->AddCounter("kvatlas_frontend_proxy_answers_total",
+                                      "Requests that an engine answered."),
+      .refused = metrics->AddCounter("kvatlas_frontend_proxy_refused_total",
+                                     "Requests that no engine was asked about, or took."),
+      .tried_again = metrics->AddCounter("kvatlas_frontend_proxy_tried_again_total",
+                                         "Engines that failed before they answered, after which "
+                                         "another was asked."),
+      .outside = metrics->AddCounter("kvatlas_frontend_proxy_outside_total",
+                                     "Workers that got no request, as their url leads outside "
+                                     "--engine_addresses."),
+      .broken = metrics->AddCounter("kvatlas_frontend_proxy_broken_total",
+                                    "Answers that engines broke off."),
+      .client_gone = metrics->AddCounter("kvatlas_frontend_proxy_clients_gone_total",
+                                         "Requests whose client left before their end."),
+      .no_tokens = metrics->AddCounter("kvatlas_frontend_proxy_without_tokens_total",
+                                       "Prompts routed by load, without tokens."),
+      .under_way =
+          metrics->AddGauge("kvatlas_frontend_proxy_under_way", "Requests not yet answered.")};
+}
+
+}  // namespace kvatlas

@@ -1,0 +1,72 @@
+// What do the requests of one proxy share? Options, frontend and router, connections to engines, and counters.
+//
+// *Threads*: any, but for an `EnginePool`, which is of the thread of its context.
+// *Lifetime*: outlives the requests; `ClosePools` before the contexts of the server's threads go.
+
+#ifndef KVATLAS_FRONTEND_DOORS_HTTP_PROXY_PARTS_H_
+#define KVATLAS_FRONTEND_DOORS_HTTP_PROXY_PARTS_H_
+
+#include <atomic>
+#include <boost/asio/io_context.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "frontend/doors/http/proxy.h"
+#include "frontend/peers/engine_call.h"
+#include "frontend/prompt/prompt_router.h"
+#include "frontend/route/frontend.h"
+#include "indexer/base/mutex.h"
+#include "indexer/service/metrics.h"
+
+namespace kvatlas {
+
+class ProxyParts {
+ public:
+  ProxyParts(const ProxyOptions& options, Frontend* frontend, PromptRouter* router,
+             Metrics* metrics);
+
+  const ProxyOptions& options() const { return options_; }
+  Frontend* frontend() const { return frontend_; }
+  PromptRouter* router() const { return router_; }
+
+  EnginePool* PoolOf(boost::asio::io_context* io);
+  void ClosePools();
+
+  // For a request that any engine can take: another one each time, none of `tried` (`EngineUrl::authority`), suspects only
+  // when there are no others.
+  std::optional<KnownEngine> AnyEngine(const std::set<std::string>& tried);
+
+  struct Counters {
+    Counter answered;
+    Counter refused;
+    Counter tried_again;
+    Counter outside;
+    Counter broken;
+    Counter client_gone;
+    Counter no_tokens;
+    Gauge under_way;
+  };
+  Counters counters;
+  std::atomic<int64_t> under_way{0};
+
+ private:
+  static Counters MakeCounters(Metrics* metrics);
+
+  const ProxyOptions options_;
+  Frontend* const frontend_;
+  PromptRouter* const router_;
+  std::atomic<size_t> turn_{0};
+  Mutex pools_mutex_;
+  std::map<boost::asio::io_context*, std::unique_ptr<EnginePool>> pools_
+      ABSL_GUARDED_BY(pools_mutex_);
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_FRONTEND_DOORS_HTTP_PROXY_PARTS_H_

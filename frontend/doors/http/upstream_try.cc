@@ -1,0 +1,194 @@
+#include "frontend/doors/http/upstream_try.h"
+
+#include <chrono>
+#include <utility>
+
+#include "frontend/doors/http/header_text.h"
+#include "indexer/service/log.h"
+
+namespace kvatlas {
+namespace {
+
+// What a client is told; the log says which addresses.
+constexpr char kOutside[] = "its url leads outside --engine_addresses";
+
+LogLimiter& FailedLimiter() {
+  static LogLimiter& limiter = *new LogLimiter(std::chrono::seconds(1));
+  return limiter;
+}
+
+LogLimiter& OutsideLimiter() {
+  static LogLimiter& limiter = *new LogLimiter(std::chrono::seconds(10));
+  return limiter;
+}
+
+absl::StatusOr<EngineUrl> UrlOf(const HolderId& worker, const std::string& url) {
+  if (!url.empty()) return EngineUrl::Parse(url);
+  return absl::UnavailableError("worker " + worker.name +
+                                " has no label url, and no --engines says where it is");
+}
+
+std::string MessageOf(const absl::Status& status) {
+  return std::string(status.message().data(), status.message().size());
+}
+
+}  // namespace
+
+UpstreamTry::UpstreamTry(ProxyParts* parts, boost::asio::io_context* io, PromptRoute choice)
+    : parts_(parts),
+      io_(io),
+      choice_(std::move(choice)),
+      url_(UrlOf(choice_.route.destination(), choice_.route.destination_url())) {}
+
+UpstreamTry::~UpstreamTry() { Cancel(); }
+
+CellWorker UpstreamTry::destination() const {
+  return {choice_.route.destination_cell(), choice_.route.destination()};
+}
+
+void UpstreamTry::Start(const ProxiedMessage& message, std::shared_ptr<Owner> owner) {
+  owner_ = std::move(owner);
+  const RouteResult& route = choice_.route;
+  absl::StatusOr<HttpHeaders> headers = EngineHeaders(message.headers);
+  // Nothing is held against the worker that was to decode.
+  if (absl::IsPermissionDenied(headers.status()))
+    return OnOutside({route.cell, route.worker}, route.url, headers.status(),
+                     {.error = kOutside, .unreachable = true});
+  if (!url_.ok() || !headers.ok())
+    return OnCallFailed(url_.ok() ? headers.status() : url_.status(), false);
+  const std::shared_ptr<UpstreamTry> self = shared_from_this();
+  call_ = std::make_shared<EngineCall>(
+      io_, parts_->PoolOf(io_),
+      EngineCallRequest{.url = *url_,
+                        .method = message.method,
+                        .target = message.target,
+                        .headers = *std::move(headers),
+                        .body = message.body},
+      EngineCallbacks{.on_head = [self](EngineHead head) { self->OnHead(std::move(head)); },
+                      .on_piece = [self](std::string_view piece) { self->OnPiece(piece); },
+                      .on_end = [self] { self->OnEnd(); },
+                      .on_failed = [self](const absl::Status& why,
+                                          bool answered) { self->OnCallFailed(why, answered); }});
+  const std::shared_ptr<EngineCall> call = call_;  // may fail, and be given up, within
+  call->Start();
+}
+
+void UpstreamTry::Cancel() {
+  owner_ = nullptr;
+  if (call_ != nullptr) std::exchange(call_, nullptr)->Cancel();
+  Report(status_ == 0 ? RouteReport{.abandoned = true} : RouteReport{.finished = true});
+}
+
+// The client's, and for an engine that decodes the address of the one that prefills.
+absl::StatusOr<HttpHeaders> UpstreamTry::EngineHeaders(const HttpHeaders& headers) const {
+  if (!choice_.route.decode.has_value()) return headers;
+  absl::StatusOr<EngineUrl> prefiller = UrlOf(choice_.route.worker, choice_.route.url);
+  if (!prefiller.ok()) return prefiller.status();
+  const absl::Status outside = parts_->options().engine.reach.Check(*prefiller);
+  if (!outside.ok()) return outside;
+  HttpHeaders more = headers;
+  more.emplace_back(kPrefillerHeader, prefiller->authority());
+  return more;
+}
+
+void UpstreamTry::OnHead(EngineHead head) {
+  parts_->counters.answered.Increment();
+  if (HeaderOf(head.headers, "content-encoding").empty())
+    usage_.emplace(HeaderOf(head.headers, "content-type"));
+  status_ = head.status;
+  if (head.status < 500) Report({.accepted = true});
+  HttpHead out{.status = head.status,
+               .reason = std::move(head.reason),
+               .headers = std::move(head.headers),
+               .length = head.length,
+               .no_body = head.no_body};
+  AddDecision(&out.headers);
+  owner_->OnHead(std::move(out));
+}
+
+void UpstreamTry::OnPiece(std::string_view piece) {
+  if (usage_.has_value()) usage_->Add(piece);
+  owner_->OnPiece(piece);
+}
+
+void UpstreamTry::OnEnd() {
+  RouteReport report{.finished = true};
+  if (status_ >= 400) report.error = "the engine answered " + std::to_string(status_);
+  const std::optional<OpenAiUsage> usage = usage_.has_value() ? usage_->Finish() : std::nullopt;
+  if (usage.has_value()) {
+    // What the decoding engine had cached, or was sent, says nothing of the one that prefilled.
+    if (!choice_.route.decode.has_value()) report.cached_tokens = usage->cached_tokens;
+    report.prompt_tokens = usage->prompt_tokens;
+  }
+  Report(report);
+  call_ = nullptr;
+  std::exchange(owner_, nullptr)->OnEnd();
+}
+
+void UpstreamTry::OnCallFailed(const absl::Status& why, bool answered) {
+  const CellWorker worker = destination();
+  if (absl::IsPermissionDenied(why))
+    return OnOutside(worker, choice_.route.destination_url(), why,
+                     {.error = kOutside, .decode_unreachable = true});
+  const std::string reason = MessageOf(why);
+  LogEvery(FailedLimiter(), LogLevel::kWarning, "an engine failed",
+           {{"worker", worker.second.name},
+            {"cell", worker.first},
+            {"engine", engine()},
+            {"answered", answered ? "yes" : "no"},
+            {"reason", reason}});
+  if (answered) {
+    parts_->counters.broken.Increment();
+    return Fail({.worker = worker, .reason = reason, .answered = true},
+                {.finished = true, .error = reason});
+  }
+  // The worker that was to prefill was not asked: nothing is held against it.
+  Fail({.worker = worker, .reason = reason}, {.error = reason, .decode_unreachable = true});
+}
+
+void UpstreamTry::OnOutside(const CellWorker& worker, const std::string& url,
+                            const absl::Status& why, const RouteReport& report) {
+  parts_->counters.outside.Increment();
+  LogEvery(OutsideLimiter(), worker.second.name, LogLevel::kWarning,
+           "a worker gets no requests: its url leads outside --engine_addresses",
+           {{"worker", worker.second.name},
+            {"cell", worker.first},
+            {"url", url},
+            {"reason", MessageOf(why)}});
+  Fail({.worker = worker, .reason = kOutside}, report);
+}
+
+// The choice may be over already, and with it what it said of its worker: that is avoided by a call of its own.
+void UpstreamTry::Fail(const TryFailure& failure, const RouteReport& report) {
+  parts_->frontend()->Avoid(failure.worker.first, failure.worker.second);
+  Report(report);
+  reported_over_ = true;
+  call_ = nullptr;
+  std::exchange(owner_, nullptr)->OnFailed(failure);
+}
+
+void UpstreamTry::AddDecision(HttpHeaders* headers) const {
+  const RouteResult& route = choice_.route;
+  if (route.decision_id != 0) {
+    headers->emplace_back("x-kvatlas-decision", std::to_string(route.decision_id));
+    headers->emplace_back("x-kvatlas-overlap-blocks", std::to_string(route.overlap_blocks));
+    headers->emplace_back("x-kvatlas-fallback",
+                          choice_.no_tokens.ok()
+                              ? std::string(ToString(route.receipt.fallback))
+                              : HeaderText("no_tokens: " + MessageOf(choice_.no_tokens)));
+  }
+  headers->emplace_back("x-kvatlas-worker", HeaderText(route.worker.name));
+  if (!route.cell.empty()) headers->emplace_back("x-kvatlas-cell", HeaderText(route.cell));
+  if (route.decode.has_value()) {
+    headers->emplace_back("x-kvatlas-decode-worker", HeaderText(route.decode->worker.name));
+    headers->emplace_back("x-kvatlas-decode-cell", HeaderText(route.decode->cell));
+  }
+}
+
+void UpstreamTry::Report(const RouteReport& report) {
+  if (choice_.route.decision_id == 0 || reported_over_) return;
+  reported_over_ = report.finished || report.abandoned;
+  parts_->frontend()->Report(choice_.route.decision_id, report);
+}
+
+}  // namespace kvatlas

@@ -1,0 +1,105 @@
+// What becomes of one try to have an engine answer a request? A choice, the call to its engine, and every report on both to the
+// frontend.
+//
+//   UpstreamTry(choice) ─▶ Start ─▶ OnHead ─▶ Resume ─▶ OnPiece ─▶ Resume … ─▶ OnEnd
+//                            ╰────────┴─────────────────┴──────▶ OnFailed        `answered`: after the head
+//
+// *Truth*: a choice is reported exactly once as over: finished, failed or, when the try ends before an answer, abandoned. One that
+// was never started is abandoned. An engine that failed is avoided for a while (`suspects.h`).
+// *Threads*: everything on the thread of `io`. The owner's methods are not called from within the constructor, `Cancel` or the
+// destructor, and may be from within `Start`.
+// *Lifetime*: kept by its call while that runs, as is its owner; the owner gives it up after `OnEnd` or `OnFailed`.
+
+#ifndef KVATLAS_FRONTEND_DOORS_HTTP_UPSTREAM_TRY_H_
+#define KVATLAS_FRONTEND_DOORS_HTTP_UPSTREAM_TRY_H_
+
+#include <boost/asio/io_context.hpp>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "frontend/doors/http/proxy_parts.h"
+#include "frontend/peers/engine_call.h"
+#include "frontend/prompt/openai/usage_reader.h"
+#include "frontend/prompt/prompt_router.h"
+#include "frontend/route/frontend.h"
+#include "indexer/service/http_exchange.h"
+#include "indexer/service/http_server.h"
+
+namespace kvatlas {
+
+// A client's request as each engine gets it.
+struct ProxiedMessage {
+  std::string method;
+  std::string target;   // with the query
+  HttpHeaders headers;  // without those of the connection
+  std::shared_ptr<const std::string> body;
+};
+
+struct TryFailure {
+  CellWorker worker;   // that failed: the one that decodes, unless the other one cannot be used
+  std::string reason;  // for clients: it names no address
+  bool answered = false;
+};
+
+class UpstreamTry : public std::enable_shared_from_this<UpstreamTry> {
+ public:
+  class Owner {
+   public:
+    virtual void OnHead(HttpHead head) = 0;
+    virtual void OnPiece(std::string_view piece) = 0;  // valid until `Resume`
+    virtual void OnEnd() = 0;
+    virtual void OnFailed(const TryFailure& failure) = 0;
+
+   protected:
+    ~Owner() = default;
+  };
+
+  // A `choice` with decision id 0 was not made by the frontend, and is not reported.
+  UpstreamTry(ProxyParts* parts, boost::asio::io_context* io, PromptRoute choice);
+  ~UpstreamTry();
+
+  UpstreamTry(const UpstreamTry&) = delete;
+  UpstreamTry& operator=(const UpstreamTry&) = delete;
+
+  const PromptRoute& choice() const { return choice_; }
+  CellWorker destination() const;
+  // HOST:PORT of the engine; empty: its url is missing or malformed, and `Start` fails.
+  std::string engine() const { return url_.ok() ? url_->authority() : ""; }
+
+  void Start(const ProxiedMessage& message, std::shared_ptr<Owner> owner);
+  void Resume() {
+    if (call_ != nullptr) call_->Resume();
+  }
+  // The client is gone. The owner hears nothing more.
+  void Cancel();
+
+ private:
+  absl::StatusOr<HttpHeaders> EngineHeaders(const HttpHeaders& headers) const;
+  void OnHead(EngineHead head);
+  void OnPiece(std::string_view piece);
+  void OnEnd();
+  void OnCallFailed(const absl::Status& why, bool answered);
+  void OnOutside(const CellWorker& worker, const std::string& url, const absl::Status& why,
+                 const RouteReport& report);
+  void Fail(const TryFailure& failure, const RouteReport& report);
+  void AddDecision(HttpHeaders* headers) const;
+  void Report(const RouteReport& report);
+
+  ProxyParts* const parts_;
+  boost::asio::io_context* const io_;
+  const PromptRoute choice_;
+  const absl::StatusOr<EngineUrl> url_;
+  std::shared_ptr<EngineCall> call_;
+  std::shared_ptr<Owner> owner_;  // while the call runs
+  std::optional<UsageReader> usage_;
+  int status_ = 0;             // of the answer; 0: none yet
+  bool reported_over_ = false;  // finished or abandoned
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_FRONTEND_DOORS_HTTP_UPSTREAM_TRY_H_
