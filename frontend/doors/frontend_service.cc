@@ -16,8 +16,8 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "frontend/doors/errors.h"
 #include "frontend/doors/grpc/route_stream.h"
-#include "frontend/doors/http/openai_error.h"
 #include "frontend/peers/wire.h"
 #include "frontend/prompt/openai/json_depth.h"
 #include "indexer/service/grpc_status.h"
@@ -205,12 +205,6 @@ Duration Left(const grpc::CallbackServerContext& context) {
                                               std::chrono::system_clock::now());
 }
 
-HttpResponse RouteError(const absl::Status& why) {
-  HttpResponse response = HttpError(RouteHttpStatus(why), why.ToString());
-  response.headers = RetryAfterHeaders(why);
-  return response;
-}
-
 // An answer's way back to the thread of its connection, which must not end before. Who has left gets none, and leaves nothing.
 RouteCalls::Callback ToExchange(const RouteCalls* calls, std::shared_ptr<HttpExchange> exchange,
                                 std::function<HttpResponse(const absl::Status&)> error) {
@@ -339,8 +333,8 @@ void FrontendService::AddHttp(AdminHttp* http) {
 
 void FrontendService::HttpRoute(std::shared_ptr<HttpExchange> exchange) {
   absl::StatusOr<v1::RouteRequest> message = RouteRequestFromJson(exchange->request().body);
-  if (!message.ok()) return exchange->Answer(HttpError(message.status()));
-  calls_.Ask(*message, Duration::max(), ToExchange(&calls_, std::move(exchange), RouteError));
+  if (!message.ok()) return exchange->Answer(PlainError(message.status()));
+  calls_.Ask(*message, Duration::max(), ToExchange(&calls_, std::move(exchange), PlainError));
 }
 
 void FrontendService::HttpRouteBody(OpenAiCall call, std::shared_ptr<HttpExchange> exchange) {
@@ -368,13 +362,13 @@ HttpResponse FrontendService::HttpModels() const {
 
 HttpResponse FrontendService::HttpReport(const HttpRequest& request) {
   absl::StatusOr<Json> json = ParseObject(request.body);
-  if (!json.ok()) return HttpError(json.status());
+  if (!json.ok()) return PlainError(json.status());
   const std::optional<uint64_t> id =
       json->contains("decision_id") ? Unsigned((*json)["decision_id"]) : std::nullopt;
   if (!id.has_value())
-    return HttpError(absl::InvalidArgumentError("decision_id is missing or no number"));
+    return PlainError(absl::InvalidArgumentError("decision_id is missing or no number"));
   v1::ReportRequest message;
-  if (absl::Status bad = ReportFromJson(*json, &message); !bad.ok()) return HttpError(bad);
+  if (absl::Status bad = ReportFromJson(*json, &message); !bad.ok()) return PlainError(bad);
   message.set_decision_id(*id);
   calls_.Report(message);
   return {.body = "{}"};

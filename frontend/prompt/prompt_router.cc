@@ -7,6 +7,7 @@
 #include <utility>
 #include <variant>
 
+#include "frontend/prompt/error_code.h"
 #include "indexer/service/http_pool.h"
 
 namespace kvatlas {
@@ -83,7 +84,8 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
   }
 
   void NoTokens(const std::shared_ptr<Task>& task, absl::Status why) {
-    if (!task->question.by_load_without_tokens) return task->callback(std::move(why));
+    if (!task->question.by_load_without_tokens)
+      return task->callback(AboutTokenizer(std::move(why)));
     task->answer.no_tokens = std::move(why);
     task->question.input.tokens = {kNoPrompt};
     Route(task);

@@ -15,7 +15,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "frontend/doors/http/openai_error.h"
+#include "frontend/doors/errors.h"
 #include "frontend/peers/engine_call.h"
 #include "frontend/route/frontend.h"
 

@@ -264,7 +264,7 @@ class ExtProcServiceTest : public ::testing::Test {
     EXPECT_EQ(HeaderIn(answer.headers(), "content-type"), "application/json");
     const nlohmann::json body = nlohmann::json::parse(answer.body());
     refused_why_ = body["error"]["message"];
-    EXPECT_EQ(body["error"]["code"], answer.status().code());
+    EXPECT_TRUE(body["error"].contains("code"));
     EXPECT_TRUE(stream->End().ok());
     return static_cast<int>(answer.status().code());
   }

@@ -5,17 +5,15 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "frontend/doors/http/openai_error.h"
+#include "frontend/doors/errors.h"
+#include "frontend/prompt/error_code.h"
 
 namespace kvatlas {
 namespace {
 
-// What is not the request's own fault is 503: gateways know no other kind of failure.
-Refusal RefusalOf(const absl::Status& why) {
-  const int http_status = RouteHttpStatus(why);
-  return {.http_status = http_status < 500 ? http_status : 503,
-          .why = std::string(why.message()),
-          .retry_after = RetryAfter(why)};
+absl::Status EmptySubset() {
+  return absl::UnavailableError(
+      "the gateway's subset of endpoints is empty: no endpoint may be chosen");
 }
 
 bool Contains(const std::vector<std::string>& all, const std::string& one) {
@@ -23,6 +21,11 @@ bool Contains(const std::vector<std::string>& all, const std::string& one) {
 }
 
 }  // namespace
+
+Refusal RefusalOf(const absl::Status& why) {
+  const ClientError error = ToClientError(why);
+  return error.http_status < 500 ? error : ToClientError(absl::UnavailableError(why.message()));
+}
 
 struct Picker::Task {
   std::string model;
@@ -60,8 +63,7 @@ std::shared_ptr<Picker::Task> Picker::NewTask() {
 }
 
 void Picker::Pick(PickInput input, Callback callback) {
-  if (input.subset.has_value() && input.subset->empty())
-    return callback(Refusal{.why = "the gateway's subset of endpoints is empty"});
+  if (input.subset.has_value() && input.subset->empty()) return callback(RefusalOf(EmptySubset()));
   absl::StatusOr<OpenAiRequest> request = ParseOpenAiRequest(input.call, input.body);
   if (!request.ok()) return callback(RefusalOf(request.status()));
   const std::shared_ptr<Task> task = NewTask();
@@ -87,13 +89,15 @@ void Picker::Pick(PickInput input, Callback callback) {
 
 void Picker::Tokenize(std::shared_ptr<Task> task, const Prompt& prompt) {
   if (tokenizer_ == nullptr) {
-    return task->callback(Refusal{.http_status = 404,
-                                  .why = "no tokenizer is configured: only prompts of token ids"});
+    return task->callback(RefusalOf(WithErrorCode(
+        absl::NotFoundError("no tokenizer is configured: send token ids, or set --models"),
+        kTokenizerNotFound)));
   }
   const std::string& model = task->model;
   tokenizer_->Tokenize(model, prompt, options_.tokenize_deadline,
                        [this, task](absl::StatusOr<PromptTokens> answer) {
-                         if (!answer.ok()) return task->callback(RefusalOf(answer.status()));
+                         if (!answer.ok())
+                           return task->callback(RefusalOf(AboutTokenizer(answer.status())));
                          task->bos = answer->bos;
                          Route(task, std::move(answer->tokens));
                        });
@@ -153,14 +157,14 @@ PickResult Picker::Choose(const Task& task, absl::StatusOr<RouteResult> result) 
 }
 
 PickResult Picker::Without(const Task& task, const std::string& why) {
-  if (!task.subset.has_value()) return Refusal{.why = why};
+  if (!task.subset.has_value()) return RefusalOf(absl::UnavailableError(why));
   return Picked{.endpoints = {{.address = OneOf(*task.subset)}}};
 }
 
 std::variant<std::optional<std::string>, Refusal> Picker::PickAny(
     const std::optional<std::vector<std::string>>& subset) {
   if (!subset.has_value()) return endpoints_->Next();
-  if (subset->empty()) return Refusal{.why = "the gateway's subset of endpoints is empty"};
+  if (subset->empty()) return RefusalOf(EmptySubset());
   return std::optional<std::string>(OneOf(*subset));
 }
 

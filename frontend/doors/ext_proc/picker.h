@@ -27,6 +27,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "frontend/doors/errors.h"
 #include "frontend/doors/ext_proc/endpoints.h"
 #include "frontend/prompt/openai/openai_request.h"
 #include "frontend/prompt/text/prompt_tokenizer.h"
@@ -68,12 +69,9 @@ struct Picked {
       {};  // its IP:PORT; empty: it is not known, and who decodes is left to prefill
 };
 
-// An answer instead of the engine's.
-struct Refusal {
-  int http_status = 503;
-  std::string why;
-  std::optional<Duration> retry_after = {};
-};
+// An answer instead of the engine's. What is not the request's own fault is 503: gateways know no other kind of failure.
+using Refusal = ClientError;
+Refusal RefusalOf(const absl::Status& why);
 
 using PickResult = std::variant<Picked, Refusal>;
 

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
+#include "frontend/doors/errors.h"
 
 namespace kvatlas {
 namespace {
@@ -79,22 +79,6 @@ bool NeverConnected(const std::string& reply_details) {
                           "upstream_reset_before_response_started{remote_connection_failure") ||
          absl::StartsWith(reply_details,
                           "upstream_reset_before_response_started{connection_timeout");
-}
-
-// As engines say it.
-std::string ErrorBody(const Refusal& refusal) {
-  const nlohmann::json body = {
-      {"error",
-       {{"message", refusal.why},
-        {"type", refusal.http_status < 500 ? "invalid_request_error" : "service_unavailable"},
-        {"code", refusal.http_status}}}};
-  return body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
-// Retry-After is in whole seconds.
-std::string SecondsOf(Duration duration) {
-  const auto seconds = std::chrono::ceil<std::chrono::seconds>(duration).count();
-  return std::to_string(std::max<int64_t>(seconds, 1));
 }
 
 }  // namespace
@@ -238,8 +222,8 @@ bool PickerStream::OnRequestBody(ext_proc::HttpBody* body) {
     return false;
   }
   if (body->body().size() > options_.body_bytes_max - body_.size()) {
-    Refuse({.http_status = 413,
-            .why = "the body has more than " + std::to_string(options_.body_bytes_max) + " bytes"});
+    Refuse(RefusalOf(absl::ResourceExhaustedError(
+        "the body has more than " + std::to_string(options_.body_bytes_max) + " bytes")));
     return false;
   }
   body_ += body->body();
@@ -331,11 +315,11 @@ void PickerStream::Refuse(const Refusal& refusal) {
   ext_proc::ProcessingResponse response;
   ext_proc::ImmediateResponse* const answer = response.mutable_immediate_response();
   answer->mutable_status()->set_code(static_cast<uint32_t>(refusal.http_status));
-  answer->set_body(ErrorBody(refusal));
+  answer->set_body(OpenAiErrorBody(refusal));
   answer->set_details("kvatlas_refused");
   SetHeader("content-type", "application/json", answer->mutable_headers());
   if (refusal.retry_after.has_value())
-    SetHeader("retry-after", SecondsOf(*refusal.retry_after), answer->mutable_headers());
+    SetHeader("retry-after", RetryAfterSeconds(*refusal.retry_after), answer->mutable_headers());
   wire_->Send(std::move(response));
   End(absl::OkStatus());
 }

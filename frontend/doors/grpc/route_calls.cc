@@ -6,6 +6,7 @@
 
 #include "frontend/doors/grpc/prompt_wire.h"
 #include "frontend/peers/wire.h"
+#include "frontend/prompt/error_code.h"
 
 namespace kvatlas {
 namespace {
@@ -59,8 +60,8 @@ void RouteCalls::AskPrompt(const v1::RouteRequest& request, RouteInput input, Du
                            Callback callback) const {
   absl::StatusOr<Prompt> prompt = PromptFromProto(request);
   if (prompt.ok() && router_ == nullptr)
-    prompt = absl::NotFoundError("no tokenizer for model \"" + request.domain().model() +
-                                 "\": this frontend has none");
+    prompt = AboutTokenizer(absl::NotFoundError(
+        "no tokenizer for model \"" + request.domain().model() + "\": this frontend has none"));
   if (!prompt.ok()) {
     count_(prompt.status());
     return callback(prompt.status());
@@ -95,7 +96,7 @@ void RouteCalls::Ask(const v1::RouteChatRequest& request, Duration left, Callbac
 void RouteCalls::AskBody(OpenAiCall call, std::shared_ptr<const std::string> body,
                          PromptQuestion question, Callback callback) const {
   if (router_ == nullptr) {
-    absl::Status none = absl::NotFoundError("no tokenizer: this frontend has none");
+    absl::Status none = AboutTokenizer(absl::NotFoundError("no tokenizer: this frontend has none"));
     count_(none);
     return callback(std::move(none));
   }

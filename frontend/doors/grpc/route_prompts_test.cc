@@ -279,7 +279,7 @@ class RoutePromptsTest : public testing::Test {
     EXPECT_EQ(error["error"]["type"], type) << body;
     EXPECT_EQ(error["error"]["param"], param) << body;
     EXPECT_TRUE(error["error"]["message"].is_string());
-    EXPECT_EQ(error["error"]["code"], status == 404 ? Json("model_not_found") : Json()) << body;
+    EXPECT_EQ(error["error"]["code"], status == 404 ? Json("tokenizer_not_found") : Json()) << body;
   }
 
   ByteTokenizer tokenizer_;

@@ -9,9 +9,10 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "frontend/doors/errors.h"
 #include "frontend/doors/http/header_text.h"
-#include "frontend/doors/http/openai_error.h"
 #include "frontend/doors/http/proxied_paths.h"
+#include "frontend/prompt/error_code.h"
 
 namespace kvatlas {
 namespace {
@@ -35,11 +36,11 @@ void ProxiedRequest::Start() {
   ReadHead();
   const std::string& path = exchange_->request().path;
   if (!parts_->options().paths.Allows(message_.method, path)) {
-    return Refuse(
-        absl::NotFoundError(absl::StrCat(message_.method, " ", path,
-                                         " is not passed on to engines. Passed on are: ",
-                                         parts_->options().paths.ToString())),
-        "unknown_url");
+    return Refuse(WithErrorCode(
+        absl::NotFoundError(absl::StrCat(
+            message_.method, " ", path,
+            " is not passed on to engines. Passed on are: ", parts_->options().paths.ToString())),
+        "unknown_url"));
   }
   Choose();
 }
@@ -52,8 +53,7 @@ void ProxiedRequest::ReadHead() {
   for (const auto& field : request.headers) {
     const bool ours = SameHeader(field.first, "host") ||
                       SameHeader(field.first, "content-length") ||
-                      SameHeader(field.first, kPrefillerHeader) ||
-                      IsHopByHop(field.first, request.headers);
+                      SameHeader(field.first, kPrefillerHeader) || IsHopByHop(field.first, request.headers);
     if (!ours) message_.headers.push_back(field);
   }
   tenant_ = HeaderOf(request.headers, "x-kvatlas-tenant");
@@ -200,13 +200,10 @@ void ProxiedRequest::RefuseTried() {
                         kNobodyTookItRetryAfter));
 }
 
-void ProxiedRequest::Refuse(const absl::Status& why, std::string_view code) {
+void ProxiedRequest::Refuse(const absl::Status& why) {
   if (gone_) return;
   parts_->counters.refused.Increment();
   HttpResponse response = OpenAiError(why);
-  if (!code.empty())
-    response.body = OpenAiErrorBody(
-        response.status, std::string_view(why.message().data(), why.message().size()), "", code);
   if (!tried_.empty()) response.headers.emplace_back("x-kvatlas-tried", HeaderText(tried_));
   exchange_->Answer(std::move(response));
 }

@@ -58,8 +58,7 @@ class ProxiedRequest final : public UpstreamTry::Owner,
   bool WasTried(const CellWorker& worker) const;
   void ChooseAgain();
   void RefuseTried();
-  // `code`: of an error that is not about a model.
-  void Refuse(const absl::Status& why, std::string_view code = "");
+  void Refuse(const absl::Status& why);
   void OnClientGone();
 
   ProxyParts* const parts_;

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "frontend/doors/http/openai_error.h"
+#include "frontend/doors/errors.h"
 #include "frontend/doors/http/proxied_request.h"
 #include "frontend/doors/http/proxy_parts.h"
 #include "indexer/service/http_exchange.h"

@@ -1,0 +1,224 @@
+// What becomes of requests whose engines fail, and whose clients leave or read slowly.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <list>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "frontend/doors/http/proxy_test_util.h"
+#include "frontend/doors/http/socket_test_util.h"
+#include "indexer/service/engine_addresses.h"
+
+namespace kvatlas {
+namespace {
+
+using namespace std::string_literals;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::AllOf;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::StartsWith;
+using Json = nlohmann::json;
+
+// ---- Engines that fail ----
+
+TEST_F(ProxyTest, WhenAnEngineIsNotThereTheNextOneAnswersAndItIsAvoided) {
+  TestEngine engine(Says(kOk));
+  Start({"http://" + ClosedPort().ToString(), engine.url()});
+  const std::string answer = Ask(Post("/v1/chat/completions", kChat));
+  EXPECT_THAT(answer, AllOf(EndsWith("ok"), HasSubstr("x-kvatlas-worker: w1"),
+                            HasSubstr("x-kvatlas-tried: w0 (")));
+  EXPECT_EQ(frontend_->stats().suspects, 1u);
+  EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat)), Not(HasSubstr("tried")));
+}
+
+TEST_F(ProxyTest, AnEngineThatClosesBeforeItsAnswerIsReplacedToo) {
+  TestEngine closes([](TestSocket& connection) { connection.ReadMessage(); });
+  LastMessage got;
+  TestEngine engine([&](TestSocket& connection) {
+    got.ReadFrom(connection);
+    connection.Send(kOk);
+  });
+  Start({closes.url(), engine.url()});
+  EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat)),
+              AllOf(EndsWith("ok"), HasSubstr("tried: w0 (")));
+  EXPECT_THAT(got.text(), EndsWith(kChat));
+}
+
+TEST_F(ProxyTest, AnEngineThatDoesNotAnswerInTimeIsReplacedToo) {
+  options_.engine.head_timeout = milliseconds(50);
+  options_.tries = 10'000;  // the good one's answer may be late too, where everybody is slow
+  TestEngine hangs([](TestSocket& connection) {
+    connection.ReadMessage();
+    connection.ReadToEnd();
+  });
+  TestEngine engine(Says(kOk));
+  Start({hangs.url(), engine.url()});
+  EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat)),
+              AllOf(EndsWith("ok"), HasSubstr("no answer in time")));
+}
+
+TEST_F(ProxyTest, WhenNobodyTakesItTheClientHearsWhoWasAsked) {
+  options_.tries = 2;
+  const std::string closed = "http://" + ClosedPort().ToString();
+  Start({closed, closed, closed});
+  const std::string answer = Ask(Post("/v1/chat/completions", kChat));
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 503 "));
+  EXPECT_EQ(ErrorOf(answer)["type"], "server_error");
+  EXPECT_THAT(ErrorOf(answer)["message"].get<std::string>(),
+              AllOf(HasSubstr("w0 ("), HasSubstr("w1 (")));
+  EXPECT_EQ(frontend_->stats().in_flight, 0u);
+}
+
+TEST_F(ProxyTest, ADeadEngineIsTriedOnceAndTheClientHearsOfNoAddressAndWhenToComeAgain) {
+  const Address closed = ClosedPort();
+  Start({"http://" + closed.ToString()});
+  for (const std::string& request :
+       {Post("/v1/chat/completions", kChat), "GET /v1/models/m HTTP/1.1\r\nHost: h\r\n\r\n"s}) {
+    const std::string answer = Ask(request);
+    EXPECT_THAT(answer, AllOf(StartsWith("HTTP/1.1 503 "), HasSubstr("retry-after: 1\r\n"),
+                              Not(HasSubstr(closed.ToString()))));
+    const std::string message = ErrorOf(answer)["message"].get<std::string>();
+    EXPECT_EQ(message.find("w0 ("), message.rfind("w0 (")) << message;
+  }
+}
+
+TEST_F(ProxyTest, AnEngineOfSeveralWorkersIsTriedOnce) {
+  std::atomic<int> requests = 0;
+  TestEngine closes([&](TestSocket& connection) {
+    if (!connection.ReadMessage().empty()) ++requests;
+  });
+  TestEngine engine(Says(kOk));
+  Start({closes.url(), closes.url() + "/", closes.url(), engine.url()});
+  EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat)),
+              AllOf(EndsWith("ok"), HasSubstr("x-kvatlas-worker: w3\r\n")));
+  EXPECT_EQ(requests, 1);
+  EXPECT_EQ(frontend_->stats().in_flight, 0u);
+}
+
+TEST_F(ProxyTest, TokensAreMadeOnceHoweverManyEnginesFail) {
+  TestEngine engine(Says(kOk));
+  Start({"http://" + ClosedPort().ToString(), "http://" + ClosedPort().ToString(), engine.url()});
+  EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat)),
+              AllOf(EndsWith("ok"), HasSubstr("x-kvatlas-tried: w0 (")));
+  EXPECT_EQ(tokenizer_.calls, 1);
+}
+
+TEST_F(ProxyTest, AnEnginesOwnErrorsArePassedOn) {
+  TestEngine engine(Says("HTTP/1.1 503 Busy\r\ncontent-length: 4\r\nretry-after: 9\r\n\r\nbusy"));
+  Start({engine.url(), "http://127.0.0.1:1"});
+  EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat)),
+              AllOf(StartsWith("HTTP/1.1 503 Busy\r\nretry-after: 9\r\n"), EndsWith("busy")));
+  EXPECT_EQ(reports_.WaitForEnd().error, "the engine answered 503");
+}
+
+TEST_F(ProxyTest, AnAnswerThatBreaksOffBreaksOffForTheClient) {
+  TestEngine engine([](TestSocket& connection) {
+    connection.ReadMessage();
+    connection.Send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n3\r\nw");
+  });
+  Start({engine.url(), "http://127.0.0.1:1"});
+  TestSocket client(proxy_->address());
+  client.Send(Post("/v1/chat/completions", kChat));
+  const std::string answer = client.ReadToEnd();
+  EXPECT_THAT(answer, HasSubstr("hello"));
+  EXPECT_THAT(answer, Not(HasSubstr("\r\n0\r\n")));
+  EXPECT_THAT(reports_.WaitForEnd().error, HasSubstr("broken off"));
+  EXPECT_EQ(frontend_->stats().suspects, 1u);
+}
+
+// ---- Clients that leave, or read slowly ----
+
+TEST_F(ProxyTest, AClientThatLeavesBeforeTheAnswerTakesItsRequestAlong) {
+  Gate left;
+  TestEngine engine([&](TestSocket& connection) {
+    connection.ReadMessage();
+    connection.ReadToEnd();  // until the proxy closes
+    left.Open();
+  });
+  Start({engine.url()});
+  {
+    TestSocket client(proxy_->address());
+    client.Send(Post("/v1/chat/completions", kChat));
+    while (engine.connections() == 0) std::this_thread::yield();
+  }
+  left.Wait();
+  EXPECT_TRUE(reports_.WaitForEnd().abandoned);
+  EXPECT_EQ(frontend_->stats().in_flight, 0u);
+  EXPECT_EQ(frontend_->stats().suspects, 0u);
+}
+
+TEST_F(ProxyTest, AClientThatLeavesAStreamEndsItAtTheEngine) {
+  Gate left;
+  TestEngine engine([&](TestSocket& connection) {
+    connection.ReadMessage();
+    connection.Send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n");
+    while (connection.Send("1\r\nx\r\n")) {
+    }
+    left.Open();
+  });
+  Start({engine.url()});
+  {
+    TestSocket client(proxy_->address());
+    client.Send(Post("/v1/chat/completions", kChat));
+    client.ReadUntil("x");
+  }
+  left.Wait();
+  EXPECT_TRUE(reports_.WaitForEnd().finished);
+}
+
+TEST_F(ProxyTest, ASlowReaderSlowsTheEngineAndGetsEverything) {
+  constexpr size_t kPiece = 1 << 20;
+  constexpr size_t kPieces = 128;
+  std::atomic<size_t> sent = 0;
+  TestEngine engine([&](TestSocket& connection) {
+    connection.ReadMessage();
+    connection.Send(
+        absl::StrCat("HTTP/1.1 200 OK\r\ncontent-length: ", kPiece * kPieces, "\r\n\r\n"));
+    const std::string piece(kPiece, 'y');
+    while (sent < kPieces && connection.Send(piece)) ++sent;
+    connection.ReadMessage();
+  });
+  Start({engine.url()});
+  TestSocket client(proxy_->address());
+  client.Send(Post("/v1/chat/completions", kChat));
+  client.ReadUntil("\r\n\r\n");
+  while (sent < 1) std::this_thread::yield();
+  // Sockets' buffers hold some megabytes, and the proxy one piece.
+  EXPECT_LT(sent, kPieces / 2);
+  size_t got = 0;
+  for (size_t i = 0; i < kPieces; ++i) got += client.Read(kPiece).size();
+  EXPECT_EQ(got, kPiece * kPieces);
+}
+
+TEST_F(ProxyTest, StopsWhileEverybodyIsBusy) {
+  TestEngine engine([](TestSocket& connection) {
+    connection.ReadMessage();
+    connection.Send("HTTP/1.1 200 OK\r\n\r\nx");
+    connection.ReadToEnd();
+  });
+  Start({engine.url()});
+  std::list<TestSocket> clients;
+  for (int i = 0; i < 8; ++i) {
+    clients.emplace_back(proxy_->address()).Send(Post("/v1/chat/completions", kChat));
+    clients.back().ReadUntil("x");
+  }
+  proxy_->Stop();
+  for (TestSocket& client : clients) client.ReadToEnd();
+}
+
+}  // namespace
+}  // namespace kvatlas
