@@ -51,14 +51,19 @@ bool Lists(std::string_view list, std::string_view name) {
 
 }  // namespace
 
-bool IsHopByHop(std::string_view name, const HttpHeaders& headers) {
-  for (std::string_view hop : kHopByHop) {
-    if (SameName(name, hop)) return true;
+std::vector<std::string> HopsOf(const HttpHeaders& headers) {
+  std::vector<std::string> hops;
+  for (const auto& [name, value] : headers) {
+    if (SameName(name, "connection")) hops.push_back(value);
   }
-  for (const auto& [other, value] : headers) {
-    if (SameName(other, "connection") && Lists(value, name)) return true;
-  }
-  return false;
+  return hops;
+}
+
+bool IsHopByHop(std::string_view name, const std::vector<std::string>& hops) {
+  return std::any_of(kHopByHop.begin(), kHopByHop.end(),
+                     [&](std::string_view hop) { return SameName(name, hop); }) ||
+         std::any_of(hops.begin(), hops.end(),
+                     [&](const std::string& listed) { return Lists(listed, name); });
 }
 
 // ---- Addresses ----
@@ -103,6 +108,49 @@ absl::Status EngineReach::Check(const EngineUrl& url) const {
 }
 
 // ---- The pool ----
+
+EnginePool::EnginePool(const EngineCallOptions& options)
+    : options_(options),
+      sweep_every_(std::clamp<Duration>(
+          std::min({options.connect_timeout, options.head_timeout, options.idle_timeout}) / 8,
+          std::chrono::milliseconds(1), std::chrono::milliseconds(250))) {}
+
+std::unique_ptr<char[]> EnginePool::TakeBuffer() {
+  if (buffers_.empty()) return std::unique_ptr<char[]>(new char[kInputBytes]);
+  std::unique_ptr<char[]> buffer = std::move(buffers_.back());
+  buffers_.pop_back();
+  return buffer;
+}
+
+void EnginePool::PutBuffer(std::unique_ptr<char[]> buffer) {
+  if (buffer != nullptr && buffers_.size() < kBuffersMax) buffers_.push_back(std::move(buffer));
+}
+
+void EnginePool::Watch(EngineCall* call, const asio::any_io_executor& executor) {
+  watched_.insert(call);
+  if (!sweep_.has_value()) sweep_.emplace(executor);
+  if (!sweeping_) SweepLater();
+}
+
+void EnginePool::SweepLater() {
+  sweeping_ = true;
+  sweep_->expires_after(sweep_every_);
+  sweep_->async_wait([this](boost::system::error_code cancelled) {
+    if (!cancelled) Sweep();  // else this is gone
+  });
+}
+
+// A call that is too late ends itself, and maybe others, and new ones begin.
+void EnginePool::Sweep() {
+  sweeping_ = false;
+  const Time now = Clock::Real().Now();
+  std::vector<std::shared_ptr<EngineCall>> late;
+  for (EngineCall* const call : watched_) {
+    if (now >= call->deadline_) late.push_back(call->shared_from_this());
+  }
+  for (const std::shared_ptr<EngineCall>& call : late) call->CheckDeadline(now);
+  if (!watched_.empty() && !sweeping_) SweepLater();
+}
 
 std::optional<EnginePool::Socket> EnginePool::Take(const std::string& authority, Time now) {
   const auto found = idle_.find(authority);
@@ -185,18 +233,14 @@ class EngineCall::Parser : public http::basic_parser<false> {
 
 EngineCall::EngineCall(asio::io_context* io, EnginePool* pool, EngineCallRequest request,
                        EngineCallbacks callbacks)
-    : pool_(pool),
-      request_(std::move(request)),
-      callbacks_(std::move(callbacks)),
-      socket_(*io),
-      resolver_(*io),
-      timer_(*io) {}
+    : pool_(pool), request_(std::move(request)), callbacks_(std::move(callbacks)), socket_(*io) {}
 
-EngineCall::~EngineCall() = default;
+EngineCall::~EngineCall() { pool_->Unwatch(this); }
 
 void EngineCall::Start() {
   parser_ = std::make_unique<Parser>(request_.method == "HEAD");
-  if (in_ == nullptr) in_ = std::make_unique<char[]>(kInputBytes);
+  in_ = pool_->TakeBuffer();
+  pool_->Watch(this, socket_.get_executor());
   absl::StrAppend(&head_out_, request_.method, " ", request_.url.prefix, request_.target,
                   " HTTP/1.1\r\nhost: ", Authority(), "\r\n");
   for (const auto& [name, value] : request_.headers)
@@ -221,7 +265,7 @@ void EngineCall::Connect() {
       if (!self->over_) self->Fail(outside);
     });
   }
-  SetTimer(pool_->options().connect_timeout, "no connection");
+  SetDeadline(pool_->options().connect_timeout, "no connection");
   Error error;
   const asio::ip::address numeric = asio::ip::make_address(request_.url.host, error);
   if (!error) {
@@ -231,7 +275,8 @@ void EngineCall::Connect() {
     return ConnectTo(tcp::resolver::results_type::create(
         tcp::endpoint(numeric, static_cast<uint16_t>(port)), request_.url.host, request_.url.port));
   }
-  resolver_.async_resolve(
+  resolver_.emplace(socket_.get_executor());
+  resolver_->async_resolve(
       request_.url.host, request_.url.port, tcp::resolver::numeric_service,
       [self = shared_from_this()](Error failed, const tcp::resolver::results_type& found) {
         if (self->over_) return;
@@ -267,7 +312,7 @@ void EngineCall::ConnectTo(const tcp::resolver::results_type& found) {
 
 // The answer is read while the request is written: an engine may refuse before it has read it all.
 void EngineCall::Send() {
-  SetTimer(pool_->options().head_timeout, "no answer");
+  SetDeadline(pool_->options().head_timeout, "no answer");
   sent_ = true;
   const std::array<asio::const_buffer, 2> out = {
       asio::buffer(head_out_),
@@ -342,23 +387,23 @@ void EngineCall::Deliver() {
   if (!parser_->is_header_done()) return Read();
   if (!answered_) {
     answered_ = true;
-    SetTimer(Duration(0), "");  // until `Resume`
+    SetDeadline(Duration(0), "");  // until `Resume`
     EngineHead head = std::move(parser_->head);
     if (parser_->content_length().has_value()) head.length = *parser_->content_length();
     head.no_body = request_.method == "HEAD" || head.status == 204 || head.status == 304;
-    for (auto& field : parser_->fields) {
-      if (IsHopByHop(field.first, parser_->fields) || SameName(field.first, "content-length"))
-        continue;
-      head.headers.push_back(field);
-    }
+    head.piece_follows = !parser_->piece.empty();
+    std::erase_if(parser_->fields, [hops = HopsOf(parser_->fields)](const auto& field) {
+      return IsHopByHop(field.first, hops) || SameName(field.first, "content-length");
+    });
+    head.headers = std::move(parser_->fields);
     return callbacks_.on_head(std::move(head));
   }
   if (!parser_->piece.empty()) {
-    SetTimer(Duration(0), "");  // the taker's time
+    SetDeadline(Duration(0), "");  // the taker's time
     return callbacks_.on_piece(parser_->piece);
   }
   if (parser_->is_done()) return Finish();
-  SetTimer(pool_->options().idle_timeout, "silent");
+  SetDeadline(pool_->options().idle_timeout, "silent");
   Read();
 }
 
@@ -374,7 +419,8 @@ void EngineCall::Resume() {
 
 void EngineCall::Finish() {
   over_ = true;
-  timer_.cancel();
+  pool_->Unwatch(this);
+  pool_->PutBuffer(std::move(in_));
   if (parser_->keep_alive() && written_ && in_from_ == in_to_)
     pool_->Put(Authority(), std::move(socket_), Clock::Real().Now());
   EngineCallbacks callbacks = std::move(callbacks_);
@@ -384,8 +430,8 @@ void EngineCall::Finish() {
 
 void EngineCall::Cancel() {
   over_ = true;
-  timer_.cancel();
-  resolver_.cancel();
+  pool_->Unwatch(this);
+  if (resolver_.has_value()) resolver_->cancel();
   Error ignored;
   socket_.close(ignored);
   callbacks_ = {};
@@ -418,17 +464,15 @@ void EngineCall::Fail(absl::Status why) {
   callbacks.on_failed(why, answered);
 }
 
-void EngineCall::SetTimer(Duration timeout, const char* what) {
-  const uint64_t mine = ++timers_;
-  if (timeout == Duration(0)) {
-    timer_.cancel();
-    return;
-  }
-  timer_.expires_after(timeout);
-  timer_.async_wait([self = shared_from_this(), mine, what](Error error) {
-    if (error || self->over_ || mine != self->timers_) return;
-    self->Fail(absl::DeadlineExceededError(std::string(what) + " in time"));
-  });
+// 0: none.
+void EngineCall::SetDeadline(Duration timeout, const char* what) {
+  deadline_ = timeout == Duration(0) ? Time::max() : Clock::Real().Now() + timeout;
+  late_ = what;
+}
+
+void EngineCall::CheckDeadline(Time now) {
+  if (over_ || now < deadline_) return;
+  Fail(absl::DeadlineExceededError(std::string(late_) + " in time"));
 }
 
 }  // namespace kvatlas

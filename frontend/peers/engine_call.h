@@ -11,13 +11,15 @@
 // *Reach*: a url comes from the announcer of a worker, so only addresses within `EngineReach` are connected to: a numeric one is
 // checked, a name is resolved, and those of its addresses that are outside are left out.
 // *Threads*: everything on the thread of `io`.
-// *Bounds*: `EngineCallOptions`; one buffer of 64 KiB, which the head of an answer must fit into.
+// *Bounds*: `EngineCallOptions`; one buffer of 64 KiB, which the head of an answer must fit into. Timeouts are kept to an eighth
+// of the shortest: a pool has one timer for all of its calls.
 // *Lifetime*: a call lives until it has ended, failed or was cancelled; `EngineCallbacks` are not called after that. The pool
 // outlives the calls.
 
 #ifndef KVATLAS_FRONTEND_PEERS_ENGINE_CALL_H_
 #define KVATLAS_FRONTEND_PEERS_ENGINE_CALL_H_
 
+#include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -31,7 +33,9 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -93,11 +97,13 @@ struct EngineCallOptions {
   Duration keep_idle = std::chrono::seconds(4);      // engines' servers close theirs after 5
 };
 
-// Idle connections of one I/O thread.
+class EngineCall;
+
+// What the calls of one I/O thread share: idle connections, buffers, and the timer of their deadlines.
 class EnginePool {
  public:
   using Socket = boost::asio::ip::tcp::socket;
-  explicit EnginePool(const EngineCallOptions& options) : options_(options) {}
+  explicit EnginePool(const EngineCallOptions& options);
 
   const EngineCallOptions& options() const { return options_; }
   // One that still seems open.
@@ -105,12 +111,26 @@ class EnginePool {
   void Put(const std::string& authority, Socket socket, Time now);
 
  private:
+  friend class EngineCall;
+  static constexpr size_t kBuffersMax = 64;
+  std::unique_ptr<char[]> TakeBuffer();
+  void PutBuffer(std::unique_ptr<char[]> buffer);
+  void Watch(EngineCall* call, const boost::asio::any_io_executor& executor);
+  void Unwatch(EngineCall* call) { watched_.erase(call); }
+  void SweepLater();
+  void Sweep();
+
   struct Idle {
     Socket socket;
     Time since{0};
   };
   const EngineCallOptions options_;
+  const Duration sweep_every_;
   std::map<std::string, std::deque<Idle>> idle_;  // the latest last
+  std::vector<std::unique_ptr<char[]>> buffers_;
+  std::unordered_set<EngineCall*> watched_;
+  std::optional<boost::asio::steady_timer> sweep_;  // while there is something to watch
+  bool sweeping_ = false;
 };
 
 struct EngineCallRequest {
@@ -127,6 +147,8 @@ struct EngineHead {
   HttpHeaders headers;  // without those of the connection and the length
   std::optional<uint64_t> length;
   bool no_body = false;  // by its status or method
+  // Of the body, what came with the head: the first piece follows `Resume` at once.
+  bool piece_follows = false;
 };
 
 struct EngineCallbacks {
@@ -138,8 +160,10 @@ struct EngineCallbacks {
   std::function<void(const absl::Status& why, bool answered)> on_failed;
 };
 
-// Header fields that are between two neighbours only, by their lower-case names, and those that `connection` names.
-bool IsHopByHop(std::string_view name, const HttpHeaders& headers);
+// The values of the fields `connection`.
+std::vector<std::string> HopsOf(const HttpHeaders& headers);
+// A header field that is between two neighbours only: by its name, or by `HopsOf` its message.
+bool IsHopByHop(std::string_view name, const std::vector<std::string>& hops);
 
 class EngineCall : public std::enable_shared_from_this<EngineCall> {
  public:
@@ -155,6 +179,7 @@ class EngineCall : public std::enable_shared_from_this<EngineCall> {
   void Cancel();
 
  private:
+  friend class EnginePool;
   using Error = boost::system::error_code;
   class Parser;
 
@@ -171,16 +196,17 @@ class EngineCall : public std::enable_shared_from_this<EngineCall> {
   void Finish();
   void Broken(const std::string& what);
   void Fail(absl::Status why);
-  void SetTimer(Duration timeout, const char* what);
+  void SetDeadline(Duration timeout, const char* what);
+  void CheckDeadline(Time now);
   std::string Authority() const { return request_.url.authority(); }
 
   EnginePool* const pool_;
   EngineCallRequest request_;
   EngineCallbacks callbacks_;
   boost::asio::ip::tcp::socket socket_;
-  boost::asio::ip::tcp::resolver resolver_;
-  boost::asio::steady_timer timer_;
-  uint64_t timers_ = 0;
+  std::optional<boost::asio::ip::tcp::resolver> resolver_;
+  Time deadline_ = Time::max();
+  const char* late_ = "";  // what was not there by then
 
   std::string head_out_;
   std::unique_ptr<char[]> in_;  // what was read and not parsed is [in_from_, in_to_)

@@ -143,6 +143,10 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
       task->question.prompt = std::move(*text);
     } else {
       task->question.prompt = std::get<ChatPrompt>(std::move(request->prompt));
+      // What a client's own template costs does not follow from its size.
+      const bool is_own = std::get<ChatPrompt>(*task->question.prompt).chat_template.has_value();
+      if (is_own && body.size() <= task->question.inline_bytes_max)
+        return OnPool(task, [this, task] { Tokenize(task); });
     }
     Tokenize(task);
   }
@@ -186,6 +190,7 @@ void PromptRouter::Route(PromptQuestion question, Callback callback) {
 void PromptRouter::RouteBody(OpenAiCall call, std::shared_ptr<const std::string> body,
                              PromptQuestion question, Callback callback) {
   auto task = impl_->NewTask(std::move(question), std::move(callback));
+  if (body->size() <= task->question.inline_bytes_max) return impl_->ReadBody(call, *body, task);
   impl_->OnPool(task, [impl = impl_.get(), call, body = std::move(body), task] {
     impl->ReadBody(call, *body, task);
   });
@@ -194,6 +199,7 @@ void PromptRouter::RouteBody(OpenAiCall call, std::shared_ptr<const std::string>
 void PromptRouter::RouteModel(std::shared_ptr<const std::string> body, PromptQuestion question,
                               Callback callback) {
   auto task = impl_->NewTask(std::move(question), std::move(callback));
+  if (body->size() <= task->question.inline_bytes_max) return impl_->ReadModel(*body, task);
   impl_->OnPool(
       task, [impl = impl_.get(), body = std::move(body), task] { impl->ReadModel(*body, task); });
 }

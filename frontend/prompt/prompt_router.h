@@ -6,7 +6,7 @@
 // *Truth*: the tokens are the engine's or there are none. Who must have a worker in any case (`by_load_without_tokens`) gets one
 // by load alone then, and `no_tokens` says why; who does not, gets the error.
 // *Threads*: any. Reading and tokenizing run on threads of its own, so that a long prompt does not keep others from being
-// served; the callback runs on one of these or of the frontend's.
+// served, or on the caller's for small bodies where it says so; the callback runs on one of these or of the frontend's.
 // *Bounds*: `queue_max` prompts waiting for a thread; more are RESOURCE_EXHAUSTED with a time to come again (`RetryAfter`).
 // *Lifetime*: the destructor waits for what runs; what waits for a thread then is UNAVAILABLE. Frontend and tokenizer outlive it; callbacks may come later than it ends only
 // as the frontend's do.
@@ -43,6 +43,9 @@ struct PromptQuestion {
   std::optional<Prompt> prompt = {};
   bool by_load_without_tokens = false;
   bool return_tokens = false;
+  // A body of so many bytes is read, and tokenized if a tokenizer does so at once, in the caller's thread, before `RouteBody` and
+  // `RouteModel` return: tens of microseconds per KiB. 0: none, for callers that must not be held up.
+  size_t inline_bytes_max = 0;
   bool may_route_again = false;  // keep what `RouteAgain` needs: a copy of the tokens
   // Of tokenizing and routing together, beside each one's own; 0: none.
   Duration deadline{0};

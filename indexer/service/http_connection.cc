@@ -576,23 +576,28 @@ void HttpConnection::BuildExchangeHead(const HttpHead& head) {
   head_ += "\r\n";
 }
 
-void HttpConnection::BeginExchange(HttpHead head, std::function<void()> done) {
+void HttpConnection::BeginExchange(const HttpHead& head, std::string_view piece,
+                                   std::function<void()> done) {
   BuildExchangeHead(head);
-  out_ = {asio::buffer(head_), asio::const_buffer(), asio::const_buffer()};
-  SendExchange(std::move(done));
+  SendExchange(head.no_body ? std::string_view() : piece, std::move(done));
 }
 
 void HttpConnection::WriteExchange(std::string_view piece, std::function<void()> done) {
   head_.clear();
+  SendExchange(piece, std::move(done));
+}
+
+// `head_`, and the piece in its framing.
+void HttpConnection::SendExchange(std::string_view piece, std::function<void()> done) {
   const bool said = !head_only_ && !piece.empty();
   if (said && chunked_) absl::StrAppend(&head_, absl::Hex(piece.size()), "\r\n");
   out_ = {asio::buffer(head_),
           said ? asio::const_buffer(piece.data(), piece.size()) : asio::const_buffer(),
           said && chunked_ ? asio::const_buffer("\r\n", 2) : asio::const_buffer()};
-  SendExchange(std::move(done));
+  StartExchangeWrite(std::move(done));
 }
 
-void HttpConnection::SendExchange(std::function<void()> done) {
+void HttpConnection::StartExchangeWrite(std::function<void()> done) {
   out_from_ = 0;
   exchange_done_ = std::move(done);
   SetDeadline(shared_->options.write_timeout);
@@ -614,7 +619,7 @@ void HttpConnection::EndExchange() {
   };
   if (!chunked_ || head_only_) return end();
   out_ = {asio::const_buffer("0\r\n\r\n", 5), asio::const_buffer(), asio::const_buffer()};
-  SendExchange(end);
+  StartExchangeWrite(end);
 }
 
 void HttpConnection::AnswerExchange(HttpResponse response) {

@@ -128,12 +128,13 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   bool Next();
   void GoOn(Step step);
   Step StartExchange();
-  void BeginExchange(HttpHead head, std::function<void()> done);
+  void BeginExchange(const HttpHead& head, std::string_view piece, std::function<void()> done);
   void WriteExchange(std::string_view piece, std::function<void()> done);
   void EndExchange();
   void AnswerExchange(HttpResponse response);
   void CutExchange();
-  void SendExchange(std::function<void()> done);
+  void SendExchange(std::string_view piece, std::function<void()> done);
+  void StartExchangeWrite(std::function<void()> done);
   void WatchClient();
   bool ReadAhead();
   void BuildExchangeHead(const HttpHead& head);

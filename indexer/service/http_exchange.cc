@@ -24,8 +24,8 @@ bool HttpExchange::head_only() const { return connection_ != nullptr && connecti
 
 boost::asio::io_context& HttpExchange::io() { return *io_; }
 
-void HttpExchange::Begin(HttpHead head, Done done) {
-  if (connection_ != nullptr) connection_->BeginExchange(std::move(head), std::move(done));
+void HttpExchange::Begin(HttpHead head, std::string_view piece, Done done) {
+  if (connection_ != nullptr) connection_->BeginExchange(head, piece, std::move(done));
 }
 
 void HttpExchange::Write(std::string_view piece, Done done) {

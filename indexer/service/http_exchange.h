@@ -64,8 +64,10 @@ class HttpExchange {
 
   void OnGone(Done gone) { on_gone_ = std::move(gone); }
 
-  // REQUIRES: once, before any `Write`.
-  void Begin(HttpHead head, Done done);
+  // REQUIRES: once, before any `Write`. `piece`: the first one, if it is there already: it goes out with the head, and stays valid
+  // until that is done.
+  void Begin(HttpHead head, Done done) { Begin(std::move(head), {}, std::move(done)); }
+  void Begin(HttpHead head, std::string_view piece, Done done);
   // REQUIRES: the one before is done; `piece` stays valid until this one is.
   void Write(std::string_view piece, Done done);
   // REQUIRES: what was begun is done, and as long as was said.

@@ -41,7 +41,7 @@ class ProxiedRequest final : public UpstreamTry::Owner,
 
   void Start();
 
-  void OnHead(HttpHead head) override;
+  void OnHead(HttpHead head, bool piece_follows) override;
   void OnPiece(std::string_view piece) override;
   void OnEnd() override;
   void OnFailed(const TryFailure& failure) override;
@@ -56,6 +56,7 @@ class ProxiedRequest final : public UpstreamTry::Owner,
   void Try(PromptRoute choice);
   void NoteTried(const CellWorker& worker, const std::string& reason);
   bool WasTried(const CellWorker& worker) const;
+  HttpExchange::Done ToResume();
   void ChooseAgain();
   void RefuseTried();
   void Refuse(const absl::Status& why);
@@ -72,6 +73,7 @@ class ProxiedRequest final : public UpstreamTry::Owner,
   std::string session_;
 
   std::shared_ptr<UpstreamTry> try_;
+  std::optional<HttpHead> head_;                // goes out with the first piece
   std::shared_ptr<const RoutedBefore> before_;  // what a further choice goes by
   uint32_t tries_ = 0;
   std::vector<CellWorker> tried_workers_;

@@ -103,7 +103,7 @@ void UpstreamTry::OnHead(EngineHead head) {
                .length = head.length,
                .no_body = head.no_body};
   AddDecision(&out.headers);
-  owner_->OnHead(std::move(out));
+  owner_->OnHead(std::move(out), head.piece_follows);
 }
 
 void UpstreamTry::OnPiece(std::string_view piece) {

@@ -49,7 +49,8 @@ class UpstreamTry : public std::enable_shared_from_this<UpstreamTry> {
  public:
   class Owner {
    public:
-    virtual void OnHead(HttpHead head) = 0;
+    // `piece_follows`: from within `Resume`.
+    virtual void OnHead(HttpHead head, bool piece_follows) = 0;
     virtual void OnPiece(std::string_view piece) = 0;  // valid until `Resume`
     virtual void OnEnd() = 0;
     virtual void OnFailed(const TryFailure& failure) = 0;
@@ -96,7 +97,7 @@ class UpstreamTry : public std::enable_shared_from_this<UpstreamTry> {
   std::shared_ptr<EngineCall> call_;
   std::shared_ptr<Owner> owner_;  // while the call runs
   std::optional<UsageReader> usage_;
-  int status_ = 0;             // of the answer; 0: none yet
+  int status_ = 0;              // of the answer; 0: none yet
   bool reported_over_ = false;  // finished or abandoned
 };
 
