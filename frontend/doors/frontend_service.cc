@@ -18,7 +18,9 @@
 #include "absl/strings/match.h"
 #include "frontend/doors/errors.h"
 #include "frontend/doors/grpc/route_stream.h"
+#include "frontend/doors/strict_json.h"
 #include "frontend/peers/wire.h"
+#include "frontend/prompt/error_code.h"
 #include "frontend/prompt/openai/json_depth.h"
 #include "indexer/service/grpc_status.h"
 #include "indexer/service/text_escape.h"
@@ -32,8 +34,20 @@ using Json = nlohmann::json;
 constexpr size_t kPromisesShown = 64;
 // Of prompts over HTTP, which are text or numbers as text.
 constexpr size_t kRouteBodyBytesMax = 64 << 20;
+// A body of so many bytes is parsed on the I/O thread; others, on the threads that read prompts.
+constexpr size_t kInlineBytesMax = 64 << 10;
 
-double Seconds(uint64_t microseconds) { return static_cast<double>(microseconds) * 1e-6; }
+constexpr std::string_view kRouteFields[] = {"model",           "tenant",
+                                             "tokens",          "sequence_hashes",
+                                             "prompt_tokens",   "lora_name",
+                                             "cache_salt",      "deadline_ms",
+                                             "session_id",      "allowed_workers",
+                                             "queue_wait_ms",   "excluded_workers",
+                                             "required_labels", "expected_output_tokens"};
+constexpr std::string_view kReportFields[] = {"decision_id",   "accepted",    "finished",
+                                              "abandoned",     "unreachable", "decode_unreachable",
+                                              "error",         "worker",      "cached_tokens",
+                                              "prompt_tokens", "rank"};
 
 // A u64 as a number, or as a string for writers whose numbers end at 2^53.
 std::optional<uint64_t> Unsigned(const Json& json) {
@@ -131,6 +145,7 @@ absl::Status SetChoice(const Json& json, v1::RouteRequest* request) {
 absl::StatusOr<v1::RouteRequest> RouteRequestFromJson(const std::string& body) {
   absl::StatusOr<Json> json = ParseObject(body);
   if (!json.ok()) return json.status();
+  if (absl::Status bad = CheckFields(*json, "/route", kRouteFields); !bad.ok()) return bad;
   v1::RouteRequest request;
   absl::Status status = SetText(*json, "model", request.mutable_domain()->mutable_model());
   status.Update(SetText(*json, "tenant", request.mutable_domain()->mutable_tenant()));
@@ -143,6 +158,8 @@ absl::StatusOr<v1::RouteRequest> RouteRequestFromJson(const std::string& body) {
   }
   status.Update(NumbersIn(*json, "sequence_hashes", std::numeric_limits<uint64_t>::max(),
                           [&](uint64_t hash) { request.add_sequence_hashes(hash); }));
+  status.Update(
+      SetNumber(*json, "prompt_tokens", [&](uint32_t n) { request.set_prompt_tokens(n); }));
   status.Update(SetNumber(*json, "deadline_ms", [&](uint32_t n) { request.set_deadline_ms(n); }));
   status.Update(SetChoice(*json, &request));
   if (!status.ok()) return status;
@@ -151,13 +168,18 @@ absl::StatusOr<v1::RouteRequest> RouteRequestFromJson(const std::string& body) {
 
 // All but the id.
 absl::Status ReportFromJson(const Json& json, v1::ReportRequest* request) {
-  const auto is_true = [&](const char* name) { return json.contains(name) && json[name] == true; };
-  request->set_accepted(is_true("accepted"));
-  request->set_finished(is_true("finished"));
-  request->set_abandoned(is_true("abandoned"));
-  request->set_unreachable(is_true("unreachable"));
-  request->set_decode_unreachable(is_true("decode_unreachable"));
-  absl::Status status = SetText(json, "error", request->mutable_error());
+  absl::Status status = CheckFields(json, "/report", kReportFields);
+  const auto set = [&](const char* name, void (v1::ReportRequest::*to)(bool)) {
+    bool value = false;
+    status.Update(ReadBool(json, name, &value));
+    (request->*to)(value);
+  };
+  set("accepted", &v1::ReportRequest::set_accepted);
+  set("finished", &v1::ReportRequest::set_finished);
+  set("abandoned", &v1::ReportRequest::set_abandoned);
+  set("unreachable", &v1::ReportRequest::set_unreachable);
+  set("decode_unreachable", &v1::ReportRequest::set_decode_unreachable);
+  status.Update(SetText(json, "error", request->mutable_error()));
   status.Update(
       SetNumber(json, "cached_tokens", [&](uint32_t n) { request->set_cached_tokens(n); }));
   status.Update(
@@ -226,26 +248,15 @@ RouteCalls::Callback ToExchange(const RouteCalls* calls, std::shared_ptr<HttpExc
 FrontendService::FrontendService(Frontend* frontend, Metrics* metrics, PromptRouter* router)
     : frontend_(frontend),
       calls_(
-          frontend, router, [this](const absl::StatusOr<RouteResult>& result) { Count(result); },
+          frontend, router,
+          [this](const absl::StatusOr<RouteResult>& result) {
+            if (result.ok()) route_metrics_.Observe(*result);
+          },
           [this] { reports_.Increment(); }),
-      failed_(metrics->AddCounter("kvatlas_frontend_routes_failed_total",
-                                  "Routes that ended without a worker.")),
-      reports_(metrics->AddCounter("kvatlas_frontend_reports_total", "Reports on choices.")),
-      promises_(metrics->AddCounter("kvatlas_frontend_promises_total",
-                                    "Routes whose first asked cell was said to have something.")),
-      wrong_cells_(metrics->AddCounter("kvatlas_frontend_wrong_cells_total",
-                                       "Of these, those whose first asked cell had less.")),
-      route_seconds_(
-          metrics->AddHistogram("kvatlas_frontend_route_seconds", "From question to choice.")),
-      find_cells_seconds_(metrics->AddHistogram("kvatlas_frontend_find_cells_seconds",
-                                                "Waiting for hierarchies, per route.")),
-      find_overlaps_seconds_(metrics->AddHistogram("kvatlas_frontend_find_overlaps_seconds",
-                                                   "Waiting for leaves, per route.")) {
-  for (int fallback = 0; fallback < kFallbacks; ++fallback) {
-    routes_.push_back(metrics->AddCounter(
-        "kvatlas_frontend_routes_total", "Routes by how far the answer had to fall.",
-        {{"fallback", std::string(ToString(static_cast<Fallback>(fallback)))}}));
-  }
+      router_(router),
+      route_metrics_(metrics),
+      reports_(metrics->AddCounter("kvatlas_frontend_reports_total", "Reports on choices.")) {
+  ExportRouteTotals(frontend, metrics);
   Gauge in_flight = metrics->AddGauge("kvatlas_frontend_in_flight", "Choices not yet reported on.");
   Gauge workers = metrics->AddGauge("kvatlas_frontend_workers_remembered", "Workers last seen.");
   Gauge cells = metrics->AddGauge("kvatlas_frontend_cells_remembered", "Cells last seen.");
@@ -259,18 +270,6 @@ FrontendService::FrontendService(Frontend* frontend, Metrics* metrics, PromptRou
     cells.Set(static_cast<double>(stats.cells));
     refused.Set(static_cast<double>(stats.refused_by_nodes));
   });
-}
-
-void FrontendService::Count(const absl::StatusOr<RouteResult>& result) {
-  if (!result.ok()) return failed_.Increment();
-  routes_[static_cast<size_t>(result->receipt.fallback)].Increment();
-  route_seconds_.Observe(Seconds(result->receipt.total_us));
-  find_cells_seconds_.Observe(Seconds(result->receipt.find_cells_us));
-  find_overlaps_seconds_.Observe(Seconds(result->receipt.find_overlaps_us));
-  const std::vector<CellAsked>& asked = result->receipt.cells;
-  if (asked.empty() || asked[0].blocks_at_least == 0 || !asked[0].error.empty()) return;
-  promises_.Increment();
-  if (asked[0].best_blocks < asked[0].blocks_at_least) wrong_cells_.Increment();
 }
 
 grpc::ServerUnaryReactor* FrontendService::Route(grpc::CallbackServerContext* context,
@@ -332,9 +331,17 @@ void FrontendService::AddHttp(AdminHttp* http) {
 }
 
 void FrontendService::HttpRoute(std::shared_ptr<HttpExchange> exchange) {
-  absl::StatusOr<v1::RouteRequest> message = RouteRequestFromJson(exchange->request().body);
-  if (!message.ok()) return exchange->Answer(PlainError(message.status()));
-  calls_.Ask(*message, Duration::max(), ToExchange(&calls_, std::move(exchange), PlainError));
+  auto body = std::make_shared<const std::string>(exchange->TakeBody());
+  RouteCalls::Callback answer = ToExchange(&calls_, std::move(exchange), PlainError);
+  if (router_ == nullptr || body->size() <= kInlineBytesMax)
+    return HttpRouteNow(*body, std::move(answer));
+  router_->Run([this, body, answer] { HttpRouteNow(*body, answer); }, answer);
+}
+
+void FrontendService::HttpRouteNow(const std::string& body, RouteCalls::Callback answer) {
+  absl::StatusOr<v1::RouteRequest> message = RouteRequestFromJson(body);
+  if (!message.ok()) return answer(message.status());
+  calls_.Ask(*message, Duration::max(), std::move(answer));
 }
 
 void FrontendService::HttpRouteBody(OpenAiCall call, std::shared_ptr<HttpExchange> exchange) {
@@ -370,6 +377,12 @@ HttpResponse FrontendService::HttpReport(const HttpRequest& request) {
   v1::ReportRequest message;
   if (absl::Status bad = ReportFromJson(*json, &message); !bad.ok()) return PlainError(bad);
   message.set_decision_id(*id);
+  if (!calls_.GaveOut(*id))
+    return PlainError(WithErrorCode(
+        absl::NotFoundError("decision_id " + std::to_string(*id) +
+                            " is none of this frontend's decisions: report the decision_id of an "
+                            "answer of /route, to the frontend that gave it"),
+        "decision_not_found"));
   calls_.Report(message);
   return {.body = "{}"};
 }

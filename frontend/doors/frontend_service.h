@@ -10,7 +10,10 @@
 //   POST /report  {"decision_id": "7", "accepted": true}, and at the end, from the engine's own usage,
 //                 {"decision_id": "7", "finished": true, "cached_tokens": 512, "prompt_tokens": 700,
 //                  "worker": "w3", "rank": 0, "error": ""}
+//                 404: a decision that neither gRPC nor HTTP of this process gave out
 //   GET  /status  what it is configured with and what it did
+//
+// A field that /route or /report does not know, or of another type, is 400 and named.
 //
 // A caller that is gone before it has its answer leaves no choice behind.
 //
@@ -28,6 +31,7 @@
 
 #include "absl/status/statusor.h"
 #include "frontend/doors/grpc/route_calls.h"
+#include "frontend/doors/route_metrics.h"
 #include "frontend/prompt/openai/openai_request.h"
 #include "frontend/prompt/prompt_router.h"
 #include "frontend/route/frontend.h"
@@ -67,19 +71,14 @@ class FrontendService : public v1::Frontend::CallbackService {
   HttpResponse HttpModels() const;
   HttpResponse HttpReport(const HttpRequest& request);
   HttpResponse HttpStatus() const;
-  void Count(const absl::StatusOr<RouteResult>& result);
+  void HttpRouteNow(const std::string& body, RouteCalls::Callback answer);
 
   Frontend* const frontend_;
   const RouteCalls calls_;
   std::vector<std::pair<std::string, std::function<std::string()>>> status_sections_;
-  std::vector<Counter> routes_;  // by fallback
-  Counter failed_;
+  PromptRouter* const router_;
+  RouteMetrics route_metrics_;
   Counter reports_;
-  Counter promises_;
-  Counter wrong_cells_;
-  Histogram route_seconds_;
-  Histogram find_cells_seconds_;
-  Histogram find_overlaps_seconds_;
 };
 
 }  // namespace kvatlas

@@ -469,5 +469,42 @@ TEST_F(FrontendServiceTest, BadHttpBodiesAreRefused) {
   EXPECT_EQ(Post(http_->address(), "/report", R"({"accepted":true})").status, 400u);
 }
 
+TEST_F(FrontendServiceTest, FieldsThatAreMisspeltOrOfAnotherTypeAreNamed) {
+  Start();
+  const auto why = [this](const char* path, const std::string& body) {
+    const HttpAnswer answer = Post(http_->address(), path, body);
+    EXPECT_EQ(answer.status, 400u) << body;
+    return answer.body;
+  };
+  EXPECT_THAT(why("/route", R"({"model":"m","tokens":[1],"sesion_id":"s"})"),
+              HasSubstr("sesion_id is no field of /route; did you mean session_id?"));
+  EXPECT_THAT(why("/report", R"({"decision_id":1,"acepted":true})"),
+              HasSubstr("did you mean accepted?"));
+  EXPECT_THAT(why("/report", R"({"decision_id":1,"accepted":"yes"})"),
+              HasSubstr("accepted is neither true nor false"));
+}
+
+TEST_F(FrontendServiceTest, AReportOnADecisionThatWasNeverMadeIsNotFound) {
+  Start();
+  const Address http = http_->address();
+  EXPECT_EQ(Post(http, "/report", R"({"decision_id":1,"accepted":true})").status, 404u);
+  const HttpAnswer answer = Post(http, "/route", R"({"model":"m","tokens":[1,2,3]})");
+  const std::string id = nlohmann::json::parse(answer.body)["decision_id"];
+  EXPECT_EQ(Post(http, "/report", R"({"decision_id":")" + id + R"(","accepted":true})").status,
+            200u);
+  EXPECT_EQ(Post(http, "/report", R"({"decision_id":1,"accepted":true})").status, 404u);
+  EXPECT_EQ(Post(http, "/report",
+                 nlohmann::json{{"decision_id", std::stoull(id) + 1}, {"accepted", true}}.dump())
+                .status,
+            404u);
+}
+
+TEST_F(FrontendServiceTest, PromptTokensAreReadOverHttpToo) {
+  Start();
+  const HttpAnswer answer = Post(http_->address(), "/route",
+                                 R"({"model":"m","sequence_hashes":[1],"prompt_tokens":"x"})");
+  EXPECT_EQ(answer.status, 400u) << answer.body;
+}
+
 }  // namespace
 }  // namespace kvatlas

@@ -50,14 +50,8 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
     return task;
   }
 
-  // More prompts than may wait are refused, with a time to come again.
   void OnPool(const std::shared_ptr<Task>& task, std::function<void()> job) {
-    const bool taken = pool_.Submit(std::move(job), /*continued=*/false, [task] {
-      task->callback(absl::UnavailableError("the frontend is stopping"));
-    });
-    if (taken) return;
-    task->callback(WithRetryAfter(
-        absl::ResourceExhaustedError("too many prompts wait to be tokenized"), kQueueRetryAfter));
+    Run(std::move(job), [task](absl::Status why) { task->callback(std::move(why)); });
   }
 
   void Tokenize(const std::shared_ptr<Task>& task) {
@@ -99,33 +93,32 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
     if (input.deadline == Duration(0)) input.deadline = frontend_->options().deadline;
     if (task->question.deadline > Duration(0))
       input.deadline = std::clamp(Left(*task), Duration(1), input.deadline);
-    if (task->question.may_route_again)
-      task->answer.before = std::make_shared<const RoutedBefore>(
-          RoutedBefore{.input = input,
-                       .prompt_tokens = task->answer.prompt_tokens,
-                       .tokenizer = task->answer.tokenizer,
-                       .no_tokens = task->answer.no_tokens});
-    Ask(task);
+    frontend_->RouteAsync(std::move(input), ToTask(task));
   }
 
-  void Ask(const std::shared_ptr<Task>& task) {
-    frontend_->RouteAsync(std::move(task->question.input),
-                          [task](absl::StatusOr<RouteResult> route) {
-                            if (!route.ok()) return task->callback(route.status());
-                            task->answer.route = *std::move(route);
-                            task->callback(std::move(task->answer));
-                          });
+  static Frontend::Callback ToTask(const std::shared_ptr<Task>& task) {
+    return [task](absl::StatusOr<RouteResult> route) {
+      if (!route.ok()) return task->callback(route.status());
+      task->answer.route = *std::move(route);
+      task->callback(std::move(task->answer));
+    };
   }
 
-  void RouteAgain(std::shared_ptr<const RoutedBefore> before, std::vector<CellWorker> tried,
-                  Callback callback) {
-    const std::shared_ptr<Task> task = NewTask({.input = before->input}, std::move(callback));
-    task->question.input.tried = std::move(tried);
-    task->answer.prompt_tokens = before->prompt_tokens;
-    task->answer.tokenizer = before->tokenizer;
-    task->answer.no_tokens = before->no_tokens;
-    task->answer.before = std::move(before);
-    Ask(task);
+  void RouteAgain(const PromptRoute& earlier, std::vector<CellWorker> tried, Callback callback) {
+    const std::shared_ptr<Task> task = NewTask({}, std::move(callback));
+    task->answer.prompt_tokens = earlier.prompt_tokens;
+    task->answer.tokenizer = earlier.tokenizer;
+    task->answer.no_tokens = earlier.no_tokens;
+    frontend_->RouteAgain(earlier.route.routed, std::move(tried), Duration(0), ToTask(task));
+  }
+
+  void Run(std::function<void()> job, std::function<void(absl::Status)> refused) {
+    const bool taken = pool_.Submit(std::move(job), /*continued=*/false, [refused] {
+      refused(absl::UnavailableError("the frontend is stopping"));
+    });
+    if (!taken)
+      refused(WithRetryAfter(absl::ResourceExhaustedError("too many prompts wait to be tokenized"),
+                             kQueueRetryAfter));
   }
 
   void ReadBody(OpenAiCall call, const std::string& body, const std::shared_ptr<Task>& task) {
@@ -210,9 +203,13 @@ void PromptRouter::RouteByLoad(PromptQuestion question, Callback callback) {
   impl_->Route(impl_->NewTask(std::move(question), std::move(callback)));
 }
 
-void PromptRouter::RouteAgain(std::shared_ptr<const RoutedBefore> before,
-                              std::vector<CellWorker> tried, Callback callback) {
-  impl_->RouteAgain(std::move(before), std::move(tried), std::move(callback));
+void PromptRouter::RouteAgain(const PromptRoute& earlier, std::vector<CellWorker> tried,
+                              Callback callback) {
+  impl_->RouteAgain(earlier, std::move(tried), std::move(callback));
+}
+
+void PromptRouter::Run(std::function<void()> job, std::function<void(absl::Status)> refused) {
+  impl_->Run(std::move(job), std::move(refused));
 }
 
 }  // namespace kvatlas

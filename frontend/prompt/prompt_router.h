@@ -46,17 +46,8 @@ struct PromptQuestion {
   // A body of so many bytes is read, and tokenized if a tokenizer does so at once, in the caller's thread, before `RouteBody` and
   // `RouteModel` return: tens of microseconds per KiB. 0: none, for callers that must not be held up.
   size_t inline_bytes_max = 0;
-  bool may_route_again = false;  // keep what `RouteAgain` needs: a copy of the tokens
   // Of tokenizing and routing together, beside each one's own; 0: none.
   Duration deadline{0};
-};
-
-// A prompt that was read, and what is known of its tokens.
-struct RoutedBefore {
-  RouteInput input;
-  size_t prompt_tokens = 0;
-  std::string tokenizer = {};
-  absl::Status no_tokens = {};
 };
 
 struct PromptRoute {
@@ -65,7 +56,6 @@ struct PromptRoute {
   std::string tokenizer = {};        // what made tokens of the prompt; empty: it was tokens
   std::vector<TokenId> tokens = {};  // when wanted
   absl::Status no_tokens = {};       // OK, or why the choice is by load alone
-  std::shared_ptr<const RoutedBefore> before = {};  // with `may_route_again`
 };
 
 class PromptRouter {
@@ -90,9 +80,11 @@ class PromptRouter {
   // By load, for the model of `question`.
   void RouteByLoad(PromptQuestion question, Callback callback);
   // Another worker for a prompt that was routed, and that those in `tried` failed to take: they come last. Nothing is read or
-  // tokenized again. REQUIRES: `before` is not null.
-  void RouteAgain(std::shared_ptr<const RoutedBefore> before, std::vector<CellWorker> tried,
-                  Callback callback);
+  // tokenized again (`Frontend::RouteAgain`). REQUIRES: `earlier.route.routed` is not null.
+  void RouteAgain(const PromptRoute& earlier, std::vector<CellWorker> tried, Callback callback);
+
+  // Runs `job` on a thread that reads prompts; `refused` hears of a full queue or the end, and then `job` is not run.
+  void Run(std::function<void()> job, std::function<void(absl::Status)> refused);
 
  private:
   struct Task;

@@ -48,7 +48,7 @@ void RouteCalls::Ask(const v1::RouteRequest& request, Duration left, Callback ca
   BoundQueueWait(*frontend_, left, &*input);
   frontend_->RouteAsync(*std::move(input), [this, prompt_tokens, callback = std::move(callback)](
                                                absl::StatusOr<RouteResult> result) {
-    count_(result);
+    Note(result);
     if (!result.ok()) return callback(result.status());
     v1::RouteResponse response = ToProto(*result);
     response.set_prompt_tokens(prompt_tokens);
@@ -109,9 +109,25 @@ PromptRouter::Callback RouteCalls::Told(Callback callback) const {
       count_(answer.status());
       return callback(answer.status());
     }
-    count_(answer->route);
+    Note(answer->route);
     callback(ToProto(*answer));
   };
+}
+
+void RouteCalls::Note(const absl::StatusOr<RouteResult>& result) const {
+  count_(result);
+  if (!result.ok()) return;
+  const uint64_t id = result->decision_id;
+  MutexLock lock(&mutex_);
+  if (!given_out_.has_value()) given_out_ = {id, id};
+  given_out_->first = std::min(given_out_->first, id);
+  given_out_->second = std::max(given_out_->second, id);
+}
+
+bool RouteCalls::GaveOut(uint64_t decision_id) const {
+  MutexLock lock(&mutex_);
+  return given_out_.has_value() && decision_id >= given_out_->first &&
+         decision_id <= given_out_->second;
 }
 
 void RouteCalls::Release(uint64_t decision_id) const {

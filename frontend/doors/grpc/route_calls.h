@@ -9,13 +9,17 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "frontend/prompt/openai/openai_request.h"
 #include "frontend/prompt/prompt_router.h"
 #include "frontend/route/frontend.h"
 #include "indexer/base/clock.h"
+#include "indexer/base/mutex.h"
 #include "proto/kvatlas/v1/frontend.pb.h"
 
 namespace kvatlas {
@@ -40,17 +44,22 @@ class RouteCalls {
                Callback callback) const;
 
   void Release(uint64_t decision_id) const;
+  // Ids count up from a random one: between the first and the last that was given out here.
+  bool GaveOut(uint64_t decision_id) const;
   void Report(const v1::ReportRequest& request) const;
 
  private:
   void AskPrompt(const v1::RouteRequest& request, RouteInput input, Duration left,
                  Callback callback) const;
   PromptRouter::Callback Told(Callback callback) const;
+  void Note(const absl::StatusOr<RouteResult>& result) const;
 
   Frontend* const frontend_;
   PromptRouter* const router_;
   const Count count_;
   const std::function<void()> count_report_;
+  mutable Mutex mutex_;
+  mutable std::optional<std::pair<uint64_t, uint64_t>> given_out_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace kvatlas

@@ -103,7 +103,6 @@ PromptQuestion ProxiedRequest::Question() const {
   question.input.domain.tenant = tenant_;
   question.input.session_id = session_;
   question.by_load_without_tokens = true;
-  question.may_route_again = true;
   question.inline_bytes_max = kInlineBytesMax;
   return question;
 }
@@ -127,12 +126,12 @@ void ProxiedRequest::OnChoice(absl::StatusOr<PromptRoute> choice) {
     return nobody_else ? RefuseTried() : Refuse(choice.status());
   }
   if (tries_ == 0 && !choice->no_tokens.ok()) parts_->counters.no_tokens.Increment();
+  parts_->route_metrics.Observe(choice->route);
   Try(*std::move(choice));
 }
 
 // A choice that is not started is given back as abandoned.
 void ProxiedRequest::Try(PromptRoute choice) {
-  before_ = choice.before;
   auto next = std::make_shared<UpstreamTry>(parts_, io_, std::move(choice));
   if (gone_) return;
   const RouteResult& route = next->choice().route;
@@ -143,8 +142,7 @@ void ProxiedRequest::Try(PromptRoute choice) {
   if (!engine.empty() && tried_engines_.contains(engine)) {
     NoteTried(destination, "at an engine that was tried");
     parts_->frontend()->Avoid(destination.first, destination.second);
-    next = nullptr;
-    return ChooseAgain();
+    return ChooseAgain(next->choice());
   }
   ++tries_;
   try_ = std::move(next);
@@ -161,9 +159,9 @@ void ProxiedRequest::NoteTried(const CellWorker& worker, const std::string& reas
   absl::StrAppend(&tried_, tried_.empty() ? "" : ", ", worker.second.name, " (", reason, ")");
 }
 
-void ProxiedRequest::ChooseAgain() {
+void ProxiedRequest::ChooseAgain(const PromptRoute& earlier) {
   if (any_engine_) return ChooseAny();
-  parts_->router()->RouteAgain(before_, tried_workers_, ToThread());
+  parts_->router()->RouteAgain(earlier, tried_workers_, ToThread());
 }
 
 // ---- The try ----
@@ -202,7 +200,7 @@ void ProxiedRequest::OnFailed(const TryFailure& failure) {
   NoteTried(failure.worker, failure.reason);
   if (tries_ >= parts_->options().tries) return RefuseTried();
   parts_->counters.tried_again.Increment();
-  ChooseAgain();
+  ChooseAgain(failed->choice());
 }
 
 // ---- Its end ----

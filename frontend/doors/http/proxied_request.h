@@ -57,7 +57,8 @@ class ProxiedRequest final : public UpstreamTry::Owner,
   void NoteTried(const CellWorker& worker, const std::string& reason);
   bool WasTried(const CellWorker& worker) const;
   HttpExchange::Done ToResume();
-  void ChooseAgain();
+  // After one that failed, or may not be tried.
+  void ChooseAgain(const PromptRoute& earlier);
   void RefuseTried();
   void Refuse(const absl::Status& why);
   void OnClientGone();
@@ -73,8 +74,7 @@ class ProxiedRequest final : public UpstreamTry::Owner,
   std::string session_;
 
   std::shared_ptr<UpstreamTry> try_;
-  std::optional<HttpHead> head_;                // goes out with the first piece
-  std::shared_ptr<const RoutedBefore> before_;  // what a further choice goes by
+  std::optional<HttpHead> head_;  // goes out with the first piece
   uint32_t tries_ = 0;
   std::vector<CellWorker> tried_workers_;
   std::set<std::string> tried_engines_;  // `EngineUrl::authority`

@@ -12,6 +12,10 @@ namespace kvatlas {
 namespace {
 
 constexpr size_t kHeaderBytesMax = 30 << 10;
+constexpr char kReady[] = "{\"ready\":true}\n";
+constexpr char kNotReady[] =
+    "{\"ready\":false,\"reason\":\"no hierarchy node and no leaf is known: set --hierarchy or "
+    "--leaves\"}\n";
 
 HttpServerOptions ServerOptions(const ProxyOptions& options) {
   HttpServerOptions server;
@@ -47,6 +51,24 @@ class Proxy::Impl {
          .path = "/health",
          .handler = [](const HttpRequest&) { return HttpResponse{.content_type = "", .body = ""}; },
          .vital = true});
+    server_.Handle({.method = "GET",
+                    .path = "/ready",
+                    .quick =
+                        [frontend](const HttpRequest&, HttpResponse* response) {
+                          const bool ready = frontend->HasUpstreams();
+                          response->status = ready ? 200 : 503;
+                          response->body = ready ? kReady : kNotReady;
+                          return true;
+                        },
+                    .vital = true});
+    server_.Handle({.method = "GET",
+                    .path = "/metrics",
+                    .handler =
+                        [metrics](const HttpRequest&) {
+                          return HttpResponse{.content_type = "text/plain; version=0.0.4",
+                                              .body = metrics->Text()};
+                        },
+                    .vital = true});
   }
   ~Impl() { Stop(); }
 

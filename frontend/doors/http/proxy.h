@@ -9,6 +9,7 @@
 //   POST of other inference below /v1            by load, for the `model` that the JSON body or the form names
 //   GET and others below /v1                     any engine, as do forms that name no model
 //   what `ProxiedPaths` does not name            404
+//   GET /health, /ready, /metrics                its own: it runs; it knows a hierarchy node or a leaf; Prometheus' text
 //
 // *Truth*: bodies are passed on untouched in both directions, and so are headers but those of a connection. An answer has more
 // headers: `x-kvatlas-decision`, `-worker`, `-cell`, `-overlap-blocks`, `-fallback` ("none", a rung of the frontend's ladder, or

@@ -14,7 +14,11 @@ constexpr size_t kAnyOfMax = 1024;
 
 ProxyParts::ProxyParts(const ProxyOptions& options, Frontend* frontend, PromptRouter* router,
                        Metrics* metrics)
-    : counters(MakeCounters(metrics)), options_(options), frontend_(frontend), router_(router) {
+    : counters(MakeCounters(metrics)),
+      route_metrics(metrics),
+      options_(options),
+      frontend_(frontend),
+      router_(router) {
   metrics->OnScrape([this, gauge = counters.under_way]() mutable {
     gauge.Set(static_cast<double>(under_way.load(std::memory_order_relaxed)));
   });

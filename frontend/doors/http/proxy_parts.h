@@ -18,6 +18,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "frontend/doors/http/proxy.h"
+#include "frontend/doors/route_metrics.h"
 #include "frontend/peers/engine_call.h"
 #include "frontend/prompt/prompt_router.h"
 #include "frontend/route/frontend.h"
@@ -53,6 +54,7 @@ class ProxyParts {
     Gauge under_way;
   };
   Counters counters;
+  RouteMetrics route_metrics;
   std::atomic<int64_t> under_way{0};
 
  private:

@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "frontend/doors/http/proxy_test_util.h"
 #include "frontend/doors/http/socket_test_util.h"
+#include "frontend/doors/route_metrics.h"
 #include "indexer/service/engine_addresses.h"
 
 namespace kvatlas {
@@ -355,6 +356,27 @@ TEST_F(ProxyTest, APromptThatNobodyCanMakeTokensOfIsRoutedByLoad) {
   const std::string answer = Ask(Post("/v1/completions", R"({"model":"other","prompt":"hello"})"));
   EXPECT_THAT(answer, AllOf(EndsWith("ok"),
                             HasSubstr("x-kvatlas-fallback: no_tokens: no such model: other")));
+}
+
+TEST_F(ProxyTest, ItsPortHasReadinessAndMetricsWithItsRoutes) {
+  TestEngine engine(Says(kOk));
+  Start({engine.url()});
+  ExportRouteTotals(frontend_.get(), &metrics_);
+  EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat)), EndsWith("ok"));
+  EXPECT_THAT(Ask("GET /ready HTTP/1.1\r\nHost: h\r\n\r\n"), StartsWith("HTTP/1.1 200 "));
+  EXPECT_THAT(Ask("GET /metrics HTTP/1.1\r\nHost: h\r\n\r\n"),
+              AllOf(HasSubstr("kvatlas_frontend_routes_total{fallback=\"own_cell\"} 1\n"),
+                    HasSubstr("kvatlas_frontend_route_seconds_count 1\n")));
+  frontend_->SetLeaves({});
+  EXPECT_THAT(Ask("GET /ready HTTP/1.1\r\nHost: h\r\n\r\n"),
+              AllOf(StartsWith("HTTP/1.1 503 "), HasSubstr("--leaves")));
+}
+
+TEST_F(ProxyTest, FailedRoutesAreCountedInMetrics) {
+  Start({});
+  ExportRouteTotals(frontend_.get(), &metrics_);
+  EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat)), StartsWith("HTTP/1.1 404 "));
+  EXPECT_THAT(metrics_.Text(), HasSubstr("kvatlas_frontend_routes_failed_total 1\n"));
 }
 
 // ---- What is refused ----

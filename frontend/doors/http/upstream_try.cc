@@ -93,6 +93,7 @@ absl::StatusOr<HttpHeaders> UpstreamTry::EngineHeaders(const HttpHeaders& header
 
 void UpstreamTry::OnHead(EngineHead head) {
   parts_->counters.answered.Increment();
+  choice_.route.routed = nullptr;  // no other engine is asked from now on
   if (HeaderOf(head.headers, "content-encoding").empty())
     usage_.emplace(HeaderOf(head.headers, "content-type"));
   status_ = head.status;

@@ -92,7 +92,7 @@ class UpstreamTry : public std::enable_shared_from_this<UpstreamTry> {
 
   ProxyParts* const parts_;
   boost::asio::io_context* const io_;
-  const PromptRoute choice_;
+  PromptRoute choice_;
   const absl::StatusOr<EngineUrl> url_;
   std::shared_ptr<EngineCall> call_;
   std::shared_ptr<Owner> owner_;  // while the call runs

@@ -1,0 +1,33 @@
+// What do routes look like in /metrics, whichever door they came through? Their number as the frontend itself counts, and what
+// those of a door took.
+//
+// *Threads*: any. *Lifetime*: frontend and metrics outlive it.
+
+#ifndef KVATLAS_FRONTEND_DOORS_ROUTE_METRICS_H_
+#define KVATLAS_FRONTEND_DOORS_ROUTE_METRICS_H_
+
+#include "frontend/route/frontend.h"
+#include "indexer/service/metrics.h"
+
+namespace kvatlas {
+
+// `kvatlas_frontend_routes_total{fallback=…}` and `…_routes_failed_total`, at each scrape: the figures of `/status`. Once per frontend.
+void ExportRouteTotals(Frontend* frontend, Metrics* metrics);
+
+// Times and promises of the routes that it is told of. Several of one `Metrics` are the same series.
+class RouteMetrics {
+ public:
+  explicit RouteMetrics(Metrics* metrics);
+  void Observe(const RouteResult& route);
+
+ private:
+  Counter promises_;
+  Counter wrong_cells_;
+  Histogram route_seconds_;
+  Histogram find_cells_seconds_;
+  Histogram find_overlaps_seconds_;
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_FRONTEND_DOORS_ROUTE_METRICS_H_
