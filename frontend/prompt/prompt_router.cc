@@ -129,6 +129,7 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
     input.cache_salt = std::move(request->cache_salt);
     input.expected_output_tokens = static_cast<uint32_t>(
         std::min<size_t>(request->output_tokens_max, std::numeric_limits<uint32_t>::max()));
+    if (!request->no_prompt.ok()) return NoTokens(task, std::move(request->no_prompt));
     if (auto* ids = std::get_if<std::vector<TokenId>>(&request->prompt)) {
       input.tokens = std::move(*ids);
       input.form = PromptForm::kCompletion;

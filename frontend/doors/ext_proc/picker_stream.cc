@@ -174,7 +174,8 @@ void PickerStream::OnRequestHeaders(const ext_proc::HttpHeaders& headers) {
   says_prefiller_ = !ValueIn(headers.headers(), kPrefillerHeader).empty();
   const std::optional<OpenAiCall> call =
       OpenAiCallOf(ValueIn(headers.headers(), ":method"), ValueIn(headers.headers(), ":path"));
-  if (!call.has_value() || headers.end_of_stream() || request_mode_ == ext_proc::NONE)
+  if (!call.has_value() || *call == OpenAiCall::kResponses || headers.end_of_stream() ||
+      request_mode_ == ext_proc::NONE)
     return PassWithoutPrompt();
   if (request_mode_ == ext_proc::STREAMED || request_mode_ == ext_proc::GRPC) {
     return End(absl::FailedPreconditionError(

@@ -67,7 +67,8 @@ class ModelsQuestion : public std::enable_shared_from_this<ModelsQuestion> {
                 },
             .on_piece = [self, answer](std::string_view piece) { self->OnPiece(answer, piece); },
             .on_end = [self, answer] { self->OnOver(answer, answer->status == 200); },
-            .on_failed = [self, answer](const absl::Status&, bool) { self->OnOver(answer, false); }});
+            .on_failed = [self, answer](const absl::Status&,
+                                        bool) { self->OnOver(answer, false); }});
   }
 
   void OnPiece(const std::shared_ptr<Answer>& answer, std::string_view piece) {

@@ -37,8 +37,9 @@ inline constexpr Duration kModelsCachedFor = std::chrono::seconds(5);
 using ModelsCallback = std::function<void(std::optional<std::string> body)>;
 
 // Asks `engines`, with `headers`. The callback comes later, on the thread of `io`, unless that ends before.
-void AskModels(boost::asio::io_context* io, EnginePool* pool, const std::vector<KnownEngine>& engines,
-               const HttpHeaders& headers, ModelsCallback callback);
+void AskModels(boost::asio::io_context* io, EnginePool* pool,
+               const std::vector<KnownEngine>& engines, const HttpHeaders& headers,
+               ModelsCallback callback);
 
 // The union of such bodies; nothing: none of them is a list.
 std::optional<std::string> MergeModels(const std::vector<std::string>& bodies);

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "frontend/doors/errors.h"
 #include "frontend/doors/http/header_text.h"
+#include "frontend/doors/http/models_list.h"
 #include "frontend/doors/http/proxied_paths.h"
 #include "frontend/prompt/error_code.h"
 
@@ -45,7 +46,26 @@ void ProxiedRequest::Start() {
             " is not passed on to engines. Passed on are: ", parts_->options().paths.ToString())),
         "unknown_url"));
   }
+  if (message_.method == "GET" && path == "/v1/models") return AnswerModels();
   Choose();
+}
+
+void ProxiedRequest::AnswerModels() {
+  const std::string authorization = HeaderOf(message_.headers, "authorization");
+  if (std::string list = parts_->KeptModels(authorization); !list.empty())
+    return exchange_->Answer({.body = std::move(list)});
+  AskModels(io_, parts_->PoolOf(io_), parts_->Engines(), message_.headers,
+            [self = shared_from_this(), authorization](std::optional<std::string> list) {
+              self->OnModels(authorization, std::move(list));
+            });
+}
+
+void ProxiedRequest::OnModels(const std::string& authorization, std::optional<std::string> list) {
+  if (gone_) return;
+  if (!list.has_value()) return Choose();
+  parts_->counters.answered.Increment();
+  parts_->KeepModels(authorization, *list);
+  exchange_->Answer({.body = *std::move(list)});
 }
 
 void ProxiedRequest::ReadHead() {
@@ -123,7 +143,11 @@ void ProxiedRequest::OnChoice(absl::StatusOr<PromptRoute> choice) {
   if (!choice.ok()) {
     // The fleet has no other worker: what is wrong is that those it has failed.
     const bool nobody_else = !tried_.empty() && !absl::IsResourceExhausted(choice.status());
-    return nobody_else ? RefuseTried() : Refuse(choice.status());
+    if (nobody_else) return RefuseTried();
+    // No leaf knows the engines that flags name: that must not keep requests from them.
+    const bool unknown = absl::IsNotFound(choice.status()) || absl::IsUnavailable(choice.status());
+    any_engine_ = unknown && !parts_->frontend()->options().engines.empty();
+    return any_engine_ ? ChooseAny() : Refuse(choice.status());
   }
   if (tries_ == 0 && !choice->no_tokens.ok()) parts_->counters.no_tokens.Increment();
   parts_->route_metrics.Observe(choice->route);

@@ -48,6 +48,9 @@ class ProxiedRequest final : public UpstreamTry::Owner,
 
  private:
   void ReadHead();
+  // The fleet's list; one engine's own answer where none of them lists any.
+  void AnswerModels();
+  void OnModels(const std::string& authorization, std::optional<std::string> list);
   void Choose();
   void ChooseAny();
   PromptQuestion Question() const;

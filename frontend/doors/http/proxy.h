@@ -5,8 +5,10 @@
 //          ◀── the same bytes, as they come ──╯ ◀──────────────────── engine
 //                                             ╰─▶ Report: accepted, finished, cached tokens
 //
-//   POST /v1/chat/completions, /v1/completions   by prompt; by load alone when there are no tokens of it
+//   POST /v1/chat/completions, /v1/completions, /v1/responses
+//                                                by prompt; by load alone when there are no tokens of it
 //   POST of other inference below /v1            by load, for the `model` that the JSON body or the form names
+//   GET /v1/models                               the models of all engines in one list (`models_list.h`)
 //   GET and others below /v1                     any engine, as do forms that name no model
 //   what `ProxiedPaths` does not name            404
 //   GET /health, /ready, /metrics                its own: it runs; it knows a hierarchy node or a leaf; Prometheus' text
@@ -16,6 +18,7 @@
 // "no_tokens: why"), `-decode-worker` and `-decode-cell` where another worker decodes, and `x-kvatlas-tried`, the workers that failed before it. An engine that fails before the first byte of its
 // answer is avoided for a while and the next one is asked; an engine is tried once at most, and nothing of a request is written twice
 // on a connection. After the first byte of an answer its break is passed on, as a closed connection.
+// When no leaf or hierarchy knows a worker, engines that --engines names are asked by turns.
 // *Who is asked*: a worker's label `url` is whatever its announcer says, so only engines within `EngineCallOptions::reach` get
 // requests, with `authorization`, `proxy-authorization` and `cookie`. One outside counts as failed, in the log and in a metric.
 // *Prefill here, decode there*: the request goes to who decodes, with the header `x-prefiller-host-port` (`kPrefillerHeader`) that

@@ -4,6 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include "frontend/doors/http/models_list.h"
+
 namespace kvatlas {
 namespace {
 
@@ -36,8 +38,30 @@ void ProxyParts::ClosePools() {
   pools_.clear();
 }
 
-std::optional<KnownEngine> ProxyParts::AnyEngine(const std::set<std::string>& tried) {
+std::vector<KnownEngine> ProxyParts::Engines() const {
   std::vector<KnownEngine> engines = frontend_->Engines(kAnyOfMax);
+  if (!engines.empty()) return engines;
+  for (const auto& [worker, url] : frontend_->options().engines) {
+    engines.push_back(
+        {.domain = {}, .cell = {}, .worker = {worker, 0, ""}, .url = url, .suspect = false});
+    if (engines.size() == kAnyOfMax) break;
+  }
+  return engines;
+}
+
+std::string ProxyParts::KeptModels(const std::string& authorization) const {
+  MutexLock lock(&models_mutex_);
+  const bool fresh = Clock::Real().Now() - models_.since < kModelsCachedFor;
+  return fresh && models_.authorization == authorization ? models_.list : std::string();
+}
+
+void ProxyParts::KeepModels(const std::string& authorization, std::string list) {
+  MutexLock lock(&models_mutex_);
+  models_ = {.authorization = authorization, .list = std::move(list), .since = Clock::Real().Now()};
+}
+
+std::optional<KnownEngine> ProxyParts::AnyEngine(const std::set<std::string>& tried) {
+  std::vector<KnownEngine> engines = Engines();
   std::erase_if(engines, [&](const KnownEngine& engine) {
     const absl::StatusOr<EngineUrl> url = EngineUrl::Parse(engine.url);
     return !url.ok() || tried.contains(url->authority());

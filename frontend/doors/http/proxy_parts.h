@@ -15,6 +15,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "frontend/doors/http/proxy.h"
@@ -22,6 +23,7 @@
 #include "frontend/peers/engine_call.h"
 #include "frontend/prompt/prompt_router.h"
 #include "frontend/route/frontend.h"
+#include "indexer/base/clock.h"
 #include "indexer/base/mutex.h"
 #include "indexer/service/metrics.h"
 
@@ -42,6 +44,13 @@ class ProxyParts {
   // For a request that any engine can take: another one each time, none of `tried` (`EngineUrl::authority`), suspects only
   // when there are no others.
   std::optional<KnownEngine> AnyEngine(const std::set<std::string>& tried);
+
+  // Those that answers named, or else those that flags name.
+  std::vector<KnownEngine> Engines() const;
+
+  // A list of models that is not too old; empty: none is kept for requests of this `authorization`.
+  std::string KeptModels(const std::string& authorization) const;
+  void KeepModels(const std::string& authorization, std::string list);
 
   struct Counters {
     Counter answered;
@@ -64,6 +73,13 @@ class ProxyParts {
   Frontend* const frontend_;
   PromptRouter* const router_;
   std::atomic<size_t> turn_{0};
+  struct Models {
+    std::string authorization;
+    std::string list;
+    Time since{0};
+  };
+  mutable Mutex models_mutex_;
+  Models models_ ABSL_GUARDED_BY(models_mutex_);
   Mutex pools_mutex_;
   std::map<boost::asio::io_context*, std::unique_ptr<EnginePool>> pools_
       ABSL_GUARDED_BY(pools_mutex_);

@@ -379,6 +379,62 @@ TEST_F(ProxyTest, FailedRoutesAreCountedInMetrics) {
   EXPECT_THAT(metrics_.Text(), HasSubstr("kvatlas_frontend_routes_failed_total 1\n"));
 }
 
+TEST_F(ProxyTest, ModelsAreThoseOfAllEnginesInOneList) {
+  std::atomic<int> asked = 0;
+  const auto lists = [&](const std::string& models) -> TestEngine::Serve {
+    return [&asked, body = R"({"object":"list","data":[)" + models + "]}"](TestSocket& connection) {
+      for (std::string got; !(got = connection.ReadMessage()).empty(); ++asked)
+        connection.Send(got.starts_with("GET /v1/models ")
+                            ? absl::StrCat("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n",
+                                           "content-length: ", body.size(), "\r\n\r\n", body)
+                            : kOk);
+    };
+  };
+  TestEngine first(lists(R"({"id":"b","owned_by":"one"},{"id":"a"})"));
+  TestEngine second(lists(R"({"id":"b","owned_by":"two"},{"id":"c","max_model_len":7},{"x":1})"));
+  TestEngine refuses(Says("HTTP/1.1 500 No\r\ncontent-length: 0\r\n\r\n"));
+  engines_ = {{"w0", first.url()},
+              {"w1", second.url()},
+              {"w2", "http://" + ClosedPort().ToString()},
+              {"w3", refuses.url()},
+              {"w4", first.url()}};
+  Start({});
+  const char get[] = "GET /v1/models HTTP/1.1\r\nHost: h\r\n\r\n";
+  const std::string answer = Ask(get);
+  EXPECT_THAT(answer,
+              AllOf(StartsWith("HTTP/1.1 200 "), EndsWith(R"({"object":"list","data":[{"id":"a"},)"
+                                                          R"({"id":"b","owned_by":"one"},)"
+                                                          R"({"id":"c","max_model_len":7}]})")));
+  EXPECT_EQ(asked, 2);
+  EXPECT_EQ(BodyOf(Ask(get)), BodyOf(answer));
+  EXPECT_EQ(asked, 2) << "it is kept for a while";
+  Ask("GET /v1/models HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer x\r\n\r\n");
+  EXPECT_EQ(asked, 4) << "but not for others";
+}
+
+TEST_F(ProxyTest, EnginesThatFlagsNameAreAskedWhenNoLeafKnowsAWorker) {
+  TestEngine engine(Says(kOk));
+  engines_ = {{"e0", "http://" + ClosedPort().ToString()}, {"e1", engine.url()}};
+  Start({});
+  for (int i = 0; i < 2; ++i)
+    EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat)),
+                AllOf(EndsWith("ok"), HasSubstr("x-kvatlas-worker: e1\r\n")));
+}
+
+TEST_F(ProxyTest, AResponseIsRoutedByItsPromptAsAChat) {
+  TestEngine engine(Says(kOk));
+  Start({engine.url()});
+  EXPECT_THAT(Ask(Post("/v1/responses", R"({"model":"m","instructions":"be brief","input":"hi"})")),
+              AllOf(EndsWith("ok"), HasSubstr("x-kvatlas-fallback: own_cell\r\n"),
+                    Not(HasSubstr("x-kvatlas-overlap-blocks: 0\r\n"))));
+  EXPECT_EQ(tokenizer_.calls, 1);
+  EXPECT_THAT(
+      Ask(Post("/v1/responses", R"({"model":"m","input":"hi","previous_response_id":"resp_1"})")),
+      AllOf(EndsWith("ok"), HasSubstr("x-kvatlas-fallback: no_tokens: ")));
+  EXPECT_THAT(Ask(Post("/v1/responses", R"({"model":"m","input":7})")),
+              StartsWith("HTTP/1.1 400 "));
+}
+
 // ---- What is refused ----
 
 TEST_F(ProxyTest, BadBodiesAreRefusedInTheClientsOwnWordsNamingTheField) {

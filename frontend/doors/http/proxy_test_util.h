@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -152,6 +153,7 @@ class ProxyTest : public testing::Test {
     options.deadline = std::chrono::seconds(5);
     options.observer = &reports_;
     options.overload = overload_;
+    options.engines = engines_;
     frontend_ = std::make_unique<Frontend>(options, &cell_, &cell_, &Clock::Real());
     router_ = std::make_unique<PromptRouter>(PromptRouterOptions(), frontend_.get(), &tokenizer_);
     options_.listen = {"127.0.0.1", 0};
@@ -176,6 +178,7 @@ class ProxyTest : public testing::Test {
   Metrics metrics_;
   ProxyOptions options_;
   OverloadThresholds overload_;
+  std::map<std::string, std::string> engines_;  // `FrontendOptions::engines`
   std::unique_ptr<Frontend> frontend_;
   std::unique_ptr<PromptRouter> router_;
   std::unique_ptr<Proxy> proxy_;

@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <limits>
 #include <utility>
+
 #include "frontend/prompt/openai/json_depth.h"
+#include "frontend/prompt/openai/responses_prompt.h"
 
 namespace kvatlas {
 namespace {
@@ -128,6 +130,7 @@ std::optional<OpenAiCall> OpenAiCallOf(std::string_view method, std::string_view
   path = path.substr(0, path.find('?'));
   if (path.ends_with("/v1/chat/completions")) return OpenAiCall::kChat;
   if (path.ends_with("/v1/completions")) return OpenAiCall::kCompletion;
+  if (path.ends_with("/v1/responses")) return OpenAiCall::kResponses;
   return std::nullopt;
 }
 
@@ -142,6 +145,19 @@ absl::StatusOr<OpenAiRequest> ParseOpenAiRequest(OpenAiCall call, std::string_vi
   bad.Update(ReadBool(json, "stream", &request.stream));
   bad.Update(ReadCount(json, "max_tokens", &request.output_tokens_max));
   bad.Update(ReadCount(json, "max_completion_tokens", &request.output_tokens_max));
+  if (call == OpenAiCall::kResponses) {
+    bad.Update(ReadCount(json, "max_output_tokens", &request.output_tokens_max));
+    absl::StatusOr<ChatPrompt> chat = ResponsesPrompt(json);
+    if (chat.ok()) {
+      request.prompt = *std::move(chat);
+    } else if (absl::IsUnimplemented(chat.status())) {
+      request.no_prompt = chat.status();
+    } else {
+      bad.Update(chat.status());
+    }
+    if (!bad.ok()) return bad;
+    return request;
+  }
   const bool chat = call == OpenAiCall::kChat ||
                     (call == OpenAiCall::kEither && Find(json, "messages") != nullptr);
   bad.Update(chat ? ReadChat(json, &request.prompt.emplace<ChatPrompt>())

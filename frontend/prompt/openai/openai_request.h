@@ -28,7 +28,7 @@
 namespace kvatlas {
 
 // `kEither`: a chat if the body has messages.
-enum class OpenAiCall { kCompletion, kChat, kEither };
+enum class OpenAiCall { kCompletion, kChat, kEither, kResponses };
 
 // The calls that have a prompt; nothing: any other, which needs no choice by prompt. A query and what stands before /v1 do
 // not matter.
@@ -42,6 +42,8 @@ struct OpenAiRequest {
   size_t prompts = 1;  // in the body
   bool stream = false;
   size_t output_tokens_max = 0;  // 0: not said
+  // Of `kResponses`: why there is no prompt, though the request is good (`responses_prompt.h`); OK: there is one.
+  absl::Status no_prompt = {};
 };
 
 // INVALID_ARGUMENT names the field that is missing or of another kind.

@@ -15,6 +15,8 @@ TEST(OpenAiCallOfTest, OnlyPostsWithAPromptAreCalls) {
   EXPECT_EQ(OpenAiCallOf("POST", "/team/v1/chat/completions?beta=1"), OpenAiCall::kChat);
   EXPECT_EQ(OpenAiCallOf("GET", "/v1/chat/completions"), std::nullopt);
   EXPECT_EQ(OpenAiCallOf("GET", "/v1/models"), std::nullopt);
+  EXPECT_EQ(OpenAiCallOf("POST", "/v1/responses"), OpenAiCall::kResponses);
+  EXPECT_EQ(OpenAiCallOf("POST", "/v1/responses/7/cancel"), std::nullopt);
   EXPECT_EQ(OpenAiCallOf("POST", "/v1/embeddings"), std::nullopt);
   EXPECT_EQ(OpenAiCallOf("POST", "/metrics?then=/v1/completions"), std::nullopt);
 }

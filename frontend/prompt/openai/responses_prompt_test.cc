@@ -28,17 +28,17 @@ TEST(ResponsesPromptTest, ItemsOfTextAndFunctionsAreConverted) {
       {"role": "user", "content": "c"}],
       "tools": [{"type": "function", "name": "f", "parameters": {"b": 1, "a": 2}, "strict": true}]})");
   ASSERT_TRUE(chat.ok()) << chat.status();
-  EXPECT_EQ(chat->messages.dump(),
-            R"([{"role":"user","content":[{"type":"text","text":"a"}]},)"
-            R"({"role":"assistant","content":[{"type":"text","text":"b"}]},)"
-            R"({"role":"user","content":"c"}])");
+  EXPECT_EQ(chat->messages.dump(), R"([{"role":"user","content":[{"type":"text","text":"a"}]},)"
+                                   R"({"role":"assistant","content":[{"type":"text","text":"b"}]},)"
+                                   R"({"role":"user","content":"c"}])");
   EXPECT_EQ(chat->tools.dump(),
             R"([{"type":"function","function":{"name":"f","parameters":{"b":1,"a":2}}}])");
 }
 
 TEST(ResponsesPromptTest, WhatEnginesMakeOfItIsNotGuessed) {
   for (const char* body :
-       {R"({"input": "x", "previous_response_id": "r"})", R"({"input": "x", "prompt": {"id": "p"}})",
+       {R"({"input": "x", "previous_response_id": "r"})",
+        R"({"input": "x", "prompt": {"id": "p"}})",
         R"({"input": [{"type": "function_call_output", "call_id": "c", "output": "x"}]})",
         R"({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]})",
         R"({"input": "x", "tools": [{"type": "web_search"}]})"}) {

@@ -71,11 +71,16 @@ void UsageReader::ReadJson(std::string_view text) {
   if (text.find(kWord) == std::string_view::npos) return;
   const Json json = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return;
-  const auto usage = json.find("usage");
-  if (usage == json.end() || !usage->is_object()) return;
-  usage_ = OpenAiUsage{.prompt_tokens = CountIn(*usage, "prompt_tokens"),
-                       .completion_tokens = CountIn(*usage, "completion_tokens")};
-  const auto details = usage->find("prompt_tokens_details");
+  // An event of a stream of the Responses API has the response in it.
+  const auto response = json.find("response");
+  const Json& of = response != json.end() && response->is_object() ? *response : json;
+  const auto usage = of.find("usage");
+  if (usage == of.end() || !usage->is_object()) return;
+  const bool responses = usage->contains("input_tokens");
+  usage_ = OpenAiUsage{
+      .prompt_tokens = CountIn(*usage, responses ? "input_tokens" : "prompt_tokens"),
+      .completion_tokens = CountIn(*usage, responses ? "output_tokens" : "completion_tokens")};
+  const auto details = usage->find(responses ? "input_tokens_details" : "prompt_tokens_details");
   if (details != usage->end() && details->is_object())
     usage_->cached_tokens = CountIn(*details, "cached_tokens");
 }

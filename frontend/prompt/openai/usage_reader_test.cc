@@ -22,6 +22,23 @@ TEST(UsageReaderTest, AWholeAnswer) {
   EXPECT_EQ(usage->completion_tokens, 2u);
 }
 
+TEST(UsageReaderTest, TheResponsesApiHasOtherNames) {
+  const std::string usage =
+      R"("usage":{"input_tokens":40,"input_tokens_details":{"cached_tokens":32},"output_tokens":2})";
+  UsageReader whole("application/json");
+  whole.Add("{" + usage + "}");
+  UsageReader stream("text/event-stream");
+  stream.Add("event: response.completed\ndata: {\"type\":\"response.completed\",\"response\":{" +
+             usage + "}}\n\n");
+  for (UsageReader* reader : {&whole, &stream}) {
+    const auto got = reader->Finish();
+    ASSERT_TRUE(got.has_value());
+    EXPECT_EQ(got->prompt_tokens, 40u);
+    EXPECT_EQ(got->cached_tokens, 32u);
+    EXPECT_EQ(got->completion_tokens, 2u);
+  }
+}
+
 // Wherever the stream is cut.
 TEST(UsageReaderTest, AStreamInPiecesOfAnySize) {
   const std::string stream =
