@@ -33,6 +33,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "frontend/peers/peer_watch.h"
 #include "frontend/peers/peers_by_address.h"
 #include "frontend/peers/question_stream.h"
 #include "frontend/peers/under_way.h"
@@ -51,6 +52,7 @@ inline constexpr Duration kStreamSoon = std::chrono::seconds(1);
 inline constexpr Duration kStreamAgain = std::chrono::seconds(10);
 
 // `Asked` names the messages of a service's question, as for `QuestionStream`, its Service, and how it is called:
+//   static constexpr char kPeer[] = "leaf", in logs;
 //   static void Call(Stub*, grpc::ClientContext*, const Request*, Response*, std::function<void(grpc::Status)>);
 //   static void Open(Stub*, grpc::ClientContext*, grpc::ClientBidiReactor<StreamRequest, StreamResponse>*);
 template <typename Asked>
@@ -84,6 +86,11 @@ class GrpcQuestions {
   void Ask(const std::string& address, size_t bytes, absl::FunctionRef<void(Request*)> fill,
            Duration deadline, Callback callback) {
     const std::shared_ptr<Peer> peer = PeerOf(address);
+    callback = [peer, callback = std::move(callback)](const absl::Status& status,
+                                                      const Response& response) {
+      peer->watch.Ended(status);
+      callback(status, response);
+    };
     if (streams_ && bytes <= kStreamedBytesMax) {
       const std::shared_ptr<Stream> stream = peer->Pick();
       if (stream != nullptr && stream->Ask(bytes, fill, deadline, &callback)) return;
@@ -106,10 +113,12 @@ class GrpcQuestions {
   class Peer : public std::enable_shared_from_this<Peer> {
    public:
     Peer(UnderWay* under_way, const std::string& address)
-        : channel(MakeChannel(address)),
+        : watch(Asked::kPeer, address),
+          channel(MakeChannel(address)),
           stub(Asked::Service::NewStub(channel)),
           under_way_(under_way) {}
 
+    PeerWatch watch;
     const std::shared_ptr<grpc::Channel> channel;
     const std::shared_ptr<typename Asked::Service::Stub>
         stub;  // making one registers all its methods

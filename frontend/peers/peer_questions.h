@@ -16,6 +16,7 @@
 namespace kvatlas {
 
 struct CellQuestions {
+  static constexpr char kPeer[] = "hierarchy node";
   using Service = v1::Hierarchy;
   using Request = v1::FindCellsRequest;
   using Response = v1::FindCellsResponse;
@@ -33,6 +34,7 @@ struct CellQuestions {
 };
 
 struct OverlapQuestions {
+  static constexpr char kPeer[] = "leaf";
   using Service = v1::Leaf;
   using Request = v1::FindOverlapsRequest;
   using Response = v1::FindOverlapsResponse;

@@ -1,0 +1,56 @@
+// Is this hierarchy node or leaf there? Says so in the log: when it is reached or no longer, at once and with the reason, and once a
+// minute as long as it is not.
+//
+// *Truth*: a peer that answers anything is there. It is unreachable when a question ends UNAVAILABLE, when `kLateMax` in a row end
+// without an answer in time, or when a connection to it fails.
+// *Threads*: any. *Cost*: of an answer one atomic read, as long as nothing changes.
+
+#ifndef KVATLAS_FRONTEND_PEERS_PEER_WATCH_H_
+#define KVATLAS_FRONTEND_PEERS_PEER_WATCH_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "indexer/base/clock.h"
+#include "indexer/base/mutex.h"
+
+namespace kvatlas {
+
+class PeerWatch {
+ public:
+  static constexpr Duration kSayAgain = std::chrono::minutes(1);
+  static constexpr uint32_t kLateMax = 16;
+
+  // `what`: "hierarchy node", "leaf"; a literal.
+  PeerWatch(const char* what, std::string address, const Clock* clock = &Clock::Real())
+      : what_(what), address_(std::move(address)), clock_(clock) {}
+
+  void Answered() {
+    late_.store(0, std::memory_order_relaxed);
+    if (!is_reached_.load(std::memory_order_relaxed)) Reached();
+  }
+  // A question ended so.
+  void Ended(const absl::Status& status);
+  // No connection can be made.
+  void Failed(const std::string& reason);
+
+ private:
+  void Reached();
+
+  const char* const what_;
+  const std::string address_;
+  const Clock* const clock_;
+  std::atomic<bool> is_reached_{false};
+  std::atomic<uint32_t> late_{0};
+  Mutex mutex_;
+  bool is_unreachable_ ABSL_GUARDED_BY(mutex_) = false;
+  Time said_at_ ABSL_GUARDED_BY(mutex_){0};
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_FRONTEND_PEERS_PEER_WATCH_H_
