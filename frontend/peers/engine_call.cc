@@ -135,8 +135,8 @@ void EnginePool::Watch(EngineCall* call, const asio::any_io_executor& executor) 
 void EnginePool::SweepLater() {
   sweeping_ = true;
   sweep_->expires_after(sweep_every_);
-  sweep_->async_wait([this](boost::system::error_code cancelled) {
-    if (!cancelled) Sweep();  // else this is gone
+  sweep_->async_wait([this, alive = std::weak_ptr(alive_)](boost::system::error_code cancelled) {
+    if (!cancelled && !alive.expired()) Sweep();
   });
 }
 
@@ -148,7 +148,11 @@ void EnginePool::Sweep() {
   for (EngineCall* const call : watched_) {
     if (now >= call->deadline_) late.push_back(call->shared_from_this());
   }
-  for (const std::shared_ptr<EngineCall>& call : late) call->CheckDeadline(now);
+  const std::weak_ptr<const bool> alive = alive_;
+  for (const std::shared_ptr<EngineCall>& call : late) {
+    call->CheckDeadline(now);
+    if (alive.expired()) return;  // the last call's owner had the pool too
+  }
   if (!watched_.empty() && !sweeping_) SweepLater();
 }
 
@@ -235,11 +239,16 @@ EngineCall::EngineCall(asio::io_context* io, EnginePool* pool, EngineCallRequest
                        EngineCallbacks callbacks)
     : pool_(pool), request_(std::move(request)), callbacks_(std::move(callbacks)), socket_(*io) {}
 
-EngineCall::~EngineCall() { pool_->Unwatch(this); }
+EngineCall::~EngineCall() { Unwatch(); }
+
+void EngineCall::Unwatch() {
+  if (std::exchange(watched_, false)) pool_->Unwatch(this);
+}
 
 void EngineCall::Start() {
   parser_ = std::make_unique<Parser>(request_.method == "HEAD");
   in_ = pool_->TakeBuffer();
+  watched_ = true;
   pool_->Watch(this, socket_.get_executor());
   absl::StrAppend(&head_out_, request_.method, " ", request_.url.prefix, request_.target,
                   " HTTP/1.1\r\nhost: ", Authority(), "\r\n");
@@ -419,7 +428,7 @@ void EngineCall::Resume() {
 
 void EngineCall::Finish() {
   over_ = true;
-  pool_->Unwatch(this);
+  Unwatch();
   pool_->PutBuffer(std::move(in_));
   if (parser_->keep_alive() && written_ && in_from_ == in_to_)
     pool_->Put(Authority(), std::move(socket_), Clock::Real().Now());
@@ -430,7 +439,7 @@ void EngineCall::Finish() {
 
 void EngineCall::Cancel() {
   over_ = true;
-  pool_->Unwatch(this);
+  Unwatch();
   if (resolver_.has_value()) resolver_->cancel();
   Error ignored;
   socket_.close(ignored);

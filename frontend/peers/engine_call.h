@@ -131,6 +131,8 @@ class EnginePool {
   std::unordered_set<EngineCall*> watched_;
   std::optional<boost::asio::steady_timer> sweep_;  // while there is something to watch
   bool sweeping_ = false;
+  // What a sweep that is due already when the pool ends looks at.
+  const std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);
 };
 
 struct EngineCallRequest {
@@ -197,6 +199,7 @@ class EngineCall : public std::enable_shared_from_this<EngineCall> {
   void Broken(const std::string& what);
   void Fail(absl::Status why);
   void SetDeadline(Duration timeout, const char* what);
+  void Unwatch();
   void CheckDeadline(Time now);
   std::string Authority() const { return request_.url.authority(); }
 
@@ -206,6 +209,7 @@ class EngineCall : public std::enable_shared_from_this<EngineCall> {
   boost::asio::ip::tcp::socket socket_;
   std::optional<boost::asio::ip::tcp::resolver> resolver_;
   Time deadline_ = Time::max();
+  bool watched_ = false;   // by the pool, which need not be there any more when the call was over
   const char* late_ = "";  // what was not there by then
 
   std::string head_out_;
