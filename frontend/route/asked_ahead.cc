@@ -1,8 +1,55 @@
 #include "frontend/route/asked_ahead.h"
 
 #include <utility>
+#include <vector>
+
+#include "frontend/route/first_answer.h"
 
 namespace kvatlas {
+namespace {
+
+std::vector<std::string> GuessLeaves(const RouteRequest& request) {
+  const FrontendOptions& options = request.options();
+  const PreparedPrompt& prompt = *request.prompt;
+  std::vector<std::string> leaves;
+  const std::shared_ptr<ModelFleet> model = request.Model();
+  MutexLock lock(&model->mutex);
+  if (model->memory.cells(request.domain()) <= options.ask_ahead) {
+    for (KnownCell& cell : model->memory.Cells(request.domain()))
+      leaves.push_back(std::move(cell.address));
+  } else {
+    const SentTo sent =
+        model->memory.LastSentTo(request.domain(), prompt.waypoints(), request.Now());
+    const KnownCell* lately = model->memory.FindCell(request.domain(), sent.cell);
+    const bool most = sent.waypoints == prompt.waypoints().size() ||
+                      options.schedule->BlocksCovered(sent.waypoints) >= prompt.blocks() / 2;
+    if (lately != nullptr && most) leaves.push_back(lately->address);
+    const KnownCell* of_session =
+        request.session.has_value()
+            ? model->memory.FindCell(request.domain(), request.session->first)
+            : nullptr;
+    if (of_session != nullptr && of_session != lately) leaves.push_back(of_session->address);
+  }
+  std::erase(leaves, "");
+  if (leaves.size() > options.ask_ahead) leaves.resize(options.ask_ahead);
+  return leaves;
+}
+
+}  // namespace
+
+std::shared_ptr<AskedAhead> AskedAhead::Guess(const RequestPtr& request) {
+  const Duration deadline =
+      Share(request->Left(), kWaveShare);  // before that of any wave that follows
+  if (request->options().ask_ahead == 0 || !request->policy->bounded_by_coverage() ||
+      deadline < kHopMin)
+    return nullptr;
+  const std::vector<std::string> leaves = GuessLeaves(*request);
+  if (leaves.empty()) return nullptr;
+  request->fleet->counts.asked_ahead += leaves.size();
+  auto ahead = std::make_shared<AskedAhead>(request->domain(), request->prompt);
+  for (const std::string& leaf : leaves) ahead->Ask(request->fleet->overlap_finder, leaf, deadline);
+  return ahead;
+}
 
 void AskedAhead::Ask(OverlapFinder* finder, const std::string& leaf_address, Duration deadline) {
   {
@@ -10,7 +57,7 @@ void AskedAhead::Ask(OverlapFinder* finder, const std::string& leaf_address, Dur
     if (!questions_.try_emplace(leaf_address).second) return;
   }
   finder->FindOverlaps(
-      leaf_address, {.domain = &domain_, .sequence = *sequence_}, deadline,
+      leaf_address, {.domain = &domain_, .sequence = prompt_->reusable()}, deadline,
       [self = shared_from_this(), leaf_address](absl::StatusOr<WorkersAnswer> answer) {
         self->OnAnswer(leaf_address, std::move(answer));
       });

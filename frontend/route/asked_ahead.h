@@ -17,22 +17,26 @@
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "frontend/route/finders.h"
+#include "frontend/route/prepared_prompt.h"
+#include "frontend/route/route_request.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/domain.h"
-#include "indexer/base/ids.h"
 #include "indexer/base/mutex.h"
 
 namespace kvatlas {
 
 class AskedAhead : public std::enable_shared_from_this<AskedAhead> {
  public:
-  AskedAhead(Domain domain, std::shared_ptr<const std::vector<SequenceHash>> sequence)
-      : domain_(std::move(domain)), sequence_(std::move(sequence)) {}
+  AskedAhead(Domain domain, PreparedPrompt::Ptr prompt)
+      : domain_(std::move(domain)), prompt_(std::move(prompt)) {}
+
+  // Leaves that can be guessed for this prompt, at most `ask_ahead`: all when no more cells are known, or else that of the
+  // cell which was lately sent most of the prompt, and the session's. They are asked. Null: there are none.
+  static std::shared_ptr<AskedAhead> Guess(const RequestPtr& request);
 
   void Ask(OverlapFinder* finder, const std::string& leaf_address, Duration deadline);
   // True: `callback` gets what the leaf says, now or later. False: it was not asked, or somebody has its answer.
@@ -47,7 +51,7 @@ class AskedAhead : public std::enable_shared_from_this<AskedAhead> {
   void OnAnswer(const std::string& leaf_address, absl::StatusOr<WorkersAnswer> answer);
 
   const Domain domain_;
-  const std::shared_ptr<const std::vector<SequenceHash>> sequence_;
+  const PreparedPrompt::Ptr prompt_;
   Mutex mutex_;
   std::map<std::string, Question> questions_ ABSL_GUARDED_BY(mutex_);  // that nobody has taken
 };

@@ -46,7 +46,8 @@ class AskedAheadTest : public testing::Test {
   HeldFinder finder_;
   std::shared_ptr<AskedAhead> ahead_ = std::make_shared<AskedAhead>(
       Domain{.model = "m", .tenant = ""},
-      std::make_shared<const std::vector<SequenceHash>>(7, SequenceHash(1)));
+      *PreparedPrompt::Make({.sequence_hashes = std::vector<SequenceHash>(8, SequenceHash(1))}, 16,
+                            {}, WaypointSchedule::Standard()));
   std::vector<std::string> got_;
   OverlapFinder::Callback callback_ = [this](absl::StatusOr<WorkersAnswer> answer) {
     got_.push_back(answer.ok() ? answer->workers[0].worker.name
@@ -91,8 +92,9 @@ TEST_F(AskedAheadTest, AnAnswerAfterTheRouteIsOverGoesNowhere) {
 
 TEST_F(AskedAheadTest, AnswersAndTakersMayMeetInAnyOrder) {
   for (int round = 0; round < 2000; ++round) {
-    ahead_ = std::make_shared<AskedAhead>(Domain{.model = "m", .tenant = ""},
-                                          std::make_shared<const std::vector<SequenceHash>>());
+    ahead_ = std::make_shared<AskedAhead>(
+        Domain{.model = "m", .tenant = ""},
+        *PreparedPrompt::Make({.tokens = {TokenId{1}}}, 16, {}, WaypointSchedule::Standard()));
     ahead_->Ask(&finder_, "a", milliseconds(5));
     std::atomic<int> got{0};
     std::thread answers([&] { finder_.held["a"](Answer("w0")); });

@@ -9,18 +9,6 @@
 namespace kvatlas {
 namespace {
 
-struct Scored {
-  RankedCandidate ranked;
-  double key = 0;
-  uint64_t draw = 0;
-};
-
-// The same for a worker and a prompt in every process that has the seed.
-uint64_t DrawOf(const CostCandidate& candidate, uint64_t seed, uint64_t prompt_key) {
-  const uint64_t cell = Xxh3(candidate.cell, seed ^ prompt_key);
-  return Xxh3(candidate.worker.name, cell + candidate.worker.rank);
-}
-
 // Gumbel noise from 64 random bits: the cheapest after it is drawn is a softmax sample.
 double GumbelOf(uint64_t draw) {
   const double uniform = (static_cast<double>(draw >> 11) + 0.5) * 0x1.0p-53;
@@ -79,6 +67,29 @@ double DecodeElsewhereCost(const CostInput& input, bool far, const CostWeights& 
          weights.memory * BlocksLacking(input, sent) + weights.distance * input.distance;
 }
 
+uint64_t TieBreak(const std::string& cell, const HolderId& worker, uint64_t seed,
+                  uint64_t prompt_key) {
+  return Xxh3(worker.name, Xxh3(cell, seed ^ prompt_key) + worker.rank);
+}
+
+Scored Score(size_t candidate, const Cost& cost, uint64_t draw, const CostWeights& weights) {
+  Scored scored{.candidate = candidate, .cost = cost, .key = cost.total(), .draw = draw};
+  if (weights.temperature > 0) scored.key -= weights.temperature * GumbelOf(draw);
+  return scored;
+}
+
+void SortBest(size_t best, std::vector<Scored>* scored,
+              const std::function<bool(size_t, size_t)>& before) {
+  const size_t kept = std::min(best, scored->size());
+  std::partial_sort(scored->begin(), scored->begin() + static_cast<ptrdiff_t>(kept), scored->end(),
+                    [&](const Scored& a, const Scored& b) {
+                      if (a.key != b.key) return a.key < b.key;
+                      if (a.draw != b.draw) return a.draw < b.draw;
+                      return before(a.candidate, b.candidate);
+                    });
+  scored->resize(kept);
+}
+
 uint64_t PromptKey(std::span<const SequenceHash> sequence) {
   return sequence.empty() ? 0 : Raw(sequence.back());
 }
@@ -97,25 +108,18 @@ std::vector<RankedCandidate> RankCandidates(std::span<const CostCandidate> candi
   std::vector<Scored> scored;
   scored.reserve(candidates.size());
   for (size_t i = 0; i < candidates.size(); ++i) {
-    Scored s{.ranked = {.candidate = i, .cost = cost_of(candidates[i].input)}};
-    s.draw = DrawOf(candidates[i], weights.seed, prompt_key);
-    s.key = s.ranked.cost.total();
-    if (weights.temperature > 0) s.key -= weights.temperature * GumbelOf(s.draw);
-    scored.push_back(s);
+    const CostCandidate& candidate = candidates[i];
+    scored.push_back(Score(i, cost_of(candidate.input),
+                           TieBreak(candidate.cell, candidate.worker, weights.seed, prompt_key),
+                           weights));
   }
-  const auto before = [&](const Scored& a, const Scored& b) {
-    if (a.key != b.key) return a.key < b.key;
-    if (a.draw != b.draw) return a.draw < b.draw;
-    const CostCandidate& x = candidates[a.ranked.candidate];
-    const CostCandidate& y = candidates[b.ranked.candidate];
-    return std::tie(x.cell, x.worker) < std::tie(y.cell, y.worker);
-  };
-  const size_t kept = std::min(best, scored.size());
-  std::partial_sort(scored.begin(), scored.begin() + static_cast<ptrdiff_t>(kept), scored.end(),
-                    before);
+  SortBest(best, &scored, [&](size_t a, size_t b) {
+    return std::tie(candidates[a].cell, candidates[a].worker) <
+           std::tie(candidates[b].cell, candidates[b].worker);
+  });
   std::vector<RankedCandidate> ranked;
-  ranked.reserve(kept);
-  for (size_t i = 0; i < kept; ++i) ranked.push_back(scored[i].ranked);
+  ranked.reserve(scored.size());
+  for (const Scored& s : scored) ranked.push_back({.candidate = s.candidate, .cost = s.cost});
   return ranked;
 }
 

@@ -125,6 +125,22 @@ struct RankedCandidate {
   Cost cost;
 };
 
+// One candidate on its way into an order; for lists of other types than `CostCandidate`.
+struct Scored {
+  size_t candidate = 0;  // its place
+  Cost cost;
+  double key = 0;  // less is better; equals by `draw`
+  uint64_t draw = 0;
+};
+
+// The same for a worker and a prompt in every process that has the seed.
+uint64_t TieBreak(const std::string& cell, const HolderId& worker, uint64_t seed,
+                  uint64_t prompt_key);
+Scored Score(size_t candidate, const Cost& cost, uint64_t draw, const CostWeights& weights);
+// Leaves the `best`, in order; `before` tells of two places which comes first when all else is equal.
+void SortBest(size_t best, std::vector<Scored>* scored,
+              const std::function<bool(size_t, size_t)>& before);
+
 // What tells one prompt's tie-breaks from another's: its last block, 0 for a prompt without blocks.
 uint64_t PromptKey(std::span<const SequenceHash> sequence);
 

@@ -29,6 +29,16 @@ auto Oldest(Map& map) {
 
 }  // namespace
 
+void SortPromises(size_t cells_max, std::vector<CellPromises>* cells) {
+  const size_t shown = std::min(cells_max, cells->size());
+  std::partial_sort(cells->begin(), cells->begin() + static_cast<ptrdiff_t>(shown), cells->end(),
+                    [](const CellPromises& a, const CellPromises& b) {
+                      return std::tuple(a.believed >= kBelievedInFull, b.broken, a.cell) <
+                             std::tuple(b.believed >= kBelievedInFull, a.broken, b.cell);
+                    });
+  cells->resize(shown);
+}
+
 FleetMemory::OfDomain& FleetMemory::Touch(const Domain& domain, Time now) {
   if (!domains_.contains(domain) && domains_.size() >= options_.domains_max) {
     domains_.erase(std::min_element(
@@ -43,11 +53,16 @@ FleetMemory::OfDomain& FleetMemory::Touch(const Domain& domain, Time now) {
 void FleetMemory::SawCells(const Domain& domain, std::span<const CellFound> cells, Time now) {
   OfDomain& of_domain = Touch(domain, now);
   for (const CellFound& found : cells) {
-    of_domain.cells[found.cell] = {.cell = found.cell,
-                                   .address = found.address,
-                                   .load = found.load,
-                                   .labels = found.labels,
-                                   .seen = now};
+    KnownCell& known = of_domain.cells[found.cell];
+    if (known.cell.empty()) known.cell = found.cell;
+    if (known.address != found.address) known.address = found.address;
+    known.load = found.load;
+    known.seen = now;
+    if (found.labels.empty()) {
+      known.labels = nullptr;
+    } else if (known.labels == nullptr || *known.labels != found.labels) {
+      known.labels = std::make_shared<const Labels>(found.labels);
+    }
   }
   while (of_domain.cells.size() > options_.cells_max)
     of_domain.cells.erase(Oldest(of_domain.cells));
@@ -55,14 +70,15 @@ void FleetMemory::SawCells(const Domain& domain, std::span<const CellFound> cell
 
 void FleetMemory::SawWorkers(const Domain& domain, const std::string& cell,
                              std::shared_ptr<const WorkersAnswer> answer, Time now) {
-  auto& known = Touch(domain, now).workers;
-  known[cell] = {.answer = std::move(answer), .seen = now};
-  size_t workers = 0;
-  for (const auto& [name, of_cell] : known) workers += of_cell.answer->workers.size();
-  while (workers > options_.workers_max && known.size() > 1) {
-    const auto oldest = Oldest(known);
-    workers -= oldest->second.answer->workers.size();
-    known.erase(oldest);
+  OfDomain& of_domain = Touch(domain, now);
+  CellWorkers& of_cell = of_domain.workers[cell];
+  of_domain.worker_count += answer->workers.size();
+  if (of_cell.answer != nullptr) of_domain.worker_count -= of_cell.answer->workers.size();
+  of_cell = {.answer = std::move(answer), .seen = now};
+  while (of_domain.worker_count > options_.workers_max && of_domain.workers.size() > 1) {
+    const auto oldest = Oldest(of_domain.workers);
+    of_domain.worker_count -= oldest->second.answer->workers.size();
+    of_domain.workers.erase(oldest);
   }
 }
 
@@ -140,6 +156,33 @@ std::vector<KnownWorker> FleetMemory::Workers(const Domain& domain) const {
   return workers;
 }
 
+std::vector<KnownAnswer> FleetMemory::Answers(const Domain& domain) const {
+  std::vector<KnownAnswer> answers;
+  const auto found = domains_.find(domain);
+  if (found == domains_.end()) return answers;
+  for (const auto& [cell, of_cell] : found->second.workers) {
+    const auto known = found->second.cells.find(cell);
+    answers.push_back({.cell = cell, .answer = of_cell.answer, .seen = of_cell.seen});
+    if (known != found->second.cells.end()) answers.back().labels = known->second.labels;
+  }
+  return answers;
+}
+
+std::vector<WorkerNow> FleetMemory::Now(const std::string& cell,
+                                        std::span<const WorkerFound> workers, bool turns) const {
+  const std::vector<InFlight> in_flight = choices_.To(cell, workers);
+  const auto turns_of = turns ? turns_.find(cell) : turns_.end();
+  if (in_flight.empty() && turns_of == turns_.end()) return {};
+  std::vector<WorkerNow> now(workers.size());
+  for (size_t i = 0; i < workers.size(); ++i) {
+    if (!in_flight.empty()) now[i].in_flight = in_flight[i];
+    if (turns_of == turns_.end()) continue;
+    const auto turn = turns_of->second.find(workers[i].worker);
+    if (turn != turns_of->second.end()) now[i].turn = turn->second;
+  }
+  return now;
+}
+
 const KnownCell* FleetMemory::FindCell(const Domain& domain, const std::string& cell) const {
   const auto found = domains_.find(domain);
   if (found == domains_.end()) return nullptr;
@@ -174,47 +217,59 @@ const Labels* FleetMemory::LabelsOf(const Domain& domain, const std::string& cel
 size_t FleetMemory::ShownBy(const std::string& cell, const WorkersAnswer& answer,
                             std::span<const SequenceHash> sequence, Time now) {
   size_t shown = 0;
-  if (choices_.size() == 0) return shown;
+  if (choices_.To(cell).requests == 0) return shown;
   for (const WorkerFound& found : answer.workers) shown += choices_.Saw(cell, found, sequence, now);
   return shown;
 }
 
 void FleetMemory::TookTurn(const std::string& cell, const HolderId& worker, uint64_t turn) {
-  if (turns_.size() >= options_.workers_max && !turns_.contains({cell, worker})) turns_.clear();
-  turns_[{cell, worker}] = turn;
+  if (turns_count_ >= options_.workers_max) {
+    turns_.clear();
+    turns_count_ = 0;
+  }
+  const auto [at, is_new] = turns_[cell].insert_or_assign(worker, turn);
+  turns_count_ += is_new;
 }
 
 uint64_t FleetMemory::TurnOf(const std::string& cell, const HolderId& worker) const {
-  const auto found = turns_.find({cell, worker});
-  return found == turns_.end() ? 0 : found->second;
+  const auto of_cell = turns_.find(cell);
+  if (of_cell == turns_.end()) return 0;
+  const auto found = of_cell->second.find(worker);
+  return found == of_cell->second.end() ? 0 : found->second;
 }
 
 void FleetMemory::Sent(const Domain& domain, std::span<const SequenceHash> waypoints,
                        const std::string& cell, const HolderId& worker, Time now) {
+  if (waypoints.empty()) return;
+  OfDomain& of = Touch(domain, now);
   for (SequenceHash waypoint : waypoints) {
-    const auto [at, is_new] = sent_.try_emplace(WaypointKey(domain, waypoint));
+    const auto [at, is_new] = of.sent.try_emplace(waypoint);
     at->second = {.cell = cell, .worker = worker, .at = now};
-    if (is_new) sent_by_age_.emplace_back(domain, waypoint);
+    if (is_new) of.sent_by_age.push_back(waypoint);
   }
-  while (sent_.size() > options_.sent_max) {
-    sent_.erase(sent_by_age_.front());
-    sent_by_age_.pop_front();
+  while (of.sent.size() > options_.sent_max) {
+    of.sent.erase(of.sent_by_age.front());
+    of.sent_by_age.pop_front();
   }
 }
 
 void FleetMemory::SentIsShown(const Domain& domain, std::span<const SequenceHash> waypoints,
                               const HolderId& worker) {
+  const auto of = domains_.find(domain);
+  if (of == domains_.end()) return;
   for (SequenceHash waypoint : waypoints) {
-    const auto found = sent_.find(WaypointKey(domain, waypoint));
-    if (found != sent_.end() && found->second.worker == worker) found->second.worker = {};
+    const auto found = of->second.sent.find(waypoint);
+    if (found != of->second.sent.end() && found->second.worker == worker) found->second.worker = {};
   }
 }
 
 SentTo FleetMemory::LastSentTo(const Domain& domain, std::span<const SequenceHash> waypoints,
                                Time now) const {
+  const auto of = domains_.find(domain);
+  if (of == domains_.end()) return {};
   for (size_t depth = waypoints.size(); depth > 0; --depth) {
-    const auto found = sent_.find(WaypointKey(domain, waypoints[depth - 1]));
-    if (found != sent_.end() && found->second.at + options_.sent_ttl > now) {
+    const auto found = of->second.sent.find(waypoints[depth - 1]);
+    if (found != of->second.sent.end() && found->second.at + options_.sent_ttl > now) {
       return {.cell = found->second.cell,
               .worker = found->second.worker,
               .waypoints = static_cast<uint32_t>(depth),
@@ -272,20 +327,14 @@ std::vector<CellPromises> FleetMemory::Promises(size_t cells_max, Time now) cons
                      .believed = ShareOf(kept, now)});
     }
   }
-  const size_t shown = std::min(cells_max, all.size());
-  std::partial_sort(all.begin(), all.begin() + static_cast<ptrdiff_t>(shown), all.end(),
-                    [](const CellPromises& a, const CellPromises& b) {
-                      return std::tuple(a.believed >= kBelievedInFull, b.broken, a.cell) <
-                             std::tuple(b.believed >= kBelievedInFull, a.broken, b.cell);
-                    });
-  all.resize(shown);
+  SortPromises(cells_max, &all);
   return all;
 }
 
 size_t FleetMemory::workers() const {
   size_t n = 0;
   for (const auto& [domain, of_domain] : domains_) {
-    for (const auto& [cell, of_cell] : of_domain.workers) n += of_cell.answer->workers.size();
+    n += of_domain.worker_count;
   }
   return n;
 }

@@ -44,7 +44,7 @@ struct FleetMemoryOptions {
   size_t workers_max = 65536;  // of one domain; whole cells are forgotten, never the latest answer
   size_t in_flight_max = 65536;
   Duration in_flight_ttl = std::chrono::seconds(30);  // a choice nobody reports on counts this long
-  size_t sent_max = 65536;                            // waypoints of prompts sent somewhere
+  size_t sent_max = 65536;  // waypoints of prompts sent somewhere, of one domain
   Duration sent_ttl = std::chrono::seconds(10);
   Duration doubt_half_life = std::chrono::seconds(30);  // 0: everything is always believed
 };
@@ -53,7 +53,7 @@ struct KnownCell {
   std::string cell;
   std::string address;
   std::optional<Load> load = {};
-  std::map<std::string, std::string> labels = {};
+  std::shared_ptr<const Labels> labels = {};  // null: none
   Time seen{0};
 };
 
@@ -62,6 +62,20 @@ struct KnownWorker {
   HolderId worker = {};
   std::optional<Load> load = {};
   Time seen{0};
+};
+
+// What a cell's leaf last answered.
+struct KnownAnswer {
+  std::string cell;
+  std::shared_ptr<const WorkersAnswer> answer;
+  Time seen{0};
+  std::shared_ptr<const Labels> labels = {};  // the cell's; null: none
+};
+
+// What this frontend knows of a worker beside its leaf's answer.
+struct WorkerNow {
+  InFlight in_flight = {};
+  uint64_t turn = 0;  // of the latest request that was sent there; 0: none
 };
 
 // A cell that was sent a prompt with these leading waypoints not long ago: it will soon cover them.
@@ -94,6 +108,9 @@ struct CellPromises {
   double believed = 1;    // the share of its promises that is expected now
 };
 
+// Leaves `cells_max`: those that are doubted first, then those with most broken promises.
+void SortPromises(size_t cells_max, std::vector<CellPromises>* cells);
+
 class FleetMemory {
  public:
   explicit FleetMemory(const FleetMemoryOptions& options)
@@ -123,6 +140,11 @@ class FleetMemory {
   std::vector<Domain> Domains() const;
   // By cell.
   std::vector<KnownWorker> Workers(const Domain& domain) const;
+  // The same as they were answered; not copied.
+  std::vector<KnownAnswer> Answers(const Domain& domain) const;
+  // Of each of these workers, in their order; empty: nothing is in flight to any of them, and no turns are wanted.
+  std::vector<WorkerNow> Now(const std::string& cell, std::span<const WorkerFound> workers,
+                             bool turns) const;
   // What a worker says of itself, as last seen; null: nothing. Valid until the next call that is not const.
   const Labels* LabelsOf(const Domain& domain, const std::string& cell,
                          const HolderId& worker) const;
@@ -159,7 +181,7 @@ class FleetMemory {
   // What to expect of such a promise: all of it, or less of a cell that broke many lately.
   uint32_t Believed(const Domain& domain, const std::string& cell, uint32_t promised,
                     Time now) const;
-  // Of at most so many cells: those that are doubted first, then those with most broken promises.
+  // Of at most so many cells, as `SortPromises`.
   std::vector<CellPromises> Promises(size_t cells_max, Time now) const;
 
   size_t cells(const Domain& domain) const;
@@ -177,32 +199,32 @@ class FleetMemory {
     double share = 1;  // of its last promises, as of `seen`
     Time seen{0};
   };
-  struct OfDomain {
-    std::map<std::string, KnownCell> cells;
-    std::map<std::string, Kept> promises;        // by cell; as many as cells
-    std::map<std::string, CellWorkers> workers;  // by cell
-    std::map<std::string, CellRoles> roles;      // by cell; as many as cells
-    uint32_t block_size = 0;
-    Time touched{0};
-    std::optional<Time> explored;
-    std::optional<Time> listed;
-  };
   struct SentWaypoint {
     std::string cell;
     HolderId worker = {};
     Time at{0};
   };
-  using WaypointKey = std::pair<Domain, SequenceHash>;
-
+  struct OfDomain {
+    std::map<std::string, KnownCell> cells;
+    std::map<std::string, Kept> promises;        // by cell; as many as cells
+    std::map<std::string, CellWorkers> workers;  // by cell
+    size_t worker_count = 0;                     // in all of them
+    std::map<std::string, CellRoles> roles;      // by cell; as many as cells
+    uint32_t block_size = 0;
+    Time touched{0};
+    std::optional<Time> explored;
+    std::optional<Time> listed;
+    absl::flat_hash_map<SequenceHash, SentWaypoint> sent;
+    std::deque<SequenceHash> sent_by_age;  // of `sent`, by their first time
+  };
   OfDomain& Touch(const Domain& domain, Time now);
   double ShareOf(const Kept& kept, Time now) const;
 
   const FleetMemoryOptions options_;
   absl::flat_hash_map<Domain, OfDomain> domains_;
   InFlightChoices choices_;
-  absl::flat_hash_map<std::pair<std::string, HolderId>, uint64_t> turns_;
-  absl::flat_hash_map<WaypointKey, SentWaypoint> sent_;
-  std::deque<WaypointKey> sent_by_age_;  // of `sent_`, by their first time
+  absl::flat_hash_map<std::string, absl::flat_hash_map<HolderId, uint64_t>> turns_;  // by cell
+  size_t turns_count_ = 0;
 };
 
 }  // namespace kvatlas

@@ -67,6 +67,7 @@ namespace kvatlas {
 
 class RouteObserver;
 class RoutedPrompt;
+class Fleet;
 
 inline constexpr size_t kDomainNameBytesMax = 256;  // of model and of tenant
 inline constexpr size_t kSessionIdBytesMax = 256;
@@ -316,9 +317,7 @@ class Frontend {
   const FrontendOptions& options() const;
 
  private:
-  friend class RouteTask;
-  struct Shared;  // what routes share; kept alive by those that still run
-  const std::shared_ptr<Shared> shared_;
+  const std::shared_ptr<Fleet> fleet_;  // kept alive by routes that still run
 };
 
 }  // namespace kvatlas

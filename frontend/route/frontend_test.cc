@@ -169,6 +169,18 @@ TEST_F(FrontendTest, WithoutHierarchyAndMemoryTheConfiguredLeavesAreAsked) {
   EXPECT_THAT(route.receipt.reason, HasSubstr("UNAVAILABLE"));
 }
 
+TEST_F(FrontendTest, WhereNoHierarchyIsConfiguredTheConfiguredLeavesAreNoFallback) {
+  options_.hierarchies = ShardMap();
+  options_.leaves = {{.cell = "own", .address = "own:1"}};
+  fleet_.workers["own:1"] = {.workers = {Worker("w0", 12)}};
+  const RouteResult route = Route();
+  EXPECT_EQ(route.overlap_blocks, 12u);
+  EXPECT_EQ(route.receipt.fallback, Fallback::kNone);
+  EXPECT_THAT(route.receipt.reason, IsEmpty());
+  TearLeavesDown();
+  EXPECT_EQ(Route().receipt.fallback, Fallback::kLoadOnly);
+}
+
 TEST_F(FrontendTest, WithEverythingDownARememberedWorkerIsChosenByLoad) {
   fleet_.AddCell(
       "a", 64,

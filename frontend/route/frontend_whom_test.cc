@@ -1,6 +1,7 @@
 // Whom a route asks ahead of the hierarchy, and whom it leaves alone.
 
 #include <chrono>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -17,6 +18,8 @@ namespace {
 
 using std::chrono::seconds;
 using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::UnorderedElementsAre;
 
 // ---- Leaves that are asked ahead ----
 
@@ -160,6 +163,52 @@ TEST_F(FrontendTest, CellsWithoutALiveWorkerDoNotKeepOthersFromBeingAsked) {
   EXPECT_EQ(route.receipt.cells.size(), 3u);
 }
 
+// ---- Engines that are given ----
+
+TEST_F(FrontendTest, WithNothingToAskTheGivenEnginesServeByLoad) {
+  options_.hierarchies = ShardMap();
+  options_.engines = {{"e0", "http://e0:1"}, {"e1", "http://e1:1"}, {"e2", "http://e2:1"}};
+  std::map<std::string, int> chosen;
+  for (int i = 0; i < 9; ++i) {
+    const RouteResult route = Route();
+    EXPECT_EQ(route.receipt.fallback, Fallback::kLoadOnly);
+    EXPECT_EQ(route.overlap_blocks, 0u);
+    ++chosen[route.url];
+    frontend().Report(route.decision_id, {.accepted = true});
+  }
+  EXPECT_THAT(chosen, UnorderedElementsAre(std::pair("http://e0:1", 3), std::pair("http://e1:1", 3),
+                                           std::pair("http://e2:1", 3)));
+}
+
+TEST_F(FrontendTest, WithEverythingDownSinceTheStartTheGivenEnginesServeByLoad) {
+  options_.engines = {{"e0", "http://e0:1"}};
+  options_.leaves = {{.cell = "own", .address = "own:1"}};
+  const RouteResult down = Route();
+  EXPECT_EQ(down.worker.name, "e0");
+  EXPECT_EQ(down.receipt.fallback, Fallback::kLoadOnly);
+  EXPECT_THAT(down.receipt.reason, HasSubstr("hierarchy h: UNAVAILABLE"));
+  // They answer, but have not heard of any model yet.
+  fleet_.cells["h"] = {};
+  fleet_.workers["own:1"] = {};
+  EXPECT_EQ(Route().worker.name, "e0");
+  // One that fails is left for another.
+  options_.engines["e1"] = "http://e1:1";
+  frontend_ = nullptr;
+  const RouteResult first = Route();
+  frontend().Report(first.decision_id, {.unreachable = true});
+  EXPECT_NE(Route().worker, first.worker);
+}
+
+TEST_F(FrontendTest, AModelThatTheFleetDoesNotKnowAmongOthersIsNotFoundThoughEnginesAreGiven) {
+  options_.engines = {{"e0", "http://e0:1"}};
+  fleet_.AddCell("a", 0, {Worker("w0", 0)});
+  Route();
+  fleet_.cells["h"] = {};
+  EXPECT_EQ(
+      frontend().Route({.domain = {"other", ""}, .sequence_hashes = Prompt(1)}).status().code(),
+      absl::StatusCode::kNotFound);
+}
+
 // ---- Another worker for the same request ----
 
 class RouteAgainTest : public FrontendTest {
@@ -186,6 +235,42 @@ TEST_F(RouteAgainTest, AnotherWorkerIsChosenAndCounted) {
   const absl::StatusOr<RouteResult> third = Again(*second);
   ASSERT_TRUE(third.ok());
   EXPECT_EQ(third->worker.name, "w2");
+}
+
+TEST_F(RouteAgainTest, NobodyIsAskedAsLongAsAnotherWorkerIsThere) {
+  fleet_.AddCell("a", 64, {Worker("w0", 64), Worker("w1", 32)});
+  const RouteResult first = Route();
+  fleet_.leaves_asked.clear();
+  fleet_.hierarchies_asked.clear();
+  const absl::StatusOr<RouteResult> second = Again(first);
+  ASSERT_TRUE(second.ok());
+  EXPECT_EQ(second->worker.name, "w1");
+  EXPECT_EQ(second->receipt.fallback, Fallback::kNone);
+  EXPECT_EQ(second->receipt.cells.size(), 1u) << "who was asked at first";
+  EXPECT_THAT(fleet_.leaves_asked, testing::IsEmpty());
+  EXPECT_THAT(fleet_.hierarchies_asked, testing::IsEmpty());
+}
+
+TEST_F(RouteAgainTest, WhenNobodyIsLeftOthersAreAsked) {
+  fleet_.AddCell("a", 64, {Worker("w0", 64)});
+  fleet_.AddCell("b", 0, {Worker("w1", 0)});  // cannot win at first
+  const RouteResult first = Route();
+  EXPECT_THAT(fleet_.leaves_asked, ElementsAre("a:1"));
+  const absl::StatusOr<RouteResult> second = Again(first);
+  ASSERT_TRUE(second.ok());
+  EXPECT_EQ(second->worker.name, "w1");
+}
+
+TEST_F(RouteAgainTest, ARouteOfLongAgoIsMadeAnew) {
+  fleet_.AddCell("a", 64, {Worker("w0", 64), Worker("w1", 32)});
+  const RouteResult first = Route();
+  fleet_.hierarchies_asked.clear();
+  clock_.Advance(options_.route_again_ttl);
+  fleet_.workers["a:1"].workers[1].blocks = 40;
+  const absl::StatusOr<RouteResult> second = Again(first);
+  ASSERT_TRUE(second.ok());
+  EXPECT_EQ(second->overlap_blocks, 40u);
+  EXPECT_THAT(fleet_.hierarchies_asked, ElementsAre("h"));
 }
 
 TEST_F(RouteAgainTest, APreparedPromptIsRoutedLikeItsTokensAndIsNotMadeAgain) {

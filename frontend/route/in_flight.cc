@@ -21,7 +21,7 @@ void InFlightChoices::Choose(uint64_t id, NewChoice choice, Time now) {
   }
   const CellWorker worker(std::move(choice.cell), std::move(choice.worker));
   Add(worker, choice.blocks);
-  OfWorker& of_worker = to_worker_[worker];
+  OfWorker& of_worker = *Find(worker.first, worker.second);
   of_worker.ids.push_back(id);
   if (!of_worker.requests.has_value() && choice.load.has_value())
     of_worker.requests = RequestsOf(*choice.load);
@@ -35,22 +35,31 @@ void InFlightChoices::Choose(uint64_t id, NewChoice choice, Time now) {
   by_age_.emplace_back(now, id);
 }
 
+const InFlightChoices::OfWorker* InFlightChoices::Find(const std::string& cell,
+                                                       const HolderId& worker) const {
+  const auto of_cell = to_cell_.find(cell);
+  if (of_cell == to_cell_.end()) return nullptr;
+  const auto found = of_cell->second.workers.find(worker);
+  return found == of_cell->second.workers.end() ? nullptr : &found->second;
+}
+
 void InFlightChoices::Add(const CellWorker& worker, uint64_t blocks) {
-  for (InFlight* to : {&to_worker_[worker].sum, &to_cell_[worker.first]}) {
+  OfCell& cell = to_cell_[worker.first];
+  for (InFlight* to : {&cell.sum, &cell.workers[worker.second].sum}) {
     to->blocks += blocks;
     to->requests += 1;
   }
 }
 
 void InFlightChoices::Subtract(const CellWorker& worker, uint64_t blocks) {
-  const auto at = to_worker_.find(worker);
   const auto cell = to_cell_.find(worker.first);
-  for (InFlight* from : {&at->second.sum, &cell->second}) {
+  const auto at = cell->second.workers.find(worker.second);
+  for (InFlight* from : {&cell->second.sum, &at->second.sum}) {
     from->blocks -= blocks;
     from->requests -= 1;
   }
-  if (at->second.sum.requests == 0) to_worker_.erase(at);
-  if (cell->second.requests == 0) to_cell_.erase(cell);
+  if (at->second.sum.requests == 0) cell->second.workers.erase(at);
+  if (cell->second.sum.requests == 0) to_cell_.erase(cell);
 }
 
 bool InFlightChoices::ReleaseAtWorker(uint64_t id, bool told) {
@@ -58,7 +67,7 @@ bool InFlightChoices::ReleaseAtWorker(uint64_t id, bool told) {
   if (found == choices_.end() || !found->second.prefilling) return false;
   Choice& choice = found->second;
   choice.prefilling = false;
-  OfWorker& of_worker = to_worker_.at(choice.prefill);
+  OfWorker& of_worker = *Find(choice.prefill.first, choice.prefill.second);
   of_worker.ids.erase(std::find(of_worker.ids.begin(), of_worker.ids.end(), id));
   if (told) ++of_worker.accepted;
   Subtract(choice.prefill, choice.blocks);
@@ -87,7 +96,7 @@ std::optional<InFlightChoices::CellWorker> InFlightChoices::WorkerOf(uint64_t id
   return found->second.prefill;
 }
 
-std::optional<InFlightChoices::CellWorker> InFlightChoices::TakerOf(uint64_t id) const {
+std::optional<InFlightChoices::CellWorker> InFlightChoices::DestinationOf(uint64_t id) const {
   const auto found = choices_.find(id);
   if (found == choices_.end()) return std::nullopt;
   return found->second.decode.has_value() ? found->second.decode : found->second.prefill;
@@ -104,11 +113,10 @@ size_t InFlightChoices::Expire(Time now) {
 
 size_t InFlightChoices::Saw(const std::string& cell, const WorkerFound& found,
                             std::span<const SequenceHash> sequence, Time now) {
-  const CellWorker worker(cell, found.worker);
-  const auto at = to_worker_.find(worker);
-  if (at == to_worker_.end()) return 0;
-  const size_t held = ReleaseHeld(&at->second, found, sequence);
-  return held + ReleaseRisen(worker, found, now);
+  OfWorker* const worker = Find(cell, found.worker);
+  if (worker == nullptr) return 0;
+  const size_t held = ReleaseHeld(worker, found, sequence);
+  return held + ReleaseRisen(cell, found, now);
 }
 
 // Equal hashes at a place mean equal prompts up to there, so one comparison tells.
@@ -126,10 +134,10 @@ size_t InFlightChoices::ReleaseHeld(OfWorker* of_worker, const WorkerFound& foun
   return held.size();
 }
 
-size_t InFlightChoices::ReleaseRisen(const CellWorker& worker, const WorkerFound& found, Time now) {
-  const auto at = to_worker_.find(worker);
-  if (at == to_worker_.end() || !found.load.has_value()) return 0;
-  OfWorker& of_worker = at->second;
+size_t InFlightChoices::ReleaseRisen(const std::string& cell, const WorkerFound& found, Time now) {
+  OfWorker* const worker = Find(cell, found.worker);
+  if (worker == nullptr || !found.load.has_value()) return 0;
+  OfWorker& of_worker = *worker;
   const uint64_t requests = RequestsOf(*found.load);
   const uint64_t before = std::exchange(of_worker.requests, requests).value_or(requests);
   uint64_t risen = requests - std::min(before, requests);
@@ -151,13 +159,25 @@ size_t InFlightChoices::ReleaseRisen(const CellWorker& worker, const WorkerFound
 }
 
 InFlight InFlightChoices::To(const std::string& cell, const HolderId& worker) const {
-  const auto found = to_worker_.find({cell, worker});
-  return found == to_worker_.end() ? InFlight{} : found->second.sum;
+  const OfWorker* const found = Find(cell, worker);
+  return found == nullptr ? InFlight{} : found->sum;
+}
+
+std::vector<InFlight> InFlightChoices::To(const std::string& cell,
+                                          std::span<const WorkerFound> workers) const {
+  const auto of_cell = to_cell_.find(cell);
+  if (of_cell == to_cell_.end()) return {};
+  std::vector<InFlight> all(workers.size());
+  for (size_t i = 0; i < workers.size(); ++i) {
+    const auto found = of_cell->second.workers.find(workers[i].worker);
+    if (found != of_cell->second.workers.end()) all[i] = found->second.sum;
+  }
+  return all;
 }
 
 InFlight InFlightChoices::To(const std::string& cell) const {
   const auto found = to_cell_.find(cell);
-  return found == to_cell_.end() ? InFlight{} : found->second;
+  return found == to_cell_.end() ? InFlight{} : found->second.sum;
 }
 
 }  // namespace kvatlas

@@ -66,8 +66,8 @@ class InFlightChoices {
   // The worker that prefills has it; one that is to decode it does not know yet. False as `Release`.
   bool ReleasePrefill(uint64_t id);
   std::optional<CellWorker> WorkerOf(uint64_t id) const;
-  // Who takes the request from its client: who is to decode it, where that is another.
-  std::optional<CellWorker> TakerOf(uint64_t id) const;
+  // Where the client's request is sent: to the worker that is to decode it, where that is another.
+  std::optional<CellWorker> DestinationOf(uint64_t id) const;
   // Forgets what is older than the time to live; returns how many.
   size_t Expire(Time now);
 
@@ -76,6 +76,8 @@ class InFlightChoices {
              std::span<const SequenceHash> sequence, Time now);
 
   InFlight To(const std::string& cell, const HolderId& worker) const;
+  // Of each of these workers, in their order; empty: nothing is in flight to any worker of the cell.
+  std::vector<InFlight> To(const std::string& cell, std::span<const WorkerFound> workers) const;
   InFlight To(const std::string& cell) const;
   size_t size() const { return choices_.size(); }
 
@@ -96,19 +98,27 @@ class InFlightChoices {
     uint64_t accepted = 0;             // released by reports, not yet in its load
   };
 
+  struct OfCell {
+    InFlight sum;
+    absl::flat_hash_map<HolderId, OfWorker> workers;
+  };
+
+  const OfWorker* Find(const std::string& cell, const HolderId& worker) const;
+  OfWorker* Find(const std::string& cell, const HolderId& worker) {
+    return const_cast<OfWorker*>(std::as_const(*this).Find(cell, worker));
+  }
   void Add(const CellWorker& worker, uint64_t blocks);
   void Subtract(const CellWorker& worker, uint64_t blocks);
   bool ReleaseAtWorker(uint64_t id, bool told);
   size_t ReleaseHeld(OfWorker* of_worker, const WorkerFound& found,
                      std::span<const SequenceHash> sequence);
-  size_t ReleaseRisen(const CellWorker& worker, const WorkerFound& found, Time now);
+  size_t ReleaseRisen(const std::string& cell, const WorkerFound& found, Time now);
 
   const size_t choices_max_;
   const Duration ttl_;
   absl::flat_hash_map<uint64_t, Choice> choices_;
-  std::deque<std::pair<Time, uint64_t>> by_age_;  // released ones are skipped when they come up
-  absl::flat_hash_map<CellWorker, OfWorker> to_worker_;
-  absl::flat_hash_map<std::string, InFlight> to_cell_;
+  std::deque<std::pair<Time, uint64_t>> by_age_;      // released ones are skipped when they come up
+  absl::flat_hash_map<std::string, OfCell> to_cell_;  // no entry of nothing
 };
 
 }  // namespace kvatlas

@@ -374,7 +374,7 @@ TEST_F(DecodersTest, WithoutAnyHierarchyTheConfiguredLeavesAreSearched) {
   const RouteResult route = Route();
   EXPECT_EQ(route.worker.name, "w0");
   EXPECT_EQ(route.decode->worker.name, "w2");
-  EXPECT_EQ(route.receipt.fallback, Fallback::kOwnCell);
+  EXPECT_EQ(route.receipt.fallback, Fallback::kNone);
 }
 
 TEST_F(DecodersTest, WhenOnlyTheDecodersLeafAnswersItsAnswerCountsForWhoIsRemembered) {

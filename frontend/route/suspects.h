@@ -43,6 +43,8 @@ class Suspects {
   void Clear(const CellWorker& worker);
 
   bool Contains(const CellWorker& worker, Time now) const;
+  // Suspected, or lately suspected.
+  bool Has(const CellWorker& worker) const { return until_.contains(worker); }
   bool empty() const { return until_.empty(); }
   size_t Count(Time now) const;
 

@@ -69,7 +69,7 @@ TEST_F(ProxyTest, TheEngineGetsTheVeryBytesAndTheClientItsAnswer) {
   EXPECT_THAT(
       answer,
       AllOf(HasSubstr("x-kvatlas-worker: w0\r\n"), HasSubstr("x-kvatlas-cell: cell\r\n"),
-            HasSubstr("x-kvatlas-decision: "), HasSubstr("x-kvatlas-fallback: own_cell\r\n"),
+            HasSubstr("x-kvatlas-decision: "), HasSubstr("x-kvatlas-fallback: none\r\n"),
             HasSubstr("x-kvatlas-overlap-blocks: 7\r\n")));  // of 8: the last token is computed
 }
 

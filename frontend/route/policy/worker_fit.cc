@@ -28,6 +28,12 @@ bool Contains(std::span<const std::string> names, const std::string& name) {
   return std::binary_search(names.begin(), names.end(), name);
 }
 
+uint64_t QueueOf(const std::optional<Load>& load, const InFlight& in_flight) {
+  return in_flight.blocks + (load.has_value() ? load->waiting_prefill_blocks : 0);
+}
+
+}  // namespace
+
 bool IsAllowed(const WorkerFilter& filter, const HolderId& worker, const WorkerLabels* own,
                const WorkerLabels* of_cell) {
   if (!filter.allowed_workers.empty() && !Contains(filter.allowed_workers, worker.name))
@@ -45,10 +51,6 @@ bool IsAllowed(const WorkerFilter& filter, const HolderId& worker, const WorkerL
                      });
 }
 
-uint64_t QueueOf(const std::optional<Load>& load, const InFlight& in_flight) {
-  return in_flight.blocks + (load.has_value() ? load->waiting_prefill_blocks : 0);
-}
-
 bool IsOverloaded(const OverloadThresholds& overload, const std::optional<Load>& load,
                   const InFlight& in_flight) {
   if (!overload.any()) return false;
@@ -61,8 +63,6 @@ bool IsOverloaded(const OverloadThresholds& overload, const std::optional<Load>&
       static_cast<double>(load->used_blocks) + static_cast<double>(load->free_blocks);
   return pool > 0 && static_cast<double>(load->used_blocks) >= overload.used_share * pool;
 }
-
-}  // namespace
 
 Role RoleOf(const WorkerLabels* own, const WorkerLabels* of_cell) {
   const std::string_view role = LabelOf(kRoleLabel, own, of_cell);

@@ -69,6 +69,13 @@ using WorkerLabels = std::map<std::string, std::string>;
 // `own` and `of_cell` may be null.
 Role RoleOf(const WorkerLabels* own, const WorkerLabels* of_cell);
 
+// By the request, and by what the worker says of itself; `overload` is not looked at.
+bool IsAllowed(const WorkerFilter& filter, const HolderId& worker, const WorkerLabels* own,
+               const WorkerLabels* of_cell);
+bool IsOverloaded(const OverloadThresholds& overload, const std::optional<Load>& load,
+                  const InFlight& in_flight);
+
+// Both.
 Fit FitOf(const WorkerFilter& filter, const HolderId& worker, const WorkerLabels* own,
           const WorkerLabels* of_cell, const std::optional<Load>& load, const InFlight& in_flight);
 

@@ -1,0 +1,159 @@
+#include "frontend/route/candidates.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace kvatlas {
+namespace {
+
+const OverloadThresholds kNoThresholds = {};
+
+// Last known loads may be long over: for them no worker is left out.
+const OverloadThresholds& ThresholdsOf(const RouteRequest& request, const CandidateCell& cell) {
+  return cell.remembered ? kNoThresholds : *request.overload;
+}
+
+// Blocks of the prompt that its sibling's worker is about to have.
+uint32_t BlocksOfSibling(const RouteRequest& request, const SentTo& sibling) {
+  if (sibling.cell.empty()) return 0;
+  return std::min(request.options().schedule->BlocksCovered(sibling.waypoints),
+                  request.prompt->reusable_blocks());
+}
+
+}  // namespace
+
+bool CandidateCell::has(Role role) const {
+  return std::any_of(traits.begin(), traits.end(),
+                     [&](const Traits& worker) { return worker.role == role && worker.allowed; });
+}
+
+CandidateCellPtr MakeCandidateCell(const RouteRequest& request, const Labels* of_cell,
+                                   CandidateCell cell) {
+  const std::shared_ptr<const std::set<std::string>> draining = request.fleet->draining.Get();
+  const WorkerFilter filter = {.tenant = request.domain().tenant,
+                               .allowed_workers = request.input->allowed_workers,
+                               .excluded_workers = request.input->excluded_workers,
+                               .required_labels = &request.input->required_labels,
+                               .draining = draining.get()};
+  cell.traits.reserve(cell.answer->workers.size());
+  for (const WorkerFound& found : cell.answer->workers) {
+    const Labels* own = cell.answer->LabelsOf(found.worker);
+    cell.traits.push_back(
+        {.role = RoleOf(own, of_cell), .allowed = IsAllowed(filter, found.worker, own, of_cell)});
+  }
+  return std::make_shared<const CandidateCell>(std::move(cell));
+}
+
+// ---- Standings ----
+
+Standing StandingOf(const RouteRequest& request, const FleetView& view, const std::string& cell,
+                    const HolderId& worker) {
+  for (const CellWorker& tried : request.input->tried) {
+    if (tried.first == cell && tried.second == worker) return Standing::kTried;
+  }
+  const bool suspect = !view.suspects->empty() && view.suspects->Contains({cell, worker}, view.at);
+  return suspect ? Standing::kSuspect : Standing::kGood;
+}
+
+CellStanding StandingOf(const RouteRequest& request, const FleetView& view,
+                        const CandidateCell& cell, const std::vector<WorkerNow>& now) {
+  const OverloadThresholds& overload = ThresholdsOf(request, cell);
+  CellStanding standing;
+  for (size_t i = 0; i < cell.traits.size(); ++i) {
+    const auto& [role, allowed] = cell.traits[i];
+    if (!allowed) {
+      ++standing.not_allowed;
+      continue;
+    }
+    const WorkerFound& found = cell.answer->workers[i];
+    const InFlight& in_flight = NowOf(now, i).in_flight;
+    if (IsOverloaded(overload, found.load, in_flight)) {
+      ++(role == Role::kDecode ? standing.overloaded_decoders : standing.overloaded);
+      standing.least_excess =
+          std::min(standing.least_excess, QueueExcess(overload, found.load, in_flight));
+      continue;
+    }
+    Standing& best = role == Role::kDecode    ? standing.decodes
+                     : role == Role::kPrefill ? standing.prefills
+                                              : standing.alone;
+    if (best != Standing::kGood)
+      best = std::min(best, StandingOf(request, view, cell.cell, found.worker));
+  }
+  return standing;
+}
+
+// ---- Costs ----
+
+uint32_t OverlapOf(const RouteRequest& request, const CandidateCell& cell, size_t worker) {
+  const WorkerFound& found = cell.answer->workers[worker];
+  if (cell.remembered || found.trust == Trust::kStale) return 0;
+  return std::min(found.blocks, request.prompt->reusable_blocks());
+}
+
+CostInput CostInputOf(const RouteRequest& request, const SentTo& sibling, const CandidateCell& cell,
+                      size_t worker, const WorkerNow& now) {
+  const WorkerFound& found = cell.answer->workers[worker];
+  const uint32_t overlap = OverlapOf(request, cell, worker);
+  CostInput input = {.prompt_blocks = request.prompt->blocks(),
+                     .overlap_blocks = overlap,
+                     .fetched = cell.remembered ? FetchedBlocks() : found.fetched,
+                     .load = found.load,
+                     .in_flight_blocks = now.in_flight.blocks,
+                     .in_flight_requests = now.in_flight.requests,
+                     .distance = cell.distance,
+                     .expected_output_tokens = request.input->expected_output_tokens,
+                     .turn = now.turn};
+  if (request.session.has_value()) {
+    input.leaves_session =
+        request.session->first != cell.cell || request.session->second != found.worker;
+  }
+  const uint32_t of_sibling = BlocksOfSibling(request, sibling);
+  if (of_sibling <= overlap) return input;
+  if (sibling.cell == cell.cell && sibling.worker == found.worker) {
+    input.overlap_blocks = of_sibling;
+  } else {
+    input.duplicated_blocks = of_sibling - overlap;
+  }
+  return input;
+}
+
+double BestCostOf(const RouteRequest& request, const FleetView& view, const CandidateCell& cell,
+                  const std::vector<WorkerNow>& now) {
+  double best = std::numeric_limits<double>::infinity();
+  for (size_t i = 0; i < cell.traits.size(); ++i) {
+    const auto& [role, allowed] = cell.traits[i];
+    const WorkerFound& found = cell.answer->workers[i];
+    const WorkerNow& worker = NowOf(now, i);
+    if (!allowed || role == Role::kDecode ||
+        IsOverloaded(ThresholdsOf(request, cell), found.load, worker.in_flight) ||
+        StandingOf(request, view, cell.cell, found.worker) != Standing::kGood)
+      continue;
+    best = std::min(
+        best, request.policy->CostOf(CostInputOf(request, view.sibling, cell, i, worker)).total());
+  }
+  return best;
+}
+
+DeepestBlocks DeepestOf(const WorkersAnswer& answer) {
+  DeepestBlocks deepest;
+  for (const WorkerFound& worker : answer.workers) {
+    deepest.reusable = std::max(deepest.reusable, worker.blocks);
+    deepest.held = std::max({deepest.held, worker.blocks, worker.held});
+  }
+  return deepest;
+}
+
+void Answers::Add(Answered answered) {
+  const CellStanding& standing = answered.standing;
+  good_ += standing.best() == Standing::kGood;
+  if (standing.best() == Standing::kGood) cheapest_ = std::min(cheapest_, answered.best_cost);
+  overloaded_ += standing.overloaded;
+  alone_ = alone_ || standing.alone == Standing::kGood;
+  prefills_ = prefills_ || standing.prefills == Standing::kGood;
+  decodes_ = decodes_ || standing.decodes == Standing::kGood;
+  const DeepestBlocks deepest = DeepestOf(*answered.cell->answer);
+  coverage_overstates_ = coverage_overstates_ || deepest.held > deepest.reusable;
+  cells_.push_back(std::move(answered.cell));
+}
+
+}  // namespace kvatlas

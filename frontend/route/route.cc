@@ -1,0 +1,393 @@
+#include "frontend/route/route.h"
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <utility>
+
+#include "frontend/route/decoder_search.h"
+#include "frontend/route/route_observer.h"
+
+namespace kvatlas {
+namespace {
+
+// In a fleet where some workers prefill and others decode the hierarchy names all of its cells so often, not its best alone.
+constexpr Duration kListCellsEvery = std::chrono::seconds(10);
+void AddReason(const std::string& why, std::string* reason) {
+  if (why.empty()) return;
+  if (!reason->empty()) *reason += "; ";
+  *reason += why;
+}
+
+std::string UrlOf(const RouteRequest& request, const ChosenWorker& worker) {
+  return UrlOf(worker.cell->answer->LabelsOf(worker.id()), *request.engines, worker.id());
+}
+
+}  // namespace
+
+// Names are looked up for every worker: they are sorted here.
+Route::Route(std::shared_ptr<Fleet> fleet, RouteInput input, Frontend::Callback callback)
+    : fleet_(std::move(fleet)), began_(fleet_->clock->Now()), callback_(std::move(callback)) {
+  std::sort(input.allowed_workers.begin(), input.allowed_workers.end());
+  std::sort(input.excluded_workers.begin(), input.excluded_workers.end());
+  input_ = std::make_shared<const RouteInput>(std::move(input));
+}
+
+// ---- A try ----
+
+void Route::Start() {
+  RouteInput input = *input_;
+  if (absl::Status bad = CheckNames(input.domain, input.session_id); !bad.ok())
+    return Fail(std::move(bad));
+  if (absl::Status bad = fleet_->Prepare(&input); !bad.ok()) return Fail(std::move(bad));
+  if (fleet_->stopped()) return Fail(StoppedError());
+  absl::Status full =
+      CheckMemoryForQuestion(fleet_->options.memory_budget, input.prepared->blocks());
+  if (!full.ok()) return Fail(std::move(full));
+  input_ = std::make_shared<const RouteInput>(std::move(input));
+  Begin(input_->prepared);
+}
+
+void Route::Again(const RoutedPrompt& routed) {
+  if (fleet_->stopped()) return Fail(StoppedError());
+  if (routed.at + fleet_->options.route_again_ttl > began_) {
+    MakeTry(input_->prepared);
+    try_->receipt = routed.receipt;
+    Committed committed =
+        ChooseAndCount(*try_->request, routed.cells, {.only_good = true, .engines = false});
+    if (committed.choice.verdict == Verdict::kChosen)
+      return Finish(std::move(committed), routed.cells);
+  }
+  Start();
+}
+
+void Route::MakeTry(PreparedPrompt::Ptr prompt) {
+  tried_since_ = fleet_->clock->Now();
+  const FrontendOptions& options = fleet_->options;
+  const Duration deadline = input_->deadline > Duration(0) ? input_->deadline : options.deadline;
+  auto request = std::make_shared<const RouteRequest>(
+      RouteRequest{.fleet = fleet_,
+                   .input = input_,
+                   .policy = fleet_->PolicyOf(input_->domain.model),
+                   .overload = fleet_->overload.Get(),
+                   .engines = fleet_->engines.Get(),
+                   .prompt = std::move(prompt),
+                   .session = fleet_->SessionOf(*input_),
+                   .until = tried_since_ + deadline});
+  const bool hierarchy = !fleet_->hierarchies.Get()->empty();
+  CellSearch search(request, hierarchy ? SourcesAfterHierarchy() : SourcesWithoutHierarchy());
+  try_ = std::make_unique<Try>(Try{.request = request, .search = std::move(search)});
+  try_->receipt.blocks = request->prompt->blocks();
+}
+
+void Route::Begin(PreparedPrompt::Ptr prompt) {
+  MakeTry(std::move(prompt));
+  if (fleet_->hierarchies.Get()->empty()) return AskNext();
+  AskHierarchy();
+}
+
+bool Route::BeginWith(uint32_t block_size) {
+  if (block_size == 0) return false;
+  const PreparedPrompt::Ptr prompt = try_->request->prompt;
+  const std::shared_ptr<ModelFleet> model = try_->request->KnownModel();
+  {
+    MutexLock lock(&model->mutex);
+    if (model->memory.BlockSize(input_->domain) != block_size)
+      model->memory.SetBlockSize(input_->domain, block_size, fleet_->clock->Now());
+  }
+  if (began_with_block_size_ || !prompt->DiffersIn(block_size)) return false;
+  began_with_block_size_ = true;
+  absl::StatusOr<PreparedPrompt::Ptr> other = prompt->InBlocksOf(block_size);
+  if (other.ok()) {
+    Begin(*std::move(other));
+  } else {
+    Fail(other.status());
+  }
+  return true;
+}
+
+// ---- The hierarchy ----
+
+void Route::AskHierarchy() {
+  const RequestPtr request = try_->request;
+  const Duration budget = Share(request->Left(), kHierarchyShare);
+  if (budget < kHopMin) {
+    AddReason("no time left for a hierarchy", &try_->receipt.reason);
+    return AskNext();
+  }
+  try_->cells_wanted = fleet_->options.cells_best;
+  const std::shared_ptr<ModelFleet> model = request->Model();
+  {
+    MutexLock lock(&model->mutex);
+    if (model->memory.IsDue(request->domain(), FleetMemory::Errand::kListCells, kListCellsEvery,
+                            request->Now()))
+      try_->cells_wanted = 0;
+  }
+  try_->ahead = AskedAhead::Guess(request);
+  AskTop(request, try_->cells_wanted, budget,
+         [self = shared_from_this()](TopAnswer top) { self->OnTop(std::move(top)); });
+}
+
+void Route::OnTop(TopAnswer top) {
+  try_->receipt.find_cells_us += top.us;
+  for (const CellsOutcome& failure : top.failures) AddFailure("hierarchy", failure);
+  if (!top.answer.has_value()) return AskNext();
+  try_->said.some_answered = true;
+  if (BeginWith(top.answer->block_size)) return;
+  // Another replica or shard answered: what was missing is coverage at most.
+  try_->receipt.reason.clear();
+  const std::vector<CellFound>& cells = top.answer->cells;
+  try_->cells_left_out = try_->cells_wanted > 0 && cells.size() >= try_->cells_wanted;
+  try_->search.Start(TargetsOf(*try_->request, cells));
+  AskNext();
+}
+
+// ---- Nodes and leaves ----
+
+void Route::AskNext() {
+  const Answers& answers = try_->answers;
+  std::vector<Target> targets = try_->search.Take(answers);
+  // With an answer in hand no cell is asked that is only remembered. Workers over their thresholds are at least alive: what
+  // is remembered knows no better ones.
+  while (targets.empty() && !answers.any_good() && answers.overloaded() == 0 &&
+         try_->search.NextSource())
+    targets = try_->search.Take(answers);
+  if (targets.empty()) return Conclude();
+  std::vector<Target> nodes, leaves;
+  for (Target& target : targets) (target.is_node ? nodes : leaves).push_back(std::move(target));
+  if (!nodes.empty()) {
+    try_->search.Untake(leaves);
+    return AskNodes(std::move(nodes), std::move(leaves));
+  }
+  AddDecoders(*try_->request, answers, &try_->search, &leaves);
+  AskLeaves(std::move(leaves));
+}
+
+void Route::AskNodes(std::vector<Target> nodes, std::vector<Target> leaves) {
+  const RequestPtr request = try_->request;
+  const bool too_many = !try_->search.GoDown();
+  const Duration budget = Share(request->Left(), kHierarchyShare);
+  if (too_many || budget < kHopMin) {
+    AddReason(too_many ? "too many levels of nodes" : "no time left for nodes",
+              &try_->receipt.reason);
+    try_->search.DropNodes();
+    try_->search.Insert(std::move(leaves));
+    return AskNext();
+  }
+  const Time began = request->Now();
+  kvatlas::AskNodes(request, nodes, try_->cells_wanted, budget,
+                    [self = shared_from_this(), nodes, leaves = std::move(leaves),
+                     began](std::vector<CellsOutcome> outcomes) mutable {
+                      self->OnNodes(std::move(nodes), std::move(leaves), began,
+                                    std::move(outcomes));
+                    });
+}
+
+void Route::OnNodes(std::vector<Target> nodes, std::vector<Target> leaves, Time began,
+                    std::vector<CellsOutcome> outcomes) {
+  const uint64_t us = Microseconds(fleet_->clock->Now() - began);
+  try_->receipt.find_cells_us += us;
+  std::vector<Target> found = std::move(leaves);
+  uint32_t block_size = 0;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    CellAsked& asked = nodes[i].asked;
+    asked.us = us;
+    asked.address = outcomes[i].address;
+    if (outcomes[i].answer.ok()) {
+      if (outcomes[i].answer->block_size != 0) block_size = outcomes[i].answer->block_size;
+      for (Target& target : TargetsOf(*try_->request, outcomes[i].answer->cells)) {
+        asked.best_blocks = std::max(asked.best_blocks, target.asked.blocks_at_least);
+        found.push_back(std::move(target));
+      }
+    } else {
+      asked.error = outcomes[i].answer.status().ToString();
+      AddFailure("node " + asked.cell + " at", outcomes[i]);
+    }
+    try_->receipt.nodes.push_back(std::move(asked));
+  }
+  if (BeginWith(block_size)) return;
+  try_->search.Insert(std::move(found));
+  AskNext();
+}
+
+void Route::AskLeaves(std::vector<Target> leaves) {
+  const Duration left = try_->request->Left();
+  const Duration budget = try_->search.more() ? Share(left, kWaveShare) : left;
+  if (budget < kHopMin) {
+    AddReason("no time left for leaves", &try_->receipt.reason);
+    return Decide();
+  }
+  try_->search.CountAsked(leaves);
+  const Time began = fleet_->clock->Now();
+  kvatlas::AskLeaves(try_->request, std::move(leaves),
+                     {.fallback = try_->search.fallback(), .budget = budget, .ahead = try_->ahead},
+                     [self = shared_from_this(), began](std::vector<AskedLeaf> asked) {
+                       self->OnLeaves(began, std::move(asked));
+                     });
+}
+
+void Route::OnLeaves(Time began, std::vector<AskedLeaf> leaves) {
+  Receipt& receipt = try_->receipt;
+  receipt.find_overlaps_us += Microseconds(fleet_->clock->Now() - began);
+  uint32_t block_size = 0;
+  for (AskedLeaf& leaf : leaves) {
+    const CellAsked& asked = leaf.target.asked;
+    if (leaf.found.has_value()) {
+      try_->said.some_answered = true;
+      const CellStanding& standing = leaf.found->standing;
+      if (standing.best() != Standing::kGood && standing.decodes != Standing::kGood)
+        AddReason("cell " + asked.cell + " has no worker that may be chosen", &receipt.reason);
+      const uint32_t named = leaf.found->cell->answer->block_size;
+      if (named != 0) block_size = named;
+      try_->answers.Add(*std::move(leaf.found));
+    } else {
+      try_->said.CountFailure(leaf.failure);
+      if (leaf.answered)
+        AddReason("leaf " + asked.cell + " at " + asked.address + ": " + asked.error,
+                  &receipt.reason);
+    }
+    receipt.cells.push_back(std::move(leaf.target.asked));
+  }
+  if (BeginWith(block_size)) return;
+  if (!try_->answers.any_good() || try_->search.NextCanWin(try_->answers)) return AskNext();
+  Conclude();
+}
+
+// ---- Decoders ----
+
+void Route::Conclude() {
+  if (try_->answers.lacks_decoder() && AskForDecoders()) return;
+  Decide();
+}
+
+bool Route::AskForDecoders() {
+  const RequestPtr request = try_->request;
+  std::vector<Target> targets = TakeForDecoders(*request, try_->answers, &try_->search);
+  if (targets.empty()) {
+    const Duration budget = Share(request->Left(), kHierarchyShare);
+    const bool all = !try_->answers.any_alone() && std::exchange(try_->cells_left_out, false) &&
+                     !fleet_->hierarchies.Get()->empty() && try_->search.room() > 0 &&
+                     budget >= kHopMin;
+    if (!all) return false;
+    try_->cells_wanted = 0;
+    AskTop(request, /*best=*/0, budget,
+           [self = shared_from_this()](TopAnswer top) { self->OnAllCells(std::move(top)); });
+  } else if (targets.front().is_node) {
+    AskNodes(std::move(targets), {});
+  } else {
+    AskLeaves(std::move(targets));
+  }
+  return true;
+}
+
+void Route::OnAllCells(TopAnswer top) {
+  try_->receipt.find_cells_us += top.us;
+  for (const CellsOutcome& failure : top.failures) AddFailure("hierarchy", failure);
+  if (top.answer.has_value()) {
+    const std::shared_ptr<ModelFleet> model = try_->request->Model();
+    {
+      MutexLock lock(&model->mutex);
+      model->memory.IsDue(input_->domain, FleetMemory::Errand::kListCells, Duration(0),
+                          fleet_->clock->Now());
+    }
+    try_->search.Replace(TargetsOf(*try_->request, top.answer->cells));
+  }
+  Conclude();
+}
+
+// ---- The choice ----
+
+void Route::Decide() {
+  // The fleet answered, has told of other models, and knows none of this name: no engine is tried with it.
+  const bool unknown =
+      try_->said.unanswered == 0 && try_->said.some_answered && fleet_->knows_models();
+  Committed committed =
+      ChooseAndCount(*try_->request, try_->answers.cells(), {.engines = !unknown});
+  switch (committed.choice.verdict) {
+    case Verdict::kChosen:
+      return Finish(std::move(committed), try_->answers.cells());
+    case Verdict::kOverloaded:
+      return WaitOrReject(committed.choice);
+    default:
+      try_->said.reason = try_->receipt.reason;
+      return Fail(NoWorkerError(input_->domain, committed.choice, try_->answers.lacks_decoder(),
+                                try_->said));
+  }
+}
+
+void Route::Finish(Committed committed, const std::vector<CandidateCellPtr>& cells) {
+  const RouteRequest& request = *try_->request;
+  const Choice& choice = committed.choice;
+  const Time now = request.Now();
+  const CellWorker worker(choice.worker->cell->cell, choice.worker->id());
+  fleet_->SessionWent(*input_, worker);
+  RouteInput input = *input_;
+  input.prepared = request.prompt;
+  auto routed = std::make_shared<const RoutedPrompt>(std::move(input), cells, try_->receipt, now);
+  RouteResult result{.decision_id = committed.decision_id,
+                     .worker = worker.second,
+                     .cell = worker.first,
+                     .overlap_blocks = choice.overlap_blocks,
+                     .url = UrlOf(request, *choice.worker),
+                     .receipt = std::move(try_->receipt)};
+  if (choice.decoder.has_value()) {
+    result.decode = DecodeChoice{.worker = choice.decoder->id(),
+                                 .cell = choice.decoder->cell->cell,
+                                 .overlap_blocks = choice.decoder->input.overlap_blocks,
+                                 .url = UrlOf(request, *choice.decoder)};
+  }
+  Receipt& receipt = result.receipt;
+  receipt.fallback = choice.fallback;
+  if (receipt.fallback == Fallback::kNone)
+    receipt.reason.clear();  // a leaf that failed is in its own row
+  receipt.candidates = std::move(committed.choice.ranked);
+  receipt.candidates_considered = choice.considered;
+  receipt.not_allowed = choice.not_allowed;
+  receipt.overloaded = choice.overloaded;
+  receipt.policy = request.policy->Name();
+  receipt.queued_us = Microseconds(tried_since_ - began_);
+  receipt.total_us = Microseconds(now - began_);
+  if (RouteObserver* observer = request.options().observer; observer != nullptr) {
+    observer->OnDecided({.input = *input_,
+                         .result = result,
+                         .prompt = request.prompt,
+                         .contract = request.options().contract,
+                         .at = now});
+  }
+  result.routed = std::move(routed);
+  std::exchange(callback_, nullptr)(std::move(result));
+}
+
+void Route::EndWaiting() { Fail(StoppedError()); }
+
+void Route::WaitOrReject(const Choice& choice) {
+  const FrontendOptions& options = fleet_->options;
+  const Duration wait = input_->queue_wait.value_or(options.queue_wait);
+  const bool may_wait =
+      fleet_->timer != nullptr && fleet_->clock->Now() + options.queue_poll <= began_ + wait;
+  const Fleet::Waits waits = may_wait ? fleet_->Wait(shared_from_this()) : Fleet::Waits::kFull;
+  if (waits == Fleet::Waits::kStopped) return EndWaiting();
+  if (waits == Fleet::Waits::kWaits) {
+    fleet_->timer->After(options.queue_poll, [self = shared_from_this()] {
+      if (self->fleet_->EndWait(self.get())) self->Begin(self->try_->request->prompt);
+    });
+    return;
+  }
+  ++fleet_->counts.rejected;
+  Fail(OverloadedError(input_->domain, choice, options));
+}
+
+// ---- Failures ----
+
+void Route::AddFailure(const std::string& what, const CellsOutcome& outcome) {
+  AddReason(what + " " + outcome.address + ": " + outcome.answer.status().ToString(),
+            &try_->receipt.reason);
+  try_->said.CountFailure(outcome.answer.status());
+}
+
+void Route::Fail(absl::Status status) {
+  ++fleet_->counts.failed;
+  std::exchange(callback_, nullptr)(std::move(status));
+}
+
+}  // namespace kvatlas
