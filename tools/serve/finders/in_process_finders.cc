@@ -1,0 +1,180 @@
+#include "tools/serve/finders/in_process_finders.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "frontend/route/frontend.h"
+#include "indexer/base/memory_budget.h"
+#include "indexer/stream/validate.h"
+#include "indexer/transport/holders_wire.h"
+
+namespace kvatlas {
+namespace {
+
+// What `find` returns, unless the deadline has passed before or meanwhile.
+template <typename Answer, typename Find>
+absl::StatusOr<Answer> InTime(const Clock& clock, Duration deadline, const Find& find) {
+  const auto late = [] { return absl::DeadlineExceededError("answered after the deadline"); };
+  if (deadline <= Duration(0)) return late();
+  const Time started = clock.Now();
+  absl::StatusOr<Answer> answer = find();
+  if (clock.Now() - started > deadline) return late();
+  return answer;
+}
+
+absl::Status NoPeer(const std::string& address) {
+  return absl::UnavailableError("'" + address + "' is not in this process");
+}
+
+absl::Status CheckQuestion(const OverlapQuestion& question, const HolderRegistry& registry) {
+  if (absl::Status bad = ValidateDomain(*question.domain); !bad.ok()) return bad;
+  if (absl::Status unknown = registry.BlockSizeOf(*question.domain).status(); !unknown.ok())
+    return unknown;
+  if (question.sequence.size() > kRouteBlocksMax) {
+    return absl::ResourceExhaustedError(
+        "the prompt has " + std::to_string(question.sequence.size()) + " blocks, at most " +
+        std::to_string(kRouteBlocksMax) + " are answered");
+  }
+  return CheckMemoryForQuestion(registry.memory(), question.sequence.size());
+}
+
+// A load without workers counts as one worker's, as on the wire.
+std::optional<Load> ToLoad(std::optional<Load> load) {
+  if (load.has_value()) load->workers = std::max<uint32_t>(load->workers, 1);
+  return load;
+}
+
+// What lies between two depths is in the tier that the deeper one has more.
+FetchedBlocks ToFetched(const TierReach& reach, uint32_t blocks) {
+  const uint32_t host = std::min(std::max(reach.device, reach.device_host), blocks);
+  const uint32_t disk = std::min(std::max(host, reach.device_host_disk), blocks);
+  return {
+      .host = host - std::min(reach.device, host), .disk = disk - host, .remote = blocks - disk};
+}
+
+WorkerFound ToWorker(const HolderOverlap& overlap) {
+  WorkerFound found{.worker = overlap.holder->id,
+                    .blocks = overlap.blocks,
+                    .trust = overlap.trust,
+                    .age_ms = Milliseconds(overlap.age),
+                    .load = ToLoad(overlap.load),
+                    .held = overlap.held};
+  if (overlap.reach.has_value()) found.fetched = ToFetched(*overlap.reach, overlap.blocks);
+  return found;
+}
+
+// Deepest first, then by name. Sorted are pointers: an overlap is expensive to move.
+std::vector<const HolderOverlap*> DeepestFirst(const OverlapAnswer& answer) {
+  std::vector<const HolderOverlap*> order;
+  order.reserve(answer.holders.size());
+  for (const HolderOverlap& overlap : answer.holders) order.push_back(&overlap);
+  std::sort(order.begin(), order.end(), [](const HolderOverlap* a, const HolderOverlap* b) {
+    return a->blocks != b->blocks ? a->blocks > b->blocks : a->holder->id < b->holder->id;
+  });
+  return order;
+}
+
+CellFound ToCell(const FoundCell& found) {
+  CellFound cell{.cell = found.cell->id.name,
+                 .address = found.cell->address,
+                 .blocks_at_least = found.blocks_at_least,
+                 .blocks_below = found.blocks_below,
+                 .trust = found.trust,
+                 .age_ms = Milliseconds(found.age),
+                 .load = ToLoad(found.load),
+                 .is_node = found.is_node,
+                 .other_addresses = found.other_addresses};
+  for (const auto& [name, value] : found.cell->labels) {
+    if (name != kKindLabel) cell.labels[name] = value;
+  }
+  return cell;
+}
+
+}  // namespace
+
+InProcessOverlapFinder::InProcessOverlapFinder(std::string own, const HolderRegistry* registry,
+                                               OverlapFinder* others, const Clock* clock)
+    : own_(std::move(own)), registry_(registry), others_(others), clock_(clock) {}
+
+void InProcessOverlapFinder::FindOverlaps(const std::string& leaf_address,
+                                          const OverlapQuestion& question, Duration deadline,
+                                          Callback callback) {
+  if (leaf_address == own_) {
+    return callback(InTime<WorkersAnswer>(*clock_, deadline, [&] { return Find(question); }));
+  }
+  if (others_ == nullptr) return callback(NoPeer(leaf_address));
+  others_->FindOverlaps(leaf_address, question, deadline, std::move(callback));
+}
+
+absl::StatusOr<WorkersAnswer> InProcessOverlapFinder::Find(const OverlapQuestion& question) {
+  if (absl::Status bad = CheckQuestion(question, *registry_); !bad.ok()) return bad;
+  const absl::StatusOr<OverlapAnswer> found =
+      registry_->FindOverlaps(*question.domain, {.blocks = question.sequence},
+                              /*all_holders=*/true, /*by_tier=*/true);
+  if (!found.ok()) return found.status();
+  WorkersAnswer answer{.workers = {}, .block_size = found->block_size};
+  answer.workers.reserve(found->holders.size());
+  for (const HolderOverlap* overlap : DeepestFirst(*found))
+    answer.workers.push_back(ToWorker(*overlap));
+  answer.labels = LabelsOf(*question.domain, *found);
+  return answer;
+}
+
+std::shared_ptr<const LabelsByWorker> InProcessOverlapFinder::LabelsOf(
+    const Domain& domain, const OverlapAnswer& answer) {
+  uint64_t version = 0;
+  for (const HolderOverlap& overlap : answer.holders) version += overlap.holder->labels_version;
+  if (version == 0) return nullptr;
+  {
+    MutexLock lock(&mutex_);
+    const auto known = labels_.find(domain);
+    if (known != labels_.end() && known->second.version == version) return known->second.labels;
+  }
+  auto labels = std::make_shared<LabelsByWorker>();
+  for (const HolderOverlap& overlap : answer.holders) {
+    if (overlap.holder->labels.empty()) continue;
+    Labels& of = (*labels)[overlap.holder->id];
+    for (const auto& [name, value] : overlap.holder->labels) of[name] = value;
+  }
+  MutexLock lock(&mutex_);
+  if (labels_.size() >= kLabelDomainsMax && !labels_.contains(domain)) labels_.clear();
+  labels_[domain] = {.version = version, .labels = labels};
+  return labels;
+}
+
+InProcessCellFinder::InProcessCellFinder(std::string own, const Hierarchy* node, CellFinder* others,
+                                         const Clock* clock)
+    : own_(std::move(own)), node_(node), others_(others), clock_(clock) {}
+
+void InProcessCellFinder::FindCells(const std::string& hierarchy_address,
+                                    const CellQuestion& question, Duration deadline,
+                                    Callback callback) {
+  if (node_ != nullptr && hierarchy_address == own_) {
+    return callback(InTime<CellsAnswer>(*clock_, deadline, [&] { return Find(question); }));
+  }
+  if (others_ == nullptr) return callback(NoPeer(hierarchy_address));
+  others_->FindCells(hierarchy_address, question, deadline, std::move(callback));
+}
+
+absl::StatusOr<CellsAnswer> InProcessCellFinder::Find(const CellQuestion& question) const {
+  if (absl::Status bad = ValidateDomain(*question.domain); !bad.ok()) return bad;
+  if (absl::Status full = CheckMemoryForQuestion(node_->registry().memory(), question.blocks);
+      !full.ok())
+    return full;
+  const absl::StatusOr<FoundCells> found = node_->FindCells({.domain = *question.domain,
+                                                             .waypoints = question.waypoints,
+                                                             .blocks = question.blocks,
+                                                             .schedule = question.schedule->Name(),
+                                                             .best = question.best,
+                                                             .positions = question.positions});
+  if (!found.ok()) return found.status();
+  CellsAnswer answer{.cells = {}, .block_size = found->block_size};
+  answer.cells.reserve(found->cells.size());
+  for (const FoundCell& cell : found->cells) answer.cells.push_back(ToCell(cell));
+  return answer;
+}
+
+}  // namespace kvatlas
