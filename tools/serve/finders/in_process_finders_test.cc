@@ -219,8 +219,8 @@ struct LeafPair {
 };
 
 struct NodePair {
-  explicit NodePair(const Clock* clock)
-      : hierarchy(Options(clock)),
+  explicit NodePair(const Clock* clock, const MemoryBudget* memory = nullptr)
+      : hierarchy(Options(clock, memory)),
         service(&hierarchy, nullptr, &metrics),
         server(GrpcServerOptions{.listen = {"127.0.0.1", 0}}),
         direct(kOwn, &hierarchy, nullptr, &Clock::Real()),
@@ -230,8 +230,9 @@ struct NodePair {
     EXPECT_TRUE(server.Start().ok());
   }
   ~NodePair() { server.Stop(Duration(0)); }
-  static HierarchyOptions Options(const Clock* clock) {
+  static HierarchyOptions Options(const Clock* clock, const MemoryBudget* memory) {
     HierarchyOptions options{.node = "n", .registry = {}};
+    options.registry.index.memory = memory;
     options.registry.clock = clock;
     return options;
   }
@@ -299,20 +300,24 @@ TEST(InProcessFindersTest, LabelsThatChangeAreSeenAtOnce) {
 
 TEST(InProcessFindersTest, WhatALeafRefusesIsRefusedWithTheSameCode) {
   static_assert(kRouteBlocksMax == kQueryBlocksMax);
-  MemoryBudget memory(100, [] { return uint64_t{99}; });
-  memory.Measure();
+  uint64_t used = 10;
+  MemoryBudget memory(100, [&used] { return used; });
   const ManualClock clock;
   LeafPair leaf(&clock, &memory);
   LeafPair ample(&clock);
   leaf.ExpectSame(kDomains[0], Sequence(1, 3));  // NOT_FOUND
   const auto holder = leaf.registry.AddLocal(kDomains[0], 16, Named({"w", 0, ""}));
   const auto other = ample.registry.AddLocal(kDomains[0], 16, Named({"w", 0, ""}));
+  ASSERT_TRUE(holder.ok() && other.ok());
+  used = 99;  // from now on: new domains would be refused too
+  memory.Measure();
   leaf.ExpectSame({"", ""}, Sequence(1, 3));
   leaf.ExpectSame({std::string(257, 'm'), ""}, Sequence(1, 3));
   // No message can carry this one: over gRPC it ends the stream.
   EXPECT_EQ(Ask(&leaf.direct, kOwn, {"llama", "\xff"}, {}), "INVALID_ARGUMENT");
   leaf.ExpectSame(kDomains[0], Sequence(1, 1024));
   leaf.ExpectSame(kDomains[0], Sequence(1, 1025));
+  EXPECT_EQ(Ask(&leaf.direct, kOwn, kDomains[0], Sequence(1, 1025)), "RESOURCE_EXHAUSTED");
   ample.ExpectSame(kDomains[0], Sequence(1, kRouteBlocksMax));
   ample.ExpectSame(kDomains[0], Sequence(1, kRouteBlocksMax + 1));
   EXPECT_EQ(Ask(&ample.direct, kOwn, kDomains[0], Sequence(1, kRouteBlocksMax + 1)),
@@ -353,7 +358,9 @@ TEST(InProcessFindersTest, CellsOfRandomNodesAreThoseOverGrpc) {
 
 TEST(InProcessFindersTest, WhatANodeRefusesIsRefusedWithTheSameCode) {
   const ManualClock clock;
-  NodePair node(&clock);
+  uint64_t used = 10;
+  MemoryBudget memory(100, [&used] { return used; });
+  NodePair node(&clock, &memory);
   const Domain nameless{"", ""};
   const WaypointSchedule other({}, 1000);
   node.ExpectSame({.domain = &kDomains[0], .waypoints = {}});  // NOT_FOUND
@@ -363,6 +370,15 @@ TEST(InProcessFindersTest, WhatANodeRefusesIsRefusedWithTheSameCode) {
   node.ExpectSame({.domain = &kDomains[0], .waypoints = {}, .blocks = 500});
   node.ExpectSame({.domain = &kDomains[0], .waypoints = {}, .blocks = kFindCellsBlocksMax + 1});
   node.ExpectSame({.domain = &kDomains[0], .waypoints = {}, .schedule = &other});
+  const std::vector<SequenceHash> waypoints =
+      WaypointSchedule::Standard().Select(Sequence(1, 1025));
+  const CellQuestion large{.domain = &kDomains[0], .waypoints = waypoints, .blocks = 1025};
+  node.ExpectSame(large);
+  EXPECT_EQ(Ask(&node.direct, kOwn, large).substr(0, 10), "block size");
+  used = 99;
+  memory.Measure();
+  node.ExpectSame(large);
+  EXPECT_EQ(Ask(&node.direct, kOwn, large), "RESOURCE_EXHAUSTED");
 }
 
 // Each look at it takes a second.
@@ -380,8 +396,10 @@ TEST(InProcessFindersTest, AnAnswerAfterItsDeadlineIsNone) {
   SlowClock clock;
   InProcessOverlapFinder finder(kOwn, &registry, nullptr, &clock);
   EXPECT_EQ(Ask(&finder, kOwn, kDomains[0], {}, milliseconds(999)), "DEADLINE_EXCEEDED");
-  EXPECT_EQ(Ask(&finder, kOwn, kDomains[0], {}, Duration(0)), "DEADLINE_EXCEEDED");
   EXPECT_EQ(Ask(&finder, kOwn, kDomains[0], {}, seconds(1)).substr(0, 10), "block size");
+  const ManualClock still;
+  InProcessOverlapFinder at_once(kOwn, &registry, nullptr, &still);
+  EXPECT_EQ(Ask(&at_once, kOwn, kDomains[0], {}, Duration(0)), "DEADLINE_EXCEEDED");
 }
 
 TEST(InProcessFindersTest, OtherAddressesAreAskedThroughTheOtherFinder) {
