@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,6 +14,7 @@
 #include "frontend/route/fleet.h"
 #include "frontend/route/frontend.h"
 #include "frontend/route/policy/policy.h"
+#include "frontend/route/policy/worker_fit.h"
 #include "frontend/route/prepared_prompt.h"
 #include "indexer/base/clock.h"
 

@@ -119,7 +119,7 @@ absl::StatusOr<std::unique_ptr<Directory>> Directory::Open(DirectoryOptions opti
       state->sources.push_back({entry, *std::move(source), {}, std::nullopt, {}, false});
       if (entry.starts_with("dns:") || entry.starts_with("redis")) {
         state->sources.back().watch = std::make_unique<ConnectionWatch>(
-            "directory", WithoutRedisPassword(entry), std::vector<LogField>{}, options.clock);
+            "directory", WithoutPasswords(entry), std::vector<LogField>{}, options.clock);
       }
     }
   }
