@@ -9,6 +9,7 @@
 
 #include "indexer/service/nearest_name.h"
 #include "indexer/service/version.h"
+#include "tools/serve/serve.h"
 
 namespace kvatlas {
 namespace {
@@ -20,7 +21,12 @@ struct Entry {
   bool serves = false;  // a process that runs on, whose flags are its own (`ServiceMain`)
 };
 
+int Serve(const std::vector<std::string>& arguments, const CommandIo&) {
+  return RunServe(arguments);
+}
+
 constexpr Entry kCommands[] = {
+    {"serve", "stands in front of engines: leaf, frontend and proxy in one process", Serve},
     {"cells", "cells that report to a hierarchy node", RunCells},
     {"workers", "worker ranks of a leaf", RunWorkers},
     {"streams", "streams into and out of a leaf, a hierarchy node or a relay", RunStreams},
@@ -33,7 +39,8 @@ constexpr Entry kCommands[] = {
 };
 
 void PrintHelp(std::ostream& out) {
-  out << "kvatlas COMMAND [--flag=value…]: asks the services of kvatlas.\n\n";
+  out << "kvatlas COMMAND [--flag=value…]: runs kvatlas in front of engines, and asks its "
+         "services.\n\n";
   for (const Entry& command : kCommands) {
     std::string name = command.name;
     name.resize(12, ' ');

@@ -1,0 +1,246 @@
+#include "tools/serve/engine_list.h"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "frontend/peers/engine_call.h"
+
+namespace kvatlas {
+namespace {
+
+constexpr int kEventsPort = 5557;
+constexpr int kReplayPort = 5558;
+constexpr uint32_t kRanksMax = 1024;
+constexpr char kForm[] =
+    "expected "
+    "URL[;events=tcp://HOST:PORT][;replay=tcp://HOST:PORT][;topic=TEXT][;name=NAME][;ranks=N]";
+
+absl::Status Wrong(std::string_view text, const std::string& what) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      "engine '", absl::string_view(text.data(), text.size()), "': ", what, "; ", kForm));
+}
+
+// "tcp://h:5557" and 2: "tcp://h:5559". What has no port, such as ipc://, stays for rank 0 and gets the rank behind it for others,
+// as engines do.
+std::string WithRank(const std::string& endpoint, uint32_t rank) {
+  if (endpoint.empty() || endpoint == "none") return "";
+  if (rank == 0) return endpoint;
+  const size_t colon = endpoint.rfind(':');
+  int port = 0;
+  if (endpoint.rfind("tcp://", 0) == 0 && absl::SimpleAtoi(endpoint.substr(colon + 1), &port))
+    return absl::StrCat(endpoint.substr(0, colon + 1), port + static_cast<int>(rank));
+  return absl::StrCat(endpoint, "_dp", rank);
+}
+
+bool IsAddress(const std::string& host) {
+  in6_addr scratch;
+  return inet_pton(AF_INET, host.c_str(), &scratch) == 1 ||
+         inet_pton(AF_INET6, host.c_str(), &scratch) == 1;
+}
+
+std::string Bracketed(const std::string& host) {
+  return host.find(':') == std::string::npos ? host : "[" + host + "]";
+}
+
+std::string DefaultName(const EngineUrl& url) {
+  return Bracketed(url.host) + ":" + url.port + url.prefix;
+}
+
+void FillDefaults(const EngineUrl& url, EngineSpec* spec) {
+  const std::string host = Bracketed(url.host);
+  if (spec->events.empty()) spec->events = absl::StrCat("tcp://", host, ":", kEventsPort);
+  if (spec->replay.empty()) {
+    // Beside events of its own port an engine's replay socket is wherever its flags say.
+    const bool usual = spec->events == absl::StrCat("tcp://", host, ":", kEventsPort);
+    spec->replay = usual ? absl::StrCat("tcp://", host, ":", kReplayPort) : "none";
+  }
+  if (spec->name.empty()) spec->name = DefaultName(url);
+}
+
+// Addresses of a host, in order; empty: it cannot be resolved.
+std::vector<std::string> AddressesOf(const std::string& host) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(host.c_str(), nullptr, &hints, &found) != 0) return {};
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owned(found, &freeaddrinfo);
+  std::set<std::string> addresses;
+  for (const addrinfo* at = found; at != nullptr; at = at->ai_next) {
+    char text[INET6_ADDRSTRLEN] = {};
+    if (getnameinfo(at->ai_addr, at->ai_addrlen, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) ==
+        0)
+      addresses.insert(text);
+  }
+  return {addresses.begin(), addresses.end()};
+}
+
+absl::Status CheckDistinct(const std::vector<EngineSpec>& specs) {
+  std::set<std::string> names;
+  std::set<std::string> urls;
+  for (const EngineSpec& spec : specs) {
+    if (!urls.insert(spec.url).second)
+      return absl::InvalidArgumentError("engine " + spec.url + " is named twice");
+    if (!names.insert(spec.name).second)
+      return absl::InvalidArgumentError("two engines have the name '" + spec.name +
+                                        "'; give each a name=… of its own");
+  }
+  return absl::OkStatus();
+}
+
+// Changes when the file does; 0: there is none.
+int64_t StampOf(const std::string& path) {
+  struct stat info;
+  if (stat(path.c_str(), &info) != 0) return 0;
+  return info.st_mtim.tv_sec * int64_t{1'000'000'000} + info.st_mtim.tv_nsec + info.st_size + 1;
+}
+
+}  // namespace
+
+absl::StatusOr<EngineSpec> EngineSpec::Parse(std::string_view text) {
+  const std::vector<std::string> parts =
+      absl::StrSplit(absl::string_view(text.data(), text.size()), ';');
+  EngineSpec spec;
+  spec.url = std::string(absl::StripAsciiWhitespace(parts[0]));
+  while (!spec.url.empty() && spec.url.back() == '/') spec.url.pop_back();
+  if (spec.url.find("://") == std::string::npos) spec.url = "http://" + spec.url;
+  const absl::StatusOr<EngineUrl> url = EngineUrl::Parse(spec.url);
+  if (!url.ok()) return Wrong(text, std::string(url.status().message()));
+  for (size_t i = 1; i < parts.size(); ++i) {
+    const std::string part(absl::StripAsciiWhitespace(parts[i]));
+    const size_t equals = part.find('=');
+    const std::string key = part.substr(0, equals);
+    const std::string value = equals == std::string::npos ? "" : part.substr(equals + 1);
+    if (value.empty()) return Wrong(text, "'" + part + "' is not KEY=VALUE");
+    if (key == "events") {
+      spec.events = value;
+    } else if (key == "replay") {
+      spec.replay = value;
+    } else if (key == "topic") {
+      spec.topic = value;
+    } else if (key == "name") {
+      spec.name = value;
+      spec.has_name = true;
+    } else if (key == "ranks") {
+      if (!absl::SimpleAtoi(value, &spec.ranks) || spec.ranks == 0 || spec.ranks > kRanksMax)
+        return Wrong(text, "ranks=" + value + " is not a number from 1 to 1024");
+    } else {
+      return Wrong(text, "unknown key '" + key + "'");
+    }
+  }
+  for (const std::string& endpoint : {spec.events, spec.replay}) {
+    if (!endpoint.empty() && endpoint != "none" && endpoint.find("://") == std::string::npos)
+      return Wrong(text, "'" + endpoint + "' is not an endpoint such as tcp://HOST:5557, nor none");
+  }
+  FillDefaults(*url, &spec);
+  return spec;
+}
+
+std::string EngineSpec::EventsOf(uint32_t rank) const { return WithRank(events, rank); }
+std::string EngineSpec::ReplayOf(uint32_t rank) const { return WithRank(replay, rank); }
+
+absl::StatusOr<std::vector<EngineSpec>> ReadEnginesFile(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) return absl::NotFoundError(path + ": no such file, or not readable");
+  std::vector<EngineSpec> specs;
+  std::string line;
+  for (int number = 1; std::getline(file, line); ++number) {
+    line = line.substr(0, line.find('#'));
+    const std::string text(absl::StripAsciiWhitespace(line));
+    if (text.empty()) continue;
+    absl::StatusOr<EngineSpec> spec = EngineSpec::Parse(text);
+    if (!spec.ok())
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ":", number, ": ", spec.status().message()));
+    specs.push_back(*std::move(spec));
+  }
+  return specs;
+}
+
+std::vector<EngineSpec> Resolve(const std::vector<EngineSpec>& specs) {
+  std::vector<EngineSpec> resolved;
+  for (const EngineSpec& spec : specs) {
+    const absl::StatusOr<EngineUrl> url = EngineUrl::Parse(spec.url);
+    std::vector<std::string> addresses;
+    if (url.ok() && !IsAddress(url->host) && url->host != "localhost")
+      addresses = AddressesOf(url->host);
+    if (addresses.size() < 2) {
+      resolved.push_back(spec);
+      continue;
+    }
+    for (const std::string& address : addresses) {
+      EngineUrl one = *url;
+      one.host = address;
+      EngineSpec each = spec;
+      each.url = "http://" + DefaultName(one);
+      each.name = spec.has_name ? spec.name + "@" + address : DefaultName(one);
+      for (std::string* endpoint : {&each.events, &each.replay}) {
+        const size_t at = endpoint->find("://" + url->host + ":");
+        if (at != std::string::npos)
+          endpoint->replace(at + 3, url->host.size(), Bracketed(address));
+      }
+      resolved.push_back(std::move(each));
+    }
+  }
+  return resolved;
+}
+
+absl::StatusOr<EngineList> EngineList::Make(const std::vector<std::string>& texts,
+                                            std::string file) {
+  EngineList list;
+  list.file_ = std::move(file);
+  for (const std::string& text : texts) {
+    absl::StatusOr<EngineSpec> spec = EngineSpec::Parse(text);
+    if (!spec.ok()) return spec.status();
+    list.given_.push_back(*std::move(spec));
+  }
+  if (absl::Status bad = CheckDistinct(list.given_); !bad.ok()) return bad;
+  if (!list.file_.empty()) {
+    if (absl::Status bad = list.ReadFile(); !bad.ok()) return bad;
+  }
+  std::vector<EngineSpec> all = list.given_;
+  all.insert(all.end(), list.from_file_.begin(), list.from_file_.end());
+  list.resolved_ = Resolve(all);
+  return list;
+}
+
+absl::Status EngineList::ReadFile() {
+  file_stamp_ = StampOf(file_);
+  absl::StatusOr<std::vector<EngineSpec>> read = ReadEnginesFile(file_);
+  if (!read.ok()) return read.status();
+  std::vector<EngineSpec> all = given_;
+  all.insert(all.end(), read->begin(), read->end());
+  if (absl::Status bad = CheckDistinct(all); !bad.ok())
+    return absl::InvalidArgumentError(file_ + ": " + std::string(bad.message()));
+  from_file_ = *std::move(read);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> EngineList::Refresh(Time now) {
+  const bool changed = !file_.empty() && StampOf(file_) != file_stamp_;
+  absl::Status bad;
+  if (changed) bad = ReadFile();
+  if (!bad.ok()) return bad;
+  if (!changed && now - resolved_at_ < kResolveEvery) return false;
+  resolved_at_ = now;
+  std::vector<EngineSpec> all = given_;
+  all.insert(all.end(), from_file_.begin(), from_file_.end());
+  std::vector<EngineSpec> resolved = Resolve(all);
+  if (resolved == resolved_) return false;
+  resolved_ = std::move(resolved);
+  return true;
+}
+
+}  // namespace kvatlas

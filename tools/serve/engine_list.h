@@ -1,0 +1,82 @@
+// Which engines does `kvatlas serve` have in front of it? The text form of one engine, and where lists of them come from.
+//
+//   URL[;events=ENDPOINT][;replay=ENDPOINT][;topic=TEXT][;name=NAME][;ranks=N]
+//
+//   http://10.0.0.1:8000
+//   http://10.0.0.1:8000;events=tcp://10.0.0.1:6557;replay=tcp://10.0.0.1:6558;name=a;ranks=4
+//
+// *Truth*: without `events` an engine is expected to publish on port 5557 of its host, and to replay on 5558, as in the
+// documentation of vLLM and SGLang; `events=none` says that it publishes nothing. A name of several addresses is several engines.
+// *Threads*: plain values and functions; `EngineList` is used by one thread.
+//
+// Example:
+//   absl::StatusOr<EngineSpec> spec = EngineSpec::Parse("http://10.0.0.1:8000;name=a");
+
+#ifndef KVATLAS_TOOLS_SERVE_ENGINE_LIST_H_
+#define KVATLAS_TOOLS_SERVE_ENGINE_LIST_H_
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "indexer/base/clock.h"
+
+namespace kvatlas {
+
+struct EngineSpec {
+  std::string url;          // "http://HOST:PORT[/PREFIX]", without a slash at its end
+  std::string name = {};    // of its worker; "HOST:PORT" where none is given
+  std::string events = {};  // of rank 0; the port goes up by the rank. "none": there are none
+  std::string replay = {};  // likewise; "none": there is none
+  std::string topic = {};   // a prefix; empty: all
+  uint32_t ranks = 0;       // data-parallel; 0: what the engine says
+  bool has_name = false;    // the name was given
+
+  // INVALID_ARGUMENT: what is wrong, and what was expected.
+  static absl::StatusOr<EngineSpec> Parse(std::string_view text);
+
+  // The endpoints of a rank; empty for "none".
+  std::string EventsOf(uint32_t rank) const;
+  std::string ReplayOf(uint32_t rank) const;
+
+  friend bool operator==(const EngineSpec&, const EngineSpec&) = default;
+};
+
+// The engines of a file: one a line, comments from "#". INVALID_ARGUMENT names the line. NOT_FOUND: no such file.
+absl::StatusOr<std::vector<EngineSpec>> ReadEnginesFile(const std::string& path);
+
+// Each spec once per address of its host, where the host is a name with several; else as it is.
+std::vector<EngineSpec> Resolve(const std::vector<EngineSpec>& specs);
+
+// What flags, a file and DNS say now.
+class EngineList {
+ public:
+  // INVALID_ARGUMENT: one of `texts`, or the file; two engines of one name or URL.
+  static absl::StatusOr<EngineList> Make(const std::vector<std::string>& texts, std::string file);
+
+  const std::vector<EngineSpec>& engines() const { return resolved_; }
+
+  // Reads the file again when it changed, and asks DNS again after `kResolveEvery`. True: `engines` changed. A bad file
+  // leaves the list as it was and is an error once.
+  absl::StatusOr<bool> Refresh(Time now);
+
+ private:
+  absl::Status ReadFile();
+
+  std::vector<EngineSpec> given_;
+  std::string file_;
+  int64_t file_stamp_ = 0;
+  std::vector<EngineSpec> from_file_;
+  std::vector<EngineSpec> resolved_;
+  Time resolved_at_{0};
+};
+
+inline constexpr Duration kResolveEvery = std::chrono::seconds(5);
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_TOOLS_SERVE_ENGINE_LIST_H_

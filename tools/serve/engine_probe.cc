@@ -1,0 +1,178 @@
+#include "tools/serve/engine_probe.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "indexer/leaf/http_fetch.h"
+
+namespace kvatlas {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr size_t kBodyBytesMax = 8 << 20;
+
+struct Answer {
+  int status = 0;
+  std::string body;
+};
+
+absl::StatusOr<Answer> Get(const std::string& url, const char* path, Duration timeout) {
+  HttpFetch fetch(
+      {.connect_timeout = timeout, .read_timeout = timeout, .total_timeout = 2 * timeout});
+  absl::StatusOr<int> status = fetch.Get(url, path);
+  if (!status.ok()) return status.status();
+  absl::StatusOr<std::string> body = fetch.ReadAll(kBodyBytesMax);
+  if (!body.ok()) return body.status();
+  return Answer{*status, *std::move(body)};
+}
+
+std::string Text(const Json& json, const char* key) {
+  const auto found = json.find(key);
+  return found != json.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
+uint32_t Number(const Json& json, const char* key) {
+  const auto found = json.find(key);
+  return found != json.end() && found->is_number_unsigned() ? found->get<uint32_t>() : 0;
+}
+
+// Value of a label in `{a="x",b="y"}`; nothing: it has no such label.
+std::optional<std::string_view> LabelOf(std::string_view labels, std::string_view name) {
+  size_t at = 0;
+  while ((at = labels.find(name, at)) != std::string_view::npos) {
+    const bool begins = at == 0 || labels[at - 1] == ',' || labels[at - 1] == '{';
+    const size_t value = at + name.size() + 2;
+    if (begins && labels.substr(at + name.size(), 2) == "=\"") {
+      const size_t end = labels.find('"', value);
+      if (end != std::string_view::npos) return labels.substr(value, end - value);
+    }
+    ++at;
+  }
+  return std::nullopt;
+}
+
+uint32_t ToNumber(std::string_view text) {
+  const double value = std::strtod(std::string(text).c_str(), nullptr);
+  return value > 0 && value < 4e9 ? static_cast<uint32_t>(value) : 0;
+}
+
+// What of one rank comes in several lines.
+struct RankMetrics {
+  double running = 0;
+  double waiting = 0;
+  double used_share = 0;
+  double blocks = 0;
+};
+
+}  // namespace
+
+std::string EngineFacts::Title() const {
+  if (kind.empty()) return "engine";
+  return version.empty() ? kind : kind + " " + version;
+}
+
+absl::StatusOr<std::vector<EngineModel>> ReadModels(std::string_view body) {
+  const Json json = Json::parse(body, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object() || !json.contains("data") || !json["data"].is_array())
+    return absl::InvalidArgumentError("the answer of /v1/models is no list of models");
+  std::vector<EngineModel> models;
+  for (const Json& entry : json["data"]) {
+    if (!entry.is_object() || Text(entry, "id").empty()) continue;
+    models.push_back(
+        {.id = Text(entry, "id"), .root = Text(entry, "root"), .parent = Text(entry, "parent")});
+  }
+  // The engine's own come before adapters.
+  std::stable_partition(models.begin(), models.end(),
+                        [](const EngineModel& model) { return model.parent.empty(); });
+  if (models.empty()) return absl::InvalidArgumentError("/v1/models lists no model");
+  return models;
+}
+
+void ReadServerInfo(std::string_view body, EngineFacts* facts) {
+  const Json json = Json::parse(body, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return;
+  if (!json.contains("dp_size") && !json.contains("page_size") && !json.contains("tp_size")) return;
+  facts->kind = kSglang;
+  facts->version = Text(json, "version");
+  facts->ranks = Number(json, "dp_size");
+  facts->block_size = Number(json, "page_size");
+}
+
+void ReadMetrics(std::string_view text, EngineFacts* facts) {
+  std::map<uint32_t, RankMetrics> ranks;
+  double blocks = 0;
+  while (!text.empty()) {
+    const size_t newline = text.find('\n');
+    const std::string_view line = text.substr(0, newline);
+    text = newline == std::string_view::npos ? std::string_view() : text.substr(newline + 1);
+    const bool vllm = line.starts_with("vllm:");
+    if (!vllm && !line.starts_with("sglang:")) continue;
+    const size_t brace = line.find('{');
+    const size_t space = line.rfind(' ');
+    if (space == std::string_view::npos) continue;
+    const std::string_view name = line.substr(0, std::min(brace, space));
+    const std::string_view labels =
+        brace == std::string_view::npos ? "" : line.substr(brace, line.rfind('}') - brace);
+    const double value = std::strtod(std::string(line.substr(space + 1)).c_str(), nullptr);
+    const std::optional<std::string_view> rank = LabelOf(labels, vllm ? "engine" : "dp_rank");
+    if (facts->kind.empty()) facts->kind = vllm ? kVllm : kSglang;
+    const std::string_view what = name.substr(name.find(':') + 1);
+    RankMetrics& of = ranks[rank.has_value() ? ToNumber(*rank) : 0];
+    if (what == "num_requests_running" || what == "num_running_reqs") {
+      of.running += value;
+    } else if (what == "num_requests_waiting" || what == "num_queue_reqs") {
+      of.waiting += value;
+    } else if (what == "kv_cache_usage_perc" || what == "gpu_cache_usage_perc" ||
+               what == "token_usage") {
+      of.used_share = value;
+    } else if (what == "cache_config_info") {
+      if (const auto size = LabelOf(labels, "block_size")) facts->block_size = ToNumber(*size);
+      if (const auto count = LabelOf(labels, "num_gpu_blocks"))
+        blocks = of.blocks = ToNumber(*count);
+    }
+  }
+  for (const auto& [rank, metrics] : ranks) {
+    const double total = metrics.blocks > 0 ? metrics.blocks : blocks;
+    const double used = total * std::clamp(metrics.used_share, 0.0, 1.0);
+    facts->loads[rank] = {.running_requests = static_cast<uint32_t>(std::max(metrics.running, 0.0)),
+                          .waiting_requests = static_cast<uint32_t>(std::max(metrics.waiting, 0.0)),
+                          .used_blocks = static_cast<uint64_t>(used),
+                          .free_blocks = static_cast<uint64_t>(total - used)};
+  }
+  if (facts->ranks == 0 && !facts->loads.empty()) facts->ranks = facts->loads.rbegin()->first + 1;
+}
+
+absl::StatusOr<EngineFacts> ProbeEngine(const std::string& url, Duration timeout) {
+  const absl::StatusOr<Answer> models = Get(url, "/v1/models", timeout);
+  if (!models.ok()) return absl::UnavailableError(std::string(models.status().message()));
+  if (models->status != 200) {
+    return absl::FailedPreconditionError(absl::StrCat("GET /v1/models answered ", models->status,
+                                                      "; expected 200 with a list of models"));
+  }
+  absl::StatusOr<std::vector<EngineModel>> read = ReadModels(models->body);
+  if (!read.ok()) return absl::FailedPreconditionError(std::string(read.status().message()));
+  EngineFacts facts{.models = *std::move(read)};
+  for (const char* path : {"/server_info", "/get_server_info"}) {
+    if (!facts.kind.empty()) break;
+    const absl::StatusOr<Answer> info = Get(url, path, timeout);
+    if (info.ok() && info->status == 200) ReadServerInfo(info->body, &facts);
+  }
+  const absl::StatusOr<Answer> metrics = Get(url, "/metrics", timeout);
+  if (metrics.ok() && metrics->status == 200) ReadMetrics(metrics->body, &facts);
+  if (facts.kind != kSglang) {
+    const absl::StatusOr<Answer> version = Get(url, "/version", timeout);
+    if (version.ok() && version->status == 200) {
+      const Json json = Json::parse(version->body, nullptr, /*allow_exceptions=*/false);
+      if (json.is_object()) facts.version = Text(json, "version");
+    }
+  }
+  return facts;
+}
+
+}  // namespace kvatlas

@@ -1,0 +1,59 @@
+// What does an engine say of itself over HTTP? Its models, kind, version, data-parallel ranks and load.
+//
+//   GET /v1/models                       models, adapters among them; it has to answer
+//   GET /version, /server_info, /get_server_info   vLLM; SGLang
+//   GET /metrics                         requests that run and wait, use of the cache, per rank; block size and blocks of the pool
+//
+// *Truth*: what an engine does not say is 0 or empty. *Threads*: functions without state. *Cost*: three short requests, one after
+// the other, each within `timeout`.
+
+#ifndef KVATLAS_TOOLS_SERVE_ENGINE_PROBE_H_
+#define KVATLAS_TOOLS_SERVE_ENGINE_PROBE_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "indexer/base/clock.h"
+#include "indexer/base/event.h"
+
+namespace kvatlas {
+
+inline constexpr char kVllm[] = "vLLM";
+inline constexpr char kSglang[] = "SGLang";
+
+struct EngineModel {
+  std::string id;
+  std::string root = {};    // where its files are: an id of Hugging Face, or a path
+  std::string parent = {};  // of an adapter: the id of its base model
+
+  friend bool operator==(const EngineModel&, const EngineModel&) = default;
+};
+
+struct EngineFacts {
+  std::string kind = {};  // `kVllm`, `kSglang`, or empty
+  std::string version = {};
+  std::vector<EngineModel> models = {};  // the first one is the engine's own
+  uint32_t ranks = 0;                    // data-parallel; 0: not said
+  uint32_t block_size = 0;               // 0: not said
+  std::map<uint32_t, Load> loads = {};   // by rank
+
+  // "vLLM 0.33.0", or "engine" when it does not say what it is.
+  std::string Title() const;
+};
+
+// UNAVAILABLE: no answer, with the reason. FAILED_PRECONDITION: an answer that no such engine gives, in words.
+absl::StatusOr<EngineFacts> ProbeEngine(const std::string& url, Duration timeout);
+
+// The parts of it. INVALID_ARGUMENT: not a list of models.
+absl::StatusOr<std::vector<EngineModel>> ReadModels(std::string_view body);
+void ReadServerInfo(std::string_view body, EngineFacts* facts);  // of SGLang
+void ReadMetrics(std::string_view text, EngineFacts* facts);
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_TOOLS_SERVE_ENGINE_PROBE_H_

@@ -1,0 +1,68 @@
+#include "tools/serve/engine_probe.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace kvatlas {
+namespace {
+
+TEST(EngineProbeTest, AdaptersComeAfterTheEnginesOwnModel) {
+  const auto models = ReadModels(
+      R"({"object":"list","data":[{"id":"pirate","parent":"llama"},{"id":"llama","root":"meta/llama","parent":null}]})");
+  ASSERT_TRUE(models.ok()) << models.status();
+  ASSERT_EQ(models->size(), 2u);
+  EXPECT_EQ((*models)[0].id, "llama");
+  EXPECT_EQ((*models)[0].root, "meta/llama");
+  EXPECT_EQ((*models)[1].parent, "llama");
+}
+
+TEST(EngineProbeTest, WhatIsNoListOfModelsIsRefused) {
+  for (const char* body :
+       {"", "[]", "{}", R"({"data":{}})", R"({"data":[]})", R"({"data":[{"id":3}]})"})
+    EXPECT_FALSE(ReadModels(body).ok()) << body;
+}
+
+TEST(EngineProbeTest, LoadsOfVllmComePerRank) {
+  EngineFacts facts;
+  ReadMetrics(
+      "# HELP x y\n"
+      "vllm:num_requests_running{engine=\"0\",model_name=\"m\"} 3.0\n"
+      "vllm:num_requests_running{engine=\"1\",model_name=\"m\"} 5.0\n"
+      "vllm:num_requests_waiting{engine=\"1\",model_name=\"m\"} 2.0\n"
+      "vllm:kv_cache_usage_perc{engine=\"1\",model_name=\"m\"} 0.25\n"
+      "vllm:cache_config_info{block_size=\"32\",engine=\"0\",num_gpu_blocks=\"1000\"} 1.0\n"
+      "process_cpu_seconds_total 4\n",
+      &facts);
+  EXPECT_EQ(facts.kind, kVllm);
+  EXPECT_EQ(facts.ranks, 2u);
+  EXPECT_EQ(facts.block_size, 32u);
+  EXPECT_EQ(facts.loads[0].running_requests, 3u);
+  EXPECT_EQ(facts.loads[1].running_requests, 5u);
+  EXPECT_EQ(facts.loads[1].waiting_requests, 2u);
+  EXPECT_EQ(facts.loads[1].used_blocks, 250u);
+  EXPECT_EQ(facts.loads[1].free_blocks, 750u);
+}
+
+TEST(EngineProbeTest, SglangSaysRanksAndPageSizeInItsServerInfo) {
+  EngineFacts facts;
+  ReadServerInfo(R"({"version":"0.5.23","dp_size":4,"tp_size":2,"page_size":64})", &facts);
+  EXPECT_EQ(facts.Title(), "SGLang 0.5.23");
+  EXPECT_EQ(facts.ranks, 4u);
+  EXPECT_EQ(facts.block_size, 64u);
+  ReadMetrics("sglang:num_running_reqs{dp_rank=\"3\"} 7\nsglang:num_queue_reqs{dp_rank=\"3\"} 1\n",
+              &facts);
+  EXPECT_EQ(facts.loads[3].running_requests, 7u);
+  EXPECT_EQ(facts.loads[3].waiting_requests, 1u);
+}
+
+TEST(EngineProbeTest, AnOddLineOfMetricsIsPassedOver) {
+  EngineFacts facts;
+  ReadMetrics(
+      "vllm:\nvllm:num_requests_running\nvllm:x{ 3\n{}\n\nvllm:num_requests_running{engine=\"",
+      &facts);
+  EXPECT_LE(facts.loads.size(), 1u);
+}
+
+}  // namespace
+}  // namespace kvatlas

@@ -1,0 +1,412 @@
+#include "tools/serve/fleet.h"
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "indexer/base/mutex.h"
+#include "indexer/engines/engine_event.h"
+
+namespace kvatlas {
+namespace {
+
+// After so many questions in a row without an answer an engine is taken for gone.
+constexpr uint32_t kMissesToGo = 2;
+
+struct Engine {
+  EngineSpec spec;
+  // Of the probes.
+  bool probing = false;
+  Time next_probe{0};
+  uint64_t probes = 0;
+  uint32_t misses = 0;  // in a row
+  absl::Status last;
+  std::optional<EngineFacts> facts;  // of the last one that was answered
+  // Of `Tick`.
+  std::string model;   // as registered; empty: it is not
+  uint32_t ranks = 0;  // registered
+  Time found_at{0};
+  uint64_t restarts = 0;
+  uint64_t refused = 0;  // blocks of another size, when last looked
+  std::string condition;
+  Time said_at{0};
+
+  bool answers() const { return facts.has_value() && misses < kMissesToGo; }
+  uint32_t WantedRanks() const {
+    if (spec.ranks > 0) return spec.ranks;
+    return std::max(1u, facts.has_value() ? facts->ranks : 0u);
+  }
+};
+
+// What there is to say of an engine. It is said when `key` changes, and again while it is wrong.
+struct Condition {
+  std::string key;
+  std::string text;
+  bool wrong = false;
+};
+
+std::string Plural(uint64_t count, const char* what) {
+  return absl::StrCat(count, " ", what, count == 1 ? "" : "s");
+}
+
+}  // namespace
+
+std::string EventsRemedy(const std::string& kind, const EngineSpec& spec) {
+  const std::string events = spec.events.substr(spec.events.rfind(':') + 1);
+  const std::string replay = spec.replay == "none" || spec.replay.empty()
+                                 ? "5558"
+                                 : spec.replay.substr(spec.replay.rfind(':') + 1);
+  if (kind == kSglang) {
+    return "start it with --kv-events-config '{\"publisher\": \"zmq\", \"topic\": \"kv-events\", "
+           "\"endpoint\": \"tcp://*:" +
+           events + "\", \"replay_endpoint\": \"tcp://*:" + replay + "\"}'";
+  }
+  return "start it with --kv-events-config '{\"enable_kv_cache_events\": true, \"publisher\": "
+         "\"zmq\", \"endpoint\": \"tcp://*:" +
+         events + "\", \"replay_endpoint\": \"tcp://*:" + replay + "\"}'";
+}
+
+const FleetView::Engines* FleetView::EnginesOf(const std::string& model) const {
+  const auto found = engines.find(model);
+  return found == engines.end() ? nullptr : &found->second;
+}
+
+const std::string& FleetView::ModelOf(const std::string& model) const {
+  const auto found = aliases.find(model);
+  return found == aliases.end() ? model : found->second;
+}
+
+struct Fleet::State {
+  State(FleetOptions given, EngineDirectory* of) : options(std::move(given)), directory(of) {}
+
+  const FleetOptions options;
+  EngineDirectory* const directory;
+  mutable Mutex mutex;
+  CondVar due;
+  bool stopping ABSL_GUARDED_BY(mutex) = false;
+  bool news ABSL_GUARDED_BY(mutex) = false;                                       // for the view
+  std::map<std::string, std::shared_ptr<Engine>> engines ABSL_GUARDED_BY(mutex);  // by url
+  mutable Mutex view_mutex;  // inside of `mutex`
+  std::shared_ptr<const FleetView> view ABSL_GUARDED_BY(view_mutex) = std::make_shared<FleetView>();
+  std::vector<std::thread> threads;
+
+  Time Now() const { return options.clock->Now(); }
+
+  // ---- Probes ----
+
+  std::shared_ptr<Engine> NextDue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    std::shared_ptr<Engine> next;
+    for (const auto& [url, engine] : engines) {
+      if (engine->probing || engine->next_probe > Now()) continue;
+      if (next == nullptr || engine->next_probe < next->next_probe) next = engine;
+    }
+    return next;
+  }
+
+  // Null: this ends.
+  std::shared_ptr<Engine> WaitForDue() {
+    MutexLock lock(&mutex);
+    while (!stopping) {
+      if (std::shared_ptr<Engine> engine = NextDue(); engine != nullptr) {
+        engine->probing = true;
+        return engine;
+      }
+      (void)due.WaitFor(&mutex, std::chrono::milliseconds(100));
+    }
+    return nullptr;
+  }
+
+  void Probe() {
+    while (const std::shared_ptr<Engine> engine = WaitForDue()) {
+      // Its spec never changes.
+      absl::StatusOr<EngineFacts> facts = ProbeEngine(engine->spec.url, options.probe_timeout);
+      MutexLock lock(&mutex);
+      engine->probing = false;
+      engine->next_probe = Now() + options.probe_every;
+      ++engine->probes;
+      engine->last = facts.status();
+      engine->misses = facts.ok() ? 0 : engine->misses + 1;
+      if (facts.ok()) engine->facts = *std::move(facts);
+      news = true;
+    }
+  }
+
+  // ---- Registration ----
+
+  void Unregister(Engine* engine) {
+    if (engine->model.empty()) return;
+    (void)directory->Unregister(engine->spec.name, engine->model, std::nullopt, std::nullopt);
+    engine->model.clear();
+    engine->ranks = 0;
+  }
+
+  absl::Status Register(Engine* engine) {
+    const std::string& model = engine->facts->models.front().id;
+    const uint32_t ranks = engine->WantedRanks();
+    engine->model = model;
+    engine->ranks = ranks;
+    for (uint32_t rank = 0; rank < ranks; ++rank) {
+      EngineRegistration registration;
+      registration.instance = engine->spec.name;
+      registration.model = model;
+      registration.rank = rank;
+      registration.block_size = kBlockSizeAuto;
+      registration.endpoint = engine->spec.EventsOf(rank);
+      registration.replay_endpoint = engine->spec.ReplayOf(rank);
+      registration.topic = engine->spec.topic;
+      registration.from_flags = true;
+      registration.url = engine->spec.url;
+      registration.engine_type = engine->facts->kind;
+      if (registration.endpoint.empty()) continue;
+      if (absl::Status bad = directory->Register(registration); !bad.ok()) return bad;
+    }
+    return absl::OkStatus();
+  }
+
+  // ---- What is said ----
+
+  std::string Head(const Engine& engine) const {
+    std::string name = engine.spec.name;
+    name.resize(std::max<size_t>(name.size(), 20), ' ');
+    return "engine " + name + "  ";
+  }
+
+  std::string About(const Engine& engine) const {
+    const EngineFacts& facts = *engine.facts;
+    std::string text = absl::StrCat(facts.Title(), ", model ", facts.models.front().id);
+    if (facts.models.size() > 1) absl::StrAppend(&text, " and ", facts.models.size() - 1, " more");
+    absl::StrAppend(&text, ", ", Plural(engine.ranks, "rank"));
+    if (options.tokenizer)
+      absl::StrAppend(&text, ", tokens by ", options.tokenizer(facts.models.front()));
+    return text;
+  }
+
+  Condition Unreachable(const Engine& engine) const {
+    const bool was = engine.facts.has_value();
+    return {.key = "unreachable " + std::string(engine.last.message()),
+            .text = absl::StrCat(was ? "gone" : "unreachable", ": ", engine.last.message(),
+                                 "; requests go to other engines, and it is asked every second"),
+            .wrong = true};
+  }
+
+  Condition ConditionOf(const Engine& engine, const EngineEntry* entry) const {
+    if (!engine.answers()) {
+      if (engine.misses < kMissesToGo && engine.facts.has_value()) return {};
+      return Unreachable(engine);
+    }
+    const std::string about = About(engine);
+    if (engine.spec.EventsOf(0).empty())
+      return {.key = "none " + about,
+              .text = about + "; no events, as told: requests go there by load alone"};
+    uint32_t connected = 0;
+    const EngineListener* lost = nullptr;
+    if (entry != nullptr) {
+      for (const EngineListener& listener : entry->listeners) {
+        if (listener.stream.connected) {
+          ++connected;
+        } else {
+          lost = &listener;
+        }
+      }
+    }
+    if (connected == engine.ranks) {
+      const bool known = entry->block_size != 0 && entry->block_size != kBlockSizeAuto;
+      return {
+          .key = absl::StrCat("events ", known, about),
+          .text = absl::StrCat(about, ", events from ", engine.spec.EventsOf(0),
+                               known ? absl::StrCat(", blocks of ", entry->block_size, " tokens")
+                                     : ", no block announced yet")};
+    }
+    if (Now() - engine.found_at < options.events_within) return {};
+    const std::string endpoint = lost == nullptr ? engine.spec.EventsOf(0) : lost->endpoint;
+    const std::string why = lost == nullptr || lost->stream.last_error.empty()
+                                ? ""
+                                : " (" + lost->stream.last_error + ")";
+    return {.key = "no events " + endpoint + about,
+            .text = absl::StrCat(about, ", NO EVENTS at ", endpoint, why,
+                                 ": requests go there by load alone; ",
+                                 EventsRemedy(engine.facts->kind, engine.spec)),
+            .wrong = true};
+  }
+
+  void Say(Engine* engine, bool wrong, const std::string& text) const {
+    engine->said_at = Now();
+    options.say(wrong, Head(*engine) + text);
+  }
+
+  void SayCondition(Engine* engine, const EngineEntry* entry) const {
+    const Condition now = ConditionOf(*engine, entry);
+    if (now.key.empty()) return;
+    const bool again = now.wrong && Now() - engine->said_at >= options.repeat_every;
+    if (now.key == engine->condition && !again) return;
+    engine->condition = now.key;
+    Say(engine, now.wrong, now.text);
+  }
+
+  // What happened to an engine's stream since it was last looked at.
+  void SayEvents(Engine* engine, const EngineEntry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    uint64_t restarts = 0;
+    for (const EngineListener& listener : entry.listeners)
+      restarts += listener.stream.tracker.restarts;
+    if (restarts > engine->restarts)
+      Say(engine, false, "restarted: what it had cached before is gone, and is in no answer");
+    engine->restarts = restarts;
+    const uint64_t refused = entry.worker.refused[static_cast<size_t>(Refusal::kBlockSize)];
+    if (refused == engine->refused) return;
+    const bool more = refused > engine->refused;
+    engine->refused = refused;
+    if (!more) return;
+    if (AloneWithModel(*engine)) {
+      Say(engine, false,
+          absl::StrCat("has another block size than before (", entry.worker.last_refusal,
+                       "): its index begins anew"));
+      Unregister(engine);
+      engine->refused = 0;
+      engine->restarts = 0;
+      return;
+    }
+    if (engine->condition.rfind("block size", 0) == 0) return;
+    engine->condition = "block size";
+    Say(engine, true,
+        absl::StrCat("block size differs from that of the model's other engines, ",
+                     entry.block_size, " (", entry.worker.last_refusal,
+                     "): its cache is not used, requests go there by load alone; start it with "
+                     "--block-size ",
+                     entry.block_size));
+  }
+
+  bool AloneWithModel(const Engine& engine) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    for (const auto& [url, other] : engines)
+      if (other.get() != &engine && other->model == engine.model) return false;
+    return true;
+  }
+
+  void Look(Engine* engine) {
+    if (engine->probes == 0) return;
+    if (!engine->answers()) return;
+    const std::string& model = engine->facts->models.front().id;
+    if (engine->model == model && engine->ranks == engine->WantedRanks()) return;
+    if (!engine->model.empty()) {
+      Say(engine, false,
+          engine->model != model ? "serves " + model + " now, no longer " + engine->model
+                                 : absl::StrCat("has ", Plural(engine->WantedRanks(), "rank"),
+                                                " now, no longer ", engine->ranks));
+      Unregister(engine);
+    }
+    engine->found_at = Now();
+    engine->condition.clear();
+    const absl::Status bad = Register(engine);
+    if (!bad.ok()) Say(engine, true, absl::StrCat("its events cannot be read: ", bad.message()));
+  }
+
+  std::shared_ptr<const FleetView> MakeView() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    auto made = std::make_shared<FleetView>();
+    const bool any = std::any_of(engines.begin(), engines.end(),
+                                 [](const auto& e) { return e.second->answers(); });
+    for (const auto& [url, engine] : engines) {
+      if (!engine->facts.has_value() || (any && !engine->answers())) continue;
+      const std::string& own = engine->facts->models.front().id;
+      for (const EngineModel& model : engine->facts->models) {
+        // An adapter's blocks are others than its base model's.
+        if (model.parent.empty() && model.id != own) {
+          made->aliases.emplace(model.id, own);
+          continue;
+        }
+        FleetView::Engines& of = made->engines[model.id];
+        of.emplace(engine->spec.name,
+                   FleetView::Engine{
+                       .index = of.size(), .url = engine->spec.url, .loads = engine->facts->loads});
+      }
+    }
+    return made;
+  }
+};
+
+Fleet::Fleet(FleetOptions options, EngineDirectory* directory)
+    : state_(std::make_unique<State>(std::move(options), directory)) {
+  for (uint32_t i = 0; i < state_->options.probe_threads; ++i)
+    state_->threads.emplace_back([state = state_.get()] { state->Probe(); });
+}
+
+Fleet::~Fleet() {
+  {
+    MutexLock lock(&state_->mutex);
+    state_->stopping = true;
+    state_->due.SignalAll();
+  }
+  for (std::thread& thread : state_->threads) thread.join();
+}
+
+void Fleet::SetEngines(const std::vector<EngineSpec>& specs) {
+  MutexLock lock(&state_->mutex);
+  std::map<std::string, std::shared_ptr<Engine>> now;
+  for (const EngineSpec& spec : specs) {
+    const auto old = state_->engines.find(spec.url);
+    if (old != state_->engines.end() && old->second->spec == spec) {
+      now.emplace(spec.url, old->second);
+      continue;
+    }
+    auto engine = std::make_shared<Engine>();
+    engine->spec = spec;
+    now.emplace(spec.url, std::move(engine));
+  }
+  for (const auto& [url, engine] : state_->engines) {
+    const auto kept = now.find(url);
+    if (kept != now.end() && kept->second == engine) continue;
+    state_->Unregister(engine.get());
+    if (kept == now.end()) state_->Say(engine.get(), false, "is no longer in the list");
+  }
+  state_->engines = std::move(now);
+  state_->news = true;
+  state_->due.SignalAll();
+}
+
+void Fleet::Tick() {
+  std::map<std::string, EngineEntry> entries;
+  for (EngineEntry& entry : state_->directory->List()) {
+    const std::string name = entry.instance;
+    entries.emplace(name, std::move(entry));
+  }
+  MutexLock lock(&state_->mutex);
+  for (const auto& [url, engine] : state_->engines) {
+    state_->Look(engine.get());
+    if (engine->probes == 0) continue;
+    const auto entry = entries.find(engine->spec.name);
+    const bool listed = entry != entries.end() && entry->second.domain.model == engine->model;
+    if (listed) state_->SayEvents(engine.get(), entry->second);
+    state_->SayCondition(engine.get(), listed ? &entry->second : nullptr);
+  }
+  if (!state_->news) return;
+  state_->news = false;
+  std::shared_ptr<const FleetView> view = state_->MakeView();
+  MutexLock view_lock(&state_->view_mutex);
+  state_->view = std::move(view);
+}
+
+std::shared_ptr<const FleetView> Fleet::View() const {
+  MutexLock lock(&state_->view_mutex);
+  return state_->view;
+}
+
+size_t Fleet::answering() const {
+  MutexLock lock(&state_->mutex);
+  return static_cast<size_t>(std::count_if(state_->engines.begin(), state_->engines.end(),
+                                           [](const auto& e) { return e.second->answers(); }));
+}
+
+size_t Fleet::size() const {
+  MutexLock lock(&state_->mutex);
+  return state_->engines.size();
+}
+
+bool Fleet::all_asked() const {
+  MutexLock lock(&state_->mutex);
+  return std::all_of(state_->engines.begin(), state_->engines.end(),
+                     [](const auto& e) { return e.second->probes > 0; });
+}
+
+}  // namespace kvatlas

@@ -1,0 +1,95 @@
+// The engines in front of which this process stands: what is known of each, and what of that is worth telling.
+//
+//   EngineList ─▶ Fleet ─▶ probes over HTTP (threads of its own) ─▶ what each engine is
+//                   ├────▶ EngineDirectory::Register: events of each of its ranks
+//                   ├────▶ FleetView: who serves a model, by which url, with which load (`fleet_finder.h`)
+//                   └────▶ one line per change: found, without events and why, unreachable, restarted, another model, …
+//
+// *Truth*: an engine whose events do not arrive is routed to by load, and its line says which of its own flags is missing. A
+// model is what `/v1/models` says; when that changes, the engine's blocks are forgotten with its old registration.
+// *Threads*: `Tick` and `SetEngines` from one; `View` from any; `FleetOptions::say` from the thread of `Tick`.
+// *Bounds*: an engine is asked once a second, by at most `probe_threads` at a time, each question within `probe_timeout`.
+
+#ifndef KVATLAS_TOOLS_SERVE_FLEET_H_
+#define KVATLAS_TOOLS_SERVE_FLEET_H_
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "indexer/base/clock.h"
+#include "indexer/base/event.h"
+#include "indexer/leaf/engine_directory.h"
+#include "tools/serve/engine_list.h"
+#include "tools/serve/engine_probe.h"
+
+namespace kvatlas {
+
+// Immutable.
+struct FleetView {
+  struct Engine {
+    size_t index = 0;  // among the model's
+    std::string url;
+    std::map<uint32_t, Load> loads;  // by rank
+  };
+  using Engines = absl::flat_hash_map<std::string, Engine>;  // by the name of the worker
+
+  // By model, adapters too. Engines that answer, or all of them where none does.
+  std::map<std::string, Engines> engines;
+  // Further names of a model → the name by which its engines are registered.
+  std::map<std::string, std::string> aliases;
+
+  // Null: no engine serves it.
+  const Engines* EnginesOf(const std::string& model) const;
+  // `model` itself where it is not known.
+  const std::string& ModelOf(const std::string& model) const;
+};
+
+struct FleetOptions {
+  Duration probe_every = std::chrono::seconds(1);
+  Duration probe_timeout = std::chrono::seconds(1);
+  uint32_t probe_threads = 8;
+  // Without events for so long after it was found an engine is said to have none.
+  Duration events_within = std::chrono::milliseconds(1500);
+  Duration repeat_every = std::chrono::minutes(1);  // of what is still wrong
+  const Clock* clock = &Clock::Real();
+  // A line for a person; `wrong`: something has to be done.
+  std::function<void(bool wrong, const std::string& line)> say;
+  // How prompts of this model are tokenized, in words: a path, or the engine's own /tokenize. Called when a model is found.
+  std::function<std::string(const EngineModel& model)> tokenizer;
+};
+
+class Fleet {
+ public:
+  // `directory` outlives it.
+  Fleet(FleetOptions options, EngineDirectory* directory);
+  ~Fleet();
+
+  void SetEngines(const std::vector<EngineSpec>& engines);
+  // Several times a second: takes what was found since, registers, and says what changed.
+  void Tick();
+
+  std::shared_ptr<const FleetView> View() const;
+  // Engines that answered lately, and all.
+  size_t answering() const;
+  size_t size() const;
+  // Every engine was asked once.
+  bool all_asked() const;
+
+ private:
+  struct State;
+  const std::unique_ptr<State> state_;
+};
+
+// What an engine needs for its events to be seen, in its own words.
+std::string EventsRemedy(const std::string& kind, const EngineSpec& spec);
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_TOOLS_SERVE_FLEET_H_

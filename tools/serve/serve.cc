@@ -1,0 +1,349 @@
+#include "tools/serve/serve.h"
+
+#include <chrono>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "frontend/doors/frontend_service.h"
+#include "frontend/doors/http/proxy.h"
+#include "frontend/peers/engine_call.h"
+#include "frontend/peers/grpc_finders.h"
+#include "frontend/prompt/prompt_router.h"
+#include "frontend/prompt/remote_tokenizer.h"
+#include "frontend/prompt/text/model_registry.h"
+#include "frontend/prompt/tokenizer_choice.h"
+#include "frontend/route/frontend.h"
+#include "frontend/route/policy/policy.h"
+#include "frontend/truth/grpc_leaf_prober.h"
+#include "frontend/truth/truth.h"
+#include "frontend/truth/truth_http.h"
+#include "frontend/truth/truth_service.h"
+#include "indexer/base/clock.h"
+#include "indexer/base/shard_map.h"
+#include "indexer/discovery/found_nodes.h"
+#include "indexer/leaf/leaf.h"
+#include "indexer/service/address.h"
+#include "indexer/service/admin_http.h"
+#include "indexer/service/engine_addresses.h"
+#include "indexer/service/flags.h"
+#include "indexer/service/grpc_server.h"
+#include "indexer/service/health.h"
+#include "indexer/service/log.h"
+#include "indexer/service/memory_watch.h"
+#include "indexer/service/metrics.h"
+#include "indexer/service/service_main.h"
+#include "tools/serve/engine_list.h"
+#include "tools/serve/fleet.h"
+#include "tools/serve/fleet_finder.h"
+#include "tools/serve/model_tokenizers.h"
+
+namespace kvatlas {
+namespace {
+
+constexpr Duration kTickEvery = std::chrono::milliseconds(100);
+constexpr Duration kFirstLookWithin = std::chrono::seconds(3);
+constexpr size_t kTokenizingEnginesMax = 4;
+
+struct Flags {
+  std::vector<std::string> engines;
+  std::string engines_file;
+  Address listen{"127.0.0.1", 8000};
+  Address http{"127.0.0.1", 8092};
+  Address grpc{"127.0.0.1", 7430};
+  std::string models;
+  std::string hub = DefaultHub();
+  std::string parents;
+  std::vector<std::string> engine_addresses = EngineAddresses::Default();
+  std::string memory_budget;
+  LeafOptions leaf;
+  FrontendOptions frontend;
+  ProxyOptions proxy;
+};
+
+void Declare(FlagSet& flags, Flags* f) {
+  flags.Add(
+      "engine", &f->engines,
+      "an engine, as often as there are some: "
+      "URL[;events=tcp://HOST:PORT][;replay=tcp://HOST:PORT][;topic=T][;name=NAME][;ranks=N]");
+  flags.Add("engines_file", &f->engines_file,
+            "more of them, one a line, read again when it changes; empty: none");
+  flags.Add("listen", &f->listen, "address for clients: OpenAI's API");
+  flags.Add("models", &f->models,
+            "tokenizers of models: NAME=PATH,… with a folder, a file or an earlier name, or @FILE");
+  flags.Add("hf_cache", &f->hub,
+            "cache of Hugging Face where tokenizers of models are looked for; empty: nowhere");
+  flags.Add("http", &f->http, "address for /status, /metrics, /healthz and routes");
+  flags.Add("grpc", &f->grpc, "address for routes over gRPC");
+  flags.Add("leaf_http", &f->leaf.http, "address for the leaf's /query, /workers and the like");
+  flags.Add("leaf_grpc", &f->leaf.grpc, "address for the leaf's gRPC: publishers, other frontends");
+  flags.AddName("cell", &f->leaf.cell, "name of this cell");
+  flags.Add("parents", &f->parents,
+            "hierarchy nodes of the fleet that this process is a cell of, as for kvatlas-leaf; "
+            "empty: none");
+  flags.Add("advertise", &f->leaf.advertise,
+            "the leaf's gRPC address as other cells reach it; empty: that of --leaf_grpc");
+  flags.Add("checkpoint_dir", &f->leaf.checkpoint.directory,
+            "directory for what is known of engines' caches, over restarts; empty: none");
+  flags.AddChoice("policy", &f->frontend.policy, "by what a worker is chosen", PolicyNames());
+  flags.Add(kEngineAddressesFlag, &f->engine_addresses, kEngineAddressesHelp);
+  flags.Add("threads", &f->proxy.io_threads, "threads that pass requests on", 1u, 256u);
+  AddMemoryFlag(flags, &f->memory_budget);
+}
+
+// For people, beside the log: on standard output, with the time.
+void SayLine(bool wrong, const std::string& line) {
+  const auto now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+  std::tm local{};
+  localtime_r(&now, &local);
+  char clock[16];
+  std::strftime(clock, sizeof(clock), "%H:%M:%S", &local);
+  std::printf("%s %s %s\n", clock, wrong ? "!" : " ", line.c_str());
+  std::fflush(stdout);
+}
+
+absl::Status Named(const char* flag, const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat(flag, ": ", status.message()));
+}
+
+absl::StatusOr<EngineReach> ReachOf(const Flags& flags, const EngineList& engines) {
+  absl::StatusOr<EngineAddresses> addresses = EngineAddresses::Parse(flags.engine_addresses);
+  if (!addresses.ok()) return addresses.status();
+  EngineReach reach{.addresses = *std::move(addresses)};
+  for (const EngineSpec& engine : engines.engines())
+    reach.given.insert(EngineUrl::Parse(engine.url)->authority());
+  return reach;
+}
+
+// Null without --models.
+absl::StatusOr<std::unique_ptr<ModelRegistry>> LoadModels(const std::string& flag) {
+  if (flag.empty()) return nullptr;
+  absl::StatusOr<std::vector<ModelOptions>> options = ParseModels(flag);
+  if (!options.ok()) return options.status();
+  return ModelRegistry::Create(*std::move(options));
+}
+
+std::vector<std::string> UrlsOf(const FleetView& view, const std::string& model) {
+  std::vector<std::string> urls;
+  const FleetView::Engines* engines = view.EnginesOf(view.ModelOf(model));
+  if (engines == nullptr) return urls;
+  for (const auto& [name, engine] : *engines) {
+    urls.push_back(engine.url);
+    if (urls.size() == kTokenizingEnginesMax) break;
+  }
+  return urls;
+}
+
+class Server {
+ public:
+  Server(ServiceMain& service, Flags flags, EngineList list, EngineReach reach,
+         std::unique_ptr<ModelRegistry> models, FoundNodes parents)
+      : service_(service),
+        flags_(std::move(flags)),
+        list_(std::move(list)),
+        reach_(std::move(reach)),
+        parents_(std::move(parents)),
+        tokenizers_(std::move(models), flags_.hub) {}
+
+  int Run() {
+    flags_.leaf.engines.ingest.addresses = reach_.addresses;
+    flags_.leaf.parents = parents_.map();
+    flags_.leaf.parents_may_come = parents_.finds();
+    absl::StatusOr<std::unique_ptr<Leaf>> leaf = Leaf::Start(flags_.leaf);
+    if (!leaf.ok()) return service_.Fail(leaf.status());
+    leaf_ = *std::move(leaf);
+    Fleet fleet(
+        {.say = SayLine,
+         .tokenizer = [this](const EngineModel& model) { return tokenizers_.Describe(model); }},
+        &leaf_->engines());
+    fleet_ = &fleet;
+    fleet.SetEngines(list_.engines());
+    const int status = RunFrontend();
+    leaf_->Stop(service_.stop_deadline());
+    return status;
+  }
+
+ private:
+  int RunFrontend() {
+    const std::string own =
+        flags_.leaf.advertise.empty() ? leaf_->grpc_address().ToString() : flags_.leaf.advertise;
+    GrpcTimer timer;
+    GrpcCellFinder cells(/*streams=*/true);
+    GrpcOverlapFinder others(/*streams=*/true);
+    FleetFinder finder(own, &leaf_->registry(), [this] { return fleet_->View(); }, &others);
+    GrpcLeafProber prober;
+    Truth truth({}, &finder, &prober, &Clock::Real());
+    FrontendOptions options = flags_.frontend;
+    options.hierarchies = parents_.map();
+    options.leaves = {{.cell = flags_.leaf.cell, .address = own}};
+    options.observer = &truth;
+    Frontend frontend(options, &cells, &finder, &Clock::Real(), &timer);
+    RemoteTokenizerOptions remote;
+    remote.urls = [this](const std::string& model) { return UrlsOf(*fleet_->View(), model); };
+    remote.engine.reach = reach_;
+    remote.engine.head_timeout = PromptRouterOptions().tokenize_deadline;
+    RemoteTokenizer by_engine(remote);
+    TokenizerChoice tokenizer({{"", {"local", "engine"}}},
+                              {{"local", &tokenizers_}, {"engine", &by_engine}});
+    PromptRouter router({}, &frontend, &tokenizer);
+    Metrics metrics;
+    FrontendService routes(&frontend, &metrics, &router);
+    TruthService truths(&truth, &Clock::Real());
+    ProxyOptions proxy_options = flags_.proxy;
+    proxy_options.listen = flags_.listen;
+    proxy_options.engine.reach = reach_;
+    Proxy proxy(proxy_options, &frontend, &router, &metrics);
+    GrpcServer grpc({.listen = flags_.grpc});
+    grpc.Register(&routes, "kvatlas.v1.Frontend");
+    grpc.Register(&truths, "kvatlas.v1.Truth");
+    AdminHttp http({.listen = flags_.http, .program = "kvatlas-serve", .keep_headers = true},
+                   &metrics);
+    routes.AddHttp(&http);
+    routes.AddStatus("truth", [&truth] { return TruthStatusJson(truth); });
+    AddTruthHttp(&truth, &Clock::Real(), &http);
+    AddTruthMetrics(&truth, &metrics);
+    absl::Status bad = grpc.Start();
+    if (bad.ok()) bad = Named("--http", http.Start());
+    if (bad.ok()) bad = Named("--listen", proxy.Start());
+    if (!bad.ok()) return service_.Fail(bad);
+    SayLine(false,
+            absl::StrCat("clients: http://", proxy.address().ToString(), "/v1   state: http://",
+                         http.address().ToString(), "/status   engines: ", list_.engines().size()));
+    // The first look at the engines is over before others are told that this is ready.
+    const Time started = Clock::Real().Now();
+    do {
+      fleet_->Tick();
+      if (service_.WaitForSignal(kTickEvery).has_value()) return Stop(frontend, proxy, grpc, http);
+    } while (!fleet_->all_asked() && Clock::Real().Now() - started < kFirstLookWithin);
+    LookAtHealth(grpc, http);
+    if (absl::Status status = service_.Ready({{"listen", proxy.address()},
+                                              {"http", http.address()},
+                                              {"grpc", grpc.address()},
+                                              {"leaf_http", leaf_->http_address()},
+                                              {"leaf_grpc", leaf_->grpc_address()}});
+        !status.ok())
+      return service_.Fail(status);
+    while (!service_.WaitForSignal(kTickEvery).has_value()) {
+      RefreshEngines();
+      fleet_->Tick();
+      truth.Tick();
+      LookAtHealth(grpc, http);
+      if (std::optional<ShardMap> changed = parents_.Changed(); changed.has_value()) {
+        frontend.SetHierarchies(*changed);
+        (void)leaf_->SetParents(*std::move(changed));
+      }
+    }
+    return Stop(frontend, proxy, grpc, http);
+  }
+
+  int Stop(Frontend& frontend, Proxy& proxy, GrpcServer& grpc, AdminHttp& http) {
+    http.SetHealth(Health::kStopping);
+    grpc.SetHealth(Health::kStopping);
+    frontend.Stop();
+    proxy.Stop();
+    grpc.Stop(service_.stop_deadline());
+    http.Stop();
+    return 0;
+  }
+
+  void RefreshEngines() {
+    const absl::StatusOr<bool> changed = list_.Refresh(Clock::Real().Now());
+    if (!changed.ok()) {
+      SayLine(true, absl::StrCat(changed.status().message(), "; the engines stay as they were"));
+    } else if (*changed) {
+      fleet_->SetEngines(list_.engines());
+    }
+  }
+
+  // Ready once an engine answers.
+  void LookAtHealth(GrpcServer& grpc, AdminHttp& http) {
+    const bool ready = fleet_->answering() > 0;
+    if (ready_ == ready) return;
+    if (!ready) {
+      SayLine(true,
+              fleet_->size() == 0
+                  ? "not ready: no engine is known; name one by --engine URL or in --engines_file"
+                  : absl::StrCat("not ready: none of ", fleet_->size(), " engines answers"));
+    } else if (ready_.has_value()) {
+      SayLine(false, "ready");
+    }
+    ready_ = ready;
+    grpc.SetHealth(ready ? Health::kServing : Health::kLoading);
+    http.SetHealth(ready ? Health::kServing : Health::kLoading);
+  }
+
+  ServiceMain& service_;
+  Flags flags_;
+  EngineList list_;
+  const EngineReach reach_;
+  FoundNodes parents_;
+  ModelTokenizers tokenizers_;
+  std::unique_ptr<Leaf> leaf_;
+  Fleet* fleet_ = nullptr;
+  std::optional<bool> ready_;
+};
+
+// One --engine with all of them, for a flag that is given once.
+std::vector<std::string> JoinEngines(const std::vector<std::string>& arguments) {
+  constexpr std::string_view kFlag = "--engine";
+  std::vector<std::string> joined;
+  std::string engines;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    std::string value;
+    if (arguments[i] == kFlag && i + 1 < arguments.size()) {
+      value = arguments[++i];
+    } else if (arguments[i].starts_with("--engine=")) {
+      value = arguments[i].substr(kFlag.size() + 1);
+    } else {
+      joined.push_back(arguments[i]);
+      continue;
+    }
+    engines += (engines.empty() ? "" : ",") + value;
+  }
+  if (!engines.empty()) joined.push_back("--engine=" + engines);
+  return joined;
+}
+
+}  // namespace
+
+int RunServe(const std::vector<std::string>& arguments) {
+  ServiceMain service("kvatlas-serve",
+                      "One process in front of engines: kvatlas serve --engine http://HOST:PORT …");
+  Flags flags;
+  Declare(service.flags(), &flags);
+  std::vector<const char*> argv = {"kvatlas serve"};
+  const std::vector<std::string> joined = JoinEngines(arguments);
+  for (const std::string& argument : joined) argv.push_back(argument.c_str());
+  service.Start(static_cast<int>(argv.size()), argv.data());
+  absl::StatusOr<EngineList> list = EngineList::Make(flags.engines, flags.engines_file);
+  if (!list.ok())
+    return service.RefuseFlags(
+        Named(flags.engines_file.empty() ? "--engine" : "--engine, --engines_file", list.status()));
+  if (flags.engines.empty() && flags.engines_file.empty())
+    return service.RefuseFlags(absl::InvalidArgumentError(
+        "no engine: expected --engine http://HOST:PORT, once for each, or --engines_file FILE"));
+  absl::StatusOr<EngineReach> reach = ReachOf(flags, *list);
+  if (!reach.ok()) return service.RefuseFlags(reach.status());
+  absl::StatusOr<std::unique_ptr<ModelRegistry>> models = LoadModels(flags.models);
+  if (!models.ok()) return service.RefuseFlags(Named("--models", models.status()));
+  absl::StatusOr<FoundNodes> parents = FoundNodes::Read("--parents", flags.parents);
+  if (!parents.ok()) return service.RefuseFlags(parents.status());
+  const absl::StatusOr<uint64_t> memory = ReadMemoryFlag(flags.memory_budget);
+  if (!memory.ok()) return service.RefuseFlags(memory.status());
+  flags.leaf.memory_bytes_max = *memory;
+  flags.leaf.memory_meter = MemoryMeter(*memory);
+  return Server(service, std::move(flags), *std::move(list), *std::move(reach), *std::move(models),
+                *std::move(parents))
+      .Run();
+}
+
+}  // namespace kvatlas

@@ -1,0 +1,23 @@
+// `kvatlas serve`: one process in front of engines. A leaf that listens to them, a frontend that asks it by calls, a proxy that any
+// OpenAI client talks to.
+//
+//   engines ══ ZeroMQ ══▶ Leaf ◀── FleetFinder ── Frontend ◀── Proxy ◀── clients
+//      ▲ ╰──── HTTP ────▶ Fleet ────────╯                        │
+//      ╰──────────────────────── HTTP ───────────────────────────╯
+//
+// *Threads*: those of its parts; `RunServe` blocks until a signal.
+
+#ifndef KVATLAS_TOOLS_SERVE_SERVE_H_
+#define KVATLAS_TOOLS_SERVE_SERVE_H_
+
+#include <string>
+#include <vector>
+
+namespace kvatlas {
+
+// Returns the status to exit with: 0 after a signal, 1 when a part cannot start, 2 for a wrong flag.
+int RunServe(const std::vector<std::string>& arguments);
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_TOOLS_SERVE_SERVE_H_
