@@ -16,6 +16,7 @@ namespace {
 
 // After so many questions in a row without an answer an engine is taken for gone.
 constexpr uint32_t kMissesToGo = 2;
+constexpr Duration kAskAgainAfter = std::chrono::milliseconds(200);
 
 struct Engine {
   EngineSpec spec;
@@ -29,7 +30,8 @@ struct Engine {
   // Of `Tick`.
   std::string model;   // as registered; empty: it is not
   uint32_t ranks = 0;  // registered
-  Time found_at{0};
+  bool gone = false;
+  Time events_at{0};  // when it was found, or its events were last connected
   uint64_t restarts = 0;
   uint64_t refused = 0;  // blocks of another size, when last looked
   std::string condition;
@@ -126,10 +128,11 @@ struct Fleet::State {
       absl::StatusOr<EngineFacts> facts = ProbeEngine(engine->spec.url, options.probe_timeout);
       MutexLock lock(&mutex);
       engine->probing = false;
-      engine->next_probe = Now() + options.probe_every;
       ++engine->probes;
       engine->last = facts.status();
       engine->misses = facts.ok() ? 0 : engine->misses + 1;
+      // One miss is looked into at once.
+      engine->next_probe = Now() + (engine->misses == 1 ? kAskAgainAfter : options.probe_every);
       if (facts.ok()) engine->facts = *std::move(facts);
       news = true;
     }
@@ -193,11 +196,8 @@ struct Fleet::State {
             .wrong = true};
   }
 
-  Condition ConditionOf(const Engine& engine, const EngineEntry* entry) const {
-    if (!engine.answers()) {
-      if (engine.misses < kMissesToGo && engine.facts.has_value()) return {};
-      return Unreachable(engine);
-    }
+  Condition ConditionOf(Engine& engine, const EngineEntry* entry) const {
+    if (!engine.answers()) return Unreachable(engine);
     const std::string about = About(engine);
     if (engine.spec.EventsOf(0).empty())
       return {.key = "none " + about,
@@ -214,6 +214,7 @@ struct Fleet::State {
       }
     }
     if (connected == engine.ranks) {
+      engine.events_at = Now();
       const bool known = entry->block_size != 0 && entry->block_size != kBlockSizeAuto;
       return {
           .key = absl::StrCat("events ", known, about),
@@ -221,7 +222,7 @@ struct Fleet::State {
                                known ? absl::StrCat(", blocks of ", entry->block_size, " tokens")
                                      : ", no block announced yet")};
     }
-    if (Now() - engine.found_at < options.events_within) return {};
+    if (Now() - engine.events_at < options.events_within) return {};
     const std::string endpoint = lost == nullptr ? engine.spec.EventsOf(0) : lost->endpoint;
     const std::string why = lost == nullptr || lost->stream.last_error.empty()
                                 ? ""
@@ -286,8 +287,14 @@ struct Fleet::State {
   }
 
   void Look(Engine* engine) {
-    if (engine->probes == 0) return;
-    if (!engine->answers()) return;
+    if (!engine->answers()) {
+      engine->gone = engine->facts.has_value();
+      return;
+    }
+    if (std::exchange(engine->gone, false)) {
+      engine->events_at = Now();
+      Say(engine, false, "answers again");
+    }
     const std::string& model = engine->facts->models.front().id;
     if (engine->model == model && engine->ranks == engine->WantedRanks()) return;
     if (!engine->model.empty()) {
@@ -297,7 +304,7 @@ struct Fleet::State {
                                                 " now, no longer ", engine->ranks));
       Unregister(engine);
     }
-    engine->found_at = Now();
+    engine->events_at = Now();
     engine->condition.clear();
     const absl::Status bad = Register(engine);
     if (!bad.ok()) Say(engine, true, absl::StrCat("its events cannot be read: ", bad.message()));

@@ -99,15 +99,14 @@ void Declare(FlagSet& flags, Flags* f) {
   AddMemoryFlag(flags, &f->memory_budget);
 }
 
-// For people, beside the log: on standard output, with the time.
+// For people, beside the log: with the time, on standard error, since standard output has the ready line for scripts.
 void SayLine(bool wrong, const std::string& line) {
   const auto now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
   std::tm local{};
   localtime_r(&now, &local);
   char clock[16];
   std::strftime(clock, sizeof(clock), "%H:%M:%S", &local);
-  std::printf("%s %s %s\n", clock, wrong ? "!" : " ", line.c_str());
-  std::fflush(stdout);
+  std::fprintf(stderr, "%s %s %s\n", clock, wrong ? "!" : " ", line.c_str());
 }
 
 absl::Status Named(const char* flag, const absl::Status& status) {
@@ -224,6 +223,7 @@ class Server {
       fleet_->Tick();
       if (service_.WaitForSignal(kTickEvery).has_value()) return Stop(frontend, proxy, grpc, http);
     } while (!fleet_->all_asked() && Clock::Real().Now() - started < kFirstLookWithin);
+    fleet_->Tick();
     LookAtHealth(grpc, http);
     if (absl::Status status = service_.Ready({{"listen", proxy.address()},
                                               {"http", http.address()},
@@ -320,7 +320,8 @@ int RunServe(const std::vector<std::string>& arguments) {
                       "One process in front of engines: kvatlas serve --engine http://HOST:PORT …");
   Flags flags;
   Declare(service.flags(), &flags);
-  std::vector<const char*> argv = {"kvatlas serve"};
+  // What there is to know of engines is told in plain lines; of the log only what is wrong.
+  std::vector<const char*> argv = {"kvatlas serve", "--log_level=warning"};
   const std::vector<std::string> joined = JoinEngines(arguments);
   for (const std::string& argument : joined) argv.push_back(argument.c_str());
   service.Start(static_cast<int>(argv.size()), argv.data());

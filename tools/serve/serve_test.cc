@@ -1,0 +1,256 @@
+// One process in front of engines that come, go, restart and change: what it says, and that clients notice nothing of it.
+
+#include "tools/serve/serve.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "indexer/base/await.h"
+#include "indexer/service/address.h"
+#include "tools/bench/service_bench_http.h"
+#include "tools/cluster/process.h"
+
+namespace kvatlas {
+namespace {
+
+using Json = nlohmann::json;
+using ::testing::HasSubstr;
+constexpr std::chrono::seconds kLong(60);
+
+std::string TextOf(const std::string& path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// A mock engine that publishes as vLLM does; its ports stay when it is started again.
+class Engine {
+ public:
+  Engine(const std::string& name, std::vector<std::string> more, bool events = true)
+      : name_(name), more_(std::move(more)), events_(events) {
+    Start();
+  }
+
+  void Start() {
+    std::vector<std::string> args = {"--grpc=127.0.0.1:0", "--exit_with_parent=true",
+                                     "--http=" + (http_.empty() ? "127.0.0.1:0" : http_)};
+    if (events_) {
+      args.push_back("--zmq_events=tcp://" + (zmq_.empty() ? "127.0.0.1:0" : zmq_));
+      args.push_back("--zmq_replay=tcp://" + (replay_.empty() ? "127.0.0.1:0" : replay_));
+      args.push_back("--zmq_attach=bind");
+    }
+    args.insert(args.end(), more_.begin(), more_.end());
+    process_ = std::make_unique<Process>(
+        ProcessOptions{.name = name_,
+                       .binary = "tools/engine/mock_engine",
+                       .args = args,
+                       .log = ::testing::TempDir() + "/" + name_ + ".log"});
+    const absl::Status started = process_->Start(kLong);
+    ASSERT_TRUE(started.ok()) << started;
+    http_ = process_->address("http");
+    if (!events_) return;
+    zmq_ = process_->address("zmq_events");
+    replay_ = process_->address("zmq_replay");
+  }
+
+  void Kill() { process_->Kill(); }
+  void SetFlags(std::vector<std::string> more) { more_ = std::move(more); }
+
+  std::string name() const { return http_; }
+  std::string spec() const {
+    const std::string url = "http://" + http_;
+    if (zmq_.empty()) return url + ";events=tcp://127.0.0.1:1";
+    return url + ";events=tcp://" + zmq_ + ";replay=tcp://" + replay_;
+  }
+
+ private:
+  const std::string name_;
+  std::vector<std::string> more_;
+  bool events_;
+  std::string http_, zmq_, replay_;
+  std::unique_ptr<Process> process_;
+};
+
+class ServeTest : public ::testing::Test {
+ protected:
+  void Serve(std::vector<std::string> args) {
+    log_ = ::testing::TempDir() + "/serve-" +
+           ::testing::UnitTest::GetInstance()->current_test_info()->name() + ".log";
+    args.insert(args.begin(), "serve");
+    for (const char* port : {"listen", "http", "grpc", "leaf_http", "leaf_grpc"})
+      args.push_back(std::string("--") + port + "=127.0.0.1:0");
+    args.push_back("--exit_with_parent=true");
+    args.push_back("--hf_cache=");
+    process_ = std::make_unique<Process>(ProcessOptions{
+        .name = "serve", .binary = "tools/kvatlas/kvatlas", .args = args, .log = log_});
+    const absl::Status started = process_->Start(kLong);
+    ASSERT_TRUE(started.ok()) << started;
+    clients_ = std::make_unique<HttpClient>(*Address::Parse(process_->address("listen")));
+  }
+
+  void AwaitLine(const std::string& first, const std::string& second = "") {
+    const bool said = Await(
+        [&] {
+          std::istringstream lines(TextOf(log_));
+          for (std::string line; std::getline(lines, line);)
+            if (line.find(first) != std::string::npos && line.find(second) != std::string::npos)
+              return true;
+          return false;
+        },
+        kLong);
+    ASSERT_TRUE(said) << "no line with '" << first << "' and '" << second << "' in\n"
+                      << TextOf(log_);
+  }
+
+  // Tokens of a chat's prompt that were cached, as its engine says; -1 when it was not served.
+  int Chat(const std::string& model, const std::string& text) {
+    const Json body = {{"model", model}, {"messages", {{{"role", "user"}, {"content", text}}}}};
+    const absl::StatusOr<HttpAnswer> answer = clients_->Post("/v1/chat/completions", body.dump());
+    if (!answer.ok()) {
+      last_ = std::string(answer.status().message());
+      return -1;
+    }
+    last_ = answer->body;
+    const Json json = Json::parse(answer->body, nullptr, false);
+    if (answer->status != 200 || !json.is_object()) return -1;
+    return json["usage"]["prompt_tokens_details"]["cached_tokens"].get<int>();
+  }
+
+  // Served at every try, and from cache in the end.
+  void ExpectSecondTurnIsCached(const std::string& model, const std::string& text) {
+    ASSERT_GE(Chat(model, text), 0) << last_;
+    int cached = 0;
+    EXPECT_TRUE(Await(
+        [&] {
+          cached = Chat(model, text + " and then some more of it for the next turn");
+          return cached > 0 || cached < 0;
+        },
+        kLong));
+    EXPECT_GT(cached, 0) << last_;
+  }
+
+  static std::string Long(const std::string& start) {
+    std::string text = start;
+    for (int i = 0; i < 30; ++i) text += " word" + std::to_string(i);
+    return text;
+  }
+
+  std::string log_;
+  std::string last_;
+  std::unique_ptr<Process> process_;
+  std::unique_ptr<HttpClient> clients_;
+};
+
+TEST_F(ServeTest, TheSecondTurnIsServedFromCache) {
+  Engine a("a", {"--model=m"});
+  Engine b("b", {"--model=m"});
+  Serve({"--engine=" + a.spec(), "--engine", b.spec()});
+  AwaitLine("engine " + a.name(), "events from");
+  AwaitLine("engine " + b.name(), "events from");
+  for (int chat = 0; chat < 8; ++chat)
+    ExpectSecondTurnIsCached("m", Long("chat " + std::to_string(chat)));
+}
+
+TEST_F(ServeTest, AnEngineWithoutEventsIsRoutedToByLoadAndSaidWithItsFlag) {
+  Engine silent("silent", {"--model=m"}, /*events=*/false);
+  Serve({"--engine=" + silent.spec()});
+  EXPECT_GE(Chat("m", Long("x")), 0) << last_;
+  AwaitLine("! engine " + silent.name(), "NO EVENTS at tcp://127.0.0.1:1");
+  AwaitLine("NO EVENTS", "--kv-events-config");
+  EXPECT_GE(Chat("m", Long("y")), 0) << last_;
+}
+
+TEST_F(ServeTest, AKilledEngineCostsNoRequestAndComesBack) {
+  Engine a("a", {"--model=m"});
+  Engine b("b", {"--model=m"});
+  Serve({"--engine=" + a.spec(), "--engine", b.spec()});
+  AwaitLine("engine " + a.name(), "events from");
+  AwaitLine("engine " + b.name(), "events from");
+  for (int i = 0; i < 10; ++i) ASSERT_GE(Chat("m", Long(std::to_string(i))), 0) << last_;
+  a.Kill();
+  for (int i = 0; i < 10; ++i) ASSERT_GE(Chat("m", Long(std::to_string(i))), 0) << last_;
+  AwaitLine("! engine " + a.name(), "gone: connecting to " + a.name());
+  a.Start();
+  AwaitLine("engine " + a.name(), "answers again");
+  for (int i = 0; i < 10; ++i) ASSERT_GE(Chat("m", Long(std::to_string(i))), 0) << last_;
+}
+
+TEST_F(ServeTest, AnotherModelIsFollowed) {
+  Engine a("a", {"--model=old"});
+  Serve({"--engine=" + a.spec()});
+  AwaitLine("model old", "events from");
+  ExpectSecondTurnIsCached("old", Long("x"));
+  a.Kill();
+  a.SetFlags({"--model=new"});
+  a.Start();
+  AwaitLine("engine " + a.name(), "serves new now, no longer old");
+  AwaitLine("model new", "events from");
+  ExpectSecondTurnIsCached("new", Long("x"));
+}
+
+TEST_F(ServeTest, AnotherBlockSizeOfAllEnginesIsFollowed) {
+  Engine a("a", {"--model=m", "--block_size=16"});
+  Serve({"--engine=" + a.spec()});
+  AwaitLine("engine " + a.name(), "events from");
+  ExpectSecondTurnIsCached("m", Long("x"));
+  AwaitLine("engine " + a.name(), "blocks of 16 tokens");
+  a.Kill();
+  a.SetFlags({"--model=m", "--block_size=32"});
+  a.Start();
+  ASSERT_GE(Chat("m", Long("y")), 0) << last_;
+  AwaitLine("engine " + a.name(), "restarted: what it had cached before is gone");
+  AwaitLine("engine " + a.name(), "has another block size than before");
+  AwaitLine("engine " + a.name(), "blocks of 32 tokens");
+  ExpectSecondTurnIsCached("m", Long("z"));
+}
+
+TEST_F(ServeTest, ABlockSizeUnlikeTheOthersIsSaidOnce) {
+  Engine a("a", {"--model=m", "--block_size=16"});
+  Engine b("b", {"--model=m", "--block_size=32"});
+  Serve({"--engine=" + a.spec(), "--engine", b.spec()});
+  AwaitLine("engine " + a.name(), "events from");
+  AwaitLine("engine " + b.name(), "events from");
+  for (int i = 0; i < 20; ++i) ASSERT_GE(Chat("m", Long(std::to_string(i))), 0) << last_;
+  AwaitLine("! engine ", "block size differs from that of the model's other engines");
+}
+
+TEST_F(ServeTest, EnginesComeAndGoByFile) {
+  Engine a("a", {"--model=m"});
+  Engine b("b", {"--model=m"});
+  const std::string file = ::testing::TempDir() + "/engines";
+  std::ofstream(file) << "# first\n" << a.spec() << "\n";
+  Serve({"--engines_file=" + file});
+  AwaitLine("engine " + a.name(), "events from");
+  std::ofstream(file) << a.spec() << "\nnonsense://\n";
+  AwaitLine("engines:2: ", "the engines stay as they were");
+  EXPECT_GE(Chat("m", Long("x")), 0) << last_;
+  std::ofstream(file) << b.spec() << "\n";
+  AwaitLine("engine " + a.name(), "is no longer in the list");
+  AwaitLine("engine " + b.name(), "events from");
+  a.Kill();
+  ExpectSecondTurnIsCached("m", Long("y"));
+}
+
+TEST_F(ServeTest, EnginesThatComeLaterAreFound) {
+  auto a = std::make_unique<Engine>("a", std::vector<std::string>{"--model=m"});
+  a->Kill();
+  Serve({"--engine=" + a->spec()});
+  AwaitLine("! engine " + a->name(), "unreachable: connecting to");
+  AwaitLine("! not ready: none of 1 engines answers");
+  a->Start();
+  AwaitLine("ready");
+  AwaitLine("engine " + a->name(), "events from");
+  ExpectSecondTurnIsCached("m", Long("x"));
+}
+
+}  // namespace
+}  // namespace kvatlas
