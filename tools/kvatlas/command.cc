@@ -26,7 +26,8 @@ int Serve(const std::vector<std::string>& arguments, const CommandIo&) {
 }
 
 constexpr Entry kCommands[] = {
-    {"serve", "stands in front of engines: leaf, frontend and proxy in one process", Serve},
+    {"serve", "stands in front of engines: leaf, frontend and proxy in one process", Serve,
+     /*serves=*/true},
     {"cells", "cells that report to a hierarchy node", RunCells},
     {"workers", "worker ranks of a leaf", RunWorkers},
     {"streams", "streams into and out of a leaf, a hierarchy node or a relay", RunStreams},

@@ -5,13 +5,14 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "frontend/doors/frontend_service.h"
 #include "frontend/doors/http/proxy.h"
@@ -70,33 +71,44 @@ struct Flags {
 };
 
 void Declare(FlagSet& flags, Flags* f) {
-  flags.Add(
-      "engine", &f->engines,
-      "an engine, as often as there are some: "
-      "URL[;events=tcp://HOST:PORT][;replay=tcp://HOST:PORT][;topic=T][;name=NAME][;ranks=N]");
+  flags.Group("Engines");
+  flags
+      .Add("engine", &f->engines,
+           "an engine, as often as there are some: "
+           "URL[;events=tcp://HOST:PORT][;replay=tcp://HOST:PORT][;topic=T][;name=NAME][;ranks=N]")
+      .Repeats();
   flags.Add("engines_file", &f->engines_file,
             "more of them, one a line, read again when it changes; empty: none");
-  flags.Add("listen", &f->listen, "address for clients: OpenAI's API");
+  flags.Add(kEngineAddressesFlag, &f->engine_addresses, kEngineAddressesHelp);
   flags.Add("models", &f->models,
             "tokenizers of models: NAME=PATH,… with a folder, a file or an earlier name, or @FILE");
   flags.Add("hf_cache", &f->hub,
             "cache of Hugging Face where tokenizers of models are looked for; empty: nowhere");
-  flags.Add("http", &f->http, "address for /status, /metrics, /healthz and routes");
-  flags.Add("grpc", &f->grpc, "address for routes over gRPC");
-  flags.Add("leaf_http", &f->leaf.http, "address for the leaf's /query, /workers and the like");
-  flags.Add("leaf_grpc", &f->leaf.grpc, "address for the leaf's gRPC: publishers, other frontends");
+  flags.Group("Addresses");
+  flags.Add("listen", &f->listen, "for clients: OpenAI's API").Listens();
+  flags.Add("http", &f->http, "for /status, /metrics, /healthz and routes").Listens();
+  flags.Add("grpc", &f->grpc, "for routes over gRPC").Listens();
+  flags.Add("leaf_http", &f->leaf.http, "for the leaf's /query, /workers and the like").Listens();
+  flags.Add("leaf_grpc", &f->leaf.grpc, "for the leaf's gRPC: publishers, other frontends")
+      .Listens();
+  flags.Group("Routing");
+  flags.AddChoice("policy", &f->frontend.policy, "by what a worker is chosen", PolicyNames());
+  flags.Add("threads", &f->proxy.io_threads, "threads that pass requests on", 1u, 256u);
+  flags.Group("A cell of a fleet");
   flags.AddName("cell", &f->leaf.cell, "name of this cell");
   flags.Add("parents", &f->parents,
             "hierarchy nodes of the fleet that this process is a cell of, as for kvatlas-leaf; "
             "empty: none");
   flags.Add("advertise", &f->leaf.advertise,
             "the leaf's gRPC address as other cells reach it; empty: that of --leaf_grpc");
+  flags.Group("State");
   flags.Add("checkpoint_dir", &f->leaf.checkpoint.directory,
             "directory for what is known of engines' caches, over restarts; empty: none");
-  flags.AddChoice("policy", &f->frontend.policy, "by what a worker is chosen", PolicyNames());
-  flags.Add(kEngineAddressesFlag, &f->engine_addresses, kEngineAddressesHelp);
-  flags.Add("threads", &f->proxy.io_threads, "threads that pass requests on", 1u, 256u);
   AddMemoryFlag(flags, &f->memory_budget);
+  flags.Example("kvatlas serve --engine http://10.0.0.1:8000 --engine http://10.0.0.2:8000",
+                "two engines, whose events come from port 5557 of their hosts");
+  flags.Example("kvatlas serve --engines_file engines.txt --listen 0.0.0.0:8000",
+                "engines that come and go, clients from elsewhere");
 }
 
 // For people, beside the log: with the time, on standard error, since standard output has the ready line for scripts.
@@ -109,17 +121,28 @@ void SayLine(bool wrong, const std::string& line) {
   std::fprintf(stderr, "%s %s %s\n", clock, wrong ? "!" : " ", line.c_str());
 }
 
-absl::Status Named(const char* flag, const absl::Status& status) {
-  if (status.ok()) return status;
-  return absl::Status(status.code(), absl::StrCat(flag, ": ", status.message()));
+absl::Status CheckEngines(const Flags& flags, const absl::Status& status) {
+  if (!status.ok())
+    return OfFlag(absl::StartsWith(status.message(), "engine") ? "engine" : "engines_file", status);
+  if (!flags.engines.empty() || !flags.engines_file.empty()) return status;
+  return absl::InvalidArgumentError(
+      "--engine: none is given; expected --engine http://HOST:PORT, once for each, or "
+      "--engines_file FILE");
+}
+
+// What the list names may be called wherever it is.
+void GiveAll(const EngineList& engines, GivenEngines* given) {
+  std::set<std::string> authorities;
+  for (const EngineSpec& engine : engines.engines())
+    authorities.insert(EngineUrl::Parse(engine.url)->authority());
+  given->Set(std::move(authorities));
 }
 
 absl::StatusOr<EngineReach> ReachOf(const Flags& flags, const EngineList& engines) {
   absl::StatusOr<EngineAddresses> addresses = EngineAddresses::Parse(flags.engine_addresses);
   if (!addresses.ok()) return addresses.status();
   EngineReach reach{.addresses = *std::move(addresses)};
-  for (const EngineSpec& engine : engines.engines())
-    reach.given.insert(EngineUrl::Parse(engine.url)->authority());
+  GiveAll(engines, reach.given.get());
   return reach;
 }
 
@@ -144,10 +167,10 @@ std::vector<std::string> UrlsOf(const FleetView& view, const std::string& model)
 
 class Server {
  public:
-  Server(ServiceMain& service, Flags flags, EngineList list, EngineReach reach,
+  Server(ServiceMain& service, Flags& flags, EngineList list, EngineReach reach,
          std::unique_ptr<ModelRegistry> models, FoundNodes parents)
       : service_(service),
-        flags_(std::move(flags)),
+        flags_(flags),
         list_(std::move(list)),
         reach_(std::move(reach)),
         parents_(std::move(parents)),
@@ -210,9 +233,9 @@ class Server {
     routes.AddStatus("truth", [&truth] { return TruthStatusJson(truth); });
     AddTruthHttp(&truth, &Clock::Real(), &http);
     AddTruthMetrics(&truth, &metrics);
-    absl::Status bad = grpc.Start();
-    if (bad.ok()) bad = Named("--http", http.Start());
-    if (bad.ok()) bad = Named("--listen", proxy.Start());
+    absl::Status bad = OfFlag("grpc", grpc.Start());
+    if (bad.ok()) bad = OfFlag("http", http.Start());
+    if (bad.ok()) bad = OfFlag("listen", proxy.Start());
     if (!bad.ok()) return service_.Fail(bad);
     SayLine(false,
             absl::StrCat("clients: http://", proxy.address().ToString(), "/v1   state: http://",
@@ -232,6 +255,16 @@ class Server {
                                               {"leaf_grpc", leaf_->grpc_address()}});
         !status.ok())
       return service_.Fail(status);
+    service_.flags().OnReload({"engine", "engines_file"},
+                              [this]() -> absl::StatusOr<FlagSet::Commit> {
+                                auto list = EngineList::Make(flags_.engines, flags_.engines_file);
+                                absl::Status wrong = CheckEngines(flags_, list.status());
+                                if (!wrong.ok()) return wrong;
+                                return FlagSet::Commit([this, list = *std::move(list)] {
+                                  list_ = list;
+                                  TakeEngines();
+                                });
+                              });
     while (!service_.WaitForSignal(kTickEvery).has_value()) {
       RefreshEngines();
       fleet_->Tick();
@@ -260,8 +293,13 @@ class Server {
     if (!changed.ok()) {
       SayLine(true, absl::StrCat(changed.status().message(), "; the engines stay as they were"));
     } else if (*changed) {
-      fleet_->SetEngines(list_.engines());
+      TakeEngines();
     }
+  }
+
+  void TakeEngines() {
+    GiveAll(list_, reach_.given.get());
+    fleet_->SetEngines(list_.engines());
   }
 
   // Ready once an engine answers.
@@ -282,7 +320,7 @@ class Server {
   }
 
   ServiceMain& service_;
-  Flags flags_;
+  Flags& flags_;
   EngineList list_;
   const EngineReach reach_;
   FoundNodes parents_;
@@ -292,57 +330,31 @@ class Server {
   std::optional<bool> ready_;
 };
 
-// One --engine with all of them, for a flag that is given once.
-std::vector<std::string> JoinEngines(const std::vector<std::string>& arguments) {
-  constexpr std::string_view kFlag = "--engine";
-  std::vector<std::string> joined;
-  std::string engines;
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    std::string value;
-    if (arguments[i] == kFlag && i + 1 < arguments.size()) {
-      value = arguments[++i];
-    } else if (arguments[i].starts_with("--engine=")) {
-      value = arguments[i].substr(kFlag.size() + 1);
-    } else {
-      joined.push_back(arguments[i]);
-      continue;
-    }
-    engines += (engines.empty() ? "" : ",") + value;
-  }
-  if (!engines.empty()) joined.push_back("--engine=" + engines);
-  return joined;
-}
-
 }  // namespace
 
 int RunServe(const std::vector<std::string>& arguments) {
-  ServiceMain service("kvatlas-serve",
+  ServiceMain service("kvatlas serve",
                       "One process in front of engines: kvatlas serve --engine http://HOST:PORT …");
   Flags flags;
   Declare(service.flags(), &flags);
-  // What there is to know of engines is told in plain lines; of the log only what is wrong.
-  std::vector<const char*> argv = {"kvatlas serve", "--log_level=warning"};
-  const std::vector<std::string> joined = JoinEngines(arguments);
-  for (const std::string& argument : joined) argv.push_back(argument.c_str());
+  std::vector<const char*> argv = {"kvatlas serve"};
+  for (const std::string& argument : arguments) argv.push_back(argument.c_str());
   service.Start(static_cast<int>(argv.size()), argv.data());
   absl::StatusOr<EngineList> list = EngineList::Make(flags.engines, flags.engines_file);
-  if (!list.ok())
-    return service.RefuseFlags(
-        Named(flags.engines_file.empty() ? "--engine" : "--engine, --engines_file", list.status()));
-  if (flags.engines.empty() && flags.engines_file.empty())
-    return service.RefuseFlags(absl::InvalidArgumentError(
-        "no engine: expected --engine http://HOST:PORT, once for each, or --engines_file FILE"));
-  absl::StatusOr<EngineReach> reach = ReachOf(flags, *list);
-  if (!reach.ok()) return service.RefuseFlags(reach.status());
+  absl::Status bad = CheckEngines(flags, list.status());
+  absl::StatusOr<EngineReach> reach = list.ok() ? ReachOf(flags, *list) : EngineReach();
+  if (bad.ok()) bad = reach.status();
   absl::StatusOr<std::unique_ptr<ModelRegistry>> models = LoadModels(flags.models);
-  if (!models.ok()) return service.RefuseFlags(Named("--models", models.status()));
-  absl::StatusOr<FoundNodes> parents = FoundNodes::Read("--parents", flags.parents);
-  if (!parents.ok()) return service.RefuseFlags(parents.status());
+  if (bad.ok()) bad = OfFlag("models", models.status());
+  if (bad.ok()) bad = FoundNodes::Check("--parents", flags.parents);
   const absl::StatusOr<uint64_t> memory = ReadMemoryFlag(flags.memory_budget);
-  if (!memory.ok()) return service.RefuseFlags(memory.status());
+  if (bad.ok()) bad = memory.status();
+  if (const std::optional<int> exit = service.Checked(bad)) return *exit;
+  absl::StatusOr<FoundNodes> parents = FoundNodes::Read("--parents", flags.parents);
+  if (!parents.ok()) return service.Fail(parents.status());
   flags.leaf.memory_bytes_max = *memory;
   flags.leaf.memory_meter = MemoryMeter(*memory);
-  return Server(service, std::move(flags), *std::move(list), *std::move(reach), *std::move(models),
+  return Server(service, flags, *std::move(list), *std::move(reach), *std::move(models),
                 *std::move(parents))
       .Run();
 }
