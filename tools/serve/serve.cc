@@ -42,9 +42,10 @@
 #include "indexer/service/memory_watch.h"
 #include "indexer/service/metrics.h"
 #include "indexer/service/service_main.h"
+#include "tools/serve/engine_finder.h"
+#include "tools/serve/engine_fleet.h"
 #include "tools/serve/engine_list.h"
-#include "tools/serve/fleet.h"
-#include "tools/serve/fleet_finder.h"
+#include "tools/serve/finders/in_process_finders.h"
 #include "tools/serve/model_tokenizers.h"
 
 namespace kvatlas {
@@ -154,9 +155,9 @@ absl::StatusOr<std::unique_ptr<ModelRegistry>> LoadModels(const std::string& fla
   return ModelRegistry::Create(*std::move(options));
 }
 
-std::vector<std::string> UrlsOf(const FleetView& view, const std::string& model) {
+std::vector<std::string> UrlsOf(const EngineView& view, const std::string& model) {
   std::vector<std::string> urls;
-  const FleetView::Engines* engines = view.EnginesOf(view.ModelOf(model));
+  const EngineView::Engines* engines = view.EnginesOf(view.ModelOf(model));
   if (engines == nullptr) return urls;
   for (const auto& [name, engine] : *engines) {
     urls.push_back(engine.url);
@@ -183,7 +184,7 @@ class Server {
     absl::StatusOr<std::unique_ptr<Leaf>> leaf = Leaf::Start(flags_.leaf);
     if (!leaf.ok()) return service_.Fail(leaf.status());
     leaf_ = *std::move(leaf);
-    Fleet fleet(
+    EngineFleet fleet(
         {.say = SayLine,
          .tokenizer = [this](const EngineModel& model) { return tokenizers_.Describe(model); }},
         &leaf_->engines());
@@ -201,7 +202,8 @@ class Server {
     GrpcTimer timer;
     GrpcCellFinder cells(/*streams=*/true);
     GrpcOverlapFinder others(/*streams=*/true);
-    FleetFinder finder(own, &leaf_->registry(), [this] { return fleet_->View(); }, &others);
+    InProcessOverlapFinder leaf(own, &leaf_->registry(), &others, &Clock::Real());
+    EngineFinder finder(own, &leaf, [this] { return fleet_->View(); });
     GrpcLeafProber prober;
     Truth truth({}, &finder, &prober, &Clock::Real());
     FrontendOptions options = flags_.frontend;
@@ -326,7 +328,7 @@ class Server {
   FoundNodes parents_;
   ModelTokenizers tokenizers_;
   std::unique_ptr<Leaf> leaf_;
-  Fleet* fleet_ = nullptr;
+  EngineFleet* fleet_ = nullptr;
   std::optional<bool> ready_;
 };
 

@@ -1,8 +1,8 @@
 // `kvatlas serve`: one process in front of engines. A leaf that listens to them, a frontend that asks it by calls, a proxy that any
 // OpenAI client talks to.
 //
-//   engines ══ ZeroMQ ══▶ Leaf ◀── FleetFinder ── Frontend ◀── Proxy ◀── clients
-//      ▲ ╰──── HTTP ────▶ Fleet ────────╯                        │
+//   engines ══ ZeroMQ ══▶ Leaf ◀── EngineFinder ── Frontend ◀── Proxy ◀── clients
+//      ▲ ╰──── HTTP ────▶ EngineFleet ────────╯                        │
 //      ╰──────────────────────── HTTP ───────────────────────────╯
 //
 // *Threads*: those of its parts; `RunServe` blocks until a signal.

@@ -1,17 +1,17 @@
 // The engines in front of which this process stands: what is known of each, and what of that is worth telling.
 //
-//   EngineList ─▶ Fleet ─▶ probes over HTTP (threads of its own) ─▶ what each engine is
+//   EngineList ─▶ EngineFleet ─▶ probes over HTTP (threads of its own) ─▶ what each engine is
 //                   ├────▶ EngineDirectory::Register: events of each of its ranks
-//                   ├────▶ FleetView: who serves a model, by which url, with which load (`fleet_finder.h`)
+//                   ├────▶ EngineView: who serves a model, by which url, with which load (`engine_finder.h`)
 //                   └────▶ one line per change: found, without events and why, unreachable, restarted, another model, …
 //
 // *Truth*: an engine whose events do not arrive is routed to by load, and its line says which of its own flags is missing. A
 // model is what `/v1/models` says; when that changes, the engine's blocks are forgotten with its old registration.
-// *Threads*: `Tick` and `SetEngines` from one; `View` from any; `FleetOptions::say` from the thread of `Tick`.
+// *Threads*: `Tick` and `SetEngines` from one; `View` from any; `EngineFleetOptions::say` from the thread of `Tick`.
 // *Bounds*: an engine is asked once a second, by at most `probe_threads` at a time, each question within `probe_timeout`.
 
-#ifndef KVATLAS_TOOLS_SERVE_FLEET_H_
-#define KVATLAS_TOOLS_SERVE_FLEET_H_
+#ifndef KVATLAS_TOOLS_SERVE_ENGINE_FLEET_H_
+#define KVATLAS_TOOLS_SERVE_ENGINE_FLEET_H_
 
 #include <chrono>
 #include <cstdint>
@@ -32,7 +32,7 @@
 namespace kvatlas {
 
 // Immutable.
-struct FleetView {
+struct EngineView {
   struct Engine {
     size_t index = 0;  // among the model's
     std::string url;
@@ -51,7 +51,7 @@ struct FleetView {
   const std::string& ModelOf(const std::string& model) const;
 };
 
-struct FleetOptions {
+struct EngineFleetOptions {
   Duration probe_every = std::chrono::seconds(1);
   Duration probe_timeout = std::chrono::seconds(1);
   uint32_t probe_threads = 8;
@@ -65,17 +65,17 @@ struct FleetOptions {
   std::function<std::string(const EngineModel& model)> tokenizer;
 };
 
-class Fleet {
+class EngineFleet {
  public:
   // `directory` outlives it.
-  Fleet(FleetOptions options, EngineDirectory* directory);
-  ~Fleet();
+  EngineFleet(EngineFleetOptions options, EngineDirectory* directory);
+  ~EngineFleet();
 
   void SetEngines(const std::vector<EngineSpec>& engines);
   // Several times a second: takes what was found since, registers, and says what changed.
   void Tick();
 
-  std::shared_ptr<const FleetView> View() const;
+  std::shared_ptr<const EngineView> View() const;
   // Engines that answered lately, and all.
   size_t answering() const;
   size_t size() const;
@@ -92,4 +92,4 @@ std::string EventsRemedy(const std::string& kind, const EngineSpec& spec);
 
 }  // namespace kvatlas
 
-#endif  // KVATLAS_TOOLS_SERVE_FLEET_H_
+#endif  // KVATLAS_TOOLS_SERVE_ENGINE_FLEET_H_

@@ -1,4 +1,4 @@
-#include "tools/serve/fleet.h"
+#include "tools/serve/engine_fleet.h"
 
 #include <algorithm>
 #include <optional>
@@ -72,20 +72,20 @@ std::string EventsRemedy(const std::string& kind, const EngineSpec& spec) {
          events + "\", \"replay_endpoint\": \"tcp://*:" + replay + "\"}'";
 }
 
-const FleetView::Engines* FleetView::EnginesOf(const std::string& model) const {
+const EngineView::Engines* EngineView::EnginesOf(const std::string& model) const {
   const auto found = engines.find(model);
   return found == engines.end() ? nullptr : &found->second;
 }
 
-const std::string& FleetView::ModelOf(const std::string& model) const {
+const std::string& EngineView::ModelOf(const std::string& model) const {
   const auto found = aliases.find(model);
   return found == aliases.end() ? model : found->second;
 }
 
-struct Fleet::State {
-  State(FleetOptions given, EngineDirectory* of) : options(std::move(given)), directory(of) {}
+struct EngineFleet::State {
+  State(EngineFleetOptions given, EngineDirectory* of) : options(std::move(given)), directory(of) {}
 
-  const FleetOptions options;
+  const EngineFleetOptions options;
   EngineDirectory* const directory;
   mutable Mutex mutex;
   CondVar due;
@@ -93,7 +93,8 @@ struct Fleet::State {
   bool news ABSL_GUARDED_BY(mutex) = false;                                       // for the view
   std::map<std::string, std::shared_ptr<Engine>> engines ABSL_GUARDED_BY(mutex);  // by url
   mutable Mutex view_mutex;  // inside of `mutex`
-  std::shared_ptr<const FleetView> view ABSL_GUARDED_BY(view_mutex) = std::make_shared<FleetView>();
+  std::shared_ptr<const EngineView> view ABSL_GUARDED_BY(view_mutex) =
+      std::make_shared<EngineView>();
   std::vector<std::thread> threads;
 
   Time Now() const { return options.clock->Now(); }
@@ -310,8 +311,8 @@ struct Fleet::State {
     if (!bad.ok()) Say(engine, true, absl::StrCat("its events cannot be read: ", bad.message()));
   }
 
-  std::shared_ptr<const FleetView> MakeView() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
-    auto made = std::make_shared<FleetView>();
+  std::shared_ptr<const EngineView> MakeView() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    auto made = std::make_shared<EngineView>();
     const bool any = std::any_of(engines.begin(), engines.end(),
                                  [](const auto& e) { return e.second->answers(); });
     for (const auto& [url, engine] : engines) {
@@ -323,9 +324,9 @@ struct Fleet::State {
           made->aliases.emplace(model.id, own);
           continue;
         }
-        FleetView::Engines& of = made->engines[model.id];
+        EngineView::Engines& of = made->engines[model.id];
         of.emplace(engine->spec.name,
-                   FleetView::Engine{
+                   EngineView::Engine{
                        .index = of.size(), .url = engine->spec.url, .loads = engine->facts->loads});
       }
     }
@@ -333,13 +334,13 @@ struct Fleet::State {
   }
 };
 
-Fleet::Fleet(FleetOptions options, EngineDirectory* directory)
+EngineFleet::EngineFleet(EngineFleetOptions options, EngineDirectory* directory)
     : state_(std::make_unique<State>(std::move(options), directory)) {
   for (uint32_t i = 0; i < state_->options.probe_threads; ++i)
     state_->threads.emplace_back([state = state_.get()] { state->Probe(); });
 }
 
-Fleet::~Fleet() {
+EngineFleet::~EngineFleet() {
   {
     MutexLock lock(&state_->mutex);
     state_->stopping = true;
@@ -348,7 +349,7 @@ Fleet::~Fleet() {
   for (std::thread& thread : state_->threads) thread.join();
 }
 
-void Fleet::SetEngines(const std::vector<EngineSpec>& specs) {
+void EngineFleet::SetEngines(const std::vector<EngineSpec>& specs) {
   MutexLock lock(&state_->mutex);
   std::map<std::string, std::shared_ptr<Engine>> now;
   for (const EngineSpec& spec : specs) {
@@ -372,7 +373,7 @@ void Fleet::SetEngines(const std::vector<EngineSpec>& specs) {
   state_->due.SignalAll();
 }
 
-void Fleet::Tick() {
+void EngineFleet::Tick() {
   std::map<std::string, EngineEntry> entries;
   for (EngineEntry& entry : state_->directory->List()) {
     const std::string name = entry.instance;
@@ -389,28 +390,28 @@ void Fleet::Tick() {
   }
   if (!state_->news) return;
   state_->news = false;
-  std::shared_ptr<const FleetView> view = state_->MakeView();
+  std::shared_ptr<const EngineView> view = state_->MakeView();
   MutexLock view_lock(&state_->view_mutex);
   state_->view = std::move(view);
 }
 
-std::shared_ptr<const FleetView> Fleet::View() const {
+std::shared_ptr<const EngineView> EngineFleet::View() const {
   MutexLock lock(&state_->view_mutex);
   return state_->view;
 }
 
-size_t Fleet::answering() const {
+size_t EngineFleet::answering() const {
   MutexLock lock(&state_->mutex);
   return static_cast<size_t>(std::count_if(state_->engines.begin(), state_->engines.end(),
                                            [](const auto& e) { return e.second->answers(); }));
 }
 
-size_t Fleet::size() const {
+size_t EngineFleet::size() const {
   MutexLock lock(&state_->mutex);
   return state_->engines.size();
 }
 
-bool Fleet::all_asked() const {
+bool EngineFleet::all_asked() const {
   MutexLock lock(&state_->mutex);
   return std::all_of(state_->engines.begin(), state_->engines.end(),
                      [](const auto& e) { return e.second->probes > 0; });
