@@ -29,15 +29,14 @@ void EngineFinder::FindOverlaps(const std::string& leaf_address, const OverlapQu
   domain.model = view->ModelOf(domain.model);
   OverlapQuestion asked = question;
   asked.domain = &domain;
-  finder_->FindOverlaps(leaf_address, asked, deadline,
-                        [this, domain, view, callback = std::move(callback)](absl::StatusOr<WorkersAnswer> answer) {
-                          const EngineView::Engines* engines = view->EnginesOf(domain.model);
-                          if (absl::IsNotFound(answer.status()) && engines != nullptr)
-                            answer = WorkersAnswer();
-                          if (answer.ok() && engines != nullptr)
-                            AddEngines(domain, *engines, view, &*answer);
-                          callback(std::move(answer));
-                        });
+  finder_->FindOverlaps(
+      leaf_address, asked, deadline,
+      [this, domain, view, callback = std::move(callback)](absl::StatusOr<WorkersAnswer> answer) {
+        const EngineView::Engines* engines = view->EnginesOf(domain.model);
+        if (absl::IsNotFound(answer.status()) && engines != nullptr) answer = WorkersAnswer();
+        if (answer.ok() && engines != nullptr) AddEngines(domain, *engines, view, &*answer);
+        callback(std::move(answer));
+      });
 }
 
 void EngineFinder::AddEngines(const Domain& domain, const EngineView::Engines& engines,
