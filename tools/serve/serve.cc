@@ -335,7 +335,7 @@ class Server {
 }  // namespace
 
 int RunServe(const std::vector<std::string>& arguments) {
-  ServiceMain service("kvatlas serve",
+  ServiceMain service("kvatlas-serve",
                       "One process in front of engines: kvatlas serve --engine http://HOST:PORT …");
   Flags flags;
   Declare(service.flags(), &flags);
