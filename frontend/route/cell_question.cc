@@ -36,7 +36,7 @@ absl::Status CheckCells(const CellsAnswer& answer) {
 
 void AskOne(const RequestPtr& request, const std::shared_ptr<const Question>& question, Time until,
             FirstAnswer<CellsAnswer>::Done done) {
-  const Fleet& fleet = *request->fleet;
+  const FleetState& fleet = *request->fleet;
   FirstAnswer<CellsAnswer>::Start(
       {.addresses = question->addresses,
        .until = until,

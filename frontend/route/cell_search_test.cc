@@ -23,7 +23,7 @@ class CellSearchTest : public testing::Test {
   CellSearchTest() {
     options_.leaves = {{.cell = "own", .address = "own:1"}};
     auto request = std::make_shared<RouteRequest>();
-    request->fleet = std::make_shared<Fleet>(options_, nullptr, nullptr, &clock_, nullptr);
+    request->fleet = std::make_shared<FleetState>(options_, nullptr, nullptr, &clock_, nullptr);
     request->input = std::make_shared<const RouteInput>(RouteInput{.domain = kDomain});
     request->policy = request->fleet->PolicyOf("m");
     request->overload = request->fleet->overload.Get();

@@ -20,7 +20,7 @@ class ChooseTest : public testing::Test {
   const RouteRequest& request() {
     if (request_.fleet == nullptr) {
       request_.fleet =
-          std::make_shared<Fleet>(options_, nullptr, nullptr, &clock_, /*timer=*/nullptr);
+          std::make_shared<FleetState>(options_, nullptr, nullptr, &clock_, /*timer=*/nullptr);
       request_.input = std::make_shared<const RouteInput>(input_);
       request_.policy = request_.fleet->PolicyOf("m");
       request_.overload = request_.fleet->overload.Get();

@@ -43,7 +43,7 @@ uint64_t Count(const RouteRequest& request, const Choice& choice, ModelFleet* mo
     counted.missing_block = prompt.sequence()[choice.overlap_blocks];
   if (choice.decoder.has_value())
     counted.decode = CellWorker(choice.decoder->cell->cell, choice.decoder->id());
-  Fleet& fleet = *request.fleet;
+  FleetState& fleet = *request.fleet;
   const uint64_t id = fleet.NewDecision(*model);
   model->memory.choices().Choose(id, std::move(counted), now);
   model->memory.TookTurn(worker.cell->cell, worker.id(), ++fleet.counts.routes);

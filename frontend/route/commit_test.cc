@@ -22,7 +22,7 @@ class CommitTest : public testing::Test {
   CommitTest() {
     options_.siblings_together = false;
     options_.engines = {{"e0", "http://e0:1"}, {"e1", "http://e1:1"}};
-    request_.fleet = std::make_shared<Fleet>(options_, nullptr, nullptr, &clock_, nullptr);
+    request_.fleet = std::make_shared<FleetState>(options_, nullptr, nullptr, &clock_, nullptr);
     request_.input = std::make_shared<const RouteInput>(RouteInput{.domain = kDomain});
     request_.policy = request_.fleet->PolicyOf("m");
     request_.overload = request_.fleet->overload.Get();

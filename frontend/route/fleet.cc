@@ -34,8 +34,8 @@ std::string UrlOf(const Labels* labels, const std::map<std::string, std::string>
 }
 
 // Ids of an earlier process must not name choices of this one: they begin anywhere.
-Fleet::Fleet(FrontendOptions o, CellFinder* cells, OverlapFinder* overlaps, const Clock* c,
-             Timer* t)
+FleetState::FleetState(FrontendOptions o, CellFinder* cells, OverlapFinder* overlaps,
+                       const Clock* c, Timer* t)
     : options(std::move(o)),
       cell_finder(cells),
       overlap_finder(overlaps),
@@ -55,20 +55,20 @@ Fleet::Fleet(FrontendOptions o, CellFinder* cells, OverlapFinder* overlaps, cons
   places_[0]->fleet = std::make_shared<ModelFleet>(options.memory, 0);
 }
 
-std::shared_ptr<const Policy> Fleet::PolicyOf(const std::string& model) const {
+std::shared_ptr<const Policy> FleetState::PolicyOf(const std::string& model) const {
   const auto policies = policies_.Get();
   const auto own = policies->find(model);
   return own == policies->end() ? policies->at("") : own->second;
 }
 
-void Fleet::SetWeights(const CostWeights& weights,
-                       const std::map<std::string, CostWeights>& model_weights) {
+void FleetState::SetWeights(const CostWeights& weights,
+                            const std::map<std::string, CostWeights>& model_weights) {
   policies_.Set(MakePolicies(options.policy, weights, model_weights));
 }
 
 // ---- Models ----
 
-std::shared_ptr<ModelFleet> Fleet::Model(const std::string& model) {
+std::shared_ptr<ModelFleet> FleetState::Model(const std::string& model) {
   ReaderLock lock(&models_mutex_);
   const auto known = places_by_model_.find(model);
   const Place& place = *places_[known == places_by_model_.end() ? 0 : known->second];
@@ -76,7 +76,7 @@ std::shared_ptr<ModelFleet> Fleet::Model(const std::string& model) {
   return place.fleet;
 }
 
-std::shared_ptr<ModelFleet> Fleet::KnownModel(const std::string& model) {
+std::shared_ptr<ModelFleet> FleetState::KnownModel(const std::string& model) {
   std::shared_ptr<ModelFleet> known = Model(model);
   if (known->place != 0) return known;
   WriterLock lock(&models_mutex_);
@@ -99,20 +99,20 @@ std::shared_ptr<ModelFleet> Fleet::KnownModel(const std::string& model) {
   return places_[place]->fleet;
 }
 
-std::vector<std::shared_ptr<ModelFleet>> Fleet::Models() const {
+std::vector<std::shared_ptr<ModelFleet>> FleetState::Models() const {
   std::vector<std::shared_ptr<ModelFleet>> models;
   ReaderLock lock(&models_mutex_);
   for (const auto& place : places_) models.push_back(place->fleet);
   return models;
 }
 
-std::shared_ptr<ModelFleet> Fleet::ModelOf(uint64_t decision_id) const {
+std::shared_ptr<ModelFleet> FleetState::ModelOf(uint64_t decision_id) const {
   const size_t place = decision_id % kModelFleetsMax;
   ReaderLock lock(&models_mutex_);
   return place < places_.size() ? places_[place]->fleet : nullptr;
 }
 
-absl::Status Fleet::Prepare(RouteInput* input) {
+absl::Status FleetState::Prepare(RouteInput* input) {
   if (input->prepared != nullptr) {
     if (input->tokens.empty() && input->sequence_hashes.empty()) return absl::OkStatus();
     return absl::InvalidArgumentError("two prompts: prepared, and tokens or sequence_hashes");
@@ -140,38 +140,38 @@ absl::Status Fleet::Prepare(RouteInput* input) {
 
 // ---- Sessions, replicas, suspects ----
 
-std::optional<CellWorker> Fleet::SessionOf(const RouteInput& input) const {
+std::optional<CellWorker> FleetState::SessionOf(const RouteInput& input) const {
   if (input.session_id.empty()) return std::nullopt;
   MutexLock lock(&sessions_mutex_);
   const CellWorker* worker = sessions_.Find(input.domain, input.session_id, clock->Now());
   return worker == nullptr ? std::nullopt : std::optional<CellWorker>(*worker);
 }
 
-void Fleet::SessionWent(const RouteInput& input, const CellWorker& worker) {
+void FleetState::SessionWent(const RouteInput& input, const CellWorker& worker) {
   if (input.session_id.empty()) return;
   MutexLock lock(&sessions_mutex_);
   sessions_.Went(input.domain, input.session_id, worker, clock->Now());
 }
 
-size_t Fleet::sessions() const {
+size_t FleetState::sessions() const {
   MutexLock lock(&sessions_mutex_);
   return sessions_.size();
 }
 
-std::string Fleet::PreferredReplica(const std::string& shard) const {
+std::string FleetState::PreferredReplica(const std::string& shard) const {
   MutexLock lock(&preferred_mutex_);
   const auto preferred = preferred_.find(shard);
   return preferred == preferred_.end() ? "" : preferred->second;
 }
 
-void Fleet::Prefer(const std::string& shard, const std::string& replica) {
+void FleetState::Prefer(const std::string& shard, const std::string& replica) {
   MutexLock lock(&preferred_mutex_);
   std::string& preferred = preferred_[shard];
   if (preferred != replica) preferred = replica;
 }
 
-void Fleet::JudgeReached(const CellWorker& worker, const CellWorker& destination,
-                         const RouteReport& report) {
+void FleetState::JudgeReached(const CellWorker& worker, const CellWorker& destination,
+                              const RouteReport& report) {
   const bool served = report.finished && report.error.empty() && !report.served_by.has_value();
   const auto known = suspects.Get();
   if (report.accepted && known->Has(worker))
@@ -183,13 +183,13 @@ void Fleet::JudgeReached(const CellWorker& worker, const CellWorker& destination
 }
 
 // Many requests fail at once when a worker dies: they copy nothing.
-void Fleet::Suspect(const CellWorker& worker) {
+void FleetState::Suspect(const CellWorker& worker) {
   const Time now = clock->Now();
   if (suspects.Get()->Contains(worker, now)) return;
   suspects.Update([&](Suspects* all) { all->Suspect(worker, now); });
 }
 
-void Fleet::OnRefused(const std::string& node, const absl::Status& why) {
+void FleetState::OnRefused(const std::string& node, const absl::Status& why) {
   LogEvery(RefusalLog(), node, LogLevel::kWarning, "a node refuses this frontend's questions",
            {{"node", node}, {"reason", why}});
   ++counts.refused_by_nodes;
@@ -197,7 +197,7 @@ void Fleet::OnRefused(const std::string& node, const absl::Status& why) {
 
 // ---- Waiting ----
 
-Fleet::Waits Fleet::Wait(const std::shared_ptr<Route>& route) {
+FleetState::Waits FleetState::Wait(const std::shared_ptr<Route>& route) {
   MutexLock lock(&waiting_mutex_);
   if (stopped_) return Waits::kStopped;
   if (waiting_.size() >= options.queue_max) return Waits::kFull;
@@ -205,12 +205,12 @@ Fleet::Waits Fleet::Wait(const std::shared_ptr<Route>& route) {
   return Waits::kWaits;
 }
 
-bool Fleet::EndWait(const Route* route) {
+bool FleetState::EndWait(const Route* route) {
   MutexLock lock(&waiting_mutex_);
   return waiting_.erase(route) > 0;
 }
 
-std::vector<std::shared_ptr<Route>> Fleet::Stop() {
+std::vector<std::shared_ptr<Route>> FleetState::Stop() {
   std::vector<std::shared_ptr<Route>> routes;
   MutexLock lock(&waiting_mutex_);
   stopped_.store(true, std::memory_order_release);
@@ -219,7 +219,7 @@ std::vector<std::shared_ptr<Route>> Fleet::Stop() {
   return routes;
 }
 
-size_t Fleet::waiting() const {
+size_t FleetState::waiting() const {
   MutexLock lock(&waiting_mutex_);
   return waiting_.size();
 }

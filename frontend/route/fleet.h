@@ -1,9 +1,9 @@
 // What do the routes of one frontend share? Options, whom to ask, and what was learnt of the fleet: a memory for each model.
 //
-//   Fleet ── options, finders, clock, timer, policies      immutable
-//         ── hierarchies, leaves, draining, suspects       snapshots: a reader takes a pointer, a writer puts a new one
-//         ── sessions, routes that wait                    a lock each
-//         ── ModelFleet, one a model                       a lock each: what was seen, what is in flight
+//   FleetState ── options, finders, clock, timer, policies      immutable
+//              ── hierarchies, leaves, draining, suspects       snapshots: a reader takes a pointer, a writer puts a new one
+//              ── sessions, routes that wait                    a lock each
+//              ── ModelFleet, one a model                       a lock each: what was seen, what is in flight
 //
 // A memory is a model's, and not a tenant's, because tenants share engines: what one sends to a worker the others wait for.
 // *Threads*: any. No lock is taken while another one is held, but for `models_mutex_`, inside of which a model's is.
@@ -87,9 +87,10 @@ struct ModelFleet {
 std::string UrlOf(const Labels* labels, const std::map<std::string, std::string>& given,
                   const HolderId& worker);
 
-class Fleet {
+class FleetState {
  public:
-  Fleet(FrontendOptions o, CellFinder* cells, OverlapFinder* overlaps, const Clock* c, Timer* t);
+  FleetState(FrontendOptions o, CellFinder* cells, OverlapFinder* overlaps, const Clock* c,
+             Timer* t);
 
   const FrontendOptions options;
   CellFinder* const cell_finder;

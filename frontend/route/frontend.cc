@@ -13,8 +13,8 @@
 namespace kvatlas {
 Frontend::Frontend(FrontendOptions options, CellFinder* cell_finder, OverlapFinder* overlap_finder,
                    const Clock* clock, Timer* timer)
-    : fleet_(
-          std::make_shared<Fleet>(std::move(options), cell_finder, overlap_finder, clock, timer)) {}
+    : fleet_(std::make_shared<FleetState>(std::move(options), cell_finder, overlap_finder, clock,
+                                          timer)) {}
 
 Frontend::~Frontend() { Stop(); }
 
@@ -126,7 +126,7 @@ std::vector<Domain> Frontend::Domains() const {
 }
 
 FrontendStats Frontend::stats() const {
-  const Fleet::Counts& counts = fleet_->counts;
+  const FleetState::Counts& counts = fleet_->counts;
   FrontendStats stats{.routes = counts.routes,
                       .failed = counts.failed,
                       .expired_choices = counts.expired_choices,

@@ -67,7 +67,7 @@ namespace kvatlas {
 
 class RouteObserver;
 class RoutedPrompt;
-class Fleet;
+class FleetState;
 
 inline constexpr size_t kDomainNameBytesMax = 256;  // of model and of tenant
 inline constexpr size_t kSessionIdBytesMax = 256;
@@ -317,7 +317,7 @@ class Frontend {
   const FrontendOptions& options() const;
 
  private:
-  const std::shared_ptr<Fleet> fleet_;  // kept alive by routes that still run
+  const std::shared_ptr<FleetState> fleet_;  // kept alive by routes that still run
 };
 
 }  // namespace kvatlas

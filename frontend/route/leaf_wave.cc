@@ -43,7 +43,7 @@ class LeafWave : public std::enable_shared_from_this<LeafWave> {
   }
 
   void AskLeaf(size_t leaf) {
-    const Fleet& fleet = *request_->fleet;
+    const FleetState& fleet = *request_->fleet;
     FirstAnswer<WorkersAnswer>::Start(
         {.addresses = targets_[leaf].Addresses(),
          .until = began_ + options_.budget,
@@ -62,7 +62,7 @@ class LeafWave : public std::enable_shared_from_this<LeafWave> {
 
   void AskReplica(const std::string& address, Duration deadline,
                   FirstAnswer<WorkersAnswer>::Reply reply) {
-    Fleet& fleet = *request_->fleet;
+    FleetState& fleet = *request_->fleet;
     if (options_.ahead != nullptr && options_.ahead->Take(address, reply)) {
       ++fleet.counts.asked_ahead_used;
       return;

@@ -26,7 +26,7 @@ std::string UrlOf(const RouteRequest& request, const ChosenWorker& worker) {
 }  // namespace
 
 // Names are looked up for every worker: they are sorted here.
-Route::Route(std::shared_ptr<Fleet> fleet, RouteInput input, Frontend::Callback callback)
+Route::Route(std::shared_ptr<FleetState> fleet, RouteInput input, Frontend::Callback callback)
     : fleet_(std::move(fleet)), began_(fleet_->clock->Now()), callback_(std::move(callback)) {
   std::sort(input.allowed_workers.begin(), input.allowed_workers.end());
   std::sort(input.excluded_workers.begin(), input.excluded_workers.end());
@@ -365,9 +365,10 @@ void Route::WaitOrReject(const Choice& choice) {
   const Duration wait = input_->queue_wait.value_or(options.queue_wait);
   const bool may_wait =
       fleet_->timer != nullptr && fleet_->clock->Now() + options.queue_poll <= began_ + wait;
-  const Fleet::Waits waits = may_wait ? fleet_->Wait(shared_from_this()) : Fleet::Waits::kFull;
-  if (waits == Fleet::Waits::kStopped) return EndWaiting();
-  if (waits == Fleet::Waits::kWaits) {
+  const FleetState::Waits waits =
+      may_wait ? fleet_->Wait(shared_from_this()) : FleetState::Waits::kFull;
+  if (waits == FleetState::Waits::kStopped) return EndWaiting();
+  if (waits == FleetState::Waits::kWaits) {
     fleet_->timer->After(options.queue_poll, [self = shared_from_this()] {
       if (self->fleet_->EndWait(self.get())) self->Begin(self->try_->request->prompt);
     });

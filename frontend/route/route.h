@@ -49,7 +49,7 @@ class RoutedPrompt {
 
 class Route : public std::enable_shared_from_this<Route> {
  public:
-  Route(std::shared_ptr<Fleet> fleet, RouteInput input, Frontend::Callback callback);
+  Route(std::shared_ptr<FleetState> fleet, RouteInput input, Frontend::Callback callback);
 
   void Start();
   void Again(const RoutedPrompt& routed);
@@ -92,7 +92,7 @@ class Route : public std::enable_shared_from_this<Route> {
   bool BeginWith(uint32_t block_size);
   void AddFailure(const std::string& what, const CellsOutcome& outcome);
 
-  const std::shared_ptr<Fleet> fleet_;
+  const std::shared_ptr<FleetState> fleet_;
   const Time began_;
   std::shared_ptr<const RouteInput> input_;
   Frontend::Callback callback_;

@@ -40,7 +40,7 @@ inline uint32_t Milliseconds(Duration duration) {
 }
 
 struct RouteRequest {
-  std::shared_ptr<Fleet> fleet;
+  std::shared_ptr<FleetState> fleet;
   std::shared_ptr<const RouteInput> input;  // names sorted; the prompt is `prompt`
   std::shared_ptr<const Policy> policy = nullptr;
   std::shared_ptr<const OverloadThresholds> overload = nullptr;

@@ -318,7 +318,7 @@ struct EngineFleet::State {
     for (const auto& [url, engine] : engines) {
       if (!engine->facts.has_value() || (any && !engine->answers())) continue;
       const std::string& own = engine->facts->models.front().id;
-      for (const EngineModel& model : engine->facts->models) {
+      for (const ServedModel& model : engine->facts->models) {
         // An adapter's blocks are others than its base model's.
         if (model.parent.empty() && model.id != own) {
           made->aliases.emplace(model.id, own);

@@ -62,7 +62,7 @@ struct EngineFleetOptions {
   // A line for a person; `wrong`: something has to be done.
   std::function<void(bool wrong, const std::string& line)> say;
   // How prompts of this model are tokenized, in words: a path, or the engine's own /tokenize. Called when a model is found.
-  std::function<std::string(const EngineModel& model)> tokenizer;
+  std::function<std::string(const ServedModel& model)> tokenizer;
 };
 
 class EngineFleet {

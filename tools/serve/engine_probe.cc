@@ -77,11 +77,11 @@ std::string EngineFacts::Title() const {
   return version.empty() ? kind : kind + " " + version;
 }
 
-absl::StatusOr<std::vector<EngineModel>> ReadModels(std::string_view body) {
+absl::StatusOr<std::vector<ServedModel>> ReadModels(std::string_view body) {
   const Json json = Json::parse(body, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object() || !json.contains("data") || !json["data"].is_array())
     return absl::InvalidArgumentError("the answer of /v1/models is no list of models");
-  std::vector<EngineModel> models;
+  std::vector<ServedModel> models;
   for (const Json& entry : json["data"]) {
     if (!entry.is_object() || Text(entry, "id").empty()) continue;
     models.push_back(
@@ -89,7 +89,7 @@ absl::StatusOr<std::vector<EngineModel>> ReadModels(std::string_view body) {
   }
   // The engine's own come before adapters.
   std::stable_partition(models.begin(), models.end(),
-                        [](const EngineModel& model) { return model.parent.empty(); });
+                        [](const ServedModel& model) { return model.parent.empty(); });
   if (models.empty()) return absl::InvalidArgumentError("/v1/models lists no model");
   return models;
 }
@@ -155,7 +155,7 @@ absl::StatusOr<EngineFacts> ProbeEngine(const std::string& url, Duration timeout
     return absl::FailedPreconditionError(absl::StrCat("GET /v1/models answered ", models->status,
                                                       "; expected 200 with a list of models"));
   }
-  absl::StatusOr<std::vector<EngineModel>> read = ReadModels(models->body);
+  absl::StatusOr<std::vector<ServedModel>> read = ReadModels(models->body);
   if (!read.ok()) return absl::FailedPreconditionError(std::string(read.status().message()));
   EngineFacts facts{.models = *std::move(read)};
   for (const char* path : {"/server_info", "/get_server_info"}) {

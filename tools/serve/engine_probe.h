@@ -26,18 +26,18 @@ namespace kvatlas {
 inline constexpr char kVllm[] = "vLLM";
 inline constexpr char kSglang[] = "SGLang";
 
-struct EngineModel {
+struct ServedModel {
   std::string id;
   std::string root = {};    // where its files are: an id of Hugging Face, or a path
   std::string parent = {};  // of an adapter: the id of its base model
 
-  friend bool operator==(const EngineModel&, const EngineModel&) = default;
+  friend bool operator==(const ServedModel&, const ServedModel&) = default;
 };
 
 struct EngineFacts {
   std::string kind = {};  // `kVllm`, `kSglang`, or empty
   std::string version = {};
-  std::vector<EngineModel> models = {};  // the first one is the engine's own
+  std::vector<ServedModel> models = {};  // the first one is the engine's own
   uint32_t ranks = 0;                    // data-parallel; 0: not said
   uint32_t block_size = 0;               // 0: not said
   std::map<uint32_t, Load> loads = {};   // by rank
@@ -50,7 +50,7 @@ struct EngineFacts {
 absl::StatusOr<EngineFacts> ProbeEngine(const std::string& url, Duration timeout);
 
 // The parts of it. INVALID_ARGUMENT: not a list of models.
-absl::StatusOr<std::vector<EngineModel>> ReadModels(std::string_view body);
+absl::StatusOr<std::vector<ServedModel>> ReadModels(std::string_view body);
 void ReadServerInfo(std::string_view body, EngineFacts* facts);  // of SGLang
 void ReadMetrics(std::string_view text, EngineFacts* facts);
 

@@ -54,7 +54,7 @@ std::string DefaultHub() {
 ModelTokenizers::ModelTokenizers(std::unique_ptr<ModelRegistry> given, std::string hub)
     : given_(std::move(given)), of_given_(given_.get(), {}), hub_(std::move(hub)) {}
 
-std::string ModelTokenizers::FolderOf(const EngineModel& model) const {
+std::string ModelTokenizers::FolderOf(const ServedModel& model) const {
   if (!model.root.empty() && model.root.front() == '/' && HasTokenizer(model.root))
     return model.root;
   for (const std::string& id : {model.root, model.id}) {
@@ -63,7 +63,7 @@ std::string ModelTokenizers::FolderOf(const EngineModel& model) const {
   return "";
 }
 
-std::string ModelTokenizers::Describe(const EngineModel& model) {
+std::string ModelTokenizers::Describe(const ServedModel& model) {
   if (given_ != nullptr && given_->Find(model.id).ok()) return "--models";
   MutexLock lock(&mutex_);
   std::unique_ptr<Loaded>& loaded = loaded_[model.id];

@@ -30,7 +30,7 @@ class ModelTokenizers : public PromptTokenizer {
   ModelTokenizers(std::unique_ptr<ModelRegistry> given, std::string hub);
 
   // Loads the model's files the first time; says which they are, or "its own /tokenize" where there are none.
-  std::string Describe(const EngineModel& model);
+  std::string Describe(const ServedModel& model);
 
   void Tokenize(const std::string& model, const Prompt& prompt, Duration deadline,
                 Callback callback) override;
@@ -42,7 +42,7 @@ class ModelTokenizers : public PromptTokenizer {
     std::string words;
   };
 
-  std::string FolderOf(const EngineModel& model) const;
+  std::string FolderOf(const ServedModel& model) const;
 
   const std::unique_ptr<ModelRegistry> given_;
   LocalTokenizer of_given_;

@@ -186,7 +186,7 @@ class Server {
     leaf_ = *std::move(leaf);
     EngineFleet fleet(
         {.say = SayLine,
-         .tokenizer = [this](const EngineModel& model) { return tokenizers_.Describe(model); }},
+         .tokenizer = [this](const ServedModel& model) { return tokenizers_.Describe(model); }},
         &leaf_->engines());
     fleet_ = &fleet;
     fleet.SetEngines(list_.engines());
