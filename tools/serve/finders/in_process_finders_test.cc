@@ -174,7 +174,9 @@ class RandomHolders {
     for (SequenceHash block : sequence) {
       if (Below(3) > 0) side.blocks.push_back(SideName(SideTag(layout.sides[0]), block));
     }
-    if (!side.blocks.empty()) EXPECT_TRUE(holder->Apply(side).ok());
+    if (!side.blocks.empty()) {
+      EXPECT_TRUE(holder->Apply(side).ok());
+    }
   }
 
   HolderRegistry* const registry_;
