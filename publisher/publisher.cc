@@ -328,6 +328,9 @@ void Publisher::Impl::Run() {
       LookForLeaves();
       for (const ReplicaPtr& replica : Replicas()) {
         replica->pump->Tick();
+        // A leaf that was away between two looks is told of too.
+        if (const std::optional<absl::Status> lost = replica->pump->TakeLost(); lost.has_value())
+          replica->watch->Set(absl::UnavailableError(std::string(lost->message())));
         replica->watch->Set(replica->Progress());
       }
       WatchLeaves(now);

@@ -1,5 +1,6 @@
 #include "indexer/stream/sender_pump.h"
 
+#include <optional>
 #include <utility>
 
 namespace kvatlas {
@@ -43,6 +44,7 @@ struct SenderPump::State {
   std::optional<SenderMessage> pending ABSL_GUARDED_BY(mutex);
   bool connected ABSL_GUARDED_BY(mutex) = false;
   absl::Status ended ABSL_GUARDED_BY(mutex);  // why the last connection ended, or was not made
+  std::optional<absl::Status> lost ABSL_GUARDED_BY(mutex);  // for `TakeLost`
   bool started ABSL_GUARDED_BY(mutex) = false;
   bool stopped ABSL_GUARDED_BY(mutex) = false;
 
@@ -132,6 +134,7 @@ void SenderPump::OnUnreachable(const absl::Status& why) {
 void SenderPump::OnDisconnected(const absl::Status& why) {
   MutexLock lock(&state_->mutex);
   state_->ended = why;
+  if (state_->sender.welcomed()) state_->lost = why;
   state_->connected = false;
   state_->pending.reset();  // the welcome of the next connection says what is missing
   state_->sender.OnDisconnected(state_->clock->Now());
@@ -219,6 +222,11 @@ std::optional<absl::Status> SenderPump::Progress() const {
   if (ended.ok()) return std::nullopt;
   return IsRefusal(ended) || absl::IsUnavailable(ended) ? ended
                                                         : absl::UnavailableError(ended.ToString());
+}
+
+std::optional<absl::Status> SenderPump::TakeLost() {
+  MutexLock lock(&state_->mutex);
+  return std::exchange(state_->lost, std::nullopt);
 }
 
 absl::Status SenderPump::WhyRefused() const {

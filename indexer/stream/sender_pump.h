@@ -61,6 +61,8 @@ class SenderPump : private SenderLinkObserver {
   // How far it is: nothing: it is being connected. OK: welcomed. UNAVAILABLE: the receiver is not reached, in words of the link;
   // else it refuses, and why.
   std::optional<absl::Status> Progress() const;
+  // Of the connection that ended since the last call of this, where it was welcomed; nothing: none did.
+  std::optional<absl::Status> TakeLost();
 
   // Blocks until everything appended before is acknowledged, or the timeout; true when it is.
   bool WaitAtRest(Duration timeout);

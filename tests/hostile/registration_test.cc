@@ -139,10 +139,14 @@ TEST(RegistrationTest, NothingOutsideTheRangesIsDialled) {
   }
   for (int waited = 0; waited < 500; ++waited) {
     const std::string workers = HttpGet(siege.http(), "/workers", seconds(5)).value_or("");
-    size_t said = 0;
-    for (size_t at = 0; (at = workers.find("outside --engine_addresses", at)) != std::string::npos;
-         ++at)
-      ++said;
+    size_t said = 0;  // instances of which it is said, however often
+    constexpr char kInstance[] = "\"instance_id\":";
+    for (size_t at = workers.find(kInstance); at != std::string::npos;) {
+      const size_t next = workers.find(kInstance, at + 1);
+      if (workers.substr(at, next - at).find("outside --engine_addresses") != std::string::npos)
+        ++said;
+      at = next;
+    }
     if (said == named.size()) break;
     ASSERT_LT(waited, 499) << workers;
     siege.Watch(1);

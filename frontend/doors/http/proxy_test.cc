@@ -365,7 +365,7 @@ TEST_F(ProxyTest, ItsPortHasReadinessAndMetricsWithItsRoutes) {
   EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat)), EndsWith("ok"));
   EXPECT_THAT(Ask("GET /ready HTTP/1.1\r\nHost: h\r\n\r\n"), StartsWith("HTTP/1.1 200 "));
   EXPECT_THAT(Ask("GET /metrics HTTP/1.1\r\nHost: h\r\n\r\n"),
-              AllOf(HasSubstr("kvatlas_frontend_routes_total{fallback=\"own_cell\"} 1\n"),
+              AllOf(HasSubstr("kvatlas_frontend_routes_total{fallback=\"none\"} 1\n"),
                     HasSubstr("kvatlas_frontend_route_seconds_count 1\n")));
   frontend_->SetLeaves({});
   EXPECT_THAT(Ask("GET /ready HTTP/1.1\r\nHost: h\r\n\r\n"),
@@ -425,7 +425,7 @@ TEST_F(ProxyTest, AResponseIsRoutedByItsPromptAsAChat) {
   TestEngine engine(Says(kOk));
   Start({engine.url()});
   EXPECT_THAT(Ask(Post("/v1/responses", R"({"model":"m","instructions":"be brief","input":"hi"})")),
-              AllOf(EndsWith("ok"), HasSubstr("x-kvatlas-fallback: own_cell\r\n"),
+              AllOf(EndsWith("ok"), HasSubstr("x-kvatlas-fallback: none\r\n"),
                     Not(HasSubstr("x-kvatlas-overlap-blocks: 0\r\n"))));
   EXPECT_EQ(tokenizer_.calls, 1);
   EXPECT_THAT(
