@@ -223,9 +223,7 @@ absl::StatusOr<Schedules> ReadSchedules(const Flags& flags) {
 
 // Null without any.
 absl::StatusOr<std::unique_ptr<ModelRegistry>> LoadModels(const std::string& flag) {
-  if (flag.empty()) return nullptr;
-  absl::StatusOr<std::vector<ModelOptions>> options = ParseModels(flag);
-  auto models = options.ok() ? ModelRegistry::Create(*std::move(options)) : options.status();
+  auto models = ModelRegistry::FromFlag(flag);
   if (models.ok()) return models;
   return absl::InvalidArgumentError(OfFlag("models", models.status()).message());
 }

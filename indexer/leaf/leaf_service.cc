@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/memory_budget.h"
+#include "indexer/holders/tier_blocks.h"
 #include "indexer/service/grpc_status.h"
 #include "indexer/transport/holders_wire.h"
 #include "indexer/transport/wire.h"
@@ -92,15 +93,6 @@ std::vector<const HolderOverlap*> Best(std::span<const HolderOverlap> overlaps, 
   return order;
 }
 
-// What lies between two depths is in the tier that the deeper one has more.
-void FillTiers(const TierReach& reach, uint32_t blocks, v1::WorkerOverlap* worker) {
-  const uint32_t host = std::min(std::max(reach.device, reach.device_host), blocks);
-  const uint32_t disk = std::min(std::max(host, reach.device_host_disk), blocks);
-  worker->set_host_blocks(host - std::min(reach.device, host));
-  worker->set_disk_blocks(disk - host);
-  worker->set_external_blocks(blocks - disk);
-}
-
 void FillWorker(const HolderOverlap& overlap, v1::WorkerOverlap* worker) {
   ToProto(overlap.holder->id, worker->mutable_worker());
   worker->set_blocks(overlap.blocks);
@@ -108,7 +100,11 @@ void FillWorker(const HolderOverlap& overlap, v1::WorkerOverlap* worker) {
   worker->set_trust(ToProto(overlap.trust));
   worker->set_age_ms(Milliseconds(overlap.age));
   if (overlap.load.has_value()) ToProto(*overlap.load, worker->mutable_load());
-  if (overlap.reach.has_value()) FillTiers(*overlap.reach, overlap.blocks, worker);
+  if (!overlap.reach.has_value()) return;
+  const TierBlocks tiers = TierBlocksOf(*overlap.reach, overlap.blocks);
+  worker->set_host_blocks(tiers.host);
+  worker->set_disk_blocks(tiers.disk);
+  worker->set_external_blocks(tiers.external);
 }
 
 // Labels change with hellos only, so whoever asks often is told once.

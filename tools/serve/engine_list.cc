@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "frontend/peers/engine_call.h"
+#include "indexer/service/flags.h"
 
 namespace kvatlas {
 namespace {
@@ -203,12 +204,12 @@ absl::StatusOr<EngineList> EngineList::Make(const std::vector<std::string>& text
   list.file_ = std::move(file);
   for (const std::string& text : texts) {
     absl::StatusOr<EngineSpec> spec = EngineSpec::Parse(text);
-    if (!spec.ok()) return spec.status();
+    if (!spec.ok()) return OfFlag("engine", spec.status());
     list.given_.push_back(*std::move(spec));
   }
-  if (absl::Status bad = CheckDistinct(list.given_); !bad.ok()) return bad;
+  if (absl::Status bad = CheckDistinct(list.given_); !bad.ok()) return OfFlag("engine", bad);
   if (!list.file_.empty()) {
-    if (absl::Status bad = list.ReadFile(); !bad.ok()) return bad;
+    if (absl::Status bad = list.ReadFile(); !bad.ok()) return OfFlag("engines_file", bad);
   }
   std::vector<EngineSpec> all = list.given_;
   all.insert(all.end(), list.from_file_.begin(), list.from_file_.end());

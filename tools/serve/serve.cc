@@ -12,7 +12,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "frontend/doors/frontend_service.h"
 #include "frontend/doors/http/proxy.h"
@@ -122,13 +121,14 @@ void SayLine(bool wrong, const std::string& line) {
   std::fprintf(stderr, "%s %s %s\n", clock, wrong ? "!" : " ", line.c_str());
 }
 
-absl::Status CheckEngines(const Flags& flags, const absl::Status& status) {
-  if (!status.ok())
-    return OfFlag(absl::StartsWith(status.message(), "engine") ? "engine" : "engines_file", status);
-  if (!flags.engines.empty() || !flags.engines_file.empty()) return status;
-  return absl::InvalidArgumentError(
-      "--engine: none is given; expected --engine http://HOST:PORT, once for each, or "
-      "--engines_file FILE");
+// The engines that the flags name, or why there are none.
+absl::StatusOr<EngineList> EnginesOf(const Flags& flags) {
+  if (flags.engines.empty() && flags.engines_file.empty()) {
+    return absl::InvalidArgumentError(
+        "--engine: none is given; expected --engine http://HOST:PORT, once for each, or "
+        "--engines_file FILE");
+  }
+  return EngineList::Make(flags.engines, flags.engines_file);
 }
 
 // What the list names may be called wherever it is.
@@ -145,14 +145,6 @@ absl::StatusOr<EngineReach> ReachOf(const Flags& flags, const EngineList& engine
   EngineReach reach{.addresses = *std::move(addresses)};
   GiveAll(engines, reach.given.get());
   return reach;
-}
-
-// Null without --models.
-absl::StatusOr<std::unique_ptr<ModelRegistry>> LoadModels(const std::string& flag) {
-  if (flag.empty()) return nullptr;
-  absl::StatusOr<std::vector<ModelOptions>> options = ParseModels(flag);
-  if (!options.ok()) return options.status();
-  return ModelRegistry::Create(*std::move(options));
 }
 
 std::vector<std::string> UrlsOf(const EngineView& view, const std::string& model) {
@@ -259,9 +251,8 @@ class Server {
       return service_.Fail(status);
     service_.flags().OnReload({"engine", "engines_file"},
                               [this]() -> absl::StatusOr<FlagSet::Commit> {
-                                auto list = EngineList::Make(flags_.engines, flags_.engines_file);
-                                absl::Status wrong = CheckEngines(flags_, list.status());
-                                if (!wrong.ok()) return wrong;
+                                absl::StatusOr<EngineList> list = EnginesOf(flags_);
+                                if (!list.ok()) return list.status();
                                 return FlagSet::Commit([this, list = *std::move(list)] {
                                   list_ = list;
                                   TakeEngines();
@@ -342,11 +333,11 @@ int RunServe(const std::vector<std::string>& arguments) {
   std::vector<const char*> argv = {"kvatlas serve"};
   for (const std::string& argument : arguments) argv.push_back(argument.c_str());
   service.Start(static_cast<int>(argv.size()), argv.data());
-  absl::StatusOr<EngineList> list = EngineList::Make(flags.engines, flags.engines_file);
-  absl::Status bad = CheckEngines(flags, list.status());
+  absl::StatusOr<EngineList> list = EnginesOf(flags);
+  absl::Status bad = list.status();
   absl::StatusOr<EngineReach> reach = list.ok() ? ReachOf(flags, *list) : EngineReach();
   if (bad.ok()) bad = reach.status();
-  absl::StatusOr<std::unique_ptr<ModelRegistry>> models = LoadModels(flags.models);
+  absl::StatusOr<std::unique_ptr<ModelRegistry>> models = ModelRegistry::FromFlag(flags.models);
   if (bad.ok()) bad = OfFlag("models", models.status());
   if (bad.ok()) bad = FoundNodes::Check("--parents", flags.parents);
   const absl::StatusOr<uint64_t> memory = ReadMemoryFlag(flags.memory_budget);

@@ -196,10 +196,7 @@ absl::StatusOr<WaypointSchedule> ScheduleOf(const kvatlas_frontend_options& give
 
 // Null without any.
 absl::StatusOr<std::unique_ptr<ModelRegistry>> ModelsOf(const kvatlas_frontend_options& given) {
-  const std::string models = StringOf(given.models);
-  if (models.empty()) return nullptr;
-  absl::StatusOr<std::vector<ModelOptions>> options = ParseModels(models);
-  auto registry = options.ok() ? ModelRegistry::Create(*std::move(options)) : options.status();
+  auto registry = ModelRegistry::FromFlag(StringOf(given.models));
   if (registry.ok()) return registry;
   return absl::InvalidArgumentError("models: " + std::string(registry.status().message()));
 }

@@ -113,6 +113,13 @@ absl::StatusOr<std::vector<ModelOptions>> ParseModels(std::string_view flag) {
   return models;
 }
 
+absl::StatusOr<std::unique_ptr<ModelRegistry>> ModelRegistry::FromFlag(std::string_view flag) {
+  if (flag.empty()) return nullptr;
+  absl::StatusOr<std::vector<ModelOptions>> options = ParseModels(flag);
+  if (!options.ok()) return options.status();
+  return Create(*std::move(options));
+}
+
 absl::StatusOr<std::unique_ptr<ModelRegistry>> ModelRegistry::Create(
     std::vector<ModelOptions> options) {
   std::unique_ptr<ModelRegistry> made(new ModelRegistry(std::move(options)));

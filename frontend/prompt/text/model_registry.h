@@ -51,6 +51,8 @@ class ModelRegistry {
  public:
   // Loads all models. An error names the model that could not be loaded.
   static absl::StatusOr<std::unique_ptr<ModelRegistry>> Create(std::vector<ModelOptions> options);
+  // Those that a flag names (`ParseModels`); null where it is empty.
+  static absl::StatusOr<std::unique_ptr<ModelRegistry>> FromFlag(std::string_view flag);
 
   // NOT_FOUND: no such model; the message names those that are known.
   absl::StatusOr<std::shared_ptr<TextModel>> Find(std::string_view name) const;

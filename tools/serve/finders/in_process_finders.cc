@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "frontend/route/frontend.h"
 #include "indexer/base/memory_budget.h"
+#include "indexer/holders/tier_blocks.h"
 #include "indexer/stream/validate.h"
 #include "indexer/transport/holders_wire.h"
 
@@ -47,14 +48,6 @@ std::optional<Load> ToLoad(std::optional<Load> load) {
   return load;
 }
 
-// What lies between two depths is in the tier that the deeper one has more.
-FetchedBlocks ToFetched(const TierReach& reach, uint32_t blocks) {
-  const uint32_t host = std::min(std::max(reach.device, reach.device_host), blocks);
-  const uint32_t disk = std::min(std::max(host, reach.device_host_disk), blocks);
-  return {
-      .host = host - std::min(reach.device, host), .disk = disk - host, .remote = blocks - disk};
-}
-
 WorkerFound ToWorker(const HolderOverlap& overlap) {
   WorkerFound found{.worker = overlap.holder->id,
                     .blocks = overlap.blocks,
@@ -62,7 +55,10 @@ WorkerFound ToWorker(const HolderOverlap& overlap) {
                     .age_ms = Milliseconds(overlap.age),
                     .load = ToLoad(overlap.load),
                     .held = overlap.held};
-  if (overlap.reach.has_value()) found.fetched = ToFetched(*overlap.reach, overlap.blocks);
+  if (overlap.reach.has_value()) {
+    const TierBlocks tiers = TierBlocksOf(*overlap.reach, overlap.blocks);
+    found.fetched = {.host = tiers.host, .disk = tiers.disk, .remote = tiers.external};
+  }
   return found;
 }
 
