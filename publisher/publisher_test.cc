@@ -19,6 +19,7 @@
 #include <variant>
 #include <vector>
 
+#include "indexer/base/await.h"
 #include "indexer/base/cache_class.h"
 #include "indexer/base/hash.h"
 #include "indexer/base/ids.h"
@@ -267,13 +268,15 @@ TEST(PublisherTest, ALeafThatIsNotReachedIsSaidWithTheReason) {
     TestServer server(&leaf);
     target = server.target();
     publisher = MakePublisher({target});
-    while (!publisher->Stats().replicas[0].welcomed) std::this_thread::yield();
+    ASSERT_TRUE(Await([&] { return publisher->Stats().replicas[0].welcomed; }, kLong));
     EXPECT_TRUE(publisher->Stats().replicas[0].status.ok());
     EXPECT_TRUE(publisher->Stats().last_error.ok());
   }
   const auto status = [&] { return publisher->Stats().replicas[0].status; };
-  while (status().message().find("Connection refused") == absl::string_view::npos)
-    std::this_thread::yield();
+  EXPECT_TRUE(Await(
+      [&] { return status().message().find("Connection refused") != absl::string_view::npos; },
+      kLong))
+      << status();
   EXPECT_EQ(status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(publisher->Stats().last_error.message()),
               ::testing::StartsWith("leaf " + target + ": "));

@@ -19,12 +19,12 @@
 #include <ostream>
 #include <regex>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_replace.h"
+#include "indexer/base/await.h"
 #include "indexer/base/clock.h"
 #include "indexer/service/address.h"
 #include "indexer/service/grpc_channel.h"
@@ -160,15 +160,14 @@ class SilenceTest : public ::testing::TestWithParam<Row> {
 
   void Await(const Said& said) const {
     const std::regex wanted(Filled(said.what));
-    const Time until = Clock::Real().Now() + kLong;
     std::string found;
-    do {
+    const auto is_said = [&] {
       found = Read(said);
-      if (std::regex_search(found, wanted)) return;
-      std::this_thread::yield();
-    } while (Clock::Real().Now() < until);
-    ADD_FAILURE() << said.name << " " << said.where << " never said " << Filled(said.what) << "\n"
-                  << found;
+      return std::regex_search(found, wanted);
+    };
+    EXPECT_TRUE(kvatlas::Await(is_said, kLong))
+        << said.name << " " << said.where << " never said " << Filled(said.what) << "\n"
+        << found;
   }
 
   const DeadPort dead_;

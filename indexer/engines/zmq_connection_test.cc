@@ -7,12 +7,14 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <thread>
 
+#include "indexer/base/await.h"
 #include "indexer/engines/stream_sink.h"
 #include "indexer/engines/zmq_source.h"
 #include "indexer/engines/zmq_streams.h"
@@ -21,6 +23,8 @@
 
 namespace kvatlas {
 namespace {
+
+constexpr std::chrono::seconds kLong(30);
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -85,7 +89,8 @@ class ZmqConnectionTest : public ::testing::Test {
     return streams_.Stats(stream).value_or(ZmqStreamStats()).connection;
   }
   ConnectionStatus Await(ZmqStreamId stream, ConnectionState state) {
-    while (Connection(stream).state != state) std::this_thread::yield();
+    EXPECT_TRUE(kvatlas::Await([&] { return Connection(stream).state == state; }, kLong))
+        << Connection(stream).ToString();
     return Connection(stream);
   }
 
@@ -130,10 +135,12 @@ TEST_F(ZmqConnectionTest, AReplaySocketThatIsNotThereIsUnreachable) {
       {.worker_name = "w", .endpoint = engine.endpoint(), .replay_endpoint = nobody.endpoint()});
   Await(stream, ConnectionState::kConnected);
   std::optional<ConnectionStatus> replay;
-  while (!replay.has_value()) {
-    replay = streams_.Stats(stream)->replay;
-    std::this_thread::yield();
-  }
+  ASSERT_TRUE(kvatlas::Await(
+      [&] {
+        replay = streams_.Stats(stream)->replay;
+        return replay.has_value();
+      },
+      kLong));
   EXPECT_EQ(replay->ToString(), "unreachable: " + nobody.endpoint() + ": Connection refused");
 }
 
@@ -143,7 +150,8 @@ TEST_F(ZmqConnectionTest, AReplaySocketThatAnswersIsConnected) {
                                   .endpoint = engine.endpoint(),
                                   .replay_endpoint = engine.replay_endpoint()});
   const auto replay = [&] { return streams_.Stats(stream)->replay.value_or(ConnectionStatus()); };
-  while (replay().state != ConnectionState::kConnected) std::this_thread::yield();
+  EXPECT_TRUE(kvatlas::Await([&] { return replay().state == ConnectionState::kConnected; }, kLong))
+      << replay().ToString();
 }
 
 }  // namespace
