@@ -1,0 +1,1 @@
+#include "indexer/service/security/quotas.h"

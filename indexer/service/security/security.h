@@ -1,0 +1,111 @@
+// Whom does this process trust, and with what? Certificates, policy, tokens, quotas and audit of one process in one place.
+//
+//   connection ─▶ certificate or token ─▶ Identity ─▶ Check(verb, target) ─▶ OK | PERMISSION_DENIED, audited
+//                                                            ▲
+//   files (certificates, CAs, policy, tokens, JWKS) ─ looked at every 500 ms, a bad one keeps the old
+//                                                            ▼
+//   open calls and streams ─ checked again when files change and when a credential expires; those no longer allowed are cut
+//
+// Servers and channels of a process ask `Security::OfProcess()`, which `ServiceMain` sets from the flags of the group "Security";
+// without these flags it is `Security::Open()`: no TLS, everything is allowed, and listening beyond loopback is
+// refused unless --insecure.
+//
+// *Threads*: any. *Cost* of a check: a look at the identity (cached by certificate) and a decision of the policy, below a microsecond or
+// two; nothing without a policy. *Bounds*: `kIdentitiesMax` cached certificates.
+
+#ifndef KVATLAS_INDEXER_SERVICE_SECURITY_SECURITY_H_
+#define KVATLAS_INDEXER_SERVICE_SECURITY_SECURITY_H_
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "indexer/base/clock.h"
+#include "indexer/service/address.h"
+#include "indexer/service/security/audit.h"
+#include "indexer/service/security/identity.h"
+#include "indexer/service/security/policy.h"
+#include "indexer/service/security/quotas.h"
+#include "indexer/service/security/tls_files.h"
+#include "indexer/service/security/tokens.h"
+
+namespace kvatlas {
+
+struct SecurityOptions {
+  std::string process;  // for the audit log
+  TlsPaths tls;
+  std::string policy;  // path; empty: everything is allowed
+  TokenFiles tokens;
+  std::string audit_log;  // path; empty: none
+  bool insecure = false;  // may listen beyond loopback without TLS and policy
+  Duration look_every = std::chrono::milliseconds(500);
+};
+
+class Security {
+ public:
+  // One of a test, a benchmark, a library: nothing is asked, nothing is encrypted.
+  static const std::shared_ptr<Security>& Open();
+  // INVALID_ARGUMENT names the file or flag.
+  static absl::StatusOr<std::shared_ptr<Security>> Start(SecurityOptions options);
+  virtual ~Security() = default;
+
+  static std::shared_ptr<Security> OfProcess();
+  static void SetOfProcess(std::shared_ptr<Security> security);
+
+  // Are connections encrypted? Null: they are not.
+  virtual TlsFiles* tls() = 0;
+  // Is there a policy? Else every check is OK.
+  virtual bool enforces() const = 0;
+  // Null without one. What it points to is immutable; a later policy is another one.
+  virtual std::shared_ptr<const Policy> policy() const = 0;
+
+  // FAILED_PRECONDITION, with the remedy: beyond loopback, and neither TLS with a policy nor --insecure.
+  virtual absl::Status MayListen(const Address& address) = 0;
+
+  // Of a client's certificate (PEM) and of an "Authorization: Bearer" value; each may be empty, the token counts where both are
+  // given and the certificate is not of a role of its own. Never null; anonymous without either.
+  // UNAUTHENTICATED: expired, revoked, not of the fleet, unknown token.
+  virtual absl::StatusOr<std::shared_ptr<const Identity>> Authenticate(
+      std::string_view certificate_pem, std::string_view bearer) = 0;
+
+  // Any target at all of this verb? For servers, before they read a request. Refusals are audited under `event`.
+  virtual absl::Status CheckMethod(const Identity& identity, Verb verb, std::string_view peer) = 0;
+  // PERMISSION_DENIED, in the same words whatever the reason. Refusals are audited; `audit_allowed` says so of what is allowed too.
+  virtual absl::Status Check(const Identity& identity, Verb verb, const PolicyTarget& target,
+                             std::string_view peer, std::string_view event,
+                             bool audit_allowed = false) = 0;
+
+  // One call or stream that lasts. `cut` is called once, from the thread that looks at files, when the identity is no longer
+  // allowed; not after `OpenCall` is destroyed.
+  class OpenCall {
+   public:
+    virtual ~OpenCall() = default;
+    // What it was allowed beside the verb: checked again too.
+    virtual void Allowed(Verb verb, PolicyTarget target) = 0;
+  };
+  virtual std::unique_ptr<OpenCall> AddCall(std::string certificate_pem, std::string bearer,
+                                            Verb verb, std::string peer,
+                                            std::function<void()> cut) = 0;
+
+  // RESOURCE_EXHAUSTED beyond the quota that the policy gives this identity.
+  virtual absl::Status Take(const Identity& identity, QuotaKind kind, double amount) = 0;
+  virtual void GiveBack(const Identity& identity, QuotaKind kind, double amount) = 0;
+
+  virtual void Audit(const AuditLine& line) = 0;
+
+  // Prometheus text of refusals, reloads, certificates' expiry, audit lines lost, `kvatlas_insecure`.
+  virtual void AppendMetrics(std::string* text) const = 0;
+};
+
+// What PERMISSION_DENIED says, whatever the reason: the reason is in the audit log.
+inline constexpr std::string_view kNotAllowed =
+    "not allowed; the audit log of the server says why (kvatlas policy explain)";
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_INDEXER_SERVICE_SECURITY_SECURITY_H_

@@ -1,0 +1,73 @@
+// Which certificate, key and CAs does this process use now? Files that may change while it runs.
+//
+// PEM files: the certificate with its intermediates, its private key (mode 0640 at most), and the CAs that peers' certificates
+// are checked against. `Look` reads files that changed; what is new counts only if certificate and key belong together, the
+// certificate is valid now and the CAs can be read: else the old ones stay and the reason is returned. Connections made before keep
+// what they were made with.
+//
+// The contexts are OpenSSL's, for HTTP and Redis, TLS 1.3 at the least with `tls13_only`, else 1.2. gRPC reads the same files itself
+// (`grpc_credentials.h`).
+// A server's context asks for a client's certificate, and takes one without (`require_client_certificate` false): who has none needs a token.
+//
+// *Threads*: any.
+
+#ifndef KVATLAS_INDEXER_SERVICE_SECURITY_TLS_FILES_H_
+#define KVATLAS_INDEXER_SERVICE_SECURITY_TLS_FILES_H_
+
+#include <sys/stat.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "indexer/base/mutex.h"
+
+struct ssl_ctx_st;  // SSL_CTX
+
+namespace kvatlas {
+
+struct TlsPaths {
+  std::string certificate;
+  std::string key;
+  std::string ca;
+
+  bool any() const { return !certificate.empty() || !key.empty() || !ca.empty(); }
+};
+
+class TlsFiles {
+ public:
+  // INVALID_ARGUMENT names the file, what was expected and what was found. A client needs `ca` alone; a server all three.
+  static absl::StatusOr<std::unique_ptr<TlsFiles>> Read(TlsPaths paths);
+
+  // What is read anew, if anything changed. OK with `*changed` false: nothing did.
+  absl::Status Look(bool* changed);
+
+  const TlsPaths& paths() const { return paths_; }
+  // Null without a certificate.
+  std::shared_ptr<ssl_ctx_st> server() const;
+  std::shared_ptr<ssl_ctx_st> client() const;
+  // When our own certificate expires; 0 without one.
+  int64_t not_after_unix_s() const;
+
+ private:
+  struct Loaded {
+    std::shared_ptr<ssl_ctx_st> server;
+    std::shared_ptr<ssl_ctx_st> client;
+    int64_t not_after_unix_s = 0;
+    std::string stamp;  // of the three files
+  };
+
+  explicit TlsFiles(TlsPaths paths) : paths_(std::move(paths)) {}
+  absl::StatusOr<Loaded> Load() const;
+
+  const TlsPaths paths_;
+  mutable Mutex mutex_;
+  Loaded loaded_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_INDEXER_SERVICE_SECURITY_TLS_FILES_H_
