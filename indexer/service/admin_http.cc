@@ -11,6 +11,7 @@
 #include "indexer/base/mutex.h"
 #include "indexer/service/connection_account.h"
 #include "indexer/service/log.h"
+#include "indexer/service/security/security.h"
 #include "indexer/service/text_escape.h"
 #include "indexer/service/version.h"
 
@@ -60,6 +61,8 @@ class AdminHttp::Impl {
  public:
   Impl(AdminHttpOptions options, Metrics* metrics)
       : body_bytes_max_(options.body_bytes_max), server_(ServerOptions(options)) {
+    metrics->OnText(
+        [security = Security::OfProcess()](std::string* text) { security->AppendMetrics(text); });
     server_.Handle({.method = "GET",
                     .path = "/healthz",
                     .quick =

@@ -138,13 +138,19 @@ class ConnectionAccount {
     silent_.clear();
   }
 
-  // Those that are greeted, with how much.
-  std::vector<std::pair<Address, size_t>> Greeting() {
+  // Those that greet: where, what is said to them first, and how much they answer.
+  struct Greeter {
+    Address address;
+    std::string hello;
+    size_t greeting_bytes = 0;
+  };
+  std::vector<Greeter> Greeters() {
     MutexLock lock(&mutex_);
-    std::vector<std::pair<Address, size_t>> found;
+    std::vector<Greeter> found;
     for (const auto& [listener, limits] : listeners_) {
-      if (listener->options_.greeting_bytes > 0)
-        found.emplace_back(listener->address_, listener->options_.greeting_bytes);
+      const ConnectionListenerOptions& options = listener->options_;
+      if (options.greeting_bytes > 0)
+        found.push_back({listener->address_, options.hello, options.greeting_bytes});
     }
     return found;
   }
@@ -482,7 +488,8 @@ absl::Status WaitReady(int fd, short events, Time until) {
   return ready > 0 ? absl::OkStatus() : absl::DeadlineExceededError("no answer in time");
 }
 
-absl::Status DialFrom(int fd, const Resolved& to, size_t expect, Time until) {
+absl::Status DialFrom(int fd, const Resolved& to, std::string_view hello, size_t expect,
+                      Time until) {
   if (connect(fd, reinterpret_cast<const sockaddr*>(&to.address), to.size) != 0 &&
       errno != EINPROGRESS) {
     return ErrorStatus(errno);
@@ -492,6 +499,10 @@ absl::Status DialFrom(int fd, const Resolved& to, size_t expect, Time until) {
   socklen_t size = sizeof(error);
   getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
   if (error != 0) return ErrorStatus(error);
+  // It fits the buffer of a new connection.
+  if (!hello.empty() && send(fd, hello.data(), hello.size(), MSG_NOSIGNAL) < 0) {
+    return ErrorStatus(errno);
+  }
   while (expect > 0) {
     if (absl::Status late = WaitReady(fd, POLLIN, until); !late.ok()) return late;
     char bytes[256];
@@ -503,7 +514,7 @@ absl::Status DialFrom(int fd, const Resolved& to, size_t expect, Time until) {
   return absl::OkStatus();
 }
 
-absl::Status Dial(const Address& address, size_t expect, Duration timeout) {
+absl::Status Dial(const Address& address, std::string_view hello, size_t expect, Duration timeout) {
   const Time until = Clock::Real().Now() + timeout;
   const absl::StatusOr<Resolved> to = Resolve(address, 0);
   if (!to.ok()) return to.status();
@@ -517,7 +528,7 @@ absl::Status Dial(const Address& address, size_t expect, Duration timeout) {
   } else {
     const uint16_t port = PortOf(fd);
     ConnectionAccount::Get().Exempt(port, true);
-    status = DialFrom(fd, *to, expect, until);
+    status = DialFrom(fd, *to, hello, expect, until);
     ConnectionAccount::Get().Exempt(port, false);
   }
   close(fd);
@@ -527,11 +538,11 @@ absl::Status Dial(const Address& address, size_t expect, Duration timeout) {
 }  // namespace
 
 absl::Status CheckOwnListeners(Duration timeout) {
-  for (const auto& [address, greeting_bytes] : ConnectionAccount::Get().Greeting()) {
-    const absl::Status status = Dial(address, greeting_bytes, timeout);
+  for (const ConnectionAccount::Greeter& one : ConnectionAccount::Get().Greeters()) {
+    const absl::Status status = Dial(one.address, one.hello, one.greeting_bytes, timeout);
     if (!status.ok()) {
       return absl::UnavailableError(
-          absl::StrCat(address.ToString(), " takes no connections: ", status.message()));
+          absl::StrCat(one.address.ToString(), " takes no connections: ", status.message()));
     }
   }
   return absl::OkStatus();

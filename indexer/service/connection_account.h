@@ -55,6 +55,8 @@ struct ConnectionListenerOptions {
   size_t reserve = 0;
   // What comes from its owner first, before the peer has said anything (`CheckOwnListeners`); 0: nothing.
   size_t greeting_bytes = 0;
+  // What the peer says before it is greeted, as in TLS; empty: nothing.
+  std::string hello = {};
   Duration user_timeout = Duration::zero();  // TCP_USER_TIMEOUT; 0: the system's
 };
 

@@ -8,6 +8,7 @@
 
 #include "indexer/service/grpc_credentials.h"
 #include "indexer/service/grpc_log.h"
+#include "indexer/service/security/security.h"
 
 namespace kvatlas {
 namespace {
@@ -34,7 +35,9 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target,
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, Milliseconds(options.connect_timeout));
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   if (options.own_connection) arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  return grpc::CreateCustomChannel(target, MakeChannelCredentials(), arguments);
+  const std::shared_ptr<Security> security =
+      options.security != nullptr ? options.security : Security::OfProcess();
+  return grpc::CreateCustomChannel(target, MakeChannelCredentials(security.get()), arguments);
 }
 
 }  // namespace kvatlas

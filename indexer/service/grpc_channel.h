@@ -4,7 +4,7 @@
 //
 // Threads: the channel may be used from any.
 // Truth: no call is retried here; a call on a broken channel fails with UNAVAILABLE unless it waits
-//     for readiness. Environment proxies are not used.
+//     for readiness. Environment proxies are not used. Encrypted as `grpc_credentials.h` says, where the process has TLS files.
 //
 // Example:
 //   std::shared_ptr<grpc::Channel> channel = MakeChannel(address.ToString());
@@ -25,6 +25,8 @@ class Channel;
 
 namespace kvatlas {
 
+class Security;
+
 struct GrpcChannelOptions {
   int message_bytes_max = 16 << 20;  // each way, as in GrpcServerOptions
   Duration keepalive_time = std::chrono::seconds(10);
@@ -32,6 +34,7 @@ struct GrpcChannelOptions {
   Duration backoff_initial = std::chrono::milliseconds(50);  // gRPC 1.51 raises it to 100 ms
   Duration backoff_max = std::chrono::seconds(1);
   Duration connect_timeout = std::chrono::seconds(2);
+  std::shared_ptr<Security> security = nullptr;  // null: that of the process
   bool own_connection = false;  // true: shares no connection with other channels to this target
 };
 

@@ -1,12 +1,22 @@
-// Whom do we trust on a gRPC connection?
+// How are gRPC connections encrypted, and whom does a client take for a server of ours?
 //
-// Everyone who reaches the port: plain TCP for now, with servers on loopback unless told otherwise.
-// Every server and channel takes its credentials from here, so TLS has one place to arrive in.
+// Of the TLS files of a `Security`, which gRPC reads again every second; plain TCP where it has none. Replace the files
+// together (a new folder and a changed symlink), so that gRPC does not read a certificate with another one's key.
+//
+// *Truth*: a server asks clients for a certificate and checks it against the CA file; a client without one needs a token
+// (`grpc_guard.h`). A client takes a server whose certificate the CA file vouches for and that either has a SPIFFE ID of a role
+// that serves (leaf, node, frontend), so that a worker's key does not serve, or has no SPIFFE ID and the name or
+// address that was dialled. TLS 1.3 between two processes of ours; Debian's gRPC lets others come with 1.2.
 
 #ifndef KVATLAS_INDEXER_SERVICE_GRPC_CREDENTIALS_H_
 #define KVATLAS_INDEXER_SERVICE_GRPC_CREDENTIALS_H_
 
 #include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
 
 namespace grpc {
 class ChannelCredentials;
@@ -15,8 +25,17 @@ class ServerCredentials;
 
 namespace kvatlas {
 
-std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials();
-std::shared_ptr<grpc::ChannelCredentials> MakeChannelCredentials();
+class Security;
+
+std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(
+    const std::shared_ptr<Security>& security);
+// The same object for the same files, so that channels to one target share a connection.
+std::shared_ptr<grpc::ChannelCredentials> MakeChannelCredentials(Security* security);
+
+// Is a server's certificate with these names good for `target` (HOST or HOST:PORT)? Its chain has been checked.
+absl::Status CheckServerNames(std::string_view target, const std::vector<std::string>& uris,
+                              const std::vector<std::string>& dns,
+                              const std::vector<std::string>& ips);
 
 }  // namespace kvatlas
 

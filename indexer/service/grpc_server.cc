@@ -24,9 +24,11 @@
 #include "indexer/service/grpc_call_watch.h"
 #include "indexer/service/grpc_credentials.h"
 #include "indexer/service/grpc_deadline.h"
+#include "indexer/service/grpc_guard.h"
 #include "indexer/service/grpc_log.h"
 #include "indexer/service/log.h"
 #include "indexer/service/process_memory.h"
+#include "indexer/service/security/security.h"
 
 namespace kvatlas {
 namespace {
@@ -40,6 +42,8 @@ int Milliseconds(Duration duration) {
 constexpr char kHandshakeTimeoutMs[] = "grpc.server_handshake_timeout_ms";
 // The header of the SETTINGS frame with which gRPC greets everybody.
 constexpr size_t kH2GreetingBytes = 9;
+// The header of the record with which TLS answers a client's hello.
+constexpr size_t kTlsGreetingBytes = 5;
 constexpr int kReadBytesMax = 64 << 10;
 // How long accepting pauses when the machine has no descriptor left.
 constexpr int kAcceptPauseMs = 50;
@@ -188,13 +192,22 @@ absl::Status GrpcServer::Start() {
   StopLookingForDeadlocks();
   grpc::ServerBuilder builder;
   SetLimits(options_, &builder);
+  const std::shared_ptr<Security> security =
+      options_.security != nullptr ? options_.security : Security::OfProcess();
+  if (absl::Status open = security->MayListen(options_.listen); !open.ok()) return open;
+  const bool tls = security->tls() != nullptr;
+  if (tls && security->tls()->server() == nullptr) {
+    return absl::InvalidArgumentError("a server needs a certificate: --tls_cert and --tls_key");
+  }
+  const std::shared_ptr<grpc::ServerCredentials> credentials = MakeServerCredentials(security);
+  GuardCalls(security, credentials.get(), &builder);
   impl_->door = std::make_unique<Door>(builder.experimental().AddExternalConnectionAcceptor(
-      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
-      MakeServerCredentials()));
-  const absl::Status bad =
-      impl_->door->listener().Listen(options_.listen, {.connections_max = options_.connections_max,
-                                                       .greeting_bytes = kH2GreetingBytes,
-                                                       .user_timeout = options_.keepalive_timeout});
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials));
+  const absl::Status bad = impl_->door->listener().Listen(
+      options_.listen, {.connections_max = options_.connections_max,
+                        .greeting_bytes = tls ? kTlsGreetingBytes : kH2GreetingBytes,
+                        .hello = tls ? TlsClientHello() : "",
+                        .user_timeout = options_.keepalive_timeout});
   if (!bad.ok()) {
     return absl::UnavailableError(absl::StrCat("cannot listen for gRPC on ",
                                                options_.listen.ToString(), ": ", bad.message()));

@@ -5,6 +5,7 @@
 // The header costs no gRPC headers.
 //
 // Threads: gRPC's own run the services. `Register`, then `Start`, in one thread; the rest from any.
+// Truth: encrypted, and open to those whom the policy allows, as the process's `Security` says (`grpc_guard.h`).
 // Bounds: connections are accepted here, not by gRPC, under the account of the process (`connection_account.h`): silent
 //     ones give way to new ones, and running out of descriptors is survived. A connection has at most `streams_max` calls at
 //     once and is cut off when it has a quarter more, those included that its client has reset and gRPC has not destroyed
@@ -42,6 +43,8 @@ class Service;
 
 namespace kvatlas {
 
+class Security;
+
 struct GrpcServerOptions {
   Address listen;
   int message_bytes_max = 16 << 20;                    // each way
@@ -54,6 +57,7 @@ struct GrpcServerOptions {
   int streams_max = 1024;                                 // at once, per connection
   Duration idle_timeout = std::chrono::minutes(5);        // without a call the connection ends
   Duration handshake_timeout = std::chrono::seconds(10);  // for the client's first frames
+  std::shared_ptr<Security> security = nullptr;           // null: that of the process
 };
 
 class GrpcServer {

@@ -130,8 +130,11 @@ ServiceMain::ServiceMain(std::string program, std::string about)
     : flags_(std::move(program), std::move(about)) {
   OpenPipe();
   flags_.Group(FlagSet::kLastGroup);
-  if (const std::string section = SectionOf(flags_.program()); !section.empty())
+  if (const std::string section = SectionOf(flags_.program()); !section.empty()) {
     flags_.ReadConfig(section);
+    DeclareSecurity();
+    flags_.Group(FlagSet::kLastGroup);
+  }
   flags_.AddChoice("log_level", &log_level_, "least level that is logged",
                    {"debug", "info", "warning", "error"});
   flags_.AddChoice("log_format", &log_format_, "how log lines are written", {"logfmt", "json"});
@@ -147,6 +150,40 @@ ServiceMain::ServiceMain(std::string program, std::string about)
   });
 }
 
+void ServiceMain::DeclareSecurity() {
+  flags_.Group("Security");
+  flags_.Add("tls_cert", &security_.tls.certificate,
+             "PEM file with this process's certificate and its intermediates; watched, as are all "
+             "files of this group");
+  flags_.Add("tls_key", &security_.tls.key, "PEM file with its key, of mode 0640 or less");
+  flags_.Add("tls_ca", &security_.tls.ca,
+             "PEM file with the CAs that peers' certificates are checked against");
+  flags_.Add("policy", &security_.policy,
+             "JSON file that says who may do what (kvatlas policy check); empty: everybody may "
+             "do everything");
+  flags_.Add("tokens", &security_.tokens.tokens,
+             "file with hashes of bearer tokens and whose they are (kvatlas policy token)");
+  flags_.Add("jwks", &security_.tokens.jwks, "JWKS file with the keys that sign JWTs");
+  flags_.Add("jwt_issuer", &security_.tokens.jwt_issuer, "\"iss\" that a JWT must have");
+  flags_.Add("jwt_audience", &security_.tokens.jwt_audience, "\"aud\" that a JWT must have");
+  flags_
+      .Add("audit_log", &security_.audit_log,
+           "file for a line of JSON per decision of the policy; empty: none")
+      .Check(CheckFileToWrite);
+  flags_.Add("insecure", &security_.insecure,
+             "may listen beyond loopback without TLS and policy: everyone who reaches a port may "
+             "speak for any worker, cell and tenant");
+}
+
+absl::Status ServiceMain::StartSecurity() {
+  if (SectionOf(flags_.program()).empty()) return absl::OkStatus();
+  security_.process = flags_.program();
+  absl::StatusOr<std::shared_ptr<Security>> security = Security::Start(security_);
+  if (!security.ok()) return security.status();
+  Security::SetOfProcess(*std::move(security));
+  return absl::OkStatus();
+}
+
 void ServiceMain::SetUpLog() const {
   LogOptions log;
   const std::string section = SectionOf(flags_.program());
@@ -160,6 +197,7 @@ void ServiceMain::Start(int argc, const char* const* argv) {
   flags_.ParseOrExit(argc, argv);
   SetUpLog();
   WarnOfPasswords(argc, argv);
+  if (const absl::Status bad = StartSecurity(); !bad.ok()) std::exit(RefuseFlags(bad));
   CatchSignals(/*reload=*/!SectionOf(flags_.program()).empty());
   RaiseDescriptorLimit();
   FitAddressSpace();

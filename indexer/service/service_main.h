@@ -9,6 +9,7 @@
 //                               this process reads its flags is not noticed
 // and, of programs named kvatlas-SECTION (or "kvatlas SECTION"):
 //   --config FILE, KVATLAS_…    file and environment, see flags.h
+//   --tls_cert, --policy, …     whom it trusts, see security/security.h: `Security::OfProcess()` from `Start` on
 //   --check                     everything is looked at, what counts is printed; no port is opened
 //
 // Signals: the first SIGINT or SIGTERM ends `WaitForSignal`, for a graceful stop; the second ends the process at once with status
@@ -50,6 +51,7 @@
 #include "indexer/base/clock.h"
 #include "indexer/service/address.h"
 #include "indexer/service/flags.h"
+#include "indexer/service/security/security.h"
 
 namespace kvatlas {
 
@@ -65,7 +67,7 @@ class ServiceMain {
   FlagSet& flags() { return flags_; }
 
   // Parses flags (and exits, where they say so), then sets up logs and signals, raises the limit of descriptors, and fits a
-  // limit of addresses.
+  // limit of addresses. Files of the flags of the group "Security" that are missing or wrong end the process likewise.
   void Start(int argc, const char* const* argv);
 
   // Whether nothing is to be started (--check): files may be read, addresses are only to be well formed.
@@ -99,6 +101,8 @@ class ServiceMain {
   Duration stop_deadline() const { return stop_deadline_; }
 
  private:
+  void DeclareSecurity();
+  absl::Status StartSecurity();
   void SetUpLog() const;
   void Reload();
 
@@ -108,6 +112,7 @@ class ServiceMain {
   Duration stop_deadline_ = std::chrono::seconds(5);
   std::string ready_file_;
   bool exit_with_parent_ = false;
+  SecurityOptions security_;
   std::optional<int> stop_reason_;  // of the thread that waits
 };
 

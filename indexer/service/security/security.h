@@ -67,11 +67,11 @@ class Security {
   // FAILED_PRECONDITION, with the remedy: beyond loopback, and neither TLS with a policy nor --insecure.
   virtual absl::Status MayListen(const Address& address) = 0;
 
-  // Of a client's certificate (PEM) and of an "Authorization: Bearer" value; each may be empty, the token counts where both are
-  // given and the certificate is not of a role of its own. Never null; anonymous without either.
-  // UNAUTHENTICATED: expired, revoked, not of the fleet, unknown token.
-  virtual absl::StatusOr<std::shared_ptr<const Identity>> Authenticate(
-      std::string_view certificate_pem, std::string_view bearer) = 0;
+  // Of a client's certificate with its intermediates (PEM) and of an "Authorization: Bearer" value; each may be empty. A
+  // certificate counts before a token, which may be meant for the engine. Never null; anonymous without either, and
+  // without a policy. UNAUTHENTICATED: expired, revoked, not of the fleet, unknown token.
+  virtual absl::StatusOr<std::shared_ptr<const Identity>> Authenticate(std::string_view chain_pem,
+                                                                       std::string_view bearer) = 0;
 
   // Any target at all of this verb? For servers, before they read a request. Refusals are audited under `event`.
   virtual absl::Status CheckMethod(const Identity& identity, Verb verb, std::string_view peer) = 0;
@@ -88,9 +88,8 @@ class Security {
     // What it was allowed beside the verb: checked again too.
     virtual void Allowed(Verb verb, PolicyTarget target) = 0;
   };
-  virtual std::unique_ptr<OpenCall> AddCall(std::string certificate_pem, std::string bearer,
-                                            Verb verb, std::string peer,
-                                            std::function<void()> cut) = 0;
+  virtual std::unique_ptr<OpenCall> AddCall(std::string chain_pem, std::string bearer, Verb verb,
+                                            std::string peer, std::function<void()> cut) = 0;
 
   // RESOURCE_EXHAUSTED beyond the quota that the policy gives this identity.
   virtual absl::Status Take(const Identity& identity, QuotaKind kind, double amount) = 0;

@@ -5,9 +5,10 @@
 // certificate is valid now and the CAs can be read: else the old ones stay and the reason is returned. Connections made before keep
 // what they were made with.
 //
-// The contexts are OpenSSL's, for HTTP and Redis, TLS 1.3 at the least with `tls13_only`, else 1.2. gRPC reads the same files itself
-// (`grpc_credentials.h`).
-// A server's context asks for a client's certificate, and takes one without (`require_client_certificate` false): who has none needs a token.
+// The contexts are OpenSSL's, for HTTP and Redis: TLS 1.3 between processes of ours, 1.2 at the least. gRPC reads the same files
+// itself (`grpc_credentials.h`).
+// A server's context asks for a client's certificate and checks it; a client without one is let in, and needs a token.
+// A client's context checks the server's chain; the name is for its user to check.
 //
 // *Threads*: any.
 
@@ -19,6 +20,8 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -49,6 +52,9 @@ class TlsFiles {
   // Null without a certificate.
   std::shared_ptr<ssl_ctx_st> server() const;
   std::shared_ptr<ssl_ctx_st> client() const;
+  // Is the first certificate of `chain_pem`, with the others as intermediates, one that a client may use, by the CAs of
+  // now? UNAUTHENTICATED says why not.
+  absl::Status Trusts(std::string_view chain_pem) const;
   // When our own certificate expires; 0 without one.
   int64_t not_after_unix_s() const;
 
@@ -67,6 +73,9 @@ class TlsFiles {
   mutable Mutex mutex_;
   Loaded loaded_ ABSL_GUARDED_BY(mutex_);
 };
+
+// The first bytes of a client that asks for TLS, to which every TLS server answers.
+std::string TlsClientHello();
 
 }  // namespace kvatlas
 

@@ -1,0 +1,633 @@
+#include "indexer/service/security/security.h"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <map>
+#include <set>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "indexer/base/mutex.h"
+#include "indexer/service/log.h"
+
+namespace kvatlas {
+namespace {
+
+// Certificates whose identity is remembered; beyond, all are looked at again.
+constexpr size_t kIdentitiesMax = 4096;
+constexpr Duration kSayInsecureEvery = std::chrono::minutes(1);
+
+int64_t NowUnixSeconds() { return static_cast<int64_t>(Clock::Real().WallNs() / 1'000'000'000u); }
+
+const std::shared_ptr<const Identity>& Anonymous() {
+  static const auto* const anonymous =
+      new std::shared_ptr<const Identity>(std::make_shared<Identity>());
+  return *anonymous;
+}
+
+bool IsLoopback(const sockaddr* address) {
+  if (address->sa_family == AF_INET) {
+    const auto* const v4 = reinterpret_cast<const sockaddr_in*>(address);
+    return (ntohl(v4->sin_addr.s_addr) >> 24) == 127;
+  }
+  if (address->sa_family != AF_INET6) return false;
+  const auto* const v6 = reinterpret_cast<const sockaddr_in6*>(address);
+  if (IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr)) return v6->sin6_addr.s6_addr[12] == 127;
+  return IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr);
+}
+
+// A name that cannot be resolved is not: listening there fails anyway.
+bool IsLoopbackHost(const std::string& host) {
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(host.c_str(), nullptr, &hints, &found) != 0) return false;
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> all(found, freeaddrinfo);
+  for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
+    if (!IsLoopback(one->ai_addr)) return false;
+  }
+  return found != nullptr;
+}
+
+// Of what `Look` reads with a whole file: changed when this changed.
+std::string StampOfFile(const std::string& path) {
+  struct stat status = {};
+  if (path.empty() || stat(path.c_str(), &status) != 0) return "-;";
+  return absl::StrCat(status.st_ino, ":", status.st_size, ":", status.st_mtim.tv_sec, ":",
+                      status.st_mtim.tv_nsec, ";");
+}
+
+std::string TextOf(const PolicyTarget& target) {
+  std::string text;
+  const auto add = [&text](std::string_view name, const std::optional<std::string>& value) {
+    if (!value.has_value()) return;
+    absl::StrAppend(&text, text.empty() ? "" : " ", absl::string_view(name.data(), name.size()),
+                    "=", *value);
+  };
+  add("model", target.model);
+  add("tenant", target.tenant);
+  add("cell", target.cell);
+  add("replica", target.replica);
+  add("holder", target.holder);
+  for (const std::string& host : target.url_hosts) add("host", host);
+  return text;
+}
+
+absl::Status Refused(const Identity& identity) {
+  if (identity.role == Role::kAnonymous) {
+    return absl::UnauthenticatedError("a client certificate or a bearer token is needed");
+  }
+  return absl::PermissionDeniedError(absl::string_view(kNotAllowed.data(), kNotAllowed.size()));
+}
+
+class NoCall : public Security::OpenCall {
+  void Allowed(Verb, PolicyTarget) override {}
+};
+
+class OpenSecurity : public Security {
+ public:
+  TlsFiles* tls() override { return nullptr; }
+  bool enforces() const override { return false; }
+  std::shared_ptr<const Policy> policy() const override { return nullptr; }
+  absl::Status MayListen(const Address&) override { return absl::OkStatus(); }
+  absl::StatusOr<std::shared_ptr<const Identity>> Authenticate(std::string_view,
+                                                               std::string_view) override {
+    return Anonymous();
+  }
+  absl::Status CheckMethod(const Identity&, Verb, std::string_view) override {
+    return absl::OkStatus();
+  }
+  absl::Status Check(const Identity&, Verb, const PolicyTarget&, std::string_view, std::string_view,
+                     bool) override {
+    return absl::OkStatus();
+  }
+  std::unique_ptr<OpenCall> AddCall(std::string, std::string, Verb, std::string,
+                                    std::function<void()>) override {
+    return std::make_unique<NoCall>();
+  }
+  absl::Status Take(const Identity&, QuotaKind, double) override { return absl::OkStatus(); }
+  void GiveBack(const Identity&, QuotaKind, double) override {}
+  void Audit(const AuditLine&) override {}
+  void AppendMetrics(std::string*) const override {}
+};
+
+// What is checked again of one call. `mutex` is held while `cut` runs, so that it does not run once the call is over; `cutter`
+// lets the call end within `cut` itself.
+struct Entry {
+  std::string chain_pem;
+  std::string bearer;
+  Verb verb;
+  std::string peer;
+  std::function<void()> cut;
+  std::atomic<std::thread::id> cutter{};
+  Mutex mutex;
+  bool over ABSL_GUARDED_BY(mutex) = false;
+  std::vector<std::pair<Verb, PolicyTarget>> allowed ABSL_GUARDED_BY(mutex);
+};
+
+// A target that a call was allowed a thousand times is one.
+constexpr size_t kTargetsMax = 1024;
+
+class RealSecurity final : public Security {
+ public:
+  explicit RealSecurity(SecurityOptions options) : options_(std::move(options)) {}
+
+  ~RealSecurity() override {
+    {
+      MutexLock lock(&mutex_);
+      stopping_ = true;
+      wake_.SignalAll();
+    }
+    if (thread_.joinable()) thread_.join();
+  }
+
+  absl::Status Start() {
+    if (options_.tls.any()) {
+      absl::StatusOr<std::unique_ptr<TlsFiles>> tls = TlsFiles::Read(options_.tls);
+      if (!tls.ok()) return tls.status();
+      tls_ = *std::move(tls);
+    }
+    if (!options_.policy.empty() && (tls_ == nullptr || tls_->server() == nullptr)) {
+      return absl::InvalidArgumentError(
+          "--policy says what certificates and tokens may do, and needs --tls_cert, --tls_key and "
+          "--tls_ca");
+    }
+    const bool tokens = !options_.tokens.tokens.empty() || !options_.tokens.jwks.empty();
+    if (tokens && options_.policy.empty()) {
+      return absl::InvalidArgumentError(
+          "--tokens and --jwks say who asks, and only a policy says what they may: --policy=FILE");
+    }
+    stamps_ = Stamps();
+    if (absl::Status bad = ReadPolicy(); !bad.ok()) return bad;
+    if (absl::Status bad = ReadTokens(); !bad.ok()) return bad;
+    absl::StatusOr<std::unique_ptr<AuditLog>> audit =
+        AuditLog::Open(options_.audit_log, options_.process);
+    if (!audit.ok()) return audit.status();
+    audit_ = *std::move(audit);
+    thread_ = std::thread([this] { Run(); });
+    return absl::OkStatus();
+  }
+
+  TlsFiles* tls() override { return tls_.get(); }
+  bool enforces() const override { return !options_.policy.empty(); }
+
+  std::shared_ptr<const Policy> policy() const override {
+    MutexLock lock(&mutex_);
+    return policy_;
+  }
+
+  absl::Status MayListen(const Address& address) override {
+    if (IsLoopbackHost(address.host)) return absl::OkStatus();
+    const bool safe = tls_ != nullptr && tls_->server() != nullptr && enforces();
+    if (safe) return absl::OkStatus();
+    if (options_.insecure) {
+      exposed_.store(true, std::memory_order_relaxed);
+      return absl::OkStatus();
+    }
+    return absl::FailedPreconditionError(absl::StrCat(
+        address.ToString(),
+        " is beyond loopback, and everyone who reaches it could speak for any worker and tenant: "
+        "give --tls_cert, --tls_key, --tls_ca and --policy (kvatlas pki makes them for a trial), "
+        "or --insecure where the network is trusted"));
+  }
+
+  absl::StatusOr<std::shared_ptr<const Identity>> Authenticate(std::string_view chain_pem,
+                                                               std::string_view bearer) override {
+    const std::shared_ptr<const Policy> policy = this->policy();
+    if (policy == nullptr) return Anonymous();
+    if (!chain_pem.empty()) {
+      auto identity = OfCertificate(chain_pem, *policy);
+      if (identity.ok() || bearer.empty()) return identity;
+    }
+    if (bearer.empty()) return Anonymous();
+    return OfToken(bearer, *policy);
+  }
+
+  absl::Status CheckMethod(const Identity& identity, Verb verb, std::string_view peer) override {
+    const std::shared_ptr<const Policy> policy = this->policy();
+    if (policy == nullptr || verb == Verb::kHealth) return absl::OkStatus();
+    const PolicyDecision decision = policy->DecideMethod(identity, verb);
+    if (decision.allowed) return absl::OkStatus();
+    refusals_[static_cast<size_t>(verb)].fetch_add(1, std::memory_order_relaxed);
+    audit_->Write({.event = "refusal",
+                   .allowed = false,
+                   .identity = identity.Text(),
+                   .peer = peer,
+                   .verb = VerbName(verb),
+                   .reason = decision.reason});
+    return Refused(identity);
+  }
+
+  absl::Status Check(const Identity& identity, Verb verb, const PolicyTarget& target,
+                     std::string_view peer, std::string_view event, bool audit_allowed) override {
+    const std::shared_ptr<const Policy> policy = this->policy();
+    if (policy == nullptr) {
+      if (audit_allowed && !options_.audit_log.empty()) {
+        audit_->Write({.event = event,
+                       .identity = identity.Text(),
+                       .peer = peer,
+                       .verb = VerbName(verb),
+                       .target = TextOf(target),
+                       .reason = "no policy"});
+      }
+      return absl::OkStatus();
+    }
+    const PolicyDecision decision = policy->Decide(identity, verb, target);
+    if (!decision.allowed) refusals_[static_cast<size_t>(verb)].fetch_add(1);
+    if (!decision.allowed || (audit_allowed && !options_.audit_log.empty())) {
+      audit_->Write({.event = event,
+                     .allowed = decision.allowed,
+                     .identity = identity.Text(),
+                     .peer = peer,
+                     .verb = VerbName(verb),
+                     .target = TextOf(target),
+                     .reason = decision.reason});
+    }
+    return decision.allowed ? absl::OkStatus() : Refused(identity);
+  }
+
+  std::unique_ptr<OpenCall> AddCall(std::string chain_pem, std::string bearer, Verb verb,
+                                    std::string peer, std::function<void()> cut) override {
+    if (!enforces()) return std::make_unique<NoCall>();
+    auto entry = std::make_shared<Entry>();
+    entry->chain_pem = std::move(chain_pem);
+    entry->bearer = std::move(bearer);
+    entry->verb = verb;
+    entry->peer = std::move(peer);
+    entry->cut = std::move(cut);
+    {
+      MutexLock lock(&calls_mutex_);
+      calls_.insert(entry);
+    }
+    return std::make_unique<Call>(this, std::move(entry));
+  }
+
+  absl::Status Take(const Identity& identity, QuotaKind kind, double amount) override {
+    const std::shared_ptr<const Policy> policy = this->policy();
+    if (policy == nullptr) return absl::OkStatus();
+    return quotas_.Take(identity.Text(), kind, amount, policy->QuotaOf(identity));
+  }
+
+  void GiveBack(const Identity& identity, QuotaKind kind, double amount) override {
+    if (enforces()) quotas_.GiveBack(identity.Text(), kind, amount);
+  }
+
+  void Audit(const AuditLine& line) override { audit_->Write(line); }
+
+  void AppendMetrics(std::string* text) const override {
+    const auto gauge = [text](std::string_view name, std::string_view help, auto value) {
+      const absl::string_view n(name.data(), name.size());
+      absl::StrAppend(text, "# HELP ", n, " ", absl::string_view(help.data(), help.size()),
+                      "\n# TYPE ", n, absl::EndsWith(n, "_total") ? " counter\n" : " gauge\n", n,
+                      " ", value, "\n");
+    };
+    gauge("kvatlas_insecure", "1: listens beyond loopback without TLS and policy.",
+          exposed_.load(std::memory_order_relaxed) ? 1 : 0);
+    if (tls_ != nullptr) {
+      gauge("kvatlas_certificate_expires_seconds", "When the certificate expires, in Unix time.",
+            tls_->not_after_unix_s());
+    }
+    gauge("kvatlas_security_reloads_total", "Changed security files that were taken over.",
+          reloads_.load(std::memory_order_relaxed));
+    gauge("kvatlas_security_reloads_failed_total", "Changed security files that were not.",
+          reloads_failed_.load(std::memory_order_relaxed));
+    gauge("kvatlas_security_calls_cut_total", "Open calls that were no longer allowed.",
+          cut_.load(std::memory_order_relaxed));
+    gauge("kvatlas_audit_lines_total", "Lines for the audit log.", audit_->lines());
+    gauge("kvatlas_audit_lines_lost_total", "Lines that the audit log had no room for.",
+          audit_->dropped());
+    if (!enforces()) return;
+    absl::StrAppend(text,
+                    "# HELP kvatlas_refused_total What the policy refused.\n"
+                    "# TYPE kvatlas_refused_total counter\n");
+    for (size_t verb = 0; verb < refusals_.size(); ++verb) {
+      const std::string_view name = VerbName(static_cast<Verb>(verb));
+      absl::StrAppend(text, "kvatlas_refused_total{verb=\"",
+                      absl::string_view(name.data(), name.size()), "\"} ",
+                      refusals_[verb].load(std::memory_order_relaxed), "\n");
+    }
+    absl::StrAppend(text,
+                    "# HELP kvatlas_quota_refused_total What was beyond a quota.\n"
+                    "# TYPE kvatlas_quota_refused_total counter\n");
+    for (int kind = 0; kind < kQuotaKinds; ++kind) {
+      const std::string_view name = QuotaKindName(static_cast<QuotaKind>(kind));
+      absl::StrAppend(text, "kvatlas_quota_refused_total{quota=\"",
+                      absl::string_view(name.data(), name.size()), "\"} ",
+                      quotas_.refused(static_cast<QuotaKind>(kind)), "\n");
+    }
+  }
+
+ private:
+  class Call final : public OpenCall {
+   public:
+    Call(RealSecurity* owner, std::shared_ptr<Entry> entry)
+        : owner_(owner), entry_(std::move(entry)) {}
+    ~Call() override {
+      {
+        MutexLock lock(&owner_->calls_mutex_);
+        owner_->calls_.erase(entry_);
+      }
+      if (entry_->cutter.load() == std::this_thread::get_id()) return;  // within `cut`
+      MutexLock lock(&entry_->mutex);
+      entry_->over = true;
+    }
+    void Allowed(Verb verb, PolicyTarget target) override {
+      MutexLock lock(&entry_->mutex);
+      if (entry_->allowed.size() < kTargetsMax) {
+        entry_->allowed.emplace_back(verb, std::move(target));
+      }
+    }
+
+   private:
+    RealSecurity* const owner_;
+    const std::shared_ptr<Entry> entry_;
+  };
+
+  struct Known {
+    std::shared_ptr<const Identity> identity;
+    absl::Status status;
+  };
+
+  absl::StatusOr<std::shared_ptr<const Identity>> OfCertificate(std::string_view chain_pem,
+                                                                const Policy& policy) {
+    Known known;
+    uint64_t generation = 0;
+    {
+      MutexLock lock(&mutex_);
+      generation = generation_;
+      // Of another policy than the caller's: a younger one, which counts as well.
+      const auto found = known_.find(std::string(chain_pem));
+      if (found != known_.end()) known = found->second;
+    }
+    if (known.identity == nullptr && known.status.ok()) {
+      known = LookAt(chain_pem, policy);
+      MutexLock lock(&mutex_);
+      if (generation_ == generation) {
+        if (known_.size() >= kIdentitiesMax) known_.clear();
+        known_[std::string(chain_pem)] = known;
+      }
+    }
+    if (!known.status.ok()) return known.status;
+    if (known.identity->not_after_unix_s != 0 &&
+        known.identity->not_after_unix_s <= NowUnixSeconds()) {
+      return absl::UnauthenticatedError("the certificate has expired");
+    }
+    return known.identity;
+  }
+
+  Known LookAt(std::string_view chain_pem, const Policy& policy) {
+    Known known;
+    if (tls_ != nullptr) known.status = tls_->Trusts(chain_pem);
+    if (!known.status.ok()) return known;
+    const absl::StatusOr<CertificateNames> names = ReadCertificate(chain_pem);
+    if (!names.ok()) {
+      known.status = absl::UnauthenticatedError(names.status().message());
+      return known;
+    }
+    absl::StatusOr<Identity> identity = policy.IdentityOf(*names);
+    if (!identity.ok()) {
+      known.status = absl::UnauthenticatedError(identity.status().message());
+    } else if (policy.Revoked(*identity)) {
+      known.status = absl::UnauthenticatedError("the certificate is revoked");
+    } else {
+      known.identity = std::make_shared<const Identity>(*std::move(identity));
+    }
+    return known;
+  }
+
+  absl::StatusOr<std::shared_ptr<const Identity>> OfToken(std::string_view bearer,
+                                                          const Policy& policy) {
+    std::shared_ptr<const Tokens> tokens;
+    {
+      MutexLock lock(&mutex_);
+      tokens = tokens_;
+    }
+    if (tokens == nullptr) return Anonymous();  // the header may be the engine's
+    absl::StatusOr<Identity> identity = tokens->IdentityOf(bearer, NowUnixSeconds());
+    if (!identity.ok()) return identity.status();
+    if (policy.Revoked(*identity)) return absl::UnauthenticatedError("the token is revoked");
+    return std::make_shared<const Identity>(*std::move(identity));
+  }
+
+  std::array<std::string, 3> Stamps() const {
+    return {StampOfFile(options_.policy), StampOfFile(options_.tokens.tokens),
+            StampOfFile(options_.tokens.jwks)};
+  }
+
+  absl::Status ReadPolicy() {
+    if (options_.policy.empty()) return absl::OkStatus();
+    absl::StatusOr<std::shared_ptr<const Policy>> policy = Policy::Read(options_.policy);
+    if (!policy.ok()) return policy.status();
+    MutexLock lock(&mutex_);
+    policy_ = *std::move(policy);
+    ForgetIdentities();
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadTokens() {
+    if (options_.tokens.tokens.empty() && options_.tokens.jwks.empty()) return absl::OkStatus();
+    absl::StatusOr<std::shared_ptr<const Tokens>> tokens = Tokens::Read(options_.tokens);
+    if (!tokens.ok()) return tokens.status();
+    MutexLock lock(&mutex_);
+    tokens_ = *std::move(tokens);
+    return absl::OkStatus();
+  }
+
+  void ForgetIdentities() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    known_.clear();
+    ++generation_;
+  }
+
+  void Run() {
+    Time say_insecure{0};
+    int64_t checked_s = NowUnixSeconds();
+    while (true) {
+      {
+        MutexLock lock(&mutex_);
+        if (!stopping_) wake_.WaitFor(&mutex_, options_.look_every);
+        if (stopping_) return;
+      }
+      const bool changed = Look();
+      // Credentials expire by themselves: looked for once a second.
+      const int64_t now_s = NowUnixSeconds();
+      if (changed || now_s != checked_s) CheckCalls(changed);
+      checked_s = now_s;
+      if (!exposed_.load(std::memory_order_relaxed)) continue;
+      const Time now = Clock::Real().Now();
+      if (now - say_insecure < kSayInsecureEvery && say_insecure != Time{0}) continue;
+      say_insecure = now;
+      Log(LogLevel::kWarning,
+          "insecure: this process listens beyond loopback without TLS and policy",
+          {{"remedy", "--tls_cert, --tls_key, --tls_ca and --policy; see docs/security.md"}});
+    }
+  }
+
+  void Told(std::string_view what, const std::string& path, const absl::Status& status) {
+    // The same reason once: a file that stays bad is looked at twice a second.
+    std::string& last = reload_errors_[std::string(what)];
+    const std::string now = status.ok() ? "" : std::string(status.message());
+    if (status.ok()) {
+      reloads_.fetch_add(1, std::memory_order_relaxed);
+      Log(LogLevel::kInfo, "security files read again",
+          {{"what", std::string(what)}, {"path", path}});
+    } else if (now != last) {
+      reloads_failed_.fetch_add(1, std::memory_order_relaxed);
+      Log(LogLevel::kError, "security files stay as they were",
+          {{"what", std::string(what)}, {"path", path}, {"reason", now}});
+    }
+    if (status.ok() || now != last) {
+      audit_->Write({.event = "reload",
+                     .allowed = status.ok(),
+                     .identity = "",
+                     .target = absl::StrCat(absl::string_view(what.data(), what.size()), "=", path),
+                     .reason = now});
+    }
+    last = now;
+  }
+
+  // Of the thread. True: something else counts from now on.
+  bool Look() {
+    bool any = false;
+    if (tls_ != nullptr) {
+      bool changed = false;
+      const absl::Status status = tls_->Look(&changed);
+      if (changed) {
+        MutexLock lock(&mutex_);
+        ForgetIdentities();
+      }
+      if (changed || !status.ok()) Told("tls", options_.tls.certificate, status);
+      any |= changed;
+    }
+    std::array<std::string, 3> stamps = Stamps();
+    if (stamps == stamps_) return any;
+    if (stamps[0] != stamps_[0]) {
+      const absl::Status status = ReadPolicy();
+      Told("policy", options_.policy, status);
+      any |= status.ok();
+    }
+    if (stamps[1] != stamps_[1] || stamps[2] != stamps_[2]) {
+      const absl::Status status = ReadTokens();
+      Told("tokens", options_.tokens.tokens, status);
+      any |= status.ok();
+    }
+    stamps_ = std::move(stamps);
+    return any;
+  }
+
+  // Of the thread. Without a change only credentials that have expired are looked for.
+  void CheckCalls(bool changed) {
+    std::vector<std::shared_ptr<Entry>> calls;
+    {
+      MutexLock lock(&calls_mutex_);
+      calls.assign(calls_.begin(), calls_.end());
+    }
+    for (const std::shared_ptr<Entry>& entry : calls) {
+      const absl::Status status = StillAllowed(*entry, changed);
+      if (!status.ok()) Cut(*entry, status);
+    }
+  }
+
+  absl::Status StillAllowed(Entry& entry, bool changed) {
+    const absl::StatusOr<std::shared_ptr<const Identity>> identity =
+        Authenticate(entry.chain_pem, entry.bearer);
+    if (!identity.ok()) return identity.status();
+    if (!changed) return absl::OkStatus();
+    const std::shared_ptr<const Policy> policy = this->policy();
+    PolicyDecision decision = policy->DecideMethod(**identity, entry.verb);
+    MutexLock lock(&entry.mutex);
+    for (const auto& [verb, target] : entry.allowed) {
+      if (!decision.allowed) break;
+      decision = policy->Decide(**identity, verb, target);
+    }
+    return decision.allowed ? absl::OkStatus() : absl::PermissionDeniedError(decision.reason);
+  }
+
+  void Cut(Entry& entry, const absl::Status& why) {
+    MutexLock lock(&entry.mutex);
+    if (std::exchange(entry.over, true)) return;
+    cut_.fetch_add(1, std::memory_order_relaxed);
+    Log(LogLevel::kWarning, "call ended: its credential is not allowed any more",
+        {{"peer", entry.peer}, {"reason", std::string(why.message())}});
+    audit_->Write({.event = "revoked",
+                   .allowed = false,
+                   .identity = "",
+                   .peer = entry.peer,
+                   .verb = VerbName(entry.verb),
+                   .reason = std::string_view(why.message().data(), why.message().size())});
+    entry.cutter.store(std::this_thread::get_id());
+    entry.cut();
+    entry.cutter.store({});
+  }
+
+  const SecurityOptions options_;
+  std::unique_ptr<TlsFiles> tls_;    // immutable after Start
+  std::unique_ptr<AuditLog> audit_;  // likewise
+  Quotas quotas_;
+  std::array<std::atomic<uint64_t>, kVerbs> refusals_{};
+  std::atomic<uint64_t> reloads_{0};
+  std::atomic<uint64_t> reloads_failed_{0};
+  std::atomic<uint64_t> cut_{0};
+  std::atomic<bool> exposed_{false};
+
+  mutable Mutex mutex_;
+  CondVar wake_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::shared_ptr<const Policy> policy_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<const Tokens> tokens_ ABSL_GUARDED_BY(mutex_);
+  std::unordered_map<std::string, Known> known_ ABSL_GUARDED_BY(mutex_);
+  uint64_t generation_ ABSL_GUARDED_BY(mutex_) = 0;  // of policy and CAs
+
+  Mutex calls_mutex_;
+  std::set<std::shared_ptr<Entry>> calls_ ABSL_GUARDED_BY(calls_mutex_);
+
+  // Of the thread.
+  std::array<std::string, 3> stamps_;
+  std::map<std::string, std::string> reload_errors_;
+  std::thread thread_;
+};
+
+Mutex& ProcessMutex() {
+  static auto* const mutex = new Mutex;
+  return *mutex;
+}
+
+std::shared_ptr<Security>& ProcessSecurity() {
+  static auto* const security = new std::shared_ptr<Security>(Security::Open());
+  return *security;
+}
+
+}  // namespace
+
+const std::shared_ptr<Security>& Security::Open() {
+  static const auto* const open = new std::shared_ptr<Security>(std::make_shared<OpenSecurity>());
+  return *open;
+}
+
+absl::StatusOr<std::shared_ptr<Security>> Security::Start(SecurityOptions options) {
+  auto security = std::make_shared<RealSecurity>(std::move(options));
+  if (absl::Status bad = security->Start(); !bad.ok()) return bad;
+  return security;
+}
+
+std::shared_ptr<Security> Security::OfProcess() {
+  MutexLock lock(&ProcessMutex());
+  return ProcessSecurity();
+}
+
+void Security::SetOfProcess(std::shared_ptr<Security> security) {
+  MutexLock lock(&ProcessMutex());
+  ProcessSecurity() = std::move(security);
+}
+
+}  // namespace kvatlas
