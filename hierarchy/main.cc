@@ -239,7 +239,7 @@ int Run(ServiceMain& service, Flags& flags, const Levels& levels, FoundNodes& pa
   metrics.OnText([&reporter](std::string* text) {
     AppendParentMetrics(reporter.Stats(), "kvatlas_hierarchy", text);
   });
-  GrpcAcceptor streams(&hierarchy.registry());
+  GrpcAcceptor streams(&hierarchy.registry(), {.verb = Verb::kReport});
   GrpcServer grpc({.listen = flags.grpc});
   grpc.Register(&hierarchy_service, "kvatlas.v1.Hierarchy");
   grpc.Register(streams.service(), "kvatlas.v1.Holdings");

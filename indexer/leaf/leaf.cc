@@ -226,7 +226,7 @@ struct Leaf::Parts {
         kv_indexer(
             options.kv_indexer, &registry, page_names.get(), [this] { return serving.load(); },
             &metrics),
-        streams(&registry),
+        streams(&registry, {.cell = options.cell}),
         grpc({.listen = options.grpc}),
         http(HttpOptions(options), &metrics),
         api({.contract = options.contract,

@@ -13,6 +13,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "indexer/base/mutex.h"
+#include "indexer/service/grpc_guard.h"
 #include "indexer/service/grpc_status.h"
 #include "indexer/transport/peer_address.h"
 #include "indexer/transport/wire.h"
@@ -141,14 +142,53 @@ class Outbox {
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);
 };
 
+std::string HostOfUrl(const std::string& url) {
+  const size_t scheme = url.find("://");
+  const size_t from = scheme == std::string::npos ? 0 : scheme + 3;
+  std::string host = url.substr(from, url.find_first_of("/?#", from) - from);
+  if (const size_t at = host.rfind('@'); at != std::string::npos) host.erase(0, at + 1);
+  if (host.starts_with('[')) return host.substr(1, host.find(']') - 1);
+  if (const size_t colon = host.rfind(':'); colon != std::string::npos) host.erase(colon);
+  return host;
+}
+
+// What a hello claims. A worker is in the cell of the leaf that it talks to; a leaf's holder is its cell. An address and the labels named url are where others would send requests.
+PolicyTarget TargetOf(const Hello& hello, const GrpcAcceptorOptions& options) {
+  PolicyTarget target;
+  target.model = hello.domain.model;
+  target.tenant = hello.domain.tenant;
+  if (options.verb == Verb::kReport) {
+    target.cell = hello.holder.name;
+    target.replica = hello.holder.replica;
+  } else {
+    target.holder = hello.holder.name;
+    target.cell = options.cell;
+  }
+  if (!hello.address.empty()) target.url_hosts.push_back(HostOfUrl(hello.address));
+  for (const auto& [name, value] : hello.labels) {
+    if (name == "url") target.url_hosts.push_back(HostOfUrl(value));
+  }
+  return target;
+}
+
+size_t BlocksOf(const Batch& batch) {
+  size_t blocks = 0;
+  for (const Event& event : batch.events) blocks += BlockCount(event);
+  return blocks;
+}
+
 }  // namespace
 
 struct GrpcAcceptor::Core {
   Core(StreamAcceptor* acceptor, const GrpcAcceptorOptions& options)
-      : acceptor(acceptor), options(options) {}
+      : acceptor(acceptor),
+        options(options),
+        security(options.security != nullptr ? options.security : Security::OfProcess()) {}
 
   StreamAcceptor* const acceptor;
   const GrpcAcceptorOptions options;
+  const std::shared_ptr<Security> security;
+  std::atomic<uint64_t> hellos_refused{0};
   std::atomic<uint64_t> connections_total{0};
   std::atomic<uint64_t> messages_received{0};
   std::atomic<uint64_t> bytes_received{0};
@@ -165,6 +205,8 @@ class GrpcAcceptor::Connection : public Reactor {
   Connection(std::shared_ptr<Core> core, grpc::CallbackServerContext* context)
       : core_(std::move(core)),
         context_(context),
+        enforces_(core_->security->enforces()),
+        identity_(IdentityOf(core_->security.get(), *context)),
         outbox_(std::make_shared<Outbox>(core_->options.replies_max)) {
     bool stopping = false;
     {
@@ -173,6 +215,12 @@ class GrpcAcceptor::Connection : public Reactor {
       stopping = core_->stopping;
     }
     core_->connections_total.fetch_add(1, std::memory_order_relaxed);
+    if (enforces_) {
+      CallCredentials credentials = CredentialsOf(*context);
+      call_ =
+          core_->security->AddCall(std::move(credentials.chain_pem), std::move(credentials.bearer),
+                                   core_->options.verb, context->peer(), [this] { Cut(); });
+    }
     StartSendInitialMetadata();  // tells the sender that it is connected
     Begin(stopping);
     outbox_->Open(this);
@@ -185,6 +233,12 @@ class GrpcAcceptor::Connection : public Reactor {
   }
 
  private:
+  void Cut() {
+    outbox_->Abandon(
+        absl::PermissionDeniedError(absl::string_view(kNotAllowed.data(), kNotAllowed.size())));
+    context_->TryCancel();
+  }
+
   void Begin(bool stopping) {
     if (stopping) return outbox_->End(absl::UnavailableError("stopping"));
     session_ = core_->acceptor->Accept(
@@ -210,8 +264,37 @@ class GrpcAcceptor::Connection : public Reactor {
       core_->messages_refused.fetch_add(1, std::memory_order_relaxed);
       return status;
     }
+    if (const Hello* hello = std::get_if<Hello>(&message)) {
+      if (absl::Status status = CheckHello(*hello); !status.ok()) {
+        core_->hellos_refused.fetch_add(1, std::memory_order_relaxed);
+        return status;
+      }
+    }
+    if (const Batch* batch = std::get_if<Batch>(&message); batch != nullptr && enforces_) {
+      if (absl::Status status = core_->security->Take(*identity_, QuotaKind::kBlocks,
+                                                      static_cast<double>(BlocksOf(*batch)));
+          !status.ok()) {
+        return status;
+      }
+    }
     session_->OnWireBytes(bytes);
     return session_->OnMessage(std::move(message));
+  }
+
+  absl::Status CheckHello(const Hello& hello) {
+    if (!enforces_) return absl::OkStatus();
+    const PolicyTarget target = TargetOf(hello, core_->options);
+    const std::string peer = context_->peer();
+    if (absl::Status bad = core_->security->Check(*identity_, core_->options.verb, target, peer,
+                                                  "hello", /*audit_allowed=*/true);
+        !bad.ok()) {
+      return bad;
+    }
+    if (absl::Status bad = core_->security->Take(*identity_, QuotaKind::kHellos, 1); !bad.ok()) {
+      return bad;
+    }
+    call_->Allowed(core_->options.verb, target);
+    return absl::OkStatus();
   }
 
   void OnWriteDone(bool ok) override { outbox_->OnWriteDone(ok); }
@@ -219,6 +302,7 @@ class GrpcAcceptor::Connection : public Reactor {
   void OnCancel() override { outbox_->Abandon(absl::CancelledError("the sender went away")); }
 
   void OnDone() override {
+    call_ = nullptr;  // from now on it is not cut
     session_ = nullptr;
     {
       MutexLock lock(&core_->mutex);
@@ -229,6 +313,9 @@ class GrpcAcceptor::Connection : public Reactor {
 
   const std::shared_ptr<Core> core_;
   grpc::CallbackServerContext* const context_;
+  const bool enforces_;
+  std::shared_ptr<const Identity> identity_;  // anonymous unless `enforces_`
+  std::unique_ptr<Security::OpenCall> call_;  // null unless `enforces_`
   const std::shared_ptr<Outbox> outbox_;
   std::unique_ptr<ReceiverSession> session_;
   v1::SenderMessage incoming_;  // of the one read under way
@@ -259,6 +346,7 @@ GrpcAcceptorStats GrpcAcceptor::Stats() const {
   stats.connections_total = core_->connections_total.load(std::memory_order_relaxed);
   stats.messages_received = core_->messages_received.load(std::memory_order_relaxed);
   stats.bytes_received = core_->bytes_received.load(std::memory_order_relaxed);
+  stats.hellos_refused = core_->hellos_refused.load(std::memory_order_relaxed);
   stats.messages_refused = core_->messages_refused.load(std::memory_order_relaxed);
   MutexLock lock(&core_->mutex);
   stats.connections = core_->connections.size();

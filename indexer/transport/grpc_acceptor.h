@@ -8,6 +8,8 @@
 // A `Refuse` is sent and then the call ends with the same status; a session's status ends it likewise,
 // after what was replied before. A sender that half-closes is answered OK. The session is destroyed
 // when the call is over.
+// A hello that the policy does not allow ends the call with PERMISSION_DENIED before its session hears of it; a stream is cut when a
+// later policy does not allow its hello any more.
 // *Threads*: any. Sessions are called from gRPC's threads, one message at a time per call. No thread of
 // its own. Replies never block: a slow reader has its acks merged, the newest one counts; with more
 // than `replies_max` others waiting it is cut off with RESOURCE_EXHAUSTED.
@@ -26,7 +28,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 
+#include "indexer/service/security/security.h"
 #include "indexer/stream/link.h"
 
 namespace grpc {
@@ -37,6 +41,10 @@ namespace kvatlas {
 
 struct GrpcAcceptorOptions {
   size_t replies_max = 64;  // waiting on one connection
+  // What a hello claims is checked with the identity of its call: a holder of this cell, or coverage of a cell.
+  Verb verb = Verb::kPublish;
+  std::string cell = {};                         // of this leaf, for workers' hellos
+  std::shared_ptr<Security> security = nullptr;  // null: that of the process
 };
 
 struct GrpcAcceptorStats {
@@ -45,6 +53,7 @@ struct GrpcAcceptorStats {
   uint64_t messages_received = 0;
   uint64_t bytes_received = 0;    // serialized, without framing
   uint64_t messages_refused = 0;  // by `wire.h`
+  uint64_t hellos_refused = 0;    // by the policy
 };
 
 class GrpcAcceptor {

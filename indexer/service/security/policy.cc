@@ -1,1 +1,617 @@
 #include "indexer/service/security/policy.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "indexer/service/engine_addresses.h"
+#include "indexer/service/nearest_name.h"
+
+namespace kvatlas {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::array<std::string_view, kVerbs> kVerbNames = {
+    "publish", "report",   "query",   "route",  "feedback", "snapshot",
+    "dump",    "register", "operate", "status", "metrics",  "health"};
+
+constexpr size_t kFileBytesMax = 4 << 20;
+constexpr size_t kSaltBytesMin = 16;
+constexpr size_t kSaltBytesMax = 4096;
+
+absl::string_view Absl(std::string_view text) { return {text.data(), text.size()}; }
+
+// '*' stands for any run of characters; at most one.
+class Pattern {
+ public:
+  static absl::StatusOr<Pattern> Parse(const std::string& text) {
+    const size_t star = text.find('*');
+    if (star != std::string::npos && text.find('*', star + 1) != std::string::npos) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("\"", absl::CHexEscape(text), "\": expected at most one *"));
+    }
+    Pattern pattern;
+    pattern.head_ = text.substr(0, star);
+    pattern.any_ = star != std::string::npos;
+    if (pattern.any_) pattern.tail_ = text.substr(star + 1);
+    return pattern;
+  }
+
+  bool Matches(std::string_view text) const {
+    if (!any_) return text == head_;
+    return text.size() >= head_.size() + tail_.size() && text.starts_with(head_) &&
+           text.ends_with(tail_);
+  }
+  bool all() const { return any_ && head_.empty() && tail_.empty(); }
+  std::string Text() const { return any_ ? head_ + "*" + tail_ : head_; }
+
+ private:
+  std::string head_;
+  std::string tail_;
+  bool any_ = false;
+};
+
+bool AnyMatches(const std::vector<Pattern>& patterns, std::string_view text) {
+  return std::any_of(patterns.begin(), patterns.end(),
+                     [text](const Pattern& pattern) { return pattern.Matches(text); });
+}
+
+absl::StatusOr<std::string> ReadFile(const std::string& path, size_t bytes_max) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return absl::InvalidArgumentError(absl::StrCat(path, ": ", strerror(errno)));
+  std::string text(bytes_max + 1, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(file.gcount()));
+  if (file.bad() || text.size() > bytes_max) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": expected a file of at most ", bytes_max, " bytes"));
+  }
+  return text;
+}
+
+absl::Status CheckSecretMode(const std::string& path) {
+  struct stat status = {};
+  if (stat(path.c_str(), &status) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": ", strerror(errno)));
+  }
+  if ((status.st_mode & 0137) == 0) return absl::OkStatus();
+  char mode[8];
+  std::snprintf(mode, sizeof(mode), "%04o", static_cast<unsigned>(status.st_mode & 07777));
+  return absl::InvalidArgumentError(
+      absl::StrCat(path, ": mode ", mode, ", expected at most 0640 (chmod 0640)"));
+}
+
+// Is a certificate of `identity` good for what the target claims to be? Not configurable. Empty: yes.
+std::string ClaimsAnother(const Identity& identity, Verb verb, const PolicyTarget& target) {
+  const auto other = [](const std::optional<std::string>& claimed, std::string_view own) {
+    return claimed.has_value() && *claimed != own;
+  };
+  const std::string replica = identity.name == "-" ? "" : identity.name;
+  if (verb == Verb::kPublish && identity.role == Role::kWorker) {
+    if (other(target.holder, identity.name)) return "a worker publishes under its own name only";
+    if (other(target.cell, identity.cell)) return "a worker publishes to its own cell only";
+  }
+  if (verb == Verb::kReport && identity.role == Role::kLeaf) {
+    if (other(target.cell, identity.cell)) return "a leaf reports for its own cell only";
+    if (other(target.replica, replica)) return "a leaf reports as its own replica only";
+  }
+  if (verb == Verb::kReport && identity.role == Role::kNode && other(target.cell, identity.name)) {
+    return "a node reports under its own name only";
+  }
+  if (verb == Verb::kSnapshot && identity.role == Role::kLeaf &&
+      other(target.cell, identity.cell)) {
+    return "a leaf takes snapshots of its own cell only";
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string_view VerbName(Verb verb) { return kVerbNames[static_cast<size_t>(verb)]; }
+
+std::optional<Verb> VerbOfName(std::string_view name) {
+  for (size_t i = 0; i < kVerbNames.size(); ++i) {
+    if (kVerbNames[i] == name) return static_cast<Verb>(i);
+  }
+  return std::nullopt;
+}
+
+struct Policy::Rule {
+  size_t number = 0;
+  std::optional<Role> role;  // none: any
+  std::vector<Pattern> names;
+  uint32_t verbs = 0;
+  std::optional<std::vector<Pattern>> models;
+  std::optional<std::vector<Pattern>> tenants;
+  std::vector<std::string> tenant_texts;
+  std::optional<std::vector<Pattern>> cells;
+  std::vector<Pattern> host_names;
+  EngineAddresses host_addresses;
+  std::optional<PolicyQuota> quota;
+
+  bool Of(const Identity& identity) const {
+    if (!role.has_value()) return true;
+    if (*role != identity.role) return false;
+    if (names.size() == 2) {
+      return names[0].Matches(identity.cell) && names[1].Matches(identity.name);
+    }
+    return names.empty() || names[0].Matches(identity.name);
+  }
+  bool Allows(Verb verb) const { return (verbs >> static_cast<uint32_t>(verb) & 1) != 0; }
+
+  bool AllowsTenant(const Identity& identity, const std::string& tenant) const {
+    if (!identity.tenant.empty() && tenant != identity.tenant) return false;
+    if (!tenants.has_value()) return tenant == identity.tenant;
+    return AnyMatches(*tenants, tenant);
+  }
+  bool AllowsHost(const std::string& host) const {
+    return host_addresses.Contains(host) || AnyMatches(host_names, host);
+  }
+
+  // Empty: nothing is missing.
+  std::string Missing(const Identity& identity, const PolicyTarget& target) const {
+    if (target.tenant.has_value() && !AllowsTenant(identity, *target.tenant)) {
+      return absl::StrCat("tenant \"", *target.tenant, "\"");
+    }
+    if (target.model.has_value() && models.has_value() && !AnyMatches(*models, *target.model)) {
+      return absl::StrCat("model \"", *target.model, "\"");
+    }
+    if (target.cell.has_value() && cells.has_value() && !AnyMatches(*cells, *target.cell)) {
+      return absl::StrCat("cell \"", *target.cell, "\"");
+    }
+    for (const std::string& host : target.url_hosts) {
+      if (!AllowsHost(host)) return absl::StrCat("url host \"", host, "\"");
+    }
+    return "";
+  }
+};
+
+// Reads the file's JSON; `place_` says where it is, for errors.
+class Policy::Reader {
+ public:
+  explicit Reader(Policy* policy) : policy_(policy) {}
+
+  absl::Status Read(const Json& json) {
+    static const std::vector<std::string> kKeys = {"version", "trust_domain", "names",
+                                                   "rules",   "revoked",      "tenants"};
+    if (absl::Status bad = CheckKeys("the policy", json, kKeys); !bad.ok()) return bad;
+    if (!json.contains("version") || json["version"] != 1) {
+      return Bad("version", "expected 1");
+    }
+    if (absl::Status bad = ReadText(json, "trust_domain", "", &policy_->trust_domain_); !bad.ok()) {
+      return bad;
+    }
+    if (absl::Status bad = ReadNames(json); !bad.ok()) return bad;
+    if (absl::Status bad = ReadRules(json); !bad.ok()) return bad;
+    if (absl::Status bad = ReadRevoked(json); !bad.ok()) return bad;
+    return ReadTenants(json);
+  }
+
+ private:
+  static absl::Status Bad(std::string_view place, std::string_view what) {
+    return absl::InvalidArgumentError(absl::StrCat(Absl(place), ": ", Absl(what)));
+  }
+
+  static absl::Status Bad(std::string_view place, const absl::Status& status) {
+    return Bad(place, std::string(status.message()));
+  }
+
+  static absl::Status CheckKeys(std::string_view place, const Json& json,
+                                const std::vector<std::string>& keys) {
+    if (!json.is_object()) {
+      return Bad(place, absl::StrCat("expected an object, found ", json.type_name()));
+    }
+    for (const auto& [key, value] : json.items()) {
+      if (std::find(keys.begin(), keys.end(), key) != keys.end()) continue;
+      return Bad(place,
+                 absl::StrCat("unknown key \"", absl::CHexEscape(key), "\"", DidYouMean(key, keys),
+                              "; expected one of ", absl::StrJoin(keys, ", ")));
+    }
+    return absl::OkStatus();
+  }
+
+  static absl::Status ReadText(const Json& json, const char* key, std::string_view place,
+                               std::string* text) {
+    if (!json.contains(key)) return absl::OkStatus();
+    if (!json[key].is_string()) {
+      return Bad(absl::StrCat(Absl(place), key),
+                 absl::StrCat("expected a string, found ", json[key].type_name()));
+    }
+    *text = json[key].get<std::string>();
+    return absl::OkStatus();
+  }
+
+  static absl::StatusOr<std::vector<std::string>> ReadTexts(const Json& json, const char* key,
+                                                            std::string_view place) {
+    const std::string at = absl::StrCat(Absl(place), key);
+    std::vector<std::string> texts;
+    if (!json[key].is_array()) {
+      return Bad(at, absl::StrCat("expected a list of strings, found ", json[key].type_name()));
+    }
+    for (const Json& one : json[key]) {
+      if (!one.is_string()) {
+        return Bad(absl::StrCat(at, "[", texts.size(), "]"),
+                   absl::StrCat("expected a string, found ", one.type_name()));
+      }
+      texts.push_back(one.get<std::string>());
+    }
+    return texts;
+  }
+
+  static absl::Status ReadPatterns(const Json& json, const char* key, std::string_view place,
+                                   std::optional<std::vector<Pattern>>* patterns) {
+    if (!json.contains(key)) return absl::OkStatus();
+    absl::StatusOr<std::vector<std::string>> texts = ReadTexts(json, key, place);
+    if (!texts.ok()) return texts.status();
+    patterns->emplace();
+    for (const std::string& text : *texts) {
+      absl::StatusOr<Pattern> pattern = Pattern::Parse(text);
+      if (!pattern.ok()) {
+        return Bad(absl::StrCat(Absl(place), key, "[", (*patterns)->size(), "]"),
+                   pattern.status());
+      }
+      (*patterns)->push_back(*std::move(pattern));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadNames(const Json& json) {
+    if (!json.contains("names")) return absl::OkStatus();
+    if (!json["names"].is_object()) return Bad("names", "expected an object");
+    for (const auto& [name, value] : json["names"].items()) {
+      const std::string place = absl::StrCat("names[\"", absl::CHexEscape(name), "\"]");
+      if (!name.starts_with("dns:") && !name.starts_with("cn:")) {
+        return Bad(place, "expected \"dns:NAME\" or \"cn:NAME\"");
+      }
+      if (!value.is_string()) return Bad(place, "expected an identity as a string");
+      absl::StatusOr<Identity> identity = ParseIdentity(value.get<std::string>());
+      if (!identity.ok()) return Bad(place, identity.status());
+      policy_->names_[absl::AsciiStrToLower(name)] = *std::move(identity);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadRules(const Json& json) {
+    if (!json.contains("rules"))
+      return Bad("rules", "expected a list; without it nothing is allowed");
+    if (!json["rules"].is_array()) return Bad("rules", "expected a list");
+    for (const Json& one : json["rules"]) {
+      auto rule = std::make_shared<Rule>();
+      rule->number = policy_->rules_.size();
+      if (absl::Status bad = ReadRule(one, rule.get()); !bad.ok()) return bad;
+      policy_->rules_.push_back(std::move(rule));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadRule(const Json& json, Rule* rule) {
+    static const std::vector<std::string> kKeys = {"identity", "allow",     "models", "tenants",
+                                                   "cells",    "url_hosts", "quota"};
+    const std::string place = absl::StrCat("rules[", rule->number, "]");
+    const std::string within = place + ".";
+    if (absl::Status bad = CheckKeys(place, json, kKeys); !bad.ok()) return bad;
+    for (const char* const needed : {"identity", "allow"}) {
+      if (!json.contains(needed)) return Bad(within + needed, "expected, not found");
+    }
+    std::string identity;
+    if (absl::Status bad = ReadText(json, "identity", within, &identity); !bad.ok()) return bad;
+    if (absl::Status bad = ReadIdentity(within + "identity", identity, rule); !bad.ok()) return bad;
+    if (absl::Status bad = ReadAllow(json, within, rule); !bad.ok()) return bad;
+    if (absl::Status bad = ReadPatterns(json, "models", within, &rule->models); !bad.ok()) {
+      return bad;
+    }
+    if (absl::Status bad = ReadPatterns(json, "tenants", within, &rule->tenants); !bad.ok()) {
+      return bad;
+    }
+    if (rule->tenants.has_value()) {
+      for (const Pattern& one : *rule->tenants) rule->tenant_texts.push_back(one.Text());
+    }
+    if (absl::Status bad = ReadPatterns(json, "cells", within, &rule->cells); !bad.ok()) return bad;
+    if (absl::Status bad = ReadHosts(json, within, rule); !bad.ok()) return bad;
+    return ReadQuota(json, within, rule);
+  }
+
+  static absl::Status ReadIdentity(const std::string& place, const std::string& text, Rule* rule) {
+    if (text == "*") return absl::OkStatus();
+    // With names in the place of patterns it must be an identity.
+    std::string plain = text;
+    std::replace(plain.begin(), plain.end(), '*', 'x');
+    absl::StatusOr<Identity> identity = ParseIdentity(plain);
+    if (!identity.ok()) return Bad(place, identity.status());
+    rule->role = identity->role;
+    const std::vector<std::string> segments = absl::StrSplit(text, '/');
+    for (size_t i = 1; i < segments.size(); ++i) {
+      absl::StatusOr<Pattern> pattern = Pattern::Parse(segments[i]);
+      if (!pattern.ok()) return Bad(place, pattern.status());
+      rule->names.push_back(*std::move(pattern));
+    }
+    return absl::OkStatus();
+  }
+
+  static absl::Status ReadAllow(const Json& json, const std::string& within, Rule* rule) {
+    absl::StatusOr<std::vector<std::string>> verbs = ReadTexts(json, "allow", within);
+    if (!verbs.ok()) return verbs.status();
+    for (size_t i = 0; i < verbs->size(); ++i) {
+      const std::string& name = (*verbs)[i];
+      if (name == "*") {
+        rule->verbs = (1u << kVerbs) - 1;
+        continue;
+      }
+      const std::optional<Verb> verb = VerbOfName(name);
+      if (!verb.has_value()) {
+        const std::vector<std::string> names(kVerbNames.begin(), kVerbNames.end());
+        return Bad(
+            absl::StrCat(within, "allow[", i, "]"),
+            absl::StrCat("unknown verb \"", absl::CHexEscape(name), "\"", DidYouMean(name, names),
+                         "; expected *, ", absl::StrJoin(names, ", ")));
+      }
+      rule->verbs |= 1u << static_cast<uint32_t>(*verb);
+    }
+    return absl::OkStatus();
+  }
+
+  static absl::Status ReadHosts(const Json& json, const std::string& within, Rule* rule) {
+    std::vector<std::string> ranges;
+    if (json.contains("url_hosts")) {
+      absl::StatusOr<std::vector<std::string>> hosts = ReadTexts(json, "url_hosts", within);
+      if (!hosts.ok()) return hosts.status();
+      for (size_t i = 0; i < hosts->size(); ++i) {
+        const std::string& host = (*hosts)[i];
+        if (host == "*") ranges.insert(ranges.end(), {"0.0.0.0/0", "::/0"});
+        if (EngineAddresses::Parse({host}).ok()) {
+          ranges.push_back(host);
+          continue;
+        }
+        absl::StatusOr<Pattern> pattern = Pattern::Parse(host);
+        if (host.empty() || host.find('/') != std::string::npos || !pattern.ok()) {
+          return Bad(absl::StrCat(within, "url_hosts[", i, "]"),
+                     absl::StrCat("\"", absl::CHexEscape(host),
+                                  "\": expected ADDRESS, ADDRESS/BITS, HOST or *.DOMAIN"));
+        }
+        rule->host_names.push_back(*std::move(pattern));
+      }
+    }
+    absl::StatusOr<EngineAddresses> addresses = EngineAddresses::Parse(ranges);
+    if (!addresses.ok()) return Bad(within + "url_hosts", addresses.status());
+    rule->host_addresses = *std::move(addresses);
+    return absl::OkStatus();
+  }
+
+  static absl::Status ReadQuota(const Json& json, const std::string& within, Rule* rule) {
+    if (!json.contains("quota")) return absl::OkStatus();
+    PolicyQuota quota;
+    const std::vector<std::pair<std::string, double*>> fields = {
+        {"connections", &quota.connections},   {"streams", &quota.streams},
+        {"hellos_per_s", &quota.hellos_per_s}, {"domains", &quota.domains},
+        {"holders", &quota.holders},           {"label_bytes", &quota.label_bytes},
+        {"blocks_per_s", &quota.blocks_per_s}, {"queries_per_s", &quota.queries_per_s},
+        {"dumps_per_s", &quota.dumps_per_s},
+    };
+    std::vector<std::string> names;
+    for (const auto& [name, value] : fields) names.push_back(name);
+    if (absl::Status bad = CheckKeys(within + "quota", json["quota"], names); !bad.ok()) return bad;
+    for (const auto& [name, value] : fields) {
+      if (!json["quota"].contains(name)) continue;
+      const Json& number = json["quota"][name];
+      if (!number.is_number() || number.get<double>() <= 0) {
+        return Bad(absl::StrCat(within, "quota.", name),
+                   absl::StrCat("expected a number above 0, found ", number.dump()));
+      }
+      *value = number.get<double>();
+    }
+    rule->quota = quota;
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadRevoked(const Json& json) {
+    if (!json.contains("revoked")) return absl::OkStatus();
+    absl::StatusOr<std::vector<std::string>> revoked = ReadTexts(json, "revoked", "");
+    if (!revoked.ok()) return revoked.status();
+    for (size_t i = 0; i < revoked->size(); ++i) {
+      std::string& one = (*revoked)[i];
+      const bool credential =
+          one.starts_with("serial:") || one.starts_with("sha256:") || one.starts_with("token:");
+      if (credential && !one.starts_with("token:")) one = absl::AsciiStrToLower(one);
+      if (credential || ParseIdentity(one).ok()) continue;
+      return Bad(absl::StrCat("revoked[", i, "]"),
+                 absl::StrCat("\"", absl::CHexEscape(one),
+                              "\": expected an identity, serial:HEX, sha256:HEX or token:NAME"));
+    }
+    policy_->revoked_ = *std::move(revoked);
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadTenants(const Json& json) {
+    static const std::vector<std::string> kKeys = {"salt", "public_prefixes"};
+    if (!json.contains("tenants")) return absl::OkStatus();
+    if (!json["tenants"].is_object()) return Bad("tenants", "expected an object");
+    for (const auto& [name, value] : json["tenants"].items()) {
+      const std::string place = absl::StrCat("tenants[\"", absl::CHexEscape(name), "\"]");
+      if (absl::Status bad = CheckKeys(place, value, kKeys); !bad.ok()) return bad;
+      PolicyTenant tenant;
+      std::string salt;
+      if (absl::Status bad = ReadText(value, "salt", place + ".", &salt); !bad.ok()) return bad;
+      if (!salt.empty()) {
+        absl::StatusOr<std::string> bytes = ReadSalt(salt);
+        if (!bytes.ok()) return Bad(place + ".salt", bytes.status());
+        tenant.salt = *std::move(bytes);
+      }
+      if (value.contains("public_prefixes")) {
+        if (!value["public_prefixes"].is_boolean()) {
+          return Bad(place + ".public_prefixes", "expected true or false");
+        }
+        tenant.public_prefixes = value["public_prefixes"].get<bool>();
+      }
+      policy_->tenants_[name] = std::move(tenant);
+    }
+    return absl::OkStatus();
+  }
+
+  static absl::StatusOr<std::string> ReadSalt(const std::string& text) {
+    if (!text.starts_with('@')) {
+      return absl::InvalidArgumentError(
+          "expected @FILE: a policy is read by many, a salt is a secret");
+    }
+    const std::string path = text.substr(1);
+    if (absl::Status bad = CheckSecretMode(path); !bad.ok()) return bad;
+    absl::StatusOr<std::string> bytes = ReadFile(path, kSaltBytesMax);
+    if (!bytes.ok()) return bytes.status();
+    while (!bytes->empty() && (bytes->back() == '\n' || bytes->back() == '\r')) bytes->pop_back();
+    if (bytes->size() >= kSaltBytesMin) return bytes;
+    return absl::InvalidArgumentError(absl::StrCat(path, ": expected at least ", kSaltBytesMin,
+                                                   " bytes (openssl rand -hex 32), found ",
+                                                   bytes->size()));
+  }
+
+  Policy* const policy_;
+};
+
+absl::StatusOr<std::shared_ptr<const Policy>> Policy::Parse(std::string_view json) {
+  // nlohmann keeps the last of two equal keys; a policy that says two things is refused.
+  std::vector<std::set<std::string>> keys;
+  std::string twice;
+  const auto look = [&keys, &twice](int, Json::parse_event_t event, Json& value) {
+    if (event == Json::parse_event_t::object_start) keys.emplace_back();
+    if (event == Json::parse_event_t::object_end && !keys.empty()) keys.pop_back();
+    if (event == Json::parse_event_t::key && !keys.empty() &&
+        !keys.back().insert(value.get<std::string>()).second) {
+      twice = value.get<std::string>();
+    }
+    return true;
+  };
+  Json parsed;
+  try {
+    parsed = Json::parse(json.begin(), json.end(), look);
+  } catch (const std::exception& error) {
+    return absl::InvalidArgumentError(absl::StrCat("not JSON: ", error.what()));
+  }
+  if (!twice.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the key \"", absl::CHexEscape(twice), "\" is given twice in one object"));
+  }
+  auto policy = std::make_shared<Policy>();
+  if (absl::Status bad = Reader(policy.get()).Read(parsed); !bad.ok()) return bad;
+  return std::shared_ptr<const Policy>(std::move(policy));
+}
+
+absl::StatusOr<std::shared_ptr<const Policy>> Policy::Read(const std::string& path) {
+  absl::StatusOr<std::string> text = ReadFile(path, kFileBytesMax);
+  if (!text.ok()) return text.status();
+  absl::StatusOr<std::shared_ptr<const Policy>> policy = Parse(*text);
+  if (policy.ok()) return policy;
+  return absl::InvalidArgumentError(absl::StrCat(path, ": ", policy.status().message()));
+}
+
+absl::StatusOr<Identity> Policy::IdentityOf(const CertificateNames& names) const {
+  std::optional<Identity> identity;
+  for (const std::string& uri : names.uris) {
+    if (!uri.starts_with("spiffe://")) continue;
+    absl::StatusOr<Identity> parsed = ParseSpiffeId(uri, trust_domain_);
+    if (!parsed.ok()) return absl::PermissionDeniedError(parsed.status().message());
+    identity = *std::move(parsed);
+    break;  // a certificate has one SPIFFE ID
+  }
+  const auto look_up = [&](std::string_view kind, const std::string& name) {
+    if (identity.has_value() || name.empty()) return;
+    const auto found = names_.find(absl::AsciiStrToLower(absl::StrCat(Absl(kind), name)));
+    if (found != names_.end()) identity = found->second;
+  };
+  for (const std::string& dns : names.dns) look_up("dns:", dns);
+  look_up("cn:", names.common_name);
+  if (!identity.has_value()) {
+    return absl::PermissionDeniedError(
+        "the certificate has no SPIFFE ID, and the policy's \"names\" have neither its DNS names "
+        "nor its common name");
+  }
+  identity->credential = {absl::StrCat("serial:", names.serial),
+                          absl::StrCat("sha256:", names.sha256)};
+  identity->not_after_unix_s = names.not_after_unix_s;
+  return *std::move(identity);
+}
+
+PolicyDecision Policy::DecideMethod(const Identity& identity, Verb verb) const {
+  if (verb == Verb::kHealth) return {.allowed = true, .reason = "health is always allowed"};
+  for (const auto& rule : rules_) {
+    if (rule->Allows(verb) && rule->Of(identity)) {
+      return {.allowed = true, .reason = absl::StrCat("rules[", rule->number, "]")};
+    }
+  }
+  return {.allowed = false,
+          .reason = absl::StrCat("no rule allows ", Absl(VerbName(verb)), " to ", identity.Text())};
+}
+
+PolicyDecision Policy::Decide(const Identity& identity, Verb verb,
+                              const PolicyTarget& target) const {
+  if (verb == Verb::kHealth) return {.allowed = true, .reason = "health is always allowed"};
+  if (std::string claims = ClaimsAnother(identity, verb, target); !claims.empty()) {
+    return {.allowed = false, .reason = std::move(claims)};
+  }
+  const Rule* nearest = nullptr;
+  std::string missing;
+  for (const auto& rule : rules_) {
+    if (!rule->Allows(verb) || !rule->Of(identity)) continue;
+    std::string lacks = rule->Missing(identity, target);
+    if (lacks.empty()) {
+      return {.allowed = true, .reason = absl::StrCat("rules[", rule->number, "]")};
+    }
+    if (nearest != nullptr) continue;
+    nearest = rule.get();
+    missing = std::move(lacks);
+  }
+  if (nearest == nullptr) return DecideMethod(identity, verb);
+  return {.allowed = false,
+          .reason = absl::StrCat("rules[", nearest->number, "] does not allow ", missing)};
+}
+
+bool Policy::Revoked(const Identity& identity) const {
+  if (revoked_.empty()) return false;
+  const auto has = [this](const std::string& name) {
+    return std::find(revoked_.begin(), revoked_.end(), name) != revoked_.end();
+  };
+  return has(identity.Text()) ||
+         std::any_of(identity.credential.begin(), identity.credential.end(), has);
+}
+
+std::vector<std::string> Policy::TenantsOf(const Identity& identity, Verb verb) const {
+  std::set<std::string> tenants;
+  for (const auto& rule : rules_) {
+    if (!rule->Allows(verb) || !rule->Of(identity)) continue;
+    if (!rule->tenants.has_value()) {
+      tenants.insert(identity.tenant);
+    } else if (!identity.tenant.empty()) {
+      if (AnyMatches(*rule->tenants, identity.tenant)) tenants.insert(identity.tenant);
+    } else {
+      tenants.insert(rule->tenant_texts.begin(), rule->tenant_texts.end());
+    }
+  }
+  return {tenants.begin(), tenants.end()};
+}
+
+PolicyQuota Policy::QuotaOf(const Identity& identity) const {
+  for (const auto& rule : rules_) {
+    if (rule->quota.has_value() && rule->Of(identity)) return *rule->quota;
+  }
+  return {};
+}
+
+const PolicyTenant* Policy::Tenant(std::string_view name) const {
+  const auto found = tenants_.find(name);
+  return found == tenants_.end() ? nullptr : &found->second;
+}
+
+}  // namespace kvatlas

@@ -18,10 +18,13 @@
 //     "revoked": ["worker/a/7", "serial:1f", "sha256:…", "token:gateway-1"],
 //     "tenants": {"team-x": {"salt": "@/etc/kvatlas/team-x.salt", "public_prefixes": false}}
 //   }
-// "identity" is the text form with * for any one segment, or a whole "*". A rule that names no models, tenants, cells or
-// url_hosts does not restrict models and cells, allows only the empty tenant, and no url host.
+// "identity" is the text form with one * in a segment, or "*". A rule without "models" or "cells" allows all of them; one without
+// "tenants" allows the tenant that the credential is bound to, or the empty one; one without "url_hosts" allows no host. Names of
+// tenants, models and hosts may have one * each. One rule must allow everything of a request. The first rule of an identity
+// that has a "quota" gives its bounds.
 // What an identity is by itself (not configurable): a worker publishes only as the holder of its own name in its own cell, at
-// any data-parallel rank; a leaf reports only for its own cell and replica, and takes snapshots only of its own cell.
+// any data-parallel rank; a leaf reports only for its own cell and replica, and takes snapshots only of its own cell; a node reports only under its own name.
+// A credential that is bound to a tenant is of that tenant only, whatever the rules say.
 //
 // *Threads*: immutable. *Cost* of a decision: some hundred nanoseconds a rule of the identity's role.
 
@@ -98,6 +101,8 @@ struct PolicyTenant {
 
 class Policy {
  public:
+  Policy() = default;  // allows nothing but health
+
   // INVALID_ARGUMENT names the place ("rules[2].allow[0]"), what was expected and what was found. Reads the salt files, which
   // nobody but the owner and group may read.
   static absl::StatusOr<std::shared_ptr<const Policy>> Parse(std::string_view json);
