@@ -262,8 +262,7 @@ class Policy::Reader {
     for (const std::string& text : *texts) {
       absl::StatusOr<Pattern> pattern = Pattern::Parse(text);
       if (!pattern.ok()) {
-        return Bad(absl::StrCat(Absl(place), key, "[", (*patterns)->size(), "]"),
-                   pattern.status());
+        return Bad(absl::StrCat(Absl(place), key, "[", (*patterns)->size(), "]"), pattern.status());
       }
       (*patterns)->push_back(*std::move(pattern));
     }
