@@ -54,12 +54,16 @@ std::string BearerOf(std::string_view authorization) {
   return std::string(authorization.substr(kScheme.size()));
 }
 
+std::string PropertyOf(const grpc::AuthContext& context, const char* name) {
+  const std::vector<grpc::string_ref> values = context.FindPropertyValues(name);
+  return values.empty() ? "" : std::string(values.front().data(), values.front().size());
+}
+
+// OpenSSL's chain of a client has its intermediates alone.
 std::string ChainOf(const grpc::AuthContext& context) {
-  for (const char* const property : {kChainProperty, kCertificateProperty}) {
-    const std::vector<grpc::string_ref> values = context.FindPropertyValues(property);
-    if (!values.empty()) return std::string(values.front().data(), values.front().size());
-  }
-  return "";
+  std::string chain = PropertyOf(context, kCertificateProperty);
+  if (!chain.empty()) chain += PropertyOf(context, kChainProperty);
+  return chain;
 }
 
 // A method that two kinds of streams come by: workers' to a leaf, leaves' to a node. Which, the hello says.
