@@ -16,7 +16,9 @@
 #include "indexer/holders/holder_registry.h"
 #include "indexer/holders/refused_holders.h"
 #include "indexer/service/connection_watch.h"
+#include "indexer/service/grpc_guard.h"
 #include "indexer/service/grpc_status.h"
+#include "indexer/service/security/visible_domain.h"
 #include "indexer/service/text_escape.h"
 #include "indexer/transport/holders_wire.h"
 #include "indexer/transport/wire.h"
@@ -106,6 +108,7 @@ HierarchyService::HierarchyService(Hierarchy* hierarchy, const CoverageReporter*
                                    Metrics* metrics)
     : hierarchy_(hierarchy),
       reporter_(reporter),
+      security_(Security::OfProcess()),
       find_cells_(
           metrics->AddCounter("kvatlas_hierarchy_find_cells_total", "Questions for cells.")),
       find_cells_failed_(metrics->AddCounter("kvatlas_hierarchy_find_cells_failed_total",
@@ -113,7 +116,7 @@ HierarchyService::HierarchyService(Hierarchy* hierarchy, const CoverageReporter*
       find_cells_seconds_(metrics->AddHistogram("kvatlas_hierarchy_find_cells_seconds",
                                                 "Time to answer a question for cells.")),
       streams_([this](const v1::FindCellsRequest& request, v1::FindCellsResponse* response) {
-        return Answer(request, response);
+        return Answer({}, request, response);
       }) {
   SetMessageAllocatorFor_FindCells(&messages_);
   metrics->OnScrape([hierarchy, metrics] {
@@ -130,19 +133,25 @@ grpc::ServerUnaryReactor* HierarchyService::FindCells(grpc::CallbackServerContex
                                                       const v1::FindCellsRequest* request,
                                                       v1::FindCellsResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpcStatus(Answer(*request, response)));
+  const std::shared_ptr<const Identity> asker = IdentityOf(security_.get(), *context);
+  reactor->Finish(ToGrpcStatus(Answer(*asker, *request, response)));
   return reactor;
 }
 
 grpc::ServerBidiReactor<v1::FindCellsStreamRequest, v1::FindCellsStreamResponse>*
-HierarchyService::FindCellsStream(grpc::CallbackServerContext*) {
-  return streams_.Open();
+HierarchyService::FindCellsStream(grpc::CallbackServerContext* context) {
+  if (!security_->enforces()) return streams_.Open();
+  return streams_.Open([this, asker = IdentityOf(security_.get(), *context)](
+                           const v1::FindCellsRequest& request, v1::FindCellsResponse* response) {
+    if (absl::Status bad = security_->Take(*asker, QuotaKind::kQueries, 1); !bad.ok()) return bad;
+    return Answer(*asker, request, response);
+  });
 }
 
-absl::Status HierarchyService::Answer(const v1::FindCellsRequest& request,
+absl::Status HierarchyService::Answer(const Identity& asker, const v1::FindCellsRequest& request,
                                       v1::FindCellsResponse* response) {
   const Time started = Clock::Real().Now();
-  absl::Status status = Find(request, response);
+  absl::Status status = Find(asker, request, response);
   queries_.fetch_add(1, std::memory_order_relaxed);
   find_cells_.Increment();
   if (!status.ok()) find_cells_failed_.Increment();
@@ -150,10 +159,13 @@ absl::Status HierarchyService::Answer(const v1::FindCellsRequest& request,
   return status;
 }
 
-absl::Status HierarchyService::Find(const v1::FindCellsRequest& request,
+absl::Status HierarchyService::Find(const Identity& asker, const v1::FindCellsRequest& request,
                                     v1::FindCellsResponse* response) {
   FindCellsQuery query{.domain = {}, .waypoints = {}, .schedule = request.schedule()};
-  if (absl::Status bad = FromProto(request.domain(), &query.domain); !bad.ok()) return bad;
+  Domain asked;
+  if (absl::Status bad = FromProto(request.domain(), &asked); !bad.ok()) return bad;
+  VisibleDomain visible = DomainVisibleTo(*security_, asker, asked);
+  query.domain = std::move(visible.domain);
   const MemoryBudget* const memory = hierarchy_->registry().memory();
   if (absl::Status full = CheckMemoryForQuestion(memory, request.blocks()); !full.ok()) return full;
   std::vector<SequenceHash> waypoints;
@@ -164,6 +176,7 @@ absl::Status HierarchyService::Find(const v1::FindCellsRequest& request,
   query.best = request.best();
   query.positions = std::span(request.positions().data(), request.positions().size());
   const absl::StatusOr<FoundCells> found = hierarchy_->FindCells(query);
+  if (visible.hidden && absl::IsNotFound(found.status())) return NoSuchDomain(asked);
   if (!found.ok()) return found.status();
   response->set_block_size(found->block_size);
   response->mutable_cells()->Reserve(static_cast<int>(found->cells.size()));

@@ -17,6 +17,7 @@
 #include "indexer/service/answer_stream.h"
 #include "indexer/service/arena_messages.h"
 #include "indexer/service/metrics.h"
+#include "indexer/service/security/security.h"
 #include "proto/kvatlas/v1/hierarchy.grpc.pb.h"
 
 namespace kvatlas {
@@ -45,13 +46,16 @@ class HierarchyService
   void Stop() { streams_.Stop(); }
 
  private:
-  absl::Status Answer(const v1::FindCellsRequest& request, v1::FindCellsResponse* response);
-  absl::Status Find(const v1::FindCellsRequest& request, v1::FindCellsResponse* response);
+  absl::Status Answer(const Identity& asker, const v1::FindCellsRequest& request,
+                      v1::FindCellsResponse* response);
+  absl::Status Find(const Identity& asker, const v1::FindCellsRequest& request,
+                    v1::FindCellsResponse* response);
   void FillNodeStats(v1::StatsResponse* response) const;
 
   ArenaMessages<v1::FindCellsRequest, v1::FindCellsResponse> messages_;
   Hierarchy* const hierarchy_;
   const CoverageReporter* const reporter_;
+  const std::shared_ptr<Security> security_;
   std::atomic<uint64_t> queries_{0};
   Counter find_cells_;
   Counter find_cells_failed_;

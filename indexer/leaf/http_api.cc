@@ -21,6 +21,8 @@
 #include "indexer/leaf/http_workers.h"
 #include "indexer/leaf/replica_snapshot.h"
 #include "indexer/service/long_answers.h"
+#include "indexer/service/security/policy.h"
+#include "indexer/service/security/security.h"
 
 namespace kvatlas {
 namespace {
@@ -78,8 +80,9 @@ constexpr uint32_t kExplainedRanksMax = 1024;
 // {"answers":[…]}, query by query, so that neither time nor memory of one piece grows with their number.
 class BatchAnswer {
  public:
-  BatchAnswer(HttpQueries* queries, QueriesBody body, bool detail)
-      : queries_(queries), body_(std::move(body)), detail_(detail) {}
+  BatchAnswer(HttpQueries* queries, QueriesBody body, std::shared_ptr<const Identity> asker,
+              bool detail)
+      : queries_(queries), body_(std::move(body)), asker_(std::move(asker)), detail_(detail) {}
 
   bool Next(std::string* piece) {
     if (at_ == 1) *piece += "{\"answers\":[";  // the first entry is the frame's
@@ -96,7 +99,7 @@ class BatchAnswer {
  private:
   // An error says its status, since the answer as a whole is 200.
   void Append(HttpQueries::Scratch* scratch, std::string* piece) {
-    const int status = queries_->Answer(body_.queries[at_], detail_, scratch, piece);
+    const int status = queries_->Answer(body_.queries[at_], *asker_, detail_, scratch, piece);
     if (status == 200) return;
     piece->back() = ',';
     absl::StrAppend(piece, "\"status\":", status, "}");
@@ -104,6 +107,7 @@ class BatchAnswer {
 
   HttpQueries* const queries_;
   const QueriesBody body_;
+  const std::shared_ptr<const Identity> asker_;
   const bool detail_;
   size_t at_ = 1;
 };
@@ -122,7 +126,8 @@ class HttpApi::Impl {
   Impl(HttpApiOptions options, HttpApiParts parts)
       : options_(std::move(options)),
         parts_(std::move(parts)),
-        queries_(options_.contract, parts_.registry, parts_.directory) {
+        security_(Security::OfProcess()),
+        queries_(options_.contract, parts_.registry, parts_.directory, security_) {
     if (!options_.access_log.empty()) log_ = std::make_unique<HttpAccessLog>(options_.access_log);
   }
 
@@ -182,11 +187,11 @@ class HttpApi::Impl {
   }
 
   // A handler of a JSON body.
-  using Method = HttpResponse (Impl::*)(JsonReader* reader);
+  using Method = HttpResponse (Impl::*)(const HttpRequest& request, JsonReader* reader);
   void AddPost(HttpServer* server, std::string path, Method method) {
     auto handler = [this, method](const HttpRequest& request) {
       JsonReader reader(request.body);
-      return (this->*method)(&reader);
+      return (this->*method)(request, &reader);
     };
     Add(server, {.method = "POST",
                  .path = std::move(path),
@@ -244,11 +249,13 @@ class HttpApi::Impl {
     if (!scratch->body.batch) {
       const QueryBody& query = scratch->body.queries[0];
       response->about = query.model;
-      response->status = queries_.Answer(query, detail, scratch.get(), &response->body);
+      response->status =
+          queries_.Answer(query, *request.identity, detail, scratch.get(), &response->body);
       return true;
     }
     if (quick) return false;
-    auto answer = std::make_shared<BatchAnswer>(&queries_, std::move(scratch->body), detail);
+    auto answer = std::make_shared<BatchAnswer>(&queries_, std::move(scratch->body),
+                                                request.identity, detail);
     scratch->body = {};
     response->more = [answer](std::string* piece) { return answer->Next(piece); };
     return true;
@@ -290,7 +297,8 @@ class HttpApi::Impl {
     const ExplainOptions options = {
         .blocks_max = std::min(NumberParam(request, "blocks", 1024), kExplainedBlocksMax),
         .ranks_max = std::min(NumberParam(request, "ranks", 16), kExplainedRanksMax)};
-    response.status = queries_.Explain(scratch->body.queries[0], options, &response.body);
+    response.status =
+        queries_.Explain(scratch->body.queries[0], *request.identity, options, &response.body);
     return response;
   }
 
@@ -306,13 +314,19 @@ class HttpApi::Impl {
 
   // ---- Engines ----
 
-  HttpResponse Register(JsonReader* reader) {
+  HttpResponse Register(const HttpRequest& request, JsonReader* reader) {
     RegisterBody body;
     if (HttpResponse response; !body.Read(reader)) {
       RefuseBody(*reader, &response);
       return response;
     }
     if (parts_.directory == nullptr) return Error(503, "this leaf listens to no engines");
+    PolicyTarget target = TargetOf(body.model, body.group, std::to_string(body.instance));
+    for (const std::string& url :
+         {body.endpoint, body.replay_endpoint.value_or(""), body.url.value_or("")}) {
+      if (!url.empty()) target.url_hosts.push_back(HostOfUrl(url));
+    }
+    if (auto refused = Refused(request, Verb::kRegister, target, "register")) return *refused;
     const absl::Status status = parts_.directory->Register({
         .instance = std::to_string(body.instance),
         .model = body.model,
@@ -336,16 +350,40 @@ class HttpApi::Impl {
     return status.ok() ? Ok(201) : Error(status);
   }
 
-  HttpResponse Unregister(JsonReader* reader) {
+  HttpResponse Unregister(const HttpRequest& request, JsonReader* reader) {
     UnregisterBody body;
     if (HttpResponse response; !body.Read(reader)) {
       RefuseBody(*reader, &response);
       return response;
     }
     if (parts_.directory == nullptr) return Error(503, "this leaf listens to no engines");
+    PolicyTarget target = TargetOf(body.model, body.group.value_or(std::string(kDefaultGroup)),
+                                   std::to_string(body.instance));
+    if (!body.group.has_value()) target.tenant = "*";  // of every tenant
+    if (auto refused = Refused(request, Verb::kRegister, target, "unregister")) return *refused;
     const absl::Status status = parts_.directory->Unregister(std::to_string(body.instance),
                                                              body.model, body.group, body.rank);
     return status.ok() ? Ok() : Error(status);
+  }
+
+  PolicyTarget TargetOf(const std::string& model, const std::string& group,
+                        const std::string& holder) const {
+    const Domain domain = DomainOf(model, group);
+    PolicyTarget target;
+    target.model = domain.model;
+    target.tenant = domain.tenant;
+    target.holder = holder;
+    target.cell = options_.cell;
+    return target;
+  }
+
+  // What the policy does not allow of a body is answered, and audited as what is allowed is.
+  std::optional<HttpResponse> Refused(const HttpRequest& request, Verb verb,
+                                      const PolicyTarget& target, std::string_view event) const {
+    const absl::Status status = security_->Check(*request.identity, verb, target, request.peer,
+                                                 event, /*audit_allowed=*/true);
+    if (status.ok()) return std::nullopt;
+    return Error(403, std::string(status.message()));
   }
 
   HttpResponse Workers(const HttpRequest& request) {
@@ -360,8 +398,12 @@ class HttpApi::Impl {
     return response;
   }
 
-  HttpResponse Pause(JsonReader* reader) { return SetPaused(reader, &EngineDirectory::Pause); }
-  HttpResponse Resume(JsonReader* reader) { return SetPaused(reader, &EngineDirectory::Resume); }
+  HttpResponse Pause(const HttpRequest&, JsonReader* reader) {
+    return SetPaused(reader, &EngineDirectory::Pause);
+  }
+  HttpResponse Resume(const HttpRequest&, JsonReader* reader) {
+    return SetPaused(reader, &EngineDirectory::Resume);
+  }
 
   HttpResponse SetPaused(JsonReader* reader,
                          absl::Status (EngineDirectory::*set)(const std::string&,
@@ -387,6 +429,9 @@ class HttpApi::Impl {
   }
 
   HttpResponse Snapshot(const HttpRequest& request) {
+    PolicyTarget target;
+    target.cell = options_.cell;
+    if (auto refused = Refused(request, Verb::kSnapshot, target, "snapshot")) return *refused;
     if (parts_.directory == nullptr) return Error(404, "this leaf listens to no engines");
     if (parts_.directory->recovering()) return Error(503, "recovering");
     const bool names = request.Param("names").value_or("1") != "0";
@@ -399,8 +444,12 @@ class HttpApi::Impl {
     });
   }
 
-  HttpResponse RegisterPeer(JsonReader* reader) { return SetPeer(reader, /*add=*/true); }
-  HttpResponse DeregisterPeer(JsonReader* reader) { return SetPeer(reader, /*add=*/false); }
+  HttpResponse RegisterPeer(const HttpRequest&, JsonReader* reader) {
+    return SetPeer(reader, /*add=*/true);
+  }
+  HttpResponse DeregisterPeer(const HttpRequest&, JsonReader* reader) {
+    return SetPeer(reader, /*add=*/false);
+  }
 
   HttpResponse SetPeer(JsonReader* reader, bool add) {
     PeerBody body;
@@ -424,6 +473,7 @@ class HttpApi::Impl {
 
   const HttpApiOptions options_;
   const HttpApiParts parts_;
+  const std::shared_ptr<Security> security_;
   HttpQueries queries_;
   std::unique_ptr<HttpAccessLog> log_;
   std::map<std::string, std::unique_ptr<HttpEndpointMetrics>> endpoints_;

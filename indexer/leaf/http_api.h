@@ -36,6 +36,7 @@ namespace kvatlas {
 
 struct HttpApiOptions {
   HashContract contract;
+  std::string cell = {};  // what a snapshot or a registration is of, for the policy
   bool test_endpoints = false;
   std::string access_log = {};  // file; empty: none
 };

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "indexer/leaf/http_explain.h"
+#include "indexer/service/security/visible_domain.h"
 
 namespace kvatlas {
 namespace {
@@ -23,8 +24,11 @@ bool IsSmall(const HttpQueries::Scratch& scratch) {
 }  // namespace
 
 HttpQueries::HttpQueries(HashContract contract, const HolderRegistry* registry,
-                         const EngineDirectory* directory)
-    : contract_(contract), registry_(registry), directory_(directory) {}
+                         const EngineDirectory* directory, std::shared_ptr<Security> security)
+    : contract_(contract),
+      registry_(registry),
+      directory_(directory),
+      security_(std::move(security)) {}
 
 HttpQueries::~HttpQueries() = default;
 
@@ -46,7 +50,7 @@ HttpQueries::Lease::~Lease() {
   queries_->idle_.push_back(std::move(scratch_));
 }
 
-HttpQueries::Subject HttpQueries::SubjectOf(const QueryBody& query) const {
+HttpQueries::Subject HttpQueries::SubjectOf(const QueryBody& query, const Identity& asker) const {
   Subject subject;
   if (query.by_hash && query.cache_salt.has_value()) {
     subject.status = 400;
@@ -55,7 +59,7 @@ HttpQueries::Subject HttpQueries::SubjectOf(const QueryBody& query) const {
         "intended cache salt";
     return subject;
   }
-  subject.domain = DomainOf(query.model, query.group);
+  subject.domain = DomainVisibleTo(*security_, asker, DomainOf(query.model, query.group)).domain;
   if (absl::StatusOr<uint32_t> size = registry_->BlockSizeOf(subject.domain); size.ok()) {
     subject.block_size = *size;
     subject.eagle = !query.by_hash && directory_ != nullptr && directory_->HasEagle(subject.domain);
@@ -84,9 +88,9 @@ std::vector<SequenceHash> HttpQueries::ChainOf(const QueryBody& query, uint32_t 
   return SequenceHashes(*locals, contract_);
 }
 
-int HttpQueries::Answer(const QueryBody& query, bool detail, Scratch* scratch,
-                        std::string* out) const {
-  const Subject subject = SubjectOf(query);
+int HttpQueries::Answer(const QueryBody& query, const Identity& asker, bool detail,
+                        Scratch* scratch, std::string* out) const {
+  const Subject subject = SubjectOf(query, asker);
   if (subject.status != 200) {
     AppendJsonError(subject.error, out);
     return subject.status;
@@ -122,9 +126,9 @@ void HttpQueries::AppendDetail(const Subject& subject, const QueryBody& query, S
   AppendRankDetails(ranks, subject.block_size, out);
 }
 
-int HttpQueries::Explain(const QueryBody& query, const ExplainOptions& options,
-                         std::string* out) const {
-  const Subject subject = SubjectOf(query);
+int HttpQueries::Explain(const QueryBody& query, const Identity& asker,
+                         const ExplainOptions& options, std::string* out) const {
+  const Subject subject = SubjectOf(query, asker);
   if (subject.status != 200) {
     AppendJsonError(subject.error, out);
     return subject.status;

@@ -20,6 +20,7 @@
 #include "indexer/leaf/engine_directory.h"
 #include "indexer/leaf/http_answer.h"
 #include "indexer/leaf/http_bodies.h"
+#include "indexer/service/security/security.h"
 
 namespace kvatlas {
 
@@ -32,7 +33,8 @@ class HttpQueries {
  public:
   // Without a directory there are no engines of this leaf's own.
   HttpQueries(HashContract contract, const HolderRegistry* registry,
-              const EngineDirectory* directory);
+              const EngineDirectory* directory,
+              std::shared_ptr<Security> security = Security::OfProcess());
   ~HttpQueries();
 
   // Memory for one question at a time.
@@ -46,11 +48,14 @@ class HttpQueries {
 
   // Appends the answer and returns its status: 200; 400 and 404 with {"error":…}. With `detail` every rank is told by
   // tier, with its trust, age and load.
-  int Answer(const QueryBody& query, bool detail, Scratch* scratch, std::string* out) const;
+  // The domain is one that `asker` may ask of, or unknown.
+  int Answer(const QueryBody& query, const Identity& asker, bool detail, Scratch* scratch,
+             std::string* out) const;
 
   // Appends which ranks have each block of a prompt, in which tiers, until nobody has it, and where each rank's first
   // hole is. Reads the holdings of some ranks: for people.
-  int Explain(const QueryBody& query, const ExplainOptions& options, std::string* out) const;
+  int Explain(const QueryBody& query, const Identity& asker, const ExplainOptions& options,
+              std::string* out) const;
 
  private:
   friend class Lease;
@@ -63,7 +68,7 @@ class HttpQueries {
     int status = 200;
     std::string error;
   };
-  Subject SubjectOf(const QueryBody& query) const;
+  Subject SubjectOf(const QueryBody& query, const Identity& asker) const;
   std::vector<SequenceHash> ChainOf(const QueryBody& query, uint32_t block_size, bool eagle,
                                     std::vector<LocalHash>* locals) const;
   void AppendDetail(const Subject& subject, const QueryBody& query, Scratch* scratch,
@@ -72,6 +77,7 @@ class HttpQueries {
   const HashContract contract_;
   const HolderRegistry* const registry_;
   const EngineDirectory* const directory_;
+  const std::shared_ptr<Security> security_;
   Mutex mutex_;
   std::vector<std::unique_ptr<Scratch>> idle_ ABSL_GUARDED_BY(mutex_);
 };

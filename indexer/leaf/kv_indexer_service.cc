@@ -9,8 +9,10 @@
 
 #include "indexer/base/clock.h"
 #include "indexer/service/grpc_deadline.h"
+#include "indexer/service/grpc_guard.h"
 #include "indexer/service/grpc_status.h"
 #include "indexer/service/log.h"
+#include "indexer/service/security/visible_domain.h"
 
 namespace kvatlas {
 namespace {
@@ -57,6 +59,8 @@ KvIndexerService::KvIndexerService(const KvIndexerOptions& options, const Holder
                                    const PageNames* names, std::function<bool()> serving,
                                    Metrics* metrics)
     : indexer_(options, registry, names),
+      domain_(options.domain),
+      security_(Security::OfProcess()),
       in_flight_max_(options.in_flight_max),
       serving_(std::move(serving)),
       refused_(metrics->AddCounter("kvatlas_leaf_kv_indexer_refused_total",
@@ -66,6 +70,12 @@ KvIndexerService::KvIndexerService(const KvIndexerOptions& options, const Holder
   SetMessageAllocatorFor_MatchExternalKvPrefix(&messages_);
   if (names != nullptr)
     metrics->OnScrape([names, metrics] { SetNameGauges(names->Stats(), metrics); });
+}
+
+// What is unknown has no matches, and so has what the asker's tenants do not have.
+bool KvIndexerService::Hidden(const grpc::CallbackServerContext& context) const {
+  if (!security_->enforces() || !domain_.has_value()) return false;
+  return DomainVisibleTo(*security_, *IdentityOf(security_.get(), context), *domain_).hidden;
 }
 
 absl::Status KvIndexerService::Serving() const {
@@ -92,6 +102,7 @@ absl::Status KvIndexerService::Answer(grpc::CallbackServerContext* context,
   if (HasPassed(context->raw_deadline()))
     return absl::DeadlineExceededError("no time was left on arrival");
   if (absl::Status status = Serving(); !status.ok()) return status;
+  if (Hidden(*context)) return absl::OkStatus();
   std::string trust;
   const absl::Status status = indexer_.MatchPrefix(request, response, &trust);
   if (!trust.empty()) context->AddTrailingMetadata(kKvIndexerTrustMetadata, trust);
@@ -102,13 +113,14 @@ grpc::ServerUnaryReactor* KvIndexerService::MatchExternalKv(
     grpc::CallbackServerContext* context, const v1::MatchExternalKvRequest* request,
     v1::MatchExternalKvResponse* response) {
   absl::Status status = Serving();
-  if (status.ok()) status = indexer_.Match(*request, response);
+  if (status.ok() && !Hidden(*context)) status = indexer_.Match(*request, response);
   return Finish(context, status);
 }
 
 grpc::ServerUnaryReactor* KvIndexerService::GetExternalKvHitCounts(
     grpc::CallbackServerContext* context, const v1::GetExternalKvHitCountsRequest* request,
     v1::GetExternalKvHitCountsResponse* response) {
+  if (Hidden(*context)) return Finish(context, absl::OkStatus());
   return Finish(context, indexer_.HitCounts(*request, response));
 }
 

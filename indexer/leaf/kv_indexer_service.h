@@ -17,11 +17,14 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "indexer/leaf/kv_indexer.h"
 #include "indexer/service/arena_messages.h"
 #include "indexer/service/metrics.h"
+#include "indexer/service/security/security.h"
 #include "proto/kv_indexer/v1/kv_indexer.grpc.pb.h"
 
 namespace kvatlas {
@@ -55,11 +58,14 @@ class KvIndexerService : public kv_indexer::v1::KVIndexer::CallbackService {
                       const kv_indexer::v1::MatchExternalKvPrefixRequest& request,
                       kv_indexer::v1::MatchExternalKvPrefixResponse* response);
   absl::Status Serving() const;
+  bool Hidden(const grpc::CallbackServerContext& context) const;
 
   ArenaMessages<kv_indexer::v1::MatchExternalKvPrefixRequest,
                 kv_indexer::v1::MatchExternalKvPrefixResponse>
       messages_;
   KvIndexer indexer_;
+  const std::optional<Domain> domain_;
+  const std::shared_ptr<Security> security_;
   const uint32_t in_flight_max_;
   const std::function<bool()> serving_;
   std::atomic<uint32_t> in_flight_{0};

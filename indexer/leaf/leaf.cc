@@ -230,6 +230,7 @@ struct Leaf::Parts {
         grpc({.listen = options.grpc}),
         http(HttpOptions(options), &metrics),
         api({.contract = options.contract,
+             .cell = options.cell,
              .test_endpoints = options.http_api.test_endpoints,
              .access_log = options.http_api.access_log},
             {.registry = &registry,
@@ -237,7 +238,9 @@ struct Leaf::Parts {
              .peers = &peers,
              .ready = [this] { return readiness.Get(); },
              .metrics = &metrics}),
-        mooncake({.contract = options.contract, .wrap_data = options.http_api.mooncake_data},
+        mooncake({.contract = options.contract,
+                  .wrap_data = options.http_api.mooncake_data,
+                  .cell = options.cell},
                  &registry, &directory) {
     memory.AddPart("index", [this] { return IndexBytes(registry); });
     memory.AddPart("names", [this] { return NameBytes(directory); });

@@ -12,7 +12,9 @@
 #include "indexer/base/clock.h"
 #include "indexer/base/memory_budget.h"
 #include "indexer/holders/tier_blocks.h"
+#include "indexer/service/grpc_guard.h"
 #include "indexer/service/grpc_status.h"
+#include "indexer/service/security/visible_domain.h"
 #include "indexer/transport/holders_wire.h"
 #include "indexer/transport/wire.h"
 
@@ -126,13 +128,14 @@ LeafService::LeafService(LeafIdentity identity, const HolderRegistry* registry,
                          std::function<void(v1::StatsResponse*)> fill_rest, Metrics* metrics)
     : identity_(std::move(identity)),
       registry_(registry),
+      security_(Security::OfProcess()),
       fill_rest_(std::move(fill_rest)),
       refused_(metrics->AddCounter("kvatlas_leaf_find_overlaps_refused_total",
                                    "Questions that were refused.")),
       seconds_(metrics->AddHistogram("kvatlas_leaf_find_overlaps_seconds",
                                      "Time to answer which workers hold how much.")),
       streams_([this](const v1::FindOverlapsRequest& request, v1::FindOverlapsResponse* response) {
-        return Answer(request, response);
+        return Answer({}, request, response);
       }) {
   SetMessageAllocatorFor_FindOverlaps(&messages_);
   metrics->OnScrape([registry, metrics] { SetHolderGauges(*registry, "kvatlas_leaf", metrics); });
@@ -144,33 +147,43 @@ grpc::ServerUnaryReactor* LeafService::FindOverlaps(grpc::CallbackServerContext*
                                                     const v1::FindOverlapsRequest* request,
                                                     v1::FindOverlapsResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpcStatus(Answer(*request, response)));
+  const std::shared_ptr<const Identity> asker = IdentityOf(security_.get(), *context);
+  reactor->Finish(ToGrpcStatus(Answer(*asker, *request, response)));
   return reactor;
 }
 
 grpc::ServerBidiReactor<v1::FindOverlapsStreamRequest, v1::FindOverlapsStreamResponse>*
-LeafService::FindOverlapsStream(grpc::CallbackServerContext*) {
-  return streams_.Open();
+LeafService::FindOverlapsStream(grpc::CallbackServerContext* context) {
+  if (!security_->enforces()) return streams_.Open();
+  return streams_.Open(
+      [this, asker = IdentityOf(security_.get(), *context)](const v1::FindOverlapsRequest& request,
+                                                            v1::FindOverlapsResponse* response) {
+        if (absl::Status bad = security_->Take(*asker, QuotaKind::kQueries, 1); !bad.ok())
+          return bad;
+        return Answer(*asker, request, response);
+      });
 }
 
-absl::Status LeafService::Answer(const v1::FindOverlapsRequest& request,
+absl::Status LeafService::Answer(const Identity& asker, const v1::FindOverlapsRequest& request,
                                  v1::FindOverlapsResponse* response) {
   const Time started = Clock::Real().Now();
-  absl::Status status = Find(request, response);
+  absl::Status status = Find(asker, request, response);
   queries_.fetch_add(1, std::memory_order_relaxed);
   if (!status.ok()) refused_.Increment();
   seconds_.Observe(std::chrono::duration<double>(Clock::Real().Now() - started).count());
   return status;
 }
 
-absl::Status LeafService::Find(const v1::FindOverlapsRequest& request,
+absl::Status LeafService::Find(const Identity& asker, const v1::FindOverlapsRequest& request,
                                v1::FindOverlapsResponse* response) const {
-  Domain domain;
-  if (absl::Status bad = FromProto(request.domain(), &domain); !bad.ok()) return bad;
+  Domain asked;
+  if (absl::Status bad = FromProto(request.domain(), &asked); !bad.ok()) return bad;
   TierMask tiers;
   if (absl::Status bad = TiersFromProto(request.tiers(), &tiers); !bad.ok()) return bad;
+  const VisibleDomain visible = DomainVisibleTo(*security_, asker, asked);
+  const Domain& domain = visible.domain;
   const absl::StatusOr<uint32_t> block_size = registry_->BlockSizeOf(domain);
-  if (!block_size.ok()) return block_size.status();
+  if (!block_size.ok()) return visible.hidden ? NoSuchDomain(asked) : block_size.status();
   const absl::StatusOr<std::vector<SequenceHash>> sequence =
       SequenceOf(request, *block_size, identity_.contract);
   if (!sequence.ok()) return sequence.status();

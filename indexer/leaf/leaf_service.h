@@ -21,6 +21,7 @@
 #include "indexer/service/answer_stream.h"
 #include "indexer/service/arena_messages.h"
 #include "indexer/service/metrics.h"
+#include "indexer/service/security/security.h"
 #include "proto/kvatlas/v1/leaf.grpc.pb.h"
 
 namespace kvatlas {
@@ -57,8 +58,9 @@ class LeafService : public v1::Leaf::WithCallbackMethod_FindOverlaps<
   void Stop() { streams_.Stop(); }
 
  private:
-  absl::Status Answer(const v1::FindOverlapsRequest& request, v1::FindOverlapsResponse* response);
-  absl::Status Find(const v1::FindOverlapsRequest& request,
+  absl::Status Answer(const Identity& asker, const v1::FindOverlapsRequest& request,
+                      v1::FindOverlapsResponse* response);
+  absl::Status Find(const Identity& asker, const v1::FindOverlapsRequest& request,
                     v1::FindOverlapsResponse* response) const;
   void FillIdentity(v1::StatsResponse* response) const;
   void FillAll(v1::StatsResponse* response) const;
@@ -66,6 +68,7 @@ class LeafService : public v1::Leaf::WithCallbackMethod_FindOverlaps<
   ArenaMessages<v1::FindOverlapsRequest, v1::FindOverlapsResponse> messages_;
   const LeafIdentity identity_;
   const HolderRegistry* const registry_;
+  const std::shared_ptr<Security> security_;
   const std::function<void(v1::StatsResponse*)> fill_rest_;
   std::atomic<uint64_t> queries_{0};
   Counter refused_;

@@ -10,6 +10,7 @@
 #include "indexer/leaf/http_bodies.h"
 #include "indexer/leaf/http_explain.h"
 #include "indexer/leaf/http_json_reader.h"
+#include "indexer/service/security/visible_domain.h"
 
 namespace kvatlas {
 namespace {
@@ -221,6 +222,20 @@ HttpResponse MooncakeApi::Register(const HttpRequest& request) {
   JsonReader reader(request.body);
   EngineRegistration registration;
   if (!ReadRegistration(&reader, &registration)) return BadBody(reader);
+  const Domain domain = DomainOf(registration.model, registration.group);
+  PolicyTarget target = {.model = domain.model,
+                         .tenant = domain.tenant,
+                         .holder = registration.instance,
+                         .cell = options_.cell};
+  for (const std::string& url :
+       {registration.endpoint, registration.replay_endpoint, registration.url}) {
+    if (!url.empty()) target.url_hosts.push_back(HostOfUrl(url));
+  }
+  if (absl::Status bad = security_->Check(*request.identity, Verb::kRegister, target, request.peer,
+                                          "register", /*audit_allowed=*/true);
+      !bad.ok()) {
+    return Error(403, std::string(bad.message()));
+  }
   if (absl::Status bad = directory_->Register(registration); !bad.ok()) return Error(bad);
   HttpResponse response{.body = "{\"status\":\"registered successfully\",\"instance_id\":"};
   AppendJsonText(registration.instance, &response.body);
@@ -243,6 +258,15 @@ HttpResponse MooncakeApi::Unregister(const HttpRequest& request) {
   const std::string group = tenant.value_or(std::string(kDefaultGroup));
   for (const EngineEntry& entry : directory_->List(std::nullopt, group)) {
     if (entry.instance != instance) continue;
+    const PolicyTarget target = {.model = entry.domain.model,
+                                 .tenant = entry.domain.tenant,
+                                 .holder = instance,
+                                 .cell = options_.cell};
+    if (absl::Status bad = security_->Check(*request.identity, Verb::kRegister, target,
+                                            request.peer, "unregister", /*audit_allowed=*/true);
+        !bad.ok()) {
+      return Error(403, std::string(bad.message()));
+    }
     const absl::Status status = directory_->Unregister(instance, entry.domain.model, group, rank);
     if (!status.ok()) return Error(status);
     HttpResponse response{.body =
@@ -263,7 +287,8 @@ HttpResponse MooncakeApi::Query(const HttpRequest& request, bool by_hash) {
   QueryForm form;
   if (!form.Read(by_hash, &reader)) return BadBody(reader);
   const std::string group = form.tenant.value_or(std::string(kDefaultGroup));
-  const Domain domain = DomainOf(form.model, group);
+  const Domain domain =
+      DomainVisibleTo(*security_, *request.identity, DomainOf(form.model, group)).domain;
   const uint32_t block_size = registry_->BlockSizeOf(domain).value_or(0);
   if (block_size != 0 && form.block_size.has_value() && *form.block_size != block_size) {
     return Error(400, absl::StrCat("block_size is ", block_size, " here, not ", *form.block_size));

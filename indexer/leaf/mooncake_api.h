@@ -22,12 +22,14 @@
 #define KVATLAS_INDEXER_LEAF_MOONCAKE_API_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "indexer/base/hash.h"
 #include "indexer/holders/holder_registry.h"
 #include "indexer/leaf/engine_directory.h"
 #include "indexer/service/http_server.h"
+#include "indexer/service/security/security.h"
 
 namespace kvatlas {
 
@@ -36,6 +38,7 @@ inline constexpr uint16_t kMooncakePort = 13333;
 struct MooncakeApiOptions {
   HashContract contract;
   bool wrap_data = false;
+  std::string cell = {};  // what a registration is of, for the policy
 };
 
 class MooncakeApi {
@@ -55,6 +58,7 @@ class MooncakeApi {
   const MooncakeApiOptions options_;
   const HolderRegistry* const registry_;
   EngineDirectory* const directory_;
+  const std::shared_ptr<Security> security_ = Security::OfProcess();
 };
 
 }  // namespace kvatlas

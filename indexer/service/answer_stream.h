@@ -68,7 +68,9 @@ class AnswerStreams {
   AnswerStreams& operator=(const AnswerStreams&) = delete;
 
   // What a method returns to gRPC.
-  Reactor* Open() { return new Stream(this); }
+  Reactor* Open() { return Open(handler_); }
+  // The same with a handler for this stream alone, which knows who asks.
+  Reactor* Open(Handler handler) { return new Stream(this, std::move(handler)); }
 
   // Ends those that are open, and from now on every new one, with UNAVAILABLE. What has been answered still goes out; what was
   // on its way may go unanswered.
@@ -88,7 +90,7 @@ class AnswerStreams {
 
   class Stream : public Reactor {
    public:
-    explicit Stream(AnswerStreams* owner) : owner_(owner) {
+    Stream(AnswerStreams* owner, Handler handler) : owner_(owner), handler_(std::move(handler)) {
       Next next;
       {
         MutexLock lock(&owner_->mutex_);
@@ -225,7 +227,7 @@ class AnswerStreams {
         MutexLock lock(&mutex_);
         asked = asking_;
       }
-      Holder* const answer = owner_->Answer(asked, &asked_at_);
+      Holder* const answer = owner_->Answer(handler_, asked, &asked_at_);
       MutexLock lock(&mutex_);
       answering_ = false;
       answers_.push_back(answer);
@@ -237,6 +239,7 @@ class AnswerStreams {
     }
 
     AnswerStreams* const owner_;
+    const Handler handler_;
     Mutex mutex_;                     // inside the owner's
     Holder* reading_into_ = nullptr;  // guarded while nobody reads; else of who reads
     Holder* asking_ ABSL_GUARDED_BY(mutex_) = nullptr;  // its questions are yet to be answered
@@ -252,24 +255,24 @@ class AnswerStreams {
 
   // The response to the questions from `at` on, as many as one holds. What is asked alone, as it mostly is, shares the
   // question's arena: then it is `asked` itself.
-  Holder* Answer(Holder* asked, int* at) {
+  Holder* Answer(const Handler& handler, Holder* asked, int* at) {
     const auto& questions = asked->request()->questions();
     if (questions.size() == 1) {
       *at = 1;
-      AnswerOne(questions[0], asked->response());
+      AnswerOne(handler, questions[0], asked->response());
       return asked;
     }
     Holder* const answers = messages_.AllocateMessages();
     for (size_t bytes = 0; *at < questions.size() && bytes <= kAnswersBytes; ++*at)
-      bytes += AnswerOne(questions[*at], answers->response())->ByteSizeLong();
+      bytes += AnswerOne(handler, questions[*at], answers->response())->ByteSizeLong();
     return answers;
   }
 
   template <typename Question>
-  auto* AnswerOne(const Question& question, StreamResponse* response) {
+  auto* AnswerOne(const Handler& handler, const Question& question, StreamResponse* response) {
     auto* const answer = response->add_answers();
     answer->set_id(question.id());
-    const absl::Status status = handler_(question.request(), answer->mutable_response());
+    const absl::Status status = handler(question.request(), answer->mutable_response());
     if (!status.ok()) {
       answer->clear_response();
       answer->set_code(static_cast<uint32_t>(status.code()));

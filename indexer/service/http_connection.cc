@@ -20,8 +20,6 @@ namespace asio = boost::asio;
 namespace http = boost::beast::http;
 using asio::ip::tcp;
 
-constexpr size_t kInputBytes = 32 << 10;
-
 // Requests answered in a row for one client that sends many at once.
 constexpr uint32_t kTurnMax = 16;
 
@@ -66,12 +64,17 @@ void AppendNumber(std::string* out, uint64_t number) {
 
 HttpConnection::HttpConnection(tcp::socket socket, ConnectionListener::Busy busy,
                                HttpShared* shared, HttpLoop* loop)
-    : socket_(std::move(socket)), busy_(std::move(busy)), shared_(shared), loop_(loop) {
+    : socket_(std::move(socket), shared->Tls()),
+      identity_(std::make_shared<Identity>()),
+      busy_(std::move(busy)),
+      shared_(shared),
+      loop_(loop) {
   shared_->connections.fetch_add(1, std::memory_order_relaxed);
 }
 
 HttpConnection::~HttpConnection() {
   ReserveBody(0);
+  if (connection_counted_) shared_->security->GiveBack(*counted_as_, QuotaKind::kConnections, 1);
   loop_->connections.erase(this);
   shared_->connections.fetch_sub(1, std::memory_order_relaxed);
 }
@@ -79,15 +82,21 @@ HttpConnection::~HttpConnection() {
 void HttpConnection::Start() {
   loop_->connections.insert(this);
   Error ignored;
-  socket_.non_blocking(true, ignored);
-  socket_.set_option(tcp::no_delay(true), ignored);
-  in_ = std::make_unique<char[]>(kInputBytes);
-  Read();
+  socket_.tcp().non_blocking(true, ignored);
+  socket_.tcp().set_option(tcp::no_delay(true), ignored);
+  in_ = std::make_unique<char[]>(kHttpInputBytes);
+  if (shared_->enforces) {
+    const tcp::endpoint from = socket_.tcp().remote_endpoint(ignored);
+    if (!ignored) peer_ = from.address().to_string();
+  }
+  if (!socket_.secure()) return Read();
+  SetDeadline(shared_->options.header_timeout);
+  Handshake();
 }
 
 void HttpConnection::Close() {
-  Error ignored;
-  socket_.close(ignored);
+  socket_.Close();
+  call_ = nullptr;
   deadline_ = Time::max();
   if (!exchanging_) return;
   exchanging_ = false;
@@ -124,8 +133,9 @@ void HttpConnection::Read() {
     in_to_ -= in_from_;
     in_from_ = 0;
   }
-  socket_.async_read_some(
-      asio::buffer(in_.get() + in_to_, kInputBytes - in_to_),
+  if (socket_.secure()) return ReadSecure();
+  socket_.tcp().async_read_some(
+      asio::buffer(in_.get() + in_to_, kHttpInputBytes - in_to_),
       [self = shared_from_this()](Error error, size_t bytes) { self->OnRead(error, bytes); });
 }
 
@@ -177,7 +187,7 @@ HttpConnection::Step HttpConnection::ParseOne() {
     Error error;
     in_from_ += parser_->Put({in_.get() + in_from_, in_to_ - in_from_}, error);
     if (error == http::error::need_more) {
-      const bool full = in_from_ == 0 && in_to_ == kInputBytes;
+      const bool full = in_from_ == 0 && in_to_ == kHttpInputBytes;
       return full ? RefuseWhatTheParserDid(http::make_error_code(http::error::header_limit))
                   : Step::kWantsInput;
     }
@@ -284,6 +294,10 @@ std::optional<HttpConnection::Step> HttpConnection::Route() {
   }
   route_ = &route->second;
   observer_ = route_->observer;
+  if (std::optional<HttpResponse> refusal = NotLetIn()) {
+    route_ = nullptr;
+    return RefuseNow(*std::move(refusal));
+  }
   if (route_->json_body && !IsJson(message_.content_type)) {
     RefuseLater(PlainText(415, "Expected request with `Content-Type: application/json`"));
   }
@@ -310,8 +324,7 @@ std::optional<HttpConnection::Step> HttpConnection::CheckBody() {
 // To who wants to know before sending a body. A socket whose buffer is full of answers may do without.
 void HttpConnection::SayContinue() {
   constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
-  Error ignored;
-  socket_.write_some(asio::buffer(kContinue.data(), kContinue.size()), ignored);
+  socket_.WriteAhead(kContinue.data(), kContinue.size());
 }
 
 HttpConnection::Step HttpConnection::Answer() {
@@ -378,7 +391,7 @@ HttpConnection::Step HttpConnection::Send() {
                         Clock::Real().Now() - started_);
   }
   // What was sent ahead cannot be handed back.
-  if (loop_->hand_back != nullptr && in_from_ != in_to_) keep_alive_ = false;
+  if (on_reserve_ || (loop_->hand_back != nullptr && in_from_ != in_to_)) keep_alive_ = false;
   BuildHead();
   const bool with_body = !head_only_ && !response_.body.empty();
   out_ = {asio::buffer(head_), with_body ? asio::buffer(response_.body) : asio::const_buffer(),
@@ -437,7 +450,7 @@ bool HttpConnection::Write() {
     Error error;
     std::array<asio::const_buffer, 3> rest = {};
     std::copy(out_.begin() + static_cast<ptrdiff_t>(out_from_), out_.end(), rest.begin());
-    size_t written = socket_.write_some(rest, error);
+    size_t written = socket_.Write(rest, error);
     if (error == asio::error::would_block || error == asio::error::try_again) return false;
     if (error) {
       Close();
@@ -455,7 +468,7 @@ bool HttpConnection::Write() {
 void HttpConnection::WriteLater() {
   if (!socket_.is_open()) return;
   SetBusy(false);
-  socket_.async_wait(tcp::socket::wait_write, [self = shared_from_this()](Error error) {
+  socket_.tcp().async_wait(tcp::socket::wait_write, [self = shared_from_this()](Error error) {
     if (error) return;
     self->SetBusy(true);
     if (self->Write()) return self->GoOn(self->Written());
@@ -521,6 +534,17 @@ HttpConnection::Step HttpConnection::StartExchange() {
   ++exchanges_;
   auto exchange = std::make_shared<HttpExchange>(shared_from_this());
   exchange_ = exchange;
+  if (shared_->enforces) {
+    // Told on the thread of `Security`: the loop closes, if it still is this exchange.
+    call_ = shared_->security->AddCall(
+        chain_pem_, std::string(Bearer()), *route_->verb, peer_,
+        [weak = weak_from_this(), io = &loop_->io, of = exchanges_] {
+          asio::post(*io, [weak, of] {
+            const std::shared_ptr<HttpConnection> self = weak.lock();
+            if (self != nullptr && self->exchanging_ && self->exchanges_ == of) self->Close();
+          });
+        });
+  }
   WatchClient();
   try {
     route_->stream(std::move(exchange));
@@ -533,11 +557,11 @@ HttpConnection::Step HttpConnection::StartExchange() {
 // A client that closes its side is gone: nobody waits for an answer with half a connection. What it sends ahead is kept for the
 // next request, up to the size of the buffer; beyond that its end is noticed when something is written.
 void HttpConnection::WatchClient() {
-  socket_.async_wait(tcp::socket::wait_read,
-                     [self = shared_from_this(), of = exchanges_](Error error) {
-                       if (error || !self->exchanging_ || self->exchanges_ != of) return;
-                       if (self->ReadAhead()) self->WatchClient();
-                     });
+  socket_.tcp().async_wait(tcp::socket::wait_read,
+                           [self = shared_from_this(), of = exchanges_](Error error) {
+                             if (error || !self->exchanging_ || self->exchanges_ != of) return;
+                             if (self->ReadAhead()) self->WatchClient();
+                           });
 }
 
 // True: there is room for more.
@@ -547,9 +571,9 @@ bool HttpConnection::ReadAhead() {
     in_to_ -= in_from_;
     in_from_ = 0;
   }
-  if (in_to_ == kInputBytes) return false;
+  if (in_to_ == kHttpInputBytes) return false;
   Error error;
-  in_to_ += socket_.read_some(asio::buffer(in_.get() + in_to_, kInputBytes - in_to_), error);
+  in_to_ += socket_.Read(in_.get() + in_to_, kHttpInputBytes - in_to_, error);
   if (!error || error == asio::error::would_block || error == asio::error::try_again) return true;
   Close();
   return false;
@@ -637,6 +661,7 @@ void HttpConnection::CutExchange() {
 
 // After an answer: false, if it was the last.
 bool HttpConnection::Next() {
+  call_ = nullptr;
   parser_.reset();
   response_.more = nullptr;
   if (body_reserved_ > 0) {
@@ -646,9 +671,9 @@ bool HttpConnection::Next() {
   }
   if (response_.body.capacity() > kLargeBody) response_.body = {};
   SetBusy(false);
-  if (keep_alive_ && loop_->hand_back != nullptr) {
+  if (keep_alive_ && loop_->hand_back != nullptr && !socket_.secure()) {
     deadline_ = Time::max();
-    loop_->hand_back(std::move(socket_), busy_);
+    loop_->hand_back(socket_.Release(), busy_);
     return false;
   }
   if (keep_alive_) return true;
@@ -657,18 +682,17 @@ bool HttpConnection::Next() {
 }
 
 void HttpConnection::Linger() {
-  Error ignored;
-  socket_.shutdown(tcp::socket::shutdown_send, ignored);
+  socket_.ShutdownSend();
   SetDeadline(kLinger);
   Discard(0);
 }
 
 void HttpConnection::Discard(size_t discarded) {
   if (discarded > kLingerBytesMax || !socket_.is_open()) return;
-  socket_.async_read_some(asio::buffer(discard_),
-                          [self = shared_from_this(), discarded](Error error, size_t bytes) {
-                            if (!error) self->Discard(discarded + bytes);
-                          });
+  socket_.tcp().async_read_some(asio::buffer(discard_),
+                                [self = shared_from_this(), discarded](Error error, size_t bytes) {
+                                  if (!error) self->Discard(discarded + bytes);
+                                });
 }
 
 }  // namespace kvatlas

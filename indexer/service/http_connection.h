@@ -36,9 +36,13 @@
 #include "indexer/service/http_pool.h"
 #include "indexer/service/http_router.h"
 #include "indexer/service/http_server.h"
+#include "indexer/service/http_socket.h"
 #include "indexer/service/process_memory.h"
 
 namespace kvatlas {
+
+// What is read at once.
+inline constexpr size_t kHttpInputBytes = 32 << 10;
 
 class HttpConnection;
 
@@ -47,7 +51,14 @@ struct HttpShared {
   explicit HttpShared(HttpServerOptions server_options)
       : options(Fitting(std::move(server_options))),
         pool(options.queue_max),
-        vital_pool(options.queue_max) {}
+        vital_pool(options.queue_max),
+        security(options.security != nullptr ? options.security : Security::OfProcess()),
+        enforces(security->enforces()) {}
+
+  // Of new connections; null: they are not encrypted.
+  std::shared_ptr<ssl_ctx_st> Tls() const {
+    return security->tls() == nullptr ? nullptr : security->tls()->server();
+  }
 
   static HttpServerOptions Fitting(HttpServerOptions options) {
     options.bodies_bytes_max = std::min<uint64_t>(options.bodies_bytes_max, MemoryLimitBytes() / 8);
@@ -60,6 +71,8 @@ struct HttpShared {
   HttpRouter router;  // immutable once the server runs
   HttpPool pool;
   HttpPool vital_pool;
+  const std::shared_ptr<Security> security;
+  const bool enforces;
   std::atomic<size_t> connections{0};
   std::atomic<size_t> bodies_bytes{0};
 };
@@ -84,6 +97,11 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   HttpConnection& operator=(const HttpConnection&) = delete;
 
   void Start();
+  // Of one beyond all bounds: it may ask for a vital route and nothing else.
+  void StartOnReserve() {
+    on_reserve_ = true;
+    Start();
+  }
   void Close();
   // Closes it when it is too late.
   void CheckDeadline(Time now) {
@@ -99,7 +117,11 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     kElsewhere,   // something is pending that goes on by itself, or the connection ends
   };
 
+  void Handshake();
+  void OnShaken();
+  void RefusePlainHttp();
   void Read();
+  void ReadSecure();
   void OnRead(Error error, size_t bytes);
   void Parse();
   Step ParseOne();
@@ -107,6 +129,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   Step RefuseWhatTheParserDid(Error error);
 
   std::optional<Step> Route();
+  std::optional<HttpResponse> NotLetIn();
+  std::string_view Bearer() const;
   std::optional<Step> CheckBody();
   void RefuseLater(HttpResponse response);
   Step RefuseNow(HttpResponse response);
@@ -149,7 +173,14 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     if (busy_ != nullptr) busy_->store(busy, std::memory_order_relaxed);
   }
 
-  boost::asio::ip::tcp::socket socket_;
+  HttpSocket socket_;
+  std::string chain_pem_;                     // of the client, where there is a policy
+  std::string peer_;                          // likewise
+  bool on_reserve_ = false;                   // of the reserve
+  std::shared_ptr<const Identity> identity_;  // of the request; never null
+  std::unique_ptr<Security::OpenCall> call_;  // of an exchange, where there is a policy
+  bool connection_counted_ = false;           // towards the quota of `counted_as_`
+  std::shared_ptr<const Identity> counted_as_;
   const ConnectionListener::Busy busy_;  // while it is answered, and the client takes the answer
   HttpShared* const shared_;
   HttpLoop* const loop_;

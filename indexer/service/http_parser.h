@@ -27,6 +27,7 @@ struct HttpMessage {
   std::string target;
   std::string content_type;
   std::string trace_id;
+  std::string authorization;
   std::string body;
   bool expects_continue = false;
   bool bad_framing =
@@ -39,6 +40,7 @@ struct HttpMessage {
     target.clear();
     content_type.clear();
     trace_id.clear();
+    authorization.clear();
     body.clear();
     expects_continue = false;
     bad_framing = false;
@@ -100,6 +102,8 @@ class HttpParser : public boost::beast::http::basic_parser<true> {
     CheckFraming(name, value);
     if (name == field::content_type) {
       message_->content_type.assign(value.data(), value.size());
+    } else if (name == field::authorization) {
+      message_->authorization.assign(value.data(), value.size());
     } else if (name == field::expect) {
       message_->expects_continue = boost::beast::iequals(value, "100-continue");
     } else if (!trace_id_header_.empty() &&

@@ -31,7 +31,34 @@ std::optional<std::string> PercentDecode(std::string_view text, bool plus_is_bla
   return out;
 }
 
+Verb HttpVerbOf(std::string_view path) {
+  struct PathVerb {
+    std::string_view prefix;
+    Verb verb;
+  };
+  // The first one counts; a path below one is as it.
+  constexpr PathVerb kVerbs[] = {
+      {"/healthz", Verb::kHealth},       {"/livez", Verb::kHealth},
+      {"/ready", Verb::kHealth},         {"/health", Verb::kHealth},
+      {"/metrics", Verb::kMetrics},      {"/version", Verb::kStatus},
+      {"/status", Verb::kStatus},        {"/peers", Verb::kStatus},
+      {"/workers", Verb::kStatus},       {"/v1", Verb::kRoute},
+      {"/route", Verb::kRoute},          {"/report", Verb::kFeedback},
+      {"/decisions", Verb::kFeedback},   {"/diagnosis", Verb::kFeedback},
+      {"/query", Verb::kQuery},          {"/query_by_hash", Verb::kQuery},
+      {"/explain", Verb::kDump},         {"/dump", Verb::kDump},
+      {"/global_view", Verb::kDump},     {"/snapshot", Verb::kSnapshot},
+      {"/register", Verb::kRegister},    {"/unregister", Verb::kRegister},
+      {"/register_peer", Verb::kOperate}};
+  for (const PathVerb& one : kVerbs) {
+    if (path == one.prefix) return one.verb;
+    if (path.starts_with(one.prefix) && path[one.prefix.size()] == '/') return one.verb;
+  }
+  return Verb::kOperate;
+}
+
 void HttpRouter::Add(HttpRoute route) {
+  if (!route.verb.has_value()) route.verb = HttpVerbOf(route.path);
   Methods& methods = routes_[route.path];
   if (route.method == "GET") {
     if (route.vital) {

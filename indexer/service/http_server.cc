@@ -39,6 +39,10 @@ constexpr int kAcceptedInARow = 64;
 constexpr size_t kLookBytes = 128;
 // How long a connection beyond all bounds may take to say what it wants.
 constexpr std::chrono::seconds kReserveTimeout(2);
+constexpr char kPlainOnly[] =
+    "HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
+// The first byte of a client that speaks TLS.
+constexpr char kTlsHandshake = 0x16;
 constexpr char kRefusal[] =
     "HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\n"
     "content-length: 0\r\n\r\n";
@@ -108,6 +112,8 @@ class HttpServer::Impl {
 
   absl::Status Start() {
     const bool vital = shared_.router.has_vital();
+    if (absl::Status open = shared_.security->MayListen(shared_.options.listen); !open.ok())
+      return open;
     const absl::Status bad = listener_.Listen(shared_.options.listen,
                                               {.connections_max = shared_.options.connections_max,
                                                .reserve = vital ? kHttpVitalConnections : 0});
@@ -274,8 +280,16 @@ class HttpServer::Impl {
     const ssize_t got =
         recv(guest->socket.native_handle(), first, sizeof(first), MSG_PEEK | MSG_DONTWAIT);
     if (got <= 0) return;  // it is gone
+    if (shared_.security->tls() != nullptr) {
+      if (!guest->on_reserve) return GiveTo(threads_[next_++ % threads_.size()].get(), guest);
+      return GiveTo(&door_, guest);
+    }
+    if (first[0] == kTlsHandshake) {
+      SayItIsPlain();
+      return Refuse(guest, kPlainOnly);
+    }
     if (AsksForVital({first, static_cast<size_t>(got)})) return GiveTo(&door_, guest);
-    if (guest->on_reserve) return Refuse(guest);
+    if (guest->on_reserve) return Refuse(guest, kRefusal);
     GiveTo(threads_[next_++ % threads_.size()].get(), guest);
   }
 
@@ -292,10 +306,10 @@ class HttpServer::Impl {
 
   void GiveTo(IoThread* thread, const std::shared_ptr<Guest>& guest) {
     if (thread == &door_) {
-      std::make_shared<HttpConnection>(std::move(guest->socket), std::move(guest->busy), &shared_,
-                                       &thread->loop)
-          ->Start();
-      return;
+      auto connection = std::make_shared<HttpConnection>(
+          std::move(guest->socket), std::move(guest->busy), &shared_, &thread->loop);
+      if (guest->on_reserve) return connection->StartOnReserve();
+      return connection->Start();
     }
     error_code error;
     const int fd = guest->socket.release(error);
@@ -313,10 +327,18 @@ class HttpServer::Impl {
     });
   }
 
-  void Refuse(const std::shared_ptr<Guest>& guest) {
+  void SayItIsPlain() {
+    LogEvery(limiter_, LogLevel::kWarning, "http connection refused",
+             {{"address", listener_.address().ToString()},
+              {"reason",
+               "the client speaks TLS, and this port does not: use http://, or give "
+               "this process --tls_cert and --tls_key"}});
+  }
+
+  void Refuse(const std::shared_ptr<Guest>& guest, std::string_view answer) {
     const int fd = guest->socket.native_handle();
     [[maybe_unused]] const ssize_t sent =
-        send(fd, kRefusal, sizeof(kRefusal) - 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+        send(fd, answer.data(), answer.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
     // What is unread would make a reset of the end, which may take the answer with it.
     char unread[4096];
     while (recv(fd, unread, sizeof(unread), MSG_DONTWAIT) > 0) {

@@ -9,7 +9,9 @@
 // A connection waits at the door, a thread that accepts and does little else, until its first bytes are there. When it asks for
 // a vital route it is answered there and waits at the door again: no other request can hold that up.
 //
-// *Truth*: plain HTTP without authentication. A HEAD is answered as a GET without its body. Answers of a connection
+// *Truth*: by TLS where the process's `Security` has a certificate, and then a vital route is answered by the I/O threads, since a door
+// cannot see what an encrypted connection wants; the connections kept for vital routes are the door's as ever. A request is let in
+// by the verb of its route: 401 without a credential that counts, 403 else, before its body is read. A HEAD is answered as a GET without its body. Answers of a connection
 // come in the order of its requests (pipelining).
 // *Threads*: `io_threads` + `pool_threads` + 2 of its own. A quick handler runs on an I/O thread and holds up the other
 // connections of that thread: microseconds, no waiting. What would take longer it declines, for the pool. Every method
@@ -47,6 +49,7 @@
 #include "absl/status/status.h"
 #include "indexer/base/clock.h"
 #include "indexer/service/address.h"
+#include "indexer/service/security/security.h"
 
 namespace kvatlas {
 
@@ -61,6 +64,9 @@ struct HttpRequest {
   // With `keep_headers`: as they were sent, names too; and the whole target.
   HttpHeaders headers = {};
   std::string target = {};
+  // Who asks, by certificate or token; anonymous where nothing is asked. Never null in a handler.
+  std::shared_ptr<const Identity> identity = nullptr;
+  std::string peer = {};  // its address, where there is a policy
 
   // The first value of `name` in the query, decoded.
   std::optional<std::string> Param(std::string_view name) const;
@@ -125,6 +131,8 @@ struct HttpRoute {
   size_t body_bytes_max = kHttpBodyBytesMax;
   // What tells whether this process is well: a GET that is answered whatever others do. `quick` takes microseconds.
   bool vital = false;
+  // What the policy has to allow; none: that of `HttpVerbOf`.
+  std::optional<Verb> verb = std::nullopt;
   // The body must be declared as JSON: else 415. Refusals of the body are then plain text, in the words of axum.
   bool json_body = false;
   HttpObserver* observer = nullptr;  // outlives the server
@@ -147,9 +155,13 @@ struct HttpServerOptions {
   bool bare_errors = false;
   std::string trace_id_header = {};  // lower case; empty: none
   bool keep_headers = false;
+  std::shared_ptr<Security> security = nullptr;  // null: that of the process
   // The body of what the server itself refuses, as JSON; none: {"error":…}.
   std::function<std::string(int status, std::string_view message)> error_body = nullptr;
 };
+
+// Of the paths that our processes and their peers have; any other is for operators.
+Verb HttpVerbOf(std::string_view path);
 
 class HttpServer {
  public:

@@ -142,16 +142,6 @@ class Outbox {
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);
 };
 
-std::string HostOfUrl(const std::string& url) {
-  const size_t scheme = url.find("://");
-  const size_t from = scheme == std::string::npos ? 0 : scheme + 3;
-  std::string host = url.substr(from, url.find_first_of("/?#", from) - from);
-  if (const size_t at = host.rfind('@'); at != std::string::npos) host.erase(0, at + 1);
-  if (host.starts_with('[')) return host.substr(1, host.find(']') - 1);
-  if (const size_t colon = host.rfind(':'); colon != std::string::npos) host.erase(colon);
-  return host;
-}
-
 // What a hello claims. A worker is in the cell of the leaf that it talks to; a leaf's holder is its cell. An address and the labels named url are where others would send requests.
 PolicyTarget TargetOf(const Hello& hello, const GrpcAcceptorOptions& options) {
   PolicyTarget target;

@@ -222,7 +222,8 @@ TEST_F(GrpcSecurityTest, RolesThatDoNotPublishAreRefusedBeforeTheirHello) {
 }
 
 TEST_F(GrpcSecurityTest, WithoutACertificateNothingIsSaid) {
-  const grpc::Status none = Say(StartWith({.certificate = "", .key = "", .ca = pki_->ca_path()}), HelloOf("w1"));
+  const grpc::Status none =
+      Say(StartWith({.certificate = "", .key = "", .ca = pki_->ca_path()}), HelloOf("w1"));
   EXPECT_EQ(none.error_code(), grpc::StatusCode::UNAUTHENTICATED) << none.error_message();
   EXPECT_FALSE(Say(Security::Open(), HelloOf("w1")).ok());
   EXPECT_EQ(welcomer_.hellos.load(), 0);

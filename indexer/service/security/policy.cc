@@ -122,6 +122,16 @@ std::string ClaimsAnother(const Identity& identity, Verb verb, const PolicyTarge
 
 }  // namespace
 
+std::string HostOfUrl(const std::string& url) {
+  const size_t scheme = url.find("://");
+  const size_t from = scheme == std::string::npos ? 0 : scheme + 3;
+  std::string host = url.substr(from, url.find_first_of("/?#", from) - from);
+  if (const size_t at = host.rfind('@'); at != std::string::npos) host.erase(0, at + 1);
+  if (host.starts_with('[')) return host.substr(1, host.find(']') - 1);
+  if (const size_t colon = host.rfind(':'); colon != std::string::npos) host.erase(colon);
+  return host;
+}
+
 std::string_view VerbName(Verb verb) { return kVerbNames[static_cast<size_t>(verb)]; }
 
 std::optional<Verb> VerbOfName(std::string_view name) {

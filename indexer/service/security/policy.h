@@ -134,6 +134,9 @@ class Policy {
   std::map<std::string, PolicyTenant, std::less<>> tenants_;
 };
 
+// The host of SCHEME://[USER@]HOST[:PORT][/…] or HOST:PORT, for `PolicyTarget::url_hosts`.
+std::string HostOfUrl(const std::string& url);
+
 }  // namespace kvatlas
 
 #endif  // KVATLAS_INDEXER_SERVICE_SECURITY_POLICY_H_

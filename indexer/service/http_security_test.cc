@@ -1,0 +1,248 @@
+// HTTP by TLS, with Debian's curl as the client: who is let in, with which credential, and until when.
+
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "indexer/base/await.h"
+#include "indexer/service/http_exchange.h"
+#include "indexer/service/http_server.h"
+#include "indexer/service/security/pki.h"
+#include "indexer/service/security/security.h"
+#include "indexer/service/security/tokens.h"
+
+namespace kvatlas {
+namespace {
+
+constexpr std::chrono::seconds kLong(30);
+
+class HttpSecurityTest : public testing::Test {
+ protected:
+  HttpSecurityTest() {
+    std::string directory = testing::TempDir() + "/http_security_XXXXXX";
+    EXPECT_NE(mkdtemp(directory.data()), nullptr);
+    directory_ = directory;
+    absl::StatusOr<Pki> pki = Pki::Create(directory_ + "/pki", "test.example");
+    EXPECT_TRUE(pki.ok()) << pki.status();
+    pki_ = std::make_unique<Pki>(*std::move(pki));
+    WritePolicy("[]");
+    {
+      std::ofstream tokens(directory_ + "/tokens");
+      tokens << "sha256:" << TokenHash("let-me-in") << " operator/ops name=ops\n";
+    }
+    SecurityOptions options;
+    options.process = "test";
+    options.tls = Issue("leaf/a/0");
+    options.policy = directory_ + "/policy.json";
+    options.tokens.tokens = directory_ + "/tokens";
+    options.look_every = std::chrono::milliseconds(20);
+    absl::StatusOr<std::shared_ptr<Security>> security = Security::Start(options);
+    EXPECT_TRUE(security.ok()) << security.status();
+    security_ = *security;
+    server_ = std::make_unique<HttpServer>(
+        HttpServerOptions{.listen = {"127.0.0.1", 0}, .security = security_});
+    server_->Handle({.method = "GET",
+                     .path = "/healthz",
+                     .quick =
+                         [](const HttpRequest&, HttpResponse* response) {
+                           response->body = "{}";
+                           return true;
+                         },
+                     .vital = true});
+    server_->Handle({.method = "GET", .path = "/status", .handler = [](const HttpRequest& request) {
+                       return HttpResponse{.body = request.identity->Text()};
+                     }});
+    server_->Handle({.method = "POST", .path = "/query", .handler = [](const HttpRequest& request) {
+                       return HttpResponse{.body = std::to_string(request.body.size())};
+                     }});
+    server_->Handle({.method = "GET", .path = "/big", .handler = [](const HttpRequest&) {
+                       auto left = std::make_shared<int>(64);
+                       return HttpResponse{.body = "", .more = [left](std::string* piece) {
+                                             piece->assign(100'000, 'x');
+                                             return --*left > 0;
+                                           }};
+                     }});
+    server_->Handle({.method = "GET",
+                     .path = "/v1/wait",
+                     .stream = [this](std::shared_ptr<HttpExchange> exchange) {
+                       exchange->OnGone([this] { ++gone_; });
+                       exchange->Begin({.status = 200}, "begun", nullptr);
+                       waiting_ = std::move(exchange);
+                       ++waits_;
+                     }});
+    const absl::Status status = server_->Start();
+    EXPECT_TRUE(status.ok()) << status;
+  }
+
+  ~HttpSecurityTest() override { server_->Stop(); }
+
+  void WritePolicy(const std::string& revoked) {
+    const std::string path = directory_ + "/policy.json";
+    {
+      std::ofstream file(path + ".new");
+      file << R"({"version": 1, "trust_domain": "test.example",
+                  "rules": [{"identity": "operator/*", "allow": ["*"]},
+                            {"identity": "viewer/*", "allow": ["status"]},
+                            {"identity": "gateway/*", "allow": ["route"]}],
+                  "revoked": )"
+           << revoked << "}";
+    }
+    EXPECT_EQ(rename((path + ".new").c_str(), path.c_str()), 0);
+  }
+
+  TlsPaths Issue(const std::string& identity, PkiIssue issue = {}) {
+    issue.identity = identity;
+    absl::StatusOr<TlsPaths> paths = pki_->Issue(issue);
+    EXPECT_TRUE(paths.ok()) << paths.status();
+    return paths.ok() ? *paths : TlsPaths();
+  }
+
+  std::string As(const std::string& identity) {
+    const TlsPaths paths = Issue(identity);
+    return absl::StrCat("--cert ", paths.certificate, " --key ", paths.key);
+  }
+
+  // What curl writes, and its HTTP status as the last line.
+  std::string Curl(const std::string& arguments, const std::string& path) const {
+    const std::string command =
+        absl::StrCat("curl -sS -m 20 --cacert ", pki_->ca_path(), " -w '\n%{http_code}' ",
+                     arguments, " https://127.0.0.1:", server_->address().port, path, " 2>&1");
+    FILE* const pipe = popen(command.c_str(), "r");
+    EXPECT_NE(pipe, nullptr);
+    std::string out;
+    char bytes[4096];
+    for (size_t got; (got = fread(bytes, 1, sizeof(bytes), pipe)) > 0;) out.append(bytes, got);
+    pclose(pipe);
+    return out;
+  }
+  std::string Status(const std::string& arguments, const std::string& path) const {
+    const std::string out = Curl(arguments, path);
+    return out.substr(out.rfind('\n') + 1);
+  }
+
+  // Sends `bytes` in clear and reads to the end.
+  std::string Plain(const std::string& bytes) const {
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in to = {};
+    to.sin_family = AF_INET;
+    to.sin_port = htons(server_->address().port);
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
+    EXPECT_EQ(send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(bytes.size()));
+    std::string out;
+    char read_bytes[4096];
+    for (ssize_t got; (got = read(fd, read_bytes, sizeof(read_bytes))) > 0;) {
+      out.append(read_bytes, static_cast<size_t>(got));
+    }
+    close(fd);
+    return out;
+  }
+
+  std::string directory_;
+  std::unique_ptr<Pki> pki_;
+  std::shared_ptr<Security> security_;
+  std::unique_ptr<HttpServer> server_;
+  std::atomic<int> waits_{0};
+  std::atomic<int> gone_{0};
+  std::shared_ptr<HttpExchange> waiting_;  // of the server's I/O thread
+};
+
+TEST_F(HttpSecurityTest, RolesDecideWhatIsAnswered) {
+  EXPECT_EQ(Curl(As("viewer/v"), "/status"), "viewer/v\n200");
+  EXPECT_EQ(Status(As("viewer/v"), "/query -d 1"), "403");
+  EXPECT_EQ(Curl(As("operator/o"), "/query -d 12345"), "5\n200");
+  EXPECT_EQ(Status(As("operator/o"), "/no_such_path"), "404");
+}
+
+TEST_F(HttpSecurityTest, WithoutACredentialHealthAloneIsAnswered) {
+  EXPECT_EQ(Status("", "/healthz"), "200");
+  EXPECT_EQ(Status("", "/status"), "401");
+  const std::string headers = Curl("-D -", "/status");
+  EXPECT_NE(headers.find("www-authenticate: Bearer"), std::string::npos) << headers;
+}
+
+TEST_F(HttpSecurityTest, ATokenIsACredential) {
+  EXPECT_EQ(Curl("-H 'Authorization: Bearer let-me-in'", "/status"), "operator/ops\n200");
+  EXPECT_EQ(Status("-H 'Authorization: Bearer let-me-out'", "/status"), "401");
+  EXPECT_EQ(Status("-H 'Authorization: Basic let-me-in'", "/status"), "401");
+}
+
+TEST_F(HttpSecurityTest, LargeBodiesAndAnswersPassWhole) {
+  {
+    std::ofstream body(directory_ + "/body");
+    body << std::string(1'500'000, 'b');
+  }
+  EXPECT_EQ(
+      Curl(As("operator/o") + " -H Expect:100-continue --data-binary @" + directory_ + "/body",
+           "/query"),
+      "1500000\n200");
+  const std::string big = Curl(As("operator/o"), "/big");
+  EXPECT_EQ(big.size(), 6'400'000 + 4);
+  // Two requests on one connection.
+  const std::string two =
+      absl::StrCat("/status https://127.0.0.1:", server_->address().port, "/status");
+  EXPECT_EQ(Curl(As("viewer/v"), two), "viewer/v\n200viewer/v\n200");
+}
+
+TEST_F(HttpSecurityTest, ForeignAndExpiredCertificatesAreRefused) {
+  absl::StatusOr<Pki> foreign = Pki::Create(directory_ + "/foreign", "test.example");
+  ASSERT_TRUE(foreign.ok());
+  const TlsPaths paths = *foreign->Issue({.identity = "operator/o"});
+  EXPECT_EQ(Status(absl::StrCat("--cert ", paths.certificate, " --key ", paths.key), "/status"),
+            "000");
+  const TlsPaths expired = Issue("operator/o", {.identity = "", .valid_for_s = 200});
+  EXPECT_EQ(Status(absl::StrCat("--cert ", expired.certificate, " --key ", expired.key), "/status"),
+            "000");
+}
+
+TEST_F(HttpSecurityTest, PlainHttpIsToldToUseTls) {
+  const std::string answer = Plain("GET /status HTTP/1.1\r\nHost: x\r\n\r\n");
+  EXPECT_TRUE(absl::StartsWith(answer, "HTTP/1.1 400")) << answer;
+  EXPECT_NE(answer.find("https://"), std::string::npos) << answer;
+}
+
+TEST_F(HttpSecurityTest, NonsenseInTheHandshakeHarmsNothing) {
+  Plain(std::string("\x16\x03\x01\x00\x05hello", 10));
+  Plain(std::string(5000, '\xff'));
+  EXPECT_EQ(Status(As("viewer/v"), "/status"), "200");
+}
+
+TEST_F(HttpSecurityTest, ARevokedCredentialIsRefusedAndItsRequestCut) {
+  const std::string gateway = As("gateway/g");
+  EXPECT_EQ(Status(gateway, "/status"), "403");
+  FILE* const waiting =
+      popen(absl::StrCat("curl -sS -m 30 --cacert ", pki_->ca_path(), " ", gateway,
+                         " https://127.0.0.1:", server_->address().port, "/v1/wait >/dev/null 2>&1")
+                .c_str(),
+            "r");
+  ASSERT_TRUE(Await([&] { return waits_.load() == 1; }, kLong));
+  WritePolicy(R"(["gateway/g", "token:ops"])");
+  EXPECT_TRUE(Await([&] { return gone_.load() == 1; }, kLong));
+  pclose(waiting);
+  EXPECT_EQ(Status(gateway, "/v1/wait"), "401");
+  EXPECT_EQ(Status("-H 'Authorization: Bearer let-me-in'", "/status"), "401");
+  EXPECT_EQ(Status(As("viewer/v"), "/status"), "200");
+}
+
+TEST_F(HttpSecurityTest, CertificatesRotateWhileRequestsRun) {
+  for (int i = 0; i < 5; ++i) {
+    Issue("leaf/a/0");
+    EXPECT_EQ(Status(As("viewer/v"), "/status"), "200") << i;
+  }
+}
+
+}  // namespace
+}  // namespace kvatlas
