@@ -6,7 +6,6 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
-#include <boost/beast/core/tcp_stream.hpp>
 #include <boost/beast/http/buffer_body.hpp>
 #include <boost/beast/http/empty_body.hpp>
 #include <boost/beast/http/parser.hpp>
@@ -14,6 +13,9 @@
 #include <boost/beast/http/write.hpp>
 #include <optional>
 #include <utility>
+
+#include "indexer/service/http_client_stream.h"
+#include "indexer/service/security/security.h"
 
 namespace kvatlas {
 namespace {
@@ -33,19 +35,25 @@ absl::Status Failed(std::string_view what, const error_code& error) {
 
 absl::StatusOr<HttpUrl> HttpUrl::Parse(std::string_view url) {
   constexpr std::string_view kScheme = "http://";
+  constexpr std::string_view kTlsScheme = "https://";
   std::string_view rest = url;
-  if (rest.substr(0, kScheme.size()) == kScheme) {
+  HttpUrl parsed;
+  parsed.tls = rest.starts_with(kTlsScheme);
+  if (parsed.tls) {
+    rest.remove_prefix(kTlsScheme.size());
+  } else if (rest.starts_with(kScheme)) {
     rest.remove_prefix(kScheme.size());
   } else if (rest.find("://") != std::string_view::npos) {
-    return absl::InvalidArgumentError("\"" + std::string(url) + "\" is not http");
+    return absl::InvalidArgumentError("\"" + std::string(url) +
+                                      "\" is neither http:// nor https://");
   }
-  HttpUrl parsed;
   const size_t slash = std::min(rest.find('/'), rest.size());
   parsed.base = rest.substr(slash);
   while (!parsed.base.empty() && parsed.base.back() == '/') parsed.base.pop_back();
   const std::string host(rest.substr(0, slash));
   const bool has_port = host.find(':', host.rfind(']') + 1) != std::string::npos;
-  absl::StatusOr<Address> address = Address::Parse(has_port ? host : host + ":80");
+  absl::StatusOr<Address> address =
+      Address::Parse(has_port ? host : host + (parsed.tls ? ":443" : ":80"));
   if (!address.ok()) return address.status();
   parsed.address = *std::move(address);
   return parsed;
@@ -88,15 +96,22 @@ struct HttpFetch::State {
            waited;
   }
 
-  absl::Status Connect(const Address& address) {
+  absl::Status Connect(const Address& address, bool tls) {
     stream.emplace(context);
     asio::ip::tcp::resolver resolver(context);
     error_code error;
     const auto found = resolver.resolve(address.host, std::to_string(address.port), error);
     if (error) return Failed("resolving " + address.ToString(), error);
     stream->expires_after(Within(options.connect_timeout));
-    stream->async_connect(found, [&](const error_code& e, const auto&) { error = e; });
-    return Finish("connecting to " + address.ToString(), error);
+    stream->tcp().async_connect(found, [&](const error_code& e, const auto&) { error = e; });
+    if (absl::Status bad = Finish("connecting to " + address.ToString(), error); !bad.ok() || !tls)
+      return bad;
+    const std::shared_ptr<Security> security = Security::OfProcess();
+    if (absl::Status bad = stream->PrepareTls(address, security.get()); !bad.ok()) return bad;
+    stream->expires_after(Within(options.connect_timeout));
+    stream->async_handshake([&](const error_code& e) { error = e; });
+    if (absl::Status bad = Finish("TLS with " + address.ToString(), error); !bad.ok()) return bad;
+    return stream->CheckServer(address);
   }
 
   absl::Status Ask(const Address& address, const std::string& target) {
@@ -121,7 +136,7 @@ struct HttpFetch::State {
   uint64_t body_bytes = 0;
   std::atomic<bool> cancelled{false};
   asio::io_context context;
-  std::optional<beast::tcp_stream> stream;
+  std::optional<HttpClientStream> stream;
   beast::flat_buffer buffer;
   std::optional<http::response_parser<http::buffer_body>> parser;
 };
@@ -138,7 +153,7 @@ absl::StatusOr<int> HttpFetch::Get(std::string_view url, std::string_view path_a
   state.until = Clock::Real().Now() + state.options.total_timeout;
   state.waited = Duration::zero();
   state.body_bytes = 0;
-  if (absl::Status bad = state.Connect(parsed->address); !bad.ok()) return bad;
+  if (absl::Status bad = state.Connect(parsed->address, parsed->tls); !bad.ok()) return bad;
   const std::string target = parsed->base + std::string(path_and_query);
   if (absl::Status bad = state.Ask(parsed->address, target); !bad.ok()) return bad;
   return static_cast<int>(state.parser->get().result_int());

@@ -1,6 +1,6 @@
 // What does another service answer to a GET? Its body, piece by piece, for answers that do not fit in memory.
 //
-// *Truth*: plain HTTP/1.1, no redirects. A body that ends before its length or its last chunk is an error, never an end.
+// *Truth*: HTTP/1.1 in clear, or by TLS with the process's files where the URL says https; no redirects. A body that ends before its length or its last chunk is an error, never an end.
 // *Threads*: one at a time, but for `Cancel`. *Bounds*: `HttpFetchOptions`.
 //
 // Example:
@@ -37,10 +37,11 @@ struct HttpFetchOptions {
   Duration slow_for = std::chrono::seconds(30);
 };
 
-// What "http://host:port/base" names; without a scheme too, and then or without a port, port 80.
+// What "http://host:port/base" names; without a scheme too. Without a port: 80, or 443 of https.
 struct HttpUrl {
   Address address;
   std::string base;  // "" or "/base"
+  bool tls = false;  // https
   // INVALID_ARGUMENT: another scheme, or no address.
   static absl::StatusOr<HttpUrl> Parse(std::string_view url);
 };

@@ -24,9 +24,10 @@ TEST(HttpUrlTest, NamesAnAddressAndABase) {
   EXPECT_EQ(shown("http://h:8090/"), "h:8090");
   EXPECT_EQ(shown("http://h/base/x/"), "h:80/base/x");
   EXPECT_EQ(shown("h:1"), "h:1");
+  EXPECT_EQ(shown("https://h/x"), "h:443/x");
   EXPECT_EQ(shown("http://[::1]:7"), "[::1]:7");
   EXPECT_EQ(shown("http://[::1]"), "[::1]:80");
-  for (const char* bad : {"https://h:1", "ftp://h", "http://", "http://h:x", "not a url", ""})
+  for (const char* bad : {"ftp://h", "https://", "http://", "http://h:x", "not a url", ""})
     EXPECT_EQ(shown(bad), "refused") << bad;
 }
 

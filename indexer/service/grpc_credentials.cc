@@ -51,8 +51,8 @@ bool MatchesDns(std::string_view host, std::string_view pattern) {
 }
 
 bool ServingRole(const Identity& identity) {
-  return identity.role == Role::kLeaf || identity.role == Role::kNode ||
-         identity.role == Role::kFrontend;
+  return identity.role == IdentityRole::kLeaf || identity.role == IdentityRole::kNode ||
+         identity.role == IdentityRole::kFrontend;
 }
 
 std::vector<std::string> Strings(const std::vector<grpc::string_ref>& refs) {

@@ -70,7 +70,7 @@ std::string ChainOf(const grpc::AuthContext& context) {
 absl::Status CheckMethod(Security* security, const Identity& identity, Verb verb) {
   absl::Status status = security->CheckMethod(identity, verb, "");
   if (!status.ok() && verb == Verb::kPublish &&
-      (identity.role == Role::kLeaf || identity.role == Role::kNode)) {
+      (identity.role == IdentityRole::kLeaf || identity.role == IdentityRole::kNode)) {
     status = security->CheckMethod(identity, Verb::kReport, "");
   }
   return status;
@@ -137,7 +137,8 @@ class CutWhenRevoked final : public grpc::experimental::Interceptor {
  private:
   Verb VerbOfStream() const {
     const Verb verb = VerbOfMethod(info_->method());
-    const bool reports = identity_->role == Role::kLeaf || identity_->role == Role::kNode;
+    const bool reports =
+        identity_->role == IdentityRole::kLeaf || identity_->role == IdentityRole::kNode;
     return verb == Verb::kPublish && reports ? Verb::kReport : verb;
   }
 

@@ -8,7 +8,9 @@
 #include <utility>
 
 #include "indexer/service/nearest_name.h"
+#include "indexer/service/security/policy.h"
 #include "indexer/service/version.h"
+#include "tools/kvatlas/services.h"
 #include "tools/serve/serve.h"
 
 namespace kvatlas {
@@ -37,6 +39,9 @@ constexpr Entry kCommands[] = {
     {"diff", "how two tellers differ: leaf, replica, relay, checkpoint, dump", RunDiff},
     {"diagnose", "why engines serve something else than predicted", RunDiagnose},
     {"checkpoint", "a leaf writes a checkpoint now", RunCheckpoint},
+    {"policy", "who may do what: checks a policy file, explains a decision, makes a token",
+     RunPolicy},
+    {"pki", "certificates for a trial: makes a CA, issues for an identity", RunPki},
 };
 
 void PrintHelp(std::ostream& out) {
@@ -94,6 +99,13 @@ Command::Command(const std::string& name, const std::string& about, const Comman
   flags_.ReadConfig("kvatlas", NamesOfCommands);
   flags_.Add("json", &json_path_, "lines of JSON to this file; alone or -: to standard output");
   flags_.Add("timeout", &timeout_, "how long a service may take", std::chrono::milliseconds(1));
+  flags_.Group("Security");
+  flags_.Add("tls_ca", &security_.tls.ca,
+             "PEM file with the CAs of the services; given: they are reached by TLS");
+  flags_.Add("tls_cert", &security_.tls.certificate, "PEM file with the operator's certificate");
+  flags_.Add("tls_key", &security_.tls.key, "PEM file with its key, of mode 0640 or less");
+  flags_.Add("token", &token_, "@FILE with a bearer token, of mode 0640 or less");
+  flags_.Group("");
 }
 
 void Command::AddDomain(bool required) {
@@ -118,12 +130,33 @@ std::optional<int> Command::Parse(const std::vector<std::string>& arguments) {
   if (std::optional<int> exit =
           flags_.Parse(static_cast<int>(argv.size()), argv.data(), io_.out, io_.err))
     return exit;
+  if (absl::Status bad = UseCredentials(); !bad.ok()) return Usage(std::string(bad.message()));
   if (model_required_ && model_.empty()) return Usage("--model is missing");
   if (json() && table()) {
     json_file_.open(json_path_, std::ios::trunc);
     if (!json_file_) return Usage("--json: " + json_path_ + " cannot be written");
   }
   return std::nullopt;
+}
+
+absl::Status Command::UseCredentials() {
+  if (security_.tls.any()) {
+    absl::StatusOr<std::shared_ptr<Security>> security = Security::Start(security_);
+    if (!security.ok()) return security.status();
+    Security::SetOfProcess(*std::move(security));
+  }
+  if (token_.empty()) return absl::OkStatus();
+  if (security_.tls.ca.empty()) {
+    return absl::InvalidArgumentError("--token needs --tls_ca: it is not sent in clear");
+  }
+  if (!token_.starts_with('@')) {
+    return absl::InvalidArgumentError(
+        "--token: expected @FILE, since others can read a command line");
+  }
+  absl::StatusOr<std::string> token = ReadSecretFile(token_.substr(1));
+  if (!token.ok()) return OfFlag("token", token.status());
+  SetBearerToken(*std::move(token));
+  return absl::OkStatus();
 }
 
 void Command::PrintJson(const Json& line) {

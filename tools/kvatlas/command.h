@@ -19,6 +19,7 @@
 #include "indexer/base/clock.h"
 #include "indexer/service/address.h"
 #include "indexer/service/flags.h"
+#include "indexer/service/security/security.h"
 #include "tools/kvatlas/commands.h"
 
 namespace kvatlas {
@@ -39,6 +40,9 @@ class Command {
   void AddDomain(bool required);
   const std::string& model() const { return model_; }
   const std::string& tenant() const { return tenant_; }
+
+  // For commands that ask services: how they are reached and with what credential.
+  absl::Status UseCredentials();
 
   // Nothing: go on. Else the status to exit with: help was asked for, or a flag is wrong.
   std::optional<int> Parse(const std::vector<std::string>& arguments);
@@ -66,6 +70,8 @@ class Command {
   std::string tenant_;
   bool model_required_ = false;
   std::ofstream json_file_;
+  SecurityOptions security_;
+  std::string token_;
 };
 
 int RunCells(const std::vector<std::string>& arguments, const CommandIo& io);
@@ -76,6 +82,8 @@ int RunExplain(const std::vector<std::string>& arguments, const CommandIo& io);
 int RunDump(const std::vector<std::string>& arguments, const CommandIo& io);
 int RunDiff(const std::vector<std::string>& arguments, const CommandIo& io);
 int RunDiagnose(const std::vector<std::string>& arguments, const CommandIo& io);
+int RunPolicy(const std::vector<std::string>& arguments, const CommandIo& io);
+int RunPki(const std::vector<std::string>& arguments, const CommandIo& io);
 int RunCheckpoint(const std::vector<std::string>& arguments, const CommandIo& io);
 
 }  // namespace kvatlas

@@ -5,6 +5,7 @@
 //   dump   diff                 who holds what, and how two tellers differ
 //   diagnose                    why engines serve something else than predicted
 //   checkpoint                  a leaf writes one now
+//   policy  pki                 who may do what, and certificates for a trial
 //
 // Every command prints an aligned table for people; with `--json` lines of JSON on standard output instead, with
 // `--json FILE` lines of JSON there and the table too.

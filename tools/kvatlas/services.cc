@@ -14,12 +14,20 @@
 
 #include "indexer/service/grpc_channel.h"
 #include "indexer/service/grpc_status.h"
+#include "indexer/service/http_client_stream.h"
+#include "indexer/service/security/security.h"
 #include "proto/kvatlas/v1/frontend.grpc.pb.h"
 #include "proto/kvatlas/v1/hierarchy.grpc.pb.h"
 #include "proto/kvatlas/v1/leaf.grpc.pb.h"
 
 namespace kvatlas {
 namespace {
+
+// What the operator presents besides a certificate; set before anything is asked.
+std::string& BearerToken() {
+  static auto* const token = new std::string;
+  return *token;
+}
 
 namespace asio = boost::asio;
 namespace beast = boost::beast;
@@ -33,6 +41,8 @@ absl::Status About(const std::string& who, const absl::Status& status) {
 
 std::unique_ptr<grpc::ClientContext> ContextFor(Duration timeout) {
   auto context = std::make_unique<grpc::ClientContext>();
+  if (const std::string& token = BearerToken(); !token.empty())
+    context->AddMetadata("authorization", "Bearer " + token);
   context->set_deadline(std::chrono::system_clock::now() +
                         std::chrono::duration_cast<std::chrono::microseconds>(timeout));
   return context;
@@ -55,11 +65,8 @@ absl::StatusOr<Response> Call(const std::string& who, const Address& address, Du
 template <typename Stub>
 absl::Status ReadDump(Stub* stub, const v1::DumpRequest& request, Duration timeout,
                       const std::function<void(const v1::DumpResponse&)>& visit) {
-  grpc::ClientContext context;
-  context.set_deadline(
-      std::chrono::system_clock::now() +
-      std::chrono::duration_cast<std::chrono::microseconds>(timeout * kDumpTimeouts));
-  const auto reader = stub->Dump(&context, request);
+  const std::unique_ptr<grpc::ClientContext> context = ContextFor(timeout * kDumpTimeouts);
+  const auto reader = stub->Dump(context.get(), request);
   for (v1::DumpResponse piece; reader->Read(&piece);) visit(piece);
   return FromGrpcStatus(reader->Finish());
 }
@@ -110,18 +117,28 @@ absl::StatusOr<HttpReply> Exchange(const Address& to, const std::string& method,
                                    const std::string& target, const std::string& body,
                                    Duration timeout) {
   asio::io_context context;
-  beast::tcp_stream stream(context);
+  HttpClientStream stream(context);
   const auto limit = std::chrono::duration_cast<std::chrono::milliseconds>(timeout);
   error_code error;
   const auto found =
       asio::ip::tcp::resolver(context).resolve(to.host, std::to_string(to.port), error);
   if (error) return absl::UnavailableError("resolving: " + error.message());
   stream.expires_after(limit);
-  stream.async_connect(found, [&](const error_code& e, const auto&) { error = e; });
+  stream.tcp().async_connect(found, [&](const error_code& e, const auto&) { error = e; });
   if (absl::Status bad = Finish(&context, error, "connecting"); !bad.ok()) return bad;
+  if (const std::shared_ptr<Security> security = Security::OfProcess();
+      security->tls() != nullptr) {
+    if (absl::Status bad = stream.PrepareTls(to, security.get()); !bad.ok()) return bad;
+    stream.expires_after(limit);
+    stream.async_handshake([&](const error_code& e) { error = e; });
+    if (absl::Status bad = Finish(&context, error, "TLS"); !bad.ok()) return bad;
+    if (absl::Status bad = stream.CheckServer(to); !bad.ok()) return bad;
+  }
   http::request<http::string_body> request(http::string_to_verb(method), target, 11);
   request.set(http::field::host, to.ToString());
   request.set(http::field::connection, "close");
+  if (const std::string& token = BearerToken(); !token.empty())
+    request.set(http::field::authorization, "Bearer " + token);
   if (!body.empty()) request.set(http::field::content_type, "application/json");
   request.body() = body;
   request.prepare_payload();
@@ -141,6 +158,8 @@ absl::StatusOr<HttpReply> Exchange(const Address& to, const std::string& method,
 }
 
 }  // namespace
+
+void SetBearerToken(std::string token) { BearerToken() = std::move(token); }
 
 HolderService::HolderService(ServiceKind kind, Address address, Duration timeout)
     : kind_(kind),

@@ -25,6 +25,9 @@ inline constexpr size_t kHttpAnswerBytesMax = size_t{4} << 30;
 
 inline constexpr int kDumpTimeouts = 120;
 
+// Presented with every question from now on, over gRPC and HTTP; empty: none.
+void SetBearerToken(std::string token);
+
 enum class ServiceKind { kLeaf, kHierarchy };
 
 // A leaf, or a hierarchy node: both tell of their holders alike.

@@ -22,16 +22,20 @@ namespace {
 absl::string_view Absl(std::string_view text) { return {text.data(), text.size()}; }
 
 struct RoleForm {
-  Role role;
+  IdentityRole role;
   std::string_view name;
   size_t names;  // segments after the role
 };
 
 constexpr std::array kRoles = {
-    RoleForm{Role::kAnonymous, "anonymous", 0}, RoleForm{Role::kWorker, "worker", 2},
-    RoleForm{Role::kLeaf, "leaf", 2},           RoleForm{Role::kNode, "node", 1},
-    RoleForm{Role::kFrontend, "frontend", 1},   RoleForm{Role::kGateway, "gateway", 1},
-    RoleForm{Role::kOperator, "operator", 1},   RoleForm{Role::kViewer, "viewer", 1},
+    RoleForm{IdentityRole::kAnonymous, "anonymous", 0},
+    RoleForm{IdentityRole::kWorker, "worker", 2},
+    RoleForm{IdentityRole::kLeaf, "leaf", 2},
+    RoleForm{IdentityRole::kNode, "node", 1},
+    RoleForm{IdentityRole::kFrontend, "frontend", 1},
+    RoleForm{IdentityRole::kGateway, "gateway", 1},
+    RoleForm{IdentityRole::kOperator, "operator", 1},
+    RoleForm{IdentityRole::kViewer, "viewer", 1},
 };
 
 using BioPtr = std::unique_ptr<BIO, decltype(&BIO_free)>;
@@ -107,7 +111,7 @@ absl::Status CheckSegment(std::string_view segment, std::string_view of) {
 
 }  // namespace
 
-std::string_view RoleName(Role role) {
+std::string_view RoleName(IdentityRole role) {
   for (const RoleForm& form : kRoles) {
     if (form.role == role) return form.name;
   }
@@ -117,8 +121,9 @@ std::string_view RoleName(Role role) {
 std::string Identity::Text() const {
   const std::string_view role_name = RoleName(role);
   std::string text(role_name);
-  if (role == Role::kWorker || role == Role::kLeaf) absl::StrAppend(&text, "/", cell);
-  if (role != Role::kAnonymous) absl::StrAppend(&text, "/", name);
+  if (role == IdentityRole::kWorker || role == IdentityRole::kLeaf)
+    absl::StrAppend(&text, "/", cell);
+  if (role != IdentityRole::kAnonymous) absl::StrAppend(&text, "/", name);
   return text;
 }
 
@@ -170,7 +175,7 @@ absl::StatusOr<Identity> ParseSpiffeId(std::string_view uri, std::string_view tr
         absl::StrCat("\"", absl::CHexEscape(Absl(uri)), "\": expected ", prefix, "ROLE/NAME"));
   }
   absl::StatusOr<Identity> identity = ParseIdentity(uri.substr(prefix.size()));
-  if (identity.ok() && identity->role == Role::kAnonymous) {
+  if (identity.ok() && identity->role == IdentityRole::kAnonymous) {
     return absl::InvalidArgumentError("a certificate cannot be of \"anonymous\"");
   }
   return identity;

@@ -23,7 +23,7 @@
 
 namespace kvatlas {
 
-enum class Role : uint8_t {
+enum class IdentityRole : uint8_t {
   kAnonymous,  // no certificate and no token
   kWorker,     // an engine's publisher
   kLeaf,
@@ -34,10 +34,10 @@ enum class Role : uint8_t {
   kViewer,    // reads what has no hashes
 };
 
-std::string_view RoleName(Role role);
+std::string_view RoleName(IdentityRole role);
 
 struct Identity {
-  Role role = Role::kAnonymous;
+  IdentityRole role = IdentityRole::kAnonymous;
   std::string cell = {};    // of workers and leaves
   std::string name = {};    // a leaf's: its replica, "-" for the empty one
   std::string tenant = {};  // that the credential is bound to; empty: what the policy says

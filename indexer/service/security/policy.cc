@@ -32,7 +32,7 @@ constexpr std::array<std::string_view, kVerbs> kVerbNames = {
 
 constexpr size_t kFileBytesMax = 4 << 20;
 constexpr size_t kSaltBytesMin = 16;
-constexpr size_t kSaltBytesMax = 4096;
+constexpr size_t kSecretBytesMax = 16 << 10;
 
 absl::string_view Absl(std::string_view text) { return {text.data(), text.size()}; }
 
@@ -102,18 +102,19 @@ std::string ClaimsAnother(const Identity& identity, Verb verb, const PolicyTarge
     return claimed.has_value() && *claimed != own;
   };
   const std::string replica = identity.name == "-" ? "" : identity.name;
-  if (verb == Verb::kPublish && identity.role == Role::kWorker) {
+  if (verb == Verb::kPublish && identity.role == IdentityRole::kWorker) {
     if (other(target.holder, identity.name)) return "a worker publishes under its own name only";
     if (other(target.cell, identity.cell)) return "a worker publishes to its own cell only";
   }
-  if (verb == Verb::kReport && identity.role == Role::kLeaf) {
+  if (verb == Verb::kReport && identity.role == IdentityRole::kLeaf) {
     if (other(target.cell, identity.cell)) return "a leaf reports for its own cell only";
     if (other(target.replica, replica)) return "a leaf reports as its own replica only";
   }
-  if (verb == Verb::kReport && identity.role == Role::kNode && other(target.cell, identity.name)) {
+  if (verb == Verb::kReport && identity.role == IdentityRole::kNode &&
+      other(target.cell, identity.name)) {
     return "a node reports under its own name only";
   }
-  if (verb == Verb::kSnapshot && identity.role == Role::kLeaf &&
+  if (verb == Verb::kSnapshot && identity.role == IdentityRole::kLeaf &&
       other(target.cell, identity.cell)) {
     return "a leaf takes snapshots of its own cell only";
   }
@@ -132,6 +133,14 @@ std::string HostOfUrl(const std::string& url) {
   return host;
 }
 
+absl::StatusOr<std::string> ReadSecretFile(const std::string& path) {
+  if (absl::Status bad = CheckSecretMode(path); !bad.ok()) return bad;
+  absl::StatusOr<std::string> bytes = ReadFile(path, kSecretBytesMax);
+  if (!bytes.ok()) return bytes.status();
+  while (!bytes->empty() && (bytes->back() == '\n' || bytes->back() == '\r')) bytes->pop_back();
+  return bytes;
+}
+
 std::string_view VerbName(Verb verb) { return kVerbNames[static_cast<size_t>(verb)]; }
 
 std::optional<Verb> VerbOfName(std::string_view name) {
@@ -141,9 +150,9 @@ std::optional<Verb> VerbOfName(std::string_view name) {
   return std::nullopt;
 }
 
-struct Policy::Rule {
+struct AccessPolicy::Rule {
   size_t number = 0;
-  std::optional<Role> role;  // none: any
+  std::optional<IdentityRole> role;  // none: any
   std::vector<Pattern> names;
   uint32_t verbs = 0;
   std::optional<std::vector<Pattern>> models;
@@ -192,9 +201,9 @@ struct Policy::Rule {
 };
 
 // Reads the file's JSON; `place_` says where it is, for errors.
-class Policy::Reader {
+class AccessPolicy::Reader {
  public:
-  explicit Reader(Policy* policy) : policy_(policy) {}
+  explicit Reader(AccessPolicy* policy) : policy_(policy) {}
 
   absl::Status Read(const Json& json) {
     static const std::vector<std::string> kKeys = {"version", "trust_domain", "names",
@@ -477,20 +486,18 @@ class Policy::Reader {
           "expected @FILE: a policy is read by many, a salt is a secret");
     }
     const std::string path = text.substr(1);
-    if (absl::Status bad = CheckSecretMode(path); !bad.ok()) return bad;
-    absl::StatusOr<std::string> bytes = ReadFile(path, kSaltBytesMax);
+    absl::StatusOr<std::string> bytes = ReadSecretFile(path);
     if (!bytes.ok()) return bytes.status();
-    while (!bytes->empty() && (bytes->back() == '\n' || bytes->back() == '\r')) bytes->pop_back();
     if (bytes->size() >= kSaltBytesMin) return bytes;
     return absl::InvalidArgumentError(absl::StrCat(path, ": expected at least ", kSaltBytesMin,
                                                    " bytes (openssl rand -hex 32), found ",
                                                    bytes->size()));
   }
 
-  Policy* const policy_;
+  AccessPolicy* const policy_;
 };
 
-absl::StatusOr<std::shared_ptr<const Policy>> Policy::Parse(std::string_view json) {
+absl::StatusOr<std::shared_ptr<const AccessPolicy>> AccessPolicy::Parse(std::string_view json) {
   // nlohmann keeps the last of two equal keys; a policy that says two things is refused.
   std::vector<std::set<std::string>> keys;
   std::string twice;
@@ -513,20 +520,20 @@ absl::StatusOr<std::shared_ptr<const Policy>> Policy::Parse(std::string_view jso
     return absl::InvalidArgumentError(
         absl::StrCat("the key \"", absl::CHexEscape(twice), "\" is given twice in one object"));
   }
-  auto policy = std::make_shared<Policy>();
+  auto policy = std::make_shared<AccessPolicy>();
   if (absl::Status bad = Reader(policy.get()).Read(parsed); !bad.ok()) return bad;
-  return std::shared_ptr<const Policy>(std::move(policy));
+  return std::shared_ptr<const AccessPolicy>(std::move(policy));
 }
 
-absl::StatusOr<std::shared_ptr<const Policy>> Policy::Read(const std::string& path) {
+absl::StatusOr<std::shared_ptr<const AccessPolicy>> AccessPolicy::Read(const std::string& path) {
   absl::StatusOr<std::string> text = ReadFile(path, kFileBytesMax);
   if (!text.ok()) return text.status();
-  absl::StatusOr<std::shared_ptr<const Policy>> policy = Parse(*text);
+  absl::StatusOr<std::shared_ptr<const AccessPolicy>> policy = Parse(*text);
   if (policy.ok()) return policy;
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", policy.status().message()));
 }
 
-absl::StatusOr<Identity> Policy::IdentityOf(const CertificateNames& names) const {
+absl::StatusOr<Identity> AccessPolicy::IdentityOf(const CertificateNames& names) const {
   std::optional<Identity> identity;
   for (const std::string& uri : names.uris) {
     if (!uri.starts_with("spiffe://")) continue;
@@ -553,7 +560,7 @@ absl::StatusOr<Identity> Policy::IdentityOf(const CertificateNames& names) const
   return *std::move(identity);
 }
 
-PolicyDecision Policy::DecideMethod(const Identity& identity, Verb verb) const {
+PolicyDecision AccessPolicy::DecideMethod(const Identity& identity, Verb verb) const {
   if (verb == Verb::kHealth) return {.allowed = true, .reason = "health is always allowed"};
   for (const auto& rule : rules_) {
     if (rule->Allows(verb) && rule->Of(identity)) {
@@ -564,8 +571,8 @@ PolicyDecision Policy::DecideMethod(const Identity& identity, Verb verb) const {
           .reason = absl::StrCat("no rule allows ", Absl(VerbName(verb)), " to ", identity.Text())};
 }
 
-PolicyDecision Policy::Decide(const Identity& identity, Verb verb,
-                              const PolicyTarget& target) const {
+PolicyDecision AccessPolicy::Decide(const Identity& identity, Verb verb,
+                                    const PolicyTarget& target) const {
   if (verb == Verb::kHealth) return {.allowed = true, .reason = "health is always allowed"};
   if (std::string claims = ClaimsAnother(identity, verb, target); !claims.empty()) {
     return {.allowed = false, .reason = std::move(claims)};
@@ -587,7 +594,7 @@ PolicyDecision Policy::Decide(const Identity& identity, Verb verb,
           .reason = absl::StrCat("rules[", nearest->number, "] does not allow ", missing)};
 }
 
-bool Policy::Revoked(const Identity& identity) const {
+bool AccessPolicy::Revoked(const Identity& identity) const {
   if (revoked_.empty()) return false;
   const auto has = [this](const std::string& name) {
     return std::find(revoked_.begin(), revoked_.end(), name) != revoked_.end();
@@ -596,7 +603,7 @@ bool Policy::Revoked(const Identity& identity) const {
          std::any_of(identity.credential.begin(), identity.credential.end(), has);
 }
 
-std::vector<std::string> Policy::TenantsOf(const Identity& identity, Verb verb) const {
+std::vector<std::string> AccessPolicy::TenantsOf(const Identity& identity, Verb verb) const {
   std::set<std::string> tenants;
   for (const auto& rule : rules_) {
     if (!rule->Allows(verb) || !rule->Of(identity)) continue;
@@ -611,14 +618,37 @@ std::vector<std::string> Policy::TenantsOf(const Identity& identity, Verb verb) 
   return {tenants.begin(), tenants.end()};
 }
 
-PolicyQuota Policy::QuotaOf(const Identity& identity) const {
+PolicyQuota AccessPolicy::QuotaOf(const Identity& identity) const {
   for (const auto& rule : rules_) {
     if (rule->quota.has_value() && rule->Of(identity)) return *rule->quota;
   }
   return {};
 }
 
-const PolicyTenant* Policy::Tenant(std::string_view name) const {
+std::vector<std::string> AccessPolicy::Doubts() const {
+  std::vector<std::string> doubts;
+  const auto doubt = [&doubts](const Rule& rule, std::string_view what) {
+    doubts.push_back(absl::StrCat("rules[", rule.number, "]: ", Absl(what)));
+  };
+  for (const auto& rule : rules_) {
+    const bool changes = rule->Allows(Verb::kOperate) || rule->Allows(Verb::kRegister);
+    const bool open = !rule->role.has_value() || rule->role == IdentityRole::kAnonymous;
+    if (open && rule->verbs != 0) doubt(*rule, "holds for callers without a credential too");
+    if (changes && rule->role.has_value() && rule->role != IdentityRole::kOperator) {
+      doubt(*rule, "lets a role that is not operator register engines or operate");
+    }
+    if (rule->host_addresses.Contains("8.8.8.8")) {
+      doubt(*rule, "url_hosts hold every address: requests may be sent anywhere");
+    }
+    if (rule->verbs == 0) doubt(*rule, "allows nothing");
+  }
+  if (trust_domain_.empty() && names_.empty()) {
+    doubts.push_back("neither trust_domain nor names: no certificate has an identity");
+  }
+  return doubts;
+}
+
+const PolicyTenant* AccessPolicy::Tenant(std::string_view name) const {
   const auto found = tenants_.find(name);
   return found == tenants_.end() ? nullptr : &found->second;
 }

@@ -99,14 +99,14 @@ struct PolicyTenant {
   bool public_prefixes = false;  // shares unsalted prefixes: opt-in
 };
 
-class Policy {
+class AccessPolicy {
  public:
-  Policy() = default;  // allows nothing but health
+  AccessPolicy() = default;  // allows nothing but health
 
   // INVALID_ARGUMENT names the place ("rules[2].allow[0]"), what was expected and what was found. Reads the salt files, which
   // nobody but the owner and group may read.
-  static absl::StatusOr<std::shared_ptr<const Policy>> Parse(std::string_view json);
-  static absl::StatusOr<std::shared_ptr<const Policy>> Read(const std::string& path);
+  static absl::StatusOr<std::shared_ptr<const AccessPolicy>> Parse(std::string_view json);
+  static absl::StatusOr<std::shared_ptr<const AccessPolicy>> Read(const std::string& path);
 
   // Whose certificate is it? A SPIFFE ID of the trust domain, or a mapped name; a certificate with neither: PERMISSION_DENIED.
   absl::StatusOr<Identity> IdentityOf(const CertificateNames& names) const;
@@ -120,6 +120,8 @@ class Policy {
   std::vector<std::string> TenantsOf(const Identity& identity, Verb verb) const;
   PolicyQuota QuotaOf(const Identity& identity) const;
   const PolicyTenant* Tenant(std::string_view name) const;
+  // What is allowed and looks like an oversight, one line each.
+  std::vector<std::string> Doubts() const;
   const std::string& trust_domain() const { return trust_domain_; }
   size_t rules() const { return rules_.size(); }
 
@@ -133,6 +135,9 @@ class Policy {
   std::vector<std::string> revoked_;
   std::map<std::string, PolicyTenant, std::less<>> tenants_;
 };
+
+// What a file holds that only its owner and group may read, without the last end of line. INVALID_ARGUMENT says what is wrong.
+absl::StatusOr<std::string> ReadSecretFile(const std::string& path);
 
 // The host of SCHEME://[USER@]HOST[:PORT][/…] or HOST:PORT, for `PolicyTarget::url_hosts`.
 std::string HostOfUrl(const std::string& url);

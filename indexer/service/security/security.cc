@@ -85,7 +85,7 @@ std::string TextOf(const PolicyTarget& target) {
 }
 
 absl::Status Refused(const Identity& identity) {
-  if (identity.role == Role::kAnonymous) {
+  if (identity.role == IdentityRole::kAnonymous) {
     return absl::UnauthenticatedError("a client certificate or a bearer token is needed");
   }
   return absl::PermissionDeniedError(absl::string_view(kNotAllowed.data(), kNotAllowed.size()));
@@ -99,7 +99,7 @@ class OpenSecurity : public Security {
  public:
   TlsFiles* tls() override { return nullptr; }
   bool enforces() const override { return false; }
-  std::shared_ptr<const Policy> policy() const override { return nullptr; }
+  std::shared_ptr<const AccessPolicy> policy() const override { return nullptr; }
   absl::Status MayListen(const Address&) override { return absl::OkStatus(); }
   absl::StatusOr<std::shared_ptr<const Identity>> Authenticate(std::string_view,
                                                                std::string_view) override {
@@ -182,7 +182,7 @@ class RealSecurity final : public Security {
   TlsFiles* tls() override { return tls_.get(); }
   bool enforces() const override { return !options_.policy.empty(); }
 
-  std::shared_ptr<const Policy> policy() const override {
+  std::shared_ptr<const AccessPolicy> policy() const override {
     MutexLock lock(&mutex_);
     return policy_;
   }
@@ -204,7 +204,7 @@ class RealSecurity final : public Security {
 
   absl::StatusOr<std::shared_ptr<const Identity>> Authenticate(std::string_view chain_pem,
                                                                std::string_view bearer) override {
-    const std::shared_ptr<const Policy> policy = this->policy();
+    const std::shared_ptr<const AccessPolicy> policy = this->policy();
     if (policy == nullptr) return Anonymous();
     if (!chain_pem.empty()) {
       auto identity = OfCertificate(chain_pem, *policy);
@@ -215,7 +215,7 @@ class RealSecurity final : public Security {
   }
 
   absl::Status CheckMethod(const Identity& identity, Verb verb, std::string_view peer) override {
-    const std::shared_ptr<const Policy> policy = this->policy();
+    const std::shared_ptr<const AccessPolicy> policy = this->policy();
     if (policy == nullptr || verb == Verb::kHealth) return absl::OkStatus();
     const PolicyDecision decision = policy->DecideMethod(identity, verb);
     if (decision.allowed) return absl::OkStatus();
@@ -231,7 +231,7 @@ class RealSecurity final : public Security {
 
   absl::Status Check(const Identity& identity, Verb verb, const PolicyTarget& target,
                      std::string_view peer, std::string_view event, bool audit_allowed) override {
-    const std::shared_ptr<const Policy> policy = this->policy();
+    const std::shared_ptr<const AccessPolicy> policy = this->policy();
     if (policy == nullptr) {
       if (audit_allowed && !options_.audit_log.empty()) {
         audit_->Write({.event = event,
@@ -274,7 +274,7 @@ class RealSecurity final : public Security {
   }
 
   absl::Status Take(const Identity& identity, QuotaKind kind, double amount) override {
-    const std::shared_ptr<const Policy> policy = this->policy();
+    const std::shared_ptr<const AccessPolicy> policy = this->policy();
     if (policy == nullptr) return absl::OkStatus();
     return quotas_.Take(identity.Text(), kind, amount, policy->QuotaOf(identity));
   }
@@ -360,7 +360,7 @@ class RealSecurity final : public Security {
   };
 
   absl::StatusOr<std::shared_ptr<const Identity>> OfCertificate(std::string_view chain_pem,
-                                                                const Policy& policy) {
+                                                                const AccessPolicy& policy) {
     Known known;
     uint64_t generation = 0;
     {
@@ -386,7 +386,7 @@ class RealSecurity final : public Security {
     return known.identity;
   }
 
-  Known LookAt(std::string_view chain_pem, const Policy& policy) {
+  Known LookAt(std::string_view chain_pem, const AccessPolicy& policy) {
     Known known;
     if (tls_ != nullptr) known.status = tls_->Trusts(chain_pem);
     if (!known.status.ok()) return known;
@@ -407,7 +407,7 @@ class RealSecurity final : public Security {
   }
 
   absl::StatusOr<std::shared_ptr<const Identity>> OfToken(std::string_view bearer,
-                                                          const Policy& policy) {
+                                                          const AccessPolicy& policy) {
     std::shared_ptr<const Tokens> tokens;
     {
       MutexLock lock(&mutex_);
@@ -427,7 +427,8 @@ class RealSecurity final : public Security {
 
   absl::Status ReadPolicy() {
     if (options_.policy.empty()) return absl::OkStatus();
-    absl::StatusOr<std::shared_ptr<const Policy>> policy = Policy::Read(options_.policy);
+    absl::StatusOr<std::shared_ptr<const AccessPolicy>> policy =
+        AccessPolicy::Read(options_.policy);
     if (!policy.ok()) return policy.status();
     MutexLock lock(&mutex_);
     policy_ = *std::move(policy);
@@ -543,7 +544,7 @@ class RealSecurity final : public Security {
         Authenticate(entry.chain_pem, entry.bearer);
     if (!identity.ok()) return identity.status();
     if (!changed) return absl::OkStatus();
-    const std::shared_ptr<const Policy> policy = this->policy();
+    const std::shared_ptr<const AccessPolicy> policy = this->policy();
     PolicyDecision decision = policy->DecideMethod(**identity, entry.verb);
     MutexLock lock(&entry.mutex);
     for (const auto& [verb, target] : entry.allowed) {
@@ -583,7 +584,7 @@ class RealSecurity final : public Security {
   mutable Mutex mutex_;
   CondVar wake_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  std::shared_ptr<const Policy> policy_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<const AccessPolicy> policy_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const Tokens> tokens_ ABSL_GUARDED_BY(mutex_);
   std::unordered_map<std::string, Known> known_ ABSL_GUARDED_BY(mutex_);
   uint64_t generation_ ABSL_GUARDED_BY(mutex_) = 0;  // of policy and CAs

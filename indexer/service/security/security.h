@@ -62,7 +62,7 @@ class Security {
   // Is there a policy? Else every check is OK.
   virtual bool enforces() const = 0;
   // Null without one. What it points to is immutable; a later policy is another one.
-  virtual std::shared_ptr<const Policy> policy() const = 0;
+  virtual std::shared_ptr<const AccessPolicy> policy() const = 0;
 
   // FAILED_PRECONDITION, with the remedy: beyond loopback, and neither TLS with a policy nor --insecure.
   virtual absl::Status MayListen(const Address& address) = 0;

@@ -8,7 +8,7 @@ namespace kvatlas {
 
 VisibleDomain DomainVisibleTo(const Security& security, const Identity& asker, Domain asked) {
   VisibleDomain visible{.domain = std::move(asked)};
-  const std::shared_ptr<const Policy> policy = security.policy();
+  const std::shared_ptr<const AccessPolicy> policy = security.policy();
   if (policy == nullptr) return visible;
   const PolicyTarget target = {.model = visible.domain.model, .tenant = visible.domain.tenant};
   if (policy->Decide(asker, Verb::kQuery, target).allowed) return visible;

@@ -1,0 +1,43 @@
+#include "indexer/service/http_client_stream.h"
+
+#include <openssl/pem.h>
+#include <openssl/ssl.h>
+
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "indexer/service/grpc_credentials.h"
+#include "indexer/service/security/identity.h"
+
+namespace kvatlas {
+
+absl::Status HttpClientStream::PrepareTls(const Address& to, Security* security) {
+  if (security->tls() == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("https://", to.ToString(), " needs the CA of its certificate: --tls_ca=FILE"));
+  }
+  ssl_ctx_st* const files = security->tls()->client().get();
+  SSL_CTX_up_ref(files);
+  context_.emplace(files);  // which takes that reference
+  tls_.emplace(tcp_, *context_);
+  SSL_set_tlsext_host_name(tls_->native_handle(), to.host.c_str());
+  return absl::OkStatus();
+}
+
+absl::Status HttpClientStream::CheckServer(const Address& to) const {
+  // Not const in Asio, though it changes nothing.
+  ssl_st* const tls =
+      const_cast<boost::asio::ssl::stream<boost::beast::tcp_stream&>&>(*tls_).native_handle();
+  const std::unique_ptr<BIO, decltype(&BIO_free)> bio(BIO_new(BIO_s_mem()), BIO_free);
+  X509* const certificate = SSL_get0_peer_certificate(tls);
+  if (certificate == nullptr) return absl::UnauthenticatedError("the server has no certificate");
+  PEM_write_bio_X509(bio.get(), certificate);
+  char* bytes = nullptr;
+  const long size = BIO_get_mem_data(bio.get(), &bytes);
+  const absl::StatusOr<CertificateNames> names =
+      ReadCertificate({bytes, static_cast<size_t>(size)});
+  if (!names.ok()) return names.status();
+  return CheckServerNames(to.ToString(), names->uris, names->dns, names->ips);
+}
+
+}  // namespace kvatlas

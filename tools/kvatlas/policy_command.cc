@@ -1,0 +1,176 @@
+// policy: checks a policy file, explains a decision, makes a token.
+
+#include <openssl/rand.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "indexer/service/nearest_name.h"
+#include "indexer/service/security/policy.h"
+#include "indexer/service/security/tokens.h"
+#include "tools/kvatlas/command.h"
+
+namespace kvatlas {
+namespace {
+
+// Arguments that are no flags; "--flag value" is one flag.
+struct Split {
+  std::vector<std::string> words;
+  std::vector<std::string> flags;
+};
+
+Split SplitOf(const std::vector<std::string>& arguments) {
+  Split split;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& one = arguments[i];
+    if (!one.starts_with("-")) {
+      split.words.push_back(one);
+      continue;
+    }
+    split.flags.push_back(one);
+    const bool alone =
+        one == "--help" || one == "-h" || one == "--json" || one.find('=') != std::string::npos;
+    if (!alone && i + 1 < arguments.size()) split.flags.push_back(arguments[++i]);
+  }
+  return split;
+}
+
+int Check(Command* command, const std::vector<std::string>& files) {
+  if (files.empty()) return command->Usage("check: expected the policy's FILE");
+  int exit = kExitOk;
+  for (const std::string& file : files) {
+    const absl::StatusOr<std::shared_ptr<const AccessPolicy>> policy = AccessPolicy::Read(file);
+    if (!policy.ok()) {
+      exit = command->Fail(policy.status());
+      continue;
+    }
+    command->PrintJson({{"file", file}, {"rules", (*policy)->rules()}, {"ok", true}});
+    if (!command->table()) continue;
+    command->out() << file << ": " << (*policy)->rules() << " rules, trust domain \""
+                   << (*policy)->trust_domain() << "\"\n";
+    for (const std::string& doubt : (*policy)->Doubts()) command->out() << "  " << doubt << '\n';
+  }
+  const int done = command->Done();
+  return exit == kExitOk ? done : exit;
+}
+
+struct Explained {
+  std::string policy;
+  std::string model, tenant, holder, cell, replica;
+  std::vector<std::string> hosts;
+};
+
+std::optional<std::string> Given(const std::string& value) {
+  return value.empty() ? std::nullopt : std::optional(value);
+}
+
+int Explain(Command* command, const Explained& asked, const std::vector<std::string>& words) {
+  if (words.size() != 2 || asked.policy.empty()) {
+    return command->Usage("explain: expected IDENTITY VERB --policy=FILE");
+  }
+  const absl::StatusOr<Identity> identity = ParseIdentity(words[0]);
+  if (!identity.ok()) return command->Usage(std::string(identity.status().message()));
+  const std::optional<Verb> verb = VerbOfName(words[1]);
+  if (!verb.has_value()) {
+    std::vector<std::string> names;
+    for (int i = 0; i < kVerbs; ++i) names.emplace_back(VerbName(static_cast<Verb>(i)));
+    return command->Usage(
+        absl::StrCat("unknown verb \"", words[1], "\"", DidYouMean(words[1], names)));
+  }
+  const absl::StatusOr<std::shared_ptr<const AccessPolicy>> policy =
+      AccessPolicy::Read(asked.policy);
+  if (!policy.ok()) return command->Fail(policy.status());
+  const PolicyTarget target = {.model = Given(asked.model),
+                               .tenant = asked.tenant,  // a domain without a name has the empty one
+                               .holder = Given(asked.holder),
+                               .cell = Given(asked.cell),
+                               .replica = Given(asked.replica),
+                               .url_hosts = asked.hosts};
+  PolicyDecision decision = (*policy)->Decide(*identity, *verb, target);
+  if ((*policy)->Revoked(*identity)) decision = {.allowed = false, .reason = "it is revoked"};
+  command->PrintJson({{"identity", identity->Text()},
+                      {"verb", words[1]},
+                      {"allowed", decision.allowed},
+                      {"reason", decision.reason}});
+  if (command->table()) {
+    command->out() << (decision.allowed ? "allowed: " : "refused: ") << decision.reason << '\n';
+  }
+  const int done = command->Done();
+  return decision.allowed || done != kExitOk ? done : kExitRefused;
+}
+
+struct NewToken {
+  std::string identity, tenant, name, expires;
+};
+
+int Token(Command* command, const NewToken& wanted) {
+  const absl::StatusOr<Identity> identity = ParseIdentity(wanted.identity);
+  if (!identity.ok()) {
+    return command->Usage("--identity: " + std::string(identity.status().message()));
+  }
+  unsigned char bytes[32];
+  if (RAND_bytes(bytes, sizeof(bytes)) != 1) {
+    return command->Fail(absl::InternalError("no random bytes"));
+  }
+  std::string token;
+  absl::WebSafeBase64Escape(absl::string_view(reinterpret_cast<const char*>(bytes), sizeof(bytes)),
+                            &token);
+  while (!token.empty() && token.back() == '=') token.pop_back();
+  std::string line = absl::StrCat("sha256:", TokenHash(token), " ", wanted.identity);
+  for (const auto& [name, value] :
+       {std::pair("tenant", wanted.tenant), std::pair("name", wanted.name),
+        std::pair("expires", wanted.expires)}) {
+    if (!value.empty()) absl::StrAppend(&line, " ", name, "=", value);
+  }
+  command->PrintJson({{"token", token}, {"line", line}});
+  if (command->table()) {
+    command->out() << "token, shown once:          " << token
+                   << "\nline for the --tokens file: " << line << '\n';
+  }
+  return command->Done();
+}
+
+}  // namespace
+
+int RunPolicy(const std::vector<std::string>& arguments, const CommandIo& io) {
+  Split split = SplitOf(arguments);
+  Command command("policy",
+                  "check FILE…: what is wrong with a policy. explain IDENTITY VERB --policy=FILE: "
+                  "which rule decides. token --identity=IDENTITY: a bearer token and its line.",
+                  io);
+  Explained asked;
+  NewToken wanted;
+  FlagSet& flags = command.flags();
+  flags.Add("policy", &asked.policy, "explain: the policy's file");
+  flags.Add("model", &asked.model, "explain: model of the domain");
+  flags.Add("tenant", &asked.tenant, "explain: tenant of the domain");
+  flags.Add("holder", &asked.holder, "explain: the worker that is claimed");
+  flags.Add("cell", &asked.cell, "explain: the cell that is claimed");
+  flags.Add("replica", &asked.replica, "explain: the replica that is claimed");
+  flags.Add("host", &asked.hosts, "explain: hosts of addresses and URLs");
+  flags.Add("identity", &wanted.identity, "token: whose it is, as gateway/NAME");
+  flags.Add("of_tenant", &wanted.tenant,
+            "token: the one tenant it is for; empty: as the rules say");
+  flags.Add("name", &wanted.name, "token: name to revoke it by, as token:NAME");
+  flags.Add("expires", &wanted.expires, "token: last day, as 2027-01-31");
+  flags.Example("kvatlas policy check policy.json", "before it is put in place");
+  flags.Example(
+      "kvatlas policy explain worker/a/0 publish --policy=policy.json --holder=0 --cell=a",
+      "why a worker is refused");
+  if (std::optional<int> exit = command.Parse(split.flags)) return *exit;
+  const std::string what = split.words.empty() ? "" : split.words[0];
+  if (!split.words.empty()) split.words.erase(split.words.begin());
+  if (what == "check") return Check(&command, split.words);
+  if (what == "explain") return Explain(&command, asked, split.words);
+  if (what == "token") return Token(&command, wanted);
+  return command.Usage(absl::StrCat("expected check, explain or token, found \"", what, "\"",
+                                    DidYouMean(what, {"check", "explain", "token"})));
+}
+
+}  // namespace kvatlas
