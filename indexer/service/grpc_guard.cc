@@ -68,12 +68,9 @@ std::string ChainOf(const grpc::AuthContext& context) {
 
 // A method that two kinds of streams come by: workers' to a leaf, leaves' to a node. Which, the hello says.
 absl::Status CheckMethod(Security* security, const Identity& identity, Verb verb) {
-  absl::Status status = security->CheckMethod(identity, verb, "");
-  if (!status.ok() && verb == Verb::kPublish &&
-      (identity.role == IdentityRole::kLeaf || identity.role == IdentityRole::kNode)) {
-    status = security->CheckMethod(identity, Verb::kReport, "");
-  }
-  return status;
+  const bool reports = identity.role == IdentityRole::kLeaf || identity.role == IdentityRole::kNode;
+  return security->CheckMethod(identity, verb == Verb::kPublish && reports ? Verb::kReport : verb,
+                               "");
 }
 
 class CallProcessor final : public grpc::AuthMetadataProcessor {
@@ -124,7 +121,7 @@ class CutWhenRevoked final : public grpc::experimental::Interceptor {
       taken_ = security_->Take(*identity_, QuotaKind::kStreams, 1).ok();
       const auto cut = [context] { context->TryCancel(); };
       call_ = security_->AddCall(std::move(credentials.chain_pem), std::move(credentials.bearer),
-                                 VerbOfStream(), context->peer(), cut);
+                                 VerbOfMethod(info_->method()), context->peer(), cut);
       if (!taken_) context->TryCancel();
     }
     methods->Proceed();
@@ -135,13 +132,6 @@ class CutWhenRevoked final : public grpc::experimental::Interceptor {
   }
 
  private:
-  Verb VerbOfStream() const {
-    const Verb verb = VerbOfMethod(info_->method());
-    const bool reports =
-        identity_->role == IdentityRole::kLeaf || identity_->role == IdentityRole::kNode;
-    return verb == Verb::kPublish && reports ? Verb::kReport : verb;
-  }
-
   const std::shared_ptr<Security> security_;
   grpc::experimental::ServerRpcInfo* const info_;
   std::shared_ptr<const Identity> identity_;
@@ -157,6 +147,8 @@ class CutterFactory final : public grpc::experimental::ServerInterceptorFactoryI
       grpc::experimental::ServerRpcInfo* info) override {
     if (info->type() == grpc::experimental::ServerRpcInfo::Type::UNARY) return nullptr;
     if (VerbOfMethod(info->method()) == Verb::kHealth) return nullptr;
+    // Its acceptor knows what else was allowed of it.
+    if (VerbOfMethod(info->method()) == Verb::kPublish) return nullptr;
     return new CutWhenRevoked(security_, info);
   }
 

@@ -132,9 +132,9 @@ ServiceMain::ServiceMain(std::string program, std::string about)
   flags_.Group(FlagSet::kLastGroup);
   if (const std::string section = SectionOf(flags_.program()); !section.empty()) {
     flags_.ReadConfig(section);
-    DeclareSecurity();
-    flags_.Group(FlagSet::kLastGroup);
   }
+  DeclareSecurity();
+  flags_.Group(FlagSet::kLastGroup);
   flags_.AddChoice("log_level", &log_level_, "least level that is logged",
                    {"debug", "info", "warning", "error"});
   flags_.AddChoice("log_format", &log_format_, "how log lines are written", {"logfmt", "json"});
@@ -158,10 +158,10 @@ void ServiceMain::DeclareSecurity() {
   flags_.Add("tls_key", &security_.tls.key, "PEM file with its key, of mode 0640 or less");
   flags_.Add("tls_ca", &security_.tls.ca,
              "PEM file with the CAs that peers' certificates are checked against");
-  flags_.Add("policy", &security_.policy,
+  flags_.Add("access_policy", &security_.policy,
              "JSON file that says who may do what (kvatlas policy check); empty: everybody may "
              "do everything");
-  flags_.Add("tokens", &security_.tokens.tokens,
+  flags_.Add("access_tokens", &security_.tokens.tokens,
              "file with hashes of bearer tokens and whose they are (kvatlas policy token)");
   flags_.Add("jwks", &security_.tokens.jwks, "JWKS file with the keys that sign JWTs");
   flags_.Add("jwt_issuer", &security_.tokens.jwt_issuer, "\"iss\" that a JWT must have");
@@ -176,7 +176,6 @@ void ServiceMain::DeclareSecurity() {
 }
 
 absl::Status ServiceMain::StartSecurity() {
-  if (SectionOf(flags_.program()).empty()) return absl::OkStatus();
   security_.process = flags_.program();
   absl::StatusOr<std::shared_ptr<Security>> security = Security::Start(security_);
   if (!security.ok()) return security.status();

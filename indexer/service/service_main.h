@@ -9,7 +9,7 @@
 //                               this process reads its flags is not noticed
 // and, of programs named kvatlas-SECTION (or "kvatlas SECTION"):
 //   --config FILE, KVATLAS_…    file and environment, see flags.h
-//   --tls_cert, --policy, …     whom it trusts, see security/security.h: `Security::OfProcess()` from `Start` on
+//   --tls_cert, --access_policy, …     whom it trusts, see security/security.h: `Security::OfProcess()` from `Start` on
 //   --check                     everything is looked at, what counts is printed; no port is opened
 //
 // Signals: the first SIGINT or SIGTERM ends `WaitForSignal`, for a graceful stop; the second ends the process at once with status

@@ -283,6 +283,11 @@ class GrpcAcceptor::Connection : public Reactor {
     if (absl::Status bad = core_->security->Take(*identity_, QuotaKind::kHellos, 1); !bad.ok()) {
       return bad;
     }
+    if (!counted_) {
+      if (absl::Status bad = core_->security->Take(*identity_, QuotaKind::kStreams, 1); !bad.ok())
+        return bad;
+      counted_ = true;
+    }
     call_->Allowed(core_->options.verb, target);
     return absl::OkStatus();
   }
@@ -293,6 +298,7 @@ class GrpcAcceptor::Connection : public Reactor {
 
   void OnDone() override {
     call_ = nullptr;  // from now on it is not cut
+    if (counted_) core_->security->GiveBack(*identity_, QuotaKind::kStreams, 1);
     session_ = nullptr;
     {
       MutexLock lock(&core_->mutex);
@@ -306,6 +312,7 @@ class GrpcAcceptor::Connection : public Reactor {
   const bool enforces_;
   std::shared_ptr<const Identity> identity_;  // anonymous unless `enforces_`
   std::unique_ptr<Security::OpenCall> call_;  // null unless `enforces_`
+  bool counted_ = false;                      // as a stream of its identity
   const std::shared_ptr<Outbox> outbox_;
   std::unique_ptr<ReceiverSession> session_;
   v1::SenderMessage incoming_;  // of the one read under way

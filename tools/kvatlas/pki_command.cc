@@ -46,7 +46,7 @@ int Init(Command* command, const std::string& directory, const std::string& trus
   command->PrintJson({{"ca", pki->ca_path()}, {"policy", policy}});
   if (command->table()) {
     command->out() << "CA for a trial, its keys in " << directory
-                   << ":\n  --tls_ca=" << pki->ca_path() << "\n  --policy=" << policy
+                   << ":\n  --tls_ca=" << pki->ca_path() << "\n  --access_policy=" << policy
                    << "\nnext: kvatlas pki issue " << directory << " leaf/CELL/-\n";
   }
   return command->Done();

@@ -131,7 +131,7 @@ int Token(Command* command, const NewToken& wanted) {
   command->PrintJson({{"token", token}, {"line", line}});
   if (command->table()) {
     command->out() << "token, shown once:          " << token
-                   << "\nline for the --tokens file: " << line << '\n';
+                   << "\nline for --access_tokens: " << line << '\n';
   }
   return command->Done();
 }

@@ -103,7 +103,6 @@ std::string ClaimsAnother(const Identity& identity, Verb verb, const PolicyTarge
   };
   const std::string replica = identity.name == "-" ? "" : identity.name;
   if (verb == Verb::kPublish && identity.role == IdentityRole::kWorker) {
-    if (other(target.holder, identity.name)) return "a worker publishes under its own name only";
     if (other(target.cell, identity.cell)) return "a worker publishes to its own cell only";
   }
   if (verb == Verb::kReport && identity.role == IdentityRole::kLeaf) {
@@ -159,6 +158,7 @@ struct AccessPolicy::Rule {
   std::optional<std::vector<Pattern>> tenants;
   std::vector<std::string> tenant_texts;
   std::optional<std::vector<Pattern>> cells;
+  std::optional<std::vector<Pattern>> holders;
   std::vector<Pattern> host_names;
   EngineAddresses host_addresses;
   std::optional<PolicyQuota> quota;
@@ -183,7 +183,18 @@ struct AccessPolicy::Rule {
   }
 
   // Empty: nothing is missing.
-  std::string Missing(const Identity& identity, const PolicyTarget& target) const {
+  std::string Missing(const Identity& identity, Verb verb, const PolicyTarget& target) const {
+    if (target.holder.has_value()) {
+      const bool own =
+          verb == Verb::kPublish && identity.role == IdentityRole::kWorker && !holders.has_value();
+      if (own && *target.holder != identity.name) {
+        return absl::StrCat("holder \"", *target.holder,
+                            "\": without \"holders\" a worker publishes under its own name only");
+      }
+      if (holders.has_value() && !AnyMatches(*holders, *target.holder)) {
+        return absl::StrCat("holder \"", *target.holder, "\"");
+      }
+    }
     if (target.tenant.has_value() && !AllowsTenant(identity, *target.tenant)) {
       return absl::StrCat("tenant \"", *target.tenant, "\"");
     }
@@ -318,8 +329,8 @@ class AccessPolicy::Reader {
   }
 
   absl::Status ReadRule(const Json& json, Rule* rule) {
-    static const std::vector<std::string> kKeys = {"identity", "allow",     "models", "tenants",
-                                                   "cells",    "url_hosts", "quota"};
+    static const std::vector<std::string> kKeys = {"identity", "allow",   "models",    "tenants",
+                                                   "cells",    "holders", "url_hosts", "quota"};
     const std::string place = absl::StrCat("rules[", rule->number, "]");
     const std::string within = place + ".";
     if (absl::Status bad = CheckKeys(place, json, kKeys); !bad.ok()) return bad;
@@ -340,6 +351,9 @@ class AccessPolicy::Reader {
       for (const Pattern& one : *rule->tenants) rule->tenant_texts.push_back(one.Text());
     }
     if (absl::Status bad = ReadPatterns(json, "cells", within, &rule->cells); !bad.ok()) return bad;
+    if (absl::Status bad = ReadPatterns(json, "holders", within, &rule->holders); !bad.ok()) {
+      return bad;
+    }
     if (absl::Status bad = ReadHosts(json, within, rule); !bad.ok()) return bad;
     return ReadQuota(json, within, rule);
   }
@@ -581,7 +595,7 @@ PolicyDecision AccessPolicy::Decide(const Identity& identity, Verb verb,
   std::string missing;
   for (const auto& rule : rules_) {
     if (!rule->Allows(verb) || !rule->Of(identity)) continue;
-    std::string lacks = rule->Missing(identity, target);
+    std::string lacks = rule->Missing(identity, verb, target);
     if (lacks.empty()) {
       return {.allowed = true, .reason = absl::StrCat("rules[", rule->number, "]")};
     }

@@ -22,8 +22,10 @@
 // "tenants" allows the tenant that the credential is bound to, or the empty one; one without "url_hosts" allows no host. Names of
 // tenants, models and hosts may have one * each. One rule must allow everything of a request. The first rule of an identity
 // that has a "quota" gives its bounds.
-// What an identity is by itself (not configurable): a worker publishes only as the holder of its own name in its own cell, at
-// any data-parallel rank; a leaf reports only for its own cell and replica, and takes snapshots only of its own cell; a node reports only under its own name.
+// A worker publishes only under its own name, at any data-parallel rank, unless the rule has "holders": names that it may
+// publish under, for a relay that speaks for several engines.
+// What an identity is by itself (not configurable): a worker publishes only to its own cell; a leaf reports only for its own cell
+// and replica, and takes snapshots only of its own cell; a node reports only under its own name.
 // A credential that is bound to a tenant is of that tenant only, whatever the rules say.
 //
 // *Threads*: immutable. *Cost* of a decision: some hundred nanoseconds a rule of the identity's role.

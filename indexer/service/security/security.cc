@@ -160,13 +160,15 @@ class RealSecurity final : public Security {
     }
     if (!options_.policy.empty() && (tls_ == nullptr || tls_->server() == nullptr)) {
       return absl::InvalidArgumentError(
-          "--policy says what certificates and tokens may do, and needs --tls_cert, --tls_key and "
+          "--access_policy says what certificates and tokens may do, and needs --tls_cert, "
+          "--tls_key and "
           "--tls_ca");
     }
     const bool tokens = !options_.tokens.tokens.empty() || !options_.tokens.jwks.empty();
     if (tokens && options_.policy.empty()) {
       return absl::InvalidArgumentError(
-          "--tokens and --jwks say who asks, and only a policy says what they may: --policy=FILE");
+          "--access_tokens and --jwks say who asks, and only a policy says what they may: "
+          "--access_policy=FILE");
     }
     stamps_ = Stamps();
     if (absl::Status bad = ReadPolicy(); !bad.ok()) return bad;
@@ -198,7 +200,8 @@ class RealSecurity final : public Security {
     return absl::FailedPreconditionError(absl::StrCat(
         address.ToString(),
         " is beyond loopback, and everyone who reaches it could speak for any worker and tenant: "
-        "give --tls_cert, --tls_key, --tls_ca and --policy (kvatlas pki makes them for a trial), "
+        "give --tls_cert, --tls_key, --tls_ca and --access_policy (kvatlas pki makes them for a "
+        "trial), "
         "or --insecure where the network is trusted"));
   }
 
@@ -470,7 +473,8 @@ class RealSecurity final : public Security {
       say_insecure = now;
       Log(LogLevel::kWarning,
           "insecure: this process listens beyond loopback without TLS and policy",
-          {{"remedy", "--tls_cert, --tls_key, --tls_ca and --policy; see docs/security.md"}});
+          {{"remedy",
+            "--tls_cert, --tls_key, --tls_ca and --access_policy; see docs/security.md"}});
     }
   }
 
