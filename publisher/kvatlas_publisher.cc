@@ -211,6 +211,9 @@ absl::StatusOr<PublisherOptions> OptionsOf(const kvatlas_publisher_options& give
   options.redis.cell = StringOf(given.redis_cell);
   options.redis.shards = given.redis_shards;
   options.cell = StringOf(given.cell);
+  options.tls = {.certificate = StringOf(given.tls_cert),
+                 .key = StringOf(given.tls_key),
+                 .ca = StringOf(given.tls_ca)};
   auto drops_last = ParseEagleDrop(TextOf(given.eagle_drop));
   if (!drops_last.ok()) return drops_last.status();
   options.drops_last = *std::move(drops_last);

@@ -149,6 +149,12 @@ typedef struct kvatlas_publisher_options {
                              or their numbers, "1,2"; NULL: none */
   uint32_t chunk_tokens;  /* of chunked local attention: of a chunk; 0: none, or unknown */
   uint32_t window_tokens; /* of SGLang's sliding window; 0 likewise */
+
+  /* TLS to the leaves: paths of PEM files, watched. `tls_ca` checks the leaves' certificates; NULL: no TLS. A certificate of
+     identity worker/CELL/NAME with its key (mode 0640 or less), where leaves have a policy. */
+  const char* tls_ca;
+  const char* tls_cert;
+  const char* tls_key;
 } kvatlas_publisher_options;
 
 /* `struct_size` is sizeof(kvatlas_publisher_options) where the caller was compiled. */

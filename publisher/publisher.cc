@@ -91,8 +91,10 @@ SenderIdentity IdentityOf(const PublisherOptions& options, Epoch epoch, uint64_t
 
 }  // namespace
 
-Publisher::Impl::Impl(PublisherOptions options_in, std::unique_ptr<FoundLeaves> leaves_in)
+Publisher::Impl::Impl(PublisherOptions options_in, std::shared_ptr<Security> security_in,
+                      std::unique_ptr<FoundLeaves> leaves_in)
     : options(std::move(options_in)),
+      security(std::move(security_in)),
       looks_for_leaves(leaves_in->finds()),
       contents(options.block_size, options.contract),
       epoch(WallTimeNs()),
@@ -118,7 +120,7 @@ Publisher::Impl::ReplicaPtr Publisher::Impl::MakeLeaf(const std::string& address
   if (options.make_link) {
     link = options.make_link(address);
   } else {
-    auto grpc_link = std::make_unique<GrpcLink>(address);
+    auto grpc_link = std::make_unique<GrpcLink>(address, GrpcLinkOptions{.security = security});
     replica->grpc_link = grpc_link.get();
     link = std::move(grpc_link);
   }
@@ -419,7 +421,17 @@ absl::StatusOr<std::unique_ptr<Publisher>> Publisher::Create(PublisherOptions op
   directory.refresh = 5 * options.find_every;
   auto leaves = FoundLeaves::Open(options.leaves, options.cell, std::move(directory));
   if (!leaves.ok()) return leaves.status();
-  auto impl = std::make_unique<Impl>(std::move(options), *std::move(leaves));
+  std::shared_ptr<Security> security;  // null: that of the process
+  if (const PublisherTls& tls = options.tls;
+      !tls.ca.empty() || !tls.certificate.empty() || !tls.key.empty()) {
+    SecurityOptions files;
+    files.process = "publisher";
+    files.tls = {.certificate = tls.certificate, .key = tls.key, .ca = tls.ca};
+    auto started = Security::Start(std::move(files));
+    if (!started.ok()) return started.status();
+    security = *std::move(started);
+  }
+  auto impl = std::make_unique<Impl>(std::move(options), std::move(security), *std::move(leaves));
   if (!impl->options.zmq.endpoint.empty()) {
     auto zmq =
         ZmqPublisher::Create(impl->options.zmq, impl->options.block_size, impl->options.dp_rank);

@@ -79,12 +79,21 @@ struct RedisPublisherOptions {
   uint32_t shards = 1;    // the same for everybody who uses the cell
 };
 
+// PEM files for TLS to the leaves, watched while the publisher runs. `ca` checks the leaves' certificates; a certificate of
+// identity worker/CELL/NAME with its key, where leaves have a policy.
+struct PublisherTls {
+  std::string certificate = {};
+  std::string key = {};  // of mode 0640 or less
+  std::string ca = {};   // empty: no TLS
+};
+
 struct PublisherOptions {
   // HOST:PORT of every replica of the cell's leaf, or where they are found, now and whenever they come and go:
   // dns:HOST:PORT, redis://HOST:PORT (`found_leaves.h`). Empty: events are kept and nobody is told.
   std::vector<std::string> leaves = {};
   std::string cell = {};                          // whose leaves are found by leases in Redis
   Duration find_every = std::chrono::seconds(1);  // looks at Redis; DNS names take five times that
+  PublisherTls tls = {};
   RedisPublisherOptions redis = {};
   // Names and labels are UTF-8 of at most 256 bytes; only worker and model must not be empty.
   std::string worker = {};

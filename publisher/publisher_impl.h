@@ -19,6 +19,7 @@
 #include "indexer/base/mutex.h"
 #include "indexer/discovery/found_leaves.h"
 #include "indexer/service/connection_watch.h"
+#include "indexer/service/security/security.h"
 #include "indexer/stream/sender_pump.h"
 #include "indexer/transport/grpc_link.h"
 #include "indexer/transport/redis/redis_link.h"
@@ -61,7 +62,8 @@ struct Publisher::Impl {
 
   using ReplicaPtr = std::shared_ptr<Replica>;  // of readers while it is dropped
 
-  Impl(PublisherOptions options_in, std::unique_ptr<FoundLeaves> leaves_in);
+  Impl(PublisherOptions options_in, std::shared_ptr<Security> security_in,
+       std::unique_ptr<FoundLeaves> leaves_in);
   // The log in Redis as a replica.
   ReplicaPtr MakeRedis() ABSL_EXCLUSIVE_LOCKS_REQUIRED(contents_mutex);
   ReplicaPtr MakeLeaf(const std::string& address) ABSL_EXCLUSIVE_LOCKS_REQUIRED(contents_mutex);
@@ -108,6 +110,7 @@ struct Publisher::Impl {
   std::atomic<uint64_t> invalid_calls{0};
   std::atomic<uint8_t> way{kUnsettled};
   std::atomic<uint64_t> inline_records{0};
+  const std::shared_ptr<Security> security;  // of the links; null: that of the process
   const bool looks_for_leaves;
 
   // Also the pumps' `resident_mutex`.

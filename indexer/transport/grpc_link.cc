@@ -398,7 +398,7 @@ void GrpcLink::Core::WaitIdle(std::optional<Time> until) {
 
 GrpcLink::GrpcLink(const std::string& target, const GrpcLinkOptions& options)
     : core_(std::make_shared<Core>(options)) {
-  core_->stub = v1::Holdings::NewStub(MakeChannel(target));
+  core_->stub = v1::Holdings::NewStub(MakeChannel(target, {.security = options.security}));
 }
 
 GrpcLink::~GrpcLink() { Stop(Duration(0)); }

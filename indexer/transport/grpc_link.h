@@ -31,11 +31,14 @@
 
 namespace kvatlas {
 
+class Security;
+
 struct GrpcLinkOptions {
   Duration backoff_initial = std::chrono::milliseconds(50);  // doubled from time to time
   Duration backoff_max = std::chrono::seconds(1);
   size_t buffer_messages_max = 64;
   size_t buffer_bytes_max = 4 << 20;
+  std::shared_ptr<Security> security = nullptr;  // null: that of the process
 };
 
 class GrpcLink : public SenderLink {

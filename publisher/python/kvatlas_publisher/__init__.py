@@ -112,13 +112,14 @@ class Publisher:
                  lora_name="", cache_salt="", labels=None, batch_blocks=None, batch_age_s=None,
                  queue_bytes_max=None, zmq_endpoint=None, zmq_replay_endpoint=None, zmq_topic="",
                  redis_url=None, redis_cell=None, redis_shards=None, cell=None, eagle_drop=None, chunk_tokens=None,
-                 window_tokens=None):
+                 window_tokens=None, tls_ca=None, tls_cert=None, tls_key=None):
         """`leaves`: "host:port" of every replica of the cell's leaf, or where they are found, whenever they come and go:
         "dns:host:port", "redis://host:port" (those of `cell`). `labels`: {name: value}. `zmq_…`: the same calls as
         vLLM's KV events, for consumers that are not ours. `redis_…`: through a log in Redis, beside the leaves or instead
         of them. Of `publish` and hybrid models, what no event says: `eagle_drop`, the attention groups of a speculating engine
         whose last matched block is not reused ("all", or "1,2"); `chunk_tokens`, of chunked local attention;
-        `window_tokens`, of SGLang's sliding window. None: the library's default."""
+        `window_tokens`, of SGLang's sliding window. `tls_…`: paths of PEM files; with `tls_ca` the leaves are reached by
+        TLS, with a certificate and its key as worker/CELL/NAME. None: the library's default."""
         self._native = _native.library()
         options = _native.Options()
         self._native.options_init(options, ctypes.sizeof(options))
@@ -132,7 +133,8 @@ class Publisher:
         for name, value in (("worker", worker), ("model", model), ("tenant", tenant),
                             ("zmq_endpoint", zmq_endpoint), ("zmq_replay_endpoint", zmq_replay_endpoint),
                             ("zmq_topic", zmq_topic), ("redis_url", redis_url), ("redis_cell", redis_cell),
-                            ("cell", cell), ("eagle_drop", eagle_drop)):
+                            ("cell", cell), ("eagle_drop", eagle_drop), ("tls_ca", tls_ca),
+                            ("tls_cert", tls_cert), ("tls_key", tls_key)):
             setattr(options, name, _text(value))
         options.within.lora_name = _text(lora_name)
         options.within.cache_salt = _text(cache_salt)

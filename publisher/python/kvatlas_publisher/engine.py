@@ -19,6 +19,8 @@ Options, each also as an environment variable (KVATLAS_MODEL, KVATLAS_WORKER, â€
                 of hybrid models and speculating engines, what no event says (kvatlas_publisher.h)
     redis       the URL of a log in Redis, beside leaves or instead of them; redis_cell, redis_shards
     zmq         an endpoint on which the engine's own events go out as well; zmq_replay, zmq_topic
+    tls_ca, tls_cert, tls_key
+                paths of PEM files: TLS to the leaves, and who this worker is
     label.NAME  labels, e.g. label.zone=a (KVATLAS_LABELS=zone=a,rack=7)
 """
 
@@ -37,7 +39,7 @@ SCHEME = "kvatlas://"
 _NUMBERS = {"block_size": int, "hash_seed": int, "batch_blocks": int, "batch_age_s": float,
             "queue_bytes_max": int, "redis_shards": int, "chunk_tokens": int, "window_tokens": int}
 _TEXTS = ("model", "worker", "tenant", "lora_name", "cache_salt", "zmq", "zmq_replay", "zmq_topic", "redis",
-          "redis_cell", "cell", "eagle_drop")
+          "redis_cell", "cell", "eagle_drop", "tls_ca", "tls_cert", "tls_key")
 # Publisher's own names where they are others.
 _RENAMED = {"zmq": "zmq_endpoint", "zmq_replay": "zmq_replay_endpoint", "redis": "redis_url"}
 # Programs that serve, and on which port unless told.
