@@ -132,9 +132,9 @@ ServiceMain::ServiceMain(std::string program, std::string about)
   flags_.Group(FlagSet::kLastGroup);
   if (const std::string section = SectionOf(flags_.program()); !section.empty()) {
     flags_.ReadConfig(section);
+    DeclareSecurity();
+    flags_.Group(FlagSet::kLastGroup);
   }
-  DeclareSecurity();
-  flags_.Group(FlagSet::kLastGroup);
   flags_.AddChoice("log_level", &log_level_, "least level that is logged",
                    {"debug", "info", "warning", "error"});
   flags_.AddChoice("log_format", &log_format_, "how log lines are written", {"logfmt", "json"});
@@ -176,6 +176,7 @@ void ServiceMain::DeclareSecurity() {
 }
 
 absl::Status ServiceMain::StartSecurity() {
+  if (SectionOf(flags_.program()).empty()) return absl::OkStatus();
   security_.process = flags_.program();
   absl::StatusOr<std::shared_ptr<Security>> security = Security::Start(security_);
   if (!security.ok()) return security.status();

@@ -10,6 +10,7 @@
 #include "indexer/base/mutex.h"
 #include "indexer/service/grpc_channel.h"
 #include "indexer/service/grpc_status.h"
+#include "indexer/service/security/security.h"
 
 namespace kvatlas {
 namespace {
@@ -43,7 +44,8 @@ ClusterClient::ClusterClient(const Cluster& cluster) : model_(cluster.options().
     leaves_.push_back(v1::Leaf::NewStub(MakeChannel(cluster.leaf(cell))));
   }
   for (uint32_t worker = 0; worker < cluster.workers(); ++worker) {
-    engines_.push_back(engine::v1::Engine::NewStub(MakeChannel(cluster.engine(worker))));
+    engines_.push_back(engine::v1::Engine::NewStub(
+        MakeChannel(cluster.engine(worker), {.security = Security::Open()})));
   }
 }
 

@@ -2,12 +2,14 @@
 
 #include <stdlib.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <sstream>
 #include <system_error>
 
+#include "indexer/service/security/security.h"
 #include "tools/cluster/fleet.h"
 
 namespace kvatlas {
@@ -86,7 +88,45 @@ Cluster::~Cluster() {
   if (!logs_.empty() && !keep_logs_) fs::remove_all(logs_, ignored);
 }
 
+absl::Status Cluster::MakePki() {
+  constexpr char kTrustDomain[] = "cluster.local";
+  absl::StatusOr<Pki> pki = Pki::Create(logs_ + "/pki", kTrustDomain);
+  if (!pki.ok()) return pki.status();
+  pki_ = std::make_unique<Pki>(*std::move(pki));
+  if (absl::Status bad = pki_->WriteExamplePolicy(); !bad.ok()) return bad;
+  absl::StatusOr<TlsPaths> own = pki_->Issue({.identity = "operator/runner"});
+  if (!own.ok()) return own.status();
+  SecurityOptions options;
+  options.process = "run_cluster";
+  options.tls = *std::move(own);
+  absl::StatusOr<std::shared_ptr<Security>> security = Security::Start(std::move(options));
+  if (!security.ok()) return security.status();
+  Security::SetOfProcess(*std::move(security));
+  return absl::OkStatus();
+}
+
+// Without a policy: of a client, such as a publisher.
+absl::Status Cluster::AddSecurity(const std::string& identity, bool policy,
+                                  std::vector<std::string>* args) const {
+  if (pki_ == nullptr) return absl::OkStatus();
+  const absl::StatusOr<TlsPaths> paths = pki_->Issue({.identity = identity});
+  if (!paths.ok()) return paths.status();
+  args->push_back("--tls_cert=" + paths->certificate);
+  args->push_back("--tls_key=" + paths->key);
+  args->push_back("--tls_ca=" + paths->ca);
+  if (policy) {
+    args->push_back("--access_policy=" + pki_->policy_path());
+    std::string name = identity;
+    std::replace(name.begin(), name.end(), '/', '-');
+    args->push_back("--audit_log=" + logs_ + "/" + name + ".audit");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Cluster::StartAll() {
+  if (options_.secure) {
+    if (absl::Status status = MakePki(); !status.ok()) return status;
+  }
   if (options_.redis) {
     if (absl::Status status = StartRedis(); !status.ok()) return status;
   }
@@ -111,6 +151,7 @@ absl::Status Cluster::StartHierarchy() {
   std::vector<std::string> args = {std::string("--grpc=") + kAnyPort,
                                    std::string("--http=") + kAnyPort, "--node=hierarchy"};
   AddSchedule(&args);
+  if (absl::Status bad = AddSecurity("node/hierarchy", true, &args); !bad.ok()) return bad;
   args.insert(args.end(), options_.hierarchy_args.begin(), options_.hierarchy_args.end());
   return Add("hierarchy", kHierarchy, std::move(args)).Start(kReadyTimeout);
 }
@@ -123,6 +164,8 @@ absl::Status Cluster::StartLeaves() {
                                      "--parents=" + hierarchy()};
     AddSchedule(&args);
     if (redis_ != nullptr) args.push_back("--redis=" + redis_->url());
+    if (absl::Status bad = AddSecurity("leaf/" + CellName(cell) + "/-", true, &args); !bad.ok())
+      return bad;
     args.insert(args.end(), options_.leaf_args.begin(), options_.leaf_args.end());
     leaves.push_back(&Add(LeafName(cell), kLeaf, std::move(args)));
     if (absl::Status status = leaves.back()->Spawn(); !status.ok()) return status;
@@ -140,6 +183,7 @@ absl::Status Cluster::StartFrontendAndEngines() {
                                    "--leaves=" + leaves,
                                    "--block_size=" + std::to_string(options_.block_size)};
   AddSchedule(&args);
+  if (absl::Status bad = AddSecurity("frontend/frontend", true, &args); !bad.ok()) return bad;
   args.insert(args.end(), options_.frontend_args.begin(), options_.frontend_args.end());
   std::vector<Process*> started = {&Add("frontend", kFrontend, std::move(args))};
   for (uint32_t worker = 0; worker < workers(); ++worker) {
@@ -157,6 +201,8 @@ absl::Status Cluster::StartFrontendAndEngines() {
         "--decode_ms_per_token=" + std::to_string(options_.decode_ms_per_token)};
     if (!options_.hybrid.empty()) engine_args.push_back("--hybrid=" + options_.hybrid);
     engine_args.insert(engine_args.end(), to.begin(), to.end());
+    const std::string identity = "worker/" + CellName(CellOf(worker)) + "/" + WorkerName(worker);
+    if (absl::Status bad = AddSecurity(identity, false, &engine_args); !bad.ok()) return bad;
     engine_args.insert(engine_args.end(), options_.engine_args.begin(), options_.engine_args.end());
     if (CellOf(worker) < options_.cell_engine_args.size()) {
       const std::vector<std::string>& more = options_.cell_engine_args[CellOf(worker)];

@@ -29,6 +29,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "indexer/service/redis_test_server.h"
+#include "indexer/service/security/pki.h"
 #include "tools/cluster/process.h"
 
 namespace kvatlas {
@@ -45,6 +46,8 @@ struct ClusterOptions {
   bool redis = false;
   double prefill_tokens_per_s = 8000;
   double decode_ms_per_token = 20;
+  // A throw-away CA: every process has a certificate of its own and a policy, and this program is an operator.
+  bool secure = false;
   // The side class of the engines' model (`hybrid.h`); empty: full attention alone.
   std::string hybrid;
   // Where bazel-bin's folders are: a directory with indexer/leaf/kvatlas-leaf and the others below it. Empty:
@@ -103,6 +106,9 @@ class Cluster {
 
   absl::Status StartAll();
   absl::Status StartRedis();
+  absl::Status MakePki();
+  absl::Status AddSecurity(const std::string& identity, bool policy,
+                           std::vector<std::string>* args) const;
   absl::Status StartHierarchy();
   absl::Status StartLeaves();
   absl::Status StartFrontendAndEngines();
@@ -115,6 +121,7 @@ class Cluster {
   std::string logs_;
   bool keep_logs_ = false;
   std::unique_ptr<RedisTestServer> redis_;  // null: none
+  std::unique_ptr<Pki> pki_;                // likewise
   std::map<std::string, std::unique_ptr<Process>> processes_;
 };
 

@@ -72,6 +72,8 @@ void Declare(FlagSet& flags, RunFlags* run) {
   flags.Add("schedule", &run->cluster.schedule,
             "waypoints that leaves report, for all processes; empty: the standard ones");
   flags.AddChoice("transport", &run->transport, "between engines and leaves", {"grpc", "redis"});
+  flags.Add("secure", &run->cluster.secure,
+            "a throw-away CA: all connections by TLS, every process with an identity and a policy");
   flags.Add("seed", &run->seed, "of tie-breaks");
   flags.Add("chaos", &run->chaos,
             "kill and restart leaves, hierarchy (and Redis) in turn, as this seed says; -1: nobody",

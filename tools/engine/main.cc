@@ -61,6 +61,9 @@ int main(int argc, char** argv) {
   flags.AddName("redis_cell", &publishing.redis.cell,
                 "name of its cell, for --redis; empty: --cell", true);
   flags.Add("redis_shards", &publishing.redis.shards, "shards of its cell's logs", 1u, 1024u);
+  flags.Add("tls_cert", &publishing.tls.certificate, "PEM file with its certificate for leaves");
+  flags.Add("tls_key", &publishing.tls.key, "PEM file with its key");
+  flags.Add("tls_ca", &publishing.tls.ca, "PEM file with the CA of leaves; empty: no TLS to them");
   flags.AddName("worker", &publishing.worker, "its name");
   flags.AddName("model", &publishing.domain.model, "model of its domain");
   flags.AddName("tenant", &publishing.domain.tenant, "tenant of its domain", true);

@@ -1,6 +1,5 @@
 // pki: certificates for a trial.
 
-#include <fstream>
 #include <optional>
 #include <string>
 #include <utility>
@@ -15,34 +14,11 @@
 namespace kvatlas {
 namespace {
 
-// Lets every role do its work for the empty tenant, with engines on loopback and in private networks.
-std::string ExamplePolicy(const std::string& trust_domain) {
-  constexpr char kHosts[] =
-      R"(["127.0.0.0/8", "::1", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7", "localhost"])";
-  return absl::StrCat(
-      "{\n  \"version\": 1,\n  \"trust_domain\": \"", trust_domain, "\",\n  \"rules\": [\n",
-      "    {\"identity\": \"worker/*/*\", \"allow\": [\"publish\"], \"url_hosts\": ", kHosts,
-      "},\n",
-      "    {\"identity\": \"leaf/*/*\", \"allow\": [\"report\", \"snapshot\", \"query\"], "
-      "\"url_hosts\": ",
-      kHosts, "},\n",
-      "    {\"identity\": \"node/*\", \"allow\": [\"report\", \"query\"], \"url_hosts\": ", kHosts,
-      "},\n", "    {\"identity\": \"frontend/*\", \"allow\": [\"query\", \"status\"]},\n",
-      "    {\"identity\": \"gateway/*\", \"allow\": [\"route\", \"feedback\"]},\n",
-      "    {\"identity\": \"operator/*\", \"allow\": [\"*\"], \"tenants\": [\"*\"], "
-      "\"url_hosts\": ",
-      kHosts, "},\n", "    {\"identity\": \"viewer/*\", \"allow\": [\"status\", \"metrics\"]}\n",
-      "  ]\n}\n");
-}
-
 int Init(Command* command, const std::string& directory, const std::string& trust_domain) {
   const absl::StatusOr<Pki> pki = Pki::Create(directory, trust_domain);
   if (!pki.ok()) return command->Fail(pki.status());
-  const std::string policy = directory + "/policy.json";
-  std::ofstream file(policy, std::ios::trunc);
-  file << ExamplePolicy(trust_domain);
-  file.close();
-  if (!file) return command->Fail(absl::UnavailableError("cannot write " + policy));
+  if (absl::Status bad = pki->WriteExamplePolicy(); !bad.ok()) return command->Fail(bad);
+  const std::string policy = pki->policy_path();
   command->PrintJson({{"ca", pki->ca_path()}, {"policy", policy}});
   if (command->table()) {
     command->out() << "CA for a trial, its keys in " << directory

@@ -153,7 +153,31 @@ absl::StatusOr<std::string> AlternativeNames(const PkiIssue& issue,
   return text;
 }
 
+// Lets every role do its work for the empty tenant, with engines on loopback and in private networks.
+std::string ExamplePolicy(const std::string& trust_domain) {
+  constexpr char kHosts[] =
+      R"(["127.0.0.0/8", "::1", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7", "localhost"])";
+  return absl::StrCat(
+      "{\n  \"version\": 1,\n  \"trust_domain\": \"", trust_domain, "\",\n  \"rules\": [\n",
+      "    {\"identity\": \"worker/*/*\", \"allow\": [\"publish\"], \"url_hosts\": ", kHosts,
+      "},\n",
+      "    {\"identity\": \"leaf/*/*\", \"allow\": [\"report\", \"snapshot\", \"query\"], "
+      "\"url_hosts\": ",
+      kHosts, "},\n",
+      "    {\"identity\": \"node/*\", \"allow\": [\"report\", \"query\"], \"url_hosts\": ", kHosts,
+      "},\n", "    {\"identity\": \"frontend/*\", \"allow\": [\"query\", \"status\"]},\n",
+      "    {\"identity\": \"gateway/*\", \"allow\": [\"route\", \"feedback\"]},\n",
+      "    {\"identity\": \"operator/*\", \"allow\": [\"*\"], \"tenants\": [\"*\"], "
+      "\"url_hosts\": ",
+      kHosts, "},\n", "    {\"identity\": \"viewer/*\", \"allow\": [\"status\", \"metrics\"]}\n",
+      "  ]\n}\n");
+}
+
 }  // namespace
+
+absl::Status Pki::WriteExamplePolicy() const {
+  return WriteFile(policy_path(), ExamplePolicy(trust_domain_), 0644);
+}
 
 absl::StatusOr<Pki> Pki::Create(std::string directory, std::string trust_domain,
                                 int64_t valid_for_s) {

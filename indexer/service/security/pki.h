@@ -42,6 +42,10 @@ class Pki {
   // name: replaced.
   absl::StatusOr<TlsPaths> Issue(const PkiIssue& issue) const;
 
+  // policy.json in the folder: every role does its work for the empty tenant, with engines on loopback and in private networks.
+  absl::Status WriteExamplePolicy() const;
+  std::string policy_path() const { return directory_ + "/policy.json"; }
+
   const std::string& trust_domain() const { return trust_domain_; }
   std::string ca_path() const { return directory_ + "/ca.pem"; }
 
