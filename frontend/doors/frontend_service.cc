@@ -22,6 +22,7 @@
 #include "frontend/peers/wire.h"
 #include "frontend/prompt/error_code.h"
 #include "frontend/prompt/openai/json_depth.h"
+#include "indexer/service/grpc_guard.h"
 #include "indexer/service/grpc_status.h"
 #include "indexer/service/text_escape.h"
 
@@ -272,13 +273,20 @@ FrontendService::FrontendService(Frontend* frontend, Metrics* metrics, PromptRou
   });
 }
 
+// Null without a policy: nothing depends on who asks.
+RouteCalls::Asker FrontendService::AskerOf(const grpc::CallbackServerContext& context) const {
+  const Tenancy& tenancy = calls_.tenancy();
+  return tenancy.enforces() ? IdentityOf(&tenancy.security(), context) : nullptr;
+}
+
 grpc::ServerUnaryReactor* FrontendService::Route(grpc::CallbackServerContext* context,
                                                  const v1::RouteRequest* request,
                                                  v1::RouteResponse* response) {
   auto* reactor = new RouteReactor(&calls_, context, response);
-  calls_.Ask(*request, Left(*context), [reactor](absl::StatusOr<v1::RouteResponse> answer) {
-    reactor->Answer(std::move(answer));
-  });
+  const auto answer = [reactor](absl::StatusOr<v1::RouteResponse> response_or) {
+    reactor->Answer(std::move(response_or));
+  };
+  calls_.Ask(*request, Left(*context), answer, AskerOf(*context));
   return reactor;
 }
 
@@ -286,21 +294,22 @@ grpc::ServerUnaryReactor* FrontendService::RouteChat(grpc::CallbackServerContext
                                                      const v1::RouteChatRequest* request,
                                                      v1::RouteResponse* response) {
   auto* reactor = new RouteReactor(&calls_, context, response);
-  calls_.Ask(*request, Left(*context), [reactor](absl::StatusOr<v1::RouteResponse> answer) {
-    reactor->Answer(std::move(answer));
-  });
+  const auto answer = [reactor](absl::StatusOr<v1::RouteResponse> response_or) {
+    reactor->Answer(std::move(response_or));
+  };
+  calls_.Ask(*request, Left(*context), answer, AskerOf(*context));
   return reactor;
 }
 
 grpc::ServerBidiReactor<v1::RouteStreamRequest, v1::RouteStreamResponse>*
-FrontendService::RouteStream(grpc::CallbackServerContext*) {
-  return new RouteStreamReactor(&calls_);
+FrontendService::RouteStream(grpc::CallbackServerContext* context) {
+  return new RouteStreamReactor(&calls_, AskerOf(*context));
 }
 
 grpc::ServerUnaryReactor* FrontendService::Report(grpc::CallbackServerContext* context,
                                                   const v1::ReportRequest* request,
                                                   v1::ReportResponse*) {
-  calls_.Report(*request);
+  calls_.Report(*request, AskerOf(*context));
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   reactor->Finish(grpc::Status::OK);
   return reactor;
@@ -324,7 +333,8 @@ void FrontendService::AddHttp(AdminHttp* http) {
   add("/route/completion", [this](std::shared_ptr<HttpExchange> exchange) {
     HttpRouteBody(OpenAiCall::kCompletion, std::move(exchange));
   });
-  http->Handle("GET", "/v1/models", [this](const HttpRequest&) { return HttpModels(); });
+  http->Handle("GET", "/v1/models",
+               [this](const HttpRequest& request) { return HttpModels(request); });
   http->Handle("POST", "/report",
                [this](const HttpRequest& request) { return HttpReport(request); });
   http->Handle("GET", "/status", [this](const HttpRequest&) { return HttpStatus(); });
@@ -332,16 +342,18 @@ void FrontendService::AddHttp(AdminHttp* http) {
 
 void FrontendService::HttpRoute(std::shared_ptr<HttpExchange> exchange) {
   auto body = std::make_shared<const std::string>(exchange->TakeBody());
+  const RouteCalls::Asker asker = exchange->request().identity;
   RouteCalls::Callback answer = ToExchange(&calls_, std::move(exchange), PlainError);
   if (router_ == nullptr || body->size() <= kInlineBytesMax)
-    return HttpRouteNow(*body, std::move(answer));
-  router_->Run([this, body, answer] { HttpRouteNow(*body, answer); }, answer);
+    return HttpRouteNow(*body, std::move(answer), asker);
+  router_->Run([this, body, answer, asker] { HttpRouteNow(*body, answer, asker); }, answer);
 }
 
-void FrontendService::HttpRouteNow(const std::string& body, RouteCalls::Callback answer) {
+void FrontendService::HttpRouteNow(const std::string& body, RouteCalls::Callback answer,
+                                   const RouteCalls::Asker& asker) {
   absl::StatusOr<v1::RouteRequest> message = RouteRequestFromJson(body);
   if (!message.ok()) return answer(message.status());
-  calls_.Ask(*message, Duration::max(), std::move(answer));
+  calls_.Ask(*message, Duration::max(), std::move(answer), asker);
 }
 
 void FrontendService::HttpRouteBody(OpenAiCall call, std::shared_ptr<HttpExchange> exchange) {
@@ -352,14 +364,16 @@ void FrontendService::HttpRouteBody(OpenAiCall call, std::shared_ptr<HttpExchang
     if (absl::EqualsIgnoreCase(name, "x-kvatlas-tenant")) question.input.domain.tenant = value;
     if (absl::EqualsIgnoreCase(name, "x-kvatlas-session")) question.input.session_id = value;
   }
+  const RouteCalls::Asker asker = request.identity;
   auto body = std::make_shared<const std::string>(exchange->TakeBody());
   calls_.AskBody(call, std::move(body), std::move(question),
-                 ToExchange(&calls_, std::move(exchange), OpenAiError));
+                 ToExchange(&calls_, std::move(exchange), OpenAiError), asker);
 }
 
-HttpResponse FrontendService::HttpModels() const {
+HttpResponse FrontendService::HttpModels(const HttpRequest& request) const {
   std::set<std::string> models;
-  for (const Domain& domain : frontend_->Domains()) models.insert(domain.model);
+  for (const Domain& domain : frontend_->Domains())
+    if (calls_.tenancy().MayRoute(*request.identity, domain.tenant)) models.insert(domain.model);
   Json json = {{"object", "list"}, {"data", Json::array()}};
   for (const std::string& model : models)
     json["data"].push_back(
@@ -377,13 +391,13 @@ HttpResponse FrontendService::HttpReport(const HttpRequest& request) {
   v1::ReportRequest message;
   if (absl::Status bad = ReportFromJson(*json, &message); !bad.ok()) return PlainError(bad);
   message.set_decision_id(*id);
-  if (!calls_.GaveOut(*id))
+  if (!calls_.GaveOut(*id) || !calls_.IsOf(*id, request.identity))
     return PlainError(WithErrorCode(
         absl::NotFoundError("decision_id " + std::to_string(*id) +
                             " is none of this frontend's decisions: report the decision_id of an "
                             "answer of /route, to the frontend that gave it"),
         "decision_not_found"));
-  calls_.Report(message);
+  calls_.Report(message, request.identity);
   return {.body = "{}"};
 }
 

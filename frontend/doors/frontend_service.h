@@ -68,10 +68,12 @@ class FrontendService : public v1::Frontend::CallbackService {
  private:
   void HttpRoute(std::shared_ptr<HttpExchange> exchange);
   void HttpRouteBody(OpenAiCall call, std::shared_ptr<HttpExchange> exchange);
-  HttpResponse HttpModels() const;
+  HttpResponse HttpModels(const HttpRequest& request) const;
   HttpResponse HttpReport(const HttpRequest& request);
   HttpResponse HttpStatus() const;
-  void HttpRouteNow(const std::string& body, RouteCalls::Callback answer);
+  void HttpRouteNow(const std::string& body, RouteCalls::Callback answer,
+                    const RouteCalls::Asker& asker);
+  RouteCalls::Asker AskerOf(const grpc::CallbackServerContext& context) const;
 
   Frontend* const frontend_;
   const RouteCalls calls_;

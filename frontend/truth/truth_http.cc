@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "frontend/truth/truth_report.h"
+#include "indexer/service/security/security.h"
 #include "indexer/service/text_escape.h"
 
 namespace kvatlas {
@@ -33,18 +34,34 @@ size_t CountIn(const HttpRequest& request, std::string_view name, size_t otherwi
   return static_cast<size_t>(std::min<uint64_t>(value.value_or(otherwise), kShownMax));
 }
 
-HttpResponse Decision(const Truth& truth, const Clock& clock, const HttpRequest& request) {
+// A tenant's gateway sees that tenant's decisions; others are as unknown to it.
+bool Sees(const Security& security, const HttpRequest& request, const Domain& domain) {
+  const std::shared_ptr<const AccessPolicy> policy = security.policy();
+  if (policy == nullptr) return true;
+  PolicyTarget target;
+  target.tenant = domain.tenant;
+  return policy->Decide(*request.identity, Verb::kFeedback, target).allowed;
+}
+
+HttpResponse Decision(const Truth& truth, const Security& security, const Clock& clock,
+                      const HttpRequest& request) {
   constexpr std::string_view kPrefix = "/decisions/";
   if (request.path.size() <= kPrefix.size()) {
     Json json = {{"decisions", Json::array()}};
-    for (uint64_t id : truth.LatestDecisions(CountIn(request, "max", kDecisionsShown)))
+    for (uint64_t id : truth.LatestDecisions(CountIn(request, "max", kDecisionsShown))) {
+      if (security.enforces()) {
+        const std::optional<DecisionRecord> record = truth.Find(id);
+        if (!record.has_value() || !Sees(security, request, record->domain)) continue;
+      }
       json["decisions"].push_back(std::to_string(id));
+    }
     return {.body = json.dump() + "\n"};
   }
   const std::optional<uint64_t> id = Number(std::string_view(request.path).substr(kPrefix.size()));
   if (!id.has_value()) return HttpError(400, "a decision's id is a number");
   const std::optional<DecisionRecord> record = truth.Find(*id);
-  if (!record.has_value()) return HttpError(404, "no such decision, or it is forgotten");
+  if (!record.has_value() || !Sees(security, request, record->domain))
+    return HttpError(404, "no such decision, or it is forgotten");
   return {.body = DecisionJson(*record, clock.Now())};
 }
 
@@ -92,8 +109,9 @@ void AppendSeries(const Truth& truth, std::string* text) {
 }  // namespace
 
 void AddTruthHttp(Truth* truth, const Clock* clock, AdminHttp* http) {
-  const auto decision = [truth, clock](const HttpRequest& request) {
-    return Decision(*truth, *clock, request);
+  const auto decision = [truth, clock,
+                         security = Security::OfProcess()](const HttpRequest& request) {
+    return Decision(*truth, *security, *clock, request);
   };
   http->Handle("GET", "/decisions", decision);
   http->Handle("GET", "/decisions/*", decision);

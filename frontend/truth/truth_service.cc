@@ -5,6 +5,7 @@
 #include <string>
 
 #include "frontend/peers/wire.h"
+#include "indexer/service/grpc_guard.h"
 #include "indexer/transport/wire.h"
 
 namespace kvatlas {
@@ -43,11 +44,19 @@ void FillFinding(const KnownFinding& known, v1::Finding* out) {
 
 }  // namespace
 
-grpc::Status TruthService::GetDecision(grpc::ServerContext*, const v1::GetDecisionRequest* request,
+grpc::Status TruthService::GetDecision(grpc::ServerContext* context,
+                                       const v1::GetDecisionRequest* request,
                                        v1::Decision* response) {
   const std::optional<DecisionRecord> record = truth_->Find(request->decision_id());
-  if (!record.has_value())
-    return {grpc::StatusCode::NOT_FOUND, "no such decision, or it is forgotten"};
+  bool seen = record.has_value();
+  if (seen && security_->enforces()) {
+    PolicyTarget target;
+    target.tenant = record->domain.tenant;
+    seen = security_->policy()
+               ->Decide(*IdentityOf(security_.get(), *context), Verb::kFeedback, target)
+               .allowed;
+  }
+  if (!seen) return {grpc::StatusCode::NOT_FOUND, "no such decision, or it is forgotten"};
   ToProto(record->domain, response->mutable_domain());
   *response->mutable_route() = ToProto(record->result);
   response->set_age_ms(Milliseconds(clock_->Now() - record->at));

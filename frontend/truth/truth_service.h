@@ -5,8 +5,11 @@
 #ifndef KVATLAS_FRONTEND_TRUTH_TRUTH_SERVICE_H_
 #define KVATLAS_FRONTEND_TRUTH_TRUTH_SERVICE_H_
 
+#include <memory>
+
 #include "frontend/truth/truth.h"
 #include "indexer/base/clock.h"
+#include "indexer/service/security/security.h"
 #include "proto/kvatlas/v1/truth.grpc.pb.h"
 
 namespace kvatlas {
@@ -23,6 +26,7 @@ class TruthService : public v1::Truth::Service {
  private:
   Truth* const truth_;
   const Clock* const clock_;
+  const std::shared_ptr<Security> security_ = Security::OfProcess();
 };
 
 }  // namespace kvatlas

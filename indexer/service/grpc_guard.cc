@@ -35,6 +35,7 @@ constexpr std::array kMethodVerbs = {
     MethodVerb{"/kvatlas.v1.Hierarchy/Dump", Verb::kDump},
     MethodVerb{"/kvatlas.v1.Frontend/Route", Verb::kRoute},
     MethodVerb{"/kvatlas.v1.Frontend/Report", Verb::kFeedback},
+    MethodVerb{"/kvatlas.v1.Truth/Diagnose", Verb::kStatus},
     MethodVerb{"/kvatlas.v1.Truth/", Verb::kFeedback},
     MethodVerb{"/envoy.service.ext_proc.", Verb::kRoute},
     MethodVerb{"/kv_indexer.v1.KVIndexer/Apply", Verb::kPublish},

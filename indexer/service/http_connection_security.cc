@@ -96,11 +96,14 @@ std::optional<HttpResponse> HttpConnection::NotLetIn() {
   const std::string_view bearer = Bearer();
   const bool presented = !chain_pem_.empty() || !bearer.empty();
   request_.peer = peer_;
+  request_.token_counted = false;
   request_.identity = std::make_shared<Identity>();
   if (*route_->verb == Verb::kHealth) return std::nullopt;
   auto identity = security.Authenticate(chain_pem_, bearer);
   if (!identity.ok()) return Refused(identity.status(), presented);
   identity_ = *identity;
+  request_.token_counted = !bearer.empty() && identity_->role != IdentityRole::kAnonymous &&
+                           (chain_pem_.empty() || !security.Authenticate(chain_pem_, "").ok());
   request_.identity = identity_;
   if (absl::Status bad = security.CheckMethod(*identity_, *route_->verb, peer_); !bad.ok())
     return Refused(bad, presented);

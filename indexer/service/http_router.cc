@@ -44,7 +44,7 @@ Verb HttpVerbOf(std::string_view path) {
       {"/status", Verb::kStatus},        {"/peers", Verb::kStatus},
       {"/workers", Verb::kStatus},       {"/v1", Verb::kRoute},
       {"/route", Verb::kRoute},          {"/report", Verb::kFeedback},
-      {"/decisions", Verb::kFeedback},   {"/diagnosis", Verb::kFeedback},
+      {"/decisions", Verb::kFeedback},   {"/diagnosis", Verb::kStatus},
       {"/query", Verb::kQuery},          {"/query_by_hash", Verb::kQuery},
       {"/explain", Verb::kDump},         {"/dump", Verb::kDump},
       {"/global_view", Verb::kDump},     {"/snapshot", Verb::kSnapshot},

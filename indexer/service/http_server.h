@@ -66,7 +66,8 @@ struct HttpRequest {
   std::string target = {};
   // Who asks, by certificate or token; anonymous where nothing is asked. Never null in a handler.
   std::shared_ptr<const Identity> identity = nullptr;
-  std::string peer = {};  // its address, where there is a policy
+  std::string peer = {};       // its address, where there is a policy
+  bool token_counted = false;  // the bearer token is ours, and for nobody else
 
   // The first value of `name` in the query, decoded.
   std::optional<std::string> Param(std::string_view name) const;

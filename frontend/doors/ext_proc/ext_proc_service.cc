@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "indexer/service/grpc_guard.h"
 #include "indexer/service/grpc_status.h"
 
 namespace kvatlas {
@@ -124,9 +125,19 @@ ExtProcService::ExtProcService(PickerStreamOptions options, Picker* picker, Metr
 
 ExtProcService::~ExtProcService() { picker_->WaitIdle(); }
 
-Reactor* ExtProcService::Process(grpc::CallbackServerContext*) {
+Reactor* ExtProcService::Process(grpc::CallbackServerContext* context) {
   streams_.Increment();
-  return new Call(options_, picker_, this);
+  if (!tenancy_.enforces()) return new Call(options_, picker_, this);
+  PickerStreamOptions options = options_;
+  options.tenant_of = [this, asker = IdentityOf(&tenancy_.security(), *context)](
+                          const std::string& claimed) -> absl::StatusOr<std::string> {
+    absl::StatusOr<std::string> tenant = tenancy_.TenantOf(*asker, claimed);
+    if (!tenant.ok() || !tenancy_.Salted(*tenant, "")) return tenant;
+    return absl::FailedPreconditionError(
+        "prompts of this tenant are salted, and a salt cannot be put into a body that Envoy passes "
+        "on: send them through kvatlas's proxy, or route by its gRPC and HTTP interfaces");
+  };
+  return new Call(options, picker_, this);
 }
 
 void ExtProcService::Picked(bool by_prompt) { (by_prompt ? by_prompt_ : by_turns_).Increment(); }

@@ -17,6 +17,7 @@
 #include "frontend/doors/ext_proc/external_processor.grpc.pb.h"
 #include "frontend/doors/ext_proc/picker.h"
 #include "frontend/doors/ext_proc/picker_stream.h"
+#include "frontend/doors/tenancy.h"
 #include "indexer/base/mutex.h"
 #include "indexer/service/metrics.h"
 
@@ -41,6 +42,7 @@ class ExtProcService : public ext_proc::ExternalProcessor::CallbackService,
   void NotReached() override;
 
   const PickerStreamOptions options_;
+  const Tenancy tenancy_;
   Picker* const picker_;
   Metrics* const metrics_;
   Counter streams_;

@@ -184,6 +184,11 @@ void PickerStream::OnRequestHeaders(const ext_proc::HttpHeaders& headers) {
   }
   input_.call = *call;
   input_.tenant = ValueIn(headers.headers(), kTenantHeader);
+  if (options_.tenant_of != nullptr) {
+    absl::StatusOr<std::string> tenant = options_.tenant_of(input_.tenant);
+    if (!tenant.ok()) return Refuse(ToClientError(tenant.status()));
+    input_.tenant = *std::move(tenant);
+  }
   input_.session_id = ValueIn(headers.headers(), kSessionHeader);
   state_ = Request::kCollecting;
   if (duplex()) return;

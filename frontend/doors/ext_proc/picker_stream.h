@@ -31,6 +31,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "frontend/doors/ext_proc/external_processor.pb.h"
 #include "frontend/doors/ext_proc/picker.h"
 #include "frontend/prompt/openai/usage_reader.h"
@@ -60,6 +61,8 @@ struct PickerStreamOptions {
   size_t body_bytes_max = 10 << 20;
   // Of proxies that do not say it in their first message.
   ext_proc::BodySendMode mode_unsaid = ext_proc::FULL_DUPLEX_STREAMED;
+  // The tenant that counts of the one that the header claims, or why none; empty: what is claimed.
+  std::function<absl::StatusOr<std::string>(const std::string& claimed)> tenant_of = nullptr;
 };
 
 // What became of streams.

@@ -13,6 +13,8 @@ namespace {
 
 constexpr Duration kForever = std::chrono::hours(1);
 constexpr Duration kQueueWaitMax = std::chrono::minutes(1);
+// Decisions whose asker is remembered; who reports on an older one is not heard.
+constexpr size_t kOwnersMax = 1 << 16;
 
 // A tenth of what is left is for the way back.
 Duration Within(Duration wanted, Duration left) {
@@ -27,7 +29,64 @@ void BoundQueueWait(const Frontend& frontend, Duration left, RouteInput* input) 
 
 }  // namespace
 
-void RouteCalls::Ask(const v1::RouteRequest& request, Duration left, Callback callback) const {
+// The tenant that counts, and in the place of the caller's salt the tenant's, which goes to `salt` too.
+absl::Status RouteCalls::Admit(const Identity& asker, v1::RouteRequest* request,
+                               std::string* salt) const {
+  absl::StatusOr<std::string> tenant = tenancy_.TenantOf(asker, request->domain().tenant());
+  if (!tenant.ok()) return tenant.status();
+  request->mutable_domain()->set_tenant(*tenant);
+  std::string* const callers = request->has_chat()   ? request->mutable_chat()->mutable_cache_salt()
+                               : request->has_text() ? request->mutable_text()->mutable_cache_salt()
+                               : request->has_tokens()
+                                   ? request->mutable_tokens()->mutable_cache_salt()
+                                   : nullptr;
+  if (callers == nullptr) {
+    if (request->sequence_hashes_size() == 0 || !tenancy_.Salted(*tenant, "")) {
+      return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError(
+        "prompts of this tenant are salted here: send tokens, text or chat in the place of "
+        "sequence_hashes");
+  }
+  if (!tenancy_.Salted(*tenant, *callers)) return absl::OkStatus();
+  *salt = tenancy_.SaltOf(*tenant, request->domain().model(), *callers);
+  *callers = *salt;
+  return absl::OkStatus();
+}
+
+RouteCalls::Callback RouteCalls::Salting(std::string salt, const Asker& asker,
+                                         Callback callback) const {
+  return [this, salt = std::move(salt), owner = asker->Text(),
+          callback = std::move(callback)](absl::StatusOr<v1::RouteResponse> answer) {
+    if (answer.ok()) {
+      answer->set_cache_salt(salt);
+      MutexLock lock(&mutex_);
+      if (owned_.size() >= kOwnersMax) {
+        owners_.erase(owned_.front());
+        owned_.pop_front();
+      }
+      owners_[answer->decision_id()] = owner;
+      owned_.push_back(answer->decision_id());
+    }
+    callback(std::move(answer));
+  };
+}
+
+void RouteCalls::Ask(const v1::RouteRequest& request, Duration left, Callback callback,
+                     const Asker& asker) const {
+  if (asker == nullptr || !tenancy_.enforces())
+    return AskAdmitted(request, left, std::move(callback));
+  v1::RouteRequest admitted = request;
+  std::string salt;
+  if (absl::Status bad = Admit(*asker, &admitted, &salt); !bad.ok()) {
+    count_(bad);
+    return callback(std::move(bad));
+  }
+  AskAdmitted(admitted, left, Salting(std::move(salt), asker, std::move(callback)));
+}
+
+void RouteCalls::AskAdmitted(const v1::RouteRequest& request, Duration left,
+                             Callback callback) const {
   absl::StatusOr<RouteInput> input = FromProto(request);
   if (input.ok() && request.has_text() + request.has_chat() + request.has_tokens() +
                             (request.sequence_hashes_size() > 0) >
@@ -77,7 +136,8 @@ void RouteCalls::AskPrompt(const v1::RouteRequest& request, RouteInput input, Du
                  Told(std::move(callback)));
 }
 
-void RouteCalls::Ask(const v1::RouteChatRequest& request, Duration left, Callback callback) const {
+void RouteCalls::Ask(const v1::RouteChatRequest& request, Duration left, Callback callback,
+                     const Asker& asker) const {
   PromptQuestion question;
   question.input.domain.tenant = request.tenant();
   question.return_tokens = request.return_tokens();
@@ -90,11 +150,22 @@ void RouteCalls::Ask(const v1::RouteChatRequest& request, Duration left, Callbac
   }
   BoundQueueWait(*frontend_, left, &question.input);
   AskBody(OpenAiCall::kEither, std::make_shared<const std::string>(request.body()),
-          std::move(question), std::move(callback));
+          std::move(question), std::move(callback), asker);
 }
 
 void RouteCalls::AskBody(OpenAiCall call, std::shared_ptr<const std::string> body,
-                         PromptQuestion question, Callback callback) const {
+                         PromptQuestion question, Callback callback, const Asker& asker) const {
+  if (asker != nullptr && tenancy_.enforces()) {
+    absl::StatusOr<std::string> tenant = tenancy_.TenantOf(*asker, question.input.domain.tenant);
+    absl::StatusOr<std::string> salt =
+        tenant.ok() ? tenancy_.PutSalt(*tenant, &body) : absl::StatusOr<std::string>(tenant);
+    if (!salt.ok()) {
+      count_(salt.status());
+      return callback(salt.status());
+    }
+    question.input.domain.tenant = *std::move(tenant);
+    callback = Salting(*std::move(salt), asker, std::move(callback));
+  }
   if (router_ == nullptr) {
     absl::Status none = AboutTokenizer(absl::NotFoundError("no tokenizer: this frontend has none"));
     count_(none);
@@ -134,8 +205,17 @@ void RouteCalls::Release(uint64_t decision_id) const {
   frontend_->Report(decision_id, {.abandoned = true});
 }
 
-void RouteCalls::Report(const v1::ReportRequest& request) const {
+bool RouteCalls::IsOf(uint64_t decision_id, const Asker& asker) const {
+  if (asker == nullptr || !tenancy_.enforces() || asker->role == IdentityRole::kOperator)
+    return true;
+  MutexLock lock(&mutex_);
+  const auto found = owners_.find(decision_id);
+  return found != owners_.end() && found->second == asker->Text();
+}
+
+void RouteCalls::Report(const v1::ReportRequest& request, const Asker& asker) const {
   count_report_();
+  if (!IsOf(request.decision_id(), asker)) return;
   frontend_->Report(request.decision_id(), FromProto(request));
 }
 

@@ -7,14 +7,17 @@
 #ifndef KVATLAS_FRONTEND_DOORS_GRPC_ROUTE_CALLS_H_
 #define KVATLAS_FRONTEND_DOORS_GRPC_ROUTE_CALLS_H_
 
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "frontend/doors/tenancy.h"
 #include "frontend/prompt/openai/openai_request.h"
 #include "frontend/prompt/prompt_router.h"
 #include "frontend/route/frontend.h"
@@ -38,17 +41,27 @@ class RouteCalls {
         count_report_(std::move(count_report)) {}
 
   // `left`: until the caller itself gives up.
-  void Ask(const v1::RouteRequest& request, Duration left, Callback callback) const;
-  void Ask(const v1::RouteChatRequest& request, Duration left, Callback callback) const;
+  // `asker` decides the tenant, which may be another than the request's, or none (PERMISSION_DENIED); null: nothing is asked.
+  using Asker = std::shared_ptr<const Identity>;
+  void Ask(const v1::RouteRequest& request, Duration left, Callback callback,
+           const Asker& asker = nullptr) const;
+  void Ask(const v1::RouteChatRequest& request, Duration left, Callback callback,
+           const Asker& asker = nullptr) const;
   void AskBody(OpenAiCall call, std::shared_ptr<const std::string> body, PromptQuestion question,
-               Callback callback) const;
+               Callback callback, const Asker& asker = nullptr) const;
+  const Tenancy& tenancy() const { return tenancy_; }
 
   void Release(uint64_t decision_id) const;
   // Ids count up from a random one: between the first and the last that was given out here.
   bool GaveOut(uint64_t decision_id) const;
-  void Report(const v1::ReportRequest& request) const;
+  // Of another asker's decision: passed over, as of one that is unknown.
+  void Report(const v1::ReportRequest& request, const Asker& asker = nullptr) const;
+  bool IsOf(uint64_t decision_id, const Asker& asker) const;
 
  private:
+  void AskAdmitted(const v1::RouteRequest& request, Duration left, Callback callback) const;
+  absl::Status Admit(const Identity& asker, v1::RouteRequest* request, std::string* salt) const;
+  Callback Salting(std::string salt, const Asker& asker, Callback callback) const;
   void AskPrompt(const v1::RouteRequest& request, RouteInput input, Duration left,
                  Callback callback) const;
   PromptRouter::Callback Told(Callback callback) const;
@@ -58,7 +71,11 @@ class RouteCalls {
   PromptRouter* const router_;
   const Count count_;
   const std::function<void()> count_report_;
+  const Tenancy tenancy_;
   mutable Mutex mutex_;
+  // Whose the latest decisions are, where there is a policy.
+  mutable std::unordered_map<uint64_t, std::string> owners_ ABSL_GUARDED_BY(mutex_);
+  mutable std::deque<uint64_t> owned_ ABSL_GUARDED_BY(mutex_);  // the oldest first
   mutable std::optional<std::pair<uint64_t, uint64_t>> given_out_ ABSL_GUARDED_BY(mutex_);
 };
 

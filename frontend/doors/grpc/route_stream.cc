@@ -18,7 +18,8 @@ uint32_t MillisecondsOf(Duration duration) {
 
 }  // namespace
 
-RouteStreamReactor::RouteStreamReactor(const RouteCalls* calls) : calls_(calls) {
+RouteStreamReactor::RouteStreamReactor(const RouteCalls* calls, RouteCalls::Asker asker)
+    : calls_(calls), asker_(std::move(asker)) {
   StartRead(&request_);
 }
 
@@ -51,13 +52,13 @@ void RouteStreamReactor::Ask() {
   };
   switch (request_.question_case()) {
     case v1::RouteStreamRequest::kReport:
-      calls_->Report(request_.report());
+      calls_->Report(request_.report(), asker_);
       break;
     case v1::RouteStreamRequest::kRoute:
-      calls_->Ask(request_.route(), Duration::max(), answer);
+      calls_->Ask(request_.route(), Duration::max(), answer, asker_);
       break;
     case v1::RouteStreamRequest::kChat:
-      calls_->Ask(request_.chat(), Duration::max(), answer);
+      calls_->Ask(request_.chat(), Duration::max(), answer, asker_);
       break;
     default:
       answer(absl::InvalidArgumentError("no question: neither route nor chat nor report"));

@@ -37,7 +37,7 @@ class RouteStreamReactor
     : public grpc::ServerBidiReactor<v1::RouteStreamRequest, v1::RouteStreamResponse> {
  public:
   // `calls` outlives it.
-  explicit RouteStreamReactor(const RouteCalls* calls);
+  explicit RouteStreamReactor(const RouteCalls* calls, RouteCalls::Asker asker = nullptr);
 
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
@@ -59,6 +59,7 @@ class RouteStreamReactor
   void Do(const Next& next);
 
   const RouteCalls* const calls_;
+  const RouteCalls::Asker asker_;
   v1::RouteStreamRequest request_;  // of whoever reads
   Mutex mutex_;
   bool reading_ ABSL_GUARDED_BY(mutex_) = true;

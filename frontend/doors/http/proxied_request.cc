@@ -49,7 +49,12 @@ void ProxiedRequest::Start() {
             " is not passed on to engines. Passed on are: ", parts_->options().paths.ToString())),
         "unknown_url"));
   }
+  if (!refused_.ok()) return Refuse(refused_);
   if (message_.method == "GET" && path == "/v1/models") return AnswerModels();
+  if (call_.has_value()) {
+    const auto salt = parts_->tenancy().PutSalt(tenant_, &message_.body);
+    if (!salt.ok()) return Refuse(salt.status());
+  }
   Choose();
 }
 
@@ -79,12 +84,15 @@ void ProxiedRequest::ReadHead() {
   message_.target = request.target;
   for (const auto& field : request.headers) {
     const bool ours = SameHeader(field.first, "host") ||
+                      (request.token_counted && SameHeader(field.first, "authorization")) ||
+                      SameHeader(field.first, "x-kvatlas-tenant") ||
                       SameHeader(field.first, "content-length") ||
                       SameHeader(field.first, kPrefillerHeader) || IsHopByHop(field.first, hops);
     if (!ours) message_.headers.push_back(field);
   }
   tenant_ = HeaderOf(request.headers, "x-kvatlas-tenant");
   if (tenant_.empty()) tenant_ = parts_->options().tenant;
+  if (parts_->tenancy().enforces()) ReadTenant(request);
   session_ = HeaderOf(request.headers, "x-kvatlas-session");
   call_ = OpenAiCallOf(message_.method, request.path);
   any_engine_ = message_.method != "POST";
@@ -94,6 +102,14 @@ void ProxiedRequest::ReadHead() {
     return;
   form_model_ = MultipartModel(type, *message_.body);
   any_engine_ = !form_model_.has_value();
+}
+
+// Of the credential; what the policy does not allow is refused before anything is asked.
+void ProxiedRequest::ReadTenant(const HttpRequest& request) {
+  const Tenancy& tenancy = parts_->tenancy();
+  absl::StatusOr<std::string> tenant = tenancy.TenantOf(*request.identity, tenant_);
+  refused_ = tenant.status();
+  if (tenant.ok()) tenant_ = *std::move(tenant);
 }
 
 // ---- Choosing ----

@@ -48,6 +48,7 @@ class ProxiedRequest final : public UpstreamTry::Owner,
 
  private:
   void ReadHead();
+  void ReadTenant(const HttpRequest& request);
   // The fleet's list; one engine's own answer where none of them lists any.
   void AnswerModels();
   void OnModels(const std::string& authorization, std::optional<std::string> list);
@@ -74,6 +75,7 @@ class ProxiedRequest final : public UpstreamTry::Owner,
   std::optional<std::string> form_model_;  // of a form
   bool any_engine_ = false;                // the request names no model
   std::string tenant_;
+  absl::Status refused_;  // its tenant
   std::string session_;
 
   std::shared_ptr<UpstreamTry> try_;

@@ -20,6 +20,7 @@
 #include "absl/base/thread_annotations.h"
 #include "frontend/doors/http/proxy.h"
 #include "frontend/doors/route_metrics.h"
+#include "frontend/doors/tenancy.h"
 #include "frontend/peers/engine_call.h"
 #include "frontend/prompt/prompt_router.h"
 #include "frontend/route/frontend.h"
@@ -37,6 +38,7 @@ class ProxyParts {
   const ProxyOptions& options() const { return options_; }
   Frontend* frontend() const { return frontend_; }
   PromptRouter* router() const { return router_; }
+  const Tenancy& tenancy() const { return tenancy_; }
 
   EnginePool* PoolOf(boost::asio::io_context* io);
   void ClosePools();
@@ -73,6 +75,7 @@ class ProxyParts {
   const ProxyOptions options_;
   Frontend* const frontend_;
   PromptRouter* const router_;
+  const Tenancy tenancy_;
   std::atomic<size_t> turn_{0};
   struct Models {
     std::string authorization;

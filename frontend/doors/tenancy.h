@@ -1,0 +1,63 @@
+// For which tenant is a request, and what keeps its prompts apart from other tenants'?
+//
+// *Tenant*: that of the credential, if it is bound to one; else the one that is claimed (a field, x-kvatlas-tenant), if a rule of the
+// policy allows it to this identity; else, where nothing is claimed and the rules name exactly one, that one. Anything else is
+// PERMISSION_DENIED, in the same words whether the tenant exists or not. Without a policy: what is claimed.
+//
+// *Salt*: of a tenant with a "salt" in the policy, the engine's request carries
+//   cache_salt = hex(HMAC-SHA-256(salt, "kvatlas-tenant" 0 tenant 0 model 0 the caller's cache_salt))[0..32)
+// and the route's hashes are made with it. So equal prompts of two tenants have other hashes in the index and in
+// the engine, nobody outside can compute them, and no time to first token tells of another tenant's prompts. The caller's own salt is mixed in and never passed on
+// as it is. A tenant with "public_prefixes" whose caller gives no salt is not salted: it shares its prompts with
+// everybody, by choice. An engine has to take `cache_salt` (vLLM and SGLang do).
+//
+// *Threads*: any.
+
+#ifndef KVATLAS_FRONTEND_DOORS_TENANCY_H_
+#define KVATLAS_FRONTEND_DOORS_TENANCY_H_
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "indexer/service/security/security.h"
+
+namespace kvatlas {
+
+class Tenancy {
+ public:
+  explicit Tenancy(std::shared_ptr<Security> security = Security::OfProcess())
+      : security_(std::move(security)) {}
+
+  bool enforces() const { return security_->enforces(); }
+  Security& security() const { return *security_; }
+
+  absl::StatusOr<std::string> TenantOf(const Identity& identity, std::string_view claimed) const;
+
+  // May it send requests for this tenant? Not audited.
+  bool MayRoute(const Identity& identity, const std::string& tenant) const;
+  // May this identity see what belongs to `tenant`: a decision, a receipt?
+  bool Sees(const Identity& identity, const std::string& tenant) const;
+
+  // Is there a salt that the engine's request must carry, whatever the caller says?
+  bool Salted(std::string_view tenant, std::string_view callers_salt) const;
+  // What the request carries as cache_salt: the caller's, unless the tenant is salted.
+  std::string SaltOf(std::string_view tenant, std::string_view model,
+                     std::string_view callers_salt) const;
+
+  // The same in the body of an OpenAI request, which has exactly one "cache_salt" afterwards; returns it. INVALID_ARGUMENT: not
+  // a JSON object. Empty, and the body stays as it is, where the tenant is not salted.
+  absl::StatusOr<std::string> PutSalt(std::string_view tenant,
+                                      std::shared_ptr<const std::string>* body) const;
+
+ private:
+  bool Allowed(const Identity& identity, Verb verb, const std::string& tenant) const;
+
+  const std::shared_ptr<Security> security_;
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_FRONTEND_DOORS_TENANCY_H_
