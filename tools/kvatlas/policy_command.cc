@@ -1,7 +1,5 @@
 // policy: checks a policy file, explains a decision, makes a token.
 
-#include <openssl/rand.h>
-
 #include <algorithm>
 #include <optional>
 #include <string>
@@ -9,7 +7,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "indexer/service/nearest_name.h"
 #include "indexer/service/security/policy.h"
@@ -114,14 +111,7 @@ int Token(Command* command, const NewToken& wanted) {
   if (!identity.ok()) {
     return command->Usage("--identity: " + std::string(identity.status().message()));
   }
-  unsigned char bytes[32];
-  if (RAND_bytes(bytes, sizeof(bytes)) != 1) {
-    return command->Fail(absl::InternalError("no random bytes"));
-  }
-  std::string token;
-  absl::WebSafeBase64Escape(absl::string_view(reinterpret_cast<const char*>(bytes), sizeof(bytes)),
-                            &token);
-  while (!token.empty() && token.back() == '=') token.pop_back();
+  const std::string token = NewBearerToken();
   std::string line = absl::StrCat("sha256:", TokenHash(token), " ", wanted.identity);
   for (const auto& [name, value] :
        {std::pair("tenant", wanted.tenant), std::pair("name", wanted.name),

@@ -1,7 +1,10 @@
 #include "tools/serve/serve.h"
 
+#include <stdlib.h>
+
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
@@ -40,6 +43,9 @@
 #include "indexer/service/log.h"
 #include "indexer/service/memory_watch.h"
 #include "indexer/service/metrics.h"
+#include "indexer/service/security/pki.h"
+#include "indexer/service/security/security.h"
+#include "indexer/service/security/tokens.h"
 #include "indexer/service/service_main.h"
 #include "tools/serve/engine_finder.h"
 #include "tools/serve/engine_fleet.h"
@@ -65,6 +71,7 @@ struct Flags {
   std::string parents;
   std::vector<std::string> engine_addresses = EngineAddresses::Default();
   std::string memory_budget;
+  bool secure = false;
   LeafOptions leaf;
   FrontendOptions frontend;
   ProxyOptions proxy;
@@ -91,6 +98,10 @@ void Declare(FlagSet& flags, Flags* f) {
   flags.Add("leaf_http", &f->leaf.http, "for the leaf's /query, /workers and the like").Listens();
   flags.Add("leaf_grpc", &f->leaf.grpc, "for the leaf's gRPC: publishers, other frontends")
       .Listens();
+  flags.Group("Security");
+  flags.Add("secure", &f->secure,
+            "a throw-away CA and a token: every port by TLS, and only with the token or a "
+            "certificate; for a trial, where --tls_cert and --access_policy are not given");
   flags.Group("Routing");
   flags.AddChoice("policy", &f->frontend.policy, "by what a worker is chosen", PolicyNames());
   flags.Add("threads", &f->proxy.io_threads, "threads that pass requests on", 1u, 256u);
@@ -107,8 +118,8 @@ void Declare(FlagSet& flags, Flags* f) {
   AddMemoryFlag(flags, &f->memory_budget);
   flags.Example("kvatlas serve --engine http://10.0.0.1:8000 --engine http://10.0.0.2:8000",
                 "two engines, whose events come from port 5557 of their hosts");
-  flags.Example("kvatlas serve --engines_file engines.txt --listen 0.0.0.0:8000",
-                "engines that come and go, clients from elsewhere");
+  flags.Example("kvatlas serve --engines_file engines.txt --listen 0.0.0.0:8000 --secure",
+                "engines that come and go, clients from elsewhere, by TLS and a token");
 }
 
 // For people, beside the log: with the time, on standard error, since standard output has the ready line for scripts.
@@ -231,9 +242,9 @@ class Server {
     if (bad.ok()) bad = OfFlag("http", http.Start());
     if (bad.ok()) bad = OfFlag("listen", proxy.Start());
     if (!bad.ok()) return service_.Fail(bad);
-    SayLine(false,
-            absl::StrCat("clients: http://", proxy.address().ToString(), "/v1   state: http://",
-                         http.address().ToString(), "/status   engines: ", list_.engines().size()));
+    SayLine(false, absl::StrCat("clients: ", Scheme(), proxy.address().ToString(),
+                                "/v1   state: ", Scheme(), http.address().ToString(),
+                                "/status   engines: ", list_.engines().size()));
     // The first look at the engines is over before others are told that this is ready.
     const Time started = Clock::Real().Now();
     do {
@@ -281,6 +292,10 @@ class Server {
     return 0;
   }
 
+  static const char* Scheme() {
+    return Security::OfProcess()->tls() == nullptr ? "http://" : "https://";
+  }
+
   void RefreshEngines() {
     const absl::StatusOr<bool> changed = list_.Refresh(Clock::Real().Now());
     if (!changed.ok()) {
@@ -323,6 +338,55 @@ class Server {
   std::optional<bool> ready_;
 };
 
+// A CA, a policy and a token in a folder that goes with the process.
+class TrialSecurity {
+ public:
+  ~TrialSecurity() {
+    std::error_code ignored;
+    if (!directory_.empty()) std::filesystem::remove_all(directory_, ignored);
+  }
+
+  absl::Status Start(const std::string& cell) {
+    if (Security::OfProcess()->tls() != nullptr) {
+      return absl::InvalidArgumentError("the certificate of --tls_cert counts: give one of both");
+    }
+    std::string directory = std::filesystem::temp_directory_path() / "kvatlas-serve-XXXXXX";
+    if (mkdtemp(directory.data()) == nullptr) {
+      return absl::UnavailableError("no folder for its files can be made in " + directory);
+    }
+    directory_ = directory;
+    absl::StatusOr<Pki> pki = Pki::Create(directory_ + "/pki", "kvatlas.local");
+    if (!pki.ok()) return pki.status();
+    if (absl::Status bad = pki->WriteExamplePolicy(); !bad.ok()) return bad;
+    absl::StatusOr<TlsPaths> own = pki->Issue({.identity = "leaf/" + cell + "/-"});
+    if (!own.ok()) return own.status();
+    const absl::StatusOr<TlsPaths> me = pki->Issue({.identity = "operator/me"});
+    if (!me.ok()) return me.status();
+    const std::string token = NewBearerToken();
+    const std::string token_path = directory_ + "/token";
+    absl::Status bad = WriteSecretFile(token_path, token);
+    bad.Update(WriteSecretFile(directory_ + "/tokens",
+                               "sha256:" + TokenHash(token) + " operator/me name=trial\n"));
+    if (!bad.ok()) return bad;
+    SecurityOptions options;
+    options.process = "kvatlas-serve";
+    options.tls = *std::move(own);
+    options.policy = pki->policy_path();
+    options.tokens.tokens = directory_ + "/tokens";
+    absl::StatusOr<std::shared_ptr<Security>> security = Security::Start(std::move(options));
+    if (!security.ok()) return security.status();
+    Security::SetOfProcess(*std::move(security));
+    SayLine(false, absl::StrCat("secure: clients need --cacert ", pki->ca_path(),
+                                " and -H \"Authorization: Bearer $(cat ", token_path, ")\""));
+    SayLine(false, absl::StrCat("secure: kvatlas needs --tls_ca=", pki->ca_path(), " --token=@",
+                                token_path));
+    return absl::OkStatus();
+  }
+
+ private:
+  std::string directory_;
+};
+
 }  // namespace
 
 int RunServe(const std::vector<std::string>& arguments) {
@@ -335,6 +399,9 @@ int RunServe(const std::vector<std::string>& arguments) {
   service.Start(static_cast<int>(argv.size()), argv.data());
   absl::StatusOr<EngineList> list = EnginesOf(flags);
   absl::Status bad = list.status();
+  TrialSecurity trial;
+  if (bad.ok() && flags.secure && !service.checking())
+    bad = OfFlag("secure", trial.Start(flags.leaf.cell));
   absl::StatusOr<EngineReach> reach = list.ok() ? ReachOf(flags, *list) : EngineReach();
   if (bad.ok()) bad = reach.status();
   absl::StatusOr<std::unique_ptr<ModelRegistry>> models = ModelRegistry::FromFlag(flags.models);

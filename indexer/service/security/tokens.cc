@@ -1,16 +1,20 @@
 #include "indexer/service/security/tokens.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <openssl/core_names.h>
 #include <openssl/crypto.h>
 #include <openssl/ecdsa.h>
 #include <openssl/err.h>
 #include <openssl/evp.h>
 #include <openssl/param_build.h>
+#include <openssl/rand.h>
 #include <openssl/rsa.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <ctime>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -433,6 +437,26 @@ absl::StatusOr<std::shared_ptr<const Tokens>> Tokens::Read(const TokenFiles& fil
   }
   return std::shared_ptr<const Tokens>(
       std::make_shared<FileTokens>(std::move(listed), std::move(keys), files));
+}
+
+std::string NewBearerToken() {
+  unsigned char bytes[32];
+  if (RAND_bytes(bytes, sizeof(bytes)) != 1) std::abort();
+  std::string token;
+  absl::WebSafeBase64Escape(absl::string_view(reinterpret_cast<const char*>(bytes), sizeof(bytes)),
+                            &token);
+  while (!token.empty() && token.back() == '=') token.pop_back();
+  return token;
+}
+
+absl::Status WriteSecretFile(const std::string& path, std::string_view text) {
+  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  const bool ok =
+      fd >= 0 && write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  const int error = errno;
+  if (fd >= 0) close(fd);
+  if (ok) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("cannot write ", path, ": ", strerror(error)));
 }
 
 std::string TokenHash(std::string_view token) { return absl::BytesToHexString(Sha256(token)); }
