@@ -37,12 +37,12 @@
 namespace kvatlas {
 
 struct SecurityOptions {
-  std::string process;  // for the audit log
-  TlsPaths tls;
-  std::string policy;  // path; empty: everything is allowed
-  TokenFiles tokens;
-  std::string audit_log;  // path; empty: none
-  bool insecure = false;  // may listen beyond loopback without TLS and policy
+  std::string process = {};  // for the audit log
+  TlsPaths tls = {};
+  std::string policy = {};  // path; empty: everything is allowed
+  TokenFiles tokens = {};
+  std::string audit_log = {};  // path; empty: none
+  bool insecure = false;       // may listen beyond loopback without TLS and policy
   Duration look_every = std::chrono::milliseconds(500);
 };
 

@@ -33,9 +33,9 @@ struct ssl_ctx_st;  // SSL_CTX
 namespace kvatlas {
 
 struct TlsPaths {
-  std::string certificate;
-  std::string key;
-  std::string ca;
+  std::string certificate = {};
+  std::string key = {};
+  std::string ca = {};
 
   bool any() const { return !certificate.empty() || !key.empty() || !ca.empty(); }
 };

@@ -23,10 +23,10 @@
 namespace kvatlas {
 
 struct TokenFiles {
-  std::string tokens;  // paths; empty: none
-  std::string jwks;
-  std::string jwt_issuer;    // required with `jwks`
-  std::string jwt_audience;  // likewise
+  std::string tokens = {};  // paths; empty: none
+  std::string jwks = {};
+  std::string jwt_issuer = {};    // required with `jwks`
+  std::string jwt_audience = {};  // likewise
 };
 
 class Tokens {
