@@ -98,6 +98,8 @@ class Cluster {
   // Every process with its addresses, a line each.
   std::string Describe() const;
   const std::string& logs() const { return logs_; }
+  // Of a cluster that is secure; else null.
+  const Pki* pki() const { return pki_.get(); }
   // The logs stay when the cluster goes.
   void KeepLogs() { keep_logs_ = true; }
 
