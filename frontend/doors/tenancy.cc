@@ -52,6 +52,12 @@ absl::StatusOr<std::string> Tenancy::TenantOf(const Identity& identity,
   return tenant;
 }
 
+std::string Tenancy::PoolOf(const std::string& tenant) const {
+  const std::shared_ptr<const AccessPolicy> policy = security_->policy();
+  const PolicyTenant* const found = policy == nullptr ? nullptr : policy->Tenant(tenant);
+  return found == nullptr ? tenant : found->pool.value_or(tenant);
+}
+
 bool Tenancy::Allowed(const Identity& identity, Verb verb, const std::string& tenant) const {
   const std::shared_ptr<const AccessPolicy> policy = security_->policy();
   if (policy == nullptr) return true;

@@ -11,6 +11,9 @@
 // as it is. A tenant with "public_prefixes" whose caller gives no salt is not salted: it shares its prompts with
 // everybody, by choice. An engine has to take `cache_salt` (vLLM and SGLang do).
 //
+// *Pool*: tenants whose requests the same engines serve name the tenant of these engines' domains as their "pool"; their salts keep them
+// apart there. Without one a tenant has engines of its own.
+//
 // *Threads*: any.
 
 #ifndef KVATLAS_FRONTEND_DOORS_TENANCY_H_
@@ -35,6 +38,9 @@ class Tenancy {
   Security& security() const { return *security_; }
 
   absl::StatusOr<std::string> TenantOf(const Identity& identity, std::string_view claimed) const;
+
+  // The tenant of the domains whose engines serve `tenant`: its own, unless the policy gives it a "pool".
+  std::string PoolOf(const std::string& tenant) const;
 
   // May it send requests for this tenant? Not audited.
   bool MayRoute(const Identity& identity, const std::string& tenant) const;

@@ -33,7 +33,7 @@ class TenancyTest : public testing::Test {
       "tenants": {"x": {"salt": "@)" << salt
                                          << R"("},
                   "y": {"salt": "@)" << salt
-                                         << R"("},
+                                         << R"(", "pool": ""},
                   "open": {"salt": "@)" << salt
                                          << R"(", "public_prefixes": true}}})";
     SecurityOptions options;
@@ -84,6 +84,12 @@ TEST_F(TenancyTest, WithoutAPolicyTheClaimCounts) {
   EXPECT_EQ(*open.TenantOf({}, "any"), "any");
   EXPECT_EQ(open.SaltOf("x", "m", "mine"), "mine");
   EXPECT_TRUE(open.Sees({}, "any"));
+}
+
+TEST_F(TenancyTest, TenantsOfAPoolAreServedByItsEngines) {
+  EXPECT_EQ(tenancy_->PoolOf("x"), "x");
+  EXPECT_EQ(tenancy_->PoolOf("y"), "");
+  EXPECT_EQ(tenancy_->PoolOf("unknown"), "unknown");
 }
 
 TEST_F(TenancyTest, SaltsDifferByTenantModelAndCaller) {

@@ -149,6 +149,8 @@ struct RouteInput {
   std::optional<TokenId> bos = {};  // the tokenizer's, where it is known
   // Requests of one session go where the last one went, unless another worker is clearly cheaper. Empty: none.
   std::string session_id = {};
+  // Whose request it is, where engines of another tenant's domain serve it; empty: the domain's. Changes no choice.
+  std::string tenant = {};
   uint32_t expected_output_tokens = 0;  // 0: not known
   // Who may be chosen. A worker's labels are those of its hello, and its cell's where it has none of that name.
   std::vector<std::string> allowed_workers = {};   // names; empty: all

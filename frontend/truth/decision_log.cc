@@ -35,6 +35,7 @@ DecisionRecord DecisionLog::Describe(const Decided& decided) const {
   DecisionRecord record;
   record.result = decided.result;
   record.domain = input.domain;
+  record.tenant = input.tenant.empty() ? input.domain.tenant : input.tenant;
   record.at = decided.at;
   record.form = input.form;
   const PreparedPrompt& prompt = *decided.prompt;

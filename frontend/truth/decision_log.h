@@ -37,6 +37,7 @@ struct DecisionLogOptions {
 struct DecisionRecord {
   RouteResult result;  // id, worker and receipt
   Domain domain;
+  std::string tenant;  // whose request it was
   Time at{0};
   PromptForm form = PromptForm::kUnknown;
   uint32_t prompt_tokens = 0;         // 0: only hashes were given

@@ -35,11 +35,11 @@ size_t CountIn(const HttpRequest& request, std::string_view name, size_t otherwi
 }
 
 // A tenant's gateway sees that tenant's decisions; others are as unknown to it.
-bool Sees(const Security& security, const HttpRequest& request, const Domain& domain) {
+bool Sees(const Security& security, const HttpRequest& request, const DecisionRecord& record) {
   const std::shared_ptr<const AccessPolicy> policy = security.policy();
   if (policy == nullptr) return true;
   PolicyTarget target;
-  target.tenant = domain.tenant;
+  target.tenant = record.tenant;
   return policy->Decide(*request.identity, Verb::kFeedback, target).allowed;
 }
 
@@ -51,7 +51,7 @@ HttpResponse Decision(const Truth& truth, const Security& security, const Clock&
     for (uint64_t id : truth.LatestDecisions(CountIn(request, "max", kDecisionsShown))) {
       if (security.enforces()) {
         const std::optional<DecisionRecord> record = truth.Find(id);
-        if (!record.has_value() || !Sees(security, request, record->domain)) continue;
+        if (!record.has_value() || !Sees(security, request, *record)) continue;
       }
       json["decisions"].push_back(std::to_string(id));
     }
@@ -60,7 +60,7 @@ HttpResponse Decision(const Truth& truth, const Security& security, const Clock&
   const std::optional<uint64_t> id = Number(std::string_view(request.path).substr(kPrefix.size()));
   if (!id.has_value()) return HttpError(400, "a decision's id is a number");
   const std::optional<DecisionRecord> record = truth.Find(*id);
-  if (!record.has_value() || !Sees(security, request, record->domain))
+  if (!record.has_value() || !Sees(security, request, *record))
     return HttpError(404, "no such decision, or it is forgotten");
   return {.body = DecisionJson(*record, clock.Now())};
 }

@@ -51,7 +51,7 @@ grpc::Status TruthService::GetDecision(grpc::ServerContext* context,
   bool seen = record.has_value();
   if (seen && security_->enforces()) {
     PolicyTarget target;
-    target.tenant = record->domain.tenant;
+    target.tenant = record->tenant;
     seen = security_->policy()
                ->Decide(*IdentityOf(security_.get(), *context), Verb::kFeedback, target)
                .allowed;

@@ -129,10 +129,13 @@ Reactor* ExtProcService::Process(grpc::CallbackServerContext* context) {
   streams_.Increment();
   if (!tenancy_.enforces()) return new Call(options_, picker_, this);
   PickerStreamOptions options = options_;
-  options.tenant_of = [this, asker = IdentityOf(&tenancy_.security(), *context)](
-                          const std::string& claimed) -> absl::StatusOr<std::string> {
+  options.tenant_of =
+      [this, asker = IdentityOf(&tenancy_.security(), *context)](
+          const std::string& claimed) -> absl::StatusOr<PickerStreamOptions::Tenants> {
     absl::StatusOr<std::string> tenant = tenancy_.TenantOf(*asker, claimed);
-    if (!tenant.ok() || !tenancy_.Salted(*tenant, "")) return tenant;
+    if (!tenant.ok()) return tenant.status();
+    if (!tenancy_.Salted(*tenant, ""))
+      return PickerStreamOptions::Tenants{*tenant, tenancy_.PoolOf(*tenant)};
     return absl::FailedPreconditionError(
         "prompts of this tenant are salted, and a salt cannot be put into a body that Envoy passes "
         "on: send them through kvatlas's proxy, or route by its gRPC and HTTP interfaces");

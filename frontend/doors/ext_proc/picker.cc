@@ -35,6 +35,7 @@ struct Picker::Task {
   std::optional<TokenId> bos = {};
   std::optional<std::vector<std::string>> subset;
   std::string tenant;
+  std::string owner;
   std::string session_id;
   Callback callback;
 };
@@ -73,6 +74,7 @@ void Picker::Pick(PickInput input, Callback callback) {
       static_cast<uint32_t>(std::min<size_t>(request->output_tokens_max, UINT32_MAX));
   task->subset = std::move(input.subset);
   task->tenant = std::move(input.tenant);
+  task->owner = std::move(input.owner);
   task->session_id = std::move(input.session_id);
   task->callback = std::move(callback);
   if (auto* const tokens = std::get_if<std::vector<TokenId>>(&request->prompt)) {
@@ -110,6 +112,7 @@ void Picker::Route(std::shared_ptr<Task> task, std::vector<TokenId> tokens) {
                    .form = task->form,
                    .bos = task->bos,
                    .session_id = task->session_id,
+                   .tenant = task->owner,
                    .expected_output_tokens = task->output_tokens};
   if (task->subset.has_value()) input.allowed_workers = endpoints_->NamesAt(*task->subset);
   frontend_->RouteAsync(std::move(input), [this, task](absl::StatusOr<RouteResult> result) {

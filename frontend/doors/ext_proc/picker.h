@@ -51,6 +51,7 @@ struct PickInput {
   // Endpoints that the gateway allows; nothing: all.
   std::optional<std::vector<std::string>> subset = {};
   std::string tenant = {};
+  std::string owner = {};  // whose request it is; empty: the tenant's
   std::string session_id = {};
 };
 

@@ -185,9 +185,10 @@ void PickerStream::OnRequestHeaders(const ext_proc::HttpHeaders& headers) {
   input_.call = *call;
   input_.tenant = ValueIn(headers.headers(), kTenantHeader);
   if (options_.tenant_of != nullptr) {
-    absl::StatusOr<std::string> tenant = options_.tenant_of(input_.tenant);
-    if (!tenant.ok()) return Refuse(ToClientError(tenant.status()));
-    input_.tenant = *std::move(tenant);
+    absl::StatusOr<PickerStreamOptions::Tenants> tenants = options_.tenant_of(input_.tenant);
+    if (!tenants.ok()) return Refuse(ToClientError(tenants.status()));
+    input_.owner = std::move(tenants->tenant);
+    input_.tenant = std::move(tenants->pool);
   }
   input_.session_id = ValueIn(headers.headers(), kSessionHeader);
   state_ = Request::kCollecting;

@@ -62,7 +62,11 @@ struct PickerStreamOptions {
   // Of proxies that do not say it in their first message.
   ext_proc::BodySendMode mode_unsaid = ext_proc::FULL_DUPLEX_STREAMED;
   // The tenant that counts of the one that the header claims, or why none; empty: what is claimed.
-  std::function<absl::StatusOr<std::string>(const std::string& claimed)> tenant_of = nullptr;
+  struct Tenants {
+    std::string tenant;
+    std::string pool;  // of the domain
+  };
+  std::function<absl::StatusOr<Tenants>(const std::string& claimed)> tenant_of = nullptr;
 };
 
 // What became of streams.

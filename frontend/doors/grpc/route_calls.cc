@@ -29,12 +29,12 @@ void BoundQueueWait(const Frontend& frontend, Duration left, RouteInput* input) 
 
 }  // namespace
 
-// The tenant that counts, and in the place of the caller's salt the tenant's, which goes to `salt` too.
-absl::Status RouteCalls::Admit(const Identity& asker, v1::RouteRequest* request,
-                               std::string* salt) const {
+// The tenant's pool in the place of the tenant, and the tenant's salt in that of the caller's.
+absl::StatusOr<RouteCalls::Admitted> RouteCalls::Admit(const Identity& asker,
+                                                       v1::RouteRequest* request) const {
   absl::StatusOr<std::string> tenant = tenancy_.TenantOf(asker, request->domain().tenant());
   if (!tenant.ok()) return tenant.status();
-  request->mutable_domain()->set_tenant(*tenant);
+  request->mutable_domain()->set_tenant(tenancy_.PoolOf(*tenant));
   std::string* const callers = request->has_chat()   ? request->mutable_chat()->mutable_cache_salt()
                                : request->has_text() ? request->mutable_text()->mutable_cache_salt()
                                : request->has_tokens()
@@ -42,16 +42,16 @@ absl::Status RouteCalls::Admit(const Identity& asker, v1::RouteRequest* request,
                                    : nullptr;
   if (callers == nullptr) {
     if (request->sequence_hashes_size() == 0 || !tenancy_.Salted(*tenant, "")) {
-      return absl::OkStatus();
+      return Admitted{.tenant = *std::move(tenant), .salt = ""};
     }
     return absl::InvalidArgumentError(
         "prompts of this tenant are salted here: send tokens, text or chat in the place of "
         "sequence_hashes");
   }
-  if (!tenancy_.Salted(*tenant, *callers)) return absl::OkStatus();
-  *salt = tenancy_.SaltOf(*tenant, request->domain().model(), *callers);
-  *callers = *salt;
-  return absl::OkStatus();
+  if (!tenancy_.Salted(*tenant, *callers))
+    return Admitted{.tenant = *std::move(tenant), .salt = ""};
+  *callers = tenancy_.SaltOf(*tenant, request->domain().model(), *callers);
+  return Admitted{.tenant = *std::move(tenant), .salt = *callers};
 }
 
 RouteCalls::Callback RouteCalls::Salting(std::string salt, const Asker& asker,
@@ -75,19 +75,20 @@ RouteCalls::Callback RouteCalls::Salting(std::string salt, const Asker& asker,
 void RouteCalls::Ask(const v1::RouteRequest& request, Duration left, Callback callback,
                      const Asker& asker) const {
   if (asker == nullptr || !tenancy_.enforces())
-    return AskAdmitted(request, left, std::move(callback));
+    return AskAdmitted(request, "", left, std::move(callback));
   v1::RouteRequest admitted = request;
-  std::string salt;
-  if (absl::Status bad = Admit(*asker, &admitted, &salt); !bad.ok()) {
-    count_(bad);
-    return callback(std::move(bad));
+  absl::StatusOr<Admitted> as = Admit(*asker, &admitted);
+  if (!as.ok()) {
+    count_(as.status());
+    return callback(as.status());
   }
-  AskAdmitted(admitted, left, Salting(std::move(salt), asker, std::move(callback)));
+  AskAdmitted(admitted, as->tenant, left, Salting(as->salt, asker, std::move(callback)));
 }
 
-void RouteCalls::AskAdmitted(const v1::RouteRequest& request, Duration left,
-                             Callback callback) const {
+void RouteCalls::AskAdmitted(const v1::RouteRequest& request, const std::string& tenant,
+                             Duration left, Callback callback) const {
   absl::StatusOr<RouteInput> input = FromProto(request);
+  if (input.ok()) input->tenant = tenant;
   if (input.ok() && request.has_text() + request.has_chat() + request.has_tokens() +
                             (request.sequence_hashes_size() > 0) >
                         1) {
@@ -163,7 +164,8 @@ void RouteCalls::AskBody(OpenAiCall call, std::shared_ptr<const std::string> bod
       count_(salt.status());
       return callback(salt.status());
     }
-    question.input.domain.tenant = *std::move(tenant);
+    question.input.domain.tenant = tenancy_.PoolOf(*tenant);
+    question.input.tenant = *std::move(tenant);
     callback = Salting(*std::move(salt), asker, std::move(callback));
   }
   if (router_ == nullptr) {

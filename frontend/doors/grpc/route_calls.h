@@ -59,8 +59,14 @@ class RouteCalls {
   bool IsOf(uint64_t decision_id, const Asker& asker) const;
 
  private:
-  void AskAdmitted(const v1::RouteRequest& request, Duration left, Callback callback) const;
-  absl::Status Admit(const Identity& asker, v1::RouteRequest* request, std::string* salt) const;
+  void AskAdmitted(const v1::RouteRequest& request, const std::string& tenant, Duration left,
+                   Callback callback) const;
+  // What the answer tells, and whose it is.
+  struct Admitted {
+    std::string tenant;
+    std::string salt;
+  };
+  absl::StatusOr<Admitted> Admit(const Identity& asker, v1::RouteRequest* request) const;
   Callback Salting(std::string salt, const Asker& asker, Callback callback) const;
   void AskPrompt(const v1::RouteRequest& request, RouteInput input, Duration left,
                  Callback callback) const;

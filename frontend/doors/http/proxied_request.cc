@@ -139,7 +139,8 @@ void ProxiedRequest::ChooseAny() {
 
 PromptQuestion ProxiedRequest::Question() const {
   PromptQuestion question;
-  question.input.domain.tenant = tenant_;
+  question.input.domain.tenant = parts_->tenancy().PoolOf(tenant_);
+  question.input.tenant = tenant_;
   question.input.session_id = session_;
   question.by_load_without_tokens = true;
   const int64_t busy = kInlinePerThread * parts_->options().io_threads;

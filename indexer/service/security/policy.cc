@@ -469,7 +469,7 @@ class AccessPolicy::Reader {
   }
 
   absl::Status ReadTenants(const Json& json) {
-    static const std::vector<std::string> kKeys = {"salt", "public_prefixes"};
+    static const std::vector<std::string> kKeys = {"salt", "pool", "public_prefixes"};
     if (!json.contains("tenants")) return absl::OkStatus();
     if (!json["tenants"].is_object()) return Bad("tenants", "expected an object");
     for (const auto& [name, value] : json["tenants"].items()) {
@@ -482,6 +482,16 @@ class AccessPolicy::Reader {
         absl::StatusOr<std::string> bytes = ReadSalt(salt);
         if (!bytes.ok()) return Bad(place + ".salt", bytes.status());
         tenant.salt = *std::move(bytes);
+      }
+      if (value.contains("pool")) {
+        std::string pool;
+        if (absl::Status bad = ReadText(value, "pool", place + ".", &pool); !bad.ok()) return bad;
+        if (salt.empty() && pool != name) {
+          return Bad(place,
+                     "engines that are shared need a \"salt\", or this tenant would be served "
+                     "what others cached");
+        }
+        tenant.pool = std::move(pool);
       }
       if (value.contains("public_prefixes")) {
         if (!value["public_prefixes"].is_boolean()) {

@@ -16,7 +16,7 @@
 //       {"identity": "viewer/*", "allow": ["status", "metrics"]}
 //     ],
 //     "revoked": ["worker/a/7", "serial:1f", "sha256:…", "token:gateway-1"],
-//     "tenants": {"team-x": {"salt": "@/etc/kvatlas/team-x.salt", "public_prefixes": false}}
+//     "tenants": {"team-x": {"salt": "@/etc/kvatlas/team-x.salt", "pool": "shared", "public_prefixes": false}}
 //   }
 // "identity" is the text form with one * in a segment, or "*". A rule without "models" or "cells" allows all of them; one without
 // "tenants" allows the tenant that the credential is bound to, or the empty one; one without "url_hosts" allows no host. Names of
@@ -99,6 +99,8 @@ struct PolicyQuota {
 struct PolicyTenant {
   std::string salt;              // the secret's bytes; empty: prompts of this tenant are not salted
   bool public_prefixes = false;  // shares unsalted prefixes: opt-in
+  // The tenant of the domains whose engines serve it: another's for engines that several tenants share; none: its own.
+  std::optional<std::string> pool = std::nullopt;
 };
 
 class AccessPolicy {

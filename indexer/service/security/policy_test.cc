@@ -59,6 +59,7 @@ TEST(AccessPolicyTest, AnErrorSaysItsPlaceAndWhatWasExpected) {
            {R"({"version": 1, "rules": [], "revoked": ["nonsense"]})", "revoked[0]"},
            {R"({"version": 1, "rules": [], "names": {"leaf": "leaf/a/0"}})", "dns:NAME"},
            {R"({"version": 1, "rules": [], "tenants": {"a": {"salt": "secret"}}})", "@FILE"},
+           {R"({"version": 1, "rules": [], "tenants": {"a": {"pool": ""}}})", "need a \"salt\""},
            {R"({"version": 1, "rules": [], "rules": []})", "given twice"},
        }) {
     const auto policy = AccessPolicy::Parse(one.json);
