@@ -86,6 +86,33 @@ struct Mistake {
 
 const std::vector<Mistake>& Mistakes() {
   static const std::vector<Mistake>& mistakes = *new std::vector<Mistake>{
+      // ---- Security ----
+      {kLeaf,
+       {"--grpc=0.0.0.0:0", "--http=127.0.0.1:0"},
+       {"0.0.0.0:0 is beyond loopback", "--insecure"},
+       "",
+       {},
+       1},
+      {kLeaf, {"--access_policy=/nowhere"}, {"--access_policy", "needs --tls_cert"}},
+      {kLeaf, {"--access_tokens=/nowhere"}, {"--access_tokens", "--access_policy=FILE"}},
+      {kHierarchy, {"--tls_cert=/nowhere"}, {"a certificate needs its key", "--tls_key"}},
+      {kFrontend, {"--tls_cert=/c", "--tls_key=/k"}, {"no CA file", "--tls_ca"}},
+      {kRelay, {"--tls_ca=/nowhere"}, {"CA file /nowhere: No such file or directory"}},
+      {kRelay, {"--tls_ca={FILE}"}, {"CA file ", "expected PEM certificates"}, "nonsense"},
+      {kCommand, {"workers", "--token=s3cret"}, {"--token", "--tls_ca"}},
+      {kCommand, {"policy", "chek", "x"}, {"did you mean check?"}},
+      {kCommand, {"policy", "check", "{FILE}"}, {"version: expected 1"}, "{\"rules\": []}", {}, 1},
+      {kCommand,
+       {"policy", "explain", "worker/a", "publish", "--policy=x"},
+       {"expected worker/CELL/NAME"}},
+      {kCommand, {"pki", "make", "x"}, {"expected \"init DIR\" or \"issue DIR IDENTITY\""}},
+      {kCommand,
+       {"pki", "issue", "/nowhere", "leaf/a/-"},
+       {"holds no CA", "kvatlas pki init"},
+       "",
+       {},
+       1},
+
       // ---- Names ----
       {kLeaf, {"--parrents=h:1"}, {"unknown flag --parrents; did you mean --parents?"}},
       {kLeaf, {"--no_such_thing_at_all"}, {"unknown flag --no_such_thing_at_all (see --help)"}},
@@ -138,7 +165,7 @@ const std::vector<Mistake>& Mistakes() {
       {kFrontend, {"--hierarchy=dns:"}, {"--hierarchy: "}},
       {kFrontend, {"--leaves=127.0.0.1:7410"}, {"--leaves: ", "none of CELL=HOST:PORT"}},
       {kRelay, {"--leaves=somewhere"}, {"--leaves: \"somewhere\" is not HOST:PORT"}},
-      {kLeaf, {"--peers=ftp://h:1"}, {"--peers: ", "not http"}},
+      {kLeaf, {"--peers=ftp://h:1"}, {"--peers: ", "neither http:// nor https://"}},
       {kCommand, {"workers", "--leaf=h"}, {"flag --leaf=h: not HOST:PORT"}},
       {kLeaf, {"--redis=http://h"}, {"flag --redis=http://h: not a Redis URL"}},
       {kLeaf, {"--redis=redis://u:s3cret@h:x"}, {"flag --redis=redis://u:***@h:x: "}},
