@@ -6,12 +6,17 @@
 #include <grpcpp/client_context.h>
 #include <gtest/gtest.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <fstream>
 #include <functional>
 #include <map>
 #include <memory>
+#include <random>
 #include <set>
 #include <sstream>
 #include <string>
@@ -21,6 +26,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "indexer/base/await.h"
+#include "indexer/base/clock.h"
 #include "indexer/service/grpc_channel.h"
 #include "indexer/service/security/pki.h"
 #include "indexer/service/security/security.h"
@@ -47,7 +53,7 @@ constexpr char kRules[] = R"(
   {"identity": "leaf/*/*", "allow": ["report", "snapshot", "query"], "url_hosts": ["127.0.0.0/8"]},
   {"identity": "node/*", "allow": ["report", "query"], "url_hosts": ["127.0.0.0/8"]},
   {"identity": "frontend/*", "allow": ["query", "status"], "tenants": ["", "x"]},
-  {"identity": "gateway/*", "allow": ["route", "feedback"], "tenants": ["x"]},
+  {"identity": "gateway/g", "allow": ["route", "feedback"], "tenants": ["x"]},
   {"identity": "operator/*", "allow": ["*"], "tenants": ["*"], "url_hosts": ["127.0.0.0/8"]},
   {"identity": "viewer/*", "allow": ["status", "metrics"]})";
 
@@ -70,11 +76,13 @@ const std::map<std::string, std::set<std::string>>& MayDo() {
 
 class SecurityTest : public testing::Test {
  protected:
-  void StartCluster(uint32_t cells, uint32_t workers) {
+  void StartCluster(uint32_t cells, uint32_t workers, uint64_t capacity = 400,
+                    std::vector<std::string> engine_args = {}) {
     ClusterOptions options;
     options.cells = cells;
     options.workers = workers;
-    options.capacity = 400;
+    options.capacity = capacity;
+    options.engine_args = std::move(engine_args);
     options.block_size = kTokensPerHashId / kSplit;
     options.secure = true;
     absl::StatusOr<std::unique_ptr<Cluster>> cluster = Cluster::Start(options);
@@ -84,12 +92,13 @@ class SecurityTest : public testing::Test {
 
   ~SecurityTest() override { Security::SetOfProcess(Security::Open()); }
 
-  void WritePolicy(const std::string& revoked) {
+  void WritePolicy(const std::string& revoked, const std::string& rules = kRules,
+                   const std::string& more = "") {
     const std::string path = cluster_->pki()->policy_path();
     {
       std::ofstream file(path + ".new");
       file << R"({"version": 1, "trust_domain": ")" << cluster_->pki()->trust_domain()
-           << R"(", "rules": [)" << kRules << R"(], "revoked": )" << revoked << "}";
+           << R"(", "rules": [)" << rules << R"(], "revoked": )" << revoked << more << "}";
     }
     ASSERT_EQ(rename((path + ".new").c_str(), path.c_str()), 0);
   }
@@ -348,6 +357,127 @@ TEST_F(SecurityTest, AForeignTenantIsAsUnknownAsNone) {
   };
   EXPECT_EQ(query("mock", "foreign").size(), query("mocc", "foreign").size());
   EXPECT_THAT(query("mock", "foreign"), HasSubstr("404"));
+}
+
+// The probability that two samples of one distribution differ as much (Kolmogorov and Smirnov; the asymptotic form of Numerical
+// Recipes, 14.3).
+double SameDistribution(std::vector<double> a, std::vector<double> b) {
+  std::sort(a.begin(), a.end());
+  std::sort(b.begin(), b.end());
+  const double n = static_cast<double>(a.size());
+  const double m = static_cast<double>(b.size());
+  double largest = 0;
+  for (size_t i = 0, j = 0; i < a.size() && j < b.size();) {
+    const double at = std::min(a[i], b[j]);
+    while (i < a.size() && a[i] <= at) ++i;
+    while (j < b.size() && b[j] <= at) ++j;
+    largest = std::max(largest, std::abs(static_cast<double>(i) / n - static_cast<double>(j) / m));
+  }
+  const double effective = std::sqrt(n * m / (n + m));
+  const double lambda = (effective + 0.12 + 0.11 / effective) * largest;
+  double p = 0;
+  for (int k = 1; k <= 100; ++k) {
+    p += 2 * (k % 2 == 1 ? 1 : -1) * std::exp(-2 * k * k * lambda * lambda);
+  }
+  return lambda < 0.2 ? 1 : std::clamp(p, 0.0, 1.0);
+}
+
+TEST(SameDistributionTest, TellsShiftedSamplesApartAndEqualOnesNot) {
+  std::mt19937 random(1);
+  std::exponential_distribution<double> draw(1);
+  std::vector<double> a, b, shifted;
+  for (int i = 0; i < 400; ++i) {
+    a.push_back(draw(random));
+    b.push_back(draw(random));
+    shifted.push_back(draw(random) + 0.3);
+  }
+  EXPECT_GT(SameDistribution(a, b), 0.01);
+  EXPECT_LT(SameDistribution(a, shifted), 0.001);
+}
+
+// Two tenants share an engine. One has prompts in its cache; the other guesses them. Guesses in all: KVATLAS_GUESSES, 400 unless said.
+TEST_F(SecurityTest, GuessesAtAnotherTenantsPromptsLearnNothing) {
+  StartCluster(1, 1, /*capacity=*/1 << 16, {"--http=127.0.0.1:0"});
+  const std::string salt = cluster_->logs() + "/salt";
+  std::ofstream(salt) << "a secret that nobody knows";
+  ASSERT_EQ(chmod(salt.c_str(), 0600), 0);
+  const std::string tenant = R"({"salt": "@)" + salt + R"(", "pool": ""})";
+  WritePolicy(
+      "[]",
+      std::string(kRules) +
+          R"(, {"identity": "gateway/y", "allow": ["route", "feedback"], "tenants": ["y"]})",
+      R"(, "tenants": {"x": )" + tenant + R"(, "y": )" + tenant + "}");
+  AwaitReloads(1);
+  const char* const told = std::getenv("KVATLAS_GUESSES");
+  const int guesses = told == nullptr ? 400 : std::stoi(told);
+  auto x = v1::Frontend::NewStub(
+      MakeChannel(cluster_->frontend(), {.security = As("gateway/g"), .own_connection = true}));
+  auto y = v1::Frontend::NewStub(
+      MakeChannel(cluster_->frontend(), {.security = As("gateway/y"), .own_connection = true}));
+  std::mt19937 random(20261124);
+  const uint32_t tokens = 2 * kTokensPerHashId / kSplit + 1;
+  const auto prompt = [&] {
+    v1::RouteRequest request;
+    request.mutable_domain()->set_model("mock");
+    for (uint32_t i = 0; i < tokens; ++i) request.mutable_tokens()->add_ids(random() % 50000);
+    return request;
+  };
+  // The answer, with the seconds it took; the choice is given back at once.
+  const auto route = [&](v1::Frontend::Stub& as, const v1::RouteRequest& request) {
+    v1::RouteResponse answer;
+    grpc::ClientContext context;
+    const Time asked = Clock::Real().Now();
+    const grpc::Status status = as.Route(&context, request, &answer);
+    const double took = std::chrono::duration<double>(Clock::Real().Now() - asked).count();
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    v1::ReportRequest over;
+    over.set_decision_id(answer.decision_id());
+    over.set_finished(true);
+    v1::ReportResponse none;
+    grpc::ClientContext reporting;
+    as.Report(&reporting, over, &none);
+    return std::pair(std::move(answer), took);
+  };
+  std::vector<v1::RouteRequest> cached;
+  const std::string engine = cluster_->address("worker-0-0", "http");
+  std::string bodies = cluster_->logs() + "/bodies";
+  for (int i = 0; i < guesses; ++i) {
+    cached.push_back(prompt());
+    const v1::RouteResponse answer = route(*x, cached.back()).first;
+    ASSERT_EQ(answer.cache_salt().size(), 32);
+    std::string ids;
+    for (uint32_t id : cached.back().tokens().ids())
+      absl::StrAppend(&ids, ids.empty() ? "" : ",", id);
+    std::ofstream(bodies + std::to_string(i))
+        << R"({"model":"mock","max_tokens":1,"cache_salt":")" << answer.cache_salt()
+        << R"(","prompt":[)" << ids << "]}";
+  }
+  // The engine serves them, all over a few connections.
+  std::string command = "for i in $(seq 0 " + std::to_string(guesses - 1) +
+                        "); do printf 'next\\nurl = \"http://" + engine +
+                        "/v1/completions\"\\noutput = \"/dev/null\"\\nheader = \"content-type: "
+                        "application/json\"\\ndata = \"@" +
+                        bodies + "%d\"\\n' $i; done | tail -n +2 | curl -sS -K -";
+  ASSERT_EQ(system(command.c_str()), 0);
+  EXPECT_TRUE(Await([&] { return route(*x, cached.back()).first.overlap_blocks() > 0; }, kLong));
+  int hits = 0;
+  for (const v1::RouteRequest& one : cached) hits += route(*x, one).first.overlap_blocks() > 0;
+  EXPECT_EQ(hits, guesses);
+  // Whoever tells equal distributions apart at 0.01 errs once in a hundred times: three tries, each with other prompts.
+  double p = 0;
+  for (int attempt = 0; attempt < 3 && p <= 0.01; ++attempt) {
+    std::vector<double> guessed, unseen;
+    for (int i = 0; i < guesses; ++i) {
+      const v1::RouteRequest other = prompt();
+      for (const bool guess : {i % 2 == 0, i % 2 != 0}) {
+        const auto [answer, took] = route(*y, guess ? cached[static_cast<size_t>(i)] : other);
+        (guess ? guessed : unseen).push_back(took);
+        ASSERT_EQ(answer.overlap_blocks(), 0);
+      }
+    }
+    p = SameDistribution(std::move(guessed), std::move(unseen));
+  }
+  EXPECT_GT(p, 0.01);
 }
 
 TEST_F(SecurityTest, CertificatesAndPoliciesRotateWhileATraceIsRouted) {
