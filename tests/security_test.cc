@@ -395,7 +395,7 @@ TEST(SameDistributionTest, TellsShiftedSamplesApartAndEqualOnesNot) {
   EXPECT_LT(SameDistribution(a, shifted), 0.001);
 }
 
-// Two tenants share an engine. One has prompts in its cache; the other guesses them. Guesses in all: KVATLAS_GUESSES, 400 unless said.
+// Two tenants share an engine. One has prompts in its cache; the other guesses them. Guesses in all: TEST_GUESSES, 400 unless said.
 TEST_F(SecurityTest, GuessesAtAnotherTenantsPromptsLearnNothing) {
   StartCluster(1, 1, /*capacity=*/1 << 16, {"--http=127.0.0.1:0"});
   const std::string salt = cluster_->logs() + "/salt";
@@ -408,7 +408,7 @@ TEST_F(SecurityTest, GuessesAtAnotherTenantsPromptsLearnNothing) {
           R"(, {"identity": "gateway/y", "allow": ["route", "feedback"], "tenants": ["y"]})",
       R"(, "tenants": {"x": )" + tenant + R"(, "y": )" + tenant + "}");
   AwaitReloads(1);
-  const char* const told = std::getenv("KVATLAS_GUESSES");
+  const char* const told = std::getenv("TEST_GUESSES");
   const int guesses = told == nullptr ? 400 : std::stoi(told);
   auto x = v1::Frontend::NewStub(
       MakeChannel(cluster_->frontend(), {.security = As("gateway/g"), .own_connection = true}));
