@@ -79,7 +79,8 @@ struct Listed {
 
 absl::StatusOr<int64_t> EndOfDay(std::string_view text) {
   tm parts = {};
-  const char* const end = strptime(std::string(text).c_str(), "%Y-%m-%d", &parts);
+  const std::string day(text);
+  const char* const end = strptime(day.c_str(), "%Y-%m-%d", &parts);
   if (end == nullptr || *end != '\0') {
     return absl::InvalidArgumentError(
         absl::StrCat("\"", absl::CHexEscape(Absl(text)), "\": expected a day such as 2027-01-31"));
