@@ -458,7 +458,21 @@ class AccessPolicy::Reader {
       std::string& one = (*revoked)[i];
       const bool credential =
           one.starts_with("serial:") || one.starts_with("sha256:") || one.starts_with("token:");
-      if (credential && !one.starts_with("token:")) one = absl::AsciiStrToLower(one);
+      if (credential && !one.starts_with("token:")) {
+        // As `openssl x509` prints them: capitals, leading zeros, colons.
+        std::string digits = absl::AsciiStrToLower(one.substr(7));
+        digits.erase(std::remove(digits.begin(), digits.end(), ':'), digits.end());
+        const bool hex =
+            !digits.empty() && digits.find_first_not_of("0123456789abcdef") == digits.npos;
+        if (!hex || (one.starts_with("sha256:") && digits.size() != 64)) {
+          return Bad(absl::StrCat("revoked[", i, "]"),
+                     absl::StrCat("\"", absl::CHexEscape(one),
+                                  "\": expected serial:HEX, or sha256: and 64 digits"));
+        }
+        if (one.starts_with("serial:"))
+          digits.erase(0, std::min(digits.find_first_not_of('0'), digits.size() - 1));
+        one = one.substr(0, 7) + digits;
+      }
       if (credential || ParseIdentity(one).ok()) continue;
       return Bad(absl::StrCat("revoked[", i, "]"),
                  absl::StrCat("\"", absl::CHexEscape(one),

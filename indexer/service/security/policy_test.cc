@@ -57,6 +57,8 @@ TEST(AccessPolicyTest, AnErrorSaysItsPlaceAndWhatWasExpected) {
            {R"({"version": 1, "rules": [{"identity": "*", "allow": [], "quota": {"stream": 1}}]})",
             "did you mean streams?"},
            {R"({"version": 1, "rules": [], "revoked": ["nonsense"]})", "revoked[0]"},
+           {R"({"version": 1, "rules": [], "revoked": ["serial:zz"]})", "revoked[0]"},
+           {R"({"version": 1, "rules": [], "revoked": ["sha256:AA:BB"]})", "64 digits"},
            {R"({"version": 1, "rules": [], "names": {"leaf": "leaf/a/0"}})", "dns:NAME"},
            {R"({"version": 1, "rules": [], "tenants": {"a": {"salt": "secret"}}})", "@FILE"},
            {R"({"version": 1, "rules": [], "tenants": {"a": {"pool": ""}}})", "need a \"salt\""},
@@ -148,7 +150,7 @@ TEST(AccessPolicyTest, HostsOfUrls) {
 }
 
 TEST(AccessPolicyTest, IdentitiesAndCredentialsAreRevoked) {
-  const auto policy = Parsed("", R"(, "revoked": ["worker/a/7", "serial:1F", "token:t"])");
+  const auto policy = Parsed("", R"(, "revoked": ["worker/a/7", "serial:00:1F", "token:t"])");
   Identity identity = Of("worker/a/8");
   EXPECT_FALSE(policy->Revoked(identity));
   identity.credential = {"serial:1f"};

@@ -376,7 +376,7 @@ class RealSecurity final : public Security {
     if (known.identity == nullptr && known.status.ok()) {
       known = LookAt(chain_pem, policy);
       MutexLock lock(&mutex_);
-      if (generation_ == generation) {
+      if (generation_ == generation && policy_.get() == &policy) {
         if (known_.size() >= kIdentitiesMax) known_.clear();
         known_[std::string(chain_pem)] = known;
       }
@@ -547,7 +547,8 @@ class RealSecurity final : public Security {
     const absl::StatusOr<std::shared_ptr<const Identity>> identity =
         Authenticate(entry.chain_pem, entry.bearer);
     if (!identity.ok()) return identity.status();
-    if (!changed) return absl::OkStatus();
+    // A certificate that has expired beside a token that says nothing is nobody's.
+    if (!changed && (*identity)->role != IdentityRole::kAnonymous) return absl::OkStatus();
     const std::shared_ptr<const AccessPolicy> policy = this->policy();
     PolicyDecision decision = policy->DecideMethod(**identity, entry.verb);
     MutexLock lock(&entry.mutex);

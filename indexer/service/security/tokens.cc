@@ -402,6 +402,11 @@ class FileTokens final : public Tokens {
     if (!AudienceIs(claims, files_.jwt_audience)) return NoGoodJwt("another audience");
     const std::string subject = TextField(claims, "sub");
     if (subject.empty()) return NoGoodJwt("it has no \"sub\"");
+    for (const char* const name : {"kvatlas_identity", "kvatlas_tenant"}) {
+      if (claims.contains(name) && !claims[name].is_string()) {
+        return NoGoodJwt("a claim of ours is no text");
+      }
+    }
     const std::string claimed = TextField(claims, "kvatlas_identity");
     absl::StatusOr<Identity> identity =
         ParseIdentity(claimed.empty() ? "gateway/" + NameOf(subject) : claimed);

@@ -198,8 +198,9 @@ TEST_F(TokensTest, ClaimsThatAreNotForUsAreRefused) {
            absl::StrCat(R"({"iss":"https://evil","aud":"kvatlas","sub":"s","exp":)", kNow + 9, "}"),
            absl::StrCat(R"({"iss":"https://idp","aud":"other","sub":"s","exp":)", kNow + 9, "}"),
            absl::StrCat(R"({"iss":"https://idp","aud":"kvatlas","exp":)", kNow + 9, "}"),
-           Claims(absl::StrCat(R"(,"nbf":)", kNow + 3600)), Claims(R"(,"kvatlas_identity":"root")"),
-           "[]", "nonsense"}) {
+           Claims(absl::StrCat(R"(,"nbf":)", kNow + 3600)), Claims(R"(,"kvatlas_tenant":["x"])"),
+           Claims(R"(,"kvatlas_identity":7)"), Claims(R"(,"kvatlas_identity":"root")"), "[]",
+           "nonsense"}) {
     EXPECT_TRUE(refused(claims)) << claims;
   }
 }
