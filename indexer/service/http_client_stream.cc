@@ -1,13 +1,11 @@
 #include "indexer/service/http_client_stream.h"
 
-#include <openssl/pem.h>
 #include <openssl/ssl.h>
-
-#include <memory>
 
 #include "absl/strings/str_cat.h"
 #include "indexer/service/grpc_credentials.h"
 #include "indexer/service/security/identity.h"
+#include "indexer/service/security/x509_text.h"
 
 namespace kvatlas {
 
@@ -28,14 +26,9 @@ absl::Status HttpClientStream::CheckServer(const Address& to) const {
   // Not const in Asio, though it changes nothing.
   ssl_st* const tls =
       const_cast<boost::asio::ssl::stream<boost::beast::tcp_stream&>&>(*tls_).native_handle();
-  const std::unique_ptr<BIO, decltype(&BIO_free)> bio(BIO_new(BIO_s_mem()), BIO_free);
   X509* const certificate = SSL_get0_peer_certificate(tls);
   if (certificate == nullptr) return absl::UnauthenticatedError("the server has no certificate");
-  PEM_write_bio_X509(bio.get(), certificate);
-  char* bytes = nullptr;
-  const long size = BIO_get_mem_data(bio.get(), &bytes);
-  const absl::StatusOr<CertificateNames> names =
-      ReadCertificate({bytes, static_cast<size_t>(size)});
+  const absl::StatusOr<CertificateNames> names = ReadCertificate(PemOf(certificate));
   if (!names.ok()) return names.status();
   return CheckServerNames(to.ToString(), names->uris, names->dns, names->ips);
 }

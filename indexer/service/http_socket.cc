@@ -1,12 +1,13 @@
 #include "indexer/service/http_socket.h"
 
 #include <openssl/err.h>
-#include <openssl/pem.h>
 #include <openssl/ssl.h>
 
 #include <algorithm>
 #include <boost/asio/error.hpp>
 #include <climits>
+
+#include "indexer/service/security/x509_text.h"
 
 namespace kvatlas {
 namespace {
@@ -15,8 +16,6 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 
 constexpr size_t kRecordBytes = 16 << 10;
-
-void AppendPem(X509* certificate, BIO* to) { PEM_write_bio_X509(to, certificate); }
 
 }  // namespace
 
@@ -55,14 +54,11 @@ HttpSocket::Step HttpSocket::Handshake() {
 std::string HttpSocket::ChainPem() const {
   X509* const own = tls_ == nullptr ? nullptr : SSL_get0_peer_certificate(tls_.get());
   if (own == nullptr) return "";
-  const std::unique_ptr<BIO, decltype(&BIO_free)> bio(BIO_new(BIO_s_mem()), BIO_free);
-  AppendPem(own, bio.get());
+  std::string pem = PemOf(own);
   STACK_OF(X509)* const chain = SSL_get_peer_cert_chain(tls_.get());
   // A server's stack has not the client's own certificate.
-  for (int i = 0; i < sk_X509_num(chain); ++i) AppendPem(sk_X509_value(chain, i), bio.get());
-  char* bytes = nullptr;
-  const long size = BIO_get_mem_data(bio.get(), &bytes);
-  return {bytes, static_cast<size_t>(size)};
+  for (int i = 0; i < sk_X509_num(chain); ++i) pem += PemOf(sk_X509_value(chain, i));
+  return pem;
 }
 
 HttpSocket::Error HttpSocket::ErrorOf(int result) {

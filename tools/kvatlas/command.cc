@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "indexer/service/nearest_name.h"
-#include "indexer/service/security/policy.h"
+#include "indexer/service/security/secret_file.h"
 #include "indexer/service/version.h"
 #include "tools/kvatlas/services.h"
 #include "tools/serve/serve.h"

@@ -44,6 +44,7 @@
 #include "indexer/service/memory_watch.h"
 #include "indexer/service/metrics.h"
 #include "indexer/service/security/pki.h"
+#include "indexer/service/security/secret_file.h"
 #include "indexer/service/security/security.h"
 #include "indexer/service/security/tokens.h"
 #include "indexer/service/service_main.h"
@@ -364,9 +365,9 @@ class TrialSecurity {
     if (!me.ok()) return me.status();
     const std::string token = NewBearerToken();
     const std::string token_path = directory_ + "/token";
-    absl::Status bad = WriteSecretFile(token_path, token);
-    bad.Update(WriteSecretFile(directory_ + "/tokens",
-                               "sha256:" + TokenHash(token) + " operator/me name=trial\n"));
+    absl::Status bad = WriteFileByRename(token_path, token, 0600);
+    bad.Update(WriteFileByRename(directory_ + "/tokens",
+                                 "sha256:" + TokenHash(token) + " operator/me name=trial\n", 0600));
     if (!bad.ok()) return bad;
     SecurityOptions options;
     options.process = "kvatlas-serve";

@@ -8,13 +8,13 @@
 #include <openssl/x509v3.h>
 
 #include <array>
-#include <ctime>
 #include <memory>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "indexer/service/security/x509_text.h"
 
 namespace kvatlas {
 namespace {
@@ -48,12 +48,6 @@ std::string HexOf(const unsigned char* bytes, size_t size) {
 std::string TextOf(const ASN1_STRING* text) {
   return {reinterpret_cast<const char*>(ASN1_STRING_get0_data(text)),
           static_cast<size_t>(ASN1_STRING_length(text))};
-}
-
-int64_t UnixSeconds(const ASN1_TIME* time) {
-  tm parts = {};
-  if (time == nullptr || ASN1_TIME_to_tm(time, &parts) != 1) return 0;
-  return static_cast<int64_t>(timegm(&parts));
 }
 
 std::string SerialOf(const X509* certificate) {

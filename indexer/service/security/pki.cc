@@ -1,7 +1,6 @@
 #include "indexer/service/security/pki.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <openssl/ec.h>
 #include <openssl/err.h>
 #include <openssl/evp.h>
@@ -14,15 +13,14 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
-#include <fstream>
 #include <memory>
-#include <sstream>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "indexer/service/security/identity.h"
+#include "indexer/service/security/secret_file.h"
+#include "indexer/service/security/x509_text.h"
 
 namespace kvatlas {
 namespace {
@@ -36,39 +34,6 @@ constexpr char kTrustDomainField[] = "kvatlas trial CA of ";
 absl::Status Broken(const char* what) {
   ERR_clear_error();
   return absl::InternalError(absl::StrCat("OpenSSL could not ", what));
-}
-
-absl::Status WriteFile(const std::string& path, const std::string& text, mode_t mode) {
-  const std::string partial = absl::StrCat(path, ".", getpid(), ".partial");
-  unlink(partial.c_str());
-  const int fd = open(partial.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
-  const bool ok =
-      fd >= 0 && write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
-  const int error = errno;
-  if (fd >= 0) close(fd);
-  if (ok && rename(partial.c_str(), path.c_str()) == 0) return absl::OkStatus();
-  unlink(partial.c_str());
-  return absl::UnavailableError(absl::StrCat("cannot write ", path, ": ", strerror(error)));
-}
-
-absl::StatusOr<std::string> ReadText(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) return absl::NotFoundError(absl::StrCat(path, ": ", strerror(errno)));
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-std::string TextOf(BIO* bio) {
-  char* bytes = nullptr;
-  const long size = BIO_get_mem_data(bio, &bytes);
-  return {bytes, static_cast<size_t>(size)};
-}
-
-std::string PemOf(X509* certificate) {
-  const BioPtr bio(BIO_new(BIO_s_mem()), BIO_free);
-  PEM_write_bio_X509(bio.get(), certificate);
-  return TextOf(bio.get());
 }
 
 std::string PemOf(EVP_PKEY* key) {
@@ -176,7 +141,7 @@ std::string ExamplePolicy(const std::string& trust_domain) {
 }  // namespace
 
 absl::Status Pki::WriteExamplePolicy() const {
-  return WriteFile(policy_path(), ExamplePolicy(trust_domain_), 0644);
+  return WriteFileByRename(policy_path(), ExamplePolicy(trust_domain_), 0644);
 }
 
 absl::StatusOr<Pki> Pki::Create(std::string directory, std::string trust_domain,
@@ -207,13 +172,14 @@ absl::StatusOr<Pki> Pki::Create(std::string directory, std::string trust_domain,
         {"issuer.pem", PemOf(issuer.get()), 0644},
         {"ca.pem", PemOf(root.get()), 0644},
         {"root.pem", PemOf(root.get()), 0644}}) {
-    if (absl::Status bad = WriteFile(at + file, text, mode); !bad.ok()) return bad;
+    if (absl::Status bad = WriteFileByRename(at + file, text, mode); !bad.ok()) return bad;
   }
   return Pki(std::move(directory), std::move(trust_domain));
 }
 
 absl::StatusOr<Pki> Pki::Open(std::string directory) {
-  absl::StatusOr<std::string> trust_domain = ReadText(directory + "/trust_domain");
+  absl::StatusOr<std::string> trust_domain =
+      ReadFileUpTo(directory + "/trust_domain", kSecretBytesMax);
   if (!trust_domain.ok()) {
     return absl::NotFoundError(absl::StrCat(
         directory, " holds no CA of kvatlas pki init: ", trust_domain.status().message()));
@@ -224,9 +190,11 @@ absl::StatusOr<Pki> Pki::Open(std::string directory) {
 absl::StatusOr<TlsPaths> Pki::Issue(const PkiIssue& issue) const {
   const absl::StatusOr<std::string> names = AlternativeNames(issue, trust_domain_);
   if (!names.ok()) return names.status();
-  const absl::StatusOr<std::string> issuer_pem = ReadText(directory_ + "/issuer.pem");
+  const absl::StatusOr<std::string> issuer_pem =
+      ReadFileUpTo(directory_ + "/issuer.pem", kSecretBytesMax);
   if (!issuer_pem.ok()) return issuer_pem.status();
-  const absl::StatusOr<std::string> issuer_key_pem = ReadText(directory_ + "/issuer.key");
+  const absl::StatusOr<std::string> issuer_key_pem =
+      ReadFileUpTo(directory_ + "/issuer.key", kSecretBytesMax);
   if (!issuer_key_pem.ok()) return issuer_key_pem.status();
   const BioPtr issuer_bio(BIO_new_mem_buf(issuer_pem->data(), -1), BIO_free);
   const X509Ptr issuer(PEM_read_bio_X509(issuer_bio.get(), nullptr, nullptr, nullptr), X509_free);
@@ -253,9 +221,10 @@ absl::StatusOr<TlsPaths> Pki::Issue(const PkiIssue& issue) const {
   const TlsPaths paths = {.certificate = directory_ + "/" + name + ".pem",
                           .key = directory_ + "/" + name + ".key",
                           .ca = ca_path()};
-  if (absl::Status bad = WriteFile(paths.key, PemOf(key.get()), 0600); !bad.ok()) return bad;
-  if (absl::Status bad =
-          WriteFile(paths.certificate, PemOf(certificate.get()) + PemOf(issuer.get()), 0644);
+  if (absl::Status bad = WriteFileByRename(paths.key, PemOf(key.get()), 0600); !bad.ok())
+    return bad;
+  if (absl::Status bad = WriteFileByRename(paths.certificate,
+                                           PemOf(certificate.get()) + PemOf(issuer.get()), 0644);
       !bad.ok()) {
     return bad;
   }

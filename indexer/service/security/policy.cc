@@ -1,16 +1,9 @@
 #include "indexer/service/security/policy.h"
 
-#include <errno.h>
-#include <string.h>
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <array>
-#include <cstdio>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <sstream>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -20,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "indexer/service/engine_addresses.h"
 #include "indexer/service/nearest_name.h"
+#include "indexer/service/security/secret_file.h"
 
 namespace kvatlas {
 namespace {
@@ -32,7 +26,6 @@ constexpr std::array<std::string_view, kVerbs> kVerbNames = {
 
 constexpr size_t kFileBytesMax = 4 << 20;
 constexpr size_t kSaltBytesMin = 16;
-constexpr size_t kSecretBytesMax = 16 << 10;
 
 absl::string_view Absl(std::string_view text) { return {text.data(), text.size()}; }
 
@@ -57,7 +50,6 @@ class Pattern {
     return text.size() >= head_.size() + tail_.size() && text.starts_with(head_) &&
            text.ends_with(tail_);
   }
-  bool all() const { return any_ && head_.empty() && tail_.empty(); }
   std::string Text() const { return any_ ? head_ + "*" + tail_ : head_; }
 
  private:
@@ -69,31 +61,6 @@ class Pattern {
 bool AnyMatches(const std::vector<Pattern>& patterns, std::string_view text) {
   return std::any_of(patterns.begin(), patterns.end(),
                      [text](const Pattern& pattern) { return pattern.Matches(text); });
-}
-
-absl::StatusOr<std::string> ReadFile(const std::string& path, size_t bytes_max) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return absl::InvalidArgumentError(absl::StrCat(path, ": ", strerror(errno)));
-  std::string text(bytes_max + 1, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<size_t>(file.gcount()));
-  if (file.bad() || text.size() > bytes_max) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ": expected a file of at most ", bytes_max, " bytes"));
-  }
-  return text;
-}
-
-absl::Status CheckSecretMode(const std::string& path) {
-  struct stat status = {};
-  if (stat(path.c_str(), &status) != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": ", strerror(errno)));
-  }
-  if ((status.st_mode & 0137) == 0) return absl::OkStatus();
-  char mode[8];
-  std::snprintf(mode, sizeof(mode), "%04o", static_cast<unsigned>(status.st_mode & 07777));
-  return absl::InvalidArgumentError(
-      absl::StrCat(path, ": mode ", mode, ", expected at most 0640 (chmod 0640)"));
 }
 
 // Is a certificate of `identity` good for what the target claims to be? Not configurable. Empty: yes.
@@ -130,14 +97,6 @@ std::string HostOfUrl(const std::string& url) {
   if (host.starts_with('[')) return host.substr(1, host.find(']') - 1);
   if (const size_t colon = host.rfind(':'); colon != std::string::npos) host.erase(colon);
   return host;
-}
-
-absl::StatusOr<std::string> ReadSecretFile(const std::string& path) {
-  if (absl::Status bad = CheckSecretMode(path); !bad.ok()) return bad;
-  absl::StatusOr<std::string> bytes = ReadFile(path, kSecretBytesMax);
-  if (!bytes.ok()) return bytes.status();
-  while (!bytes->empty() && (bytes->back() == '\n' || bytes->back() == '\r')) bytes->pop_back();
-  return bytes;
 }
 
 std::string_view VerbName(Verb verb) { return kVerbNames[static_cast<size_t>(verb)]; }
@@ -211,7 +170,7 @@ struct AccessPolicy::Rule {
   }
 };
 
-// Reads the file's JSON; `place_` says where it is, for errors.
+// Reads the file's JSON. An error begins with the place, as rules[2].allow[0].
 class AccessPolicy::Reader {
  public:
   explicit Reader(AccessPolicy* policy) : policy_(policy) {}
@@ -564,7 +523,7 @@ absl::StatusOr<std::shared_ptr<const AccessPolicy>> AccessPolicy::Parse(std::str
 }
 
 absl::StatusOr<std::shared_ptr<const AccessPolicy>> AccessPolicy::Read(const std::string& path) {
-  absl::StatusOr<std::string> text = ReadFile(path, kFileBytesMax);
+  absl::StatusOr<std::string> text = ReadFileUpTo(path, kFileBytesMax);
   if (!text.ok()) return text.status();
   absl::StatusOr<std::shared_ptr<const AccessPolicy>> policy = Parse(*text);
   if (policy.ok()) return policy;

@@ -140,9 +140,6 @@ class AccessPolicy {
   std::map<std::string, PolicyTenant, std::less<>> tenants_;
 };
 
-// What a file holds that only its owner and group may read, without the last end of line. INVALID_ARGUMENT says what is wrong.
-absl::StatusOr<std::string> ReadSecretFile(const std::string& path);
-
 // The host of SCHEME://[USER@]HOST[:PORT][/…] or HOST:PORT, for `PolicyTarget::url_hosts`.
 std::string HostOfUrl(const std::string& url);
 

@@ -7,14 +7,13 @@
 #include <openssl/x509.h>
 #include <openssl/x509v3.h>
 #include <string.h>
-#include <time.h>
 
-#include <cstdio>
-#include <ctime>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "indexer/service/security/secret_file.h"
+#include "indexer/service/security/x509_text.h"
 
 namespace kvatlas {
 namespace {
@@ -54,21 +53,6 @@ absl::StatusOr<std::string> StampsOf(const TlsPaths& paths) {
     stamps += *stamp;
   }
   return stamps;
-}
-
-absl::Status CheckKeyMode(const std::string& path) {
-  struct stat status = {};
-  if (stat(path.c_str(), &status) != 0) return Bad("key", path, strerror(errno));
-  if ((status.st_mode & 0137) == 0) return absl::OkStatus();
-  char mode[8];
-  std::snprintf(mode, sizeof(mode), "%04o", static_cast<unsigned>(status.st_mode & 07777));
-  return Bad("key", path, absl::StrCat("mode ", mode, ", expected at most 0640 (chmod 0640)"));
-}
-
-int64_t UnixSeconds(const ASN1_TIME* time) {
-  tm parts = {};
-  if (time == nullptr || ASN1_TIME_to_tm(time, &parts) != 1) return 0;
-  return static_cast<int64_t>(timegm(&parts));
 }
 
 absl::Status CheckValidNow(const std::string& path, SSL_CTX* context, int64_t* not_after) {
@@ -157,7 +141,8 @@ absl::StatusOr<TlsFiles::Loaded> TlsFiles::Load() const {
   if (!client.ok()) return client.status();
   loaded.client = *std::move(client);
   if (!paths_.certificate.empty()) {
-    if (absl::Status bad = CheckKeyMode(paths_.key); !bad.ok()) return bad;
+    if (absl::Status bad = CheckSecretMode(paths_.key); !bad.ok())
+      return absl::InvalidArgumentError(absl::StrCat("key ", bad.message()));
     absl::StatusOr<std::shared_ptr<SSL_CTX>> server = MakeContext(TLS_server_method(), paths_);
     if (!server.ok()) return server.status();
     loaded.server = *std::move(server);

@@ -1,7 +1,5 @@
 #include "indexer/service/security/tokens.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <openssl/core_names.h>
 #include <openssl/crypto.h>
 #include <openssl/ecdsa.h>
@@ -10,13 +8,10 @@
 #include <openssl/param_build.h>
 #include <openssl/rand.h>
 #include <openssl/rsa.h>
-#include <string.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <ctime>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -26,6 +21,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "indexer/service/security/secret_file.h"
 
 namespace kvatlas {
 namespace {
@@ -45,17 +41,6 @@ std::string Sha256(std::string_view bytes) {
   unsigned int size = 0;
   EVP_Digest(bytes.data(), bytes.size(), digest, &size, EVP_sha256(), nullptr);
   return {reinterpret_cast<const char*>(digest), size};
-}
-
-absl::StatusOr<std::string> ReadFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return absl::InvalidArgumentError(absl::StrCat(path, ": ", strerror(errno)));
-  std::string text(kFileBytesMax + 1, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<size_t>(file.gcount()));
-  if (text.size() <= kFileBytesMax) return text;
-  return absl::InvalidArgumentError(
-      absl::StrCat(path, ": expected at most ", kFileBytesMax, " bytes"));
 }
 
 // base64url without padding, in its one form.
@@ -123,7 +108,7 @@ absl::StatusOr<Listed> ParseLine(absl::string_view line) {
 }
 
 absl::StatusOr<std::vector<Listed>> ReadList(const std::string& path) {
-  absl::StatusOr<std::string> text = ReadFile(path);
+  absl::StatusOr<std::string> text = ReadFileUpTo(path, kFileBytesMax);
   if (!text.ok()) return text.status();
   std::vector<Listed> list;
   size_t number = 0;
@@ -245,7 +230,7 @@ absl::StatusOr<std::optional<SigningKey>> ReadKey(const Json& json) {
 }
 
 absl::StatusOr<std::vector<SigningKey>> ReadJwks(const std::string& path) {
-  absl::StatusOr<std::string> text = ReadFile(path);
+  absl::StatusOr<std::string> text = ReadFileUpTo(path, kFileBytesMax);
   if (!text.ok()) return text.status();
   const Json json = Json::parse(*text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object() || !json.contains("keys") || !json["keys"].is_array()) {
@@ -453,16 +438,6 @@ std::string NewBearerToken() {
                             &token);
   while (!token.empty() && token.back() == '=') token.pop_back();
   return token;
-}
-
-absl::Status WriteSecretFile(const std::string& path, std::string_view text) {
-  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  const bool ok =
-      fd >= 0 && write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
-  const int error = errno;
-  if (fd >= 0) close(fd);
-  if (ok) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat("cannot write ", path, ": ", strerror(error)));
 }
 
 std::string TokenHash(std::string_view token) { return absl::BytesToHexString(Sha256(token)); }

@@ -45,9 +45,6 @@ std::string TokenHash(std::string_view token);
 // 256 random bits in base64url.
 std::string NewBearerToken();
 
-// A file of mode 0600 with `text`.
-absl::Status WriteSecretFile(const std::string& path, std::string_view text);
-
 }  // namespace kvatlas
 
 #endif  // KVATLAS_INDEXER_SERVICE_SECURITY_TOKENS_H_
