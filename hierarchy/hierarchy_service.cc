@@ -20,6 +20,7 @@
 #include "indexer/service/grpc_status.h"
 #include "indexer/service/security/visible_domain.h"
 #include "indexer/service/text_escape.h"
+#include "indexer/transport/holder_states.h"
 #include "indexer/transport/holders_wire.h"
 #include "indexer/transport/wire.h"
 
@@ -125,6 +126,7 @@ HierarchyService::HierarchyService(Hierarchy* hierarchy, const CoverageReporter*
   metrics->OnText(
       [hierarchy, faulty = FaultyCells(&hierarchy->registry())](std::string* text) mutable {
         AppendDomainMetrics(hierarchy->registry(), "kvatlas_hierarchy", text);
+        AppendHolderStates(hierarchy->registry(), "kvatlas_hierarchy", text);
         faulty.Append(text);
       });
 }

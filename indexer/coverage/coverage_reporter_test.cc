@@ -313,6 +313,10 @@ TEST_F(CoverageReporterTest, AParentWithAnotherScheduleIsNamedUntilItHasTheSame)
   EXPECT_EQ(metric(),
             "leaf_parent_refuses{domain=\"llama-70b\",parent=\"p:0\"} 0\n"
             "leaf_parent_refuses{domain=\"llama-70b\",parent=\"p:1\"} 1\n");
+  std::string all;
+  AppendParentMetrics(reporter_->Stats(), "leaf", &all);
+  EXPECT_NE(all.find("leaf_parent_connected{domain=\"llama-70b\",parent=\"p:0\"} 1\n"), all.npos)
+      << all;
   Down(1);
   Up(1);
   Pass(seconds(40));

@@ -10,14 +10,19 @@ namespace kvatlas {
 
 void AppendParentMetrics(const std::vector<ParentStats>& parents, const std::string& prefix,
                          std::string* text) {
+  const auto label = [](const ParentStats& stats) {
+    return MetricLabel("domain", ToString(stats.domain)) + "," +
+           MetricLabel("parent", stats.parent);
+  };
+  const std::string connected = prefix + "_parent_connected";
+  AppendGaugeHead(connected, "1: a stream to this parent is open.", text);
+  for (const ParentStats& stats : parents)
+    AppendGauge(connected, label(stats), stats.connected ? "1" : "0", text);
   const std::string name = prefix + "_parent_refuses";
   AppendGaugeHead(name, "1: this parent refuses what is reported.", text);
   for (const ParentStats& stats : parents) {
     const bool refuses = !stats.status.ok() || !stats.refusal.ok();
-    AppendGauge(
-        name,
-        MetricLabel("domain", ToString(stats.domain)) + "," + MetricLabel("parent", stats.parent),
-        refuses ? "1" : "0", text);
+    AppendGauge(name, label(stats), refuses ? "1" : "0", text);
   }
 }
 

@@ -1,9 +1,10 @@
-// Which parents refuse what this process reports? As a metric, and in the log.
+// Which parents are reached, and which refuse what this process reports? As metrics, and in the log.
 //
+//   kvatlas_leaf_parent_connected{domain="llama",parent="10.0.0.1:7420"} 1
 //   kvatlas_leaf_parent_refuses{domain="llama",parent="10.0.0.1:7420"} 1
 //
-// 1 while they do: for another schedule, contract or block size, or because another process has this one's name. The log has
-// the reason. Parents that are not reached are 0, like those that listen.
+// Refuses: 1 while they do, for another schedule, contract or block size, or because another process has this one's name. The log has
+// the reason. Parents that are not reached are 0 there, like those that listen.
 
 #ifndef KVATLAS_INDEXER_COVERAGE_PARENT_REFUSALS_H_
 #define KVATLAS_INDEXER_COVERAGE_PARENT_REFUSALS_H_
@@ -16,7 +17,7 @@
 
 namespace kvatlas {
 
-// Appends the family in Prometheus' text format. `prefix`: "kvatlas_leaf" for instance.
+// Appends both families in Prometheus' text format. `prefix`: "kvatlas_leaf" for instance.
 void AppendParentMetrics(const std::vector<ParentStats>& parents, const std::string& prefix,
                          std::string* text);
 

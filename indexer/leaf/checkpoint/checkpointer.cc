@@ -4,6 +4,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <thread>
@@ -152,6 +153,10 @@ struct Checkpointer::State {
         last_bytes(metrics->AddGauge("kvatlas_leaf_checkpoint_bytes", "Size of the last one.")),
         last_blocks(metrics->AddGauge("kvatlas_leaf_checkpoint_blocks",
                                       "Blocks of streams' holders in the last one.")),
+        free_bytes(metrics->AddGauge("kvatlas_leaf_checkpoint_free_bytes",
+                                     "Free where checkpoints are written; -1: not known.")),
+        interval_seconds(
+            metrics->AddGauge("kvatlas_leaf_checkpoint_interval_seconds", "--checkpoint_every.")),
         restore_seconds(metrics->AddGauge("kvatlas_leaf_checkpoint_restore_seconds",
                                           "What reading one took at the start.")),
         writes(metrics->AddCounter("kvatlas_leaf_checkpoint_writes_total", "Checkpoints written.")),
@@ -159,7 +164,10 @@ struct Checkpointer::State {
                                      "Checkpoints that could not be written.")),
         refusals(metrics->AddCounter("kvatlas_leaf_checkpoint_refused_total",
                                      "Checkpoints that could not be read at the start.")) {
+    interval_seconds.Set(Seconds(options.every));
     metrics->OnScrape([this] {
+      const absl::StatusOr<uint64_t> room = options.files->FreeBytes(options.directory);
+      free_bytes.Set(room.ok() ? static_cast<double>(*room) : -1);
       MutexLock lock(&mutex);
       age_seconds.Set(begun_at.has_value() ? Seconds(Clock::Real().Now() - *begun_at) : -1);
     });
@@ -209,6 +217,8 @@ struct Checkpointer::State {
   Gauge last_seconds;
   Gauge last_bytes;
   Gauge last_blocks;
+  Gauge free_bytes;
+  Gauge interval_seconds;
   Gauge restore_seconds;
   Counter writes;
   Counter failures;

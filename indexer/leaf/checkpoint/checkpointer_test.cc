@@ -394,6 +394,8 @@ TEST_F(CheckpointerTest, AFullDiskIsCountedAndTheLeafGoesOn) {
   Rest(worker.get());
   ASSERT_TRUE(leaf->checkpointer().WriteNow().ok());
   files_.SetRoom(50);
+  EXPECT_NE(leaf->metrics().Text().find("kvatlas_leaf_checkpoint_free_bytes 50\n"),
+            std::string::npos);
   EXPECT_TRUE(absl::IsResourceExhausted(leaf->checkpointer().WriteNow().status()));
   EXPECT_EQ(files_.Paths().size(), 1) << "the half-written one takes room";
   EXPECT_NE(leaf->metrics().Text().find("kvatlas_leaf_checkpoint_failures_total 1"),

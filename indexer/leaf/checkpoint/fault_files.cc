@@ -123,6 +123,10 @@ absl::StatusOr<std::unique_ptr<FileLock>> FaultFiles::Lock(const std::string&) {
   return std::make_unique<FileLock>();
 }
 
+absl::StatusOr<uint64_t> FaultFiles::FreeBytes(const std::string&) {
+  return room_.value_or(uint64_t{1} << 40);
+}
+
 // A journal keeps the order of names, mostly; here any subset of the changes may have come through.
 std::unique_ptr<FaultFiles> FaultFiles::AfterCut(Unsynced choice, std::mt19937_64* random) const {
   Names names = durable_names_;

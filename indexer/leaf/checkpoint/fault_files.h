@@ -40,6 +40,7 @@ class FaultFiles : public FileLayer {
   absl::Status Remove(const std::string& path) override;
   absl::Status SyncDirectory(const std::string& directory) override;
   absl::StatusOr<std::unique_ptr<FileLock>> Lock(const std::string& path) override;
+  absl::StatusOr<uint64_t> FreeBytes(const std::string& directory) override;
 
   // ---- What the test says ----
 

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -217,6 +218,13 @@ class RealFiles : public FileLayer {
     auto lock = std::make_unique<RealLock>(fd);
     if (flock(fd, LOCK_EX | LOCK_NB) != 0) return Failed("cannot lock", path, errno);
     return lock;
+  }
+
+  absl::StatusOr<uint64_t> FreeBytes(const std::string& directory) override {
+    struct statvfs room;
+    const int told = Retried([&] { return statvfs(directory.c_str(), &room); });
+    if (told != 0) return Failed("cannot tell the free space of", directory, errno);
+    return uint64_t{room.f_bavail} * room.f_frsize;
   }
 };
 

@@ -57,6 +57,8 @@ class FileLayer {
   virtual absl::Status Remove(const std::string& path) = 0;
   virtual absl::Status SyncDirectory(const std::string& directory) = 0;
   virtual absl::StatusOr<std::unique_ptr<FileLock>> Lock(const std::string& path) = 0;
+  // What this process may still write where that directory is.
+  virtual absl::StatusOr<uint64_t> FreeBytes(const std::string& directory) = 0;
 
   // The machine's files.
   static FileLayer& Real();

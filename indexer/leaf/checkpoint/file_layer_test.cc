@@ -38,6 +38,7 @@ TEST(FileLayerTest, WhatIsWrittenIsReadAgain) {
   ASSERT_TRUE(files.Rename(directory + "/x", directory + "/y").ok());
   ASSERT_TRUE(files.SyncDirectory(directory).ok());
   EXPECT_EQ(*files.List(directory), std::vector<std::string>{"y"});
+  EXPECT_GT(files.FreeBytes(directory).value_or(0), 0u);
   const auto file = files.Open(directory + "/y");
   ASSERT_TRUE(file.ok());
   std::string bytes(100, ' ');
@@ -53,6 +54,7 @@ TEST(FileLayerTest, SaysWhyNot) {
   FileLayer& files = FileLayer::Real();
   EXPECT_TRUE(absl::IsNotFound(files.Create(TestDirectory() + "/nowhere/x").status()));
   EXPECT_TRUE(absl::IsNotFound(files.List(TestDirectory() + "/nowhere").status()));
+  EXPECT_TRUE(absl::IsNotFound(files.FreeBytes(TestDirectory() + "/nowhere").status()));
   // No file may have any bytes.
   ASSERT_TRUE(files.MakeDirectory(TestDirectory()).ok());
   const auto full = files.Create(TestDirectory() + "/full");
