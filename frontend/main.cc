@@ -236,6 +236,19 @@ std::string MemoryJson(const MemoryBudget& memory) {
   return json.dump();
 }
 
+std::string PeersJson(const std::vector<PeerState>& nodes, const std::vector<PeerState>& leaves) {
+  nlohmann::json json = {{"hierarchies", nlohmann::json::array()},
+                         {"leaves", nlohmann::json::array()}};
+  const auto add = [&](const char* kind, const std::vector<PeerState>& peers) {
+    for (const PeerState& peer : peers)
+      json[kind].push_back(
+          {{"address", peer.address}, {"state", peer.state}, {"reason", peer.reason}});
+  };
+  add("hierarchies", nodes);
+  add("leaves", leaves);
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
 absl::StatusOr<std::map<std::string, CostWeights>> WeightsOfModels(const Flags& flags) {
   if (flags.model_weights.empty()) return std::map<std::string, CostWeights>();
   auto weights = ReadModelWeights(flags.model_weights, flags.frontend.weights);
@@ -345,6 +358,8 @@ int Run(ServiceMain& service, Flags& flags, const EngineReach& reach, FoundNodes
     });
   }
   metrics.OnScrape([&] { SetMemoryGauges(memory, "kvatlas_frontend", &metrics); });
+  frontend_service.AddStatus(
+      "peers", [&] { return PeersJson(cell_finder.States(), overlap_finder.States()); });
   frontend_service.AddStatus("memory", [&memory] { return MemoryJson(memory); });
   frontend_service.AddStatus("truth", [&truth] { return TruthStatusJson(truth); });
   AddTruthHttp(&truth, &Clock::Real(), &http);

@@ -115,6 +115,7 @@ Hierarchy::Hierarchy(HierarchyOptions options)
     : node_(options.node),
       schedule_(*options.schedule),
       schedule_name_(schedule_.Name()),
+      contract_id_(options.contract.Id()),
       registry_(RegistryOptions(options)) {}
 
 absl::Status Hierarchy::OtherSchedule(const FindCellsQuery& query, const std::string& why) const {

@@ -110,6 +110,7 @@ class Hierarchy {
 
   const std::string& node() const { return node_; }
   const std::string& schedule_name() const { return schedule_name_; }
+  const std::string& contract_id() const { return contract_id_; }
 
  private:
   struct Question;
@@ -123,6 +124,7 @@ class Hierarchy {
   const std::string node_;
   const WaypointSchedule& schedule_;
   const std::string schedule_name_;
+  const std::string contract_id_;
   HolderRegistry registry_;
 };
 

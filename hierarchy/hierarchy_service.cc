@@ -199,7 +199,10 @@ grpc::Status HierarchyService::Stats(grpc::ServerContext*, const v1::StatsReques
 
 void HierarchyService::FillNodeStats(v1::StatsResponse* response) const {
   FillStats(hierarchy_->registry(), response);
+  FillProcess(response);
   response->set_cell(hierarchy_->node());
+  response->set_contract(hierarchy_->contract_id());
+  response->set_schedule(hierarchy_->schedule_name());
   if (reporter_ != nullptr) {
     for (const ParentStats& parent : reporter_->Stats())
       FillParent(parent, response->add_parents());

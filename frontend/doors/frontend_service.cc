@@ -24,6 +24,7 @@
 #include "frontend/prompt/openai/json_depth.h"
 #include "indexer/service/grpc_guard.h"
 #include "indexer/service/grpc_status.h"
+#include "indexer/service/process_facts.h"
 #include "indexer/service/text_escape.h"
 
 namespace kvatlas {
@@ -33,6 +34,8 @@ using Json = nlohmann::json;
 
 // Cells whose promises are shown one by one, the worst first.
 constexpr size_t kPromisesShown = 64;
+constexpr size_t kCellsShown = 4096;
+constexpr size_t kEnginesShown = 4096;
 // Of prompts over HTTP, which are text or numbers as text.
 constexpr size_t kRouteBodyBytesMax = 64 << 20;
 // A body of so many bytes is parsed on the I/O thread; others, on the threads that read prompts.
@@ -209,6 +212,35 @@ void AppendPromises(const Frontend& frontend, std::string* text) {
          [](const CellPromises& of) { return of.broken; });
   family("kvatlas_frontend_cell_believed", "The share of its promises that is expected now.",
          [](const CellPromises& of) { return of.believed; });
+}
+
+int64_t Milliseconds(Duration duration) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
+}
+
+// Cells and workers as last seen: where they are asked, and whether that works.
+void AddFleet(const Frontend& frontend, Json* json) {
+  Json& cells = (*json)["cells"] = Json::array();
+  for (const SeenCell& seen : frontend.Cells(kCellsShown)) {
+    cells.push_back({{"model", seen.domain.model},
+                     {"tenant", seen.domain.tenant},
+                     {"cell", seen.cell},
+                     {"address", seen.address},
+                     {"seen_ms", Milliseconds(seen.seen)},
+                     {"answered_ms", nullptr},
+                     {"workers", seen.workers}});
+    if (seen.answered.has_value()) cells.back()["answered_ms"] = Milliseconds(*seen.answered);
+  }
+  Json& engines = (*json)["engines"] = Json::array();
+  for (const KnownEngine& engine : frontend.Engines(kEnginesShown)) {
+    engines.push_back({{"model", engine.domain.model},
+                       {"tenant", engine.domain.tenant},
+                       {"cell", engine.cell},
+                       {"worker", engine.worker.name},
+                       {"rank", engine.worker.rank},
+                       {"url", WithoutSecrets(engine.url)},
+                       {"state", engine.suspect ? "unreachable" : "not suspected"}});
+  }
 }
 
 HttpResponse JsonResponse(const google::protobuf::Message& message) {
@@ -405,6 +437,10 @@ HttpResponse FrontendService::HttpStatus() const {
   const FrontendOptions& options = frontend_->options();
   const FrontendStats stats = frontend_->stats();
   Json json;
+  if (const ProcessFacts facts = FactsOfProcess(); !facts.program.empty())
+    json["process"] = Json::parse(ProcessFactsJson(facts), nullptr, /*allow_exceptions=*/false);
+  json["contract"] = options.contract.Id();
+  json["schedule"] = options.schedule->Name();
   json["hierarchies"] = frontend_->hierarchies().Addresses();
   json["leaves"] = Json::array();
   for (const ConfiguredLeaf& leaf : frontend_->leaves())
@@ -431,6 +467,7 @@ HttpResponse FrontendService::HttpStatus() const {
                                 {"broken", of.broken},
                                 {"believed", of.believed}});
   }
+  AddFleet(*frontend_, &json);
   for (const auto& [name, section] : status_sections_)
     json[name] = Json::parse(section(), nullptr, /*allow_exceptions=*/false);
   return {.body = json.dump(-1, ' ', false, Json::error_handler_t::replace)};

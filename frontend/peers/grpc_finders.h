@@ -15,9 +15,11 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "frontend/peers/peer_watch.h"
 #include "frontend/route/finders.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/domain.h"
@@ -39,6 +41,8 @@ class GrpcCellFinder : public CellFinder {
 
   // Starts connecting, so that the first question need not wait for it.
   void Connect(const std::string& hierarchy_address);
+  // Whether they are reached, by address.
+  std::vector<PeerState> States() const;
   void FindCells(const std::string& hierarchy_address, const CellQuestion& question,
                  Duration deadline, Callback callback) override;
 
@@ -53,6 +57,8 @@ class GrpcOverlapFinder : public OverlapFinder {
 
   // Starts connecting, so that the first question need not wait for it.
   void Connect(const std::string& leaf_address);
+  // Whether they are reached, by address.
+  std::vector<PeerState> States() const;
   void FindOverlaps(const std::string& leaf_address, const OverlapQuestion& question,
                     Duration deadline, Callback callback) override;
 

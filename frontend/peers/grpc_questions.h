@@ -82,6 +82,15 @@ class GrpcQuestions {
     PeerOf(address)->channel->GetState(/*try_to_connect=*/true);
   }
 
+  // Of all peers that are known, by address.
+  std::vector<PeerState> States() const {
+    std::vector<PeerState> states;
+    for (const std::shared_ptr<Peer>& peer : peers_.All()) states.push_back(peer->watch.Get());
+    std::sort(states.begin(), states.end(),
+              [](const PeerState& a, const PeerState& b) { return a.address < b.address; });
+    return states;
+  }
+
   // `fill` makes the question, of about so many bytes, before this returns.
   void Ask(const std::string& address, size_t bytes, absl::FunctionRef<void(Request*)> fill,
            Duration deadline, Callback callback) {

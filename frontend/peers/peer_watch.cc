@@ -18,9 +18,17 @@ void PeerWatch::Failed(const std::string& reason) {
   const bool again = is_unreachable_;
   if (again && now - said_at_ < kSayAgain) return;
   is_unreachable_ = true;
+  reason_ = reason;
   said_at_ = now;
   Log(LogLevel::kWarning, again ? "still unreachable" : "unreachable",
       {{"peer", what_}, {"address", address_}, {"reason", reason}});
+}
+
+PeerState PeerWatch::Get() const {
+  MutexLock lock(&mutex_);
+  if (is_unreachable_) return {address_, "unreachable", reason_};
+  const bool reached = is_reached_.load(std::memory_order_relaxed);
+  return {address_, reached ? "connected" : "connecting"};
 }
 
 void PeerWatch::Reached() {

@@ -20,6 +20,12 @@
 
 namespace kvatlas {
 
+struct PeerState {
+  std::string address;
+  std::string state;        // "connecting", "connected", "unreachable"
+  std::string reason = {};  // of the last one
+};
+
 class PeerWatch {
  public:
   static constexpr Duration kSayAgain = std::chrono::minutes(1);
@@ -38,6 +44,9 @@ class PeerWatch {
   // No connection can be made.
   void Failed(const std::string& reason);
 
+  // "connecting": nothing was asked yet.
+  PeerState Get() const;
+
  private:
   void Reached();
 
@@ -46,8 +55,9 @@ class PeerWatch {
   const Clock* const clock_;
   std::atomic<bool> is_reached_{false};
   std::atomic<uint32_t> late_{0};
-  Mutex mutex_;
+  mutable Mutex mutex_;
   bool is_unreachable_ ABSL_GUARDED_BY(mutex_) = false;
+  std::string reason_ ABSL_GUARDED_BY(mutex_);
   Time said_at_ ABSL_GUARDED_BY(mutex_){0};
 };
 

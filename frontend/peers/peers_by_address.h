@@ -42,6 +42,13 @@ class PeersByAddress {
     return peer;
   }
 
+  std::vector<Pointer> All() const {
+    MutexLock lock(&mutex_);
+    std::vector<Pointer> all;
+    for (const auto& [address, entry] : peers_) all.push_back(entry.peer);
+    return all;
+  }
+
   std::vector<Pointer> TakeAll() {
     MutexLock lock(&mutex_);
     std::vector<Pointer> all;
@@ -66,7 +73,7 @@ class PeersByAddress {
   }
 
   const std::function<Pointer(const std::string& address)> make_;
-  Mutex mutex_;
+  mutable Mutex mutex_;
   absl::flat_hash_map<std::string, Entry> peers_ ABSL_GUARDED_BY(mutex_);
   uint64_t uses_ ABSL_GUARDED_BY(mutex_) = 0;
 };

@@ -116,6 +116,32 @@ std::vector<KnownEngine> Frontend::Engines(size_t engines_max) const {
   return engines;
 }
 
+std::vector<SeenCell> Frontend::Cells(size_t cells_max) const {
+  const Time now = fleet_->clock->Now();
+  std::vector<SeenCell> seen;
+  for (const std::shared_ptr<ModelFleet>& model : fleet_->Models()) {
+    MutexLock lock(&model->mutex);
+    for (const Domain& domain : model->memory.Domains()) {
+      std::map<std::string, size_t> workers;
+      for (const KnownAnswer& known : model->memory.Answers(domain))
+        workers[known.cell] = known.answer->workers.size();
+      for (const KnownCell& known : model->memory.Cells(domain)) {
+        if (seen.size() == cells_max) return seen;
+        SeenCell cell = {.domain = domain,
+                         .cell = known.cell,
+                         .address = known.address,
+                         .seen = now - known.seen};
+        if (const auto answered = model->memory.Answered(domain, known.cell); answered.has_value())
+          cell.answered = now - *answered;
+        if (const auto of = workers.find(known.cell); of != workers.end())
+          cell.workers = of->second;
+        seen.push_back(std::move(cell));
+      }
+    }
+  }
+  return seen;
+}
+
 std::vector<Domain> Frontend::Domains() const {
   std::vector<Domain> all;
   for (const std::shared_ptr<ModelFleet>& model : fleet_->Models()) {

@@ -221,6 +221,16 @@ struct KnownEngine {
   bool suspect = false;
 };
 
+// A cell as the frontend last saw it.
+struct SeenCell {
+  Domain domain;
+  std::string cell;
+  std::string address;                    // of the leaf that is asked
+  Duration seen{0};                       // since it was last named
+  std::optional<Duration> answered = {};  // since its leaf last answered; nothing: never
+  size_t workers = 0;                     // in that answer
+};
+
 struct FrontendStats {
   uint64_t routes = 0;
   uint64_t failed = 0;
@@ -289,6 +299,8 @@ class Frontend {
   void Avoid(const std::string& cell, const HolderId& worker);
   // At most so many workers whose engine's address is known; suspects come last.
   std::vector<KnownEngine> Engines(size_t engines_max) const;
+  // At most so many, those seen last first within a domain.
+  std::vector<SeenCell> Cells(size_t cells_max) const;
   // Those that answers were given about, by model and tenant.
   std::vector<Domain> Domains() const;
 

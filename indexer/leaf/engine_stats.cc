@@ -3,12 +3,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "indexer/base/domain.h"
 #include "indexer/engines/engine_event.h"
 #include "indexer/leaf/engine_state.h"
+#include "indexer/service/connection_watch.h"
 #include "indexer/transport/holders_wire.h"
 
 namespace kvatlas {
@@ -53,6 +55,12 @@ void FillEngine(const EngineEntry& entry, v1::HolderStats* holder) {
   holder->set_endpoint(listener->endpoint);
   holder->set_connected(listener->stream.connected);
   engine->set_silent_ms(Milliseconds(listener->stream.silent));
+  engine->set_replay("none");
+  if (!listener->replay_endpoint.empty()) {
+    const std::optional<ConnectionStatus>& replay = listener->stream.replay;
+    engine->set_replay(replay.has_value() ? std::string(ConnectionStateName(replay->state)) : "");
+    if (replay.has_value()) engine->set_replay_reason(replay->reason);
+  }
   engine->set_lag_ms(listener->stream.lag_ms);
   engine->set_restarts(listener->stream.tracker.restarts);
   engine->set_messages_lost(listener->stream.tracker.messages_lost);

@@ -176,6 +176,19 @@ void FillParents(const CoverageReporter& reporter, v1::StatsResponse* response) 
   }
 }
 
+void FillCheckpoint(const CheckpointOptions& options, const CheckpointStats& stats,
+                    v1::CheckpointStats* checkpoint) {
+  checkpoint->set_directory(options.directory);
+  checkpoint->set_written(stats.written);
+  checkpoint->set_failed(stats.failed);
+  if (!stats.last_error.ok()) checkpoint->set_last_error(stats.last_error.ToString());
+  checkpoint->set_age_ms(stats.age.has_value() ? int64_t{Milliseconds(*stats.age)} : -1);
+  checkpoint->set_bytes(stats.last.counts.bytes);
+  checkpoint->set_every_ms(Milliseconds(options.every));
+  checkpoint->set_free_bytes(stats.free_bytes.has_value() ? static_cast<int64_t>(*stats.free_bytes)
+                                                          : -1);
+}
+
 // Of every domain, whatever parent is told of it.
 void AppendCoverageMetrics(const CoverageReporter& reporter, std::string* text) {
   struct Family {
@@ -218,9 +231,13 @@ struct Leaf::Parts {
         readiness(options.engines.min_initial_workers, [this] { return Workers(); }),
         service(
             {options.cell, options.replica, options.contract}, &registry,
-            [this](v1::StatsResponse* response) {
+            [this, checkpoint = options.checkpoint,
+             schedule = options.schedule->Name()](v1::StatsResponse* response) {
+              response->set_schedule(schedule);
               FillParents(reporter, response);
               FillEngines(directory, response);
+              if (checkpointer != nullptr)
+                FillCheckpoint(checkpoint, checkpointer->Stats(), response->mutable_checkpoint());
             },
             &metrics),
         kv_indexer(

@@ -233,6 +233,7 @@ void LeafService::FillIdentity(v1::StatsResponse* response) const {
 
 void LeafService::FillAll(v1::StatsResponse* response) const {
   FillIdentity(response);
+  FillProcess(response);
   FillStats(*registry_, response);
   if (fill_rest_) fill_rest_(response);
 }

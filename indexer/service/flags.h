@@ -147,15 +147,26 @@ class FlagSet {
   bool checking() const { return checking_; }
   // What counts now, as a configuration file of it, by topic; behind a value that is no default, where it is from.
   std::string Effective() const;
+  // Those that were given, and those that a reload changed, in the order of --help. Values as they were given: with secrets.
+  struct Told {
+    std::string name;
+    std::string value;
+    std::string where;  // as of `WhereFrom`
+  };
+  std::vector<Told> AllTold() const;
   // Where the value of a flag is from: "flag --cell", "KVATLAS_CELL", "leaf.toml:3"; empty: it is the default.
   std::string WhereFrom(const std::string& name) const;
   // An error about flags as it is printed: where a value comes from that the message names first ("--cell: …"), no passwords.
   std::string Refusal(std::string_view message) const;
 
   const std::string& program() const { return program_; }
-  // By topic; or of one topic, or one flag. Nothing: there is no such.
+  // By topic; or of one topic, or one flag; or, of "man" and "markdown", as `ManPage` and `Markdown`. Nothing: there is no such.
   std::string Help() const;
   std::optional<std::string> Help(std::string topic) const;
+  // For the manual, in roff: section 8 for a service, 1 for a command.
+  std::string ManPage() const;
+  // For a reference: a heading, and a table for each topic.
+  std::string Markdown() const;
   std::set<std::string> Names() const;
 
   // ---- While the process runs ----

@@ -95,7 +95,8 @@ std::string FlagSet::GroupHelp(const std::string& group) const {
                               "look at everything that was told, print what counts, and exit: 0, "
                               "or 2 with what is wrong",
                               9);
-  text += "  --help[=TOPIC], -h" + Wrapped("show this, or one topic or flag, and exit", 20);
+  text += "  --help[=TOPIC], -h" +
+          Wrapped("show this, or one topic or flag, and exit; man: a page of the manual", 20);
   text += "  --version" + Wrapped("show the version and exit", 11);
   return text;
 }
@@ -123,6 +124,8 @@ std::string FlagSet::Help() const {
 }
 
 std::optional<std::string> FlagSet::Help(std::string topic) const {
+  if (topic == "man") return ManPage();
+  if (topic == "markdown") return Markdown();
   for (const std::string& group : Groups()) {
     if (IsTopic(group, topic)) return GroupHelp(group).substr(1);
   }
@@ -130,6 +133,16 @@ std::optional<std::string> FlagSet::Help(std::string topic) const {
   const Flag* const flag = Find(topic);
   if (flag == nullptr) return std::nullopt;
   return FlagHelp(*flag);
+}
+
+std::vector<FlagSet::Told> FlagSet::AllTold() const {
+  std::vector<Told> told;
+  for (const Flag& flag : flags_) {
+    const auto given = settings_.find(&flag);
+    if (given != settings_.end())
+      told.push_back({flag.name, values_.at(&flag), given->second.where});
+  }
+  return told;
 }
 
 std::string FlagSet::Effective() const {

@@ -291,21 +291,22 @@ TEST_F(FlagsTest, HelpIsByTopicAndEndsWithExamples) {
   flags.Group("More");
   flags.Add("c", &c, "third");
   flags.Example("kvatlas-test --a=1", "does it");
-  EXPECT_EQ(flags.Help(),
-            std::string("kvatlas-test ") + kVersion +
-                ": A test.\n\nUsage: kvatlas-test [--flag=value...]\n"
-                "Topics, for --help=TOPIC: limits, more, process\n"
-                "\nLimits:\n"
-                "  --b N                           second " +
-                std::string(40, 'x') + "\n" + std::string(34, ' ') + std::string(40, 'y') +
-                " end (default: 2)\n"
-                "\nMore:\n"
-                "  --c N                           third (default: 3)\n"
-                "\nProcess:\n"
-                "  --a N                           first (default: 1)\n"
-                "  --help[=TOPIC], -h              show this, or one topic or flag, and exit\n"
-                "  --version                       show the version and exit\n"
-                "\nExamples:\n  # does it\n  kvatlas-test --a=1\n");
+  EXPECT_EQ(flags.Help(), std::string("kvatlas-test ") + kVersion +
+                              ": A test.\n\nUsage: kvatlas-test [--flag=value...]\n"
+                              "Topics, for --help=TOPIC: limits, more, process\n"
+                              "\nLimits:\n"
+                              "  --b N                           second " +
+                              std::string(40, 'x') + "\n" + std::string(34, ' ') +
+                              std::string(40, 'y') +
+                              " end (default: 2)\n"
+                              "\nMore:\n"
+                              "  --c N                           third (default: 3)\n"
+                              "\nProcess:\n"
+                              "  --a N                           first (default: 1)\n"
+                              "  --help[=TOPIC], -h              show this, or one topic or flag, "
+                              "and exit; man: a page of the manual\n"
+                              "  --version                       show the version and exit\n"
+                              "\nExamples:\n  # does it\n  kvatlas-test --a=1\n");
   EXPECT_EQ(flags.Help("more"), "More:\n  --c N                           third (default: 3)\n");
   EXPECT_EQ(flags.Help("b")->substr(0, 7), "  --b N");
   EXPECT_EQ(flags.Help("d"), std::nullopt);

@@ -18,6 +18,7 @@
 #include "indexer/service/connection_account.h"
 #include "indexer/service/log.h"
 #include "indexer/service/path_flag.h"
+#include "indexer/service/process_facts.h"
 #include "indexer/service/process_memory.h"
 #include "indexer/service/redis_url.h"
 
@@ -184,6 +185,13 @@ absl::Status ServiceMain::StartSecurity() {
   return absl::OkStatus();
 }
 
+void ServiceMain::TellFacts() const {
+  std::vector<ToldFlag> flags;
+  for (FlagSet::Told& told : flags_.AllTold())
+    flags.push_back({std::move(told.name), std::move(told.value), std::move(told.where)});
+  SetFactsOfProcess(flags_.program(), std::move(flags));
+}
+
 void ServiceMain::SetUpLog() const {
   LogOptions log;
   const std::string section = SectionOf(flags_.program());
@@ -196,6 +204,7 @@ void ServiceMain::SetUpLog() const {
 void ServiceMain::Start(int argc, const char* const* argv) {
   flags_.ParseOrExit(argc, argv);
   SetUpLog();
+  TellFacts();
   WarnOfPasswords(argc, argv);
   if (const absl::Status bad = StartSecurity(); !bad.ok()) std::exit(RefuseFlags(bad));
   CatchSignals(/*reload=*/!SectionOf(flags_.program()).empty());
@@ -220,6 +229,7 @@ absl::Status ServiceMain::Ready(const std::vector<std::pair<std::string, Address
                  flags_.program().c_str());
     std::abort();
   }
+  SetListensOfProcess(addresses);
   std::string line = absl::StrCat(flags_.program(), " ready");
   for (const auto& [name, address] : addresses) {
     absl::StrAppend(&line, " ", name, "=", address.ToString());
@@ -250,6 +260,7 @@ void ServiceMain::Reload() {
         {{"reason", std::string(reloaded.status().message())}});
     return;
   }
+  TellFacts();
   for (const FlagSet::Change& change : reloaded->changed)
     Log(LogLevel::kInfo, "setting changed", {{"flag", change.flag}, {"from", change.where}});
   for (const FlagSet::Change& change : reloaded->need_restart)

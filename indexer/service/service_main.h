@@ -104,6 +104,7 @@ class ServiceMain {
   void DeclareSecurity();
   absl::Status StartSecurity();
   void SetUpLog() const;
+  void TellFacts() const;
   void Reload();
 
   FlagSet flags_;

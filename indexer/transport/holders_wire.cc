@@ -13,6 +13,7 @@
 #include "indexer/service/call_progress.h"
 #include "indexer/service/long_answers.h"
 #include "indexer/service/memory_watch.h"
+#include "indexer/service/process_facts.h"
 #include "indexer/service/text_escape.h"
 #include "indexer/transport/wire.h"
 
@@ -32,6 +33,9 @@ void FillHolder(const HolderStats& holder, v1::HolderStats* stats) {
   if (holder.load.has_value()) ToProto(*holder.load, stats->mutable_load());
   stats->set_side_blocks(holder.side_blocks);
   if (!holder.layout.plain()) ToProto(holder.layout, stats->mutable_layout());
+  stats->set_address(holder.holder->address);
+  for (const auto& [name, value] : holder.holder->labels)
+    (*stats->mutable_labels())[name] = WithoutSecrets(value);
   stats->set_state(holder.connected ? "connected" : holder.masked ? "silent" : "disconnected");
 }
 
@@ -96,6 +100,26 @@ void FillStats(const HolderRegistry& registry, v1::StatsResponse* response) {
     ToProto(holder.holder, refused->mutable_holder());
     refused->set_reason(holder.reason);
     refused->set_times(holder.times);
+  }
+}
+
+void FillProcess(v1::StatsResponse* response) {
+  const ProcessFacts facts = FactsOfProcess();
+  if (facts.program.empty()) return;
+  v1::ProcessStats* process = response->mutable_process();
+  process->set_program(facts.program);
+  process->set_version(facts.version);
+  process->set_pid(facts.pid);
+  process->set_started_unix_ms(facts.started_unix_ms);
+  process->set_now_unix_ms(facts.now_unix_ms);
+  process->set_uptime_ms(facts.uptime_ms);
+  process->set_log(facts.log);
+  for (const auto& [name, address] : facts.listens) (*process->mutable_listens())[name] = address;
+  for (const ToldFlag& told : facts.flags) {
+    v1::FlagStats* flag = process->add_flags();
+    flag->set_name(told.name);
+    flag->set_value(told.value);
+    flag->set_from(told.where);
   }
 }
 

@@ -31,6 +31,9 @@ void FillStats(const HolderRegistry& registry, v1::StatsResponse* response);
 // Of one domain alone, if it is there.
 void FillStats(const HolderRegistry& registry, const Domain& domain, v1::StatsResponse* response);
 
+// Fills `process`, in a process of ours.
+void FillProcess(v1::StatsResponse* response);
+
 // Statistics as JSON, every field under its name in the proto, for GET /status.
 HttpResponse StatusPage(const v1::StatsResponse& stats);
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "indexer/base/tier.h"
+#include "indexer/service/process_facts.h"
 #include "indexer/service/version.h"
 #include "indexer/transport/wire.h"
 #include "proto/kvatlas/v1/leaf.pb.h"
@@ -122,11 +123,14 @@ Json StatusJson(const Relay& relay) {
   const RelayReadiness readiness = relay.readiness();
   Json json = {{"program", "kvatlas-relay"},
                {"version", std::string(kVersion)},
+               {"contract", relay.options().contract.Id()},
                {"ready", readiness.ready},
                {"reason", readiness.reason},
                {"leaves", relay.leaves()},
                {"blocks", relay.blocks_held()},
                {"blocks_max", relay.options().blocks_max}};
+  if (const ProcessFacts facts = FactsOfProcess(); !facts.program.empty())
+    json["process"] = Json::parse(ProcessFactsJson(facts), nullptr, /*allow_exceptions=*/false);
   json["workers"] = Json::array();
   for (const RelayInstance& instance : relay.Instances())
     json["workers"].push_back(InstanceJson(instance));

@@ -319,6 +319,9 @@ absl::StatusOr<CheckpointReport> Checkpointer::State::Write(bool paced) {
   report.took = Clock::Real().Now() - begun;
   if (absl::IsCancelled(status)) return status;  // we are stopping
   MutexLock lock(&mutex);
+  const absl::StatusOr<uint64_t> room = options.files->FreeBytes(options.directory);
+  stats.free_bytes = room.ok() ? std::optional(*room) : std::nullopt;
+  stats.last_error = status;
   if (!status.ok()) {
     ++stats.failed;
     failures.Increment();
@@ -448,7 +451,9 @@ void Checkpointer::Stop(bool write_last) {
 
 CheckpointStats Checkpointer::Stats() const {
   MutexLock lock(&state_->mutex);
-  return state_->stats;
+  CheckpointStats stats = state_->stats;
+  if (state_->begun_at.has_value()) stats.age = Clock::Real().Now() - *state_->begun_at;
+  return stats;
 }
 
 }  // namespace kvatlas

@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -59,6 +60,9 @@ struct CheckpointStats {
   uint64_t failed = 0;
   uint64_t refused = 0;  // that could not be read
   CheckpointReport last;
+  absl::Status last_error = {};             // of the last one, where it could not be written
+  std::optional<Duration> age = {};         // since the last one that is there was begun
+  std::optional<uint64_t> free_bytes = {};  // of its disk, when it was last written to
 };
 
 class Checkpointer {
