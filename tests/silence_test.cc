@@ -1,52 +1,29 @@
 // Is every mistake of an operator said where one looks? Real processes, each row with one thing that is wrong: what the log of
 // either side says, and what its pages say.
 
-#include <arpa/inet.h>
 #include <gmock/gmock.h>
-#include <grpcpp/channel.h>
-#include <grpcpp/client_context.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <chrono>
-#include <cstdlib>
-#include <fstream>
-#include <iterator>
-#include <map>
-#include <memory>
 #include <ostream>
 #include <regex>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/str_replace.h"
 #include "indexer/base/await.h"
-#include "indexer/base/clock.h"
 #include "indexer/service/address.h"
-#include "indexer/service/grpc_channel.h"
+#include "tests/programs.h"
 #include "tools/bench/service_bench_http.h"
-#include "tools/cluster/process.h"
-#include "tools/engine/engine.grpc.pb.h"
-#include "tools/engine/engine_model.h"
 
 namespace kvatlas {
 namespace {
 
-namespace ev1 = engine::v1;
-
 constexpr std::chrono::seconds kLong(60);
 
-// In arguments and expectations {NAME:WHAT} is an address of a process that was started before, {dead} one where nobody listens.
-struct Program {
-  std::string name;
-  std::string kind;  // "leaf", "hierarchy", "relay", "engine"
-  std::vector<std::string> args = {};
-  bool prefills = false;  // of an engine: it stores blocks
-};
+// Arguments and expectations are filled as in `programs.h`.
 struct Said {
   std::string name;
   std::string where;  // "log", or a path of its HTTP plane
@@ -64,133 +41,43 @@ struct Row {
 };
 std::ostream& operator<<(std::ostream& out, const Row& row) { return out << row.name; }
 
-const std::map<std::string, std::pair<std::string, std::vector<std::string>>>& Kinds() {
-  static const auto& kinds =
-      *new std::map<std::string, std::pair<std::string, std::vector<std::string>>>{
-          {"leaf", {"indexer/leaf/kvatlas-leaf", {"--grpc=127.0.0.1:0", "--http=127.0.0.1:0"}}},
-          {"hierarchy",
-           {"hierarchy/kvatlas-hierarchy", {"--grpc=127.0.0.1:0", "--http=127.0.0.1:0"}}},
-          {"relay", {"publisher/kvatlas-relay", {"--http=127.0.0.1:0"}}},
-          {"engine", {"tools/engine/mock_engine", {"--grpc=127.0.0.1:0", "--capacity=60"}}},
-          {"zmq_engine",
-           {"tools/engine/mock_engine",
-            {"--grpc=127.0.0.1:0", "--capacity=60", "--zmq_events=tcp://127.0.0.1:0",
-             "--zmq_replay=tcp://127.0.0.1:0", "--zmq_attach=bind"}}}};
-  return kinds;
-}
-
-// A port that is taken, so that nothing else gets it, and where nobody listens.
-class DeadPort {
- public:
-  DeadPort() : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    sockaddr_in address = {};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof(address);
-    EXPECT_EQ(bind(fd_, reinterpret_cast<sockaddr*>(&address), size), 0);
-    EXPECT_EQ(getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &size), 0);
-    address_ = "127.0.0.1:" + std::to_string(ntohs(address.sin_port));
-  }
-  ~DeadPort() { close(fd_); }
-  const std::string& address() const { return address_; }
-
- private:
-  const int fd_;
-  std::string address_;
-};
-
 class SilenceTest : public ::testing::TestWithParam<Row> {
  protected:
-  std::string Filled(std::string text) const {
-    text = absl::StrReplaceAll(text, {{"{dead}", dead_.address()}});
-    for (const auto& [name, process] : processes_)
-      for (const char* what : {"grpc", "http", "zmq_events", "zmq_replay"})
-        text = absl::StrReplaceAll(text, {{"{" + name + ":" + what + "}", process->address(what)}});
-    return text;
-  }
-
-  std::string LogFileOf(const std::string& name) const {
-    return ::testing::TempDir() + "/" + GetParam().name + "." + name + ".log";
-  }
-
-  void Start(const Program& program) {
-    const auto& [binary, first] = Kinds().at(program.kind);
-    std::vector<std::string> args = first;
-    for (const std::string& arg : program.args) args.push_back(Filled(arg));
-    args.push_back("--exit_with_parent=true");
-    (void)std::remove(LogFileOf(program.name).c_str());
-    auto process = std::make_unique<Process>(ProcessOptions{
-        .name = program.name, .binary = binary, .args = args, .log = LogFileOf(program.name)});
-    const absl::Status started = process->Start(kLong);
-    ASSERT_TRUE(started.ok()) << started;
-    processes_[program.name] = std::move(process);
-    if (program.prefills) Prefill(program);
-  }
-
-  // A prompt of two blocks.
-  void Prefill(const Program& engine) {
-    constexpr std::string_view kFlag = "--block_size=";
-    uint32_t block_size = 64;  // the mock engine's own
-    for (const std::string& arg : engine.args)
-      if (arg.starts_with(kFlag)) block_size = std::stoul(arg.substr(kFlag.size()));
-    const auto stub =
-        ev1::Engine::NewStub(MakeChannel(processes_.at(engine.name)->address("grpc")));
-    ev1::SubmitRequest request;
-    request.set_id(1);
-    request.set_prompt_tokens(2 * block_size);
-    for (uint64_t block = 1; block <= 2; ++block) request.add_blocks(block);
-    grpc::ClientContext context;
-    ev1::StepResponse response;
-    EXPECT_TRUE(stub->Submit(&context, request, &response).ok());
-    ev1::AdvanceRequest all;
-    all.set_time_ms(EngineModel::kForever);
-    grpc::ClientContext advance;
-    EXPECT_TRUE(stub->Advance(&advance, all, &response).ok());
-  }
-
-  std::string Read(const Said& said) const {
-    if (said.where == "log") {
-      std::ifstream log(LogFileOf(said.name));
-      return {std::istreambuf_iterator<char>(log), std::istreambuf_iterator<char>()};
-    }
-    HttpClient http(*Address::Parse(processes_.at(said.name)->address("http")));
-    const absl::StatusOr<HttpAnswer> answer = http.Get(said.where);
-    return answer.ok() ? answer->body : answer.status().ToString();
-  }
-
-  void Await(const Said& said) const {
-    const std::regex wanted(Filled(said.what));
+  void Await(const Said& said) {
+    const std::regex wanted(programs_.Filled(said.what));
     std::string found;
     const auto is_said = [&] {
-      found = Read(said);
+      found = said.where == "log" ? programs_.Log(said.name) : programs_.Get(said.name, said.where);
       return std::regex_search(found, wanted);
     };
     EXPECT_TRUE(kvatlas::Await(is_said, kLong))
-        << said.name << " " << said.where << " never said " << Filled(said.what) << "\n"
+        << said.name << " " << said.where << " never said " << programs_.Filled(said.what) << "\n"
         << found;
   }
 
-  const DeadPort dead_;
-  std::map<std::string, std::unique_ptr<Process>> processes_;
+  Programs programs_{GetParam().name};
 };
 
 TEST_P(SilenceTest, IsSaid) {
   const Row& row = GetParam();
-  for (const Program& program : row.programs) ASSERT_NO_FATAL_FAILURE(Start(program));
+  for (const Program& program : row.programs) {
+    const absl::Status started = programs_.Start(program);
+    ASSERT_TRUE(started.ok()) << started;
+  }
   for (const std::vector<std::string>& post : row.posts) {
-    HttpClient http(*Address::Parse(processes_.at(post[0])->address("http")));
-    const absl::StatusOr<HttpAnswer> answer = http.Post(post[1], Filled(post[2]));
+    HttpClient http(*Address::Parse(programs_.Of(post[0]).address("http")));
+    const absl::StatusOr<HttpAnswer> answer = http.Post(post[1], programs_.Filled(post[2]));
     ASSERT_TRUE(answer.ok()) << answer.status();
-    EXPECT_TRUE(std::regex_search(answer->body, std::regex(Filled(post[3])))) << answer->body;
+    EXPECT_TRUE(std::regex_search(answer->body, std::regex(programs_.Filled(post[3]))))
+        << answer->body;
   }
   for (const Said& said : row.said) Await(said);
   if (row.killed.empty()) return;
-  Process& killed = *processes_.at(row.killed);
-  killed.Kill();
-  const absl::Status started = killed.Start(kLong);
-  ASSERT_TRUE(started.ok()) << started;
-  for (const Program& program : row.programs)
-    if (program.name == row.killed && program.prefills) Prefill(program);
+  for (const Program& program : row.programs) {
+    if (program.name != row.killed) continue;
+    const absl::Status started = programs_.Restart(program);
+    ASSERT_TRUE(started.ok()) << started;
+  }
   for (const Said& said : row.after) Await(said);
 }
 

@@ -7,7 +7,9 @@
 #include <sstream>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "indexer/service/nearest_name.h"
+#include "indexer/service/roff.h"
 #include "indexer/service/security/secret_file.h"
 #include "indexer/service/version.h"
 #include "tools/kvatlas/services.h"
@@ -38,6 +40,8 @@ constexpr Entry kCommands[] = {
     {"dump", "who holds what", RunDump},
     {"diff", "how two tellers differ: leaf, replica, relay, checkpoint, dump", RunDiff},
     {"diagnose", "why engines serve something else than predicted", RunDiagnose},
+    {"doctor", "what is wrong in a fleet, and what mends it", RunDoctor},
+    {"bundle", "everything for a report about a fleet, in one file", RunBundle},
     {"checkpoint", "a leaf writes a checkpoint now", RunCheckpoint},
     {"policy", "who may do what: checks a policy file, explains a decision, makes a token",
      RunPolicy},
@@ -59,8 +63,43 @@ void PrintHelp(std::ostream& out) {
          "\nExamples:\n"
          "  kvatlas workers --leaf=127.0.0.1:7410\n"
          "  kvatlas query --leaf=127.0.0.1:7410 --model=m --tokens=1,2,3\n\n"
-         "Exit status: 0 done, 1 refused, 2 wrong command line, 3 diff found differences,\n"
+         "Exit status: 0 done, 1 refused, 2 wrong command line, 3 diff found differences, "
+         "doctor something wrong,\n"
          "4 a service cannot be reached.\n";
+}
+
+// kvatlas(1).
+void PrintMan(std::ostream& out) {
+  RoffPage page("kvatlas", 1);
+  page.Name("runs kvatlas in front of engines, and asks its services");
+  page.Heading("Synopsis");
+  page.Usage("kvatlas", "COMMAND [--flag=value...]");
+  page.Heading("Description");
+  page.Paragraph(
+      "kvatlas tells an LLM serving fleet where the KV cache of a prompt already is. This command "
+      "starts it in front of engines, and asks the services of a fleet what they know and what is "
+      "wrong. Each command has a page of its own: kvatlas-COMMAND(1).");
+  page.Heading("Commands");
+  std::vector<std::string> others;
+  for (const Entry& command : kCommands) {
+    page.Item(command.name, "", command.about);
+    others.push_back(absl::StrCat("kvatlas-", command.name, "(1)"));
+  }
+  page.Heading("Options");
+  page.Item("--help", "", "show the commands and exit; behind a command: show its flags");
+  page.Item("--version", "", "show the version and exit");
+  page.Paragraph(
+      "--json prints lines of JSON for scripts. Flags may also be variables of the environment "
+      "(KVATLAS_LEAF for --leaf), or keys of the section [kvatlas] of the TOML file that --config "
+      "or KVATLAS_CONFIG names.");
+  page.Heading("Exit status");
+  page.Paragraph(
+      "0: done. 1: the service, or a file, says no. 2: the command line is wrong. 3: diff found "
+      "differences, doctor something wrong. 4: a service cannot be reached, or not in time.");
+  for (const char* service : {"leaf", "hierarchy", "frontend", "relay"})
+    others.push_back(absl::StrCat("kvatlas-", service, "(8)"));
+  page.SeeAlso(others);
+  out << page.Text();
 }
 
 // Variables and keys of all commands: those of others are not looked at.
@@ -79,6 +118,14 @@ int RunCommand(const std::vector<std::string>& arguments, const CommandIo& io) {
   const std::string name = arguments.empty() ? "" : arguments[0];
   if (name == "--help" || name == "-h" || name == "help") {
     PrintHelp(io.out);
+    return kExitOk;
+  }
+  if (name == "--help=man") {
+    PrintMan(io.out);
+    return kExitOk;
+  }
+  if (name == "--help=commands") {
+    for (const Entry& command : kCommands) io.out << command.name << '\n';
     return kExitOk;
   }
   if (name == "--version") {

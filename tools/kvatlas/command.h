@@ -35,6 +35,8 @@ class Command {
   FlagSet& flags() { return flags_; }
   const CommandIo& io() const { return io_; }
   Duration timeout() const { return timeout_; }
+  // The CAs of the services; empty: they are reached in clear.
+  const std::string& tls_ca() const { return security_.tls.ca; }
 
   // --model and --tenant; a model is required where it says so.
   void AddDomain(bool required);
@@ -82,8 +84,10 @@ int RunExplain(const std::vector<std::string>& arguments, const CommandIo& io);
 int RunDump(const std::vector<std::string>& arguments, const CommandIo& io);
 int RunDiff(const std::vector<std::string>& arguments, const CommandIo& io);
 int RunDiagnose(const std::vector<std::string>& arguments, const CommandIo& io);
+int RunDoctor(const std::vector<std::string>& arguments, const CommandIo& io);
 int RunPolicy(const std::vector<std::string>& arguments, const CommandIo& io);
 int RunPki(const std::vector<std::string>& arguments, const CommandIo& io);
+int RunBundle(const std::vector<std::string>& arguments, const CommandIo& io);
 int RunCheckpoint(const std::vector<std::string>& arguments, const CommandIo& io);
 
 }  // namespace kvatlas

@@ -4,6 +4,7 @@
 //   query  explain              who has how much of a prompt, and why
 //   dump   diff                 who holds what, and how two tellers differ
 //   diagnose                    why engines serve something else than predicted
+//   doctor                      what is wrong in a fleet, and what mends it
 //   checkpoint                  a leaf writes one now
 //   policy  pki                 who may do what, and certificates for a trial
 //
@@ -11,7 +12,7 @@
 // `--json FILE` lines of JSON there and the table too.
 //
 // *Exit status*: 0 done; 1 the service, or a file, says no (the domain is unknown, for one); 2 the command line; 3 `diff` found
-// differences; 4 a service cannot be reached, or not in time. Errors are one line on standard error.
+// differences, `doctor` something wrong; 4 a service cannot be reached, or not in time. Errors are one line on standard error.
 
 #ifndef KVATLAS_TOOLS_KVATLAS_COMMANDS_H_
 #define KVATLAS_TOOLS_KVATLAS_COMMANDS_H_

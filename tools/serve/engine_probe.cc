@@ -102,6 +102,14 @@ void ReadServerInfo(std::string_view body, EngineFacts* facts) {
   facts->version = Text(json, "version");
   facts->ranks = Number(json, "dp_size");
   facts->block_size = Number(json, "page_size");
+  if (const auto off = json.find("disable_radix_cache"); off != json.end() && off->is_boolean())
+    facts->prefix_caching = !off->get<bool>();
+  const auto events = json.find("kv_events_config");
+  if (events == json.end()) return;
+  const std::string config = Text(json, "kv_events_config");
+  const Json said = Json::parse(config, nullptr, /*allow_exceptions=*/false);
+  facts->kv_events = said.is_object() && Text(said, "publisher") == "zmq";
+  facts->kv_replay = *facts->kv_events && !Text(said, "replay_endpoint").empty();
 }
 
 void ReadMetrics(std::string_view text, EngineFacts* facts) {
@@ -131,8 +139,12 @@ void ReadMetrics(std::string_view text, EngineFacts* facts) {
     } else if (what == "kv_cache_usage_perc" || what == "gpu_cache_usage_perc" ||
                what == "token_usage") {
       of.used_share = value;
+    } else if (what == "prompt_tokens_total") {
+      facts->prompt_tokens += static_cast<uint64_t>(std::clamp(value, 0.0, 1e18));
     } else if (what == "cache_config_info") {
       if (const auto size = LabelOf(labels, "block_size")) facts->block_size = ToNumber(*size);
+      if (const auto caching = LabelOf(labels, "enable_prefix_caching"))
+        facts->prefix_caching = *caching == "True" || *caching == "true";
       if (const auto count = LabelOf(labels, "num_gpu_blocks"))
         blocks = of.blocks = ToNumber(*count);
     }

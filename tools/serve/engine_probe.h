@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -41,6 +42,11 @@ struct EngineFacts {
   uint32_t ranks = 0;                    // data-parallel; 0: not said
   uint32_t block_size = 0;               // 0: not said
   std::map<uint32_t, Load> loads = {};   // by rank
+  // How it was started; nothing: not said. vLLM says the first in its metrics, SGLang all three in its server info.
+  std::optional<bool> prefix_caching = {};
+  std::optional<bool> kv_events = {};  // published
+  std::optional<bool> kv_replay = {};  // and those that were missed can be asked for
+  uint64_t prompt_tokens = 0;          // since the start, all ranks
 
   // "vLLM 0.33.0", or "engine" when it does not say what it is.
   std::string Title() const;

@@ -56,6 +56,29 @@ TEST(EngineProbeTest, SglangSaysRanksAndPageSizeInItsServerInfo) {
   EXPECT_EQ(facts.loads[3].waiting_requests, 1u);
 }
 
+TEST(EngineProbeTest, EnginesSayHowTheyWereStarted) {
+  EngineFacts vllm;
+  ReadMetrics(
+      "vllm:cache_config_info{block_size=\"16\",enable_prefix_caching=\"False\"} 1.0\n"
+      "vllm:prompt_tokens_total{engine=\"0\"} 100\nvllm:prompt_tokens_total{engine=\"1\"} 20\n",
+      &vllm);
+  EXPECT_EQ(vllm.prefix_caching, false);
+  EXPECT_EQ(vllm.prompt_tokens, 120u);
+  EXPECT_FALSE(vllm.kv_events.has_value()) << "vLLM does not say";
+
+  EngineFacts off, on, silent;
+  ReadServerInfo(R"({"page_size":1,"disable_radix_cache":true,"kv_events_config":null})", &off);
+  EXPECT_EQ(off.prefix_caching, false);
+  EXPECT_EQ(off.kv_events, false);
+  ReadServerInfo(
+      R"({"page_size":1,"kv_events_config":"{\"publisher\":\"zmq\",\"replay_endpoint\":\"tcp://*:1\"}"})",
+      &on);
+  EXPECT_EQ(on.kv_events, true);
+  EXPECT_EQ(on.kv_replay, true);
+  ReadServerInfo(R"({"page_size":1})", &silent);
+  EXPECT_FALSE(silent.kv_events.has_value());
+}
+
 TEST(EngineProbeTest, AnOddLineOfMetricsIsPassedOver) {
   EngineFacts facts;
   ReadMetrics(

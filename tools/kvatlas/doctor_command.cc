@@ -1,0 +1,139 @@
+// doctor: what is wrong in the fleet, and what mends it?
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tools/kvatlas/command.h"
+#include "tools/kvatlas/findings.h"
+#include "tools/kvatlas/survey.h"
+#include "tools/kvatlas/survey_command.h"
+
+namespace kvatlas {
+namespace {
+
+std::string Counted(size_t count, const char* one, const char* many) {
+  return std::to_string(count) + " " + (count == 1 ? one : many);
+}
+
+std::string LookedAt(const Survey& survey) {
+  return Counted(survey.Count("hierarchy"), "hierarchy node", "hierarchy nodes") + ", " +
+         Counted(survey.Count("leaf"), "leaf", "leaves") + ", " +
+         Counted(survey.Count("frontend"), "frontend", "frontends") + ", " +
+         Counted(survey.Count("relay"), "relay", "relays") + ", " +
+         Counted(survey.engines.size(), "engine", "engines");
+}
+
+// Those of this host that answer, where none was named.
+void KeepReached(Survey* survey) {
+  std::erase_if(survey->unreached, [](const Unreached& what) { return what.told_by.empty(); });
+}
+
+void Print(const std::vector<FleetFinding>& findings, const Survey& survey, Command* command) {
+  size_t errors = 0;
+  for (const FleetFinding& finding : findings) {
+    errors += finding.severity == Severity::kError;
+    command->PrintJson({{"severity", std::string(SeverityName(finding.severity))},
+                        {"id", finding.id},
+                        {"where", finding.where},
+                        {"what", finding.what},
+                        {"remedy", finding.remedy}});
+    if (!command->table()) continue;
+    command->out() << SeverityName(finding.severity) << "  " << finding.where << ": "
+                   << finding.what << " [" << finding.id << "]\n    " << finding.remedy << "\n";
+  }
+  if (!command->table()) return;
+  if (findings.empty()) {
+    command->out() << "nothing is wrong";
+  } else {
+    command->out() << Counted(errors, "error", "errors") << ", "
+                   << Counted(findings.size() - errors, "warning", "warnings");
+  }
+  command->out() << "; looked at " << LookedAt(survey) << "\n";
+}
+
+absl::Status CheckIgnored(const std::vector<std::string>& ignored) {
+  for (const std::string& id : ignored) {
+    const auto& names = FleetFindingNames();
+    if (std::any_of(names.begin(), names.end(), [&](const auto& of) { return of.id == id; }))
+      continue;
+    std::string all;
+    for (const FleetFindingName& name : names)
+      all += (all.empty() ? "" : ", ") + std::string(name.id);
+    return absl::InvalidArgumentError("--ignore: \"" + id + "\" is none of " + all);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddSurveyFlags(Command* command, SurveyOptions* options) {
+  FlagSet& flags = command->flags();
+  flags.Add("leaf", &options->leaves, "gRPC addresses of leaves");
+  flags.Add("hierarchy", &options->hierarchies, "gRPC addresses of hierarchy nodes");
+  flags.Add("frontend_http", &options->frontends, "HTTP addresses of frontends");
+  flags.Add("relay", &options->relays, "HTTP addresses of relays");
+}
+
+absl::StatusOr<Survey> SurveyFor(const Command& command, SurveyOptions options) {
+  options.timeout = command.timeout();
+  options.tls_ca = command.tls_ca();
+  const bool named = !options.leaves.empty() || !options.hierarchies.empty() ||
+                     !options.frontends.empty() || !options.relays.empty();
+  if (!named) {
+    options.leaves = {{"127.0.0.1", 7410}};
+    options.hierarchies = {{"127.0.0.1", 7420}};
+    options.frontends = {{"127.0.0.1", 8092}};
+    options.relays = {{"127.0.0.1", 8093}};
+  }
+  Survey survey = LookAround(options);
+  if (!named) KeepReached(&survey);
+  if (!named && survey.nodes.empty() && survey.pages.empty()) {
+    return absl::UnavailableError(
+        "no service answers on this host; name one, as with --leaf=HOST:PORT");
+  }
+  return survey;
+}
+
+CheckOptions ChecksNow() {
+  CheckOptions checks;
+  checks.now_unix_s = std::chrono::duration_cast<std::chrono::seconds>(
+                          std::chrono::system_clock::now().time_since_epoch())
+                          .count();
+  return checks;
+}
+
+int RunDoctor(const std::vector<std::string>& arguments, const CommandIo& io) {
+  Command command("doctor",
+                  "What is wrong in a fleet, where, and what mends it. From the services that are "
+                  "named all others are found, but for frontends and relays; without any: those "
+                  "of this host.",
+                  io);
+  SurveyOptions options;
+  AddSurveyFlags(&command, &options);
+  CheckOptions checks = ChecksNow();
+  std::vector<std::string> ignored;
+  command.flags().Add("ignore", &ignored, "findings, by name, that are left out");
+  command.flags().Add("certificate_days", &checks.certificate_days,
+                      "a certificate that ends sooner is told of", 0, 3650);
+  Duration clock = std::chrono::milliseconds(checks.clock_ms);
+  command.flags().Add("clock_skew", &clock, "clocks that differ by more are told of");
+  if (const auto exit = command.Parse(arguments)) return *exit;
+  if (absl::Status bad = CheckIgnored(ignored); !bad.ok())
+    return command.Usage(std::string(bad.message()));
+  checks.clock_ms = std::chrono::duration_cast<std::chrono::milliseconds>(clock).count();
+  const absl::StatusOr<Survey> survey = SurveyFor(command, options);
+  if (!survey.ok()) return command.Fail(survey.status());
+  std::vector<FleetFinding> findings = FindingsOf(*survey, checks);
+  std::erase_if(findings, [&](const FleetFinding& finding) {
+    return std::find(ignored.begin(), ignored.end(), finding.id) != ignored.end();
+  });
+  Print(findings, *survey, &command);
+  const int done = command.Done();
+  if (survey->nodes.empty() && survey->pages.empty()) return kExitUnreachable;
+  return findings.empty() || done != kExitOk ? done : kExitDifferent;
+}
+
+}  // namespace kvatlas

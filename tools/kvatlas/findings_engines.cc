@@ -1,0 +1,121 @@
+// Engines: whether they are heard, and whether they were started so that there is something to hear.
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "tools/kvatlas/findings.h"
+#include "tools/kvatlas/holdings.h"
+
+namespace kvatlas {
+namespace {
+
+// An engine's own events, as its leaf hears them.
+void CheckEvents(const SurveyedNode& leaf, const v1::DomainStats& domain,
+                 const v1::HolderStats& holder, FindingList* findings) {
+  const std::string where =
+      absl::StrCat("worker ", HolderText(holder.holder()), " of ", leaf.Name());
+  const std::string& state = holder.state();
+  const bool other_size = absl::StrContains(holder.reason(), "tokens, and the domain's") ||
+                          absl::StrContains(holder.reason(), "block size");
+  if (other_size) {
+    findings->Error("block_size_mismatch", where, holder.reason(),
+                    "register it with the block size that it has (--block_size=auto learns it), "
+                    "or start the engine with the domain's (vLLM --block-size, SGLang "
+                    "--page-size)");
+  } else if (state == "unreachable" || state == "refused" || state == "failed") {
+    findings->Error("engine_stream", where,
+                    absl::StrCat("its events are ", state, ": ", holder.reason()),
+                    "start the engine with KV events on (vLLM, SGLang: --kv-events-config), or "
+                    "mend its endpoint in --workers");
+  }
+  if (holder.engine().block_size() != 0 && domain.block_size() != 0 &&
+      holder.engine().block_size() != domain.block_size() && !other_size) {
+    findings->Error("block_size_mismatch", where,
+                    absl::StrCat("it is registered with ", holder.engine().block_size(),
+                                 " tokens a block, and its domain has ", domain.block_size()),
+                    "register it with the domain's, or under a model's name of its own");
+  }
+  const std::string& replay = holder.engine().replay();
+  if (replay == "none") {
+    findings->Warning("engine_no_replay", where,
+                      "it has no replay endpoint: after a lost message its blocks are dropped",
+                      "set replay_endpoint in the engine's --kv-events-config, and "
+                      "\";replay=tcp://HOST:PORT\" in --workers");
+  } else if (replay == "unreachable" || replay == "refused") {
+    findings->Warning(
+        "engine_no_replay", where,
+        absl::StrCat("its replay endpoint is ", replay, ": ", holder.engine().replay_reason()),
+        "mend replay_endpoint of the engine, or \";replay=\" in --workers");
+  }
+}
+
+void CheckFlags(const SurveyedEngine& engine, const std::string& where, FindingList* findings) {
+  const EngineFacts& facts = *engine.facts;
+  const bool sglang = facts.kind == kSglang;
+  if (facts.prefix_caching == false) {
+    findings->Error("engine_no_cache", where, "prefix caching is off: nothing is ever reused",
+                    sglang ? "start it without --disable-radix-cache"
+                           : "start it with --enable-prefix-caching");
+  }
+  if (facts.block_size != 0 && engine.block_size != 0 && facts.block_size != engine.block_size &&
+      !(sglang && facts.block_size == 1)) {
+    findings->Error("block_size_mismatch", where,
+                    absl::StrCat("it has blocks of ", facts.block_size,
+                                 " tokens, and the domain of ", engine.block_size),
+                    sglang ? absl::StrCat("start it with --page-size ", engine.block_size)
+                           : absl::StrCat("start it with --block-size ", engine.block_size,
+                                          ", or register it with block_size=auto"));
+  }
+  if (facts.kv_events == false) {
+    findings->Error("engine_no_events", where, "it publishes no KV events",
+                    "start it with --kv-events-config '{\"publisher\": \"zmq\", \"endpoint\": "
+                    "\"tcp://*:5557\", \"replay_endpoint\": \"tcp://*:5558\"}'");
+  } else if (facts.kv_replay == false) {
+    findings->Warning("engine_no_replay", where, "its KV events have no replay endpoint",
+                      "add \"replay_endpoint\" to its --kv-events-config");
+  }
+  // vLLM does not say: prompts were computed, and nothing came of them.
+  if (!facts.kv_events.has_value() && engine.batches == uint64_t{0} && engine.block_size != 0 &&
+      facts.prompt_tokens >= uint64_t{2} * engine.block_size) {
+    findings->Error("engine_no_events", where,
+                    absl::StrCat("it has computed ", facts.prompt_tokens,
+                                 " tokens of prompts, and no event of it came"),
+                    "start it with --kv-events-config '{\"enable_kv_cache_events\": true, "
+                    "\"publisher\": \"zmq\"}' and with prefix caching, and look at its endpoint "
+                    "in --workers");
+  }
+  const bool serves = std::any_of(facts.models.begin(), facts.models.end(),
+                                  [&](const ServedModel& of) { return of.id == engine.model; });
+  if (!engine.model.empty() && !facts.models.empty() && !serves) {
+    findings->Warning("engine_model", where,
+                      absl::StrCat("it serves ", facts.models.front().id,
+                                   ", and is registered for ", engine.model),
+                      absl::StrCat("register it with --model_name=", facts.models.front().id,
+                                   ", or start it with --served-model-name ", engine.model));
+  }
+}
+
+}  // namespace
+
+void CheckEngines(const Survey& survey, FindingList* findings) {
+  for (const SurveyedNode& node : survey.nodes)
+    for (const v1::DomainStats& domain : node.stats.domains())
+      for (const v1::HolderStats& holder : domain.holder_stats())
+        if (holder.has_engine()) CheckEvents(node, domain, holder, findings);
+  for (const SurveyedEngine& engine : survey.engines) {
+    const std::string where =
+        absl::StrCat("engine ", engine.url, " (", engine.of.empty() ? "" : engine.of.front(), ")");
+    if (engine.facts.ok()) {
+      CheckFlags(engine, where, findings);
+    } else {
+      findings->Error("engine_unreachable", where, std::string(engine.facts.status().message()),
+                      "start the engine, or mend the url of its worker (\";url=\" in --workers, "
+                      "the label url of a publisher, --engines of the frontend)");
+    }
+  }
+}
+
+}  // namespace kvatlas

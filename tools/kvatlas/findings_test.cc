@@ -1,0 +1,202 @@
+// What the checks make of what services said: mistakes that are hard to make with real processes, and what is no mistake. Those with
+// real processes are in tests/doctor_test.cc.
+
+#include "tools/kvatlas/findings.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "tools/kvatlas/survey.h"
+
+namespace kvatlas {
+namespace {
+
+constexpr int64_t kNowMs = 1'900'000'000'000;
+
+// Two leaves and a node that agree.
+Survey Healthy() {
+  Survey survey;
+  const auto add = [&](ServiceKind kind, const std::string& address, const std::string& cell) {
+    SurveyedNode node{.kind = kind, .addresses = {address}, .stats = {}, .asked = {}};
+    node.asked = {kNowMs - 5, kNowMs + 5};
+    node.stats.set_cell(cell);
+    node.stats.set_contract("xxh3-chain-1:1337");
+    node.stats.set_schedule("standard");
+    v1::ProcessStats* process = node.stats.mutable_process();
+    process->set_version("0.1.0");
+    process->set_pid(survey.nodes.size() + 1);
+    process->set_now_unix_ms(kNowMs);
+    v1::DomainStats* domain = node.stats.add_domains();
+    domain->mutable_domain()->set_model("m");
+    domain->set_block_size(16);
+    domain->set_digests_equal(10);
+    v1::HolderStats* holder = domain->add_holder_stats();
+    holder->mutable_holder()->set_name(kind == ServiceKind::kLeaf ? "w-" + cell : "a");
+    holder->set_trust(v1::TRUST_EXACT);
+    holder->set_connected(true);
+    holder->set_state("connected");
+    if (kind == ServiceKind::kHierarchy) {
+      holder->set_address("10.0.0.1:7410");
+    } else {
+      v1::FlagStats* parents = process->add_flags();
+      parents->set_name("parents");
+      parents->set_value("10.0.0.9:7420");
+    }
+    survey.node_at[address] = survey.nodes.size();
+    survey.nodes.push_back(std::move(node));
+  };
+  add(ServiceKind::kHierarchy, "10.0.0.9:7420", "top");
+  add(ServiceKind::kLeaf, "10.0.0.1:7410", "a");
+  add(ServiceKind::kLeaf, "10.0.0.2:7410", "b");
+  return survey;
+}
+
+std::vector<FleetFinding> Check(const Survey& survey) {
+  return FindingsOf(survey, {.now_unix_s = kNowMs / 1000});
+}
+
+// The one finding; its id is empty where there is none or another.
+FleetFinding Only(const Survey& survey) {
+  const std::vector<FleetFinding> findings = Check(survey);
+  EXPECT_EQ(findings.size(), 1u);
+  for (const FleetFinding& finding : findings)
+    if (findings.size() > 1) ADD_FAILURE() << finding.id << " " << finding.what;
+  return findings.size() == 1 ? findings.front() : FleetFinding();
+}
+
+TEST(FindingsTest, AHealthyFleetHasNone) {
+  for (const FleetFinding& finding : Check(Healthy()))
+    ADD_FAILURE() << finding.id << " " << finding.where << " " << finding.what;
+}
+
+TEST(FindingsTest, VersionsThatDiffer) {
+  Survey survey = Healthy();
+  survey.nodes[2].stats.mutable_process()->set_version("0.2.0");
+  const FleetFinding finding = Only(survey);
+  EXPECT_EQ(finding.id, "version_skew");
+  EXPECT_EQ(finding.severity, Severity::kWarning);
+  EXPECT_NE(finding.what.find("0.2.0 at leaf 10.0.0.2:7410 (cell b)"), std::string::npos)
+      << finding.what;
+}
+
+TEST(FindingsTest, AClockThatIsAheadIsTheServicesNotOurs) {
+  Survey survey = Healthy();
+  survey.nodes[1].stats.mutable_process()->set_now_unix_ms(kNowMs + 10'000);
+  const FleetFinding finding = Only(survey);
+  EXPECT_EQ(finding.id, "clock_skew");
+  EXPECT_EQ(finding.severity, Severity::kWarning);
+  EXPECT_EQ(finding.where, "leaf 10.0.0.1:7410 (cell a)");
+  survey.nodes[1].stats.mutable_process()->set_now_unix_ms(kNowMs - 3'600'000);
+  EXPECT_EQ(Only(survey).severity, Severity::kError);
+}
+
+TEST(FindingsTest, AClockThatAllOthersDisagreeWithIsOurs) {
+  Survey survey = Healthy();
+  for (SurveyedNode& node : survey.nodes)
+    node.stats.mutable_process()->set_now_unix_ms(kNowMs + 30'000);
+  const FleetFinding finding = Only(survey);
+  EXPECT_EQ(finding.id, "clock_skew");
+  EXPECT_EQ(finding.where, "this host");
+  EXPECT_NE(finding.what.find("behind"), std::string::npos) << finding.what;
+}
+
+TEST(FindingsTest, ASlowAnswerIsNoClockThatDiffers) {
+  Survey survey = Healthy();
+  survey.nodes[1].asked = {kNowMs - 20'000, kNowMs + 10};
+  EXPECT_TRUE(Check(survey).empty());
+}
+
+TEST(FindingsTest, DigestsThatDiffered) {
+  Survey survey = Healthy();
+  survey.nodes[1].stats.mutable_domains(0)->set_digests_different(2);
+  const FleetFinding finding = Only(survey);
+  EXPECT_EQ(finding.id, "digests_differ");
+  EXPECT_NE(finding.what.find("2 of 12 digests"), std::string::npos) << finding.what;
+}
+
+TEST(FindingsTest, CellsThatTellALoopbackAddressToAnotherHost) {
+  Survey survey = Healthy();
+  survey.nodes[0].stats.mutable_domains(0)->mutable_holder_stats(0)->set_address("127.0.0.1:7410");
+  EXPECT_EQ(Only(survey).id, "address");
+  // On one host it is an address like another.
+  survey.nodes[0].addresses = {"127.0.0.1:7420"};
+  EXPECT_TRUE(Check(survey).empty());
+}
+
+TEST(FindingsTest, DisksThatHoldNoFurtherCheckpoint) {
+  Survey survey = Healthy();
+  v1::CheckpointStats* checkpoint = survey.nodes[1].stats.mutable_checkpoint();
+  checkpoint->set_directory("/var/lib/kvatlas");
+  checkpoint->set_bytes(100 << 20);
+  checkpoint->set_free_bytes(1 << 30);
+  EXPECT_TRUE(Check(survey).empty());
+  checkpoint->set_free_bytes(50 << 20);
+  EXPECT_EQ(Only(survey).severity, Severity::kWarning);
+  checkpoint->set_last_error("RESOURCE_EXHAUSTED: No space left on device");
+  const FleetFinding finding = Only(survey);
+  EXPECT_EQ(finding.id, "checkpoint");
+  EXPECT_EQ(finding.severity, Severity::kError);
+}
+
+TEST(FindingsTest, CertificatesByTheirEnd) {
+  const auto with = [](int64_t ends_in_s, const std::string& chain_error = "") {
+    Survey survey = Healthy();
+    Certificate certificate{.service = survey.nodes[1].Name(),
+                            .address = "10.0.0.1:7410",
+                            .tls = {.connected = absl::OkStatus(),
+                                    .speaks_tls = true,
+                                    .names = {},
+                                    .chain_error = chain_error,
+                                    .name = absl::OkStatus()}};
+    certificate.tls.names.not_after_unix_s = kNowMs / 1000 + ends_in_s;
+    survey.certificates.push_back(std::move(certificate));
+    return survey;
+  };
+  EXPECT_TRUE(Check(with(30 * 24 * 3600)).empty());
+  EXPECT_EQ(Only(with(3 * 24 * 3600)).id, "certificate_ends");
+  EXPECT_EQ(Only(with(-60)).id, "certificate_invalid");
+  EXPECT_EQ(Only(with(30 * 24 * 3600, "self-signed certificate")).id, "certificate_invalid");
+}
+
+TEST(FindingsTest, AReplicaOfTheHierarchyThatALeafDoesNotReportTo) {
+  Survey survey = Healthy();
+  SurveyedNode other = survey.nodes[0];
+  other.addresses = {"10.0.0.10:7420"};
+  other.stats.mutable_process()->set_pid(99);
+  survey.node_at["10.0.0.10:7420"] = survey.nodes.size();
+  survey.nodes.push_back(other);
+  SurveyedPage frontend{
+      .kind = "frontend", .address = "10.0.0.3:8092", .status = {}, .diagnosis = {}, .asked = {}};
+  frontend.status = {{"hierarchies", {"10.0.0.9:7420", "10.0.0.10:7420"}},
+                     {"leaves", nlohmann::json::array()},
+                     {"schedule", "standard"},
+                     {"contract", "xxh3-chain-1:1337"},
+                     {"routes", 0}};
+  survey.pages.push_back(frontend);
+  std::set<std::string> where;
+  for (const FleetFinding& finding : Check(survey)) {
+    EXPECT_EQ(finding.id, "parent_missing");
+    EXPECT_NE(finding.remedy.find("10.0.0.10:7420"), std::string::npos) << finding.remedy;
+    where.insert(finding.where);
+  }
+  EXPECT_EQ(where.size(), 2u);
+}
+
+TEST(FindingsTest, TheWorstComeFirst) {
+  Survey survey = Healthy();
+  survey.nodes[0].stats.mutable_process()->set_version("0.2.0");
+  survey.nodes[2].stats.set_contract("xxh3-chain-1:7");
+  const std::vector<FleetFinding> findings = Check(survey);
+  ASSERT_EQ(findings.size(), 2u);
+  EXPECT_EQ(findings[0].id, "seed_mismatch");
+  EXPECT_EQ(findings[0].remedy, "start it with --contract_seed=1337");
+  EXPECT_EQ(findings[1].id, "version_skew");
+}
+
+}  // namespace
+}  // namespace kvatlas

@@ -1,0 +1,353 @@
+#include "tools/kvatlas/survey.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <set>
+#include <thread>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "tools/kvatlas/holdings.h"
+
+namespace kvatlas {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr char kKindLabel[] = "kvatlas.kind";  // of a node below a node (hierarchy/hierarchy.h)
+constexpr char kKindNode[] = "node";
+
+int64_t UnixMs() {
+  using std::chrono::system_clock;
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+             system_clock::now().time_since_epoch())
+      .count();
+}
+
+void AtOnce(size_t count, const std::function<void(size_t)>& visit) {
+  std::atomic<size_t> next{0};
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < std::min(count, kAskedAtOnce); ++i) {
+    threads.emplace_back([&] {
+      for (size_t at = next++; at < count; at = next++) visit(at);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+struct ToAsk {
+  std::string kind;
+  std::string address;
+  std::string told_by;
+  std::string cell;
+};
+
+// What one question brought.
+struct Answer {
+  std::optional<SurveyedNode> node;
+  std::optional<SurveyedPage> page;
+  std::optional<Unreached> unreached;
+  std::optional<Certificate> certificate;
+};
+
+class Surveyor {
+ public:
+  explicit Surveyor(const SurveyOptions& options) : options_(options) {}
+
+  Survey Run();
+
+ private:
+  void Add(const std::string& kind, const std::string& address, const std::string& told_by,
+           const std::string& cell = "");
+  Answer Ask(const ToAsk& what) const;
+  Answer AskNode(const ToAsk& what, const Address& address) const;
+  Answer AskPage(const ToAsk& what, const Address& address) const;
+  void Take(const ToAsk& what, Answer answer);
+  void FollowNode(const SurveyedNode& node);
+  void FollowFrontend(const SurveyedPage& page);
+  void FollowRelay(const SurveyedPage& page);
+  void AddEngines();
+  void AddEngine(const std::string& url, const std::string& of, const std::string& model,
+                 uint32_t block_size, std::optional<uint64_t> batches);
+  bool KnowsEngineOf(const std::string& url) const;
+
+  const SurveyOptions& options_;
+  Survey survey_;
+  std::vector<ToAsk> wave_;
+  std::set<std::pair<std::string, std::string>> seen_;  // kind and address
+};
+
+void Surveyor::Add(const std::string& kind, const std::string& address, const std::string& told_by,
+                   const std::string& cell) {
+  if (address.empty() || seen_.size() == kServicesMax) return;
+  if (seen_.emplace(kind, address).second) wave_.push_back({kind, address, told_by, cell});
+}
+
+Survey Surveyor::Run() {
+  for (const Address& address : options_.leaves) Add("leaf", address.ToString(), "");
+  for (const Address& address : options_.hierarchies) Add("hierarchy", address.ToString(), "");
+  for (const Address& address : options_.frontends) Add("frontend", address.ToString(), "");
+  for (const Address& address : options_.relays) Add("relay", address.ToString(), "");
+  while (!wave_.empty()) {
+    const std::vector<ToAsk> wave = std::exchange(wave_, {});
+    std::vector<Answer> answers(wave.size());
+    AtOnce(wave.size(), [&](size_t i) { answers[i] = Ask(wave[i]); });
+    for (size_t i = 0; i < wave.size(); ++i) Take(wave[i], std::move(answers[i]));
+  }
+  AddEngines();
+  AtOnce(survey_.engines.size(), [&](size_t i) {
+    survey_.engines[i].facts = ProbeEngine(survey_.engines[i].url, options_.timeout);
+  });
+  return std::move(survey_);
+}
+
+Answer Surveyor::Ask(const ToAsk& what) const {
+  const absl::StatusOr<Address> address = Address::Parse(what.address);
+  Answer answer;
+  if (!address.ok()) {
+    answer.unreached = Unreached{.kind = what.kind,
+                                 .address = what.address,
+                                 .told_by = what.told_by,
+                                 .cell = what.cell,
+                                 .why = address.status(),
+                                 .tls = {}};
+    return answer;
+  }
+  const bool is_node = what.kind == "leaf" || what.kind == "hierarchy";
+  answer = is_node ? AskNode(what, *address) : AskPage(what, *address);
+  const bool reached = !answer.unreached.has_value();
+  if (reached && options_.tls_ca.empty()) return answer;
+  TlsLook tls = LookAtTls(*address, options_.tls_ca, options_.timeout);
+  if (!reached) {
+    answer.unreached->tls = std::move(tls);
+  } else if (tls.speaks_tls) {
+    answer.certificate =
+        Certificate{.service = answer.node.has_value() ? answer.node->Name() : answer.page->Name(),
+                    .address = what.address,
+                    .tls = std::move(tls)};
+  }
+  return answer;
+}
+
+Answer Surveyor::AskNode(const ToAsk& what, const Address& address) const {
+  const ServiceKind kind = what.kind == "leaf" ? ServiceKind::kLeaf : ServiceKind::kHierarchy;
+  SurveyedNode node{.kind = kind, .addresses = {what.address}, .stats = {}, .asked = {}};
+  node.asked.before_unix_ms = UnixMs();
+  absl::StatusOr<v1::StatsResponse> stats = HolderService(kind, address, options_.timeout).Stats();
+  node.asked.after_unix_ms = UnixMs();
+  Answer answer;
+  if (stats.ok()) {
+    node.stats = *std::move(stats);
+    answer.node = std::move(node);
+  } else {
+    answer.unreached = Unreached{.kind = what.kind,
+                                 .address = what.address,
+                                 .told_by = what.told_by,
+                                 .cell = what.cell,
+                                 .why = stats.status(),
+                                 .tls = {}};
+  }
+  return answer;
+}
+
+Answer Surveyor::AskPage(const ToAsk& what, const Address& address) const {
+  SurveyedPage page{
+      .kind = what.kind, .address = what.address, .status = {}, .diagnosis = {}, .asked = {}};
+  page.asked.before_unix_ms = UnixMs();
+  const absl::StatusOr<std::string> body =
+      HttpBody(what.kind, address, "GET", "/status", "", options_.timeout);
+  page.asked.after_unix_ms = UnixMs();
+  absl::Status bad = body.status();
+  if (body.ok()) page.status = Json::parse(*body, nullptr, /*allow_exceptions=*/false);
+  const char* const mark = what.kind == "frontend" ? "by_fallback" : "blocks_max";
+  if (bad.ok() && (!page.status.is_object() || !page.status.contains(mark)))
+    bad = absl::FailedPreconditionError("another kind of service answers there");
+  Answer answer;
+  if (!bad.ok()) {
+    answer.unreached = Unreached{.kind = what.kind,
+                                 .address = what.address,
+                                 .told_by = what.told_by,
+                                 .cell = {},
+                                 .why = bad,
+                                 .tls = {}};
+    return answer;
+  }
+  if (what.kind == "frontend") {
+    const absl::StatusOr<std::string> diagnosis =
+        HttpBody(what.kind, address, "GET", "/diagnosis?format=json", "", options_.timeout);
+    if (diagnosis.ok())
+      page.diagnosis = Json::parse(*diagnosis, nullptr, /*allow_exceptions=*/false);
+  }
+  answer.page = std::move(page);
+  return answer;
+}
+
+void Surveyor::Take(const ToAsk& what, Answer answer) {
+  if (answer.certificate.has_value())
+    survey_.certificates.push_back(*std::move(answer.certificate));
+  if (answer.unreached.has_value()) {
+    survey_.unreached.push_back(*std::move(answer.unreached));
+  } else if (answer.page.has_value()) {
+    survey_.pages.push_back(*std::move(answer.page));
+    const SurveyedPage page = survey_.pages.back();
+    page.kind == "frontend" ? FollowFrontend(page) : FollowRelay(page);
+  } else {
+    // One process may have several addresses.
+    const v1::ProcessStats& process = answer.node->stats.process();
+    for (size_t i = 0; i < survey_.nodes.size() && process.pid() != 0; ++i) {
+      const v1::ProcessStats& other = survey_.nodes[i].stats.process();
+      if (survey_.nodes[i].kind != answer.node->kind || other.pid() != process.pid() ||
+          other.started_unix_ms() != process.started_unix_ms())
+        continue;
+      survey_.nodes[i].addresses.push_back(what.address);
+      survey_.node_at[what.address] = i;
+      return;
+    }
+    survey_.node_at[what.address] = survey_.nodes.size();
+    survey_.nodes.push_back(*std::move(answer.node));
+    const SurveyedNode node = survey_.nodes.back();
+    FollowNode(node);
+  }
+}
+
+// Of a list of parents: "HOST:PORT,…" or "NAME=HOST:PORT|HOST:PORT,…"; where they are found otherwise there is none.
+std::vector<std::string> AddressesIn(const std::string& parents) {
+  std::vector<std::string> addresses;
+  for (const absl::string_view entry : absl::StrSplit(parents, ',', absl::SkipEmpty())) {
+    const absl::string_view of = entry.substr(entry.find('=') + 1);  // all of it without a name
+    for (const absl::string_view address : absl::StrSplit(of, '|', absl::SkipEmpty()))
+      if (Address::Parse({address.data(), address.size()}).ok()) addresses.emplace_back(address);
+  }
+  return addresses;
+}
+
+void Surveyor::FollowNode(const SurveyedNode& node) {
+  // Streams to parents begin with the first block.
+  for (const std::string& parent : AddressesIn(node.Flag("parents")))
+    Add("hierarchy", parent, node.Name());
+  for (const v1::ParentStats& parent : node.stats.parents())
+    Add("hierarchy", parent.address(), node.Name());
+  if (node.is_leaf()) return;
+  for (const v1::DomainStats& domain : node.stats.domains()) {
+    for (const v1::HolderStats& holder : domain.holder_stats()) {
+      const auto label = holder.labels().find(kKindLabel);
+      const bool is_node = label != holder.labels().end() && label->second == kKindNode;
+      Add(is_node ? "hierarchy" : "leaf", holder.address(), node.Name(), holder.holder().name());
+    }
+  }
+}
+
+void Surveyor::FollowFrontend(const SurveyedPage& page) {
+  for (const Json& address : ListIn(page.status, "hierarchies"))
+    if (address.is_string()) Add("hierarchy", address.get<std::string>(), page.Name());
+  for (const Json& leaf : ListIn(page.status, "leaves")) {
+    const std::string text = leaf.is_string() ? leaf.get<std::string>() : "";
+    const size_t equals = text.find('=');
+    if (equals != std::string::npos)
+      Add("leaf", text.substr(equals + 1), page.Name(), text.substr(0, equals));
+  }
+}
+
+void Surveyor::FollowRelay(const SurveyedPage& page) {
+  for (const Json& leaf : ListIn(page.status, "leaves"))
+    if (leaf.is_string() && Address::Parse(leaf.get<std::string>()).ok())
+      Add("leaf", leaf.get<std::string>(), page.Name());
+}
+
+// ---- Engines ----
+
+bool Surveyor::KnowsEngineOf(const std::string& url) const {
+  return std::any_of(survey_.engines.begin(), survey_.engines.end(),
+                     [&](const SurveyedEngine& engine) { return engine.url == url; });
+}
+
+void Surveyor::AddEngine(const std::string& url, const std::string& of, const std::string& model,
+                         uint32_t block_size, std::optional<uint64_t> batches) {
+  for (SurveyedEngine& known : survey_.engines) {
+    if (known.url != url) continue;
+    known.of.push_back(of);
+    // Ranks and replicas: what any of them has heard.
+    if (batches.has_value()) known.batches = std::max(known.batches.value_or(0), *batches);
+    return;
+  }
+  survey_.engines.push_back(
+      {.url = url, .of = {of}, .model = model, .block_size = block_size, .batches = batches});
+}
+
+void Surveyor::AddEngines() {
+  std::map<std::string, std::string> given;  // urls that frontends were told, by worker
+  for (const SurveyedPage& page : survey_.pages)
+    for (const Json& engine : ListIn(page.status, "engines"))
+      given.emplace(TextIn(engine, "worker"), TextIn(engine, "url"));
+  for (const SurveyedNode& node : survey_.nodes) {
+    if (!node.is_leaf()) continue;
+    for (const v1::DomainStats& domain : node.stats.domains()) {
+      for (const v1::HolderStats& holder : domain.holder_stats()) {
+        const std::string& worker = holder.holder().name();
+        const auto label = holder.labels().find("url");
+        std::string url = label == holder.labels().end() ? "" : label->second;
+        if (const auto of = given.find(worker); url.empty() && of != given.end()) url = of->second;
+        if (url.empty()) continue;
+        AddEngine(url, absl::StrCat("worker ", worker, " of ", node.Name()),
+                  domain.domain().model(), domain.block_size(), holder.batches());
+      }
+    }
+  }
+  for (const SurveyedPage& page : survey_.pages) {
+    for (const Json& engine : ListIn(page.status, "engines")) {
+      const std::string url = TextIn(engine, "url");
+      if (url.empty() || KnowsEngineOf(url)) continue;
+      AddEngine(url, absl::StrCat("worker ", TextIn(engine, "worker"), " of ", page.Name()),
+                TextIn(engine, "model"), 0, std::nullopt);
+    }
+  }
+}
+
+}  // namespace
+
+std::string SurveyedNode::Name() const {
+  std::string name = absl::StrCat(is_leaf() ? "leaf " : "hierarchy ", addresses.front(), " (",
+                                  is_leaf() ? "cell " : "node ", stats.cell());
+  if (!stats.replica().empty()) absl::StrAppend(&name, "@", stats.replica());
+  return name + ")";
+}
+
+std::string SurveyedNode::Flag(const std::string& name) const {
+  for (const v1::FlagStats& flag : stats.process().flags())
+    if (flag.name() == name) return flag.value();
+  return "";
+}
+
+size_t Survey::Count(const std::string& kind) const {
+  size_t count = 0;
+  for (const SurveyedNode& node : nodes) count += (node.is_leaf() ? "leaf" : "hierarchy") == kind;
+  for (const SurveyedPage& page : pages) count += page.kind == kind;
+  return count;
+}
+
+const SurveyedNode* Survey::NodeAt(const std::string& address) const {
+  const auto found = node_at.find(address);
+  return found == node_at.end() ? nullptr : &nodes[found->second];
+}
+
+Survey LookAround(const SurveyOptions& options) { return Surveyor(options).Run(); }
+
+std::string TextIn(const Json& json, const char* field) {
+  if (!json.is_object()) return "";
+  const auto found = json.find(field);
+  return found != json.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
+const Json& ListIn(const Json& json, const char* field) {
+  static const Json& none = *new Json(Json::array());
+  if (!json.is_object()) return none;
+  const auto found = json.find(field);
+  return found != json.end() && found->is_array() ? *found : none;
+}
+
+}  // namespace kvatlas

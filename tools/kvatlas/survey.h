@@ -1,0 +1,122 @@
+// Which services are there, and what does each say of itself? From some of them all others are found:
+//
+//   frontend ──▶ hierarchy nodes, its own leaves, cells it was told of, engines
+//   hierarchy node ──▶ leaves and nodes that report to it, its parents
+//   leaf ──▶ its parents, its workers' engines
+//   relay ──▶ its leaves
+//
+// *Truth*: a moment. Each service is asked once; one that is reached under several addresses is one service. Frontends and relays are
+// not found by others.
+// *Threads*: `kAskedAtOnce` of its own, ended when it returns. *Bounds*: `kServicesMax` addresses; further ones are not asked.
+
+#ifndef KVATLAS_TOOLS_KVATLAS_SURVEY_H_
+#define KVATLAS_TOOLS_KVATLAS_SURVEY_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "indexer/base/clock.h"
+#include "indexer/service/address.h"
+#include "proto/kvatlas/v1/leaf.pb.h"
+#include "tools/kvatlas/services.h"
+#include "tools/kvatlas/tls_look.h"
+#include "tools/serve/engine_probe.h"
+
+namespace kvatlas {
+
+inline constexpr size_t kAskedAtOnce = 16;
+inline constexpr size_t kServicesMax = 16384;
+
+struct SurveyOptions {
+  std::vector<Address> leaves = {};       // gRPC
+  std::vector<Address> hierarchies = {};  // gRPC
+  std::vector<Address> frontends = {};    // HTTP
+  std::vector<Address> relays = {};       // HTTP
+  Duration timeout = std::chrono::seconds(5);
+  std::string tls_ca =
+      {};  // not empty: services are reached by TLS, and their certificates looked at
+};
+
+// When a service was asked, by the asker's clock.
+struct Asked {
+  int64_t before_unix_ms = 0;
+  int64_t after_unix_ms = 0;
+};
+
+// A leaf, or a hierarchy node.
+struct SurveyedNode {
+  ServiceKind kind = ServiceKind::kLeaf;
+  std::vector<std::string> addresses;  // the first is the one that was asked
+  v1::StatsResponse stats;
+  Asked asked;
+
+  bool is_leaf() const { return kind == ServiceKind::kLeaf; }
+  std::string Name() const;  // "leaf 127.0.0.1:7410 (cell a@1)"
+  // What it was told; empty: nothing, it has the default.
+  std::string Flag(const std::string& name) const;
+};
+
+// A frontend, or a relay.
+struct SurveyedPage {
+  std::string kind;  // "frontend", "relay"
+  std::string address;
+  nlohmann::json status;
+  nlohmann::json diagnosis;  // of a frontend, findings of its `/diagnosis`
+  Asked asked;
+
+  std::string Name() const { return kind + " " + address; }
+};
+
+struct SurveyedEngine {
+  std::string url;
+  std::vector<std::string> of;  // "worker w0 at leaf 127.0.0.1:7410 (cell a)"
+  std::string model;
+  uint32_t block_size = 0;               // of its domain; 0: unknown
+  std::optional<uint64_t> batches = {};  // that its leaf has of it; nothing: no leaf was asked
+  absl::StatusOr<EngineFacts> facts = absl::UnknownError("not asked");
+};
+
+// An address at which nothing of ours answered.
+struct Unreached {
+  std::string kind;  // "leaf", "hierarchy", "frontend", "relay"
+  std::string address;
+  std::string told_by;  // empty: the command line
+  std::string cell;     // of a leaf, where that is known
+  absl::Status why;
+  TlsLook tls;
+};
+
+struct Certificate {
+  std::string service;  // whose, as `Name`
+  std::string address;
+  TlsLook tls;
+};
+
+struct Survey {
+  std::vector<SurveyedNode> nodes;
+  std::vector<SurveyedPage> pages;
+  std::vector<SurveyedEngine> engines;
+  std::vector<Unreached> unreached;
+  std::vector<Certificate> certificates;  // of services that were reached by TLS
+  std::map<std::string, size_t> node_at;  // of `nodes`, by each address
+
+  size_t Count(const std::string& kind) const;
+  const SurveyedNode* NodeAt(const std::string& address) const;
+};
+
+Survey LookAround(const SurveyOptions& options);
+
+// Text of a JSON object's field; "" when it is none.
+std::string TextIn(const nlohmann::json& json, const char* field);
+const nlohmann::json& ListIn(const nlohmann::json& json, const char* field);
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_TOOLS_KVATLAS_SURVEY_H_
