@@ -46,9 +46,14 @@ std::string Ascii(std::string_view text) {
     uint32_t code = lead & (0xffu >> (length + 1));
     for (size_t k = 1; k < length && i + k < text.size(); ++k)
       code = code << 6 | (static_cast<unsigned char>(text[i + k]) & 0x3fu);
+    i += length;
+    // Devices without these exist, and they have a spelling.
+    if (code == 0x2026 || code == 0x2013 || code == 0x2014) {
+      out += code == 0x2026 ? "..." : "\\-";
+      continue;
+    }
     absl::StrAppend(&out, "\\[u",
                     absl::AsciiStrToUpper(absl::StrCat(absl::Hex(code, absl::kZeroPad4))), "]");
-    i += length;
   }
   return out;
 }

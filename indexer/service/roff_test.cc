@@ -32,7 +32,7 @@ TEST(RoffTest, TextIsTextWhateverIsInIt) {
   page.Paragraph(".TH is no request here, and neither is a \\fBbackslash\\fR; \"quotes\" stay");
   page.Paragraph("'so is this");
   page.Subheading("Some flags");
-  page.Item("--flag", "N|M", "one…two – three");
+  page.Item("--flag", "N|M", "one…two – three ü");
   page.Example("kvatlas-test --flag=1", "does it");
   page.SeeAlso({"kvatlas(1)", "kvatlas-leaf(8)"});
   const std::string shown = Shown(page);
@@ -43,7 +43,7 @@ TEST(RoffTest, TextIsTextWhateverIsInIt) {
   EXPECT_TRUE(Has(shown, "\"quotes\"")) << shown;
   EXPECT_TRUE(Has(shown, "'so is this")) << shown;
   EXPECT_TRUE(Has(shown, "--flag N|M")) << shown;
-  EXPECT_TRUE(Has(shown, "one…two – three")) << shown;
+  EXPECT_TRUE(Has(shown, "one...two - three ü")) << shown;
   EXPECT_TRUE(Has(shown, "kvatlas-leaf(8)")) << shown;
   EXPECT_FALSE(Has(shown, "warning")) << shown;
   EXPECT_FALSE(Has(shown, "error")) << shown;
