@@ -167,6 +167,10 @@ absl::Status Cluster::StartLeaves() {
     if (absl::Status bad = AddSecurity("leaf/" + CellName(cell) + "/-", true, &args); !bad.ok())
       return bad;
     args.insert(args.end(), options_.leaf_args.begin(), options_.leaf_args.end());
+    if (cell < options_.cell_leaf_args.size()) {
+      const std::vector<std::string>& more = options_.cell_leaf_args[cell];
+      args.insert(args.end(), more.begin(), more.end());
+    }
     leaves.push_back(&Add(LeafName(cell), kLeaf, std::move(args)));
     if (absl::Status status = leaves.back()->Spawn(); !status.ok()) return status;
   }

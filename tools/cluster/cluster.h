@@ -58,6 +58,8 @@ struct ClusterOptions {
   std::vector<std::string> hierarchy_args;
   std::vector<std::string> frontend_args;
   std::vector<std::string> engine_args;
+  // For the leaf of a cell, by the cell's number; of further cells: none.
+  std::vector<std::vector<std::string>> cell_leaf_args;
   // And for the engines of a cell, by its number; of further cells: none.
   std::vector<std::vector<std::string>> cell_engine_args;
 };

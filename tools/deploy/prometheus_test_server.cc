@@ -167,7 +167,8 @@ Json PrometheusTestServer::Get(const std::string& path) const {
 
 std::vector<PrometheusAlert> PrometheusTestServer::Alerts() const {
   std::vector<PrometheusAlert> alerts;
-  for (const Json& one : Get("/api/v1/alerts")["alerts"]) {
+  const Json data = Get("/api/v1/alerts");
+  for (const Json& one : data["alerts"]) {
     alerts.push_back({.labels = one["labels"].get<std::map<std::string, std::string>>(),
                       .annotations = one["annotations"].get<std::map<std::string, std::string>>(),
                       .firing = one["state"] == "firing"});
