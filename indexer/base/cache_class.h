@@ -60,6 +60,8 @@ inline constexpr size_t kSideClassesMax = 16;
 
 // In `Stored` and `Removed`: 0 is the main class, i the class `CacheLayout::sides[i - 1]`.
 using SideClass = uint8_t;
+// In dumps and images alone: a side block whose class is not known. No sender sends it.
+inline constexpr SideClass kUnknownSide = 255;
 
 // Tells classes apart in names: equal for equal kind, block size and window, whatever the worker.
 uint64_t SideTag(const CacheClass& side);

@@ -55,7 +55,7 @@ class Worker {
         const std::optional<SequenceHash> name =
             Reusable::NameAt(side, prompt_, 16, uint64_t{block + 1} * side.block_size);
         if (name.has_value()) {
-          ASSERT_TRUE(index_.Store(holder, Tier::kDevice, {&*name, 1}, nullptr).ok());
+          ASSERT_TRUE(index_.Store(holder, Tier::kDevice, {&*name, 1}, nullptr, nullptr).ok());
         }
       }
     }

@@ -268,6 +268,7 @@ std::string LinesOf(const RelayRankDump& dump) {
   ToProto(dump.identity.holder, line.mutable_worker());
   line.set_applied(dump.last_number);
   line.set_trust(ToProto(dump.trust));
+  if (!dump.layout.plain()) ToProto(dump.layout, line.mutable_layout());
   std::string lines;
   for (const Stored& run : dump.runs) {
     line.clear_stored();
