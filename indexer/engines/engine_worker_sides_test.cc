@@ -285,6 +285,35 @@ TEST(EngineWorkerSidesTest, AnEngineThatSaysNothingOfItsWindowIsNotExact) {
   EXPECT_EQ(vllm.trust(), Trust::kExact) << "its groups say it";
 }
 
+TEST(EngineWorkerSidesTest, AHybridWhoseEventsTellOfFullAttentionAloneIsNotExact) {
+  TestWorker worker({.hybrid = true});
+  worker.Apply({StoreEvent({1, 2}, Tokens(8))});
+  EXPECT_EQ(worker.Reach(Tokens(8)), 2u) << "at most";
+  EXPECT_EQ(worker.trust(), Trust::kDegraded);
+  worker.Apply({RemoveEvent({2})});
+  EXPECT_EQ(worker.trust(), Trust::kDegraded);
+  worker.Apply({ClearEvent()});
+  EXPECT_EQ(worker.trust(), Trust::kExact) << "nothing is held";
+  worker.Apply({StoreEvent({3}, Tokens(4))});
+  EXPECT_EQ(worker.trust(), Trust::kDegraded);
+}
+
+TEST(EngineWorkerSidesTest, AHybridIsExactOnceItsEventsTellOfAClass) {
+  TestWorker states({.hybrid = true});
+  states.Apply({Components(StoreEvent({1, 2}, Tokens(8)), ComponentForm::kOne, kComponentFull)});
+  EXPECT_EQ(states.Reach(Tokens(8)), 2u);
+  EXPECT_EQ(states.trust(), Trust::kDegraded) << "a state may be missing";
+  states.Apply({Components(StoreEvent({2}, Tokens(4, 4)), ComponentForm::kOne, kComponentMamba)});
+  EXPECT_EQ(states.Reach(Tokens(8)), 2u);
+  EXPECT_EQ(states.trust(), Trust::kExact);
+  TestWorker groups({.hybrid = true});
+  groups.Apply({Of(StoreEvent({1, 2}, Tokens(8)), 0, "full_attention", std::nullopt, 4)});
+  EXPECT_EQ(groups.trust(), Trust::kDegraded);
+  groups.Apply({Of(StoreEvent({2}, Tokens(8)), 1, "mamba", std::nullopt, 4)});
+  EXPECT_EQ(groups.trust(), Trust::kExact);
+  EXPECT_EQ(groups.Reach(Tokens(8)), 2u);
+}
+
 // ---- The slow twin: an engine that remembers what every group holds ----
 
 struct TestGroup {

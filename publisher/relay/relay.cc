@@ -222,6 +222,7 @@ struct Relay::State {
     worker.drops_last = ParseEagleDrop(registration.eagle_drop).value_or(std::nullopt);
     worker.chunk_tokens = registration.chunk_tokens;
     worker.window_tokens = registration.window_tokens;
+    worker.hybrid = registration.hybrid;
     worker.keep_local_hashes = false;
     worker.resolve = [this, domain, self = registration.instance](const EngineBlockHash& hash) {
       return Resolve(domain, self, hash);

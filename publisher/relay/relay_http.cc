@@ -230,6 +230,7 @@ HttpResponse Register(Relay* relay, const HttpRequest& request) {
   body.Text("eagle_drop", /*required=*/false, &of.eagle_drop);
   body.Number("chunk_tokens", /*required=*/false, &of.chunk_tokens);
   body.Number("window_tokens", /*required=*/false, &of.window_tokens);
+  body.Bool("hybrid", &of.hybrid);
   if (!body.wrong().empty()) return HttpError(400, body.wrong());
   const absl::Status status = relay->Register(of);
   return status.ok() ? Answer({{"status", "ok"}}, 201) : HttpError(status);

@@ -40,7 +40,9 @@ struct EngineFacts {
   std::vector<ServedModel> models = {};  // the first one is the engine's own
   uint32_t ranks = 0;                    // data-parallel; 0: not said
   uint32_t block_size = 0;               // 0: not said
-  std::map<uint32_t, Load> loads = {};   // by rank
+  // The model has windows or recurrent states beside full attention. SGLang says so; of vLLM the events do.
+  bool hybrid = false;
+  std::map<uint32_t, Load> loads = {};  // by rank
 
   // "vLLM 0.33.0", or "engine" when it does not say what it is.
   std::string Title() const;
