@@ -189,6 +189,13 @@ class Body {
     Number(field, /*required=*/false, &number);
     *to = number;
   }
+  void BlockSize(uint32_t* to) {
+    if (Has("block_size") && json_["block_size"] == kBlockSizeAutoText) {
+      *to = kBlockSizeAuto;
+    } else {
+      Number("block_size", /*required=*/true, to);
+    }
+  }
   void Bool(const char* field, bool* to) {
     if (!Present(field, /*required=*/false)) return;
     if (!json_[field].is_boolean()) return Refuse(field, "true or false");
@@ -216,7 +223,7 @@ HttpResponse Register(Relay* relay, const HttpRequest& request) {
   body.Name("instance_id", &of.instance);
   body.Text("endpoint", /*required=*/true, &of.endpoint);
   body.Text("model_name", /*required=*/true, &of.model);
-  body.Number("block_size", /*required=*/true, &of.block_size);
+  body.BlockSize(&of.block_size);
   body.Text("routing_group", /*required=*/false, &of.group);
   body.Number("dp_rank", /*required=*/false, &of.rank);
   body.Text("replay_endpoint", /*required=*/false, &of.replay_endpoint);
