@@ -119,6 +119,8 @@ std::optional<EngineRank::Role> EngineRank::RoleOf(const EngineEvent& event) {
     const auto known = stores && event.group.has_value() ? kinds_.find(*event.group) : kinds_.end();
     if (known != kinds_.end() && known->second.role == Role::kSide && kind.role == Role::kSide &&
         event.block_size < known->second.side.block_size) {
+      if (known->second.side.kind == CacheKind::kState && kind.side.kind == CacheKind::kState)
+        return Role::kSide;
       Refuse(Refusal::kPartBlock, 1);
       return std::nullopt;
     }
