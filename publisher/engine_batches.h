@@ -45,6 +45,7 @@ struct EngineBatchesOptions {
   std::optional<std::vector<uint32_t>> drops_last = {};
   uint32_t chunk_tokens = 0;
   uint32_t window_tokens = 0;
+  bool hybrid = false;
 };
 
 struct EngineBatchesStats {

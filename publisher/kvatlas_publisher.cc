@@ -219,6 +219,7 @@ absl::StatusOr<PublisherOptions> OptionsOf(const kvatlas_publisher_options& give
   options.drops_last = *std::move(drops_last);
   options.chunk_tokens = given.chunk_tokens;
   options.window_tokens = given.window_tokens;
+  options.hybrid = given.hybrid != 0;
   return options;
 }
 

@@ -111,6 +111,7 @@ struct PublisherOptions {
   std::optional<std::vector<uint32_t>> drops_last = {};
   uint32_t chunk_tokens = 0;
   uint32_t window_tokens = 0;
+  bool hybrid = false;  // `EngineWorkerOptions::hybrid`
 
   // A batch is sent when so many blocks wait, or when the oldest event is so old; the thread looks every 2 ms, or as
   // often as `batch_age` says. Under load batches grow.

@@ -119,6 +119,8 @@ std::optional<EngineRank::Role> EngineRank::RoleOf(const EngineEvent& event) {
     const auto known = stores && event.group.has_value() ? kinds_.find(*event.group) : kinds_.end();
     if (known != kinds_.end() && known->second.role == Role::kSide && kind.role == Role::kSide &&
         event.block_size < known->second.side.block_size) {
+      if (known->second.side.kind == CacheKind::kState && kind.side.kind == CacheKind::kState)
+        return Role::kSide;
       Refuse(Refusal::kPartBlock, 1);
       return std::nullopt;
     }
@@ -293,9 +295,14 @@ void EngineRank::ApplyStored(const EngineEvent& event, Time now) {
   size_t blocks = event.hashes.size();
   if (event.component_form != ComponentForm::kNone) {
     if (!ApplyComponents(event, *tier)) return;
-  } else if (options_.window_tokens != 0 && event.spec_kind.empty() && !side_unknown_) {
-    // A window that the engine says nothing of, as SGLang 0.5.23: what is held is an upper bound.
+  } else if ((options_.window_tokens != 0 || options_.hybrid) && event.spec_kind.empty() &&
+             !side_unknown_) {
+    // Windows or states that the engine says nothing of, as SGLang 0.5.23: what is held is an upper bound.
     side_unknown_ = true;
+    UpdateTrust();
+  }
+  if (options_.hybrid && !anything_stored_) {
+    anything_stored_ = true;
     UpdateTrust();
   }
   if (event.group.has_value()) {

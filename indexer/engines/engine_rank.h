@@ -298,6 +298,8 @@ class EngineRank {
   // Of names inside a main block that several chains share: the other chains' side names.
   absl::flat_hash_map<std::string, std::vector<SequenceHash>> more_names_;
   bool side_unknown_ = false;
+  bool anything_stored_ =
+      false;  // of a hybrid (`EngineWorkerOptions::hybrid`), since it was cleared
   Event side_stored_ = Stored();
   Event side_removed_ = Removed();
 

@@ -56,6 +56,7 @@ struct EngineRegistration {
   std::string eagle_drop = {};
   uint32_t chunk_tokens = 0;   // `EngineWorkerOptions::chunk_tokens`
   uint32_t window_tokens = 0;  // `EngineWorkerOptions::window_tokens`
+  bool hybrid = false;         // `EngineWorkerOptions::hybrid`
   std::string url;             // where its requests go: a holder's label `url`
   std::string engine_type;     // "vLLM", "SGLang", "Mooncake"; informational
   std::string source = "zmq";

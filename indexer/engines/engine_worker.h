@@ -104,6 +104,9 @@ struct EngineWorkerOptions {
   // Of SGLang's events by component: tokens of its sliding window, which no event says. 0: likewise. An engine with one that
   // says nothing of components is answered by what full attention holds, as degraded.
   uint32_t window_tokens = 0;
+  // The model has windows or recurrent states beside full attention, of which the engine's events may not tell (SGLang to 0.5.23).
+  // Until they do, answers are what full attention holds, an upper bound, and degraded.
+  bool hybrid = false;
   // Fills `Stored::local_hashes`.
   bool keep_local_hashes = false;
   size_t orphan_blocks_max = 65536;  // parked, per rank

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <map>
 #include <utility>
 #include <variant>
 
@@ -375,7 +376,9 @@ absl::Status Holder::ApplyToSides(const Event& event) {
   if (blocks_max_ != 0 &&
       side_blocks_.load(std::memory_order_relaxed) + stored.blocks.size() > 4 * blocks_max_)
     return absl::ResourceExhaustedError("the holder has as many side blocks as it may");
-  return sides_->Store(number_, stored.tier, stored.blocks, CountSides());
+  const bool known = stored.side <= layout_.sides.size();
+  return sides_->Store(number_, stored.tier, stored.blocks,
+                       known ? &layout_.sides[stored.side - 1] : nullptr, CountSides());
 }
 
 // Before anything that needs it is visible: a query that misses it here sees a new version afterwards, and asks again.
@@ -400,8 +403,13 @@ std::shared_ptr<const CacheLayout> Holder::layout() const {
 std::vector<SideHolding> Holder::SideHoldings() const {
   std::vector<SideHolding> sides;
   if (side_blocks_.load(std::memory_order_relaxed) == 0) return sides;
-  sides_->ForEachOf(number_, [&](SequenceHash name, TierMask tiers) {
-    sides.push_back({.name = name, .tiers = tiers});
+  std::vector<uint64_t> tags;
+  for (const CacheClass& of : layout_.sides) tags.push_back(SideTag(of));
+  sides_->ForEachOf(number_, [&](SequenceHash name, TierMask tiers, uint64_t tag) {
+    const auto of = static_cast<size_t>(std::find(tags.begin(), tags.end(), tag) - tags.begin());
+    sides.push_back({.name = name,
+                     .tiers = tiers,
+                     .side = of == tags.size() ? kUnknownSide : static_cast<SideClass>(of + 1)});
   });
   return sides;
 }
@@ -452,7 +460,7 @@ void Holder::SetLoad(const Load& load) {
 
 void Holder::ForEachHeld(const std::function<void(SequenceHash, TierMask, SideClass)>& visit) {
   for (const Holding& holding : index_->HoldingsOf(number_)) visit(holding.block, holding.tiers, 0);
-  for (const SideHolding& side : SideHoldings()) visit(side.name, side.tiers, 1);
+  for (const SideHolding& side : SideHoldings()) visit(side.name, side.tiers, side.side);
 }
 
 Digest Holder::CurrentDigest() { return DigestNow(); }
@@ -590,14 +598,16 @@ absl::StatusOr<HolderDump> Holder::Dump(Time now) const {
 
 std::vector<Stored> AsRuns(const std::vector<SideHolding>& sides) {
   std::vector<Stored> runs;
-  for (int t = 0; t < kTiers; ++t) {
-    const Tier tier = static_cast<Tier>(t);
-    Stored* run = nullptr;
-    for (const SideHolding& side : sides) {
-      if (!side.tiers.Has(tier)) continue;
-      if (run == nullptr || run->blocks.size() == kBatchBlocksMax)
-        run = &runs.emplace_back(Stored{.tier = tier, .blocks = {}, .side = 1});
-      run->blocks.push_back(side.name);
+  std::map<std::pair<int, SideClass>, size_t> open;  // the run that has room, by tier and class
+  for (const SideHolding& side : sides) {
+    for (int tier = 0; tier < kTiers; ++tier) {
+      if (!side.tiers.Has(static_cast<Tier>(tier))) continue;
+      const auto [at, is_new] = open.try_emplace({tier, side.side}, runs.size());
+      if (is_new || runs[at->second].blocks.size() == kBatchBlocksMax) {
+        at->second = runs.size();
+        runs.push_back({.tier = static_cast<Tier>(tier), .blocks = {}, .side = side.side});
+      }
+      runs[at->second].blocks.push_back(side.name);
     }
   }
   return runs;

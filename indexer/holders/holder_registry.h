@@ -161,7 +161,8 @@ struct RegistryStats {
 // What a holder holds: a consistent cut.
 struct HolderDump {
   std::shared_ptr<const HolderInfo> holder;
-  std::vector<Stored> runs;  // of at most `kBatchBlocksMax` blocks; side blocks by their names
+  std::vector<Stored>
+      runs;  // of at most `kBatchBlocksMax` blocks; side blocks by their names, a class a run
   CacheLayout layout;
   BatchNumber applied = 0;  // last batch included
   Trust trust = Trust::kExact;
@@ -171,6 +172,7 @@ struct HolderDump {
 struct SideHolding {
   SequenceHash name{0};
   TierMask tiers;
+  SideClass side = kUnknownSide;  // of the holder's layout
 };
 
 // A holder fed by a stream as a checkpoint keeps it, its contents aside.
@@ -198,7 +200,7 @@ struct HolderCut {
 class RestoredHolder {
  public:
   virtual ~RestoredHolder() = default;
-  // Where `side` is not 0: side blocks, of any class. RESOURCE_EXHAUSTED: shed.
+  // Where `side` is not 0: side blocks of that class of the image's layout, or `kUnknownSide`. RESOURCE_EXHAUSTED: shed.
   virtual absl::Status Apply(const Stored& run) = 0;
   // From now on it is as if it had been welcomed long ago and is silent: its lease runs, unless it was over when the image
   // was made. Answers are degraded, or stale by its age, until the sender has said hello and is caught up with. False: what

@@ -239,6 +239,7 @@ struct EngineDirectory::State {
     worker.drops_last = ParseEagleDrop(registration.eagle_drop).value_or(std::nullopt);
     worker.chunk_tokens = registration.chunk_tokens;
     worker.window_tokens = registration.window_tokens;
+    worker.hybrid = registration.hybrid;
     if (!(domain == options.pages_of)) worker.page_names = nullptr;
     worker.is_sglang =
         absl::EqualsIgnoreCase(absl::string_view(registration.engine_type), "sglang");
@@ -354,6 +355,7 @@ struct EngineDirectory::State {
         .eagle_drop = instance.of.eagle_drop,
         .chunk_tokens = instance.of.chunk_tokens,
         .window_tokens = instance.of.window_tokens,
+        .hybrid = instance.of.hybrid,
         .additional_salt = instance.of.additional_salt,
         .url = instance.of.url,
         .listeners = {},

@@ -55,6 +55,7 @@ struct EngineEntry {
   std::string eagle_drop;
   uint32_t chunk_tokens = 0;
   uint32_t window_tokens = 0;
+  bool hybrid = false;
   std::string additional_salt;
   std::string url;
   std::vector<EngineListener> listeners;             // by rank

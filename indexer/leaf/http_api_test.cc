@@ -121,6 +121,21 @@ TEST_F(HttpApiTest, DetailTellsEveryTierWithTrustAndAge) {
   EXPECT_FALSE(Ask("/query", query).contains("detail"));
 }
 
+// SGLang 0.5.23 and its hybrids, whose events tell of full attention alone.
+TEST_F(HttpApiTest, AHybridThatTellsOfFullAttentionAloneIsAnsweredAsDegraded) {
+  StartLeaf();
+  const HttpAnswerText answer = client_->Post(
+      "/register", R"({"instance_id":7,"endpoint":")" + engine_.endpoint() +
+                       R"(","model_name":"m","block_size":4,"engine_type":"SGLang","hybrid":true})");
+  ASSERT_EQ(answer.status, 201) << answer.body;
+  engine_.WaitForSubscribers();
+  Publish("7", {Store({1, 2}, std::nullopt, 0, "GPU")});
+  const std::string query = std::string(R"({"model_name":"m","token_ids":)") + kPrompt + "}";
+  const json rank = Ask("/query?detail=1", query)["detail"]["7"]["0"];
+  EXPECT_EQ(rank["device"], 8);
+  EXPECT_EQ(rank["trust"], "degraded");
+}
+
 TEST_F(HttpApiTest, LowerTiersAloneAreInstancesWithoutAScore) {
   StartLeaf();
   Register("7");

@@ -298,6 +298,7 @@ std::string InstanceBytes(const EngineEntry& entry) {
     PutText(&bytes, listener.topic);
     Put(&bytes, static_cast<uint8_t>(listener.bind));
   }
+  Put(&bytes, static_cast<uint8_t>(entry.hybrid));
   return bytes;
 }
 
@@ -338,6 +339,8 @@ EngineEntry TakeInstance(Taker* from) {
     from->Check(entry.listeners.empty() || entry.listeners.back().rank < listener.rank);
     entry.listeners.push_back(std::move(listener));
   }
+  // Writers from before this field end here.
+  if (!from->empty()) entry.hybrid = from->Take<uint8_t>() != 0;
   return entry;
 }
 

@@ -40,6 +40,7 @@ class Told : public SnapshotVisitor {
     if (!entry.eagle_drop.empty()) text += " drops " + entry.eagle_drop;
     if (entry.chunk_tokens != 0) text += " chunk " + std::to_string(entry.chunk_tokens);
     if (entry.window_tokens != 0) text += " window " + std::to_string(entry.window_tokens);
+    if (entry.hybrid) text += " hybrid";
     for (const EngineListener& listener : entry.listeners)
       text += " [" + std::to_string(listener.rank) + " " + listener.endpoint + " " +
               listener.replay_endpoint + " " + listener.topic + "]";
@@ -183,6 +184,7 @@ TEST_F(ReplicaSnapshotTest, SideNamesRanksAndWhatRegistrationsSayComeBackEqual) 
   registration.eagle_drop = "1,2";
   registration.chunk_tokens = 8192;
   registration.window_tokens = 128;
+  registration.hybrid = true;
   ASSERT_TRUE(directory_->Register(registration).ok());
   hybrid.WaitForSubscribers();
   hybrid.Publish(HybridPromptPayload());

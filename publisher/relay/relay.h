@@ -75,7 +75,7 @@ struct RelayListener {
 struct RelayInstance {
   std::string name;
   Domain domain;
-  uint32_t block_size = 0;
+  uint32_t block_size = 0;               // 0: not learned yet
   std::vector<RelayListener> listeners;  // by rank
   EngineWorkerStats worker;
   std::vector<RelayRankStats> ranks;  // by rank

@@ -83,7 +83,8 @@ void Declare(FlagSet& flags, Flags* f) {
   flags
       .Add("engine", &f->engines,
            "an engine, as often as there are some: "
-           "URL[;events=tcp://HOST:PORT][;replay=tcp://HOST:PORT][;topic=T][;name=NAME][;ranks=N]")
+           "URL[;events=tcp://HOST:PORT][;replay=tcp://HOST:PORT][;topic=T][;name=NAME][;ranks=N]"
+           "[;hybrid=true][;window_tokens=N][;chunk_tokens=N][;eagle_drop=all]")
       .Repeats();
   flags.Add("engines_file", &f->engines_file,
             "more of them, one a line, read again when it changes; empty: none");

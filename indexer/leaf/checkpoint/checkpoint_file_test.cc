@@ -262,7 +262,8 @@ class ContentsTold : public CheckpointVisitor {
  public:
   struct Of {
     CacheLayout layout;
-    std::map<uint64_t, uint8_t> blocks, sides;  // to tiers
+    std::map<uint64_t, uint8_t> blocks;                       // to tiers
+    std::map<uint64_t, std::pair<uint8_t, SideClass>> sides;  // to tiers and class
     friend bool operator==(const Of&, const Of&) = default;
   };
   absl::Status OnHeader(const CheckpointHeader&) override { return absl::OkStatus(); }
@@ -278,9 +279,13 @@ class ContentsTold : public CheckpointVisitor {
       EXPECT_EQ(run->parent, kNoParent);
       EXPECT_TRUE(run->local_hashes.empty());
     }
-    auto& to = run->side != 0 ? holders.back().sides : holders.back().blocks;
-    for (const SequenceHash block : run->blocks)
-      EXPECT_TRUE(to.emplace(Raw(block), tiers.bits()).second);
+    Of& of = holders.back();
+    for (const SequenceHash block : run->blocks) {
+      const bool is_new =
+          run->side == 0 ? of.blocks.emplace(Raw(block), tiers.bits()).second
+                         : of.sides.emplace(Raw(block), std::pair(tiers.bits(), run->side)).second;
+      EXPECT_TRUE(is_new);
+    }
     return absl::OkStatus();
   }
   absl::Status OnEngines(const ReadChunk&) override { return absl::OkStatus(); }
@@ -304,14 +309,22 @@ TEST_F(CheckpointFileTest, SideBlocksAndLayoutsComeBackAsTheyWere) {
       for (uint64_t left = random() % 20; left > 0; --left) of.blocks.emplace(random(), tiers());
       // Some need several runs, and records.
       const uint64_t sides = of.layout.plain() ? 0 : random() % (seed % 20 == 0 ? 200000 : 50);
-      for (uint64_t left = sides; left > 0; --left) of.sides.emplace(random(), tiers());
+      // The last of 16 classes has no number in the file.
+      const auto side_of = [&] {
+        const uint64_t side = 1 + random() % 16;
+        return static_cast<SideClass>(side <= kNamesSideMax ? side : kUnknownSide);
+      };
+      for (uint64_t left = sides; left > 0; --left)
+        of.sides.emplace(random(), std::pair(tiers(), side_of()));
       std::vector<Holding> holdings;
       for (const auto& [block, mask] : of.blocks)
         holdings.push_back(HoldingOf(block, 0, 0, TierMask(mask)));
       HolderCut cut = CutOf("w" + std::to_string(holder), std::move(holdings));
       cut.image.layout = of.layout;
-      for (const auto& [name, mask] : of.sides)
-        cut.sides.push_back({.name = SequenceHash{name}, .tiers = TierMask(mask)});
+      for (const auto& [name, in] : of.sides)
+        cut.sides.push_back({.name = SequenceHash{name},
+                             .tiers = TierMask(in.first),
+                             .side = in.second == kUnknownSide ? SideClass{16} : in.second});
       ASSERT_TRUE(writer.AddHolder(cut).ok());
     }
     ASSERT_TRUE(writer.End().ok());

@@ -233,7 +233,8 @@ bool TakeNames(ByteTaker* from, Stored* run, TierMask* tiers) {
   const auto flags = from->Take<uint8_t>();
   const uint64_t count = from->TakeVarint();
   *tiers = TierMask(flags & kRunTiers);
-  run->side = 1;
+  const SideClass side = flags >> kNamesSideShift;
+  run->side = side == 0 ? kUnknownSide : side;
   run->position = 0;
   run->parent = kNoParent;
   run->local_hashes.clear();

@@ -45,7 +45,7 @@ class Options(ctypes.Structure):
         ("redis_url", c_char_p), ("redis_cell", c_char_p), ("redis_shards", c_uint32),
         ("cell", c_char_p), ("eagle_drop", c_char_p), ("chunk_tokens", c_uint32),
         ("window_tokens", c_uint32), ("tls_ca", c_char_p), ("tls_cert", c_char_p),
-        ("tls_key", c_char_p)]
+        ("tls_key", c_char_p), ("hybrid", c_int32)]
 
 
 class Load(ctypes.Structure):
