@@ -29,6 +29,10 @@
 #include "frontend/truth/truth.h"
 #include "frontend/truth/truth_http.h"
 #include "frontend/truth/truth_service.h"
+#include "frontend/ui/fleet_watch.h"
+#include "frontend/ui/frontend_page.h"
+#include "frontend/ui/route_tally.h"
+#include "frontend/ui/stats_asker.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/memory_budget.h"
 #include "indexer/base/shard_map.h"
@@ -46,6 +50,7 @@
 #include "indexer/service/memory_watch.h"
 #include "indexer/service/metrics.h"
 #include "indexer/service/service_main.h"
+#include "indexer/ui/ui_http.h"
 
 namespace kvatlas {
 namespace {
@@ -319,7 +324,8 @@ int Run(ServiceMain& service, Flags& flags, const EngineReach& reach, FoundNodes
   for (const std::string& address : hierarchies.map().Addresses()) cell_finder.Connect(address);
   GrpcLeafProber leaf_prober;
   Truth truth(flags.truth, &overlap_finder, &leaf_prober, &Clock::Real());
-  flags.frontend.observer = &truth;
+  RouteTally tally(&truth);
+  flags.frontend.observer = &tally;
   Frontend frontend(flags.frontend, &cell_finder, &learner, &Clock::Real(), &timer);
   frontend.SetDraining({flags.draining.begin(), flags.draining.end()});
   auto leaves = Directory::Open({.entries = flags.leaves, .kind = ServiceKind::kLeaf},
@@ -338,6 +344,9 @@ int Run(ServiceMain& service, Flags& flags, const EngineReach& reach, FoundNodes
   auto proxy = MakeProxy(flags.proxy, reach, &frontend, (*prompts)->router(), &metrics);
   if (!proxy.ok()) return service.Fail(proxy.status());
   TruthService truth_service(&truth, &Clock::Real());
+  GrpcStatsAsker stats_asker;
+  FleetWatch fleet_watch({}, SourcesOf(&frontend), &stats_asker, &Clock::Real());
+  fleet_watch.Start();
   GrpcServer grpc({.listen = flags.grpc});
   grpc.Register(&frontend_service, "kvatlas.v1.Frontend");
   grpc.Register(&truth_service, "kvatlas.v1.Truth");
@@ -364,6 +373,13 @@ int Run(ServiceMain& service, Flags& flags, const EngineReach& reach, FoundNodes
   frontend_service.AddStatus("truth", [&truth] { return TruthStatusJson(truth); });
   AddTruthHttp(&truth, &Clock::Real(), &http);
   AddTruthMetrics(&truth, &metrics);
+  const Ui page(FrontendPages({.program = "kvatlas-frontend",
+                               .name = [&grpc] { return grpc.address().ToString(); },
+                               .frontend = &frontend,
+                               .tally = &tally,
+                               .watch = &fleet_watch,
+                               .truth = &truth}),
+                &http);
   ExtProcServer ext_proc(flags.ext_proc, &frontend, (*prompts)->tokenizer(), &endpoints, &metrics);
   if (absl::Status status = grpc.Start(); !status.ok()) return service.Fail(OfFlag("grpc", status));
   if (absl::Status status = ext_proc.Start(); !status.ok())

@@ -38,6 +38,8 @@
 #include "indexer/transport/redis/redis_log_options.h"
 #include "indexer/transport/redis/redis_reader.h"
 #include "indexer/transport/wire.h"
+#include "indexer/ui/holder_page.h"
+#include "indexer/ui/ui_http.h"
 #include "proto/kvatlas/v1/leaf.pb.h"
 
 namespace kvatlas {
@@ -268,6 +270,7 @@ struct Leaf::Parts {
     grpc.Register(streams.service(), "kvatlas.v1.Holdings");
     grpc.Register(&kv_indexer, "kv_indexer.v1.KVIndexer");
     service.AddHttp(&http);
+    page = std::make_unique<Ui>(Pages(options), &http);
     AddCheckpointHttp(checkpointer.get(), &http);
     api.AddRoutes(http.server());
     for (const Address& listen : options.http_api.mooncake) {
@@ -332,6 +335,15 @@ struct Leaf::Parts {
     readiness.Recovered();
     if (checkpointer != nullptr) checkpointer->Start();
     ServeWhenReady();
+  }
+
+  UiPages Pages(const LeafOptions& options) {
+    return HolderPages({.program = "kvatlas-leaf",
+                        .leaf = true,
+                        .name = options.cell,
+                        .stats = [this] { return service.AllStats(); },
+                        .queries = [this] { return service.queries(); }},
+                       &registry);
   }
 
   uint64_t BodyBytes() {
@@ -433,6 +445,7 @@ struct Leaf::Parts {
   std::unique_ptr<RedisReader> redis;
   GrpcServer grpc;
   AdminHttp http;
+  std::unique_ptr<Ui> page;
   HttpApi api;  // the server is stopped before it goes
   MooncakeApi mooncake;
   std::vector<std::unique_ptr<HttpServer>> mooncake_http;

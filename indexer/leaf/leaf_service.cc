@@ -238,12 +238,14 @@ void LeafService::FillAll(v1::StatsResponse* response) const {
   if (fill_rest_) fill_rest_(response);
 }
 
+v1::StatsResponse LeafService::AllStats() const {
+  v1::StatsResponse stats;
+  FillAll(&stats);
+  return stats;
+}
+
 void LeafService::AddHttp(AdminHttp* http) {
-  http->Handle("GET", "/status", [this](const HttpRequest&) {
-    v1::StatsResponse stats;
-    FillAll(&stats);
-    return StatusPage(stats);
-  });
+  http->Handle("GET", "/status", [this](const HttpRequest&) { return StatusPage(AllStats()); });
 }
 
 }  // namespace kvatlas

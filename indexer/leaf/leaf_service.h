@@ -54,6 +54,10 @@ class LeafService : public v1::Leaf::WithCallbackMethod_FindOverlaps<
   // Adds the paths above. REQUIRES: `http` has not started.
   void AddHttp(AdminHttp* http);
 
+  // What `Stats` answers of all domains, and the questions answered over gRPC since the start.
+  v1::StatsResponse AllStats() const;
+  uint64_t queries() const { return queries_.load(std::memory_order_relaxed); }
+
   // Ends streams of questions, so that the server's stop need not wait for whoever asks.
   void Stop() { streams_.Stop(); }
 
