@@ -1,7 +1,8 @@
 #include "frontend/ui/fleet_watch.h"
 
 #include <algorithm>
-#include <set>
+
+#include "frontend/ui/answers.h"
 
 namespace kvatlas {
 namespace {
@@ -26,7 +27,7 @@ std::string FleetWatch::Peer::state() const {
   return gone || failed >= kLateTimes ? "unreachable" : "late";
 }
 
-FleetWatch::FleetWatch(FleetWatchOptions options, FleetSources sources, StatsAsker* asker,
+FleetWatch::FleetWatch(FleetWatchOptions options, FleetSources sources, PeerAsker* asker,
                        const Clock* clock)
     : options_(options), sources_(std::move(sources)), asker_(asker), clock_(clock) {}
 
@@ -78,31 +79,12 @@ void FleetWatch::Round() {
   ended_ = clock_->Now();
 }
 
-// All at once, up to `kAskedAtOnce`; returns when each has answered, or is late.
+// Returns when each has answered, or is late.
 std::vector<FleetWatch::Answer> FleetWatch::AskAll(const std::vector<Question>& questions) {
-  struct Slots {
-    Mutex mutex;
-    CondVar done;
-    size_t left ABSL_GUARDED_BY(mutex) = 0;
-    std::vector<Answer> answers ABSL_GUARDED_BY(mutex);
-  };
-  const auto slots = std::make_shared<Slots>();
-  {
-    MutexLock lock(&slots->mutex);
-    slots->left = questions.size();
-    slots->answers.resize(questions.size(), absl::UnknownError("not asked"));
-  }
-  for (size_t i = 0; i < questions.size(); ++i) {
-    asker_->Ask(questions[i].what, questions[i].address, options_.deadline,
-                [slots, i](Answer answer) {
-                  MutexLock lock(&slots->mutex);
-                  slots->answers[i] = std::move(answer);
-                  if (--slots->left == 0) slots->done.SignalAll();
-                });
-  }
-  MutexLock lock(&slots->mutex);
-  while (slots->left > 0) slots->done.Wait(&slots->mutex);
-  return std::move(slots->answers);
+  Answers<v1::StatsResponse> answers(questions.size());
+  for (size_t i = 0; i < questions.size(); ++i)
+    asker_->Ask(questions[i].what, questions[i].address, options_.deadline, answers.Slot(i));
+  return answers.Wait();
 }
 
 // From the top down; a node that several name is asked once.
@@ -210,7 +192,7 @@ std::vector<std::string> FleetWatch::NextLeaves() {
   std::vector<std::pair<Time, std::string>> order;
   for (const auto& [name, cell] : cells_) {
     if (cell.address.empty()) continue;
-    order.emplace_back(name == wanted_cell_ ? Time::min() : cell.asked.value_or(Time::min()), name);
+    order.emplace_back(name == wanted_cell_ ? Time::min() : cell.asked.value_or(Time::min() + Duration(1)), name);
   }
   const size_t count = std::min(order.size(), options_.leaves_per_round);
   std::partial_sort(order.begin(), order.begin() + static_cast<ptrdiff_t>(count), order.end());
@@ -295,8 +277,19 @@ FleetCell FleetWatch::Shown(const std::string& name, const Cell& cell, int64_t n
   return shown;
 }
 
-FleetState FleetWatch::Get(const std::string& name) {
-  FleetState fleet;
+std::vector<std::pair<std::string, std::string>> FleetWatch::Leaves() {
+  std::vector<std::pair<std::string, std::string>> leaves;
+  MutexLock lock(&mutex_);
+  for (const auto& [name, cell] : cells_) {
+    const auto peer = peers_.find(cell.address);
+    const bool gone = peer != peers_.end() && peer->second.state() == "unreachable";
+    if (!cell.address.empty() && !gone) leaves.emplace_back(name, cell.address);
+  }
+  return leaves;
+}
+
+FleetPage FleetWatch::Get(const std::string& name) {
+  FleetPage fleet;
   fleet.now_ms = UnixMs(*clock_);
   MutexLock lock(&mutex_);
   const Time now = clock_->Now();

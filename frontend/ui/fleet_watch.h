@@ -22,6 +22,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -29,7 +30,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
-#include "frontend/ui/stats_asker.h"
+#include "frontend/ui/peer_asker.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/mutex.h"
 #include "indexer/ui/fleet.h"
@@ -54,8 +55,7 @@ struct FleetSources {
 
 class FleetWatch {
  public:
-  FleetWatch(FleetWatchOptions options, FleetSources sources, StatsAsker* asker,
-             const Clock* clock);
+  FleetWatch(FleetWatchOptions options, FleetSources sources, PeerAsker* asker, const Clock* clock);
   ~FleetWatch();  // waits for the round under way
 
   FleetWatch(const FleetWatch&) = delete;
@@ -63,7 +63,10 @@ class FleetWatch {
 
   // Cells, streams and peers as known; `fresh` unless nothing was asked lately. Rounds are made from now on, for a while. `cell`,
   // if it is named, is among those asked first. Never waits for a peer.
-  FleetState Get(const std::string& cell = "");
+  FleetPage Get(const std::string& cell = "");
+
+  // Known cells with their leaves' addresses, but for those that are unreachable.
+  std::vector<std::pair<std::string, std::string>> Leaves();
 
   // A round by itself, on the caller's thread. REQUIRES: `Start` was not called.
   void Round();
@@ -119,7 +122,7 @@ class FleetWatch {
 
   const FleetWatchOptions options_;
   const FleetSources sources_;
-  StatsAsker* const asker_;
+  PeerAsker* const asker_;
   const Clock* const clock_;
   Mutex mutex_;
   CondVar wake_;

@@ -15,9 +15,9 @@ using ::testing::HasSubstr;
 using Json = nlohmann::json;
 
 // Answers from a table; who is not in it refuses connections.
-class FakeAsker : public StatsAsker {
+class FakeAsker : public PeerAsker {
  public:
-  void Ask(StatsOf what, const std::string& address, Duration, Callback callback) override {
+  void Ask(StatsOf what, const std::string& address, Duration, Told callback) override {
     absl::StatusOr<v1::StatsResponse> answer = absl::UnavailableError("connection refused");
     {
       MutexLock lock(&mutex);
@@ -27,6 +27,10 @@ class FakeAsker : public StatsAsker {
       if (what == StatsOf::kLeaf) ++leaves_asked;
     }
     callback(std::move(answer));
+  }
+  void Explain(const std::string&, const v1::ExplainRequest&, Duration,
+               Explained callback) override {
+    callback(absl::UnimplementedError("not in this test"));
   }
   void Set(const std::string& address, absl::StatusOr<v1::StatsResponse> answer) {
     MutexLock lock(&mutex);
@@ -87,7 +91,7 @@ class FleetWatchTest : public ::testing::Test {
         FleetSources{.nodes = [this] { return nodes_; }, .leaves = [this] { return leaves_; }},
         &asker_, &clock_);
   }
-  FleetState After(int rounds) {
+  FleetPage After(int rounds) {
     for (int i = 0; i < rounds; ++i) {
       watch_->Round();
       clock_.Advance(seconds(2));
@@ -102,7 +106,7 @@ class FleetWatchTest : public ::testing::Test {
     asker_.Set("a:1", Leaf("a", 2));
     asker_.Set("b:1", Leaf("b", 3));
   }
-  static const FleetCell& CellOf(const FleetState& fleet, const std::string& name) {
+  static const FleetCell& CellOf(const FleetPage& fleet, const std::string& name) {
     for (const FleetCell& cell : fleet.cells)
       if (cell.name == name) return cell;
     static const FleetCell kNone;
@@ -118,7 +122,7 @@ class FleetWatchTest : public ::testing::Test {
 };
 
 TEST_F(FleetWatchTest, NothingIsFreshBeforeTheFirstRound) {
-  const FleetState fleet = watch_->Get();
+  const FleetPage fleet = watch_->Get();
   EXPECT_FALSE(fleet.fresh);
   EXPECT_TRUE(fleet.cells.empty());
   EXPECT_EQ(Judge(fleet).text, "asking the fleet");
@@ -126,7 +130,7 @@ TEST_F(FleetWatchTest, NothingIsFreshBeforeTheFirstRound) {
 
 TEST_F(FleetWatchTest, CellsComeFromNodesAndWorkersFromLeaves) {
   TwoCells();
-  const FleetState fleet = After(1);
+  const FleetPage fleet = After(1);
   EXPECT_TRUE(fleet.fresh);
   ASSERT_EQ(fleet.cells.size(), 2u);
   EXPECT_EQ(CellOf(fleet, "b").workers_count, 3u);
@@ -140,7 +144,7 @@ TEST_F(FleetWatchTest, ALeafThatRefusesConnectionsIsUnreachableWithWhatItSaidLas
   TwoCells();
   After(1);
   asker_.Remove("b:1");
-  const FleetState fleet = After(3);
+  const FleetPage fleet = After(3);
   const FleetCell& b = CellOf(fleet, "b");
   EXPECT_EQ(b.health, FleetHealth::kUnreachable);
   EXPECT_EQ(b.workers_count, 3u);
@@ -162,7 +166,7 @@ TEST_F(FleetWatchTest, OneLateAnswerIsOnlyLate) {
 TEST_F(FleetWatchTest, ALeafThatDoesNotAllowIsNotTakenForGone) {
   TwoCells();
   asker_.Set("b:1", absl::PermissionDeniedError("not allowed"));
-  const FleetState fleet = After(3);
+  const FleetPage fleet = After(3);
   EXPECT_EQ(CellOf(fleet, "b").health, FleetHealth::kExact);  // as the node says
   EXPECT_EQ(CellOf(fleet, "b").why, "not allowed");
   for (const FleetPeer& peer : fleet.peers)
@@ -173,7 +177,7 @@ TEST_F(FleetWatchTest, WhileTheTopIsAwayItsCellsAreStillAsked) {
   TwoCells();
   After(1);
   asker_.Remove("top:1");
-  const FleetState fleet = After(2);
+  const FleetPage fleet = After(2);
   EXPECT_EQ(fleet.cells.size(), 2u);
   EXPECT_EQ(CellOf(fleet, "a").health, FleetHealth::kExact);
   EXPECT_THAT(Judge(fleet).text, HasSubstr("hierarchy node top:1 does not answer"));
@@ -186,7 +190,7 @@ TEST_F(FleetWatchTest, ACellThatIsNamedNoMoreIsForgotten) {
   v1::StatsResponse top;
   AddCell("a", "a:1", &top);
   asker_.Set("top:1", top);
-  const FleetState fleet = After(1);
+  const FleetPage fleet = After(1);
   EXPECT_EQ(fleet.cells.size(), 1u);
   EXPECT_EQ(fleet.peers.size(), 2u);
 }
@@ -196,7 +200,7 @@ TEST_F(FleetWatchTest, OwnCellsAreThereWithoutANode) {
   leaves_ = {{"own", "own:1"}};
   EXPECT_EQ(CellOf(After(1), "own").health, FleetHealth::kUnreachable);
   asker_.Set("own:1", Leaf("own", 1));
-  const FleetState fleet = After(1);
+  const FleetPage fleet = After(1);
   EXPECT_EQ(CellOf(fleet, "own").health, FleetHealth::kExact);
   EXPECT_EQ(CellOf(fleet, "own").workers_count, 1u);
 }
@@ -208,7 +212,7 @@ TEST_F(FleetWatchTest, CellsOfALowerNodeAreInItsRegionUnlessTheyNameOne) {
   (*AddCell("b", "b:1", &row)->mutable_labels())["zone"] = "eu";
   asker_.Set("top:1", top);
   asker_.Set("row:1", row);
-  const FleetState fleet = After(1);
+  const FleetPage fleet = After(1);
   ASSERT_EQ(fleet.cells.size(), 2u);
   EXPECT_EQ(CellOf(fleet, "a").region, "row-1");
   EXPECT_EQ(CellOf(fleet, "b").region, "eu");
@@ -243,7 +247,7 @@ TEST_F(FleetWatchTest, OfManyCellsSoManyAreAskedInARoundAndAllInTurn) {
 TEST_F(FleetWatchTest, BeyondABoundOnlySumsOfWorkersAreKept) {
   Make({.workers_max = 4});
   TwoCells();
-  const FleetState fleet = After(1);
+  const FleetPage fleet = After(1);
   EXPECT_EQ(CellOf(fleet, "a").workers.size(), 2u);
   EXPECT_TRUE(CellOf(fleet, "b").workers.empty());
   EXPECT_EQ(CellOf(fleet, "b").workers_count, 3u);

@@ -78,7 +78,7 @@ Json JsonOf(const KnownFinding& known) {
   return json;
 }
 
-void AddFindings(const Truth& truth, FleetState* fleet) {
+void AddFindings(const Truth& truth, FleetPage* fleet) {
   Json json = Json::array();
   const std::vector<KnownFinding> findings = truth.findings();
   for (const KnownFinding& known : findings)
@@ -88,13 +88,13 @@ void AddFindings(const Truth& truth, FleetState* fleet) {
 }
 
 std::string FleetOf(const FrontendPageOptions& options, const std::string& cell) {
-  FleetState fleet = options.watch->Get(cell);
+  FleetPage fleet = options.watch->Get(cell);
   if (!cell.empty()) return CellJson(fleet, cell);
   fleet.program = options.program;
   fleet.kind = "frontend";
   fleet.name = options.name();
   fleet.decisions = true;
-  fleet.explain = options.explain != nullptr;
+  fleet.explain = options.explainer != nullptr;
   AddFindings(*options.truth, &fleet);
   return FleetJson(fleet);
 }
@@ -117,7 +117,11 @@ UiPages FrontendPages(FrontendPageOptions options) {
   return {.charts = Charts(),
           .sample = [shared] { return SampleOf(*shared->frontend, shared->tally); },
           .fleet = [shared](const std::string& cell) { return FleetOf(*shared, cell); },
-          .explain = shared->explain};
+          .explain = shared->explainer == nullptr
+                         ? nullptr
+                         : HttpHandler([explainer = shared->explainer](const HttpRequest& request) {
+                             return explainer->Answer(request);
+                           })};
 }
 
 }  // namespace kvatlas

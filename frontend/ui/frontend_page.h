@@ -11,8 +11,8 @@
 #include "frontend/route/frontend.h"
 #include "frontend/truth/truth.h"
 #include "frontend/ui/fleet_watch.h"
+#include "frontend/ui/prompt_explainer.h"
 #include "frontend/ui/route_tally.h"
-#include "indexer/service/http_server.h"
 #include "indexer/ui/ui_http.h"
 
 namespace kvatlas {
@@ -24,7 +24,7 @@ struct FrontendPageOptions {
   RouteTally* tally = nullptr;
   FleetWatch* watch = nullptr;
   const Truth* truth = nullptr;
-  HttpHandler explain = nullptr;
+  const PromptExplainer* explainer = nullptr;  // null: prompts are not explained
 };
 
 // Nodes and own cells of a frontend, whatever they are at the time.

@@ -30,6 +30,7 @@
 #include "indexer/service/log.h"
 #include "indexer/service/memory_watch.h"
 #include "indexer/service/metrics.h"
+#include "indexer/service/security/security.h"
 #include "indexer/service/text_escape.h"
 #include "indexer/stream/validate.h"
 #include "indexer/transport/grpc_acceptor.h"
@@ -38,6 +39,7 @@
 #include "indexer/transport/redis/redis_log_options.h"
 #include "indexer/transport/redis/redis_reader.h"
 #include "indexer/transport/wire.h"
+#include "indexer/ui/explain.h"
 #include "indexer/ui/holder_page.h"
 #include "indexer/ui/ui_http.h"
 #include "proto/kvatlas/v1/leaf.pb.h"
@@ -338,12 +340,30 @@ struct Leaf::Parts {
   }
 
   UiPages Pages(const LeafOptions& options) {
-    return HolderPages({.program = "kvatlas-leaf",
-                        .leaf = true,
-                        .name = options.cell,
-                        .stats = [this] { return service.AllStats(); },
-                        .queries = [this] { return service.queries(); }},
-                       &registry);
+    const bool explains = options.http_api.ui_explain || IsLoopbackHost(options.http.host);
+    return HolderPages(
+        {.program = "kvatlas-leaf",
+         .leaf = true,
+         .name = options.cell,
+         .stats = [this] { return service.AllStats(); },
+         .queries = [this] { return service.queries(); },
+         .explain =
+             explains ? HttpHandler([this](const HttpRequest& r) { return Explain(r); }) : nullptr},
+        &registry);
+  }
+
+  HttpResponse Explain(const HttpRequest& request) {
+    const absl::StatusOr<ExplainQuestion> question = ReadExplain(request.body);
+    if (!question.ok()) return HttpError(question.status());
+    if (question->tokens.empty())
+      return HttpError(400, "a leaf makes no tokens of text: give token ids, or ask a frontend");
+    v1::ExplainResponse found;
+    if (absl::Status bad = service.ExplainTo(*request.identity, ToRequest(*question), &found);
+        !bad.ok())
+      return HttpError(bad);
+    ExplainAnswer answer;
+    answer.cells.emplace_back(service.cell(), std::move(found));
+    return {.body = ExplainJson(*question, answer)};
   }
 
   uint64_t BodyBytes() {

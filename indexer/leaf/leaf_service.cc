@@ -12,6 +12,7 @@
 #include "indexer/base/clock.h"
 #include "indexer/base/memory_budget.h"
 #include "indexer/holders/tier_blocks.h"
+#include "indexer/leaf/leaf_explain.h"
 #include "indexer/service/grpc_guard.h"
 #include "indexer/service/grpc_status.h"
 #include "indexer/service/security/visible_domain.h"
@@ -208,6 +209,16 @@ absl::Status LeafService::Find(const Identity& asker, const v1::FindOverlapsRequ
 grpc::Status LeafService::Dump(grpc::ServerContext* context, const v1::DumpRequest* request,
                                grpc::ServerWriter<v1::DumpResponse>* writer) {
   return ToGrpcStatus(ServeDump(*registry_, context, *request, writer));
+}
+
+grpc::Status LeafService::Explain(grpc::ServerContext* context, const v1::ExplainRequest* request,
+                                  v1::ExplainResponse* response) {
+  return ToGrpcStatus(ExplainTo(*IdentityOf(security_.get(), *context), *request, response));
+}
+
+absl::Status LeafService::ExplainTo(const Identity& asker, const v1::ExplainRequest& request,
+                                    v1::ExplainResponse* response) const {
+  return ExplainPrompt(*registry_, identity_.contract, *security_, asker, request, response);
 }
 
 grpc::Status LeafService::Stats(grpc::ServerContext*, const v1::StatsRequest* request,

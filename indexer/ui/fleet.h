@@ -2,7 +2,7 @@
 // leaves and hierarchy nodes say of themselves.
 //
 //   Leaf.Stats ──▶ AddLeaf ─╮
-//   Hierarchy.Stats ▶ AddNode ┴▶ FleetState ──▶ Judge ──▶ FleetJson (all cells), CellJson (one, with all its workers)
+//   Hierarchy.Stats ▶ AddNode ┴▶ FleetPage ──▶ Judge ──▶ FleetJson (all cells), CellJson (one, with all its workers)
 //
 // *Truth*: as old as the answers it is made of; each cell and peer says how old. What was not asked, or has not answered, is said to
 // be so, never taken for well.
@@ -119,7 +119,7 @@ struct FleetVerdict {
   std::vector<std::string> points;  // all that is not well, a clause each
 };
 
-struct FleetState {
+struct FleetPage {
   std::string program, kind, name;
   int64_t now_ms = 0;
   bool fresh = true;
@@ -149,11 +149,11 @@ struct ReportedCell {
 std::vector<ReportedCell> ReportedBy(const v1::StatsResponse& node);
 
 // "3 of 4 cells exact; cell b 12 s stale".
-FleetVerdict Judge(const FleetState& fleet);
+FleetVerdict Judge(const FleetPage& fleet);
 
-std::string FleetJson(const FleetState& fleet);
+std::string FleetJson(const FleetPage& fleet);
 // {"now_ms":…,"cells":[…]} of that cell, with all its workers; empty: there is none of that name.
-std::string CellJson(const FleetState& fleet, const std::string& cell);
+std::string CellJson(const FleetPage& fleet, const std::string& cell);
 
 }  // namespace kvatlas
 

@@ -54,7 +54,7 @@ struct Tally {
   std::vector<const FleetCell*> unwell;  // the worst first
 };
 
-Tally TallyOf(const FleetState& fleet) {
+Tally TallyOf(const FleetPage& fleet) {
   Tally tally;
   for (const FleetCell& cell : fleet.cells) {
     tally.exact += cell.health == FleetHealth::kExact;
@@ -75,7 +75,7 @@ Tally TallyOf(const FleetState& fleet) {
 }
 
 // "worker w3 of cell a silent for 12 s".
-std::vector<std::string> SilentWorkers(const FleetState& fleet) {
+std::vector<std::string> SilentWorkers(const FleetPage& fleet) {
   std::vector<std::string> points;
   for (const FleetCell& cell : fleet.cells) {
     if (cell.health == FleetHealth::kUnreachable) continue;  // what is known of them is old
@@ -90,7 +90,7 @@ std::vector<std::string> SilentWorkers(const FleetState& fleet) {
   return points;
 }
 
-std::map<std::string, uint64_t> Versions(const FleetState& fleet) {
+std::map<std::string, uint64_t> Versions(const FleetPage& fleet) {
   std::map<std::string, uint64_t> versions = {{kVersion, 1}};
   for (const FleetPeer& peer : fleet.peers)
     if (!peer.version.empty()) ++versions[peer.version];
@@ -172,7 +172,7 @@ std::string Dump(const Json& json) {
 
 }  // namespace
 
-FleetVerdict Judge(const FleetState& fleet) {
+FleetVerdict Judge(const FleetPage& fleet) {
   FleetVerdict verdict;
   const Tally tally = TallyOf(fleet);
   const uint64_t cells = fleet.cells.size();
@@ -214,7 +214,7 @@ FleetVerdict Judge(const FleetState& fleet) {
   return verdict;
 }
 
-std::string FleetJson(const FleetState& fleet) {
+std::string FleetJson(const FleetPage& fleet) {
   const FleetVerdict verdict = Judge(fleet);
   const Tally tally = TallyOf(fleet);
   Json json = {
@@ -263,7 +263,7 @@ std::string FleetJson(const FleetState& fleet) {
   return Dump(json);
 }
 
-std::string CellJson(const FleetState& fleet, const std::string& name) {
+std::string CellJson(const FleetPage& fleet, const std::string& name) {
   for (const FleetCell& cell : fleet.cells) {
     if (cell.name != name) continue;
     return Dump({{"now_ms", fleet.now_ms},

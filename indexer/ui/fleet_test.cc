@@ -40,8 +40,8 @@ v1::StatsResponse Leaf(const std::string& cell, int workers) {
   return leaf;
 }
 
-FleetState FleetOf(std::vector<FleetCell> cells) {
-  FleetState fleet;
+FleetPage FleetOf(std::vector<FleetCell> cells) {
+  FleetPage fleet;
   fleet.program = "kvatlas-frontend";
   fleet.kind = "frontend";
   fleet.now_ms = 100000;
@@ -114,7 +114,7 @@ TEST(FleetTest, ACellNamedByItsClusterIsInThatRegion) {
 }
 
 TEST(FleetTest, TheVerdictIsASentence) {
-  FleetState fleet = FleetOf({Cell("a", FleetHealth::kExact), Cell("b", FleetHealth::kStale, 12300),
+  FleetPage fleet = FleetOf({Cell("a", FleetHealth::kExact), Cell("b", FleetHealth::kStale, 12300),
                               Cell("c", FleetHealth::kExact), Cell("d", FleetHealth::kExact)});
   EXPECT_EQ(Judge(fleet).text, "3 of 4 cells exact; cell b 12 s stale");
   EXPECT_EQ(Judge(fleet).level, "warning");
@@ -136,7 +136,7 @@ TEST(FleetTest, AWorkerThatIsGoneIsNamedThoughItsCellIsExact) {
 }
 
 TEST(FleetTest, WithoutCellsNothingIsSaidToBeWell) {
-  FleetState fleet = FleetOf({});
+  FleetPage fleet = FleetOf({});
   EXPECT_EQ(Judge(fleet).level, "unknown");
   EXPECT_EQ(Judge(fleet).text, "no cell is known");
   fleet.fresh = false;
@@ -159,7 +159,7 @@ TEST(FleetTest, ManyTroublesAreCountedNotListed) {
 TEST(FleetTest, TheJsonHasWhatThePageReads) {
   FleetCell cell = CellOf(Leaf("a", 1));
   cell.workers_at_ms = 99000;
-  FleetState fleet = FleetOf({cell});
+  FleetPage fleet = FleetOf({cell});
   fleet.peers.push_back({.kind = "leaf", .name = "a", .version = "0.0.9", .state = "fresh"});
   const Json json = Json::parse(FleetJson(fleet));
   EXPECT_EQ(json["version"], kVersion);
@@ -185,7 +185,7 @@ TEST(FleetTest, OfManyWorkersOnlyCellsAreShownUntilOneIsAskedFor) {
     cells.push_back(CellOf(Leaf("c" + std::to_string(i), 8)));
     cells.back().workers_at_ms = 0;
   }
-  const FleetState fleet = FleetOf(cells);
+  const FleetPage fleet = FleetOf(cells);
   EXPECT_FALSE(Json::parse(FleetJson(fleet))["cells"][7].contains("tiles"));
   const Json one = Json::parse(CellJson(fleet, "c7"));
   ASSERT_EQ(one["cells"].size(), 1u);
@@ -204,7 +204,7 @@ TEST(FleetTest, TheWorstStreamsComeFirst) {
   refused->mutable_holder()->set_name("stranger");
   refused->set_reason("other hash contract");
   refused->set_times(4);
-  FleetState fleet = FleetOf({CellOf(leaf)});
+  FleetPage fleet = FleetOf({CellOf(leaf)});
   AppendStreams(leaf, &fleet.streams);
   const Json json = Json::parse(FleetJson(fleet));
   EXPECT_EQ(json["streams_total"], 101);

@@ -60,8 +60,8 @@ std::vector<double> SampleOf(const HolderRegistry& registry, uint64_t queries) {
 
 }  // namespace
 
-FleetState StateOf(const HolderPageOptions& options, const v1::StatsResponse& stats) {
-  FleetState fleet;
+FleetPage PageOf(const HolderPageOptions& options, const v1::StatsResponse& stats) {
+  FleetPage fleet;
   fleet.program = options.program;
   fleet.kind = options.leaf ? "leaf" : "hierarchy";
   fleet.name = options.name;
@@ -84,7 +84,7 @@ UiPages HolderPages(HolderPageOptions options, const HolderRegistry* registry) {
           .sample = [shared, registry] { return SampleOf(*registry, shared->queries()); },
           .fleet =
               [shared](const std::string& cell) {
-                const FleetState fleet = StateOf(*shared, shared->stats());
+                const FleetPage fleet = PageOf(*shared, shared->stats());
                 return cell.empty() ? FleetJson(fleet) : CellJson(fleet, cell);
               },
           .explain = shared->explain};

@@ -28,7 +28,7 @@ struct HolderPageOptions {
 };
 
 // The state of a page about this process alone.
-FleetState StateOf(const HolderPageOptions& options, const v1::StatsResponse& stats);
+FleetPage PageOf(const HolderPageOptions& options, const v1::StatsResponse& stats);
 
 UiPages HolderPages(HolderPageOptions options, const HolderRegistry* registry);
 

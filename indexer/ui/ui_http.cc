@@ -137,7 +137,8 @@ Ui::Ui(UiPages pages, AdminHttp* http) : parts_(std::make_shared<Parts>(std::mov
     http->server()->Handle({.method = "POST",
                             .path = "/ui/explain",
                             .handler = parts_->pages.explain,
-                            .body_bytes_max = kExplainBodyBytesMax});
+                            .body_bytes_max = kExplainBodyBytesMax,
+                            .json_body = true});
   }
   sampler_ = std::thread([this] { Sample(); });
 }

@@ -11,32 +11,14 @@ A page keeps what it asked for (`requests`) and what went wrong in it (`errors`)
 import base64
 import json
 import os
-import select
 import shutil
 import socket
 import struct
 import subprocess
 import tempfile
-import time
 import urllib.request
 
-WAIT_S = 60  # for anything at all: machines of continuous integration are slow
-
-
-class Failed(Exception):
-    """What was waited for did not come."""
-
-
-def await_until(look, what, wait_s=WAIT_S):
-    """Calls `look` until it returns something true, and returns that."""
-    give_up = time.monotonic() + wait_s
-    while True:
-        found = look()
-        if found:
-            return found
-        if time.monotonic() > give_up:
-            raise Failed("after %d s still not: %s" % (wait_s, what() if callable(what) else what))
-        select.select([], [], [], 0.05)
+from wait import WAIT_S, Failed, await_until
 
 
 class WebSocket:
@@ -171,12 +153,16 @@ class Page:
     def size(self, width, height):
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
 
-    def screenshot(self, path, whole=True):
-        clip = {}
-        if whole:
+    def screenshot(self, path, part=None):
+        """Of the whole page, of an element by its selector, or of (left, top, width, height)."""
+        if part is None:
             box = self.call("Page.getLayoutMetrics")["cssContentSize"]
-            clip = {"clip": dict(x=0, y=0, width=box["width"], height=box["height"], scale=1)}
-        answer = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole, **clip)
+            part = (0, 0, box["width"], box["height"])
+        elif isinstance(part, str):
+            part = self.run("(() => { const b = document.querySelector(%s).getBoundingClientRect();"
+                            " return [b.x + scrollX - 12, b.y + scrollY - 12, b.width + 24, b.height + 24]; })()" % json.dumps(part))
+        clip = dict(zip(("x", "y", "width", "height"), part), scale=1)
+        answer = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)
         with open(path, "wb") as file:
             file.write(base64.b64decode(answer["data"]))
 
@@ -190,6 +176,7 @@ class Browser:
             raise Failed("no Chromium: install the package chromium")
 
     def __enter__(self):
+        self.pages = []
         self.profile = tempfile.mkdtemp(prefix="kvatlas-browser-")
         self.log = open(os.path.join(self.profile, "log"), "wb")
         self.process = subprocess.Popen(
@@ -214,6 +201,8 @@ class Browser:
         return True
 
     def __exit__(self, *_):
+        for page in self.pages:
+            page.websocket.socket.close()
         self.process.kill()
         self.process.wait()
         self.log.close()
@@ -224,6 +213,7 @@ class Browser:
         with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
             target = json.load(answer)
         page = Page(WebSocket(target["webSocketDebuggerUrl"]))
+        self.pages.append(page)
         page.size(width, height)
         page.colours(scheme)
         page.call("Page.navigate", url=url)

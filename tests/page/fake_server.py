@@ -171,6 +171,7 @@ class FakeServer:
         self.fleet, self.cells = make_fleet(cells, workers, seed)
         self.series = make_series()
         self.decisions = make_decisions(self.cells, 24)
+        self.gone = False  # no request is answered any more
 
     def answer(self, path, query):
         if path == "/ui/fleet.json":
@@ -199,6 +200,9 @@ class FakeServer:
                 pass
 
             def do_GET(self):
+                if server.gone:
+                    self.close_connection = True
+                    return
                 path, _, query = self.path.partition("?")
                 data = server.answer(path, query)
                 if data is not None:
@@ -222,7 +226,10 @@ class FakeServer:
                 self.send_header("content-length", str(len(body)))
                 self.send_header("content-security-policy", POLICY)
                 self.end_headers()
-                self.wfile.write(body)
+                try:
+                    self.wfile.write(body)
+                except BrokenPipeError:
+                    pass  # the page was left
 
         self.http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = "http://127.0.0.1:%d/ui/" % self.http.server_address[1]
@@ -230,6 +237,7 @@ class FakeServer:
         return self
 
     def __exit__(self, *_):
+        self.gone = True
         self.http.shutdown()
         self.http.server_close()
 

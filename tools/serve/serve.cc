@@ -32,8 +32,9 @@
 #include "frontend/truth/truth_service.h"
 #include "frontend/ui/fleet_watch.h"
 #include "frontend/ui/frontend_page.h"
+#include "frontend/ui/peer_asker.h"
+#include "frontend/ui/prompt_explainer.h"
 #include "frontend/ui/route_tally.h"
-#include "frontend/ui/stats_asker.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/shard_map.h"
 #include "indexer/discovery/found_nodes.h"
@@ -78,6 +79,7 @@ struct Flags {
   std::vector<std::string> engine_addresses = EngineAddresses::Default();
   std::string memory_budget;
   bool secure = false;
+  bool ui_explain = false;
   LeafOptions leaf;
   FrontendOptions frontend;
   ProxyOptions proxy;
@@ -105,6 +107,8 @@ void Declare(FlagSet& flags, Flags* f) {
   flags.Add("leaf_grpc", &f->leaf.grpc, "for the leaf's gRPC: publishers, other frontends")
       .Listens();
   flags.Group("Security");
+  flags.Add("ui_explain", &f->ui_explain,
+            "the page shows where a prompt is cached also where --http is beyond loopback");
   flags.Add("secure", &f->secure,
             "a throw-away CA and a token: every port by TLS, and only with the token or a "
             "certificate; for a trial, where --tls_cert and --access_policy are not given");
@@ -232,9 +236,14 @@ class Server {
     Metrics metrics;
     FrontendService routes(&frontend, &metrics, &router);
     TruthService truths(&truth, &Clock::Real());
-    GrpcStatsAsker stats_asker;
-    FleetWatch fleet_watch({}, SourcesOf(&frontend), &stats_asker, &Clock::Real());
+    GrpcPeerAsker peer_asker;
+    FleetWatch fleet_watch({}, SourcesOf(&frontend), &peer_asker, &Clock::Real());
     fleet_watch.Start();
+    const PromptExplainer explainer({.frontend = &frontend,
+                                     .watch = &fleet_watch,
+                                     .tokenizer = &tokenizer,
+                                     .cells = &cells,
+                                     .asker = &peer_asker});
     ProxyOptions proxy_options = flags_.proxy;
     proxy_options.listen = flags_.listen;
     proxy_options.engine.reach = reach_;
@@ -253,7 +262,10 @@ class Server {
                                  .frontend = &frontend,
                                  .tally = &tally,
                                  .watch = &fleet_watch,
-                                 .truth = &truth}),
+                                 .truth = &truth,
+                                 .explainer = flags_.ui_explain || IsLoopbackHost(flags_.http.host)
+                                                  ? &explainer
+                                                  : nullptr}),
                   &http);
     absl::Status bad = OfFlag("grpc", grpc.Start());
     if (bad.ok()) bad = OfFlag("http", http.Start());

@@ -3,11 +3,14 @@
 const kFleetEveryMs = 2000;
 const kFirstAgainMs = 400;
 const kDecisionsEveryMs = 4000;
+const kAnswerWithinMs = 5000;
+const kExplainedWithinMs = 15000;
 export const kDecisionsShown = 16;
 
 // `path` is relative to /ui/. A refusal is an Error with a status.
 async function ask(path, options = {}) {
-  const response = await fetch(new URL(path, document.baseURI), { cache: "no-store", ...options });
+  const response = await fetch(new URL(path, document.baseURI), {
+    cache: "no-store", signal: AbortSignal.timeout(kAnswerWithinMs), ...options });
   const body = await response.json().catch(() => ({}));
   if (response.ok) return body;
   const said = typeof body.error === "string" ? body.error : body.error?.message;
@@ -20,6 +23,7 @@ export const askExplain = (question) =>
     method: "POST",
     headers: { "content-type": "application/json" },
     body: JSON.stringify(question),
+    signal: AbortSignal.timeout(kExplainedWithinMs),
   });
 
 // Points of all series, the latest `points`; grows by what is new.

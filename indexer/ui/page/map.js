@@ -86,9 +86,9 @@ function CellBlock({ cell, chosen, choose }) {
   const used = poolUsed(cell.used_blocks, cell.free_blocks);
   return html`<li class="cell ${cell.state}" data-cell=${cell.name}>
     <button type="button" class="cell-name ${chosen === cell.name ? "chosen" : ""}" data-tile="cell" tabindex="-1"
-      aria-label=${describeCell(cell)} aria-pressed=${chosen === cell.name} onClick=${() => choose(cell.name)}>
+      aria-pressed=${chosen === cell.name} onClick=${() => choose(cell.name)}>
       <span class="glyph" aria-hidden="true">${glyph}</span><span class="label">${cell.name}</span>
-      <small>${used === null ? "" : percent(used)}</small>
+      <small>${used === null ? "" : percent(used)}</small><span class="unseen">, ${describeCell(cell)}</span>
     </button>
     <div class="tiles">
       ${cell.tiles.map((tile) => {

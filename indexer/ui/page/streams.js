@@ -31,7 +31,7 @@ export function Streams({ fleet }) {
       ? `the worst ${streams.length} of ${count(total)}` : "the worst first"}</small></h2>
     ${streams.length === 0
       ? html`<p class="card empty">No stream is known yet.</p>`
-      : html`<div class="card scroll" tabindex="0" role="region" aria-labelledby="streams-title"><table class="streams">
+      : html`<div class="card scroll" tabindex="0" role="region" aria-label="Table of streams"><table class="streams">
         <caption class="unseen">Streams of holdings, the worst first</caption>
         <thead><tr><th scope="col">From</th><th scope="col">To</th><th scope="col">Model</th><th scope="col">State</th>
           <th scope="col" class="n">Heard</th><th scope="col" class="n">Lag</th>
