@@ -19,7 +19,6 @@
 #include "indexer/coverage/coverage_reporter.h"
 #include "indexer/service/grpc_channel.h"
 #include "indexer/service/grpc_server.h"
-#include "indexer/service/version.h"
 #include "indexer/stream/resident_set.h"
 #include "indexer/stream/sender.h"
 #include "indexer/stream/sender_pump.h"
@@ -265,7 +264,6 @@ TEST_F(HierarchyServiceTest, DumpAndStatsShowWhatWasReported) {
   EXPECT_EQ(stats.domains(0).holders(), 1u);
   EXPECT_EQ(stats.domains(0).blocks(), 5u);
   EXPECT_EQ(stats.streams_open(), 1u);
-  EXPECT_EQ(stats.version(), kVersion);
   ASSERT_EQ(stats.domains(0).holder_stats_size(), 1);
   EXPECT_EQ(stats.domains(0).holder_stats(0).address(), "a:7410");
   EXPECT_EQ(stats.domains(0).holder_stats(0).labels().at("zone"), "z");

@@ -159,7 +159,7 @@ FleetWatch::Peer& FleetWatch::Note(const std::string& kind, const std::string& a
   peer.kind = kind;
   if (answer.ok()) {
     peer.answered = clock_->Now();
-    peer.version = answer->version();
+    peer.version = answer->process().version();
     peer.error.clear();
     peer.failed = 0;
     return peer;

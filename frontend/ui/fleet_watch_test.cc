@@ -54,7 +54,7 @@ class FakeAsker : public PeerAsker {
 v1::StatsResponse Leaf(const std::string& cell, int workers) {
   v1::StatsResponse leaf;
   leaf.set_cell(cell);
-  leaf.set_version("0.1.0");
+  leaf.mutable_process()->set_version("0.1.0");
   v1::DomainStats* domain = leaf.add_domains();
   domain->mutable_domain()->set_model("m");
   for (int i = 0; i < workers; ++i) {

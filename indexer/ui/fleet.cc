@@ -141,7 +141,7 @@ double FleetStream::badness() const {
 FleetCell CellOf(const v1::StatsResponse& leaf) {
   FleetCell cell;
   cell.name = leaf.cell();
-  cell.version = leaf.version();
+  cell.version = leaf.process().version();
   cell.health = FleetHealth::kExact;
   std::map<std::tuple<std::string, uint32_t, std::string>, size_t> known;
   for (const v1::DomainStats& domain : leaf.domains()) {

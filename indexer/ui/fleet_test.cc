@@ -27,7 +27,7 @@ v1::HolderStats* AddHolder(const std::string& name, v1::DomainStats* domain) {
 v1::StatsResponse Leaf(const std::string& cell, int workers) {
   v1::StatsResponse leaf;
   leaf.set_cell(cell);
-  leaf.set_version("0.1.0");
+  leaf.mutable_process()->set_version("0.1.0");
   v1::DomainStats* domain = leaf.add_domains();
   domain->mutable_domain()->set_model("m");
   domain->set_blocks(150);
