@@ -192,7 +192,8 @@ std::vector<std::string> FleetWatch::NextLeaves() {
   std::vector<std::pair<Time, std::string>> order;
   for (const auto& [name, cell] : cells_) {
     if (cell.address.empty()) continue;
-    order.emplace_back(name == wanted_cell_ ? Time::min() : cell.asked.value_or(Time::min() + Duration(1)), name);
+    order.emplace_back(
+        name == wanted_cell_ ? Time::min() : cell.asked.value_or(Time::min() + Duration(1)), name);
   }
   const size_t count = std::min(order.size(), options_.leaves_per_round);
   std::partial_sort(order.begin(), order.begin() + static_cast<ptrdiff_t>(count), order.end());

@@ -62,7 +62,8 @@ std::shared_ptr<Call> GrpcPeerAsker::NewCall(const std::string& address, Duratio
   return call;
 }
 
-void GrpcPeerAsker::Ask(StatsOf what, const std::string& address, Duration deadline, Told callback) {
+void GrpcPeerAsker::Ask(StatsOf what, const std::string& address, Duration deadline,
+                        Told callback) {
   if (what == StatsOf::kLeaf) {
     const auto call = NewCall<LeafStats>(address, deadline);
     call->stub->async()->Stats(&call->context, &call->request, &call->response,

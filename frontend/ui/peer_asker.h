@@ -27,8 +27,7 @@ class PeerAsker {
  public:
   using Told = std::function<void(absl::StatusOr<v1::StatsResponse>)>;
   virtual ~PeerAsker() = default;
-  virtual void Ask(StatsOf what, const std::string& address, Duration deadline,
-                   Told callback) = 0;
+  virtual void Ask(StatsOf what, const std::string& address, Duration deadline, Told callback) = 0;
 
   using Explained = std::function<void(absl::StatusOr<v1::ExplainResponse>)>;
   virtual void Explain(const std::string& leaf_address, const v1::ExplainRequest& request,

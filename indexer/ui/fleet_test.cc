@@ -115,7 +115,7 @@ TEST(FleetTest, ACellNamedByItsClusterIsInThatRegion) {
 
 TEST(FleetTest, TheVerdictIsASentence) {
   FleetPage fleet = FleetOf({Cell("a", FleetHealth::kExact), Cell("b", FleetHealth::kStale, 12300),
-                              Cell("c", FleetHealth::kExact), Cell("d", FleetHealth::kExact)});
+                             Cell("c", FleetHealth::kExact), Cell("d", FleetHealth::kExact)});
   EXPECT_EQ(Judge(fleet).text, "3 of 4 cells exact; cell b 12 s stale");
   EXPECT_EQ(Judge(fleet).level, "warning");
   fleet.cells[1].health = FleetHealth::kExact;
