@@ -239,6 +239,7 @@ std::string FleetJson(const FleetPage& fleet) {
       {"cells", Json::array()},
       {"streams_total", std::max<uint64_t>(fleet.streams.size(), fleet.streams_total)},
       {"peers_total", fleet.peers.size()},
+      {"models", fleet.models},
       {"decisions", fleet.decisions},
       {"explain", fleet.explain}};
   for (const auto& [version, processes] : Versions(fleet))
