@@ -29,6 +29,11 @@
 #include "frontend/truth/truth.h"
 #include "frontend/truth/truth_http.h"
 #include "frontend/truth/truth_service.h"
+#include "frontend/ui/fleet_watch.h"
+#include "frontend/ui/frontend_page.h"
+#include "frontend/ui/peer_asker.h"
+#include "frontend/ui/prompt_explainer.h"
+#include "frontend/ui/route_tally.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/memory_budget.h"
 #include "indexer/base/shard_map.h"
@@ -45,7 +50,9 @@
 #include "indexer/service/log.h"
 #include "indexer/service/memory_watch.h"
 #include "indexer/service/metrics.h"
+#include "indexer/service/security/security.h"
 #include "indexer/service/service_main.h"
+#include "indexer/ui/ui_http.h"
 
 namespace kvatlas {
 namespace {
@@ -71,6 +78,7 @@ struct Flags {
   FrontendOptions frontend;
   TruthOptions truth;
   std::string memory_budget;
+  bool ui_explain = false;
 };
 
 void Declare(FlagSet& flags, Flags* f) {
@@ -170,6 +178,8 @@ void Declare(FlagSet& flags, Flags* f) {
             "how long a choice counts that nobody reports on");
   TruthOptions& t = f->truth;
   flags.Group("Truth");
+  flags.Add("ui_explain", &f->ui_explain,
+            "the page shows where a prompt is cached also where --http is beyond loopback");
   flags.Add("decisions_max", &t.decisions.count_max, "receipts kept to be looked up by id", 1);
   flags.Add("decisions_age", &t.decisions.age_max, "and for how long");
   flags.Add("sent_blocks_max", &t.sent_max,
@@ -319,7 +329,8 @@ int Run(ServiceMain& service, Flags& flags, const EngineReach& reach, FoundNodes
   for (const std::string& address : hierarchies.map().Addresses()) cell_finder.Connect(address);
   GrpcLeafProber leaf_prober;
   Truth truth(flags.truth, &overlap_finder, &leaf_prober, &Clock::Real());
-  flags.frontend.observer = &truth;
+  RouteTally tally(&truth);
+  flags.frontend.observer = &tally;
   Frontend frontend(flags.frontend, &cell_finder, &learner, &Clock::Real(), &timer);
   frontend.SetDraining({flags.draining.begin(), flags.draining.end()});
   auto leaves = Directory::Open({.entries = flags.leaves, .kind = ServiceKind::kLeaf},
@@ -338,6 +349,14 @@ int Run(ServiceMain& service, Flags& flags, const EngineReach& reach, FoundNodes
   auto proxy = MakeProxy(flags.proxy, reach, &frontend, (*prompts)->router(), &metrics);
   if (!proxy.ok()) return service.Fail(proxy.status());
   TruthService truth_service(&truth, &Clock::Real());
+  GrpcPeerAsker peer_asker;
+  FleetWatch fleet_watch({}, SourcesOf(&frontend), &peer_asker, &Clock::Real());
+  fleet_watch.Start();
+  const PromptExplainer explainer({.frontend = &frontend,
+                                   .watch = &fleet_watch,
+                                   .tokenizer = (*prompts)->tokenizer(),
+                                   .cells = &cell_finder,
+                                   .asker = &peer_asker});
   GrpcServer grpc({.listen = flags.grpc});
   grpc.Register(&frontend_service, "kvatlas.v1.Frontend");
   grpc.Register(&truth_service, "kvatlas.v1.Truth");
@@ -364,6 +383,16 @@ int Run(ServiceMain& service, Flags& flags, const EngineReach& reach, FoundNodes
   frontend_service.AddStatus("truth", [&truth] { return TruthStatusJson(truth); });
   AddTruthHttp(&truth, &Clock::Real(), &http);
   AddTruthMetrics(&truth, &metrics);
+  const Ui page(
+      FrontendPages({.program = "kvatlas-frontend",
+                     .name = [&grpc] { return grpc.address().ToString(); },
+                     .frontend = &frontend,
+                     .tally = &tally,
+                     .watch = &fleet_watch,
+                     .truth = &truth,
+                     .explainer = flags.ui_explain || IsLoopbackHost(flags.http.host) ? &explainer
+                                                                                      : nullptr}),
+      &http);
   ExtProcServer ext_proc(flags.ext_proc, &frontend, (*prompts)->tokenizer(), &endpoints, &metrics);
   if (absl::Status status = grpc.Start(); !status.ok()) return service.Fail(OfFlag("grpc", status));
   if (absl::Status status = ext_proc.Start(); !status.ok())

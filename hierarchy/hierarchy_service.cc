@@ -210,12 +210,14 @@ void HierarchyService::FillNodeStats(v1::StatsResponse* response) const {
   response->set_queries(queries_.load(std::memory_order_relaxed));
 }
 
+v1::StatsResponse HierarchyService::NodeStats() const {
+  v1::StatsResponse stats;
+  FillNodeStats(&stats);
+  return stats;
+}
+
 void HierarchyService::AddHttp(AdminHttp* http) {
-  http->Handle("GET", "/status", [this](const HttpRequest&) {
-    v1::StatsResponse stats;
-    FillNodeStats(&stats);
-    return StatusPage(stats);
-  });
+  http->Handle("GET", "/status", [this](const HttpRequest&) { return StatusPage(NodeStats()); });
 }
 
 }  // namespace kvatlas

@@ -264,6 +264,9 @@ TEST_F(HierarchyServiceTest, DumpAndStatsShowWhatWasReported) {
   EXPECT_EQ(stats.domains(0).holders(), 1u);
   EXPECT_EQ(stats.domains(0).blocks(), 5u);
   EXPECT_EQ(stats.streams_open(), 1u);
+  ASSERT_EQ(stats.domains(0).holder_stats_size(), 1);
+  EXPECT_EQ(stats.domains(0).holder_stats(0).address(), "a:7410");
+  EXPECT_EQ(stats.domains(0).holder_stats(0).labels().at("zone"), "z");
   EXPECT_THAT(node_->metrics.Text(), HasSubstr("kvatlas_hierarchy_blocks{domain=\"m\"} 5"));
 }
 

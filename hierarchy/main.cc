@@ -39,6 +39,8 @@
 #include "indexer/transport/grpc_acceptor.h"
 #include "indexer/transport/grpc_link.h"
 #include "indexer/transport/holders_wire.h"
+#include "indexer/ui/holder_page.h"
+#include "indexer/ui/ui_http.h"
 
 namespace kvatlas {
 namespace {
@@ -247,6 +249,13 @@ int Run(ServiceMain& service, Flags& flags, const Levels& levels, FoundNodes& pa
   memory.AddPart("snapshots", [&] { return SnapshotBytes(hierarchy.registry()); });
   memory.AddPart("bodies", [&] { return http.server()->bodies_bytes(); });
   hierarchy_service.AddHttp(&http);
+  const Ui page(HolderPages({.program = "kvatlas-hierarchy",
+                             .leaf = false,
+                             .name = flags.hierarchy.node,
+                             .stats = [&] { return hierarchy_service.NodeStats(); },
+                             .queries = [&] { return hierarchy_service.queries(); }},
+                            &hierarchy.registry()),
+                &http);
   if (absl::Status status = grpc.Start(); !status.ok()) return service.Fail(OfFlag("grpc", status));
   if (absl::Status status = http.Start(); !status.ok()) return service.Fail(OfFlag("http", status));
   reporter.SetAddress(flags.advertise.empty() ? grpc.address().ToString() : flags.advertise);

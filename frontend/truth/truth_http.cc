@@ -19,6 +19,7 @@ using Json = nlohmann::json;
 
 constexpr size_t kWorkersShown = 64;
 constexpr size_t kDecisionsShown = 100;
+constexpr size_t kDetailsShown = 64;  // some 4 KB each
 constexpr size_t kShownMax = 65536;
 
 std::optional<uint64_t> Number(std::string_view text) {
@@ -43,20 +44,31 @@ bool Sees(const Security& security, const HttpRequest& request, const DecisionRe
   return policy->Decide(*request.identity, Verb::kFeedback, target).allowed;
 }
 
+// The latest that the asker sees: ids, or with `detail` whole records.
+std::string DecisionList(const Truth& truth, const Security& security, const Clock& clock,
+                         const HttpRequest& request) {
+  const bool detail = request.Param("detail").value_or("0") == "1";
+  const size_t max = CountIn(request, "max", detail ? kDetailsShown : kDecisionsShown);
+  std::string list;
+  for (uint64_t id : truth.LatestDecisions(detail ? std::min(max, kDetailsShown) : max)) {
+    if (detail || security.enforces()) {
+      const std::optional<DecisionRecord> record = truth.Find(id);
+      if (!record.has_value() || !Sees(security, request, *record)) continue;
+      if (detail) {
+        list += (list.empty() ? "" : ",") + DecisionJson(*record, clock.Now());
+        continue;
+      }
+    }
+    list += (list.empty() ? "\"" : ",\"") + std::to_string(id) + "\"";
+  }
+  return "{\"decisions\":[" + list + "]}\n";
+}
+
 HttpResponse Decision(const Truth& truth, const Security& security, const Clock& clock,
                       const HttpRequest& request) {
   constexpr std::string_view kPrefix = "/decisions/";
-  if (request.path.size() <= kPrefix.size()) {
-    Json json = {{"decisions", Json::array()}};
-    for (uint64_t id : truth.LatestDecisions(CountIn(request, "max", kDecisionsShown))) {
-      if (security.enforces()) {
-        const std::optional<DecisionRecord> record = truth.Find(id);
-        if (!record.has_value() || !Sees(security, request, *record)) continue;
-      }
-      json["decisions"].push_back(std::to_string(id));
-    }
-    return {.body = json.dump() + "\n"};
-  }
+  if (request.path.size() <= kPrefix.size())
+    return {.body = DecisionList(truth, security, clock, request)};
   const std::optional<uint64_t> id = Number(std::string_view(request.path).substr(kPrefix.size()));
   if (!id.has_value()) return HttpError(400, "a decision's id is a number");
   const std::optional<DecisionRecord> record = truth.Find(*id);

@@ -1,7 +1,7 @@
 // The truth over HTTP and for Prometheus.
 //
 //   GET /decisions/ID            the receipt, what was reported, and both compared; 404 when unknown or forgotten
-//   GET /decisions               {"decisions":["…"]}: the latest ids; ?max=N
+//   GET /decisions               {"decisions":["…"]}: the latest ids; ?max=N; ?detail=1: receipts in their place, at most 64
 //   GET /diagnosis               for people, aligned; ?format=json for scripts; ?workers=N
 //
 // *Lifetime*: `truth` outlives server and metrics.

@@ -221,7 +221,12 @@ Json CandidatesJson(const std::vector<ReceiptCandidate>& candidates) {
                     {"prefill_cost", candidate.cost.prefill},
                     {"queue_cost", candidate.cost.queue},
                     {"decode_cost", candidate.cost.decode},
-                    {"distance_cost", candidate.cost.distance}});
+                    {"distance_cost", candidate.cost.distance},
+                    {"fetch_cost", candidate.cost.fetch},
+                    {"memory_cost", candidate.cost.memory},
+                    {"session_cost", candidate.cost.session},
+                    {"siblings_cost", candidate.cost.siblings},
+                    {"transfer_cost", candidate.cost.transfer}});
   }
   return json;
 }

@@ -30,6 +30,7 @@
 #include "indexer/service/log.h"
 #include "indexer/service/memory_watch.h"
 #include "indexer/service/metrics.h"
+#include "indexer/service/security/security.h"
 #include "indexer/service/text_escape.h"
 #include "indexer/stream/validate.h"
 #include "indexer/transport/grpc_acceptor.h"
@@ -38,6 +39,9 @@
 #include "indexer/transport/redis/redis_log_options.h"
 #include "indexer/transport/redis/redis_reader.h"
 #include "indexer/transport/wire.h"
+#include "indexer/ui/explain.h"
+#include "indexer/ui/holder_page.h"
+#include "indexer/ui/ui_http.h"
 #include "proto/kvatlas/v1/leaf.pb.h"
 
 namespace kvatlas {
@@ -268,6 +272,7 @@ struct Leaf::Parts {
     grpc.Register(streams.service(), "kvatlas.v1.Holdings");
     grpc.Register(&kv_indexer, "kv_indexer.v1.KVIndexer");
     service.AddHttp(&http);
+    page = std::make_unique<Ui>(Pages(options), &http);
     AddCheckpointHttp(checkpointer.get(), &http);
     api.AddRoutes(http.server());
     for (const Address& listen : options.http_api.mooncake) {
@@ -332,6 +337,33 @@ struct Leaf::Parts {
     readiness.Recovered();
     if (checkpointer != nullptr) checkpointer->Start();
     ServeWhenReady();
+  }
+
+  UiPages Pages(const LeafOptions& options) {
+    const bool explains = options.http_api.ui_explain || IsLoopbackHost(options.http.host);
+    return HolderPages(
+        {.program = "kvatlas-leaf",
+         .leaf = true,
+         .name = options.cell,
+         .stats = [this] { return service.AllStats(); },
+         .queries = [this] { return service.queries(); },
+         .explain =
+             explains ? HttpHandler([this](const HttpRequest& r) { return Explain(r); }) : nullptr},
+        &registry);
+  }
+
+  HttpResponse Explain(const HttpRequest& request) {
+    const absl::StatusOr<ExplainQuestion> question = ReadExplain(request.body);
+    if (!question.ok()) return HttpError(question.status());
+    if (question->tokens.empty())
+      return HttpError(400, "a leaf makes no tokens of text: give token ids, or ask a frontend");
+    v1::ExplainResponse found;
+    if (absl::Status bad = service.ExplainTo(*request.identity, ToRequest(*question), &found);
+        !bad.ok())
+      return HttpError(bad);
+    ExplainAnswer answer;
+    answer.cells.emplace_back(service.cell(), std::move(found));
+    return {.body = ExplainJson(*question, answer)};
   }
 
   uint64_t BodyBytes() {
@@ -433,6 +465,7 @@ struct Leaf::Parts {
   std::unique_ptr<RedisReader> redis;
   GrpcServer grpc;
   AdminHttp http;
+  std::unique_ptr<Ui> page;
   HttpApi api;  // the server is stopped before it goes
   MooncakeApi mooncake;
   std::vector<std::unique_ptr<HttpServer>> mooncake_http;

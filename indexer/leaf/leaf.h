@@ -66,6 +66,7 @@ struct LeafHttpOptions {
   uint32_t io_threads = 2;    // that answer queries
   uint32_t pool_threads = 2;  // for everything that may take long
   bool test_endpoints = false;
+  bool ui_explain = false;      // the page explains prompts also where `http` is beyond loopback
   std::string access_log = {};  // file; empty: none
   std::string trace_id_header = "x-trace-id";
   std::vector<Address> mooncake = {};  // where Mooncake's interface is served too

@@ -12,6 +12,7 @@
 #include "indexer/base/clock.h"
 #include "indexer/base/memory_budget.h"
 #include "indexer/holders/tier_blocks.h"
+#include "indexer/leaf/leaf_explain.h"
 #include "indexer/service/grpc_guard.h"
 #include "indexer/service/grpc_status.h"
 #include "indexer/service/security/visible_domain.h"
@@ -210,6 +211,16 @@ grpc::Status LeafService::Dump(grpc::ServerContext* context, const v1::DumpReque
   return ToGrpcStatus(ServeDump(*registry_, context, *request, writer));
 }
 
+grpc::Status LeafService::Explain(grpc::ServerContext* context, const v1::ExplainRequest* request,
+                                  v1::ExplainResponse* response) {
+  return ToGrpcStatus(ExplainTo(*IdentityOf(security_.get(), *context), *request, response));
+}
+
+absl::Status LeafService::ExplainTo(const Identity& asker, const v1::ExplainRequest& request,
+                                    v1::ExplainResponse* response) const {
+  return ExplainPrompt(*registry_, identity_.contract, *security_, asker, request, response);
+}
+
 grpc::Status LeafService::Stats(grpc::ServerContext*, const v1::StatsRequest* request,
                                 v1::StatsResponse* response) {
   if (!request->has_domain()) {
@@ -238,12 +249,14 @@ void LeafService::FillAll(v1::StatsResponse* response) const {
   if (fill_rest_) fill_rest_(response);
 }
 
+v1::StatsResponse LeafService::AllStats() const {
+  v1::StatsResponse stats;
+  FillAll(&stats);
+  return stats;
+}
+
 void LeafService::AddHttp(AdminHttp* http) {
-  http->Handle("GET", "/status", [this](const HttpRequest&) {
-    v1::StatsResponse stats;
-    FillAll(&stats);
-    return StatusPage(stats);
-  });
+  http->Handle("GET", "/status", [this](const HttpRequest&) { return StatusPage(AllStats()); });
 }
 
 }  // namespace kvatlas

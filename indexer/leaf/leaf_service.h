@@ -48,11 +48,21 @@ class LeafService : public v1::Leaf::WithCallbackMethod_FindOverlaps<
   FindOverlapsStream(grpc::CallbackServerContext* context) override;
   grpc::Status Dump(grpc::ServerContext* context, const v1::DumpRequest* request,
                     grpc::ServerWriter<v1::DumpResponse>* writer) override;
+  grpc::Status Explain(grpc::ServerContext* context, const v1::ExplainRequest* request,
+                       v1::ExplainResponse* response) override;
   grpc::Status Stats(grpc::ServerContext* context, const v1::StatsRequest* request,
                      v1::StatsResponse* response) override;
 
   // Adds the paths above. REQUIRES: `http` has not started.
   void AddHttp(AdminHttp* http);
+
+  // What `Stats` answers of all domains, and the questions answered over gRPC since the start.
+  v1::StatsResponse AllStats() const;
+  // `Leaf.Explain` for who asked otherwise.
+  absl::Status ExplainTo(const Identity& asker, const v1::ExplainRequest& request,
+                         v1::ExplainResponse* response) const;
+  const std::string& cell() const { return identity_.cell; }
+  uint64_t queries() const { return queries_.load(std::memory_order_relaxed); }
 
   // Ends streams of questions, so that the server's stop need not wait for whoever asks.
   void Stop() { streams_.Stop(); }

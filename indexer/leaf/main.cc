@@ -103,6 +103,8 @@ void DeclareHttp(FlagSet& flags, LeafHttpOptions* http_api) {
   flags.Add("http_pool_threads", &http.pool_threads, "threads for longer HTTP requests", 1, 256);
   flags.Add("test_endpoints", &http.test_endpoints,
             "pausing and resuming of listeners over HTTP (or KVATLAS_TEST_ENDPOINTS=1)");
+  flags.Add("ui_explain", &http.ui_explain,
+            "the page shows where a prompt is cached also where --http is beyond loopback");
   flags.Add("access_log", &http.access_log, "file for a line of JSON per request; empty: none")
       .Check(CheckFileToWrite);
   flags.Add("trace_id_header", &http.trace_id_header, "header whose value the access log names");

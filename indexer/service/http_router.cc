@@ -37,19 +37,32 @@ Verb HttpVerbOf(std::string_view path) {
     Verb verb;
   };
   // The first one counts; a path below one is as it.
-  constexpr PathVerb kVerbs[] = {
-      {"/healthz", Verb::kHealth},       {"/livez", Verb::kHealth},
-      {"/ready", Verb::kHealth},         {"/health", Verb::kHealth},
-      {"/metrics", Verb::kMetrics},      {"/version", Verb::kStatus},
-      {"/status", Verb::kStatus},        {"/peers", Verb::kStatus},
-      {"/workers", Verb::kStatus},       {"/v1", Verb::kRoute},
-      {"/route", Verb::kRoute},          {"/report", Verb::kFeedback},
-      {"/decisions", Verb::kFeedback},   {"/diagnosis", Verb::kStatus},
-      {"/query", Verb::kQuery},          {"/query_by_hash", Verb::kQuery},
-      {"/explain", Verb::kDump},         {"/dump", Verb::kDump},
-      {"/global_view", Verb::kDump},     {"/snapshot", Verb::kSnapshot},
-      {"/register", Verb::kRegister},    {"/unregister", Verb::kRegister},
-      {"/register_peer", Verb::kOperate}};
+  constexpr PathVerb kVerbs[] = {{"/healthz", Verb::kHealth},
+                                 {"/livez", Verb::kHealth},
+                                 {"/ready", Verb::kHealth},
+                                 {"/health", Verb::kHealth},
+                                 {"/metrics", Verb::kMetrics},
+                                 {"/version", Verb::kStatus},
+                                 {"/status", Verb::kStatus},
+                                 {"/peers", Verb::kStatus},
+                                 {"/workers", Verb::kStatus},
+                                 {"/v1", Verb::kRoute},
+                                 {"/route", Verb::kRoute},
+                                 {"/report", Verb::kFeedback},
+                                 {"/decisions", Verb::kFeedback},
+                                 {"/diagnosis", Verb::kStatus},
+                                 {"/query", Verb::kQuery},
+                                 {"/query_by_hash", Verb::kQuery},
+                                 {"/explain", Verb::kDump},
+                                 {"/dump", Verb::kDump},
+                                 {"/global_view", Verb::kDump},
+                                 {"/snapshot", Verb::kSnapshot},
+                                 {"/register", Verb::kRegister},
+                                 {"/unregister", Verb::kRegister},
+                                 {"/register_peer", Verb::kOperate},
+                                 {"/ui/explain", Verb::kDump},
+                                 {"/ui", Verb::kStatus}};
+  if (path == "/") return Verb::kStatus;  // sends on to the page
   for (const PathVerb& one : kVerbs) {
     if (path == one.prefix) return one.verb;
     if (path.starts_with(one.prefix) && path[one.prefix.size()] == '/') return one.verb;

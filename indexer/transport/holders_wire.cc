@@ -37,6 +37,10 @@ void FillHolder(const HolderStats& holder, v1::HolderStats* stats) {
   for (const auto& [name, value] : holder.holder->labels)
     (*stats->mutable_labels())[name] = WithoutSecrets(value);
   stats->set_state(holder.connected ? "connected" : holder.masked ? "silent" : "disconnected");
+  stats->set_gaps(holder.receiver.gaps);
+  stats->set_snapshots(holder.receiver.snapshots_applied);
+  stats->set_digests_different(holder.receiver.digests_different);
+  stats->set_refusals(holder.receiver.hellos_refused + holder.receiver.sheds);
 }
 
 void FillDomain(const DomainStats& domain, v1::DomainStats* stats) {

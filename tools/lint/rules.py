@@ -6,7 +6,7 @@ ROWS = [
     # Free among themselves.
     ["tools", "tests"],
     ["publisher", "hierarchy", "frontend", "indexer/leaf"],
-    ["indexer/transport", "indexer/engines", "indexer/coverage", "indexer/discovery"],
+    ["indexer/transport", "indexer/engines", "indexer/coverage", "indexer/discovery", "indexer/ui"],
     ["indexer/holders"],
     ["indexer/service", "indexer/stream", "indexer/index", "proto"],
     ["indexer/base"],

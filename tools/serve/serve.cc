@@ -30,6 +30,11 @@
 #include "frontend/truth/truth.h"
 #include "frontend/truth/truth_http.h"
 #include "frontend/truth/truth_service.h"
+#include "frontend/ui/fleet_watch.h"
+#include "frontend/ui/frontend_page.h"
+#include "frontend/ui/peer_asker.h"
+#include "frontend/ui/prompt_explainer.h"
+#include "frontend/ui/route_tally.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/shard_map.h"
 #include "indexer/discovery/found_nodes.h"
@@ -48,6 +53,7 @@
 #include "indexer/service/security/security.h"
 #include "indexer/service/security/tokens.h"
 #include "indexer/service/service_main.h"
+#include "indexer/ui/ui_http.h"
 #include "tools/serve/engine_finder.h"
 #include "tools/serve/engine_fleet.h"
 #include "tools/serve/engine_list.h"
@@ -73,6 +79,7 @@ struct Flags {
   std::vector<std::string> engine_addresses = EngineAddresses::Default();
   std::string memory_budget;
   bool secure = false;
+  bool ui_explain = false;
   LeafOptions leaf;
   FrontendOptions frontend;
   ProxyOptions proxy;
@@ -101,6 +108,8 @@ void Declare(FlagSet& flags, Flags* f) {
   flags.Add("leaf_grpc", &f->leaf.grpc, "for the leaf's gRPC: publishers, other frontends")
       .Listens();
   flags.Group("Security");
+  flags.Add("ui_explain", &f->ui_explain,
+            "the page shows where a prompt is cached also where --http is beyond loopback");
   flags.Add("secure", &f->secure,
             "a throw-away CA and a token: every port by TLS, and only with the token or a "
             "certificate; for a trial, where --tls_cert and --access_policy are not given");
@@ -214,7 +223,8 @@ class Server {
     FrontendOptions options = flags_.frontend;
     options.hierarchies = parents_.map();
     options.leaves = {{.cell = flags_.leaf.cell, .address = own}};
-    options.observer = &truth;
+    RouteTally tally(&truth);
+    options.observer = &tally;
     Frontend frontend(options, &cells, &finder, &Clock::Real(), &timer);
     RemoteTokenizerOptions remote;
     remote.urls = [this](const std::string& model) { return UrlsOf(*fleet_->View(), model); };
@@ -227,6 +237,14 @@ class Server {
     Metrics metrics;
     FrontendService routes(&frontend, &metrics, &router);
     TruthService truths(&truth, &Clock::Real());
+    GrpcPeerAsker peer_asker;
+    FleetWatch fleet_watch({}, SourcesOf(&frontend), &peer_asker, &Clock::Real());
+    fleet_watch.Start();
+    const PromptExplainer explainer({.frontend = &frontend,
+                                     .watch = &fleet_watch,
+                                     .tokenizer = &tokenizer,
+                                     .cells = &cells,
+                                     .asker = &peer_asker});
     ProxyOptions proxy_options = flags_.proxy;
     proxy_options.listen = flags_.listen;
     proxy_options.engine.reach = reach_;
@@ -240,13 +258,23 @@ class Server {
     routes.AddStatus("truth", [&truth] { return TruthStatusJson(truth); });
     AddTruthHttp(&truth, &Clock::Real(), &http);
     AddTruthMetrics(&truth, &metrics);
+    const Ui page(FrontendPages({.program = "kvatlas-serve",
+                                 .name = [&proxy] { return proxy.address().ToString(); },
+                                 .frontend = &frontend,
+                                 .tally = &tally,
+                                 .watch = &fleet_watch,
+                                 .truth = &truth,
+                                 .explainer = flags_.ui_explain || IsLoopbackHost(flags_.http.host)
+                                                  ? &explainer
+                                                  : nullptr}),
+                  &http);
     absl::Status bad = OfFlag("grpc", grpc.Start());
     if (bad.ok()) bad = OfFlag("http", http.Start());
     if (bad.ok()) bad = OfFlag("listen", proxy.Start());
     if (!bad.ok()) return service_.Fail(bad);
     SayLine(false, absl::StrCat("clients: ", Scheme(), proxy.address().ToString(),
-                                "/v1   state: ", Scheme(), http.address().ToString(),
-                                "/status   engines: ", list_.engines().size()));
+                                "/v1   page: ", Scheme(), http.address().ToString(),
+                                "/ui/   engines: ", list_.engines().size()));
     // The first look at the engines is over before others are told that this is ready.
     const Time started = Clock::Real().Now();
     do {

@@ -47,19 +47,6 @@ bool IsLoopback(const sockaddr* address) {
   return IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr);
 }
 
-// A name that cannot be resolved is not: listening there fails anyway.
-bool IsLoopbackHost(const std::string& host) {
-  addrinfo hints = {};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  if (getaddrinfo(host.c_str(), nullptr, &hints, &found) != 0) return false;
-  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> all(found, freeaddrinfo);
-  for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
-    if (!IsLoopback(one->ai_addr)) return false;
-  }
-  return found != nullptr;
-}
-
 // Of what `Look` reads with a whole file: changed when this changed.
 std::string StampOfFile(const std::string& path) {
   struct stat status = {};
@@ -614,6 +601,18 @@ std::shared_ptr<Security>& ProcessSecurity() {
 }
 
 }  // namespace
+
+bool IsLoopbackHost(const std::string& host) {
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(host.c_str(), nullptr, &hints, &found) != 0) return false;
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> all(found, freeaddrinfo);
+  for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
+    if (!IsLoopback(one->ai_addr)) return false;
+  }
+  return found != nullptr;
+}
 
 const std::shared_ptr<Security>& Security::Open() {
   static const auto* const open = new std::shared_ptr<Security>(std::make_shared<OpenSecurity>());

@@ -101,6 +101,9 @@ class Security {
   virtual void AppendMetrics(std::string* text) const = 0;
 };
 
+// Is everything that the host resolves to on this machine alone? One that does not resolve is not.
+bool IsLoopbackHost(const std::string& host);
+
 // What PERMISSION_DENIED says, whatever the reason: the reason is in the audit log.
 inline constexpr std::string_view kNotAllowed =
     "not allowed; the audit log of the server says why (kvatlas policy explain)";

@@ -1,0 +1,37 @@
+// The page of a frontend: the fleet as `FleetWatch` sees it, routes as they went, and what `Truth` found.
+//
+// *Lifetime*: everything that is named outlives the pages.
+
+#ifndef KVATLAS_FRONTEND_UI_FRONTEND_PAGE_H_
+#define KVATLAS_FRONTEND_UI_FRONTEND_PAGE_H_
+
+#include <functional>
+#include <string>
+
+#include "frontend/route/frontend.h"
+#include "frontend/truth/truth.h"
+#include "frontend/ui/fleet_watch.h"
+#include "frontend/ui/prompt_explainer.h"
+#include "frontend/ui/route_tally.h"
+#include "indexer/ui/ui_http.h"
+
+namespace kvatlas {
+
+struct FrontendPageOptions {
+  std::string program;
+  std::function<std::string()> name;  // its address; asked for when it serves
+  Frontend* frontend = nullptr;
+  RouteTally* tally = nullptr;
+  FleetWatch* watch = nullptr;
+  const Truth* truth = nullptr;
+  const PromptExplainer* explainer = nullptr;  // null: prompts are not explained
+};
+
+// Nodes and own cells of a frontend, whatever they are at the time.
+FleetSources SourcesOf(const Frontend* frontend);
+
+UiPages FrontendPages(FrontendPageOptions options);
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_FRONTEND_UI_FRONTEND_PAGE_H_

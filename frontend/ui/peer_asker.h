@@ -1,0 +1,55 @@
+// What does a peer say of itself, or of a prompt? `Hierarchy.Stats`, `Leaf.Stats` or `Leaf.Explain` of one address.
+//
+// *Threads*: any. A callback is called exactly once, from any thread, possibly before the call returns.
+// *Lifetime* of `GrpcPeerAsker`: the destructor waits for the calls under way, which end by answer or deadline.
+
+#ifndef KVATLAS_FRONTEND_UI_PEER_ASKER_H_
+#define KVATLAS_FRONTEND_UI_PEER_ASKER_H_
+
+#include <functional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "frontend/peers/peers_by_address.h"
+#include "frontend/peers/under_way.h"
+#include "indexer/base/clock.h"
+#include "proto/kvatlas/v1/leaf.pb.h"
+
+namespace grpc {
+class Channel;
+}  // namespace grpc
+
+namespace kvatlas {
+
+enum class StatsOf { kNode, kLeaf };
+
+class PeerAsker {
+ public:
+  using Told = std::function<void(absl::StatusOr<v1::StatsResponse>)>;
+  virtual ~PeerAsker() = default;
+  virtual void Ask(StatsOf what, const std::string& address, Duration deadline, Told callback) = 0;
+
+  using Explained = std::function<void(absl::StatusOr<v1::ExplainResponse>)>;
+  virtual void Explain(const std::string& leaf_address, const v1::ExplainRequest& request,
+                       Duration deadline, Explained callback) = 0;
+};
+
+class GrpcPeerAsker : public PeerAsker {
+ public:
+  GrpcPeerAsker();
+  ~GrpcPeerAsker() override;
+  void Ask(StatsOf what, const std::string& address, Duration deadline, Told callback) override;
+  void Explain(const std::string& leaf_address, const v1::ExplainRequest& request,
+               Duration deadline, Explained callback) override;
+
+ private:
+  template <typename Call>
+  std::shared_ptr<Call> NewCall(const std::string& address, Duration deadline);
+
+  PeersByAddress<grpc::Channel> channels_;
+  UnderWay under_way_;
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_FRONTEND_UI_PEER_ASKER_H_
