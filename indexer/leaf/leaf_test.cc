@@ -24,7 +24,7 @@
 #include "indexer/base/waypoints.h"
 #include "indexer/coverage/coverage.h"
 #include "indexer/holders/holder_registry.h"
-#include "indexer/leaf/http_fetch.h"
+#include "indexer/service/http_fetch.h"
 #include "indexer/service/grpc_channel.h"
 #include "indexer/service/grpc_server.h"
 #include "indexer/stream/resident_set.h"

@@ -26,7 +26,7 @@
 #include "indexer/leaf/checkpoint/checkpointer.h"
 #include "indexer/leaf/engine_directory.h"
 #include "indexer/leaf/http_api.h"
-#include "indexer/leaf/http_fetch.h"
+#include "indexer/service/http_fetch.h"
 #include "indexer/leaf/kv_indexer.h"
 #include "indexer/leaf/leaf.h"
 #include "indexer/service/address.h"
