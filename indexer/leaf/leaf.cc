@@ -3,6 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <map>
+#include <set>
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
@@ -271,14 +272,16 @@ struct Leaf::Parts {
   // Engines' instances, and streams of publishers.
   uint64_t Workers() const { return directory.instances() + registry.Stats().streams_open; }
 
-  // Live holders whose answers are not exact yet.
+  // Publishers that a checkpoint brought back, live ones, whose answers are not exact yet. Engines' own streams are not counted:
+  // one that cannot replay is degraded for as long as it says nothing.
   uint64_t Unsettled() const {
     uint64_t unsettled = 0;
-    for (const Domain& domain : registry.Domains()) {
+    for (const auto& [domain, publishers] : restored) {
       const absl::StatusOr<OverlapAnswer> all =
           registry.FindOverlaps(domain, {}, /*all_holders=*/true);
       if (!all.ok()) continue;  // forgotten since
-      for (const HolderOverlap& holder : all->holders) unsettled += holder.trust != Trust::kExact;
+      for (const HolderOverlap& holder : all->holders)
+        unsettled += holder.trust != Trust::kExact && publishers.contains(holder.holder->id);
     }
     return unsettled;
   }
@@ -296,6 +299,10 @@ struct Leaf::Parts {
     if (absl::Status bad = checkpointer->Open(); !bad.ok()) return bad;
     const absl::Status status = checkpointer->Restore().status();
     if (!status.ok()) Log(LogLevel::kWarning, "starts without a checkpoint", {{"reason", status}});
+    for (const Domain& domain : registry.Domains()) {
+      const std::vector<HolderId> holders = registry.HoldersOf(domain);
+      restored[domain].insert(holders.begin(), holders.end());
+    }
     return absl::OkStatus();
   }
 
@@ -431,6 +438,7 @@ struct Leaf::Parts {
   EngineDirectory directory;
   std::unique_ptr<Checkpointer> checkpointer;
   Peers peers;
+  std::map<Domain, std::set<HolderId>> restored;  // publishers; immutable once recovered
   ReadinessGate readiness;
   LeafService service;
   KvIndexerService kv_indexer;
