@@ -11,6 +11,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -281,6 +282,8 @@ TEST_F(HealthTest, SystemdHearsOfRealProcesses) {
   at.sun_family = AF_UNIX;
   path.copy(at.sun_path, sizeof(at.sun_path) - 1);
   ASSERT_EQ(bind(systemd, reinterpret_cast<sockaddr*>(&at), sizeof(at)), 0);
+  const timeval patience{.tv_sec = kLong.count(), .tv_usec = 0};
+  ASSERT_EQ(setsockopt(systemd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience)), 0);
   const auto read = [&] {
     char buffer[512];
     const ssize_t n = recv(systemd, buffer, sizeof(buffer), 0);
@@ -294,7 +297,7 @@ TEST_F(HealthTest, SystemdHearsOfRealProcesses) {
   setenv("NOTIFY_SOCKET", path.c_str(), 1);
   setenv("WATCHDOG_USEC", "200000", 1);
   for (const char* binary : {kLeaf, kHierarchy, kFrontend, kRelay}) {
-    const std::string name = std::string(binary).substr(std::string(binary).find('/') + 1);
+    const std::string name = std::string(binary).substr(std::string(binary).rfind('/') + 1);
     Process& process = binary == kRelay ? Start(name, binary, {"--http=127.0.0.1:0"})
                                         : StartPlain(name, binary, {});
     EXPECT_THAT(read_state(), StartsWith("READY=1\nSTATUS="));

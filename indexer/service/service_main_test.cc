@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -330,6 +331,8 @@ class Systemd {
     at.sun_family = AF_UNIX;
     path_.copy(at.sun_path, sizeof(at.sun_path) - 1);
     EXPECT_EQ(bind(socket_, reinterpret_cast<sockaddr*>(&at), sizeof(at)), 0) << strerror(errno);
+    const timeval patience{.tv_sec = 60, .tv_usec = 0};
+    setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
     setenv("NOTIFY_SOCKET", path_.c_str(), 1);
   }
   ~Systemd() {
