@@ -131,14 +131,18 @@ TEST(GrpcServerTest, HealthFollowsTheProcessForEveryName) {
   server.Register(&echo, "kvatlas.test.Echo");
   ASSERT_TRUE(server.Start().ok());
   const auto channel = ChannelTo(server);
-  for (const std::string name : {"", "kvatlas.test.Echo"}) {
+  for (const std::string name : {"", "readiness", "kvatlas.test.Echo"}) {
     server.SetHealth(Health::kLoading);
     EXPECT_EQ(HealthOf(channel, name), "not serving");
+    EXPECT_EQ(HealthOf(channel, "liveness"), "serving");
     server.SetHealth(Health::kServing);
     EXPECT_EQ(HealthOf(channel, name), "serving");
-    server.SetHealth(Health::kStopping);
-    EXPECT_EQ(HealthOf(channel, name), "not serving");
   }
+  server.SetHealth(Health::kStopping);
+  server.SetHealth(Health::kServing);  // too late
+  for (const std::string name : {"", "readiness", "kvatlas.test.Echo"})
+    EXPECT_EQ(HealthOf(channel, name), "not serving");
+  EXPECT_EQ(HealthOf(channel, "liveness"), "serving");
   EXPECT_EQ(CheckHealth(channel, "kvatlas.test.Other").status.error_code(),
             grpc::StatusCode::NOT_FOUND);
 }
