@@ -1,6 +1,6 @@
 // Do processes of a release and of this build understand each other? Every pair that talks, each way round.
 //
-// KVATLAS_OLD is a folder with a release's programs (tools/test_versions makes it). Without it both are this build's, which says that the
+// OLD_PROGRAMS is a folder with a release's programs (tools/test_versions makes it). Without it both are this build's, which says that the
 // test itself works.
 
 #include <gtest/gtest.h>
@@ -40,7 +40,7 @@ struct Pair {
 std::ostream& operator<<(std::ostream& out, const Pair& pair) { return out << pair.name; }
 
 std::vector<Pair> Pairs() {
-  const char* const old = std::getenv("KVATLAS_OLD");
+  const char* const old = std::getenv("OLD_PROGRAMS");
   if (old == nullptr || *old == '\0') return {{"NewAndNew", "", ""}};
   return {{"OldToNew", old, ""}, {"NewToOld", "", old}};
 }
