@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "indexer/base/await.h"
 #include "indexer/base/event.h"
 #include "indexer/base/hash.h"
 #include "indexer/base/ids.h"
@@ -91,7 +92,7 @@ class FoundLeavesOfPublisherTest : public ::testing::Test {
     return told;
   }
   static void AwaitTold(const Publisher& publisher, const std::set<std::string>& leaves) {
-    while (ToldBy(publisher) != leaves) std::this_thread::yield();
+    ASSERT_TRUE(Await([&] { return ToldBy(publisher) == leaves; }, std::chrono::seconds(60)));
   }
   // Until it has, at one moment, what the engine has now.
   void AwaitExact(Publisher* publisher, Replica* replica) {

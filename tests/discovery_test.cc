@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "indexer/base/await.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/ids.h"
 #include "indexer/base/mutex.h"
@@ -96,18 +97,18 @@ class DiscoveryTest : public ::testing::Test {
     for (SequenceHash hash : Prompt(sequence, 64)) request.add_sequence_hashes(Raw(hash));
     const Time until = Clock::Real().Now() + kReady;
     std::string last;
-    while (Clock::Real().Now() < until) {
+    const auto knows = [&] {
       grpc::ClientContext context;
       v1::FindOverlapsResponse response;
       const grpc::Status status = stub->FindOverlaps(&context, request, &response);
       if (status.ok() && response.workers_size() == 1 && response.workers(0).blocks() == 64 &&
           response.workers(0).trust() == v1::TRUST_EXACT) {
-        return;
+        return true;
       }
       last = status.ok() ? response.ShortDebugString() : status.error_message();
-      std::this_thread::yield();
-    }
-    FAIL() << leaf.name() << " does not know: " << last;
+      return false;
+    };
+    EXPECT_TRUE(Await(knows, kPatience)) << leaf.name() << " does not know: " << last;
   }
 
   void RunFrontend() {

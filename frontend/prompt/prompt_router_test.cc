@@ -12,6 +12,7 @@
 #include "frontend/route/finders.h"
 #include "frontend/route/frontend.h"
 #include "gtest/gtest.h"
+#include "indexer/base/await.h"
 #include "indexer/base/clock.h"
 
 namespace kvatlas {
@@ -34,7 +35,7 @@ class SlowTokenizer : public PromptTokenizer {
  public:
   void Tokenize(const std::string&, const Prompt&, Duration, Callback callback) override {
     begun = true;
-    while (!let_go) std::this_thread::yield();
+    EXPECT_TRUE(Await([&] { return let_go.load(); }, std::chrono::seconds(60)));
     callback(absl::InvalidArgumentError("no tokens"));
   }
   std::atomic<bool> begun = false;
@@ -58,13 +59,13 @@ void EndWithFourPrompts() {
       stopped += route.status().code() == absl::StatusCode::kUnavailable;
     });
   }
-  while (!tokenizer.begun) std::this_thread::yield();
+  ASSERT_TRUE(Await([&] { return tokenizer.begun.load(); }, std::chrono::seconds(60)));
   std::atomic<bool> ending = false;
   std::thread ends([&] {
     ending = true;
     router = nullptr;
   });
-  while (!ending) std::this_thread::yield();
+  EXPECT_TRUE(Await([&] { return ending.load(); }, std::chrono::seconds(60)));
   tokenizer.let_go = true;
   ends.join();
   EXPECT_GE(read, 1);
@@ -89,7 +90,7 @@ TEST(PromptRouterTest, AModelWithoutATokenizerIsNotFound) {
     status = route.status();
     answered = true;
   });
-  while (!answered) std::this_thread::yield();
+  ASSERT_TRUE(Await([&] { return answered.load(); }, std::chrono::seconds(60)));
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_NE(std::string(status.message()).find("model \"m\""), std::string::npos) << status;
 }

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "indexer/base/await.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/mutex.h"
 #include "indexer/discovery/announcer.h"
@@ -250,7 +251,8 @@ TEST(RedisDirectoryTest, WhatWasWithdrawnDoesNotComeBack) {
     auto announcer = Announcer::Start({.redis = server.url()}, Leaf("cell"));
     ASSERT_TRUE(announcer.ok()) << announcer.status();
     if (i % 2 == 0) {
-      while ((*announcer)->Stats().renewals == 0) std::this_thread::yield();
+      ASSERT_TRUE(
+          Await([&] { return (*announcer)->Stats().renewals > 0; }, std::chrono::seconds(60)));
       (*announcer)->Renew();
     }
     (*announcer)->Stop(std::chrono::seconds(60));

@@ -1,6 +1,7 @@
 // Do messages of real engines' sockets reach their sinks once and in order, whatever the engines do?
 
 #include "indexer/engines/zmq_streams.h"
+#include "indexer/base/await.h"
 
 #include <unistd.h>
 
@@ -113,7 +114,8 @@ class ZmqStreamsTest : public ::testing::Test {
     return stats.ok() ? *stats : ZmqStreamStats();
   }
   void WaitUntil(const Stream& stream, const std::function<bool(const ZmqStreamStats&)>& good) {
-    while (!good(Stats(stream)) && !HasFailure()) std::this_thread::yield();
+    ASSERT_TRUE(
+        Await([&] { return good(Stats(stream)) || HasFailure(); }, std::chrono::seconds(60)));
   }
   // An engine that offers a replay has answered the first one; from now on only gaps ask.
   void WaitForReplays(const Stream& stream, uint64_t complete) {

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "absl/status/statusor.h"
+#include "indexer/base/await.h"
 #include "indexer/engines/decoder_test_util.h"
 #include "indexer/engines/zmq_test_engine.h"
 #include "indexer/leaf/engine_directory.h"
@@ -81,12 +82,14 @@ class HttpApiTest : public ::testing::Test {
   void Publish(const std::string& instance, const std::vector<std::string>& events) {
     engine_.Publish(Batch(events));
     ++batches_;
-    while (true) {
+    const auto applied = [&] {
       for (const EngineEntry& entry : leaf_->engines().List()) {
-        if (entry.instance == instance && entry.worker.batches == batches_) return;
+        if (entry.instance == instance && entry.worker.batches == batches_) return true;
       }
-      std::this_thread::yield();
-    }
+      return false;
+    };
+    ASSERT_TRUE(Await(applied, std::chrono::seconds(60)))
+        << "batch " << batches_ << " of " << instance;
   }
 
   json Ask(const std::string& target, const std::string& body) {

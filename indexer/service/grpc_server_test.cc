@@ -2,6 +2,7 @@
 // health request is `{1: service}`, its answer `{1: 1}` for SERVING and `{1: 2}` for NOT_SERVING.
 
 #include "indexer/service/grpc_server.h"
+#include "indexer/base/await.h"
 
 #include <gmock/gmock.h>
 #include <grpcpp/generic/generic_stub.h>
@@ -235,7 +236,7 @@ TEST(GrpcServerTest, StopCancelsWhatIsLeft) {
   std::promise<void> entered;
   EchoService echo([&](grpc::ServerContext* context, auto&) {
     entered.set_value();
-    while (!context->IsCancelled()) std::this_thread::yield();
+    EXPECT_TRUE(Await([&] { return context->IsCancelled(); }, std::chrono::seconds(60)));
     return grpc::Status::OK;
   });
   GrpcServer server({.listen = kAnyPort});

@@ -1,6 +1,7 @@
 // A relay between engines over real ZeroMQ sockets and leaves over real gRPC.
 
 #include "publisher/relay/relay.h"
+#include "indexer/base/await.h"
 
 #include <gtest/gtest.h>
 
@@ -40,14 +41,7 @@ using std::chrono::seconds;
 constexpr uint32_t kBlockSize = 4;
 using Names = std::vector<uint64_t>;
 
-bool Eventually(const std::function<bool()>& condition) {
-  const Time until = Clock::Real().Now() + seconds(30);
-  while (!condition()) {
-    if (Clock::Real().Now() > until) return false;
-    std::this_thread::yield();
-  }
-  return true;
-}
+bool Eventually(const std::function<bool()>& condition) { return Await(condition, seconds(30)); }
 
 // Block `name` has tokens that are all `name`; a chain begins a sequence.
 std::vector<TokenId> TokensOf(const Names& names) {

@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "indexer/base/await.h"
 #include "indexer/base/tier.h"
 #include "indexer/engines/zmq_test_engine.h"
 #include "indexer/leaf/engine_directory.h"
@@ -188,14 +189,7 @@ class PrometheusTest : public testing::Test {
     EXPECT_EQ(last, value) << expression;
   }
 
-  static bool Until(const std::function<bool()>& done) {
-    const auto deadline = std::chrono::steady_clock::now() + kPatience;
-    while (!done()) {
-      if (std::chrono::steady_clock::now() > deadline) return false;
-      std::this_thread::yield();
-    }
-    return true;
-  }
+  static bool Until(const std::function<bool()>& done) { return Await(done, kPatience); }
 
   std::unique_ptr<Leaf> leaf_;
   std::unique_ptr<HttpTestClient> http_;

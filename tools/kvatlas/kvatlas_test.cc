@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "indexer/base/await.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/hash.h"
 #include "indexer/base/ids.h"
@@ -68,12 +69,9 @@ Outcome Kvatlas(const std::vector<std::string>& arguments, const std::string& in
 // Until it is so; what it was last.
 Outcome KvatlasUntil(const std::vector<std::string>& arguments,
                      const std::function<bool(const Outcome&)>& condition) {
-  const Time until = Clock::Real().Now() + kLong;
-  for (;;) {
-    Outcome outcome = Kvatlas(arguments);
-    if (condition(outcome) || Clock::Real().Now() > until) return outcome;
-    std::this_thread::yield();
-  }
+  Outcome outcome;
+  Await([&] { return condition(outcome = Kvatlas(arguments)); }, kLong);
+  return outcome;
 }
 
 std::string TempPath(const std::string& name) { return ::testing::TempDir() + "/" + name; }
