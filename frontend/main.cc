@@ -53,8 +53,8 @@
 #include "indexer/service/log.h"
 #include "indexer/service/memory_watch.h"
 #include "indexer/service/metrics.h"
-#include "indexer/service/security/security.h"
 #include "indexer/service/process_health.h"
+#include "indexer/service/security/security.h"
 #include "indexer/service/service_main.h"
 #include "indexer/ui/ui_http.h"
 
@@ -118,8 +118,8 @@ void Declare(FlagSet& flags, Flags* f) {
   flags.Add("ask_ahead", &o.ask_ahead,
             "leaves asked at the same time as the hierarchy, where they can be guessed; 0: none", 0,
             64);
-  flags.Add("ask_blind", &o.ask_cells_blind,
-            "leaves asked at once when nobody says who covers what", 1, 256);
+  flags.Add("ask_blind", &o.ask_cells_blind, "leaves asked at once without coverage information", 1,
+            256);
   flags.Add("asked_max", &o.asked_max, "leaves asked for one prompt, failures included", 1, 4096);
   flags.Add("cells_best", &o.cells_best, "cells wanted from the hierarchy; 0 means all");
   flags.Add("block_size", &o.block_size, "tokens per block until the fleet says otherwise", 1,
@@ -178,8 +178,7 @@ void Declare(FlagSet& flags, Flags* f) {
             "0 takes the cheapest; T: costing T more is e times rarer", 0);
   flags.Add("seed", &o.weights.seed, "of tie-breaks and of the temperature");
   flags.Group("Choice");
-  flags.Add("in_flight_ttl", &o.memory.in_flight_ttl,
-            "how long a choice counts that nobody reports on");
+  flags.Add("in_flight_ttl", &o.memory.in_flight_ttl, "how long a choice counts without a report");
   TruthOptions& t = f->truth;
   flags.Group("Truth");
   flags.Add("ui_explain", &f->ui_explain,
@@ -480,7 +479,7 @@ int Run(ServiceMain& service, Flags& flags, const EngineReach& reach, FoundNodes
     upstreams.Look();
   }
   if (*announcer != nullptr) (*announcer)->Stop();
-  frontend.Stop();  // whoever waits for a worker is answered: the servers wait for them
+  frontend.Stop();  // pending routes are answered: the servers wait for them
   if (*proxy != nullptr) (*proxy)->Stop();
   ext_proc.Stop(service.stop_deadline());
   grpc.Stop(service.stop_deadline());

@@ -109,7 +109,7 @@ typedef struct kvatlas_publisher_options {
   size_t struct_size;
   const char* const*
       leaves; /* HOST:PORT of every replica of the cell's leaf, or where they are found, whenever they come and go:
-                          dns:HOST:PORT, redis://HOST:PORT (then `cell` says whose); none: nobody is told */
+                          dns:HOST:PORT, redis://HOST:PORT (then `cell` says whose); none: no leaf is told */
   size_t leaves_count; /* at most 16 */
   const char* worker;
   const char* model;

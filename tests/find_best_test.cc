@@ -118,7 +118,8 @@ class Cell {
 using Row = std::tuple<int64_t, double, std::string>;  // best first
 
 Row RowOf(const HolderOverlap& overlap) {
-  return {-int64_t{overlap.blocks}, AheadPerWorker(overlap.load), overlap.holder->id.name};
+  return {-int64_t{overlap.blocks}, QueuedPrefillBlocksPerWorker(overlap.load),
+          overlap.holder->id.name};
 }
 
 class FindBestTest : public testing::Test {
@@ -140,7 +141,7 @@ class FindBestTest : public testing::Test {
     return registry_.FindBest(kDomain, {.blocks = blocks}, kBest);
   }
 
-  // The order by load is of a tick after somebody asked.
+  // The order by load is of a tick after a query.
   void Refresh() {
     FindBest(0);
     registry_.Tick();
@@ -169,7 +170,7 @@ class FindBestTest : public testing::Test {
       std::vector<bool> seen(kCells, false);
       for (const HolderOverlap& of : best->holders) {
         const auto cell = static_cast<uint32_t>(std::stoul(of.holder->id.name.substr(5)));
-        EXPECT_FALSE(seen[cell]) << "nobody is named twice";
+        EXPECT_FALSE(seen[cell]) << "no cell is named twice";
         seen[cell] = true;
         EXPECT_LE(of.blocks, deepest) << "deepest first";
         deepest = of.blocks;

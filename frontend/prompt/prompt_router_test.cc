@@ -18,15 +18,15 @@
 namespace kvatlas {
 namespace {
 
-class Nobody : public CellFinder, public OverlapFinder {
+class NoPeers : public CellFinder, public OverlapFinder {
  public:
   void FindCells(const std::string&, const CellQuestion&, Duration,
                  CellFinder::Callback callback) override {
-    callback(absl::UnavailableError("nobody"));
+    callback(absl::UnavailableError("no peers"));
   }
   void FindOverlaps(const std::string&, const OverlapQuestion&, Duration,
                     OverlapFinder::Callback callback) override {
-    callback(absl::UnavailableError("nobody"));
+    callback(absl::UnavailableError("no peers"));
   }
 };
 
@@ -44,8 +44,8 @@ class SlowTokenizer : public PromptTokenizer {
 
 // Of four prompts the first is being read when the router ends; each has its answer.
 void EndWithFourPrompts() {
-  Nobody nobody;
-  Frontend frontend({}, &nobody, &nobody, &Clock::Real());
+  NoPeers no_peers;
+  Frontend frontend({}, &no_peers, &no_peers, &Clock::Real());
   SlowTokenizer tokenizer;
   auto router =
       std::make_unique<PromptRouter>(PromptRouterOptions{.threads = 1}, &frontend, &tokenizer);
@@ -78,8 +78,8 @@ TEST(PromptRouterTest, EveryPromptHasItsAnswerWhenTheRouterHasEnded) {
 }
 
 TEST(PromptRouterTest, AModelWithoutATokenizerIsNotFound) {
-  Nobody nobody;
-  Frontend frontend({}, &nobody, &nobody, &Clock::Real());
+  NoPeers no_peers;
+  Frontend frontend({}, &no_peers, &no_peers, &Clock::Real());
   PromptRouter router({.threads = 1}, &frontend, /*tokenizer=*/nullptr);
   PromptQuestion question;
   question.input.domain.model = "m";

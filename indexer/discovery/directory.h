@@ -43,7 +43,7 @@ namespace kvatlas {
 
 inline constexpr size_t kDirectoryRecordsMax = 65536;
 
-// Where the API server is and as whom it is asked; the defaults are what Kubernetes tells every pod.
+// Where the API server is and as which account it is asked; the defaults are what Kubernetes tells every pod.
 struct K8sOptions {
   std::string url = {};  // empty: of KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT
   std::string account_dir =

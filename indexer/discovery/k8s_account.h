@@ -1,4 +1,4 @@
-// How does a process in a pod reach the API server of its cluster, and as whom? What Kubernetes puts into every pod: an address in
+// How does a process in a pod reach the API server of its cluster, and as which account? What Kubernetes puts into every pod: an address in
 // variables; token, CA and namespace in files.
 //
 // *Truth*: the token is read anew for each request, since Kubernetes replaces it well before it expires; the CA file when it changed.

@@ -39,7 +39,7 @@ ServiceRecord Leaf(const std::string& cell, Epoch epoch = 1) {
   return record;
 }
 
-// Whom a directory names, as ids; waits until it is what a test wants.
+// The members of a directory, as ids; waits until it is what a test wants.
 class Watcher {
  public:
   Watcher(const std::string& url, ServiceKind kind, const std::string& name = "") {
@@ -50,7 +50,7 @@ class Watcher {
     options.poll_every = kPoll;
     options.redis_grace = std::chrono::seconds(2);
     auto directory = Directory::Open(
-        options, [this](const std::vector<ServiceRecord>& records) { Told(records); });
+        options, [this](const std::vector<ServiceRecord>& records) { Record(records); });
     EXPECT_TRUE(directory.ok()) << directory.status();
     directory_ = *std::move(directory);
   }
@@ -80,7 +80,7 @@ class Watcher {
   Directory& directory() { return *directory_; }
 
  private:
-  void Told(const std::vector<ServiceRecord>& records) {
+  void Record(const std::vector<ServiceRecord>& records) {
     MutexLock lock(&mutex_);
     ids_.clear();
     for (const ServiceRecord& record : records) ids_.push_back(IdOf(record));

@@ -281,7 +281,7 @@ bool EngineRank::SpansBlocks(const EngineEvent& event, size_t* blocks) {
   if (full != hashes)
     Refuse(Refusal::kNotDense, full > hashes ? hashes : hashes - full,
            absl::StrCat(event.tokens.size(), " tokens for ", hashes, " blocks"));
-  // Blocks are missing in between, nobody knows which.
+  // Blocks are missing in between; which ones is not known.
   if (full > hashes) return false;
   *blocks = std::min(*blocks, full);
   return *blocks != 0;
@@ -373,7 +373,7 @@ EngineRank::Chain EngineRank::StartOf(const Store& store) {
             .parent = kNoParent,
             .position = 0,
             .space = SpaceAtRoot(event)};
-  if (!event.parent.has_value()) return {};  // in mid-sequence, nobody knows after what
+  if (!event.parent.has_value()) return {};  // in mid-sequence, after an unknown block
   if (!ambiguous_.empty() && ambiguous_.contains(ParkedName(store.group, *event.parent))) {
     Refuse(Refusal::kAmbiguousNamespace, store.blocks);
     return {.state = Chain::State::kRefused};

@@ -65,7 +65,7 @@ class EngineRank {
   void Tick(Time now);
 
   std::optional<KnownBlock> Find(const EngineBlockHash& hash) const;
-  // Names that wait for somebody who knows them, at most `most`.
+  // Unresolved names, at most `most`.
   std::vector<std::string> Unresolved(size_t most) { return parked_.WithoutTokens(most); }
   // One of those is known now.
   void Resolve(const std::string& name, const KnownBlock& known);

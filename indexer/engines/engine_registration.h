@@ -1,4 +1,4 @@
-// Which engine is to be listened to, and as whom? What every way of naming one says: a flag, HTTP, a file.
+// Which engine is to be listened to, and under which name? What every way of naming one says: a flag, HTTP, a file.
 //
 // *Place*: a leaf and a relay register the same. *Truth*: an instance belongs to one domain (model, routing group). Texts of
 // refusals are those of Dynamo's indexer, since clients read them.

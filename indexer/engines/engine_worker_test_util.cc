@@ -192,8 +192,9 @@ std::map<uint64_t, TierMask> TestWorker::SideHoldings(uint32_t rank) const {
   std::map<uint64_t, TierMask> holdings;
   const auto found = ranks_.find(rank);
   if (found == ranks_.end()) return holdings;
-  sides_.ForEachOf(found->second.holder,
-                   [&](SequenceHash name, TierMask tiers, uint64_t) { holdings[Raw(name)] = tiers; });
+  sides_.ForEachOf(found->second.holder, [&](SequenceHash name, TierMask tiers, uint64_t) {
+    holdings[Raw(name)] = tiers;
+  });
   return holdings;
 }
 

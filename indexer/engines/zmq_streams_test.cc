@@ -52,7 +52,7 @@ class Record {
     }
     return said_;
   }
-  // While stuck, whoever calls `Add` does not return.
+  // While stuck, a call of `Add` does not return.
   void SetStuck(bool stuck) {
     MutexLock lock(&mutex_);
     stuck_ = stuck;
@@ -438,7 +438,7 @@ TEST_F(ZmqStreamsTest, NothingIsAppliedAfterRemoveThoughTheEngineFloods) {
   flood.join();
 }
 
-// A socket that closes tells its monitor; when nobody listened there, libzmq's I/O thread stood still for all.
+// A socket that closes tells its monitor; when that had no reader, libzmq's I/O thread stood still for all.
 TEST_F(ZmqStreamsTest, StreamsThatGoWithTheirEnginesHoldUpNobody) {
   streams_.OpenGate();
   for (int i = 0; i < 500; ++i) {

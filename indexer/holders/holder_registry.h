@@ -19,7 +19,7 @@
 // *Cost*: a query costs what the index costs, a short lock to get the table of holders, and a short lock
 // per holder reported. The table is copied when a holder comes or goes: 16 bytes a holder.
 // *Bounds*: `HolderRegistryOptions`; what one address may take of them: `peer_quotas.h`. A domain, once there, stays, so that its
-// block size does: until `DropDomain`, or until it has had no holders for `forget_domain_after`, or has none when somebody
+// block size does: until `DropDomain`, or until it has had no holders for `forget_domain_after`, or has none when a hello
 // comes with another block size or when there are `domains_max`.
 //
 // Example:
@@ -69,8 +69,8 @@ struct HolderRegistryOptions {
   std::string schedule;     // expected of senders: "" at a leaf, `WaypointSchedule::Name()` above
   Duration sweep_after = std::chrono::minutes(5);  // after the lease ran out
   uint64_t sweep_blocks_per_tick = 1 << 16;
-  // Upkeep of every domain's index (`Index::Tend`) in one tick: a millisecond or so.
-  uint64_t tend_steps_per_tick = 1 << 13;
+  // Upkeep of every domain's index (`Index::Maintain`) in one tick: a millisecond or so.
+  uint64_t maintain_steps_per_tick = 1 << 13;
   // A domain without holders, those being swept included, is forgotten after so long, and earlier when there are
   // `domains_max`.
   Duration forget_domain_after = std::chrono::minutes(10);
@@ -115,7 +115,7 @@ struct OverlapAnswer {
 
 // What waits ahead of a request at the holder's average worker: blocks to prefill, a request counting for one. A holder
 // that says nothing is taken for idle.
-double AheadPerWorker(const std::optional<Load>& load);
+double QueuedPrefillBlocksPerWorker(const std::optional<Load>& load);
 
 struct HolderStats {
   std::shared_ptr<const HolderInfo> holder;
@@ -236,9 +236,9 @@ class HolderRegistry : public StreamAcceptor {
                                              bool held_only = false) const;
 
   // Only the `best` live holders, best first: those that reach deepest; among equals, and among those that reach nowhere,
-  // the ones with the least `AheadPerWorker` as of the last `Tick`, then by name. Costs a constant for each of the best,
+  // the ones with the least `QueuedPrefillBlocksPerWorker` as of the last `Tick`, then by name. Costs a constant for each of the best,
   // not for each there is. Nothing: it cannot be told so, ask `FindOverlaps`: the domain is unknown, has replicas, side
-  // classes or less than four times as many holders, or nobody asked between the last two ticks.
+  // classes or less than four times as many holders, or no query came between the last two ticks.
   std::optional<OverlapAnswer> FindBest(const Domain& domain, const OverlapQuery& query,
                                         size_t best) const;
 
@@ -288,7 +288,7 @@ class HolderRegistry : public StreamAcceptor {
   // NOT_FOUND: no such domain or holder. FAILED_PRECONDITION: fed in this process, or no hello was welcomed yet.
   absl::StatusOr<HolderCut> Cut(const Domain& domain, const HolderId& holder) const;
 
-  // Where that holder's stream stands: whoever reads a log goes on behind `applied` of that epoch. Nothing: unknown, or fed
+  // Where that holder's stream stands: a reader of a log goes on behind `applied` of that epoch. Nothing: unknown, or fed
   // in this process.
   std::optional<ReceiverPosition> PositionOf(const Domain& domain, const HolderId& holder) const;
 

@@ -128,8 +128,9 @@ TEST_F(HttpApiTest, DetailTellsEveryTierWithTrustAndAge) {
 TEST_F(HttpApiTest, AHybridThatTellsOfFullAttentionAloneIsAnsweredAsDegraded) {
   StartLeaf();
   const HttpAnswerText answer = client_->Post(
-      "/register", R"({"instance_id":7,"endpoint":")" + engine_.endpoint() +
-                       R"(","model_name":"m","block_size":4,"engine_type":"SGLang","hybrid":true})");
+      "/register",
+      R"({"instance_id":7,"endpoint":")" + engine_.endpoint() +
+          R"(","model_name":"m","block_size":4,"engine_type":"SGLang","hybrid":true})");
   ASSERT_EQ(answer.status, 201) << answer.body;
   engine_.WaitForSubscribers();
   Publish("7", {Store({1, 2}, std::nullopt, 0, "GPU")});

@@ -221,7 +221,7 @@ void AppendCoverageMetrics(const CoverageReporter& reporter, std::string* text) 
 
 }  // namespace
 
-// In order of construction: who uses comes after whom it uses.
+// In order of construction: a user comes after what it uses.
 struct Leaf::Parts {
   explicit Parts(const LeafOptions& options)
       : memory(options.memory_bytes_max, options.memory_meter),
@@ -426,7 +426,7 @@ struct Leaf::Parts {
     if (recovering.joinable()) recovering.join();
   }
 
-  // Says that nobody streams to this leaf, and what to do about it.
+  // Says that no worker streams to this leaf, and what to do about it.
   void WatchWorkers() {
     const Time now = Clock::Real().Now();
     const bool none = directory.instances() == 0 && registry.Stats().streams_open == 0;

@@ -179,7 +179,7 @@ TEST(LeafCheckpointTest, ALeafIsNotReadyBeforeItsPublishersAreCaughtUpWith) {
   options.registry.receiver.lease_ttl = std::chrono::hours(1);
   options.engines.ready_after = std::chrono::hours(1);
   std::unique_ptr<Leaf> leaf = Start(options);
-  EXPECT_TRUE(leaf->readiness().ready) << "there was nobody to wait for";
+  EXPECT_TRUE(leaf->readiness().ready) << "there was no publisher to wait for";
   const Address grpc = leaf->grpc_address();
   Worker worker("w", grpc);
   worker.Send(Stored{.blocks = Sequence(1, 1000)});
@@ -298,7 +298,7 @@ TEST(LeafCheckpointTest, AnEngineThatCannotReplayIsNotCalledExact) {
   leaf = Start(options);
   engine.sockets().WaitForSubscribers();
   engine.Run(5);
-  // What was removed unheard goes with what nobody confirms: never too much, perhaps too little.
+  // What was removed unheard goes with what is not confirmed: never too much, perhaps too little.
   EXPECT_TRUE(Eventually([&] {
     return engine.Compare(leaf->registry(), "1", /*under=*/true).empty();
   })) << engine.Compare(leaf->registry(), "1", /*under=*/true);

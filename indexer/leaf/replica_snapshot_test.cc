@@ -29,7 +29,7 @@ namespace kvatlas {
 namespace {
 
 // What a reader told, as text.
-class Told : public SnapshotVisitor {
+class Recorder : public SnapshotVisitor {
  public:
   absl::Status OnInstance(const EngineEntry& entry) override {
     std::string text = ToString(entry.domain) + " " + entry.instance + " " +
@@ -149,10 +149,10 @@ class ReplicaSnapshotTest : public testing::Test {
 TEST_F(ReplicaSnapshotTest, RegistrationsNamesAndPositionsAreReadAsTheyWere) {
   std::multiset<std::string> expected;
   directory_->ForEachAlias({"m", ""}, [&](const std::string& instance, const EngineAlias& alias) {
-    expected.insert(Told::NameText(instance, alias));
+    expected.insert(Recorder::NameText(instance, alias));
   });
   ASSERT_GT(expected.size(), 20u);
-  Told told;
+  Recorder told;
   const auto stats = Read(Snapshot(), &told);
   ASSERT_TRUE(stats.ok()) << stats.status();
   EXPECT_EQ(told.names, expected);
@@ -164,7 +164,7 @@ TEST_F(ReplicaSnapshotTest, RegistrationsNamesAndPositionsAreReadAsTheyWere) {
                                    digests_.sockets().endpoint() + "  ]"));
   EXPECT_THAT(told.positions, testing::ElementsAre("1/0 49", "1/2 29"));
   EXPECT_THAT(told.ranks, testing::ElementsAre("1/0 of 0 1 groups", "1/2 of 2 1 groups"));
-  Told without;
+  Recorder without;
   ASSERT_TRUE(Read(Snapshot(/*names=*/false), &without).ok());
   EXPECT_EQ(without.instances, told.instances);
   EXPECT_TRUE(without.names.empty());
@@ -191,7 +191,7 @@ TEST_F(ReplicaSnapshotTest, SideNamesRanksAndWhatRegistrationsSayComeBackEqual) 
   const auto names_of = [](const EngineDirectory& directory) {
     std::multiset<std::string> names;
     directory.ForEachAlias({"m", ""}, [&](const std::string& instance, const EngineAlias& alias) {
-      names.insert(Told::NameText(instance, alias));
+      names.insert(Recorder::NameText(instance, alias));
     });
     return names;
   };
@@ -202,7 +202,7 @@ TEST_F(ReplicaSnapshotTest, SideNamesRanksAndWhatRegistrationsSayComeBackEqual) 
   };
   // Two of them wait for their main blocks.
   ASSERT_TRUE(Eventually([&] { return side_names() == 6; }));
-  Told told;
+  Recorder told;
   ASSERT_TRUE(Read(Snapshot(), &told).ok());
   EXPECT_EQ(told.names, names_of(*directory_));
   EXPECT_THAT(told.ranks,
@@ -271,7 +271,7 @@ TEST_F(ReplicaSnapshotTest, NamesInsideMainBlocksComeToTheReplica) {
     return sides;
   };
   ASSERT_TRUE(Eventually([&] { return sides_of(*registry_).size() == 4; }));
-  Told told;
+  Recorder told;
   ASSERT_TRUE(Read(Snapshot(), &told).ok());
   EXPECT_THAT(told.ranks, testing::Contains("3/0 of 0 1 groups, side 1 kind 1 of 2 window 2, "
                                             "links 2, shared 1"));
@@ -291,7 +291,7 @@ TEST_F(ReplicaSnapshotTest, NamesInsideMainBlocksComeToTheReplica) {
 
 // So that what reads it can make runs of them.
 TEST_F(ReplicaSnapshotTest, BlocksFollowTheirParents) {
-  class Order : public Told {
+  class Order : public Recorder {
    public:
     absl::Status OnName(const EngineEntry&, const EngineAlias& alias) override {
       if (alias.position > 0 && held.contains({alias.rank, alias.parent})) {
@@ -311,7 +311,7 @@ TEST_F(ReplicaSnapshotTest, BlocksFollowTheirParents) {
 }
 
 TEST_F(ReplicaSnapshotTest, AnotherContractOrVersionIsRefused) {
-  Told told;
+  Recorder told;
   std::string text = Snapshot();
   HashContract other;
   other.seed = 42;
@@ -326,7 +326,7 @@ TEST_F(ReplicaSnapshotTest, EveryCutAndEveryFlippedBitIsNoticed) {
   const std::string text = Snapshot();
   std::mt19937 random(3);
   for (int round = 0; round < 400; ++round) {
-    Told told;
+    Recorder told;
     EXPECT_TRUE(absl::IsDataLoss(Read(text.substr(0, random() % text.size()), &told).status()));
     std::string flipped = text;
     const size_t at = 8 + random() % (text.size() - 8);
@@ -376,7 +376,7 @@ TEST_F(ReplicaSnapshotTest, WhatNobodyCanHaveIsRefusedWithAReason) {
   const auto refused = [&](const std::function<void(std::vector<Record>*)>& change) {
     std::vector<Record> changed = records;
     change(&changed);
-    Told told;
+    Recorder told;
     return std::string(Read(TextOf(changed), &told).status().message());
   };
   const auto first = [](std::vector<Record>* of, char kind) -> std::string& {
@@ -402,7 +402,7 @@ TEST_F(ReplicaSnapshotTest, WhatNobodyCanHaveIsRefusedWithAReason) {
   EXPECT_EQ(refused([&](auto* of) { first(of, kPositionRecord).replace(0, 4, number(7, 4)); }),
             "a replica's snapshot is broken: a position of no stream");
   constexpr std::string_view kNoInstance =
-      "a replica's snapshot is broken: an instance that nobody can have registered";
+      "a replica's snapshot is broken: an instance that cannot have been registered";
   EXPECT_EQ(refused([&](auto* of) {
               first(of, kInstanceRecord).replace(0, 5, number(5000, 4) + std::string(5000, 'x'));
             }),

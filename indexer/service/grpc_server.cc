@@ -99,7 +99,7 @@ class Door {
     thread_ = std::thread([this] { Run(); });
   }
 
-  // From now on nobody is accepted, and the port is free.
+  // From now on no connection is accepted, and the port is free.
   void Close() {
     if (thread_.joinable()) {
       const uint64_t one = 1;
@@ -123,7 +123,7 @@ class Door {
     }
   }
 
-  // When to go on; 0: when somebody comes.
+  // When to go on; 0: with the next connection.
   int AcceptAll() {
     for (int i = 0; i < kAcceptedInARow; ++i) {
       if (watch_->settling()) return Milliseconds(kFullPause);

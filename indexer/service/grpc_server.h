@@ -5,7 +5,7 @@
 // The header costs no gRPC headers.
 //
 // Threads: gRPC's own run the services. `Register`, then `Start`, in one thread; the rest from any.
-// Truth: encrypted, and open to those whom the policy allows, as the process's `Security` says (`grpc_guard.h`).
+// Truth: encrypted, and open to those that the policy allows, as the process's `Security` says (`grpc_guard.h`).
 // Bounds: connections are accepted here, not by gRPC, under the account of the process (`connection_account.h`): silent
 //     ones give way to new ones, and running out of descriptors is survived. A connection has at most `streams_max` calls at
 //     once and is cut off when it has a quarter more, those included that its client has reset and gRPC has not destroyed

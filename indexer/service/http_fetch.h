@@ -57,7 +57,7 @@ class HttpFetch {
   explicit HttpFetch(const HttpFetchOptions& options = {});
   ~HttpFetch();
 
-  // Asks, and returns the answer's status, 200 or another. Ends what was fetched before. UNAVAILABLE: nobody there, or
+  // Asks, and returns the answer's status, 200 or another. Ends what was fetched before. UNAVAILABLE: no connection, or
   // not in time. CANCELLED.
   absl::StatusOr<int> Get(std::string_view url, std::string_view path_and_query);
 

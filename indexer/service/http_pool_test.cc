@@ -22,14 +22,14 @@ TEST(HttpPoolTest, WhatWaitsWhenThePoolStopsIsToldAndNeverRun) {
   EXPECT_TRUE(Await([&] { return begun.load(); }, std::chrono::seconds(60)));
   for (int i = 0; i < 3; ++i)
     ASSERT_TRUE(pool.Submit([&] { ++ran; }, /*continued=*/false, [&] { ++dropped; }));
-  ASSERT_TRUE(pool.Submit([&] { ++ran; })) << "of which nobody wants to know";
+  ASSERT_TRUE(pool.Submit([&] { ++ran; })) << "without a drop callback";
   pool.Stop();
   EXPECT_EQ(ran, 1);
   EXPECT_EQ(dropped, 3);
   pool.Stop();
   EXPECT_EQ(dropped, 3) << "once";
   EXPECT_FALSE(pool.Submit([&] { ++ran; }, /*continued=*/false, [&] { ++dropped; }));
-  EXPECT_EQ(dropped, 3) << "whoever was not taken knows it already";
+  EXPECT_EQ(dropped, 3) << "what was not taken was refused at once";
 }
 
 }  // namespace

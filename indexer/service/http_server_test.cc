@@ -318,7 +318,7 @@ TEST_F(HttpServerTest, StuckClientsHarmNobody) {
                   return response;
                 }});
   Start();
-  // Half a header, half a body, an answer that nobody reads, an endless one: twenty of each, which is far more than
+  // Half a header, half a body, an answer that is not read, an endless one: twenty of each, which is far more than
   // there are threads.
   std::list<Client> stuck;
   for (int i = 0; i < 20; ++i) {

@@ -10,7 +10,7 @@
 //                               this process reads its flags is not noticed
 // and, of programs named kvatlas-SECTION (or "kvatlas SECTION"):
 //   --config FILE, KVATLAS_…    file and environment, see flags.h
-//   --tls_cert, --access_policy, …     whom it trusts, see security/security.h: `Security::OfProcess()` from `Start` on
+//   --tls_cert, --access_policy, …     which peers it trusts, see security/security.h: `Security::OfProcess()` from `Start` on
 //   --check                     everything is looked at, what counts is printed; no port is opened
 //
 // systemd: a unit of Type=notify hears of ready, reload and stop, and its watchdog is told by `WaitForSignal` (`systemd_notify.h`).

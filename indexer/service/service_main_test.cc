@@ -41,7 +41,7 @@ int ChildMain(int argc, const char* const* argv) {
   service.flags().Add("hang", &hang, "do not end after the first signal");
   service.flags().Add("bad", &bad, "refuse what was told");
   service.flags().Add("fail", &fail, "fail at once");
-  service.flags().Add("broken_pipe", &broken_pipe, "write to a pipe that nobody reads");
+  service.flags().Add("broken_pipe", &broken_pipe, "write to a pipe without a reader");
   service.flags().Add("stop_itself", &stop_itself, "call RequestStop in another thread");
   service.flags().Add("deaf", &deaf, "the watchdog is not told that all is well");
   std::string threads;

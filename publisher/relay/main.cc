@@ -49,7 +49,7 @@ void Declare(FlagSet& flags, Flags* f) {
   flags.Add(
       "leaves", &relay.leaves,
       "gRPC addresses of the replicas of the cell's leaf, or where they are found: "
-      "dns:HOST:PORT, redis://HOST:PORT or @FILE; empty: 127.0.0.1:7410, or nobody with --redis");
+      "dns:HOST:PORT, redis://HOST:PORT or @FILE; empty: 127.0.0.1:7410, or none with --redis");
   flags.AddName("cell", &relay.cell,
                 "name of the cell, for --redis and for leaves that announce themselves", true);
   flags

@@ -566,7 +566,7 @@ absl::StatusOr<std::unique_ptr<Relay>> Relay::Start(RelayOptions options) {
   return relay;
 }
 
-// 1. No more events.  2. Nobody offers or writes any more.  3. What is due goes out.
+// 1. No more events.  2. No thread offers or writes any more.  3. What is due goes out.
 void Relay::Stop(bool goodbye, Duration flush_for) {
   State& state = *state_;
   if (state.stopped.exchange(true)) return;

@@ -124,7 +124,7 @@ TEST_F(RelayRankTest, ALeafThatComesIsToldAllAndOneThatLeavesNoMore) {
     }
   };
   rank->SetLeaves({"other", "leaf"});
-  ASSERT_EQ(links.size(), 2u) << "who was there keeps his stream";
+  ASSERT_EQ(links.size(), 2u) << "a worker that was there keeps its stream";
   EXPECT_TRUE(rank->Apply(RunOf(4, 2)).ok());
   run();
   EXPECT_EQ(leaf.HeldBy("w"), Held(1, 5));
@@ -195,7 +195,7 @@ TEST_F(RelayRankTest, AnEngineThatComesBackIsOfferedAnewWithASnapshot) {
   Run();
   const Epoch before = leaf.EpochOf("w");
   Pass(seconds(15), /*heard=*/false);
-  EXPECT_TRUE(rank->Apply(Cleared()).ok());  // while nobody was told
+  EXPECT_TRUE(rank->Apply(Cleared()).ok());  // while no leaf was told
   EXPECT_TRUE(rank->Apply(RunOf(50, 2)).ok());
   EXPECT_EQ(leaf.HeldBy("w"), Held(1, 3));
   Settle();

@@ -48,7 +48,7 @@ SETTLE_S = 20
 
 
 def pause():
-    """Between two looks at another program that tells nobody when it is ready."""
+    """Between two looks at another program that does not say when it is ready."""
     threading.Event().wait(0.05)
 
 
@@ -399,7 +399,7 @@ class Run:
 
     def await_subscriber(self, engine):
         if self.indexer is not None and not engine.do("subscribed", timeout_s=SETTLE_S)["subscribed"]:
-            raise RuntimeError(f"nobody subscribed at {engine.endpoint}")
+            raise RuntimeError(f"no subscriber at {engine.endpoint}")
 
     def truth(self, questions):
         for question in questions:

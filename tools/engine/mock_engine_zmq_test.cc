@@ -336,7 +336,7 @@ TEST(MockEngineZmqTest, AKilledLeafIsExactAgainFromAPeer) {
   leaf.ExpectExact(prompts, {&first, &second});
 }
 
-// kill -9, nobody to ask, and windows that have rolled over.
+// kill -9, no replica to ask, and windows that have rolled over.
 TEST(MockEngineZmqTest, ALeafThatMissedTooMuchSaysSoAndNeverPromisesTooMuch) {
   MockEngine engine("engine", ForgetfulArgs());
   const std::vector<Prompt> prompts = Prompts();

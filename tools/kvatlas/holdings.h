@@ -1,4 +1,4 @@
-// Who holds what, according to whom? Dumps of any source in one form, and how two of them differ.
+// Which holder holds what, according to which source? Dumps of any source in one form, and how two of them differ.
 //
 //   leaf=HOST:PORT  hierarchy=HOST:PORT    over gRPC
 //   relay=HOST:PORT                        over HTTP: what it tells leaves

@@ -43,7 +43,7 @@ struct EngineFacts {
   uint32_t block_size = 0;               // 0: not said
   // The model has windows or recurrent states beside full attention. SGLang says so; of vLLM the events do.
   bool hybrid = false;
-  std::map<uint32_t, Load> loads = {};   // by rank
+  std::map<uint32_t, Load> loads = {};  // by rank
   // How it was started; nothing: not said. vLLM says the first in its metrics, SGLang all three in its server info.
   std::optional<bool> prefix_caching = {};
   std::optional<bool> kv_events = {};  // published

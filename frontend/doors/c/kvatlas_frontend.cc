@@ -38,7 +38,7 @@
 #include "indexer/service/version.h"
 #include "proto/kvatlas/v1/frontend.pb.h"
 
-// Members are destroyed from the last to the first: what makes tokens, the frontend, then those whom its routes ask.
+// Members are destroyed from the last to the first: the tokenizers, the frontend, then the services that its routes ask.
 struct kvatlas_frontend {
   const kvatlas::ForkMark* mark = nullptr;
   uint32_t routes_max = 0;

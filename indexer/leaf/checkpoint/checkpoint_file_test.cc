@@ -24,7 +24,7 @@ namespace {
 constexpr char kPath[] = "/file";
 
 // What was told, in words.
-class Told : public CheckpointVisitor {
+class Recorder : public CheckpointVisitor {
  public:
   absl::Status OnHeader(const CheckpointHeader& header) override {
     text += "header " + header.cell + "@" + header.replica + " " + std::to_string(header.number) +
@@ -141,12 +141,13 @@ class CheckpointFileTest : public testing::Test {
 
   std::string& bytes() { return *files_.BytesOf(kPath); }
 
-  absl::StatusOr<CheckpointCounts> Read(Told* told, const CheckpointExpectation& expect = Ours()) {
+  absl::StatusOr<CheckpointCounts> Read(Recorder* told,
+                                        const CheckpointExpectation& expect = Ours()) {
     return ReadCheckpoint(**files_.Open(kPath), expect, told);
   }
   // Refused with that code, and nothing was told.
   void ExpectRefused(absl::StatusCode code, const CheckpointExpectation& expect = Ours()) {
-    Told told;
+    Recorder told;
     const absl::Status status = Read(&told, expect).status();
     EXPECT_EQ(status.code(), code) << status;
     EXPECT_EQ(told.text, "");
@@ -208,7 +209,7 @@ class CheckpointFileTest : public testing::Test {
 };
 
 TEST_F(CheckpointFileTest, TellsWhatWasWrittenParentsFirst) {
-  Told told;
+  Recorder told;
   const absl::StatusOr<CheckpointCounts> counts = Read(&told);
   ASSERT_TRUE(counts.ok()) << counts.status();
   EXPECT_EQ(told.text,
@@ -340,10 +341,10 @@ TEST_F(CheckpointFileTest, SideBlocksAndLayoutsComeBackAsTheyWere) {
 
 // Its bytes are those of a file without layouts and side blocks, but for the magic.
 TEST_F(CheckpointFileTest, AFileOfTheVersionBeforeSideBlocksIsRead) {
-  Told now;
+  Recorder now;
   ASSERT_TRUE(Read(&now).ok());
   bytes().replace(0, kCheckpointMagic.size(), kCheckpointMagicWithoutSides);
-  Told before;
+  Recorder before;
   ASSERT_TRUE(Read(&before).ok());
   EXPECT_EQ(before.text, now.text);
   EXPECT_TRUE(before.images[0].layout.plain());
@@ -387,7 +388,7 @@ TEST_F(CheckpointFileTest, LayoutsThatCannotBeAreRefused) {
     WriteRecords({{kHeaderRecord, HeaderPayload()},
                   {kDomainRecord, DomainPayload()},
                   {kHolderRecord, holder}});
-    Told told;
+    Recorder told;
     return std::string(Read(&told).status().message());
   };
   // What is missing then is the end.
@@ -399,7 +400,7 @@ TEST_F(CheckpointFileTest, LayoutsThatCannotBeAreRefused) {
 }
 
 TEST_F(CheckpointFileTest, EnginesNeedNotBeRead) {
-  Told told;
+  Recorder told;
   told.leave_engines = true;
   const absl::StatusOr<CheckpointCounts> counts = Read(&told);
   ASSERT_TRUE(counts.ok()) << counts.status();
@@ -418,7 +419,7 @@ TEST_F(CheckpointFileTest, ABitThatTurnedAnywhereIsRefused) {
   std::mt19937_64 random(1);
   for (size_t at = 0; at < good.size(); at += at < 2000 || at + 200 > good.size() ? 1 : 9973) {
     bytes()[at] ^= static_cast<char>(1 << random() % 8);
-    Told told;
+    Recorder told;
     const absl::Status status = Read(&told).status();
     EXPECT_FALSE(status.ok()) << "byte " << at;
     EXPECT_EQ(told.text, "") << "byte " << at;
@@ -446,7 +447,7 @@ TEST_F(CheckpointFileTest, WhatIsNoCheckpointOrAnothersIsRefusedWithItsReason) {
                 {.contract_id = HashContract{.seed = 7}.Id(), .cell = "cell-a"});
   ExpectRefused(absl::StatusCode::kFailedPrecondition,
                 {.contract_id = HashContract().Id(), .cell = "cell-b"});
-  Told told;
+  Recorder told;
   EXPECT_TRUE(Read(&told, {.contract_id = HashContract().Id(), .cell = std::nullopt}).ok());
   bytes()[7] = '9';
   ExpectRefused(absl::StatusCode::kFailedPrecondition);
@@ -528,7 +529,7 @@ TEST_F(CheckpointFileTest, RandomBytesAreRefused) {
     const uint8_t kind = kKinds[random() % 6];
     WriteRecords(
         {{kHeaderRecord, HeaderPayload()}, {kDomainRecord, DomainPayload()}, {kind, payload}});
-    Told told;
+    Recorder told;
     EXPECT_FALSE(Read(&told).ok()) << "seed " << seed;
     EXPECT_EQ(told.text, "") << "seed " << seed;
   }

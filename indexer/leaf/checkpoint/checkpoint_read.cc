@@ -325,7 +325,7 @@ class Pass {
   }
 
   absl::Status TakeRuns(bool (*take)(ByteTaker*, Stored*, TierMask*), uint64_t* blocks) {
-    if (!in_holder_) return Broken("runs of nobody");
+    if (!in_holder_) return Broken("runs without a holder");
     ByteTaker from(payload_);
     while (!from.empty()) {
       TierMask tiers;

@@ -102,7 +102,7 @@ def library_path():
 
 
 class Library:
-    """Loaded with RTLD_LOCAL: the gRPC and Protobuf in it are nobody else's."""
+    """Loaded with RTLD_LOCAL: no other library sees the gRPC and Protobuf in it."""
 
     def __init__(self, path):
         released = ctypes.CDLL(path, mode=os.RTLD_LOCAL | os.RTLD_NOW)
