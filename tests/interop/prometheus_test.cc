@@ -29,10 +29,10 @@
 #include "indexer/base/tier.h"
 #include "indexer/engines/zmq_test_engine.h"
 #include "indexer/leaf/engine_directory.h"
-#include "indexer/leaf/http_fetch.h"
 #include "indexer/leaf/http_transcript_test_util.h"
 #include "indexer/leaf/leaf.h"
 #include "indexer/service/address.h"
+#include "indexer/service/http_fetch.h"
 #include "tests/interop/recording.h"
 
 namespace kvatlas {

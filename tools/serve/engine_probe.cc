@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "indexer/leaf/http_fetch.h"
+#include "indexer/service/http_fetch.h"
 
 namespace kvatlas {
 namespace {
