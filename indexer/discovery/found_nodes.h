@@ -1,10 +1,11 @@
-// Which nodes of the hierarchy does a flag name, now? Given as addresses or shards, in a file, by DNS names, or by leases in
-// Redis.
+// Which nodes of the hierarchy does a flag name, now? Given as addresses or shards, in a file, by DNS names, by
+// EndpointSlices, or by leases in Redis.
 //
 //   --parents=h1:7420,h2:7420                      replicas of one node
 //   --parents=a=h1:7420|h2:7420,b=h3:7420          shards (`base/shard_map.h`)
 //   --parents=@/etc/kvatlas/parents                either of them in a file
 //   --parents=dns:hierarchy.prod:7420              every address of the name
+//   --parents=k8s:hierarchy.prod:7420              every ready endpoint of a Service
 //   --parents=redis://10.0.0.9:6379                whoever announces himself there; shards by their label `shard`
 //
 // *Truth*: whatever fails, nodes stay as they were; there is never a change to nobody. Records of which only some have a
