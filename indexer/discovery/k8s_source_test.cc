@@ -140,6 +140,7 @@ TEST(K8sSourceTest, TheTokenIsReadAgain) {
   K8sTestServer server;
   server.Put("leaf", "s", {{"10.0.0.1", true}});
   Watcher watcher(server);
+  ASSERT_TRUE(Await([&] { return server.watches() > 0; }, kLong));  // no request is under way
   server.ChangeToken();
   server.EndWatches();
   server.Put("leaf", "s", {{"10.0.0.2", true}});

@@ -1,6 +1,7 @@
 #include "indexer/discovery/k8s_test_server.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <stdlib.h>
 
 #include <algorithm>
@@ -253,6 +254,8 @@ struct K8sTestServer::State {
 };
 
 K8sTestServer::K8sTestServer(size_t page_items) : state_(std::make_unique<State>()) {
+  signal(SIGPIPE,
+         SIG_IGN);  // as in every process of ours: OpenSSL writes to connections that are gone
   std::string directory = testing::TempDir() + "/k8s_XXXXXX";
   EXPECT_NE(mkdtemp(directory.data()), nullptr);
   state_->directory = directory;

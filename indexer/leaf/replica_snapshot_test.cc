@@ -208,8 +208,9 @@ TEST_F(ReplicaSnapshotTest, SideNamesRanksAndWhatRegistrationsSayComeBackEqual) 
   EXPECT_THAT(told.ranks,
               testing::Contains("2/0 of 0 1 groups, side 1 kind 1 of 4 window 8, side 2 kind 2 of "
                                 "4 window 0"));
-  EXPECT_THAT(told.instances, testing::Contains("m 2 4   drops 1,2 chunk 8192 window 128 hybrid [0 " +
-                                                hybrid.endpoint() + "  ]"));
+  EXPECT_THAT(told.instances,
+              testing::Contains("m 2 4   drops 1,2 chunk 8192 window 128 hybrid [0 " +
+                                hybrid.endpoint() + "  ]"));
 
   HolderRegistryOptions options;
   options.contract_id = HashContract().Id();

@@ -2,11 +2,15 @@
 """The chart without helm: values against their schema, flags and version against the binaries. chart_test.py BINARY..."""
 
 import json
+import os
 import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 import unittest
+import urllib.error
+import urllib.request
 
 import jsonschema
 import yaml
@@ -88,6 +92,38 @@ class FlagsTest(unittest.TestCase):
     def test_a_flag_that_does_not_exist_is_found(self):
         values = {"leaf": {"cells": [{"name": "a", "flags": {"no_such_flag": 1}}]}}
         self.assertIn("no_such_flag", chart_files.flags_of_values("leaf", values))
+
+
+class ProbesTest(unittest.TestCase):
+    def test_processes_answer_their_probes(self):
+        probes = chart_files.defaults()["probes"]
+        paths = [path for path in probes.values() if path]
+        self.assertIn(probes["readyPath"], paths)
+        for component, binary in BINARIES.items():
+            with tempfile.TemporaryDirectory() as scratch:
+                ready = os.path.join(scratch, "ready")
+                # Ports are free ones; of what is not there each process may be ready or not, and answers.
+                arguments = ["--http=127.0.0.1:0", f"--ready_file={ready}"]
+                if component != "relay":
+                    arguments.append("--grpc=127.0.0.1:0")
+                process = subprocess.Popen([binary, *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+                try:
+                    address = re.search(r"http=(\S+)", process.stdout.readline()).group(1)
+                    for path in paths:
+                        self.assertIn(self.status_of(f"http://{address}{path}"), (200, 503), f"{component} {path}")
+                    self.assertEqual(self.status_of(f"http://{address}/no-such-path"), 404)
+                finally:
+                    process.terminate()
+                    process.communicate()
+                self.assertEqual(process.returncode, 0, component)
+
+    @staticmethod
+    def status_of(url):
+        try:
+            with urllib.request.urlopen(url, timeout=30) as answer:
+                return answer.status
+        except urllib.error.HTTPError as error:
+            return error.code
 
 
 class VersionTest(unittest.TestCase):

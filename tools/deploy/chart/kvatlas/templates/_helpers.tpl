@@ -127,23 +127,38 @@ seccompProfile: {type: RuntimeDefault}
   valueFrom: {fieldRef: {fieldPath: status.podIP}}
 {{- end -}}
 
+{{/* What tells that a process runs: a path of its HTTP port, or a connection to it. dict "root" $ "port" NAME. */}}
+{{- define "kvatlas.live" -}}
+{{- if .root.Values.probes.livePath -}}
+httpGet: {path: {{ .root.Values.probes.livePath }}, port: {{ .port }}, scheme: {{ upper (include "kvatlas.scheme" .root) }}}
+{{- else -}}
+tcpSocket: {port: {{ .port }}}
+{{- end -}}
+{{- end -}}
+
 {{/* By the port "http": dict "root" $. A process that loads is live; a leaf that restores a large checkpoint has five minutes. */}}
 {{- define "kvatlas.probes" -}}
-{{- $scheme := upper (include "kvatlas.scheme" .root) -}}
+{{- $live := include "kvatlas.live" (dict "root" .root "port" "http") -}}
 startupProbe:
-  httpGet: {path: /livez, port: http, scheme: {{ $scheme }}}
+  {{ $live }}
   periodSeconds: 2
   failureThreshold: 150
 livenessProbe:
-  httpGet: {path: /livez, port: http, scheme: {{ $scheme }}}
+  {{ $live }}
   periodSeconds: 10
   timeoutSeconds: 5
   failureThreshold: 6
 readinessProbe:
-  httpGet: {path: /ready, port: http, scheme: {{ $scheme }}}
+  httpGet: {path: {{ .root.Values.probes.readyPath }}, port: http, scheme: {{ upper (include "kvatlas.scheme" .root) }}}
   periodSeconds: 2
   timeoutSeconds: 2
   failureThreshold: 2
+{{- with .root.Values.stopDelaySeconds }}
+# While it is taken out of endpoints it goes on serving.
+lifecycle:
+  preStop:
+    sleep: {seconds: {{ . }}}
+{{- end }}
 {{- end -}}
 
 {{/* What all pods of ours have, below spec: dict "root" $ "values" COMPONENT "component" NAME ["cell" NAME]. */}}

@@ -46,11 +46,11 @@ labels (a map) are not.
   ports:
     - {name: kvatlas-relay, containerPort: 8093}
   startupProbe:
-    httpGet: {path: /livez, port: kvatlas-relay, scheme: {{ upper (include "kvatlas.scheme" $root) }}}
+    {{ include "kvatlas.live" (dict "root" $root "port" "kvatlas-relay") }}
     periodSeconds: 2
     failureThreshold: 30
   livenessProbe:
-    httpGet: {path: /livez, port: kvatlas-relay, scheme: {{ upper (include "kvatlas.scheme" $root) }}}
+    {{ include "kvatlas.live" (dict "root" $root "port" "kvatlas-relay") }}
     periodSeconds: 10
     timeoutSeconds: 5
     failureThreshold: 6
