@@ -42,7 +42,8 @@ class Told : public SnapshotVisitor {
     if (entry.window_tokens != 0) text += " window " + std::to_string(entry.window_tokens);
     for (const EngineListener& listener : entry.listeners)
       text += " [" + std::to_string(listener.rank) + " " + listener.endpoint + " " +
-              listener.replay_endpoint + " " + listener.topic + "]";
+              listener.replay_endpoint + " " + listener.topic +
+              (listener.server_key.empty() ? "" : " key " + listener.server_key) + "]";
     instances.push_back(text);
     return absl::OkStatus();
   }
@@ -174,7 +175,8 @@ TEST_F(ReplicaSnapshotTest, RegistrationsNamesAndPositionsAreReadAsTheyWere) {
 
 // Also what a directory that took it up tells in turn.
 TEST_F(ReplicaSnapshotTest, SideNamesRanksAndWhatRegistrationsSayComeBackEqual) {
-  ZmqTestEngine hybrid({});
+  const CurveKeys keys = *MakeCurveKeys();
+  ZmqTestEngine hybrid({.curve_secret = keys.secret_key});
   EngineRegistration registration;
   registration.instance = "2";
   registration.model = "m";
@@ -183,6 +185,7 @@ TEST_F(ReplicaSnapshotTest, SideNamesRanksAndWhatRegistrationsSayComeBackEqual) 
   registration.eagle_drop = "1,2";
   registration.chunk_tokens = 8192;
   registration.window_tokens = 128;
+  registration.server_key = keys.public_key;
   ASSERT_TRUE(directory_->Register(registration).ok());
   hybrid.WaitForSubscribers();
   hybrid.Publish(HybridPromptPayload());
@@ -206,8 +209,9 @@ TEST_F(ReplicaSnapshotTest, SideNamesRanksAndWhatRegistrationsSayComeBackEqual) 
   EXPECT_THAT(told.ranks,
               testing::Contains("2/0 of 0 1 groups, side 1 kind 1 of 4 window 8, side 2 kind 2 of "
                                 "4 window 0"));
-  EXPECT_THAT(told.instances, testing::Contains("m 2 4   drops 1,2 chunk 8192 window 128 [0 " +
-                                                hybrid.endpoint() + "  ]"));
+  EXPECT_THAT(told.instances,
+              testing::Contains("m 2 4   drops 1,2 chunk 8192 window 128 [0 " + hybrid.endpoint() +
+                                "   key " + keys.public_key + "]"));
 
   HolderRegistryOptions options;
   options.contract_id = HashContract().Id();
@@ -354,7 +358,7 @@ std::vector<Record> RecordsOf(std::string_view text) {
 }
 
 std::string TextOf(const std::vector<Record>& records) {
-  std::string text = "KVAREP07";
+  std::string text = "KVAREP08";
   for (const Record& record : records) {
     const size_t start = text.size();
     const auto size = static_cast<uint32_t>(record.payload.size());
