@@ -152,6 +152,8 @@ void SetRedisGauges(const RedisReaderStats& stats, Metrics* metrics) {
   set("entries_read", "Entries of logs read since the start.", stats.entries_read);
   set("bytes_read", "Their bytes, those of snapshots included.", stats.bytes_read);
   set("entries_damaged", "Entries skipped since the start.", stats.entries_damaged);
+  set("entries_forged", "Of them, and of snapshots', those that no key of ours signed.",
+      stats.entries_forged);
   set("replays", "Times that a log was read again, since the start.", stats.replays);
   set("snapshots_read", "Snapshots read since the start.", stats.snapshots_read);
   set("losses", "Times that Redis was lost, since the start.", stats.losses);
