@@ -20,6 +20,8 @@ void GrpcCellFinder::Connect(const std::string& hierarchy_address) {
   questions_->Connect(hierarchy_address);
 }
 
+bool GrpcCellFinder::Reached() { return questions_->Reached(); }
+
 void GrpcCellFinder::FindCells(const std::string& hierarchy_address, const CellQuestion& question,
                                Duration deadline, Callback callback) {
   questions_->Ask(
@@ -39,6 +41,8 @@ GrpcOverlapFinder::~GrpcOverlapFinder() = default;
 void GrpcOverlapFinder::Connect(const std::string& leaf_address) {
   questions_->Connect(leaf_address);
 }
+
+bool GrpcOverlapFinder::Reached() { return questions_->Reached(); }
 
 void GrpcOverlapFinder::FindOverlaps(const std::string& leaf_address,
                                      const OverlapQuestion& question, Duration deadline,

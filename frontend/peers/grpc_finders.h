@@ -39,6 +39,8 @@ class GrpcCellFinder : public CellFinder {
 
   // Starts connecting, so that the first question need not wait for it.
   void Connect(const std::string& hierarchy_address);
+  // Whether one of those connected to, or asked, is there.
+  bool Reached();
   void FindCells(const std::string& hierarchy_address, const CellQuestion& question,
                  Duration deadline, Callback callback) override;
 
@@ -53,6 +55,8 @@ class GrpcOverlapFinder : public OverlapFinder {
 
   // Starts connecting, so that the first question need not wait for it.
   void Connect(const std::string& leaf_address);
+  // Whether one of those connected to, or asked, is there.
+  bool Reached();
   void FindOverlaps(const std::string& leaf_address, const OverlapQuestion& question,
                     Duration deadline, Callback callback) override;
 

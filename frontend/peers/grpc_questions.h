@@ -82,6 +82,16 @@ class GrpcQuestions {
     PeerOf(address)->channel->GetState(/*try_to_connect=*/true);
   }
 
+  // Whether some peer is there: one that answered last, or whose connection stands. Connects where there is none.
+  bool Reached() {
+    bool reached = false;
+    for (const std::shared_ptr<Peer>& peer : peers_.All()) {
+      const bool connected = peer->channel->GetState(/*try_to_connect=*/true) == GRPC_CHANNEL_READY;
+      reached = reached || connected || peer->watch.reached();
+    }
+    return reached;
+  }
+
   // `fill` makes the question, of about so many bytes, before this returns.
   void Ask(const std::string& address, size_t bytes, absl::FunctionRef<void(Request*)> fill,
            Duration deadline, Callback callback) {

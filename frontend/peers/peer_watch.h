@@ -38,6 +38,8 @@ class PeerWatch {
   // No connection can be made.
   void Failed(const std::string& reason);
 
+  bool reached() const { return is_reached_.load(std::memory_order_relaxed); }
+
  private:
   void Reached();
 

@@ -42,6 +42,13 @@ class PeersByAddress {
     return peer;
   }
 
+  std::vector<Pointer> All() {
+    MutexLock lock(&mutex_);
+    std::vector<Pointer> all;
+    for (const auto& [address, entry] : peers_) all.push_back(entry.peer);
+    return all;
+  }
+
   std::vector<Pointer> TakeAll() {
     MutexLock lock(&mutex_);
     std::vector<Pointer> all;

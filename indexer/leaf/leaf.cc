@@ -215,7 +215,10 @@ struct Leaf::Parts {
         directory(DirectoryOptions(options, page_names.get()), &registry, &ingest),
         checkpointer(MakeCheckpointer(options, &registry, &directory, &metrics)),
         peers(options.engines.recovery.peers),
-        readiness(options.engines.min_initial_workers, [this] { return Workers(); }),
+        readiness({.workers_min = options.engines.min_initial_workers,
+                   .workers = [this] { return Workers(); },
+                   .unsettled = [this] { return Unsettled(); },
+                   .ready_after = options.engines.ready_after}),
         service(
             {options.cell, options.replica, options.contract}, &registry,
             [this](v1::StatsResponse* response) {
@@ -236,7 +239,7 @@ struct Leaf::Parts {
             {.registry = &registry,
              .directory = &directory,
              .peers = &peers,
-             .ready = [this] { return readiness.Get(); },
+             .ready = [this] { return Ready(); },
              .metrics = &metrics}),
         mooncake({.contract = options.contract,
                   .wrap_data = options.http_api.mooncake_data,
@@ -255,6 +258,7 @@ struct Leaf::Parts {
     api.AddRoutes(http.server());
     for (const Address& listen : options.http_api.mooncake) {
       mooncake_http.push_back(std::make_unique<HttpServer>(HttpServerOptions{.listen = listen}));
+      http.health()->AddRoutes(mooncake_http.back().get());
       mooncake.AddRoutes(mooncake_http.back().get());
     }
     AddEngineMetrics(&directory, &metrics);
@@ -266,6 +270,24 @@ struct Leaf::Parts {
 
   // Engines' instances, and streams of publishers.
   uint64_t Workers() const { return directory.instances() + registry.Stats().streams_open; }
+
+  // Live holders whose answers are not exact yet.
+  uint64_t Unsettled() const {
+    uint64_t unsettled = 0;
+    for (const Domain& domain : registry.Domains()) {
+      const absl::StatusOr<OverlapAnswer> all =
+          registry.FindOverlaps(domain, {}, /*all_holders=*/true);
+      if (!all.ok()) continue;  // forgotten since
+      for (const HolderOverlap& holder : all->holders) unsettled += holder.trust != Trust::kExact;
+    }
+    return unsettled;
+  }
+
+  // Ready at once, though `ServeWhenReady` says so a little later.
+  Readiness Ready() {
+    if (http.health()->health() == Health::kStopping) return http.health()->readiness();
+    return readiness.Get();
+  }
 
   // Holders of streams are there again, as long as their leases. What cannot be read was told.
   absl::Status RestoreCheckpoint() {
@@ -467,7 +489,7 @@ std::vector<Address> Leaf::mooncake_addresses() const {
 }
 const HolderRegistry& Leaf::registry() const { return parts_->registry; }
 EngineDirectory& Leaf::engines() { return parts_->directory; }
-Readiness Leaf::readiness() { return parts_->readiness.Get(); }
+Readiness Leaf::readiness() { return parts_->Ready(); }
 absl::StatusOr<CheckpointReport> Leaf::Checkpoint() {
   if (parts_->checkpointer == nullptr) return absl::NotFoundError("no directory for checkpoints");
   return parts_->checkpointer->WriteNow();
@@ -476,6 +498,12 @@ std::vector<ParentStats> Leaf::parents() const { return parts_->reporter.Stats()
 absl::Status Leaf::SetParents(ShardMap parents) {
   return parts_->reporter.SetParents(std::move(parents));
 }
+
+void Leaf::SetNotReady() {
+  parts_->http.SetHealth(Health::kStopping);
+  parts_->grpc.SetHealth(Health::kStopping);
+}
+bool Leaf::live() const { return parts_->http.health()->deaf().empty(); }
 
 // 1. Say that we stop, and take no new streams. 2. End the workers' streams and the engines'. 3. Write down what is held.
 // 4. Tell the parents goodbye. 5. Let running questions finish.
@@ -486,8 +514,7 @@ void Leaf::Stop(Duration grace) {
     if (parts.stopped) return;
     parts.stopped = true;
   }
-  parts.http.SetHealth(Health::kStopping);
-  parts.grpc.SetHealth(Health::kStopping);
+  SetNotReady();
   parts.registry.StopAccepting();
   parts.streams.Stop();
   if (parts.redis != nullptr) parts.redis->Stop();

@@ -92,6 +92,40 @@ TEST_F(AdminHttpTest, HealthFollowsTheProcess) {
   EXPECT_THAT(Ask("GET", "/healthz"), StartsWith("HTTP/1.1 503 "));
 }
 
+TEST_F(AdminHttpTest, LivesWhileItLoadsAndStops) {
+  Start();
+  EXPECT_THAT(Ask("GET", "/livez"), StartsWith("HTTP/1.1 200 "));
+  EXPECT_THAT(Ask("GET", "/ready"), EndsWith("{\"ready\":false,\"reason\":\"loading\"}\n"));
+  http_.SetHealth(Health::kLoading, "no \"leaf\"");
+  EXPECT_THAT(Ask("GET", "/ready"), EndsWith("\"reason\":\"no \\\"leaf\\\"\"}\n"));
+  http_.SetHealth(Health::kServing);
+  EXPECT_THAT(Ask("GET", "/ready"), EndsWith("\r\n\r\n{\"ready\":true}\n"));
+  http_.SetHealth(Health::kStopping);
+  http_.SetHealth(Health::kServing);  // too late
+  EXPECT_THAT(Ask("GET", "/ready"), EndsWith("{\"ready\":false,\"reason\":\"stopping\"}\n"));
+  EXPECT_THAT(Ask("GET", "/livez"), EndsWith("\r\n\r\n{\"live\":true}\n"));
+}
+
+TEST_F(AdminHttpTest, IsNotAliveWhileAListenerTakesNoConnections) {
+  Start();
+  http_.SetHealth(Health::kServing);
+  http_.health()->SetDeaf("127.0.0.1:1 does not greet");
+  for (const char* path : {"/livez", "/ready", "/healthz"}) {
+    EXPECT_THAT(Ask("GET", path), StartsWith("HTTP/1.1 503 ")) << path;
+    EXPECT_THAT(Ask("GET", path), HasSubstr("does not greet")) << path;
+  }
+}
+
+TEST_F(AdminHttpTest, GateHoldsReadinessBack) {
+  Readiness gate{.ready = false, .reason = "0 of 1 workers"};
+  http_.health()->SetGate([&] { return gate; });
+  Start();
+  http_.SetHealth(Health::kServing);
+  EXPECT_THAT(Ask("GET", "/ready"), EndsWith("\"reason\":\"0 of 1 workers\"}\n"));
+  gate.ready = true;
+  EXPECT_THAT(Ask("GET", "/ready"), StartsWith("HTTP/1.1 200 "));
+}
+
 TEST_F(AdminHttpTest, MetricsAndVersionAreBuiltIn) {
   metrics_.AddCounter("n_total", "N.").Increment(7);
   Start();

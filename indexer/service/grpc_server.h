@@ -75,14 +75,14 @@ class GrpcServer {
   void AddHealthName(std::string name);
 
   // Listens and serves. Health says NOT_SERVING until `SetHealth(kServing)`, but for an instant
-  // while starting, when gRPC itself says SERVING. UNAVAILABLE, naming the address, if it cannot be
+  // while starting, when gRPC itself says SERVING; of the name "liveness" it says SERVING until `Stop`. UNAVAILABLE, naming the address, if it cannot be
   // had: a port is never shared with another process. May be called once.
   absl::Status Start();
 
   // Where it listens, with the port that was taken. REQUIRES: `Start` was OK.
   const Address& address() const { return address_; }
 
-  // What the health service answers, for the whole ("") and for each name.
+  // What the health service answers, for the whole (""), for "readiness" and for each name. kStopping is final.
   void SetHealth(Health health);
 
   // Takes no new calls, waits for those running, cancels what is left after `grace`, and returns

@@ -167,6 +167,8 @@ int Main(int argc, char** argv) {
   service.flags().OnReload({"workers", "model_name", "routing_group", "block_size"}, [&] {
     return PrepareWorkers(flags, relay->get(), &flags.relay.workers);
   });
+  service.OnStopSignal([&] { http.SetHealth(Health::kStopping); });
+  service.OnWatchdog([&] { return http.health()->deaf().empty(); });
   service.WaitForSignal();
   http.SetHealth(Health::kStopping);
   (*relay)->Stop(flags.goodbye, service.stop_deadline() / 2);

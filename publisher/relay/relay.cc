@@ -414,7 +414,7 @@ void Relay::ForEachDump(const std::optional<Domain>& domain, const std::string& 
   }
 }
 
-RelayReadiness Relay::readiness() const {
+Readiness Relay::readiness() const {
   if (state_->was_ready.load()) return {.ready = true, .reason = {}};
   uint64_t offered = 0;
   for (const InstancePtr& instance : state_->All())

@@ -34,6 +34,7 @@
 #include "indexer/engines/engine_registration.h"
 #include "indexer/engines/engine_worker.h"
 #include "indexer/engines/zmq_ingest.h"
+#include "indexer/service/health.h"
 #include "indexer/stream/sender.h"
 #include "indexer/transport/redis/redis_log_options.h"
 #include "publisher/relay/relay_rank.h"
@@ -81,11 +82,6 @@ struct RelayInstance {
   std::vector<RelayRankStats> ranks;  // by rank
 };
 
-struct RelayReadiness {
-  bool ready = false;
-  std::string reason;  // why not
-};
-
 class Relay {
  public:
   // INVALID_ARGUMENT: an option is out of range, or a worker cannot be registered. UNAVAILABLE: an address to bind
@@ -110,7 +106,7 @@ class Relay {
   void ForEachDump(const std::optional<Domain>& domain, const std::string& instance,
                    const std::function<bool(const RelayRankDump&)>& visit) const;
 
-  RelayReadiness readiness() const;
+  Readiness readiness() const;
   const RelayOptions& options() const;
   // Who is told now: addresses, and the log's without its password.
   std::vector<std::string> leaves() const;

@@ -119,7 +119,7 @@ Json InstanceJson(const RelayInstance& instance) {
 }
 
 Json StatusJson(const Relay& relay) {
-  const RelayReadiness readiness = relay.readiness();
+  const Readiness readiness = relay.readiness();
   Json json = {{"program", "kvatlas-relay"},
                {"version", std::string(kVersion)},
                {"ready", readiness.ready},
@@ -309,18 +309,12 @@ HttpResponse Dump(const Relay* relay, const HttpRequest& request) {
           }};
 }
 
-HttpResponse Ready(const Relay& relay) {
-  const RelayReadiness readiness = relay.readiness();
-  if (readiness.ready) return Answer({{"ready", true}});
-  return Answer({{"ready", false}, {"reason", readiness.reason}}, 503);
-}
-
 }  // namespace
 
 void AddRelayRoutes(Relay* relay, AdminHttp* http) {
   http->Handle("GET", "/health",
                [](const HttpRequest&) { return HttpResponse{.content_type = ""}; });
-  http->Handle("GET", "/ready", [relay](const HttpRequest&) { return Ready(*relay); });
+  http->health()->SetGate([relay] { return relay->readiness(); });
   http->Handle("GET", "/status",
                [relay](const HttpRequest&) { return Answer(StatusJson(*relay)); });
   http->Handle("GET", "/workers",

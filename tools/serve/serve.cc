@@ -43,6 +43,7 @@
 #include "indexer/service/log.h"
 #include "indexer/service/memory_watch.h"
 #include "indexer/service/metrics.h"
+#include "indexer/service/process_health.h"
 #include "indexer/service/security/pki.h"
 #include "indexer/service/security/secret_file.h"
 #include "indexer/service/security/security.h"
@@ -229,12 +230,21 @@ class Server {
     ProxyOptions proxy_options = flags_.proxy;
     proxy_options.listen = flags_.listen;
     proxy_options.engine.reach = reach_;
+    const auto health = std::make_shared<ProcessHealth>();
+    proxy_options.health = health;
     Proxy proxy(proxy_options, &frontend, &router, &metrics);
     GrpcServer grpc({.listen = flags_.grpc});
     grpc.Register(&routes, "kvatlas.v1.Frontend");
     grpc.Register(&truths, "kvatlas.v1.Truth");
-    AdminHttp http({.listen = flags_.http, .program = "kvatlas-serve", .keep_headers = true},
-                   &metrics);
+    AdminHttp http(
+        {.listen = flags_.http, .program = "kvatlas-serve", .keep_headers = true, .health = health},
+        &metrics);
+    service_.OnStopSignal([&] {
+      http.SetHealth(Health::kStopping);
+      grpc.SetHealth(Health::kStopping);
+      leaf_->SetNotReady();
+    });
+    service_.OnWatchdog([&] { return health->deaf().empty(); });
     routes.AddHttp(&http);
     routes.AddStatus("truth", [&truth] { return TruthStatusJson(truth); });
     AddTruthHttp(&truth, &Clock::Real(), &http);
@@ -284,8 +294,6 @@ class Server {
   }
 
   int Stop(Frontend& frontend, Proxy& proxy, GrpcServer& grpc, AdminHttp& http) {
-    http.SetHealth(Health::kStopping);
-    grpc.SetHealth(Health::kStopping);
     frontend.Stop();
     proxy.Stop();
     grpc.Stop(service_.stop_deadline());
@@ -325,7 +333,7 @@ class Server {
     }
     ready_ = ready;
     grpc.SetHealth(ready ? Health::kServing : Health::kLoading);
-    http.SetHealth(ready ? Health::kServing : Health::kLoading);
+    http.SetHealth(ready ? Health::kServing : Health::kLoading, "no engine answers");
   }
 
   ServiceMain& service_;
