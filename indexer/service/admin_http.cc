@@ -10,6 +10,7 @@
 #include "indexer/base/mutex.h"
 #include "indexer/service/connection_account.h"
 #include "indexer/service/log.h"
+#include "indexer/service/process_metrics.h"
 #include "indexer/service/security/security.h"
 #include "indexer/service/text_escape.h"
 #include "indexer/service/version.h"
@@ -52,6 +53,7 @@ class AdminHttp::Impl {
         server_(ServerOptions(options)) {
     metrics->OnText(
         [security = Security::OfProcess()](std::string* text) { security->AppendMetrics(text); });
+    AddProcessMetrics(options.program, metrics);
     health_->AddRoutes(&server_);
     server_.Handle({.method = "GET",
                     .path = "/metrics",
