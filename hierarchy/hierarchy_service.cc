@@ -18,8 +18,8 @@
 #include "indexer/service/connection_watch.h"
 #include "indexer/service/grpc_guard.h"
 #include "indexer/service/grpc_status.h"
-#include "indexer/service/security/visible_domain.h"
 #include "indexer/service/metric_families.h"
+#include "indexer/service/security/visible_domain.h"
 #include "indexer/service/text_escape.h"
 #include "indexer/transport/holder_metrics.h"
 #include "indexer/transport/holders_wire.h"
@@ -68,7 +68,7 @@ class FaultyCells {
   // For `Metrics::OnText`: cells and domains come and go.
   void Append(std::string* text) {
     MetricFamilies families;
-    families.DeclareCount(kName, kHelp);
+    families.Declare([](MetricFamilies* to) { to->CountRenamed(kName, kHelp, "", 0); });
     for (const Domain& domain : registry_->Domains()) {
       const absl::StatusOr<DomainStats> stats = registry_->StatsOf(domain);
       if (!stats.ok()) continue;

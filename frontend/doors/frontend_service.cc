@@ -203,9 +203,11 @@ void AppendPromises(const Frontend& frontend, std::string* text) {
   constexpr char kBrokenHelp[] = "Of these, times its leaf had less.";
   constexpr char kBelieved[] = "kvatlas_frontend_cell_believed";
   constexpr char kBelievedHelp[] = "The share of its promises that is expected now.";
-  families.DeclareCount(kPromises, kPromisesHelp);
-  families.DeclareCount(kBroken, kBrokenHelp);
-  families.DeclareGauge(kBelieved, kBelievedHelp);
+  families.Declare([&](MetricFamilies* to) {
+    to->CountRenamed(kPromises, kPromisesHelp, "", 0);
+    to->CountRenamed(kBroken, kBrokenHelp, "", 0);
+    to->Gauge(kBelieved, kBelievedHelp, "", 0);
+  });
   for (const CellPromises& of : shown) {
     if (of.broken == 0) continue;
     const std::string label = MetricLabel("cell", of.cell);

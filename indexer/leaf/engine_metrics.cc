@@ -127,7 +127,8 @@ void AddRank(const std::string& labels, const EngineRankStats& rank, MetricFamil
   gauge("trust", "0 exact, 1 degraded, 2 stale.", static_cast<double>(rank.trust));
 }
 
-void AddRefused(const std::string& labels, const EngineWorkerStats& stats, MetricFamilies* families) {
+void AddRefused(const std::string& labels, const EngineWorkerStats& stats,
+                MetricFamilies* families) {
   for (size_t i = 0; i < stats.refused.size(); ++i) {
     if (stats.refused[i] == 0) continue;
     const std::string reason = MetricLabel("reason", RefusalName(static_cast<Refusal>(i)));
@@ -135,6 +136,17 @@ void AddRefused(const std::string& labels, const EngineWorkerStats& stats, Metri
                     "Events or parts of events without effect, by reason.",
                     absl::StrCat(labels, ",", reason), static_cast<double>(stats.refused[i]));
   }
+}
+
+// What `AddOurs` may come to add.
+void DeclareOurs(MetricFamilies* families) {
+  ZmqStreamStats stream;
+  stream.tracker.last = 0;
+  AddStream("", stream, families);
+  AddRank("", {}, families);
+  EngineWorkerStats refused;
+  refused.refused.fill(1);
+  AddRefused("", refused, families);
 }
 
 // Every worker rank by itself, as many as are shown.
@@ -177,6 +189,7 @@ void AppendEngineMetrics(const EngineDirectory& directory, std::string* text) {
   const std::vector<EngineEntry> entries = directory.List();
   MetricFamilies families;
   AddDynamo(directory, entries, SumOf(directory, entries), &families);
+  families.Declare(DeclareOurs);
   AddOurs(entries, &families);
   families.AppendTo(text);
 }

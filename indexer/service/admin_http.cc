@@ -55,6 +55,12 @@ class AdminHttp::Impl {
         [security = Security::OfProcess()](std::string* text) { security->AppendMetrics(text); });
     AddProcessMetrics(options.program, metrics);
     health_->AddRoutes(&server_);
+    Gauge ready = metrics->AddGauge("kvatlas_ready", "1: as GET /ready says.");
+    Gauge live = metrics->AddGauge("kvatlas_live", "1: as GET /livez says.");
+    metrics->OnScrape([health = health_, ready, live]() mutable {
+      ready.Set(health->readiness().ready ? 1 : 0);
+      live.Set(health->deaf().empty() ? 1 : 0);
+    });
     server_.Handle({.method = "GET",
                     .path = "/metrics",
                     .handler =

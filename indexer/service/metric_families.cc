@@ -26,8 +26,10 @@ void MetricFamilies::DeclareGauge(std::string_view name, std::string_view help) 
   Family(name, "gauge", help);
 }
 
-void MetricFamilies::DeclareCount(std::string_view name, std::string_view help) {
-  Family(name, "counter", help);
+void MetricFamilies::Declare(const std::function<void(MetricFamilies*)>& append) {
+  declaring_ = true;
+  append(this);
+  declaring_ = false;
 }
 
 void MetricFamilies::AppendTo(std::string* text) const {
@@ -48,6 +50,7 @@ std::string& MetricFamilies::Family(std::string_view name, std::string_view type
 void MetricFamilies::Add(std::string_view name, std::string_view type, std::string_view help,
                          std::string_view labels, double value) {
   std::string& family = Family(name, type, help);
+  if (declaring_) return;
   family += name;
   if (!labels.empty()) family.append("{").append(labels).append("}");
   char number[32];

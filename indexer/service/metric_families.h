@@ -15,6 +15,7 @@
 #define KVATLAS_INDEXER_SERVICE_METRIC_FAMILIES_H_
 
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
@@ -34,7 +35,8 @@ class MetricFamilies {
 
   // A family that may be without series.
   void DeclareGauge(std::string_view name, std::string_view help);
-  void DeclareCount(std::string_view name, std::string_view help);
+  // While `append` runs families are made and series are not: who asks what there is hears of all of them, also before there is any.
+  void Declare(const std::function<void(MetricFamilies*)>& append);
 
   void AppendTo(std::string* text) const;
 
@@ -45,6 +47,7 @@ class MetricFamilies {
 
   std::map<std::string, size_t, std::less<>> index_;
   std::vector<std::string> families_;
+  bool declaring_ = false;
 };
 
 }  // namespace kvatlas

@@ -72,7 +72,8 @@ void AppendDomains(const std::vector<DomainStats>& domains, const std::string& p
                       static_cast<double>(family.of(domain)));
   }
   for (const Family& family : kCounters) {
-    families->DeclareCount(prefix + family.name, family.help);
+    families->Declare(
+        [&](MetricFamilies* to) { to->CountRenamed(prefix + family.name, family.help, "", 0); });
     for (const DomainStats& domain : domains)
       families->CountRenamed(prefix + family.name, family.help,
                              MetricLabel("domain", ToString(domain.domain)),
@@ -82,7 +83,7 @@ void AppendDomains(const std::vector<DomainStats>& domains, const std::string& p
 
 // For alerts: of every stream, however many there are.
 void AppendOldest(const std::vector<DomainStats>& domains, const std::string& prefix,
-                MetricFamilies* families) {
+                  MetricFamilies* families) {
   const std::string name = prefix + "_stream_age_max_seconds";
   constexpr char kHelp[] = "Since the live stream that is silent for longest was heard.";
   families->DeclareGauge(name, kHelp);

@@ -63,7 +63,7 @@ Json RankJson(const RelayRankStats& rank) {
                {"stand", std::string(RelayStandName(rank.stand))},
                {"trust", TrustText(rank.trust)},
                {"doubt", rank.doubt},
-               {"epoch", rank.identity.epoch},
+               {"epoch", std::to_string(rank.identity.epoch)},  // browsers round larger numbers
                {"blocks", rank.blocks},
                {"shed", rank.shed}};
   for (int tier = 0; tier < kTiers; ++tier)

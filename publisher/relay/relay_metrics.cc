@@ -131,6 +131,10 @@ void AppendLeafStream(const std::string& labels, const RelayLinkStats& link,
 }
 
 void AppendStreams(const std::vector<RelayInstance>& instances, MetricFamilies* families) {
+  families->Declare([](MetricFamilies* to) {
+    AppendEngineStream("", {}, to);
+    AppendLeafStream("", {}, to);
+  });
   size_t engines = 0, leaves = 0, hidden = 0;
   for (const RelayInstance& instance : instances) {
     for (const RelayListener& listener : instance.listeners) {
@@ -144,9 +148,9 @@ void AppendStreams(const std::vector<RelayInstance>& instances, MetricFamilies* 
     for (const RelayRankStats& rank : instance.ranks) {
       for (const RelayLinkStats& link : rank.links) {
         if (leaves++ < kRelayStreamsShown) {
-          AppendLeafStream(LabelsOf(instance, rank.identity.holder.rank) + "," +
-                               MetricLabel("leaf", link.leaf),
-                           link, families);
+          AppendLeafStream(
+              LabelsOf(instance, rank.identity.holder.rank) + "," + MetricLabel("leaf", link.leaf),
+              link, families);
         } else {
           ++hidden;
         }
