@@ -68,7 +68,8 @@ class LeafWave : public std::enable_shared_from_this<LeafWave> {
       return;
     }
     fleet.overlap_finder->FindOverlaps(
-        address, {.domain = &request_->domain(), .sequence = request_->prompt->reusable()},
+        address, {.domain = &request_->domain(), .sequence = request_->prompt->reusable(),
+         .trace = request_->input->trace},
         deadline, std::move(reply));
   }
 

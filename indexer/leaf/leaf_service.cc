@@ -15,6 +15,7 @@
 #include "indexer/service/grpc_guard.h"
 #include "indexer/service/grpc_status.h"
 #include "indexer/service/security/visible_domain.h"
+#include "indexer/service/tracing/tracer.h"
 #include "indexer/transport/holder_metrics.h"
 #include "indexer/transport/holders_wire.h"
 #include "indexer/transport/wire.h"
