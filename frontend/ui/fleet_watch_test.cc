@@ -169,8 +169,11 @@ TEST_F(FleetWatchTest, ALeafThatDoesNotAllowIsNotTakenForGone) {
   const FleetPage fleet = After(3);
   EXPECT_EQ(CellOf(fleet, "b").health, FleetHealth::kExact);  // as the node says
   EXPECT_EQ(CellOf(fleet, "b").why, "not allowed");
-  for (const FleetPeer& peer : fleet.peers)
-    if (peer.address == "b:1") EXPECT_EQ(peer.state, "refused");
+  for (const FleetPeer& peer : fleet.peers) {
+    if (peer.address == "b:1") {
+      EXPECT_EQ(peer.state, "refused");
+    }
+  }
 }
 
 TEST_F(FleetWatchTest, WhileTheTopIsAwayItsCellsAreStillAsked) {
