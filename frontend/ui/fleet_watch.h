@@ -1,4 +1,4 @@
-// What does the fleet look like from this frontend? Nodes and leaves are asked what they say of themselves while somebody looks at the
+// What does the fleet look like from this frontend? Nodes and leaves are asked what they say of themselves while a browser looks at the
 // page, and not at all otherwise.
 //
 //   Get ─▶ what is known ─▶ page

@@ -10,7 +10,7 @@
 namespace kvatlas {
 namespace {
 
-// A question for another's tenant or model is refused, whoever may explain others.
+// A question for another's tenant or model is refused, also where the caller may explain others.
 bool MayDump(const HttpRequest& request, const ExplainQuestion& question) {
   const std::shared_ptr<Security> security = Security::OfProcess();
   if (!security->enforces()) return true;

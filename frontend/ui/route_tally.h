@@ -1,4 +1,4 @@
-// How fast are routes, and how much of their prompts is cached where they go? Figures for the page, beside whoever else observes.
+// How fast are routes, and how much of their prompts is cached where they go? Figures for the page, beside other observers.
 //
 // *Truth*: the best available is the deepest overlap among the candidates that a receipt keeps: leaves that were not asked may have
 // more. Both figures are of the last `kTallyWindow` samples, so that a route now and then still draws a line.

@@ -1,4 +1,4 @@
-// How do the holders of this process stand, for whoever is to be alerted? As metrics, a series for each domain.
+// How do the holders of this process stand, for alerts? As metrics, a series for each domain.
 //
 //   kvatlas_leaf_holders_by_trust{domain="llama",trust="stale"} 1
 //
