@@ -1,6 +1,7 @@
 // kvatlas-frontend: which worker should take this prompt, as a service.
 
 #include <chrono>
+#include <functional>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -11,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "frontend/doors/ext_proc/endpoint_learner.h"
 #include "frontend/doors/ext_proc/endpoints.h"
 #include "frontend/doors/ext_proc/ext_proc_server.h"
@@ -47,9 +49,11 @@
 #include "indexer/service/admin_http.h"
 #include "indexer/service/flags.h"
 #include "indexer/service/grpc_server.h"
+#include "indexer/service/health.h"
 #include "indexer/service/log.h"
 #include "indexer/service/memory_watch.h"
 #include "indexer/service/metrics.h"
+#include "indexer/service/process_health.h"
 #include "indexer/service/security/security.h"
 #include "indexer/service/service_main.h"
 #include "indexer/ui/ui_http.h"
@@ -114,8 +118,8 @@ void Declare(FlagSet& flags, Flags* f) {
   flags.Add("ask_ahead", &o.ask_ahead,
             "leaves asked at the same time as the hierarchy, where they can be guessed; 0: none", 0,
             64);
-  flags.Add("ask_blind", &o.ask_cells_blind,
-            "leaves asked at once when nobody says who covers what", 1, 256);
+  flags.Add("ask_blind", &o.ask_cells_blind, "leaves asked at once without coverage information", 1,
+            256);
   flags.Add("asked_max", &o.asked_max, "leaves asked for one prompt, failures included", 1, 4096);
   flags.Add("cells_best", &o.cells_best, "cells wanted from the hierarchy; 0 means all");
   flags.Add("block_size", &o.block_size, "tokens per block until the fleet says otherwise", 1,
@@ -174,8 +178,7 @@ void Declare(FlagSet& flags, Flags* f) {
             "0 takes the cheapest; T: costing T more is e times rarer", 0);
   flags.Add("seed", &o.weights.seed, "of tie-breaks and of the temperature");
   flags.Group("Choice");
-  flags.Add("in_flight_ttl", &o.memory.in_flight_ttl,
-            "how long a choice counts that nobody reports on");
+  flags.Add("in_flight_ttl", &o.memory.in_flight_ttl, "how long a choice counts without a report");
   TruthOptions& t = f->truth;
   flags.Group("Truth");
   flags.Add("ui_explain", &f->ui_explain,
@@ -314,6 +317,41 @@ void SetPrefixMetrics(const TokenCache::Stats& stats, Metrics* metrics) {
       stats.known_bytes);
 }
 
+// Ready once a hierarchy node or a leaf has answered, and while some is known: without, no route has a worker.
+class UpstreamsWatch {
+ public:
+  using Tell = std::function<void(Health now, const char* why)>;
+
+  UpstreamsWatch(const Frontend* frontend, GrpcCellFinder* cells, GrpcOverlapFinder* leaves,
+                 Tell tell)
+      : frontend_(frontend), cells_(cells), leaves_(leaves), tell_(std::move(tell)) {}
+
+  void Look() {
+    const bool known = frontend_->HasUpstreams();
+    if (known && !answered_) {
+      const bool cells = cells_->Reached();  // each connects what is not connected
+      answered_ = leaves_->Reached() || cells;
+    }
+    const char* const why = !known       ? "no hierarchy node and no leaf is known"
+                            : !answered_ ? "no hierarchy node and no leaf has answered yet"
+                                         : "";
+    if (why_ == why) return;
+    why_ = why;
+    if (!known)
+      Log(LogLevel::kWarning, absl::StrCat("not ready: ", why),
+          {{"remedy", "--hierarchy=HOST:PORT or --leaves=CELL=HOST:PORT"}});
+    tell_(*why == '\0' ? Health::kServing : Health::kLoading, why);
+  }
+
+ private:
+  const Frontend* const frontend_;
+  GrpcCellFinder* const cells_;
+  GrpcOverlapFinder* const leaves_;
+  const Tell tell_;
+  bool answered_ = false;
+  std::optional<std::string> why_;  // as last told
+};
+
 // `models` may be null.
 int Run(ServiceMain& service, Flags& flags, const EngineReach& reach, FoundNodes& hierarchies,
         ModelRegistry* models, uint64_t memory_bytes_max) {
@@ -346,6 +384,8 @@ int Run(ServiceMain& service, Flags& flags, const EngineReach& reach, FoundNodes
       PromptParts::Make(flags.prompts, reach, &frontend, models == nullptr ? nullptr : &local);
   if (!prompts.ok()) return service.Fail(prompts.status());
   FrontendService frontend_service(&frontend, &metrics, (*prompts)->router());
+  const auto health = std::make_shared<ProcessHealth>();
+  flags.proxy.proxy.health = health;
   auto proxy = MakeProxy(flags.proxy, reach, &frontend, (*prompts)->router(), &metrics);
   if (!proxy.ok()) return service.Fail(proxy.status());
   TruthService truth_service(&truth, &Clock::Real());
@@ -363,7 +403,8 @@ int Run(ServiceMain& service, Flags& flags, const EngineReach& reach, FoundNodes
   AdminHttp http({.listen = flags.http,
                   .program = "kvatlas-frontend",
                   .connections_max = kHttpConnectionsMax,
-                  .keep_headers = true},
+                  .keep_headers = true,
+                  .health = health},
                  &metrics);
   frontend_service.AddHttp(&http);
   memory.AddPart("bodies", [&] {
@@ -402,21 +443,13 @@ int Run(ServiceMain& service, Flags& flags, const EngineReach& reach, FoundNodes
     if (absl::Status status = (*proxy)->Start(); !status.ok())
       return service.Fail(OfFlag("proxy", status));
   }
-  // Without a hierarchy and without a leaf no route has a worker.
-  std::optional<bool> had_upstreams;
-  const auto look_at_upstreams = [&] {
-    const bool has = frontend.HasUpstreams();
-    if (had_upstreams == has) return;
-    had_upstreams = has;
-    if (!has)
-      Log(LogLevel::kWarning, "not ready: no hierarchy node and no leaf is known",
-          {{"remedy", "--hierarchy=HOST:PORT or --leaves=CELL=HOST:PORT"}});
-    const Health health = has ? Health::kServing : Health::kLoading;
-    grpc.SetHealth(health);
-    ext_proc.SetHealth(health);
-    http.SetHealth(health);
-  };
-  look_at_upstreams();
+  UpstreamsWatch upstreams(&frontend, &cell_finder, &overlap_finder,
+                           [&](Health now, const char* why) {
+                             grpc.SetHealth(now);
+                             ext_proc.SetHealth(now);
+                             http.SetHealth(now, why);
+                           });
+  upstreams.Look();
   ServiceRecord record;
   record.kind = ServiceKind::kFrontend;
   record.name = grpc.address().ToString();
@@ -430,6 +463,12 @@ int Run(ServiceMain& service, Flags& flags, const EngineReach& reach, FoundNodes
   if (*proxy != nullptr) listening.emplace_back("proxy", (*proxy)->address());
   if (absl::Status status = service.Ready(listening); !status.ok()) return service.Fail(status);
   AddReloads(service.flags(), flags, reach, &endpoints, &frontend);
+  service.OnStopSignal([&] {
+    grpc.SetHealth(Health::kStopping);
+    ext_proc.SetHealth(Health::kStopping);
+    http.SetHealth(Health::kStopping);
+  });
+  service.OnWatchdog([&] { return http.health()->deaf().empty(); });
   while (!service.WaitForSignal(kLookAtFilesEvery).has_value()) {
     memory_watch.Tick();
     truth.Tick();
@@ -437,12 +476,10 @@ int Run(ServiceMain& service, Flags& flags, const EngineReach& reach, FoundNodes
       for (const std::string& address : changed->Addresses()) cell_finder.Connect(address);
       frontend.SetHierarchies(*std::move(changed));
     }
-    look_at_upstreams();
+    upstreams.Look();
   }
   if (*announcer != nullptr) (*announcer)->Stop();
-  http.SetHealth(Health::kStopping);
-  grpc.SetHealth(Health::kStopping);
-  frontend.Stop();  // whoever waits for a worker is answered: the servers wait for them
+  frontend.Stop();  // pending routes are answered: the servers wait for them
   if (*proxy != nullptr) (*proxy)->Stop();
   ext_proc.Stop(service.stop_deadline());
   grpc.Stop(service.stop_deadline());

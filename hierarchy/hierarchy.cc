@@ -179,8 +179,8 @@ absl::StatusOr<Hierarchy::Question> Hierarchy::ReadWhole(const FindCellsQuery& q
 // In its place at once, since what was just written is slow to copy; and `emplace_back()` writes zeros slowly.
 void Hierarchy::AddCell(const HolderOverlap& overlap, const Question& question,
                         FoundCells* found) const {
-  static const FoundCell nobody;
-  FoundCell& cell = *found->cells.insert(found->cells.end(), nobody);
+  static const FoundCell kEmpty;
+  FoundCell& cell = *found->cells.insert(found->cells.end(), kEmpty);
   cell.cell = overlap.holder;
   cell.blocks_at_least = overlap.blocks == 0 ? 0 : question.BlocksBefore(overlap.blocks - 1) + 1;
   cell.blocks_below = question.BlocksBefore(overlap.blocks) + 1;
@@ -196,13 +196,14 @@ FoundCells Hierarchy::ToFoundCells(OverlapAnswer* best, const Question& question
   double before = 0;
   bool in_order = true;
   for (size_t i = 0; i < holders.size() && in_order; ++i) {
-    const double ahead = AheadPerWorker(holders[i].load);
+    const double ahead = QueuedPrefillBlocksPerWorker(holders[i].load);
     in_order = i == 0 || !Before(holders[i], ahead, holders[i - 1], before);
     before = ahead;
   }
   if (!in_order) {
     std::sort(holders.begin(), holders.end(), [](const HolderOverlap& a, const HolderOverlap& b) {
-      return Before(a, AheadPerWorker(a.load), b, AheadPerWorker(b.load));
+      return Before(a, QueuedPrefillBlocksPerWorker(a.load), b,
+                    QueuedPrefillBlocksPerWorker(b.load));
     });
   }
   FoundCells found{.block_size = best->block_size, .cells = {}, .keeps = std::move(best->keeps)};
@@ -228,7 +229,7 @@ absl::StatusOr<FoundCells> Hierarchy::FindCells(const FindCellsQuery& query) con
   candidates.reserve(cells.size());
   for (const Replicas& cell : cells) {
     const HolderOverlap& holder = answer->holders[cell.speaker];
-    candidates.push_back({AheadPerWorker(holder.load), &holder, &cell.others});
+    candidates.push_back({QueuedPrefillBlocksPerWorker(holder.load), &holder, &cell.others});
   }
   if (query.best > 0 && query.best < candidates.size()) {
     std::nth_element(candidates.begin(), candidates.begin() + query.best, candidates.end());

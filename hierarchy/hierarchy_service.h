@@ -46,7 +46,7 @@ class HierarchyService
   v1::StatsResponse NodeStats() const;
   uint64_t queries() const { return queries_.load(std::memory_order_relaxed); }
 
-  // Ends streams of questions, so that the server's stop need not wait for whoever asks.
+  // Ends streams of questions, so that the server's stop need not wait for clients.
   void Stop() { streams_.Stop(); }
 
  private:

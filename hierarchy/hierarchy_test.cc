@@ -183,7 +183,7 @@ TEST_F(HierarchyTest, AReplicaThatMissesSomethingDoesNotSpeakWhileAnotherIsExact
   clock_.Advance(seconds(1));
   (void)torn->SayHello();
   Hello& hello = torn->hello();
-  hello.last_sent = 9;  // sent while nobody listened
+  hello.last_sent = 9;  // sent without a listener
   hello.first_kept = 8;
   EXPECT_TRUE(torn->SayHello().ok());
   ASSERT_TRUE(Find(190).ok());
@@ -463,7 +463,7 @@ TEST_F(HierarchyTest, ACellThatNeverRepairsWhatItOwesIsEmptyAfterItsTimeAndOther
   EXPECT_NE(Find(190)->cells[1].trust, Trust::kExact);
 }
 
-// The short way to the best of many is taken after a tick in which somebody had asked.
+// The short way to the best of many is taken after a tick with a query in it.
 TEST_F(HierarchyTest, TheBestOfManyAreTheFirstOfAll) {
   for (uint32_t seed = 1; seed <= 5; ++seed) {
     SCOPED_TRACE(seed);

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "hierarchy/cells_gate.h"
 #include "hierarchy/hierarchy.h"
 #include "hierarchy/hierarchy_service.h"
 #include "indexer/base/clock.h"
@@ -32,9 +33,11 @@
 #include "indexer/service/admin_http.h"
 #include "indexer/service/connection_watch.h"
 #include "indexer/service/grpc_server.h"
+#include "indexer/service/health.h"
 #include "indexer/service/log.h"
 #include "indexer/service/memory_watch.h"
 #include "indexer/service/metrics.h"
+#include "indexer/service/path_flag.h"
 #include "indexer/service/service_main.h"
 #include "indexer/transport/grpc_acceptor.h"
 #include "indexer/transport/grpc_link.h"
@@ -51,6 +54,7 @@ constexpr int kReportsPerTick = 10;
 // Fifty times what a cell of 64 workers covers: 100 MB.
 constexpr uint64_t kWaypointsOfACellMax = 1 << 21;
 constexpr Duration kAnnounceEvery = std::chrono::seconds(1);
+constexpr Duration kKeepCellsEvery = std::chrono::seconds(2);
 
 struct Flags {
   Address grpc{"127.0.0.1", 7420};
@@ -65,6 +69,7 @@ struct Flags {
   AnnounceFlag announce;
   std::string memory_budget;
   uint32_t index_shards = 1;
+  CellsGateOptions gate;
   HierarchyOptions hierarchy;
 };
 
@@ -109,6 +114,15 @@ void Declare(FlagSet& flags, Flags* f) {
   flags.Add("sweep_after", &r.sweep_after, "further silence after which a cell is forgotten");
   flags.Add("repair_timeout", &r.receiver.repair_timeout,
             "how long unconfirmed coverage is kept after a gap");
+  flags.Group("Readiness");
+  flags.Add("cells_expected", &f->gate.cells_expected,
+            "cells that have reported before this node says that it is ready");
+  flags
+      .Add("cells_file", &f->gate.file,
+           "file where this node keeps the names of its cells: started again, it is ready when "
+           "they have reported; empty: none")
+      .Check(CheckFileToWrite);
+  flags.Add("ready_after", &f->gate.ready_after, "how long cells are waited for");
   flags.Group("Limits");
   r.receiver.blocks_max = kWaypointsOfACellMax;
   flags.Add("cell_waypoints_max", &r.receiver.blocks_max,
@@ -199,28 +213,74 @@ class CellsWatch {
   bool said_ = false;
 };
 
-// Until a signal: leases and repairs below, news above, other parents when there are, what is announced of this node.
-void Serve(ServiceMain& service, HolderRegistry& registry, MemoryBudget* memory,
-           CoverageReporter& reporter, FoundNodes& parents, Announcer* announcer,
-           const std::string& address) {
-  MemoryWatch memory_watch(memory);
-  CellsWatch cells(address);
-  Time announce_at{0};
-  for (int i = 0; !service.WaitForSignal(kReportEvery).has_value(); i = (i + 1) % kReportsPerTick) {
-    if (i == 0) {
-      memory_watch.Tick();
-      registry.Tick();
-      cells.Tick(registry);
-      if (std::optional<ShardMap> changed = parents.Changed(); changed.has_value())
-        (void)reporter.SetParents(*std::move(changed));
-      if (announcer != nullptr && Clock::Real().Now() >= announce_at) {
-        announce_at = Clock::Real().Now() + kAnnounceEvery;
-        Announce(registry, announcer);
-      }
+// The node as one thread sees it.
+class Server {
+ public:
+  Server(ServiceMain& service, const Flags& flags, HolderRegistry& registry, MemoryBudget* memory,
+         CoverageReporter& reporter, FoundNodes& parents, GrpcServer& grpc, AdminHttp& http)
+      : service_(service),
+        registry_(registry),
+        memory_watch_(memory),
+        reporter_(reporter),
+        parents_(parents),
+        grpc_(grpc),
+        http_(http),
+        gate_(flags.gate),
+        cells_(flags.advertise.empty() ? grpc.address().ToString() : flags.advertise) {}
+
+  // Until a signal: leases and repairs below, news above, other parents when there are, who may ask, what is announced of this node.
+  void Serve(Announcer* announcer) {
+    for (int i = 0; !service_.WaitForSignal(kReportEvery).has_value();
+         i = (i + 1) % kReportsPerTick) {
+      if (i == 0) Tick(announcer);
+      reporter_.Tick();
     }
-    reporter.Tick();
+    gate_.Keep(registry_);
   }
-}
+
+  // Who may ask. Before the ready line, so that a node which waits for nothing is ready with it.
+  void LookAtReadiness() {
+    if (ready_) return;
+    gate_.Look(registry_);
+    const Readiness now = gate_.Get();
+    ready_ = now.ready;
+    const Health health = ready_ ? Health::kServing : Health::kLoading;
+    grpc_.SetHealth(health);
+    http_.SetHealth(health, now.reason);
+  }
+
+ private:
+  void Tick(Announcer* announcer) {
+    memory_watch_.Tick();
+    registry_.Tick();
+    cells_.Tick(registry_);
+    LookAtReadiness();
+    if (std::optional<ShardMap> changed = parents_.Changed(); changed.has_value())
+      (void)reporter_.SetParents(*std::move(changed));
+    const Time now = Clock::Real().Now();
+    if (announcer != nullptr && now >= announce_at_) {
+      announce_at_ = now + kAnnounceEvery;
+      Announce(registry_, announcer);
+    }
+    if (now >= keep_at_) {
+      keep_at_ = now + kKeepCellsEvery;
+      gate_.Keep(registry_);
+    }
+  }
+
+  ServiceMain& service_;
+  HolderRegistry& registry_;
+  MemoryWatch memory_watch_;
+  CoverageReporter& reporter_;
+  FoundNodes& parents_;
+  GrpcServer& grpc_;
+  AdminHttp& http_;
+  CellsGate gate_;
+  CellsWatch cells_;
+  bool ready_ = false;
+  Time announce_at_{0};
+  Time keep_at_{0};
+};
 
 int Run(ServiceMain& service, Flags& flags, const Levels& levels, FoundNodes& parents,
         uint64_t memory_bytes_max) {
@@ -259,8 +319,8 @@ int Run(ServiceMain& service, Flags& flags, const Levels& levels, FoundNodes& pa
   if (absl::Status status = grpc.Start(); !status.ok()) return service.Fail(OfFlag("grpc", status));
   if (absl::Status status = http.Start(); !status.ok()) return service.Fail(OfFlag("http", status));
   reporter.SetAddress(flags.advertise.empty() ? grpc.address().ToString() : flags.advertise);
-  grpc.SetHealth(Health::kServing);
-  http.SetHealth(Health::kServing);
+  Server server(service, flags, hierarchy.registry(), &memory, reporter, parents, grpc, http);
+  server.LookAtReadiness();
   absl::StatusOr<std::unique_ptr<Announcer>> announcer =
       StartAnnouncing(flags.announce, RecordOf(flags, grpc, http));
   if (!announcer.ok()) return service.Fail(announcer.status());
@@ -268,8 +328,12 @@ int Run(ServiceMain& service, Flags& flags, const Levels& levels, FoundNodes& pa
       !status.ok()) {
     return service.Fail(status);
   }
-  Serve(service, hierarchy.registry(), &memory, reporter, parents, announcer->get(),
-        flags.advertise.empty() ? grpc.address().ToString() : flags.advertise);
+  service.OnStopSignal([&] {
+    http.SetHealth(Health::kStopping);
+    grpc.SetHealth(Health::kStopping);
+  });
+  service.OnWatchdog([&] { return http.health()->deaf().empty(); });
+  server.Serve(announcer->get());
   if (*announcer != nullptr) (*announcer)->Stop();
   http.SetHealth(Health::kStopping);
   grpc.SetHealth(Health::kStopping);

@@ -57,7 +57,7 @@ class Contents {
   // Whether they changed since this was asked last.
   bool TakeLayoutChange() { return std::exchange(layout_changed_, false); }
 
-  // A change of the set that somebody else worked out and counted copies for (`engine_batches.h`); returns how many
+  // A change of the set that the caller worked out and counted copies for (`engine_batches.h`); returns how many
   // blocks it changed. REQUIRES: none of its blocks came by `Apply`.
   uint64_t Take(const Event& event, std::vector<Event>* changes) { return Change(event, changes); }
 

@@ -53,6 +53,7 @@ struct EngineBatches::State {
                 .drops_last = options.drops_last,
                 .chunk_tokens = options.chunk_tokens,
                 .window_tokens = options.window_tokens,
+                .hybrid = options.hybrid,
                 .ranks_max = 1},
                [this, contents](uint32_t) -> absl::StatusOr<std::unique_ptr<RankSink>> {
                  return std::make_unique<ContentsSink>(contents, &changes, &trust);

@@ -7,7 +7,7 @@
 // every rule is the same whether an engine is listened to or embeds the publisher. Ranks named in a batch are not
 // looked at: a publisher is one rank.
 // *Pairs*: an engine whose hashes look ahead by a token (EAGLE's bigrams) holds blocks under look-ahead hashes. A leaf that listens
-// to the engine itself knows, and looks under both; one that is told hashes does not: whoever asks it has to ask for look-ahead
+// to the engine itself knows, and looks under both; one that is told hashes does not: its clients have to ask for look-ahead
 // hashes (`Tokens.eagle`), else finds nothing. Said in the log, once, and in `look_ahead`.
 // *Hybrid models*: blocks of side classes (`cache_class.h`) are told as events with `side`, their classes by
 // `Contents::SetLayout`. Where these cannot be known, `degraded` says so.
@@ -45,6 +45,7 @@ struct EngineBatchesOptions {
   std::optional<std::vector<uint32_t>> drops_last = {};
   uint32_t chunk_tokens = 0;
   uint32_t window_tokens = 0;
+  bool hybrid = false;
 };
 
 struct EngineBatchesStats {

@@ -44,6 +44,17 @@ class EngineBatchesTest : public testing::Test {
   Time now_{1};
 };
 
+TEST_F(EngineBatchesTest, AHybridWhoseBatchesTellOfFullAttentionAloneIsDegraded) {
+  Contents contents(kBlockSize, HashContract());
+  EngineBatches batches({.name = "w", .block_size = kBlockSize, .hybrid = true}, &contents);
+  EXPECT_FALSE(batches.degraded());
+  Store(1);
+  ASSERT_TRUE(batches.Apply(encoder_.Finish(1), now_, &changes_).ok());
+  EXPECT_TRUE(batches.degraded());
+  batches.Clear(now_, &changes_);
+  EXPECT_FALSE(batches.degraded());
+}
+
 TEST_F(EngineBatchesTest, ChangesAreThoseOfTheSet) {
   Store(1);
   Store(1);

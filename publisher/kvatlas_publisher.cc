@@ -2,9 +2,6 @@
 
 #include "publisher/kvatlas_publisher.h"
 
-#include <pthread.h>
-#include <signal.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -12,7 +9,6 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
-#include <new>
 #include <optional>
 #include <span>
 #include <string>
@@ -28,6 +24,7 @@
 #include "indexer/base/ids.h"
 #include "indexer/base/tier.h"
 #include "indexer/engines/engine_registration.h"
+#include "indexer/service/c_api.h"
 #include "indexer/service/fork_mark.h"
 #include "indexer/service/version.h"
 #include "publisher/publisher.h"
@@ -58,34 +55,7 @@ std::string StringOf(const char* text) { return std::string(TextOf(text)); }
 
 Duration Ms(uint64_t ms) { return std::chrono::milliseconds(std::min(ms, kMsMax)); }
 
-void PutText(std::string_view text, char* to, size_t size) {
-  if (to == nullptr || size == 0) return;
-  const size_t count = std::min(text.size(), size - 1);
-  std::memcpy(to, text.data(), count);
-  to[count] = '\0';
-}
-
-int32_t CodeOf(const absl::Status& status) { return static_cast<int32_t>(status.code()); }
-
-int32_t Put(const absl::Status& status, char* text, size_t size) {
-  const absl::string_view message = status.message();
-  PutText({message.data(), message.size()}, text, size);
-  return CodeOf(status);
-}
-
-// What a call does; exceptions end here. Their only source is memory that ran out.
-template <typename Work>
-int32_t Guarded(const Work& work) noexcept {
-  try {
-    return work();
-  } catch (const std::bad_alloc&) {
-    return KVATLAS_RESOURCE_EXHAUSTED;
-  } catch (...) {
-    return KVATLAS_INTERNAL;
-  }
-}
-
-// The same for a publisher that is there, is this process's own and, where the engine speaks, still runs.
+// What a call does with a publisher that is there, is this process's own and, where the engine speaks, still runs.
 template <typename Work>
 int32_t With(kvatlas_publisher* publisher, bool running, const Work& work) noexcept {
   if (publisher == nullptr) return KVATLAS_INVALID_ARGUMENT;
@@ -157,14 +127,6 @@ std::vector<uint64_t> NamesOf(const void* digests, size_t bytes, size_t count) {
 
 // ---- Options ----
 
-// What a caller with an older header does not have keeps its default.
-kvatlas_publisher_options Whole(const kvatlas_publisher_options& given) {
-  kvatlas_publisher_options options;
-  kvatlas_publisher_options_init(&options, sizeof(options));
-  std::memcpy(&options, &given, std::min(given.struct_size, sizeof(options)));
-  return options;
-}
-
 absl::StatusOr<PublisherOptions> OptionsOf(const kvatlas_publisher_options& given) {
   const auto bad = [](const char* what) { return absl::InvalidArgumentError(what); };
   if (given.leaves_count > kTextsMax || given.labels_count > kTextsMax) {
@@ -219,37 +181,21 @@ absl::StatusOr<PublisherOptions> OptionsOf(const kvatlas_publisher_options& give
   options.drops_last = *std::move(drops_last);
   options.chunk_tokens = given.chunk_tokens;
   options.window_tokens = given.window_tokens;
+  options.hybrid = given.hybrid != 0;
   return options;
 }
 
 static_assert(static_cast<int>(ZmqAttach::kBind) == KVATLAS_ZMQ_BIND);
 static_assert(static_cast<int>(ZmqAttach::kConnect) == KVATLAS_ZMQ_CONNECT);
 
-// Threads that are made meanwhile, and those that they make, leave signals to the program.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-
- private:
-  sigset_t before_;
-};
-
 absl::StatusOr<std::unique_ptr<kvatlas_publisher>> Create(const kvatlas_publisher_options& given) {
-  const ForkMark* const mark = ForkMark::OfThisProcess();
-  if (mark == nullptr) return absl::ResourceExhaustedError("no memory for a page");
-  if (mark->forked()) {
-    return absl::FailedPreconditionError(
-        "this process was forked from one that had created a publisher: fork first, or exec");
-  }
-  absl::StatusOr<PublisherOptions> options = OptionsOf(Whole(given));
+  const absl::StatusOr<const ForkMark*> mark = MarkOfThisProcess("publisher");
+  if (!mark.ok()) return mark.status();
+  absl::StatusOr<PublisherOptions> options =
+      OptionsOf(Whole(given, &kvatlas_publisher_options_init));
   if (!options.ok()) return options.status();
   auto made = std::make_unique<kvatlas_publisher>();
-  made->mark = mark;
+  made->mark = *mark;
   made->lora_name = options->lora_name;
   made->cache_salt = options->cache_salt;
   made->block_size = options->block_size;
@@ -260,15 +206,6 @@ absl::StatusOr<std::unique_ptr<kvatlas_publisher>> Create(const kvatlas_publishe
   return made;
 }
 
-// Fills as much of the caller's struct as it has.
-template <typename Struct>
-void PutStruct(const Struct& whole, Struct* to) {
-  const size_t size = std::min(to->struct_size, sizeof(Struct));
-  const size_t given = to->struct_size;
-  std::memcpy(static_cast<void*>(to), &whole, size);
-  to->struct_size = given;
-}
-
 }  // namespace
 }  // namespace kvatlas
 
@@ -277,7 +214,6 @@ using kvatlas::Publisher;
 using kvatlas::With;
 
 void kvatlas_publisher_options_init(kvatlas_publisher_options* options, size_t struct_size) {
-  if (options == nullptr) return;
   kvatlas_publisher_options whole = {};
   const kvatlas::PublisherOptions defaults;
   whole.struct_size = struct_size;
@@ -295,35 +231,14 @@ void kvatlas_publisher_options_init(kvatlas_publisher_options* options, size_t s
   whole.digest_every_ms = ms(defaults.sender.digest_every);
   whole.heartbeat_every_ms = ms(defaults.sender.heartbeat_every);
   whole.redis_shards = defaults.redis.shards;
-  std::memcpy(static_cast<void*>(options), &whole, std::min(struct_size, sizeof(whole)));
+  kvatlas::InitStruct(whole, options, struct_size);
 }
 
 const char* kvatlas_publisher_version(void) { return kvatlas::kVersion; }
 
 uint32_t kvatlas_publisher_abi(void) { return KVATLAS_PUBLISHER_ABI; }
 
-const char* kvatlas_code_name(int32_t code) {
-  switch (code) {
-    case KVATLAS_OK:
-      return "OK";
-    case KVATLAS_INVALID_ARGUMENT:
-      return "INVALID_ARGUMENT";
-    case KVATLAS_DEADLINE_EXCEEDED:
-      return "DEADLINE_EXCEEDED";
-    case KVATLAS_NOT_FOUND:
-      return "NOT_FOUND";
-    case KVATLAS_RESOURCE_EXHAUSTED:
-      return "RESOURCE_EXHAUSTED";
-    case KVATLAS_FAILED_PRECONDITION:
-      return "FAILED_PRECONDITION";
-    case KVATLAS_INTERNAL:
-      return "INTERNAL";
-    case KVATLAS_UNAVAILABLE:
-      return "UNAVAILABLE";
-    default:
-      return "UNKNOWN";
-  }
-}
+const char* kvatlas_code_name(int32_t code) { return kvatlas::CodeName(code); }
 
 int32_t kvatlas_publisher_create(const kvatlas_publisher_options* options,
                                  kvatlas_publisher** publisher, char* error, size_t error_size) {
@@ -331,12 +246,12 @@ int32_t kvatlas_publisher_create(const kvatlas_publisher_options* options,
   if (publisher == nullptr) return KVATLAS_INVALID_ARGUMENT;
   *publisher = nullptr;
   const int32_t code = Guarded([&] {
-    if (options == nullptr || options->struct_size < sizeof(size_t)) {
-      return kvatlas::Put(absl::InvalidArgumentError("options: not from _options_init"), error,
-                          error_size);
+    if (!kvatlas::IsInitialized(options)) {
+      return kvatlas::PutStatus(absl::InvalidArgumentError("options: not from _options_init"),
+                                error, error_size);
     }
     absl::StatusOr<std::unique_ptr<kvatlas_publisher>> made = kvatlas::Create(*options);
-    if (!made.ok()) return kvatlas::Put(made.status(), error, error_size);
+    if (!made.ok()) return kvatlas::PutStatus(made.status(), error, error_size);
     *publisher = made->release();
     return int32_t{KVATLAS_OK};
   });
@@ -573,8 +488,9 @@ int32_t kvatlas_publisher_get_stats(kvatlas_publisher* publisher, kvatlas_publis
 
 int32_t kvatlas_publisher_last_error(kvatlas_publisher* publisher, char* text, size_t text_size) {
   kvatlas::PutText("", text, text_size);
-  return With(publisher, false,
-              [&](Publisher& of) { return kvatlas::Put(of.Stats().last_error, text, text_size); });
+  return With(publisher, false, [&](Publisher& of) {
+    return kvatlas::PutStatus(of.Stats().last_error, text, text_size);
+  });
 }
 
 int32_t kvatlas_publisher_get_replica(kvatlas_publisher* publisher, size_t replica,
@@ -589,7 +505,7 @@ int32_t kvatlas_publisher_get_replica(kvatlas_publisher* publisher, size_t repli
                         .connected = at.connected,
                         .welcomed = at.welcomed,
                         .at_rest = at.at_rest,
-                        .status = kvatlas::Put(at.status, text, text_size),
+                        .status = kvatlas::PutStatus(at.status, text, text_size),
                         .last_number = at.last_number,
                         .acknowledged = at.acknowledged,
                         .bytes_sent = at.bytes_sent,

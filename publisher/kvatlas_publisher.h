@@ -109,7 +109,7 @@ typedef struct kvatlas_publisher_options {
   size_t struct_size;
   const char* const*
       leaves; /* HOST:PORT of every replica of the cell's leaf, or where they are found, whenever they come and go:
-                          dns:HOST:PORT, redis://HOST:PORT (then `cell` says whose); none: nobody is told */
+                          dns:HOST:PORT, redis://HOST:PORT (then `cell` says whose); none: no leaf is told */
   size_t leaves_count; /* at most 16 */
   const char* worker;
   const char* model;
@@ -155,6 +155,10 @@ typedef struct kvatlas_publisher_options {
   const char* tls_ca;
   const char* tls_cert;
   const char* tls_key;
+
+  /* Of `_publish`, not 0: the model has windows or recurrent states beside full attention, of which its events may not tell
+     (SGLang to 0.5.23). Until they do, leaves answer what full attention holds, as degraded. */
+  int32_t hybrid;
 } kvatlas_publisher_options;
 
 /* `struct_size` is sizeof(kvatlas_publisher_options) where the caller was compiled. */

@@ -1,6 +1,7 @@
 // The C interface against a receiver over gRPC: every call, every refusal, older callers, forks.
 
 #include "publisher/kvatlas_publisher.h"
+#include "indexer/base/await.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -484,7 +485,7 @@ TEST_F(KvatlasPublisherTest, ForksUnderLoadHangNobodyAndSayNothingTwice) {
   options_.cell = "cell";
   options_.redis_url = url.c_str();
   publisher_ = Create(options_);
-  while (!leaf_.seen_hello()) std::this_thread::yield();
+  ASSERT_TRUE(Await([&] { return leaf_.seen_hello(); }, std::chrono::seconds(60)));
   constexpr int kForks = 40;
   constexpr uint64_t kPerFork = 50;
   std::atomic<int> forks{0};
@@ -504,6 +505,7 @@ TEST_F(KvatlasPublisherTest, ForksUnderLoadHangNobodyAndSayNothingTwice) {
     }
   });
   for (int i = 0; i < kForks; ++i) {
+    // Without a pause, so that the fork falls into the middle of what the engine's thread says.
     while (said.load() < static_cast<uint64_t>(i) * kPerFork + 1) std::this_thread::yield();
     const pid_t child = fork();
     ASSERT_GE(child, 0);
@@ -530,11 +532,13 @@ TEST_F(KvatlasPublisherTest, ForksUnderLoadHangNobodyAndSayNothingTwice) {
   Holdings expected;
   for (uint64_t block = 1; block <= said.load(); ++block)
     expected.insert({static_cast<int>(Tier::kDevice), block});
-  // Of the log nobody reads: the leaf has it all once its replica is at rest.
-  while (leaf_.holdings() != expected) {
-    kvatlas_publisher_flush(publisher_.get());
-    std::this_thread::yield();
-  }
+  // Of the log without a reader: the leaf has it all once its replica is at rest.
+  EXPECT_TRUE(Await(
+      [&] {
+        kvatlas_publisher_flush(publisher_.get());
+        return leaf_.holdings() == expected;
+      },
+      std::chrono::seconds(60)));
   const ReceiverStats heard = leaf_.stats();
   EXPECT_EQ(heard.blocks_applied, said.load());
   EXPECT_EQ(heard.batches_duplicate, 0u);

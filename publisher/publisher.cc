@@ -105,7 +105,8 @@ Publisher::Impl::Impl(PublisherOptions options_in, std::shared_ptr<Security> sec
                       .cache_salt = options.cache_salt,
                       .drops_last = options.drops_last,
                       .chunk_tokens = options.chunk_tokens,
-                      .window_tokens = options.window_tokens},
+                      .window_tokens = options.window_tokens,
+                      .hybrid = options.hybrid},
                      &contents),
       leaves(std::move(leaves_in)) {
   MutexLock lock(&contents_mutex);

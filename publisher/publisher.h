@@ -89,7 +89,7 @@ struct PublisherTls {
 
 struct PublisherOptions {
   // HOST:PORT of every replica of the cell's leaf, or where they are found, now and whenever they come and go:
-  // dns:HOST:PORT, redis://HOST:PORT (`found_leaves.h`). Empty: events are kept and nobody is told.
+  // dns:HOST:PORT, redis://HOST:PORT (`found_leaves.h`). Empty: events are kept and no leaf is told.
   std::vector<std::string> leaves = {};
   std::string cell = {};                          // whose leaves are found by leases in Redis
   Duration find_every = std::chrono::seconds(1);  // looks at Redis; DNS names take five times that
@@ -111,6 +111,7 @@ struct PublisherOptions {
   std::optional<std::vector<uint32_t>> drops_last = {};
   uint32_t chunk_tokens = 0;
   uint32_t window_tokens = 0;
+  bool hybrid = false;  // `EngineWorkerOptions::hybrid`
 
   // A batch is sent when so many blocks wait, or when the oldest event is so old; the thread looks every 2 ms, or as
   // often as `batch_age` says. Under load batches grow.

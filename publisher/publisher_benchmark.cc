@@ -126,7 +126,7 @@ void Report(benchmark::State& state, std::vector<int64_t> ns) {
   state.counters["max_ns"] = at(1);
 }
 
-enum Network : int { kNobody, kUp, kRefused, kSilent };
+enum Network : int { kNoLeaf, kUp, kRefused, kSilent };
 const char* NameOf(int network) {
   static const char* const names[] = {"no leaf", "leaf up", "connections refused", "leaf silent"};
   return names[network];
@@ -283,7 +283,7 @@ void BM_StepByEngineBatch(benchmark::State& state) {
 }
 
 void EveryNetwork(benchmark::internal::Benchmark* benchmark) {
-  for (const int network : {kNobody, kUp, kRefused, kSilent}) benchmark->Arg(network);
+  for (const int network : {kNoLeaf, kUp, kRefused, kSilent}) benchmark->Arg(network);
   benchmark->Iterations(1)->UseRealTime();
 }
 BENCHMARK(BM_StepByCpp)->Apply(EveryNetwork);

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "indexer/base/await.h"
 #include "indexer/base/event.h"
 #include "indexer/base/hash.h"
 #include "indexer/base/ids.h"
@@ -47,7 +48,7 @@ class Replica {
     options.redis = redis_;
     announcer_ = *Announcer::Start(options, std::move(record));
   }
-  // Nobody finds it any more; it goes on serving.
+  // It is no longer found; it goes on serving.
   void Withdraw() { announcer_->Stop(std::chrono::seconds(30)); }
 
   std::string target() const { return server_.target(); }
@@ -84,14 +85,14 @@ class FoundLeavesOfPublisherTest : public ::testing::Test {
     held_.erase({static_cast<int>(Tier::kDevice), one});
   }
 
-  // Whom it tells now.
+  // The leaves that it tells now.
   static std::set<std::string> ToldBy(const Publisher& publisher) {
     std::set<std::string> told;
     for (const ReplicaStats& replica : publisher.Stats().replicas) told.insert(replica.address);
     return told;
   }
   static void AwaitTold(const Publisher& publisher, const std::set<std::string>& leaves) {
-    while (ToldBy(publisher) != leaves) std::this_thread::yield();
+    ASSERT_TRUE(Await([&] { return ToldBy(publisher) == leaves; }, std::chrono::seconds(60)));
   }
   // Until it has, at one moment, what the engine has now.
   void AwaitExact(Publisher* publisher, Replica* replica) {
@@ -112,7 +113,7 @@ TEST_F(FoundLeavesOfPublisherTest, LeavesWithoutACellAreRefused) {
 TEST_F(FoundLeavesOfPublisherTest, NobodyIsThereAtTheStart) {
   const auto publisher = MakePublisher({redis_.url()});
   Store(publisher.get());
-  // Somebody is looked for: that nobody has it is no acknowledgement.
+  // Leaves are looked for: an empty list is no acknowledgement.
   EXPECT_FALSE(publisher->WaitAcknowledged(std::chrono::milliseconds(1)));
   Replica stranger(redis_, "other-cell", "a");
   Replica a(redis_, "cell", "a");
@@ -190,7 +191,7 @@ TEST_F(FoundLeavesOfPublisherTest, ThoseGivenAreToldWhoeverElseIsFound) {
   while (given.holdings() != held_) publisher->WaitAcknowledged(std::chrono::seconds(1));
 }
 
-// Under load: an engine's calls go on, with random comings and goings; whoever is found in the end has what the engine has.
+// Under load: an engine's calls go on, with random comings and goings; leaves found in the end have what the engine has.
 TEST_F(FoundLeavesOfPublisherTest, UnderLoadWhoeverIsFoundInTheEndIsExact) {
   for (uint64_t seed = 1; seed <= 3; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));

@@ -37,7 +37,7 @@ inline constexpr size_t kCallBlocksMax = 1 << 20;     // blocks named in one cal
 inline constexpr size_t kPayloadBytesMax = 16 << 20;  // of an engine's batch
 
 // The queue has two buffers: `waiting` is filled by the engine's thread, `working` is worked off by
-// whoever holds `contents_mutex`, who takes `waiting` when `working` is used up. So calls are worked
+// the thread that holds `contents_mutex`, which takes `waiting` when `working` is used up. So calls are worked
 // off in the order they were made, by the publisher's thread or, when the queue is full, the engine's.
 //
 // Waking a thread costs the waker a system call, and often its processor. So while there is something to do the

@@ -12,6 +12,8 @@
 #include <vector>
 #include <zmq.hpp>
 
+#include "indexer/base/await.h"
+#include "indexer/base/test_seed.h"
 #include "publisher/publisher.h"
 
 namespace kvatlas {
@@ -40,11 +42,12 @@ class Consumer {
  public:
   explicit Consumer(Publisher* publisher) {
     EXPECT_TRUE(publisher->WaitAcknowledged(kLong));  // worked off: every batch has its number
-    ZmqPublisherStats stats = *publisher->Stats().zmq;
-    while (stats.batches_sent + stats.batches_lost < stats.next_number) {
-      std::this_thread::yield();
+    ZmqPublisherStats stats;
+    const auto sent = [&] {
       stats = *publisher->Stats().zmq;
-    }
+      return stats.batches_sent + stats.batches_lost >= stats.next_number;
+    };
+    EXPECT_TRUE(Await(sent, std::chrono::seconds(60)));
     zmq::context_t context;
     zmq::socket_t dealer(context, zmq::socket_type::dealer);
     dealer.set(zmq::sockopt::linger, 0);
@@ -137,8 +140,8 @@ TEST(PublisherZmqTest, AnEndpointThatCannotBeHadIsAnErrorOfCreate) {
 }
 
 TEST(PublisherZmqTest, WhoCountsCopiesKnowsWhatTheEngineHas) {
-  const uint32_t seed = std::random_device()();
-  SCOPED_TRACE(seed);
+  const uint64_t seed = TestSeed();
+  SCOPED_TRACE(SeedText(seed));
   std::mt19937 random(seed);
   const std::vector<std::string> media = {"GPU", "CPU", "DISK", "EXTERNAL"};
   // A queue so small that the engine's thread works off some of it.

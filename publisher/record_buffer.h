@@ -70,7 +70,7 @@ class RecordBuffer {
 
   // Of records that `Next` has not returned yet.
   size_t bytes() const { return (words_.size() - read_) * sizeof(uint64_t); }
-  // Of a payload, which nobody has read yet, about.
+  // Of a payload that was not read yet, about.
   size_t blocks() const { return blocks_; }
   size_t records() const { return records_; }
   bool empty() const { return records_ == 0; }

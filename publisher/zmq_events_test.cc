@@ -1,6 +1,7 @@
 // Bytes as vLLM's own encoder makes them, and batches read back with another library.
 
 #include "publisher/zmq_events.h"
+#include "indexer/base/test_seed.h"
 
 #include <gtest/gtest.h>
 
@@ -170,8 +171,8 @@ TEST(ZmqEventsTest, BlocksInAnotherTierAreHashesAlone) {
 }
 
 TEST(ZmqEventsTest, RandomBatchesAreReadBackAsTheyWereSaid) {
-  const uint32_t seed = std::random_device()();
-  SCOPED_TRACE(seed);
+  const uint64_t seed = TestSeed();
+  SCOPED_TRACE(SeedText(seed));
   std::mt19937_64 random(seed);
   for (int round = 0; round < 200; ++round) {
     const auto form = round % 2 == 0 ? ZmqEventForm::kMap : ZmqEventForm::kLegacyArray;

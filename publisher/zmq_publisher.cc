@@ -423,7 +423,7 @@ std::vector<NumberedBatch> ZmqPublisher::Impl::TakeLive() {
   return batches;
 }
 
-// A PUB socket never waits: whom it cannot reach loses the message.
+// A PUB socket never waits: a subscriber that it cannot reach loses the message.
 void ZmqPublisher::Impl::SendLive(const std::vector<NumberedBatch>& batches) {
   for (const NumberedBatch& batch : batches) {
     const std::array<char, 8> number = BigEndian(batch.number);

@@ -10,14 +10,14 @@
 // consumers see a gap. `AllBlocksCleared` goes out at once. Calls that name blocks by the contract's hashes have no
 // tokens to tell: they are counted and left out. An engine's own batches go out byte for byte.
 // *Threads*: `Add`, `Flush` and `Stop` serialised by the caller; the rest any. Nothing here waits for a socket: a
-// subscriber that does not read loses batches beyond `send_hwm` (its gap), and delays nobody.
+// subscriber that does not read loses batches beyond `send_hwm` (its gap), and delays no other.
 // *Bounds*: the ring, in batches and bytes; `send_hwm` batches per subscriber, which share the ring's memory and
 // may outlive it; `kReplaysMax` replays at once, sent in turn with live batches first. Further ones are refused.
 // *Lifetime*: sockets exist, and are bound, when `Create` returns.
 //
 // Which end dials: with `kAuto` an endpoint is bound when its host is `*`, `0.0.0.0` or has `::` in it, its port is
 // taken freely (`0`, `*`), or it is ipc or inproc; all others are connected to. (vLLM connects to `tcp://0.0.0.0`,
-// which reaches nobody.) The replay socket always binds. Each data-parallel rank has endpoints of its own: `tcp` ports
+// which reaches no subscriber.) The replay socket always binds. Each data-parallel rank has endpoints of its own: `tcp` ports
 // go up by the rank, unless taken freely; `inproc` and `ipc` names end in `_dpRANK` from rank 1.
 
 #ifndef KVATLAS_PUBLISHER_ZMQ_PUBLISHER_H_
@@ -64,7 +64,7 @@ struct ZmqPublisherStats {
   std::string endpoint;  // as bound, with the port that was taken, or as connected to
   std::string replay_endpoint;
   uint64_t next_number = 0;
-  uint64_t batches_sent = 0;  // to whoever was subscribed
+  uint64_t batches_sent = 0;  // to the subscribers at that time
   uint64_t batches_lost = 0;  // never sent; their numbers are burned
   uint64_t batches_replayed = 0;
   uint64_t replays = 0;          // asked for and taken on

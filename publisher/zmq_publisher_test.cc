@@ -1,6 +1,7 @@
 // A publisher over ZeroMQ, heard by real SUB and DEALER sockets.
 
 #include "publisher/zmq_publisher.h"
+#include "indexer/base/await.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -106,9 +107,10 @@ class ZmqPublisherTest : public ::testing::Test {
   }
 
   static void WaitSent(const ZmqPublisher& publisher, uint64_t batches) {
-    while (publisher.Stats().batches_sent + publisher.Stats().batches_lost < batches) {
-      std::this_thread::yield();
-    }
+    const auto sent = [&] {
+      return publisher.Stats().batches_sent + publisher.Stats().batches_lost >= batches;
+    };
+    ASSERT_TRUE(Await(sent, std::chrono::seconds(60)));
   }
 
   std::unique_ptr<Peer> Subscriber(const std::string& endpoint) {
@@ -384,7 +386,7 @@ TEST_F(ZmqPublisherTest, AReplayThatNobodyReadsDelaysNeitherLiveBatchesNorOtherR
   stuck.socket().set(zmq::sockopt::rcvbuf, 4096);
   stuck.socket().connect(publisher->Stats().replay_endpoint);
   stuck.Send({"", Frame(0)});
-  while (publisher->Stats().replays == 0) std::this_thread::yield();
+  ASSERT_TRUE(Await([&] { return publisher->Stats().replays > 0; }, std::chrono::seconds(60)));
 
   auto subscriber = Subscriber(publisher->Stats().endpoint);
   const uint64_t last = SayUntilHeard(publisher.get(), subscriber.get());

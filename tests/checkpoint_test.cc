@@ -49,7 +49,7 @@ constexpr int kKills = 4;
 const Domain kLlama{"llama-70b", ""};
 
 // What a holder is said to hold, and how sure.
-struct Told {
+struct Recorder {
   std::vector<Stored> runs;
   Trust trust = Trust::kStale;
   std::set<uint64_t> blocks;
@@ -91,16 +91,16 @@ class LeafProcess {
   }
 
   // Every holder of a domain; nothing while it cannot be asked.
-  std::optional<std::map<HolderId, Told>> Dump(const Domain& domain) const {
+  std::optional<std::map<HolderId, Recorder>> Dump(const Domain& domain) const {
     grpc::ClientContext context;
     v1::DumpRequest request;
     ToProto(domain, request.mutable_domain());
     const auto reader = stub_->Dump(&context, request);
-    std::map<HolderId, Told> all;
+    std::map<HolderId, Recorder> all;
     for (v1::DumpResponse response; reader->Read(&response);) {
       HolderId holder;
       if (!FromProto(response.worker(), &holder).ok()) return std::nullopt;
-      Told& told = all[holder];
+      Recorder& told = all[holder];
       if (!FromProto(response.trust(), &told.trust).ok()) return std::nullopt;
       for (const v1::Stored& stored : response.stored()) {
         Stored run;
@@ -177,7 +177,7 @@ class Worker {
     return Eventually([&] {
       const auto all = leaf.Dump(kLlama);
       if (!all.has_value() || !all->contains(holder_)) return false;
-      const Told& told = all->at(holder_);
+      const Recorder& told = all->at(holder_);
       return told.trust == Trust::kExact && told.blocks == held_;
     });
   }

@@ -501,7 +501,7 @@ class CoverageSimulation {
                                      .waypoints = waypoints,
                                      .blocks = static_cast<uint32_t>(prompt.size()),
                                      .schedule = setting_.schedule->Name()});
-    if (absl::IsNotFound(found.status())) return;  // a node that has heard nobody yet
+    if (absl::IsNotFound(found.status())) return;  // a node that has heard no cell yet
     ASSERT_TRUE(found.ok()) << found.status();
     for (const FoundCell& cell : found->cells)
       Check(node, cell, waypoints, static_cast<uint32_t>(prompt.size()));
@@ -560,7 +560,7 @@ class CoverageSimulation {
     for (size_t cell = 0; cell < cells_.size(); ++cell)
       for (size_t replica = 0; replica < cells_[cell].replicas.size(); ++replica)
         if (IdOf(cell, replica) == id) return cells_[cell].replicas[replica];
-    ADD_FAILURE() << "nobody is " << ToString(id);
+    ADD_FAILURE() << "no process is " << ToString(id);
     std::abort();
   }
 

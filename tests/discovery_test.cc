@@ -1,5 +1,5 @@
-// A fleet that nobody configured: leaves, hierarchy nodes and frontends find each other in a real Redis, come, go and move, and
-// nobody is restarted for it.
+// A fleet without configured addresses: leaves, hierarchy nodes and frontends find each other in a real Redis, come, go and move, and
+// no process is restarted for it.
 
 #include <grpcpp/grpcpp.h>
 
@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "indexer/base/await.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/ids.h"
 #include "indexer/base/mutex.h"
@@ -81,7 +82,7 @@ class DiscoveryTest : public ::testing::Test {
     publishers_.push_back(*std::move(publisher));
   }
 
-  // A replica of a cell's leaf that nobody was told of.
+  // A replica of a cell's leaf that is in no flag.
   Process& RunReplica(const std::string& replica) {
     return Run("leaf-" + replica, "indexer/leaf/kvatlas-leaf",
                {"--cell=cell-a", "--replica=" + replica, "--parents=" + redis_.url()});
@@ -96,18 +97,18 @@ class DiscoveryTest : public ::testing::Test {
     for (SequenceHash hash : Prompt(sequence, 64)) request.add_sequence_hashes(Raw(hash));
     const Time until = Clock::Real().Now() + kReady;
     std::string last;
-    while (Clock::Real().Now() < until) {
+    const auto knows = [&] {
       grpc::ClientContext context;
       v1::FindOverlapsResponse response;
       const grpc::Status status = stub->FindOverlaps(&context, request, &response);
       if (status.ok() && response.workers_size() == 1 && response.workers(0).blocks() == 64 &&
           response.workers(0).trust() == v1::TRUST_EXACT) {
-        return;
+        return true;
       }
       last = status.ok() ? response.ShortDebugString() : status.error_message();
-      std::this_thread::yield();
-    }
-    FAIL() << leaf.name() << " does not know: " << last;
+      return false;
+    };
+    EXPECT_TRUE(Await(knows, kPatience)) << leaf.name() << " does not know: " << last;
   }
 
   void RunFrontend() {
@@ -156,7 +157,7 @@ class DiscoveryTest : public ::testing::Test {
 };
 
 TEST_F(DiscoveryTest, CellsAndNodesComeGoAndMoveWithoutARestartAnywhere) {
-  // Nobody is there when the frontend and the first cell start.
+  // No node is there when the frontend and the first cell start.
   RunFrontend();
   RunCell("cell-a", 1);
   Process& first = RunNode("node-1");
@@ -172,7 +173,7 @@ TEST_F(DiscoveryTest, CellsAndNodesComeGoAndMoveWithoutARestartAnywhere) {
   WaitRouted(1, "worker-of-cell-a");
   WaitRouted(2, "worker-of-cell-b");
 
-  // Redis is away: nobody forgets anybody.
+  // Redis is unreachable: no process forgets another.
   redis_.Kill();
   for (int i = 0; i < 20; ++i)
     WaitRouted(1 + i % 2, i % 2 == 0 ? "worker-of-cell-a" : "worker-of-cell-b");

@@ -15,11 +15,13 @@
 
 #include "absl/status/statusor.h"
 #include "gtest/gtest.h"
+#include "indexer/base/await.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/domain.h"
 #include "indexer/base/event.h"
 #include "indexer/base/hash.h"
 #include "indexer/base/ids.h"
+#include "indexer/base/test_seed.h"
 #include "indexer/holders/holder_registry.h"
 #include "indexer/service/log.h"
 #include "indexer/stream/link.h"
@@ -116,7 +118,8 @@ class Cell {
 using Row = std::tuple<int64_t, double, std::string>;  // best first
 
 Row RowOf(const HolderOverlap& overlap) {
-  return {-int64_t{overlap.blocks}, AheadPerWorker(overlap.load), overlap.holder->id.name};
+  return {-int64_t{overlap.blocks}, QueuedPrefillBlocksPerWorker(overlap.load),
+          overlap.holder->id.name};
 }
 
 class FindBestTest : public testing::Test {
@@ -138,7 +141,7 @@ class FindBestTest : public testing::Test {
     return registry_.FindBest(kDomain, {.blocks = blocks}, kBest);
   }
 
-  // The order by load is of a tick after somebody asked.
+  // The order by load is of a tick after a query.
   void Refresh() {
     FindBest(0);
     registry_.Tick();
@@ -167,7 +170,7 @@ class FindBestTest : public testing::Test {
       std::vector<bool> seen(kCells, false);
       for (const HolderOverlap& of : best->holders) {
         const auto cell = static_cast<uint32_t>(std::stoul(of.holder->id.name.substr(5)));
-        EXPECT_FALSE(seen[cell]) << "nobody is named twice";
+        EXPECT_FALSE(seen[cell]) << "no cell is named twice";
         seen[cell] = true;
         EXPECT_LE(of.blocks, deepest) << "deepest first";
         deepest = of.blocks;
@@ -184,10 +187,8 @@ class FindBestTest : public testing::Test {
 };
 
 TEST_F(FindBestTest, NeverSaysTooMuchWhileCellsAreWrittenAndIsWhatAllAnswersSayAtRest) {
-  const char* const given = std::getenv("KVATLAS_SEED");
-  const uint64_t seed =
-      given == nullptr ? std::random_device()() : std::strtoull(given, nullptr, 10);
-  SCOPED_TRACE("KVATLAS_SEED=" + std::to_string(seed));
+  const uint64_t seed = TestSeed();
+  SCOPED_TRACE(SeedText(seed));
   std::atomic<bool> stop{false};
   std::vector<std::thread> readers, writers;
   for (uint32_t i = 0; i < kReaders; ++i)
@@ -197,7 +198,7 @@ TEST_F(FindBestTest, NeverSaysTooMuchWhileCellsAreWrittenAndIsWhatAllAnswersSayA
   });
   for (uint32_t i = 0; i < kWriters; ++i) writers.emplace_back([&, i] { Write(i, seed + i); });
   for (std::thread& writer : writers) writer.join();
-  while (answers_.load() == 0) std::this_thread::yield();
+  EXPECT_TRUE(Await([&] { return answers_.load() > 0; }, std::chrono::seconds(60)));
   stop.store(true);
   for (std::thread& reader : readers) reader.join();
   ticks.join();

@@ -93,7 +93,7 @@ TEST(ProxyClusterTest, TheNextTurnGoesWhereTheConversationIsAndEnginesHaveWhatWa
   ASSERT_NE(cluster, nullptr);
   const Address proxy = ProxyOf(*cluster);
   uint32_t promised = 0;
-  // Until the first request nobody knows an engine to make tokens; then a turn's blocks take a moment to be told.
+  // Until the first request no engine is known for tokens; then a turn's blocks take a moment to be told.
   for (uint32_t turns = 1; promised == 0 && turns < 10'000; turns += 2) {
     const std::string answer = Ask(proxy, Chat(7, 1 + turns % 40));
     ASSERT_THAT(answer, StartsWith("HTTP/1.1 200 OK\r\n"));
@@ -187,12 +187,12 @@ TEST(ProxyClusterTest, EveryRequestIsAnsweredWhileOneEngineIsAlive) {
   const std::vector<std::string> killed = {"worker-0-0", "leaf-0",     "hierarchy",
                                            "worker-1-0", "worker-0-1", "leaf-1"};
   ASSERT_NO_FATAL_FAILURE(KillInTurn(killed, cluster.get(), &clients));
-  // Nobody but one engine and the frontend.
+  // One engine and the frontend alone.
   EXPECT_EQ(Header(clients.last(), "x-kvatlas-worker"), "worker-1-1");
   EXPECT_EQ(Header(clients.last(), "x-kvatlas-fallback"), "load_only");
   ASSERT_NO_FATAL_FAILURE(RestartInTurn(killed, cluster.get(), &clients));
   clients.WaitFor("x-kvatlas-fallback", "none");
-  // The first that was killed is used again as soon as nobody else is left; until then blocks that others kept may win.
+  // The first that was killed is used again as soon as no other is left; until then blocks that others kept may win.
   for (const char* name : {"worker-1-1", "worker-0-1", "worker-1-0"}) {
     ASSERT_TRUE(cluster->Kill(name).ok());
     clients.WaitForMore(20);
@@ -290,7 +290,7 @@ TEST(ProxyClusterTest, EveryRequestIsAnsweredWhileOnePrefillsAndOneDecodes) {
   ASSERT_NO_FATAL_FAILURE(RestartInTurn(killed, cluster.get(), &clients));
   clients.WaitFor("x-kvatlas-fallback", "none");
   ASSERT_THAT(clients.wrong(), testing::IsEmpty()) << "after they came back";
-  // The first that was killed is used again as soon as it is known again, and nobody else is left.
+  // The first that was killed is used again as soon as it is known again, and no other is left.
   ASSERT_NO_FATAL_FAILURE(WaitUntilDecodes("worker-2-0", *cluster));
   ASSERT_TRUE(cluster->Kill("worker-2-1").ok());
   clients.WaitForMore(20);

@@ -326,7 +326,7 @@ TEST_F(SecurityTest, EveryRoleOverGrpcDoesWhatTheTableSays) {
   }
 }
 
-// What another tenant has is as unknown as what nobody has.
+// What another tenant has is as unknown as what does not exist.
 TEST_F(SecurityTest, AForeignTenantIsAsUnknownAsNone) {
   StartCluster(1, 1);
   WritePolicy("[]");
@@ -399,7 +399,7 @@ TEST(SameDistributionTest, TellsShiftedSamplesApartAndEqualOnesNot) {
 TEST_F(SecurityTest, GuessesAtAnotherTenantsPromptsLearnNothing) {
   StartCluster(1, 1, /*capacity=*/1 << 16, {"--http=127.0.0.1:0"});
   const std::string salt = cluster_->logs() + "/salt";
-  std::ofstream(salt) << "a secret that nobody knows";
+  std::ofstream(salt) << "a secret of thirty characters..";
   ASSERT_EQ(chmod(salt.c_str(), 0600), 0);
   const std::string tenant = R"({"salt": "@)" + salt + R"(", "pool": ""})";
   WritePolicy(
@@ -463,7 +463,7 @@ TEST_F(SecurityTest, GuessesAtAnotherTenantsPromptsLearnNothing) {
   int hits = 0;
   for (const v1::RouteRequest& one : cached) hits += route(*x, one).first.overlap_blocks() > 0;
   EXPECT_EQ(hits, guesses);
-  // Whoever tells equal distributions apart at 0.01 errs once in a hundred times: three tries, each with other prompts.
+  // A test that tells equal distributions apart at 0.01 errs once in a hundred times: three tries, each with other prompts.
   double p = 0;
   for (int attempt = 0; attempt < 3 && p <= 0.01; ++attempt) {
     std::vector<double> guessed, unseen;

@@ -59,7 +59,7 @@ class Soak {
         next_sample_(start_) {}
 
   void Before(size_t request) {
-    // Near the end nobody is killed any more, so that all are up long enough to be compared.
+    // Near the end no process is killed any more, so that all are up long enough to be compared.
     if (Passed() < options_.run_for - options_.run_for / 10) {
       chaos_.Before(request);
     } else if (!finished_) {

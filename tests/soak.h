@@ -47,7 +47,7 @@ struct SoakOptions {
   uint32_t split = 8;
   ClusterOptions cluster;
   uint64_t seed = 1;             // of who is killed when
-  size_t requests_a_kill = 400;  // 0: nobody is killed
+  size_t requests_a_kill = 400;  // 0: no kills
   double memory_growth_max = 0.10;
   uint64_t memory_slack_bytes = 1 << 20;
   // gRPC starts a thread when all of its are busy and ends it some time later; every restart that leaves one behind is seen

@@ -324,7 +324,7 @@ class RealFleet : public AnnouncementSink {
     Tick();
   }
 
-  // Nobody diagnoses before what was asked is answered, as if no time passed meanwhile.
+  // The diagnosis waits until what was asked is answered, as if no time passed meanwhile.
   void Tick() {
     truth_->Tick();
     outstanding_->WaitForNone();

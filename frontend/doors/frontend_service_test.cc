@@ -376,10 +376,10 @@ TEST_F(FrontendServiceTest, WhoMayBeChosenIsSaidOverHttpToo) {
   EXPECT_EQ(worker({{"excluded_workers", {"a0", "a1", "b0"}}}), "b1");
   EXPECT_EQ(worker({{"allowed_workers", {"b0"}}, {"session_id", "s"}}), "b0");
   EXPECT_EQ(frontend_->stats().sessions, 1u);
-  const HttpAnswer nobody = Post(
+  const HttpAnswer unknown = Post(
       http, "/route",
       R"({"model":"m","sequence_hashes":[1],"required_labels":{"zone":"x"},"queue_wait_ms":0})");
-  EXPECT_EQ(nobody.status, 404u) << nobody.body;
+  EXPECT_EQ(unknown.status, 404u) << unknown.body;
 }
 
 TEST_F(FrontendServiceTest, AFleetOverItsThresholdsSaysWhenToComeAgain) {

@@ -7,7 +7,7 @@
 // *Salt*: of a tenant with a "salt" in the policy, the engine's request carries
 //   cache_salt = hex(HMAC-SHA-256(salt, "kvatlas-tenant" 0 tenant 0 model 0 the caller's cache_salt))[0..32)
 // and the route's hashes are made with it. So equal prompts of two tenants have other hashes in the index and in
-// the engine, nobody outside can compute them, and no time to first token tells of another tenant's prompts. The caller's own salt is mixed in and never passed on
+// the engine, no outsider can compute them, and no time to first token tells of another tenant's prompts. The caller's own salt is mixed in and never passed on
 // as it is. A tenant with "public_prefixes" whose caller gives no salt is not salted: it shares its prompts with
 // everybody, by choice. An engine has to take `cache_salt` (vLLM and SGLang do).
 //

@@ -43,6 +43,8 @@ class GrpcCellFinder : public CellFinder {
   void Connect(const std::string& hierarchy_address);
   // Whether they are reached, by address.
   std::vector<PeerState> States() const;
+  // Whether one of those connected to, or asked, is there.
+  bool Reached();
   void FindCells(const std::string& hierarchy_address, const CellQuestion& question,
                  Duration deadline, Callback callback) override;
 
@@ -59,6 +61,8 @@ class GrpcOverlapFinder : public OverlapFinder {
   void Connect(const std::string& leaf_address);
   // Whether they are reached, by address.
   std::vector<PeerState> States() const;
+  // Whether one of those connected to, or asked, is there.
+  bool Reached();
   void FindOverlaps(const std::string& leaf_address, const OverlapQuestion& question,
                     Duration deadline, Callback callback) override;
 

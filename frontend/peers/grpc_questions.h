@@ -11,7 +11,7 @@
 // soon as a call is answered again; `kStreamSoon` later when it never took a question, `kStreamAgain` when it failed otherwise.
 // *Threads*: any. Callbacks run in gRPC's threads; no thread waits for an answer.
 // *Bounds*: `kPeersMax` peers; beyond, the one asked longest ago is given up. `kStreamsMax` streams to one, the next when
-// `kStreamBusy` questions wait on each; questions over `kStreamedBytesMax` are calls, so that nobody waits behind them.
+// `kStreamBusy` questions wait on each; questions over `kStreamedBytesMax` are calls, so that no small question waits behind them.
 // *Lifetime*: the destructor ends the streams and waits for what is under way, calls at most until their deadlines.
 
 #ifndef KVATLAS_FRONTEND_PEERS_GRPC_QUESTIONS_H_
@@ -89,6 +89,16 @@ class GrpcQuestions {
     std::sort(states.begin(), states.end(),
               [](const PeerState& a, const PeerState& b) { return a.address < b.address; });
     return states;
+  }
+
+  // Whether some peer is there: one that answered last, or whose connection stands. Connects where there is none.
+  bool Reached() {
+    bool reached = false;
+    for (const std::shared_ptr<Peer>& peer : peers_.All()) {
+      const bool connected = peer->channel->GetState(/*try_to_connect=*/true) == GRPC_CHANNEL_READY;
+      reached = reached || connected || peer->watch.reached();
+    }
+    return reached;
   }
 
   // `fill` makes the question, of about so many bytes, before this returns.

@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "frontend/peers/peer_questions.h"
+#include "indexer/base/await.h"
 #include "indexer/base/mutex.h"
 #include "indexer/service/answer_stream.h"
 #include "indexer/service/grpc_server.h"
@@ -404,7 +405,8 @@ TEST(GrpcQuestionsTest, WhatWasAnsweredBeforeAServerStoppedGoesOut) {
     request.add_questions();
     ASSERT_TRUE(stream->Write(request));
   }
-  while (asked < 3) std::this_thread::yield();  // the first is being written, the second is queued
+  // The first is being written, the second is queued.
+  ASSERT_TRUE(Await([&] { return asked >= 3; }, std::chrono::seconds(60)));
   peer.streams().Stop();
   v1::FindCellsStreamResponse response;
   int answered = 0;

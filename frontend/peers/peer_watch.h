@@ -46,6 +46,7 @@ class PeerWatch {
 
   // "connecting": nothing was asked yet.
   PeerState Get() const;
+  bool reached() const { return is_reached_.load(std::memory_order_relaxed); }
 
  private:
   void Reached();

@@ -1,4 +1,4 @@
-// Whom does the frontend ask, by address?
+// Connections to leaves and hierarchy nodes by address, the least recently used given up first.
 //
 // *Threads*: any.
 // *Bounds*: `kPeersMax` peers; beyond, the one asked longest ago is given up.
@@ -31,7 +31,7 @@ class PeersByAddress {
   explicit PeersByAddress(std::function<Pointer(const std::string& address)> make)
       : make_(std::move(make)) {}
 
-  // Whoever is given up for it comes back in `given_up`, else null does.
+  // The peer given up for it comes back in `given_up`, else null does.
   Pointer Get(const std::string& address, Pointer* given_up) {
     MutexLock lock(&mutex_);
     Entry& entry = peers_[address];

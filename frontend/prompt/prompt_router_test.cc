@@ -12,20 +12,21 @@
 #include "frontend/route/finders.h"
 #include "frontend/route/frontend.h"
 #include "gtest/gtest.h"
+#include "indexer/base/await.h"
 #include "indexer/base/clock.h"
 
 namespace kvatlas {
 namespace {
 
-class Nobody : public CellFinder, public OverlapFinder {
+class NoPeers : public CellFinder, public OverlapFinder {
  public:
   void FindCells(const std::string&, const CellQuestion&, Duration,
                  CellFinder::Callback callback) override {
-    callback(absl::UnavailableError("nobody"));
+    callback(absl::UnavailableError("no peers"));
   }
   void FindOverlaps(const std::string&, const OverlapQuestion&, Duration,
                     OverlapFinder::Callback callback) override {
-    callback(absl::UnavailableError("nobody"));
+    callback(absl::UnavailableError("no peers"));
   }
 };
 
@@ -34,7 +35,7 @@ class SlowTokenizer : public PromptTokenizer {
  public:
   void Tokenize(const std::string&, const Prompt&, Duration, Callback callback) override {
     begun = true;
-    while (!let_go) std::this_thread::yield();
+    EXPECT_TRUE(Await([&] { return let_go.load(); }, std::chrono::seconds(60)));
     callback(absl::InvalidArgumentError("no tokens"));
   }
   std::atomic<bool> begun = false;
@@ -43,8 +44,8 @@ class SlowTokenizer : public PromptTokenizer {
 
 // Of four prompts the first is being read when the router ends; each has its answer.
 void EndWithFourPrompts() {
-  Nobody nobody;
-  Frontend frontend({}, &nobody, &nobody, &Clock::Real());
+  NoPeers no_peers;
+  Frontend frontend({}, &no_peers, &no_peers, &Clock::Real());
   SlowTokenizer tokenizer;
   auto router =
       std::make_unique<PromptRouter>(PromptRouterOptions{.threads = 1}, &frontend, &tokenizer);
@@ -58,13 +59,13 @@ void EndWithFourPrompts() {
       stopped += route.status().code() == absl::StatusCode::kUnavailable;
     });
   }
-  while (!tokenizer.begun) std::this_thread::yield();
+  ASSERT_TRUE(Await([&] { return tokenizer.begun.load(); }, std::chrono::seconds(60)));
   std::atomic<bool> ending = false;
   std::thread ends([&] {
     ending = true;
     router = nullptr;
   });
-  while (!ending) std::this_thread::yield();
+  EXPECT_TRUE(Await([&] { return ending.load(); }, std::chrono::seconds(60)));
   tokenizer.let_go = true;
   ends.join();
   EXPECT_GE(read, 1);
@@ -77,8 +78,8 @@ TEST(PromptRouterTest, EveryPromptHasItsAnswerWhenTheRouterHasEnded) {
 }
 
 TEST(PromptRouterTest, AModelWithoutATokenizerIsNotFound) {
-  Nobody nobody;
-  Frontend frontend({}, &nobody, &nobody, &Clock::Real());
+  NoPeers no_peers;
+  Frontend frontend({}, &no_peers, &no_peers, &Clock::Real());
   PromptRouter router({.threads = 1}, &frontend, /*tokenizer=*/nullptr);
   PromptQuestion question;
   question.input.domain.model = "m";
@@ -89,7 +90,7 @@ TEST(PromptRouterTest, AModelWithoutATokenizerIsNotFound) {
     status = route.status();
     answered = true;
   });
-  while (!answered) std::this_thread::yield();
+  ASSERT_TRUE(Await([&] { return answered.load(); }, std::chrono::seconds(60)));
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_NE(std::string(status.message()).find("model \"m\""), std::string::npos) << status;
 }

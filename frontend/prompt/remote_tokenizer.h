@@ -1,4 +1,4 @@
-// Which tokens does the engine itself make of this prompt? Asks it, where parity needs that: a tokenizer nobody has files of, a
+// Which tokens does the engine itself make of this prompt? Asks it, where parity needs that: a tokenizer without files here, a
 // server with a template of its own, images.
 //
 //   kTokenize   POST /tokenize, of vLLM and SGLang

@@ -108,7 +108,7 @@ TEST(RemoteTokenizerTest, WhatWasAskedBeforeIsNotAskedAgainUpToTheBound) {
   EXPECT_EQ(ask("d")->reused, 3u);
   EXPECT_EQ(ask("a")->reused, 0u);
   EXPECT_EQ(ask(std::string(2000, 'x'))->reused, 0u);
-  EXPECT_EQ(ask("a")->reused, 3u);  // what is too long for it takes nobody's place
+  EXPECT_EQ(ask("a")->reused, 3u);  // what is too long for it evicts nothing
 }
 
 TEST(RemoteTokenizerTest, AnotherEngineIsAskedAfterOneThatFails) {
@@ -132,8 +132,8 @@ TEST(RemoteTokenizerTest, WhatTheEngineRefusesIsRefusedInItsWords) {
   EXPECT_THAT(std::string(bad.message()), HasSubstr("no such role"));
   RemoteTokenizer second(Options({unknown.url()}));
   EXPECT_TRUE(absl::IsNotFound(Ask(second, Chat()).status()));
-  RemoteTokenizer nobody(Options({}));
-  EXPECT_TRUE(absl::IsNotFound(Ask(nobody, Chat()).status()));
+  RemoteTokenizer no_engines(Options({}));
+  EXPECT_TRUE(absl::IsNotFound(Ask(no_engines, Chat()).status()));
 }
 
 TEST(RemoteTokenizerTest, AnEngineThatHangsIsLate) {

@@ -63,7 +63,8 @@ void TokenizerChoice::Tokenize(const std::string& model, const Prompt& prompt, D
   task->started = Clock::Real().Now();
   task->deadline = deadline;
   task->callback = std::move(callback);
-  TryNext(task, absl::NotFoundError("nobody makes tokens for " + model));
+  TryNext(task,
+          absl::NotFoundError("no tokenizer for model " + model + "; set --models or --tokenize"));
 }
 
 void TokenizerChoice::TryNext(const std::shared_ptr<Task>& task, absl::Status why) const {

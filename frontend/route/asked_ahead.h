@@ -1,4 +1,4 @@
-// What do leaves say that were asked before anybody said whom to ask? A route asks the hierarchy, then leaves; where it can
+// Answers of leaves that were asked before the hierarchy named any. A route asks the hierarchy, then leaves; where it can
 // guess the leaves, both are asked at once, and the route waits for the slower of the two instead of for one after the other.
 //
 //   asked one after the other    hierarchy ├───────┤ leaf ├───────┤ choice
@@ -39,7 +39,7 @@ class AskedAhead : public std::enable_shared_from_this<AskedAhead> {
   static std::shared_ptr<AskedAhead> Guess(const RequestPtr& request);
 
   void Ask(OverlapFinder* finder, const std::string& leaf_address, Duration deadline);
-  // True: `callback` gets what the leaf says, now or later. False: it was not asked, or somebody has its answer.
+  // True: `callback` gets what the leaf says, now or later. False: it was not asked, or its answer was taken already.
   bool Take(const std::string& leaf_address, OverlapFinder::Callback callback);
 
  private:
@@ -53,7 +53,7 @@ class AskedAhead : public std::enable_shared_from_this<AskedAhead> {
   const Domain domain_;
   const PreparedPrompt::Ptr prompt_;
   Mutex mutex_;
-  std::map<std::string, Question> questions_ ABSL_GUARDED_BY(mutex_);  // that nobody has taken
+  std::map<std::string, Question> questions_ ABSL_GUARDED_BY(mutex_);  // not taken yet
 };
 
 }  // namespace kvatlas

@@ -1,4 +1,4 @@
-// Whom does the frontend ask, and what do they answer? The two questions it sends to other processes, as small
+// Which peers does the frontend ask, and what do they answer? The two questions it sends to other processes, as small
 // interfaces, so that its logic is tested without any.
 //
 // *Threads*: called from any. A callback is called exactly once, from any thread, possibly before the call returns.
@@ -109,7 +109,7 @@ class OverlapFinder {
                             Duration deadline, Callback callback) = 0;
 };
 
-// Calls back when time has passed, so that somebody else can be asked before the first one is given up.
+// Calls back when time has passed, so that another peer can be asked before the first one is given up.
 class Timer {
  public:
   virtual ~Timer() = default;

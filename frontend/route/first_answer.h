@@ -1,5 +1,5 @@
 // Which of several replicas answers first? One question to one of them; to the next as soon as it fails, or is late, or says
-// nothing of use; the first useful answer counts, whoever gives it.
+// nothing of use; the first useful answer counts, from any of them.
 //
 //   replica 1  ├──────── late ──────────────────▶ too late: dropped
 //   replica 2       ├──────▶ useful: `done`
@@ -7,7 +7,7 @@
 //
 // *Truth*: `done` is called exactly once, at the latest when the last replica asked has answered or run into its deadline.
 // *Threads*: answers and the timer may come from any, at once.
-// *Bounds*: each replica is asked once. Without a timer nobody is asked twice at the same time: each has its share of the time
+// *Bounds*: each replica is asked once. Without a timer one replica is asked at a time: each has its share of the time
 // that is left.
 // *Lifetime*: kept alive by the callbacks it has given out; so is what `ask` holds.
 

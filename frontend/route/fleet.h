@@ -1,4 +1,4 @@
-// What do the routes of one frontend share? Options, whom to ask, and what was learnt of the fleet: a memory for each model.
+// What do the routes of one frontend share? Options, peers, and what was learnt of the fleet: a memory for each model.
 //
 //   FleetState ── options, finders, clock, timer, policies      immutable
 //              ── hierarchies, leaves, draining, suspects       snapshots: a reader takes a pointer, a writer puts a new one

@@ -1,7 +1,7 @@
 // What did the frontend last know of the fleet, and what has it sent there since? Cells and workers as last seen,
 // and the choices in flight.
 //
-// *Place*: written by every route's answers; read when nobody answers, and to count choices that no load report
+// *Place*: written by every route's answers; read when no peer answers, and to count choices that no load report
 // shows yet.
 // *Truth*: as old as the last answer. A worker that its cell's latest answer no longer names is forgotten; a cell
 // is kept, oldest dropped first, because a hierarchy that has just restarted does not know all of them yet.
@@ -43,7 +43,7 @@ struct FleetMemoryOptions {
   size_t cells_max = 8192;     // of one domain
   size_t workers_max = 65536;  // of one domain; whole cells are forgotten, never the latest answer
   size_t in_flight_max = 65536;
-  Duration in_flight_ttl = std::chrono::seconds(30);  // a choice nobody reports on counts this long
+  Duration in_flight_ttl = std::chrono::seconds(30);  // how long a choice counts without a report
   size_t sent_max = 65536;  // waypoints of prompts sent somewhere, of one domain
   Duration sent_ttl = std::chrono::seconds(10);
   Duration doubt_half_life = std::chrono::seconds(30);  // 0: everything is always believed
@@ -91,8 +91,8 @@ struct CellRoles {
   std::string cell;
   std::string address;  // of the leaf that said so
   double distance = 0;
-  bool alone = false;             // somebody prefills and decodes
-  bool prefills = false;          // somebody only prefills
+  bool alone = false;             // a worker prefills and decodes
+  bool prefills = false;          // a worker only prefills
   uint32_t decoders = 0;          // workers that only decode,
   uint64_t decoder_requests = 0;  // and the requests there
   Time seen{0};
@@ -125,7 +125,7 @@ class FleetMemory {
   void SawRoles(const Domain& domain, CellRoles roles, Time now);
   // Null: everybody there does both, or it never answered. Valid until the next call that is not const.
   const CellRoles* RolesOf(const Domain& domain, const std::string& cell) const;
-  // Those where somebody only decodes; by name.
+  // Cells with a worker that only decodes; by name.
   std::vector<CellRoles> DecodeCells(const Domain& domain) const;
   bool has_roles(const Domain& domain) const;
   // Something that is to be done once in `every`, in a domain that has roles: true, and it counts as done.
@@ -155,7 +155,7 @@ class FleetMemory {
   uint32_t BlockSize(const Domain& domain) const;
   void SetBlockSize(const Domain& domain, uint32_t block_size, Time now);
 
-  // The choices that nobody has reported yet; and what a leaf's answer for `sequence` shows of them.
+  // The choices without a report yet; and what a leaf's answer for `sequence` shows of them.
   InFlightChoices& choices() { return choices_; }
   const InFlightChoices& choices() const { return choices_; }
   size_t ShownBy(const std::string& cell, const WorkersAnswer& answer,
@@ -165,7 +165,7 @@ class FleetMemory {
   void TookTurn(const std::string& cell, const HolderId& worker, uint64_t turn);
   uint64_t TurnOf(const std::string& cell, const HolderId& worker) const;
 
-  // Where a prompt with these waypoints was sent. A hint whom to ask, ahead of the coverage that the cell will report, and
+  // Where a prompt with these waypoints was sent. A hint which cell to ask, ahead of the coverage that the cell will report, and
   // who will have it, ahead of the worker's events; never an overlap.
   void Sent(const Domain& domain, std::span<const SequenceHash> waypoints, const std::string& cell,
             const HolderId& worker, Time now);

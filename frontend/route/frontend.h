@@ -86,7 +86,7 @@ struct FrontendOptions {
   uint32_t ask_cells_blind = 8;  // and when it is not
   // Leaves asked at the same time as the hierarchy, where they can be guessed: all cells when no more are known, or else the
   // one that was lately sent most of this prompt, and its session's. 0: none. One saves a fifth to a third of a route's time;
-  // more ask leaves that nobody would have asked.
+  // more ask leaves that no route would have asked.
   uint32_t ask_ahead = 1;
   uint32_t asked_max = 32;   // leaves asked for one route, failures included
   uint32_t cells_best = 32;  // cells wanted from a hierarchy: no more are asked; 0: all
@@ -164,7 +164,7 @@ struct RouteInput {
   std::shared_ptr<const PreparedPrompt> prepared = {};
 };
 
-// INVALID_ARGUMENT: no model, or a name that is too long. Every route is looked at so; whoever has yet to read its prompt looks first.
+// INVALID_ARGUMENT: no model, or a name that is too long. Every route is looked at so; a caller that has yet to read its prompt checks first.
 absl::Status CheckNames(const Domain& domain, const std::string& session_id);
 
 // Where the request goes on after its prefill, when that has a worker of its own.
@@ -172,7 +172,7 @@ struct DecodeChoice {
   HolderId worker;
   std::string cell;
   uint32_t overlap_blocks = 0;  // that need not be sent there
-  std::string url = {};         // of its engine; empty: nobody says
+  std::string url = {};         // of its engine; empty: unknown
 };
 
 struct RouteResult {
@@ -181,7 +181,7 @@ struct RouteResult {
   std::string cell;
   uint32_t overlap_blocks = 0;  // promised
   std::optional<DecodeChoice> decode = {};
-  std::string url = {};  // of its engine, as the worker or the options say; empty: nobody does
+  std::string url = {};  // of its engine, as the worker or the options say; empty: unknown
   Receipt receipt;
   // For `Frontend::RouteAgain`: the hashed prompt and the workers that were found. Held, it keeps the prompt's tokens and its
   // leaves' answers in memory.
@@ -279,7 +279,7 @@ class Frontend {
   absl::Status Prepare(RouteInput* input) const;
 
   // Another worker for a request that was routed, and that the workers in `tried` failed to take: they are chosen last.
-  // Chooses among the workers that the route found, as they stand now, and asks nobody: microseconds. When that route is older than
+  // Chooses among the workers that the route found, as they stand now, and asks no peer: microseconds. When that route is older than
   // `route_again_ttl`, or found no other worker that may be chosen, this is a route like the first one, but for
   // tokens and hashes, which are not made again. `deadline` is of that; 0: the frontend's. A choice of its own: with an id of its
   // own, counted in flight, told to the observer. Errors and threads as `RouteAsync`. REQUIRES: `routed` is not null.
@@ -287,7 +287,7 @@ class Frontend {
                   Duration deadline, Callback callback);
 
   // Routes that wait for a worker below its thresholds end UNAVAILABLE, and so do those that come from now on; who has asked
-  // somebody goes on, as far as the finders deliver. Idempotent.
+  // a route goes on, as far as the finders deliver. Idempotent.
   void Stop();
 
   // Whatever became of it: the choice is no longer counted; accepted, it still counts for the worker that is to decode it,

@@ -136,7 +136,7 @@ TEST_F(FrontendTest, WithoutHierarchyTheLastGoodCellsAreAsked) {
   fleet_.leaves_asked.clear();
   fleet_.workers["c:1"].workers[0].blocks = 90;
   const RouteResult route = Route();
-  EXPECT_EQ(route.worker.name, "wc");  // found although nobody could say where
+  EXPECT_EQ(route.worker.name, "wc");  // found although no peer could say where
   EXPECT_EQ(route.overlap_blocks, 90u);
   EXPECT_EQ(route.receipt.fallback, Fallback::kLastGoodCells);
   EXPECT_THAT(route.receipt.reason, HasSubstr("hierarchy h: UNAVAILABLE: down"));
@@ -397,7 +397,7 @@ TEST_F(FrontendTest, WhereHybridsReuseLessThanTheyHoldMoreCellsAreAsked) {
   const RouteResult route = Route();
   EXPECT_EQ(route.worker, Id("c0"));
   EXPECT_EQ(route.overlap_blocks, 64u);
-  // What a main class holds is what its cell promised: nobody is doubted for the others.
+  // What a main class holds is what its cell promised: no cell is doubted for the others.
   EXPECT_THAT(fleet_.leaves_asked, testing::Contains("c:1"));
   for (const CellPromises& cell : frontend().promises(8)) EXPECT_EQ(cell.broken, 0u) << cell.cell;
   // Coverage that holds what it says is believed: two leaves are enough.

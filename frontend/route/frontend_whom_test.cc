@@ -1,4 +1,4 @@
-// Whom a route asks ahead of the hierarchy, and whom it leaves alone.
+// Which leaves a route asks ahead of the hierarchy, and which it does not.
 
 #include <chrono>
 #include <map>
@@ -86,7 +86,8 @@ TEST_F(FrontendTest, AnAnswerThatIsStillOnItsWayIsWaitedForAndOneNobodyWantsIsNo
   options_.ask_ahead = 2;
   fleet_.AddCell("a", 64, {Worker("w0", 64)});
   fleet_.AddCell("b", 0, {Worker("w1", 0)});
-  fleet_.cells["h"].cells[1].blocks_below = 1;  // cannot win: nobody asks it, but that it is known
+  fleet_.cells["h"].cells[1].blocks_below =
+      1;  // cannot win: no route asks it, but that it is known
   Route();
   fleet_.hold = true;
   std::optional<absl::StatusOr<RouteResult>> routed;
@@ -134,7 +135,7 @@ TEST_F(FrontendTest, ARequestThatAllMayHaveRefusedIsNotSentTwiceToOneBeforeItWas
   fleet_.AddCell("a", 64, {Worker("w0", 64), Worker("w1", 32)});
   fleet_.AddCell("b", 0, {Worker("w2", 0)});
   std::set<std::string> sent;
-  // A second time too, when everybody is suspected already, and a third with nobody to ask.
+  // A second time too, when all are suspected already, and a third with none to ask.
   for (int time = 0; time < 3; ++time) {
     if (time == 2) TearLeavesDown();
     tried_.clear();

@@ -7,7 +7,7 @@
 //                                                                           engine always computes: of exactly k blocks, k-1
 //   waypoints                          ●            ●                        of the schedule
 //
-// *Threads*: immutable. *Cost*: about 13 ns a block to make; 4 bytes a token and 8 a block, as long as somebody holds it.
+// *Threads*: immutable. *Cost*: about 13 ns a block to make; 4 bytes a token and 8 a block, as long as it is referenced.
 // *Bounds*: `kRouteBlocksMax` blocks; more are RESOURCE_EXHAUSTED.
 
 #ifndef KVATLAS_FRONTEND_ROUTE_PREPARED_PROMPT_H_

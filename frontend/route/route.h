@@ -3,7 +3,7 @@
 //   Start          refuses bad input, prepares the prompt
 //   Begin          a try: `RouteRequest`, and new objects of the stages
 //   AskHierarchy   `AskTop`, and leaves that can be guessed beside it (`AskedAhead`)
-//   AskNext        `CellSearch` says whom: nodes (`AskNodes`, whose cells take their place), leaves (`AskLeaves`), or the next source
+//   AskNext        `CellSearch` names the next peers: nodes (`AskNodes`, whose cells take their place), leaves (`AskLeaves`), or the next source
 //   Conclude       some of the candidates only prefill, and none that answered decodes: `TakeForDecoders`
 //   Decide         `ChooseAndCount`; Finish, Wait for room, or Fail
 //

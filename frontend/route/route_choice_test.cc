@@ -336,7 +336,7 @@ TEST_F(RouteChoiceTest, ARouteThatMayWaitIsAnsweredAsSoonAsSomebodyIsBelow) {
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(result->worker.name, "w0");
   EXPECT_EQ(result->receipt.queued_us, 40'000u);
-  EXPECT_EQ(result->receipt.overloaded, 0u) << "of the try that found somebody";
+  EXPECT_EQ(result->receipt.overloaded, 0u) << "of the try that found a worker";
   EXPECT_EQ(frontend().stats().waiting, 0u);
 }
 

@@ -1,4 +1,4 @@
-// Prefill in one cell, decode in another: whom a route asks so that both are found.
+// Prefill in one cell, decode in another: which leaves a route asks so that both are found.
 
 #include <chrono>
 #include <map>
@@ -112,7 +112,7 @@ TEST_F(DecodersTest, ACellThatOnlyDecodesTakesNobodysPlaceHoweverMuchItCovers) {
   EXPECT_EQ(Route().worker.name, "w2");
 }
 
-// Whom nobody asks for a decoder any more nobody hears of, but by what its cell covers.
+// A leaf that is no longer asked for a decoder is known only by what its cell covers.
 TEST_F(DecodersTest, ACellThatOnlyDecodedIsAskedAgainForWhatItCovers) {
   Add("p0", 64, "w0", kPrefillRole);
   Add("p1", 40, "w1", kPrefillRole);
@@ -196,7 +196,7 @@ TEST_F(DecodersTest, WhatAnswersAfterTheChoiceIsRememberedForTheNext) {
   answer();  // both who decode: the first is enough
   ASSERT_TRUE(routed.has_value() && routed->ok());
   EXPECT_EQ((*routed)->decode->worker.name, "w2");
-  // The next one asks it, and not the busy one, whoever is first to answer.
+  // The next one asks it, and not the busy one, in whatever order they answer.
   fleet_.leaves_asked.clear();
   routed.reset();
   frontend().RouteAsync({.domain = kDomain, .sequence_hashes = Prompt(100)},
@@ -223,13 +223,13 @@ TEST_F(DecodersTest, ASuspectedDecoderIsChosenOnlyWhenNobodyElseDecodes) {
   const RouteResult tried = Route();
   frontend().Report(tried.decision_id, {.decode_unreachable = true});
   const RouteResult again = Route();
-  EXPECT_EQ(again.decode->worker.name, "w2") << "nobody else does";
+  EXPECT_EQ(again.decode->worker.name, "w2") << "no other worker does";
   frontend().Report(again.decision_id, {.abandoned = true});
   Add("d1", 0, "w3", kDecodeRole, Load{.running_requests = 3});
   EXPECT_EQ(Route().decode->worker.name, "w3") << "busier, but not suspected";
 }
 
-// As when a leaf that was just started knows nobody else yet, and then is not asked or does not answer.
+// As when a leaf that was just started knows no other cell yet, and then is not asked or does not answer.
 TEST_F(DecodersTest, ASuspectedDecoderThatIsOnlyRememberedIsChosenWhenNobodyElseDecodes) {
   AddSplitFleet();
   RouteAndFinish();

@@ -225,7 +225,7 @@ bool Diagnostician::HeardNothing() {
       "the leaf knows the worker and has never heard a batch from it"};
   if (leaf_->engine.has_value())
     evidence.push_back(leaf_->connected ? "its event socket is connected"
-                                        : "nobody answers at its registered event endpoint");
+                                        : "its registered event endpoint does not answer");
   // Events may come late, and one that announces nothing may just not have been asked twice.
   waits_ = e_.comparisons.empty() || e_.now - e_.comparisons.front().at < kEventsDue;
   if (waits_) return true;
@@ -276,7 +276,7 @@ bool Diagnostician::HeardUseless() {
   return true;
 }
 
-// ---- Somebody else ----
+// ---- Another worker ----
 
 void Diagnostician::RankMixedUp() {
   Comparisons by_rank, said, parted, fits_other;
@@ -311,7 +311,7 @@ void Diagnostician::RankMixedUp() {
     Add(Cause::kRankMixedUp, 0.92,
         {Share(at_rank.size(), at_rank.size() + whole.size(), "prompts") + " sent to rank " + rank +
          " turned up at rank " + Number(size_t{at_rank.back()->turned_up->rank}) +
-         " of the same worker, where nobody had sent them"},
+         " of the same worker, to which they were not sent"},
         DecisionsOf(at_rank));
   } else if (fits_other.size() >= kShownMin && telling >= kConfirmedMin &&
              fits_other.size() * 10 >= parted.size() * 7) {
@@ -351,7 +351,7 @@ void Diagnostician::WorkerMixedUp() {
   if (same * 10 < at_worker.size() * 8) return;
   Add(Cause::kWorkerMixedUp, 0.85,
       {Share(at_worker.size(), at_worker.size() + others, "prompts") + " turned up at " +
-       other.name + " instead, where nobody had sent them"},
+       other.name + " instead, to which they were not sent"},
       DecisionsOf(at_worker));
 }
 
@@ -427,7 +427,7 @@ void Diagnostician::Blind() {
   }
   if (leaf_.has_value() && !leaf_holds) return;
   if (!leaf_holds) {
-    // Events may be off, or blocks may have names that nobody asks for.
+    // Events may be off, or blocks may have names that no query has.
     Add(Cause::kEventsOff, 0.5, evidence, decisions);
     Add(Cause::kHashContract, 0.4, std::move(evidence), decisions);
     AreAlternatives();

@@ -33,7 +33,7 @@ inline constexpr size_t kConfirmedMin = 2;
 
 std::vector<Finding> Diagnose(const WorkerEvidence& evidence);
 
-// Of one domain's workers. A cause that at least two workers show, and all of whom anything is known, is one finding about the
+// Of one domain's workers. A cause that at least two workers show, and all of which anything is known, is one finding about the
 // domain; where each worker alone shows too little, all together may.
 std::vector<Finding> DiagnoseDomain(const std::vector<WorkerEvidence>& workers);
 

@@ -22,7 +22,8 @@ constexpr std::array<Words, kCauses> kWords = {{
     {"hash_contract", "tokens agree, but blocks are hashed under another seed or algorithm",
      "Give leaves, publishers and frontends the same --contract_seed, and let callers that hash "
      "themselves follow the hash contract.",
-     "Ask the leaf with token ids (kvatlas query --tokens): if it then finds the prompt, whoever "
+     "Ask the leaf with token ids (kvatlas query --tokens): if it then finds the prompt, the "
+     "service that "
      "hashed differs."},
     {"tokenizer", "the engine makes other tokens of the same text",
      "Load the tokenizer.json of the model and revision that the engine serves, or let the engine "

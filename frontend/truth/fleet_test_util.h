@@ -1,4 +1,4 @@
-// A fleet of engines with one thing wrong: prompts, workers that cache, announce and serve them, and whoever listens.
+// A fleet of engines with one thing wrong: prompts, workers that cache, announce and serve them, and listeners.
 //
 //   FleetTraffic ─ prompts ─▶ FaultyEngine (one per worker) ─ announcements ─▶ AnnouncementSink: a pretended index, or a real leaf
 //
@@ -45,7 +45,7 @@ enum class Fault {
   kWorkersSwapped,
   kCachingOff,
   kUsageMissing,  // 0 is reported instead
-  kRestarted,     // at some request, and nobody is told
+  kRestarted,     // at some request, without an announcement
 };
 std::string ToString(Fault fault);
 const std::vector<Fault>& AllFaults();
@@ -54,7 +54,7 @@ Cause CauseOf(Fault fault);
 // What may be named beside it, since the same evidence fits.
 std::set<Cause> AlsoFits(Fault fault);
 
-// What somebody wants of an engine, before it is tokens.
+// A request to an engine, before it is tokenized.
 struct Prompt {
   PromptForm form = PromptForm::kChat;
   std::vector<std::vector<TokenId>> turns;

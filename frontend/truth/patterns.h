@@ -24,7 +24,7 @@ uint32_t Promised(const Comparison& comparison);
 bool ServedLess(const Comparison& comparison);
 bool ServedMore(const Comparison& comparison);
 
-// Whom a pattern is looked for among: all, or those with a salt, say.
+// The prompts among which a pattern is looked for: all, or those with a salt, say.
 struct Among {
   std::function<bool(const Comparison&)> comparison = [](const Comparison&) { return true; };
   std::function<bool(const Check&)> check = [](const Check&) { return true; };

@@ -6,7 +6,7 @@
 //   leaf ◀── the same prompt again, later; under other suppositions ── checks ─┤
 //   leaf ◀── what it says of its workers ────────────────────────────── views ─┴▶ DiagnoseDomain ─▶ findings: log, metrics, HTTP
 //
-// *Truth*: a finding is a guess with its reasons; `confidence` orders them. A worker that nobody reports on is not judged by
+// *Truth*: a finding is a guess with its reasons; `confidence` orders them. A worker without reports is not judged by
 // what it serves. A prompt is asked about again when its prediction failed, when the engine counts other tokens than we do,
 // when little is known of its worker, and else one in 16.
 // *Threads*: any. `Tick` from a timer, every second or so: it asks leaves, and judges.

@@ -11,14 +11,14 @@ namespace {
 
 // Beside those that something speaks for, one in so many prompts is asked about.
 constexpr uint64_t kCheckOneIn = 16;
-// A worker of whom so many prompts were asked about is known well enough.
+// A worker with so many prompts asked about is known well enough.
 constexpr size_t kChecksEnough = 4;
 // Suppositions are asked of a worker's prompts until so many checks have them.
 constexpr ptrdiff_t kSupposedEnough = 6;
 constexpr size_t kLeavesMax = 1024;
 constexpr size_t kProbesAtOnce = 8;
 
-// Whoever has `holder`'s name, at any rank.
+// The workers with `holder`'s name, at any rank.
 uint32_t DeepestOf(const WorkersAnswer& answer, const std::string& name) {
   uint32_t blocks = 0;
   for (const WorkerFound& found : answer.workers)

@@ -3,6 +3,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include <algorithm>
 #include <numeric>
 
 namespace kvatlas {
@@ -12,10 +13,23 @@ uint64_t SideTag(const CacheClass& side) {
   return XXH3_64bits_withSeed(words, sizeof(words), 0x73696465);
 }
 
+uint32_t EndsEvery(const CacheLayout& layout, const CacheClass& of) {
+  if (of.kind != CacheKind::kState || !layout.has_main || layout.main.drops_last ||
+      layout.main.block_size == 0)
+    return of.block_size;
+  const bool states_alone =
+      std::all_of(layout.sides.begin(), layout.sides.end(), [&](const CacheClass& side) {
+        return side.kind == CacheKind::kState && !side.drops_last &&
+               side.block_size % layout.main.block_size == 0;
+      });
+  return states_alone ? layout.main.block_size : of.block_size;
+}
+
 uint32_t AlignmentOf(const CacheLayout& layout) {
   uint64_t alignment = layout.has_main ? layout.main.block_size : 1;
   for (const CacheClass& side : layout.sides) {
-    if (side.block_size != 0) alignment = std::lcm(alignment, uint64_t{side.block_size});
+    const uint32_t every = EndsEvery(layout, side);
+    if (every != 0) alignment = std::lcm(alignment, uint64_t{every});
     if (alignment > UINT32_MAX) return 0;
   }
   return static_cast<uint32_t>(alignment);

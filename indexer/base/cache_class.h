@@ -10,7 +10,7 @@
 //   state    the one block that ends at L is held
 //   chunk    the blocks from the last multiple of `window_tokens` up to L are held
 //
-// and L is a multiple of every class's block size. Source: vLLM 0.33 `kv_cache_coordinator.py`
+// and L is a multiple of every class's block size, but for states beside nothing but full attention (`EndsEvery`). Source: vLLM 0.33 `kv_cache_coordinator.py`
 // (`HybridKVCacheCoordinator.find_longest_cache_hit`) and `single_type_kv_cache_manager.py`; SGLang's unified radix cache.
 //
 // *Names*: a side block is named by the main block that ends where it ends, or, where no main block ends there, by
@@ -60,6 +60,8 @@ inline constexpr size_t kSideClassesMax = 16;
 
 // In `Stored` and `Removed`: 0 is the main class, i the class `CacheLayout::sides[i - 1]`.
 using SideClass = uint8_t;
+// In dumps and images alone: a side block whose class is not known. No sender sends it.
+inline constexpr SideClass kUnknownSide = 255;
 
 // Tells classes apart in names: equal for equal kind, block size and window, whatever the worker.
 uint64_t SideTag(const CacheClass& side);
@@ -72,7 +74,12 @@ inline SequenceHash SideName(uint64_t tag, SequenceHash twin, uint32_t back = 0)
   return SequenceHash{name ^ name >> 32};
 }
 
-// The least common multiple of the block sizes of all classes: a reusable length is a multiple of it. 0: beyond 2^32.
+// Tokens between the lengths at which blocks of this class of the layout end: its block size. But where a layout has full attention
+// and states alone, and no class drops its last block, vLLM keeps states that end inside a block of theirs and reuses them
+// (`partial_hash_hits_enabled` in `kv_cache_utils.py`): then the main class's block size, which theirs are multiples of.
+uint32_t EndsEvery(const CacheLayout& layout, const CacheClass& of);
+
+// The least common multiple of `EndsEvery` of all classes: a reusable length is a multiple of it. 0: beyond 2^32.
 uint32_t AlignmentOf(const CacheLayout& layout);
 
 }  // namespace kvatlas

@@ -5,10 +5,10 @@
 //   shard a     ●   ● ┊     ●   ●          a waypoint below `shallow` is on every shard,
 //   shard b     ●   ● ┊ ●           ●      a deeper one on the shard that its own hash draws
 //
-// *Place*: who reports upward sends each shard its part; who asks computes from the prompt's own waypoints whom to ask. Shards
+// *Place*: who reports upward sends each shard its part; a client computes from the prompt's own waypoints which shards to ask. Shards
 // themselves know nothing of it.
 // *Truth*: a function of the names, `shallow` and the hash alone: equal in every process, whatever the addresses and their
-// order. Nobody needs a waypoint's ancestors to know its shard; so no hole and no withdrawn ancestor can misplace it.
+// order. A waypoint's ancestors are not needed to know its shard; so no hole and no withdrawn ancestor can misplace it.
 // *Balance*: deeper waypoints spread evenly, also those of one long head that every prompt shares. A new shard draws its even
 // share from all the others, and nothing else moves (rendezvous hashing).
 // *Cost*: a hash per shard and deep waypoint.
@@ -49,7 +49,7 @@ class ShardMap {
   };
   static constexpr uint32_t kShallowDefault = 1;
 
-  // Nobody.
+  // No shard.
   ShardMap() = default;
   // Not split: replicas that each know everything.
   ShardMap(std::initializer_list<std::string> addresses);  // a list of addresses is a map

@@ -54,7 +54,7 @@ void Coverage::OnChanged(HolderIndex, const ChangeLog& changes, const Stored* st
         Dropped(block, now);
       }
     }
-    if (at_end) NoteEnd(*stored);
+    if (at_end) RememberRunTail(*stored);
   }
 }
 
@@ -67,7 +67,7 @@ SequenceHash Coverage::Before(SequenceHash block, uint32_t ordinal, const Stored
   return at < blocks && before < at && run->blocks[at] == block ? run->blocks[before] : kNoParent;
 }
 
-void Coverage::NoteEnd(const Stored& run) {
+void Coverage::RememberRunTail(const Stored& run) {
   const Position position = run.position + static_cast<Position>(run.blocks.size()) - 1;
   const uint32_t waypoints = schedule_.WaypointsIn(position + 1);
   if (waypoints == 0) return;
@@ -107,10 +107,10 @@ void Coverage::Gained(SequenceHash block, uint32_t ordinal, SequenceHash before,
       entry.queued = true;
       if (!budgeted()) to_announce_.push_back(block);
     }
-    if (budgeted()) Enlist(block, entry);
+    if (budgeted()) AddToRanking(block, entry);
   }
   // Else a withdrawal on its way is outdated by this.
-  if (budgeted()) Warm(block, now);
+  if (budgeted()) Touch(block, now);
 }
 
 void Coverage::Dropped(SequenceHash block, Time now) {
@@ -128,7 +128,7 @@ void Coverage::Dropped(SequenceHash block, Time now) {
     // Times were read before the lock: keep the queue in order.
     entry.lost_at = lost_.empty() ? now : std::max(now, lost_.back().at);
     lost_.push_back({block, entry.lost_at});
-    if (budgeted()) Enlist(block, entry);
+    if (budgeted()) AddToRanking(block, entry);
   } else if (budgeted() || !entry.queued) {
     waypoints_.erase(it);
   }
@@ -154,7 +154,7 @@ Coverage::Rank Coverage::RankOf(SequenceHash block, const Entry& entry) {
           .block = block};
 }
 
-void Coverage::Enlist(SequenceHash block, const Entry& entry) {
+void Coverage::AddToRanking(SequenceHash block, const Entry& entry) {
   (entry.announced ? announced_ : waiting_).insert(RankOf(block, entry));
   if (entry.holders > 0 && !entry.cold) warm_.insert({entry.written_at, block});
 }
@@ -164,7 +164,7 @@ void Coverage::Delist(SequenceHash block, const Entry& entry) {
   warm_.erase({entry.written_at, block});
 }
 
-void Coverage::Warm(SequenceHash block, Time now) {
+void Coverage::Touch(SequenceHash block, Time now) {
   for (int i = 0; i < kWarmedMax && block != kNoParent; ++i) {
     const auto it = waypoints_.find(block);
     if (it == waypoints_.end() || it->second.holders == 0) return;
@@ -174,19 +174,19 @@ void Coverage::Warm(SequenceHash block, Time now) {
       Delist(block, entry);
       entry.cold = false;
       entry.written_at = std::max(entry.written_at, now);
-      Enlist(block, entry);
+      AddToRanking(block, entry);
     }
     block = entry.before;
   }
 }
 
-void Coverage::Cool(Time now) {
+void Coverage::Age(Time now) {
   while (!warm_.empty() && now - warm_.begin()->first >= options_.cold_after) {
     const SequenceHash block = warm_.begin()->second;
     Entry& entry = waypoints_.at(block);
     Delist(block, entry);
     entry.cold = true;
-    Enlist(block, entry);
+    AddToRanking(block, entry);
   }
 }
 
@@ -212,7 +212,7 @@ size_t Coverage::TakeBest(size_t waypoints_max, std::vector<Event>* events,
       --stats_.held;
       ++taken;
       if (entry.queued) {
-        Enlist(worst->first, entry);
+        AddToRanking(worst->first, entry);
       } else {
         waypoints_.erase(worst);
       }
@@ -254,7 +254,7 @@ std::vector<Event> Coverage::Take(size_t waypoints_max) {
   // Withdrawals first: they make room in the budget.
   size_t taken = TakeWithdrawals(allowed, now, &removed);
   if (budgeted()) {
-    Cool(now);
+    Age(now);
     taken += TakeBest(allowed - taken, &events, &removed);
   } else {
     taken += TakeAnnouncements(allowed - taken, &events);
@@ -307,7 +307,7 @@ bool Coverage::Announce(SequenceHash block, std::vector<Event>* events, Tails* t
   if (budgeted()) Delist(block, entry);
   entry.queued = false;
   entry.announced = true;
-  if (budgeted()) Enlist(block, entry);
+  if (budgeted()) AddToRanking(block, entry);
   ++stats_.announced;
   ++stats_.held;
   // Without the waypoint before it at the end of a run that is announced now, it starts one of its own; naming a parent

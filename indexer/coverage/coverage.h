@@ -134,12 +134,12 @@ class Coverage : public DomainObserver {
   // With a budget.
   bool budgeted() const { return waypoints_max_ != 0; }
   static Rank RankOf(SequenceHash block, const Entry& entry);
-  void Enlist(SequenceHash block, const Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AddToRanking(SequenceHash block, const Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Delist(SequenceHash block, const Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // It was written, and with it those before it are in use.
-  void Warm(SequenceHash block, Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Cool(Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void NoteEnd(const Stored& run) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Touch(SequenceHash block, Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Age(Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RememberRunTail(const Stored& run) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // A waiting one is better than an announced one, or there is room.
   bool WouldAnnounce() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   size_t TakeBest(size_t waypoints_max, std::vector<Event>* events, std::vector<Event>* removed)

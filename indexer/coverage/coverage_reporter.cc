@@ -25,7 +25,7 @@ constexpr Duration kWatchEvery = std::chrono::milliseconds(200);
 constexpr size_t kFormerMapsMax = 4;
 
 // Blocks of prefill ahead of a request at the average worker.
-double AheadPerWorker(const Load& load) {
+double QueuedPrefillBlocksPerWorker(const Load& load) {
   return (static_cast<double>(load.waiting_prefill_blocks) + load.running_requests +
           load.waiting_requests) /
          std::max<uint32_t>(load.workers, 1);
@@ -82,7 +82,7 @@ class CoverageReporter::Stream {
       if (!ended_) Stop(options_.clock->Now() + kGoodbyeTime);
       return;
     }
-    if (map->empty()) return;  // nobody was found yet; what is due waits
+    if (map->empty()) return;  // no parent was found yet; what is due waits
     if (map != map_) Adopt(map);
     EndOverlap();
     Append();
@@ -338,7 +338,8 @@ class CoverageReporter::Stream {
     const Time now = options_.clock->Now();
     if (load_told_.has_value()) {
       const Duration waited = now - load_told_at_;
-      const double step = std::abs(AheadPerWorker(*load_) - AheadPerWorker(*load_told_));
+      const double step = std::abs(QueuedPrefillBlocksPerWorker(*load_) -
+                                   QueuedPrefillBlocksPerWorker(*load_told_));
       const bool matters = step >= options_.load_step || load_->workers != load_told_->workers;
       if (waited < (matters ? options_.load_every : options_.load_refresh)) return std::nullopt;
     }

@@ -65,7 +65,7 @@ struct ParentRefusal {
 
 struct CoverageReporterOptions {
   HolderId cell;
-  std::string address;  // this process's own gRPC address, for whoever reads the parents' answers
+  std::string address;  // this process's own gRPC address, shown in the parents' answers
   std::vector<std::pair<std::string, std::string>> labels;
   ShardMap parents;               // may be empty: then nothing is kept, and stays so, unless
   bool parents_may_come = false;  // they are still to be found: coverage is kept for them

@@ -117,7 +117,7 @@ absl::StatusOr<std::unique_ptr<Directory>> Directory::Open(DirectoryOptions opti
       if (!source.ok()) return source.status();
       started.push_back(source->get());
       state->sources.push_back({entry, *std::move(source), {}, std::nullopt, {}, false});
-      if (entry.starts_with("dns:") || entry.starts_with("redis")) {
+      if (IsPlaceToLook(entry)) {
         state->sources.back().watch = std::make_unique<ConnectionWatch>(
             "directory", WithoutPasswords(entry), std::vector<LogField>{}, options.clock);
       }

@@ -1,17 +1,20 @@
-// Who is there? The services that a process talks to, found by a fixed list, by DNS names or by leases in Redis, behind one
-// interface, and told again whenever they change.
+// Who is there? The services that a process talks to, found by a fixed list, by DNS names, by EndpointSlices of Kubernetes or by
+// leases in Redis, behind one interface, and told again whenever they change.
 //
 //   "HOST:PORT"          fixed      ╮
 //   "NAME=HOST:PORT"     fixed      ├─ merged ─▶ View, and `on_change` whenever the set is another
 //   "dns:HOST:PORT"      every address of the name
+//   "k8s:SERVICE[.NAMESPACE][:PORT]"  ready endpoints of a Service of Kubernetes (`k8s_service.h`)
 //   "redis://HOST:PORT"  leases     ╯
 //
+// "NAME=dns:…" and "NAME=k8s:…" give their records that name.
+//
 // *Truth*: a source that fails changes nothing: what it named last stays, and the view's status says what is wrong. A DNS
-// answer without addresses is a failure. A lease that ran out is gone; leases that a Redis lost with its data are kept
+// answer without addresses, or a Service without ready endpoints, is a failure. A lease that ran out is gone; leases that a Redis lost with its data are kept
 // for one more lease, in which their owners announce themselves again.
 // *Threads*: any thread may call `View`. `on_change` is called from the directory's own threads, one call at a time, and once
 // before `Open` returns; it must not block for long and never destroy the directory. After the destructor there are no more.
-// *Cost*: a thread per DNS name (a resolver blocks), one for Redis.
+// *Cost*: a thread per DNS name (a resolver blocks) and per Service, one for Redis.
 // *Bounds*: `kDirectoryRecordsMax` services; more are left out, which the status says.
 //
 // Example:
@@ -23,6 +26,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -39,6 +43,19 @@ namespace kvatlas {
 
 inline constexpr size_t kDirectoryRecordsMax = 65536;
 
+// Where the API server is and as which account it is asked; the defaults are what Kubernetes tells every pod.
+struct K8sOptions {
+  std::string url = {};  // empty: of KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT
+  std::string account_dir =
+      "/var/run/secrets/kubernetes.io/serviceaccount";  // token, ca.crt, namespace
+  // After so long, and at random up to twice as long, the API server ends a watch and is asked again.
+  Duration watch_for = std::chrono::minutes(1);
+  // Between requests that fail.
+  Duration backoff_min = std::chrono::milliseconds(200);
+  Duration backoff_max = std::chrono::seconds(30);
+  uint64_t seed = 0;  // of these waits; 0: another each time
+};
+
 struct DirectoryOptions {
   std::vector<std::string> entries;  // see above
   ServiceKind kind = ServiceKind::kLeaf;
@@ -51,6 +68,7 @@ struct DirectoryOptions {
   // Before `Open` returns, sources that need the network get so long to answer first.
   Duration first_answer = std::chrono::seconds(2);
   HostResolver resolve = ResolveHost;
+  K8sOptions k8s = {};
   const Clock* clock = &Clock::Real();
 };
 
@@ -89,6 +107,9 @@ class Directory {
   explicit Directory(std::unique_ptr<State> state);
   const std::unique_ptr<State> state_;
 };
+
+// Whether an entry says where services are found, and is not the address of one.
+bool IsPlaceToLook(std::string_view entry);
 
 // INVALID_ARGUMENT, naming the entry: no correct one. What `Open` checks, for flags.
 absl::Status CheckDirectoryEntry(std::string_view entry);

@@ -4,6 +4,8 @@
 
 #include "absl/status/status.h"
 #include "indexer/discovery/dns_source.h"
+#include "indexer/discovery/k8s_service.h"
+#include "indexer/discovery/k8s_source.h"
 #include "indexer/discovery/redis_source.h"
 #include "indexer/service/address.h"
 #include "indexer/service/redis_url.h"
@@ -12,7 +14,40 @@ namespace kvatlas {
 namespace {
 
 constexpr std::string_view kDns = "dns:";
-constexpr std::string_view kRedis = "redis://";
+
+bool IsLeases(std::string_view entry) {
+  return entry.starts_with("redis:/") || entry.starts_with("rediss:/");
+}
+
+// "NAME=" before a place to look, and what follows it.
+std::pair<std::string, std::string_view> SplitName(std::string_view entry) {
+  const size_t equals = entry.find('=');
+  if (equals == std::string_view::npos) return {"", entry};
+  const std::string_view rest = entry.substr(equals + 1);
+  if (!rest.starts_with(kDns) && !rest.starts_with(kK8sPrefix)) return {"", entry};
+  return {std::string(entry.substr(0, equals)), rest};
+}
+
+// Gives the records of another source a name.
+class NamedSource : public DirectorySource {
+ public:
+  NamedSource(std::string name, std::unique_ptr<DirectorySource> source)
+      : name_(std::move(name)), source_(std::move(source)) {}
+  void Start(Report report) override {
+    source_->Start(
+        [this, report = std::move(report)](absl::StatusOr<std::vector<ServiceRecord>> records) {
+          if (records.ok())
+            for (ServiceRecord& record : *records) record.name = name_;
+          report(std::move(records));
+        });
+  }
+  void Refresh() override { source_->Refresh(); }
+  void Stop() override { source_->Stop(); }
+
+ private:
+  const std::string name_;
+  const std::unique_ptr<DirectorySource> source_;
+};
 
 class FixedSource : public DirectorySource {
  public:
@@ -42,7 +77,7 @@ absl::StatusOr<std::unique_ptr<DirectorySource>> MakeFixedSource(std::string_vie
   }
   absl::StatusOr<Address> parsed = Address::Parse(address);
   if (!parsed.ok())
-    return Bad(entry, "is none of [NAME=]HOST:PORT, dns:HOST:PORT, redis://HOST:PORT");
+    return Bad(entry, "is none of [NAME=]HOST:PORT, dns:HOST:PORT, k8s:SERVICE, redis://HOST:PORT");
   if (parsed->port == 0) return Bad(entry, "port 0 cannot be reached");
   record.grpc = parsed->ToString();
   return std::unique_ptr<DirectorySource>(std::make_unique<FixedSource>(std::move(record)));
@@ -50,14 +85,30 @@ absl::StatusOr<std::unique_ptr<DirectorySource>> MakeFixedSource(std::string_vie
 
 }  // namespace
 
+bool IsPlaceToLook(std::string_view entry) {
+  const std::string_view place = SplitName(entry).second;
+  return place.starts_with(kDns) || place.starts_with(kK8sPrefix) || IsLeases(place);
+}
+
 absl::StatusOr<std::unique_ptr<DirectorySource>> MakeDirectorySource(
     std::string_view entry, const DirectoryOptions& options) {
-  if (entry.starts_with(kRedis) || entry.starts_with("rediss://"))
-    return MakeRedisSource(std::string(entry), options);
-  if (!entry.starts_with(kDns)) return MakeFixedSource(entry, options);
-  absl::StatusOr<Address> name = Address::Parse(entry.substr(kDns.size()));
-  if (!name.ok() || name->port == 0) return Bad(entry, "is not dns:HOST:PORT");
-  return MakeDnsSource(*name, options);
+  if (IsLeases(entry)) return MakeRedisSource(std::string(entry), options);
+  const auto [name, place] = SplitName(entry);
+  if (entry.starts_with("=")) return Bad(entry, "no name before '='");
+  std::unique_ptr<DirectorySource> source;
+  if (place.starts_with(kK8sPrefix)) {
+    const absl::StatusOr<K8sService> service = K8sService::Parse(place);
+    if (!service.ok()) return service.status();
+    source = MakeK8sSource(*service, options);
+  } else if (place.starts_with(kDns)) {
+    const absl::StatusOr<Address> host = Address::Parse(place.substr(kDns.size()));
+    if (!host.ok() || host->port == 0) return Bad(entry, "is not dns:HOST:PORT");
+    source = MakeDnsSource(*host, options);
+  } else {
+    return MakeFixedSource(entry, options);
+  }
+  if (name.empty()) return source;
+  return std::unique_ptr<DirectorySource>(std::make_unique<NamedSource>(name, std::move(source)));
 }
 
 absl::Status CheckDirectoryEntry(std::string_view entry) {

@@ -50,7 +50,7 @@ class FakeDns {
 };
 
 // What a directory told, in order.
-class Told {
+class Recorder {
  public:
   Directory::OnChange Fn() {
     return [this](const std::vector<ServiceRecord>& records) {
@@ -86,7 +86,7 @@ DirectoryOptions Options(std::vector<std::string> entries) {
 }
 
 TEST(DirectoryTest, FixedEntriesAreThereAtOnceOncePerAddress) {
-  Told told;
+  Recorder told;
   auto directory = Directory::Open(Options({"h:2", "cell-a=h:1", "h:1", "[::1]:3"}), told.Fn());
   ASSERT_TRUE(directory.ok()) << directory.status();
   EXPECT_THAT(told.WaitFor(1), ElementsAre("[::1]:3", "h:2", "h:1"));
@@ -96,14 +96,14 @@ TEST(DirectoryTest, FixedEntriesAreThereAtOnceOncePerAddress) {
 }
 
 TEST(DirectoryTest, NoEntriesAreNobody) {
-  Told told;
+  Recorder told;
   ASSERT_TRUE(Directory::Open(Options({}), told.Fn()).ok());
   EXPECT_THAT(told.WaitFor(1), IsEmpty());
 }
 
 TEST(DirectoryTest, NamesTheEntryItCannotUnderstand) {
   for (std::string entry : {"nowhere", "h:0", "=h:1", "dns:h", "dns:h:0", "http://h:1"}) {
-    Told told;
+    Recorder told;
     const auto directory = Directory::Open(Options({"h:1", entry}), told.Fn());
     EXPECT_EQ(directory.status().code(), absl::StatusCode::kInvalidArgument) << entry;
     EXPECT_THAT(std::string(directory.status().message()), HasSubstr(entry));
@@ -117,7 +117,7 @@ TEST(DirectoryTest, DnsAddressesComeAndGoAndFailuresChangeNothing) {
   dns.Answer(std::vector<std::string>{"10.0.0.2", "10.0.0.1", "10.0.0.2", "fd00::1"});
   DirectoryOptions options = Options({"dns:hierarchy.prod:7420"});
   options.resolve = dns.Fn();
-  Told told;
+  Recorder told;
   auto directory = Directory::Open(options, told.Fn());
   ASSERT_TRUE(directory.ok());
   EXPECT_THAT(told.WaitFor(1), ElementsAre("10.0.0.1:7420", "10.0.0.2:7420", "[fd00::1]:7420"));
@@ -137,7 +137,7 @@ TEST(DirectoryTest, StatusSaysWhichSourceFails) {
   FakeDns dns;
   DirectoryOptions options = Options({"h:1", "dns:gone:7420"});
   options.resolve = dns.Fn();
-  Told told;
+  Recorder told;
   auto directory = Directory::Open(options, told.Fn());
   ASSERT_TRUE(directory.ok());
   EXPECT_THAT(told.WaitFor(1), ElementsAre("h:1"));
@@ -153,7 +153,7 @@ TEST(DirectoryTest, AnswersThatAreTheSameAreNotTold) {
   dns.Answer(std::vector<std::string>{"10.0.0.1"});
   DirectoryOptions options = Options({"dns:a:1"});
   options.resolve = dns.Fn();
-  Told told;
+  Recorder told;
   auto directory = Directory::Open(options, told.Fn());
   ASSERT_TRUE(directory.ok());
   for (int asked = 2; asked < 5; ++asked) {
@@ -170,7 +170,7 @@ TEST(DirectoryTest, AsksDnsAgainByItself) {
   DirectoryOptions options = Options({"dns:a:1"});
   options.resolve = dns.Fn();
   options.refresh = std::chrono::milliseconds(1);
-  Told told;
+  Recorder told;
   auto directory = Directory::Open(options, told.Fn());
   ASSERT_TRUE(directory.ok());
   dns.WaitAsked(3);

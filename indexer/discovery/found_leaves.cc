@@ -21,8 +21,6 @@ bool Contains(const std::vector<std::string>& addresses, const std::string& addr
 
 }  // namespace
 
-bool IsPlaceToLook(std::string_view entry) { return entry.starts_with("dns:") || IsLeases(entry); }
-
 struct FoundLeaves::Found {
   // Called by the directory.
   void Take(const std::vector<ServiceRecord>& leaves) {

@@ -1,11 +1,12 @@
-// Which leaves does a sender of holdings tell, now? The replicas of its cell's leaf: given as addresses, found by DNS names, or
-// by leases in Redis.
+// Which leaves does a sender of holdings tell, now? The replicas of its cell's leaf: given as addresses, found by DNS names, by
+// EndpointSlices, or by leases in Redis.
 //
 //   10.0.0.5:7410               given: always told
 //   dns:leaf.cell-a:7410        every address of the name
+//   k8s:leaf-a.llm:7410         every ready endpoint of a Service
 //   redis://10.0.0.9:6379       every leaf of the cell that announces itself there
 //
-// *Truth*: whatever fails, leaves stay as they were; there is never a change to nobody, since who was alone and comes back where it
+// *Truth*: whatever fails, leaves stay as they were; there is never a change to an empty list, since a leaf that was alone and comes back where it
 // was goes on where it was. Addresses are told apart as texts: name a leaf in one way.
 // *Threads*: one at a time. *Cost*: `Changed` takes a short lock; call it a few times a second.
 // *Bounds*: `kFoundLeavesMax` addresses. Beyond, those known before stay, which others are left out is logged.
@@ -34,9 +35,6 @@ namespace kvatlas {
 
 inline constexpr size_t kFoundLeavesMax = 16;
 
-// Whether an entry says where leaves are found, and is not the address of one.
-bool IsPlaceToLook(std::string_view entry);
-
 class FoundLeaves {
  public:
   // INVALID_ARGUMENT, naming the entry: it cannot be understood; leases without a cell; too many. Nothing need be reachable, and
@@ -53,7 +51,7 @@ class FoundLeaves {
 
   // As of `Open` or the last look: those given, as they are written, then those found.
   const std::vector<std::string>& addresses() const { return addresses_; }
-  // By DNS or Redis: somebody may come.
+  // In any other way: leaves may come.
   bool finds() const { return found_ != nullptr; }
 
   // The addresses, when they are others than at the last look.

@@ -12,9 +12,13 @@ namespace {
 
 // Whether a directory is needed for it.
 bool IsFound(std::string_view value) {
-  return value.starts_with("dns:") || value.starts_with("redis") ||
-         value.find(",dns:") != std::string_view::npos ||
-         value.find(",redis") != std::string_view::npos;
+  for (const absl::string_view entry :
+       absl::StrSplit(absl::string_view(value.data(), value.size()), ',')) {
+    const std::string_view one(entry.data(), entry.size());
+    // Not a shard's name before an address.
+    if (IsPlaceToLook(one) && one.find(':') < one.find('=')) return true;
+  }
+  return false;
 }
 
 std::string ShardOf(const ServiceRecord& node) {

@@ -1,13 +1,14 @@
-// Which nodes of the hierarchy does a flag name, now? Given as addresses or shards, in a file, by DNS names, or by leases in
-// Redis.
+// Which nodes of the hierarchy does a flag name, now? Given as addresses or shards, in a file, by DNS names, by
+// EndpointSlices, or by leases in Redis.
 //
 //   --parents=h1:7420,h2:7420                      replicas of one node
 //   --parents=a=h1:7420|h2:7420,b=h3:7420          shards (`base/shard_map.h`)
 //   --parents=@/etc/kvatlas/parents                either of them in a file
 //   --parents=dns:hierarchy.prod:7420              every address of the name
-//   --parents=redis://10.0.0.9:6379                whoever announces himself there; shards by their label `shard`
+//   --parents=k8s:hierarchy.prod:7420              every ready endpoint of a Service
+//   --parents=redis://10.0.0.9:6379                nodes that announce themselves there; shards by their label `shard`
 //
-// *Truth*: whatever fails, nodes stay as they were; there is never a change to nobody. Records of which only some have a
+// *Truth*: whatever fails, nodes stay as they were; there is never a change to an empty list. Records of which only some have a
 // label `shard` are no level: they change nothing, and are logged.
 // *Threads*: one at a time.
 // *Cost*: `Changed` reads the file, or takes a short lock; call it a few times a second.
@@ -53,7 +54,7 @@ class FoundNodes {
 
   // At the start; may be empty.
   const ShardMap& map() const { return map_; }
-  // By DNS or Redis: also when there is nobody now, somebody may come.
+  // By DNS or Redis: nodes may come, also when there are none now.
   bool finds() const { return found_ != nullptr; }
 
   // The map, when it is another one than at the last look. Never an empty one.

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "indexer/base/await.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/mutex.h"
 #include "indexer/discovery/announcer.h"
@@ -38,7 +39,7 @@ ServiceRecord Leaf(const std::string& cell, Epoch epoch = 1) {
   return record;
 }
 
-// Whom a directory names, as ids; waits until it is what a test wants.
+// The members of a directory, as ids; waits until it is what a test wants.
 class Watcher {
  public:
   Watcher(const std::string& url, ServiceKind kind, const std::string& name = "") {
@@ -49,7 +50,7 @@ class Watcher {
     options.poll_every = kPoll;
     options.redis_grace = std::chrono::seconds(2);
     auto directory = Directory::Open(
-        options, [this](const std::vector<ServiceRecord>& records) { Told(records); });
+        options, [this](const std::vector<ServiceRecord>& records) { Record(records); });
     EXPECT_TRUE(directory.ok()) << directory.status();
     directory_ = *std::move(directory);
   }
@@ -79,7 +80,7 @@ class Watcher {
   Directory& directory() { return *directory_; }
 
  private:
-  void Told(const std::vector<ServiceRecord>& records) {
+  void Record(const std::vector<ServiceRecord>& records) {
     MutexLock lock(&mutex_);
     ids_.clear();
     for (const ServiceRecord& record : records) ids_.push_back(IdOf(record));
@@ -250,7 +251,8 @@ TEST(RedisDirectoryTest, WhatWasWithdrawnDoesNotComeBack) {
     auto announcer = Announcer::Start({.redis = server.url()}, Leaf("cell"));
     ASSERT_TRUE(announcer.ok()) << announcer.status();
     if (i % 2 == 0) {
-      while ((*announcer)->Stats().renewals == 0) std::this_thread::yield();
+      ASSERT_TRUE(
+          Await([&] { return (*announcer)->Stats().renewals > 0; }, std::chrono::seconds(60)));
       (*announcer)->Renew();
     }
     (*announcer)->Stop(std::chrono::seconds(60));

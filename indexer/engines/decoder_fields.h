@@ -1,6 +1,6 @@
 // Which field of an event is this key?
 //
-// *Truth*: keys as engines spell them; every other key is `kUnknown`, and its value nobody's business.
+// *Truth*: keys as engines spell them; every other key is `kUnknown`, and its value ignored.
 // *Threads*: `EventFieldOf` is pure; one thread per `KeyReader`. *Cost*: a few nanoseconds: one slot of a perfect hash and one
 // comparison; where an engine repeats itself, half of that.
 

@@ -91,7 +91,7 @@ void CheckFrame(std::string_view payload) {
   const absl::Status status = decoder.Decode(payload, &batch);
   Check(status.ok() || status.code() == absl::StatusCode::kInvalidArgument ||
             status.code() == absl::StatusCode::kResourceExhausted,
-        "a status that nobody expects");
+        "an unexpected status");
   Check(status.ok() || (batch.events.empty() && batch.refused.empty()), "a failure with events");
   Check(batch.events.size() + batch.refused.size() <= payload.size(), "events from nothing");
   Touch first;

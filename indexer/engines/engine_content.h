@@ -7,7 +7,7 @@
 // *Truth*: a salt is, in this order: `cache_salt`; a text "dynamo-cache-salt:S" (S alone is asked for); vLLM's ordinary salt, the
 // last plain text of a chain's first block. A plain text that is the adapter's name is the adapter. Any other plain text
 // is the identifier of an object, as vLLM 0.18 wrote them; in a chain's first block that release's last identifier reads
-// as a salt: then nobody's query finds the chain, which no other reading could promise. An identifier of 16 hexadecimal
+// as a salt: then no query finds the chain; no other reading could promise that. An identifier of 16 hexadecimal
 // digits and 48 zeros, as Dynamo's frontend makes them, is never a salt. Offsets play no part.
 // Bytes (embeddings) and numbers are content that no query can say: such a block and those after it are refused.
 //

@@ -1,4 +1,4 @@
-// Can an answer say that it is exact and be too much? Events that cannot be read, kinds that nobody knows, groups that turn
+// Can an answer say that it is exact and be too much? Events that cannot be read, unknown kinds, groups that turn
 // out to be others, several streams of one rank, an index without room: what is doubtful says so, and goes or is certain again.
 
 #include <chrono>
@@ -296,7 +296,7 @@ TEST(StreamsTest, ARestartOfOneOfThemPutsTheRankInDoubt) {
   worker.Apply({StoreEvent({1}, Tokens(4))}, 5, /*stream_rank=*/0);
   worker.Apply({StoreEvent({2}, Tokens(4, 4))}, 5, /*stream_rank=*/1);
   worker->Restarted(0, worker.now());
-  EXPECT_EQ(worker.Holdings(5).size(), 2u) << "nobody knows whose is whose";
+  EXPECT_EQ(worker.Holdings(5).size(), 2u) << "whose is whose is not known";
   EXPECT_EQ(worker.trust(5), Trust::kDegraded);
   worker.Advance(seconds(30));
   EXPECT_EQ(worker.Holdings(5).size(), 0u);

@@ -119,18 +119,18 @@ enum class Refusal : uint8_t {
   kTooLarge,      // over a bound of `DecoderOptions`
   // Of the meaning.
   kIgnoredEvent,    // tag "Ignored"
-  kUnknownMedium,   // a tier that nobody mapped
+  kUnknownMedium,   // a tier without a mapping
   kRemoteLocality,  // held elsewhere: not this worker's to announce
   kUnknownLocality,
   kUnsupportedOwnership,
   kNotMainAttention,    // sliding window, Mamba, …: kept apart
-  kUnlearnedGroup,      // group 1 or above whose kind nobody told
+  kUnlearnedGroup,      // group 1 or above of unknown kind
   kBlockSize,           // not the domain's
   kNotDense,            // tokens do not cover the blocks
   kOpaqueTokens,        // content that cannot be hashed
   kSelfReference,       // a hash twice in one event, or its own parent
   kAmbiguousNamespace,  // after a parent seen under two namespaces
-  kNoContent,           // no tokens, and a hash that nobody announced: parked or dropped
+  kNoContent,           // no tokens, and a hash that was never announced: parked or dropped
   kOrphanDropped,       // parked for too long, or too many
   kUnknownRemoved,      // a removal of what is not held
   kShed,                // the index is at its limit

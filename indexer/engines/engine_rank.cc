@@ -119,6 +119,8 @@ std::optional<EngineRank::Role> EngineRank::RoleOf(const EngineEvent& event) {
     const auto known = stores && event.group.has_value() ? kinds_.find(*event.group) : kinds_.end();
     if (known != kinds_.end() && known->second.role == Role::kSide && kind.role == Role::kSide &&
         event.block_size < known->second.side.block_size) {
+      if (known->second.side.kind == CacheKind::kState && kind.side.kind == CacheKind::kState)
+        return Role::kSide;
       Refuse(Refusal::kPartBlock, 1);
       return std::nullopt;
     }
@@ -279,7 +281,7 @@ bool EngineRank::SpansBlocks(const EngineEvent& event, size_t* blocks) {
   if (full != hashes)
     Refuse(Refusal::kNotDense, full > hashes ? hashes : hashes - full,
            absl::StrCat(event.tokens.size(), " tokens for ", hashes, " blocks"));
-  // Blocks are missing in between, nobody knows which.
+  // Blocks are missing in between; which ones is not known.
   if (full > hashes) return false;
   *blocks = std::min(*blocks, full);
   return *blocks != 0;
@@ -293,9 +295,14 @@ void EngineRank::ApplyStored(const EngineEvent& event, Time now) {
   size_t blocks = event.hashes.size();
   if (event.component_form != ComponentForm::kNone) {
     if (!ApplyComponents(event, *tier)) return;
-  } else if (options_.window_tokens != 0 && event.spec_kind.empty() && !side_unknown_) {
-    // A window that the engine says nothing of, as SGLang 0.5.23: what is held is an upper bound.
+  } else if ((options_.window_tokens != 0 || options_.hybrid) && event.spec_kind.empty() &&
+             !side_unknown_) {
+    // Windows or states that the engine says nothing of, as SGLang 0.5.23: what is held is an upper bound.
     side_unknown_ = true;
+    UpdateTrust();
+  }
+  if (options_.hybrid && !anything_stored_) {
+    anything_stored_ = true;
     UpdateTrust();
   }
   if (event.group.has_value()) {
@@ -366,7 +373,7 @@ EngineRank::Chain EngineRank::StartOf(const Store& store) {
             .parent = kNoParent,
             .position = 0,
             .space = SpaceAtRoot(event)};
-  if (!event.parent.has_value()) return {};  // in mid-sequence, nobody knows after what
+  if (!event.parent.has_value()) return {};  // in mid-sequence, after an unknown block
   if (!ambiguous_.empty() && ambiguous_.contains(ParkedName(store.group, *event.parent))) {
     Refuse(Refusal::kAmbiguousNamespace, store.blocks);
     return {.state = Chain::State::kRefused};

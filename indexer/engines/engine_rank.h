@@ -65,7 +65,7 @@ class EngineRank {
   void Tick(Time now);
 
   std::optional<KnownBlock> Find(const EngineBlockHash& hash) const;
-  // Names that wait for somebody who knows them, at most `most`.
+  // Unresolved names, at most `most`.
   std::vector<std::string> Unresolved(size_t most) { return parked_.WithoutTokens(most); }
   // One of those is known now.
   void Resolve(const std::string& name, const KnownBlock& known);
@@ -298,6 +298,8 @@ class EngineRank {
   // Of names inside a main block that several chains share: the other chains' side names.
   absl::flat_hash_map<std::string, std::vector<SequenceHash>> more_names_;
   bool side_unknown_ = false;
+  bool anything_stored_ =
+      false;  // of a hybrid (`EngineWorkerOptions::hybrid`), since it was cleared
   Event side_stored_ = Stored();
   Event side_removed_ = Removed();
 

@@ -79,7 +79,7 @@ void EngineRank::Left(size_t group, const EngineBlockHash& name, const BlockPlac
   if (groups_[group].side != 0) SideUnheld(group, name, place, tier);
 }
 
-// The name stands for other content now. Which of its copies is which nobody can tell: the old ones are gone.
+// The name stands for other content now. Which of its copies is which cannot be told: the old ones are gone.
 void EngineRank::Rename(AliasTable* table, size_t slot, size_t group, const EngineBlockHash& name,
                         uint32_t new_space) {
   const BlockPlace old = table->place(slot);

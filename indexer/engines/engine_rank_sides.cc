@@ -275,9 +275,10 @@ std::optional<BlockPlace> EngineRank::JoinedPlace(size_t group, const EngineBloc
     return std::nullopt;
   }
   const uint64_t end = (uint64_t{main->position} + 1) * options_.block_size;
-  if (end % side.of.block_size != 0) return std::nullopt;
+  // A state may end inside a block of its class (fine-grained hits); `EndsEvery` says where such states count.
+  if (side.of.kind != CacheKind::kState && end % side.of.block_size != 0) return std::nullopt;
   return BlockPlace{.block = SideName(side.tag, main->block),
-                    .position = static_cast<Position>(end / side.of.block_size - 1),
+                    .position = static_cast<Position>((end - 1) / side.of.block_size),
                     .space = main->space};
 }
 

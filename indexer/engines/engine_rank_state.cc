@@ -43,8 +43,12 @@ void EngineRank::Refuse(Refusal refusal, uint64_t count, const std::string& deta
 }
 
 void EngineRank::UpdateTrust() {
+  // A hybrid model's first events may be of its main class alone: so far what that holds is an upper bound.
+  const bool untold =
+      anything_stored_ && options_.hybrid &&
+      std::none_of(sides_.begin(), sides_.end(), [](const Side& side) { return side.groups != 0; });
   const bool degraded =
-      loss_ != Loss::kNone || given_up_ || shed_ || side_unknown_ || refused_size_ != 0;
+      loss_ != Loss::kNone || given_up_ || shed_ || side_unknown_ || untold || refused_size_ != 0;
   if (degraded == degraded_) return;
   degraded_ = degraded;
   sink_->SetTrust(degraded ? Trust::kDegraded : Trust::kExact);
@@ -77,6 +81,7 @@ void EngineRank::ClearAll() {
   side_unknown_ = std::any_of(sides_.begin(), sides_.end(), [](const Side& side) {
     return side.groups != 0 && side.of.window_tokens == kWholePrefix;
   });
+  anything_stored_ = false;
   Send(Cleared(), 0);
   UpdateTrust();
 }

@@ -1,4 +1,4 @@
-// Which engine is to be listened to, and as whom? What every way of naming one says: a flag, HTTP, a file.
+// Which engine is to be listened to, and under which name? What every way of naming one says: a flag, HTTP, a file.
 //
 // *Place*: a leaf and a relay register the same. *Truth*: an instance belongs to one domain (model, routing group). Texts of
 // refusals are those of Dynamo's indexer, since clients read them.
@@ -56,6 +56,7 @@ struct EngineRegistration {
   std::string eagle_drop = {};
   uint32_t chunk_tokens = 0;   // `EngineWorkerOptions::chunk_tokens`
   uint32_t window_tokens = 0;  // `EngineWorkerOptions::window_tokens`
+  bool hybrid = false;         // `EngineWorkerOptions::hybrid`
   std::string url;             // where its requests go: a holder's label `url`
   std::string engine_type;     // "vLLM", "SGLang", "Mooncake"; informational
   std::string source = "zmq";

@@ -112,7 +112,7 @@ class HybridEngine {
                     groups_[0]);
   }
 
-  // Blocks of a side group: of main blocks that are held, that were, or that nobody ever announced.
+  // Blocks of a side group: of main blocks that are held, that were, or that were never announced.
   OwnedEvent StoreSide(size_t group) {
     const TestGroup& of = groups_[group];
     std::vector<uint64_t> names;

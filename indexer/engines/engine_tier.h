@@ -1,8 +1,8 @@
 // In which tier is a block that an engine announced, and does it count? What engines write in `medium`, `locality`,
 // `ownership` and `kv_cache_spec_kind`.
 //
-// *Truth*: media without regard to case; absent is the device. Localities and owners as they are spelled. What nobody
-// mapped is refused, never guessed.
+// *Truth*: media without regard to case; absent is the device. Localities and owners as they are spelled. What is not
+// mapping is refused, never guessed.
 
 #ifndef KVATLAS_INDEXER_ENGINES_ENGINE_TIER_H_
 #define KVATLAS_INDEXER_ENGINES_ENGINE_TIER_H_

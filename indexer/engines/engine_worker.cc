@@ -26,7 +26,7 @@ struct EngineWorker::State {
 
   struct RankState {
     std::unique_ptr<EngineRank> rank;  // null: no sink could be made
-    // That published it, in the order they came; empty: restored, nobody knows whence. At most one a rank of ours.
+    // That published it, in the order they came; empty: restored, of unknown origin. At most one a rank of ours.
     std::vector<uint32_t> streams;
   };
   struct Unresolved {
@@ -212,7 +212,7 @@ void EngineWorker::Restarted(uint32_t stream_rank, Time now) {
   MutexLock lock(&state_->mutex);
   for (auto& [number, state] : state_->ranks) {
     if (state.rank == nullptr || !State::IsOf(state, stream_rank)) continue;
-    // One that was restored, nobody knows whence, is its own stream's.
+    // One that was restored with unknown origin is its own stream's.
     const bool is_alone =
         state.streams.size() == 1 || (state.streams.empty() && number == stream_rank);
     if (is_alone) {

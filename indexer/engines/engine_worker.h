@@ -104,6 +104,9 @@ struct EngineWorkerOptions {
   // Of SGLang's events by component: tokens of its sliding window, which no event says. 0: likewise. An engine with one that
   // says nothing of components is answered by what full attention holds, as degraded.
   uint32_t window_tokens = 0;
+  // The model has windows or recurrent states beside full attention, of which the engine's events may not tell (SGLang to 0.5.23).
+  // Until they do, answers are what full attention holds, an upper bound, and degraded.
+  bool hybrid = false;
   // Fills `Stored::local_hashes`.
   bool keep_local_hashes = false;
   size_t orphan_blocks_max = 65536;  // parked, per rank
@@ -167,7 +170,7 @@ struct EngineAlias {
   LocalHash local{0};  // likewise; 0 when not kept
   std::array<uint32_t, kTiers> copies = {};
   bool suspect = false;
-  // For `Restore`: of the stream that publishes the rank; nothing: nobody knows, and the losses of all concern it.
+  // For `Restore`: of the stream that publishes the rank; nothing: unknown, and the losses of all concern it.
   std::optional<uint32_t> stream_rank = {};
   bool lasting = false;  // of a suspect, for `Restore`: only a loss, not time, drops it
   bool eagle = false;
@@ -223,7 +226,7 @@ class EngineWorker {
   void Apply(uint32_t stream_rank, const EngineBatch& batch, Time now);
 
   // The engine behind that stream started anew: everything of the ranks it published is gone; trust is exact. Of ranks that
-  // other streams publish too nobody knows what is gone: as after `Unreadable`.
+  // other streams publish too what is gone is unknown: as after `Unreadable`.
   void Restarted(uint32_t stream_rank, Time now);
 
   // Batches of that stream were lost. What is held stays, unconfirmed, and the trust of its ranks is degraded; what
@@ -233,7 +236,7 @@ class EngineWorker {
   // Something of that stream came and cannot be read: as `Lost`, but no replay tells more, and nothing repairs it.
   void Unreadable(uint32_t stream_rank, Time now);
 
-  // What is held of that rank is in doubt, whoever publishes it: as `Unreadable`. Nothing when there is no such rank.
+  // What is held of that rank is in doubt, from any stream: as `Unreadable`. Nothing when there is no such rank.
   void Doubt(uint32_t rank, Time now);
 
   // Everything lost was replayed in time: all is as if nothing had happened. Undoes the latest `Lost` alone: an earlier one
@@ -246,7 +249,7 @@ class EngineWorker {
   // A rank's holdings go away, with its sink.
   void RemoveRank(uint32_t rank);
 
-  // Nobody listens to that stream any more. Ranks that it alone published hold nothing now and are returned, its own too when
+  // That stream is no longer listened to. Ranks that it alone published hold nothing now and are returned, its own too when
   // nothing was ever heard of it; those that others publish too are as after `Unreadable`.
   std::vector<uint32_t> RemoveStream(uint32_t stream_rank, Time now);
 

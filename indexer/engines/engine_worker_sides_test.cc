@@ -182,6 +182,35 @@ TEST(EngineWorkerSidesTest, PartsOfBlocksAreNoMistakeOfHybrids) {
   EXPECT_EQ(worker.Refused(Refusal::kBlockSize), 0u);
 }
 
+// vLLM's fine-grained hits: full attention in blocks of 4 tokens, states in blocks of 8.
+TEST(EngineWorkerSidesTest, AStateInsideABlockOfItsClassCountsBesideFullAttentionAlone) {
+  const auto state = [](std::vector<uint64_t> names, std::vector<TokenId> tokens,
+                        std::optional<uint64_t> parent, uint32_t block_size) {
+    return Of(StoreEvent(std::move(names), std::move(tokens), parent), 1, "mamba", std::nullopt,
+              block_size);
+  };
+  TestWorker worker;
+  worker.Apply({Full(StoreEvent({1, 2, 3}, Tokens(12))), state({2}, Tokens(8), std::nullopt, 8)});
+  EXPECT_EQ(worker.Reach(Tokens(12)), 2u);
+  worker.Apply({state({3}, Tokens(4, 8), 2, 4)});
+  EXPECT_EQ(worker.Reach(Tokens(12)), 3u);
+  EXPECT_EQ(worker.Refused(Refusal::kPartBlock), 0u);
+  EXPECT_EQ(worker.trust(), Trust::kExact);
+  worker.Apply({Gone({3}, 1)});
+  EXPECT_EQ(worker.Reach(Tokens(12)), 2u);
+  // Its main block comes later.
+  worker.Apply({state({4}, Tokens(4, 12), 2, 8), state({5}, Tokens(4, 16), 4, 4),
+                Full(StoreEvent({4, 5}, Tokens(8, 12), 3))});
+  EXPECT_EQ(worker.Reach(Tokens(20)), 5u);
+  EXPECT_EQ(worker.Reach(Tokens(16)), 4u);
+  // Beside a window vLLM reuses no such state, unless everything has blocks of one size.
+  TestWorker window;
+  window.Apply({Full(StoreEvent({1, 2, 3}, Tokens(12))), state({2}, Tokens(8), std::nullopt, 8),
+                state({3}, Tokens(4, 8), 2, 4),
+                Of(StoreEvent({1, 2, 3}, Tokens(12)), 2, "sliding_window", 4, 4)});
+  EXPECT_EQ(window.Reach(Tokens(12)), 2u);
+}
+
 TEST(EngineWorkerSidesTest, ARestartForgetsTheClasses) {
   TestWorker worker;
   worker.Apply({Full(StoreEvent({1}, Tokens(4))), Window(StoreEvent({1}, Tokens(4)))});
@@ -283,6 +312,35 @@ TEST(EngineWorkerSidesTest, AnEngineThatSaysNothingOfItsWindowIsNotExact) {
   TestWorker vllm({.window_tokens = 8});
   vllm.Apply({Of(StoreEvent({1, 2}, Tokens(8)), 0, "full_attention", std::nullopt, 4)});
   EXPECT_EQ(vllm.trust(), Trust::kExact) << "its groups say it";
+}
+
+TEST(EngineWorkerSidesTest, AHybridWhoseEventsTellOfFullAttentionAloneIsNotExact) {
+  TestWorker worker({.hybrid = true});
+  worker.Apply({StoreEvent({1, 2}, Tokens(8))});
+  EXPECT_EQ(worker.Reach(Tokens(8)), 2u) << "at most";
+  EXPECT_EQ(worker.trust(), Trust::kDegraded);
+  worker.Apply({RemoveEvent({2})});
+  EXPECT_EQ(worker.trust(), Trust::kDegraded);
+  worker.Apply({ClearEvent()});
+  EXPECT_EQ(worker.trust(), Trust::kExact) << "nothing is held";
+  worker.Apply({StoreEvent({3}, Tokens(4))});
+  EXPECT_EQ(worker.trust(), Trust::kDegraded);
+}
+
+TEST(EngineWorkerSidesTest, AHybridIsExactOnceItsEventsTellOfAClass) {
+  TestWorker states({.hybrid = true});
+  states.Apply({Components(StoreEvent({1, 2}, Tokens(8)), ComponentForm::kOne, kComponentFull)});
+  EXPECT_EQ(states.Reach(Tokens(8)), 2u);
+  EXPECT_EQ(states.trust(), Trust::kDegraded) << "a state may be missing";
+  states.Apply({Components(StoreEvent({2}, Tokens(4, 4)), ComponentForm::kOne, kComponentMamba)});
+  EXPECT_EQ(states.Reach(Tokens(8)), 2u);
+  EXPECT_EQ(states.trust(), Trust::kExact);
+  TestWorker groups({.hybrid = true});
+  groups.Apply({Of(StoreEvent({1, 2}, Tokens(8)), 0, "full_attention", std::nullopt, 4)});
+  EXPECT_EQ(groups.trust(), Trust::kDegraded);
+  groups.Apply({Of(StoreEvent({2}, Tokens(8)), 1, "mamba", std::nullopt, 4)});
+  EXPECT_EQ(groups.trust(), Trust::kExact);
+  EXPECT_EQ(groups.Reach(Tokens(8)), 2u);
 }
 
 // ---- The slow twin: an engine that remembers what every group holds ----

@@ -169,7 +169,7 @@ TEST(TokenlessTest, OffloadedChunksOfASaltedChainStayInItsNamespace) {
   worker.Apply({root, chunk, RemoveEvent({1, 2})});
   EXPECT_EQ(worker.Reach(Tokens(8), {.cache_salt = "tenant"}), 2);
   EXPECT_EQ(worker.Reach(Tokens(8)), 0);
-  // A chunk that nobody knows might have a salt: it waits for its name.
+  // An unknown chunk might have a salt: it waits for its name.
   OwnedEvent unknown = StoreEvent({7}, Tokens(4, 50), std::nullopt, "CPU");
   unknown.event.group = 0;
   worker.Apply({unknown});

@@ -89,7 +89,7 @@ TEST(EngineWorkerTest, FewerTokensThanBlocksCountTheLeadingOnes) {
   EXPECT_EQ(worker.Refused(Refusal::kNotDense), 2);
 }
 
-// Hybrid models leave blocks out of the hashes: nobody can say which tokens are whose.
+// Hybrid models leave blocks out of the hashes: which tokens are whose cannot be known.
 TEST(EngineWorkerTest, MoreTokensThanBlocksCountNothing) {
   TestWorker worker;
   worker.Apply({StoreEvent({1, 2}, Tokens(16))});

@@ -81,7 +81,7 @@ class IndexSink : public RankSink {
     changed_ = 0;
     SideIndex* const sides = &worker_->sides_;
     if (const Stored* stored = std::get_if<Stored>(&event); stored != nullptr && stored->side != 0)
-      return sides->Store(rank.holder, stored->tier, stored->blocks, nullptr);
+      return sides->Store(rank.holder, stored->tier, stored->blocks, nullptr, nullptr);
     if (const Removed* removed = std::get_if<Removed>(&event);
         removed != nullptr && removed->side != 0) {
       sides->Remove(rank.holder, removed->tier, removed->blocks, nullptr);
@@ -192,8 +192,9 @@ std::map<uint64_t, TierMask> TestWorker::SideHoldings(uint32_t rank) const {
   std::map<uint64_t, TierMask> holdings;
   const auto found = ranks_.find(rank);
   if (found == ranks_.end()) return holdings;
-  sides_.ForEachOf(found->second.holder,
-                   [&](SequenceHash name, TierMask tiers) { holdings[Raw(name)] = tiers; });
+  sides_.ForEachOf(found->second.holder, [&](SequenceHash name, TierMask tiers, uint64_t) {
+    holdings[Raw(name)] = tiers;
+  });
   return holdings;
 }
 

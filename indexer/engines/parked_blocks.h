@@ -1,5 +1,5 @@
 // Which announced blocks cannot be placed yet? Those whose parent is unknown, kept with their tokens, and those that came
-// without tokens under a name that nobody announced.
+// without tokens under a name that was never announced.
 //
 // *Truth*: a block is parked once, under its name, with its copies by tier; a removal unparks it like any other. It
 // waits for its own name if it has no tokens, else for its parent's.

@@ -44,7 +44,7 @@ class Repeats {
     uint32_t round = 0;
     uint32_t hash = 0;  // of the event
   };
-  const uint64_t multiplier_ = RandomInstanceId() | 1;  // so that nobody can make hashes collide
+  const uint64_t multiplier_ = RandomInstanceId() | 1;  // so that no sender can make hashes collide
   std::vector<Seen> seen_;                              // open addressing
   uint32_t round_ = 0;
 };

@@ -11,7 +11,7 @@
 namespace kvatlas {
 namespace {
 
-// An engine that restarted while nobody was connected is not found at exactly the next number beyond this one.
+// An engine that restarted between two connections is not found at exactly the next number beyond this one.
 constexpr uint64_t kUnlikelyCoincidence = 1 << 16;
 constexpr uint32_t kBackoffDoublingsMax = 6;
 
@@ -372,7 +372,7 @@ struct StreamTracker::State {
     const bool first = !connected_before;
     connected_before = true;
     gone = !current;
-    // Whoever is resumed has heard nothing itself: from here on, numbers up to there are another incarnation's.
+    // A resumed tracker has heard nothing itself: from here on, numbers up to there are another incarnation's.
     if (!first && last && !last_live) {
       last_live = last;
       live_fingerprint = fingerprint;

@@ -108,7 +108,7 @@ class StreamTracker {
   void OnConnected(bool current, Time now, std::vector<Action>* actions);
   // To be called every 100 ms or so while `busy`.
   void Tick(Time now, std::vector<Action>* actions);
-  // Nobody was listening until `now`: the silence was ours.
+  // The stream was not listened to until `now`: the silence was ours.
   void OnResumed(Time now);
 
   // Goes on from where another replica is; before the first message. `earlier`: where this one was before it was started

@@ -193,7 +193,7 @@ TEST_F(StreamTrackerTest, AReplayThatBeginsLateIsALoss) {
   EXPECT_THAT(Replayed("8"), ElementsAre("8", "END", "9"));
   EXPECT_EQ(stats().messages_lost, 6u);
   EXPECT_EQ(stats().replays_incomplete, 1u);
-  // What rolled over does not come back: nobody asks for it again.
+  // What rolled over does not come back: it is not asked for again.
   EXPECT_THAT(After(seconds(100)), IsEmpty());
 }
 

@@ -61,6 +61,9 @@ bool SetOption(std::string_view option, EngineRegistration* worker) {
   } else if (name == "window_tokens") {
     worker->window_tokens = Number(value).value_or(0);
     return worker->window_tokens != 0;
+  } else if (name == "hybrid") {
+    worker->hybrid = value == "true";
+    return value == "true" || value == "false";
   } else if (name == "type") {
     worker->engine_type = value;
   } else if (name == "block_size") {

@@ -31,6 +31,7 @@ std::string Shown(const std::vector<std::string>& workers) {
     if (worker.image_token) text += " image " + std::to_string(*worker.image_token);
     if (!worker.engine_type.empty()) text += " type " + worker.engine_type;
     if (!worker.url.empty()) text += " url " + worker.url;
+    if (worker.hybrid) text += " hybrid";
     text += "\n";
   }
   return text;
@@ -49,6 +50,12 @@ TEST(WorkerFlagsTest, OptionsFollowSemicolons) {
              "block_size=4;count_copies=false;image_token=151655"}),
       "1 0 tcp://h:1 4 replay tcp://h:2 topic kv@x=y bind lora a salt s once image 151655 type "
       "SGLang\n");
+}
+
+TEST(WorkerFlagsTest, AHybridIsSaidToBeOne) {
+  EXPECT_EQ(Shown({"1=tcp://h:1;hybrid=true", "2=tcp://h:2;hybrid=false"}),
+            "1 0 tcp://h:1 16 hybrid\n2 0 tcp://h:2 16\n");
+  EXPECT_THAT(Shown({"1=tcp://h:1;hybrid=1"}), testing::HasSubstr("hybrid=1"));
 }
 
 TEST(WorkerFlagsTest, ABlockSizeMayBeLearned) {

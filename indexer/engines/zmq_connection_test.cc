@@ -98,10 +98,10 @@ class ZmqConnectionTest : public ::testing::Test {
 };
 
 TEST_F(ZmqConnectionTest, APortWhereNobodyListensIsUnreachable) {
-  const Stranger nobody("");
-  const ZmqStreamId stream = Add({.worker_name = "w", .endpoint = nobody.endpoint()});
+  const Stranger closed("");
+  const ZmqStreamId stream = Add({.worker_name = "w", .endpoint = closed.endpoint()});
   const ConnectionStatus status = Await(stream, ConnectionState::kUnreachable);
-  EXPECT_EQ(status.ToString(), "unreachable: " + nobody.endpoint() + ": Connection refused");
+  EXPECT_EQ(status.ToString(), "unreachable: " + closed.endpoint() + ": Connection refused");
   EXPECT_FALSE(status.ever);
 }
 
@@ -130,9 +130,9 @@ TEST_F(ZmqConnectionTest, AnEngineThatComesGoesAndComesAgain) {
 
 TEST_F(ZmqConnectionTest, AReplaySocketThatIsNotThereIsUnreachable) {
   ZmqTestEngine engine({});
-  const Stranger nobody("");
+  const Stranger closed("");
   const ZmqStreamId stream = Add(
-      {.worker_name = "w", .endpoint = engine.endpoint(), .replay_endpoint = nobody.endpoint()});
+      {.worker_name = "w", .endpoint = engine.endpoint(), .replay_endpoint = closed.endpoint()});
   Await(stream, ConnectionState::kConnected);
   std::optional<ConnectionStatus> replay;
   ASSERT_TRUE(kvatlas::Await(
@@ -141,7 +141,7 @@ TEST_F(ZmqConnectionTest, AReplaySocketThatIsNotThereIsUnreachable) {
         return replay.has_value();
       },
       kLong));
-  EXPECT_EQ(replay->ToString(), "unreachable: " + nobody.endpoint() + ": Connection refused");
+  EXPECT_EQ(replay->ToString(), "unreachable: " + closed.endpoint() + ": Connection refused");
 }
 
 TEST_F(ZmqConnectionTest, AReplaySocketThatAnswersIsConnected) {

@@ -6,7 +6,7 @@
 //
 // *Truth*: every message of a stream reaches its worker once and in order, or its loss is noticed (gap), told to
 // the worker, and repaired by replay where the engine offers it. A busy lane does not read its sockets: libzmq's
-// queue fills, then the engine's, whose drops show as gaps. A replay delays nobody but its own stream.
+// queue fills, then the engine's, whose drops show as gaps. A replay delays its own stream only.
 // *Threads*: any thread may call everything, except from within a worker's sink. `Add` does not wait for a connection.
 // After `Remove` returned nothing of that stream is applied any more; it waits for the turn under way in its lane.
 // *Cost*: a message is handed over once, by libzmq to its lane, and decoded where it was received. An idle stream costs

@@ -68,9 +68,9 @@ double CpuSeconds() {
 // Time passes, while this thread costs nothing.
 void Rest(std::chrono::nanoseconds time) {
   Mutex mutex;
-  CondVar nobody;
+  CondVar never;
   MutexLock lock(&mutex);
-  nobody.WaitFor(&mutex, time);
+  never.WaitFor(&mutex, time);
 }
 
 // The engines' process: dials out to each address, says on `ready` that all are connected, waits for a word on `start`, publishes, and stays until killed.
@@ -175,7 +175,7 @@ BENCHMARK(BM_Ingest)
     ->Unit(benchmark::kMillisecond)
     ->Iterations(1);
 
-// Args: streams that connect to nobody.
+// Args: streams without an engine.
 void BM_IdleStreams(benchmark::State& state) {
   ZmqIngest ingest({});
   ingest.OpenGate();
@@ -183,7 +183,7 @@ void BM_IdleStreams(benchmark::State& state) {
   const auto worker = std::make_shared<EngineWorker>(EngineWorkerOptions(), make_sink);
   for (int64_t i = 0; i < state.range(0); ++i) {
     const auto id =
-        ingest.Add({.worker_name = "", .endpoint = "ipc:///tmp/kvatlas-nobody"}, worker);
+        ingest.Add({.worker_name = "", .endpoint = "ipc:///tmp/kvatlas-no-engine"}, worker);
     if (!id.ok()) {
       state.SkipWithError("no stream");
       return;

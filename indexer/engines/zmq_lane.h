@@ -1,6 +1,6 @@
 // Who reads, decodes and applies the messages of its streams? One thread for many streams, in turns.
 //
-// A stream stays in the lane it was added to, so that its order needs nobody's help. A lane that is busy does not read:
+// A stream stays in the lane it was added to, so that its order needs no other lock. A lane that is busy does not read:
 // messages wait in libzmq's queue, then in the engine's, whose drops show as gaps.
 //
 // *Threads*: any; not from within a sink. *Cost*: a turn of a ready stream is a system call or two, spread over

@@ -116,12 +116,12 @@ class ZmqOrigin {
   void Take(const ZmqFrames& frames);
   void Forget();
   bool known() const { return known_; }
-  // The message that was received last came over the connection remembered. False where nobody can tell.
+  // The message that was received last came over the connection remembered. False where that is unknown.
   bool IsOf(const ZmqFrames& frames) const;
 
  private:
-  // What the library tells about a message's connection: one address for all of a connection's messages, and nobody
-  // else's while one of them is kept.
+  // What the library tells about a message's connection: one address for all of a connection's messages, and no
+  // other connection's while one of them is kept.
   static const char* Connection(zmq_msg_t* frame) { return zmq_msg_gets(frame, "Socket-Type"); }
 
   mutable zmq_msg_t frame_;
@@ -136,14 +136,14 @@ class ZmqMonitor {
     uint32_t arrived = 0;
     uint32_t departed = 0;
     bool connected = false;  // now
-    // Somebody was there, and no ZeroMQ; since the last one that arrived.
+    // The peer accepted but spoke no ZeroMQ; since the last one that arrived.
     bool strangers = false;
   };
 
   // Before the socket binds or connects.
   absl::Status Watch(void* context, ZmqSocket* socket);
   // Before the socket is closed. A socket goes on telling while it closes, and the library's I/O thread would wait for
-  // ever for somebody to tell: nothing of any other socket would move.
+  // ever for a reader: nothing of any other socket would move.
   void End(ZmqSocket* socket);
   int fd() const { return events_.fd(); }
   Changes Poll();

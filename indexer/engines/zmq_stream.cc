@@ -202,7 +202,7 @@ void ZmqStream::ServeMonitor() {
   connected_ = changes.connected;
   departed_ = departed_ || changes.departed > 0;
   arrivals_ += changes.arrived;
-  // Somebody else is still there (`bind`): whoever it is has to be looked at again.
+  // Another peer is still connected (`bind`): it has to be checked again.
   if (changes.departed > 0 && changes.arrived == 0 && changes.connected) ++arrivals_;
 }
 
@@ -334,7 +334,7 @@ void ZmqStream::AskReplay(ZmqLaneState* lane, uint64_t from) {
     status = socket->Send(std::string_view(start.data(), start.size()), /*more=*/false);
   }
   if (status.ok()) status = lane->poller.Watch(socket->fd(), this, ZmqPoller::kReplay);
-  if (!status.ok()) {  // as if nobody answered
+  if (!status.ok()) {  // as without an answer
     last_error_ = std::string(status.message());
     replay_watch_.Set(ConnectionState::kUnreachable, last_error_);
     return;

@@ -57,7 +57,7 @@ class ZmqStream {
   static constexpr size_t kTurnMessages = 64;
   static constexpr size_t kTurnBytes = 1 << 20;
 
-  enum class Turn : uint8_t { kIdle, kMore, kBusy };  // kBusy: somebody else is at it, come again
+  enum class Turn : uint8_t { kIdle, kMore, kBusy };  // kBusy: another thread is at it, come again
 
   // Connects or binds. UNAVAILABLE: an address to bind cannot be had, or no more sockets.
   static absl::StatusOr<std::shared_ptr<ZmqStream>> Make(const ZmqStreamSettings& settings,

@@ -11,7 +11,7 @@
 namespace kvatlas {
 namespace {
 
-constexpr uint32_t kLanesMax = 8;  // when nobody says how many
+constexpr uint32_t kLanesMax = 8;  // by default
 constexpr uint32_t kLanesAskedMax = 256;
 // libzmq's own limit; a stream takes three, and one more during a replay.
 constexpr int kSocketsMax = 65535;

@@ -1,6 +1,7 @@
 // Do messages of real engines' sockets reach their sinks once and in order, whatever the engines do?
 
 #include "indexer/engines/zmq_streams.h"
+#include "indexer/base/await.h"
 
 #include <unistd.h>
 
@@ -51,7 +52,7 @@ class Record {
     }
     return said_;
   }
-  // While stuck, whoever calls `Add` does not return.
+  // While stuck, a call of `Add` does not return.
   void SetStuck(bool stuck) {
     MutexLock lock(&mutex_);
     stuck_ = stuck;
@@ -113,7 +114,8 @@ class ZmqStreamsTest : public ::testing::Test {
     return stats.ok() ? *stats : ZmqStreamStats();
   }
   void WaitUntil(const Stream& stream, const std::function<bool(const ZmqStreamStats&)>& good) {
-    while (!good(Stats(stream)) && !HasFailure()) std::this_thread::yield();
+    ASSERT_TRUE(
+        Await([&] { return good(Stats(stream)) || HasFailure(); }, std::chrono::seconds(60)));
   }
   // An engine that offers a replay has answered the first one; from now on only gaps ask.
   void WaitForReplays(const Stream& stream, uint64_t complete) {
@@ -436,7 +438,7 @@ TEST_F(ZmqStreamsTest, NothingIsAppliedAfterRemoveThoughTheEngineFloods) {
   flood.join();
 }
 
-// A socket that closes tells its monitor; when nobody listened there, libzmq's I/O thread stood still for all.
+// A socket that closes tells its monitor; when that had no reader, libzmq's I/O thread stood still for all.
 TEST_F(ZmqStreamsTest, StreamsThatGoWithTheirEnginesHoldUpNobody) {
   streams_.OpenGate();
   for (int i = 0; i < 500; ++i) {

@@ -230,7 +230,7 @@ void ZmqTestEngine::Reply(void* router, const std::string& identity, uint64_t nu
   Send(router, frames);
 }
 
-// A few unasked messages to whoever ever asked.
+// A few unasked messages to every peer that ever asked.
 void ZmqTestEngine::Misbehave(void* router) {
   constexpr int kBurst = 100;
   std::vector<std::string> askers;

@@ -49,7 +49,7 @@ struct ZmqTestEngineOptions {
     kAnswer,
     kSilent,    // takes requests and never answers
     kGarbage,   // frames that are no reply, until the next request
-    kFlood,     // numbers that nobody asked for, without end
+    kFlood,     // numbers that were not asked for, without end
     kEarlyEnd,  // leaves out the newest half
     kNoEnd,     // everything, and then silence
   };
@@ -73,7 +73,7 @@ class ZmqTestEngine {
   void WaitForSubscribers(size_t count = 1);
 
   uint64_t Publish(std::string_view payload);
-  // Takes a number and a place in the ring, but nobody receives it.
+  // Takes a number and a place in the ring, but is not delivered.
   uint64_t Drop(std::string_view payload);
   // Frames as they are, live.
   void SendRaw(const std::vector<std::string>& frames);

@@ -315,7 +315,8 @@ void DomainState::SortByLoad(Time now) {
     const TableEntry& entry = (*table)[number];
     if (entry.holder == nullptr || !entry.holder->Describe(now, &described)) continue;
     order->replicas = order->replicas || !entry.holder->id().replica.empty();
-    sorted.emplace_back(AheadPerWorker(described.load), entry.holder->id().name, number);
+    sorted.emplace_back(QueuedPrefillBlocksPerWorker(described.load), entry.holder->id().name,
+                        number);
   }
   std::sort(sorted.begin(), sorted.end());
   order->ranks.assign(table->size(), UINT32_MAX);

@@ -81,7 +81,7 @@ class DomainState {
   // Out of the tables; what it holds is left to `Sweep`. REQUIRES: `holder` is retired.
   void Forget(const HolderPtr& holder);
 
-  void Tend(uint64_t steps) { index_->Tend(steps); }
+  void Maintain(uint64_t steps) { index_->Maintain(steps); }
 
   // At most `blocks_max` blocks; returns how many are left of it. Counts holders swept in `*swept`.
   uint64_t Sweep(uint64_t blocks_max, std::atomic<uint64_t>* swept);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <map>
 #include <utility>
 #include <variant>
 
@@ -49,7 +50,7 @@ Holder::Holder(Index* index, SideIndex* sides, HolderIndex number, DomainObserve
       lease_ttl_(Duration::max()),
       blocks_max_(0),
       receiver_({}, this) {
-  told_.live.store(true, std::memory_order_relaxed);
+  published_.live.store(true, std::memory_order_relaxed);
   Heard(now);
   MutexLock lock(&view_mutex_);
   view_.info = WithVersion(std::move(info));
@@ -160,16 +161,16 @@ Holder::Lease Holder::Tick(Duration sweep_after, Time now) {
 }
 
 void Holder::UpdateView(Time now) {
-  // A lease that can only run out because nobody can be heard does not.
+  // A lease does not run out while no stream can be heard.
   const bool kept = transport_lost_since_.has_value() && !masked_;
   const bool expired = receiver_.Expired(now) && !kept;
   if (expired && !masked_) Mask();
   if (!expired && masked_) Unmask();
-  told_.last_heard_ns.store(receiver_.last_heard().count(), std::memory_order_relaxed);
+  published_.last_heard_ns.store(receiver_.last_heard().count(), std::memory_order_relaxed);
   const Time lease_began = kept ? now : receiver_.lease_began();
-  told_.lease_began_ns.store(lease_began.count(), std::memory_order_relaxed);
+  published_.lease_began_ns.store(lease_began.count(), std::memory_order_relaxed);
   SetTrust(receiver_.trust(now), now);
-  told_.live.store(!masked_, std::memory_order_relaxed);
+  published_.live.store(!masked_, std::memory_order_relaxed);
 }
 
 void Holder::SetTrust(Trust trust, Time now) {
@@ -183,7 +184,7 @@ void Holder::SetTrust(Trust trust, Time now) {
 void Holder::Mask() {
   masked_ = true;
   index_->SetMasked(number_, true);
-  told_.live.store(false, std::memory_order_relaxed);
+  published_.live.store(false, std::memory_order_relaxed);
   if (observer_ == nullptr) return;
   TellHoldings(/*gained=*/false);
   observer_->OnLoad(number_, std::nullopt);
@@ -262,7 +263,7 @@ void Holder::SetLocalMasked(bool masked) {
   MutexLock lock(&mutex_);
   if (retired_ || masked == masked_) return;
   masked ? Mask() : Unmask();
-  told_.live.store(!masked, std::memory_order_relaxed);
+  published_.live.store(!masked, std::memory_order_relaxed);
 }
 
 void Holder::SetLocalLoad(const Load& load) {
@@ -271,8 +272,8 @@ void Holder::SetLocalLoad(const Load& load) {
 }
 
 void Holder::Heard(Time now) {
-  told_.last_heard_ns.store(now.count(), std::memory_order_relaxed);
-  told_.lease_began_ns.store(now.count(), std::memory_order_relaxed);
+  published_.last_heard_ns.store(now.count(), std::memory_order_relaxed);
+  published_.lease_began_ns.store(now.count(), std::memory_order_relaxed);
 }
 
 // ---- Checkpoints ----
@@ -375,7 +376,9 @@ absl::Status Holder::ApplyToSides(const Event& event) {
   if (blocks_max_ != 0 &&
       side_blocks_.load(std::memory_order_relaxed) + stored.blocks.size() > 4 * blocks_max_)
     return absl::ResourceExhaustedError("the holder has as many side blocks as it may");
-  return sides_->Store(number_, stored.tier, stored.blocks, CountSides());
+  const bool known = stored.side <= layout_.sides.size();
+  return sides_->Store(number_, stored.tier, stored.blocks,
+                       known ? &layout_.sides[stored.side - 1] : nullptr, CountSides());
 }
 
 // Before anything that needs it is visible: a query that misses it here sees a new version afterwards, and asks again.
@@ -400,8 +403,13 @@ std::shared_ptr<const CacheLayout> Holder::layout() const {
 std::vector<SideHolding> Holder::SideHoldings() const {
   std::vector<SideHolding> sides;
   if (side_blocks_.load(std::memory_order_relaxed) == 0) return sides;
-  sides_->ForEachOf(number_, [&](SequenceHash name, TierMask tiers) {
-    sides.push_back({.name = name, .tiers = tiers});
+  std::vector<uint64_t> tags;
+  for (const CacheClass& of : layout_.sides) tags.push_back(SideTag(of));
+  sides_->ForEachOf(number_, [&](SequenceHash name, TierMask tiers, uint64_t tag) {
+    const auto of = static_cast<size_t>(std::find(tags.begin(), tags.end(), tag) - tags.begin());
+    sides.push_back({.name = name,
+                     .tiers = tiers,
+                     .side = of == tags.size() ? kUnknownSide : static_cast<SideClass>(of + 1)});
   });
   return sides;
 }
@@ -452,7 +460,7 @@ void Holder::SetLoad(const Load& load) {
 
 void Holder::ForEachHeld(const std::function<void(SequenceHash, TierMask, SideClass)>& visit) {
   for (const Holding& holding : index_->HoldingsOf(number_)) visit(holding.block, holding.tiers, 0);
-  for (const SideHolding& side : SideHoldings()) visit(side.name, side.tiers, 1);
+  for (const SideHolding& side : SideHoldings()) visit(side.name, side.tiers, side.side);
 }
 
 Digest Holder::CurrentDigest() { return DigestNow(); }
@@ -477,8 +485,8 @@ std::shared_ptr<const HolderInfo> Holder::info() const {
 
 // The lease binds from the moment it is over, not from the next tick.
 bool Holder::Live(Time asked) const {
-  return told_.live.load(std::memory_order_relaxed) &&
-         asked - Time(told_.lease_began_ns.load(std::memory_order_relaxed)) < lease_ttl_;
+  return published_.live.load(std::memory_order_relaxed) &&
+         asked - Time(published_.lease_began_ns.load(std::memory_order_relaxed)) < lease_ttl_;
 }
 
 void Holder::Publish() {
@@ -490,23 +498,24 @@ void Holder::Publish() {
                                       std::bit_cast<uint64_t>(load.tokens_per_s),
                                       load.workers};
   // Partner: `Read`. Releases, so that the odd version is seen before what it stands for.
-  const uint32_t version = told_.version.load(std::memory_order_relaxed);
-  told_.version.store(version + 1, std::memory_order_relaxed);
-  told_.trust.store(view_.trust, std::memory_order_release);
-  told_.exact_since_ns.store(view_.exact_since.count(), std::memory_order_release);
-  told_.info.store(view_.info.get(), std::memory_order_release);
-  told_.has_load.store(view_.load.has_value(), std::memory_order_release);
-  for (size_t i = 0; i < kLoadWords; ++i) told_.load[i].store(words[i], std::memory_order_release);
-  told_.version.store(version + 2, std::memory_order_release);
+  const uint32_t version = published_.version.load(std::memory_order_relaxed);
+  published_.version.store(version + 1, std::memory_order_relaxed);
+  published_.trust.store(view_.trust, std::memory_order_release);
+  published_.exact_since_ns.store(view_.exact_since.count(), std::memory_order_release);
+  published_.info.store(view_.info.get(), std::memory_order_release);
+  published_.has_load.store(view_.load.has_value(), std::memory_order_release);
+  for (size_t i = 0; i < kLoadWords; ++i)
+    published_.load[i].store(words[i], std::memory_order_release);
+  published_.version.store(version + 2, std::memory_order_release);
 }
 
 bool Holder::Read(HolderOverlap* overlap, Time* exact_since) const {
-  const uint32_t version = told_.version.load(std::memory_order_acquire);
-  overlap->holder = told_.info.load(std::memory_order_acquire);
-  overlap->trust = told_.trust.load(std::memory_order_acquire);
-  *exact_since = Time(told_.exact_since_ns.load(std::memory_order_acquire));
-  const bool has_load = told_.has_load.load(std::memory_order_acquire);
-  const auto word = [&](size_t i) { return told_.load[i].load(std::memory_order_acquire); };
+  const uint32_t version = published_.version.load(std::memory_order_acquire);
+  overlap->holder = published_.info.load(std::memory_order_acquire);
+  overlap->trust = published_.trust.load(std::memory_order_acquire);
+  *exact_since = Time(published_.exact_since_ns.load(std::memory_order_acquire));
+  const bool has_load = published_.has_load.load(std::memory_order_acquire);
+  const auto word = [&](size_t i) { return published_.load[i].load(std::memory_order_acquire); };
   if (has_load) {
     Load& load = overlap->load.emplace();
     const uint64_t requests = word(0);
@@ -520,7 +529,7 @@ bool Holder::Read(HolderOverlap* overlap, Time* exact_since) const {
   } else {
     overlap->load.reset();
   }
-  return version % 2 == 0 && told_.version.load(std::memory_order_relaxed) == version;
+  return version % 2 == 0 && published_.version.load(std::memory_order_relaxed) == version;
 }
 
 bool Holder::Describe(Time asked, HolderOverlap* overlap) const {
@@ -538,8 +547,8 @@ bool Holder::Describe(Time asked, HolderOverlap* overlap) const {
   }
   // What became exact after the index was asked was not exact when it answered.
   if (overlap->trust == Trust::kExact && exact_since > asked) overlap->trust = Trust::kDegraded;
-  overlap->age =
-      std::max(Duration::zero(), asked - Time(told_.last_heard_ns.load(std::memory_order_relaxed)));
+  overlap->age = std::max(Duration::zero(),
+                          asked - Time(published_.last_heard_ns.load(std::memory_order_relaxed)));
   return true;
 }
 
@@ -548,7 +557,7 @@ HolderStats Holder::Stats(Time now) const {
   MutexLock lock(&mutex_);
   stats.epoch = receiver_.epoch();
   stats.applied = receiver_.applied();
-  stats.age = now - Time(told_.last_heard_ns.load(std::memory_order_relaxed));
+  stats.age = now - Time(published_.last_heard_ns.load(std::memory_order_relaxed));
   stats.masked = masked_ || (!local_ && receiver_.Expired(now));
   stats.connected = local_ ? !masked_ : session_ != 0;
   stats.blocks = blocks_.load(std::memory_order_relaxed);
@@ -590,14 +599,16 @@ absl::StatusOr<HolderDump> Holder::Dump(Time now) const {
 
 std::vector<Stored> AsRuns(const std::vector<SideHolding>& sides) {
   std::vector<Stored> runs;
-  for (int t = 0; t < kTiers; ++t) {
-    const Tier tier = static_cast<Tier>(t);
-    Stored* run = nullptr;
-    for (const SideHolding& side : sides) {
-      if (!side.tiers.Has(tier)) continue;
-      if (run == nullptr || run->blocks.size() == kBatchBlocksMax)
-        run = &runs.emplace_back(Stored{.tier = tier, .blocks = {}, .side = 1});
-      run->blocks.push_back(side.name);
+  std::map<std::pair<int, SideClass>, size_t> open;  // the run that has room, by tier and class
+  for (const SideHolding& side : sides) {
+    for (int tier = 0; tier < kTiers; ++tier) {
+      if (!side.tiers.Has(static_cast<Tier>(tier))) continue;
+      const auto [at, is_new] = open.try_emplace({tier, side.side}, runs.size());
+      if (is_new || runs[at->second].blocks.size() == kBatchBlocksMax) {
+        at->second = runs.size();
+        runs.push_back({.tier = static_cast<Tier>(tier), .blocks = {}, .side = side.side});
+      }
+      runs[at->second].blocks.push_back(side.name);
     }
   }
   return runs;
@@ -633,7 +644,7 @@ std::vector<Stored> AsRuns(std::vector<Holding>* holdings) {
   return runs;
 }
 
-double AheadPerWorker(const std::optional<Load>& load) {
+double QueuedPrefillBlocksPerWorker(const std::optional<Load>& load) {
   if (!load.has_value()) return 0;
   const double sum = static_cast<double>(load->waiting_prefill_blocks) + load->running_requests +
                      load->waiting_requests;

@@ -137,7 +137,7 @@ class Holder : private HoldingsSink {
   bool Live(Time asked) const;
 
   // The fields of an answer but for `blocks`; false: not live. `asked` is when the index was asked. `overlap->holder` is only
-  // to be compared: whoever has that one (`info()`) keeps it.
+  // to be compared: a caller that has that one (`info()`) keeps it.
   bool Describe(Time asked, HolderOverlap* overlap) const;
 
   HolderStats Stats(Time now) const;
@@ -209,7 +209,7 @@ class Holder : private HoldingsSink {
   //   1. `Publish` makes `version` odd, writes, and makes it even again.
   //   2. `Read` takes what it reads if the version was even and is the same afterwards, else looks again, a few times,
   //      and then at `view_`. Each of its loads acquires, so that the second look at the version is the last.
-  struct alignas(64) Told {
+  struct alignas(64) PublishedState {
     std::atomic<uint32_t> version{0};
     std::atomic<bool> live{false};
     std::atomic<Trust> trust{Trust::kExact};
@@ -220,11 +220,11 @@ class Holder : private HoldingsSink {
     std::atomic<const HolderInfo*> info{nullptr};
     std::atomic<uint64_t> load[kLoadWords] = {};
   };
-  static_assert(sizeof(Told) == 128);
+  static_assert(sizeof(PublishedState) == 128);
   void Publish() ABSL_EXCLUSIVE_LOCKS_REQUIRED(view_mutex_);
   bool Read(HolderOverlap* overlap, Time* exact_since) const;
 
-  Told told_;
+  PublishedState published_;
   mutable Mutex view_mutex_ ABSL_ACQUIRED_AFTER(mutex_);
   View view_ ABSL_GUARDED_BY(view_mutex_);
 };

@@ -22,7 +22,7 @@ LogLimiter& StreamLog() {
   return limiter;
 }
 
-// Keeps its domain, and with it the index, as long as somebody feeds it.
+// Keeps its domain, and with it the index, as long as a stream feeds it.
 class LocalHolderImpl : public LocalHolder {
  public:
   LocalHolderImpl(DomainPtr domain, HolderPtr holder, const Clock* clock)
@@ -355,7 +355,7 @@ void HolderRegistry::Tick() {
       }
     }
     to_sweep = domain->Sweep(to_sweep, &state_->holders_swept);
-    domain->Tend(state_->options.tend_steps_per_tick);
+    domain->Maintain(state_->options.maintain_steps_per_tick);
     domain->SortByLoad(now);
     const std::optional<Time> empty = domain->EmptySince(now);
     if (empty.has_value() && now - *empty >= state_->options.forget_domain_after)

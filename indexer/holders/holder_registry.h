@@ -19,7 +19,7 @@
 // *Cost*: a query costs what the index costs, a short lock to get the table of holders, and a short lock
 // per holder reported. The table is copied when a holder comes or goes: 16 bytes a holder.
 // *Bounds*: `HolderRegistryOptions`; what one address may take of them: `peer_quotas.h`. A domain, once there, stays, so that its
-// block size does: until `DropDomain`, or until it has had no holders for `forget_domain_after`, or has none when somebody
+// block size does: until `DropDomain`, or until it has had no holders for `forget_domain_after`, or has none when a hello
 // comes with another block size or when there are `domains_max`.
 //
 // Example:
@@ -69,8 +69,8 @@ struct HolderRegistryOptions {
   std::string schedule;     // expected of senders: "" at a leaf, `WaypointSchedule::Name()` above
   Duration sweep_after = std::chrono::minutes(5);  // after the lease ran out
   uint64_t sweep_blocks_per_tick = 1 << 16;
-  // Upkeep of every domain's index (`Index::Tend`) in one tick: a millisecond or so.
-  uint64_t tend_steps_per_tick = 1 << 13;
+  // Upkeep of every domain's index (`Index::Maintain`) in one tick: a millisecond or so.
+  uint64_t maintain_steps_per_tick = 1 << 13;
   // A domain without holders, those being swept included, is forgotten after so long, and earlier when there are
   // `domains_max`.
   Duration forget_domain_after = std::chrono::minutes(10);
@@ -115,7 +115,7 @@ struct OverlapAnswer {
 
 // What waits ahead of a request at the holder's average worker: blocks to prefill, a request counting for one. A holder
 // that says nothing is taken for idle.
-double AheadPerWorker(const std::optional<Load>& load);
+double QueuedPrefillBlocksPerWorker(const std::optional<Load>& load);
 
 struct HolderStats {
   std::shared_ptr<const HolderInfo> holder;
@@ -161,7 +161,8 @@ struct RegistryStats {
 // What a holder holds: a consistent cut.
 struct HolderDump {
   std::shared_ptr<const HolderInfo> holder;
-  std::vector<Stored> runs;  // of at most `kBatchBlocksMax` blocks; side blocks by their names
+  std::vector<Stored>
+      runs;  // of at most `kBatchBlocksMax` blocks; side blocks by their names, a class a run
   CacheLayout layout;
   BatchNumber applied = 0;  // last batch included
   Trust trust = Trust::kExact;
@@ -171,6 +172,7 @@ struct HolderDump {
 struct SideHolding {
   SequenceHash name{0};
   TierMask tiers;
+  SideClass side = kUnknownSide;  // of the holder's layout
 };
 
 // A holder fed by a stream as a checkpoint keeps it, its contents aside.
@@ -198,7 +200,7 @@ struct HolderCut {
 class RestoredHolder {
  public:
   virtual ~RestoredHolder() = default;
-  // Where `side` is not 0: side blocks, of any class. RESOURCE_EXHAUSTED: shed.
+  // Where `side` is not 0: side blocks of that class of the image's layout, or `kUnknownSide`. RESOURCE_EXHAUSTED: shed.
   virtual absl::Status Apply(const Stored& run) = 0;
   // From now on it is as if it had been welcomed long ago and is silent: its lease runs, unless it was over when the image
   // was made. Answers are degraded, or stale by its age, until the sender has said hello and is caught up with. False: what
@@ -234,9 +236,9 @@ class HolderRegistry : public StreamAcceptor {
                                              bool held_only = false) const;
 
   // Only the `best` live holders, best first: those that reach deepest; among equals, and among those that reach nowhere,
-  // the ones with the least `AheadPerWorker` as of the last `Tick`, then by name. Costs a constant for each of the best,
+  // the ones with the least `QueuedPrefillBlocksPerWorker` as of the last `Tick`, then by name. Costs a constant for each of the best,
   // not for each there is. Nothing: it cannot be told so, ask `FindOverlaps`: the domain is unknown, has replicas, side
-  // classes or less than four times as many holders, or nobody asked between the last two ticks.
+  // classes or less than four times as many holders, or no query came between the last two ticks.
   std::optional<OverlapAnswer> FindBest(const Domain& domain, const OverlapQuery& query,
                                         size_t best) const;
 
@@ -286,7 +288,7 @@ class HolderRegistry : public StreamAcceptor {
   // NOT_FOUND: no such domain or holder. FAILED_PRECONDITION: fed in this process, or no hello was welcomed yet.
   absl::StatusOr<HolderCut> Cut(const Domain& domain, const HolderId& holder) const;
 
-  // Where that holder's stream stands: whoever reads a log goes on behind `applied` of that epoch. Nothing: unknown, or fed
+  // Where that holder's stream stands: a reader of a log goes on behind `applied` of that epoch. Nothing: unknown, or fed
   // in this process.
   std::optional<ReceiverPosition> PositionOf(const Domain& domain, const HolderId& holder) const;
 

@@ -13,8 +13,8 @@ void AddAnswer(const Table& table, const Overlap& overlap, Time asked, OverlapAn
     return;  // came after the table was taken
   const TableEntry& entry = table[number];
   // In its place at once, since what was just written is slow to copy; and `emplace_back()` writes zeros slowly.
-  static const HolderOverlap nobody;
-  HolderOverlap& described = *answer->holders.insert(answer->holders.end(), nobody);
+  static const HolderOverlap kEmpty;
+  HolderOverlap& described = *answer->holders.insert(answer->holders.end(), kEmpty);
   if (!entry.holder->Describe(asked, &described)) return answer->holders.pop_back();
   // Said hello since the table was taken, or is about to be in the next one as such.
   if (described.holder != entry.info.get()) {

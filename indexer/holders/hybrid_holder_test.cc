@@ -3,9 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "indexer/base/cache_class.h"
@@ -109,6 +112,39 @@ TEST_F(HybridHolderTest, AClearAndTheEndOfAHolderLeaveNoSideBlocks) {
   engine.reset();
   registry_->Tick();
   EXPECT_EQ(registry_->StatsOf(kDomain)->sides.holdings, 0u);
+}
+
+TEST_F(HybridHolderTest, ADumpSaysOfWhichClassEachSideBlockIs) {
+  CacheLayout layout = WindowLayout(2 * kBlockSize);
+  layout.sides.push_back({.kind = CacheKind::kState, .block_size = kBlockSize});
+  CacheLayout reversed = layout;
+  std::swap(reversed.sides[0], reversed.sides[1]);
+  const std::vector<SequenceHash> blocks = Sequence(100, 3);
+  const auto names = [&](const CacheClass& of) {
+    std::vector<SequenceHash> sides;
+    for (const SequenceHash block : blocks) sides.push_back(SideName(SideTag(of), block));
+    return sides;
+  };
+  const std::unique_ptr<LocalHolder> engine = Add("7"), other = Add("8");
+  for (const auto& [holder, of] :
+       {std::pair(engine.get(), layout), std::pair(other.get(), reversed)}) {
+    holder->SetLayout(of);
+    ASSERT_TRUE(holder->Apply(Stored{.blocks = blocks}).ok());
+    for (SideClass side : {1, 2})
+      ASSERT_TRUE(holder->Apply(Stored{.blocks = names(of.sides[side - 1]), .side = side}).ok());
+  }
+  for (const char* holder : {"7", "8"}) {
+    const absl::StatusOr<HolderDump> dump = registry_->Dump(kDomain, {holder, 0, ""});
+    ASSERT_TRUE(dump.ok());
+    std::map<SideClass, std::set<SequenceHash>> told;
+    for (const Stored& run : dump->runs)
+      told[run.side].insert(run.blocks.begin(), run.blocks.end());
+    ASSERT_EQ(told.size(), 3u);
+    for (SideClass side : {1, 2}) {
+      const std::vector<SequenceHash> expected = names(dump->layout.sides[side - 1]);
+      EXPECT_EQ(told[side], std::set<SequenceHash>(expected.begin(), expected.end())) << holder;
+    }
+  }
 }
 
 TEST_F(HybridHolderTest, WithoutAMainClassTheSideClassDecides) {

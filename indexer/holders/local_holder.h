@@ -1,5 +1,5 @@
 // What does a holder hold whose stream ends in this very process? The door into a `HolderRegistry` for those who
-// read engines' own streams: no hello, no numbers, no lease; whoever reads knows.
+// read engines' own streams: no hello, no numbers, no lease; the reader knows.
 //
 // *Truth*: events are a set's (`event.h`): copies are counted by who reads. Trust is what the reader says. A masked
 // one is in no answer and is as it was when unmasked.

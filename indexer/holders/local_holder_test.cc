@@ -191,7 +191,7 @@ TEST_F(LocalHolderTest, NamesAndSizesAreChecked) {
   EXPECT_TRUE(absl::IsInvalidArgument(registry_->AddLocal(kLlama, 16, Named("")).status()));
 }
 
-// Domains come and go while others ask and feed: nobody sees a torn one.
+// Domains come and go while others ask and feed: no query sees a torn one.
 TEST_F(LocalHolderTest, DomainsAreDroppedBesideQuestions) {
   std::atomic<bool> done{false};
   std::thread asker([&] {

@@ -167,7 +167,7 @@ std::string Twins::Play(const Op& op) {
     case Op::kSweep:
       return Sweep(op);
     case Op::kTend:
-      tested_->Tend(op.count);
+      tested_->Maintain(op.count);
       return "";
     default:
       return Find(op);

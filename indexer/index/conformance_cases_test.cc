@@ -266,7 +266,7 @@ void ConformanceCaseTest::RunStatement(std::string_view statement) {
     }
   }
   if (verb == "goes") {
-    // Nobody is told of its blocks.
+    // No observer is told of its blocks.
     std::erase_if(sink_.changes,
                   [&](const Change& change) { return std::get<0>(change) == Raw(holder); });
     heard_ = sink_.changes.size();

@@ -368,7 +368,7 @@ TEST_P(AnyKindTest, ASweepIsBounded) {
   EXPECT_EQ(Find(prompt), (Scores{{1, 300}}));
 }
 
-// ---- Hashes nobody would choose ----
+// ---- Extreme hashes ----
 
 TEST_P(WholeKindTest, HashZeroIsAHash) {
   const HolderIndex holder = Add();
@@ -415,10 +415,10 @@ TEST_P(AnyKindTest, MemoryGoesBack) {
   EXPECT_EQ(index_->Stats().holdings, sequences * 1500);
   EXPECT_GT(full, empty + sequences * 1000 * 8);
   Clear(a);
-  index_->Tend(1'000'000);
+  index_->Maintain(1'000'000);
   EXPECT_LT(index_->Stats().bytes, empty + (full - empty) * 9 / 10);
   index_->RemoveHolder(b);
-  index_->Tend(1'000'000);
+  index_->Maintain(1'000'000);
   EXPECT_LE(index_->Stats().bytes, empty + (full - empty) / 20);
   EXPECT_EQ(index_->Stats().blocks, 0u);
 }
@@ -432,11 +432,11 @@ TEST_P(WholeKindTest, MemoryGoesBackBlockByBlock) {
   const uint64_t full = index_->Stats().bytes;
   for (uint64_t i = 0; i < sequences * 19 / 20; ++i)
     Remove(holder, Count(i << 20, 1000), Positions(0, 1000));
-  index_->Tend(1'000'000);
+  index_->Maintain(1'000'000);
   EXPECT_LT(index_->Stats().bytes - empty, (full - empty) / 4);
   for (uint64_t i = sequences * 19 / 20; i < sequences; ++i)
     Remove(holder, Count(i << 20, 1000), Positions(0, 1000));
-  index_->Tend(1'000'000);
+  index_->Maintain(1'000'000);
   EXPECT_LE(index_->Stats().bytes, empty + (full - empty) / 20);
 }
 

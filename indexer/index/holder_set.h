@@ -77,7 +77,7 @@ class HolderSet {
 
   struct Dense {
     uint32_t words = 0;
-    // Each is empty (nobody has it in that tier) or `words` long.
+    // Each is empty (no holder has it in that tier) or `words` long.
     std::vector<uint64_t> tiers[kTiers];
 
     uint64_t Bits(uint32_t word, TierMask tiers) const;

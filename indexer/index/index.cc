@@ -11,7 +11,7 @@ bool Index::Sweep(HolderIndex holder, size_t, ChangeLog* changes) {
   return false;
 }
 
-void Index::Tend(size_t) {}
+void Index::Maintain(size_t) {}
 
 bool Index::MayHold(SequenceHash) const { return true; }
 

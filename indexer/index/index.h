@@ -5,7 +5,7 @@
 // cells as holders. Pure: no I/O, no threads of its own, no wall clock.
 // *Truth*: for a query q[0..D) and a holder h, overlap(h) is the largest d such that h holds q[0] … q[d-1],
 // each in at least one tier asked for. It is never above the largest value that was true at some instant
-// during the query, and exact for holders that nobody writes meanwhile. Events are idempotent: storing
+// during the query, and exact for holders that are not written meanwhile. Events are idempotent: storing
 // what is held and removing what is not change nothing. Storing a missing block again makes the deeper
 // ones count again. Structures of which that is not true say so: `IndexKind::exact`.
 // *Names*: a sequence hash names one prefix (`hash.h`), so a block has one position and one parent, and
@@ -128,7 +128,7 @@ struct Holding {
   Position position = 0;
   SequenceHash parent = kNoParent;
   TierMask tiers;
-  // 0 when `keep_local_hashes` is off, or when nobody said it.
+  // 0 when `keep_local_hashes` is off, or when it was not given.
   LocalHash local{0};
 
   friend bool operator==(const Holding&, const Holding&) = default;
@@ -175,7 +175,7 @@ class Index {
 
   // A bounded piece of upkeep, about `steps` small steps: heals fragmentation, gives memory back. Call it now
   // and then where events are rare. This class's own does nothing.
-  virtual void Tend(size_t steps);
+  virtual void Maintain(size_t steps);
 
   // ---- Questions ----
   //
@@ -204,7 +204,7 @@ class Index {
 
   virtual IndexStats Stats() const = 0;
 
-  // OK, or INTERNAL with what is wrong inside. Slow; REQUIRES: nobody writes.
+  // OK, or INTERNAL with what is wrong inside. Slow; REQUIRES: no writer.
   virtual absl::Status Check() const = 0;
 };
 

@@ -1,5 +1,5 @@
 // Threads write and ask at once: no answer is above the largest overlap that was true at some instant
-// of the query, and holders that nobody writes are exact. Here are the patterns that must never add up;
+// of the query, and holders that are not written are exact. Here are the patterns that must never add up;
 // index_history_test.cc has random ones.
 //
 // KVATLAS_ROUNDS=N sets the length (`index_concurrent_long_test`).
@@ -242,7 +242,7 @@ TEST_P(IndexConcurrentTest, AClearThatMeetsASplitLeavesNothingBehind) {
   EXPECT_EQ(index_->Stats().holdings, kDepth);
 }
 
-// Whoever is masked before a query is in no answer to it.
+// A holder masked before a query is in no answer to it.
 TEST_P(IndexConcurrentTest, AMaskedHolderIsInNoAnswerWhateverItStores) {
   const HolderIndex holder = Add(3), still = Add(6);
   index_->SetMasked(holder, true);

@@ -1,6 +1,6 @@
 // Random writers, checked against what each of them knows was true, and when: a clock that all threads share
 // stamps every write and every question. No answer may be above the largest overlap that was true at some
-// instant of the question, and none may be wrong at all for a holder that nobody wrote meanwhile.
+// instant of the question, and none may be wrong at all for a holder that was not written meanwhile.
 //
 // The holders write runs of three sequences that part after 16 and after 32 blocks, so that what one stores,
 // splits and loses is what another holds. KVATLAS_ROUNDS=N sets the length (`index_history_long_test`).
@@ -100,7 +100,7 @@ using Depths = std::array<uint8_t, kViews>;
 // ---- Writers ----
 
 // One event of one holder: from `begin` to `end` on the clock the overlaps went from those before it to
-// `after` and, since an event only adds or only takes away, were never above both. Whoever is masked has them
+// `after` and, since an event only adds or only takes away, were never above both. A masked holder has them
 // as well, and is in no answer.
 struct Step {
   uint64_t begin = 0;
@@ -119,12 +119,12 @@ class Writer {
 
   // A random call.
   void Write();
-  // Gives the number back and takes it again; REQUIRES: nobody else adds or removes holders.
+  // Gives the number back and takes it again; REQUIRES: no other thread adds or removes holders.
   void Renew();
   void StoreRun(int path, size_t from, size_t to, Tier tier);
   void RemoveBlock(int path, size_t at, Tier tier);
 
-  // What the index must say once nobody writes.
+  // What the index must say once there is no writer.
   std::map<uint64_t, TierMask> Held() const;
 
   HolderIndex holder{0};
@@ -417,7 +417,7 @@ std::string History::JudgeOne(const Seen& seen) const {
          ", mask " + std::to_string(seen.view % kMasks) + " at " + std::to_string(seen.begin) +
          ".." + std::to_string(seen.end) + ": answered " + std::to_string(seen.blocks) +
          (was_written ? ", at most " + std::to_string(largest) + " was true"
-                      : ", nobody wrote and " + std::to_string(before) + " was true");
+                      : ", no writer and " + std::to_string(before) + " was true");
 }
 
 std::string History::Judge() const {
@@ -472,7 +472,7 @@ TEST_P(IndexHistoryTest, RandomWritersOfTheSameRuns) {
   EXPECT_EQ(history_.Judge(), "");
 }
 
-// Those whom nobody writes are exact all the time, whatever others do to the runs they share.
+// Those that are not written are exact all the time, whatever others do to the runs they share.
 TEST_P(IndexHistoryTest, QuietHoldersAreExactWhileOthersSplitAndMergeTheirRuns) {
   for (size_t depth : {48, 32, 17, 5}) {
     for (int path = 0; path < kPaths; ++path)
@@ -496,7 +496,7 @@ TEST_P(IndexHistoryTest, QuietHoldersAreExactWhileOthersSplitAndMergeTheirRuns) 
     if (round % kDepth == 0) every_other->StoreRun(0, 0, kDepth, Tier::kDevice);
     every_other->RemoveBlock(0, at, Tier::kDevice);
   });
-  bodies.push_back([this](int) { history_.index()->Tend(20); });
+  bodies.push_back([this](int) { history_.index()->Maintain(20); });
   history_.Run(RoundsOf(15'000), bodies, kReaders);
   EXPECT_EQ(history_.Judge(), "");
 }

@@ -99,7 +99,7 @@ TEST_P(IndexRandomTest, ManyFirstBlocks) {
   Compare({.trie = {.blocks = 100, .shape = Shape::kRoots}, .ops = 600}, 40);
 }
 
-// ---- Hashes nobody would choose ----
+// ---- Extreme hashes ----
 
 TEST_P(IndexRandomTest, SmallHashes) {
   Compare({.trie = {.blocks = 60, .spread = Spread::kSmall}}, 40);
@@ -252,7 +252,7 @@ class Twins {
   std::pair<std::vector<Overlap>, std::vector<Overlap>> Ask() {
     std::vector<uint32_t> path = trie_.PathTo(Draw(trie_.size()));
     trie_.Descend(&path, Draw(100));
-    if (Draw(4) == 0) path.push_back(trie_.size() + 1);  // Nobody stores it.
+    if (Draw(4) == 0) path.push_back(trie_.size() + 1);  // Never stored.
     const std::vector<SequenceHash> blocks = trie_.hashes(path);
     const std::vector<LocalHash> locals = trie_.locals(path);
     const uint64_t only[] = {random_() % 8};

@@ -134,7 +134,7 @@ Numbers Chooser::Removal(uint32_t holder, uint32_t* tier) {
   const bool meets = run != nullptr && !OneIn(6);
   *tier = meets && !OneIn(4) ? run->tier : Tier();
   Numbers blocks = Part(meets ? run->blocks : AnyPath());
-  if (OneIn(6)) {  // several sequences in one event, and blocks that nobody has
+  if (OneIn(6)) {  // several sequences in one event, and blocks without holders
     if (const Recently* more = Recent(holder); more != nullptr) {
       const Numbers part = Part(more->blocks);
       blocks.insert(blocks.begin() + choose_(static_cast<uint32_t>(blocks.size()) + 1),

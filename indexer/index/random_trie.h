@@ -1,7 +1,7 @@
 // Which sequences exist in a random test? A random trie of blocks, each a small number with one parent and
 // one position, so that whatever is drawn from it keeps to what a sequence hash means (`index.h`, *Names*).
 //
-// Numbers from `size()` on are foreign: blocks that nobody stores, for prompts that leave the trie.
+// Numbers from `size()` on are foreign: blocks that are never stored, for prompts that leave the trie.
 //
 // Example:
 //   const RandomTrie trie({.seed = 7, .blocks = 100});

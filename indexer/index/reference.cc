@@ -219,7 +219,7 @@ absl::Status ReferenceIndex::Check() const {
     }
   }
   if (counted.size() != blocks_.size())
-    return absl::InternalError("reference: blocks that nobody holds");
+    return absl::InternalError("reference: blocks without holders");
   for (const auto& [hash, block] : blocks_) {
     if (counted[hash] != block.holders)
       return absl::InternalError("reference: wrong number of holders");

@@ -27,7 +27,9 @@ uint64_t BlocksBefore(const CacheClass& side) {
 std::optional<SequenceHash> Reusable::NameAt(const CacheClass& side,
                                              std::span<const SequenceHash> blocks,
                                              uint32_t block_size, uint64_t end) {
-  const uint64_t common = std::lcm(uint64_t{side.block_size}, uint64_t{block_size});
+  const bool is_twin = side.kind == CacheKind::kState && end % block_size == 0;
+  const uint64_t common =
+      is_twin ? block_size : std::lcm(uint64_t{side.block_size}, uint64_t{block_size});
   const uint64_t twin = (end + common - 1) / common * common;
   if (twin / block_size > blocks.size()) return std::nullopt;
   return SideName(SideTag(side), blocks[twin / block_size - 1], static_cast<uint32_t>(twin - end));
@@ -47,6 +49,7 @@ void Reusable::Open(const CacheLayout& layout) {
     Side& side = sides_[i];
     side.of = layout.sides[i];
     side.tag = SideTag(side.of);
+    side.of.block_size = EndsEvery(layout, side.of);
     side.common = std::lcm(uint64_t{side.of.block_size}, block_size_);
     side.named = RoundDown(tokens_, side.common) / side.of.block_size;
     const size_t blocks = tokens_ / side.of.block_size;

@@ -44,7 +44,8 @@ class Reusable {
             TierMask tiers, const SideIndex::Reader& sides, const OverlapSteps& held,
             std::span<const uint64_t> holders, std::vector<Overlap>* found);
 
-  // The name of that class's block that ends at token `end` of a prompt; nothing: the prompt ends before its twin.
+  // The name of that class's block that ends at token `end` of a prompt; nothing: the prompt ends before its twin. A state's may end
+  // inside a block of its class.
   static std::optional<SequenceHash> NameAt(const CacheClass& side,
                                             std::span<const SequenceHash> blocks,
                                             uint32_t block_size, uint64_t end);
@@ -56,7 +57,7 @@ class Reusable {
  private:
   // Rows of one side class, by the number of the block from 0; read when first needed.
   struct Side {
-    CacheClass of;
+    CacheClass of;  // with `EndsEvery` as its block size
     uint64_t tag = 0;
     uint64_t common = 0;    // tokens between ends that are main blocks' too
     uint64_t per_unit = 0;  // blocks in one alignment

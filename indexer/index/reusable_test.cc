@@ -53,9 +53,9 @@ class Worker {
       const CacheClass& side = layout_.sides[i];
       for (uint32_t block : held[i]) {
         const std::optional<SequenceHash> name =
-            Reusable::NameAt(side, prompt_, 16, uint64_t{block + 1} * side.block_size);
+            Reusable::NameAt(side, prompt_, 16, uint64_t{block + 1} * EndsEvery(layout_, side));
         if (name.has_value()) {
-          ASSERT_TRUE(index_.Store(holder, Tier::kDevice, {&*name, 1}, nullptr).ok());
+          ASSERT_TRUE(index_.Store(holder, Tier::kDevice, {&*name, 1}, nullptr, nullptr).ok());
         }
       }
     }
@@ -129,11 +129,29 @@ TEST(ReusableTest, AChunkNeedsItsOwnBlocksAlone) {
 }
 
 TEST(ReusableTest, LengthsAreMultiplesOfEveryBlockSize) {
-  EXPECT_EQ(BlocksOf({State(64)}, {{0, 1}}), 8u);
-  EXPECT_EQ(BlocksOf({State(64)}, {{0, 1}}, 7), 4u);
+  EXPECT_EQ(BlocksOf({State(64), Window(1)}, {{0, 1}, Range(0, 10)}), 8u);
+  EXPECT_EQ(BlocksOf({State(64), Window(1)}, {{0, 1}, Range(0, 10)}, 7), 4u);
   // A window of smaller blocks: its inner blocks count too.
   EXPECT_EQ(BlocksOf({Window(17, 8)}, {{18, 19}}), 10u);
   EXPECT_EQ(BlocksOf({Window(17, 8)}, {{17, 19}}), 0u);
+}
+
+TEST(ReusableTest, AStateBesideFullAttentionAloneMayEndInsideABlockOfItsClass) {
+  // By the main class's blocks: those that end at 96 and 128 tokens.
+  EXPECT_EQ(BlocksOf({State(64)}, {{5, 7}}), 8u);
+  EXPECT_EQ(BlocksOf({State(64)}, {{5, 7}}, 7), 6u);
+  EXPECT_EQ(BlocksOf({State(64), State(32)}, {{5, 7}, {5, 6}}), 6u);
+  CacheLayout layout{.main = kMain, .sides = {State(64)}};
+  EXPECT_EQ(EndsEvery(layout, layout.sides[0]), 16u);
+  EXPECT_EQ(AlignmentOf(layout), 16u);
+  layout.main.drops_last = true;
+  EXPECT_EQ(EndsEvery(layout, layout.sides[0]), 64u);
+  layout.main.drops_last = false;
+  layout.sides.push_back(Window(33));
+  EXPECT_EQ(EndsEvery(layout, layout.sides[0]), 64u);
+  EXPECT_EQ(AlignmentOf(layout), 64u);
+  layout.sides[1] = State(24);
+  EXPECT_EQ(EndsEvery(layout, layout.sides[0]), 64u) << "not of whole blocks of the main class";
 }
 
 TEST(ReusableTest, WithoutAMainClassTheSideClassesDecide) {
@@ -156,7 +174,9 @@ TEST(ReusableTest, ADroppedLastBlockIsMatchedAndNotReused) {
 }
 
 // The slow twin: by the definition, for each holder and length.
-bool Accepts(const CacheClass& side, const std::set<uint32_t>& held, uint64_t length) {
+bool Accepts(const CacheLayout& layout, CacheClass side, const std::set<uint32_t>& held,
+             uint64_t length) {
+  side.block_size = EndsEvery(layout, side);
   if (length % side.block_size != 0) return false;
   const int64_t end = static_cast<int64_t>(length / side.block_size);
   int64_t first = end - 1;
@@ -198,7 +218,7 @@ TEST(ReusableTest, RandomHoldersEqualTheDefinition) {
     for (uint32_t h = 0; h < holders; ++h) {
       Held held(layout.sides.size());
       for (size_t i = 0; i < held.size(); ++i) {
-        const uint32_t count = blocks * 16 / layout.sides[i].block_size;
+        const uint32_t count = blocks * 16 / EndsEvery(layout, layout.sides[i]);
         for (uint32_t b = 0; b < count; ++b)
           if (random() % 10 >= density) held[i].insert(b);
       }
@@ -209,7 +229,7 @@ TEST(ReusableTest, RandomHoldersEqualTheDefinition) {
       for (uint32_t d = 1; d <= (layout.has_main ? main : blocks); ++d) {
         bool all = true;
         for (size_t i = 0; i < held.size(); ++i)
-          all = all && Accepts(layout.sides[i], held[i], uint64_t{d} * 16);
+          all = all && Accepts(layout, layout.sides[i], held[i], uint64_t{d} * 16);
         if (all) best = d;
       }
       expected.push_back(best);

@@ -54,8 +54,8 @@ class ShardedIndex : public Index {
   bool Sweep(HolderIndex holder, size_t blocks_max, ChangeLog* changes) override {
     return ShardOf(holder)->Sweep(Inside(holder), blocks_max, changes);
   }
-  void Tend(size_t steps) override {
-    for (const auto& shard : shards_) shard->Tend(std::max<size_t>(steps / count(), 1));
+  void Maintain(size_t steps) override {
+    for (const auto& shard : shards_) shard->Maintain(std::max<size_t>(steps / count(), 1));
   }
 
   void FindOverlaps(const OverlapQuery& query, std::vector<Overlap>* overlaps) const override {

@@ -122,7 +122,7 @@ TEST(ShardedIndexTest, AnswersAsOne) {
         ASSERT_EQ(many->Stats().holdings, one->Stats().holdings);
         ASSERT_EQ(many->Stats().holders, one->Stats().holders);
         if (op % 50 == 0) {
-          many->Tend(1000);
+          many->Maintain(1000);
           ASSERT_TRUE(many->Check().ok()) << many->Check();
         }
       }

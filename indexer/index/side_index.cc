@@ -37,8 +37,8 @@ void SideIndex::FreeOfPool(uint32_t number) {
 }
 
 TierMask SideIndex::TiersOf(uint32_t holders, HolderIndex holder) const {
-  if ((holders & kShared) != 0) return pool_[holders & ~kShared].Get(holder);
-  return holders >> kTiers == Raw(holder)
+  if ((holders & kShared) != 0) return pool_[holders & kHoldersMask].Get(holder);
+  return (holders & kHoldersMask) >> kTiers == Raw(holder)
              ? TierMask(static_cast<uint8_t>(holders & ((1u << kTiers) - 1)))
              : TierMask();
 }
@@ -46,20 +46,20 @@ TierMask SideIndex::TiersOf(uint32_t holders, HolderIndex holder) const {
 void SideIndex::SetTiers(size_t row, HolderIndex holder, TierMask before, TierMask after) {
   if (before.empty()) ++counts_.holdings;
   if (after.empty()) --counts_.holdings;
-  const uint32_t holders = HoldersAt(row);
-  if ((holders & kShared) == 0) {
+  const uint32_t of_class = HoldersAt(row) & kClassMask;
+  const uint32_t holders = HoldersAt(row) & kHoldersMask;
+  if ((HoldersAt(row) & kShared) == 0) {
     if (holders >> kTiers == Raw(holder)) {
-      if (!after.empty()) return SetHolders(row, Pack(holder, after));
+      if (!after.empty()) return SetHolders(row, of_class | Pack(holder, after));
       return rows_.Erase(row);
     }
     HolderSet set;
     set.Set(HolderIndex(holders >> kTiers),
             TierMask(static_cast<uint8_t>(holders & ((1u << kTiers) - 1))));
     set.Set(holder, after);
-    return SetHolders(row, AddToPool(std::move(set)) | kShared);
+    return SetHolders(row, kShared | of_class | AddToPool(std::move(set)));
   }
-  const uint32_t number = holders & ~kShared;
-  HolderSet& set = pool_[number];
+  HolderSet& set = pool_[holders];
   pool_bytes_ -= set.HeapBytes();
   set.Set(holder, after);
   pool_bytes_ += set.HeapBytes();
@@ -70,8 +70,18 @@ void SideIndex::SetTiers(size_t row, HolderIndex holder, TierMask before, TierMa
     const HolderIndex last{word * 64 + static_cast<uint32_t>(std::countr_zero(bits))};
     packed = Pack(last, set.Get(last));
   });
-  SetHolders(row, packed);
-  FreeOfPool(number);
+  SetHolders(row, of_class | packed);
+  FreeOfPool(holders);
+}
+
+uint32_t SideIndex::ClassBits(const CacheClass* of) {
+  if (of == nullptr) return 0;
+  const uint64_t tag = SideTag(*of);
+  size_t number = 0;
+  while (number < tags_.size() && tags_[number] != tag) ++number;
+  if (number == kClassesMax) return 0;
+  if (number == tags_.size()) tags_.push_back(tag);
+  return static_cast<uint32_t>(number + 1) << kClassShift;
 }
 
 void SideIndex::Prefetch(std::span<const SequenceHash> names) const {
@@ -83,26 +93,30 @@ void SideIndex::Prefetch(std::span<const SequenceHash> names) const {
 // ---- Writes ----
 
 absl::Status SideIndex::Store(HolderIndex holder, Tier tier, std::span<const SequenceHash> names,
-                              const Changed& changed) {
+                              const CacheClass* of, const Changed& changed) {
   if (Raw(holder) >= kHoldersEnd) return absl::ResourceExhaustedError("too many holders");
   while (!names.empty()) {
     const auto some = names.first(std::min(names.size(), kNamesPerLock));
     names = names.subspan(some.size());
     WriterLock lock(&mutex_);
+    const uint32_t of_class = ClassBits(of);
     Prefetch(some);
     for (SequenceHash name : some) {
       const size_t row = rows_.Find(Raw(name));
       const TierMask before =
           row == BucketTable::kNone ? TierMask() : TiersOf(HoldersAt(row), holder);
+      if (row != BucketTable::kNone && (HoldersAt(row) & kClassMask) == 0)
+        SetHolders(row, HoldersAt(row) | of_class);
       if (before.Has(tier)) continue;
-      if ((bytes_max_ != 0 && BytesNow() >= bytes_max_) ||
+      const bool pool_full = pool_.size() - pool_free_.size() == kPoolEnd;
+      if (pool_full || (bytes_max_ != 0 && BytesNow() >= bytes_max_) ||
           (memory_ != nullptr && memory_->level() >= MemoryLevel::kFull)) {
         counts_.refused += 1;
-        return absl::ResourceExhaustedError("side blocks are at their byte limit");
+        return absl::ResourceExhaustedError("side blocks are at their limit");
       }
       const TierMask after(before.bits() | TierMask(tier).bits());
       if (row == BucketTable::kNone) {
-        SetHolders(rows_.Insert(Raw(name)), Pack(holder, after));
+        SetHolders(rows_.Insert(Raw(name)), of_class | Pack(holder, after));
         ++counts_.holdings;
       } else {
         SetTiers(row, holder, before, after);
@@ -133,13 +147,13 @@ void SideIndex::Remove(HolderIndex holder, Tier tier, std::span<const SequenceHa
 }
 
 void SideIndex::Clear(HolderIndex holder, TierMask tiers, const Changed& changed) {
-  std::vector<std::pair<SequenceHash, TierMask>> found;
+  std::vector<Found> found;
   std::vector<SequenceHash> names;
   uint64_t cursor = 0;
   for (bool more = true; more;) {
     more = Step(holder, tiers, &cursor, &found);
     names.clear();
-    for (const auto& [name, held] : found) names.push_back(name);
+    for (const Found& held : found) names.push_back(held.name);
     for (int tier = 0; tier < kTiers; ++tier)
       if (tiers.Has(static_cast<Tier>(tier)))
         Remove(holder, static_cast<Tier>(tier), names, changed);
@@ -166,7 +180,7 @@ void SideIndex::Bump(HolderIndex holder) {
 // ---- Reads ----
 
 bool SideIndex::Step(HolderIndex holder, TierMask tiers, uint64_t* cursor,
-                     std::vector<std::pair<SequenceHash, TierMask>>* found) const {
+                     std::vector<Found>* found) const {
   found->clear();
   ReaderLock lock(&mutex_);
   for (size_t looked = 0; looked < kNamesPerStep;) {
@@ -176,7 +190,11 @@ bool SideIndex::Step(HolderIndex holder, TierMask tiers, uint64_t* cursor,
       const size_t row = BucketTable::RowAt(bucket, at);
       if (rows_.IsBefore(row, *cursor)) continue;
       const TierMask held(TiersOf(HoldersAt(row), holder).bits() & tiers.bits());
-      if (!held.empty()) found->emplace_back(SequenceHash{rows_.KeyOf(row)}, held);
+      if (held.empty()) continue;
+      const uint32_t of_class = (HoldersAt(row) & kClassMask) >> kClassShift;
+      found->push_back({.name = SequenceHash{rows_.KeyOf(row)},
+                        .tiers = held,
+                        .tag = of_class == 0 ? 0 : tags_[of_class - 1]});
     }
     looked += 1 + rows_.RowsIn(bucket);
     *cursor = rows_.CursorBehind(bucket);
@@ -186,12 +204,13 @@ bool SideIndex::Step(HolderIndex holder, TierMask tiers, uint64_t* cursor,
 }
 
 void SideIndex::ForEachOf(
-    HolderIndex holder, const std::function<void(SequenceHash name, TierMask tiers)>& visit) const {
-  std::vector<std::pair<SequenceHash, TierMask>> found;
+    HolderIndex holder,
+    const std::function<void(SequenceHash name, TierMask tiers, uint64_t tag)>& visit) const {
+  std::vector<Found> found;
   uint64_t cursor = 0;
   for (bool more = true; more;) {
     more = Step(holder, TierMask::All(), &cursor, &found);
-    for (const auto& [name, tiers] : found) visit(name, tiers);
+    for (const Found& held : found) visit(held.name, held.tiers, held.tag);
   }
 }
 
@@ -210,16 +229,16 @@ void SideIndex::Reader::Rows(std::span<const SequenceHash> names, TierMask tiers
     const size_t found = index_.rows_.Find(Raw(names[i]));
     if (found == BucketTable::kNone) continue;
     holders[i] = index_.HoldersAt(found);
-    if ((holders[i] & kShared) != 0) __builtin_prefetch(&index_.pool_[holders[i] & ~kShared]);
+    if ((holders[i] & kShared) != 0) __builtin_prefetch(&index_.pool_[holders[i] & kHoldersMask]);
   }
   for (size_t i = 0; i < names.size(); ++i) {
     const std::span<uint64_t> row(rows + i * words, words);
     if ((holders[i] & kShared) != 0) {
-      index_.pool_[holders[i] & ~kShared].Read(tiers, row);
+      index_.pool_[holders[i] & kHoldersMask].Read(tiers, row);
       continue;
     }
     std::fill(row.begin(), row.end(), 0);
-    const uint32_t holder = holders[i] >> kTiers;
+    const uint32_t holder = (holders[i] & kHoldersMask) >> kTiers;
     if ((holders[i] & tiers.bits()) != 0 && holder / 64 < words)
       row[holder / 64] = uint64_t{1} << (holder % 64);
   }
@@ -244,12 +263,14 @@ absl::Status SideIndex::Check() const {
       const size_t row = BucketTable::RowAt(bucket, at);
       const uint32_t holders = HoldersAt(row);
       if (rows_.Find(rows_.KeyOf(row)) != row) return absl::InternalError("a name twice");
+      if ((holders & kClassMask) >> kClassShift > tags_.size())
+        return absl::InternalError("a name of a class without a number");
       if ((holders & kShared) == 0) {
         ++counted.holdings;
         continue;
       }
       ++shared;
-      const HolderSet& set = pool_[holders & ~kShared];
+      const HolderSet& set = pool_[holders & kHoldersMask];
       if (set.size() < 2) return absl::InternalError("a shared name with less than two holders");
       if (absl::Status bad = set.Check(); !bad.ok()) return bad;
       counted.holdings += set.size();

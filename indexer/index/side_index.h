@@ -1,17 +1,19 @@
 // Which holders hold which side blocks of hybrid models (`cache_class.h`)?
 //
-//   name ─▶ row of a `BucketTable` [ holders 4 ] ─▶ one holder with its tiers, or a `HolderSet` in the pool
+//   name ─▶ row of a `BucketTable` [ class, holders 4 ] ─▶ one holder with its tiers, or a `HolderSet` in the pool
 //
 // *Place*: one per domain beside the domain's index. It answers no prefix question by itself: `reusable.h` reads rows of it,
 // a row being the holders of one name.
-// *Truth*: a set of (holder, tier, name). Storing twice and removing the unknown change nothing.
+// *Truth*: a set of (holder, tier, name). Storing twice and removing the unknown change nothing. Names of different classes
+// differ, so that a name has one class: the one it was first stored with.
 // *Threads*: any. Writers take the lock alone, for at most `kNamesPerLock` names at a time; a `Reader` shares it. A holder's
 // own calls are serialised by the caller, who also says when its holdings change (`BeginWrite`, `EndWrite`), so
 // that a query can tell that what it read of a holder was of one instant.
 // *Cost*: a name that one holder has takes 11.8 to 12.1 bytes (`bucket_table.h`: a row of 4 bytes, of which no call moves
 // more than three buckets); one that several have 16 more and what `HolderSet` says. Store, remove and row are one look-up, and
 // those of one call wait for memory together.
-// *Bounds*: holders below 2^27; `bytes_max`, beyond which new names are refused.
+// *Bounds*: holders below 2^23; names with several holders, 2^27; `bytes_max`, beyond which new names are refused; `kClassesMax`
+// different classes are told apart, names of further ones are held without.
 
 #ifndef KVATLAS_INDEXER_INDEX_SIDE_INDEX_H_
 #define KVATLAS_INDEXER_INDEX_SIDE_INDEX_H_
@@ -30,6 +32,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "indexer/base/bucket_table.h"
+#include "indexer/base/cache_class.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/ids.h"
 #include "indexer/base/memory_budget.h"
@@ -42,6 +45,7 @@ namespace kvatlas {
 class SideIndex {
  public:
   static constexpr size_t kNamesPerLock = 64;
+  static constexpr size_t kClassesMax = 15;
 
   // `bytes_max` 0: no limit. `memory`: none when null; full is as at the limit.
   explicit SideIndex(uint64_t bytes_max = 0, const MemoryBudget* memory = nullptr)
@@ -50,20 +54,21 @@ class SideIndex {
   SideIndex(const SideIndex&) = delete;
   SideIndex& operator=(const SideIndex&) = delete;
 
-  // `changed(name)` is called for each name that the holder did not have in that tier; `is_new` when it had it in no tier.
-  // RESOURCE_EXHAUSTED: the rest was refused.
+  // `changed(name)` is called for each name that the holder did not have in that tier. `of`: the class of these names (its kind,
+  // block size and window); null: it is not known. RESOURCE_EXHAUSTED: the rest was refused.
   using Changed = std::function<void(SequenceHash name, TierMask before, TierMask after)>;
   absl::Status Store(HolderIndex holder, Tier tier, std::span<const SequenceHash> names,
-                     const Changed& changed);
+                     const CacheClass* of, const Changed& changed);
   void Remove(HolderIndex holder, Tier tier, std::span<const SequenceHash> names,
               const Changed& changed);
   // Takes `tiers` of a holder away, everything there is of it; O(size of the index), in steps between which others have
   // their turn.
   void Clear(HolderIndex holder, TierMask tiers, const Changed& changed);
 
-  // Everything a holder has. O(size of the index).
-  void ForEachOf(HolderIndex holder,
-                 const std::function<void(SequenceHash name, TierMask tiers)>& visit) const;
+  // Everything a holder has. `tag`: `SideTag` of the name's class; 0: the class is not known. O(size of the index).
+  void ForEachOf(
+      HolderIndex holder,
+      const std::function<void(SequenceHash name, TierMask tiers, uint64_t tag)>& visit) const;
   TierMask Get(HolderIndex holder, SequenceHash name) const;
 
   // The holder's holdings, here or in the domain's index, begin to change, or are as they will be. REQUIRES: in pairs.
@@ -121,15 +126,20 @@ class SideIndex {
   absl::Status Check() const;
 
  private:
-  static constexpr uint32_t kShared = 1u << 31;  // the rest is a number in the pool
-  static constexpr uint32_t kHoldersEnd = 1u << 27;
+  // A row: `kShared`, the class's number, and a holder with its tiers, or where `kShared` is set a number in the pool.
+  static constexpr int kClassShift = 27;
+  static constexpr uint32_t kShared = 1u << 31;
+  static constexpr uint32_t kHoldersMask = (1u << kClassShift) - 1;
+  static constexpr uint32_t kClassMask = ~(kShared | kHoldersMask);
+  static constexpr uint32_t kHoldersEnd = 1u << (kClassShift - kTiers);
+  static constexpr size_t kPoolEnd = size_t{1} << kClassShift;
   static constexpr uint32_t kVersionsPerChunk = 1024;
   static constexpr uint32_t kVersionChunks = 1024;
 
   static uint32_t Pack(HolderIndex holder, TierMask tiers) {
     return Raw(holder) << kTiers | tiers.bits();
   }
-  // What a row has.
+  // What a row has, its class included.
   uint32_t HoldersAt(size_t row) const ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
     uint32_t holders;
     std::memcpy(&holders, rows_.Payload(row), sizeof(holders));
@@ -144,8 +154,14 @@ class SideIndex {
     return rows_.bytes() + pool_bytes_;
   }
   // What a holder has of about `kNamesPerStep` names from a cursor on; false: that was all.
-  bool Step(HolderIndex holder, TierMask tiers, uint64_t* cursor,
-            std::vector<std::pair<SequenceHash, TierMask>>* found) const;
+  struct Found {
+    SequenceHash name;
+    TierMask tiers;
+    uint64_t tag;
+  };
+  bool Step(HolderIndex holder, TierMask tiers, uint64_t* cursor, std::vector<Found>* found) const;
+  // The class's bits of a row; makes a number for one that has none.
+  uint32_t ClassBits(const CacheClass* of) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // An empty mask takes the holder out, and the row away where it was the last one.
   void SetTiers(size_t row, HolderIndex holder, TierMask before, TierMask after)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -160,6 +176,7 @@ class SideIndex {
   std::vector<HolderSet> pool_ ABSL_GUARDED_BY(mutex_);
   std::vector<uint32_t> pool_free_ ABSL_GUARDED_BY(mutex_);
   uint64_t pool_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<uint64_t> tags_ ABSL_GUARDED_BY(mutex_);  // of classes, by number less 1
   Stats counts_ ABSL_GUARDED_BY(mutex_);
 
   std::atomic<uint64_t> begun_{0}, ended_{0};

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "indexer/base/cache_class.h"
 #include "indexer/base/ids.h"
 #include "indexer/base/tier.h"
 
@@ -29,8 +30,8 @@ TEST(SideIndexTest, StoringTwiceAndRemovingTheUnknownChangeNothing) {
   const std::vector<SequenceHash> names = {Name(1), Name(2)};
   int changes = 0;
   const auto count = [&](SequenceHash, TierMask, TierMask) { ++changes; };
-  ASSERT_TRUE(index.Store(HolderIndex(3), Tier::kDevice, names, count).ok());
-  ASSERT_TRUE(index.Store(HolderIndex(3), Tier::kDevice, names, count).ok());
+  ASSERT_TRUE(index.Store(HolderIndex(3), Tier::kDevice, names, nullptr, count).ok());
+  ASSERT_TRUE(index.Store(HolderIndex(3), Tier::kDevice, names, nullptr, count).ok());
   EXPECT_EQ(changes, 2);
   index.Remove(HolderIndex(4), Tier::kDevice, names, count);
   index.Remove(HolderIndex(3), Tier::kHost, names, count);
@@ -44,7 +45,7 @@ TEST(SideIndexTest, BytesReturnWhenEverythingIsRemoved) {
   SideIndex index;
   std::vector<SequenceHash> names;
   for (uint64_t i = 1; i <= 100000; ++i) names.push_back(Name(i));
-  ASSERT_TRUE(index.Store(HolderIndex(0), Tier::kDevice, names, nullptr).ok());
+  ASSERT_TRUE(index.Store(HolderIndex(0), Tier::kDevice, names, nullptr, nullptr).ok());
   const double a_name = static_cast<double>(index.GetStats().bytes) / names.size();
   EXPECT_LT(a_name, 13.6) << "bytes for a name of one holder";
   index.Clear(HolderIndex(0), TierMask::All(), nullptr);
@@ -69,7 +70,8 @@ TEST(SideIndexTest, ANameOfOneHolderTakesAbout12BytesAtAnySizeAndAfterEvictions)
     while (names.size() < size) {
       names.push_back(Name(names.size() + 1));
       ASSERT_TRUE(
-          index.Store(HolderIndex(0), Tier::kDevice, std::span(names).last(1), nullptr).ok());
+          index.Store(HolderIndex(0), Tier::kDevice, std::span(names).last(1), nullptr, nullptr)
+              .ok());
     }
     sample();
   }
@@ -79,7 +81,9 @@ TEST(SideIndexTest, ANameOfOneHolderTakesAbout12BytesAtAnySizeAndAfterEvictions)
   for (uint64_t gone = 0; gone < 300000; ++gone) {
     index.Remove(HolderIndex(0), Tier::kDevice, {&names[gone], 1}, nullptr);
     names.push_back(Name(names.size() + 1));
-    ASSERT_TRUE(index.Store(HolderIndex(0), Tier::kDevice, std::span(names).last(1), nullptr).ok());
+    ASSERT_TRUE(
+        index.Store(HolderIndex(0), Tier::kDevice, std::span(names).last(1), nullptr, nullptr)
+            .ok());
     if (gone % 10000 == 0) sample();
   }
   EXPECT_LT(sum / samples, 12.5) << "with evictions";
@@ -90,9 +94,10 @@ TEST(SideIndexTest, BeyondItsBytesNewNamesAreRefusedAndKnownOnesAreNot) {
   SideIndex index(64 << 10);
   std::vector<SequenceHash> names;
   for (uint64_t i = 1; i <= 20000; ++i) names.push_back(Name(i));
-  EXPECT_EQ(index.Store(HolderIndex(0), Tier::kDevice, names, nullptr).code(),
+  EXPECT_EQ(index.Store(HolderIndex(0), Tier::kDevice, names, nullptr, nullptr).code(),
             absl::StatusCode::kResourceExhausted);
-  EXPECT_TRUE(index.Store(HolderIndex(0), Tier::kDevice, std::span(names).first(1), nullptr).ok());
+  EXPECT_TRUE(
+      index.Store(HolderIndex(0), Tier::kDevice, std::span(names).first(1), nullptr, nullptr).ok());
   EXPECT_GT(index.GetStats().refused, 0u);
   EXPECT_LT(index.GetStats().bytes, 96u << 10);
 }
@@ -107,12 +112,41 @@ TEST(SideIndexTest, AVersionIsOddWhileItsHolderIsWritten) {
   EXPECT_EQ(index.VersionOf(HolderIndex(1)), 0u);
 }
 
+TEST(SideIndexTest, AClassThatWasNotKnownIsLearned) {
+  const CacheClass window{.kind = CacheKind::kWindow, .block_size = 16, .window_tokens = 127};
+  const CacheClass state{.kind = CacheKind::kState, .block_size = 16};
+  SideIndex index;
+  const SequenceHash name = Name(1);
+  const auto tag_of = [&](uint32_t holder) {
+    uint64_t found = 1;
+    index.ForEachOf(HolderIndex(holder),
+                    [&](SequenceHash, TierMask, uint64_t tag) { found = tag; });
+    return found;
+  };
+  ASSERT_TRUE(index.Store(HolderIndex(0), Tier::kDevice, {&name, 1}, nullptr, nullptr).ok());
+  EXPECT_EQ(tag_of(0), 0u);
+  ASSERT_TRUE(index.Store(HolderIndex(0), Tier::kDevice, {&name, 1}, &window, nullptr).ok());
+  EXPECT_EQ(tag_of(0), SideTag(window));
+  // Through the pool and back; a name keeps its class.
+  ASSERT_TRUE(index.Store(HolderIndex(1), Tier::kDevice, {&name, 1}, &state, nullptr).ok());
+  EXPECT_EQ(tag_of(0), SideTag(window));
+  EXPECT_EQ(tag_of(1), SideTag(window));
+  index.Remove(HolderIndex(0), Tier::kDevice, {&name, 1}, nullptr);
+  EXPECT_EQ(tag_of(1), SideTag(window));
+  EXPECT_TRUE(index.Check().ok()) << index.Check();
+}
+
 // The slow twin: a map from (name, holder) to tiers.
 TEST(SideIndexTest, RandomOperationsEqualAMap) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     std::mt19937_64 random(seed);
     SideIndex index;
     std::map<std::pair<uint64_t, uint32_t>, TierMask> twin;
+    // More classes than are told apart, each name always of the same.
+    std::vector<CacheClass> classes(SideIndex::kClassesMax + 2);
+    for (uint32_t i = 0; i < classes.size(); ++i)
+      classes[i] = {.kind = CacheKind::kWindow, .block_size = 16, .window_tokens = i + 1};
+    std::map<uint64_t, uint64_t> numbered;  // tags, in the order in which they came
     const uint32_t holders = seed % 3 == 0 ? 3 : 150;
     const uint64_t names = seed % 2 == 0 ? 40 : 3000;
     // Few upper bits, so that segments fill and wrap.
@@ -123,7 +157,9 @@ TEST(SideIndexTest, RandomOperationsEqualAMap) {
       const HolderIndex holder{static_cast<uint32_t>(random() % holders)};
       const Tier tier = static_cast<Tier>(random() % (seed % 5 == 0 ? kTiers : 1));
       std::vector<SequenceHash> some;
-      for (uint64_t i = random() % 12; i-- > 0;) some.push_back(name_of(1 + random() % names));
+      const size_t of = random() % (seed % 7 == 0 ? classes.size() : 3);
+      for (uint64_t i = random() % 12; i-- > 0;)
+        some.push_back(name_of(1 + random() % names / classes.size() * classes.size() + of));
       const bool stores = random() % 5 < (step < 2000 ? 3 : 2);
       std::set<uint64_t> changed, expected;
       const auto note = [&](SequenceHash name, TierMask before, TierMask after) {
@@ -140,7 +176,8 @@ TEST(SideIndexTest, RandomOperationsEqualAMap) {
         continue;
       }
       if (stores) {
-        ASSERT_TRUE(index.Store(holder, tier, some, note).ok());
+        if (!some.empty()) numbered.try_emplace(SideTag(classes[of]), numbered.size());
+        ASSERT_TRUE(index.Store(holder, tier, some, &classes[of], note).ok());
       } else {
         index.Remove(holder, tier, some, note);
       }
@@ -161,7 +198,7 @@ TEST(SideIndexTest, RandomOperationsEqualAMap) {
       if (step % 500 != 0) continue;
       ASSERT_TRUE(index.Check().ok()) << index.Check() << " seed " << seed << " step " << step;
       ASSERT_EQ(index.GetStats().holdings, twin.size());
-      for (uint64_t i = 1; i <= names; i += 1 + names / 50) {
+      for (uint64_t i = 1; i <= names + classes.size(); i += 1 + names / 50) {
         const std::vector<uint64_t> row = RowOf(index, name_of(i), TierMask(tier), 3);
         for (uint32_t h = 0; h < holders; ++h) {
           const auto it = twin.find({Raw(name_of(i)), h});
@@ -171,9 +208,18 @@ TEST(SideIndexTest, RandomOperationsEqualAMap) {
         }
       }
       std::map<std::pair<uint64_t, uint32_t>, TierMask> visited;
-      index.ForEachOf(holder, [&](SequenceHash name, TierMask tiers) {
+      std::map<uint64_t, uint64_t> tags;
+      index.ForEachOf(holder, [&](SequenceHash name, TierMask tiers, uint64_t tag) {
         visited[{Raw(name), Raw(holder)}] = tiers;
+        tags[Raw(name)] = tag;
       });
+      for (uint64_t i = 1; i <= names + classes.size(); ++i) {
+        const auto tag = tags.find(Raw(name_of(i)));
+        if (tag == tags.end()) continue;
+        const uint64_t expected_tag = SideTag(classes[(i - 1) % classes.size()]);
+        const bool told_apart = numbered.at(expected_tag) < SideIndex::kClassesMax;
+        ASSERT_EQ(tag->second, told_apart ? expected_tag : 0) << "seed " << seed;
+      }
       for (const auto& [key, tiers] : twin)
         if (key.second == Raw(holder)) {
           ASSERT_EQ(visited[key], tiers);

@@ -108,7 +108,7 @@ class WeaknessesTest : public ::testing::TestWithParam<IndexKind> {
 
   uint64_t Bytes() const { return index_->Stats().bytes; }
   // Upkeep, as a leaf does it where events are rare.
-  void Rest() { index_->Tend(10'000'000); }
+  void Rest() { index_->Maintain(10'000'000); }
   // At most a twentieth of what was in use, and a little, is left.
   void ExpectGivenBack(uint64_t empty, uint64_t full) {
     Rest();
@@ -226,7 +226,7 @@ TEST_P(WeaknessesTest, TenThousandHoldersUnderOneRoot) {
   std::vector<Overlap> found = Find(trunk);
   ASSERT_EQ(found.size(), holders);
   for (uint32_t i = 0; i < holders; ++i) ASSERT_EQ(found[i], (Overlap{HolderIndex{i}, 1 + i % 32}));
-  // A third goes; whoever gets the numbers inherits nothing.
+  // A third goes; new holders of the numbers inherit nothing.
   for (uint32_t i = 0; i < holders; i += 3) index_->RemoveHolder(HolderIndex{i});
   EXPECT_EQ(Find(trunk).size(), holders - (holders + 2) / 3);
   for (uint32_t i = 0; i < holders; i += 3) ASSERT_EQ(Add(), HolderIndex{i});

@@ -22,10 +22,11 @@ CacheStrips::CacheStrips(const HolderDump& dump, std::span<const SequenceHash> b
   for (const CacheClass& of : layout_.sides) {
     Class& side = sides_.emplace_back(Class{.of = of, .run = {}});
     if (of.block_size == 0) continue;
-    side.run.resize(blocks_ * block_size_ / of.block_size);
+    side.of.block_size = EndsEvery(layout_, of);
+    side.run.resize(blocks_ * block_size_ / side.of.block_size);
     for (size_t i = 0; i < side.run.size(); ++i) {
       const std::optional<SequenceHash> name =
-          Reusable::NameAt(of, blocks, block_size, (i + 1) * of.block_size);
+          Reusable::NameAt(of, blocks, block_size, (i + 1) * side.of.block_size);
       if (name.has_value() && side_names.contains(*name))
         side.run[i] = 1 + (i == 0 ? 0 : side.run[i - 1]);
     }
@@ -35,11 +36,11 @@ CacheStrips::CacheStrips(const HolderDump& dump, std::span<const SequenceHash> b
         Strip{.of = layout_.main, .held = {}, .accepts = static_cast<uint32_t>(held_)});
     for (const SequenceHash block : blocks) strip.held += main.contains(block) ? '#' : '.';
   }
-  for (const Class& side : sides_)
-    strips_.push_back(
-        {.of = side.of,
-         .held = StripOf(side),
-         .accepts = static_cast<uint32_t>(LongestOf(side, held_ * block_size_) / block_size_)});
+  for (size_t i = 0; i < sides_.size(); ++i)
+    strips_.push_back({.of = layout_.sides[i],
+                       .held = StripOf(sides_[i]),
+                       .accepts = static_cast<uint32_t>(LongestOf(sides_[i], held_ * block_size_) /
+                                                        block_size_)});
 }
 
 std::string CacheStrips::StripOf(const Class& side) const {

@@ -46,7 +46,7 @@ class CacheStrips {
 
  private:
   struct Class {
-    CacheClass of;
+    CacheClass of;  // with `EndsEvery` as its block size
     std::vector<uint64_t>
         run;  // by the class's own blocks: how many in a row are held, this one the last
   };

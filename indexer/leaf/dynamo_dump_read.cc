@@ -33,7 +33,7 @@ struct Block {
 
 struct DumpEvent {
   std::string instance;
-  std::optional<Tier> tier = Tier::kDevice;  // nothing: one that nobody knows
+  std::optional<Tier> tier = Tier::kDevice;  // nothing: an unknown one
   uint32_t rank = 0;
   bool is_store = false;
   bool is_sound = true;

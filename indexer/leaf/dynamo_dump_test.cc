@@ -27,7 +27,7 @@ using testing::HasSubstr;
 using testing::Not;
 
 // What a reader told, as text.
-class Told : public DumpVisitor {
+class Recorder : public DumpVisitor {
  public:
   absl::Status OnDomain(const Domain& domain, uint32_t block_size) override {
     domains.push_back(ToString(domain) + " " + std::to_string(block_size));
@@ -100,7 +100,7 @@ TEST(DynamoDumpTest, ARecordedDumpIsRead) {
                              LocalHash{1088361764653601668u}, LocalHash{16024980976528976948u},
                              LocalHash{9039991526587408791u}});
   for (size_t piece : {size_t{1}, size_t{13}, size_t{1} << 20}) {
-    Told told;
+    Recorder told;
     const auto stats = Read(kRecorded, &told, piece);
     ASSERT_TRUE(stats.ok()) << stats.status();
     EXPECT_EQ(stats->blocks, 5u);
@@ -116,7 +116,7 @@ TEST(DynamoDumpTest, ARecordedDumpIsRead) {
 }
 
 TEST(DynamoDumpTest, EventsComeInAnyOrderAndUnknownKeysHaveNoEffect) {
-  Told in_order, reversed;
+  Recorder in_order, reversed;
   const std::string a = Event("1", "null", BlockText(1, 11));
   const std::string b = Event("1", "1", BlockText(2, 12) + "," + BlockText(3, 13));
   const std::string c = Event("1", "3", BlockText(4, 14), "disk");
@@ -132,7 +132,7 @@ TEST(DynamoDumpTest, EventsComeInAnyOrderAndUnknownKeysHaveNoEffect) {
 }
 
 TEST(DynamoDumpTest, ErrorsInPlaceOfEventsAndEventsOfOtherFormsCostThemselves) {
-  Told told;
+  Recorder told;
   const std::string good = Event("1", "null", BlockText(1, 11));
   const std::string events =
       R"({"worker_id":1,"event":{"event_id":0,"data":"cleared","dp_rank":0}},)"
@@ -152,7 +152,7 @@ TEST(DynamoDumpTest, ErrorsInPlaceOfEventsAndEventsOfOtherFormsCostThemselves) {
 }
 
 TEST(DynamoDumpTest, AModelMayHaveColons) {
-  Told told;
+  Recorder told;
   ASSERT_TRUE(Read("{" + DomainText("org:model:default", Event("1", "null", BlockText(1, 11))) +
                        "," + DomainText("nogroup", "") + "}",
                    &told)
@@ -163,10 +163,10 @@ TEST(DynamoDumpTest, AModelMayHaveColons) {
 TEST(DynamoDumpTest, WhatIsNoDumpIsRefused) {
   for (const char* text : {"", "[]", "7", "{", R"({"m:g":{"block_size":4,"events":[{)", "nonsense",
                            R"({"m:g":{"block_size":4,"events":[]})"}) {
-    Told told;
+    Recorder told;
     EXPECT_TRUE(absl::IsInvalidArgument(Read(text, &told).status())) << text;
   }
-  Told told;
+  Recorder told;
   DumpReadOptions few;
   few.blocks_max = 4;
   EXPECT_TRUE(absl::IsResourceExhausted(Read(kRecorded, &told, 100, few).status()));
@@ -192,7 +192,7 @@ TEST(DynamoDumpTest, AnEndlessKeyTextOrNumberIsRefusedEarly) {
       sent += size;
       return size;
     };
-    Told told;
+    Recorder told;
     const absl::Status status = ReadDump({}, read, &told).status();
     EXPECT_TRUE(absl::IsResourceExhausted(status)) << head << ": " << status;
     EXPECT_LE(sent, 4u << 20) << head;
@@ -200,7 +200,7 @@ TEST(DynamoDumpTest, AnEndlessKeyTextOrNumberIsRefusedEarly) {
 }
 
 TEST(DynamoDumpTest, ADomainsNameHasABound) {
-  Told told;
+  Recorder told;
   const std::string name(5000, 'm');
   EXPECT_TRUE(absl::IsInvalidArgument(
       Read("{" + DomainText(name + ":g", Event("1", "null", BlockText(1, 11))) + "}", &told)
@@ -210,7 +210,7 @@ TEST(DynamoDumpTest, ADomainsNameHasABound) {
 
 // Each waits for a parent that never comes, of a worker of its own.
 TEST(DynamoDumpTest, WhatWaitsForItsParentHasABoundInBytes) {
-  Told told;
+  Recorder told;
   std::string events;
   for (int worker = 0; worker < 1000; ++worker)
     events += (worker == 0 ? "" : ",") + Event(std::to_string(worker), "77", BlockText(1, 1));
@@ -242,7 +242,7 @@ TEST(DynamoDumpTest, DamagedDumpsAreReadOrRefused) {
       }
       if (text.empty()) text = "{}";
     }
-    Told told;
+    Recorder told;
     (void)Read(text, &told, 1 + random() % 50);
   }
 }
@@ -315,7 +315,7 @@ class DumpOfDirectoryTest : public testing::Test {
   std::unique_ptr<HolderRegistry> registry_;
   std::unique_ptr<EngineDirectory> directory_;
   std::vector<std::shared_ptr<EngineWorker>> workers_;
-  Told expected_;
+  Recorder expected_;
 };
 
 TEST_F(DumpOfDirectoryTest, NothingIsAnEmptyObject) { EXPECT_EQ(Dump(), "{}"); }
@@ -352,7 +352,7 @@ TEST_F(DumpOfDirectoryTest, WhatIsWrittenIsReadAgain) {
   Put(Worker("2", odd.model, odd.tenant), odd, "2", a);
 
   const std::string text = Dump();
-  Told told;
+  Recorder told;
   const auto stats = Read(text, &told, 100);
   ASSERT_TRUE(stats.ok()) << stats.status() << text;
   EXPECT_EQ(told.blocks, expected_.blocks) << text;
@@ -415,7 +415,7 @@ TEST_F(DumpOfDirectoryTest, SideBlocksAreLeftOut) {
   ASSERT_TRUE(one->Restore(side).ok());
   ASSERT_EQ(one->Stats().ranks[0].side_names, 2u);
   EXPECT_EQ(Dump(), without);
-  Told told;
+  Recorder told;
   ASSERT_TRUE(Read(without, &told).ok());
   EXPECT_EQ(told.blocks.size(), 2u);
 }
@@ -437,7 +437,7 @@ TEST_F(DumpOfDirectoryTest, RandomTreesOfNamesAreReadAgain) {
         Put(worker, {"m", ""}, instance, alias);
     }
   }
-  Told told;
+  Recorder told;
   const auto stats = Read(Dump(), &told, 4000);
   ASSERT_TRUE(stats.ok()) << stats.status();
   EXPECT_EQ(told.blocks, expected_.blocks);

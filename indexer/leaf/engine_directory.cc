@@ -81,8 +81,8 @@ void AddCounts(const EngineWorkerStats& from, EngineWorkerStats* to) {
   for (size_t i = 0; i < from.refused.size(); ++i) to->refused[i] += from.refused[i];
 }
 
-// Whoever changes an instance marks it busy and works outside the mutex, so that a removal that waits for a stream
-// holds up nobody but its own instance; who wants the same instance waits. A domain lives as long as instances are
+// A change of an instance marks it busy and works outside the mutex, so that a removal that waits for a stream
+// holds up its own instance alone; other changes of the same instance wait. A domain lives as long as instances are
 // listed under it, busy ones included, so that one cannot be dropped under a registration.
 //
 // Lock order: `mutex`, then `RankHolders`, the ingest, the registry; a worker's own before `RankHolders` too. A worker
@@ -239,6 +239,7 @@ struct EngineDirectory::State {
     worker.drops_last = ParseEagleDrop(registration.eagle_drop).value_or(std::nullopt);
     worker.chunk_tokens = registration.chunk_tokens;
     worker.window_tokens = registration.window_tokens;
+    worker.hybrid = registration.hybrid;
     if (!(domain == options.pages_of)) worker.page_names = nullptr;
     worker.is_sglang =
         absl::EqualsIgnoreCase(absl::string_view(registration.engine_type), "sglang");
@@ -323,7 +324,7 @@ struct EngineDirectory::State {
       Done(instance.get());
       return;
     }
-    // Ranks that their batches named go with them: nobody listens to those any more.
+    // Ranks that their batches named go with them: those are no longer listened to.
     for (const auto& [stream, listener] : listeners) {
       for (uint32_t rank : instance->worker->RemoveStream(stream, options.clock->Now())) {
         if (Listens(*instance, rank)) continue;
@@ -354,6 +355,7 @@ struct EngineDirectory::State {
         .eagle_drop = instance.of.eagle_drop,
         .chunk_tokens = instance.of.chunk_tokens,
         .window_tokens = instance.of.window_tokens,
+        .hybrid = instance.of.hybrid,
         .additional_salt = instance.of.additional_salt,
         .url = instance.of.url,
         .listeners = {},
@@ -595,7 +597,7 @@ std::vector<EngineEntry> EngineDirectory::Registrations() const {
   std::vector<EngineEntry> entries;
   entries.reserve(state_->instances.size());
   for (const auto& [name, instance] : state_->instances) {
-    // Who holds nothing yet, and under no size, is registered anew by whoever registered it.
+    // An instance that holds nothing yet, and under no size, is registered again by its source.
     if (instance->block_size == kBlockSizeAuto) continue;
     entries.push_back(state_->Describe(*instance, instance->listeners));
   }

@@ -55,6 +55,7 @@ struct EngineEntry {
   std::string eagle_drop;
   uint32_t chunk_tokens = 0;
   uint32_t window_tokens = 0;
+  bool hybrid = false;
   std::string additional_salt;
   std::string url;
   std::vector<EngineListener> listeners;             // by rank
@@ -73,7 +74,7 @@ struct EngineDirectoryOptions {
   uint32_t instances_max = 65536;
   // A rank is in no answer when its stream's connection has been gone, or its stream not read (paused, failed), for longer.
   Duration lease_ttl = std::chrono::seconds(10);
-  // What a peer told of an instance that nobody registers here is forgotten after this.
+  // What a peer told of an instance that is not registered here is forgotten after this.
   Duration adopted_ttl = std::chrono::minutes(5);
   // Engines are in no answer before `Open`: they are still being recovered.
   bool start_hidden = false;
@@ -133,8 +134,8 @@ class EngineDirectory {
 
   // The worker of an instance that need not be registered (its endpoint is not looked at): made when it is new, to be
   // filled by `EngineWorker::Restore`. As `Register`. What is restored into a stream that does not go on from a known
-  // position is in doubt (`EngineWorker::Lost`), from `Open` or a later registration on. `unconfirmed`: whoever told it
-  // knew no positions at all; then it is only in doubt where a replay will say better, and what nobody registers
+  // position is in doubt (`EngineWorker::Lost`), from `Open` or a later registration on. `unconfirmed`: its source
+  // knew no positions at all; then it is only in doubt where a replay will say better, and what is not registered
   // is forgotten after `adopted_ttl`.
   absl::StatusOr<std::shared_ptr<EngineWorker>> Adopt(const EngineRegistration& registration,
                                                       bool unconfirmed);

@@ -60,7 +60,7 @@ class EngineDirectoryTest : public testing::Test {
     registration.model = model;
     registration.rank = rank;
     registration.block_size = block_size;
-    registration.endpoint = "tcp://127.0.0.1:9";  // nobody there
+    registration.endpoint = "tcp://127.0.0.1:9";  // no engine there
     return registration;
   }
 
@@ -246,7 +246,7 @@ TEST_F(EngineDirectoryTest, AnEngineThatIsRegisteredAgainStartsFresh) {
   EXPECT_TRUE(IsExact(engine, "1")) << engine.Compare(registry_, "1");
 }
 
-// Nobody hears of their removals any more: kept, they would be told as held for ever.
+// Their removals are no longer heard: kept, they would be told as held for ever.
 TEST_F(EngineDirectoryTest, RanksNamedByBatchesGoWithTheStreamThatNamedThem) {
   PoolEngine engine({.seed = 22, .rank = 5});
   PoolEngine other({.seed = 23, .rank = 6});
@@ -311,7 +311,7 @@ TEST_F(EngineDirectoryTest, AnEngineThatIsPausedForLongerThanItsLeaseIsInNoAnswe
   EXPECT_TRUE(IsExact(engine, "1")) << engine.Compare(registry_, "1");
 }
 
-// Of one that nobody listens to: no stream of that number is made up for it.
+// Of one that is not listened to: no stream of that number is made up for it.
 TEST_F(EngineDirectoryTest, ARestoredRankThatNobodyListensToIsInDoubtByItself) {
   HolderRegistry registry(RegistryOptions());
   EngineDirectoryOptions options;
@@ -435,7 +435,7 @@ TEST_F(EngineDirectoryTest, BlocksWithoutTokensAreFoundByTheNamesOfOtherInstance
   EXPECT_EQ(found->holders[0].holder->id.name, "2");
 }
 
-// Removals that take long hold up nobody else, and no domain is lost between them.
+// Removals that take long hold up no other instance, and no domain is lost between them.
 TEST_F(EngineDirectoryTest, RegistrationsAndRemovalsRace) {
   constexpr int kThreads = 4, kRounds = 150;
   clock_.Advance(seconds(3600));  // a tick forgets what has no listener

@@ -25,6 +25,7 @@ EngineRegistration RegistrationOf(const EngineEntry& entry, const EngineListener
   registration.eagle_drop = entry.eagle_drop;
   registration.chunk_tokens = entry.chunk_tokens;
   registration.window_tokens = entry.window_tokens;
+  registration.hybrid = entry.hybrid;
   registration.url = entry.url;
   registration.engine_type = entry.engine_type;
   registration.source = entry.source;

@@ -1,4 +1,4 @@
-// How do engines that somebody told of come back into a directory? Registrations, then names, then where each stream goes
+// How do engines of a snapshot come back into a directory? Registrations, then names, then where each stream goes
 // on; told by a replica's snapshot, by a checkpoint or by a dump.
 //
 // *Truth*: a replica that is alive told where its streams stand now. A checkpoint's positions are of an earlier time: what it

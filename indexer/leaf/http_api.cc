@@ -344,6 +344,7 @@ class HttpApi::Impl {
         .eagle_drop = body.eagle_drop.value_or(""),
         .chunk_tokens = body.chunk_tokens.value_or(0),
         .window_tokens = body.window_tokens.value_or(0),
+        .hybrid = body.hybrid,
         .url = body.url.value_or(""),
         .engine_type = body.engine_type.value_or(""),
     });

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "absl/status/statusor.h"
+#include "indexer/base/await.h"
 #include "indexer/engines/decoder_test_util.h"
 #include "indexer/engines/zmq_test_engine.h"
 #include "indexer/leaf/engine_directory.h"
@@ -81,12 +82,14 @@ class HttpApiTest : public ::testing::Test {
   void Publish(const std::string& instance, const std::vector<std::string>& events) {
     engine_.Publish(Batch(events));
     ++batches_;
-    while (true) {
+    const auto applied = [&] {
       for (const EngineEntry& entry : leaf_->engines().List()) {
-        if (entry.instance == instance && entry.worker.batches == batches_) return;
+        if (entry.instance == instance && entry.worker.batches == batches_) return true;
       }
-      std::this_thread::yield();
-    }
+      return false;
+    };
+    ASSERT_TRUE(Await(applied, std::chrono::seconds(60)))
+        << "batch " << batches_ << " of " << instance;
   }
 
   json Ask(const std::string& target, const std::string& body) {
@@ -119,6 +122,22 @@ TEST_F(HttpApiTest, DetailTellsEveryTierWithTrustAndAge) {
   EXPECT_EQ(rank["trust"], "exact");
   EXPECT_GE(rank["age_ms"], 0);
   EXPECT_FALSE(Ask("/query", query).contains("detail"));
+}
+
+// SGLang 0.5.23 and its hybrids, whose events tell of full attention alone.
+TEST_F(HttpApiTest, AHybridThatTellsOfFullAttentionAloneIsAnsweredAsDegraded) {
+  StartLeaf();
+  const HttpAnswerText answer = client_->Post(
+      "/register",
+      R"({"instance_id":7,"endpoint":")" + engine_.endpoint() +
+          R"(","model_name":"m","block_size":4,"engine_type":"SGLang","hybrid":true})");
+  ASSERT_EQ(answer.status, 201) << answer.body;
+  engine_.WaitForSubscribers();
+  Publish("7", {Store({1, 2}, std::nullopt, 0, "GPU")});
+  const std::string query = std::string(R"({"model_name":"m","token_ids":)") + kPrompt + "}";
+  const json rank = Ask("/query?detail=1", query)["detail"]["7"]["0"];
+  EXPECT_EQ(rank["device"], 8);
+  EXPECT_EQ(rank["trust"], "degraded");
 }
 
 TEST_F(HttpApiTest, LowerTiersAloneAreInstancesWithoutAScore) {

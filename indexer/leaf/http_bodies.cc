@@ -134,6 +134,7 @@ bool RegisterBody::Read(JsonReader* reader) {
       {"eagle_drop", false},
       {"chunk_tokens", false},
       {"window_tokens", false},
+      {"hybrid", false},
   };
   return reader->ReadStruct("RegisterRequest", 9, kFields, [&](size_t field) {
     switch (field) {
@@ -171,6 +172,8 @@ bool RegisterBody::Read(JsonReader* reader) {
         return reader->ReadOptional(&chunk_tokens);
       case 18:
         return reader->ReadOptional(&window_tokens);
+      case 19:
+        return reader->ReadBool(&hybrid);
       default:
         return ReadIgnored(reader);
     }

@@ -68,6 +68,7 @@ struct RegisterBody {
   std::optional<std::string> eagle_drop;
   std::optional<uint32_t> chunk_tokens;
   std::optional<uint32_t> window_tokens;
+  bool hybrid = false;
 
   bool Read(JsonReader* reader);
 };

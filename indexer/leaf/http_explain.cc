@@ -90,7 +90,7 @@ void AddRankDetails(const HolderRegistry& registry, const Domain& domain,
   const auto ask = [&](TierMask tiers, const auto& place) {
     absl::StatusOr<OverlapAnswer> answer =
         registry.FindOverlaps(domain, {.blocks = blocks, .tiers = tiers});
-    if (!answer.ok()) return;  // a domain that went meanwhile had nobody left
+    if (!answer.ok()) return;  // a domain that went meanwhile had no holders left
     for (const HolderOverlap& overlap : answer->holders) {
       RankDetail& detail = (*ranks)[overlap.holder->id.name][overlap.holder->id.rank];
       uint32_t& depth = place(&detail);
@@ -226,7 +226,7 @@ void Explanation::Append(const ExplanationHead& head, std::string* out) const {
   *out += '}';
 }
 
-// Block by block, the first that nobody has included. Of hybrid models more may be held than can be reused.
+// Block by block, the first without a holder included. Of hybrid models more may be held than can be reused.
 void Explanation::AppendPath(uint32_t blocks_max, std::string* out) const {
   *out += '[';
   Commas positions(out);

@@ -98,7 +98,7 @@ int HttpQueries::Answer(const QueryBody& query, const Identity& asker, bool deta
   HttpAnswer& answer = scratch->answer;
   answer.Clear();
   for (int eagle = 0; eagle <= int{subject.eagle} && subject.block_size > 0; ++eagle) {
-    // A domain that went meanwhile had nobody left.
+    // A domain that went meanwhile had no holders left.
     registry_
         ->VisitReaches(subject.domain,
                        ChainOf(query, subject.block_size, eagle == 1, &scratch->locals),

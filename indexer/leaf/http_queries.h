@@ -52,7 +52,7 @@ class HttpQueries {
   int Answer(const QueryBody& query, const Identity& asker, bool detail, Scratch* scratch,
              std::string* out) const;
 
-  // Appends which ranks have each block of a prompt, in which tiers, until nobody has it, and where each rank's first
+  // Appends which ranks have each block of a prompt, in which tiers, until none has it, and where each rank's first
   // hole is. Reads the holdings of some ranks: for people.
   int Explain(const QueryBody& query, const Identity& asker, const ExplainOptions& options,
               std::string* out) const;

@@ -16,6 +16,7 @@
 #include <tuple>
 
 #include "absl/status/statusor.h"
+#include "indexer/base/await.h"
 #include "indexer/engines/decoder_test_util.h"
 #include "indexer/engines/zmq_test_engine.h"
 #include "indexer/leaf/engine_directory.h"
@@ -47,7 +48,7 @@ class TestLeaf {
   Address http() const { return leaf_->http_address(); }
 
   void WaitUntilReady() {
-    while (!leaf_->readiness().ready) std::this_thread::yield();
+    ASSERT_TRUE(Await([&] { return leaf_->readiness().ready; }, std::chrono::seconds(60)));
   }
 
   void Register(const std::string& instance, const std::string& model,
@@ -72,12 +73,13 @@ class TestLeaf {
 
   // Until that instance has had so many batches applied.
   void WaitForBatches(const std::string& instance, uint64_t batches) {
-    while (true) {
+    const auto applied = [&] {
       for (const EngineEntry& entry : leaf_->engines().List()) {
-        if (entry.instance == instance && entry.worker.batches >= batches) return;
+        if (entry.instance == instance && entry.worker.batches >= batches) return true;
       }
-      std::this_thread::yield();
-    }
+      return false;
+    };
+    ASSERT_TRUE(Await(applied, std::chrono::seconds(60))) << batches << " batches of " << instance;
   }
 
  private:
@@ -313,7 +315,8 @@ TEST_F(TranscriptTest, EnginesComeStoreAreAskedAndGo) {
   ports_ = {{"tcp://127.0.0.1:5901", engine.endpoint()}};
   const auto publish = [&](const std::vector<std::string>& events, uint64_t rank = 0) {
     const uint64_t number = engine.Publish(Batch(events, rank));
-    while (!leaf.Heard("1", number)) std::this_thread::yield();
+    ASSERT_TRUE(Await([&] { return leaf.Heard("1", number); }, std::chrono::seconds(60)))
+        << "batch " << number;
   };
   const auto happen = [&](const RecordedExchange& exchange) {
     if (exchange.target == "/dump") return;
@@ -322,10 +325,7 @@ TEST_F(TranscriptTest, EnginesComeStoreAreAskedAndGo) {
       // It was registered before, too: who subscribed may be gone. Batches of nothing, until one is heard.
       for (bool heard = false; !heard;) {
         const uint64_t number = engine.Publish(Batch({}));
-        for (int i = 0; i < 1000 && !heard; ++i) {
-          heard = leaf.Heard("1", number);
-          std::this_thread::yield();
-        }
+        heard = Await([&] { return leaf.Heard("1", number); }, std::chrono::milliseconds(20));
       }
       publish({StoreEvent({.hashes = {101, 102, 103}})});
     } else if (note.starts_with("Events on the same socket with batch ranks 1")) {

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <map>
+#include <set>
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
@@ -220,7 +221,7 @@ void AppendCoverageMetrics(const CoverageReporter& reporter, std::string* text) 
 
 }  // namespace
 
-// In order of construction: who uses comes after whom it uses.
+// In order of construction: a user comes after what it uses.
 struct Leaf::Parts {
   explicit Parts(const LeafOptions& options)
       : memory(options.memory_bytes_max, options.memory_meter),
@@ -232,7 +233,10 @@ struct Leaf::Parts {
         directory(DirectoryOptions(options, page_names.get()), &registry, &ingest),
         checkpointer(MakeCheckpointer(options, &registry, &directory, &metrics)),
         peers(options.engines.recovery.peers),
-        readiness(options.engines.min_initial_workers, [this] { return Workers(); }),
+        readiness({.workers_min = options.engines.min_initial_workers,
+                   .workers = [this] { return Workers(); },
+                   .unsettled = [this] { return Unsettled(); },
+                   .ready_after = options.engines.ready_after}),
         service(
             {options.cell, options.replica, options.contract}, &registry,
             [this, checkpoint = options.checkpoint,
@@ -257,7 +261,7 @@ struct Leaf::Parts {
             {.registry = &registry,
              .directory = &directory,
              .peers = &peers,
-             .ready = [this] { return readiness.Get(); },
+             .ready = [this] { return Ready(); },
              .metrics = &metrics}),
         mooncake({.contract = options.contract,
                   .wrap_data = options.http_api.mooncake_data,
@@ -277,6 +281,7 @@ struct Leaf::Parts {
     api.AddRoutes(http.server());
     for (const Address& listen : options.http_api.mooncake) {
       mooncake_http.push_back(std::make_unique<HttpServer>(HttpServerOptions{.listen = listen}));
+      http.health()->AddRoutes(mooncake_http.back().get());
       mooncake.AddRoutes(mooncake_http.back().get());
     }
     AddEngineMetrics(&directory, &metrics);
@@ -289,6 +294,26 @@ struct Leaf::Parts {
   // Engines' instances, and streams of publishers.
   uint64_t Workers() const { return directory.instances() + registry.Stats().streams_open; }
 
+  // Publishers that a checkpoint brought back, live ones, whose answers are not exact yet. Engines' own streams are not counted:
+  // one that cannot replay is degraded for as long as it says nothing.
+  uint64_t Unsettled() const {
+    uint64_t unsettled = 0;
+    for (const auto& [domain, publishers] : restored) {
+      const absl::StatusOr<OverlapAnswer> all =
+          registry.FindOverlaps(domain, {}, /*all_holders=*/true);
+      if (!all.ok()) continue;  // forgotten since
+      for (const HolderOverlap& holder : all->holders)
+        unsettled += holder.trust != Trust::kExact && publishers.contains(holder.holder->id);
+    }
+    return unsettled;
+  }
+
+  // Ready at once, though `ServeWhenReady` says so a little later.
+  Readiness Ready() {
+    if (http.health()->health() == Health::kStopping) return http.health()->readiness();
+    return readiness.Get();
+  }
+
   // Holders of streams are there again, as long as their leases. What cannot be read was told.
   absl::Status RestoreCheckpoint() {
     if (checkpointer == nullptr) return absl::OkStatus();
@@ -296,6 +321,10 @@ struct Leaf::Parts {
     if (absl::Status bad = checkpointer->Open(); !bad.ok()) return bad;
     const absl::Status status = checkpointer->Restore().status();
     if (!status.ok()) Log(LogLevel::kWarning, "starts without a checkpoint", {{"reason", status}});
+    for (const Domain& domain : registry.Domains()) {
+      const std::vector<HolderId> holders = registry.HoldersOf(domain);
+      restored[domain].insert(holders.begin(), holders.end());
+    }
     return absl::OkStatus();
   }
 
@@ -397,7 +426,7 @@ struct Leaf::Parts {
     if (recovering.joinable()) recovering.join();
   }
 
-  // Says that nobody streams to this leaf, and what to do about it.
+  // Says that no worker streams to this leaf, and what to do about it.
   void WatchWorkers() {
     const Time now = Clock::Real().Now();
     const bool none = directory.instances() == 0 && registry.Stats().streams_open == 0;
@@ -458,6 +487,7 @@ struct Leaf::Parts {
   EngineDirectory directory;
   std::unique_ptr<Checkpointer> checkpointer;
   Peers peers;
+  std::map<Domain, std::set<HolderId>> restored;  // publishers; immutable once recovered
   ReadinessGate readiness;
   LeafService service;
   KvIndexerService kv_indexer;
@@ -517,7 +547,7 @@ std::vector<Address> Leaf::mooncake_addresses() const {
 }
 const HolderRegistry& Leaf::registry() const { return parts_->registry; }
 EngineDirectory& Leaf::engines() { return parts_->directory; }
-Readiness Leaf::readiness() { return parts_->readiness.Get(); }
+Readiness Leaf::readiness() { return parts_->Ready(); }
 absl::StatusOr<CheckpointReport> Leaf::Checkpoint() {
   if (parts_->checkpointer == nullptr) return absl::NotFoundError("no directory for checkpoints");
   return parts_->checkpointer->WriteNow();
@@ -526,6 +556,12 @@ std::vector<ParentStats> Leaf::parents() const { return parts_->reporter.Stats()
 absl::Status Leaf::SetParents(ShardMap parents) {
   return parts_->reporter.SetParents(std::move(parents));
 }
+
+void Leaf::SetNotReady() {
+  parts_->http.SetHealth(Health::kStopping);
+  parts_->grpc.SetHealth(Health::kStopping);
+}
+bool Leaf::live() const { return parts_->http.health()->deaf().empty(); }
 
 // 1. Say that we stop, and take no new streams. 2. End the workers' streams and the engines'. 3. Write down what is held.
 // 4. Tell the parents goodbye. 5. Let running questions finish.
@@ -536,8 +572,7 @@ void Leaf::Stop(Duration grace) {
     if (parts.stopped) return;
     parts.stopped = true;
   }
-  parts.http.SetHealth(Health::kStopping);
-  parts.grpc.SetHealth(Health::kStopping);
+  SetNotReady();
   parts.registry.StopAccepting();
   parts.streams.Stop();
   if (parts.redis != nullptr) parts.redis->Stop();

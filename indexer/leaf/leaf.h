@@ -11,7 +11,7 @@
 //
 // *Truth*: a leaf that has a checkpoint takes it up before it listens for streams and questions over gRPC. One that starts
 // with peers recovers engines from them, or else from its checkpoint: until then engines are in no answer. It is not ready
-// before. A leaf that is stopped writes a last checkpoint.
+// before, nor until workers that came back are caught up with (`readiness.h`). A leaf that is stopped writes a last checkpoint.
 // *Threads*: gRPC's, HTTP's, the ingest's, one while it recovers, one that writes checkpoints, and one for what time brings: news for parents every
 // 10 ms, leases and repairs every 200 ms. Every method may be called from any thread; `Stop` once.
 // *Lifetime*: on `Stop` new streams and questions are refused, engines' streams end, parents are told goodbye, running
@@ -56,6 +56,7 @@ struct LeafEngineOptions {
   std::vector<EngineRegistration> workers;  // registered at the start
   // Before that many workers are there, this leaf is not ready.
   uint32_t min_initial_workers = 0;
+  Duration ready_after = ReadinessOptions().ready_after;  // how long it waits for restored workers
   bool local_hashes = true;  // 8 bytes a block more; without them there is no /dump
   ZmqIngestOptions ingest;
   EngineWorkerOptions worker;    // its bounds
@@ -120,6 +121,11 @@ class Leaf {
   absl::StatusOr<CheckpointReport> Checkpoint();
   // Other parents from now on (`coverage_reporter.h`). FAILED_PRECONDITION: there were none before, or none are given.
   absl::Status SetParents(ShardMap parents);
+
+  // Probes hear that it is not ready from now on; it goes on serving.
+  void SetNotReady();
+  // Whether all of its listeners take connections (`ProcessHealth::deaf`).
+  bool live() const;
 
   // Idempotent.
   void Stop(Duration grace);

@@ -173,6 +173,29 @@ TEST(LeafCheckpointTest, PublishersGoOnWhereTheCheckpointIs) {
   EXPECT_EQ(worker.stats().snapshots_sent, 0);
 }
 
+TEST(LeafCheckpointTest, ALeafIsNotReadyBeforeItsPublishersAreCaughtUpWith) {
+  const std::string directory = CheckpointDirectory();
+  LeafOptions options = Options(directory);
+  options.registry.receiver.lease_ttl = std::chrono::hours(1);
+  options.engines.ready_after = std::chrono::hours(1);
+  std::unique_ptr<Leaf> leaf = Start(options);
+  EXPECT_TRUE(leaf->readiness().ready) << "there was no publisher to wait for";
+  const Address grpc = leaf->grpc_address();
+  Worker worker("w", grpc);
+  worker.Send(Stored{.blocks = Sequence(1, 1000)});
+  ASSERT_TRUE(worker.IsExact(*leaf));
+  leaf->Stop(seconds(5));
+  leaf.reset();
+  // Where its publisher does not look for it.
+  leaf = Start(options);
+  EXPECT_EQ(leaf->readiness().reason, "1 workers are not caught up with");
+  leaf.reset();
+  options.grpc = grpc;
+  leaf = Start(options);
+  EXPECT_TRUE(Eventually([&] { return leaf->readiness().ready; })) << leaf->readiness().reason;
+  EXPECT_TRUE(worker.IsExact(*leaf));
+}
+
 TEST(LeafCheckpointTest, ALeafThatStopsWritesALastOne) {
   const std::string directory = CheckpointDirectory();
   std::unique_ptr<Leaf> leaf = Start(Options(directory));
@@ -275,7 +298,7 @@ TEST(LeafCheckpointTest, AnEngineThatCannotReplayIsNotCalledExact) {
   leaf = Start(options);
   engine.sockets().WaitForSubscribers();
   engine.Run(5);
-  // What was removed unheard goes with what nobody confirms: never too much, perhaps too little.
+  // What was removed unheard goes with what is not confirmed: never too much, perhaps too little.
   EXPECT_TRUE(Eventually([&] {
     return engine.Compare(leaf->registry(), "1", /*under=*/true).empty();
   })) << engine.Compare(leaf->registry(), "1", /*under=*/true);

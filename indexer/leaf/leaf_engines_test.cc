@@ -12,9 +12,9 @@
 #include "absl/status/statusor.h"
 #include "indexer/base/clock.h"
 #include "indexer/engines/zmq_test_engine.h"
-#include "indexer/leaf/http_fetch.h"
 #include "indexer/leaf/leaf.h"
 #include "indexer/leaf/pool_engine_test_util.h"
+#include "indexer/service/http_fetch.h"
 #include "indexer/service/http_server.h"
 
 namespace kvatlas {

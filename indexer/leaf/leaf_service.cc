@@ -111,7 +111,7 @@ void FillWorker(const HolderOverlap& overlap, v1::WorkerOverlap* worker) {
   worker->set_external_blocks(tiers.external);
 }
 
-// Labels change with hellos only, so whoever asks often is told once.
+// Labels change with hellos only, so a frequent client is told once.
 void FillLabels(std::span<const HolderOverlap* const> workers, uint64_t known,
                 v1::FindOverlapsResponse* response) {
   uint64_t version = 0;

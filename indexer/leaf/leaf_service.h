@@ -3,7 +3,7 @@
 //   GET /status   what Stats answers, as JSON
 //
 // *Truth*: as `HolderRegistry`. Prompts of up to `kQueryBlocksMax` blocks; beyond is RESOURCE_EXHAUSTED.
-// *Threads*: any. FindOverlaps is answered on gRPC's own threads: it takes no lock for long and waits for nobody.
+// *Threads*: any. FindOverlaps is answered on gRPC's own threads: it takes no lock for long and never waits.
 // *Lifetime*: registry, reporter and metrics outlive it.
 
 #ifndef KVATLAS_INDEXER_LEAF_LEAF_SERVICE_H_
@@ -64,7 +64,7 @@ class LeafService : public v1::Leaf::WithCallbackMethod_FindOverlaps<
   const std::string& cell() const { return identity_.cell; }
   uint64_t queries() const { return queries_.load(std::memory_order_relaxed); }
 
-  // Ends streams of questions, so that the server's stop need not wait for whoever asks.
+  // Ends streams of questions, so that the server's stop need not wait for clients.
   void Stop() { streams_.Stop(); }
 
  private:

@@ -24,9 +24,9 @@
 #include "indexer/base/waypoints.h"
 #include "indexer/coverage/coverage.h"
 #include "indexer/holders/holder_registry.h"
-#include "indexer/leaf/http_fetch.h"
 #include "indexer/service/grpc_channel.h"
 #include "indexer/service/grpc_server.h"
+#include "indexer/service/http_fetch.h"
 #include "indexer/stream/resident_set.h"
 #include "indexer/stream/sender_pump.h"
 #include "indexer/transport/grpc_acceptor.h"
@@ -313,7 +313,7 @@ TEST_F(LeafTest, LabelsAreToldToWhomDoesNotKnowThemYet) {
   v1::FindOverlapsRequest request = Ask(Sequence(8));
   v1::FindOverlapsResponse response;
   ASSERT_TRUE(Find(request, &response).ok());
-  EXPECT_TRUE(response.workers(0).labels().empty());  // nobody asked
+  EXPECT_TRUE(response.workers(0).labels().empty());  // not asked for
   EXPECT_EQ(response.labels_version(), 0u);
   request.set_labels(true);
   ASSERT_TRUE(Find(request, &response).ok());
@@ -369,7 +369,7 @@ TEST_F(LeafTest, WhatWouldHaveToBeFetchedIsToldTierByTier) {
   v1::FindOverlapsRequest request = Ask(prompt);
   v1::FindOverlapsResponse response;
   ASSERT_TRUE(Find(request, &response).ok());
-  EXPECT_EQ(response.workers(0).host_blocks(), 0u) << "nobody asked";
+  EXPECT_EQ(response.workers(0).host_blocks(), 0u) << "not asked for";
   request.set_by_tier(true);
   ASSERT_TRUE(Find(request, &response).ok());
   ASSERT_EQ(response.workers_size(), 2);

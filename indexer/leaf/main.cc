@@ -26,12 +26,12 @@
 #include "indexer/leaf/checkpoint/checkpointer.h"
 #include "indexer/leaf/engine_directory.h"
 #include "indexer/leaf/http_api.h"
-#include "indexer/leaf/http_fetch.h"
 #include "indexer/leaf/kv_indexer.h"
 #include "indexer/leaf/leaf.h"
 #include "indexer/service/address.h"
 #include "indexer/service/engine_addresses.h"
 #include "indexer/service/flags.h"
+#include "indexer/service/http_fetch.h"
 #include "indexer/service/memory_watch.h"
 #include "indexer/service/path_flag.h"
 #include "indexer/service/redis_url.h"
@@ -82,6 +82,8 @@ void DeclareEngines(FlagSet& flags, Flags* f) {
             "worker ranks that are taken over from a peer; one with more is not recovered from", 1);
   flags.Add("min_initial_workers", &engines.min_initial_workers,
             "workers to wait for before this leaf says that it is ready");
+  flags.Add("ready_after", &engines.ready_after,
+            "how long workers that came back hold readiness back until they are caught up with");
   flags.Group("Engines");
   flags.Add("local_hashes", &engines.local_hashes,
             "keep what /dump needs, 8 bytes more for each block");
@@ -361,6 +363,8 @@ int Main(int argc, char** argv) {
                            [&, engines = &(*leaf)->engines()] {
                              return PrepareWorkers(flags, engines, &flags.leaf.engines.workers);
                            });
+  service.OnStopSignal([&] { (*leaf)->SetNotReady(); });
+  service.OnWatchdog([&] { return (*leaf)->live(); });
   Serve(service, **leaf, *parents, announcer->get());
   (*leaf)->Stop(service.stop_deadline());
   return 0;

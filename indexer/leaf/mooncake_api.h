@@ -13,7 +13,7 @@
 //                         "DP":{"0":{"endpoint","status"}},"blocks":{"0":{"GPU","CPU","DISK"}}}}}}}}
 //
 // *Truth*: GPU, CPU and DISK are the deepest prefix that one rank has on that medium alone, in tokens; DP is by rank, over
-// all media; `longest_matched` the deepest of those. A model or a tenant that nobody announced has no instances. The
+// all media; `longest_matched` the deepest of those. A model or a tenant that was never announced has no instances. The
 // RFC's first text wraps the answers of queries in {"data":…}: with `wrap_data`, or where the request has ?data=1. What
 // /global_view says the RFC leaves open: this form is ours.
 // *Threads*: the server's. *Lifetime*: registry and directory outlive it, and it the server.

@@ -25,8 +25,8 @@
 #include "indexer/base/clock.h"
 #include "indexer/base/hash.h"
 #include "indexer/leaf/engine_directory.h"
-#include "indexer/leaf/http_fetch.h"
 #include "indexer/leaf/readiness.h"
+#include "indexer/service/http_fetch.h"
 
 namespace kvatlas {
 

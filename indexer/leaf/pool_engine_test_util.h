@@ -48,7 +48,7 @@ class PoolEngine {
   // Model "m" in the default group.
   EngineRegistration Registration(const std::string& instance) const;
 
-  // So many random batches: prompts stored, some twice, blocks evicted from anywhere. With `lost`, nobody receives them.
+  // So many random batches: prompts stored, some twice, blocks evicted from anywhere. With `lost`, they are not delivered.
   void Run(int batches, bool lost = false);
   // All of the pool goes, and so do numbers, connections and what a replay would have told.
   void Restart();

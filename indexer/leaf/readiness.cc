@@ -2,10 +2,9 @@
 
 #include <utility>
 
-namespace kvatlas {
+#include "indexer/service/log.h"
 
-ReadinessGate::ReadinessGate(uint32_t workers_min, std::function<uint64_t()> workers)
-    : workers_min_(workers_min), workers_(std::move(workers)) {}
+namespace kvatlas {
 
 void ReadinessGate::Recovering(std::string what) {
   MutexLock lock(&mutex_);
@@ -15,21 +14,29 @@ void ReadinessGate::Recovering(std::string what) {
 void ReadinessGate::Recovered() {
   MutexLock lock(&mutex_);
   recovering_.clear();
+  recovered_at_ = options_.clock->Now();
 }
 
 Readiness ReadinessGate::Get() {
+  bool late;
   {
     MutexLock lock(&mutex_);
     if (ready_) return {.ready = true, .reason = ""};
     if (!recovering_.empty()) return {.ready = false, .reason = recovering_};
+    late = options_.clock->Now() - recovered_at_ >= options_.ready_after;
   }
-  const uint64_t workers = workers_min_ == 0 ? 0 : workers_();
-  if (workers < workers_min_) {
+  const uint64_t workers = options_.workers_min == 0 ? 0 : options_.workers();
+  if (workers < options_.workers_min) {
     return {.ready = false,
-            .reason = std::to_string(workers) + " of " + std::to_string(workers_min_) + " workers"};
+            .reason = std::to_string(workers) + " of " + std::to_string(options_.workers_min) +
+                      " workers"};
   }
+  const uint64_t unsettled = options_.unsettled();
+  std::string reason = std::to_string(unsettled) + " workers are not caught up with";
+  if (unsettled > 0 && !late) return {.ready = false, .reason = std::move(reason)};
   MutexLock lock(&mutex_);
-  ready_ = true;
+  if (!std::exchange(ready_, true) && unsettled > 0)
+    Log(LogLevel::kWarning, "ready after --ready_after", {{"reason", reason}});
   return {.ready = true, .reason = ""};
 }
 

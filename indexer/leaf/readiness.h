@@ -1,29 +1,36 @@
-// May this leaf be asked? Ready once what it knew before is recovered and the stated number of workers is there; ready
-// it stays.
+// May this leaf be asked? Ready once what it knew before is recovered, the stated number of workers is there, and every worker is
+// caught up with that a checkpoint brought back, or that took `ready_after`. Ready it stays.
 //
 // *Threads*: any.
 
 #ifndef KVATLAS_INDEXER_LEAF_READINESS_H_
 #define KVATLAS_INDEXER_LEAF_READINESS_H_
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "indexer/base/clock.h"
 #include "indexer/base/mutex.h"
+#include "indexer/service/health.h"
 
 namespace kvatlas {
 
-struct Readiness {
-  bool ready = false;
-  std::string reason;  // why not: "recovering from http://10.0.0.2:8090", "2 of 4 workers"
+struct ReadinessOptions {
+  uint32_t workers_min = 0;           // to wait for, however long that takes
+  std::function<uint64_t()> workers;  // how many there are now; asked until ready
+  std::function<uint64_t()>
+      unsettled;  // how many of them wait for a repair, or for their stream to go on; likewise
+  Duration ready_after = std::chrono::seconds(30);  // since `Recovered`
+  const Clock* clock = &Clock::Real();
 };
 
 class ReadinessGate {
  public:
-  // `workers` says how many there are now; asked until there were `workers_min`.
-  ReadinessGate(uint32_t workers_min, std::function<uint64_t()> workers);
+  explicit ReadinessGate(ReadinessOptions options) : options_(std::move(options)) {}
 
   // What recovery is doing; before `Recovered`.
   void Recovering(std::string what);
@@ -32,10 +39,10 @@ class ReadinessGate {
   Readiness Get();
 
  private:
-  const uint32_t workers_min_;
-  const std::function<uint64_t()> workers_;
+  const ReadinessOptions options_;
   Mutex mutex_;
   std::string recovering_ ABSL_GUARDED_BY(mutex_) = "starting";  // empty: done
+  Time recovered_at_ ABSL_GUARDED_BY(mutex_){0};
   bool ready_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

@@ -26,7 +26,7 @@ constexpr std::string_view kMagic = "KVAREP07";
 constexpr size_t kNamesBytes = 256 << 10;  // of one record, about
 constexpr size_t kPieceBytes = 256 << 10;
 constexpr size_t kNamespaceBytesMax = 256 << 10;
-constexpr Position kPositionMax = 1u << 30;  // nobody has prompts of so many blocks
+constexpr Position kPositionMax = 1u << 30;  // no prompt has so many blocks
 constexpr size_t kRecordHead = 1 + 4, kRecordTail = 8;
 
 enum class Kind : uint8_t {
@@ -298,6 +298,7 @@ std::string InstanceBytes(const EngineEntry& entry) {
     PutText(&bytes, listener.topic);
     Put(&bytes, static_cast<uint8_t>(listener.bind));
   }
+  Put(&bytes, static_cast<uint8_t>(entry.hybrid));
   return bytes;
 }
 
@@ -338,6 +339,8 @@ EngineEntry TakeInstance(Taker* from) {
     from->Check(entry.listeners.empty() || entry.listeners.back().rank < listener.rank);
     entry.listeners.push_back(std::move(listener));
   }
+  // Writers from before this field end here.
+  if (!from->empty()) entry.hybrid = from->Take<uint8_t>() != 0;
   return entry;
 }
 
@@ -401,7 +404,7 @@ class SnapshotWriter {
         directory_(directory),
         with_names_(names),
         entries_(directory->Registrations()) {
-    // Of whom nobody listens to, nothing is known for sure.
+    // Of an engine that is not listened to, nothing is known for sure.
     std::erase_if(entries_, [](const EngineEntry& entry) { return entry.listeners.empty(); });
   }
 
@@ -596,7 +599,7 @@ class SnapshotReader {
       case Kind::kInstance:
         stream_rank_.reset();
         entry_ = TakeInstance(payload);
-        if (!payload->ok()) return Broken("an instance that nobody can have registered");
+        if (!payload->ok()) return Broken("an instance that cannot have been registered");
         if (++stats_.instances > kSnapshotInstancesMax) return Broken("too many instances");
         return visitor_->OnInstance(*entry_);
       case Kind::kRank:

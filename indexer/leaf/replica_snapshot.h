@@ -9,8 +9,8 @@
 // The end counts the records, so a cut stream is known.
 // *Truth*: names of a stream belong to its position: a consistent cut each. Children follow their parents, so that chains
 // are restored as runs. Parked orphans are not in it. Of a rank that several streams name no position tells anything: its
-// names are in doubt. Whoever wrote it is not trusted: records of another shape, values that nobody can have and names of
-// nobody's stream are refused with their reason; what a name means is for `EngineWorker::Restore` to refuse.
+// names are in doubt. Its writer is not trusted: records of another shape, impossible values and names of
+// unknown streams are refused with their reason; what a name means is for `EngineWorker::Restore` to refuse.
 // *Bounds*: writing copies one instance's names at a time, about 80 bytes each; a record has at most
 // `kSnapshotRecordBytesMax`, and reading keeps one. An instance has at most `kSnapshotListenersMax` listeners, a snapshot
 // `kSnapshotInstancesMax` instances and `kSnapshotNamesMax` names.

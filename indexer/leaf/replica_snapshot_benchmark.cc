@@ -77,7 +77,7 @@ void Fill(EngineWorker* worker, uint32_t instance) {
   }
 }
 
-// A snapshot tells of instances that listen: endpoints where nobody is.
+// A snapshot tells of instances that listen: endpoints without an engine.
 std::unique_ptr<Leafs> Filled() {
   auto leafs = std::make_unique<Leafs>();
   for (int i = 0; i < kInstances; ++i) {

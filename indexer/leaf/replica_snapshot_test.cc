@@ -29,7 +29,7 @@ namespace kvatlas {
 namespace {
 
 // What a reader told, as text.
-class Told : public SnapshotVisitor {
+class Recorder : public SnapshotVisitor {
  public:
   absl::Status OnInstance(const EngineEntry& entry) override {
     std::string text = ToString(entry.domain) + " " + entry.instance + " " +
@@ -40,6 +40,7 @@ class Told : public SnapshotVisitor {
     if (!entry.eagle_drop.empty()) text += " drops " + entry.eagle_drop;
     if (entry.chunk_tokens != 0) text += " chunk " + std::to_string(entry.chunk_tokens);
     if (entry.window_tokens != 0) text += " window " + std::to_string(entry.window_tokens);
+    if (entry.hybrid) text += " hybrid";
     for (const EngineListener& listener : entry.listeners)
       text += " [" + std::to_string(listener.rank) + " " + listener.endpoint + " " +
               listener.replay_endpoint + " " + listener.topic + "]";
@@ -148,10 +149,10 @@ class ReplicaSnapshotTest : public testing::Test {
 TEST_F(ReplicaSnapshotTest, RegistrationsNamesAndPositionsAreReadAsTheyWere) {
   std::multiset<std::string> expected;
   directory_->ForEachAlias({"m", ""}, [&](const std::string& instance, const EngineAlias& alias) {
-    expected.insert(Told::NameText(instance, alias));
+    expected.insert(Recorder::NameText(instance, alias));
   });
   ASSERT_GT(expected.size(), 20u);
-  Told told;
+  Recorder told;
   const auto stats = Read(Snapshot(), &told);
   ASSERT_TRUE(stats.ok()) << stats.status();
   EXPECT_EQ(told.names, expected);
@@ -163,7 +164,7 @@ TEST_F(ReplicaSnapshotTest, RegistrationsNamesAndPositionsAreReadAsTheyWere) {
                                    digests_.sockets().endpoint() + "  ]"));
   EXPECT_THAT(told.positions, testing::ElementsAre("1/0 49", "1/2 29"));
   EXPECT_THAT(told.ranks, testing::ElementsAre("1/0 of 0 1 groups", "1/2 of 2 1 groups"));
-  Told without;
+  Recorder without;
   ASSERT_TRUE(Read(Snapshot(/*names=*/false), &without).ok());
   EXPECT_EQ(without.instances, told.instances);
   EXPECT_TRUE(without.names.empty());
@@ -183,13 +184,14 @@ TEST_F(ReplicaSnapshotTest, SideNamesRanksAndWhatRegistrationsSayComeBackEqual) 
   registration.eagle_drop = "1,2";
   registration.chunk_tokens = 8192;
   registration.window_tokens = 128;
+  registration.hybrid = true;
   ASSERT_TRUE(directory_->Register(registration).ok());
   hybrid.WaitForSubscribers();
   hybrid.Publish(HybridPromptPayload());
   const auto names_of = [](const EngineDirectory& directory) {
     std::multiset<std::string> names;
     directory.ForEachAlias({"m", ""}, [&](const std::string& instance, const EngineAlias& alias) {
-      names.insert(Told::NameText(instance, alias));
+      names.insert(Recorder::NameText(instance, alias));
     });
     return names;
   };
@@ -200,14 +202,15 @@ TEST_F(ReplicaSnapshotTest, SideNamesRanksAndWhatRegistrationsSayComeBackEqual) 
   };
   // Two of them wait for their main blocks.
   ASSERT_TRUE(Eventually([&] { return side_names() == 6; }));
-  Told told;
+  Recorder told;
   ASSERT_TRUE(Read(Snapshot(), &told).ok());
   EXPECT_EQ(told.names, names_of(*directory_));
   EXPECT_THAT(told.ranks,
               testing::Contains("2/0 of 0 1 groups, side 1 kind 1 of 4 window 8, side 2 kind 2 of "
                                 "4 window 0"));
-  EXPECT_THAT(told.instances, testing::Contains("m 2 4   drops 1,2 chunk 8192 window 128 [0 " +
-                                                hybrid.endpoint() + "  ]"));
+  EXPECT_THAT(told.instances,
+              testing::Contains("m 2 4   drops 1,2 chunk 8192 window 128 hybrid [0 " +
+                                hybrid.endpoint() + "  ]"));
 
   HolderRegistryOptions options;
   options.contract_id = HashContract().Id();
@@ -269,7 +272,7 @@ TEST_F(ReplicaSnapshotTest, NamesInsideMainBlocksComeToTheReplica) {
     return sides;
   };
   ASSERT_TRUE(Eventually([&] { return sides_of(*registry_).size() == 4; }));
-  Told told;
+  Recorder told;
   ASSERT_TRUE(Read(Snapshot(), &told).ok());
   EXPECT_THAT(told.ranks, testing::Contains("3/0 of 0 1 groups, side 1 kind 1 of 2 window 2, "
                                             "links 2, shared 1"));
@@ -289,7 +292,7 @@ TEST_F(ReplicaSnapshotTest, NamesInsideMainBlocksComeToTheReplica) {
 
 // So that what reads it can make runs of them.
 TEST_F(ReplicaSnapshotTest, BlocksFollowTheirParents) {
-  class Order : public Told {
+  class Order : public Recorder {
    public:
     absl::Status OnName(const EngineEntry&, const EngineAlias& alias) override {
       if (alias.position > 0 && held.contains({alias.rank, alias.parent})) {
@@ -309,7 +312,7 @@ TEST_F(ReplicaSnapshotTest, BlocksFollowTheirParents) {
 }
 
 TEST_F(ReplicaSnapshotTest, AnotherContractOrVersionIsRefused) {
-  Told told;
+  Recorder told;
   std::string text = Snapshot();
   HashContract other;
   other.seed = 42;
@@ -324,7 +327,7 @@ TEST_F(ReplicaSnapshotTest, EveryCutAndEveryFlippedBitIsNoticed) {
   const std::string text = Snapshot();
   std::mt19937 random(3);
   for (int round = 0; round < 400; ++round) {
-    Told told;
+    Recorder told;
     EXPECT_TRUE(absl::IsDataLoss(Read(text.substr(0, random() % text.size()), &told).status()));
     std::string flipped = text;
     const size_t at = 8 + random() % (text.size() - 8);
@@ -374,7 +377,7 @@ TEST_F(ReplicaSnapshotTest, WhatNobodyCanHaveIsRefusedWithAReason) {
   const auto refused = [&](const std::function<void(std::vector<Record>*)>& change) {
     std::vector<Record> changed = records;
     change(&changed);
-    Told told;
+    Recorder told;
     return std::string(Read(TextOf(changed), &told).status().message());
   };
   const auto first = [](std::vector<Record>* of, char kind) -> std::string& {
@@ -400,7 +403,7 @@ TEST_F(ReplicaSnapshotTest, WhatNobodyCanHaveIsRefusedWithAReason) {
   EXPECT_EQ(refused([&](auto* of) { first(of, kPositionRecord).replace(0, 4, number(7, 4)); }),
             "a replica's snapshot is broken: a position of no stream");
   constexpr std::string_view kNoInstance =
-      "a replica's snapshot is broken: an instance that nobody can have registered";
+      "a replica's snapshot is broken: an instance that cannot have been registered";
   EXPECT_EQ(refused([&](auto* of) {
               first(of, kInstanceRecord).replace(0, 5, number(5000, 4) + std::string(5000, 'x'));
             }),

@@ -1,7 +1,7 @@
 // Where does a server listen, or a client connect?
 //
 // An `Address` is HOST:PORT as people type it: `127.0.0.1:7410`, `leaf-3.example:7410`,
-// `[::1]:7410`. The host is never empty, so nobody listens on every interface by leaving it out.
+// `[::1]:7410`. The host is never empty, so leaving it out never listens on every interface.
 //
 // Threads: a plain value.
 
@@ -18,7 +18,7 @@ namespace kvatlas {
 
 struct Address {
   std::string host = "127.0.0.1";  // without brackets, also for IPv6
-  uint16_t port = 0;               // 0: a free one is taken by whoever listens
+  uint16_t port = 0;               // 0: the listener takes a free one
 
   // INVALID_ARGUMENT, naming `text`, unless it is HOST:PORT with a port in 0..65535.
   static absl::StatusOr<Address> Parse(std::string_view text);

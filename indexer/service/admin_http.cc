@@ -1,6 +1,5 @@
 #include "indexer/service/admin_http.h"
 
-#include <atomic>
 #include <chrono>
 #include <string>
 #include <string_view>
@@ -28,18 +27,6 @@ std::string Quoted(std::string_view text) {
   return out;
 }
 
-const char* HealthName(Health health) {
-  switch (health) {
-    case Health::kLoading:
-      return "loading";
-    case Health::kServing:
-      return "serving";
-    case Health::kStopping:
-      return "stopping";
-  }
-  return "unknown";
-}
-
 HttpServerOptions ServerOptions(const AdminHttpOptions& options) {
   return {.listen = options.listen,
           .io_threads = options.io_threads,
@@ -60,17 +47,12 @@ HttpServerOptions ServerOptions(const AdminHttpOptions& options) {
 class AdminHttp::Impl {
  public:
   Impl(AdminHttpOptions options, Metrics* metrics)
-      : body_bytes_max_(options.body_bytes_max), server_(ServerOptions(options)) {
+      : body_bytes_max_(options.body_bytes_max),
+        health_(options.health != nullptr ? options.health : std::make_shared<ProcessHealth>()),
+        server_(ServerOptions(options)) {
     metrics->OnText(
         [security = Security::OfProcess()](std::string* text) { security->AppendMetrics(text); });
-    server_.Handle({.method = "GET",
-                    .path = "/healthz",
-                    .quick =
-                        [this](const HttpRequest&, HttpResponse* response) {
-                          AnswerHealth(response);
-                          return true;
-                        },
-                    .vital = true});
+    health_->AddRoutes(&server_);
     server_.Handle({.method = "GET",
                     .path = "/metrics",
                     .handler =
@@ -112,24 +94,9 @@ class AdminHttp::Impl {
   }
 
   HttpServer& server() { return server_; }
-  void SetHealth(Health health) { health_.store(health, std::memory_order_relaxed); }
+  ProcessHealth* health() { return health_.get(); }
 
  private:
-  // A process that serves is well while its listeners take connections.
-  void AnswerHealth(HttpResponse* response) {
-    const Health health = health_.load(std::memory_order_relaxed);
-    std::string deaf;
-    {
-      MutexLock lock(&mutex_);
-      deaf = deaf_;
-    }
-    const bool well = health == Health::kServing && deaf.empty();
-    response->status = well ? 200 : 503;
-    response->body = absl::StrCat("{\"health\":", Quoted(HealthName(health)));
-    if (!deaf.empty()) absl::StrAppend(&response->body, ",\"reason\":", Quoted(deaf));
-    response->body += "}\n";
-  }
-
   // Twice in a row, so that one moment without a descriptor ends no process.
   void Dial() {
     int failed = 0;
@@ -140,19 +107,18 @@ class AdminHttp::Impl {
       mutex_.Lock();
       failed = status.ok() ? 0 : failed + 1;
       std::string deaf = failed < 2 ? "" : std::string(status.message());
-      if (!deaf.empty() && deaf_.empty())
+      if (!deaf.empty() && health_->deaf().empty())
         Log(LogLevel::kError, "takes no connections", {{"reason", deaf}});
-      deaf_ = std::move(deaf);
+      health_->SetDeaf(std::move(deaf));
       if (!stopping_) wake_.WaitFor(&mutex_, kDialEvery);
     }
   }
 
   const size_t body_bytes_max_;
-  std::atomic<Health> health_{Health::kLoading};
+  const std::shared_ptr<ProcessHealth> health_;
   Mutex mutex_;
   CondVar wake_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  std::string deaf_ ABSL_GUARDED_BY(mutex_);  // which listener takes nobody; empty: all do
   Mutex stop_mutex_;
   std::thread dialler_;  // joined under stop_mutex_
   HttpServer server_;
@@ -168,7 +134,10 @@ void AdminHttp::Handle(std::string method, std::string path, HttpHandler handler
 HttpServer* AdminHttp::server() { return &impl_->server(); }
 absl::Status AdminHttp::Start() { return impl_->Start(); }
 Address AdminHttp::address() const { return impl_->server().address(); }
-void AdminHttp::SetHealth(Health health) { impl_->SetHealth(health); }
+void AdminHttp::SetHealth(Health health, std::string reason) {
+  impl_->health()->Set(health, std::move(reason));
+}
+ProcessHealth* AdminHttp::health() { return impl_->health(); }
 void AdminHttp::Stop() { impl_->Stop(); }
 
 }  // namespace kvatlas

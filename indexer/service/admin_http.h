@@ -1,9 +1,8 @@
 // What can one ask this process with curl?
 //
 // An `HttpServer` for people, probes and scrapers, plus the handlers a binary adds. Built in:
-//   GET /healthz   200 while kServing; 503 while kLoading or kStopping, and when a gRPC listener of this process takes no
-//                  connections: every 2 seconds all are dialled
-//   GET /metrics   Prometheus text; both are answered whatever others do (`HttpRoute::vital`)
+//   GET /livez, /ready, /healthz   as `process_health.h` says; every 2 seconds the process dials its own gRPC listeners
+//   GET /metrics   Prometheus text; all of these are answered whatever others do (`HttpRoute::vital`)
 //   GET /version   {"program":"kvatlas-leaf","version":"0.1.0"}
 // Anything else is 404, a known path with another method 405, both as {"error":"..."} unless told otherwise.
 //
@@ -31,6 +30,7 @@
 #include "indexer/service/health.h"
 #include "indexer/service/http_server.h"
 #include "indexer/service/metrics.h"
+#include "indexer/service/process_health.h"
 
 namespace kvatlas {
 
@@ -49,6 +49,8 @@ struct AdminHttpOptions {
   bool bare_errors = false;
   std::string trace_id_header = {};
   bool keep_headers = false;  // `HttpRequest::headers`
+  // Of the whole process, where several servers answer probes; null: one of its own.
+  std::shared_ptr<ProcessHealth> health = nullptr;
 };
 
 class AdminHttp {
@@ -66,13 +68,15 @@ class AdminHttp {
   // For routes that need more than that. REQUIRES: not started.
   HttpServer* server();
 
-  // Serves; healthy only after `SetHealth(kServing)`. UNAVAILABLE, naming the address, if it cannot be had.
+  // Serves; ready only after `SetHealth(kServing)`. UNAVAILABLE, naming the address, if it cannot be had.
   absl::Status Start();
 
   // Where it listens, with the port that was taken. REQUIRES: `Start` was OK.
   Address address() const;
 
-  void SetHealth(Health health);
+  void SetHealth(Health health, std::string reason = "");
+  // What its probes are answered from. Never null, the same for the life of this object.
+  ProcessHealth* health();
 
   // Cuts open connections and returns when the threads have ended. Idempotent.
   void Stop();

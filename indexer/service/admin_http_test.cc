@@ -70,7 +70,11 @@ class AdminHttpTest : public ::testing::Test {
   void Start() { ASSERT_TRUE(http_.Start().ok()); }
 
   std::string Ask(std::string_view method, std::string_view target, std::string_view body = "") {
-    Client client(http_.address());
+    return AskAt(http_.address(), method, target, body);
+  }
+  static std::string AskAt(const Address& to, std::string_view method, std::string_view target,
+                           std::string_view body = "") {
+    Client client(to);
     client.Send(std::string(method) + " " + std::string(target) +
                 " HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: " +
                 std::to_string(body.size()) + "\r\n\r\n" + std::string(body));
@@ -90,6 +94,46 @@ TEST_F(AdminHttpTest, HealthFollowsTheProcess) {
   EXPECT_THAT(Ask("GET", "/healthz"), EndsWith("{\"health\":\"serving\"}\n"));
   http_.SetHealth(Health::kStopping);
   EXPECT_THAT(Ask("GET", "/healthz"), StartsWith("HTTP/1.1 503 "));
+}
+
+TEST_F(AdminHttpTest, LivesWhileItLoadsAndStops) {
+  Start();
+  EXPECT_THAT(Ask("GET", "/livez"), StartsWith("HTTP/1.1 200 "));
+  EXPECT_THAT(Ask("GET", "/ready"), EndsWith("{\"ready\":false,\"reason\":\"loading\"}\n"));
+  http_.SetHealth(Health::kLoading, "no \"leaf\"");
+  EXPECT_THAT(Ask("GET", "/ready"), EndsWith("\"reason\":\"no \\\"leaf\\\"\"}\n"));
+  http_.SetHealth(Health::kServing);
+  EXPECT_THAT(Ask("GET", "/ready"), EndsWith("\r\n\r\n{\"ready\":true}\n"));
+  http_.SetHealth(Health::kStopping);
+  http_.SetHealth(Health::kServing);  // too late
+  EXPECT_THAT(Ask("GET", "/ready"), EndsWith("{\"ready\":false,\"reason\":\"stopping\"}\n"));
+  EXPECT_THAT(Ask("GET", "/livez"), EndsWith("\r\n\r\n{\"live\":true}\n"));
+}
+
+// As other servers of the process answer; nothing is dialled, since `http_` has not started.
+TEST_F(AdminHttpTest, IsNotAliveWhileAListenerTakesNoConnections) {
+  HttpServer server({.listen = {"127.0.0.1", 0}});
+  http_.health()->AddRoutes(&server);
+  ASSERT_TRUE(server.Start().ok());
+  http_.SetHealth(Health::kServing);
+  http_.health()->SetDeaf("127.0.0.1:1 does not greet");
+  for (const char* path : {"/livez", "/ready", "/healthz"}) {
+    const std::string answer = AskAt(server.address(), "GET", path);
+    EXPECT_THAT(answer, StartsWith("HTTP/1.1 503 ")) << path;
+    EXPECT_THAT(answer, HasSubstr("does not greet")) << path;
+  }
+  http_.health()->SetDeaf("");
+  EXPECT_THAT(AskAt(server.address(), "GET", "/livez"), StartsWith("HTTP/1.1 200 "));
+}
+
+TEST_F(AdminHttpTest, GateHoldsReadinessBack) {
+  Readiness gate{.ready = false, .reason = "0 of 1 workers"};
+  http_.health()->SetGate([&] { return gate; });
+  Start();
+  http_.SetHealth(Health::kServing);
+  EXPECT_THAT(Ask("GET", "/ready"), EndsWith("\"reason\":\"0 of 1 workers\"}\n"));
+  gate.ready = true;
+  EXPECT_THAT(Ask("GET", "/ready"), StartsWith("HTTP/1.1 200 "));
 }
 
 TEST_F(AdminHttpTest, MetricsAndVersionAreBuiltIn) {

@@ -241,13 +241,13 @@ class AnswerStreams {
     AnswerStreams* const owner_;
     const Handler handler_;
     Mutex mutex_;                     // inside the owner's
-    Holder* reading_into_ = nullptr;  // guarded while nobody reads; else of who reads
+    Holder* reading_into_ = nullptr;  // guarded while no read is under way; else of the reader
     Holder* asking_ ABSL_GUARDED_BY(mutex_) = nullptr;  // its questions are yet to be answered
     int asked_at_ = 0;                                  // from this one on; of who answers
     bool answering_ ABSL_GUARDED_BY(mutex_) = false;
     bool read_all_ ABSL_GUARDED_BY(mutex_) = false;
     bool writing_ ABSL_GUARDED_BY(mutex_) = false;
-    bool over_ ABSL_GUARDED_BY(mutex_) = false;  // nobody reads what is written
+    bool over_ ABSL_GUARDED_BY(mutex_) = false;  // the other side no longer reads
     grpc::Status end_ ABSL_GUARDED_BY(mutex_);   // told when it has
     bool finished_ ABSL_GUARDED_BY(mutex_) = false;
     std::deque<Holder*> answers_ ABSL_GUARDED_BY(mutex_);  // the first is being written

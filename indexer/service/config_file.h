@@ -38,7 +38,7 @@ struct ConfigEntry {
   friend bool operator==(const ConfigEntry&, const ConfigEntry&) = default;
 };
 
-// Names of tables that are sections, whoever reads them.
+// Names of tables that are sections, for all programs.
 const std::vector<std::string>& ConfigSections();
 
 // What `section`'s process is told, each key once. `only_section`: not what is outside of sections. INVALID_ARGUMENT, beginning with

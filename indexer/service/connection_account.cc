@@ -49,8 +49,8 @@ Peer PeerOf(const sockaddr_storage& address) {
   return {std::move(host), ntohs(v6.sin6_port)};
 }
 
-// 0: not an open socket. The number may be somebody else's by now, which the answer tells. The system call itself: of the
-// library's function ThreadSanitizer would say that it races with whoever closes the other one's descriptor.
+// 0: not an open socket. The number may be another connection's by now, which the answer tells. The system call itself: of the
+// library's function ThreadSanitizer would say that it races with the close of the other one's descriptor.
 ino_t InodeOf(int fd) {
   struct stat found;
   return syscall(SYS_fstat, fd, &found) == 0 && S_ISSOCK(found.st_mode) ? found.st_ino : 0;

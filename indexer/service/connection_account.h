@@ -12,7 +12,7 @@
 // said nothing yet (`kMuteMin`): for that long the new one, and who comes after it, waits. When all are busy the new one is
 // refused, unless the listener has a `reserve`: then up to so many are taken for a moment, and `on_reserve` says so. When the
 // system has no descriptor at all (EMFILE), one that is kept in reserve is given up to accept and close the
-// connection: a queue of connections that nobody accepts would be a listener that is deaf.
+// connection: a queue of connections that are not accepted would be a listener that is deaf.
 // *Threads*: any; a listener's `Accept` one at a time.
 // *Cost*: accepting takes a short lock; without room up to one look (two system calls) at each connection, at most every
 // `kLookEvery`.
@@ -73,7 +73,7 @@ class ConnectionListener {
     kAccepted,  // `fd` is the caller's: non-blocking, closed on exec, without delay
     kShed,      // one was refused: try again
     kFull,      // one waits for room, and so do those behind it: try again after `kFullPause`
-    kNone,      // nobody waits
+    kNone,      // none waits
     kFailed,    // try again later
   };
   struct Accepted {

@@ -39,7 +39,7 @@ namespace kvatlas {
 enum class ConnectionState : uint8_t {
   kConnecting,   // not known yet
   kConnected,    // it works
-  kUnreachable,  // nobody is there, or not who is expected
+  kUnreachable,  // no peer is there, or not the expected one
   kRefused,      // the other side is there, and takes nothing
 };
 std::string_view ConnectionStateName(ConnectionState state);  // "unreachable"

@@ -1,4 +1,4 @@
-// How are gRPC connections encrypted, and whom does a client take for a server of ours?
+// How are gRPC connections encrypted, and which servers does a client trust?
 //
 // Of the TLS files of a `Security`, which gRPC reads again every second; plain TCP where it has none. Replace the files
 // together (a new folder and a changed symlink), so that gRPC does not read a certificate with another one's key.

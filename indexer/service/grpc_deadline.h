@@ -1,4 +1,4 @@
-// When does gRPC give up, or wake somebody up? From now, by its own monotonic clock. And is it too late already?
+// When does gRPC give up, or fire an alarm? From now, by its own monotonic clock. And is it too late already?
 
 #ifndef KVATLAS_INDEXER_SERVICE_GRPC_DEADLINE_H_
 #define KVATLAS_INDEXER_SERVICE_GRPC_DEADLINE_H_

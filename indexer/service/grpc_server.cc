@@ -45,6 +45,9 @@ constexpr size_t kH2GreetingBytes = 9;
 // The header of the record with which TLS answers a client's hello.
 constexpr size_t kTlsGreetingBytes = 5;
 constexpr int kReadBytesMax = 64 << 10;
+// What orchestrators ask for by convention.
+constexpr char kLiveness[] = "liveness";
+constexpr char kReadiness[] = "readiness";
 // How long accepting pauses when the machine has no descriptor left.
 constexpr int kAcceptPauseMs = 50;
 
@@ -96,7 +99,7 @@ class Door {
     thread_ = std::thread([this] { Run(); });
   }
 
-  // From now on nobody is accepted, and the port is free.
+  // From now on no connection is accepted, and the port is free.
   void Close() {
     if (thread_.joinable()) {
       const uint64_t one = 1;
@@ -120,7 +123,7 @@ class Door {
     }
   }
 
-  // When to go on; 0: when somebody comes.
+  // When to go on; 0: with the next connection.
   int AcceptAll() {
     for (int i = 0; i < kAcceptedInARow; ++i) {
       if (watch_->settling()) return Milliseconds(kFullPause);
@@ -170,7 +173,9 @@ struct GrpcServer::Impl {
   std::unique_ptr<grpc::Server> server;   // immutable after Start
   std::unique_ptr<GrpcCallWatch> watch;   // likewise
   std::unique_ptr<Door> door;             // likewise; gives to the server, and asks the watch
-  Mutex stop_mutex;
+  Mutex health_mutex;
+  bool stopping ABSL_GUARDED_BY(health_mutex) = false;
+  Mutex stop_mutex;  // before `health_mutex`
   bool stopped ABSL_GUARDED_BY(stop_mutex) = false;
 };
 
@@ -217,6 +222,7 @@ absl::Status GrpcServer::Start() {
   impl_->server = builder.BuildAndStart();
   if (impl_->server == nullptr) return absl::InternalError("gRPC does not start: see its log");
   address_ = impl_->door->listener().address();
+  impl_->server->GetHealthCheckService()->SetServingStatus(kLiveness, true);
   SetHealth(Health::kLoading);
   std::vector<int64_t> ours;
   const std::vector<int64_t> all = GrpcServerIds();
@@ -231,8 +237,12 @@ absl::Status GrpcServer::Start() {
 void GrpcServer::SetHealth(Health health) {
   if (impl_->server == nullptr) return;
   grpc::HealthCheckServiceInterface* const service = impl_->server->GetHealthCheckService();
+  MutexLock lock(&impl_->health_mutex);
+  if (impl_->stopping) return;
+  impl_->stopping = health == Health::kStopping;
   const bool serving = health == Health::kServing;
   service->SetServingStatus("", serving);
+  service->SetServingStatus(kReadiness, serving);
   for (const std::string& name : impl_->health_names) service->SetServingStatus(name, serving);
 }
 

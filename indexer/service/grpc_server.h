@@ -5,7 +5,7 @@
 // The header costs no gRPC headers.
 //
 // Threads: gRPC's own run the services. `Register`, then `Start`, in one thread; the rest from any.
-// Truth: encrypted, and open to those whom the policy allows, as the process's `Security` says (`grpc_guard.h`).
+// Truth: encrypted, and open to those that the policy allows, as the process's `Security` says (`grpc_guard.h`).
 // Bounds: connections are accepted here, not by gRPC, under the account of the process (`connection_account.h`): silent
 //     ones give way to new ones, and running out of descriptors is survived. A connection has at most `streams_max` calls at
 //     once and is cut off when it has a quarter more, those included that its client has reset and gRPC has not destroyed
@@ -75,14 +75,14 @@ class GrpcServer {
   void AddHealthName(std::string name);
 
   // Listens and serves. Health says NOT_SERVING until `SetHealth(kServing)`, but for an instant
-  // while starting, when gRPC itself says SERVING. UNAVAILABLE, naming the address, if it cannot be
+  // while starting, when gRPC itself says SERVING; of the name "liveness" it says SERVING until `Stop`. UNAVAILABLE, naming the address, if it cannot be
   // had: a port is never shared with another process. May be called once.
   absl::Status Start();
 
   // Where it listens, with the port that was taken. REQUIRES: `Start` was OK.
   const Address& address() const { return address_; }
 
-  // What the health service answers, for the whole ("") and for each name.
+  // What the health service answers, for the whole (""), for "readiness" and for each name. kStopping is final.
   void SetHealth(Health health);
 
   // Takes no new calls, waits for those running, cancels what is left after `grace`, and returns

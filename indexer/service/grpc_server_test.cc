@@ -2,6 +2,7 @@
 // health request is `{1: service}`, its answer `{1: 1}` for SERVING and `{1: 2}` for NOT_SERVING.
 
 #include "indexer/service/grpc_server.h"
+#include "indexer/base/await.h"
 
 #include <gmock/gmock.h>
 #include <grpcpp/generic/generic_stub.h>
@@ -131,14 +132,18 @@ TEST(GrpcServerTest, HealthFollowsTheProcessForEveryName) {
   server.Register(&echo, "kvatlas.test.Echo");
   ASSERT_TRUE(server.Start().ok());
   const auto channel = ChannelTo(server);
-  for (const std::string name : {"", "kvatlas.test.Echo"}) {
+  for (const std::string name : {"", "readiness", "kvatlas.test.Echo"}) {
     server.SetHealth(Health::kLoading);
     EXPECT_EQ(HealthOf(channel, name), "not serving");
+    EXPECT_EQ(HealthOf(channel, "liveness"), "serving");
     server.SetHealth(Health::kServing);
     EXPECT_EQ(HealthOf(channel, name), "serving");
-    server.SetHealth(Health::kStopping);
-    EXPECT_EQ(HealthOf(channel, name), "not serving");
   }
+  server.SetHealth(Health::kStopping);
+  server.SetHealth(Health::kServing);  // too late
+  for (const std::string name : {"", "readiness", "kvatlas.test.Echo"})
+    EXPECT_EQ(HealthOf(channel, name), "not serving");
+  EXPECT_EQ(HealthOf(channel, "liveness"), "serving");
   EXPECT_EQ(CheckHealth(channel, "kvatlas.test.Other").status.error_code(),
             grpc::StatusCode::NOT_FOUND);
 }
@@ -231,7 +236,7 @@ TEST(GrpcServerTest, StopCancelsWhatIsLeft) {
   std::promise<void> entered;
   EchoService echo([&](grpc::ServerContext* context, auto&) {
     entered.set_value();
-    while (!context->IsCancelled()) std::this_thread::yield();
+    EXPECT_TRUE(Await([&] { return context->IsCancelled(); }, std::chrono::seconds(60)));
     return grpc::Status::OK;
   });
   GrpcServer server({.listen = kAnyPort});

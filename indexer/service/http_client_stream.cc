@@ -14,12 +14,15 @@ absl::Status HttpClientStream::PrepareTls(const Address& to, Security* security)
     return absl::FailedPreconditionError(
         absl::StrCat("https://", to.ToString(), " needs the CA of its certificate: --tls_ca=FILE"));
   }
-  ssl_ctx_st* const files = security->tls()->client().get();
-  SSL_CTX_up_ref(files);
-  context_.emplace(files);  // which takes that reference
+  PrepareTls(to, security->tls()->client().get());
+  return absl::OkStatus();
+}
+
+void HttpClientStream::PrepareTls(const Address& to, ssl_ctx_st* client) {
+  SSL_CTX_up_ref(client);
+  context_.emplace(client);  // which takes that reference
   tls_.emplace(tcp_, *context_);
   SSL_set_tlsext_host_name(tls_->native_handle(), to.host.c_str());
-  return absl::OkStatus();
 }
 
 absl::Status HttpClientStream::CheckServer(const Address& to) const {

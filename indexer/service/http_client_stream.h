@@ -1,7 +1,7 @@
 // How does a client of ours reach an HTTP server: in clear, or by TLS with this process's files?
 //
 // A stream as Beast's functions take it, over one connection. By TLS the server's chain is checked against the CA file of the
-// process's `Security`, and its names as `CheckServerNames` says; our own certificate, if there is one, is shown.
+// process's `Security`, or of another context, and its names as `CheckServerNames` says; our own certificate, if there is one, is shown.
 //
 // *Threads*: one. Steps are started, then the caller runs the context.
 
@@ -38,6 +38,8 @@ class HttpClientStream {
 
   // From now on TLS, once `async_handshake` is done. FAILED_PRECONDITION: the process has no TLS files.
   absl::Status PrepareTls(const Address& to, Security* security);
+  // The same with a client's context of another plane, as `TlsFiles::client` gives it.
+  void PrepareTls(const Address& to, ssl_ctx_st* client);
   template <typename Handler>
   void async_handshake(Handler&& handler) {
     tls_->async_handshake(boost::asio::ssl::stream_base::client, std::forward<Handler>(handler));

@@ -205,7 +205,7 @@ HttpConnection::Step HttpConnection::ParseOne() {
   return Answer();
 }
 
-// What is refused before its header is there is nobody's request: neither the last one's observer hears of it, nor is
+// What is refused before its header is there is no request: neither the last one's observer hears of it, nor is
 // anything answered that belongs to it.
 void HttpConnection::ForgetLastRequest() {
   routed_ = false;
@@ -554,7 +554,7 @@ HttpConnection::Step HttpConnection::StartExchange() {
   return Step::kElsewhere;
 }
 
-// A client that closes its side is gone: nobody waits for an answer with half a connection. What it sends ahead is kept for the
+// A client that closes its side is gone: a half-closed connection waits for no answer. What it sends ahead is kept for the
 // next request, up to the size of the buffer; beyond that its end is noticed when something is written.
 void HttpConnection::WatchClient() {
   socket_.tcp().async_wait(tcp::socket::wait_read,

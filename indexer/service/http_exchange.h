@@ -1,4 +1,4 @@
-// How is a request answered by and by, by somebody who waits for others? One request of an `HttpServer` and the way back to its
+// How is a request answered piece by piece, by code that waits for others? One request of an `HttpServer` and the way back to its
 // client, in the hands of a stream handler.
 //
 //   handler(exchange) ─▶ Begin ─▶ Write, Write, … ─▶ End      the next request of the connection
@@ -6,7 +6,7 @@
 //                     ╰▶ Cut                                 half an answer: the connection is closed
 //
 // *Truth*: what is written goes out as it comes, in the order of the calls; `done` is called when the socket has taken it, so
-// whoever writes the next piece only then holds one piece of memory for a slow client.
+// a writer that makes the next piece only then holds one piece of memory for a slow client.
 // *Threads*: everything on the thread of `io()`, which serves other connections too: nothing may wait there. `done` may be
 // called before `Write` returns.
 // *Bounds*: a piece that is not taken within the server's `write_timeout` closes the connection.

@@ -1,4 +1,5 @@
 #include "indexer/service/http_pool.h"
+#include "indexer/base/await.h"
 
 #include <atomic>
 #include <thread>
@@ -15,20 +16,20 @@ TEST(HttpPoolTest, WhatWaitsWhenThePoolStopsIsToldAndNeverRun) {
   std::atomic<int> ran = 0, dropped = 0;
   ASSERT_TRUE(pool.Submit([&] {
     begun = true;
-    while (!pool.stopping()) std::this_thread::yield();
+    EXPECT_TRUE(Await([&] { return pool.stopping(); }, std::chrono::seconds(60)));
     ++ran;
   }));
-  while (!begun) std::this_thread::yield();
+  EXPECT_TRUE(Await([&] { return begun.load(); }, std::chrono::seconds(60)));
   for (int i = 0; i < 3; ++i)
     ASSERT_TRUE(pool.Submit([&] { ++ran; }, /*continued=*/false, [&] { ++dropped; }));
-  ASSERT_TRUE(pool.Submit([&] { ++ran; })) << "of which nobody wants to know";
+  ASSERT_TRUE(pool.Submit([&] { ++ran; })) << "without a drop callback";
   pool.Stop();
   EXPECT_EQ(ran, 1);
   EXPECT_EQ(dropped, 3);
   pool.Stop();
   EXPECT_EQ(dropped, 3) << "once";
   EXPECT_FALSE(pool.Submit([&] { ++ran; }, /*continued=*/false, [&] { ++dropped; }));
-  EXPECT_EQ(dropped, 3) << "whoever was not taken knows it already";
+  EXPECT_EQ(dropped, 3) << "what was not taken was refused at once";
 }
 
 }  // namespace

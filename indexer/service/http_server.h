@@ -1,5 +1,5 @@
-// Who answers requests over HTTP/1.1, and who waits for whom? A small server whose hot routes cost little more than
-// their system calls, and in which nobody waits for anybody else.
+// Answers requests over HTTP/1.1. A small server whose hot routes cost little more than
+// their system calls, and in which no connection waits for another.
 //
 //   door ─┬▶ I/O threads (a connection stays on one) ─┬▶ quick handlers, answered at once
 //         │                                          ├▶ stream handlers, answered by and by (`http_exchange.h`)
@@ -67,7 +67,7 @@ struct HttpRequest {
   // Who asks, by certificate or token; anonymous where nothing is asked. Never null in a handler.
   std::shared_ptr<const Identity> identity = nullptr;
   std::string peer = {};       // its address, where there is a policy
-  bool token_counted = false;  // the bearer token is ours, and for nobody else
+  bool token_counted = false;  // the bearer token was for this process, and is not passed on
 
   // The first value of `name` in the query, decoded.
   std::optional<std::string> Param(std::string_view name) const;
@@ -75,7 +75,7 @@ struct HttpRequest {
 
 // Appends the next piece of an answer that is too long to be built as a whole; false: there is none, what was appended
 // was the last. Called on the pool, one call at a time, never before the client has taken the piece before. One that
-// throws cuts the connection, so that nobody takes half an answer for a whole one.
+// throws cuts the connection, so that no client takes half an answer for a whole one.
 using HttpBodySource = std::function<bool(std::string* piece)>;
 
 struct HttpResponse {

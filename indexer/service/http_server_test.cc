@@ -1,4 +1,5 @@
 #include "indexer/service/http_server.h"
+#include "indexer/base/await.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -317,7 +318,7 @@ TEST_F(HttpServerTest, StuckClientsHarmNobody) {
                   return response;
                 }});
   Start();
-  // Half a header, half a body, an answer that nobody reads, an endless one: twenty of each, which is far more than
+  // Half a header, half a body, an answer that is not read, an endless one: twenty of each, which is far more than
   // there are threads.
   std::list<Client> stuck;
   for (int i = 0; i < 20; ++i) {
@@ -329,7 +330,7 @@ TEST_F(HttpServerTest, StuckClientsHarmNobody) {
     stuck.emplace_back(http_.address()).Send("GET /quick HTTP/1.1\r\nHost: h\r\n\r\n");
     stuck.emplace_back(http_.address()).Send("GET /endless HTTP/1.1\r\nHost: h\r\n\r\n");
   }
-  while (pieces < 20) std::this_thread::yield();
+  ASSERT_TRUE(Await([&] { return pieces >= 20; }, std::chrono::seconds(60)));
   for (int i = 0; i < 100; ++i) EXPECT_THAT(Ask("GET", "/quick"), EndsWith("\"quick\""));
   EXPECT_GE(http_.connections(), 80u);
   // A piece is made when the one before is gone: sockets' buffers hold a few, and no more come.

@@ -11,7 +11,7 @@
 
 namespace kvatlas {
 
-// Resident, and not what somebody has from the allocator: free memory that this keeps, and the little that does not change much, as
+// Resident, and not what was allocated: free memory that this keeps, and the little that does not change much, as
 // stacks; of indexes, which map their own, only growth looks the same.
 uint64_t MemoryWatch::Kept() {
   const struct mallinfo2 info = mallinfo2();

@@ -34,7 +34,7 @@ std::string Upper(std::string_view text) {
   return upper;
 }
 
-// They would change the connection for whoever comes next, or have more than one answer.
+// They would change the connection for the next caller, or have more than one answer.
 bool Forbidden(const std::string& name) {
   static constexpr std::string_view kNames[] = {
       "AUTH",        "HELLO",      "SELECT",       "RESET",      "QUIT",         "MULTI",
@@ -389,7 +389,7 @@ void RedisClient::Loop::Reap(Time now) {
     const std::string address = connection->address().ToString();
     if (const auto node = nodes_.find(address); node != nodes_.end() && node->second == id) {
       nodes_.erase(node);
-      // Whoever has these slots now, the first node knows.
+      // The first node knows which node has these slots now.
       std::erase_if(slots_, [&](const auto& slot) { return slot.second.ToString() == address; });
     }
   }

@@ -1,4 +1,4 @@
-// One connection to Redis on an epoll loop: connects, introduces itself, pipelines commands, and notices when nobody
+// One connection to Redis on an epoll loop: connects, introduces itself, pipelines commands, and notices when no server
 // answers. A part of `RedisClient`.
 //
 //   connecting ─▶ introducing (AUTH, SELECT, then PING, or ROLE for who must be a master) ─▶ ready ─▶ closed
@@ -7,7 +7,7 @@
 // introduction answered as no Redis does end the connection, with a reason that says so.
 // *Bounds*: a reply, `RedisOptions::reply_bytes_max`; what waits to be written, the client's bound of what is outstanding.
 // *Threads*: the loop's alone.
-// *Lifetime*: closed once and for good; whoever owns it makes another. It is not destroyed from its own calls to `Owner`.
+// *Lifetime*: closed once and for good; the owner makes another. It is not destroyed from its own calls to `Owner`.
 
 #ifndef KVATLAS_INDEXER_SERVICE_REDIS_CONNECTION_H_
 #define KVATLAS_INDEXER_SERVICE_REDIS_CONNECTION_H_

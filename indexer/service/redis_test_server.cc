@@ -65,7 +65,7 @@ bool Has(pid_t pid, const std::string& socket) {
   return false;
 }
 
-// Free now; whoever takes it in between makes redis-server fail, and another one is tried.
+// Free now; another process that takes it in between makes redis-server fail, and another one is tried.
 uint16_t FreePort() {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address = Loopback(0);

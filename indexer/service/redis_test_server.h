@@ -37,7 +37,7 @@ class RedisTestServer {
   void Kill();
   // SIGTERM: it saves what it is configured to save; returns once it is gone.
   void Terminate();
-  // It goes on living and answers nobody.
+  // It goes on living and answers nothing.
   void Pause();
   void Resume();
 

@@ -1,4 +1,4 @@
-// Which Redis, and as whom? What a `redis://` URL says, and the bounds of a client.
+// Which Redis, and as which user? What a `redis://` URL says, and the bounds of a client.
 //
 //   redis://[[USER]:PASSWORD@]HOST:PORT[,HOST:PORT…][/DATABASE]
 //       Hosts are tried in turn until one answers; nodes of a Redis Cluster are recognised as such.

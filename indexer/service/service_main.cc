@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "indexer/service/connection_account.h"
@@ -139,6 +140,10 @@ ServiceMain::ServiceMain(std::string program, std::string about)
   flags_.AddChoice("log_level", &log_level_, "least level that is logged",
                    {"debug", "info", "warning", "error"});
   flags_.AddChoice("log_format", &log_format_, "how log lines are written", {"logfmt", "json"});
+  flags_.Add("stop_delay", &stop_delay_,
+             "how long serving goes on after a signal to stop, while probes hear that this process "
+             "is not ready",
+             Duration::zero(), std::chrono::hours(1));
   flags_.Add("stop_deadline", &stop_deadline_, "how long running calls may take to finish",
              Duration::zero(), std::chrono::hours(1));
   flags_.Add("ready_file", &ready_file_, "where the ready line is written as well")
@@ -230,14 +235,21 @@ absl::Status ServiceMain::Ready(const std::vector<std::pair<std::string, Address
     std::abort();
   }
   SetListensOfProcess(addresses);
-  std::string line = absl::StrCat(flags_.program(), " ready");
+  std::string& line = ready_line_;
+  line = absl::StrCat(flags_.program(), " ready");
   for (const auto& [name, address] : addresses) {
     absl::StrAppend(&line, " ", name, "=", address.ToString());
   }
   line.push_back('\n');
   std::fwrite(line.data(), 1, line.size(), stdout);
   std::fflush(stdout);
+  SayReady();
   return ready_file_.empty() ? absl::OkStatus() : WriteWhole(ready_file_, line);
+}
+
+// Without the end of the line.
+void ServiceMain::SayReady() {
+  systemd_.Ready(std::string_view(ready_line_).substr(0, ready_line_.size() - 1));
 }
 
 int ServiceMain::Fail(const absl::Status& status) const {
@@ -254,7 +266,10 @@ int ServiceMain::RefuseFlags(const absl::Status& status) const {
 }
 
 void ServiceMain::Reload() {
+  const bool told = !ready_line_.empty() && !stop_reason_.has_value();
+  if (told) systemd_.Reloading(Clock::Real().Now());
   const absl::StatusOr<FlagSet::Reloaded> reloaded = flags_.Reload();
+  if (told) SayReady();
   if (!reloaded.ok()) {
     Log(LogLevel::kError, "configuration stays as it was",
         {{"reason", std::string(reloaded.status().message())}});
@@ -272,30 +287,44 @@ void ServiceMain::Reload() {
 
 int ServiceMain::WaitForSignal() { return *WaitForSignal(Duration::max()); }
 
+// 1. A signal to stop: everybody who asks is told, and serving goes on (BeginStop). 2. --stop_delay later the caller stops.
 std::optional<int> ServiceMain::WaitForSignal(Duration timeout) {
   const Clock& clock = Clock::Real();
   const Time start = clock.Now();
-  while (!stop_reason_.has_value()) {
+  while (true) {
     unsigned char reason;
     if (read(g_pipe[0], &reason, 1) == 1) {
       if (reason == SIGHUP) {
         g_reload.store(false);
         Reload();
-        continue;
+      } else if (!stop_reason_.has_value()) {
+        BeginStop(reason);
       }
-      stop_reason_ = reason;
-      break;
+      continue;
     }
-    const Duration elapsed = clock.Now() - start;
-    if (elapsed >= timeout) return std::nullopt;
+    const Time now = clock.Now();
+    if (stop_reason_.has_value() && now >= stop_at_) return stop_reason_;
+    if (now - start >= timeout) return std::nullopt;
+    if (systemd_.has_watchdog() && now >= systemd_.watchdog_at())
+      systemd_.Watchdog(now, live_ == nullptr || live_());
     // Rounded up, so that a short rest is not spent spinning, and cut into hours for poll's int.
-    const Duration rest = std::min<Duration>(timeout - elapsed, std::chrono::hours(1));
+    Duration rest = std::min<Duration>(timeout - (now - start), std::chrono::hours(1));
+    if (stop_reason_.has_value()) rest = std::min(rest, stop_at_ - now);
+    if (systemd_.has_watchdog()) rest = std::min(rest, systemd_.watchdog_at() - now);
     const auto rest_ms = std::chrono::ceil<std::chrono::milliseconds>(rest).count();
     pollfd readable = {g_pipe[0], POLLIN, 0};
     poll(&readable, 1, static_cast<int>(rest_ms));  // a signal or a time-out: look again
   }
-  Log(LogLevel::kInfo, "stopping", {{"signal", *stop_reason_}});
-  return stop_reason_;
+}
+
+void ServiceMain::BeginStop(int reason) {
+  stop_reason_ = reason;
+  stop_at_ = Clock::Real().Now() + stop_delay_;
+  if (not_ready_ != nullptr) not_ready_();
+  systemd_.Stopping();
+  Log(LogLevel::kInfo, "stopping",
+      {{"signal", reason},
+       {"delay_ms", std::chrono::duration_cast<std::chrono::milliseconds>(stop_delay_).count()}});
 }
 
 void ServiceMain::RequestStop() { Wake(0); }

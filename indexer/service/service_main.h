@@ -2,17 +2,20 @@
 //
 // `ServiceMain` is what every main() has in common: the flags all share, signals, the ready line.
 //   --log_level, --log_format   see log.h
-//   --stop_deadline             how long running calls may take to finish
+//   --stop_delay                how long serving goes on after a signal to stop, while probes hear that the process is not ready
+//   --stop_deadline             how long running calls may take to finish after that
 //   --ready_file PATH           the ready line goes there too, whole, by rename
 //   --exit_with_parent          SIGTERM when the thread that started this process ends (Linux), so
 //                               that a dead cluster runner leaves no orphans; one that dies before
 //                               this process reads its flags is not noticed
 // and, of programs named kvatlas-SECTION (or "kvatlas SECTION"):
 //   --config FILE, KVATLAS_…    file and environment, see flags.h
-//   --tls_cert, --access_policy, …     whom it trusts, see security/security.h: `Security::OfProcess()` from `Start` on
+//   --tls_cert, --access_policy, …     which peers it trusts, see security/security.h: `Security::OfProcess()` from `Start` on
 //   --check                     everything is looked at, what counts is printed; no port is opened
 //
-// Signals: the first SIGINT or SIGTERM ends `WaitForSignal`, for a graceful stop; the second ends the process at once with status
+// systemd: a unit of Type=notify hears of ready, reload and stop, and its watchdog is told by `WaitForSignal` (`systemd_notify.h`).
+//
+// Signals: the first SIGINT or SIGTERM ends `WaitForSignal` after --stop_delay, for a graceful stop; the second ends the process at once with status
 //     128 + its number. SIGHUP has programs with a configuration read it again within `WaitForSignal` (`FlagSet::Reload`): what may change without a
 //     restart is what `flags().OnReload` names, the log's level always; the log tells what changed, what needs a restart, and why
 //     everything stays as it was where something is wrong. SIGPIPE does nothing: writes say EPIPE instead. Children do not inherit
@@ -42,6 +45,7 @@
 #define KVATLAS_INDEXER_SERVICE_SERVICE_MAIN_H_
 
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -52,6 +56,7 @@
 #include "indexer/service/address.h"
 #include "indexer/service/flags.h"
 #include "indexer/service/security/security.h"
+#include "indexer/service/systemd_notify.h"
 
 namespace kvatlas {
 
@@ -88,7 +93,13 @@ class ServiceMain {
   // The same of flags that contradict each other or name what is not there: as `FlagSet` refuses one, 2.
   int RefuseFlags(const absl::Status& status) const;
 
-  // For the thread of main(). Blocks until a signal to stop arrives or `RequestStop` is called. Returns the
+  // What is done at once at a signal to stop, before --stop_delay begins: probes are told that this process is not ready. Runs in
+  // `WaitForSignal`.
+  void OnStopSignal(std::function<void()> not_ready) { not_ready_ = std::move(not_ready); }
+  // Whether systemd's watchdog may be told that all is well; runs in `WaitForSignal`.
+  void OnWatchdog(std::function<bool()> live) { live_ = std::move(live); }
+
+  // For the thread of main(). Blocks until a signal to stop arrived, or `RequestStop` was called, --stop_delay ago. Returns the
   // signal, or 0.
   int WaitForSignal();
   // The same for at most `timeout`; nothing, if that ran out.
@@ -106,6 +117,8 @@ class ServiceMain {
   void SetUpLog() const;
   void TellFacts() const;
   void Reload();
+  void SayReady();
+  void BeginStop(int reason);
 
   FlagSet flags_;
   std::string log_level_ = "info";
@@ -114,7 +127,13 @@ class ServiceMain {
   std::string ready_file_;
   bool exit_with_parent_ = false;
   SecurityOptions security_;
-  std::optional<int> stop_reason_;  // of the thread that waits
+  Duration stop_delay_{0};
+  std::string ready_line_;
+  std::function<void()> not_ready_;
+  std::function<bool()> live_;
+  SystemdNotify systemd_;
+  std::optional<int> stop_reason_;  // of the thread that waits, as are those around it
+  Time stop_at_{0};
 };
 
 }  // namespace kvatlas

@@ -6,10 +6,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <sstream>
@@ -31,12 +36,14 @@ int ChildMain(int argc, const char* const* argv) {
   bool bad = false;
   bool broken_pipe = false;
   bool stop_itself = false;
+  bool deaf = false;
   ServiceMain service("kvatlas-child", "A child of a test.");
   service.flags().Add("hang", &hang, "do not end after the first signal");
   service.flags().Add("bad", &bad, "refuse what was told");
   service.flags().Add("fail", &fail, "fail at once");
-  service.flags().Add("broken_pipe", &broken_pipe, "write to a pipe that nobody reads");
+  service.flags().Add("broken_pipe", &broken_pipe, "write to a pipe without a reader");
   service.flags().Add("stop_itself", &stop_itself, "call RequestStop in another thread");
+  service.flags().Add("deaf", &deaf, "the watchdog is not told that all is well");
   std::string threads;
   service.flags().Add("threads", &threads, "what needs a restart");
   service.Start(argc, argv);
@@ -54,6 +61,12 @@ int ChildMain(int argc, const char* const* argv) {
   const absl::Status ready =
       service.Ready({{"grpc", {"127.0.0.1", 7410}}, {"http", {"::1", 8090}}});
   if (!ready.ok()) return service.Fail(ready);
+  // Its probes, in two lines.
+  service.OnStopSignal([] {
+    std::printf("not ready\n");
+    std::fflush(stdout);
+  });
+  service.OnWatchdog([&] { return !deaf; });
   if (stop_itself) std::thread([&] { service.RequestStop(); }).join();
   const int signal = service.WaitForSignal();
   if (!service.stopping() || service.WaitForSignal() != signal) return 6;
@@ -144,6 +157,7 @@ TEST(ServiceMainTest, FirstSignalStopsGracefully) {
     Child child({});
     EXPECT_EQ(child.ReadLine(), kReadyLine);
     child.Signal(signal);
+    EXPECT_EQ(child.ReadLine(), "not ready\n");
     EXPECT_EQ(child.ReadLine(), "stopping on " + std::to_string(signal) + "\n");
     EXPECT_EQ(child.Wait(), 0);
     EXPECT_THAT(child.ReadErrors(), HasSubstr("level=info component=child event=stopping signal="));
@@ -154,6 +168,7 @@ TEST(ServiceMainTest, SecondSignalEndsAtOnce) {
   Child child({"--hang"});
   EXPECT_EQ(child.ReadLine(), kReadyLine);
   child.Signal(SIGTERM);
+  EXPECT_EQ(child.ReadLine(), "not ready\n");
   EXPECT_THAT(child.ReadLine(), StartsWith("stopping"));
   child.Signal(SIGINT);
   EXPECT_EQ(child.Wait(), 128 + SIGINT);
@@ -162,6 +177,7 @@ TEST(ServiceMainTest, SecondSignalEndsAtOnce) {
 TEST(ServiceMainTest, RequestStopEndsTheWaitToo) {
   Child child({"--stop_itself", "--hang"});
   EXPECT_EQ(child.ReadLine(), kReadyLine);
+  EXPECT_EQ(child.ReadLine(), "not ready\n");
   EXPECT_EQ(child.ReadLine(), "stopping on 0\n");
   child.Signal(SIGTERM);  // only the first signal
   child.Signal(SIGKILL);
@@ -266,6 +282,7 @@ TEST(ServiceMainTest, HangupReadsTheConfigurationAgain) {
                              ".toml:1: log_level = loud: must be one of debug, info"));
   // It does not count as the first signal.
   child.Signal(SIGTERM);
+  EXPECT_EQ(child.ReadLine(), "not ready\n");
   EXPECT_THAT(child.ReadLine(), StartsWith("stopping on"));
   EXPECT_EQ(child.Wait(), 0);
   std::remove(path.c_str());
@@ -276,7 +293,108 @@ TEST(ServiceMainTest, ManyHangupsLoseNoStop) {
   EXPECT_EQ(child.ReadLine(), kReadyLine);
   for (int i = 0; i < 100000; ++i) child.Signal(SIGHUP);
   child.Signal(SIGTERM);
+  EXPECT_EQ(child.ReadLine(), "not ready\n");
   EXPECT_EQ(child.ReadLine(), "stopping on " + std::to_string(SIGTERM) + "\n");
+  EXPECT_EQ(child.Wait(), 0);
+}
+
+TEST(ServiceMainTest, DelayGoesOnServingAfterItSaidThatItIsNotReady) {
+  const Clock& clock = Clock::Real();
+  Child child({"--stop_delay=300ms"});
+  EXPECT_EQ(child.ReadLine(), kReadyLine);
+  const Time signalled = clock.Now();
+  child.Signal(SIGTERM);
+  EXPECT_EQ(child.ReadLine(), "not ready\n");
+  child.Signal(SIGHUP);  // read again, while it still serves
+  EXPECT_EQ(child.ReadLine(), "stopping on " + std::to_string(SIGTERM) + "\n");
+  EXPECT_GE(clock.Now() - signalled, std::chrono::milliseconds(300));
+  EXPECT_EQ(child.Wait(), 0);
+  EXPECT_THAT(child.ReadErrors(), HasSubstr("event=stopping signal=15 delay_ms=300"));
+}
+
+TEST(ServiceMainTest, SecondSignalEndsTheDelay) {
+  Child child({"--stop_delay=1h"});
+  EXPECT_EQ(child.ReadLine(), kReadyLine);
+  child.Signal(SIGTERM);
+  EXPECT_EQ(child.ReadLine(), "not ready\n");
+  child.Signal(SIGTERM);
+  EXPECT_EQ(child.Wait(), 128 + SIGTERM);
+}
+
+// systemd's end of its socket.
+class Systemd {
+ public:
+  Systemd() : path_("/tmp/kvatlas-systemd." + std::to_string(getpid())) {
+    unlink(path_.c_str());
+    socket_ = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    sockaddr_un at{};
+    at.sun_family = AF_UNIX;
+    path_.copy(at.sun_path, sizeof(at.sun_path) - 1);
+    EXPECT_EQ(bind(socket_, reinterpret_cast<sockaddr*>(&at), sizeof(at)), 0) << strerror(errno);
+    const timeval patience{.tv_sec = 60, .tv_usec = 0};
+    setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+    setenv("NOTIFY_SOCKET", path_.c_str(), 1);
+  }
+  ~Systemd() {
+    close(socket_);
+    unlink(path_.c_str());
+    unsetenv("NOTIFY_SOCKET");
+    unsetenv("WATCHDOG_USEC");
+  }
+
+  // Waits for the next message.
+  std::string Read() {
+    char buffer[512];
+    const ssize_t n = recv(socket_, buffer, sizeof(buffer), 0);
+    return n > 0 ? std::string(buffer, static_cast<size_t>(n)) : "";
+  }
+  // The next one that is not the watchdog's.
+  std::string ReadState() {
+    std::string message;
+    do message = Read();
+    while (message == "WATCHDOG=1");
+    return message;
+  }
+
+ private:
+  std::string path_;
+  int socket_ = -1;
+};
+
+constexpr char kReadyState[] =
+    "READY=1\nSTATUS=kvatlas-child ready grpc=127.0.0.1:7410 http=[::1]:8090";
+
+TEST(ServiceMainTest, SystemdHearsOfReadyReloadAndStop) {
+  Systemd systemd;
+  Child child({});
+  EXPECT_EQ(systemd.Read(), kReadyState);
+  child.Signal(SIGHUP);
+  EXPECT_THAT(systemd.Read(), StartsWith("RELOADING=1\nMONOTONIC_USEC="));
+  EXPECT_EQ(systemd.Read(), kReadyState);
+  child.Signal(SIGTERM);
+  EXPECT_EQ(systemd.Read(), "STOPPING=1");
+  EXPECT_EQ(child.Wait(), 0);
+}
+
+TEST(ServiceMainTest, SystemdsWatchdogIsToldAgainAndAgain) {
+  Systemd systemd;
+  setenv("WATCHDOG_USEC", "20000", 1);
+  Child child({"--stop_delay=100ms"});
+  EXPECT_EQ(systemd.Read(), kReadyState);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(systemd.Read(), "WATCHDOG=1");
+  child.Signal(SIGTERM);
+  EXPECT_EQ(systemd.ReadState(), "STOPPING=1");
+  EXPECT_EQ(systemd.Read(), "WATCHDOG=1");
+  EXPECT_EQ(child.Wait(), 0);
+}
+
+TEST(ServiceMainTest, SystemdsWatchdogHearsNothingOfAProcessThatTakesNoConnections) {
+  Systemd systemd;
+  setenv("WATCHDOG_USEC", "2000", 1);
+  Child child({"--deaf", "--stop_delay=50ms"});
+  EXPECT_EQ(systemd.Read(), kReadyState);
+  child.Signal(SIGTERM);
+  EXPECT_EQ(systemd.Read(), "STOPPING=1");  // and nothing before it
   EXPECT_EQ(child.Wait(), 0);
 }
 
@@ -285,6 +403,7 @@ TEST(ServiceMainTest, ExitWithParentLeavesNoOrphan) {
   EXPECT_EQ(parent.ReadLine(), kReadyLine);
   parent.Signal(SIGKILL);
   EXPECT_EQ(parent.Wait(), -SIGKILL);
+  EXPECT_EQ(parent.ReadLine(), "not ready\n");
   EXPECT_EQ(parent.ReadLine(), "stopping on " + std::to_string(SIGTERM) + "\n");
   EXPECT_EQ(parent.ReadLine(), "");  // the grandchild has closed its stdout
 }

@@ -87,7 +87,7 @@ struct StreamReceiver::State {
   Epoch epoch = 0;
   uint64_t instance_id = 0;
   BatchNumber applied = 0;
-  BatchNumber told_of = 0;  // the highest on this connection; links keep the order
+  BatchNumber highest_number_seen = 0;  // the highest on this connection; links keep the order
   Time last_heard{0};
 
   Repair repair = Repair::kNone;
@@ -161,14 +161,14 @@ void StreamReceiver::State::On(const Hello& hello, Time now, Out* out) {
     return;
   }
   // A sender that never sent what was kept of it is another one, whatever it calls itself.
-  const bool stranger = restored && hello.last_sent < applied;
-  if (!known || hello.epoch > epoch || stranger) Adopt(hello, now);
+  const bool lost_history = restored && hello.last_sent < applied;
+  if (!known || hello.epoch > epoch || lost_history) Adopt(hello, now);
   restored = false;
   // Of a later batch, perhaps: one that ends it comes later still.
   if (hello.degraded) sender_degraded = true;
   connected = true;
   gone = false;
-  told_of = 0;
+  highest_number_seen = 0;
   last_heard = now;
   if (applied + 1 < hello.first_kept) StartRepair(Repair::kSnapshot, now);
   // What comes first is old: nothing is current before the last of it.
@@ -210,7 +210,7 @@ void StreamReceiver::State::Adopt(const Hello& hello, Time now) {
 
 void StreamReceiver::State::On(const Batch& batch, Time now, Out* out) {
   last_heard = now;
-  told_of = std::max(told_of, batch.number);
+  highest_number_seen = std::max(highest_number_seen, batch.number);
   if (batch.number <= applied) {
     ++stats.batches_duplicate;
     return SendAck(out);
@@ -257,7 +257,7 @@ void StreamReceiver::State::Compare(const Digest& digest, Time now, Out* out) {
 
 void StreamReceiver::State::On(const Heartbeat& heartbeat, Time now, Out* out) {
   last_heard = now;
-  told_of = std::max(told_of, heartbeat.last_sent);
+  highest_number_seen = std::max(highest_number_seen, heartbeat.last_sent);
   if (heartbeat.last_sent > applied && !snapshot.has_value()) {
     if (repair == Repair::kNone) ++stats.gaps;
     StartRepair(Repair::kReplay, now);
@@ -305,7 +305,7 @@ bool StreamReceiver::State::TakePart(const SnapshotPart& part, Time now, Out* ou
     return true;
   }
   snapshot.reset();
-  told_of = std::max(told_of, part.as_of);  // the rest of it is of no use
+  highest_number_seen = std::max(highest_number_seen, part.as_of);  // the rest of it is of no use
   StartRepair(Repair::kSnapshot, now);
   AskIfDue(now, out);
   return false;
@@ -420,15 +420,16 @@ void StreamReceiver::State::AskIfDue(Time now, Out* out) {
   ask_at = now + options.retry_after;
   if (repair == Repair::kSnapshot) {
     ++stats.snapshots_asked;
-    out->emplace_back(std::in_place_type<Need>,
-                      Need{.next = std::min(told_of + 1, kBatchNumberMax), .snapshot = true});
+    out->emplace_back(
+        std::in_place_type<Need>,
+        Need{.next = std::min(highest_number_seen + 1, kBatchNumberMax), .snapshot = true});
   } else {
     ++stats.replays_asked;
     out->emplace_back(std::in_place_type<Need>, Need{.next = applied + 1, .snapshot = false});
   }
 }
 
-// Nobody confirms what is held, so that it goes; a replay would not bring it back.
+// What is held is not confirmed, so that it goes; a replay would not bring it back.
 void StreamReceiver::State::GiveUp() {
   given_up = true;
   ++stats.repairs_timed_out;

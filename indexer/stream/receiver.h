@@ -126,7 +126,7 @@ class StreamReceiver {
 
   // The lease ran out: nothing heard for `lease_ttl`.
   bool Expired(Time now) const;
-  // When the sender was last heard; before the first hello after `Restore`, by whoever kept the position.
+  // When the sender was last heard; before the first hello after `Restore`, by the source of the position.
   Time last_heard() const;
   // When the lease began that runs now: when the sender was last heard, or later where it was restored.
   Time lease_began() const;

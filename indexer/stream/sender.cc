@@ -91,7 +91,7 @@ struct StreamSender::State {
   SenderMessage MakeHello(Time now);
   void Capture(Time now);
   SenderMessage NextPart(Time now);
-  bool SnapshotOnItsWay(BatchNumber told_of, Time now) const;
+  bool SnapshotOnItsWay(BatchNumber highest_number_seen, Time now) const;
   bool MaySend() const;
   SenderMessage NextBatch();
   bool DigestTime(Time now) const;
@@ -380,10 +380,10 @@ absl::Status StreamSender::State::Acknowledge(BatchNumber applied) {
   return absl::OkStatus();
 }
 
-// Links keep the order: who has all of it acknowledges it before he asks for another one, and who was told of a number
-// behind it (`Poll` sees to that) and asks did not get it. Who does not say what he was told of asks until it is sent again.
-bool StreamSender::State::SnapshotOnItsWay(BatchNumber told_of, Time now) const {
-  if (!snapshot.has_value() || told_of >= snapshot->as_of) return false;
+// Links keep the order: a receiver that has all of it acknowledges it before it asks for another one, and one that was told of a number
+// behind it (`Poll` sees to that) and asks did not get it. One that does not say what it was told of asks until it is sent again.
+bool StreamSender::State::SnapshotOnItsWay(BatchNumber highest_number_seen, Time now) const {
+  if (!snapshot.has_value() || highest_number_seen >= snapshot->as_of) return false;
   const int doublings = std::clamp(snapshots_unanswered - 1, 0, 6);
   return !snapshot->sent ||
          now - snapshot->sent_at < options.snapshot_again_after * (1 << doublings);
@@ -419,7 +419,7 @@ absl::Status StreamSender::State::On(const Need& need, Time now) {
 
 // --- Poll --------------------------------------------------------------------------------------------
 
-// 1. `MakeHello`, again when nobody answers.  2. After the welcome an owed snapshot: `Capture`, then `NextPart` until
+// 1. `MakeHello`, again without an answer.  2. After the welcome an owed snapshot: `Capture`, then `NextPart` until
 // the last.  3. `NextBatch` while there is credit.  4. When all is sent and acknowledged, an empty batch with a digest
 // when it is due.  5. A heartbeat when nothing was sent for long, or nothing behind a snapshot.
 std::optional<SenderMessage> StreamSender::Poll(Time now) {

@@ -2,7 +2,7 @@
 // writes what is due while the link takes it, and feeds back what arrives.
 //
 // *Place*: a publisher owns one per leaf address, a leaf (or a hierarchy node) one per parent.
-// *Threads*: any; no thread of its own. Whoever owns it calls `Tick` at least every `SenderOptions::heartbeat_every`,
+// *Threads*: any; no thread of its own. The owner calls `Tick` at least every `SenderOptions::heartbeat_every`,
 // better every 100 ms.
 // *Lifetime*: `resident` is read under `resident_mutex` while messages are made (snapshots), so the owner changes
 // it under that mutex, and calls `Append` while still holding it, so that all pumps see one order.

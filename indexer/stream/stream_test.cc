@@ -102,7 +102,7 @@ TEST_F(ReceiverTest, FreshReceiverTakesAllBatchesFromTheFirst) {
   EXPECT_EQ(receiver.trust(now), Trust::kExact);
 }
 
-// A sender that ran while nobody listened says hello now; what it says first is of long ago.
+// A sender that ran without a receiver says hello now; what it says first is of long ago.
 TEST_F(ReceiverTest, NothingIsCurrentBeforeTheLatestBatchThatTheHelloNamed) {
   Say(MakeHello(100, 7, 1, 2));
   EXPECT_EQ(receiver.trust(now), Trust::kDegraded);
@@ -515,7 +515,7 @@ TEST_F(SenderTest, WhoAsksForASnapshotThatIsOnItsWayIsNotSentAnother) {
   EXPECT_TRUE(std::holds_alternative<SnapshotPart>(*sender.Poll(now)));
 }
 
-// Links keep the order: who was told of what follows it does not have it at his door.
+// Links keep the order: a receiver that was told of what follows does not have it queued.
 TEST_F(SenderTest, WhoWasToldOfWhatIsBehindASnapshotIsSentAnother) {
   Append(RunOf(1, 3));
   Connect(Welcome{.next = 1, .snapshot = true, .credit = 64});
@@ -571,7 +571,7 @@ TEST_F(SenderTest, ARefusalThatMayBeMendedIsKnownUntilTheWelcome) {
   sender.OnDisconnected(now);
   sender.OnConnected(now);
   sender.Poll(now);
-  EXPECT_FALSE(sender.refusal().ok()) << "nobody answered yet";
+  EXPECT_FALSE(sender.refusal().ok()) << "no answer yet";
   Say(Welcome{.next = 1, .credit = 64});
   EXPECT_TRUE(sender.refusal().ok());
 }

@@ -27,7 +27,7 @@ using Reactor = grpc::ServerBidiReactor<v1::SenderMessage, v1::ReceiverMessage>;
 // What waits to be sent on one connection. It outlives the connection: replies come from any thread
 // and at any time, and are dropped once it is over.
 //
-// The call ends (`Finish`) when an end is due, nothing is being written and nothing waits. Whoever
+// The call ends (`Finish`) when an end is due, nothing is being written and nothing waits. The thread that
 // finds that so under the lock does it; `reactor_` is null from then on.
 class Outbox {
  public:
@@ -125,7 +125,7 @@ class Outbox {
         return;
       }
     }
-    // Nobody else starts an operation now: `writing_` or the missing reactor keep them off.
+    // No other thread starts an operation now: `writing_` or the missing reactor keep them off.
     if (end) {
       reactor->Finish(ToGrpcStatus(*end));
     } else {

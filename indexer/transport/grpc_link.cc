@@ -25,7 +25,7 @@ namespace kvatlas {
 
 // What outlives a call. At most one call exists at a time.
 //
-// Notices for the observer go through a queue: whoever adds one while nobody delivers becomes the
+// Notices for the observer go through a queue: a thread that adds one while none delivers becomes the
 // one who delivers, and goes on until the queue is empty. So calls come one at a time, in order,
 // and no lock is held. The next call is started only when `Disconnected` has been delivered: what
 // the observer writes always belongs to the connection it knows of.
@@ -46,7 +46,7 @@ struct GrpcLink::Core : std::enable_shared_from_this<GrpcLink::Core> {
   void StartCall() ABSL_LOCKS_EXCLUDED(mutex);
   // The call of the connection that the observer knows of, pinned, or null.
   Call* PinConnected() ABSL_LOCKS_EXCLUDED(mutex);
-  // The call is over: nobody finds it any more. `Notify(Disconnected)` follows.
+  // The call is over: it cannot be found any more. `Notify(Disconnected)` follows.
   void Forget() ABSL_LOCKS_EXCLUDED(mutex);
   // Cancels the call, connected or not.
   void CancelCall() ABSL_LOCKS_EXCLUDED(mutex);
@@ -84,10 +84,10 @@ struct GrpcLink::Core : std::enable_shared_from_this<GrpcLink::Core> {
 //
 // Operations are started from outside of gRPC's callbacks, so a hold keeps the call from being done.
 // `pins_` counts who may still start one: a write under way, a message being delivered, a half-close.
-// Once the call is closing, nobody new is pinned, and the last pin removed gives up the hold.
+// Once the call is closing, no new pin is added, and the last pin removed gives up the hold.
 class GrpcLink::Call : public grpc::ClientBidiReactor<v1::SenderMessage, v1::ReceiverMessage> {
  public:
-  // It does not wait for the channel: who waits is not told why there is nobody.
+  // It does not wait for the channel: a waiting call is not told why the peer is missing.
   explicit Call(std::shared_ptr<Core> core) : core_(std::move(core)) {}
 
   // REQUIRES: `core->call` is this.

@@ -77,6 +77,7 @@ absl::Status DumpHolder(const Domain& domain, const HolderDump& dump,
   ToProto(dump.holder->id, response.mutable_worker());
   response.set_applied(dump.applied);
   response.set_trust(ToProto(dump.trust));
+  if (!dump.layout.plain()) ToProto(dump.layout, response.mutable_layout());
   for (const Stored& run : dump.runs) {
     response.clear_stored();
     ToProto(run, response.add_stored());

@@ -1,5 +1,5 @@
 // How does a sender reach a receiver in its own process? A `SenderLink` over a `StreamAcceptor`, without sockets
-// and without threads: messages wait in two bounded queues until somebody runs them.
+// and without threads: messages wait in two bounded queues until they are run.
 //
 // *Place*: tests and simulations, where every step is to be seen; programs that embed both ends.
 // *Threads*: `Write`, `Reset` and replies from any. `Run` delivers, to both sides, on the caller's thread, one at a time.

@@ -4,7 +4,7 @@ clock says and of the thread's own processor time.
 
     PYTHONPATH=SITE_PACKAGES_WITH_THE_WHEEL publisher/python/publisher_benchmark.py [LEAF]
 
-LEAF: HOST:PORT; without it nobody is told. `engine batch` needs msgspec, as engines have it, and includes its encoding.
+LEAF: HOST:PORT; without it no leaf is told. `engine batch` needs msgspec, as engines have it, and includes its encoding.
 """
 
 import sys

@@ -49,7 +49,7 @@ void Declare(FlagSet& flags, Flags* f) {
   flags.Add(
       "leaves", &relay.leaves,
       "gRPC addresses of the replicas of the cell's leaf, or where they are found: "
-      "dns:HOST:PORT, redis://HOST:PORT or @FILE; empty: 127.0.0.1:7410, or nobody with --redis");
+      "dns:HOST:PORT, redis://HOST:PORT or @FILE; empty: 127.0.0.1:7410, or none with --redis");
   flags.AddName("cell", &relay.cell,
                 "name of the cell, for --redis and for leaves that announce themselves", true);
   flags
@@ -167,6 +167,8 @@ int Main(int argc, char** argv) {
   service.flags().OnReload({"workers", "model_name", "routing_group", "block_size"}, [&] {
     return PrepareWorkers(flags, relay->get(), &flags.relay.workers);
   });
+  service.OnStopSignal([&] { http.SetHealth(Health::kStopping); });
+  service.OnWatchdog([&] { return http.health()->deaf().empty(); });
   service.WaitForSignal();
   http.SetHealth(Health::kStopping);
   (*relay)->Stop(flags.goodbye, service.stop_deadline() / 2);

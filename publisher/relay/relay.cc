@@ -78,6 +78,7 @@ class Ranks {
 struct Instance {
   EngineRegistration of;  // the first one
   Domain domain;
+  std::atomic<uint32_t> block_size{0};  // 0: not learned yet (`kBlockSizeAuto`)
   std::shared_ptr<Ranks> ranks = std::make_shared<Ranks>();
   std::shared_ptr<EngineWorker> worker;
   std::map<uint32_t, Listener> listeners;  // guarded by the relay's mutex
@@ -118,8 +119,9 @@ Labels LabelsOf(const EngineRegistration& registration, Labels labels) {
 
 absl::Status CheckNames(const EngineRegistration& registration, const Domain& domain,
                         const Labels& labels) {
-  if (registration.block_size == 0 || registration.block_size > kBlockSizeMax)
-    return absl::InvalidArgumentError("block_size: 1 to 65536 tokens; a relay does not learn it");
+  const bool learns = registration.block_size == kBlockSizeAuto;
+  if (!learns && (registration.block_size == 0 || registration.block_size > kBlockSizeMax))
+    return absl::InvalidArgumentError("block_size: 1 to 65536 tokens, or auto");
   absl::Status names = ValidateHolder({registration.instance, registration.rank, ""},
                                       LabelsOf(registration, labels));
   names.Update(ValidateDomain(domain));
@@ -187,7 +189,7 @@ struct Relay::State {
     ranks.fetch_add(1);
     RelayRankOptions of{.identity = {.holder = {instance.of.instance, rank, ""},
                                      .domain = instance.domain,
-                                     .block_size = instance.of.block_size,
+                                     .block_size = instance.block_size.load(),
                                      .contract_id = options.contract.Id(),
                                      .schedule = "",
                                      .address = "",
@@ -213,7 +215,12 @@ struct Relay::State {
     instance->domain = domain;
     EngineWorkerOptions worker = options.worker;
     worker.name = registration.instance;
-    worker.block_size = registration.block_size;
+    if (registration.block_size != kBlockSizeAuto) instance->block_size = registration.block_size;
+    worker.block_size = instance->block_size.load();
+    // As below: it belongs to the instance.
+    worker.learn_block_size = [this, of = instance.get()](uint32_t found) {
+      return LearnBlockSize(of, found);
+    };
     worker.contract = options.contract;
     worker.lora_name = registration.lora_name;
     worker.additional_salt = registration.additional_salt;
@@ -222,6 +229,7 @@ struct Relay::State {
     worker.drops_last = ParseEagleDrop(registration.eagle_drop).value_or(std::nullopt);
     worker.chunk_tokens = registration.chunk_tokens;
     worker.window_tokens = registration.window_tokens;
+    worker.hybrid = registration.hybrid;
     worker.keep_local_hashes = false;
     worker.resolve = [this, domain, self = registration.instance](const EngineBlockHash& hash) {
       return Resolve(domain, self, hash);
@@ -239,6 +247,16 @@ struct Relay::State {
 
   absl::StatusOr<RankPtr> AddRank(const Instance& instance, uint32_t rank) {
     return instance.ranks->FindOrAdd(rank, [&] { return MakeRank(instance, rank); });
+  }
+
+  // The first instance of a domain that says a size, or learns one, decides for all. Called by workers, with their lock.
+  uint32_t LearnBlockSize(Instance* instance, uint32_t found) ABSL_LOCKS_EXCLUDED(mutex) {
+    MutexLock lock(&mutex);
+    for (const auto& [name, other] : instances)
+      if (other->domain == instance->domain && other->block_size.load() != 0)
+        found = other->block_size.load();
+    instance->block_size = found;
+    return found;
   }
 
   // What another instance of the domain holds under a name. Called by workers, without their lock.
@@ -261,11 +279,15 @@ struct Relay::State {
     if (instance != nullptr && instance->listeners.contains(registration.rank))
       return absl::AlreadyExistsError(RankText(registration.instance, registration.rank) +
                                       " already registered");
-    for (const auto& [name, other] : instances)
-      if (other->domain == domain && other->of.block_size != registration.block_size)
-        return absl::AlreadyExistsError("block_size mismatch for " + DomainText(domain) +
-                                        ": existing=" + std::to_string(other->of.block_size) +
-                                        ", requested=" + std::to_string(registration.block_size));
+    for (const auto& [name, other] : instances) {
+      const uint32_t size = other->block_size.load();
+      if (!(other->domain == domain) || size == 0 || registration.block_size == kBlockSizeAuto ||
+          size == registration.block_size)
+        continue;
+      return absl::AlreadyExistsError("block_size mismatch for " + DomainText(domain) +
+                                      ": existing=" + std::to_string(size) +
+                                      ", requested=" + std::to_string(registration.block_size));
+    }
     if (instance == nullptr && instances.size() >= options.instances_max)
       return absl::ResourceExhaustedError("too many instances: " +
                                           std::to_string(options.instances_max));
@@ -323,8 +345,10 @@ absl::Status Relay::State::Register(const EngineRegistration& registration) {
   if (absl::Status bad = Fits(registration, domain, instance.get()); !bad.ok()) return bad;
   const bool is_new = instance == nullptr;
   if (is_new) instance = Make(registration, domain);
-  if (absl::StatusOr<RankPtr> rank = AddRank(*instance, registration.rank); !rank.ok())
-    return rank.status();
+  // One whose block size is not known comes with its first stored block: a leaf is told the size first of all.
+  if (instance->block_size.load() != 0)
+    if (absl::StatusOr<RankPtr> rank = AddRank(*instance, registration.rank); !rank.ok())
+      return rank.status();
   const absl::StatusOr<ZmqStreamId> stream = ingest.Add(SourceOf(registration), instance->worker);
   if (!stream.ok()) {
     EndRank(*instance, registration.rank, /*goodbye=*/true, Duration(0));
@@ -393,7 +417,7 @@ std::vector<RelayInstance> Relay::Instances() const {
     RelayInstance& of = told.emplace_back();
     of.name = instance->of.instance;
     of.domain = instance->domain;
-    of.block_size = instance->of.block_size;
+    of.block_size = instance->block_size.load();
     for (const auto& [rank, listener] : state_->ListenersOf(*instance)) {
       absl::StatusOr<ZmqStreamStats> stats = state_->ingest.Stats(listener.stream);
       if (stats.ok()) of.listeners.push_back({listener.of, *std::move(stats)});
@@ -414,7 +438,7 @@ void Relay::ForEachDump(const std::optional<Domain>& domain, const std::string& 
   }
 }
 
-RelayReadiness Relay::readiness() const {
+Readiness Relay::readiness() const {
   if (state_->was_ready.load()) return {.ready = true, .reason = {}};
   uint64_t offered = 0;
   for (const InstancePtr& instance : state_->All())
@@ -542,7 +566,7 @@ absl::StatusOr<std::unique_ptr<Relay>> Relay::Start(RelayOptions options) {
   return relay;
 }
 
-// 1. No more events.  2. Nobody offers or writes any more.  3. What is due goes out.
+// 1. No more events.  2. No thread offers or writes any more.  3. What is due goes out.
 void Relay::Stop(bool goodbye, Duration flush_for) {
   State& state = *state_;
   if (state.stopped.exchange(true)) return;

@@ -34,6 +34,7 @@
 #include "indexer/engines/engine_registration.h"
 #include "indexer/engines/engine_worker.h"
 #include "indexer/engines/zmq_ingest.h"
+#include "indexer/service/health.h"
 #include "indexer/stream/sender.h"
 #include "indexer/transport/redis/redis_log_options.h"
 #include "publisher/relay/relay_rank.h"
@@ -75,15 +76,10 @@ struct RelayListener {
 struct RelayInstance {
   std::string name;
   Domain domain;
-  uint32_t block_size = 0;
+  uint32_t block_size = 0;               // 0: not learned yet
   std::vector<RelayListener> listeners;  // by rank
   EngineWorkerStats worker;
   std::vector<RelayRankStats> ranks;  // by rank
-};
-
-struct RelayReadiness {
-  bool ready = false;
-  std::string reason;  // why not
 };
 
 class Relay {
@@ -110,7 +106,7 @@ class Relay {
   void ForEachDump(const std::optional<Domain>& domain, const std::string& instance,
                    const std::function<bool(const RelayRankDump&)>& visit) const;
 
-  RelayReadiness readiness() const;
+  Readiness readiness() const;
   const RelayOptions& options() const;
   // Who is told now: addresses, and the log's without its password.
   std::vector<std::string> leaves() const;

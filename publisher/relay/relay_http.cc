@@ -120,7 +120,7 @@ Json InstanceJson(const RelayInstance& instance) {
 }
 
 Json StatusJson(const Relay& relay) {
-  const RelayReadiness readiness = relay.readiness();
+  const Readiness readiness = relay.readiness();
   Json json = {{"program", "kvatlas-relay"},
                {"version", std::string(kVersion)},
                {"contract", relay.options().contract.Id()},
@@ -193,6 +193,13 @@ class Body {
     Number(field, /*required=*/false, &number);
     *to = number;
   }
+  void BlockSize(uint32_t* to) {
+    if (Has("block_size") && json_["block_size"] == kBlockSizeAutoText) {
+      *to = kBlockSizeAuto;
+    } else {
+      Number("block_size", /*required=*/true, to);
+    }
+  }
   void Bool(const char* field, bool* to) {
     if (!Present(field, /*required=*/false)) return;
     if (!json_[field].is_boolean()) return Refuse(field, "true or false");
@@ -220,7 +227,7 @@ HttpResponse Register(Relay* relay, const HttpRequest& request) {
   body.Name("instance_id", &of.instance);
   body.Text("endpoint", /*required=*/true, &of.endpoint);
   body.Text("model_name", /*required=*/true, &of.model);
-  body.Number("block_size", /*required=*/true, &of.block_size);
+  body.BlockSize(&of.block_size);
   body.Text("routing_group", /*required=*/false, &of.group);
   body.Number("dp_rank", /*required=*/false, &of.rank);
   body.Text("replay_endpoint", /*required=*/false, &of.replay_endpoint);
@@ -234,6 +241,7 @@ HttpResponse Register(Relay* relay, const HttpRequest& request) {
   body.Text("eagle_drop", /*required=*/false, &of.eagle_drop);
   body.Number("chunk_tokens", /*required=*/false, &of.chunk_tokens);
   body.Number("window_tokens", /*required=*/false, &of.window_tokens);
+  body.Bool("hybrid", &of.hybrid);
   if (!body.wrong().empty()) return HttpError(400, body.wrong());
   const absl::Status status = relay->Register(of);
   return status.ok() ? Answer({{"status", "ok"}}, 201) : HttpError(status);
@@ -272,6 +280,7 @@ std::string LinesOf(const RelayRankDump& dump) {
   ToProto(dump.identity.holder, line.mutable_worker());
   line.set_applied(dump.last_number);
   line.set_trust(ToProto(dump.trust));
+  if (!dump.layout.plain()) ToProto(dump.layout, line.mutable_layout());
   std::string lines;
   for (const Stored& run : dump.runs) {
     line.clear_stored();
@@ -313,18 +322,12 @@ HttpResponse Dump(const Relay* relay, const HttpRequest& request) {
           }};
 }
 
-HttpResponse Ready(const Relay& relay) {
-  const RelayReadiness readiness = relay.readiness();
-  if (readiness.ready) return Answer({{"ready", true}});
-  return Answer({{"ready", false}, {"reason", readiness.reason}}, 503);
-}
-
 }  // namespace
 
 void AddRelayRoutes(Relay* relay, AdminHttp* http) {
   http->Handle("GET", "/health",
                [](const HttpRequest&) { return HttpResponse{.content_type = ""}; });
-  http->Handle("GET", "/ready", [relay](const HttpRequest&) { return Ready(*relay); });
+  http->health()->SetGate([relay] { return relay->readiness(); });
   http->Handle("GET", "/status",
                [relay](const HttpRequest&) { return Answer(StatusJson(*relay)); });
   http->Handle("GET", "/workers",

@@ -1,6 +1,7 @@
 // What one rank tells a leaf, step by step: an in-process link and time that is told.
 
 #include "publisher/relay/relay_rank.h"
+#include "indexer/base/test_seed.h"
 
 #include <gtest/gtest.h>
 
@@ -123,7 +124,7 @@ TEST_F(RelayRankTest, ALeafThatComesIsToldAllAndOneThatLeavesNoMore) {
     }
   };
   rank->SetLeaves({"other", "leaf"});
-  ASSERT_EQ(links.size(), 2u) << "who was there keeps his stream";
+  ASSERT_EQ(links.size(), 2u) << "a worker that was there keeps its stream";
   EXPECT_TRUE(rank->Apply(RunOf(4, 2)).ok());
   run();
   EXPECT_EQ(leaf.HeldBy("w"), Held(1, 5));
@@ -194,7 +195,7 @@ TEST_F(RelayRankTest, AnEngineThatComesBackIsOfferedAnewWithASnapshot) {
   Run();
   const Epoch before = leaf.EpochOf("w");
   Pass(seconds(15), /*heard=*/false);
-  EXPECT_TRUE(rank->Apply(Cleared()).ok());  // while nobody was told
+  EXPECT_TRUE(rank->Apply(Cleared()).ok());  // while no leaf was told
   EXPECT_TRUE(rank->Apply(RunOf(50, 2)).ok());
   EXPECT_EQ(leaf.HeldBy("w"), Held(1, 3));
   Settle();
@@ -287,8 +288,8 @@ TEST_F(RelayRankTest, ALayoutWithoutBlocksIsToldToALeafThatComes) {
 
 // Against a set that is obviously right.
 TEST_F(RelayRankTest, WhateverHappensTheLeafHoldsWhatTheWorkerSaid) {
-  const uint32_t seed = std::random_device()();
-  SCOPED_TRACE(seed);
+  const uint64_t seed = TestSeed();
+  SCOPED_TRACE(SeedText(seed));
   std::mt19937 random(seed);
   HeldBlocks truth;
   bool degraded = false;

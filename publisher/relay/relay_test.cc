@@ -1,6 +1,7 @@
 // A relay between engines over real ZeroMQ sockets and leaves over real gRPC.
 
 #include "publisher/relay/relay.h"
+#include "indexer/base/await.h"
 
 #include <gtest/gtest.h>
 
@@ -40,14 +41,7 @@ using std::chrono::seconds;
 constexpr uint32_t kBlockSize = 4;
 using Names = std::vector<uint64_t>;
 
-bool Eventually(const std::function<bool()>& condition) {
-  const Time until = Clock::Real().Now() + seconds(30);
-  while (!condition()) {
-    if (Clock::Real().Now() > until) return false;
-    std::this_thread::yield();
-  }
-  return true;
-}
+bool Eventually(const std::function<bool()>& condition) { return Await(condition, seconds(30)); }
 
 // Block `name` has tokens that are all `name`; a chain begins a sequence.
 std::vector<TokenId> TokensOf(const Names& names) {
@@ -212,6 +206,40 @@ TEST_F(RelayTest, WindowsOfAHybridModelReachTheLeafWithTheLayoutAndTheUrlAsALabe
   EXPECT_EQ(leaf.leaf->LayoutOf("w"), layout);
   engine.sockets.Publish(WindowBatch(false, {2}, kBlockSize, kWindow));
   EXPECT_TRUE(Becomes("w", Chain({1, 2})));
+}
+
+TEST_F(RelayTest, AHybridWhoseEventsTellOfFullAttentionAloneIsDegradedAtTheLeaf) {
+  Engine engine;
+  EngineRegistration registration = engine.Registration("w");
+  registration.hybrid = true;
+  const std::unique_ptr<Relay> relay = Start({registration});
+  engine.sockets.WaitForSubscribers();
+  engine.sockets.Publish(engine.Stored({1, 2}));
+  EXPECT_TRUE(Becomes("w", Chain({1, 2}), Trust::kDegraded));
+}
+
+TEST_F(RelayTest, ABlockSizeIsLearnedFromTheFirstStoredBlock) {
+  Engine engine, second;
+  EngineRegistration registration = engine.Registration("w");
+  registration.block_size = kBlockSizeAuto;
+  EngineRegistration of_second = second.Registration("v");
+  of_second.block_size = kBlockSizeAuto;
+  const std::unique_ptr<Relay> relay = Start({registration, of_second});
+  engine.sockets.WaitForSubscribers();
+  EXPECT_EQ(relay->Instances()[0].block_size, 0u);
+  EXPECT_TRUE(relay->Instances()[0].ranks.empty()) << "a leaf would be told a size";
+  engine.sockets.Publish(engine.Stored({1, 2}));
+  EXPECT_TRUE(Becomes("w", Chain({1, 2})));
+  for (const RelayInstance& instance : relay->Instances())
+    EXPECT_EQ(instance.block_size, instance.name == "w" ? kBlockSize : 0u);
+  // One that says another size does not fit the domain any more.
+  Engine third;
+  EngineRegistration other = third.Registration("u");
+  other.block_size = kBlockSize + 1;
+  EXPECT_EQ(relay->Register(other).code(), absl::StatusCode::kAlreadyExists);
+  second.sockets.WaitForSubscribers();
+  second.sockets.Publish(second.Stored({7}));
+  EXPECT_TRUE(Becomes("v", Chain({7})));
 }
 
 TEST_F(RelayTest, AUrlThatNoLabelCanHoldIsRefused) {

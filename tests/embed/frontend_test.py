@@ -383,9 +383,9 @@ class RouteTest(Cluster):
         self.assertEqual(frontend.route(self.PROMPT, tokens_count=0)[0], INVALID_ARGUMENT)
         self.assertEqual(frontend.route([], tokens_count=1, sequence_hashes_count=1)[0], INVALID_ARGUMENT)
         self.assertEqual(frontend.route(self.PROMPT, struct_size=0)[0], INVALID_ARGUMENT)
-        code, why = frontend.route(self.PROMPT, model="nobody-has-it")
+        code, why = frontend.route(self.PROMPT, model="no-such-model")
         self.assertEqual(code, NOT_FOUND)
-        self.assertIn("nobody-has-it", why)
+        self.assertIn("no-such-model", why)
         self.assertEqual(frontend.route([1] * 16 * 65537)[0], RESOURCE_EXHAUSTED)
         self.assertEqual(frontend.route([1], text=b"two prompts")[0], INVALID_ARGUMENT)
         code, why = frontend.route([], text=b"Hello")
@@ -415,7 +415,7 @@ class RouteTest(Cluster):
             asked = [self.library.frontend_route_async(frontend.handle, byref(request), callback, i) for i in range(3)]
             self.assertEqual(asked, [OK, OK, RESOURCE_EXHAUSTED])
             frontend.close()
-            self.assertEqual(codes, [UNAVAILABLE] * 2, "nobody answered until the deadline")
+            self.assertEqual(codes, [UNAVAILABLE] * 2, "no answer until the deadline")
 
     def test_a_program_with_an_older_header(self):
         frontend = self.frontend()

@@ -28,7 +28,7 @@ class Leaf:
         self.process.stdout.close()
 
     def query(self, model, tokens, lora=None, salt=None):
-        """{(worker, rank): leading tokens}; empty when nobody has announced the model."""
+        """{(worker, rank): leading tokens}; empty when the model was never announced."""
         body = {"model_name": model, "token_ids": list(tokens)}
         if lora:
             body["lora_name"] = lora

@@ -85,7 +85,7 @@ class CallsTest(WithLeaf):
         with self.assertRaisesRegex(PublisherError, "cell") as refused:
             Publisher(["redis://127.0.0.1:1"], worker="1", model="m")
         self.assertEqual(refused.exception.code, 3)
-        # Whoever is looked for, no engine waits for him.
+        # No engine waits for the leaves that are looked for.
         Publisher(["redis://127.0.0.1:1"], cell="c", worker="2", model="m").close()
 
     def test_buffers_are_as_good_as_lists(self):

@@ -164,8 +164,19 @@ Siege::Siege(SiegeOptions options) : options_(std::move(options)) {
   log_ = std::string(folder == nullptr ? "/tmp" : folder) + "/" + name + "-" +
          std::to_string(count.fetch_add(1)) + ".log";
   std::vector<std::string> args = {"--grpc=127.0.0.1:0", "--http=127.0.0.1:0"};
-  // Somebody to ask, without whom a frontend is not ready.
-  if (options_.program == kFrontend) args.push_back("--leaves=own=127.0.0.1:1");
+  // A frontend is ready once a leaf has answered it.
+  if (options_.program == kFrontend) {
+    leaf_ = std::make_unique<Process>(
+        ProcessOptions{.name = "leaf of " + name,
+                       .binary = kLeaf,
+                       .args = {"--cell=own", "--grpc=127.0.0.1:0", "--http=127.0.0.1:0"},
+                       .log = log_ + ".leaf"});
+    if (absl::Status status = leaf_->Start(std::chrono::seconds(60)); !status.ok()) {
+      ADD_FAILURE() << status.ToString();
+      return;
+    }
+    args.push_back("--leaves=own=" + leaf_->address("grpc"));
+  }
   args.insert(args.end(), options_.args.begin(), options_.args.end());
   std::string binary = options_.program;
   std::string limits;

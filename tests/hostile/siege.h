@@ -78,6 +78,7 @@ class Siege {
   class Neighbour;
 
   const SiegeOptions options_;
+  std::unique_ptr<Process> leaf_;  // of a frontend
   std::unique_ptr<Process> process_;
   std::string log_;
   uint64_t rss_before_ = 0;

@@ -104,7 +104,7 @@ TEST(HybridVectorsTest, EqualsTheEnginesOwnSearch) {
         const auto name = Reusable::NameAt(layout.sides[i], prompt, block_size,
                                            (uint64_t{block} + 1) * layout.sides[i].block_size);
         if (!name.has_value()) continue;
-        ASSERT_TRUE(index.Store(HolderIndex(0), Tier::kDevice, {&*name, 1}, nullptr).ok());
+        ASSERT_TRUE(index.Store(HolderIndex(0), Tier::kDevice, {&*name, 1}, nullptr, nullptr).ok());
       }
     }
     SideIndex::Reader reader(index);

@@ -26,13 +26,14 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "indexer/base/await.h"
 #include "indexer/base/tier.h"
 #include "indexer/engines/zmq_test_engine.h"
 #include "indexer/leaf/engine_directory.h"
-#include "indexer/leaf/http_fetch.h"
 #include "indexer/leaf/http_transcript_test_util.h"
 #include "indexer/leaf/leaf.h"
 #include "indexer/service/address.h"
+#include "indexer/service/http_fetch.h"
 #include "tests/interop/recording.h"
 
 namespace kvatlas {
@@ -58,7 +59,7 @@ uint16_t FreePort() {
   return ntohs(address.sin_port);
 }
 
-// A program of somebody else's; it ends with this, and with the test if that dies.
+// A program of others; it ends with this, and with the test if that dies.
 class Child {
  public:
   Child(std::vector<std::string> arguments, const std::string& log) {
@@ -136,7 +137,7 @@ class PrometheusTest : public testing::Test {
            "scrape_configs:\n- job_name: leaf\n  static_configs:\n  - targets: ['"
         << leaf_->http_address().ToString() << "']\n";
     log_ = folder + "/log";
-    // Somebody else may take the port in between; then it ends.
+    // Another process may take the port in between; then it ends.
     for (int tries = 0; tries < kPortsTried; ++tries) {
       listen_ = {"127.0.0.1", FreePort()};
       prometheus_ = std::make_unique<Child>(
@@ -188,14 +189,7 @@ class PrometheusTest : public testing::Test {
     EXPECT_EQ(last, value) << expression;
   }
 
-  static bool Until(const std::function<bool()>& done) {
-    const auto deadline = std::chrono::steady_clock::now() + kPatience;
-    while (!done()) {
-      if (std::chrono::steady_clock::now() > deadline) return false;
-      std::this_thread::yield();
-    }
-    return true;
-  }
+  static bool Until(const std::function<bool()>& done) { return Await(done, kPatience); }
 
   std::unique_ptr<Leaf> leaf_;
   std::unique_ptr<HttpTestClient> http_;

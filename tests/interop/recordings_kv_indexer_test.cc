@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "indexer/base/await.h"
 #include "indexer/engines/engine_registration.h"
 #include "indexer/engines/page_names.h"
 #include "indexer/engines/zmq_test_engine.h"
@@ -209,12 +210,8 @@ TEST_P(RecordingsKvIndexerTest, EveryPromptIsFoundAsDeepAsItsEngineHoldsIt) {
     }
     return texts;
   };
-  const auto deadline = std::chrono::steady_clock::now() + kPatience;
-  std::vector<std::string> left = wrong();
-  while (!left.empty() && std::chrono::steady_clock::now() < deadline) {
-    std::this_thread::yield();
-    left = wrong();
-  }
+  std::vector<std::string> left;
+  Await([&] { return (left = wrong()).empty(); }, kPatience);
   for (const std::string& text : left) ADD_FAILURE() << text << "\n" << recording_.about;
 }
 

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "indexer/base/await.h"
 #include "indexer/engines/zmq_test_engine.h"
 #include "indexer/leaf/http_transcript_test_util.h"
 #include "indexer/leaf/leaf.h"
@@ -141,10 +142,7 @@ class RecordingsLeafTest : public testing::TestWithParam<std::string> {
   // The last question is about the engines' last request: when it is found, everything before was applied.
   void AwaitLast() {
     const Recording::Question& last = recording_.questions.back();
-    const auto deadline = std::chrono::steady_clock::now() + kPatience;
-    while (Ask(last) != Expected(last) && std::chrono::steady_clock::now() < deadline) {
-      std::this_thread::yield();
-    }
+    EXPECT_TRUE(Await([&] { return Ask(last) == Expected(last); }, kPatience));
   }
 
   void Unregister() {

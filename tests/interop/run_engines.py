@@ -48,7 +48,7 @@ SETTLE_S = 20
 
 
 def pause():
-    """Between two looks at another program that tells nobody when it is ready."""
+    """Between two looks at another program that does not say when it is ready."""
     threading.Event().wait(0.05)
 
 
@@ -206,16 +206,25 @@ class Indexer:
         self.post("/unregister", {"instance_id": engine.spec.instance, "model_name": model},
                   expect=(200, 404))
 
-    def scores(self, question, model):
-        """{(instance, rank): tokens}."""
+    @staticmethod
+    def asked(question, model):
         body = {"token_ids": question["tokens"], "model_name": model}
         if question["salt"]:
             body["cache_salt"] = asked_salt(question["salt"])
         if question["lora"]:
             body["lora_name"] = question["lora"]
-        scores = self.post("/query", body)["scores"]
+        return body
+
+    def scores(self, question, model):
+        """{(instance, rank): tokens}."""
+        scores = self.post("/query", self.asked(question, model))["scores"]
         return {(int(instance), int(rank)): tokens for instance, ranks in scores.items()
                 for rank, tokens in ranks.items()}
+
+    def exact(self, question, model):
+        """Whether an answer says that it is exact: kvatlas-leaf alone says otherwise."""
+        detail = self.post("/query?detail=1", self.asked(question, model)).get("detail", {})
+        return any(rank.get("trust", "exact") == "exact" for ranks in detail.values() for rank in ranks.values())
 
 
 def unsaid(options):
@@ -223,6 +232,8 @@ def unsaid(options):
     said = {}
     if options.get("window"):
         said["window_tokens"] = options["window"]
+    if options.get("states"):
+        said["hybrid"] = True
     groups = [group if isinstance(group, dict) else {} for group in options.get("groups", ["full"])]
     if options.get("eagle") and "cache" not in options:  # SGLang's hits are of whole pages of bigrams: none is dropped
         marked = [str(i) for i, group in enumerate(groups) if group.get("eagle")]
@@ -256,6 +267,9 @@ class Reference:
 
     def unregister(self, engine, model):
         pass
+
+    def exact(self, question, model):
+        return True
 
     def scores(self, question, model):
         answers = {}
@@ -385,7 +399,7 @@ class Run:
 
     def await_subscriber(self, engine):
         if self.indexer is not None and not engine.do("subscribed", timeout_s=SETTLE_S)["subscribed"]:
-            raise RuntimeError(f"nobody subscribed at {engine.endpoint}")
+            raise RuntimeError(f"no subscriber at {engine.endpoint}")
 
     def truth(self, questions):
         for question in questions:
@@ -411,8 +425,8 @@ class Run:
         say(f"  {self.variant.name}: the last request was not found within {SETTLE_S} s")
 
     def compare(self, questions):
-        counts = {"queries": len(questions), "exact": 0, "over": 0, "under": 0, "reused": 0, "too many": 0, "too few": 0,
-                  "held": 0}
+        counts = {"queries": len(questions), "exact": 0, "over": 0, "unmarked": 0, "under": 0, "reused": 0, "too many": 0,
+                  "too few": 0, "held": 0}
         for question in questions:
             counts["reused"] += sum(question["depths"])
             counts["held"] += sum(question["held"])
@@ -431,6 +445,8 @@ class Run:
                 counts["too many" if more > 0 else "too few"] += abs(more)
             over = any(got.get(key, 0) > want.get(key, 0) for key in keys)
             counts["over" if over else "under"] += 1
+            # Too much, and not said to be an upper bound.
+            counts["unmarked"] += over and self.indexer.exact(question, self.model)
             if shown < self.arguments.show:
                 shown += 1
                 say(f"  {self.variant.name}: {len(question['tokens'])} tokens, salt {question['salt']}, "
@@ -460,7 +476,7 @@ class Run:
 # ---- The whole ----
 
 def table(rows):
-    header = ("variant", "queries", "exact", "over", "under", "reused", "too many", "too few", "held", "seconds")
+    header = ("variant", "queries", "exact", "over", "unmarked", "under", "reused", "too many", "too few", "held", "seconds")
     rows = [header] + [tuple(str(value) for value in row) for row in rows]
     widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
     for row in rows:

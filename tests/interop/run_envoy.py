@@ -237,7 +237,7 @@ def known_engines(addresses):
 
 
 def listener(name, mode, fail_open, engines="engines", retry=False):
-    """One port whose requests go where the picker says; where nobody says, to the first engine."""
+    """One port whose requests go where the picker says; without its word, to the first engine."""
     trailers = "SEND" if mode == "FULL_DUPLEX_STREAMED" else "SKIP"
     picker = {"@type": FILTER + "ext_proc.v3.ExternalProcessor",
               "grpc_service": {"envoy_grpc": {"cluster_name": "picker"}}, "message_timeout": "60s",

@@ -1,7 +1,7 @@
 """Stand-ins for what an engine imports and its cache never uses: torch, CUDA, models, kernels.
 
 The schedulers and block pools of inference engines are plain Python, but importing them imports everything
-else. `install()` adds a finder behind Python's own: a module that nobody else can find becomes a stub whose
+else. `install()` adds a finder behind Python's own: a module that no other finder has becomes a stub whose
 attributes are inert classes. What the code under test really computes with must therefore be installed; a
 stub that is used for more than an annotation, a base class, a decorator or a registry does nothing.
 """

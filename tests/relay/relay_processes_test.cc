@@ -17,8 +17,10 @@
 #include <utility>
 #include <vector>
 
+#include "indexer/base/await.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/ids.h"
+#include "indexer/base/test_seed.h"
 #include "indexer/service/address.h"
 #include "indexer/service/grpc_channel.h"
 #include "indexer/service/redis_test_server.h"
@@ -42,14 +44,7 @@ using Overlaps = std::map<std::string, uint32_t>;
 
 std::string LogOf(const std::string& name) { return ::testing::TempDir() + "/" + name + ".log"; }
 
-bool Eventually(const std::function<bool()>& condition) {
-  const Time until = Clock::Real().Now() + kLong;
-  while (!condition()) {
-    if (Clock::Real().Now() > until) return false;
-    std::this_thread::yield();
-  }
-  return true;
-}
+bool Eventually(const std::function<bool()>& condition) { return Await(condition, kLong); }
 
 class MockEngine {
  public:
@@ -230,7 +225,7 @@ class Traffic {
  public:
   Traffic(std::vector<Prompt> prompts, std::vector<MockEngine*> engines)
       : prompts_(std::move(prompts)), engines_(std::move(engines)), random_(seed_) {}
-  uint32_t seed() const { return seed_; }
+  uint64_t seed() const { return seed_; }
   void Submit(int count) {
     for (int i = 0; i < count; ++i)
       engines_[random_() % engines_.size()]->Submit(prompts_[random_() % prompts_.size()]);
@@ -239,7 +234,7 @@ class Traffic {
  private:
   const std::vector<Prompt> prompts_;
   const std::vector<MockEngine*> engines_;
-  const uint32_t seed_ = std::random_device()();
+  const uint64_t seed_ = TestSeed();
   std::mt19937 random_;
 };
 

@@ -23,8 +23,8 @@ kvatlas_library(name, srcs, hdrs, deps, visibility, ...): a cc_library with our 
     `linkstatic = True` keeps it an archive under --config=dev too: where a shared library libNAME.so would take the
     name of a product, or where a program is moved away from its shared libraries.
 
-kvatlas_test(name, srcs = [NAME.cc], deps, size = "small", gtest = True, ...): a cc_test; GoogleTest, GoogleMock and their
-    main function come by themselves (`gtest = False` for a test with a main function of its own).
+kvatlas_test(name, srcs = [NAME.cc], deps, size = "small", gtest = True, ...): a cc_test; GoogleTest, GoogleMock, their
+    main function, `Await` and `TestSeed` come by themselves (`gtest = False` for a test with a main function of its own).
     Every test has one tag of three, by default "unit": "unit" has no sockets and no processes, "service" has real
     sockets, a Redis or one process, "cluster" has several processes. tags = ["no_sanitizer"] keeps it out of the
     sanitizer stages of tools/test; tags = ["manual"] out of everything. Data files lie under the test's working
@@ -168,6 +168,9 @@ def _tags_with_kind(name, tags, deps):
                 fail("%s needs tags = [\"service\"] or [\"cluster\"]: it depends on %s" % (name, dep))
     return tags if kinds else tags + ["unit"]
 
+# How a test waits, and where it has its draws from.
+_OF_EVERY_TEST = ["//indexer/base:await", "//indexer/base:test_seed"]
+
 def kvatlas_test(
         name,
         srcs = None,
@@ -189,7 +192,7 @@ def kvatlas_test(
         data = data + ["//tools/bazel:tsan.supp"],
         linkstatic = _LINKSTATIC,
         tags = _tags_with_kind(name, tags, deps),
-        deps = deps + (["@debian//:gtest_main"] if gtest else []),
+        deps = deps + [dep for dep in _OF_EVERY_TEST if dep not in deps] + (["@debian//:gtest_main"] if gtest else []),
         **kwargs
     )
 

@@ -77,7 +77,7 @@ def offline_repositories():
         },
     )
 
-    # Every test depends on the coverage tools, even where nobody asks for coverage.
+    # Every test depends on the coverage tools, even without a request for coverage.
     _written_repository(
         name = "remote_coverage_tools",
         files = {"BUILD": """

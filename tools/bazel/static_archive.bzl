@@ -2,7 +2,7 @@
 NAME.a; and the link options of the system libraries that they need, in the order in which they were asked for, NAME.flags. Its
 runfiles have all headers of this repository that they include, too.
 
-Bazel makes an archive per target; whoever links without Bazel wants one.
+Bazel makes an archive per target; a program that links without Bazel wants one.
 """
 
 def _static_archive_impl(ctx):

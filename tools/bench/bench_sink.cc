@@ -8,8 +8,8 @@
 
 namespace kvatlas {
 
-BenchSink::BenchSink(SinkKind kind, Index* index, const Clock* clock, Told told)
-    : kind_(kind), index_(index), told_(std::move(told)) {
+BenchSink::BenchSink(SinkKind kind, Index* index, const Clock* clock, Callback callback)
+    : kind_(kind), index_(index), callback_(std::move(callback)) {
   if (kind != SinkKind::kCoverage) return;
   coverage_ = std::make_unique<Coverage>(&WaypointSchedule::Standard(), CoverageOptions{}, clock);
 }
@@ -37,7 +37,7 @@ absl::Status BenchSink::Apply(HolderIndex holder, const Event& event) {
 
 void BenchSink::Take() {
   const std::vector<Event> due = coverage_->Take(kWaypointsPerTake);
-  if (told_ != nullptr && !due.empty()) told_(due);
+  if (callback_ != nullptr && !due.empty()) callback_(due);
 }
 
 }  // namespace kvatlas

@@ -3,7 +3,7 @@
 //
 //   none       changes are not asked for
 //   digest     changes are counted, and the holder's digest is read after every event
-//   coverage   changes are counted and told to a `Coverage`; what is due is taken every `kBlocksPerTake` blocks
+//   coverage   changes are counted and callback to a `Coverage`; what is due is taken every `kBlocksPerTake` blocks
 //
 // *Truth*: all of it is done inside `Apply`, also what a leaf's reporter does on a thread of its own.
 // *Threads*: one. *Lifetime*: index and clock outlive it.
@@ -33,10 +33,10 @@ class BenchSink {
   // As many as a reporter takes in a tick.
   static constexpr size_t kWaypointsPerTake = 1 << 14;
 
-  // Told what was taken.
-  using Told = std::function<void(const std::vector<Event>& due)>;
+  // Called with what was taken.
+  using Callback = std::function<void(const std::vector<Event>& due)>;
 
-  BenchSink(SinkKind kind, Index* index, const Clock* clock, Told told = nullptr);
+  BenchSink(SinkKind kind, Index* index, const Clock* clock, Callback callback = nullptr);
 
   // As `Index::Apply`, and what the kind asks for.
   absl::Status Apply(HolderIndex holder, const Event& event);
@@ -55,7 +55,7 @@ class BenchSink {
  private:
   const SinkKind kind_;
   Index* const index_;
-  const Told told_;
+  const Callback callback_;
   std::unique_ptr<Coverage> coverage_;
   ChangeLog changes_;  // of the event that is being applied; keeps its memory
   Digest digest_;

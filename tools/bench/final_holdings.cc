@@ -49,7 +49,7 @@ SharedMemory::~SharedMemory() {
 
 absl::StatusOr<FinalHoldings> FinalHoldings::Of(const OpsFile& file) {
   const OpsHeader& header = file.header();
-  // Nobody can hold more than was stored.
+  // No holder can hold more than was stored.
   const size_t bytes = sizeof(Header) + (header.workers + header.store_blocks) * sizeof(uint64_t);
   SharedMemory memory(bytes);
   if (memory.data() == nullptr) return absl::ResourceExhaustedError("no shared memory");

@@ -52,13 +52,13 @@ EngineRequest EngineRequestOf(uint64_t id, const TraceRequest& request,
           .output_tokens = request.output_tokens};
 }
 
-// Timers of a network this slow: nobody gives up what is only on its way.
+// Timers of a network this slow: no timer gives up what is only on its way.
 HolderRegistryOptions RegistryOptionsOf(const HierarchyBenchOptions& options, const Clock* clock,
                                         DomainObserver* observer) {
   HolderRegistryOptions registry;
   registry.index_name = options.index_name;
   registry.clock = clock;
-  registry.tend_steps_per_tick = 256;  // an hour passes in seconds
+  registry.maintain_steps_per_tick = 256;  // an hour passes in seconds
   registry.observe = [observer](const Domain&, uint32_t) { return observer; };
   const Duration round_trip = 2 * FromMs(options.delay_ms);
   registry.receiver.credit_batches = SenderOptions().window_batches;

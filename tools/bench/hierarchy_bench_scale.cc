@@ -146,7 +146,7 @@ class ScaleBench {
     const std::vector<SnapshotPart> parts = Snapshot();
     std::atomic<bool> stop{false};
     std::vector<double> us;
-    Ask(kQuestionsPerTick, nullptr, &us);  // nobody did since the index was tended
+    Ask(kQuestionsPerTick, nullptr, &us);  // no question since the index's last upkeep
     us.clear();
     std::thread asker([&] { Ask(UINT64_MAX, &stop, &us); });
     const Time begun = Clock::Real().Now();

@@ -1,8 +1,8 @@
-// What do thousands of cells cover that nobody runs? A made coverage and questions about it, the same for equal seeds.
+// What do thousands of made-up cells cover? A made coverage and questions about it, the same for equal seeds.
 //
 //   a cell covers   the waypoints of some of 64 system prompts, which hundreds of cells share, and of conversations
 //                   behind them that are its own: `waypoints` in all
-//   a question is   a conversation that some cell has, to some depth, or (every fourth) one that nobody has
+//   a question is   a conversation that some cell has, to some depth, or (every fourth) one that no cell has
 
 #ifndef KVATLAS_TOOLS_BENCH_HIERARCHY_BENCH_SYNTHETIC_H_
 #define KVATLAS_TOOLS_BENCH_HIERARCHY_BENCH_SYNTHETIC_H_

@@ -59,7 +59,7 @@ TEST(HierarchyBenchTest, EqualOptionsGiveEqualFigures) {
   for (nlohmann::json* json : {&first, &second}) {
     json->erase("find_cells_us");
     json->erase("seconds");
-    // Memory depends on where names fall in a table whose order nobody can foresee.
+    // Memory depends on where names fall in a table whose order cannot be foreseen.
     json->erase("hierarchy_bytes");
     json->erase("hierarchy_bytes_per_coverage");
   }
@@ -79,7 +79,7 @@ TEST(HierarchyBenchTest, MeasuresWhatTheContractNames) {
   EXPECT_GT(json["hit_rate"]["kvatlas"], 0.3) << "three of four turns continue a conversation";
   EXPECT_GE(json["staleness_ms"]["p50"], 20.0) << "nothing is known above before it arrived";
   EXPECT_LT(json["updates"], json["leaf_updates"]);
-  EXPECT_TRUE(json["hit_rate"]["exact_global"].is_null()) << "nobody measured it";
+  EXPECT_TRUE(json["hit_rate"]["exact_global"].is_null()) << "not measured";
 }
 
 TEST(HierarchyBenchTest, AtRestCoverageIsWhatTheEnginesHold) {

@@ -11,7 +11,7 @@ namespace kvatlas {
 namespace {
 
 constexpr uint64_t kNsBetweenOps = 1000;
-// Of four queries, so many repeat what somebody stored; the others are new behind the root.
+// Of four queries, so many repeat what was stored; the others are new behind the root.
 constexpr uint64_t kRepeatsOfFour = 3;
 
 // Writes operations a microsecond apart, with sequences made of numbers.

@@ -118,7 +118,7 @@ class MemRun {
       cpu_s += CpuSeconds() - cpu_before_s;
       if (worker % kOpsBetweenSamples == 0) Sample();
     }
-    for (int i = 0; i < kTends; ++i) index_->Tend(kTendSteps);
+    for (int i = 0; i < kTends; ++i) index_->Maintain(kTendSteps);
     Percentiles us = latencies.InNs();
     for (double Percentiles::* field : {&Percentiles::p50, &Percentiles::p99, &Percentiles::p999,
                                         &Percentiles::max, &Percentiles::mean}) {

@@ -577,7 +577,7 @@ void Bench::FillIngest(const std::vector<EngineOutcome>& outcomes, double second
   }
 }
 
-// Made-up prompts are nobody else's: each is held by its engine alone, as far as it is held.
+// Made-up prompts are unique: each is held by its engine alone, as far as it is held.
 absl::Status Bench::CheckHeld(const std::vector<EngineOutcome>& outcomes) {
   uint64_t checked = 0;
   uint64_t wrong = 0;

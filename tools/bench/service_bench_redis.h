@@ -1,5 +1,5 @@
 // How many events a second does a leaf take through a log in Redis? Engines' streams are made before the clock runs and
-// written by the publisher's own link; whoever reads has to have applied them.
+// written by the publisher's own link; a reader has to have applied them.
 //
 // *Threads*: the caller's, and one per stream.
 

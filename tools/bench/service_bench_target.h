@@ -1,4 +1,4 @@
-// Whom is the load for? A leaf that this process starts, or a service that runs already; and what it has used.
+// What is the load for? A leaf that this process starts, or a service that runs already; and what it has used.
 //
 // *Threads*: one. *Lifetime*: a started leaf ends with its target.
 

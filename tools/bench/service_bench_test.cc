@@ -29,7 +29,7 @@ namespace {
 
 using Fields = std::map<std::string, msgpack::object>;
 
-// What somebody knows who reads the frames of one engine: block by engine hash, with its tokens and parent.
+// What a reader of one engine's frames knows: block by engine hash, with its tokens and parent.
 struct Heard {
   struct Block {
     std::vector<TokenId> tokens;

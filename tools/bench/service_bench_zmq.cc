@@ -17,7 +17,7 @@ absl::StatusOr<std::unique_ptr<ZmqFeeder>> ZmqFeeder::Create(uint32_t engines) {
   feeder->context_ = zmq_ctx_new();
   zmq_ctx_set(feeder->context_, ZMQ_MAX_SOCKETS, static_cast<int>(engines) + 16);
   for (uint32_t i = 0; i < engines; ++i) {
-    // XPUB says when somebody subscribes, and can refuse instead of dropping.
+    // XPUB tells of subscribers, and can refuse instead of dropping.
     void* const socket = zmq_socket(feeder->context_, ZMQ_XPUB);
     if (socket == nullptr) return absl::UnavailableError("no ZMQ socket");
     feeder->sockets_.push_back({.socket = socket, .endpoint = ""});
@@ -62,7 +62,7 @@ absl::Status ZmqFeeder::Register(HttpClient* http, uint32_t block_size, Duration
     zmq_setsockopt(sockets_[i].socket, ZMQ_RCVTIMEO, &left_ms, sizeof(left_ms));
     std::array<char, 64> subscription;
     if (zmq_recv(sockets_[i].socket, subscription.data(), subscription.size(), 0) < 0) {
-      return absl::DeadlineExceededError("nobody subscribed to engine " + std::to_string(i + 1) +
+      return absl::DeadlineExceededError("no subscriber of engine " + std::to_string(i + 1) +
                                          " at " + sockets_[i].endpoint);
     }
   }

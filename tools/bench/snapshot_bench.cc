@@ -69,7 +69,7 @@ absl::StatusOr<std::unique_ptr<Publisher>> FullPublisher(const Options& options,
   if (!publisher.ok()) return publisher;
   for (uint64_t number = 0; number < options.chains(); ++number)
     (*publisher)->StoredHashed(Tier::kDevice, 0, kNoParent, Chain(options, worker, number));
-  // In its resident set, not only in its queue: nobody is there who could acknowledge.
+  // In its resident set, not only in its queue: no receiver is there to acknowledge.
   while ((*publisher)->Stats().blocks_held < options.chains() * options.chain)
     (*publisher)->WaitAcknowledged(std::chrono::milliseconds(10));
   return publisher;

@@ -20,7 +20,7 @@ struct Contents {
 
 constexpr uint64_t kPromptsMin = 100;
 constexpr size_t kExamplesMax = 5;
-// Between two looks at the leaves' streams upward, which nobody can be told of.
+// Between two looks at the leaves' streams upward, which no observer is told of.
 constexpr Duration kLookEvery = std::chrono::milliseconds(25);
 
 void Pause(Duration duration) {

@@ -48,7 +48,7 @@ void Chaos::Before(size_t request) {
 }
 
 void Chaos::Finish() {
-  // A kill that is yet to come need not; whoever is down comes back.
+  // A kill that is yet to come need not; what is down comes back.
   for (; status_.ok() && next_ < plan_.size(); ++next_) {
     if (plan_[next_].kill) return;
     status_ = act_(plan_[next_]);

@@ -55,9 +55,9 @@ TEST(ChaosTest, EveryKindHasItsTurn) {
 
 TEST(ChaosTest, TooFewRequestsOrNobodyToKillAreNoPlan) {
   EXPECT_THAT(MakeChaosPlan(Options(1, 3)), IsEmpty());
-  ChaosOptions nobody = Options(1, 1000);
-  nobody.turns.clear();
-  EXPECT_THAT(MakeChaosPlan(nobody), IsEmpty());
+  ChaosOptions none = Options(1, 1000);
+  none.turns.clear();
+  EXPECT_THAT(MakeChaosPlan(none), IsEmpty());
 }
 
 TEST(ChaosTest, StepsAreDoneInOrderEachOnce) {

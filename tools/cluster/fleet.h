@@ -43,7 +43,7 @@ class Fleet {
   // blocks.
   Choice Best(std::span<const SequenceHash> sequence, uint32_t prompt_tokens = 0) const;
 
-  // The worker was sent a request: of whose turn it is. Those whom nobody tells of any have all the same.
+  // The worker was sent a request: for policies by turns. Workers that are told of none have all the same.
   void Sent(uint32_t worker) { turns_[worker] = ++turn_; }
 
   // Every engine.

@@ -76,7 +76,7 @@ void Declare(FlagSet& flags, RunFlags* run) {
             "a throw-away CA: all connections by TLS, every process with an identity and a policy");
   flags.Add("seed", &run->seed, "of tie-breaks");
   flags.Add("chaos", &run->chaos,
-            "kill and restart leaves, hierarchy (and Redis) in turn, as this seed says; -1: nobody",
+            "kill and restart leaves, hierarchy (and Redis) in turn, as this seed says; -1: none",
             -1);
   flags.Add("hybrid", &run->cluster.hybrid,
             "side class of the engines' model: window:TOKENS (sliding window) or mamba:TOKENS (a "
@@ -220,7 +220,8 @@ int Run(ServiceMain& service, RunFlags& run) {
     trace = *std::move(read);
   }
   if (run.cluster.cells == 0) {
-    return Exit(absl::InvalidArgumentError("--cells=0: nobody could take a request"));
+    return Exit(absl::InvalidArgumentError(
+        "--cells=0: no worker could take a request; expected at least 1"));
   }
   run.cluster.redis = run.transport == "redis";
   run.cluster.block_size = kTokensPerHashId / run.split;

@@ -42,7 +42,7 @@ void EngineModel::AdvanceTo(double time_ms, EngineStep* step) {
 }
 
 std::optional<double> EngineModel::NextEventMs() const {
-  if (running_.empty()) return std::nullopt;  // then nobody waits and nothing is prefilled
+  if (running_.empty()) return std::nullopt;  // then no request waits and nothing is prefilled
   double next = running_.begin()->first.first;
   if (!prefills_.empty()) {
     const Prefill& first = prefills_.front();

@@ -14,6 +14,8 @@
 #include <thread>
 #include <vector>
 
+#include "indexer/base/await.h"
+#include "indexer/base/test_seed.h"
 #include "indexer/service/address.h"
 #include "indexer/service/grpc_channel.h"
 #include "tools/bench/service_bench_http.h"
@@ -171,13 +173,14 @@ class Leaf {
   void ExpectExact(const std::vector<Prompt>& prompts, const std::vector<MockEngine*>& engines) {
     std::vector<Scores> truth;
     for (const Prompt& prompt : prompts) truth.push_back(Truth(prompt, engines));
-    const Time until = Clock::Real().Now() + kLong;
-    for (int equal = 0; equal < 2 && Clock::Real().Now() < until;) {
+    int equal = 0;
+    const auto all_equal_twice = [&] {
       size_t p = 0;
       while (p < prompts.size() && TryAsk(prompts[p]) == truth[p]) ++p;
       equal = p == prompts.size() ? equal + 1 : 0;
-      if (equal == 0) std::this_thread::yield();
-    }
+      return equal == 2;
+    };
+    Await(all_equal_twice, kLong);
     for (size_t p = 0; p < prompts.size(); ++p)
       EXPECT_EQ(Ask(prompts[p]), truth[p]) << "prompt " << p;
   }
@@ -209,7 +212,7 @@ class Traffic {
   Traffic(std::vector<Prompt> prompts, std::vector<MockEngine*> engines)
       : prompts_(std::move(prompts)), engines_(std::move(engines)), random_(seed_) {}
 
-  uint32_t seed() const { return seed_; }
+  uint64_t seed() const { return seed_; }
 
   void Submit(int count) {
     for (int i = 0; i < count; ++i)
@@ -219,7 +222,7 @@ class Traffic {
  private:
   const std::vector<Prompt> prompts_;
   const std::vector<MockEngine*> engines_;
-  const uint32_t seed_ = std::random_device()();
+  const uint64_t seed_ = TestSeed();
   std::mt19937 random_;
 };
 
@@ -244,9 +247,7 @@ void WaitUntilHeard(Leaf* leaf, const std::vector<MockEngine*>& engines) {
   for (size_t e = 0; e < engines.size(); ++e) {
     const Prompt first = {SequenceHash{9000 + e}};
     engines[e]->Submit(first);
-    const Time until = Clock::Real().Now() + kLong;
-    while (!leaf->TryAsk(first).contains(std::to_string(e + 1)) && Clock::Real().Now() < until)
-      std::this_thread::yield();
+    EXPECT_TRUE(Await([&] { return leaf->TryAsk(first).contains(std::to_string(e + 1)); }, kLong));
   }
 }
 
@@ -335,7 +336,7 @@ TEST(MockEngineZmqTest, AKilledLeafIsExactAgainFromAPeer) {
   leaf.ExpectExact(prompts, {&first, &second});
 }
 
-// kill -9, nobody to ask, and windows that have rolled over.
+// kill -9, no replica to ask, and windows that have rolled over.
 TEST(MockEngineZmqTest, ALeafThatMissedTooMuchSaysSoAndNeverPromisesTooMuch) {
   MockEngine engine("engine", ForgetfulArgs());
   const std::vector<Prompt> prompts = Prompts();
@@ -353,8 +354,7 @@ TEST(MockEngineZmqTest, ALeafThatMissedTooMuchSaysSoAndNeverPromisesTooMuch) {
     // When this is found, all that came before was heard.
     const Prompt marker = {SequenceHash{7000 + round}};
     engine.Submit(marker);
-    const Time until = Clock::Real().Now() + kLong;
-    while (leaf.TryAsk(marker).empty() && Clock::Real().Now() < until) std::this_thread::yield();
+    EXPECT_TRUE(Await([&] { return !leaf.TryAsk(marker).empty(); }, kLong));
     EXPECT_THAT(leaf.Detail(marker), ::testing::HasSubstr("\"trust\":\"degraded\""));
     for (const Prompt& prompt : prompts) {
       const uint64_t held = engine.CachedTokens(prompt);

@@ -89,7 +89,7 @@ int QueryLeaf(Command* command, const Address& leaf, const Prompt& prompt,
   if (!command->table()) return command->Done();
   table.Print(command->out());
   if (table.rows() == 0)
-    command->out() << "nobody has the first of " << Grouped(answer->blocks()) << " blocks\n";
+    command->out() << "no holder has the first of " << Grouped(answer->blocks()) << " blocks\n";
   return command->Done();
 }
 
@@ -200,15 +200,15 @@ void PrintExplanation(const Json& answer, std::ostream& out) {
       << " tokens, contract " << CellOf(answer, "contract") << '\n';
   const auto diverges = answer.find("diverges_at");
   if (diverges == answer.end() || diverges->is_null()) {
-    out << "somebody has all of it\n";
+    out << "a holder has all of it\n";
     return;
   }
   if (diverges->is_number_unsigned() && diverges->get<uint64_t>() < held_max) {
-    out << "nobody can reuse more than " << diverges->dump() << " blocks; full attention holds "
+    out << "no holder can reuse more than " << diverges->dump() << " blocks; full attention holds "
         << held_max << '\n';
     return;
   }
-  out << "nobody has block " << diverges->dump();
+  out << "no holder has block " << diverges->dump();
   const Json& path = answer["path"];
   if (!path.empty() && path.back()["position"] == *diverges &&
       path.back()["sequence_hash"].is_number_unsigned())

@@ -8,7 +8,9 @@
 #include <memory>
 #include <optional>
 #include <sstream>
+#include <utility>
 
+#include "indexer/base/cache_class_text.h"
 #include "indexer/leaf/checkpoint/checkpoint_file.h"
 #include "indexer/leaf/checkpoint/file_layer.h"
 #include "indexer/service/address.h"
@@ -109,6 +111,7 @@ class CheckpointTeller : public CheckpointVisitor {
     piece_->set_applied(image.stream.applied);
     const bool exact = image.stream.whole && !image.stream.sender_degraded;
     piece_->set_trust(exact ? v1::TRUST_EXACT : v1::TRUST_DEGRADED);
+    if (!image.layout.plain()) ToProto(image.layout, piece_->mutable_layout());
     return absl::OkStatus();
   }
   absl::Status OnRun(Stored* run, TierMask tiers) override {
@@ -162,6 +165,23 @@ absl::Status ReadCheckpointFile(const Source& source, const DumpFilter& filter,
   if (teller.domain_seen()) return absl::OkStatus();
   return absl::NotFoundError(name + ": domain " + DomainName({filter.model, filter.tenant}) +
                              " is not in it");
+}
+
+// Side blocks of unknown class are taken to be of the class that the other source says.
+void LearnClasses(const HoldingsOf& other, HoldingsOf* of) {
+  const auto unknown = of->sides.find("");
+  if (unknown == of->sides.end()) return;
+  std::map<uint64_t, const std::string*> classes;
+  for (const auto& [side, tiers] : other.sides)
+    for (const std::set<uint64_t>& names : tiers)
+      for (const uint64_t name : names) classes.emplace(name, &side);
+  const auto names = std::exchange(unknown->second, {});
+  for (size_t tier = 0; tier < kTiers; ++tier) {
+    for (const uint64_t name : names[tier]) {
+      const auto known = classes.find(name);
+      of->sides[known == classes.end() ? "" : *known->second][tier].insert(name);
+    }
+  }
 }
 
 // What is in `a` and not in `b`.
@@ -234,7 +254,7 @@ absl::StatusOr<AllHoldings> LoadSource(const Source& source, const DumpFilter& f
     for (const v1::Stored& stored : piece.stored()) {
       Tier tier = Tier::kDevice;
       wrong.Update(FromProto(stored.tier(), &tier));
-      auto& tiers = stored.side() != 0 ? of.sides : of.blocks;
+      auto& tiers = stored.side() != 0 ? of.sides[SideTextOf(piece, stored)] : of.blocks;
       tiers[static_cast<size_t>(tier)].insert(stored.blocks().begin(), stored.blocks().end());
     }
   });
@@ -252,23 +272,30 @@ std::vector<Difference> Compare(const AllHoldings& left, const AllHoldings& righ
   for (const auto& [holder, of] : right)
     if (!only_holders_of_left || left.contains(holder)) holders.insert(holder);
   std::vector<Difference> differences;
+  const auto compare = [&](const HolderKey& holder, const std::string* side, const auto& a,
+                           const auto& b) {
+    for (size_t tier = 0; tier < kTiers; ++tier) {
+      Difference difference{.holder = holder,
+                            .tier = static_cast<Tier>(tier),
+                            .sides = side != nullptr,
+                            .side = side == nullptr ? "" : *side,
+                            .only_left = Without(a[tier], b[tier]),
+                            .only_right = Without(b[tier], a[tier])};
+      if (!difference.only_left.empty() || !difference.only_right.empty())
+        differences.push_back(std::move(difference));
+    }
+  };
   for (const HolderKey& holder : holders) {
     const auto in_left = left.find(holder), in_right = right.find(holder);
-    const HoldingsOf& a = in_left == left.end() ? nothing : in_left->second;
-    const HoldingsOf& b = in_right == right.end() ? nothing : in_right->second;
-    for (const bool sides : {false, true}) {
-      const auto& of_a = sides ? a.sides : a.blocks;
-      const auto& of_b = sides ? b.sides : b.blocks;
-      for (size_t tier = 0; tier < kTiers; ++tier) {
-        Difference difference{.holder = holder,
-                              .tier = static_cast<Tier>(tier),
-                              .sides = sides,
-                              .only_left = Without(of_a[tier], of_b[tier]),
-                              .only_right = Without(of_b[tier], of_a[tier])};
-        if (!difference.only_left.empty() || !difference.only_right.empty())
-          differences.push_back(std::move(difference));
-      }
-    }
+    HoldingsOf a = in_left == left.end() ? nothing : in_left->second;
+    HoldingsOf b = in_right == right.end() ? nothing : in_right->second;
+    compare(holder, nullptr, a.blocks, b.blocks);
+    LearnClasses(b, &a);
+    LearnClasses(a, &b);
+    std::set<std::string> sides;
+    for (const HoldingsOf* of : {&a, &b})
+      for (const auto& [side, tiers] : of->sides) sides.insert(side);
+    for (const std::string& side : sides) compare(holder, &side, a.sides[side], b.sides[side]);
   }
   return differences;
 }
@@ -278,11 +305,13 @@ std::vector<Difference> Persisting(const std::vector<Difference>& before,
   std::vector<Difference> persisting;
   for (const Difference& old : before) {
     for (const Difference& young : now) {
-      if (old.holder != young.holder || old.tier != young.tier || old.sides != young.sides)
+      if (old.holder != young.holder || old.tier != young.tier || old.sides != young.sides ||
+          old.side != young.side)
         continue;
       Difference both{.holder = old.holder,
                       .tier = old.tier,
                       .sides = old.sides,
+                      .side = old.side,
                       .only_left = InBoth(old.only_left, young.only_left),
                       .only_right = InBoth(old.only_right, young.only_right)};
       if (!both.only_left.empty() || !both.only_right.empty())
@@ -309,6 +338,19 @@ std::string DomainName(const Domain& domain) {
 
 std::string DomainName(const v1::Domain& domain) {
   return DomainName(Domain{domain.model(), domain.tenant()});
+}
+
+std::string SideText(const CacheClass& side, uint32_t main_block_size) {
+  if (side.block_size == main_block_size) return ToString(side);
+  return ToString(side) + "/" + std::to_string(side.block_size);
+}
+
+std::string SideTextOf(const v1::DumpResponse& piece, const v1::Stored& run) {
+  CacheLayout layout;
+  if (!piece.has_layout() || !FromProto(piece.layout(), &layout, "layout").ok() ||
+      run.side() == 0 || run.side() > layout.sides.size())
+    return "";
+  return SideText(layout.sides[run.side() - 1], layout.has_main ? layout.main.block_size : 0);
 }
 
 const char* TierText(Tier tier) {

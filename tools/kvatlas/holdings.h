@@ -1,4 +1,4 @@
-// Who holds what, according to whom? Dumps of any source in one form, and how two of them differ.
+// Which holder holds what, according to which source? Dumps of any source in one form, and how two of them differ.
 //
 //   leaf=HOST:PORT  hierarchy=HOST:PORT    over gRPC
 //   relay=HOST:PORT                        over HTTP: what it tells leaves
@@ -24,6 +24,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "indexer/base/cache_class.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/domain.h"
 #include "indexer/base/ids.h"
@@ -34,8 +35,8 @@ namespace kvatlas {
 
 struct HoldingsOf {
   std::array<std::set<uint64_t>, kTiers> blocks;  // sequence hashes
-  std::array<std::set<uint64_t>, kTiers>
-      sides;          // names of side blocks of hybrid models, of all classes
+  // Names of side blocks of hybrid models, by their class in words (`SideText`); of a class that the source does not know, "".
+  std::map<std::string, std::array<std::set<uint64_t>, kTiers>> sides;
   std::string trust;  // "exact"; empty: the source does not say
 };
 
@@ -68,16 +69,18 @@ absl::Status ReadSource(const Source& source, const DumpFilter& filter, Duration
 absl::StatusOr<AllHoldings> LoadSource(const Source& source, const DumpFilter& filter,
                                        Duration timeout);
 
-// Where two sources differ: of one holder in one tier, in its main blocks or in its side blocks.
+// Where two sources differ: of one holder in one tier, in its main blocks or in its blocks of one side class.
 struct Difference {
   HolderKey holder;
   Tier tier = Tier::kDevice;
   bool sides = false;
+  std::string side;  // the class; empty: of the main class, or not known
   std::set<uint64_t> only_left;
   std::set<uint64_t> only_right;
 };
 
-// In order. With `of_left` or `of_right` holders that side does not know are no difference (a relay knows its own alone).
+// In order. With `only_holders_of_…` holders that the other side alone knows are no difference (a relay knows its own alone). A side
+// block whose class one side does not know is of the class that the other side says.
 std::vector<Difference> Compare(const AllHoldings& left, const AllHoldings& right,
                                 bool only_holders_of_left, bool only_holders_of_right);
 
@@ -91,6 +94,10 @@ std::string HolderText(const v1::Holder& holder);
 // "model" or "model/tenant".
 std::string DomainName(const Domain& domain);
 std::string DomainName(const v1::Domain& domain);
+// "window:127", and with another block size than the main class's "window:127/64".
+std::string SideText(const CacheClass& side, uint32_t main_block_size);
+// That of a run of side blocks; "": the teller does not know.
+std::string SideTextOf(const v1::DumpResponse& piece, const v1::Stored& run);
 const char* TierText(Tier tier);         // "device"
 const char* TrustText(v1::Trust trust);  // "exact"
 

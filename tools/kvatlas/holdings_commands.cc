@@ -27,9 +27,15 @@ DumpFilter FilterOf(const Command& command, const std::string& worker) {
 
 // ---- diff ----
 
+// "main", "window:127", …; "side" of a class that neither teller knows.
+std::string ClassOf(const Difference& difference) {
+  if (!difference.sides) return "main";
+  return difference.side.empty() ? "side" : difference.side;
+}
+
 void PrintDifferences(Command* command, const std::vector<Difference>& differences,
                       const std::string& left, const std::string& right, size_t hashes_max) {
-  Table table({"HOLDER", "DOMAIN", "TIER", "ONLY LEFT>", "ONLY RIGHT>", "FIRST HASHES"});
+  Table table({"HOLDER", "DOMAIN", "TIER", "CLASS", "ONLY LEFT>", "ONLY RIGHT>", "FIRST HASHES"});
   for (const Difference& difference : differences) {
     const auto& [domain, holder] = difference.holder;
     std::string first;
@@ -40,6 +46,7 @@ void PrintDifferences(Command* command, const std::vector<Difference>& differenc
                  {"replica", holder.replica},
                  {"tier", TierText(difference.tier)},
                  {"sides", difference.sides},
+                 {"class", ClassOf(difference)},
                  {"left", left},
                  {"right", right},
                  {"only_left", difference.only_left.size()},
@@ -56,7 +63,7 @@ void PrintDifferences(Command* command, const std::vector<Difference>& differenc
     }
     command->PrintJson(json);
     const std::string tier = TierText(difference.tier);
-    table.Add({HolderText(holder), DomainName(domain), difference.sides ? tier + " side" : tier,
+    table.Add({HolderText(holder), DomainName(domain), tier, ClassOf(difference),
                Grouped(difference.only_left.size()), Grouped(difference.only_right.size()), first});
   }
   if (!command->table()) return;
@@ -74,9 +81,11 @@ void PrintDoubts(const Command& command, const std::string& who, const AllHoldin
 
 uint64_t BlocksOf(const AllHoldings& all) {
   uint64_t blocks = 0;
-  for (const auto& [holder, of] : all)
-    for (const auto* tiers : {&of.blocks, &of.sides})
-      for (const auto& tier : *tiers) blocks += tier.size();
+  for (const auto& [holder, of] : all) {
+    for (const auto& tier : of.blocks) blocks += tier.size();
+    for (const auto& [side, tiers] : of.sides)
+      for (const auto& tier : tiers) blocks += tier.size();
+  }
   return blocks;
 }
 
@@ -104,9 +113,12 @@ int RunDump(const std::vector<std::string>& arguments, const CommandIo& io) {
           if (run.blocks_size() == 0) continue;
           blocks += static_cast<uint64_t>(run.blocks_size());
           if (!command.table()) continue;
+          const std::string side = SideTextOf(piece, run);
           table.Add({HolderText(piece.worker()), DomainName(piece.domain()),
                      TierText(static_cast<Tier>(run.tier() % kTiers)),
-                     run.side() == 0 ? Grouped(run.position()) : "side",
+                     run.side() == 0 ? Grouped(run.position())
+                     : side.empty()  ? "side"
+                                     : side,
                      Grouped(static_cast<uint64_t>(run.blocks_size())), Hex(run.blocks(0)),
                      Hex(run.blocks(run.blocks_size() - 1))});
         }

@@ -1,4 +1,5 @@
 #include "tools/kvatlas/holdings.h"
+#include "indexer/base/test_seed.h"
 
 #include <gtest/gtest.h>
 
@@ -41,11 +42,12 @@ TEST(CompareTest, NamesWhatOnlyOneSideHas) {
 TEST(CompareTest, SideBlocksAreASetOfTheirOwn) {
   AllHoldings left, right;
   left[Key("w")].blocks[0] = right[Key("w")].blocks[0] = {1, 2};
-  left[Key("w")].sides[0] = {7, 8};
-  right[Key("w")].sides[0] = {8, 9};
+  left[Key("w")].sides["state"][0] = {7, 8};
+  right[Key("w")].sides["state"][0] = {8, 9};
   const std::vector<Difference> differences = Compare(left, right, false, false);
   ASSERT_EQ(differences.size(), 1u);
   EXPECT_TRUE(differences[0].sides);
+  EXPECT_EQ(differences[0].side, "state");
   EXPECT_EQ(differences[0].only_left, (std::set<uint64_t>{7}));
   EXPECT_EQ(differences[0].only_right, (std::set<uint64_t>{9}));
   // The same names as main blocks are another difference.
@@ -54,6 +56,31 @@ TEST(CompareTest, SideBlocksAreASetOfTheirOwn) {
   EXPECT_EQ(Compare(left, main, false, false).size(), 2u);
   EXPECT_TRUE(Persisting(Compare(left, {}, false, false), Compare(left, {}, false, false)).size() ==
               2u);
+}
+
+TEST(CompareTest, EachSideClassDiffersByItself) {
+  AllHoldings left, right;
+  left[Key("w")].sides["window:127"][0] = {1, 2, 3};
+  left[Key("w")].sides["state"][0] = {11, 12};
+  right[Key("w")].sides["window:127"][0] = {1, 3};
+  right[Key("w")].sides["state"][0] = {11, 12, 13};
+  const std::vector<Difference> differences = Compare(left, right, false, false);
+  ASSERT_EQ(differences.size(), 2u);
+  EXPECT_EQ(differences[0].side, "state");
+  EXPECT_EQ(differences[0].only_right, (std::set<uint64_t>{13}));
+  EXPECT_EQ(differences[1].side, "window:127");
+  EXPECT_EQ(differences[1].only_left, (std::set<uint64_t>{2}));
+  EXPECT_EQ(Persisting(differences, differences).size(), 2u);
+  // A teller from before classes were told, on either side.
+  AllHoldings old;
+  old[Key("w")].sides[""][0] = {1, 3, 11, 12, 14};
+  const std::vector<Difference> beside = Compare(left, old, false, false);
+  ASSERT_EQ(beside.size(), 2u);
+  EXPECT_EQ(beside[0].side, "");
+  EXPECT_EQ(beside[0].only_right, (std::set<uint64_t>{14}));
+  EXPECT_EQ(beside[1].side, "window:127");
+  EXPECT_EQ(beside[1].only_left, (std::set<uint64_t>{2}));
+  EXPECT_EQ(Compare(old, left, false, false).size(), 2u);
 }
 
 TEST(CompareTest, ARelayIsNotBlamedForWorkersThatAreNotItsOwn) {
@@ -83,8 +110,8 @@ TEST(CompareTest, OnlyWhatDiffersEveryTimePersists) {
 
 // Against a slow twin: every (holder, tier, block), one by one.
 TEST(CompareTest, AgreesWithComparingOneByOne) {
-  const uint32_t seed = std::random_device()();
-  SCOPED_TRACE(seed);
+  const uint64_t seed = TestSeed();
+  SCOPED_TRACE(SeedText(seed));
   std::mt19937 random(seed);
   for (int round = 0; round < 200; ++round) {
     AllHoldings sides[2];
@@ -138,13 +165,19 @@ TEST(LoadTest, PutsTheLinesOfAFileTogether) {
 TEST(LoadTest, SideBlocksOfADumpAreKeptApart) {
   const std::string path = ::testing::TempDir() + "/sides";
   std::ofstream(path)
-      << R"({"domain":{"model":"m"},"worker":{"name":"w"},"stored":[{"blocks":["1","2"]},{"side":1,"blocks":["3"]},{"tier":"TIER_HOST","side":2,"blocks":["4"]}]})"
+      << R"({"domain":{"model":"m"},"worker":{"name":"w"},"layout":{"main":{"block_size":64},"sides":[{"kind":"CACHE_KIND_WINDOW","block_size":16,"window_tokens":127},{"kind":"CACHE_KIND_STATE","block_size":64}]},"stored":[{"blocks":["1","2"]},{"side":1,"blocks":["3"]},{"tier":"TIER_HOST","side":2,"blocks":["4"]},{"side":255,"blocks":["5"]}]})"
+      << "\n"
+      << R"({"domain":{"model":"m"},"worker":{"name":"w"},"stored":[{"side":1,"blocks":["6"]}]})"
       << "\n";
   const auto all = LoadSource(*Source::Parse("file=" + path), {}, std::chrono::seconds(1));
   ASSERT_TRUE(all.ok()) << all.status();
   EXPECT_EQ(all->at(Key("w")).blocks[0], (std::set<uint64_t>{1, 2}));
-  EXPECT_EQ(all->at(Key("w")).sides[0], (std::set<uint64_t>{3}));
-  EXPECT_EQ(all->at(Key("w")).sides[1], (std::set<uint64_t>{4}));
+  const auto& sides = all->at(Key("w")).sides;
+  ASSERT_EQ(sides.size(), 3u);
+  EXPECT_EQ(sides.at("window:127/16")[0], (std::set<uint64_t>{3}));
+  EXPECT_EQ(sides.at("state")[1], (std::set<uint64_t>{4}));
+  EXPECT_EQ(sides.at("")[0], (std::set<uint64_t>{5, 6}))
+      << "of classes that the teller does not know";
 }
 
 TEST(TextTest, HoldersAndDomainsAreNamedShortly) {

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "indexer/base/await.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/hash.h"
 #include "indexer/base/ids.h"
@@ -35,7 +36,7 @@ using Json = nlohmann::json;
 
 constexpr uint32_t kBlockSize = 4;
 constexpr std::chrono::seconds kLong(60);
-constexpr char kNobody[] = "127.0.0.1:1";  // nobody listens there
+constexpr char kUnreachable[] = "127.0.0.1:1";  // without a listener
 
 struct Outcome {
   int exit = 0;
@@ -68,12 +69,9 @@ Outcome Kvatlas(const std::vector<std::string>& arguments, const std::string& in
 // Until it is so; what it was last.
 Outcome KvatlasUntil(const std::vector<std::string>& arguments,
                      const std::function<bool(const Outcome&)>& condition) {
-  const Time until = Clock::Real().Now() + kLong;
-  for (;;) {
-    Outcome outcome = Kvatlas(arguments);
-    if (condition(outcome) || Clock::Real().Now() > until) return outcome;
-    std::this_thread::yield();
-  }
+  Outcome outcome;
+  Await([&] { return condition(outcome = Kvatlas(arguments)); }, kLong);
+  return outcome;
 }
 
 std::string TempPath(const std::string& name) { return ::testing::TempDir() + "/" + name; }
@@ -210,8 +208,8 @@ TEST_F(KvatlasTest, AWrongCommandLineIsNamedAndExitsWith2) {
   EXPECT_THAT(Kvatlas({"query", "--model=m", "--tokens=1,x"}).err,
               HasSubstr("\"x\" is not a number"));
   EXPECT_THAT(Kvatlas({"query", "--model=m", "--tokens=1", "--tiers=tape"}).err, HasSubstr("tape"));
-  EXPECT_THAT(Kvatlas({"query", "--model=m", "--tokens=1", "--hierarchy=" + std::string(kNobody),
-                       "--schedule=sometimes"})
+  EXPECT_THAT(Kvatlas({"query", "--model=m", "--tokens=1",
+                       "--hierarchy=" + std::string(kUnreachable), "--schedule=sometimes"})
                   .err,
               HasSubstr("--schedule"));
   EXPECT_THAT(Kvatlas({"diff"}).err, HasSubstr("--right is missing"));
@@ -223,23 +221,23 @@ TEST_F(KvatlasTest, AWrongCommandLineIsNamedAndExitsWith2) {
 }
 
 TEST_F(KvatlasTest, WhoCannotBeReachedIsNamedAndExitsWith4) {
-  const std::string nobody = kNobody;
+  const std::string unreachable = kUnreachable;
   for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
-           {"cells", "--hierarchy=" + nobody},
-           {"workers", "--leaf=" + nobody},
-           {"streams", "--leaf=" + nobody},
-           {"streams", "--relay=" + nobody},
-           {"query", "--leaf=" + nobody, "--model=m", "--tokens=1,2,3,4"},
-           {"query", "--hierarchy=" + nobody, "--model=m", "--tokens=1,2,3,4"},
-           {"explain", "--leaf_http=" + nobody, "--model=m", "--tokens=1,2,3,4"},
-           {"explain", "--frontend=" + nobody, "--model=m", "--tokens=1,2,3,4"},
-           {"dump", "--from=leaf=" + nobody},
-           {"dump", "--from=relay=" + nobody},
-           {"diff", "--left=leaf=" + world().leaf.grpc(), "--right=leaf=" + nobody},
-           {"checkpoint", "--leaf_http=" + nobody}}) {
+           {"cells", "--hierarchy=" + unreachable},
+           {"workers", "--leaf=" + unreachable},
+           {"streams", "--leaf=" + unreachable},
+           {"streams", "--relay=" + unreachable},
+           {"query", "--leaf=" + unreachable, "--model=m", "--tokens=1,2,3,4"},
+           {"query", "--hierarchy=" + unreachable, "--model=m", "--tokens=1,2,3,4"},
+           {"explain", "--leaf_http=" + unreachable, "--model=m", "--tokens=1,2,3,4"},
+           {"explain", "--frontend=" + unreachable, "--model=m", "--tokens=1,2,3,4"},
+           {"dump", "--from=leaf=" + unreachable},
+           {"dump", "--from=relay=" + unreachable},
+           {"diff", "--left=leaf=" + world().leaf.grpc(), "--right=leaf=" + unreachable},
+           {"checkpoint", "--leaf_http=" + unreachable}}) {
     const Outcome outcome = Kvatlas(arguments);
     EXPECT_EQ(outcome.exit, 4) << arguments[0] << " " << arguments[1] << ": " << outcome;
-    EXPECT_THAT(outcome.err, HasSubstr(nobody)) << arguments[0];
+    EXPECT_THAT(outcome.err, HasSubstr(unreachable)) << arguments[0];
     EXPECT_EQ(outcome.out, "") << arguments[0];
   }
 }
@@ -321,10 +319,10 @@ TEST_F(KvatlasTest, StreamsComeInAndGoOut) {
   EXPECT_EQ(relay.Lines()[1]["holder"], "e1");
   // Those that can be reached are told all the same.
   const Outcome some =
-      Kvatlas({"streams", Leaf(), relay_flag, "--hierarchy=" + std::string(kNobody)});
+      Kvatlas({"streams", Leaf(), relay_flag, "--hierarchy=" + std::string(kUnreachable)});
   EXPECT_EQ(some.exit, 4);
   EXPECT_THAT(some.out, HasSubstr("e1"));
-  EXPECT_THAT(some.err, HasSubstr(kNobody));
+  EXPECT_THAT(some.err, HasSubstr(kUnreachable));
 }
 
 // ---- Prompts ----
@@ -366,7 +364,7 @@ TEST_F(KvatlasTest, APromptIsAskedByTokensByHashesAndFromAFile) {
   EXPECT_EQ(host.Lines()[0]["worker"], "w1");
   EXPECT_EQ(host.Lines()[0]["blocks"], 1);
   EXPECT_THAT(Kvatlas({"query", Leaf(), "--model=m", "--tokens=9,9,9,9"}).out,
-              HasSubstr("nobody has the first of 1 blocks"));
+              HasSubstr("no holder has the first of 1 blocks"));
 }
 
 TEST_F(KvatlasTest, ANodeSaysWhichCells) {
@@ -391,7 +389,7 @@ TEST_F(KvatlasTest, ALeafExplainsBlockByBlock) {
   EXPECT_EQ(table.exit, 0) << table;
   EXPECT_THAT(table.out, HasSubstr("w0"));
   EXPECT_THAT(table.out, HasSubstr("6 blocks of 4 tokens"));
-  EXPECT_THAT(table.out, HasSubstr("nobody has block 5"));
+  EXPECT_THAT(table.out, HasSubstr("no holder has block 5"));
   const Outcome json = Kvatlas({"explain", "--leaf_http=" + world().leaf.http(), "--model=m",
                                 "--tokens=" + Joined(tokens), "--json"});
   ASSERT_EQ(json.Lines().size(), 1u) << json;
@@ -409,14 +407,14 @@ TEST_F(KvatlasTest, ALeafExplainsTheCacheClassesOfAHybridWorkerAsStrips) {
       {"explain", "--leaf_http=" + leaf.http(), "--model=h", "--tokens=" + Joined(HybridTokens(7))},
       [](const Outcome& o) {
         // The events of a batch are seen one by one.
-        return o.out.find("nobody can reuse more than 4 blocks") != o.out.npos;
+        return o.out.find("no holder can reuse more than 4 blocks") != o.out.npos;
       });
   EXPECT_EQ(outcome.exit, 0) << outcome;
   EXPECT_THAT(outcome.out, testing::ContainsRegex("7 +main +4 +6 +6 +4 +state +######\\."));
   EXPECT_THAT(outcome.out, testing::ContainsRegex("window:8 +4 +5 +\\.\\.###\\.\\."));
   EXPECT_THAT(outcome.out, testing::ContainsRegex("state +4 +4 +\\.\\.\\.#\\.\\.\\."));
   EXPECT_THAT(outcome.out,
-              HasSubstr("nobody can reuse more than 4 blocks; full attention holds 6"));
+              HasSubstr("no holder can reuse more than 4 blocks; full attention holds 6"));
 }
 
 TEST_F(KvatlasTest, AFrontendExplainsItsChoice) {

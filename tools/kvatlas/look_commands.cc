@@ -141,7 +141,7 @@ absl::StatusOr<std::vector<StreamRow>> StreamsOf(const Command& command,
   for (const v1::DomainStats& domain : stats->domains()) {
     if (!InDomain(command, domain.domain())) continue;
     for (const v1::HolderStats& holder : domain.holder_stats()) {
-      // Engines that the leaf listens to itself have no epoch: nobody says hello for them.
+      // Engines that the leaf listens to itself have no epoch: no sender says hello for them.
       const bool own = holder.epoch() == 0;
       rows.push_back({.direction = "in",
                       .peer = own ? "engine's own" : "holder",

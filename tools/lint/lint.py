@@ -2,9 +2,10 @@
 """Holds the repository to its own rules. Usage: lint.py [--root DIR] [--fix [PATH...]]
 
 Prints one line per finding, `path:line: [check] what is wrong`, and fails if there is one. The checks:
-format (clang-format), include (who may include whom), guard (header guards), link (relative links in
-Markdown), readme (a README per folder), machine_path (paths of somebody's machine), open_end (work left
-undone in comments), sleep (sleeping tests), clock (wall clock in pure folders), length (long files).
+format (clang-format), include (which folder may include which), guard (header guards), link (relative links in
+Markdown), readme (a README per folder), machine_path (paths of a particular machine), open_end (work left
+undone in comments), sleep (sleeping tests), clock (wall clock in pure folders), person (a process,
+a thread or a peer is "it"), length (long files).
 The rules are data: rules.py. --fix formats, everything or what lies under the paths.
 """
 
@@ -26,6 +27,7 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)(?:\s+\"[^\"]*\")?\)")
 MACHINE_PATH = re.compile(r"(?<![\w.~-])/(?:work|home|root)[/]|\.\.[/]shared\b")
 OPEN_END = re.compile(r"\b(?:TO[D]O|FIX[M]E|XX[X])\b")
 SLEEP = re.compile(r"\b(?:sleep_for|sleep_until|SleepFor|usleep|nanosleep)\s*\(|\btime\.sleep\s*\(")
+PERSON = re.compile(r"\b(?:no[b]ody|who[e]ver|some[b]ody|who[m]|h[e]|h[i]s|h[i]m)\b", re.IGNORECASE)
 CLOCK = re.compile(r"\b(?:system_clock|steady_clock|high_resolution_clock)\b|\babsl::Now\s*\(")
 
 
@@ -184,9 +186,11 @@ def check_text(tree, findings):
         pure = path.startswith(tuple(f + "/" for f in rules.PURE)) and not is_test(path)
         for number, line in enumerate(lines, 1):
             if MACHINE_PATH.search(line):
-                findings.add(path, number, "machine_path", "a path of somebody's machine")
+                findings.add(path, number, "machine_path", "a path of a particular machine")
             if OPEN_END.search(line):
                 findings.add(path, number, "open_end", "work left undone: do it or write an issue")
+            if not path.startswith(rules.AS_WRITTEN) and PERSON.search(line):
+                findings.add(path, number, "person", "name the process, thread or peer; it is no person")
             if is_test(path) and path.endswith(rules.CODE) and SLEEP.search(line):
                 findings.add(path, number, "sleep", "a test does not sleep: wait for what happens")
             if pure and path.endswith(rules.CPP) and CLOCK.search(line):

@@ -1,6 +1,6 @@
-"""The repository's rules as data: the folders, who may include whom, and what a folder must not touch."""
+"""The repository's rules as data: the folders, which may include which, and what a folder must not touch."""
 
-# Who may include whom: a folder includes itself and any folder of a lower row, never another of its own
+# Which folder may include which: a folder includes itself and any folder of a lower row, never another of its own
 # row. The first row is the highest. A main (main.cc, *_main.cc) belongs to the highest row wherever it lies.
 ROWS = [
     # Free among themselves.
@@ -33,3 +33,7 @@ LINES_MAX = 800
 # Endings of files that hold code.
 CODE = (".h", ".cc", ".py", ".proto", ".c")
 CPP = (".h", ".cc")
+
+# Texts that are kept as they were written: releases of the past, recordings, data, code of others.
+AS_WRITTEN = ("CHANGELOG.md", "LICENSE", "frontend/prompt/text/testdata/", "indexer/leaf/testdata/",
+              "tests/interop/recordings/", "indexer/ui/page/vendor/", "tests/page/vendor/")

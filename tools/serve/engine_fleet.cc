@@ -165,6 +165,10 @@ struct EngineFleet::State {
       registration.from_flags = true;
       registration.url = engine->spec.url;
       registration.engine_type = engine->facts->kind;
+      registration.hybrid = engine->spec.hybrid || engine->facts->hybrid;
+      registration.window_tokens = engine->spec.window_tokens;
+      registration.chunk_tokens = engine->spec.chunk_tokens;
+      registration.eagle_drop = engine->spec.eagle_drop;
       if (registration.endpoint.empty()) continue;
       if (absl::Status bad = directory->Register(registration); !bad.ok()) return bad;
     }

@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "frontend/peers/engine_call.h"
+#include "indexer/engines/engine_registration.h"
 #include "indexer/service/flags.h"
 
 namespace kvatlas {
@@ -27,7 +28,8 @@ constexpr int kReplayPort = 5558;
 constexpr uint32_t kRanksMax = 1024;
 constexpr char kForm[] =
     "expected "
-    "URL[;events=tcp://HOST:PORT][;replay=tcp://HOST:PORT][;topic=TEXT][;name=NAME][;ranks=N]";
+    "URL[;events=tcp://HOST:PORT][;replay=tcp://HOST:PORT][;topic=TEXT][;name=NAME][;ranks=N]"
+    "[;hybrid=true][;window_tokens=N][;chunk_tokens=N][;eagle_drop=all]";
 
 absl::Status Wrong(std::string_view text, const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat(
@@ -137,6 +139,18 @@ absl::StatusOr<EngineSpec> EngineSpec::Parse(std::string_view text) {
     } else if (key == "ranks") {
       if (!absl::SimpleAtoi(value, &spec.ranks) || spec.ranks == 0 || spec.ranks > kRanksMax)
         return Wrong(text, "ranks=" + value + " is not a number from 1 to 1024");
+    } else if (key == "hybrid") {
+      spec.hybrid = value == "true";
+      if (!spec.hybrid && value != "false")
+        return Wrong(text, "hybrid=" + value + " is neither true nor false");
+    } else if (key == "window_tokens" || key == "chunk_tokens") {
+      uint32_t* const tokens = key == "window_tokens" ? &spec.window_tokens : &spec.chunk_tokens;
+      if (!absl::SimpleAtoi(value, tokens) || *tokens == 0)
+        return Wrong(text, key + "=" + value + " is not a number of tokens");
+    } else if (key == "eagle_drop") {
+      spec.eagle_drop = value;
+      if (absl::Status bad = ParseEagleDrop(value).status(); !bad.ok())
+        return Wrong(text, std::string(bad.message()));
     } else {
       return Wrong(text, "unknown key '" + key + "'");
     }

@@ -1,12 +1,15 @@
 // Which engines does `kvatlas serve` have in front of it? The text form of one engine, and where lists of them come from.
 //
-//   URL[;events=ENDPOINT][;replay=ENDPOINT][;topic=TEXT][;name=NAME][;ranks=N]
+//   URL[;events=ENDPOINT][;replay=ENDPOINT][;topic=TEXT][;name=NAME][;ranks=N][;hybrid=true][;window_tokens=N][;chunk_tokens=N]
+//      [;eagle_drop=GROUPS]
 //
 //   http://10.0.0.1:8000
 //   http://10.0.0.1:8000;events=tcp://10.0.0.1:6557;replay=tcp://10.0.0.1:6558;name=a;ranks=4
 //
 // *Truth*: without `events` an engine is expected to publish on port 5557 of its host, and to replay on 5558, as in the
 // documentation of vLLM and SGLang; `events=none` says that it publishes nothing. A name of several addresses is several engines.
+// `hybrid`, `window_tokens`, `chunk_tokens` and `eagle_drop` say of hybrid models and speculation what no event says
+// (`EngineRegistration`).
 // *Threads*: plain values and functions; `EngineList` is used by one thread.
 //
 // Example:
@@ -35,6 +38,11 @@ struct EngineSpec {
   std::string topic = {};   // a prefix; empty: all
   uint32_t ranks = 0;       // data-parallel; 0: what the engine says
   bool has_name = false;    // the name was given
+  // As in `EngineRegistration`. `hybrid`: also what the engine says of itself counts (`EngineFacts::hybrid`).
+  bool hybrid = false;
+  uint32_t window_tokens = 0;
+  uint32_t chunk_tokens = 0;
+  std::string eagle_drop = {};
 
   // INVALID_ARGUMENT: what is wrong, and what was expected.
   static absl::StatusOr<EngineSpec> Parse(std::string_view text);

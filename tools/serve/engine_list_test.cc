@@ -34,6 +34,17 @@ TEST(EngineListTest, PortsGoUpByTheRank) {
   EXPECT_EQ(spec->ranks, 4u);
 }
 
+TEST(EngineListTest, WhatNoEventSaysIsSaidHere) {
+  const auto spec = EngineSpec::Parse(
+      "http://h:8000;hybrid=true;window_tokens=4096;chunk_tokens=8192;eagle_drop=1,2");
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_TRUE(spec->hybrid);
+  EXPECT_EQ(spec->window_tokens, 4096u);
+  EXPECT_EQ(spec->chunk_tokens, 8192u);
+  EXPECT_EQ(spec->eagle_drop, "1,2");
+  EXPECT_FALSE(EngineSpec::Parse("http://h:8000;hybrid=false")->hybrid);
+}
+
 TEST(EngineListTest, EventsOfAnotherPortHaveNoReplayUnlessSaid) {
   const auto spec = EngineSpec::Parse("http://h:8000;events=tcp://h:6000");
   ASSERT_TRUE(spec.ok()) << spec.status();
@@ -51,6 +62,10 @@ TEST(EngineListTest, MistakesSayWhatWasExpected) {
            {"http://h:1;ranks=0", "ranks=0"},
            {"http://h:1;ranks=x", "ranks=x"},
            {"http://h:1;name=", "'name='"},
+           {"http://h:1;hybrid=1", "hybrid=1"},
+           {"http://h:1;window_tokens=0", "window_tokens=0"},
+           {"http://h:1;chunk_tokens=x", "chunk_tokens=x"},
+           {"http://h:1;eagle_drop=some", "eagle_drop"},
            {"http://h:1;events=h:5557", "'h:5557' is not an endpoint"},
            {"", "engine ''"}}) {
     const auto spec = EngineSpec::Parse(text);

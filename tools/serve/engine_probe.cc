@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "indexer/leaf/http_fetch.h"
+#include "indexer/service/http_fetch.h"
 
 namespace kvatlas {
 namespace {
@@ -57,6 +57,19 @@ std::optional<std::string_view> LabelOf(std::string_view labels, std::string_vie
   return std::nullopt;
 }
 
+// SGLang 0.5.23: a field of its arguments that its model's architecture resolves, and a second pool of tokens.
+bool IsHybrid(const Json& info) {
+  const auto states = info.find("uses_mamba_radix_cache");
+  if (states != info.end() && *states == true) return true;
+  const auto ranks = info.find("internal_states");
+  if (ranks == info.end() || !ranks->is_array()) return false;
+  return std::any_of(ranks->begin(), ranks->end(), [](const Json& rank) {
+    if (!rank.is_object()) return false;
+    const auto memory = rank.find("memory_usage");
+    return memory != rank.end() && memory->is_object() && Number(*memory, "token_capacity_swa") > 0;
+  });
+}
+
 uint32_t ToNumber(std::string_view text) {
   const double value = std::strtod(std::string(text).c_str(), nullptr);
   return value > 0 && value < 4e9 ? static_cast<uint32_t>(value) : 0;
@@ -102,6 +115,7 @@ void ReadServerInfo(std::string_view body, EngineFacts* facts) {
   facts->version = Text(json, "version");
   facts->ranks = Number(json, "dp_size");
   facts->block_size = Number(json, "page_size");
+  facts->hybrid = IsHybrid(json);
   if (const auto off = json.find("disable_radix_cache"); off != json.end() && off->is_boolean())
     facts->prefix_caching = !off->get<bool>();
   const auto events = json.find("kv_events_config");

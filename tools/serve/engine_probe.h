@@ -41,7 +41,9 @@ struct EngineFacts {
   std::vector<ServedModel> models = {};  // the first one is the engine's own
   uint32_t ranks = 0;                    // data-parallel; 0: not said
   uint32_t block_size = 0;               // 0: not said
-  std::map<uint32_t, Load> loads = {};   // by rank
+  // The model has windows or recurrent states beside full attention. SGLang says so; of vLLM the events do.
+  bool hybrid = false;
+  std::map<uint32_t, Load> loads = {};  // by rank
   // How it was started; nothing: not said. vLLM says the first in its metrics, SGLang all three in its server info.
   std::optional<bool> prefix_caching = {};
   std::optional<bool> kv_events = {};  // published

@@ -44,6 +44,22 @@ TEST(EngineProbeTest, LoadsOfVllmComePerRank) {
   EXPECT_EQ(facts.loads[1].free_blocks, 750u);
 }
 
+TEST(EngineProbeTest, SglangSaysWhetherItsModelIsAHybrid) {
+  const auto is_hybrid = [](const std::string& more) {
+    EngineFacts facts;
+    ReadServerInfo(R"({"version":"0.5.23","dp_size":1,"page_size":1)" + more + "}", &facts);
+    return facts.hybrid;
+  };
+  EXPECT_FALSE(is_hybrid(""));
+  EXPECT_FALSE(is_hybrid(R"(,"uses_mamba_radix_cache":false)"));
+  EXPECT_TRUE(is_hybrid(R"(,"uses_mamba_radix_cache":true)"));
+  EXPECT_FALSE(is_hybrid(R"(,"internal_states":[{"memory_usage":{"token_capacity_swa":null}}])"));
+  EXPECT_TRUE(is_hybrid(R"(,"internal_states":[{"memory_usage":{"token_capacity_swa":4096}}])"));
+  for (const char* odd : {R"(,"uses_mamba_radix_cache":1)", R"(,"internal_states":7)",
+                          R"(,"internal_states":[7,{"memory_usage":[]}])"})
+    EXPECT_FALSE(is_hybrid(odd)) << odd;
+}
+
 TEST(EngineProbeTest, SglangSaysRanksAndPageSizeInItsServerInfo) {
   EngineFacts facts;
   ReadServerInfo(R"({"version":"0.5.23","dp_size":4,"tp_size":2,"page_size":64})", &facts);

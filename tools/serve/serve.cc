@@ -48,6 +48,7 @@
 #include "indexer/service/log.h"
 #include "indexer/service/memory_watch.h"
 #include "indexer/service/metrics.h"
+#include "indexer/service/process_health.h"
 #include "indexer/service/security/pki.h"
 #include "indexer/service/security/secret_file.h"
 #include "indexer/service/security/security.h"
@@ -90,7 +91,8 @@ void Declare(FlagSet& flags, Flags* f) {
   flags
       .Add("engine", &f->engines,
            "an engine, as often as there are some: "
-           "URL[;events=tcp://HOST:PORT][;replay=tcp://HOST:PORT][;topic=T][;name=NAME][;ranks=N]")
+           "URL[;events=tcp://HOST:PORT][;replay=tcp://HOST:PORT][;topic=T][;name=NAME][;ranks=N]"
+           "[;hybrid=true][;window_tokens=N][;chunk_tokens=N][;eagle_drop=all]")
       .Repeats();
   flags.Add("engines_file", &f->engines_file,
             "more of them, one a line, read again when it changes; empty: none");
@@ -247,12 +249,21 @@ class Server {
     ProxyOptions proxy_options = flags_.proxy;
     proxy_options.listen = flags_.listen;
     proxy_options.engine.reach = reach_;
+    const auto health = std::make_shared<ProcessHealth>();
+    proxy_options.health = health;
     Proxy proxy(proxy_options, &frontend, &router, &metrics);
     GrpcServer grpc({.listen = flags_.grpc});
     grpc.Register(&routes, "kvatlas.v1.Frontend");
     grpc.Register(&truths, "kvatlas.v1.Truth");
-    AdminHttp http({.listen = flags_.http, .program = "kvatlas-serve", .keep_headers = true},
-                   &metrics);
+    AdminHttp http(
+        {.listen = flags_.http, .program = "kvatlas-serve", .keep_headers = true, .health = health},
+        &metrics);
+    service_.OnStopSignal([&] {
+      http.SetHealth(Health::kStopping);
+      grpc.SetHealth(Health::kStopping);
+      leaf_->SetNotReady();
+    });
+    service_.OnWatchdog([&] { return health->deaf().empty(); });
     routes.AddHttp(&http);
     routes.AddStatus("truth", [&truth] { return TruthStatusJson(truth); });
     AddTruthHttp(&truth, &Clock::Real(), &http);
@@ -312,8 +323,6 @@ class Server {
   }
 
   int Stop(Frontend& frontend, Proxy& proxy, GrpcServer& grpc, AdminHttp& http) {
-    http.SetHealth(Health::kStopping);
-    grpc.SetHealth(Health::kStopping);
     frontend.Stop();
     proxy.Stop();
     grpc.Stop(service_.stop_deadline());
@@ -353,7 +362,7 @@ class Server {
     }
     ready_ = ready;
     grpc.SetHealth(ready ? Health::kServing : Health::kLoading);
-    http.SetHealth(ready ? Health::kServing : Health::kLoading);
+    http.SetHealth(ready ? Health::kServing : Health::kLoading, "no engine answers");
   }
 
   ServiceMain& service_;

@@ -3,8 +3,6 @@
 #include "frontend/doors/c/kvatlas_frontend.h"
 
 #include <google/protobuf/util/json_util.h>
-#include <pthread.h>
-#include <signal.h>
 
 #include <algorithm>
 #include <chrono>
@@ -12,7 +10,6 @@
 #include <functional>
 #include <limits>
 #include <memory>
-#include <new>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -36,11 +33,12 @@
 #include "indexer/base/mutex.h"
 #include "indexer/base/shard_map.h"
 #include "indexer/base/waypoints.h"
+#include "indexer/service/c_api.h"
 #include "indexer/service/fork_mark.h"
 #include "indexer/service/version.h"
 #include "proto/kvatlas/v1/frontend.pb.h"
 
-// Members are destroyed from the last to the first: what makes tokens, the frontend, then those whom its routes ask.
+// Members are destroyed from the last to the first: the tokenizers, the frontend, then the services that its routes ask.
 struct kvatlas_frontend {
   const kvatlas::ForkMark* mark = nullptr;
   uint32_t routes_max = 0;
@@ -84,49 +82,8 @@ std::string StringOf(const char* text) { return text == nullptr ? "" : text; }
 
 Duration Us(uint64_t us) { return std::chrono::microseconds(std::min(us, kUsMax)); }
 
-void PutText(std::string_view text, char* to, size_t size) {
-  if (to == nullptr || size == 0) return;
-  const size_t count = std::min(text.size(), size - 1);
-  std::memcpy(to, text.data(), count);
-  to[count] = '\0';
-}
-
-int32_t CodeOf(const absl::Status& status) { return static_cast<int32_t>(status.code()); }
-
-int32_t Put(const absl::Status& status, char* text, size_t size) {
-  const absl::string_view message = status.message();
-  PutText({message.data(), message.size()}, text, size);
-  return CodeOf(status);
-}
-
-// What a call does; exceptions end here. Their only source is memory that ran out.
-template <typename Work>
-int32_t Guarded(const Work& work) noexcept {
-  try {
-    return work();
-  } catch (const std::bad_alloc&) {
-    return KVATLAS_RESOURCE_EXHAUSTED;
-  } catch (...) {
-    return KVATLAS_INTERNAL;
-  }
-}
-
 // A pointer that may be null only for nothing.
 bool Fits(const void* values, size_t count) { return values != nullptr || count == 0; }
-
-// What a caller with an older header does not have keeps its default.
-template <typename Struct>
-Struct Whole(const Struct& given, void (*init)(Struct*, size_t)) {
-  Struct whole;
-  init(&whole, sizeof(whole));
-  std::memcpy(static_cast<void*>(&whole), &given, std::min(given.struct_size, sizeof(whole)));
-  return whole;
-}
-
-template <typename Struct>
-bool IsInitialized(const Struct* given) {
-  return given != nullptr && given->struct_size >= sizeof(size_t);
-}
 
 // ---- Options ----
 
@@ -201,20 +158,6 @@ absl::StatusOr<std::unique_ptr<ModelRegistry>> ModelsOf(const kvatlas_frontend_o
   return absl::InvalidArgumentError("models: " + std::string(registry.status().message()));
 }
 
-// Threads that are made meanwhile, and those that they make, leave signals to the program.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-
- private:
-  sigset_t before_;
-};
-
 // gRPC makes its threads for callbacks at the first of them: that must not be in a thread of the program.
 void StartThreads(kvatlas_frontend* frontend) {
   struct Started {
@@ -233,12 +176,8 @@ void StartThreads(kvatlas_frontend* frontend) {
 }
 
 absl::StatusOr<std::unique_ptr<kvatlas_frontend>> Create(const kvatlas_frontend_options& given) {
-  const ForkMark* const mark = ForkMark::OfThisProcess();
-  if (mark == nullptr) return absl::ResourceExhaustedError("no memory for a page");
-  if (mark->forked()) {
-    return absl::FailedPreconditionError(
-        "this process was forked from one that had created a frontend: fork first, or exec");
-  }
+  const absl::StatusOr<const ForkMark*> mark = MarkOfThisProcess("frontend");
+  if (!mark.ok()) return mark.status();
   absl::StatusOr<FrontendOptions> options = OptionsOf(given);
   if (!options.ok()) return options.status();
   absl::StatusOr<WaypointSchedule> schedule = ScheduleOf(given);
@@ -247,7 +186,7 @@ absl::StatusOr<std::unique_ptr<kvatlas_frontend>> Create(const kvatlas_frontend_
   absl::StatusOr<std::unique_ptr<ModelRegistry>> models = ModelsOf(given);
   if (!models.ok()) return models.status();
   auto made = std::make_unique<kvatlas_frontend>();
-  made->mark = mark;
+  made->mark = *mark;
   made->routes_max = given.routes_max;
   made->schedule = *std::move(schedule);
   options->schedule = &made->schedule;
@@ -416,12 +355,6 @@ void SetCount(int64_t given, Count* to) {
     *to = static_cast<uint32_t>(given);
 }
 
-template <typename Struct>
-void Init(const Struct& whole, Struct* to, size_t struct_size) {
-  if (to != nullptr)
-    std::memcpy(static_cast<void*>(to), &whole, std::min(struct_size, sizeof(whole)));
-}
-
 std::string JsonOf(const PromptRoute& answer) {
   google::protobuf::util::JsonPrintOptions options;
   options.always_print_primitive_fields = true;
@@ -460,7 +393,7 @@ void kvatlas_frontend_options_init(kvatlas_frontend_options* options, size_t str
   const kvatlas::PromptRouterOptions prompts;
   whole.prompt_threads = prompts.threads;
   whole.prompts_max = static_cast<uint32_t>(prompts.queue_max);
-  kvatlas::Init(whole, options, struct_size);
+  kvatlas::InitStruct(whole, options, struct_size);
 }
 
 void kvatlas_route_request_init(kvatlas_route_request* request, size_t struct_size) {
@@ -468,7 +401,7 @@ void kvatlas_route_request_init(kvatlas_route_request* request, size_t struct_si
   whole.struct_size = struct_size;
   whole.add_generation_prompt = 1;
   whole.add_special_tokens = -1;
-  kvatlas::Init(whole, request, struct_size);
+  kvatlas::InitStruct(whole, request, struct_size);
 }
 
 void kvatlas_route_report_init(kvatlas_route_report* report, size_t struct_size) {
@@ -476,35 +409,14 @@ void kvatlas_route_report_init(kvatlas_route_report* report, size_t struct_size)
   whole.struct_size = struct_size;
   whole.cached_tokens = -1;
   whole.prompt_tokens = -1;
-  kvatlas::Init(whole, report, struct_size);
+  kvatlas::InitStruct(whole, report, struct_size);
 }
 
 const char* kvatlas_frontend_version(void) { return kvatlas::kVersion; }
 
 uint32_t kvatlas_frontend_abi(void) { return KVATLAS_FRONTEND_ABI; }
 
-const char* kvatlas_frontend_code_name(int32_t code) {
-  switch (code) {
-    case KVATLAS_OK:
-      return "OK";
-    case KVATLAS_INVALID_ARGUMENT:
-      return "INVALID_ARGUMENT";
-    case KVATLAS_DEADLINE_EXCEEDED:
-      return "DEADLINE_EXCEEDED";
-    case KVATLAS_NOT_FOUND:
-      return "NOT_FOUND";
-    case KVATLAS_RESOURCE_EXHAUSTED:
-      return "RESOURCE_EXHAUSTED";
-    case KVATLAS_FAILED_PRECONDITION:
-      return "FAILED_PRECONDITION";
-    case KVATLAS_INTERNAL:
-      return "INTERNAL";
-    case KVATLAS_UNAVAILABLE:
-      return "UNAVAILABLE";
-    default:
-      return "UNKNOWN";
-  }
-}
+const char* kvatlas_frontend_code_name(int32_t code) { return kvatlas::CodeName(code); }
 
 int32_t kvatlas_frontend_create(const kvatlas_frontend_options* options,
                                 kvatlas_frontend** frontend, char* error, size_t error_size) {
@@ -513,13 +425,13 @@ int32_t kvatlas_frontend_create(const kvatlas_frontend_options* options,
   *frontend = nullptr;
   const int32_t code = Guarded([&] {
     if (!kvatlas::IsInitialized(options)) {
-      return kvatlas::Put(
+      return kvatlas::PutStatus(
           absl::InvalidArgumentError("options: not from kvatlas_frontend_options_init"), error,
           error_size);
     }
     absl::StatusOr<std::unique_ptr<kvatlas_frontend>> made =
         kvatlas::Create(kvatlas::Whole(*options, &kvatlas_frontend_options_init));
-    if (!made.ok()) return kvatlas::Put(made.status(), error, error_size);
+    if (!made.ok()) return kvatlas::PutStatus(made.status(), error, error_size);
     *frontend = made->release();
     return int32_t{KVATLAS_OK};
   });
@@ -545,9 +457,9 @@ int32_t kvatlas_frontend_route(kvatlas_frontend* frontend, const kvatlas_route_r
   if (!kvatlas::Usable(*frontend)) return KVATLAS_FAILED_PRECONDITION;
   return Guarded([&]() -> int32_t {
     absl::StatusOr<kvatlas::Asked> asked = kvatlas::AskedOf(request);
-    if (!asked.ok()) return kvatlas::Put(asked.status(), error, error_size);
+    if (!asked.ok()) return kvatlas::PutStatus(asked.status(), error, error_size);
     if (absl::Status bad = kvatlas::Begin(frontend); !bad.ok())
-      return kvatlas::Put(bad, error, error_size);
+      return kvatlas::PutStatus(bad, error, error_size);
     const std::unique_ptr<kvatlas_frontend, void (*)(kvatlas_frontend*)> under_way(frontend,
                                                                                    &kvatlas::End);
     std::string why;

@@ -80,7 +80,7 @@ typedef struct kvatlas_frontend_options {
   uint32_t block_size;       /* 16 tokens, until the fleet says otherwise */
   uint64_t hash_seed;        /* 1337: the hash contract's S */
   uint64_t deadline_us;      /* 50000: of a route that names none */
-  uint64_t in_flight_ttl_ms; /* 30000: how long a choice counts that nobody reports on */
+  uint64_t in_flight_ttl_ms; /* 30000: how long a choice counts without a report */
   const char* zone;          /* cells labelled with another one are `zone_distance` away */
   double zone_distance;      /* 8 blocks of prefill */
   double prefill_weight;     /* 1 */
@@ -107,7 +107,7 @@ KVATLAS_API const char* kvatlas_frontend_version(void);
 KVATLAS_API uint32_t kvatlas_frontend_abi(void);
 KVATLAS_API const char* kvatlas_frontend_code_name(int32_t code);
 
-/* Nobody need be reachable. On failure `*frontend` is NULL and `error` says why. INVALID_ARGUMENT: an option, or a model that
+/* No service needs to be reachable. On failure `*frontend` is NULL and `error` says why. INVALID_ARGUMENT: an option, or a model that
  * cannot be loaded. FAILED_PRECONDITION: see Fork. */
 KVATLAS_API int32_t kvatlas_frontend_create(const kvatlas_frontend_options* options,
                                             kvatlas_frontend** frontend, char* error,

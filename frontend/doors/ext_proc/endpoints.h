@@ -63,7 +63,7 @@ class Endpoints {
   std::optional<HolderId> At(const std::string& endpoint) const;
 
   // The known ones by turns; nothing: none is known. Who was not reached is passed over `kTurnsPassedOver` times, or until
-  // somebody reached it; when all are, it is one of them.
+  // a request reached it; when all are, it is one of them.
   std::optional<std::string> Next();
 
   // What a proxy saw of an endpoint. Unknown ones are ignored.

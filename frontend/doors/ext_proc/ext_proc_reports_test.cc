@@ -118,7 +118,7 @@ TEST_F(ExtProcReportsTest, OfTwoWhoDecodesIsTheOneThatWasNotReached) {
   const std::string decoder = AnsweredInstead("503", kRefused, "");
   EXPECT_NE(decoder, "10.0.0.1:8000");
   EXPECT_TRUE(reports_.Finished().decode_unreachable);
-  EXPECT_FALSE(reports_.Finished().unreachable) << "nobody asked who prefills";
+  EXPECT_FALSE(reports_.Finished().unreachable) << "no prefill worker was asked for";
   EXPECT_EQ(frontend_->stats().suspects, 1u);
   const ext_proc::ProcessingResponse next = Ask(Completion(), kIds);
   EXPECT_THAT(HeadersEndpoint(next), AllOf(Ne(decoder), Ne("10.0.0.1:8000")));
@@ -130,9 +130,9 @@ TEST_F(ExtProcReportsTest, OfSeveralEndpointsTheOneThatWasAskedLastIsAvoided) {
   picker_options_.endpoints_best = 2;
   AnsweredInstead("503", kRefused, "10.9.9.9:1");
   AnsweredInstead("503", kRefused, "");
-  EXPECT_EQ(frontend_->stats().suspects, 0u) << "nobody is known there; it may be either";
+  EXPECT_EQ(frontend_->stats().suspects, 0u) << "no worker is known there; it may be either";
   EXPECT_EQ(AnsweredInstead("503", kRefused, "10.0.0.2:8000"), "10.0.0.1:8000,10.0.0.2:8000");
-  EXPECT_FALSE(reports_.Finished().decode_unreachable) << "nobody says why the first one failed";
+  EXPECT_FALSE(reports_.Finished().decode_unreachable) << "the first failure has no reason";
   EXPECT_EQ(frontend_->stats().suspects, 1u);
   EXPECT_EQ(HeadersEndpoint(Ask(Completion(), kIds)), "10.0.0.1:8000")
       << "a suspect is not named to retry";
@@ -151,7 +151,7 @@ TEST_F(ExtProcReportsTest, ARequestWithoutAPromptGoesToOthersThanWhoWasNotReache
   EXPECT_EQ(get(kRefused, "10.0.0.1:8000"), "10.0.0.1:8000");
   for (int i = 0; i < 4; ++i) EXPECT_EQ(get("via_upstream", "10.0.0.2:8000"), "10.0.0.2:8000");
   EXPECT_EQ(get("via_upstream", "10.0.0.1:8000"), "10.0.0.2:8000");
-  EXPECT_EQ(get("via_upstream", "10.0.0.1:8000"), "10.0.0.1:8000") << "somebody reached it";
+  EXPECT_EQ(get("via_upstream", "10.0.0.1:8000"), "10.0.0.1:8000") << "a request reached it";
   EXPECT_EQ(reports_.count(), 0u);
 }
 

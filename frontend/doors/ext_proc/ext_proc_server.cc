@@ -69,8 +69,6 @@ absl::Status ExtProcServer::Start() {
       metrics_);
   server_ = std::make_unique<GrpcServer>(GrpcServerOptions{.listen = *std::move(listen)});
   server_->Register(service_.get(), kExtProcServiceName);
-  server_->AddHealthName("liveness");
-  server_->AddHealthName("readiness");
   return server_->Start();
 }
 

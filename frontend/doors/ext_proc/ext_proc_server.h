@@ -1,4 +1,4 @@
-// The endpoint picker as a part of a process: its flags, and a gRPC server of its own, since proxies reach it where nobody else
+// The endpoint picker as a part of a process: its flags, and a gRPC server of its own, since proxies reach it where no other client
 // needs to.
 //
 // Health is that of the gateway API's pickers: the names "liveness", "readiness" and the service's.

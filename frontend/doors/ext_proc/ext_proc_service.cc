@@ -121,7 +121,7 @@ ExtProcService::ExtProcService(PickerStreamOptions options, Picker* picker, Metr
                                        "Requests whose stream ended before the response.")),
       not_reached_(
           metrics->AddCounter("kvatlas_ext_proc_not_reached_total",
-                              "Requests whose proxy found nobody at a worker's endpoint.")) {}
+                              "Requests whose proxy could not reach a worker's endpoint.")) {}
 
 ExtProcService::~ExtProcService() { picker_->WaitIdle(); }
 

@@ -63,7 +63,7 @@ TEST_F(ExtProcServiceTest, WhoDecodesIsTheEndpointAndAHeaderNamesWhoPrefills) {
   stream.Write(Request("POST", "/v1/completions", false, {{kPrefillerHeader, "10.9.9.9:1"}}));
   stream.Write(Body(kIds, true));
   const ext_proc::ProcessingResponse headers = stream.Read();
-  EXPECT_EQ(HeadersEndpoint(headers), "10.0.0.2:8000") << "and nobody who only prefills to retry";
+  EXPECT_EQ(HeadersEndpoint(headers), "10.0.0.2:8000") << "and no prefill-only worker to retry";
   EXPECT_EQ(HeaderIn(headers.request_headers().response().header_mutation(), kPrefillerHeader),
             "10.0.0.1:8000");
   EXPECT_EQ(Streamed(stream.Read().request_body()).body(), kIds);

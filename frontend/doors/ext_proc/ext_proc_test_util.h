@@ -212,7 +212,7 @@ class ExtProcServiceTest : public ::testing::Test {
     return Stream(channel_);
   }
 
-  // A completion, until it is said whom it is sent to.
+  // A completion, until its destination is known.
   static void Pick(Stream* stream) {
     stream->Write(Completion());
     stream->Write(Body(kIds, true));

@@ -122,8 +122,8 @@ void Picker::Route(std::shared_ptr<Task> task, std::vector<TokenId> tokens) {
 
 PickResult Picker::Choose(const Task& task, absl::StatusOr<RouteResult> result) {
   if (!result.ok()) {
-    const bool nobody = result.status().code() == absl::StatusCode::kNotFound;
-    if (nobody) return Without(task, std::string(result.status().message()));
+    const bool no_worker = result.status().code() == absl::StatusCode::kNotFound;
+    if (no_worker) return Without(task, std::string(result.status().message()));
     return RefusalOf(result.status());
   }
   if (!result->url.empty()) endpoints_->Learn(result->worker, result->url);

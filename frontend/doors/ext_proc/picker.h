@@ -57,7 +57,7 @@ struct PickInput {
 
 struct PickedEndpoint {
   std::string address;     // IP:PORT
-  CellWorker worker = {};  // there; no name: nobody that the frontend spoke of
+  CellWorker worker = {};  // there; no name: none that the frontend answered
 };
 
 struct Picked {

@@ -393,7 +393,7 @@ void PickerStream::ReportAccepted(int http_status) {
                                .decode_unreachable = not_reached != nullptr && as_chosen});
 }
 
-// Whom the proxy tried last and found nobody at; null: it did not say so, or of nobody that was picked.
+// The endpoint that the proxy tried last and could not reach; null: it did not say so, or none that was picked.
 const PickedEndpoint* PickerStream::NotReached() const {
   if (!NeverConnected(reply_details_)) return nullptr;
   for (const PickedEndpoint& endpoint : picked_.endpoints) {
@@ -411,7 +411,7 @@ void PickerStream::ReportFinished() {
   if (elsewhere && !picked_.decodes) report.served_by = picker_->endpoints().At(served_);
   const std::optional<OpenAiUsage> usage =
       usage_.has_value() ? usage_->Finish() : std::optional<OpenAiUsage>();
-  // Of a worker that nobody knows the figures say nothing.
+  // Figures of an unknown worker say nothing.
   if (usage.has_value() && (!elsewhere || report.served_by.has_value())) {
     // What who decodes had cached, or was sent, says nothing of who prefilled.
     if (!picked_.decodes) report.cached_tokens = usage->cached_tokens;

@@ -94,7 +94,7 @@ class PickerStream : public std::enable_shared_from_this<PickerStream> {
 
   void OnMessage(ext_proc::ProcessingRequest message);
 
-  // Nothing more comes, and nobody listens any more.
+  // Nothing more comes, and the other side no longer reads.
   void Closed();
 
  private:

@@ -91,7 +91,7 @@ inline ext_proc::ProcessingRequest Response(const std::string& status,
   return message;
 }
 
-// With attributes, as far as the filter is configured to send them: why the proxy answers so, and whom it asked last.
+// With attributes, as far as the filter is configured to send them: why the proxy answers so, and which endpoint it asked last.
 inline ext_proc::ProcessingRequest Because(const std::string& details, const std::string& upstream,
                                            ext_proc::ProcessingRequest message) {
   auto& fields = *(*message.mutable_attributes())[kFilterName].mutable_fields();

@@ -21,7 +21,7 @@ Duration Within(Duration wanted, Duration left) {
   return std::max<Duration>(std::min({wanted, left - left / 10, kForever}), Duration(1));
 }
 
-// Nobody waits for a worker longer than its caller waits for the answer.
+// A route waits for a worker no longer than its caller waits for the answer.
 void BoundQueueWait(const Frontend& frontend, Duration left, RouteInput* input) {
   input->queue_wait = std::min({input->queue_wait.value_or(frontend.options().queue_wait),
                                 std::max(left, Duration(0)), kQueueWaitMax});
@@ -134,7 +134,7 @@ void RouteCalls::AskPrompt(const v1::RouteRequest& request, RouteInput input, Du
                   .prompt = *std::move(prompt),
                   .return_tokens = request.return_tokens(),
                   .deadline = Within(wanted > Duration(0) ? wanted : left, left)},
-                 Told(std::move(callback)));
+                 Recording(std::move(callback)));
 }
 
 void RouteCalls::Ask(const v1::RouteChatRequest& request, Duration left, Callback callback,
@@ -173,10 +173,10 @@ void RouteCalls::AskBody(OpenAiCall call, std::shared_ptr<const std::string> bod
     count_(none);
     return callback(std::move(none));
   }
-  router_->RouteBody(call, std::move(body), std::move(question), Told(std::move(callback)));
+  router_->RouteBody(call, std::move(body), std::move(question), Recording(std::move(callback)));
 }
 
-PromptRouter::Callback RouteCalls::Told(Callback callback) const {
+PromptRouter::Callback RouteCalls::Recording(Callback callback) const {
   return [this, callback = std::move(callback)](const absl::StatusOr<PromptRoute>& answer) {
     if (!answer.ok()) {
       count_(answer.status());

@@ -70,7 +70,7 @@ class RouteCalls {
   Callback Salting(std::string salt, const Asker& asker, Callback callback) const;
   void AskPrompt(const v1::RouteRequest& request, RouteInput input, Duration left,
                  Callback callback) const;
-  PromptRouter::Callback Told(Callback callback) const;
+  PromptRouter::Callback Recording(Callback callback) const;
   void Note(const absl::StatusOr<RouteResult>& result) const;
 
   Frontend* const frontend_;

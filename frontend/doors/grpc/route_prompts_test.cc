@@ -1,4 +1,4 @@
-// Text, chats and OpenAI's bodies over real gRPC and real sockets: what tokens they become, whom they are sent to, and what is
+// Text, chats and OpenAI's bodies over real gRPC and real sockets: what tokens they become, where they are sent, and what is
 // left of a caller that goes away.
 
 #include <gmock/gmock.h>
@@ -314,7 +314,7 @@ TEST_F(RoutePromptsTest, AChatsBodyGoesWhereItsTokensAre) {
   request.mutable_chat()->set_messages_json(Chat(words)["messages"].dump());
   answer = Route(request);
   EXPECT_EQ(answer.overlap_blocks(), expected.size() / kBlockSize);
-  EXPECT_THAT(answer.tokens(), IsEmpty()) << "nobody wanted them";
+  EXPECT_THAT(answer.tokens(), IsEmpty()) << "not asked for";
   EXPECT_EQ(decisions_.last().form, PromptForm::kChat);
   request.clear_chat();
   request.mutable_tokens()->mutable_ids()->Add(expected.begin(), expected.end());

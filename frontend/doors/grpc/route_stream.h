@@ -60,7 +60,7 @@ class RouteStreamReactor
 
   const RouteCalls* const calls_;
   const RouteCalls::Asker asker_;
-  v1::RouteStreamRequest request_;  // of whoever reads
+  v1::RouteStreamRequest request_;  // of the reader
   Mutex mutex_;
   bool reading_ ABSL_GUARDED_BY(mutex_) = true;
   bool read_all_ ABSL_GUARDED_BY(mutex_) = false;

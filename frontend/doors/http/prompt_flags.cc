@@ -36,7 +36,7 @@ absl::StatusOr<UrlsByModel> ParseUrls(const std::vector<std::string>& entries) {
   return urls;
 }
 
-// Whom the flags name, or else engines that serve the model; suspects last.
+// The engines that the flags name, or else those that serve the model; suspects last.
 std::vector<std::string> UrlsFor(const UrlsByModel& given, const Frontend& frontend,
                                  const std::string& model) {
   auto found = given.find(model);

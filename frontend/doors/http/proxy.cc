@@ -1,10 +1,12 @@
 #include "frontend/doors/http/proxy.h"
 
+#include <memory>
 #include <utility>
 
 #include "frontend/doors/errors.h"
 #include "frontend/doors/http/proxied_request.h"
 #include "frontend/doors/http/proxy_parts.h"
+#include "indexer/service/health.h"
 #include "indexer/service/http_exchange.h"
 #include "indexer/service/http_server.h"
 
@@ -12,10 +14,13 @@ namespace kvatlas {
 namespace {
 
 constexpr size_t kHeaderBytesMax = 30 << 10;
-constexpr char kReady[] = "{\"ready\":true}\n";
-constexpr char kNotReady[] =
-    "{\"ready\":false,\"reason\":\"no hierarchy node and no leaf is known: set --hierarchy or "
-    "--leaves\"}\n";
+
+// Of a proxy that is told of no other.
+std::shared_ptr<const ProcessHealth> Serving() {
+  auto health = std::make_shared<ProcessHealth>();
+  health->Set(Health::kServing);
+  return health;
+}
 
 HttpServerOptions ServerOptions(const ProxyOptions& options) {
   HttpServerOptions server;
@@ -38,7 +43,9 @@ HttpServerOptions ServerOptions(const ProxyOptions& options) {
 class Proxy::Impl {
  public:
   Impl(const ProxyOptions& options, Frontend* frontend, PromptRouter* router, Metrics* metrics)
-      : parts_(options, frontend, router, metrics), server_(ServerOptions(options)) {
+      : health_(options.health != nullptr ? options.health : Serving()),
+        parts_(options, frontend, router, metrics),
+        server_(ServerOptions(options)) {
     server_.Handle({.method = "*",
                     .path = "/v1/*",
                     .stream =
@@ -51,16 +58,7 @@ class Proxy::Impl {
          .path = "/health",
          .handler = [](const HttpRequest&) { return HttpResponse{.content_type = "", .body = ""}; },
          .vital = true});
-    server_.Handle({.method = "GET",
-                    .path = "/ready",
-                    .quick =
-                        [frontend](const HttpRequest&, HttpResponse* response) {
-                          const bool ready = frontend->HasUpstreams();
-                          response->status = ready ? 200 : 503;
-                          response->body = ready ? kReady : kNotReady;
-                          return true;
-                        },
-                    .vital = true});
+    health_->AddRoutes(&server_);
     server_.Handle({.method = "GET",
                     .path = "/metrics",
                     .handler =
@@ -79,6 +77,7 @@ class Proxy::Impl {
   }
 
  private:
+  const std::shared_ptr<const ProcessHealth> health_;
   ProxyParts parts_;
   HttpServer server_;
 };

@@ -11,7 +11,7 @@
 //   GET /v1/models                               the models of all engines in one list (`models_list.h`)
 //   GET and others below /v1                     any engine, as do forms that name no model
 //   what `ProxiedPaths` does not name            404
-//   GET /health, /ready, /metrics                its own: it runs; it knows a hierarchy node or a leaf; Prometheus' text
+//   GET /health, /livez, /ready, /metrics        its own: it runs; what `ProcessHealth` says; Prometheus' text
 //
 // *Truth*: bodies are passed on untouched in both directions, and so are headers but those of a connection. An answer has more
 // headers: `x-kvatlas-decision`, `-worker`, `-cell`, `-overlap-blocks`, `-fallback` ("none", a rung of the frontend's ladder, or
@@ -51,6 +51,7 @@
 #include "indexer/base/clock.h"
 #include "indexer/service/address.h"
 #include "indexer/service/metrics.h"
+#include "indexer/service/process_health.h"
 
 namespace kvatlas {
 
@@ -64,6 +65,8 @@ struct ProxyOptions {
   Duration write_timeout = std::chrono::minutes(2);  // for a client to take a piece
   EngineCallOptions engine;
   ProxiedPaths paths;
+  // What /livez and /ready answer; null: it lives and is ready while it listens.
+  std::shared_ptr<const ProcessHealth> health = nullptr;
   std::string tenant;  // of requests without a header `x-kvatlas-tenant`
 };
 

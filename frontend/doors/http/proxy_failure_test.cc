@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "frontend/doors/http/proxy_test_util.h"
 #include "frontend/doors/http/socket_test_util.h"
+#include "indexer/base/await.h"
 #include "indexer/service/engine_addresses.h"
 
 namespace kvatlas {
@@ -153,7 +154,7 @@ TEST_F(ProxyTest, AClientThatLeavesBeforeTheAnswerTakesItsRequestAlong) {
   {
     TestSocket client(proxy_->address());
     client.Send(Post("/v1/chat/completions", kChat));
-    while (engine.connections() == 0) std::this_thread::yield();
+    ASSERT_TRUE(Await([&] { return engine.connections() > 0; }, std::chrono::seconds(60)));
   }
   left.Wait();
   EXPECT_TRUE(reports_.WaitForEnd().abandoned);
@@ -196,7 +197,7 @@ TEST_F(ProxyTest, ASlowReaderSlowsTheEngineAndGetsEverything) {
   TestSocket client(proxy_->address());
   client.Send(Post("/v1/chat/completions", kChat));
   client.ReadUntil("\r\n\r\n");
-  while (sent < 1) std::this_thread::yield();
+  ASSERT_TRUE(Await([&] { return sent >= 1; }, std::chrono::seconds(60)));
   // Sockets' buffers hold some megabytes, and the proxy one piece.
   EXPECT_LT(sent, kPieces / 2);
   size_t got = 0;

@@ -360,6 +360,9 @@ TEST_F(ProxyTest, APromptThatNobodyCanMakeTokensOfIsRoutedByLoad) {
 
 TEST_F(ProxyTest, ItsPortHasReadinessAndMetricsWithItsRoutes) {
   TestEngine engine(Says(kOk));
+  const auto health = std::make_shared<ProcessHealth>();
+  health->Set(Health::kServing);
+  options_.health = health;
   Start({engine.url()});
   ExportRouteTotals(frontend_.get(), &metrics_);
   EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat)), EndsWith("ok"));
@@ -367,9 +370,13 @@ TEST_F(ProxyTest, ItsPortHasReadinessAndMetricsWithItsRoutes) {
   EXPECT_THAT(Ask("GET /metrics HTTP/1.1\r\nHost: h\r\n\r\n"),
               AllOf(HasSubstr("kvatlas_frontend_routes_total{fallback=\"none\"} 1\n"),
                     HasSubstr("kvatlas_frontend_route_seconds_count 1\n")));
-  frontend_->SetLeaves({});
+  health->Set(Health::kLoading, "no hierarchy node or leaf has answered yet");
   EXPECT_THAT(Ask("GET /ready HTTP/1.1\r\nHost: h\r\n\r\n"),
-              AllOf(StartsWith("HTTP/1.1 503 "), HasSubstr("--leaves")));
+              AllOf(StartsWith("HTTP/1.1 503 "), HasSubstr("has answered yet")));
+  EXPECT_THAT(Ask("GET /livez HTTP/1.1\r\nHost: h\r\n\r\n"), StartsWith("HTTP/1.1 200 "));
+  health->SetDeaf("127.0.0.1:7430 takes no connections");
+  EXPECT_THAT(Ask("GET /livez HTTP/1.1\r\nHost: h\r\n\r\n"),
+              AllOf(StartsWith("HTTP/1.1 503 "), HasSubstr("takes no connections")));
 }
 
 TEST_F(ProxyTest, FailedRoutesAreCountedInMetrics) {

@@ -1,4 +1,4 @@
-// A client and an engine for tests, on plain blocking sockets: the exact bytes, and nobody's idea of HTTP in between.
+// A client and an engine for tests, on plain blocking sockets: the exact bytes, without an HTTP library in between.
 
 #ifndef KVATLAS_FRONTEND_DOORS_HTTP_SOCKET_TEST_UTIL_H_
 #define KVATLAS_FRONTEND_DOORS_HTTP_SOCKET_TEST_UTIL_H_
@@ -96,7 +96,7 @@ class TestEngine {
 std::string Dechunked(std::string_view message);
 std::string BodyOf(std::string_view message);
 
-// A port nobody listens on, as long as the process lives.
+// A port without a listener, as long as the process lives.
 Address ClosedPort();
 
 }  // namespace kvatlas

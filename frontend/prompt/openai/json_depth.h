@@ -1,4 +1,4 @@
-// Is this JSON nested so deep that nobody means it? A parser that does not recurse reads a megabyte of brackets; copying and
+// Is this JSON nested deeper than any real request? A parser that does not recurse reads a megabyte of brackets; copying and
 // printing what it read recurses, and ends the process.
 //
 // *Cost*: one pass over the text. *Truth*: of text that is JSON; of other text it says something, and parsing refuses it.

@@ -13,6 +13,7 @@
 #include "frontend/prompt/text/tokenizer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "indexer/base/test_seed.h"
 
 namespace kvatlas {
 namespace {
@@ -23,7 +24,7 @@ uint64_t Setting(const char* name, uint64_t otherwise) {
 }
 
 uint64_t Seed() {
-  static const uint64_t seed = Setting("KVATLAS_SEED", std::random_device()());
+  static const uint64_t seed = TestSeed();
   return seed;
 }
 

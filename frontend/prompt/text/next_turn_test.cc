@@ -14,6 +14,7 @@
 #include "frontend/prompt/text/text_test_util.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "indexer/base/test_seed.h"
 
 namespace kvatlas {
 namespace {
@@ -59,7 +60,7 @@ class NextTurnTest : public ::testing::TestWithParam<const char*> {
 TEST_P(NextTurnTest, TokensFromMemoryAreThoseFromScratch) {
   const auto fresh = Load(GetParam(), 0);
   ASSERT_NE(fresh, nullptr);
-  const uint64_t seed = std::random_device()();
+  const uint64_t seed = TestSeed();
   size_t reused = 0;
   for (uint64_t i = 0; i < 4; ++i) {
     // From ample to so small that chunks of one text push out each other.
@@ -74,7 +75,7 @@ TEST_P(NextTurnTest, TokensFromMemoryAreThoseFromScratch) {
 TEST_P(NextTurnTest, ManyThreadsShareAMemory) {
   const auto fresh = Load(GetParam(), 0);
   const auto remembering = Load(GetParam(), 200'000);
-  const uint64_t seed = std::random_device()();
+  const uint64_t seed = TestSeed();
   std::vector<std::thread> threads;
   for (uint64_t i = 0; i < 4; ++i) {
     // Two by two the same conversations, so that both remember the same beginnings at once.

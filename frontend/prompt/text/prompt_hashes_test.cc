@@ -6,6 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "indexer/base/hash.h"
+#include "indexer/base/test_seed.h"
 
 namespace kvatlas {
 namespace {
@@ -13,7 +14,7 @@ namespace {
 using ::testing::ElementsAreArray;
 
 TEST(PromptHashesTest, TheyAreThoseOfTheWholePromptWhateverCameBefore) {
-  const uint64_t seed = std::random_device()();
+  const uint64_t seed = TestSeed();
   std::mt19937_64 random(seed);
   for (const Blocking blocking :
        {Blocking{.block_size = 16}, Blocking{.block_size = 4, .eagle = true}}) {

@@ -60,7 +60,7 @@ class PromptTokenizer {
   using Callback = std::function<void(absl::StatusOr<PromptTokens>)>;
   virtual ~PromptTokenizer() = default;
 
-  // NOT_FOUND: a model that nobody here knows. INVALID_ARGUMENT: messages that the template refuses (its words are in the
+  // NOT_FOUND: a model without a tokenizer here. INVALID_ARGUMENT: messages that the template refuses (its words are in the
   // message), invalid UTF-8. RESOURCE_EXHAUSTED: longer than this tokenizer takes. DEADLINE_EXCEEDED, UNAVAILABLE: an engine
   // that was asked is late, or away.
   virtual void Tokenize(const std::string& model, const Prompt& prompt, Duration deadline,

@@ -28,7 +28,7 @@ constexpr int kOwnSymbolsFirst = RTLD_DEEPBIND;
 constexpr int kOwnSymbolsFirst = RTLD_DEEPBIND;
 #endif
 
-// The folder of the program or shared library that holds this code; empty when nobody says.
+// The folder of the program or shared library that holds this code; empty when unknown.
 std::filesystem::path OwnFolder() {
   Dl_info found;
   void* object = nullptr;
@@ -65,7 +65,7 @@ const KvatlasSentencePiece* Open(std::string& error) {
   return nullptr;
 }
 
-// `words` is nobody's after it.
+// `words` is moved from.
 std::string Taken(const KvatlasSentencePiece& functions, char* words) {
   if (words == nullptr) return "no memory";
   std::string taken = words;

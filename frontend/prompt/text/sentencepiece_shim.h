@@ -2,7 +2,7 @@
 // libkvatlas_sentencepiece.so.
 //
 // *Place*: Debian's libsentencepiece.so holds an old copy of Protocol Buffers and shows its symbols: a program that links it and
-// libprotobuf mixes the two and ends before its main. So nobody links it but this library, which sentencepiece_model.cc opens
+// libprotobuf mixes the two and ends before its main. So only this library links it, which sentencepiece_model.cc opens
 // at run time, its symbols kept from all others and all others' from it.
 // *Threads*: a model's functions may be called from any, `release_model` after all others.
 // *Errors*: zero-terminated words in `*error`, for `release`. No exception comes out.

@@ -6,7 +6,7 @@
 // change something take turns on a mutex, for some hundred microseconds at most; writes scale over cores by several indexes
 // (`sharded_index.h`).
 // *Cost*: about 20–24 bytes a distinct block and a bit a holder and run; a holder that lost part of a run a bit
-// a block. A new block is one entry in one table; a block that somebody else has is a comparison. A query
+// a block. A new block is one entry in one table; a block that another holder has is a comparison. A query
 // looks at a few cache lines for every run it passes.
 // *Bounds*: 16 GiB of memory, 2^31 words, in an index, and `address_bytes_max`; a sequence of any depth; `holders_max` holders.
 // `IndexStats::bytes` is measured, not estimated.

@@ -149,7 +149,7 @@ absl::Status AtlasIndex::CheckRun(Run* run, const Offsets& in_table) const {
   if (!live.Has(len - 1)) return Wrong("a run with a dead end");
   Offsets held;
   for (int tier = 0; tier < kTiers; ++tier)
-    held = held | MembersOf(run, static_cast<Tier>(tier)).Union(kNobody, live);
+    held = held | MembersOf(run, static_cast<Tier>(tier)).Union(kNoHolder, live);
   if (!(held == live)) return Wrong("blocks that live and blocks held differ");
   if (run->version.load(std::memory_order_relaxed) % 2 != 0) return Wrong("an odd version");
   absl::Status status;

@@ -82,7 +82,7 @@ class AtlasIndex : public Index {
   void SetMasked(HolderIndex holder, bool masked) override;
   absl::Status Apply(HolderIndex holder, const Event& event, ChangeLog* changes) override;
   bool Sweep(HolderIndex holder, size_t blocks_max, ChangeLog* changes) override;
-  void Tend(size_t steps) override;
+  void Maintain(size_t steps) override;
   bool MayHold(SequenceHash block) const override;
   void FindOverlaps(const OverlapQuery& query, std::vector<Overlap>* overlaps) const override;
   void FindTierOverlaps(const OverlapQuery& query,

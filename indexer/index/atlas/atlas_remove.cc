@@ -229,7 +229,7 @@ uint32_t AtlasIndex::Withdraw(HolderState* holder, const Write& write, Place* at
     for (int i = 0; i < kTiers; ++i) {
       const Tier tier = static_cast<Tier>(i);
       if (tiers.Has(tier))
-        others = others | MembersOf(run, tier).Union(tier == write.tier ? number : kNobody, live);
+        others = others | MembersOf(run, tier).Union(tier == write.tier ? number : kNoHolder, live);
     }
   }
   Offsets dead = taken - others;

@@ -231,7 +231,7 @@ uint32_t AtlasIndex::ChooseCut(Run* run, Tier tier) const {
     if (clean < kPartialsMany) return 0;
     cut = median;
   }
-  // Every holder of the second piece gets it into his list: that must not cost more than is won.
+  // Every holder of the second piece gets it into its list: that must not cost more than is won.
   uint32_t behind = members.CountAll(2 * clean + 1);
   for (uint32_t i = cut + 1; i < len; ++i) behind += ends[i];
   return behind <= 2 * clean ? cut : 0;
@@ -297,7 +297,7 @@ bool AtlasIndex::SameHolders(Run* a, Run* b) const {
     const Members first = MembersOf(a, static_cast<Tier>(i));
     const Members second = MembersOf(b, static_cast<Tier>(i));
     if (first.CountPartials() + second.CountPartials() != 0) return false;
-    if (first.CountAll(kNobody) != second.CountAll(kNobody)) return false;
+    if (first.CountAll(kNoHolder) != second.CountAll(kNoHolder)) return false;
     bool same = true;
     first.ForEachAll([&](uint32_t holder) { same = same && second.HasAll(holder); });
     if (!same) return false;
@@ -414,7 +414,7 @@ Ref AtlasIndex::Merge(const Place& first, const Place& second) {
 }
 
 // Round after round while there is something to do: what one of them moves makes room for the next.
-void AtlasIndex::Tend(size_t steps) {
+void AtlasIndex::Maintain(size_t steps) {
   constexpr int kRounds = 4;
   bool changed = true;
   for (int round = 0; round < kRounds && steps > 0 && changed; ++round) {

@@ -102,7 +102,7 @@ TEST(BlockTableTest, IsAMap) {
 }
 
 // Some blocks are there all the time, and only change places, where others follow them; others come and go, so that
-// segments grow, split and shrink and entries live beside their homes. Nobody ever misses the first.
+// segments grow, split and shrink and entries live beside their homes. No reader ever misses the first.
 TEST(BlockTableTest, WhatStaysIsFoundWhileItMovesAndOthersComeAndGo) {
   constexpr int kWriters = 1;
   constexpr int kReaders = 2;

@@ -61,7 +61,7 @@ Holders Members::Sole(const Run& run) {
 // ---- All ----
 
 bool Members::HasAll(uint32_t holder) const {
-  if (holder == kNobody) return false;
+  if (holder == kNoHolder) return false;
   if (is_inline()) {
     const Holders wanted = InlineHolder(tier_, holder);
     for (const std::atomic<Holders>& slot : run_->holders) {
@@ -102,7 +102,7 @@ uint32_t Members::CountAll(Section* at, uint32_t at_most) {
   for (uint32_t i = 0; i < at->words && count < at_most; ++i)
     count += static_cast<uint32_t>(std::popcount(at->bits()[i].load(std::memory_order_relaxed)));
   for (uint32_t i = 0; i < at->listed_max && count < at_most; ++i)
-    count += at->listed()[i].load(std::memory_order_relaxed) != kNobody ? 1 : 0;
+    count += at->listed()[i].load(std::memory_order_relaxed) != kNoHolder ? 1 : 0;
   return count;
 }
 
@@ -122,7 +122,7 @@ bool Members::AddAll(uint32_t holder) {
       return true;
     }
     for (uint32_t i = 0; at != nullptr && i < at->listed_max; ++i) {
-      if (at->listed()[i].load(std::memory_order_relaxed) != kNobody) continue;
+      if (at->listed()[i].load(std::memory_order_relaxed) != kNoHolder) continue;
       at->listed()[i].store(holder, std::memory_order_release);
       return true;
     }
@@ -147,7 +147,7 @@ void Members::RemoveAll(uint32_t holder) {
   }
   for (uint32_t i = 0; i < at->listed_max; ++i) {
     if (at->listed()[i].load(std::memory_order_relaxed) == holder)
-      at->listed()[i].store(kNobody, std::memory_order_release);
+      at->listed()[i].store(kNoHolder, std::memory_order_release);
   }
 }
 
@@ -160,7 +160,7 @@ void Members::Add(Section* section, uint32_t holder) {
     return;
   }
   uint32_t i = 0;
-  while (section->listed()[i].load(std::memory_order_relaxed) != kNobody) ++i;
+  while (section->listed()[i].load(std::memory_order_relaxed) != kNoHolder) ++i;
   section->listed()[i].store(holder, std::memory_order_release);
 }
 
@@ -188,7 +188,7 @@ Section* Members::NewSection(Tier tier, uint32_t holders, uint32_t holder_max, b
   fresh->tier = tier;
   for (uint32_t i = 0; i < fresh->words; ++i) fresh->bits()[i].store(0, std::memory_order_relaxed);
   for (uint32_t i = 0; i < fresh->listed_max; ++i)
-    fresh->listed()[i].store(kNobody, std::memory_order_relaxed);
+    fresh->listed()[i].store(kNoHolder, std::memory_order_relaxed);
   return fresh;
 }
 
@@ -242,7 +242,7 @@ bool Members::GrowSection(uint32_t holder) {
                              std::memory_order_relaxed);
     for (uint32_t i = 0; i < old->listed_max; ++i) {
       const uint32_t each = old->listed()[i].load(std::memory_order_relaxed);
-      if (each != kNobody) Add(fresh, each);
+      if (each != kNoHolder) Add(fresh, each);
     }
   }
   const Ref old_ref = link->load(std::memory_order_relaxed) & ~kSectionBit;
@@ -259,7 +259,7 @@ int Members::FindPart(Partials* partials, uint32_t holder) {
   for (uint32_t i = 0; i < partials->capacity; ++i, ++at) {
     const uint32_t name = partials->names()[at & mask].load(std::memory_order_relaxed);
     if (name == holder) return static_cast<int>(at & mask);
-    if (name == kNobody) return -1;
+    if (name == kNoHolder) return -1;
   }
   return -1;
 }
@@ -274,7 +274,7 @@ Offsets Members::Load(Partials* partials, uint32_t entry) {
 void Members::Insert(Partials* partials, uint32_t holder, const Offsets& offsets) {
   const uint32_t mask = partials->capacity - 1;
   uint32_t at = (holder * 0x9E3779B9u) >> 16;
-  while (partials->names()[at & mask].load(std::memory_order_relaxed) != kNobody) ++at;
+  while (partials->names()[at & mask].load(std::memory_order_relaxed) != kNoHolder) ++at;
   at &= mask;
   for (uint32_t i = 0; i < partials->words; ++i)
     partials->offsets(at)[i].store(offsets.words[i], std::memory_order_relaxed);
@@ -320,7 +320,7 @@ bool Members::GrowPartials() {
   fresh->words = static_cast<uint16_t>(words);
   fresh->capacity = capacity;
   for (uint32_t i = 0; i < capacity; ++i)
-    fresh->names()[i].store(kNobody, std::memory_order_relaxed);
+    fresh->names()[i].store(kNoHolder, std::memory_order_relaxed);
   Section* const at = section();
   const Ref old_ref = at->partials.load(std::memory_order_relaxed);
   for (uint32_t i = 0; old != nullptr && i < old->capacity; ++i) {
@@ -397,7 +397,7 @@ Offsets Members::Of(uint32_t holder, const Offsets& live) const {
 
 Offsets Members::Union(uint32_t except, const Offsets& live) const {
   Offsets all;
-  // `except` may be kNobody, which has nothing.
+  // `except` may be kNoHolder, which has nothing.
   if (CountAll(2) >= (HasAll(except) ? 2u : 1u)) return live;
   Partials* const part = partials();
   if (part == nullptr) return all;

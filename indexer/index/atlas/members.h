@@ -2,7 +2,7 @@
 // section: holders that have all, and those that have part.
 //
 //   section   words > 0: a bit for every holder number;  else: a list of `listed_max` numbers, ~0 is free
-//   partials  open addressing by holder; kNobody ends a search, kGone was a holder
+//   partials  open addressing by holder; kNoHolder ends a search, kGone was a holder
 //
 // *Truth*: all is all that is not dead. A holder is in one of the two places, or, while it is written, in both.
 // *Threads*: one writer; reads at any time. A change that needs more room makes a new section
@@ -22,7 +22,7 @@
 
 namespace kvatlas::atlas {
 
-inline constexpr uint32_t kNobody = 0xffffffff;
+inline constexpr uint32_t kNoHolder = 0xffffffff;
 inline constexpr uint32_t kGone = 0xfffffffe;
 
 struct Section {
@@ -42,7 +42,7 @@ struct Partials {
   uint16_t words = 0;  // of offsets, a holder
   uint16_t unused = 0;
   uint32_t capacity = 0;  // a power of two
-  uint32_t used = 0;      // the writer's: entries that are not kNobody
+  uint32_t used = 0;      // the writer's: entries that are not kNoHolder
   uint32_t holders = 0;   // the writer's: entries that are holders
 
   static size_t Bytes(uint32_t words, uint32_t capacity) {
@@ -182,7 +182,7 @@ void Members::ForEachAll(Visit visit) const {
   }
   for (uint32_t i = 0; i < at->listed_max; ++i) {
     const uint32_t holder = at->listed()[i].load(std::memory_order_relaxed);
-    if (holder != kNobody) visit(holder);
+    if (holder != kNoHolder) visit(holder);
   }
 }
 

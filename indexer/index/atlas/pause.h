@@ -33,7 +33,7 @@ inline void Pause() {
   state ^= state << 13;
   state ^= state >> 7;
   state ^= state << 17;
-  // Now and then for long, so that everybody else gets his turn several times.
+  // Now and then for long, so that every other thread runs several times.
   int turns = state % 256 == 0 ? 32 : state % 8 == 0 ? 1 : 0;
   for (; turns > 0; --turns) sched_yield();
 }

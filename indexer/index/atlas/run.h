@@ -198,7 +198,7 @@ struct Run {
     }
     holes = true;
   }
-  // Blocks that somebody holds.
+  // Blocks with a holder.
   Offsets Live() { return Offsets::Range(0, len.load(std::memory_order_relaxed)) - Dead(); }
 };
 static_assert(sizeof(Run) == 40);

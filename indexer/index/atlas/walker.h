@@ -297,7 +297,7 @@ class AtlasIndex::Walker {
     in.Shrink();
   }
 
-  // One tier, nobody in part, a bit a holder.
+  // One tier, no partial holder, a bit a holder.
   void PassBits(size_t i, Section* section, uint32_t depth) {
     Candidates& in = memory_.candidates[i];
     const std::atomic<uint64_t>* bits = section->bits();

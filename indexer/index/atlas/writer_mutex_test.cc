@@ -1,6 +1,7 @@
 // Does a thread that waits get its turn while another one works in steps?
 
 #include "indexer/index/atlas/writer_mutex.h"
+#include "indexer/base/await.h"
 
 #include <gtest/gtest.h>
 
@@ -20,7 +21,7 @@ TEST(WriterMutexTest, WhoWaitsGoesFirstBetweenTwoSteps) {
     WriterLock lock(&mutex);
     had_its_turn.store(true);
   });
-  while (!waits.load()) std::this_thread::yield();
+  EXPECT_TRUE(Await([&] { return waits.load(); }, std::chrono::seconds(60)));
   // It waits, or is about to: it goes in between two of very many steps, each taken as soon as it may be.
   uint64_t steps = 0;
   for (; !had_its_turn.load() && steps < 10'000'000; ++steps) {

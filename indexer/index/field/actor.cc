@@ -54,8 +54,8 @@ class ActorIndex : public Index {
     Ask([&] { more = inside_->Sweep(holder, blocks_max, changes); });
     return more;
   }
-  void Tend(size_t steps) override {
-    Ask([&] { inside_->Tend(steps); });
+  void Maintain(size_t steps) override {
+    Ask([&] { inside_->Maintain(steps); });
   }
 
   void FindOverlaps(const OverlapQuery& query, std::vector<Overlap>* overlaps) const override {

@@ -51,7 +51,7 @@
 namespace kvatlas {
 namespace {
 
-// What a child is found by: its local hash, or its sequence hash where nobody says local hashes.
+// What a child is found by: its local hash, or its sequence hash without local hashes.
 using ChildKey = uint64_t;
 
 struct Node;
@@ -139,7 +139,7 @@ class ConcurrentRadixIndex : public Index {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(writer.state.mutex);
   bool Leave(const Writer& writer, TierMask tiers, const NodePtr& node)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(writer.state.mutex);
-  void Told(const Writer& writer, const Node& node, TierMask before, TierMask after)
+  void Notify(const Writer& writer, const Node& node, TierMask before, TierMask after)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(writer.state.mutex);
 
   static void Prune(NodePtr node);
@@ -283,7 +283,7 @@ absl::Status ConcurrentRadixIndex::Store(const Writer& writer, const Stored& sto
 
 // Finds or makes the child for block i; `*stored_in` stays null when its place has another name. Most
 // children exist already, so the parent is locked exclusively in a second try only. The holder has the
-// parent, or the parent is the root: nobody takes it out of the tree meanwhile.
+// parent, or the parent is the root: no other thread takes it out of the tree meanwhile.
 absl::Status ConcurrentRadixIndex::StoreBelow(const Writer& writer, const NodePtr& parent,
                                               const Stored& stored, size_t i, NodePtr* stored_in) {
   const SequenceHash name = stored.blocks[i];
@@ -322,12 +322,12 @@ absl::Status ConcurrentRadixIndex::Join(const Writer& writer, Tier tier, const N
     node->holders.Set(writer.holder, before | tier);
   }
   if (before.empty()) writer.state.held.try_emplace(node->sequence, node);
-  Told(writer, *node, before, before | tier);
+  Notify(writer, *node, before, before | tier);
   return absl::OkStatus();
 }
 
-void ConcurrentRadixIndex::Told(const Writer& writer, const Node& node, TierMask before,
-                                TierMask after) {
+void ConcurrentRadixIndex::Notify(const Writer& writer, const Node& node, TierMask before,
+                                  TierMask after) {
   ChangeDigest(node.sequence, before, after, &writer.state.digest);
   if (writer.changes != nullptr) writer.changes->Add(node.sequence, node.position, before, after);
 }
@@ -376,7 +376,7 @@ bool ConcurrentRadixIndex::Leave(const Writer& writer, TierMask tiers, const Nod
       is_unused = node->children.empty();
     }
   }
-  Told(writer, *node, before, before & ~tiers);
+  Notify(writer, *node, before, before & ~tiers);
   if (is_unused) Prune(node);
   return (before & ~tiers).empty();
 }

@@ -17,7 +17,7 @@
 // order is host, then shard.
 // *Removal in two phases*: `SetMasked` takes the host out of every answer at once, by one bit of the alive
 // mask; `Sweep` then clears its bits in bounded steps, a shard's lock for one block at a time, and gives back
-// its maps and the blocks that nobody else has; `RemoveHolder` does both and frees the number.
+// its maps and the blocks without another holder; `RemoveHolder` does both and frees the number.
 // *Cost*: a query of D blocks is K · log2 D shared locks for K different depths (D of them for the exact
 // one); asking for fewer than all tiers adds a look into the tier maps for each block of each host. A stored
 // or removed block is two table accesses. About 70 bytes a distinct block and 45 a holding in a tier.
@@ -445,7 +445,7 @@ absl::Status HostBitmapIndex::Check() const {
     for (const auto& [block, hosts] : shard.blocks) {
       ++blocks;
       bits += hosts.size();
-      if (hosts.empty()) fail("a block that nobody holds");
+      if (hosts.empty()) fail("a block without holders");
       if (&ShardOf(block) != &shard) fail("a block in the wrong shard");
     }
   }

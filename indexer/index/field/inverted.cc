@@ -11,7 +11,7 @@
 //
 //   holder 0 has [a b], holder 1 has [a x] and [y b]; asked for [a b]      1 gets 2, the truth is 1
 //
-// It is right when every block's content is unique, as it is where nobody gives local hashes.
+// It is right when every block's content is unique, as it is without local hashes.
 // *Truth* of `inverted_exact`: as `index.h`. It looks under the local hash for the prompt's own sequence hash;
 // which local hash that is, a third table says, so that it may be asked by sequence hash alone.
 // *Threads*: one mutex (`serial_index.h`).
@@ -242,7 +242,7 @@ absl::Status InvertedIndex::CheckTables() const {
     if (sequences.empty()) return absl::InternalError("a local hash without a block");
     for (const auto& [hash, block] : sequences) {
       holdings += block.holders.size();
-      if (block.holders.empty()) return absl::InternalError("a block that nobody holds");
+      if (block.holders.empty()) return absl::InternalError("a block without holders");
       const auto known = keys_.find(hash);
       if (known == keys_.end() || known->second != key)
         return absl::InternalError("a block under a wrong local hash");

@@ -11,9 +11,9 @@
 //   holder has [a b] and [x y]; asked for [a y]        the answer is 2, the truth is 1
 //   holder has [a];             asked for [a a a]      the answer is 3, the truth is 1
 //
-// It is right when every block's content is unique, as it is where nobody gives local hashes.
+// It is right when every block's content is unique, as it is without local hashes.
 // *Truth* of `nested_map_exact`: as `index.h`. The prompt's sequence hash must be among those under the local
-// hash. So content alone is not enough to ask: whoever asks hashes the chain.
+// hash. So content alone is not enough to ask: the caller hashes the chain.
 // *Threads*: one mutex (`serial_index.h`).
 // *Cost*: a query walks the prompt once per holder, D·W probes. `nested_map` removes as its source does: one pass
 // over all that the holder has, for every event; `nested_map_exact` finds the local hash in the second table.
@@ -270,7 +270,7 @@ absl::Status NestedMapIndex::CheckTables() const {
       }
     }
   }
-  if (holders.size() != places_.size()) return absl::InternalError("a block that nobody holds");
+  if (holders.size() != places_.size()) return absl::InternalError("a block without holders");
   for (const auto& [block, place] : places_) {
     if (holders[block] != place.holders) return absl::InternalError("wrong number of holders");
   }

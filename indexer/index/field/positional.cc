@@ -20,7 +20,7 @@
 // hash when they have none. One index sees one kind of store.
 // *Threads*: any. A holder's mutex is held for the length of its events, a shard's lock for one place; the
 // order is holder, then shard.
-// *Cost*: D blocks, jumps of J: D / J shared locks and counts when nobody drops out; each drop
+// *Cost*: D blocks, jumps of J: D / J shared locks and counts when no holder drops out; each drop
 // adds a scan of up to J places, or log2(J) places a holder; `positional_verified` takes D locks and
 // intersections. A stored or removed block is two table accesses. About 90 bytes a distinct block and
 // 50 a holding. `Stats` walks the table.
@@ -65,7 +65,7 @@ std::string_view NameOf(Search search) {
 
 struct Place {
   Position position = 0;
-  // Local hash; sequence hash where nobody says local hashes.
+  // Local hash; sequence hash without local hashes.
   uint64_t content = 0;
 
   friend bool operator==(const Place&, const Place&) = default;
@@ -208,10 +208,10 @@ class PositionalIndex : public Index {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(writer.state.mutex);
   bool Leave(const Writer& writer, TierMask tiers, SequenceHash sequence, const Place& place)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(writer.state.mutex);
-  void Told(const Writer& writer, SequenceHash sequence, Position position, TierMask before,
-            TierMask after) ABSL_EXCLUSIVE_LOCKS_REQUIRED(writer.state.mutex);
+  void Notify(const Writer& writer, SequenceHash sequence, Position position, TierMask before,
+              TierMask after) ABSL_EXCLUSIVE_LOCKS_REQUIRED(writer.state.mutex);
 
-  // Calls `use` with the holders of the prompt's block, empty when nobody has it, under the shard's lock.
+  // Calls `use` with the holders of the prompt's block, empty when it has none, under the shard's lock.
   template <typename Use>
   void WithHolders(const Prompt& prompt, Position position, Use use) const;
   void Find(const Prompt& prompt, const OverlapQuery& query, std::vector<Overlap>* overlaps) const;
@@ -300,12 +300,12 @@ absl::Status PositionalIndex::StoreBlock(const Writer& writer, Tier tier, const 
     block->holders.Set(writer.holder, before | tier);
   }
   if (before.empty()) writer.state.held.try_emplace(sequence, place);
-  Told(writer, sequence, place.position, before, before | tier);
+  Notify(writer, sequence, place.position, before, before | tier);
   return absl::OkStatus();
 }
 
-void PositionalIndex::Told(const Writer& writer, SequenceHash sequence, Position position,
-                           TierMask before, TierMask after) {
+void PositionalIndex::Notify(const Writer& writer, SequenceHash sequence, Position position,
+                             TierMask before, TierMask after) {
   ChangeDigest(sequence, before, after, &writer.state.digest);
   if (writer.changes != nullptr) writer.changes->Add(sequence, position, before, after);
 }
@@ -332,7 +332,7 @@ bool PositionalIndex::SweepSome(const Writer& writer, TierMask tiers, size_t blo
   return !held.empty();
 }
 
-// The holder no longer has the block in `tiers`; true when it has it in no tier. Places that nobody is left
+// The holder no longer has the block in `tiers`; true when it has it in no tier. Places that no holder is left
 // at are given back.
 bool PositionalIndex::Leave(const Writer& writer, TierMask tiers, SequenceHash sequence,
                             const Place& place) {
@@ -355,7 +355,7 @@ bool PositionalIndex::Leave(const Writer& writer, TierMask tiers, SequenceHash s
       }
     }
   }
-  Told(writer, sequence, place.position, before, before & ~tiers);
+  Notify(writer, sequence, place.position, before, before & ~tiers);
   return (before & ~tiers).empty();
 }
 
@@ -372,14 +372,14 @@ void PositionalIndex::FindOverlaps(const OverlapQuery& query,
 
 template <typename Use>
 void PositionalIndex::WithHolders(const Prompt& prompt, Position position, Use use) const {
-  const HolderSet nobody{};
+  const HolderSet none{};
   const Place place = prompt.PlaceOf(position);
   Shard& shard = ShardOf(place);
   ReaderLock lock(&shard.mutex);
   const auto entry = shard.entries.find(place);
   const Block* const block =
       entry == shard.entries.end() ? nullptr : entry->second.Find(prompt.NameOf(position));
-  use(block == nullptr ? nobody : block->holders);
+  use(block == nullptr ? none : block->holders);
 }
 
 // The jump search: everybody in play has the block at `at`, and by assumption all before it.
@@ -513,7 +513,7 @@ absl::Status PositionalIndex::Check() const {
       entry.ForEach([&](const Block& block) {
         ++blocks;
         in_table += block.holders.size();
-        if (block.holders.empty()) fail("a block that nobody holds");
+        if (block.holders.empty()) fail("a block without holders");
         if (const absl::Status set = block.holders.Check(); !set.ok()) status = set;
       });
       if (entry.others != nullptr && entry.others->empty()) fail("an empty table of others");

@@ -10,9 +10,9 @@
 // *Truth* of `radix`: never over-counts, may under-count:
 //
 //   A store after a block that the holder does not have is refused: FAILED_PRECONDITION, counted in
-//   `refused_blocks`. So whoever lost an event loses the rest of that sequence.
+//   `refused_blocks`. So a holder whose event was lost loses the rest of that sequence.
 //       [a b]; store c after x                       the answer for [a b x c] is 2, then and later
-//   A node that nobody holds any more is cut off with everything below, as though nobody could have that either.
+//   A node without holders is cut off with everything below, as though that could have no holder either.
 //   Its blocks are still the holder's, are found by name for removal and for a store after them, but no
 //   query reaches them, and storing the missing block again does not bring them back. What is
 //   stored again with it does come back.
@@ -22,11 +22,11 @@
 //       both have [a b c], one removes and stores b  3 for both
 //
 // A holder that gives one place two names (equal content after equal content) gets INVALID_ARGUMENT.
-// *Truth* of `radix_exact`: as `index.h` among senders that keep to *Names* there. Three changes: a node that nobody
-// holds stays as long as something hangs below; a parent that nobody has is put into the tree as an empty node,
+// *Truth* of `radix_exact`: as `index.h` among senders that keep to *Names* there. Three changes: a node without
+// holders stays as long as something hangs below; a parent without holders is put into the tree as an empty node,
 // which is joined to the rest when it is stored; and children are found by sequence hash, so that a name has one
 // node, for all holders. The first who stores a block decides where it hangs: a wrong parent hides the
-// block from everybody's overlaps until nobody holds it.
+// block from all overlaps until it has no holder.
 // *Threads*: one mutex (`serial_index.h`).
 // *Cost*: a query is D probes and a set intersection at each of them, D·W at most; a block of an event one or two
 // probes in the holder's table and one in the parent's children. Three tables per distinct block.
@@ -428,7 +428,7 @@ Node* ExactRadixIndex::ParentOf(const Stored& stored) {
   return stored.position == 0 ? &root_ : NodeNamed(stored.parent, stored.position - 1);
 }
 
-// A node stays where it was hung first, unless that was below a parent without a name: a tail of which nobody
+// A node stays where it was hung first, unless that was below a parent without a name: a tail of which no one
 // said what it follows.
 void ExactRadixIndex::Join(Node* parent, Node* node) {
   Node* const before = node->parent;

@@ -16,7 +16,9 @@
 //   4 runs     of the last holder: until the payload ends, flags u8 (1, 2, 4, 8 tiers device, host, disk, external, 16 parent,
 //              32 local hashes), position v, parent u64 if it has one, count v, sequence hashes u64, local hashes u64 if any
 //   5 engines  the next piece of a replica's snapshot (`replica_snapshot.h`): names and positions of engines' own streams
-//   7 sides    of the last holder: until the payload ends, tiers u8, count v, names of side blocks u64 (`cache_class.h`)
+//   7 sides    of the last holder: until the payload ends, flags u8 (tiers as in runs; the upper four bits are the number of the side
+//              class in the holder's layout, from 1; 0: not known, as in files from before these bits), count v, names of side
+//              blocks u64 (`cache_class.h`)
 //   6 end      records before u64, blocks u64 (side blocks too), and c u64: from 0, c = xxh3-64(c ‖ checksum) over all records before
 //
 // A run has one set of tiers: blocks in several are written once. Runs come parents first. An unknown kind of record is
@@ -105,8 +107,8 @@ class CheckpointVisitor {
   virtual absl::Status OnDomain(const Domain& domain, uint32_t block_size) = 0;
   // The runs that follow are this holder's, until the next one or `OnEnd`.
   virtual absl::Status OnHolder(const HolderImage& image) = 0;
-  // The run is in all of `tiers`; its own tier is the visitor's to set. Side blocks come as runs with `side` 1, whatever
-  // their class, behind the main ones.
+  // The run is in all of `tiers`; its own tier is the visitor's to set. Side blocks come behind the main ones, as runs of one
+  // class (`side`) or of classes that are not known (`kUnknownSide`).
   virtual absl::Status OnRun(Stored* run, TierMask tiers) = 0;
   // At most once: the bytes of a replica's snapshot. It need not read them.
   virtual absl::Status OnEngines(const ReadChunk& read) = 0;

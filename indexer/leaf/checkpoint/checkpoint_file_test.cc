@@ -24,7 +24,7 @@ namespace {
 constexpr char kPath[] = "/file";
 
 // What was told, in words.
-class Told : public CheckpointVisitor {
+class Recorder : public CheckpointVisitor {
  public:
   absl::Status OnHeader(const CheckpointHeader& header) override {
     text += "header " + header.cell + "@" + header.replica + " " + std::to_string(header.number) +
@@ -141,12 +141,13 @@ class CheckpointFileTest : public testing::Test {
 
   std::string& bytes() { return *files_.BytesOf(kPath); }
 
-  absl::StatusOr<CheckpointCounts> Read(Told* told, const CheckpointExpectation& expect = Ours()) {
+  absl::StatusOr<CheckpointCounts> Read(Recorder* told,
+                                        const CheckpointExpectation& expect = Ours()) {
     return ReadCheckpoint(**files_.Open(kPath), expect, told);
   }
   // Refused with that code, and nothing was told.
   void ExpectRefused(absl::StatusCode code, const CheckpointExpectation& expect = Ours()) {
-    Told told;
+    Recorder told;
     const absl::Status status = Read(&told, expect).status();
     EXPECT_EQ(status.code(), code) << status;
     EXPECT_EQ(told.text, "");
@@ -208,7 +209,7 @@ class CheckpointFileTest : public testing::Test {
 };
 
 TEST_F(CheckpointFileTest, TellsWhatWasWrittenParentsFirst) {
-  Told told;
+  Recorder told;
   const absl::StatusOr<CheckpointCounts> counts = Read(&told);
   ASSERT_TRUE(counts.ok()) << counts.status();
   EXPECT_EQ(told.text,
@@ -262,7 +263,8 @@ class ContentsTold : public CheckpointVisitor {
  public:
   struct Of {
     CacheLayout layout;
-    std::map<uint64_t, uint8_t> blocks, sides;  // to tiers
+    std::map<uint64_t, uint8_t> blocks;                       // to tiers
+    std::map<uint64_t, std::pair<uint8_t, SideClass>> sides;  // to tiers and class
     friend bool operator==(const Of&, const Of&) = default;
   };
   absl::Status OnHeader(const CheckpointHeader&) override { return absl::OkStatus(); }
@@ -278,9 +280,13 @@ class ContentsTold : public CheckpointVisitor {
       EXPECT_EQ(run->parent, kNoParent);
       EXPECT_TRUE(run->local_hashes.empty());
     }
-    auto& to = run->side != 0 ? holders.back().sides : holders.back().blocks;
-    for (const SequenceHash block : run->blocks)
-      EXPECT_TRUE(to.emplace(Raw(block), tiers.bits()).second);
+    Of& of = holders.back();
+    for (const SequenceHash block : run->blocks) {
+      const bool is_new =
+          run->side == 0 ? of.blocks.emplace(Raw(block), tiers.bits()).second
+                         : of.sides.emplace(Raw(block), std::pair(tiers.bits(), run->side)).second;
+      EXPECT_TRUE(is_new);
+    }
     return absl::OkStatus();
   }
   absl::Status OnEngines(const ReadChunk&) override { return absl::OkStatus(); }
@@ -304,14 +310,22 @@ TEST_F(CheckpointFileTest, SideBlocksAndLayoutsComeBackAsTheyWere) {
       for (uint64_t left = random() % 20; left > 0; --left) of.blocks.emplace(random(), tiers());
       // Some need several runs, and records.
       const uint64_t sides = of.layout.plain() ? 0 : random() % (seed % 20 == 0 ? 200000 : 50);
-      for (uint64_t left = sides; left > 0; --left) of.sides.emplace(random(), tiers());
+      // The last of 16 classes has no number in the file.
+      const auto side_of = [&] {
+        const uint64_t side = 1 + random() % 16;
+        return static_cast<SideClass>(side <= kNamesSideMax ? side : kUnknownSide);
+      };
+      for (uint64_t left = sides; left > 0; --left)
+        of.sides.emplace(random(), std::pair(tiers(), side_of()));
       std::vector<Holding> holdings;
       for (const auto& [block, mask] : of.blocks)
         holdings.push_back(HoldingOf(block, 0, 0, TierMask(mask)));
       HolderCut cut = CutOf("w" + std::to_string(holder), std::move(holdings));
       cut.image.layout = of.layout;
-      for (const auto& [name, mask] : of.sides)
-        cut.sides.push_back({.name = SequenceHash{name}, .tiers = TierMask(mask)});
+      for (const auto& [name, in] : of.sides)
+        cut.sides.push_back({.name = SequenceHash{name},
+                             .tiers = TierMask(in.first),
+                             .side = in.second == kUnknownSide ? SideClass{16} : in.second});
       ASSERT_TRUE(writer.AddHolder(cut).ok());
     }
     ASSERT_TRUE(writer.End().ok());
@@ -327,10 +341,10 @@ TEST_F(CheckpointFileTest, SideBlocksAndLayoutsComeBackAsTheyWere) {
 
 // Its bytes are those of a file without layouts and side blocks, but for the magic.
 TEST_F(CheckpointFileTest, AFileOfTheVersionBeforeSideBlocksIsRead) {
-  Told now;
+  Recorder now;
   ASSERT_TRUE(Read(&now).ok());
   bytes().replace(0, kCheckpointMagic.size(), kCheckpointMagicWithoutSides);
-  Told before;
+  Recorder before;
   ASSERT_TRUE(Read(&before).ok());
   EXPECT_EQ(before.text, now.text);
   EXPECT_TRUE(before.images[0].layout.plain());
@@ -374,7 +388,7 @@ TEST_F(CheckpointFileTest, LayoutsThatCannotBeAreRefused) {
     WriteRecords({{kHeaderRecord, HeaderPayload()},
                   {kDomainRecord, DomainPayload()},
                   {kHolderRecord, holder}});
-    Told told;
+    Recorder told;
     return std::string(Read(&told).status().message());
   };
   // What is missing then is the end.
@@ -386,7 +400,7 @@ TEST_F(CheckpointFileTest, LayoutsThatCannotBeAreRefused) {
 }
 
 TEST_F(CheckpointFileTest, EnginesNeedNotBeRead) {
-  Told told;
+  Recorder told;
   told.leave_engines = true;
   const absl::StatusOr<CheckpointCounts> counts = Read(&told);
   ASSERT_TRUE(counts.ok()) << counts.status();
@@ -405,7 +419,7 @@ TEST_F(CheckpointFileTest, ABitThatTurnedAnywhereIsRefused) {
   std::mt19937_64 random(1);
   for (size_t at = 0; at < good.size(); at += at < 2000 || at + 200 > good.size() ? 1 : 9973) {
     bytes()[at] ^= static_cast<char>(1 << random() % 8);
-    Told told;
+    Recorder told;
     const absl::Status status = Read(&told).status();
     EXPECT_FALSE(status.ok()) << "byte " << at;
     EXPECT_EQ(told.text, "") << "byte " << at;
@@ -433,7 +447,7 @@ TEST_F(CheckpointFileTest, WhatIsNoCheckpointOrAnothersIsRefusedWithItsReason) {
                 {.contract_id = HashContract{.seed = 7}.Id(), .cell = "cell-a"});
   ExpectRefused(absl::StatusCode::kFailedPrecondition,
                 {.contract_id = HashContract().Id(), .cell = "cell-b"});
-  Told told;
+  Recorder told;
   EXPECT_TRUE(Read(&told, {.contract_id = HashContract().Id(), .cell = std::nullopt}).ok());
   bytes()[7] = '9';
   ExpectRefused(absl::StatusCode::kFailedPrecondition);
@@ -515,7 +529,7 @@ TEST_F(CheckpointFileTest, RandomBytesAreRefused) {
     const uint8_t kind = kKinds[random() % 6];
     WriteRecords(
         {{kHeaderRecord, HeaderPayload()}, {kDomainRecord, DomainPayload()}, {kind, payload}});
-    Told told;
+    Recorder told;
     EXPECT_FALSE(Read(&told).ok()) << "seed " << seed;
     EXPECT_EQ(told.text, "") << "seed " << seed;
   }

@@ -233,7 +233,8 @@ bool TakeNames(ByteTaker* from, Stored* run, TierMask* tiers) {
   const auto flags = from->Take<uint8_t>();
   const uint64_t count = from->TakeVarint();
   *tiers = TierMask(flags & kRunTiers);
-  run->side = 1;
+  const SideClass side = flags >> kNamesSideShift;
+  run->side = side == 0 ? kUnknownSide : side;
   run->position = 0;
   run->parent = kNoParent;
   run->local_hashes.clear();
@@ -324,7 +325,7 @@ class Pass {
   }
 
   absl::Status TakeRuns(bool (*take)(ByteTaker*, Stored*, TierMask*), uint64_t* blocks) {
-    if (!in_holder_) return Broken("runs of nobody");
+    if (!in_holder_) return Broken("runs without a holder");
     ByteTaker from(payload_);
     while (!from.empty()) {
       TierMask tiers;

@@ -27,6 +27,10 @@ inline constexpr uint8_t kHolderWhole = 1, kHolderLeaseOver = 2, kHolderHasLoad 
 inline constexpr uint8_t kLayoutHasMain = 1;
 inline constexpr uint8_t kClassDropsLast = 1;
 inline constexpr uint8_t kRunTiers = 15, kRunHasParent = 16, kRunHasLocals = 32;
+// Of names of side blocks: the class's number above the tiers.
+inline constexpr int kNamesSideShift = 4;
+inline constexpr uint8_t kNamesSideMax = 15;
+static_assert(kRunTiers < 1 << kNamesSideShift);
 
 // Of all records so far, with one more.
 inline uint64_t FoldChecksum(uint64_t all, uint64_t one) {

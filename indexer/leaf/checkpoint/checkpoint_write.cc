@@ -131,16 +131,19 @@ absl::Status CheckpointWriter::AddHolder(const HolderCut& cut) {
   return status.ok() ? AddSides(cut.sides) : status;
 }
 
-// By the tiers that they are in, in pieces that read as runs.
+// By their class and the tiers that they are in, in pieces that read as runs.
 absl::Status CheckpointWriter::AddSides(const std::vector<SideHolding>& sides) {
-  std::array<std::vector<SequenceHash>, kRunTiers + 1> by_tiers;
-  for (const SideHolding& side : sides) by_tiers[side.tiers.bits()].push_back(side.name);
+  std::array<std::vector<SequenceHash>, 256> by_flags;
+  for (const SideHolding& side : sides) {
+    const uint8_t of = side.side <= kNamesSideMax ? side.side : 0;
+    by_flags[of << kNamesSideShift | side.tiers.bits()].push_back(side.name);
+  }
   std::string payload;
-  for (size_t tiers = 1; tiers < by_tiers.size(); ++tiers) {
-    const std::span<const SequenceHash> names = by_tiers[tiers];
+  for (size_t flags = 1; flags < by_flags.size(); ++flags) {
+    const std::span<const SequenceHash> names = by_flags[flags];
     for (size_t from = 0; from < names.size(); from += kBatchBlocksMax) {
       const auto piece = names.subspan(from, std::min(kBatchBlocksMax, names.size() - from));
-      PutNumber(&payload, static_cast<uint8_t>(tiers));
+      PutNumber(&payload, static_cast<uint8_t>(flags));
       PutVarint(&payload, piece.size());
       for (const SequenceHash name : piece) PutNumber(&payload, Raw(name));
       if (payload.size() < kRunsBytes) continue;

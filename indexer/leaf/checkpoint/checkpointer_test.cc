@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <memory>
 #include <random>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -150,6 +151,16 @@ TEST_F(HybridCheckpointerTest, AStreamFedHybridWorkerCanReuseTheSameBlocksAfterA
   EXPECT_EQ(report->counts.side_blocks, 6);
   EXPECT_EQ(leaf->LayoutOf(kLlama, worker->holder()), TestLayout());
   EXPECT_EQ(ReusableAndHeld(*leaf, *worker), std::pair(8u, 10u));
+  // Dumps still know of which class each side block is.
+  std::set<std::pair<SideClass, uint64_t>> sides;
+  const absl::StatusOr<HolderDump> dump = leaf->registry().Dump(kLlama, worker->holder());
+  ASSERT_TRUE(dump.ok());
+  for (const Stored& run : dump->runs)
+    if (run.side != 0)
+      for (const SequenceHash name : run.blocks) sides.emplace(run.side, Raw(name));
+  std::set<std::pair<SideClass, uint64_t>> expected = {{2, Raw(Sides(1, 8, 1)[0])}};
+  for (const SequenceHash name : Sides(0, 6, 5)) expected.emplace(1, Raw(name));
+  EXPECT_EQ(sides, expected);
   EXPECT_EQ(TrustOf(*leaf, *worker), Trust::kDegraded);
   worker->Connect(&leaf->registry());
   Rest(worker.get());
@@ -190,7 +201,7 @@ TEST_F(HybridCheckpointerTest, ARestoredHolderNeverPromisesMoreThanItCanReuse) {
       for (const SideHolding& side : cut->sides) {
         for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
           if (!side.tiers.Has(tier)) continue;
-          const Stored run = {.tier = tier, .blocks = {side.name}, .side = 1};
+          const Stored run = {.tier = tier, .blocks = {side.name}, .side = side.side};
           EXPECT_TRUE((*restored)->Apply(run).ok());
         }
       }

@@ -108,7 +108,7 @@ class AccessPolicy {
   AccessPolicy() = default;  // allows nothing but health
 
   // INVALID_ARGUMENT names the place ("rules[2].allow[0]"), what was expected and what was found. Reads the salt files, which
-  // nobody but the owner and group may read.
+  // only the owner and group may read.
   static absl::StatusOr<std::shared_ptr<const AccessPolicy>> Parse(std::string_view json);
   static absl::StatusOr<std::shared_ptr<const AccessPolicy>> Read(const std::string& path);
 

@@ -1,6 +1,6 @@
 // How are files with keys, tokens, salts and policies read and written?
 //
-// *Truth*: a secret is a regular file that nobody but its owner may write and nobody but its owner and group may read (a mode of at
+// *Truth*: a secret is a regular file that only its owner may write and only its owner and group may read (a mode of at
 // most 0640); the mode is of the file that is read. What is written appears whole, by rename.
 // Errors are INVALID_ARGUMENT when reading and UNAVAILABLE when writing, and begin with the path.
 //

@@ -465,7 +465,7 @@ class RealSecurity final : public Security {
     }
   }
 
-  void Told(std::string_view what, const std::string& path, const absl::Status& status) {
+  void LogReload(std::string_view what, const std::string& path, const absl::Status& status) {
     // The same reason once: a file that stays bad is looked at twice a second.
     std::string& last = reload_errors_[std::string(what)];
     const std::string now = status.ok() ? "" : std::string(status.message());
@@ -498,19 +498,19 @@ class RealSecurity final : public Security {
         MutexLock lock(&mutex_);
         ForgetIdentities();
       }
-      if (changed || !status.ok()) Told("tls", options_.tls.certificate, status);
+      if (changed || !status.ok()) LogReload("tls", options_.tls.certificate, status);
       any |= changed;
     }
     std::array<std::string, 3> stamps = Stamps();
     if (stamps == stamps_) return any;
     if (stamps[0] != stamps_[0]) {
       const absl::Status status = ReadPolicy();
-      Told("policy", options_.policy, status);
+      LogReload("policy", options_.policy, status);
       any |= status.ok();
     }
     if (stamps[1] != stamps_[1] || stamps[2] != stamps_[2]) {
       const absl::Status status = ReadTokens();
-      Told("tokens", options_.tokens.tokens, status);
+      LogReload("tokens", options_.tokens.tokens, status);
       any |= status.ok();
     }
     stamps_ = std::move(stamps);
@@ -534,7 +534,7 @@ class RealSecurity final : public Security {
     const absl::StatusOr<std::shared_ptr<const Identity>> identity =
         Authenticate(entry.chain_pem, entry.bearer);
     if (!identity.ok()) return identity.status();
-    // A certificate that has expired beside a token that says nothing is nobody's.
+    // A certificate that has expired beside a token that says nothing is no identity.
     if (!changed && (*identity)->role != IdentityRole::kAnonymous) return absl::OkStatus();
     const std::shared_ptr<const AccessPolicy> policy = this->policy();
     PolicyDecision decision = policy->DecideMethod(**identity, entry.verb);

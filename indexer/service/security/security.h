@@ -1,4 +1,4 @@
-// Whom does this process trust, and with what? Certificates, policy, tokens, quotas and audit of one process in one place.
+// Which peers does this process trust, and with what? Certificates, policy, tokens, quotas and audit of one process in one place.
 //
 //   connection ─▶ certificate or token ─▶ Identity ─▶ Check(verb, target) ─▶ OK | PERMISSION_DENIED, audited
 //                                                            ▲

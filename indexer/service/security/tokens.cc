@@ -420,7 +420,8 @@ absl::StatusOr<std::shared_ptr<const Tokens>> Tokens::Read(const TokenFiles& fil
   if (!files.jwks.empty()) {
     if (files.jwt_issuer.empty() || files.jwt_audience.empty()) {
       return absl::InvalidArgumentError(
-          "--jwks needs --jwt_issuer and --jwt_audience: a JWT for somebody else would count too");
+          "--jwks needs --jwt_issuer and --jwt_audience: a JWT for another service would count "
+          "too");
     }
     absl::StatusOr<std::vector<SigningKey>> read = ReadJwks(files.jwks);
     if (!read.ok()) return read.status();

@@ -158,7 +158,7 @@ TEST_F(TokensTest, AnErrorNamesTheLine) {
     EXPECT_NE(tokens.status().message().find("list:2:"), std::string::npos) << tokens.status();
   }
   const std::string hash = "sha256:" + TokenHash("t");
-  for (const char* rest : {"", " nobody/x", " gateway/g what=1", " gateway/g expires=soon"}) {
+  for (const char* rest : {"", " stranger/x", " gateway/g what=1", " gateway/g expires=soon"}) {
     EXPECT_FALSE(Tokens::Read({.tokens = Write("list", hash + rest)}).ok()) << rest;
   }
   EXPECT_FALSE(Tokens::Read({.tokens = directory_ + "/none"}).ok());

@@ -1,6 +1,6 @@
 // Which domain does a question really ask of? The one it names, or none that exists when the asker's tenants do not have it.
 //
-// A question for a tenant that the asker may not see is answered as one for a tenant that nobody ever announced: it takes the same way
+// A question for a tenant that the asker may not see is answered as one for a tenant that was never announced: it takes the same way
 // through the index, with a name that no domain has, and its error names what was asked.
 //
 // *Threads*: any. *Cost*: nothing without a policy; else one decision.

@@ -153,7 +153,7 @@ class RedisLink::Core {
 
 void RedisLink::Core::Start(SenderLinkObserver* observer) {
   observer_ = observer;
-  // The state may be told before the pointer is set; the mutex makes whoever hears it wait.
+  // The state may be told before the pointer is set; the mutex makes observers wait.
   MutexLock lock(&mutex_);
   client_ = connect_(options_.redis, [this](const absl::Status& state) { OnRedis(state); });
 }
@@ -525,7 +525,7 @@ void RedisLink::Core::OnHeartbeatReply(uint64_t connection, const Reply& reply) 
   if (!reply.ok()) return Disconnect(connection, reply.status());
   const auto back = RedisEntryId::Parse(reply->text);
   if (!back.has_value()) {
-    return Disconnect(connection, absl::DataLossError("the log is gone, or somebody else's"));
+    return Disconnect(connection, absl::DataLossError("the log is gone, or another process's"));
   }
   {
     // Redis lost what flows back, and its clock, which makes the ids, went back: they start below what was read.
@@ -575,7 +575,7 @@ void RedisLink::Core::OnBack(uint64_t connection, const Reply& reply) {
       if (entry.elements.size() == 2) back_from_ = entry.elements[0].text;
       OnReaderSaid(FieldsOf(entry), &out);
     }
-    // Whoever waits for `Confirmed` looks again.
+    // Callers that wait for `Confirmed` look again.
     out.push_back(Ack{.applied = written_, .credit = options_.credit_batches});
   }
   for (ReceiverMessage& message : out) {

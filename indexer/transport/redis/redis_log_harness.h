@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "indexer/base/await.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/domain.h"
 #include "indexer/base/event.h"
@@ -41,10 +42,10 @@ namespace kvatlas {
 inline const Domain kTestDomain{"llama-70b", ""};
 inline constexpr char kTestContract[] = "xxh3-chain-1:1337";
 
-// Looks until it is so; whoever waits in vain is ended by the test's time limit.
+// Fails the test when it does not come true.
 template <typename Condition>
 void AwaitTrue(Condition condition) {
-  while (!condition()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_TRUE(Await(condition, std::chrono::seconds(60)));
 }
 
 // Times of seconds become some of 100 ms, so that tests are quick.

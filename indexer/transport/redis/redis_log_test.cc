@@ -309,7 +309,7 @@ TEST_F(RedisLogTest, TheLogIsGoneSomeTimeAfterItsWorker) {
     });
   }
   AwaitTrue([&] { return client_.Call({"EXISTS", KeyOf("log")})->integer == 0; });
-  // Whoever looks at the registration then takes it away.
+  // The next look at the registration takes it away.
   TestLeaf leaf(options_);
   AwaitTrue([&] { return client_.Call({"HLEN", RedisTag("cell", 0) + ":streams"})->integer == 0; });
 }

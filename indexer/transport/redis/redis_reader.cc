@@ -206,7 +206,7 @@ void RedisReader::Impl::OnRedis(const absl::Status& state) {
   Count([](RedisReaderStats& stats) { ++stats.losses; });
 }
 
-// Nobody is heard, and it is not their fault.
+// No sender is heard, for a reason of our own.
 void RedisReader::Impl::Silence() {
   back_since_.reset();
   silent_ = true;

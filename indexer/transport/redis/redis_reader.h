@@ -52,7 +52,7 @@ class RedisReader {
   // `name` tells the readers of a cell apart in what flows back; a number that no other process has is added to it.
   RedisReader(const RedisLogOptions& options, const std::string& name, StreamAcceptor* acceptor,
               const Clock* clock = &Clock::Real());
-  // Through `connect` instead of sockets, and without a thread: whoever owns it calls `Step`.
+  // Through `connect` instead of sockets, and without a thread: the owner calls `Step`.
   RedisReader(const RedisLogOptions& options, const std::string& name, StreamAcceptor* acceptor,
               const Clock* clock, const RedisConnectFn& connect);
   ~RedisReader();

@@ -209,7 +209,7 @@ class RedisReader::Impl {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
   std::unique_ptr<RedisCommands> client_;
-  std::thread thread_;  // none: whoever owns the reader calls `Step`
+  std::thread thread_;  // none: the owner of the reader calls `Step`
 };
 
 }  // namespace kvatlas

@@ -1,4 +1,4 @@
-// Over how many shards does a cell's log lie? Whoever comes first writes it into Redis, all others have to agree:
+// Over how many shards does a cell's log lie? The first process writes it into Redis, all others have to agree:
 // `AskForRedisShards`' two commands in this order, then `CheckRedisShards` of the second one's reply.
 //
 // Redis that is full refuses the first one, and may lose the key later: who asks again sends both again.

@@ -100,27 +100,27 @@ class Commands {
 };
 
 // Ids that were made of the server's clock are only said to be there: halves of 13 digits.
-std::string Told(const RedisReply& reply) {
+std::string Text(const RedisReply& reply) {
   if (reply.is_nil()) return "nil";
   if (reply.kind == RedisReply::Kind::kInteger) return std::to_string(reply.integer);
   if (!reply.is_array())
     return reply.text.find('-') >= 13 && reply.text.find('-') < 20 ? "ID" : reply.text;
   std::string told = "[";
-  for (const RedisReply& element : reply.elements) told += Told(element) + " ";
+  for (const RedisReply& element : reply.elements) told += Text(element) + " ";
   return told + "]";
 }
 
-// The order of a hash's fields is nobody's business.
-std::string Told(const RedisArgs& command, const absl::StatusOr<RedisReply>& reply) {
+// The order of a hash's fields is not specified.
+std::string Text(const RedisArgs& command, const absl::StatusOr<RedisReply>& reply) {
   if (!reply.ok()) return absl::StatusCodeToString(reply.status().code());
   if (command[0] != "HGETALL" || reply->elements.size() != 4 ||
       reply->elements[0].text < reply->elements[2].text) {
-    return Told(*reply);
+    return Text(*reply);
   }
   RedisReply ordered = *reply;
   std::swap(ordered.elements[0], ordered.elements[2]);
   std::swap(ordered.elements[1], ordered.elements[3]);
-  return Told(ordered);
+  return Text(ordered);
 }
 
 std::string TextOf(const RedisArgs& command) {
@@ -144,8 +144,8 @@ TEST(SimulatedRedisTest, AnswersAsARealOneDoes) {
     Commands commands(seed);
     for (int i = 0; i < 300; ++i) {
       const RedisArgs command = commands.Next();
-      const std::string expected = Told(command, real.Call(command));
-      ASSERT_EQ(Told(command, simulated.Execute(command)), expected)
+      const std::string expected = Text(command, real.Call(command));
+      ASSERT_EQ(Text(command, simulated.Execute(command)), expected)
           << "command " << i << ": " << TextOf(command);
       clock.Advance(std::chrono::milliseconds(1));
     }

@@ -1,4 +1,4 @@
-// Who tells whom what it holds, and how well; whom this process asks.
+// The streams of this process: which sender tells what it holds, and how well; which peers this process asks.
 
 import { html } from "./vendor/preact/preact.js";
 import { ago, count, num, short, state } from "./format.js";

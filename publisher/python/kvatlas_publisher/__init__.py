@@ -112,13 +112,14 @@ class Publisher:
                  lora_name="", cache_salt="", labels=None, batch_blocks=None, batch_age_s=None,
                  queue_bytes_max=None, zmq_endpoint=None, zmq_replay_endpoint=None, zmq_topic="",
                  redis_url=None, redis_cell=None, redis_shards=None, cell=None, eagle_drop=None, chunk_tokens=None,
-                 window_tokens=None, tls_ca=None, tls_cert=None, tls_key=None):
+                 window_tokens=None, hybrid=None, tls_ca=None, tls_cert=None, tls_key=None):
         """`leaves`: "host:port" of every replica of the cell's leaf, or where they are found, whenever they come and go:
         "dns:host:port", "redis://host:port" (those of `cell`). `labels`: {name: value}. `zmq_…`: the same calls as
         vLLM's KV events, for consumers that are not ours. `redis_…`: through a log in Redis, beside the leaves or instead
         of them. Of `publish` and hybrid models, what no event says: `eagle_drop`, the attention groups of a speculating engine
         whose last matched block is not reused ("all", or "1,2"); `chunk_tokens`, of chunked local attention;
-        `window_tokens`, of SGLang's sliding window. `tls_…`: paths of PEM files; with `tls_ca` the leaves are reached by
+        `window_tokens`, of SGLang's sliding window; `hybrid`, whether there are windows or recurrent states of which events may
+        not tell, so that answers are marked as degraded until they do. `tls_…`: paths of PEM files; with `tls_ca` the leaves are reached by
         TLS, with a certificate and its key as worker/CELL/NAME. None: the library's default."""
         self._native = _native.library()
         options = _native.Options()
@@ -143,6 +144,7 @@ class Publisher:
         for name, value in (("hash_seed", hash_seed), ("batch_blocks", batch_blocks),
                             ("queue_bytes_max", queue_bytes_max), ("redis_shards", redis_shards),
                             ("chunk_tokens", chunk_tokens), ("window_tokens", window_tokens),
+                            ("hybrid", None if hybrid is None else int(hybrid)),
                             ("batch_age_us", None if batch_age_s is None else round(batch_age_s * 1e6))):
             if value is not None:
                 setattr(options, name, value)

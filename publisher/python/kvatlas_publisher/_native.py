@@ -45,7 +45,7 @@ class Options(ctypes.Structure):
         ("redis_url", c_char_p), ("redis_cell", c_char_p), ("redis_shards", c_uint32),
         ("cell", c_char_p), ("eagle_drop", c_char_p), ("chunk_tokens", c_uint32),
         ("window_tokens", c_uint32), ("tls_ca", c_char_p), ("tls_cert", c_char_p),
-        ("tls_key", c_char_p)]
+        ("tls_key", c_char_p), ("hybrid", c_int32)]
 
 
 class Load(ctypes.Structure):
@@ -102,7 +102,7 @@ def library_path():
 
 
 class Library:
-    """Loaded with RTLD_LOCAL: the gRPC and Protobuf in it are nobody else's."""
+    """Loaded with RTLD_LOCAL: no other library sees the gRPC and Protobuf in it."""
 
     def __init__(self, path):
         released = ctypes.CDLL(path, mode=os.RTLD_LOCAL | os.RTLD_NOW)

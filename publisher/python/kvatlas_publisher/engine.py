@@ -15,8 +15,8 @@ Options, each also as an environment variable (KVATLAS_MODEL, KVATLAS_WORKER, â€
     tenant, lora_name, cache_salt, hash_seed, batch_blocks, batch_age_s, queue_bytes_max
     block_size  tokens; unless told, that of the first block of main attention that the engine stores; an engine without main
                 attention must be told
-    eagle_drop, chunk_tokens, window_tokens
-                of hybrid models and speculating engines, what no event says (kvatlas_publisher.h)
+    eagle_drop, chunk_tokens, window_tokens, hybrid
+                of hybrid models and speculating engines, what no event says (kvatlas_publisher.h); hybrid is 0 or 1
     redis       the URL of a log in Redis, beside leaves or instead of them; redis_cell, redis_shards
     zmq         an endpoint on which the engine's own events go out as well; zmq_replay, zmq_topic
     tls_ca, tls_cert, tls_key
@@ -37,7 +37,8 @@ from kvatlas_publisher import Publisher
 
 SCHEME = "kvatlas://"
 _NUMBERS = {"block_size": int, "hash_seed": int, "batch_blocks": int, "batch_age_s": float,
-            "queue_bytes_max": int, "redis_shards": int, "chunk_tokens": int, "window_tokens": int}
+            "queue_bytes_max": int, "redis_shards": int, "chunk_tokens": int, "window_tokens": int,
+            "hybrid": int}
 _TEXTS = ("model", "worker", "tenant", "lora_name", "cache_salt", "zmq", "zmq_replay", "zmq_topic", "redis",
           "redis_cell", "cell", "eagle_drop", "tls_ca", "tls_cert", "tls_key")
 # Publisher's own names where they are others.

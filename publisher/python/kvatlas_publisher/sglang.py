@@ -20,6 +20,8 @@ class KvatlasEventPublisher(EventPublisher):
         options = options_of(endpoint)
         if "block_size" not in options:
             raise ValueError("no block_size: &block_size=N, or KVATLAS_BLOCK_SIZE=N; it is SGLang's --page-size")
+        if has_states():
+            options.setdefault("hybrid", 1)  # SGLang's events tell of full attention alone
         self._rank = attn_dp_rank
         self.batches = EngineBatches(options, attn_dp_rank)
 
@@ -30,6 +32,16 @@ class KvatlasEventPublisher(EventPublisher):
 
     def shutdown(self):
         self.batches.shutdown()
+
+
+def has_states():
+    """Whether the model that this process serves has recurrent states, as far as SGLang says so."""
+    try:
+        from sglang.srt.runtime_context import get_exec
+
+        return bool(get_exec().mamba.uses_mamba_radix_cache)
+    except Exception:  # another version, or none that was configured: the option says it
+        return False
 
 
 def register():

@@ -72,7 +72,7 @@ impl Checking {
             self.over_blocks += u64::from(told.saturating_sub(truth));
             self.under_blocks += u64::from(truth.saturating_sub(told));
         }
-        // Whoever is left is no worker of the file.
+        // What is left is no worker of the file.
         self.checked += answer.len() as u64;
         self.over += answer.len() as u64;
     }

@@ -234,9 +234,9 @@ mod tests {
     fn wrong_flags_are_named() {
         assert!(parse_line("--index smg_chain").is_err());
         assert!(
-            parse_line("--ops a --index nobody")
+            parse_line("--ops a --index nothing")
                 .unwrap_err_text()
-                .contains("nobody")
+                .contains("nothing")
         );
         assert!(
             parse_line("--ops a --index all --mode mem")

@@ -1,4 +1,4 @@
-#include "indexer/leaf/http_fetch.h"
+#include "indexer/service/http_fetch.h"
 
 #include <algorithm>
 #include <atomic>
@@ -106,8 +106,12 @@ struct HttpFetch::State {
     stream->tcp().async_connect(found, [&](const error_code& e, const auto&) { error = e; });
     if (absl::Status bad = Finish("connecting to " + address.ToString(), error); !bad.ok() || !tls)
       return bad;
-    const std::shared_ptr<Security> security = Security::OfProcess();
-    if (absl::Status bad = stream->PrepareTls(address, security.get()); !bad.ok()) return bad;
+    if (options.tls_client != nullptr) {
+      stream->PrepareTls(address, options.tls_client.get());
+    } else if (absl::Status bad = stream->PrepareTls(address, Security::OfProcess().get());
+               !bad.ok()) {
+      return bad;
+    }
     stream->expires_after(Within(options.connect_timeout));
     stream->async_handshake([&](const error_code& e) { error = e; });
     if (absl::Status bad = Finish("TLS with " + address.ToString(), error); !bad.ok()) return bad;
@@ -118,6 +122,8 @@ struct HttpFetch::State {
     http::request<http::empty_body> request(http::verb::get, target, 11);
     request.set(http::field::host, address.ToString());
     request.set(http::field::connection, "close");
+    if (!options.authorization.empty())
+      request.set(http::field::authorization, options.authorization);
     error_code error;
     stream->expires_after(Within(options.read_timeout));
     http::async_write(*stream, request, [&](const error_code& e, size_t) { error = e; });

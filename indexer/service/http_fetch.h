@@ -1,6 +1,6 @@
 // What does another service answer to a GET? Its body, piece by piece, for answers that do not fit in memory.
 //
-// *Truth*: HTTP/1.1 in clear, or by TLS with the process's files where the URL says https; no redirects. A body that ends before its length or its last chunk is an error, never an end.
+// *Truth*: HTTP/1.1 in clear, or by TLS, with the process's files or those given, where the URL says https; no redirects. A body that ends before its length or its last chunk is an error, never an end.
 // *Threads*: one at a time, but for `Cancel`. *Bounds*: `HttpFetchOptions`.
 //
 // Example:
@@ -8,8 +8,8 @@
 //   absl::StatusOr<int> status = fetch.Get("http://10.0.0.2:8090", "/dump");
 //   if (status.ok() && *status == 200) ReadDump(options, fetch.Body(), &visitor);
 
-#ifndef KVATLAS_INDEXER_LEAF_HTTP_FETCH_H_
-#define KVATLAS_INDEXER_LEAF_HTTP_FETCH_H_
+#ifndef KVATLAS_INDEXER_SERVICE_HTTP_FETCH_H_
+#define KVATLAS_INDEXER_SERVICE_HTTP_FETCH_H_
 
 #include <chrono>
 #include <cstddef>
@@ -24,6 +24,8 @@
 #include "indexer/base/clock.h"
 #include "indexer/service/address.h"
 
+struct ssl_ctx_st;  // SSL_CTX
+
 namespace kvatlas {
 
 struct HttpFetchOptions {
@@ -35,6 +37,10 @@ struct HttpFetchOptions {
   // Waiting for a body may take `slow_for` altogether, and longer by what its bytes take at this rate.
   uint64_t bytes_per_s_min = 64 << 10;
   Duration slow_for = std::chrono::seconds(30);
+  // Sent as the header "Authorization"; empty: none.
+  std::string authorization = {};
+  // For https: the CAs of another plane than this process's own, as `TlsFiles::client` has them; null: the process's files.
+  std::shared_ptr<ssl_ctx_st> tls_client = nullptr;
 };
 
 // What "http://host:port/base" names; without a scheme too. Without a port: 80, or 443 of https.
@@ -51,7 +57,7 @@ class HttpFetch {
   explicit HttpFetch(const HttpFetchOptions& options = {});
   ~HttpFetch();
 
-  // Asks, and returns the answer's status, 200 or another. Ends what was fetched before. UNAVAILABLE: nobody there, or
+  // Asks, and returns the answer's status, 200 or another. Ends what was fetched before. UNAVAILABLE: no connection, or
   // not in time. CANCELLED.
   absl::StatusOr<int> Get(std::string_view url, std::string_view path_and_query);
 
@@ -73,4 +79,4 @@ class HttpFetch {
 
 }  // namespace kvatlas
 
-#endif  // KVATLAS_INDEXER_LEAF_HTTP_FETCH_H_
+#endif  // KVATLAS_INDEXER_SERVICE_HTTP_FETCH_H_

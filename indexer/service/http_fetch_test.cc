@@ -1,4 +1,4 @@
-#include "indexer/leaf/http_fetch.h"
+#include "indexer/service/http_fetch.h"
 
 #include <gtest/gtest.h>
 

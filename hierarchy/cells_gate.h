@@ -1,0 +1,64 @@
+// May this node be asked? Ready once the cells that it is to have reported, or that took `ready_after`; ready it stays. A node that
+// starts again knows nothing until they did, and one that is asked then sends every prompt anywhere.
+//
+// The cells are those of the file that an earlier process of this node kept (`Keep`), and as many as `cells_expected`. With neither
+// a node is ready at once. A cell has reported when a replica of it is connected and caught up with in each domain that the cell
+// reports on, or reported on before.
+//
+// *Threads*: `Look` and `Keep` one, `Get` any. *Cost*: of `Look` a lock per holder, until ready; of `Keep` the same, to be called now
+// and then.
+// *Bounds*: `kCellsKeptMax` cells of all domains in the file; more are not kept.
+// *Format*: a line "CELL<tab>MODEL[|TENANT]" each. A file that is damaged counts for what can be read.
+
+#ifndef KVATLAS_HIERARCHY_CELLS_GATE_H_
+#define KVATLAS_HIERARCHY_CELLS_GATE_H_
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <set>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "indexer/base/clock.h"
+#include "indexer/base/mutex.h"
+#include "indexer/holders/holder_registry.h"
+#include "indexer/service/health.h"
+
+namespace kvatlas {
+
+inline constexpr size_t kCellsKeptMax = size_t{1} << 16;
+
+struct CellsGateOptions {
+  uint32_t cells_expected = 0;  // by name, replicas counting once
+  std::string file;             // empty: none
+  Duration ready_after = std::chrono::seconds(30);
+  const Clock* clock = &Clock::Real();
+};
+
+class CellsGate {
+ public:
+  // Reads the file. What is wrong with it is logged.
+  explicit CellsGate(CellsGateOptions options);
+
+  // Looks who has reported, and says in the log who has not when the time is over.
+  void Look(const HolderRegistry& registry);
+  // As of the last `Look`.
+  Readiness Get() const;
+
+  // Writes the cells of now down, once ready, where they changed.
+  void Keep(const HolderRegistry& registry);
+
+ private:
+  std::string Missing(const HolderRegistry& registry) const;
+
+  const CellsGateOptions options_;
+  const Time started_at_;
+  std::set<std::string> kept_;  // lines of the file; of the thread that looks
+  mutable Mutex mutex_;
+  Readiness readiness_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_HIERARCHY_CELLS_GATE_H_
