@@ -87,6 +87,7 @@ redis://@/etc/kvatlas/redis/url
 
 {{/* Flags of every process: dict "root" $ "stopDeadlineSeconds" N ["tlsDir" "DIR/"]. */}}
 {{- define "kvatlas.commonFlags" -}}
+stop_delay: {{ .root.Values.stopDelaySeconds }}s
 stop_deadline: {{ .stopDeadlineSeconds }}s
 {{- if .root.Values.tls.enabled }}
 tls_cert: /etc/kvatlas/tls/{{ .tlsDir }}tls.crt
@@ -127,13 +128,9 @@ seccompProfile: {type: RuntimeDefault}
   valueFrom: {fieldRef: {fieldPath: status.podIP}}
 {{- end -}}
 
-{{/* What tells that a process runs: a path of its HTTP port, or a connection to it. dict "root" $ "port" NAME. */}}
+{{/* What tells that a process runs: dict "root" $ "port" NAME. Paths of health ask for no certificate. */}}
 {{- define "kvatlas.live" -}}
-{{- if .root.Values.probes.livePath -}}
 httpGet: {path: {{ .root.Values.probes.livePath }}, port: {{ .port }}, scheme: {{ upper (include "kvatlas.scheme" .root) }}}
-{{- else -}}
-tcpSocket: {port: {{ .port }}}
-{{- end -}}
 {{- end -}}
 
 {{/* By the port "http": dict "root" $. A process that loads is live; a leaf that restores a large checkpoint has five minutes. */}}
@@ -153,12 +150,6 @@ readinessProbe:
   periodSeconds: 2
   timeoutSeconds: 2
   failureThreshold: 2
-{{- with .root.Values.stopDelaySeconds }}
-# While it is taken out of endpoints it goes on serving.
-lifecycle:
-  preStop:
-    sleep: {seconds: {{ . }}}
-{{- end }}
 {{- end -}}
 
 {{/* What all pods of ours have, below spec: dict "root" $ "values" COMPONENT "component" NAME ["cell" NAME]. */}}
@@ -167,6 +158,7 @@ lifecycle:
 serviceAccountName: {{ include "kvatlas.serviceAccount" $root }}
 automountServiceAccountToken: {{ eq $root.Values.discovery "k8s" }}
 enableServiceLinks: false
+# --stop_delay, --stop_deadline, and time for a last checkpoint.
 terminationGracePeriodSeconds: {{ add $root.Values.stopDelaySeconds .values.stopDeadlineSeconds 10 }}
 securityContext:
   {{- include "kvatlas.podSecurityContext" $root | nindent 2 }}

@@ -31,6 +31,8 @@ labels (a map) are not.
   "block_size" (int (default 16 .blockSize))
   "labels" $labels -}}
 {{- $common := include "kvatlas.commonFlags" (dict "root" $root "stopDeadlineSeconds" $relay.stopDeadlineSeconds "tlsDir" "") | fromYaml -}}
+{{- /* Nothing is balanced over a relay: it ends when its engine has. */ -}}
+{{- $_ := unset $common "stop_delay" -}}
 {{- if not $relay.exposeHttp }}{{ $_ := unset $common "insecure" }}{{ end -}}
 {{- $flags = mustMergeOverwrite $flags $common (deepCopy $root.Values.flags) (deepCopy $relay.flags) -}}
 - name: kvatlas-relay
