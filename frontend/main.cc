@@ -308,13 +308,12 @@ void AddReloads(FlagSet& set, Flags& flags, const EngineReach& reach, Endpoints*
 }
 
 void SetPrefixMetrics(const TokenCache::Stats& stats, Metrics* metrics) {
-  const auto set = [&](const char* name, const char* help, uint64_t value) {
-    metrics->AddGauge(name, help).Set(static_cast<double>(value));
-  };
-  set("kvatlas_frontend_prompt_text_bytes", "Of prompts' texts, all that were to be tokenized.",
-      stats.asked_bytes);
-  set("kvatlas_frontend_prompt_known_bytes", "Of them, those whose tokens were known before.",
-      stats.known_bytes);
+  metrics->RaiseRenamed("kvatlas_frontend_prompt_text_bytes_total",
+                        "Of prompts' texts, all that were to be tokenized.",
+                        static_cast<double>(stats.asked_bytes));
+  metrics->RaiseRenamed("kvatlas_frontend_prompt_known_bytes_total",
+                        "Of them, those whose tokens were known before.",
+                        static_cast<double>(stats.known_bytes));
 }
 
 // Ready once a hierarchy node or a leaf has answered, and while some is known: without, no route has a worker.

@@ -18,9 +18,10 @@
 #include "indexer/service/connection_watch.h"
 #include "indexer/service/grpc_guard.h"
 #include "indexer/service/grpc_status.h"
+#include "indexer/service/metric_families.h"
 #include "indexer/service/security/visible_domain.h"
 #include "indexer/service/text_escape.h"
-#include "indexer/transport/holder_states.h"
+#include "indexer/transport/holder_metrics.h"
 #include "indexer/transport/holders_wire.h"
 #include "indexer/transport/wire.h"
 
@@ -66,37 +67,41 @@ class FaultyCells {
 
   // For `Metrics::OnText`: cells and domains come and go.
   void Append(std::string* text) {
-    AppendGaugeHead(kName, "What a cell's streams did wrong since it was first heard.", text);
+    MetricFamilies families;
+    families.Declare([](MetricFamilies* to) { to->CountRenamed(kName, kHelp, "", 0); });
     for (const Domain& domain : registry_->Domains()) {
       const absl::StatusOr<DomainStats> stats = registry_->StatsOf(domain);
       if (!stats.ok()) continue;
       for (const HolderStats& cell : stats->holders) {
         const HolderId& id = cell.holder->id;
-        Set(domain, id, "claimed_twice", cell.receiver.hellos_refused, text);
-        Set(domain, id, "gap", cell.receiver.gaps, text);
-        Set(domain, id, "digest_differs", cell.receiver.digests_different, text);
-        Set(domain, id, "never_repaired", cell.receiver.repairs_timed_out, text);
-        Set(domain, id, "floods", cell.receiver.sheds, text);
+        Set(domain, id, "claimed_twice", cell.receiver.hellos_refused, &families);
+        Set(domain, id, "gap", cell.receiver.gaps, &families);
+        Set(domain, id, "digest_differs", cell.receiver.digests_different, &families);
+        Set(domain, id, "never_repaired", cell.receiver.repairs_timed_out, &families);
+        Set(domain, id, "floods", cell.receiver.sheds, &families);
       }
     }
     for (const RefusedHolder& refused : registry_->Refused())
-      Set(refused.domain, refused.holder, "refused", refused.times, text);
+      Set(refused.domain, refused.holder, "refused", refused.times, &families);
+    families.AppendTo(text);
   }
 
  private:
-  static constexpr char kName[] = "kvatlas_hierarchy_cell_faults";
+  static constexpr char kName[] = "kvatlas_hierarchy_cell_faults_total";
+  static constexpr char kHelp[] = "What a cell's streams did wrong since it was first heard.";
 
   void Set(const Domain& domain, const HolderId& id, const char* fault, uint64_t count,
-           std::string* text) {
+           MetricFamilies* families) {
     const std::string name = ToString(id);
     if (!named_.contains(name)) {
       if (count == 0 || named_.size() >= kFaultyCellsMax) return;
       named_.insert(name);
     }
-    AppendGauge(kName,
-                MetricLabel("cell", name) + "," + MetricLabel("domain", ToString(domain)) + "," +
-                    MetricLabel("fault", fault),
-                std::to_string(count), text);
+    families->CountRenamed(kName, kHelp,
+                           MetricLabel("cell", name) + "," +
+                               MetricLabel("domain", ToString(domain)) + "," +
+                               MetricLabel("fault", fault),
+                           static_cast<double>(count));
   }
 
   const HolderRegistry* const registry_;
@@ -120,15 +125,10 @@ HierarchyService::HierarchyService(Hierarchy* hierarchy, const CoverageReporter*
         return Answer({}, request, response);
       }) {
   SetMessageAllocatorFor_FindCells(&messages_);
-  metrics->OnScrape([hierarchy, metrics] {
-    SetHolderGauges(hierarchy->registry(), "kvatlas_hierarchy", metrics);
+  AddHolderMetrics(&hierarchy->registry(), "kvatlas_hierarchy", metrics);
+  metrics->OnText([faulty = FaultyCells(&hierarchy->registry())](std::string* text) mutable {
+    faulty.Append(text);
   });
-  metrics->OnText(
-      [hierarchy, faulty = FaultyCells(&hierarchy->registry())](std::string* text) mutable {
-        AppendDomainMetrics(hierarchy->registry(), "kvatlas_hierarchy", text);
-        AppendHolderStates(hierarchy->registry(), "kvatlas_hierarchy", text);
-        faulty.Append(text);
-      });
 }
 
 grpc::ServerUnaryReactor* HierarchyService::FindCells(grpc::CallbackServerContext* context,

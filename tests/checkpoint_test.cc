@@ -302,9 +302,11 @@ class CheckpointOfRedisTest : public ::testing::Test {
   }
 
   uint64_t batches() const { return a_.batches() + b_.batches(); }
-  double entries_read() const { return leaf_->Metric("kvatlas_leaf_redis_entries_read").value(); }
+  double entries_read() const {
+    return leaf_->Metric("kvatlas_leaf_redis_entries_read_total").value();
+  }
   double snapshots_read() const {
-    return leaf_->Metric("kvatlas_leaf_redis_snapshots_read").value();
+    return leaf_->Metric("kvatlas_leaf_redis_snapshots_read_total").value();
   }
 
   static constexpr int kBatches = 60, kBatchesMeanwhile = 12;

@@ -146,9 +146,10 @@ TEST(ScheduleTest, ALeafThatWasForgottenIsNamedAtBothEndsAndItsCellStillServes) 
   EXPECT_THAT(Await(refuses, [&] { return MetricsOf(*cluster, "leaf-1"); }), HasSubstr(refuses));
   EXPECT_THAT(Await("stream refused", [&] { return LogOf(*cluster, "hierarchy"); }),
               ContainsRegex("event=\"stream refused\" holder=cell-[01][^\n]*is not ours"));
-  EXPECT_THAT(MetricsOf(*cluster, "hierarchy"),
-              ContainsRegex("kvatlas_hierarchy_cell_faults.cell=\"cell-[01]/0\",domain=\"mock\","
-                            "fault=\"refused\". [1-9]"));
+  EXPECT_THAT(
+      MetricsOf(*cluster, "hierarchy"),
+      ContainsRegex("kvatlas_hierarchy_cell_faults_total.cell=\"cell-[01]/0\",domain=\"mock\","
+                    "fault=\"refused\". [1-9]"));
   ClusterClient client(*cluster);
   const absl::StatusOr<v1::StatsResponse> stats = client.LeafStats(1);
   ASSERT_TRUE(stats.ok()) << stats.status();
@@ -179,7 +180,7 @@ TEST(ScheduleTest, AFrontendThatWasForgottenSaysSoAndRoutesByItsOwnCells) {
               HasSubstr("event=\"a node refuses this frontend's questions\" node=" +
                         cluster->hierarchy() + " reason=\"FAILED_PRECONDITION: " + why));
   EXPECT_THAT(MetricsOf(*cluster, "frontend"),
-              ContainsRegex("kvatlas_frontend_refused_by_nodes [1-9]"));
+              ContainsRegex("kvatlas_frontend_refused_by_nodes_total [1-9]"));
 }
 
 TEST(ScheduleTest, AScheduleThatIsNoneEndsAProcessAndIsNamed) {

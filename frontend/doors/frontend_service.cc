@@ -24,6 +24,7 @@
 #include "frontend/prompt/openai/json_depth.h"
 #include "indexer/service/grpc_guard.h"
 #include "indexer/service/grpc_status.h"
+#include "indexer/service/metric_families.h"
 #include "indexer/service/process_facts.h"
 #include "indexer/service/text_escape.h"
 
@@ -199,19 +200,26 @@ absl::Status ReportFromJson(const Json& json, v1::ReportRequest* request) {
 // Cells that broke a promise, the worst of them: they come and go.
 void AppendPromises(const Frontend& frontend, std::string* text) {
   const std::vector<CellPromises> shown = frontend.promises(kPromisesShown);
-  const auto family = [&](const std::string& name, const char* help, auto value) {
-    AppendGaugeHead(name, help, text);
-    for (const CellPromises& of : shown)
-      if (of.broken > 0)
-        AppendGauge(name, MetricLabel("cell", of.cell), std::to_string(value(of)), text);
-  };
-  family("kvatlas_frontend_cell_promises",
-         "Times a cell that broke a promise had promised something.",
-         [](const CellPromises& of) { return of.promises; });
-  family("kvatlas_frontend_cell_promises_broken", "Of these, times its leaf had less.",
-         [](const CellPromises& of) { return of.broken; });
-  family("kvatlas_frontend_cell_believed", "The share of its promises that is expected now.",
-         [](const CellPromises& of) { return of.believed; });
+  MetricFamilies families;
+  constexpr char kPromises[] = "kvatlas_frontend_cell_promises_total";
+  constexpr char kPromisesHelp[] = "Times a cell that broke a promise had promised something.";
+  constexpr char kBroken[] = "kvatlas_frontend_cell_promises_broken_total";
+  constexpr char kBrokenHelp[] = "Of these, times its leaf had less.";
+  constexpr char kBelieved[] = "kvatlas_frontend_cell_believed";
+  constexpr char kBelievedHelp[] = "The share of its promises that is expected now.";
+  families.Declare([&](MetricFamilies* to) {
+    to->CountRenamed(kPromises, kPromisesHelp, "", 0);
+    to->CountRenamed(kBroken, kBrokenHelp, "", 0);
+    to->Gauge(kBelieved, kBelievedHelp, "", 0);
+  });
+  for (const CellPromises& of : shown) {
+    if (of.broken == 0) continue;
+    const std::string label = MetricLabel("cell", of.cell);
+    families.CountRenamed(kPromises, kPromisesHelp, label, static_cast<double>(of.promises));
+    families.CountRenamed(kBroken, kBrokenHelp, label, static_cast<double>(of.broken));
+    families.Gauge(kBelieved, kBelievedHelp, label, of.believed);
+  }
+  families.AppendTo(text);
 }
 
 int64_t Milliseconds(Duration duration) {
@@ -293,15 +301,15 @@ FrontendService::FrontendService(Frontend* frontend, Metrics* metrics, PromptRou
   Gauge in_flight = metrics->AddGauge("kvatlas_frontend_in_flight", "Choices not yet reported on.");
   Gauge workers = metrics->AddGauge("kvatlas_frontend_workers_remembered", "Workers last seen.");
   Gauge cells = metrics->AddGauge("kvatlas_frontend_cells_remembered", "Cells last seen.");
-  Gauge refused = metrics->AddGauge("kvatlas_frontend_refused_by_nodes",
-                                    "Questions that nodes refused for their schedule.");
   metrics->OnText([frontend](std::string* text) { AppendPromises(*frontend, text); });
-  metrics->OnScrape([frontend, in_flight, workers, cells, refused]() mutable {
+  metrics->OnScrape([frontend, metrics, in_flight, workers, cells]() mutable {
     const FrontendStats stats = frontend->stats();
     in_flight.Set(static_cast<double>(stats.in_flight));
     workers.Set(static_cast<double>(stats.workers));
     cells.Set(static_cast<double>(stats.cells));
-    refused.Set(static_cast<double>(stats.refused_by_nodes));
+    metrics->RaiseRenamed("kvatlas_frontend_refused_by_nodes_total",
+                          "Questions that nodes refused for their schedule.",
+                          static_cast<double>(stats.refused_by_nodes));
   });
 }
 

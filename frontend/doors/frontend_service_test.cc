@@ -435,7 +435,7 @@ TEST_F(FrontendServiceTest, ACellThatDoesNotDeliverIsNamedAndNoLongerAskedFirst)
   const std::string broken = std::to_string(routes);
   EXPECT_TRUE(named("kvatlas_frontend_wrong_cells_total " + broken + "\n")) << metrics;
   EXPECT_TRUE(named("kvatlas_frontend_promises_total " + std::to_string(routes + 1) + "\n"));
-  EXPECT_TRUE(named("kvatlas_frontend_cell_promises_broken{cell=\"a\"} " + broken + "\n"));
+  EXPECT_TRUE(named("kvatlas_frontend_cell_promises_broken_total{cell=\"a\"} " + broken + "\n"));
   EXPECT_FALSE(named("{cell=\"b\"}")) << "it has kept all of its promises";
   const nlohmann::json status = nlohmann::json::parse(Get(http_->address(), "/status").body);
   ASSERT_EQ(status["promises"].size(), 2u) << status;

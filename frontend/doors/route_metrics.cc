@@ -9,12 +9,6 @@ namespace {
 
 double Seconds(uint64_t microseconds) { return static_cast<double>(microseconds) * 1e-6; }
 
-// Counters only go up: by what is new since the last time.
-void Raise(Counter* counter, uint64_t to) {
-  const double more = static_cast<double>(to) - counter->Value();
-  if (more > 0) counter->Increment(more);
-}
-
 }  // namespace
 
 void ExportRouteTotals(Frontend* frontend, Metrics* metrics) {
@@ -24,13 +18,35 @@ void ExportRouteTotals(Frontend* frontend, Metrics* metrics) {
         "kvatlas_frontend_routes_total", "Routes by how far the answer had to fall.",
         {{"fallback", std::string(ToString(static_cast<Fallback>(fallback)))}}));
   }
-  Counter failed = metrics->AddCounter("kvatlas_frontend_routes_failed_total",
-                                       "Routes that ended without a worker.");
-  metrics->OnScrape([frontend, routes, failed]() mutable {
+  struct Total {
+    Counter counter;
+    uint64_t FrontendStats::* of;
+  };
+  const auto total = [metrics](const char* name, const char* help, uint64_t FrontendStats::* of) {
+    return Total{metrics->AddCounter(name, help), of};
+  };
+  std::vector<Total> totals = {
+      total("kvatlas_frontend_routes_failed_total", "Routes that ended without a worker.",
+            &FrontendStats::failed),
+      total("kvatlas_frontend_routes_rejected_total",
+            "Of these, those refused because every worker was over its thresholds.",
+            &FrontendStats::rejected),
+      total("kvatlas_frontend_prompt_blocks_total", "Full blocks of the prompts that were routed.",
+            &FrontendStats::prompt_blocks),
+      total("kvatlas_frontend_chosen_blocks_total",
+            "Of these, those that the chosen worker is predicted to reuse.",
+            &FrontendStats::chosen_blocks),
+      total(
+          "kvatlas_frontend_best_blocks_total",
+          "Of these, those that the worker with most of them would have reused, whatever its load.",
+          &FrontendStats::best_blocks),
+  };
+  metrics->OnScrape([frontend, routes, totals]() mutable {
     const FrontendStats stats = frontend->stats();
     for (int fallback = 0; fallback < kFallbacks; ++fallback)
-      Raise(&routes[static_cast<size_t>(fallback)], stats.by_fallback[fallback]);
-    Raise(&failed, stats.failed);
+      routes[static_cast<size_t>(fallback)].RaiseTo(
+          static_cast<double>(stats.by_fallback[fallback]));
+    for (Total& one : totals) one.counter.RaiseTo(static_cast<double>(stats.*one.of));
   });
 }
 

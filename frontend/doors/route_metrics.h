@@ -11,7 +11,9 @@
 
 namespace kvatlas {
 
-// `kvatlas_frontend_routes_total{fallback=…}` and `…_routes_failed_total`, at each scrape: the figures of `/status`. Once per frontend.
+// `kvatlas_frontend_routes_total{fallback=…}`, `…_routes_failed_total` and `…_routes_rejected_total`, at each scrape: the figures of
+// `/status`; and of the prompts of these routes `…_prompt_blocks_total`, `…_chosen_blocks_total` and `…_best_blocks_total`: chosen / prompt is the predicted hit
+// ratio, best - chosen the locality that choices gave up for load, distance or a policy. Once per frontend.
 void ExportRouteTotals(Frontend* frontend, Metrics* metrics);
 
 // Times and promises of the routes that it is told of. Several of one `Metrics` are the same series.

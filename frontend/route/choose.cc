@@ -55,10 +55,23 @@ class Chooser {
     // Workers that have already failed to take this very request are no remedy.
     if (verdict == Verdict::kOverloaded && suspect_has_room_) verdict = Rank(OfCells(others_));
     choice_.verdict = verdict;
+    if (verdict == Verdict::kChosen) choice_.best_blocks = BestBlocks();
     return std::move(choice_);
   }
 
  private:
+  // What the best worker for locality alone would have reused.
+  uint32_t BestBlocks() const {
+    uint32_t best = choice_.overlap_blocks;
+    for (const CandidateCellPtr& cell : cells_) {
+      for (size_t i = 0; i < cell->traits.size(); ++i) {
+        if (cell->traits[i].allowed && cell->traits[i].role != Role::kDecode)
+          best = std::max(best, OverlapOf(request_, *cell, i));
+      }
+    }
+    return best;
+  }
+
   // The cells' workers, and those of all other cells that decode.
   Pool OfCells(const std::vector<size_t>& cells) const {
     Pool pool;

@@ -49,6 +49,7 @@ struct Choice {
   Fallback fallback = Fallback::kNone;
   std::optional<ChosenWorker> worker = {};  // that prefills
   uint32_t overlap_blocks = 0;              // promised of it
+  uint32_t best_blocks = 0;  // of the worker, overloaded ones too, that may be promised the most
   std::optional<ChosenWorker> decoder = {};
   std::vector<ReceiptCandidate> ranked = {};  // best first
   uint32_t considered = 0;

@@ -48,6 +48,9 @@ uint64_t Count(const RouteRequest& request, const Choice& choice, ModelFleet* mo
   model->memory.choices().Choose(id, std::move(counted), now);
   model->memory.TookTurn(worker.cell->cell, worker.id(), ++fleet.counts.routes);
   ++fleet.counts.by_fallback[static_cast<int>(choice.fallback)];
+  fleet.counts.prompt_blocks += prompt.blocks();
+  fleet.counts.chosen_blocks += choice.overlap_blocks;
+  fleet.counts.best_blocks += choice.best_blocks;
   if (model->place == 0) return id;  // nothing was heard of the model: there will be no siblings
   const std::vector<SequenceHash>& waypoints = prompt.waypoints();
   model->memory.Sent(request.domain(), waypoints, worker.cell->cell, worker.id(), now);

@@ -160,6 +160,9 @@ class FleetState {
     std::atomic<uint64_t> expired_choices{0};
     std::atomic<uint64_t> asked_ahead{0};
     std::atomic<uint64_t> asked_ahead_used{0};
+    std::atomic<uint64_t> prompt_blocks{0};
+    std::atomic<uint64_t> chosen_blocks{0};
+    std::atomic<uint64_t> best_blocks{0};
     std::atomic<uint64_t> refused_by_nodes{0};
     std::atomic<uint64_t> rejected{0};
   };

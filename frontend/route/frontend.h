@@ -238,6 +238,9 @@ struct FrontendStats {
   uint64_t expired_choices = 0;
   uint64_t asked_ahead = 0;       // leaves,
   uint64_t asked_ahead_used = 0;  // and those whose answers were wanted
+  uint64_t prompt_blocks = 0;     // full blocks of routed prompts
+  uint64_t chosen_blocks = 0;     // of these, what the chosen workers are predicted to reuse
+  uint64_t best_blocks = 0;       // `Choice::best_blocks`
   size_t in_flight = 0;
   size_t cells = 0;  // remembered
   size_t workers = 0;

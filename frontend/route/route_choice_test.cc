@@ -277,6 +277,11 @@ TEST_F(RouteChoiceTest, AnOverloadedWorkerIsPassedOverHoweverDeepItReaches) {
   const RouteResult route = Route();
   EXPECT_EQ(route.worker.name, "w1");
   EXPECT_EQ(route.receipt.overloaded, 1u);
+  // What its depth was worth is in the figures.
+  const FrontendStats stats = frontend().stats();
+  EXPECT_EQ(stats.prompt_blocks, 100u);
+  EXPECT_EQ(stats.chosen_blocks, route.overlap_blocks);
+  EXPECT_GT(stats.best_blocks, stats.chosen_blocks);
 }
 
 TEST_F(RouteChoiceTest, ThresholdsMayChangeWhileItRuns) {

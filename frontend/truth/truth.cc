@@ -145,6 +145,9 @@ void Truth::State::Count(const Comparison& comparison, WorkerRecord* worker, Tim
     (less ? stats.less : more ? stats.more : stats.exact) += 1;
     stats.predicted_tokens += comparison.predicted;
     stats.served_tokens += *comparison.served;
+    stats.reported_blocks += comparison.blocks;
+    if (comparison.block_size > 0)
+      stats.cached_blocks += *comparison.served / comparison.block_size;
   } else {
     stats.without_figures += 1;
   }

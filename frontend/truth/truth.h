@@ -88,6 +88,8 @@ struct TruthStats {
   uint64_t errors = 0;
   uint64_t predicted_tokens = 0;
   uint64_t served_tokens = 0;
+  uint64_t reported_blocks = 0;  // full blocks of the prompts of these
+  uint64_t cached_blocks = 0;    // of them, served from cache
   uint64_t checks = 0;
   uint64_t checks_missed = 0;
   uint64_t checks_dropped = 0;  // by a bound

@@ -150,6 +150,10 @@ void AddTruthMetrics(const Truth* truth, Metrics* metrics) {
        &TruthStats::predicted_tokens},
       {counter("served_tokens_total", "Served from cache, of reported requests."),
        &TruthStats::served_tokens},
+      {counter("reported_blocks_total", "Full blocks of the prompts of these requests."),
+       &TruthStats::reported_blocks},
+      {counter("cached_blocks_total", "Of these, those that engines say they had cached."),
+       &TruthStats::cached_blocks},
       {counter("prompt_lengths_differ_total", "Prompts that the engine counts otherwise."),
        &TruthStats::lengths_differ},
       {counter("requests_failed_total", "Reported as failed at the worker."), &TruthStats::errors},
@@ -164,10 +168,7 @@ void AddTruthMetrics(const Truth* truth, Metrics* metrics) {
   Gauge bytes = metrics->AddGauge("kvatlas_frontend_decision_bytes", "Their memory.");
   metrics->OnScrape([truth, series, kept, bytes]() mutable {
     const TruthStats stats = truth->stats();
-    for (Series& one : series) {
-      const double grown = static_cast<double>(stats.*one.value) - one.counter.Value();
-      if (grown > 0) one.counter.Increment(grown);
-    }
+    for (Series& one : series) one.counter.RaiseTo(static_cast<double>(stats.*one.value));
     kept.Set(static_cast<double>(stats.decisions_kept));
     bytes.Set(static_cast<double>(stats.decision_bytes));
   });

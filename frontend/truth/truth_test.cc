@@ -136,6 +136,8 @@ TEST_F(TruthTest, ServedIsComparedWithPredicted) {
   EXPECT_EQ(stats.lengths_differ, 1u);
   EXPECT_EQ(stats.predicted_tokens, 3u * 64);
   EXPECT_EQ(stats.served_tokens, 160u);
+  EXPECT_EQ(stats.cached_blocks, 160u / 16);
+  EXPECT_GT(stats.reported_blocks, stats.cached_blocks);
   const std::vector<WorkerTruth> workers = truth_->workers(10);
   ASSERT_EQ(workers.size(), 1u);
   EXPECT_DOUBLE_EQ(workers[0].figures.requests, 3);

@@ -4,26 +4,32 @@
 
 #include "indexer/base/domain.h"
 #include "indexer/service/log.h"
+#include "indexer/service/metric_families.h"
 #include "indexer/service/text_escape.h"
 
 namespace kvatlas {
 
 void AppendParentMetrics(const std::vector<ParentStats>& parents, const std::string& prefix,
                          std::string* text) {
-  const auto label = [](const ParentStats& stats) {
-    return MetricLabel("domain", ToString(stats.domain)) + "," +
-           MetricLabel("parent", stats.parent);
+  MetricFamilies families;
+  const auto family = [&](const char* name, const char* help, auto value) {
+    families.DeclareGauge(prefix + name, help);
+    for (const ParentStats& stats : parents) {
+      families.Gauge(
+          prefix + name, help,
+          MetricLabel("domain", ToString(stats.domain)) + "," + MetricLabel("parent", stats.parent),
+          static_cast<double>(value(stats)));
+    }
   };
-  const std::string connected = prefix + "_parent_connected";
-  AppendGaugeHead(connected, "1: a stream to this parent is open.", text);
-  for (const ParentStats& stats : parents)
-    AppendGauge(connected, label(stats), stats.connected ? "1" : "0", text);
-  const std::string name = prefix + "_parent_refuses";
-  AppendGaugeHead(name, "1: this parent refuses what is reported.", text);
-  for (const ParentStats& stats : parents) {
-    const bool refuses = !stats.status.ok() || !stats.refusal.ok();
-    AppendGauge(name, label(stats), refuses ? "1" : "0", text);
-  }
+  family("_parent_connected", "1: a stream to this parent is open.",
+         [](const ParentStats& s) { return s.connected ? 1 : 0; });
+  family("_parent_at_rest", "1: this parent has acknowledged everything there is to say.",
+         [](const ParentStats& s) { return s.at_rest ? 1 : 0; });
+  family("_parent_unacknowledged_batches", "Batches that this parent has not acknowledged.",
+         [](const ParentStats& s) { return s.unacknowledged_batches; });
+  family("_parent_refuses", "1: this parent refuses what is reported.",
+         [](const ParentStats& s) { return !s.status.ok() || !s.refusal.ok() ? 1 : 0; });
+  families.AppendTo(text);
 }
 
 void LogRefusal(std::string_view flag, const ParentRefusal& refusal) {

@@ -17,7 +17,8 @@
 
 namespace kvatlas {
 
-// Appends both families in Prometheus' text format. `prefix`: "kvatlas_leaf" for instance.
+// Appends these families, and whether each parent is at rest and how many batches it has not acknowledged, in Prometheus' text format.
+// `prefix`: "kvatlas_leaf" for instance.
 void AppendParentMetrics(const std::vector<ParentStats>& parents, const std::string& prefix,
                          std::string* text);
 

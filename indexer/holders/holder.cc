@@ -564,6 +564,7 @@ HolderStats Holder::Stats(Time now) const {
   stats.side_blocks = side_blocks_.load(std::memory_order_relaxed);
   stats.layout = layout_;
   stats.receiver = receiver_.stats();
+  stats.behind_batches = receiver_.behind();
   stats.snapshot_bytes = receiver_.snapshot_bytes();
   MutexLock view_lock(&view_mutex_);
   stats.trust = local_ ? view_.trust : receiver_.trust(now);

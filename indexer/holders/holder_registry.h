@@ -130,6 +130,7 @@ struct HolderStats {
   CacheLayout layout;
   std::optional<Load> load;
   ReceiverStats receiver;
+  uint64_t behind_batches = 0;  // `StreamReceiver::behind`
   uint64_t snapshot_bytes = 0;  // memory for the snapshot that is being received
 };
 

@@ -1,7 +1,6 @@
 #include "indexer/leaf/engine_metrics.h"
 
 #include <array>
-#include <cstdio>
 #include <map>
 #include <set>
 #include <utility>
@@ -9,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "indexer/base/tier.h"
+#include "indexer/service/metric_families.h"
 #include "indexer/service/text_escape.h"
 
 namespace kvatlas {
@@ -24,40 +24,6 @@ constexpr std::array<std::string_view, 9> kApplyStatuses = {"ok",
                                                             "ownership_degree_overflow",
                                                             "indexer_invariant_violation",
                                                             "unsupported_residency_domain"};
-
-// Families in the order of their first series; series of one family together, as the format wants it.
-class Families {
- public:
-  void Add(std::string_view name, std::string_view type, std::string_view help,
-           std::string_view labels, double value) {
-    auto [it, is_new] = index_.try_emplace(std::string(name), families_.size());
-    if (is_new)
-      families_.push_back(absl::StrCat("# HELP ", std::string(name), " ", std::string(help),
-                                       "\n# TYPE ", std::string(name), " ", std::string(type),
-                                       "\n"));
-    std::string& family = families_[it->second];
-    family += name;
-    if (!labels.empty()) absl::StrAppend(&family, "{", std::string(labels), "}");
-    char number[32];
-    std::snprintf(number, sizeof number, " %.17g\n", value);
-    family += number;
-  }
-  void Count(std::string_view name, std::string_view help, std::string_view labels,
-             uint64_t value) {
-    Add(name, "counter", help, labels, static_cast<double>(value));
-  }
-  void Gauge(std::string_view name, std::string_view help, std::string_view labels, double value) {
-    Add(name, "gauge", help, labels, value);
-  }
-
-  void AppendTo(std::string* text) const {
-    for (const std::string& family : families_) *text += family;
-  }
-
- private:
-  std::map<std::string, size_t> index_;
-  std::vector<std::string> families_;
-};
 
 uint64_t Refused(const EngineWorkerStats& stats, std::initializer_list<Refusal> reasons) {
   uint64_t sum = 0;
@@ -81,7 +47,7 @@ uint64_t Applied(const EngineWorkerStats& sum, std::string_view type, std::strin
 }
 
 void AddDynamo(const EngineDirectory& directory, const std::vector<EngineEntry>& entries,
-               const EngineWorkerStats& sum, Families* families) {
+               const EngineWorkerStats& sum, MetricFamilies* families) {
   std::array<uint64_t, 4> listeners = {};
   for (const EngineEntry& entry : entries)
     for (const EngineListener& listener : entry.listeners)
@@ -100,16 +66,17 @@ void AddDynamo(const EngineDirectory& directory, const std::vector<EngineEntry>&
           "dynamo_kvrouter_kv_cache_events_applied",
           "Total number of KV cache events applied to index",
           absl::StrCat(MetricLabel("event_type", type), ",", MetricLabel("status", status)),
-          Applied(sum, type, status));
+          static_cast<double>(Applied(sum, type, status)));
   families->Count("dynamo_kvrouter_kv_cache_event_warnings",
                   "Total number of suspicious KV cache events seen by the router indexer",
-                  MetricLabel("warning_kind", "duplicate_store"), sum.copies);
+                  MetricLabel("warning_kind", "duplicate_store"), static_cast<double>(sum.copies));
 }
 
-void AddStream(const std::string& labels, const ZmqStreamStats& stream, Families* families) {
+void AddStream(const std::string& labels, const ZmqStreamStats& stream, MetricFamilies* families) {
   const TrackerStats& tracker = stream.tracker;
   const auto count = [&](std::string_view name, std::string_view help, uint64_t value) {
-    families->Count(absl::StrCat("kvatlas_engine_", std::string(name)), help, labels, value);
+    families->Count(absl::StrCat("kvatlas_engine_", std::string(name)), help, labels,
+                    static_cast<double>(value));
   };
   const auto gauge = [&](std::string_view name, std::string_view help, double value) {
     families->Gauge(absl::StrCat("kvatlas_engine_", std::string(name)), help, labels, value);
@@ -124,7 +91,8 @@ void AddStream(const std::string& labels, const ZmqStreamStats& stream, Families
   count("restarts_total", "Engines found to have started anew.", tracker.restarts);
   const auto replays = [&](std::string_view result, uint64_t value) {
     families->Count("kvatlas_engine_replays_total", "Replays, by how they ended.",
-                    absl::StrCat(labels, ",", MetricLabel("result", result)), value);
+                    absl::StrCat(labels, ",", MetricLabel("result", result)),
+                    static_cast<double>(value));
   };
   replays("asked", tracker.replays_asked);
   replays("complete", tracker.replays_complete);
@@ -143,7 +111,7 @@ void AddStream(const std::string& labels, const ZmqStreamStats& stream, Families
         static_cast<double>(stream.queued_bytes));
 }
 
-void AddRank(const std::string& labels, const EngineRankStats& rank, Families* families) {
+void AddRank(const std::string& labels, const EngineRankStats& rank, MetricFamilies* families) {
   for (size_t tier = 0; tier < kTiers; ++tier)
     families->Gauge("kvatlas_engine_blocks", "Distinct blocks held, by tier.",
                     absl::StrCat(labels, ",", MetricLabel("tier", kTierNames[tier])),
@@ -159,18 +127,30 @@ void AddRank(const std::string& labels, const EngineRankStats& rank, Families* f
   gauge("trust", "0 exact, 1 degraded, 2 stale.", static_cast<double>(rank.trust));
 }
 
-void AddRefused(const std::string& labels, const EngineWorkerStats& stats, Families* families) {
+void AddRefused(const std::string& labels, const EngineWorkerStats& stats,
+                MetricFamilies* families) {
   for (size_t i = 0; i < stats.refused.size(); ++i) {
     if (stats.refused[i] == 0) continue;
     const std::string reason = MetricLabel("reason", RefusalName(static_cast<Refusal>(i)));
     families->Count("kvatlas_engine_refused_total",
                     "Events or parts of events without effect, by reason.",
-                    absl::StrCat(labels, ",", reason), stats.refused[i]);
+                    absl::StrCat(labels, ",", reason), static_cast<double>(stats.refused[i]));
   }
 }
 
+// What `AddOurs` may come to add.
+void DeclareOurs(MetricFamilies* families) {
+  ZmqStreamStats stream;
+  stream.tracker.last = 0;
+  AddStream("", stream, families);
+  AddRank("", {}, families);
+  EngineWorkerStats refused;
+  refused.refused.fill(1);
+  AddRefused("", refused, families);
+}
+
 // Every worker rank by itself, as many as are shown.
-void AddOurs(const std::vector<EngineEntry>& entries, Families* families) {
+void AddOurs(const std::vector<EngineEntry>& entries, MetricFamilies* families) {
   size_t shown = 0, hidden = 0;
   for (const EngineEntry& entry : entries) {
     const std::string worker = absl::StrCat(MetricLabel("model", entry.domain.model), ",",
@@ -207,8 +187,9 @@ EngineWorkerStats SumOf(const EngineDirectory& directory, const std::vector<Engi
 
 void AppendEngineMetrics(const EngineDirectory& directory, std::string* text) {
   const std::vector<EngineEntry> entries = directory.List();
-  Families families;
+  MetricFamilies families;
   AddDynamo(directory, entries, SumOf(directory, entries), &families);
+  families.Declare(DeclareOurs);
   AddOurs(entries, &families);
   families.AppendTo(text);
 }

@@ -235,8 +235,9 @@ void Explanation::AppendPath(uint32_t blocks_max, std::string* out) const {
   const size_t end = std::min<size_t>({blocks.size(), size_t{deepest_held} + 1, blocks_max});
   for (size_t i = 0; i < end; ++i) {
     positions.Next();
-    absl::StrAppend(out, "{\"position\":", i, ",\"local_hash\":", Raw(locals[i]),
-                    ",\"sequence_hash\":", Raw(blocks[i]), ",\"holders\":[");
+    // As texts: a browser rounds numbers of 64 bits.
+    absl::StrAppend(out, "{\"position\":", i, ",\"local_hash\":\"", Raw(locals[i]),
+                    "\",\"sequence_hash\":\"", Raw(blocks[i]), "\",\"holders\":[");
     Commas holders(out);
     for (const Rank& rank : ranks) {
       if (!rank.read || rank.held[i].empty()) continue;

@@ -48,9 +48,13 @@ void SetNameGauges(const PageNamesStats& stats, Metrics* metrics) {
   set("names", "Pages that SGLang's router may ask for.", stats.names);
   set("digests", "Of these, those whose digest is kept to name the next page.", stats.digests);
   set("name_bytes", "Memory of both.", stats.bytes);
-  set("names_refused", "Names and digests beyond the bound, since the start.", stats.refused);
-  set("name_conflicts", "Names that came for another block, since the start.", stats.conflicts);
-  set("names_swept", "Names of blocks that nothing held any more, since the start.", stats.swept);
+  const auto total = [&](const std::string& name, const char* help, uint64_t value) {
+    metrics->RaiseRenamed("kvatlas_leaf_kv_indexer_" + name + "_total", help,
+                          static_cast<double>(value));
+  };
+  total("names_refused", "Names and digests beyond the bound.", stats.refused);
+  total("name_conflicts", "Names that came for another block.", stats.conflicts);
+  total("names_swept", "Names of blocks that nothing held any more.", stats.swept);
 }
 
 }  // namespace

@@ -154,12 +154,16 @@ void SetRedisGauges(const RedisReaderStats& stats, Metrics* metrics) {
   };
   set("connected", "Redis is reached.", stats.connected ? 1 : 0);
   set("streams", "Streams known through Redis.", stats.streams);
-  set("entries_read", "Entries of logs read since the start.", stats.entries_read);
-  set("bytes_read", "Their bytes, those of snapshots included.", stats.bytes_read);
-  set("entries_damaged", "Entries skipped since the start.", stats.entries_damaged);
-  set("replays", "Times that a log was read again, since the start.", stats.replays);
-  set("snapshots_read", "Snapshots read since the start.", stats.snapshots_read);
-  set("losses", "Times that Redis was lost, since the start.", stats.losses);
+  const auto total = [&](const std::string& name, const char* help, uint64_t value) {
+    metrics->RaiseRenamed("kvatlas_leaf_redis_" + name + "_total", help,
+                          static_cast<double>(value));
+  };
+  total("entries_read", "Entries of logs read.", stats.entries_read);
+  total("bytes_read", "Their bytes, those of snapshots included.", stats.bytes_read);
+  total("entries_damaged", "Entries skipped.", stats.entries_damaged);
+  total("replays", "Times that a log was read again.", stats.replays);
+  total("snapshots_read", "Snapshots read.", stats.snapshots_read);
+  total("losses", "Times that Redis was lost.", stats.losses);
 }
 
 void FillParents(const CoverageReporter& reporter, v1::StatsResponse* response) {

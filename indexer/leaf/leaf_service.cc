@@ -16,7 +16,7 @@
 #include "indexer/service/grpc_guard.h"
 #include "indexer/service/grpc_status.h"
 #include "indexer/service/security/visible_domain.h"
-#include "indexer/transport/holder_states.h"
+#include "indexer/transport/holder_metrics.h"
 #include "indexer/transport/holders_wire.h"
 #include "indexer/transport/wire.h"
 
@@ -140,11 +140,7 @@ LeafService::LeafService(LeafIdentity identity, const HolderRegistry* registry,
         return Answer({}, request, response);
       }) {
   SetMessageAllocatorFor_FindOverlaps(&messages_);
-  metrics->OnScrape([registry, metrics] { SetHolderGauges(*registry, "kvatlas_leaf", metrics); });
-  metrics->OnText([registry](std::string* text) {
-    AppendDomainMetrics(*registry, "kvatlas_leaf", text);
-    AppendHolderStates(*registry, "kvatlas_leaf", text);
-  });
+  AddHolderMetrics(registry, "kvatlas_leaf", metrics);
 }
 
 grpc::ServerUnaryReactor* LeafService::FindOverlaps(grpc::CallbackServerContext* context,

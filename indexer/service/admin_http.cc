@@ -10,6 +10,7 @@
 #include "indexer/base/mutex.h"
 #include "indexer/service/connection_account.h"
 #include "indexer/service/log.h"
+#include "indexer/service/process_metrics.h"
 #include "indexer/service/security/security.h"
 #include "indexer/service/text_escape.h"
 #include "indexer/service/version.h"
@@ -52,7 +53,14 @@ class AdminHttp::Impl {
         server_(ServerOptions(options)) {
     metrics->OnText(
         [security = Security::OfProcess()](std::string* text) { security->AppendMetrics(text); });
+    AddProcessMetrics(options.program, metrics);
     health_->AddRoutes(&server_);
+    Gauge ready = metrics->AddGauge("kvatlas_ready", "1: as GET /ready says.");
+    Gauge live = metrics->AddGauge("kvatlas_live", "1: as GET /livez says.");
+    metrics->OnScrape([health = health_, ready, live]() mutable {
+      ready.Set(health->readiness().ready ? 1 : 0);
+      live.Set(health->deaf().empty() ? 1 : 0);
+    });
     server_.Handle({.method = "GET",
                     .path = "/metrics",
                     .handler =

@@ -56,6 +56,10 @@ struct Metrics::Impl {
 };
 
 void Counter::Increment(double by) { counter_->Increment(by); }
+void Counter::RaiseTo(double value) {
+  const double more = value - Value();
+  if (more > 0) Increment(more);
+}
 double Counter::Value() const { return counter_->Value(); }
 
 void Gauge::Set(double value) { gauge_->Set(value); }
@@ -87,6 +91,26 @@ Gauge Metrics::AddGauge(const std::string& name, const std::string& help,
 Histogram Metrics::AddHistogram(const std::string& name, const std::string& help,
                                 const std::vector<double>& buckets, const MetricLabels& labels) {
   return Histogram(impl_->Add(prometheus::BuildHistogram(), name, help, labels, buckets));
+}
+
+std::string FormerName(std::string_view name) {
+  constexpr std::string_view kEnd = "_total";
+  if (!name.ends_with(kEnd) || name.size() == kEnd.size()) {
+    std::fprintf(stderr, "metric \"%.*s\": a counter's name ends in _total\n",
+                 static_cast<int>(name.size()), name.data());
+    std::abort();
+  }
+  return std::string(name.substr(0, name.size() - kEnd.size()));
+}
+
+std::string FormerHelp(std::string_view name) {
+  return "Deprecated, gone in the next release: see " + std::string(name) + ".";
+}
+
+void Metrics::RaiseRenamed(const std::string& name, const std::string& help, double value,
+                           const MetricLabels& labels) {
+  AddCounter(name, help, labels).RaiseTo(value);
+  AddGauge(FormerName(name), FormerHelp(name), labels).Set(value);
 }
 
 void Metrics::OnScrape(std::function<void()> refresh) {

@@ -23,6 +23,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace prometheus {
@@ -41,6 +42,8 @@ using MetricLabels = std::map<std::string, std::string>;
 class Counter {
  public:
   void Increment(double by = 1);  // REQUIRES: by >= 0
+  // To what is counted elsewhere; a smaller value changes nothing. One caller at a time.
+  void RaiseTo(double value);
   double Value() const;
 
  private:
@@ -74,6 +77,10 @@ class Histogram {
 // Upper bounds for times in seconds, 10 us to 10 s, three to a decade.
 const std::vector<double>& LatencyBuckets();
 
+// Of a counter that was a gauge without "_total" before, the former name and its help: both are there for one release.
+std::string FormerName(std::string_view name);
+std::string FormerHelp(std::string_view name);
+
 class Metrics {
  public:
   Metrics();
@@ -90,6 +97,10 @@ class Metrics {
   Histogram AddHistogram(const std::string& name, const std::string& help,
                          const std::vector<double>& buckets = LatencyBuckets(),
                          const MetricLabels& labels = {});
+
+  // For `OnScrape`: a counter that is raised to `value`, counted elsewhere since the start, and the gauge of its former name.
+  void RaiseRenamed(const std::string& name, const std::string& help, double value,
+                    const MetricLabels& labels = {});
 
   // Runs `refresh` at the start of each `Text`, in the order given, to set gauges that cost too
   // much to keep current. It may use this object, but not call `Text` or `OnScrape`.

@@ -93,5 +93,21 @@ TEST(MetricsDeathTest, BadNamesAreBugs) {
   EXPECT_DEATH(metrics.AddGauge("twice", "N."), "metric \"twice\"");
 }
 
+TEST(MetricsTest, CounterThatIsCountedElsewhereIsRaised) {
+  Metrics metrics;
+  Counter counter = metrics.AddCounter("n_total", "N.");
+  counter.RaiseTo(5);
+  counter.RaiseTo(3);
+  EXPECT_EQ(counter.Value(), 5);
+}
+
+TEST(MetricsTest, RenamedCounterHasItsFormerNameToo) {
+  Metrics metrics;
+  metrics.OnScrape([&] { metrics.RaiseRenamed("n_total", "N.", 7, {{"a", "b"}}); });
+  const std::string text = metrics.Text();
+  EXPECT_NE(text.find("# TYPE n_total counter\nn_total{a=\"b\"} 7\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("see n_total.\n# TYPE n gauge\nn{a=\"b\"} 7\n"), std::string::npos) << text;
+}
+
 }  // namespace
 }  // namespace kvatlas

@@ -492,6 +492,10 @@ Epoch StreamReceiver::epoch() const { return state_->epoch; }
 uint64_t StreamReceiver::instance_id() const { return state_->instance_id; }
 BatchNumber StreamReceiver::applied() const { return state_->applied; }
 const ReceiverStats& StreamReceiver::stats() const { return state_->stats; }
+BatchNumber StreamReceiver::behind() const {
+  const BatchNumber sent = std::max(state_->highest_number_seen, state_->repaired_at);
+  return sent > state_->applied ? sent - state_->applied : 0;
+}
 
 uint64_t StreamReceiver::snapshot_bytes() const {
   if (!state_->snapshot.has_value()) return 0;

@@ -139,6 +139,8 @@ class StreamReceiver {
   BatchNumber applied() const;
   ReceiverPosition position() const;
   const ReceiverStats& stats() const;
+  // Batches that the sender says it has sent, and that are not applied.
+  BatchNumber behind() const;
   // Memory for the snapshot that is being received, about.
   uint64_t snapshot_bytes() const;
 

@@ -12,9 +12,7 @@
 #include "indexer/holders/refused_holders.h"
 #include "indexer/service/call_progress.h"
 #include "indexer/service/long_answers.h"
-#include "indexer/service/memory_watch.h"
 #include "indexer/service/process_facts.h"
-#include "indexer/service/text_escape.h"
 #include "indexer/transport/wire.h"
 
 namespace kvatlas {
@@ -161,61 +159,6 @@ uint64_t SnapshotBytes(const HolderRegistry& registry) {
     for (const HolderStats& holder : stats->holders) bytes += holder.snapshot_bytes;
   }
   return bytes;
-}
-
-void SetHolderGauges(const HolderRegistry& registry, const std::string& prefix, Metrics* metrics) {
-  MetricLabels labels;
-  const auto set = [&](const char* name, const char* help, uint64_t value) {
-    metrics->AddGauge(prefix + name, help, labels).Set(static_cast<double>(value));
-  };
-  const RegistryStats all = registry.Stats();
-  set("_streams_open", "Connections of holders.", all.streams_open);
-  if (registry.memory() != nullptr) SetMemoryGauges(*registry.memory(), prefix, metrics);
-  set("_streams_refused", "Hellos refused since the start.", all.streams_refused);
-  set("_holders_expired", "Leases that ran out since the start.", all.holders_expired);
-  set("_holders_swept", "Holders forgotten after that, since the start.", all.holders_swept);
-  set("_domains_forgotten", "Models without holders forgotten since the start.",
-      all.domains_forgotten);
-}
-
-void AppendDomainMetrics(const HolderRegistry& registry, const std::string& prefix,
-                         std::string* text) {
-  struct Family {
-    const char* name;
-    const char* help;
-    uint64_t (*of)(const DomainStats&);
-  };
-  constexpr Family kFamilies[] = {
-      {"_holders", "Holders known.",
-       [](const DomainStats& s) -> uint64_t { return s.index.holders; }},
-      {"_blocks", "Distinct blocks held.",
-       [](const DomainStats& s) -> uint64_t { return s.index.blocks; }},
-      {"_holdings", "Pairs of holder and block.",
-       [](const DomainStats& s) -> uint64_t { return s.index.holdings; }},
-      {"_index_bytes", "Memory of the index.",
-       [](const DomainStats& s) -> uint64_t { return s.index.bytes; }},
-      {"_blocks_stored", "Block stores applied since the start.",
-       [](const DomainStats& s) { return s.blocks_stored; }},
-      {"_blocks_removed", "Block removals applied since the start.",
-       [](const DomainStats& s) { return s.blocks_removed; }},
-      {"_gaps", "Gaps noticed since the start.", [](const DomainStats& s) { return s.gaps; }},
-      {"_snapshots", "Snapshots applied since the start.",
-       [](const DomainStats& s) { return s.snapshots; }},
-      {"_digests_different", "Digests that differed since the start.",
-       [](const DomainStats& s) { return s.digests_different; }},
-  };
-  std::vector<DomainStats> domains;
-  for (const Domain& domain : registry.Domains()) {
-    absl::StatusOr<DomainStats> stats = registry.StatsOf(domain);
-    if (stats.ok()) domains.push_back(*std::move(stats));
-  }
-  for (const Family& family : kFamilies) {
-    const std::string name = prefix + family.name;
-    AppendGaugeHead(name, family.help, text);
-    for (const DomainStats& stats : domains)
-      AppendGauge(name, MetricLabel("domain", ToString(stats.domain)),
-                  std::to_string(family.of(stats)), text);
-  }
 }
 
 absl::Status DumpHolders(const HolderRegistry& registry, const v1::DumpRequest& request,

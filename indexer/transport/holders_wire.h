@@ -18,7 +18,6 @@
 #include "indexer/base/domain.h"
 #include "indexer/holders/holder_registry.h"
 #include "indexer/service/admin_http.h"
-#include "indexer/service/metrics.h"
 #include "proto/kvatlas/v1/leaf.pb.h"
 
 namespace kvatlas {
@@ -41,12 +40,6 @@ HttpResponse StatusPage(const v1::StatsResponse& stats);
 uint64_t IndexBytes(const HolderRegistry& registry);
 // Memory for snapshots that are being received, of all holders. Walks them all.
 uint64_t SnapshotBytes(const HolderRegistry& registry);
-
-// Sets the gauges "PREFIX_streams_open" and so on, for `Metrics::OnScrape`.
-void SetHolderGauges(const HolderRegistry& registry, const std::string& prefix, Metrics* metrics);
-// Appends "PREFIX_holders{domain}" and so on, for `Metrics::OnText`: domains come and go.
-void AppendDomainMetrics(const HolderRegistry& registry, const std::string& prefix,
-                         std::string* text);
 
 // Gives everything asked for to `write`, a run per message, so that none is large; the last message of a
 // holder has no run. CANCELLED: `write` said false. NOT_FOUND: the domain was never announced.

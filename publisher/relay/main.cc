@@ -24,6 +24,7 @@
 #include "indexer/transport/redis/redis_log_options.h"
 #include "publisher/relay/relay.h"
 #include "publisher/relay/relay_http.h"
+#include "publisher/relay/relay_metrics.h"
 
 namespace kvatlas {
 namespace {

@@ -64,7 +64,7 @@ Json RankJson(const RelayRankStats& rank) {
                {"stand", std::string(RelayStandName(rank.stand))},
                {"trust", TrustText(rank.trust)},
                {"doubt", rank.doubt},
-               {"epoch", rank.identity.epoch},
+               {"epoch", std::to_string(rank.identity.epoch)},  // browsers round larger numbers
                {"blocks", rank.blocks},
                {"shed", rank.shed}};
   for (int tier = 0; tier < kTiers; ++tier)
@@ -338,60 +338,6 @@ void AddRelayRoutes(Relay* relay, AdminHttp* http) {
                [relay](const HttpRequest& request) { return Register(relay, request); });
   http->Handle("POST", "/unregister",
                [relay](const HttpRequest& request) { return Unregister(relay, request); });
-}
-
-void AddRelayMetrics(const Relay* relay, Metrics* metrics) {
-  metrics->OnScrape([relay, metrics] {
-    struct {
-      uint64_t instances = 0, streams = 0, connected = 0, ranks = 0, offered = 0, degraded = 0;
-      uint64_t links = 0, welcomed = 0, gaps = 0, lost = 0, undecodable = 0;
-      uint64_t stored = 0, removed = 0, shed = 0, refused = 0;
-    } all;
-    for (const RelayInstance& instance : relay->Instances()) {
-      ++all.instances;
-      all.stored += instance.worker.blocks_stored;
-      all.removed += instance.worker.blocks_removed;
-      for (uint64_t refused : instance.worker.refused) all.refused += refused;
-      for (const RelayListener& listener : instance.listeners) {
-        ++all.streams;
-        all.connected += listener.stream.connected;
-        all.gaps += listener.stream.tracker.gaps;
-        all.lost += listener.stream.tracker.messages_lost;
-        all.undecodable += listener.stream.undecodable;
-      }
-      for (const RelayRankStats& rank : instance.ranks) {
-        ++all.ranks;
-        all.offered += rank.stand == RelayStand::kOffered;
-        all.degraded += rank.trust != Trust::kExact;
-        all.shed += rank.shed;
-        for (const RelayLinkStats& link : rank.links) {
-          ++all.links;
-          all.welcomed += link.welcomed;
-        }
-      }
-    }
-    const auto set = [metrics](const char* name, const char* help, uint64_t value) {
-      metrics->AddGauge(std::string("kvatlas_relay_") + name, help).Set(static_cast<double>(value));
-    };
-    set("instances", "Engines registered.", all.instances);
-    set("engine_streams", "Streams of theirs.", all.streams);
-    set("engine_streams_connected", "Those that an engine is connected to.", all.connected);
-    set("ranks", "Worker ranks.", all.ranks);
-    set("ranks_offered", "Those that leaves are told of.", all.offered);
-    set("ranks_degraded", "Those whose holdings are not certain.", all.degraded);
-    set("leaf_streams", "Streams to leaves.", all.links);
-    set("leaf_streams_welcomed", "Those that the leaf has taken.", all.welcomed);
-    set("blocks", "Blocks held, rank by rank.", relay->blocks_held());
-    set("gaps", "Gaps in streams of engines registered now.", all.gaps);
-    set("messages_lost", "Messages that never came, of engines registered now.", all.lost);
-    set("undecodable", "Payloads that could not be read, of engines registered now.",
-        all.undecodable);
-    set("blocks_stored", "Blocks stored by engines registered now.", all.stored);
-    set("blocks_removed", "Blocks removed by engines registered now.", all.removed);
-    set("events_refused", "Events and blocks without effect, of engines registered now.",
-        all.refused);
-    set("blocks_shed", "Blocks there was no room for, of engines registered now.", all.shed);
-  });
 }
 
 }  // namespace kvatlas

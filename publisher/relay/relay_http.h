@@ -1,6 +1,6 @@
 // What can people and scripts ask a relay over HTTP, and tell it?
 //
-//   GET  /health, /ready          200; /ready 503 {"ready":false,"reason":"2 of 4 workers"}
+//   GET  /health                  200; with `AdminHttp`'s /ready, which is 503 {"ready":false,"reason":"2 of 4 workers"} at first
 //   GET  /status                  engines' streams, ranks, and the streams to leaves
 //   GET  /workers                 the engines, in the words of a leaf's /workers
 //   POST /register, /unregister   as a leaf's: {"instance_id":1,"endpoint":"tcp://…","model_name":"m","block_size":16,…}
@@ -14,15 +14,12 @@
 #define KVATLAS_PUBLISHER_RELAY_RELAY_HTTP_H_
 
 #include "indexer/service/admin_http.h"
-#include "indexer/service/metrics.h"
 #include "publisher/relay/relay.h"
 
 namespace kvatlas {
 
 // REQUIRES: `http` has not started.
 void AddRelayRoutes(Relay* relay, AdminHttp* http);
-// Gauges that are set at each scrape.
-void AddRelayMetrics(const Relay* relay, Metrics* metrics);
 
 }  // namespace kvatlas
 

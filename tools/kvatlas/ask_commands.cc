@@ -1,12 +1,15 @@
 // query, explain: who has how much of a prompt, and why.
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
 #include "indexer/base/waypoints.h"
 #include "proto/kvatlas/v1/frontend.pb.h"
 #include "proto/kvatlas/v1/hierarchy.pb.h"
@@ -164,6 +167,14 @@ std::string CellOf(const Json& json, const char* field) {
   return it->is_string() ? it->get<std::string>() : it->dump();
 }
 
+// A text; a number of leaves of earlier releases.
+std::optional<uint64_t> HashOf(const Json& json) {
+  if (json.is_number_unsigned()) return json.get<uint64_t>();
+  uint64_t hash = 0;
+  if (json.is_string() && absl::SimpleAtoi(json.get<std::string>(), &hash)) return hash;
+  return std::nullopt;
+}
+
 void PrintExplanation(const Json& answer, std::ostream& out) {
   Table table({"WORKER", "BLOCKS>", "DEVICE>", "HOST>", "DISK>", "EXTERNAL>", "FIRST HOLE>",
                "BEHIND IT>", "TRUST", "AGE MS>"});
@@ -210,9 +221,10 @@ void PrintExplanation(const Json& answer, std::ostream& out) {
   }
   out << "no holder has block " << diverges->dump();
   const Json& path = answer["path"];
-  if (!path.empty() && path.back()["position"] == *diverges &&
-      path.back()["sequence_hash"].is_number_unsigned())
-    out << ", " << Hex(path.back()["sequence_hash"].get<uint64_t>());
+  if (!path.empty() && path.back()["position"] == *diverges) {
+    const std::optional<uint64_t> hash = HashOf(path.back()["sequence_hash"]);
+    if (hash.has_value()) out << ", " << Hex(*hash);
+  }
   out << (*diverges == 0 ? "\n" : " after those before it\n");
 }
 

@@ -284,10 +284,12 @@ class RealSecurity final : public Security {
     };
     gauge("kvatlas_insecure", "1: listens beyond loopback without TLS and policy.",
           exposed_.load(std::memory_order_relaxed) ? 1 : 0);
-    if (tls_ != nullptr) {
-      gauge("kvatlas_certificate_expires_seconds", "When the certificate expires, in Unix time.",
-            tls_->not_after_unix_s());
-    }
+    // Families that are without series where there is no certificate or no policy.
+    absl::StrAppend(text,
+                    "# HELP kvatlas_certificate_expires_seconds When the certificate expires, in "
+                    "Unix time.\n# TYPE kvatlas_certificate_expires_seconds gauge\n");
+    if (tls_ != nullptr)
+      absl::StrAppend(text, "kvatlas_certificate_expires_seconds ", tls_->not_after_unix_s(), "\n");
     gauge("kvatlas_security_reloads_total", "Changed security files that were taken over.",
           reloads_.load(std::memory_order_relaxed));
     gauge("kvatlas_security_reloads_failed_total", "Changed security files that were not.",
@@ -297,11 +299,10 @@ class RealSecurity final : public Security {
     gauge("kvatlas_audit_lines_total", "Lines for the audit log.", audit_->lines());
     gauge("kvatlas_audit_lines_lost_total", "Lines that the audit log had no room for.",
           audit_->dropped());
-    if (!enforces()) return;
     absl::StrAppend(text,
                     "# HELP kvatlas_refused_total What the policy refused.\n"
                     "# TYPE kvatlas_refused_total counter\n");
-    for (size_t verb = 0; verb < refusals_.size(); ++verb) {
+    for (size_t verb = 0; enforces() && verb < refusals_.size(); ++verb) {
       const std::string_view name = VerbName(static_cast<Verb>(verb));
       absl::StrAppend(text, "kvatlas_refused_total{verb=\"",
                       absl::string_view(name.data(), name.size()), "\"} ",
@@ -310,7 +311,7 @@ class RealSecurity final : public Security {
     absl::StrAppend(text,
                     "# HELP kvatlas_quota_refused_total What was beyond a quota.\n"
                     "# TYPE kvatlas_quota_refused_total counter\n");
-    for (int kind = 0; kind < kQuotaKinds; ++kind) {
+    for (int kind = 0; enforces() && kind < kQuotaKinds; ++kind) {
       const std::string_view name = QuotaKindName(static_cast<QuotaKind>(kind));
       absl::StrAppend(text, "kvatlas_quota_refused_total{quota=\"",
                       absl::string_view(name.data(), name.size()), "\"} ",
