@@ -30,6 +30,7 @@ constexpr char kLeafBinary[] = "indexer/leaf/kvatlas-leaf";
 constexpr char kHierarchyBinary[] = "hierarchy/kvatlas-hierarchy";
 constexpr char kRelayBinary[] = "publisher/kvatlas-relay";
 constexpr size_t kDiskBytes = size_t{40} << 20;
+constexpr uint32_t kBlocks = 12;  // of a prompt
 
 std::string ReadFile(const std::string& path) {
   std::ifstream file(path);
@@ -73,20 +74,20 @@ class WatchedCluster::Traffic {
     }
   }
 
-  // Three blocks, of which the next ones of the same prompt find two.
+  // Blocks of which the next ones of the same prompt find all but the last, and enough for a waypoint: what has none, no cell promises.
   void Serve(uint64_t request) {
     const uint32_t block_size = cluster_.options().block_size;
     const uint64_t prompt = request % 7;
     engine::v1::SubmitRequest submit;
     std::vector<SequenceHash> blocks;
-    for (uint64_t i = 1; i <= 3; ++i) {
-      blocks.push_back(SequenceHash{prompt * 10 + i});
-      submit.add_blocks(prompt * 10 + i);
+    for (uint64_t i = 1; i <= kBlocks; ++i) {
+      blocks.push_back(SequenceHash{prompt * 100 + i});
+      submit.add_blocks(prompt * 100 + i);
     }
-    const auto route = client_.Route(blocks, 3 * block_size);
+    const auto route = client_.Route(blocks, kBlocks * block_size);
     if (!route.ok()) return;
     submit.set_id(request);
-    submit.set_prompt_tokens(3 * block_size);
+    submit.set_prompt_tokens(kBlocks * block_size);
     v1::ReportRequest report;
     report.set_decision_id(route->decision_id());
     report.set_accepted(true);
@@ -98,7 +99,7 @@ class WatchedCluster::Traffic {
       time_ms_ += 1000;
       for (const auto& advanced : client_.Advance({worker}, time_ms_, 100)) (void)advanced.ok();
     }
-    report.set_prompt_tokens(3 * block_size);
+    report.set_prompt_tokens(kBlocks * block_size);
     report.set_cached_tokens(lies_ ? 0 : route->overlap_blocks() * block_size);
     client_.Report(report).IgnoreError();
   }
