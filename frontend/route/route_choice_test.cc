@@ -553,7 +553,8 @@ TEST_F(RouteChoiceTest, EveryPolicyChoosesInTheFrontendAndTheReceiptNamesIt) {
     const RouteResult route = Route();
     EXPECT_EQ(route.receipt.policy, policy);
     const std::map<std::string, std::string> expected = {
-        {"kvatlas", "deep"}, {"dynamo", "idle"}, {"prefix", "deepest"}, {"least_load", "idle"}};
+        {"kvatlas", "deep"},   {"dynamo", "idle"},  {"lmetric", "deep"},
+        {"prefix", "deepest"}, {"session", "idle"}, {"least_load", "idle"}};
     if (const auto at = expected.find(policy); at != expected.end()) {
       EXPECT_EQ(route.worker.name, at->second) << policy;
     }

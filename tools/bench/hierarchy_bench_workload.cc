@@ -44,6 +44,7 @@ class Maker {
   void Session(double time_ms, std::vector<TraceRequest>* trace) {
     std::vector<uint64_t> ids = root_ids_[PickRoot()];
     const uint32_t turns = In(shape_.turns);
+    const std::string session_id = std::to_string(next_session_++);
     for (uint32_t turn = 0; turn < turns; ++turn) {
       for (uint64_t id : NewIds(shape_.turn_ids)) ids.push_back(id);
       TraceRequest request;
@@ -51,6 +52,7 @@ class Maker {
       request.hash_ids = ids;
       request.input_tokens = static_cast<uint32_t>(ids.size()) * kTokensPerHashId;
       request.output_tokens = In(shape_.output_tokens);
+      request.session_id = session_id;
       trace->push_back(std::move(request));
       time_ms += 1000.0 * In(shape_.pause_s);
     }
@@ -78,6 +80,7 @@ class Maker {
   const Shape& shape_;
   std::mt19937_64 random_;
   uint64_t next_id_ = 1;
+  uint64_t next_session_ = 1;
   std::vector<std::vector<uint64_t>> root_ids_;
   std::vector<double> cumulative_;
 };

@@ -6,6 +6,8 @@
 //   documents  long documents, some far more popular, asked about with a unique tail
 //   short      templates of 512 or 1,024 tokens and one to three ids of one's own: hardly anything comes back
 //
+// Each request names its session.
+//
 // *Truth*: a function of name, requests and seed.
 
 #ifndef KVATLAS_TOOLS_BENCH_HIERARCHY_BENCH_WORKLOAD_H_

@@ -1,6 +1,9 @@
 // policy_bench: every policy on the same traces at the same loads, side by side, in one process.
 
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -23,11 +26,12 @@ constexpr uint64_t kMadeRequests = 12000;
 struct MainOptions {
   std::string trace = "tools/traces/mooncake_conversation.jsonl";
   std::string workloads = "trace,sessions,agents,documents,short";
-  std::string policies = "kvatlas,dynamo,prefix,least_load,round_robin";
+  std::string policies = "kvatlas,dynamo,lmetric,prefix,session,least_load,round_robin";
   std::string loads = "0.3,0.6,0.95";
   uint64_t requests = 0;
   uint32_t seeds = 5;
   std::string json;
+  bool markdown = false;
   PolicyReplayOptions replay;
 };
 
@@ -56,9 +60,11 @@ void Declare(FlagSet* flags, MainOptions* main) {
   flags->Add("prefill_weight", &weights.prefill, "of kvatlas: a block to prefill", 0.0, 1e6);
   flags->Add("queue_weight", &weights.queue, "a block waiting ahead", 0.0, 1e6);
   flags->Add("decode_weight", &weights.decode, "a request there", 0.0, 1e6);
+  flags->Add("session_weight", &weights.session, "leaving the worker of the session", 0.0, 1e6);
   flags->Add("memory_weight", &weights.memory, "a block that the pool lacks", 0.0, 1e6);
   flags->Add("decode_slowdown", &replay.fleet.engine.decode_slowdown,
              "of the engines: by so much of itself every running request slows prefill", 0.0, 10.0);
+  flags->Add("markdown", &main->markdown, "rows of a Markdown table, for `tools/figures`");
   flags->Add("json", &main->json, "where a JSON line per run goes; - for standard output");
 }
 
@@ -100,24 +106,73 @@ PolicyRun MeanOf(const std::vector<PolicyRun>& runs) {
   return mean;
 }
 
+double HitPercent(const PolicyRun& run) {
+  return 100.0 * double(run.cached_blocks) / double(std::max<uint64_t>(run.prompt_blocks, 1));
+}
+
+// 1234567 is "1,234,567".
+std::string Grouped(double value) {
+  std::string digits = std::to_string(std::llround(value));
+  for (size_t at = digits.size(); at > 3;) digits.insert(at -= 3, ",");
+  return digits;
+}
+
+// Two digits that count, three decimals at the most.
+std::string RatioText(double ratio) {
+  char text[32];
+  std::snprintf(text, sizeof(text), ratio >= 0.1 ? "%.2f" : "%.3f", ratio);
+  return text;
+}
+
+void PrintMarkdownHead() {
+  std::printf(
+      "| workload, load | policy | mean | p50 | p90 | p99 | hit blocks | ours: mean | ours: p90 |\n"
+      "|---|---|---|---|---|---|---|---|---|\n");
+}
+
+// `place` stands in the first policy's row alone, which has no ratios.
+void PrintMarkdownRow(const std::string& place, const std::string& policy, const PolicyRun& mean,
+                      const Paired& paired) {
+  const auto ratio = [](double all, double worst) {
+    return RatioText(all) + " (" + RatioText(worst) + ")";
+  };
+  std::printf("| %s | %s | %s | %s | %s | %s | %.1f %% | %s | %s |\n", place.c_str(),
+              policy.c_str(), Grouped(mean.ttft_mean_ms).c_str(), Grouped(mean.ttft_p50_ms).c_str(),
+              Grouped(mean.ttft_p90_ms).c_str(), Grouped(mean.ttft_p99_ms).c_str(),
+              HitPercent(mean), place.empty() ? ratio(paired.mean, paired.mean_worst).c_str() : "",
+              place.empty() ? ratio(paired.p90, paired.p90_worst).c_str() : "");
+  std::fflush(stdout);
+}
+
 // Means over the seeds; and the first policy's mean and p90 over each other's, with the worst seed's behind it.
 void PrintRow(std::FILE* out, const std::string& policy, const std::vector<PolicyRun>& runs,
               const std::vector<PolicyRun>& first) {
   const PolicyRun mean = MeanOf(runs);
   const Paired paired = Compare(first, runs);
-  std::fprintf(
-      out, "  %-12s %11.0f %9.0f %9.0f %9.0f %8.2f %%   %5.3f (%5.3f)  %5.3f (%5.3f)\n",
-      policy.c_str(), mean.ttft_mean_ms, mean.ttft_p50_ms, mean.ttft_p90_ms, mean.ttft_p99_ms,
-      100.0 * double(mean.cached_blocks) / double(std::max<uint64_t>(mean.prompt_blocks, 1)),
-      paired.mean, paired.mean_worst, paired.p90, paired.p90_worst);
+  std::fprintf(out, "  %-12s %11.0f %9.0f %9.0f %9.0f %8.2f %%   %5.3f (%5.3f)  %5.3f (%5.3f)\n",
+               policy.c_str(), mean.ttft_mean_ms, mean.ttft_p50_ms, mean.ttft_p90_ms,
+               mean.ttft_p99_ms, HitPercent(mean), paired.mean, paired.mean_worst, paired.p90,
+               paired.p90_worst);
   std::fflush(out);
+}
+
+std::string LoadText(double load) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%g", load);
+  return text;
+}
+
+// "mooncake_conversation.jsonl" is "mooncake_conversation".
+std::string TraceName(const std::string& path) {
+  return std::filesystem::path(path).stem().string();
 }
 
 absl::Status RunWorkload(const MainOptions& main, const std::string& workload, double load,
                          std::FILE* people, std::ostream* json) {
-  std::fprintf(people, "\n%s, load %g: ttft_ms%11s%10s%10s%10s%11s   %s's mean, p90 of this\n",
-               workload.c_str(), load, "mean", "p50", "p90", "p99", "hit blocks",
-               Split(main.policies).front().c_str());
+  if (!main.markdown)
+    std::fprintf(people, "\n%s, load %g: ttft_ms%11s%10s%10s%10s%11s   %s's mean, p90 of this\n",
+                 workload.c_str(), load, "mean", "p50", "p90", "p99", "hit blocks",
+                 Split(main.policies).front().c_str());
   std::vector<std::vector<TraceRequest>> traces;
   for (uint64_t seed = 1; seed <= main.seeds; ++seed) {
     absl::StatusOr<std::vector<TraceRequest>> trace = TraceOf(main, workload, seed);
@@ -136,7 +191,14 @@ absl::Status RunWorkload(const MainOptions& main, const std::string& workload, d
       if (json != nullptr) *json << ToJson(workload, load, seed, runs.back()) << "\n";
     }
     if (first.empty()) first = runs;
-    PrintRow(people, policy, runs, first);
+    if (main.markdown) {
+      const std::string named = workload == "trace" ? TraceName(main.trace) : workload;
+      const std::string place =
+          policy == Split(main.policies).front() ? named + ", " + LoadText(load) : "";
+      PrintMarkdownRow(place, policy, MeanOf(runs), Compare(first, runs));
+    } else {
+      PrintRow(people, policy, runs, first);
+    }
   }
   return absl::OkStatus();
 }
@@ -149,6 +211,7 @@ absl::Status RunAll(MainOptions& main) {
   std::ofstream file;
   if (!main.json.empty() && main.json != "-") file.open(main.json);
   std::ostream* json = main.json.empty() ? nullptr : main.json == "-" ? &std::cout : &file;
+  if (main.markdown) PrintMarkdownHead();
   for (const std::string& workload : Split(main.workloads)) {
     for (const std::string& text : Split(main.loads)) {
       char* end = nullptr;

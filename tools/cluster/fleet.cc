@@ -22,13 +22,15 @@ Fleet::Fleet(const FleetOptions& options)
   }
 }
 
-Fleet::Choice Fleet::Best(std::span<const SequenceHash> sequence, uint32_t prompt_tokens) const {
+Fleet::Choice Fleet::Best(std::span<const SequenceHash> sequence, uint32_t prompt_tokens,
+                          std::optional<uint32_t> session_worker) const {
   std::vector<CostCandidate> candidates = names_;
   for (size_t worker = 0; worker < engines_.size(); ++worker) {
     candidates[worker].input = {
         .prompt_blocks = static_cast<uint32_t>(sequence.size()),
         .overlap_blocks = engines_[worker].Reusable(sequence, prompt_tokens),
         .load = engines_[worker].CurrentLoad(),
+        .leaves_session = session_worker.has_value() && worker != *session_worker,
         .turn = turns_[worker]};
   }
   const size_t best = Rank(*policy_, candidates, PromptKey(sequence), 1).front().candidate;

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -40,8 +41,9 @@ class Fleet {
   };
 
   // The cheapest worker of all cells, with what it would really reuse. `prompt_tokens` as in `ReuseLimit`; 0: those of the
-  // blocks.
-  Choice Best(std::span<const SequenceHash> sequence, uint32_t prompt_tokens = 0) const;
+  // blocks. `session_worker`: where the session's last request went.
+  Choice Best(std::span<const SequenceHash> sequence, uint32_t prompt_tokens = 0,
+              std::optional<uint32_t> session_worker = std::nullopt) const;
 
   // The worker was sent a request: for policies by turns. Workers that are told of none have all the same.
   void Sent(uint32_t worker) { turns_[worker] = ++turn_; }

@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
+#include <string>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "tools/cluster/report.h"
 #include "tools/engine/engine_model.h"
 
@@ -23,12 +26,20 @@ PolicyRun ReplayPolicy(const std::vector<TraceRequest>& trace, const PolicyRepla
     step = EngineStep();
   };
   double now_ms = 0;
+  absl::flat_hash_map<std::string, uint32_t> homes;  // by session: the worker of its last request
   for (size_t i = 0; i < trace.size() && !options.stop(); ++i) {
     now_ms = std::max(now_ms, trace[i].timestamp_ms * stretch);
     fleet.AdvanceTo(now_ms, &step);
     std::vector<SequenceHash> blocks =
         options.blocks_of != nullptr ? options.blocks_of(i) : PromptBlocks(trace[i], options.split);
-    const uint32_t worker = fleet.Best(blocks, trace[i].input_tokens).worker;
+    const std::string& session = trace[i].session_id;
+    const auto home = session.empty() ? homes.end() : homes.find(session);
+    const uint32_t worker =
+        fleet
+            .Best(blocks, trace[i].input_tokens,
+                  home == homes.end() ? std::nullopt : std::optional(home->second))
+            .worker;
+    if (!session.empty()) homes[session] = worker;
     fleet.Sent(worker);
     const size_t prompt_blocks = blocks.size();
     const EngineArrival arrival =

@@ -70,6 +70,15 @@ TEST(PolicyReplayTest, ConversationsComeBackToTheirWorkerUnlessTurnsDecide) {
   EXPECT_LT(ReplayPolicy(trace, Options("least_load", 0.6)).cached_blocks, ours.cached_blocks);
 }
 
+TEST(PolicyReplayTest, SessionsStayWhereTheyBeganUnderThePolicyOfSessions) {
+  std::vector<TraceRequest> trace = Conversations(8);
+  const PolicyRun without = ReplayPolicy(trace, Options("session", 0.6));
+  for (size_t i = 0; i < trace.size(); ++i) trace[i].session_id = "user" + std::to_string(i % 16);
+  const PolicyRun with = ReplayPolicy(trace, Options("session", 0.6));
+  EXPECT_EQ(with.cached_blocks, 16u * 8 * (1 + 2 + 3 + 4 + 5 + 6 + 7));
+  EXPECT_LT(without.cached_blocks, with.cached_blocks);
+}
+
 TEST(PolicyReplayTest, TurnsGoRound) {
   Fleet fleet(Options("round_robin", 0).fleet);
   std::vector<SequenceHash> prompt = {SequenceHash{1}};

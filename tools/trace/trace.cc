@@ -62,6 +62,20 @@ absl::Status ReadIds(const Json& line, std::vector<uint64_t>* out) {
   return absl::OkStatus();
 }
 
+// Absent or null: empty. Numbers and texts are both met.
+absl::Status ReadSession(const Json& line, std::string* out) {
+  const Json* value = Field(line, "session_id");
+  if (value == nullptr || value->is_null()) return absl::OkStatus();
+  if (value->is_string()) {
+    *out = value->get<std::string>();
+  } else if (value->is_number_integer()) {
+    *out = value->dump();
+  } else {
+    return Bad("session_id is neither text nor integer");
+  }
+  return absl::OkStatus();
+}
+
 // The parser's message without its own prefix: "[json.exception.parse_error.101] parse error at …".
 std::string Reason(const Json::exception& error) {
   const std::string_view what = error.what();
@@ -88,6 +102,7 @@ absl::StatusOr<TraceRequest> ParseLine(const std::string& text) {
     return status;
   }
   if (absl::Status status = ReadIds(line, &request.hash_ids); !status.ok()) return status;
+  if (absl::Status status = ReadSession(line, &request.session_id); !status.ok()) return status;
   return request;
 }
 

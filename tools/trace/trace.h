@@ -2,7 +2,7 @@
 //
 // *Format*: JSON lines, one object per request: `timestamp` (ms, a number), `hash_ids` (one non-negative
 // integer per 512 tokens of the prompt; equal ids at equal places mean equal prefixes), `input_length`,
-// `output_length` (tokens). Unknown fields are ignored, and so are empty lines.
+// `output_length` (tokens), `session_id` (text or number; may be absent). Unknown fields are ignored, and so are empty lines.
 // *Truth*: hash ids are names, not hashes. `PromptLocals` gives every id `split` blocks of 512 / split
 // tokens each, with local hashes of our own making; sequence hashes follow the contract
 // (`indexer/base/hash.h`). A last id that stands for fewer than 512 tokens counts as full.
@@ -37,6 +37,7 @@ struct TraceRequest {
   uint32_t input_tokens = 0;
   uint32_t output_tokens = 0;
   std::vector<uint64_t> hash_ids;
+  std::string session_id = {};  // empty: not known
 };
 
 // The first `requests_max` requests of a trace; 0 means all.

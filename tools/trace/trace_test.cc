@@ -36,6 +36,22 @@ TEST(TraceTest, ReadsTheFieldsAndIgnoresOthers) {
   EXPECT_EQ((*trace)[0].hash_ids, (std::vector<uint64_t>{3, 9}));
 }
 
+TEST(TraceTest, ASessionIsATextOrANumberOrAbsent) {
+  const std::string begin =
+      R"({"timestamp": 1, "input_length": 1, "output_length": 1, "hash_ids": [1])";
+  absl::StatusOr<std::vector<TraceRequest>> trace =
+      Read(begin + "}\n" + begin + R"(, "session_id": "a-7"})" + "\n" + begin +
+           R"(, "session_id": 42})" + "\n" + begin + R"(, "session_id": null})");
+  ASSERT_TRUE(trace.ok()) << trace.status();
+  ASSERT_EQ(trace->size(), 4u);
+  EXPECT_EQ((*trace)[0].session_id, "");
+  EXPECT_EQ((*trace)[1].session_id, "a-7");
+  EXPECT_EQ((*trace)[2].session_id, "42");
+  EXPECT_EQ((*trace)[3].session_id, "");
+  EXPECT_EQ(ErrorOf(begin + R"(, "session_id": [1]})"),
+            "trace.jsonl:1: session_id is neither text nor integer");
+}
+
 TEST(TraceTest, StopsAfterTheRequestsAskedFor) {
   absl::StatusOr<std::vector<TraceRequest>> trace = Read(std::string(kGood) + "\nnonsense", 1);
   ASSERT_TRUE(trace.ok()) << trace.status();

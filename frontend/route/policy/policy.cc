@@ -54,6 +54,20 @@ Cost PrefixCost(const CostInput& input, const CostWeights&) {
           .decode = Requests(input)};
 }
 
+// The prefill that the request waits for there, its own included, times the requests of the batch with it: arXiv 2603.15202. A prompt
+// that is all there counts as one block, so that the batch decides among workers that have it all.
+Cost LmetricCost(const CostInput& input, const CostWeights&) {
+  const double prefill = std::max(1.0, WaitingBlocks(input) + MissingBlocks(input));
+  return {.queue = prefill * (Requests(input) + 1)};
+}
+
+// A session stays where it is. The first request of a session goes where least waits.
+Cost SessionCost(const CostInput& input, const CostWeights&) {
+  return {.queue = WaitingBlocks(input),
+          .decode = Requests(input),
+          .session = input.leaves_session ? kFirst : 0};
+}
+
 Cost LeastLoadCost(const CostInput& input, const CostWeights&) {
   return {.queue = kFirst * WaitingBlocks(input), .decode = Requests(input)};
 }
@@ -70,7 +84,8 @@ struct Kind {
 
 constexpr Kind kKinds[] = {
     {kDefaultPolicy, KvatlasCost, true},    {"dynamo", DynamoCost, false},
-    {"prefix", PrefixCost, false},          {"least_load", LeastLoadCost, false},
+    {"lmetric", LmetricCost, false},        {"prefix", PrefixCost, false},
+    {"session", SessionCost, false},        {"least_load", LeastLoadCost, false},
     {"round_robin", RoundRobinCost, false},
 };
 

@@ -2,7 +2,9 @@
 //
 //   kvatlas      what the request will wait for (`cost.h`)
 //   dynamo       the cost of NVIDIA Dynamo's router with its defaults
+//   lmetric      prefill that waits there and that the prompt lacks, times the requests there (LMetric, arXiv 2603.15202)
 //   prefix       the deepest overlap; equals by load
+//   session      the worker of the request's session; the first request of one by load
 //   least_load   the least prefill waiting; equals by requests there
 //   round_robin  whose turn it is: the worker that was longest without a request
 //

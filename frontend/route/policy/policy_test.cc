@@ -34,8 +34,8 @@ std::string Best(const std::string& policy, const std::vector<CostCandidate>& ca
 }
 
 TEST(PolicyTest, NamesAreKnownAndOthersAreRefusedWithThem) {
-  EXPECT_THAT(PolicyNames(),
-              ElementsAre("kvatlas", "dynamo", "prefix", "least_load", "round_robin"));
+  EXPECT_THAT(PolicyNames(), ElementsAre("kvatlas", "dynamo", "lmetric", "prefix", "session",
+                                         "least_load", "round_robin"));
   for (const std::string& name : PolicyNames()) EXPECT_EQ(Make(name)->Name(), name);
   const absl::Status unknown = MakePolicy("random", {}).status();
   EXPECT_EQ(unknown.code(), absl::StatusCode::kInvalidArgument);
@@ -68,6 +68,33 @@ TEST(PolicyTest, PrefixLooksAtLoadOnlyAmongEqualOverlaps) {
   busy.in_flight_requests = 1;
   EXPECT_EQ(Best("prefix", {Worker("deep", deep), Worker("idle", idle)}), "deep");
   EXPECT_EQ(Best("prefix", {Worker("busy", busy), Worker("idle", idle)}), "idle");
+}
+
+// The formula by hand: (waiting + sent + missing) x (running + waiting + sent + 1).
+TEST(PolicyTest, LmetricIsItsProduct) {
+  const Cost cost = Make("lmetric")->CostOf(
+      {.prompt_blocks = 100,
+       .overlap_blocks = 40,
+       .load = Load{.running_requests = 9, .waiting_requests = 2, .waiting_prefill_blocks = 30},
+       .in_flight_blocks = 5,
+       .in_flight_requests = 1});
+  EXPECT_DOUBLE_EQ(cost.total(), (30 + 5 + 60) * (9 + 2 + 1 + 1.0));
+}
+
+TEST(PolicyTest, LmetricAmongWorkersThatHaveAllTakesTheSmallestBatch) {
+  const CostInput busy = {
+      .prompt_blocks = 8, .overlap_blocks = 8, .load = Load{.running_requests = 2}};
+  CostInput busier = busy;
+  busier.load->running_requests = 3;
+  EXPECT_EQ(Best("lmetric", {Worker("busier", busier), Worker("busy", busy)}), "busy");
+}
+
+TEST(PolicyTest, SessionStaysWhateverTheLoadAndBeginsWhereLeastWaits) {
+  const CostInput home = {.prompt_blocks = 100, .load = Load{.waiting_prefill_blocks = 100'000}};
+  const CostInput other = {.prompt_blocks = 100, .overlap_blocks = 100, .leaves_session = true};
+  EXPECT_EQ(Best("session", {Worker("other", other), Worker("home", home)}), "home");
+  const CostInput idle = {.prompt_blocks = 100};
+  EXPECT_EQ(Best("session", {Worker("full", home), Worker("idle", idle)}), "idle");
 }
 
 TEST(PolicyTest, LeastLoadDoesNotLookAtOverlap) {
