@@ -1,7 +1,5 @@
 #include "frontend/peers/peer_watch.h"
 
-#include "indexer/service/log.h"
-
 namespace kvatlas {
 
 void PeerWatch::Ended(const absl::Status& status) {
@@ -12,31 +10,26 @@ void PeerWatch::Ended(const absl::Status& status) {
 }
 
 void PeerWatch::Failed(const std::string& reason) {
-  is_reached_.store(false, std::memory_order_relaxed);
   MutexLock lock(&mutex_);
-  const Time now = clock_->Now();
-  const bool again = is_unreachable_;
-  if (again && now - said_at_ < kSayAgain) return;
-  is_unreachable_ = true;
-  reason_ = reason;
-  said_at_ = now;
-  Log(LogLevel::kWarning, again ? "still unreachable" : "unreachable",
-      {{"peer", what_}, {"address", address_}, {"reason", reason}});
+  is_reached_.store(false, std::memory_order_relaxed);
+  connection_.Set(ConnectionState::kUnreachable, reason);
 }
 
 PeerState PeerWatch::Get() const {
   MutexLock lock(&mutex_);
-  if (is_unreachable_) return {address_, "unreachable", reason_};
-  const bool reached = is_reached_.load(std::memory_order_relaxed);
-  return {address_, reached ? "connected" : "connecting"};
+  const ConnectionStatus status = connection_.Get();
+  PeerState state{connection_.endpoint(), std::string(ConnectionStateName(status.state)),
+                  status.reason};
+  // The address is there already.
+  const std::string prefix = state.address + ": ";
+  if (state.reason.starts_with(prefix)) state.reason.erase(0, prefix.size());
+  return state;
 }
 
 void PeerWatch::Reached() {
   MutexLock lock(&mutex_);
   if (is_reached_.exchange(true, std::memory_order_relaxed)) return;
-  Log(LogLevel::kInfo, is_unreachable_ ? "reached again" : "reached",
-      {{"peer", what_}, {"address", address_}});
-  is_unreachable_ = false;
+  connection_.Set(ConnectionState::kConnected);
 }
 
 }  // namespace kvatlas

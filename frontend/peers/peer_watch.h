@@ -1,5 +1,5 @@
-// Is this hierarchy node or leaf there? Says so in the log: when it is reached or no longer, at once and with the reason, and once a
-// minute as long as it is not.
+// Is this hierarchy node or leaf there? Judges by how questions to it end, and has a `ConnectionWatch` say so in the log: when it is
+// reached or no longer, at once and with the reason, and once a minute as long as it is not.
 //
 // *Truth*: a peer that answers anything is there. It is unreachable when a question ends UNAVAILABLE, when `kLateMax` in a row end
 // without an answer in time, or when a connection to it fails.
@@ -9,14 +9,15 @@
 #define KVATLAS_FRONTEND_PEERS_PEER_WATCH_H_
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/mutex.h"
+#include "indexer/service/connection_watch.h"
 
 namespace kvatlas {
 
@@ -28,12 +29,11 @@ struct PeerState {
 
 class PeerWatch {
  public:
-  static constexpr Duration kSayAgain = std::chrono::minutes(1);
   static constexpr uint32_t kLateMax = 16;
 
   // `what`: "hierarchy node", "leaf"; a literal.
   PeerWatch(const char* what, std::string address, const Clock* clock = &Clock::Real())
-      : what_(what), address_(std::move(address)), clock_(clock) {}
+      : connection_(what, std::move(address), {}, clock) {}
 
   void Answered() {
     late_.store(0, std::memory_order_relaxed);
@@ -51,15 +51,11 @@ class PeerWatch {
  private:
   void Reached();
 
-  const char* const what_;
-  const std::string address_;
-  const Clock* const clock_;
+  // What `connection_` was told last, to be read without a lock.
   std::atomic<bool> is_reached_{false};
   std::atomic<uint32_t> late_{0};
   mutable Mutex mutex_;
-  bool is_unreachable_ ABSL_GUARDED_BY(mutex_) = false;
-  std::string reason_ ABSL_GUARDED_BY(mutex_);
-  Time said_at_ ABSL_GUARDED_BY(mutex_){0};
+  ConnectionWatch connection_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace kvatlas

@@ -46,16 +46,16 @@ class PeerWatchTest : public testing::Test {
 
 TEST_F(PeerWatchTest, EachChangeIsSaidOnceWithAddressAndReason) {
   watch_.Answered();
-  EXPECT_THAT(Logged(), AllOf(HasSubstr("reached"), HasSubstr("10.0.0.1:7410")));
+  EXPECT_THAT(Logged(), AllOf(HasSubstr("event=connected"), HasSubstr("10.0.0.1:7410")));
   watch_.Answered();
   EXPECT_EQ(Lines(), 0u);
   for (int i = 0; i < 5; ++i) watch_.Ended(absl::UnavailableError("Connection refused"));
   const std::string text = Logged();
-  EXPECT_THAT(text, AllOf(HasSubstr("event=unreachable"), HasSubstr("10.0.0.1:7410"),
-                          HasSubstr("Connection refused"), HasSubstr("peer=leaf")));
+  EXPECT_THAT(text, AllOf(HasSubstr("event=\"connection lost\""), HasSubstr("10.0.0.1:7410"),
+                          HasSubstr("Connection refused"), HasSubstr("connection=leaf")));
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1);
   watch_.Ended(absl::NotFoundError("no such domain"));
-  EXPECT_THAT(Logged(), HasSubstr("reached again"));
+  EXPECT_THAT(Logged(), HasSubstr("connected again"));
 }
 
 TEST_F(PeerWatchTest, ItIsSaidAgainOnceAMinute) {
