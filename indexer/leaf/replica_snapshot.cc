@@ -408,6 +408,8 @@ class SnapshotWriter {
     std::erase_if(entries_, [](const EngineEntry& entry) { return entry.listeners.empty(); });
   }
 
+  const SnapshotStats& written() const { return written_; }
+
   bool Next(std::string* piece) {
     to_ = piece;
     if (records_ == 0) Header();
@@ -417,6 +419,7 @@ class SnapshotWriter {
         if (!NamesOf(streams_.front())) streams_.pop_front();
       } else if (at_ < entries_.size()) {
         Instance(entries_[at_++]);
+        ++written_.instances;
       } else {
         break;
       }
@@ -500,6 +503,7 @@ class SnapshotWriter {
     while (stream.next < stream.order.size() && names.size() < kNamesBytes) {
       const CopiedName& name = stream.names[stream.order[stream.next++]];
       names.append(stream.bytes, name.start, name.size);
+      ++written_.names;
     }
     if (!names.empty()) Record(Kind::kNames, names);
     return stream.next < stream.order.size();
@@ -513,6 +517,7 @@ class SnapshotWriter {
     Put(&payload, stream->position.value_or(StreamPosition{}).last);
     Put(&payload, stream->position.value_or(StreamPosition{}).fingerprint);
     Record(Kind::kPosition, payload);
+    ++written_.positions;
     for (const std::string& mark : stream->marks) Record(Kind::kRank, mark);
     stream->order = ChainOrder(stream->names);
   }
@@ -524,6 +529,7 @@ class SnapshotWriter {
   size_t at_ = 0;
   std::deque<StreamNames> streams_;  // of the last instance, those that are not told yet
   uint64_t records_ = 0;
+  SnapshotStats written_;
   std::string* to_ = nullptr;
 };
 
@@ -658,9 +664,13 @@ class SnapshotReader {
 }  // namespace
 
 TextSource ReplicaSnapshotSource(const HashContract& contract, const EngineDirectory* directory,
-                                 bool names) {
-  return [writer = std::make_shared<SnapshotWriter>(contract, directory, names)](
-             std::string* piece) { return writer->Next(piece); };
+                                 bool names, SnapshotStats* written) {
+  return [writer = std::make_shared<SnapshotWriter>(contract, directory, names),
+          written](std::string* piece) {
+    const bool more = writer->Next(piece);
+    if (written != nullptr) *written = writer->written();
+    return more;
+  };
 }
 
 absl::StatusOr<SnapshotStats> ReadReplicaSnapshot(const HashContract& contract,

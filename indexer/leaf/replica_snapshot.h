@@ -39,16 +39,16 @@ inline constexpr uint64_t kSnapshotInstancesMax = 1 << 17;
 inline constexpr uint64_t kSnapshotNamesMax = uint64_t{1} << 28;
 inline constexpr const char* kSnapshotContentType = "application/vnd.kvatlas.replica";
 
-// The snapshot, instance by instance; without `names`, the registrations alone. One call at a time. The directory
-// outlives it.
-TextSource ReplicaSnapshotSource(const HashContract& contract, const EngineDirectory* directory,
-                                 bool names);
-
 struct SnapshotStats {
   uint64_t instances = 0;
   uint64_t names = 0;
   uint64_t positions = 0;
 };
+
+// The snapshot, instance by instance; without `names`, the registrations alone. One call at a time. The directory
+// outlives it, and so does `written`, which counts what the pieces told so far (may be null).
+TextSource ReplicaSnapshotSource(const HashContract& contract, const EngineDirectory* directory,
+                                 bool names, SnapshotStats* written = nullptr);
 
 class SnapshotVisitor {
  public:

@@ -134,6 +134,11 @@ void FlagSet::Example(std::string command, std::string does) {
   examples_.emplace_back(std::move(command), std::move(does));
 }
 
+void FlagSet::Words(std::vector<std::string>* words, std::string usage) {
+  words_ = words;
+  words_usage_ = std::move(usage);
+}
+
 FlagSet::Flag& FlagSet::Declare(Flag flag) {
   const bool taken = Find(flag.name) != nullptr;
   if (flag.name == "help" || flag.name == "version" || flag.name == "check" || taken) {

@@ -102,6 +102,9 @@ class FlagSet {
   static constexpr char kLastGroup[] = "Process";
   // A command line for the end of --help, and what it does.
   void Example(std::string command, std::string does);
+  // Arguments that are no flags go to `words` in their order, in place of being refused; `usage` names them in --help. Then a bool
+  // takes the next argument for its value only where that is one.
+  void Words(std::vector<std::string>* words, std::string usage);
 
   // Declares a flag. A value outside [min, max] is refused, and so are trailing characters.
   // REQUIRES: `name` is in [a-z0-9_], starts with a letter and is new here.
@@ -168,6 +171,18 @@ class FlagSet {
   // For a reference: a heading, and a table for each topic.
   std::string Markdown() const;
   std::set<std::string> Names() const;
+  // Every flag as --help has it, in the order it was added; for completion and manual pages.
+  struct Text {
+    std::string name;
+    std::string type;  // STRING, N, DURATION, HOST:PORT, a|b
+    std::string default_text;
+    std::string help;
+    std::string group;
+    bool is_bool = false;
+  };
+  std::vector<Text> Texts() const;
+  const std::string& about() const { return about_; }
+  const std::vector<std::pair<std::string, std::string>>& examples() const { return examples_; }
 
   // ---- While the process runs ----
 
@@ -200,6 +215,7 @@ class FlagSet {
     std::optional<std::string> help;  // the topic; empty: all
     bool version = false;
     bool check = false;
+    std::vector<std::string> words;
     std::vector<std::string> problems;
   };
   struct Reloader {
@@ -231,6 +247,8 @@ class FlagSet {
   std::string group_;
   std::deque<Flag> flags_;  // addresses stay
   std::vector<std::pair<std::string, std::string>> examples_;
+  std::vector<std::string>* words_ = nullptr;
+  std::string words_usage_;
   bool reads_config_ = false;
   std::string section_;
   std::function<std::set<std::string>()> other_names_;

@@ -103,8 +103,9 @@ std::string FlagSet::GroupHelp(const std::string& group) const {
 
 std::string FlagSet::Help() const {
   const std::vector<std::string> groups = Groups();
-  std::string text = absl::StrCat(program_, " ", kVersion, ": ", about_, "\n\nUsage: ", program_,
-                                  " [--flag=value...]\n");
+  std::string text =
+      absl::StrCat(program_, " ", kVersion, ": ", about_, "\n\nUsage: ", program_,
+                   " [--flag=value...]", words_usage_.empty() ? "" : " " + words_usage_, "\n");
   if (groups.size() > 1) {
     absl::StrAppend(&text, "Topics, for --help=TOPIC: ",
                     absl::AsciiStrToLower(absl::StrJoin(groups, ", ")), "\n");
@@ -143,6 +144,14 @@ std::vector<FlagSet::Told> FlagSet::AllTold() const {
       told.push_back({flag.name, values_.at(&flag), given->second.where});
   }
   return told;
+}
+
+std::vector<FlagSet::Text> FlagSet::Texts() const {
+  std::vector<Text> texts;
+  for (const Flag& flag : flags_)
+    texts.push_back({flag.name, flag.type, WithoutPasswords(flag.default_text), flag.help,
+                     flag.group, flag.kind == Flag::Kind::kBool});
+  return texts;
 }
 
 std::string FlagSet::Effective() const {

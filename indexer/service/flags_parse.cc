@@ -97,7 +97,9 @@ FlagSet::CommandLine FlagSet::ReadCommandLine(const std::vector<std::string>& ar
     const bool has_next = i + 1 < arguments.size() && !arguments[i + 1].starts_with("--");
     std::optional<std::string> value;
     if (equals < argument.size()) value = argument.substr(equals + 1);
-    if (dashes == 0 || name.empty()) {
+    if (words_ != nullptr && (dashes == 0 || argument == "-")) {
+      line.words.push_back(argument);
+    } else if (dashes == 0 || name.empty()) {
       line.problems.push_back("stray argument " + argument);
     } else if (argument == "-h" || (dashes == 2 && name == "help")) {
       line.help = value.value_or("");
@@ -110,7 +112,9 @@ FlagSet::CommandLine FlagSet::ReadCommandLine(const std::vector<std::string>& ar
       // Its value, most likely.
       if (!value.has_value() && has_next && !arguments[i + 1].starts_with("-")) ++i;
     } else {
-      if (!value.has_value() && has_next) value = arguments[++i];
+      const bool takes_next = has_next && (words_ == nullptr || flag->kind != Flag::Kind::kBool ||
+                                           flag->set(arguments[i + 1], /*apply=*/false).ok());
+      if (!value.has_value() && takes_next) value = arguments[++i];
       if (!value.has_value() && flag->kind == Flag::Kind::kBool) value = "true";
       if (!value.has_value()) {
         line.problems.push_back("flag --" + flag->name + " needs a value: " + flag->type);
@@ -254,6 +258,7 @@ std::optional<int> FlagSet::Parse(int argc, const char* const* argv, std::ostrea
   for (const std::string& problem : problems)
     err << program_ << ": " << WithoutPasswords(problem) << " (see --help)\n";
   if (!problems.empty()) return 2;
+  if (words_ != nullptr) *words_ = line.words;
   settings_ = settings;
   values_ = std::move(values);
   checking_ = line.check;

@@ -312,6 +312,31 @@ TEST_F(FlagsTest, HelpIsByTopicAndEndsWithExamples) {
   EXPECT_EQ(flags.Help("d"), std::nullopt);
 }
 
+TEST_F(FlagsTest, WordsAreTakenWhereTheyAreWanted) {
+  EXPECT_EQ(Parse({"stray"}), 2);
+  std::vector<std::string> words;
+  flags_.Words(&words, "[SERVICE]...");
+  EXPECT_EQ(Parse({"leaf=h:1", "--exact", "second", "--cell", "c1", "-"}), std::nullopt);
+  EXPECT_THAT(words, ElementsAre("leaf=h:1", "second", "-"));
+  EXPECT_TRUE(exact_);
+  EXPECT_EQ(cell_, "c1");
+  EXPECT_EQ(Parse({"--exact", "false"}), std::nullopt);
+  EXPECT_FALSE(exact_);
+  EXPECT_THAT(words, IsEmpty());
+  EXPECT_THAT(flags_.Help(), HasSubstr("Usage: kvatlas-test [--flag=value...] [SERVICE]...\n"));
+  EXPECT_EQ(Parse({"word", "--unknown"}), 2);
+}
+
+TEST_F(FlagsTest, TextsAreThoseOfHelp) {
+  const std::vector<FlagSet::Text> texts = flags_.Texts();
+  ASSERT_EQ(texts.size(), 13u);
+  EXPECT_EQ(texts[2].name, "exact");
+  EXPECT_TRUE(texts[2].is_bool);
+  EXPECT_EQ(texts[12].type, "atlas|radix");
+  EXPECT_EQ(texts[12].default_text, "atlas");
+  EXPECT_EQ(texts[12].help, "structure");
+}
+
 TEST_F(FlagsTest, VersionNamesTheProgram) {
   EXPECT_EQ(Parse({"--version"}), 0);
   EXPECT_EQ(out_.str(), std::string("kvatlas-test ") + kVersion + "\n");

@@ -67,6 +67,8 @@ struct CheckpointCounts {
   uint64_t blocks = 0;       // (holder, block) pairs of holders fed by streams, of their main class
   uint64_t side_blocks = 0;  // likewise, of side classes
   uint64_t engine_bytes = 0;
+  uint64_t engine_names =
+      0;               // of blocks that engines' own streams told; of a checkpoint that was written
   uint64_t bytes = 0;  // of the file
 };
 
@@ -82,6 +84,8 @@ class CheckpointWriter {
   // Of the domain added last.
   absl::Status AddHolder(const HolderCut& cut);
   absl::Status AddEngines(std::string_view piece);
+  // How many names the pieces have, for `counts`.
+  void CountEngineNames(uint64_t names) { counts_.engine_names = names; }
   absl::Status End();
 
   const CheckpointCounts& counts() const { return counts_; }

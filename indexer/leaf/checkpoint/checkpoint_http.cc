@@ -18,6 +18,7 @@ HttpResponse WriteOne(Checkpointer* checkpointer) {
                                {"bytes", report->counts.bytes},
                                {"holders", report->counts.holders},
                                {"blocks", report->counts.blocks},
+                               {"engine_blocks", report->counts.engine_names},
                                {"seconds", std::chrono::duration<double>(report->took).count()}};
   return HttpResponse{.body = json.dump() + "\n"};
 }

@@ -365,13 +365,16 @@ absl::Status Checkpointer::State::WriteDomain(const Domain& domain, CheckpointWr
 
 absl::Status Checkpointer::State::WriteEngines(CheckpointWriter* writer) {
   if (directory == nullptr || directory->instances() == 0) return absl::OkStatus();
-  const TextSource source = ReplicaSnapshotSource(options.contract, directory, /*names=*/true);
+  SnapshotStats written;
+  const TextSource source =
+      ReplicaSnapshotSource(options.contract, directory, /*names=*/true, &written);
   std::string piece;
   for (bool more = true; more;) {
     piece.clear();
     more = source(&piece);
     if (absl::Status status = writer->AddEngines(piece); !status.ok()) return status;
   }
+  writer->CountEngineNames(written.names);
   return absl::OkStatus();
 }
 
