@@ -93,6 +93,7 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
     if (input.deadline == Duration(0)) input.deadline = frontend_->options().deadline;
     if (task->question.deadline > Duration(0))
       input.deadline = std::clamp(Left(*task), Duration(1), input.deadline);
+    if (options_.before_choice != nullptr) options_.before_choice(&input);
     frontend_->RouteAsync(std::move(input), ToTask(task));
   }
 

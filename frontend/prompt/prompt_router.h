@@ -36,6 +36,8 @@ struct PromptRouterOptions {
   uint32_t threads = 2;
   size_t queue_max = 1024;
   Duration tokenize_deadline = std::chrono::seconds(2);
+  // Last before the choice, when the prompt has its tokens: for models that engines serve under another domain, as adapters are.
+  std::function<void(RouteInput*)> before_choice = nullptr;
 };
 
 struct PromptQuestion {

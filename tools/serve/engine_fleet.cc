@@ -1,6 +1,8 @@
 #include "tools/serve/engine_fleet.h"
 
 #include <algorithm>
+#include <atomic>
+#include <functional>
 #include <optional>
 #include <set>
 #include <thread>
@@ -17,6 +19,7 @@ namespace {
 // After so many questions in a row without an answer an engine is taken for gone.
 constexpr uint32_t kMissesToGo = 2;
 constexpr Duration kAskAgainAfter = std::chrono::milliseconds(200);
+constexpr Duration kLookAtStreamsEvery = std::chrono::milliseconds(500);
 
 struct Engine {
   EngineSpec spec;
@@ -27,14 +30,16 @@ struct Engine {
   uint32_t misses = 0;  // in a row
   absl::Status last;
   std::optional<EngineFacts> facts;  // of the last one that was answered
+  std::string tokenizer;             // of its model, in words
+  uint64_t revision = 0;             // grows when what `About` says does
   // Of `Tick`.
   std::string model;   // as registered; empty: it is not
   uint32_t ranks = 0;  // registered
   bool gone = false;
   Time events_at{0};  // when it was found, or its events were last connected
   uint64_t restarts = 0;
-  uint64_t refused = 0;  // blocks of another size, when last looked
-  std::string condition;
+  uint64_t refused = 0;   // blocks of another size, when last looked
+  std::string condition;  // its key, as said last
   Time said_at{0};
 
   bool answers() const { return facts.has_value() && misses < kMissesToGo; }
@@ -44,12 +49,17 @@ struct Engine {
   }
 };
 
-// What there is to say of an engine. It is said when `key` changes, and again while it is wrong.
+// What there is to say of an engine. It is said when `key` changes, and again while it is wrong; only then its text is made.
 struct Condition {
   std::string key;
-  std::string text;
+  std::function<std::string()> text;
   bool wrong = false;
 };
+
+// Whether both say the same of themselves, loads aside.
+bool SaysTheSame(const EngineFacts& a, const EngineFacts& b) {
+  return a.kind == b.kind && a.version == b.version && a.models == b.models && a.ranks == b.ranks;
+}
 
 std::string Plural(uint64_t count, const char* what) {
   return absl::StrCat(count, " ", what, count == 1 ? "" : "s");
@@ -96,6 +106,8 @@ struct EngineFleet::State {
   std::shared_ptr<const EngineView> view ABSL_GUARDED_BY(view_mutex) =
       std::make_shared<EngineView>();
   std::vector<std::thread> threads;
+  std::atomic<bool> streams_due{true};  // something was registered since
+  Time streams_at{0};                   // of the thread of `Tick`
 
   Time Now() const { return options.clock->Now(); }
 
@@ -127,6 +139,9 @@ struct EngineFleet::State {
     while (const std::shared_ptr<Engine> engine = WaitForDue()) {
       // Its spec never changes.
       absl::StatusOr<EngineFacts> facts = ProbeEngine(engine->spec.url, options.probe_timeout);
+      // May read files for seconds, the first time that a model is seen.
+      std::string tokenizer;
+      if (facts.ok() && options.tokenizer) tokenizer = options.tokenizer(facts->models.front());
       MutexLock lock(&mutex);
       engine->probing = false;
       ++engine->probes;
@@ -134,7 +149,13 @@ struct EngineFleet::State {
       engine->misses = facts.ok() ? 0 : engine->misses + 1;
       // One miss is looked into at once.
       engine->next_probe = Now() + (engine->misses == 1 ? kAskAgainAfter : options.probe_every);
-      if (facts.ok()) engine->facts = *std::move(facts);
+      if (facts.ok()) {
+        const bool same = engine->facts.has_value() && SaysTheSame(*engine->facts, *facts) &&
+                          engine->tokenizer == tokenizer;
+        engine->revision += same ? 0 : 1;
+        engine->facts = *std::move(facts);
+        engine->tokenizer = std::move(tokenizer);
+      }
       news = true;
     }
   }
@@ -188,25 +209,30 @@ struct EngineFleet::State {
     std::string text = absl::StrCat(facts.Title(), ", model ", facts.models.front().id);
     if (facts.models.size() > 1) absl::StrAppend(&text, " and ", facts.models.size() - 1, " more");
     absl::StrAppend(&text, ", ", Plural(engine.ranks, "rank"));
-    if (options.tokenizer)
-      absl::StrAppend(&text, ", tokens by ", options.tokenizer(facts.models.front()));
+    if (!engine.tokenizer.empty()) absl::StrAppend(&text, ", tokens by ", engine.tokenizer);
     return text;
   }
 
   Condition Unreachable(const Engine& engine) const {
     const bool was = engine.facts.has_value();
     return {.key = "unreachable " + std::string(engine.last.message()),
-            .text = absl::StrCat(was ? "gone" : "unreachable", ": ", engine.last.message(),
-                                 "; requests go to other engines, and it is asked every second"),
+            .text =
+                [was, &engine] {
+                  return absl::StrCat(
+                      was ? "gone" : "unreachable", ": ", engine.last.message(),
+                      "; requests go to other engines, and it is asked every second");
+                },
             .wrong = true};
   }
 
   Condition ConditionOf(Engine& engine, const EngineEntry* entry) const {
     if (!engine.answers()) return Unreachable(engine);
-    const std::string about = About(engine);
-    if (engine.spec.EventsOf(0).empty())
-      return {.key = "none " + about,
-              .text = about + "; no events, as told: requests go there by load alone"};
+    const std::string about = absl::StrCat(engine.revision, " ", engine.ranks);
+    if (engine.spec.EventsOf(0).empty()) {
+      return {.key = "none " + about, .text = [this, &engine] {
+                return About(engine) + "; no events, as told: requests go there by load alone";
+              }};
+    }
     uint32_t connected = 0;
     const EngineListener* lost = nullptr;
     if (entry != nullptr) {
@@ -222,20 +248,24 @@ struct EngineFleet::State {
       engine.events_at = Now();
       const bool known = entry->block_size != 0 && entry->block_size != kBlockSizeAuto;
       return {
-          .key = absl::StrCat("events ", known, about),
-          .text = absl::StrCat(about, ", events from ", engine.spec.EventsOf(0),
-                               known ? absl::StrCat(", blocks of ", entry->block_size, " tokens")
-                                     : ", no block announced yet")};
+          .key = absl::StrCat("events ", known, " ", about), .text = [this, &engine, entry, known] {
+            return absl::StrCat(About(engine), ", events from ", engine.spec.EventsOf(0),
+                                known ? absl::StrCat(", blocks of ", entry->block_size, " tokens")
+                                      : ", no block announced yet");
+          }};
     }
     if (Now() - engine.events_at < options.events_within) return {};
     const std::string endpoint = lost == nullptr ? engine.spec.EventsOf(0) : lost->endpoint;
-    const std::string why = lost == nullptr || lost->stream.last_error.empty()
-                                ? ""
-                                : " (" + lost->stream.last_error + ")";
-    return {.key = "no events " + endpoint + about,
-            .text = absl::StrCat(about, ", NO EVENTS at ", endpoint, why,
-                                 ": requests go there by load alone; ",
-                                 EventsRemedy(engine.facts->kind, engine.spec)),
+    return {.key = absl::StrCat("no events ", endpoint, " ", about),
+            .text =
+                [this, &engine, lost, endpoint] {
+                  const std::string why = lost == nullptr || lost->stream.last_error.empty()
+                                              ? ""
+                                              : " (" + lost->stream.last_error + ")";
+                  return absl::StrCat(About(engine), ", NO EVENTS at ", endpoint, why,
+                                      ": requests go there by load alone; ",
+                                      EventsRemedy(engine.facts->kind, engine.spec));
+                },
             .wrong = true};
   }
 
@@ -250,7 +280,7 @@ struct EngineFleet::State {
     const bool again = now.wrong && Now() - engine->said_at >= options.repeat_every;
     if (now.key == engine->condition && !again) return;
     engine->condition = now.key;
-    Say(engine, now.wrong, now.text);
+    Say(engine, now.wrong, now.text());
   }
 
   // What happened to an engine's stream since it was last looked at.
@@ -312,6 +342,7 @@ struct EngineFleet::State {
     engine->events_at = Now();
     engine->condition.clear();
     const absl::Status bad = Register(engine);
+    streams_due = true;
     if (!bad.ok()) Say(engine, true, absl::StrCat("its events cannot be read: ", bad.message()));
   }
 
@@ -323,10 +354,14 @@ struct EngineFleet::State {
       if (!engine->facts.has_value() || (any && !engine->answers())) continue;
       const std::string& own = engine->facts->models.front().id;
       for (const ServedModel& model : engine->facts->models) {
-        // An adapter's blocks are others than its base model's.
         if (model.parent.empty() && model.id != own) {
           made->aliases.emplace(model.id, own);
           continue;
+        }
+        if (!model.parent.empty()) {
+          EngineView::Adapter& adapter = made->adapters[model.id];
+          adapter.base = own;
+          adapter.engines.push_back(engine->spec.name);
         }
         EngineView::Engines& of = made->engines[model.id];
         of.emplace(engine->spec.name,
@@ -378,15 +413,20 @@ void EngineFleet::SetEngines(const std::vector<EngineSpec>& specs) {
 }
 
 void EngineFleet::Tick() {
+  // What engines' streams say is the costly part, and changes seldom.
   std::map<std::string, EngineEntry> entries;
-  for (EngineEntry& entry : state_->directory->List()) {
-    const std::string name = entry.instance;
-    entries.emplace(name, std::move(entry));
+  const bool look = state_->streams_due.exchange(false) || state_->Now() >= state_->streams_at;
+  if (look) {
+    state_->streams_at = state_->Now() + kLookAtStreamsEvery;
+    for (EngineEntry& entry : state_->directory->List()) {
+      const std::string name = entry.instance;
+      entries.emplace(name, std::move(entry));
+    }
   }
   MutexLock lock(&state_->mutex);
   for (const auto& [url, engine] : state_->engines) {
     state_->Look(engine.get());
-    if (engine->probes == 0) continue;
+    if (engine->probes == 0 || !look) continue;
     const auto entry = entries.find(engine->spec.name);
     const bool listed = entry != entries.end() && entry->second.domain.model == engine->model;
     if (listed) state_->SayEvents(engine.get(), entry->second);

@@ -44,6 +44,12 @@ struct EngineView {
   std::map<std::string, Engines> engines;
   // Further names of a model → the name by which its engines are registered.
   std::map<std::string, std::string> aliases;
+  // An adapter (LoRA): its blocks are in the domain of the model by which its engines are registered, under a seed of its own.
+  struct Adapter {
+    std::string base;                  // that model
+    std::vector<std::string> engines;  // workers that serve it
+  };
+  std::map<std::string, Adapter> adapters;
 
   // Null: no engine serves it.
   const Engines* EnginesOf(const std::string& model) const;
@@ -61,7 +67,8 @@ struct EngineFleetOptions {
   const Clock* clock = &Clock::Real();
   // A line for a person; `wrong`: something has to be done.
   std::function<void(bool wrong, const std::string& line)> say;
-  // How prompts of this model are tokenized, in words: a path, or the engine's own /tokenize. Called when a model is found.
+  // How prompts of this model are tokenized, in words: a path, or the engine's own /tokenize. Called after each probe, by its
+  // thread and without a lock; may read files.
   std::function<std::string(const ServedModel& model)> tokenizer;
 };
 
@@ -72,7 +79,7 @@ class EngineFleet {
   ~EngineFleet();
 
   void SetEngines(const std::vector<EngineSpec>& engines);
-  // Several times a second: takes what was found since, registers, and says what changed.
+  // Several times a second: takes what was found since, registers, and says what changed. Streams are looked at twice a second.
   void Tick();
 
   std::shared_ptr<const EngineView> View() const;

@@ -65,25 +65,35 @@ std::string ModelTokenizers::FolderOf(const ServedModel& model) const {
 
 std::string ModelTokenizers::Describe(const ServedModel& model) {
   if (given_ != nullptr && given_->Find(model.id).ok()) return "--models";
-  MutexLock lock(&mutex_);
-  std::unique_ptr<Loaded>& loaded = loaded_[model.id];
-  if (loaded != nullptr) return loaded->words;
-  loaded = std::make_unique<Loaded>();
+  Loaded* loaded = nullptr;
+  {
+    MutexLock lock(&mutex_);
+    std::unique_ptr<Loaded>& of_model = loaded_[model.id];
+    if (of_model == nullptr) of_model = std::make_unique<Loaded>();
+    loaded = of_model.get();
+  }
+  MutexLock lock(&loaded->loading);
+  if (loaded->words.empty()) Load(model, loaded);
+  return loaded->words;
+}
+
+void ModelTokenizers::Load(const ServedModel& model, Loaded* loaded) {
   loaded->words = kEngines;
   const std::string folder = FolderOf(model);
-  if (folder.empty()) return loaded->words;
+  if (folder.empty()) return;
   ModelOptions options{.name = model.id};
   options.text.path = folder;
   auto registry = ModelRegistry::Create({std::move(options)});
   if (!registry.ok()) {
     loaded->words = absl::StrCat(kEngines, " (", folder, ": ", registry.status().message(), ")");
-    return loaded->words;
+    return;
   }
   loaded->words = folder;
   loaded->registry = *std::move(registry);
   loaded->tokenizer =
       std::make_unique<LocalTokenizer>(loaded->registry.get(), LocalTokenizerOptions());
-  return loaded->words;
+  MutexLock lock(&mutex_);
+  ready_.emplace(model.id, loaded->tokenizer.get());
 }
 
 void ModelTokenizers::Tokenize(const std::string& model, const Prompt& prompt, Duration deadline,
@@ -93,9 +103,8 @@ void ModelTokenizers::Tokenize(const std::string& model, const Prompt& prompt, D
   LocalTokenizer* tokenizer = nullptr;
   {
     MutexLock lock(&mutex_);
-    const auto found = loaded_.find(model);
-    if (found != loaded_.end() && found->second != nullptr)
-      tokenizer = found->second->tokenizer.get();
+    const auto found = ready_.find(model);
+    if (found != ready_.end()) tokenizer = found->second;
   }
   if (tokenizer == nullptr)
     return callback(

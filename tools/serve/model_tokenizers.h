@@ -29,7 +29,7 @@ class ModelTokenizers : public PromptTokenizer {
   // `given`: of --models, loaded; may be null. `hub`: a folder; empty: none.
   ModelTokenizers(std::unique_ptr<ModelRegistry> given, std::string hub);
 
-  // Loads the model's files the first time; says which they are, or "its own /tokenize" where there are none.
+  // Loads the model's files the first time, while others tokenize; says which they are, or "its own /tokenize" where there are none.
   std::string Describe(const ServedModel& model);
 
   void Tokenize(const std::string& model, const Prompt& prompt, Duration deadline,
@@ -37,11 +37,14 @@ class ModelTokenizers : public PromptTokenizer {
 
  private:
   struct Loaded {
-    std::unique_ptr<ModelRegistry> registry;
-    std::unique_ptr<LocalTokenizer> tokenizer;
-    std::string words;
+    Mutex loading;  // before `mutex_`
+    std::string words ABSL_GUARDED_BY(loading);
+    std::unique_ptr<ModelRegistry> registry ABSL_GUARDED_BY(loading);
+    std::unique_ptr<LocalTokenizer> tokenizer ABSL_GUARDED_BY(loading);
   };
 
+  void Load(const ServedModel& model, Loaded* loaded)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(loaded->loading);
   std::string FolderOf(const ServedModel& model) const;
 
   const std::unique_ptr<ModelRegistry> given_;
@@ -50,6 +53,8 @@ class ModelTokenizers : public PromptTokenizer {
   Mutex mutex_;
   // By id; never removed, so that what is in use stays.
   std::map<std::string, std::unique_ptr<Loaded>, std::less<>> loaded_ ABSL_GUARDED_BY(mutex_);
+  // Those of them that are loaded and have files.
+  std::map<std::string, LocalTokenizer*, std::less<>> ready_ ABSL_GUARDED_BY(mutex_);
 };
 
 // $HF_HUB_CACHE, $HF_HOME/hub or ~/.cache/huggingface/hub, the first that there is; else empty.

@@ -234,7 +234,9 @@ class Server {
     RemoteTokenizer by_engine(remote);
     TokenizerChoice tokenizer({{"", {"local", "engine"}}},
                               {{"local", &tokenizers_}, {"engine", &by_engine}});
-    PromptRouter router({}, &frontend, &tokenizer);
+    PromptRouterOptions prompts;
+    prompts.before_choice = [this](RouteInput* input) { AsServed(*fleet_->View(), input); };
+    PromptRouter router(prompts, &frontend, &tokenizer);
     Metrics metrics;
     FrontendService routes(&frontend, &metrics, &router);
     TruthService truths(&truth, &Clock::Real());
@@ -427,9 +429,23 @@ class TrialSecurity {
 
 }  // namespace
 
+namespace {
+
+constexpr char kProgram[] = "kvatlas-serve";
+constexpr char kAbout[] =
+    "One process in front of engines: kvatlas serve --engine http://HOST:PORT …";
+
+}  // namespace
+
+void LookAtServeFlags(const std::function<void(const FlagSet&)>& look) {
+  ServiceMain service(kProgram, kAbout);
+  Flags flags;
+  Declare(service.flags(), &flags);
+  look(service.flags());
+}
+
 int RunServe(const std::vector<std::string>& arguments) {
-  ServiceMain service("kvatlas-serve",
-                      "One process in front of engines: kvatlas serve --engine http://HOST:PORT …");
+  ServiceMain service(kProgram, kAbout);
   Flags flags;
   Declare(service.flags(), &flags);
   std::vector<const char*> argv = {"kvatlas serve"};

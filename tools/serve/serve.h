@@ -10,13 +10,18 @@
 #ifndef KVATLAS_TOOLS_SERVE_SERVE_H_
 #define KVATLAS_TOOLS_SERVE_SERVE_H_
 
+#include <functional>
 #include <string>
 #include <vector>
+
+#include "indexer/service/flags.h"
 
 namespace kvatlas {
 
 // Returns the status to exit with: 0 after a signal, 1 when a part cannot start, 2 for a wrong flag.
 int RunServe(const std::vector<std::string>& arguments);
+// Shows its flags to `look`, for completion and manual pages.
+void LookAtServeFlags(const std::function<void(const FlagSet&)>& look);
 
 }  // namespace kvatlas
 
