@@ -19,6 +19,7 @@
 #include "tools/kvatlas/prompt.h"
 #include "tools/kvatlas/services.h"
 #include "tools/kvatlas/table.h"
+#include "tools/kvatlas/text_prompt.h"
 
 namespace kvatlas {
 namespace {
@@ -56,7 +57,7 @@ absl::StatusOr<uint32_t> TierBits(const std::vector<std::string>& names) {
   return bits;
 }
 
-void SetTokens(const Prompt& prompt, v1::Tokens* tokens) {
+void SetTokens(const AskedPrompt& prompt, v1::Tokens* tokens) {
   tokens->mutable_ids()->Reserve(static_cast<int>(prompt.numbers.size()));
   for (const uint64_t number : prompt.numbers) tokens->add_ids(static_cast<uint32_t>(number));
   tokens->set_lora_name(prompt.lora_name);
@@ -65,7 +66,7 @@ void SetTokens(const Prompt& prompt, v1::Tokens* tokens) {
 
 // ---- query ----
 
-int QueryLeaf(Command* command, const Address& leaf, const Prompt& prompt,
+int QueryLeaf(Command* command, const Address& leaf, const AskedPrompt& prompt,
               v1::FindOverlapsRequest request) {
   SetDomain(*command, request.mutable_domain());
   if (prompt.form == PromptForm::kTokens) SetTokens(prompt, request.mutable_tokens());
@@ -75,7 +76,7 @@ int QueryLeaf(Command* command, const Address& leaf, const Prompt& prompt,
   const HolderService service(ServiceKind::kLeaf, leaf, command->timeout());
   const absl::StatusOr<v1::FindOverlapsResponse> answer = service.FindOverlaps(request);
   if (!answer.ok()) return command->Fail(answer.status());
-  Table table({"WORKER", "BLOCKS>", "OF>", "TOKENS>", "TRUST", "AGE>", "RUNNING+WAITING>"});
+  Table table({"WORKER", "BLOCKS>", "OF>", "TOKENS>", "TRUST*", "AGE>", "RUNNING+WAITING>"});
   for (const v1::WorkerOverlap& worker : answer->workers()) {
     const uint64_t tokens = uint64_t{worker.blocks()} * answer->block_size();
     command->PrintJson({{"worker", worker.worker().name()},
@@ -90,7 +91,7 @@ int QueryLeaf(Command* command, const Address& leaf, const Prompt& prompt,
                LoadText(worker.load(), worker.has_load())});
   }
   if (!command->table()) return command->Done();
-  table.Print(command->out());
+  table.Print(command->out(), command->colours());
   if (table.rows() == 0)
     command->out() << "no holder has the first of " << Grouped(answer->blocks()) << " blocks\n";
   return command->Done();
@@ -108,7 +109,7 @@ absl::StatusOr<uint32_t> BlockSizeAt(const Command& command, const HolderService
                              " was never announced");
 }
 
-int QueryHierarchy(Command* command, const Address& hierarchy, const Prompt& prompt,
+int QueryHierarchy(Command* command, const Address& hierarchy, const AskedPrompt& prompt,
                    const WaypointSchedule& schedule, uint32_t best) {
   const HolderService service(ServiceKind::kHierarchy, hierarchy, command->timeout());
   const absl::StatusOr<uint32_t> block_size = BlockSizeAt(*command, service);
@@ -124,7 +125,7 @@ int QueryHierarchy(Command* command, const Address& hierarchy, const Prompt& pro
   const absl::StatusOr<v1::FindCellsResponse> answer = service.FindCells(request);
   if (!answer.ok()) return command->Fail(answer.status());
   Table table(
-      {"CELL", "ADDRESS", "AT LEAST>", "BELOW>", "OF>", "TRUST", "AGE>", "RUNNING+WAITING>"});
+      {"CELL", "ADDRESS", "AT LEAST>", "BELOW>", "OF>", "TRUST*", "AGE>", "RUNNING+WAITING>"});
   for (const v1::CellCoverage& cell : answer->cells()) {
     command->PrintJson({{"cell", cell.cell().name()},
                         {"replica", cell.cell().replica()},
@@ -139,14 +140,14 @@ int QueryHierarchy(Command* command, const Address& hierarchy, const Prompt& pro
                ShortMs(cell.age_ms()), LoadText(cell.load(), cell.has_load())});
   }
   if (!command->table()) return command->Done();
-  table.Print(command->out());
+  table.Print(command->out(), command->colours());
   if (table.rows() == 0) command->out() << "no cell is known\n";
   return command->Done();
 }
 
 // ---- explain ----
 
-std::string LeafQuestion(const Command& command, const Prompt& prompt) {
+std::string LeafQuestion(const Command& command, const AskedPrompt& prompt) {
   Json body = {{"model_name", command.model()},
                {"routing_group", command.tenant().empty() ? "default" : command.tenant()}};
   if (prompt.form == PromptForm::kTokens) {
@@ -177,7 +178,7 @@ std::optional<uint64_t> HashOf(const Json& json) {
 
 void PrintExplanation(const Json& answer, std::ostream& out) {
   Table table({"WORKER", "BLOCKS>", "DEVICE>", "HOST>", "DISK>", "EXTERNAL>", "FIRST HOLE>",
-               "BEHIND IT>", "TRUST", "AGE MS>"});
+               "BEHIND IT>", "TRUST*", "AGE MS>"});
   Table classes(
       {"WORKER", "CLASS", "BLOCK>", "ACCEPTS>", "HELD>", "REUSABLE>", "ENDED BY", "MAIN BLOCKS"});
   uint64_t held_max = 0;
@@ -228,7 +229,7 @@ void PrintExplanation(const Json& answer, std::ostream& out) {
   out << (*diverges == 0 ? "\n" : " after those before it\n");
 }
 
-int ExplainLeaf(Command* command, const Address& leaf_http, const Prompt& prompt) {
+int ExplainLeaf(Command* command, const Address& leaf_http, const AskedPrompt& prompt) {
   const absl::StatusOr<std::string> body = HttpBody(
       "leaf", leaf_http, "POST", "/explain", LeafQuestion(*command, prompt), command->timeout());
   if (!body.ok()) return command->Fail(body.status());
@@ -254,7 +255,7 @@ void PrintRoute(const v1::RouteResponse& route, std::ostream& out) {
   cells.Print(out);
   if (cells.rows() > 0) out << '\n';
   Table table({"", "WORKER", "CELL", "BLOCKS>", "COST>", "PREFILL>", "QUEUE>", "DECODE>",
-               "DISTANCE>", "TRUST", "AGE>"});
+               "DISTANCE>", "TRUST*", "AGE>"});
   for (const v1::Candidate& candidate : receipt.candidates()) {
     const bool chosen = candidate.worker().name() == route.worker().name() &&
                         candidate.worker().rank() == route.worker().rank() &&
@@ -274,7 +275,7 @@ void PrintRoute(const v1::RouteResponse& route, std::ostream& out) {
   out << '\n';
 }
 
-int ExplainFrontend(Command* command, const Address& frontend, const Prompt& prompt) {
+int ExplainFrontend(Command* command, const Address& frontend, const AskedPrompt& prompt) {
   v1::RouteRequest request;
   SetDomain(*command, request.mutable_domain());
   if (prompt.form == PromptForm::kTokens) {
@@ -302,31 +303,43 @@ int RunQuery(const std::vector<std::string>& arguments, const CommandIo& io) {
   std::string schedule_name = WaypointSchedule::Standard().Name();
   uint32_t best = 0;
   bool all = false;
-  command.flags().Add("leaf", &leaf, "gRPC address of the leaf");
-  command.flags().Add("hierarchy", &hierarchy, "gRPC address of a node, to ask that for cells");
+  command.AddServices({Role::kLeaf, Role::kHierarchy, Role::kServe}, 1);
+  command.AddWatch();
+  command.flags().Add("leaf", &leaf, "address of the leaf");
+  command.flags().Add("hierarchy", &hierarchy, "address of a node, to ask that for cells");
   command.AddDomain(/*required=*/true);
-  PromptFlags prompt_flags(&command.flags());
+  AskedPromptFlags prompt_flags(&command.flags());
   command.flags().Add("tiers", &tiers, "device,host,disk,external: only blocks in these");
   command.flags().Add("best", &best, "only the best so many; 0: all");
   command.flags().Add("all", &all, "workers without overlap too");
   command.flags().Add("schedule", &schedule_name, "the node's waypoint schedule");
   if (const auto exit = command.Parse(arguments)) return *exit;
-  const absl::StatusOr<Prompt> prompt = prompt_flags.Read(io.in);
+  absl::StatusOr<AskedPrompt> prompt = prompt_flags.Read(io.in);
   if (!prompt.ok()) return command.Usage(std::string(prompt.status().message()));
   const absl::StatusOr<uint32_t> tier_bits = TierBits(tiers);
   if (!tier_bits.ok()) return command.Usage(std::string(tier_bits.status().message()));
+  const absl::StatusOr<WaypointSchedule> schedule = WaypointSchedule::Parse(schedule_name);
+  if (!schedule.ok())
+    return command.Usage("--schedule: " + std::string(schedule.status().message()));
   if (hierarchy.size() > 1) return command.Usage("--hierarchy: one node is asked");
-  if (hierarchy.empty()) {
+  const bool of_cells = command.Names(Role::kHierarchy) || !hierarchy.empty();
+  const absl::StatusOr<Address> at =
+      of_cells ? command.Find(Role::kHierarchy, Plane::kGrpc,
+                              hierarchy.empty() ? Address() : hierarchy[0])
+               : command.Find(Role::kLeaf, Plane::kGrpc, leaf);
+  if (!at.ok()) return command.Fail(at.status());
+  if (absl::Status bad = MakeTokens(command.model(), command.tenant(), {prompt_flags.tokenizer()},
+                                    command.timeout(), &*prompt);
+      !bad.ok())
+    return command.Fail(bad);
+  if (!of_cells) {
     v1::FindOverlapsRequest request;
     request.set_tiers(*tier_bits);
     request.set_best(best);
     request.set_all_workers(all);
-    return QueryLeaf(&command, leaf, *prompt, std::move(request));
+    return QueryLeaf(&command, *at, *prompt, std::move(request));
   }
-  const absl::StatusOr<WaypointSchedule> schedule = WaypointSchedule::Parse(schedule_name);
-  if (!schedule.ok())
-    return command.Usage("--schedule: " + std::string(schedule.status().message()));
-  return QueryHierarchy(&command, hierarchy[0], *prompt, *schedule, best);
+  return QueryHierarchy(&command, *at, *prompt, *schedule, best);
 }
 
 int RunExplain(const std::vector<std::string>& arguments, const CommandIo& io) {
@@ -335,19 +348,32 @@ int RunExplain(const std::vector<std::string>& arguments, const CommandIo& io) {
       "Why: block by block who has what at a leaf, or a frontend's choice and its costs.", io);
   Address leaf_http = kLeafHttp;
   std::vector<Address> frontend;
-  command.flags().Add("leaf_http", &leaf_http, "HTTP address of the leaf");
-  command.flags().Add("frontend", &frontend,
-                      "gRPC address of a frontend, to ask that for its choice");
+  command.AddServices({Role::kLeaf, Role::kFrontend, Role::kServe}, 1);
+  command.AddWatch();
+  command.flags().Add("leaf_http", &leaf_http, "address of the leaf");
+  command.flags().Add("frontend", &frontend, "address of a frontend, to ask that for its choice");
   command.AddDomain(/*required=*/true);
-  PromptFlags prompt_flags(&command.flags());
+  AskedPromptFlags prompt_flags(&command.flags());
   if (const auto exit = command.Parse(arguments)) return *exit;
-  const absl::StatusOr<Prompt> prompt = prompt_flags.Read(io.in);
+  absl::StatusOr<AskedPrompt> prompt = prompt_flags.Read(io.in);
   if (!prompt.ok()) return command.Usage(std::string(prompt.status().message()));
   if (frontend.size() > 1) return command.Usage("--frontend: one frontend is asked");
-  if (!frontend.empty()) return ExplainFrontend(&command, frontend[0], *prompt);
-  if (prompt->form == PromptForm::kHashes)
+  const bool choice =
+      command.Names(Role::kFrontend) || command.Names(Role::kServe) || !frontend.empty();
+  if (!choice && prompt->form == PromptForm::kHashes)
     return command.Usage("a leaf explains --tokens or --local_hashes");
-  return ExplainLeaf(&command, leaf_http, *prompt);
+  const Address named = frontend.empty() ? Address() : frontend[0];
+  const absl::StatusOr<Address> at = choice ? command.Find(Role::kFrontend, Plane::kGrpc, named)
+                                            : command.Find(Role::kLeaf, Plane::kHttp, leaf_http);
+  if (!at.ok()) return command.Fail(at.status());
+  std::optional<Address> asked;  // its tokenizer is the one that counts
+  if (choice) asked = command.services().empty() ? named : command.services()[0].address;
+  if (absl::Status bad = MakeTokens(command.model(), command.tenant(),
+                                    {prompt_flags.tokenizer(), asked}, command.timeout(), &*prompt);
+      !bad.ok())
+    return command.Fail(bad);
+  if (choice) return ExplainFrontend(&command, *at, *prompt);
+  return ExplainLeaf(&command, *at, *prompt);
 }
 
 }  // namespace kvatlas

@@ -3,8 +3,12 @@
 #include <google/protobuf/util/json_util.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <ctime>
 #include <optional>
+#include <set>
 #include <sstream>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -18,6 +22,10 @@
 namespace kvatlas {
 namespace {
 
+// What a terminal is told before each look of --watch: home, and nothing below.
+constexpr char kClear[] = "\x1b[H\x1b[2J\x1b[3J";
+constexpr char kWatchEvery[] = "2s";
+
 struct Entry {
   const char* name;
   const char* about;
@@ -25,13 +33,16 @@ struct Entry {
   bool serves = false;  // a process that runs on, whose flags are its own (`ServiceMain`)
 };
 
-int Serve(const std::vector<std::string>& arguments, const CommandIo&) {
-  return RunServe(arguments);
+int Serve(const std::vector<std::string>& arguments, const CommandIo& io) {
+  if (io.flags == nullptr) return RunServe(arguments);
+  LookAtServeFlags(io.flags);
+  return kExitOk;
 }
 
 constexpr Entry kCommands[] = {
     {"serve", "stands in front of engines: leaf, frontend and proxy in one process", Serve,
      /*serves=*/true},
+    {"status", "all processes in one screen, those that a named one knows too", RunStatus},
     {"cells", "cells that report to a hierarchy node", RunCells},
     {"workers", "worker ranks of a leaf", RunWorkers},
     {"streams", "streams into and out of a leaf, a hierarchy node or a relay", RunStreams},
@@ -46,23 +57,30 @@ constexpr Entry kCommands[] = {
     {"policy", "who may do what: checks a policy file, explains a decision, makes a token",
      RunPolicy},
     {"pki", "certificates for a trial: makes a CA, issues for an identity", RunPki},
+    {"completion", "prints what bash or zsh needs to complete commands and flags", RunCompletion},
 };
 
 void PrintHelp(std::ostream& out) {
-  out << "kvatlas COMMAND [--flag=value…]: runs kvatlas in front of engines, and asks its "
+  out << "kvatlas COMMAND [KIND=HOST:PORT…] [--flag=value…]: runs kvatlas in front of engines, and "
+         "asks its "
          "services.\n\n";
   for (const Entry& command : kCommands) {
     std::string name = command.name;
     name.resize(12, ' ');
     out << "  " << name << command.about << '\n';
   }
-  out << "\nkvatlas COMMAND --help lists its flags. --json prints lines of JSON for scripts.\n"
+  out << "\nA service is named KIND=HOST:PORT: leaf, hierarchy, frontend, relay or serve, with its "
+         "gRPC or its "
+         "HTTP port.\n"
+         "kvatlas COMMAND --help lists its flags. --json prints lines of JSON for scripts, --watch "
+         "looks again and again.\n"
          "Flags may also be variables of the environment (KVATLAS_LEAF for --leaf), or keys of the "
          "section\n"
          "[kvatlas] of the TOML file that --config or KVATLAS_CONFIG names.\n"
          "\nExamples:\n"
-         "  kvatlas workers --leaf=127.0.0.1:7410\n"
-         "  kvatlas query --leaf=127.0.0.1:7410 --model=m --tokens=1,2,3\n\n"
+         "  kvatlas status frontend=10.0.0.1:8092 --watch\n"
+         "  kvatlas workers leaf=127.0.0.1:7410\n"
+         "  kvatlas query leaf=127.0.0.1:7410 --model=m --tokens=1,2,3\n\n"
          "Exit status: 0 done, 1 refused, 2 wrong command line, 3 diff found differences, "
          "doctor something wrong,\n"
          "4 a service cannot be reached.\n";
@@ -105,14 +123,59 @@ void PrintMan(std::ostream& out) {
 // Variables and keys of all commands: those of others are not looked at.
 std::set<std::string> NamesOfCommands() {
   std::set<std::string> names;
-  std::ostringstream out;
-  std::istringstream in;
-  for (const Entry& command : kCommands)
-    if (!command.serves) command.run({}, {out, out, in, &names});
+  for (const Entry& command : kCommands) {
+    if (command.serves) continue;
+    LookAtFlags(command.name, [&](const FlagSet& flags) { names.merge(flags.Names()); });
+  }
   return names;
 }
 
+// Again and again, where the command says so.
+int RunEntry(const Entry& command, const std::vector<std::string>& arguments, const CommandIo& io) {
+  Duration watch{0};
+  CommandIo watched = io;
+  watched.watch = &watch;
+  for (;;) {
+    const int exit = command.run(arguments, watched);
+    if (watch <= Duration::zero()) return exit;
+    if (io.wait != nullptr) {
+      if (!io.wait(watch)) return exit;
+      continue;
+    }
+    if (!io.out.flush()) return exit;
+    std::this_thread::sleep_for(watch);
+  }
+}
+
+std::string TimeOfDay() {
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  localtime_r(&now, &local);
+  char text[16];
+  std::strftime(text, sizeof text, "%H:%M:%S", &local);
+  return text;
+}
+
 }  // namespace
+
+std::vector<CommandText> CommandTexts() {
+  std::vector<CommandText> texts;
+  for (const Entry& command : kCommands) texts.push_back({command.name, command.about});
+  return texts;
+}
+
+bool LookAtFlags(const std::string& command, const std::function<void(const FlagSet&)>& look) {
+  for (const Entry& entry : kCommands) {
+    if (entry.name != command) continue;
+    std::ostringstream out;
+    std::istringstream in;
+    CommandIo io{out, out, in};
+    io.flags = look;
+    entry.run({}, io);
+    return true;
+  }
+  return false;
+}
 
 int RunCommand(const std::vector<std::string>& arguments, const CommandIo& io) {
   const std::string name = arguments.empty() ? "" : arguments[0];
@@ -133,7 +196,8 @@ int RunCommand(const std::vector<std::string>& arguments, const CommandIo& io) {
     return kExitOk;
   }
   for (const Entry& command : kCommands)
-    if (name == command.name) return command.run({arguments.begin() + 1, arguments.end()}, io);
+    if (name == command.name)
+      return RunEntry(command, {arguments.begin() + 1, arguments.end()}, io);
   std::vector<std::string> names;
   for (const Entry& command : kCommands) names.emplace_back(command.name);
   io.err << "kvatlas: " << (name.empty() ? "no command" : "\"" + name + "\" is no command")
@@ -146,6 +210,9 @@ Command::Command(const std::string& name, const std::string& about, const Comman
   flags_.ReadConfig("kvatlas", NamesOfCommands);
   flags_.Add("json", &json_path_, "lines of JSON to this file; alone or -: to standard output");
   flags_.Add("timeout", &timeout_, "how long a service may take", std::chrono::milliseconds(1));
+  flags_.AddChoice("color", &color_,
+                   "colours; auto: where standard output is a terminal and NO_COLOR is not set",
+                   {"auto", "always", "never"});
   flags_.Group("Security");
   flags_.Add("tls_ca", &security_.tls.ca,
              "PEM file with the CAs of the services; given: they are reached by TLS");
@@ -155,6 +222,69 @@ Command::Command(const std::string& name, const std::string& about, const Comman
   flags_.Group("");
 }
 
+Command::~Command() {
+  if (!watching()) return;
+  const std::string look = look_.str();
+  if (io_.terminal) io_.out << kClear;
+  io_.out << program_ << ", " << TimeOfDay() << "\n\n" << look << (io_.terminal ? "" : "\n");
+  io_.out.flush();
+}
+
+std::ostream& Command::out() const {
+  return watching() ? static_cast<std::ostream&>(look_) : io_.out;
+}
+
+void Command::AddServices(std::vector<Role> roles, size_t max) {
+  std::string usage;
+  for (const Role role : roles)
+    usage += (usage.empty() ? "" : "|") + std::string(RoleName(role)) + "=HOST:PORT";
+  flags_.Words(&words_, "[" + usage + "]" + (max > 1 ? "..." : ""));
+  roles_ = std::move(roles);
+  services_max_ = max;
+}
+
+void Command::AddWatch() {
+  flags_.Add("watch", &watch_,
+             "look again so often, alone: every " + std::string(kWatchEvery) + "; 0: once");
+}
+
+absl::Status Command::ReadServices() {
+  if (roles_.empty()) return absl::OkStatus();
+  for (const std::string& word : words_) {
+    absl::StatusOr<ServiceName> name = ServiceName::Parse(word);
+    if (!name.ok()) return name.status();
+    if (std::find(roles_.begin(), roles_.end(), name->role) == roles_.end()) {
+      std::string wanted;
+      for (const Role role : roles_)
+        wanted += (wanted.empty() ? "" : ", ") + std::string(RoleName(role));
+      return absl::InvalidArgumentError("expected a service of: " + wanted + "; found " + word);
+    }
+    const std::string role(RoleName(name->role));
+    for (const std::string& flag : {role, role + "_http"}) {
+      if (!flags_.WhereFrom(flag).starts_with("flag ")) continue;
+      return absl::InvalidArgumentError(word + " and --" + flag + ": name the " + role + " once");
+    }
+    services_.push_back(*std::move(name));
+  }
+  if (services_.size() <= services_max_) return absl::OkStatus();
+  return absl::InvalidArgumentError("expected at most " + std::to_string(services_max_) +
+                                    " services; found " + std::to_string(services_.size()));
+}
+
+bool Command::Names(Role role) const {
+  return std::any_of(services_.begin(), services_.end(),
+                     [role](const ServiceName& name) { return name.role == role; });
+}
+
+absl::StatusOr<Address> Command::Find(Role role, Plane plane, const Address& otherwise) const {
+  const bool in_serve = role == Role::kLeaf || role == Role::kFrontend;
+  for (const ServiceName& name : services_) {
+    if (name.role == role || (in_serve && name.role == Role::kServe))
+      return Located({role, name.address}, plane, timeout_);
+  }
+  return Located({role, otherwise}, plane, timeout_);
+}
+
 void Command::AddDomain(bool required) {
   model_required_ = required;
   flags_.Add("model", &model_, required ? "model of the domain" : "only this model's domain");
@@ -162,21 +292,31 @@ void Command::AddDomain(bool required) {
 }
 
 std::optional<int> Command::Parse(const std::vector<std::string>& arguments) {
-  if (io_.names != nullptr) {
-    io_.names->merge(flags_.Names());
+  if (io_.flags != nullptr) {
+    io_.flags(flags_);
     return kExitOk;
   }
   std::vector<std::string> given = {program_};
   for (size_t i = 0; i < arguments.size(); ++i) {
-    const bool alone = arguments[i] == "--json" &&
-                       (i + 1 == arguments.size() || arguments[i + 1].starts_with("--"));
-    given.push_back(alone ? "--json=-" : arguments[i]);
+    const bool alone = i + 1 == arguments.size() || arguments[i + 1].starts_with("--") ||
+                       IsNamed(arguments[i + 1]);
+    if (alone && arguments[i] == "--json") {
+      given.emplace_back("--json=-");
+    } else if (alone && arguments[i] == "--watch") {
+      given.emplace_back("--watch=" + std::string(kWatchEvery));
+    } else {
+      given.push_back(arguments[i]);
+    }
   }
   std::vector<const char*> argv;
   for (const std::string& argument : given) argv.push_back(argument.c_str());
   if (std::optional<int> exit =
           flags_.Parse(static_cast<int>(argv.size()), argv.data(), io_.out, io_.err))
     return exit;
+  if (absl::Status bad = ReadServices(); !bad.ok()) return Usage(std::string(bad.message()));
+  colours_ = color_ == "always" ||
+             (color_ == "auto" && io_.terminal && std::getenv("NO_COLOR") == nullptr);
+  if (io_.watch != nullptr) *io_.watch = watch_;
   if (absl::Status bad = UseCredentials(); !bad.ok()) return Usage(std::string(bad.message()));
   if (model_required_ && model_.empty()) return Usage("--model is missing");
   if (json() && table()) {
@@ -208,7 +348,7 @@ absl::Status Command::UseCredentials() {
 
 void Command::PrintJson(const Json& line) {
   if (!json()) return;
-  std::ostream& to = table() ? static_cast<std::ostream&>(json_file_) : io_.out;
+  std::ostream& to = table() ? static_cast<std::ostream&>(json_file_) : out();
   to << line.dump(-1, ' ', false, Json::error_handler_t::replace) << '\n';
 }
 
@@ -218,17 +358,19 @@ void Command::PrintJson(const google::protobuf::Message& line) {
   options.preserve_proto_field_names = true;
   std::string text;
   if (!google::protobuf::util::MessageToJsonString(line, &text, options).ok()) return;
-  std::ostream& to = table() ? static_cast<std::ostream&>(json_file_) : io_.out;
+  std::ostream& to = table() ? static_cast<std::ostream&>(json_file_) : out();
   to << text << '\n';
 }
 
 int Command::Fail(const absl::Status& status) const {
-  io_.err << program_ << ": " << flags_.Refusal(std::string(status.message())) << '\n';
+  std::ostream& to = watching() ? static_cast<std::ostream&>(look_) : io_.err;
+  to << program_ << ": " << flags_.Refusal(std::string(status.message())) << '\n';
   const bool unreachable = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
   return unreachable ? kExitUnreachable : kExitRefused;
 }
 
 int Command::Usage(const std::string& what) const {
+  if (io_.watch != nullptr) *io_.watch = Duration::zero();
   io_.err << program_ << ": " << flags_.Refusal(what) << " (see --help)\n";
   return kExitUsage;
 }

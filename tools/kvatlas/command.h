@@ -11,16 +11,21 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "google/protobuf/message.h"
 #include "indexer/base/clock.h"
 #include "indexer/service/address.h"
 #include "indexer/service/flags.h"
 #include "indexer/service/security/security.h"
 #include "tools/kvatlas/commands.h"
+#include "tools/kvatlas/service_name.h"
 
 namespace kvatlas {
 
@@ -31,6 +36,7 @@ class Command {
  public:
   // `name` without "kvatlas ".
   Command(const std::string& name, const std::string& about, const CommandIo& io);
+  ~Command();  // a look of --watch is shown whole
 
   FlagSet& flags() { return flags_; }
   const CommandIo& io() const { return io_; }
@@ -43,6 +49,21 @@ class Command {
   const std::string& model() const { return model_; }
   const std::string& tenant() const { return tenant_; }
 
+  // Services of these kinds may be named as words, KIND=HOST:PORT, at most `max` of them. What flags name is the older way.
+  void AddServices(std::vector<Role> roles, size_t max);
+  // Those words; a word beside the flag of the same service is refused by `Parse`.
+  const std::vector<ServiceName>& services() const { return services_; }
+  // Where the service is asked that a word names in one of `roles`, or else that `otherwise` is.
+  absl::StatusOr<Address> Find(Role role, Plane plane, const Address& otherwise) const;
+  // Whether a word names a service of this kind.
+  bool Names(Role role) const;
+  // For commands whose words are something else.
+  const std::vector<std::string>& words() const { return words_; }
+  void TakeWords(std::string usage) { flags_.Words(&words_, std::move(usage)); }
+
+  // --watch: the command may be run again and again.
+  void AddWatch();
+
   // For commands that ask services: how they are reached and with what credential.
   absl::Status UseCredentials();
 
@@ -52,7 +73,8 @@ class Command {
   // Whether lines of JSON are wanted, and whether the table is.
   bool json() const { return !json_path_.empty(); }
   bool table() const { return json_path_ != "-"; }
-  std::ostream& out() const { return io_.out; }
+  std::ostream& out() const;
+  bool colours() const { return colours_; }
   void PrintJson(const Json& line);
   void PrintJson(const google::protobuf::Message& line);
 
@@ -63,6 +85,10 @@ class Command {
   int Done();
 
  private:
+  // INVALID_ARGUMENT: a word that names none of the services that are wanted.
+  absl::Status ReadServices();
+  bool watching() const { return watch_ > Duration::zero(); }
+
   const std::string program_;
   const CommandIo& io_;
   FlagSet flags_;
@@ -74,8 +100,29 @@ class Command {
   std::ofstream json_file_;
   SecurityOptions security_;
   std::string token_;
+  std::string color_ = "auto";
+  bool colours_ = false;
+  Duration watch_{0};
+  mutable std::ostringstream look_;  // what is shown at the end, with --watch
+  std::vector<std::string> words_;
+  std::vector<Role> roles_;
+  size_t services_max_ = 0;
+  std::vector<ServiceName> services_;
 };
 
+// All commands, for completion and manual pages.
+struct CommandText {
+  std::string name;
+  std::string about;
+};
+std::vector<CommandText> CommandTexts();
+// Of a command line up to the cursor: what may stand in the place of its last word.
+std::vector<std::string> CompletionsOf(const std::string& line);
+// Shows the flags of a command to `look`; false: there is no such command.
+bool LookAtFlags(const std::string& command, const std::function<void(const FlagSet&)>& look);
+
+int RunStatus(const std::vector<std::string>& arguments, const CommandIo& io);
+int RunCompletion(const std::vector<std::string>& arguments, const CommandIo& io);
 int RunCells(const std::vector<std::string>& arguments, const CommandIo& io);
 int RunWorkers(const std::vector<std::string>& arguments, const CommandIo& io);
 int RunStreams(const std::vector<std::string>& arguments, const CommandIo& io);

@@ -1,5 +1,6 @@
 // What can an operator ask the services with the command `kvatlas`? One function for each sub-command, its flags and texts.
 //
+//   status                      all processes in one screen
 //   cells  workers  streams     what there is, and how it is doing
 //   query  explain              who has how much of a prompt, and why
 //   dump   diff                 who holds what, and how two tellers differ
@@ -7,9 +8,10 @@
 //   doctor                      what is wrong in a fleet, and what mends it
 //   checkpoint                  a leaf writes one now
 //   policy  pki                 who may do what, and certificates for a trial
+//   completion                  for bash and zsh
 //
 // Every command prints an aligned table for people; with `--json` lines of JSON on standard output instead, with
-// `--json FILE` lines of JSON there and the table too.
+// `--json FILE` lines of JSON there and the table too. With `--watch` it is printed again and again.
 //
 // *Exit status*: 0 done; 1 the service, or a file, says no (the domain is unknown, for one); 2 the command line; 3 `diff` found
 // differences, `doctor` something wrong; 4 a service cannot be reached, or not in time. Errors are one line on standard error.
@@ -17,10 +19,14 @@
 #ifndef KVATLAS_TOOLS_KVATLAS_COMMANDS_H_
 #define KVATLAS_TOOLS_KVATLAS_COMMANDS_H_
 
+#include <functional>
+#include <istream>
 #include <ostream>
-#include <set>
 #include <string>
 #include <vector>
+
+#include "indexer/base/clock.h"
+#include "indexer/service/flags.h"
 
 namespace kvatlas {
 
@@ -31,8 +37,14 @@ struct CommandIo {
   std::ostream& out;
   std::ostream& err;
   std::istream& in;
-  // Not null: a command only adds the names of its flags.
-  std::set<std::string>* names = nullptr;
+  // `out` is a terminal that shows colours, and begins anew with every look of --watch.
+  bool terminal = false;
+  // Between two looks of --watch; false ends it. Empty: waits, until `out` can no longer be written to.
+  std::function<bool(Duration)> wait = nullptr;
+  // Given: a command shows its flags to it, and does nothing else.
+  std::function<void(const FlagSet&)> flags = nullptr;
+  // Where a command says how long it waits between two looks; set by `RunCommand`.
+  Duration* watch = nullptr;
 };
 
 // Without the program's name: {"workers", "--leaf=127.0.0.1:7410"}. Returns the status to exit with.

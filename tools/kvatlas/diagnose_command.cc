@@ -18,13 +18,17 @@ int RunDiagnose(const std::vector<std::string>& arguments, const CommandIo& io) 
   Address frontend_http = kFrontendHttp;
   std::string decision;
   command.flags().Add("frontend_http", &frontend_http, "HTTP address of the frontend");
+  command.AddServices({Role::kFrontend, Role::kServe}, 1);
+  command.AddWatch();
   command.flags().Add("decision", &decision, "this decision's receipt and report instead, as JSON");
   if (const auto exit = command.Parse(arguments)) return *exit;
-  const auto ask = [&](const std::string& path) {
-    return HttpBody("frontend", frontend_http, "GET", path, "", command.timeout());
-  };
   if (decision.find_first_not_of("0123456789") != std::string::npos)
     return command.Usage("--decision is a number");
+  const absl::StatusOr<Address> at = command.Find(Role::kFrontend, Plane::kHttp, frontend_http);
+  if (!at.ok()) return command.Fail(at.status());
+  const auto ask = [&](const std::string& path) {
+    return HttpBody("frontend", *at, "GET", path, "", command.timeout());
+  };
   const std::string path = "/decisions/" + decision;
   if (!decision.empty() || command.json()) {
     const absl::StatusOr<std::string> body =
@@ -32,7 +36,7 @@ int RunDiagnose(const std::vector<std::string>& arguments, const CommandIo& io) 
     if (!body.ok()) return command.Fail(body.status());
     const Json answer = Json::parse(*body, nullptr, /*allow_exceptions=*/false);
     if (!answer.is_object())
-      return command.Fail(absl::FailedPreconditionError("frontend " + frontend_http.ToString() +
+      return command.Fail(absl::FailedPreconditionError("frontend " + at->ToString() +
                                                         ": the answer is no object"));
     command.PrintJson(answer);
     if (!decision.empty() && command.table()) command.out() << answer.dump(2) << '\n';

@@ -11,10 +11,10 @@
 #include <utility>
 
 #include "indexer/base/cache_class_text.h"
-#include "indexer/leaf/checkpoint/checkpoint_file.h"
-#include "indexer/leaf/checkpoint/file_layer.h"
 #include "indexer/service/address.h"
 #include "indexer/transport/wire.h"
+#include "tools/kvatlas/checkpoint_holdings.h"
+#include "tools/kvatlas/service_name.h"
 #include "tools/kvatlas/services.h"
 
 namespace kvatlas {
@@ -40,12 +40,6 @@ v1::DumpRequest RequestOf(const DumpFilter& filter) {
   return request;
 }
 
-bool Wanted(const DumpFilter& filter, const std::string& model, const std::string& tenant,
-            const std::string& worker) {
-  return (filter.model.empty() || (model == filter.model && tenant == filter.tenant)) &&
-         (filter.worker.empty() || worker == filter.worker);
-}
-
 // One line is one piece. DATA_LOSS names the line that is none.
 absl::Status ReadLines(const std::string& name, std::istream& lines, const DumpFilter& filter,
                        const Visit& visit) {
@@ -61,18 +55,23 @@ absl::Status ReadLines(const std::string& name, std::istream& lines, const DumpF
       return absl::DataLossError(name + ": line " + std::to_string(number) +
                                  " is no piece of a dump");
     const v1::Domain& domain = piece.domain();
-    domain_seen = domain_seen ||
-                  Wanted({filter.model, filter.tenant, ""}, domain.model(), domain.tenant(), "");
-    if (Wanted(filter, domain.model(), domain.tenant(), piece.worker().name())) visit(piece);
+    domain_seen = domain_seen || filter.Wants(domain.model(), domain.tenant());
+    if (filter.Wants(domain.model(), domain.tenant(), piece.worker().name())) visit(piece);
   }
   if (domain_seen) return absl::OkStatus();
   return absl::NotFoundError(name + ": domain " + DomainName({filter.model, filter.tenant}) +
                              " is not in it");
 }
 
+absl::StatusOr<Address> AddressOf(const Source& source, Role role, Plane plane, Duration timeout) {
+  absl::StatusOr<Address> address = Address::Parse(source.where);
+  if (!address.ok()) return address;
+  return Located({role, *std::move(address)}, plane, timeout);
+}
+
 absl::Status ReadRelay(const Source& source, const DumpFilter& filter, Duration timeout,
                        const Visit& visit) {
-  const absl::StatusOr<Address> address = Address::Parse(source.where);
+  const absl::StatusOr<Address> address = AddressOf(source, Role::kRelay, Plane::kHttp, timeout);
   if (!address.ok()) return address.status();
   std::string target = "/dump?worker=" + UrlEncoded(filter.worker);
   if (!filter.model.empty())
@@ -87,84 +86,6 @@ absl::Status ReadFile(const Source& source, const DumpFilter& filter, const Visi
   std::ifstream file(source.where);
   if (!file) return absl::NotFoundError("file " + source.where + " cannot be read");
   return ReadLines("file " + source.where, file, filter, visit);
-}
-
-// Tells of a checkpoint's holders in the words of a dump.
-class CheckpointTeller : public CheckpointVisitor {
- public:
-  CheckpointTeller(const DumpFilter& filter, const Visit& visit) : filter_(filter), visit_(visit) {}
-
-  absl::Status OnHeader(const CheckpointHeader&) override { return absl::OkStatus(); }
-  absl::Status OnDomain(const Domain& domain, uint32_t) override {
-    domain_ = domain;
-    domain_seen_ = domain_seen_ ||
-                   Wanted({filter_.model, filter_.tenant, ""}, domain.model, domain.tenant, "");
-    return EndHolder();
-  }
-  absl::Status OnHolder(const HolderImage& image) override {
-    if (absl::Status status = EndHolder(); !status.ok()) return status;
-    if (!Wanted(filter_, domain_.model, domain_.tenant, image.info.id.name))
-      return absl::OkStatus();
-    piece_.emplace();
-    ToProto(domain_, piece_->mutable_domain());
-    ToProto(image.info.id, piece_->mutable_worker());
-    piece_->set_applied(image.stream.applied);
-    const bool exact = image.stream.whole && !image.stream.sender_degraded;
-    piece_->set_trust(exact ? v1::TRUST_EXACT : v1::TRUST_DEGRADED);
-    if (!image.layout.plain()) ToProto(image.layout, piece_->mutable_layout());
-    return absl::OkStatus();
-  }
-  absl::Status OnRun(Stored* run, TierMask tiers) override {
-    if (!piece_.has_value()) return absl::OkStatus();
-    for (int tier = 0; tier < kTiers; ++tier) {
-      if (!tiers.Has(static_cast<Tier>(tier))) continue;
-      run->tier = static_cast<Tier>(tier);
-      piece_->clear_stored();
-      ToProto(*run, piece_->add_stored());
-      visit_(*piece_);
-    }
-    return absl::OkStatus();
-  }
-  absl::Status OnEngines(const ReadChunk&) override { return absl::OkStatus(); }
-  absl::Status OnEnd() override { return EndHolder(); }
-
-  bool domain_seen() const { return domain_seen_ || filter_.model.empty(); }
-
- private:
-  absl::Status EndHolder() {
-    if (!piece_.has_value()) return absl::OkStatus();
-    piece_->clear_stored();
-    piece_->set_last_of_worker(true);
-    visit_(*piece_);
-    piece_.reset();
-    return absl::OkStatus();
-  }
-
-  const DumpFilter& filter_;
-  const Visit& visit_;
-  Domain domain_;
-  bool domain_seen_ = false;
-  std::optional<v1::DumpResponse> piece_;
-};
-
-absl::Status ReadCheckpointFile(const Source& source, const DumpFilter& filter,
-                                const Visit& visit) {
-  const std::string name = "checkpoint " + source.where;
-  const auto about = [&](const absl::Status& status) {
-    return absl::Status(status.code(), name + ": " + std::string(status.message()));
-  };
-  const absl::StatusOr<std::unique_ptr<ReadableFile>> file = FileLayer::Real().Open(source.where);
-  if (!file.ok()) return about(file.status());
-  // Whatever contract and cell it is of.
-  const absl::StatusOr<CheckpointHeader> header = ReadCheckpointHeader(**file);
-  if (!header.ok()) return about(header.status());
-  CheckpointTeller teller(filter, visit);
-  const absl::StatusOr<CheckpointCounts> counts =
-      ReadCheckpoint(**file, {.contract_id = header->contract_id, .cell = std::nullopt}, &teller);
-  if (!counts.ok()) return about(counts.status());
-  if (teller.domain_seen()) return absl::OkStatus();
-  return absl::NotFoundError(name + ": domain " + DomainName({filter.model, filter.tenant}) +
-                             " is not in it");
 }
 
 // Side blocks of unknown class are taken to be of the class that the other source says.
@@ -199,6 +120,15 @@ std::set<uint64_t> InBoth(const std::set<uint64_t>& a, const std::set<uint64_t>&
 
 }  // namespace
 
+bool DumpFilter::Wants(const std::string& its_model, const std::string& its_tenant) const {
+  return model.empty() || (its_model == model && its_tenant == tenant);
+}
+
+bool DumpFilter::Wants(const std::string& its_model, const std::string& its_tenant,
+                       const std::string& its_worker) const {
+  return Wants(its_model, its_tenant) && (worker.empty() || its_worker == worker);
+}
+
 absl::StatusOr<Source> Source::Parse(std::string_view text) {
   const size_t equals = text.find('=');
   const std::string where(equals == std::string_view::npos ? "" : text.substr(equals + 1));
@@ -228,15 +158,16 @@ absl::Status ReadSource(const Source& source, const DumpFilter& filter, Duration
     case SourceKind::kFile:
       return ReadFile(source, filter, visit);
     case SourceKind::kCheckpoint:
-      return ReadCheckpointFile(source, filter, visit);
+      return ReadCheckpointHoldings(source.where, filter, visit);
     case SourceKind::kLeaf:
     case SourceKind::kHierarchy:
       break;
   }
-  const absl::StatusOr<Address> address = Address::Parse(source.where);
+  const bool leaf = source.kind == SourceKind::kLeaf;
+  const absl::StatusOr<Address> address =
+      AddressOf(source, leaf ? Role::kLeaf : Role::kHierarchy, Plane::kGrpc, timeout);
   if (!address.ok()) return address.status();
-  const ServiceKind kind =
-      source.kind == SourceKind::kLeaf ? ServiceKind::kLeaf : ServiceKind::kHierarchy;
+  const ServiceKind kind = leaf ? ServiceKind::kLeaf : ServiceKind::kHierarchy;
   return HolderService(kind, *address, timeout).Dump(RequestOf(filter), visit);
 }
 

@@ -3,7 +3,7 @@
 //   leaf=HOST:PORT  hierarchy=HOST:PORT    over gRPC
 //   relay=HOST:PORT                        over HTTP: what it tells leaves
 //   file=PATH                              lines of JSON as `kvatlas dump --json` and a relay's /dump have them
-//   checkpoint=PATH                        a leaf's checkpoint file; of engines' own streams it tells nothing
+//   checkpoint=PATH                        a leaf's checkpoint file, engines that it listened to among its holders
 //
 // *Truth*: each holder is a consistent cut, different holders are of different moments. What changes meanwhile differs and is
 // no fault: look again, and take what differs every time (`Persisting`).
@@ -48,6 +48,10 @@ struct DumpFilter {
   std::string model;  // empty: all domains
   std::string tenant;
   std::string worker;  // empty: all
+
+  bool Wants(const std::string& its_model, const std::string& its_tenant) const;
+  bool Wants(const std::string& its_model, const std::string& its_tenant,
+             const std::string& its_worker) const;
 };
 
 enum class SourceKind { kLeaf, kHierarchy, kRelay, kFile, kCheckpoint };

@@ -19,6 +19,9 @@ namespace {
 
 const Address kLeafHttp{"127.0.0.1", 8090};
 constexpr char kDefaultSource[] = "leaf=127.0.0.1:7410";
+constexpr char kSourceHelp[] =
+    "a source: leaf=HOST:PORT, hierarchy=HOST:PORT, relay=HOST:PORT, file=PATH or checkpoint=PATH; "
+    "a word does as well";
 
 // Of `--model` without `--tenant` all tenants would be another question.
 DumpFilter FilterOf(const Command& command, const std::string& worker) {
@@ -95,12 +98,13 @@ int RunDump(const std::vector<std::string>& arguments, const CommandIo& io) {
   Command command("dump", "Who holds what: runs of blocks, holder by holder.", io);
   std::string from = kDefaultSource;
   std::string worker;
-  command.flags().Add("from", &from,
-                      "leaf=HOST:PORT, hierarchy=HOST:PORT, relay=HOST:PORT, file=PATH or "
-                      "checkpoint=PATH");
+  command.TakeWords("[SOURCE]");
+  command.flags().Add("from", &from, kSourceHelp);
   command.flags().Add("worker", &worker, "only this worker, or cell");
   command.AddDomain(/*required=*/false);
   if (const auto exit = command.Parse(arguments)) return *exit;
+  if (command.words().size() > 1) return command.Usage("expected one source");
+  if (!command.words().empty()) from = command.words()[0];
   const absl::StatusOr<Source> source = Source::Parse(from);
   if (!source.ok()) return command.Usage("--from: " + std::string(source.status().message()));
   Table table({"HOLDER", "DOMAIN", "TIER", "POSITION>", "BLOCKS>", "FIRST", "LAST"});
@@ -137,9 +141,8 @@ int RunDiff(const std::vector<std::string>& arguments, const CommandIo& io) {
   std::string left_text = kDefaultSource, right_text, worker;
   uint32_t hashes_max = 3, tries = 3;
   Duration again_after = std::chrono::milliseconds(500);
-  command.flags().Add("left", &left_text,
-                      "leaf=HOST:PORT, hierarchy=HOST:PORT, relay=HOST:PORT, file=PATH or "
-                      "checkpoint=PATH");
+  command.TakeWords("[SOURCE SOURCE]");
+  command.flags().Add("left", &left_text, kSourceHelp);
   command.flags().Add("right", &right_text, "the same");
   command.flags().Add("worker", &worker, "only this worker, or cell");
   command.flags().Add("hashes", &hashes_max, "how many hashes are named of each difference");
@@ -148,6 +151,12 @@ int RunDiff(const std::vector<std::string>& arguments, const CommandIo& io) {
   command.flags().Add("again_after", &again_after, "time between two looks");
   command.AddDomain(/*required=*/false);
   if (const auto exit = command.Parse(arguments)) return *exit;
+  if (!command.words().empty() && command.words().size() != 2)
+    return command.Usage("expected two sources, or --left and --right");
+  if (!command.words().empty()) {
+    left_text = command.words()[0];
+    right_text = command.words()[1];
+  }
   if (right_text.empty()) return command.Usage("--right is missing");
   const absl::StatusOr<Source> left = Source::Parse(left_text), right = Source::Parse(right_text);
   if (!left.ok()) return command.Usage("--left: " + std::string(left.status().message()));
@@ -182,15 +191,18 @@ int RunCheckpoint(const std::vector<std::string>& arguments, const CommandIo& io
   Command command("checkpoint", "Has a leaf write a checkpoint now, and waits until it is durable.",
                   io);
   Address leaf_http = kLeafHttp;
-  command.flags().Add("leaf_http", &leaf_http, "HTTP address of the leaf");
+  command.AddServices({Role::kLeaf, Role::kServe}, 1);
+  command.flags().Add("leaf_http", &leaf_http, "address of the leaf");
   if (const auto exit = command.Parse(arguments)) return *exit;
+  const absl::StatusOr<Address> at = command.Find(Role::kLeaf, Plane::kHttp, leaf_http);
+  if (!at.ok()) return command.Fail(at.status());
   const absl::StatusOr<std::string> body =
-      HttpBody("leaf", leaf_http, "POST", "/checkpoint", "", command.timeout() * kDumpTimeouts);
+      HttpBody("leaf", *at, "POST", "/checkpoint", "", command.timeout() * kDumpTimeouts);
   if (!body.ok()) return command.Fail(body.status());
   const Json answer = Json::parse(*body, nullptr, /*allow_exceptions=*/false);
   if (!answer.is_object())
-    return command.Fail(absl::FailedPreconditionError("leaf " + leaf_http.ToString() +
-                                                      ": the answer is no report"));
+    return command.Fail(
+        absl::FailedPreconditionError("leaf " + at->ToString() + ": the answer is no report"));
   command.PrintJson(answer);
   if (!command.table()) return command.Done();
   Table table({"WHAT", "VALUE>"});

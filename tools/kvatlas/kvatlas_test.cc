@@ -15,6 +15,8 @@
 #include <utility>
 #include <vector>
 
+#include "frontend/prompt/text/prompt_tokenizer.h"
+#include "frontend/prompt/text/text_model.h"
 #include "indexer/base/await.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/hash.h"
@@ -37,6 +39,7 @@ using Json = nlohmann::json;
 constexpr uint32_t kBlockSize = 4;
 constexpr std::chrono::seconds kLong(60);
 constexpr char kUnreachable[] = "127.0.0.1:1";  // without a listener
+constexpr char kTokenizer[] = "frontend/prompt/text/testdata/bytes";
 
 struct Outcome {
   int exit = 0;
@@ -56,11 +59,14 @@ std::ostream& operator<<(std::ostream& to, const Outcome& outcome) {
   return to << "exit " << outcome.exit << "\n" << outcome.out << outcome.err;
 }
 
-Outcome Kvatlas(const std::vector<std::string>& arguments, const std::string& input = "") {
+Outcome Kvatlas(const std::vector<std::string>& arguments, const std::string& input = "",
+                const std::function<void(CommandIo*)>& prepare = nullptr) {
   std::ostringstream out, err;
   std::istringstream in(input);
+  CommandIo io{out, err, in};
+  if (prepare != nullptr) prepare(&io);
   Outcome outcome;
-  outcome.exit = RunCommand(arguments, {out, err, in});
+  outcome.exit = RunCommand(arguments, io);
   outcome.out = out.str();
   outcome.err = err.str();
   return outcome;
@@ -130,7 +136,8 @@ struct World {
                 {"--grpc=127.0.0.1:0", "--cell=a", "--replica=b"}),
         frontend(
             "frontend", "frontend/kvatlas-frontend",
-            {"--grpc=127.0.0.1:0", "--hierarchy=" + hierarchy.grpc(), "--leaves=a=" + leaf.grpc()}),
+            {"--grpc=127.0.0.1:0", "--hierarchy=" + hierarchy.grpc(), "--leaves=a=" + leaf.grpc(),
+             "--models=m=" + std::string(kTokenizer), "--tokenize=local"}),
         relay("relay", "publisher/kvatlas-relay",
               {"--leaves=" + leaf.grpc(), "--model_name=m", "--block_size=4",
                "--workers=e1=" + engine.endpoint() + ";replay=" + engine.replay_endpoint()}),
@@ -187,8 +194,8 @@ World* KvatlasTest::world_ = nullptr;
 TEST_F(KvatlasTest, HelpIsThereForAllAndForEach) {
   const Outcome help = Kvatlas({"--help"});
   EXPECT_EQ(help.exit, 0);
-  for (const char* command : {"cells", "workers", "streams", "query", "explain", "dump", "diff",
-                              "diagnose", "checkpoint"}) {
+  for (const char* command : {"status", "cells", "workers", "streams", "query", "explain", "dump",
+                              "diff", "diagnose", "checkpoint"}) {
     EXPECT_THAT(help.out, HasSubstr(command));
     const Outcome of = Kvatlas({command, "--help"});
     EXPECT_EQ(of.exit, 0) << command;
@@ -218,6 +225,123 @@ TEST_F(KvatlasTest, AWrongCommandLineIsNamedAndExitsWith2) {
   EXPECT_THAT(Kvatlas({"explain", "--model=m", "--hashes=1"}).err, HasSubstr("--local_hashes"));
   EXPECT_THAT(Kvatlas({"workers", Leaf(), "--json", "/no/such/place"}).err,
               HasSubstr("cannot be written"));
+}
+
+TEST_F(KvatlasTest, AServiceIsNamedAlikeEverywhereByEitherOfItsPorts) {
+  const World& w = world();
+  const std::string tokens = "--tokens=" + Joined(TokensOf(100, 5));
+  for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
+           {"workers", "leaf=" + w.leaf.grpc()},
+           {"workers", "leaf=" + w.leaf.http()},
+           {"workers", "--leaf=" + w.leaf.http()},
+           {"cells", "hierarchy=" + w.hierarchy.http()},
+           {"streams", "relay=" + w.relay.http(), "leaf=" + w.leaf.http(),
+            "hierarchy=" + w.hierarchy.grpc()},
+           {"query", "leaf=" + w.leaf.http(), "--model=m", tokens},
+           {"query", "--all", "leaf=" + w.leaf.grpc(), "--model=m", tokens},
+           {"query", "hierarchy=" + w.hierarchy.http(), "--model=m", tokens},
+           {"explain", "leaf=" + w.leaf.grpc(), "--model=m", tokens},
+           {"explain", "frontend=" + w.frontend.grpc(), "--model=m", tokens},
+           {"diagnose", "frontend=" + w.frontend.http()},
+           {"dump", "leaf=" + w.leaf.http()},
+           {"diff", "leaf=" + w.leaf.http(), "relay=" + w.relay.http()}}) {
+    const Outcome outcome = Kvatlas(arguments);
+    EXPECT_EQ(outcome.exit, 0) << arguments[0] << " " << arguments[1] << ": " << outcome;
+  }
+}
+
+TEST_F(KvatlasTest, AServiceThatIsNamedWronglyIsSaidToBe) {
+  const World& w = world();
+  const Outcome kind = Kvatlas({"workers", "hierarchy=" + w.hierarchy.grpc()});
+  EXPECT_EQ(kind.exit, 2);
+  EXPECT_THAT(kind.err, HasSubstr("expected a service of: leaf, serve"));
+  EXPECT_THAT(Kvatlas({"workers", "leef=" + w.leaf.grpc()}).err, HasSubstr("did you mean leaf?"));
+  EXPECT_THAT(Kvatlas({"workers", "leaf=" + w.leaf.grpc(), "--leaf=" + w.leaf.grpc()}).err,
+              HasSubstr("name the leaf once"));
+  EXPECT_THAT(Kvatlas({"workers", "leaf=" + w.leaf.grpc(), "leaf=" + w.leaf.grpc()}).err,
+              HasSubstr("expected at most 1 services; found 2"));
+  // The port of another process.
+  const Outcome other = Kvatlas({"workers", "leaf=" + w.relay.http()});
+  EXPECT_EQ(other.exit, 1) << other;
+  EXPECT_THAT(other.err, HasSubstr("a kvatlas-relay is there, no leaf"));
+  // A frontend is diagnosed over HTTP alone.
+  const Outcome port = Kvatlas({"diagnose", "frontend=" + w.frontend.grpc()});
+  EXPECT_EQ(port.exit, 1) << port;
+  EXPECT_THAT(port.err, HasSubstr("expected its HTTP port"));
+}
+
+TEST_F(KvatlasTest, CommandsServicesFlagsAndChoicesAreCompleted) {
+  const auto of = [](const std::string& line) {
+    return Kvatlas({"completion", "words", "--", line}).out;
+  };
+  EXPECT_EQ(of("kvatlas stat"), "status\n");
+  EXPECT_THAT(of("kvatlas "), HasSubstr("serve\n"));
+  EXPECT_EQ(of("kvatlas workers lea"), "leaf=\n");
+  EXPECT_EQ(of("kvatlas query --mod"), "--model=\n");
+  EXPECT_EQ(of("kvatlas query leaf=127.0.0.1:7410 --al"), "--all\n");
+  EXPECT_EQ(of("kvatlas query --as=ha"), "--as=hashes\n");
+  EXPECT_EQ(of("kvatlas serve --engines_"), "--engines_file=\n");
+  EXPECT_EQ(of("kvatlas diff check"), "checkpoint=\n");
+  EXPECT_EQ(of("kvatlas nothing --x"), "");
+  EXPECT_THAT(Kvatlas({"completion", "bash"}).out, HasSubstr("complete -o default -F _kvatlas"));
+  EXPECT_THAT(Kvatlas({"completion", "zsh"}).out, HasSubstr("compdef _kvatlas"));
+  EXPECT_EQ(Kvatlas({"completion", "fish"}).exit, 2);
+}
+
+// As bash does it, with the script.
+TEST_F(KvatlasTest, BashTakesTheScript) {
+  const std::string script = TempPath("completion.bash");
+  std::ofstream(script) << Kvatlas({"completion", "bash"}).out;
+  const std::string check = TempPath("check.bash");
+  std::ofstream(check)
+      << "kvatlas() { [[ \"$*\" == \"completion words -- kvatlas query --as=ha\" ]] && "
+         "echo --as=hashes; }\nsource "
+      << script << "\n"
+      << "compopt() { :; }\nCOMP_LINE='kvatlas query --as=ha' COMP_POINT=21 COMP_CWORD=4\n"
+         "COMP_WORDS=(kvatlas query --as = ha)\n_kvatlas\n"
+         "[[ ${COMPREPLY[*]} == hashes ]]\n";
+  EXPECT_EQ(std::system(("bash " + check).c_str()), 0);
+}
+
+TEST_F(KvatlasTest, WatchLooksAgainAndBeginsTheScreenAnew) {
+  int looks = 0;
+  Duration waited{0};
+  const Outcome outcome =
+      Kvatlas({"workers", "--watch", "leaf=" + world().leaf.grpc()}, "", [&](CommandIo* io) {
+        io->terminal = true;
+        io->wait = [&](Duration every) {
+          waited = every;
+          return ++looks < 3;
+        };
+      });
+  EXPECT_EQ(outcome.exit, 0) << outcome;
+  EXPECT_EQ(looks, 3);
+  EXPECT_EQ(waited, std::chrono::seconds(2));
+  size_t cleared = 0;
+  for (size_t at = 0; (at = outcome.out.find("\x1b[H\x1b[2J", at)) != std::string::npos; ++at)
+    ++cleared;
+  EXPECT_EQ(cleared, 3u);
+  EXPECT_THAT(outcome.out, HasSubstr("3 holders at leaf"));
+  // What goes wrong is shown and looked at again.
+  looks = 0;
+  const Outcome away =
+      Kvatlas({"workers", "--watch=1ms", "--leaf=" + std::string(kUnreachable)}, "",
+              [&](CommandIo* io) { io->wait = [&](Duration) { return ++looks < 2; }; });
+  EXPECT_EQ(away.exit, 4);
+  EXPECT_EQ(looks, 2);
+  EXPECT_THAT(away.out, HasSubstr(kUnreachable));
+}
+
+TEST_F(KvatlasTest, ColoursAreForTerminalsAndNoColorIsHonoured) {
+  const std::vector<std::string> workers = {"workers", Leaf()};
+  const auto terminal = [](CommandIo* io) { io->terminal = true; };
+  unsetenv("NO_COLOR");
+  EXPECT_THAT(Kvatlas(workers, "", terminal).out, HasSubstr("\x1b[32mexact"));
+  EXPECT_THAT(Kvatlas(workers).out, Not(HasSubstr("\x1b[")));
+  EXPECT_THAT(Kvatlas({"workers", Leaf(), "--color=always"}).out, HasSubstr("\x1b[32mexact"));
+  setenv("NO_COLOR", "1", 1);
+  EXPECT_THAT(Kvatlas(workers, "", terminal).out, Not(HasSubstr("\x1b[")));
+  unsetenv("NO_COLOR");
 }
 
 TEST_F(KvatlasTest, WhoCannotBeReachedIsNamedAndExitsWith4) {
@@ -265,6 +389,95 @@ TEST_F(KvatlasTest, AnUnknownDomainIsNamedAndExitsWith1) {
 }
 
 // ---- What there is ----
+
+TEST_F(KvatlasTest, StatusShowsAllProcessesThatANamedOneKnows) {
+  const World& w = world();
+  const auto of = [](const Outcome& outcome, const std::string& process) {
+    for (const Json& line : outcome.Lines())
+      if (line["process"] == process) return line;
+    return Json();
+  };
+  const Outcome all =
+      KvatlasUntil({"status", "frontend=" + w.frontend.http(), "relay=" + w.relay.http(), "--json"},
+                   [&](const Outcome& o) { return o.exit == 0 && o.Lines().size() == 4; });
+  EXPECT_EQ(all.exit, 0) << all;
+  ASSERT_EQ(all.Lines().size(), 4u) << all;
+  EXPECT_EQ(of(all, "leaf")["name"], "a");
+  EXPECT_EQ(of(all, "leaf")["state"], "ready");
+  EXPECT_EQ(of(all, "leaf")["holds"], "3 workers, 24 blocks of m");
+  EXPECT_EQ(of(all, "hierarchy")["name"], "top");
+  EXPECT_EQ(of(all, "relay")["holds"], "1 worker, 4 blocks");
+  EXPECT_EQ(of(all, "frontend")["state"], "ready");
+  // From the node to its cells, from a leaf to its parents.
+  EXPECT_EQ(KvatlasUntil({"status", "hierarchy=" + w.hierarchy.grpc(), "--json"},
+                         [](const Outcome& o) { return o.Lines().size() == 2; })
+                .Lines()
+                .size(),
+            2u);
+  EXPECT_EQ(Kvatlas({"status", "leaf=" + w.leaf.http(), "--json"}).Lines().size(), 2u);
+  EXPECT_EQ(Kvatlas({"status", "leaf=" + w.leaf.http(), "--follow=false", "--json"}).Lines().size(),
+            1u);
+  const Outcome table =
+      Kvatlas({"status", "leaf=" + w.leaf.grpc(), "relay=" + std::string(kUnreachable)});
+  EXPECT_EQ(table.exit, 4) << table;
+  EXPECT_THAT(table.out, HasSubstr("PROCESS"));
+  EXPECT_THAT(table.out, HasSubstr("unreachable: connecting"));
+  EXPECT_THAT(table.out, HasSubstr("nothing to look at"));
+}
+
+TEST_F(KvatlasTest, StreamsOfEnginesHaveTheirEndpointLagAndLosses) {
+  ZmqTestEngine engine({.replay = true});
+  const Service leaf(
+      "listening-leaf", "indexer/leaf/kvatlas-leaf",
+      {"--grpc=127.0.0.1:0", "--model_name=z", "--block_size=4",
+       "--workers=7=" + engine.endpoint() + ";replay=" + engine.replay_endpoint() + ",8=tcp://" +
+           kUnreachable,
+       "--checkpoint_dir=" + TempPath("engine-checkpoints"), "--checkpoint_every=1h"});
+  ZmqEventEncoder encoder(ZmqEventForm::kMap, kBlockSize, /*rank=*/0);
+  const std::vector<uint64_t> blocks = {1, 2, 3, 4};
+  const std::vector<TokenId> tokens = TokensOf(500, blocks.size());
+  encoder.Stored({.hashes = blocks, .tokens = tokens});
+  engine.Publish(encoder.Finish(1.0));
+  const auto row = [](const Outcome& o, const std::string& holder) {
+    for (const Json& line : o.Lines())
+      if (line["holder"] == holder) return line;
+    return Json::object();
+  };
+  const Outcome streams =
+      KvatlasUntil({"streams", "leaf=" + leaf.grpc(), "--json"}, [&](const Outcome& o) {
+        return row(o, "7").value("state", "") == "exact" &&
+               row(o, "8").value("state", "") == "unreachable";
+      });
+  EXPECT_EQ(row(streams, "7")["peer"], engine.endpoint()) << streams;
+  EXPECT_TRUE(row(streams, "7")["lag_ms"].is_number()) << streams;
+  EXPECT_EQ(row(streams, "7")["lost"], 0) << streams;
+  EXPECT_EQ(row(streams, "8")["peer"], "tcp://" + std::string(kUnreachable)) << streams;
+  EXPECT_THAT(row(streams, "8").value("detail", ""), HasSubstr("refused")) << streams;
+
+  // What the leaf heard itself is in its checkpoint, and compared.
+  const Outcome held = KvatlasUntil({"dump", "leaf=" + leaf.grpc()}, [](const Outcome& o) {
+    return o.out.find("4 holdings") != o.out.npos;
+  });
+  EXPECT_THAT(held.out, HasSubstr("4 holdings")) << held;
+  const Outcome written = Kvatlas({"checkpoint", "leaf=" + leaf.http(), "--json"});
+  ASSERT_EQ(written.Lines().size(), 1u) << written;
+  EXPECT_EQ(written.Lines()[0]["blocks"], 0);
+  EXPECT_EQ(written.Lines()[0]["engine_blocks"], 4);
+  const std::string path = "checkpoint=" + std::string(written.Lines()[0]["path"]);
+  const Outcome equal = Kvatlas({"diff", "leaf=" + leaf.grpc(), path});
+  EXPECT_EQ(equal.exit, 0) << equal;
+  EXPECT_THAT(equal.out, HasSubstr("equal: 4 holdings"));
+  // What is stored since is a difference.
+  const std::vector<uint64_t> more = {5};
+  encoder.Stored({.hashes = more, .parent = 4, .tokens = TokensOf(600, 1)});
+  engine.Publish(encoder.Finish(2.0));
+  const Outcome different =
+      KvatlasUntil({"diff", "leaf=" + leaf.grpc(), path, "--json", "--again_after=1ms"},
+                   [](const Outcome& o) { return o.exit == 3; });
+  ASSERT_EQ(different.Lines().size(), 1u) << different;
+  EXPECT_EQ(different.Lines()[0]["holder"], "7");
+  EXPECT_EQ(different.Lines()[0]["only_left"], 1);
+}
 
 TEST_F(KvatlasTest, WorkersAreListedWithWhatTheyHold) {
   const Outcome table = Kvatlas({"workers", Leaf()});
@@ -516,6 +729,46 @@ TEST_F(KvatlasTest, ACheckpointIsWrittenAndComparedWithItsLeaf) {
   EXPECT_EQ(different.Lines()[0]["only_right"], 1);
   world().both->Stored(Tier::kDevice, {1019}, EngineHash{1018}, TokensOf(119, 1));
   ASSERT_TRUE(world().both->WaitAcknowledged(kLong));
+}
+
+// ---- Last: these leave more in the world ----
+
+TEST_F(KvatlasTest, ATextIsMadeTokensOfByAFrontendOrByFiles) {
+  const std::string text = "a text that is long enough for a handful of blocks, and then some more";
+  TextModelOptions options;
+  options.path = kTokenizer;
+  const auto model = TextModel::Load(options);
+  ASSERT_TRUE(model.ok()) << model.status();
+  const auto ids = (*model)->Tokenize(TextPrompt{.text = text});
+  ASSERT_TRUE(ids.ok()) << ids.status();
+  const size_t blocks = ids->tokens.size() / kBlockSize;
+  ASSERT_GT(blocks, 3u);
+  const std::unique_ptr<Publisher> engine = Engine("w-text", {world().leaf.grpc()});
+  std::vector<EngineHash> names;
+  for (EngineHash i = 0; i < blocks; ++i) names.push_back(9000 + i);
+  engine->Stored(Tier::kDevice, names, std::nullopt,
+                 std::span(ids->tokens).first(blocks * kBlockSize));
+  ASSERT_TRUE(engine->WaitAcknowledged(kLong));
+  const auto check = [&](const Outcome& outcome) {
+    ASSERT_EQ(outcome.Lines().size(), 1u) << outcome;
+    EXPECT_EQ(outcome.Lines()[0]["worker"], "w-text");
+    EXPECT_EQ(outcome.Lines()[0]["blocks"], blocks);
+  };
+  const std::vector<std::string> query = {"query", Leaf(), "--model=m", "--json"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), query.begin(), query.end());
+    return more;
+  };
+  check(Kvatlas(with({"--text=" + text, "--tokenizer=" + std::string(kTokenizer)})));
+  check(Kvatlas(with({"--text=" + text, "--tokenizer=frontend=" + world().frontend.grpc()})));
+  check(Kvatlas(with({"--file=-", "--as=text", "--tokenizer=" + std::string(kTokenizer)}), text));
+  const Outcome choice = KvatlasUntil(
+      {"explain", "frontend=" + world().frontend.grpc(), "--model=m", "--text=" + text},
+      [](const Outcome& o) { return o.out.find("w-text of a") != o.out.npos; });
+  EXPECT_THAT(choice.out, HasSubstr("w-text of a")) << choice;
+  EXPECT_EQ(Kvatlas(with({"--text=" + text, "--tokenizer=/no/such/folder"})).exit, 1);
+  EXPECT_EQ(Kvatlas(with({"--text=" + text, "--tokenizer=leaf=127.0.0.1:1"})).exit, 1);
+  engine->Stop(/*goodbye=*/true);
 }
 
 }  // namespace

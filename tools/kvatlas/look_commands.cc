@@ -18,14 +18,18 @@ namespace {
 
 const Address kLeaf{"127.0.0.1", 7410};
 const Address kHierarchy{"127.0.0.1", 7420};
+constexpr size_t kStreamsOfMax = 1024;  // services
 
 bool InDomain(const Command& command, const v1::Domain& domain) {
   return command.model().empty() ||
          (domain.model() == command.model() && domain.tenant() == command.tenant());
 }
 
+// Whether it is heard comes before how sure its blocks are.
 std::string StateOf(const v1::HolderStats& holder) {
-  return holder.masked() ? "masked" : TrustText(holder.trust());
+  if (holder.masked()) return "masked";
+  if (!holder.state().empty() && holder.state() != "connected") return holder.state();
+  return TrustText(holder.trust());
 }
 
 std::string LoadCell(const v1::HolderStats& holder, uint64_t value) {
@@ -75,7 +79,7 @@ int PrintHolders(Command* command, const HolderService& service, const char* wha
   if (!stats.ok()) return command->Fail(stats.status());
   if (absl::Status bad = CheckDomain(*command, service.name(), *stats); !bad.ok())
     return command->Fail(bad);
-  Table table({what, "DOMAIN", "TRUST", "AGE>", blocks, "SIDE>", "RUNNING>", "WAITING>",
+  Table table({what, "DOMAIN", "TRUST*", "AGE>", blocks, "SIDE>", "RUNNING>", "WAITING>",
                "FREE BLOCKS>", "BATCH>"});
   for (const v1::DomainStats& domain : stats->domains()) {
     if (!InDomain(*command, domain.domain())) continue;
@@ -90,7 +94,7 @@ int PrintHolders(Command* command, const HolderService& service, const char* wha
     }
   }
   if (!command->table()) return command->Done();
-  table.Print(command->out());
+  table.Print(command->out(), command->colours());
   command->out() << table.rows() << (table.rows() == 1 ? " holder" : " holders") << " at "
                  << service.name() << " (" << stats->cell()
                  << (stats->replica().empty() ? "" : "@" + stats->replica()) << ")\n";
@@ -101,35 +105,86 @@ int PrintHolders(Command* command, const HolderService& service, const char* wha
 
 struct StreamRow {
   const char* direction;  // "in", "out"
-  std::string peer;
+  std::string peer;       // where it comes from or goes to: an endpoint, an address
   std::string holder;
   std::string domain;
   std::string state;
   uint64_t number = 0;                        // last batch: applied, or sent
   std::optional<uint64_t> acknowledged = {};  // of one that goes out
+  std::optional<double> lag_ms = {};          // engine's clock to applied, of the last batch
+  std::optional<uint64_t> gaps = {};  // of one that comes in: times that something was missing
+  std::optional<uint64_t> lost = {};  // of an engine's own: messages that never came
   std::string detail;
 };
 
+template <typename Number>
+Json OrNull(const std::optional<Number>& number) {
+  return number.has_value() ? Json(*number) : Json();
+}
+std::string OrDash(const std::optional<uint64_t>& number) {
+  return number.has_value() ? Grouped(*number) : "-";
+}
+std::string GapsText(const StreamRow& row) {
+  std::string text = OrDash(row.gaps);
+  if (row.lost.value_or(0) > 0) text += " (" + Grouped(*row.lost) + " lost)";
+  return text;
+}
+
 void PrintStreams(Command* command, const std::string& who, const std::vector<StreamRow>& rows) {
-  Table table({"", "PEER", "HOLDER", "DOMAIN", "STATE", "BATCH>", "ACKED>", "DETAIL"});
+  Table table(
+      {"", "PEER", "HOLDER", "DOMAIN", "STATE*", "BATCH>", "ACKED>", "LAG>", "GAPS>", "DETAIL"});
   for (const StreamRow& row : rows) {
-    command->PrintJson(
-        {{"at", who},
-         {"direction", row.direction},
-         {"peer", row.peer},
-         {"holder", row.holder},
-         {"domain", row.domain},
-         {"state", row.state},
-         {"batch", row.number},
-         {"acknowledged", row.acknowledged.has_value() ? Json(*row.acknowledged) : Json()},
-         {"detail", row.detail}});
+    command->PrintJson({{"at", who},
+                        {"direction", row.direction},
+                        {"peer", row.peer},
+                        {"holder", row.holder},
+                        {"domain", row.domain},
+                        {"state", row.state},
+                        {"batch", row.number},
+                        {"acknowledged", OrNull(row.acknowledged)},
+                        {"lag_ms", OrNull(row.lag_ms)},
+                        {"gaps", OrNull(row.gaps)},
+                        {"lost", OrNull(row.lost)},
+                        {"detail", row.detail}});
+    const std::string lag =
+        row.lag_ms.has_value() ? ShortMs(static_cast<uint64_t>(std::max(*row.lag_ms, 0.0))) : "-";
     table.Add({row.direction, row.peer, row.holder, row.domain, row.state, Grouped(row.number),
-               row.acknowledged.has_value() ? Grouped(*row.acknowledged) : "-", row.detail});
+               OrDash(row.acknowledged), lag, GapsText(row), row.detail});
   }
   if (!command->table()) return;
   command->out() << who << '\n';
-  table.Print(command->out());
+  table.Print(command->out(), command->colours());
   if (rows.empty()) command->out() << "no streams\n";
+}
+
+StreamRow IncomingRow(const v1::Domain& domain, const v1::HolderStats& holder) {
+  StreamRow row{.direction = "in",
+                .peer = "publisher",
+                .holder = HolderText(holder.holder()),
+                .domain = DomainName(domain),
+                .state = StateOf(holder),
+                .number = holder.applied(),
+                .gaps = holder.gaps(),
+                .detail = holder.reason()};
+  if (row.detail.empty()) {
+    row.detail = "heard " + ShortMs(holder.age_ms()) + " ago";
+    if (holder.epoch() != 0) row.detail += ", epoch " + std::to_string(holder.epoch());
+  }
+  if (!holder.has_engine()) return row;
+  // The leaf listens to it itself: there is no hello, and so no epoch.
+  row.peer = holder.endpoint().empty() ? "engine" : holder.endpoint();
+  row.number = holder.batches();
+  row.lag_ms = holder.engine().lag_ms();
+  row.lost = holder.engine().messages_lost();
+  if (!holder.engine().last_refusal().empty())
+    row.detail += "; last refusal: " + holder.engine().last_refusal();
+  return row;
+}
+
+std::string StateOf(const v1::ParentStats& parent) {
+  if (!parent.refused().empty()) return "refused";
+  if (!parent.connected()) return parent.state().empty() ? "down" : parent.state();
+  return parent.at_rest() ? "at rest" : "sending";
 }
 
 absl::StatusOr<std::vector<StreamRow>> StreamsOf(const Command& command,
@@ -140,30 +195,32 @@ absl::StatusOr<std::vector<StreamRow>> StreamsOf(const Command& command,
   std::vector<StreamRow> rows;
   for (const v1::DomainStats& domain : stats->domains()) {
     if (!InDomain(command, domain.domain())) continue;
-    for (const v1::HolderStats& holder : domain.holder_stats()) {
-      // Engines that the leaf listens to itself have no epoch: no sender says hello for them.
-      const bool own = holder.epoch() == 0;
-      rows.push_back({.direction = "in",
-                      .peer = own ? "engine's own" : "holder",
-                      .holder = HolderText(holder.holder()),
-                      .domain = DomainName(domain.domain()),
-                      .state = StateOf(holder),
-                      .number = holder.applied(),
-                      .detail = "heard " + ShortMs(holder.age_ms()) + " ago, epoch " +
-                                std::to_string(holder.epoch())});
-    }
+    for (const v1::HolderStats& holder : domain.holder_stats())
+      rows.push_back(IncomingRow(domain.domain(), holder));
+  }
+  for (const v1::RefusedStream& refused : stats->refused()) {
+    if (!InDomain(command, refused.domain())) continue;
+    rows.push_back({.direction = "in",
+                    .peer = "publisher",
+                    .holder = HolderText(refused.holder()),
+                    .domain = DomainName(refused.domain()),
+                    .state = "refused",
+                    .detail = refused.reason() + ", " + Grouped(refused.times()) +
+                              (refused.times() == 1 ? " time" : " times")});
   }
   for (const v1::ParentStats& parent : stats->parents()) {
     if (!InDomain(command, parent.domain())) continue;
-    const char* state = !parent.connected() ? "down" : parent.at_rest() ? "at rest" : "sending";
+    const std::string& why = parent.refused().empty() ? parent.reason() : parent.refused();
     rows.push_back({.direction = "out",
                     .peer = parent.address(),
                     .holder = stats->cell(),
                     .domain = DomainName(parent.domain()),
-                    .state = state,
+                    .state = StateOf(parent),
                     .number = parent.waypoints_announced() + parent.waypoints_withdrawn(),
-                    .detail = Grouped(parent.waypoints_held()) + " waypoints held, " +
-                              Grouped(parent.bytes_sent()) + " bytes"});
+                    .detail = !why.empty()
+                                  ? why
+                                  : Grouped(parent.waypoints_held()) + " waypoints held, " +
+                                        Grouped(parent.bytes_sent()) + " bytes"});
   }
   return rows;
 }
@@ -175,6 +232,11 @@ std::string Text(const Json& json, const char* field) {
 uint64_t Number(const Json& json, const char* field) {
   const auto it = json.find(field);
   return it != json.end() && it->is_number_unsigned() ? it->get<uint64_t>() : 0;
+}
+std::optional<double> Real(const Json& json, const char* field) {
+  const auto it = json.find(field);
+  if (it == json.end() || !it->is_number()) return std::nullopt;
+  return it->get<double>();
 }
 bool IsTrue(const Json& json, const char* field) {
   const auto it = json.find(field);
@@ -197,10 +259,13 @@ void AddRelayWorker(const Json& worker, std::vector<StreamRow>* rows) {
                      .peer = Text(stream, "endpoint"),
                      .holder = holder(stream),
                      .domain = DomainName(domain),
-                     .state = IsTrue(stream, "connected") ? Text(stream, "status") : "down",
+                     .state = Text(stream, "state"),
                      .number = Number(stream, "last_sequence"),
-                     .detail = std::to_string(Number(stream, "gaps")) + " gaps, " +
-                               std::to_string(Number(stream, "lost")) + " lost"});
+                     .lag_ms = Real(stream, "lag_ms"),
+                     .gaps = Number(stream, "gaps"),
+                     .lost = Number(stream, "lost"),
+                     .detail = Text(stream, "reason").empty() ? Text(stream, "status")
+                                                              : Text(stream, "reason")});
   }
   for (const Json& rank : List(worker, "ranks")) {
     const std::string doubt = Text(rank, "doubt");
@@ -258,29 +323,47 @@ absl::StatusOr<std::vector<StreamRow>> StreamsOfRelay(const Command& command,
                              " has no worker here");
 }
 
+absl::StatusOr<std::vector<StreamRow>> StreamsOf(const Command& command, const ServiceName& name) {
+  const bool relay = name.role == Role::kRelay;
+  const Role role = name.role == Role::kServe ? Role::kLeaf : name.role;
+  const absl::StatusOr<Address> at =
+      Located({role, name.address}, relay ? Plane::kHttp : Plane::kGrpc, command.timeout());
+  if (!at.ok()) return at.status();
+  if (relay) return StreamsOfRelay(command, *at);
+  const ServiceKind kind = role == Role::kLeaf ? ServiceKind::kLeaf : ServiceKind::kHierarchy;
+  return StreamsOf(command, HolderService(kind, *at, command.timeout()));
+}
+
 }  // namespace
 
 int RunCells(const std::vector<std::string>& arguments, const CommandIo& io) {
   Command command("cells", "Cells that report to a hierarchy node: how fresh, how much, how busy.",
                   io);
   Address hierarchy = kHierarchy;
-  command.flags().Add("hierarchy", &hierarchy, "gRPC address of the node");
+  command.AddServices({Role::kHierarchy}, 1);
+  command.AddWatch();
+  command.flags().Add("hierarchy", &hierarchy, "address of the node");
   command.AddDomain(/*required=*/false);
   if (const auto exit = command.Parse(arguments)) return *exit;
-  return PrintHolders(&command,
-                      HolderService(ServiceKind::kHierarchy, hierarchy, command.timeout()), "CELL",
-                      "WAYPOINTS>");
+  const absl::StatusOr<Address> at = command.Find(Role::kHierarchy, Plane::kGrpc, hierarchy);
+  if (!at.ok()) return command.Fail(at.status());
+  return PrintHolders(&command, HolderService(ServiceKind::kHierarchy, *at, command.timeout()),
+                      "CELL", "WAYPOINTS>");
 }
 
 int RunWorkers(const std::vector<std::string>& arguments, const CommandIo& io) {
   Command command("workers", "Worker ranks of a leaf: how sure, how fresh, how much, how busy.",
                   io);
   Address leaf = kLeaf;
-  command.flags().Add("leaf", &leaf, "gRPC address of the leaf");
+  command.AddServices({Role::kLeaf, Role::kServe}, 1);
+  command.AddWatch();
+  command.flags().Add("leaf", &leaf, "address of the leaf");
   command.AddDomain(/*required=*/false);
   if (const auto exit = command.Parse(arguments)) return *exit;
-  return PrintHolders(&command, HolderService(ServiceKind::kLeaf, leaf, command.timeout()),
-                      "WORKER", "BLOCKS>");
+  const absl::StatusOr<Address> at = command.Find(Role::kLeaf, Plane::kGrpc, leaf);
+  if (!at.ok()) return command.Fail(at.status());
+  return PrintHolders(&command, HolderService(ServiceKind::kLeaf, *at, command.timeout()), "WORKER",
+                      "BLOCKS>");
 }
 
 int RunStreams(const std::vector<std::string>& arguments, const CommandIo& io) {
@@ -288,27 +371,26 @@ int RunStreams(const std::vector<std::string>& arguments, const CommandIo& io) {
       "streams", "Streams into and out of services. Without any service: of the leaf on this host.",
       io);
   std::vector<Address> leaves, hierarchies, relays;
-  command.flags().Add("leaf", &leaves, "gRPC addresses of leaves");
-  command.flags().Add("hierarchy", &hierarchies, "gRPC addresses of hierarchy nodes");
+  command.AddServices({Role::kLeaf, Role::kHierarchy, Role::kRelay, Role::kServe}, kStreamsOfMax);
+  command.AddWatch();
+  command.flags().Add("leaf", &leaves, "addresses of leaves");
+  command.flags().Add("hierarchy", &hierarchies, "addresses of hierarchy nodes");
   command.flags().Add("relay", &relays, "HTTP addresses of relays");
   command.AddDomain(/*required=*/false);
   if (const auto exit = command.Parse(arguments)) return *exit;
-  if (leaves.empty() && hierarchies.empty() && relays.empty()) leaves = {kLeaf};
+  std::vector<ServiceName> services = command.services();
+  for (const auto& [role, addresses] :
+       {std::pair(Role::kLeaf, &leaves), std::pair(Role::kHierarchy, &hierarchies),
+        std::pair(Role::kRelay, &relays)})
+    for (const Address& address : *addresses) services.push_back({role, address});
+  if (services.empty()) services.push_back({Role::kLeaf, kLeaf});
   int worst = kExitOk;
   const auto take = [&](const std::string& who,
                         const absl::StatusOr<std::vector<StreamRow>>& rows) {
     if (rows.ok()) return PrintStreams(&command, who, *rows);
     worst = std::max(worst, command.Fail(rows.status()));
   };
-  for (const auto& [kind, addresses] :
-       {std::pair(ServiceKind::kLeaf, &leaves), std::pair(ServiceKind::kHierarchy, &hierarchies)}) {
-    for (const Address& address : *addresses) {
-      const HolderService service(kind, address, command.timeout());
-      take(service.name(), StreamsOf(command, service));
-    }
-  }
-  for (const Address& relay : relays)
-    take("relay " + relay.ToString(), StreamsOfRelay(command, relay));
+  for (const ServiceName& name : services) take(name.Title(), StreamsOf(command, name));
   const int done = command.Done();
   return worst == kExitOk ? done : worst;
 }

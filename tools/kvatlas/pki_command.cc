@@ -45,9 +45,6 @@ int Issue(Command* command, const std::string& directory, PkiIssue issue) {
 }  // namespace
 
 int RunPki(const std::vector<std::string>& arguments, const CommandIo& io) {
-  std::vector<std::string> words;
-  std::vector<std::string> flags;
-  for (const std::string& one : arguments) (one.starts_with("-") ? flags : words).push_back(one);
   Command command("pki",
                   "init DIR: a CA for a trial and a policy to begin with. issue DIR IDENTITY: a "
                   "certificate of it. A fleet has a PKI of its own, such as SPIRE or cert-manager.",
@@ -61,7 +58,9 @@ int RunPki(const std::vector<std::string>& arguments, const CommandIo& io) {
   command.flags().Add("days", &days, "issue: how long it is valid", 1, 3650);
   command.flags().Example("kvatlas pki init ca", "once");
   command.flags().Example("kvatlas pki issue ca worker/a/0", "for each process");
-  if (std::optional<int> exit = command.Parse(flags)) return *exit;
+  command.TakeWords("init DIR | issue DIR IDENTITY");
+  if (std::optional<int> exit = command.Parse(arguments)) return *exit;
+  const std::vector<std::string>& words = command.words();
   const std::string what = words.empty() ? "" : words[0];
   if (what == "init" && words.size() == 2) return Init(&command, words[1], trust_domain);
   if (what == "issue" && words.size() == 3) {

@@ -16,28 +16,6 @@
 namespace kvatlas {
 namespace {
 
-// Arguments that are no flags; "--flag value" is one flag.
-struct Split {
-  std::vector<std::string> words;
-  std::vector<std::string> flags;
-};
-
-Split SplitOf(const std::vector<std::string>& arguments) {
-  Split split;
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    const std::string& one = arguments[i];
-    if (!one.starts_with("-")) {
-      split.words.push_back(one);
-      continue;
-    }
-    split.flags.push_back(one);
-    const bool alone =
-        one == "--help" || one == "-h" || one == "--json" || one.find('=') != std::string::npos;
-    if (!alone && i + 1 < arguments.size()) split.flags.push_back(arguments[++i]);
-  }
-  return split;
-}
-
 int Check(Command* command, const std::vector<std::string>& files) {
   if (files.empty()) return command->Usage("check: expected the policy's FILE");
   int exit = kExitOk;
@@ -129,7 +107,6 @@ int Token(Command* command, const NewToken& wanted) {
 }  // namespace
 
 int RunPolicy(const std::vector<std::string>& arguments, const CommandIo& io) {
-  Split split = SplitOf(arguments);
   Command command("policy",
                   "check FILE…: what is wrong with a policy. explain IDENTITY VERB --policy=FILE: "
                   "which rule decides. token --identity=IDENTITY: a bearer token and its line.",
@@ -153,11 +130,13 @@ int RunPolicy(const std::vector<std::string>& arguments, const CommandIo& io) {
   flags.Example(
       "kvatlas policy explain worker/a/0 publish --policy=policy.json --holder=0 --cell=a",
       "why a worker is refused");
-  if (std::optional<int> exit = command.Parse(split.flags)) return *exit;
-  const std::string what = split.words.empty() ? "" : split.words[0];
-  if (!split.words.empty()) split.words.erase(split.words.begin());
-  if (what == "check") return Check(&command, split.words);
-  if (what == "explain") return Explain(&command, asked, split.words);
+  command.TakeWords("check FILE... | explain IDENTITY VERB | token");
+  if (std::optional<int> exit = command.Parse(arguments)) return *exit;
+  std::vector<std::string> words = command.words();
+  const std::string what = words.empty() ? "" : words[0];
+  if (!words.empty()) words.erase(words.begin());
+  if (what == "check") return Check(&command, words);
+  if (what == "explain") return Explain(&command, asked, words);
   if (what == "token") return Token(&command, wanted);
   return command.Usage(absl::StrCat("expected check, explain or token, found \"", what, "\"",
                                     DidYouMean(what, {"check", "explain", "token"})));

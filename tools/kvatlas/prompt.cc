@@ -55,27 +55,33 @@ absl::StatusOr<std::vector<uint64_t>> NumbersIn(std::string_view text) {
   return numbers;
 }
 
-PromptFlags::PromptFlags(FlagSet* flags) {
+AskedPromptFlags::AskedPromptFlags(FlagSet* flags) {
   flags->Add("tokens", &tokens_, "the prompt's token ids");
   flags->Add("hashes", &hashes_, "or its sequence hashes");
   flags->Add("local_hashes", &local_hashes_, "or its local block hashes");
   flags->Add("file", &file_, "or a file with any of these; -: standard input");
-  flags->AddChoice("as", &as_, "what is in the file", {"tokens", "hashes", "local_hashes"});
-  flags->Add("lora_name", &lora_name_, "adapter of the prompt; with --tokens");
-  flags->Add("cache_salt", &cache_salt_, "salt of the prompt; with --tokens");
+  flags->AddChoice("as", &as_, "what is in the file", {"tokens", "hashes", "local_hashes", "text"});
+  flags->Add("text", &text_, "or its text, as of a completion");
+  flags->Add(
+      "tokenizer", &tokenizer_,
+      "what makes tokens of a text: frontend=HOST:PORT, or a tokenizer's file or folder; empty: "
+      "the frontend that is asked, or the one of this host");
+  flags->Add("lora_name", &lora_name_, "adapter of the prompt; with --tokens or --text");
+  flags->Add("cache_salt", &cache_salt_, "salt of the prompt; with --tokens or --text");
   flags->Add("contract_seed", &contract_.seed, "seed S of the hash contract");
 }
 
-absl::StatusOr<Prompt> PromptFlags::Read(std::istream& in) const {
-  Prompt prompt{.form = PromptForm::kTokens,
-                .numbers = {},
-                .lora_name = lora_name_,
-                .cache_salt = cache_salt_,
-                .contract = contract_};
-  const int forms = !tokens_.empty() + !hashes_.empty() + !local_hashes_.empty() + !file_.empty();
+absl::StatusOr<AskedPrompt> AskedPromptFlags::Read(std::istream& in) const {
+  AskedPrompt prompt{.form = PromptForm::kTokens,
+                     .numbers = {},
+                     .lora_name = lora_name_,
+                     .cache_salt = cache_salt_,
+                     .contract = contract_};
+  const int forms = !tokens_.empty() + !hashes_.empty() + !local_hashes_.empty() + !text_.empty() +
+                    !file_.empty();
   if (forms != 1)
     return absl::InvalidArgumentError(
-        "say the prompt in one way: --tokens, --hashes, --local_hashes or --file");
+        "say the prompt in one way: --tokens, --text, --hashes, --local_hashes or --file");
   std::string text = Joined(!tokens_.empty()   ? tokens_
                             : !hashes_.empty() ? hashes_
                                                : local_hashes_);
@@ -85,6 +91,12 @@ absl::StatusOr<Prompt> PromptFlags::Read(std::istream& in) const {
     std::ifstream file(file_);
     if (!file) return absl::InvalidArgumentError("--file: " + file_ + " cannot be read");
     text.assign(std::istreambuf_iterator<char>(file), {});
+  }
+  if (!text_.empty() || (!file_.empty() && as_ == "text")) {
+    prompt.form = PromptForm::kText;
+    prompt.text = text_.empty() ? text : text_;
+    if (prompt.text.empty()) return absl::InvalidArgumentError("--file: " + file_ + " is empty");
+    return prompt;
   }
   if (!hashes_.empty() || (!file_.empty() && as_ == "hashes")) prompt.form = PromptForm::kHashes;
   if (!local_hashes_.empty() || (!file_.empty() && as_ == "local_hashes"))
@@ -99,14 +111,14 @@ absl::StatusOr<Prompt> PromptFlags::Read(std::istream& in) const {
   return prompt;
 }
 
-std::vector<TokenId> Prompt::Tokens() const {
+std::vector<TokenId> AskedPrompt::Tokens() const {
   std::vector<TokenId> tokens;
   tokens.reserve(numbers.size());
   for (const uint64_t number : numbers) tokens.push_back(static_cast<TokenId>(number));
   return tokens;
 }
 
-absl::StatusOr<std::vector<SequenceHash>> Prompt::Sequence(uint32_t block_size) const {
+absl::StatusOr<std::vector<SequenceHash>> AskedPrompt::Sequence(uint32_t block_size) const {
   std::vector<LocalHash> locals;
   switch (form) {
     case PromptForm::kHashes: {
@@ -117,6 +129,8 @@ absl::StatusOr<std::vector<SequenceHash>> Prompt::Sequence(uint32_t block_size) 
     case PromptForm::kLocalHashes:
       for (const uint64_t number : numbers) locals.push_back(LocalHash{number});
       break;
+    case PromptForm::kText:
+      return absl::FailedPreconditionError("no tokens were made of the text");
     case PromptForm::kTokens:
       if (block_size == 0) return absl::InvalidArgumentError("the block size is unknown");
       locals = LocalHashes(Tokens(), {.block_size = block_size},

@@ -3,7 +3,8 @@
 //   --tokens 1,2,3,…         token ids
 //   --hashes 0x1a2b,…        sequence hashes, decimal or 0x…
 //   --local_hashes …         local block hashes; negative ones as signed numbers
-//   --file PATH --as tokens|hashes|local_hashes      numbers between blanks, commas, brackets; "-": standard input
+//   --text "…"               a text, of which a tokenizer makes token ids (`text_prompt.h`)
+//   --file PATH --as tokens|hashes|local_hashes|text      numbers between blanks, commas, brackets, or the text; "-": standard input
 //
 // *Bounds*: `kPromptNumbersMax` numbers.
 
@@ -27,11 +28,12 @@ namespace kvatlas {
 
 inline constexpr size_t kPromptNumbersMax = size_t{64} << 20;
 
-enum class PromptForm { kTokens, kHashes, kLocalHashes };
+enum class PromptForm { kTokens, kHashes, kLocalHashes, kText };
 
-struct Prompt {
+struct AskedPrompt {
   PromptForm form = PromptForm::kTokens;
   std::vector<uint64_t> numbers;
+  std::string text = {};  // of `kText`, until it is made tokens of
   std::string lora_name;
   std::string cache_salt;
   HashContract contract;
@@ -41,11 +43,13 @@ struct Prompt {
   std::vector<TokenId> Tokens() const;
 };
 
-class PromptFlags {
+class AskedPromptFlags {
  public:
-  explicit PromptFlags(FlagSet* flags);
+  explicit AskedPromptFlags(FlagSet* flags);
   // INVALID_ARGUMENT: none, more than one, or not of that form.
-  absl::StatusOr<Prompt> Read(std::istream& in) const;
+  absl::StatusOr<AskedPrompt> Read(std::istream& in) const;
+  // What makes tokens of a text: frontend=HOST:PORT, a file or a folder; empty: not said.
+  const std::string& tokenizer() const { return tokenizer_; }
 
  private:
   std::vector<std::string> tokens_;
@@ -53,6 +57,8 @@ class PromptFlags {
   std::vector<std::string> local_hashes_;
   std::string file_;
   std::string as_ = "tokens";
+  std::string text_;
+  std::string tokenizer_;
   std::string lora_name_;
   std::string cache_salt_;
   HashContract contract_;

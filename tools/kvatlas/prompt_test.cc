@@ -20,9 +20,10 @@ TEST(NumbersTest, AreReadBetweenBlanksCommasAndBrackets) {
     EXPECT_TRUE(absl::IsInvalidArgument(NumbersIn(bad).status())) << bad;
 }
 
-absl::StatusOr<Prompt> Read(std::vector<std::string> arguments, const std::string& input = "") {
+absl::StatusOr<AskedPrompt> Read(std::vector<std::string> arguments,
+                                 const std::string& input = "") {
   FlagSet flags("test", "A test.");
-  PromptFlags prompt(&flags);
+  AskedPromptFlags prompt(&flags);
   arguments.insert(arguments.begin(), "test");
   std::vector<const char*> argv;
   for (const std::string& argument : arguments) argv.push_back(argument.c_str());

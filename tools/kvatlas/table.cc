@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <string_view>
 #include <utility>
 
 namespace kvatlas {
@@ -13,18 +14,40 @@ size_t WidthOf(const std::string& text) {
       std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
 }
 
+constexpr char kGreen[] = "\x1b[32m", kYellow[] = "\x1b[33m", kRed[] = "\x1b[31m",
+               kPlain[] = "\x1b[0m";
+
+constexpr std::pair<std::string_view, const char*> kColours[] = {
+    {"exact", kGreen},       {"connected", kGreen}, {"ready", kGreen},     {"at rest", kGreen},
+    {"sending", kGreen},     {"ok", kGreen},        {"degraded", kYellow}, {"stale", kYellow},
+    {"connecting", kYellow}, {"starting", kYellow}, {"paused", kYellow},   {"silent", kYellow},
+    {"not ready", kRed},     {"masked", kRed},      {"down", kRed},        {"disconnected", kRed},
+    {"unreachable", kRed},   {"refused", kRed},     {"failed", kRed},
+};
+
 }  // namespace
+
+std::string Coloured(const std::string& state) {
+  for (const auto& [word, colour] : kColours) {
+    const bool begins =
+        state.starts_with(word) && (state.size() == word.size() || state[word.size()] == ':' ||
+                                    state[word.size()] == ' ' || state[word.size()] == ',');
+    if (begins) return colour + state + kPlain;
+  }
+  return state;
+}
 
 Table::Table(std::vector<std::string> heads) : heads_(std::move(heads)) {
   for (std::string& head : heads_) {
     right_.push_back(head.ends_with('>'));
-    if (right_.back()) head.pop_back();
+    states_.push_back(head.ends_with('*'));
+    if (right_.back() || states_.back()) head.pop_back();
   }
 }
 
 void Table::Add(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
 
-void Table::Print(std::ostream& out) const {
+void Table::Print(std::ostream& out, bool colours) const {
   if (rows_.empty()) return;
   std::vector<size_t> widths;
   for (size_t column = 0; column < heads_.size(); ++column) {
@@ -32,18 +55,20 @@ void Table::Print(std::ostream& out) const {
     for (const auto& row : rows_) width = std::max(width, WidthOf(row[column]));
     widths.push_back(width);
   }
-  const auto print = [&](const std::vector<std::string>& cells) {
+  const auto print = [&](const std::vector<std::string>& cells, bool coloured) {
     std::string line;
     for (size_t column = 0; column < cells.size(); ++column) {
       const std::string gap(widths[column] - WidthOf(cells[column]), ' ');
+      const std::string cell =
+          coloured && states_[column] ? Coloured(cells[column]) : cells[column];
       if (column > 0) line += "  ";
-      line += right_[column] ? gap + cells[column] : cells[column] + gap;
+      line += right_[column] ? gap + cell : cell + gap;
     }
     line.erase(line.find_last_not_of(' ') + 1);
     out << line << '\n';
   };
-  print(heads_);
-  for (const auto& row : rows_) print(row);
+  print(heads_, /*coloured=*/false);
+  for (const auto& row : rows_) print(row, colours);
 }
 
 std::string Grouped(uint64_t number) {

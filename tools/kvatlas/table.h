@@ -1,8 +1,8 @@
-// How does a person read many rows at once? Columns as wide as their widest cell, numbers to the right.
+// How does a person read many rows at once? Columns as wide as their widest cell, numbers to the right, states in colour.
 //
-//   Table table({"WORKER", "RANK>", "BLOCKS>"});      '>': to the right
-//   table.Add({"w0", "0", "1,024"});
-//   table.Print(std::cout);
+//   Table table({"WORKER", "RANK>", "TRUST*"});       '>': to the right, '*': a state, coloured where colours are wanted
+//   table.Add({"w0", "0", "exact"});
+//   table.Print(std::cout, /*colours=*/isatty(1));
 
 #ifndef KVATLAS_TOOLS_KVATLAS_TABLE_H_
 #define KVATLAS_TOOLS_KVATLAS_TABLE_H_
@@ -21,13 +21,18 @@ class Table {
   void Add(std::vector<std::string> cells);
   size_t rows() const { return rows_.size(); }
   // Heads, then rows in the order they came; no heads without rows.
-  void Print(std::ostream& out) const;
+  void Print(std::ostream& out, bool colours = false) const;
 
  private:
   std::vector<std::string> heads_;
   std::vector<bool> right_;
+  std::vector<bool> states_;
   std::vector<std::vector<std::string>> rows_;
 };
+
+// Green, yellow or red on a terminal by the word with which `state` begins: "exact", "degraded", "unreachable: …"; a word that is
+// no state stays as it is.
+std::string Coloured(const std::string& state);
 
 // "1,234,567"
 std::string Grouped(uint64_t number);

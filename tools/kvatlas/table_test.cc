@@ -31,6 +31,25 @@ TEST(TableTest, CharactersCountAndNotBytes) {
   EXPECT_EQ(Printed(table), "NAME  N\ngr\xc3\xbcn  1\nabcd  2\n");
 }
 
+TEST(TableTest, StatesAreColouredWhereColoursAreWantedAndColumnsStayAsWide) {
+  Table table({"NAME", "STATE*", "N>"});
+  table.Add({"exact", "exact", "1"});
+  table.Add({"w1", "unreachable: tcp://h:1", "2"});
+  table.Add({"w2", "exactly", "3"});
+  EXPECT_EQ(Printed(table),
+            "NAME   STATE                   N\n"
+            "exact  exact                   1\n"
+            "w1     unreachable: tcp://h:1  2\n"
+            "w2     exactly                 3\n");
+  std::ostringstream out;
+  table.Print(out, /*colours=*/true);
+  EXPECT_EQ(out.str(),
+            "NAME   STATE                   N\n"
+            "exact  \x1b[32mexact\x1b[0m                   1\n"
+            "w1     \x1b[31munreachable: tcp://h:1\x1b[0m  2\n"
+            "w2     exactly                 3\n");
+}
+
 TEST(TableTest, WithoutRowsThereIsNothing) { EXPECT_EQ(Printed(Table({"NAME"})), ""); }
 
 TEST(TableTest, NumbersForPeople) {

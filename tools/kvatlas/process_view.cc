@@ -1,0 +1,279 @@
+#include "tools/kvatlas/process_view.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "tools/kvatlas/services.h"
+#include "tools/kvatlas/table.h"
+
+namespace kvatlas {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr size_t kAttentionMax = 8;  // lines a process; the rest is counted
+
+const Json& Field(const Json& json, const char* name) {
+  static const Json kNone;
+  if (!json.is_object()) return kNone;
+  const auto found = json.find(name);
+  return found == json.end() ? kNone : *found;
+}
+
+std::string Text(const Json& json, const char* name) {
+  const Json& field = Field(json, name);
+  return field.is_string() ? field.get<std::string>() : "";
+}
+
+// Protocol buffers print 64-bit numbers as texts.
+uint64_t Number(const Json& json, const char* name) {
+  const Json& field = Field(json, name);
+  if (field.is_number_unsigned()) return field.get<uint64_t>();
+  uint64_t number = 0;
+  if (field.is_string() && absl::SimpleAtoi(field.get<std::string>(), &number)) return number;
+  return 0;
+}
+
+bool IsTrue(const Json& json, const char* name) {
+  const Json& field = Field(json, name);
+  return field.is_boolean() && field.get<bool>();
+}
+
+std::string Count(uint64_t count, const char* what) {
+  return absl::StrCat(Grouped(count), " ", what, count == 1 ? "" : "s");
+}
+
+std::string HolderOf(const Json& of) {
+  const Json& holder = Field(of, "holder");
+  std::string text = Text(holder, "name");
+  if (const uint64_t rank = Number(holder, "rank"); rank != 0) absl::StrAppend(&text, "/", rank);
+  if (const std::string replica = Text(holder, "replica"); !replica.empty()) text += "@" + replica;
+  return text;
+}
+
+std::string DomainOf(const Json& of) {
+  const Json& domain = Field(of, "domain");
+  const std::string tenant = Text(domain, "tenant");
+  return Text(domain, "model") + (tenant.empty() ? "" : "/" + tenant);
+}
+
+void Know(Role role, const std::string& address, ProcessView* view) {
+  const absl::StatusOr<Address> parsed = Address::Parse(address);
+  if (parsed.ok() && parsed->port != 0) view->knows.push_back({role, *parsed});
+}
+
+std::string WithReason(std::string what, const std::string& reason) {
+  return reason.empty() ? what : what + ": " + reason;
+}
+
+// One holder of a leaf or a node, if it has to be looked at.
+void LookAtHolder(const Json& holder, const std::string& what, ProcessView* view) {
+  const std::string state = Text(holder, "state"), trust = Text(holder, "trust");
+  const std::string who = what + " " + HolderOf(holder);
+  if (IsTrue(holder, "masked")) {
+    view->attention.push_back(WithReason(who + " masked", Text(holder, "reason")));
+  } else if (!state.empty() && state != "connected") {
+    view->attention.push_back(WithReason(who + " " + state, Text(holder, "reason")));
+  } else if (trust == "TRUST_DEGRADED" || trust == "TRUST_STALE") {
+    view->attention.push_back(who + (trust == "TRUST_STALE" ? " stale" : " degraded"));
+  }
+}
+
+void ReadDomains(const Json& status, bool leaf, ProcessView* view) {
+  const char* const what = leaf ? "worker" : "cell";
+  std::set<std::string> holders;
+  uint64_t blocks = 0;
+  std::vector<std::string> domains;
+  for (const Json& domain : Field(status, "domains")) {
+    domains.push_back(DomainOf(domain));
+    blocks += Number(domain, "blocks");
+    for (const Json& holder : Field(domain, "holder_stats")) {
+      holders.insert(HolderOf(holder));
+      LookAtHolder(holder, what, view);
+      if (!leaf) Know(Role::kLeaf, Text(holder, "address"), view);
+    }
+  }
+  view->holds = Count(holders.size(), what) + ", " + Count(blocks, leaf ? "block" : "waypoint");
+  if (domains.size() == 1) view->holds += " of " + domains[0];
+  if (domains.size() > 1) view->holds += " of " + Count(domains.size(), "domain");
+}
+
+void ReadHolders(const Json& status, bool leaf, ProcessView* view) {
+  view->name = Text(status, "cell");
+  if (const std::string replica = Text(status, "replica"); !replica.empty())
+    view->name += "@" + replica;
+  ReadDomains(status, leaf, view);
+  view->does =
+      Grouped(Number(status, "queries")) + (Number(status, "queries") == 1 ? " query" : " queries");
+  for (const Json& refused : Field(status, "refused")) {
+    view->attention.push_back(
+        absl::StrCat("stream of ", HolderOf(refused), " refused: ", Text(refused, "reason")));
+  }
+  std::set<std::string> parents;
+  for (const Json& parent : Field(status, "parents")) {
+    const std::string address = Text(parent, "address");
+    if (!parents.insert(address).second) continue;
+    Know(Role::kHierarchy, address, view);
+    const std::string refused = Text(parent, "refused");
+    if (!refused.empty()) {
+      view->attention.push_back("parent " + address + " refused: " + refused);
+    } else if (!IsTrue(parent, "connected")) {
+      const std::string state = Text(parent, "state");
+      view->attention.push_back(WithReason(
+          "parent " + address + " " + (state.empty() ? "down" : state), Text(parent, "reason")));
+    }
+  }
+}
+
+void ReadFrontend(const Json& status, ProcessView* view) {
+  view->does = Count(Number(status, "routes"), "route");
+  const Json& fallbacks = Field(status, "by_fallback");
+  std::vector<std::string> fallen;
+  if (fallbacks.is_object()) {
+    for (const auto& [name, count] : fallbacks.items())
+      if (name != "none" && count.is_number_unsigned() && count.get<uint64_t>() > 0)
+        fallen.push_back(Grouped(count.get<uint64_t>()) + " " + name);
+  }
+  absl::StrAppend(&view->does, ", ", Grouped(Number(status, "failed")), " failed");
+  if (!fallen.empty()) absl::StrAppend(&view->does, ", fallback: ", absl::StrJoin(fallen, ", "));
+  view->holds = absl::StrCat(Count(Number(status, "workers_remembered"), "worker"), " seen, ",
+                             Grouped(Number(status, "in_flight")), " in flight");
+  for (const Json& address : Field(status, "hierarchies"))
+    if (address.is_string()) Know(Role::kHierarchy, address.get<std::string>(), view);
+  for (const Json& leaf : Field(status, "leaves")) {
+    if (!leaf.is_string()) continue;
+    const std::string text = leaf.get<std::string>();
+    Know(Role::kLeaf, text.substr(text.find('=') + 1), view);
+  }
+}
+
+void ReadRelay(const Json& status, ProcessView* view) {
+  view->holds = Count(Field(status, "workers").size(), "worker") + ", " +
+                Count(Number(status, "blocks"), "block");
+  if (!IsTrue(status, "ready")) view->state = WithReason("not ready", Text(status, "reason"));
+  for (const Json& leaf : Field(status, "leaves"))
+    if (leaf.is_string()) Know(Role::kLeaf, leaf.get<std::string>(), view);
+  for (const Json& worker : Field(status, "workers")) {
+    const std::string name = Text(worker, "worker");
+    for (const Json& stream : Field(worker, "streams")) {
+      const std::string state = Text(stream, "state");
+      if (state.empty() || state == "connected") continue;
+      view->attention.push_back(WithReason("engine " + name + " " + state, Text(stream, "reason")));
+    }
+    for (const Json& rank : Field(worker, "ranks")) {
+      if (const std::string doubt = Text(rank, "doubt"); !doubt.empty())
+        view->attention.push_back("worker " + name + " " + Text(rank, "trust") + ": " + doubt);
+      for (const Json& link : Field(rank, "leaves")) {
+        const std::string state = Text(link, "state");
+        if (state.empty() || state == "connected") continue;
+        view->attention.push_back(
+            WithReason("leaf " + Text(link, "leaf") + " " + state, Text(link, "reason")));
+      }
+    }
+  }
+}
+
+void ReadMemory(const Json& status, ProcessView* view) {
+  const Json& memory = Field(status, "memory");
+  const std::string level = Text(memory, "level");
+  if (level.empty() || level == "ample") return;
+  view->attention.push_back(absl::StrCat("memory ", level, ": ",
+                                         Grouped(Number(memory, "used_bytes")), " of ",
+                                         Grouped(Number(memory, "budget_bytes")), " bytes"));
+}
+
+void ReadProcess(const Json& status, ProcessView* view) {
+  const Json& process = Field(status, "process");
+  const std::string program = Text(process.is_object() ? process : status, "program");
+  if (program.starts_with("kvatlas-")) view->program = program.substr(8);
+  view->version = Text(process.is_object() ? process : status, "version");
+  if (view->version.empty()) view->version = Text(status, "version");
+  if (process.is_object()) view->up_ms = Number(process, "uptime_ms");
+}
+
+// The same line once, and not more of them than a screen takes.
+void Shorten(std::vector<std::string>* lines) {
+  std::vector<std::string> kept;
+  for (std::string& line : *lines)
+    if (std::find(kept.begin(), kept.end(), line) == kept.end()) kept.push_back(std::move(line));
+  if (kept.size() > kAttentionMax) {
+    const size_t more = kept.size() - kAttentionMax;
+    kept.resize(kAttentionMax);
+    kept.push_back(absl::StrCat("and ", more, " more"));
+  }
+  *lines = std::move(kept);
+}
+
+std::string Readiness(const ServiceName& name, const Address& http, Duration timeout) {
+  const absl::StatusOr<HttpReply> reply =
+      HttpAsk(std::string(RoleName(name.role)), http, "GET", "/healthz", "", timeout);
+  if (!reply.ok()) return "";
+  return reply->status == 200 ? "ready" : "not ready";
+}
+
+}  // namespace
+
+ProcessView ViewOf(const ServiceName& name, const Json& status) {
+  ProcessView view;
+  view.asked = name;
+  view.program = std::string(RoleName(name.role));
+  view.state = "ready";
+  ReadProcess(status, &view);
+  if (status.contains("routes") && status.contains("by_fallback")) {
+    ReadFrontend(status, &view);
+  } else if (view.program == "relay") {
+    ReadRelay(status, &view);
+  } else {
+    // In `serve` the leaf is a part that is asked at its own port.
+    if (view.program == "serve") view.program = "leaf";
+    ReadHolders(status, view.program == "leaf", &view);
+  }
+  ReadMemory(status, &view);
+  Shorten(&view.attention);
+  const bool leaf_part = view.program == "leaf";
+  std::optional<Address> grpc, http;
+  for (const char* port : {"leaf_grpc", "grpc"})
+    if (!grpc.has_value() && (leaf_part || std::string(port) == "grpc"))
+      grpc = ListensAt(status, port, name.address);
+  for (const char* port : {"leaf_http", "http"})
+    if (!http.has_value() && (leaf_part || std::string(port) == "http"))
+      http = ListensAt(status, port, name.address);
+  view.address = name.address.ToString();
+  if (grpc.has_value() && http.has_value()) {
+    view.address = grpc->ToString() + " " +
+                   (grpc->host == http->host ? ":" + std::to_string(http->port) : http->ToString());
+  } else if (http.has_value()) {
+    view.address = http->ToString();
+  }
+  return view;
+}
+
+ProcessView LookAtProcess(const ServiceName& name, Duration timeout) {
+  const absl::StatusOr<Json> status = StatusOf(name, timeout);
+  if (!status.ok()) {
+    ProcessView view;
+    view.asked = name;
+    view.status = status.status();
+    view.program = std::string(RoleName(name.role));
+    view.address = name.address.ToString();
+    // Its title is in its own columns.
+    std::string reason(status.status().message());
+    if (reason.starts_with(name.Title() + ": ")) reason = reason.substr(name.Title().size() + 2);
+    view.state = WithReason("unreachable", reason);
+    return view;
+  }
+  ProcessView view = ViewOf(name, *status);
+  if (view.state != "ready") return view;
+  const bool part = view.program == "leaf" && status->contains("process") &&
+                    ListensAt(*status, "leaf_http", name.address).has_value();
+  const auto http = ListensAt(*status, part ? "leaf_http" : "http", name.address);
+  const std::string ready = Readiness(name, http.value_or(name.address), timeout);
+  if (!ready.empty()) view.state = ready;
+  return view;
+}
+
+}  // namespace kvatlas

@@ -1,0 +1,61 @@
+// Which service is meant? One way to name any of them, wherever the command takes one.
+//
+//   KIND=HOST:PORT     leaf, hierarchy, frontend, relay, serve, with either of its ports: gRPC or HTTP
+//
+// Where a command needs the other port, the service says which that is: over HTTP in `GET /status`, over gRPC in `Stats`.
+//
+// *Truth*: `Located` never guesses: a port that speaks the wrong protocol and does not tell of the other is an error that says
+// which port is wanted. *Threads*: any.
+
+#ifndef KVATLAS_TOOLS_KVATLAS_SERVICE_NAME_H_
+#define KVATLAS_TOOLS_KVATLAS_SERVICE_NAME_H_
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "indexer/base/clock.h"
+#include "indexer/service/address.h"
+
+namespace kvatlas {
+
+enum class Role { kLeaf, kHierarchy, kFrontend, kRelay, kServe };
+inline constexpr Role kRoles[] = {Role::kLeaf, Role::kHierarchy, Role::kFrontend, Role::kRelay,
+                                  Role::kServe};
+std::string_view RoleName(Role role);  // "leaf"
+
+enum class Plane { kGrpc, kHttp };
+
+struct ServiceName {
+  Role role = Role::kLeaf;
+  Address address;
+
+  // INVALID_ARGUMENT, quoting `text` and saying what is expected.
+  static absl::StatusOr<ServiceName> Parse(std::string_view text);
+  std::string ToString() const;  // "leaf=127.0.0.1:7410"
+  std::string Title() const;     // "leaf 127.0.0.1:7410", as errors begin
+
+  friend bool operator==(const ServiceName&, const ServiceName&) = default;
+};
+
+// Whether `text` begins as a service's or a source's name does.
+bool IsNamed(std::string_view text);
+
+// Where `name` answers on `plane`. UNAVAILABLE, DEADLINE_EXCEEDED: it is not there. FAILED_PRECONDITION: another kind of process is,
+// or it does not say where its other port is.
+absl::StatusOr<Address> Located(const ServiceName& name, Plane plane, Duration timeout);
+
+// What a service says of itself at `GET /status`, or, where only its gRPC port is known, in `Stats` of a leaf or a node: the same JSON,
+// in which 64-bit numbers may be texts.
+absl::StatusOr<nlohmann::json> StatusOf(const ServiceName& name, Duration timeout);
+
+// Where it listens, of such JSON: "grpc", "http", and of `serve` "listen", "leaf_grpc", "leaf_http". A wildcard is `asked`'s host.
+std::optional<Address> ListensAt(const nlohmann::json& status, const std::string& port,
+                                 const Address& asked);
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_TOOLS_KVATLAS_SERVICE_NAME_H_
