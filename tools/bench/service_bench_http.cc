@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <strings.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -133,7 +134,23 @@ absl::StatusOr<HttpAnswer> HttpClient::Ask(std::string_view request) {
     if (!framing) framing = ParseHead(bytes);
     if (framing && framing->status == 0) return failed("not an answer with content-length");
   }
-  return HttpAnswer{framing->status, bytes.substr(framing->head, framing->total - framing->head)};
+  return HttpAnswer{framing->status, bytes.substr(framing->head, framing->total - framing->head),
+                    bytes.substr(0, framing->head)};
+}
+
+std::string HttpAnswer::Header(std::string_view name) const {
+  for (size_t line = head.find("\r\n"); line != std::string::npos;
+       line = head.find("\r\n", line + 2)) {
+    const size_t begin = line + 2, end = head.find("\r\n", begin);
+    const size_t colon = head.find(':', begin);
+    if (end == std::string::npos || colon == std::string::npos || colon > end) continue;
+    if (colon - begin != name.size() ||
+        strncasecmp(head.data() + begin, name.data(), name.size()) != 0)
+      continue;
+    const size_t value = head.find_first_not_of(' ', colon + 1);
+    return value >= end ? "" : head.substr(value, end - value);
+  }
+  return "";
 }
 
 struct HttpLoad::State {

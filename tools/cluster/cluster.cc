@@ -21,17 +21,18 @@ using std::chrono::seconds;
 constexpr char kLeaf[] = "indexer/leaf/kvatlas-leaf";
 constexpr char kHierarchy[] = "hierarchy/kvatlas-hierarchy";
 constexpr char kFrontend[] = "frontend/kvatlas-frontend";
+constexpr char kKvatlas[] = "tools/kvatlas/kvatlas";
 constexpr char kEngine[] = "tools/engine/mock_engine";
 constexpr char kAnyPort[] = "127.0.0.1:0";
 constexpr Duration kReadyTimeout = seconds(60);
 constexpr Duration kStopTimeout = seconds(10);
 
-// The nearest directory at or above `from` that has a leaf below it, itself or in its bazel-bin.
+// The nearest directory at or above `from` that has an engine below it, itself or in its bazel-bin.
 std::string SearchUp(fs::path from) {
   std::error_code ignored;
   for (; !from.empty(); from = from.parent_path()) {
-    if (fs::exists(from / kLeaf, ignored)) return from.string();
-    if (fs::exists(from / "bazel-bin" / kLeaf, ignored)) return (from / "bazel-bin").string();
+    if (fs::exists(from / kEngine, ignored)) return from.string();
+    if (fs::exists(from / "bazel-bin" / kEngine, ignored)) return (from / "bazel-bin").string();
     if (from == from.root_path()) break;
   }
   return "";
@@ -44,7 +45,7 @@ absl::StatusOr<std::string> FindBinaries(const std::string& given) {
   if (std::string found = SearchUp(fs::current_path(error)); !found.empty()) return found;
   const fs::path self = fs::read_symlink("/proc/self/exe", error);
   if (std::string found = SearchUp(self.parent_path()); !found.empty()) return found;
-  return absl::NotFoundError(std::string("cannot find ") + kLeaf +
+  return absl::NotFoundError(std::string("cannot find ") + kEngine +
                              "; build it with: bazel build -c opt //...");
 }
 
@@ -130,6 +131,7 @@ absl::Status Cluster::StartAll() {
   if (options_.redis) {
     if (absl::Status status = StartRedis(); !status.ok()) return status;
   }
+  if (options_.serve) return StartServe();
   if (absl::Status status = StartHierarchy(); !status.ok()) return status;
   if (absl::Status status = StartLeaves(); !status.ok()) return status;
   return StartFrontendAndEngines();
@@ -218,6 +220,36 @@ absl::Status Cluster::StartFrontendAndEngines() {
     if (absl::Status status = process->Spawn(); !status.ok()) return status;
   }
   return WaitReady(started);
+}
+
+// Engines, then the process in front of them, which is ready once an engine answers.
+absl::Status Cluster::StartServe() {
+  std::vector<Process*> engines;
+  for (uint32_t worker = 0; worker < workers(); ++worker) {
+    std::vector<std::string> args = {std::string("--grpc=") + kAnyPort,
+                                     std::string("--http=") + kAnyPort,
+                                     std::string("--zmq_events=tcp://") + kAnyPort,
+                                     std::string("--zmq_replay=tcp://") + kAnyPort,
+                                     "--zmq_attach=bind",
+                                     "--worker=" + WorkerName(worker),
+                                     "--model=" + options_.model,
+                                     "--capacity=" + std::to_string(options_.capacity),
+                                     "--block_size=" + std::to_string(options_.block_size)};
+    args.insert(args.end(), options_.engine_args.begin(), options_.engine_args.end());
+    engines.push_back(&Add(WorkerName(worker), kEngine, std::move(args)));
+    if (absl::Status status = engines.back()->Spawn(); !status.ok()) return status;
+  }
+  if (absl::Status status = WaitReady(engines); !status.ok()) return status;
+  std::vector<std::string> args = {"serve", "--cell=" + CellName(0), "--hf_cache="};
+  for (const char* port : {"listen", "http", "grpc", "leaf_http", "leaf_grpc"})
+    args.push_back(std::string("--") + port + "=" + kAnyPort);
+  for (const Process* engine : engines) {
+    args.push_back("--engine=http://" + engine->address("http") + ";events=tcp://" +
+                   engine->address("zmq_events") + ";replay=tcp://" +
+                   engine->address("zmq_replay") + ";name=" + engine->name());
+  }
+  args.insert(args.end(), options_.serve_args.begin(), options_.serve_args.end());
+  return Add("serve", kKvatlas, std::move(args)).Start(kReadyTimeout);
 }
 
 void Cluster::AddSchedule(std::vector<std::string>* args) const {

@@ -3,6 +3,8 @@
 //
 //   frontend ──▶ hierarchy ◀── leaf-0 … leaf-C-1 ◀── worker-0-0 … (each a mock engine with the publisher in it)
 //
+// With `ClusterOptions::serve`:   clients ──▶ serve ──▶ worker-0-0 … (OpenAI's calls; events over ZeroMQ)
+//
 // *Truth*: processes are named "hierarchy", "frontend", "redis", "leaf-0", "worker-0-3" (cell, number in it). Cells are
 // "cell-0" and so on; a worker's name is its process's. What is killed and restarted comes back on its port.
 // *Threads*: none; one thread starts, kills and restarts, and outlives the processes.
@@ -46,6 +48,10 @@ struct ClusterOptions {
   bool redis = false;
   double prefill_tokens_per_s = 8000;
   double decode_ms_per_token = 20;
+  // `kvatlas serve` in front of all engines, in the place of hierarchy, leaves and frontend: engines answer OpenAI's calls and
+  // publish over ZeroMQ, as engines do that know nothing of kvatlas.
+  bool serve = false;
+  std::vector<std::string> serve_args;
   // A throw-away CA: every process has a certificate of its own and a policy, and this program is an operator.
   bool secure = false;
   // The side class of the engines' model (`hybrid.h`); empty: full attention alone.
@@ -82,9 +88,11 @@ class Cluster {
   uint32_t workers() const { return options_.cells * options_.workers; }
 
   // gRPC addresses.
-  std::string frontend() const { return AddressOf("frontend"); }
+  std::string frontend() const { return AddressOf(options_.serve ? "serve" : "frontend"); }
   std::string hierarchy() const { return AddressOf("hierarchy"); }
-  std::string leaf(uint32_t cell) const { return AddressOf(LeafName(cell)); }
+  std::string leaf(uint32_t cell) const {
+    return options_.serve ? address("serve", "leaf_grpc") : AddressOf(LeafName(cell));
+  }
   // Of the name that a process gives its address: "grpc", "http", "proxy"; empty: it has none.
   std::string address(const std::string& process, const std::string& name) const;
   // `worker` counts through all cells: worker w is number w % workers of cell w / workers.
@@ -116,6 +124,7 @@ class Cluster {
   absl::Status StartHierarchy();
   absl::Status StartLeaves();
   absl::Status StartFrontendAndEngines();
+  absl::Status StartServe();
   void AddSchedule(std::vector<std::string>* args) const;
   Process& Add(const std::string& name, const std::string& binary, std::vector<std::string> args);
   absl::Status WaitReady(const std::vector<Process*>& processes);

@@ -23,6 +23,7 @@
 #include "tools/cluster/policy_replay.h"
 #include "tools/cluster/replay.h"
 #include "tools/cluster/report.h"
+#include "tools/cluster/serve_replay.h"
 #include "tools/cluster/trace_chats.h"
 #include "tools/engine/hybrid.h"
 #include "tools/trace/trace.h"
@@ -87,6 +88,9 @@ void Declare(FlagSet& flags, RunFlags* run) {
                   "be reused, or those that the "
                   "main class holds",
                   {"reusable", "held"});
+  flags.Add("serve", &run->cluster.serve,
+            "kvatlas serve in front of all engines, asked as a client asks, with events over "
+            "ZeroMQ; in the place of hierarchy, leaves and frontend");
   flags.Add("text", &run->text, "ask by made-up chats, through a real tokenizer");
   flags.Add("models", &run->models,
             "with --text: NAME=PATH of a tokenizer, a folder or a file; the first of several");
@@ -134,6 +138,11 @@ absl::Status WriteJson(const std::string& path, const std::string& line) {
 
 // For who has started a cluster and wants to see an answer.
 std::string HowToAsk(const Cluster& cluster, bool text) {
+  if (cluster.options().serve) {
+    return "Ask it:  curl -si " + cluster.address("serve", "listen") +
+           "/v1/completions -d '{\"model\": \"" + cluster.options().model +
+           "\", \"prompt\": [1, 2, 3]}'\n";
+  }
   const std::string url = cluster.address("frontend", "http") + "/route";
   const std::string model = "{\"model\": \"" + cluster.options().model + "\", ";
   return text ? "Ask it:  curl -s " + url + "/chat -d '" + model +
@@ -189,7 +198,9 @@ absl::Status ReplayTrace(ServiceMain& service, const RunFlags& run, Cluster& clu
     options.ack_timeout_ms = kAckInChaosMs;
   }
   options.stop = [&service, &chaos] { return service.stopping() || !chaos.status().ok(); };
-  absl::StatusOr<ReplayReport> report = Replay(cluster, trace, options);
+  absl::StatusOr<ReplayReport> report = run.cluster.serve
+                                            ? ReplayThroughServe(cluster, trace, options)
+                                            : Replay(cluster, trace, options);
   if (!chaos.status().ok()) return chaos.status();
   if (!report.ok()) return report.status();
   if (run.chaos >= 0) report->chaos = chaos.done();
@@ -207,6 +218,18 @@ absl::StatusOr<TraceChats> MakeChats(ServiceMain& service, const RunFlags& run,
   options.block_size = run.cluster.block_size;
   options.stop = [&service] { return service.stopping(); };
   return TraceChats::Make(options, trace);
+}
+
+// What a client of `kvatlas serve` cannot ask for; empty: nothing of it is asked for.
+std::string NotWithServe(const RunFlags& run) {
+  if (run.text) return "--text";
+  if (run.chaos >= 0) return "--chaos";
+  if (run.rate > 0) return "--rate";
+  if (run.load > 0) return "--load";
+  if (run.transport != "grpc") return "--transport";
+  if (run.cluster.secure) return "--secure";
+  if (!run.cluster.hybrid.empty()) return "--hybrid";
+  return run.cluster.schedule.empty() ? "" : "--schedule";
 }
 
 int Run(ServiceMain& service, RunFlags& run) {
@@ -229,6 +252,7 @@ int Run(ServiceMain& service, RunFlags& run) {
   // expected to be where it was sent.
   run.cluster.frontend_args = {"--seed=" + std::to_string(run.seed), "--policy=" + run.policy,
                                "--sibling_ttl=0s"};
+  run.cluster.serve_args = {"--policy=" + run.policy};
   if (run.answer != "reusable") run.cluster.leaf_args = {"--answer=" + run.answer};
   std::optional<TraceChats> chats;
   if (run.text) {
@@ -238,9 +262,14 @@ int Run(ServiceMain& service, RunFlags& run) {
     run.cluster.model = chats->model();
     run.cluster.frontend_args.push_back("--models=" + run.models);
   }
-  std::fprintf(stderr, "starting %s1 hierarchy, %u leaves, 1 frontend, %u mock engines\n",
-               run.cluster.redis ? "1 redis-server, " : "", run.cluster.cells,
-               run.cluster.cells * run.cluster.workers);
+  if (run.cluster.serve) {
+    std::fprintf(stderr, "starting kvatlas serve and %u mock engines\n",
+                 run.cluster.cells * run.cluster.workers);
+  } else {
+    std::fprintf(stderr, "starting %s1 hierarchy, %u leaves, 1 frontend, %u mock engines\n",
+                 run.cluster.redis ? "1 redis-server, " : "", run.cluster.cells,
+                 run.cluster.cells * run.cluster.workers);
+  }
   absl::StatusOr<std::unique_ptr<Cluster>> cluster = Cluster::Start(run.cluster);
   if (!cluster.ok()) return Exit(cluster.status());
   if (!trace.empty()) {
@@ -278,6 +307,10 @@ int main(int argc, char** argv) {
   }
   if (const absl::Status bad = ParseHybrid(run.cluster.hybrid).status(); !bad.ok()) {
     std::fprintf(stderr, "run_cluster: --hybrid: %s\n", std::string(bad.message()).c_str());
+    return 2;
+  }
+  if (const std::string other = run.cluster.serve ? NotWithServe(run) : ""; !other.empty()) {
+    std::fprintf(stderr, "run_cluster: --serve and %s: give one of both\n", other.c_str());
     return 2;
   }
   if (!run.cluster.schedule.empty()) {

@@ -127,6 +127,7 @@ void AddHits(Table& table, const ReplayReport& report) {
 void AddTimes(Table& table, const ReplayReport& report) {
   table.Title("Time                                   p50           p99");
   LatencyRow(table, "tokenize", report.tokenize_us);
+  LatencyRow(table, "request, with its engine", report.request_us);
   LatencyRow(table, "route", report.route_us);
   LatencyRow(table, "  find cells", report.find_cells_us);
   LatencyRow(table, "  find overlaps", report.find_overlaps_us);
@@ -220,6 +221,8 @@ std::string ToJson(const ReplayReport& r) {
         {"batches", OrNull(r.events_batches)}}},
       {"upward", LevelJson(r.upward)},
       {"leaf", LevelJson(r.leaf)},
+      {"serve", r.serve},
+      {"request_us", Percentiles(r.request_us)},
       {"route_us", Percentiles(r.route_us)},
       {"find_cells_us", Percentiles(r.find_cells_us)},
       {"find_overlaps_us", Percentiles(r.find_overlaps_us)},
@@ -242,8 +245,9 @@ std::string ToJson(const ReplayReport& r) {
 std::string ToTable(const ReplayReport& report) {
   Table table;
   table.Title(std::to_string(report.cells) + " cells x " + std::to_string(report.workers) +
-              " workers, policy " + report.policy + ", " + Grouped(report.requests) +
-              " requests in " + Number(report.seconds, 1) + " s (" +
+              " workers" + (report.serve ? " behind kvatlas serve" : "") + ", policy " +
+              report.policy + ", " + Grouped(report.requests) + " requests in " +
+              Number(report.seconds, 1) + " s (" +
               Number(report.seconds > 0 ? double(report.requests) / report.seconds : 0, 0) +
               "/s): " + Grouped(report.errors) + " errors, " + Grouped(report.fallbacks) +
               " fallbacks, " + Grouped(report.too_long) + " too long");

@@ -73,6 +73,10 @@ struct ReplayReport {
   std::optional<LevelCost> upward;
   std::optional<LevelCost> leaf;
 
+  // `kvatlas serve` was asked as a client asks, and these are whole requests, their engine's part included.
+  bool serve = false;
+  std::vector<double> request_us;
+
   std::vector<double> route_us;
   std::vector<double> find_cells_us;
   std::vector<double> find_overlaps_us;
