@@ -3,6 +3,7 @@
 
     tests/interop/run_engines.py --leaf bazel-bin/indexer/leaf/kvatlas-leaf
     tests/interop/run_engines.py --leaf http://127.0.0.1:8090 --variant vllm-salt --seed 7
+    tests/interop/run_engines.py --serve bazel-bin/tools/kvatlas/kvatlas --engine vllm
     tests/interop/run_engines.py --record tests/interop/recordings --requests 30
 
 vLLM's scheduler and SGLang's radix caches run as they are, without a GPU or a model, in a virtual environment of their
@@ -15,6 +16,7 @@ distinct prompt, with and without its salt and adapter, and compares. The exit s
 import argparse
 import base64
 import http.client
+import http.server
 import json
 import math
 import os
@@ -246,6 +248,83 @@ def unsaid(options):
     return said
 
 
+class ServedEngines(Indexer):
+    """`kvatlas serve` in front of the engines: it hears of them by its --engines_file, and asks each over HTTP what it serves. The
+    engine's own code has no HTTP server here; one for each engine answers what vLLM's says of its model and version."""
+
+    def __init__(self, binary):
+        self.folder = tempfile.TemporaryDirectory()
+        self.list = Path(self.folder.name) / "engines"
+        self.list.write_text("")
+        self.log = tempfile.TemporaryFile()
+        self.lines = {}  # engine -> (its line in the list, its HTTP server)
+        ports = {name: free_port() for name in ("listen", "http", "grpc", "leaf_http", "leaf_grpc")}
+        self.process = subprocess.Popen(
+            [binary, "serve", f"--engines_file={self.list}", "--hf_cache=",
+             *(f"--{name}=127.0.0.1:{port}" for name, port in ports.items())], stdout=self.log, stderr=subprocess.STDOUT)
+        await_port(self.process, ports["leaf_http"], self.log, binary)
+        super().__init__(f"http://127.0.0.1:{ports['leaf_http']}")
+
+    @staticmethod
+    def takes(variant):
+        """Whether an engine's URL and events say all of it: one rank each, and nothing that only a registration says."""
+        specs = variant.engines
+        return (len({spec.instance for spec in specs}) == len(specs) and not any(spec.rank for spec in specs)
+                and not any(unsaid(spec.options) for spec in specs))
+
+    def register(self, engine, model):
+        about = {"/v1/models": {"object": "list", "data": [{"id": model, "object": "model", "root": model}]},
+                 "/version": {"version": VERSIONS[engine.spec.kind]}}
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), answering(about))
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        topic = engine.options["open"].get("topic")
+        line = (f"http://127.0.0.1:{server.server_port};events={engine.endpoint};"
+                f"replay={engine.replay_endpoint or 'none'};name={engine.spec.instance}"
+                + (f";topic={topic}" if topic else ""))
+        self.lines[engine] = (line, server)
+        self.write()
+
+    def unregister(self, engine, model):
+        line, server = self.lines.pop(engine, (None, None))
+        if server is not None:
+            self.write()
+            server.shutdown()
+            server.server_close()
+
+    def write(self):
+        """Whole, since it is read while it is written."""
+        new = self.list.with_suffix(".new")
+        new.write_text("".join(line + "\n" for line, _ in self.lines.values()))
+        new.rename(self.list)
+
+    def scores(self, question, model):
+        try:
+            return super().scores(question, model)
+        except RuntimeError as error:
+            if ": 404 " in str(error):  # no block was announced yet
+                return {}
+            raise
+
+
+def answering(about):
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self):
+            found = about.get(self.path)
+            body = json.dumps(found or {"error": "not found"}).encode()
+            self.send_response(200 if found else 404)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    return Handler
+
+
 class Reference:
     """In the place of an indexer: what hybrid_reference.py makes of what the engines sent."""
 
@@ -286,11 +365,16 @@ def start_leaf(binary):
     log = tempfile.TemporaryFile()
     process = subprocess.Popen([binary, f"--http=127.0.0.1:{port}", "--grpc=127.0.0.1:0"],
                                stdout=log, stderr=subprocess.STDOUT)
+    await_port(process, port, log, binary)
+    return process, f"http://127.0.0.1:{port}"
+
+
+def await_port(process, port, log, binary):
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline and process.poll() is None:
         try:
             with socket.create_connection(("127.0.0.1", port), timeout=1):
-                return process, f"http://127.0.0.1:{port}"
+                return
         except OSError:
             pause()
     process.kill()
@@ -489,7 +573,8 @@ def choose(arguments):
               if (variant.name in arguments.variant if arguments.variant else variant.expected)
               and (variant.hybrid or not arguments.hybrid)
               and (arguments.engine == "all" or all(engine.kind == arguments.engine
-                                                    for engine in variant.engines))]
+                                                    for engine in variant.engines))
+              and not (arguments.serve and not ServedEngines.takes(variant))]
     unknown = set(arguments.variant) - {variant.name for variant in VARIANTS}
     if unknown or not chosen:
         sys.exit(f"run_engines.py: no such variant: {', '.join(sorted(unknown)) or 'none chosen'} (try --list)")
@@ -504,6 +589,8 @@ def parse():
     parser.add_argument("--hybrid", action="store_true", help="only models whose layers keep different parts of a prompt")
     parser.add_argument("--list", action="store_true", help="the variants, and nothing else")
     parser.add_argument("--leaf", help="address of a running indexer, or a kvatlas-leaf to start")
+    parser.add_argument("--serve", help="a kvatlas binary: `kvatlas serve` is put in front of the engines; variants of which their "
+                                        "URLs and events say all")
     parser.add_argument("--reference", action="store_true", help="ask hybrid_reference.py instead of an indexer")
     parser.add_argument("--record", type=Path, help="write recordings into this folder")
     parser.add_argument("--seed", type=int, default=1)
@@ -519,8 +606,8 @@ def parse():
             more = variant.note if variant.expected else f"(only by name) {variant.note}"
             print(f"{variant.name}  {more}".rstrip())
         sys.exit(0)
-    if not (arguments.leaf or arguments.record or arguments.reference):
-        parser.error("one of --leaf, --reference and --record is needed")
+    if not (arguments.leaf or arguments.serve or arguments.record or arguments.reference):
+        parser.error("one of --leaf, --serve, --reference and --record is needed")
     return arguments
 
 
@@ -533,6 +620,9 @@ def main():
         if "://" not in url:
             process, url = start_leaf(url)
         indexer = Indexer(url)
+    elif arguments.serve:
+        indexer = ServedEngines(arguments.serve)
+        process = indexer.process
     if arguments.record:
         arguments.record.mkdir(parents=True, exist_ok=True)
     rows, wrong = [], 0
