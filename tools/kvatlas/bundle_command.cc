@@ -17,6 +17,7 @@
 #include <ctime>
 #include <fstream>
 #include <iterator>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <string>
@@ -210,13 +211,8 @@ void Bundle::AddNode(const SurveyedNode& node) {
   std::string stats;
   if (google::protobuf::util::MessageToJsonString(node.stats, &stats, options).ok())
     Add(folder + "status.json", PrintedBody(stats));
-  // Its HTTP is at the host where its gRPC is.
-  const absl::StatusOr<Address> grpc = Address::Parse(node.addresses.front());
-  const auto listens = node.stats.process().listens().find("http");
-  if (!grpc.ok() || listens == node.stats.process().listens().end()) return;
-  absl::StatusOr<Address> http = Address::Parse(listens->second);
-  if (!http.ok()) return;
-  http->host = grpc->host;
+  const std::optional<Address> http = node.Http();
+  if (!http.has_value()) return;
   std::vector<std::string> paths = {"/metrics"};
   if (node.is_leaf()) paths.push_back("/workers");
   AddPages(folder, kind, *http, paths);
@@ -276,8 +272,8 @@ int RunBundle(const std::vector<std::string>& arguments, const CommandIo& io) {
                   "Everything for a report about a fleet in one file: states, metrics, streams, "
                   "findings, flags and the ends of logs; no prompt, token or secret.",
                   io);
-  SurveyOptions survey_options;
-  AddSurveyFlags(&command, &survey_options);
+  SurveyFlags survey_flags;
+  AddSurveyFlags(&command, &survey_flags);
   BundleOptions options;
   const CheckOptions now = ChecksNow();
   command.flags().Add("out", &options.out, "the file to write; empty: kvatlas-bundle-TIME.tar.gz");
@@ -286,7 +282,7 @@ int RunBundle(const std::vector<std::string>& arguments, const CommandIo& io) {
                       "host write");
   command.flags().Add("log_lines", &options.log_lines, "so many lines of each", 0, 1'000'000);
   if (const auto exit = command.Parse(arguments)) return *exit;
-  const absl::StatusOr<Survey> survey = SurveyFor(command, survey_options);
+  const absl::StatusOr<Survey> survey = SurveyFor(command, survey_flags);
   if (!survey.ok()) return command.Fail(survey.status());
   Bundle bundle(command, *survey, now.now_unix_s);
   bundle.AddAll(options);

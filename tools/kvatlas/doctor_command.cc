@@ -26,11 +26,6 @@ std::string LookedAt(const Survey& survey) {
          Counted(survey.engines.size(), "engine", "engines");
 }
 
-// Those of this host that answer, where none was named.
-void KeepReached(Survey* survey) {
-  std::erase_if(survey->unreached, [](const Unreached& what) { return what.told_by.empty(); });
-}
-
 void Print(const std::vector<FleetFinding>& findings, const Survey& survey, Command* command) {
   size_t errors = 0;
   for (const FleetFinding& finding : findings) {
@@ -69,50 +64,14 @@ absl::Status CheckIgnored(const std::vector<std::string>& ignored) {
 
 }  // namespace
 
-void AddSurveyFlags(Command* command, SurveyOptions* options) {
-  FlagSet& flags = command->flags();
-  flags.Add("leaf", &options->leaves, "gRPC addresses of leaves");
-  flags.Add("hierarchy", &options->hierarchies, "gRPC addresses of hierarchy nodes");
-  flags.Add("frontend_http", &options->frontends, "HTTP addresses of frontends");
-  flags.Add("relay", &options->relays, "HTTP addresses of relays");
-}
-
-absl::StatusOr<Survey> SurveyFor(const Command& command, SurveyOptions options) {
-  options.timeout = command.timeout();
-  options.tls_ca = command.tls_ca();
-  const bool named = !options.leaves.empty() || !options.hierarchies.empty() ||
-                     !options.frontends.empty() || !options.relays.empty();
-  if (!named) {
-    options.leaves = {{"127.0.0.1", 7410}};
-    options.hierarchies = {{"127.0.0.1", 7420}};
-    options.frontends = {{"127.0.0.1", 8092}};
-    options.relays = {{"127.0.0.1", 8093}};
-  }
-  Survey survey = LookAround(options);
-  if (!named) KeepReached(&survey);
-  if (!named && survey.nodes.empty() && survey.pages.empty()) {
-    return absl::UnavailableError(
-        "no service answers on this host; name one, as with --leaf=HOST:PORT");
-  }
-  return survey;
-}
-
-CheckOptions ChecksNow() {
-  CheckOptions checks;
-  checks.now_unix_s = std::chrono::duration_cast<std::chrono::seconds>(
-                          std::chrono::system_clock::now().time_since_epoch())
-                          .count();
-  return checks;
-}
-
 int RunDoctor(const std::vector<std::string>& arguments, const CommandIo& io) {
   Command command("doctor",
                   "What is wrong in a fleet, where, and what mends it. From the services that are "
                   "named all others are found, but for frontends and relays; without any: those "
                   "of this host.",
                   io);
-  SurveyOptions options;
-  AddSurveyFlags(&command, &options);
+  SurveyFlags survey_flags;
+  AddSurveyFlags(&command, &survey_flags);
   CheckOptions checks = ChecksNow();
   std::vector<std::string> ignored;
   command.flags().Add("ignore", &ignored, "findings, by name, that are left out");
@@ -124,7 +83,7 @@ int RunDoctor(const std::vector<std::string>& arguments, const CommandIo& io) {
   if (absl::Status bad = CheckIgnored(ignored); !bad.ok())
     return command.Usage(std::string(bad.message()));
   checks.clock_ms = std::chrono::duration_cast<std::chrono::milliseconds>(clock).count();
-  const absl::StatusOr<Survey> survey = SurveyFor(command, options);
+  const absl::StatusOr<Survey> survey = SurveyFor(command, survey_flags);
   if (!survey.ok()) return command.Fail(survey.status());
   std::vector<FleetFinding> findings = FindingsOf(*survey, checks);
   std::erase_if(findings, [&](const FleetFinding& finding) {

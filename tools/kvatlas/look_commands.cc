@@ -11,6 +11,7 @@
 #include "tools/kvatlas/command.h"
 #include "tools/kvatlas/holdings.h"
 #include "tools/kvatlas/services.h"
+#include "tools/kvatlas/survey.h"
 #include "tools/kvatlas/table.h"
 
 namespace kvatlas {
@@ -225,76 +226,68 @@ absl::StatusOr<std::vector<StreamRow>> StreamsOf(const Command& command,
   return rows;
 }
 
-std::string Text(const Json& json, const char* field) {
-  const auto it = json.find(field);
-  return it != json.end() && it->is_string() ? it->get<std::string>() : "";
-}
-uint64_t Number(const Json& json, const char* field) {
+using Page = nlohmann::json;  // of a relay
+
+uint64_t Number(const Page& json, const char* field) {
   const auto it = json.find(field);
   return it != json.end() && it->is_number_unsigned() ? it->get<uint64_t>() : 0;
 }
-std::optional<double> Real(const Json& json, const char* field) {
+std::optional<double> Real(const Page& json, const char* field) {
   const auto it = json.find(field);
   if (it == json.end() || !it->is_number()) return std::nullopt;
   return it->get<double>();
 }
-bool IsTrue(const Json& json, const char* field) {
+bool IsTrue(const Page& json, const char* field) {
   const auto it = json.find(field);
   return it != json.end() && it->is_boolean() && it->get<bool>();
 }
-const Json& List(const Json& json, const char* field) {
-  static const Json kNone = Json::array();
-  const auto it = json.find(field);
-  return it != json.end() && it->is_array() ? *it : kNone;
-}
-
-void AddRelayWorker(const Json& worker, std::vector<StreamRow>* rows) {
-  const Domain domain{Text(worker, "model"), Text(worker, "tenant")};
-  const auto holder = [&](const Json& of) {
+void AddRelayWorker(const Page& worker, std::vector<StreamRow>* rows) {
+  const Domain domain{TextIn(worker, "model"), TextIn(worker, "tenant")};
+  const auto holder = [&](const Page& of) {
     return HolderText(
-        HolderId{Text(worker, "worker"), static_cast<uint32_t>(Number(of, "rank")), ""});
+        HolderId{TextIn(worker, "worker"), static_cast<uint32_t>(Number(of, "rank")), ""});
   };
-  for (const Json& stream : List(worker, "streams")) {
+  for (const Page& stream : ListIn(worker, "streams")) {
     rows->push_back({.direction = "in",
-                     .peer = Text(stream, "endpoint"),
+                     .peer = TextIn(stream, "endpoint"),
                      .holder = holder(stream),
                      .domain = DomainName(domain),
-                     .state = Text(stream, "state"),
+                     .state = TextIn(stream, "state"),
                      .number = Number(stream, "last_sequence"),
                      .lag_ms = Real(stream, "lag_ms"),
                      .gaps = Number(stream, "gaps"),
                      .lost = Number(stream, "lost"),
-                     .detail = Text(stream, "reason").empty() ? Text(stream, "status")
-                                                              : Text(stream, "reason")});
+                     .detail = TextIn(stream, "reason").empty() ? TextIn(stream, "status")
+                                                                : TextIn(stream, "reason")});
   }
-  for (const Json& rank : List(worker, "ranks")) {
-    const std::string doubt = Text(rank, "doubt");
-    if (List(rank, "leaves").empty()) {
+  for (const Page& rank : ListIn(worker, "ranks")) {
+    const std::string doubt = TextIn(rank, "doubt");
+    if (ListIn(rank, "leaves").empty()) {
       rows->push_back({.direction = "out",
                        .peer = "-",
                        .holder = holder(rank),
                        .domain = DomainName(domain),
-                       .state = Text(rank, "stand"),
+                       .state = TextIn(rank, "stand"),
                        .number = 0,
                        .detail = doubt});
     }
-    for (const Json& link : List(rank, "leaves")) {
-      const std::string error = Text(link, "error");
+    for (const Page& link : ListIn(rank, "leaves")) {
+      const std::string error = TextIn(link, "error");
       const char* state = !error.empty()               ? "refused"
                           : !IsTrue(link, "connected") ? "down"
                           : IsTrue(link, "at_rest")    ? "at rest"
                                                        : "sending";
       rows->push_back({.direction = "out",
-                       .peer = Text(link, "leaf"),
+                       .peer = TextIn(link, "leaf"),
                        .holder = holder(rank),
                        .domain = DomainName(domain),
                        .state = state,
                        .number = Number(link, "last_number"),
                        .acknowledged = Number(link, "acknowledged"),
                        .detail = !error.empty()  ? error
-                                 : doubt.empty() ? Text(rank, "trust") + ", " +
+                                 : doubt.empty() ? TextIn(rank, "trust") + ", " +
                                                        Grouped(Number(rank, "blocks")) + " blocks"
-                                                 : Text(rank, "trust") + ": " + doubt});
+                                                 : TextIn(rank, "trust") + ": " + doubt});
     }
   }
 }
@@ -304,15 +297,15 @@ absl::StatusOr<std::vector<StreamRow>> StreamsOfRelay(const Command& command,
   const absl::StatusOr<std::string> body =
       HttpBody("relay", relay, "GET", "/status", "", command.timeout());
   if (!body.ok()) return body.status();
-  const Json json = Json::parse(*body, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object() || Text(json, "program") != "kvatlas-relay")
+  const Page json = Page::parse(*body, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object() || TextIn(json, "program") != "kvatlas-relay")
     return absl::FailedPreconditionError("relay " + relay.ToString() + ": this is no relay");
   std::vector<StreamRow> rows;
   bool known = command.model().empty();
-  for (const Json& worker : List(json, "workers")) {
+  for (const Page& worker : ListIn(json, "workers")) {
     v1::Domain domain;
-    domain.set_model(Text(worker, "model"));
-    domain.set_tenant(Text(worker, "tenant"));
+    domain.set_model(TextIn(worker, "model"));
+    domain.set_tenant(TextIn(worker, "tenant"));
     if (!InDomain(command, domain)) continue;
     known = true;
     AddRelayWorker(worker, &rows);

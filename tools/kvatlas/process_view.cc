@@ -7,7 +7,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "tools/kvatlas/services.h"
 #include "tools/kvatlas/table.h"
 
 namespace kvatlas {
@@ -22,11 +21,6 @@ const Json& Field(const Json& json, const char* name) {
   if (!json.is_object()) return kNone;
   const auto found = json.find(name);
   return found == json.end() ? kNone : *found;
-}
-
-std::string Text(const Json& json, const char* name) {
-  const Json& field = Field(json, name);
-  return field.is_string() ? field.get<std::string>() : "";
 }
 
 // Protocol buffers print 64-bit numbers as texts.
@@ -49,21 +43,17 @@ std::string Count(uint64_t count, const char* what) {
 
 std::string HolderOf(const Json& of) {
   const Json& holder = Field(of, "holder");
-  std::string text = Text(holder, "name");
+  std::string text = TextIn(holder, "name");
   if (const uint64_t rank = Number(holder, "rank"); rank != 0) absl::StrAppend(&text, "/", rank);
-  if (const std::string replica = Text(holder, "replica"); !replica.empty()) text += "@" + replica;
+  if (const std::string replica = TextIn(holder, "replica"); !replica.empty())
+    text += "@" + replica;
   return text;
 }
 
 std::string DomainOf(const Json& of) {
   const Json& domain = Field(of, "domain");
-  const std::string tenant = Text(domain, "tenant");
-  return Text(domain, "model") + (tenant.empty() ? "" : "/" + tenant);
-}
-
-void Know(Role role, const std::string& address, ProcessView* view) {
-  const absl::StatusOr<Address> parsed = Address::Parse(address);
-  if (parsed.ok() && parsed->port != 0) view->knows.push_back({role, *parsed});
+  const std::string tenant = TextIn(domain, "tenant");
+  return TextIn(domain, "model") + (tenant.empty() ? "" : "/" + tenant);
 }
 
 std::string WithReason(std::string what, const std::string& reason) {
@@ -72,12 +62,12 @@ std::string WithReason(std::string what, const std::string& reason) {
 
 // One holder of a leaf or a node, if it has to be looked at.
 void LookAtHolder(const Json& holder, const std::string& what, ProcessView* view) {
-  const std::string state = Text(holder, "state"), trust = Text(holder, "trust");
+  const std::string state = TextIn(holder, "state"), trust = TextIn(holder, "trust");
   const std::string who = what + " " + HolderOf(holder);
   if (IsTrue(holder, "masked")) {
-    view->attention.push_back(WithReason(who + " masked", Text(holder, "reason")));
+    view->attention.push_back(WithReason(who + " masked", TextIn(holder, "reason")));
   } else if (!state.empty() && state != "connected") {
-    view->attention.push_back(WithReason(who + " " + state, Text(holder, "reason")));
+    view->attention.push_back(WithReason(who + " " + state, TextIn(holder, "reason")));
   } else if (trust == "TRUST_DEGRADED" || trust == "TRUST_STALE") {
     view->attention.push_back(who + (trust == "TRUST_STALE" ? " stale" : " degraded"));
   }
@@ -94,7 +84,6 @@ void ReadDomains(const Json& status, bool leaf, ProcessView* view) {
     for (const Json& holder : Field(domain, "holder_stats")) {
       holders.insert(HolderOf(holder));
       LookAtHolder(holder, what, view);
-      if (!leaf) Know(Role::kLeaf, Text(holder, "address"), view);
     }
   }
   view->holds = Count(holders.size(), what) + ", " + Count(blocks, leaf ? "block" : "waypoint");
@@ -103,28 +92,27 @@ void ReadDomains(const Json& status, bool leaf, ProcessView* view) {
 }
 
 void ReadHolders(const Json& status, bool leaf, ProcessView* view) {
-  view->name = Text(status, "cell");
-  if (const std::string replica = Text(status, "replica"); !replica.empty())
+  view->name = TextIn(status, "cell");
+  if (const std::string replica = TextIn(status, "replica"); !replica.empty())
     view->name += "@" + replica;
   ReadDomains(status, leaf, view);
   view->does =
       Grouped(Number(status, "queries")) + (Number(status, "queries") == 1 ? " query" : " queries");
   for (const Json& refused : Field(status, "refused")) {
     view->attention.push_back(
-        absl::StrCat("stream of ", HolderOf(refused), " refused: ", Text(refused, "reason")));
+        absl::StrCat("stream of ", HolderOf(refused), " refused: ", TextIn(refused, "reason")));
   }
   std::set<std::string> parents;
   for (const Json& parent : Field(status, "parents")) {
-    const std::string address = Text(parent, "address");
+    const std::string address = TextIn(parent, "address");
     if (!parents.insert(address).second) continue;
-    Know(Role::kHierarchy, address, view);
-    const std::string refused = Text(parent, "refused");
+    const std::string refused = TextIn(parent, "refused");
     if (!refused.empty()) {
       view->attention.push_back("parent " + address + " refused: " + refused);
     } else if (!IsTrue(parent, "connected")) {
-      const std::string state = Text(parent, "state");
+      const std::string state = TextIn(parent, "state");
       view->attention.push_back(WithReason(
-          "parent " + address + " " + (state.empty() ? "down" : state), Text(parent, "reason")));
+          "parent " + address + " " + (state.empty() ? "down" : state), TextIn(parent, "reason")));
     }
   }
 }
@@ -142,36 +130,28 @@ void ReadFrontend(const Json& status, ProcessView* view) {
   if (!fallen.empty()) absl::StrAppend(&view->does, ", fallback: ", absl::StrJoin(fallen, ", "));
   view->holds = absl::StrCat(Count(Number(status, "workers_remembered"), "worker"), " seen, ",
                              Grouped(Number(status, "in_flight")), " in flight");
-  for (const Json& address : Field(status, "hierarchies"))
-    if (address.is_string()) Know(Role::kHierarchy, address.get<std::string>(), view);
-  for (const Json& leaf : Field(status, "leaves")) {
-    if (!leaf.is_string()) continue;
-    const std::string text = leaf.get<std::string>();
-    Know(Role::kLeaf, text.substr(text.find('=') + 1), view);
-  }
 }
 
 void ReadRelay(const Json& status, ProcessView* view) {
   view->holds = Count(Field(status, "workers").size(), "worker") + ", " +
                 Count(Number(status, "blocks"), "block");
-  if (!IsTrue(status, "ready")) view->state = WithReason("not ready", Text(status, "reason"));
-  for (const Json& leaf : Field(status, "leaves"))
-    if (leaf.is_string()) Know(Role::kLeaf, leaf.get<std::string>(), view);
+  if (!IsTrue(status, "ready")) view->state = WithReason("not ready", TextIn(status, "reason"));
   for (const Json& worker : Field(status, "workers")) {
-    const std::string name = Text(worker, "worker");
+    const std::string name = TextIn(worker, "worker");
     for (const Json& stream : Field(worker, "streams")) {
-      const std::string state = Text(stream, "state");
+      const std::string state = TextIn(stream, "state");
       if (state.empty() || state == "connected") continue;
-      view->attention.push_back(WithReason("engine " + name + " " + state, Text(stream, "reason")));
+      view->attention.push_back(
+          WithReason("engine " + name + " " + state, TextIn(stream, "reason")));
     }
     for (const Json& rank : Field(worker, "ranks")) {
-      if (const std::string doubt = Text(rank, "doubt"); !doubt.empty())
-        view->attention.push_back("worker " + name + " " + Text(rank, "trust") + ": " + doubt);
+      if (const std::string doubt = TextIn(rank, "doubt"); !doubt.empty())
+        view->attention.push_back("worker " + name + " " + TextIn(rank, "trust") + ": " + doubt);
       for (const Json& link : Field(rank, "leaves")) {
-        const std::string state = Text(link, "state");
+        const std::string state = TextIn(link, "state");
         if (state.empty() || state == "connected") continue;
         view->attention.push_back(
-            WithReason("leaf " + Text(link, "leaf") + " " + state, Text(link, "reason")));
+            WithReason("leaf " + TextIn(link, "leaf") + " " + state, TextIn(link, "reason")));
       }
     }
   }
@@ -179,7 +159,7 @@ void ReadRelay(const Json& status, ProcessView* view) {
 
 void ReadMemory(const Json& status, ProcessView* view) {
   const Json& memory = Field(status, "memory");
-  const std::string level = Text(memory, "level");
+  const std::string level = TextIn(memory, "level");
   if (level.empty() || level == "ample") return;
   view->attention.push_back(absl::StrCat("memory ", level, ": ",
                                          Grouped(Number(memory, "used_bytes")), " of ",
@@ -188,10 +168,10 @@ void ReadMemory(const Json& status, ProcessView* view) {
 
 void ReadProcess(const Json& status, ProcessView* view) {
   const Json& process = Field(status, "process");
-  const std::string program = Text(process.is_object() ? process : status, "program");
+  const std::string program = TextIn(process.is_object() ? process : status, "program");
   if (program.starts_with("kvatlas-")) view->program = program.substr(8);
-  view->version = Text(process.is_object() ? process : status, "version");
-  if (view->version.empty()) view->version = Text(status, "version");
+  view->version = TextIn(process.is_object() ? process : status, "version");
+  if (view->version.empty()) view->version = TextIn(status, "version");
   if (process.is_object()) view->up_ms = Number(process, "uptime_ms");
 }
 
@@ -208,18 +188,30 @@ void Shorten(std::vector<std::string>* lines) {
   *lines = std::move(kept);
 }
 
-std::string Readiness(const ServiceName& name, const Address& http, Duration timeout) {
-  const absl::StatusOr<HttpReply> reply =
-      HttpAsk(std::string(RoleName(name.role)), http, "GET", "/healthz", "", timeout);
-  if (!reply.ok()) return "";
-  return reply->status == 200 ? "ready" : "not ready";
+ProcessView ViewOfUnreached(const Unreached& what) {
+  ProcessView view;
+  view.reached = false;
+  view.program = what.kind;
+  view.name = what.cell;
+  view.address = what.address;
+  // Its kind and address are in their own columns.
+  const std::string title = what.kind + " " + what.address + ": ";
+  std::string reason(what.why.message());
+  if (reason.starts_with(title)) reason = reason.substr(title.size());
+  view.state = WithReason("unreachable", reason);
+  if (!what.told_by.empty()) view.attention.push_back("unreachable, and named by " + what.told_by);
+  return view;
+}
+
+// As it says at /ready, unless its status says why it is not.
+void SetReadiness(const std::string& readiness, ProcessView* view) {
+  if (!readiness.empty() && view->state == "ready") view->state = readiness;
 }
 
 }  // namespace
 
 ProcessView ViewOf(const ServiceName& name, const Json& status) {
   ProcessView view;
-  view.asked = name;
   view.program = std::string(RoleName(name.role));
   view.state = "ready";
   ReadProcess(status, &view);
@@ -252,28 +244,27 @@ ProcessView ViewOf(const ServiceName& name, const Json& status) {
   return view;
 }
 
-ProcessView LookAtProcess(const ServiceName& name, Duration timeout) {
-  const absl::StatusOr<Json> status = StatusOf(name, timeout);
-  if (!status.ok()) {
-    ProcessView view;
-    view.asked = name;
-    view.status = status.status();
-    view.program = std::string(RoleName(name.role));
-    view.address = name.address.ToString();
-    // Its title is in its own columns.
-    std::string reason(status.status().message());
-    if (reason.starts_with(name.Title() + ": ")) reason = reason.substr(name.Title().size() + 2);
-    view.state = WithReason("unreachable", reason);
-    return view;
+std::vector<ProcessView> ViewsOf(const Survey& survey) {
+  std::vector<ProcessView> views;
+  const auto add = [&](Role role, const std::string& asked, const Json& status,
+                       const std::string& readiness) {
+    const absl::StatusOr<Address> address = Address::Parse(asked);
+    views.push_back(ViewOf({role, address.value_or(Address{})}, status));
+    SetReadiness(readiness, &views.back());
+  };
+  for (const SurveyedNode& node : survey.nodes) {
+    const absl::StatusOr<Json> stats = StatsJson(node.stats);
+    add(node.is_leaf() ? Role::kLeaf : Role::kHierarchy, node.addresses.front(),
+        stats.ok() ? *stats : Json::object(), node.readiness);
   }
-  ProcessView view = ViewOf(name, *status);
-  if (view.state != "ready") return view;
-  const bool part = view.program == "leaf" && status->contains("process") &&
-                    ListensAt(*status, "leaf_http", name.address).has_value();
-  const auto http = ListensAt(*status, part ? "leaf_http" : "http", name.address);
-  const std::string ready = Readiness(name, http.value_or(name.address), timeout);
-  if (!ready.empty()) view.state = ready;
-  return view;
+  for (const SurveyedPage& page : survey.pages)
+    add(page.kind == "relay" ? Role::kRelay : Role::kFrontend, page.address, page.status,
+        page.readiness);
+  for (const Unreached& what : survey.unreached) views.push_back(ViewOfUnreached(what));
+  std::stable_sort(views.begin(), views.end(), [](const ProcessView& a, const ProcessView& b) {
+    return a.program < b.program;
+  });
+  return views;
 }
 
 }  // namespace kvatlas

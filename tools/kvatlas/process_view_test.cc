@@ -40,10 +40,9 @@ TEST(ProcessViewTest, ALeafSaysWhatItHoldsAndWhatIsWrong) {
                                           "stream of w3 refused: block size 32, the domain has 16",
                                           "parent 10.0.0.9:7420 unreachable: Connection refused",
                                           "memory tight: 80 of 100 bytes"));
-  EXPECT_THAT(view.knows, ElementsAre(ServiceName{Role::kHierarchy, {"10.0.0.9", 7420}}));
 }
 
-TEST(ProcessViewTest, AFrontendKnowsItsUpstreams) {
+TEST(ProcessViewTest, AFrontendSaysWhatItRouted) {
   const ProcessView view = ViewOf({Role::kFrontend, {"127.0.0.1", 8092}}, Json::parse(R"({
     "hierarchies": ["127.0.0.1:7420"], "leaves": ["a=127.0.0.1:7410"], "routes": 12, "failed": 1,
     "by_fallback": {"none": 9, "load_only": 3}, "in_flight": 2, "workers_remembered": 4})"));
@@ -51,11 +50,9 @@ TEST(ProcessViewTest, AFrontendKnowsItsUpstreams) {
   EXPECT_EQ(view.does, "12 routes, 1 failed, fallback: 3 load_only");
   EXPECT_EQ(view.holds, "4 workers seen, 2 in flight");
   EXPECT_THAT(view.attention, IsEmpty());
-  EXPECT_THAT(view.knows, ElementsAre(ServiceName{Role::kHierarchy, {"127.0.0.1", 7420}},
-                                      ServiceName{Role::kLeaf, {"127.0.0.1", 7410}}));
 }
 
-TEST(ProcessViewTest, ANodeKnowsItsCells) {
+TEST(ProcessViewTest, ANodeSaysHowManyCellsItHas) {
   const ProcessView view = ViewOf({Role::kHierarchy, {"127.0.0.1", 8091}}, Json::parse(R"({
     "cell": "top", "queries": "1", "domains": [{"domain": {"model": "m", "tenant": "t"},
     "blocks": "5", "holder_stats": [{"holder": {"name": "a"}, "state": "connected",
@@ -63,7 +60,6 @@ TEST(ProcessViewTest, ANodeKnowsItsCells) {
   EXPECT_EQ(view.name, "top");
   EXPECT_EQ(view.holds, "1 cell, 5 waypoints of m/t");
   EXPECT_EQ(view.does, "1 query");
-  EXPECT_THAT(view.knows, ElementsAre(ServiceName{Role::kLeaf, {"127.0.0.1", 7410}}));
 }
 
 TEST(ProcessViewTest, ARelayThatIsNotReadySaysWhy) {
@@ -89,6 +85,30 @@ TEST(ProcessViewTest, ALongListIsCut) {
   const ProcessView view = ViewOf({Role::kLeaf, kAsked}, status);
   ASSERT_EQ(view.attention.size(), 9u);
   EXPECT_EQ(view.attention.back(), "and 12 more");
+}
+
+TEST(ProcessViewTest, ASurveyIsSeenByProgramAndSaysWhatIsMissing) {
+  Survey survey;
+  SurveyedNode node{
+      .kind = ServiceKind::kLeaf, .addresses = {"127.0.0.1:7410"}, .stats = {}, .asked = {}};
+  node.stats.set_cell("a");
+  node.readiness = "not ready: restoring a checkpoint";
+  survey.nodes.push_back(node);
+  survey.unreached.push_back({.kind = "hierarchy",
+                              .address = "127.0.0.1:7420",
+                              .told_by = "leaf 127.0.0.1:7410 (cell a)",
+                              .cell = "",
+                              .why = absl::UnavailableError("hierarchy 127.0.0.1:7420: refused"),
+                              .tls = {}});
+  const std::vector<ProcessView> views = ViewsOf(survey);
+  ASSERT_EQ(views.size(), 2u);
+  EXPECT_EQ(views[0].program, "hierarchy");
+  EXPECT_FALSE(views[0].reached);
+  EXPECT_EQ(views[0].state, "unreachable: refused");
+  EXPECT_THAT(views[0].attention,
+              ElementsAre("unreachable, and named by leaf 127.0.0.1:7410 (cell a)"));
+  EXPECT_EQ(views[1].program, "leaf");
+  EXPECT_EQ(views[1].state, "not ready: restoring a checkpoint");
 }
 
 }  // namespace

@@ -57,13 +57,7 @@ absl::StatusOr<Json> OverGrpc(const ServiceName& name, Duration timeout) {
   const absl::StatusOr<v1::StatsResponse> stats =
       HolderService(kind, name.address, timeout).Stats();
   if (!stats.ok()) return stats.status();
-  google::protobuf::util::JsonPrintOptions options;
-  options.always_print_primitive_fields = true;
-  options.preserve_proto_field_names = true;
-  std::string text;
-  if (!google::protobuf::util::MessageToJsonString(*stats, &text, options).ok())
-    return absl::InternalError(name.Title() + ": its statistics are not printable as JSON");
-  return Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  return StatsJson(*stats);
 }
 
 // Of an answer that is none of HTTP's: the port is there, and speaks something else.
@@ -88,6 +82,16 @@ absl::StatusOr<Told> Ask(const ServiceName& name, Duration timeout) {
 }
 
 }  // namespace
+
+absl::StatusOr<Json> StatsJson(const v1::StatsResponse& stats) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.always_print_primitive_fields = true;
+  options.preserve_proto_field_names = true;
+  std::string text;
+  if (!google::protobuf::util::MessageToJsonString(stats, &text, options).ok())
+    return absl::InternalError("its statistics are not printable as JSON");
+  return Json::parse(text, nullptr, /*allow_exceptions=*/false);
+}
 
 std::string_view RoleName(Role role) { return kNames[static_cast<size_t>(role)]; }
 
@@ -161,23 +165,6 @@ absl::StatusOr<Address> Located(const ServiceName& name, Plane plane, Duration t
   return absl::FailedPreconditionError(
       absl::StrCat(name.Title(), ": expected its ", plane == Plane::kGrpc ? "gRPC" : "HTTP",
                    " port: this is the other one, and does not say where that is"));
-}
-
-absl::StatusOr<Json> StatusOf(const ServiceName& name, Duration timeout) {
-  absl::StatusOr<Told> told = Ask(name, timeout);
-  if (!told.ok()) return told.status();
-  const std::string program = NameInProgram(told->status);
-  // A leaf in `serve` is asked at its own port.
-  if (program == "serve" && name.role == Role::kLeaf && !told->status.contains("cell")) {
-    const auto leaf = ListensAt(told->status, "leaf_grpc", name.address);
-    if (leaf.has_value()) return OverGrpc({Role::kLeaf, *leaf}, timeout);
-  }
-  if (told->plane == Plane::kGrpc && name.role == Role::kServe) {
-    // The port of its leaf: the frontend has the rest.
-    const auto http = ListensAt(told->status, "http", name.address);
-    if (http.has_value()) return OverHttp({name.role, *http}, timeout);
-  }
-  return std::move(told->status);
 }
 
 }  // namespace kvatlas

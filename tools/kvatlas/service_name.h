@@ -19,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "indexer/base/clock.h"
 #include "indexer/service/address.h"
+#include "proto/kvatlas/v1/leaf.pb.h"
 
 namespace kvatlas {
 
@@ -48,9 +49,8 @@ bool IsNamed(std::string_view text);
 // or it does not say where its other port is.
 absl::StatusOr<Address> Located(const ServiceName& name, Plane plane, Duration timeout);
 
-// What a service says of itself at `GET /status`, or, where only its gRPC port is known, in `Stats` of a leaf or a node: the same JSON,
-// in which 64-bit numbers may be texts.
-absl::StatusOr<nlohmann::json> StatusOf(const ServiceName& name, Duration timeout);
+// `Stats` of a leaf or a node as it is at its `GET /status`; 64-bit numbers are texts.
+absl::StatusOr<nlohmann::json> StatsJson(const v1::StatsResponse& stats);
 
 // Where it listens, of such JSON: "grpc", "http", and of `serve` "listen", "leaf_grpc", "leaf_http". A wildcard is `asked`'s host.
 std::optional<Address> ListensAt(const nlohmann::json& status, const std::string& port,

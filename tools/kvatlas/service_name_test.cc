@@ -12,7 +12,7 @@ using testing::HasSubstr;
 
 TEST(ServiceNameTest, AKindAndAnAddressAreReadAndWrittenBack) {
   for (const char* text : {"leaf=127.0.0.1:7410", "hierarchy=h.example:7420", "frontend=[::1]:8092",
-                           "relay=127.0.0.1:8093", "serve=127.0.0.1:8092"}) {
+                           "relay=127.0.0.1:8093", "serve=127.0.0.1:8094"}) {
     const auto name = ServiceName::Parse(text);
     ASSERT_TRUE(name.ok()) << name.status();
     EXPECT_EQ(name->ToString(), text);

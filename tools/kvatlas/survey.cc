@@ -21,12 +21,24 @@ using Json = nlohmann::json;
 
 constexpr char kKindLabel[] = "kvatlas.kind";  // of a node below a node (hierarchy/hierarchy.h)
 constexpr char kKindNode[] = "node";
+constexpr char kLeafHttp[] = "leaf_http";  // of a leaf in `serve`, which has ports of its own
 
 int64_t UnixMs() {
   using std::chrono::system_clock;
   return std::chrono::duration_cast<std::chrono::milliseconds>(
              system_clock::now().time_since_epoch())
       .count();
+}
+
+// The host that it was asked at: it may listen at all of its own.
+std::optional<Address> ListensAt(const SurveyedNode& node, const std::string& port) {
+  const absl::StatusOr<Address> asked = Address::Parse(node.addresses.front());
+  const auto listens = node.stats.process().listens().find(port);
+  if (!asked.ok() || listens == node.stats.process().listens().end()) return std::nullopt;
+  absl::StatusOr<Address> address = Address::Parse(listens->second);
+  if (!address.ok()) return std::nullopt;
+  address->host = asked->host;
+  return *std::move(address);
 }
 
 void AtOnce(size_t count, const std::function<void(size_t)>& visit) {
@@ -41,10 +53,16 @@ void AtOnce(size_t count, const std::function<void(size_t)>& visit) {
 }
 
 struct ToAsk {
-  std::string kind;
+  Role role;
   std::string address;
   std::string told_by;
   std::string cell;
+
+  bool is_node() const { return role == Role::kLeaf || role == Role::kHierarchy; }
+  // `serve` is asked as the frontend that it has.
+  std::string kind() const {
+    return std::string(RoleName(role == Role::kServe ? Role::kFrontend : role));
+  }
 };
 
 // What one question brought.
@@ -62,11 +80,16 @@ class Surveyor {
   Survey Run();
 
  private:
-  void Add(const std::string& kind, const std::string& address, const std::string& told_by,
+  void Add(Role role, const std::string& address, const std::string& told_by,
            const std::string& cell = "");
+  void Follow(Role role, const std::string& address, const std::string& told_by,
+              const std::string& cell = "");
   Answer Ask(const ToAsk& what) const;
+  Answer AskAt(const ToAsk& what, const Address& address) const;
   Answer AskNode(const ToAsk& what, const Address& address) const;
   Answer AskPage(const ToAsk& what, const Address& address) const;
+  std::string AskReadiness(const std::string& kind, const std::optional<Address>& http) const;
+  bool IsKnown(const SurveyedPage& page) const;
   void Take(const ToAsk& what, Answer answer);
   void FollowNode(const SurveyedNode& node);
   void FollowFrontend(const SurveyedPage& page);
@@ -82,23 +105,27 @@ class Surveyor {
   std::set<std::pair<std::string, std::string>> seen_;  // kind and address
 };
 
-void Surveyor::Add(const std::string& kind, const std::string& address, const std::string& told_by,
+void Surveyor::Add(Role role, const std::string& address, const std::string& told_by,
                    const std::string& cell) {
   if (address.empty() || seen_.size() == kServicesMax) return;
-  if (seen_.emplace(kind, address).second) wave_.push_back({kind, address, told_by, cell});
+  ToAsk what{.role = role, .address = address, .told_by = told_by, .cell = cell};
+  if (seen_.emplace(what.kind(), address).second) wave_.push_back(std::move(what));
+}
+
+void Surveyor::Follow(Role role, const std::string& address, const std::string& told_by,
+                      const std::string& cell) {
+  if (options_.follow) Add(role, address, told_by, cell);
 }
 
 Survey Surveyor::Run() {
-  for (const Address& address : options_.leaves) Add("leaf", address.ToString(), "");
-  for (const Address& address : options_.hierarchies) Add("hierarchy", address.ToString(), "");
-  for (const Address& address : options_.frontends) Add("frontend", address.ToString(), "");
-  for (const Address& address : options_.relays) Add("relay", address.ToString(), "");
+  for (const ServiceName& name : options_.services) Add(name.role, name.address.ToString(), "");
   while (!wave_.empty()) {
     const std::vector<ToAsk> wave = std::exchange(wave_, {});
     std::vector<Answer> answers(wave.size());
     AtOnce(wave.size(), [&](size_t i) { answers[i] = Ask(wave[i]); });
     for (size_t i = 0; i < wave.size(); ++i) Take(wave[i], std::move(answers[i]));
   }
+  if (!options_.engines) return std::move(survey_);
   AddEngines();
   AtOnce(survey_.engines.size(), [&](size_t i) {
     survey_.engines[i].facts = ProbeEngine(survey_.engines[i].url, options_.timeout);
@@ -110,7 +137,7 @@ Answer Surveyor::Ask(const ToAsk& what) const {
   const absl::StatusOr<Address> address = Address::Parse(what.address);
   Answer answer;
   if (!address.ok()) {
-    answer.unreached = Unreached{.kind = what.kind,
+    answer.unreached = Unreached{.kind = what.kind(),
                                  .address = what.address,
                                  .told_by = what.told_by,
                                  .cell = what.cell,
@@ -118,8 +145,18 @@ Answer Surveyor::Ask(const ToAsk& what) const {
                                  .tls = {}};
     return answer;
   }
-  const bool is_node = what.kind == "leaf" || what.kind == "hierarchy";
-  answer = is_node ? AskNode(what, *address) : AskPage(what, *address);
+  answer = AskAt(what, *address);
+  if (what.told_by.empty() && answer.unreached.has_value() &&
+      !absl::IsDeadlineExceeded(answer.unreached->why)) {
+    // It may have been named by its other port.
+    const absl::StatusOr<Address> other = Located(
+        {what.role, *address}, what.is_node() ? Plane::kGrpc : Plane::kHttp, options_.timeout);
+    if (other.ok() && *other != *address) {
+      answer = AskAt(what, *other);
+    } else if (absl::IsFailedPrecondition(other.status())) {
+      answer.unreached->why = other.status();
+    }
+  }
   const bool reached = !answer.unreached.has_value();
   if (reached && options_.tls_ca.empty()) return answer;
   TlsLook tls = LookAtTls(*address, options_.tls_ca, options_.timeout);
@@ -134,18 +171,35 @@ Answer Surveyor::Ask(const ToAsk& what) const {
   return answer;
 }
 
+Answer Surveyor::AskAt(const ToAsk& what, const Address& address) const {
+  return what.is_node() ? AskNode(what, address) : AskPage(what, address);
+}
+
+std::string Surveyor::AskReadiness(const std::string& kind,
+                                   const std::optional<Address>& http) const {
+  if (!options_.readiness || !http.has_value()) return "";
+  const absl::StatusOr<HttpReply> reply =
+      HttpAsk(kind, *http, "GET", "/ready", "", options_.timeout);
+  if (!reply.ok() || (reply->status != 200 && reply->status != 503)) return "";
+  if (reply->status == 200) return "ready";
+  const std::string reason =
+      TextIn(Json::parse(reply->body, nullptr, /*allow_exceptions=*/false), "reason");
+  return reason.empty() ? "not ready" : "not ready: " + reason;
+}
+
 Answer Surveyor::AskNode(const ToAsk& what, const Address& address) const {
-  const ServiceKind kind = what.kind == "leaf" ? ServiceKind::kLeaf : ServiceKind::kHierarchy;
-  SurveyedNode node{.kind = kind, .addresses = {what.address}, .stats = {}, .asked = {}};
+  const ServiceKind kind = what.role == Role::kLeaf ? ServiceKind::kLeaf : ServiceKind::kHierarchy;
+  SurveyedNode node{.kind = kind, .addresses = {address.ToString()}, .stats = {}, .asked = {}};
   node.asked.before_unix_ms = UnixMs();
   absl::StatusOr<v1::StatsResponse> stats = HolderService(kind, address, options_.timeout).Stats();
   node.asked.after_unix_ms = UnixMs();
   Answer answer;
   if (stats.ok()) {
     node.stats = *std::move(stats);
+    node.readiness = AskReadiness(what.kind(), node.Http());
     answer.node = std::move(node);
   } else {
-    answer.unreached = Unreached{.kind = what.kind,
+    answer.unreached = Unreached{.kind = what.kind(),
                                  .address = what.address,
                                  .told_by = what.told_by,
                                  .cell = what.cell,
@@ -156,20 +210,21 @@ Answer Surveyor::AskNode(const ToAsk& what, const Address& address) const {
 }
 
 Answer Surveyor::AskPage(const ToAsk& what, const Address& address) const {
+  const std::string kind = what.kind();
   SurveyedPage page{
-      .kind = what.kind, .address = what.address, .status = {}, .diagnosis = {}, .asked = {}};
+      .kind = kind, .address = address.ToString(), .status = {}, .diagnosis = {}, .asked = {}};
   page.asked.before_unix_ms = UnixMs();
   const absl::StatusOr<std::string> body =
-      HttpBody(what.kind, address, "GET", "/status", "", options_.timeout);
+      HttpBody(kind, address, "GET", "/status", "", options_.timeout);
   page.asked.after_unix_ms = UnixMs();
   absl::Status bad = body.status();
   if (body.ok()) page.status = Json::parse(*body, nullptr, /*allow_exceptions=*/false);
-  const char* const mark = what.kind == "frontend" ? "by_fallback" : "blocks_max";
+  const char* const mark = kind == "frontend" ? "by_fallback" : "blocks_max";
   if (bad.ok() && (!page.status.is_object() || !page.status.contains(mark)))
     bad = absl::FailedPreconditionError("another kind of service answers there");
   Answer answer;
   if (!bad.ok()) {
-    answer.unreached = Unreached{.kind = what.kind,
+    answer.unreached = Unreached{.kind = kind,
                                  .address = what.address,
                                  .told_by = what.told_by,
                                  .cell = {},
@@ -177,14 +232,27 @@ Answer Surveyor::AskPage(const ToAsk& what, const Address& address) const {
                                  .tls = {}};
     return answer;
   }
-  if (what.kind == "frontend") {
+  page.readiness = AskReadiness(kind, address);
+  if (kind == "frontend") {
     const absl::StatusOr<std::string> diagnosis =
-        HttpBody(what.kind, address, "GET", "/diagnosis?format=json", "", options_.timeout);
+        HttpBody(kind, address, "GET", "/diagnosis?format=json", "", options_.timeout);
     if (diagnosis.ok())
       page.diagnosis = Json::parse(*diagnosis, nullptr, /*allow_exceptions=*/false);
   }
   answer.page = std::move(page);
   return answer;
+}
+
+// Under another address.
+bool Surveyor::IsKnown(const SurveyedPage& page) const {
+  const Json process = page.status.value("process", Json::object());
+  return process.contains("pid") &&
+         std::any_of(survey_.pages.begin(), survey_.pages.end(), [&](const SurveyedPage& other) {
+           const Json known = other.status.value("process", Json::object());
+           return other.kind == page.kind && known.value("pid", Json()) == process["pid"] &&
+                  known.value("started_unix_ms", Json()) ==
+                      process.value("started_unix_ms", Json());
+         });
 }
 
 void Surveyor::Take(const ToAsk& what, Answer answer) {
@@ -193,6 +261,7 @@ void Surveyor::Take(const ToAsk& what, Answer answer) {
   if (answer.unreached.has_value()) {
     survey_.unreached.push_back(*std::move(answer.unreached));
   } else if (answer.page.has_value()) {
+    if (IsKnown(*answer.page)) return;
     survey_.pages.push_back(*std::move(answer.page));
     const SurveyedPage page = survey_.pages.back();
     page.kind == "frontend" ? FollowFrontend(page) : FollowRelay(page);
@@ -204,11 +273,12 @@ void Surveyor::Take(const ToAsk& what, Answer answer) {
       if (survey_.nodes[i].kind != answer.node->kind || other.pid() != process.pid() ||
           other.started_unix_ms() != process.started_unix_ms())
         continue;
-      survey_.nodes[i].addresses.push_back(what.address);
+      survey_.nodes[i].addresses.push_back(answer.node->addresses.front());
       survey_.node_at[what.address] = i;
       return;
     }
     survey_.node_at[what.address] = survey_.nodes.size();
+    survey_.node_at[answer.node->addresses.front()] = survey_.nodes.size();
     survey_.nodes.push_back(*std::move(answer.node));
     const SurveyedNode node = survey_.nodes.back();
     FollowNode(node);
@@ -229,34 +299,46 @@ std::vector<std::string> AddressesIn(const std::string& parents) {
 void Surveyor::FollowNode(const SurveyedNode& node) {
   // Streams to parents begin with the first block.
   for (const std::string& parent : AddressesIn(node.Flag("parents")))
-    Add("hierarchy", parent, node.Name());
+    Follow(Role::kHierarchy, parent, node.Name());
   for (const v1::ParentStats& parent : node.stats.parents())
-    Add("hierarchy", parent.address(), node.Name());
-  if (node.is_leaf()) return;
+    Follow(Role::kHierarchy, parent.address(), node.Name());
+  if (node.is_leaf()) {
+    // In `serve`, whose frontend has the port "http".
+    const auto frontend = ListensAt(node, "http");
+    if (ListensAt(node, kLeafHttp).has_value() && frontend.has_value())
+      Follow(Role::kFrontend, frontend->ToString(), node.Name());
+    return;
+  }
   for (const v1::DomainStats& domain : node.stats.domains()) {
     for (const v1::HolderStats& holder : domain.holder_stats()) {
       const auto label = holder.labels().find(kKindLabel);
       const bool is_node = label != holder.labels().end() && label->second == kKindNode;
-      Add(is_node ? "hierarchy" : "leaf", holder.address(), node.Name(), holder.holder().name());
+      Follow(is_node ? Role::kHierarchy : Role::kLeaf, holder.address(), node.Name(),
+             holder.holder().name());
     }
   }
 }
 
 void Surveyor::FollowFrontend(const SurveyedPage& page) {
   for (const Json& address : ListIn(page.status, "hierarchies"))
-    if (address.is_string()) Add("hierarchy", address.get<std::string>(), page.Name());
+    if (address.is_string()) Follow(Role::kHierarchy, address.get<std::string>(), page.Name());
+  const absl::StatusOr<Address> asked = Address::Parse(page.address);
+  if (asked.ok()) {
+    if (const auto leaf = ListensAt(page.status, "leaf_grpc", *asked); leaf.has_value())
+      Follow(Role::kLeaf, leaf->ToString(), page.Name());
+  }
   for (const Json& leaf : ListIn(page.status, "leaves")) {
     const std::string text = leaf.is_string() ? leaf.get<std::string>() : "";
     const size_t equals = text.find('=');
     if (equals != std::string::npos)
-      Add("leaf", text.substr(equals + 1), page.Name(), text.substr(0, equals));
+      Follow(Role::kLeaf, text.substr(equals + 1), page.Name(), text.substr(0, equals));
   }
 }
 
 void Surveyor::FollowRelay(const SurveyedPage& page) {
   for (const Json& leaf : ListIn(page.status, "leaves"))
     if (leaf.is_string() && Address::Parse(leaf.get<std::string>()).ok())
-      Add("leaf", leaf.get<std::string>(), page.Name());
+      Follow(Role::kLeaf, leaf.get<std::string>(), page.Name());
 }
 
 // ---- Engines ----
@@ -321,6 +403,11 @@ std::string SurveyedNode::Flag(const std::string& name) const {
   for (const v1::FlagStats& flag : stats.process().flags())
     if (flag.name() == name) return flag.value();
   return "";
+}
+
+std::optional<Address> SurveyedNode::Http() const {
+  const std::optional<Address> in_serve = ListensAt(*this, kLeafHttp);
+  return in_serve.has_value() ? in_serve : ListensAt(*this, "http");
 }
 
 size_t Survey::Count(const std::string& kind) const {

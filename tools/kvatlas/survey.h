@@ -1,12 +1,14 @@
 // Which services are there, and what does each say of itself? From some of them all others are found:
 //
 //   frontend ──▶ hierarchy nodes, its own leaves, cells it was told of, engines
+//   serve ──▶ the leaf in it, and as a frontend; the leaf in it ──▶ serve
 //   hierarchy node ──▶ leaves and nodes that report to it, its parents
 //   leaf ──▶ its parents, its workers' engines
 //   relay ──▶ its leaves
 //
+// *Place*: `kvatlas status`, `doctor` and `bundle` show what it found.
 // *Truth*: a moment. Each service is asked once; one that is reached under several addresses is one service. Frontends and relays are
-// not found by others.
+// not found by others. A service may be named by either of its ports; those that others name are asked at the port that they name.
 // *Threads*: `kAskedAtOnce` of its own, ended when it returns. *Bounds*: `kServicesMax` addresses; further ones are not asked.
 
 #ifndef KVATLAS_TOOLS_KVATLAS_SURVEY_H_
@@ -25,6 +27,7 @@
 #include "indexer/base/clock.h"
 #include "indexer/service/address.h"
 #include "proto/kvatlas/v1/leaf.pb.h"
+#include "tools/kvatlas/service_name.h"
 #include "tools/kvatlas/services.h"
 #include "tools/kvatlas/tls_look.h"
 #include "tools/serve/engine_probe.h"
@@ -35,13 +38,13 @@ inline constexpr size_t kAskedAtOnce = 16;
 inline constexpr size_t kServicesMax = 16384;
 
 struct SurveyOptions {
-  std::vector<Address> leaves = {};       // gRPC
-  std::vector<Address> hierarchies = {};  // gRPC
-  std::vector<Address> frontends = {};    // HTTP
-  std::vector<Address> relays = {};       // HTTP
+  std::vector<ServiceName> services = {};
   Duration timeout = std::chrono::seconds(5);
-  std::string tls_ca =
-      {};  // not empty: services are reached by TLS, and their certificates looked at
+  // Not empty: services are reached by TLS, and their certificates looked at.
+  std::string tls_ca = {};
+  bool follow = true;      // to services that others name
+  bool engines = true;     // ask engines, too
+  bool readiness = false;  // ask GET /ready of each
 };
 
 // When a service was asked, by the asker's clock.
@@ -56,20 +59,24 @@ struct SurveyedNode {
   std::vector<std::string> addresses;  // the first is the one that was asked
   v1::StatsResponse stats;
   Asked asked;
+  std::string readiness = {};  // "ready", "not ready: REASON"; empty: not asked, or it did not say
 
   bool is_leaf() const { return kind == ServiceKind::kLeaf; }
   std::string Name() const;  // "leaf 127.0.0.1:7410 (cell a@1)"
   // What it was told; empty: nothing, it has the default.
   std::string Flag(const std::string& name) const;
+  // Where it listens for HTTP, at the host where it was asked.
+  std::optional<Address> Http() const;
 };
 
 // A frontend, or a relay.
 struct SurveyedPage {
-  std::string kind;  // "frontend", "relay"
+  std::string kind;  // "frontend" (of `serve`, too), "relay"
   std::string address;
   nlohmann::json status;
   nlohmann::json diagnosis;  // of a frontend, findings of its `/diagnosis`
   Asked asked;
+  std::string readiness = {};  // as a node's
 
   std::string Name() const { return kind + " " + address; }
 };

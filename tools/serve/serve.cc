@@ -72,7 +72,7 @@ struct Flags {
   std::vector<std::string> engines;
   std::string engines_file;
   Address listen{"127.0.0.1", 8000};
-  Address http{"127.0.0.1", 8092};
+  Address http{"127.0.0.1", 8094};
   Address grpc{"127.0.0.1", 7430};
   std::string models;
   std::string hub = DefaultHub();

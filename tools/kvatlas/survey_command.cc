@@ -1,0 +1,64 @@
+#include "tools/kvatlas/survey_command.h"
+
+#include <chrono>
+#include <iterator>
+#include <utility>
+
+#include "tools/kvatlas/service_name.h"
+
+namespace kvatlas {
+namespace {
+
+// At their default ports on this host.
+std::vector<ServiceName> UsualServices() {
+  const std::string host = "127.0.0.1";
+  return {{Role::kLeaf, {host, 7410}},
+          {Role::kHierarchy, {host, 7420}},
+          {Role::kFrontend, {host, 8092}},
+          {Role::kRelay, {host, 8093}},
+          {Role::kServe, {host, 8094}}};
+}
+
+}  // namespace
+
+void AddSurveyFlags(Command* command, SurveyFlags* of) {
+  command->AddServices({std::begin(kRoles), std::end(kRoles)}, kServicesMax);
+  FlagSet& flags = command->flags();
+  flags.Add("leaf", &of->leaves, "addresses of leaves");
+  flags.Add("hierarchy", &of->hierarchies, "addresses of hierarchy nodes");
+  flags.Add("frontend_http", &of->frontends, "HTTP addresses of frontends");
+  flags.Add("relay", &of->relays, "HTTP addresses of relays");
+}
+
+absl::StatusOr<Survey> SurveyFor(const Command& command, const SurveyFlags& flags,
+                                 SurveyOptions options) {
+  options.timeout = command.timeout();
+  options.tls_ca = command.tls_ca();
+  options.services = command.services();
+  for (const auto& [role, addresses] :
+       {std::pair(Role::kLeaf, &flags.leaves), std::pair(Role::kHierarchy, &flags.hierarchies),
+        std::pair(Role::kFrontend, &flags.frontends), std::pair(Role::kRelay, &flags.relays)})
+    for (const Address& address : *addresses) options.services.push_back({role, address});
+  const bool named = !options.services.empty();
+  if (!named) options.services = UsualServices();
+  Survey survey = LookAround(options);
+  if (named) return survey;
+  // What is not at its default port is not missed, unless a service that is there names it.
+  std::erase_if(survey.unreached, [](const Unreached& what) { return what.told_by.empty(); });
+  if (survey.nodes.empty() && survey.pages.empty()) {
+    return absl::UnavailableError(
+        "no service answers at the default ports of this host (7410, 7420, 8092, 8093, 8094); name "
+        "one, as with leaf=HOST:PORT or frontend=HOST:PORT");
+  }
+  return survey;
+}
+
+CheckOptions ChecksNow() {
+  CheckOptions checks;
+  checks.now_unix_s = std::chrono::duration_cast<std::chrono::seconds>(
+                          std::chrono::system_clock::now().time_since_epoch())
+                          .count();
+  return checks;
+}
+
+}  // namespace kvatlas
