@@ -34,7 +34,7 @@ namespace fs = std::filesystem;
 
 constexpr std::chrono::seconds kLong(90);
 
-bool All() { return std::getenv("KVATLAS_ALL_FAULTS") != nullptr; }
+bool All() { return std::getenv("ALERTS_TEST_ALL_FAULTS") != nullptr; }
 
 // One cluster for all tests.
 class AlertsTest : public ::testing::Test {
@@ -138,7 +138,7 @@ TEST_F(AlertsTest, AFullDisk) {
   ExpectEnds("KvatlasCheckpointOld", Instance("leaf-0"));
 }
 
-// ---- With KVATLAS_ALL_FAULTS ----
+// ---- With ALERTS_TEST_ALL_FAULTS ----
 
 class LongAlertsTest : public AlertsTest {
  protected:

@@ -184,7 +184,7 @@ absl::Status WatchedCluster::StartOther(const std::string& name, const char* bin
 absl::Status WatchedCluster::StartOdd() {
   absl::Status bad = StartOther(
       "tight", kLeafBinary,
-      {"--grpc=127.0.0.1:0", "--http=127.0.0.1:0", "--cell=tight", "--memory_budget=20M"});
+      {"--grpc=127.0.0.1:0", "--http=127.0.0.1:0", "--cell=tight", "--memory_budget=1M"});
   if (bad.ok()) {
     bad = StartOther("exposed", kLeafBinary,
                      {"--grpc=127.0.0.1:0", "--http=0.0.0.0:0", "--cell=exposed", "--insecure"});
