@@ -97,7 +97,8 @@ void Declare(FlagSet& flags, Flags* f) {
            "the hierarchy's top: HOST:PORT,… that each know all cells, or "
            "NAME=HOST:PORT|HOST:PORT,… "
            "that share what is known, as in its reporters' --parents; or @FILE with either, or "
-           "dns:HOST:PORT, or redis://HOST:PORT where its nodes announce themselves")
+           "dns:HOST:PORT, or k8s:SERVICE[.NAMESPACE][:PORT], or redis://HOST:PORT where its nodes "
+           "announce themselves")
       .List();
   flags.Add("schedule", &f->schedule, "the waypoints that leaves report, as in their --schedule");
   flags.Add("hierarchy_schedule", &f->hierarchy_schedule,

@@ -91,7 +91,8 @@ void Declare(FlagSet& flags, Flags* f) {
       .Add("parents", &f->parents,
            "hierarchy nodes above, told what the cells here cover together: HOST:PORT,… that each "
            "are told all of it, or NAME=HOST:PORT|HOST:PORT,… that share it, or @FILE with either, "
-           "or dns:HOST:PORT, or redis://HOST:PORT where they announce themselves")
+           "or dns:HOST:PORT, or k8s:SERVICE[.NAMESPACE][:PORT], or redis://HOST:PORT where they "
+           "announce themselves")
       .List();
   flags.Add("schedule", &f->schedule, "waypoints that the cells here report");
   flags.Add("parents_schedule", &f->parents_schedule,

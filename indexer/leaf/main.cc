@@ -178,7 +178,8 @@ void Declare(FlagSet& flags, Flags* f) {
       .Add("parents", &f->parents,
            "hierarchy nodes, told which waypoints this cell covers: HOST:PORT,… that each are told "
            "all of it, or NAME=HOST:PORT|HOST:PORT,… that share it, or @FILE with either, or "
-           "dns:HOST:PORT, or redis://HOST:PORT where they announce themselves")
+           "dns:HOST:PORT, or k8s:SERVICE[.NAMESPACE][:PORT], or redis://HOST:PORT where they "
+           "announce themselves")
       .List();
   flags.Add("schedule", &f->schedule_name,
             "waypoints that parents are told, as in their --schedule and the frontends'");

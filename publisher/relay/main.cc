@@ -47,10 +47,10 @@ void Declare(FlagSet& flags, Flags* f) {
   relay.blocks_max = uint64_t{64} << 20;
   flags.Group("Leaves");
   flags.Add("http", &f->http, "address for HTTP").Listens();
-  flags.Add(
-      "leaves", &relay.leaves,
-      "gRPC addresses of the replicas of the cell's leaf, or where they are found: "
-      "dns:HOST:PORT, redis://HOST:PORT or @FILE; empty: 127.0.0.1:7410, or none with --redis");
+  flags.Add("leaves", &relay.leaves,
+            "gRPC addresses of the replicas of the cell's leaf, or where they are found: "
+            "dns:HOST:PORT, k8s:SERVICE[.NAMESPACE][:PORT], redis://HOST:PORT or @FILE; empty: "
+            "127.0.0.1:7410, or none with --redis");
   flags.AddName("cell", &relay.cell,
                 "name of the cell, for --redis and for leaves that announce themselves", true);
   flags
