@@ -16,7 +16,7 @@ NAMESPACE = "check-discovery"
 ACCOUNT_DIR = "/run/secrets/kubernetes.io/serviceaccount"
 DEADLINE_S = 90
 GRPC_PORT = 7420
-KEPT = "nodes stay as they were"  # what a process logs when discovery fails
+LOST = 'event="connection lost" connection=directory'
 
 
 class Process:
@@ -164,9 +164,9 @@ def follow_slices(api, start, nodes, hierarchy_flag):
     await_nodes(one, two)
     slices.delete("first")
     await_nodes(two)
-    said = frontend.text().count(KEPT)
+    said = frontend.text().count(LOST)
     api.kill()
-    await_that(lambda: frontend.text().count(KEPT) > said, "the frontend tells that the API server does not answer", frontend)
+    await_that(lambda: frontend.text().count(LOST) > said, "the frontend tells that the API server does not answer", frontend)
     await_nodes(two)
     api.start()
     slices.create("third", service, [(one, True)])
