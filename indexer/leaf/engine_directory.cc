@@ -617,6 +617,15 @@ absl::Status EngineDirectory::Resume(const std::string& instance, std::optional<
   return state_->PauseOrResume(instance, rank, /*pause=*/false);
 }
 
+void EngineDirectory::SetLoad(const std::string& instance, uint32_t rank, const Load& load) {
+  InstancePtr of;
+  {
+    MutexLock lock(&state_->mutex);
+    of = state_->Find(instance);
+  }
+  if (of != nullptr) of->holders->SetLoad(rank, load);
+}
+
 std::optional<uint32_t> EngineDirectory::BlockSizeOf(const Domain& domain) const {
   MutexLock lock(&state_->mutex);
   const auto it = state_->domains.find(domain);

@@ -106,6 +106,9 @@ class EngineDirectory {
   absl::Status Pause(const std::string& instance, std::optional<uint32_t> rank);
   absl::Status Resume(const std::string& instance, std::optional<uint32_t> rank);
 
+  // How busy a rank is, where something else than its events says it. Nothing when there is no such rank.
+  void SetLoad(const std::string& instance, uint32_t rank, const Load& load);
+
   // Of a domain that has an instance. Nothing: it has none.
   std::optional<uint32_t> BlockSizeOf(const Domain& domain) const;
   // Those, in order.

@@ -228,7 +228,8 @@ void AppendCoverageMetrics(const CoverageReporter& reporter, std::string* text) 
 // In order of construction: a user comes after what it uses.
 struct Leaf::Parts {
   explicit Parts(const LeafOptions& options)
-      : memory(options.memory_bytes_max, options.memory_meter),
+      : says_no_workers(options.says_no_workers),
+        memory(options.memory_bytes_max, options.memory_meter),
         reporter(ReporterOptions(options)),
         registry(RegistryOptions(options, &memory, &reporter)),
         ingest(options.engines.ingest),
@@ -434,7 +435,7 @@ struct Leaf::Parts {
   void WatchWorkers() {
     const Time now = Clock::Real().Now();
     const bool none = directory.instances() == 0 && registry.Stats().streams_open == 0;
-    if (!no_workers.Due(none && serving.load(), now)) return;
+    if (!no_workers.Due(none && serving.load() && says_no_workers, now)) return;
     const std::string address = grpc.address().ToString();
     Log(std::exchange(no_workers_said, true) ? LogLevel::kWarning : LogLevel::kInfo,
         "no worker yet: this leaf answers that nothing is known",
@@ -479,6 +480,7 @@ struct Leaf::Parts {
   }
 
   Metrics metrics;
+  const bool says_no_workers;
   MemoryBudget memory;
   MemoryWatch memory_watch{&memory};  // of the timer
   EveryMinute no_workers;             // likewise

@@ -91,6 +91,8 @@ struct LeafOptions {
   CoverageOptions coverage;
   SenderOptions sender = CoverageReporterOptions().sender;  // to parents
   LeafEngineOptions engines;
+  // Whether the log says that there is no worker yet, and which flags of kvatlas-leaf name some.
+  bool says_no_workers = true;
   LeafHttpOptions http_api;
   // Workers' streams through Redis too; the cell is filled in. Nothing: only over gRPC.
   std::optional<RedisLogOptions> redis;

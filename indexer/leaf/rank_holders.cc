@@ -125,6 +125,12 @@ void RankHolders::SetTrust(uint32_t rank, Trust trust) {
   if (it->second.reached && it->second.holder != nullptr) it->second.holder->SetTrust(trust);
 }
 
+void RankHolders::SetLoad(uint32_t rank, const Load& load) {
+  MutexLock lock(&mutex_);
+  const auto it = ranks_.find(rank);
+  if (it != ranks_.end() && it->second.holder != nullptr) it->second.holder->SetLoad(load);
+}
+
 std::vector<uint32_t> RankHolders::ranks() const {
   MutexLock lock(&mutex_);
   std::vector<uint32_t> ranks;

@@ -57,6 +57,8 @@ class RankHolders {
   void SetReached(uint32_t rank);
   // What a rank's worker says of it.
   void SetTrust(uint32_t rank, Trust trust);
+  // How busy it is. Nothing when there is no such rank.
+  void SetLoad(uint32_t rank, const Load& load);
 
  private:
   struct Rank {

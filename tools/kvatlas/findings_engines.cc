@@ -13,6 +13,11 @@ namespace kvatlas {
 namespace {
 
 // An engine's own events, as its leaf hears them.
+// Where the leaf was told of the engine.
+std::string ListOf(const SurveyedNode& leaf) {
+  return leaf.stats.process().program() == "kvatlas-serve" ? "--engine" : "--workers";
+}
+
 void CheckEvents(const SurveyedNode& leaf, const v1::DomainStats& domain,
                  const v1::HolderStats& holder, FindingList* findings) {
   const std::string where =
@@ -29,7 +34,8 @@ void CheckEvents(const SurveyedNode& leaf, const v1::DomainStats& domain,
     findings->Error("engine_stream", where,
                     absl::StrCat("its events are ", state, ": ", holder.reason()),
                     "start the engine with KV events on (vLLM, SGLang: --kv-events-config), or "
-                    "mend its endpoint in --workers");
+                    "mend its endpoint in " +
+                        ListOf(leaf));
   }
   if (holder.engine().block_size() != 0 && domain.block_size() != 0 &&
       holder.engine().block_size() != domain.block_size() && !other_size) {
@@ -43,12 +49,13 @@ void CheckEvents(const SurveyedNode& leaf, const v1::DomainStats& domain,
     findings->Warning("engine_no_replay", where,
                       "it has no replay endpoint: after a lost message its blocks are dropped",
                       "set replay_endpoint in the engine's --kv-events-config, and "
-                      "\";replay=tcp://HOST:PORT\" in --workers");
+                      "\";replay=tcp://HOST:PORT\" in " +
+                          ListOf(leaf));
   } else if (replay == "unreachable" || replay == "refused") {
     findings->Warning(
         "engine_no_replay", where,
         absl::StrCat("its replay endpoint is ", replay, ": ", holder.engine().replay_reason()),
-        "mend replay_endpoint of the engine, or \";replay=\" in --workers");
+        "mend replay_endpoint of the engine, or \";replay=\" in " + ListOf(leaf));
   }
 }
 

@@ -59,7 +59,11 @@ void CheckHolder(const SurveyedNode& node, const v1::DomainStats& domain,
                  const v1::HolderStats& holder, FindingList* findings) {
   const std::string where = HolderOf(node, holder.holder());
   const std::string of = DomainName(domain.domain());
-  if (holder.masked()) {
+  // Of an engine that is not reached, `CheckEngines` says so.
+  const std::string& state = holder.state();
+  const bool not_reached =
+      holder.has_engine() && (state == "unreachable" || state == "refused" || state == "failed");
+  if (holder.masked() && !not_reached) {
     return findings->Error("stream_silent", where,
                            absl::StrCat("nothing was heard of it for ", ShortMs(holder.age_ms()),
                                         ", so that its blocks of ", of, " are in no answer"),

@@ -198,5 +198,24 @@ TEST(FindingsTest, TheWorstComeFirst) {
   EXPECT_EQ(findings[1].id, "version_skew");
 }
 
+// What its silence costs goes without saying then.
+TEST(FindingsTest, AnEngineThatIsNotReachedIsOneFindingThatNamesTheFlagOfItsProgram) {
+  for (const auto& [program, flag] :
+       {std::pair("kvatlas-leaf", "mend its endpoint in --workers"),
+        std::pair("kvatlas-serve", "mend its endpoint in --engine")}) {
+    Survey survey = Healthy();
+    v1::StatsResponse& stats = survey.nodes[1].stats;
+    stats.mutable_process()->set_program(program);
+    v1::HolderStats* holder = stats.mutable_domains(0)->mutable_holder_stats(0);
+    holder->mutable_engine()->set_replay("connected");
+    holder->set_masked(true);
+    holder->set_state("unreachable");
+    holder->set_reason("tcp://10.0.0.5:5557: Connection refused");
+    const FleetFinding finding = Only(survey);
+    EXPECT_EQ(finding.id, "engine_stream");
+    EXPECT_NE(finding.remedy.find(flag), std::string::npos) << finding.remedy;
+  }
+}
+
 }  // namespace
 }  // namespace kvatlas

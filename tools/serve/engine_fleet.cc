@@ -196,6 +196,15 @@ struct EngineFleet::State {
     return absl::OkStatus();
   }
 
+  // To the leaf, for its own answers and those of its cell.
+  void TellLoads() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    for (const auto& [url, engine] : engines) {
+      if (!engine->answers()) continue;
+      for (const auto& [rank, load] : engine->facts->loads)
+        directory->SetLoad(engine->spec.name, rank, load);
+    }
+  }
+
   // ---- What is said ----
 
   std::string Head(const Engine& engine) const {
@@ -434,6 +443,7 @@ void EngineFleet::Tick() {
   }
   if (!state_->news) return;
   state_->news = false;
+  state_->TellLoads();
   std::shared_ptr<const EngineView> view = state_->MakeView();
   MutexLock view_lock(&state_->view_mutex);
   state_->view = std::move(view);

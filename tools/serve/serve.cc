@@ -196,6 +196,7 @@ class Server {
     flags_.leaf.engines.ingest.addresses = reach_.addresses;
     flags_.leaf.parents = parents_.map();
     flags_.leaf.parents_may_come = parents_.finds();
+    flags_.leaf.says_no_workers = false;  // the lines of engines say it
     absl::StatusOr<std::unique_ptr<Leaf>> leaf = Leaf::Start(flags_.leaf);
     if (!leaf.ok()) return service_.Fail(leaf.status());
     leaf_ = *std::move(leaf);

@@ -160,6 +160,24 @@ TEST_F(ServeTest, TheSecondTurnIsServedFromCache) {
     ExpectSecondTurnIsCached("m", Long("chat " + std::to_string(chat)));
 }
 
+// As the engine's own /metrics has it, for `kvatlas workers`, other frontends and the cell's parents.
+TEST_F(ServeTest, TheLeafKnowsTheLoadOfEngines) {
+  Engine a("a", {"--model=m"});
+  Serve({"--engine=" + a.spec()});
+  HttpClient leaf(*Address::Parse(process_->address("leaf_http")));
+  std::string status;
+  EXPECT_TRUE(Await(
+      [&] {
+        const absl::StatusOr<HttpAnswer> answer = leaf.Get("/status");
+        if (answer.ok()) status = answer->body;
+        return status.find("\"running_requests\"") != std::string::npos;
+      },
+      kLong))
+      << status;
+  // What the leaf alone would ask for with flags of its own program.
+  EXPECT_EQ(TextOf(log_).find("--workers"), std::string::npos) << TextOf(log_);
+}
+
 TEST_F(ServeTest, AnEngineWithoutEventsIsRoutedToByLoadAndSaidWithItsFlag) {
   Engine silent("silent", {"--model=m"}, /*events=*/false);
   Serve({"--engine=" + silent.spec()});
