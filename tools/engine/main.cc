@@ -17,8 +17,10 @@
 #include "indexer/service/flags.h"
 #include "indexer/service/grpc_server.h"
 #include "indexer/service/health.h"
+#include "indexer/service/log.h"
 #include "indexer/service/service_main.h"
 #include "publisher/publisher.h"
+#include "publisher/zmq_publisher.h"
 #include "tools/engine/byte_tokenizer.h"
 #include "tools/engine/engine_model.h"
 #include "tools/engine/engine_service.h"
@@ -168,6 +170,12 @@ int main(int argc, char** argv) {
   if (const std::optional<ZmqPublisherStats> zmq = (*publisher)->Stats().zmq) {
     AddEndpoint("zmq_events", zmq->endpoint, &addresses);
     AddEndpoint("zmq_replay", zmq->replay_endpoint, &addresses);
+  }
+  if (!publishing.zmq.endpoint.empty() &&
+      !ZmqBinds(publishing.zmq.endpoint, publishing.zmq.attach)) {
+    Log(LogLevel::kInfo, "events go to a subscriber that listens at --zmq_events",
+        {{"endpoint", publishing.zmq.endpoint},
+         {"hint", "to listen there for subscribers: --zmq_attach=bind, or tcp://*:PORT"}});
   }
   if (absl::Status status = service.Ready(addresses); !status.ok()) return service.Fail(status);
   service.WaitForSignal();
