@@ -21,6 +21,7 @@
 #include "indexer/service/metric_families.h"
 #include "indexer/service/security/visible_domain.h"
 #include "indexer/service/text_escape.h"
+#include "indexer/service/tracing/tracer.h"
 #include "indexer/transport/holder_metrics.h"
 #include "indexer/transport/holders_wire.h"
 #include "indexer/transport/wire.h"
@@ -153,7 +154,13 @@ HierarchyService::FindCellsStream(grpc::CallbackServerContext* context) {
 absl::Status HierarchyService::Answer(const Identity& asker, const v1::FindCellsRequest& request,
                                       v1::FindCellsResponse* response) {
   const Time started = Clock::Real().Now();
+  Span span = Tracer::OfProcess()->BeginChild("FindCells", SpanKind::kServer,
+                                              Tracer::ParentOf(request.traceparent()));
   absl::Status status = Find(asker, request, response);
+  span.Set("node", hierarchy_->node());
+  span.Set("blocks", int64_t{request.blocks()});
+  span.Set("cells", int64_t{response->cells_size()});
+  span.End(status);
   queries_.fetch_add(1, std::memory_order_relaxed);
   find_cells_.Increment();
   if (!status.ok()) find_cells_failed_.Increment();

@@ -27,6 +27,8 @@
 #include "indexer/service/metric_families.h"
 #include "indexer/service/process_facts.h"
 #include "indexer/service/text_escape.h"
+#include "indexer/service/tracing/trace_context.h"
+#include "indexer/service/tracing/tracer.h"
 
 namespace kvatlas {
 namespace {
@@ -226,6 +228,24 @@ int64_t Milliseconds(Duration duration) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
 }
 
+// A call's own context, in its metadata, counts where the request has none.
+template <typename Request>
+const Request& WithTraceparent(const Request& request, const grpc::CallbackServerContext& context,
+                               Request* copy) {
+  if (!Tracer::OfProcess()->on() || !request.traceparent().empty()) return request;
+  const auto found = context.client_metadata().find(kTraceparent);
+  if (found == context.client_metadata().end()) return request;
+  *copy = request;
+  copy->set_traceparent(std::string(found->second.data(), found->second.size()));
+  return *copy;
+}
+
+std::string TraceparentOf(const HttpRequest& request) {
+  for (const auto& [name, value] : request.headers)
+    if (absl::EqualsIgnoreCase(name, kTraceparent)) return value;
+  return "";
+}
+
 // Cells and workers as last seen: where they are asked, and whether that works.
 void AddFleet(const Frontend& frontend, Json* json) {
   Json& cells = (*json)["cells"] = Json::array();
@@ -326,7 +346,8 @@ grpc::ServerUnaryReactor* FrontendService::Route(grpc::CallbackServerContext* co
   const auto answer = [reactor](absl::StatusOr<v1::RouteResponse> response_or) {
     reactor->Answer(std::move(response_or));
   };
-  calls_.Ask(*request, Left(*context), answer, AskerOf(*context));
+  v1::RouteRequest copy;
+  calls_.Ask(WithTraceparent(*request, *context, &copy), Left(*context), answer, AskerOf(*context));
   return reactor;
 }
 
@@ -337,7 +358,8 @@ grpc::ServerUnaryReactor* FrontendService::RouteChat(grpc::CallbackServerContext
   const auto answer = [reactor](absl::StatusOr<v1::RouteResponse> response_or) {
     reactor->Answer(std::move(response_or));
   };
-  calls_.Ask(*request, Left(*context), answer, AskerOf(*context));
+  v1::RouteChatRequest copy;
+  calls_.Ask(WithTraceparent(*request, *context, &copy), Left(*context), answer, AskerOf(*context));
   return reactor;
 }
 
@@ -383,16 +405,19 @@ void FrontendService::AddHttp(AdminHttp* http) {
 void FrontendService::HttpRoute(std::shared_ptr<HttpExchange> exchange) {
   auto body = std::make_shared<const std::string>(exchange->TakeBody());
   const RouteCalls::Asker asker = exchange->request().identity;
+  const std::string trace = TraceparentOf(exchange->request());
   RouteCalls::Callback answer = ToExchange(&calls_, std::move(exchange), PlainError);
   if (router_ == nullptr || body->size() <= kInlineBytesMax)
-    return HttpRouteNow(*body, std::move(answer), asker);
-  router_->Run([this, body, answer, asker] { HttpRouteNow(*body, answer, asker); }, answer);
+    return HttpRouteNow(*body, trace, std::move(answer), asker);
+  router_->Run([this, body, trace, answer, asker] { HttpRouteNow(*body, trace, answer, asker); },
+               answer);
 }
 
-void FrontendService::HttpRouteNow(const std::string& body, RouteCalls::Callback answer,
-                                   const RouteCalls::Asker& asker) {
+void FrontendService::HttpRouteNow(const std::string& body, const std::string& traceparent,
+                                   RouteCalls::Callback answer, const RouteCalls::Asker& asker) {
   absl::StatusOr<v1::RouteRequest> message = RouteRequestFromJson(body);
   if (!message.ok()) return answer(message.status());
+  if (!traceparent.empty()) message->set_traceparent(traceparent);
   calls_.Ask(*message, Duration::max(), std::move(answer), asker);
 }
 
@@ -404,6 +429,7 @@ void FrontendService::HttpRouteBody(OpenAiCall call, std::shared_ptr<HttpExchang
     if (absl::EqualsIgnoreCase(name, "x-kvatlas-tenant")) question.input.domain.tenant = value;
     if (absl::EqualsIgnoreCase(name, "x-kvatlas-session")) question.input.session_id = value;
   }
+  question.input.trace = Tracer::ParentOf(TraceparentOf(request));
   const RouteCalls::Asker asker = request.identity;
   auto body = std::make_shared<const std::string>(exchange->TakeBody());
   calls_.AskBody(call, std::move(body), std::move(question),

@@ -71,8 +71,8 @@ class FrontendService : public v1::Frontend::CallbackService {
   HttpResponse HttpModels(const HttpRequest& request) const;
   HttpResponse HttpReport(const HttpRequest& request);
   HttpResponse HttpStatus() const;
-  void HttpRouteNow(const std::string& body, RouteCalls::Callback answer,
-                    const RouteCalls::Asker& asker);
+  void HttpRouteNow(const std::string& body, const std::string& traceparent,
+                    RouteCalls::Callback answer, const RouteCalls::Asker& asker);
   RouteCalls::Asker AskerOf(const grpc::CallbackServerContext& context) const;
 
   Frontend* const frontend_;

@@ -9,8 +9,24 @@
 #include "frontend/peers/peers_by_address.h"
 #include "frontend/peers/wire.h"
 #include "indexer/service/grpc_deadline.h"
+#include "indexer/service/tracing/tracer.h"
 
 namespace kvatlas {
+namespace {
+
+// Ends the span with the answer.
+template <typename Answer>
+std::function<void(absl::StatusOr<Answer>)> Traced(
+    Span span, const std::string& address, std::function<void(absl::StatusOr<Answer>)> callback) {
+  span.Set("server.address", address);
+  return [span = std::make_shared<Span>(std::move(span)),
+          callback = std::move(callback)](absl::StatusOr<Answer> answer) {
+    span->End(answer.status());
+    callback(std::move(answer));
+  };
+}
+
+}  // namespace
 
 GrpcCellFinder::GrpcCellFinder(bool streams)
     : questions_(std::make_unique<GrpcQuestions<CellQuestions>>(streams)) {}
@@ -25,9 +41,16 @@ bool GrpcCellFinder::Reached() { return questions_->Reached(); }
 
 void GrpcCellFinder::FindCells(const std::string& hierarchy_address, const CellQuestion& question,
                                Duration deadline, Callback callback) {
+  Span span = Tracer::OfProcess()->BeginChild("ask hierarchy", SpanKind::kClient, question.trace);
+  const std::string traceparent = ToTraceparent(span.context());
+  if (span.recorded()) callback = Traced(std::move(span), hierarchy_address, std::move(callback));
   questions_->Ask(
       hierarchy_address, question.waypoints.size() * sizeof(SequenceHash),
-      [&](v1::FindCellsRequest* request) { ToProto(question, request); }, deadline,
+      [&](v1::FindCellsRequest* request) {
+        ToProto(question, request);
+        if (!traceparent.empty()) request->set_traceparent(traceparent);
+      },
+      deadline,
       [callback = std::move(callback)](const absl::Status& status,
                                        const v1::FindCellsResponse& response) {
         if (!status.ok()) return callback(status);
@@ -52,9 +75,16 @@ void GrpcOverlapFinder::FindOverlaps(const std::string& leaf_address,
   LabelsKey key{leaf_address, *question.domain};
   KnownLabels known = LabelsOf(key);
   const uint64_t version = known.version;
+  Span span = Tracer::OfProcess()->BeginChild("ask leaf", SpanKind::kClient, question.trace);
+  const std::string traceparent = ToTraceparent(span.context());
+  if (span.recorded()) callback = Traced(std::move(span), leaf_address, std::move(callback));
   questions_->Ask(
       leaf_address, question.sequence.size() * sizeof(SequenceHash),
-      [&](v1::FindOverlapsRequest* request) { ToProto(question, version, request); }, deadline,
+      [&](v1::FindOverlapsRequest* request) {
+        ToProto(question, version, request);
+        if (!traceparent.empty()) request->set_traceparent(traceparent);
+      },
+      deadline,
       [this, key = std::move(key), known = std::move(known), callback = std::move(callback)](
           const absl::Status& status, const v1::FindOverlapsResponse& response) {
         if (!status.ok()) return callback(status);

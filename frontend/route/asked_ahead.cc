@@ -47,17 +47,19 @@ std::shared_ptr<AskedAhead> AskedAhead::Guess(const RequestPtr& request) {
   if (leaves.empty()) return nullptr;
   request->fleet->counts.asked_ahead += leaves.size();
   auto ahead = std::make_shared<AskedAhead>(request->domain(), request->prompt);
-  for (const std::string& leaf : leaves) ahead->Ask(request->fleet->overlap_finder, leaf, deadline);
+  for (const std::string& leaf : leaves)
+    ahead->Ask(request->fleet->overlap_finder, leaf, deadline, request->input->trace);
   return ahead;
 }
 
-void AskedAhead::Ask(OverlapFinder* finder, const std::string& leaf_address, Duration deadline) {
+void AskedAhead::Ask(OverlapFinder* finder, const std::string& leaf_address, Duration deadline,
+                     const TraceContext& trace) {
   {
     MutexLock lock(&mutex_);
     if (!questions_.try_emplace(leaf_address).second) return;
   }
   finder->FindOverlaps(
-      leaf_address, {.domain = &domain_, .sequence = prompt_->reusable()}, deadline,
+      leaf_address, {.domain = &domain_, .sequence = prompt_->reusable(), .trace = trace}, deadline,
       [self = shared_from_this(), leaf_address](absl::StatusOr<WorkersAnswer> answer) {
         self->OnAnswer(leaf_address, std::move(answer));
       });

@@ -38,7 +38,8 @@ class AskedAhead : public std::enable_shared_from_this<AskedAhead> {
   // cell which was lately sent most of the prompt, and the session's. They are asked. Null: there are none.
   static std::shared_ptr<AskedAhead> Guess(const RequestPtr& request);
 
-  void Ask(OverlapFinder* finder, const std::string& leaf_address, Duration deadline);
+  void Ask(OverlapFinder* finder, const std::string& leaf_address, Duration deadline,
+           const TraceContext& trace);
   // True: `callback` gets what the leaf says, now or later. False: it was not asked, or its answer was taken already.
   bool Take(const std::string& leaf_address, OverlapFinder::Callback callback);
 

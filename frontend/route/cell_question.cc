@@ -52,7 +52,8 @@ void AskOne(const RequestPtr& request, const std::shared_ptr<const Question>& qu
              .blocks = request->prompt->blocks(),
              .best = question->best,
              .schedule = question->schedule,
-             .positions = question->positions},
+             .positions = question->positions,
+             .trace = request->input->trace},
             deadline,
             [request, address, reply = std::move(reply)](absl::StatusOr<CellsAnswer> answer) {
               if (absl::IsFailedPrecondition(answer.status()))

@@ -25,6 +25,7 @@
 #include "indexer/base/ids.h"
 #include "indexer/base/overlap.h"
 #include "indexer/base/waypoints.h"
+#include "indexer/service/tracing/trace_context.h"
 
 namespace kvatlas {
 
@@ -36,6 +37,7 @@ struct CellQuestion {
   uint32_t best = 0;  // only the best so many; 0 means all
   const WaypointSchedule* schedule = &WaypointSchedule::Standard();  // of `waypoints`
   std::span<const Position> positions = {};  // of `waypoints`; empty: all of the schedule's
+  TraceContext trace = {};
 };
 
 struct CellFound {
@@ -69,6 +71,7 @@ struct OverlapQuestion {
   const Domain* domain = nullptr;
   // Valid during the call; empty for a prompt without a full block, when only loads are asked for.
   std::span<const SequenceHash> sequence;
+  TraceContext trace = {};
 };
 
 struct WorkerFound {

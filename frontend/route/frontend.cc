@@ -9,6 +9,8 @@
 #include "frontend/route/route.h"
 #include "frontend/route/route_observer.h"
 #include "indexer/base/mutex.h"
+#include "indexer/service/tracing/trace_context.h"
+#include "indexer/service/tracing/tracer.h"
 
 namespace kvatlas {
 Frontend::Frontend(FrontendOptions options, CellFinder* cell_finder, OverlapFinder* overlap_finder,
@@ -24,7 +26,32 @@ void Frontend::Stop() {
 
 // ---- Routes ----
 
+namespace {
+
+// A span of the route, whose children its questions are.
+Frontend::Callback Traced(const char* name, RouteInput* input, Frontend::Callback callback) {
+  Span begun = Tracer::OfProcess()->BeginChild(name, SpanKind::kInternal, input->trace);
+  if (!begun.recorded()) return callback;
+  input->trace = begun.context();
+  begun.Set("model", input->domain.model);
+  return [span = std::make_shared<Span>(std::move(begun)),
+          callback = std::move(callback)](absl::StatusOr<RouteResult> result) {
+    if (result.ok()) {
+      span->Set("worker", result->worker.name);
+      span->Set("cell", result->cell);
+      span->Set("blocks", int64_t{result->receipt.blocks});
+      span->Set("overlap_blocks", int64_t{result->overlap_blocks});
+      span->Set("fallback", ToString(result->receipt.fallback));
+    }
+    span->End(result.status());
+    callback(std::move(result));
+  };
+}
+
+}  // namespace
+
 void Frontend::RouteAsync(RouteInput input, Callback callback) {
+  callback = Traced("route", &input, std::move(callback));
   std::make_shared<kvatlas::Route>(fleet_, std::move(input), std::move(callback))->Start();
 }
 
@@ -53,6 +80,7 @@ void Frontend::RouteAgain(std::shared_ptr<const RoutedPrompt> routed, std::vecto
   RouteInput input = routed->input;
   input.tried = std::move(tried);
   input.deadline = deadline;
+  callback = Traced("route again", &input, std::move(callback));
   std::make_shared<kvatlas::Route>(fleet_, std::move(input), std::move(callback))->Again(*routed);
 }
 

@@ -160,6 +160,7 @@ struct RouteInput {
   std::vector<CellWorker> tried = {};
   // How long the route may wait for a worker below the thresholds; nothing: the frontend's `queue_wait`.
   std::optional<Duration> queue_wait = {};
+  TraceContext trace = {};  // whose child the route is; not valid: of no trace
   // By `Frontend::Prepare`, in the place of tokens or hashes.
   std::shared_ptr<const PreparedPrompt> prepared = {};
 };

@@ -67,9 +67,11 @@ class LeafWave : public std::enable_shared_from_this<LeafWave> {
       ++fleet.counts.asked_ahead_used;
       return;
     }
-    fleet.overlap_finder->FindOverlaps(
-        address, {.domain = &request_->domain(), .sequence = request_->prompt->reusable()},
-        deadline, std::move(reply));
+    fleet.overlap_finder->FindOverlaps(address,
+                                       {.domain = &request_->domain(),
+                                        .sequence = request_->prompt->reusable(),
+                                        .trace = request_->input->trace},
+                                       deadline, std::move(reply));
   }
 
   void OnOutcome(size_t leaf, WorkersOutcome outcome) {

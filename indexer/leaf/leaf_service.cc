@@ -16,6 +16,7 @@
 #include "indexer/service/grpc_guard.h"
 #include "indexer/service/grpc_status.h"
 #include "indexer/service/security/visible_domain.h"
+#include "indexer/service/tracing/tracer.h"
 #include "indexer/transport/holder_metrics.h"
 #include "indexer/transport/holders_wire.h"
 #include "indexer/transport/wire.h"
@@ -167,7 +168,13 @@ LeafService::FindOverlapsStream(grpc::CallbackServerContext* context) {
 absl::Status LeafService::Answer(const Identity& asker, const v1::FindOverlapsRequest& request,
                                  v1::FindOverlapsResponse* response) {
   const Time started = Clock::Real().Now();
+  Span span = Tracer::OfProcess()->BeginChild("FindOverlaps", SpanKind::kServer,
+                                              Tracer::ParentOf(request.traceparent()));
   absl::Status status = Find(asker, request, response);
+  span.Set("cell", identity_.cell);
+  span.Set("blocks", int64_t{response->blocks()});
+  span.Set("workers", int64_t{response->workers_size()});
+  span.End(status);
   queries_.fetch_add(1, std::memory_order_relaxed);
   if (!status.ok()) refused_.Increment();
   seconds_.Observe(std::chrono::duration<double>(Clock::Real().Now() - started).count());

@@ -13,6 +13,7 @@
 #include "indexer/service/process_metrics.h"
 #include "indexer/service/security/security.h"
 #include "indexer/service/text_escape.h"
+#include "indexer/service/tracing/tracer.h"
 #include "indexer/service/version.h"
 
 namespace kvatlas {
@@ -54,6 +55,7 @@ class AdminHttp::Impl {
     metrics->OnText(
         [security = Security::OfProcess()](std::string* text) { security->AppendMetrics(text); });
     AddProcessMetrics(options.program, metrics);
+    metrics->OnText([](std::string* text) { Tracer::OfProcess()->AppendMetrics(text); });
     health_->AddRoutes(&server_);
     Gauge ready = metrics->AddGauge("kvatlas_ready", "1: as GET /ready says.");
     Gauge live = metrics->AddGauge("kvatlas_live", "1: as GET /livez says.");

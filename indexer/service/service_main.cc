@@ -22,6 +22,7 @@
 #include "indexer/service/process_facts.h"
 #include "indexer/service/process_memory.h"
 #include "indexer/service/redis_url.h"
+#include "indexer/service/tracing/tracer.h"
 
 namespace kvatlas {
 namespace {
@@ -135,6 +136,7 @@ ServiceMain::ServiceMain(std::string program, std::string about)
   if (const std::string section = SectionOf(flags_.program()); !section.empty()) {
     flags_.ReadConfig(section);
     DeclareSecurity();
+    DeclareTracing();
     flags_.Group(FlagSet::kLastGroup);
   }
   flags_.AddChoice("log_level", &log_level_, "least level that is logged",
@@ -181,6 +183,33 @@ void ServiceMain::DeclareSecurity() {
              "speak for any worker, cell and tenant");
 }
 
+ServiceMain::~ServiceMain() {
+  if (Tracer::OfProcess()->on()) Tracer::SetOfProcess(Tracer::Start({}));
+}
+
+void ServiceMain::DeclareTracing() {
+  flags_.Group("Tracing");
+  flags_
+      .Add("otlp_endpoint", &otlp_endpoint_,
+           "HOST:PORT of an OpenTelemetry collector's gRPC, which is sent spans, by TLS where this "
+           "process has a "
+           "certificate; empty: no tracing")
+      .Check([](const std::string& text) {
+        return text.empty() ? absl::OkStatus() : Address::Parse(text).status();
+      });
+  flags_.Add("trace_ratio", &trace_ratio_,
+             "part of the requests that are traced, of those that come without a trace context; "
+             "others as their "
+             "context says",
+             0.0, 1.0);
+}
+
+void ServiceMain::StartTracing() const {
+  if (otlp_endpoint_.empty() || checking()) return;
+  Tracer::SetOfProcess(Tracer::Start(
+      {.endpoint = otlp_endpoint_, .ratio = trace_ratio_, .program = flags_.program()}));
+}
+
 absl::Status ServiceMain::StartSecurity() {
   if (SectionOf(flags_.program()).empty()) return absl::OkStatus();
   security_.process = flags_.program();
@@ -215,6 +244,7 @@ void ServiceMain::Start(int argc, const char* const* argv) {
   CatchSignals(/*reload=*/!SectionOf(flags_.program()).empty());
   RaiseDescriptorLimit();
   FitAddressSpace();
+  StartTracing();
   if (exit_with_parent_ && prctl(PR_SET_PDEATHSIG, SIGTERM) != 0) {
     Log(LogLevel::kWarning, "cannot exit with parent", {{"reason", strerror(errno)}});
   }

@@ -10,6 +10,7 @@
 //                               this process reads its flags is not noticed
 // and, of programs named kvatlas-SECTION (or "kvatlas SECTION"):
 //   --config FILE, KVATLAS_…    file and environment, see flags.h
+//   --otlp_endpoint, --trace_ratio     where spans go, see tracing/tracer.h: `Tracer::OfProcess()` from `Start` on
 //   --tls_cert, --access_policy, …     which peers it trusts, see security/security.h: `Security::OfProcess()` from `Start` on
 //   --check                     everything is looked at, what counts is printed; no port is opened
 //
@@ -64,6 +65,8 @@ class ServiceMain {
  public:
   // `program` as in the ready line; logs leave out its "kvatlas-".
   ServiceMain(std::string program, std::string about);
+  // Spans that wait are sent, for some seconds at most.
+  ~ServiceMain();
 
   ServiceMain(const ServiceMain&) = delete;
   ServiceMain& operator=(const ServiceMain&) = delete;
@@ -114,6 +117,8 @@ class ServiceMain {
  private:
   void DeclareSecurity();
   absl::Status StartSecurity();
+  void DeclareTracing();
+  void StartTracing() const;
   void SetUpLog() const;
   void TellFacts() const;
   void Reload();
@@ -127,6 +132,8 @@ class ServiceMain {
   std::string ready_file_;
   bool exit_with_parent_ = false;
   SecurityOptions security_;
+  std::string otlp_endpoint_;
+  double trace_ratio_ = 0.1;
   Duration stop_delay_{0};
   std::string ready_line_;
   std::function<void()> not_ready_;

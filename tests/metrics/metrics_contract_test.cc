@@ -47,6 +47,7 @@ std::set<std::string> NamesIn(const std::string& text) {
   static const auto& name = *new std::regex(
       "(^|[^a-zA-Z0-9_/:.-])"
       "(kvatlas_(leaf|hierarchy|frontend|relay|engine|ext_proc|security|audit|quota|refused|clock|"
+      "trace|"
       "certificate|insecure|build|ready|live)[a-z0-9_]*|dynamo_kv[a-z0-9_]+|"
       "process_(cpu|resident|virtual|open|max|start|threads)[a-z0-9_]*)"
       "(?![a-z0-9_:(.])");

@@ -38,10 +38,11 @@ kvatlas_binary(name, srcs, deps, ...): a cc_binary. With `linkshared = True` a s
 kvatlas_benchmark(name, srcs = [NAME.cc], deps, ...): a cc_binary with Google Benchmark; it is built with everything,
     so that it cannot rot, and run by hand. Its source ends in BENCHMARK_MAIN().
 
-kvatlas_proto(name, srcs, deps = [], grpc = True, visibility): .proto files as a C++ library, here or in any
+kvatlas_proto(name, srcs, deps = [], grpc = True, visibility, root = "."): .proto files as a C++ library, here or in any
     other package. Imports are written from the root: import "proto/kvatlas/v1/types.proto"; so are includes:
     #include "proto/kvatlas/v1/types.pb.h" and, with grpc, "proto/kvatlas/v1/leaf.grpc.pb.h".
-    `deps` are the kvatlas_proto targets of the imported files; google/protobuf/*.proto need none.
+    `deps` are the kvatlas_proto targets of the imported files; google/protobuf/*.proto need none. Where imports are written from
+    another folder, as in files of others, that is `root`, and `includes` says so to the compiler.
 
         kvatlas_proto(
             name = "leaf_proto",
@@ -224,7 +225,7 @@ def kvatlas_script_test(name, tags = [], **kwargs):
         **kwargs
     )
 
-def kvatlas_proto(name, srcs, deps = [], grpc = True, visibility = None, **kwargs):
+def kvatlas_proto(name, srcs, deps = [], grpc = True, visibility = None, root = ".", **kwargs):
     outs_hdrs = []
     outs_srcs = []
     for src in srcs:
@@ -242,9 +243,9 @@ def kvatlas_proto(name, srcs, deps = [], grpc = True, visibility = None, **kwarg
         visibility = visibility,
     )
 
-    command = ["/usr/bin/protoc -I. --cpp_out=$(GENDIR)"]
+    command = ["/usr/bin/protoc -I%s --cpp_out=$(GENDIR)/%s" % (root, root)]
     if grpc:
-        command.append("--plugin=protoc-gen-grpc=/usr/bin/grpc_cpp_plugin --grpc_out=$(GENDIR)")
+        command.append("--plugin=protoc-gen-grpc=/usr/bin/grpc_cpp_plugin --grpc_out=$(GENDIR)/%s" % root)
     command += ["$(location %s)" % src for src in srcs]
     native.genrule(
         name = name + "_cpp",

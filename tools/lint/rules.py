@@ -36,4 +36,5 @@ CPP = (".h", ".cc")
 
 # Texts that are kept as they were written: releases of the past, recordings, data, code of others.
 AS_WRITTEN = ("CHANGELOG.md", "LICENSE", "frontend/prompt/text/testdata/", "indexer/leaf/testdata/",
-              "tests/interop/recordings/", "indexer/ui/page/vendor/", "tests/page/vendor/")
+              "tests/interop/recordings/", "indexer/ui/page/vendor/", "tests/page/vendor/",
+              "proto/opentelemetry/proto/", "proto/opentelemetry/LICENSE")

@@ -37,6 +37,7 @@ struct Picker::Task {
   std::string tenant;
   std::string owner;
   std::string session_id;
+  TraceContext trace;
   Callback callback;
 };
 
@@ -76,6 +77,7 @@ void Picker::Pick(PickInput input, Callback callback) {
   task->tenant = std::move(input.tenant);
   task->owner = std::move(input.owner);
   task->session_id = std::move(input.session_id);
+  task->trace = input.trace;
   task->callback = std::move(callback);
   if (auto* const tokens = std::get_if<std::vector<TokenId>>(&request->prompt)) {
     task->form = PromptForm::kCompletion;
@@ -113,7 +115,8 @@ void Picker::Route(std::shared_ptr<Task> task, std::vector<TokenId> tokens) {
                    .bos = task->bos,
                    .session_id = task->session_id,
                    .tenant = task->owner,
-                   .expected_output_tokens = task->output_tokens};
+                   .expected_output_tokens = task->output_tokens,
+                   .trace = task->trace};
   if (task->subset.has_value()) input.allowed_workers = endpoints_->NamesAt(*task->subset);
   frontend_->RouteAsync(std::move(input), [this, task](absl::StatusOr<RouteResult> result) {
     task->callback(Choose(*task, std::move(result)));

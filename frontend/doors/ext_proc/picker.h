@@ -36,6 +36,7 @@
 #include "indexer/base/hash.h"
 #include "indexer/base/ids.h"
 #include "indexer/base/mutex.h"
+#include "indexer/service/tracing/trace_context.h"
 
 namespace kvatlas {
 
@@ -53,6 +54,7 @@ struct PickInput {
   std::string tenant = {};
   std::string owner = {};  // whose request it is; empty: the tenant's
   std::string session_id = {};
+  TraceContext trace = {};  // of the gateway
 };
 
 struct PickedEndpoint {

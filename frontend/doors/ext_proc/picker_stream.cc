@@ -9,6 +9,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
 #include "frontend/doors/errors.h"
+#include "indexer/service/tracing/trace_context.h"
+#include "indexer/service/tracing/tracer.h"
 
 namespace kvatlas {
 namespace {
@@ -191,6 +193,7 @@ void PickerStream::OnRequestHeaders(const ext_proc::HttpHeaders& headers) {
     input_.tenant = std::move(tenants->pool);
   }
   input_.session_id = ValueIn(headers.headers(), kSessionHeader);
+  input_.trace = Tracer::ParentOf(ValueIn(headers.headers(), kTraceparent));
   state_ = Request::kCollecting;
   if (duplex()) return;
   ext_proc::ProcessingResponse response;

@@ -7,6 +7,7 @@
 #include "frontend/doors/grpc/prompt_wire.h"
 #include "frontend/peers/wire.h"
 #include "frontend/prompt/error_code.h"
+#include "indexer/service/tracing/tracer.h"
 
 namespace kvatlas {
 namespace {
@@ -54,6 +55,20 @@ absl::StatusOr<RouteCalls::Admitted> RouteCalls::Admit(const Identity& asker,
   return Admitted{.tenant = *std::move(tenant), .salt = *callers};
 }
 
+// `trace` becomes that of the span, which ends with the answer.
+RouteCalls::Callback RouteCalls::Traced(TraceContext* trace, Callback callback) {
+  Tracer& tracer = *Tracer::OfProcess();
+  if (!tracer.on()) return callback;
+  Span begun = tracer.Begin("Route", SpanKind::kServer, *trace);
+  *trace = begun.context();
+  if (!begun.recorded()) return callback;
+  return [span = std::make_shared<Span>(std::move(begun)),
+          callback = std::move(callback)](absl::StatusOr<v1::RouteResponse> answer) {
+    span->End(answer.status());
+    callback(std::move(answer));
+  };
+}
+
 RouteCalls::Callback RouteCalls::Salting(std::string salt, const Asker& asker,
                                          Callback callback) const {
   return [this, salt = std::move(salt), owner = asker->Text(),
@@ -98,6 +113,8 @@ void RouteCalls::AskAdmitted(const v1::RouteRequest& request, const std::string&
     count_(input.status());
     return callback(input.status());
   }
+  input->trace = Tracer::ParentOf(request.traceparent());
+  callback = Traced(&input->trace, std::move(callback));
   if (request.has_text() || request.has_chat())
     return AskPrompt(request, *std::move(input), left, std::move(callback));
   const auto prompt_tokens = static_cast<uint32_t>(input->tokens.size());
@@ -150,6 +167,7 @@ void RouteCalls::Ask(const v1::RouteChatRequest& request, Duration left, Callbac
     return callback(std::move(bad));
   }
   BoundQueueWait(*frontend_, left, &question.input);
+  question.input.trace = Tracer::ParentOf(request.traceparent());
   AskBody(OpenAiCall::kEither, std::make_shared<const std::string>(request.body()),
           std::move(question), std::move(callback), asker);
 }
@@ -173,6 +191,7 @@ void RouteCalls::AskBody(OpenAiCall call, std::shared_ptr<const std::string> bod
     count_(none);
     return callback(std::move(none));
   }
+  callback = Traced(&question.input.trace, std::move(callback));
   router_->RouteBody(call, std::move(body), std::move(question), Recording(std::move(callback)));
 }
 

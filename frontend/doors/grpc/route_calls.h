@@ -23,6 +23,7 @@
 #include "frontend/route/frontend.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/mutex.h"
+#include "indexer/service/tracing/trace_context.h"
 #include "proto/kvatlas/v1/frontend.pb.h"
 
 namespace kvatlas {
@@ -42,6 +43,7 @@ class RouteCalls {
 
   // `left`: until the caller itself gives up.
   // `asker` decides the tenant, which may be another than the request's, or none (PERMISSION_DENIED); null: nothing is asked.
+  // A span of the whole call is a child of the request's `traceparent`, or of `question.input.trace`; a root without.
   using Asker = std::shared_ptr<const Identity>;
   void Ask(const v1::RouteRequest& request, Duration left, Callback callback,
            const Asker& asker = nullptr) const;
@@ -67,6 +69,7 @@ class RouteCalls {
     std::string salt;
   };
   absl::StatusOr<Admitted> Admit(const Identity& asker, v1::RouteRequest* request) const;
+  static Callback Traced(TraceContext* trace, Callback callback);
   Callback Salting(std::string salt, const Asker& asker, Callback callback) const;
   void AskPrompt(const v1::RouteRequest& request, RouteInput input, Duration left,
                  Callback callback) const;

@@ -90,6 +90,7 @@ void ProxiedRequest::ReadHead() {
                       SameHeader(field.first, kPrefillerHeader) || IsHopByHop(field.first, hops);
     if (!ours) message_.headers.push_back(field);
   }
+  BeginSpan(request);
   tenant_ = HeaderOf(request.headers, "x-kvatlas-tenant");
   if (tenant_.empty()) tenant_ = parts_->options().tenant;
   if (parts_->tenancy().enforces()) ReadTenant(request);
@@ -102,6 +103,16 @@ void ProxiedRequest::ReadHead() {
     return;
   form_model_ = MultipartModel(type, *message_.body);
   any_engine_ = !form_model_.has_value();
+}
+
+// Without tracing the client's own context goes on to the engine as any header does.
+void ProxiedRequest::BeginSpan(const HttpRequest& request) {
+  Tracer& tracer = *Tracer::OfProcess();
+  if (!tracer.on()) return;
+  span_ = tracer.Begin("proxy", SpanKind::kServer,
+                       Tracer::ParentOf(HeaderOf(request.headers, kTraceparent)));
+  span_.Set("http.request.method", message_.method);
+  span_.Set("url.path", request.path);
 }
 
 // Of the credential; what the policy does not allow is refused before anything is asked.
@@ -142,6 +153,7 @@ PromptQuestion ProxiedRequest::Question() const {
   question.input.domain.tenant = parts_->tenancy().PoolOf(tenant_);
   question.input.tenant = tenant_;
   question.input.session_id = session_;
+  question.input.trace = span_.context();
   question.by_load_without_tokens = true;
   const int64_t busy = kInlinePerThread * parts_->options().io_threads;
   if (parts_->choosing.load(std::memory_order_relaxed) <= busy)
@@ -195,7 +207,7 @@ void ProxiedRequest::Try(PromptRoute choice) {
   ++tries_;
   try_ = std::move(next);
   const std::shared_ptr<UpstreamTry> started = try_;  // may fail, and be given up, within
-  started->Start(message_, shared_from_this());
+  started->Start(message_, span_.context(), shared_from_this());
 }
 
 bool ProxiedRequest::WasTried(const CellWorker& worker) const {
@@ -216,6 +228,7 @@ void ProxiedRequest::ChooseAgain(const PromptRoute& earlier) {
 
 // The first piece that is there already goes out with the head, in one write.
 void ProxiedRequest::OnHead(HttpHead head, bool piece_follows) {
+  span_.Set("http.response.status_code", int64_t{head.status});
   if (!tried_.empty()) head.headers.emplace_back("x-kvatlas-tried", HeaderText(tried_));
   if (!piece_follows) return exchange_->Begin(std::move(head), ToResume());
   head_ = std::move(head);
@@ -236,6 +249,7 @@ HttpExchange::Done ProxiedRequest::ToResume() {
 
 void ProxiedRequest::OnEnd() {
   try_ = nullptr;
+  span_.End();
   exchange_->End();
 }
 
@@ -261,6 +275,7 @@ void ProxiedRequest::RefuseTried() {
 void ProxiedRequest::Refuse(const absl::Status& why) {
   if (gone_) return;
   parts_->counters.refused.Increment();
+  span_.End(why);
   HttpResponse response = OpenAiError(why);
   if (!tried_.empty()) response.headers.emplace_back("x-kvatlas-tried", HeaderText(tried_));
   exchange_->Answer(std::move(response));
@@ -268,6 +283,8 @@ void ProxiedRequest::Refuse(const absl::Status& why) {
 
 void ProxiedRequest::OnClientGone() {
   gone_ = true;
+  span_.Fail("the client has gone");
+  span_.End();
   parts_->counters.client_gone.Increment();
   if (try_ != nullptr) std::exchange(try_, nullptr)->Cancel();
 }

@@ -30,6 +30,7 @@
 #include "frontend/prompt/prompt_router.h"
 #include "frontend/route/frontend.h"
 #include "indexer/service/http_exchange.h"
+#include "indexer/service/tracing/tracer.h"
 
 namespace kvatlas {
 
@@ -48,6 +49,7 @@ class ProxiedRequest final : public UpstreamTry::Owner,
 
  private:
   void ReadHead();
+  void BeginSpan(const HttpRequest& request);
   void ReadTenant(const HttpRequest& request);
   // The fleet's list; one engine's own answer where none of them lists any.
   void AnswerModels();
@@ -77,6 +79,7 @@ class ProxiedRequest final : public UpstreamTry::Owner,
   std::string tenant_;
   absl::Status refused_;  // its tenant
   std::string session_;
+  Span span_;  // of the whole request
 
   std::shared_ptr<UpstreamTry> try_;
   std::optional<HttpHead> head_;  // goes out with the first piece

@@ -28,6 +28,13 @@ absl::StatusOr<EngineUrl> UrlOf(const HolderId& worker, const std::string& url) 
                                 " has no label url, and no --engines says where it is");
 }
 
+// In the place of the client's own, where there is a context of ours.
+void PutTraceparent(const TraceContext& context, HttpHeaders* headers) {
+  if (!context.valid()) return;
+  std::erase_if(*headers, [](const auto& field) { return SameHeader(field.first, kTraceparent); });
+  headers->emplace_back(kTraceparent, ToTraceparent(context));
+}
+
 std::string MessageOf(const absl::Status& status) {
   return std::string(status.message().data(), status.message().size());
 }
@@ -46,8 +53,10 @@ CellWorker UpstreamTry::destination() const {
   return {choice_.route.destination_cell(), choice_.route.destination()};
 }
 
-void UpstreamTry::Start(const ProxiedMessage& message, std::shared_ptr<Owner> owner) {
+void UpstreamTry::Start(const ProxiedMessage& message, const TraceContext& trace,
+                        std::shared_ptr<Owner> owner) {
   owner_ = std::move(owner);
+  span_ = Tracer::OfProcess()->BeginChild("engine", SpanKind::kClient, trace);
   const RouteResult& route = choice_.route;
   absl::StatusOr<HttpHeaders> headers = EngineHeaders(message.headers);
   // Nothing is held against the worker that was to decode.
@@ -56,6 +65,9 @@ void UpstreamTry::Start(const ProxiedMessage& message, std::shared_ptr<Owner> ow
                      {.error = kOutside, .unreachable = true});
   if (!url_.ok() || !headers.ok())
     return OnCallFailed(url_.ok() ? headers.status() : url_.status(), false);
+  span_.Set("server.address", engine());
+  span_.Set("worker", choice_.route.destination().name);
+  PutTraceparent(span_.context(), &*headers);
   const std::shared_ptr<UpstreamTry> self = shared_from_this();
   call_ = std::make_shared<EngineCall>(
       io_, parts_->PoolOf(io_),
@@ -75,6 +87,7 @@ void UpstreamTry::Start(const ProxiedMessage& message, std::shared_ptr<Owner> ow
 
 void UpstreamTry::Cancel() {
   owner_ = nullptr;
+  span_.End();
   if (call_ != nullptr) std::exchange(call_, nullptr)->Cancel();
   Report(status_ == 0 ? RouteReport{.abandoned = true} : RouteReport{.finished = true});
 }
@@ -103,6 +116,7 @@ void UpstreamTry::OnHead(EngineHead head) {
                .headers = std::move(head.headers),
                .length = head.length,
                .no_body = head.no_body};
+  span_.Set("http.response.status_code", int64_t{out.status});
   AddDecision(&out.headers);
   owner_->OnHead(std::move(out), head.piece_follows);
 }
@@ -122,6 +136,8 @@ void UpstreamTry::OnEnd() {
     report.prompt_tokens = usage->prompt_tokens;
   }
   Report(report);
+  if (!report.error.empty()) span_.Fail(report.error);
+  span_.End();
   call_ = nullptr;
   std::exchange(owner_, nullptr)->OnEnd();
 }
@@ -163,6 +179,8 @@ void UpstreamTry::OnOutside(const CellWorker& worker, const std::string& url,
 void UpstreamTry::Fail(const TryFailure& failure, const RouteReport& report) {
   parts_->frontend()->Avoid(failure.worker.first, failure.worker.second);
   Report(report);
+  span_.Fail(failure.reason);
+  span_.End();
   reported_over_ = true;
   call_ = nullptr;
   std::exchange(owner_, nullptr)->OnFailed(failure);

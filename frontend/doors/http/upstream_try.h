@@ -28,6 +28,8 @@
 #include "frontend/route/frontend.h"
 #include "indexer/service/http_exchange.h"
 #include "indexer/service/http_server.h"
+#include "indexer/service/tracing/trace_context.h"
+#include "indexer/service/tracing/tracer.h"
 
 namespace kvatlas {
 
@@ -71,7 +73,9 @@ class UpstreamTry : public std::enable_shared_from_this<UpstreamTry> {
   // HOST:PORT of the engine; empty: its url is missing or malformed, and `Start` fails.
   std::string engine() const { return url_.ok() ? url_->authority() : ""; }
 
-  void Start(const ProxiedMessage& message, std::shared_ptr<Owner> owner);
+  // The engine is told of the `trace` that it works for, where that is valid.
+  void Start(const ProxiedMessage& message, const TraceContext& trace,
+             std::shared_ptr<Owner> owner);
   void Resume() {
     if (call_ != nullptr) call_->Resume();
   }
@@ -96,6 +100,7 @@ class UpstreamTry : public std::enable_shared_from_this<UpstreamTry> {
   const absl::StatusOr<EngineUrl> url_;
   std::shared_ptr<EngineCall> call_;
   std::shared_ptr<Owner> owner_;  // while the call runs
+  Span span_;                     // until the engine has answered all, or was given up
   std::optional<UsageReader> usage_;
   int status_ = 0;              // of the answer; 0: none yet
   bool reported_over_ = false;  // finished or abandoned
