@@ -144,11 +144,14 @@ grpc::ServerUnaryReactor* HierarchyService::FindCells(grpc::CallbackServerContex
 grpc::ServerBidiReactor<v1::FindCellsStreamRequest, v1::FindCellsStreamResponse>*
 HierarchyService::FindCellsStream(grpc::CallbackServerContext* context) {
   if (!security_->enforces()) return streams_.Open();
-  return streams_.Open([this, asker = IdentityOf(security_.get(), *context)](
-                           const v1::FindCellsRequest& request, v1::FindCellsResponse* response) {
-    if (absl::Status bad = security_->Take(*asker, QuotaKind::kQueries, 1); !bad.ok()) return bad;
-    return Answer(*asker, request, response);
-  });
+  const std::shared_ptr<const Identity> asker = IdentityOf(security_.get(), *context);
+  return streams_.Open(
+      [this, asker](const v1::FindCellsRequest& request, v1::FindCellsResponse* response) {
+        absl::Status over =
+            security_->Take(*asker, QuotaKind::kQueries, 1, request.domain().tenant());
+        return over.ok() ? Answer(*asker, request, response) : over;
+      },
+      security_->UnreadOf(asker, [context] { context->TryCancel(); }));
 }
 
 absl::Status HierarchyService::Answer(const Identity& asker, const v1::FindCellsRequest& request,

@@ -373,8 +373,9 @@ absl::Status Holder::ApplyToSides(const Event& event) {
   }
   const Stored& stored = std::get<Stored>(event);
   counters_->blocks_stored.fetch_add(stored.blocks.size(), std::memory_order_relaxed);
-  if (blocks_max_ != 0 &&
-      side_blocks_.load(std::memory_order_relaxed) + stored.blocks.size() > 4 * blocks_max_)
+  const uint64_t blocks_max = BlocksMax();
+  if (blocks_max != 0 &&
+      side_blocks_.load(std::memory_order_relaxed) + stored.blocks.size() > 4 * blocks_max)
     return absl::ResourceExhaustedError("the holder has as many side blocks as it may");
   const bool known = stored.side <= layout_.sides.size();
   return sides_->Store(number_, stored.tier, stored.blocks,
@@ -433,8 +434,9 @@ absl::Status Holder::ApplyToIndex(const Event& event) {
     counters_->blocks_removed.fetch_add(removed->blocks.size(), std::memory_order_relaxed);
   }
   const Stored* const stored = std::get_if<Stored>(&event);
-  if (stored != nullptr && blocks_max_ != 0 &&
-      blocks_.load(std::memory_order_relaxed) + stored->blocks.size() > blocks_max_)
+  const uint64_t blocks_max = stored == nullptr ? 0 : BlocksMax();
+  if (blocks_max != 0 &&
+      blocks_.load(std::memory_order_relaxed) + stored->blocks.size() > blocks_max)
     return absl::ResourceExhaustedError("the holder has as many blocks as it may");
   changes_.Clear();
   absl::Status status = index_->Apply(number_, event, &changes_);
@@ -449,7 +451,24 @@ absl::Status Holder::ApplyToIndex(const Event& event) {
   return status;
 }
 
+uint64_t Holder::BlocksMax() const {
+  uint64_t max = blocks_max_;
+  const auto at_most = [&max](uint64_t bound) { max = max == 0 ? bound : std::min(max, bound); };
+  if (allowed_.max != 0) at_most(allowed_.max);
+  if (allowed_.pool_times > 0 && pool_blocks_ != 0) {
+    const double blocks = allowed_.pool_times * static_cast<double>(pool_blocks_);
+    at_most(std::max<uint64_t>(1, static_cast<uint64_t>(blocks)));
+  }
+  return max;
+}
+
+void Holder::SetBlocks(PeerAllowance::Blocks allowed) {
+  MutexLock lock(&mutex_);
+  allowed_ = allowed;
+}
+
 void Holder::SetLoad(const Load& load) {
+  pool_blocks_ = load.used_blocks + load.free_blocks;
   {
     MutexLock lock(&view_mutex_);
     view_.load = load;

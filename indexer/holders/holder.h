@@ -129,6 +129,8 @@ class Holder : private HoldingsSink {
   // What it takes of its address's quotas (`peer_quotas.h`); null: nothing. Given back when the holder is forgotten.
   std::shared_ptr<const PeerQuotas::Charge> charge() const;
   void SetCharge(std::shared_ptr<const PeerQuotas::Charge> charge);
+  // What it may hold, beside `ReceiverOptions::blocks_max`. What is beyond is shed.
+  void SetBlocks(PeerAllowance::Blocks allowed);
 
   std::shared_ptr<const HolderInfo> info() const;
   // Null: the main class alone.
@@ -174,6 +176,8 @@ class Holder : private HoldingsSink {
   void UpdateView(Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Reply(std::vector<ReceiverMessage>* messages) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  uint64_t BlocksMax() const;  // 0: no limit. Called with `mutex_` held, as `Apply`
+
   std::vector<SideHolding> SideHoldings() const;
   Digest DigestNow() const;
 
@@ -186,6 +190,8 @@ class Holder : private HoldingsSink {
   const bool local_;
   const Duration lease_ttl_;               // a local one's never ends
   const uint64_t blocks_max_;              // 0: no limit
+  PeerAllowance::Blocks allowed_;          // guarded by `mutex_`, as `pool_blocks_`
+  uint64_t pool_blocks_ = 0;               // by the load last heard; 0: none yet
   std::atomic<uint64_t> blocks_{0};        // distinct
   std::atomic<uint64_t> last_changed_{0};  // written under `mutex_`
   std::atomic<uint64_t> side_blocks_{0};   // distinct; likewise

@@ -103,7 +103,7 @@ struct HolderRegistry::State {
   // The domain, made when it is new or when no holder is left in it that holds it to another block size. `peer`, who asks for
   // it, is charged for a new one.
   absl::StatusOr<DomainPtr> FindOrAdd(const Domain& name, uint32_t block_size,
-                                      const std::string& peer) {
+                                      const Announcer& peer) {
     DomainPtr domain = Find(name);
     if (domain != nullptr && domain->block_size() == block_size) return domain;
     // Making one takes a while: `mutex` is what every query takes.
@@ -117,7 +117,7 @@ struct HolderRegistry::State {
     }
     domain = nullptr;
     if (absl::Status full = MakeRoom(); !full.ok()) return full;
-    auto charge = quotas.TakeDomain(peer);
+    auto charge = quotas.TakeDomain(peer, name.tenant);
     if (!charge.ok()) return charge.status();
     absl::StatusOr<DomainPtr> made = DomainState::Make(options, name, block_size, *charge);
     if (!made.ok()) return made.status();
@@ -205,12 +205,16 @@ class HolderRegistry::Session : public ReceiverSession {
       LogEvery(StreamLog(), "ended " + ToString(holder_->id()), LogLevel::kInfo, "stream ended",
                {{"holder", ToString(holder_->id())},
                 {"domain", ToString(domain_->domain())},
-                {"peer", peer_}});
+                {"peer", peer_.address}});
     }
     state_->streams_open.fetch_sub(1);
   }
 
-  void OnPeer(const std::string& address) override { peer_ = address; }
+  void OnPeer(const std::string& address) override { peer_.address = address; }
+
+  void OnAllowance(std::shared_ptr<PeerAllowance> allowance) override {
+    peer_.allowance = std::move(allowance);
+  }
 
   void OnTransportLost(bool lost) override {
     if (holder_ != nullptr) holder_->OnTransportLost(id_, lost, state_->options.clock->Now());
@@ -270,13 +274,15 @@ class HolderRegistry::Session : public ReceiverSession {
       domain_ = *domain;
       holder_ = *holder;
       holder_->SetCharge(*std::move(charge));
+      if (peer_.allowance != nullptr)
+        holder_->SetBlocks(peer_.allowance->BlocksOf(hello.domain.tenant));
       domain_->RefreshInfo(holder_);
       state_->refused.Welcomed(hello.domain, hello.holder);
       Log(LogLevel::kInfo, "stream welcomed",
           {{"holder", ToString(hello.holder)},
            {"domain", ToString(hello.domain)},
            {"sender", hello.starting ? "new" : "returning"},
-           {"peer", peer_},
+           {"peer", peer_.address},
            {"epoch", hello.epoch},
            {"instance", hello.instance_id}});
       return absl::OkStatus();
@@ -290,7 +296,8 @@ class HolderRegistry::Session : public ReceiverSession {
       bytes += sizeof(label) + label.first.size() + label.second.size();
     const DomainPtr domain = state_->Find(hello.domain);
     const HolderPtr holder = domain == nullptr ? nullptr : domain->Find(hello.holder);
-    return state_->quotas.TakeHolder(peer_, bytes, holder == nullptr ? nullptr : holder->charge());
+    return state_->quotas.TakeHolder(peer_, hello.domain.tenant, bytes,
+                                     holder == nullptr ? nullptr : holder->charge());
   }
 
   absl::Status RefuseHello(const Hello& hello, const absl::Status& why) {
@@ -314,7 +321,7 @@ class HolderRegistry::Session : public ReceiverSession {
   State* const state_;
   const SessionId id_;
   const ReplyFn reply_;
-  std::string peer_;
+  Announcer peer_;
   DomainPtr domain_;  // of the holder: kept as long as this connection
   HolderPtr holder_;
 };
@@ -405,7 +412,7 @@ absl::StatusOr<std::unique_ptr<LocalHolder>> HolderRegistry::AddLocal(const Doma
                                                                       HolderInfo info) {
   if (absl::Status bad = CheckNames(domain, info.id, block_size); !bad.ok()) return bad;
   for (;;) {
-    const absl::StatusOr<DomainPtr> state = state_->FindOrAdd(domain, block_size, /*peer=*/"");
+    const absl::StatusOr<DomainPtr> state = state_->FindOrAdd(domain, block_size, Announcer());
     if (!state.ok()) return state.status();
     absl::StatusOr<HolderPtr> holder = (*state)->AddLocal(info, state_->options.clock->Now());
     if (absl::IsUnavailable(holder.status())) continue;
@@ -488,7 +495,7 @@ absl::StatusOr<std::unique_ptr<RestoredHolder>> HolderRegistry::Restore(const Do
   bad.Update(CheckEpoch(image.stream.epoch, state_->options.clock->WallNs()));
   if (!bad.ok()) return bad;
   for (;;) {
-    const absl::StatusOr<DomainPtr> state = state_->FindOrAdd(domain, block_size, /*peer=*/"");
+    const absl::StatusOr<DomainPtr> state = state_->FindOrAdd(domain, block_size, Announcer());
     if (!state.ok()) return state.status();
     absl::StatusOr<HolderPtr> holder = (*state)->AddRestored(image.info.id, image.layout);
     if (absl::IsUnavailable(holder.status())) continue;

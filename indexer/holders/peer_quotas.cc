@@ -39,12 +39,17 @@ struct PeerQuotas::Accounts {
 
 class PeerQuotas::Charge {
  public:
-  Charge(std::shared_ptr<Accounts> accounts, std::string peer, Amount amount)
-      : accounts_(std::move(accounts)), peer_(std::move(peer)), amount_(amount) {}
+  Charge(std::shared_ptr<Accounts> accounts, std::string peer, Amount amount,
+         PeerAllowance::ChargePtr of_identity)
+      : accounts_(std::move(accounts)),
+        peer_(std::move(peer)),
+        amount_(amount),
+        of_identity_(std::move(of_identity)) {}
   Charge(const Charge&) = delete;
   Charge& operator=(const Charge&) = delete;
 
   ~Charge() {
+    if (peer_.empty()) return;
     MutexLock lock(&accounts_->mutex);
     const auto found = accounts_->by_peer.find(peer_);
     found->second.domains -= amount_.domains;
@@ -56,8 +61,11 @@ class PeerQuotas::Charge {
   // `previous` goes soon, and does not count.
   static absl::StatusOr<std::shared_ptr<const Charge>> Take(
       const std::shared_ptr<Accounts>& accounts, const std::string& peer, const Amount& amount,
-      const Charge* previous) {
-    if (peer.empty()) return nullptr;
+      const Charge* previous, PeerAllowance::ChargePtr of_identity) {
+    if (peer.empty() && of_identity == nullptr) return nullptr;
+    if (peer.empty()) {
+      return std::make_shared<const Charge>(accounts, peer, Amount(), std::move(of_identity));
+    }
     const bool same = previous != nullptr && previous->peer_ == peer;
     const Amount less = same ? previous->amount_ : Amount();
     MutexLock lock(&accounts->mutex);
@@ -76,13 +84,16 @@ class PeerQuotas::Charge {
           Check(sum.label_bytes - less.label_bytes, limits.label_bytes, "bytes of labels", peer));
     if (!status.ok()) return status;
     accounts->by_peer[peer] = sum;
-    return std::make_shared<const Charge>(accounts, peer, amount);
+    return std::make_shared<const Charge>(accounts, peer, amount, std::move(of_identity));
   }
+
+  const PeerAllowance::ChargePtr& of_identity() const { return of_identity_; }
 
  private:
   const std::shared_ptr<Accounts> accounts_;
   const std::string peer_;
   const Amount amount_;
+  const PeerAllowance::ChargePtr of_identity_;
 };
 
 PeerQuotas::PeerQuotas(PeerLimits limits)
@@ -91,13 +102,24 @@ PeerQuotas::PeerQuotas(PeerLimits limits)
 PeerQuotas::~PeerQuotas() = default;
 
 absl::StatusOr<std::shared_ptr<const PeerQuotas::Charge>> PeerQuotas::TakeDomain(
-    const std::string& peer) {
-  return Charge::Take(accounts_, peer, {.domains = 1}, nullptr);
+    const Announcer& peer, const std::string& tenant) {
+  absl::StatusOr<PeerAllowance::ChargePtr> of_identity = PeerAllowance::ChargePtr();
+  if (peer.allowance != nullptr) of_identity = peer.allowance->TakeDomain(tenant);
+  if (!of_identity.ok()) return of_identity.status();
+  return Charge::Take(accounts_, peer.address, {.domains = 1}, nullptr, *std::move(of_identity));
 }
 
 absl::StatusOr<std::shared_ptr<const PeerQuotas::Charge>> PeerQuotas::TakeHolder(
-    const std::string& peer, uint64_t label_bytes, const std::shared_ptr<const Charge>& previous) {
-  return Charge::Take(accounts_, peer, {.holders = 1, .label_bytes = label_bytes}, previous.get());
+    const Announcer& peer, const std::string& tenant, uint64_t label_bytes,
+    const std::shared_ptr<const Charge>& previous) {
+  absl::StatusOr<PeerAllowance::ChargePtr> of_identity = PeerAllowance::ChargePtr();
+  if (peer.allowance != nullptr) {
+    of_identity = peer.allowance->TakeHolder(
+        tenant, label_bytes, previous == nullptr ? nullptr : previous->of_identity());
+  }
+  if (!of_identity.ok()) return of_identity.status();
+  return Charge::Take(accounts_, peer.address, {.holders = 1, .label_bytes = label_bytes},
+                      previous.get(), *std::move(of_identity));
 }
 
 }  // namespace kvatlas

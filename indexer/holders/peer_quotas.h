@@ -1,9 +1,10 @@
-// How much of this process may one address take with what it announces? Domains, holders, and what they say of themselves.
+// How much of this process may one address, and one identity, take with what it announces? Domains, holders, and what they say of
+// themselves.
 //
 //   hello from 10.0.0.7 ─▶ TakeDomain, TakeHolder ─▶ a charge, given back when domain or holder is forgotten
 //
 // *Place*: one in a `HolderRegistry`. An address is that of the connection, without its port, of IPv6 the first 64 bits. What comes
-// without one (through Redis, or in this process) is not counted.
+// without one (through Redis, or in this process) is not counted. What an identity may, its `PeerAllowance` says.
 // *Truth*: a domain counts for the address whose hello made it, a holder for that of its last hello.
 // *Threads*: any. *Cost*: a short lock and a look-up at a hello, none afterwards. *Lifetime*: charges may outlive it.
 
@@ -15,6 +16,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "indexer/stream/link.h"
 
 namespace kvatlas {
 
@@ -31,6 +33,12 @@ struct PeerLimits {
                         "label_bytes_per_peer"};  // of holders' names, addresses and labels
 };
 
+// Who announces: both may be empty.
+struct Announcer {
+  std::string address = {};
+  std::shared_ptr<PeerAllowance> allowance = nullptr;
+};
+
 class PeerQuotas {
  public:
   // What one domain or one holder takes, until it is destroyed.
@@ -40,10 +48,12 @@ class PeerQuotas {
   ~PeerQuotas();
 
   // RESOURCE_EXHAUSTED says which limit of which peer is reached, and what to do. Null where `peer` is empty.
-  absl::StatusOr<std::shared_ptr<const Charge>> TakeDomain(const std::string& peer);
+  absl::StatusOr<std::shared_ptr<const Charge>> TakeDomain(const Announcer& peer,
+                                                           const std::string& tenant);
   // `previous`, which may be null, is what the same holder took before: it goes when this one is there.
   absl::StatusOr<std::shared_ptr<const Charge>> TakeHolder(
-      const std::string& peer, uint64_t label_bytes, const std::shared_ptr<const Charge>& previous);
+      const Announcer& peer, const std::string& tenant, uint64_t label_bytes,
+      const std::shared_ptr<const Charge>& previous);
 
  private:
   struct Accounts;

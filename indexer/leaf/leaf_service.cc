@@ -156,13 +156,14 @@ grpc::ServerUnaryReactor* LeafService::FindOverlaps(grpc::CallbackServerContext*
 grpc::ServerBidiReactor<v1::FindOverlapsStreamRequest, v1::FindOverlapsStreamResponse>*
 LeafService::FindOverlapsStream(grpc::CallbackServerContext* context) {
   if (!security_->enforces()) return streams_.Open();
+  const std::shared_ptr<const Identity> asker = IdentityOf(security_.get(), *context);
   return streams_.Open(
-      [this, asker = IdentityOf(security_.get(), *context)](const v1::FindOverlapsRequest& request,
-                                                            v1::FindOverlapsResponse* response) {
-        if (absl::Status bad = security_->Take(*asker, QuotaKind::kQueries, 1); !bad.ok())
-          return bad;
-        return Answer(*asker, request, response);
-      });
+      [this, asker](const v1::FindOverlapsRequest& request, v1::FindOverlapsResponse* response) {
+        absl::Status over =
+            security_->Take(*asker, QuotaKind::kQueries, 1, request.domain().tenant());
+        return over.ok() ? Answer(*asker, request, response) : over;
+      },
+      security_->UnreadOf(asker, [context] { context->TryCancel(); }));
 }
 
 absl::Status LeafService::Answer(const Identity& asker, const v1::FindOverlapsRequest& request,

@@ -69,8 +69,12 @@ class AnswerStreams {
 
   // What a method returns to gRPC.
   Reactor* Open() { return Open(handler_); }
-  // The same with a handler for this stream alone, which knows who asks.
-  Reactor* Open(Handler handler) { return new Stream(this, std::move(handler)); }
+  // What a response of so many bytes takes until it is sent. Null where it may not be sent: then the call has been cancelled.
+  using Unread = std::function<std::shared_ptr<const void>(size_t bytes)>;
+  // The same with a handler for this stream alone, which knows who asks; `unread` may be null.
+  Reactor* Open(Handler handler, Unread unread = nullptr) {
+    return new Stream(this, std::move(handler), std::move(unread));
+  }
 
   // Ends those that are open, and from now on every new one, with UNAVAILABLE. What has been answered still goes out; what was
   // on its way may go unanswered.
@@ -90,7 +94,8 @@ class AnswerStreams {
 
   class Stream : public Reactor {
    public:
-    Stream(AnswerStreams* owner, Handler handler) : owner_(owner), handler_(std::move(handler)) {
+    Stream(AnswerStreams* owner, Handler handler, Unread unread)
+        : owner_(owner), handler_(std::move(handler)), unread_(std::move(unread)) {
       Next next;
       {
         MutexLock lock(&owner_->mutex_);
@@ -98,7 +103,7 @@ class AnswerStreams {
         MutexLock stream_lock(&mutex_);
         read_all_ = owner_->stopped_;
         if (read_all_) end_ = Stopping();
-        answers_.push_back(owner_->messages_.AllocateMessages());
+        answers_.push_back({owner_->messages_.AllocateMessages(), nullptr});
         next = Step();
       }
       Do(next);
@@ -129,7 +134,7 @@ class AnswerStreams {
       {
         MutexLock lock(&mutex_);
         writing_ = false;
-        answers_.front()->Release();
+        answers_.front().holder->Release();
         answers_.pop_front();
         if (!ok) over_ = true;
         next = Step();
@@ -165,13 +170,17 @@ class AnswerStreams {
       }
       {
         MutexLock lock(&mutex_);
-        for (Holder* answer : answers_) answer->Release();
+        for (const Queued& answer : answers_) answer.holder->Release();
         if (asking_ != nullptr) asking_->Release();
       }
       delete this;
     }
 
    private:
+    struct Queued {
+      Holder* holder;
+      std::shared_ptr<const void> hold;  // of `Unread`
+    };
     // What is to be done once the lock is released.
     struct Next {
       StreamRequest* read = nullptr;
@@ -189,7 +198,7 @@ class AnswerStreams {
       if (finished_) return next;
       if (!over_ && !writing_ && !answers_.empty()) {
         writing_ = true;
-        next.write = answers_.front()->response();
+        next.write = answers_.front().holder->response();
       }
       if (!over_ && !answering_ && asking_ != nullptr && answers_.size() < kAnswersQueuedMax) {
         answering_ = true;
@@ -228,9 +237,11 @@ class AnswerStreams {
         asked = asking_;
       }
       Holder* const answer = owner_->Answer(handler_, asked, &asked_at_);
+      std::shared_ptr<const void> hold;
+      if (unread_ != nullptr) hold = unread_(answer->response()->ByteSizeLong());
       MutexLock lock(&mutex_);
       answering_ = false;
-      answers_.push_back(answer);
+      answers_.push_back({answer, std::move(hold)});
       if (asked_at_ == asked->request()->questions_size()) {
         asking_ = nullptr;
         if (answer != asked) asked->Release();
@@ -240,6 +251,7 @@ class AnswerStreams {
 
     AnswerStreams* const owner_;
     const Handler handler_;
+    const Unread unread_;
     Mutex mutex_;                     // inside the owner's
     Holder* reading_into_ = nullptr;  // guarded while no read is under way; else of the reader
     Holder* asking_ ABSL_GUARDED_BY(mutex_) = nullptr;  // its questions are yet to be answered
@@ -250,7 +262,7 @@ class AnswerStreams {
     bool over_ ABSL_GUARDED_BY(mutex_) = false;  // the other side no longer reads
     grpc::Status end_ ABSL_GUARDED_BY(mutex_);   // told when it has
     bool finished_ ABSL_GUARDED_BY(mutex_) = false;
-    std::deque<Holder*> answers_ ABSL_GUARDED_BY(mutex_);  // the first is being written
+    std::deque<Queued> answers_ ABSL_GUARDED_BY(mutex_);  // the first is being written
   };
 
   // The response to the questions from `at` on, as many as one holds. What is asked alone, as it mostly is, shares the

@@ -90,7 +90,10 @@ class CallProcessor final : public grpc::AuthMetadataProcessor {
     const auto identity = security_->Authenticate(
         ChainOf(*context),
         authorization == metadata.end() ? "" : BearerOf(View(authorization->second)));
-    if (!identity.ok()) return ToGrpcStatus(identity.status());
+    if (!identity.ok()) {
+      security_->AuditUnknown(verb, "", identity.status());
+      return ToGrpcStatus(identity.status());
+    }
     if (absl::Status bad = CheckMethod(security_.get(), **identity, verb); !bad.ok()) {
       return ToGrpcStatus(bad);
     }
@@ -120,24 +123,31 @@ class CutWhenRevoked final : public grpc::experimental::Interceptor {
       grpc::ServerContextBase* const context = info_->server_context();
       CallCredentials credentials = CredentialsOf(*context);
       identity_ = IdentityOf(security_.get(), *context);
-      taken_ = security_->Take(*identity_, QuotaKind::kStreams, 1).ok();
+      const bool taken = Hold(context->peer());
       const auto cut = [context] { context->TryCancel(); };
       call_ = security_->AddCall(std::move(credentials.chain_pem), std::move(credentials.bearer),
                                  VerbOfMethod(info_->method()), context->peer(), cut);
-      if (!taken_) context->TryCancel();
+      if (!taken) context->TryCancel();
     }
     methods->Proceed();
   }
 
-  ~CutWhenRevoked() override {
-    if (taken_) security_->GiveBack(*identity_, QuotaKind::kStreams, 1);
+ private:
+  bool Hold(const std::string& peer) {
+    absl::StatusOr<Security::Held> connection = security_->HoldConnection(*identity_, peer);
+    if (!connection.ok()) return false;
+    absl::StatusOr<Security::Held> stream = security_->Hold(*identity_, {{QuotaKind::kStreams, 1}});
+    if (!stream.ok()) return false;
+    connection_ = *std::move(connection);
+    stream_ = *std::move(stream);
+    return true;
   }
 
- private:
   const std::shared_ptr<Security> security_;
   grpc::experimental::ServerRpcInfo* const info_;
   std::shared_ptr<const Identity> identity_;
-  bool taken_ = false;
+  Security::Held connection_;
+  Security::Held stream_;
   std::unique_ptr<Security::OpenCall> call_;
 };
 

@@ -200,6 +200,10 @@ absl::Status GrpcServer::Start() {
   const std::shared_ptr<Security> security =
       options_.security != nullptr ? options_.security : Security::OfProcess();
   if (absl::Status open = security->MayListen(options_.listen); !open.ok()) return open;
+  if (security->connection_age() > Duration(0)) {
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS,
+                               Milliseconds(security->connection_age()));
+  }
   const bool tls = security->tls() != nullptr;
   if (tls && security->tls()->server() == nullptr) {
     return absl::InvalidArgumentError("a server needs a certificate: --tls_cert and --tls_key");

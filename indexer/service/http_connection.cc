@@ -74,7 +74,6 @@ HttpConnection::HttpConnection(tcp::socket socket, ConnectionListener::Busy busy
 
 HttpConnection::~HttpConnection() {
   ReserveBody(0);
-  if (connection_counted_) shared_->security->GiveBack(*counted_as_, QuotaKind::kConnections, 1);
   loop_->connections.erase(this);
   shared_->connections.fetch_sub(1, std::memory_order_relaxed);
 }
@@ -465,8 +464,10 @@ bool HttpConnection::Write() {
   }
 }
 
+// What the client does not take at once counts as unread of its identity until it has.
 void HttpConnection::WriteLater() {
   if (!socket_.is_open()) return;
+  if (!HoldUnread()) return Close();
   SetBusy(false);
   socket_.tcp().async_wait(tcp::socket::wait_write, [self = shared_from_this()](Error error) {
     if (error) return;
@@ -477,6 +478,7 @@ void HttpConnection::WriteLater() {
 }
 
 HttpConnection::Step HttpConnection::Written() {
+  unread_ = nullptr;
   if (exchanging_) {
     deadline_ = Time::max();
     if (auto done = std::exchange(exchange_done_, nullptr)) done();

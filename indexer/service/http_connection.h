@@ -131,6 +131,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   std::optional<Step> Route();
   std::optional<HttpResponse> NotLetIn();
   std::string_view Bearer() const;
+  bool HoldUnread();
   std::optional<Step> CheckBody();
   void RefuseLater(HttpResponse response);
   Step RefuseNow(HttpResponse response);
@@ -179,8 +180,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   bool on_reserve_ = false;                   // of the reserve
   std::shared_ptr<const Identity> identity_;  // of the request; never null
   std::unique_ptr<Security::OpenCall> call_;  // of an exchange, where there is a policy
-  bool connection_counted_ = false;           // towards the quota of `counted_as_`
-  std::shared_ptr<const Identity> counted_as_;
+  Security::Held connection_;                 // from the first request that was let in
+  Security::Held unread_;                     // what is written and not taken yet
   const ConnectionListener::Busy busy_;  // while it is answered, and the client takes the answer
   HttpShared* const shared_;
   HttpLoop* const loop_;

@@ -85,6 +85,17 @@ std::string_view HttpConnection::Bearer() const {
   return value.substr(kScheme.size());
 }
 
+// False: the client has more answers that it does not read than it may.
+bool HttpConnection::HoldUnread() {
+  if (!shared_->enforces || unread_ != nullptr) return true;
+  double bytes = 0;
+  for (const asio::const_buffer& one : out_) bytes += static_cast<double>(one.size());
+  absl::StatusOr<Security::Held> held =
+      shared_->security->Hold(*identity_, {{QuotaKind::kUnreadBytes, bytes}});
+  if (held.ok()) unread_ = *std::move(held);
+  return held.ok();
+}
+
 // What is answered to who may not take the route; nothing: it may.
 std::optional<HttpResponse> HttpConnection::NotLetIn() {
   if (on_reserve_ && !route_->vital) return Refusal(503, "too many connections");
@@ -100,18 +111,22 @@ std::optional<HttpResponse> HttpConnection::NotLetIn() {
   request_.identity = std::make_shared<Identity>();
   if (*route_->verb == Verb::kHealth) return std::nullopt;
   auto identity = security.Authenticate(chain_pem_, bearer);
-  if (!identity.ok()) return Refused(identity.status(), presented);
+  if (!identity.ok()) {
+    security.AuditUnknown(*route_->verb, peer_, identity.status());
+    // Over a new connection the client may show another certificate.
+    keep_alive_ = false;
+    return Refused(identity.status(), presented);
+  }
   identity_ = *identity;
   request_.token_counted = !bearer.empty() && identity_->role != IdentityRole::kAnonymous &&
                            (chain_pem_.empty() || !security.Authenticate(chain_pem_, "").ok());
   request_.identity = identity_;
   if (absl::Status bad = security.CheckMethod(*identity_, *route_->verb, peer_); !bad.ok())
     return Refused(bad, presented);
-  if (!connection_counted_) {
-    if (absl::Status bad = security.Take(*identity_, QuotaKind::kConnections, 1); !bad.ok())
-      return Refused(bad, presented);
-    connection_counted_ = true;
-    counted_as_ = identity_;
+  if (connection_ == nullptr) {
+    absl::StatusOr<Security::Held> held = security.Hold(*identity_, {{QuotaKind::kConnections, 1}});
+    if (!held.ok()) return Refused(held.status(), presented);
+    connection_ = *std::move(held);
   }
   if (*route_->verb != Verb::kMetrics) {
     if (absl::Status bad = security.Take(*identity_, QuotaOf(*route_->verb), 1); !bad.ok())

@@ -93,7 +93,13 @@ class HttpSecurityTest : public testing::Test {
     {
       std::ofstream file(path + ".new");
       file << R"({"version": 1, "trust_domain": "test.example",
-                  "rules": [{"identity": "operator/*", "allow": ["*"]},
+                  "rules": [{"identity": "operator/asks", "allow": ["*"],
+                             "quota": {"queries_per_s": 0.001, "dumps_per_s": 0.001}},
+                            {"identity": "operator/slow", "allow": ["*"],
+                             "quota": {"unread_bytes": 50000}},
+                            {"identity": "operator/*", "allow": ["*"]},
+                            {"identity": "gateway/single", "allow": ["route"],
+                             "quota": {"connections": 1}},
                             {"identity": "viewer/*", "allow": ["status"]},
                             {"identity": "gateway/*", "allow": ["route"]}],
                   "revoked": )"
@@ -235,6 +241,39 @@ TEST_F(HttpSecurityTest, ARevokedCredentialIsRefusedAndItsRequestCut) {
   EXPECT_EQ(Status(gateway, "/v1/wait"), "401");
   EXPECT_EQ(Status("-H 'Authorization: Bearer let-me-in'", "/status"), "401");
   EXPECT_EQ(Status(As("viewer/v"), "/status"), "200");
+}
+
+TEST_F(HttpSecurityTest, QuotasAreOfAnIdentity) {
+  const std::string asks = As("operator/asks");
+  EXPECT_EQ(Status(asks, "/status"), "200");
+  EXPECT_EQ(Status(asks, "/status"), "429");
+  EXPECT_EQ(Status(As("operator/other"), "/status"), "200");
+  const std::string url = absl::StrCat(" https://127.0.0.1:", server_->address().port);
+  const std::string curl = absl::StrCat("curl -sS -m 30 --cacert ", pki_->ca_path(), " ");
+  const std::string single = As("gateway/single");
+  FILE* const waiting = popen((curl + single + url + "/v1/wait >/dev/null 2>&1").c_str(), "r");
+  ASSERT_TRUE(Await([&] { return waits_.load() == 1; }, kLong));
+  EXPECT_EQ(Status(single, "/v1/wait"), "429");
+  WritePolicy(R"(["gateway/single"])");
+  EXPECT_TRUE(Await([&] { return gone_.load() == 1; }, kLong));
+  pclose(waiting);
+}
+
+// It reads so slowly that the answer does not fit what the kernel holds for it.
+TEST_F(HttpSecurityTest, AnswersThatAreNotReadEndTheConnection) {
+  const std::string curl =
+      absl::StrCat("exec curl -sS -m 30 --limit-rate 1000 --cacert ", pki_->ca_path(), " ",
+                   As("operator/slow"), " https://127.0.0.1:", server_->address().port);
+  FILE* const slow = popen((curl + "/big >/dev/null 2>&1").c_str(), "r");
+  const auto refused = [&] {
+    std::string metrics;
+    security_->AppendMetrics(&metrics);
+    return metrics.find("kvatlas_quota_refused_total{quota=\"unread_bytes\",of=\"operator\"} 1") !=
+           std::string::npos;
+  };
+  EXPECT_TRUE(Await(refused, kLong));
+  server_->Stop();
+  pclose(slow);
 }
 
 TEST_F(HttpSecurityTest, CertificatesRotateWhileRequestsRun) {

@@ -178,6 +178,11 @@ void ServiceMain::DeclareSecurity() {
       .Add("audit_log", &security_.audit_log,
            "file for a line of JSON per decision of the policy; empty: none")
       .Check(CheckFileToWrite);
+  flags_.Add("tls_connection_age", &security_.connection_age,
+             "under a policy, age at which new gRPC calls of a client come over a new connection, "
+             "with its "
+             "certificate of then; replace certificates at least so long before they expire",
+             std::chrono::milliseconds(100));
   flags_.Add("insecure", &security_.insecure,
              "may listen beyond loopback without TLS and policy: everyone who reaches a port may "
              "speak for any worker, cell and tenant");

@@ -10,14 +10,40 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "indexer/stream/messages.h"
 
 namespace kvatlas {
+
+// What may the one at the other end of a connection take of this process with what it announces? By who it is: its identity and the
+// tenant of a domain. *Threads*: any.
+class PeerAllowance {
+ public:
+  class Charge {
+   public:
+    virtual ~Charge() = default;
+  };
+  using ChargePtr = std::shared_ptr<const Charge>;
+
+  virtual ~PeerAllowance() = default;
+  // What a domain, or a holder, takes until the charge, which may be null, is destroyed. RESOURCE_EXHAUSTED names the quota. `previous`: what
+  // the same holder took before; it goes when this one is there.
+  virtual absl::StatusOr<ChargePtr> TakeDomain(const std::string& tenant) = 0;
+  virtual absl::StatusOr<ChargePtr> TakeHolder(const std::string& tenant, uint64_t label_bytes,
+                                               const ChargePtr& previous) = 0;
+  // Of one holder, 0: no limit; and as a multiple of the pool that its load says, likewise.
+  struct Blocks {
+    uint64_t max = 0;
+    double pool_times = 0;
+  };
+  virtual Blocks BlocksOf(const std::string& tenant) const = 0;
+};
 
 // The receiving side of one connection, made by a `StreamAcceptor` per connection.
 class ReceiverSession {
@@ -26,6 +52,10 @@ class ReceiverSession {
   // The address of the host at the other end, without a port; before the first message, and not at all by transports that
   // have none.
   virtual void OnPeer(const std::string& address) { static_cast<void>(address); }
+  // Likewise, where there is a policy.
+  virtual void OnAllowance(std::shared_ptr<PeerAllowance> allowance) {
+    static_cast<void>(allowance);
+  }
   // A message from the sender. Called one at a time per session, from a transport's thread. A status other than OK
   // closes the connection after what was replied.
   virtual absl::Status OnMessage(SenderMessage message) = 0;

@@ -16,6 +16,7 @@
 #include "indexer/service/grpc_guard.h"
 #include "indexer/service/grpc_status.h"
 #include "indexer/transport/peer_address.h"
+#include "indexer/transport/peer_policy.h"
 #include "indexer/transport/wire.h"
 #include "proto/kvatlas/v1/stream.grpc.pb.h"
 
@@ -142,31 +143,6 @@ class Outbox {
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);
 };
 
-// What a hello claims. A worker is in the cell of the leaf that it talks to; a leaf's holder is its cell. An address and the labels named url are where others would send requests.
-PolicyTarget TargetOf(const Hello& hello, const GrpcAcceptorOptions& options) {
-  PolicyTarget target;
-  target.model = hello.domain.model;
-  target.tenant = hello.domain.tenant;
-  if (options.verb == Verb::kReport) {
-    target.cell = hello.holder.name;
-    target.replica = hello.holder.replica;
-  } else {
-    target.holder = hello.holder.name;
-    target.cell = options.cell;
-  }
-  if (!hello.address.empty()) target.url_hosts.push_back(HostOfUrl(hello.address));
-  for (const auto& [name, value] : hello.labels) {
-    if (name == "url") target.url_hosts.push_back(HostOfUrl(value));
-  }
-  return target;
-}
-
-size_t BlocksOf(const Batch& batch) {
-  size_t blocks = 0;
-  for (const Event& event : batch.events) blocks += BlockCount(event);
-  return blocks;
-}
-
 }  // namespace
 
 struct GrpcAcceptor::Core {
@@ -235,6 +211,7 @@ class GrpcAcceptor::Connection : public Reactor {
         [outbox = outbox_](ReceiverMessage message) { outbox->Push(message); });
     if (session_ == nullptr) return outbox_->End(absl::UnavailableError("not accepted"));
     session_->OnPeer(PeerAddress(context_->peer()));
+    if (enforces_) session_->OnAllowance(AllowanceOf(core_->security, identity_));
     StartRead(&incoming_);
   }
 
@@ -261,8 +238,8 @@ class GrpcAcceptor::Connection : public Reactor {
       }
     }
     if (const Batch* batch = std::get_if<Batch>(&message); batch != nullptr && enforces_) {
-      if (absl::Status status = core_->security->Take(*identity_, QuotaKind::kBlocks,
-                                                      static_cast<double>(BlocksOf(*batch)));
+      if (absl::Status status = core_->security->Take(
+              *identity_, QuotaKind::kBlocks, static_cast<double>(BlockCount(*batch)), tenant_);
           !status.ok()) {
         return status;
       }
@@ -273,20 +250,26 @@ class GrpcAcceptor::Connection : public Reactor {
 
   absl::Status CheckHello(const Hello& hello) {
     if (!enforces_) return absl::OkStatus();
-    const PolicyTarget target = TargetOf(hello, core_->options);
+    const PolicyTarget target = TargetOf(hello, core_->options.verb, core_->options.cell);
     const std::string peer = context_->peer();
     if (absl::Status bad = core_->security->Check(*identity_, core_->options.verb, target, peer,
                                                   "hello", /*audit_allowed=*/true);
         !bad.ok()) {
       return bad;
     }
-    if (absl::Status bad = core_->security->Take(*identity_, QuotaKind::kHellos, 1); !bad.ok()) {
+    tenant_ = hello.domain.tenant;
+    if (absl::Status bad = core_->security->Take(*identity_, QuotaKind::kHellos, 1, tenant_);
+        !bad.ok()) {
       return bad;
     }
-    if (!counted_) {
-      if (absl::Status bad = core_->security->Take(*identity_, QuotaKind::kStreams, 1); !bad.ok())
-        return bad;
-      counted_ = true;
+    if (stream_ == nullptr) {
+      absl::StatusOr<Security::Held> connection = core_->security->HoldConnection(*identity_, peer);
+      if (!connection.ok()) return connection.status();
+      absl::StatusOr<Security::Held> stream =
+          core_->security->Hold(*identity_, {{QuotaKind::kStreams, 1}}, tenant_);
+      if (!stream.ok()) return stream.status();
+      connection_ = *std::move(connection);
+      stream_ = *std::move(stream);
     }
     call_->Allowed(core_->options.verb, target);
     return absl::OkStatus();
@@ -298,7 +281,6 @@ class GrpcAcceptor::Connection : public Reactor {
 
   void OnDone() override {
     call_ = nullptr;  // from now on it is not cut
-    if (counted_) core_->security->GiveBack(*identity_, QuotaKind::kStreams, 1);
     session_ = nullptr;
     {
       MutexLock lock(&core_->mutex);
@@ -312,7 +294,9 @@ class GrpcAcceptor::Connection : public Reactor {
   const bool enforces_;
   std::shared_ptr<const Identity> identity_;  // anonymous unless `enforces_`
   std::unique_ptr<Security::OpenCall> call_;  // null unless `enforces_`
-  bool counted_ = false;                      // as a stream of its identity
+  std::string tenant_;                        // of the hello
+  Security::Held connection_;                 // from the hello on
+  Security::Held stream_;
   const std::shared_ptr<Outbox> outbox_;
   std::unique_ptr<ReceiverSession> session_;
   v1::SenderMessage incoming_;  // of the one read under way

@@ -16,18 +16,14 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "indexer/base/await.h"
-#include "indexer/service/grpc_channel.h"
-#include "indexer/service/grpc_server.h"
+#include "indexer/base/clock.h"
 #include "indexer/service/security/pki.h"
 #include "indexer/service/security/security.h"
-#include "indexer/transport/grpc_acceptor.h"
-#include "indexer/transport/wire.h"
+#include "indexer/transport/grpc_security_test_util.h"
 #include "proto/kvatlas/v1/stream.grpc.pb.h"
 
 namespace kvatlas {
 namespace {
-
-constexpr std::chrono::seconds kLong(30);
 
 // Welcomes every hello.
 class Welcomer : public StreamAcceptor {
@@ -54,125 +50,13 @@ class Welcomer : public StreamAcceptor {
   };
 };
 
-Hello HelloOf(const std::string& holder) {
-  return {.holder = {holder, 0, ""},
-          .domain = {"m", ""},
-          .block_size = 16,
-          .contract_id = "c",
-          .schedule = "",
-          .epoch = 1,
-          .instance_id = 7,
-          .first_kept = 1,
-          .last_sent = 0,
-          .starting = true,
-          .address = "",
-          .labels = {}};
-}
-
-// A folder of its own for a test; a CA in it.
-class GrpcSecurityTest : public testing::Test {
- protected:
-  GrpcSecurityTest() {
-    std::string directory = testing::TempDir() + "/grpc_security_XXXXXX";
-    EXPECT_NE(mkdtemp(directory.data()), nullptr);
-    directory_ = directory;
-    absl::StatusOr<Pki> pki = Pki::Create(directory_ + "/pki", "test.example");
-    EXPECT_TRUE(pki.ok()) << pki.status();
-    pki_ = std::make_unique<Pki>(*std::move(pki));
-    WritePolicy("[]");
-    security_ = Start("leaf/a/0", /*policy=*/true);
-    streams_ = std::make_unique<GrpcAcceptor>(
-        &welcomer_, GrpcAcceptorOptions{.cell = "a", .security = security_});
-    server_ = std::make_unique<GrpcServer>(
-        GrpcServerOptions{.listen = {"127.0.0.1", 0}, .security = security_});
-    server_->Register(streams_->service(), "kvatlas.v1.Holdings");
-    const absl::Status status = server_->Start();
-    EXPECT_TRUE(status.ok()) << status;
-  }
-
-  ~GrpcSecurityTest() override {
-    streams_->Stop();
-    server_->Stop(Duration(0));
-  }
-
-  void WritePolicy(const std::string& revoked) {
-    const std::string path = directory_ + "/policy.json";
-    {
-      std::ofstream file(path + ".new");
-      file << R"({"version": 1, "trust_domain": "test.example",
-                  "names": {"cn:legacy": "worker/a/legacy"},
-                  "rules": [{"identity": "worker/*/*", "allow": ["publish"],
-                             "url_hosts": ["10.0.0.0/8", "*.engines"]},
-                            {"identity": "operator/*", "allow": ["*"]}],
-                  "revoked": )"
-           << revoked << "}";
-    }
-    EXPECT_EQ(rename((path + ".new").c_str(), path.c_str()), 0);
-  }
-
-  TlsPaths Issue(const std::string& identity, PkiIssue issue = {}) {
-    issue.identity = identity;
-    absl::StatusOr<TlsPaths> paths = pki_->Issue(issue);
-    EXPECT_TRUE(paths.ok()) << paths.status();
-    return paths.ok() ? *paths : TlsPaths();
-  }
-
-  std::shared_ptr<Security> Start(const std::string& identity, bool policy = false) {
-    return StartWith(Issue(identity), policy);
-  }
-  std::shared_ptr<Security> StartWith(const TlsPaths& tls, bool policy = false) {
-    SecurityOptions options;
-    options.process = "test";
-    options.tls = tls;
-    options.look_every = std::chrono::milliseconds(20);
-    if (policy) {
-      options.policy = directory_ + "/policy.json";
-      options.audit_log = directory_ + "/audit.log";
-    }
-    absl::StatusOr<std::shared_ptr<Security>> security = Security::Start(options);
-    EXPECT_TRUE(security.ok()) << security.status();
-    return security.ok() ? *security : Security::Open();
-  }
-
-  // A stream that says `hello`; what it ends with unless it is welcomed.
-  struct Stream {
-    std::unique_ptr<v1::Holdings::Stub> stub;
-    grpc::ClientContext context;
-    std::unique_ptr<grpc::ClientReaderWriter<v1::SenderMessage, v1::ReceiverMessage>> call;
-  };
-  grpc::Status Say(const std::shared_ptr<Security>& security, const Hello& hello,
-                   Stream* stream = nullptr) {
-    Stream own;
-    if (stream == nullptr) stream = &own;
-    stream->stub = v1::Holdings::NewStub(
-        MakeChannel(server_->address().ToString(), {.security = security, .own_connection = true}));
-    stream->context.set_deadline(std::chrono::system_clock::now() + kLong);
-    stream->call = stream->stub->Stream(&stream->context);
-    v1::SenderMessage message;
-    ToProto(SenderMessage(hello), &message);
-    stream->call->Write(message);
-    v1::ReceiverMessage reply;
-    if (!stream->call->Read(&reply)) return stream->call->Finish();
-    if (stream == &own) {
-      own.context.TryCancel();
-      own.call->Finish();
-    }
-    return grpc::Status::OK;
-  }
-
-  std::string Audit() const {
-    std::ifstream file(directory_ + "/audit.log");
-    std::stringstream text;
-    text << file.rdbuf();
-    return text.str();
-  }
-
-  std::string directory_;
-  std::unique_ptr<Pki> pki_;
+struct WithWelcomer {
   Welcomer welcomer_;
-  std::shared_ptr<Security> security_;
-  std::unique_ptr<GrpcAcceptor> streams_;
-  std::unique_ptr<GrpcServer> server_;
+};
+
+class GrpcSecurityTest : protected WithWelcomer, public GrpcSecurityFixture {
+ protected:
+  GrpcSecurityTest() : GrpcSecurityFixture(&welcomer_) {}
 };
 
 TEST_F(GrpcSecurityTest, AWorkerPublishesUnderItsOwnNameAlone) {
@@ -301,6 +185,42 @@ TEST_F(GrpcSecurityTest, CertificatesRotateWhileStreamsAreOpened) {
     Issue("worker/a/w1");
     const grpc::Status status = Say(worker, HelloOf("w1"));
     EXPECT_TRUE(status.ok()) << i << ": " << status.error_message();
+  }
+}
+
+class ShortLivedTest : protected WithWelcomer, public GrpcSecurityFixture {
+ protected:
+  ShortLivedTest() : GrpcSecurityFixture(&welcomer_, "", "{}", std::chrono::milliseconds(500)) {}
+};
+
+// One channel for the process's whole life, as those of publishers and frontends.
+TEST_F(ShortLivedTest, AChannelGoesOnWithTheNextCertificate) {
+  PkiIssue brief;
+  brief.valid_for_s = 304;  // from 300 seconds ago
+  const std::shared_ptr<Security> worker = StartWith(Issue("worker/a/w1", brief));
+  const auto channel =
+      MakeChannel(server_->address().ToString(), {.security = worker, .own_connection = true});
+  const auto say = [&] {
+    Stream stream;
+    stream.stub = v1::Holdings::NewStub(channel);
+    stream.context.set_deadline(std::chrono::system_clock::now() + kLong);
+    stream.call = stream.stub->Stream(&stream.context);
+    v1::SenderMessage message;
+    ToProto(SenderMessage(HelloOf("w1")), &message);
+    stream.call->Write(message);
+    v1::ReceiverMessage reply;
+    const bool welcomed = stream.call->Read(&reply);
+    stream.context.TryCancel();
+    const grpc::Status status = stream.call->Finish();
+    return welcomed ? grpc::Status::OK : status;
+  };
+  ASSERT_TRUE(say().ok());
+  Issue("worker/a/w1");
+  // Until long after the first one has expired.
+  const Time until = Clock::Real().Now() + std::chrono::seconds(7);
+  while (Clock::Real().Now() < until) {
+    const grpc::Status status = say();
+    ASSERT_TRUE(status.ok()) << status.error_message();
   }
 }
 

@@ -33,6 +33,7 @@ enum class IdentityRole : uint8_t {
   kOperator,  // changes things
   kViewer,    // reads what has no hashes
 };
+inline constexpr int kIdentityRoles = 8;
 
 std::string_view RoleName(IdentityRole role);
 

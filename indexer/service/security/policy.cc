@@ -314,7 +314,7 @@ class AccessPolicy::Reader {
       return bad;
     }
     if (absl::Status bad = ReadHosts(json, within, rule); !bad.ok()) return bad;
-    return ReadQuota(json, within, rule);
+    return ReadQuota(json, within, &rule->quota);
   }
 
   static absl::Status ReadIdentity(const std::string& place, const std::string& text, Rule* rule) {
@@ -383,7 +383,8 @@ class AccessPolicy::Reader {
     return absl::OkStatus();
   }
 
-  static absl::Status ReadQuota(const Json& json, const std::string& within, Rule* rule) {
+  static absl::Status ReadQuota(const Json& json, const std::string& within,
+                                std::optional<PolicyQuota>* read) {
     if (!json.contains("quota")) return absl::OkStatus();
     PolicyQuota quota;
     const std::vector<std::pair<std::string, double*>> fields = {
@@ -391,7 +392,8 @@ class AccessPolicy::Reader {
         {"hellos_per_s", &quota.hellos_per_s}, {"domains", &quota.domains},
         {"holders", &quota.holders},           {"label_bytes", &quota.label_bytes},
         {"blocks_per_s", &quota.blocks_per_s}, {"queries_per_s", &quota.queries_per_s},
-        {"dumps_per_s", &quota.dumps_per_s},
+        {"dumps_per_s", &quota.dumps_per_s},   {"blocks_per_holder", &quota.blocks_per_holder},
+        {"pool_times", &quota.pool_times},     {"unread_bytes", &quota.unread_bytes},
     };
     std::vector<std::string> names;
     for (const auto& [name, value] : fields) names.push_back(name);
@@ -405,7 +407,7 @@ class AccessPolicy::Reader {
       }
       *value = number.get<double>();
     }
-    rule->quota = quota;
+    *read = quota;
     return absl::OkStatus();
   }
 
@@ -442,7 +444,7 @@ class AccessPolicy::Reader {
   }
 
   absl::Status ReadTenants(const Json& json) {
-    static const std::vector<std::string> kKeys = {"salt", "pool", "public_prefixes"};
+    static const std::vector<std::string> kKeys = {"salt", "pool", "public_prefixes", "quota"};
     if (!json.contains("tenants")) return absl::OkStatus();
     if (!json["tenants"].is_object()) return Bad("tenants", "expected an object");
     for (const auto& [name, value] : json["tenants"].items()) {
@@ -472,6 +474,8 @@ class AccessPolicy::Reader {
         }
         tenant.public_prefixes = value["public_prefixes"].get<bool>();
       }
+      if (absl::Status bad = ReadQuota(value, place + ".", &tenant.quota); !bad.ok()) return bad;
+      policy_->tenant_quotas_ |= tenant.quota.has_value();
       policy_->tenants_[name] = std::move(tenant);
     }
     return absl::OkStatus();
@@ -620,6 +624,17 @@ PolicyQuota AccessPolicy::QuotaOf(const Identity& identity) const {
     if (rule->quota.has_value() && rule->Of(identity)) return *rule->quota;
   }
   return {};
+}
+
+std::string AccessPolicy::QuotaTenantOf(const Identity& identity) const {
+  if (!tenant_quotas_ || !identity.tenant.empty()) return identity.tenant;
+  std::set<std::string> tenants;
+  for (const auto& rule : rules_) {
+    if (rule->tenants.has_value() && rule->Of(identity))
+      tenants.insert(rule->tenant_texts.begin(), rule->tenant_texts.end());
+  }
+  const bool one = tenants.size() == 1 && tenants.begin()->find('*') == std::string::npos;
+  return one ? *tenants.begin() : "";
 }
 
 std::vector<std::string> AccessPolicy::Doubts() const {

@@ -16,12 +16,13 @@
 //       {"identity": "viewer/*", "allow": ["status", "metrics"]}
 //     ],
 //     "revoked": ["worker/a/7", "serial:1f", "sha256:…", "token:gateway-1"],
-//     "tenants": {"team-x": {"salt": "@/etc/kvatlas/team-x.salt", "pool": "shared", "public_prefixes": false}}
+//     "tenants": {"team-x": {"salt": "@/etc/kvatlas/team-x.salt", "pool": "shared", "public_prefixes": false,
+//                           "quota": {"queries_per_s": 1000}}}
 //   }
 // "identity" is the text form with one * in a segment, or "*". A rule without "models" or "cells" allows all of them; one without
 // "tenants" allows the tenant that the credential is bound to, or the empty one; one without "url_hosts" allows no host. Names of
 // tenants, models and hosts may have one * each. One rule must allow everything of a request. The first rule of an identity
-// that has a "quota" gives its bounds.
+// that has a "quota" gives its bounds; a tenant's "quota" bounds all of its identities together (`quotas.h`).
 // A worker publishes only under its own name, at any data-parallel rank, unless the rule has "holders": names that it may
 // publish under, for a relay that speaks for several engines.
 // What an identity is by itself (not configurable): a worker publishes only to its own cell; a leaf reports only for its own cell
@@ -83,14 +84,18 @@ struct PolicyDecision {
       reason;  // for the audit log and `kvatlas policy explain`: the rule, or what was missing
 };
 
-// Bounds of an identity, 0: none.
+// Bounds of an identity or a tenant, 0: none.
 struct PolicyQuota {
   double connections = 0;
   double streams = 0;
   double hellos_per_s = 0;
   double domains = 0;
   double holders = 0;
-  double label_bytes = 0;
+  double label_bytes = 0;        // of holders' names, addresses and labels
+  double blocks_per_holder = 0;  // held; what is beyond is shed, and the holder is degraded
+  // The same as a multiple of the pool that the holder's load says: one that claims more than it can have.
+  double pool_times = 0;
+  double unread_bytes = 0;   // of answers that the client has not taken
   double blocks_per_s = 0;   // announced
   double queries_per_s = 0;  // questions and routes
   double dumps_per_s = 0;
@@ -101,6 +106,7 @@ struct PolicyTenant {
   bool public_prefixes = false;  // shares unsalted prefixes: opt-in
   // The tenant of the domains whose engines serve it: another's for engines that several tenants share; none: its own.
   std::optional<std::string> pool = std::nullopt;
+  std::optional<PolicyQuota> quota = std::nullopt;
 };
 
 class AccessPolicy {
@@ -123,6 +129,9 @@ class AccessPolicy {
   // The tenants for which `verb` is allowed; "*" among them: all.
   std::vector<std::string> TenantsOf(const Identity& identity, Verb verb) const;
   PolicyQuota QuotaOf(const Identity& identity) const;
+  // The tenant whose quota counts for what `identity` does: that of its credential, or the only one of its rules. Empty: none, or
+  // no tenant has a quota.
+  std::string QuotaTenantOf(const Identity& identity) const;
   const PolicyTenant* Tenant(std::string_view name) const;
   // What is allowed and looks like an oversight, one line each.
   std::vector<std::string> Doubts() const;
@@ -138,6 +147,7 @@ class AccessPolicy {
   std::vector<std::shared_ptr<const Rule>> rules_;
   std::vector<std::string> revoked_;
   std::map<std::string, PolicyTenant, std::less<>> tenants_;
+  bool tenant_quotas_ = false;
 };
 
 // The host of SCHEME://[USER@]HOST[:PORT][/…] or HOST:PORT, for `PolicyTarget::url_hosts`.

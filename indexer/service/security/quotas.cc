@@ -4,7 +4,6 @@
 #include <array>
 #include <atomic>
 #include <list>
-#include <string>
 #include <unordered_map>
 #include <utility>
 
@@ -16,12 +15,18 @@ namespace kvatlas {
 namespace {
 
 constexpr std::array<std::string_view, kQuotaKinds> kNames = {
-    "connections",  "streams",      "domains",       "holders",    "label_bytes",
-    "hellos_per_s", "blocks_per_s", "queries_per_s", "dumps_per_s"};
+    "connections",  "streams",      "domains",      "holders",       "label_bytes",
+    "unread_bytes", "hellos_per_s", "blocks_per_s", "queries_per_s", "dumps_per_s"};
 
-bool IsHeld(QuotaKind kind) { return kind <= QuotaKind::kLabelBytes; }
+}  // namespace
 
-double BoundOf(QuotaKind kind, const PolicyQuota& quota) {
+std::string_view QuotaKindName(QuotaKind kind) { return kNames[static_cast<size_t>(kind)]; }
+
+std::string_view QuotaClassName(int user_class) {
+  return user_class == kTenantClass ? "tenant" : RoleName(static_cast<IdentityRole>(user_class));
+}
+
+double BoundOf(const PolicyQuota& quota, QuotaKind kind) {
   switch (kind) {
     case QuotaKind::kConnections:
       return quota.connections;
@@ -33,6 +38,8 @@ double BoundOf(QuotaKind kind, const PolicyQuota& quota) {
       return quota.holders;
     case QuotaKind::kLabelBytes:
       return quota.label_bytes;
+    case QuotaKind::kUnreadBytes:
+      return quota.unread_bytes;
     case QuotaKind::kHellos:
       return quota.hellos_per_s;
     case QuotaKind::kBlocks:
@@ -45,11 +52,7 @@ double BoundOf(QuotaKind kind, const PolicyQuota& quota) {
   return 0;
 }
 
-}  // namespace
-
-std::string_view QuotaKindName(QuotaKind kind) { return kNames[static_cast<size_t>(kind)]; }
-
-struct Quotas::Impl {
+struct Quotas::State {
   struct Use {
     double amount = 0;  // held, or tokens that were taken and have not come back
     Time at{0};
@@ -58,21 +61,22 @@ struct Quotas::Impl {
     std::array<Use, kQuotaKinds> uses;
     std::list<std::string>::iterator order;
   };
+  using Counts = std::array<std::array<std::atomic<uint64_t>, kQuotaClasses>, kQuotaKinds>;
 
-  explicit Impl(const Clock* clock) : clock(clock) {}
+  explicit State(const Clock* given) : clock(given) {}
 
-  User& Find(std::string_view identity) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
-    const std::string name(identity);
+  Use& Find(const std::string& name, QuotaKind kind) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    const size_t index = static_cast<size_t>(kind);
     const auto found = users.find(name);
     if (found != users.end()) {
       order.splice(order.begin(), order, found->second.order);
-      return found->second;
+      return found->second.uses[index];
     }
-    if (users.size() >= kQuotaIdentitiesMax) ForgetOne();
+    if (users.size() >= kQuotaUsersMax) ForgetOne();
     order.push_front(name);
     User& user = users[name];
     user.order = order.begin();
-    return user;
+    return user.uses[index];
   }
 
   // The one idle for longest among those that hold nothing; if all do, nothing is forgotten.
@@ -89,52 +93,108 @@ struct Quotas::Impl {
     }
   }
 
+  absl::Status Refuse(const QuotaUser& user, QuotaKind kind) {
+    refused[static_cast<size_t>(kind)][static_cast<size_t>(user.user_class)].fetch_add(
+        1, std::memory_order_relaxed);
+    const std::string_view name = QuotaKindName(kind);
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the quota ", absl::string_view(name.data(), name.size()), " of this ",
+                     user.user_class == kTenantClass ? "tenant" : "identity", " is ",
+                     BoundOf(user.quota, kind)));
+  }
+
+  void Add(const QuotaUser& user, const QuotaUse& use, double sign)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    Use& now = Find(user.name, use.kind);
+    now.amount = std::max(0.0, now.amount + sign * use.amount);
+    held[static_cast<size_t>(use.kind)][static_cast<size_t>(user.user_class)] += sign * use.amount;
+  }
+
   const Clock* const clock;
-  std::array<std::atomic<uint64_t>, kQuotaKinds> refused{};
-  Mutex mutex;
+  Counts refused{};
+  mutable Mutex mutex;
   std::unordered_map<std::string, User> users ABSL_GUARDED_BY(mutex);
   std::list<std::string> order ABSL_GUARDED_BY(mutex);  // used last first
+  std::array<std::array<double, kQuotaClasses>, kQuotaKinds> held ABSL_GUARDED_BY(mutex) = {};
 };
 
-Quotas::Quotas(const Clock* clock) : impl_(std::make_unique<Impl>(clock)) {}
+class Quotas::HoldImpl final : public QuotaHold {
+ public:
+  HoldImpl(std::shared_ptr<State> state, std::span<const QuotaUser> users,
+           std::vector<QuotaUse> uses)
+      : state_(std::move(state)), users_(users.begin(), users.end()), uses_(std::move(uses)) {}
+  ~HoldImpl() override {
+    MutexLock lock(&state_->mutex);
+    for (const QuotaUser& user : users_) {
+      for (const QuotaUse& use : uses_) state_->Add(user, use, -1);
+    }
+  }
+
+  double AmountOf(const std::string& user, QuotaKind kind) const {
+    const bool same = std::any_of(users_.begin(), users_.end(),
+                                  [&](const QuotaUser& one) { return one.name == user; });
+    double amount = 0;
+    for (const QuotaUse& use : uses_) amount += same && use.kind == kind ? use.amount : 0;
+    return amount;
+  }
+
+ private:
+  const std::shared_ptr<State> state_;
+  const std::vector<QuotaUser> users_;
+  const std::vector<QuotaUse> uses_;
+};
+
+Quotas::Quotas(const Clock* clock) : state_(std::make_shared<State>(clock)) {}
 Quotas::~Quotas() = default;
 
-absl::Status Quotas::Take(std::string_view identity, QuotaKind kind, double amount,
-                          const PolicyQuota& quota) {
-  const double bound = BoundOf(kind, quota);
-  // What is held is counted without a bound too: a later policy may have one.
-  if (bound == 0 && !IsHeld(kind)) return absl::OkStatus();
-  MutexLock lock(&impl_->mutex);
-  Impl::Use& use = impl_->Find(identity).uses[static_cast<size_t>(kind)];
-  if (!IsHeld(kind)) {
-    const Time now = impl_->clock->Now();
+absl::Status Quotas::Take(std::span<const QuotaUser> users, QuotaKind kind, double amount) {
+  MutexLock lock(&state_->mutex);
+  const Time now = state_->clock->Now();
+  for (const QuotaUser& user : users) {
+    const double bound = BoundOf(user.quota, kind);
+    if (bound == 0) continue;
+    State::Use& use = state_->Find(user.name, kind);
     const double seconds = std::chrono::duration<double>(now - use.at).count();
     use.amount = std::max(0.0, use.amount - seconds * bound);
     use.at = now;
+    // A bucket that is full takes one of any size, so that a batch larger than a second's share passes now and then.
+    if (use.amount > 0 && use.amount + amount > bound) return state_->Refuse(user, kind);
   }
-  // A bucket that is full takes one of any size, so that a batch larger than a second's share passes now and then.
-  const bool fits =
-      bound == 0 || use.amount + amount <= bound || (!IsHeld(kind) && use.amount == 0);
-  if (!fits) {
-    impl_->refused[static_cast<size_t>(kind)].fetch_add(1, std::memory_order_relaxed);
-    const std::string_view name = QuotaKindName(kind);
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "the quota ", absl::string_view(name.data(), name.size()), " of this identity is ", bound));
+  for (const QuotaUser& user : users) {
+    if (BoundOf(user.quota, kind) != 0) state_->Find(user.name, kind).amount += amount;
   }
-  use.amount += amount;
   return absl::OkStatus();
 }
 
-void Quotas::GiveBack(std::string_view identity, QuotaKind kind, double amount) {
-  MutexLock lock(&impl_->mutex);
-  const auto found = impl_->users.find(std::string(identity));
-  if (found == impl_->users.end()) return;
-  Impl::Use& use = found->second.uses[static_cast<size_t>(kind)];
-  use.amount = std::max(0.0, use.amount - amount);
+absl::StatusOr<std::shared_ptr<const QuotaHold>> Quotas::Hold(std::span<const QuotaUser> users,
+                                                              std::vector<QuotaUse> uses,
+                                                              const QuotaHold* previous) {
+  const auto* const before = dynamic_cast<const HoldImpl*>(previous);
+  MutexLock lock(&state_->mutex);
+  for (const QuotaUser& user : users) {
+    for (const QuotaUse& use : uses) {
+      const double bound = BoundOf(user.quota, use.kind);
+      const double less = before == nullptr ? 0 : before->AmountOf(user.name, use.kind);
+      // What does not grow passes whatever a later policy says of what is there.
+      if (bound == 0 || use.amount <= less) continue;
+      if (state_->Find(user.name, use.kind).amount - less + use.amount > bound)
+        return state_->Refuse(user, use.kind);
+    }
+  }
+  for (const QuotaUser& user : users) {
+    for (const QuotaUse& use : uses) state_->Add(user, use, 1);
+  }
+  return std::make_shared<const HoldImpl>(state_, users, std::move(uses));
 }
 
-uint64_t Quotas::refused(QuotaKind kind) const {
-  return impl_->refused[static_cast<size_t>(kind)].load(std::memory_order_relaxed);
+uint64_t Quotas::refused(QuotaKind kind, int user_class) const {
+  return state_->refused[static_cast<size_t>(kind)][static_cast<size_t>(user_class)].load(
+      std::memory_order_relaxed);
+}
+
+double Quotas::held(QuotaKind kind, int user_class) const {
+  MutexLock lock(&state_->mutex);
+  return state_->held[static_cast<size_t>(kind)][static_cast<size_t>(user_class)];
 }
 
 }  // namespace kvatlas

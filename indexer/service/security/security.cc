@@ -9,6 +9,7 @@
 #include <array>
 #include <atomic>
 #include <map>
+#include <optional>
 #include <set>
 #include <thread>
 #include <unordered_map>
@@ -86,6 +87,7 @@ class OpenSecurity : public Security {
  public:
   TlsFiles* tls() override { return nullptr; }
   bool enforces() const override { return false; }
+  Duration connection_age() const override { return Duration(0); }
   std::shared_ptr<const AccessPolicy> policy() const override { return nullptr; }
   absl::Status MayListen(const Address&) override { return absl::OkStatus(); }
   absl::StatusOr<std::shared_ptr<const Identity>> Authenticate(std::string_view,
@@ -95,6 +97,7 @@ class OpenSecurity : public Security {
   absl::Status CheckMethod(const Identity&, Verb, std::string_view) override {
     return absl::OkStatus();
   }
+  void AuditUnknown(Verb, std::string_view, const absl::Status&) override {}
   absl::Status Check(const Identity&, Verb, const PolicyTarget&, std::string_view, std::string_view,
                      bool) override {
     return absl::OkStatus();
@@ -103,8 +106,17 @@ class OpenSecurity : public Security {
                                     std::function<void()>) override {
     return std::make_unique<NoCall>();
   }
-  absl::Status Take(const Identity&, QuotaKind, double) override { return absl::OkStatus(); }
-  void GiveBack(const Identity&, QuotaKind, double) override {}
+  absl::Status Take(const Identity&, QuotaKind, double, std::string_view) override {
+    return absl::OkStatus();
+  }
+  absl::StatusOr<Held> Hold(const Identity&, std::vector<QuotaUse>, std::string_view,
+                            const QuotaHold*) override {
+    return Held();
+  }
+  absl::StatusOr<Held> HoldConnection(const Identity&, const std::string&) override {
+    return Held();
+  }
+  PolicyQuota QuotaOf(const Identity&, std::string_view) const override { return {}; }
   void Audit(const AuditLine&) override {}
   void AppendMetrics(std::string*) const override {}
 };
@@ -122,6 +134,9 @@ struct Entry {
   bool over ABSL_GUARDED_BY(mutex) = false;
   std::vector<std::pair<Verb, PolicyTarget>> allowed ABSL_GUARDED_BY(mutex);
 };
+
+// Of `HoldConnection`, before those that are over are looked for.
+constexpr size_t kConnectionsKept = 1024;
 
 // A target that a call was allowed a thousand times is one.
 constexpr size_t kTargetsMax = 1024;
@@ -170,6 +185,9 @@ class RealSecurity final : public Security {
 
   TlsFiles* tls() override { return tls_.get(); }
   bool enforces() const override { return !options_.policy.empty(); }
+  Duration connection_age() const override {
+    return enforces() ? options_.connection_age : Duration(0);
+  }
 
   std::shared_ptr<const AccessPolicy> policy() const override {
     MutexLock lock(&mutex_);
@@ -219,6 +237,16 @@ class RealSecurity final : public Security {
     return Refused(identity);
   }
 
+  void AuditUnknown(Verb verb, std::string_view peer, const absl::Status& why) override {
+    refusals_[static_cast<size_t>(verb)].fetch_add(1, std::memory_order_relaxed);
+    audit_->Write({.event = "refusal",
+                   .allowed = false,
+                   .identity = "",
+                   .peer = peer,
+                   .verb = VerbName(verb),
+                   .reason = std::string_view(why.message().data(), why.message().size())});
+  }
+
   absl::Status Check(const Identity& identity, Verb verb, const PolicyTarget& target,
                      std::string_view peer, std::string_view event, bool audit_allowed) override {
     const std::shared_ptr<const AccessPolicy> policy = this->policy();
@@ -263,14 +291,54 @@ class RealSecurity final : public Security {
     return std::make_unique<Call>(this, std::move(entry));
   }
 
-  absl::Status Take(const Identity& identity, QuotaKind kind, double amount) override {
-    const std::shared_ptr<const AccessPolicy> policy = this->policy();
-    if (policy == nullptr) return absl::OkStatus();
-    return quotas_.Take(identity.Text(), kind, amount, policy->QuotaOf(identity));
+  absl::Status Take(const Identity& identity, QuotaKind kind, double amount,
+                    std::string_view tenant) override {
+    const std::vector<QuotaUser> users = UsersOf(identity, tenant, kind);
+    if (users.empty()) return absl::OkStatus();
+    absl::Status status = quotas_.Take(users, kind, amount);
+    if (!status.ok()) AuditQuota(identity, status);
+    return status;
   }
 
-  void GiveBack(const Identity& identity, QuotaKind kind, double amount) override {
-    if (enforces()) quotas_.GiveBack(identity.Text(), kind, amount);
+  absl::StatusOr<Held> Hold(const Identity& identity, std::vector<QuotaUse> uses,
+                            std::string_view tenant, const QuotaHold* previous) override {
+    const std::vector<QuotaUser> users = UsersOf(identity, tenant, std::nullopt);
+    if (users.empty()) return Held();
+    absl::StatusOr<Held> held = quotas_.Hold(users, std::move(uses), previous);
+    if (!held.ok()) AuditQuota(identity, held.status());
+    return held;
+  }
+
+  absl::StatusOr<Held> HoldConnection(const Identity& identity, const std::string& peer) override {
+    if (!enforces()) return Held();
+    const std::string name = absl::StrCat(identity.Text(), " ", peer);
+    MutexLock lock(&connections_mutex_);
+    const auto found = connections_.find(name);
+    if (found != connections_.end()) {
+      if (Held held = found->second.lock(); held != nullptr) return held;
+    }
+    absl::StatusOr<Held> held = Hold(identity, {{QuotaKind::kConnections, 1}}, "", nullptr);
+    if (!held.ok()) return held;
+    // Those that are gone go when as many have come.
+    if (connections_.size() >= connections_kept_) {
+      std::erase_if(connections_, [](const auto& one) { return one.second.expired(); });
+      connections_kept_ = std::max(kConnectionsKept, 2 * connections_.size());
+    }
+    connections_[name] = *held;
+    return held;
+  }
+
+  PolicyQuota QuotaOf(const Identity& identity, std::string_view tenant) const override {
+    PolicyQuota narrow;
+    for (const QuotaUser& user : UsersOf(identity, tenant, std::nullopt)) {
+      const auto narrower = [](double* bound, double other) {
+        if (other != 0 && (*bound == 0 || other < *bound)) *bound = other;
+      };
+      narrower(&narrow.unread_bytes, user.quota.unread_bytes);
+      narrower(&narrow.blocks_per_holder, user.quota.blocks_per_holder);
+      narrower(&narrow.pool_times, user.quota.pool_times);
+    }
+    return narrow;
   }
 
   void Audit(const AuditLine& line) override { audit_->Write(line); }
@@ -311,12 +379,28 @@ class RealSecurity final : public Security {
     absl::StrAppend(text,
                     "# HELP kvatlas_quota_refused_total What was beyond a quota.\n"
                     "# TYPE kvatlas_quota_refused_total counter\n");
-    for (int kind = 0; enforces() && kind < kQuotaKinds; ++kind) {
-      const std::string_view name = QuotaKindName(static_cast<QuotaKind>(kind));
-      absl::StrAppend(text, "kvatlas_quota_refused_total{quota=\"",
-                      absl::string_view(name.data(), name.size()), "\"} ",
-                      quotas_.refused(static_cast<QuotaKind>(kind)), "\n");
-    }
+    // Without a policy no sample, and the heads all the same.
+    const auto each = [this](std::string_view name, const auto& value) {
+      for (int kind = 0; enforces() && kind < kQuotaKinds; ++kind) {
+        for (int of = 0; of < kQuotaClasses; ++of) value(name, static_cast<QuotaKind>(kind), of);
+      }
+    };
+    const auto add = [text](std::string_view name, QuotaKind kind, int of, auto value) {
+      const std::string_view quota = QuotaKindName(kind);
+      const std::string_view user = QuotaClassName(of);
+      absl::StrAppend(text, absl::string_view(name.data(), name.size()), "{quota=\"",
+                      absl::string_view(quota.data(), quota.size()), "\",of=\"",
+                      absl::string_view(user.data(), user.size()), "\"} ", value, "\n");
+    };
+    each("kvatlas_quota_refused_total", [&](std::string_view name, QuotaKind kind, int of) {
+      add(name, kind, of, quotas_.refused(kind, of));
+    });
+    absl::StrAppend(text,
+                    "# HELP kvatlas_quota_held What identities of a role, and tenants, hold.\n"
+                    "# TYPE kvatlas_quota_held gauge\n");
+    each("kvatlas_quota_held", [&](std::string_view name, QuotaKind kind, int of) {
+      if (IsHeld(kind)) add(name, kind, of, quotas_.held(kind, of));
+    });
   }
 
  private:
@@ -349,14 +433,54 @@ class RealSecurity final : public Security {
     std::shared_ptr<const Identity> identity;
     absl::Status status;
   };
+  // What a thread looked up last.
+  struct Recent {
+    uint64_t instance = 0;
+    uint64_t generation = 0;
+    std::string chain_pem;
+    std::shared_ptr<const Identity> identity;
+  };
+  static uint64_t NextInstance() {
+    static std::atomic<uint64_t> instances{0};
+    return ++instances;
+  }
+
+  // Those that have a bound of `kind`, a rate; without a kind all of them, since what is held counts without a bound too.
+  std::vector<QuotaUser> UsersOf(const Identity& identity, std::string_view tenant,
+                                 std::optional<QuotaKind> kind) const {
+    std::vector<QuotaUser> users;
+    const std::shared_ptr<const AccessPolicy> policy = this->policy();
+    if (policy == nullptr) return users;
+    const PolicyQuota own = policy->QuotaOf(identity);
+    if (!kind.has_value() || BoundOf(own, *kind) != 0)
+      users.push_back({identity.Text(), static_cast<int>(identity.role), own});
+    const std::string of = tenant.empty() ? policy->QuotaTenantOf(identity) : std::string(tenant);
+    const PolicyTenant* const shared = policy->Tenant(of);
+    if (shared == nullptr || !shared->quota.has_value()) return users;
+    if (!kind.has_value() || BoundOf(*shared->quota, *kind) != 0)
+      users.push_back({absl::StrCat("tenant:", of), kTenantClass, *shared->quota});
+    return users;
+  }
+
+  void AuditQuota(const Identity& identity, const absl::Status& why) {
+    audit_->Write({.event = "quota",
+                   .allowed = false,
+                   .identity = identity.Text(),
+                   .reason = std::string_view(why.message().data(), why.message().size())});
+  }
 
   absl::StatusOr<std::shared_ptr<const Identity>> OfCertificate(std::string_view chain_pem,
                                                                 const AccessPolicy& policy) {
+    // Calls of a thread mostly come over one connection, or over a few of one process: what was looked up last is compared, not hashed.
+    thread_local Recent recent;
     Known known;
-    uint64_t generation = 0;
-    {
+    uint64_t generation = generation_.load(std::memory_order_acquire);
+    if (recent.instance == instance_ && recent.generation == generation &&
+        recent.chain_pem == chain_pem) {
+      known.identity = recent.identity;
+    } else {
       MutexLock lock(&mutex_);
-      generation = generation_;
+      generation = generation_.load(std::memory_order_relaxed);
       // Of another policy than the caller's: a younger one, which counts as well.
       const auto found = known_.find(std::string(chain_pem));
       if (found != known_.end()) known = found->second;
@@ -364,12 +488,16 @@ class RealSecurity final : public Security {
     if (known.identity == nullptr && known.status.ok()) {
       known = LookAt(chain_pem, policy);
       MutexLock lock(&mutex_);
-      if (generation_ == generation && policy_.get() == &policy) {
+      if (generation_.load(std::memory_order_relaxed) == generation && policy_.get() == &policy) {
         if (known_.size() >= kIdentitiesMax) known_.clear();
         known_[std::string(chain_pem)] = known;
+      } else {
+        generation = 0;  // of a policy that is not the one of now: not to be remembered
       }
     }
     if (!known.status.ok()) return known.status;
+    if (generation != 0 && known.identity != recent.identity)
+      recent = {instance_, generation, std::string(chain_pem), known.identity};
     if (known.identity->not_after_unix_s != 0 &&
         known.identity->not_after_unix_s <= NowUnixSeconds()) {
       return absl::UnauthenticatedError("the certificate has expired");
@@ -438,7 +566,7 @@ class RealSecurity final : public Security {
 
   void ForgetIdentities() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     known_.clear();
-    ++generation_;
+    generation_.fetch_add(1, std::memory_order_release);
   }
 
   void Run() {
@@ -568,6 +696,10 @@ class RealSecurity final : public Security {
   std::unique_ptr<TlsFiles> tls_;    // immutable after Start
   std::unique_ptr<AuditLog> audit_;  // likewise
   Quotas quotas_;
+  Mutex connections_mutex_;
+  std::unordered_map<std::string, std::weak_ptr<const QuotaHold>> connections_
+      ABSL_GUARDED_BY(connections_mutex_);
+  size_t connections_kept_ ABSL_GUARDED_BY(connections_mutex_) = kConnectionsKept;
   std::array<std::atomic<uint64_t>, kVerbs> refusals_{};
   std::atomic<uint64_t> reloads_{0};
   std::atomic<uint64_t> reloads_failed_{0};
@@ -580,7 +712,9 @@ class RealSecurity final : public Security {
   std::shared_ptr<const AccessPolicy> policy_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const Tokens> tokens_ ABSL_GUARDED_BY(mutex_);
   std::unordered_map<std::string, Known> known_ ABSL_GUARDED_BY(mutex_);
-  uint64_t generation_ ABSL_GUARDED_BY(mutex_) = 0;  // of policy and CAs
+  // Of policy and CAs; written under the mutex, after them.
+  std::atomic<uint64_t> generation_{1};
+  const uint64_t instance_ = NextInstance();
 
   Mutex calls_mutex_;
   std::set<std::shared_ptr<Entry>> calls_ ABSL_GUARDED_BY(calls_mutex_);
@@ -624,6 +758,19 @@ absl::StatusOr<std::shared_ptr<Security>> Security::Start(SecurityOptions option
   auto security = std::make_shared<RealSecurity>(std::move(options));
   if (absl::Status bad = security->Start(); !bad.ok()) return bad;
   return security;
+}
+
+std::function<std::shared_ptr<const void>(size_t bytes)> Security::UnreadOf(
+    std::shared_ptr<const Identity> identity, std::function<void()> cancel) {
+  if (QuotaOf(*identity).unread_bytes == 0) return nullptr;
+  return [this, identity = std::move(identity),
+          cancel = std::move(cancel)](size_t bytes) -> std::shared_ptr<const void> {
+    absl::StatusOr<Held> held =
+        Hold(*identity, {{QuotaKind::kUnreadBytes, static_cast<double>(bytes)}});
+    if (held.ok()) return *std::move(held);
+    cancel();
+    return nullptr;
+  };
 }
 
 std::shared_ptr<Security> Security::OfProcess() {

@@ -22,6 +22,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -44,6 +45,9 @@ struct SecurityOptions {
   std::string audit_log = {};  // path; empty: none
   bool insecure = false;       // may listen beyond loopback without TLS and policy
   Duration look_every = std::chrono::milliseconds(500);
+  // A gRPC connection keeps the certificate that it was made with. After so long new calls come over a new one, with the certificate of
+  // then; streams stay. Replace certificates so long before they expire.
+  Duration connection_age = std::chrono::minutes(1);
 };
 
 class Security {
@@ -61,6 +65,8 @@ class Security {
   virtual TlsFiles* tls() = 0;
   // Is there a policy? Else every check is OK.
   virtual bool enforces() const = 0;
+  // Of gRPC connections; 0: they stay, since nothing looks at their certificates any more.
+  virtual Duration connection_age() const = 0;
   // Null without one. What it points to is immutable; a later policy is another one.
   virtual std::shared_ptr<const AccessPolicy> policy() const = 0;
 
@@ -75,6 +81,8 @@ class Security {
 
   // Any target at all of this verb? For servers, before they read a request. Refusals are audited under `event`.
   virtual absl::Status CheckMethod(const Identity& identity, Verb verb, std::string_view peer) = 0;
+  // One whose credential `Authenticate` did not take: counted as a refusal, and audited.
+  virtual void AuditUnknown(Verb verb, std::string_view peer, const absl::Status& why) = 0;
   // PERMISSION_DENIED, in the same words whatever the reason. Refusals are audited; `audit_allowed` says so of what is allowed too.
   virtual absl::Status Check(const Identity& identity, Verb verb, const PolicyTarget& target,
                              std::string_view peer, std::string_view event,
@@ -91,9 +99,24 @@ class Security {
   virtual std::unique_ptr<OpenCall> AddCall(std::string chain_pem, std::string bearer, Verb verb,
                                             std::string peer, std::function<void()> cut) = 0;
 
-  // RESOURCE_EXHAUSTED beyond the quota that the policy gives this identity.
-  virtual absl::Status Take(const Identity& identity, QuotaKind kind, double amount) = 0;
-  virtual void GiveBack(const Identity& identity, QuotaKind kind, double amount) = 0;
+  // RESOURCE_EXHAUSTED, audited, beyond a quota that the policy gives this identity, or the tenant that it acts for: `tenant`, or
+  // if that is empty the one of its credential. `Take` is of rates, `Hold` of what is held, until the hold, which may be null, is
+  // destroyed; `previous`: what it replaces.
+  virtual absl::Status Take(const Identity& identity, QuotaKind kind, double amount,
+                            std::string_view tenant = "") = 0;
+  using Held = std::shared_ptr<const QuotaHold>;
+  virtual absl::StatusOr<Held> Hold(const Identity& identity, std::vector<QuotaUse> uses,
+                                    std::string_view tenant = "",
+                                    const QuotaHold* previous = nullptr) = 0;
+  // One connection, whatever the number of its calls: `peer` is an address with a port.
+  virtual absl::StatusOr<Held> HoldConnection(const Identity& identity,
+                                              const std::string& peer) = 0;
+  // What answers of so many bytes take until they are sent, for a stream of answers; null where `identity` has no bound. Beyond it
+  // the stream is cancelled, which `cancel` does.
+  std::function<std::shared_ptr<const void>(size_t bytes)> UnreadOf(
+      std::shared_ptr<const Identity> identity, std::function<void()> cancel);
+  // The narrower of the identity's and the tenant's. 0: none.
+  virtual PolicyQuota QuotaOf(const Identity& identity, std::string_view tenant = "") const = 0;
 
   virtual void Audit(const AuditLine& line) = 0;
 

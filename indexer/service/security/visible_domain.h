@@ -19,7 +19,7 @@ struct VisibleDomain {
   bool hidden = false;  // it is not what was asked for
 };
 
-VisibleDomain DomainVisibleTo(const Security& security, const Identity& asker, Domain asked);
+VisibleDomain DomainVisibleTo(Security& security, const Identity& asker, Domain asked);
 
 // What a lookup of an unknown domain says, of a hidden one too.
 absl::Status NoSuchDomain(const Domain& asked);

@@ -1,0 +1,77 @@
+#include "indexer/transport/peer_policy.h"
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace kvatlas {
+namespace {
+
+class IdentityAllowance final : public PeerAllowance {
+ public:
+  IdentityAllowance(std::shared_ptr<Security> security, std::shared_ptr<const Identity> identity)
+      : security_(std::move(security)), identity_(std::move(identity)) {}
+
+  absl::StatusOr<ChargePtr> TakeDomain(const std::string& tenant) override {
+    return Take({{QuotaKind::kDomains, 1}}, tenant, nullptr);
+  }
+
+  absl::StatusOr<ChargePtr> TakeHolder(const std::string& tenant, uint64_t label_bytes,
+                                       const ChargePtr& previous) override {
+    return Take(
+        {{QuotaKind::kHolders, 1}, {QuotaKind::kLabelBytes, static_cast<double>(label_bytes)}},
+        tenant, previous);
+  }
+
+  Blocks BlocksOf(const std::string& tenant) const override {
+    const PolicyQuota quota = security_->QuotaOf(*identity_, tenant);
+    return {.max = static_cast<uint64_t>(quota.blocks_per_holder), .pool_times = quota.pool_times};
+  }
+
+ private:
+  struct Held : Charge {
+    explicit Held(Security::Held given) : hold(std::move(given)) {}
+    const Security::Held hold;
+  };
+
+  absl::StatusOr<ChargePtr> Take(std::vector<QuotaUse> uses, const std::string& tenant,
+                                 const ChargePtr& previous) {
+    const auto* const before = dynamic_cast<const Held*>(previous.get());
+    absl::StatusOr<Security::Held> hold = security_->Hold(
+        *identity_, std::move(uses), tenant, before == nullptr ? nullptr : before->hold.get());
+    if (!hold.ok()) return hold.status();
+    return std::make_shared<const Held>(*std::move(hold));
+  }
+
+  const std::shared_ptr<Security> security_;
+  const std::shared_ptr<const Identity> identity_;
+};
+
+}  // namespace
+
+PolicyTarget TargetOf(const Hello& hello, Verb verb, const std::string& cell) {
+  PolicyTarget target;
+  target.model = hello.domain.model;
+  target.tenant = hello.domain.tenant;
+  if (verb == Verb::kReport) {
+    target.cell = hello.holder.name;
+    target.replica = hello.holder.replica;
+  } else {
+    target.holder = hello.holder.name;
+    target.cell = cell;
+  }
+  if (!hello.address.empty()) target.url_hosts.push_back(HostOfUrl(hello.address));
+  for (const auto& [name, value] : hello.labels) {
+    if (name == "url") target.url_hosts.push_back(HostOfUrl(value));
+  }
+  return target;
+}
+
+std::shared_ptr<PeerAllowance> AllowanceOf(std::shared_ptr<Security> security,
+                                           std::shared_ptr<const Identity> identity) {
+  return std::make_shared<IdentityAllowance>(std::move(security), std::move(identity));
+}
+
+}  // namespace kvatlas
