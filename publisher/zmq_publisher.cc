@@ -16,6 +16,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/numbers.h"
 #include "indexer/base/mutex.h"
+#include "indexer/service/security/curve.h"
 
 namespace kvatlas {
 namespace {
@@ -97,6 +98,12 @@ class Socket {
     size_t size = text.size();
     if (zmq_getsockopt(socket_, ZMQ_LAST_ENDPOINT, text.data(), &size) != 0 || size == 0) return "";
     return std::string(text.data(), size - 1);
+  }
+
+  // As the server of CURVE.
+  void Encrypt(const std::string& secret_key) {
+    Set(ZMQ_CURVE_SERVER, 1);
+    zmq_setsockopt(socket_, ZMQ_CURVE_SECRETKEY, secret_key.data(), secret_key.size());
   }
 
   // False, with zmq_errno: not sent.
@@ -237,6 +244,7 @@ class ZmqPublisher::Impl {
   int wake_fd_ = -1;
   std::string endpoint_;  // immutable after Start
   std::string replay_endpoint_;
+  std::string curve_secret_;    // likewise
   std::deque<Replay> replays_;  // the thread's
 
   mutable Mutex mutex_;
@@ -253,6 +261,14 @@ class ZmqPublisher::Impl {
 
 absl::Status ZmqPublisher::Impl::Start(const std::string& endpoint,
                                        const std::string& replay_endpoint) {
+  if (!options_.curve_key.empty()) {
+    absl::StatusOr<CurveKeys> keys = ReadCurveKeys(options_.curve_key);
+    if (!keys.ok()) return keys.status();
+    if (!ZmqBinds(endpoint, options_.attach))
+      return absl::InvalidArgumentError(
+          "curve_key: " + endpoint + " dials out, and only one that binds can be known by a key");
+    curve_secret_ = std::move(keys->secret_key);
+  }
   if (context_ == nullptr) return absl::ResourceExhaustedError("no ZMQ context");
   wake_fd_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   if (wake_fd_ < 0) return absl::ResourceExhaustedError("no eventfd");
@@ -274,6 +290,7 @@ absl::Status ZmqPublisher::Impl::Open(std::unique_ptr<Socket>* socket, int type,
   (*socket)->Set(ZMQ_SNDHWM, options_.send_hwm);
   (*socket)->Set(ZMQ_TCP_KEEPALIVE, 1);
   if (endpoint.find('[') != std::string::npos) (*socket)->Set(ZMQ_IPV6, 1);
+  if (!curve_secret_.empty()) (*socket)->Encrypt(curve_secret_);
   if (type == ZMQ_ROUTER) {
     // Else what a slow client cannot take would be dropped without a word.
     (*socket)->Set(ZMQ_ROUTER_MANDATORY, 1);

@@ -53,6 +53,9 @@ struct ZmqPublisherOptions {
   std::string replay_endpoint;  // empty: no replay
   ZmqReplayLayout replay_layout = ZmqReplayLayout::kTopic;
   std::string topic;
+  // File with its key of CURVE (`curve.h`): both sockets are encrypted, and only who has the public one may listen. Not of one that dials
+  // out. Empty: in clear.
+  std::string curve_key = {};
   ZmqEventForm form = ZmqEventForm::kMap;
   // Kept for replay, and until sent.
   size_t ring_batches_max = 10000;

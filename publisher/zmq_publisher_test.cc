@@ -16,6 +16,9 @@
 #include <vector>
 #include <zmq.hpp>
 
+#include "indexer/service/security/curve.h"
+#include "indexer/service/security/secret_file.h"
+
 namespace kvatlas {
 namespace {
 
@@ -127,6 +130,47 @@ class ZmqPublisherTest : public ::testing::Test {
 
   zmq::context_t context_;
 };
+
+TEST_F(ZmqPublisherTest, WithAKeyItIsHeardByWhoKnowsItAlone) {
+  const CurveKeys keys = *MakeCurveKeys();
+  ZmqPublisherOptions options = OnLoopback();
+  options.curve_key = ::testing::TempDir() + "/publisher.curve";
+  ASSERT_TRUE(WriteFileByRename(options.curve_key, keys.secret_key, 0600).ok());
+  const auto publisher = Make(options);
+  ASSERT_NE(publisher, nullptr);
+  const auto peer = [&](zmq::socket_type type, const std::string& server_key) {
+    auto made = std::make_unique<Peer>(context_, type);
+    const CurveKeys own = *MakeCurveKeys();
+    if (!server_key.empty()) {
+      made->socket().set(zmq::sockopt::curve_serverkey, server_key);
+      made->socket().set(zmq::sockopt::curve_publickey, own.public_key);
+      made->socket().set(zmq::sockopt::curve_secretkey, own.secret_key);
+    }
+    const bool live = type == zmq::socket_type::sub;
+    made->socket().connect(live ? publisher->Stats().endpoint : publisher->Stats().replay_endpoint);
+    return made;
+  };
+  const auto right = peer(zmq::socket_type::sub, keys.public_key);
+  const auto wrong = peer(zmq::socket_type::sub, MakeCurveKeys()->public_key);
+  const auto plain = peer(zmq::socket_type::sub, "");
+  SayUntilHeard(publisher.get(), right.get());
+  EXPECT_FALSE(wrong->Receive(std::chrono::milliseconds(1)).has_value());
+  EXPECT_FALSE(plain->Receive(std::chrono::milliseconds(1)).has_value());
+  const auto asker = peer(zmq::socket_type::dealer, keys.public_key);
+  asker->Send({"", Frame(0)});
+  EXPECT_TRUE(asker->Receive().has_value());
+}
+
+TEST_F(ZmqPublisherTest, AKeyThatCannotBeUsedIsAnError) {
+  ZmqPublisherOptions options = OnLoopback();
+  options.curve_key = ::testing::TempDir() + "/no_such.curve";
+  EXPECT_FALSE(ZmqPublisher::Create(options, kBlockSize, 0).ok());
+  options.curve_key = ::testing::TempDir() + "/dialling.curve";
+  ASSERT_TRUE(WriteFileByRename(options.curve_key, MakeCurveKeys()->secret_key, 0600).ok());
+  options.attach = ZmqAttach::kConnect;
+  const absl::Status dials = ZmqPublisher::Create(options, kBlockSize, 0).status();
+  EXPECT_EQ(dials.code(), absl::StatusCode::kInvalidArgument) << dials;
+}
 
 // The first hash of the first event.
 uint64_t HashIn(const std::string& payload) {

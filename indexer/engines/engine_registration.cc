@@ -31,6 +31,7 @@ ZmqSource SourceOf(const EngineRegistration& registration) {
           .endpoint = registration.endpoint,
           .replay_endpoint = registration.replay_endpoint,
           .topic = registration.topic,
+          .server_key = registration.server_key,
           .bind = registration.bind,
           .from_flags = registration.from_flags};
 }

@@ -45,6 +45,7 @@ struct EngineRegistration {
   std::string endpoint;
   std::string replay_endpoint;
   std::string topic;
+  std::string server_key = {};  // `ZmqSource::server_key`
   bool bind = false;
   bool from_flags = false;  // `ZmqSource::from_flags`
   std::string lora_name;    // of all its blocks, unless an event says another

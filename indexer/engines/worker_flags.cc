@@ -40,6 +40,8 @@ bool SetOption(std::string_view option, EngineRegistration* worker) {
     worker->replay_endpoint = value;
   } else if (name == "topic") {
     worker->topic = value;
+  } else if (name == "server_key") {
+    worker->server_key = value;
   } else if (name == "lora") {
     worker->lora_name = value;
   } else if (name == "salt") {

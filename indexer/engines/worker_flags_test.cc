@@ -24,6 +24,7 @@ std::string Shown(const std::vector<std::string>& workers) {
             std::to_string(worker.block_size);
     if (!worker.replay_endpoint.empty()) text += " replay " + worker.replay_endpoint;
     if (!worker.topic.empty()) text += " topic " + worker.topic;
+    if (!worker.server_key.empty()) text += " key " + worker.server_key;
     if (worker.bind) text += " bind";
     if (!worker.lora_name.empty()) text += " lora " + worker.lora_name;
     if (!worker.additional_salt.empty()) text += " salt " + worker.additional_salt;
@@ -56,6 +57,14 @@ TEST(WorkerFlagsTest, AHybridIsSaidToBeOne) {
   EXPECT_EQ(Shown({"1=tcp://h:1;hybrid=true", "2=tcp://h:2;hybrid=false"}),
             "1 0 tcp://h:1 16 hybrid\n2 0 tcp://h:2 16\n");
   EXPECT_THAT(Shown({"1=tcp://h:1;hybrid=1"}), testing::HasSubstr("hybrid=1"));
+}
+
+TEST(WorkerFlagsTest, AnEnginesKeyHasEveryCharacterOfZ85) {
+  const std::string key = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7";
+  EXPECT_EQ(Shown({"1=tcp://h:1;server_key=" + key}), "1 0 tcp://h:1 16 key " + key + "\n");
+  EXPECT_NE(Shown({"1=tcp://h:1;server_key=short"}).find("40 characters of Z85"),
+            std::string::npos);
+  EXPECT_NE(Shown({"1=tcp://h:1;bind;server_key=" + key}).find("dials out"), std::string::npos);
 }
 
 TEST(WorkerFlagsTest, ABlockSizeMayBeLearned) {

@@ -56,6 +56,12 @@ absl::Status ZmqSocket::Configure(const ZmqSocketOptions& options) {
   return absl::OkStatus();
 }
 
+absl::Status ZmqSocket::Encrypt(const CurveKeys& own, const std::string& server_key) {
+  if (absl::Status set = Set(ZMQ_CURVE_SERVERKEY, server_key); !set.ok()) return set;
+  if (absl::Status set = Set(ZMQ_CURVE_PUBLICKEY, own.public_key); !set.ok()) return set;
+  return Set(ZMQ_CURVE_SECRETKEY, own.secret_key);
+}
+
 absl::Status ZmqSocket::Set(int option, int value) {
   if (zmq_setsockopt(socket_, option, &value, sizeof(value)) != 0) return ZmqError("zmq option");
   return absl::OkStatus();

@@ -24,6 +24,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "indexer/base/clock.h"
+#include "indexer/service/security/curve.h"
 
 namespace kvatlas {
 
@@ -37,6 +38,7 @@ struct ZmqSocketOptions {
   Duration reconnect_min = std::chrono::milliseconds(100);
   Duration reconnect_max = std::chrono::seconds(5);
   int64_t message_bytes_max = -1;  // a peer that sends a larger one is disconnected
+  CurveKeys curve = {};            // of who connects; used with a server's key
 };
 
 class ZmqSocket {
@@ -51,6 +53,8 @@ class ZmqSocket {
 
   // Linger 0, IPv6, TCP keepalive, and `options`.
   absl::Status Configure(const ZmqSocketOptions& options);
+  // Before it connects: to the server that has this key, and no other.
+  absl::Status Encrypt(const CurveKeys& own, const std::string& server_key);
   absl::Status Set(int option, int value);
   absl::Status Set(int option, std::string_view value);
 

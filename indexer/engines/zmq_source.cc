@@ -92,11 +92,33 @@ absl::Status CheckZmqEndpoint(std::string_view endpoint) {
 
 absl::Status CheckZmqSource(const ZmqSource& source, const EngineAddresses& addresses) {
   if (absl::Status bad = CheckEndpoint(source, source.endpoint, addresses); !bad.ok()) return bad;
+  if (!source.server_key.empty()) {
+    if (absl::Status bad = CheckCurveKey(source.server_key); !bad.ok())
+      return absl::InvalidArgumentError("server_key: " + std::string(bad.message()));
+    if (source.bind)
+      return absl::InvalidArgumentError(
+          "server_key: an engine that dials out (bind) is no server; let it listen, and register "
+          "its endpoint");
+  }
   if (source.replay_endpoint.empty()) return absl::OkStatus();
   const absl::Status bad = CheckEndpoint(source, source.replay_endpoint, addresses);
   if (bad.ok()) return bad;
   return absl::InvalidArgumentError("invalid replay endpoint `" + source.replay_endpoint +
                                     "`: " + std::string(bad.message()));
+}
+
+absl::Status CheckEncrypted(const ZmqSource& source) {
+  if (!source.server_key.empty()) return absl::OkStatus();
+  for (const std::string& endpoint : {source.endpoint, source.replay_endpoint}) {
+    if (!endpoint.starts_with(kTcp)) continue;
+    const absl::StatusOr<Address> address = TcpAddressOf(endpoint);
+    if (address.ok() && EngineAddresses::IsLoopback(address->host)) continue;
+    return absl::FailedPreconditionError(
+        "the events of " + endpoint +
+        " would cross a network in clear: give the engine's CURVE key (server_key), or "
+        "--plain_engines where the network is trusted");
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Address> TcpAddressOf(std::string_view endpoint) {

@@ -3,6 +3,9 @@
 // A source that no flag of this process names may come from any client that reaches its port: it is tcp://HOST:PORT, connects,
 // and only to addresses that `ZmqIngestOptions::addresses` contains. ipc:// would delete the file at its path, a bind would
 // open a port, and any address would reach what only this machine may reach.
+//
+// With a `server_key` both sockets speak CURVE: what arrives was sent by the engine that has the key, and no other can read it. vLLM
+// and SGLang speak it only behind a proxy or with the publisher library.
 
 #ifndef KVATLAS_INDEXER_ENGINES_ZMQ_SOURCE_H_
 #define KVATLAS_INDEXER_ENGINES_ZMQ_SOURCE_H_
@@ -22,6 +25,7 @@
 #include "indexer/service/connection_watch.h"
 #include "indexer/service/engine_addresses.h"
 #include "indexer/service/resolve_host.h"
+#include "indexer/service/security/curve.h"
 
 namespace kvatlas {
 
@@ -41,6 +45,11 @@ struct ZmqIngestOptions {
   const Clock* clock = &Clock::Real();
   EngineAddresses addresses;           // of sources that no flag names
   HostResolver resolve = ResolveHost;  // of their names
+  // Own keys, for engines that know who may listen; without some, a pair is made at the start.
+  std::optional<CurveKeys> curve = std::nullopt;
+  // Events in clear may cross a network. Else only loopback may do without a `server_key`, where this process has an access policy;
+  // where it has none, a warning says so.
+  bool plain_engines = false;
   // A libzmq context to share, since inproc:// reaches no other. Not owned.
   void* zmq_context = nullptr;
 };
@@ -51,8 +60,10 @@ struct ZmqSource {
   std::string endpoint = {};         // tcp://host:port, tcp://[v6]:port, ipc://path, inproc://name
   std::string replay_endpoint = {};  // empty: the engine cannot replay
   std::string topic = {};            // prefix; empty: everything
-  bool bind = false;                 // engines that dial out
-  bool from_flags = false;           // trusted: any endpoint, and `bind`
+  // The engine's public key of CURVE, for both endpoints; empty: its events come in clear.
+  std::string server_key = {};
+  bool bind = false;        // engines that dial out
+  bool from_flags = false;  // trusted: any endpoint, and `bind`
 };
 
 enum class ListenerStatus : uint8_t { kPending, kActive, kPaused, kFailed };
@@ -81,6 +92,9 @@ absl::Status CheckZmqEndpoint(std::string_view endpoint);
 
 // Both endpoints, and what a source may be that no flag names. INVALID_ARGUMENT, saying what is accepted.
 absl::Status CheckZmqSource(const ZmqSource& source, const EngineAddresses& addresses);
+
+// FAILED_PRECONDITION, with the remedy: its events would cross a network in clear.
+absl::Status CheckEncrypted(const ZmqSource& source);
 
 // Of tcp://HOST:PORT alone: none of libzmq's wildcards, devices and source addresses. INVALID_ARGUMENT.
 absl::StatusOr<Address> TcpAddressOf(std::string_view endpoint);

@@ -99,6 +99,10 @@ absl::Status ZmqStream::OpenLive() {
   live_ = *std::move(live);
   monitor_ = ZmqMonitor();
   if (absl::Status set = live_.Configure(settings_.socket); !set.ok()) return set;
+  if (!source_.server_key.empty()) {
+    absl::Status set = live_.Encrypt(settings_.socket.curve, source_.server_key);
+    if (!set.ok()) return set;
+  }
   if (absl::Status set = live_.Set(ZMQ_SUBSCRIBE, source_.topic); !set.ok()) return set;
   if (absl::Status set = monitor_.Watch(settings_.context, &live_); !set.ok()) return set;
   const std::string endpoint = live_target_.Endpoint();
@@ -326,6 +330,8 @@ void ZmqStream::AskReplay(ZmqLaneState* lane, uint64_t from) {
   if (endpoint.empty())
     status = absl::UnavailableError(source_.replay_endpoint + " has no address");
   if (status.ok()) status = socket->Configure(settings_.socket);
+  if (status.ok() && !source_.server_key.empty())
+    status = socket->Encrypt(settings_.socket.curve, source_.server_key);
   if (status.ok()) status = socket->Connect(endpoint);
   std::array<char, sizeof(from)> start;
   for (size_t i = 0; i < start.size(); ++i) start[i] = static_cast<char>(from >> (56 - 8 * i));

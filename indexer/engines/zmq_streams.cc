@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "indexer/service/connection_account.h"
+#include "indexer/service/log.h"
+#include "indexer/service/security/security.h"
 
 namespace kvatlas {
 namespace {
@@ -29,8 +31,14 @@ absl::Status NoStream(ZmqStreamId stream) {
 
 ZmqStreams::ZmqStreams(ZmqIngestOptions options)
     : options_(std::move(options)),
+      enforces_(Security::OfProcess()->enforces()),
       names_(options_.addresses, options_.resolve, options_.reconnect_max) {
   RaiseDescriptorLimit();  // a stream takes four descriptors, and one more during a replay
+  if (options_.curve.has_value()) {
+    curve_ = *options_.curve;
+  } else if (absl::StatusOr<CurveKeys> made = MakeCurveKeys(); made.ok()) {
+    curve_ = *std::move(made);
+  }
   context_ = options_.zmq_context;
   if (context_ == nullptr) {
     context_ = zmq_ctx_new();
@@ -55,13 +63,15 @@ absl::StatusOr<ZmqStreamId> ZmqStreams::Add(const ZmqSource& source, const void*
                                             const MakeStreamSink& make_sink,
                                             std::optional<StreamPosition> resume) {
   if (absl::Status bad = CheckZmqSource(source, options_.addresses); !bad.ok()) return bad;
+  if (absl::Status bad = CheckPlain(source); !bad.ok()) return bad;
   const ZmqStreamSettings settings = {
       .context = context_,
       .socket = {.receive_hwm = options_.receive_hwm,
                  .heartbeat = options_.heartbeat,
                  .reconnect_min = options_.reconnect_min,
                  .reconnect_max = options_.reconnect_max,
-                 .message_bytes_max = static_cast<int64_t>(options_.message_bytes_max)},
+                 .message_bytes_max = static_cast<int64_t>(options_.message_bytes_max),
+                 .curve = curve_},
       .clock = options_.clock,
       .gate = &gate_};
   MutexLock lock(&mutex_);
@@ -88,6 +98,16 @@ absl::StatusOr<ZmqStreamId> ZmqStreams::Add(const ZmqSource& source, const void*
   groups_[group].first = lane;
   ++groups_[group].second;
   return last_id_;
+}
+
+absl::Status ZmqStreams::CheckPlain(const ZmqSource& source) const {
+  if (options_.plain_engines) return absl::OkStatus();
+  absl::Status plain = CheckEncrypted(source);
+  if (plain.ok() || enforces_) return plain;
+  static LogLimiter limiter(std::chrono::minutes(10));
+  LogEvery(limiter, "plain", LogLevel::kWarning, "engine events are not encrypted",
+           {{"worker", source.worker_name}, {"reason", plain}});
+  return absl::OkStatus();
 }
 
 size_t ZmqStreams::LaneOf(const void* group) const {

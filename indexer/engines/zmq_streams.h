@@ -64,7 +64,11 @@ class ZmqStreams {
   size_t LaneOf(const void* group) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::optional<Entry> Find(ZmqStreamId stream) const;
 
+  absl::Status CheckPlain(const ZmqSource& source) const;
+
   const ZmqIngestOptions options_;
+  const bool enforces_;  // the process has an access policy
+  CurveKeys curve_;
   std::atomic<bool> gate_{false};
   void* context_ = nullptr;
   bool own_context_ = false;

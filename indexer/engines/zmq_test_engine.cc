@@ -84,6 +84,14 @@ ZmqTestEngine::~ZmqTestEngine() {
   if (options_.zmq_context == nullptr) zmq_ctx_term(context_);
 }
 
+void ZmqTestEngine::Encrypt(void* socket) const {
+  if (options_.curve_secret.empty()) return;
+  SetInt(socket, ZMQ_CURVE_SERVER, 1);
+  Check(zmq_setsockopt(socket, ZMQ_CURVE_SECRETKEY, options_.curve_secret.data(),
+                       options_.curve_secret.size()) == 0,
+        "key");
+}
+
 void ZmqTestEngine::Start() {
   // XPUB: a PUB that shows subscriptions to its owner.
   publisher_ = zmq_socket(context_, ZMQ_XPUB);
@@ -93,6 +101,7 @@ void ZmqTestEngine::Start() {
   SetInt(publisher_, ZMQ_XPUB_VERBOSER, 1);
   SetInt(publisher_, ZMQ_IPV6, 1);
   SetInt(publisher_, ZMQ_RECONNECT_IVL, 10);
+  Encrypt(publisher_);
   if (options_.dial) {
     Check(zmq_connect(publisher_, endpoint_.c_str()) == 0, "connect");
   } else {
@@ -105,6 +114,7 @@ void ZmqTestEngine::Start() {
   SetInt(router_, ZMQ_LINGER, 0);
   SetInt(router_, ZMQ_SNDHWM, 100000);
   SetInt(router_, ZMQ_IPV6, 1);
+  Encrypt(router_);
   Bind(router_, replay_endpoint_);
   replay_endpoint_ = BoundTo(router_);
   {

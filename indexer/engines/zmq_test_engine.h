@@ -54,7 +54,8 @@ struct ZmqTestEngineOptions {
     kNoEnd,     // everything, and then silence
   };
   Manner manner = Manner::kAnswer;
-  void* zmq_context = nullptr;  // for inproc://; not owned
+  void* zmq_context = nullptr;    // for inproc://; not owned
+  std::string curve_secret = {};  // its key: both sockets speak CURVE; empty: in clear
 };
 
 class ZmqTestEngine {
@@ -93,6 +94,7 @@ class ZmqTestEngine {
  private:
   using Manner = ZmqTestEngineOptions::Manner;
 
+  void Encrypt(void* socket) const;
   void RunReplay();
   // True: something was asked.
   bool TakeRequest(void* router);

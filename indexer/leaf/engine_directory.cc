@@ -365,6 +365,7 @@ struct EngineDirectory::State {
                                  .endpoint = listener.source.endpoint,
                                  .replay_endpoint = listener.source.replay_endpoint,
                                  .topic = listener.source.topic,
+                                 .server_key = listener.source.server_key,
                                  .bind = listener.source.bind,
                                  .from_flags = listener.source.from_flags,
                                  .stream = {}});

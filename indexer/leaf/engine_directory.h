@@ -38,6 +38,7 @@ struct EngineListener {
   std::string endpoint;
   std::string replay_endpoint;
   std::string topic;
+  std::string server_key = {};
   bool bind = false;
   bool from_flags = false;  // never of another process's word
   ZmqStreamStats stream;

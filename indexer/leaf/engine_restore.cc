@@ -34,6 +34,7 @@ EngineRegistration RegistrationOf(const EngineEntry& entry, const EngineListener
   registration.endpoint = listener->endpoint;
   registration.replay_endpoint = listener->replay_endpoint;
   registration.topic = listener->topic;
+  registration.server_key = listener->server_key;
   registration.bind = listener->bind;
   registration.from_flags = listener->from_flags;
   return registration;

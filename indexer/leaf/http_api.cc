@@ -336,6 +336,7 @@ class HttpApi::Impl {
         .endpoint = body.endpoint,
         .replay_endpoint = body.replay_endpoint.value_or(""),
         .topic = body.topic.value_or(""),
+        .server_key = body.server_key.value_or(""),
         .bind = body.bind,
         .lora_name = body.lora_name.value_or(""),
         .additional_salt = {},

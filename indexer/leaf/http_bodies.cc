@@ -135,6 +135,7 @@ bool RegisterBody::Read(JsonReader* reader) {
       {"chunk_tokens", false},
       {"window_tokens", false},
       {"hybrid", false},
+      {"server_key", false},
   };
   return reader->ReadStruct("RegisterRequest", 9, kFields, [&](size_t field) {
     switch (field) {
@@ -174,6 +175,8 @@ bool RegisterBody::Read(JsonReader* reader) {
         return reader->ReadOptional(&window_tokens);
       case 19:
         return reader->ReadBool(&hybrid);
+      case 20:
+        return reader->ReadOptional(&server_key);
       default:
         return ReadIgnored(reader);
     }

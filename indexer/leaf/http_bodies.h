@@ -59,6 +59,7 @@ struct RegisterBody {
   std::optional<std::string> replay_endpoint;
   // Ours: what an engine publishes that the others do not tell.
   std::optional<std::string> topic;
+  std::optional<std::string> server_key;
   std::optional<std::string> lora_name;
   std::optional<std::string> engine_type;
   bool bind = false;

@@ -35,6 +35,7 @@
 #include "indexer/service/memory_watch.h"
 #include "indexer/service/path_flag.h"
 #include "indexer/service/redis_url.h"
+#include "indexer/service/security/curve.h"
 #include "indexer/service/service_main.h"
 #include "indexer/stream/validate.h"
 #include "indexer/transport/redis/redis_log_options.h"
@@ -53,6 +54,8 @@ struct Flags {
   EngineRegistration engine;        // what --workers have in common
   std::vector<std::string> workers;
   std::vector<std::string> engine_addresses = EngineAddresses::Default();
+  std::string engine_curve_key;
+  bool plain_engines = false;
   std::string redis;
   uint32_t redis_shards = 1;
   std::string kv_indexer_model;
@@ -69,6 +72,13 @@ void DeclareEngines(FlagSet& flags, Flags* f) {
   flags.Add("workers", &f->workers,
             "engines to listen to, NAME[:RANK]=ENDPOINT[;replay=ENDPOINT][;topic=T][;bind],…");
   flags.Add(kEngineAddressesFlag, &f->engine_addresses, kEngineAddressesHelp);
+  flags.Add("engine_curve_key", &f->engine_curve_key,
+            "file with the CURVE key by which engines know this process (kvatlas pki curve); "
+            "empty: one made "
+            "at the start");
+  flags.Add("plain_engines", &f->plain_engines,
+            "listen to engines beyond loopback that have no server_key, in clear, under an access "
+            "policy too");
   flags.AddName("model_name", &f->engine.model, "model of --workers");
   flags.AddName("routing_group", &f->engine.group, "routing group of --workers");
   flags.Add("block_size", &f->engine.block_size, "tokens per block of --workers", 0, kBlockSizeMax);
@@ -277,6 +287,12 @@ absl::Status Finish(Flags* flags) {
   auto addresses = EngineAddresses::Parse(flags->engine_addresses);
   if (!addresses.ok()) return addresses.status();
   flags->leaf.engines.ingest.addresses = *std::move(addresses);
+  flags->leaf.engines.ingest.plain_engines = flags->plain_engines;
+  if (!flags->engine_curve_key.empty()) {
+    absl::StatusOr<CurveKeys> keys = ReadCurveKeys(flags->engine_curve_key);
+    if (!keys.ok()) return OfFlag("engine_curve_key", keys.status());
+    flags->leaf.engines.ingest.curve = *std::move(keys);
+  }
   for (const std::string& label : flags->labels) {
     const size_t equals = label.find('=');
     if (equals == 0 || equals == std::string::npos) {

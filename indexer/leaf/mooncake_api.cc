@@ -102,6 +102,7 @@ bool ReadRegistration(JsonReader* reader, EngineRegistration* registration) {
       {"lora_name", false},
       {"replay_endpoint", false},
       {"additionalsalt", false, "additional_salt"},
+      {"server_key", false},
   };
   const auto read_text = [reader](std::string* to) {
     std::optional<std::string> text;
@@ -133,8 +134,10 @@ bool ReadRegistration(JsonReader* reader, EngineRegistration* registration) {
         return read_text(&registration->lora_name);
       case 8:
         return read_text(&registration->replay_endpoint);
-      default:
+      case 9:
         return read_text(&registration->additional_salt);
+      default:
+        return read_text(&registration->server_key);
     }
   });
 }

@@ -22,7 +22,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little,
               "the format is written as it lies in memory");
 
-constexpr std::string_view kMagic = "KVAREP07";
+constexpr std::string_view kMagic = "KVAREP08";
 constexpr size_t kNamesBytes = 256 << 10;  // of one record, about
 constexpr size_t kPieceBytes = 256 << 10;
 constexpr size_t kNamespaceBytesMax = 256 << 10;
@@ -296,6 +296,7 @@ std::string InstanceBytes(const EngineEntry& entry) {
     PutText(&bytes, listener.endpoint);
     PutText(&bytes, listener.replay_endpoint);
     PutText(&bytes, listener.topic);
+    PutText(&bytes, listener.server_key);
     Put(&bytes, static_cast<uint8_t>(listener.bind));
   }
   Put(&bytes, static_cast<uint8_t>(entry.hybrid));
@@ -334,6 +335,7 @@ EngineEntry TakeInstance(Taker* from) {
     listener.endpoint = TakeRegistered(from);
     listener.replay_endpoint = TakeRegistered(from);
     listener.topic = TakeRegistered(from);
+    listener.server_key = TakeRegistered(from);
     listener.bind = from->Take<uint8_t>() != 0;
     // In order, each once.
     from->Check(entry.listeners.empty() || entry.listeners.back().rank < listener.rank);

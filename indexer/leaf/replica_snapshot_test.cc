@@ -43,7 +43,8 @@ class Recorder : public SnapshotVisitor {
     if (entry.hybrid) text += " hybrid";
     for (const EngineListener& listener : entry.listeners)
       text += " [" + std::to_string(listener.rank) + " " + listener.endpoint + " " +
-              listener.replay_endpoint + " " + listener.topic + "]";
+              listener.replay_endpoint + " " + listener.topic +
+              (listener.server_key.empty() ? "" : " key " + listener.server_key) + "]";
     instances.push_back(text);
     return absl::OkStatus();
   }
@@ -175,7 +176,8 @@ TEST_F(ReplicaSnapshotTest, RegistrationsNamesAndPositionsAreReadAsTheyWere) {
 
 // Also what a directory that took it up tells in turn.
 TEST_F(ReplicaSnapshotTest, SideNamesRanksAndWhatRegistrationsSayComeBackEqual) {
-  ZmqTestEngine hybrid({});
+  const CurveKeys keys = *MakeCurveKeys();
+  ZmqTestEngine hybrid({.curve_secret = keys.secret_key});
   EngineRegistration registration;
   registration.instance = "2";
   registration.model = "m";
@@ -185,6 +187,7 @@ TEST_F(ReplicaSnapshotTest, SideNamesRanksAndWhatRegistrationsSayComeBackEqual) 
   registration.chunk_tokens = 8192;
   registration.window_tokens = 128;
   registration.hybrid = true;
+  registration.server_key = keys.public_key;
   ASSERT_TRUE(directory_->Register(registration).ok());
   hybrid.WaitForSubscribers();
   hybrid.Publish(HybridPromptPayload());
@@ -210,7 +213,7 @@ TEST_F(ReplicaSnapshotTest, SideNamesRanksAndWhatRegistrationsSayComeBackEqual) 
                                 "4 window 0"));
   EXPECT_THAT(told.instances,
               testing::Contains("m 2 4   drops 1,2 chunk 8192 window 128 hybrid [0 " +
-                                hybrid.endpoint() + "  ]"));
+                                hybrid.endpoint() + "   key " + keys.public_key + "]"));
 
   HolderRegistryOptions options;
   options.contract_id = HashContract().Id();
@@ -357,7 +360,7 @@ std::vector<Record> RecordsOf(std::string_view text) {
 }
 
 std::string TextOf(const std::vector<Record>& records) {
-  std::string text = "KVAREP07";
+  std::string text = "KVAREP08";
   for (const Record& record : records) {
     const size_t start = text.size();
     const auto size = static_cast<uint32_t>(record.payload.size());

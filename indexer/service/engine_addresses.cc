@@ -156,6 +156,12 @@ absl::Status EngineAddresses::CheckHost(std::string_view host) const {
   return !IsNumericHost(host) || Contains(host) ? absl::OkStatus() : Outside(host);
 }
 
+bool EngineAddresses::IsLoopback(std::string_view host) {
+  if (host == "localhost") return true;
+  static const auto* const loopback = new EngineAddresses(*Parse({"127.0.0.0/8", "::1/128"}));
+  return loopback->Contains(host);
+}
+
 absl::StatusOr<std::vector<std::string>> EngineAddresses::Within(
     std::string_view name, const std::vector<std::string>& found) const {
   std::vector<std::string> within;

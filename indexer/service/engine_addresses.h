@@ -54,6 +54,9 @@ class EngineAddresses {
   // PERMISSION_DENIED, saying what is accepted: a numeric address that is not within. A name is OK, since its addresses are
   // checked when they are known.
   absl::Status CheckHost(std::string_view host) const;
+  // This machine by its address or as "localhost", which no resolver is asked about.
+  static bool IsLoopback(std::string_view host);
+
   // Those of a name's addresses that are within. PERMISSION_DENIED, naming the first: none is.
   absl::StatusOr<std::vector<std::string>> Within(std::string_view name,
                                                   const std::vector<std::string>& found) const;

@@ -20,6 +20,7 @@
 #include "indexer/service/health.h"
 #include "indexer/service/metrics.h"
 #include "indexer/service/redis_url.h"
+#include "indexer/service/security/curve.h"
 #include "indexer/service/service_main.h"
 #include "indexer/transport/redis/redis_log_options.h"
 #include "publisher/relay/relay.h"
@@ -38,6 +39,8 @@ struct Flags {
   EngineRegistration engine;        // what --workers have in common
   std::vector<std::string> workers;
   std::vector<std::string> engine_addresses = EngineAddresses::Default();
+  std::string engine_curve_key;
+  bool plain_engines = false;
   bool goodbye = false;
 };
 
@@ -65,6 +68,13 @@ void Declare(FlagSet& flags, Flags* f) {
   flags.Add("workers", &f->workers,
             "engines to relay, NAME[:RANK]=ENDPOINT[;replay=ENDPOINT][;topic=T][;bind],…");
   flags.Add(kEngineAddressesFlag, &f->engine_addresses, kEngineAddressesHelp);
+  flags.Add("engine_curve_key", &f->engine_curve_key,
+            "file with the CURVE key by which engines know this process (kvatlas pki curve); "
+            "empty: one made "
+            "at the start");
+  flags.Add("plain_engines", &f->plain_engines,
+            "listen to engines beyond loopback that have no server_key, in clear, under an access "
+            "policy too");
   flags.AddName("model_name", &f->engine.model, "model of --workers");
   flags.AddName("routing_group", &f->engine.group, "routing group of --workers");
   flags.Add("block_size", &f->engine.block_size, "tokens per block of --workers", 0, kBlockSizeMax);
@@ -127,6 +137,12 @@ absl::Status Finish(Flags* flags) {
   auto addresses = EngineAddresses::Parse(flags->engine_addresses);
   if (!addresses.ok()) return addresses.status();
   flags->relay.ingest.addresses = *std::move(addresses);
+  flags->relay.ingest.plain_engines = flags->plain_engines;
+  if (!flags->engine_curve_key.empty()) {
+    absl::StatusOr<CurveKeys> keys = ReadCurveKeys(flags->engine_curve_key);
+    if (!keys.ok()) return OfFlag("engine_curve_key", keys.status());
+    flags->relay.ingest.curve = *std::move(keys);
+  }
   if (absl::Status bad = FinishLeaves(flags); !bad.ok()) return bad;
   for (const std::string& label : flags->labels) {
     const size_t equals = label.find('=');

@@ -233,6 +233,7 @@ HttpResponse Register(Relay* relay, const HttpRequest& request) {
   body.Text("replay_endpoint", /*required=*/false, &of.replay_endpoint);
   body.Text("additional_salt", /*required=*/false, &of.additional_salt);
   body.Text("topic", /*required=*/false, &of.topic);
+  body.Text("server_key", /*required=*/false, &of.server_key);
   body.Text("lora_name", /*required=*/false, &of.lora_name);
   body.Text("engine_type", /*required=*/false, &of.engine_type);
   body.Bool("bind", &of.bind);

@@ -85,6 +85,9 @@ int main(int argc, char** argv) {
       "ZMQ endpoint for vLLM's KV events, such as tcp://*:5557; the port goes up by the rank. "
       "Blocks are then published with tokens made from their hashes, to leaves too");
   flags.Add("zmq_replay", &publishing.zmq.replay_endpoint, "ZMQ endpoint that replays them");
+  flags.Add("zmq_curve_key", &publishing.zmq.curve_key,
+            "file with its CURVE key for --zmq_events and --zmq_replay (kvatlas pki curve); empty: "
+            "in clear");
   flags.Add("zmq_window", &publishing.zmq.ring_batches_max, "batches that it can replay",
             size_t{1});
   flags.Add("zmq_topic", &publishing.zmq.topic, "topic of the events");

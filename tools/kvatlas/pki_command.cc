@@ -8,7 +8,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "indexer/service/nearest_name.h"
+#include "indexer/service/security/curve.h"
 #include "indexer/service/security/pki.h"
+#include "indexer/service/security/secret_file.h"
 #include "tools/kvatlas/command.h"
 
 namespace kvatlas {
@@ -42,12 +44,29 @@ int Issue(Command* command, const std::string& directory, PkiIssue issue) {
   return command->Done();
 }
 
+// The secret key goes to `path`, the public one to where people and scripts see it.
+int Curve(Command* command, const std::string& path) {
+  const absl::StatusOr<CurveKeys> keys = MakeCurveKeys();
+  if (!keys.ok()) return command->Fail(keys.status());
+  absl::Status written = WriteFileByRename(path, keys->secret_key + "\n", 0600);
+  if (!written.ok()) return command->Fail(written);
+  command->PrintJson({{"curve_key", path}, {"server_key", keys->public_key}});
+  if (command->table()) {
+    command->out() << "secret key: " << path << "\npublic key: " << keys->public_key
+                   << "\n  an engine's: --zmq_curve_key=" << path
+                   << ", and server_key where it is registered\n";
+  }
+  return command->Done();
+}
+
 }  // namespace
 
 int RunPki(const std::vector<std::string>& arguments, const CommandIo& io) {
   Command command("pki",
                   "init DIR: a CA for a trial and a policy to begin with. issue DIR IDENTITY: a "
-                  "certificate of it. A fleet has a PKI of its own, such as SPIRE or cert-manager.",
+                  "certificate of it. curve FILE: keys of an engine, or of a process that listens "
+                  "to engines, for encrypted ZeroMQ. A fleet has a PKI of its own, such as SPIRE "
+                  "or cert-manager.",
                   io);
   std::string trust_domain = "kvatlas.local";
   PkiIssue issue;
@@ -58,7 +77,8 @@ int RunPki(const std::vector<std::string>& arguments, const CommandIo& io) {
   command.flags().Add("days", &days, "issue: how long it is valid", 1, 3650);
   command.flags().Example("kvatlas pki init ca", "once");
   command.flags().Example("kvatlas pki issue ca worker/a/0", "for each process");
-  command.TakeWords("init DIR | issue DIR IDENTITY");
+  command.flags().Example("kvatlas pki curve engine.key", "for an engine's events");
+  command.TakeWords("init DIR | issue DIR IDENTITY | curve FILE");
   if (std::optional<int> exit = command.Parse(arguments)) return *exit;
   const std::vector<std::string>& words = command.words();
   const std::string what = words.empty() ? "" : words[0];
@@ -68,7 +88,8 @@ int RunPki(const std::vector<std::string>& arguments, const CommandIo& io) {
     issue.valid_for_s = int64_t{days} * 24 * 3600;
     return Issue(&command, words[1], std::move(issue));
   }
-  return command.Usage("expected \"init DIR\" or \"issue DIR IDENTITY\"");
+  if (what == "curve" && words.size() == 2) return Curve(&command, words[1]);
+  return command.Usage("expected \"init DIR\", \"issue DIR IDENTITY\" or \"curve FILE\"");
 }
 
 }  // namespace kvatlas

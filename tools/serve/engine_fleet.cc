@@ -183,6 +183,7 @@ struct EngineFleet::State {
       registration.endpoint = engine->spec.EventsOf(rank);
       registration.replay_endpoint = engine->spec.ReplayOf(rank);
       registration.topic = engine->spec.topic;
+      registration.server_key = engine->spec.server_key;
       registration.from_flags = true;
       registration.url = engine->spec.url;
       registration.engine_type = engine->facts->kind;

@@ -28,8 +28,8 @@ constexpr int kReplayPort = 5558;
 constexpr uint32_t kRanksMax = 1024;
 constexpr char kForm[] =
     "expected "
-    "URL[;events=tcp://HOST:PORT][;replay=tcp://HOST:PORT][;topic=TEXT][;name=NAME][;ranks=N]"
-    "[;hybrid=true][;window_tokens=N][;chunk_tokens=N][;eagle_drop=all]";
+    "URL[;events=tcp://HOST:PORT][;replay=tcp://HOST:PORT][;topic=TEXT][;key=CURVE_KEY]"
+    "[;name=NAME][;ranks=N][;hybrid=true][;window_tokens=N][;chunk_tokens=N][;eagle_drop=all]";
 
 absl::Status Wrong(std::string_view text, const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat(
@@ -133,6 +133,8 @@ absl::StatusOr<EngineSpec> EngineSpec::Parse(std::string_view text) {
       spec.replay = value;
     } else if (key == "topic") {
       spec.topic = value;
+    } else if (key == "key") {
+      spec.server_key = value;
     } else if (key == "name") {
       spec.name = value;
       spec.has_name = true;
@@ -166,13 +168,25 @@ absl::StatusOr<EngineSpec> EngineSpec::Parse(std::string_view text) {
 std::string EngineSpec::EventsOf(uint32_t rank) const { return WithRank(events, rank); }
 std::string EngineSpec::ReplayOf(uint32_t rank) const { return WithRank(replay, rank); }
 
+namespace {
+
+// A comment begins a line or follows a blank: keys may have a '#' in them.
+size_t CommentAt(const std::string& line) {
+  for (size_t at = line.find('#'); at != std::string::npos; at = line.find('#', at + 1)) {
+    if (at == 0 || absl::ascii_isspace(static_cast<unsigned char>(line[at - 1]))) return at;
+  }
+  return line.size();
+}
+
+}  // namespace
+
 absl::StatusOr<std::vector<EngineSpec>> ReadEnginesFile(const std::string& path) {
   std::ifstream file(path);
   if (!file) return absl::NotFoundError(path + ": no such file, or not readable");
   std::vector<EngineSpec> specs;
   std::string line;
   for (int number = 1; std::getline(file, line); ++number) {
-    line = line.substr(0, line.find('#'));
+    line = line.substr(0, CommentAt(line));
     const std::string text(absl::StripAsciiWhitespace(line));
     if (text.empty()) continue;
     absl::StatusOr<EngineSpec> spec = EngineSpec::Parse(text);

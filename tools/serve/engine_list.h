@@ -1,7 +1,7 @@
 // Which engines does `kvatlas serve` have in front of it? The text form of one engine, and where lists of them come from.
 //
-//   URL[;events=ENDPOINT][;replay=ENDPOINT][;topic=TEXT][;name=NAME][;ranks=N][;hybrid=true][;window_tokens=N][;chunk_tokens=N]
-//      [;eagle_drop=GROUPS]
+//   URL[;events=ENDPOINT][;replay=ENDPOINT][;topic=TEXT][;key=CURVE_KEY][;name=NAME][;ranks=N][;hybrid=true][;window_tokens=N]
+//      [;chunk_tokens=N][;eagle_drop=GROUPS]
 //
 //   http://10.0.0.1:8000
 //   http://10.0.0.1:8000;events=tcp://10.0.0.1:6557;replay=tcp://10.0.0.1:6558;name=a;ranks=4
@@ -31,13 +31,14 @@
 namespace kvatlas {
 
 struct EngineSpec {
-  std::string url;          // "http://HOST:PORT[/PREFIX]", without a slash at its end
-  std::string name = {};    // of its worker; "HOST:PORT" where none is given
-  std::string events = {};  // of rank 0; the port goes up by the rank. "none": there are none
-  std::string replay = {};  // likewise; "none": there is none
-  std::string topic = {};   // a prefix; empty: all
-  uint32_t ranks = 0;       // data-parallel; 0: what the engine says
-  bool has_name = false;    // the name was given
+  std::string url;              // "http://HOST:PORT[/PREFIX]", without a slash at its end
+  std::string name = {};        // of its worker; "HOST:PORT" where none is given
+  std::string events = {};      // of rank 0; the port goes up by the rank. "none": there are none
+  std::string replay = {};      // likewise; "none": there is none
+  std::string topic = {};       // a prefix; empty: all
+  std::string server_key = {};  // of CURVE, for both; empty: events in clear
+  uint32_t ranks = 0;           // data-parallel; 0: what the engine says
+  bool has_name = false;        // the name was given
   // As in `EngineRegistration`. `hybrid`: also what the engine says of itself counts (`EngineFacts::hybrid`).
   bool hybrid = false;
   uint32_t window_tokens = 0;

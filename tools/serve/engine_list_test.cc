@@ -81,6 +81,16 @@ TEST(EngineListTest, TwoEnginesOfOneNameOrUrlAreRefused) {
   EXPECT_TRUE(EngineList::Make({"http://h:1", "http://h:2"}, "").ok());
 }
 
+TEST(EngineListTest, AKeyMayHaveTheSignOfACommentInIt) {
+  const std::string key = "rq#rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7";
+  const std::string path = ::testing::TempDir() + "/engines_with_keys";
+  std::ofstream(path) << "http://10.0.0.1:1;key=" << key << " # its key\n";
+  const auto specs = ReadEnginesFile(path);
+  ASSERT_TRUE(specs.ok()) << specs.status();
+  ASSERT_THAT(*specs, SizeIs(1));
+  EXPECT_EQ(specs->front().server_key, key);
+}
+
 TEST(EngineListTest, AFileIsReadAgainWhenItChangesAndABadOneKeepsTheOld) {
   const std::string path = ::testing::TempDir() + "/engines";
   std::ofstream(path) << "# ours\nhttp://10.0.0.1:1\n\nhttp://10.0.0.2:1 # second\n";

@@ -91,12 +91,16 @@ void Declare(FlagSet& flags, Flags* f) {
   flags
       .Add("engine", &f->engines,
            "an engine, as often as there are some: "
-           "URL[;events=tcp://HOST:PORT][;replay=tcp://HOST:PORT][;topic=T][;name=NAME][;ranks=N]"
-           "[;hybrid=true][;window_tokens=N][;chunk_tokens=N][;eagle_drop=all]")
+           "URL[;events=tcp://HOST:PORT][;replay=tcp://HOST:PORT][;topic=T][;key=CURVE_KEY]"
+           "[;name=NAME][;ranks=N][;hybrid=true][;window_tokens=N][;chunk_tokens=N]"
+           "[;eagle_drop=all]")
       .Repeats();
   flags.Add("engines_file", &f->engines_file,
             "more of them, one a line, read again when it changes; empty: none");
   flags.Add(kEngineAddressesFlag, &f->engine_addresses, kEngineAddressesHelp);
+  flags.Add("plain_engines", &f->leaf.engines.ingest.plain_engines,
+            "listen to events of engines beyond loopback that have no key, in clear, also with "
+            "--secure or a policy");
   flags.Add("models", &f->models,
             "tokenizers of models: NAME=PATH,… with a folder, a file or an earlier name, or @FILE");
   flags.Add("hf_cache", &f->hub,
@@ -130,8 +134,11 @@ void Declare(FlagSet& flags, Flags* f) {
   AddMemoryFlag(flags, &f->memory_budget);
   flags.Example("kvatlas serve --engine http://10.0.0.1:8000 --engine http://10.0.0.2:8000",
                 "two engines, whose events come from port 5557 of their hosts");
-  flags.Example("kvatlas serve --engines_file engines.txt --listen 0.0.0.0:8000 --secure",
-                "engines that come and go, clients from elsewhere, by TLS and a token");
+  flags.Example(
+      "kvatlas serve --engines_file engines.txt --listen 0.0.0.0:8000 --secure --plain_engines",
+      "engines that come and go, in a network that is trusted; clients from elsewhere, by TLS and "
+      "a "
+      "token");
 }
 
 // For people, beside the log: with the time, on standard error, since standard output has the ready line for scripts.
