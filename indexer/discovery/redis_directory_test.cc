@@ -229,7 +229,7 @@ TEST(RedisDirectoryTest, RefusesWhatItCannotAnnounce) {
   options.redis = "rediss://127.0.0.1:1";
   EXPECT_EQ(Announcer::Start(options, Leaf("a")).status().code(),
             absl::StatusCode::kInvalidArgument);
-  EXPECT_FALSE(CheckDirectoryEntry("rediss://127.0.0.1:1").ok());
+  EXPECT_FALSE(CheckDirectoryEntry("rediss://127.0.0.1:1").ok()) << "no ?ca=FILE";
   EXPECT_TRUE(CheckDirectoryEntry("redis://127.0.0.1:1|127.0.0.1:2").ok());
 }
 

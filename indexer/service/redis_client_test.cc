@@ -177,9 +177,18 @@ TEST(RedisUrlTest, RefusesWhatItCannotDoAndKeepsThePasswordToItself) {
         "redis-sentinel://h?master=", "redis://u:%zz@h", "redis://h:1,", "redis://h:99999"}) {
     EXPECT_EQ(ParseRedisUrl(url).status().code(), absl::StatusCode::kInvalidArgument) << url;
   }
-  const absl::Status tls = ParseRedisUrl("rediss://u:secret@h:1").status();
-  EXPECT_THAT(std::string(tls.message()), HasSubstr("TLS is not supported"));
-  EXPECT_THAT(std::string(tls.message()), testing::Not(HasSubstr("secret")));
+  for (const auto& [query, why] :
+       {std::pair("", "?ca=FILE is missing"), std::pair("?ca=/no/such/file", "/no/such/file"),
+        std::pair("?ca=/dev/null&cart=/x", "expected ?NAME=VALUE")}) {
+    const absl::Status tls = ParseRedisUrl(std::string("rediss://u:secret@h:1") + query).status();
+    EXPECT_EQ(tls.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(tls.message()), HasSubstr(why));
+    EXPECT_THAT(std::string(tls.message()), testing::Not(HasSubstr("secret")));
+  }
+  EXPECT_THAT(std::string(ParseRedisUrl("redis://h?ca=/x").status().message()),
+              HasSubstr("rediss://"));
+  EXPECT_THAT(std::string(ParseRedisUrl("redis://h?log_key=/no/such/key").status().message()),
+              HasSubstr("/no/such/key"));
 }
 
 TEST(RedisSlotTest, IsOfTheTagInBraces) {

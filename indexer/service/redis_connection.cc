@@ -162,7 +162,7 @@ void RedisConnection::Write(std::unique_ptr<RedisCommand> command, bool asking, 
 void RedisConnection::WriteNow(std::unique_ptr<RedisCommand> command, Time now) {
   last_write_ = now;
   command->deadline = now + options_->command_timeout + command->block_for;
-  AppendRespCommand(command->args, &out_);
+  AppendRespCommand(command->args, tls_ == nullptr ? &out_ : &plain_);
   in_flight_.push_back(std::move(command));
   SetEvents(EPOLLIN | EPOLLOUT);  // what comes until then is sent with it
 }
@@ -197,10 +197,30 @@ void RedisConnection::OnConnected() {
   if (getsockopt(fd_, SOL_SOCKET, SO_ERROR, &error, &size) != 0) error = errno;
   if (error != 0) return Fail(absl::StatusCode::kUnavailable, ErrorText(error));
   connected_ = true;
+  if (options_->tls != nullptr) return StartTls();
   Introduce(Clock::Real().Now());
 }
 
+// The introduction follows when the server has shown who it is. Files that stay bad keep the old ones.
+void RedisConnection::StartTls() {
+  bool changed = false;
+  options_->tls->Look(&changed).IgnoreError();
+  absl::StatusOr<std::unique_ptr<TlsSession>> session =
+      TlsSession::Start(options_->tls->client(), address_.host, &out_);
+  if (!session.ok())
+    return Fail(absl::StatusCode::kUnavailable, std::string(session.status().message()));
+  tls_ = *std::move(session);
+  SetEvents(EPOLLIN | EPOLLOUT);
+}
+
 void RedisConnection::SendSome() {
+  if (!plain_.empty()) {
+    const absl::Status encrypted = tls_->Write(plain_, &out_);
+    plain_.clear();
+    if (plain_.capacity() > kOutBytesKept) plain_.shrink_to_fit();
+    if (!encrypted.ok())
+      return Fail(absl::StatusCode::kUnavailable, std::string(encrypted.message()));
+  }
   const std::string_view left = std::string_view(out_).substr(out_sent_);
   const ssize_t sent = send(fd_, left.data(), left.size(), MSG_NOSIGNAL);
   if (sent < 0) {
@@ -230,15 +250,35 @@ void RedisConnection::ReadSome() {
     return Fail(absl::StatusCode::kUnavailable,
                 reader_.inside() ? "closed by the server inside a reply" : "closed by the server");
   }
-  std::string_view bytes(buffer, static_cast<size_t>(got));
+  const std::string_view bytes(buffer, static_cast<size_t>(got));
+  if (tls_ == nullptr) {
+    TakeSome(bytes);
+    return;
+  }
+  const bool was_ready = tls_->ready();
+  std::string plain;
+  const absl::Status received = tls_->Receive(bytes, &plain, &out_);
+  if (!out_.empty()) SetEvents(EPOLLIN | EPOLLOUT);
+  if (!received.ok()) return Fail(absl::StatusCode::kUnavailable, std::string(received.message()));
+  if (!was_ready && tls_->ready()) Introduce(Clock::Real().Now());
+  if (TakeSome(plain) && tls_->ended())
+    Fail(absl::StatusCode::kUnavailable, "closed by the server");
+}
+
+bool RedisConnection::TakeSome(std::string_view bytes) {
   while (!bytes.empty() && !close_due_) {
     if (in_flight_.empty()) {
-      return Fail(absl::StatusCode::kUnavailable, "a reply that nothing had asked for");
+      Fail(absl::StatusCode::kUnavailable, "a reply that nothing had asked for");
+      return false;
     }
     absl::StatusOr<std::optional<RedisReply>> reply = reader_.Read(&bytes);
-    if (!reply.ok()) return OnUnreadable(reply.status());
+    if (!reply.ok()) {
+      OnUnreadable(reply.status());
+      return false;
+    }
     if (reply->has_value()) OnAnswer(*std::move(*reply));
   }
+  return !close_due_;
 }
 
 // Only the command whose answer is too large is told so: asked for less it may be answered.
@@ -283,6 +323,7 @@ void RedisConnection::Close(const absl::Status& why) {
   closed_ = true;
   close_due_ = ready_ = false;
   out_ = {};
+  plain_ = {};
   FailAll();
 }
 

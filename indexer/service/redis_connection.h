@@ -1,7 +1,7 @@
 // One connection to Redis on an epoll loop: connects, introduces itself, pipelines commands, and notices when no server
 // answers. A part of `RedisClient`.
 //
-//   connecting ─▶ introducing (AUTH, SELECT, then PING, or ROLE for who must be a master) ─▶ ready ─▶ closed
+//   connecting ─▶ [TLS] ─▶ introducing (AUTH, SELECT, then PING, or ROLE for who must be a master) ─▶ ready ─▶ closed
 //
 // *Truth*: the server is not trusted. What is not RESP2, a reply that is too large, one that nothing had asked for and an
 // introduction answered as no Redis does end the connection, with a reason that says so.
@@ -27,6 +27,7 @@
 #include "indexer/service/redis_reply.h"
 #include "indexer/service/redis_url.h"
 #include "indexer/service/resp.h"
+#include "indexer/service/tls_session.h"
 
 namespace kvatlas {
 
@@ -80,6 +81,9 @@ class RedisConnection {
  private:
   void SetEvents(uint32_t events);
   void OnConnected();
+  void StartTls();
+  // Of bytes that were received. False: the connection fails.
+  bool TakeSome(std::string_view bytes);
   void Introduce(Time now);
   void WriteNow(std::unique_ptr<RedisCommand> command, Time now);
   void SendSome();
@@ -109,7 +113,9 @@ class RedisConnection {
   Time connect_deadline_{0};
   Time last_write_{0};
   int introductions_left_ = 0;
-  std::string out_;  // to be sent, from `out_sent_` on
+  std::unique_ptr<TlsSession> tls_;  // null: in clear
+  std::string plain_;                // to be encrypted; with `tls_` alone
+  std::string out_;                  // to be sent, from `out_sent_` on
   size_t out_sent_ = 0;
   RespReader reader_;
   std::deque<std::unique_ptr<RedisCommand>> in_flight_;  // in the order of their answers

@@ -65,8 +65,10 @@ bool Has(pid_t pid, const std::string& socket) {
   return false;
 }
 
+}  // namespace
+
 // Free now; another process that takes it in between makes redis-server fail, and another one is tried.
-uint16_t FreePort() {
+uint16_t RedisTestServer::FreePort() {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address = Loopback(0);
   socklen_t size = sizeof(address);
@@ -77,8 +79,6 @@ uint16_t FreePort() {
   close(fd);
   return ntohs(address.sin_port);
 }
-
-}  // namespace
 
 RedisTestServer::RedisTestServer(std::vector<std::string> config) : config_(std::move(config)) {
   const char* root = std::getenv("TEST_TMPDIR");

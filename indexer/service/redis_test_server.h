@@ -44,6 +44,9 @@ class RedisTestServer {
   // Takes effect with the next `Start`.
   void SetConfig(std::vector<std::string> config) { config_ = std::move(config); }
 
+  // A port of this host that is free now, for a line of the configuration.
+  static uint16_t FreePort();
+
   uint16_t port() const { return port_; }
   // "redis://127.0.0.1:PORT"
   std::string url() const { return "redis://127.0.0.1:" + std::to_string(port_); }

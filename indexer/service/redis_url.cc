@@ -4,10 +4,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -128,15 +131,73 @@ absl::StatusOr<std::string> ReadUrlFile(const std::string& path) {
   return text;
 }
 
+// What stands behind the '?'.
+struct Query {
+  std::string master;
+  TlsPaths tls;
+  std::string log_key;
+};
+
+absl::Status ParseQuery(std::string_view text, Query* query) {
+  const std::pair<std::string_view, std::string*> fields[] = {{"master", &query->master},
+                                                              {"ca", &query->tls.ca},
+                                                              {"cert", &query->tls.certificate},
+                                                              {"key", &query->tls.key},
+                                                              {"log_key", &query->log_key}};
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('&'), text.size());
+    const std::string_view option = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    const size_t equals = option.find('=');
+    const auto* const field =
+        std::find_if(std::begin(fields), std::end(fields),
+                     [&](const auto& one) { return one.first == option.substr(0, equals); });
+    if (equals == std::string_view::npos || field == std::end(fields)) {
+      return absl::InvalidArgumentError(
+          "expected ?NAME=VALUE with NAME one of master, ca, cert, key, log_key");
+    }
+    absl::StatusOr<std::string> value = PercentDecode(option.substr(equals + 1));
+    if (!value.ok()) return value.status();
+    *field->second = *std::move(value);
+  }
+  return absl::OkStatus();
+}
+
+// Reads the files that a query names.
+absl::Status UseQuery(Query query, bool tls, bool sentinel, RedisOptions* options) {
+  if (sentinel && query.master.empty())
+    return absl::InvalidArgumentError("?master=NAME is missing");
+  if (!sentinel && !query.master.empty())
+    return absl::InvalidArgumentError("only redis-sentinel:// has ?master=NAME");
+  options->sentinel_master = std::move(query.master);
+  if (tls && query.tls.ca.empty()) {
+    return absl::InvalidArgumentError(
+        "?ca=FILE is missing, with the CAs that the server's certificate is checked against");
+  }
+  if (!tls && query.tls.any())
+    return absl::InvalidArgumentError("ca, cert and key are for rediss://");
+  if (tls) {
+    absl::StatusOr<std::unique_ptr<TlsFiles>> files = TlsFiles::Read(std::move(query.tls));
+    if (!files.ok()) return files.status();
+    options->tls = *std::move(files);
+  }
+  if (query.log_key.empty()) return absl::OkStatus();
+  absl::StatusOr<std::shared_ptr<RecordKeys>> keys = RecordKeys::Read(query.log_key);
+  if (!keys.ok()) return keys.status();
+  options->record_keys = *std::move(keys);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<RedisOptions> ParseWholeUrl(std::string_view url) {
   const size_t scheme_end = url.find("://");
   const std::string_view scheme = url.substr(0, scheme_end);
-  if (scheme == "rediss" || scheme == "rediss-sentinel") {
-    return Bad(url, "TLS is not supported; use redis:// through a tunnel or a local proxy");
-  }
-  const bool sentinel = scheme == "redis-sentinel";
-  if (scheme_end == std::string_view::npos || (scheme != "redis" && !sentinel)) {
-    return Bad(url, "it starts neither with redis:// nor with redis-sentinel://");
+  const bool tls = scheme.starts_with("rediss");
+  const bool sentinel = scheme == "redis-sentinel" || scheme == "rediss-sentinel";
+  if (scheme_end == std::string_view::npos ||
+      (scheme != "redis" && scheme != "rediss" && !sentinel)) {
+    return Bad(url,
+               "it starts neither with redis:// nor with redis-sentinel://, nor with rediss://, by "
+               "TLS");
   }
   RedisOptions options;
   std::string_view rest = url.substr(scheme_end + 3);
@@ -157,17 +218,9 @@ absl::StatusOr<RedisOptions> ParseWholeUrl(std::string_view url) {
   if (slash != std::string_view::npos) {
     status.Update(ParseDatabase(rest.substr(slash + 1), &options));
   }
-  constexpr std::string_view kMaster = "master=";
-  if (query.substr(0, kMaster.size()) == kMaster && sentinel) {
-    absl::StatusOr<std::string> name = PercentDecode(query.substr(kMaster.size()));
-    status.Update(name.status());
-    if (name.ok()) options.sentinel_master = *std::move(name);
-  } else if (!query.empty()) {
-    status.Update(absl::InvalidArgumentError("only redis-sentinel:// has ?master=NAME"));
-  }
-  if (sentinel && options.sentinel_master.empty()) {
-    status.Update(absl::InvalidArgumentError("?master=NAME is missing"));
-  }
+  Query parsed;
+  if (status.ok()) status = ParseQuery(query, &parsed);
+  if (status.ok()) status = UseQuery(std::move(parsed), tls, sentinel, &options);
   if (!status.ok()) return Bad(url, std::string(status.message()));
   return options;
 }
@@ -248,7 +301,10 @@ bool HasRedisPassword(std::string_view text) {
 std::string RedisHosts(const RedisOptions& options) {
   std::string hosts;
   for (const Address& host : options.hosts)
-    hosts += (hosts.empty() ? "redis://" : ",") + host.ToString();
+    hosts += (!hosts.empty()           ? ","
+              : options.tls == nullptr ? "redis://"
+                                       : "rediss://") +
+             host.ToString();
   return hosts;
 }
 

@@ -10,7 +10,14 @@
 //       than its owner and its group's readers could open (a mode above 0640) is refused.
 //
 // Without a port 6379 (26379 for sentinels); IPv6 hosts in brackets; `%40` and the like in user, password and name.
-// TLS (`rediss://`) is refused. Use a tunnel, or a proxy on this host.
+//
+//   rediss://…?ca=FILE[&cert=FILE&key=FILE]       likewise rediss-sentinel://
+//       The same by TLS, to the sentinels too. The server's certificate is of a CA of that file and has the host's name, or address;
+//       with `cert` and `key` this client shows its own. The files are read again when they changed, for the connections that
+//       follow.
+//   …?log_key=FILE, of any of these
+//       Every record of a log is signed and checked with the keys in that file (`security/record_keys.h`).
+// Options are joined by `&`.
 //
 // *Threads*: plain values.
 
@@ -19,6 +26,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,15 +34,21 @@
 #include "absl/status/statusor.h"
 #include "indexer/base/clock.h"
 #include "indexer/service/address.h"
+#include "indexer/service/security/record_keys.h"
+#include "indexer/service/security/tls_files.h"
 
 namespace kvatlas {
+
+inline constexpr size_t kRedisReplyBytesMax = 16 << 20;
 
 struct RedisOptions {
   std::vector<Address> hosts;
   std::string user;  // empty: the default user
   std::string password;
   int database = 0;
-  std::string sentinel_master;  // not empty: `hosts` are sentinels
+  std::string sentinel_master;                        // not empty: `hosts` are sentinels
+  std::shared_ptr<TlsFiles> tls = nullptr;            // null: in clear
+  std::shared_ptr<RecordKeys> record_keys = nullptr;  // null: records of logs are not signed
 
   Duration connect_timeout = std::chrono::seconds(2);
   Duration command_timeout = std::chrono::seconds(5);  // for blocking ones beyond what they block
@@ -44,7 +58,7 @@ struct RedisOptions {
   size_t outstanding_max = 1 << 14;
   size_t outstanding_bytes_max = 64 << 20;
   // Of one reply as it is held here (`RespLimits::bytes_max`), on each connection; a larger one ends it.
-  size_t reply_bytes_max = 16 << 20;
+  size_t reply_bytes_max = kRedisReplyBytesMax;
   size_t blocking_max = 64;  // blocking commands at a time, each on a connection of its own
 };
 

@@ -11,6 +11,8 @@
 #include "indexer/base/domain.h"
 #include "indexer/base/event.h"
 #include "indexer/base/ids.h"
+#include "indexer/service/security/record_keys.h"
+#include "indexer/service/security/secret_file.h"
 #include "indexer/stream/messages.h"
 #include "indexer/transport/redis/redis_keys.h"
 
@@ -56,6 +58,64 @@ TEST(RedisEntryTest, AnEntryUnderAnotherIdIsNotTaken) {
   for (const RedisEntryId& id : {RedisEntryId::Of(5, 8), RedisEntryId::Of(6, 7),
                                  RedisEntryId::Of(5, 7, 1), RedisEntryId::Of(7, 5)}) {
     EXPECT_TRUE(absl::IsDataLoss(DecodeRedisEntry(bytes, id).status())) << id.ToString();
+  }
+}
+
+class RedisSealTest : public testing::Test {
+ protected:
+  RedisSealTest() {
+    const std::string path = testing::TempDir() + "/redis_seal.key";
+    EXPECT_TRUE(WriteFileByRename(path, "a key of thirty-two bytes or more", 0600).ok());
+    keys_ = *RecordKeys::Read(path);
+    EXPECT_TRUE(WriteFileByRename(path + "2", "another key of as many bytes......", 0600).ok());
+    others_ = *RecordKeys::Read(path + "2");
+  }
+
+  std::shared_ptr<RecordKeys> keys_;
+  std::shared_ptr<RecordKeys> others_;
+};
+
+TEST_F(RedisSealTest, ASignedEntryIsTakenInItsPlaceAlone) {
+  const RedisEntryId id = RedisEntryId::Of(5, 7);
+  const RedisSeal seal{.keys = keys_.get(), .cell = "a", .stream = "w|m"};
+  const SenderMessage message = SomeBatch(4);
+  const std::string bytes = EncodeRedisEntry(message, id, seal);
+  const auto back = DecodeRedisEntry(bytes, id, seal);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(*back, message);
+  EXPECT_LE(EncodeRedisEntry(SomeBatch(64), id, seal).size(), 64 * 8 + 96);
+  const auto refused = [&](const RedisEntryId& as, const RedisSeal& by) {
+    return absl::IsUnauthenticated(DecodeRedisEntry(bytes, as, by).status());
+  };
+  EXPECT_TRUE(refused(RedisEntryId::Of(5, 8), seal)) << "moved in its log";
+  EXPECT_TRUE(refused(RedisEntryId::Of(6, 7), seal)) << "of another epoch";
+  RedisSeal other = seal;
+  other.stream = "v|m";
+  EXPECT_TRUE(refused(id, other)) << "of another stream";
+  other = seal;
+  other.cell = "b";
+  EXPECT_TRUE(refused(id, other)) << "of another cell";
+  other = seal;
+  other.snapshot = true;
+  EXPECT_TRUE(refused(id, other)) << "of a log in a snapshot";
+  other = seal;
+  other.keys = others_.get();
+  EXPECT_TRUE(refused(id, other)) << "of another key";
+  EXPECT_TRUE(absl::IsDataLoss(DecodeRedisEntry(bytes, id).status())) << "without a key";
+  EXPECT_TRUE(
+      absl::IsUnauthenticated(DecodeRedisEntry(EncodeRedisEntry(message, id), id, seal).status()))
+      << "not signed";
+}
+
+TEST_F(RedisSealTest, EveryForgedByteIsNoticed) {
+  const RedisEntryId id = RedisEntryId::Of(5, 7);
+  const RedisSeal seal{.keys = keys_.get(), .cell = "a", .stream = "w|m"};
+  const std::string bytes = EncodeRedisEntry(SomeBatch(4), id, seal);
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    std::string forged = bytes;
+    forged[i] = static_cast<char>(forged[i] ^ 4);
+    EXPECT_FALSE(DecodeRedisEntry(forged, id, seal).ok()) << i;
+    EXPECT_FALSE(DecodeRedisEntry(bytes.substr(0, i), id, seal).ok()) << i;
   }
 }
 

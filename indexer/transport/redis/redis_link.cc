@@ -79,6 +79,13 @@ class RedisLink::Core {
     std::string Owner() const { return RedisPadded(epoch) + RedisHex(instance_id); }
   };
 
+  RedisSeal SealOf(const Stream& stream, bool snapshot = false) const {
+    return {.keys = options_.redis.record_keys.get(),
+            .cell = options_.cell,
+            .stream = stream.name,
+            .snapshot = snapshot};
+  }
+
   // On the client's thread.
   void OnRedis(const absl::Status& state);
   void Connect();
@@ -218,7 +225,8 @@ bool RedisLink::Core::Say(const Hello& hello) {
   return Send(
       {"EVAL", kRedisHelloScript, "5", stream.keys.streams, stream.keys.news, stream.keys.log,
        stream.keys.snap, stream.keys.back, name, RedisPadded(hello.epoch),
-       RedisHex(hello.instance_id), EncodeRedisEntry(hello, RedisEntryId::Of(hello.epoch, 0)),
+       RedisHex(hello.instance_id),
+       EncodeRedisEntry(hello, RedisEntryId::Of(hello.epoch, 0), SealOf(stream)),
        std::to_string(hello.epoch), std::to_string(options_.log_ttl / std::chrono::milliseconds(1)),
        kNewsMax, RedisPadded(RedisEntryId::Before(hello.epoch, hello.last_sent + 1).seq),
        RedisPadded(clock_.WallNs() + kEpochAheadMax / Duration(1)),
@@ -229,7 +237,7 @@ bool RedisLink::Core::Say(const Hello& hello) {
 bool RedisLink::Core::Add(const std::string& key, const SenderMessage& message,
                           const RedisEntryId& id) {
   const bool log = key == stream_->keys.log;
-  std::string bytes = EncodeRedisEntry(message, id);
+  std::string bytes = EncodeRedisEntry(message, id, SealOf(*stream_, /*snapshot=*/!log));
   const size_t size = bytes.size();
   RedisArgs args = {"XADD", key};
   if (log) {

@@ -9,6 +9,7 @@
 #include "indexer/service/redis_client.h"
 #include "indexer/service/redis_url.h"
 #include "indexer/stream/validate.h"
+#include "indexer/transport/peer_policy.h"
 #include "indexer/transport/redis/redis_reader_impl.h"
 #include "indexer/transport/redis/redis_scripts.h"
 #include "indexer/transport/redis/redis_shards.h"
@@ -147,9 +148,22 @@ RedisReaderStats RedisReader::Impl::Stats() const {
 
 // ---- Time ----
 
+// A policy that is read again may not allow what an earlier one did.
+void RedisReader::Impl::LookAtPolicy() {
+  std::shared_ptr<const AccessPolicy> policy = security_->policy();
+  if (policy == policy_) return;
+  policy_ = std::move(policy);
+  for (auto& [name, stream] : streams_) {
+    if (stream->session == nullptr) continue;
+    if (const absl::Status bad = Allowed(stream->hello); !bad.ok())
+      Refused(stream.get(), std::string(bad.message()));
+  }
+}
+
 void RedisReader::Impl::Tick(Time now) {
   watch_.Tick();
   if (!up_) return;
+  LookAtPolicy();
   if (shards_at_ != Time(0) && now >= shards_at_) {
     shards_at_ = Time(0);
     return AskForShards();
@@ -282,7 +296,7 @@ void RedisReader::Impl::Register(uint32_t shard, const std::string& name,
   const auto epoch = ParseUint64(std::string_view(registration).substr(0, 20));
   if (registration.size() < kOwner || !epoch.has_value()) return;
   absl::StatusOr<SenderMessage> message =
-      DecodeRedisEntry(std::string_view(registration).substr(kOwner), RedisEntryId::Of(*epoch, 0));
+      Decode(std::string_view(registration).substr(kOwner), RedisEntryId::Of(*epoch, 0), name);
   const Hello* hello = message.ok() ? std::get_if<Hello>(&*message) : nullptr;
   if (hello == nullptr || hello->epoch != *epoch ||
       RedisStreamName(hello->holder, hello->domain) != name) {
@@ -360,6 +374,8 @@ void RedisReader::Impl::OnOpen(Stream* stream, const Reply& reply) {
   }
   stream->position = RedisEntryId::Before(hello.epoch, hello.last_sent + 1);
   const uint64_t life = stream->life;
+  if (const absl::Status bad = Allowed(hello); !bad.ok())
+    return Refused(stream, std::string(bad.message()));
   stream->session = acceptor_->Accept([this, life](ReceiverMessage message) {
     MutexLock lock(&mutex_);
     if (const Ack* ack = std::get_if<Ack>(&message)) {
@@ -370,10 +386,35 @@ void RedisReader::Impl::OnOpen(Stream* stream, const Reply& reply) {
     work_.Signal();
   });
   if (stream->session == nullptr) return Refused(stream, "not accepted");
+  if (security_->enforces())
+    stream->session->OnAllowance(AllowanceOf(security_, IdentityOf(hello)));
   const absl::Status status = stream->session->OnMessage(hello);
   DrainReplies();  // the welcome
   if (OfLife(life) == nullptr || stream->mode == Mode::kRefused) return;
   if (!status.ok()) Refused(stream, std::string(status.message()));
+}
+
+// What a record's key says is that its sender is of this cell; which worker it is, nobody but itself.
+std::shared_ptr<const Identity> RedisReader::Impl::IdentityOf(const Hello& hello) const {
+  Identity identity;
+  identity.role = IdentityRole::kWorker;
+  identity.cell = options_.cell;
+  identity.name = hello.holder.name;
+  return std::make_shared<const Identity>(std::move(identity));
+}
+
+absl::Status RedisReader::Impl::Allowed(const Hello& hello) {
+  const std::shared_ptr<const AccessPolicy> policy = security_->policy();
+  if (policy == nullptr) return absl::OkStatus();
+  const std::shared_ptr<const Identity> identity = IdentityOf(hello);
+  if (policy->Revoked(*identity)) {
+    const absl::Status revoked = absl::UnauthenticatedError(identity->Text() + " is revoked");
+    security_->AuditUnknown(Verb::kPublish, "redis", revoked);
+    return revoked;
+  }
+  return security_->Check(*identity, Verb::kPublish, TargetOf(hello, Verb::kPublish, options_.cell),
+                          "redis", "hello",
+                          /*audit_allowed=*/true);
 }
 
 // `why` is told to the sender, unless it is empty.

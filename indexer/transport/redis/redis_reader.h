@@ -39,7 +39,8 @@ struct RedisReaderStats {
   uint64_t rounds = 0;           // of reading
   uint64_t entries_read = 0;     // of logs
   uint64_t bytes_read = 0;       // of entries, snapshots included
-  uint64_t entries_damaged = 0;  // skipped: foreign, damaged, out of bounds
+  uint64_t entries_damaged = 0;  // skipped: foreign, damaged, out of bounds, or forged
+  uint64_t entries_forged = 0;   // not signed by a key of ours, for that place; also of snapshots
   uint64_t replays = 0;
   uint64_t snapshots_read = 0;
   uint64_t snapshots_asked = 0;

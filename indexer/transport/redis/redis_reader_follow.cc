@@ -16,7 +16,7 @@ constexpr Duration kBlock = std::chrono::seconds(1);
 constexpr Duration kWantFor = std::chrono::seconds(5);  // a need is repeated every second
 constexpr Duration kBlockInTurns = std::chrono::milliseconds(1);
 constexpr char kPartsPerPage[] = "8";  // each of at most `kBatchBytesMax`
-static_assert(10 * kBatchBytesMax <= RedisOptions().reply_bytes_max);
+static_assert(10 * kBatchBytesMax <= kRedisReplyBytesMax);
 
 // The one field of an entry of ours; null: it is none.
 const std::string* MessageOf(const RedisReply& entry) {
@@ -144,6 +144,32 @@ void RedisReader::Impl::OnRead(uint32_t index, uint64_t round, const Reply& repl
   GiveHeartbeats(&shard, round, unfinished);
 }
 
+absl::StatusOr<SenderMessage> RedisReader::Impl::Decode(std::string_view bytes,
+                                                        const RedisEntryId& id,
+                                                        std::string_view stream, bool snapshot) {
+  absl::StatusOr<SenderMessage> message =
+      DecodeRedisEntry(bytes, id,
+                       {.keys = options_.redis.record_keys.get(),
+                        .cell = options_.cell,
+                        .stream = stream,
+                        .snapshot = snapshot});
+  if (!absl::IsUnauthenticated(message.status())) return message;
+  Count([](RedisReaderStats& stats) { ++stats.entries_forged; });
+  // Once in ten seconds of a stream: who forges one record forges many.
+  static LogLimiter& limiter = *new LogLimiter(std::chrono::seconds(10));
+  if (!limiter.Admit(std::string(stream), Clock::Real().Now()).has_value()) return message;
+  const std::string target = "stream=" + std::string(stream);
+  const std::string reason(message.status().message());
+  security_->Audit({.event = "refusal",
+                    .allowed = false,
+                    .identity = "",
+                    .peer = "redis",
+                    .verb = VerbName(Verb::kPublish),
+                    .target = target,
+                    .reason = reason});
+  return message;
+}
+
 void RedisReader::Impl::TakeEntries(Stream* stream, const RedisReply& entries) {
   const uint64_t life = stream->life;
   stream->heard = clock_->Now();
@@ -152,7 +178,7 @@ void RedisReader::Impl::TakeEntries(Stream* stream, const RedisReply& entries) {
     const std::optional<RedisEntryId> id = RedisIdOf(entry);
     const std::string* text = MessageOf(entry);
     absl::StatusOr<SenderMessage> message = absl::DataLossError("not an entry of ours");
-    if (id.has_value() && text != nullptr) message = DecodeRedisEntry(*text, *id);
+    if (id.has_value() && text != nullptr) message = Decode(*text, *id, stream->name);
     if (text != nullptr) bytes += text->size();
     if (!message.ok()) {
       ++damaged;
@@ -275,7 +301,7 @@ void RedisReader::Impl::OnNeed(Stream* stream, const Need& need) {
           const std::optional<RedisEntryId> found =
               reply.ok() && !reply->elements.empty() ? RedisIdOf(reply->elements[0]) : std::nullopt;
           if (!found.has_value() || *found != wanted || !MessageOf(reply->elements[0]) ||
-              !DecodeRedisEntry(*MessageOf(reply->elements[0]), wanted).ok()) {
+              !Decode(*MessageOf(reply->elements[0]), wanted, same->name).ok()) {
             return LookForSnapshot(same);
           }
           Count([](RedisReaderStats& stats) { ++stats.replays; });
@@ -295,7 +321,8 @@ void RedisReader::Impl::OnLastPart(Stream* stream, const Reply& reply) {
       reply.ok() && !reply->elements.empty() ? RedisIdOf(reply->elements[0]) : std::nullopt;
   const std::string* text = id.has_value() ? MessageOf(reply->elements[0]) : nullptr;
   if (text != nullptr && id->epoch == stream->hello.epoch) {
-    const absl::StatusOr<SenderMessage> message = DecodeRedisEntry(*text, *id);
+    const absl::StatusOr<SenderMessage> message =
+        Decode(*text, *id, stream->name, /*snapshot=*/true);
     const SnapshotPart* part = message.ok() ? std::get_if<SnapshotPart>(&*message) : nullptr;
     if (part != nullptr && part->last && part->as_of == id->number() &&
         part->as_of > stream->snapshot_used && part->as_of >= stream->fed) {
@@ -320,7 +347,7 @@ void RedisReader::Impl::OnParts(Stream* stream, BatchNumber as_of, const Reply& 
     const std::optional<RedisEntryId> id = RedisIdOf(entry);
     const std::string* text = MessageOf(entry);
     if (!id.has_value() || text == nullptr || id->number() != as_of) break;
-    absl::StatusOr<SenderMessage> message = DecodeRedisEntry(*text, *id);
+    absl::StatusOr<SenderMessage> message = Decode(*text, *id, stream->name, /*snapshot=*/true);
     const SnapshotPart* part = message.ok() ? std::get_if<SnapshotPart>(&*message) : nullptr;
     if (part == nullptr || part->as_of != as_of || part->part != id->part()) break;
     last_id = id;

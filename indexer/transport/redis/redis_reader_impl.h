@@ -31,6 +31,7 @@
 #include "indexer/service/log.h"
 #include "indexer/service/redis_commands.h"
 #include "indexer/service/redis_reply.h"
+#include "indexer/service/security/security.h"
 #include "indexer/stream/link.h"
 #include "indexer/stream/messages.h"
 #include "indexer/transport/redis/redis_entry.h"
@@ -128,6 +129,7 @@ class RedisReader::Impl {
   void AskOf(const Stream& stream, RedisArgs args, std::function<void(Stream*, const Reply&)> then);
   void Tell(RedisArgs args);
   void Tick(Time now);
+  void LookAtPolicy();
 
   void OnRedis(const absl::Status& state);
   void Silence();
@@ -165,6 +167,10 @@ class RedisReader::Impl {
   void On(Stream* stream, const ReceiverMessage& message);
   void SendAcks();
 
+  // Of an entry of that stream. Signatures that are not ours are counted.
+  absl::StatusOr<SenderMessage> Decode(std::string_view bytes, const RedisEntryId& id,
+                                       std::string_view stream, bool snapshot = false);
+
   Stream* OfLife(uint64_t life) {
     const auto it = lives_.find(life);
     return it == lives_.end() ? nullptr : it->second;
@@ -175,7 +181,14 @@ class RedisReader::Impl {
     change(stats_);
   }
 
+  // Is the hello one that the policy allows to a worker of its name in this cell? Audited.
+  absl::Status Allowed(const Hello& hello);
+  std::shared_ptr<const Identity> IdentityOf(const Hello& hello) const;
+
   const RedisLogOptions options_;
+  const std::shared_ptr<Security> security_ = Security::OfProcess();
+  std::shared_ptr<const AccessPolicy> policy_ =
+      security_->policy();  // that streams were checked by
   const std::string reader_;
   StreamAcceptor* const acceptor_;
   const Clock* const clock_;

@@ -1,0 +1,179 @@
+// Logs whose records are signed, and users that may reach one cell alone: a real redis-server, and an attacker who may write to it.
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "indexer/base/event.h"
+#include "indexer/base/ids.h"
+#include "indexer/service/redis_client.h"
+#include "indexer/service/redis_test_server.h"
+#include "indexer/service/security/secret_file.h"
+#include "indexer/transport/redis/redis_entry.h"
+#include "indexer/transport/redis/redis_keys.h"
+#include "indexer/transport/redis/redis_log_harness.h"
+#include "indexer/transport/redis/redis_log_options.h"
+
+namespace kvatlas {
+namespace {
+
+constexpr uint64_t kMadeUp = 0xbad'0000;
+
+class RedisSealedLogTest : public testing::Test {
+ protected:
+  RedisSealedLogTest() {
+    std::string directory = testing::TempDir() + "/redis_sealed_XXXXXX";
+    EXPECT_NE(mkdtemp(directory.data()), nullptr);
+    directory_ = directory;
+  }
+
+  std::string PathOf(const std::string& name) const { return directory_ + "/" + name; }
+  void Write(const std::string& name, const std::vector<std::string>& keys) {
+    std::string text;
+    for (const std::string& key : keys) absl::StrAppend(&text, key, " and so many bytes more\n");
+    ASSERT_TRUE(WriteFileByRename(PathOf(name), text, 0600).ok());
+  }
+  RedisLogOptions With(const std::string& key_file) const {
+    return TestLogOptions(server_.url() + "?log_key=" + PathOf(key_file));
+  }
+
+  std::string LogKey() const {
+    return RedisTag("cell", 0) + ":log:" + RedisStreamName({"worker-0", 0, ""}, kTestDomain);
+  }
+  // As the worker's batch of that number, by whoever has `keys`.
+  absl::Status Forge(BatchNumber number, RecordKeys* keys) {
+    const RedisEntryId id = RedisEntryId::Of(1000, number);
+    Batch batch;
+    batch.number = number;
+    batch.events = {RunOf(kMadeUp, 10)};
+    const std::string stream = RedisStreamName({"worker-0", 0, ""}, kTestDomain);
+    const RedisSeal seal{.keys = keys, .cell = "cell", .stream = stream};
+    return client_.Call({"XADD", LogKey(), id.ToString(), "m", EncodeRedisEntry(batch, id, seal)})
+        .status();
+  }
+
+  RedisTestServer server_;
+  RedisClient client_{*ParseRedisUrl(server_.url())};
+  std::string directory_;
+};
+
+TEST_F(RedisSealedLogTest, WhoHasTheKeyIsHeardAndNobodyElse) {
+  Write("ours", {"ours"});
+  Write("theirs", {"theirs"});
+  TestLeaf leaf(With("ours"), "leaf");
+  TestLeaf plain(TestLogOptions(server_.url()), "plain");
+  TestLeaf foreign(With("theirs"), "foreign");
+  TestWorker worker(With("ours"), {});
+  worker.Apply(RunOf(100, 50));
+  leaf.AwaitExact(worker);
+  AwaitTrue([&] { return plain.reader_stats().entries_damaged > 0; });
+  AwaitTrue([&] { return foreign.reader_stats().entries_forged > 0; });
+  EXPECT_FALSE(plain.DigestOf(worker.holder()).has_value());
+  EXPECT_FALSE(foreign.DigestOf(worker.holder()).has_value());
+  EXPECT_EQ(leaf.reader_stats().entries_forged, 0u);
+  EXPECT_EQ(leaf.reader_stats().entries_damaged, 0u);
+  // One that does not sign is not heard by who wants signatures.
+  TestWorker unsigned_worker(TestLogOptions(server_.url()), {.name = "worker-1"});
+  unsigned_worker.Apply(RunOf(500, 5));
+  AwaitTrue([&] { return leaf.reader_stats().entries_forged > 0; });
+  EXPECT_FALSE(leaf.DigestOf(unsigned_worker.holder()).has_value());
+}
+
+TEST_F(RedisSealedLogTest, ForgedRecordsAreSkippedCountedAndHealed) {
+  Write("ours", {"ours"});
+  Write("theirs", {"theirs"});
+  const RedisLogOptions options = With("ours");
+  const std::shared_ptr<RecordKeys> theirs = *RecordKeys::Read(PathOf("theirs"));
+  TestLeaf leaf(options);
+  TestWorker worker(options, {});
+  worker.Apply(RunOf(100, 50));
+  leaf.AwaitExact(worker);
+  uint64_t forged = 0;
+  for (RecordKeys* const keys : {static_cast<RecordKeys*>(nullptr), theirs.get()}) {
+    // The worker may be faster: then Redis refuses, and the next number is tried.
+    AwaitTrue([&] { return Forge(worker.pump().last_number() + 1, keys).ok(); });
+    AwaitTrue([&] { return leaf.reader_stats().entries_forged > forged; });
+    forged = leaf.reader_stats().entries_forged;
+    for (uint64_t i = 0; i < 10; ++i)
+      EXPECT_FALSE(leaf.registry().MayHold(kTestDomain, SequenceHash{kMadeUp + i}));
+    worker.Apply(RunOf(1000 + forged, 10));
+    leaf.AwaitExact(worker);
+  }
+  // A genuine record under another number.
+  const auto entries = client_.Call({"XRANGE", LogKey(), "-", "+", "COUNT", "1"});
+  ASSERT_TRUE(entries.ok() && !entries->elements.empty()) << entries.status();
+  const std::string genuine = entries->elements[0].elements[1].elements[1].text;
+  const auto replay = [&] {
+    const RedisEntryId next = RedisEntryId::Of(1000, worker.pump().last_number() + 1);
+    return client_.Call({"XADD", LogKey(), next.ToString(), "m", genuine}).ok();
+  };
+  AwaitTrue(replay);
+  AwaitTrue([&] { return leaf.reader_stats().entries_forged > forged; });
+  worker.Apply(RunOf(5000, 10));
+  leaf.AwaitExact(worker);
+}
+
+TEST_F(RedisSealedLogTest, KeysRotateWhileTheLogIsWritten) {
+  Write("worker", {"key 0"});
+  Write("leaf", {"key 0"});
+  const RedisLogOptions of_worker = With("worker");
+  const RedisLogOptions of_leaf = With("leaf");
+  TestLeaf leaf(of_leaf);
+  TestWorker worker(of_worker, {});
+  uint64_t runs = 0;
+  const auto use = [&](const std::vector<std::string>& keys) {
+    for (const auto& [name, options] :
+         {std::pair("leaf", &of_leaf), std::pair("worker", &of_worker)}) {
+      Write(name, keys);
+      options->redis.record_keys->LookAtFile();
+      worker.Apply(RunOf(100 * ++runs, 10));
+    }
+  };
+  for (int i = 0; i < 20; ++i) {
+    const std::string old = absl::StrCat("key ", i), fresh = absl::StrCat("key ", i + 1);
+    use({old, fresh});
+    use({fresh, old});
+    leaf.AwaitExact(worker);
+    use({fresh});
+  }
+  leaf.AwaitExact(worker);
+  EXPECT_EQ(leaf.reader_stats().entries_forged, 0u);
+  EXPECT_EQ(leaf.reader_stats().entries_damaged, 0u);
+  EXPECT_EQ(leaf.StatsOf(worker.holder())->receiver.gaps, 0u);
+}
+
+// What README.md says such a user needs.
+TEST(RedisUserTest, AUserOfACellReachesThatCellAlone) {
+  RedisTestServer server(
+      {"user cell-a on >secret ~{kvatlas:a:* ~kvatlas:a:* +@stream +@hash +@scripting "
+       "+@connection +exists +del +unlink +pexpire +pttl +time +setnx +get",
+       "user default off"});
+  const std::string url = absl::StrCat("redis://cell-a:secret@127.0.0.1:", server.port());
+  RedisLogOptions own = TestLogOptions(url);
+  own.cell = "a";
+  RedisLogOptions other = own;
+  other.cell = "b";
+  TestLeaf leaf(own);
+  TestWorker worker(own, {});
+  worker.Apply(RunOf(100, 50));
+  worker.AwaitAtRest();
+  EXPECT_TRUE(leaf.Has(worker));
+  TestWorker intruder(other, {});
+  intruder.Apply(RunOf(100, 50));
+  AwaitTrue([&] { return intruder.link().Stats().losses > 0; });
+  EXPECT_TRUE(absl::IsPermissionDenied(intruder.link().Stats().last_loss))
+      << intruder.link().Stats().last_loss;
+  RedisClient client(own.redis);
+  EXPECT_TRUE(
+      absl::IsPermissionDenied(client.Call({"HGETALL", RedisTag("b", 0) + ":streams"}).status()));
+  EXPECT_TRUE(absl::IsPermissionDenied(client.Call({"CONFIG", "GET", "*"}).status()));
+}
+
+}  // namespace
+}  // namespace kvatlas
