@@ -623,6 +623,8 @@ absl::Status CheckServiceBench(const ServiceBenchOptions& given) {
   }
   const bool needs_grpc = what.ends_with("_grpc") || (IsQuery(options) && options.load == "grpc");
   if (!options.url.empty() && needs_grpc) return Bad("--url: only over HTTP and ZMQ");
+  if (options.secure && (!what.ends_with("_grpc") || (options.load == "zmq" && IsQuery(options))))
+    return Bad("--secure: of query_grpc and ingest_grpc");
   if (options.load != "zmq" && options.load != "grpc") return Bad("--load: zmq or grpc");
   if (options.workers > kWorkersMax) return Bad("--workers: at most 4096");
   if (options.block_size == 0 || options.event_blocks == 0 || options.sequence_blocks == 0 ||
@@ -663,8 +665,9 @@ absl::StatusOr<ServiceBenchResult> RunServiceBench(ServiceBenchOptions options) 
     args = {std::string("--cell=") + kBenchCell, "--redis=" + redis->url()};
   }
   absl::StatusOr<std::unique_ptr<BenchTarget>> target =
-      options.url.empty() ? BenchTarget::StartLeaf(options.leaf, args)
-                          : BenchTarget::Foreign(options.url, options.pid);
+      !options.url.empty() ? BenchTarget::Foreign(options.url, options.pid)
+      : options.secure     ? BenchTarget::StartSecureLeaf(options.leaf, args)
+                           : BenchTarget::StartLeaf(options.leaf, args);
   if (!target.ok()) return target.status();
   return Bench(options, target->get(), redis.has_value() ? &*redis : nullptr).Run();
 }

@@ -36,6 +36,9 @@ struct ServiceBenchOptions {
   uint32_t pid = 0;
   std::string ops;  // an ops file instead of made-up prompts or streams
 
+  // A throw-away CA and a policy: the leaf speaks TLS alone, and the client is an operator. Of what goes by gRPC.
+  bool secure = false;
+
   double seconds = 10;  // of queries; of ingest at a rate
   double warm_up_s = 1;
   double qps = 0;  // requests, or blocks, per second; 0: as fast as it goes

@@ -26,6 +26,8 @@ void Declare(FlagSet* flags, ServiceBenchOptions* options, std::string* json) {
                    {"query_http", "query_grpc", "ingest_zmq", "ingest_grpc", "ingest_redis"});
   flags->Add("leaf", &options->leaf, "the leaf's binary");
   flags->Add("url", &options->url, "http://HOST:PORT of a service that runs already");
+  flags->Add("secure", &options->secure,
+             "query_grpc, ingest_grpc: mTLS and an access policy between client and leaf");
   flags->Add("pid", &options->pid, "its process, for its cost");
   flags->Add("ops", &options->ops, "ingest: an ops file instead of made-up streams");
   flags->Add("seconds", &options->seconds, "how long queries are measured", 0.01, 3600.0);
