@@ -105,7 +105,7 @@ const std::vector<Mistake>& Mistakes() {
       {kCommand,
        {"policy", "explain", "worker/a", "publish", "--policy=x"},
        {"expected worker/CELL/NAME"}},
-      {kCommand, {"pki", "make", "x"}, {"expected \"init DIR\" or \"issue DIR IDENTITY\""}},
+      {kCommand, {"pki", "make", "x"}, {"expected \"init DIR\", \"issue DIR IDENTITY\" or \"curve FILE\""}},
       {kCommand,
        {"pki", "issue", "/nowhere", "leaf/a/-"},
        {"holds no CA", "kvatlas pki init"},

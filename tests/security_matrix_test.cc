@@ -1,0 +1,569 @@
+// Who may do what: every role, every verb, against what is its own, a foreign domain, holder, cell and address, over gRPC, HTTP
+// and Redis, as one table. What the table does not allow is refused, and is in the audit log.
+
+#include <gmock/gmock.h>
+#include <grpcpp/client_context.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <algorithm>
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "indexer/base/await.h"
+#include "indexer/base/clock.h"
+#include "indexer/base/hash.h"
+#include "indexer/base/waypoints.h"
+#include "indexer/service/redis_client.h"
+#include "indexer/service/redis_test_server.h"
+#include "indexer/service/redis_url.h"
+#include "indexer/service/security/secret_file.h"
+#include "indexer/stream/link.h"
+#include "indexer/stream/messages.h"
+#include "indexer/transport/redis/redis_link.h"
+#include "indexer/transport/redis/redis_log_options.h"
+#include "indexer/transport/wire.h"
+#include "proto/kvatlas/v1/frontend.grpc.pb.h"
+#include "proto/kvatlas/v1/hierarchy.grpc.pb.h"
+#include "proto/kvatlas/v1/leaf.grpc.pb.h"
+#include "proto/kvatlas/v1/stream.grpc.pb.h"
+#include "proto/kvatlas/v1/truth.grpc.pb.h"
+#include "tests/security_test_util.h"
+
+namespace kvatlas {
+namespace {
+
+constexpr char kMatrixRules[] = R"(
+  {"identity": "worker/*/*", "allow": ["publish"], "models": ["mock"], "url_hosts": ["127.0.0.0/8"]},
+  {"identity": "leaf/*/*", "allow": ["report", "snapshot", "query"], "url_hosts": ["127.0.0.0/8"]},
+  {"identity": "node/*", "allow": ["report", "query"], "url_hosts": ["127.0.0.0/8"]},
+  {"identity": "frontend/*", "allow": ["query", "status"], "tenants": ["", "x"]},
+  {"identity": "gateway/g", "allow": ["route", "feedback"], "tenants": ["x"]},
+  {"identity": "operator/*", "allow": ["*"], "tenants": ["*"], "url_hosts": ["127.0.0.0/8"]},
+  {"identity": "viewer/*", "allow": ["status", "metrics"]})";
+
+// Who comes with which certificate. "stranger" has one of the fleet's CA, and no identity in it.
+const std::map<std::string, std::string>& Callers() {
+  static const auto* const callers =
+      new std::map<std::string, std::string>{{"nobody", ""},
+                                             {"stranger", "stranger"},
+                                             {"worker", "worker/cell-0/w"},
+                                             {"worker_of_9", "worker/cell-9/w"},
+                                             {"leaf", "leaf/cell-0/r"},
+                                             {"leaf_of_9", "leaf/cell-9/r"},
+                                             {"node", "node/n"},
+                                             {"frontend", "frontend/f"},
+                                             {"gateway", "gateway/g"},
+                                             {"operator", "operator/o"},
+                                             {"viewer", "viewer/v"}};
+  return *callers;
+}
+
+enum class Outcome { kPasses, kRefused, kUnknown };  // kUnknown: as what nobody ever announced
+
+// One cell of the table for each caller.
+struct Row {
+  std::string plane;
+  std::string process;  // whose audit log it is in
+  std::string verb;
+  std::string what;
+  std::set<std::string> may;
+  std::function<Outcome(const std::string& identity)> ask;
+  // Who is let in and shown nothing.
+  std::set<std::string> sees_nothing = {};
+};
+
+Outcome OutcomeOf(const grpc::Status& status) {
+  EXPECT_NE(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED) << status.error_message();
+  EXPECT_NE(status.error_code(), grpc::StatusCode::UNAVAILABLE) << status.error_message();
+  switch (status.error_code()) {
+    case grpc::StatusCode::PERMISSION_DENIED:
+    case grpc::StatusCode::UNAUTHENTICATED:
+      EXPECT_EQ(status.error_message().find("rules["), std::string::npos);
+      return Outcome::kRefused;
+    case grpc::StatusCode::NOT_FOUND:
+      return Outcome::kUnknown;
+    default:
+      return Outcome::kPasses;
+  }
+}
+
+Outcome OutcomeOfHttp(const std::string& out) {
+  const std::string status = out.size() < 3 ? out : out.substr(out.size() - 3);
+  EXPECT_NE(status, "000") << out;
+  EXPECT_EQ(out.find("rules["), std::string::npos) << out;
+  if (status == "401" || status == "403") return Outcome::kRefused;
+  return status == "404" ? Outcome::kUnknown : Outcome::kPasses;
+}
+
+class SecurityMatrixTest : public SecurityTest {
+ protected:
+  template <typename Stub>
+  auto& StubOf(std::map<std::string, std::unique_ptr<typename Stub::Stub>>& stubs,
+               const std::string& identity, const std::string& address) {
+    auto& stub = stubs[identity];
+    if (stub == nullptr) stub = Stub::NewStub(ChannelAs(identity, address));
+    return *stub;
+  }
+
+  static void Limit(grpc::ClientContext* context) {
+    context->set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
+  }
+
+  // A stream of holdings that says hello. Those that pass stay open until the test ends.
+  Outcome SayHello(const std::string& identity, const std::string& address, const Hello& hello) {
+    auto open = std::make_unique<OpenStream>();
+    open->stub = v1::Holdings::NewStub(ChannelAs(identity, address));
+    Limit(&open->context);
+    open->call = open->stub->Stream(&open->context);
+    v1::SenderMessage message;
+    ToProto(SenderMessage(hello), &message);
+    open->call->Write(message);
+    v1::ReceiverMessage reply;
+    if (!open->call->Read(&reply) || reply.has_refuse()) return OutcomeOf(open->call->Finish());
+    open_.push_back(std::move(open));
+    return Outcome::kPasses;
+  }
+
+  static Hello WorkerHello() {
+    Hello hello{.holder = {"w", 0, ""}, .domain = {"mock", ""}, .labels = {}};
+    hello.block_size = kTokensPerHashId / kSplit;
+    hello.contract_id = HashContract().Id();
+    hello.epoch = 1;
+    hello.instance_id = 7;
+    hello.first_kept = 1;
+    hello.starting = true;
+    return hello;
+  }
+
+  static Hello LeafHello() {
+    Hello hello = WorkerHello();
+    hello.holder = {"cell-0", 0, "r"};
+    hello.schedule = WaypointSchedule::Standard().Name();
+    hello.address = "127.0.0.1:1";
+    return hello;
+  }
+
+  void AddStreams(std::vector<Row>* rows);
+  void AddGrpcCalls(std::vector<Row>* rows);
+  void AddHttp(std::vector<Row>* rows);
+  void Check(const Row& row);
+
+  struct OpenStream {
+    std::unique_ptr<v1::Holdings::Stub> stub;
+    grpc::ClientContext context;
+    std::unique_ptr<grpc::ClientReaderWriter<v1::SenderMessage, v1::ReceiverMessage>> call;
+    ~OpenStream() {
+      context.TryCancel();
+      if (call != nullptr) call->Finish();
+    }
+  };
+  std::vector<std::unique_ptr<OpenStream>> open_;
+  std::map<std::string, std::unique_ptr<v1::Leaf::Stub>> leaves_;
+  std::map<std::string, std::unique_ptr<v1::Hierarchy::Stub>> nodes_;
+  std::map<std::string, std::unique_ptr<v1::Frontend::Stub>> frontends_;
+  std::map<std::string, std::unique_ptr<v1::Truth::Stub>> truths_;
+};
+
+void SecurityMatrixTest::AddStreams(std::vector<Row>* rows) {
+  const auto publish = [&](const std::string& what, std::set<std::string> may,
+                           const std::function<void(Hello*)>& change) {
+    Hello hello = WorkerHello();
+    change(&hello);
+    rows->push_back({"grpc", "leaf-cell-0--", "publish", what, std::move(may),
+                     [this, hello](const std::string& identity) {
+                       return SayHello(identity, cluster_->leaf(0), hello);
+                     }});
+  };
+  publish("own", {"worker", "operator"}, [](Hello*) {});
+  publish("foreign domain: model", {"operator"},
+          [](Hello* hello) { hello->domain.model = "other"; });
+  publish("foreign domain: tenant", {"operator"},
+          [](Hello* hello) { hello->domain.tenant = "t2"; });
+  publish("foreign holder", {"operator"}, [](Hello* hello) { hello->holder.name = "worker-0-0"; });
+  publish("foreign address", {}, [](Hello* hello) { hello->labels = {{"url", "http://8.8.8.8"}}; });
+  const auto report = [&](const std::string& what, std::set<std::string> may,
+                          const std::function<void(Hello*)>& change) {
+    Hello hello = LeafHello();
+    change(&hello);
+    rows->push_back({"grpc", "node-hierarchy", "report", what, std::move(may),
+                     [this, hello](const std::string& identity) {
+                       return SayHello(identity, cluster_->hierarchy(), hello);
+                     }});
+  };
+  report("own", {"leaf", "operator"}, [](Hello*) {});
+  report("own, of a node", {"node", "operator"},
+         [](Hello* hello) { hello->holder = {"n", 0, ""}; });
+  report("foreign domain", {"operator"}, [](Hello* hello) { hello->domain.tenant = "t2"; });
+  report("foreign cell", {"leaf_of_9", "operator"},
+         [](Hello* hello) { hello->holder.name = "cell-9"; });
+  report("foreign replica", {"operator"}, [](Hello* hello) { hello->holder.replica = "other"; });
+  report("foreign address", {}, [](Hello* hello) { hello->address = "8.8.8.8:1"; });
+}
+
+// The domain of tenant t2 is there: the operator's streams above announced it, and stay.
+void SecurityMatrixTest::AddGrpcCalls(std::vector<Row>* rows) {
+  const auto add = [&](const std::string& process, const std::string& verb, const std::string& what,
+                       std::set<std::string> may, auto call,
+                       std::set<std::string> sees_nothing = {}) {
+    rows->push_back({"grpc", process, verb, what, std::move(may),
+                     [this, call](const std::string& identity) {
+                       grpc::ClientContext context;
+                       Limit(&context);
+                       return OutcomeOf(call(identity, &context));
+                     },
+                     std::move(sees_nothing)});
+  };
+  const std::set<std::string> askers = {"leaf", "leaf_of_9", "node", "frontend", "operator"};
+  const std::set<std::string> blind = {"leaf", "leaf_of_9", "node", "frontend"};
+  for (const std::string tenant : {"", "t2"}) {
+    const bool own = tenant.empty();
+    add(
+        "leaf-cell-0--", "query", own ? "own" : "foreign domain",
+        own ? askers : std::set<std::string>{"operator"},
+        [this, tenant](const std::string& identity, grpc::ClientContext* context) {
+          v1::FindOverlapsRequest request;
+          request.mutable_domain()->set_model("mock");
+          request.mutable_domain()->set_tenant(tenant);
+          request.set_all_workers(true);
+          v1::FindOverlapsResponse answer;
+          return StubOf<v1::Leaf>(leaves_, identity, cluster_->leaf(0))
+              .FindOverlaps(context, request, &answer);
+        },
+        own ? std::set<std::string>{} : blind);
+    add(
+        "node-hierarchy", "query", own ? "own" : "foreign domain",
+        own ? askers : std::set<std::string>{"operator"},
+        [this, tenant](const std::string& identity, grpc::ClientContext* context) {
+          v1::FindCellsRequest request;
+          request.mutable_domain()->set_model("mock");
+          request.mutable_domain()->set_tenant(tenant);
+          v1::FindCellsResponse answer;
+          return StubOf<v1::Hierarchy>(nodes_, identity, cluster_->hierarchy())
+              .FindCells(context, request, &answer);
+        },
+        own ? std::set<std::string>{} : blind);
+  }
+  add("leaf-cell-0--", "dump", "own", {"operator"},
+      [this](const std::string& identity, grpc::ClientContext* context) {
+        v1::DumpResponse piece;
+        auto reader =
+            StubOf<v1::Leaf>(leaves_, identity, cluster_->leaf(0)).Dump(context, v1::DumpRequest());
+        while (reader->Read(&piece)) {
+        }
+        return reader->Finish();
+      });
+  add("leaf-cell-0--", "status", "own", {"frontend", "operator", "viewer"},
+      [this](const std::string& identity, grpc::ClientContext* context) {
+        v1::StatsResponse answer;
+        return StubOf<v1::Leaf>(leaves_, identity, cluster_->leaf(0)).Stats(context, {}, &answer);
+      });
+  add("node-hierarchy", "status", "own", {"frontend", "operator", "viewer"},
+      [this](const std::string& identity, grpc::ClientContext* context) {
+        v1::StatsResponse answer;
+        return StubOf<v1::Hierarchy>(nodes_, identity, cluster_->hierarchy())
+            .Stats(context, {}, &answer);
+      });
+  for (const std::string tenant : {"x", "t2"}) {
+    add("frontend-frontend", "route", tenant == "x" ? "own" : "foreign domain",
+        tenant == "x" ? std::set<std::string>{"gateway", "operator"}
+                      : std::set<std::string>{"operator"},
+        [this, tenant](const std::string& identity, grpc::ClientContext* context) {
+          v1::RouteRequest request;
+          request.mutable_domain()->set_model("mock");
+          request.mutable_domain()->set_tenant(tenant);
+          v1::RouteResponse answer;
+          return StubOf<v1::Frontend>(frontends_, identity, cluster_->frontend())
+              .Route(context, request, &answer);
+        });
+  }
+  add("frontend-frontend", "feedback", "own", {"gateway", "operator"},
+      [this](const std::string& identity, grpc::ClientContext* context) {
+        v1::ReportResponse answer;
+        return StubOf<v1::Frontend>(frontends_, identity, cluster_->frontend())
+            .Report(context, v1::ReportRequest(), &answer);
+      });
+  add("frontend-frontend", "status", "own", {"frontend", "operator", "viewer"},
+      [this](const std::string& identity, grpc::ClientContext* context) {
+        v1::DiagnoseResponse answer;
+        return StubOf<v1::Truth>(truths_, identity, cluster_->frontend())
+            .Diagnose(context, v1::DiagnoseRequest(), &answer);
+      });
+}
+
+void SecurityMatrixTest::AddHttp(std::vector<Row>* rows) {
+  const auto add = [&](const std::string& process, const std::string& verb, const std::string& what,
+                       std::set<std::string> may, const std::string& path,
+                       const std::string& more = "", std::set<std::string> sees_nothing = {}) {
+    const std::string audit = process == "hierarchy"  ? "node-hierarchy"
+                              : process == "frontend" ? "frontend-frontend"
+                                                      : "leaf-cell-0--";
+    rows->push_back({"http", audit, verb, what, std::move(may),
+                     [this, process, path, more](const std::string& identity) {
+                       return OutcomeOfHttp(Curl(identity, cluster_->address(process, "http"), path,
+                                                 "-H 'content-type: application/json' " + more));
+                     },
+                     std::move(sees_nothing)});
+  };
+  const auto registration = [](int instance, const std::string& model, const std::string& host) {
+    return absl::StrCat("-d '{\"instance_id\":", instance, ",\"model_name\":\"", model,
+                        "\",\"block_size\":16,\"endpoint\":\"tcp://", host, ":1\"}'");
+  };
+  add("leaf-0", "health", "own",
+      {"nobody", "stranger", "worker", "worker_of_9", "leaf", "leaf_of_9", "node", "frontend",
+       "gateway", "operator", "viewer"},
+      "/healthz");
+  add("leaf-0", "dump", "own", {"operator"}, "/dump");
+  add("leaf-0", "snapshot", "own cell, and a foreign one's", {"leaf", "operator"},
+      "/snapshot?names=0");
+  add("leaf-0", "query", "own", {"leaf", "leaf_of_9", "node", "frontend", "operator"}, "/query",
+      R"(-d '{"model_name":"mock","token_ids":[1]}')");
+  add("leaf-0", "query", "foreign domain", {"operator"}, "/query_by_hash",
+      R"(-d '{"model_name":"mock","routing_group":"t2","block_hashes":[1]}')",
+      {"leaf", "leaf_of_9", "node", "frontend"});
+  add("leaf-0", "register", "own", {"operator"}, "/register", registration(5, "m", "127.0.0.1"));
+  add("leaf-0", "register", "foreign address", {}, "/register", registration(6, "m", "8.8.8.8"));
+  add("leaf-0", "register", "own", {"operator"}, "/unregister",
+      R"(-d '{"instance_id":5,"model_name":"m"}')");
+  add("leaf-0", "operate", "own", {"operator"}, "/reopen_logs", "-X POST");
+  add("leaf-0", "status", "own", {"frontend", "operator", "viewer"}, "/workers");
+  add("leaf-0", "metrics", "own", {"operator", "viewer"}, "/metrics");
+  add("hierarchy", "status", "own", {"frontend", "operator", "viewer"}, "/status");
+  add("hierarchy", "metrics", "own", {"operator", "viewer"}, "/metrics");
+  add("frontend", "status", "own", {"frontend", "operator", "viewer"}, "/status");
+  add("frontend", "feedback", "own", {"gateway", "operator"}, "/decisions");
+  add("frontend", "route", "own", {"gateway", "operator"}, "/v1/models");
+  const std::string route = R"(-d '{"model":"mock","tokens":[1,2,3]}' -H 'x-kvatlas-tenant: )";
+  add("frontend", "route", "own", {"gateway", "operator"}, "/route", route + "x'");
+  add("frontend", "route", "foreign domain", {"operator"}, "/route", route + "t2'");
+}
+
+// Lines of the audit log that say that this caller was not allowed this.
+size_t Refusals(const std::string& audit, const std::string& caller, const std::string& verb) {
+  const std::string& identity = Callers().at(caller);
+  // One without an identity is in it as anonymous, or, where its credential was not taken, with the reason alone.
+  const std::string who = caller == "stranger" ? "" : identity.empty() ? "anonymous" : identity;
+  size_t found = 0;
+  std::istringstream lines(audit);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.find("\"allowed\":false") == std::string::npos) continue;
+    if (line.find("\"identity\":\"" + who + "\"") == std::string::npos) continue;
+    // A leaf that knocks with a stream of workers is asked as what it is.
+    found += line.find("\"verb\":\"" + verb + "\"") != std::string::npos ||
+             ((verb == "publish" || verb == "report") &&
+              (line.find("\"verb\":\"report\"") != std::string::npos ||
+               line.find("\"verb\":\"publish\"") != std::string::npos));
+  }
+  return found;
+}
+
+void SecurityMatrixTest::Check(const Row& row) {
+  for (const auto& [caller, identity] : Callers()) {
+    const std::string what =
+        absl::StrCat(row.plane, " ", row.verb, " (", row.what, ") by ", caller);
+    const size_t before = Refusals(AuditOf(row.process), caller, row.verb);
+    const Outcome outcome = row.ask(identity);
+    const bool may = row.may.contains(caller);
+    const bool blind = row.sees_nothing.contains(caller);
+    const Outcome expected = blind ? Outcome::kUnknown : Outcome::kRefused;
+    if (may) {
+      EXPECT_NE(outcome, Outcome::kRefused) << what;
+      continue;
+    }
+    EXPECT_EQ(outcome, expected) << what;
+    EXPECT_TRUE(
+        Await([&] { return Refusals(AuditOf(row.process), caller, row.verb) > before; }, kLong))
+        << what << " is not in the audit log";
+  }
+}
+
+// ---- Redis ----
+
+// Says hello in the log of a cell, until it is destroyed.
+class Announcement : public SenderLinkObserver {
+ public:
+  Announcement(const RedisLogOptions& options, Hello hello)
+      : hello_(std::move(hello)), link_(options) {
+    link_.Start(this);
+  }
+  ~Announcement() override { link_.Stop(Duration(0)); }
+
+  void OnConnected() override { link_.Write(hello_); }
+  void OnDisconnected(const absl::Status&) override { failed_ = true; }
+  void OnUnreachable(const absl::Status&) override { failed_ = true; }
+  void OnMessage(ReceiverMessage) override {}
+  void OnWritable() override {}
+
+  bool failed() const { return failed_; }
+
+ private:
+  const Hello hello_;
+  std::atomic<bool> failed_{false};
+  RedisLink link_;
+};
+
+// A redis-server by TLS with a user for each of two cells, and what a leaf and a publisher are told of it.
+class SecureRedis {
+ public:
+  SecureRedis() {
+    std::string directory = testing::TempDir() + "/secure_redis_XXXXXX";
+    EXPECT_NE(mkdtemp(directory.data()), nullptr);
+    directory_ = directory;
+    pki_ = std::make_unique<Pki>(*Pki::Create(directory_ + "/ca", "redis.example"));
+    const TlsPaths own = *pki_->Issue({.identity = "operator/redis"});
+    client_ = *pki_->Issue({.identity = "leaf/cell-0/-"});
+    EXPECT_TRUE(
+        WriteFileByRename(directory_ + "/log.key", "the key of the logs of all cells", 0600).ok());
+    port_ = RedisTestServer::FreePort();
+    server_.Kill();
+    std::vector<std::string> config = {
+        absl::StrCat("tls-port ", port_), "tls-cert-file " + own.certificate,
+        "tls-key-file " + own.key,        "tls-ca-cert-file " + own.ca,
+        "tls-auth-clients yes",           "user default off",
+        "user admin on >admin ~* +@all"};
+    for (const std::string cell : {"cell-0", "cell-9"}) {
+      config.push_back("user " + cell + " on >" + cell + " ~{kvatlas:" + cell +
+                       ":* ~kvatlas:" + cell +
+                       ":* +@stream +@hash +@scripting +@connection +exists +del +unlink +pexpire "
+                       "+pttl +time +setnx +get");
+    }
+    server_.SetConfig(config);
+    server_.Start();
+  }
+
+  std::string Url(const std::string& login, bool certificate, bool key) const {
+    std::string url = absl::StrCat("rediss://", login, "@127.0.0.1:", port_, "?ca=", client_.ca);
+    if (certificate) absl::StrAppend(&url, "&cert=", client_.certificate, "&key=", client_.key);
+    if (key) absl::StrAppend(&url, "&log_key=", directory_, "/log.key");
+    return url;
+  }
+  // The URL of a leaf, which no command line shows.
+  std::string FileWith(const std::string& url) const {
+    const std::string path = directory_ + "/url";
+    EXPECT_TRUE(WriteFileByRename(path, url, 0600).ok());
+    return "@" + path;
+  }
+  // What Redis' own audit has.
+  std::string AclLog() {
+    RedisClient admin(
+        *ParseRedisUrl(absl::StrCat("redis://admin:admin@127.0.0.1:", server_.port())));
+    const absl::StatusOr<RedisReply> log =
+        admin.Call({"EVAL", "return cjson.encode(redis.call('ACL','LOG'))", "0"});
+    return log.ok() ? log->text : log.status().ToString();
+  }
+
+ private:
+  std::string directory_;
+  std::unique_ptr<Pki> pki_;
+  TlsPaths client_;
+  RedisTestServer server_;
+  uint16_t port_ = 0;
+};
+
+struct RedisRow {
+  std::string what;
+  std::string login;
+  bool certificate;
+  bool key;
+  std::function<void(Hello*)> change;
+  bool heard;
+  std::string acl_log;    // what is in Redis' log of refusals
+  std::string audit_log;  // what is in the leaf's
+};
+
+TEST_F(SecurityMatrixTest, WhoWritesToRedisIsHeardForItsOwnAlone) {
+  SecureRedis redis;
+  StartCluster(1, 1, 400, {},
+               {"--redis=" + redis.FileWith(redis.Url("cell-0:cell-0", true, true))});
+  WritePolicy("[]", kMatrixRules);
+  AwaitReloads(1);
+  const auto none = [](Hello*) {};
+  const std::vector<RedisRow> rows = {
+      {"own", "cell-0:cell-0", true, true, none, true, "",
+       "\"allowed\":true,\"identity\":\"worker/cell-0/own\""},
+      {"no-certificate", "cell-0:cell-0", false, true, none, false, "", ""},
+      {"wrong-password", "cell-0:wrong", true, true, none, false, "\"auth\"", ""},
+      {"foreign-cell", "cell-9:cell-9", true, true, none, false, "\"cell-9\"", ""},
+      {"unsigned", "cell-0:cell-0", true, false, none, false, "", "not signed"},
+      {"foreign-model", "cell-0:cell-0", true, true,
+       [](Hello* hello) { hello->domain.model = "other"; }, false, "",
+       "\"identity\":\"worker/cell-0/foreign-model\""},
+      {"foreign-tenant", "cell-0:cell-0", true, true,
+       [](Hello* hello) { hello->domain.tenant = "t2"; }, false, "",
+       "\"identity\":\"worker/cell-0/foreign-tenant\""},
+      {"foreign-address", "cell-0:cell-0", true, true,
+       [](Hello* hello) { hello->labels = {{"url", "http://8.8.8.8"}}; }, false, "",
+       "\"identity\":\"worker/cell-0/foreign-address\""},
+  };
+  std::vector<std::unique_ptr<Announcement>> announcements;
+  const auto heard = [&](const std::string& name) {
+    return Curl("operator/o", cluster_->address("leaf-0", "http"), "/workers").find("\"" + name) !=
+           std::string::npos;
+  };
+  for (const RedisRow& row : rows) {
+    absl::StatusOr<RedisOptions> options =
+        ParseRedisUrl(redis.Url(row.login, row.certificate, row.key));
+    ASSERT_TRUE(options.ok()) << options.status();
+    RedisLogOptions log;
+    log.redis = *std::move(options);
+    log.cell = "cell-0";
+    Hello hello = WorkerHello();
+    hello.holder.name = row.what;
+    row.change(&hello);
+    announcements.push_back(std::make_unique<Announcement>(log, hello));
+    if (row.heard) {
+      EXPECT_TRUE(Await([&] { return heard(row.what); }, kLong)) << row.what;
+    } else if (row.audit_log.empty()) {
+      EXPECT_TRUE(Await([&] { return announcements.back()->failed(); }, kLong)) << row.what;
+    }
+    if (!row.acl_log.empty()) {
+      EXPECT_TRUE(
+          Await([&] { return redis.AclLog().find(row.acl_log) != std::string::npos; }, kLong))
+          << row.what << ": " << redis.AclLog();
+    }
+    if (!row.audit_log.empty()) {
+      EXPECT_TRUE(Await(
+          [&] { return AuditOf("leaf-cell-0--").find(row.audit_log) != std::string::npos; }, kLong))
+          << row.what << ": " << AuditOf("leaf-cell-0--");
+    }
+  }
+  for (const RedisRow& row : rows) EXPECT_EQ(heard(row.what), row.heard) << row.what;
+  // One that is revoked is heard no more.
+  WritePolicy(R"(["worker/cell-0/own"])", kMatrixRules);
+  EXPECT_TRUE(Await(
+      [&] {
+        return AuditOf("leaf-cell-0--").find("worker/cell-0/own is revoked") != std::string::npos;
+      },
+      kLong));
+}
+
+TEST_F(SecurityMatrixTest, WhatTheTableDoesNotAllowIsRefusedAndAudited) {
+  StartCluster(1, 1);
+  ASSERT_TRUE(
+      cluster_->pki()->Issue({.identity = "", .common_name = "stranger", .name = "stranger"}).ok());
+  files_["stranger"] =
+      *cluster_->pki()->Issue({.identity = "", .common_name = "stranger", .name = "stranger"});
+  WritePolicy("[]", kMatrixRules);
+  AwaitReloads(1);
+  std::vector<Row> rows;
+  AddStreams(&rows);
+  AddGrpcCalls(&rows);
+  AddHttp(&rows);
+  std::set<std::string> verbs;
+  for (const Row& row : rows) {
+    verbs.insert(row.verb);
+    Check(row);
+  }
+  EXPECT_EQ(verbs.size(), static_cast<size_t>(kVerbs)) << "every verb has a row";
+}
+
+}  // namespace
+}  // namespace kvatlas
