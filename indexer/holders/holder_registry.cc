@@ -103,7 +103,7 @@ struct HolderRegistry::State {
   // The domain, made when it is new or when no holder is left in it that holds it to another block size. `peer`, who asks for
   // it, is charged for a new one.
   absl::StatusOr<DomainPtr> FindOrAdd(const Domain& name, uint32_t block_size,
-                                      const Announcer& peer) {
+                                      const StreamPeer& peer) {
     DomainPtr domain = Find(name);
     if (domain != nullptr && domain->block_size() == block_size) return domain;
     // Making one takes a while: `mutex` is what every query takes.
@@ -321,7 +321,7 @@ class HolderRegistry::Session : public ReceiverSession {
   State* const state_;
   const SessionId id_;
   const ReplyFn reply_;
-  Announcer peer_;
+  StreamPeer peer_;
   DomainPtr domain_;  // of the holder: kept as long as this connection
   HolderPtr holder_;
 };
@@ -412,7 +412,7 @@ absl::StatusOr<std::unique_ptr<LocalHolder>> HolderRegistry::AddLocal(const Doma
                                                                       HolderInfo info) {
   if (absl::Status bad = CheckNames(domain, info.id, block_size); !bad.ok()) return bad;
   for (;;) {
-    const absl::StatusOr<DomainPtr> state = state_->FindOrAdd(domain, block_size, Announcer());
+    const absl::StatusOr<DomainPtr> state = state_->FindOrAdd(domain, block_size, StreamPeer());
     if (!state.ok()) return state.status();
     absl::StatusOr<HolderPtr> holder = (*state)->AddLocal(info, state_->options.clock->Now());
     if (absl::IsUnavailable(holder.status())) continue;
@@ -495,7 +495,7 @@ absl::StatusOr<std::unique_ptr<RestoredHolder>> HolderRegistry::Restore(const Do
   bad.Update(CheckEpoch(image.stream.epoch, state_->options.clock->WallNs()));
   if (!bad.ok()) return bad;
   for (;;) {
-    const absl::StatusOr<DomainPtr> state = state_->FindOrAdd(domain, block_size, Announcer());
+    const absl::StatusOr<DomainPtr> state = state_->FindOrAdd(domain, block_size, StreamPeer());
     if (!state.ok()) return state.status();
     absl::StatusOr<HolderPtr> holder = (*state)->AddRestored(image.info.id, image.layout);
     if (absl::IsUnavailable(holder.status())) continue;

@@ -102,7 +102,7 @@ PeerQuotas::PeerQuotas(PeerLimits limits)
 PeerQuotas::~PeerQuotas() = default;
 
 absl::StatusOr<std::shared_ptr<const PeerQuotas::Charge>> PeerQuotas::TakeDomain(
-    const Announcer& peer, const std::string& tenant) {
+    const StreamPeer& peer, const std::string& tenant) {
   absl::StatusOr<PeerAllowance::ChargePtr> of_identity = PeerAllowance::ChargePtr();
   if (peer.allowance != nullptr) of_identity = peer.allowance->TakeDomain(tenant);
   if (!of_identity.ok()) return of_identity.status();
@@ -110,7 +110,7 @@ absl::StatusOr<std::shared_ptr<const PeerQuotas::Charge>> PeerQuotas::TakeDomain
 }
 
 absl::StatusOr<std::shared_ptr<const PeerQuotas::Charge>> PeerQuotas::TakeHolder(
-    const Announcer& peer, const std::string& tenant, uint64_t label_bytes,
+    const StreamPeer& peer, const std::string& tenant, uint64_t label_bytes,
     const std::shared_ptr<const Charge>& previous) {
   absl::StatusOr<PeerAllowance::ChargePtr> of_identity = PeerAllowance::ChargePtr();
   if (peer.allowance != nullptr) {

@@ -34,7 +34,7 @@ struct PeerLimits {
 };
 
 // Who announces: both may be empty.
-struct Announcer {
+struct StreamPeer {
   std::string address = {};
   std::shared_ptr<PeerAllowance> allowance = nullptr;
 };
@@ -48,11 +48,11 @@ class PeerQuotas {
   ~PeerQuotas();
 
   // RESOURCE_EXHAUSTED says which limit of which peer is reached, and what to do. Null where `peer` is empty.
-  absl::StatusOr<std::shared_ptr<const Charge>> TakeDomain(const Announcer& peer,
+  absl::StatusOr<std::shared_ptr<const Charge>> TakeDomain(const StreamPeer& peer,
                                                            const std::string& tenant);
   // `previous`, which may be null, is what the same holder took before: it goes when this one is there.
   absl::StatusOr<std::shared_ptr<const Charge>> TakeHolder(
-      const Announcer& peer, const std::string& tenant, uint64_t label_bytes,
+      const StreamPeer& peer, const std::string& tenant, uint64_t label_bytes,
       const std::shared_ptr<const Charge>& previous);
 
  private:

@@ -112,7 +112,7 @@ TEST(PeerQuotasTest, WhatAnIdentityTookGoesWithTheCharge) {
   const auto allowance = std::make_shared<CountingAllowance>();
   // With an address, and without one, as of a stream through Redis.
   for (const std::string address : {"10.0.0.7", ""}) {
-    const Announcer peer = {.address = address, .allowance = allowance};
+    const StreamPeer peer = {.address = address, .allowance = allowance};
     auto domain = quotas.TakeDomain(peer, "x");
     auto holder = quotas.TakeHolder(peer, "x", 10, nullptr);
     ASSERT_TRUE(domain.ok() && holder.ok());
@@ -125,7 +125,7 @@ TEST(PeerQuotasTest, WhatAnIdentityTookGoesWithTheCharge) {
     EXPECT_EQ(allowance->taken, 0);
   }
   // What the address may not take the identity does not pay for.
-  const Announcer peer = {.address = "10.0.0.8", .allowance = allowance};
+  const StreamPeer peer = {.address = "10.0.0.8", .allowance = allowance};
   const auto only = quotas.TakeHolder(peer, "x", 10, nullptr);
   EXPECT_FALSE(quotas.TakeHolder(peer, "x", 10, nullptr).ok());
   EXPECT_EQ(allowance->taken, 1);

@@ -22,7 +22,9 @@ namespace {
 static_assert(std::endian::native == std::endian::little,
               "the format is written as it lies in memory");
 
-constexpr std::string_view kMagic = "KVAREP08";
+constexpr std::string_view kMagic = "KVAREP07";
+// At the end of an instance, where one of its listeners has a key: the key of each follows.
+constexpr std::string_view kServerKeys = "server_keys:";
 constexpr size_t kNamesBytes = 256 << 10;  // of one record, about
 constexpr size_t kPieceBytes = 256 << 10;
 constexpr size_t kNamespaceBytesMax = 256 << 10;
@@ -76,6 +78,12 @@ class Taker {
   bool ok() const { return ok_; }
   bool empty() const { return bytes_.empty(); }
   void Check(bool holds) { ok_ = ok_ && holds; }
+  // False, and nothing is taken: something else follows, or nothing.
+  bool TakePrefix(std::string_view prefix) {
+    if (!bytes_.starts_with(prefix)) return false;
+    bytes_.remove_prefix(prefix.size());
+    return true;
+  }
 
   template <typename Number>
   Number Take() {
@@ -296,10 +304,15 @@ std::string InstanceBytes(const EngineEntry& entry) {
     PutText(&bytes, listener.endpoint);
     PutText(&bytes, listener.replay_endpoint);
     PutText(&bytes, listener.topic);
-    PutText(&bytes, listener.server_key);
     Put(&bytes, static_cast<uint8_t>(listener.bind));
   }
   Put(&bytes, static_cast<uint8_t>(entry.hybrid));
+  const auto& listeners = entry.listeners;
+  if (std::all_of(listeners.begin(), listeners.end(),
+                  [](const EngineListener& one) { return one.server_key.empty(); }))
+    return bytes;
+  bytes += kServerKeys;
+  for (const EngineListener& listener : listeners) PutText(&bytes, listener.server_key);
   return bytes;
 }
 
@@ -335,14 +348,15 @@ EngineEntry TakeInstance(Taker* from) {
     listener.endpoint = TakeRegistered(from);
     listener.replay_endpoint = TakeRegistered(from);
     listener.topic = TakeRegistered(from);
-    listener.server_key = TakeRegistered(from);
     listener.bind = from->Take<uint8_t>() != 0;
     // In order, each once.
     from->Check(entry.listeners.empty() || entry.listeners.back().rank < listener.rank);
     entry.listeners.push_back(std::move(listener));
   }
-  // Writers from before this field end here.
+  // Writers from before `hybrid` end here, and those without keys behind it.
   if (!from->empty()) entry.hybrid = from->Take<uint8_t>() != 0;
+  if (!from->TakePrefix(kServerKeys)) return entry;
+  for (EngineListener& listener : entry.listeners) listener.server_key = TakeRegistered(from);
   return entry;
 }
 

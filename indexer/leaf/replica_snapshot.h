@@ -3,7 +3,7 @@
 //
 //   header, then for each instance: the instance, then for each stream its position, its ranks and its names; then the end
 //
-// *Format*: "KVAREP08", then records: kind (1 byte), length (u32), payload, xxh3 of kind, length and payload (u64);
+// *Format*: "KVAREP07", then records: kind (1 byte), length (u32), payload, xxh3 of kind, length and payload (u64);
 // all little-endian. The header names the hash contract. Within a payload texts have a u32 length. An unknown kind of
 // record is skipped, a payload may have more at its end; anything that older readers must not miss changes the magic.
 // The end counts the records, so a cut stream is known.

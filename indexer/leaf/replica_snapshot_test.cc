@@ -360,7 +360,7 @@ std::vector<Record> RecordsOf(std::string_view text) {
 }
 
 std::string TextOf(const std::vector<Record>& records) {
-  std::string text = "KVAREP08";
+  std::string text = "KVAREP07";
   for (const Record& record : records) {
     const size_t start = text.size();
     const auto size = static_cast<uint32_t>(record.payload.size());

@@ -74,6 +74,12 @@ class HttpSecurityTest : public testing::Test {
                                              return --*left > 0;
                                            }};
                      }});
+    server_->Handle({.method = "GET", .path = "/endless", .handler = [](const HttpRequest&) {
+                       return HttpResponse{.body = "", .more = [](std::string* piece) {
+                                             piece->assign(100'000, 'x');
+                                             return true;
+                                           }};
+                     }});
     server_->Handle({.method = "GET",
                      .path = "/v1/wait",
                      .stream = [this](std::shared_ptr<HttpExchange> exchange) {
@@ -264,7 +270,7 @@ TEST_F(HttpSecurityTest, AnswersThatAreNotReadEndTheConnection) {
   const std::string curl =
       absl::StrCat("exec curl -sS -m 30 --limit-rate 1000 --cacert ", pki_->ca_path(), " ",
                    As("operator/slow"), " https://127.0.0.1:", server_->address().port);
-  FILE* const slow = popen((curl + "/big >/dev/null 2>&1").c_str(), "r");
+  FILE* const slow = popen((curl + "/endless >/dev/null 2>&1").c_str(), "r");
   const auto refused = [&] {
     std::string metrics;
     security_->AppendMetrics(&metrics);

@@ -56,9 +56,9 @@ absl::StatusOr<std::unique_ptr<BenchTarget>> BenchTarget::StartSecureLeaf(
   const absl::StatusOr<TlsPaths> of_leaf = pki->Issue({.identity = "leaf/cell/-"});
   const absl::StatusOr<TlsPaths> own = pki->Issue({.identity = "operator/bench"});
   if (!of_leaf.ok() || !own.ok()) return of_leaf.ok() ? own.status() : of_leaf.status();
-  more_args.insert(more_args.end(), {"--tls_cert=" + of_leaf->certificate,
-                                     "--tls_key=" + of_leaf->key, "--tls_ca=" + of_leaf->ca,
-                                     "--access_policy=" + pki->policy_path()});
+  more_args.insert(more_args.end(),
+                   {"--tls_cert=" + of_leaf->certificate, "--tls_key=" + of_leaf->key,
+                    "--tls_ca=" + of_leaf->ca, "--access_policy=" + pki->policy_path()});
   SecurityOptions options;
   options.tls = *own;
   absl::StatusOr<std::shared_ptr<Security>> security = Security::Start(std::move(options));

@@ -46,8 +46,8 @@ struct SecurityOptions {
   bool insecure = false;       // may listen beyond loopback without TLS and policy
   Duration look_every = std::chrono::milliseconds(500);
   // A gRPC connection keeps the certificate that it was made with. After so long new calls come over a new one, with the certificate of
-  // then; streams stay. Replace certificates so long before they expire.
-  Duration connection_age = std::chrono::minutes(1);
+  // then; streams stay. Replace certificates so long before they expire. A call begun just then may end as UNAVAILABLE.
+  Duration connection_age = std::chrono::minutes(10);
 };
 
 class Security {
