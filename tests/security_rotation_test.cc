@@ -192,7 +192,9 @@ class SecurityRotationTest : public SecurityTest {
         MakeChannel(cluster_->leaf(0), {.security = With(files), .own_connection = true}));
     stream->context.set_deadline(std::chrono::system_clock::now() + kLong);
     stream->call = stream->stub->Stream(&stream->context);
-    Hello hello{.holder = {holder, 0, ""}, .domain = {"mock", ""}, .labels = {}};
+    Hello hello;
+    hello.holder = {holder, 0, ""};
+    hello.domain = {"mock", ""};
     hello.block_size = kTokensPerHashId / kSplit;
     hello.contract_id = HashContract().Id();
     hello.epoch = 1;
@@ -250,7 +252,9 @@ void SecurityRotationTest::RotateCa(int number) {
   const std::string both_path = absl::StrCat(folder, "/both.pem");
   ASSERT_TRUE(WriteFileByRename(both_path, old_root + fresh_root, 0600).ok());
   const auto probe = [&](const Pki& pki, const std::string& roots) {
-    TlsPaths files = IssueOf(pki, "operator/probe", {.name = absl::StrCat("probe-", number)});
+    PkiIssue issue;
+    issue.name = absl::StrCat("probe-", number);
+    TlsPaths files = IssueOf(pki, "operator/probe", issue);
     files.ca = roots;
     return files;
   };

@@ -394,7 +394,7 @@ void RedisReader::Impl::OnOpen(Stream* stream, const Reply& reply) {
   if (!status.ok()) Refused(stream, std::string(status.message()));
 }
 
-// What a record's key says is that its sender is of this cell; which worker it is, nobody but itself.
+// What a record's key says is that its sender is of this cell; which worker it is, the worker alone says.
 std::shared_ptr<const Identity> RedisReader::Impl::IdentityOf(const Hello& hello) const {
   Identity identity;
   identity.role = IdentityRole::kWorker;

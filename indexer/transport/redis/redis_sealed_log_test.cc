@@ -46,7 +46,7 @@ class RedisSealedLogTest : public testing::Test {
   std::string LogKey() const {
     return RedisTag("cell", 0) + ":log:" + RedisStreamName({"worker-0", 0, ""}, kTestDomain);
   }
-  // As the worker's batch of that number, by whoever has `keys`.
+  // As the worker's batch of that number, signed with `keys`.
   absl::Status Forge(BatchNumber number, RecordKeys* keys) {
     const RedisEntryId id = RedisEntryId::Of(1000, number);
     Batch batch;
