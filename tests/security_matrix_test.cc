@@ -346,6 +346,14 @@ void SecurityMatrixTest::AddHttp(std::vector<Row>* rows) {
   add("hierarchy", "status", "own", {"frontend", "operator", "viewer"}, "/status");
   add("hierarchy", "metrics", "own", {"operator", "viewer"}, "/metrics");
   add("frontend", "status", "own", {"frontend", "operator", "viewer"}, "/status");
+  // The page: its files and what it shows, and where a prompt is cached.
+  for (const char* process : {"leaf-0", "hierarchy", "frontend"}) {
+    for (const char* path : {"/", "/ui", "/ui/", "/ui/fleet.json", "/ui/series.json"})
+      add(process, "status", absl::StrCat("own, ", path), {"frontend", "operator", "viewer"}, path);
+  }
+  for (const char* process : {"leaf-0", "frontend"})
+    add(process, "dump", "own, /ui/explain", {"operator"}, "/ui/explain",
+        R"(-d '{"model":"mock","tokens":[1,2,3]}')");
   add("frontend", "feedback", "own", {"gateway", "operator"}, "/decisions");
   add("frontend", "route", "own", {"gateway", "operator"}, "/v1/models");
   const std::string route = R"(-d '{"model":"mock","tokens":[1,2,3]}' -H 'x-kvatlas-tenant: )";
