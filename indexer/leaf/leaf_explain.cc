@@ -49,7 +49,7 @@ void Fill(const Explanation::Rank& rank, v1::ExplainedWorker* worker) {
 }  // namespace
 
 absl::Status ExplainPrompt(const HolderRegistry& registry, const HashContract& contract,
-                           const Security& security, const Identity& asker,
+                           Security& security, const Identity& asker,
                            const v1::ExplainRequest& request, v1::ExplainResponse* response) {
   Domain asked;
   if (absl::Status bad = FromProto(request.domain(), &asked); !bad.ok()) return bad;

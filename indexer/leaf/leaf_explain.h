@@ -22,7 +22,7 @@ inline constexpr uint32_t kExplainedWorkersMax = 16;
 
 // NOT_FOUND: no such domain, or one that the asker may not see. INVALID_ARGUMENT: no full block.
 absl::Status ExplainPrompt(const HolderRegistry& registry, const HashContract& contract,
-                           const Security& security, const Identity& asker,
+                           Security& security, const Identity& asker,
                            const v1::ExplainRequest& request, v1::ExplainResponse* response);
 
 }  // namespace kvatlas
