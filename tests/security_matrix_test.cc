@@ -251,6 +251,7 @@ void SecurityMatrixTest::AddGrpcCalls(std::vector<Row>* rows) {
         own ? askers : std::set<std::string>{"operator"},
         [this, tenant](const std::string& identity, grpc::ClientContext* context) {
           v1::FindCellsRequest request;
+          request.set_schedule(WaypointSchedule::Standard().Name());
           request.mutable_domain()->set_model("mock");
           request.mutable_domain()->set_tenant(tenant);
           v1::FindCellsResponse answer;
@@ -356,9 +357,10 @@ void SecurityMatrixTest::AddHttp(std::vector<Row>* rows) {
         R"(-d '{"model":"mock","tokens":[1,2,3]}')");
   add("frontend", "feedback", "own", {"gateway", "operator"}, "/decisions");
   add("frontend", "route", "own", {"gateway", "operator"}, "/v1/models");
-  const std::string route = R"(-d '{"model":"mock","tokens":[1,2,3]}' -H 'x-kvatlas-tenant: )";
-  add("frontend", "route", "own", {"gateway", "operator"}, "/route", route + "x'");
-  add("frontend", "route", "foreign domain", {"operator"}, "/route", route + "t2'");
+  add("frontend", "route", "own", {"gateway", "operator"}, "/route",
+      R"(-d '{"model":"mock","tenant":"x","tokens":[1,2,3]}')");
+  add("frontend", "route", "foreign domain", {"operator"}, "/route",
+      R"(-d '{"model":"mock","tenant":"t2","tokens":[1,2,3]}')");
 }
 
 // Lines of the audit log that say that this caller was not allowed this.
@@ -382,8 +384,8 @@ size_t Refusals(const std::string& audit, const std::string& caller, const std::
 
 void SecurityMatrixTest::Check(const Row& row) {
   for (const auto& [caller, identity] : Callers()) {
-    const std::string what =
-        absl::StrCat(row.plane, " ", row.verb, " (", row.what, ") by ", caller);
+    const std::string what = absl::StrCat(row.plane, " ", row.verb, " (", row.what, ") at ",
+                                          row.process, " by ", caller);
     const size_t before = Refusals(AuditOf(row.process), caller, row.verb);
     const Outcome outcome = row.ask(identity);
     const bool may = row.may.contains(caller);
