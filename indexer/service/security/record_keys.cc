@@ -107,6 +107,13 @@ void RecordKeys::LookAtFile() {
   if (!loaded.ok()) return;  // written just now, or bad: it is looked at again
   keys_ = *std::move(loaded);
   stamp_ = stamp;
+  ++generation_;
+}
+
+uint64_t RecordKeys::generation() {
+  KeysNow();
+  MutexLock lock(&mutex_);
+  return generation_;
 }
 
 RecordKeys::Keys RecordKeys::KeysNow() {

@@ -38,6 +38,9 @@ class RecordKeys {
   // As if a second had gone by.
   void LookAtFile();
 
+  // Changes when the keys do: what lasts, such as a registration, is to be signed again then.
+  uint64_t generation();
+
  private:
   class Key;
   using Keys = std::vector<std::shared_ptr<const Key>>;
@@ -50,6 +53,7 @@ class RecordKeys {
   std::atomic<int64_t> looked_s_{0};
   Mutex mutex_;
   Keys keys_ ABSL_GUARDED_BY(mutex_);
+  uint64_t generation_ ABSL_GUARDED_BY(mutex_) = 0;
   std::string stamp_ ABSL_GUARDED_BY(mutex_);
 };
 

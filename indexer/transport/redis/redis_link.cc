@@ -76,6 +76,8 @@ class RedisLink::Core {
     RedisStreamKeys keys;
     Epoch epoch;
     uint64_t instance_id;
+    Hello hello;
+    uint64_t signed_by;  // generation of the keys, in the registration
     std::string Owner() const { return RedisPadded(epoch) + RedisHex(instance_id); }
   };
 
@@ -84,6 +86,12 @@ class RedisLink::Core {
             .cell = options_.cell,
             .stream = stream.name,
             .snapshot = snapshot};
+  }
+  uint64_t KeysGeneration() const {
+    return options_.redis.record_keys == nullptr ? 0 : options_.redis.record_keys->generation();
+  }
+  std::string RegistrationOf(const Stream& stream) const {
+    return EncodeRedisEntry(stream.hello, RedisEntryId::Of(stream.epoch, 0), SealOf(stream));
   }
 
   // On the client's thread.
@@ -219,19 +227,18 @@ bool RedisLink::Core::Say(const Hello& hello) {
     written_ = snapshot_in_ = 0;
     readers_.clear();
   }
-  stream_.emplace(Stream{name, RedisStreamKeys(tag, name), hello.epoch, hello.instance_id});
+  stream_.emplace(Stream{name, RedisStreamKeys(tag, name), hello.epoch, hello.instance_id, hello,
+                         KeysGeneration()});
   const Stream& stream = *stream_;
   const uint64_t connection = connection_;
-  return Send(
-      {"EVAL", kRedisHelloScript, "5", stream.keys.streams, stream.keys.news, stream.keys.log,
-       stream.keys.snap, stream.keys.back, name, RedisPadded(hello.epoch),
-       RedisHex(hello.instance_id),
-       EncodeRedisEntry(hello, RedisEntryId::Of(hello.epoch, 0), SealOf(stream)),
-       std::to_string(hello.epoch), std::to_string(options_.log_ttl / std::chrono::milliseconds(1)),
-       kNewsMax, RedisPadded(RedisEntryId::Before(hello.epoch, hello.last_sent + 1).seq),
-       RedisPadded(clock_.WallNs() + kEpochAheadMax / Duration(1)),
-       std::to_string(options_.lease_ttl / std::chrono::milliseconds(1))},
-      [this, connection](const Reply& reply) { OnHelloReply(connection, reply); });
+  return Send({"EVAL", kRedisHelloScript, "5", stream.keys.streams, stream.keys.news,
+               stream.keys.log, stream.keys.snap, stream.keys.back, name, RedisPadded(hello.epoch),
+               RedisHex(hello.instance_id), RegistrationOf(stream), std::to_string(hello.epoch),
+               std::to_string(options_.log_ttl / std::chrono::milliseconds(1)), kNewsMax,
+               RedisPadded(RedisEntryId::Before(hello.epoch, hello.last_sent + 1).seq),
+               RedisPadded(clock_.WallNs() + kEpochAheadMax / Duration(1)),
+               std::to_string(options_.lease_ttl / std::chrono::milliseconds(1))},
+              [this, connection](const Reply& reply) { OnHelloReply(connection, reply); });
 }
 
 bool RedisLink::Core::Add(const std::string& key, const SenderMessage& message,
@@ -285,15 +292,22 @@ bool RedisLink::Core::Say(const SnapshotPart& part) {
   return true;
 }
 
+// A registration outlives the key that signed it: it is signed again when the keys changed, for leaves that start later.
 bool RedisLink::Core::Say(const Heartbeat& heartbeat) {
   const uint64_t connection = connection_;
   const RedisStreamKeys& keys = stream_->keys;
   looked_ = clock_.Now();
-  return Send({"EVAL", kRedisHeartbeatScript, "5", keys.streams, keys.news, keys.log, keys.snap,
-               keys.back, stream_->name, stream_->Owner(), std::to_string(stream_->epoch),
-               std::to_string(heartbeat.last_sent),
-               std::to_string(options_.log_ttl / std::chrono::milliseconds(1)), kNewsMax},
-              [this, connection](const Reply& reply) { OnHeartbeatReply(connection, reply); });
+  const uint64_t generation = KeysGeneration();
+  const bool again = generation != stream_->signed_by;
+  const bool sent =
+      Send({"EVAL", kRedisHeartbeatScript, "5", keys.streams, keys.news, keys.log, keys.snap,
+            keys.back, stream_->name, stream_->Owner(), std::to_string(stream_->epoch),
+            std::to_string(heartbeat.last_sent),
+            std::to_string(options_.log_ttl / std::chrono::milliseconds(1)), kNewsMax,
+            again ? RegistrationOf(*stream_) : ""},
+           [this, connection](const Reply& reply) { OnHeartbeatReply(connection, reply); });
+  if (sent) stream_->signed_by = generation;
+  return sent;
 }
 
 bool RedisLink::Core::Say(const Goodbye&) {

@@ -63,12 +63,14 @@ redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[7], '*', 'k', 'h', 's', ARGV[1])
 return {'welcome', last, age, last_id(KEYS[5]) or '0-0'}
 )lua";
 
-// KEYS: streams, news, log, snap, back. ARGV: name, padded epoch and instance, epoch, last number, ttl in ms, news bound.
+// KEYS: streams, news, log, snap, back. ARGV: name, padded epoch and instance, epoch, last number, ttl in ms, news bound, hello
+// entry that takes the place of the one before, or empty.
 // Returns the last id of back, or 0 when log or registration are not ours any more.
 inline constexpr char kRedisHeartbeatScript[] = R"lua(
 local known = redis.call('HGET', KEYS[1], ARGV[1])
 if not known or string.sub(known, 1, 36) ~= ARGV[2] then return 0 end
 if redis.call('PEXPIRE', KEYS[3], ARGV[5]) == 0 then return 0 end
+if ARGV[7] ~= '' then redis.call('HSET', KEYS[1], ARGV[1], ARGV[2] .. ARGV[7]) end
 redis.call('PEXPIRE', KEYS[4], ARGV[5])
 redis.call('PEXPIRE', KEYS[5], ARGV[5])
 redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[6], '*', 'k', 'b', 's', ARGV[1], 'e', ARGV[3], 'n', ARGV[4])

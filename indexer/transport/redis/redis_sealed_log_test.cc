@@ -46,6 +46,18 @@ class RedisSealedLogTest : public testing::Test {
   std::string LogKey() const {
     return RedisTag("cell", 0) + ":log:" + RedisStreamName({"worker-0", 0, ""}, kTestDomain);
   }
+  std::string StreamsKey() const { return RedisTag("cell", 0) + ":streams"; }
+  // The worker's registration is signed by the first key of that file.
+  bool Registered(const std::string& key_file) {
+    const std::string stream = RedisStreamName({"worker-0", 0, ""}, kTestDomain);
+    const absl::StatusOr<RedisReply> reply = client_.Call({"HGET", StreamsKey(), stream});
+    constexpr size_t kOwner = 36;
+    if (!reply.ok() || reply->text.size() < kOwner) return false;
+    const std::shared_ptr<RecordKeys> keys = *RecordKeys::Read(PathOf(key_file));
+    return DecodeRedisEntry(std::string_view(reply->text).substr(kOwner), RedisEntryId::Of(1000, 0),
+                            {.keys = keys.get(), .cell = "cell", .stream = stream})
+        .ok();
+  }
   // As the worker's batch of that number, signed with `keys`.
   absl::Status Forge(BatchNumber number, RecordKeys* keys) {
     const RedisEntryId id = RedisEntryId::Of(1000, number);
@@ -140,9 +152,14 @@ TEST_F(RedisSealedLogTest, KeysRotateWhileTheLogIsWritten) {
     use({old, fresh});
     use({fresh, old});
     leaf.AwaitExact(worker);
+    // Leaves read it again from time to time, and those that start later too.
+    Write("fresh", {fresh});
+    AwaitTrue([&] { return Registered("fresh"); });
     use({fresh});
   }
   leaf.AwaitExact(worker);
+  TestLeaf late(of_leaf, "late");
+  late.AwaitExact(worker);
   EXPECT_EQ(leaf.reader_stats().entries_forged, 0u);
   EXPECT_EQ(leaf.reader_stats().entries_damaged, 0u);
   EXPECT_EQ(leaf.StatsOf(worker.holder())->receiver.gaps, 0u);

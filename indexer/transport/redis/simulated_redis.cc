@@ -320,10 +320,11 @@ absl::StatusOr<RedisReply> SimulatedRedis::Hello(const RedisArgs& keys, const Re
 }
 
 absl::StatusOr<RedisReply> SimulatedRedis::Heartbeat(const RedisArgs& keys, const RedisArgs& args) {
-  const Value* streams = Find(keys[0]);
+  Value* streams = Find(keys[0]);
   if (streams == nullptr || !streams->hash->contains(args[0])) return Integer(0);
   if (Owner(streams->hash->at(args[0])) != args[1]) return Integer(0);
   if (!Expire(keys[2], args[4])) return Integer(0);
+  if (!args[6].empty()) streams->hash->at(args[0]) = args[1] + args[6];
   for (size_t i = 3; i < 5; ++i) Expire(keys[i], args[4]);
   News(keys[1], args[5], {"k", "b", "s", args[0], "e", args[2], "n", args[3]});
   const Value* back = Find(keys[4]);

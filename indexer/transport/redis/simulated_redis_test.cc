@@ -56,7 +56,8 @@ class Commands {
         return Hello(keys, Below(10) == 0 ? kFarEpoch : epoch_);
       case 12:
         return Eval(kRedisHeartbeatScript, keys,
-                    {Name(keys), Owner(), std::to_string(epoch_), Number(), "3600000", "5"});
+                    {Name(keys), Owner(), std::to_string(epoch_), Number(), "3600000", "5",
+                     Below(3) == 0 ? "hello again" : ""});
       case 13:
         return Eval(kRedisGoodbyeScript, keys, {Name(keys), Owner(), std::to_string(epoch_), "5"});
       case 14:
