@@ -161,9 +161,10 @@ void SetRedisGauges(const RedisReaderStats& stats, Metrics* metrics) {
   total("entries_read", "Entries of logs read.", stats.entries_read);
   total("bytes_read", "Their bytes, those of snapshots included.", stats.bytes_read);
   total("entries_damaged", "Entries skipped.", stats.entries_damaged);
-  metrics->Raise("kvatlas_leaf_redis_entries_forged_total",
-                 "Of them, and of snapshots', those that no key of ours signed.",
-                 static_cast<double>(stats.entries_forged));
+  metrics
+      ->AddCounter("kvatlas_leaf_redis_entries_forged_total",
+                   "Of them, and of snapshots', those that no key of ours signed.")
+      .RaiseTo(static_cast<double>(stats.entries_forged));
   total("replays", "Times that a log was read again.", stats.replays);
   total("snapshots_read", "Snapshots read.", stats.snapshots_read);
   total("losses", "Times that Redis was lost.", stats.losses);
