@@ -95,7 +95,6 @@ class DiscoveryTest : public ::testing::Test {
     v1::FindOverlapsRequest request;
     request.mutable_domain()->set_model(kModel);
     for (SequenceHash hash : Prompt(sequence, 64)) request.add_sequence_hashes(Raw(hash));
-    const Time until = Clock::Real().Now() + kReady;
     std::string last;
     const auto knows = [&] {
       grpc::ClientContext context;
@@ -108,7 +107,7 @@ class DiscoveryTest : public ::testing::Test {
       last = status.ok() ? response.ShortDebugString() : status.error_message();
       return false;
     };
-    EXPECT_TRUE(Await(knows, kPatience)) << leaf.name() << " does not know: " << last;
+    EXPECT_TRUE(Await(knows, kReady)) << leaf.name() << " does not know: " << last;
   }
 
   void RunFrontend() {

@@ -56,7 +56,7 @@ class AskedAheadTest : public testing::Test {
 };
 
 TEST_F(AskedAheadTest, AnAnswerThatIsThereIsGivenAtOnceAndToOneOnly) {
-  ahead_->Ask(&finder_, "a", milliseconds(5));
+  ahead_->Ask(&finder_, "a", milliseconds(5), {});
   EXPECT_EQ(finder_.blocks, 7u);
   EXPECT_EQ(finder_.model, "m");
   finder_.held["a"](Answer("w0"));
@@ -66,7 +66,7 @@ TEST_F(AskedAheadTest, AnAnswerThatIsThereIsGivenAtOnceAndToOneOnly) {
 }
 
 TEST_F(AskedAheadTest, AnAnswerOnItsWayComesToWhoeverTookIt) {
-  ahead_->Ask(&finder_, "a", milliseconds(5));
+  ahead_->Ask(&finder_, "a", milliseconds(5), {});
   EXPECT_TRUE(ahead_->Take("a", callback_));
   EXPECT_FALSE(ahead_->Take("a", callback_));
   EXPECT_THAT(got_, testing::IsEmpty());
@@ -77,14 +77,14 @@ TEST_F(AskedAheadTest, AnAnswerOnItsWayComesToWhoeverTookIt) {
 
 TEST_F(AskedAheadTest, WhoWasNotAskedHasNoAnswerAndNobodyIsAskedTwice) {
   EXPECT_FALSE(ahead_->Take("a", callback_));
-  ahead_->Ask(&finder_, "a", milliseconds(5));
-  ahead_->Ask(&finder_, "a", milliseconds(5));
+  ahead_->Ask(&finder_, "a", milliseconds(5), {});
+  ahead_->Ask(&finder_, "a", milliseconds(5), {});
   EXPECT_EQ(finder_.asked, 1);
   EXPECT_FALSE(ahead_->Take("b", callback_));
 }
 
 TEST_F(AskedAheadTest, AnAnswerAfterTheRouteIsOverGoesNowhere) {
-  ahead_->Ask(&finder_, "a", milliseconds(5));
+  ahead_->Ask(&finder_, "a", milliseconds(5), {});
   ahead_ = nullptr;
   finder_.held["a"](Answer("w0"));
   EXPECT_THAT(got_, testing::IsEmpty());
@@ -95,7 +95,7 @@ TEST_F(AskedAheadTest, AnswersAndTakersMayMeetInAnyOrder) {
     ahead_ = std::make_shared<AskedAhead>(
         Domain{.model = "m", .tenant = ""},
         *PreparedPrompt::Make({.tokens = {TokenId{1}}}, 16, {}, WaypointSchedule::Standard()));
-    ahead_->Ask(&finder_, "a", milliseconds(5));
+    ahead_->Ask(&finder_, "a", milliseconds(5), {});
     std::atomic<int> got{0};
     std::thread answers([&] { finder_.held["a"](Answer("w0")); });
     const bool taken = ahead_->Take("a", [&](absl::StatusOr<WorkersAnswer> answer) {
