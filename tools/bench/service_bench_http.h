@@ -32,7 +32,7 @@ std::string HttpPost(const Address& to, std::string_view path, std::string_view 
 struct HttpAnswer {
   int status = 0;
   std::string body;
-  std::string head;  // with its headers' lines
+  std::string head = {};  // with its headers' lines
 
   // Value of a header, its name in small letters; empty: it is not there.
   std::string Header(std::string_view name) const;
