@@ -19,6 +19,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "indexer/base/await.h"
 #include "indexer/base/cache_class.h"
 #include "indexer/base/hash.h"
@@ -359,6 +360,22 @@ TEST(PublisherTest, EveryReplicaIsTold) {
   EXPECT_EQ(leaves[1].holdings(), ChainOf({1, 2}));
 }
 
+// What a publisher that does not come to rest waits for.
+std::string StateOf(const Publisher& publisher, const ReceiverStats& leaf) {
+  const PublisherStats stats = publisher.Stats();
+  const ReplicaStats& replica = stats.replicas.at(0);
+  const SenderStats& sender = replica.sender;
+  return absl::StrCat(
+      "connected ", replica.connected, ", welcomed ", replica.welcomed, ", sent ",
+      replica.last_number, ", acknowledged ", replica.acknowledged, ", status ",
+      replica.status.ToString(), ", queued ", stats.queue_bytes, " bytes; sender: batches ",
+      sender.batches_sent, ", snapshots ", sender.snapshots_sent, "; leaf: batches ",
+      leaf.batches_applied, ", snapshots ", leaf.snapshots_applied, ", gaps ", leaf.gaps,
+      ", replays asked ", leaf.replays_asked, ", snapshots asked ", leaf.snapshots_asked,
+      ", duplicates ", leaf.batches_duplicate, "; replayed ", sender.batches_replayed, ", dropped ",
+      sender.batches_dropped, ", hellos ", sender.hellos_sent);
+}
+
 // Calls of two threads, one of which only flushes and asks, with leaves that come and go; the twin is a plain set.
 void RandomCalls(uint64_t seed, size_t queue_bytes_max) {
   std::mt19937_64 random(seed);
@@ -400,7 +417,11 @@ void RandomCalls(uint64_t seed, size_t queue_bytes_max) {
         server = std::make_unique<TestServer>(leaf.get(), port);
       }
     }
-    ASSERT_TRUE(publisher->WaitAcknowledged(kLong));
+    if (!publisher->WaitAcknowledged(kLong)) {
+      done = true;
+      asker.join();
+      FAIL() << "seed " << seed << " round " << round << ": " << StateOf(*publisher, leaf->stats());
+    }
     Holdings expected;
     for (const auto& [holding, n] : copies) {
       if (n > 0) expected.insert(holding);
