@@ -60,13 +60,17 @@ double SecondsSince(Time from) {
   return std::chrono::duration<double>(Clock::Real().Now() - from).count();
 }
 
-// Routes without end, one after the other over one channel.
+// Routes without end, one after the other over one channel, from when the frontend first reaches its fleet.
 class Load {
  public:
   using Credential = std::function<std::string()>;  // a bearer token; empty: none
 
   Load(std::shared_ptr<grpc::Channel> channel, Credential credential)
       : stub_(v1::Frontend::NewStub(std::move(channel))), credential_(std::move(credential)) {
+    grpc::Status last;
+    const bool reached =
+        Await([&] { return (last = Route(0, nullptr)).ok(); }, std::chrono::seconds(60));
+    EXPECT_TRUE(reached) << last.error_message();
     thread_ = std::thread([this] { Run(); });
   }
   ~Load() { Stop(); }
@@ -85,18 +89,25 @@ class Load {
   }
 
  private:
+  grpc::Status Route(uint32_t number, bool* whole) {
+    v1::RouteRequest request;
+    request.mutable_domain()->set_model("mock");
+    for (uint32_t k = 0; k < 2 * kTokensPerHashId; ++k)
+      request.mutable_tokens()->add_ids((number % 64) * 1000 + k);
+    v1::RouteResponse answer;
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+    if (const std::string token = credential_(); !token.empty())
+      context.AddMetadata("authorization", "Bearer " + token);
+    grpc::Status status = stub_->Route(&context, request, &answer);
+    if (whole != nullptr) *whole = answer.receipt().fallback() == v1::FALLBACK_NONE;
+    return status;
+  }
+
   void Run() {
     for (uint32_t i = 0; !stopping_; ++i) {
-      v1::RouteRequest request;
-      request.mutable_domain()->set_model("mock");
-      for (uint32_t k = 0; k < 2 * kTokensPerHashId; ++k)
-        request.mutable_tokens()->add_ids((i % 64) * 1000 + k);
-      v1::RouteResponse answer;
-      grpc::ClientContext context;
-      context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
-      if (const std::string token = credential_(); !token.empty())
-        context.AddMetadata("authorization", "Bearer " + token);
-      const grpc::Status status = stub_->Route(&context, request, &answer);
+      bool whole = false;
+      const grpc::Status status = Route(i, &whole);
       if (!status.ok()) {
         MutexLock lock(&mutex_);
         failures_.push_back(
@@ -104,7 +115,7 @@ class Load {
         continue;
       }
       ++routed_;
-      if (answer.receipt().fallback() == v1::FALLBACK_NONE) ++whole_;
+      if (whole) ++whole_;
     }
   }
 
