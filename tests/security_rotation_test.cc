@@ -230,7 +230,9 @@ class SecurityRotationTest : public SecurityTest {
 
   void Bound(const std::string& what, double seconds, double at_most) {
     std::fprintf(stderr, "%-48s %.2f s\n", what.c_str(), seconds);
-    if (timed_) EXPECT_LE(seconds, at_most) << what;
+    if (timed_) {
+      EXPECT_LE(seconds, at_most) << what;
+    }
   }
 
   void RotateCa(int number);

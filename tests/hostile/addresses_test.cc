@@ -79,7 +79,10 @@ class AddressesTest : public testing::TestWithParam<const char*> {
       for (uint32_t token = 0; token < 64; ++token) request.mutable_tokens()->add_ids(token);
       const grpc::Status status =
           v1::Frontend::NewStub(channel_)->Route(&context, request, &response);
-      EXPECT_EQ(status.error_code(), grpc::StatusCode::NOT_FOUND) << status.error_message();
+      // Its leaf knows no worker, or was too busy to say so in time.
+      EXPECT_TRUE(status.error_code() == grpc::StatusCode::NOT_FOUND ||
+                  status.error_code() == grpc::StatusCode::UNAVAILABLE)
+          << status.error_code() << " " << status.error_message();
       EXPECT_NE(status.error_message().find("no worker of model"), std::string::npos);
     }
   }
