@@ -180,11 +180,14 @@ class GrpcLink::Call : public grpc::ClientBidiReactor<v1::SenderMessage, v1::Rec
       Cancel();
       return Close();
     }
+    bool closing;
     {
       MutexLock lock(&mutex_);
-      if (closing_) return;
-      ++pins_;
+      closing = closing_;
+      if (!closing) ++pins_;
     }
+    // gRPC tells the call's status once all that came is read: a call that a failed write has closed reads on, to the end.
+    if (closing) return StartRead(&incoming_);
     core_->Notify(Core::Received{this, std::move(message)});
   }
 

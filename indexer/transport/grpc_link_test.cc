@@ -11,6 +11,7 @@
 #include <variant>
 #include <vector>
 
+#include "indexer/base/await.h"
 #include "indexer/base/event.h"
 #include "indexer/base/ids.h"
 #include "indexer/base/mutex.h"
@@ -79,6 +80,26 @@ class Recorder : public SenderLinkObserver {
   void OnWritable() override { notices.Put({.kind = Notice::kWritable, .why = {}, .message = {}}); }
 
   Inbox<Notice> notices;
+};
+
+// The same; messages stay in delivery until the release.
+class BlockingRecorder : public Recorder {
+ public:
+  void OnMessage(ReceiverMessage message) override {
+    Recorder::OnMessage(std::move(message));
+    MutexLock lock(&mutex_);
+    while (!released_) changed_.Wait(&mutex_);
+  }
+  void Release() {
+    MutexLock lock(&mutex_);
+    released_ = true;
+    changed_.SignalAll();
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar changed_;
+  bool released_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 // Records what sessions receive; answers as the test says.
@@ -304,6 +325,32 @@ TEST(GrpcLinkTest, ASessionsStatusEndsTheCallAfterItsReplies) {
   ASSERT_TRUE(link.Write(AHello()));
   EXPECT_EQ(recorder.notices.Take().kind, Notice::kMessage);
   EXPECT_EQ(recorder.notices.Take().why, absl::InvalidArgumentError("no"));
+}
+
+// gRPC holds a call's status back while messages of it are unread.
+TEST(GrpcLinkTest, ACallThatAFailedWriteClosedBeforeItsRepliesWereReadEnds) {
+  FakeAcceptor acceptor([](const SenderMessage&, const ReplyFn& reply) {
+    for (BatchNumber number = 1; number <= 4; ++number) {
+      reply(Ack{.applied = number, .credit = 1});
+      reply(Need{.next = number, .snapshot = false});  // two acks in a row would be one
+    }
+    return absl::InvalidArgumentError("no");
+  });
+  TestServer server(&acceptor);
+  BlockingRecorder recorder;
+  GrpcLink link(server.target());
+  link.Start(&recorder);
+  EXPECT_EQ(recorder.notices.Take().kind, Notice::kConnected);
+  ASSERT_TRUE(link.Write(AHello()));
+  EXPECT_EQ(recorder.notices.Take().kind, Notice::kMessage);
+  // The first reply is being delivered, the others wait, and the server has ended the stream: writing fails.
+  EXPECT_TRUE(Await([&] { return !link.Write(ABatch(1)); }, kLong));
+  recorder.Release();
+  Notice end = recorder.notices.Take();
+  while (end.kind == Notice::kMessage || end.kind == Notice::kWritable)
+    end = recorder.notices.Take();
+  ASSERT_EQ(end.kind, Notice::kDisconnected);
+  EXPECT_EQ(end.why, absl::InvalidArgumentError("no"));
 }
 
 TEST(GrpcLinkTest, WhatTheWireRefusesEndsTheCallAndNamesTheField) {

@@ -66,7 +66,8 @@ class SecretsTest : public testing::TestWithParam<const char*> {
 };
 
 TEST_P(SecretsTest, APasswordOnTheCommandLineIsWarnedAboutAndToldNobody) {
-  Siege siege({.program = GetParam(), .args = ArgsOf(GetParam(), kUrl, kUrl)});
+  Siege siege(
+      {.program = GetParam(), .args = ArgsOf(GetParam(), kUrl, kUrl), .watch_when_ready = false});
   ASSERT_TRUE(siege.ok());
   ExpectNotTold(siege);
   const std::string log = siege.LogTail(1000);
@@ -76,7 +77,9 @@ TEST_P(SecretsTest, APasswordOnTheCommandLineIsWarnedAboutAndToldNobody) {
 
 TEST_P(SecretsTest, OneInAFileIsOnNoCommandLine) {
   const std::string path = WriteUrl("redis-url", 0600);
-  Siege siege({.program = GetParam(), .args = ArgsOf(GetParam(), "@" + path, "redis://@" + path)});
+  Siege siege({.program = GetParam(),
+               .args = ArgsOf(GetParam(), "@" + path, "redis://@" + path),
+               .watch_when_ready = false});
   ASSERT_TRUE(siege.ok());
   EXPECT_EQ(CommandLineOf(siege.pid()).find(kSecret), std::string::npos);
   ExpectNotTold(siege);

@@ -164,7 +164,7 @@ Siege::Siege(SiegeOptions options) : options_(std::move(options)) {
   log_ = std::string(folder == nullptr ? "/tmp" : folder) + "/" + name + "-" +
          std::to_string(count.fetch_add(1)) + ".log";
   std::vector<std::string> args = {"--grpc=127.0.0.1:0", "--http=127.0.0.1:0"};
-  // A frontend is ready once a leaf has answered it, and is watched from then on.
+  // A frontend is ready once a leaf has answered it.
   if (options_.program == kFrontend) {
     leaf_ = std::make_unique<Process>(
         ProcessOptions{.name = "leaf of " + name,
@@ -198,7 +198,7 @@ Siege::Siege(SiegeOptions options) : options_(std::move(options)) {
     return;
   }
   const Time until = Clock::Real().Now() + std::chrono::minutes(1);
-  while ((options_.watch_when_ready || leaf_ != nullptr) && HttpStatus("/ready") != 200) {
+  while (options_.watch_when_ready.value_or(leaf_ != nullptr) && HttpStatus("/ready") != 200) {
     if (Clock::Real().Now() > until) {
       ADD_FAILURE() << options_.program << " is not ready after a minute:\n" << LogTail();
       return;

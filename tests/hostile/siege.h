@@ -37,8 +37,9 @@ struct SiegeOptions {
   uint32_t descriptors_hard = 0;
   uint64_t addresses_max = 0;  // bytes
   uint64_t memory_growth_max = 64 << 20;
-  // The watchers begin once /ready is 200, within a minute: for what happens while a process starts.
-  bool watch_when_ready = false;
+  // The watchers begin once /ready is 200, within a minute: for what happens while a process starts. Absent: of frontends alone,
+  // which are ready once a leaf has answered.
+  std::optional<bool> watch_when_ready = {};
 };
 
 class Siege {
