@@ -56,9 +56,7 @@ if [ "$shared" != - ]; then
   strip --strip-unneeded "$prefix/lib/libkvatlas_publisher.so.$abi"
   ln -sf "libkvatlas_publisher.so.$abi" "$prefix/lib/libkvatlas_publisher.so"
 fi
-# Options between a --push-state and its --pop-state become one: pkg-config drops what it has seen before, one half of a pair too.
-needs="$(sed -e ':next; s/\(-Wl,--push-state[^ ]*\) -l/\1,-l/; t next' \
-  -e 's/\(-Wl,--push-state[^ ]*\) -Wl,--pop-state/\1,--pop-state/g' "$flags") -lstdc++ -lm"
+needs="$(cat "$flags") -lstdc++ -lm"
 if [ "$static" != - ]; then
   install -m 644 "$static" "$prefix/lib/libkvatlas_publisher.a"
   strip --strip-debug "$prefix/lib/libkvatlas_publisher.a"

@@ -5,6 +5,22 @@ runfiles have all headers of this repository that they include, too.
 Bazel makes an archive per target; a program that links without Bazel wants one.
 """
 
+def _with_states_whole(flags):
+    """Joins what stands between a --push-state and its --pop-state into one option.
+
+    pkg-config drops what it has seen before, one half of a pair too.
+    """
+    joined = []
+    for flag in flags:
+        is_open = joined and joined[-1].startswith("-Wl,--push-state") and not joined[-1].endswith(",--pop-state")
+        if is_open and flag.startswith("-l"):
+            joined[-1] += "," + flag
+        elif is_open and flag == "-Wl,--pop-state":
+            joined[-1] += ",--pop-state"
+        else:
+            joined.append(flag)
+    return joined
+
 def _static_archive_impl(ctx):
     inputs = ctx.attr.dep[CcInfo].linking_context.linker_inputs.to_list()
     archives, flags = [], []
@@ -31,7 +47,7 @@ def _static_archive_impl(ctx):
         progress_message = "Merging " + merged.short_path,
     )
     options = ctx.actions.declare_file(ctx.label.name + ".flags")
-    ctx.actions.write(options, " ".join(flags) + "\n")
+    ctx.actions.write(options, " ".join(_with_states_whole(flags)) + "\n")
     made = [merged, options]
     headers = [
         header

@@ -30,9 +30,7 @@ if [ "$sentencepiece" != - ]; then
   install -m 755 "$sentencepiece" "$prefix/lib/libkvatlas_sentencepiece.so"
   strip --strip-unneeded "$prefix/lib/libkvatlas_sentencepiece.so"
 fi
-# Options between a --push-state and its --pop-state become one: pkg-config drops what it has seen before, one half of a pair too.
-libraries=$(sed -e ':next; s/\(-Wl,--push-state[^ ]*\) -l/\1,-l/; t next' \
-  -e 's/\(-Wl,--push-state[^ ]*\) -Wl,--pop-state/\1,--pop-state/g' "$flags")
+libraries=$(cat "$flags")
 cat > "$prefix/lib/pkgconfig/kvatlas_frontend.pc" << END
 prefix=\${pcfiledir}/../..
 libdir=\${prefix}/lib
