@@ -102,7 +102,7 @@ class HttpSecurityTest : public testing::Test {
                   "rules": [{"identity": "operator/asks", "allow": ["*"],
                              "quota": {"queries_per_s": 0.001, "dumps_per_s": 0.001}},
                             {"identity": "operator/slow", "allow": ["*"],
-                             "quota": {"unread_bytes": 50000}},
+                             "quota": {"unread_bytes": 1}},
                             {"identity": "operator/*", "allow": ["*"]},
                             {"identity": "gateway/single", "allow": ["route"],
                              "quota": {"connections": 1}},
