@@ -186,9 +186,8 @@ class Browser:
             stdout=self.log, stderr=self.log)
         try:
             port_file = os.path.join(self.profile, "DevToolsActivePort")
-            await_until(lambda: self._alive() and os.path.exists(port_file) and open(port_file).read().count("\n") >= 1,
-                        "Chromium listens")
-            self.address = "http://127.0.0.1:" + open(port_file).readline().strip()
+            port = await_until(lambda: self._alive() and self._port_in(port_file), "Chromium listens")
+            self.address = "http://127.0.0.1:" + port
         except BaseException:
             self.__exit__()
             raise
@@ -199,6 +198,16 @@ class Browser:
             with open(os.path.join(self.profile, "log"), encoding="utf-8", errors="replace") as log:
                 raise Failed("Chromium ended: " + log.read()[-2000:])
         return True
+
+    @staticmethod
+    def _port_in(path):
+        """Its first line, once that is whole; None before."""
+        try:
+            with open(path, encoding="ascii") as file:
+                port, ended, _ = file.read().partition("\n")
+        except FileNotFoundError:
+            return None
+        return port if ended else None
 
     def __exit__(self, *_):
         for page in self.pages:

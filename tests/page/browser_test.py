@@ -10,7 +10,8 @@ from fleet_processes import Fleet
 from wait import await_until
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-SCRIPTS_OF_AXE = open(os.path.join(HERE, "vendor/axe/axe.min.js"), encoding="utf-8").read()
+with open(os.path.join(HERE, "vendor/axe/axe.min.js"), encoding="utf-8") as axe:
+    SCRIPTS_OF_AXE = axe.read()
 
 
 class PageCase(unittest.TestCase):

@@ -211,7 +211,8 @@ class FakeServer:
                 file = os.path.join(PAGE, name)
                 if not os.path.isfile(file):
                     return self.say(404, "text/plain", b"none")
-                body = open(file, "rb").read()
+                with open(file, "rb") as page:
+                    body = page.read()
                 if name == "index.html":
                     body = body.replace(b"{{version}}", b"dev")
                 self.say(200, TYPES.get(os.path.splitext(name)[1], "text/plain"), body)
@@ -240,8 +241,6 @@ class FakeServer:
         self.gone = True
         self.http.shutdown()
         self.http.server_close()
-
-
 
 
 if __name__ == "__main__":

@@ -19,6 +19,8 @@ import tempfile
 import urllib.error
 import urllib.request
 
+from wait import await_until
+
 READY_S = 60
 PR_SET_PDEATHSIG = 1
 
@@ -66,7 +68,7 @@ class Process:
 
 
 class Fleet:
-    """Cells "cell-0" and so on, workers "worker-0-1": cell, number in it."""
+    """Cells "cell-0" and so on, workers "worker-0-1": cell, number in it. Begins when a first request was served."""
 
     def __init__(self, cells=2, workers=2, capacity=512, block_size=16, frontend_args=()):
         self.cells, self.workers, self.capacity, self.block_size = cells, workers, capacity, block_size
@@ -106,6 +108,8 @@ class Fleet:
         self._start("frontend", "frontend/kvatlas-frontend", *any_port, "--proxy=127.0.0.1:0", "--tokenize=engine",
                     "--hierarchy=" + self.address("hierarchy", "grpc"), "--block_size=%d" % self.block_size,
                     *self.frontend_args)
+        # A frontend that has never met a worker has none to fall back to while its first questions are late.
+        await_until(lambda: self.complete(0) == 200, lambda: "a first request is served: %s" % self.complete(0))
 
     def address(self, name, kind="http"):
         return self.processes[name].addresses[kind]
@@ -127,7 +131,7 @@ class Fleet:
         return "Client %d: " % client + "what is already in the cache need not be computed again. " * 12
 
     def chat(self, client):
-        """One request of a client; its status."""
+        """One request of a client; 200, or what is wrong in words."""
         return self._ask("chat/completions", {"messages": [{"role": "user", "content": self.prompt(client)}]})
 
     def complete(self, client):
@@ -143,5 +147,5 @@ class Fleet:
                 answer.read()
                 return answer.status
         except urllib.error.HTTPError as error:
-            error.close()
-            return error.code
+            with error:
+                return "%d: %s" % (error.code, error.read().decode(errors="replace"))
