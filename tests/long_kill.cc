@@ -21,16 +21,25 @@ struct Victim {
   uint64_t errors_max = 0;
 };
 
-Victim VictimOf(uint64_t round, const KillOptions& options) {
+// The kinds of processes in the order of their rounds.
+std::vector<std::string> KindsOf(const KillOptions& options) {
+  std::vector<std::string> kinds = {"leaf", "hierarchy", "frontend", "worker"};
+  if (options.cluster.redis) kinds.push_back("redis");
+  return kinds;
+}
+
+Victim VictimOf(uint64_t round, const std::vector<std::string>& kinds, const KillOptions& options) {
   const size_t third = options.requests_a_kill / 3;
-  switch (round % 3) {
-    case 0:
-      return {"leaf-" + std::to_string(round / 3 % options.cluster.cells), third, 2 * third};
-    case 1:
-      return {"hierarchy", third, 2 * third};
-    default:
-      return {"frontend", third, third, 1};
+  const std::string& kind = kinds[round % kinds.size()];
+  const uint64_t turn = round / kinds.size();
+  const std::string cell = std::to_string(turn % options.cluster.cells);
+  if (kind == "leaf") return {"leaf-" + cell, third, 2 * third};
+  if (kind == "frontend") return {kind, third, third, 1};
+  if (kind == "worker") {
+    const uint64_t worker = turn / options.cluster.cells % options.cluster.workers;
+    return {"worker-" + cell + "-" + std::to_string(worker), third, third, 1};
   }
+  return {kind, third, 2 * third};
 }
 
 std::vector<TraceRequest> RequestsOf(uint64_t round, const KillOptions& options) {
@@ -46,8 +55,8 @@ std::vector<TraceRequest> RequestsOf(uint64_t round, const KillOptions& options)
 }
 
 // Empty: clean.
-std::string RunRound(uint64_t round, const KillOptions& options, Cluster* cluster) {
-  const Victim victim = VictimOf(round, options);
+std::string RunRound(uint64_t round, const Victim& victim, const KillOptions& options,
+                     Cluster* cluster) {
   absl::Status status;
   ReplayOptions replay;
   replay.split = options.split;
@@ -78,16 +87,19 @@ std::string RunRound(uint64_t round, const KillOptions& options, Cluster* cluste
 absl::StatusOr<KillReport> RunKills(const KillOptions& options) {
   if (options.trace.empty() || options.requests_a_kill < 3)
     return absl::InvalidArgumentError("no trace, or fewer than 3 requests a kill");
+  const std::vector<std::string> kinds = KindsOf(options);
   KillReport report;
+  report.kinds = kinds.size();
   std::unique_ptr<Cluster> cluster;
-  for (uint64_t round = 3 * options.first; round < 3 * options.kills && !options.enough();
-       ++round) {
+  for (uint64_t round = kinds.size() * options.first;
+       round < kinds.size() * options.kills && !options.enough(); ++round) {
     if (cluster == nullptr) {
       absl::StatusOr<std::unique_ptr<Cluster>> started = Cluster::Start(options.cluster);
       if (!started.ok()) return started.status();
       cluster = *std::move(started);
     }
-    const std::string violation = RunRound(round, options, cluster.get());
+    const Victim victim = VictimOf(round, kinds, options);
+    const std::string violation = RunRound(round, victim, options, cluster.get());
     ++report.kills;
     if (!violation.empty()) {
       report.violations.push_back("kill " + std::to_string(round) + ", " + violation +
@@ -96,10 +108,10 @@ absl::StatusOr<KillReport> RunKills(const KillOptions& options) {
       cluster->KeepLogs();
       cluster.reset();
     }
-    if (round % 3 == 2)
-      options.progress(std::to_string(round / 3 + 1) + " of " + std::to_string(options.kills) +
-                       " kills of each kind, " + std::to_string(report.violations.size()) +
-                       " not clean");
+    if ((round + 1) % kinds.size() == 0)
+      options.progress(std::to_string((round + 1) / kinds.size()) + " of " +
+                       std::to_string(options.kills) + " kills of each kind, " +
+                       std::to_string(report.violations.size()) + " not clean");
   }
   return report;
 }

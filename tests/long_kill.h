@@ -39,7 +39,8 @@ struct KillOptions {
 };
 
 struct KillReport {
-  uint64_t kills = 0;                   // of all kinds
+  uint64_t kills = 0;  // of all kinds
+  uint64_t kinds = 0;
   std::vector<std::string> violations;  // a sentence for each that was not clean
 };
 

@@ -26,6 +26,8 @@ int main(int argc, char** argv) {
   flags.Add("first", &options.first, "so many of each kind are left out, as done before");
   flags.Add("run_for", &run_for, "no further kill after so long", std::chrono::seconds(1));
   flags.Add("requests_a_kill", &options.requests_a_kill, "requests of a round", size_t{3});
+  flags.Add("redis", &options.cluster.redis,
+            "engines' streams go through a redis-server, which is killed as well");
   flags.Add("trace", &trace, "JSON lines in Mooncake's format, again and again");
   flags.Add("binaries", &options.cluster.binaries, "bazel-bin; found by itself when empty");
   flags.ParseOrExit(argc, argv);
@@ -46,6 +48,6 @@ int main(int argc, char** argv) {
   }
   std::printf("%llu kills, %zu not clean; the next: --first=%llu\n",
               static_cast<unsigned long long>(report->kills), report->violations.size(),
-              static_cast<unsigned long long>(options.first + report->kills / 3));
+              static_cast<unsigned long long>(options.first + report->kills / report->kinds));
   return report->violations.empty() ? 0 : 1;
 }

@@ -11,21 +11,32 @@
 namespace kvatlas {
 namespace {
 
-TEST(LongKillTest, EveryKindOfProcessComesBackTwice) {
+KillOptions TwiceEach() {
   absl::StatusOr<std::vector<TraceRequest>> trace =
       ReadTrace("tests/data/conversation_excerpt.jsonl");
-  ASSERT_TRUE(trace.ok()) << trace.status();
   KillOptions options;
   options.kills = 2;
-  options.trace = *std::move(trace);
+  if (trace.ok()) options.trace = *std::move(trace);
   options.cluster.cells = 2;
   options.cluster.workers = 2;
   options.cluster.capacity = 400;
   options.cluster.block_size = kTokensPerHashId / options.split;
+  return options;
+}
+
+void ExpectClean(const KillOptions& options, uint64_t kills) {
   const absl::StatusOr<KillReport> report = RunKills(options);
   ASSERT_TRUE(report.ok()) << report.status();
-  EXPECT_EQ(report->kills, 6u);
+  EXPECT_EQ(report->kills, kills);
   for (const std::string& violation : report->violations) ADD_FAILURE() << violation;
+}
+
+TEST(LongKillTest, EveryKindOfProcessComesBackTwice) { ExpectClean(TwiceEach(), 8); }
+
+TEST(LongKillTest, RedisServerComesBackTwice) {
+  KillOptions options = TwiceEach();
+  options.cluster.redis = true;
+  ExpectClean(options, 10);
 }
 
 }  // namespace
