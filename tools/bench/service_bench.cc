@@ -23,6 +23,7 @@
 #include "tools/bench/service_bench_http.h"
 #include "tools/bench/service_bench_query.h"
 #include "tools/bench/service_bench_redis.h"
+#include "tools/bench/service_bench_stream.h"
 #include "tools/bench/service_bench_target.h"
 #include "tools/bench/service_bench_zmq.h"
 
@@ -215,7 +216,10 @@ absl::Status Bench::Query() {
   }
   result_.connections = options_.connections;
   result_.blocks = options_.blocks;
-  if (options_.what == "query_grpc") {
+  if (options_.in_flight > 0) {
+    GrpcStreamLoad load(target_.grpc(), options_.connections, options_.in_flight, requests);
+    Measure(&load);
+  } else if (options_.what == "query_grpc") {
     GrpcLoad load(target_.grpc(), "/kvatlas.v1.Leaf/FindOverlaps", options_.connections,
                   options_.qps, requests);
     Measure(&load);
@@ -625,6 +629,8 @@ absl::Status CheckServiceBench(const ServiceBenchOptions& given) {
   if (!options.url.empty() && needs_grpc) return Bad("--url: only over HTTP and ZMQ");
   if (options.secure && (!what.ends_with("_grpc") || (options.load == "zmq" && IsQuery(options))))
     return Bad("--secure: of query_grpc and ingest_grpc");
+  if (options.in_flight > 0 && (what != "query_grpc" || options.qps > 0))
+    return Bad("--in_flight: of query_grpc without --qps");
   if (options.load != "zmq" && options.load != "grpc") return Bad("--load: zmq or grpc");
   if (options.workers > kWorkersMax) return Bad("--workers: at most 4096");
   if (options.block_size == 0 || options.event_blocks == 0 || options.sequence_blocks == 0 ||

@@ -43,7 +43,8 @@ struct ServiceBenchOptions {
   double warm_up_s = 1;
   double qps = 0;  // requests, or blocks, per second; 0: as fast as it goes
   uint32_t connections = 16;
-  uint32_t workers = 0;  // engines; 0: what is usual (query 16 or 128, ingest 8)
+  uint32_t in_flight = 0;  // query_grpc: so many on each connection's stream; 0: a call for each
+  uint32_t workers = 0;    // engines; 0: what is usual (query 16 or 128, ingest 8)
   uint32_t block_size = 16;
   uint64_t seed = 42;
 

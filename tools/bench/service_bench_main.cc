@@ -35,6 +35,9 @@ void Declare(FlagSet* flags, ServiceBenchOptions* options, std::string* json) {
   flags->Add("qps", &options->qps, "requests (ingest_zmq: block ops) per second; 0: all it takes",
              0.0);
   flags->Add("connections", &options->connections, "each with one request outstanding", 1u, 1024u);
+  flags->Add("in_flight", &options->in_flight,
+             "query_grpc: each connection is a stream with so many questions; 0: a call for each",
+             0u, 65536u);
   flags->Add("workers", &options->workers, "engines; 0: 16 of queries, 8 of ingest", 0u, 4096u);
   flags->Add("block_size", &options->block_size, "tokens per block", 1u, 65536u);
   flags->Add("seed", &options->seed, "of prompts and streams");

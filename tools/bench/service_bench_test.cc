@@ -295,6 +295,12 @@ void ExpectIngested(const absl::StatusOr<ServiceBenchResult>& result, uint64_t r
 
 TEST(ServiceBenchTest, QueriesOverGrpc) { ExpectQueried(RunServiceBench(Small("query_grpc"))); }
 
+TEST(ServiceBenchTest, QueriesOverStreams) {
+  ServiceBenchOptions options = Small("query_grpc");
+  options.in_flight = 8;
+  ExpectQueried(RunServiceBench(options));
+}
+
 TEST(ServiceBenchTest, QueriesOverHttp) {
   ServiceBenchOptions options = Small("query_http");
   ExpectQueried(RunServiceBench(options));
