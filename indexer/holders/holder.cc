@@ -60,7 +60,7 @@ Holder::Holder(Index* index, SideIndex* sides, HolderIndex number, DomainObserve
 // ---- Messages ----
 
 Holder::Taken Holder::OnHello(const Hello& hello, SessionId session, const ReplyFn& reply, Time now,
-                              absl::Status* why) {
+                              absl::Status* why, Epoch* replaced) {
   MutexLock lock(&mutex_);
   if (retired_) return Taken::kRetired;
   if (local_) {
@@ -75,6 +75,8 @@ Holder::Taken Holder::OnHello(const Hello& hello, SessionId session, const Reply
     return Taken::kRefused;
   }
   std::vector<ReceiverMessage> out;
+  const Epoch before = receiver_.epoch();
+  const bool another = receiver_.instance_id() != hello.instance_id;
   *why = receiver_.OnMessage(hello, now, &out);
   for (const ReceiverMessage& message : out) {
     const Refuse* refuse = std::get_if<Refuse>(&message);
@@ -85,6 +87,7 @@ Holder::Taken Holder::OnHello(const Hello& hello, SessionId session, const Reply
     for (ReceiverMessage& message : out) reply(std::move(message));
     return Taken::kRefused;
   }
+  if (another) *replaced = before;
   welcomed_ = true;
   session_ = session;
   reply_ = reply;

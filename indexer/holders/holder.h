@@ -71,9 +71,10 @@ class Holder : private HoldingsSink {
     kRefused,  // `Refuse` was sent
     kRetired,  // this holder is no more: make another
   };
-  // A hello that fits the domain. `why` says why it was refused.
+  // A hello that fits the domain. `why` says why it was refused; `replaced` becomes the epoch of the other instance that had the
+  // stream before, if one had.
   Taken OnHello(const Hello& hello, SessionId session, const ReplyFn& reply, Time now,
-                absl::Status* why);
+                absl::Status* why, Epoch* replaced);
 
   // Any other message. FAILED_PRECONDITION: the connection was replaced, or the holder retired.
   absl::Status OnMessage(const SenderMessage& message, SessionId session, Time now);

@@ -221,7 +221,12 @@ class HolderRegistry::Session : public ReceiverSession {
   }
 
   absl::Status OnMessage(SenderMessage message) override {
-    if (const Hello* hello = std::get_if<Hello>(&message)) return OnHello(*hello);
+    if (const Hello* hello = std::get_if<Hello>(&message)) {
+      Epoch replaced = 0;
+      const absl::Status answer = OnHello(*hello, &replaced);
+      if (peer_.allowance != nullptr) peer_.allowance->OnHelloAnswered(*hello, answer, replaced);
+      return answer;
+    }
     if (holder_ == nullptr) return absl::InvalidArgumentError("the first message is not a hello");
     const Time now = state_->options.clock->Now();
     const absl::Status status = holder_->OnMessage(message, id_, now);
@@ -240,7 +245,7 @@ class HolderRegistry::Session : public ReceiverSession {
   // 1. The hello fits this process and its domain, or is refused by us.
   // 2. The holder's receiver welcomes it, or refuses it (an older epoch).
   // 3. A holder that is just being forgotten is replaced by a new one.
-  absl::Status OnHello(const Hello& hello) {
+  absl::Status OnHello(const Hello& hello, Epoch* replaced) {
     absl::Status why = CheckHello(hello, state_->options);
     if (!state_->accepting.load()) why = absl::UnavailableError("stopping");
     if (why.ok() && holder_ != nullptr &&
@@ -258,7 +263,7 @@ class HolderRegistry::Session : public ReceiverSession {
       if (absl::IsUnavailable(holder.status())) continue;
       if (!holder.ok()) return RefuseHello(hello, holder.status());
       const Holder::Taken taken =
-          (*holder)->OnHello(hello, id_, reply_, state_->options.clock->Now(), &why);
+          (*holder)->OnHello(hello, id_, reply_, state_->options.clock->Now(), &why, replaced);
       if (taken == Holder::Taken::kRetired) {
         (*domain)->Forget(*holder);
         continue;

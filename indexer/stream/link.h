@@ -43,6 +43,11 @@ class PeerAllowance {
     double pool_times = 0;
   };
   virtual Blocks BlocksOf(const std::string& tenant) const = 0;
+  // What became of a hello, for the audit log. OK: welcomed; `replaced` is the epoch of another instance whose stream it took over, 0:
+  // none. Else why the receiver refused it.
+  virtual void OnHelloAnswered(const Hello& hello, const absl::Status& answer, Epoch replaced) {
+    static_cast<void>(hello), static_cast<void>(answer), static_cast<void>(replaced);
+  }
 };
 
 // The receiving side of one connection, made by a `StreamAcceptor` per connection.

@@ -211,7 +211,12 @@ class GrpcAcceptor::Connection : public Reactor {
         [outbox = outbox_](ReceiverMessage message) { outbox->Push(message); });
     if (session_ == nullptr) return outbox_->End(absl::UnavailableError("not accepted"));
     session_->OnPeer(PeerAddress(context_->peer()));
-    if (enforces_) session_->OnAllowance(AllowanceOf(core_->security, identity_));
+    if (enforces_) {
+      session_->OnAllowance(AllowanceOf(core_->security, {.identity = identity_,
+                                                          .verb = core_->options.verb,
+                                                          .cell = core_->options.cell,
+                                                          .peer = context_->peer()}));
+    }
     StartRead(&incoming_);
   }
 

@@ -5,14 +5,15 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 
 namespace kvatlas {
 namespace {
 
 class IdentityAllowance final : public PeerAllowance {
  public:
-  IdentityAllowance(std::shared_ptr<Security> security, std::shared_ptr<const Identity> identity)
-      : security_(std::move(security)), identity_(std::move(identity)) {}
+  IdentityAllowance(std::shared_ptr<Security> security, StreamOrigin origin)
+      : security_(std::move(security)), origin_(std::move(origin)) {}
 
   absl::StatusOr<ChargePtr> TakeDomain(const std::string& tenant) override {
     return Take({{QuotaKind::kDomains, 1}}, tenant, nullptr);
@@ -26,8 +27,26 @@ class IdentityAllowance final : public PeerAllowance {
   }
 
   Blocks BlocksOf(const std::string& tenant) const override {
-    const PolicyQuota quota = security_->QuotaOf(*identity_, tenant);
+    const PolicyQuota quota = security_->QuotaOf(*origin_.identity, tenant);
     return {.max = static_cast<uint64_t>(quota.blocks_per_holder), .pool_times = quota.pool_times};
+  }
+
+  void OnHelloAnswered(const Hello& hello, const absl::Status& answer, Epoch replaced) override {
+    if (answer.ok() && replaced == 0) return;
+    const std::string identity = origin_.identity->Text();
+    const std::string target =
+        absl::StrCat(TextOf(TargetOf(hello, origin_.verb, origin_.cell)), " epoch=", hello.epoch);
+    const std::string reason =
+        answer.ok()
+            ? absl::StrCat("it takes the stream over from another instance, of epoch ", replaced)
+            : std::string(answer.message());
+    security_->Audit({.event = answer.ok() ? "takeover" : "refusal",
+                      .allowed = answer.ok(),
+                      .identity = identity,
+                      .peer = origin_.peer,
+                      .verb = VerbName(origin_.verb),
+                      .target = target,
+                      .reason = reason});
   }
 
  private:
@@ -39,14 +58,15 @@ class IdentityAllowance final : public PeerAllowance {
   absl::StatusOr<ChargePtr> Take(std::vector<QuotaUse> uses, const std::string& tenant,
                                  const ChargePtr& previous) {
     const auto* const before = dynamic_cast<const Held*>(previous.get());
-    absl::StatusOr<Security::Held> hold = security_->Hold(
-        *identity_, std::move(uses), tenant, before == nullptr ? nullptr : before->hold.get());
+    absl::StatusOr<Security::Held> hold =
+        security_->Hold(*origin_.identity, std::move(uses), tenant,
+                        before == nullptr ? nullptr : before->hold.get());
     if (!hold.ok()) return hold.status();
     return std::make_shared<const Held>(*std::move(hold));
   }
 
   const std::shared_ptr<Security> security_;
-  const std::shared_ptr<const Identity> identity_;
+  const StreamOrigin origin_;
 };
 
 }  // namespace
@@ -70,8 +90,8 @@ PolicyTarget TargetOf(const Hello& hello, Verb verb, const std::string& cell) {
 }
 
 std::shared_ptr<PeerAllowance> AllowanceOf(std::shared_ptr<Security> security,
-                                           std::shared_ptr<const Identity> identity) {
-  return std::make_shared<IdentityAllowance>(std::move(security), std::move(identity));
+                                           StreamOrigin origin) {
+  return std::make_shared<IdentityAllowance>(std::move(security), std::move(origin));
 }
 
 }  // namespace kvatlas

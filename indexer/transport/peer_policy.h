@@ -1,4 +1,4 @@
-// What does the policy say of a stream of holdings? What its hello claims, and what its identity may take.
+// What does the policy say of a stream of holdings? What its hello claims, what its identity may take, and what the audit log says of it.
 //
 // *Threads*: any.
 
@@ -18,9 +18,17 @@ namespace kvatlas {
 // address and the labels named url are where others would send requests.
 PolicyTarget TargetOf(const Hello& hello, Verb verb, const std::string& cell);
 
-// Quotas of what `identity` announces (`quotas.h`).
-std::shared_ptr<PeerAllowance> AllowanceOf(std::shared_ptr<Security> security,
-                                           std::shared_ptr<const Identity> identity);
+// Where a stream comes from, for the audit log.
+struct StreamOrigin {
+  std::shared_ptr<const Identity> identity;
+  Verb verb = Verb::kPublish;
+  std::string cell = {};  // of the leaf that it talks to
+  std::string peer = {};  // "ipv4:10.0.0.7:4711", "redis"
+};
+
+// Quotas of what the identity announces (`quotas.h`). A hello that the policy allows and the receiver refuses, such as one of an epoch
+// that is not to be, is audited as "refusal"; one that takes a stream over from another instance as "takeover".
+std::shared_ptr<PeerAllowance> AllowanceOf(std::shared_ptr<Security> security, StreamOrigin origin);
 
 }  // namespace kvatlas
 

@@ -108,6 +108,21 @@ std::optional<Verb> VerbOfName(std::string_view name) {
   return std::nullopt;
 }
 
+std::string TextOf(const PolicyTarget& target) {
+  std::string text;
+  const auto add = [&text](std::string_view name, const std::optional<std::string>& value) {
+    if (!value.has_value()) return;
+    absl::StrAppend(&text, text.empty() ? "" : " ", Absl(name), "=", *value);
+  };
+  add("model", target.model);
+  add("tenant", target.tenant);
+  add("cell", target.cell);
+  add("replica", target.replica);
+  add("holder", target.holder);
+  for (const std::string& host : target.url_hosts) add("host", host);
+  return text;
+}
+
 struct AccessPolicy::Rule {
   size_t number = 0;
   std::optional<IdentityRole> role;  // none: any

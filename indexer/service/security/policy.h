@@ -78,6 +78,9 @@ struct PolicyTarget {
       {};  // hosts of addresses and URLs that others would dial: all must be allowed
 };
 
+// For the audit log: "model=m tenant= holder=w cell=a host=10.0.0.7".
+std::string TextOf(const PolicyTarget& target);
+
 struct PolicyDecision {
   bool allowed = false;
   std::string

@@ -56,22 +56,6 @@ std::string StampOfFile(const std::string& path) {
                       status.st_mtim.tv_nsec, ";");
 }
 
-std::string TextOf(const PolicyTarget& target) {
-  std::string text;
-  const auto add = [&text](std::string_view name, const std::optional<std::string>& value) {
-    if (!value.has_value()) return;
-    absl::StrAppend(&text, text.empty() ? "" : " ", absl::string_view(name.data(), name.size()),
-                    "=", *value);
-  };
-  add("model", target.model);
-  add("tenant", target.tenant);
-  add("cell", target.cell);
-  add("replica", target.replica);
-  add("holder", target.holder);
-  for (const std::string& host : target.url_hosts) add("host", host);
-  return text;
-}
-
 absl::Status Refused(const Identity& identity) {
   if (identity.role == IdentityRole::kAnonymous) {
     return absl::UnauthenticatedError("a client certificate or a bearer token is needed");

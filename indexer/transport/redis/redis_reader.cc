@@ -386,8 +386,10 @@ void RedisReader::Impl::OnOpen(Stream* stream, const Reply& reply) {
     work_.Signal();
   });
   if (stream->session == nullptr) return Refused(stream, "not accepted");
-  if (security_->enforces())
-    stream->session->OnAllowance(AllowanceOf(security_, IdentityOf(hello)));
+  if (security_->enforces()) {
+    stream->session->OnAllowance(AllowanceOf(
+        security_, {.identity = IdentityOf(hello), .cell = options_.cell, .peer = "redis"}));
+  }
   const absl::Status status = stream->session->OnMessage(hello);
   DrainReplies();  // the welcome
   if (OfLife(life) == nullptr || stream->mode == Mode::kRefused) return;
