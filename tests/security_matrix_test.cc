@@ -4,40 +4,27 @@
 #include <gmock/gmock.h>
 #include <grpcpp/client_context.h>
 #include <gtest/gtest.h>
-#include <stdio.h>
-#include <stdlib.h>
 
-#include <algorithm>
-#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
 #include <set>
-#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "indexer/base/await.h"
-#include "indexer/base/clock.h"
-#include "indexer/base/hash.h"
 #include "indexer/base/waypoints.h"
-#include "indexer/service/redis_client.h"
-#include "indexer/service/redis_test_server.h"
 #include "indexer/service/redis_url.h"
-#include "indexer/service/security/secret_file.h"
-#include "indexer/stream/link.h"
 #include "indexer/stream/messages.h"
-#include "indexer/transport/redis/redis_link.h"
 #include "indexer/transport/redis/redis_log_options.h"
-#include "indexer/transport/wire.h"
 #include "proto/kvatlas/v1/frontend.grpc.pb.h"
 #include "proto/kvatlas/v1/hierarchy.grpc.pb.h"
 #include "proto/kvatlas/v1/leaf.grpc.pb.h"
-#include "proto/kvatlas/v1/stream.grpc.pb.h"
 #include "proto/kvatlas/v1/truth.grpc.pb.h"
-#include "tests/security_test_util.h"
+#include "tests/secure_redis_test_util.h"
+#include "tests/security_callers_test_util.h"
 
 namespace kvatlas {
 namespace {
@@ -51,25 +38,6 @@ constexpr char kMatrixRules[] = R"(
   {"identity": "operator/*", "allow": ["*"], "tenants": ["*"], "url_hosts": ["127.0.0.0/8"]},
   {"identity": "viewer/*", "allow": ["status", "metrics"]})";
 
-// Who comes with which certificate. "stranger" has one of the fleet's CA, and no identity in it.
-const std::map<std::string, std::string>& Callers() {
-  static const auto* const callers =
-      new std::map<std::string, std::string>{{"anonymous", ""},
-                                             {"stranger", "stranger"},
-                                             {"worker", "worker/cell-0/w"},
-                                             {"worker_of_9", "worker/cell-9/w"},
-                                             {"leaf", "leaf/cell-0/r"},
-                                             {"leaf_of_9", "leaf/cell-9/r"},
-                                             {"node", "node/n"},
-                                             {"frontend", "frontend/f"},
-                                             {"gateway", "gateway/g"},
-                                             {"operator", "operator/o"},
-                                             {"viewer", "viewer/v"}};
-  return *callers;
-}
-
-enum class Outcome { kPasses, kRefused, kUnknown };  // kUnknown: as what was never announced
-
 // One cell of the table for each caller.
 struct Row {
   std::string plane;
@@ -82,102 +50,12 @@ struct Row {
   std::set<std::string> sees_nothing = {};
 };
 
-Outcome OutcomeOf(const grpc::Status& status) {
-  EXPECT_NE(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED) << status.error_message();
-  EXPECT_NE(status.error_code(), grpc::StatusCode::UNAVAILABLE) << status.error_message();
-  switch (status.error_code()) {
-    case grpc::StatusCode::PERMISSION_DENIED:
-    case grpc::StatusCode::UNAUTHENTICATED:
-      EXPECT_EQ(status.error_message().find("rules["), std::string::npos);
-      return Outcome::kRefused;
-    case grpc::StatusCode::NOT_FOUND:
-      return Outcome::kUnknown;
-    default:
-      return Outcome::kPasses;
-  }
-}
-
-Outcome OutcomeOfHttp(const std::string& out) {
-  const std::string status = out.size() < 3 ? out : out.substr(out.size() - 3);
-  EXPECT_NE(status, "000") << out;
-  EXPECT_EQ(out.find("rules["), std::string::npos) << out;
-  if (status == "401" || status == "403") return Outcome::kRefused;
-  return status == "404" ? Outcome::kUnknown : Outcome::kPasses;
-}
-
-class SecurityMatrixTest : public SecurityTest {
+class SecurityMatrixTest : public SecurityCallersTest {
  protected:
-  template <typename Stub>
-  auto& StubOf(std::map<std::string, std::unique_ptr<typename Stub::Stub>>& stubs,
-               const std::string& identity, const std::string& address) {
-    auto& stub = stubs[identity];
-    if (stub == nullptr) stub = Stub::NewStub(ChannelAs(identity, address));
-    return *stub;
-  }
-
-  static void Limit(grpc::ClientContext* context) {
-    context->set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
-  }
-
-  // A stream of holdings that says hello. Those that pass stay open until the test ends.
-  Outcome SayHello(const std::string& identity, const std::string& address, const Hello& hello) {
-    auto open = std::make_unique<OpenStream>();
-    open->stub = v1::Holdings::NewStub(ChannelAs(identity, address));
-    Limit(&open->context);
-    open->call = open->stub->Stream(&open->context);
-    v1::SenderMessage message;
-    ToProto(SenderMessage(hello), &message);
-    open->call->Write(message);
-    v1::ReceiverMessage reply;
-    if (!open->call->Read(&reply) || reply.has_refuse()) {
-      const grpc::Status status = open->call->Finish();
-      open->call = nullptr;  // it is over
-      return OutcomeOf(status);
-    }
-    open_.push_back(std::move(open));
-    return Outcome::kPasses;
-  }
-
-  static Hello WorkerHello() {
-    Hello hello;
-    hello.holder = {"w", 0, ""};
-    hello.domain = {"mock", ""};
-    hello.block_size = kTokensPerHashId / kSplit;
-    hello.contract_id = HashContract().Id();
-    hello.epoch = 1;
-    hello.instance_id = 7;
-    hello.first_kept = 1;
-    hello.starting = true;
-    return hello;
-  }
-
-  static Hello LeafHello() {
-    Hello hello = WorkerHello();
-    hello.holder = {"cell-0", 0, "r"};
-    hello.schedule = WaypointSchedule::Standard().Name();
-    hello.address = "127.0.0.1:1";
-    return hello;
-  }
-
   void AddStreams(std::vector<Row>* rows);
   void AddGrpcCalls(std::vector<Row>* rows);
   void AddHttp(std::vector<Row>* rows);
   void Check(const Row& row);
-
-  struct OpenStream {
-    std::unique_ptr<v1::Holdings::Stub> stub;
-    grpc::ClientContext context;
-    std::unique_ptr<grpc::ClientReaderWriter<v1::SenderMessage, v1::ReceiverMessage>> call;
-    ~OpenStream() {
-      context.TryCancel();
-      if (call != nullptr) call->Finish();
-    }
-  };
-  std::vector<std::unique_ptr<OpenStream>> open_;
-  std::map<std::string, std::unique_ptr<v1::Leaf::Stub>> leaves_;
-  std::map<std::string, std::unique_ptr<v1::Hierarchy::Stub>> nodes_;
-  std::map<std::string, std::unique_ptr<v1::Frontend::Stub>> frontends_;
-  std::map<std::string, std::unique_ptr<v1::Truth::Stub>> truths_;
 };
 
 void SecurityMatrixTest::AddStreams(std::vector<Row>* rows) {
@@ -363,25 +241,6 @@ void SecurityMatrixTest::AddHttp(std::vector<Row>* rows) {
       R"(-d '{"model":"mock","tenant":"t2","tokens":[1,2,3]}')");
 }
 
-// Lines of the audit log that say that this caller was not allowed this.
-size_t Refusals(const std::string& audit, const std::string& caller, const std::string& verb) {
-  const std::string& identity = Callers().at(caller);
-  // One without an identity is in it as anonymous, or, where its credential was not taken, with the reason alone.
-  const std::string who = caller == "stranger" ? "" : identity.empty() ? "anonymous" : identity;
-  size_t found = 0;
-  std::istringstream lines(audit);
-  for (std::string line; std::getline(lines, line);) {
-    if (line.find("\"allowed\":false") == std::string::npos) continue;
-    if (line.find("\"identity\":\"" + who + "\"") == std::string::npos) continue;
-    // A leaf that knocks with a stream of workers is asked as what it is.
-    found += line.find("\"verb\":\"" + verb + "\"") != std::string::npos ||
-             ((verb == "publish" || verb == "report") &&
-              (line.find("\"verb\":\"report\"") != std::string::npos ||
-               line.find("\"verb\":\"publish\"") != std::string::npos));
-  }
-  return found;
-}
-
 void SecurityMatrixTest::Check(const Row& row) {
   for (const auto& [caller, identity] : Callers()) {
     const std::string what = absl::StrCat(row.plane, " ", row.verb, " (", row.what, ") at ",
@@ -403,90 +262,6 @@ void SecurityMatrixTest::Check(const Row& row) {
 }
 
 // ---- Redis ----
-
-// Says hello in the log of a cell, until it is destroyed.
-class Announcement : public SenderLinkObserver {
- public:
-  Announcement(const RedisLogOptions& options, Hello hello)
-      : hello_(std::move(hello)), link_(options) {
-    link_.Start(this);
-  }
-  ~Announcement() override { link_.Stop(Duration(0)); }
-
-  void OnConnected() override { link_.Write(hello_); }
-  void OnDisconnected(const absl::Status&) override { failed_ = true; }
-  void OnUnreachable(const absl::Status&) override { failed_ = true; }
-  void OnMessage(ReceiverMessage) override {}
-  void OnWritable() override {}
-
-  bool failed() const { return failed_; }
-
- private:
-  const Hello hello_;
-  std::atomic<bool> failed_{false};
-  RedisLink link_;
-};
-
-// A redis-server by TLS with a user for each of two cells, and what a leaf and a publisher are told of it.
-class SecureRedis {
- public:
-  SecureRedis() {
-    std::string directory = testing::TempDir() + "/secure_redis_XXXXXX";
-    EXPECT_NE(mkdtemp(directory.data()), nullptr);
-    directory_ = directory;
-    pki_ = std::make_unique<Pki>(*Pki::Create(directory_ + "/ca", "redis.example"));
-    const TlsPaths own = *pki_->Issue({.identity = "operator/redis"});
-    client_ = *pki_->Issue({.identity = "leaf/cell-0/-"});
-    EXPECT_TRUE(
-        WriteFileByRename(directory_ + "/log.key", "the key of the logs of all cells", 0600).ok());
-    port_ = RedisTestServer::FreePort();
-    server_.Kill();
-    std::vector<std::string> config = {
-        absl::StrCat("tls-port ", port_), "tls-cert-file " + own.certificate,
-        "tls-key-file " + own.key,        "tls-ca-cert-file " + own.ca,
-        "tls-auth-clients yes",           "user default off",
-        "user admin on >admin ~* +@all"};
-    for (const std::string cell : {"cell-0", "cell-9"}) {
-      config.push_back("user " + cell + " on >" + cell + " ~{kvatlas:" + cell +
-                       ":* ~kvatlas:" + cell +
-                       ":* +@stream +@hash +@scripting +@connection +exists +del +unlink +pexpire "
-                       "+pttl +time +setnx +get");
-    }
-    server_.SetConfig(config);
-    server_.Start();
-  }
-
-  std::string Url(const std::string& login, bool certificate, bool key) const {
-    std::string url = absl::StrCat("rediss://", login, "@127.0.0.1:", port_, "?ca=", client_.ca);
-    if (certificate) absl::StrAppend(&url, "&cert=", client_.certificate, "&key=", client_.key);
-    if (key) absl::StrAppend(&url, "&log_key=", directory_, "/log.key");
-    return url;
-  }
-  // The URL of a leaf, which no command line shows.
-  std::string FileWith(const std::string& url) const {
-    const std::string path = directory_ + "/url";
-    EXPECT_TRUE(WriteFileByRename(path, url, 0600).ok());
-    return "@" + path;
-  }
-  // What Redis' own audit has.
-  std::string AclLog() const {
-    const std::string command =
-        absl::StrCat("redis-cli -p ", server_.port(), " --user admin --pass admin ACL LOG 2>&1");
-    FILE* const pipe = popen(command.c_str(), "r");
-    std::string out;
-    char bytes[4096];
-    for (size_t got; (got = fread(bytes, 1, sizeof(bytes), pipe)) > 0;) out.append(bytes, got);
-    pclose(pipe);
-    return out;
-  }
-
- private:
-  std::string directory_;
-  std::unique_ptr<Pki> pki_;
-  TlsPaths client_;
-  RedisTestServer server_;
-  uint16_t port_ = 0;
-};
 
 struct RedisRow {
   std::string what;
