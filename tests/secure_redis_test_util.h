@@ -17,6 +17,7 @@
 #include "indexer/base/clock.h"
 #include "indexer/service/redis_test_server.h"
 #include "indexer/service/security/pki.h"
+#include "indexer/service/security/record_keys.h"
 #include "indexer/service/security/secret_file.h"
 #include "indexer/stream/link.h"
 #include "indexer/stream/messages.h"
@@ -37,14 +38,16 @@ class Announcement : public SenderLinkObserver {
   void OnConnected() override { link_.Write(hello_); }
   void OnDisconnected(const absl::Status&) override { failed_ = true; }
   void OnUnreachable(const absl::Status&) override { failed_ = true; }
-  void OnMessage(ReceiverMessage) override {}
+  void OnMessage(ReceiverMessage) override { answered_ = true; }
   void OnWritable() override {}
 
   bool failed() const { return failed_; }
+  bool answered() const { return answered_; }  // by Redis
 
  private:
   const Hello hello_;
   std::atomic<bool> failed_{false};
+  std::atomic<bool> answered_{false};
   RedisLink link_;
 };
 
@@ -77,11 +80,25 @@ class SecureRedis {
     server_.Start();
   }
 
-  std::string Url(const std::string& login, bool certificate, bool key) const {
+  // `key`: a file of `KeyOf`, or empty.
+  std::string Url(const std::string& login, bool certificate, const std::string& key) const {
     std::string url = absl::StrCat("rediss://", login, "@127.0.0.1:", port_, "?ca=", client_.ca);
     if (certificate) absl::StrAppend(&url, "&cert=", client_.certificate, "&key=", client_.key);
-    if (key) absl::StrAppend(&url, "&log_key=", directory_, "/log.key");
+    if (!key.empty()) absl::StrAppend(&url, "&log_key=", key);
     return url;
+  }
+  // The key of the cells, or that of a worker.
+  std::string KeyOf(const std::string& worker = "") const {
+    const std::string cell = directory_ + "/log.key";
+    if (worker.empty()) return cell;
+    EXPECT_TRUE(RecordKeys::WriteOfWorker(cell, worker, cell + "." + worker).ok());
+    return cell + "." + worker;
+  }
+  // One that is not the fleet's.
+  std::string ForeignKey() const {
+    const std::string path = directory_ + "/foreign.key";
+    EXPECT_TRUE(WriteFileByRename(path, "another key of enough bytes", 0600).ok());
+    return path;
   }
   // The URL of a leaf, which no command line shows.
   std::string FileWith(const std::string& url) const {

@@ -22,7 +22,9 @@
 #include "indexer/base/ids.h"
 #include "indexer/base/tier.h"
 #include "indexer/base/waypoints.h"
+#include "indexer/service/redis_url.h"
 #include "indexer/stream/messages.h"
+#include "indexer/transport/redis/redis_log_options.h"
 #include "proto/kvatlas/v1/hierarchy.grpc.pb.h"
 #include "proto/kvatlas/v1/leaf.grpc.pb.h"
 #include "publisher/publisher.h"
@@ -380,6 +382,77 @@ TEST_F(SecurityClaimsTest, WhatALeafClaimsOfAnotherCellIsRefusedAndTheCellIsUnaf
       },
       Outcome::kPasses);
   for (const Claim& claim : claims) Check(claim, [this] { return FactsOfCell(); });
+}
+
+// Those of a cell whose workers have keys of their own, and one who may write to the cell's logs and has none.
+TEST_F(SecurityClaimsTest, WhatIsClaimedThroughRedisOfAnotherIsNotHeardAndTheOtherGoesOn) {
+  SecureRedis redis;
+  StartCluster(1, 1, 400, {},
+               {"--redis=" + redis.FileWith(redis.Url("cell-0:cell-0", true, redis.KeyOf()))});
+  WritePolicy("[]", kOwnHosts);
+  AwaitReloads(1);
+  ASSERT_NO_FATAL_FAILURE(
+      StartB({.url = redis.Url("cell-0:cell-0", true, redis.KeyOf("b")), .cell = "cell-0"}));
+  const Facts at_first = FactsOfB();
+  const Epoch epoch = std::stoull(at_first.at("epoch of b@/0"));
+  struct Writer {
+    std::string what;
+    std::string login;
+    std::string key;
+    bool heard_by_redis;
+  };
+  const std::vector<Writer> writers = {
+      {"another cell's user", "cell-9:cell-9", redis.KeyOf("b"), false},
+      {"another worker's key", "cell-0:cell-0", redis.KeyOf("w"), false},
+      {"no key", "cell-0:cell-0", "", true},
+      {"a foreign key", "cell-0:cell-0", redis.ForeignKey(), true},
+  };
+  const auto forged = [&] {
+    const std::string text = Curl("operator/o", cluster_->address("leaf-0", "http"), "/metrics");
+    const std::string name = "\nkvatlas_leaf_redis_entries_forged_total ";
+    return std::stoull(text.substr(text.find(name) + name.size()));
+  };
+  for (const Writer& writer : writers) {
+    for (const auto& [which, claimed] : EpochsBeside(epoch)) {
+      const std::string what = absl::StrCat("epoch of b, ", which, ", with ", writer.what);
+      absl::StatusOr<RedisOptions> options =
+          ParseRedisUrl(redis.Url(writer.login, true, writer.key));
+      ASSERT_TRUE(options.ok()) << options.status();
+      RedisLogOptions log;
+      log.redis = *std::move(options);
+      log.cell = "cell-0";
+      Hello hello = WorkerHello();
+      hello.holder.name = "b";
+      hello.block_size = kTokensPerHashId / kSplit;
+      hello.epoch = claimed;
+      hello.labels = {{"url", "http://127.0.0.3:1"}};
+      const uint64_t before = forged();
+      {
+        const Announcement claim(log, hello);
+        // Redis itself refuses what is no younger, and what is ahead of its clock.
+        const bool registers = writer.heard_by_redis && which == "younger epoch";
+        EXPECT_TRUE(Await(
+            [&] { return registers ? forged() > before : claim.failed() || claim.answered(); },
+            kLong))
+            << what;
+      }
+      // It goes on as it was, and says more.
+      blocks_.push_back(SequenceHash{0xb10c'0000 + blocks_.size()});
+      b_->StoredHashed(Tier::kDevice, static_cast<Position>(blocks_.size() - 1),
+                       blocks_[blocks_.size() - 2], std::vector{blocks_.back()});
+      const std::string all = std::to_string(blocks_.size());
+      EXPECT_TRUE(Await([&] { return FactsOfB()["overlap of b"] == all; }, kLong)) << what;
+      for (const char* const same : {"epoch of b@/0", "url of b@/0", "trust of b@/0",
+                                     "connected of b@/0", "state of b@/0", "b was replaced"}) {
+        EXPECT_TRUE(Await([&] { return FactsOfB()[same] == at_first.at(same); }, kLong))
+            << what << ": " << same << " is " << FactsOfB()[same];
+      }
+      if (!writer.heard_by_redis) {
+        EXPECT_EQ(FactsOfB()["b's hellos"], "1") << what;
+      }
+    }
+  }
+  EXPECT_NE(AuditOf("leaf-cell-0--").find("stream=b/0|mock|"), std::string::npos);
 }
 
 }  // namespace

@@ -277,7 +277,7 @@ struct RedisRow {
 TEST_F(SecurityMatrixTest, WhoWritesToRedisIsHeardForItsOwnAlone) {
   SecureRedis redis;
   StartCluster(1, 1, 400, {},
-               {"--redis=" + redis.FileWith(redis.Url("cell-0:cell-0", true, true))});
+               {"--redis=" + redis.FileWith(redis.Url("cell-0:cell-0", true, redis.KeyOf()))});
   WritePolicy("[]", kMatrixRules);
   AwaitReloads(1);
   const auto none = [](Hello*) {};
@@ -319,7 +319,7 @@ TEST_F(SecurityMatrixTest, WhoWritesToRedisIsHeardForItsOwnAlone) {
   };
   for (const RedisRow& row : rows) {
     absl::StatusOr<RedisOptions> options =
-        ParseRedisUrl(redis.Url(row.login, row.certificate, row.key));
+        ParseRedisUrl(redis.Url(row.login, row.certificate, row.key ? redis.KeyOf() : ""));
     ASSERT_TRUE(options.ok()) << options.status();
     RedisLogOptions log;
     log.redis = *std::move(options);

@@ -10,6 +10,7 @@
 #include "indexer/service/nearest_name.h"
 #include "indexer/service/security/curve.h"
 #include "indexer/service/security/pki.h"
+#include "indexer/service/security/record_keys.h"
 #include "indexer/service/security/secret_file.h"
 #include "tools/kvatlas/command.h"
 
@@ -59,15 +60,29 @@ int Curve(Command* command, const std::string& path) {
   return command->Done();
 }
 
+// The key that a worker signs its records in Redis with, of the cell's.
+int RecordKey(Command* command, const std::string& cell, const std::string& worker,
+              const std::string& path) {
+  absl::Status written = RecordKeys::WriteOfWorker(cell, worker, path);
+  if (!written.ok()) return command->Fail(written);
+  command->PrintJson({{"record_key", path}, {"worker", worker}});
+  if (command->table())
+    command->out() << "for worker " << worker << ", in its Redis URL: log_key=" << path << '\n';
+  return command->Done();
+}
+
 }  // namespace
 
 int RunPki(const std::vector<std::string>& arguments, const CommandIo& io) {
-  Command command("pki",
-                  "init DIR: a CA for a trial and a policy to begin with. issue DIR IDENTITY: a "
-                  "certificate of it. curve FILE: keys of an engine, or of a process that listens "
-                  "to engines, for encrypted ZeroMQ. A fleet has a PKI of its own, such as SPIRE "
-                  "or cert-manager.",
-                  io);
+  Command command(
+      "pki",
+      "init DIR: a CA for a trial and a policy to begin with. issue DIR IDENTITY: a "
+      "certificate of it. curve FILE: keys of an engine, or of a process that listens "
+      "to engines, for encrypted ZeroMQ. record-key CELL_KEY WORKER FILE: the key that a "
+      "worker signs its logs in Redis with, of the cell's. A fleet has a PKI of its own, such as "
+      "SPIRE "
+      "or cert-manager.",
+      io);
   std::string trust_domain = "kvatlas.local";
   PkiIssue issue;
   uint32_t days = 90;
@@ -78,7 +93,9 @@ int RunPki(const std::vector<std::string>& arguments, const CommandIo& io) {
   command.flags().Example("kvatlas pki init ca", "once");
   command.flags().Example("kvatlas pki issue ca worker/a/0", "for each process");
   command.flags().Example("kvatlas pki curve engine.key", "for an engine's events");
-  command.TakeWords("init DIR | issue DIR IDENTITY | curve FILE");
+  command.flags().Example("kvatlas pki record-key cell.logkey 0 worker-0.logkey",
+                          "for worker 0 of a cell with logs in Redis");
+  command.TakeWords("init DIR | issue DIR IDENTITY | curve FILE | record-key CELL_KEY WORKER FILE");
   if (std::optional<int> exit = command.Parse(arguments)) return *exit;
   const std::vector<std::string>& words = command.words();
   const std::string what = words.empty() ? "" : words[0];
@@ -89,7 +106,11 @@ int RunPki(const std::vector<std::string>& arguments, const CommandIo& io) {
     return Issue(&command, words[1], std::move(issue));
   }
   if (what == "curve" && words.size() == 2) return Curve(&command, words[1]);
-  return command.Usage("expected \"init DIR\", \"issue DIR IDENTITY\" or \"curve FILE\"");
+  if (what == "record-key" && words.size() == 4)
+    return RecordKey(&command, words[1], words[2], words[3]);
+  return command.Usage(
+      "expected \"init DIR\", \"issue DIR IDENTITY\", \"curve FILE\" or "
+      "\"record-key CELL_KEY WORKER FILE\"");
 }
 
 }  // namespace kvatlas

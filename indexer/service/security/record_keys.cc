@@ -7,9 +7,11 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "indexer/base/clock.h"
@@ -19,6 +21,10 @@ namespace kvatlas {
 namespace {
 
 constexpr size_t kKeyBytesMin = 16;
+constexpr std::string_view kWorkerPrefix = "worker:";
+constexpr std::string_view kWorkerKeyContext = "key of a worker";
+// Whose keys are remembered; beyond, all are made again.
+constexpr size_t kWorkersMax = 1 << 16;
 
 using MacContext = std::unique_ptr<EVP_MAC_CTX, decltype(&EVP_MAC_CTX_free)>;
 
@@ -38,7 +44,9 @@ std::string StampOf(const std::string& path) {
 // An HMAC that has its key already and is copied for each record.
 class RecordKeys::Key {
  public:
-  explicit Key(std::string_view key) : keyed_(nullptr, EVP_MAC_CTX_free) {
+  // `worker`: that it is of, none of a cell's.
+  explicit Key(std::string_view key, std::optional<std::string> worker = std::nullopt)
+      : worker_(std::move(worker)), keyed_(nullptr, EVP_MAC_CTX_free) {
     const std::unique_ptr<EVP_MAC, decltype(&EVP_MAC_free)> hmac(
         EVP_MAC_fetch(nullptr, OSSL_MAC_NAME_HMAC, nullptr), EVP_MAC_free);
     char digest[] = "SHA256";
@@ -50,6 +58,7 @@ class RecordKeys::Key {
   }
 
   bool ok() const { return keyed_ != nullptr; }
+  const std::optional<std::string>& worker() const { return worker_; }
 
   // The context's length goes first, so that no byte of it can be taken for one of the record.
   std::string Of(std::string_view context, std::string_view record) const {
@@ -65,9 +74,33 @@ class RecordKeys::Key {
     return good && written == kRecordMacBytes ? out : "";
   }
 
+  // The bytes of the worker's key. No context of a record is this one.
+  std::string OfWorker(std::string_view worker) const { return Of(kWorkerKeyContext, worker); }
+
  private:
+  const std::optional<std::string> worker_;
   MacContext keyed_;
 };
+
+absl::StatusOr<RecordKeys::KeyPtr> RecordKeys::Parse(std::string_view line) {
+  if (!line.starts_with(kWorkerPrefix)) {
+    if (line.size() < kKeyBytesMin)
+      return absl::InvalidArgumentError(
+          absl::StrCat("a key has at least ", kKeyBytesMin, " characters (openssl rand -hex 32)"));
+    return std::make_shared<const Key>(line);
+  }
+  line.remove_prefix(kWorkerPrefix.size());
+  const size_t colon = line.rfind(':');
+  const std::string_view hex = colon == line.npos ? "" : line.substr(colon + 1);
+  const bool good = hex.size() == 2 * kRecordMacBytes &&
+                    hex.find_first_not_of("0123456789abcdef") == hex.npos && colon > 0;
+  if (!good)
+    return absl::InvalidArgumentError(
+        "a worker's key is worker:NAME: and 64 digits, as kvatlas pki record-key makes it");
+  return std::make_shared<const Key>(
+      absl::HexStringToBytes(absl::string_view(hex.data(), hex.size())),
+      std::string(line.substr(0, colon)));
+}
 
 absl::StatusOr<RecordKeys::Keys> RecordKeys::Load(const std::string& path) {
   absl::StatusOr<std::string> text = ReadSecretFile(path);
@@ -76,11 +109,11 @@ absl::StatusOr<RecordKeys::Keys> RecordKeys::Load(const std::string& path) {
   for (absl::string_view line : absl::StrSplit(*text, '\n')) {
     line = absl::StripAsciiWhitespace(line);
     if (line.empty()) continue;
-    if (line.size() < kKeyBytesMin)
-      return absl::InvalidArgumentError(absl::StrCat(path, ": a key has at least ", kKeyBytesMin,
-                                                     " characters (openssl rand -hex 32)"));
-    keys.push_back(std::make_shared<const Key>(std::string_view(line.data(), line.size())));
-    if (!keys.back()->ok()) return absl::InternalError("OpenSSL has no HMAC");
+    absl::StatusOr<KeyPtr> key = Parse(std::string_view(line.data(), line.size()));
+    if (!key.ok())
+      return absl::InvalidArgumentError(absl::StrCat(path, ": ", key.status().message()));
+    if (!(*key)->ok()) return absl::InternalError("OpenSSL has no HMAC");
+    keys.push_back(*std::move(key));
   }
   if (keys.empty() || keys.size() > kRecordKeysMax)
     return absl::InvalidArgumentError(absl::StrCat(path, ": expected 1 to ", kRecordKeysMax,
@@ -106,6 +139,7 @@ void RecordKeys::LookAtFile() {
   absl::StatusOr<Keys> loaded = Load(path_);
   if (!loaded.ok()) return;  // written just now, or bad: it is looked at again
   keys_ = *std::move(loaded);
+  of_workers_.clear();
   stamp_ = stamp;
   ++generation_;
 }
@@ -123,17 +157,61 @@ RecordKeys::Keys RecordKeys::KeysNow() {
   return keys_;
 }
 
-std::string RecordKeys::Sign(std::string_view context, std::string_view record) {
-  return KeysNow().front()->Of(context, record);
+RecordKeys::KeyPtr RecordKeys::OfWorker(const KeyPtr& key, std::string_view worker) {
+  if (key->worker().has_value()) return *key->worker() == worker ? key : nullptr;
+  std::pair<const Key*, std::string> name(key.get(), worker);
+  {
+    MutexLock lock(&mutex_);
+    const auto found = of_workers_.find(name);
+    if (found != of_workers_.end()) return found->second;
+  }
+  const KeyPtr made = std::make_shared<const Key>(key->OfWorker(worker), std::string(worker));
+  if (!made->ok()) return nullptr;
+  MutexLock lock(&mutex_);
+  const bool of_now = std::find(keys_.begin(), keys_.end(), key) != keys_.end();
+  if (of_workers_.size() >= kWorkersMax) of_workers_.clear();
+  if (of_now) of_workers_[std::move(name)] = made;
+  return made;
 }
 
-bool RecordKeys::Verify(std::string_view context, std::string_view record, std::string_view mac) {
+RecordKeys::Signature RecordKeys::Sign(std::string_view worker, std::string_view context,
+                                       std::string_view record) {
+  for (const KeyPtr& key : KeysNow()) {
+    if (!key->worker().has_value()) return {.by = By::kCell, .mac = key->Of(context, record)};
+    if (*key->worker() == worker) return {.by = By::kWorker, .mac = key->Of(context, record)};
+  }
+  return {};
+}
+
+bool RecordKeys::Verify(By by, std::string_view worker, std::string_view context,
+                        std::string_view record, std::string_view mac) {
   if (mac.size() != kRecordMacBytes) return false;
   const Keys keys = KeysNow();
-  return std::any_of(keys.begin(), keys.end(), [&](const std::shared_ptr<const Key>& key) {
-    const std::string own = key->Of(context, record);
+  return std::any_of(keys.begin(), keys.end(), [&](const KeyPtr& key) {
+    if (by == By::kCell && key->worker().has_value()) return false;
+    const KeyPtr signer = by == By::kCell ? key : OfWorker(key, worker);
+    const std::string own = signer == nullptr ? "" : signer->Of(context, record);
     return own.size() == mac.size() && CRYPTO_memcmp(own.data(), mac.data(), mac.size()) == 0;
   });
+}
+
+absl::Status RecordKeys::WriteOfWorker(const std::string& cell_path, std::string_view worker,
+                                       const std::string& path) {
+  const absl::StatusOr<Keys> keys = Load(cell_path);
+  if (!keys.ok()) return keys.status();
+  if (worker.empty() || worker.find('\n') != worker.npos)
+    return absl::InvalidArgumentError("expected a worker's name");
+  std::string text;
+  for (const KeyPtr& key : *keys) {
+    if (key->worker().has_value()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          cell_path, ": expected the keys of a cell, found that of worker ", *key->worker()));
+    }
+    absl::StrAppend(&text, absl::string_view(kWorkerPrefix.data(), kWorkerPrefix.size()),
+                    absl::string_view(worker.data(), worker.size()), ":",
+                    absl::BytesToHexString(key->OfWorker(worker)), "\n");
+  }
+  return WriteFileByRename(path, text, 0600);
 }
 
 }  // namespace kvatlas

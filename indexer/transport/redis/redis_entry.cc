@@ -17,7 +17,8 @@ namespace {
 
 constexpr char kVersion = 1;
 constexpr size_t kHeaderBytes = 1 + sizeof(uint64_t);
-constexpr char kSignedVersion = 2;
+constexpr char kSignedVersion = 2;          // by the cell's key
+constexpr char kSignedByWorkerVersion = 3;  // by the worker's own
 constexpr size_t kSignedHeaderBytes = 1 + kRecordMacBytes;
 static_assert(std::endian::native == std::endian::little);
 
@@ -40,7 +41,7 @@ absl::Status OtherVersion(std::string_view bytes) {
 // The message in them.
 absl::StatusOr<std::string_view> CheckedBySum(std::string_view bytes, const RedisEntryId& id) {
   if (bytes.size() < kHeaderBytes) return absl::DataLossError("too short for an entry");
-  if (bytes[0] == kSignedVersion)
+  if (bytes[0] == kSignedVersion || bytes[0] == kSignedByWorkerVersion)
     return absl::DataLossError("it is signed, and this process has no key (log_key in the URL)");
   if (bytes[0] != kVersion) return OtherVersion(bytes);
   uint64_t sum = 0;
@@ -55,10 +56,13 @@ absl::StatusOr<std::string_view> CheckedByKey(std::string_view bytes, const Redi
   if (bytes.empty()) return absl::DataLossError("too short for an entry");
   if (bytes[0] == kVersion)
     return absl::UnauthenticatedError("it is not signed: its sender has no key (log_key)");
-  if (bytes[0] != kSignedVersion) return OtherVersion(bytes);
+  const bool of_worker = bytes[0] == kSignedByWorkerVersion;
+  if (bytes[0] != kSignedVersion && !of_worker) return OtherVersion(bytes);
   if (bytes.size() < kSignedHeaderBytes) return absl::DataLossError("too short for an entry");
   const std::string_view rest = bytes.substr(kSignedHeaderBytes);
-  if (!seal.keys->Verify(ContextOf(seal, id), rest, bytes.substr(1, kRecordMacBytes)))
+  const RecordKeys::By by = of_worker ? RecordKeys::By::kWorker : RecordKeys::By::kCell;
+  if (!seal.keys->Verify(by, RedisWorkerOf(seal.stream), ContextOf(seal, id), rest,
+                         bytes.substr(1, kRecordMacBytes)))
     return absl::UnauthenticatedError("it was signed by no key of ours, or for another place");
   return rest;
 }
@@ -80,8 +84,11 @@ std::string EncodeRedisEntry(const SenderMessage& message, const RedisEntryId& i
     const uint64_t sum = Checksum(rest, id);
     std::memcpy(bytes.data() + 1, &sum, sizeof(sum));
   } else {
-    const std::string mac = seal.keys->Sign(ContextOf(seal, id), rest);
-    std::memcpy(bytes.data() + 1, mac.data(), std::min(mac.size(), kRecordMacBytes));
+    const RecordKeys::Signature signature =
+        seal.keys->Sign(RedisWorkerOf(seal.stream), ContextOf(seal, id), rest);
+    if (signature.by == RecordKeys::By::kWorker) bytes[0] = kSignedByWorkerVersion;
+    std::memcpy(bytes.data() + 1, signature.mac.data(),
+                std::min(signature.mac.size(), kRecordMacBytes));
   }
   return bytes;
 }

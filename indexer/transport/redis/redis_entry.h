@@ -2,9 +2,10 @@
 //
 // *Format*: byte 0: version (1). Bytes 1 to 8: XXH3-64 of the rest, seeded with the entry's id, little-endian. Rest:
 // `kvatlas.v1.SenderMessage`. Another version is refused; fields that a reader does not know are ignored.
-// With keys: version 2, bytes 1 to 32 an HMAC-SHA-256 (`record_keys.h`) of the rest for its cell, its stream, log or snapshot, and its id.
+// With keys: version 2 (by the cell's key) or 3 (by the worker's own), bytes 1 to 32 an HMAC-SHA-256 (`record_keys.h`) of the rest for
+// its cell, its stream, log or snapshot, and its id.
 // *Truth*: what `Decode` returns is within all bounds (`wire.h`), was written whole and for this id. With keys it was written by one of
-// us, for this stream; without, anyone who may write to Redis may have.
+// us, for this stream, and by its worker where workers have keys of their own; without, anyone who may write to Redis may have.
 // *Threads*: pure functions. *Cost*: 8 bytes a block and about 40 an entry, 64 with keys; a copy of the hashes each way.
 
 #ifndef KVATLAS_INDEXER_TRANSPORT_REDIS_REDIS_ENTRY_H_

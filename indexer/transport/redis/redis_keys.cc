@@ -26,6 +26,17 @@ std::string Escape(std::string_view text) {
   return escaped;
 }
 
+// What `Escape` made of a text.
+std::string Unescape(std::string_view escaped) {
+  std::string text;
+  for (size_t i = 0; i < escaped.size(); ++i) {
+    const auto byte = escaped[i] == '%' ? ParseUint64(escaped.substr(i + 1, 2), 16) : std::nullopt;
+    text.push_back(byte.has_value() ? static_cast<char>(*byte) : escaped[i]);
+    if (byte.has_value()) i += 2;
+  }
+  return text;
+}
+
 }  // namespace
 
 std::optional<uint64_t> ParseUint64(std::string_view text, int base) {
@@ -49,6 +60,10 @@ std::string RedisStreamName(const HolderId& holder, const Domain& domain) {
   std::string name = Escape(holder.name) + "/" + std::to_string(holder.rank);
   if (!holder.replica.empty()) name += "@" + Escape(holder.replica);
   return name + "|" + Escape(domain.model) + "|" + Escape(domain.tenant);
+}
+
+std::string RedisWorkerOf(std::string_view stream_name) {
+  return Unescape(stream_name.substr(0, stream_name.find('/')));
 }
 
 uint32_t RedisShardOf(std::string_view stream_name, uint32_t shards) {

@@ -33,6 +33,8 @@ struct RedisEntryId {
   static RedisEntryId Before(Epoch epoch, BatchNumber number) {
     return {epoch, (number << kRedisPartBits) - 1};
   }
+  // What a goodbye is signed for: no entry of a log has it.
+  static RedisEntryId Last(Epoch epoch) { return {epoch, ~uint64_t{0}}; }
   static std::optional<RedisEntryId> Parse(std::string_view text);
 
   BatchNumber number() const { return seq >> kRedisPartBits; }
@@ -44,6 +46,9 @@ struct RedisEntryId {
 
 // A stream's name inside its cell: readable, and another one for every (holder, domain).
 std::string RedisStreamName(const HolderId& holder, const Domain& domain);
+
+// The holder's name in it.
+std::string RedisWorkerOf(std::string_view stream_name);
 
 uint32_t RedisShardOf(std::string_view stream_name, uint32_t shards);
 
@@ -57,6 +62,9 @@ struct RedisStreamKeys {
   std::string streams, news;    // of the shard
   std::string log, snap, back;  // of the stream
 };
+
+// A registration begins with its owner: padded epoch and instance.
+inline constexpr size_t kRedisOwnerBytes = 36;
 
 // 20 digits, so that text compares as the number does, also in Lua, which has no 64-bit integers.
 std::string RedisPadded(uint64_t number);

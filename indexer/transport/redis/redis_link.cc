@@ -28,6 +28,8 @@ constexpr Duration kBackoffMax = std::chrono::seconds(1);
 // A reader that asks for a snapshot so soon after one looks again.
 constexpr Duration kSnapshotFresh = std::chrono::milliseconds(500);
 constexpr size_t kReadersMax = 256;
+// Of registrations in a row, before the link waits.
+constexpr int kDisbelievedMax = 3;
 
 LogLimiter& LinkLog() {
   static LogLimiter& limiter = *new LogLimiter(std::chrono::seconds(10));
@@ -77,7 +79,8 @@ class RedisLink::Core {
     Epoch epoch;
     uint64_t instance_id;
     Hello hello;
-    uint64_t signed_by;  // generation of the keys, in the registration
+    uint64_t signed_by;   // generation of the keys, in the registration
+    int disbelieved = 0;  // registrations that no key of ours signed, since the last welcome
     std::string Owner() const { return RedisPadded(epoch) + RedisHex(instance_id); }
   };
 
@@ -100,6 +103,8 @@ class RedisLink::Core {
   void Disconnect(uint64_t connection, const absl::Status& why);
   void OnShards(uint64_t connection, const Reply& reply);
   void OnHelloReply(uint64_t connection, const Reply& reply);
+  bool MadeUp(const std::vector<RedisReply>& refused) const;
+  void OnMadeUp(uint64_t connection, const std::string& registration);
   void OnEntryReply(uint64_t connection, const RedisEntryId& id, bool log, size_t bytes,
                     const Reply& reply);
   void OnSnapshotIn(uint64_t connection, const RedisEntryId& id);
@@ -117,6 +122,7 @@ class RedisLink::Core {
 
   bool SayAny(const SenderMessage& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Say(const Hello& hello) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool SayHello(const std::string& disbelieved) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Say(const Batch& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Say(const SnapshotPart& part) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Say(const Heartbeat& heartbeat) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -229,16 +235,29 @@ bool RedisLink::Core::Say(const Hello& hello) {
   }
   stream_.emplace(Stream{name, RedisStreamKeys(tag, name), hello.epoch, hello.instance_id, hello,
                          KeysGeneration()});
+  RecordKeys* const keys = options_.redis.record_keys.get();
+  if (keys == nullptr || !keys->Sign(hello.holder.name, "", "").mac.empty()) return SayHello("");
+  const absl::Status none = absl::FailedPreconditionError(
+      "no key of log_key signs for worker " + hello.holder.name +
+      ": expected the cell's, or worker:" + hello.holder.name + ":… (kvatlas pki record-key)");
+  client_->RunAfter(Duration(0),
+                    [this, connection = connection_, none] { Disconnect(connection, none); });
+  return true;
+}
+
+bool RedisLink::Core::SayHello(const std::string& disbelieved) {
   const Stream& stream = *stream_;
+  const Hello& hello = stream.hello;
   const uint64_t connection = connection_;
-  return Send({"EVAL", kRedisHelloScript, "5", stream.keys.streams, stream.keys.news,
-               stream.keys.log, stream.keys.snap, stream.keys.back, name, RedisPadded(hello.epoch),
-               RedisHex(hello.instance_id), RegistrationOf(stream), std::to_string(hello.epoch),
-               std::to_string(options_.log_ttl / std::chrono::milliseconds(1)), kNewsMax,
-               RedisPadded(RedisEntryId::Before(hello.epoch, hello.last_sent + 1).seq),
-               RedisPadded(clock_.WallNs() + kEpochAheadMax / Duration(1)),
-               std::to_string(options_.lease_ttl / std::chrono::milliseconds(1))},
-              [this, connection](const Reply& reply) { OnHelloReply(connection, reply); });
+  return Send(
+      {"EVAL", kRedisHelloScript, "5", stream.keys.streams, stream.keys.news, stream.keys.log,
+       stream.keys.snap, stream.keys.back, stream.name, RedisPadded(hello.epoch),
+       RedisHex(hello.instance_id), RegistrationOf(stream), std::to_string(hello.epoch),
+       std::to_string(options_.log_ttl / std::chrono::milliseconds(1)), kNewsMax,
+       RedisPadded(RedisEntryId::Before(hello.epoch, hello.last_sent + 1).seq),
+       RedisPadded(clock_.WallNs() + kEpochAheadMax / Duration(1)),
+       std::to_string(options_.lease_ttl / std::chrono::milliseconds(1)), disbelieved},
+      [this, connection](const Reply& reply) { OnHelloReply(connection, reply); });
 }
 
 bool RedisLink::Core::Add(const std::string& key, const SenderMessage& message,
@@ -310,12 +329,13 @@ bool RedisLink::Core::Say(const Heartbeat& heartbeat) {
   return sent;
 }
 
-bool RedisLink::Core::Say(const Goodbye&) {
+bool RedisLink::Core::Say(const Goodbye& goodbye) {
   const RedisStreamKeys& keys = stream_->keys;
-  return Send(
-      {"EVAL", kRedisGoodbyeScript, "5", keys.streams, keys.news, keys.log, keys.snap, keys.back,
-       stream_->name, stream_->Owner(), std::to_string(stream_->epoch), kNewsMax},
-      [](const Reply&) {});
+  const RedisEntryId last = RedisEntryId::Last(stream_->epoch);
+  return Send({"EVAL", kRedisGoodbyeScript, "5", keys.streams, keys.news, keys.log, keys.snap,
+               keys.back, stream_->name, stream_->Owner(), std::to_string(stream_->epoch), kNewsMax,
+               EncodeRedisEntry(goodbye, last, SealOf(*stream_))},
+              [](const Reply&) {});
 }
 
 void RedisLink::Core::Reset() {
@@ -450,6 +470,7 @@ void RedisLink::Core::OnHelloReply(uint64_t connection, const Reply& reply) {
   if (!reply.ok()) return Disconnect(connection, reply.status());
   const std::vector<RedisReply>& fields = reply->elements;
   if (fields.size() >= 3 && fields[0].text == "refused") {
+    if (MadeUp(fields)) return OnMadeUp(connection, fields[4].text);
     return observer_->OnMessage(Refuse{.code = absl::StatusCode::kFailedPrecondition,
                                        .reason = "a younger epoch is in Redis",
                                        .epoch = ParseUint64(fields[1].text).value_or(0),
@@ -474,11 +495,43 @@ void RedisLink::Core::OnHelloReply(uint64_t connection, const Reply& reply) {
       snapshot_in_ = 0;
     }
     written_ = last->number();
+    stream_->disbelieved = 0;
     back_from_ = fields[3].text;
   }
   observer_->OnMessage(
       Welcome{.next = last->number() + 1, .snapshot = false, .credit = options_.credit_batches});
   ReadBack(connection);
+}
+
+// Is the younger epoch for which Redis refuses a hello one that no key of ours signed? Without a registration it is the log's alone,
+// and its sender, if there is one, registers again with its next heartbeat.
+bool RedisLink::Core::MadeUp(const std::vector<RedisReply>& refused) const {
+  if (options_.redis.record_keys == nullptr || refused.size() < 5) return false;
+  const std::string_view registration = refused[4].text;
+  const auto epoch = ParseUint64(refused[1].text);
+  if (registration.size() < kRedisOwnerBytes || !epoch.has_value()) return true;
+  MutexLock lock(&mutex_);
+  const absl::StatusOr<SenderMessage> message = DecodeRedisEntry(
+      registration.substr(kRedisOwnerBytes), RedisEntryId::Of(*epoch, 0), SealOf(*stream_));
+  const Hello* const hello = message.ok() ? std::get_if<Hello>(&*message) : nullptr;
+  return hello == nullptr || hello->epoch != *epoch ||
+         RedisHex(hello->instance_id) != refused[2].text ||
+         RedisStreamName(hello->holder, hello->domain) != stream_->name;
+}
+
+// The hello is said again, at once while that helps.
+void RedisLink::Core::OnMadeUp(uint64_t connection, const std::string& registration) {
+  LogEvery(LinkLog(), "made up", LogLevel::kError,
+           "redis has a younger epoch of this stream that no key of ours signed",
+           {{"redis", RedisHosts(options_.redis)}, {"cell", options_.cell}});
+  {
+    MutexLock lock(&mutex_);
+    if (!connected_ || connection != connection_ || stopped_) return;
+    if (stream_->disbelieved++ < kDisbelievedMax && SayHello(registration)) return;
+  }
+  Disconnect(connection, absl::UnavailableError(
+                             "registrations of this stream are made up in Redis, again and again: "
+                             "give each cell a user of its own"));
 }
 
 void RedisLink::Core::OnEntryReply(uint64_t connection, const RedisEntryId& id, bool log,

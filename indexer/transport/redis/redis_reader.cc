@@ -292,11 +292,10 @@ void RedisReader::Impl::OnFound(uint32_t shard, const Reply& reply) {
 
 void RedisReader::Impl::Register(uint32_t shard, const std::string& name,
                                  const std::string& registration) {
-  constexpr size_t kOwner = 36;  // padded epoch and instance
   const auto epoch = ParseUint64(std::string_view(registration).substr(0, 20));
-  if (registration.size() < kOwner || !epoch.has_value()) return;
-  absl::StatusOr<SenderMessage> message =
-      Decode(std::string_view(registration).substr(kOwner), RedisEntryId::Of(*epoch, 0), name);
+  if (registration.size() < kRedisOwnerBytes || !epoch.has_value()) return;
+  absl::StatusOr<SenderMessage> message = Decode(
+      std::string_view(registration).substr(kRedisOwnerBytes), RedisEntryId::Of(*epoch, 0), name);
   const Hello* hello = message.ok() ? std::get_if<Hello>(&*message) : nullptr;
   if (hello == nullptr || hello->epoch != *epoch ||
       RedisStreamName(hello->holder, hello->domain) != name) {
@@ -396,7 +395,8 @@ void RedisReader::Impl::OnOpen(Stream* stream, const Reply& reply) {
   if (!status.ok()) Refused(stream, std::string(status.message()));
 }
 
-// What a record's key says is that its sender is of this cell; which worker it is, the worker alone says.
+// What a record's key says is that its sender is of this cell; which worker it is, the worker alone says, unless it has a key of
+// its own.
 std::shared_ptr<const Identity> RedisReader::Impl::IdentityOf(const Hello& hello) const {
   Identity identity;
   identity.role = IdentityRole::kWorker;

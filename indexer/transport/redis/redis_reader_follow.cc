@@ -239,6 +239,10 @@ void RedisReader::Impl::TakeNews(uint32_t index, const RedisReply& entry) {
   const auto epoch = ParseUint64(FieldOf(entry, "e"));
   const bool same = stream != nullptr && epoch == stream->hello.epoch;
   if (kind == "g") {
+    const bool signed_by_us =
+        options_.redis.record_keys == nullptr ||
+        (same && Decode(FieldOf(entry, kRedisEntryField), RedisEntryId::Last(*epoch), name).ok());
+    if (!signed_by_us) return;
     if (same && stream->session != nullptr) stream->session->OnMessage(Goodbye{}).IgnoreError();
     if (same) Forget(name);
     return;

@@ -9,9 +9,10 @@ namespace kvatlas {
 
 // KEYS: streams, news, log, snap, back. ARGV: name, padded epoch, instance, hello entry, epoch, ttl in ms, news bound,
 // padded second half of the largest id that this sender can have written, padded largest epoch by the sender's clock, lease in
-// ms. A log with a larger id is no sender's, and goes; so do registration and log of an epoch more than a day ahead of Redis'
+// ms, the registration that is not to be believed since no key of ours signed it ("-": there was none, and neither is the log's epoch).
+// A log with a larger id is no sender's, and goes; so do registration and log of an epoch more than a day ahead of Redis'
 // clock. That clock and what is left of the log's life are only known to a user with +time and +pttl.
-// Returns {"ahead"}, {"refused", epoch, instance, "1" when its sender was silent for a lease} or
+// Returns {"ahead"}, {"refused", epoch, instance, "1" when its sender was silent for a lease, the registration or "-"} or
 // {"welcome", last id of the log, "new" | "old", last id of back}.
 inline constexpr char kRedisHelloScript[] = R"lua(
 local function padded(digits) return string.rep('0', 20 - #digits) .. digits end
@@ -33,20 +34,20 @@ local function last_id(key)
   end
 end
 local known = redis.call('HGET', KEYS[1], ARGV[1])
-if known and string.sub(known, 1, 20) > latest then known = false end
+if known and (string.sub(known, 1, 20) > latest or known == ARGV[11]) then known = false end
 if known then
   local epoch = string.sub(known, 1, 20)
   local instance = string.sub(known, 21, 36)
   if epoch > ARGV[2] or (epoch == ARGV[2] and instance ~= ARGV[3]) then
-    return {'refused', epoch, instance, lapsed()}
+    return {'refused', epoch, instance, lapsed(), known}
   end
 end
 local last = last_id(KEYS[3])
 local age = 'old'
 if last then
   local epoch = padded(string.match(last, '^%d+'))
-  if epoch > ARGV[2] and epoch <= latest and not known then
-    return {'refused', epoch, '0000000000000000', lapsed()}
+  if epoch > ARGV[2] and epoch <= latest and not known and ARGV[11] == '' then
+    return {'refused', epoch, '0000000000000000', lapsed(), '-'}
   end
   if epoch ~= ARGV[2] or padded(string.match(last, '%d+$')) > ARGV[8] then last = false end
 end
@@ -81,13 +82,13 @@ for i = 1, #info, 2 do
 end
 )lua";
 
-// KEYS: streams, news, log, snap, back. ARGV: name, padded epoch and instance, epoch, news bound.
+// KEYS: streams, news, log, snap, back. ARGV: name, padded epoch and instance, epoch, news bound, the goodbye as an entry.
 inline constexpr char kRedisGoodbyeScript[] = R"lua(
 local known = redis.call('HGET', KEYS[1], ARGV[1])
 if not known or string.sub(known, 1, 36) ~= ARGV[2] then return 0 end
 redis.call('HDEL', KEYS[1], ARGV[1])
 redis.call('DEL', KEYS[3], KEYS[4], KEYS[5])
-redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[4], '*', 'k', 'g', 's', ARGV[1], 'e', ARGV[3])
+redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[4], '*', 'k', 'g', 's', ARGV[1], 'e', ARGV[3], 'm', ARGV[5])
 return 1
 )lua";
 

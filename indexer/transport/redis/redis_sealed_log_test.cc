@@ -15,6 +15,7 @@
 #include "indexer/service/redis_client.h"
 #include "indexer/service/redis_test_server.h"
 #include "indexer/service/security/secret_file.h"
+#include "indexer/stream/messages.h"
 #include "indexer/transport/redis/redis_entry.h"
 #include "indexer/transport/redis/redis_keys.h"
 #include "indexer/transport/redis/redis_log_harness.h"
@@ -45,6 +46,25 @@ class RedisSealedLogTest : public testing::Test {
 
   std::string LogKey() const {
     return RedisTag("cell", 0) + ":log:" + RedisStreamName({"worker-0", 0, ""}, kTestDomain);
+  }
+  // What that name registers: nothing that a key of ours signed, whatever the epoch.
+  void RegisterMadeUp(Epoch epoch, RecordKeys* keys) {
+    const std::string stream = RedisStreamName({"worker-0", 0, ""}, kTestDomain);
+    Hello hello;
+    hello.holder = {"worker-0", 0, ""};
+    hello.domain = kTestDomain;
+    hello.block_size = 16;
+    hello.contract_id = kTestContract;
+    hello.epoch = epoch;
+    hello.instance_id = 9;
+    const RedisSeal seal{.keys = keys, .cell = "cell", .stream = stream};
+    const std::string entry = EncodeRedisEntry(hello, RedisEntryId::Of(epoch, 0), seal);
+    EXPECT_TRUE(client_
+                    .Call({"HSET", StreamsKey(), stream,
+                           RedisPadded(epoch) + RedisHex(hello.instance_id) + entry})
+                    .ok());
+    EXPECT_TRUE(
+        client_.Call({"XADD", RedisTag("cell", 0) + ":news", "*", "k", "h", "s", stream}).ok());
   }
   std::string StreamsKey() const { return RedisTag("cell", 0) + ":streams"; }
   // The worker's registration is signed by the first key of that file.
@@ -163,6 +183,91 @@ TEST_F(RedisSealedLogTest, KeysRotateWhileTheLogIsWritten) {
   EXPECT_EQ(leaf.reader_stats().entries_forged, 0u);
   EXPECT_EQ(leaf.reader_stats().entries_damaged, 0u);
   EXPECT_EQ(leaf.StatsOf(worker.holder())->receiver.gaps, 0u);
+}
+
+// Who may write to Redis registers a younger epoch: what none of our keys signed fences no worker.
+TEST_F(RedisSealedLogTest, AMadeUpEpochFencesNoWorker) {
+  Write("ours", {"ours"});
+  Write("theirs", {"theirs"});
+  const RedisLogOptions options = With("ours");
+  const std::shared_ptr<RecordKeys> theirs = *RecordKeys::Read(PathOf("theirs"));
+  TestLeaf leaf(options);
+  TestWorker worker(options, {});
+  worker.Apply(RunOf(100, 50));
+  leaf.AwaitExact(worker);
+  uint64_t first = 1000;
+  const auto goes_on = [&] {
+    const uint64_t hellos = worker.pump().stats().hellos_sent;
+    AwaitTrue([&] { return worker.pump().stats().hellos_sent > hellos; });
+    worker.Apply(RunOf(first += 100, 10));
+    leaf.AwaitExact(worker);
+    EXPECT_EQ(leaf.StatsOf(worker.holder())->epoch, 1000u);
+    EXPECT_EQ(worker.pump().stats().replaced, 0u);
+  };
+  for (RecordKeys* const keys : {static_cast<RecordKeys*>(nullptr), theirs.get()}) {
+    RegisterMadeUp(2000, keys);
+    goes_on();
+  }
+  // A log of a younger epoch alone, without a registration.
+  EXPECT_TRUE(
+      client_.Call({"HDEL", StreamsKey(), RedisStreamName({"worker-0", 0, ""}, kTestDomain)}).ok());
+  EXPECT_TRUE(client_.Call({"DEL", LogKey()}).ok());
+  EXPECT_TRUE(client_.Call({"XADD", LogKey(), "2000-0", "m", "nothing"}).ok());
+  goes_on();
+  // One that a key of ours signed counts.
+  TestWorker younger(options, {.epoch = 3000, .instance_id = 8});
+  younger.Apply(RunOf(9000, 10));
+  AwaitTrue([&] { return worker.pump().stats().replaced > 0; });
+  leaf.AwaitExact(younger);
+}
+
+TEST_F(RedisSealedLogTest, OnlyTheWorkerItselfSaysGoodbye) {
+  Write("ours", {"ours"});
+  const RedisLogOptions options = With("ours");
+  TestLeaf leaf(options);
+  TestWorker worker(options, {});
+  worker.Apply(RunOf(100, 50));
+  leaf.AwaitExact(worker);
+  const std::string stream = RedisStreamName({"worker-0", 0, ""}, kTestDomain);
+  const std::string unsigned_goodbye = EncodeRedisEntry(Goodbye{}, RedisEntryId::Last(1000));
+  EXPECT_TRUE(client_
+                  .Call({"XADD", RedisTag("cell", 0) + ":news", "*", "k", "g", "s", stream, "e",
+                         "1000", "m", unsigned_goodbye})
+                  .ok());
+  AwaitTrue([&] { return leaf.reader_stats().entries_forged > 0; });
+  EXPECT_EQ(leaf.DigestOf(worker.holder()), worker.digest());
+  worker.Apply(RunOf(500, 10));
+  leaf.AwaitExact(worker);
+  worker.Stop(/*goodbye=*/true);
+  AwaitTrue([&] { return !leaf.StatsOf(worker.holder()).has_value(); });
+}
+
+TEST_F(RedisSealedLogTest, AWorkerWithAKeyOfItsOwnSpeaksForItselfAlone) {
+  Write("cell", {"of the cell"});
+  for (const std::string name : {"worker-0", "worker-1"})
+    ASSERT_TRUE(RecordKeys::WriteOfWorker(PathOf("cell"), name, PathOf(name)).ok());
+  TestLeaf leaf(With("cell"));
+  TestWorker own(With("worker-0"), {});
+  TestWorker with_the_cells(With("cell"), {.name = "worker-2"});
+  own.Apply(RunOf(100, 50));
+  with_the_cells.Apply(RunOf(100, 50));
+  leaf.AwaitExact(own);
+  leaf.AwaitExact(with_the_cells);
+  EXPECT_EQ(leaf.reader_stats().entries_forged, 0u);
+  // In worker-0's log, by worker-1: its own link does not even try.
+  const std::shared_ptr<RecordKeys> other = *RecordKeys::Read(PathOf("worker-1"));
+  AwaitTrue([&] { return Forge(own.pump().last_number() + 1, other.get()).ok(); });
+  AwaitTrue([&] { return leaf.reader_stats().entries_forged > 0; });
+  RegisterMadeUp(2000, other.get());
+  own.Apply(RunOf(1000, 10));
+  leaf.AwaitExact(own);
+  EXPECT_FALSE(leaf.registry().MayHold(kTestDomain, SequenceHash{kMadeUp}));
+  EXPECT_EQ(own.pump().stats().replaced, 0u);
+  TestWorker intruder(With("worker-1"), {.epoch = 3000, .instance_id = 8});
+  AwaitTrue([&] { return intruder.link().Stats().losses > 0; });
+  EXPECT_TRUE(absl::IsFailedPrecondition(intruder.link().Stats().last_loss))
+      << intruder.link().Stats().last_loss;
+  EXPECT_EQ(leaf.StatsOf(own.holder())->epoch, 1000u);
 }
 
 // What README.md says such a user needs.

@@ -281,12 +281,13 @@ absl::StatusOr<RedisReply> SimulatedRedis::Hello(const RedisArgs& keys, const Re
   };
   const Value* streams = Find(keys[0]);
   const bool known = streams != nullptr && streams->hash->contains(args[0]) &&
-                     streams->hash->at(args[0]).substr(0, 20) <= latest;
+                     streams->hash->at(args[0]).substr(0, 20) <= latest &&
+                     streams->hash->at(args[0]) != args[10];
   if (known) {
     const std::string& registration = streams->hash->at(args[0]);
     const std::string theirs = registration.substr(0, 20), instance = registration.substr(20, 16);
     if (theirs > epoch || (theirs == epoch && instance != args[2])) {
-      return Array({Text("refused"), Text(theirs), Text(instance), lapsed()});
+      return Array({Text("refused"), Text(theirs), Text(instance), lapsed(), Text(registration)});
     }
   }
   const Value* log = Find(keys[2]);
@@ -294,8 +295,8 @@ absl::StatusOr<RedisReply> SimulatedRedis::Hello(const RedisArgs& keys, const Re
   if (log != nullptr) {
     last = log->last;
     const std::string theirs = RedisPadded(last->first);
-    if (theirs > epoch && theirs <= latest && !known) {
-      return Array({Text("refused"), Text(theirs), Text("0000000000000000"), lapsed()});
+    if (theirs > epoch && theirs <= latest && !known && args[10].empty()) {
+      return Array({Text("refused"), Text(theirs), Text("0000000000000000"), lapsed(), Text("-")});
     }
     if (theirs != epoch || RedisPadded(last->second) > args[7]) last.reset();
   }
@@ -338,7 +339,7 @@ absl::StatusOr<RedisReply> SimulatedRedis::Goodbye(const RedisArgs& keys, const 
   streams->hash->erase(args[0]);
   if (streams->hash->empty()) database_.erase(keys[0]);
   Delete({"DEL", keys[2], keys[3], keys[4]});
-  News(keys[1], args[3], {"k", "g", "s", args[0], "e", args[2]});
+  News(keys[1], args[3], {"k", "g", "s", args[0], "e", args[2], "m", args[4]});
   return Integer(1);
 }
 

@@ -59,7 +59,8 @@ class Commands {
                     {Name(keys), Owner(), std::to_string(epoch_), Number(), "3600000", "5",
                      Below(3) == 0 ? "hello again" : ""});
       case 13:
-        return Eval(kRedisGoodbyeScript, keys, {Name(keys), Owner(), std::to_string(epoch_), "5"});
+        return Eval(kRedisGoodbyeScript, keys,
+                    {Name(keys), Owner(), std::to_string(epoch_), "5", "bye"});
       case 14:
         return {"EVAL", kRedisOpenScript, "2", keys.log, keys.streams, Name(keys)};
       case 15:
@@ -78,15 +79,28 @@ class Commands {
   static constexpr Epoch kFarEpoch = 9'000'000'000'000'000'000;  // in the year 2255
 
   RedisArgs Hello(const RedisStreamKeys& keys, Epoch epoch) {
+    const std::string instance = RedisHex(Below(2)), hello = "hello" + Number();
+    const std::string disbelieved = Disbelieved(keys);
+    last_registration_[&keys - &keys_[0]] = RedisPadded(epoch) + instance + hello;
     return Eval(kRedisHelloScript, keys,
-                {Name(keys), RedisPadded(epoch), RedisHex(Below(2)), "hello" + Number(),
-                 std::to_string(epoch), "3600000", "5", RedisPadded(Below(12)), RedisPadded(epoch),
-                 "10000"});
+                {Name(keys), RedisPadded(epoch), instance, hello, std::to_string(epoch), "3600000",
+                 "5", RedisPadded(Below(12)), RedisPadded(epoch), "10000", disbelieved});
   }
 
   uint64_t Below(uint64_t limit) { return random_() % limit; }
   std::string Number() { return std::to_string(1 + Below(9)); }
   std::string Id() { return std::to_string(epoch_) + "-" + std::to_string(1 + Below(12)); }
+  // Most often nothing; else what may be there, or that nothing is.
+  std::string Disbelieved(const RedisStreamKeys& keys) {
+    switch (Below(6)) {
+      case 0:
+        return "-";
+      case 1:
+        return last_registration_[&keys - &keys_[0]];
+      default:
+        return "";
+    }
+  }
   std::string Owner() { return RedisPadded(epoch_) + RedisHex(Below(2)); }
   std::string Name(const RedisStreamKeys& keys) { return &keys == &keys_[0] ? "a" : "b"; }
   static RedisArgs Eval(const char* script, const RedisStreamKeys& keys, const RedisArgs& args) {
@@ -97,6 +111,7 @@ class Commands {
 
   std::mt19937_64 random_;
   const RedisStreamKeys keys_[2] = {{"tag", "a"}, {"tag", "b"}};
+  std::string last_registration_[2];
   Epoch epoch_ = 7;
 };
 
