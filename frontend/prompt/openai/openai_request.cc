@@ -6,7 +6,7 @@
 #include <limits>
 #include <utility>
 
-#include "frontend/prompt/openai/json_depth.h"
+#include "frontend/prompt/openai/json_reader.h"
 #include "frontend/prompt/openai/responses_prompt.h"
 
 namespace kvatlas {
@@ -25,6 +25,9 @@ absl::Status Wrong(const std::string& field, const char* what) {
 const Json* Find(const Json& body, const char* name) {
   const auto found = body.find(name);
   return found == body.end() || found->is_null() ? nullptr : &*found;
+}
+Json* Find(Json& body, const char* name) {
+  return const_cast<Json*>(Find(static_cast<const Json&>(body), name));
 }
 
 absl::Status ReadText(const Json& body, const char* name, std::string* text) {
@@ -84,10 +87,10 @@ absl::Status ReadPrompt(const Json& body, OpenAiRequest* request) {
   return ids.status();
 }
 
-absl::Status ReadTemplateKwargs(const Json& body, ChatPrompt* chat) {
+absl::Status ReadTemplateKwargs(Json& body, ChatPrompt* chat) {
   chat->template_kwargs = Json::object();
   for (const char* name : kTemplateFields) {
-    if (const Json* const value = Find(body, name)) chat->template_kwargs[name] = *value;
+    if (Json* const value = Find(body, name)) chat->template_kwargs[name] = std::move(*value);
   }
   if (const Json* const kwargs = Find(body, "chat_template_kwargs")) {
     if (!kwargs->is_object()) return Wrong("chat_template_kwargs", "not an object");
@@ -96,22 +99,23 @@ absl::Status ReadTemplateKwargs(const Json& body, ChatPrompt* chat) {
   return absl::OkStatus();
 }
 
-absl::Status ReadMessages(const Json& body, ChatPrompt* chat) {
-  const Json* const messages = Find(body, "messages");
+absl::Status ReadMessages(Json& body, ChatPrompt* chat) {
+  Json* const messages = Find(body, "messages");
   if (messages == nullptr) return Wrong("messages", "missing");
   const bool objects = messages->is_array() && !messages->empty() &&
                        std::all_of(messages->begin(), messages->end(),
                                    [](const Json& message) { return message.is_object(); });
   if (!objects) return Wrong("messages", "not an array of messages");
-  chat->messages = *messages;
-  if (const Json* const tools = Find(body, "tools")) {
+  chat->messages = std::move(*messages);
+  if (Json* const tools = Find(body, "tools")) {
     if (!tools->is_array()) return Wrong("tools", "not an array");
-    chat->tools = *tools;
+    chat->tools = std::move(*tools);
   }
   return absl::OkStatus();
 }
 
-absl::Status ReadChat(const Json& body, ChatPrompt* chat) {
+// Takes what it reads.
+absl::Status ReadChat(Json& body, ChatPrompt* chat) {
   absl::Status bad = ReadMessages(body, chat);
   bad.Update(ReadTemplateKwargs(body, chat));
   std::string own_template;
@@ -135,8 +139,9 @@ std::optional<OpenAiCall> OpenAiCallOf(std::string_view method, std::string_view
 }
 
 absl::StatusOr<OpenAiRequest> ParseOpenAiRequest(OpenAiCall call, std::string_view body) {
-  if (IsNestedTooDeep(body)) return absl::InvalidArgumentError("the body is nested too deep");
-  const Json json = Json::parse(body.begin(), body.end(), nullptr, /*allow_exceptions=*/false);
+  absl::StatusOr<Json> read = ReadJson(body);
+  if (!read.ok()) return read.status();
+  Json& json = *read;
   if (!json.is_object()) return absl::InvalidArgumentError("the body is not a JSON object");
   OpenAiRequest request;
   absl::Status bad = ReadText(json, "model", &request.model);

@@ -3,10 +3,13 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "absl/status/statusor.h"
+#include "frontend/prompt/openai/json_reader.h"
+
 namespace kvatlas {
 namespace {
 
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kData = "data:";
 constexpr std::string_view kWord = "\"usage\"";
@@ -69,8 +72,9 @@ void UsageReader::ReadLine(std::string_view line) {
 
 void UsageReader::ReadJson(std::string_view text) {
   if (text.find(kWord) == std::string_view::npos) return;
-  const Json json = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return;
+  const absl::StatusOr<Json> read = kvatlas::ReadJson(text);
+  if (!read.ok() || !read->is_object()) return;
+  const Json& json = *read;
   // An event of a stream of the Responses API has the response in it.
   const auto response = json.find("response");
   const Json& of = response != json.end() && response->is_object() ? *response : json;

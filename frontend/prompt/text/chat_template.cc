@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "frontend/prompt/text/json_text.h"
 #include "frontend/prompt/text/rust_text.h"
 
 namespace kvatlas {
@@ -25,42 +26,60 @@ absl::Status Invalid(std::string_view what) {
   return absl::InvalidArgumentError(std::string(what));
 }
 
-// A message as templates see it: keys without a value left out, reasoning under all of its names.
-Json PlainMessage(const Json& message) {
-  Json plain = Json::object();
-  const Json* reasoning = nullptr;
+// Under which of its names a message has its reasoning; null: it has none.
+const Json* ReasoningOf(const Json& message) {
   for (std::string_view name : kReasoning) {
-    const auto found = message.find(std::string(name));
-    if (found != message.end() && !found->is_null()) {
-      reasoning = &*found;
-      break;
-    }
+    const auto found = message.find(name);
+    if (found != message.end() && !found->is_null()) return &*found;
   }
-  if (reasoning != nullptr) plain["thinking"] = *reasoning;
-  for (const auto& [key, value] : message.items()) {
-    if (!value.is_null()) plain[key] = value;
-  }
-  if (reasoning != nullptr) plain["reasoning_content"] = *reasoning;
-  return plain;
+  return nullptr;
 }
 
-absl::StatusOr<Json> PlainMessages(const ChatPrompt& prompt) {
-  if (!prompt.messages.is_array() || prompt.messages.empty()) {
-    return Invalid("messages are no array with at least one message");
+// Reasoning under all of the names that templates know.
+Json WithReasoning(const Json& message, const Json& reasoning) {
+  Json with = Json::object();
+  with["thinking"] = reasoning;
+  for (const auto& [key, value] : message.items()) {
+    if (!value.is_null()) with[key] = value;
   }
-  Json plain = Json::array();
+  with["reasoning_content"] = reasoning;
+  return with;
+}
+
+// A message as templates see it: keys without a value left out.
+void AppendMessage(const Json& message, std::string* text) {
+  if (const Json* const reasoning = ReasoningOf(message))
+    return AppendJson(WithReasoning(message, *reasoning), text);
+  const char* separator = "";
+  *text += '{';
+  for (const auto& [key, value] : message.get_ref<const Json::object_t&>()) {
+    if (value.is_null()) continue;
+    *text += std::exchange(separator, ",");
+    AppendJsonString(key, text);
+    *text += ':';
+    AppendJson(value, text);
+  }
+  *text += '}';
+}
+
+absl::Status CheckMessages(const ChatPrompt& prompt) {
+  if (!prompt.messages.is_array() || prompt.messages.empty())
+    return Invalid("messages are no array with at least one message");
   for (const Json& message : prompt.messages) {
     if (!message.is_object()) return Invalid("a message is no object");
-    plain.push_back(PlainMessage(message));
   }
-  return plain;
+  return absl::OkStatus();
 }
 
-// The library throws where a string is not UTF-8.
-absl::StatusOr<std::string> Written(const Json& json) try {
-  return json.dump();
-} catch (const Json::exception& error) {
-  return Invalid(error.what());
+// `last` in the place of the last one, where there is one.
+void AppendMessages(const Json& messages, const std::optional<Json>& last, std::string* text) {
+  const char* separator = "[";
+  for (const Json& message : messages) {
+    *text += std::exchange(separator, ",");
+    const bool is_last = &message == &messages.back();
+    AppendMessage(is_last && last.has_value() ? *last : message, text);
+  }
+  *text += ']';
 }
 
 // Python's str.strip().
@@ -72,10 +91,10 @@ std::string_view Stripped(std::string_view text) {
 }
 
 // Marks the end of the last message and returns its text.
-absl::StatusOr<std::string> MarkEnd(Json& messages, const std::string& source) {
-  Json& last = messages.back();
+absl::StatusOr<std::string> MarkEnd(Json& last, const std::string& source) {
   const auto content = last.find("content");
-  if (content == last.end()) return Invalid("there is no content to continue in the final message");
+  if (content == last.end() || content->is_null())
+    return Invalid("there is no content to continue in the final message");
   if (source.find("content") == source.npos) return Invalid("the chat template prints no content");
   if (content->is_string()) {
     const std::string text = content->get<std::string>();
@@ -163,11 +182,12 @@ absl::StatusOr<std::string> ChatTemplate::Render(const ChatPrompt& prompt, int64
   }
   const absl::StatusOr<const Compiled*> chosen = Choose(prompt);
   if (!chosen.ok()) return chosen.status();
-  absl::StatusOr<Json> messages = PlainMessages(prompt);
-  if (!messages.ok()) return messages.status();
+  if (const absl::Status bad = CheckMessages(prompt); !bad.ok()) return bad;
   std::optional<std::string> final_message;
+  std::optional<Json> last;
   if (prompt.continue_final_message) {
-    absl::StatusOr<std::string> marked = MarkEnd(*messages, (*chosen)->source);
+    last = prompt.messages.back();
+    absl::StatusOr<std::string> marked = MarkEnd(*last, (*chosen)->source);
     if (!marked.ok()) return marked.status();
     final_message = *std::move(marked);
   }
@@ -175,13 +195,18 @@ absl::StatusOr<std::string> ChatTemplate::Render(const ChatPrompt& prompt, int64
   Json variables = special_tokens_;
   variables["documents"] = nullptr;
   if (prompt.template_kwargs.is_object()) variables.update(prompt.template_kwargs);
-  variables["messages"] = *std::move(messages);
-  variables["tools"] = prompt.tools;
+  for (const char* name : {"messages", "tools"}) variables.erase(name);
   variables["add_generation_prompt"] = prompt.add_generation_prompt;
-  const absl::StatusOr<std::string> json = Written(variables);
-  if (!json.ok()) return json.status();
+  std::string json;
+  AppendJson(variables, &json);
+  json.back() = ',';  // in the place of the closing brace
+  json += R"("tools":)";
+  AppendJson(prompt.tools, &json);
+  json += R"(,"messages":)";
+  AppendMessages(prompt.messages, last, &json);
+  json += '}';
   std::string text, error;
-  const int code = kvatlas_template_render((*chosen)->handle.get(), RustView(*json), now_s,
+  const int code = kvatlas_template_render((*chosen)->handle.get(), RustView(json), now_s,
                                            RustSink(text), RustSink(error));
   if (code != 0) return RustStatus(code, error);
   if (final_message.has_value()) return CutAtEnd(std::move(text), *final_message);
