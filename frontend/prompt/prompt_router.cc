@@ -8,13 +8,12 @@
 #include <variant>
 
 #include "frontend/prompt/error_code.h"
+#include "frontend/prompt/openai/json_reader.h"
 #include "indexer/service/http_pool.h"
 
 namespace kvatlas {
 namespace {
 
-// Shorter than any block: such a prompt is routed by load.
-constexpr TokenId kNoPrompt{0};
 // When clients should come again that found the queue full.
 constexpr Duration kQueueRetryAfter = std::chrono::seconds(1);
 
@@ -81,15 +80,18 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
     if (!task->question.by_load_without_tokens)
       return task->callback(AboutTokenizer(std::move(why)));
     task->answer.no_tokens = std::move(why);
-    task->question.input.tokens = {kNoPrompt};
+    RouteByLoad(task);
+  }
+
+  void RouteByLoad(const std::shared_ptr<Task>& task) {
+    task->question.input.unknown_prompt = true;
     Route(task);
   }
 
   void Route(const std::shared_ptr<Task>& task) {
     RouteInput& input = task->question.input;
-    if (task->answer.no_tokens.ok()) task->answer.prompt_tokens = input.tokens.size();
-    if (task->question.return_tokens && task->answer.no_tokens.ok())
-      task->answer.tokens = input.tokens;
+    task->answer.prompt_tokens = input.tokens.size();
+    if (task->question.return_tokens) task->answer.tokens = input.tokens;
     if (input.deadline == Duration(0)) input.deadline = frontend_->options().deadline;
     if (task->question.deadline > Duration(0))
       input.deadline = std::clamp(Left(*task), Duration(1), input.deadline);
@@ -147,16 +149,15 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
   }
 
   void ReadModel(const std::string& body, const std::shared_ptr<Task>& task) {
-    using Json = nlohmann::json;
-    const Json json = Json::parse(body, nullptr, /*allow_exceptions=*/false);
-    if (!json.is_object())
+    const absl::StatusOr<nlohmann::ordered_json> json = ReadJson(body);
+    if (!json.ok()) return task->callback(json.status());
+    if (!json->is_object())
       return task->callback(absl::InvalidArgumentError("the body is not a JSON object"));
-    const auto model = json.find("model");
-    if (model == json.end() || !model->is_string())
+    const auto model = json->find("model");
+    if (model == json->end() || !model->is_string())
       return task->callback(absl::InvalidArgumentError("model is missing"));
     task->question.input.domain.model = model->get<std::string>();
-    task->question.input.tokens = {kNoPrompt};
-    Route(task);
+    RouteByLoad(task);
   }
 
  private:
@@ -200,9 +201,8 @@ void PromptRouter::RouteModel(std::shared_ptr<const std::string> body, PromptQue
 }
 
 void PromptRouter::RouteByLoad(PromptQuestion question, Callback callback) {
-  question.input.tokens = {kNoPrompt};
   question.prompt = std::nullopt;
-  impl_->Route(impl_->NewTask(std::move(question), std::move(callback)));
+  impl_->RouteByLoad(impl_->NewTask(std::move(question), std::move(callback)));
 }
 
 void PromptRouter::RouteAgain(const PromptRoute& earlier, std::vector<CellWorker> tried,

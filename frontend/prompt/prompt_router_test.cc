@@ -30,6 +30,19 @@ class NoPeers : public CellFinder, public OverlapFinder {
   }
 };
 
+// A leaf with one worker, and what it was last asked.
+class OneWorker : public NoPeers {
+ public:
+  void FindOverlaps(const std::string&, const OverlapQuestion& question, Duration,
+                    OverlapFinder::Callback callback) override {
+    blocks_asked = question.sequence.size();
+    WorkersAnswer answer{.workers = {}, .block_size = 1};
+    answer.workers.push_back({.worker = {"w0", 0, ""}});
+    callback(std::move(answer));
+  }
+  size_t blocks_asked = 99;
+};
+
 // Takes as long as it is let.
 class SlowTokenizer : public PromptTokenizer {
  public:
@@ -75,6 +88,31 @@ void EndWithFourPrompts() {
 // Whether the others are read first is chance: there are many rounds.
 TEST(PromptRouterTest, EveryPromptHasItsAnswerWhenTheRouterHasEnded) {
   for (int round = 0; round < 200; ++round) EndWithFourPrompts();
+}
+
+TEST(PromptRouterTest, WithoutTokensNoBlockIsAskedAboutEvenWhereABlockIsOneToken) {
+  OneWorker leaf;
+  FrontendOptions options;
+  options.block_size = 1;
+  options.leaves = {{.cell = "c", .address = "leaf"}};
+  Frontend frontend(options, &leaf, &leaf, &Clock::Real());
+  PromptRouter router({.threads = 1}, &frontend, /*tokenizer=*/nullptr);
+  PromptQuestion question;
+  question.input.domain.model = "m";
+  const auto expect_by_load = [&](const absl::StatusOr<PromptRoute>& route) {
+    ASSERT_TRUE(route.ok()) << route.status();
+    EXPECT_EQ(route->route.worker.name, "w0");
+    EXPECT_EQ(route->prompt_tokens, 0u);
+    EXPECT_EQ(route->route.receipt.blocks, 0u);
+  };
+  router.RouteByLoad(question, expect_by_load);
+  EXPECT_EQ(leaf.blocks_asked, 0u);
+  leaf.blocks_asked = 99;
+  question.by_load_without_tokens = true;
+  question.inline_bytes_max = 1 << 10;
+  const auto body = std::make_shared<const std::string>(R"({"model": "m", "prompt": "hello"})");
+  router.RouteBody(OpenAiCall::kCompletion, body, question, expect_by_load);
+  EXPECT_EQ(leaf.blocks_asked, 0u);
 }
 
 TEST(PromptRouterTest, AModelWithoutATokenizerIsNotFound) {

@@ -129,7 +129,8 @@ absl::Status FleetState::Prepare(RouteInput* input) {
        .cache_salt = input->cache_salt,
        .eagle = input->eagle,
        .sequence_hashes = std::move(input->sequence_hashes),
-       .prompt_tokens = input->prompt_tokens},
+       .prompt_tokens = input->prompt_tokens,
+       .unknown = input->unknown_prompt},
       block_size == 0 ? options.block_size : block_size, options.contract, *options.schedule);
   if (!prompt.ok()) return prompt.status();
   input->tokens.clear();

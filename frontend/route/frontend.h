@@ -143,6 +143,8 @@ struct RouteInput {
   // Of the whole prompt, with `sequence_hashes`; 0: the hashes' blocks and no token more. An engine always computes the last
   // token, so its block is never promised.
   uint32_t prompt_tokens = 0;
+  // In the place of tokens and hashes: what the prompt is could not be found out. A worker by load; nothing is promised of it.
+  bool unknown_prompt = false;
   Duration deadline{0};  // 0: the frontend's
   // For diagnoses alone.
   PromptForm form = PromptForm::kUnknown;

@@ -428,6 +428,23 @@ TEST_F(FrontendTest, APromptShorterThanABlockIsRoutedByLoad) {
   EXPECT_EQ(fleet_.blocks_asked, 0u);
 }
 
+TEST_F(FrontendTest, AnUnknownPromptHasNoBlockEvenWhereABlockIsOneToken) {
+  options_.block_size = 1;
+  fleet_.AddCell("a", 0, {Worker("w0", 0, {.running_requests = 5}), Worker("w1", 0)});
+  const absl::StatusOr<RouteResult> route =
+      frontend().Route({.domain = kDomain, .unknown_prompt = true});
+  ASSERT_TRUE(route.ok()) << route.status();
+  EXPECT_EQ(route->worker.name, "w1");
+  EXPECT_EQ(route->receipt.blocks, 0u);
+  EXPECT_EQ(fleet_.blocks_asked, 0u);
+  EXPECT_EQ(fleet_.waypoints_asked, 0u);
+  EXPECT_EQ(frontend()
+                .Route({.domain = kDomain, .tokens = {1}, .unknown_prompt = true})
+                .status()
+                .code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
 TEST_F(FrontendTest, WaypointsOfTheStandardScheduleAreAsked) {
   fleet_.AddCell("a", 0, {Worker("w0", 0)});
   Route(200);

@@ -10,10 +10,14 @@ namespace kvatlas {
 absl::StatusOr<PreparedPrompt::Ptr> PreparedPrompt::Make(PromptSource source, uint32_t block_size,
                                                          const HashContract& contract,
                                                          const WaypointSchedule& schedule) {
-  if (source.tokens.empty() && source.sequence_hashes.empty())
+  const int prompts = (source.tokens.empty() ? 0 : 1) + (source.sequence_hashes.empty() ? 0 : 1) +
+                      (source.unknown ? 1 : 0);
+  if (prompts == 0)
     return absl::InvalidArgumentError("no prompt: neither tokens nor sequence_hashes");
-  if (!source.tokens.empty() && !source.sequence_hashes.empty())
-    return absl::InvalidArgumentError("two prompts: tokens and sequence_hashes");
+  if (prompts > 1)
+    return absl::InvalidArgumentError(source.unknown
+                                          ? "a prompt that is unknown has tokens or sequence_hashes"
+                                          : "two prompts: tokens and sequence_hashes");
   return Hash(std::make_shared<const PromptSource>(std::move(source)), block_size, contract,
               schedule);
 }

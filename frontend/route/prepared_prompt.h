@@ -30,7 +30,7 @@ namespace kvatlas {
 
 inline constexpr uint32_t kRouteBlocksMax = 65536;  // as at the leaf
 
-// Exactly one of `tokens` and `sequence_hashes`.
+// Exactly one of `tokens`, `sequence_hashes` and `unknown`.
 struct PromptSource {
   std::vector<TokenId> tokens = {};
   std::string lora_name = {};
@@ -38,13 +38,14 @@ struct PromptSource {
   bool eagle = false;
   std::vector<SequenceHash> sequence_hashes = {};
   uint32_t prompt_tokens = 0;  // with `sequence_hashes`; 0: their blocks and no token more
+  bool unknown = false;        // it has no blocks, of any size
 };
 
 class PreparedPrompt {
  public:
   using Ptr = std::shared_ptr<const PreparedPrompt>;
 
-  // INVALID_ARGUMENT: no prompt, or two. The schedule outlives the prompt. REQUIRES: block_size >= 1.
+  // INVALID_ARGUMENT: no prompt though it is not `unknown`, or two. The schedule outlives the prompt. REQUIRES: block_size >= 1.
   static absl::StatusOr<Ptr> Make(PromptSource source, uint32_t block_size,
                                   const HashContract& contract, const WaypointSchedule& schedule);
 

@@ -62,6 +62,17 @@ TEST(PreparedPromptTest, OtherBlockSizesShareTheTokens) {
   EXPECT_EQ((*large)->prompt_tokens(), 197u);
 }
 
+TEST(PreparedPromptTest, AnUnknownPromptHasNoBlocksOfAnySize) {
+  for (const uint32_t block_size : {1u, 16u}) {
+    const PreparedPrompt::Ptr prompt = Prepare({.unknown = true}, block_size);
+    EXPECT_EQ(prompt->blocks(), 0u);
+    EXPECT_EQ(prompt->reusable_blocks(), 0u);
+    EXPECT_EQ(prompt->prompt_tokens(), 0u);
+    EXPECT_TRUE(prompt->waypoints().empty());
+    EXPECT_FALSE(prompt->DiffersIn(64));
+  }
+}
+
 TEST(PreparedPromptTest, NoPromptTwoPromptsAndTooManyBlocksAreRefused) {
   const auto code = [](PromptSource source) {
     return PreparedPrompt::Make(std::move(source), 1, {}, WaypointSchedule::Standard())
@@ -71,6 +82,7 @@ TEST(PreparedPromptTest, NoPromptTwoPromptsAndTooManyBlocksAreRefused) {
   EXPECT_EQ(code({}), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(code({.tokens = {1}, .sequence_hashes = {SequenceHash{1}}}),
             absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code({.tokens = {1}, .unknown = true}), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(code(Tokens(kRouteBlocksMax)), absl::StatusCode::kOk);
   EXPECT_EQ(code(Tokens(kRouteBlocksMax + 1)), absl::StatusCode::kResourceExhausted);
 }

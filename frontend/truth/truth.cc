@@ -266,6 +266,8 @@ void Truth::OnReported(uint64_t decision_id, const RouteReport& report, Time at)
         .tally.Add(at, [](TallyFigures& figures) { figures.errors += 1; });
     return;
   }
+  // Of a prompt that is unknown nothing was promised, whatever its engine counts.
+  if (record->prompt_tokens == 0 && record->result.receipt.blocks == 0) return;
   if (record->report.finished || record->report.cached_tokens.has_value())
     state.Compare(record, at);
 }

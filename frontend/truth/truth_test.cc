@@ -98,6 +98,18 @@ TEST_F(TruthTest, ADecisionIsFoundByItsIdWithWhatBecameOfIt) {
   EXPECT_THAT(truth_->LatestDecisions(10), ElementsAre(route.decision_id));
 }
 
+TEST_F(TruthTest, ARequestThatWasRoutedWithoutItsPromptIsComparedWithNothing) {
+  Start();
+  const absl::StatusOr<RouteResult> route =
+      frontend_->Route({.domain = kModel, .unknown_prompt = true});
+  ASSERT_TRUE(route.ok()) << route.status();
+  Report(route->decision_id, 64);
+  EXPECT_TRUE(truth_->Find(route->decision_id)->report.finished);
+  const TruthStats stats = truth_->stats();
+  EXPECT_EQ(stats.lengths_differ, 0u);
+  EXPECT_EQ(stats.exact + stats.less + stats.more + stats.without_figures, 0u);
+}
+
 TEST_F(TruthTest, DecisionsAreForgottenByCountByBytesAndByAge) {
   TruthOptions options;
   options.decisions.count_max = 3;

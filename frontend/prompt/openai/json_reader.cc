@@ -122,7 +122,7 @@ class Builder {
 absl::StatusOr<Json> ReadSlowly(std::string_view text) {
   if (IsNestedTooDeep(text)) return absl::InvalidArgumentError("the body is nested too deep");
   Json json = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) return absl::InvalidArgumentError("the body is not JSON");
+  if (json.is_discarded()) return absl::InvalidArgumentError("the body is not a JSON object");
   return json;
 }
 

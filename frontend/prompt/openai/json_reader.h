@@ -16,7 +16,7 @@
 
 namespace kvatlas {
 
-// INVALID_ARGUMENT: "the body is nested too deep" or "the body is not JSON".
+// INVALID_ARGUMENT: "the body is nested too deep" or "the body is not a JSON object".
 absl::StatusOr<nlohmann::ordered_json> ReadJson(std::string_view text);
 
 }  // namespace kvatlas
