@@ -9,7 +9,8 @@
 //
 // *Truth*: the same answers and errors either way; nothing is asked twice. After a stream went with its peer the next is opened as
 // soon as a call is answered again; `kStreamSoon` later when it never took a question, `kStreamAgain` when it failed otherwise.
-// *Threads*: any. Callbacks run in gRPC's threads; no thread waits for an answer.
+// *Threads*: any. Callbacks run in gRPC's threads; no thread waits for an answer. A question of an I/O loop's thread goes over a
+// connection of that loop (`loop_questions.h`), once that stands, and is called back there; not where connections are encrypted.
 // *Bounds*: `kPeersMax` peers; beyond, the one asked longest ago is given up. `kStreamsMax` streams to one, the next when
 // `kStreamBusy` questions wait on each; questions over `kStreamedBytesMax` are calls, so that no small question waits behind them.
 // *Lifetime*: the destructor ends the streams and waits for what is under way, calls at most until their deadlines.
@@ -33,6 +34,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "frontend/peers/loop_questions.h"
 #include "frontend/peers/peer_watch.h"
 #include "frontend/peers/peers_by_address.h"
 #include "frontend/peers/question_stream.h"
@@ -42,6 +44,8 @@
 #include "indexer/service/grpc_channel.h"
 #include "indexer/service/grpc_deadline.h"
 #include "indexer/service/grpc_status.h"
+#include "indexer/service/io_loop.h"
+#include "indexer/service/security/security.h"
 
 namespace kvatlas {
 
@@ -53,6 +57,7 @@ inline constexpr Duration kStreamAgain = std::chrono::seconds(10);
 
 // `Asked` names the messages of a service's question, as for `QuestionStream`, its Service, and how it is called:
 //   static constexpr char kPeer[] = "leaf", in logs;
+//   static constexpr char kStreamMethod[] = "/kvatlas.v1.Leaf/…", of its stream;
 //   static void Call(Stub*, grpc::ClientContext*, const Request*, Response*, std::function<void(grpc::Status)>);
 //   static void Open(Stub*, grpc::ClientContext*, grpc::ClientBidiReactor<StreamRequest, StreamResponse>*);
 template <typename Asked>
@@ -111,6 +116,11 @@ class GrpcQuestions {
       callback(status, response);
     };
     if (streams_ && bytes <= kStreamedBytesMax) {
+      if (LoopQuestions<Asked>* const loop = OnLoop(address);
+          loop != nullptr && loop->Takes(bytes)) {
+        under_way_.Begin();
+        return loop->Ask(bytes, fill, deadline, Tracked(std::move(callback)));
+      }
       const std::shared_ptr<Stream> stream = peer->Pick();
       if (stream != nullptr && stream->Ask(bytes, fill, deadline, &callback)) return;
     }
@@ -215,6 +225,30 @@ class GrpcQuestions {
     Response* const response = google::protobuf::Arena::CreateMessage<Response>(&arena);
   };
 
+  // Of this thread's loop. Null: it runs none, or connections are encrypted, which gRPC's client does.
+  LoopQuestions<Asked>* OnLoop(const std::string& address) {
+    IoLoop* const loop = IoLoop::Current();
+    if (loop == nullptr || loop->closed() || encrypted_) return nullptr;
+    IoLoop::Tenant* peers = loop->Find(key_);
+    if (peers == nullptr) {
+      loop->Add(key_, std::make_unique<LoopPeers<Asked>>(&loop->io()));
+      peers = loop->Find(key_);
+    }
+    return static_cast<LoopPeers<Asked>*>(peers)->Of(address);
+  }
+
+  // The callback holds the peer, and is let go before it counts as over.
+  Callback Tracked(Callback callback) {
+    return [under_way = &under_way_, callback = std::move(callback)](
+               const absl::Status& status, const Response& response) mutable {
+      {
+        const Callback last = std::move(callback);
+        last(status, response);
+      }
+      under_way->End();
+    };
+  }
+
   static bool CameFromPeer(const grpc::Status& status) {
     return status.error_code() != grpc::StatusCode::UNAVAILABLE &&
            status.error_code() != grpc::StatusCode::DEADLINE_EXCEEDED &&
@@ -229,6 +263,8 @@ class GrpcQuestions {
   }
 
   const bool streams_;
+  const bool encrypted_ = Security::OfProcess()->tls() != nullptr;
+  const uint64_t key_ = IoLoop::NewKey();  // of what it keeps on loops
   UnderWay under_way_;
   PeersByAddress<Peer> peers_;
 };

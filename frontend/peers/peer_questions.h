@@ -17,6 +17,7 @@ namespace kvatlas {
 
 struct CellQuestions {
   static constexpr char kPeer[] = "hierarchy node";
+  static constexpr char kStreamMethod[] = "/kvatlas.v1.Hierarchy/FindCellsStream";
   using Service = v1::Hierarchy;
   using Request = v1::FindCellsRequest;
   using Response = v1::FindCellsResponse;
@@ -35,6 +36,7 @@ struct CellQuestions {
 
 struct OverlapQuestions {
   static constexpr char kPeer[] = "leaf";
+  static constexpr char kStreamMethod[] = "/kvatlas.v1.Leaf/FindOverlapsStream";
   using Service = v1::Leaf;
   using Request = v1::FindOverlapsRequest;
   using Response = v1::FindOverlapsResponse;

@@ -23,6 +23,7 @@
 #include "indexer/base/mutex.h"
 #include "indexer/service/connection_account.h"
 #include "indexer/service/http_connection.h"
+#include "indexer/service/io_loop.h"
 #include "indexer/service/log.h"
 #include "indexer/service/text_escape.h"
 
@@ -163,6 +164,7 @@ class HttpServer::Impl {
  private:
   struct IoThread {
     HttpLoop loop;
+    IoLoop shared{&loop.io};  // with what handlers keep on it
     asio::executor_work_guard<asio::io_context::executor_type> work{loop.io.get_executor()};
     asio::steady_timer sweep{loop.io};
     bool stopping = false;  // of the loop's thread
@@ -179,7 +181,10 @@ class HttpServer::Impl {
 
   void Run(IoThread* thread) {
     Sweep(thread);
-    thread->thread = std::thread([io = &thread->loop.io] { io->run(); });
+    thread->thread = std::thread([thread] {
+      thread->shared.Enter();
+      thread->loop.io.run();
+    });
   }
 
   void StopThread(IoThread* thread) {
@@ -187,6 +192,7 @@ class HttpServer::Impl {
     thread->stopping = true;
     thread->sweep.cancel(ignored);
     for (HttpConnection* connection : thread->loop.connections) connection->Close();
+    thread->shared.CloseTenants();
   }
 
   void Join(IoThread* thread) {
