@@ -18,8 +18,12 @@ bool WantsTurns(const RouteRequest& request, const CandidateCell& cell) {
 void AddEngines(const RouteRequest& request, FleetView* view) {
   if (request.engines->empty()) return;
   auto answer = std::make_shared<WorkersAnswer>();
-  for (const auto& [name, url] : *request.engines)
-    answer->workers.push_back({.worker = {.name = name, .rank = 0, .replica = ""}});
+  const auto& load_of = request.options().engine_load;
+  for (const auto& [name, url] : *request.engines) {
+    WorkerFound& found = answer->workers.emplace_back();
+    found.worker = {.name = name, .rank = 0, .replica = ""};
+    if (load_of != nullptr) found.load = load_of(found.worker);
+  }
   view->remembered.push_back(MakeCandidateCell(request, /*of_cell=*/nullptr,
                                                {.cell = "",
                                                 .fallback = Fallback::kLoadOnly,

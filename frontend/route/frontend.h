@@ -118,6 +118,8 @@ struct FrontendOptions {
   SuspectsOptions suspects = {};
   // Where engines take requests, by worker name, for workers that have no label `url`.
   std::map<std::string, std::string> engines = {};
+  // Of their workers, while no leaf knows any: what their engines say themselves. Any thread, without waiting; may be null.
+  std::function<std::optional<Load>(const HolderId& worker)> engine_load = nullptr;
   HashContract contract = {};
   const WaypointSchedule* schedule =
       &WaypointSchedule::Standard();  // the leaves', and so the finest

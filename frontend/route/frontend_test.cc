@@ -445,6 +445,17 @@ TEST_F(FrontendTest, AnUnknownPromptHasNoBlockEvenWhereABlockIsOneToken) {
             absl::StatusCode::kInvalidArgument);
 }
 
+TEST_F(FrontendTest, EnginesThatNoLeafKnowsAreChosenByTheLoadTheySay) {
+  options_.engines = {{"w0", "http://10.0.0.1:8000"}, {"w1", "http://10.0.0.2:8000"}};
+  std::string busy = "w0";
+  options_.engine_load = [&](const HolderId& worker) -> std::optional<Load> {
+    return Load{.running_requests = worker.name == busy ? 9u : 0u};
+  };
+  EXPECT_EQ(Route().worker.name, "w1");
+  busy = "w1";
+  EXPECT_EQ(Route().worker.name, "w0");
+}
+
 TEST_F(FrontendTest, WaypointsOfTheStandardScheduleAreAsked) {
   fleet_.AddCell("a", 0, {Worker("w0", 0)});
   Route(200);

@@ -24,13 +24,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "frontend/peers/engine_probe.h"
 #include "indexer/base/clock.h"
 #include "indexer/service/address.h"
 #include "proto/kvatlas/v1/leaf.pb.h"
 #include "tools/kvatlas/service_name.h"
 #include "tools/kvatlas/services.h"
 #include "tools/kvatlas/tls_look.h"
-#include "tools/serve/engine_probe.h"
 
 namespace kvatlas {
 

@@ -23,11 +23,11 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "frontend/peers/engine_probe.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/event.h"
 #include "indexer/leaf/engine_directory.h"
 #include "tools/serve/engine_list.h"
-#include "tools/serve/engine_probe.h"
 
 namespace kvatlas {
 

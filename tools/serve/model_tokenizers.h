@@ -15,12 +15,12 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "frontend/peers/engine_probe.h"
 #include "frontend/prompt/text/local_tokenizer.h"
 #include "frontend/prompt/text/model_registry.h"
 #include "frontend/prompt/text/prompt_tokenizer.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/mutex.h"
-#include "tools/serve/engine_probe.h"
 
 namespace kvatlas {
 

@@ -106,6 +106,11 @@ void AddProxyFlags(FlagSet& flags, ProxyFlags* to) {
       .Listens();
   flags.Add("engines", &to->engines,
             "WORKER=http://HOST:PORT,… of engines whose workers do not say it in a label url");
+  flags.Add("engine_load_every", &to->engine_load_every,
+            "how often the engines of --engines are asked for their load, at /metrics as vLLM and "
+            "SGLang have it, "
+            "where their events carry none; 0: never",
+            Duration(0));
   flags.Add(kEngineAddressesFlag, &to->engine_addresses, kEngineAddressesHelp);
   flags.Add("proxy_threads", &proxy.io_threads, "threads of the proxy", 1u, 256u);
   flags.Add("proxy_tries", &proxy.tries, "engines that are tried for one request", 1u, 100u);

@@ -62,6 +62,7 @@ struct ProxyFlags {
   std::vector<std::string> engines;  // WORKER=URL
   std::vector<std::string> engine_addresses = EngineAddresses::Default();
   std::vector<std::string> paths;  // for `ProxiedPaths::With`
+  Duration engine_load_every = std::chrono::seconds(1);
   ProxyOptions proxy;
 };
 void AddProxyFlags(FlagSet& flags, ProxyFlags* to);

@@ -1,4 +1,4 @@
-#include "tools/serve/engine_probe.h"
+#include "frontend/peers/engine_probe.h"
 
 #include <algorithm>
 #include <cstdlib>

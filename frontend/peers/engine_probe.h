@@ -7,8 +7,8 @@
 // *Truth*: what an engine does not say is 0 or empty. *Threads*: functions without state. *Cost*: three short requests, one after
 // the other, each within `timeout`.
 
-#ifndef KVATLAS_TOOLS_SERVE_ENGINE_PROBE_H_
-#define KVATLAS_TOOLS_SERVE_ENGINE_PROBE_H_
+#ifndef KVATLAS_FRONTEND_PEERS_ENGINE_PROBE_H_
+#define KVATLAS_FRONTEND_PEERS_ENGINE_PROBE_H_
 
 #include <cstdint>
 #include <map>
@@ -64,4 +64,4 @@ void ReadMetrics(std::string_view text, EngineFacts* facts);
 
 }  // namespace kvatlas
 
-#endif  // KVATLAS_TOOLS_SERVE_ENGINE_PROBE_H_
+#endif  // KVATLAS_FRONTEND_PEERS_ENGINE_PROBE_H_

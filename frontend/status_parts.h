@@ -1,0 +1,21 @@
+// What /status says of a frontend's parts, as JSON.
+
+#ifndef KVATLAS_FRONTEND_STATUS_PARTS_H_
+#define KVATLAS_FRONTEND_STATUS_PARTS_H_
+
+#include <string>
+#include <vector>
+
+#include "frontend/peers/engine_loads.h"
+#include "frontend/peers/peer_watch.h"
+#include "indexer/base/memory_budget.h"
+
+namespace kvatlas {
+
+std::string MemoryJson(const MemoryBudget& memory);
+std::string PeersJson(const std::vector<PeerState>& nodes, const std::vector<PeerState>& leaves);
+std::string EngineLoadsJson(const std::vector<EngineLoadState>& engines);
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_FRONTEND_STATUS_PARTS_H_
