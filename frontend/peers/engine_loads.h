@@ -4,7 +4,7 @@
 //
 // *Truth*: as the engine said it at most three polls ago; older is unknown. Names of metrics: those of vLLM and SGLang
 // (`engine_probe.h`). What a leaf says of a worker's load goes before.
-// *Threads*: any; one of its own polls, all engines at once. *Cost*: one short request per engine and `every`, while somebody wants it.
+// *Threads*: any; one of its own polls, all engines at once. *Cost*: one short request per engine and `every`, while its load is wanted.
 // *Bounds*: engines within `EngineCallOptions::reach` alone; an answer of `kMetricsBytesMax` within `timeout`.
 // *Lifetime*: the destructor cuts what is under way. A finder that fills answers in holds it and outlives the calls of the one below.
 //

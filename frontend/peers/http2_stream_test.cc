@@ -266,7 +266,7 @@ TEST_F(ScriptTest, APeerThatLeavesIsKeptUntilItEnds) {
   client_.RunUntil([&] { return !client_.messages.empty(); });
   EXPECT_TRUE(client_.stream().is_leaving());
   EXPECT_THAT(client_.over, IsEmpty());
-  socket_->close();
+  socket_->shutdown(tcp::socket::shutdown_send);
   EXPECT_THAT(client_.WhyOver(), HasSubstr("closed"));
 }
 

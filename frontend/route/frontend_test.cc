@@ -438,11 +438,9 @@ TEST_F(FrontendTest, AnUnknownPromptHasNoBlockEvenWhereABlockIsOneToken) {
   EXPECT_EQ(route->receipt.blocks, 0u);
   EXPECT_EQ(fleet_.blocks_asked, 0u);
   EXPECT_EQ(fleet_.waypoints_asked, 0u);
-  EXPECT_EQ(frontend()
-                .Route({.domain = kDomain, .tokens = {1}, .unknown_prompt = true})
-                .status()
-                .code(),
-            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(
+      frontend().Route({.domain = kDomain, .tokens = {1}, .unknown_prompt = true}).status().code(),
+      absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(FrontendTest, EnginesThatNoLeafKnowsAreChosenByTheLoadTheySay) {
