@@ -18,11 +18,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "indexer/service/build_version.h"
 #include "indexer/service/config_file.h"
 #include "indexer/service/flags.h"
 #include "indexer/service/nearest_name.h"
 #include "indexer/service/redis_url.h"
-#include "indexer/service/version.h"
 
 namespace kvatlas {
 namespace {
@@ -233,7 +233,7 @@ std::optional<int> FlagSet::Parse(int argc, const char* const* argv, std::ostrea
     }
     problems = {"--help=" + *line.help + ": no topic and no flag has this name"};
   } else if (line.version) {
-    out << program_ << ' ' << kVersion << '\n';
+    out << program_ << ' ' << BuildVersion() << '\n';
     return 0;
   }
 

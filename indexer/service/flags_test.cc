@@ -5,6 +5,7 @@
 
 #include <sstream>
 
+#include "indexer/service/build_version.h"
 #include "indexer/service/version.h"
 
 namespace kvatlas {
@@ -339,7 +340,7 @@ TEST_F(FlagsTest, TextsAreThoseOfHelp) {
 
 TEST_F(FlagsTest, VersionNamesTheProgram) {
   EXPECT_EQ(Parse({"--version"}), 0);
-  EXPECT_EQ(out_.str(), std::string("kvatlas-test ") + kVersion + "\n");
+  EXPECT_EQ(out_.str(), "kvatlas-test " + BuildVersion() + "\n");
 }
 
 TEST_F(FlagsTest, ParseOrExitExits) {

@@ -11,7 +11,7 @@
 #include <sstream>
 #include <string>
 
-#include "indexer/service/build_commit.h"
+#include "indexer/service/build_version.h"
 #include "indexer/service/metric_families.h"
 #include "indexer/service/version.h"
 
@@ -96,7 +96,7 @@ void AddProcessMetrics(std::string_view program, Metrics* metrics) {
   metrics
       ->AddGauge(
           "kvatlas_build_info", "1: the program, its version and the commit of its build.",
-          {{"program", std::string(program)}, {"version", kVersion}, {"commit", kBuildCommit}})
+          {{"program", std::string(program)}, {"version", kVersion}, {"commit", std::string(BuildCommit())}})
       .Set(1);
   metrics->OnText([](std::string* text) {
     MetricFamilies families;

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "indexer/service/build_version.h"
 #include "indexer/service/metrics.h"
 #include "indexer/service/version.h"
 
@@ -33,7 +34,7 @@ TEST_F(ProcessMetricsTest, BuildIsNamed) {
   EXPECT_NE(text.find("kvatlas_build_info{"), std::string::npos);
   EXPECT_NE(text.find("program=\"kvatlas-test\""), std::string::npos);
   EXPECT_NE(text.find(std::string("version=\"") + kVersion + "\""), std::string::npos);
-  EXPECT_NE(text.find("commit=\""), std::string::npos);
+  EXPECT_NE(text.find("commit=\"" + std::string(BuildCommit()) + "\""), std::string::npos);
 }
 
 TEST_F(ProcessMetricsTest, MemoryAndProcessorTimeAreThisProcesss) {

@@ -12,10 +12,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "indexer/service/build_version.h"
 #include "indexer/service/nearest_name.h"
 #include "indexer/service/roff.h"
 #include "indexer/service/security/secret_file.h"
-#include "indexer/service/version.h"
 #include "tools/kvatlas/services.h"
 #include "tools/serve/serve.h"
 
@@ -192,7 +192,7 @@ int RunCommand(const std::vector<std::string>& arguments, const CommandIo& io) {
     return kExitOk;
   }
   if (name == "--version") {
-    io.out << "kvatlas " << kVersion << '\n';
+    io.out << "kvatlas " << BuildVersion() << '\n';
     return kExitOk;
   }
   for (const Entry& command : kCommands)

@@ -31,11 +31,12 @@ grep -q 'doctor' "$out/man/man1/kvatlas.1" || fail "kvatlas(1) does not name its
 # One number for all of them, on every page too.
 version=$(tools/kvatlas/kvatlas --version)
 version=${version#kvatlas }
-[[ $version =~ ^[0-9]+\.[0-9]+\.[0-9]+$ ]] || fail "version $version"
+[[ $version =~ ^[0-9]+\.[0-9]+\.[0-9]+(\ \(commit\ [0-9a-f]+(-dirty)?\))?$ ]] || fail "version $version"
 for program in indexer/leaf/kvatlas-leaf hierarchy/kvatlas-hierarchy frontend/kvatlas-frontend publisher/kvatlas-relay; do
   said=$($program --version)
   [ "$said" = "$(basename "$program") $version" ] || fail "$program says $said, and kvatlas $version"
 done
+version=${version%% *}
 while read -r page; do
   grep -q "\"kvatlas $version\"" "$out/man/$page" || fail "$page is not of $version"
 done < <(tools/manual/manual list .)
