@@ -174,6 +174,7 @@ void PickerStream::ReadAttributes(const ext_proc::ProcessingRequest& message) {
 void PickerStream::OnRequestHeaders(const ext_proc::HttpHeaders& headers) {
   if (state_ != Request::kHeaders) return End(absl::InvalidArgumentError("headers twice"));
   says_prefiller_ = !ValueIn(headers.headers(), kPrefillerHeader).empty();
+  BeginSpan(headers.headers());
   const std::optional<OpenAiCall> call =
       OpenAiCallOf(ValueIn(headers.headers(), ":method"), ValueIn(headers.headers(), ":path"));
   if (!call.has_value() || *call == OpenAiCall::kResponses || headers.end_of_stream() ||
@@ -193,12 +194,21 @@ void PickerStream::OnRequestHeaders(const ext_proc::HttpHeaders& headers) {
     input_.tenant = std::move(tenants->pool);
   }
   input_.session_id = ValueIn(headers.headers(), kSessionHeader);
-  input_.trace = Tracer::ParentOf(ValueIn(headers.headers(), kTraceparent));
+  input_.trace = span_.context();
   state_ = Request::kCollecting;
   if (duplex()) return;
   ext_proc::ProcessingResponse response;
   response.mutable_request_headers();
   wire_->Send(std::move(response));
+}
+
+// A request that came without a context is the root of a trace, and the engine is told of it.
+void PickerStream::BeginSpan(const ext_proc::HeaderMap& headers) {
+  const TraceContext parent = Tracer::ParentOf(ValueIn(headers, kTraceparent));
+  span_ = Tracer::OfProcess()->Begin("ext_proc", SpanKind::kServer, parent);
+  if (!parent.valid()) traceparent_ = ToTraceparent(span_.context());
+  span_.Set("http.request.method", ValueIn(headers, ":method"));
+  span_.Set("url.path", ValueIn(headers, ":path"));
 }
 
 void PickerStream::PassWithoutPrompt() {
@@ -210,7 +220,8 @@ void PickerStream::PassWithoutPrompt() {
   ext_proc::HeadersResponse* const headers = response.mutable_request_headers();
   if (const auto& endpoint = std::get<0>(any); endpoint.has_value())
     SetEndpoints(*endpoint, headers->mutable_response(), &response);
-  if (says_prefiller_) SetPrefiller(headers->mutable_response()->mutable_header_mutation());
+  SetOtherHeaders(headers->mutable_response());
+  span_.End();
   wire_->Send(std::move(response));
 }
 
@@ -276,17 +287,18 @@ void PickerStream::OnPicked(PickResult result) {
 
 void PickerStream::SendPicked() {
   state_ = Request::kPassing;
+  span_.End();
   const std::string endpoints = Joined(picked_.endpoints);
   ext_proc::ProcessingResponse response;
   if (!duplex()) {
     ext_proc::BodyResponse* const body = response.mutable_request_body();
     SetEndpoints(endpoints, body->mutable_response(), &response);
-    SetPrefiller(body->mutable_response()->mutable_header_mutation());
+    SetOtherHeaders(body->mutable_response());
     return wire_->Send(std::move(response));
   }
   ext_proc::HeadersResponse* const headers = response.mutable_request_headers();
   SetEndpoints(endpoints, headers->mutable_response(), &response);
-  SetPrefiller(headers->mutable_response()->mutable_header_mutation());
+  SetOtherHeaders(headers->mutable_response());
   wire_->Send(std::move(response));
   SendBody();
   if (!trailers_) return;
@@ -295,13 +307,15 @@ void PickerStream::SendPicked() {
   wire_->Send(std::move(trailers));
 }
 
-// What a client says of it goes nowhere.
-void PickerStream::SetPrefiller(ext_proc::HeaderMutation* mutation) const {
+// Beside the endpoint's. What a client says of a prefiller goes nowhere.
+void PickerStream::SetOtherHeaders(ext_proc::CommonResponse* common) const {
   if (!picked_.prefiller.empty()) {
-    SetHeader(kPrefillerHeader, picked_.prefiller, mutation);
+    SetHeader(kPrefillerHeader, picked_.prefiller, common->mutable_header_mutation());
   } else if (says_prefiller_) {
-    mutation->add_remove_headers(kPrefillerHeader);
+    common->mutable_header_mutation()->add_remove_headers(kPrefillerHeader);
   }
+  if (!traceparent_.empty())
+    SetHeader(kTraceparent, traceparent_, common->mutable_header_mutation());
 }
 
 void PickerStream::SendBody() {
@@ -321,6 +335,8 @@ void PickerStream::SendBody() {
 }
 
 void PickerStream::Refuse(const Refusal& refusal) {
+  span_.Fail(refusal.message);
+  span_.End();
   stats_->Refused(refusal.http_status);
   ext_proc::ProcessingResponse response;
   ext_proc::ImmediateResponse* const answer = response.mutable_immediate_response();

@@ -8,7 +8,8 @@
 //   response_…       ─▶ passed on chunk by chunk; `usage` is read on the way ─▶ Frontend::Report
 //
 // The endpoint is in the header `x-gateway-destination-endpoint` and in dynamic metadata (envoy.lb, the same key). Where one
-// worker prefills and another decodes it is the decoder's, and `x-prefiller-host-port` names the prefiller's.
+// worker prefills and another decodes it is the decoder's, and `x-prefiller-host-port` names the prefiller's. A request that came without
+// `traceparent` gets one, while tracing is on.
 //
 // *Truth*: a choice is reported `accepted` with the response's headers and `finished` with its end, with what the engine says it
 // had cached; when the stream ends before that it is finished without figures, so nothing stays in flight. Who was not reached is
@@ -36,6 +37,7 @@
 #include "frontend/doors/ext_proc/picker.h"
 #include "frontend/prompt/openai/usage_reader.h"
 #include "indexer/base/mutex.h"
+#include "indexer/service/tracing/tracer.h"
 
 namespace kvatlas {
 
@@ -110,6 +112,7 @@ class PickerStream : public std::enable_shared_from_this<PickerStream> {
 
   // ---- The request ----
   void OnRequestHeaders(const ext_proc::HttpHeaders& headers) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void BeginSpan(const ext_proc::HeaderMap& headers) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void PassWithoutPrompt() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // True: the body is whole.
   bool OnRequestBody(ext_proc::HttpBody* body) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -117,7 +120,8 @@ class PickerStream : public std::enable_shared_from_this<PickerStream> {
   PickInput TakeInput() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnPicked(PickResult result);
   void SendPicked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void SetPrefiller(ext_proc::HeaderMutation* mutation) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SetOtherHeaders(ext_proc::CommonResponse* common) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SendBody() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Refuse(const Refusal& refusal) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void End(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -147,6 +151,8 @@ class PickerStream : public std::enable_shared_from_this<PickerStream> {
   std::string body_ ABSL_GUARDED_BY(mutex_);  // to be sent back
   bool trailers_ ABSL_GUARDED_BY(mutex_) = false;
   bool says_prefiller_ ABSL_GUARDED_BY(mutex_) = false;  // the client
+  Span span_ ABSL_GUARDED_BY(mutex_);                    // from the headers to the answer
+  std::string traceparent_ ABSL_GUARDED_BY(mutex_);      // for the engine; empty: as it came
 
   Picked picked_ ABSL_GUARDED_BY(mutex_);
   std::string served_ ABSL_GUARDED_BY(mutex_);         // who answered, as the proxy says
