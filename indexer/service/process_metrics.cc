@@ -94,9 +94,10 @@ void AppendProcess(MetricFamilies* families) {
 
 void AddProcessMetrics(std::string_view program, Metrics* metrics) {
   metrics
-      ->AddGauge(
-          "kvatlas_build_info", "1: the program, its version and the commit of its build.",
-          {{"program", std::string(program)}, {"version", kVersion}, {"commit", std::string(BuildCommit())}})
+      ->AddGauge("kvatlas_build_info", "1: the program, its version and the commit of its build.",
+                 {{"program", std::string(program)},
+                  {"version", kVersion},
+                  {"commit", std::string(BuildCommit())}})
       .Set(1);
   metrics->OnText([](std::string* text) {
     MetricFamilies families;

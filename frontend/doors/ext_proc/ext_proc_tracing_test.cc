@@ -22,11 +22,10 @@ class ExtProcTracingTest : public ExtProcServiceTest {
  protected:
   // Before anything is asked.
   void Trace(double ratio) {
-    Tracer::SetOfProcess(
-        Tracer::Start({.endpoint = collector_.address(),
-                       .ratio = ratio,
-                       .program = "kvatlas-frontend",
-                       .flush_every = std::chrono::milliseconds(5)}));
+    Tracer::SetOfProcess(Tracer::Start({.endpoint = collector_.address(),
+                                        .ratio = ratio,
+                                        .program = "kvatlas-frontend",
+                                        .flush_every = std::chrono::milliseconds(5)}));
   }
   void TearDown() override {
     server_.reset();
@@ -117,8 +116,7 @@ TEST_F(ExtProcTracingTest, ARefusalIsAFailedSpan) {
   EXPECT_EQ(Refused(Completion(), "no json"), 400);
   const std::optional<CollectedSpan> span = Collected("ext_proc");
   ASSERT_TRUE(span.has_value());
-  EXPECT_EQ(span->span.status().code(),
-            opentelemetry::proto::trace::v1::Status::STATUS_CODE_ERROR);
+  EXPECT_EQ(span->span.status().code(), opentelemetry::proto::trace::v1::Status::STATUS_CODE_ERROR);
 }
 
 TEST_F(ExtProcTracingTest, WithoutACollectorNoHeaderIsTouched) {
