@@ -28,6 +28,15 @@ def call(command, folder):
         raise Failure(f"failed: {' '.join(command)}")
 
 
+def last_json(command, timeout_s):
+    """The last line of JSON that a benchmark prints."""
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.returncode or not lines:
+        raise Failure(f"{' '.join(command)}: {(done.stderr.strip().splitlines() or ['no figures'])[-1]}")
+    return json.loads(lines[-1])
+
+
 def check_cargo():
     minimum = ".".join(map(str, RUST_MINIMUM))
     if not shutil.which("cargo"):

@@ -67,6 +67,8 @@ struct Options {
   uint32_t channels = 2;
   uint32_t ask_ahead = FrontendOptions().ask_ahead;
   bool question_streams = true;
+  std::string otlp_endpoint;  // of all processes; empty: they trace nothing
+  double trace_ratio = 0.1;
   std::string binaries;  // folder
   std::string json;
 };
@@ -89,6 +91,9 @@ void Declare(FlagSet* flags, Options* o) {
              "of the frontend: it asks over streams; false: by a call per question");
   flags->Add("ask_ahead", &o->ask_ahead, "of the frontend: leaves asked at once with the hierarchy",
              0u, 64u);
+  flags->Add("otlp_endpoint", &o->otlp_endpoint,
+             "where the processes send spans; empty: they trace nothing");
+  flags->Add("trace_ratio", &o->trace_ratio, "of the routes that are traced", 0.0, 1.0);
   flags->Add("prompts", &o->prompts, "distinct, each held by one worker", 1u, 65536u);
   flags->Add("channels", &o->channels, "of the client to the frontend process", 1u, 64u);
   flags->Add("binaries", &o->binaries, "folder with indexer/leaf/kvatlas-leaf and the others");
@@ -106,7 +111,8 @@ std::vector<BenchPrompt> MakePrompts(const Options& options) {
   for (uint32_t i = 0; i < options.prompts; ++i) {
     const uint32_t worker = i % (options.cells * options.workers);
     prompts[i].worker = "worker-" + std::to_string(worker);
-    prompts[i].tokens.resize(size_t{options.blocks} * 16);
+    // One more than its blocks have: the last token of a prompt is computed wherever it is, and with it a block that it ends.
+    prompts[i].tokens.resize(size_t{options.blocks} * 16 + 1);
     for (TokenId& token : prompts[i].tokens) token = (state = state * 1664525 + 1013904223) >> 12;
   }
   return prompts;
@@ -158,7 +164,8 @@ class BenchCluster {
     for (const BenchPrompt& prompt : prompts) {
       std::vector<EngineHash> blocks(options_.blocks);
       for (EngineHash& block : blocks) block = name++;
-      by_name[prompt.worker]->Stored(Tier::kDevice, blocks, std::nullopt, prompt.tokens);
+      const std::vector<TokenId> tokens(prompt.tokens.begin(), prompt.tokens.end() - 1);
+      by_name[prompt.worker]->Stored(Tier::kDevice, blocks, std::nullopt, tokens);
     }
     for (auto& publisher : publishers_) {
       publisher->Flush();
@@ -184,7 +191,9 @@ class BenchCluster {
  private:
   absl::Status Run(const std::string& name, const std::string& binary,
                    std::vector<std::string> args) {
-    args.insert(args.end(), {"--grpc=127.0.0.1:0", "--http=127.0.0.1:0", "--exit_with_parent"});
+    args.insert(args.end(), {"--grpc=127.0.0.1:0", "--http=127.0.0.1:0", "--exit_with_parent",
+                             "--otlp_endpoint=" + options_.otlp_endpoint,
+                             "--trace_ratio=" + std::to_string(options_.trace_ratio)});
     auto process =
         std::make_unique<Process>(ProcessOptions{.name = name,
                                                  .binary = options_.binaries + "/" + binary,
