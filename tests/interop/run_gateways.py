@@ -19,14 +19,14 @@ import json
 import os
 import random
 import re
-import shutil
-import socket
 import statistics
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
+
+import environment
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ["smg==1.13.0", "sglang-router==0.3.2", "vllm-router==0.1.17"]
@@ -36,26 +36,6 @@ ENGINES = 4
 WAIT_S = 60
 SYSTEM_WORDS = 120
 TURN_WORDS = 40
-
-
-def prepare_python():
-    """The bin folder of an environment with the gateways."""
-    home = Path(os.environ.get("KVATLAS_INTEROP_DIR", Path.home() / ".cache" / "kvatlas-interop")) / "venv-gateways"
-    ready = home / "ready"
-    wanted = "\n".join(PACKAGES)
-    if not ready.exists() or ready.read_text() != wanted:
-        print(f"installing {', '.join(PACKAGES)} under {home}", flush=True)
-        shutil.rmtree(home, ignore_errors=True)
-        subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
-        subprocess.run([str(home / "bin/python"), "-m", "pip", "install", "--quiet", *PACKAGES], check=True)
-        ready.write_text(wanted)
-    return home / "bin"
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Engine:
@@ -79,7 +59,7 @@ class Engine:
 def commands(arguments, python_bin, engines, port):
     """Command lines of the gateways by name."""
     urls = [engine.url for engine in engines]
-    metrics = str(free_port())
+    metrics = str(environment.free_port())
     return {
         "kvatlas": [str(arguments.kvatlas), "serve", f"--listen=127.0.0.1:{port}", "--http=127.0.0.1:0", "--grpc=127.0.0.1:0",
                     "--leaf_http=127.0.0.1:0", "--leaf_grpc=127.0.0.1:0", "--log_level=error",
@@ -220,7 +200,7 @@ def measure(arguments, python_bin, name, seed):
         if name == "direct":
             load = Load(arguments, seed, [engine.addresses["http"] for engine in engines]).run(arguments.at_once)
             return load, 0.0, 0.0
-        port = free_port()
+        port = environment.free_port()
         log = f"/tmp/gateway-{name}.log"
         with open(log, "w") as output:
             process = subprocess.Popen(commands(arguments, python_bin, engines, port)[name], stdout=output, stderr=output)
@@ -257,7 +237,7 @@ def main():
     parser.add_argument("--tokenizer", help="folder of a tokenizer.json for the engines; else a token for each byte")
     parser.add_argument("--json", help="file for a line per gateway and seed")
     arguments = parser.parse_args()
-    python_bin = prepare_python()
+    python_bin = environment.prepare_python("gateways", PACKAGES).parent
     names = arguments.gateways.split(",")
     results = {name: [] for name in names}
     for seed in range(1, arguments.seeds + 1):

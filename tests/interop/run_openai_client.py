@@ -12,15 +12,14 @@ was promised. Nothing sleeps: what must have happened is asked for until it has.
 """
 
 import argparse
-import os
 import re
-import shutil
-import subprocess
 import sys
 import time
 import unittest
 import urllib.request
 from pathlib import Path
+
+import environment
 
 PACKAGE = "openai==3.54.0"
 MODEL = "mock"
@@ -28,36 +27,6 @@ BLOCK = 16
 ENGINES = 3
 WAIT_S = 60
 ARGUMENTS = None  # of the command line
-
-
-def prepare_python():
-    """The environment's python."""
-    home = Path(os.environ.get("KVATLAS_INTEROP_DIR", Path.home() / ".cache" / "kvatlas-interop")) / "venv-openai"
-    ready = home / "ready"
-    if not ready.exists() or ready.read_text() != PACKAGE:
-        print(f"installing {PACKAGE} under {home}", flush=True)
-        shutil.rmtree(home, ignore_errors=True)
-        subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
-        subprocess.run([str(home / "bin/python"), "-m", "pip", "install", "--quiet", PACKAGE], check=True)
-        ready.write_text(PACKAGE)
-    return str(home / "bin/python")
-
-
-class Process:
-    """One of our programs, and the addresses in its ready line."""
-
-    def __init__(self, *command):
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        ready = self.process.stdout.readline()
-        self.addresses = dict(re.findall(r"(\w+)=(\S+:\d+)", ready))
-        if "grpc" not in self.addresses:
-            self.close()
-            raise RuntimeError(f"{command[0]} is not ready: {ready!r}")
-
-    def close(self):
-        self.process.terminate()
-        self.process.wait()
-        self.process.stdout.close()
 
 
 class OpenAiClientTest(unittest.TestCase):
@@ -78,7 +47,7 @@ class OpenAiClientTest(unittest.TestCase):
         self.until(self.an_answer_has_tokens, "engines are known, and make tokens")
 
     def start(self, *command):
-        process = Process(*command)
+        process = environment.Process(*command)
         self.addCleanup(process.close)
         return process
 
@@ -205,10 +174,7 @@ def main():
     try:
         import openai  # noqa: F401
     except ImportError:
-        python = prepare_python()
-        if sys.executable == python:
-            raise
-        os.execv(python, [python, *sys.argv])
+        environment.run_again_with(environment.prepare_python("openai", [PACKAGE]))
     unittest.main(argv=[sys.argv[0], *ARGUMENTS.tests], verbosity=2)
 
 

@@ -75,7 +75,10 @@ OtlpExporter::~OtlpExporter() = default;
 absl::Status OtlpExporter::Export(const std::vector<std::unique_ptr<SpanData>>& spans,
                                   Duration timeout) {
   if (impl_->stub == nullptr) {
-    impl_->stub = otlp::collector::trace::v1::TraceService::NewStub(MakeChannel(impl_->endpoint));
+    // Without keepalive: collectors refuse a connection whose pings come more often than every five minutes (too_many_pings), and each
+    // call has a deadline of its own.
+    impl_->stub = otlp::collector::trace::v1::TraceService::NewStub(
+        MakeChannel(impl_->endpoint, {.keepalive_time = Duration::max()}));
   }
   otlp::collector::trace::v1::ExportTraceServiceRequest request;
   otlp::trace::v1::ResourceSpans* const resource = request.add_resource_spans();
