@@ -5,11 +5,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
-#include <array>
 #include <chrono>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -19,7 +16,6 @@
 #include <ostream>
 #include <regex>
 #include <set>
-#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,6 +26,7 @@
 #include "indexer/service/http_server.h"
 #include "indexer/service/security/pki.h"
 #include "indexer/service/security/tls_files.h"
+#include "tests/doctor_run.h"
 #include "tests/programs.h"
 #include "tools/bench/service_bench_http.h"
 
@@ -40,33 +37,6 @@ using ::testing::HasSubstr;
 using Json = nlohmann::json;
 
 constexpr std::chrono::seconds kLong(60);
-constexpr char kCommand[] = "tools/kvatlas/kvatlas";
-
-struct Ended {
-  int exit = -1;
-  std::string out;
-
-  std::vector<Json> Lines() const {
-    std::vector<Json> lines;
-    std::istringstream in(out);
-    for (std::string line; std::getline(in, line);)
-      lines.push_back(Json::parse(line, nullptr, /*allow_exceptions=*/false));
-    return lines;
-  }
-};
-
-Ended RunProgram(const std::vector<std::string>& args) {
-  std::string command;
-  for (const std::string& arg : args) command += "'" + arg + "' ";
-  FILE* const pipe = popen((command + "2>&1").c_str(), "r");
-  Ended run;
-  std::array<char, 4096> piece;
-  for (size_t n; (n = fread(piece.data(), 1, piece.size(), pipe)) > 0;)
-    run.out.append(piece.data(), n);
-  const int status = pclose(pipe);
-  run.exit = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  return run;
-}
 
 // Flags of ours that exist, and those of engines that remedies name.
 const std::set<std::string>& KnownFlags() {
@@ -138,9 +108,7 @@ class DoctorTest : public ::testing::TestWithParam<Row> {};
 
 Ended Doctor(const Programs& programs, std::vector<std::string> args) {
   for (std::string& arg : args) arg = programs.Filled(arg);
-  args.insert(args.begin(), {kCommand, "doctor"});
-  args.push_back("--json");
-  return RunProgram(args);
+  return RunDoctor(std::move(args));
 }
 
 bool Fits(const Json& finding, const Wanted& wanted, const Programs& programs) {

@@ -150,8 +150,9 @@ absl::Status WatchedCluster::StartAll(WatchedClusterOptions options) {
   if (bad.ok() && options.relay) bad = StartRelay();
   if (!bad.ok()) return bad;
   traffic_ = std::make_unique<Traffic>(*cluster_);
-  prometheus_ = std::make_unique<PrometheusTestServer>(
-      PrometheusOptions{.targets = Targets(), .rules = ShortenedRules(ReadFile(kRules))});
+  const std::string rules = ReadFile(kRules);
+  prometheus_ = std::make_unique<PrometheusTestServer>(PrometheusOptions{
+      .targets = Targets(), .rules = options.rules_as_shipped ? rules : ShortenedRules(rules)});
   if (Await([this] { return prometheus_->AllUp(); }, kStartTimeout)) return absl::OkStatus();
   return absl::DeadlineExceededError("not every process is scraped");
 }

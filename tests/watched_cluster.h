@@ -1,5 +1,5 @@
 // What do alerts and dashboards see of a real fleet? A small cluster with something of everything, traffic, and a real Prometheus that
-// scrapes it and judges by the rules that we ship, with shorter times (`ShortenedRules`).
+// scrapes it and judges by the rules that we ship, with shorter times (`ShortenedRules`) or as they are.
 //
 //   "top" ◀── hierarchy ◀── leaf-0 (checkpoints on a disk of its own) ◀── worker-0-0, worker-0-1
 //                       ◀── leaf-1 ◀── worker-1-0, worker-1-1, and engine(), which a test can break
@@ -36,6 +36,7 @@ namespace kvatlas {
 struct WatchedClusterOptions {
   bool all = false;
   bool relay = false;
+  bool rules_as_shipped = false;  // else shortened
 };
 
 class WatchedCluster {

@@ -39,6 +39,7 @@ const std::vector<FleetFindingName>& FleetFindingNames() {
       {"digests_differ", "digests of both ends that differed"},
       {"relay_blocked", "a relay that cannot pass on what it hears"},
       {"engine_stream", "an engine's events do not come"},
+      {"messages_lost", "messages of an engine that never came, not even by replay"},
       {"engine_no_replay", "lost events of an engine cannot be asked for again"},
       {"engine_unreachable", "an engine does not answer over HTTP"},
       {"engine_no_cache", "an engine without prefix caching"},

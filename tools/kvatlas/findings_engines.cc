@@ -18,31 +18,58 @@ std::string ListOf(const SurveyedNode& leaf) {
   return leaf.stats.process().program() == "kvatlas-serve" ? "--engine" : "--workers";
 }
 
+// Tells of blocks of another size than the domain's. True: it was its events that said so.
+bool CheckBlockSize(const std::string& where, const v1::DomainStats& domain,
+                    const v1::HolderStats& holder, FindingList* findings) {
+  constexpr char kRemedy[] =
+      "register it with the block size that it has (--block_size=auto learns it), or start the "
+      "engine with the domain's (vLLM --block-size, SGLang --page-size)";
+  const v1::EngineStats& engine = holder.engine();
+  if (absl::StrContains(holder.reason(), "tokens, and the domain's") ||
+      absl::StrContains(holder.reason(), "block size")) {
+    findings->Error("block_size_mismatch", where, holder.reason(), kRemedy);
+    return true;
+  }
+  if (const auto odd = engine.refused().find("block_size"); odd != engine.refused().end()) {
+    const bool told = absl::StrContains(engine.last_refusal(), "block size");
+    findings->Error(
+        "block_size_mismatch", where,
+        absl::StrCat(odd->second, " of its events have blocks of another size than ",
+                     "the domain, and are left out", told ? ": " + engine.last_refusal() : ""),
+        kRemedy);
+    return true;
+  }
+  if (engine.block_size() != 0 && domain.block_size() != 0 &&
+      engine.block_size() != domain.block_size()) {
+    findings->Error("block_size_mismatch", where,
+                    absl::StrCat("it is registered with ", engine.block_size(),
+                                 " tokens a block, and its domain has ", domain.block_size()),
+                    "register it with the domain's, or under a model's name of its own");
+  }
+  return false;  // of a registration alone too: its events may be missing as well
+}
+
 void CheckEvents(const SurveyedNode& leaf, const v1::DomainStats& domain,
                  const v1::HolderStats& holder, FindingList* findings) {
   const std::string where =
       absl::StrCat("worker ", HolderText(holder.holder()), " of ", leaf.Name());
   const std::string& state = holder.state();
-  const bool other_size = absl::StrContains(holder.reason(), "tokens, and the domain's") ||
-                          absl::StrContains(holder.reason(), "block size");
-  if (other_size) {
-    findings->Error("block_size_mismatch", where, holder.reason(),
-                    "register it with the block size that it has (--block_size=auto learns it), "
-                    "or start the engine with the domain's (vLLM --block-size, SGLang "
-                    "--page-size)");
-  } else if (state == "unreachable" || state == "refused" || state == "failed") {
+  if (!CheckBlockSize(where, domain, holder, findings) &&
+      (state == "unreachable" || state == "refused" || state == "failed")) {
     findings->Error("engine_stream", where,
                     absl::StrCat("its events are ", state, ": ", holder.reason()),
                     "start the engine with KV events on (vLLM, SGLang: --kv-events-config), or "
                     "mend its endpoint in " +
                         ListOf(leaf));
   }
-  if (holder.engine().block_size() != 0 && domain.block_size() != 0 &&
-      holder.engine().block_size() != domain.block_size() && !other_size) {
-    findings->Error("block_size_mismatch", where,
-                    absl::StrCat("it is registered with ", holder.engine().block_size(),
-                                 " tokens a block, and its domain has ", domain.block_size()),
-                    "register it with the domain's, or under a model's name of its own");
+  if (const uint64_t lost = holder.engine().messages_lost(); lost > 0) {
+    findings->Warning("messages_lost", where,
+                      absl::StrCat(lost, lost == 1 ? " message" : " messages",
+                                   " of its engine never came, not even by replay; what they "
+                                   "removed is no longer believed, what they stored not known"),
+                      "give it a replay endpoint that reaches back far enough (buffer_steps and "
+                      "hwm of the engine's --kv-events-config), and look for a network or a leaf "
+                      "that is overloaded");
   }
   const std::string& replay = holder.engine().replay();
   if (replay == "none") {

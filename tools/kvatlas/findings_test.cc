@@ -198,6 +198,29 @@ TEST(FindingsTest, TheWorstComeFirst) {
   EXPECT_EQ(findings[1].id, "version_skew");
 }
 
+TEST(FindingsTest, MessagesOfAnEngineThatWereLost) {
+  Survey survey = Healthy();
+  v1::HolderStats* holder = survey.nodes[1].stats.mutable_domains(0)->mutable_holder_stats(0);
+  holder->mutable_engine()->set_replay("connected");
+  EXPECT_TRUE(Check(survey).empty());
+  holder->mutable_engine()->set_messages_lost(3);
+  const FleetFinding finding = Only(survey);
+  EXPECT_EQ(finding.id, "messages_lost");
+  EXPECT_NE(finding.what.find("3 messages"), std::string::npos) << finding.what;
+}
+
+TEST(FindingsTest, AnEngineOfWhichSomeEventsHaveBlocksOfAnotherSize) {
+  Survey survey = Healthy();
+  v1::HolderStats* holder = survey.nodes[1].stats.mutable_domains(0)->mutable_holder_stats(0);
+  holder->mutable_engine()->set_replay("connected");
+  (*holder->mutable_engine()->mutable_refused())["block_size"] = 2;
+  holder->mutable_engine()->set_last_refusal("an event's block size is 32, the domain's 16");
+  const FleetFinding finding = Only(survey);
+  EXPECT_EQ(finding.id, "block_size_mismatch");
+  EXPECT_NE(finding.what.find("2 of its events"), std::string::npos) << finding.what;
+  EXPECT_NE(finding.what.find("32, the domain's 16"), std::string::npos) << finding.what;
+}
+
 // What its silence costs goes without saying then.
 TEST(FindingsTest, AnEngineThatIsNotReachedIsOneFindingThatNamesTheFlagOfItsProgram) {
   for (const auto& [program, flag] :
