@@ -167,6 +167,16 @@ std::vector<Row> Rows() {
     program.args.insert(program.args.end(), more.begin(), more.end());
     return program;
   };
+  // Not before its receiver has heard it: of what was never there, nothing is missed.
+  const auto killed_when_heard = [](const std::string& receiver, const std::string& victim) {
+    return [receiver, victim](Programs& programs) {
+      const auto heard = [&] {
+        return programs.Get(receiver, "/status").find("TRUST_EXACT") != std::string::npos;
+      };
+      EXPECT_TRUE(Await(heard, kLong)) << programs.Get(receiver, "/status");
+      programs.Kill(victim);
+    };
+  };
   const std::vector<std::string> from_top = {"--hierarchy={top:grpc}"};
   const std::vector<std::string> from_leaf = {"--leaf={leaf:grpc}"};
   const std::vector<std::string> from_frontend = {"--frontend_http={frontend:http}"};
@@ -317,22 +327,14 @@ std::vector<Row> Rows() {
                   .programs = {with(alone, {"--lease_ttl=1s"}), worker("w")},
                   .ask = from_leaf,
                   .wanted = {"stream_silent", "worker w of leaf", "in no answer", "engine"},
-                  .act = [](Programs& programs) { programs.Kill("w"); }});
+                  .act = killed_when_heard("leaf", "w")});
   rows.push_back({.name = "CellWhoseLeafWasKilled",
                   .programs = {with(hierarchy, {"--lease_ttl=1s"}), leaf, worker("w")},
                   .ask = from_top,
                   .wanted = {"stream_silent", "cell .* of hierarchy {top:grpc}", "in no answer",
                              "--lease_ttl"},
                   .also = {"unreachable"},
-                  .act = [](Programs& programs) {
-                    EXPECT_TRUE(Await(
-                        [&] {
-                          return programs.Get("top", "/status").find("TRUST_EXACT") !=
-                                 std::string::npos;
-                        },
-                        kLong));
-                    programs.Kill("leaf");
-                  }});
+                  .act = killed_when_heard("top", "leaf")});
   rows.push_back({.name = "LeafWithLittleMemory",
                   .programs = {with(alone, {"--memory_budget=1M"})},
                   .ask = from_leaf,
