@@ -25,6 +25,7 @@ namespace {
 
 constexpr size_t kWaitingMax = 8192;  // lines
 constexpr Duration kLookEvery = std::chrono::seconds(1);
+constexpr Duration kRetryEvery = std::chrono::milliseconds(50);  // of a FIFO that takes nothing
 
 std::string TimeNow() {
   const uint64_t ns = Clock::Real().WallNs();
@@ -38,8 +39,10 @@ std::string TimeNow() {
   return text;
 }
 
+// Does not wait for the reader of a FIFO: ENXIO.
 int OpenToAppend(const std::string& path) {
-  return open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  return open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK,
+              0600);
 }
 
 class NoAudit final : public AuditLog {
@@ -100,28 +103,33 @@ class FileAudit final : public AuditLog {
     return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   }
 
+  // What was taken from the queue is written before more is taken.
   void Run() {
-    bool stop = false;
-    while (!stop) {
+    for (bool stop = false; !stop;) {
       std::deque<std::string> lines;
       uint64_t lost = 0;
       {
         MutexLock lock(&mutex_);
-        if (waiting_.empty() && !stopping_) wake_.WaitFor(&mutex_, kLookEvery);
-        lines.swap(waiting_);
-        lost = std::exchange(lost_, 0);
+        const bool stuck = !text_.empty();
+        if (!stopping_ && (stuck || waiting_.empty()))
+          wake_.WaitFor(&mutex_, stuck ? kRetryEvery : kLookEvery);
+        if (!stuck) lines.swap(waiting_);
+        if (!stuck) lost = std::exchange(lost_, 0);
         stop = stopping_;
       }
       ReopenIfRenamed();
-      std::string text;
       if (lost > 0) {
-        text = TextOf({.event = "lost",
-                       .allowed = false,
-                       .identity = "",
-                       .reason = std::to_string(lost) + " lines had no room"});
+        text_ = TextOf({.event = "lost",
+                        .allowed = false,
+                        .identity = "",
+                        .reason = std::to_string(lost) + " lines had no room"});
       }
-      for (const std::string& line : lines) text += line;
-      WriteAll(text, lines.size());
+      for (const std::string& line : lines) text_ += line;
+      lines_in_text_ += lines.size();
+      WriteText();
+      MutexLock lock(&mutex_);
+      if (stop && text_.empty() && !waiting_.empty()) stop = false;
+      if (stop) dropped_.fetch_add(lines_in_text_ + waiting_.size(), std::memory_order_relaxed);
     }
   }
 
@@ -138,18 +146,23 @@ class FileAudit final : public AuditLog {
     fd_ = fd;
   }
 
-  void WriteAll(std::string_view text, size_t lines) {
-    while (!text.empty()) {
-      const ssize_t wrote = write(fd_, text.data(), text.size());
+  // What a FIFO does not take stays.
+  void WriteText() {
+    while (!text_.empty()) {
+      if (fd_ < 0) return;
+      const ssize_t wrote = write(fd_, text_.data(), text_.size());
       if (wrote < 0 && errno == EINTR) continue;
+      if (wrote < 0 && (errno == EAGAIN || errno == EPIPE)) return;
       if (wrote <= 0) {
-        dropped_.fetch_add(lines, std::memory_order_relaxed);
+        dropped_.fetch_add(lines_in_text_, std::memory_order_relaxed);
         LogEvery(limiter_, LogLevel::kError, "audit log cannot be written",
-                 {{"path", path_}, {"reason", strerror(errno)}, {"lines_lost", lines}});
-        return;
+                 {{"path", path_}, {"reason", strerror(errno)}, {"lines_lost", lines_in_text_}});
+        text_.clear();
+      } else {
+        text_.erase(0, static_cast<size_t>(wrote));
       }
-      text.remove_prefix(static_cast<size_t>(wrote));
     }
+    lines_in_text_ = 0;
   }
 
   const std::string path_;
@@ -162,7 +175,9 @@ class FileAudit final : public AuditLog {
   std::deque<std::string> waiting_ ABSL_GUARDED_BY(mutex_);
   uint64_t lost_ ABSL_GUARDED_BY(mutex_) = 0;
   // Of the thread.
-  int fd_;
+  std::string text_;  // not written yet
+  size_t lines_in_text_ = 0;
+  int fd_;  // negative: a FIFO has no reader yet
   LogLimiter limiter_{std::chrono::seconds(10)};
   std::thread thread_;
 };
@@ -173,7 +188,9 @@ absl::StatusOr<std::unique_ptr<AuditLog>> AuditLog::Open(const std::string& path
                                                          std::string process) {
   if (path.empty()) return std::unique_ptr<AuditLog>(std::make_unique<NoAudit>());
   const int fd = OpenToAppend(path);
-  if (fd < 0) {
+  if (fd < 0 && errno == ENXIO) {
+    Log(LogLevel::kWarning, "the audit log waits for a reader", {{"path", path}});
+  } else if (fd < 0) {
     return absl::UnavailableError(
         absl::StrCat("cannot open the audit log ", path, ": ", strerror(errno)));
   }

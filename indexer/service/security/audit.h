@@ -7,7 +7,8 @@
 //
 // *Threads*: any; `Write` never blocks: lines wait in a bounded queue for a thread that writes them; a full queue drops the line
 // and counts it, and the next line that is written says how many were lost. A file that was renamed (logrotate) is opened anew
-// within a second; it is made with mode 0600.
+// within a second; it is made with mode 0600. A FIFO that is full or that has no reader holds up nothing either, not even the end of the
+// process: lines wait for it in the queue, and what it has not taken by then is lost.
 
 #ifndef KVATLAS_INDEXER_SERVICE_SECURITY_AUDIT_H_
 #define KVATLAS_INDEXER_SERVICE_SECURITY_AUDIT_H_
@@ -33,7 +34,7 @@ struct AuditLine {
 
 class AuditLog {
  public:
-  // An empty path: nothing is written anywhere. UNAVAILABLE, if the file cannot be opened.
+  // An empty path: nothing is written anywhere. UNAVAILABLE, if the file cannot be opened; a FIFO may get its reader later.
   static absl::StatusOr<std::unique_ptr<AuditLog>> Open(const std::string& path,
                                                         std::string process);
   virtual ~AuditLog() = default;  // writes what waits

@@ -1,8 +1,10 @@
 #include "indexer/service/security/audit.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -77,6 +79,37 @@ TEST_F(AuditLogTest, WhatHadNoRoomIsCounted) {
   size_t written = 0;
   for (const nlohmann::json& line : LinesOf(path_)) written += line["event"] == "e";
   EXPECT_EQ(written + dropped, kLines);
+}
+
+// Neither the start, nor a line, nor the end waits for who reads a FIFO.
+TEST_F(AuditLogTest, AFifoHoldsUpNothing) {
+  ASSERT_EQ(mkfifo(path_.c_str(), 0600), 0);
+  auto log = AuditLog::Open(path_, "p");
+  ASSERT_TRUE(log.ok()) << log.status();
+  (*log)->Write({.event = "before", .identity = ""});
+  const int reader = open(path_.c_str(), O_RDONLY | O_NONBLOCK);
+  ASSERT_GE(reader, 0);
+  std::string read_so_far;
+  const auto reads = [&] {
+    char bytes[1 << 12];
+    for (ssize_t got; (got = read(reader, bytes, sizeof(bytes))) > 0;)
+      read_so_far.append(bytes, static_cast<size_t>(got));
+    return read_so_far;
+  };
+  EXPECT_TRUE(
+      Await([&] { return reads().find("before") != std::string::npos; }, std::chrono::seconds(30)));
+  // More than a FIFO takes, which is read no more.
+  constexpr uint64_t kLines = 2000;
+  for (uint64_t i = 0; i < kLines; ++i) (*log)->Write({.event = "e", .identity = ""});
+  EXPECT_EQ((*log)->lines(), kLines + 1);
+  log->reset();
+  const std::string last = reads();
+  size_t whole = 0;
+  for (size_t at = last.find("\"e\""); at != std::string::npos; at = last.find("\"e\"", at + 1))
+    ++whole;
+  EXPECT_GT(whole, 0u);
+  EXPECT_LT(whole, kLines);
+  close(reader);
 }
 
 TEST_F(AuditLogTest, ALinkOrAFolderIsNotWrittenTo) {
