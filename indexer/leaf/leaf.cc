@@ -31,6 +31,7 @@
 #include "indexer/service/log.h"
 #include "indexer/service/memory_watch.h"
 #include "indexer/service/metrics.h"
+#include "indexer/service/redis_client.h"
 #include "indexer/service/security/security.h"
 #include "indexer/service/text_escape.h"
 #include "indexer/stream/validate.h"
@@ -420,14 +421,16 @@ struct Leaf::Parts {
   }
 
   // Reading goes on from where the checkpoint stands.
-  void StartRedis(const LeafOptions& options) {
-    if (!options.redis.has_value()) return;
+  absl::Status StartRedis(const LeafOptions& options) {
+    if (!options.redis.has_value()) return absl::OkStatus();
+    if (absl::Status bad = RedisClient::MayGoInClear(options.redis->redis); !bad.ok()) return bad;
     RedisLogOptions log = *options.redis;
     log.cell = options.cell;
     log.lease_ttl = options.registry.receiver.lease_ttl;
     const std::string name = options.replica.empty() ? options.cell : options.replica;
     redis = std::make_unique<RedisReader>(log, name, &registry);
     metrics.OnScrape([this] { SetRedisGauges(redis->Stats(), &metrics); });
+    return absl::OkStatus();
   }
 
   void StopRecovery() {
@@ -540,7 +543,7 @@ absl::StatusOr<std::unique_ptr<Leaf>> Leaf::Start(LeafOptions options) {
   parts.reporter.SetAddress(options.advertise.empty() ? parts.grpc.address().ToString()
                                                       : options.advertise);
   if (absl::Status status = parts.StartEngines(options); !status.ok()) return status;
-  parts.StartRedis(options);
+  if (absl::Status status = parts.StartRedis(options); !status.ok()) return OfFlag("redis", status);
   if (options.parents.empty() && !options.parents_may_come)
     Log(LogLevel::kInfo, "no parents: no hierarchy hears of this cell",
         {{"hint", "--parents HOST:PORT of a kvatlas-hierarchy, where there are several cells"}});

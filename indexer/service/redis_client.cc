@@ -17,6 +17,7 @@
 #include "absl/base/thread_annotations.h"
 #include "indexer/base/mutex.h"
 #include "indexer/service/redis_connection.h"
+#include "indexer/service/security/security.h"
 
 namespace kvatlas {
 namespace {
@@ -585,6 +586,15 @@ RedisClient::RedisClient(RedisOptions options, StateFn on_state)
     : loop_(std::make_unique<Loop>(std::move(options), std::move(on_state))) {}
 
 RedisClient::~RedisClient() = default;
+
+absl::Status RedisClient::MayGoInClear(const RedisOptions& options, bool trusted) {
+  if (options.tls != nullptr) return absl::OkStatus();
+  for (const Address& host : options.hosts) {
+    absl::Status may = Security::OfProcess()->MayGoInClear("redis", host.host, trusted);
+    if (!may.ok()) return may;
+  }
+  return absl::OkStatus();
+}
 
 absl::Status RedisClient::Send(RedisArgs args, RedisCallback callback) {
   return loop_->Send(std::move(args), false, Duration(0), std::move(callback));

@@ -67,6 +67,9 @@ class RedisClient : public RedisCommands {
   explicit RedisClient(RedisOptions options, StateFn on_state = {});
   ~RedisClient() override;
 
+  // FAILED_PRECONDITION: the URL has no TLS and a host beyond loopback, and the process a policy (`Security::MayGoInClear`).
+  static absl::Status MayGoInClear(const RedisOptions& options, bool trusted = false);
+
   RedisClient(const RedisClient&) = delete;
   RedisClient& operator=(const RedisClient&) = delete;
 

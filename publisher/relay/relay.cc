@@ -13,6 +13,7 @@
 #include "indexer/discovery/found_leaves.h"
 #include "indexer/service/connection_watch.h"
 #include "indexer/service/log.h"
+#include "indexer/service/redis_client.h"
 #include "indexer/service/redis_url.h"
 #include "indexer/stream/link.h"
 #include "indexer/stream/validate.h"
@@ -545,6 +546,10 @@ absl::StatusOr<std::unique_ptr<Relay>> Relay::Start(RelayOptions options) {
     return absl::InvalidArgumentError("leaves: none, and no log in Redis");
   if (std::set(options.leaves.begin(), options.leaves.end()).size() != options.leaves.size())
     return absl::InvalidArgumentError("leaves: one is named twice");
+  if (options.redis.has_value()) {
+    absl::Status may = RedisClient::MayGoInClear(options.redis->redis);
+    if (!may.ok()) return absl::Status(may.code(), "redis: " + std::string(may.message()));
+  }
   DirectoryOptions look;
   look.first_answer = Duration(0);
   look.poll_every = options.find_every;

@@ -23,6 +23,9 @@ class OpenSecurity : public Security {
   Duration connection_age() const override { return Duration(0); }
   std::shared_ptr<const AccessPolicy> policy() const override { return nullptr; }
   absl::Status MayListen(const Address&) override { return absl::OkStatus(); }
+  absl::Status MayGoInClear(std::string_view, const std::string&, bool) override {
+    return absl::OkStatus();
+  }
   absl::StatusOr<std::shared_ptr<const Identity>> Authenticate(std::string_view,
                                                                std::string_view) override {
     return AnonymousIdentity();

@@ -69,7 +69,7 @@ absl::Status RealSecurity::MayListen(const Address& address) {
   const bool safe = tls_ != nullptr && tls_->server() != nullptr && enforces();
   if (safe) return absl::OkStatus();
   if (options_.insecure) {
-    exposed_.store(true, std::memory_order_relaxed);
+    NoteInClear("ports");
     return absl::OkStatus();
   }
   return absl::FailedPreconditionError(absl::StrCat(
@@ -78,6 +78,25 @@ absl::Status RealSecurity::MayListen(const Address& address) {
       "give --tls_cert, --tls_key, --tls_ca and --access_policy (kvatlas pki makes them for a "
       "trial), "
       "or --insecure where the network is trusted"));
+}
+
+absl::Status RealSecurity::MayGoInClear(std::string_view what, const std::string& host,
+                                        bool trusted) {
+  if (IsLoopbackHost(host)) return absl::OkStatus();
+  if (enforces() && !options_.insecure && !trusted) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        absl::string_view(what.data(), what.size()), " at ", host,
+        " would be reached in clear across a network, and this process has an access policy: give "
+        "it TLS, or --insecure where the network is trusted"));
+  }
+  NoteInClear(std::string(what));
+  return absl::OkStatus();
+}
+
+void RealSecurity::NoteInClear(std::string what) {
+  MutexLock lock(&mutex_);
+  in_clear_.insert(std::move(what));
+  exposed_.store(true, std::memory_order_relaxed);
 }
 
 // ---- Who is it? ----

@@ -54,6 +54,7 @@ class RealSecurity final : public Security {
   }
   std::shared_ptr<const AccessPolicy> policy() const override;
   absl::Status MayListen(const Address& address) override;
+  absl::Status MayGoInClear(std::string_view what, const std::string& host, bool trusted) override;
   absl::StatusOr<std::shared_ptr<const Identity>> Authenticate(std::string_view chain_pem,
                                                                std::string_view bearer) override;
   absl::Status CheckMethod(const Identity& identity, Verb verb, std::string_view peer) override;
@@ -113,6 +114,7 @@ class RealSecurity final : public Security {
   void Run();
   bool Look();
   void LogReload(std::string_view what, const std::string& path, const absl::Status& status);
+  void NoteInClear(std::string what);
   void SayInsecure() const;
 
   // Open calls, of the thread. Without a change only credentials that have expired are looked for.
@@ -132,11 +134,12 @@ class RealSecurity final : public Security {
   std::atomic<uint64_t> reloads_{0};
   std::atomic<uint64_t> reloads_failed_{0};
   std::atomic<uint64_t> cut_{0};
-  std::atomic<bool> exposed_{false};
+  std::atomic<bool> exposed_{false};  // `in_clear_` has something
 
   mutable Mutex mutex_;
   CondVar wake_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::set<std::string> in_clear_ ABSL_GUARDED_BY(mutex_);  // planes, beyond loopback
   std::shared_ptr<const AccessPolicy> policy_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const Tokens> tokens_ ABSL_GUARDED_BY(mutex_);
   std::unordered_map<std::string, Known> known_ ABSL_GUARDED_BY(mutex_);

@@ -71,8 +71,17 @@ void RealSecurity::Run() {
 }
 
 void RealSecurity::SayInsecure() const {
-  Log(LogLevel::kWarning, "insecure: this process listens beyond loopback without TLS and policy",
-      {{"remedy", "--tls_cert, --tls_key, --tls_ca and --access_policy; see docs/security.md"}});
+  std::string planes;
+  {
+    MutexLock lock(&mutex_);
+    for (const std::string& plane : in_clear_)
+      absl::StrAppend(&planes, planes.empty() ? "" : ",", plane);
+  }
+  Log(LogLevel::kWarning, "insecure: what goes beyond loopback is in clear",
+      {{"planes", planes},
+       {"remedy",
+        "ports: --tls_cert, --tls_key, --tls_ca and --access_policy; redis: rediss://; engines: "
+        "server_key; see docs/security.md"}});
 }
 
 void RealSecurity::LogReload(std::string_view what, const std::string& path,

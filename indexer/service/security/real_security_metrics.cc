@@ -11,7 +11,9 @@ void RealSecurity::AppendMetrics(std::string* text) const {
                     "\n# TYPE ", n, absl::EndsWith(n, "_total") ? " counter\n" : " gauge\n", n, " ",
                     value, "\n");
   };
-  gauge("kvatlas_insecure", "1: listens beyond loopback without TLS and policy.",
+  gauge("kvatlas_insecure",
+        "1: listens beyond loopback without TLS and policy, or takes engines' events or Redis' "
+        "logs from there in clear.",
         exposed_.load(std::memory_order_relaxed) ? 1 : 0);
   // Families that are without series where there is no certificate or no policy.
   absl::StrAppend(text,

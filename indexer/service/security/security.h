@@ -73,6 +73,11 @@ class Security {
   // FAILED_PRECONDITION, with the remedy: beyond loopback, and neither TLS with a policy nor --insecure.
   virtual absl::Status MayListen(const Address& address) = 0;
 
+  // What is in the plane `what` ("redis", "engines") goes in clear between this process and `host`. Beyond loopback: FAILED_PRECONDITION
+  // under a policy, unless --insecure or `trusted`, a flag of that plane; what passes is said every minute, and in `kvatlas_insecure`.
+  virtual absl::Status MayGoInClear(std::string_view what, const std::string& host,
+                                    bool trusted) = 0;
+
   // Of a client's certificate with its intermediates (PEM) and of an "Authorization: Bearer" value; each may be empty. A
   // certificate counts before a token, which may be meant for the engine. Never null; anonymous without either, and
   // without a policy. UNAUTHENTICATED: expired, revoked, not of the fleet, unknown token.

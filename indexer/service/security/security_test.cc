@@ -138,5 +138,31 @@ TEST_F(ProcessSecurityTest, ATenantsQuotaIsSharedAndItsRefusalsAreAudited) {
       kLong));
 }
 
+// Redis and engines beyond loopback: in clear only where that is said, and then it is shown.
+TEST_F(ProcessSecurityTest, WhatGoesInClearBeyondLoopbackIsRefusedOrShown) {
+  const std::string shown = "\nkvatlas_insecure 1\n";
+  EXPECT_TRUE(security_->MayGoInClear("redis", "127.0.0.1", /*trusted=*/false).ok());
+  const absl::Status refused = security_->MayGoInClear("redis", "10.0.0.9", /*trusted=*/false);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition) << refused;
+  EXPECT_NE(refused.message().find("--insecure"), std::string::npos) << refused;
+  EXPECT_EQ(Metrics().find(shown), std::string::npos);
+  EXPECT_TRUE(security_->MayGoInClear("engines", "10.0.0.9", /*trusted=*/true).ok());
+  EXPECT_NE(Metrics().find(shown), std::string::npos) << Metrics();
+  // Without a policy, and with --insecure, it is taken and shown.
+  for (const bool policy : {false, true}) {
+    SecurityOptions options;
+    options.process = "test";
+    options.insecure = policy;
+    options.tls = *pki_->Issue({.identity = "leaf/a/0"});
+    if (policy) options.policy = directory_ + "/policy.json";
+    const absl::StatusOr<std::shared_ptr<Security>> other = Security::Start(options);
+    ASSERT_TRUE(other.ok()) << other.status();
+    EXPECT_TRUE((*other)->MayGoInClear("redis", "10.0.0.9", /*trusted=*/false).ok());
+    std::string text;
+    (*other)->AppendMetrics(&text);
+    EXPECT_NE(text.find(shown), std::string::npos) << text;
+  }
+}
+
 }  // namespace
 }  // namespace kvatlas
