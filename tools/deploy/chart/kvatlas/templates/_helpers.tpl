@@ -236,7 +236,11 @@ affinity:
   secret:
     secretName: {{ . }}
     defaultMode: 0440
-    items: [{key: {{ $root.Values.redis.key }}, path: url}]
+    items:
+      - {key: {{ $root.Values.redis.key }}, path: url}
+      {{- range $root.Values.redis.files }}
+      - {key: {{ . }}, path: {{ . }}}
+      {{- end }}
 {{- end }}
 {{- with .values.extraVolumes }}
 {{ toYaml . }}
