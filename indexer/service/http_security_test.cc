@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -21,6 +20,7 @@
 #include "indexer/service/http_server.h"
 #include "indexer/service/security/pki.h"
 #include "indexer/service/security/security.h"
+#include "indexer/service/security/security_test_folder.h"
 #include "indexer/service/security/tokens.h"
 
 namespace kvatlas {
@@ -31,26 +31,13 @@ constexpr std::chrono::seconds kLong(30);
 class HttpSecurityTest : public testing::Test {
  protected:
   HttpSecurityTest() {
-    std::string directory = testing::TempDir() + "/http_security_XXXXXX";
-    EXPECT_NE(mkdtemp(directory.data()), nullptr);
-    directory_ = directory;
-    absl::StatusOr<Pki> pki = Pki::Create(directory_ + "/pki", "test.example");
-    EXPECT_TRUE(pki.ok()) << pki.status();
-    pki_ = std::make_unique<Pki>(*std::move(pki));
-    WritePolicy("[]");
     {
-      std::ofstream tokens(directory_ + "/tokens");
+      std::ofstream tokens(folder_.path() + "/tokens");
       tokens << "sha256:" << TokenHash("let-me-in") << " operator/ops name=ops\n";
     }
-    SecurityOptions options;
-    options.process = "test";
-    options.tls = Issue("leaf/a/0");
-    options.policy = directory_ + "/policy.json";
-    options.tokens.tokens = directory_ + "/tokens";
-    options.look_every = std::chrono::milliseconds(20);
-    absl::StatusOr<std::shared_ptr<Security>> security = Security::Start(options);
-    EXPECT_TRUE(security.ok()) << security.status();
-    security_ = *security;
+    SecurityOptions options = folder_.ServerOf(folder_.Issue("leaf/a/0"));
+    options.tokens.tokens = folder_.path() + "/tokens";
+    security_ = SecurityTestFolder::Start(options);
     server_ = std::make_unique<HttpServer>(
         HttpServerOptions{.listen = {"127.0.0.1", 0}, .security = security_});
     server_->Handle({.method = "GET",
@@ -94,42 +81,15 @@ class HttpSecurityTest : public testing::Test {
 
   ~HttpSecurityTest() override { server_->Stop(); }
 
-  void WritePolicy(const std::string& revoked) {
-    const std::string path = directory_ + "/policy.json";
-    {
-      std::ofstream file(path + ".new");
-      file << R"({"version": 1, "trust_domain": "test.example",
-                  "rules": [{"identity": "operator/asks", "allow": ["*"],
-                             "quota": {"queries_per_s": 0.001, "dumps_per_s": 0.001}},
-                            {"identity": "operator/slow", "allow": ["*"],
-                             "quota": {"unread_bytes": 1}},
-                            {"identity": "operator/*", "allow": ["*"]},
-                            {"identity": "gateway/single", "allow": ["route"],
-                             "quota": {"connections": 1}},
-                            {"identity": "viewer/*", "allow": ["status"]},
-                            {"identity": "gateway/*", "allow": ["route"]}],
-                  "revoked": )"
-           << revoked << "}";
-    }
-    EXPECT_EQ(rename((path + ".new").c_str(), path.c_str()), 0);
-  }
-
-  TlsPaths Issue(const std::string& identity, PkiIssue issue = {}) {
-    issue.identity = identity;
-    absl::StatusOr<TlsPaths> paths = pki_->Issue(issue);
-    EXPECT_TRUE(paths.ok()) << paths.status();
-    return paths.ok() ? *paths : TlsPaths();
-  }
-
   std::string As(const std::string& identity) {
-    const TlsPaths paths = Issue(identity);
+    const TlsPaths paths = folder_.Issue(identity);
     return absl::StrCat("--cert ", paths.certificate, " --key ", paths.key);
   }
 
   // What curl writes, and its HTTP status as the last line.
   std::string Curl(const std::string& arguments, const std::string& path) const {
     const std::string command =
-        absl::StrCat("curl -sS -m 20 --cacert ", pki_->ca_path(), " -w '\n%{http_code}' ",
+        absl::StrCat("curl -sS -m 20 --cacert ", folder_.pki().ca_path(), " -w '\n%{http_code}' ",
                      arguments, " https://127.0.0.1:", server_->address().port, path, " 2>&1");
     FILE* const pipe = popen(command.c_str(), "r");
     EXPECT_NE(pipe, nullptr);
@@ -163,8 +123,14 @@ class HttpSecurityTest : public testing::Test {
     return out;
   }
 
-  std::string directory_;
-  std::unique_ptr<Pki> pki_;
+  const SecurityTestFolder folder_{R"("rules": [
+      {"identity": "operator/asks", "allow": ["*"],
+       "quota": {"queries_per_s": 0.001, "dumps_per_s": 0.001}},
+      {"identity": "operator/slow", "allow": ["*"], "quota": {"unread_bytes": 1}},
+      {"identity": "operator/*", "allow": ["*"]},
+      {"identity": "gateway/single", "allow": ["route"], "quota": {"connections": 1}},
+      {"identity": "viewer/*", "allow": ["status"]},
+      {"identity": "gateway/*", "allow": ["route"]}])"};
   std::shared_ptr<Security> security_;
   std::unique_ptr<HttpServer> server_;
   std::atomic<int> waits_{0};
@@ -194,11 +160,11 @@ TEST_F(HttpSecurityTest, ATokenIsACredential) {
 
 TEST_F(HttpSecurityTest, LargeBodiesAndAnswersPassWhole) {
   {
-    std::ofstream body(directory_ + "/body");
+    std::ofstream body(folder_.path() + "/body");
     body << std::string(1'500'000, 'b');
   }
   EXPECT_EQ(
-      Curl(As("operator/o") + " -H Expect:100-continue --data-binary @" + directory_ + "/body",
+      Curl(As("operator/o") + " -H Expect:100-continue --data-binary @" + folder_.path() + "/body",
            "/query"),
       "1500000\n200");
   const std::string big = Curl(As("operator/o"), "/big");
@@ -210,12 +176,12 @@ TEST_F(HttpSecurityTest, LargeBodiesAndAnswersPassWhole) {
 }
 
 TEST_F(HttpSecurityTest, ForeignAndExpiredCertificatesAreRefused) {
-  absl::StatusOr<Pki> foreign = Pki::Create(directory_ + "/foreign", "test.example");
+  absl::StatusOr<Pki> foreign = Pki::Create(folder_.path() + "/foreign", "test.example");
   ASSERT_TRUE(foreign.ok());
   const TlsPaths paths = *foreign->Issue({.identity = "operator/o"});
   EXPECT_EQ(Status(absl::StrCat("--cert ", paths.certificate, " --key ", paths.key), "/status"),
             "000");
-  const TlsPaths expired = Issue("operator/o", {.identity = "", .valid_for_s = 200});
+  const TlsPaths expired = folder_.Issue("operator/o", {.identity = "", .valid_for_s = 200});
   EXPECT_EQ(Status(absl::StrCat("--cert ", expired.certificate, " --key ", expired.key), "/status"),
             "000");
 }
@@ -236,12 +202,12 @@ TEST_F(HttpSecurityTest, ARevokedCredentialIsRefusedAndItsRequestCut) {
   const std::string gateway = As("gateway/g");
   EXPECT_EQ(Status(gateway, "/status"), "403");
   FILE* const waiting =
-      popen(absl::StrCat("curl -sS -m 30 --cacert ", pki_->ca_path(), " ", gateway,
+      popen(absl::StrCat("curl -sS -m 30 --cacert ", folder_.pki().ca_path(), " ", gateway,
                          " https://127.0.0.1:", server_->address().port, "/v1/wait >/dev/null 2>&1")
                 .c_str(),
             "r");
   ASSERT_TRUE(Await([&] { return waits_.load() == 1; }, kLong));
-  WritePolicy(R"(["gateway/g", "token:ops"])");
+  folder_.WritePolicy(R"(["gateway/g", "token:ops"])");
   EXPECT_TRUE(Await([&] { return gone_.load() == 1; }, kLong));
   pclose(waiting);
   EXPECT_EQ(Status(gateway, "/v1/wait"), "401");
@@ -255,12 +221,12 @@ TEST_F(HttpSecurityTest, QuotasAreOfAnIdentity) {
   EXPECT_EQ(Status(asks, "/status"), "429");
   EXPECT_EQ(Status(As("operator/other"), "/status"), "200");
   const std::string url = absl::StrCat(" https://127.0.0.1:", server_->address().port);
-  const std::string curl = absl::StrCat("curl -sS -m 30 --cacert ", pki_->ca_path(), " ");
+  const std::string curl = absl::StrCat("curl -sS -m 30 --cacert ", folder_.pki().ca_path(), " ");
   const std::string single = As("gateway/single");
   FILE* const waiting = popen((curl + single + url + "/v1/wait >/dev/null 2>&1").c_str(), "r");
   ASSERT_TRUE(Await([&] { return waits_.load() == 1; }, kLong));
   EXPECT_EQ(Status(single, "/v1/wait"), "429");
-  WritePolicy(R"(["gateway/single"])");
+  folder_.WritePolicy(R"(["gateway/single"])");
   EXPECT_TRUE(Await([&] { return gone_.load() == 1; }, kLong));
   pclose(waiting);
 }
@@ -268,8 +234,9 @@ TEST_F(HttpSecurityTest, QuotasAreOfAnIdentity) {
 // Its pipe is not read, so it does not read its connection either; it ends when the pipe is closed.
 TEST_F(HttpSecurityTest, AnswersThatAreNotReadEndTheConnection) {
   FILE* const slow =
-      popen(absl::StrCat("exec curl -sS -m 60 --cacert ", pki_->ca_path(), " ", As("operator/slow"),
-                         " https://127.0.0.1:", server_->address().port, "/endless 2>/dev/null")
+      popen(absl::StrCat("exec curl -sS -m 60 --cacert ", folder_.pki().ca_path(), " ",
+                         As("operator/slow"), " https://127.0.0.1:", server_->address().port,
+                         "/endless 2>/dev/null")
                 .c_str(),
             "r");
   const auto refused = [&] {
@@ -285,7 +252,7 @@ TEST_F(HttpSecurityTest, AnswersThatAreNotReadEndTheConnection) {
 
 TEST_F(HttpSecurityTest, CertificatesRotateWhileRequestsRun) {
   for (int i = 0; i < 5; ++i) {
-    Issue("leaf/a/0");
+    folder_.Issue("leaf/a/0");
     EXPECT_EQ(Status(As("viewer/v"), "/status"), "200") << i;
   }
 }

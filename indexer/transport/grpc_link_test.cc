@@ -19,6 +19,7 @@
 #include "indexer/service/grpc_server.h"
 #include "indexer/stream/messages.h"
 #include "indexer/transport/grpc_acceptor.h"
+#include "indexer/transport/hello_test_util.h"
 
 namespace kvatlas {
 namespace {
@@ -167,21 +168,6 @@ class TestServer {
   GrpcServer server_;
 };
 
-Hello AHello() {
-  return {.holder = {"w", 0, ""},
-          .domain = {"m", ""},
-          .block_size = 16,
-          .contract_id = "c",
-          .schedule = "",
-          .epoch = 1,
-          .instance_id = 7,
-          .first_kept = 1,
-          .last_sent = 0,
-          .starting = true,
-          .address = "",
-          .labels = {}};
-}
-
 Batch ABatch(BatchNumber number, size_t blocks = 1) {
   Batch batch{.number = number, .events = {Stored{}}, .load = {}, .digest = {}};
   std::get<Stored>(batch.events[0]).blocks.assign(blocks, SequenceHash{number});
@@ -200,12 +186,12 @@ TEST(GrpcLinkTest, CarriesMessagesBothWays) {
   TestServer server(&acceptor);
   Recorder recorder;
   GrpcLink link(server.target());
-  EXPECT_FALSE(link.Write(AHello()));
+  EXPECT_FALSE(link.Write(HelloOf("w")));
   link.Start(&recorder);
   ASSERT_EQ(recorder.notices.Take().kind, Notice::kConnected);
-  ASSERT_TRUE(link.Write(AHello()));
+  ASSERT_TRUE(link.Write(HelloOf("w")));
   ASSERT_TRUE(link.Write(ABatch(1)));
-  EXPECT_TRUE(acceptor.received.Take() == SenderMessage(AHello()));
+  EXPECT_TRUE(acceptor.received.Take() == SenderMessage(HelloOf("w")));
   EXPECT_TRUE(acceptor.received.Take() == SenderMessage(ABatch(1)));
   EXPECT_TRUE(recorder.notices.Take().message == ReceiverMessage(Ack{.applied = 1, .credit = 64}));
   acceptor.replies.Take()(Need{.next = 1, .snapshot = true});
@@ -225,7 +211,7 @@ TEST(GrpcLinkTest, StopFlushesWhatWasWritten) {
   GrpcLink link(server.target());
   link.Start(&recorder);
   recorder.notices.Take();
-  ASSERT_TRUE(link.Write(AHello()));
+  ASSERT_TRUE(link.Write(HelloOf("w")));
   for (int i = 1; i <= 20; ++i) ASSERT_TRUE(link.Write(ABatch(i, 1000)));
   ASSERT_TRUE(link.Write(Goodbye{}));
   link.Stop(kLong);
@@ -302,7 +288,7 @@ TEST(GrpcLinkTest, ARefusalArrivesAndThenTheCallEndsWithItsStatus) {
   GrpcLink link(server.target());
   link.Start(&recorder);
   recorder.notices.Take();
-  ASSERT_TRUE(link.Write(AHello()));
+  ASSERT_TRUE(link.Write(HelloOf("w")));
   const Notice refused = recorder.notices.Take();
   ASSERT_EQ(refused.kind, Notice::kMessage);
   EXPECT_EQ(std::get<Refuse>(refused.message).epoch, 9u);
@@ -322,7 +308,7 @@ TEST(GrpcLinkTest, ASessionsStatusEndsTheCallAfterItsReplies) {
   GrpcLink link(server.target());
   link.Start(&recorder);
   recorder.notices.Take();
-  ASSERT_TRUE(link.Write(AHello()));
+  ASSERT_TRUE(link.Write(HelloOf("w")));
   EXPECT_EQ(recorder.notices.Take().kind, Notice::kMessage);
   EXPECT_EQ(recorder.notices.Take().why, absl::InvalidArgumentError("no"));
 }
@@ -341,7 +327,7 @@ TEST(GrpcLinkTest, ACallThatAFailedWriteClosedBeforeItsRepliesWereReadEnds) {
   GrpcLink link(server.target());
   link.Start(&recorder);
   EXPECT_EQ(recorder.notices.Take().kind, Notice::kConnected);
-  ASSERT_TRUE(link.Write(AHello()));
+  ASSERT_TRUE(link.Write(HelloOf("w")));
   EXPECT_EQ(recorder.notices.Take().kind, Notice::kMessage);
   // The first reply is being delivered, the others wait, and the server has ended the stream: writing fails.
   EXPECT_TRUE(Await([&] { return !link.Write(ABatch(1)); }, kLong));
@@ -360,7 +346,7 @@ TEST(GrpcLinkTest, WhatTheWireRefusesEndsTheCallAndNamesTheField) {
   GrpcLink link(server.target());
   link.Start(&recorder);
   recorder.notices.Take();
-  Hello hello = AHello();
+  Hello hello = HelloOf("w");
   hello.block_size = 0;
   ASSERT_TRUE(link.Write(hello));
   const Notice end = recorder.notices.Take();

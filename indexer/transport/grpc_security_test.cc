@@ -107,17 +107,17 @@ TEST_F(GrpcSecurityTest, RolesThatDoNotPublishAreRefusedBeforeTheirHello) {
 
 TEST_F(GrpcSecurityTest, WithoutACertificateNothingIsSaid) {
   const grpc::Status none =
-      Say(StartWith({.certificate = "", .key = "", .ca = pki_->ca_path()}), HelloOf("w1"));
+      Say(StartWith({.certificate = "", .key = "", .ca = folder_.pki().ca_path()}), HelloOf("w1"));
   EXPECT_EQ(none.error_code(), grpc::StatusCode::UNAUTHENTICATED) << none.error_message();
   EXPECT_FALSE(Say(Security::Open(), HelloOf("w1")).ok());
   EXPECT_EQ(welcomer_.hellos.load(), 0);
 }
 
 TEST_F(GrpcSecurityTest, CertificatesOfAnotherCaExpiredOnesAndForeignNamesAreRefused) {
-  absl::StatusOr<Pki> foreign = Pki::Create(directory_ + "/foreign", "test.example");
+  absl::StatusOr<Pki> foreign = Pki::Create(folder_.path() + "/foreign", "test.example");
   ASSERT_TRUE(foreign.ok());
   TlsPaths paths = *foreign->Issue({.identity = "worker/a/w1"});
-  paths.ca = pki_->ca_path();
+  paths.ca = folder_.pki().ca_path();
   EXPECT_FALSE(Say(StartWith(paths), HelloOf("w1")).ok());
   PkiIssue nameless;
   nameless.common_name = "legacy-not";

@@ -1,8 +1,6 @@
 #include "indexer/service/security/security.h"
 
 #include <gtest/gtest.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 #include <chrono>
 #include <fstream>
@@ -12,7 +10,7 @@
 #include <utility>
 
 #include "indexer/base/await.h"
-#include "indexer/service/security/pki.h"
+#include "indexer/service/security/security_test_folder.h"
 
 namespace kvatlas {
 namespace {
@@ -21,43 +19,17 @@ constexpr std::chrono::seconds kLong(30);
 
 class ProcessSecurityTest : public testing::Test {
  protected:
-  ProcessSecurityTest() {
-    std::string directory = testing::TempDir() + "/security_XXXXXX";
-    EXPECT_NE(mkdtemp(directory.data()), nullptr);
-    directory_ = directory;
-    absl::StatusOr<Pki> pki = Pki::Create(directory_ + "/pki", "test.example");
-    EXPECT_TRUE(pki.ok()) << pki.status();
-    pki_ = std::make_unique<Pki>(*std::move(pki));
-    WritePolicy("[]");
-    SecurityOptions options;
-    options.process = "test";
-    options.tls = *pki_->Issue({.identity = "leaf/a/0"});
-    options.policy = directory_ + "/policy.json";
-    options.audit_log = directory_ + "/audit.log";
-    options.look_every = std::chrono::milliseconds(5);
-    absl::StatusOr<std::shared_ptr<Security>> security = Security::Start(options);
-    EXPECT_TRUE(security.ok()) << security.status();
-    security_ = *security;
-  }
+  ProcessSecurityTest() { security_ = SecurityTestFolder::Start(Options()); }
 
-  void WritePolicy(const std::string& revoked) {
-    const std::string path = directory_ + "/policy.json";
-    {
-      std::ofstream file(path + ".new");
-      file << R"({"version": 1, "trust_domain": "test.example", "rules": [
-                  {"identity": "frontend/*", "allow": ["query"], "tenants": ["x"],
-                   "quota": {"connections": 1, "unread_bytes": 100}},
-                  {"identity": "worker/*/*", "allow": ["publish"]}],
-                  "tenants": {"x": {"quota": {"queries_per_s": 2, "blocks_per_holder": 7}}},
-                  "revoked": )"
-           << revoked << "}";
-    }
-    EXPECT_EQ(rename((path + ".new").c_str(), path.c_str()), 0);
+  SecurityOptions Options() {
+    SecurityOptions options = folder_.ServerOf(folder_.Issue("leaf/a/0"));
+    options.look_every = std::chrono::milliseconds(5);
+    return options;
   }
 
   std::string ChainOf(const std::string& identity) {
     std::stringstream text;
-    text << std::ifstream(pki_->Issue({.identity = identity})->certificate).rdbuf();
+    text << std::ifstream(folder_.Issue(identity).certificate).rdbuf();
     return text.str();
   }
   std::shared_ptr<const Identity> Of(const std::string& identity) {
@@ -69,8 +41,11 @@ class ProcessSecurityTest : public testing::Test {
     return text;
   }
 
-  std::string directory_;
-  std::unique_ptr<Pki> pki_;
+  const SecurityTestFolder folder_{R"("rules": [
+      {"identity": "frontend/*", "allow": ["query"], "tenants": ["x"],
+       "quota": {"connections": 1, "unread_bytes": 100}},
+      {"identity": "worker/*/*", "allow": ["publish"]}],
+      "tenants": {"x": {"quota": {"queries_per_s": 2, "blocks_per_holder": 7}}})"};
   std::shared_ptr<Security> security_;
 };
 
@@ -80,7 +55,7 @@ TEST_F(ProcessSecurityTest, ARevokedCertificateIsNotRememberedAsAGoodOne) {
   for (const std::string& chain : {good, bad, bad, good}) {
     EXPECT_TRUE(security_->Authenticate(chain, "").ok());
   }
-  WritePolicy(R"(["worker/a/w2"])");
+  folder_.WritePolicy(R"(["worker/a/w2"])");
   EXPECT_TRUE(Await([&] { return !security_->Authenticate(bad, "").ok(); }, kLong));
   for (int i = 0; i < 3; ++i) {
     EXPECT_FALSE(security_->Authenticate(bad, "").ok());
@@ -88,7 +63,7 @@ TEST_F(ProcessSecurityTest, ARevokedCertificateIsNotRememberedAsAGoodOne) {
     ASSERT_TRUE(still.ok());
     EXPECT_EQ((*still)->Text(), "worker/a/w1");
   }
-  WritePolicy("[]");
+  folder_.WritePolicy("[]");
   EXPECT_TRUE(Await([&] { return security_->Authenticate(bad, "").ok(); }, kLong));
 }
 
@@ -130,12 +105,7 @@ TEST_F(ProcessSecurityTest, ATenantsQuotaIsSharedAndItsRefusalsAreAudited) {
             std::string::npos)
       << Metrics();
   EXPECT_TRUE(Await(
-      [&] {
-        std::stringstream text;
-        text << std::ifstream(directory_ + "/audit.log").rdbuf();
-        return text.str().find("\"event\":\"quota\"") != std::string::npos;
-      },
-      kLong));
+      [&] { return folder_.Audit().find("\"event\":\"quota\"") != std::string::npos; }, kLong));
 }
 
 // Redis and engines beyond loopback: in clear only where that is said, and then it is shown.
@@ -150,11 +120,9 @@ TEST_F(ProcessSecurityTest, WhatGoesInClearBeyondLoopbackIsRefusedOrShown) {
   EXPECT_NE(Metrics().find(shown), std::string::npos) << Metrics();
   // Without a policy, and with --insecure, it is taken and shown.
   for (const bool policy : {false, true}) {
-    SecurityOptions options;
-    options.process = "test";
+    SecurityOptions options = Options();
     options.insecure = policy;
-    options.tls = *pki_->Issue({.identity = "leaf/a/0"});
-    if (policy) options.policy = directory_ + "/policy.json";
+    if (!policy) options.policy.clear();
     const absl::StatusOr<std::shared_ptr<Security>> other = Security::Start(options);
     ASSERT_TRUE(other.ok()) << other.status();
     EXPECT_TRUE((*other)->MayGoInClear("redis", "10.0.0.9", /*trusted=*/false).ok());
