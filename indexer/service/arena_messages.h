@@ -2,8 +2,10 @@
 // unary callback method live in an arena that is used again for later calls.
 //
 // *Threads*: any; a short lock to take and to give back an arena.
-// *Cost*: per call nothing of the heap as long as both messages fit `kArenaBytes` (strings beyond 15 bytes aside).
-// *Bounds*: at most `kept_max` arenas of `kArenaBytes` are kept; beyond, they are made and freed.
+// *Cost*: per call nothing of the heap as long as both messages fit `kArenaBytes` (strings beyond 15 bytes aside) and at most
+// `reused_max` calls are open.
+// *Bounds*: `reused_max` arenas of `kArenaBytes`, which are kept. A call beyond that has an arena of its own that starts empty
+// and is freed with the call: thousands of calls that are begun and reset cost what their messages hold.
 // *Lifetime*: it outlives the server.
 //
 // Example:
@@ -30,13 +32,12 @@ class ArenaMessages : public grpc::MessageAllocator<Request, Response> {
  public:
   static constexpr size_t kArenaBytes = 32 << 10;
 
-  explicit ArenaMessages(size_t kept_max = 256) : kept_max_(kept_max) {}
+  explicit ArenaMessages(size_t reused_max = 256) : reused_max_(reused_max) {}
   // REQUIRES: every message was released.
   ~ArenaMessages() override = default;
 
   grpc::MessageHolder<Request, Response>* AllocateMessages() override {
-    std::unique_ptr<Holder> holder = TakeKept();
-    if (holder == nullptr) holder = std::make_unique<Holder>(this);
+    std::unique_ptr<Holder> holder = Take();
     holder->Make();
     return holder.release();  // comes back by Release
   }
@@ -49,10 +50,11 @@ class ArenaMessages : public grpc::MessageAllocator<Request, Response> {
  private:
   class Holder : public grpc::MessageHolder<Request, Response> {
    public:
-    explicit Holder(ArenaMessages* owner)
+    // `bytes` are what the arena starts with; it comes back to `owner` if it has some.
+    Holder(ArenaMessages* owner, size_t bytes)
         : owner_(owner),
-          bytes_(std::make_unique_for_overwrite<char[]>(kArenaBytes)),
-          arena_(bytes_.get(), kArenaBytes) {}
+          bytes_(bytes > 0 ? std::make_unique_for_overwrite<char[]>(bytes) : nullptr),
+          arena_(bytes_.get(), bytes) {}
 
     void Make() {
       this->set_request(google::protobuf::Arena::CreateMessage<Request>(&arena_));
@@ -60,8 +62,10 @@ class ArenaMessages : public grpc::MessageAllocator<Request, Response> {
     }
 
     void Release() override {
+      std::unique_ptr<Holder> self(this);
+      if (bytes_ == nullptr) return;
       arena_.Reset();
-      owner_->Keep(std::unique_ptr<Holder>(this));
+      owner_->Keep(std::move(self));
     }
 
    private:
@@ -70,21 +74,29 @@ class ArenaMessages : public grpc::MessageAllocator<Request, Response> {
     google::protobuf::Arena arena_;  // starts in `bytes_`
   };
 
-  std::unique_ptr<Holder> TakeKept() {
-    MutexLock lock(&mutex_);
-    if (kept_.empty()) return nullptr;
-    std::unique_ptr<Holder> holder = std::move(kept_.back());
-    kept_.pop_back();
-    return holder;
+  std::unique_ptr<Holder> Take() {
+    bool reused = false;
+    {
+      MutexLock lock(&mutex_);
+      if (!kept_.empty()) {
+        std::unique_ptr<Holder> holder = std::move(kept_.back());
+        kept_.pop_back();
+        return holder;
+      }
+      reused = reused_ < reused_max_;
+      if (reused) ++reused_;
+    }
+    return std::make_unique<Holder>(this, reused ? kArenaBytes : 0);
   }
 
   void Keep(std::unique_ptr<Holder> holder) {
     MutexLock lock(&mutex_);
-    if (kept_.size() < kept_max_) kept_.push_back(std::move(holder));
+    kept_.push_back(std::move(holder));
   }
 
-  const size_t kept_max_;
+  const size_t reused_max_;
   mutable Mutex mutex_;
+  size_t reused_ ABSL_GUARDED_BY(mutex_) = 0;  // arenas of `kArenaBytes` that exist
   std::vector<std::unique_ptr<Holder>> kept_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -26,11 +26,23 @@ TEST(ArenaMessagesTest, MessagesAreEmptyEachTimeAndTheArenaIsUsedAgain) {
 }
 
 TEST(ArenaMessagesTest, KeepsNoMoreThanItMay) {
-  Messages messages(/*kept_max=*/2);
+  Messages messages(/*reused_max=*/2);
   std::vector<grpc::MessageHolder<google::protobuf::ListValue, google::protobuf::ListValue>*> held;
   for (int i = 0; i < 5; ++i) held.push_back(messages.AllocateMessages());
   for (auto* holder : held) holder->Release();
   EXPECT_EQ(messages.kept(), 2u);
+}
+
+TEST(ArenaMessagesTest, CallsBeyondTheReusedArenasCostWhatTheirMessagesHold) {
+  Messages messages(/*reused_max=*/1);
+  auto* reused = messages.AllocateMessages();
+  auto* beyond = messages.AllocateMessages();
+  EXPECT_GE(reused->request()->GetArena()->SpaceAllocated(), Messages::kArenaBytes);
+  EXPECT_LE(beyond->request()->GetArena()->SpaceAllocated(), 1024u);
+  for (int i = 0; i < 1000; ++i) beyond->response()->add_values()->set_number_value(i);
+  EXPECT_EQ(beyond->response()->values_size(), 1000);
+  beyond->Release();
+  reused->Release();
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <grpc/grpc.h>
 #include <grpc/support/alloc.h>
 #include <malloc.h>
+#include <time.h>
 
 #include <algorithm>
 #include <iterator>
@@ -23,6 +24,16 @@ namespace {
 
 // So many calls may fail before connections are looked at because of it.
 constexpr int64_t kFailuresUnlooked = 64;
+
+// A thread that looks takes a tenth of a processor at most.
+constexpr int kRestPerLook = 9;
+
+// Of this thread.
+Duration ProcessorTime() {
+  timespec time;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+}
 
 // gRPC's answers are JSON of its own making, numbers in quotes, and name nothing that a client has chosen.
 using Json = std::unique_ptr<char, decltype(&gpr_free)>;
@@ -91,43 +102,51 @@ GrpcCallWatch::~GrpcCallWatch() {
 }
 
 void GrpcCallWatch::Run() {
-  Duration pause = kWatchEvery;
+  Time look_again_at(0);
+  Duration closely_until(0);
   while (true) {
+    const Duration pause = waited_ < closely_until ? kWatchCloselyEvery : kWatchEvery;
     {
       MutexLock lock(&mutex_);
       if (!stopping_) wake_.WaitFor(&mutex_, pause);
       if (stopping_) return;
     }
-    const Time start = Clock::Real().Now();
-    bool looked = false;
-    std::vector<Connection> connections;
-    for (Server& server : servers_) {
-      if (!WorthALook(&server) && closed_.empty()) continue;
-      looked = true;
-      std::vector<Connection> found = Connections(server);
-      std::move(found.begin(), found.end(), std::back_inserter(connections));
-    }
-    if (looked) Settle(connections, start);
-    if (looked) CloseSome(std::move(connections));
-    const Time end = Clock::Real().Now();
-    pause = std::max(kWatchEvery, 9 * (end - start));
-    if (closed_.empty() && trim_at_ != Time(0) && end >= trim_at_) {
-      trim_at_ = Time(0);
-      // Of calls that are made on one thread and destroyed on another the allocator keeps all it ever had.
-      malloc_trim(0);
-    }
+    waited_ += pause;
+    const Need need = LookNeeded();
+    if (need != Need::kNone) closely_until = waited_ + kWatchCloselyFor;
+    const bool wanted = need != Need::kNone || !closed_.empty();
+    if (need != Need::kNow && (!wanted || Clock::Real().Now() < look_again_at)) continue;
+    const Duration before = ProcessorTime();
+    Look();
+    // Not by the clock: a look that lost its processor to the very calls it is to find would be followed by a long rest.
+    look_again_at = Clock::Real().Now() + kRestPerLook * (ProcessorTime() - before);
   }
 }
 
-bool GrpcCallWatch::WorthALook(Server* server) const {
-  const Json figures = Owned(grpc_channelz_get_server(server->id));
-  if (figures == nullptr) return false;
-  const std::string_view json(figures.get());
-  const int64_t not_succeeded = NumberOf(json, "callsStarted") - NumberOf(json, "callsSucceeded");
-  const int64_t open = not_succeeded - NumberOf(json, "callsFailed");
-  const bool worth = open > calls_max_ || not_succeeded > server->not_succeeded + kFailuresUnlooked;
-  if (worth) server->not_succeeded = not_succeeded;
-  return worth;
+GrpcCallWatch::Need GrpcCallWatch::LookNeeded() {
+  Need need = Need::kNone;
+  for (Server& server : servers_) {
+    const Json figures = Owned(grpc_channelz_get_server(server.id));
+    if (figures == nullptr) continue;
+    const std::string_view json(figures.get());
+    server.not_succeeded = NumberOf(json, "callsStarted") - NumberOf(json, "callsSucceeded");
+    const int64_t open = server.not_succeeded - NumberOf(json, "callsFailed");
+    const int64_t more = server.not_succeeded - server.not_succeeded_at_look;
+    if (more > calls_max_ / 2) return Need::kNow;
+    if (open > calls_max_ || more > kFailuresUnlooked) need = Need::kSoon;
+  }
+  return need;
+}
+
+void GrpcCallWatch::Look() {
+  std::vector<Connection> connections;
+  for (Server& server : servers_) {
+    server.not_succeeded_at_look = server.not_succeeded;
+    std::vector<Connection> found = Connections(server);
+    std::move(found.begin(), found.end(), std::back_inserter(connections));
+  }
+  Settle(connections);
+  CloseSome(std::move(connections));
 }
 
 // Those with more than `kCallsUncounted` calls, and those that were closed.
@@ -169,23 +188,29 @@ void GrpcCallWatch::CloseSome(std::vector<Connection> connections) {
     const std::string from = AddressIn(connection.name);
     const absl::StatusOr<Address> peer = Address::Parse(from);
     if (!peer.ok() || !CloseConnectionFrom(*peer)) continue;
-    closed_[connection.id] = Clock::Real().Now() + kSettleMax;
+    closed_[connection.id] = {.calls = connection.calls, .until = Clock::Real().Now() + kSettleMax};
     settling_.store(true, std::memory_order_relaxed);
     LogEvery(limiter_, LogLevel::kWarning, "grpc connection closed",
              {{"peer", from}, {"reason", "too many calls"}, {"calls", connection.calls}});
   }
 }
 
-void GrpcCallWatch::Settle(const std::vector<Connection>& connections, Time now) {
+void GrpcCallWatch::Settle(const std::vector<Connection>& connections) {
   if (closed_.empty()) return;
-  std::erase_if(closed_, [&](const auto& closed) {
-    const auto& [id, until] = closed;
-    return until <= now || std::none_of(connections.begin(), connections.end(),
-                                        [&](const Connection& c) { return c.id == id; });
-  });
+  std::map<int64_t, Closed> left;
+  for (const Connection& connection : connections) {
+    const auto found = closed_.find(connection.id);
+    if (found == closed_.end()) continue;
+    const bool fewer = connection.calls < found->second.calls;
+    const Duration until = fewer ? waited_ + kSettleMax : found->second.until;
+    if (until > waited_) left[connection.id] = {.calls = connection.calls, .until = until};
+  }
+  closed_ = std::move(left);
   if (!closed_.empty()) return;
+  // Of calls that are made on one thread and destroyed on another the allocator keeps all it ever had: what the next connection
+  // takes would come on top.
+  malloc_trim(0);
   settling_.store(false, std::memory_order_relaxed);
-  trim_at_ = now + kSettleMax;
 }
 
 }  // namespace kvatlas

@@ -4,14 +4,14 @@
 // of it, and reads new ones meanwhile. Nor does gRPC hold a client to the limit of streams before the client has acknowledged it
 // (RFC 9113, 6.5.3). Either way calls of a few kilobytes pile up without end.
 //
-// *Truth*: gRPC's own figures (channelz) of the calls of each connection that are not destroyed yet, every `kWatchEvery`. A client that
-// keeps to the limit and cancels hundreds of calls a second stays below the bound.
-// What a closed connection leaves behind is destroyed by and by: `settling` says so for up to `kSettleMax`, so that its client
-// does not come again before. When none was closed for as long, the memory goes
-// back to the system.
+// *Truth*: gRPC's own figures (channelz) of the calls of each connection that are not destroyed yet. Those of the whole server are
+// read every `kWatchEvery`, and every `kWatchCloselyEvery` while many calls are open or fail; then those of each connection too. A client that keeps to the limit and
+// cancels hundreds of calls a second stays below the bound.
+// What a closed connection leaves behind is destroyed by and by: `settling` says so until `kSettleMax` has passed in which none of
+// it was destroyed, so that its client does not come again before. Then the memory goes back to the system.
 // *Threads*: one of its own; `settling` any.
-// *Cost*: some microseconds each time; while many calls are open or fail, as many more for each connection, at most a tenth
-// of a thread.
+// *Cost*: some microseconds each time. A look at all connections, as many for each: at most a tenth of a processor, unless so many
+// calls were begun since the last one and did not succeed that a connection could be beyond its bound.
 // *Bounds*: `calls_max` per connection, and what comes within `kWatchEvery`. All connections together: `kCrowdedConnections`
 // times as many, of each but those beyond `kCallsUncounted`; then the one with the most is closed.
 
@@ -34,7 +34,9 @@
 namespace kvatlas {
 
 inline constexpr Duration kWatchEvery = std::chrono::milliseconds(10);
-
+// While many calls are open or fail, and for a moment after.
+inline constexpr Duration kWatchCloselyEvery = std::chrono::milliseconds(1);
+inline constexpr Duration kWatchCloselyFor = std::chrono::milliseconds(100);
 inline constexpr Duration kSettleMax = std::chrono::seconds(1);
 inline constexpr int64_t kCrowdedConnections = 8;
 inline constexpr int64_t kCallsUncounted = 32;
@@ -61,21 +63,31 @@ class GrpcCallWatch {
   };
   struct Server {
     int64_t id;
-    int64_t not_succeeded = 0;  // calls, ever, when connections were last looked at
+    // Calls, ever.
+    int64_t not_succeeded = 0;
+    int64_t not_succeeded_at_look = 0;
   };
+  struct Closed {
+    int64_t calls;   // that are left
+    Duration until;  // of `waited_`; then it is not waited for any more
+  };
+  enum class Need { kNone, kSoon, kNow };
 
   void Run();
-  bool WorthALook(Server* server) const;
+  Need LookNeeded();
+  void Look();
   std::vector<Connection> Connections(const Server& server) const;
   void CloseSome(std::vector<Connection> connections);
-  void Settle(const std::vector<Connection>& connections, Time now);
+  void Settle(const std::vector<Connection>& connections);
 
   const int64_t calls_max_;
   std::atomic<bool> settling_{false};
   // Of the thread.
   std::vector<Server> servers_;
-  std::map<int64_t, Time> closed_;  // connections, and when they are not waited for any more
-  Time trim_at_{0};                 // 0: not
+  // What the thread meant to wait, altogether: a clock that hardly moves while the process is kept from running, and what a closed
+  // connection left is not destroyed either.
+  Duration waited_{0};
+  std::map<int64_t, Closed> closed_;  // by number of the connection
   LogLimiter limiter_{std::chrono::seconds(10)};
   Mutex mutex_;
   CondVar wake_;

@@ -287,8 +287,8 @@ void Siege::ExpectUnharmed() {
   std::cout << options_.program << ": " << health_->answers() << " health answers, slowest "
             << Ms(health_->slowest()) << " ms, " << health_->cut_off() << " cut off; "
             << neighbour_->answers() << " of the neighbour's, slowest " << Ms(neighbour_->slowest())
-            << " ms; memory " << (rss_before_ >> 20) << " -> " << (rss >> 20) << " MiB; "
-            << Descriptors() << " descriptors\n";
+            << " ms; memory " << (rss_before_ >> 20) << " -> " << (rss >> 20) << " MiB, peak "
+            << (RssPeakBytes() >> 20) << " MiB; " << Descriptors() << " descriptors\n";
   EXPECT_EQ(health_->failures(), 0u) << health_->last_failure();
   EXPECT_EQ(neighbour_->failures(), 0u) << neighbour_->last_failure();
   EXPECT_LE(rss, rss_before_ + options_.memory_growth_max);

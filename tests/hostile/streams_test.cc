@@ -19,8 +19,11 @@ constexpr char kStreamMethod[] = "/kvatlas.v1.Leaf/FindOverlapsStream";
 constexpr uint32_t kInOneWrite = 64;
 // Long enough for the memory of what was cut off to go back to the system.
 constexpr uint32_t kWatched = 100;
-// Of calls that are being cut off, at any time.
-constexpr uint64_t kPeakGrowthMax = uint64_t{512} << 20;
+// At any time, in which one connection's calls are being cut off and the next one's have begun. A call takes 12 KB once it is read
+// and twice that while it is cancelled, so a connection that is cut off at its 1,280 calls takes 30 MiB. The rest is for calls that
+// are read while the thread that cuts off waits for a processor: 40 to 60 MiB in all where the test has the machine for itself,
+// 100 where fifteen others want its two cores.
+constexpr uint64_t kPeakGrowthMax = uint64_t{128} << 20;
 
 // Sends `bytes` and drops what comes back, so that neither side waits for the other; false: the connection has ended.
 bool SendAndDrop(RawSocket& socket, std::string_view bytes) {
@@ -70,6 +73,11 @@ class StreamsTest : public testing::Test {
     }
   }
 
+  void ExpectUnharmed() {
+    siege_.ExpectUnharmed();
+    EXPECT_LE(siege_.RssPeakBytes(), siege_.rss_before() + kPeakGrowthMax);
+  }
+
   Siege siege_{{.program = kLeaf}};
 };
 
@@ -82,7 +90,7 @@ TEST_F(StreamsTest, SilentCallsOnOneConnectionAreBounded) {
     open = SendAndDrop(socket, H2Request(2 * call + 1, kStreamMethod));
   EXPECT_FALSE(open);
   siege_.Watch(kWatched);
-  siege_.ExpectUnharmed();
+  ExpectUnharmed();
 }
 
 TEST_F(StreamsTest, SilentUnaryCallsOnOneConnectionAreBounded) {
@@ -90,7 +98,7 @@ TEST_F(StreamsTest, SilentUnaryCallsOnOneConnectionAreBounded) {
   BeginCalls(socket, 50'000, kMethod, /*reset=*/false);
   EXPECT_TRUE(socket.WaitEnd(std::chrono::seconds(5)));
   siege_.Watch(kWatched);
-  siege_.ExpectUnharmed();
+  ExpectUnharmed();
 }
 
 TEST_F(StreamsTest, MoreCallsThanAcknowledgedEndTheConnection) {
@@ -100,7 +108,7 @@ TEST_F(StreamsTest, MoreCallsThanAcknowledgedEndTheConnection) {
     EXPECT_TRUE(socket.WaitEnd(std::chrono::seconds(5)));
   }
   siege_.Watch(kWatched);
-  siege_.ExpectUnharmed();
+  ExpectUnharmed();
 }
 
 TEST_F(StreamsTest, AsManySilentCallsAsAreAllowedAreAffordable) {
@@ -110,7 +118,7 @@ TEST_F(StreamsTest, AsManySilentCallsAsAreAllowedAreAffordable) {
     EXPECT_EQ(BeginCalls(sockets.back(), 1'000, method, /*reset=*/false), 1'000u);
   }
   siege_.Watch(kWatched);
-  siege_.ExpectUnharmed();
+  ExpectUnharmed();
 }
 
 TEST_F(StreamsTest, RapidResetsAreBounded) {
@@ -122,7 +130,7 @@ TEST_F(StreamsTest, RapidResetsAreBounded) {
     }
   }
   siege_.Watch(kWatched);
-  siege_.ExpectUnharmed();
+  ExpectUnharmed();
 }
 
 // The same in a sixth of the bytes, where more calls are read at once.
@@ -130,14 +138,14 @@ TEST_F(StreamsTest, ShortRapidResetsAreBounded) {
   RawSocket socket = Connect(/*acknowledges=*/true);
   BeginCalls(socket, 200'000, kMethod, /*reset=*/true);
   siege_.Watch(kWatched);
-  siege_.ExpectUnharmed();
+  ExpectUnharmed();
 }
 
 TEST_F(StreamsTest, RapidResetsOfStreamsAreBounded) {
   RawSocket socket = Connect(/*acknowledges=*/true);
   BeginCalls(socket, 200'000, kStreamMethod, /*reset=*/true);
   siege_.Watch(kWatched);
-  siege_.ExpectUnharmed();
+  ExpectUnharmed();
 }
 
 // As when something behind it is slow and its deadlines pass: 300 calls at once, again and again.
@@ -153,14 +161,16 @@ TEST_F(StreamsTest, AClientThatCancelsManyCallsIsNotCutOff) {
     while (!ended && answer.find(H2Acknowledge()) == answer.npos)
       answer += socket.ReadSome(std::chrono::seconds(10), &ended);
     ASSERT_FALSE(ended) << round;
+    // Its deadlines leave time between: the neighbour's question waits behind what the calls have left.
+    siege_.Watch(1);
   }
-  siege_.ExpectUnharmed();
+  ExpectUnharmed();
 }
 
 TEST_F(StreamsTest, ComingAgainAfterBeingCutOffGainsNothing) {
   ComeAgain();
   siege_.Watch(kWatched);
-  siege_.ExpectUnharmed();
+  ExpectUnharmed();
 }
 
 TEST_F(StreamsTest, ComingAgainAllTheTimeGainsNoMemory) {
@@ -169,11 +179,10 @@ TEST_F(StreamsTest, ComingAgainAllTheTimeGainsNoMemory) {
     std::cout << "round " << round << ": " << (siege_.RssBytes() >> 20) << " MiB, peak "
               << (siege_.RssPeakBytes() >> 20) << " MiB\n";
   }
-  EXPECT_LE(siege_.RssPeakBytes(), siege_.rss_before() + kPeakGrowthMax);
   const Time until = Clock::Real().Now() + std::chrono::seconds(30);
   while (siege_.RssBytes() > siege_.rss_before() + (32 << 20) && Clock::Real().Now() < until)
     siege_.Watch(5);
-  siege_.ExpectUnharmed();
+  ExpectUnharmed();
 }
 
 }  // namespace
