@@ -2,48 +2,27 @@
 
 #include <algorithm>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "indexer/base/clock.h"
-#include "indexer/base/mutex.h"
+#include "indexer/discovery/waiting_source.h"
 
 namespace kvatlas {
 namespace {
 
-class DnsSource : public DirectorySource {
+class DnsSource : public WaitingSource {
  public:
   DnsSource(const Address& name, const DirectoryOptions& options)
       : name_(name), kind_(options.kind), refresh_(options.refresh), resolve_(options.resolve) {}
   ~DnsSource() override { Stop(); }
 
-  void Start(Report report) override {
-    report_ = std::move(report);
-    thread_ = std::thread([this] { Run(); });
-  }
-
-  void Refresh() override {
-    MutexLock lock(&mutex_);
-    wanted_ = true;
-    changed_.Signal();
-  }
-
-  void Stop() override {
-    {
-      MutexLock lock(&mutex_);
-      stopping_ = true;
-      changed_.Signal();
-    }
-    if (thread_.joinable()) thread_.join();
-  }
-
  private:
-  void Run() {
+  void Run() override {
     do {
-      report_(Ask());
-    } while (WaitForNext());
+      Tell(Ask());
+    } while (Wait(refresh_));
   }
 
   absl::StatusOr<std::vector<ServiceRecord>> Ask() const {
@@ -62,25 +41,10 @@ class DnsSource : public DirectorySource {
     return records;
   }
 
-  // False: stop.
-  bool WaitForNext() {
-    MutexLock lock(&mutex_);
-    while (!stopping_ && !wanted_ && changed_.WaitFor(&mutex_, refresh_)) {
-    }
-    wanted_ = false;
-    return !stopping_;
-  }
-
   const Address name_;
   const ServiceKind kind_;
   const Duration refresh_;
   const HostResolver resolve_;
-  Report report_;  // immutable after Start
-  Mutex mutex_;
-  CondVar changed_;
-  bool wanted_ ABSL_GUARDED_BY(mutex_) = false;
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread thread_;
 };
 
 }  // namespace

@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 #include <random>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -15,6 +14,7 @@
 #include "indexer/base/mutex.h"
 #include "indexer/discovery/endpoint_slices.h"
 #include "indexer/discovery/k8s_account.h"
+#include "indexer/discovery/waiting_source.h"
 #include "indexer/service/http_fetch.h"
 
 namespace kvatlas {
@@ -43,7 +43,7 @@ std::string Encoded(std::string_view text) {
   return encoded;
 }
 
-class K8sSource : public DirectorySource {
+class K8sSource : public WaitingSource {
  public:
   K8sSource(const K8sService& service, const DirectoryOptions& options)
       : service_(service),
@@ -55,29 +55,8 @@ class K8sSource : public DirectorySource {
         random_(options.k8s.seed != 0 ? options.k8s.seed : std::random_device()()) {}
   ~K8sSource() override { Stop(); }
 
-  void Start(Report report) override {
-    report_ = std::move(report);
-    thread_ = std::thread([this] { Run(); });
-  }
-
-  void Refresh() override {
-    MutexLock lock(&mutex_);
-    wanted_ = true;
-    changed_.Signal();
-  }
-
-  void Stop() override {
-    {
-      MutexLock lock(&mutex_);
-      stopping_ = true;
-      if (running_ != nullptr) running_->Cancel();
-      changed_.Signal();
-    }
-    if (thread_.joinable()) thread_.join();
-  }
-
  private:
-  void Run() {
+  void Run() override {
     bool listed = false;
     while (!Stopping()) {
       progress_ = false;
@@ -92,6 +71,11 @@ class K8sSource : public DirectorySource {
       }
       if (!WaitAfterFailure()) return;
     }
+  }
+
+  void Interrupt() override {
+    MutexLock lock(&mutex_);
+    if (running_ != nullptr) running_->Cancel();
   }
 
   // Steps 1 and 2. OK: the list is known; the watch ended, by the server's will or with its connection. OUT_OF_RANGE: list again.
@@ -112,7 +96,7 @@ class K8sSource : public DirectorySource {
       if (!page.ok()) return page.status();
       next = *std::move(page);
     } while (!next.empty());
-    Tell();
+    TellAddresses();
     return absl::OkStatus();
   }
 
@@ -149,7 +133,7 @@ class K8sSource : public DirectorySource {
           return absl::OutOfRangeError(read.message());
         if (!read.ok()) return read;
         progress_ = true;
-        Tell();
+        TellAddresses();
         begin = end + 1;
       }
       text.erase(0, begin);
@@ -170,7 +154,7 @@ class K8sSource : public DirectorySource {
     HttpFetch fetch(options);
     {
       MutexLock lock(&mutex_);
-      if (stopping_) return absl::CancelledError("stopping");
+      if (Stopping()) return absl::CancelledError("stopping");
       running_ = &fetch;
     }
     const std::string path = "/apis/discovery.k8s.io/v1/namespaces/" + *name_space +
@@ -206,7 +190,7 @@ class K8sSource : public DirectorySource {
   }
 
   // The addresses as they are now, if they differ from what was told.
-  void Tell() {
+  void TellAddresses() {
     absl::StatusOr<std::vector<std::string>> addresses = slices_.Addresses();
     if (!addresses.ok()) return TellFailure(addresses.status());
     if (!failed_ && *addresses == told_) return;
@@ -219,13 +203,13 @@ class K8sSource : public DirectorySource {
       record.grpc = std::move(address);
       records.push_back(std::move(record));
     }
-    report_(std::move(records));
+    Tell(std::move(records));
   }
 
   void TellFailure(const absl::Status& status) {
     if (Stopping()) return;
     failed_ = true;
-    report_(status);
+    Tell(status);
   }
 
   // A random share of it.
@@ -241,24 +225,13 @@ class K8sSource : public DirectorySource {
         std::min(options_.backoff_max,
                  options_.backoff_min * (int64_t{1} << std::min(failures_, kDoublingsMax)));
     ++failures_;
-    const Duration wait = whole - Share(whole / 2);
-    MutexLock lock(&mutex_);
-    while (!stopping_ && !wanted_ && changed_.WaitFor(&mutex_, wait)) {
-    }
-    wanted_ = false;
-    return !stopping_;
-  }
-
-  bool Stopping() {
-    MutexLock lock(&mutex_);
-    return stopping_;
+    return Wait(whole - Share(whole / 2));
   }
 
   const K8sService service_;
   const ServiceKind kind_;
   const K8sOptions options_;
   const Clock* const clock_;
-  Report report_;  // immutable after Start
 
   // Of the thread.
   K8sAccount account_;
@@ -270,11 +243,7 @@ class K8sSource : public DirectorySource {
   int failures_ = 0;  // in a row
 
   Mutex mutex_;
-  CondVar changed_;
   HttpFetch* running_ ABSL_GUARDED_BY(mutex_) = nullptr;
-  bool wanted_ ABSL_GUARDED_BY(mutex_) = false;
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread thread_;
 };
 
 }  // namespace

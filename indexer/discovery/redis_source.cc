@@ -3,13 +3,12 @@
 #include <algorithm>
 #include <map>
 #include <optional>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "indexer/base/mutex.h"
 #include "indexer/discovery/redis_leases.h"
+#include "indexer/discovery/waiting_source.h"
 #include "indexer/service/redis_client.h"
 #include "indexer/service/redis_url.h"
 
@@ -19,7 +18,7 @@ namespace {
 // Answers name loads only when records changed; so often everything is asked for whether or not they did.
 constexpr int kPollsPerFullAnswer = 10;
 
-class RedisSource : public DirectorySource {
+class RedisSource : public WaitingSource {
  public:
   RedisSource(RedisOptions redis, const DirectoryOptions& options)
       : redis_(std::move(redis)),
@@ -32,47 +31,35 @@ class RedisSource : public DirectorySource {
   ~RedisSource() override { Stop(); }
 
   void Start(Report report) override {
-    report_ = std::move(report);
     client_ = std::make_unique<RedisClient>(redis_);
-    thread_ = std::thread([this] { Run(); });
-  }
-
-  void Refresh() override {
-    MutexLock lock(&mutex_);
-    wanted_ = true;
-    changed_.Signal();
-  }
-
-  void Stop() override {
-    {
-      MutexLock lock(&mutex_);
-      stopping_ = true;
-      changed_.Signal();
-    }
-    if (client_ != nullptr) client_->Stop();  // ends a call that waits
-    if (thread_.joinable()) thread_.join();
+    WaitingSource::Start(std::move(report));
   }
 
  private:
-  void Run() {
+  void Run() override {
     for (int polls = 0;; ++polls) {
       Poll(/*full=*/polls % kPollsPerFullAnswer == 0);
-      if (!WaitForNext()) return;
+      if (!Wait(poll_every_)) return;
     }
+  }
+
+  // A call that waits.
+  void Interrupt() override {
+    if (client_ != nullptr) client_->Stop();
   }
 
   void Poll(bool full) {
     const absl::StatusOr<RedisReply> reply =
         client_->Call(ReadCommand(prefix_, kind_, full ? "" : version_));
-    if (!reply.ok()) return report_(reply.status());
+    if (!reply.ok()) return Tell(reply.status());
     absl::StatusOr<LeasesAnswer> answer = ReadReadReply(*reply);
-    if (!answer.ok()) return report_(answer.status());
+    if (!answer.ok()) return Tell(answer.status());
     // An empty Redis was not born yet.
     if (answer->born != born_ && !born_.empty()) grace_ends_ = clock_->Now() + grace_;
     born_ = answer->born;
     version_ = answer->version;
     if (answer->records.has_value()) Take(*std::move(answer->records));
-    report_(Known());
+    Tell(Known());
   }
 
   void Take(std::vector<ServiceRecord> records) {
@@ -99,15 +86,6 @@ class RedisSource : public DirectorySource {
     return records;
   }
 
-  // False: stop.
-  bool WaitForNext() {
-    MutexLock lock(&mutex_);
-    while (!stopping_ && !wanted_ && changed_.WaitFor(&mutex_, poll_every_)) {
-    }
-    wanted_ = false;
-    return !stopping_;
-  }
-
   struct Entry {
     ServiceRecord record;
     bool kept = false;  // not announced since the data was lost
@@ -120,18 +98,12 @@ class RedisSource : public DirectorySource {
   const Duration poll_every_;
   const Duration grace_;
   const Clock* const clock_;
-  Report report_;                        // immutable after Start
-  std::unique_ptr<RedisClient> client_;  // the same
+  std::unique_ptr<RedisClient> client_;  // immutable after Start
   // The thread's own:
   std::string version_;
   std::string born_;
   std::optional<Time> grace_ends_;
   std::map<std::string, Entry> known_;
-  Mutex mutex_;
-  CondVar changed_;
-  bool wanted_ ABSL_GUARDED_BY(mutex_) = false;
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread thread_;
 };
 
 }  // namespace
