@@ -18,6 +18,7 @@
 #include "indexer/discovery/announcer.h"
 #include "indexer/discovery/found_nodes.h"
 #include "indexer/discovery/service_record.h"
+#include "indexer/engines/engine_flags.h"
 #include "indexer/engines/engine_registration.h"
 #include "indexer/engines/worker_flags.h"
 #include "indexer/holders/peer_flags.h"
@@ -29,13 +30,11 @@
 #include "indexer/leaf/kv_indexer.h"
 #include "indexer/leaf/leaf.h"
 #include "indexer/service/address.h"
-#include "indexer/service/engine_addresses.h"
 #include "indexer/service/flags.h"
 #include "indexer/service/http_fetch.h"
 #include "indexer/service/memory_watch.h"
 #include "indexer/service/path_flag.h"
 #include "indexer/service/redis_url.h"
-#include "indexer/service/security/curve.h"
 #include "indexer/service/service_main.h"
 #include "indexer/stream/validate.h"
 #include "indexer/transport/redis/redis_log_options.h"
@@ -51,11 +50,7 @@ struct Flags {
   std::string schedule_name = WaypointSchedule::Standard().Name();
   WaypointSchedule schedule = WaypointSchedule::Standard();
   std::vector<std::string> labels;  // NAME=VALUE
-  EngineRegistration engine;        // what --workers have in common
-  std::vector<std::string> workers;
-  std::vector<std::string> engine_addresses = EngineAddresses::Default();
-  std::string engine_curve_key;
-  bool plain_engines = false;
+  EngineFlags engines;
   std::string redis;
   uint32_t redis_shards = 1;
   std::string kv_indexer_model;
@@ -67,21 +62,8 @@ struct Flags {
 
 void DeclareEngines(FlagSet& flags, Flags* f) {
   LeafEngineOptions& engines = f->leaf.engines;
-  f->engine.model = "default";
   flags.Group("Engines");
-  flags.Add("workers", &f->workers,
-            "engines to listen to, NAME[:RANK]=ENDPOINT[;replay=ENDPOINT][;topic=T][;bind],…");
-  flags.Add(kEngineAddressesFlag, &f->engine_addresses, kEngineAddressesHelp);
-  flags.Add("engine_curve_key", &f->engine_curve_key,
-            "file with the CURVE key by which engines know this process (kvatlas pki curve); "
-            "empty: one made "
-            "at the start");
-  flags.Add("plain_engines", &f->plain_engines,
-            "listen to engines beyond loopback that have no server_key, in clear, under an access "
-            "policy too");
-  flags.AddName("model_name", &f->engine.model, "model of --workers");
-  flags.AddName("routing_group", &f->engine.group, "routing group of --workers");
-  flags.Add("block_size", &f->engine.block_size, "tokens per block of --workers", 0, kBlockSizeMax);
+  f->engines.Declare(flags, "engines to listen to");
   flags.Group("Recovery");
   flags.Add("peers", &engines.recovery.peers,
             "URLs of replicas, or of Dynamo's indexers, to recover from at the start");
@@ -279,27 +261,16 @@ absl::Status Finish(Flags* flags) {
   if (absl::Status bad = FinishRedis(flags); !bad.ok()) return bad;
   if (absl::Status bad = FinishSchedule(flags); !bad.ok()) return bad;
   if (absl::Status bad = FinishKvIndexer(flags); !bad.ok()) return bad;
-  auto workers = ParseWorkers(flags->workers, flags->engine);
-  if (!workers.ok()) return OfFlag("workers", workers.status());
+  auto workers = flags->engines.Workers();
+  if (!workers.ok()) return workers.status();
   flags->leaf.engines.workers = *std::move(workers);
   for (const std::string& peer : flags->leaf.engines.recovery.peers)
     if (absl::Status bad = HttpUrl::Parse(peer).status(); !bad.ok()) return OfFlag("peers", bad);
-  auto addresses = EngineAddresses::Parse(flags->engine_addresses);
-  if (!addresses.ok()) return addresses.status();
-  flags->leaf.engines.ingest.addresses = *std::move(addresses);
-  flags->leaf.engines.ingest.plain_engines = flags->plain_engines;
-  if (!flags->engine_curve_key.empty()) {
-    absl::StatusOr<CurveKeys> keys = ReadCurveKeys(flags->engine_curve_key);
-    if (!keys.ok()) return OfFlag("engine_curve_key", keys.status());
-    flags->leaf.engines.ingest.curve = *std::move(keys);
-  }
-  for (const std::string& label : flags->labels) {
-    const size_t equals = label.find('=');
-    if (equals == 0 || equals == std::string::npos) {
-      return absl::InvalidArgumentError("--labels: \"" + label + "\" is not NAME=VALUE");
-    }
-    flags->leaf.labels.emplace_back(label.substr(0, equals), label.substr(equals + 1));
-  }
+  if (absl::Status bad = flags->engines.ReadInto(&flags->leaf.engines.ingest); !bad.ok())
+    return bad;
+  auto read = ReadLabels(flags->labels);
+  if (!read.ok()) return read.status();
+  flags->leaf.labels = *std::move(read);
   absl::Status labels = ValidateHolder({flags->leaf.cell, 0, ""}, flags->leaf.labels);
   return labels.ok() ? labels : OfFlag("labels", labels);
 }
@@ -331,8 +302,8 @@ void Serve(ServiceMain& service, Leaf& leaf, FoundNodes& parents, Announcer* ann
 // --workers read again: those that are gone, or otherwise, are listened to no more.
 absl::StatusOr<FlagSet::Commit> PrepareWorkers(const Flags& flags, EngineDirectory* directory,
                                                std::vector<EngineRegistration>* workers) {
-  auto parsed = ParseWorkers(flags.workers, flags.engine);
-  if (!parsed.ok()) return OfFlag("workers", parsed.status());
+  auto parsed = flags.engines.Workers();
+  if (!parsed.ok()) return parsed.status();
   return FlagSet::Commit([directory, workers, after = *std::move(parsed)] {
     ChangeWorkers(ChangesOf(*workers, after), directory);
     *workers = after;

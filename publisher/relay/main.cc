@@ -11,16 +11,15 @@
 #include "absl/status/statusor.h"
 #include "indexer/base/domain.h"
 #include "indexer/discovery/found_leaves.h"
+#include "indexer/engines/engine_flags.h"
 #include "indexer/engines/engine_registration.h"
 #include "indexer/engines/worker_flags.h"
 #include "indexer/service/address.h"
 #include "indexer/service/admin_http.h"
-#include "indexer/service/engine_addresses.h"
 #include "indexer/service/flags.h"
 #include "indexer/service/health.h"
 #include "indexer/service/metrics.h"
 #include "indexer/service/redis_url.h"
-#include "indexer/service/security/curve.h"
 #include "indexer/service/service_main.h"
 #include "indexer/transport/redis/redis_log_options.h"
 #include "publisher/relay/relay.h"
@@ -36,17 +35,12 @@ struct Flags {
   std::string redis;
   uint32_t redis_shards = 1;
   std::vector<std::string> labels;  // NAME=VALUE
-  EngineRegistration engine;        // what --workers have in common
-  std::vector<std::string> workers;
-  std::vector<std::string> engine_addresses = EngineAddresses::Default();
-  std::string engine_curve_key;
-  bool plain_engines = false;
+  EngineFlags engines;
   bool goodbye = false;
 };
 
 void Declare(FlagSet& flags, Flags* f) {
   RelayOptions& relay = f->relay;
-  f->engine.model = "default";
   relay.blocks_max = uint64_t{64} << 20;
   flags.Group("Leaves");
   flags.Add("http", &f->http, "address for HTTP").Listens();
@@ -65,19 +59,7 @@ void Declare(FlagSet& flags, Flags* f) {
   flags.Add("labels", &f->labels, "NAME=VALUE,… told to leaves, such as zone=a");
   flags.Add("contract_seed", &relay.contract.seed, "seed S of the hash contract");
   flags.Group("Engines");
-  flags.Add("workers", &f->workers,
-            "engines to relay, NAME[:RANK]=ENDPOINT[;replay=ENDPOINT][;topic=T][;bind],…");
-  flags.Add(kEngineAddressesFlag, &f->engine_addresses, kEngineAddressesHelp);
-  flags.Add("engine_curve_key", &f->engine_curve_key,
-            "file with the CURVE key by which engines know this process (kvatlas pki curve); "
-            "empty: one made "
-            "at the start");
-  flags.Add("plain_engines", &f->plain_engines,
-            "listen to engines beyond loopback that have no server_key, in clear, under an access "
-            "policy too");
-  flags.AddName("model_name", &f->engine.model, "model of --workers");
-  flags.AddName("routing_group", &f->engine.group, "routing group of --workers");
-  flags.Add("block_size", &f->engine.block_size, "tokens per block of --workers", 0, kBlockSizeMax);
+  f->engines.Declare(flags, "engines to relay");
   flags.Add("min_initial_workers", &relay.min_initial_workers,
             "worker ranks to be offered before this relay says that it is ready");
   flags.Group("Leases");
@@ -131,33 +113,22 @@ absl::Status FinishLeaves(Flags* flags) {
 }
 
 absl::Status Finish(Flags* flags) {
-  auto workers = ParseWorkers(flags->workers, flags->engine);
-  if (!workers.ok()) return OfFlag("workers", workers.status());
+  auto workers = flags->engines.Workers();
+  if (!workers.ok()) return workers.status();
   flags->relay.workers = *std::move(workers);
-  auto addresses = EngineAddresses::Parse(flags->engine_addresses);
-  if (!addresses.ok()) return addresses.status();
-  flags->relay.ingest.addresses = *std::move(addresses);
-  flags->relay.ingest.plain_engines = flags->plain_engines;
-  if (!flags->engine_curve_key.empty()) {
-    absl::StatusOr<CurveKeys> keys = ReadCurveKeys(flags->engine_curve_key);
-    if (!keys.ok()) return OfFlag("engine_curve_key", keys.status());
-    flags->relay.ingest.curve = *std::move(keys);
-  }
+  if (absl::Status bad = flags->engines.ReadInto(&flags->relay.ingest); !bad.ok()) return bad;
   if (absl::Status bad = FinishLeaves(flags); !bad.ok()) return bad;
-  for (const std::string& label : flags->labels) {
-    const size_t equals = label.find('=');
-    if (equals == 0 || equals == std::string::npos)
-      return absl::InvalidArgumentError("--labels: \"" + label + "\" is not NAME=VALUE");
-    flags->relay.labels.emplace_back(label.substr(0, equals), label.substr(equals + 1));
-  }
+  auto read = ReadLabels(flags->labels);
+  if (!read.ok()) return read.status();
+  flags->relay.labels = *std::move(read);
   return absl::OkStatus();
 }
 
 // --workers read again: those that are gone, or otherwise, are relayed no more.
 absl::StatusOr<FlagSet::Commit> PrepareWorkers(const Flags& flags, Relay* relay,
                                                std::vector<EngineRegistration>* workers) {
-  auto parsed = ParseWorkers(flags.workers, flags.engine);
-  if (!parsed.ok()) return OfFlag("workers", parsed.status());
+  auto parsed = flags.engines.Workers();
+  if (!parsed.ok()) return parsed.status();
   return FlagSet::Commit([relay, workers, after = *std::move(parsed)] {
     ChangeWorkers(ChangesOf(*workers, after), relay);
     *workers = after;

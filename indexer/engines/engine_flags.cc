@@ -1,0 +1,55 @@
+#include "indexer/engines/engine_flags.h"
+
+#include "indexer/base/domain.h"
+#include "indexer/engines/worker_flags.h"
+#include "indexer/service/security/curve.h"
+
+namespace kvatlas {
+
+void EngineFlags::Declare(FlagSet& flags, const std::string& what) {
+  flags.Add("workers", &workers,
+            what + ", NAME[:RANK]=ENDPOINT[;replay=ENDPOINT][;topic=T][;bind],…");
+  flags.Add(kEngineAddressesFlag, &addresses, kEngineAddressesHelp);
+  flags.Add("engine_curve_key", &curve_key,
+            "file with the CURVE key by which engines know this process (kvatlas pki curve); "
+            "empty: one made "
+            "at the start");
+  flags.Add("plain_engines", &plain,
+            "listen to engines beyond loopback that have no server_key, in clear, under an access "
+            "policy too");
+  flags.AddName("model_name", &of_all.model, "model of --workers");
+  flags.AddName("routing_group", &of_all.group, "routing group of --workers");
+  flags.Add("block_size", &of_all.block_size, "tokens per block of --workers", 0, kBlockSizeMax);
+}
+
+absl::StatusOr<std::vector<EngineRegistration>> EngineFlags::Workers() const {
+  auto parsed = ParseWorkers(workers, of_all);
+  if (!parsed.ok()) return OfFlag("workers", parsed.status());
+  return parsed;
+}
+
+absl::Status EngineFlags::ReadInto(ZmqIngestOptions* options) const {
+  auto ranges = EngineAddresses::Parse(addresses);
+  if (!ranges.ok()) return ranges.status();
+  options->addresses = *std::move(ranges);
+  options->plain_engines = plain;
+  if (curve_key.empty()) return absl::OkStatus();
+  absl::StatusOr<CurveKeys> keys = ReadCurveKeys(curve_key);
+  if (!keys.ok()) return OfFlag("engine_curve_key", keys.status());
+  options->curve = *std::move(keys);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<std::pair<std::string, std::string>>> ReadLabels(
+    const std::vector<std::string>& labels) {
+  std::vector<std::pair<std::string, std::string>> read;
+  for (const std::string& label : labels) {
+    const size_t equals = label.find('=');
+    if (equals == 0 || equals == std::string::npos)
+      return absl::InvalidArgumentError("--labels: \"" + label + "\" is not NAME=VALUE");
+    read.emplace_back(label.substr(0, equals), label.substr(equals + 1));
+  }
+  return read;
+}
+
+}  // namespace kvatlas
