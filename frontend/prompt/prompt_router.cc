@@ -72,8 +72,15 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
           task->answer.tokenizer = std::move(tokens->source);
           task->question.input.bos = tokens->bos;
           task->question.input.tokens = std::move(tokens->tokens);
-          Route(task);
+          RouteOnCaller(task);
         });
+  }
+
+  // The caller outlives its question, and so does what it runs.
+  void RouteOnCaller(const std::shared_ptr<Task>& task) {
+    if (task->question.on_caller == nullptr) return Route(task);
+    const auto on_caller = std::exchange(task->question.on_caller, nullptr);
+    on_caller([self = shared_from_this(), task] { self->Route(task); });
   }
 
   void NoTokens(const std::shared_ptr<Task>& task, absl::Status why) {
@@ -85,7 +92,7 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
 
   void RouteByLoad(const std::shared_ptr<Task>& task) {
     task->question.input.unknown_prompt = true;
-    Route(task);
+    RouteOnCaller(task);
   }
 
   void Route(const std::shared_ptr<Task>& task) {

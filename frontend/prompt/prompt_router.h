@@ -50,6 +50,9 @@ struct PromptQuestion {
   size_t inline_bytes_max = 0;
   // Of tokenizing and routing together, beside each one's own; 0: none.
   Duration deadline{0};
+  // Runs a job in the caller's thread. Where a thread of the router's made tokens, the route begins there: a thread with an I/O loop
+  // asks over connections of its own. Null: it begins where the tokens were made.
+  std::function<void(std::function<void()>)> on_caller = nullptr;
 };
 
 struct PromptRoute {

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <boost/asio/dispatch.hpp>
 #include <boost/asio/executor_work_guard.hpp>
-#include <boost/asio/post.hpp>
 #include <chrono>
 #include <utility>
 
@@ -20,11 +20,9 @@ namespace {
 
 namespace asio = boost::asio;
 
-// A body of so many bytes is parsed and tokenized on the connection's thread: that takes tens of microseconds, and saves handing it
-// over. Not while more than a few prompts per thread are being chosen for: then the router's threads are awake, and what they ask
-// leaves goes out in batches.
-constexpr size_t kInlineBytesMax = 4 << 10;
-constexpr int64_t kInlinePerThread = 2;
+// A body of so many bytes is parsed and tokenized on the connection's thread, which saves handing it over: tens of microseconds where
+// its text was met before, else half a millisecond.
+constexpr size_t kInlineBytesMax = 32 << 10;
 
 // When a client should come again whose request no engine took: suspects are tried again soon.
 constexpr Duration kNobodyTookItRetryAfter = std::chrono::seconds(1);
@@ -155,21 +153,20 @@ PromptQuestion ProxiedRequest::Question() const {
   question.input.session_id = session_;
   question.input.trace = span_.context();
   question.by_load_without_tokens = true;
-  const int64_t busy = kInlinePerThread * parts_->options().io_threads;
-  if (parts_->choosing.load(std::memory_order_relaxed) <= busy)
-    question.inline_bytes_max = kInlineBytesMax;
+  question.inline_bytes_max = kInlineBytesMax;
+  question.on_caller = [io = io_](std::function<void()> job) {
+    asio::dispatch(*io, std::move(job));
+  };
   return question;
 }
 
-// The callback comes on another thread; until it does, this one must not end. Its hold goes with the answer, so that a request never
-// ends on a thread of the router's, maybe after the proxy.
+// The callback may come on another thread; until it does, this one must not end. Its hold goes with the answer, so that a request
+// never ends on a thread of the router's, maybe after the proxy.
 PromptRouter::Callback ProxiedRequest::ToThread() {
-  parts_->choosing.fetch_add(1, std::memory_order_relaxed);
   return [self = shared_from_this(),
           work = asio::make_work_guard(*io_)](absl::StatusOr<PromptRoute> choice) mutable {
     asio::io_context& io = *self->io_;
-    self->parts_->choosing.fetch_sub(1, std::memory_order_relaxed);
-    asio::post(io, [self = std::move(self), choice = std::move(choice)]() mutable {
+    asio::dispatch(io, [self = std::move(self), choice = std::move(choice)]() mutable {
       self->OnChoice(std::move(choice));
     });
   };

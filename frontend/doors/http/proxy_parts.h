@@ -67,7 +67,6 @@ class ProxyParts {
   Counters counters;
   RouteMetrics route_metrics;
   std::atomic<int64_t> under_way{0};
-  std::atomic<int64_t> choosing{0};  // of these, prompts that are being read or routed
 
  private:
   static Counters MakeCounters(Metrics* metrics);
