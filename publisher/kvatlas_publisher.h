@@ -291,7 +291,7 @@ typedef struct kvatlas_publisher_stats {
 KVATLAS_API int32_t kvatlas_publisher_get_stats(kvatlas_publisher* publisher,
                                                 kvatlas_publisher_stats* stats);
 
-/* Why a call was refused, or something that the engine said was dropped, the last time; where nothing ever was, why a leaf is not
+/* What went wrong last: why a call was refused or something that the engine said was dropped; or, while it lasts, why a leaf is not
  * told: a code, and the text; OK and "" when there is nothing to say. */
 KVATLAS_API int32_t kvatlas_publisher_last_error(kvatlas_publisher* publisher, char* text,
                                                  size_t text_size);

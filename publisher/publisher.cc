@@ -311,7 +311,7 @@ void Publisher::Impl::Refused(const absl::Status& why) {
   static LogLimiter limiter{std::chrono::seconds(10)};
   LogEvery(limiter, options.worker, LogLevel::kWarning, "engine event dropped",
            {{"worker", options.worker}, {"why", why}});
-  last_error = why;
+  SetError(why);
 }
 
 void Publisher::Impl::Run() {
@@ -334,12 +334,21 @@ void Publisher::Impl::Run() {
         // A leaf that was away between two looks is told of too.
         if (const std::optional<absl::Status> lost = replica->pump->TakeLost(); lost.has_value())
           replica->watch->Set(absl::UnavailableError(std::string(lost->message())));
-        replica->watch->Set(replica->Progress());
+        const std::optional<absl::Status> progress = replica->Progress();
+        replica->watch->Set(progress);
+        NoteTrouble(replica.get(), progress.value_or(absl::OkStatus()).code());
       }
       WatchLeaves(now);
       next_tick = now + kTickEvery;
     }
   }
+}
+
+void Publisher::Impl::NoteTrouble(Replica* replica, absl::StatusCode now) {
+  MutexLock lock(&contents_mutex);
+  if (replica->trouble == now) return;
+  replica->trouble = now;
+  if (now != absl::StatusCode::kOk) replica->trouble_number = ++errors;
 }
 
 void Publisher::Impl::WatchLeaves(Time now) {
@@ -477,6 +486,8 @@ bool Publisher::WaitAcknowledged(Duration timeout) {
 
 PublisherStats Publisher::Stats() const {
   PublisherStats stats;
+  uint64_t last_error_number = 0;
+  std::vector<std::pair<Impl::ReplicaPtr, uint64_t>> replicas;  // with their troubles' numbers
   {
     MutexLock lock(&impl_->contents_mutex);
     const ContentsStats& contents = impl_->contents.stats();
@@ -498,6 +509,9 @@ PublisherStats Publisher::Stats() const {
     stats.engine_parked = engine.parked;
     stats.blocks_held = impl_->contents.resident().size();
     stats.last_error = impl_->last_error;
+    last_error_number = impl_->last_error_number;
+    for (const Impl::ReplicaPtr& replica : impl_->replicas)
+      replicas.emplace_back(replica, replica->trouble_number);
   }
   {
     MutexLock lock(&impl_->queue_mutex);
@@ -506,7 +520,7 @@ PublisherStats Publisher::Stats() const {
   stats.invalid_calls = impl_->invalid_calls.load(std::memory_order_relaxed);
   stats.inline_records = impl_->inline_records.load(std::memory_order_relaxed);
   if (impl_->zmq != nullptr) stats.zmq = impl_->zmq->Stats();
-  for (const Impl::ReplicaPtr& replica : impl_->Replicas()) {
+  for (const auto& [replica, trouble_number] : replicas) {
     const SenderPump& pump = *replica->pump;
     stats.replicas.push_back(
         {.address = replica->address,
@@ -522,10 +536,11 @@ PublisherStats Publisher::Stats() const {
          .status = replica->Progress().value_or(absl::OkStatus())});
     const ReplicaStats& told = stats.replicas.back();
     stats.batches = std::max(stats.batches, told.sender.batches_sent);
-    if (stats.last_error.ok() && !told.status.ok()) {
-      stats.last_error = absl::Status(
-          told.status.code(), absl::StrCat("leaf ", told.address, ": ", told.status.message()));
-    }
+    const bool later = stats.last_error.ok() || trouble_number > last_error_number;
+    if (told.status.ok() || !later) continue;
+    last_error_number = trouble_number;
+    stats.last_error = absl::Status(
+        told.status.code(), absl::StrCat("leaf ", told.address, ": ", told.status.message()));
   }
   return stats;
 }

@@ -165,7 +165,7 @@ struct PublisherStats {
   uint64_t engine_unreadable = 0;
   uint64_t engine_refused = 0;
   uint64_t engine_parked = 0;
-  // Why a call was refused, or something that the engine said was dropped, the last time; where nothing ever was, why a replica is
+  // What went wrong last: why a call was refused or something that the engine said was dropped; or, while it lasts, why a replica is
   // not told: "leaf 10.0.0.1:7410: Connection refused".
   absl::Status last_error;
 

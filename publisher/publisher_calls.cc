@@ -66,7 +66,7 @@ bool Publisher::Impl::RefuseCall(const absl::Status& why) {
   LogEvery(limiter, options.worker, LogLevel::kError, "call refused",
            {{"worker", options.worker}, {"reason", why}});
   MutexLock lock(&contents_mutex);
-  last_error = why;
+  SetError(why);
   return false;
 }
 

@@ -52,6 +52,9 @@ struct Publisher::Impl {
     const RedisLink* redis_link = nullptr;
     std::unique_ptr<SenderPump> pump;
     std::unique_ptr<ConnectionWatch> watch;
+    // Why it is not told, when last looked at, and which of all errors that was. Of `contents_mutex`.
+    absl::StatusCode trouble = absl::StatusCode::kOk;
+    uint64_t trouble_number = 0;
 
     // `SenderPump::Progress`, and through Redis what readers say.
     std::optional<absl::Status> Progress() const;
@@ -72,6 +75,11 @@ struct Publisher::Impl {
   std::unique_ptr<SenderPump> MakePump(std::unique_ptr<SenderLink> link)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(contents_mutex);
   std::vector<ReplicaPtr> Replicas() ABSL_LOCKS_EXCLUDED(contents_mutex);
+  void SetError(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(contents_mutex) {
+    last_error = why;
+    last_error_number = ++errors;
+  }
+  void NoteTrouble(Replica* replica, absl::StatusCode now) ABSL_LOCKS_EXCLUDED(contents_mutex);
   // Takes up those that are found now and drops those that are no longer. The publisher's thread.
   void LookForLeaves() ABSL_LOCKS_EXCLUDED(contents_mutex);
 
@@ -124,7 +132,10 @@ struct Publisher::Impl {
   RecordBuffer working ABSL_GUARDED_BY(contents_mutex);
   std::vector<Event> changes ABSL_GUARDED_BY(contents_mutex);  // of the slice
   std::optional<Load> load ABSL_GUARDED_BY(contents_mutex);    // of the slice
-  absl::Status last_error ABSL_GUARDED_BY(contents_mutex);
+  absl::Status last_error ABSL_GUARDED_BY(contents_mutex);     // of a call
+  uint64_t last_error_number ABSL_GUARDED_BY(contents_mutex) = 0;
+  uint64_t errors ABSL_GUARDED_BY(contents_mutex) =
+      0;  // so far, of calls and replicas: the last number
 
   Mutex layout_mutex;
   CacheLayout call_layout ABSL_GUARDED_BY(layout_mutex);  // as calls set it, which may still wait

@@ -283,6 +283,28 @@ TEST(PublisherTest, ALeafThatIsNotReachedIsSaidWithTheReason) {
               ::testing::StartsWith("leaf " + target + ": "));
 }
 
+// A call that was refused long ago does not hide that a leaf is not told, nor the other way round.
+TEST(PublisherTest, TheLastErrorIsTheLatest) {
+  std::unique_ptr<Publisher> publisher;
+  const auto error = [&] { return std::string(publisher->Stats().last_error.message()); };
+  const auto refused = [&](size_t count) {
+    return !publisher->Stored(Tier::kDevice, {1}, std::nullopt, std::vector<TokenId>(count, 1));
+  };
+  std::string leaf_error;
+  {
+    FakeLeaf leaf;
+    TestServer server(&leaf);
+    leaf_error = "leaf " + server.target() + ": ";
+    publisher = MakePublisher({server.target()});
+    ASSERT_TRUE(Await([&] { return publisher->Stats().replicas[0].welcomed; }, kLong));
+    EXPECT_TRUE(refused(5));
+    EXPECT_EQ(error(), "1 block of 4 tokens needs 4 token ids; got 5");
+  }
+  EXPECT_TRUE(Await([&] { return error().starts_with(leaf_error); }, kLong)) << error();
+  EXPECT_TRUE(refused(6));
+  EXPECT_EQ(error(), "1 block of 4 tokens needs 4 token ids; got 6");
+}
+
 TEST(PublisherTest, AnAddressWithoutAPortIsRefused) {
   const absl::Status refused =
       Publisher::Create(
