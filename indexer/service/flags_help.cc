@@ -107,8 +107,10 @@ std::string FlagSet::Help() const {
       absl::StrCat(program_, " ", kVersion, ": ", about_, "\n\nUsage: ", program_,
                    " [--flag=value...]", words_usage_.empty() ? "" : " " + words_usage_, "\n");
   if (groups.size() > 1) {
+    std::vector<std::string> topics = groups;
+    std::erase(topics, "");  // of flags before the first group
     absl::StrAppend(&text, "Topics, for --help=TOPIC: ",
-                    absl::AsciiStrToLower(absl::StrJoin(groups, ", ")), "\n");
+                    absl::AsciiStrToLower(absl::StrJoin(topics, ", ")), "\n");
   }
   if (reads_config_) {
     absl::StrAppend(&text,

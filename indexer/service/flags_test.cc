@@ -280,6 +280,15 @@ TEST_F(FlagsTest, HelpShowsEveryFlagWithItsDefault) {
   EXPECT_EQ(Parse({"--no_such_flag", "--help"}), 0);
 }
 
+TEST_F(FlagsTest, FlagsBeforeTheFirstGroupAreNoTopic) {
+  int32_t a = 1;
+  FlagSet flags("kvatlas-test", "A test.");
+  flags.Add("a", &a, "first");
+  flags.Group("Limits");
+  flags.Add("b", &a, "second");
+  EXPECT_THAT(flags.Help(), HasSubstr("Topics, for --help=TOPIC: limits\n"));
+}
+
 TEST_F(FlagsTest, HelpIsByTopicAndEndsWithExamples) {
   int32_t a = 1;
   int32_t b = 2;
