@@ -58,6 +58,10 @@ class Process:
             self.close()
             raise RuntimeError(f"{command[0]} is not ready: {ready!r}")
 
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
     def close(self):
         self.process.terminate()
         self.process.wait()
