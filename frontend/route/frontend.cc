@@ -117,6 +117,7 @@ std::vector<KnownEngine> Frontend::Engines(size_t engines_max) const {
   const auto engines_given = fleet_->engines.Get();
   const std::map<std::string, std::string>& given = *engines_given;
   std::vector<KnownEngine> engines, suspected;
+  std::set<std::string> seen;
   for (const std::shared_ptr<ModelFleet>& model : fleet_->Models()) {
     MutexLock lock(&model->mutex);
     for (const Domain& domain : model->memory.Domains()) {
@@ -124,6 +125,7 @@ std::vector<KnownEngine> Frontend::Engines(size_t engines_max) const {
         const Labels* labels = model->memory.LabelsOf(domain, known.cell, known.worker);
         std::string url = UrlOf(labels, given, known.worker);
         if (url.empty()) continue;
+        seen.insert(known.worker.name);
         const bool suspect = suspects->Contains({known.cell, known.worker}, now);
         (suspect ? suspected : engines)
             .push_back({.domain = domain,
@@ -134,10 +136,13 @@ std::vector<KnownEngine> Frontend::Engines(size_t engines_max) const {
       }
     }
   }
-  // Before any answer, the given ones are all there is.
-  if (engines.empty() && suspected.empty()) {
-    for (const auto& [name, url] : given)
-      engines.push_back({.domain = {}, .cell = "", .worker = {name, 0, ""}, .url = url});
+  // Of models that were not asked for yet.
+  for (const auto& [name, url] : given) {
+    if (seen.contains(name)) continue;
+    const HolderId worker = {name, 0, ""};
+    const bool suspect = suspects->Contains({"", worker}, now);
+    (suspect ? suspected : engines)
+        .push_back({.domain = {}, .cell = "", .worker = worker, .url = url, .suspect = suspect});
   }
   engines.insert(engines.end(), suspected.begin(), suspected.end());
   if (engines.size() > engines_max) engines.resize(engines_max);

@@ -187,6 +187,8 @@ struct RouteResult {
   uint32_t overlap_blocks = 0;  // promised
   std::optional<DecodeChoice> decode = {};
   std::string url = {};  // of its engine, as the worker or the options say; empty: unknown
+  // The destination is one of several data-parallel ranks of its worker: the engine has to be told which (`kDataParallelRankHeader`).
+  bool of_several_ranks = false;
   Receipt receipt;
   // For `Frontend::RouteAgain`: the hashed prompt and the workers that were found. Held, it keeps the prompt's tokens and its
   // leaves' answers in memory.
@@ -201,6 +203,8 @@ struct RouteResult {
 // In a request that goes to who decodes: HOST:PORT of the engine that is to prefill it, as the Kubernetes inference gateway's
 // sidecars beside such engines read it.
 inline constexpr char kPrefillerHeader[] = "x-prefiller-host-port";
+// Which rank takes the request, as vLLM and SGLang read it.
+inline constexpr char kDataParallelRankHeader[] = "x-data-parallel-rank";
 
 // What became of a choice; what is not known is left out. The engine's figures come with the end of an answer
 // (OpenAI's `usage`): a report that has them should say `finished` too.
@@ -305,7 +309,7 @@ class Frontend {
 
   // The caller has seen that the worker is gone, after it had accepted.
   void Avoid(const std::string& cell, const HolderId& worker);
-  // At most so many workers whose engine's address is known; suspects come last.
+  // At most so many workers whose engine's address is known, those of the options that no leaf named yet included; suspects come last.
   std::vector<KnownEngine> Engines(size_t engines_max) const;
   // At most so many, those seen last first within a domain.
   std::vector<SeenCell> Cells(size_t cells_max) const;

@@ -23,6 +23,16 @@ std::string UrlOf(const RouteRequest& request, const ChosenWorker& worker) {
   return UrlOf(worker.cell->answer->LabelsOf(worker.id()), *request.engines, worker.id());
 }
 
+// Whether its leaf names another rank of the same worker.
+bool OfSeveralRanks(const ChosenWorker& worker) {
+  const HolderId& chosen = worker.id();
+  if (chosen.rank != 0) return true;
+  const std::vector<WorkerFound>& found = worker.cell->answer->workers;
+  return std::any_of(found.begin(), found.end(), [&](const WorkerFound& other) {
+    return other.worker.rank != 0 && other.worker.name == chosen.name;
+  });
+}
+
 }  // namespace
 
 // Names are looked up for every worker: they are sorted here.
@@ -329,6 +339,8 @@ void Route::Finish(Committed committed, const std::vector<CandidateCellPtr>& cel
                      .cell = worker.first,
                      .overlap_blocks = choice.overlap_blocks,
                      .url = UrlOf(request, *choice.worker),
+                     .of_several_ranks = OfSeveralRanks(
+                         choice.decoder.has_value() ? *choice.decoder : *choice.worker),
                      .receipt = std::move(try_->receipt)};
   if (choice.decoder.has_value()) {
     result.decode = DecodeChoice{.worker = choice.decoder->id(),

@@ -302,6 +302,24 @@ TEST_F(RouteChoiceTest, EnginesMayChangeWhileItRuns) {
   EXPECT_EQ(Route().url, "http://after:1");
 }
 
+// Those of a model without a request so far, too.
+TEST_F(RouteChoiceTest, EveryEngineThatIsGivenIsKnown) {
+  options_.engines = {{"w0", "http://given:1"}, {"w1", "http://given:2"}};
+  fleet_.Add("a", "w0");
+  const auto urls = [&] {
+    std::vector<std::string> urls;
+    for (const KnownEngine& engine : frontend().Engines(8)) urls.push_back(engine.url);
+    return urls;
+  };
+  EXPECT_THAT(urls(), ::testing::ElementsAre("http://given:1", "http://given:2"));
+  EXPECT_EQ(WorkerFor(), "w0");
+  EXPECT_THAT(urls(), ::testing::ElementsAre("http://given:1", "http://given:2"));
+  frontend().Avoid("", {"w1", 0, ""});
+  ASSERT_EQ(frontend().Engines(8).size(), 2u);
+  EXPECT_FALSE(frontend().Engines(8)[0].suspect);
+  EXPECT_TRUE(frontend().Engines(8)[1].suspect);
+}
+
 TEST_F(RouteChoiceTest, WhenAllAreOverloadedTheRouteIsRefusedAndToldWhenToComeAgain) {
   options_.overload.queue_blocks = 100;
   options_.prefill_per_block = milliseconds(10);

@@ -21,6 +21,9 @@
 // When no leaf or hierarchy knows a worker, engines that --engines names are asked by turns.
 // *Who is asked*: a worker's label `url` is whatever its announcer says, so only engines within `EngineCallOptions::reach` get
 // requests, with `authorization`, `proxy-authorization` and `cookie`. One outside counts as failed, in the log and in a metric.
+// *Data-parallel ranks*: where the chosen worker has several, the engine is told which (`kDataParallelRankHeader`, unless the client
+// says one) and the answer has `x-kvatlas-rank`. One that answers 400, as an engine with fewer ranks than it had does, is asked once
+// more without.
 // *Prefill here, decode there*: the request goes to who decodes, with the header `x-prefiller-host-port` (`kPrefillerHeader`) that
 // says who prefills; one that a client sends goes nowhere. What such an engine says it had cached is not reported: it is the
 // decoder's.

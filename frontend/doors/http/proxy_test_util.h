@@ -41,7 +41,8 @@ class OneCell : public CellFinder, public OverlapFinder {
     WorkersAnswer answer{.workers = {}, .block_size = 4};
     auto labels = std::make_shared<LabelsByWorker>();
     for (size_t i = 0; i < urls.size(); ++i) {
-      const HolderId worker{"w" + std::to_string(i), 0, ""};
+      const HolderId worker =
+          ranks.empty() ? HolderId{"w" + std::to_string(i), 0, ""} : HolderId{"w0", ranks[i], ""};
       const auto blocks = static_cast<uint32_t>(question.sequence.size());
       answer.workers.push_back({.worker = worker,
                                 .blocks = i == 0 ? blocks : 0,
@@ -54,6 +55,7 @@ class OneCell : public CellFinder, public OverlapFinder {
   }
   std::vector<std::string> urls;
   std::vector<std::string> roles;
+  std::vector<uint32_t> ranks;  // of one worker, one for each url; empty: workers of one rank
 };
 
 // A token for each letter; and what it was asked.

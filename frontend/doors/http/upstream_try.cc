@@ -1,6 +1,8 @@
 #include "frontend/doors/http/upstream_try.h"
 
+#include <algorithm>
 #include <chrono>
+#include <string>
 #include <utility>
 
 #include "frontend/doors/http/header_text.h"
@@ -33,6 +35,11 @@ void PutTraceparent(const TraceContext& context, HttpHeaders* headers) {
   if (!context.valid()) return;
   std::erase_if(*headers, [](const auto& field) { return SameHeader(field.first, kTraceparent); });
   headers->emplace_back(kTraceparent, ToTraceparent(context));
+}
+
+bool Has(const HttpHeaders& headers, const char* name) {
+  return std::any_of(headers.begin(), headers.end(),
+                     [&](const auto& field) { return SameHeader(field.first, name); });
 }
 
 std::string MessageOf(const absl::Status& status) {
@@ -68,14 +75,22 @@ void UpstreamTry::Start(const ProxiedMessage& message, const TraceContext& trace
   span_.Set("server.address", engine());
   span_.Set("worker", choice_.route.destination().name);
   PutTraceparent(span_.context(), &*headers);
+  message_ = &message;
+  names_rank_ = route.of_several_ranks && !Has(*headers, kDataParallelRankHeader);
+  if (names_rank_)
+    headers->emplace_back(kDataParallelRankHeader, std::to_string(route.destination().rank));
+  Call(*std::move(headers));
+}
+
+void UpstreamTry::Call(HttpHeaders headers) {
   const std::shared_ptr<UpstreamTry> self = shared_from_this();
   call_ = std::make_shared<EngineCall>(
       io_, parts_->PoolOf(io_),
       EngineCallRequest{.url = *url_,
-                        .method = message.method,
-                        .target = message.target,
-                        .headers = *std::move(headers),
-                        .body = message.body},
+                        .method = message_->method,
+                        .target = message_->target,
+                        .headers = std::move(headers),
+                        .body = message_->body},
       EngineCallbacks{.on_head = [self](EngineHead head) { self->OnHead(std::move(head)); },
                       .on_piece = [self](std::string_view piece) { self->OnPiece(piece); },
                       .on_end = [self] { self->OnEnd(); },
@@ -104,7 +119,22 @@ absl::StatusOr<HttpHeaders> UpstreamTry::EngineHeaders(const HttpHeaders& header
   return more;
 }
 
+// An engine that was started again with fewer ranks refuses those that it had: whichever it has takes the request then.
+void UpstreamTry::OnRankRefused() {
+  const std::shared_ptr<UpstreamTry> self = shared_from_this();  // that the call held
+  const std::shared_ptr<EngineCall> refused = std::exchange(call_, nullptr);
+  refused->Cancel();
+  names_rank_ = false;
+  choice_.route.of_several_ranks = false;
+  rank_refused_ = true;
+  absl::StatusOr<HttpHeaders> headers = EngineHeaders(message_->headers);
+  if (!headers.ok()) return OnCallFailed(headers.status(), false);
+  PutTraceparent(span_.context(), &*headers);
+  Call(*std::move(headers));
+}
+
 void UpstreamTry::OnHead(EngineHead head) {
+  if (RefusesRank(head.status)) return OnRankRefused();
   parts_->counters.answered.Increment();
   choice_.route.routed = nullptr;  // no other engine is asked from now on
   if (HeaderOf(head.headers, "content-encoding").empty())
@@ -128,6 +158,7 @@ void UpstreamTry::OnPiece(std::string_view piece) {
 
 void UpstreamTry::OnEnd() {
   RouteReport report{.finished = true};
+  if (rank_refused_) report.served_by = HolderId{};  // another rank
   if (status_ >= 400) report.error = "the engine answered " + std::to_string(status_);
   const std::optional<OpenAiUsage> usage = usage_.has_value() ? usage_->Finish() : std::nullopt;
   if (usage.has_value()) {
@@ -197,6 +228,8 @@ void UpstreamTry::AddDecision(HttpHeaders* headers) const {
                               : HeaderText("no_tokens: " + MessageOf(choice_.no_tokens)));
   }
   headers->emplace_back("x-kvatlas-worker", HeaderText(route.worker.name));
+  if (route.of_several_ranks)
+    headers->emplace_back("x-kvatlas-rank", std::to_string(route.destination().rank));
   if (!route.cell.empty()) headers->emplace_back("x-kvatlas-cell", HeaderText(route.cell));
   if (route.decode.has_value()) {
     headers->emplace_back("x-kvatlas-decode-worker", HeaderText(route.decode->worker.name));

@@ -84,6 +84,9 @@ class UpstreamTry : public std::enable_shared_from_this<UpstreamTry> {
 
  private:
   absl::StatusOr<HttpHeaders> EngineHeaders(const HttpHeaders& headers) const;
+  void Call(HttpHeaders headers);
+  bool RefusesRank(int status) const { return status == 400 && names_rank_; }
+  void OnRankRefused();
   void OnHead(EngineHead head);
   void OnPiece(std::string_view piece);
   void OnEnd();
@@ -99,8 +102,11 @@ class UpstreamTry : public std::enable_shared_from_this<UpstreamTry> {
   PromptRoute choice_;
   const absl::StatusOr<EngineUrl> url_;
   std::shared_ptr<EngineCall> call_;
-  std::shared_ptr<Owner> owner_;  // while the call runs
-  Span span_;                     // until the engine has answered all, or was given up
+  std::shared_ptr<Owner> owner_;             // while the call runs
+  const ProxiedMessage* message_ = nullptr;  // the owner's
+  bool names_rank_ = false;                  // the engine was told which rank is to serve it
+  bool rank_refused_ = false;                // and refused; it was asked again without
+  Span span_;                                // until the engine has answered all, or was given up
   std::optional<UsageReader> usage_;
   int status_ = 0;              // of the answer; 0: none yet
   bool reported_over_ = false;  // finished or abandoned

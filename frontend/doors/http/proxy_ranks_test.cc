@@ -1,0 +1,112 @@
+// Which data-parallel rank serves a request? The one that was chosen, as long as the engine has it.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "frontend/doors/http/proxy_test_util.h"
+#include "frontend/doors/http/socket_test_util.h"
+
+namespace kvatlas {
+namespace {
+
+using testing::AllOf;
+using testing::EndsWith;
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+
+constexpr char kRefused[] = "HTTP/1.1 400 Bad Request\r\nContent-Length: 3\r\n\r\nbad";
+
+// An engine that says `answer` to what names a rank, else `kOk`, and what it was asked.
+class RankEngine {
+ public:
+  explicit RankEngine(std::string answer)
+      : answer_(std::move(answer)), engine_([this](TestSocket& connection) {
+          for (;;) {
+            const std::string message = connection.ReadMessage();
+            if (message.empty()) return;
+            {
+              MutexLock lock(&mutex_);
+              asked_.push_back(message);
+            }
+            connection.Send(message.find("x-data-parallel-rank: ") != std::string::npos ? answer_
+                                                                                        : kOk);
+          }
+        }) {}
+
+  std::string url() const { return engine_.url(); }
+  std::vector<std::string> asked() {
+    MutexLock lock(&mutex_);
+    return asked_;
+  }
+
+ private:
+  const std::string answer_;
+  Mutex mutex_;
+  std::vector<std::string> asked_ ABSL_GUARDED_BY(mutex_);
+  TestEngine engine_;
+};
+
+class ProxyRanksTest : public ProxyTest {
+ protected:
+  // Ranks of one worker behind `engine`; the first has the prompt.
+  void StartRanks(const RankEngine& engine, std::vector<uint32_t> ranks) {
+    cell_.ranks = std::move(ranks);
+    Start(std::vector<std::string>(cell_.ranks.size(), engine.url()));
+  }
+};
+
+TEST_F(ProxyRanksTest, TheEngineIsToldWhichRankWasChosen) {
+  for (const uint32_t rank : {1u, 0u}) {
+    RankEngine engine(kOk);
+    StartRanks(engine, {rank, 1 - rank});
+    const std::string number = std::to_string(rank);
+    EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat)),
+                AllOf(StartsWith("HTTP/1.1 200 "), EndsWith("ok"),
+                      HasSubstr("x-kvatlas-rank: " + number + "\r\n")));
+    ASSERT_EQ(engine.asked().size(), 1u);
+    EXPECT_THAT(engine.asked()[0], HasSubstr("x-data-parallel-rank: " + number + "\r\n"));
+    proxy_->Stop();
+  }
+}
+
+TEST_F(ProxyRanksTest, AWorkerOfOneRankIsToldOfNone) {
+  RankEngine engine(kOk);
+  StartRanks(engine, {0});
+  EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat)),
+              AllOf(EndsWith("ok"), Not(HasSubstr("x-kvatlas-rank"))));
+  EXPECT_THAT(engine.asked()[0], Not(HasSubstr("x-data-parallel-rank")));
+}
+
+TEST_F(ProxyRanksTest, WhatTheClientSaysOfItStays) {
+  RankEngine engine(kRefused);
+  StartRanks(engine, {1, 0});
+  EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat, "x-data-parallel-rank: 7\r\n")),
+              StartsWith("HTTP/1.1 400 "));
+  ASSERT_EQ(engine.asked().size(), 1u);
+  EXPECT_THAT(engine.asked()[0], AllOf(HasSubstr("x-data-parallel-rank: 7\r\n"),
+                                       Not(HasSubstr("x-data-parallel-rank: 1\r\n"))));
+}
+
+// As one does that was started again with fewer: whichever it has takes the request.
+TEST_F(ProxyRanksTest, AnEngineWithoutTheRankIsAskedOnceMoreWithoutIt) {
+  RankEngine engine(kRefused);
+  StartRanks(engine, {1, 0});
+  EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat)),
+              AllOf(StartsWith("HTTP/1.1 200 "), EndsWith("ok"), Not(HasSubstr("x-kvatlas-rank")),
+                    HasSubstr("x-kvatlas-worker: w0\r\n")));
+  ASSERT_EQ(engine.asked().size(), 2u);
+  EXPECT_THAT(engine.asked()[1], AllOf(Not(HasSubstr("x-data-parallel-rank")), EndsWith(kChat)));
+  const RouteReport report = reports_.WaitForEnd();
+  EXPECT_TRUE(report.finished);
+  EXPECT_EQ(report.error, "");
+  // Another rank than the one that was chosen.
+  ASSERT_TRUE(report.served_by.has_value());
+  EXPECT_EQ(report.served_by->name, "");
+}
+
+}  // namespace
+}  // namespace kvatlas
