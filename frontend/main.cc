@@ -223,7 +223,7 @@ int Run(ServiceMain& service, FrontendFlags& flags, const EngineReach& reach,
     if (absl::Status status = (*proxy)->Start(); !status.ok())
       return service.Fail(OfFlag("proxy", status));
   }
-  UpstreamsWatch upstreams(&frontend, &cell_finder, &overlap_finder,
+  UpstreamsWatch upstreams(&frontend, &cell_finder, &overlap_finder, *proxy != nullptr,
                            [&](Health now, const char* why) {
                              grpc.SetHealth(now);
                              ext_proc.SetHealth(now);

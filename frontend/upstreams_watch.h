@@ -22,9 +22,14 @@ class UpstreamsWatch {
  public:
   using Tell = std::function<void(Health now, const char* why)>;
 
+  // `proxies`: requests are taken for engines. Where some are known, it is ready from the start: they get requests by turns.
   UpstreamsWatch(const Frontend* frontend, GrpcCellFinder* cells, GrpcOverlapFinder* leaves,
-                 Tell tell)
-      : frontend_(frontend), cells_(cells), leaves_(leaves), tell_(std::move(tell)) {}
+                 bool proxies, Tell tell)
+      : frontend_(frontend),
+        cells_(cells),
+        leaves_(leaves),
+        proxies_(proxies),
+        tell_(std::move(tell)) {}
 
   void Look() {
     const bool known = frontend_->HasUpstreams();
@@ -35,20 +40,26 @@ class UpstreamsWatch {
     const char* const why = !known       ? "no hierarchy node and no leaf is known"
                             : !answered_ ? "no hierarchy node and no leaf has answered yet"
                                          : "";
-    if (why_ == why) return;
+    const bool by_turns = *why != '\0' && proxies_ && !frontend_->Engines(1).empty();
+    if (why_ == why && by_turns_ == by_turns) return;
     why_ = why;
-    if (!known)
-      Log(LogLevel::kWarning, absl::StrCat("not ready: ", why),
+    by_turns_ = by_turns;
+    if (!known || by_turns)
+      Log(LogLevel::kWarning,
+          absl::StrCat(by_turns ? "engines get requests by turns: " : "not ready: ", why),
           {{"remedy", "--hierarchy=HOST:PORT or --leaves=CELL=HOST:PORT"}});
-    tell_(*why == '\0' ? Health::kServing : Health::kLoading, why);
+    const bool ready = *why == '\0' || by_turns;
+    tell_(ready ? Health::kServing : Health::kLoading, ready ? "" : why);
   }
 
  private:
   const Frontend* const frontend_;
   GrpcCellFinder* const cells_;
   GrpcOverlapFinder* const leaves_;
+  const bool proxies_;
   const Tell tell_;
   bool answered_ = false;
+  bool by_turns_ = false;
   std::optional<std::string> why_;  // as last told
 };
 

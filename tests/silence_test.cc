@@ -145,6 +145,36 @@ std::vector<Row> Rows() {
                 {"younger", "log", "event=connected connection=leaf"},
                 {"leaf", "log",
                  "event=\"stream refused\" holder=w[^\n]*another sender has this name"}}});
+  // ---- Frontends ----
+  rows.push_back(
+      {.name = "FrontendOfNothing",
+       .programs = {{.name = "frontend", .kind = "frontend"}},
+       .said = {{"frontend", "log",
+                 "event=\"not ready: no hierarchy node and no leaf is known\" "
+                 "remedy=\"--hierarchy=HOST:PORT or --leaves"},
+                {"frontend", "/ready",
+                 "\"ready\":false,\"reason\":\"no hierarchy node and no leaf is known\""}}});
+  rows.push_back(
+      {.name = "FrontendWithoutATokenizer",
+       .programs = {{.name = "frontend",
+                     .kind = "frontend",
+                     .args = {"--tokenize=local,m=engine"}}},
+       .said = {{"frontend", "log",
+                 "event=\"prompts of text are routed by load alone: no tokenizer\" model=all "
+                 "reason=\"--tokenize=local without --models\" remedy="}}});
+  // What only chooses better must not keep requests from engines that are known.
+  rows.push_back(
+      {.name = "FrontendWithEnginesWhoseLeafIsAway",
+       .programs = {{.name = "frontend",
+                     .kind = "frontend",
+                     .args = {"--leaves=a={dead}", "--proxy=127.0.0.1:0",
+                              "--engines=e=http://{dead}"}}},
+       .said = {
+           {"frontend", "log",
+            "event=\"engines get requests by turns: no hierarchy node and no leaf has answered"},
+           {"frontend", "log",
+            "event=unreachable connection=leaf endpoint={dead} reason=\"no connection can be made"},
+           {"frontend", "/ready", "\"ready\":true"}}});
   // ---- Engines' own streams ----
   rows.push_back(
       {.name = "EngineEndpointWithoutAnEngine",

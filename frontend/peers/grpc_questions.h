@@ -100,8 +100,9 @@ class GrpcQuestions {
   bool Reached() {
     bool reached = false;
     for (const std::shared_ptr<Peer>& peer : peers_.All()) {
-      const bool connected = peer->channel->GetState(/*try_to_connect=*/true) == GRPC_CHANNEL_READY;
-      reached = reached || connected || peer->watch.reached();
+      const grpc_connectivity_state state = peer->channel->GetState(/*try_to_connect=*/true);
+      if (state == GRPC_CHANNEL_TRANSIENT_FAILURE) peer->watch.NotConnected();
+      reached = reached || state == GRPC_CHANNEL_READY || peer->watch.reached();
     }
     return reached;
   }

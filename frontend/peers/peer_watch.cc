@@ -15,6 +15,13 @@ void PeerWatch::Failed(const std::string& reason) {
   connection_.Set(ConnectionState::kUnreachable, reason);
 }
 
+void PeerWatch::NotConnected() {
+  MutexLock lock(&mutex_);
+  if (connection_.Get().state == ConnectionState::kConnecting)
+    connection_.Set(ConnectionState::kUnreachable, "no connection can be made");
+  connection_.Tick();
+}
+
 PeerState PeerWatch::Get() const {
   MutexLock lock(&mutex_);
   const ConnectionStatus status = connection_.Get();

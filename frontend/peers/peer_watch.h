@@ -43,6 +43,8 @@ class PeerWatch {
   void Ended(const absl::Status& status);
   // No connection can be made.
   void Failed(const std::string& reason);
+  // The same, before any question was asked: nothing but that is known.
+  void NotConnected();
 
   // "connecting": nothing was asked yet.
   PeerState Get() const;

@@ -44,6 +44,20 @@ class PeerWatchTest : public testing::Test {
   PeerWatch watch_{"leaf", "10.0.0.1:7410", &clock_};
 };
 
+// Before a request comes, and so a question is asked.
+TEST_F(PeerWatchTest, APeerThatWasNeverAskedIsSaidToBeAway) {
+  watch_.NotConnected();
+  EXPECT_THAT(Logged(), AllOf(HasSubstr("event=unreachable"), HasSubstr("10.0.0.1:7410"),
+                              HasSubstr("no connection can be made")));
+  watch_.NotConnected();
+  EXPECT_EQ(Lines(), 0u);
+  clock_.Advance(std::chrono::seconds(61));
+  watch_.NotConnected();
+  EXPECT_EQ(Lines(), 1u);
+  watch_.Answered();
+  EXPECT_THAT(Logged(), HasSubstr("event=connected"));
+}
+
 TEST_F(PeerWatchTest, EachChangeIsSaidOnceWithAddressAndReason) {
   watch_.Answered();
   EXPECT_THAT(Logged(), AllOf(HasSubstr("event=connected"), HasSubstr("10.0.0.1:7410")));

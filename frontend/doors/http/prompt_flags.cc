@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_split.h"
+#include "indexer/service/log.h"
 
 namespace kvatlas {
 namespace {
@@ -50,6 +51,17 @@ std::vector<std::string> UrlsFor(const UrlsByModel& given, const Frontend& front
   return urls;
 }
 
+// Else only a header of every answer says it.
+void WarnOfNoTokenizer(const TokenizeWays& ways) {
+  for (const auto& [model, of_model] : ways) {
+    if (of_model != std::vector<std::string>{"local"}) continue;
+    Log(LogLevel::kWarning, "prompts of text are routed by load alone: no tokenizer",
+        {{"model", model.empty() ? "all" : model},
+         {"reason", "--tokenize=local without --models"},
+         {"remedy", "--models=NAME=PATH, or --tokenize=engine"}});
+  }
+}
+
 }  // namespace
 
 void AddPromptFlags(FlagSet& flags, PromptFlags* to) {
@@ -79,6 +91,7 @@ absl::StatusOr<std::unique_ptr<PromptParts>> PromptParts::Make(const PromptFlags
   if (!ways.ok()) return Wrong("--tokenize", ways.status());
   absl::StatusOr<UrlsByModel> urls = ParseUrls(flags.tokenizer_urls);
   if (!urls.ok()) return Wrong("--tokenizer_url", urls.status());
+  if (local == nullptr) WarnOfNoTokenizer(*ways);
   std::unique_ptr<PromptParts> parts(new PromptParts);
   RemoteTokenizerOptions remote;
   remote.urls = [given = *std::move(urls), frontend](const std::string& model) {
