@@ -77,6 +77,7 @@ class EngineRank {
   absl::Status RestoreMark(const EngineRankMark& mark);
 
   bool eagle() const { return eagle_; }
+  const Namespaces& spaces() const { return spaces_; }
   EngineRankStats Stats() const;
 
  private:

@@ -317,6 +317,14 @@ std::optional<KnownBlock> EngineWorker::Find(const EngineBlockHash& hash) const 
   return std::nullopt;
 }
 
+bool EngineWorker::HoldsNamespace(std::string_view lora_name, std::string_view cache_salt) const {
+  MutexLock lock(&state_->mutex);
+  return std::any_of(state_->ranks.begin(), state_->ranks.end(), [&](const auto& entry) {
+    const auto& rank = entry.second.rank;
+    return rank != nullptr && rank->spaces().Holds(lora_name, cache_salt);
+  });
+}
+
 void EngineWorker::ForEachAlias(const std::function<void(const EngineAlias&)>& visit) const {
   MutexLock lock(&state_->mutex);
   for (const auto& [number, state] : state_->ranks)

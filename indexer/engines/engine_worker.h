@@ -246,6 +246,9 @@ class EngineWorker {
   // What any rank holds under this name; an integer finds a digest that ends in it too.
   std::optional<KnownBlock> Find(const EngineBlockHash& hash) const;
 
+  // Whether any rank holds a block of this adapter and salt.
+  bool HoldsNamespace(std::string_view lora_name, std::string_view cache_salt) const;
+
   // A rank's holdings go away, with its sink.
   void RemoveRank(uint32_t rank);
 

@@ -194,6 +194,13 @@ TEST(EngineWorkerTest, AdaptersAndSaltsNeverMatchAnothers) {
   EXPECT_EQ(worker.Reach(Tokens(12), {.cache_salt = "x"}), 1);
   EXPECT_EQ(worker.Reach(Tokens(12)), 3);
   EXPECT_EQ(worker.Reach(Tokens(12), {.lora_name = "y"}), 0);
+  // What any of its blocks is under.
+  EXPECT_TRUE(worker->HoldsNamespace("x", ""));
+  EXPECT_TRUE(worker->HoldsNamespace("", "x"));
+  EXPECT_TRUE(worker->HoldsNamespace("", ""));
+  EXPECT_FALSE(worker->HoldsNamespace("x", "x"));
+  worker.Apply({RemoveEvent({11})});
+  EXPECT_FALSE(worker->HoldsNamespace("", "x"));
 }
 
 TEST(EngineWorkerTest, AnAdapterKnownByNumberAloneHasANamespaceOfItsOwn) {

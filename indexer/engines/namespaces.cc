@@ -44,6 +44,14 @@ void Namespaces::Discount(uint32_t number) {
   if (last_ == number) last_ = 0;
 }
 
+bool Namespaces::Holds(std::string_view lora_name, std::string_view cache_salt) const {
+  for (const bool eagle : {false, true}) {
+    const auto found = numbers_.find(Key{lora_name, cache_salt, eagle});
+    if (found != numbers_.end() && entries_[found->second].blocks > 0) return true;
+  }
+  return false;
+}
+
 void Namespaces::Clear() {
   const Space own = entries_[0].space;
   entries_.clear();

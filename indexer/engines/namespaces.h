@@ -36,6 +36,8 @@ class Namespaces {
   // One block more, or fewer.
   void Count(uint32_t number) { ++entries_[number].blocks; }
   void Discount(uint32_t number);
+  // Whether a block counts on this one, however its tokens are cut.
+  bool Holds(std::string_view lora_name, std::string_view cache_salt) const;
   // Forgets all but the worker's own. REQUIRES: no pin.
   void Clear();
 

@@ -99,7 +99,7 @@ std::optional<uint32_t> EngineService::Serve(std::span<const TokenId> tokens,
       .prompt_tokens = static_cast<uint32_t>(tokens.size()),
       .output_tokens = output_tokens};
   if (request.blocks.empty()) return 0;
-  if (say_tokens_) KeepTokens(request.blocks, tokens);
+  if (say_tokens_) KeepContent(request.blocks, tokens, cache_salt);
   EngineStep step;
   const EngineArrival arrival = model_.Submit(model_.now_ms(), std::move(request), &step);
   model_.AdvanceTo(EngineModel::kForever, &step);
@@ -130,12 +130,13 @@ void EngineService::Publish(const EngineStep& step) {
   publisher_->Flush();
 }
 
-void EngineService::KeepTokens(const std::vector<SequenceHash>& blocks,
-                               std::span<const TokenId> tokens) {
+void EngineService::KeepContent(const std::vector<SequenceHash>& blocks,
+                                std::span<const TokenId> tokens, const std::string& cache_salt) {
   const uint32_t size = model_.options().block_size;
   for (size_t i = 0; i < blocks.size(); ++i) {
     const auto own = tokens.subspan(i * size, size);
-    tokens_.try_emplace(blocks[i], own.begin(), own.end());
+    contents_.try_emplace(blocks[i],
+                          Content{.tokens = {own.begin(), own.end()}, .cache_salt = cache_salt});
   }
 }
 
@@ -156,16 +157,19 @@ void EngineService::PublishTokens(const Event& event) {
     std::optional<EngineHash> parent;
     if (stored->parent != kNoParent) parent = Raw(stored->parent);
     std::vector<TokenId> tokens = MockTokens(stored->blocks, model_.options().block_size);
+    std::string cache_salt;  // of the request that they are of
     for (size_t i = 0; i < stored->blocks.size(); ++i) {
-      const auto own = tokens_.find(stored->blocks[i]);
-      if (own == tokens_.end()) continue;
-      std::copy(own->second.begin(), own->second.end(),
+      const auto own = contents_.find(stored->blocks[i]);
+      if (own == contents_.end()) continue;
+      cache_salt = own->second.cache_salt;
+      std::copy(own->second.tokens.begin(), own->second.tokens.end(),
                 tokens.begin() + static_cast<ptrdiff_t>(i * model_.options().block_size));
     }
-    publisher_->Stored(stored->tier, names(stored->blocks), parent, tokens);
+    publisher_->Stored(stored->tier, names(stored->blocks), parent, tokens,
+                       {.lora_name = "", .cache_salt = cache_salt});
   } else if (const auto* removed = std::get_if<Removed>(&event)) {
     publisher_->Removed(removed->tier, names(removed->blocks));
-    for (const SequenceHash block : removed->blocks) tokens_.erase(block);
+    for (const SequenceHash block : removed->blocks) contents_.erase(block);
   }
 }
 

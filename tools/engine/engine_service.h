@@ -40,7 +40,8 @@ class EngineService final : public engine::v1::Engine::Service {
   grpc::Status Contents(grpc::ServerContext* context, const engine::v1::ContentsRequest* request,
                         engine::v1::ContentsResponse* response) override;
 
-  // A whole request at once: all its time passes. Tokens of its prompt that were cached on arrival; nothing: it is too long.
+  // A whole request at once: all its time passes. Tokens of its prompt that were cached on arrival; nothing: it is too long. Its blocks
+  // are told with its salt.
   std::optional<uint32_t> Serve(std::span<const TokenId> tokens, const std::string& cache_salt,
                                 uint32_t output_tokens);
 
@@ -48,8 +49,13 @@ class EngineService final : public engine::v1::Engine::Service {
   uint64_t capacity_blocks() const { return capacity_blocks_; }
 
  private:
-  void KeepTokens(const std::vector<SequenceHash>& blocks, std::span<const TokenId> tokens)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  struct Content {
+    std::vector<TokenId> tokens;
+    std::string cache_salt;
+  };
+
+  void KeepContent(const std::vector<SequenceHash>& blocks, std::span<const TokenId> tokens,
+                   const std::string& cache_salt) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void PublishTokens(const Event& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Publish(const EngineStep& step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Describe(const EngineStep& step, engine::v1::StepResponse* response)
@@ -62,7 +68,7 @@ class EngineService final : public engine::v1::Engine::Service {
   const uint64_t capacity_blocks_;
   Mutex mutex_;
   // With `say_tokens`: of blocks that came as tokens, until they are removed.
-  absl::flat_hash_map<SequenceHash, std::vector<TokenId>> tokens_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<SequenceHash, Content> contents_ ABSL_GUARDED_BY(mutex_);
   uint64_t served_ ABSL_GUARDED_BY(mutex_) = 0;
   EngineModel model_ ABSL_GUARDED_BY(mutex_);
 };

@@ -23,7 +23,7 @@
 #include "publisher/zmq_publisher.h"
 #include "tools/engine/byte_tokenizer.h"
 #include "tools/engine/engine_model.h"
-#include "tools/engine/engine_service.h"
+#include "tools/engine/engine_ranks.h"
 #include "tools/engine/hybrid.h"
 #include "tools/engine/openai_http.h"
 
@@ -80,6 +80,12 @@ int main(int argc, char** argv) {
             "so many tokens of prefill); "
             "empty: full attention alone");
   flags.Add("dp_rank", &publishing.dp_rank, "its data-parallel rank", 0u, 65535u);
+  uint32_t ranks = 1;
+  flags.Add(
+      "ranks", &ranks,
+      "data-parallel ranks behind --http, each with a cache of its own, from --dp_rank on; --grpc "
+      "is the first one's",
+      1u, 1024u);
   flags.Add(
       "zmq_events", &publishing.zmq.endpoint,
       "ZMQ endpoint for vLLM's KV events, such as tcp://*:5557; the port goes up by the rank. "
@@ -99,6 +105,9 @@ int main(int argc, char** argv) {
       {"auto", "bind", "connect"});
   flags.Add("zmq_legacy", &zmq_legacy,
             "tuples and replies without a topic, as engines did before mid-2026");
+  std::string cache_salt;
+  flags.Add("cache_salt", &cache_salt,
+            "that requests of --http without one are cached under, and their blocks announced");
   Duration token_time{0};
   std::string http_listen;
   flags.Add("http", &http_listen,
@@ -135,8 +144,10 @@ int main(int argc, char** argv) {
     publishing.labels.emplace_back(label.substr(0, equals), label.substr(equals + 1));
   }
 
-  OpenAiHttpOptions openai{
-      .listen = {}, .model = publishing.domain.model, .token_time = token_time};
+  OpenAiHttpOptions openai{.listen = {},
+                           .model = publishing.domain.model,
+                           .token_time = token_time,
+                           .cache_salt = cache_salt};
   if (!http_listen.empty()) {
     const absl::StatusOr<Address> listen = Address::Parse(http_listen);
     if (!listen.ok()) return service.Fail(listen.status());
@@ -159,18 +170,17 @@ int main(int argc, char** argv) {
     publishing.labels.emplace_back("url", "http://" + openai_http.address().ToString());
   }
   publishing.block_size = options.block_size;
-  absl::StatusOr<std::unique_ptr<Publisher>> publisher = Publisher::Create(publishing);
-  if (!publisher.ok()) return service.Fail(publisher.status());
-  EngineService engine(options, publisher->get(),
-                       /*say_tokens=*/!publishing.zmq.endpoint.empty());
-  openai_http.Serve(&engine);
+  const absl::StatusOr<std::unique_ptr<EngineRanks>> engine =
+      EngineRanks::Start(options, publishing, ranks);
+  if (!engine.ok()) return service.Fail(engine.status());
+  openai_http.Serve(engine->get());
   GrpcServer grpc({.listen = grpc_address});
-  grpc.Register(&engine, "kvatlas.engine.v1.Engine");
+  grpc.Register(&(*engine)->engine(0), "kvatlas.engine.v1.Engine");
   if (absl::Status status = grpc.Start(); !status.ok()) return service.Fail(status);
   grpc.SetHealth(Health::kServing);
   std::vector<std::pair<std::string, Address>> addresses = {{"grpc", grpc.address()}};
   if (!http_listen.empty()) addresses.emplace_back("http", openai_http.address());
-  if (const std::optional<ZmqPublisherStats> zmq = (*publisher)->Stats().zmq) {
+  if (const std::optional<ZmqPublisherStats> zmq = (*engine)->publisher(0).Stats().zmq) {
     AddEndpoint("zmq_events", zmq->endpoint, &addresses);
     AddEndpoint("zmq_replay", zmq->replay_endpoint, &addresses);
   }
@@ -184,6 +194,6 @@ int main(int argc, char** argv) {
   service.WaitForSignal();
   openai_http.Stop();
   grpc.Stop(service.stop_deadline());
-  (*publisher)->Stop(/*goodbye=*/true, std::chrono::milliseconds(100));
+  (*engine)->Stop(std::chrono::milliseconds(100));
   return 0;
 }

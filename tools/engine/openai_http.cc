@@ -14,10 +14,12 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "frontend/doors/errors.h"
 #include "frontend/peers/engine_call.h"
 #include "frontend/route/frontend.h"
+#include "tools/engine/mock_embeddings.h"
 
 namespace kvatlas {
 namespace {
@@ -94,11 +96,25 @@ class Stream : public std::enable_shared_from_this<Stream> {
   size_t at_ = 0;
 };
 
-std::string PrefillerOf(const HttpRequest& request) {
+std::string HeaderOf(const HttpRequest& request, const char* wanted) {
   for (const auto& [name, value] : request.headers) {
-    if (absl::EqualsIgnoreCase(name, kPrefillerHeader)) return value;
+    if (absl::EqualsIgnoreCase(name, wanted)) return value;
   }
   return "";
+}
+
+// The rank that is asked for takes it. INVALID_ARGUMENT: there is none of this number.
+absl::StatusOr<EngineService*> RankFor(const HttpRequest& request, EngineRanks* ranks) {
+  const std::string wanted = HeaderOf(request, kDataParallelRankHeader);
+  uint32_t number = 0;
+  if (!wanted.empty() && !absl::SimpleAtoi(wanted, &number))
+    return absl::InvalidArgumentError(absl::StrCat(kDataParallelRankHeader, " is no number"));
+  EngineService* const rank =
+      ranks->Choose(wanted.empty() ? std::nullopt : std::optional<uint32_t>(number));
+  if (rank != nullptr) return rank;
+  return absl::InvalidArgumentError(absl::StrCat("data_parallel_rank ", number,
+                                                 " is out of range [", ranks->number(0), ", ",
+                                                 ranks->number(ranks->size()), ")."));
 }
 
 // A prompt at the engine that prefills it. Then, whatever became of it, `done`.
@@ -162,6 +178,8 @@ OpenAiHttp::OpenAiHttp(const OpenAiHttpOptions& options, PromptTokenizer* tokeni
   post("/v1/completions", [this](const std::shared_ptr<HttpExchange>& exchange) {
     OnPrompt(OpenAiCall::kCompletion, exchange);
   });
+  post("/v1/embeddings",
+       [this](const std::shared_ptr<HttpExchange>& exchange) { OnEmbeddings(exchange); });
   post("/tokenize",
        [this](const std::shared_ptr<HttpExchange>& exchange) { OnTokenize(exchange); });
   const auto get = [this](const char* path, std::function<HttpResponse()> answer) {
@@ -185,25 +203,32 @@ OpenAiHttp::OpenAiHttp(const OpenAiHttpOptions& options, PromptTokenizer* tokeni
   });
 }
 
+// As vLLM's: each rank is an engine of its own behind the port.
 HttpResponse OpenAiHttp::MetricsText() {
-  EngineService* engine;
+  EngineRanks* ranks;
   {
     MutexLock lock(&mutex_);
-    engine = engine_;
+    ranks = engine_;
   }
-  const Load load = engine == nullptr ? Load() : engine->CurrentLoad();
-  const double capacity = engine == nullptr ? 1 : static_cast<double>(engine->capacity_blocks());
-  const std::string label = "{model_name=\"" + options_.model + "\"} ";
-  const auto gauge = [&](const char* name, double value) {
-    return absl::StrCat("# TYPE vllm:", name, " gauge\nvllm:", name, label, value, "\n");
-  };
+  std::string running, waiting, used;
+  for (size_t i = 0; ranks != nullptr && i < ranks->size(); ++i) {
+    const Load load = ranks->engine(i).CurrentLoad();
+    const std::string label =
+        absl::StrCat("{engine=\"", ranks->number(i), "\",model_name=\"", options_.model, "\"} ");
+    absl::StrAppend(&running, "vllm:num_requests_running", label, load.running_requests, "\n");
+    absl::StrAppend(&waiting, "vllm:num_requests_waiting", label, load.waiting_requests, "\n");
+    absl::StrAppend(&used, "vllm:kv_cache_usage_perc", label,
+                    static_cast<double>(load.used_blocks) /
+                        static_cast<double>(ranks->engine(i).capacity_blocks()),
+                    "\n");
+  }
   return {.content_type = "text/plain; version=0.0.4",
-          .body = gauge("num_requests_running", load.running_requests) +
-                  gauge("num_requests_waiting", load.waiting_requests) +
-                  gauge("kv_cache_usage_perc", static_cast<double>(load.used_blocks) / capacity)};
+          .body = "# TYPE vllm:num_requests_running gauge\n" + running +
+                  "# TYPE vllm:num_requests_waiting gauge\n" + waiting +
+                  "# TYPE vllm:kv_cache_usage_perc gauge\n" + used};
 }
 
-void OpenAiHttp::Serve(EngineService* engine) {
+void OpenAiHttp::Serve(EngineRanks* engine) {
   std::vector<std::pair<OpenAiCall, Exchange>> early;
   {
     MutexLock lock(&mutex_);
@@ -226,7 +251,7 @@ bool OpenAiHttp::Early(OpenAiCall call, const Exchange& exchange) {
 
 void OpenAiHttp::OnPrompt(OpenAiCall call, const std::shared_ptr<HttpExchange>& exchange) {
   if (Early(call, exchange)) return;
-  const std::string prefiller = PrefillerOf(exchange->request());
+  const std::string prefiller = HeaderOf(exchange->request(), kPrefillerHeader);
   std::string body = exchange->TakeBody();
   if (prefiller.empty()) return OnBody(call, body, exchange);
   std::make_shared<Prefill>([this, call, body, exchange] {
@@ -260,15 +285,18 @@ void OpenAiHttp::OnBody(OpenAiCall call, const std::string& body,
 void OpenAiHttp::Answer(OpenAiCall call, const OpenAiRequest& request, bool usage,
                         const std::vector<TokenId>& tokens,
                         const std::shared_ptr<HttpExchange>& exchange) {
-  EngineService* engine;
+  EngineRanks* ranks;
   {
     MutexLock lock(&mutex_);
-    engine = engine_;
+    ranks = engine_;
   }
+  const absl::StatusOr<EngineService*> engine = RankFor(exchange->request(), ranks);
+  if (!engine.ok()) return exchange->Answer(OpenAiError(engine.status()));
   const size_t words =
       std::min(request.output_tokens_max == 0 ? kWords : request.output_tokens_max, kWordsMax);
-  const std::optional<uint32_t> cached =
-      engine->Serve(tokens, request.cache_salt, static_cast<uint32_t>(words));
+  const std::optional<uint32_t> cached = (*engine)->Serve(
+      tokens, request.cache_salt.empty() ? options_.cache_salt : request.cache_salt,
+      static_cast<uint32_t>(words));
   if (!cached.has_value()) {
     return exchange->Answer(
         OpenAiError(absl::InvalidArgumentError("the prompt is longer than the cache")));
@@ -296,6 +324,25 @@ void OpenAiHttp::Answer(OpenAiCall call, const OpenAiRequest& request, bool usag
   }
   events.push_back("data: [DONE]\n\n");
   std::make_shared<Stream>(exchange, std::move(events), options_.token_time)->Start();
+}
+
+void OpenAiHttp::OnEmbeddings(const std::shared_ptr<HttpExchange>& exchange) {
+  const MakeTokens tokenize = [this](const std::string& text) {
+    absl::StatusOr<std::vector<TokenId>> made = absl::InternalError("no tokens");
+    tokenizer_->Tokenize(options_.model, TextPrompt{.text = text}, std::chrono::seconds(60),
+                         [&made](absl::StatusOr<PromptTokens> tokens) {
+                           if (!tokens.ok()) {
+                             made = tokens.status();
+                           } else {
+                             made = std::move(tokens->tokens);
+                           }
+                         });
+    return made;
+  };
+  absl::StatusOr<std::string> answer =
+      MockEmbeddings(exchange->TakeBody(), options_.model, tokenize);
+  if (!answer.ok()) return exchange->Answer(OpenAiError(answer.status()));
+  exchange->Answer({.body = *std::move(answer)});
 }
 
 void OpenAiHttp::OnTokenize(const std::shared_ptr<HttpExchange>& exchange) {

@@ -1,9 +1,10 @@
-// A mock engine as its clients see it: OpenAI's chat and completion calls, streamed or not, /tokenize, and what
+// A mock engine as its clients see it: OpenAI's chat, completion and embedding calls, streamed or not, /tokenize, and what
 // gateways look at: /health, /version, /v1/models, and /metrics under vLLM's names.
 //
 // *Truth*: the prompt really goes through the engine's cache: `usage` says what was cached on arrival, and its blocks are
 // published. Words of an answer are made up ("w0 w1 …", `max_tokens` of them, 4 by default). A request whose header names a
 // prefiller is sent there first, for one word, as the sidecar beside an engine that decodes does; when that fails it prefills itself.
+// One whose header names a data-parallel rank is served by that, and refused with 400 where there is none of this number.
 // *Threads*: the HTTP server's; the engine serialises.
 // *Lifetime*: engine and tokenizer outlive it.
 
@@ -25,14 +26,15 @@
 #include "indexer/service/address.h"
 #include "indexer/service/http_exchange.h"
 #include "indexer/service/http_server.h"
-#include "tools/engine/engine_service.h"
+#include "tools/engine/engine_ranks.h"
 
 namespace kvatlas {
 
 struct OpenAiHttpOptions {
   Address listen;
   std::string model;
-  Duration token_time{0};  // between two words of a stream, in real time
+  Duration token_time{0};       // between two words of a stream, in real time
+  std::string cache_salt = {};  // of requests without one
 };
 
 class OpenAiHttp {
@@ -43,7 +45,7 @@ class OpenAiHttp {
   absl::Status Start() { return server_.Start(); }
   Address address() const { return server_.address(); }
   // Prompts that come before wait for it, as a real engine's do, which takes none until it is ready.
-  void Serve(EngineService* engine);
+  void Serve(EngineRanks* engine);
   void Stop() { server_.Stop(); }
 
  private:
@@ -55,6 +57,7 @@ class OpenAiHttp {
   void OnBody(OpenAiCall call, const std::string& body,
               const std::shared_ptr<HttpExchange>& exchange);
   HttpResponse MetricsText();
+  void OnEmbeddings(const std::shared_ptr<HttpExchange>& exchange);
   void OnTokenize(const std::shared_ptr<HttpExchange>& exchange);
   void Answer(OpenAiCall call, const OpenAiRequest& request, bool usage,
               const std::vector<TokenId>& tokens, const std::shared_ptr<HttpExchange>& exchange);
@@ -63,7 +66,7 @@ class OpenAiHttp {
   PromptTokenizer* const tokenizer_;
   HttpServer server_;
   Mutex mutex_;
-  EngineService* engine_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  EngineRanks* engine_ ABSL_GUARDED_BY(mutex_) = nullptr;
   // Go before the server does.
   std::vector<std::pair<OpenAiCall, Exchange>> early_ ABSL_GUARDED_BY(mutex_);
 };

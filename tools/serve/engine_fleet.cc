@@ -12,6 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "indexer/base/mutex.h"
 #include "indexer/engines/engine_event.h"
+#include "tools/serve/engine_words.h"
+#include "tools/serve/stream_break.h"
 
 namespace kvatlas {
 namespace {
@@ -38,14 +40,19 @@ struct Engine {
   bool gone = false;
   Time events_at{0};  // when it was found, or its events were last connected
   uint64_t restarts = 0;
-  uint64_t refused = 0;   // blocks of another size, when last looked
+  uint64_t refused = 0;  // blocks of another size, when last looked
+  StreamBreak breaks;    // of its events
+  // When prompts of another cache salt or adapter were last told of; 0: not since it restarted.
+  Time namespace_at{0};
   std::string condition;  // its key, as said last
   Time said_at{0};
 
   bool answers() const { return facts.has_value() && misses < kMissesToGo; }
+  // What does not say its ranks, now, has those that it had.
   uint32_t WantedRanks() const {
     if (spec.ranks > 0) return spec.ranks;
-    return std::max(1u, facts.has_value() ? facts->ranks : 0u);
+    if (facts.has_value() && facts->ranks > 0) return facts->ranks;
+    return std::max(1u, ranks);
   }
 };
 
@@ -61,26 +68,19 @@ bool SaysTheSame(const EngineFacts& a, const EngineFacts& b) {
   return a.kind == b.kind && a.version == b.version && a.models == b.models && a.ranks == b.ranks;
 }
 
+bool HoldsBlocks(const EngineEntry& entry) {
+  return std::any_of(entry.worker.ranks.begin(), entry.worker.ranks.end(),
+                     [](const EngineRankStats& rank) {
+                       return std::any_of(rank.blocks.begin(), rank.blocks.end(),
+                                          [](uint64_t n) { return n > 0; });
+                     });
+}
+
 std::string Plural(uint64_t count, const char* what) {
   return absl::StrCat(count, " ", what, count == 1 ? "" : "s");
 }
 
 }  // namespace
-
-std::string EventsRemedy(const std::string& kind, const EngineSpec& spec) {
-  const std::string events = spec.events.substr(spec.events.rfind(':') + 1);
-  const std::string replay = spec.replay == "none" || spec.replay.empty()
-                                 ? "5558"
-                                 : spec.replay.substr(spec.replay.rfind(':') + 1);
-  if (kind == kSglang) {
-    return "start it with --kv-events-config '{\"publisher\": \"zmq\", \"topic\": \"kv-events\", "
-           "\"endpoint\": \"tcp://*:" +
-           events + "\", \"replay_endpoint\": \"tcp://*:" + replay + "\"}'";
-  }
-  return "start it with --kv-events-config '{\"enable_kv_cache_events\": true, \"publisher\": "
-         "\"zmq\", \"endpoint\": \"tcp://*:" +
-         events + "\", \"replay_endpoint\": \"tcp://*:" + replay + "\"}'";
-}
 
 const EngineView::Engines* EngineView::EnginesOf(const std::string& model) const {
   const auto found = engines.find(model);
@@ -167,6 +167,7 @@ struct EngineFleet::State {
     (void)directory->Unregister(engine->spec.name, engine->model, std::nullopt, std::nullopt);
     engine->model.clear();
     engine->ranks = 0;
+    engine->namespace_at = Time(0);
   }
 
   absl::Status Register(Engine* engine) {
@@ -296,10 +297,14 @@ struct EngineFleet::State {
   // What happened to an engine's stream since it was last looked at.
   void SayEvents(Engine* engine, const EngineEntry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     uint64_t restarts = 0;
-    for (const EngineListener& listener : entry.listeners)
+    for (const EngineListener& listener : entry.listeners) {
       restarts += listener.stream.tracker.restarts;
-    if (restarts > engine->restarts)
+      engine->breaks.Look(listener.rank, listener.stream.connection, Now());
+    }
+    if (restarts > engine->restarts) {
       Say(engine, false, "restarted: what it had cached before is gone, and is in no answer");
+      engine->namespace_at = Time(0);
+    }
     engine->restarts = restarts;
     const uint64_t refused = entry.worker.refused[static_cast<size_t>(Refusal::kBlockSize)];
     if (refused == engine->refused) return;
@@ -323,6 +328,28 @@ struct EngineFleet::State {
                      "): its cache is not used, requests go there by load alone; start it with "
                      "--block-size ",
                      entry.block_size));
+  }
+
+  // What an engine caches of a prompt it announces under the prompt's adapter and salt.
+  void SayNamespaces(const std::map<std::string, EngineEntry>& entries)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    if (!options.served) return;
+    for (const ServedNamespace& served : options.served(Now() - options.blocks_within)) {
+      const auto entry = entries.find(served.worker);
+      if (entry == entries.end() || !HoldsBlocks(entry->second)) continue;
+      if (served.prompt_tokens < entry->second.block_size) continue;  // no whole block
+      const auto engine = std::find_if(engines.begin(), engines.end(), [&](const auto& of) {
+        return of.second->spec.name == served.worker;
+      });
+      if (engine == engines.end() || served.at < engine->second->breaks.last()) continue;
+      Time& said = engine->second->namespace_at;
+      if (said != Time(0) && Now() - said < options.repeat_every) continue;
+      const std::shared_ptr<const EngineWorker> worker = directory->WorkerOf(served.worker);
+      if (worker == nullptr || worker->HoldsNamespace(served.lora_name, served.cache_salt))
+        continue;
+      said = Now();
+      Say(engine->second.get(), true, NamespaceWords(served));
+    }
   }
 
   bool AloneWithModel(const Engine& engine) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
@@ -442,6 +469,7 @@ void EngineFleet::Tick() {
     if (listed) state_->SayEvents(engine.get(), entry->second);
     state_->SayCondition(engine.get(), listed ? &entry->second : nullptr);
   }
+  if (look) state_->SayNamespaces(entries);
   if (!state_->news) return;
   state_->news = false;
   state_->TellLoads();
@@ -453,6 +481,16 @@ void EngineFleet::Tick() {
 std::shared_ptr<const EngineView> EngineFleet::View() const {
   MutexLock lock(&state_->view_mutex);
   return state_->view;
+}
+
+std::map<std::string, std::string> EngineFleet::Urls() const {
+  MutexLock lock(&state_->mutex);
+  std::map<std::string, std::string> all, answering;
+  for (const auto& [url, engine] : state_->engines) {
+    all.emplace(engine->spec.name, url);
+    if (engine->answers()) answering.emplace(engine->spec.name, url);
+  }
+  return answering.empty() ? all : answering;
 }
 
 size_t EngineFleet::answering() const {

@@ -6,7 +6,9 @@
 //                   └────▶ one line per change: found, without events and why, unreachable, restarted, another model, …
 //
 // *Truth*: an engine whose events do not arrive is routed to by load, and its line says which of its own flags is missing. A
-// model is what `/v1/models` says; when that changes, the engine's blocks are forgotten with its old registration.
+// model is what `/v1/models` says; when that changes, the engine's blocks are forgotten with its old registration. Ranks are what its
+// metrics say; an answer without them changes nothing. An engine that holds blocks and none under the cache salt and adapter of a
+// prompt that it finished is told of.
 // *Threads*: `Tick` and `SetEngines` from one; `View` from any; `EngineFleetOptions::say` from the thread of `Tick`.
 // *Bounds*: an engine is asked once a second, by at most `probe_threads` at a time, each question within `probe_timeout`.
 
@@ -28,6 +30,7 @@
 #include "indexer/base/event.h"
 #include "indexer/leaf/engine_directory.h"
 #include "tools/serve/engine_list.h"
+#include "tools/serve/served_namespaces.h"
 
 namespace kvatlas {
 
@@ -62,14 +65,18 @@ struct EngineFleetOptions {
   Duration probe_timeout = std::chrono::seconds(1);
   uint32_t probe_threads = 8;
   // Without events for so long after it was found an engine is said to have none.
-  Duration events_within = std::chrono::milliseconds(1500);
+  Duration events_within = std::chrono::seconds(1);
   Duration repeat_every = std::chrono::minutes(1);  // of what is still wrong
+  // So long after a prompt was finished its blocks have been announced.
+  Duration blocks_within = std::chrono::milliseconds(500);
   const Clock* clock = &Clock::Real();
   // A line for a person; `wrong`: something has to be done.
   std::function<void(bool wrong, const std::string& line)> say;
   // How prompts of this model are tokenized, in words: a path, or the engine's own /tokenize. Called after each probe, by its
   // thread and without a lock; may read files.
-  std::function<std::string(const ServedModel& model)> tokenizer;
+  std::function<std::string(const ServedModel& model)> tokenizer = {};
+  // Prompts that engines finished by then, each once (`ServedNamespaces::Take`); empty: none is known. Called by `Tick`.
+  std::function<std::vector<ServedNamespace>(Time until)> served = {};
 };
 
 class EngineFleet {
@@ -83,6 +90,8 @@ class EngineFleet {
   void Tick();
 
   std::shared_ptr<const EngineView> View() const;
+  // Where engines take requests, by name: those that answer, or all where none does.
+  std::map<std::string, std::string> Urls() const;
   // Engines that answered lately, and all.
   size_t answering() const;
   size_t size() const;
@@ -93,9 +102,6 @@ class EngineFleet {
   struct State;
   const std::unique_ptr<State> state_;
 };
-
-// What an engine needs for its events to be seen, in its own words.
-std::string EventsRemedy(const std::string& kind, const EngineSpec& spec);
 
 }  // namespace kvatlas
 

@@ -60,6 +60,7 @@
 #include "tools/serve/engine_list.h"
 #include "tools/serve/finders/in_process_finders.h"
 #include "tools/serve/model_tokenizers.h"
+#include "tools/serve/served_namespaces.h"
 
 namespace kvatlas {
 namespace {
@@ -67,6 +68,8 @@ namespace {
 constexpr Duration kTickEvery = std::chrono::milliseconds(100);
 constexpr Duration kFirstLookWithin = std::chrono::seconds(3);
 constexpr size_t kTokenizingEnginesMax = 4;
+// An engine that answers again is heard again before it is said to have no events.
+constexpr Duration kReconnectMax = std::chrono::milliseconds(500);
 
 struct Flags {
   std::vector<std::string> engines;
@@ -204,12 +207,17 @@ class Server {
     flags_.leaf.parents = parents_.map();
     flags_.leaf.parents_may_come = parents_.finds();
     flags_.leaf.says_no_workers = false;  // the lines of engines say it
+    flags_.leaf.engines.ingest.reconnect_max = kReconnectMax;
     absl::StatusOr<std::unique_ptr<Leaf>> leaf = Leaf::Start(flags_.leaf);
     if (!leaf.ok()) return service_.Fail(leaf.status());
     leaf_ = *std::move(leaf);
     EngineFleet fleet(
         {.say = SayLine,
-         .tokenizer = [this](const ServedModel& model) { return tokenizers_.Describe(model); }},
+         .tokenizer = [this](const ServedModel& model) { return tokenizers_.Describe(model); },
+         .served =
+             [this](Time until) {
+               return served_ == nullptr ? std::vector<ServedNamespace>() : served_->Take(until);
+             }},
         &leaf_->engines());
     fleet_ = &fleet;
     fleet.SetEngines(list_.engines());
@@ -233,7 +241,9 @@ class Server {
     options.hierarchies = parents_.map();
     options.leaves = {{.cell = flags_.leaf.cell, .address = own}};
     RouteTally tally(&truth);
-    options.observer = &tally;
+    ServedNamespaces served(flags_.leaf.cell, &tally);
+    served_ = &served;
+    options.observer = &served;
     Frontend frontend(options, &cells, &finder, &Clock::Real(), &timer);
     RemoteTokenizerOptions remote;
     remote.urls = [this](const std::string& model) { return UrlsOf(*fleet_->View(), model); };
@@ -301,7 +311,7 @@ class Server {
       fleet_->Tick();
       if (service_.WaitForSignal(kTickEvery).has_value()) return Stop(frontend, proxy, grpc, http);
     } while (!fleet_->all_asked() && Clock::Real().Now() - started < kFirstLookWithin);
-    fleet_->Tick();
+    LookAtEngines(frontend);
     LookAtHealth(grpc, http);
     if (absl::Status status = service_.Ready({{"listen", proxy.address()},
                                               {"http", http.address()},
@@ -321,7 +331,7 @@ class Server {
                               });
     while (!service_.WaitForSignal(kTickEvery).has_value()) {
       RefreshEngines();
-      fleet_->Tick();
+      LookAtEngines(frontend);
       truth.Tick();
       LookAtHealth(grpc, http);
       if (std::optional<ShardMap> changed = parents_.Changed(); changed.has_value()) {
@@ -358,6 +368,15 @@ class Server {
     fleet_->SetEngines(list_.engines());
   }
 
+  // Also those of models that no request asked for yet take what any engine can answer.
+  void LookAtEngines(Frontend& frontend) {
+    fleet_->Tick();
+    std::map<std::string, std::string> urls = fleet_->Urls();
+    if (urls == urls_) return;
+    urls_ = std::move(urls);
+    frontend.SetEngines(urls_);
+  }
+
   // Ready once an engine answers.
   void LookAtHealth(GrpcServer& grpc, AdminHttp& http) {
     const bool ready = fleet_->answering() > 0;
@@ -383,6 +402,8 @@ class Server {
   ModelTokenizers tokenizers_;
   std::unique_ptr<Leaf> leaf_;
   EngineFleet* fleet_ = nullptr;
+  ServedNamespaces* served_ = nullptr;       // while engines are looked at
+  std::map<std::string, std::string> urls_;  // as the frontend has them
   std::optional<bool> ready_;
 };
 

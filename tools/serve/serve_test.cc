@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -64,6 +65,7 @@ class Engine {
 
   void Kill() { process_->Kill(); }
   void SetFlags(std::vector<std::string> more) { more_ = std::move(more); }
+  void SetEvents(bool events) { events_ = events; }
 
   std::string name() const { return http_; }
   std::string spec() const {
@@ -112,26 +114,30 @@ class ServeTest : public ::testing::Test {
   }
 
   // Tokens of a chat's prompt that were cached, as its engine says; -1 when it was not served.
-  int Chat(const std::string& model, const std::string& text) {
-    const Json body = {{"model", model}, {"messages", {{{"role", "user"}, {"content", text}}}}};
+  int Chat(const std::string& model, const std::string& text, const std::string& salt = "") {
+    Json body = {{"model", model}, {"messages", {{{"role", "user"}, {"content", text}}}}};
+    if (!salt.empty()) body["cache_salt"] = salt;
     const absl::StatusOr<HttpAnswer> answer = clients_->Post("/v1/chat/completions", body.dump());
     if (!answer.ok()) {
       last_ = std::string(answer.status().message());
       return -1;
     }
     last_ = answer->body;
+    overlap_ = answer->Header("x-kvatlas-overlap-blocks");
+    rank_ = answer->Header("x-kvatlas-rank");
     const Json json = Json::parse(answer->body, nullptr, false);
     if (answer->status != 200 || !json.is_object()) return -1;
     return json["usage"]["prompt_tokens_details"]["cached_tokens"].get<int>();
   }
 
   // Served at every try, and from cache in the end.
-  void ExpectSecondTurnIsCached(const std::string& model, const std::string& text) {
-    ASSERT_GE(Chat(model, text), 0) << last_;
+  void ExpectSecondTurnIsCached(const std::string& model, const std::string& text,
+                                const std::string& salt = "") {
+    ASSERT_GE(Chat(model, text, salt), 0) << last_;
     int cached = 0;
     EXPECT_TRUE(Await(
         [&] {
-          cached = Chat(model, text + " and then some more of it for the next turn");
+          cached = Chat(model, text + " and then some more of it for the next turn", salt);
           return cached > 0 || cached < 0;
         },
         kLong));
@@ -146,6 +152,8 @@ class ServeTest : public ::testing::Test {
 
   std::string log_;
   std::string last_;
+  std::string overlap_;  // as the last answer's header has it
+  std::string rank_;
   std::unique_ptr<Process> process_;
   std::unique_ptr<HttpClient> clients_;
 };
@@ -239,6 +247,129 @@ TEST_F(ServeTest, ABlockSizeUnlikeTheOthersIsSaidOnce) {
   AwaitLine("engine " + b.name(), "events from");
   for (int i = 0; i < 20; ++i) ASSERT_GE(Chat("m", Long(std::to_string(i))), 0) << last_;
   AwaitLine("! engine ", "block size differs from that of the model's other engines");
+}
+
+TEST_F(ServeTest, AnEngineThatIsRestartedWithoutEventsIsSaid) {
+  Engine a("a", {"--model=m"});
+  Engine b("b", {"--model=m"});
+  Serve({"--engine=" + a.spec(), "--engine", b.spec()});
+  AwaitLine("engine " + a.name(), "events from");
+  AwaitLine("engine " + b.name(), "events from");
+  a.Kill();
+  a.SetEvents(false);
+  a.Start();
+  for (int i = 0; i < 10; ++i) ASSERT_GE(Chat("m", Long(std::to_string(i))), 0) << last_;
+  AwaitLine("! engine " + a.name(), "NO EVENTS at tcp://");
+  for (int i = 0; i < 10; ++i) ASSERT_GE(Chat("m", Long(std::to_string(i))), 0) << last_;
+}
+
+// It announces what it caches under a salt of its own.
+TEST_F(ServeTest, AnotherCacheSaltIsSaidAndNotMatched) {
+  Engine a("a", {"--model=m"});
+  Serve({"--engine=" + a.spec()});
+  AwaitLine("engine " + a.name(), "events from");
+  ExpectSecondTurnIsCached("m", Long("x"));
+  ExpectSecondTurnIsCached("m", Long("x"), "pepper");
+  EXPECT_EQ(TextOf(log_).find("cache salt differs"), std::string::npos) << TextOf(log_);
+  a.Kill();
+  a.SetFlags({"--model=m", "--cache_salt=salt"});
+  a.Start();
+  for (int i = 0; i < 10; ++i) ASSERT_GE(Chat("m", Long(std::to_string(i))), 0) << last_;
+  AwaitLine("engine " + a.name(), "restarted: what it had cached before is gone");
+  AwaitLine("! engine " + a.name(), "cache salt differs: its blocks are announced under");
+  EXPECT_EQ(TextOf(log_).find("pepper"), std::string::npos) << TextOf(log_);
+  ASSERT_GE(Chat("m", Long("1")), 0) << last_;
+  EXPECT_EQ(overlap_, "0");
+  // As the line says.
+  EXPECT_TRUE(Await(
+      [&] {
+        const int cached = Chat("m", Long("x"), "salt");
+        return cached < 0 || (cached > 0 && overlap_ != "0");
+      },
+      kLong));
+  EXPECT_NE(overlap_, "0") << last_;
+}
+
+TEST_F(ServeTest, ARequestGoesToTheRankThatHasItsPrompt) {
+  Engine a("a", {"--model=m", "--ranks=3"});
+  Serve({"--engine=" + a.spec()});
+  AwaitLine("3 ranks", "events from");
+  for (int chat = 0; chat < 6; ++chat) {
+    const std::string text = Long("chat " + std::to_string(chat));
+    ASSERT_GE(Chat("m", text), 0) << last_;
+    const std::string first = rank_;
+    EXPECT_NE(first, "");
+    int cached = 0;
+    EXPECT_TRUE(Await(
+        [&] {
+          cached = Chat("m", text + " and more");
+          // What is promised is there, on that rank.
+          EXPECT_GE(cached, 16 * std::stoi(overlap_)) << last_;
+          return overlap_ != "0";
+        },
+        kLong));
+    EXPECT_GT(cached, 0) << last_;
+  }
+}
+
+TEST_F(ServeTest, AnotherNumberOfRanksIsFollowed) {
+  Engine a("a", {"--model=m", "--ranks=3"});
+  Serve({"--engine=" + a.spec()});
+  AwaitLine("3 ranks", "events from");
+  for (int i = 0; i < 12; ++i) ASSERT_GE(Chat("m", Long(std::to_string(i))), 0) << last_;
+  a.Kill();
+  a.SetFlags({"--model=m", "--ranks=1"});
+  a.Start();
+  // Also before it is known that the ranks are gone.
+  for (int i = 0; i < 12; ++i) ASSERT_GE(Chat("m", Long(std::to_string(i))), 0) << last_;
+  AwaitLine("engine " + a.name(), "has 1 rank now, no longer 3");
+  AwaitLine("1 rank,", "events from");
+  ExpectSecondTurnIsCached("m", Long("x"));
+  a.Kill();
+  a.SetFlags({"--model=m", "--ranks=3"});
+  a.Start();
+  for (int i = 0; i < 12; ++i) ASSERT_GE(Chat("m", Long(std::to_string(i))), 0) << last_;
+  AwaitLine("engine " + a.name(), "has 3 ranks now, no longer 1");
+  ExpectSecondTurnIsCached("m", Long("y"));
+}
+
+TEST_F(ServeTest, EmbeddingsGoToAnEngineOfTheirModel) {
+  Engine a("a", {"--model=m"});
+  Engine b("b", {"--model=n"});
+  Serve({"--engine=" + a.spec(), "--engine", b.spec()});
+  AwaitLine("engine " + a.name(), "events from");
+  AwaitLine("engine " + b.name(), "events from");
+  const std::map<std::string, std::string> engine_of = {{"m", a.name()}, {"n", b.name()}};
+  for (const auto& [model, engine] : engine_of) {
+    for (const Json& input : {Json("a text"), Json({"a text", "another"}), Json({1, 2, 3})}) {
+      const Json body = {{"model", model}, {"input", input}};
+      const absl::StatusOr<HttpAnswer> answer = clients_->Post("/v1/embeddings", body.dump());
+      ASSERT_TRUE(answer.ok()) << answer.status();
+      EXPECT_EQ(answer->status, 200) << answer->body;
+      EXPECT_EQ(answer->Header("x-kvatlas-worker"), engine);
+      const Json json = Json::parse(answer->body, nullptr, false);
+      EXPECT_EQ(json["data"].size(), input.is_array() && input[0].is_string() ? 2u : 1u);
+      EXPECT_EQ(json["model"], model);
+    }
+  }
+  const absl::StatusOr<HttpAnswer> other =
+      clients_->Post("/v1/embeddings", R"({"model":"other","input":"x"})");
+  ASSERT_TRUE(other.ok()) << other.status();
+  EXPECT_EQ(other->status, 404) << other->body;
+}
+
+// What a client asks first.
+TEST_F(ServeTest, ModelsOfAllEnginesAreListedBeforeTheFirstRequest) {
+  Engine a("a", {"--model=m"});
+  Engine b("b", {"--model=n"});
+  Serve({"--engine=" + a.spec(), "--engine", b.spec()});
+  const absl::StatusOr<HttpAnswer> answer = clients_->Get("/v1/models");
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_EQ(answer->status, 200) << answer->body;
+  const Json json = Json::parse(answer->body, nullptr, false);
+  ASSERT_EQ(json["data"].size(), 2u) << answer->body;
+  EXPECT_EQ(json["data"][0]["id"], "m");
+  EXPECT_EQ(json["data"][1]["id"], "n");
 }
 
 TEST_F(ServeTest, EnginesComeAndGoByFile) {

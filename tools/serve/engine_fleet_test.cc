@@ -1,0 +1,131 @@
+#include "tools/serve/engine_fleet.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "indexer/base/await.h"
+#include "indexer/base/hash.h"
+#include "indexer/base/mutex.h"
+#include "indexer/engines/zmq_ingest.h"
+#include "indexer/holders/holder_registry.h"
+#include "indexer/leaf/engine_directory.h"
+#include "indexer/service/http_server.h"
+#include "tools/serve/engine_list.h"
+
+namespace kvatlas {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// What of an engine is asked for over HTTP.
+class FakeEngine {
+ public:
+  FakeEngine() : server_({.listen = {"127.0.0.1", 0}}) {
+    server_.Handle({.method = "GET", .path = "/v1/models", .handler = [](const HttpRequest&) {
+                      return HttpResponse{.body = R"({"object":"list","data":[{"id":"m"}]})"};
+                    }});
+    server_.Handle({.method = "GET", .path = "/metrics", .handler = [this](const HttpRequest&) {
+                      MutexLock lock(&mutex_);
+                      ++asked_;
+                      return metrics_.empty() ? HttpResponse{.status = 503}
+                                              : HttpResponse{.body = metrics_};
+                    }});
+    EXPECT_TRUE(server_.Start().ok());
+  }
+
+  // 0: it does not say.
+  void SetRanks(int ranks) {
+    MutexLock lock(&mutex_);
+    metrics_.clear();
+    for (int i = 0; i < ranks; ++i)
+      metrics_ += "vllm:num_requests_running{engine=\"" + std::to_string(i) + "\"} 0\n";
+  }
+  int asked() {
+    MutexLock lock(&mutex_);
+    return asked_;
+  }
+  EngineSpec spec() const {
+    return *EngineSpec::Parse("http://" + server_.address().ToString() +
+                              ";name=e;events=tcp://127.0.0.1:9");
+  }
+
+ private:
+  Mutex mutex_;
+  std::string metrics_ ABSL_GUARDED_BY(mutex_);
+  int asked_ ABSL_GUARDED_BY(mutex_) = 0;
+  HttpServer server_;
+};
+
+class EngineFleetTest : public ::testing::Test {
+ protected:
+  EngineFleetTest()
+      : registry_([] {
+          HolderRegistryOptions options;
+          options.contract_id = HashContract().Id();
+          return options;
+        }()),
+        ingest_({}),
+        directory_({}, &registry_, &ingest_) {
+    directory_.Open();
+    fleet_ = std::make_unique<EngineFleet>(
+        EngineFleetOptions{
+            .probe_every = milliseconds(10),
+            .probe_threads = 1,
+            .say = [this](bool, const std::string& line) { lines_.push_back(line); }},
+        &directory_);
+    fleet_->SetEngines({engine_.spec()});
+  }
+
+  size_t Ranks() {
+    fleet_->Tick();
+    const std::vector<EngineEntry> entries = directory_.List();
+    return entries.empty() ? 0 : entries[0].listeners.size();
+  }
+  bool AwaitRanks(size_t ranks) {
+    return Await([&] { return Ranks() == ranks; }, std::chrono::seconds(60));
+  }
+
+  FakeEngine engine_;
+  HolderRegistry registry_;
+  ZmqIngest ingest_;
+  EngineDirectory directory_;
+  std::vector<std::string> lines_;
+  std::unique_ptr<EngineFleet> fleet_;
+};
+
+TEST_F(EngineFleetTest, RanksComeAndGo) {
+  engine_.SetRanks(2);
+  EXPECT_TRUE(AwaitRanks(2));
+  engine_.SetRanks(4);
+  EXPECT_TRUE(AwaitRanks(4));
+  EXPECT_THAT(lines_, Contains(HasSubstr("has 4 ranks now, no longer 2")));
+  engine_.SetRanks(1);
+  EXPECT_TRUE(AwaitRanks(1));
+  EXPECT_THAT(lines_, Contains(HasSubstr("has 1 rank now, no longer 4")));
+}
+
+// Its registrations, and with them all that is known of its cache, stay.
+TEST_F(EngineFleetTest, AnEngineThatDoesNotSayItsRanksKeepsThem) {
+  engine_.SetRanks(2);
+  EXPECT_TRUE(AwaitRanks(2));
+  engine_.SetRanks(0);
+  const int before = engine_.asked();
+  EXPECT_TRUE(Await(
+      [&] {
+        fleet_->Tick();
+        return engine_.asked() > before + 3;
+      },
+      std::chrono::seconds(60)));
+  EXPECT_EQ(Ranks(), 2u);
+  EXPECT_THAT(lines_, Not(Contains(HasSubstr("no longer"))));
+}
+
+}  // namespace
+}  // namespace kvatlas

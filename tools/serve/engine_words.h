@@ -1,0 +1,24 @@
+// What is said of engines that lack something, and what they need, in their own words.
+//
+// *Threads*: pure functions.
+
+#ifndef KVATLAS_TOOLS_SERVE_ENGINE_WORDS_H_
+#define KVATLAS_TOOLS_SERVE_ENGINE_WORDS_H_
+
+#include <string>
+
+#include "tools/serve/engine_list.h"
+#include "tools/serve/served_namespaces.h"
+
+namespace kvatlas {
+
+// What an engine needs for its events to be seen.
+std::string EventsRemedy(const std::string& kind, const EngineSpec& spec);
+
+// Of an engine that finished this prompt, and holds blocks, but none under the prompt's cache salt and adapter. The salt is not said:
+// it is a secret.
+std::string NamespaceWords(const ServedNamespace& served);
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_TOOLS_SERVE_ENGINE_WORDS_H_
