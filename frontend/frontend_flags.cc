@@ -76,6 +76,10 @@ void Declare(FlagSet& flags, FrontendFlags* f) {
   flags.Add("session_weight", &o.weights.session, "cost of leaving the session's worker", 0);
   flags.Add("siblings_weight", &o.weights.siblings,
             "cost of a block that another worker was just sent, when siblings go together", 0);
+  flags.Add(
+      "crowding_weight", &o.weights.crowding,
+      "cost of a block to store, where a pool of blocks more than the average was lately stored",
+      0);
   flags.Add("transfer_weight", &o.weights.transfer,
             "cost of a block sent to a worker of the same cell that decodes,", 0);
   flags.Add("transfer_far_weight", &o.weights.transfer_far, "and to one of another cell", 0);

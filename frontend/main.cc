@@ -81,17 +81,17 @@ std::vector<ConfiguredLeaf> ToLeaves(const std::vector<ServiceRecord>& records) 
 // What may change while the process runs. `reach` shares who is given with everything that calls engines.
 void AddReloads(FlagSet& set, FrontendFlags& flags, const EngineReach& reach, Endpoints* endpoints,
                 EngineLoads* loads, Frontend* frontend) {
-  set.OnReload({"prefill_weight", "queue_weight", "decode_weight", "memory_weight", "fetch_host",
-                "fetch_disk", "fetch_remote", "session_weight", "siblings_weight",
-                "transfer_weight", "transfer_far_weight", "temperature", "seed", "model_weights"},
-               [&flags, frontend]() -> absl::StatusOr<FlagSet::Commit> {
-                 absl::StatusOr<std::map<std::string, CostWeights>> of_models =
-                     WeightsOfModels(flags);
-                 if (!of_models.ok()) return of_models.status();
-                 return FlagSet::Commit([&flags, frontend, of_models = *std::move(of_models)] {
-                   frontend->SetWeights(flags.frontend.weights, of_models);
-                 });
-               });
+  set.OnReload(
+      {"prefill_weight", "queue_weight", "decode_weight", "memory_weight", "fetch_host",
+       "fetch_disk", "fetch_remote", "session_weight", "siblings_weight", "crowding_weight",
+       "transfer_weight", "transfer_far_weight", "temperature", "seed", "model_weights"},
+      [&flags, frontend]() -> absl::StatusOr<FlagSet::Commit> {
+        absl::StatusOr<std::map<std::string, CostWeights>> of_models = WeightsOfModels(flags);
+        if (!of_models.ok()) return of_models.status();
+        return FlagSet::Commit([&flags, frontend, of_models = *std::move(of_models)] {
+          frontend->SetWeights(flags.frontend.weights, of_models);
+        });
+      });
   set.OnReload({"overload_queue", "overload_requests", "overload_used", "draining"},
                [&flags, frontend]() -> absl::StatusOr<FlagSet::Commit> {
                  return FlagSet::Commit([&flags, frontend] {

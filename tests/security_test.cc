@@ -121,6 +121,7 @@ double WithoutNumbers(v1::RouteResponse answer) {
     candidate.clear_decode_cost();
     candidate.clear_memory_cost();
     candidate.clear_siblings_cost();
+    candidate.clear_crowding_cost();
   }
   return static_cast<double>(answer.ByteSizeLong());
 }

@@ -94,6 +94,7 @@ void ReceiptToProto(const Receipt& receipt, v1::Receipt* proto) {
     c->set_session_cost(candidate.cost.session);
     c->set_siblings_cost(candidate.cost.siblings);
     c->set_transfer_cost(candidate.cost.transfer);
+    c->set_crowding_cost(candidate.cost.crowding);
     c->set_host_blocks(candidate.fetched.host);
     c->set_disk_blocks(candidate.fetched.disk);
     c->set_external_blocks(candidate.fetched.remote);

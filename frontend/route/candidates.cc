@@ -102,6 +102,7 @@ CostInput CostInputOf(const RouteRequest& request, const SentTo& sibling, const 
                      .in_flight_requests = now.in_flight.requests,
                      .distance = cell.distance,
                      .expected_output_tokens = request.input->expected_output_tokens,
+                     .crowding = now.crowding,
                      .turn = now.turn};
   if (request.session.has_value()) {
     input.leaves_session =

@@ -45,8 +45,10 @@ uint64_t Count(const RouteRequest& request, const Choice& choice, ModelFleet* mo
     counted.decode = CellWorker(choice.decoder->cell->cell, choice.decoder->id());
   FleetState& fleet = *request.fleet;
   const uint64_t id = fleet.NewDecision(*model);
+  const uint64_t stored = counted.blocks;
   model->memory.choices().Choose(id, std::move(counted), now);
-  model->memory.TookTurn(worker.cell->cell, worker.id(), ++fleet.counts.routes);
+  model->memory.TookTurn(request.domain(), worker.cell->cell, worker.id(), ++fleet.counts.routes,
+                         stored);
   ++fleet.counts.by_fallback[static_cast<int>(choice.fallback)];
   fleet.counts.prompt_blocks += prompt.blocks();
   fleet.counts.chosen_blocks += choice.overlap_blocks;

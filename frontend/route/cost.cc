@@ -56,7 +56,8 @@ Cost CostOf(const CostInput& input, const CostWeights& weights) {
           .distance = weights.distance * input.distance,
           .session = input.leaves_session ? weights.session : 0,
           .siblings = weights.siblings * std::min(input.duplicated_blocks, missing),
-          .transfer = input.transfer};
+          .transfer = input.transfer,
+          .crowding = weights.crowding * missing * input.crowding};
 }
 
 double DecodeElsewhereCost(const CostInput& input, bool far, const CostWeights& weights) {

@@ -9,6 +9,7 @@
 //   distance  from the asker to the worker's cell
 //   session   what leaving the session's worker must be worth
 //   siblings  blocks that another worker was just sent, and that would be computed twice
+//   crowding  what its blocks evict, where more was lately stored than elsewhere (`recently_stored.h`)
 //   transfer  of a request that decodes elsewhere: what it waits for there, and on the way
 //
 // *Place*: the frontend's last step; a benchmark that wants the best choice with perfect knowledge calls the same
@@ -52,6 +53,7 @@ struct CostWeights {
   double distance = 1;    // a unit of distance
   double session = 8;     // leaving the session's worker
   double siblings = 0.5;  // a block that another worker is about to have
+  double crowding = 1;    // a block to store, where a pool more than the average was lately stored
   double transfer =
       0.1;  // a block sent from the worker that prefills to one of its cell that decodes
   double transfer_far = 0.4;  // the same to another cell
@@ -84,6 +86,7 @@ struct CostInput {
   bool leaves_session = false;          // another worker has the request's session
   uint32_t duplicated_blocks = 0;       // missing here, and lately sent to another worker
   double transfer = 0;                  // `DecodeElsewhereCost` of the worker that is to decode
+  double crowding = 0;                  // `RecentlyStored::CrowdingOf`
   uint64_t turn = 0;                    // of the latest request that was sent there; 0: none
 };
 
@@ -102,9 +105,11 @@ struct Cost {
   double session = 0;
   double siblings = 0;
   double transfer = 0;
+  double crowding = 0;
 
   double total() const {
-    return prefill + fetch + queue + decode + memory + distance + session + siblings + transfer;
+    return prefill + fetch + queue + decode + memory + distance + session + siblings + transfer +
+           crowding;
   }
 };
 

@@ -80,6 +80,7 @@ constexpr Worse kWorse[] = {
     {"no room", [](CostInput* i) { i->load->free_blocks = 0; }, &Cost::memory},
     {"farther", [](CostInput* i) { ++i->distance; }, &Cost::distance},
     {"another's session", [](CostInput* i) { i->leaves_session = true; }, &Cost::session},
+    {"more stored there lately", [](CostInput* i) { ++i->crowding; }, &Cost::crowding},
     {"a longer way to decode", [](CostInput* i) { ++i->transfer; }, &Cost::transfer},
 };
 

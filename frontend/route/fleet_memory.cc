@@ -168,17 +168,20 @@ std::vector<KnownAnswer> FleetMemory::Answers(const Domain& domain) const {
   return answers;
 }
 
-std::vector<WorkerNow> FleetMemory::Now(const std::string& cell,
+std::vector<WorkerNow> FleetMemory::Now(const Domain& domain, const std::string& cell,
                                         std::span<const WorkerFound> workers, bool turns) const {
   const std::vector<InFlight> in_flight = choices_.To(cell, workers);
-  const auto turns_of = turns ? turns_.find(cell) : turns_.end();
+  const auto turns_of = turns_.find(cell);
   if (in_flight.empty() && turns_of == turns_.end()) return {};
+  const size_t fleet_workers = FleetWorkers(domain);
   std::vector<WorkerNow> now(workers.size());
   for (size_t i = 0; i < workers.size(); ++i) {
     if (!in_flight.empty()) now[i].in_flight = in_flight[i];
     if (turns_of == turns_.end()) continue;
     const auto turn = turns_of->second.find(workers[i].worker);
-    if (turn != turns_of->second.end()) now[i].turn = turn->second;
+    if (turn == turns_of->second.end()) continue;
+    if (turns) now[i].turn = turn->second.turn;
+    now[i].crowding = recently_stored_.CrowdingOf(turn->second.stored, fleet_workers);
   }
   return now;
 }
@@ -222,20 +225,30 @@ size_t FleetMemory::ShownBy(const std::string& cell, const WorkersAnswer& answer
   return shown;
 }
 
-void FleetMemory::TookTurn(const std::string& cell, const HolderId& worker, uint64_t turn) {
+size_t FleetMemory::FleetWorkers(const Domain& domain) const {
+  const auto found = domains_.find(domain);
+  const size_t known = found == domains_.end() ? 0 : found->second.worker_count;
+  return std::max({known, turns_count_, size_t{1}});
+}
+
+void FleetMemory::TookTurn(const Domain& domain, const std::string& cell, const HolderId& worker,
+                           uint64_t turn, uint64_t blocks) {
   if (turns_count_ >= options_.workers_max) {
     turns_.clear();
     turns_count_ = 0;
+    recently_stored_ = {};
   }
-  const auto [at, is_new] = turns_[cell].insert_or_assign(worker, turn);
+  const auto [at, is_new] = turns_[cell].try_emplace(worker);
   turns_count_ += is_new;
+  at->second.turn = turn;
+  recently_stored_.Store(static_cast<double>(blocks), FleetWorkers(domain), &at->second.stored);
 }
 
 uint64_t FleetMemory::TurnOf(const std::string& cell, const HolderId& worker) const {
   const auto of_cell = turns_.find(cell);
   if (of_cell == turns_.end()) return 0;
   const auto found = of_cell->second.find(worker);
-  return found == of_cell->second.end() ? 0 : found->second;
+  return found == of_cell->second.end() ? 0 : found->second.turn;
 }
 
 void FleetMemory::Sent(const Domain& domain, std::span<const SequenceHash> waypoints,

@@ -31,6 +31,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "frontend/route/finders.h"
 #include "frontend/route/in_flight.h"
+#include "frontend/route/recently_stored.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/domain.h"
 #include "indexer/base/event.h"
@@ -75,7 +76,8 @@ struct KnownAnswer {
 // What this frontend knows of a worker beside its leaf's answer.
 struct WorkerNow {
   InFlight in_flight = {};
-  uint64_t turn = 0;  // of the latest request that was sent there; 0: none
+  uint64_t turn = 0;    // of the latest request that was sent there; 0: none
+  double crowding = 0;  // `RecentlyStored::CrowdingOf`
 };
 
 // A cell that was sent a prompt with these leading waypoints not long ago: it will soon cover them.
@@ -142,9 +144,9 @@ class FleetMemory {
   std::vector<KnownWorker> Workers(const Domain& domain) const;
   // The same as they were answered; not copied.
   std::vector<KnownAnswer> Answers(const Domain& domain) const;
-  // Of each of these workers, in their order; empty: nothing is in flight to any of them, and no turns are wanted.
-  std::vector<WorkerNow> Now(const std::string& cell, std::span<const WorkerFound> workers,
-                             bool turns) const;
+  // Of each of these workers, in their order; empty: nothing was sent to any of them. Turns only where they are wanted.
+  std::vector<WorkerNow> Now(const Domain& domain, const std::string& cell,
+                             std::span<const WorkerFound> workers, bool turns) const;
   // What a worker says of itself, as last seen; null: nothing. Valid until the next call that is not const.
   const Labels* LabelsOf(const Domain& domain, const std::string& cell,
                          const HolderId& worker) const;
@@ -161,8 +163,9 @@ class FleetMemory {
   size_t ShownBy(const std::string& cell, const WorkersAnswer& answer,
                  std::span<const SequenceHash> sequence, Time now);
 
-  // The latest choice of each worker: of whose turn it is. 0: none, or forgotten.
-  void TookTurn(const std::string& cell, const HolderId& worker, uint64_t turn);
+  // The latest choice of each worker: of whose turn it is, and the blocks that it is to store. 0: none, or forgotten.
+  void TookTurn(const Domain& domain, const std::string& cell, const HolderId& worker,
+                uint64_t turn, uint64_t blocks);
   uint64_t TurnOf(const std::string& cell, const HolderId& worker) const;
 
   // Where a prompt with these waypoints was sent. A hint which cell to ask, ahead of the coverage that the cell will report, and
@@ -193,6 +196,13 @@ class FleetMemory {
     std::shared_ptr<const WorkersAnswer> answer;
     Time seen{0};
   };
+  struct LastTurn {
+    uint64_t turn = 0;
+    RecentlyStored::Sum stored;
+  };
+  // Those that were answered for the domain, or sent to, whichever are more.
+  size_t FleetWorkers(const Domain& domain) const;
+
   struct Kept {
     uint64_t promises = 0;
     uint64_t broken = 0;
@@ -223,8 +233,9 @@ class FleetMemory {
   const FleetMemoryOptions options_;
   absl::flat_hash_map<Domain, OfDomain> domains_;
   InFlightChoices choices_;
-  absl::flat_hash_map<std::string, absl::flat_hash_map<HolderId, uint64_t>> turns_;  // by cell
+  absl::flat_hash_map<std::string, absl::flat_hash_map<HolderId, LastTurn>> turns_;  // by cell
   size_t turns_count_ = 0;
+  RecentlyStored recently_stored_;
 };
 
 }  // namespace kvatlas

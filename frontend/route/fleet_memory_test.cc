@@ -70,9 +70,9 @@ TEST(FleetMemoryTest, EveryBoundForgetsTheOldest) {
 TEST(FleetMemoryTest, TurnsAreThoseOfTheLatestChoice) {
   FleetMemory memory({});
   EXPECT_EQ(memory.TurnOf("a", Id("w0")), 0u);
-  memory.TookTurn("a", Id("w0"), 4);
-  memory.TookTurn("b", Id("w0"), 5);
-  memory.TookTurn("a", Id("w0"), 6);
+  memory.TookTurn(kDomain, "a", Id("w0"), 4, 0);
+  memory.TookTurn(kDomain, "b", Id("w0"), 5, 0);
+  memory.TookTurn(kDomain, "a", Id("w0"), 6, 0);
   EXPECT_EQ(memory.TurnOf("a", Id("w0")), 6u);
   EXPECT_EQ(memory.TurnOf("b", Id("w0")), 5u);
 }

@@ -91,8 +91,8 @@ void LookAt(const RouteRequest& request, const ModelFleet& model,
           ABSL_EXCLUSIVE_LOCKS_REQUIRED(model.mutex) {
             now->clear();
             for (const CandidateCellPtr& cell : at)
-              now->push_back(
-                  model.memory.Now(cell->cell, cell->answer->workers, WantsTurns(request, *cell)));
+              now->push_back(model.memory.Now(request.domain(), cell->cell, cell->answer->workers,
+                                              WantsTurns(request, *cell)));
           };
   view->sibling = SiblingOf(request, model.memory);
   look(cells, &view->cells);

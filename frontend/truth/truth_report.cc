@@ -226,7 +226,8 @@ Json CandidatesJson(const std::vector<ReceiptCandidate>& candidates) {
                     {"memory_cost", candidate.cost.memory},
                     {"session_cost", candidate.cost.session},
                     {"siblings_cost", candidate.cost.siblings},
-                    {"transfer_cost", candidate.cost.transfer}});
+                    {"transfer_cost", candidate.cost.transfer},
+                    {"crowding_cost", candidate.cost.crowding}});
   }
   return json;
 }

@@ -140,7 +140,8 @@ def make_decisions(cells, count, seed=1):
             overlap = draw.randrange(0, blocks) if k else int(blocks * draw.uniform(0.5, 1))
             terms = {"prefill_cost": 1.25 * (blocks - overlap), "queue_cost": draw.expovariate(1 / 25), "decode_cost": 1.5 * draw.randrange(0, 20),
                      "memory_cost": draw.choice([0, 0, 0, 12]), "distance_cost": draw.choice([0, 0, 8]), "fetch_cost": draw.choice([0, 3, 0]),
-                     "session_cost": draw.choice([0, 8]), "siblings_cost": 0, "transfer_cost": 0}
+                     "session_cost": draw.choice([0, 8]), "siblings_cost": 0,
+                     "crowding_cost": 0, "transfer_cost": 0}
             candidates.append({"worker": draw.choice(cell["tiles"])[0], "rank": 0, "cell": cell["name"], "overlap_blocks": overlap,
                                "trust": "exact", "age_ms": 4, "cost": sum(terms.values()), **terms})
         candidates.sort(key=lambda c: c["cost"])

@@ -61,6 +61,8 @@ void Declare(FlagSet* flags, MainOptions* main) {
   flags->Add("queue_weight", &weights.queue, "a block waiting ahead", 0.0, 1e6);
   flags->Add("decode_weight", &weights.decode, "a request there", 0.0, 1e6);
   flags->Add("session_weight", &weights.session, "leaving the worker of the session", 0.0, 1e6);
+  flags->Add("crowding_weight", &weights.crowding,
+             "a block to store, where a pool more than the average was lately stored", 0.0, 1e6);
   flags->Add("memory_weight", &weights.memory, "a block that the pool lacks", 0.0, 1e6);
   flags->Add("decode_slowdown", &replay.fleet.engine.decode_slowdown,
              "of the engines: by so much of itself every running request slows prefill", 0.0, 10.0);

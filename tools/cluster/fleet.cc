@@ -10,7 +10,8 @@ std::string WorkerNameOf(uint32_t cell, uint32_t number) {
 
 Fleet::Fleet(const FleetOptions& options)
     : policy_(*MakePolicy(options.policy, options.weights)),
-      turns_(size_t{options.cells} * options.workers) {
+      turns_(size_t{options.cells} * options.workers),
+      stored_(size_t{options.cells} * options.workers) {
   engines_.reserve(size_t{options.cells} * options.workers);
   for (uint32_t cell = 0; cell < options.cells; ++cell) {
     for (uint32_t number = 0; number < options.workers; ++number) {
@@ -31,6 +32,7 @@ Fleet::Choice Fleet::Best(std::span<const SequenceHash> sequence, uint32_t promp
         .overlap_blocks = engines_[worker].Reusable(sequence, prompt_tokens),
         .load = engines_[worker].CurrentLoad(),
         .leaves_session = session_worker.has_value() && worker != *session_worker,
+        .crowding = recently_stored_.CrowdingOf(stored_[worker], engines_.size()),
         .turn = turns_[worker]};
   }
   const size_t best = Rank(*policy_, candidates, PromptKey(sequence), 1).front().candidate;

@@ -17,6 +17,7 @@
 
 #include "frontend/route/cost.h"
 #include "frontend/route/policy/policy.h"
+#include "frontend/route/recently_stored.h"
 #include "indexer/base/ids.h"
 #include "tools/engine/engine_model.h"
 
@@ -45,8 +46,12 @@ class Fleet {
   Choice Best(std::span<const SequenceHash> sequence, uint32_t prompt_tokens = 0,
               std::optional<uint32_t> session_worker = std::nullopt) const;
 
-  // The worker was sent a request: for policies by turns. Workers that are told of none have all the same.
-  void Sent(uint32_t worker) { turns_[worker] = ++turn_; }
+  // The worker was sent a request of which it is to store so many blocks: for policies by turns, and for crowding. Workers that
+  // are told of none have all the same.
+  void Sent(uint32_t worker, uint64_t blocks) {
+    turns_[worker] = ++turn_;
+    recently_stored_.Store(static_cast<double>(blocks), engines_.size(), &stored_[worker]);
+  }
 
   // Every engine.
   void AdvanceTo(double time_ms, EngineStep* step);
@@ -59,6 +64,8 @@ class Fleet {
   std::vector<EngineModel> engines_;
   std::vector<uint64_t> turns_;
   uint64_t turn_ = 0;
+  std::vector<RecentlyStored::Sum> stored_;
+  RecentlyStored recently_stored_;
   std::vector<CostCandidate> names_;
 };
 

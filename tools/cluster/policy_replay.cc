@@ -34,13 +34,12 @@ PolicyRun ReplayPolicy(const std::vector<TraceRequest>& trace, const PolicyRepla
         options.blocks_of != nullptr ? options.blocks_of(i) : PromptBlocks(trace[i], options.split);
     const std::string& session = trace[i].session_id;
     const auto home = session.empty() ? homes.end() : homes.find(session);
-    const uint32_t worker =
-        fleet
-            .Best(blocks, trace[i].input_tokens,
-                  home == homes.end() ? std::nullopt : std::optional(home->second))
-            .worker;
+    const Fleet::Choice choice =
+        fleet.Best(blocks, trace[i].input_tokens,
+                   home == homes.end() ? std::nullopt : std::optional(home->second));
+    const uint32_t worker = choice.worker;
     if (!session.empty()) homes[session] = worker;
-    fleet.Sent(worker);
+    fleet.Sent(worker, blocks.size() - choice.overlap_blocks);
     const size_t prompt_blocks = blocks.size();
     const EngineArrival arrival =
         fleet.engine(worker).Submit(now_ms,

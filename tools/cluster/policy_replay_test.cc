@@ -79,6 +79,23 @@ TEST(PolicyReplayTest, SessionsStayWhereTheyBeganUnderThePolicyOfSessions) {
   EXPECT_LT(without.cached_blocks, with.cached_blocks);
 }
 
+// All prompts begin alike, and requests come one at a time, so that every worker is always idle: the deepest overlap alone would send
+// all of them to one worker, whose pool is an eighth of the fleet's.
+TEST(PolicyReplayTest, AnIdleFleetUsesAllItsPools) {
+  std::vector<TraceRequest> trace = Conversations(24);
+  for (size_t i = 0; i < trace.size(); ++i) {
+    trace[i].timestamp_ms = static_cast<double>(i) * 60'000;
+    trace[i].hash_ids.insert(trace[i].hash_ids.begin(), 1);
+    trace[i].input_tokens += kTokensPerHashId;
+  }
+  PolicyReplayOptions options = Options("kvatlas", 0);
+  options.fleet.engine.capacity_blocks = 768;
+  const uint64_t cached = ReplayPolicy(trace, options).cached_blocks;
+  options.fleet.weights.crowding = 0;
+  const uint64_t alone = ReplayPolicy(trace, options).cached_blocks;
+  EXPECT_GT(cached, 2 * alone);
+}
+
 TEST(PolicyReplayTest, TurnsGoRound) {
   Fleet fleet(Options("round_robin", 0).fleet);
   std::vector<SequenceHash> prompt = {SequenceHash{1}};
@@ -86,7 +103,7 @@ TEST(PolicyReplayTest, TurnsGoRound) {
   std::vector<uint32_t> order;
   for (int i = 0; i < 16; ++i) {
     const uint32_t worker = fleet.Best(prompt).worker;
-    fleet.Sent(worker);
+    fleet.Sent(worker, 0);
     seen.insert(worker);
     order.push_back(worker);
   }

@@ -292,7 +292,8 @@ class Driver {
       ++report_.fallbacks;
       report_.Note("request " + std::to_string(i) + " fell back: " + receipt.reason());
     }
-    mirrors_.Sent(worker->second);
+    mirrors_.Sent(worker->second,
+                  blocks.size() - std::min<size_t>(route->overlap_blocks(), blocks.size()));
     return Chosen{.worker = worker->second,
                   .decision_id = route->decision_id(),
                   .promised = route->overlap_blocks(),

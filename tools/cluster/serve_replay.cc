@@ -144,7 +144,9 @@ class ServeDriver {
       return Error(i, absl::StrCat("was answered by no known worker: ", answer->status, " ",
                                    answer->body.substr(0, 200)));
     }
-    mirrors_.Sent(worker->second);
+    mirrors_.Sent(
+        worker->second,
+        prompt.blocks.size() - mirrors_.engine(worker->second).Reusable(prompt.blocks, tokens));
     const EngineArrival arrival = ServeInModel(i, prompt, &mirrors_.engine(worker->second));
     if (answer->status == 400 && arrival.too_long) {
       ++report_.too_long;
@@ -247,10 +249,10 @@ uint64_t CachedInProcess(const Cluster& cluster, const std::vector<TraceRequest>
   uint64_t cached = 0;
   for (size_t i = 0; i < trace.size() && !options.stop(); ++i) {
     const PromptOf prompt = MakePrompt(trace[i], options.split, cluster.options().block_size);
-    const uint32_t worker =
-        fleet.Best(prompt.blocks, static_cast<uint32_t>(prompt.tokens.size())).worker;
-    fleet.Sent(worker);
-    const EngineArrival arrival = ServeInModel(i, prompt, &fleet.engine(worker));
+    const Fleet::Choice choice =
+        fleet.Best(prompt.blocks, static_cast<uint32_t>(prompt.tokens.size()));
+    fleet.Sent(choice.worker, prompt.blocks.size() - choice.overlap_blocks);
+    const EngineArrival arrival = ServeInModel(i, prompt, &fleet.engine(choice.worker));
     if (!arrival.too_long) cached += arrival.cached_blocks;
   }
   return cached;

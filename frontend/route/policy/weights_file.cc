@@ -28,6 +28,7 @@ constexpr Field kFields[] = {
     {"distance", &CostWeights::distance},
     {"session", &CostWeights::session},
     {"siblings", &CostWeights::siblings},
+    {"crowding", &CostWeights::crowding},
     {"transfer", &CostWeights::transfer},
     {"transfer_far", &CostWeights::transfer_far},
     {"temperature", &CostWeights::temperature},

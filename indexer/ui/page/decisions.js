@@ -4,7 +4,7 @@ import { html } from "./vendor/preact/preact.js";
 import { ago, short, withUnit, workerName } from "./format.js";
 
 // The terms of a candidate's cost, as the receipt names them.
-const kTerms = ["prefill", "fetch", "queue", "decode", "memory", "distance", "session", "siblings", "transfer"];
+const kTerms = ["prefill", "fetch", "queue", "decode", "memory", "distance", "session", "siblings", "crowding", "transfer"];
 const kCandidatesShown = 6;
 
 const term = (candidate, name) => candidate[`${name}_cost`] ?? 0;
