@@ -7,7 +7,7 @@
 // that would have been hits. So a block to store costs more where more was stored lately.
 //
 // *Truth*: an estimate, by what this process sent. The sum fades by 1/e while the fleet stores `kRoomBlocks` per worker, about what a
-// pool holds. A worker that stores its share and a quarter of a room more is not crowded, so a fleet that has stored little has no
+// pool holds. A worker that stores its share and a sixteenth of a room more is not crowded, so a fleet that has stored little has no
 // crowded worker.
 // *Place*: behind `FleetMemory`; models of fleets count by it too. *Threads*: none; the owner serialises. *Cost*: constant.
 //
@@ -28,7 +28,7 @@ namespace kvatlas {
 class RecentlyStored {
  public:
   static constexpr double kRoomBlocks = 2048;
-  static constexpr double kSpareRooms = 0.25;
+  static constexpr double kSpareRooms = 1.0 / 16;
 
   // Of one worker. Zero: nothing was stored there.
   struct Sum {

@@ -18,9 +18,9 @@ TEST(RecentlyStoredTest, NothingStoredIsNotCrowded) {
 TEST(RecentlyStoredTest, AFleetThatStoredLittleHasNoCrowdedWorker) {
   RecentlyStored fleet;
   RecentlyStored::Sum one;
-  fleet.Store(kRoom / 4, kWorkers, &one);
+  fleet.Store(kRoom * RecentlyStored::kSpareRooms, kWorkers, &one);
   EXPECT_EQ(fleet.CrowdingOf(one, kWorkers), 0);
-  fleet.Store(kRoom / 4, kWorkers, &one);
+  fleet.Store(kRoom * RecentlyStored::kSpareRooms, kWorkers, &one);
   EXPECT_GT(fleet.CrowdingOf(one, kWorkers), 0);
 }
 
