@@ -52,7 +52,7 @@ absl::StatusOr<Ids> ByFrontend(const ServiceName& name, const std::string& model
 }  // namespace
 
 absl::Status MakeTokens(const std::string& model, const std::string& tenant,
-                        const TokenizerChoice& tokenizer, Duration timeout, AskedPrompt* prompt) {
+                        const GivenTokenizer& tokenizer, Duration timeout, AskedPrompt* prompt) {
   if (prompt->form != PromptForm::kText) return absl::OkStatus();
   absl::StatusOr<Ids> ids;
   if (tokenizer.text.empty() || IsNamed(tokenizer.text)) {

@@ -16,7 +16,7 @@
 
 namespace kvatlas {
 
-struct TokenizerChoice {
+struct GivenTokenizer {
   std::string text;                      // as `AskedPromptFlags::tokenizer`
   std::optional<Address> frontend = {};  // where `text` is empty; nothing: 127.0.0.1:8092
 };
@@ -24,7 +24,7 @@ struct TokenizerChoice {
 // A prompt of another form is left as it is. INVALID_ARGUMENT: neither a frontend's name nor a file. Others as the frontend or
 // the files say, naming them.
 absl::Status MakeTokens(const std::string& model, const std::string& tenant,
-                        const TokenizerChoice& tokenizer, Duration timeout, AskedPrompt* prompt);
+                        const GivenTokenizer& tokenizer, Duration timeout, AskedPrompt* prompt);
 
 }  // namespace kvatlas
 

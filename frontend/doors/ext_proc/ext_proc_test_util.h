@@ -96,7 +96,7 @@ class NoHierarchy : public CellFinder {
   }
 };
 
-class Tokenizer : public PromptTokenizer {
+class PromptsTokenizer : public PromptTokenizer {
  public:
   void Tokenize(const std::string& model, const Prompt& prompt, Duration,
                 Callback callback) override {
@@ -272,7 +272,7 @@ class ExtProcServiceTest : public ::testing::Test {
   WorkersAnswer workers_;
   Leaf leaf_;
   NoHierarchy no_hierarchy_;
-  Tokenizer tokenizer_;
+  PromptsTokenizer tokenizer_;
   bool with_tokenizer_ = true;
   Reports reports_;
   Endpoints endpoints_;
