@@ -58,7 +58,7 @@ class PageDataTest(unittest.TestCase):
         for decision in decisions:
             for candidate in decision["receipt"]["candidates"]:
                 terms = [value for name, value in candidate.items() if name.endswith("_cost")]
-                self.assertEqual(len(terms), 9)
+                self.assertEqual(len(terms), 10)
                 self.assertAlmostEqual(sum(terms), candidate["cost"], places=6)
 
     def test_4_leaf_and_node_tell_of_themselves(self):

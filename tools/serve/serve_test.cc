@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 
 #include <chrono>
 #include <fstream>
@@ -157,6 +158,15 @@ class ServeTest : public ::testing::Test {
   std::unique_ptr<Process> process_;
   std::unique_ptr<HttpClient> clients_;
 };
+
+TEST_F(ServeTest, ItEndsInOrderWhenItIsStopped) {
+  Serve({"--engine=http://127.0.0.1:1"});
+  process_->Terminate();
+  siginfo_t end = {};
+  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(process_->pid()), &end, WEXITED | WNOWAIT), 0);
+  EXPECT_EQ(end.si_code, CLD_EXITED) << TextOf(log_);
+  EXPECT_EQ(end.si_status, 0) << TextOf(log_);
+}
 
 TEST_F(ServeTest, TheSecondTurnIsServedFromCache) {
   Engine a("a", {"--model=m"});
