@@ -107,7 +107,8 @@ const std::vector<Mistake>& Mistakes() {
        {"expected worker/CELL/NAME"}},
       {kCommand,
        {"pki", "make", "x"},
-       {"expected \"init DIR\", \"issue DIR IDENTITY\", \"curve FILE\" or \"record-key CELL_KEY WORKER FILE\""}},
+       {"expected \"init DIR\", \"issue DIR IDENTITY\", \"curve FILE\" or \"record-key CELL_KEY "
+        "WORKER FILE\""}},
       {kCommand,
        {"pki", "issue", "/nowhere", "leaf/a/-"},
        {"holds no CA", "kvatlas pki init"},
