@@ -188,7 +188,7 @@ void GrpcCallWatch::CloseSome(std::vector<Connection> connections) {
     const std::string from = AddressIn(connection.name);
     const absl::StatusOr<Address> peer = Address::Parse(from);
     if (!peer.ok() || !CloseConnectionFrom(*peer)) continue;
-    closed_[connection.id] = {.calls = connection.calls, .until = Clock::Real().Now() + kSettleMax};
+    closed_[connection.id] = {.calls = connection.calls, .until = waited_ + kSettleMax};
     settling_.store(true, std::memory_order_relaxed);
     LogEvery(limiter_, LogLevel::kWarning, "grpc connection closed",
              {{"peer", from}, {"reason", "too many calls"}, {"calls", connection.calls}});
