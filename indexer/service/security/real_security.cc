@@ -1,9 +1,8 @@
 #include "indexer/service/security/real_security.h"
 
-#include <arpa/inet.h>
-
 #include "absl/strings/str_cat.h"
 #include "indexer/base/clock.h"
+#include "indexer/service/engine_addresses.h"
 #include "indexer/service/security/open_security.h"
 
 namespace kvatlas {
@@ -11,12 +10,6 @@ namespace {
 
 // Certificates whose identity is remembered; beyond, all are looked at again.
 constexpr size_t kIdentitiesMax = 4096;
-
-bool IsNumeric(const std::string& host) {
-  in6_addr address;
-  return inet_pton(AF_INET, host.c_str(), &address) == 1 ||
-         inet_pton(AF_INET6, host.c_str(), &address) == 1;
-}
 
 absl::Status Refused(const Identity& identity) {
   if (identity.role == IdentityRole::kAnonymous) {
@@ -91,7 +84,7 @@ absl::Status RealSecurity::MayListen(const Address& address) {
 absl::Status RealSecurity::MayGoInClear(std::string_view what, const std::string& host,
                                         bool trusted) {
   // The name of what is let through anyway is not looked up: a registration must not wait for a resolver.
-  if ((!trusted || IsNumeric(host)) && IsLoopbackHost(host)) return absl::OkStatus();
+  if ((!trusted || IsNumericHost(host)) && IsLoopbackHost(host)) return absl::OkStatus();
   if (enforces() && !options_.insecure && !trusted) {
     return absl::FailedPreconditionError(absl::StrCat(
         absl::string_view(what.data(), what.size()), " at ", host,
