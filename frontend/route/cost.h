@@ -86,7 +86,7 @@ struct CostInput {
   bool leaves_session = false;          // another worker has the request's session
   uint32_t duplicated_blocks = 0;       // missing here, and lately sent to another worker
   double transfer = 0;                  // `DecodeElsewhereCost` of the worker that is to decode
-  double crowding = 0;                  // `RecentlyStored::CrowdingOf`
+  double crowding = 0;                  // `RecentlyStored::CrowdingAmong`
   uint64_t turn = 0;                    // of the latest request that was sent there; 0: none
 };
 

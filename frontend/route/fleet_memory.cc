@@ -173,7 +173,7 @@ std::vector<WorkerNow> FleetMemory::Now(const Domain& domain, const std::string&
   const std::vector<InFlight> in_flight = choices_.To(cell, workers);
   const auto turns_of = turns_.find(cell);
   if (in_flight.empty() && turns_of == turns_.end()) return {};
-  const size_t fleet_workers = FleetWorkers(domain);
+  const auto crowding_of = recently_stored_.CrowdingAmong(FleetWorkers(domain));
   std::vector<WorkerNow> now(workers.size());
   for (size_t i = 0; i < workers.size(); ++i) {
     if (!in_flight.empty()) now[i].in_flight = in_flight[i];
@@ -181,7 +181,7 @@ std::vector<WorkerNow> FleetMemory::Now(const Domain& domain, const std::string&
     const auto turn = turns_of->second.find(workers[i].worker);
     if (turn == turns_of->second.end()) continue;
     if (turns) now[i].turn = turn->second.turn;
-    now[i].crowding = recently_stored_.CrowdingOf(turn->second.stored, fleet_workers);
+    now[i].crowding = crowding_of(turn->second.stored);
   }
   return now;
 }

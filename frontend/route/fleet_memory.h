@@ -77,7 +77,7 @@ struct KnownAnswer {
 struct WorkerNow {
   InFlight in_flight = {};
   uint64_t turn = 0;    // of the latest request that was sent there; 0: none
-  double crowding = 0;  // `RecentlyStored::CrowdingOf`
+  double crowding = 0;  // `RecentlyStored::CrowdingAmong`
 };
 
 // A cell that was sent a prompt with these leading waypoints not long ago: it will soon cover them.

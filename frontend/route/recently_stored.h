@@ -14,7 +14,8 @@
 // Example:
 //   RecentlyStored fleet; RecentlyStored::Sum w0;
 //   fleet.Store(100, /*workers=*/8, &w0);
-//   input.crowding = fleet.CrowdingOf(w0, 8);
+//   const auto crowding_of = fleet.CrowdingAmong(8);
+//   input.crowding = crowding_of(w0);
 
 #ifndef KVATLAS_FRONTEND_ROUTE_RECENTLY_STORED_H_
 #define KVATLAS_FRONTEND_ROUTE_RECENTLY_STORED_H_
@@ -45,15 +46,18 @@ class RecentlyStored {
     all_.blocks += blocks;
   }
 
-  // By how many rooms of `kRoomBlocks` the worker is above the average and `kSpareRooms`; 0: not above.
-  double CrowdingOf(const Sum& worker, size_t workers) const {
-    if (worker.blocks == 0) return 0;
-    Sum one = worker;
+  // A function of a worker's sum, valid until the next `Store`: by how many rooms of `kRoomBlocks` the worker is above the average and
+  // `kSpareRooms`; 0: not above.
+  auto CrowdingAmong(size_t workers) const {
     Sum all = all_;
-    Fade(workers, &one);
     Fade(workers, &all);
-    const double above = one.blocks - all.blocks / static_cast<double>(workers);
-    return std::max(0.0, above / kRoomBlocks - kSpareRooms);
+    const double average = all.blocks / static_cast<double>(workers);
+    return [this, workers, average](Sum worker) {
+      // It only fades.
+      if (worker.blocks - average <= kSpareRooms * kRoomBlocks) return 0.0;
+      Fade(workers, &worker);
+      return std::max(0.0, (worker.blocks - average) / kRoomBlocks - kSpareRooms);
+    };
   }
 
  private:

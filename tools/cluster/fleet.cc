@@ -26,13 +26,14 @@ Fleet::Fleet(const FleetOptions& options)
 Fleet::Choice Fleet::Best(std::span<const SequenceHash> sequence, uint32_t prompt_tokens,
                           std::optional<uint32_t> session_worker) const {
   std::vector<CostCandidate> candidates = names_;
+  const auto crowding_of = recently_stored_.CrowdingAmong(engines_.size());
   for (size_t worker = 0; worker < engines_.size(); ++worker) {
     candidates[worker].input = {
         .prompt_blocks = static_cast<uint32_t>(sequence.size()),
         .overlap_blocks = engines_[worker].Reusable(sequence, prompt_tokens),
         .load = engines_[worker].CurrentLoad(),
         .leaves_session = session_worker.has_value() && worker != *session_worker,
-        .crowding = recently_stored_.CrowdingOf(stored_[worker], engines_.size()),
+        .crowding = crowding_of(stored_[worker]),
         .turn = turns_[worker]};
   }
   const size_t best = Rank(*policy_, candidates, PromptKey(sequence), 1).front().candidate;
