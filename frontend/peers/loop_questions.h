@@ -174,16 +174,7 @@ class LoopQuestions : public std::enable_shared_from_this<LoopQuestions<Asked>> 
     timer_at_ = std::nullopt;
     const Time now = Clock::Real().Now();
     std::vector<Callback> late;
-    std::optional<Time> next;
-    for (auto it = pending_.begin(); it != pending_.end();) {
-      if (it->second.until <= now) {
-        late.push_back(std::move(it->second.callback));
-        pending_.erase(it++);
-      } else {
-        next = std::min(next.value_or(it->second.until), it->second.until);
-        ++it;
-      }
-    }
+    const std::optional<Time> next = TakeLate(now, &pending_, &late);
     if (next.has_value()) SetTimer(std::max(*next, now + kDeadlineStep));
     for (Callback& callback : late)
       callback(absl::DeadlineExceededError("no answer in time"),

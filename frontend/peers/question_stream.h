@@ -49,6 +49,23 @@ inline constexpr size_t kUnreadBytesMax = 1 << 20;
 // Deadlines are kept to this.
 inline constexpr Duration kDeadlineStep = std::chrono::milliseconds(1);
 
+// Moves the callbacks of what is due out of `pending`, by id with `until` and `callback`. Returns when the next is due, if there is one.
+template <typename Pending, typename Callback>
+std::optional<Time> TakeLate(Time now, absl::flat_hash_map<uint64_t, Pending>* pending,
+                             std::vector<Callback>* late) {
+  std::optional<Time> next;
+  for (auto it = pending->begin(); it != pending->end();) {
+    if (it->second.until <= now) {
+      late->push_back(std::move(it->second.callback));
+      pending->erase(it++);
+    } else {
+      next = std::min(next.value_or(it->second.until), it->second.until);
+      ++it;
+    }
+  }
+  return next;
+}
+
 // `Asked` names the messages: Request, Response, StreamRequest, StreamResponse.
 template <typename Asked>
 class QuestionStream
@@ -265,16 +282,7 @@ class QuestionStream
       alarm_ = nullptr;
       alarm_at_ = std::nullopt;
       const Time now = Clock::Real().Now();
-      std::optional<Time> next;
-      for (auto it = pending_.begin(); it != pending_.end();) {
-        if (it->second.until <= now) {
-          late.push_back(std::move(it->second.callback));
-          pending_.erase(it++);
-        } else {
-          next = std::min(next.value_or(it->second.until), it->second.until);
-          ++it;
-        }
-      }
+      const std::optional<Time> next = TakeLate(now, &pending_, &late);
       if (next.has_value() && !over_) SetAlarm(std::max(*next, now + kDeadlineStep));
     }
     for (Callback& callback : late)
