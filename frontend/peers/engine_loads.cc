@@ -32,7 +32,7 @@ EngineCallOptions Within(EngineCallOptions call, Duration timeout) {
 
 }  // namespace
 
-class EngineLoads::Impl : public std::enable_shared_from_this<EngineLoads::Impl> {
+class EngineLoads::Impl {
  public:
   Impl(EngineLoadsOptions options, const Clock* clock)
       : every_(options.every),
@@ -76,7 +76,7 @@ class EngineLoads::Impl : public std::enable_shared_from_this<EngineLoads::Impl>
     Engine& engine = found->second;
     const Time now = clock_->Now();
     engine.wanted_until = now + kLoadWantedFor;
-    if (!engine.at.has_value() || now - *engine.at > kPollsFresh * every_) return std::nullopt;
+    if (!IsFresh(engine, now)) return std::nullopt;
     const auto load = engine.loads.find(worker.rank);
     if (load == engine.loads.end()) return std::nullopt;
     return load->second;
@@ -87,11 +87,10 @@ class EngineLoads::Impl : public std::enable_shared_from_this<EngineLoads::Impl>
     const Time now = clock_->Now();
     std::vector<EngineLoadState> states;
     for (const auto& [worker, engine] : engines_) {
-      const bool fresh = engine.at.has_value() && now - *engine.at <= kPollsFresh * every_;
       states.push_back({.worker = worker,
                         .url = engine.url,
                         .state = engine.wanted_until <= now ? "unwanted"
-                                 : fresh                    ? "known"
+                                 : IsFresh(engine, now)     ? "known"
                                  : engine.reason.empty()    ? "waiting"
                                                             : "failing",
                         .reason = engine.reason,
@@ -109,6 +108,10 @@ class EngineLoads::Impl : public std::enable_shared_from_this<EngineLoads::Impl>
     std::map<uint32_t, Load> loads = {};
     std::string reason = {};  // why the last poll said nothing
   };
+  bool IsFresh(const Engine& engine, Time now) const {
+    return engine.at.has_value() && now - *engine.at <= kPollsFresh * every_;
+  }
+
   // Of the loop's thread.
   struct Answer {
     std::shared_ptr<EngineCall> call;
@@ -229,7 +232,7 @@ class EngineLoads::Impl : public std::enable_shared_from_this<EngineLoads::Impl>
 };
 
 EngineLoads::EngineLoads(EngineLoadsOptions options, const Clock* clock)
-    : impl_(std::make_shared<Impl>(std::move(options), clock)) {
+    : impl_(std::make_unique<Impl>(std::move(options), clock)) {
   impl_->Start();
 }
 EngineLoads::~EngineLoads() { impl_->Stop(); }

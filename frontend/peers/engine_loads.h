@@ -66,7 +66,7 @@ class EngineLoads {
 
  private:
   class Impl;
-  const std::shared_ptr<Impl> impl_;
+  const std::unique_ptr<Impl> impl_;
 };
 
 // Fills in the loads that leaves do not say.
