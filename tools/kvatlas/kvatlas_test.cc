@@ -399,7 +399,10 @@ TEST_F(KvatlasTest, StatusShowsAllProcessesThatANamedOneKnows) {
   };
   const Outcome all =
       KvatlasUntil({"status", "frontend=" + w.frontend.http(), "relay=" + w.relay.http(), "--json"},
-                   [&](const Outcome& o) { return o.exit == 0 && o.Lines().size() == 4; });
+                   [&](const Outcome& o) {
+                     return o.exit == 0 && o.Lines().size() == 4 &&
+                            of(o, "frontend")["state"] == "ready";
+                   });
   EXPECT_EQ(all.exit, 0) << all;
   ASSERT_EQ(all.Lines().size(), 4u) << all;
   EXPECT_EQ(of(all, "leaf")["name"], "a");
