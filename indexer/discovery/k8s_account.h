@@ -2,7 +2,7 @@
 // variables; token, CA and namespace in files.
 //
 // *Truth*: the token is read anew for each request, since Kubernetes replaces it well before it expires; the CA file when it changed.
-// *Threads*: one at a time, but for `namespace_of`.
+// *Threads*: one at a time, but for `Namespace`.
 
 #ifndef KVATLAS_INDEXER_DISCOVERY_K8S_ACCOUNT_H_
 #define KVATLAS_INDEXER_DISCOVERY_K8S_ACCOUNT_H_

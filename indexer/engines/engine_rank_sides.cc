@@ -1,6 +1,7 @@
 // What becomes of blocks of side classes: windows, states, chunks?
 //
-//   1. `LearnFrom` tells of which class a group is before the events of its batch apply.
+//   1. `Learn` notes of which class a group is as its stores come; `LearnMain` looks ahead in the batch for the main group, so that no
+//      side group stands for it meanwhile.
 //   2. `ApplySideStored` counts copies under the engine's name. The name is that of the main block which ends at the same
 //      token, so a main block of that name gives it its side name (`Join`): now, or when it comes (`JoinSides`).
 //   3. A side block that ends inside a main block has no such twin. Its name is linked to the one behind it in the event, and

@@ -4,7 +4,7 @@
 // *Truth*: a block is parked once, under its name, with its copies by tier; a removal unparks it like any other. It
 // waits for its own name if it has no tokens, else for its parent's.
 // *Threads*: none; the caller serialises.
-// *Bounds*: `blocks_max`; beyond it nothing new is parked. What waited for `ttl` goes (`TakeExpired`).
+// *Bounds*: `blocks_max`; beyond it nothing new is parked. What waited for `ttl` goes (`DropExpired`).
 // *Cost*: about 300 bytes and two hash table entries a block of 16 tokens; rare by nature.
 
 #ifndef KVATLAS_INDEXER_ENGINES_PARKED_BLOCKS_H_

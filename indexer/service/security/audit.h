@@ -2,7 +2,7 @@
 //
 //   {"time":"2026-11-24T11:40:00.123Z","process":"kvatlas-leaf","event":"hello","allowed":false,"identity":"worker/a/7",
 //    "peer":"10.0.0.7","verb":"publish","target":"holder=8 cell=a","reason":"…"}
-// Events: hello, register, unregister, dump, snapshot, reload, takeover, refusal, quota, revoked, listen. No token, hash, token id or
+// Events: hello, register, unregister, snapshot, explain, reload, takeover, refusal, quota, revoked, lost. No token, hash, token id or
 // prompt text is ever an argument.
 //
 // *Threads*: any; `Write` never blocks: lines wait in a bounded queue for a thread that writes them; a full queue drops the line

@@ -1,7 +1,7 @@
 // What would Redis answer? The commands and scripts that the log uses, on a database in memory and in a test's own time.
 //
 // *Place*: simulations; `simulated_redis_test` holds it against a real redis-server.
-// *Truth*: one command at a time, as Redis does. An approximate trim (`~`) removes whole nodes of `node_entries` only. Of a
+// *Truth*: one command at a time, as Redis does. An approximate trim (`~`) removes whole nodes (`SetNodeEntries`) only. Of a
 // blocking command it says what is there now; who waits is not its business. Scripts are known by their text, not run.
 // *Threads*: none.
 
