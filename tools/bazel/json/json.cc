@@ -1,0 +1,2 @@
+#define KVATLAS_JSON_TEMPLATE template
+#include <nlohmann/json.hpp>
