@@ -1,3 +1,5 @@
+// All workers of a domain: what they all show is one finding, and what each shows too little of may be shown by all together.
+
 #include <algorithm>
 #include <map>
 #include <set>

@@ -80,6 +80,11 @@ bool ServedMore(const Comparison& c) {
   return Speaks(c) && *c.served >= c.predicted + c.block_size;
 }
 
+Among OfForm(PromptForm form) {
+  const auto is = [form](const auto& one) { return one.form == form; };
+  return {.comparison = is, .check = is};
+}
+
 // ---- Sight ----
 
 bool Sight::IsBlind() const {

@@ -18,6 +18,13 @@ namespace kvatlas {
 using Comparisons = std::vector<const Comparison*>;
 using Checks = std::vector<const Check*>;
 
+template <typename Values>  // Comparisons or Checks
+std::vector<uint64_t> DecisionsOf(const Values& values) {
+  std::vector<uint64_t> decisions;
+  for (const auto* value : values) decisions.push_back(value->decision);
+  return decisions;
+}
+
 // The part of a prediction that an engine can serve: it always computes a prompt's last token anew.
 uint32_t Promised(const Comparison& comparison);
 // A block or more below, or above, what was predicted.
@@ -29,6 +36,8 @@ struct Among {
   std::function<bool(const Comparison&)> comparison = [](const Comparison&) { return true; };
   std::function<bool(const Check&)> check = [](const Check&) { return true; };
 };
+
+Among OfForm(PromptForm form);
 
 // Does the index see this worker's holdings under our names at all?
 struct Sight {

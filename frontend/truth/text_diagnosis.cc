@@ -1,0 +1,85 @@
+// The engine makes other tokens of a prompt: BOS, template or tokenizer, by how many it counts.
+
+#include <utility>
+
+#include "frontend/truth/diagnosis.h"
+#include "frontend/truth/diagnostician.h"
+#include "frontend/truth/evidence_text.h"
+#include "frontend/truth/patterns.h"
+
+namespace kvatlas {
+
+// The engine counts another number of tokens.
+void Diagnostician::NameText(const Lengths& lengths, bool chats_alone, Evidence evidence,
+                             const Decisions& decisions) {
+  if (!lengths.differ()) return;
+  evidence.push_back("the engine counts another number of tokens in " +
+                     Share(lengths.differing, lengths.compared, "prompts") + ": " +
+                     Signed(lengths.least) + " to " + Signed(lengths.most));
+  if (lengths.constant() && (lengths.least == lengths.most) &&
+      (lengths.least == 1 || lengths.least == -1)) {
+    return NameBos(lengths, std::move(evidence), decisions);
+  }
+  if (!chats_alone) {
+    evidence.push_back("plain completions differ too");
+    return Add(Cause::kTokenizer, 0.85, std::move(evidence), decisions);
+  }
+  evidence.push_back("no plain completion was among them, which would tell which of the two");
+  const bool proportional = lengths.proportional();
+  evidence.push_back(proportional ? "the difference grows with the prompt, " +
+                                        Number(lengths.per_token * 100) + " in 100 tokens"
+                                  : "the difference does not grow with the prompt");
+  AddAlternatives({{Cause::kTokenizer, proportional ? 0.6 : 0.3},
+                   {Cause::kChatTemplate, proportional ? 0.35 : 0.6}},
+                  evidence, decisions);
+}
+
+void Diagnostician::NameBos(const Lengths& lengths, Evidence evidence, const Decisions& decisions) {
+  size_t with = 0, without = 0;
+  for (const Comparison& c : e_.comparisons) {
+    with += c.begins_with_bos == true;
+    without += c.begins_with_bos == false;
+  }
+  if (lengths.least < 0) {
+    const bool ours_twice = BeginTwice();
+    evidence.push_back(ours_twice ? "the prompts as routed begin with the same token twice"
+                                  : "the prompts as routed begin with one token only");
+    return Add(ours_twice ? Cause::kBosDoubled : Cause::kBosMissing, 0.8, std::move(evidence),
+               decisions);
+  }
+  if (without > with) {
+    evidence.push_back("the prompts as routed do not begin with BOS");
+    Add(Cause::kBosMissing, 0.8, std::move(evidence), decisions);
+  } else if (with > 0) {
+    evidence.push_back("the prompts as routed begin with BOS");
+    Add(Cause::kBosDoubled, 0.8, std::move(evidence), decisions);
+  } else {
+    AddAlternatives({{Cause::kBosDoubled, 0.55}, {Cause::kBosMissing, 0.4}}, evidence, decisions);
+  }
+}
+
+bool Diagnostician::BeginTwice() const {
+  size_t twice = 0;
+  for (const Comparison& c : e_.comparisons) twice += c.first_token_twice;
+  return twice * 2 > e_.comparisons.size();
+}
+
+// The heads are known, and behind them ours and the engine's prompts part.
+void Diagnostician::Diverging() {
+  const Lengths lengths = LengthsOf(e_);
+  if (!lengths.differ()) return;
+  Checks at_head;
+  size_t whole = 0;
+  for (const Check& check : e_.checks) {
+    whole += check.whole();
+    if (!check.whole() && check.held * 2 <= check.asked) at_head.push_back(&check);
+  }
+  if (at_head.size() < kConfirmedMin || at_head.size() < 4 * whole) return;
+  const Lengths plain = LengthsOf(e_, OfForm(PromptForm::kCompletion));
+  Evidence evidence = {Share(at_head.size(), at_head.size() + whole, "prompts that it finished") +
+                       " are in the index up to block " + Number(at_head.back()->held) +
+                       " or so alone"};
+  NameText(lengths, plain.compared == 0, std::move(evidence), DecisionsOf(at_head));
+}
+
+}  // namespace kvatlas
