@@ -15,14 +15,20 @@
 
 namespace kvatlas {
 
-struct CellQuestions {
+// The service that is asked, and its messages: for one question, and for a stream of batches.
+template <typename S, typename Question, typename Answer, typename Batch, typename BatchAnswer>
+struct QuestionTypes {
+  using Service = S;
+  using Request = Question;
+  using Response = Answer;
+  using StreamRequest = Batch;
+  using StreamResponse = BatchAnswer;
+};
+
+struct CellQuestions : QuestionTypes<v1::Hierarchy, v1::FindCellsRequest, v1::FindCellsResponse,
+                                     v1::FindCellsStreamRequest, v1::FindCellsStreamResponse> {
   static constexpr char kPeer[] = "hierarchy node";
   static constexpr char kStreamMethod[] = "/kvatlas.v1.Hierarchy/FindCellsStream";
-  using Service = v1::Hierarchy;
-  using Request = v1::FindCellsRequest;
-  using Response = v1::FindCellsResponse;
-  using StreamRequest = v1::FindCellsStreamRequest;
-  using StreamResponse = v1::FindCellsStreamResponse;
 
   static void Call(Service::Stub* stub, grpc::ClientContext* context, const Request* request,
                    Response* response, std::function<void(grpc::Status)> callback) {
@@ -34,14 +40,11 @@ struct CellQuestions {
   }
 };
 
-struct OverlapQuestions {
+struct OverlapQuestions
+    : QuestionTypes<v1::Leaf, v1::FindOverlapsRequest, v1::FindOverlapsResponse,
+                    v1::FindOverlapsStreamRequest, v1::FindOverlapsStreamResponse> {
   static constexpr char kPeer[] = "leaf";
   static constexpr char kStreamMethod[] = "/kvatlas.v1.Leaf/FindOverlapsStream";
-  using Service = v1::Leaf;
-  using Request = v1::FindOverlapsRequest;
-  using Response = v1::FindOverlapsResponse;
-  using StreamRequest = v1::FindOverlapsStreamRequest;
-  using StreamResponse = v1::FindOverlapsStreamResponse;
 
   static void Call(Service::Stub* stub, grpc::ClientContext* context, const Request* request,
                    Response* response, std::function<void(grpc::Status)> callback) {

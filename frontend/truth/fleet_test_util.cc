@@ -1,33 +1,45 @@
 #include "frontend/truth/fleet_test_util.h"
 
 #include <algorithm>
-#include <utility>
+#include <iterator>
 
 namespace kvatlas {
 namespace {
 
-constexpr std::pair<Fault, const char*> kNames[] = {
-    {Fault::kNone, "none"},
-    {Fault::kBlockSize, "block_size"},
-    {Fault::kSeed, "seed"},
-    {Fault::kTokenizer, "tokenizer"},
-    {Fault::kTemplate, "template"},
-    {Fault::kBosTwice, "bos_twice"},
-    {Fault::kBosTwiceHere, "bos_twice_here"},
-    {Fault::kNoBos, "no_bos"},
-    {Fault::kNoBosHere, "no_bos_here"},
-    {Fault::kSaltUnsaid, "salt_unsaid"},
-    {Fault::kLoraUnsaid, "lora_unsaid"},
-    {Fault::kEventsOff, "events_off"},
-    {Fault::kPublisherDead, "publisher_dead"},
-    {Fault::kLateEvents, "late_events"},
-    {Fault::kLostRemovals, "lost_removals"},
-    {Fault::kRanksSwapped, "ranks_swapped"},
-    {Fault::kWorkersSwapped, "workers_swapped"},
-    {Fault::kCachingOff, "caching_off"},
-    {Fault::kUsageMissing, "usage_missing"},
-    {Fault::kRestarted, "restarted"},
+struct FaultRow {
+  Fault fault;
+  const char* name;
+  Cause cause;  // that it must be named as
 };
+
+constexpr FaultRow kFaults[] = {
+    {Fault::kNone, "none", Cause::kUnexplained},
+    {Fault::kBlockSize, "block_size", Cause::kWrongBlockSize},
+    {Fault::kSeed, "seed", Cause::kHashContract},
+    {Fault::kTokenizer, "tokenizer", Cause::kTokenizer},
+    {Fault::kTemplate, "template", Cause::kChatTemplate},
+    {Fault::kBosTwice, "bos_twice", Cause::kBosDoubled},
+    {Fault::kBosTwiceHere, "bos_twice_here", Cause::kBosDoubled},
+    {Fault::kNoBos, "no_bos", Cause::kBosMissing},
+    {Fault::kNoBosHere, "no_bos_here", Cause::kBosMissing},
+    {Fault::kSaltUnsaid, "salt_unsaid", Cause::kCacheSalt},
+    {Fault::kLoraUnsaid, "lora_unsaid", Cause::kLoraNamespace},
+    {Fault::kEventsOff, "events_off", Cause::kEventsOff},
+    {Fault::kPublisherDead, "publisher_dead", Cause::kPublisherDead},
+    {Fault::kLateEvents, "late_events", Cause::kStaleIndex},
+    {Fault::kLostRemovals, "lost_removals", Cause::kStaleIndex},
+    {Fault::kRanksSwapped, "ranks_swapped", Cause::kRankMixedUp},
+    {Fault::kWorkersSwapped, "workers_swapped", Cause::kWorkerMixedUp},
+    {Fault::kCachingOff, "caching_off", Cause::kPrefixCachingOff},
+    {Fault::kUsageMissing, "usage_missing", Cause::kUsageNotReported},
+    {Fault::kRestarted, "restarted", Cause::kEngineRestarted},
+};
+static_assert(std::size(kFaults) == static_cast<size_t>(Fault::kRestarted) + 1);
+
+const FaultRow* RowOf(Fault fault) {
+  return std::find_if(std::begin(kFaults), std::end(kFaults),
+                      [fault](const FaultRow& row) { return row.fault == fault; });
+}
 
 // Of a template: what stands before a conversation, and before each turn.
 constexpr TokenId kHead[] = {50, 51, 52, 53, 54, 55};
@@ -50,64 +62,19 @@ std::vector<TokenId> Split(const std::vector<TokenId>& tokens) {
 
 }  // namespace
 
-std::string ToString(Fault fault) {
-  for (const auto& [of, name] : kNames)
-    if (of == fault) return name;
-  return "?";
-}
+std::string ToString(Fault fault) { return RowOf(fault)->name; }
 
 const std::vector<Fault>& AllFaults() {
   static const std::vector<Fault>& all = *[] {
     auto* faults = new std::vector<Fault>;
-    for (const auto& [fault, name] : kNames)
-      if (fault != Fault::kNone) faults->push_back(fault);
+    for (const FaultRow& row : kFaults)
+      if (row.fault != Fault::kNone) faults->push_back(row.fault);
     return faults;
   }();
   return all;
 }
 
-Cause CauseOf(Fault fault) {
-  switch (fault) {
-    case Fault::kBlockSize:
-      return Cause::kWrongBlockSize;
-    case Fault::kSeed:
-      return Cause::kHashContract;
-    case Fault::kTokenizer:
-      return Cause::kTokenizer;
-    case Fault::kTemplate:
-      return Cause::kChatTemplate;
-    case Fault::kBosTwice:
-    case Fault::kBosTwiceHere:
-      return Cause::kBosDoubled;
-    case Fault::kNoBos:
-    case Fault::kNoBosHere:
-      return Cause::kBosMissing;
-    case Fault::kSaltUnsaid:
-      return Cause::kCacheSalt;
-    case Fault::kLoraUnsaid:
-      return Cause::kLoraNamespace;
-    case Fault::kEventsOff:
-      return Cause::kEventsOff;
-    case Fault::kPublisherDead:
-      return Cause::kPublisherDead;
-    case Fault::kLateEvents:
-    case Fault::kLostRemovals:
-      return Cause::kStaleIndex;
-    case Fault::kRanksSwapped:
-      return Cause::kRankMixedUp;
-    case Fault::kWorkersSwapped:
-      return Cause::kWorkerMixedUp;
-    case Fault::kCachingOff:
-      return Cause::kPrefixCachingOff;
-    case Fault::kUsageMissing:
-      return Cause::kUsageNotReported;
-    case Fault::kRestarted:
-      return Cause::kEngineRestarted;
-    case Fault::kNone:
-      break;
-  }
-  return Cause::kUnexplained;
-}
+Cause CauseOf(Fault fault) { return RowOf(fault)->cause; }
 
 std::set<Cause> AlsoFits(Fault fault) {
   switch (fault) {

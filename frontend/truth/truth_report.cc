@@ -9,6 +9,17 @@
 #include "frontend/route/receipt.h"
 
 namespace kvatlas {
+
+// Their fields' names are keys of the JSON, for all that read it.
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TallyFigures, requests, predicted_tokens, served_tokens, exact,
+                                   less, more, lengths, lengths_differ, without_figures, errors)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TruthStats, decisions, decisions_kept, reports, exact, less,
+                                   more, without_figures, lengths_differ, errors, predicted_tokens,
+                                   served_tokens, checks, checks_missed, checks_dropped, probes,
+                                   probes_failed)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(CellAsked, cell, address, blocks_at_least, blocks_below, age_ms,
+                                   error, best_blocks, us)
+
 namespace {
 
 using Json = nlohmann::json;
@@ -138,61 +149,16 @@ Json LeafJson(const LeafView& view) {
 }
 
 Json WorkerJson(const WorkerTruth& worker) {
-  const TallyFigures& figures = worker.figures;
-  Json json = {{"model", worker.domain.model},
+  Json json = worker.figures;
+  json.update({{"model", worker.domain.model},
                {"tenant", worker.domain.tenant},
                {"cell", worker.cell},
                {"worker", worker.worker.name},
                {"rank", worker.worker.rank},
-               {"requests", figures.requests},
-               {"predicted_tokens", figures.predicted_tokens},
-               {"served_tokens", figures.served_tokens},
-               {"exact", figures.exact},
-               {"less", figures.less},
-               {"more", figures.more},
-               {"lengths", figures.lengths},
-               {"lengths_differ", figures.lengths_differ},
-               {"without_figures", figures.without_figures},
-               {"errors", figures.errors},
                {"checks", worker.checks},
                {"checks_whole", worker.checks_whole},
-               {"checks_missed", worker.checks_missed}};
+               {"checks_missed", worker.checks_missed}});
   if (worker.leaf.has_value()) json["leaf"] = LeafJson(*worker.leaf);
-  return json;
-}
-
-Json StatsJson(const TruthStats& stats) {
-  return {{"decisions", stats.decisions},
-          {"decisions_kept", stats.decisions_kept},
-          {"reports", stats.reports},
-          {"unknown", stats.reports_unknown},
-          {"exact", stats.exact},
-          {"less", stats.less},
-          {"more", stats.more},
-          {"without_figures", stats.without_figures},
-          {"lengths_differ", stats.lengths_differ},
-          {"errors", stats.errors},
-          {"predicted_tokens", stats.predicted_tokens},
-          {"served_tokens", stats.served_tokens},
-          {"checks", stats.checks},
-          {"checks_missed", stats.checks_missed},
-          {"checks_dropped", stats.checks_dropped},
-          {"probes", stats.probes},
-          {"probes_failed", stats.probes_failed}};
-}
-
-Json AskedJson(const std::vector<CellAsked>& asked) {
-  Json json = Json::array();
-  for (const CellAsked& cell : asked) {
-    json.push_back({{"cell", cell.cell},
-                    {"address", cell.address},
-                    {"blocks_at_least", cell.blocks_at_least},
-                    {"blocks_below", cell.blocks_below},
-                    {"age_ms", cell.age_ms},
-                    {"error", cell.error},
-                    {"best_blocks", cell.best_blocks},
-                    {"us", cell.us}});
-  }
   return json;
 }
 
@@ -272,7 +238,8 @@ std::string PageJson(const TruthPage& page) {
   Json json = {{"findings", Json::array()}, {"workers", Json::array()}};
   for (const KnownFinding& known : page.findings) json["findings"].push_back(FindingJson(known));
   for (const WorkerTruth& worker : page.workers) json["workers"].push_back(WorkerJson(worker));
-  json["reports"] = StatsJson(page.stats);
+  json["reports"] = page.stats;
+  json["reports"]["unknown"] = page.stats.reports_unknown;
   return Dump(json);
 }
 
@@ -298,8 +265,8 @@ std::string DecisionJson(const DecisionRecord& record, Time now) {
   json["receipt"] = {{"fallback", ToString(receipt.fallback)},
                      {"reason", receipt.reason},
                      {"blocks", receipt.blocks},
-                     {"cells", AskedJson(receipt.cells)},
-                     {"nodes", AskedJson(receipt.nodes)},
+                     {"cells", receipt.cells},
+                     {"nodes", receipt.nodes},
                      {"candidates", CandidatesJson(receipt.candidates)},
                      {"candidates_considered", receipt.candidates_considered},
                      {"find_cells_us", receipt.find_cells_us},
