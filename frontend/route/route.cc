@@ -7,31 +7,13 @@
 
 #include "frontend/route/decoder_search.h"
 #include "frontend/route/route_observer.h"
+#include "frontend/route/route_result.h"
 
 namespace kvatlas {
 namespace {
 
 // In a fleet where some workers prefill and others decode the hierarchy names all of its cells so often, not its best alone.
 constexpr Duration kListCellsEvery = std::chrono::seconds(10);
-void AddReason(const std::string& why, std::string* reason) {
-  if (why.empty()) return;
-  if (!reason->empty()) *reason += "; ";
-  *reason += why;
-}
-
-std::string UrlOf(const RouteRequest& request, const ChosenWorker& worker) {
-  return UrlOf(worker.cell->answer->LabelsOf(worker.id()), *request.engines, worker.id());
-}
-
-// Whether its leaf names another rank of the same worker.
-bool OfSeveralRanks(const ChosenWorker& worker) {
-  const HolderId& chosen = worker.id();
-  if (chosen.rank != 0) return true;
-  const std::vector<WorkerFound>& found = worker.cell->answer->workers;
-  return std::any_of(found.begin(), found.end(), [&](const WorkerFound& other) {
-    return other.worker.rank != 0 && other.worker.name == chosen.name;
-  });
-}
 
 }  // namespace
 
@@ -122,25 +104,29 @@ void Route::AskHierarchy() {
   const RequestPtr request = try_->request;
   const Duration budget = Share(request->Left(), kHierarchyShare);
   if (budget < kHopMin) {
-    AddReason("no time left for a hierarchy", &try_->receipt.reason);
+    AddReason("no time left for a hierarchy");
     return AskNext();
   }
-  try_->cells_wanted = fleet_->options.cells_best;
-  const std::shared_ptr<ModelFleet> model = request->Model();
-  {
-    MutexLock lock(&model->mutex);
-    if (model->memory.IsDue(request->domain(), FleetMemory::Errand::kListCells, kListCellsEvery,
-                            request->Now()))
-      try_->cells_wanted = 0;
-  }
+  try_->cells_wanted = ListsCells(kListCellsEvery) ? 0 : fleet_->options.cells_best;
   try_->ahead = AskedAhead::Guess(request);
   AskTop(request, try_->cells_wanted, budget,
          [self = shared_from_this()](TopAnswer top) { self->OnTop(std::move(top)); });
 }
 
-void Route::OnTop(TopAnswer top) {
+bool Route::ListsCells(Duration every) {
+  const std::shared_ptr<ModelFleet> model = try_->request->Model();
+  MutexLock lock(&model->mutex);
+  return model->memory.IsDue(input_->domain, FleetMemory::Errand::kListCells, every,
+                             fleet_->clock->Now());
+}
+
+void Route::Note(const TopAnswer& top) {
   try_->receipt.find_cells_us += top.us;
   for (const CellsOutcome& failure : top.failures) AddFailure("hierarchy", failure);
+}
+
+void Route::OnTop(TopAnswer top) {
+  Note(top);
   if (!top.answer.has_value()) return AskNext();
   try_->said.some_answered = true;
   if (BeginWith(top.answer->block_size)) return;
@@ -178,8 +164,7 @@ void Route::AskNodes(std::vector<Target> nodes, std::vector<Target> leaves) {
   const bool too_many = !try_->search.GoDown();
   const Duration budget = Share(request->Left(), kHierarchyShare);
   if (too_many || budget < kHopMin) {
-    AddReason(too_many ? "too many levels of nodes" : "no time left for nodes",
-              &try_->receipt.reason);
+    AddReason(too_many ? "too many levels of nodes" : "no time left for nodes");
     try_->search.DropNodes();
     try_->search.Insert(std::move(leaves));
     return AskNext();
@@ -224,7 +209,7 @@ void Route::AskLeaves(std::vector<Target> leaves) {
   const Duration left = try_->request->Left();
   const Duration budget = try_->search.more() ? Share(left, kWaveShare) : left;
   if (budget < kHopMin) {
-    AddReason("no time left for leaves", &try_->receipt.reason);
+    AddReason("no time left for leaves");
     return Decide();
   }
   try_->search.CountAsked(leaves);
@@ -237,8 +222,7 @@ void Route::AskLeaves(std::vector<Target> leaves) {
 }
 
 void Route::OnLeaves(Time began, std::vector<AskedLeaf> leaves) {
-  Receipt& receipt = try_->receipt;
-  receipt.find_overlaps_us += Microseconds(fleet_->clock->Now() - began);
+  try_->receipt.find_overlaps_us += Microseconds(fleet_->clock->Now() - began);
   uint32_t block_size = 0;
   for (AskedLeaf& leaf : leaves) {
     const CellAsked& asked = leaf.target.asked;
@@ -246,17 +230,16 @@ void Route::OnLeaves(Time began, std::vector<AskedLeaf> leaves) {
       try_->said.some_answered = true;
       const CellStanding& standing = leaf.found->standing;
       if (standing.best() != Standing::kGood && standing.decodes != Standing::kGood)
-        AddReason("cell " + asked.cell + " has no worker that may be chosen", &receipt.reason);
+        AddReason("cell " + asked.cell + " has no worker that may be chosen");
       const uint32_t named = leaf.found->cell->answer->block_size;
       if (named != 0) block_size = named;
       try_->answers.Add(*std::move(leaf.found));
     } else {
       try_->said.CountFailure(leaf.failure);
       if (leaf.answered)
-        AddReason("leaf " + asked.cell + " at " + asked.address + ": " + asked.error,
-                  &receipt.reason);
+        AddReason("leaf " + asked.cell + " at " + asked.address + ": " + asked.error);
     }
-    receipt.cells.push_back(std::move(leaf.target.asked));
+    try_->receipt.cells.push_back(std::move(leaf.target.asked));
   }
   if (BeginWith(block_size)) return;
   if (!try_->answers.any_good() || try_->search.NextCanWin(try_->answers)) return AskNext();
@@ -291,15 +274,9 @@ bool Route::AskForDecoders() {
 }
 
 void Route::OnAllCells(TopAnswer top) {
-  try_->receipt.find_cells_us += top.us;
-  for (const CellsOutcome& failure : top.failures) AddFailure("hierarchy", failure);
+  Note(top);
   if (top.answer.has_value()) {
-    const std::shared_ptr<ModelFleet> model = try_->request->Model();
-    {
-      MutexLock lock(&model->mutex);
-      model->memory.IsDue(input_->domain, FleetMemory::Errand::kListCells, Duration(0),
-                          fleet_->clock->Now());
-    }
+    ListsCells(Duration(0));  // just now
     try_->search.Replace(TargetsOf(*try_->request, top.answer->cells));
   }
   Conclude();
@@ -327,38 +304,15 @@ void Route::Decide() {
 
 void Route::Finish(Committed committed, const std::vector<CandidateCellPtr>& cells) {
   const RouteRequest& request = *try_->request;
-  const Choice& choice = committed.choice;
   const Time now = request.Now();
-  const CellWorker worker(choice.worker->cell->cell, choice.worker->id());
-  fleet_->SessionWent(*input_, worker);
+  const ChosenWorker& worker = *committed.choice.worker;
+  fleet_->SessionWent(*input_, CellWorker(worker.cell->cell, worker.id()));
   RouteInput input = *input_;
   input.prepared = request.prompt;
   auto routed = std::make_shared<const RoutedPrompt>(std::move(input), cells, try_->receipt, now);
-  RouteResult result{.decision_id = committed.decision_id,
-                     .worker = worker.second,
-                     .cell = worker.first,
-                     .overlap_blocks = choice.overlap_blocks,
-                     .url = UrlOf(request, *choice.worker),
-                     .of_several_ranks = OfSeveralRanks(
-                         choice.decoder.has_value() ? *choice.decoder : *choice.worker),
-                     .receipt = std::move(try_->receipt)};
-  if (choice.decoder.has_value()) {
-    result.decode = DecodeChoice{.worker = choice.decoder->id(),
-                                 .cell = choice.decoder->cell->cell,
-                                 .overlap_blocks = choice.decoder->input.overlap_blocks,
-                                 .url = UrlOf(request, *choice.decoder)};
-  }
-  Receipt& receipt = result.receipt;
-  receipt.fallback = choice.fallback;
-  if (receipt.fallback == Fallback::kNone)
-    receipt.reason.clear();  // a leaf that failed is in its own row
-  receipt.candidates = std::move(committed.choice.ranked);
-  receipt.candidates_considered = choice.considered;
-  receipt.not_allowed = choice.not_allowed;
-  receipt.overloaded = choice.overloaded;
-  receipt.policy = request.policy->Name();
-  receipt.queued_us = Microseconds(tried_since_ - began_);
-  receipt.total_us = Microseconds(now - began_);
+  RouteResult result = ResultOf(request, std::move(committed), std::move(try_->receipt));
+  result.receipt.queued_us = Microseconds(tried_since_ - began_);
+  result.receipt.total_us = Microseconds(now - began_);
   if (RouteObserver* observer = request.options().observer; observer != nullptr) {
     observer->OnDecided({.input = *input_,
                          .result = result,
@@ -392,9 +346,13 @@ void Route::WaitOrReject(const Choice& choice) {
 
 // ---- Failures ----
 
+void Route::AddReason(const std::string& why) {
+  std::string& reason = try_->receipt.reason;
+  reason += (reason.empty() ? "" : "; ") + why;
+}
+
 void Route::AddFailure(const std::string& what, const CellsOutcome& outcome) {
-  AddReason(what + " " + outcome.address + ": " + outcome.answer.status().ToString(),
-            &try_->receipt.reason);
+  AddReason(what + " " + outcome.address + ": " + outcome.answer.status().ToString());
   try_->said.CountFailure(outcome.answer.status());
 }
 

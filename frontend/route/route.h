@@ -72,6 +72,9 @@ class Route : public std::enable_shared_from_this<Route> {
   void MakeTry(PreparedPrompt::Ptr prompt);
   void Begin(PreparedPrompt::Ptr prompt);
   void AskHierarchy();
+  // Whether the hierarchy was last asked for all of its cells so long ago; then it counts as asked now.
+  bool ListsCells(Duration every);
+  void Note(const TopAnswer& top);
   void OnTop(TopAnswer top);
   void AskNext();
   void AskNodes(std::vector<Target> nodes, std::vector<Target> leaves);
@@ -90,6 +93,8 @@ class Route : public std::enable_shared_from_this<Route> {
 
   // Remembers the size; begins another try, once, when the prompt would be another one in it. True when it did.
   bool BeginWith(uint32_t block_size);
+  // To the receipt: why the choice may be made without the full path.
+  void AddReason(const std::string& why);
   void AddFailure(const std::string& what, const CellsOutcome& outcome);
 
   const std::shared_ptr<FleetState> fleet_;
