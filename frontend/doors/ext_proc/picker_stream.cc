@@ -2,13 +2,10 @@
 
 #include <algorithm>
 #include <charconv>
-#include <chrono>
 #include <utility>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
-#include "absl/strings/str_split.h"
 #include "frontend/doors/errors.h"
+#include "frontend/doors/ext_proc/endpoints.h"
 #include "indexer/service/tracing/trace_context.h"
 #include "indexer/service/tracing/tracer.h"
 
@@ -17,70 +14,11 @@ namespace {
 
 constexpr char kByEngine[] = "via_upstream";
 
-std::string ValueIn(const ext_proc::HeaderMap& headers, std::string_view key) {
-  for (const ext_proc::HeaderValue& header : headers.headers()) {
-    if (header.key() == key)
-      return header.raw_value().empty() ? header.value() : header.raw_value();
-  }
-  return "";
-}
-
-const google::protobuf::Value* Find(const ext_proc::Metadata& metadata, const char* space,
-                                    const char* key) {
-  const auto fields = metadata.filter_metadata().find(space);
-  if (fields == metadata.filter_metadata().end()) return nullptr;
-  const auto value = fields->second.fields().find(key);
-  return value == fields->second.fields().end() ? nullptr : &value->second;
-}
-
-void AddEndpoints(const std::string& text, std::vector<std::string>* endpoints) {
-  for (const absl::string_view part : absl::StrSplit(text, ',')) {
-    const absl::string_view entry = absl::StripAsciiWhitespace(part);
-    absl::StatusOr<std::string> endpoint = EndpointOf({entry.data(), entry.size()});
-    if (endpoint.ok() && endpoints->size() < kSubsetMax) endpoints->push_back(*std::move(endpoint));
-  }
-}
-
-// A list of "IP:PORT", or all of them in one string.
-std::vector<std::string> EndpointsIn(const google::protobuf::Value& value) {
-  std::vector<std::string> endpoints;
-  if (value.has_string_value()) AddEndpoints(value.string_value(), &endpoints);
-  for (const google::protobuf::Value& element : value.list_value().values())
-    AddEndpoints(element.string_value(), &endpoints);
-  return endpoints;
-}
-
-void SetHeader(const std::string& key, const std::string& value,
-               ext_proc::HeaderMutation* mutation) {
-  ext_proc::HeaderValueOption* const option = mutation->add_set_headers();
-  option->mutable_header()->set_key(key);
-  option->mutable_header()->set_raw_value(value);
-  option->set_append_action(ext_proc::HeaderValueOption::OVERWRITE_IF_EXISTS_OR_ADD);
-}
-
-void SetEndpoints(const std::string& endpoints, ext_proc::CommonResponse* common,
-                  ext_proc::ProcessingResponse* response) {
-  common->set_clear_route_cache(true);
-  SetHeader(kEndpointKey, endpoints, common->mutable_header_mutation());
-  google::protobuf::Value& space =
-      (*response->mutable_dynamic_metadata()->mutable_fields())[kEndpointSpace];
-  (*space.mutable_struct_value()->mutable_fields())[kEndpointKey].set_string_value(endpoints);
-}
-
 std::string Joined(const std::vector<PickedEndpoint>& endpoints) {
   std::string text;
   for (const PickedEndpoint& endpoint : endpoints)
     text += (text.empty() ? "" : ",") + endpoint.address;
   return text;
-}
-
-// The proxy's last try ended before there was a connection: refused, or no answer in time. Of "local_connection_failure" nothing is
-// known, there the proxy gave up by itself; of a connection that broke later neither, the engine may have had the request.
-bool NeverConnected(const std::string& reply_details) {
-  return absl::StartsWith(reply_details,
-                          "upstream_reset_before_response_started{remote_connection_failure") ||
-         absl::StartsWith(reply_details,
-                          "upstream_reset_before_response_started{connection_timeout");
 }
 
 }  // namespace
@@ -229,12 +167,7 @@ bool PickerStream::OnRequestBody(ext_proc::HttpBody* body) {
   if (state_ == Request::kPassing) {
     ext_proc::ProcessingResponse response;
     ext_proc::BodyResponse* const answer = response.mutable_request_body();
-    if (duplex()) {
-      ext_proc::StreamedBodyResponse* const back =
-          answer->mutable_response()->mutable_body_mutation()->mutable_streamed_response();
-      back->set_body(std::move(*body->mutable_body()));
-      back->set_end_of_stream(body->end_of_stream());
-    }
+    if (duplex()) PassOn(body, StreamedBody(answer));
     wire_->Send(std::move(response));
     return false;
   }
@@ -323,10 +256,7 @@ void PickerStream::SendBody() {
   size_t at = 0;
   do {
     ext_proc::ProcessingResponse response;
-    ext_proc::StreamedBodyResponse* const chunk = response.mutable_request_body()
-                                                      ->mutable_response()
-                                                      ->mutable_body_mutation()
-                                                      ->mutable_streamed_response();
+    ext_proc::StreamedBodyResponse* const chunk = StreamedBody(response.mutable_request_body());
     chunk->set_body(body.substr(at, kBodyChunkMax));
     at += chunk->body().size();
     chunk->set_end_of_stream(at == body.size() && !trailers_);
@@ -338,15 +268,7 @@ void PickerStream::Refuse(const Refusal& refusal) {
   span_.Fail(refusal.message);
   span_.End();
   stats_->Refused(refusal.http_status);
-  ext_proc::ProcessingResponse response;
-  ext_proc::ImmediateResponse* const answer = response.mutable_immediate_response();
-  answer->mutable_status()->set_code(static_cast<uint32_t>(refusal.http_status));
-  answer->set_body(OpenAiErrorBody(refusal));
-  answer->set_details("kvatlas_refused");
-  SetHeader("content-type", "application/json", answer->mutable_headers());
-  if (refusal.retry_after.has_value())
-    SetHeader("retry-after", RetryAfterSeconds(*refusal.retry_after), answer->mutable_headers());
-  wire_->Send(std::move(response));
+  wire_->Send(ToImmediateResponse(refusal));
   End(absl::OkStatus());
 }
 
@@ -371,17 +293,11 @@ void PickerStream::OnResponseHeaders(const ext_proc::HttpHeaders& headers) {
 }
 
 void PickerStream::OnResponseBody(ext_proc::HttpBody* body) {
-  const bool last = body->end_of_stream();
   if (usage_.has_value()) usage_->Add(body->body());
-  if (last) ReportFinished();
+  if (body->end_of_stream()) ReportFinished();
   ext_proc::ProcessingResponse response;
   ext_proc::BodyResponse* const answer = response.mutable_response_body();
-  if (response_mode_ == ext_proc::FULL_DUPLEX_STREAMED) {
-    ext_proc::StreamedBodyResponse* const back =
-        answer->mutable_response()->mutable_body_mutation()->mutable_streamed_response();
-    back->set_body(std::move(*body->mutable_body()));
-    back->set_end_of_stream(last);
-  }
+  if (response_mode_ == ext_proc::FULL_DUPLEX_STREAMED) PassOn(body, StreamedBody(answer));
   wire_->Send(std::move(response));
 }
 

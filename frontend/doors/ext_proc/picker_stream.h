@@ -27,12 +27,12 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "frontend/doors/ext_proc/envoy_messages.h"
 #include "frontend/doors/ext_proc/external_processor.pb.h"
 #include "frontend/doors/ext_proc/picker.h"
 #include "frontend/prompt/openai/usage_reader.h"
@@ -40,24 +40,6 @@
 #include "indexer/service/tracing/tracer.h"
 
 namespace kvatlas {
-
-namespace ext_proc = envoy::service::ext_proc::v3;
-
-inline constexpr char kEndpointKey[] = "x-gateway-destination-endpoint";
-inline constexpr char kSubsetSpace[] = "envoy.lb.subset_hint";
-inline constexpr char kSubsetKey[] = "x-gateway-destination-endpoint-subset";
-inline constexpr char kEndpointSpace[] = "envoy.lb";
-// Attributes of the response: why it is what it is ("via_upstream": as the engine gave it), and who was asked last.
-inline constexpr char kFilterName[] = "envoy.filters.http.ext_proc";
-inline constexpr char kReplyDetails[] = "response.code_details";
-inline constexpr char kUpstreamAddress[] = "upstream.address";
-inline constexpr char kServedKey[] = "x-gateway-destination-endpoint-served";
-// Of requests; the gateway in front removes them from what it does not trust.
-inline constexpr char kTenantHeader[] = "x-kvatlas-tenant";
-inline constexpr char kSessionHeader[] = "x-kvatlas-session";
-
-inline constexpr size_t kBodyChunkMax = 62000;  // Envoy takes 64 KiB
-inline constexpr size_t kSubsetMax = 65536;     // endpoints; those beyond are not looked at
 
 struct PickerStreamOptions {
   size_t body_bytes_max = 10 << 20;
