@@ -73,6 +73,9 @@ class FrontendService : public v1::Frontend::CallbackService {
   HttpResponse HttpStatus() const;
   void HttpRouteNow(const std::string& body, const std::string& traceparent,
                     RouteCalls::Callback answer, const RouteCalls::Asker& asker);
+  template <typename Request>
+  grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, const Request& request,
+                                   v1::RouteResponse* response);
   RouteCalls::Asker AskerOf(const grpc::CallbackServerContext& context) const;
 
   Frontend* const frontend_;

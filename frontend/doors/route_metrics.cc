@@ -4,12 +4,39 @@
 #include <string>
 #include <vector>
 
+#include "indexer/service/metric_families.h"
+#include "indexer/service/text_escape.h"
+
 namespace kvatlas {
 namespace {
 
 double Seconds(uint64_t microseconds) { return static_cast<double>(microseconds) * 1e-6; }
 
+// Cells whose promises are shown one by one, the worst first.
+constexpr size_t kPromisesShown = 64;
+
+void AddPromises(const CellPromises& of, const std::string& label, MetricFamilies* to) {
+  to->CountRenamed("kvatlas_frontend_cell_promises_total",
+                   "Times a cell that broke a promise had promised something.", label,
+                   static_cast<double>(of.promises));
+  to->CountRenamed("kvatlas_frontend_cell_promises_broken_total",
+                   "Of these, times its leaf had less.", label, static_cast<double>(of.broken));
+  to->Gauge("kvatlas_frontend_cell_believed", "The share of its promises that is expected now.",
+            label, of.believed);
+}
+
 }  // namespace
+
+// Cells that broke a promise come and go.
+void ExportPromises(Frontend* frontend, Metrics* metrics) {
+  metrics->OnText([frontend](std::string* text) {
+    MetricFamilies families;
+    families.Declare([](MetricFamilies* to) { AddPromises({}, "", to); });
+    for (const CellPromises& of : frontend->promises(kPromisesShown))
+      if (of.broken > 0) AddPromises(of, MetricLabel("cell", of.cell), &families);
+    families.AppendTo(text);
+  });
+}
 
 void ExportRouteTotals(Frontend* frontend, Metrics* metrics) {
   std::vector<Counter> routes;

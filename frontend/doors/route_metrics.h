@@ -16,6 +16,10 @@ namespace kvatlas {
 // ratio, best - chosen the locality that choices gave up for load, distance or a policy. Once per frontend.
 void ExportRouteTotals(Frontend* frontend, Metrics* metrics);
 
+// `kvatlas_frontend_cell_promises_total`, `…_broken_total` and `kvatlas_frontend_cell_believed` of the 64 cells that broke most of what
+// the hierarchy promised of them. Once per frontend.
+void ExportPromises(Frontend* frontend, Metrics* metrics);
+
 // Times and promises of the routes that it is told of. Several of one `Metrics` are the same series.
 class RouteMetrics {
  public:
