@@ -1,6 +1,5 @@
 #include "frontend/peers/engine_call.h"
 
-#include <algorithm>
 #include <array>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/connect.hpp>
@@ -13,10 +12,10 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "frontend/peers/hop_by_hop.h"
 
 namespace kvatlas {
 namespace {
@@ -25,170 +24,9 @@ namespace asio = boost::asio;
 namespace http = boost::beast::http;
 using asio::ip::tcp;
 
-constexpr size_t kInputBytes = 64 << 10;
-
-constexpr std::array<std::string_view, 9> kHopByHop = {
-    "connection",        "keep-alive", "proxy-connection",   "te",    "trailer",
-    "transfer-encoding", "upgrade",    "proxy-authenticate", "expect"};
-
-absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
-
-bool SameName(std::string_view a, std::string_view b) {
-  return absl::EqualsIgnoreCase(View(a), View(b));
-}
-
-// `name` is an element of the comma-separated `list`.
-bool Lists(std::string_view list, std::string_view name) {
-  while (!list.empty()) {
-    const size_t comma = list.find(',');
-    const absl::string_view element = absl::StripAsciiWhitespace(View(list.substr(0, comma)));
-    if (absl::EqualsIgnoreCase(element, View(name))) return true;
-    if (comma == std::string_view::npos) return false;
-    list.remove_prefix(comma + 1);
-  }
-  return false;
-}
+constexpr size_t kInputBytes = EngineConnections::kBufferBytes;
 
 }  // namespace
-
-std::vector<std::string> HopsOf(const HttpHeaders& headers) {
-  std::vector<std::string> hops;
-  for (const auto& [name, value] : headers) {
-    if (SameName(name, "connection")) hops.push_back(value);
-  }
-  return hops;
-}
-
-bool IsHopByHop(std::string_view name, const std::vector<std::string>& hops) {
-  return std::any_of(kHopByHop.begin(), kHopByHop.end(),
-                     [&](std::string_view hop) { return SameName(name, hop); }) ||
-         std::any_of(hops.begin(), hops.end(),
-                     [&](const std::string& listed) { return Lists(listed, name); });
-}
-
-// ---- Addresses ----
-
-absl::StatusOr<EngineUrl> EngineUrl::Parse(std::string_view text) {
-  constexpr std::string_view kHttp = "http://";
-  const auto bad = [&](const char* why) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("'", View(text), "': ", why, "; wanted is http://HOST[:PORT][/PATH]"));
-  };
-  if (!text.starts_with(kHttp)) return bad("not http");
-  std::string_view rest = text.substr(kHttp.size());
-  EngineUrl url;
-  if (const size_t slash = rest.find('/'); slash != std::string_view::npos) {
-    url.prefix = rest.substr(slash);
-    while (url.prefix.ends_with('/')) url.prefix.pop_back();
-    rest = rest.substr(0, slash);
-  }
-  const size_t bracket = rest.find(']');
-  const size_t colon = rest.find(':', bracket == std::string_view::npos ? 0 : bracket);
-  url.port = colon == std::string_view::npos ? "80" : std::string(rest.substr(colon + 1));
-  url.host = rest.substr(0, colon);
-  if (url.host.size() > 1 && url.host.front() == '[' && url.host.back() == ']')
-    url.host = url.host.substr(1, url.host.size() - 2);
-  const bool digits = !url.port.empty() && url.port.size() <= 5 &&
-                      std::all_of(url.port.begin(), url.port.end(),
-                                  [](unsigned char c) { return absl::ascii_isdigit(c); });
-  if (!digits) return bad("no port");
-  const bool printable = std::all_of(
-      text.begin(), text.end(), [](unsigned char c) { return c > ' ' && c < 127 && c != '@'; });
-  if (url.host.empty() || !printable) return bad("no host");
-  return url;
-}
-
-std::string EngineUrl::authority() const {
-  const bool six = host.find(':') != std::string::npos;
-  return absl::StrCat(six ? "[" : "", host, six ? "]:" : ":", port);
-}
-
-absl::Status EngineReach::Check(const EngineUrl& url) const {
-  return given->Contains(url.authority()) ? absl::OkStatus() : addresses.CheckHost(url.host);
-}
-
-// ---- The pool ----
-
-EnginePool::EnginePool(const EngineCallOptions& options)
-    : options_(options),
-      sweep_every_(std::clamp<Duration>(
-          std::min({options.connect_timeout, options.head_timeout, options.idle_timeout}) / 8,
-          std::chrono::milliseconds(1), std::chrono::milliseconds(250))) {}
-
-std::unique_ptr<char[]> EnginePool::TakeBuffer() {
-  if (buffers_.empty()) return std::unique_ptr<char[]>(new char[kInputBytes]);
-  std::unique_ptr<char[]> buffer = std::move(buffers_.back());
-  buffers_.pop_back();
-  return buffer;
-}
-
-void EnginePool::PutBuffer(std::unique_ptr<char[]> buffer) {
-  if (buffer != nullptr && buffers_.size() < kBuffersMax) buffers_.push_back(std::move(buffer));
-}
-
-void EnginePool::Watch(EngineCall* call, const asio::any_io_executor& executor) {
-  watched_.insert(call);
-  if (!sweep_.has_value()) sweep_.emplace(executor);
-  if (!sweeping_) SweepLater();
-}
-
-void EnginePool::SweepLater() {
-  sweeping_ = true;
-  sweep_->expires_after(sweep_every_);
-  sweep_->async_wait([this, alive = std::weak_ptr(alive_)](boost::system::error_code cancelled) {
-    if (!cancelled && !alive.expired()) Sweep();
-  });
-}
-
-// A call that is too late ends itself, and maybe others, and new ones begin.
-void EnginePool::Sweep() {
-  sweeping_ = false;
-  const Time now = Clock::Real().Now();
-  std::vector<std::shared_ptr<EngineCall>> late;
-  for (EngineCall* const call : watched_) {
-    if (now >= call->deadline_) late.push_back(call->shared_from_this());
-  }
-  const std::weak_ptr<const bool> alive = alive_;
-  for (const std::shared_ptr<EngineCall>& call : late) {
-    call->CheckDeadline(now);
-    if (alive.expired()) return;  // the last call's owner had the pool too
-  }
-  if (!watched_.empty() && !sweeping_) SweepLater();
-}
-
-std::optional<EnginePool::Socket> EnginePool::Take(const std::string& authority, Time now) {
-  const auto found = idle_.find(authority);
-  if (found == idle_.end()) return std::nullopt;
-  std::deque<Idle>& idle = found->second;
-  std::optional<Socket> taken;
-  while (!idle.empty() && !taken.has_value()) {
-    Idle last = std::move(idle.back());
-    idle.pop_back();
-    if (now - last.since > options_.keep_idle) {
-      idle.clear();
-      break;
-    }
-    char byte;
-    boost::system::error_code error;
-    last.socket.receive(asio::buffer(&byte, 1), tcp::socket::message_peek, error);
-    if (error == asio::error::would_block || error == asio::error::try_again)
-      taken = std::move(last.socket);
-  }
-  if (idle.empty()) idle_.erase(found);
-  return taken;
-}
-
-void EnginePool::Put(const std::string& authority, Socket socket, Time now) {
-  for (auto of = idle_.begin(); of != idle_.end();) {
-    while (!of->second.empty() && now - of->second.front().since > options_.keep_idle)
-      of->second.pop_front();
-    of = of->second.empty() ? idle_.erase(of) : std::next(of);
-  }
-  if (options_.idle_per_engine == 0) return;
-  std::deque<Idle>& idle = idle_[authority];
-  if (idle.size() >= options_.idle_per_engine) idle.pop_front();
-  idle.push_back({.socket = std::move(socket), .since = now});
-}
 
 // ---- Answers ----
 
@@ -235,7 +73,7 @@ class EngineCall::Parser : public http::basic_parser<false> {
 
 // ---- The call ----
 
-EngineCall::EngineCall(asio::io_context* io, EnginePool* pool, EngineCallRequest request,
+EngineCall::EngineCall(asio::io_context* io, EngineConnections* pool, EngineCallRequest request,
                        EngineCallbacks callbacks)
     : pool_(pool), request_(std::move(request)), callbacks_(std::move(callbacks)), socket_(*io) {}
 
@@ -402,7 +240,7 @@ void EngineCall::Deliver() {
     head.no_body = request_.method == "HEAD" || head.status == 204 || head.status == 304;
     head.piece_follows = !parser_->piece.empty();
     std::erase_if(parser_->fields, [hops = HopsOf(parser_->fields)](const auto& field) {
-      return IsHopByHop(field.first, hops) || SameName(field.first, "content-length");
+      return IsHopByHop(field.first, hops) || absl::EqualsIgnoreCase(field.first, "content-length");
     });
     head.headers = std::move(parser_->fields);
     return callbacks_.on_head(std::move(head));

@@ -222,7 +222,7 @@ class EngineLoads::Impl {
   asio::io_context io_{1};
   asio::executor_work_guard<asio::io_context::executor_type> work_{io_.get_executor()};
   asio::steady_timer timer_{io_};
-  EnginePool pool_;
+  EngineConnections pool_;
   std::map<std::string, Answer> polls_;  // under way, by url
   bool stopping_ = false;
   std::thread thread_;

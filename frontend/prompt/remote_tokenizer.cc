@@ -259,7 +259,7 @@ class RemoteTokenizer::Impl {
   const RemoteTokenizerOptions options_;
   asio::io_context io_{1};
   asio::executor_work_guard<asio::io_context::executor_type> work_{io_.get_executor()};
-  EnginePool pool_;
+  EngineConnections pool_;
   std::set<std::shared_ptr<Question>> questions_;  // under way; of the thread
   bool stopping_ = false;                          // of the thread
 

@@ -150,7 +150,7 @@ class Prefill : public std::enable_shared_from_this<Prefill> {
     done_();
   }
 
-  EnginePool pool_{EngineCallOptions{.idle_per_engine = 0}};
+  EngineConnections pool_{EngineCallOptions{.idle_per_engine = 0}};
   const std::function<void()> done_;
   std::shared_ptr<EngineCall> call_;
 };

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "frontend/peers/engine_call.h"
 #include "frontend/prompt/openai/json_depth.h"
 
 namespace kvatlas {
@@ -22,7 +23,7 @@ class ModelsQuestion : public std::enable_shared_from_this<ModelsQuestion> {
   ModelsQuestion(asio::io_context* io, ModelsCallback callback)
       : io_(io), timer_(*io), callback_(std::move(callback)) {}
 
-  void Start(EnginePool* pool, const std::vector<KnownEngine>& engines,
+  void Start(EngineConnections* pool, const std::vector<KnownEngine>& engines,
              const HttpHeaders& headers) {
     std::set<std::string> asked;
     for (const KnownEngine& engine : engines) {
@@ -49,7 +50,7 @@ class ModelsQuestion : public std::enable_shared_from_this<ModelsQuestion> {
     bool over = false;
   };
 
-  void Ask(EnginePool* pool, EngineUrl url, const HttpHeaders& headers,
+  void Ask(EngineConnections* pool, EngineUrl url, const HttpHeaders& headers,
            const std::shared_ptr<Answer>& answer) {
     const std::shared_ptr<ModelsQuestion> self = shared_from_this();
     answer->call = std::make_shared<EngineCall>(
@@ -109,8 +110,9 @@ class ModelsQuestion : public std::enable_shared_from_this<ModelsQuestion> {
 
 }  // namespace
 
-void AskModels(asio::io_context* io, EnginePool* pool, const std::vector<KnownEngine>& engines,
-               const HttpHeaders& headers, ModelsCallback callback) {
+void AskModels(asio::io_context* io, EngineConnections* pool,
+               const std::vector<KnownEngine>& engines, const HttpHeaders& headers,
+               ModelsCallback callback) {
   std::make_shared<ModelsQuestion>(io, std::move(callback))->Start(pool, engines, headers);
 }
 

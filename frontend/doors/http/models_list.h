@@ -21,7 +21,7 @@
 #include <string>
 #include <vector>
 
-#include "frontend/peers/engine_call.h"
+#include "frontend/peers/engine_connections.h"
 #include "frontend/route/frontend.h"
 #include "indexer/base/clock.h"
 #include "indexer/service/http_server.h"
@@ -37,7 +37,7 @@ inline constexpr Duration kModelsCachedFor = std::chrono::seconds(5);
 using ModelsCallback = std::function<void(std::optional<std::string> body)>;
 
 // Asks `engines`, with `headers`. The callback comes later, on the thread of `io`, unless that ends before.
-void AskModels(boost::asio::io_context* io, EnginePool* pool,
+void AskModels(boost::asio::io_context* io, EngineConnections* pool,
                const std::vector<KnownEngine>& engines, const HttpHeaders& headers,
                ModelsCallback callback);
 

@@ -18,7 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "frontend/doors/http/proxy.h"
-#include "frontend/peers/engine_call.h"
+#include "frontend/peers/engine_reach.h"
 #include "frontend/prompt/prompt_router.h"
 #include "frontend/prompt/remote_tokenizer.h"
 #include "frontend/prompt/text/prompt_tokenizer.h"

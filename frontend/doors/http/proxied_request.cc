@@ -13,6 +13,7 @@
 #include "frontend/doors/http/header_text.h"
 #include "frontend/doors/http/models_list.h"
 #include "frontend/doors/http/proxied_paths.h"
+#include "frontend/peers/hop_by_hop.h"
 #include "frontend/prompt/error_code.h"
 
 namespace kvatlas {

@@ -5,34 +5,24 @@
 
 #include <atomic>
 #include <chrono>
-#include <cstring>
 #include <list>
-#include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
-#include <thread>
-#include <vector>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "frontend/doors/http/proxy_test_util.h"
 #include "frontend/doors/http/socket_test_util.h"
 #include "indexer/base/await.h"
-#include "indexer/service/engine_addresses.h"
 
 namespace kvatlas {
 namespace {
 
 using namespace std::string_literals;
 using std::chrono::milliseconds;
-using std::chrono::seconds;
 using ::testing::AllOf;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::StartsWith;
-using Json = nlohmann::json;
 
 // ---- Engines that fail ----
 

@@ -26,10 +26,10 @@ ProxyParts::ProxyParts(const ProxyOptions& options, Frontend* frontend, PromptRo
   });
 }
 
-EnginePool* ProxyParts::PoolOf(boost::asio::io_context* io) {
+EngineConnections* ProxyParts::PoolOf(boost::asio::io_context* io) {
   MutexLock lock(&pools_mutex_);
-  std::unique_ptr<EnginePool>& pool = pools_[io];
-  if (pool == nullptr) pool = std::make_unique<EnginePool>(options_.engine);
+  std::unique_ptr<EngineConnections>& pool = pools_[io];
+  if (pool == nullptr) pool = std::make_unique<EngineConnections>(options_.engine);
   return pool.get();
 }
 

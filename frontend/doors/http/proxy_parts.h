@@ -1,6 +1,6 @@
 // What do the requests of one proxy share? Options, frontend and router, connections to engines, and counters.
 //
-// *Threads*: any, but for an `EnginePool`, which is of the thread of its context.
+// *Threads*: any, but for an `EngineConnections`, which is of the thread of its context.
 // *Lifetime*: outlives the requests; `ClosePools` before the contexts of the server's threads go.
 
 #ifndef KVATLAS_FRONTEND_DOORS_HTTP_PROXY_PARTS_H_
@@ -21,7 +21,7 @@
 #include "frontend/doors/http/proxy.h"
 #include "frontend/doors/route_metrics.h"
 #include "frontend/doors/tenancy.h"
-#include "frontend/peers/engine_call.h"
+#include "frontend/peers/engine_connections.h"
 #include "frontend/prompt/prompt_router.h"
 #include "frontend/route/frontend.h"
 #include "indexer/base/clock.h"
@@ -40,7 +40,7 @@ class ProxyParts {
   PromptRouter* router() const { return router_; }
   const Tenancy& tenancy() const { return tenancy_; }
 
-  EnginePool* PoolOf(boost::asio::io_context* io);
+  EngineConnections* PoolOf(boost::asio::io_context* io);
   void ClosePools();
 
   // For a request that any engine can take: another one each time, none of `tried` (`EngineUrl::authority`), suspects only
@@ -84,7 +84,7 @@ class ProxyParts {
   mutable Mutex models_mutex_;
   Models models_ ABSL_GUARDED_BY(models_mutex_);
   Mutex pools_mutex_;
-  std::map<boost::asio::io_context*, std::unique_ptr<EnginePool>> pools_
+  std::map<boost::asio::io_context*, std::unique_ptr<EngineConnections>> pools_
       ABSL_GUARDED_BY(pools_mutex_);
 };
 

@@ -6,35 +6,24 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <chrono>
 #include <cstring>
-#include <list>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
-#include <thread>
-#include <vector>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "frontend/doors/http/proxy_test_util.h"
 #include "frontend/doors/http/socket_test_util.h"
 #include "frontend/doors/route_metrics.h"
-#include "indexer/service/engine_addresses.h"
 
 namespace kvatlas {
 namespace {
 
 using namespace std::string_literals;
-using std::chrono::milliseconds;
-using std::chrono::seconds;
-using ::testing::AllOf;
-using ::testing::EndsWith;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::Not;
-using ::testing::StartsWith;
-using Json = nlohmann::json;
+using testing::AllOf;
+using testing::EndsWith;
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
 
 // ---- What goes through ----
 
@@ -142,120 +131,6 @@ TEST_F(ProxyTest, WhatTheEngineSaysItHadCachedIsReported) {
   EXPECT_EQ(report.cached_tokens, 32u);
   EXPECT_EQ(report.prompt_tokens, 40u);
   EXPECT_EQ(frontend_->stats().in_flight, 0u);
-}
-
-// ---- Prefill here, decode there ----
-
-TEST_F(ProxyTest, WhoDecodesGetsTheRequestAndIsToldWhoPrefills) {
-  LastMessage got;
-  TestEngine prefill(Says(kOk));
-  TestEngine decode([&](TestSocket& connection) {
-    got.ReadFrom(connection);
-    const std::string usage =
-        R"({"usage":{"prompt_tokens":40,"prompt_tokens_details":{"cached_tokens":32}}})";
-    connection.Send(absl::StrCat("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n",
-                                 "content-length: ", usage.size(), "\r\n\r\n", usage));
-    connection.ReadMessage();
-  });
-  cell_.roles = {"prefill", "decode"};
-  Start({prefill.url(), decode.url()});
-  const std::string answer =
-      Ask(Post("/v1/chat/completions", kChat, "X-Prefiller-Host-Port: 10.0.0.1:1\r\n"));
-  EXPECT_THAT(answer, AllOf(StartsWith("HTTP/1.1 200 "), HasSubstr("x-kvatlas-worker: w0\r\n"),
-                            HasSubstr("x-kvatlas-decode-worker: w1\r\n"),
-                            HasSubstr("x-kvatlas-decode-cell: cell\r\n"),
-                            HasSubstr("x-kvatlas-overlap-blocks: 8\r\n")));
-  EXPECT_THAT(got.text(), EndsWith(std::string("\r\n\r\n") + kChat));
-  EXPECT_THAT(got.text(),
-              AllOf(HasSubstr("x-prefiller-host-port: " + prefill.address().ToString() + "\r\n"),
-                    Not(HasSubstr("10.0.0.1:1"))));
-  EXPECT_EQ(prefill.connections(), 0u) << "it is asked by who decodes";
-  const RouteReport report = reports_.WaitForEnd();
-  EXPECT_EQ(report.prompt_tokens, 40u);
-  EXPECT_FALSE(report.cached_tokens.has_value()) << "the decoder's, of which nothing was promised";
-  EXPECT_EQ(frontend_->stats().in_flight, 0u);
-}
-
-TEST_F(ProxyTest, AnotherDecoderIsTriedAndNothingIsHeldAgainstWhoPrefills) {
-  TestEngine prefill(Says(kOk));
-  TestEngine decode(Says(kOk));
-  cell_.roles = {"prefill", "decode", "decode"};
-  Start({prefill.url(), "http://" + ClosedPort().ToString(), decode.url()});
-  const std::string answer = Ask(Post("/v1/chat/completions", kChat));
-  EXPECT_THAT(answer, AllOf(StartsWith("HTTP/1.1 200 "), HasSubstr("x-kvatlas-worker: w0\r\n"),
-                            HasSubstr("x-kvatlas-decode-worker: w2\r\n"),
-                            HasSubstr("x-kvatlas-tried: w1 (")));
-  EXPECT_EQ(frontend_->stats().suspects, 1u);
-}
-
-// ---- Which host a url leads to ----
-
-TEST_F(ProxyTest, AWorkerWhoseUrlLeadsOutsideGetsNothing) {
-  LastMessage got;
-  TestEngine outside(Says(kOk), "127.0.0.2"), engine([&](TestSocket& connection) {
-    while (got.ReadFrom(connection)) connection.Send(kOk);
-  });
-  options_.engine.reach.addresses = *EngineAddresses::Parse({"127.0.0.1"});
-  Start({outside.url(), engine.url()});
-  const std::string secrets =
-      "Authorization: Bearer s1\r\nProxy-Authorization: Basic s2\r\nCookie: s3\r\n";
-  EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat, secrets)),
-              AllOf(StartsWith("HTTP/1.1 200 "), HasSubstr("x-kvatlas-worker: w1\r\n"),
-                    HasSubstr("x-kvatlas-tried: w0 (its url leads outside --engine_addresses)")));
-  EXPECT_THAT(got.text(), AllOf(HasSubstr("s1\r\n"), HasSubstr("s2\r\n"), HasSubstr("s3\r\n")));
-  // The next one knows.
-  EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat)), Not(HasSubstr("tried")));
-  EXPECT_EQ(outside.connections(), 0u);
-  EXPECT_THAT(metrics_.Text(), HasSubstr("kvatlas_frontend_proxy_outside_total 1\n"));
-}
-
-TEST_F(ProxyTest, ANameThatLeadsOutsideGetsNothing) {
-  TestEngine engine(Says(kOk));
-  options_.engine.reach.addresses = *EngineAddresses::Parse({"10.0.0.0/8"});
-  options_.tries = 10;
-  const std::string port = ":" + std::to_string(engine.address().port);
-  Start({"http://localhost" + port, "http://127.1" + port, "http://2130706433" + port,
-         "http://[::ffff:127.0.0.1]" + port, "http://0.0.0.0" + port});
-  EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat)),
-              AllOf(StartsWith("HTTP/1.1 503 "), HasSubstr("engine_addresses")));
-  EXPECT_EQ(engine.connections(), 0u);
-}
-
-TEST_F(ProxyTest, WhomFlagsNameIsReachedAnywhere) {
-  TestEngine engine(Says(kOk));
-  options_.engine.reach.addresses = *EngineAddresses::Parse({"10.0.0.0/8"});
-  options_.engine.reach.given->Set({engine.address().ToString()});
-  Start({engine.url()});
-  EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat)), StartsWith("HTTP/1.1 200 "));
-}
-
-TEST_F(ProxyTest, NobodyIsToldOfAPrefillerOutside) {
-  LastMessage got;
-  TestEngine outside(Says(kOk), "127.0.0.2"), prefill(Says(kOk)),
-      decode([&](TestSocket& connection) {
-        while (got.ReadFrom(connection)) connection.Send(kOk);
-      });
-  options_.engine.reach.addresses = *EngineAddresses::Parse({"127.0.0.1"});
-  cell_.roles = {"prefill", "prefill", "decode"};
-  Start({outside.url(), prefill.url(), decode.url()});
-  EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat)),
-              AllOf(StartsWith("HTTP/1.1 200 "), HasSubstr("x-kvatlas-worker: w1\r\n"),
-                    HasSubstr("x-kvatlas-decode-worker: w2\r\n")));
-  EXPECT_THAT(got.text(),
-              HasSubstr("x-prefiller-host-port: " + prefill.address().ToString() + "\r\n"));
-  EXPECT_EQ(frontend_->stats().suspects, 1u);
-}
-
-TEST_F(ProxyTest, WithoutRolesNobodyIsToldOfAPrefiller) {
-  LastMessage got;
-  TestEngine engine([&](TestSocket& connection) {
-    got.ReadFrom(connection);
-    connection.Send(kOk);
-  });
-  Start({engine.url()});
-  EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat, "X-Prefiller-Host-Port: 10.0.0.1:1\r\n")),
-              AllOf(StartsWith("HTTP/1.1 200 "), Not(HasSubstr("decode"))));
-  EXPECT_THAT(got.text(), AllOf(Not(HasSubstr("refiller")), Not(HasSubstr("10.0.0.1:1"))));
 }
 
 TEST_F(ProxyTest, ConnectionsAreKeptOnBothSides) {
@@ -440,118 +315,6 @@ TEST_F(ProxyTest, AResponseIsRoutedByItsPromptAsAChat) {
       AllOf(EndsWith("ok"), HasSubstr("x-kvatlas-fallback: no_tokens: ")));
   EXPECT_THAT(Ask(Post("/v1/responses", R"({"model":"m","input":7})")),
               StartsWith("HTTP/1.1 400 "));
-}
-
-// ---- What is refused ----
-
-TEST_F(ProxyTest, BadBodiesAreRefusedInTheClientsOwnWordsNamingTheField) {
-  TestEngine engine(Says(kOk));
-  Start({engine.url()});
-  const std::vector<std::pair<std::string, Json>> bad = {
-      {"not json", nullptr},
-      {R"({"messages":[{}]})", "model"},
-      {R"({"model":7,"messages":[{}]})", "model"},
-      {R"({"model":"m"})", "messages"},
-      {R"({"model":"m","messages":"hello"})", "messages"},
-      {R"({"model":"m","messages":[{}],"tools":{}})", "tools"}};
-  for (const auto& [body, field] : bad) {
-    const std::string answer = Ask(Post("/v1/chat/completions", body));
-    EXPECT_THAT(answer, StartsWith("HTTP/1.1 400 "));
-    const Json error = ErrorOf(answer);
-    EXPECT_EQ(error["type"], "invalid_request_error");
-    EXPECT_EQ(error["param"], field) << body;
-    EXPECT_FALSE(error["message"].get<std::string>().empty());
-  }
-  EXPECT_EQ(engine.connections(), 0u);
-}
-
-TEST_F(ProxyTest, ABodyThatIsTooLargeIsRefusedBeforeItIsRead) {
-  options_.body_bytes_max = 1000;
-  Start({"http://127.0.0.1:1"});
-  const std::string answer =
-      Ask("POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Length: 1001\r\n\r\n");
-  EXPECT_THAT(answer, StartsWith("HTTP/1.1 413 "));
-  EXPECT_EQ(ErrorOf(answer)["type"], "invalid_request_error");
-}
-
-TEST_F(ProxyTest, AFleetWithoutWorkersIsAnError) {
-  Start({});
-  const std::string answer = Ask(Post("/v1/chat/completions", kChat));
-  EXPECT_THAT(answer, StartsWith("HTTP/1.1 404 "));
-  EXPECT_THAT(ErrorOf(answer)["message"].get<std::string>(), HasSubstr("no worker of m"));
-  EXPECT_EQ(ErrorOf(answer)["code"], "model_not_found");
-}
-
-TEST_F(ProxyTest, OnlyInferenceIsPassedOn) {
-  LastMessage got;
-  TestEngine engine([&](TestSocket& connection) {
-    while (got.ReadFrom(connection)) connection.Send(kOk);
-  });
-  Start({engine.url()});
-  for (const char* path : {"/v1/load_lora_adapter", "/v1/files", "/v1/chat/completions/../x"}) {
-    const std::string answer = Ask(Post(path, R"({"model":"m"})"));
-    EXPECT_THAT(answer, StartsWith("HTTP/1.1 404 ")) << path;
-    EXPECT_EQ(ErrorOf(answer)["code"], "unknown_url");
-    EXPECT_THAT(ErrorOf(answer)["message"].get<std::string>(), HasSubstr("POST /v1/embeddings"));
-  }
-  EXPECT_EQ(got.text(), "");
-}
-
-TEST_F(ProxyTest, FormsAreRoutedByLoadForTheirModel) {
-  LastMessage got;
-  TestEngine engine([&](TestSocket& connection) {
-    while (got.ReadFrom(connection)) connection.Send(kOk);
-  });
-  Start({engine.url()});
-  const std::string form =
-      "--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.wav\"\r\n\r\n\0\1\r\n"
-      "--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nm\r\n--b--\r\n"s;
-  const std::string answer = Ask(
-      Post("/v1/audio/transcriptions", form, "Content-Type: multipart/form-data; boundary=b\r\n"));
-  EXPECT_THAT(answer, AllOf(EndsWith("ok"), HasSubstr("x-kvatlas-worker: w0")));
-  EXPECT_THAT(got.text(), EndsWith("\r\n\r\n" + form));
-  // Without a model it goes to any engine, once one is known.
-  EXPECT_THAT(Ask(Post("/v1/audio/transcriptions", "--b--",
-                       "Content-Type: multipart/form-data; boundary=b\r\n")),
-              EndsWith("ok"));
-}
-
-// It may be working on it.
-TEST_F(ProxyTest, AnEngineThatMayHaveGotTheRequestNeverGetsItAgain) {
-  std::atomic<int> requests = 0;
-  TestEngine engine([&](TestSocket& connection) {
-    if (connection.ReadMessage().empty()) return;
-    if (++requests > 1) return;  // closes the kept connection without an answer
-    connection.Send(kOk);
-    if (!connection.ReadMessage().empty()) ++requests;
-  });
-  options_.io_threads = 1;  // the second request finds the first one's connection
-  Start({engine.url()});
-  EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat)), EndsWith("ok"));
-  const std::string answer = Ask(Post("/v1/chat/completions", kChat));
-  EXPECT_THAT(answer, StartsWith("HTTP/1.1 503 "));
-  EXPECT_EQ(requests, 2);
-}
-
-TEST_F(ProxyTest, AFleetOverItsThresholdsSendsClientsAwayForAWhile) {
-  overload_.requests = 1;
-  Gate asked, refused;
-  TestEngine engine([&](TestSocket& connection) {
-    connection.ReadMessage();
-    asked.Open();
-    refused.Wait();
-    connection.Send(kOk);
-  });
-  Start({engine.url()});
-  std::string first;
-  std::thread client([&] { first = Ask(Post("/v1/chat/completions", kChat)); });
-  asked.Wait();
-  const std::string second = Ask(Post("/v1/chat/completions", kChat));
-  EXPECT_THAT(second, AllOf(StartsWith("HTTP/1.1 429 "), HasSubstr("retry-after: ")));
-  EXPECT_EQ(ErrorOf(second)["type"], "rate_limit_error");
-  refused.Open();
-  client.join();
-  EXPECT_THAT(first, EndsWith("ok"));
 }
 
 }  // namespace

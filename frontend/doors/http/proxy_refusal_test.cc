@@ -1,0 +1,137 @@
+// What the proxy refuses, in which words, and what it does not send twice.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "frontend/doors/http/proxy_test_util.h"
+#include "frontend/doors/http/socket_test_util.h"
+
+namespace kvatlas {
+namespace {
+
+using namespace std::string_literals;
+using testing::AllOf;
+using testing::EndsWith;
+using testing::HasSubstr;
+using testing::StartsWith;
+using Json = nlohmann::json;
+
+TEST_F(ProxyTest, BadBodiesAreRefusedInTheClientsOwnWordsNamingTheField) {
+  TestEngine engine(Says(kOk));
+  Start({engine.url()});
+  const std::vector<std::pair<std::string, Json>> bad = {
+      {"not json", nullptr},
+      {R"({"messages":[{}]})", "model"},
+      {R"({"model":7,"messages":[{}]})", "model"},
+      {R"({"model":"m"})", "messages"},
+      {R"({"model":"m","messages":"hello"})", "messages"},
+      {R"({"model":"m","messages":[{}],"tools":{}})", "tools"}};
+  for (const auto& [body, field] : bad) {
+    const std::string answer = Ask(Post("/v1/chat/completions", body));
+    EXPECT_THAT(answer, StartsWith("HTTP/1.1 400 "));
+    const Json error = ErrorOf(answer);
+    EXPECT_EQ(error["type"], "invalid_request_error");
+    EXPECT_EQ(error["param"], field) << body;
+    EXPECT_FALSE(error["message"].get<std::string>().empty());
+  }
+  EXPECT_EQ(engine.connections(), 0u);
+}
+
+TEST_F(ProxyTest, ABodyThatIsTooLargeIsRefusedBeforeItIsRead) {
+  options_.body_bytes_max = 1000;
+  Start({"http://127.0.0.1:1"});
+  const std::string answer =
+      Ask("POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Length: 1001\r\n\r\n");
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 413 "));
+  EXPECT_EQ(ErrorOf(answer)["type"], "invalid_request_error");
+}
+
+TEST_F(ProxyTest, AFleetWithoutWorkersIsAnError) {
+  Start({});
+  const std::string answer = Ask(Post("/v1/chat/completions", kChat));
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 404 "));
+  EXPECT_THAT(ErrorOf(answer)["message"].get<std::string>(), HasSubstr("no worker of m"));
+  EXPECT_EQ(ErrorOf(answer)["code"], "model_not_found");
+}
+
+TEST_F(ProxyTest, OnlyInferenceIsPassedOn) {
+  LastMessage got;
+  TestEngine engine([&](TestSocket& connection) {
+    while (got.ReadFrom(connection)) connection.Send(kOk);
+  });
+  Start({engine.url()});
+  for (const char* path : {"/v1/load_lora_adapter", "/v1/files", "/v1/chat/completions/../x"}) {
+    const std::string answer = Ask(Post(path, R"({"model":"m"})"));
+    EXPECT_THAT(answer, StartsWith("HTTP/1.1 404 ")) << path;
+    EXPECT_EQ(ErrorOf(answer)["code"], "unknown_url");
+    EXPECT_THAT(ErrorOf(answer)["message"].get<std::string>(), HasSubstr("POST /v1/embeddings"));
+  }
+  EXPECT_EQ(got.text(), "");
+}
+
+TEST_F(ProxyTest, FormsAreRoutedByLoadForTheirModel) {
+  LastMessage got;
+  TestEngine engine([&](TestSocket& connection) {
+    while (got.ReadFrom(connection)) connection.Send(kOk);
+  });
+  Start({engine.url()});
+  const std::string form =
+      "--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.wav\"\r\n\r\n\0\1\r\n"
+      "--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nm\r\n--b--\r\n"s;
+  const std::string answer = Ask(
+      Post("/v1/audio/transcriptions", form, "Content-Type: multipart/form-data; boundary=b\r\n"));
+  EXPECT_THAT(answer, AllOf(EndsWith("ok"), HasSubstr("x-kvatlas-worker: w0")));
+  EXPECT_THAT(got.text(), EndsWith("\r\n\r\n" + form));
+  // Without a model it goes to any engine, once one is known.
+  EXPECT_THAT(Ask(Post("/v1/audio/transcriptions", "--b--",
+                       "Content-Type: multipart/form-data; boundary=b\r\n")),
+              EndsWith("ok"));
+}
+
+// It may be working on it.
+TEST_F(ProxyTest, AnEngineThatMayHaveGotTheRequestNeverGetsItAgain) {
+  std::atomic<int> requests = 0;
+  TestEngine engine([&](TestSocket& connection) {
+    if (connection.ReadMessage().empty()) return;
+    if (++requests > 1) return;  // closes the kept connection without an answer
+    connection.Send(kOk);
+    if (!connection.ReadMessage().empty()) ++requests;
+  });
+  options_.io_threads = 1;  // the second request finds the first one's connection
+  Start({engine.url()});
+  EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat)), EndsWith("ok"));
+  const std::string answer = Ask(Post("/v1/chat/completions", kChat));
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 503 "));
+  EXPECT_EQ(requests, 2);
+}
+
+TEST_F(ProxyTest, AFleetOverItsThresholdsSendsClientsAwayForAWhile) {
+  overload_.requests = 1;
+  Gate asked, refused;
+  TestEngine engine([&](TestSocket& connection) {
+    connection.ReadMessage();
+    asked.Open();
+    refused.Wait();
+    connection.Send(kOk);
+  });
+  Start({engine.url()});
+  std::string first;
+  std::thread client([&] { first = Ask(Post("/v1/chat/completions", kChat)); });
+  asked.Wait();
+  const std::string second = Ask(Post("/v1/chat/completions", kChat));
+  EXPECT_THAT(second, AllOf(StartsWith("HTTP/1.1 429 "), HasSubstr("retry-after: ")));
+  EXPECT_EQ(ErrorOf(second)["type"], "rate_limit_error");
+  refused.Open();
+  client.join();
+  EXPECT_THAT(first, EndsWith("ok"));
+}
+
+}  // namespace
+}  // namespace kvatlas
