@@ -17,8 +17,10 @@
 #include "frontend/peers/questions_test_util.h"
 #include "indexer/base/await.h"
 #include "indexer/base/mutex.h"
+#include "indexer/service/address.h"
 #include "indexer/service/answer_stream.h"
 #include "indexer/service/grpc_server.h"
+#include "indexer/service/held_ports.h"
 #include "proto/kvatlas/v1/hierarchy.grpc.pb.h"
 
 namespace kvatlas {
@@ -31,7 +33,8 @@ constexpr Duration kLong = std::chrono::minutes(5);
 // Says that it takes questions, and answers none. Of a stream it reads so many messages.
 class Silent : public CountingPeer {
  public:
-  explicit Silent(int reads = 1 << 30) : reads_(reads) {}
+  explicit Silent(int reads = 1 << 30, uint16_t port = 0)
+      : CountingPeer(Echo, port), reads_(reads) {}
   ~Silent() override { server().Stop(Duration(0)); }
 
   int read() const { return read_; }
@@ -87,8 +90,9 @@ TEST(GrpcQuestionsTest, EachHasItsOwnDeadlineWhateverWasAskedBefore) {
 }
 
 TEST(GrpcQuestionsTest, WhoWaitsIsToldWhenThePeerGoesAndAsksAgainWhenItIsBack) {
-  auto peer = std::make_unique<Silent>();
-  const uint16_t port = peer->port();
+  HeldPorts held;
+  const Address at = held.HoldAny();
+  auto peer = std::make_unique<Silent>(/*reads=*/1 << 30, at.port);
   const std::string address = peer->address();
   Questions questions(/*streams=*/true);
   AskUntilRead(&questions, *peer);
@@ -99,7 +103,7 @@ TEST(GrpcQuestionsTest, WhoWaitsIsToldWhenThePeerGoesAndAsksAgainWhenItIsBack) {
   CellAnswers gone;
   Ask(&questions, address, 1, &gone);
   EXPECT_TRUE(absl::IsUnavailable(gone.Wait()[0].status()));
-  CountingPeer back(Echo, port);
+  CountingPeer back(Echo, at.port);
   for (bool answered = false; !answered;) {
     CellAnswers answers;
     Ask(&questions, address, 7, &answers);
@@ -108,13 +112,14 @@ TEST(GrpcQuestionsTest, WhoWaitsIsToldWhenThePeerGoesAndAsksAgainWhenItIsBack) {
 }
 
 TEST(GrpcQuestionsTest, AStreamIsOpenedAgainWhenItsPeerCameBack) {
-  auto peer = std::make_unique<CountingPeer>();
-  const uint16_t port = peer->port();
+  HeldPorts held;
+  const Address at = held.HoldAny();
+  auto peer = std::make_unique<CountingPeer>(Echo, at.port);
   Questions questions(/*streams=*/true);
   AskUntilStreamed(&questions, peer.get());
   peer->streams().Stop();
   peer = nullptr;
-  CountingPeer back(Echo, port);
+  CountingPeer back(Echo, at.port);
   AskUntilStreamed(&questions, &back);
   EXPECT_EQ(back.opened(), 1);
 }

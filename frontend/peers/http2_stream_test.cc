@@ -16,8 +16,10 @@
 #include <vector>
 
 #include "frontend/peers/peer_questions.h"
+#include "indexer/service/address.h"
 #include "indexer/service/answer_stream.h"
 #include "indexer/service/grpc_server.h"
+#include "indexer/service/held_ports.h"
 #include "proto/kvatlas/v1/hierarchy.grpc.pb.h"
 
 namespace kvatlas {
@@ -158,13 +160,9 @@ TEST(Http2StreamTest, AMethodThatTheServerLacksIsOver) {
 }
 
 TEST(Http2StreamTest, NothingListens) {
-  uint16_t port = 0;
-  {
-    asio::io_context io;
-    tcp::acceptor unused(io, {asio::ip::make_address("127.0.0.1"), 0});
-    port = unused.local_endpoint().port();
-  }
-  Client client({"127.0.0.1", port});
+  HeldPorts held;
+  const Address address = held.HoldAny();
+  Client client(address);
   client.stream().Open();
   EXPECT_THAT(client.WhyOver(), HasSubstr("refused"));
   EXPECT_EQ(client.stream().heard(), Time(0));

@@ -23,8 +23,10 @@
 #include "frontend/peers/peer_questions.h"
 #include "indexer/base/await.h"
 #include "indexer/base/mutex.h"
+#include "indexer/service/address.h"
 #include "indexer/service/answer_stream.h"
 #include "indexer/service/grpc_server.h"
+#include "indexer/service/held_ports.h"
 #include "indexer/service/io_loop.h"
 #include "proto/kvatlas/v1/hierarchy.grpc.pb.h"
 
@@ -100,7 +102,6 @@ class Node : public v1::Hierarchy::WithCallbackMethod_FindCells<
   }
 
   std::string address() const { return server_.address().ToString(); }
-  uint16_t port() const { return server_.address().port; }
   AnswerStreams<v1::FindCellsStreamRequest, v1::FindCellsStreamResponse>& streams() {
     return streams_;
   }
@@ -197,13 +198,14 @@ TEST_F(LoopQuestionsTest, ALateQuestionEndsAndTheNextOneIsAnswered) {
 }
 
 TEST_F(LoopQuestionsTest, AStreamThatEndsFailsWhatIsPendingAndIsOpenedAgain) {
-  auto node = std::make_unique<Node>();
+  HeldPorts held;
+  const Address at = held.HoldAny();
+  auto node = std::make_unique<Node>(at.port);
   const std::string address = node->address();
-  const uint16_t port = node->port();
   Settle(address);
   node = nullptr;
   EXPECT_FALSE(AskAndWait(address, 7, std::chrono::seconds(1)).status.ok());
-  node = std::make_unique<Node>(port);
+  node = std::make_unique<Node>(at.port);
   Settle(address);
 }
 

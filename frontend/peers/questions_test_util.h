@@ -69,7 +69,6 @@ class CountingPeer
   }
 
   std::string address() const { return server_.address().ToString(); }
-  uint16_t port() const { return server_.address().port; }
   int calls() const { return calls_; }
   int opened() const { return opened_; }
   int streamed() const { return streamed_; }

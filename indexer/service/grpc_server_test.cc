@@ -17,7 +17,9 @@
 #include <string>
 #include <thread>
 
+#include "indexer/service/address.h"
 #include "indexer/service/grpc_channel.h"
+#include "indexer/service/held_ports.h"
 
 namespace kvatlas {
 namespace {
@@ -250,9 +252,10 @@ TEST(GrpcServerTest, StopCancelsWhatIsLeft) {
 }
 
 TEST(GrpcChannelTest, ComesBackAfterARestartOnTheSamePort) {
-  auto server = std::make_unique<GrpcServer>(GrpcServerOptions{.listen = kAnyPort});
+  HeldPorts held;
+  const Address address = held.HoldAny();
+  auto server = std::make_unique<GrpcServer>(GrpcServerOptions{.listen = address});
   ASSERT_TRUE(server->Start().ok());
-  const Address address = server->address();
   const auto channel = MakeChannel(address.ToString());
   EXPECT_EQ(HealthOf(channel), "not serving");
   for (int restart = 0; restart < 3; ++restart) {

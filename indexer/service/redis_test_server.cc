@@ -67,18 +67,7 @@ bool Has(pid_t pid, const std::string& socket) {
 
 }  // namespace
 
-// Free now; another process that takes it in between makes redis-server fail, and another one is tried.
-uint16_t RedisTestServer::FreePort() {
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address = Loopback(0);
-  socklen_t size = sizeof(address);
-  if (fd < 0 || bind(fd, reinterpret_cast<sockaddr*>(&address), size) != 0 ||
-      getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
-    Die("no free port");
-  }
-  close(fd);
-  return ntohs(address.sin_port);
-}
+uint16_t RedisTestServer::FreePort() { return HeldPorts().HoldAny().port; }
 
 RedisTestServer::RedisTestServer(std::vector<std::string> config) : config_(std::move(config)) {
   const char* root = std::getenv("TEST_TMPDIR");
@@ -98,15 +87,14 @@ void RedisTestServer::Start() {
   if (pid_ != 0) return;
   const bool new_port = port_ == 0;
   for (int i = 0; i < kPortsTried; ++i) {
-    if (new_port) port_ = FreePort();
+    if (new_port) port_ = held_.HoldAny().port;
     Launch();
     const auto until = std::chrono::steady_clock::now() + kStartTimeout;
     while (std::chrono::steady_clock::now() < until) {
-      // Another test's server may have taken the port; ours ends then.
       if (Answers() && Has(pid_, ListenerOn(port_))) return;
       if (waitpid(pid_, nullptr, WNOHANG) == pid_) {
         pid_ = 0;
-        break;  // the port was taken
+        break;  // another port that its configuration names was taken, as that of a cluster's bus
       }
       std::this_thread::sleep_for(kLookEvery);
     }

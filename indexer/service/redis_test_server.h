@@ -1,4 +1,4 @@
-// How does a test get a Redis? A real redis-server of its own, on a free port of this host and in a directory of its
+// How does a test get a Redis? A real redis-server of its own, on a port of this host that it keeps and in a directory of its
 // own, that can be killed and come back.
 //
 // *Place*: tests, benchmarks and local clusters.
@@ -18,6 +18,8 @@
 #include <cstdint>
 #include <string>
 #include <vector>
+
+#include "indexer/service/held_ports.h"
 
 namespace kvatlas {
 
@@ -61,6 +63,7 @@ class RedisTestServer {
   std::vector<std::string> config_;
   std::string directory_;
   uint16_t port_ = 0;
+  HeldPorts held_;
   pid_t pid_ = 0;
 };
 

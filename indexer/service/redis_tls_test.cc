@@ -14,6 +14,8 @@
 #include "absl/strings/str_cat.h"
 #include "indexer/base/await.h"
 #include "indexer/base/mutex.h"
+#include "indexer/service/address.h"
+#include "indexer/service/held_ports.h"
 #include "indexer/service/redis_client.h"
 #include "indexer/service/redis_test_server.h"
 #include "indexer/service/redis_url.h"
@@ -38,9 +40,8 @@ class RedisTlsTest : public testing::Test {
     server_ = std::make_unique<RedisTestServer>();
     server_->Kill();
     // The plain port stays, for the test server's own questions.
-    tls_port_ = RedisTestServer::FreePort();
     server_->SetConfig(
-        {absl::StrCat("tls-port ", tls_port_), "tls-cert-file " + server_files_.certificate,
+        {absl::StrCat("tls-port ", tls_address_.port), "tls-cert-file " + server_files_.certificate,
          "tls-key-file " + server_files_.key, "tls-ca-cert-file " + server_files_.ca,
          "tls-auth-clients yes", "user cell on >secret allkeys +@all", "user default off"});
     server_->Start();
@@ -61,15 +62,23 @@ class RedisTlsTest : public testing::Test {
   }
 
   std::string Url(const TlsPaths& files, const std::string& host = "127.0.0.1") const {
-    std::string url = absl::StrCat("rediss://cell:secret@", host, ":", tls_port_, "?ca=", files.ca);
+    std::string url =
+        absl::StrCat("rediss://cell:secret@", host, ":", tls_address_.port, "?ca=", files.ca);
     if (!files.certificate.empty())
       absl::StrAppend(&url, "&cert=", files.certificate, "&key=", files.key);
     return url;
   }
 
-  // What the first attempt ends with.
-  absl::Status Try(const std::string& url) {
+  // However slow both sides are, no time runs out.
+  static absl::StatusOr<RedisOptions> Patient(const std::string& url, Duration patience = kLong) {
     absl::StatusOr<RedisOptions> options = ParseRedisUrl(url);
+    if (options.ok()) options->connect_timeout = options->command_timeout = patience;
+    return options;
+  }
+
+  // What the first attempt ends with.
+  absl::Status Try(const std::string& url, Duration patience = kLong) {
+    absl::StatusOr<RedisOptions> options = Patient(url, patience);
     if (!options.ok()) return options.status();
     Mutex mutex;
     absl::Status first = absl::UnknownError("nothing yet");
@@ -89,14 +98,15 @@ class RedisTlsTest : public testing::Test {
   std::unique_ptr<Pki> pki_;
   TlsPaths server_files_;
   TlsPaths client_files_;
+  HeldPorts held_;
+  const Address tls_address_ = held_.HoldAny();
   std::unique_ptr<RedisTestServer> server_;
-  uint16_t tls_port_ = 0;
 };
 
 TEST_F(RedisTlsTest, ValuesOfEverySizeComeBack) {
-  const absl::StatusOr<RedisOptions> options = ParseRedisUrl(Url(client_files_));
+  const absl::StatusOr<RedisOptions> options = Patient(Url(client_files_));
   ASSERT_TRUE(options.ok()) << options.status();
-  EXPECT_EQ(RedisHosts(*options), absl::StrCat("rediss://127.0.0.1:", tls_port_));
+  EXPECT_EQ(RedisHosts(*options), absl::StrCat("rediss://127.0.0.1:", tls_address_.port));
   RedisClient client(*options);
   for (const size_t size : {0u, 1u, 16383u, 16384u, 16385u, 1u << 20, 5u << 20}) {
     const std::string value(size, static_cast<char>('a' + size % 26));
@@ -142,16 +152,16 @@ TEST_F(RedisTlsTest, WhoIsNotProvedIsNotSpokenTo) {
   EXPECT_THAT(std::string(unknown.message()), HasSubstr("certificate")) << unknown;
   const absl::Status name = Try(Url(client_files_, "localhost"));
   EXPECT_THAT(std::string(name.message()), HasSubstr("mismatch")) << name;
-  // A server that does not speak TLS.
+  // A server that does not speak TLS: it waits for the end of a line.
   const std::string plain =
       absl::StrCat("rediss://cell:secret@127.0.0.1:", server_->port(), "?ca=", client_files_.ca);
-  EXPECT_EQ(Try(plain).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(Try(plain, std::chrono::seconds(1)).code(), absl::StatusCode::kUnavailable);
   // One that waits for TLS is not answered in clear.
-  EXPECT_FALSE(Try(absl::StrCat("redis://cell:secret@127.0.0.1:", tls_port_)).ok());
+  EXPECT_FALSE(Try(absl::StrCat("redis://cell:secret@127.0.0.1:", tls_address_.port)).ok());
 }
 
 TEST_F(RedisTlsTest, AConnectionThatIsLostComesBackWithTheCertificateOfNow) {
-  const absl::StatusOr<RedisOptions> options = ParseRedisUrl(Url(client_files_));
+  const absl::StatusOr<RedisOptions> options = Patient(Url(client_files_));
   ASSERT_TRUE(options.ok()) << options.status();
   RedisClient client(*options);
   ASSERT_TRUE(client.Call({"PING"}).ok());

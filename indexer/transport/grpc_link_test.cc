@@ -17,6 +17,7 @@
 #include "indexer/base/mutex.h"
 #include "indexer/service/address.h"
 #include "indexer/service/grpc_server.h"
+#include "indexer/service/held_ports.h"
 #include "indexer/stream/messages.h"
 #include "indexer/transport/grpc_acceptor.h"
 #include "indexer/transport/hello_test_util.h"
@@ -24,7 +25,7 @@
 namespace kvatlas {
 namespace {
 
-constexpr std::chrono::seconds kLong(30);
+constexpr std::chrono::seconds kLong(60);
 
 // A bag of values that one thread fills and another waits on.
 template <typename T>
@@ -160,7 +161,6 @@ class TestServer {
   // As if killed: no goodbye to anybody.
   void Kill() { server_.Stop(Duration(0)); }
   std::string target() const { return server_.address().ToString(); }
-  uint16_t port() const { return server_.address().port; }
 
   GrpcAcceptor streams;
 
@@ -242,8 +242,9 @@ TEST(GrpcLinkTest, StopsWhileNobodyListens) {
 
 TEST(GrpcLinkTest, ReconnectsToARestartedServer) {
   FakeAcceptor acceptor(AckAll);
-  auto server = std::make_unique<TestServer>(&acceptor);
-  const uint16_t port = server->port();
+  HeldPorts held;
+  const Address address = held.HoldAny();
+  auto server = std::make_unique<TestServer>(&acceptor, address.port);
   Recorder recorder;
   GrpcLink link(server->target());
   link.Start(&recorder);
@@ -257,7 +258,7 @@ TEST(GrpcLinkTest, ReconnectsToARestartedServer) {
     EXPECT_FALSE(end.why.ok());
     EXPECT_FALSE(link.Write(ABatch(round)));
     server = nullptr;
-    server = std::make_unique<TestServer>(&acceptor, port);
+    server = std::make_unique<TestServer>(&acceptor, address.port);
   }
 }
 
