@@ -64,7 +64,8 @@ class Client {
 class AdminHttpTest : public ::testing::Test {
  protected:
   explicit AdminHttpTest(AdminHttpOptions options = {.listen = {"127.0.0.1", 0},
-                                                     .program = "kvatlas-test"})
+                                                     .program = "kvatlas-test",
+                                                     .header_timeout = std::chrono::minutes(1)})
       : http_(options, &metrics_) {}
 
   void Start() { ASSERT_TRUE(http_.Start().ok()); }
@@ -373,8 +374,10 @@ TEST_F(AdminHttpBoundsTest, ClientThatReadsNothingIsCutOffAndServesOthers) {
 class AdminHttpTwoConnectionsTest : public AdminHttpTest {
  protected:
   AdminHttpTwoConnectionsTest()
-      : AdminHttpTest(
-            {.listen = {"127.0.0.1", 0}, .program = "kvatlas-test", .connections_max = 2}) {
+      : AdminHttpTest({.listen = {"127.0.0.1", 0},
+                       .program = "kvatlas-test",
+                       .connections_max = 2,
+                       .header_timeout = std::chrono::minutes(1)}) {
     Start();
   }
 };

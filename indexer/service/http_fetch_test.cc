@@ -86,7 +86,8 @@ TEST(HttpFetchTest, WhoIsNotThereOrSilentIsUnavailable) {
   ASSERT_TRUE(server.Start().ok());
   const std::string url = "http://" + server.address().ToString();
   EXPECT_TRUE(absl::IsUnavailable(fetch.Get(url, "/").status()));
-  HttpFetch patient;
+  HttpFetch patient(
+      {.connect_timeout = std::chrono::minutes(1), .read_timeout = std::chrono::minutes(1)});
   std::thread canceller([&] { patient.Cancel(); });
   EXPECT_TRUE(absl::IsCancelled(patient.Get(url, "/").status()));
   canceller.join();
@@ -95,17 +96,18 @@ TEST(HttpFetchTest, WhoIsNotThereOrSilentIsUnavailable) {
   wake.SignalAll();
 }
 
-// Dripped so that no piece is ever late. The drip ends by itself after 3 seconds, for a reader that never gives up.
+// Dripped so that no piece is ever late. The drip ends by itself after a minute, for a reader that never gives up.
 class DripTest : public testing::Test {
  protected:
   DripTest() {
     server_.Handle({.method = "GET", .path = "/", .handler = [this](const HttpRequest&) {
-                      return HttpResponse{.more = [this, left = 300](std::string* piece) mutable {
-                        MutexLock lock(&mutex_);
-                        wake_.WaitFor(&mutex_, std::chrono::milliseconds(10));
-                        *piece += 'x';
-                        return --left > 0;
-                      }};
+                      return HttpResponse{
+                          .more = [this, left = pieces_](std::string* piece) mutable {
+                            MutexLock lock(&mutex_);
+                            wake_.WaitFor(&mutex_, std::chrono::milliseconds(10));
+                            *piece += 'x';
+                            return --left > 0;
+                          }};
                     }});
     EXPECT_TRUE(server_.Start().ok());
   }
@@ -118,6 +120,7 @@ class DripTest : public testing::Test {
 
   Mutex mutex_;
   CondVar wake_;
+  int pieces_ = 6000;  // 10 ms each
   HttpServer server_{{.listen = {"127.0.0.1", 0}}};
 };
 
@@ -129,13 +132,16 @@ TEST_F(DripTest, ABodyThatIsTooSlowIsGivenUp) {
 }
 
 TEST_F(DripTest, AFetchEndsAtItsDeadline) {
-  const absl::Status status = Fetch({.total_timeout = std::chrono::milliseconds(100)});
+  // So late that the body has begun by then.
+  const absl::Status status = Fetch({.total_timeout = std::chrono::seconds(5)});
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   EXPECT_NE(status.message().find("in time"), std::string::npos) << status;
 }
 
 TEST_F(DripTest, OneThatIsFastEnoughIsRead) {
-  EXPECT_TRUE(Fetch({.bytes_per_s_min = 1, .slow_for = std::chrono::milliseconds(100)}).ok());
+  pieces_ = 600;  // for longer than `slow_for`
+  const absl::Status status = Fetch({.bytes_per_s_min = 1, .slow_for = std::chrono::seconds(5)});
+  EXPECT_TRUE(status.ok()) << status;
 }
 
 }  // namespace

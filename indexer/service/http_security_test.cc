@@ -26,7 +26,7 @@
 namespace kvatlas {
 namespace {
 
-constexpr std::chrono::seconds kLong(30);
+constexpr std::chrono::seconds kLong(60);
 
 class HttpSecurityTest : public testing::Test {
  protected:
@@ -38,8 +38,8 @@ class HttpSecurityTest : public testing::Test {
     SecurityOptions options = folder_.ServerOf(folder_.Issue("leaf/a/0"));
     options.tokens.tokens = folder_.path() + "/tokens";
     security_ = SecurityTestFolder::Start(options);
-    server_ = std::make_unique<HttpServer>(
-        HttpServerOptions{.listen = {"127.0.0.1", 0}, .security = security_});
+    server_ = std::make_unique<HttpServer>(HttpServerOptions{
+        .listen = {"127.0.0.1", 0}, .header_timeout = kLong, .security = security_});
     server_->Handle({.method = "GET",
                      .path = "/healthz",
                      .quick =
@@ -89,7 +89,7 @@ class HttpSecurityTest : public testing::Test {
   // What curl writes, and its HTTP status as the last line.
   std::string Curl(const std::string& arguments, const std::string& path) const {
     const std::string command =
-        absl::StrCat("curl -sS -m 20 --cacert ", folder_.pki().ca_path(), " -w '\n%{http_code}' ",
+        absl::StrCat("curl -sS -m 120 --cacert ", folder_.pki().ca_path(), " -w '\n%{http_code}' ",
                      arguments, " https://127.0.0.1:", server_->address().port, path, " 2>&1");
     FILE* const pipe = popen(command.c_str(), "r");
     EXPECT_NE(pipe, nullptr);
@@ -202,7 +202,7 @@ TEST_F(HttpSecurityTest, ARevokedCredentialIsRefusedAndItsRequestCut) {
   const std::string gateway = As("gateway/g");
   EXPECT_EQ(Status(gateway, "/status"), "403");
   FILE* const waiting =
-      popen(absl::StrCat("curl -sS -m 30 --cacert ", folder_.pki().ca_path(), " ", gateway,
+      popen(absl::StrCat("curl -sS -m 120 --cacert ", folder_.pki().ca_path(), " ", gateway,
                          " https://127.0.0.1:", server_->address().port, "/v1/wait >/dev/null 2>&1")
                 .c_str(),
             "r");
@@ -221,7 +221,7 @@ TEST_F(HttpSecurityTest, QuotasAreOfAnIdentity) {
   EXPECT_EQ(Status(asks, "/status"), "429");
   EXPECT_EQ(Status(As("operator/other"), "/status"), "200");
   const std::string url = absl::StrCat(" https://127.0.0.1:", server_->address().port);
-  const std::string curl = absl::StrCat("curl -sS -m 30 --cacert ", folder_.pki().ca_path(), " ");
+  const std::string curl = absl::StrCat("curl -sS -m 120 --cacert ", folder_.pki().ca_path(), " ");
   const std::string single = As("gateway/single");
   FILE* const waiting = popen((curl + single + url + "/v1/wait >/dev/null 2>&1").c_str(), "r");
   ASSERT_TRUE(Await([&] { return waits_.load() == 1; }, kLong));
@@ -234,7 +234,7 @@ TEST_F(HttpSecurityTest, QuotasAreOfAnIdentity) {
 // Its pipe is not read, so it does not read its connection either; it ends when the pipe is closed.
 TEST_F(HttpSecurityTest, AnswersThatAreNotReadEndTheConnection) {
   FILE* const slow =
-      popen(absl::StrCat("exec curl -sS -m 60 --cacert ", folder_.pki().ca_path(), " ",
+      popen(absl::StrCat("exec curl -sS -m 120 --cacert ", folder_.pki().ca_path(), " ",
                          As("operator/slow"), " https://127.0.0.1:", server_->address().port,
                          "/endless 2>/dev/null")
                 .c_str(),
