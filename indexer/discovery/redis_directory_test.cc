@@ -28,6 +28,8 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 constexpr Duration kPoll = std::chrono::milliseconds(10);
+// Renewed every third of it: a process that gets no processor for seconds keeps it.
+constexpr Duration kLease = std::chrono::seconds(9);
 
 ServiceRecord Leaf(const std::string& cell, Epoch epoch = 1) {
   ServiceRecord record;
@@ -48,7 +50,7 @@ class Watcher {
     options.kind = kind;
     options.name = name;
     options.poll_every = kPoll;
-    options.redis_grace = std::chrono::seconds(2);
+    options.redis_grace = kLease;
     auto directory = Directory::Open(
         options, [this](const std::vector<ServiceRecord>& records) { Record(records); });
     EXPECT_TRUE(directory.ok()) << directory.status();
@@ -96,7 +98,7 @@ class Watcher {
 };
 
 std::unique_ptr<Announcer> Announce(const RedisTestServer& server, ServiceRecord record,
-                                    Duration lease_ttl = std::chrono::seconds(10)) {
+                                    Duration lease_ttl = std::chrono::seconds(60)) {
   AnnouncerOptions options;
   options.redis = server.url();
   options.lease_ttl = lease_ttl;
@@ -149,7 +151,7 @@ TEST(RedisDirectoryTest, ALeaseThatIsNotRenewedRunsOut) {
 
 TEST(RedisDirectoryTest, ALeaseThatIsRenewedLasts) {
   RedisTestServer server;
-  auto announcer = Announce(server, Leaf("cell-a"), std::chrono::seconds(2));
+  auto announcer = Announce(server, Leaf("cell-a"), kLease);
   Watcher watcher(server.url(), ServiceKind::kLeaf);
   watcher.WaitFor({"cell-a"});
   while (announcer->Stats().renewals < 5) watcher.directory().Refresh();
@@ -175,7 +177,7 @@ TEST(RedisDirectoryTest, TheYoungerOfTwoIncarnationsWins) {
 
 TEST(RedisDirectoryTest, WhileRedisIsAwayEverybodyStaysKnown) {
   RedisTestServer server({"appendonly yes", "appendfsync always"});
-  auto announcer = Announce(server, Leaf("cell-a"), std::chrono::seconds(60));
+  auto announcer = Announce(server, Leaf("cell-a"));
   Watcher watcher(server.url(), ServiceKind::kLeaf);
   watcher.WaitFor({"cell-a"});
   server.Kill();
@@ -189,8 +191,8 @@ TEST(RedisDirectoryTest, WhileRedisIsAwayEverybodyStaysKnown) {
 
 TEST(RedisDirectoryTest, NobodyIsMissedWhenRedisLostItsDataAndAnnouncersAreThereAgain) {
   RedisTestServer server;  // saves nothing
-  auto a = Announce(server, Leaf("cell-a"), std::chrono::seconds(3));
-  auto b = Announce(server, Leaf("cell-b"), std::chrono::seconds(3));
+  auto a = Announce(server, Leaf("cell-a"), kLease);
+  auto b = Announce(server, Leaf("cell-b"), kLease);
   Watcher watcher(server.url(), ServiceKind::kLeaf);
   watcher.WaitFor({"cell-a", "cell-b"});
   server.Kill();

@@ -52,7 +52,7 @@ void AwaitTrue(Condition condition) {
 inline RedisLogOptions TestLogOptions(const std::string& url) {
   RedisLogOptions options;
   options.redis = *ParseRedisUrl(url);
-  options.redis.command_timeout = std::chrono::seconds(30);
+  options.redis.connect_timeout = options.redis.command_timeout = std::chrono::seconds(30);
   options.look_every = std::chrono::milliseconds(300);
   options.find_every = std::chrono::milliseconds(300);
   options.hello_retry = std::chrono::milliseconds(200);
