@@ -67,6 +67,7 @@ TEST(FoundNodesTest, ALevelIsReplicasOrShardsNotBoth) {
 
 TEST(FoundNodesTest, NodesByDnsNameAreReplicas) {
   DirectoryOptions options;
+  options.first_answer = std::chrono::minutes(1);
   options.resolve = [](const std::string&) {
     return std::vector<std::string>{"10.0.0.1", "10.0.0.2"};
   };

@@ -270,8 +270,12 @@ K8sTestServer::K8sTestServer(size_t page_items) : state_(std::make_unique<State>
   ChangeToken();
   absl::StatusOr<std::shared_ptr<Security>> started = Security::Start(security);
   EXPECT_TRUE(started.ok()) << started.status();
-  state_->server = std::make_unique<HttpServer>(HttpServerOptions{
-      .listen = {"127.0.0.1", 0}, .pool_threads = 16, .keep_headers = true, .security = *started});
+  state_->server =
+      std::make_unique<HttpServer>(HttpServerOptions{.listen = {"127.0.0.1", 0},
+                                                     .pool_threads = 16,
+                                                     .header_timeout = std::chrono::minutes(1),
+                                                     .keep_headers = true,
+                                                     .security = *started});
   state_->server->Handle(
       {.method = "GET", .path = kPath, .handler = [this](const HttpRequest& request) {
          return state_->Answer(request);
