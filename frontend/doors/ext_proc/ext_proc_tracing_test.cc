@@ -25,7 +25,8 @@ class ExtProcTracingTest : public ExtProcServiceTest {
     Tracer::SetOfProcess(Tracer::Start({.endpoint = collector_.address(),
                                         .ratio = ratio,
                                         .program = "kvatlas-frontend",
-                                        .flush_every = std::chrono::milliseconds(5)}));
+                                        .flush_every = std::chrono::milliseconds(5),
+                                        .export_timeout = kLong}));
   }
   void TearDown() override {
     server_.reset();

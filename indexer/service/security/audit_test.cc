@@ -60,10 +60,10 @@ TEST_F(AuditLogTest, AFileThatWasRenamedIsMadeAnew) {
   auto log = AuditLog::Open(path_, "p");
   ASSERT_TRUE(log.ok());
   (*log)->Write({.event = "one", .identity = ""});
-  ASSERT_TRUE(Await([&] { return LinesOf(path_).size() == 1; }, std::chrono::seconds(30)));
+  ASSERT_TRUE(Await([&] { return LinesOf(path_).size() == 1; }, std::chrono::seconds(60)));
   ASSERT_EQ(rename(path_.c_str(), (path_ + ".1").c_str()), 0);
   (*log)->Write({.event = "two", .identity = ""});
-  ASSERT_TRUE(Await([&] { return LinesOf(path_).size() == 1; }, std::chrono::seconds(30)));
+  ASSERT_TRUE(Await([&] { return LinesOf(path_).size() == 1; }, std::chrono::seconds(60)));
   EXPECT_EQ(LinesOf(path_)[0]["event"], "two");
   EXPECT_EQ(LinesOf(path_ + ".1").size(), 1);
 }
@@ -97,7 +97,7 @@ TEST_F(AuditLogTest, AFifoHoldsUpNothing) {
     return read_so_far;
   };
   EXPECT_TRUE(
-      Await([&] { return reads().find("before") != std::string::npos; }, std::chrono::seconds(30)));
+      Await([&] { return reads().find("before") != std::string::npos; }, std::chrono::seconds(60)));
   // More than a FIFO takes, which is read no more.
   constexpr uint64_t kLines = 2000;
   for (uint64_t i = 0; i < kLines; ++i) (*log)->Write({.event = "e", .identity = ""});

@@ -15,7 +15,7 @@
 namespace kvatlas {
 namespace {
 
-constexpr std::chrono::seconds kLong(30);
+constexpr std::chrono::seconds kLong(60);
 
 class ProcessSecurityTest : public testing::Test {
  protected:

@@ -22,7 +22,8 @@ TracerOptions To(const std::string& endpoint, double ratio = 1) {
   return {.endpoint = endpoint,
           .ratio = ratio,
           .program = "kvatlas-test",
-          .flush_every = std::chrono::milliseconds(5)};
+          .flush_every = std::chrono::milliseconds(5),
+          .export_timeout = kLong};
 }
 
 TEST(TracerTest, ACollectorGetsARootAndItsChild) {
