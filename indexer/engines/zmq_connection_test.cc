@@ -24,7 +24,7 @@
 namespace kvatlas {
 namespace {
 
-constexpr std::chrono::seconds kLong(30);
+constexpr std::chrono::seconds kLong(60);
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;

@@ -54,6 +54,8 @@ class ZmqIngestTest : public ::testing::Test {
     ZmqIngestOptions options;
     options.decode_threads = 2;
     options.reconnect_min = std::chrono::milliseconds(10);
+    // However slow an engine is, its replay is waited for.
+    options.tracker.replay_timeout = std::chrono::seconds(60);
     return options;
   }
   static EngineWorkerOptions WorkerOptions() {

@@ -46,7 +46,7 @@ class Record {
   std::vector<std::string> WaitFor(const std::string& what, size_t times = 1) {
     MutexLock lock(&mutex_);
     while (static_cast<size_t>(std::count(said_.begin(), said_.end(), what)) < times) {
-      if (!changed_.WaitFor(&mutex_, std::chrono::seconds(30))) {
+      if (!changed_.WaitFor(&mutex_, std::chrono::seconds(60))) {
         ADD_FAILURE() << "never came: " << what << ", but " << ::testing::PrintToString(said_);
         break;
       }
@@ -84,6 +84,8 @@ ZmqIngestOptions FastOptions() {
   options.decode_threads = 2;
   options.reconnect_min = std::chrono::milliseconds(10);
   options.reconnect_max = std::chrono::milliseconds(50);
+  // However slow an engine is, its replay is waited for.
+  options.tracker.replay_timeout = std::chrono::seconds(60);
   return options;
 }
 

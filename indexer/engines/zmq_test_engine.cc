@@ -51,7 +51,7 @@ std::vector<std::string> Receive(void* socket, int timeout_ms) {
 // Tries again while the address is still being given back.
 void Bind(void* socket, const std::string& endpoint) {
   for (int tries = 0; zmq_bind(socket, endpoint.c_str()) != 0; ++tries) {
-    Check(tries < 1000, endpoint.c_str());
+    Check(tries < 6000, endpoint.c_str());
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
 }
@@ -150,7 +150,7 @@ void ZmqTestEngine::Restart(const std::vector<std::string>& unheard) {
 
 void ZmqTestEngine::WaitForSubscribers(size_t count) {
   for (size_t come = 0; come < count;) {
-    const std::vector<std::string> frames = Receive(publisher_, 10000);
+    const std::vector<std::string> frames = Receive(publisher_, 60'000);
     Check(!frames.empty(), "no subscriber");
     if (!frames[0].empty() && frames[0][0] == 1) ++come;
   }

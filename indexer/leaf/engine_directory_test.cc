@@ -35,6 +35,8 @@ class EngineDirectoryTest : public testing::Test {
     ingest.decode_threads = 2;
     ingest.reconnect_min = milliseconds(10);
     ingest.reconnect_max = milliseconds(20);
+    // However slow an engine is, its replay is waited for.
+    ingest.tracker.replay_timeout = seconds(60);
     ingest_ = std::make_unique<ZmqIngest>(ingest);
     EngineDirectoryOptions options;
     options.clock = &clock_;

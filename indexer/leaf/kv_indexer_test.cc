@@ -350,7 +350,8 @@ class KvIndexerLeafTest : public testing::Test {
     ASSERT_TRUE(started.ok()) << started.status();
     leaf_ = *std::move(started);
     http_ = std::make_unique<HttpTestClient>(leaf_->http_address());
-    stub_ = wire::KVIndexer::NewStub(MakeChannel(leaf_->grpc_address().ToString()));
+    stub_ = wire::KVIndexer::NewStub(MakeChannel(leaf_->grpc_address().ToString(),
+                                                 {.connect_timeout = std::chrono::minutes(1)}));
   }
   void Start() { Start({.domain = kDomain}); }
 
@@ -483,7 +484,8 @@ TEST_F(KvIndexerLeafTest, IsUnavailableUntilTheLeafIsReady) {
   options.kv_indexer.domain = kDomain;
   options.engines.min_initial_workers = 1;
   leaf_ = *Leaf::Start(std::move(options));
-  stub_ = wire::KVIndexer::NewStub(MakeChannel(leaf_->grpc_address().ToString()));
+  stub_ = wire::KVIndexer::NewStub(
+      MakeChannel(leaf_->grpc_address().ToString(), {.connect_timeout = std::chrono::minutes(1)}));
   Ask(kGoldens);
   EXPECT_EQ(code_, grpc::StatusCode::UNAVAILABLE);
   http_ = std::make_unique<HttpTestClient>(leaf_->http_address());

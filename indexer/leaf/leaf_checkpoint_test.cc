@@ -24,6 +24,8 @@
 #include "indexer/leaf/engine_directory.h"
 #include "indexer/leaf/leaf.h"
 #include "indexer/leaf/pool_engine_test_util.h"
+#include "indexer/service/address.h"
+#include "indexer/service/held_ports.h"
 #include "indexer/stream/resident_set.h"
 #include "indexer/stream/sender.h"
 #include "indexer/stream/sender_pump.h"
@@ -51,6 +53,8 @@ LeafOptions Options(const std::string& directory, const Address& grpc = {"127.0.
   options.http = {"127.0.0.1", 0};
   options.engines.ingest.reconnect_min = milliseconds(10);
   options.engines.ingest.reconnect_max = milliseconds(50);
+  // However slow an engine is, its replay is waited for.
+  options.engines.ingest.tracker.replay_timeout = seconds(60);
   options.checkpoint.directory = directory;
   options.checkpoint.every = std::chrono::hours(1);
   return options;
@@ -156,8 +160,9 @@ bool IsExact(Leaf& leaf, const PoolEngine& engine, const std::string& instance) 
 
 TEST(LeafCheckpointTest, PublishersGoOnWhereTheCheckpointIs) {
   const std::string directory = CheckpointDirectory();
-  std::unique_ptr<Leaf> leaf = Start(Options(directory));
-  const Address grpc = leaf->grpc_address();
+  HeldPorts held;
+  const Address grpc = held.HoldAny();
+  std::unique_ptr<Leaf> leaf = Start(Options(directory, grpc));
   Worker worker("w", grpc);
   worker.Send(Stored{.blocks = Sequence(1, 1000)});
   ASSERT_TRUE(worker.IsExact(*leaf));
@@ -175,18 +180,20 @@ TEST(LeafCheckpointTest, PublishersGoOnWhereTheCheckpointIs) {
 
 TEST(LeafCheckpointTest, ALeafIsNotReadyBeforeItsPublishersAreCaughtUpWith) {
   const std::string directory = CheckpointDirectory();
-  LeafOptions options = Options(directory);
+  HeldPorts held;
+  const Address grpc = held.HoldAny();
+  LeafOptions options = Options(directory, grpc);
   options.registry.receiver.lease_ttl = std::chrono::hours(1);
   options.engines.ready_after = std::chrono::hours(1);
   std::unique_ptr<Leaf> leaf = Start(options);
   EXPECT_TRUE(leaf->readiness().ready) << "there was no publisher to wait for";
-  const Address grpc = leaf->grpc_address();
   Worker worker("w", grpc);
   worker.Send(Stored{.blocks = Sequence(1, 1000)});
   ASSERT_TRUE(worker.IsExact(*leaf));
   leaf->Stop(seconds(5));
   leaf.reset();
   // Where its publisher does not look for it.
+  options.grpc = {"127.0.0.1", 0};
   leaf = Start(options);
   EXPECT_EQ(leaf->readiness().reason, "1 workers are not caught up with");
   leaf.reset();
@@ -198,8 +205,9 @@ TEST(LeafCheckpointTest, ALeafIsNotReadyBeforeItsPublishersAreCaughtUpWith) {
 
 TEST(LeafCheckpointTest, ALeafThatStopsWritesALastOne) {
   const std::string directory = CheckpointDirectory();
-  std::unique_ptr<Leaf> leaf = Start(Options(directory));
-  const Address grpc = leaf->grpc_address();
+  HeldPorts held;
+  const Address grpc = held.HoldAny();
+  std::unique_ptr<Leaf> leaf = Start(Options(directory, grpc));
   Worker worker("w", grpc);
   worker.Send(Stored{.blocks = Sequence(1, 1000)});
   ASSERT_TRUE(worker.IsExact(*leaf));

@@ -29,6 +29,8 @@ LeafOptions Options() {
   options.grpc = options.http = {"127.0.0.1", 0};
   options.engines.ingest.reconnect_min = milliseconds(10);
   options.engines.ingest.reconnect_max = milliseconds(50);
+  // However slow an engine is, its replay is waited for.
+  options.engines.ingest.tracker.replay_timeout = seconds(60);
   options.engines.recovery.settle_wait = milliseconds(50);
   options.engines.recovery.rounds = 1;
   return options;

@@ -24,8 +24,10 @@
 #include "indexer/base/waypoints.h"
 #include "indexer/coverage/coverage.h"
 #include "indexer/holders/holder_registry.h"
+#include "indexer/service/address.h"
 #include "indexer/service/grpc_channel.h"
 #include "indexer/service/grpc_server.h"
+#include "indexer/service/held_ports.h"
 #include "indexer/service/http_fetch.h"
 #include "indexer/stream/resident_set.h"
 #include "indexer/stream/sender_pump.h"
@@ -40,7 +42,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 const Domain kLlama{"llama-70b", "tenant-a"};
-constexpr Duration kPatience = seconds(30);
+constexpr Duration kPatience = seconds(60);
 
 // Waits for what other processes' threads bring about, as an operator polling would.
 bool Eventually(const std::function<bool()>& condition) {
@@ -167,6 +169,7 @@ class Parent {
     HolderRegistryOptions options;
     options.contract_id = HashContract().Id();
     options.schedule = WaypointSchedule::Standard().Name();
+    options.receiver.lease_ttl = std::chrono::hours(1);  // however slow a leaf is
     return options;
   }
   HolderRegistry registry_;
@@ -184,12 +187,14 @@ class LeafTest : public testing::Test {
     options.http = {"127.0.0.1", 0};
     options.parents = std::move(parents);
     options.coverage = coverage_;
+    options.registry.receiver.lease_ttl = std::chrono::hours(1);  // however slow a worker is
     options.memory_bytes_max = 1000;
     options.memory_meter = [this] { return memory_used_.load(); };
     absl::StatusOr<std::unique_ptr<Leaf>> leaf = Leaf::Start(options);
     ASSERT_TRUE(leaf.ok()) << leaf.status();
     leaf_ = *std::move(leaf);
-    stub_ = v1::Leaf::NewStub(MakeChannel(leaf_->grpc_address().ToString()));
+    stub_ = v1::Leaf::NewStub(
+        MakeChannel(leaf_->grpc_address().ToString(), {.connect_timeout = kPatience}));
   }
 
   static v1::FindOverlapsRequest Ask(const std::vector<SequenceHash>& sequence) {
@@ -495,7 +500,10 @@ TEST_F(LeafTest, CoverageReachesTheParentAndIsWithdrawn) {
     EXPECT_EQ(stats.holders[0].holder->id, (HolderId{"cell-a", 0, "r1"}));
     EXPECT_EQ(stats.holders[0].holder->address, leaf_->grpc_address().ToString());
     EXPECT_EQ(stats.blocks_stored, static_cast<uint64_t>(all));
-    EXPECT_EQ(stats.bytes_received, leaf_->parents()[0].bytes_sent);
+    // The leaf may have said something since.
+    EXPECT_TRUE(Eventually([&] {
+      return parent.registry().StatsOf(kLlama)->bytes_received == leaf_->parents()[0].bytes_sent;
+    }));
     w0.Send(Removed{.tier = Tier::kDevice, .blocks = {sequence.begin() + 100, sequence.end()}});
     const int left = static_cast<int>(WaypointSchedule::Standard().WaypointsIn(100));
     EXPECT_TRUE(Eventually([&] { return parent.Covered("cell-a", sequence) == left; }));
@@ -515,6 +523,7 @@ TEST_F(LeafTest, ABudgetForCoverageBindsAndIsSeen) {
   ASSERT_GT(all, 2);
   Worker w0("w0", leaf_->grpc_address());
   w0.Store(sequence, Load{});
+  ASSERT_TRUE(w0.AtRest());
   ASSERT_TRUE(Eventually([&] {
     const auto parents = leaf_->parents();  // none before the domain is there
     return !parents.empty() && parents[0].at_rest && parent.Covered("cell-a", sequence) == 2;
@@ -533,7 +542,9 @@ TEST_F(LeafTest, ABudgetForCoverageBindsAndIsSeen) {
 
 TEST_F(LeafTest, ALeafThatComesBackIsToldEverythingAgainAndSoIsItsParent) {
   Parent parent;
-  StartLeaf({parent.address()});
+  HeldPorts held;
+  const Address address = held.HoldAny();
+  StartLeaf({parent.address()}, address);
   const std::vector<SequenceHash> sequence = Sequence(200);
   const int all = static_cast<int>(WaypointSchedule::Standard().WaypointsIn(200));
   Worker w0("w0", leaf_->grpc_address());
@@ -543,7 +554,6 @@ TEST_F(LeafTest, ALeafThatComesBackIsToldEverythingAgainAndSoIsItsParent) {
   ASSERT_TRUE(w0.AtRest());
   ASSERT_TRUE(w1.AtRest());
   EXPECT_TRUE(Eventually([&] { return parent.Covered("cell-a", sequence) == all; }));
-  const Address address = leaf_->grpc_address();
   leaf_.reset();
   StartLeaf({parent.address()}, address);
   EXPECT_TRUE(Eventually([&] { return Found(Ask(sequence)) == "w0:200 w1:7"; }));
@@ -554,11 +564,8 @@ TEST_F(LeafTest, ALeafThatComesBackIsToldEverythingAgainAndSoIsItsParent) {
 }
 
 TEST_F(LeafTest, AParentThatIsLateGetsEverythingWhenItComes) {
-  Address address;
-  {
-    Parent gone;
-    address = *Address::Parse(gone.address());
-  }
+  HeldPorts held;
+  const Address address = held.HoldAny();
   StartLeaf({address.ToString()});
   const std::vector<SequenceHash> sequence = Sequence(100);
   Worker w0("w0", leaf_->grpc_address());

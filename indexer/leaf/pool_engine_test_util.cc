@@ -12,7 +12,7 @@
 namespace kvatlas {
 namespace {
 
-constexpr Duration kPatience = std::chrono::seconds(30);
+constexpr Duration kPatience = std::chrono::seconds(60);
 
 // What `pack` packs, as msgpack.
 std::string Packed(const std::function<void(msgpack::packer<msgpack::sbuffer>&)>& pack) {
