@@ -28,7 +28,7 @@ namespace kvatlas {
 // `acceptor` outlives it. `rules` go before those of the policy.
 class GrpcSecurityFixture : public testing::Test {
  protected:
-  static constexpr std::chrono::seconds kLong{30};
+  static constexpr std::chrono::seconds kLong{120};
 
   explicit GrpcSecurityFixture(StreamAcceptor* acceptor, const std::string& rules = "",
                                const std::string& tenants = "{}",
@@ -82,7 +82,8 @@ class GrpcSecurityFixture : public testing::Test {
     Stream own;
     if (stream == nullptr) stream = &own;
     stream->stub = v1::Holdings::NewStub(
-        MakeChannel(server_->address().ToString(), {.security = security, .own_connection = true}));
+        MakeChannel(server_->address().ToString(),
+                    {.connect_timeout = kLong, .security = security, .own_connection = true}));
     stream->context.set_deadline(std::chrono::system_clock::now() + kLong);
     stream->call = stream->stub->Stream(&stream->context);
     v1::SenderMessage message;
