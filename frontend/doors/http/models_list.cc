@@ -24,7 +24,7 @@ class ModelsQuestion : public std::enable_shared_from_this<ModelsQuestion> {
       : io_(io), timer_(*io), callback_(std::move(callback)) {}
 
   void Start(EngineConnections* pool, const std::vector<KnownEngine>& engines,
-             const HttpHeaders& headers) {
+             const HttpHeaders& headers, Duration timeout) {
     std::set<std::string> asked;
     for (const KnownEngine& engine : engines) {
       absl::StatusOr<EngineUrl> url = EngineUrl::Parse(engine.url);
@@ -35,7 +35,7 @@ class ModelsQuestion : public std::enable_shared_from_this<ModelsQuestion> {
     }
     left_ = answers_.size();
     if (left_ == 0) return asio::post(*io_, [self = shared_from_this()] { self->End(); });
-    timer_.expires_after(kModelsTimeout);
+    timer_.expires_after(timeout);
     timer_.async_wait([self = shared_from_this()](boost::system::error_code cancelled) {
       if (!cancelled) self->End();
     });
@@ -112,8 +112,8 @@ class ModelsQuestion : public std::enable_shared_from_this<ModelsQuestion> {
 
 void AskModels(asio::io_context* io, EngineConnections* pool,
                const std::vector<KnownEngine>& engines, const HttpHeaders& headers,
-               ModelsCallback callback) {
-  std::make_shared<ModelsQuestion>(io, std::move(callback))->Start(pool, engines, headers);
+               Duration timeout, ModelsCallback callback) {
+  std::make_shared<ModelsQuestion>(io, std::move(callback))->Start(pool, engines, headers, timeout);
 }
 
 std::optional<std::string> MergeModels(const std::vector<std::string>& bodies) {

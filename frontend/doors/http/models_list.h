@@ -4,17 +4,16 @@
 //
 // *Truth*: the union by `id` of what engines answer, each entry as the first engine with that id has it, in the order of ids. An
 // engine that is away, late or answers something else is left out; when none answers with a list there is none. A list is up to
-// `kModelsCachedFor` old, and is kept for requests with the same `authorization` alone.
+// `ProxyOptions::models_kept_for` old, and is kept for requests with the same `authorization` alone.
 // *Threads*: everything on the thread of `io`.
-// *Bounds*: `kModelsEnginesMax` engines asked at once, each once (HOST:PORT); `kModelsAnswerBytesMax` of an answer; `kModelsTimeout`
-// for all together.
+// *Bounds*: `kModelsEnginesMax` engines asked at once, each once (HOST:PORT); `kModelsAnswerBytesMax` of an answer;
+// `ProxyOptions::models_timeout` for all together.
 // *Lifetime*: a question keeps itself until its callback has been called.
 
 #ifndef KVATLAS_FRONTEND_DOORS_HTTP_MODELS_LIST_H_
 #define KVATLAS_FRONTEND_DOORS_HTTP_MODELS_LIST_H_
 
 #include <boost/asio/io_context.hpp>
-#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <optional>
@@ -30,16 +29,14 @@ namespace kvatlas {
 
 inline constexpr size_t kModelsEnginesMax = 64;
 inline constexpr size_t kModelsAnswerBytesMax = 4 << 20;
-inline constexpr Duration kModelsTimeout = std::chrono::seconds(2);
-inline constexpr Duration kModelsCachedFor = std::chrono::seconds(5);
 
 // Nothing: no engine answered with a list.
 using ModelsCallback = std::function<void(std::optional<std::string> body)>;
 
-// Asks `engines`, with `headers`. The callback comes later, on the thread of `io`, unless that ends before.
+// Asks `engines`, with `headers`, and waits `timeout` for all together. The callback comes later, on the thread of `io`, unless that ends before.
 void AskModels(boost::asio::io_context* io, EngineConnections* pool,
                const std::vector<KnownEngine>& engines, const HttpHeaders& headers,
-               ModelsCallback callback);
+               Duration timeout, ModelsCallback callback);
 
 // The union of such bodies; nothing: none of them is a list.
 std::optional<std::string> MergeModels(const std::vector<std::string>& bodies);

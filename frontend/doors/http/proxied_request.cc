@@ -62,6 +62,7 @@ void ProxiedRequest::AnswerModels() {
   if (std::string list = parts_->KeptModels(authorization); !list.empty())
     return exchange_->Answer({.body = std::move(list)});
   AskModels(io_, parts_->PoolOf(io_), parts_->Engines(), message_.headers,
+            parts_->options().models_timeout,
             [self = shared_from_this(), authorization](std::optional<std::string> list) {
               self->OnModels(authorization, std::move(list));
             });

@@ -65,7 +65,9 @@ struct ProxyOptions {
   size_t body_bytes_max = 64 << 20;
   size_t bodies_bytes_max = size_t{2} << 30;  // of all requests together
   uint32_t tries = 8;
-  Duration write_timeout = std::chrono::minutes(2);  // for a client to take a piece
+  Duration write_timeout = std::chrono::minutes(2);    // for a client to take a piece
+  Duration models_timeout = std::chrono::seconds(2);   // for the lists of all engines together
+  Duration models_kept_for = std::chrono::seconds(5);  // the list that was made of them
   EngineCallOptions engine;
   ProxiedPaths paths;
   // What /livez and /ready answer; null: it lives and is ready while it listens.

@@ -4,8 +4,6 @@
 #include <utility>
 #include <vector>
 
-#include "frontend/doors/http/models_list.h"
-
 namespace kvatlas {
 namespace {
 
@@ -51,7 +49,7 @@ std::vector<KnownEngine> ProxyParts::Engines() const {
 
 std::string ProxyParts::KeptModels(const std::string& authorization) const {
   MutexLock lock(&models_mutex_);
-  const bool fresh = Clock::Real().Now() - models_.since < kModelsCachedFor;
+  const bool fresh = Clock::Real().Now() - models_.since < options_.models_kept_for;
   return fresh && models_.authorization == authorization ? models_.list : std::string();
 }
 
