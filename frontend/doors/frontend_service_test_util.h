@@ -25,6 +25,7 @@
 #include "indexer/service/admin_http.h"
 #include "indexer/service/grpc_channel.h"
 #include "indexer/service/grpc_server.h"
+#include "indexer/service/held_ports.h"
 #include "indexer/service/metrics.h"
 #include "proto/kvatlas/v1/frontend.grpc.pb.h"
 #include "proto/kvatlas/v1/hierarchy.grpc.pb.h"
@@ -56,8 +57,9 @@ class LeafStandIn : public v1::Leaf::Service {
   v1::FindOverlapsRequest last_request;
 };
 
-inline std::unique_ptr<GrpcServer> Serve(grpc::Service* service) {
-  auto server = std::make_unique<GrpcServer>(GrpcServerOptions{.listen = {"127.0.0.1", 0}});
+inline std::unique_ptr<GrpcServer> Serve(grpc::Service* service,
+                                         const Address& listen = {"127.0.0.1", 0}) {
+  auto server = std::make_unique<GrpcServer>(GrpcServerOptions{.listen = listen});
   server->Register(service);
   EXPECT_TRUE(server->Start().ok());
   return server;
@@ -100,7 +102,7 @@ class FrontendServiceTest : public testing::Test {
 
   // Two cells of two workers, "a" with the deeper prefix.
   void SetUp() override {
-    hierarchy_server_ = Serve(&hierarchy_);
+    hierarchy_server_ = Serve(&hierarchy_, hierarchy_address_);
     for (const char* cell : {"a", "b"}) {
       leaf_servers_[cell] = Serve(&leaves_[cell]);
       const uint32_t depth = cell[0] == 'a' ? 40 : 16;
@@ -120,7 +122,9 @@ class FrontendServiceTest : public testing::Test {
     }
     hierarchy_.answer.set_block_size(16);
     options_.hierarchies = {hierarchy_server_->address().ToString()};
-    options_.deadline = std::chrono::seconds(20);
+    options_.deadline = std::chrono::seconds(60);
+    // However slow a test is, a suspect is one until its end.
+    options_.suspects.ttl = options_.suspects.ttl_max = std::chrono::hours(1);
     options_.ask_ahead = 0;  // the stand-ins are read and changed between routes
   }
 
@@ -129,7 +133,8 @@ class FrontendServiceTest : public testing::Test {
         std::make_unique<Frontend>(options_, &cell_finder_, &overlap_finder_, &Clock::Real());
     service_ = std::make_unique<FrontendService>(frontend_.get(), &metrics_);
     server_ = Serve(service_.get());
-    stub_ = v1::Frontend::NewStub(MakeChannel(server_->address().ToString()));
+    stub_ = v1::Frontend::NewStub(
+        MakeChannel(server_->address().ToString(), {.connect_timeout = std::chrono::minutes(1)}));
     http_ = std::make_unique<AdminHttp>(
         AdminHttpOptions{.listen = {"127.0.0.1", 0}, .program = "test"}, &metrics_);
     service_->AddHttp(http_.get());
@@ -158,6 +163,8 @@ class FrontendServiceTest : public testing::Test {
 
   HierarchyStandIn hierarchy_;
   std::map<std::string, LeafStandIn> leaves_;
+  HeldPorts held_;
+  const Address hierarchy_address_ = held_.HoldAny();
   std::unique_ptr<GrpcServer> hierarchy_server_;
   std::map<std::string, std::unique_ptr<GrpcServer>> leaf_servers_;
 

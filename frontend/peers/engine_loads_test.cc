@@ -64,9 +64,10 @@ class EngineLoadsTest : public testing::Test {
   // Polls are real and often; what is fresh goes by `clock_`.
   EngineLoads& Start(std::map<std::string, std::string> engines) {
     clock_.Advance(std::chrono::hours(1));
-    EngineLoadsOptions options{.engines = std::move(engines),
-                               .every = std::chrono::milliseconds(2)};
+    EngineLoadsOptions options{
+        .engines = std::move(engines), .every = std::chrono::milliseconds(2), .timeout = kAwait};
     options.call.reach = reach_;
+    options.call.connect_timeout = kAwait;
     return loads_.emplace(std::move(options), &clock_);
   }
   std::optional<Load> AwaitLoad(const HolderId& worker) {

@@ -93,6 +93,7 @@ TEST(PromptRouterTest, EveryPromptHasItsAnswerWhenTheRouterHasEnded) {
 TEST(PromptRouterTest, WithoutTokensNoBlockIsAskedAboutEvenWhereABlockIsOneToken) {
   OneWorker leaf;
   FrontendOptions options;
+  options.deadline = std::chrono::minutes(1);
   options.block_size = 1;
   options.leaves = {{.cell = "c", .address = "leaf"}};
   Frontend frontend(options, &leaf, &leaf, &Clock::Real());

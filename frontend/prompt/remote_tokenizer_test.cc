@@ -35,7 +35,7 @@ TestEngine::Serve Says(std::string answer) {
 }
 
 absl::StatusOr<PromptTokens> Ask(PromptTokenizer& tokenizer, const Prompt& prompt,
-                                 Duration deadline = seconds(20), const std::string& model = "m") {
+                                 Duration deadline = seconds(60), const std::string& model = "m") {
   std::promise<absl::StatusOr<PromptTokens>> answer;
   tokenizer.Tokenize(model, prompt, deadline, [&](absl::StatusOr<PromptTokens> tokens) {
     answer.set_value(std::move(tokens));
@@ -46,6 +46,7 @@ absl::StatusOr<PromptTokens> Ask(PromptTokenizer& tokenizer, const Prompt& promp
 RemoteTokenizerOptions Options(std::vector<std::string> urls) {
   RemoteTokenizerOptions options;
   options.urls = [urls](const std::string&) { return urls; };
+  options.engine.connect_timeout = seconds(60);
   return options;
 }
 

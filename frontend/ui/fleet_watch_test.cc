@@ -260,13 +260,13 @@ TEST_F(FleetWatchTest, RoundsAreMadeOnlyWhileThePageIsLookedAt) {
   TwoCells();
   watch_->Start();
   watch_->Get();
-  ASSERT_TRUE(Await([&] { return asker_.TimesAsked("a:1") == 1; }, seconds(30)));
+  ASSERT_TRUE(Await([&] { return asker_.TimesAsked("a:1") == 1; }, seconds(60)));
   // Looked at again at once: what is there is fresh.
-  EXPECT_TRUE(Await([&] { return watch_->Get().fresh; }, seconds(30)));
+  EXPECT_TRUE(Await([&] { return watch_->Get().fresh; }, seconds(60)));
   EXPECT_EQ(asker_.TimesAsked("a:1"), 1);
   clock_.Advance(seconds(2));
   watch_->Get();
-  EXPECT_TRUE(Await([&] { return asker_.TimesAsked("a:1") == 2; }, seconds(30)));
+  EXPECT_TRUE(Await([&] { return asker_.TimesAsked("a:1") == 2; }, seconds(60)));
   clock_.Advance(seconds(60));
   EXPECT_FALSE(watch_->Get().fresh);
 }

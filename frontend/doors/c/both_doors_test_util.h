@@ -252,7 +252,8 @@ class RouteTextTest : public testing::Test {
     service_ = std::make_unique<FrontendService>(frontend_.get(), &metrics_, router_.get());
     server_.Register(service_.get());
     ASSERT_TRUE(server_.Start().ok());
-    stub_ = v1::Frontend::NewStub(MakeChannel(server_.address().ToString()));
+    stub_ = v1::Frontend::NewStub(
+        MakeChannel(server_.address().ToString(), {.connect_timeout = kLong}));
   }
   void StartEmbedded(const std::string& leaf) {
     kvatlas_frontend_options options;

@@ -115,23 +115,30 @@ TEST_F(RouteTextTest, ARouteToTwoWorkersNamesBothAndAReportWhoWasNotReached) {
 
   leaf_.is_split = true;
   kvatlas_route* two = nullptr;
-  ASSERT_EQ(kvatlas_frontend_route(embedded_, &c.request, &two, nullptr, 0), KVATLAS_OK);
+  kvatlas_route* again = nullptr;
+  Time reported;
+  // Where everybody is slow the suspicion may be over before the next route: then this takes another turn.
+  do {
+    kvatlas_route_free(std::exchange(two, nullptr));
+    kvatlas_route_free(std::exchange(again, nullptr));
+    ASSERT_EQ(kvatlas_frontend_route(embedded_, &c.request, &two, nullptr, 0), KVATLAS_OK);
+    kvatlas_route_report report;
+    kvatlas_route_report_init(&report, sizeof(report));
+    report.decode_unreachable = 1;
+    reported = Clock::Real().Now();
+    ASSERT_EQ(kvatlas_frontend_report(embedded_, kvatlas_route_decision_id(two), &report),
+              KVATLAS_OK);
+    ASSERT_EQ(kvatlas_frontend_route(embedded_, &c.request, &again, nullptr, 0), KVATLAS_OK);
+  } while (Clock::Real().Now() - reported >= SuspectsOptions().ttl);
   EXPECT_STREQ(kvatlas_route_worker(two), "near");
   ASSERT_NE(kvatlas_route_decode_worker(two), nullptr);
-  const std::string decoder = kvatlas_route_decode_worker(two);
   EXPECT_STREQ(kvatlas_route_decode_cell(two), "c");
   EXPECT_STREQ(kvatlas_route_decode_url(two), "");
   EXPECT_EQ(kvatlas_route_decode_rank(two), 0u);
-  kvatlas_route_report report;
-  kvatlas_route_report_init(&report, sizeof(report));
-  report.decode_unreachable = 1;
-  ASSERT_EQ(kvatlas_frontend_report(embedded_, kvatlas_route_decision_id(two), &report),
-            KVATLAS_OK);
-  kvatlas_route_free(two);
-  kvatlas_route* again = nullptr;
-  ASSERT_EQ(kvatlas_frontend_route(embedded_, &c.request, &again, nullptr, 0), KVATLAS_OK);
   EXPECT_STREQ(kvatlas_route_worker(again), "near") << "nothing is held against who prefills";
-  EXPECT_STRNE(kvatlas_route_decode_worker(again), decoder.c_str());
+  ASSERT_NE(kvatlas_route_decode_worker(again), nullptr);
+  EXPECT_STRNE(kvatlas_route_decode_worker(again), kvatlas_route_decode_worker(two));
+  kvatlas_route_free(two);
   kvatlas_route_free(again);
 }
 

@@ -196,6 +196,9 @@ class ExtProcServiceTest : public ::testing::Test {
     FrontendOptions options;
     options.leaves = {{"cell", "leaf:1"}};
     options.observer = &reports_;
+    // However slow a test is, a route is in time and a suspect is one until the test's end.
+    options.deadline = std::chrono::minutes(1);
+    options.suspects.ttl = options.suspects.ttl_max = std::chrono::hours(1);
     frontend_ = std::make_unique<Frontend>(options, &no_hierarchy_, &learner_, &Clock::Real());
     picker_ = std::make_unique<Picker>(picker_options_, frontend_.get(),
                                        with_tokenizer_ ? &tokenizer_ : nullptr, &endpoints_);
@@ -204,7 +207,8 @@ class ExtProcServiceTest : public ::testing::Test {
         std::make_unique<GrpcServer>(GrpcServerOptions{.listen = {.host = "127.0.0.1", .port = 0}});
     server_->Register(service_.get(), kExtProcServiceName);
     ASSERT_TRUE(server_->Start().ok());
-    channel_ = MakeChannel(server_->address().ToString());
+    channel_ =
+        MakeChannel(server_->address().ToString(), {.connect_timeout = std::chrono::minutes(1)});
   }
 
   Stream Open() {

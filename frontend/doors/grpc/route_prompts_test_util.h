@@ -222,7 +222,8 @@ class RoutePromptsTest : public testing::Test {
     server_ = std::make_unique<GrpcServer>(GrpcServerOptions{.listen = {"127.0.0.1", 0}});
     server_->Register(service_.get());
     ASSERT_TRUE(server_->Start().ok());
-    stub_ = v1::Frontend::NewStub(MakeChannel(server_->address().ToString()));
+    stub_ = v1::Frontend::NewStub(
+        MakeChannel(server_->address().ToString(), {.connect_timeout = seconds(60)}));
     http_ = std::make_unique<AdminHttp>(
         AdminHttpOptions{.listen = {"127.0.0.1", 0}, .program = "test", .keep_headers = true},
         &metrics_);

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -14,11 +15,13 @@
 #include "frontend/doors/http/proxy_test_util.h"
 #include "frontend/doors/http/socket_test_util.h"
 #include "frontend/doors/route_metrics.h"
+#include "indexer/base/await.h"
 
 namespace kvatlas {
 namespace {
 
 using namespace std::string_literals;
+using std::chrono::seconds;
 using testing::AllOf;
 using testing::EndsWith;
 using testing::HasSubstr;
@@ -161,15 +164,20 @@ TEST_F(ProxyTest, ManyRequestsAtOnceOnOneConnectionAreAnsweredInTurn) {
 }
 
 TEST_F(ProxyTest, AnIdleConnectionThatTheEngineClosedIsReplacedUnnoticed) {
-  TestEngine engine([](TestSocket& connection) {
+  std::atomic<int> closed = 0;
+  TestEngine engine([&](TestSocket& connection) {
     connection.ReadMessage();
-    connection.Send(kOk);  // and closes, though it did not say so
+    connection.Send(kOk);
+    connection.Shutdown();  // though it did not say so
+    ++closed;
   });
   Start({engine.url()});
-  for (int i = 0; i < 5; ++i) {
+  for (int i = 1; i <= 5; ++i) {
     const std::string answer = Ask(Post("/v1/chat/completions", kChat));
     EXPECT_THAT(answer, EndsWith("ok"));
     EXPECT_THAT(answer, Not(HasSubstr("tried")));
+    // Else the next request might be under way to it already.
+    ASSERT_TRUE(Await([&] { return closed == i; }, seconds(60)));
   }
   EXPECT_EQ(frontend_->stats().suspects, 0u);
 }
@@ -265,11 +273,13 @@ TEST_F(ProxyTest, ModelsAreThoseOfAllEnginesInOneList) {
   std::atomic<int> asked = 0;
   const auto lists = [&](const std::string& models) -> TestEngine::Serve {
     return [&asked, body = R"({"object":"list","data":[)" + models + "]}"](TestSocket& connection) {
-      for (std::string got; !(got = connection.ReadMessage()).empty(); ++asked)
+      for (std::string got; !(got = connection.ReadMessage()).empty();) {
+        ++asked;
         connection.Send(got.starts_with("GET /v1/models ")
                             ? absl::StrCat("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n",
                                            "content-length: ", body.size(), "\r\n\r\n", body)
                             : kOk);
+      }
     };
   };
   TestEngine first(lists(R"({"id":"b","owned_by":"one"},{"id":"a"})"));

@@ -152,7 +152,13 @@ class ProxyTest : public testing::Test {
     cell_.urls = std::move(urls);
     FrontendOptions options;
     options.leaves = {{"cell", "leaf"}};
-    options.deadline = std::chrono::seconds(5);
+    // However slow a test is: a route is in time, a suspect is one until the test's end, an engine that is there is
+    // reached, and a list of models is whole and kept.
+    options.deadline = std::chrono::minutes(1);
+    options.suspects.ttl = options.suspects.ttl_max = std::chrono::hours(1);
+    options_.engine.connect_timeout = std::chrono::minutes(1);
+    options_.models_timeout = std::chrono::minutes(1);
+    options_.models_kept_for = std::chrono::hours(1);
     options.observer = &reports_;
     options.overload = overload_;
     options.engines = engines_;
