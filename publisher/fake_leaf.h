@@ -30,6 +30,7 @@
 #include "indexer/base/tier.h"
 #include "indexer/service/address.h"
 #include "indexer/service/grpc_server.h"
+#include "indexer/service/held_ports.h"
 #include "indexer/stream/link.h"
 #include "indexer/stream/messages.h"
 #include "indexer/stream/receiver.h"
@@ -149,7 +150,12 @@ class TestServer {
     server_.Register(streams_.service(), "kvatlas.v1.Holdings");
     status_ = server_.Start();
   }
-  ~TestServer() { server_.Stop(Duration(0)); }
+  ~TestServer() {
+    server_.Stop(Duration(0));
+    // For one that comes back.
+    static HeldPorts& held = *new HeldPorts;
+    (void)held.Hold(server_.address());
+  }
   std::string target() const { return server_.address().ToString(); }
   uint16_t port() const { return server_.address().port; }
   const absl::Status& status() const { return status_; }

@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import urllib.error
@@ -41,7 +42,7 @@ class Process:
 
     def __init__(self, name, binary, args, log):
         self.name, self.binary, self.args, self.log = name, _binary(binary), args, log
-        self.addresses, self.process = {}, None
+        self.addresses, self.process, self.held = {}, None, []
 
     def start(self):
         args = []
@@ -65,6 +66,22 @@ class Process:
             self.process.wait()
             self.process.stdout.close()
             self.process = None
+            self._hold_ports()
+
+    def _hold_ports(self):
+        """Bound and not listened on, they are given to no other process, and are there when this one is started again."""
+        if self.held:
+            return
+        for address in self.addresses.values():
+            host, port = address.rsplit(":", 1)
+            held = socket.socket()
+            self.held.append(held)
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            held.bind((host, int(port)))
+
+    def release_ports(self):
+        while self.held:
+            self.held.pop().close()
 
 
 class Fleet:
@@ -87,6 +104,7 @@ class Fleet:
     def __exit__(self, *_):
         for process in self.processes.values():
             process.kill()
+            process.release_ports()
         shutil.rmtree(self.logs, ignore_errors=True)
 
     def _start(self, name, binary, *args):

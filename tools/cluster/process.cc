@@ -15,6 +15,9 @@
 #include <sstream>
 #include <utility>
 
+#include "absl/status/statusor.h"
+#include "indexer/service/address.h"
+
 extern char** environ;
 
 namespace kvatlas {
@@ -176,6 +179,10 @@ void Process::Reap() {
   close(out_);
   out_ = -1;
   pid_ = 0;
+  for (const auto& [name, text] : addresses_) {
+    if (const absl::StatusOr<Address> address = Address::Parse(text); address.ok())
+      (void)held_.Hold(*address);
+  }
 }
 
 absl::Status Process::Failed(const std::string& what) const {

@@ -23,6 +23,7 @@
 
 #include "absl/status/status.h"
 #include "indexer/base/clock.h"
+#include "indexer/service/held_ports.h"
 
 namespace kvatlas {
 
@@ -60,7 +61,7 @@ class Process {
   pid_t pid() const { return pid_; }
   const std::string& name() const { return options_.name; }
 
-  // HOST:PORT from the ready line; empty when it names none such.
+  // HOST:PORT from the ready line; empty when it names none such. Once the process has ended, its ports are kept for it.
   std::string address(const std::string& what) const;
 
  private:
@@ -74,6 +75,7 @@ class Process {
   pid_t pid_ = 0;
   int out_ = -1;  // read end of the child's stdout; its end is the child's
   std::map<std::string, std::string> addresses_;
+  HeldPorts held_;
 };
 
 // The last `lines` lines of a file, empty when there is none.
