@@ -30,7 +30,7 @@ int main(int argc, char** argv) {
   if (code != KVATLAS_OK) fprintf(stderr, "%s\n", error); /* why */
   fflush(stdout);
   getchar();
-  kvatlas_publisher_stop(publisher, 1, 1000);
+  kvatlas_publisher_stop(publisher, 1, 10000);
   kvatlas_publisher_destroy(publisher);
   return code == KVATLAS_OK ? 0 : 1;
 }

@@ -52,7 +52,7 @@ int main(int argc, char** argv) {
   publisher.SetLoad({.running_requests = 1, .used_blocks = 4, .free_blocks = 996});
 
   // An engine never waits; an example does, to say how it went.
-  const bool acknowledged = publisher.WaitAcknowledged(std::chrono::seconds(5));
+  const bool acknowledged = publisher.WaitAcknowledged(std::chrono::seconds(30));
   const kvatlas::PublisherStats stats = publisher.Stats();
   std::printf("%s; %zu blocks held\n", acknowledged ? "acknowledged" : "not acknowledged",
               static_cast<size_t>(stats.blocks_held));

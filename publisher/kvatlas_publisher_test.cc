@@ -31,7 +31,7 @@ namespace kvatlas {
 namespace {
 
 constexpr uint32_t kBlockSize = 4;
-constexpr uint64_t kLongMs = 30000;
+constexpr uint64_t kLongMs = 60000;
 
 class Closer {
  public:
@@ -486,10 +486,27 @@ TEST_F(KvatlasPublisherTest, ForksUnderLoadHangNobodyAndSayNothingTwice) {
   options_.redis_url = url.c_str();
   publisher_ = Create(options_);
   ASSERT_TRUE(Await([&] { return leaf_.seen_hello(); }, std::chrono::seconds(60)));
+  // A hello that is answered late is said again, and what was said after the first answer too: that is over with the second block.
+  constexpr uint64_t kFirst = 2;
+  // Of the leaf: a log without a reader acknowledges nothing.
+  const auto acknowledged = [&] {
+    kvatlas_replica_stats replica = {};
+    replica.struct_size = sizeof(replica);
+    kvatlas_publisher_flush(publisher_.get());
+    kvatlas_publisher_get_replica(publisher_.get(), 0, &replica, nullptr, 0);
+    return replica.acknowledged;
+  };
+  for (uint64_t block = 1; block <= kFirst; ++block) {
+    EXPECT_EQ(
+        kvatlas_publisher_stored_hashed(publisher_.get(), KVATLAS_TIER_DEVICE, 0, 0, &block, 1),
+        KVATLAS_OK);
+    EXPECT_TRUE(Await([&] { return acknowledged() >= block; }, std::chrono::seconds(60)));
+  }
+  const ReceiverStats before = leaf_.stats();
   constexpr int kForks = 40;
   constexpr uint64_t kPerFork = 50;
   std::atomic<int> forks{0};
-  std::atomic<uint64_t> said{0};
+  std::atomic<uint64_t> said{kFirst};
   std::thread engine([&] {
     // Some before each fork, so that there is one in the middle of it.
     while (forks.load() < kForks) {
@@ -541,7 +558,7 @@ TEST_F(KvatlasPublisherTest, ForksUnderLoadHangNobodyAndSayNothingTwice) {
       std::chrono::seconds(60)));
   const ReceiverStats heard = leaf_.stats();
   EXPECT_EQ(heard.blocks_applied, said.load());
-  EXPECT_EQ(heard.batches_duplicate, 0u);
+  EXPECT_EQ(heard.batches_duplicate, before.batches_duplicate);
   EXPECT_EQ(heard.gaps, 0u);
   EXPECT_EQ(heard.digests_different, 0u);
   EXPECT_EQ(Stats().blocks_stored, said.load());

@@ -523,10 +523,10 @@ TEST_F(ZmqPublisherTest, RanksOnOneHostDoNotCollide) {
 TEST_F(ZmqPublisherTest, NothingIsSaidAfterStop) {
   auto publisher = Make(OnLoopback());
   Say(publisher.get(), 1);
-  publisher->Stop(std::chrono::seconds(1));
+  publisher->Stop(kLong);
   EXPECT_EQ(publisher->Stats().batches_sent, 1u);
   Say(publisher.get(), 2);
-  publisher->Stop(std::chrono::seconds(1));
+  publisher->Stop(kLong);
   EXPECT_EQ(publisher->Stats().next_number, 1u);
 }
 

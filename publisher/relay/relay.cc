@@ -377,7 +377,6 @@ absl::Status Relay::Register(const EngineRegistration& registration) {
 absl::Status Relay::Unregister(const std::string& name, const std::string& model,
                                const std::optional<std::string>& group,
                                std::optional<uint32_t> rank) {
-  constexpr Duration kGoodbyeFor = std::chrono::seconds(1);
   State& state = *state_;
   MutexLock one_at_a_time(&state.register_mutex);
   const InstancePtr instance = state.Find(name);
@@ -402,10 +401,10 @@ absl::Status Relay::Unregister(const std::string& name, const std::string& model
   for (const auto& [number, listener] : ended) state.ingest.Remove(listener.stream);
   if (all) {
     for (const auto& [number, unused] : instance->ranks->All())
-      state.EndRank(*instance, number, /*goodbye=*/true, kGoodbyeFor);
+      state.EndRank(*instance, number, /*goodbye=*/true, state.options.goodbye_for);
   } else {
     for (const auto& [number, unused] : ended)
-      state.EndRank(*instance, number, /*goodbye=*/true, kGoodbyeFor);
+      state.EndRank(*instance, number, /*goodbye=*/true, state.options.goodbye_for);
   }
   return absl::OkStatus();
 }

@@ -63,6 +63,8 @@ struct RelayOptions {
   uint64_t blocks_max = 0;     // of all ranks together; 0: no limit
   // Before that many ranks are offered, this relay is not ready.
   uint32_t min_initial_workers = 0;
+  // For the goodbye of a rank that is unregistered; other registrations wait meanwhile.
+  Duration goodbye_for = std::chrono::seconds(1);
   // What carries a stream; gRPC when empty.
   MakeRelayLink make_link = {};
   const Clock* clock = &Clock::Real();
