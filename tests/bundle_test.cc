@@ -123,14 +123,17 @@ TEST_F(BundleTest, HasWhatAReportNeedsAndNoCanary) {
                      << "]\nhash " << canaries.back() << "\nits last line\n";
 
   std::map<std::string, std::string> files;
+  const auto says = [&](const char* file, const char* text) {
+    return files[file].find(text) != std::string::npos;
+  };
   EXPECT_TRUE(Await(
       [&] {
-        files =
-            Bundled({"--frontend_http={frontend:http}", "--relay={relay:http}", "--log=" + log});
-        return files["doctor.txt"].find("engine_stream") != std::string::npos;
+        files = Bundled({"--frontend_http={frontend:http}", "--relay={relay:http}", "--log=" + log,
+                         "--timeout=60s"});
+        return says("doctor.txt", "engine_stream") && says("streams.txt", "at rest");
       },
       kLong))
-      << files["doctor.txt"];
+      << files["doctor.txt"] << files["streams.txt"];
 
   const auto folder = [&](const std::string& kind, const std::string& address) {
     std::string name = kind + "-" + address;

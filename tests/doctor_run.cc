@@ -34,6 +34,7 @@ Ended RunProgram(const std::vector<std::string>& args) {
 Ended RunDoctor(std::vector<std::string> args) {
   args.insert(args.begin(), {kCommand, "doctor"});
   args.push_back("--json");
+  args.push_back("--timeout=60s");  // of a machine that does much else
   return RunProgram(args);
 }
 

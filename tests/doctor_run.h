@@ -28,7 +28,7 @@ struct Ended {
 // `args` begin with the program; none may have an apostrophe.
 Ended RunProgram(const std::vector<std::string>& args);
 
-// `kvatlas doctor` with these and --json.
+// `kvatlas doctor` with these, --json and a long --timeout.
 Ended RunDoctor(std::vector<std::string> args);
 
 }  // namespace kvatlas

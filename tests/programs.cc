@@ -123,7 +123,16 @@ absl::Status Programs::Prefill(const Program& engine) const {
   ev1::AdvanceRequest all;
   all.set_time_ms(EngineModel::kForever);
   grpc::ClientContext advance;
-  return FromGrpcStatus(stub->Advance(&advance, all, &response));
+  const grpc::Status advanced = stub->Advance(&advance, all, &response);
+  if (!advanced.ok() || !engine.heard) return FromGrpcStatus(advanced);
+  ev1::WaitAcknowledgedRequest patience;
+  patience.set_timeout_ms(static_cast<uint32_t>(std::chrono::milliseconds(kLong).count()));
+  grpc::ClientContext waits;
+  ev1::WaitAcknowledgedResponse heard;
+  const grpc::Status waited = stub->WaitAcknowledged(&waits, patience, &heard);
+  if (!waited.ok()) return FromGrpcStatus(waited);
+  return heard.acknowledged() ? absl::OkStatus()
+                              : absl::DeadlineExceededError(engine.name + " is not heard");
 }
 
 std::string Programs::Log(const std::string& name) const {

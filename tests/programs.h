@@ -28,7 +28,8 @@ struct Program {
   std::string name;
   std::string kind;  // "leaf", "hierarchy", "frontend", "relay", "engine", "zmq_engine"
   std::vector<std::string> args = {};
-  bool prefills = false;    // of an engine: it stores two blocks, with the sequence hashes 1 and 2
+  bool prefills = false;  // of an engine: it stores two blocks, with the sequence hashes 1 and 2
+  bool heard = false;     // of one that prefills: its leaf has them before the next program starts
   std::string folder = {};  // where its binary is; empty: this build's
 };
 

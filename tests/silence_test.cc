@@ -33,7 +33,7 @@ struct Row {
   std::string name;
   std::vector<Program> programs;
   std::vector<Said> said;
-  // A program that is then killed and started again, and what is said after that.
+  // A program that is then killed, and started again once the first of what follows is said; what is said after that.
   std::string killed = {};
   std::vector<Said> after = {};
   // What a program is told over HTTP once all are there: name, path, body, expected answer.
@@ -73,6 +73,8 @@ TEST_P(SilenceTest, IsSaid) {
   }
   for (const Said& said : row.said) Await(said);
   if (row.killed.empty()) return;
+  programs_.Kill(row.killed);
+  Await(row.after.front());
   for (const Program& program : row.programs) {
     if (program.name != row.killed) continue;
     const absl::Status started = programs_.Restart(program);
@@ -89,6 +91,11 @@ std::vector<Row> Rows() {
     more.insert(more.begin(), "--worker=" + name);
     return Program{.name = name, .kind = "engine", .args = std::move(more), .prefills = true};
   };
+  // Before the next program says the contrary.
+  const auto first = [&](Program program) {
+    program.heard = true;
+    return program;
+  };
 
   rows.push_back(
       {.name = "Success",
@@ -102,7 +109,7 @@ std::vector<Row> Rows() {
   // ---- Publishers ----
   rows.push_back(
       {.name = "PublisherOfAnotherBlockSize",
-       .programs = {leaf, engine("w", {"--leaf={leaf:grpc}", "--block_size=16"}),
+       .programs = {leaf, first(engine("w", {"--leaf={leaf:grpc}", "--block_size=16"})),
                     engine("odd", {"--leaf={leaf:grpc}", "--block_size=32"})},
        .said = {
            {"odd", "log", "level=error [^\n]*event=refused connection=leaf [^\n]*block size 32"},
@@ -134,7 +141,7 @@ std::vector<Row> Rows() {
   rows.push_back(
       {.name = "TwoPublishersOfOneName",
        .programs = {leaf,
-                    engine("w", {"--leaf={leaf:grpc}"}),
+                    first(engine("w", {"--leaf={leaf:grpc}"})),
                     {.name = "younger",
                      .kind = "engine",
                      .args = {"--worker=w", "--leaf={leaf:grpc}"},

@@ -66,15 +66,22 @@ class TracingTest : public ::testing::Test {
     args.push_back(more);
     return args;
   }
-  // Returns when it has found the worker.
+  // Returns when it has found the worker by way of the hierarchy and the leaf, and not only by turns.
   void StartFrontend(const std::string& name, std::vector<std::string> args) {
     for (const std::string& arg :
          {std::string("--hierarchy={hierarchy:grpc}"), std::string("--block_size=16"),
           std::string("--proxy=127.0.0.1:0"), "--engines=w=" + engine_.url()})
       args.push_back(arg);
     Start({.name = name, .kind = "frontend", .args = args});
-    ASSERT_TRUE(Await([&] { return Proxy(name).starts_with("HTTP/1.1 200"); }, kLong))
-        << Proxy(name);
+    std::string answer;
+    ASSERT_TRUE(Await(
+        [&] {
+          answer = Proxy(name);
+          return answer.starts_with("HTTP/1.1 200") &&
+                 HeaderIn(answer, "x-kvatlas-fallback") == "none";
+        },
+        kLong))
+        << answer;
   }
 
   // The proxy's answer to a completion of two blocks.

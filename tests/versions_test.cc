@@ -194,7 +194,10 @@ TEST_P(VersionsTest, CommandToServices) {
   for (const char* command :
        {"workers --leaf={leaf:grpc}", "cells --hierarchy={top:grpc}",
         "streams --leaf={leaf:grpc} --hierarchy={top:grpc}", "dump --from=leaf={leaf:grpc}"})
-    EXPECT_EQ(std::system((kvatlas + " " + programs_.Filled(command) + " > /dev/null").c_str()), 0)
+    EXPECT_EQ(
+        std::system(
+            (kvatlas + " " + programs_.Filled(command) + " --timeout=60s > /dev/null").c_str()),
+        0)
         << command;
 }
 
