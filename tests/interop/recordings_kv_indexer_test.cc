@@ -37,7 +37,7 @@ using ::kv_indexer::v1::MatchExternalKvPrefixResponse;
 
 constexpr char kFolder[] = "tests/interop/recordings";
 // A last request is found within this, or the test fails.
-constexpr auto kPatience = std::chrono::seconds(30);
+constexpr auto kPatience = std::chrono::seconds(60);
 
 std::vector<std::string> RecordingNames() {
   std::vector<std::string> names;
