@@ -30,7 +30,7 @@
 namespace kvatlas {
 namespace {
 
-constexpr std::chrono::seconds kSubscribe(15);
+constexpr std::chrono::seconds kSubscribe(60);
 constexpr std::chrono::seconds kQueryable(120);
 // Between two looks at something that is not there yet.
 constexpr std::chrono::microseconds kLook(500);

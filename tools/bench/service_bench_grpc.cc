@@ -213,7 +213,7 @@ absl::StatusOr<v1::FindOverlapsResponse> FindOverlaps(const std::string& target,
   request.ParseFromString(FindOverlapsRequestOf(blocks));
   grpc::ClientContext context;
   context.set_wait_for_ready(true);
-  context.set_deadline(SystemDeadline(std::chrono::seconds(10)));
+  context.set_deadline(SystemDeadline(std::chrono::seconds(60)));
   v1::FindOverlapsResponse response;
   const grpc::Status status = stub->FindOverlaps(&context, request, &response);
   if (!status.ok()) return FromGrpcStatus(status);
