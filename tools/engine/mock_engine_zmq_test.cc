@@ -31,7 +31,7 @@ namespace {
 namespace ev1 = engine::v1;
 
 constexpr uint32_t kBlockSize = 16;
-constexpr std::chrono::seconds kLong(30);
+constexpr std::chrono::seconds kLong(60);
 using Prompt = std::vector<SequenceHash>;
 
 std::string LogOf(const std::string& name) { return ::testing::TempDir() + "/" + name + ".log"; }

@@ -67,8 +67,8 @@ struct EngineFleetOptions {
   // Without events for so long after it was found an engine is said to have none.
   Duration events_within = std::chrono::seconds(1);
   Duration repeat_every = std::chrono::minutes(1);  // of what is still wrong
-  // So long after a prompt was finished its blocks have been announced.
-  Duration blocks_within = std::chrono::milliseconds(500);
+  // So long after a prompt was finished its blocks have been announced, also by a machine that is busy.
+  Duration blocks_within = std::chrono::seconds(5);
   const Clock* clock = &Clock::Real();
   // A line for a person; `wrong`: something has to be done.
   std::function<void(bool wrong, const std::string& line)> say;

@@ -199,7 +199,8 @@ TEST_F(ServeTest, TheLeafKnowsTheLoadOfEngines) {
 TEST_F(ServeTest, AnEngineWithoutEventsIsRoutedToByLoadAndSaidWithItsFlag) {
   Engine silent("silent", {"--model=m"}, /*events=*/false);
   Serve({"--engine=" + silent.spec()});
-  EXPECT_GE(Chat("m", Long("x")), 0) << last_;
+  // An engine that answers late is known a moment after the start.
+  EXPECT_TRUE(Await([&] { return Chat("m", Long("x")) >= 0; }, kLong)) << last_;
   AwaitLine("! engine " + silent.name(), "NO EVENTS at tcp://127.0.0.1:1");
   AwaitLine("NO EVENTS", "--kv-events-config");
   EXPECT_GE(Chat("m", Long("y")), 0) << last_;
@@ -373,10 +374,18 @@ TEST_F(ServeTest, ModelsOfAllEnginesAreListedBeforeTheFirstRequest) {
   Engine a("a", {"--model=m"});
   Engine b("b", {"--model=n"});
   Serve({"--engine=" + a.spec(), "--engine", b.spec()});
-  const absl::StatusOr<HttpAnswer> answer = clients_->Get("/v1/models");
+  // An engine that answers late is known a moment after the start.
+  absl::StatusOr<HttpAnswer> answer;
+  Json json;
+  Await(
+      [&] {
+        answer = clients_->Get("/v1/models");
+        if (answer.ok()) json = Json::parse(answer->body, nullptr, false);
+        return answer.ok() && answer->status == 200 && json["data"].size() == 2;
+      },
+      kLong);
   ASSERT_TRUE(answer.ok()) << answer.status();
   EXPECT_EQ(answer->status, 200) << answer->body;
-  const Json json = Json::parse(answer->body, nullptr, false);
   ASSERT_EQ(json["data"].size(), 2u) << answer->body;
   EXPECT_EQ(json["data"][0]["id"], "m");
   EXPECT_EQ(json["data"][1]["id"], "n");
