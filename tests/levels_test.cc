@@ -42,7 +42,7 @@ using std::chrono::seconds;
 
 constexpr Duration kReady = seconds(60);
 constexpr Duration kRest = seconds(60);
-constexpr uint32_t kRouteDeadlineMs = 4000;
+constexpr uint32_t kRouteDeadlineMs = 20'000;
 const char* const kRegions[] = {"east", "west"};
 constexpr int kReplicas = 2;
 constexpr int kEnginesPerCell = 2;

@@ -40,6 +40,8 @@ constexpr Duration kLong = seconds(90);
 constexpr uint32_t kBlockSize = 16;
 constexpr uint32_t kBlocks = 8;  // of a prompt
 constexpr uint64_t kPrompts = 20;
+// A machine that is busy is no reason to fall back.
+constexpr uint32_t kRouteDeadlineMs = 10'000;
 // Routed between two steps at least.
 constexpr uint64_t kRoutesBetween = 50;
 
@@ -54,6 +56,7 @@ v1::RouteRequest RequestOf(uint64_t prompt) {
   request.mutable_domain()->set_model("mock");
   for (uint64_t block : Prompt(prompt)) request.add_sequence_hashes(block);
   request.set_prompt_tokens(kBlocks * kBlockSize + 1);
+  request.set_deadline_ms(kRouteDeadlineMs);
   return request;
 }
 
@@ -160,7 +163,7 @@ class RollingRestartTest : public ::testing::Test {
 
   absl::StatusOr<v1::RouteResponse> Route(uint64_t prompt) {
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + seconds(10));
+    context.set_deadline(std::chrono::system_clock::now() + seconds(60));
     v1::RouteResponse response;
     const grpc::Status status = frontend_->Route(&context, RequestOf(prompt), &response);
     if (!status.ok()) return absl::UnavailableError(status.error_message());

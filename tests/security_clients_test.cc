@@ -168,7 +168,7 @@ TEST_F(SecurityClientsTest, AChainThatOpensslMadeWorksWithCurlOverHttpAndGrpc) {
     ASSERT_TRUE(WriteFileByRename(pki + file, TextOf(folder + "/" + file), 0600).ok());
   const auto curl = [&](const std::string& certificate, const std::string& more,
                         const std::string& url) {
-    return OutputOf(absl::StrCat("curl -s -m 10 --cacert ", folder, "/root.pem --cert ", folder,
+    return OutputOf(absl::StrCat("curl -s -m 60 --cacert ", folder, "/root.pem --cert ", folder,
                                  "/", certificate, " --key ", folder, "/operator-by-openssl.key ",
                                  more, " 'https://", url, "' 2>&1"));
   };

@@ -104,7 +104,7 @@ class SecurityTest : public testing::Test {
   // The body, and the status as its last three characters.
   std::string Curl(const std::string& identity, const std::string& address, const std::string& path,
                    const std::string& more = "") {
-    std::string command = absl::StrCat("curl -sS -m 20 -o - -w '%{http_code}' --cacert ",
+    std::string command = absl::StrCat("curl -sS -m 60 -o - -w '%{http_code}' --cacert ",
                                        cluster_->pki()->ca_path(), " ", more);
     if (!identity.empty()) {
       const TlsPaths& files = FilesOf(identity);

@@ -46,7 +46,7 @@ constexpr size_t kRequests = 50;
 bool Eventually(const std::function<bool()>& condition) {
   Mutex mutex;
   CondVar never;
-  for (const Time end = Clock::Real().Now() + seconds(30); Clock::Real().Now() < end;) {
+  for (const Time end = Clock::Real().Now() + seconds(60); Clock::Real().Now() < end;) {
     if (condition()) return true;
     MutexLock lock(&mutex);
     never.WaitFor(&mutex, milliseconds(3));

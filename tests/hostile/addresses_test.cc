@@ -119,7 +119,7 @@ TEST_P(AddressesTest, BodiesThatAreSentButForTheirLastByte) {
     }
     siege_->Watch(20);
     const std::string metrics =
-        HttpGet(siege_->http(), "/metrics", std::chrono::seconds(5)).value_or("");
+        HttpGet(siege_->http(), "/metrics", std::chrono::seconds(60)).value_or("");
     const std::string part = "_memory_part_bytes{part=\"bodies\"} ";
     const size_t at = metrics.find(part);
     ASSERT_NE(at, std::string::npos);
@@ -192,7 +192,7 @@ TEST_P(AddressesTest, BlocksBeyondAllAddressesAreRefused) {
     EXPECT_EQ(response.workers(0).trust(), v1::TRUST_DEGRADED);
   }
   const std::string status =
-      HttpGet(siege_->http(), "/status", std::chrono::seconds(5)).value_or("");
+      HttpGet(siege_->http(), "/status", std::chrono::seconds(60)).value_or("");
   EXPECT_EQ(HttpStatusIn(status), 200);
   EXPECT_TRUE(siege_->Alive()) << siege_->LogTail();
   EXPECT_EQ(siege_->NewGrpcConnectionFails(), std::nullopt);

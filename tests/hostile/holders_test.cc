@@ -168,7 +168,7 @@ TEST_P(HoldersTest, ModelsThatWereMadeUpMakeRoomForNewOnes) {
   EXPECT_TRUE(real.AtRestWithin(std::chrono::seconds(60)));
   // The first one was taken; those that were refused may be named as such for a while.
   const auto named = [&] {
-    const auto metrics = HttpGet(siege.http(), "/metrics", std::chrono::seconds(5));
+    const auto metrics = HttpGet(siege.http(), "/metrics", std::chrono::seconds(60));
     return metrics.value_or("made-up-0\"").find("made-up-0\"") != std::string::npos;
   };
   const Time until = Clock::Real().Now() + std::chrono::seconds(60);

@@ -58,7 +58,7 @@ class PeersTest : public testing::Test {
     ASSERT_TRUE(siege.ok());
     EXPECT_LE(PeakRssBytes(siege.pid()), usual + (64 << 20));
     EXPECT_EQ(siege.HttpStatus("/ready"), 200);
-    const std::string workers = HttpGet(siege.http(), "/workers", seconds(5)).value_or("");
+    const std::string workers = HttpGet(siege.http(), "/workers", seconds(60)).value_or("");
     EXPECT_TRUE(workers.ends_with("\r\n\r\n[]")) << workers;
     const std::string log = siege.LogTail(10000);
     EXPECT_NE(log.find("a peer cannot be recovered from"), std::string::npos) << log;

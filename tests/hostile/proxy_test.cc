@@ -86,8 +86,9 @@ class OpenLeaf {
         "{\"instance_id\":", instance,
         ",\"endpoint\":\"tcp://127.0.0.1:1\",\"model_name\":\"m\",\"block_size\":16,\"url\":\"",
         url, "\"}");
-    EXPECT_THAT(HttpPost(*Address::Parse(process_->address("http")), "/register", body, seconds(5)),
-                HasSubstr(" 201 "));
+    EXPECT_THAT(
+        HttpPost(*Address::Parse(process_->address("http")), "/register", body, seconds(60)),
+        HasSubstr(" 201 "));
   }
 
  private:
@@ -135,7 +136,7 @@ TEST(ProxyAttackTest, AMadeUpWorkerGetsNothing) {
   EXPECT_THAT(chats, Each(AllOf(HasSubstr("Bearer secret"), HasSubstr("id=secret"))));
   EXPECT_THAT(siege.LogTail(1000),
               AllOf(HasSubstr("outside --engine_addresses"), HasSubstr("worker=1 ")));
-  EXPECT_THAT(HttpGet(siege.http(), "/metrics", seconds(5)).value_or(""),
+  EXPECT_THAT(HttpGet(siege.http(), "/metrics", seconds(60)).value_or(""),
               Not(HasSubstr("kvatlas_frontend_proxy_outside_total 0\n")));
   siege.ExpectUnharmed();
 }

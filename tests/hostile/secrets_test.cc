@@ -57,7 +57,7 @@ class SecretsTest : public testing::TestWithParam<const char*> {
   static void ExpectNotTold(const Siege& siege) {
     for (const char* path :
          {"/", "/status", "/metrics", "/healthz", "/ready", "/debug", "/peers"}) {
-      const std::string answer = HttpGet(siege.http(), path, seconds(5)).value_or("");
+      const std::string answer = HttpGet(siege.http(), path, seconds(60)).value_or("");
       EXPECT_NE(answer, "") << path;
       EXPECT_EQ(answer.find(kSecret), std::string::npos) << path << ": " << answer;
     }

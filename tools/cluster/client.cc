@@ -20,9 +20,9 @@ using std::chrono::seconds;
 // Also the time that a restart may take.
 constexpr Duration kDeadline = seconds(30);
 // Of a route, for the frontend: a machine that is busy with all these processes is no reason to fall back.
-constexpr uint32_t kRouteDeadlineMs = 2000;
+constexpr uint32_t kRouteDeadlineMs = 20'000;
 // Of a route by text, which is tokenized first.
-constexpr uint32_t kRouteChatDeadlineMs = 10'000;
+constexpr uint32_t kRouteChatDeadlineMs = 20'000;
 
 void Prepare(grpc::ClientContext& context, Duration deadline = kDeadline) {
   context.set_wait_for_ready(true);
