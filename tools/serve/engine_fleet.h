@@ -68,7 +68,7 @@ struct EngineFleetOptions {
   Duration events_within = std::chrono::seconds(1);
   Duration repeat_every = std::chrono::minutes(1);  // of what is still wrong
   // So long after a prompt was finished its blocks have been announced, also by a machine that is busy.
-  Duration blocks_within = std::chrono::seconds(5);
+  Duration blocks_within = std::chrono::milliseconds(900);
   const Clock* clock = &Clock::Real();
   // A line for a person; `wrong`: something has to be done.
   std::function<void(bool wrong, const std::string& line)> say;
