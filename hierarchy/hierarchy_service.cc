@@ -11,6 +11,7 @@
 
 #include "indexer/base/clock.h"
 #include "indexer/base/domain.h"
+#include "indexer/base/durations.h"
 #include "indexer/base/ids.h"
 #include "indexer/base/memory_budget.h"
 #include "indexer/holders/holder_registry.h"

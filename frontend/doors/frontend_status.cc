@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "frontend/doors/frontend_service.h"
+#include "indexer/base/durations.h"
 #include "indexer/service/process_facts.h"
 
 namespace kvatlas {
@@ -18,10 +19,6 @@ constexpr size_t kPromisesShown = 64;  // of cells, the worst first
 constexpr size_t kCellsShown = 4096;
 constexpr size_t kEnginesShown = 4096;
 
-int64_t Milliseconds(Duration duration) {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
-}
-
 // Cells and workers as last seen: where they are asked, and whether that works.
 void AddFleet(const Frontend& frontend, Json* json) {
   Json& cells = (*json)["cells"] = Json::array();
@@ -30,10 +27,11 @@ void AddFleet(const Frontend& frontend, Json* json) {
                      {"tenant", seen.domain.tenant},
                      {"cell", seen.cell},
                      {"address", seen.address},
-                     {"seen_ms", Milliseconds(seen.seen)},
+                     {"seen_ms", Milliseconds<int64_t>(seen.seen)},
                      {"answered_ms", nullptr},
                      {"workers", seen.workers}});
-    if (seen.answered.has_value()) cells.back()["answered_ms"] = Milliseconds(*seen.answered);
+    if (seen.answered.has_value())
+      cells.back()["answered_ms"] = Milliseconds<int64_t>(*seen.answered);
   }
   Json& engines = (*json)["engines"] = Json::array();
   for (const KnownEngine& engine : frontend.Engines(kEnginesShown)) {

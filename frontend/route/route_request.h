@@ -34,11 +34,6 @@ inline uint64_t Microseconds(Duration duration) {
       std::chrono::duration_cast<std::chrono::microseconds>(duration).count());
 }
 
-inline uint32_t Milliseconds(Duration duration) {
-  return static_cast<uint32_t>(
-      std::chrono::duration_cast<std::chrono::milliseconds>(duration).count());
-}
-
 struct RouteRequest {
   std::shared_ptr<FleetState> fleet;
   std::shared_ptr<const RouteInput> input;  // names sorted; the prompt is `prompt`

@@ -6,6 +6,8 @@
 #include <tuple>
 #include <utility>
 
+#include "indexer/base/durations.h"
+
 namespace kvatlas {
 namespace {
 

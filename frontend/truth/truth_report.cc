@@ -1,12 +1,12 @@
 #include "frontend/truth/truth_report.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "frontend/route/receipt.h"
+#include "indexer/base/durations.h"
 
 namespace kvatlas {
 
@@ -23,8 +23,6 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(CellAsked, cell, address, blocks_at_least, bl
 namespace {
 
 using Json = nlohmann::json;
-
-double Seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 std::string Dump(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";

@@ -1,20 +1,15 @@
 #include "frontend/truth/truth_service.h"
 
-#include <chrono>
 #include <optional>
 #include <string>
 
 #include "frontend/peers/wire.h"
+#include "indexer/base/durations.h"
 #include "indexer/service/grpc_guard.h"
 #include "indexer/transport/wire.h"
 
 namespace kvatlas {
 namespace {
-
-uint64_t Milliseconds(Duration duration) {
-  return static_cast<uint64_t>(
-      std::chrono::duration_cast<std::chrono::milliseconds>(duration).count());
-}
 
 void FillReport(const DecisionRecord& record, v1::ReportRequest* report) {
   const RouteReport& said = record.report;
@@ -39,7 +34,7 @@ void FillFinding(const KnownFinding& known, v1::Finding* out) {
   out->set_remedy(std::string(CauseRemedy(finding.cause)));
   for (Cause other : finding.or_else) out->add_or_else(std::string(CauseName(other)));
   out->set_test(std::string(CauseTest(finding.cause)));
-  out->set_since_ms(Milliseconds(known.since));
+  out->set_since_ms(Milliseconds<uint64_t>(known.since));
 }
 
 }  // namespace
@@ -59,7 +54,7 @@ grpc::Status TruthService::GetDecision(grpc::ServerContext* context,
   if (!seen) return {grpc::StatusCode::NOT_FOUND, "no such decision, or it is forgotten"};
   ToProto(record->domain, response->mutable_domain());
   *response->mutable_route() = ToProto(record->result);
-  response->set_age_ms(Milliseconds(clock_->Now() - record->at));
+  response->set_age_ms(Milliseconds<uint64_t>(clock_->Now() - record->at));
   response->set_prompt_tokens(record->prompt_tokens);
   response->set_block_size(record->prompt.block_size);
   response->set_form(static_cast<v1::PromptForm>(record->form));

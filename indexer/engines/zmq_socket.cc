@@ -5,14 +5,9 @@
 #include <cstring>
 #include <utility>
 
+#include "indexer/base/durations.h"
+
 namespace kvatlas {
-namespace {
-
-int Milliseconds(Duration duration) {
-  return static_cast<int>(std::chrono::duration_cast<std::chrono::milliseconds>(duration).count());
-}
-
-}  // namespace
 
 absl::Status ZmqError(std::string_view context) {
   return absl::UnavailableError(std::string(context) + ": " + zmq_strerror(zmq_errno()));
@@ -35,12 +30,12 @@ absl::StatusOr<ZmqSocket> ZmqSocket::Make(void* context, int type) {
 }
 
 absl::Status ZmqSocket::Configure(const ZmqSocketOptions& options) {
-  const int heartbeat_ms = Milliseconds(options.heartbeat);
+  const int heartbeat_ms = Milliseconds<int>(options.heartbeat);
   const std::pair<int, int> values[] = {
       {ZMQ_IPV6, 1},
       {ZMQ_RCVHWM, options.receive_hwm},
-      {ZMQ_RECONNECT_IVL, Milliseconds(options.reconnect_min)},
-      {ZMQ_RECONNECT_IVL_MAX, Milliseconds(options.reconnect_max)},
+      {ZMQ_RECONNECT_IVL, Milliseconds<int>(options.reconnect_min)},
+      {ZMQ_RECONNECT_IVL_MAX, Milliseconds<int>(options.reconnect_max)},
       {ZMQ_TCP_KEEPALIVE, 1},
       {ZMQ_HEARTBEAT_IVL, heartbeat_ms},
       {ZMQ_HEARTBEAT_TIMEOUT, 3 * heartbeat_ms},

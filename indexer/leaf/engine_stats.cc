@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "indexer/base/domain.h"
+#include "indexer/base/durations.h"
 #include "indexer/engines/engine_event.h"
 #include "indexer/leaf/engine_state.h"
 #include "indexer/service/connection_watch.h"

@@ -1,22 +1,18 @@
 #include "indexer/leaf/http_explain.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "indexer/base/cache_class_text.h"
+#include "indexer/base/durations.h"
 #include "indexer/service/text_escape.h"
 
 namespace kvatlas {
 namespace {
 
 constexpr std::array<std::string_view, kTiers> kTierNames = {"device", "host", "disk", "external"};
-
-int64_t Milliseconds(Duration duration) {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
-}
 
 // The comma between what a loop appends.
 class Commas {
@@ -50,7 +46,7 @@ void AppendDetailFields(const RankDetail& detail, uint64_t block_size, std::stri
   absl::StrAppend(out, "\"any\":", detail.any * block_size, ",\"held\":", detail.held * block_size,
                   ",\"trust\":\"");
   *out += TrustName(detail.trust);
-  absl::StrAppend(out, "\",\"age_ms\":", Milliseconds(detail.age));
+  absl::StrAppend(out, "\",\"age_ms\":", Milliseconds<int64_t>(detail.age));
   if (detail.load.has_value()) {
     *out += ",\"load\":";
     AppendLoad(*detail.load, out);

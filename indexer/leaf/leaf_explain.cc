@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "indexer/base/durations.h"
 #include "indexer/base/memory_budget.h"
 #include "indexer/leaf/http_explain.h"
 #include "indexer/service/long_answers.h"

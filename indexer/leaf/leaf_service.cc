@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "indexer/base/clock.h"
+#include "indexer/base/durations.h"
 #include "indexer/base/memory_budget.h"
 #include "indexer/holders/tier_blocks.h"
 #include "indexer/leaf/leaf_explain.h"

@@ -3,22 +3,12 @@
 #include <grpcpp/create_channel.h>
 #include <grpcpp/support/channel_arguments.h>
 
-#include <algorithm>
-#include <limits>
-
+#include "indexer/base/durations.h"
 #include "indexer/service/grpc_credentials.h"
 #include "indexer/service/grpc_log.h"
 #include "indexer/service/security/security.h"
 
 namespace kvatlas {
-namespace {
-
-int Milliseconds(Duration duration) {
-  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
-  return static_cast<int>(std::clamp<int64_t>(ms, 0, std::numeric_limits<int>::max()));
-}
-
-}  // namespace
 
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target,
                                            const GrpcChannelOptions& options) {
@@ -26,13 +16,14 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target,
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(options.message_bytes_max);
   arguments.SetMaxSendMessageSize(options.message_bytes_max);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, Milliseconds(options.keepalive_time));
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, Milliseconds(options.keepalive_timeout));
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, Milliseconds<int>(options.keepalive_time));
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, Milliseconds<int>(options.keepalive_timeout));
   arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // no bound
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, Milliseconds(options.backoff_initial));
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, Milliseconds(options.backoff_max));
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, Milliseconds(options.connect_timeout));
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS,
+                   Milliseconds<int>(options.backoff_initial));
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, Milliseconds<int>(options.backoff_max));
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, Milliseconds<int>(options.connect_timeout));
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   if (options.own_connection) arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   const std::shared_ptr<Security> security =

@@ -10,15 +10,14 @@
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
 
-#include <algorithm>
 #include <iterator>
-#include <limits>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "indexer/base/durations.h"
 #include "indexer/base/mutex.h"
 #include "indexer/service/connection_account.h"
 #include "indexer/service/grpc_call_watch.h"
@@ -32,11 +31,6 @@
 
 namespace kvatlas {
 namespace {
-
-int Milliseconds(Duration duration) {
-  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
-  return static_cast<int>(std::clamp<int64_t>(ms, 0, std::numeric_limits<int>::max()));
-}
 
 // GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, which has no public name.
 constexpr char kHandshakeTimeoutMs[] = "grpc.server_handshake_timeout_ms";
@@ -70,15 +64,17 @@ void SetLimits(const GrpcServerOptions& options, grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.streams_max);
   // What is read at once bounds how many calls begin before the first of them is over.
   builder->AddChannelArgument(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, kReadBytesMax);
-  builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, Milliseconds(options.idle_timeout));
-  builder->AddChannelArgument(kHandshakeTimeoutMs, Milliseconds(options.handshake_timeout));
-  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, Milliseconds(options.keepalive_time));
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS,
+                              Milliseconds<int>(options.idle_timeout));
+  builder->AddChannelArgument(kHandshakeTimeoutMs, Milliseconds<int>(options.handshake_timeout));
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS,
+                              Milliseconds<int>(options.keepalive_time));
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
-                              Milliseconds(options.keepalive_timeout));
+                              Milliseconds<int>(options.keepalive_timeout));
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // no bound
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
-                              Milliseconds(options.client_ping_min));
+                              Milliseconds<int>(options.client_ping_min));
 }
 
 // Accepts for gRPC, on a thread of its own: a listener of gRPC's that meets EMFILE once never accepts again (CVE-2023-4785).
@@ -126,13 +122,13 @@ class Door {
   // When to go on; 0: with the next connection.
   int AcceptAll() {
     for (int i = 0; i < kAcceptedInARow; ++i) {
-      if (watch_->settling()) return Milliseconds(kFullPause);
+      if (watch_->settling()) return Milliseconds<int>(kFullPause);
       const ConnectionListener::Accepted accepted = listener_.Accept(/*with_busy=*/false);
       switch (accepted.outcome) {
         case ConnectionListener::Outcome::kNone:
           return 0;
         case ConnectionListener::Outcome::kFull:
-          return Milliseconds(kFullPause);
+          return Milliseconds<int>(kFullPause);
         case ConnectionListener::Outcome::kFailed:
           LogEvery(limiter_, LogLevel::kWarning, "grpc accept failed",
                    {{"address", listener_.address().ToString()}});
@@ -202,7 +198,7 @@ absl::Status GrpcServer::Start() {
   if (absl::Status open = security->MayListen(options_.listen); !open.ok()) return open;
   if (security->connection_age() > Duration(0)) {
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS,
-                               Milliseconds(security->connection_age()));
+                               Milliseconds<int>(security->connection_age()));
   }
   const bool tls = security->tls() != nullptr;
   if (tls && security->tls()->server() == nullptr) {

@@ -1,13 +1,13 @@
 #include "indexer/transport/holder_metrics.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "indexer/base/durations.h"
 #include "indexer/base/overlap.h"
 #include "indexer/service/memory_watch.h"
 #include "indexer/service/metric_families.h"
@@ -16,8 +16,6 @@
 
 namespace kvatlas {
 namespace {
-
-double Seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 void SetTotals(const HolderRegistry& registry, const std::string& prefix, Metrics* metrics) {
   const RegistryStats all = registry.Stats();
@@ -116,9 +114,9 @@ void AppendStreams(const std::vector<DomainStats>& domains, const std::string& p
     for (const HolderStats& holder : domain.holders)
       streams.push_back({label + MetricLabel("holder", ToString(holder.holder->id)), &holder});
   }
-  const size_t shown = std::min(streams.size(), kStreamsShown);
+  const size_t shown = std::min(streams.size(), kStreamSeriesMax);
   if (shown < streams.size())
-    std::partial_sort(streams.begin(), streams.begin() + kStreamsShown, streams.end());
+    std::partial_sort(streams.begin(), streams.begin() + kStreamSeriesMax, streams.end());
   families->Gauge(prefix + "_streams_not_shown", "Streams without series of their own.", "",
                   static_cast<double>(streams.size() - shown));
   streams.resize(shown);

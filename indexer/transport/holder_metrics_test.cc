@@ -99,7 +99,7 @@ TEST_F(HolderMetricsTest, AMaskedStreamIsNotTheOldestLiveOne) {
 }
 
 TEST_F(HolderMetricsTest, OfTooManyStreamsTheWorstAreShown) {
-  for (size_t i = 0; i < kStreamsShown; ++i) Store(Hears("w" + std::to_string(i)), 1);
+  for (size_t i = 0; i < kStreamSeriesMax; ++i) Store(Hears("w" + std::to_string(i)), 1);
   EXPECT_THAT(Text(), HasSubstr("kvatlas_leaf_streams_not_shown 0\n"));
   clock_.Advance(seconds(1));
   Store(Hears("fresh"), 1);

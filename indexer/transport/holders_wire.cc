@@ -3,11 +3,10 @@
 #include <google/protobuf/util/json_util.h>
 
 #include <algorithm>
-#include <chrono>
-#include <limits>
 #include <string>
 #include <vector>
 
+#include "indexer/base/durations.h"
 #include "indexer/base/memory_budget.h"
 #include "indexer/holders/refused_holders.h"
 #include "indexer/service/call_progress.h"
@@ -87,11 +86,6 @@ absl::Status DumpHolder(const Domain& domain, const HolderDump& dump,
 }
 
 }  // namespace
-
-uint32_t Milliseconds(Duration duration) {
-  const int64_t ms = std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
-  return static_cast<uint32_t>(std::clamp<int64_t>(ms, 0, std::numeric_limits<uint32_t>::max()));
-}
 
 void FillStats(const HolderRegistry& registry, v1::StatsResponse* response) {
   response->set_streams_open(registry.Stats().streams_open);

@@ -22,9 +22,6 @@
 
 namespace kvatlas {
 
-// Whole milliseconds, as answers carry ages; never negative, capped.
-uint32_t Milliseconds(Duration duration);
-
 // Fills `domains` and `streams_open`.
 void FillStats(const HolderRegistry& registry, v1::StatsResponse* response);
 // Of one domain alone, if it is there.

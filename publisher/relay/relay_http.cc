@@ -2,8 +2,6 @@
 
 #include <google/protobuf/util/json_util.h>
 
-#include <algorithm>
-#include <chrono>
 #include <deque>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -13,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "indexer/base/durations.h"
 #include "indexer/base/tier.h"
 #include "indexer/service/process_facts.h"
 #include "indexer/service/version.h"
@@ -25,10 +24,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kTierNames[kTiers] = {"device", "host", "disk", "external"};
-
-int64_t Ms(Duration duration) {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
-}
 
 HttpResponse Answer(const Json& json, int status = 200) {
   // Texts of peers that are not UTF-8 are shown as well as can be.
@@ -81,7 +76,7 @@ Json ListenerJson(const RelayListener& listener) {
                {"replay_endpoint", listener.registration.replay_endpoint},
                {"status", std::string(ListenerStatusName(stream.status))},
                {"connected", stream.connected},
-               {"silent_ms", Ms(stream.silent)},
+               {"silent_ms", Milliseconds<int64_t>(stream.silent)},
                {"lag_ms", stream.lag_ms},
                {"bytes", stream.bytes},
                {"undecodable", stream.undecodable},

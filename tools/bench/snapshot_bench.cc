@@ -23,6 +23,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "indexer/base/clock.h"
+#include "indexer/base/durations.h"
 #include "indexer/base/hash.h"
 #include "indexer/base/ids.h"
 #include "indexer/base/tier.h"
@@ -94,7 +95,6 @@ absl::Status CheckLeaf(const Options& options, const std::string& address) {
   return absl::OkStatus();
 }
 
-double Seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 double CpuOf(pid_t pid) { return BenchTarget::CpuSecondsOf(pid).value_or(0); }
 
 absl::Status Run(const Options& options) {

@@ -1,22 +1,14 @@
 #include "frontend/doors/grpc/route_stream.h"
 
 #include <algorithm>
-#include <chrono>
 #include <optional>
 #include <string>
 #include <utility>
 
+#include "indexer/base/durations.h"
 #include "indexer/service/grpc_status.h"
 
 namespace kvatlas {
-namespace {
-
-uint32_t MillisecondsOf(Duration duration) {
-  return static_cast<uint32_t>(
-      std::chrono::duration_cast<std::chrono::milliseconds>(duration).count());
-}
-
-}  // namespace
 
 RouteStreamReactor::RouteStreamReactor(const RouteCalls* calls, RouteCalls::Asker asker)
     : calls_(calls), asker_(std::move(asker)) {
@@ -81,7 +73,7 @@ void RouteStreamReactor::OnAnswer(uint64_t id, absl::StatusOr<v1::RouteResponse>
     response.set_code(static_cast<uint32_t>(answer.status().code()));
     response.set_message(std::string(answer.status().message()));
     if (const std::optional<Duration> retry = RetryAfter(answer.status()))
-      response.set_retry_after_ms(MillisecondsOf(*retry));
+      response.set_retry_after_ms(Milliseconds(*retry));
   }
   Next next;
   {
@@ -167,7 +159,7 @@ void RouteReactor::Answer(absl::StatusOr<v1::RouteResponse> answer) {
     *response_ = *std::move(answer);
     decision_id_ = response_->decision_id();
   } else if (const std::optional<Duration> retry = RetryAfter(answer.status())) {
-    context_->AddTrailingMetadata("retry-after-ms", std::to_string(MillisecondsOf(*retry)));
+    context_->AddTrailingMetadata("retry-after-ms", std::to_string(Milliseconds(*retry)));
   }
   Finish(ToGrpcStatus(answer.status()));
 }

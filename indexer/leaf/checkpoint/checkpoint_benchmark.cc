@@ -22,6 +22,7 @@
 #include "absl/status/status.h"
 #include "indexer/base/clock.h"
 #include "indexer/base/domain.h"
+#include "indexer/base/durations.h"
 #include "indexer/base/event.h"
 #include "indexer/base/hash.h"
 #include "indexer/base/ids.h"
@@ -40,8 +41,6 @@ constexpr size_t kChain = 512;  // blocks of a sequence
 constexpr size_t kQuery = 190;
 constexpr size_t kQueriesBefore = 500'000;
 const Domain kDomain{"llama-70b", ""};
-
-double Seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 // Of all threads: what is comparable on a machine that does other things too.
 double CpuSeconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }

@@ -13,6 +13,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "indexer/base/domain.h"
+#include "indexer/base/durations.h"
 #include "indexer/base/mutex.h"
 #include "indexer/leaf/checkpoint/checkpoint_store.h"
 #include "indexer/leaf/engine_restore.h"
@@ -26,8 +27,6 @@ constexpr int kNice = 5;
 // Worked at once, before a pause of `kPausesPerWork` times as long.
 constexpr Duration kWorkAtOnce = std::chrono::milliseconds(2);
 constexpr int kPausesPerWork = 3;
-
-double Seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 // Puts holders back into a registry. What one holder's bounds refuse is told, and the others go on.
 class StreamsRestorer : public CheckpointVisitor {

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "frontend/route/frontend.h"
+#include "indexer/base/durations.h"
 #include "indexer/base/memory_budget.h"
 #include "indexer/holders/tier_blocks.h"
 #include "indexer/stream/validate.h"
