@@ -27,13 +27,13 @@
 namespace kvatlas {
 
 // Says hello in the log of a cell, until it is destroyed.
-class Announcement : public SenderLinkObserver {
+class HelloInLog : public SenderLinkObserver {
  public:
-  Announcement(const RedisLogOptions& options, Hello hello)
+  HelloInLog(const RedisLogOptions& options, Hello hello)
       : hello_(std::move(hello)), link_(options) {
     link_.Start(this);
   }
-  ~Announcement() override { link_.Stop(Duration(0)); }
+  ~HelloInLog() override { link_.Stop(Duration(0)); }
 
   void OnConnected() override { link_.Write(hello_); }
   void OnDisconnected(const absl::Status&) override { failed_ = true; }

@@ -428,7 +428,7 @@ TEST_F(SecurityClaimsTest, WhatIsClaimedThroughRedisOfAnotherIsNotHeardAndTheOth
       hello.labels = {{"url", "http://127.0.0.3:1"}};
       const uint64_t before = forged();
       {
-        const Announcement claim(log, hello);
+        const HelloInLog claim(log, hello);
         // Redis itself refuses what is no younger, and what is ahead of its clock.
         const bool registers = writer.heard_by_redis && which == "younger epoch";
         EXPECT_TRUE(Await(

@@ -298,7 +298,7 @@ TEST_F(SecurityMatrixTest, WhoWritesToRedisIsHeardForItsOwnAlone) {
        [](Hello* hello) { hello->labels = {{"url", "http://8.8.8.8"}}; }, false, "",
        "\"identity\":\"worker/cell-0/foreign-address\""},
   };
-  std::vector<std::unique_ptr<Announcement>> announcements;
+  std::vector<std::unique_ptr<HelloInLog>> announcements;
   // Among the leaf's workers, for who may see all tenants and models.
   const std::shared_ptr<grpc::Channel> channel = ChannelAs("operator/o", cluster_->leaf(0));
   const auto heard = [&](const std::string& name) {
@@ -327,7 +327,7 @@ TEST_F(SecurityMatrixTest, WhoWritesToRedisIsHeardForItsOwnAlone) {
     Hello hello = WorkerHello();
     hello.holder.name = row.what;
     row.change(&hello);
-    announcements.push_back(std::make_unique<Announcement>(log, hello));
+    announcements.push_back(std::make_unique<HelloInLog>(log, hello));
     if (row.heard) {
       EXPECT_TRUE(Await([&] { return heard(row.what); }, kLong)) << row.what;
     } else if (row.audit_log.empty()) {

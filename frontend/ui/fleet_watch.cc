@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "frontend/ui/answers.h"
+#include "frontend/ui/gathered_answers.h"
 
 namespace kvatlas {
 namespace {
@@ -81,7 +81,7 @@ void FleetWatch::Round() {
 
 // Returns when each has answered, or is late.
 std::vector<FleetWatch::Answer> FleetWatch::AskAll(const std::vector<Question>& questions) {
-  Answers<v1::StatsResponse> answers(questions.size());
+  GatheredAnswers<v1::StatsResponse> answers(questions.size());
   for (size_t i = 0; i < questions.size(); ++i)
     asker_->Ask(questions[i].what, questions[i].address, options_.deadline, answers.Slot(i));
   return answers.Wait();

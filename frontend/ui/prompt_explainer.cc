@@ -4,7 +4,7 @@
 
 #include "absl/status/statusor.h"
 #include "frontend/route/prepared_prompt.h"
-#include "frontend/ui/answers.h"
+#include "frontend/ui/gathered_answers.h"
 #include "indexer/service/security/security.h"
 
 namespace kvatlas {
@@ -31,7 +31,7 @@ HttpResponse PromptExplainer::Answer(const HttpRequest& request) const {
   const std::vector<NamedCell> cells = CellsFor(*question, &answer.cells_known);
   answer.cells_asked = cells.size();
   const v1::ExplainRequest asked = ToRequest(*question);
-  Answers<v1::ExplainResponse> answers(cells.size());
+  GatheredAnswers<v1::ExplainResponse> answers(cells.size());
   for (size_t i = 0; i < cells.size(); ++i)
     parts_.asker->Explain(cells[i].second, asked, kExplainDeadline, answers.Slot(i));
   std::vector<absl::StatusOr<v1::ExplainResponse>> said = answers.Wait();
@@ -58,7 +58,7 @@ absl::Status PromptExplainer::MakeTokens(ExplainQuestion* question) const {
   if (!question->tokens.empty()) return absl::OkStatus();
   if (parts_.tokenizer == nullptr)
     return absl::InvalidArgumentError("no tokens are made of text here: give token ids");
-  Answers<PromptTokens> tokens(1);
+  GatheredAnswers<PromptTokens> tokens(1);
   parts_.tokenizer->Tokenize(question->model, TextPrompt{.text = question->text}, kExplainDeadline,
                              tokens.Slot(0));
   absl::StatusOr<PromptTokens> made = std::move(tokens.Wait()[0]);
@@ -95,7 +95,7 @@ std::vector<PromptExplainer::NamedCell> PromptExplainer::Covering(
                            .best = kExplainCellsMax,
                            .schedule = parts_.frontend->options().schedule};
   for (const std::string& address : parts_.frontend->hierarchies().Addresses()) {
-    Answers<CellsAnswer> answers(1);
+    GatheredAnswers<CellsAnswer> answers(1);
     parts_.cells->FindCells(address, asked, kExplainDeadline, answers.Slot(0));
     const absl::StatusOr<CellsAnswer> found = std::move(answers.Wait()[0]);
     if (!found.ok()) continue;

@@ -95,7 +95,7 @@ int HttpQueries::Answer(const QueryBody& query, const Identity& asker, bool deta
     AppendJsonError(subject.error, out);
     return subject.status;
   }
-  HttpAnswer& answer = scratch->answer;
+  ScoresAnswer& answer = scratch->answer;
   answer.Clear();
   for (int eagle = 0; eagle <= int{subject.eagle} && subject.block_size > 0; ++eagle) {
     // A domain that went meanwhile had no holders left.

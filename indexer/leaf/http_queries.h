@@ -18,8 +18,8 @@
 #include "indexer/base/mutex.h"
 #include "indexer/holders/holder_registry.h"
 #include "indexer/leaf/engine_directory.h"
-#include "indexer/leaf/http_answer.h"
 #include "indexer/leaf/http_bodies.h"
+#include "indexer/leaf/scores_answer.h"
 #include "indexer/service/security/security.h"
 
 namespace kvatlas {
@@ -41,7 +41,7 @@ class HttpQueries {
   struct Scratch {
     QueriesBody body;
     std::vector<LocalHash> locals;
-    HttpAnswer answer;
+    ScoresAnswer answer;
   };
   class Lease;
   Lease Borrow();

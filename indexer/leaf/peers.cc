@@ -11,8 +11,8 @@ Peers::Peers(std::vector<std::string> urls) {
 absl::Status Peers::Add(const std::string& url) {
   MutexLock lock(&mutex_);
   if (std::find(urls_.begin(), urls_.end(), url) != urls_.end()) return absl::OkStatus();
-  if (urls_.size() >= kPeersMax)
-    return absl::ResourceExhaustedError("too many peers: " + std::to_string(kPeersMax));
+  if (urls_.size() >= kPeersKnownMax)
+    return absl::ResourceExhaustedError("too many peers: " + std::to_string(kPeersKnownMax));
   urls_.push_back(url);
   return absl::OkStatus();
 }

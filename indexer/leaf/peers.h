@@ -1,7 +1,7 @@
 // Which other replicas does this leaf know? Where it recovers from when it starts, and what it tells those who ask.
 //
 // *Truth*: any text, without repeats, in the order it was told: clients of the field's services register what they like.
-// *Threads*: any. *Bounds*: `kPeersMax`.
+// *Threads*: any. *Bounds*: `kPeersKnownMax`.
 
 #ifndef KVATLAS_INDEXER_LEAF_PEERS_H_
 #define KVATLAS_INDEXER_LEAF_PEERS_H_
@@ -16,7 +16,7 @@
 
 namespace kvatlas {
 
-inline constexpr size_t kPeersMax = 1024;
+inline constexpr size_t kPeersKnownMax = 1024;
 
 class Peers {
  public:

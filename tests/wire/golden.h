@@ -28,7 +28,6 @@
 namespace kvatlas {
 
 std::string ToHex(std::string_view bytes);
-std::string FromHex(std::string_view hex);
 
 // ---- Messages of proto/ ----
 

@@ -169,10 +169,6 @@ std::string ToHex(std::string_view bytes) {
   return absl::BytesToHexString({bytes.data(), bytes.size()});
 }
 
-std::string FromHex(std::string_view hex) {
-  return absl::HexStringToBytes({hex.data(), hex.size()});
-}
-
 std::vector<const Descriptor*> AllMessages() {
   std::vector<const Descriptor*> all;
   for (const FileDescriptor* file :

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_split.h"
 #include "google/protobuf/text_format.h"
 #include "google/protobuf/util/message_differencer.h"
@@ -87,7 +88,7 @@ TEST_P(WireTest, EveryMessageIsReadToTheSameValues) {
     auto* factory = google::protobuf::MessageFactory::generated_factory();
     const std::unique_ptr<Message> read(factory->GetPrototype(type)->New());
     const std::unique_ptr<Message> wanted(factory->GetPrototype(type)->New());
-    ASSERT_TRUE(read->ParseFromString(FromHex(row[1]))) << row[0];
+    ASSERT_TRUE(read->ParseFromString(absl::HexStringToBytes(row[1]))) << row[0];
     EXPECT_FALSE(HasUnknown(*read)) << row[0] << " has lost a field: " << row[2];
     ASSERT_TRUE(google::protobuf::TextFormat::ParseFromString(row[2], wanted.get()))
         << row[0] << " has another name for a field, which JSON shows: " << row[2];
@@ -102,7 +103,7 @@ TEST_P(WireTest, StreamsAreReadToTheSameValues) {
   const std::vector<ReceiverMessage> receivers = GoldenReceiverMessages();
   ASSERT_EQ(rows.size(), senders.size() + receivers.size());
   for (size_t i = 0; i < rows.size(); ++i) {
-    const std::string bytes = FromHex(rows[i].at(1));
+    const std::string bytes = absl::HexStringToBytes(rows[i].at(1));
     if (i < senders.size()) {
       v1::SenderMessage message, now;
       SenderMessage typed;
@@ -134,7 +135,8 @@ TEST_P(WireTest, EntriesOfTheLogInRedisAreRead) {
   for (size_t i = 0; i < rows.size(); ++i) {
     const std::optional<RedisEntryId> id = RedisEntryId::Parse(rows[i].at(0));
     ASSERT_TRUE(id.has_value());
-    const absl::StatusOr<SenderMessage> read = DecodeRedisEntry(FromHex(rows[i].at(1)), *id);
+    const absl::StatusOr<SenderMessage> read =
+        DecodeRedisEntry(absl::HexStringToBytes(rows[i].at(1)), *id);
     ASSERT_TRUE(read.ok()) << read.status();
     EXPECT_EQ(*read, messages[i]);
     if (is_latest()) {

@@ -6,7 +6,7 @@
 namespace kvatlas {
 namespace {
 
-Event StoredOf(const Op& op, size_t from, size_t to) {
+Event StoredOf(const BenchOp& op, size_t from, size_t to) {
   Stored stored;
   stored.position = op.header.position + static_cast<uint32_t>(from);
   stored.parent = from == 0 ? SequenceHash{op.header.parent} : op.blocks[from - 1].seq;
@@ -21,7 +21,7 @@ Event StoredOf(const Op& op, size_t from, size_t to) {
 
 }  // namespace
 
-Event EventOf(const Op& op, size_t from, size_t to) {
+Event EventOf(const BenchOp& op, size_t from, size_t to) {
   if (op.header.kind == OpKind::kStore) return StoredOf(op, from, to);
   if (op.header.kind == OpKind::kClear) return Cleared{};
   const std::span<const SequenceHash> blocks = op.removed.subspan(from, to - from);
@@ -36,7 +36,7 @@ BenchInput::BenchInput(const OpsFile& file, uint32_t write_blocks_max)
   locals_.resize(header.query_blocks);
   steps_.reserve(file.ops().size());
   size_t first = 0;
-  for (const Op& op : file.ops()) {
+  for (const BenchOp& op : file.ops()) {
     if (&op == &file.ops()[file.ops().size() / 2]) second_half_ = steps_.size();
     if (op.header.kind == OpKind::kQuery) {
       AddQuery(op, first);
@@ -47,7 +47,7 @@ BenchInput::BenchInput(const OpsFile& file, uint32_t write_blocks_max)
   }
 }
 
-void BenchInput::AddQuery(const Op& op, size_t first) {
+void BenchInput::AddQuery(const BenchOp& op, size_t first) {
   for (size_t i = 0; i < op.blocks.size(); ++i) {
     blocks_[first + i] = op.blocks[i].seq;
     locals_[first + i] = op.blocks[i].local;
@@ -63,7 +63,7 @@ void BenchInput::AddQuery(const Op& op, size_t first) {
   queries_.push_back(query);
 }
 
-void BenchInput::AddEvents(const Op& op, uint32_t write_blocks_max) {
+void BenchInput::AddEvents(const BenchOp& op, uint32_t write_blocks_max) {
   const size_t count = op.header.count;
   const size_t piece = write_blocks_max == 0 ? std::max<size_t>(count, 1) : write_blocks_max;
   size_t from = 0;

@@ -16,7 +16,7 @@
 namespace kvatlas {
 
 // The event of a store, remove or clear; blocks [from, to) of it.
-Event EventOf(const Op& op, size_t from, size_t to);
+Event EventOf(const BenchOp& op, size_t from, size_t to);
 
 class BenchInput {
  public:
@@ -44,8 +44,8 @@ class BenchInput {
   size_t queries() const { return queries_.size(); }
 
  private:
-  void AddQuery(const Op& op, size_t first);
-  void AddEvents(const Op& op, uint32_t write_blocks_max);
+  void AddQuery(const BenchOp& op, size_t first);
+  void AddEvents(const BenchOp& op, uint32_t write_blocks_max);
 
   uint32_t workers_;
   uint64_t block_ops_ = 0;

@@ -68,7 +68,7 @@ void FinalHoldings::Count(const OpsFile& file, FinalHoldings* into) {
   // Block → when it was stored.
   std::vector<absl::flat_hash_map<SequenceHash, uint64_t>> held(file.header().workers);
   uint64_t now = 0;
-  for (const Op& op : file.ops()) {
+  for (const BenchOp& op : file.ops()) {
     auto& mine = held[op.header.worker];
     if (op.header.kind == OpKind::kStore) {
       for (const OpBlock& block : op.blocks) mine.try_emplace(block.seq, now++);

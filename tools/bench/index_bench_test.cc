@@ -210,7 +210,7 @@ TEST(SeqTest, EveryOperationIsMeasured) {
 // Blocks of a file's operations from number `from` on.
 uint64_t BlockOpsFrom(const OpsFile& file, size_t from) {
   uint64_t blocks = 0;
-  for (const Op& op : file.ops().subspan(from)) blocks += op.header.count;
+  for (const BenchOp& op : file.ops().subspan(from)) blocks += op.header.count;
   return blocks;
 }
 
@@ -235,8 +235,8 @@ TEST(SeqTest, SteadyIsTheSecondHalfOfTheOperationsAndNothingElse) {
   const OpsFile file = SmallFile();
   const size_t middle = file.ops().size() / 2;
   const auto first_half = file.ops().first(middle);
-  ASSERT_GT(std::ranges::count_if(first_half,
-                                  [](const Op& op) { return op.header.kind != OpKind::kQuery; }),
+  ASSERT_GT(std::ranges::count_if(
+                first_half, [](const BenchOp& op) { return op.header.kind != OpKind::kQuery; }),
             SlowStart::kSlowEvents);
   const BenchResult result = RunOne(OfDouble<SlowStart>("slow start"), file, Plan(BenchMode::kSeq));
   ASSERT_NE(result.steady, nullptr);
@@ -308,7 +308,7 @@ class Refusing : public Passing {
 TEST(SeqTest, RefusedEventsOfTheSecondHalfAreCountedByThemselves) {
   const OpsFile file = SmallFile();
   const size_t middle = file.ops().size() / 2;
-  const auto is_removal = [](const Op& op) { return op.header.kind == OpKind::kRemove; };
+  const auto is_removal = [](const BenchOp& op) { return op.header.kind == OpKind::kRemove; };
   const BenchResult result = RunOne(OfDouble<Refusing>("refusing"), file, Plan(BenchMode::kSteady));
   EXPECT_EQ(result.refused_events, std::ranges::count_if(file.ops().subspan(middle), is_removal));
 }
@@ -348,7 +348,7 @@ TEST(SeqTest, CutEventsNameTheSameBlocks) {
 
 TEST(SeqTest, RefusedEventsAreCountedAndTheFirstIsQuoted) {
   const OpsFile file = SmallFile();
-  const auto is_removal = [](const Op& op) { return op.header.kind == OpKind::kRemove; };
+  const auto is_removal = [](const BenchOp& op) { return op.header.kind == OpKind::kRemove; };
   const BenchResult result = RunOne(OfDouble<Refusing>("refusing"), file, Plan(BenchMode::kSeq));
   EXPECT_EQ(result.refused_events, std::ranges::count_if(file.ops(), is_removal));
   EXPECT_EQ(result.refused_why, "full");

@@ -65,7 +65,7 @@ OpsFile Make(const OpsOptions& options, OpsSummary* summary = nullptr) {
 struct Held {
   explicit Held(uint32_t workers) : of(workers) {}
 
-  void Apply(const Op& op) {
+  void Apply(const BenchOp& op) {
     std::set<SequenceHash>& mine = of[op.header.worker];
     SequenceHash parent{op.header.parent};
     for (const OpBlock& block :
@@ -100,7 +100,7 @@ struct Held {
 size_t HolesMax(const OpsFile& file) {
   Held held(file.header().workers);
   size_t holes_max = 0;
-  for (const Op& op : file.ops()) {
+  for (const BenchOp& op : file.ops()) {
     held.Apply(op);
     holes_max = std::max(holes_max, held.Holes());
   }
@@ -124,7 +124,7 @@ TEST(MakeOpsTest, NoWorkerHoldsMoreThanItsCapacity) {
     const OpsFile file = Make(SmallOptions(eviction));
     Held held(file.header().workers);
     size_t most = 0;
-    for (const Op& op : file.ops()) {
+    for (const BenchOp& op : file.ops()) {
       held.Apply(op);
       most = std::max(most, held.of[op.header.worker].size());
     }
@@ -136,7 +136,7 @@ TEST(MakeOpsTest, AStoreAfterAHoleNamesBlocksThatAreStillHeld) {
   const OpsFile file = Make(SmallOptions(OpsEviction::kRandom));
   Held held(file.header().workers);
   size_t named_again = 0;
-  for (const Op& op : file.ops()) {
+  for (const BenchOp& op : file.ops()) {
     if (op.header.kind == OpKind::kStore) {
       EXPECT_FALSE(held.of[op.header.worker].contains(op.blocks[0].seq));
       for (const OpBlock& block : op.blocks) {
@@ -155,8 +155,8 @@ TEST(MakeOpsTest, TruncatedRequestsStoreLessThanIsAskedFor) {
   const OpsFile file = Make(options);
   EXPECT_LT(file.header().store_blocks, whole * 9 / 10);
   size_t shorter = 0;
-  const Op* query = nullptr;
-  for (const Op& op : file.ops()) {
+  const BenchOp* query = nullptr;
+  for (const BenchOp& op : file.ops()) {
     if (op.header.kind == OpKind::kQuery) query = &op;
     if (op.header.kind != OpKind::kStore) continue;
     shorter += op.header.position + op.header.count < query->header.count;
@@ -168,7 +168,7 @@ TEST(MakeOpsTest, ARequestIsAQueryAndWhatItCauses) {
   OpsSummary summary{};
   const OpsFile file = Make(SmallOptions(OpsEviction::kLru), &summary);
   uint64_t queries = 0, missing = 0;
-  for (const Op& op : file.ops()) {
+  for (const BenchOp& op : file.ops()) {
     if (op.header.kind == OpKind::kQuery) {
       EXPECT_EQ(op.header.time_ns, queries * 10'000'000);
       ++queries;
@@ -194,7 +194,7 @@ TEST(MakeOpsTest, EveryCopyOfAWorkerDoesTheSame) {
   EXPECT_EQ(file.header().query_blocks, once.query_blocks);
   EXPECT_EQ(file.header().store_blocks, once.store_blocks * 3);
   Held held(9);
-  for (const Op& op : file.ops()) held.Apply(op);
+  for (const BenchOp& op : file.ops()) held.Apply(op);
   EXPECT_EQ(held.of[0], held.of[2]);
   EXPECT_NE(held.of[0], held.of[3]);
 }
@@ -243,7 +243,7 @@ TEST(MakeOpsTest, TheSeedDecidesEverything) {
 // Distinct first blocks and, by block, its distinct next ones; among stores.
 struct Shape {
   explicit Shape(const OpsFile& file) {
-    for (const Op& op : file.ops()) {
+    for (const BenchOp& op : file.ops()) {
       if (op.header.kind == OpKind::kQuery) ++queries;
       if (op.header.kind != OpKind::kStore) continue;
       SequenceHash parent{op.header.parent};
@@ -285,7 +285,7 @@ TEST(MakeShapeOpsTest, SharedRootIsHeldByEverybody) {
   EXPECT_EQ(file.header().store_blocks, 50u * 64 + 100 * 56);
   EXPECT_EQ(file.header().query_blocks, 100u * 64);
   Held held(50);
-  for (const Op& op : file.ops()) held.Apply(op);
+  for (const BenchOp& op : file.ops()) held.Apply(op);
   const SequenceHash root = file.ops()[0].blocks[7].seq;
   for (const std::set<SequenceHash>& mine : held.of) EXPECT_TRUE(mine.contains(root));
 }

@@ -82,7 +82,7 @@ class MemRun {
   bool Build() {
     const double all = static_cast<double>(file_.ops().size());
     size_t done = 0;
-    for (const Op& op : file_.ops()) {
+    for (const BenchOp& op : file_.ops()) {
       if (op.header.kind != OpKind::kQuery)
         Apply(op.header.worker, EventOf(op, 0, op.header.count));
       if (++done % kOpsBetweenSamples != 0) continue;
@@ -153,7 +153,7 @@ class MemRun {
       left[worker] = static_cast<uint32_t>(holdings_.of(worker).size());
     }
     size_t done = 0;
-    for (const Op& op : file_.ops()) {
+    for (const BenchOp& op : file_.ops()) {
       const uint32_t worker = op.header.worker;
       if (op.header.kind == OpKind::kStore) {
         RemoveLeft(worker, before, op.header.count, &left[worker]);
@@ -180,7 +180,7 @@ class MemRun {
     Apply(worker, removed);
   }
 
-  static Event SaltedEvent(const Op& op, const Salted& salted) {
+  static Event SaltedEvent(const BenchOp& op, const Salted& salted) {
     Event event = EventOf(op, 0, op.header.count);
     if (auto* stored = std::get_if<Stored>(&event)) {
       stored->parent = salted(stored->parent);

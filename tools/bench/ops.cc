@@ -110,9 +110,9 @@ absl::Status CheckTotals(const OpsHeader& said, const OpsHeader& found) {
 }
 
 // One operation from the front of `bytes`, which become the rest.
-absl::StatusOr<Op> TakeOp(std::span<const unsigned char>* bytes, uint32_t workers) {
+absl::StatusOr<BenchOp> TakeOp(std::span<const unsigned char>* bytes, uint32_t workers) {
   if (bytes->size() < sizeof(OpHeader)) return absl::InvalidArgumentError("the file ends in it");
-  Op op;
+  BenchOp op;
   std::memcpy(&op.header, bytes->data(), sizeof(OpHeader));
   if (const char* why = WhyWrong(op.header, workers)) return absl::InvalidArgumentError(why);
   const size_t body_bytes = BodyBytes(op.header);
@@ -131,7 +131,7 @@ absl::StatusOr<Op> TakeOp(std::span<const unsigned char>* bytes, uint32_t worker
 
 // Appends all operations of a KVOPS001 file to `ops`. The status has no file name.
 absl::Status ParseOps(std::span<const unsigned char> bytes, OpsHeader* header,
-                      std::vector<Op>* ops) {
+                      std::vector<BenchOp>* ops) {
   if (bytes.size() < sizeof(OpsHeader))
     return absl::InvalidArgumentError("shorter than its header");
   std::memcpy(header, bytes.data(), sizeof(OpsHeader));
@@ -146,7 +146,7 @@ absl::Status ParseOps(std::span<const unsigned char> bytes, OpsHeader* header,
   ops->reserve(header->ops);
   OpsHeader found{};
   for (uint64_t i = 0; i < header->ops; ++i) {
-    absl::StatusOr<Op> op = TakeOp(&bytes, header->workers);
+    absl::StatusOr<BenchOp> op = TakeOp(&bytes, header->workers);
     if (!op.ok()) {
       return absl::InvalidArgumentError("operation " + std::to_string(i) + ": " +
                                         std::string(op.status().message()));
@@ -166,7 +166,7 @@ struct OpsFile::Contents {
   Mapping mapping;
   SmgCorpus corpus;  // owns the blocks of a translated file
   OpsHeader header{};
-  std::vector<Op> ops;
+  std::vector<BenchOp> ops;
 };
 
 OpsFile::OpsFile(std::unique_ptr<Contents> contents) : contents_(std::move(contents)) {}
@@ -175,7 +175,7 @@ OpsFile& OpsFile::operator=(OpsFile&&) = default;
 OpsFile::~OpsFile() = default;
 
 const OpsHeader& OpsFile::header() const { return contents_->header; }
-std::span<const Op> OpsFile::ops() const { return contents_->ops; }
+std::span<const BenchOp> OpsFile::ops() const { return contents_->ops; }
 
 absl::StatusOr<OpsFile> OpsFile::Open(const std::string& path) {
   auto contents = std::make_unique<Contents>();
@@ -188,7 +188,7 @@ absl::StatusOr<OpsFile> OpsFile::Open(const std::string& path) {
       contents->ops = contents->corpus.Ops();
       contents->header.block_size = contents->corpus.block_size;
       contents->header.workers = contents->corpus.workers;
-      for (const Op& op : contents->ops) {
+      for (const BenchOp& op : contents->ops) {
         Count(op.header, &contents->header);
         contents->header.duration_ns = std::max(contents->header.duration_ns, op.header.time_ns);
       }

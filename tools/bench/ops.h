@@ -9,11 +9,11 @@
 // are in range, the counts of the header are those of the body. What is wrong is said with the operation's
 // number.
 // *Threads*: an opened file is immutable; any number of threads may read it.
-// *Lifetime*: the file is mapped; spans of `Op` point into it and live as long as it does.
+// *Lifetime*: the file is mapped; spans of `BenchOp` point into it and live as long as it does.
 //
 // Example:
 //   absl::StatusOr<OpsFile> file = OpsFile::Open("a.ops");
-//   for (const Op& op : file->ops()) ...
+//   for (const BenchOp& op : file->ops()) ...
 
 #ifndef KVATLAS_TOOLS_BENCH_OPS_H_
 #define KVATLAS_TOOLS_BENCH_OPS_H_
@@ -64,7 +64,7 @@ struct OpBlock {
 };
 static_assert(sizeof(OpBlock) == 16);
 
-struct Op {
+struct BenchOp {
   OpHeader header;
   std::span<const OpBlock> blocks;        // query, store
   std::span<const SequenceHash> removed;  // remove
@@ -81,7 +81,7 @@ class OpsFile {
   ~OpsFile();
 
   const OpsHeader& header() const;
-  std::span<const Op> ops() const;
+  std::span<const BenchOp> ops() const;
 
  private:
   struct Contents;

@@ -84,7 +84,7 @@ TEST(OpsTest, WhatIsWrittenIsRead) {
   EXPECT_EQ(file->header().remove_blocks, 2u);
   EXPECT_EQ(file->header().duration_ns, 9u);
   const std::vector<OpBlock> sequence = Sequence(10, 3);
-  const std::span<const Op> ops = file->ops();
+  const std::span<const BenchOp> ops = file->ops();
   ASSERT_EQ(ops.size(), 4u);
   EXPECT_EQ(ops[0].header.kind, OpKind::kQuery);
   ASSERT_EQ(ops[0].blocks.size(), 3u);
@@ -208,7 +208,7 @@ TEST(SmgCorpusTest, EngineHashesBecomeSequenceHashes) {
   EXPECT_EQ(file->header().store_blocks, 4u);
   EXPECT_EQ(file->header().duration_ns, 400u);
   const std::vector<OpBlock> sequence = Sequence(1, 3);
-  const std::span<const Op> ops = file->ops();
+  const std::span<const BenchOp> ops = file->ops();
   ASSERT_EQ(ops.size(), 6u);
   EXPECT_EQ(ops[0].blocks[1].seq, sequence[1].seq);
   EXPECT_EQ(ops[1].header.worker, 1u);

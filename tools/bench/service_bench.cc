@@ -151,7 +151,7 @@ class Bench {
   // Blocks that every engine stores before the clock runs.
   uint64_t WarmUpBlocks() const;
   void PrepareStreams();
-  EngineOutcome RunWorker(uint32_t worker, const std::function<void(const EngineStep&)>& visit);
+  EngineOutcome RunWorker(uint32_t worker, const std::function<void(const BenchStep&)>& visit);
   void AddMarker(Stream* stream, BenchPrompt* marker);
   void SendWarmUp(ZmqFeeder* feeder);
   void SendAll(ZmqFeeder* feeder);
@@ -335,7 +335,7 @@ void Bench::Measure(Load* load) {
 // ---- Ingest ----
 
 EngineOutcome Bench::RunWorker(uint32_t worker,
-                               const std::function<void(const EngineStep&)>& visit) {
+                               const std::function<void(const BenchStep&)>& visit) {
   const BlockNames names = options_.what == "ingest_zmq" ? BlockNames::kOwn : BlockNames::kContract;
   if (ops_) return RunOps(*ops_, worker, options_.block_size, names, visit);
   const uint64_t share = WarmUpBlocks() + options_.ingest_blocks / options_.workers;
@@ -362,7 +362,7 @@ void Bench::PrepareStreams() {
   for (uint32_t worker = 0; worker < result_.workers; ++worker) {
     Stream stream;
     uint64_t warm_up_stored = 0, warm_up_removed = 0;
-    stream.outcome = RunWorker(worker, [&](const EngineStep& step) {
+    stream.outcome = RunWorker(worker, [&](const BenchStep& step) {
       if (warm_up_stored < WarmUpBlocks()) {
         warm_up_stored += step.stored.size();
         warm_up_removed += step.removed.size();
@@ -517,7 +517,7 @@ absl::Status Bench::IngestGrpc() {
   uint64_t bytes = 0;
   for (uint32_t worker = 0; worker < result_.workers; ++worker) {
     HoldingsStreamBuilder builder(std::to_string(worker + 1), options_.block_size);
-    outcomes.push_back(RunWorker(worker, [&](const EngineStep& step) { builder.Add(step); }));
+    outcomes.push_back(RunWorker(worker, [&](const BenchStep& step) { builder.Add(step); }));
     streams.push_back(builder.Finish());
     bytes += streams.back().bytes;
   }
@@ -536,7 +536,7 @@ absl::Status Bench::IngestRedis() {
   std::vector<EngineOutcome> outcomes;
   for (uint32_t worker = 0; worker < result_.workers; ++worker) {
     RedisHoldingsBuilder builder(std::to_string(worker + 1), options_.block_size);
-    outcomes.push_back(RunWorker(worker, [&](const EngineStep& step) { builder.Add(step); }));
+    outcomes.push_back(RunWorker(worker, [&](const BenchStep& step) { builder.Add(step); }));
     streams.push_back(builder.Finish());
   }
   const std::optional<uint64_t> rss_before = target_.RssBytes();

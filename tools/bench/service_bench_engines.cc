@@ -31,12 +31,11 @@ void StoreInSteps(const BenchPrompt& prompt, uint32_t block_size, uint32_t event
                   const Visit& visit) {
   for (size_t at = 0; at < prompt.names.size(); at += event_blocks) {
     const size_t count = std::min<size_t>(event_blocks, prompt.names.size() - at);
-    EngineStep step{
-        .removed = {},
-        .position = static_cast<Position>(at),
-        .parent = std::nullopt,
-        .stored = std::span(prompt.names).subspan(at, count),
-        .tokens = std::span(prompt.tokens).subspan(at * block_size, count * block_size)};
+    BenchStep step{.removed = {},
+                   .position = static_cast<Position>(at),
+                   .parent = std::nullopt,
+                   .stored = std::span(prompt.names).subspan(at, count),
+                   .tokens = std::span(prompt.tokens).subspan(at * block_size, count * block_size)};
     if (at > 0) step.parent = prompt.names[at - 1];
     visit(step);
   }
@@ -60,7 +59,7 @@ BenchPrompt RandomPrompt(uint32_t blocks, uint32_t block_size, BlockNames names,
 }
 
 EngineOutcome RunEngine(const EngineLoad& load, std::mt19937_64& random,
-                        const std::function<void(const EngineStep&)>& visit) {
+                        const std::function<void(const BenchStep&)>& visit) {
   EngineOutcome outcome;
   std::deque<HeldPrompt> pool;  // least recently stored first
   std::optional<HeldPrompt> evicted;
@@ -69,7 +68,7 @@ EngineOutcome RunEngine(const EngineLoad& load, std::mt19937_64& random,
     const uint32_t blocks = static_cast<uint32_t>(
         std::min<uint64_t>(load.sequence_blocks, load.blocks - outcome.stored));
     pool.push_back({RandomPrompt(blocks, load.block_size, load.names, random), 0});
-    StoreInSteps(pool.back().prompt, load.block_size, load.event_blocks, [&](EngineStep step) {
+    StoreInSteps(pool.back().prompt, load.block_size, load.event_blocks, [&](BenchStep step) {
       removed.clear();
       while (load.capacity != 0 && outcome.held + step.stored.size() > load.capacity) {
         HeldPrompt& oldest = pool.front();
@@ -100,12 +99,12 @@ EngineOutcome RunEngine(const EngineLoad& load, std::mt19937_64& random,
 }
 
 EngineOutcome RunOps(const OpsFile& file, uint32_t worker, uint32_t block_size, BlockNames names,
-                     const std::function<void(const EngineStep&)>& visit) {
+                     const std::function<void(const BenchStep&)>& visit) {
   EngineOutcome outcome;
   std::vector<uint64_t> removed;
   std::vector<uint64_t> stored;
   std::vector<SequenceHash> locals;
-  for (const Op& op : file.ops()) {
+  for (const BenchOp& op : file.ops()) {
     if (op.header.worker != worker || op.header.kind == OpKind::kQuery) continue;
     for (const SequenceHash block : op.removed) removed.push_back(NameOf(block, names));
     outcome.removed += op.removed.size();
@@ -117,18 +116,18 @@ EngineOutcome RunOps(const OpsFile& file, uint32_t worker, uint32_t block_size, 
       locals.push_back(SequenceHash{Raw(block.local)});
     }
     const std::vector<TokenId> tokens = MockTokens(locals, block_size);
-    EngineStep step{.removed = removed,
-                    .position = op.header.position,
-                    .parent = std::nullopt,
-                    .stored = stored,
-                    .tokens = tokens};
+    BenchStep step{.removed = removed,
+                   .position = op.header.position,
+                   .parent = std::nullopt,
+                   .stored = stored,
+                   .tokens = tokens};
     if (op.header.parent != 0) step.parent = NameOf(SequenceHash{op.header.parent}, names);
     visit(step);
     removed.clear();
     outcome.stored += stored.size();
   }
   if (!removed.empty()) {
-    EngineStep last{};
+    BenchStep last{};
     last.removed = removed;
     visit(last);
   }
@@ -136,7 +135,7 @@ EngineOutcome RunOps(const OpsFile& file, uint32_t worker, uint32_t block_size, 
   return outcome;
 }
 
-std::string FrameOf(const EngineStep& step, uint32_t block_size) {
+std::string FrameOf(const BenchStep& step, uint32_t block_size) {
   ZmqEventEncoder encoder(ZmqEventForm::kMap, block_size, /*rank=*/0);
   for (const uint64_t& name : step.removed) encoder.Removed(Tier::kDevice, {&name, 1});
   if (!step.stored.empty()) {
@@ -149,7 +148,7 @@ std::vector<std::string> FramesOf(const BenchPrompt& prompt, uint32_t block_size
                                   uint32_t event_blocks) {
   std::vector<std::string> frames;
   StoreInSteps(prompt, block_size, event_blocks,
-               [&](const EngineStep& step) { frames.push_back(FrameOf(step, block_size)); });
+               [&](const BenchStep& step) { frames.push_back(FrameOf(step, block_size)); });
   return frames;
 }
 

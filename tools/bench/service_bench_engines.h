@@ -39,7 +39,7 @@ BenchPrompt RandomPrompt(uint32_t blocks, uint32_t block_size, BlockNames names,
                          std::mt19937_64& random);
 
 // One step of an engine: evictions, then a run of blocks. Either may be empty.
-struct EngineStep {
+struct BenchStep {
   std::span<const uint64_t> removed;
   Position position = 0;  // of the first stored block
   std::optional<uint64_t> parent;
@@ -71,15 +71,15 @@ struct EngineOutcome {
 
 // Runs an engine; steps are valid during the visit.
 EngineOutcome RunEngine(const EngineLoad& load, std::mt19937_64& random,
-                        const std::function<void(const EngineStep&)>& visit);
+                        const std::function<void(const BenchStep&)>& visit);
 
 // What a worker of an ops file does. Tokens are made from local hashes (`tools/engine/mock_tokens.h`), engine hashes are
 // the file's sequence hashes.
 EngineOutcome RunOps(const OpsFile& file, uint32_t worker, uint32_t block_size, BlockNames names,
-                     const std::function<void(const EngineStep&)>& visit);
+                     const std::function<void(const BenchStep&)>& visit);
 
 // The payload of one batch, as vLLM 0.24 and later sends it: one removed event per block, one stored event.
-std::string FrameOf(const EngineStep& step, uint32_t block_size);
+std::string FrameOf(const BenchStep& step, uint32_t block_size);
 // The same of a whole prompt, in several batches.
 std::vector<std::string> FramesOf(const BenchPrompt& prompt, uint32_t block_size,
                                   uint32_t event_blocks);

@@ -236,7 +236,7 @@ HoldingsStreamBuilder::HoldingsStreamBuilder(const std::string& worker, uint32_t
   stream_.hello = message.SerializeAsString();
 }
 
-void HoldingsStreamBuilder::Add(const EngineStep& step) {
+void HoldingsStreamBuilder::Add(const BenchStep& step) {
   v1::SenderMessage message;
   v1::Batch* const batch = message.mutable_batch();
   batch->set_number(stream_.batches.size() + 1);

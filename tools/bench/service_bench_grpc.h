@@ -57,7 +57,7 @@ class HoldingsStreamBuilder {
  public:
   HoldingsStreamBuilder(const std::string& worker, uint32_t block_size);
   // A batch of its own.
-  void Add(const EngineStep& step);
+  void Add(const BenchStep& step);
   HoldingsStream Finish() { return std::move(stream_); }
 
  private:

@@ -97,7 +97,7 @@ RedisHoldingsBuilder::RedisHoldingsBuilder(const std::string& worker, uint32_t b
   hello.starting = true;
 }
 
-void RedisHoldingsBuilder::Add(const EngineStep& step) {
+void RedisHoldingsBuilder::Add(const BenchStep& step) {
   Batch batch{.number = holdings_.batches.size() + 1, .events = {}, .load = {}, .digest = {}};
   if (!step.removed.empty()) {
     batch.events.push_back(Removed{.tier = Tier::kDevice, .blocks = BlocksOf(step.removed)});

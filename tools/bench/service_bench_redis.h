@@ -27,7 +27,7 @@ class RedisHoldingsBuilder {
  public:
   RedisHoldingsBuilder(const std::string& worker, uint32_t block_size);
   // A batch of its own.
-  void Add(const EngineStep& step);
+  void Add(const BenchStep& step);
   RedisHoldings Finish() { return std::move(holdings_); }
 
  private:

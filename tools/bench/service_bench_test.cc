@@ -78,7 +78,7 @@ TEST(ServiceBenchEnginesTest, FramesSayExactlyWhatTheOutcomeSays) {
                    .capacity = capacity,
                    .sequence_blocks = 20,
                    .event_blocks = 8},
-                  random, [&](const EngineStep& step) {
+                  random, [&](const BenchStep& step) {
                     heard.Hear(FrameOf(step, kBlockSize), kBlockSize);
                     EXPECT_TRUE(capacity == 0 || heard.blocks.size() <= capacity);
                   });

@@ -245,12 +245,12 @@ class Reader {
 
 }  // namespace
 
-std::vector<Op> SmgCorpus::Ops() const {
-  std::vector<Op> ops;
+std::vector<BenchOp> SmgCorpus::Ops() const {
+  std::vector<BenchOp> ops;
   ops.reserve(operations.size());
   for (const Operation& operation : operations) {
     const OpHeader& header = operation.header;
-    Op op{.header = header, .blocks = {}, .removed = {}};
+    BenchOp op{.header = header, .blocks = {}, .removed = {}};
     if (header.kind == OpKind::kRemove) {
       op.removed = std::span(removed).subspan(operation.first, header.count);
     } else if (header.kind != OpKind::kClear) {

@@ -37,8 +37,8 @@ struct SmgCorpus {
   std::vector<OpBlock> blocks;
   std::vector<SequenceHash> removed;
 
-  // The same as `Op`s that point into this; it must not change afterwards.
-  std::vector<Op> Ops() const;
+  // The same as `BenchOp`s that point into this; it must not change afterwards.
+  std::vector<BenchOp> Ops() const;
 };
 
 bool IsSmgCorpus(std::span<const unsigned char> bytes);

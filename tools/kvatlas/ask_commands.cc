@@ -69,11 +69,11 @@ void SetTokens(const AskedPrompt& prompt, v1::Tokens* tokens) {
 int QueryLeaf(Command* command, const Address& leaf, const AskedPrompt& prompt,
               v1::FindOverlapsRequest request) {
   SetDomain(*command, request.mutable_domain());
-  if (prompt.form == PromptForm::kTokens) SetTokens(prompt, request.mutable_tokens());
-  auto* const hashes = prompt.form == PromptForm::kHashes ? request.mutable_sequence_hashes()
-                                                          : request.mutable_local_hashes();
-  if (prompt.form != PromptForm::kTokens) hashes->Add(prompt.numbers.begin(), prompt.numbers.end());
-  const HolderService service(ServiceKind::kLeaf, leaf, command->timeout());
+  if (prompt.form == AskedForm::kTokens) SetTokens(prompt, request.mutable_tokens());
+  auto* const hashes = prompt.form == AskedForm::kHashes ? request.mutable_sequence_hashes()
+                                                         : request.mutable_local_hashes();
+  if (prompt.form != AskedForm::kTokens) hashes->Add(prompt.numbers.begin(), prompt.numbers.end());
+  const HolderService service(ServiceRole::kLeaf, leaf, command->timeout());
   const absl::StatusOr<v1::FindOverlapsResponse> answer = service.FindOverlaps(request);
   if (!answer.ok()) return command->Fail(answer.status());
   Table table({"WORKER", "BLOCKS>", "OF>", "TOKENS>", "TRUST*", "AGE>", "RUNNING+WAITING>"});
@@ -111,7 +111,7 @@ absl::StatusOr<uint32_t> BlockSizeAt(const Command& command, const HolderService
 
 int QueryHierarchy(Command* command, const Address& hierarchy, const AskedPrompt& prompt,
                    const WaypointSchedule& schedule, uint32_t best) {
-  const HolderService service(ServiceKind::kHierarchy, hierarchy, command->timeout());
+  const HolderService service(ServiceRole::kHierarchy, hierarchy, command->timeout());
   const absl::StatusOr<uint32_t> block_size = BlockSizeAt(*command, service);
   if (!block_size.ok()) return command->Fail(block_size.status());
   const absl::StatusOr<std::vector<SequenceHash>> sequence = prompt.Sequence(*block_size);
@@ -150,7 +150,7 @@ int QueryHierarchy(Command* command, const Address& hierarchy, const AskedPrompt
 std::string LeafQuestion(const Command& command, const AskedPrompt& prompt) {
   Json body = {{"model_name", command.model()},
                {"routing_group", command.tenant().empty() ? "default" : command.tenant()}};
-  if (prompt.form == PromptForm::kTokens) {
+  if (prompt.form == AskedForm::kTokens) {
     body["token_ids"] = prompt.numbers;
     if (!prompt.lora_name.empty()) body["lora_name"] = prompt.lora_name;
     if (!prompt.cache_salt.empty()) body["cache_salt"] = prompt.cache_salt;
@@ -278,7 +278,7 @@ void PrintRoute(const v1::RouteResponse& route, std::ostream& out) {
 int ExplainFrontend(Command* command, const Address& frontend, const AskedPrompt& prompt) {
   v1::RouteRequest request;
   SetDomain(*command, request.mutable_domain());
-  if (prompt.form == PromptForm::kTokens) {
+  if (prompt.form == AskedForm::kTokens) {
     SetTokens(prompt, request.mutable_tokens());
   } else {
     const absl::StatusOr<std::vector<SequenceHash>> sequence = prompt.Sequence(0);
@@ -303,7 +303,7 @@ int RunQuery(const std::vector<std::string>& arguments, const CommandIo& io) {
   std::string schedule_name = WaypointSchedule::Standard().Name();
   uint32_t best = 0;
   bool all = false;
-  command.AddServices({Role::kLeaf, Role::kHierarchy, Role::kServe}, 1);
+  command.AddServices({ServiceRole::kLeaf, ServiceRole::kHierarchy, ServiceRole::kServe}, 1);
   command.AddWatch();
   command.flags().Add("leaf", &leaf, "address of the leaf");
   command.flags().Add("hierarchy", &hierarchy, "address of a node, to ask that for cells");
@@ -322,11 +322,11 @@ int RunQuery(const std::vector<std::string>& arguments, const CommandIo& io) {
   if (!schedule.ok())
     return command.Usage("--schedule: " + std::string(schedule.status().message()));
   if (hierarchy.size() > 1) return command.Usage("--hierarchy: one node is asked");
-  const bool of_cells = command.Names(Role::kHierarchy) || !hierarchy.empty();
+  const bool of_cells = command.Names(ServiceRole::kHierarchy) || !hierarchy.empty();
   const absl::StatusOr<Address> at =
-      of_cells ? command.Find(Role::kHierarchy, Plane::kGrpc,
+      of_cells ? command.Find(ServiceRole::kHierarchy, Plane::kGrpc,
                               hierarchy.empty() ? Address() : hierarchy[0])
-               : command.Find(Role::kLeaf, Plane::kGrpc, leaf);
+               : command.Find(ServiceRole::kLeaf, Plane::kGrpc, leaf);
   if (!at.ok()) return command.Fail(at.status());
   if (absl::Status bad = MakeTokens(command.model(), command.tenant(), {prompt_flags.tokenizer()},
                                     command.timeout(), &*prompt);
@@ -348,7 +348,7 @@ int RunExplain(const std::vector<std::string>& arguments, const CommandIo& io) {
       "Why: block by block who has what at a leaf, or a frontend's choice and its costs.", io);
   Address leaf_http = kLeafHttp;
   std::vector<Address> frontend;
-  command.AddServices({Role::kLeaf, Role::kFrontend, Role::kServe}, 1);
+  command.AddServices({ServiceRole::kLeaf, ServiceRole::kFrontend, ServiceRole::kServe}, 1);
   command.AddWatch();
   command.flags().Add("leaf_http", &leaf_http, "address of the leaf");
   command.flags().Add("frontend", &frontend, "address of a frontend, to ask that for its choice");
@@ -358,13 +358,14 @@ int RunExplain(const std::vector<std::string>& arguments, const CommandIo& io) {
   absl::StatusOr<AskedPrompt> prompt = prompt_flags.Read(io.in);
   if (!prompt.ok()) return command.Usage(std::string(prompt.status().message()));
   if (frontend.size() > 1) return command.Usage("--frontend: one frontend is asked");
-  const bool choice =
-      command.Names(Role::kFrontend) || command.Names(Role::kServe) || !frontend.empty();
-  if (!choice && prompt->form == PromptForm::kHashes)
+  const bool choice = command.Names(ServiceRole::kFrontend) || command.Names(ServiceRole::kServe) ||
+                      !frontend.empty();
+  if (!choice && prompt->form == AskedForm::kHashes)
     return command.Usage("a leaf explains --tokens or --local_hashes");
   const Address named = frontend.empty() ? Address() : frontend[0];
-  const absl::StatusOr<Address> at = choice ? command.Find(Role::kFrontend, Plane::kGrpc, named)
-                                            : command.Find(Role::kLeaf, Plane::kHttp, leaf_http);
+  const absl::StatusOr<Address> at =
+      choice ? command.Find(ServiceRole::kFrontend, Plane::kGrpc, named)
+             : command.Find(ServiceRole::kLeaf, Plane::kHttp, leaf_http);
   if (!at.ok()) return command.Fail(at.status());
   std::optional<Address> asked;  // its tokenizer is the one that counts
   if (choice) asked = command.services().empty() ? named : command.services()[0].address;

@@ -234,9 +234,9 @@ std::ostream& Command::out() const {
   return watching() ? static_cast<std::ostream&>(look_) : io_.out;
 }
 
-void Command::AddServices(std::vector<Role> roles, size_t max) {
+void Command::AddServices(std::vector<ServiceRole> roles, size_t max) {
   std::string usage;
-  for (const Role role : roles)
+  for (const ServiceRole role : roles)
     usage += (usage.empty() ? "" : "|") + std::string(RoleName(role)) + "=HOST:PORT";
   flags_.Words(&words_, "[" + usage + "]" + (max > 1 ? "..." : ""));
   roles_ = std::move(roles);
@@ -255,7 +255,7 @@ absl::Status Command::ReadServices() {
     if (!name.ok()) return name.status();
     if (std::find(roles_.begin(), roles_.end(), name->role) == roles_.end()) {
       std::string wanted;
-      for (const Role role : roles_)
+      for (const ServiceRole role : roles_)
         wanted += (wanted.empty() ? "" : ", ") + std::string(RoleName(role));
       return absl::InvalidArgumentError("expected a service of: " + wanted + "; found " + word);
     }
@@ -271,15 +271,16 @@ absl::Status Command::ReadServices() {
                                     " services; found " + std::to_string(services_.size()));
 }
 
-bool Command::Names(Role role) const {
+bool Command::Names(ServiceRole role) const {
   return std::any_of(services_.begin(), services_.end(),
                      [role](const ServiceName& name) { return name.role == role; });
 }
 
-absl::StatusOr<Address> Command::Find(Role role, Plane plane, const Address& otherwise) const {
-  const bool in_serve = role == Role::kLeaf || role == Role::kFrontend;
+absl::StatusOr<Address> Command::Find(ServiceRole role, Plane plane,
+                                      const Address& otherwise) const {
+  const bool in_serve = role == ServiceRole::kLeaf || role == ServiceRole::kFrontend;
   for (const ServiceName& name : services_) {
-    if (name.role == role || (in_serve && name.role == Role::kServe))
+    if (name.role == role || (in_serve && name.role == ServiceRole::kServe))
       return Located({role, name.address}, plane, timeout_);
   }
   return Located({role, otherwise}, plane, timeout_);

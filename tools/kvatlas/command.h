@@ -50,13 +50,13 @@ class Command {
   const std::string& tenant() const { return tenant_; }
 
   // Services of these kinds may be named as words, KIND=HOST:PORT, at most `max` of them. What flags name is the older way.
-  void AddServices(std::vector<Role> roles, size_t max);
+  void AddServices(std::vector<ServiceRole> roles, size_t max);
   // Those words; a word beside the flag of the same service is refused by `Parse`.
   const std::vector<ServiceName>& services() const { return services_; }
   // Where the service is asked that a word names in one of `roles`, or else that `otherwise` is.
-  absl::StatusOr<Address> Find(Role role, Plane plane, const Address& otherwise) const;
+  absl::StatusOr<Address> Find(ServiceRole role, Plane plane, const Address& otherwise) const;
   // Whether a word names a service of this kind.
-  bool Names(Role role) const;
+  bool Names(ServiceRole role) const;
   // For commands whose words are something else.
   const std::vector<std::string>& words() const { return words_; }
   void TakeWords(std::string usage) { flags_.Words(&words_, std::move(usage)); }
@@ -105,7 +105,7 @@ class Command {
   Duration watch_{0};
   mutable std::ostringstream look_;  // what is shown at the end, with --watch
   std::vector<std::string> words_;
-  std::vector<Role> roles_;
+  std::vector<ServiceRole> roles_;
   size_t services_max_ = 0;
   std::vector<ServiceName> services_;
 };

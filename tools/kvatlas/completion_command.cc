@@ -74,7 +74,7 @@ std::vector<std::string> CompletionsOf(const std::string& line) {
   } else if (given[0] == "pki") {
     candidates = {"init", "issue"};
   } else if (given[0] != "serve") {
-    for (const Role role : kRoles) candidates.push_back(std::string(RoleName(role)) + "=");
+    for (const ServiceRole role : kRoles) candidates.push_back(std::string(RoleName(role)) + "=");
     if (given[0] == "dump" || given[0] == "diff")
       candidates.insert(candidates.end(), {"file=", "checkpoint="});
   }

@@ -18,13 +18,14 @@ int RunDiagnose(const std::vector<std::string>& arguments, const CommandIo& io) 
   Address frontend_http = kFrontendHttp;
   std::string decision;
   command.flags().Add("frontend_http", &frontend_http, "HTTP address of the frontend");
-  command.AddServices({Role::kFrontend, Role::kServe}, 1);
+  command.AddServices({ServiceRole::kFrontend, ServiceRole::kServe}, 1);
   command.AddWatch();
   command.flags().Add("decision", &decision, "this decision's receipt and report instead, as JSON");
   if (const auto exit = command.Parse(arguments)) return *exit;
   if (decision.find_first_not_of("0123456789") != std::string::npos)
     return command.Usage("--decision is a number");
-  const absl::StatusOr<Address> at = command.Find(Role::kFrontend, Plane::kHttp, frontend_http);
+  const absl::StatusOr<Address> at =
+      command.Find(ServiceRole::kFrontend, Plane::kHttp, frontend_http);
   if (!at.ok()) return command.Fail(at.status());
   const auto ask = [&](const std::string& path) {
     return HttpBody("frontend", *at, "GET", path, "", command.timeout());

@@ -21,8 +21,8 @@ constexpr int64_t kNowMs = 1'900'000'000'000;
 // Two leaves and a node that agree.
 Survey Healthy() {
   Survey survey;
-  const auto add = [&](ServiceKind kind, const std::string& address, const std::string& cell) {
-    SurveyedNode node{.kind = kind, .addresses = {address}, .stats = {}, .asked = {}};
+  const auto add = [&](ServiceRole role, const std::string& address, const std::string& cell) {
+    SurveyedNode node{.role = role, .addresses = {address}, .stats = {}, .asked = {}};
     node.asked = {kNowMs - 5, kNowMs + 5};
     node.stats.set_cell(cell);
     node.stats.set_contract("xxh3-chain-1:1337");
@@ -36,11 +36,11 @@ Survey Healthy() {
     domain->set_block_size(16);
     domain->set_digests_equal(10);
     v1::HolderStats* holder = domain->add_holder_stats();
-    holder->mutable_holder()->set_name(kind == ServiceKind::kLeaf ? "w-" + cell : "a");
+    holder->mutable_holder()->set_name(role == ServiceRole::kLeaf ? "w-" + cell : "a");
     holder->set_trust(v1::TRUST_EXACT);
     holder->set_connected(true);
     holder->set_state("connected");
-    if (kind == ServiceKind::kHierarchy) {
+    if (role == ServiceRole::kHierarchy) {
       holder->set_address("10.0.0.1:7410");
     } else {
       v1::FlagStats* parents = process->add_flags();
@@ -50,9 +50,9 @@ Survey Healthy() {
     survey.node_at[address] = survey.nodes.size();
     survey.nodes.push_back(std::move(node));
   };
-  add(ServiceKind::kHierarchy, "10.0.0.9:7420", "top");
-  add(ServiceKind::kLeaf, "10.0.0.1:7410", "a");
-  add(ServiceKind::kLeaf, "10.0.0.2:7410", "b");
+  add(ServiceRole::kHierarchy, "10.0.0.9:7420", "top");
+  add(ServiceRole::kLeaf, "10.0.0.1:7410", "a");
+  add(ServiceRole::kLeaf, "10.0.0.2:7410", "b");
   return survey;
 }
 

@@ -63,7 +63,8 @@ absl::Status ReadLines(const std::string& name, std::istream& lines, const DumpF
                              " is not in it");
 }
 
-absl::StatusOr<Address> AddressOf(const Source& source, Role role, Plane plane, Duration timeout) {
+absl::StatusOr<Address> AddressOf(const Source& source, ServiceRole role, Plane plane,
+                                  Duration timeout) {
   absl::StatusOr<Address> address = Address::Parse(source.where);
   if (!address.ok()) return address;
   return Located({role, *std::move(address)}, plane, timeout);
@@ -71,7 +72,8 @@ absl::StatusOr<Address> AddressOf(const Source& source, Role role, Plane plane, 
 
 absl::Status ReadRelay(const Source& source, const DumpFilter& filter, Duration timeout,
                        const Visit& visit) {
-  const absl::StatusOr<Address> address = AddressOf(source, Role::kRelay, Plane::kHttp, timeout);
+  const absl::StatusOr<Address> address =
+      AddressOf(source, ServiceRole::kRelay, Plane::kHttp, timeout);
   if (!address.ok()) return address.status();
   std::string target = "/dump?worker=" + UrlEncoded(filter.worker);
   if (!filter.model.empty())
@@ -163,12 +165,11 @@ absl::Status ReadSource(const Source& source, const DumpFilter& filter, Duration
     case SourceKind::kHierarchy:
       break;
   }
-  const bool leaf = source.kind == SourceKind::kLeaf;
-  const absl::StatusOr<Address> address =
-      AddressOf(source, leaf ? Role::kLeaf : Role::kHierarchy, Plane::kGrpc, timeout);
+  const ServiceRole role =
+      source.kind == SourceKind::kLeaf ? ServiceRole::kLeaf : ServiceRole::kHierarchy;
+  const absl::StatusOr<Address> address = AddressOf(source, role, Plane::kGrpc, timeout);
   if (!address.ok()) return address.status();
-  const ServiceKind kind = leaf ? ServiceKind::kLeaf : ServiceKind::kHierarchy;
-  return HolderService(kind, *address, timeout).Dump(RequestOf(filter), visit);
+  return HolderService(role, *address, timeout).Dump(RequestOf(filter), visit);
 }
 
 absl::StatusOr<AllHoldings> LoadSource(const Source& source, const DumpFilter& filter,

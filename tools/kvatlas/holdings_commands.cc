@@ -191,10 +191,10 @@ int RunCheckpoint(const std::vector<std::string>& arguments, const CommandIo& io
   Command command("checkpoint", "Has a leaf write a checkpoint now, and waits until it is durable.",
                   io);
   Address leaf_http = kLeafHttp;
-  command.AddServices({Role::kLeaf, Role::kServe}, 1);
+  command.AddServices({ServiceRole::kLeaf, ServiceRole::kServe}, 1);
   command.flags().Add("leaf_http", &leaf_http, "address of the leaf");
   if (const auto exit = command.Parse(arguments)) return *exit;
-  const absl::StatusOr<Address> at = command.Find(Role::kLeaf, Plane::kHttp, leaf_http);
+  const absl::StatusOr<Address> at = command.Find(ServiceRole::kLeaf, Plane::kHttp, leaf_http);
   if (!at.ok()) return command.Fail(at.status());
   const absl::StatusOr<std::string> body =
       HttpBody("leaf", *at, "POST", "/checkpoint", "", command.timeout() * kDumpTimeouts);

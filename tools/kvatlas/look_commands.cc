@@ -317,14 +317,13 @@ absl::StatusOr<std::vector<StreamRow>> StreamsOfRelay(const Command& command,
 }
 
 absl::StatusOr<std::vector<StreamRow>> StreamsOf(const Command& command, const ServiceName& name) {
-  const bool relay = name.role == Role::kRelay;
-  const Role role = name.role == Role::kServe ? Role::kLeaf : name.role;
+  const bool relay = name.role == ServiceRole::kRelay;
+  const ServiceRole role = name.role == ServiceRole::kServe ? ServiceRole::kLeaf : name.role;
   const absl::StatusOr<Address> at =
       Located({role, name.address}, relay ? Plane::kHttp : Plane::kGrpc, command.timeout());
   if (!at.ok()) return at.status();
   if (relay) return StreamsOfRelay(command, *at);
-  const ServiceKind kind = role == Role::kLeaf ? ServiceKind::kLeaf : ServiceKind::kHierarchy;
-  return StreamsOf(command, HolderService(kind, *at, command.timeout()));
+  return StreamsOf(command, HolderService(role, *at, command.timeout()));
 }
 
 }  // namespace
@@ -333,14 +332,14 @@ int RunCells(const std::vector<std::string>& arguments, const CommandIo& io) {
   Command command("cells", "Cells that report to a hierarchy node: how fresh, how much, how busy.",
                   io);
   Address hierarchy = kHierarchy;
-  command.AddServices({Role::kHierarchy}, 1);
+  command.AddServices({ServiceRole::kHierarchy}, 1);
   command.AddWatch();
   command.flags().Add("hierarchy", &hierarchy, "address of the node");
   command.AddDomain(/*required=*/false);
   if (const auto exit = command.Parse(arguments)) return *exit;
-  const absl::StatusOr<Address> at = command.Find(Role::kHierarchy, Plane::kGrpc, hierarchy);
+  const absl::StatusOr<Address> at = command.Find(ServiceRole::kHierarchy, Plane::kGrpc, hierarchy);
   if (!at.ok()) return command.Fail(at.status());
-  return PrintHolders(&command, HolderService(ServiceKind::kHierarchy, *at, command.timeout()),
+  return PrintHolders(&command, HolderService(ServiceRole::kHierarchy, *at, command.timeout()),
                       "CELL", "WAYPOINTS>");
 }
 
@@ -348,14 +347,14 @@ int RunWorkers(const std::vector<std::string>& arguments, const CommandIo& io) {
   Command command("workers", "Worker ranks of a leaf: how sure, how fresh, how much, how busy.",
                   io);
   Address leaf = kLeaf;
-  command.AddServices({Role::kLeaf, Role::kServe}, 1);
+  command.AddServices({ServiceRole::kLeaf, ServiceRole::kServe}, 1);
   command.AddWatch();
   command.flags().Add("leaf", &leaf, "address of the leaf");
   command.AddDomain(/*required=*/false);
   if (const auto exit = command.Parse(arguments)) return *exit;
-  const absl::StatusOr<Address> at = command.Find(Role::kLeaf, Plane::kGrpc, leaf);
+  const absl::StatusOr<Address> at = command.Find(ServiceRole::kLeaf, Plane::kGrpc, leaf);
   if (!at.ok()) return command.Fail(at.status());
-  return PrintHolders(&command, HolderService(ServiceKind::kLeaf, *at, command.timeout()), "WORKER",
+  return PrintHolders(&command, HolderService(ServiceRole::kLeaf, *at, command.timeout()), "WORKER",
                       "BLOCKS>");
 }
 
@@ -364,7 +363,9 @@ int RunStreams(const std::vector<std::string>& arguments, const CommandIo& io) {
       "streams", "Streams into and out of services. Without any service: of the leaf on this host.",
       io);
   std::vector<Address> leaves, hierarchies, relays;
-  command.AddServices({Role::kLeaf, Role::kHierarchy, Role::kRelay, Role::kServe}, kStreamsOfMax);
+  command.AddServices(
+      {ServiceRole::kLeaf, ServiceRole::kHierarchy, ServiceRole::kRelay, ServiceRole::kServe},
+      kStreamsOfMax);
   command.AddWatch();
   command.flags().Add("leaf", &leaves, "addresses of leaves");
   command.flags().Add("hierarchy", &hierarchies, "addresses of hierarchy nodes");
@@ -373,10 +374,10 @@ int RunStreams(const std::vector<std::string>& arguments, const CommandIo& io) {
   if (const auto exit = command.Parse(arguments)) return *exit;
   std::vector<ServiceName> services = command.services();
   for (const auto& [role, addresses] :
-       {std::pair(Role::kLeaf, &leaves), std::pair(Role::kHierarchy, &hierarchies),
-        std::pair(Role::kRelay, &relays)})
+       {std::pair(ServiceRole::kLeaf, &leaves), std::pair(ServiceRole::kHierarchy, &hierarchies),
+        std::pair(ServiceRole::kRelay, &relays)})
     for (const Address& address : *addresses) services.push_back({role, address});
-  if (services.empty()) services.push_back({Role::kLeaf, kLeaf});
+  if (services.empty()) services.push_back({ServiceRole::kLeaf, kLeaf});
   int worst = kExitOk;
   const auto take = [&](const std::string& who,
                         const absl::StatusOr<std::vector<StreamRow>>& rows) {

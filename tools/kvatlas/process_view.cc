@@ -246,7 +246,7 @@ ProcessView ViewOf(const ServiceName& name, const Json& status) {
 
 std::vector<ProcessView> ViewsOf(const Survey& survey) {
   std::vector<ProcessView> views;
-  const auto add = [&](Role role, const std::string& asked, const Json& status,
+  const auto add = [&](ServiceRole role, const std::string& asked, const Json& status,
                        const std::string& readiness) {
     const absl::StatusOr<Address> address = Address::Parse(asked);
     views.push_back(ViewOf({role, address.value_or(Address{})}, status));
@@ -254,12 +254,11 @@ std::vector<ProcessView> ViewsOf(const Survey& survey) {
   };
   for (const SurveyedNode& node : survey.nodes) {
     const absl::StatusOr<Json> stats = StatsJson(node.stats);
-    add(node.is_leaf() ? Role::kLeaf : Role::kHierarchy, node.addresses.front(),
-        stats.ok() ? *stats : Json::object(), node.readiness);
+    add(node.role, node.addresses.front(), stats.ok() ? *stats : Json::object(), node.readiness);
   }
   for (const SurveyedPage& page : survey.pages)
-    add(page.kind == "relay" ? Role::kRelay : Role::kFrontend, page.address, page.status,
-        page.readiness);
+    add(page.kind == "relay" ? ServiceRole::kRelay : ServiceRole::kFrontend, page.address,
+        page.status, page.readiness);
   for (const Unreached& what : survey.unreached) views.push_back(ViewOfUnreached(what));
   std::stable_sort(views.begin(), views.end(), [](const ProcessView& a, const ProcessView& b) {
     return a.program < b.program;

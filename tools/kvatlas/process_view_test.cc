@@ -15,7 +15,7 @@ using Json = nlohmann::json;
 const Address kAsked{"10.0.0.1", 8090};
 
 TEST(ProcessViewTest, ALeafSaysWhatItHoldsAndWhatIsWrong) {
-  const ProcessView view = ViewOf({Role::kLeaf, kAsked}, Json::parse(R"({
+  const ProcessView view = ViewOf({ServiceRole::kLeaf, kAsked}, Json::parse(R"({
     "cell": "a", "replica": "b", "queries": "1204",
     "process": {"program": "kvatlas-leaf", "version": "0.1.0", "uptime_ms": "61000",
                 "listens": {"grpc": "0.0.0.0:7410", "http": "0.0.0.0:8090"}},
@@ -43,7 +43,7 @@ TEST(ProcessViewTest, ALeafSaysWhatItHoldsAndWhatIsWrong) {
 }
 
 TEST(ProcessViewTest, AFrontendSaysWhatItRouted) {
-  const ProcessView view = ViewOf({Role::kFrontend, {"127.0.0.1", 8092}}, Json::parse(R"({
+  const ProcessView view = ViewOf({ServiceRole::kFrontend, {"127.0.0.1", 8092}}, Json::parse(R"({
     "hierarchies": ["127.0.0.1:7420"], "leaves": ["a=127.0.0.1:7410"], "routes": 12, "failed": 1,
     "by_fallback": {"none": 9, "load_only": 3}, "in_flight": 2, "workers_remembered": 4})"));
   EXPECT_EQ(view.program, "frontend");
@@ -53,7 +53,7 @@ TEST(ProcessViewTest, AFrontendSaysWhatItRouted) {
 }
 
 TEST(ProcessViewTest, ANodeSaysHowManyCellsItHas) {
-  const ProcessView view = ViewOf({Role::kHierarchy, {"127.0.0.1", 8091}}, Json::parse(R"({
+  const ProcessView view = ViewOf({ServiceRole::kHierarchy, {"127.0.0.1", 8091}}, Json::parse(R"({
     "cell": "top", "queries": "1", "domains": [{"domain": {"model": "m", "tenant": "t"},
     "blocks": "5", "holder_stats": [{"holder": {"name": "a"}, "state": "connected",
     "trust": "TRUST_EXACT", "address": "127.0.0.1:7410"}]}]})"));
@@ -63,7 +63,7 @@ TEST(ProcessViewTest, ANodeSaysHowManyCellsItHas) {
 }
 
 TEST(ProcessViewTest, ARelayThatIsNotReadySaysWhy) {
-  const ProcessView view = ViewOf({Role::kRelay, {"127.0.0.1", 8093}}, Json::parse(R"({
+  const ProcessView view = ViewOf({ServiceRole::kRelay, {"127.0.0.1", 8093}}, Json::parse(R"({
     "program": "kvatlas-relay", "version": "0.1.0", "ready": false, "reason": "no worker yet",
     "leaves": ["127.0.0.1:7410"], "blocks": 4, "workers": [{"worker": "e1", "streams": [
     {"state": "unreachable", "reason": "tcp://h:5557: Connection refused"}], "ranks": [
@@ -82,7 +82,7 @@ TEST(ProcessViewTest, ALongListIsCut) {
     domain["holder_stats"].push_back(
         {{"holder", {{"name", "w" + std::to_string(i)}}}, {"masked", true}});
   status["domains"].push_back(domain);
-  const ProcessView view = ViewOf({Role::kLeaf, kAsked}, status);
+  const ProcessView view = ViewOf({ServiceRole::kLeaf, kAsked}, status);
   ASSERT_EQ(view.attention.size(), 9u);
   EXPECT_EQ(view.attention.back(), "and 12 more");
 }
@@ -90,7 +90,7 @@ TEST(ProcessViewTest, ALongListIsCut) {
 TEST(ProcessViewTest, ASurveyIsSeenByProgramAndSaysWhatIsMissing) {
   Survey survey;
   SurveyedNode node{
-      .kind = ServiceKind::kLeaf, .addresses = {"127.0.0.1:7410"}, .stats = {}, .asked = {}};
+      .role = ServiceRole::kLeaf, .addresses = {"127.0.0.1:7410"}, .stats = {}, .asked = {}};
   node.stats.set_cell("a");
   node.readiness = "not ready: restoring a checkpoint";
   survey.nodes.push_back(node);

@@ -72,7 +72,7 @@ AskedPromptFlags::AskedPromptFlags(FlagSet* flags) {
 }
 
 absl::StatusOr<AskedPrompt> AskedPromptFlags::Read(std::istream& in) const {
-  AskedPrompt prompt{.form = PromptForm::kTokens,
+  AskedPrompt prompt{.form = AskedForm::kTokens,
                      .numbers = {},
                      .lora_name = lora_name_,
                      .cache_salt = cache_salt_,
@@ -93,18 +93,18 @@ absl::StatusOr<AskedPrompt> AskedPromptFlags::Read(std::istream& in) const {
     text.assign(std::istreambuf_iterator<char>(file), {});
   }
   if (!text_.empty() || (!file_.empty() && as_ == "text")) {
-    prompt.form = PromptForm::kText;
+    prompt.form = AskedForm::kText;
     prompt.text = text_.empty() ? text : text_;
     if (prompt.text.empty()) return absl::InvalidArgumentError("--file: " + file_ + " is empty");
     return prompt;
   }
-  if (!hashes_.empty() || (!file_.empty() && as_ == "hashes")) prompt.form = PromptForm::kHashes;
+  if (!hashes_.empty() || (!file_.empty() && as_ == "hashes")) prompt.form = AskedForm::kHashes;
   if (!local_hashes_.empty() || (!file_.empty() && as_ == "local_hashes"))
-    prompt.form = PromptForm::kLocalHashes;
+    prompt.form = AskedForm::kLocalHashes;
   absl::StatusOr<std::vector<uint64_t>> numbers = NumbersIn(text);
   if (!numbers.ok()) return numbers.status();
   prompt.numbers = *std::move(numbers);
-  if (prompt.form != PromptForm::kTokens) return prompt;
+  if (prompt.form != AskedForm::kTokens) return prompt;
   for (const uint64_t token : prompt.numbers)
     if (token > std::numeric_limits<TokenId>::max())
       return absl::InvalidArgumentError(std::to_string(token) + " is no token id");
@@ -121,17 +121,17 @@ std::vector<TokenId> AskedPrompt::Tokens() const {
 absl::StatusOr<std::vector<SequenceHash>> AskedPrompt::Sequence(uint32_t block_size) const {
   std::vector<LocalHash> locals;
   switch (form) {
-    case PromptForm::kHashes: {
+    case AskedForm::kHashes: {
       std::vector<SequenceHash> sequence;
       for (const uint64_t number : numbers) sequence.push_back(SequenceHash{number});
       return sequence;
     }
-    case PromptForm::kLocalHashes:
+    case AskedForm::kLocalHashes:
       for (const uint64_t number : numbers) locals.push_back(LocalHash{number});
       break;
-    case PromptForm::kText:
+    case AskedForm::kText:
       return absl::FailedPreconditionError("no tokens were made of the text");
-    case PromptForm::kTokens:
+    case AskedForm::kTokens:
       if (block_size == 0) return absl::InvalidArgumentError("the block size is unknown");
       locals = LocalHashes(Tokens(), {.block_size = block_size},
                            BlockSeed({.lora_name = lora_name, .cache_salt = cache_salt}, contract));

@@ -28,10 +28,10 @@ namespace kvatlas {
 
 inline constexpr size_t kPromptNumbersMax = size_t{64} << 20;
 
-enum class PromptForm { kTokens, kHashes, kLocalHashes, kText };
+enum class AskedForm { kTokens, kHashes, kLocalHashes, kText };
 
 struct AskedPrompt {
-  PromptForm form = PromptForm::kTokens;
+  AskedForm form = AskedForm::kTokens;
   std::vector<uint64_t> numbers;
   std::string text = {};  // of `kText`, until it is made tokens of
   std::string lora_name;

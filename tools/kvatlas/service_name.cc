@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "indexer/service/nearest_name.h"
-#include "tools/kvatlas/services.h"
 
 namespace kvatlas {
 namespace {
@@ -27,14 +26,14 @@ std::string NameInProgram(const Json& status) {
 }
 
 // Whether a process of this program answers for `role`. An empty program does not say what it is.
-bool Answers(Role role, const std::string& program) {
+bool Answers(ServiceRole role, const std::string& program) {
   if (program.empty() || program == RoleName(role)) return true;
-  return program == "serve" && (role == Role::kLeaf || role == Role::kFrontend);
+  return program == "serve" && (role == ServiceRole::kLeaf || role == ServiceRole::kFrontend);
 }
 
-std::string PortName(Role role, Plane plane, const std::string& program) {
+std::string PortName(ServiceRole role, Plane plane, const std::string& program) {
   const std::string port = plane == Plane::kGrpc ? "grpc" : "http";
-  return program == "serve" && role == Role::kLeaf ? "leaf_" + port : port;
+  return program == "serve" && role == ServiceRole::kLeaf ? "leaf_" + port : port;
 }
 
 absl::StatusOr<Json> OverHttp(const ServiceName& name, Duration timeout) {
@@ -47,15 +46,13 @@ absl::StatusOr<Json> OverHttp(const ServiceName& name, Duration timeout) {
 }
 
 absl::StatusOr<Json> OverGrpc(const ServiceName& name, Duration timeout) {
-  if (name.role == Role::kFrontend || name.role == Role::kRelay) {
-    return absl::FailedPreconditionError(absl::StrCat(name.Title(), ": expected its HTTP port (",
-                                                      name.role == Role::kRelay ? "8093" : "8092",
-                                                      " unless --http says otherwise)"));
+  if (name.role == ServiceRole::kFrontend || name.role == ServiceRole::kRelay) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        name.Title(), ": expected its HTTP port (",
+        name.role == ServiceRole::kRelay ? "8093" : "8092", " unless --http says otherwise)"));
   }
-  const ServiceKind kind =
-      name.role == Role::kHierarchy ? ServiceKind::kHierarchy : ServiceKind::kLeaf;
   const absl::StatusOr<v1::StatsResponse> stats =
-      HolderService(kind, name.address, timeout).Stats();
+      HolderService(name.role, name.address, timeout).Stats();
   if (!stats.ok()) return stats.status();
   return StatsJson(*stats);
 }
@@ -93,12 +90,12 @@ absl::StatusOr<Json> StatsJson(const v1::StatsResponse& stats) {
   return Json::parse(text, nullptr, /*allow_exceptions=*/false);
 }
 
-std::string_view RoleName(Role role) { return kNames[static_cast<size_t>(role)]; }
+std::string_view RoleName(ServiceRole role) { return kNames[static_cast<size_t>(role)]; }
 
 absl::StatusOr<ServiceName> ServiceName::Parse(std::string_view text) {
   const size_t equals = text.find('=');
   const std::string kind(text.substr(0, equals));
-  for (const Role role : kRoles) {
+  for (const ServiceRole role : kRoles) {
     if (equals == std::string_view::npos || kind != RoleName(role)) continue;
     absl::StatusOr<Address> address = Address::Parse(text.substr(equals + 1));
     if (!address.ok()) return address.status();
@@ -147,7 +144,8 @@ absl::StatusOr<Address> Located(const ServiceName& name, Plane plane, Duration t
     const bool http = !absl::IsUnavailable(told.status()) &&
                       !absl::IsDeadlineExceeded(told.status()) &&
                       !absl::IsFailedPrecondition(told.status());
-    const bool grpc = absl::IsFailedPrecondition(told.status()) && name.role == Role::kFrontend;
+    const bool grpc =
+        absl::IsFailedPrecondition(told.status()) && name.role == ServiceRole::kFrontend;
     if ((plane == Plane::kHttp && http) || (plane == Plane::kGrpc && grpc)) return name.address;
     return told.status();
   }

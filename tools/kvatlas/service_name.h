@@ -20,18 +20,19 @@
 #include "indexer/base/clock.h"
 #include "indexer/service/address.h"
 #include "proto/kvatlas/v1/leaf.pb.h"
+#include "tools/kvatlas/services.h"
 
 namespace kvatlas {
 
-enum class Role { kLeaf, kHierarchy, kFrontend, kRelay, kServe };
-inline constexpr Role kRoles[] = {Role::kLeaf, Role::kHierarchy, Role::kFrontend, Role::kRelay,
-                                  Role::kServe};
-std::string_view RoleName(Role role);  // "leaf"
+inline constexpr ServiceRole kRoles[] = {ServiceRole::kLeaf, ServiceRole::kHierarchy,
+                                         ServiceRole::kFrontend, ServiceRole::kRelay,
+                                         ServiceRole::kServe};
+std::string_view RoleName(ServiceRole role);  // "leaf"
 
 enum class Plane { kGrpc, kHttp };
 
 struct ServiceName {
-  Role role = Role::kLeaf;
+  ServiceRole role = ServiceRole::kLeaf;
   Address address;
 
   // INVALID_ARGUMENT, quoting `text` and saying what is expected.

@@ -71,10 +71,6 @@ absl::Status ReadDump(Stub* stub, const v1::DumpRequest& request, Duration timeo
   return FromGrpcStatus(reader->Finish());
 }
 
-std::string NameOf(ServiceKind kind, const Address& address) {
-  return (kind == ServiceKind::kLeaf ? "leaf " : "hierarchy ") + address.ToString();
-}
-
 // What a service says in the body of an answer that is no success.
 std::string ReasonIn(const HttpReply& reply) {
   const auto json = nlohmann::json::parse(reply.body, nullptr, /*allow_exceptions=*/false);
@@ -161,23 +157,22 @@ absl::StatusOr<HttpReply> Exchange(const Address& to, const std::string& method,
 
 void SetBearerToken(std::string token) { BearerToken() = std::move(token); }
 
-HolderService::HolderService(ServiceKind kind, Address address, Duration timeout)
-    : kind_(kind),
+HolderService::HolderService(ServiceRole role, Address address, Duration timeout)
+    : is_leaf_(role != ServiceRole::kHierarchy),
       address_(std::move(address)),
       timeout_(timeout),
-      name_(NameOf(kind_, address_)) {}
+      name_((is_leaf_ ? "leaf " : "hierarchy ") + address_.ToString()) {}
 
 absl::StatusOr<v1::StatsResponse> HolderService::Stats() const {
   const v1::StatsRequest request;
-  if (kind_ == ServiceKind::kLeaf)
-    return Call(name_, address_, timeout_, &v1::Leaf::Stub::Stats, request);
+  if (is_leaf_) return Call(name_, address_, timeout_, &v1::Leaf::Stub::Stats, request);
   return Call(name_, address_, timeout_, &v1::Hierarchy::Stub::Stats, request);
 }
 
 absl::Status HolderService::Dump(const v1::DumpRequest& request,
                                  const std::function<void(const v1::DumpResponse&)>& visit) const {
   const auto channel = MakeChannel(address_.ToString());
-  if (kind_ == ServiceKind::kLeaf) {
+  if (is_leaf_) {
     v1::Leaf::Stub stub(channel);
     return About(name_, ReadDump(&stub, request, timeout_, visit));
   }

@@ -28,12 +28,13 @@ inline constexpr int kDumpTimeouts = 120;
 // Presented with every question from now on, over gRPC and HTTP; empty: none.
 void SetBearerToken(std::string token);
 
-enum class ServiceKind { kLeaf, kHierarchy };
+enum class ServiceRole { kLeaf, kHierarchy, kFrontend, kRelay, kServe };
 
 // A leaf, or a hierarchy node: both tell of their holders alike.
 class HolderService {
  public:
-  HolderService(ServiceKind kind, Address address, Duration timeout);
+  // REQUIRES: a node of the hierarchy, or else a leaf, perhaps of `serve`.
+  HolderService(ServiceRole role, Address address, Duration timeout);
 
   absl::StatusOr<v1::StatsResponse> Stats() const;
   // `visit` gets the pieces in order. May take `kDumpTimeouts` times as long as another question.
@@ -48,7 +49,7 @@ class HolderService {
   const std::string& name() const { return name_; }  // "leaf 127.0.0.1:7410"
 
  private:
-  const ServiceKind kind_;
+  const bool is_leaf_;
   const Address address_;
   const Duration timeout_;
   const std::string name_;

@@ -53,15 +53,15 @@ void AtOnce(size_t count, const std::function<void(size_t)>& visit) {
 }
 
 struct ToAsk {
-  Role role;
+  ServiceRole role;
   std::string address;
   std::string told_by;
   std::string cell;
 
-  bool is_node() const { return role == Role::kLeaf || role == Role::kHierarchy; }
+  bool is_node() const { return role == ServiceRole::kLeaf || role == ServiceRole::kHierarchy; }
   // `serve` is asked as the frontend that it has.
   std::string kind() const {
-    return std::string(RoleName(role == Role::kServe ? Role::kFrontend : role));
+    return std::string(RoleName(role == ServiceRole::kServe ? ServiceRole::kFrontend : role));
   }
 };
 
@@ -80,9 +80,9 @@ class Surveyor {
   Survey Run();
 
  private:
-  void Add(Role role, const std::string& address, const std::string& told_by,
+  void Add(ServiceRole role, const std::string& address, const std::string& told_by,
            const std::string& cell = "");
-  void Follow(Role role, const std::string& address, const std::string& told_by,
+  void Follow(ServiceRole role, const std::string& address, const std::string& told_by,
               const std::string& cell = "");
   Answer Ask(const ToAsk& what) const;
   Answer AskAt(const ToAsk& what, const Address& address) const;
@@ -105,14 +105,14 @@ class Surveyor {
   std::set<std::pair<std::string, std::string>> seen_;  // kind and address
 };
 
-void Surveyor::Add(Role role, const std::string& address, const std::string& told_by,
+void Surveyor::Add(ServiceRole role, const std::string& address, const std::string& told_by,
                    const std::string& cell) {
   if (address.empty() || seen_.size() == kServicesMax) return;
   ToAsk what{.role = role, .address = address, .told_by = told_by, .cell = cell};
   if (seen_.emplace(what.kind(), address).second) wave_.push_back(std::move(what));
 }
 
-void Surveyor::Follow(Role role, const std::string& address, const std::string& told_by,
+void Surveyor::Follow(ServiceRole role, const std::string& address, const std::string& told_by,
                       const std::string& cell) {
   if (options_.follow) Add(role, address, told_by, cell);
 }
@@ -188,10 +188,10 @@ std::string Surveyor::AskReadiness(const std::string& kind,
 }
 
 Answer Surveyor::AskNode(const ToAsk& what, const Address& address) const {
-  const ServiceKind kind = what.role == Role::kLeaf ? ServiceKind::kLeaf : ServiceKind::kHierarchy;
-  SurveyedNode node{.kind = kind, .addresses = {address.ToString()}, .stats = {}, .asked = {}};
+  SurveyedNode node{.role = what.role, .addresses = {address.ToString()}, .stats = {}, .asked = {}};
   node.asked.before_unix_ms = UnixMs();
-  absl::StatusOr<v1::StatsResponse> stats = HolderService(kind, address, options_.timeout).Stats();
+  absl::StatusOr<v1::StatsResponse> stats =
+      HolderService(what.role, address, options_.timeout).Stats();
   node.asked.after_unix_ms = UnixMs();
   Answer answer;
   if (stats.ok()) {
@@ -270,7 +270,7 @@ void Surveyor::Take(const ToAsk& what, Answer answer) {
     const v1::ProcessStats& process = answer.node->stats.process();
     for (size_t i = 0; i < survey_.nodes.size() && process.pid() != 0; ++i) {
       const v1::ProcessStats& other = survey_.nodes[i].stats.process();
-      if (survey_.nodes[i].kind != answer.node->kind || other.pid() != process.pid() ||
+      if (survey_.nodes[i].role != answer.node->role || other.pid() != process.pid() ||
           other.started_unix_ms() != process.started_unix_ms())
         continue;
       survey_.nodes[i].addresses.push_back(answer.node->addresses.front());
@@ -299,21 +299,21 @@ std::vector<std::string> AddressesIn(const std::string& parents) {
 void Surveyor::FollowNode(const SurveyedNode& node) {
   // Streams to parents begin with the first block.
   for (const std::string& parent : AddressesIn(node.Flag("parents")))
-    Follow(Role::kHierarchy, parent, node.Name());
+    Follow(ServiceRole::kHierarchy, parent, node.Name());
   for (const v1::ParentStats& parent : node.stats.parents())
-    Follow(Role::kHierarchy, parent.address(), node.Name());
+    Follow(ServiceRole::kHierarchy, parent.address(), node.Name());
   if (node.is_leaf()) {
     // In `serve`, whose frontend has the port "http".
     const auto frontend = ListensAt(node, "http");
     if (ListensAt(node, kLeafHttp).has_value() && frontend.has_value())
-      Follow(Role::kFrontend, frontend->ToString(), node.Name());
+      Follow(ServiceRole::kFrontend, frontend->ToString(), node.Name());
     return;
   }
   for (const v1::DomainStats& domain : node.stats.domains()) {
     for (const v1::HolderStats& holder : domain.holder_stats()) {
       const auto label = holder.labels().find(kKindLabel);
       const bool is_node = label != holder.labels().end() && label->second == kKindNode;
-      Follow(is_node ? Role::kHierarchy : Role::kLeaf, holder.address(), node.Name(),
+      Follow(is_node ? ServiceRole::kHierarchy : ServiceRole::kLeaf, holder.address(), node.Name(),
              holder.holder().name());
     }
   }
@@ -321,24 +321,25 @@ void Surveyor::FollowNode(const SurveyedNode& node) {
 
 void Surveyor::FollowFrontend(const SurveyedPage& page) {
   for (const Json& address : ListIn(page.status, "hierarchies"))
-    if (address.is_string()) Follow(Role::kHierarchy, address.get<std::string>(), page.Name());
+    if (address.is_string())
+      Follow(ServiceRole::kHierarchy, address.get<std::string>(), page.Name());
   const absl::StatusOr<Address> asked = Address::Parse(page.address);
   if (asked.ok()) {
     if (const auto leaf = ListensAt(page.status, "leaf_grpc", *asked); leaf.has_value())
-      Follow(Role::kLeaf, leaf->ToString(), page.Name());
+      Follow(ServiceRole::kLeaf, leaf->ToString(), page.Name());
   }
   for (const Json& leaf : ListIn(page.status, "leaves")) {
     const std::string text = leaf.is_string() ? leaf.get<std::string>() : "";
     const size_t equals = text.find('=');
     if (equals != std::string::npos)
-      Follow(Role::kLeaf, text.substr(equals + 1), page.Name(), text.substr(0, equals));
+      Follow(ServiceRole::kLeaf, text.substr(equals + 1), page.Name(), text.substr(0, equals));
   }
 }
 
 void Surveyor::FollowRelay(const SurveyedPage& page) {
   for (const Json& leaf : ListIn(page.status, "leaves"))
     if (leaf.is_string() && Address::Parse(leaf.get<std::string>()).ok())
-      Follow(Role::kLeaf, leaf.get<std::string>(), page.Name());
+      Follow(ServiceRole::kLeaf, leaf.get<std::string>(), page.Name());
 }
 
 // ---- Engines ----

@@ -55,13 +55,13 @@ struct Asked {
 
 // A leaf, or a hierarchy node.
 struct SurveyedNode {
-  ServiceKind kind = ServiceKind::kLeaf;
-  std::vector<std::string> addresses;  // the first is the one that was asked
+  ServiceRole role = ServiceRole::kLeaf;  // or kHierarchy
+  std::vector<std::string> addresses;     // the first is the one that was asked
   v1::StatsResponse stats;
   Asked asked;
   std::string readiness = {};  // "ready", "not ready: REASON"; empty: not asked, or it did not say
 
-  bool is_leaf() const { return kind == ServiceKind::kLeaf; }
+  bool is_leaf() const { return role == ServiceRole::kLeaf; }
   std::string Name() const;  // "leaf 127.0.0.1:7410 (cell a@1)"
   // What it was told; empty: nothing, it has the default.
   std::string Flag(const std::string& name) const;

@@ -12,11 +12,11 @@ namespace {
 // At their default ports on this host.
 std::vector<ServiceName> UsualServices() {
   const std::string host = "127.0.0.1";
-  return {{Role::kLeaf, {host, 7410}},
-          {Role::kHierarchy, {host, 7420}},
-          {Role::kFrontend, {host, 8092}},
-          {Role::kRelay, {host, 8093}},
-          {Role::kServe, {host, 8094}}};
+  return {{ServiceRole::kLeaf, {host, 7410}},
+          {ServiceRole::kHierarchy, {host, 7420}},
+          {ServiceRole::kFrontend, {host, 8092}},
+          {ServiceRole::kRelay, {host, 8093}},
+          {ServiceRole::kServe, {host, 8094}}};
 }
 
 }  // namespace
@@ -35,9 +35,10 @@ absl::StatusOr<Survey> SurveyFor(const Command& command, const SurveyFlags& flag
   options.timeout = command.timeout();
   options.tls_ca = command.tls_ca();
   options.services = command.services();
-  for (const auto& [role, addresses] :
-       {std::pair(Role::kLeaf, &flags.leaves), std::pair(Role::kHierarchy, &flags.hierarchies),
-        std::pair(Role::kFrontend, &flags.frontends), std::pair(Role::kRelay, &flags.relays)})
+  for (const auto& [role, addresses] : {std::pair(ServiceRole::kLeaf, &flags.leaves),
+                                        std::pair(ServiceRole::kHierarchy, &flags.hierarchies),
+                                        std::pair(ServiceRole::kFrontend, &flags.frontends),
+                                        std::pair(ServiceRole::kRelay, &flags.relays)})
     for (const Address& address : *addresses) options.services.push_back({role, address});
   const bool named = !options.services.empty();
   if (!named) options.services = UsualServices();

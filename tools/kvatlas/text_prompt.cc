@@ -53,15 +53,15 @@ absl::StatusOr<Ids> ByFrontend(const ServiceName& name, const std::string& model
 
 absl::Status MakeTokens(const std::string& model, const std::string& tenant,
                         const GivenTokenizer& tokenizer, Duration timeout, AskedPrompt* prompt) {
-  if (prompt->form != PromptForm::kText) return absl::OkStatus();
+  if (prompt->form != AskedForm::kText) return absl::OkStatus();
   absl::StatusOr<Ids> ids;
   if (tokenizer.text.empty() || IsNamed(tokenizer.text)) {
     absl::StatusOr<ServiceName> name =
         tokenizer.text.empty()
-            ? ServiceName{Role::kFrontend, tokenizer.frontend.value_or(kFrontend)}
+            ? ServiceName{ServiceRole::kFrontend, tokenizer.frontend.value_or(kFrontend)}
             : ServiceName::Parse(tokenizer.text);
-    if (name.ok() && name->role == Role::kServe) name->role = Role::kFrontend;
-    if (!name.ok() || name->role != Role::kFrontend) {
+    if (name.ok() && name->role == ServiceRole::kServe) name->role = ServiceRole::kFrontend;
+    if (!name.ok() || name->role != ServiceRole::kFrontend) {
       return absl::InvalidArgumentError(
           absl::StrCat("--tokenizer: expected frontend=HOST:PORT, a file or a folder; found \"",
                        tokenizer.text, "\""));
@@ -74,7 +74,7 @@ absl::Status MakeTokens(const std::string& model, const std::string& tenant,
                           absl::StrCat("--tokenizer: ", ids.status().message()));
   }
   if (!ids.ok()) return ids.status();
-  prompt->form = PromptForm::kTokens;
+  prompt->form = AskedForm::kTokens;
   prompt->numbers = *std::move(ids);
   return absl::OkStatus();
 }

@@ -221,7 +221,8 @@ TEST_F(ExtProcServiceTest, AModeThatSendsHeadersOnBeforeTheBodyIsRefused) {
 TEST_F(ExtProcServiceTest, TextAndChatsGoThroughTheTokenizer) {
   EXPECT_EQ(HeadersEndpoint(Ask(Completion(), kText)), "10.0.0.1:8000");
   EXPECT_EQ(leaf_.asked_blocks(), 2u);
-  EXPECT_EQ(HeadersEndpoint(Ask(Request("POST", "/v1/chat/completions"), kChat)), "10.0.0.1:8000");
+  const std::string chat = R"({"model": "m", "messages": [{"role": "user", "content": "hi"}]})";
+  EXPECT_EQ(HeadersEndpoint(Ask(Request("POST", "/v1/chat/completions"), chat)), "10.0.0.1:8000");
   EXPECT_THAT(tokenizer_.asked(), ElementsAre("m text", "m chat"));
 }
 

@@ -29,13 +29,11 @@ namespace kvatlas {
 inline constexpr char kIds[] =
     R"({"model": "m", "prompt": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17]})";
 inline constexpr char kText[] = R"({"model": "m", "prompt": "hello"})";
-inline constexpr char kChat[] =
-    R"({"model": "m", "messages": [{"role": "user", "content": "hi"}]})";
 inline constexpr char kUsage[] =
     R"("usage": {"prompt_tokens": 17, "prompt_tokens_details": {"cached_tokens": 16}})";
 
 // A leaf that answers at once, or when it is let go.
-class Leaf : public OverlapFinder {
+class HeldLeaf : public OverlapFinder {
  public:
   void FindOverlaps(const std::string&, const OverlapQuestion& question, Duration,
                     Callback callback) override {
@@ -274,7 +272,7 @@ class ExtProcServiceTest : public ::testing::Test {
   }
 
   WorkersAnswer workers_;
-  Leaf leaf_;
+  HeldLeaf leaf_;
   NoHierarchy no_hierarchy_;
   PromptsTokenizer tokenizer_;
   bool with_tokenizer_ = true;

@@ -78,7 +78,7 @@ class LetterTokenizer : public PromptTokenizer {
   std::atomic<int> calls = 0;
 };
 
-class Reports : public RouteObserver {
+class EndReports : public RouteObserver {
  public:
   void OnDecided(const Decided&) override {}
   void OnReported(uint64_t, const RouteReport& report, Time) override {
@@ -182,7 +182,7 @@ class ProxyTest : public testing::Test {
 
   OneCell cell_;
   LetterTokenizer tokenizer_;
-  Reports reports_;
+  EndReports reports_;
   Metrics metrics_;
   ProxyOptions options_;
   OverloadThresholds overload_;

@@ -103,7 +103,7 @@ class World {
  private:
   uint64_t Below(uint64_t limit) { return random_() % limit; }
 
-  void Start() { leaf_ = std::make_unique<TestLeaf>(&clock_, &files_, kDirectory); }
+  void Start() { leaf_ = std::make_unique<CheckpointedLeaf>(&clock_, &files_, kDirectory); }
 
   void AddPublisher(uint64_t i) {
     SenderOptions options;
@@ -143,7 +143,7 @@ class World {
   std::mt19937_64 random_;
   ManualClock clock_;
   FaultFiles files_;
-  std::unique_ptr<TestLeaf> leaf_;
+  std::unique_ptr<CheckpointedLeaf> leaf_;
   std::vector<std::unique_ptr<TestPublisher>> publishers_;  // go first
   Epoch epoch_ = 1000;
   std::string story_;

@@ -132,8 +132,9 @@ bool TestPublisher::AtRest() const {
          sender_->acknowledged() == sender_->last_number();
 }
 
-TestLeaf::TestLeaf(const Clock* clock, FileLayer* files, const std::string& directory,
-                   uint32_t keep, IndexOptions index) {
+CheckpointedLeaf::CheckpointedLeaf(const Clock* clock, FileLayer* files,
+                                   const std::string& directory, uint32_t keep,
+                                   IndexOptions index) {
   HolderRegistryOptions options;
   options.contract_id = HashContract().Id();
   options.clock = clock;
@@ -148,7 +149,7 @@ TestLeaf::TestLeaf(const Clock* clock, FileLayer* files, const std::string& dire
       std::make_unique<Checkpointer>(std::move(checkpoint), registry_.get(), nullptr, &metrics_);
 }
 
-AllContents TestLeaf::Contents() const {
+AllContents CheckpointedLeaf::Contents() const {
   AllContents all;
   for (const Domain& domain : registry_->Domains())
     for (const HolderId& holder : registry_->HoldersOf(domain))
@@ -156,13 +157,14 @@ AllContents TestLeaf::Contents() const {
   return all;
 }
 
-CacheLayout TestLeaf::LayoutOf(const Domain& domain, const HolderId& holder) const {
+CacheLayout CheckpointedLeaf::LayoutOf(const Domain& domain, const HolderId& holder) const {
   const absl::StatusOr<HolderDump> dump = registry_->Dump(domain, holder);
   return dump.ok() ? dump->layout : CacheLayout();
 }
 
-std::optional<HolderOverlap> TestLeaf::AnswerOf(const Domain& domain, const HolderId& holder,
-                                                std::vector<SequenceHash> prompt) const {
+std::optional<HolderOverlap> CheckpointedLeaf::AnswerOf(const Domain& domain,
+                                                        const HolderId& holder,
+                                                        std::vector<SequenceHash> prompt) const {
   const absl::StatusOr<OverlapAnswer> answer =
       registry_->FindOverlaps(domain, {.blocks = prompt}, /*all_holders=*/true);
   if (!answer.ok()) return std::nullopt;

@@ -79,10 +79,10 @@ class TestPublisher {
 };
 
 // A registry with its checkpointer. To kill it is to destroy it.
-class TestLeaf {
+class CheckpointedLeaf {
  public:
-  TestLeaf(const Clock* clock, FileLayer* files, const std::string& directory, uint32_t keep = 3,
-           IndexOptions index = {});
+  CheckpointedLeaf(const Clock* clock, FileLayer* files, const std::string& directory,
+                   uint32_t keep = 3, IndexOptions index = {});
 
   HolderRegistry& registry() { return *registry_; }
   Checkpointer& checkpointer() { return *checkpointer_; }

@@ -38,8 +38,8 @@ class CheckpointerTest : public testing::Test {
  protected:
   CheckpointerTest() { clock_.Advance(std::chrono::hours(1)); }
 
-  std::unique_ptr<TestLeaf> NewLeaf(uint32_t keep = 3) {
-    return std::make_unique<TestLeaf>(&clock_, &files_, kDirectory, keep);
+  std::unique_ptr<CheckpointedLeaf> NewLeaf(uint32_t keep = 3) {
+    return std::make_unique<CheckpointedLeaf>(&clock_, &files_, kDirectory, keep);
   }
   std::unique_ptr<TestPublisher> NewPublisher(const std::string& name, Epoch epoch = 1000,
                                               const Domain& domain = kLlama) {
@@ -50,7 +50,7 @@ class CheckpointerTest : public testing::Test {
     }
     ASSERT_TRUE(publisher->AtRest());
   }
-  static Trust TrustOf(const TestLeaf& leaf, const TestPublisher& of) {
+  static Trust TrustOf(const CheckpointedLeaf& leaf, const TestPublisher& of) {
     return leaf.AnswerOf(of.domain(), of.holder())->trust;
   }
 
@@ -127,7 +127,7 @@ class HybridCheckpointerTest : public CheckpointerTest {
     worker->Change(Stored{.tier = Tier::kHost, .blocks = Sides(0, 8, 1), .side = 1});
     worker->Change(Stored{.blocks = Sides(1, 8, 1), .side = 2});
   }
-  static std::pair<uint32_t, uint32_t> ReusableAndHeld(const TestLeaf& leaf,
+  static std::pair<uint32_t, uint32_t> ReusableAndHeld(const CheckpointedLeaf& leaf,
                                                        const TestPublisher& of) {
     const auto answer = leaf.AnswerOf(of.domain(), of.holder(), Sequence(1, 12));
     return answer.has_value() ? std::pair(answer->blocks, answer->held) : std::pair(0u, 0u);
@@ -334,8 +334,8 @@ TEST_F(CheckpointerTest, AHolderThatDoesNotFitIsHealedByASnapshotLater) {
   Rest(worker.get());
   ASSERT_TRUE(leaf->checkpointer().WriteNow().ok());
   worker->Disconnect();
-  leaf =
-      std::make_unique<TestLeaf>(&clock_, &files_, kDirectory, 3, IndexOptions{.blocks_max = 50});
+  leaf = std::make_unique<CheckpointedLeaf>(&clock_, &files_, kDirectory, 3,
+                                            IndexOptions{.blocks_max = 50});
   ASSERT_TRUE(leaf->checkpointer().Restore().ok());
   EXPECT_FALSE(leaf->registry().PositionOf(kLlama, worker->holder())->whole);
   EXPECT_EQ(TrustOf(*leaf, *worker), Trust::kDegraded);

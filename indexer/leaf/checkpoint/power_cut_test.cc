@@ -37,7 +37,7 @@ History RunHistory(FaultFiles* files) {
   ManualClock clock;
   clock.Advance(std::chrono::hours(1));
   std::mt19937_64 random(7);
-  TestLeaf leaf(&clock, files, kDirectory, /*keep=*/2);
+  CheckpointedLeaf leaf(&clock, files, kDirectory, /*keep=*/2);
   std::vector<std::unique_ptr<TestPublisher>> publishers;
   for (const Domain& domain : {kLlama, kQwen})
     for (const char* name : {"w1", "w2"})
@@ -64,7 +64,7 @@ History RunHistory(FaultFiles* files) {
 void Expect(const History& history, FaultFiles* disk) {
   ManualClock clock;
   clock.Advance(std::chrono::hours(2));
-  TestLeaf leaf(&clock, disk, kDirectory, /*keep=*/2);
+  CheckpointedLeaf leaf(&clock, disk, kDirectory, /*keep=*/2);
   const absl::StatusOr<CheckpointReport> report = leaf.checkpointer().Restore();
   if (!report.ok()) {
     EXPECT_EQ(history.acknowledged, 0) << "what was written is lost: " << report.status();

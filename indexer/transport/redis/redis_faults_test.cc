@@ -37,7 +37,7 @@ std::string KeyOf(const std::string& kind, const std::string& worker = "worker-0
 
 // A worker and a leaf at rest over a server with these settings.
 struct Running {
-  explicit Running(std::vector<std::string> config = {}, TestWorker::Options worker_options = {})
+  explicit Running(std::vector<std::string> config = {}, RedisWorker::Options worker_options = {})
       : server(std::move(config)),
         options(TestLogOptions(server.url())),
         client(options.redis),
@@ -67,8 +67,8 @@ struct Running {
   RedisTestServer server;
   RedisLogOptions options;
   RedisClient client;
-  TestLeaf leaf;
-  TestWorker worker;
+  RedisLeaf leaf;
+  RedisWorker worker;
 };
 
 TEST(RedisFaultsTest, ARestartThatLosesEverythingHeals) {
@@ -118,8 +118,8 @@ TEST(RedisFaultsTest, LeavesAnswerOlderAndOlderWhileRedisIsAway) {
   const RedisLogOptions options = TestLogOptions(server.url());
   ManualClock clock;
   clock.Advance(seconds(1000));
-  TestLeaf leaf(options, "leaf", &clock, seconds(10));
-  TestWorker worker(options, {});
+  RedisLeaf leaf(options, "leaf", &clock, seconds(10));
+  RedisWorker worker(options, {});
   worker.Apply(RunOf(1, 10));
   worker.AwaitAtRest();
   server.Kill();
@@ -144,8 +144,8 @@ TEST(RedisFaultsTest, LeavesAnswerOlderAndOlderWhileRedisIsAway) {
 TEST(RedisFaultsTest, AWorkerThatDiesIsMaskedThoughRedisLives) {
   RedisTestServer server;
   const RedisLogOptions options = TestLogOptions(server.url());
-  TestLeaf leaf(options, "leaf", &Clock::Real(), seconds(2));
-  TestWorker worker(options, {});
+  RedisLeaf leaf(options, "leaf", &Clock::Real(), seconds(2));
+  RedisWorker worker(options, {});
   worker.Apply(RunOf(1, 10));
   worker.AwaitAtRest();
   worker.Stop(/*goodbye=*/false);
@@ -156,7 +156,7 @@ TEST(RedisFaultsTest, FlushallIsNoticedAndHeals) {
   Running running;
   ASSERT_TRUE(running.client.Call({"FLUSHALL"}).ok());
   running.ExpectHealed();
-  TestLeaf young(running.options, "young");
+  RedisLeaf young(running.options, "young");
   young.AwaitExact(running.worker);
 }
 
@@ -164,14 +164,14 @@ TEST(RedisFaultsTest, AnIdleWorkerNoticesFlushallToo) {
   Running running({}, {.digest_every = std::chrono::hours(1)});
   ASSERT_TRUE(running.client.Call({"FLUSHALL"}).ok());
   AwaitTrue([&] { return running.client.Call({"EXISTS", KeyOf("log")})->integer == 1; });
-  TestLeaf young(running.options, "young");
+  RedisLeaf young(running.options, "young");
   young.AwaitExact(running.worker);
 }
 
 TEST(RedisFaultsTest, EvictionOfAnyKeyHeals) {
   for (const char* kind : {"log", "snap", "back"}) {
     Running running;
-    TestLeaf asks(running.options, "asks");  // so that there is a snapshot, now and then
+    RedisLeaf asks(running.options, "asks");  // so that there is a snapshot, now and then
     ASSERT_TRUE(running.client.Call({"DEL", KeyOf(kind)}).ok());
     running.ExpectHealed();
   }
@@ -179,7 +179,7 @@ TEST(RedisFaultsTest, EvictionOfAnyKeyHeals) {
     Running running;
     ASSERT_TRUE(running.client.Call({"DEL", RedisTag("cell", 0) + key}).ok());
     running.ExpectHealed();
-    TestLeaf young(running.options, "young");
+    RedisLeaf young(running.options, "young");
     young.AwaitExact(running.worker);
   }
 }
@@ -277,7 +277,7 @@ struct Chaos {
   explicit Chaos(uint64_t seed) : random(seed), server({"appendonly yes"}) {
     options = TestLogOptions(server.url());
     options.log_entries_max = 30;
-    for (int i = 0; i < 2; ++i) leaves.push_back(std::make_unique<TestLeaf>(options));
+    for (int i = 0; i < 2; ++i) leaves.push_back(std::make_unique<RedisLeaf>(options));
     for (int i = 0; i < 3; ++i) StartWorker(i);
   }
 
@@ -286,15 +286,15 @@ struct Chaos {
   void StartWorker(size_t i) {
     workers.resize(std::max(workers.size(), i + 1));
     workers[i].reset();
-    workers[i] = std::make_unique<TestWorker>(
-        options, TestWorker::Options{.name = "worker-" + std::to_string(i),
-                                     .epoch = ++epoch * 1000,
-                                     .instance_id = random(),
-                                     .window_batches = 16});
+    workers[i] = std::make_unique<RedisWorker>(
+        options, RedisWorker::Options{.name = "worker-" + std::to_string(i),
+                                      .epoch = ++epoch * 1000,
+                                      .instance_id = random(),
+                                      .window_batches = 16});
   }
 
   void Step() {
-    TestWorker& worker = *workers[Below(workers.size())];
+    RedisWorker& worker = *workers[Below(workers.size())];
     const uint64_t first = 1 + 100 * Below(40);
     switch (Below(30)) {
       case 0:
@@ -313,12 +313,12 @@ struct Chaos {
         return StartWorker(Below(workers.size()));
       case 6:
       case 7: {
-        TestLeaf& leaf = *leaves[Below(leaves.size())];
+        RedisLeaf& leaf = *leaves[Below(leaves.size())];
         leaf.StopReader();
         return leaf.StartReader();
       }
       case 8:
-        leaves[Below(leaves.size())] = std::make_unique<TestLeaf>(options);
+        leaves[Below(leaves.size())] = std::make_unique<RedisLeaf>(options);
         return;
       case 9:
         return worker.Apply(Cleared{});
@@ -339,8 +339,8 @@ struct Chaos {
   RedisTestServer server;
   RedisLogOptions options;
   uint64_t epoch = 0;
-  std::vector<std::unique_ptr<TestLeaf>> leaves;
-  std::vector<std::unique_ptr<TestWorker>> workers;
+  std::vector<std::unique_ptr<RedisLeaf>> leaves;
+  std::vector<std::unique_ptr<RedisWorker>> workers;
 };
 
 TEST(RedisChaosTest, WhateverHappensEveryLeafEndsWithWhatEveryWorkerHas) {

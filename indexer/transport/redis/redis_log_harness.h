@@ -71,7 +71,7 @@ inline Event RemovalOf(uint64_t first, size_t blocks, Tier tier = Tier::kDevice)
   return removed;
 }
 
-class TestWorker {
+class RedisWorker {
  public:
   struct Options {
     std::string name = "worker-0";
@@ -82,7 +82,7 @@ class TestWorker {
     uint64_t window_batches = 1024;
   };
 
-  TestWorker(const RedisLogOptions& log, const Options& options) : holder_{options.name, 0, ""} {
+  RedisWorker(const RedisLogOptions& log, const Options& options) : holder_{options.name, 0, ""} {
     auto link = std::make_unique<RedisLink>(log);
     link_ = link.get();
     const SenderOptions sender{.window_batches = options.window_batches,
@@ -109,7 +109,7 @@ class TestWorker {
     });
   }
 
-  ~TestWorker() { Stop(false); }
+  ~RedisWorker() { Stop(false); }
 
   void Stop(bool goodbye) {
     if (stopping_.exchange(true)) return;
@@ -155,10 +155,10 @@ class TestWorker {
   std::thread ticker_;
 };
 
-class TestLeaf {
+class RedisLeaf {
  public:
-  explicit TestLeaf(const RedisLogOptions& log, std::string name = "leaf",
-                    const Clock* clock = &Clock::Real(), Duration lease = std::chrono::seconds(10))
+  explicit RedisLeaf(const RedisLogOptions& log, std::string name = "leaf",
+                     const Clock* clock = &Clock::Real(), Duration lease = std::chrono::seconds(10))
       : log_(log), name_(std::move(name)), registry_(RegistryOptions(clock, lease)) {
     StartReader();
     ticker_ = std::thread([this] {
@@ -169,7 +169,7 @@ class TestLeaf {
     });
   }
 
-  ~TestLeaf() {
+  ~RedisLeaf() {
     stopping_ = true;
     ticker_.join();
     StopReader();
@@ -199,12 +199,12 @@ class TestLeaf {
     return digest;
   }
 
-  bool Has(TestWorker& worker) const {
+  bool Has(RedisWorker& worker) const {
     const auto stats = StatsOf(worker.holder());
     return stats.has_value() && stats->trust == Trust::kExact && !stats->masked &&
            DigestOf(worker.holder()) == worker.digest();
   }
-  void AwaitExact(TestWorker& worker) const {
+  void AwaitExact(RedisWorker& worker) const {
     AwaitTrue([&] { return Has(worker); });
   }
 

@@ -41,8 +41,8 @@ class RedisLogTest : public testing::Test {
 };
 
 TEST_F(RedisLogTest, WhatAWorkerSaysALeafHasOnceItIsConfirmed) {
-  TestLeaf leaf(options_);
-  TestWorker worker(options_, {});
+  RedisLeaf leaf(options_);
+  RedisWorker worker(options_, {});
   worker.Apply(RunOf(100, 50));
   worker.Apply(RunOf(100, 20, Tier::kHost));
   worker.Apply(RemovalOf(120, 30));
@@ -55,22 +55,22 @@ TEST_F(RedisLogTest, WhatAWorkerSaysALeafHasOnceItIsConfirmed) {
 }
 
 TEST_F(RedisLogTest, NothingIsConfirmedBeforeALeafIsThere) {
-  TestWorker worker(options_, {});
+  RedisWorker worker(options_, {});
   worker.Apply(RunOf(1, 10));
   AwaitTrue([&] { return worker.pump().acknowledged() == worker.pump().last_number(); });
   EXPECT_FALSE(worker.pump().AtRest());
-  TestLeaf leaf(options_);
+  RedisLeaf leaf(options_);
   worker.AwaitAtRest();
   EXPECT_TRUE(leaf.Has(worker));
   EXPECT_EQ(leaf.reader_stats().snapshots_read, 0u) << "the log has it all";
 }
 
 TEST_F(RedisLogTest, ManyBatchesOfManyWorkersArriveInOrder) {
-  TestLeaf leaf(options_);
-  std::vector<std::unique_ptr<TestWorker>> workers;
+  RedisLeaf leaf(options_);
+  std::vector<std::unique_ptr<RedisWorker>> workers;
   for (int i = 0; i < 5; ++i) {
-    workers.push_back(std::make_unique<TestWorker>(
-        options_, TestWorker::Options{.name = "worker-" + std::to_string(i)}));
+    workers.push_back(std::make_unique<RedisWorker>(
+        options_, RedisWorker::Options{.name = "worker-" + std::to_string(i)}));
   }
   for (int round = 0; round < 200; ++round) {
     for (auto& worker : workers) {
@@ -86,9 +86,9 @@ TEST_F(RedisLogTest, ManyBatchesOfManyWorkersArriveInOrder) {
 }
 
 TEST_F(RedisLogTest, TwoReplicasReadTheSameLogAndBothHaveToConfirm) {
-  TestLeaf one(options_, "one");
-  TestLeaf two(options_, "two");
-  TestWorker worker(options_, {});
+  RedisLeaf one(options_, "one");
+  RedisLeaf two(options_, "two");
+  RedisWorker worker(options_, {});
   for (int i = 0; i < 100; ++i) worker.Apply(RunOf(1000 * i + 1, 10));
   AwaitTrue([&] { return worker.link().Stats().readers == 2; });
   worker.AwaitAtRest();
@@ -97,8 +97,8 @@ TEST_F(RedisLogTest, TwoReplicasReadTheSameLogAndBothHaveToConfirm) {
 }
 
 TEST_F(RedisLogTest, AReaderThatComesBackGoesOnWhereItWas) {
-  TestLeaf leaf(options_);
-  TestWorker worker(options_, {});
+  RedisLeaf leaf(options_);
+  RedisWorker worker(options_, {});
   worker.Apply(RunOf(1, 100));
   worker.AwaitAtRest();
   leaf.StopReader();
@@ -114,8 +114,8 @@ TEST_F(RedisLogTest, AReaderThatComesBackGoesOnWhereItWas) {
 
 TEST_F(RedisLogTest, ANewReplicaGetsASnapshotWhenTheLogIsTrimmedAndNobodyElseIsDisturbed) {
   options_.log_entries_max = 5;
-  TestLeaf old(options_, "old");
-  TestWorker worker(options_, {});
+  RedisLeaf old(options_, "old");
+  RedisWorker worker(options_, {});
   // Trimming takes whole nodes of the stream's tree, of 100 entries.
   for (int i = 0; i < 400; ++i) {
     worker.Apply(RunOf(1000 * i + 1, 10));
@@ -124,7 +124,7 @@ TEST_F(RedisLogTest, ANewReplicaGetsASnapshotWhenTheLogIsTrimmedAndNobodyElseIsD
     if (i % 5 == 4) worker.AwaitAtRest();
   }
   ASSERT_LT(LengthOf(KeyOf("log")), 300);
-  TestLeaf young(options_, "young");
+  RedisLeaf young(options_, "young");
   young.AwaitExact(worker);
   EXPECT_EQ(young.StatsOf(worker.holder())->receiver.snapshots_applied, 1u);
   worker.AwaitAtRest();
@@ -136,15 +136,15 @@ TEST_F(RedisLogTest, ANewReplicaGetsASnapshotWhenTheLogIsTrimmedAndNobodyElseIsD
 
   // The next one finds the snapshot there.
   const uint64_t asked = worker.link().Stats().snapshots_asked;
-  TestLeaf younger(options_, "younger");
+  RedisLeaf younger(options_, "younger");
   younger.AwaitExact(worker);
   EXPECT_EQ(worker.link().Stats().snapshots_asked, asked);
 }
 
 TEST_F(RedisLogTest, AReaderThatTheLogLeftBehindIsHealedByASnapshot) {
   options_.log_entries_max = 5;
-  TestLeaf leaf(options_);
-  TestWorker worker(options_, {});
+  RedisLeaf leaf(options_);
+  RedisWorker worker(options_, {});
   worker.Apply(RunOf(1, 10));
   worker.AwaitAtRest();
   leaf.StopReader();
@@ -159,10 +159,10 @@ TEST_F(RedisLogTest, AReaderThatTheLogLeftBehindIsHealedByASnapshot) {
 }
 
 TEST_F(RedisLogTest, LogsWhoseEntriesDoNotFitAReplyAreReadInSmallerSteps) {
-  std::vector<std::unique_ptr<TestWorker>> workers;
+  std::vector<std::unique_ptr<RedisWorker>> workers;
   for (int i = 0; i < 3; ++i) {
-    workers.push_back(std::make_unique<TestWorker>(
-        options_, TestWorker::Options{.name = "worker-" + std::to_string(i)}));
+    workers.push_back(std::make_unique<RedisWorker>(
+        options_, RedisWorker::Options{.name = "worker-" + std::to_string(i)}));
     // Little is held at the end, so that a snapshot fits a reply.
     for (int j = 0; j < 20; ++j) {
       workers.back()->Apply(RunOf(10000 * j + 1, 1000));
@@ -174,28 +174,28 @@ TEST_F(RedisLogTest, LogsWhoseEntriesDoNotFitAReplyAreReadInSmallerSteps) {
   }
   // Room for two batches, not for one of each worker.
   options_.redis.reply_bytes_max = 20 << 10;
-  TestLeaf leaf(options_);
+  RedisLeaf leaf(options_);
   for (const auto& worker : workers) leaf.AwaitExact(*worker);
   for (const auto& worker : workers) worker->AwaitAtRest();
 }
 
 TEST_F(RedisLogTest, ASnapshotOfManyPartsArrives) {
-  TestWorker worker(options_, {});
+  RedisWorker worker(options_, {});
   for (int i = 0; i < 60; ++i) worker.Apply(RunOf(10000 * i + 1, 3000));
   AwaitTrue([&] { return worker.pump().acknowledged() == worker.pump().last_number(); });
   ASSERT_TRUE(client_.Call({"XTRIM", KeyOf("log"), "MAXLEN", "0"}).ok());
-  TestLeaf leaf(options_);
+  RedisLeaf leaf(options_);
   leaf.AwaitExact(worker);
   EXPECT_EQ(leaf.DigestOf(worker.holder())->tiers[0].blocks, 180000u);
   EXPECT_GT(LengthOf(KeyOf("snap")), 40);
 }
 
 TEST_F(RedisLogTest, AYoungerEpochTakesOverAndTheOlderOneWaits) {
-  TestLeaf leaf(options_);
-  TestWorker older(options_, {.epoch = 1000, .instance_id = 1});
+  RedisLeaf leaf(options_);
+  RedisWorker older(options_, {.epoch = 1000, .instance_id = 1});
   older.Apply(RunOf(1, 10));
   older.AwaitAtRest();
-  TestWorker younger(options_, {.epoch = 2000, .instance_id = 2});
+  RedisWorker younger(options_, {.epoch = 2000, .instance_id = 2});
   younger.Apply(RunOf(500, 20));
   younger.AwaitAtRest();
   leaf.AwaitExact(younger);
@@ -208,13 +208,13 @@ TEST_F(RedisLogTest, AYoungerEpochTakesOverAndTheOlderOneWaits) {
 }
 
 TEST_F(RedisLogTest, AWorkerThatStartsRaisesItsEpochAboveTheOneInRedis) {
-  TestLeaf leaf(options_);
+  RedisLeaf leaf(options_);
   {
-    TestWorker before(options_, {.epoch = 5000, .instance_id = 1});
+    RedisWorker before(options_, {.epoch = 5000, .instance_id = 1});
     before.Apply(RunOf(1, 10));
     before.AwaitAtRest();
   }
-  TestWorker after(options_, {.epoch = 100, .instance_id = 2});
+  RedisWorker after(options_, {.epoch = 100, .instance_id = 2});
   after.Apply(RunOf(300, 7));
   after.AwaitAtRest();
   leaf.AwaitExact(after);
@@ -224,12 +224,12 @@ TEST_F(RedisLogTest, AWorkerThatStartsRaisesItsEpochAboveTheOneInRedis) {
 TEST_F(RedisLogTest, AReplacedWorkerTakesTheLogAgainWhenTheOtherIsSilent) {
   options_.lease_ttl = seconds(5);  // of many heartbeats: the other one lives though it may be late
   options_.look_every = milliseconds(50);
-  TestLeaf leaf(options_);
-  TestWorker worker(options_, {.epoch = 1000, .instance_id = 1});
+  RedisLeaf leaf(options_);
+  RedisWorker worker(options_, {.epoch = 1000, .instance_id = 1});
   worker.Apply(RunOf(1, 10));
   worker.AwaitAtRest();
   {
-    TestWorker other(options_, {.epoch = 2000, .instance_id = 2});
+    RedisWorker other(options_, {.epoch = 2000, .instance_id = 2});
     other.Apply(RunOf(500, 20));
     other.AwaitAtRest();
     AwaitTrue([&] { return worker.pump().stats().replaced > 0; });
@@ -249,27 +249,27 @@ TEST_F(RedisLogTest, ARegistrationAndALogOfAFarEpochDoNotLockOutTheWorker) {
   ASSERT_TRUE(
       client_.Call({"HSET", streams, name, "0" + far + "00000000000000ff" + "no hello"}).ok());
   ASSERT_TRUE(client_.Call({"XADD", KeyOf("log"), far + "-5", "m", "x"}).ok());
-  TestLeaf leaf(options_);
-  TestWorker worker(options_, {.epoch = 1000, .instance_id = 1});
+  RedisLeaf leaf(options_);
+  RedisWorker worker(options_, {.epoch = 1000, .instance_id = 1});
   worker.Apply(RunOf(1, 10));
   worker.AwaitAtRest();
   leaf.AwaitExact(worker);
 }
 
 TEST_F(RedisLogTest, AnEpochMoreThanADayAheadIsRefused) {
-  TestWorker far(options_, {.epoch = 9'000'000'000'000'000'000, .instance_id = 2});
+  RedisWorker far(options_, {.epoch = 9'000'000'000'000'000'000, .instance_id = 2});
   AwaitTrue([&] { return !far.pump().WhyRefused().ok(); });
   EXPECT_NE(far.pump().WhyRefused().message().find("ahead of Redis' clock"), std::string::npos);
-  TestLeaf leaf(options_);
-  TestWorker worker(options_, {.epoch = 1000, .instance_id = 1});
+  RedisLeaf leaf(options_);
+  RedisWorker worker(options_, {.epoch = 1000, .instance_id = 1});
   worker.Apply(RunOf(1, 10));
   worker.AwaitAtRest();
   leaf.AwaitExact(worker);
 }
 
 TEST_F(RedisLogTest, GoodbyeForgetsTheWorkerAndItsKeys) {
-  TestLeaf leaf(options_);
-  TestWorker worker(options_, {});
+  RedisLeaf leaf(options_);
+  RedisWorker worker(options_, {});
   worker.Apply(RunOf(1, 10));
   worker.AwaitAtRest();
   worker.Stop(/*goodbye=*/true);
@@ -279,8 +279,8 @@ TEST_F(RedisLogTest, GoodbyeForgetsTheWorkerAndItsKeys) {
 }
 
 TEST_F(RedisLogTest, HeartbeatsReachLeavesAndLeaveTheLogAlone) {
-  TestLeaf leaf(options_);
-  TestWorker worker(options_, {.digest_every = std::chrono::hours(1)});
+  RedisLeaf leaf(options_);
+  RedisWorker worker(options_, {.digest_every = std::chrono::hours(1)});
   worker.Apply(RunOf(1, 10));
   worker.AwaitAtRest();
   const std::string news = RedisTag("cell", 0) + ":news";
@@ -300,7 +300,7 @@ TEST_F(RedisLogTest, HeartbeatsReachLeavesAndLeaveTheLogAlone) {
 TEST_F(RedisLogTest, TheLogIsGoneSomeTimeAfterItsWorker) {
   options_.log_ttl = milliseconds(400);
   {
-    TestWorker worker(options_, {});
+    RedisWorker worker(options_, {});
     // Where everybody is slow it may be gone again before it is looked for.
     AwaitTrue([&, first = uint64_t{1}]() mutable {
       worker.Apply(RunOf(first, 10));
@@ -310,17 +310,17 @@ TEST_F(RedisLogTest, TheLogIsGoneSomeTimeAfterItsWorker) {
   }
   AwaitTrue([&] { return client_.Call({"EXISTS", KeyOf("log")})->integer == 0; });
   // The next look at the registration takes it away.
-  TestLeaf leaf(options_);
+  RedisLeaf leaf(options_);
   AwaitTrue([&] { return client_.Call({"HLEN", RedisTag("cell", 0) + ":streams"})->integer == 0; });
 }
 
 TEST_F(RedisLogTest, ShardsSpreadStreamsAndHaveToAgree) {
   options_.shards = 4;
-  TestLeaf leaf(options_);
-  std::vector<std::unique_ptr<TestWorker>> workers;
+  RedisLeaf leaf(options_);
+  std::vector<std::unique_ptr<RedisWorker>> workers;
   for (int i = 0; i < 8; ++i) {
-    workers.push_back(std::make_unique<TestWorker>(
-        options_, TestWorker::Options{.name = "worker-" + std::to_string(i)}));
+    workers.push_back(std::make_unique<RedisWorker>(
+        options_, RedisWorker::Options{.name = "worker-" + std::to_string(i)}));
     workers.back()->Apply(RunOf(1, 10));
   }
   for (auto& worker : workers) worker->AwaitAtRest();
@@ -328,10 +328,10 @@ TEST_F(RedisLogTest, ShardsSpreadStreamsAndHaveToAgree) {
 
   RedisLogOptions other = options_;
   other.shards = 2;
-  TestWorker stranger(other, {.name = "stranger"});
+  RedisWorker stranger(other, {.name = "stranger"});
   AwaitTrue([&] { return stranger.link().Stats().losses > 0; });
   EXPECT_EQ(stranger.link().Stats().last_loss.code(), absl::StatusCode::kFailedPrecondition);
-  TestLeaf deaf(other, "deaf");
+  RedisLeaf deaf(other, "deaf");
   AwaitTrue([&] { return absl::IsFailedPrecondition(deaf.reader_stats().status); });
 }
 
@@ -340,7 +340,7 @@ TEST_F(RedisLogTest, ARefusalOfAReaderIsKnownToTheWorker) {
   other.contract_id = "another contract";
   HolderRegistry registry(other);
   RedisReader reader(options_, "leaf", &registry);
-  TestWorker worker(options_, {});
+  RedisWorker worker(options_, {});
   AwaitTrue([&] { return worker.link().Stats().refusals > 0; });
   EXPECT_NE(worker.link().Stats().last_refusal.find("another contract"), std::string::npos);
   EXPECT_GE(reader.Stats().streams_refused, 1u);
@@ -348,10 +348,10 @@ TEST_F(RedisLogTest, ARefusalOfAReaderIsKnownToTheWorker) {
 
 TEST_F(RedisLogTest, AWrongPasswordIsSaid) {
   ASSERT_TRUE(client_.Call({"CONFIG", "SET", "requirepass", "secret"}).ok());
-  TestWorker worker(options_, {});
+  RedisWorker worker(options_, {});
   AwaitTrue([&] { return !worker.link().Stats().last_loss.ok(); });
   EXPECT_EQ(worker.link().Stats().last_loss.code(), absl::StatusCode::kPermissionDenied);
-  TestLeaf leaf(options_);
+  RedisLeaf leaf(options_);
   AwaitTrue(
       [&] { return leaf.reader_stats().status.code() == absl::StatusCode::kPermissionDenied; });
 }

@@ -98,10 +98,10 @@ class RedisSealedLogTest : public testing::Test {
 TEST_F(RedisSealedLogTest, WhoHasTheKeyIsHeardAndNobodyElse) {
   Write("ours", {"ours"});
   Write("theirs", {"theirs"});
-  TestLeaf leaf(With("ours"), "leaf");
-  TestLeaf plain(TestLogOptions(server_.url()), "plain");
-  TestLeaf foreign(With("theirs"), "foreign");
-  TestWorker worker(With("ours"), {});
+  RedisLeaf leaf(With("ours"), "leaf");
+  RedisLeaf plain(TestLogOptions(server_.url()), "plain");
+  RedisLeaf foreign(With("theirs"), "foreign");
+  RedisWorker worker(With("ours"), {});
   worker.Apply(RunOf(100, 50));
   leaf.AwaitExact(worker);
   AwaitTrue([&] { return plain.reader_stats().entries_damaged > 0; });
@@ -111,7 +111,7 @@ TEST_F(RedisSealedLogTest, WhoHasTheKeyIsHeardAndNobodyElse) {
   EXPECT_EQ(leaf.reader_stats().entries_forged, 0u);
   EXPECT_EQ(leaf.reader_stats().entries_damaged, 0u);
   // One that does not sign is not heard by who wants signatures.
-  TestWorker unsigned_worker(TestLogOptions(server_.url()), {.name = "worker-1"});
+  RedisWorker unsigned_worker(TestLogOptions(server_.url()), {.name = "worker-1"});
   unsigned_worker.Apply(RunOf(500, 5));
   AwaitTrue([&] { return leaf.reader_stats().entries_forged > 0; });
   EXPECT_FALSE(leaf.DigestOf(unsigned_worker.holder()).has_value());
@@ -122,8 +122,8 @@ TEST_F(RedisSealedLogTest, ForgedRecordsAreSkippedCountedAndHealed) {
   Write("theirs", {"theirs"});
   const RedisLogOptions options = With("ours");
   const std::shared_ptr<RecordKeys> theirs = *RecordKeys::Read(PathOf("theirs"));
-  TestLeaf leaf(options);
-  TestWorker worker(options, {});
+  RedisLeaf leaf(options);
+  RedisWorker worker(options, {});
   worker.Apply(RunOf(100, 50));
   leaf.AwaitExact(worker);
   uint64_t forged = 0;
@@ -156,8 +156,8 @@ TEST_F(RedisSealedLogTest, KeysRotateWhileTheLogIsWritten) {
   Write("leaf", {"key 0"});
   const RedisLogOptions of_worker = With("worker");
   const RedisLogOptions of_leaf = With("leaf");
-  TestLeaf leaf(of_leaf);
-  TestWorker worker(of_worker, {});
+  RedisLeaf leaf(of_leaf);
+  RedisWorker worker(of_worker, {});
   uint64_t runs = 0;
   const auto use = [&](const std::vector<std::string>& keys) {
     for (const auto& [name, options] :
@@ -178,7 +178,7 @@ TEST_F(RedisSealedLogTest, KeysRotateWhileTheLogIsWritten) {
     use({fresh});
   }
   leaf.AwaitExact(worker);
-  TestLeaf late(of_leaf, "late");
+  RedisLeaf late(of_leaf, "late");
   late.AwaitExact(worker);
   EXPECT_EQ(leaf.reader_stats().entries_forged, 0u);
   EXPECT_EQ(leaf.reader_stats().entries_damaged, 0u);
@@ -191,8 +191,8 @@ TEST_F(RedisSealedLogTest, AMadeUpEpochFencesNoWorker) {
   Write("theirs", {"theirs"});
   const RedisLogOptions options = With("ours");
   const std::shared_ptr<RecordKeys> theirs = *RecordKeys::Read(PathOf("theirs"));
-  TestLeaf leaf(options);
-  TestWorker worker(options, {});
+  RedisLeaf leaf(options);
+  RedisWorker worker(options, {});
   worker.Apply(RunOf(100, 50));
   leaf.AwaitExact(worker);
   uint64_t first = 1000;
@@ -215,7 +215,7 @@ TEST_F(RedisSealedLogTest, AMadeUpEpochFencesNoWorker) {
   EXPECT_TRUE(client_.Call({"XADD", LogKey(), "2000-0", "m", "nothing"}).ok());
   goes_on();
   // One that a key of ours signed counts.
-  TestWorker younger(options, {.epoch = 3000, .instance_id = 8});
+  RedisWorker younger(options, {.epoch = 3000, .instance_id = 8});
   younger.Apply(RunOf(9000, 10));
   AwaitTrue([&] { return worker.pump().stats().replaced > 0; });
   leaf.AwaitExact(younger);
@@ -224,8 +224,8 @@ TEST_F(RedisSealedLogTest, AMadeUpEpochFencesNoWorker) {
 TEST_F(RedisSealedLogTest, OnlyTheWorkerItselfSaysGoodbye) {
   Write("ours", {"ours"});
   const RedisLogOptions options = With("ours");
-  TestLeaf leaf(options);
-  TestWorker worker(options, {});
+  RedisLeaf leaf(options);
+  RedisWorker worker(options, {});
   worker.Apply(RunOf(100, 50));
   leaf.AwaitExact(worker);
   const std::string stream = RedisStreamName({"worker-0", 0, ""}, kTestDomain);
@@ -246,9 +246,9 @@ TEST_F(RedisSealedLogTest, AWorkerWithAKeyOfItsOwnSpeaksForItselfAlone) {
   Write("cell", {"of the cell"});
   for (const std::string name : {"worker-0", "worker-1"})
     ASSERT_TRUE(RecordKeys::WriteOfWorker(PathOf("cell"), name, PathOf(name)).ok());
-  TestLeaf leaf(With("cell"));
-  TestWorker own(With("worker-0"), {});
-  TestWorker with_the_cells(With("cell"), {.name = "worker-2"});
+  RedisLeaf leaf(With("cell"));
+  RedisWorker own(With("worker-0"), {});
+  RedisWorker with_the_cells(With("cell"), {.name = "worker-2"});
   own.Apply(RunOf(100, 50));
   with_the_cells.Apply(RunOf(100, 50));
   leaf.AwaitExact(own);
@@ -263,7 +263,7 @@ TEST_F(RedisSealedLogTest, AWorkerWithAKeyOfItsOwnSpeaksForItselfAlone) {
   leaf.AwaitExact(own);
   EXPECT_FALSE(leaf.registry().MayHold(kTestDomain, SequenceHash{kMadeUp}));
   EXPECT_EQ(own.pump().stats().replaced, 0u);
-  TestWorker intruder(With("worker-1"), {.epoch = 3000, .instance_id = 8});
+  RedisWorker intruder(With("worker-1"), {.epoch = 3000, .instance_id = 8});
   AwaitTrue([&] { return intruder.link().Stats().losses > 0; });
   EXPECT_TRUE(absl::IsFailedPrecondition(intruder.link().Stats().last_loss))
       << intruder.link().Stats().last_loss;
@@ -281,12 +281,12 @@ TEST(RedisUserTest, AUserOfACellReachesThatCellAlone) {
   own.cell = "a";
   RedisLogOptions other = own;
   other.cell = "b";
-  TestLeaf leaf(own);
-  TestWorker worker(own, {});
+  RedisLeaf leaf(own);
+  RedisWorker worker(own, {});
   worker.Apply(RunOf(100, 50));
   worker.AwaitAtRest();
   EXPECT_TRUE(leaf.Has(worker));
-  TestWorker intruder(other, {});
+  RedisWorker intruder(other, {});
   intruder.Apply(RunOf(100, 50));
   AwaitTrue([&] { return intruder.link().Stats().losses > 0; });
   EXPECT_TRUE(absl::IsPermissionDenied(intruder.link().Stats().last_loss))

@@ -3,13 +3,13 @@
 // *Threads*: slots are filled from any; one thread waits. *Lifetime*: a slot may be filled after this object is gone.
 //
 // Example:
-//   Answers<v1::StatsResponse> answers(2);
+//   GatheredAnswers<v1::StatsResponse> answers(2);
 //   asker.Ask(a, answers.Slot(0));
 //   asker.Ask(b, answers.Slot(1));
 //   for (const absl::StatusOr<v1::StatsResponse>& answer : answers.Wait()) …
 
-#ifndef KVATLAS_FRONTEND_UI_ANSWERS_H_
-#define KVATLAS_FRONTEND_UI_ANSWERS_H_
+#ifndef KVATLAS_FRONTEND_UI_GATHERED_ANSWERS_H_
+#define KVATLAS_FRONTEND_UI_GATHERED_ANSWERS_H_
 
 #include <cstddef>
 #include <functional>
@@ -24,12 +24,12 @@
 namespace kvatlas {
 
 template <typename T>
-class Answers {
+class GatheredAnswers {
  public:
   using Answer = absl::StatusOr<T>;
 
   // Of so many questions, each of which is answered exactly once.
-  explicit Answers(size_t count) : state_(std::make_shared<State>()) {
+  explicit GatheredAnswers(size_t count) : state_(std::make_shared<State>()) {
     MutexLock lock(&state_->mutex);
     state_->left = count;
     state_->answers.resize(count, absl::UnknownError("not asked"));
@@ -60,4 +60,4 @@ class Answers {
 
 }  // namespace kvatlas
 
-#endif  // KVATLAS_FRONTEND_UI_ANSWERS_H_
+#endif  // KVATLAS_FRONTEND_UI_GATHERED_ANSWERS_H_

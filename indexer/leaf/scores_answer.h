@@ -10,8 +10,8 @@
 // *Cost*: 20 to 30 ns a holder; nothing is allocated for holders that were seen before.
 // *Threads*: one at a time. *Bounds*: what is remembered of holders is forgotten above `kHoldersRemembered`.
 
-#ifndef KVATLAS_INDEXER_LEAF_HTTP_ANSWER_H_
-#define KVATLAS_INDEXER_LEAF_HTTP_ANSWER_H_
+#ifndef KVATLAS_INDEXER_LEAF_SCORES_ANSWER_H_
+#define KVATLAS_INDEXER_LEAF_SCORES_ANSWER_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -26,7 +26,7 @@ namespace kvatlas {
 
 inline constexpr size_t kHoldersRemembered = 1 << 17;
 
-class HttpAnswer {
+class ScoresAnswer {
  public:
   void Clear();
   void Add(const HolderInfo& holder, const TierReach& reach);
@@ -92,4 +92,4 @@ class HttpAnswer {
 
 }  // namespace kvatlas
 
-#endif  // KVATLAS_INDEXER_LEAF_HTTP_ANSWER_H_
+#endif  // KVATLAS_INDEXER_LEAF_SCORES_ANSWER_H_

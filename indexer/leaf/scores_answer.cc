@@ -1,4 +1,4 @@
-#include "indexer/leaf/http_answer.h"
+#include "indexer/leaf/scores_answer.h"
 
 #include <algorithm>
 #include <bit>
@@ -73,7 +73,7 @@ void TakeLarger(const TierReach& reach, TierReach* best) {
 
 }  // namespace
 
-void HttpAnswer::Key::Set(const std::string& key) {
+void ScoresAnswer::Key::Set(const std::string& key) {
   size = static_cast<uint32_t>(key.size());
   if (key.size() <= kShortMax) {
     std::memcpy(text, key.data(), key.size());
@@ -83,7 +83,7 @@ void HttpAnswer::Key::Set(const std::string& key) {
 }
 
 // May write up to `kShortMax` bytes beyond the end.
-inline char* HttpAnswer::Key::Put(char* to) const {
+inline char* ScoresAnswer::Key::Put(char* to) const {
   if (size <= kShortMax) {
     std::memcpy(to, text, kShortMax);
   } else {
@@ -92,7 +92,7 @@ inline char* HttpAnswer::Key::Put(char* to) const {
   return to + size;
 }
 
-void HttpAnswer::Clear() {
+void ScoresAnswer::Clear() {
   if (known_.size() > kHoldersRemembered) {
     known_.clear();
     instances_.clear();
@@ -105,7 +105,7 @@ void HttpAnswer::Clear() {
   key_bytes_ = 0;
 }
 
-uint32_t HttpAnswer::Find(const HolderInfo& holder) {
+uint32_t ScoresAnswer::Find(const HolderInfo& holder) {
   const auto found = by_info_.find(&holder);
   if (found == by_info_.end()) return Learn(holder);
   const Known& known = known_[found->second];
@@ -113,7 +113,7 @@ uint32_t HttpAnswer::Find(const HolderInfo& holder) {
   return Learn(holder);
 }
 
-uint32_t HttpAnswer::Learn(const HolderInfo& holder) {
+uint32_t ScoresAnswer::Learn(const HolderInfo& holder) {
   const auto [instance, is_new] =
       by_name_.try_emplace(holder.id.name, static_cast<uint32_t>(instances_.size()));
   if (is_new) {
@@ -131,7 +131,7 @@ uint32_t HttpAnswer::Learn(const HolderInfo& holder) {
   return known;
 }
 
-void HttpAnswer::Add(const HolderInfo& holder, const TierReach& reach) {
+void ScoresAnswer::Add(const HolderInfo& holder, const TierReach& reach) {
   const uint32_t number = Find(holder);
   Known& known = known_[number];
   Instance& instance = instances_[known.instance];
@@ -152,7 +152,7 @@ void HttpAnswer::Add(const HolderInfo& holder, const TierReach& reach) {
   group.last = known.entry;
 }
 
-char* HttpAnswer::WriteScores(uint32_t block_size, char* to) const {
+char* ScoresAnswer::WriteScores(uint32_t block_size, char* to) const {
   Tokens tokens(block_size);
   char* const begin = to;
   for (const Group& group : groups_) {
@@ -171,7 +171,7 @@ char* HttpAnswer::WriteScores(uint32_t block_size, char* to) const {
   return to == begin ? to : to - 1;
 }
 
-char* HttpAnswer::WriteInstances(uint32_t block_size, char* to) const {
+char* ScoresAnswer::WriteInstances(uint32_t block_size, char* to) const {
   Tokens tokens(block_size);
   for (const Group& group : groups_) {
     to = instances_[group.instance].key.Put(to);
@@ -195,7 +195,7 @@ char* HttpAnswer::WriteInstances(uint32_t block_size, char* to) const {
   return groups_.empty() ? to : to - 1;
 }
 
-void HttpAnswer::Write(uint32_t block_size, bool open, std::string* out) const {
+void ScoresAnswer::Write(uint32_t block_size, bool open, std::string* out) const {
   const size_t before = out->size();
   out->resize(before + kFrameBytes + Key::kShortMax + kNumberBytesMax + key_bytes_ +
               kGroupBytes * groups_.size() + kEntryBytes * entries_.size());
