@@ -5,7 +5,8 @@ Prints one line per finding, `path:line: [check] what is wrong`, and fails if th
 format (clang-format), include (which folder may include which), guard (header guards), link (relative links in
 Markdown), readme (a README per folder), machine_path (paths of a particular machine), open_end (work left
 undone in comments), sleep (sleeping tests), clock (wall clock in pure folders), person (a process,
-a thread or a peer is "it"), length (long files).
+a thread or a peer is "it"), length (long files), twin (one name for two types, functions or inline variables:
+the linker takes one of the two without a word).
 The rules are data: rules.py. --fix formats, everything or what lies under the paths.
 """
 
@@ -15,6 +16,7 @@ import re
 import subprocess
 import sys
 
+import definitions
 import rules
 
 CLANG_FORMAT = "clang-format-19"
@@ -202,6 +204,19 @@ def check_text(tree, findings):
                          f"(at most {rules.LINES_MAX})")
 
 
+def check_twins(tree, findings):
+    """A type, function or inline variable is defined in one file."""
+    first = {}
+    for path in tree.files:
+        if not path.endswith(rules.CPP):
+            continue
+        for line, name in definitions.definitions("\n".join(tree.lines(path))):
+            where, at = first.setdefault(name, (path, line))
+            if where != path:
+                findings.add(path, line, "twin", f"{where}:{at} defines {name} too: rename one, or put one of a .cc "
+                             "file into an unnamed namespace")
+
+
 def fix_format(tree, under):
     """Formats the C++ files under the given paths of the tree; without paths, all."""
     paths = [p for p in tree.files if p.endswith(rules.CPP)
@@ -234,6 +249,7 @@ def lint(root):
     check_links(tree, findings)
     check_readmes(tree, findings)
     check_text(tree, findings)
+    check_twins(tree, findings)
     return tree, sorted(findings)
 
 

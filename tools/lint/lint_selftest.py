@@ -15,6 +15,10 @@ def header(path, body=""):
     return GUARDED.format(guard, body)
 
 
+def named(body, namespace="kvatlas"):
+    return f"namespace {namespace} {{\n{body}\n}}  // namespace {namespace}\n"
+
+
 CLEAN = {
     ".clang-format": "BasedOnStyle: Google\n",
     "README.md": "See [base](indexer/base/README.md#words), [web](https://example.org/home/x).\n",
@@ -34,6 +38,14 @@ CLEAN = {
     "tools/t.cc": '#include "tests/u.h"\n',
     "tests/README.md": "t\n",
     "tests/u.h": header("tests/u.h"),
+    # Names that may stand twice: where the linker does not see them, or sees that they are others.
+    "tests/twin.cc": named(
+        "struct T {\n  struct In {};\n};\nint G(char c) { return c; }\nint T::Size() { return 0; }\n"
+        "namespace {\nstruct Own {};\n}  // namespace\nstatic int H() { return 0; }\nenum class E;"),
+    "tests/twin2.cc": named("struct T {};", "other") + named(
+        "struct U {\n  struct In {};\n};\nint G(int c) { return c; }\nint U::Size() { return 0; }\n"
+        "namespace {\nstruct Own {};\n}  // namespace\nstatic int H() { return 0; }\nstruct T;\n"
+        "// struct T {\nconst char* t = \"struct T {\";\nenum class E : int {};"),
 }
 
 # The check that must speak, and the files that make it do so.
@@ -66,6 +78,14 @@ PLANTED = [
     ("sleep", {"tests/s.cc": "void F() { std::this_thread::sleep_for(d); }\n"}),
     ("clock", {"indexer/index/j.cc": "auto t = std::chrono::steady_clock::now();\n"}),
     ("length", {"indexer/base/b.cc": "int b;\n" * 801}),
+    ("twin", {"tests/b.cc": named("struct T {};")}),
+    ("twin", {"tests/b.cc": named("class T final : public B {};")}),
+    ("twin", {"tests/b.cc": named("template <typename A = std::less<int>>\nclass T {};")}),
+    ("twin", {"tests/b.cc": named("enum class E { kOne };")}),
+    ("twin", {"tests/b.cc": named("int G(char other) { return other; }")}),
+    ("twin", {"tests/b.cc": named("struct In {};"), "tests/c.cc": named("struct In {};")}),
+    ("twin", {"tests/b.h": header("tests/b.h", "\ninline constexpr int k = 1;\n"),
+              "tests/c.h": header("tests/c.h", "\ninline constexpr int k[] = {2};\n")}),
 ]
 
 
