@@ -1,141 +1,65 @@
 // Engines that know nothing of kvatlas, a relay and a leaf as real processes, killed in turn: the leaf says what the
 // engines really have, or that it is not sure.
 
-#include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
-#include <random>
-#include <set>
 #include <string>
-#include <thread>
-#include <utility>
 #include <vector>
 
 #include "indexer/base/await.h"
-#include "indexer/base/clock.h"
 #include "indexer/base/ids.h"
-#include "indexer/base/test_seed.h"
 #include "indexer/service/address.h"
 #include "indexer/service/grpc_channel.h"
 #include "indexer/service/redis_test_server.h"
 #include "proto/kvatlas/v1/leaf.grpc.pb.h"
 #include "tools/bench/service_bench_http.h"
 #include "tools/cluster/process.h"
-#include "tools/engine/engine.grpc.pb.h"
-#include "tools/engine/engine_model.h"
+#include "tools/engine/mock_engine_test_util.h"
 #include "tools/engine/mock_tokens.h"
 
 namespace kvatlas {
 namespace {
 
-namespace ev1 = engine::v1;
-
-constexpr uint32_t kBlockSize = 16;
-constexpr std::chrono::seconds kLong(60);
-using Prompt = std::vector<SequenceHash>;
 // Blocks by worker; who has none is not in it.
 using Overlaps = std::map<std::string, uint32_t>;
 
-std::string LogOf(const std::string& name) { return ::testing::TempDir() + "/" + name + ".log"; }
+// Batches that an engine can replay.
+const std::vector<std::string> kFarWindow = {"--zmq_window=10000"};
 
-bool Eventually(const std::function<bool()>& condition) { return Await(condition, kLong); }
-
-class MockEngine {
- public:
-  // `window`: batches that it can replay.
-  MockEngine(const std::string& name, size_t window)
-      : name_(name),
-        process_({.name = name,
-                  .binary = "tools/engine/mock_engine",
-                  .args = {"--grpc=127.0.0.1:0", "--zmq_events=tcp://127.0.0.1:0",
-                           "--zmq_replay=tcp://127.0.0.1:0", "--zmq_attach=bind", "--capacity=60",
-                           "--block_size=16", "--exit_with_parent=true",
-                           "--zmq_window=" + std::to_string(window)},
-                  .log = LogOf(name)}) {
-    const absl::Status started = process_.Start(kLong);
-    EXPECT_TRUE(started.ok()) << started;
-    stub_ = ev1::Engine::NewStub(MakeChannel(process_.address("grpc")));
-  }
-
-  const std::string& name() const { return name_; }
-  std::string Flag() const {
-    return name_ + "=tcp://" + process_.address("zmq_events") + ";replay=tcp://" +
-           process_.address("zmq_replay");
-  }
-
-  void Submit(const Prompt& prompt) {
-    ev1::SubmitRequest request;
-    request.set_id(++requests_);
-    request.set_prompt_tokens(static_cast<uint32_t>(prompt.size() * kBlockSize));
-    for (const SequenceHash block : prompt) request.add_blocks(Raw(block));
-    grpc::ClientContext context;
-    ev1::StepResponse response;
-    EXPECT_TRUE(stub_->Submit(&context, request, &response).ok());
-    ev1::AdvanceRequest all;
-    all.set_time_ms(EngineModel::kForever);
-    grpc::ClientContext advance;
-    EXPECT_TRUE(stub_->Advance(&advance, all, &response).ok());
-  }
-
-  uint32_t Held(const Prompt& prompt) {
-    grpc::ClientContext context;
-    ev1::ContentsResponse response;
-    EXPECT_TRUE(stub_->Contents(&context, {}, &response).ok());
-    const std::set<uint64_t> held(response.blocks().begin(), response.blocks().end());
-    uint32_t blocks = 0;
-    while (blocks < prompt.size() && held.contains(Raw(prompt[blocks]))) ++blocks;
-    return blocks;
-  }
-
- private:
-  const std::string name_;
-  Process process_;
-  std::unique_ptr<ev1::Engine::Stub> stub_;
-  uint64_t requests_ = 0;
-};
-
-std::vector<std::string> With(std::vector<std::string> args, const std::vector<std::string>& more) {
-  args.insert(args.end(), more.begin(), more.end());
-  return args;
-}
+bool Eventually(const std::function<bool()>& condition) { return Await(condition, kMockWait); }
 
 class Leaf {
  public:
   explicit Leaf(const std::vector<std::string>& more = {})
-      : process_(
-            {.name = "leaf",
-             .binary = "indexer/leaf/kvatlas-leaf",
-             .args = With({"--grpc=127.0.0.1:0", "--http=127.0.0.1:0", "--exit_with_parent=true"},
-                          more),
-             .log = LogOf("leaf")}) {
+      : process_(MockProcess("leaf", "indexer/leaf/kvatlas-leaf",
+                             {"--grpc=127.0.0.1:0", "--http=127.0.0.1:0"}, more)) {
     Start();
   }
   void Start() {
-    const absl::Status started = process_.Start(kLong);
+    const absl::Status started = process_.Start(kMockWait);
     EXPECT_TRUE(started.ok()) << started;
     stub_ = v1::Leaf::NewStub(MakeChannel(process_.address("grpc")));
   }
   void Kill() { process_.Kill(); }
   std::string grpc() const { return process_.address("grpc"); }
 
-  v1::FindOverlapsResponse Ask(const Prompt& prompt) {
+  v1::FindOverlapsResponse Ask(const MockPrompt& prompt) {
     v1::FindOverlapsRequest request;
     request.mutable_domain()->set_model("mock");
     request.set_all_workers(true);
-    for (const TokenId token : MockTokens(prompt, kBlockSize))
+    for (const TokenId token : MockTokens(prompt, kMockBlockSize))
       request.mutable_tokens()->add_ids(token);
     grpc::ClientContext context;
     v1::FindOverlapsResponse response;
     if (!stub_->FindOverlaps(&context, request, &response).ok()) return {};
     return response;
   }
-  Overlaps Blocks(const Prompt& prompt) {
+  Overlaps Blocks(const MockPrompt& prompt) {
     Overlaps blocks;
     const v1::FindOverlapsResponse answer = Ask(prompt);
     for (const v1::WorkerOverlap& worker : answer.workers())
@@ -151,7 +75,8 @@ class Leaf {
   }
 
   // Every prompt becomes what the engines have, surely.
-  void ExpectExact(const std::vector<Prompt>& prompts, const std::vector<MockEngine*>& engines) {
+  void ExpectExact(const std::vector<MockPrompt>& prompts,
+                   const std::vector<MockEngine*>& engines) {
     for (MockEngine* engine : engines) {
       EXPECT_TRUE(Eventually([&] { return TrustOf(engine->name()) == v1::TRUST_EXACT; }))
           << engine->name();
@@ -176,22 +101,19 @@ class Relay {
       : Relay(std::vector<std::string>{"--leaves=" + leaf.grpc()}, engines) {}
   // `told`: the flags that say who is told.
   Relay(const std::vector<std::string>& told, const std::vector<MockEngine*>& engines)
-      : process_({.name = "relay",
-                  .binary = "publisher/kvatlas-relay",
-                  .args = With({"--http=127.0.0.1:0", "--model_name=mock", "--block_size=16",
-                                "--workers=" + Workers(engines),
-                                "--min_initial_workers=" + std::to_string(engines.size()),
-                                "--exit_with_parent=true"},
-                               told),
-                  .log = LogOf("relay")}) {
+      : process_(MockProcess("relay", "publisher/kvatlas-relay",
+                             {"--http=127.0.0.1:0", "--model_name=mock", "--block_size=16",
+                              "--workers=" + Workers(engines),
+                              "--min_initial_workers=" + std::to_string(engines.size())},
+                             told)) {
     Start();
   }
   void Start() {
-    const absl::Status started = process_.Start(kLong);
+    const absl::Status started = process_.Start(kMockWait);
     EXPECT_TRUE(started.ok()) << started;
   }
   void Kill() { process_.Kill(); }
-  void Terminate() { process_.Stop(kLong); }
+  void Terminate() { process_.Stop(kMockWait); }
   HttpAnswer Get(const std::string& path) {
     HttpClient http(*Address::Parse(process_.address("http")));
     const absl::StatusOr<HttpAnswer> answer = http.Get(path);
@@ -202,47 +124,19 @@ class Relay {
  private:
   static std::string Workers(const std::vector<MockEngine*>& engines) {
     std::string flag;
-    for (MockEngine* engine : engines) flag += (flag.empty() ? "" : ",") + engine->Flag();
+    for (const MockEngine* engine : engines)
+      flag += (flag.empty() ? "" : ",") + engine->name() + "=" + engine->events() +
+              ";replay=" + engine->replay();
     return flag;
   }
   Process process_;
 };
 
-// Prompts that share one of four roots.
-std::vector<Prompt> Prompts() {
-  std::vector<Prompt> prompts;
-  for (uint64_t p = 0; p < 16; ++p) {
-    Prompt prompt;
-    for (uint64_t i = 0; i < 6; ++i) prompt.push_back(SequenceHash{(p % 4 + 1) * 1000 + i});
-    for (uint64_t i = 0; i < 4 + p; ++i) prompt.push_back(SequenceHash{(p + 1) * 100000 + i});
-    prompts.push_back(prompt);
-  }
-  return prompts;
-}
-
-// A random prompt to each of some engines, by turns.
-class Traffic {
- public:
-  Traffic(std::vector<Prompt> prompts, std::vector<MockEngine*> engines)
-      : prompts_(std::move(prompts)), engines_(std::move(engines)), random_(seed_) {}
-  uint64_t seed() const { return seed_; }
-  void Submit(int count) {
-    for (int i = 0; i < count; ++i)
-      engines_[random_() % engines_.size()]->Submit(prompts_[random_() % prompts_.size()]);
-  }
-
- private:
-  const std::vector<Prompt> prompts_;
-  const std::vector<MockEngine*> engines_;
-  const uint64_t seed_ = TestSeed();
-  std::mt19937 random_;
-};
-
 TEST(RelayProcessesTest, WhoeverIsKilledTheLeafIsExactAgain) {
-  MockEngine first("first", 10000), second("second", 10000);
+  MockEngine first("first", kFarWindow), second("second", kFarWindow);
   const std::vector<MockEngine*> engines = {&first, &second};
-  const std::vector<Prompt> prompts = Prompts();
-  Traffic traffic(prompts, engines);
+  const std::vector<MockPrompt> prompts = MockPrompts();
+  MockTraffic traffic(prompts, engines);
   SCOPED_TRACE(traffic.seed());
   traffic.Submit(30);  // before anybody listens: replayed
   Leaf leaf;
@@ -286,10 +180,10 @@ TEST(RelayProcessesTest, WhoeverIsKilledTheLeafIsExactAgain) {
 
 TEST(RelayProcessesTest, ThroughALogInRedisTheLeafIsExactWhoeverIsKilled) {
   RedisTestServer redis;
-  MockEngine first("first", 10000), second("second", 10000);
+  MockEngine first("first", kFarWindow), second("second", kFarWindow);
   const std::vector<MockEngine*> engines = {&first, &second};
-  const std::vector<Prompt> prompts = Prompts();
-  Traffic traffic(prompts, engines);
+  const std::vector<MockPrompt> prompts = MockPrompts();
+  MockTraffic traffic(prompts, engines);
   SCOPED_TRACE(traffic.seed());
   const std::vector<std::string> through = {"--cell=cell-a", "--redis=" + redis.url()};
   Leaf leaf(through);
@@ -322,9 +216,9 @@ TEST(RelayProcessesTest, ThroughALogInRedisTheLeafIsExactWhoeverIsKilled) {
 // Engines keep too little to tell a new relay all that they hold, though more than they say at once: what rolls over unsent is
 // a gap too.
 TEST(RelayProcessesTest, WhatTheRelayMissedForGoodTheLeafDoubts) {
-  MockEngine engine("engine", 64);
-  const std::vector<Prompt> prompts = Prompts();
-  Traffic traffic(prompts, {&engine});
+  MockEngine engine("engine", {"--zmq_window=64"});
+  const std::vector<MockPrompt> prompts = MockPrompts();
+  MockTraffic traffic(prompts, {&engine});
   SCOPED_TRACE(traffic.seed());
   Leaf leaf;
   Relay relay(leaf, {&engine});
@@ -342,7 +236,7 @@ TEST(RelayProcessesTest, WhatTheRelayMissedForGoodTheLeafDoubts) {
   EXPECT_TRUE(Eventually([&] { return leaf.TrustOf("engine") == v1::TRUST_DEGRADED; }));
   for (int round = 0; round < 5; ++round) {
     // When this is found, all that came before was heard.
-    const Prompt marker = {SequenceHash{7000 + static_cast<uint64_t>(round)}};
+    const MockPrompt marker = {SequenceHash{7000 + static_cast<uint64_t>(round)}};
     engine.Submit(marker);
     EXPECT_TRUE(Eventually([&] { return leaf.Blocks(marker).contains("engine"); }));
     EXPECT_EQ(leaf.TrustOf("engine"), v1::TRUST_DEGRADED);
