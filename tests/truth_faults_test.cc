@@ -104,44 +104,34 @@ class NoCells : public CellFinder {
 
 // The real ones, counted: time passes when the test says so, answers come in their own. An answer that leads to another question
 // ends after that began.
-class CountedFinder : public OverlapFinder {
+class CountedLeaf : public OverlapFinder, public LeafProber {
  public:
-  CountedFinder(OverlapFinder* finder, std::shared_ptr<UnderWay> outstanding)
-      : finder_(finder), outstanding_(std::move(outstanding)) {}
+  CountedLeaf(OverlapFinder* finder, LeafProber* prober) : finder_(finder), prober_(prober) {}
   void FindOverlaps(const std::string& leaf, const OverlapQuestion& question, Duration deadline,
-                    Callback callback) override {
-    outstanding_->Begin();
-    finder_->FindOverlaps(leaf, question, deadline,
-                          [callback = std::move(callback),
-                           outstanding = outstanding_](absl::StatusOr<WorkersAnswer> answer) {
-                            callback(std::move(answer));
-                            outstanding->End();
-                          });
+                    OverlapFinder::Callback callback) override {
+    finder_->FindOverlaps(leaf, question, deadline, Counted<WorkersAnswer>(std::move(callback)));
   }
-
- private:
-  OverlapFinder* const finder_;
-  const std::shared_ptr<UnderWay> outstanding_;
-};
-
-class CountedProber : public LeafProber {
- public:
-  CountedProber(LeafProber* prober, std::shared_ptr<UnderWay> outstanding)
-      : prober_(prober), outstanding_(std::move(outstanding)) {}
   void Probe(const std::string& leaf, const Domain& domain, Duration deadline,
-             Callback callback) override {
-    outstanding_->Begin();
-    prober_->Probe(leaf, domain, deadline,
-                   [callback = std::move(callback),
-                    outstanding = outstanding_](absl::StatusOr<LeafAnswer> answer) {
-                     callback(std::move(answer));
-                     outstanding->End();
-                   });
+             LeafProber::Callback callback) override {
+    prober_->Probe(leaf, domain, deadline, Counted<LeafAnswer>(std::move(callback)));
   }
+  void WaitForNone() { outstanding_->WaitForNone(); }
 
  private:
+  template <typename Answer>
+  std::function<void(absl::StatusOr<Answer>)> Counted(
+      std::function<void(absl::StatusOr<Answer>)> callback) {
+    outstanding_->Begin();
+    return [callback = std::move(callback),
+            outstanding = outstanding_](absl::StatusOr<Answer> answer) {
+      callback(std::move(answer));
+      outstanding->End();
+    };
+  }
+
+  OverlapFinder* const finder_;
   LeafProber* const prober_;
-  const std::shared_ptr<UnderWay> outstanding_;
+  const std::shared_ptr<UnderWay> outstanding_ = std::make_shared<UnderWay>();
 };
 
 struct FleetOptions {
@@ -166,7 +156,7 @@ class RealFleet : public AnnouncementSink {
     for (auto& [id, engine] : engines_) engine.sockets->WaitForSubscribers();
     TruthOptions of_truth;
     of_truth.ask_deadline = seconds(60);  // which is real time, unlike the rest
-    truth_ = std::make_unique<Truth>(of_truth, &counted_finder_, &counted_prober_, &clock_);
+    truth_ = std::make_unique<Truth>(of_truth, &counted_, &counted_, &clock_);
     FrontendOptions frontend;
     frontend.leaves = {{.cell = "c", .address = leaf_->grpc_address().ToString()}};
     frontend.observer = truth_.get();
@@ -327,7 +317,7 @@ class RealFleet : public AnnouncementSink {
   // The diagnosis waits until what was asked is answered, as if no time passed meanwhile.
   void Tick() {
     truth_->Tick();
-    outstanding_->WaitForNone();
+    counted_.WaitForNone();
   }
 
   // What is due is published, and the leaf has applied it.
@@ -370,9 +360,7 @@ class RealFleet : public AnnouncementSink {
   NoCells no_cells_;
   GrpcOverlapFinder finder_;
   GrpcLeafProber prober_;
-  const std::shared_ptr<UnderWay> outstanding_ = std::make_shared<UnderWay>();
-  CountedFinder counted_finder_{&finder_, outstanding_};
-  CountedProber counted_prober_{&prober_, outstanding_};
+  CountedLeaf counted_{&finder_, &prober_};
   std::unique_ptr<Truth> truth_;
   std::unique_ptr<Frontend> frontend_;
   std::optional<HolderId> dead_;

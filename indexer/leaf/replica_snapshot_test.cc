@@ -91,19 +91,33 @@ class Recorder : public SnapshotVisitor {
   std::multiset<std::string> names;
 };
 
+HolderRegistryOptions RegistryOptions() {
+  HolderRegistryOptions options;
+  options.contract_id = HashContract().Id();
+  options.index.keep_local_hashes = true;
+  return options;
+}
+
+EngineDirectoryOptions DirectoryOptions() {
+  EngineDirectoryOptions options;
+  options.worker.keep_local_hashes = true;
+  return options;
+}
+
 class ReplicaSnapshotTest : public testing::Test {
  protected:
+  struct Replica {
+    explicit Replica(ZmqIngest* ingest) : directory(DirectoryOptions(), &registry, ingest) {}
+    HolderRegistry registry{RegistryOptions()};
+    EngineDirectory directory;
+  };
+
   ReplicaSnapshotTest()
       : ingest_({}),
         engine_({.seed = 31, .replay = true}),
         digests_({.seed = 32, .rank = 2, .digests = true}) {
-    HolderRegistryOptions options;
-    options.contract_id = HashContract().Id();
-    options.index.keep_local_hashes = true;
-    registry_ = std::make_unique<HolderRegistry>(options);
-    EngineDirectoryOptions directory;
-    directory.worker.keep_local_hashes = true;
-    directory_ = std::make_unique<EngineDirectory>(directory, registry_.get(), &ingest_);
+    registry_ = std::make_unique<HolderRegistry>(RegistryOptions());
+    directory_ = std::make_unique<EngineDirectory>(DirectoryOptions(), registry_.get(), &ingest_);
     directory_->Open();
     EngineRegistration one = engine_.Registration("1");
     one.engine_type = "vLLM";
@@ -139,6 +153,14 @@ class ReplicaSnapshotTest : public testing::Test {
           return size;
         },
         visitor);
+  }
+
+  // Not as from a checkpoint: the engines are there, and would replay.
+  void Restore(Replica* replica) {
+    EngineRestorer restorer(&replica->directory, EngineRestorer::Source::kReplica);
+    ASSERT_TRUE(Read(Snapshot(), &restorer).ok());
+    restorer.Finish();
+    EXPECT_EQ(restorer.refused(), 0u);
   }
 
   ZmqIngest ingest_;
@@ -215,21 +237,11 @@ TEST_F(ReplicaSnapshotTest, SideNamesRanksAndWhatRegistrationsSayComeBackEqual) 
               testing::Contains("m 2 4   drops 1,2 chunk 8192 window 128 hybrid [0 " +
                                 hybrid.endpoint() + "   key " + keys.public_key + "]"));
 
-  HolderRegistryOptions options;
-  options.contract_id = HashContract().Id();
-  options.index.keep_local_hashes = true;
-  HolderRegistry registry(options);
-  EngineDirectoryOptions directory_options;
-  directory_options.worker.keep_local_hashes = true;
-  EngineDirectory directory(directory_options, &registry, &ingest_);
-  // Not as from a checkpoint: the engines are there, and would replay.
-  EngineRestorer restorer(&directory, EngineRestorer::Source::kReplica);
-  ASSERT_TRUE(Read(Snapshot(), &restorer).ok());
-  restorer.Finish();
-  EXPECT_EQ(restorer.refused(), 0u);
-  EXPECT_EQ(names_of(directory), names_of(*directory_));
+  Replica replica(&ingest_);
+  ASSERT_NO_FATAL_FAILURE(Restore(&replica));
+  EXPECT_EQ(names_of(replica.directory), names_of(*directory_));
   const absl::StatusOr<HolderDump> before = registry_->Dump({"m", ""}, {"2", 0, ""});
-  const absl::StatusOr<HolderDump> after = registry.Dump({"m", ""}, {"2", 0, ""});
+  const absl::StatusOr<HolderDump> after = replica.registry.Dump({"m", ""}, {"2", 0, ""});
   ASSERT_TRUE(before.ok() && after.ok());
   EXPECT_EQ(after->layout, before->layout);
   EXPECT_EQ(after->layout.sides.size(), 2u);
@@ -279,18 +291,9 @@ TEST_F(ReplicaSnapshotTest, NamesInsideMainBlocksComeToTheReplica) {
   ASSERT_TRUE(Read(Snapshot(), &told).ok());
   EXPECT_THAT(told.ranks, testing::Contains("3/0 of 0 1 groups, side 1 kind 1 of 2 window 2, "
                                             "links 2, shared 1"));
-  HolderRegistryOptions options;
-  options.contract_id = HashContract().Id();
-  options.index.keep_local_hashes = true;
-  HolderRegistry registry(options);
-  EngineDirectoryOptions directory_options;
-  directory_options.worker.keep_local_hashes = true;
-  EngineDirectory directory(directory_options, &registry, &ingest_);
-  EngineRestorer restorer(&directory, EngineRestorer::Source::kReplica);
-  ASSERT_TRUE(Read(Snapshot(), &restorer).ok());
-  restorer.Finish();
-  EXPECT_EQ(restorer.refused(), 0u);
-  EXPECT_EQ(sides_of(registry), sides_of(*registry_));
+  Replica replica(&ingest_);
+  ASSERT_NO_FATAL_FAILURE(Restore(&replica));
+  EXPECT_EQ(sides_of(replica.registry), sides_of(*registry_));
 }
 
 // So that what reads it can make runs of them.

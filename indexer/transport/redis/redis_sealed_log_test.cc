@@ -44,12 +44,11 @@ class RedisSealedLogTest : public testing::Test {
     return TestLogOptions(server_.url() + "?log_key=" + PathOf(key_file));
   }
 
-  std::string LogKey() const {
-    return RedisTag("cell", 0) + ":log:" + RedisStreamName({"worker-0", 0, ""}, kTestDomain);
-  }
+  std::string StreamName() const { return RedisStreamName({"worker-0", 0, ""}, kTestDomain); }
+  std::string LogKey() const { return RedisTag("cell", 0) + ":log:" + StreamName(); }
   // What that name registers: nothing that a key of ours signed, whatever the epoch.
   void RegisterMadeUp(Epoch epoch, RecordKeys* keys) {
-    const std::string stream = RedisStreamName({"worker-0", 0, ""}, kTestDomain);
+    const std::string stream = StreamName();
     Hello hello;
     hello.holder = {"worker-0", 0, ""};
     hello.domain = kTestDomain;
@@ -69,7 +68,7 @@ class RedisSealedLogTest : public testing::Test {
   std::string StreamsKey() const { return RedisTag("cell", 0) + ":streams"; }
   // The worker's registration is signed by the first key of that file.
   bool Registered(const std::string& key_file) {
-    const std::string stream = RedisStreamName({"worker-0", 0, ""}, kTestDomain);
+    const std::string stream = StreamName();
     const absl::StatusOr<RedisReply> reply = client_.Call({"HGET", StreamsKey(), stream});
     constexpr size_t kOwner = 36;
     if (!reply.ok() || reply->text.size() < kOwner) return false;
@@ -84,7 +83,7 @@ class RedisSealedLogTest : public testing::Test {
     Batch batch;
     batch.number = number;
     batch.events = {RunOf(kMadeUp, 10)};
-    const std::string stream = RedisStreamName({"worker-0", 0, ""}, kTestDomain);
+    const std::string stream = StreamName();
     const RedisSeal seal{.keys = keys, .cell = "cell", .stream = stream};
     return client_.Call({"XADD", LogKey(), id.ToString(), "m", EncodeRedisEntry(batch, id, seal)})
         .status();
@@ -93,6 +92,26 @@ class RedisSealedLogTest : public testing::Test {
   RedisTestServer server_;
   RedisClient client_{*ParseRedisUrl(server_.url())};
   std::string directory_;
+};
+
+// A worker that signs, and a leaf that knows it exactly.
+class RedisSealedWorkerTest : public RedisSealedLogTest {
+ protected:
+  RedisSealedWorkerTest() { ApplyAndAwait(RunOf(100, 50)); }
+
+  std::shared_ptr<RecordKeys> KeysOf(const std::string& name) {
+    Write(name, {name});
+    return *RecordKeys::Read(PathOf(name));
+  }
+  void ApplyAndAwait(const Event& event) {
+    worker_.Apply(event);
+    leaf_.AwaitExact(worker_);
+  }
+
+  const std::shared_ptr<RecordKeys> ours_ = KeysOf("ours"), theirs_ = KeysOf("theirs");
+  const RedisLogOptions options_ = With("ours");
+  RedisLeaf leaf_{options_};
+  RedisWorker worker_{options_, {}};
 };
 
 TEST_F(RedisSealedLogTest, WhoHasTheKeyIsHeardAndNobodyElse) {
@@ -117,38 +136,28 @@ TEST_F(RedisSealedLogTest, WhoHasTheKeyIsHeardAndNobodyElse) {
   EXPECT_FALSE(leaf.DigestOf(unsigned_worker.holder()).has_value());
 }
 
-TEST_F(RedisSealedLogTest, ForgedRecordsAreSkippedCountedAndHealed) {
-  Write("ours", {"ours"});
-  Write("theirs", {"theirs"});
-  const RedisLogOptions options = With("ours");
-  const std::shared_ptr<RecordKeys> theirs = *RecordKeys::Read(PathOf("theirs"));
-  RedisLeaf leaf(options);
-  RedisWorker worker(options, {});
-  worker.Apply(RunOf(100, 50));
-  leaf.AwaitExact(worker);
+TEST_F(RedisSealedWorkerTest, ForgedRecordsAreSkippedCountedAndHealed) {
   uint64_t forged = 0;
-  for (RecordKeys* const keys : {static_cast<RecordKeys*>(nullptr), theirs.get()}) {
+  for (RecordKeys* const keys : {static_cast<RecordKeys*>(nullptr), theirs_.get()}) {
     // The worker may be faster: then Redis refuses, and the next number is tried.
-    AwaitTrue([&] { return Forge(worker.pump().last_number() + 1, keys).ok(); });
-    AwaitTrue([&] { return leaf.reader_stats().entries_forged > forged; });
-    forged = leaf.reader_stats().entries_forged;
+    AwaitTrue([&] { return Forge(worker_.pump().last_number() + 1, keys).ok(); });
+    AwaitTrue([&] { return leaf_.reader_stats().entries_forged > forged; });
+    forged = leaf_.reader_stats().entries_forged;
     for (uint64_t i = 0; i < 10; ++i)
-      EXPECT_FALSE(leaf.registry().MayHold(kTestDomain, SequenceHash{kMadeUp + i}));
-    worker.Apply(RunOf(1000 + forged, 10));
-    leaf.AwaitExact(worker);
+      EXPECT_FALSE(leaf_.registry().MayHold(kTestDomain, SequenceHash{kMadeUp + i}));
+    ApplyAndAwait(RunOf(1000 + forged, 10));
   }
   // A genuine record under another number.
   const auto entries = client_.Call({"XRANGE", LogKey(), "-", "+", "COUNT", "1"});
   ASSERT_TRUE(entries.ok() && !entries->elements.empty()) << entries.status();
   const std::string genuine = entries->elements[0].elements[1].elements[1].text;
   const auto replay = [&] {
-    const RedisEntryId next = RedisEntryId::Of(1000, worker.pump().last_number() + 1);
+    const RedisEntryId next = RedisEntryId::Of(1000, worker_.pump().last_number() + 1);
     return client_.Call({"XADD", LogKey(), next.ToString(), "m", genuine}).ok();
   };
   AwaitTrue(replay);
-  AwaitTrue([&] { return leaf.reader_stats().entries_forged > forged; });
-  worker.Apply(RunOf(5000, 10));
-  leaf.AwaitExact(worker);
+  AwaitTrue([&] { return leaf_.reader_stats().entries_forged > forged; });
+  ApplyAndAwait(RunOf(5000, 10));
 }
 
 TEST_F(RedisSealedLogTest, KeysRotateWhileTheLogIsWritten) {
@@ -186,60 +195,42 @@ TEST_F(RedisSealedLogTest, KeysRotateWhileTheLogIsWritten) {
 }
 
 // Who may write to Redis registers a younger epoch: what none of our keys signed fences no worker.
-TEST_F(RedisSealedLogTest, AMadeUpEpochFencesNoWorker) {
-  Write("ours", {"ours"});
-  Write("theirs", {"theirs"});
-  const RedisLogOptions options = With("ours");
-  const std::shared_ptr<RecordKeys> theirs = *RecordKeys::Read(PathOf("theirs"));
-  RedisLeaf leaf(options);
-  RedisWorker worker(options, {});
-  worker.Apply(RunOf(100, 50));
-  leaf.AwaitExact(worker);
+TEST_F(RedisSealedWorkerTest, AMadeUpEpochFencesNoWorker) {
   uint64_t first = 1000;
   const auto goes_on = [&] {
-    const uint64_t hellos = worker.pump().stats().hellos_sent;
-    AwaitTrue([&] { return worker.pump().stats().hellos_sent > hellos; });
-    worker.Apply(RunOf(first += 100, 10));
-    leaf.AwaitExact(worker);
-    EXPECT_EQ(leaf.StatsOf(worker.holder())->epoch, 1000u);
-    EXPECT_EQ(worker.pump().stats().replaced, 0u);
+    const uint64_t hellos = worker_.pump().stats().hellos_sent;
+    AwaitTrue([&] { return worker_.pump().stats().hellos_sent > hellos; });
+    ApplyAndAwait(RunOf(first += 100, 10));
+    EXPECT_EQ(leaf_.StatsOf(worker_.holder())->epoch, 1000u);
+    EXPECT_EQ(worker_.pump().stats().replaced, 0u);
   };
-  for (RecordKeys* const keys : {static_cast<RecordKeys*>(nullptr), theirs.get()}) {
+  for (RecordKeys* const keys : {static_cast<RecordKeys*>(nullptr), theirs_.get()}) {
     RegisterMadeUp(2000, keys);
     goes_on();
   }
   // A log of a younger epoch alone, without a registration.
-  EXPECT_TRUE(
-      client_.Call({"HDEL", StreamsKey(), RedisStreamName({"worker-0", 0, ""}, kTestDomain)}).ok());
+  EXPECT_TRUE(client_.Call({"HDEL", StreamsKey(), StreamName()}).ok());
   EXPECT_TRUE(client_.Call({"DEL", LogKey()}).ok());
   EXPECT_TRUE(client_.Call({"XADD", LogKey(), "2000-0", "m", "nothing"}).ok());
   goes_on();
   // One that a key of ours signed counts.
-  RedisWorker younger(options, {.epoch = 3000, .instance_id = 8});
+  RedisWorker younger(options_, {.epoch = 3000, .instance_id = 8});
   younger.Apply(RunOf(9000, 10));
-  AwaitTrue([&] { return worker.pump().stats().replaced > 0; });
-  leaf.AwaitExact(younger);
+  AwaitTrue([&] { return worker_.pump().stats().replaced > 0; });
+  leaf_.AwaitExact(younger);
 }
 
-TEST_F(RedisSealedLogTest, OnlyTheWorkerItselfSaysGoodbye) {
-  Write("ours", {"ours"});
-  const RedisLogOptions options = With("ours");
-  RedisLeaf leaf(options);
-  RedisWorker worker(options, {});
-  worker.Apply(RunOf(100, 50));
-  leaf.AwaitExact(worker);
-  const std::string stream = RedisStreamName({"worker-0", 0, ""}, kTestDomain);
+TEST_F(RedisSealedWorkerTest, OnlyTheWorkerItselfSaysGoodbye) {
   const std::string unsigned_goodbye = EncodeRedisEntry(Goodbye{}, RedisEntryId::Last(1000));
   EXPECT_TRUE(client_
-                  .Call({"XADD", RedisTag("cell", 0) + ":news", "*", "k", "g", "s", stream, "e",
-                         "1000", "m", unsigned_goodbye})
+                  .Call({"XADD", RedisTag("cell", 0) + ":news", "*", "k", "g", "s", StreamName(),
+                         "e", "1000", "m", unsigned_goodbye})
                   .ok());
-  AwaitTrue([&] { return leaf.reader_stats().entries_forged > 0; });
-  EXPECT_EQ(leaf.DigestOf(worker.holder()), worker.digest());
-  worker.Apply(RunOf(500, 10));
-  leaf.AwaitExact(worker);
-  worker.Stop(/*goodbye=*/true);
-  AwaitTrue([&] { return !leaf.StatsOf(worker.holder()).has_value(); });
+  AwaitTrue([&] { return leaf_.reader_stats().entries_forged > 0; });
+  EXPECT_EQ(leaf_.DigestOf(worker_.holder()), worker_.digest());
+  ApplyAndAwait(RunOf(500, 10));
+  worker_.Stop(/*goodbye=*/true);
+  AwaitTrue([&] { return !leaf_.StatsOf(worker_.holder()).has_value(); });
 }
 
 TEST_F(RedisSealedLogTest, AWorkerWithAKeyOfItsOwnSpeaksForItselfAlone) {
