@@ -15,6 +15,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/numbers.h"
+#include "indexer/base/big_endian.h"
 #include "indexer/base/mutex.h"
 #include "indexer/service/security/curve.h"
 
@@ -39,18 +40,6 @@ struct NumberedBatch {
   uint64_t number = 0;
   Payload payload;
 };
-
-std::array<char, 8> BigEndian(uint64_t number) {
-  std::array<char, 8> bytes;
-  for (int i = 7; i >= 0; --i, number >>= 8) bytes[i] = static_cast<char>(number);
-  return bytes;
-}
-
-uint64_t FromBigEndian(std::string_view bytes) {
-  uint64_t number = 0;
-  for (const char byte : bytes) number = number << 8 | static_cast<uint8_t>(byte);
-  return number;
-}
 
 // HOST and PORT of a tcp endpoint; nothing when it is none.
 std::optional<std::pair<std::string_view, std::string_view>> TcpParts(std::string_view endpoint) {
@@ -443,9 +432,8 @@ std::vector<NumberedBatch> ZmqPublisher::Impl::TakeLive() {
 // A PUB socket never waits: a subscriber that it cannot reach loses the message.
 void ZmqPublisher::Impl::SendLive(const std::vector<NumberedBatch>& batches) {
   for (const NumberedBatch& batch : batches) {
-    const std::array<char, 8> number = BigEndian(batch.number);
     pub_->Send(options_.topic, /*more=*/true);
-    pub_->Send({number.data(), number.size()}, /*more=*/true);
+    pub_->Send(BigEndian(batch.number), /*more=*/true);
     pub_->SendLast(batch.payload);
   }
 }
@@ -509,10 +497,9 @@ bool ZmqPublisher::Impl::Continue(Replay* replay) {
 bool ZmqPublisher::Impl::SendTo(const Replay& replay, uint64_t number, const Payload& payload,
                                 const std::string& topic) {
   if (!router_->Send(replay.client, /*more=*/true)) return false;
-  const std::array<char, 8> bytes = BigEndian(number);
   router_->Send("", /*more=*/true);
   if (options_.replay_layout == ZmqReplayLayout::kTopic) router_->Send(topic, /*more=*/true);
-  router_->Send({bytes.data(), bytes.size()}, /*more=*/true);
+  router_->Send(BigEndian(number), /*more=*/true);
   router_->SendLast(payload);
   return true;
 }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "indexer/base/big_endian.h"
 
 namespace kvatlas {
 namespace {
@@ -44,36 +45,20 @@ constexpr uint16_t kHeaderTableSize = 1;
 constexpr uint16_t kEnablePush = 2;
 constexpr uint16_t kInitialWindowSize = 4;
 
-void Append16(uint16_t value, std::string* to) {
-  *to += static_cast<char>(value >> 8);
-  *to += static_cast<char>(value);
-}
-
-void Append32(uint32_t value, std::string* to) {
-  Append16(static_cast<uint16_t>(value >> 16), to);
-  Append16(static_cast<uint16_t>(value), to);
-}
-
-uint32_t Big(std::string_view bytes) {
-  uint32_t value = 0;
-  for (const char byte : bytes) value = value << 8 | static_cast<unsigned char>(byte);
-  return value;
-}
-
 void AppendFrame(FrameType type, uint8_t flags, uint32_t stream, std::string_view payload,
                  std::string* to) {
   const auto size = static_cast<uint32_t>(payload.size());
   *to += static_cast<char>(size >> 16);
-  Append16(static_cast<uint16_t>(size), to);
+  *to += BigEndian(static_cast<uint16_t>(size));
   *to += static_cast<char>(type);
   *to += static_cast<char>(flags);
-  Append32(stream, to);
+  *to += BigEndian(stream);
   *to += payload;
 }
 
 void AppendSetting(uint16_t name, uint32_t value, std::string* to) {
-  Append16(name, to);
-  Append32(value, to);
+  *to += BigEndian(name);
+  *to += BigEndian(value);
 }
 
 // ---- HPACK (RFC 7541), of constant headers: literals that are not to be indexed, without Huffman codes ----
@@ -160,8 +145,7 @@ void Http2Stream::Begin() {
   AppendSetting(kEnablePush, 0, &settings);
   AppendSetting(kInitialWindowSize, kOurWindow, &settings);
   AppendFrame(kSettings, 0, 0, settings, &out_);
-  std::string window;
-  Append32(kOurWindow - kWindowAtFirst, &window);
+  const std::string window = BigEndian(static_cast<uint32_t>(kOurWindow - kWindowAtFirst));
   AppendFrame(kWindowUpdate, 0, 0, window, &out_);
   AppendFrame(kHeaders, kEndHeaders, kOurStream, HeaderBlock(peer_.ToString(), method_), &out_);
   Pump();
@@ -170,7 +154,7 @@ void Http2Stream::Begin() {
 void Http2Stream::Send(std::string_view message) {
   if (over_) return;
   unsent_ += '\0';  // not compressed
-  Append32(static_cast<uint32_t>(message.size()), &unsent_);
+  unsent_ += BigEndian(static_cast<uint32_t>(message.size()));
   unsent_ += message;
   if (begun_) Pump();
 }
@@ -238,7 +222,7 @@ void Http2Stream::OnRead(Error error, size_t bytes) {
 bool Http2Stream::TakeFrame() {
   const std::string_view input(in_.get() + in_from_, in_to_ - in_from_);
   if (input.size() < kFrameHeadBytes) return false;
-  const size_t size = Big(input.substr(0, 3));
+  const size_t size = FromBigEndian(input.substr(0, 3));
   if (size > kFrameBytesMax) {
     Over(absl::StrCat("a frame of ", size, " bytes; at most ", kFrameBytesMax, " are taken"));
     return false;
@@ -247,7 +231,7 @@ bool Http2Stream::TakeFrame() {
   in_from_ += kFrameHeadBytes + size;
   OnFrame({.type = static_cast<uint8_t>(input[3]),
            .flags = static_cast<uint8_t>(input[4]),
-           .stream = Big(input.substr(5, 4)) & 0x7fffffff,
+           .stream = static_cast<uint32_t>(FromBigEndian(input.substr(5, 4))) & 0x7fffffff,
            .payload = input.substr(kFrameHeadBytes, size)});
   return true;
 }
@@ -271,7 +255,7 @@ void Http2Stream::OnFrame(const Frame& frame) {
       return;
     case kWindowUpdate: {
       if (frame.payload.size() != 4) return Over("a malformed WINDOW_UPDATE");
-      const uint32_t more = Big(frame.payload) & 0x7fffffff;
+      const uint64_t more = FromBigEndian(frame.payload) & 0x7fffffff;
       (frame.stream == 0 ? window_ : stream_window_) += more;
       return Pump();
     }
@@ -297,8 +281,8 @@ void Http2Stream::OnSettings(const Frame& frame) {
   if ((frame.flags & kAck) != 0) return;
   if (frame.payload.size() % 6 != 0) return Over("malformed SETTINGS");
   for (std::string_view rest = frame.payload; !rest.empty(); rest.remove_prefix(6)) {
-    if (Big(rest.substr(0, 2)) != kInitialWindowSize) continue;
-    const auto window = static_cast<int64_t>(Big(rest.substr(2, 4)));
+    if (FromBigEndian(rest.substr(0, 2)) != kInitialWindowSize) continue;
+    const auto window = static_cast<int64_t>(FromBigEndian(rest.substr(2, 4)));
     stream_window_ += window - initial_window_;
     initial_window_ = window;
   }
@@ -310,7 +294,7 @@ void Http2Stream::TakeMessages() {
   size_t from = 0;
   while (!over_ && messages_.size() - from >= kPrefixBytes) {
     const std::string_view rest = std::string_view(messages_).substr(from);
-    const size_t size = Big(rest.substr(1, 4));
+    const size_t size = FromBigEndian(rest.substr(1, 4));
     if (rest[0] != 0) return Over("a compressed message");
     if (size > kMessageBytesMax) return Over("a message that is too large");
     if (rest.size() < kPrefixBytes + size) break;
@@ -323,8 +307,7 @@ void Http2Stream::TakeMessages() {
 void Http2Stream::GiveWindow(size_t bytes) {
   taken_ += bytes;
   if (taken_ < kGiveBackBytes) return;
-  std::string window;
-  Append32(static_cast<uint32_t>(std::exchange(taken_, 0)), &window);
+  const std::string window = BigEndian(static_cast<uint32_t>(std::exchange(taken_, 0)));
   AppendFrame(kWindowUpdate, 0, 0, window, &out_);
   AppendFrame(kWindowUpdate, 0, kOurStream, window, &out_);
 }

@@ -10,14 +10,13 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "indexer/base/big_endian.h"
 
 namespace kvatlas {
 namespace {
 
 EngineBlockHash NameOf(const std::string& bytes) {
-  EngineBlockHash name{.value = 0, .bytes = bytes};
-  for (char byte : bytes) name.value = name.value << 8 | static_cast<uint8_t>(byte);
-  return name;
+  return {.value = FromBigEndian(bytes), .bytes = bytes};
 }
 
 struct Twin {

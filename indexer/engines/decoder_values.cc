@@ -2,18 +2,14 @@
 
 #include <algorithm>
 
+#include "indexer/base/big_endian.h"
 #include "indexer/base/hash.h"
 
 namespace kvatlas {
 namespace {
 
-// The last 8 bytes, or as many as there are, big-endian.
 uint64_t LastBytes(std::string_view bytes) {
-  uint64_t value = 0;
-  for (const char byte : bytes.substr(bytes.size() - std::min<size_t>(bytes.size(), 8))) {
-    value = value << 8 | static_cast<uint8_t>(byte);
-  }
-  return value;
+  return FromBigEndian(bytes.substr(bytes.size() - std::min<size_t>(bytes.size(), 8)));
 }
 
 DecodeResult HashOfBytes(const ValueReader& reader, std::string_view bytes, EngineBlockHash* hash) {

@@ -1,12 +1,12 @@
 #include "indexer/engines/engine_event.h"
 
+#include "indexer/base/big_endian.h"
+
 namespace kvatlas {
 
 uint64_t EngineBlockHash::FirstBytes() const {
   if (bytes.size() < 8) return value;
-  uint64_t first = 0;
-  for (char byte : bytes.substr(0, 8)) first = first << 8 | static_cast<uint8_t>(byte);
-  return first;
+  return FromBigEndian(bytes.substr(0, 8));
 }
 
 std::string_view RefusalName(Refusal refusal) {

@@ -1,5 +1,6 @@
 #include "indexer/engines/engine_worker_test_util.h"
 
+#include "indexer/base/big_endian.h"
 #include "indexer/index/reusable.h"
 
 #include <numeric>
@@ -9,9 +10,7 @@ namespace kvatlas {
 EngineBlockHash HashOf(uint64_t value) { return {.value = value, .bytes = {}}; }
 
 EngineBlockHash HashOf(const std::string& digest) {
-  EngineBlockHash hash{.value = 0, .bytes = digest};
-  for (char byte : digest) hash.value = hash.value << 8 | static_cast<uint8_t>(byte);
-  return hash;
+  return {.value = FromBigEndian(digest), .bytes = digest};
 }
 
 EngineEvent OwnedEvent::View(Memory* memory) const {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "indexer/base/big_endian.h"
+
 namespace kvatlas {
 
 std::string ParkedName(size_t group, const EngineBlockHash& name) {
@@ -22,14 +24,10 @@ std::string ParkedName(size_t group, const EngineBlockHash& name) {
 }
 
 EngineBlockHash NameOfKey(const std::string& key) {
-  EngineBlockHash name;
   const std::string_view bytes = std::string_view(key).substr(2);
-  if (key[1] == 'i') {
-    std::memcpy(&name.value, bytes.data(), sizeof(name.value));
-    return name;
-  }
-  for (char byte : bytes) name.value = name.value << 8 | static_cast<uint8_t>(byte);
-  name.bytes = bytes;
+  if (key[1] != 'i') return {.value = FromBigEndian(bytes), .bytes = bytes};
+  EngineBlockHash name;
+  std::memcpy(&name.value, bytes.data(), sizeof(name.value));
   return name;
 }
 

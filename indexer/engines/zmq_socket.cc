@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "indexer/base/big_endian.h"
 #include "indexer/base/durations.h"
 
 namespace kvatlas {
@@ -128,9 +129,7 @@ ZmqFrames::Result ZmqFrames::Receive(const ZmqSocket& socket) {
 std::optional<uint64_t> ZmqFrames::number() const {
   const std::string_view bytes = count_ > 1 ? before() : std::string_view();
   if (bytes.size() != sizeof(uint64_t)) return std::nullopt;
-  uint64_t number = 0;
-  for (const char byte : bytes) number = number << 8 | static_cast<uint8_t>(byte);
-  return number;
+  return FromBigEndian(bytes);
 }
 
 std::string_view ZmqFrames::Frame(size_t index) const {

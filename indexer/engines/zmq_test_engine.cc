@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "indexer/base/big_endian.h"
+
 namespace kvatlas {
 namespace {
 
@@ -15,12 +17,6 @@ void Check(bool good, const char* what) {
   if (good) return;
   std::fprintf(stderr, "test engine: %s: %s\n", what, zmq_strerror(zmq_errno()));
   std::abort();
-}
-
-std::string BigEndian(uint64_t number) {
-  std::string bytes;
-  for (int shift = 56; shift >= 0; shift -= 8) bytes.push_back(static_cast<char>(number >> shift));
-  return bytes;
 }
 
 // Never waits: a message that finds no room is lost, as with every PUB and ROUTER.
@@ -200,8 +196,7 @@ bool ZmqTestEngine::TakeRequest(void* router) {
   const std::vector<std::string> frames = Receive(router, 1);
   // [identity, "", start]
   if (frames.size() != 3 || !frames[1].empty() || frames[2].size() != 8) return false;
-  uint64_t from = 0;
-  for (const char byte : frames[2]) from = from << 8 | static_cast<uint8_t>(byte);
+  const uint64_t from = FromBigEndian(frames[2]);
   {
     MutexLock lock(&mutex_);
     asked_.push_back(from);

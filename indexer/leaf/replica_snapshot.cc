@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "indexer/base/big_endian.h"
 #include "indexer/base/ids.h"
 #include "indexer/base/tier.h"
 
@@ -145,10 +146,9 @@ void PutName(std::string* to, const EngineAlias& alias) {
 
 // A digest, and the integer that its last bytes are.
 EngineBlockHash TakeDigest(Taker* from) {
-  EngineBlockHash hash{.value = 0, .bytes = from->TakeText()};
-  for (char byte : hash.bytes) hash.value = hash.value << 8 | static_cast<uint8_t>(byte);
-  from->Check(!hash.bytes.empty() && hash.bytes.size() <= kEngineHashBytesMax);
-  return hash;
+  const std::string_view bytes = from->TakeText();
+  from->Check(!bytes.empty() && bytes.size() <= kEngineHashBytesMax);
+  return {.value = FromBigEndian(bytes), .bytes = bytes};
 }
 
 EngineAlias TakeName(Taker* from) {

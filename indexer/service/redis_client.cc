@@ -587,10 +587,10 @@ RedisClient::RedisClient(RedisOptions options, StateFn on_state)
 
 RedisClient::~RedisClient() = default;
 
-absl::Status RedisClient::MayGoInClear(const RedisOptions& options, bool trusted) {
+absl::Status RedisClient::MayGoInClear(const RedisOptions& options) {
   if (options.tls != nullptr) return absl::OkStatus();
   for (const Address& host : options.hosts) {
-    absl::Status may = Security::OfProcess()->MayGoInClear("redis", host.host, trusted);
+    absl::Status may = Security::OfProcess()->MayGoInClear("redis", host.host, /*trusted=*/false);
     if (!may.ok()) return may;
   }
   return absl::OkStatus();

@@ -68,7 +68,7 @@ class RedisClient : public RedisCommands {
   ~RedisClient() override;
 
   // FAILED_PRECONDITION: the URL has no TLS and a host beyond loopback, and the process a policy (`Security::MayGoInClear`).
-  static absl::Status MayGoInClear(const RedisOptions& options, bool trusted = false);
+  static absl::Status MayGoInClear(const RedisOptions& options);
 
   RedisClient(const RedisClient&) = delete;
   RedisClient& operator=(const RedisClient&) = delete;
