@@ -5,6 +5,10 @@
 
 namespace kvatlas {
 
+std::string Plural(uint64_t count, const char* what) {
+  return absl::StrCat(count, " ", what, count == 1 ? "" : "s");
+}
+
 std::string EventsRemedy(const std::string& kind, const EngineSpec& spec) {
   const std::string events = spec.events.substr(spec.events.rfind(':') + 1);
   const std::string replay = spec.replay == "none" || spec.replay.empty()

@@ -5,12 +5,16 @@
 #ifndef KVATLAS_TOOLS_SERVE_ENGINE_WORDS_H_
 #define KVATLAS_TOOLS_SERVE_ENGINE_WORDS_H_
 
+#include <cstdint>
 #include <string>
 
 #include "tools/serve/engine_list.h"
 #include "tools/serve/served_namespaces.h"
 
 namespace kvatlas {
+
+// "1 rank", "2 ranks".
+std::string Plural(uint64_t count, const char* what);
 
 // What an engine needs for its events to be seen.
 std::string EventsRemedy(const std::string& kind, const EngineSpec& spec);

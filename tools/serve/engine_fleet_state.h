@@ -1,0 +1,125 @@
+// What an `EngineFleet` holds of its engines, for its own sources: `engine_fleet.cc` asks and registers them,
+// `engine_fleet_lines.cc` says what changed.
+
+#ifndef KVATLAS_TOOLS_SERVE_ENGINE_FLEET_STATE_H_
+#define KVATLAS_TOOLS_SERVE_ENGINE_FLEET_STATE_H_
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "indexer/base/mutex.h"
+#include "tools/serve/engine_fleet.h"
+#include "tools/serve/stream_break.h"
+
+namespace kvatlas {
+
+struct EngineFleet::State {
+  // After so many questions in a row without an answer an engine is taken for gone.
+  static constexpr uint32_t kMissesToGo = 2;
+
+  struct Engine {
+    EngineSpec spec;
+    // Of the probes.
+    bool probing = false;
+    Time next_probe{0};
+    uint64_t probes = 0;
+    uint32_t misses = 0;  // in a row
+    absl::Status last;
+    std::optional<EngineFacts> facts;  // of the last one that was answered
+    std::string tokenizer;             // of its model, in words
+    uint64_t revision = 0;             // grows when what `About` says does
+    // Of `Tick`.
+    std::string model;   // as registered; empty: it is not
+    uint32_t ranks = 0;  // registered
+    bool gone = false;
+    Time events_at{0};  // when it was found, or its events were last connected
+    uint64_t restarts = 0;
+    uint64_t refused = 0;  // blocks of another size, when last looked
+    StreamBreak breaks;    // of its events
+    // When prompts of another cache salt or adapter were last told of; 0: not since it restarted.
+    Time namespace_at{0};
+    std::string condition;  // its key, as said last
+    Time said_at{0};
+
+    bool answers() const { return facts.has_value() && misses < kMissesToGo; }
+    // What does not say its ranks, now, has those that it had.
+    uint32_t WantedRanks() const {
+      if (spec.ranks > 0) return spec.ranks;
+      if (facts.has_value() && facts->ranks > 0) return facts->ranks;
+      return std::max(1u, ranks);
+    }
+  };
+
+  // What there is to say of an engine. It is said when `key` changes, and again while it is wrong; only then its text is made.
+  struct Condition {
+    std::string key;
+    std::function<std::string()> text;
+    bool wrong = false;
+  };
+
+  State(EngineFleetOptions given, EngineDirectory* of) : options(std::move(given)), directory(of) {}
+
+  const EngineFleetOptions options;
+  EngineDirectory* const directory;
+  mutable Mutex mutex;
+  CondVar due;
+  bool stopping ABSL_GUARDED_BY(mutex) = false;
+  bool news ABSL_GUARDED_BY(mutex) = false;                                       // for the view
+  std::map<std::string, std::shared_ptr<Engine>> engines ABSL_GUARDED_BY(mutex);  // by url
+  mutable Mutex view_mutex;  // inside of `mutex`
+  std::shared_ptr<const EngineView> view ABSL_GUARDED_BY(view_mutex) =
+      std::make_shared<EngineView>();
+  std::vector<std::thread> threads;
+  std::atomic<bool> streams_due{true};  // something was registered since
+  Time streams_at{0};                   // of the thread of `Tick`
+
+  Time Now() const { return options.clock->Now(); }
+
+  // ---- Probes ----
+
+  std::shared_ptr<Engine> NextDue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  // Null: this ends.
+  std::shared_ptr<Engine> WaitForDue();
+  void Probe();
+
+  // ---- Registration ----
+
+  void Unregister(Engine* engine);
+  absl::Status Register(Engine* engine);
+  // To the leaf, for its own answers and those of its cell.
+  void TellLoads() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  void Look(Engine* engine);
+  std::shared_ptr<const EngineView> MakeView() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+
+  // ---- What is said ----
+
+  std::string Head(const Engine& engine) const;
+  std::string About(const Engine& engine) const;
+  Condition Unreachable(const Engine& engine) const;
+  Condition ConditionOf(Engine& engine, const EngineEntry* entry) const;
+  void Say(Engine* engine, bool wrong, const std::string& text) const;
+  void SayCondition(Engine* engine, const EngineEntry* entry) const;
+  // What happened to an engine's stream since it was last looked at.
+  void SayEvents(Engine* engine, const EngineEntry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  // What an engine caches of a prompt it announces under the prompt's adapter and salt.
+  void SayNamespaces(const std::map<std::string, EngineEntry>& entries)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  bool AloneWithModel(const Engine& engine) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+};
+
+}  // namespace kvatlas
+
+#endif  // KVATLAS_TOOLS_SERVE_ENGINE_FLEET_STATE_H_
