@@ -117,6 +117,24 @@ TEST_F(ExtProcServiceTest, WhatAClientSaysOfAPrefillerGoesNowhere) {
               ElementsAre(kPrefillerHeader));
 }
 
+// ---- Data-parallel ranks ----
+
+TEST_F(ExtProcServiceTest, TheEngineIsToldWhichOfItsRanksWasChosenUnlessTheClientSaysOne) {
+  const auto rank_in = [](const ext_proc::ProcessingResponse& headers) {
+    return HeaderIn(headers.request_headers().response().header_mutation(),
+                    kDataParallelRankHeader);
+  };
+  EXPECT_EQ(rank_in(Ask(Completion(), kIds)), "") << "it has one";
+  workers_.workers.push_back({.worker = {"near", 1, ""}, .blocks = 2});
+  leaf_.Set(workers_);
+  const ext_proc::ProcessingResponse chosen = Ask(Completion(), kIds);
+  EXPECT_EQ(HeadersEndpoint(chosen), "10.0.0.1:8000");
+  EXPECT_EQ(rank_in(chosen), "1");
+  EXPECT_EQ(rank_in(Ask(Request("POST", "/v1/completions", false, {{kDataParallelRankHeader, "7"}}),
+                        kIds)),
+            "");
+}
+
 TEST_F(ExtProcServiceTest, ALongBodyComesBackInChunksThatEnvoyTakes) {
   const std::string body =
       R"({"model": "m", "prompt": [1, 2], "user": ")" + std::string(200000, 'x') + "\"}";

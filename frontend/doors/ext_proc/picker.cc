@@ -153,6 +153,7 @@ PickResult Picker::Choose(const Task& task, absl::StatusOr<RouteResult> result) 
   }
   if (as_chosen) {
     picked.decision_id = result->decision_id;
+    if (result->of_several_ranks) picked.rank = result->destination().rank;
     return picked;
   }
   // The chosen worker gets nothing: nothing is in flight to it.

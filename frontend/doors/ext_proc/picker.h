@@ -67,6 +67,8 @@ struct Picked {
       endpoints;  // at least one, in the order in which they are to be tried
   // Of the frontend's choice, to be reported on; 0: the endpoint was not chosen by prompt.
   uint64_t decision_id = 0;
+  // The data-parallel rank that the first endpoint is to use, where its worker has several.
+  std::optional<uint32_t> rank = {};
   bool decodes = false;  // another worker prefills:
   std::string prefiller =
       {};  // its IP:PORT; empty: it is not known, and who decodes is left to prefill

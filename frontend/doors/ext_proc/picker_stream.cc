@@ -112,6 +112,7 @@ void PickerStream::ReadAttributes(const ext_proc::ProcessingRequest& message) {
 void PickerStream::OnRequestHeaders(const ext_proc::HttpHeaders& headers) {
   if (state_ != Request::kHeaders) return End(absl::InvalidArgumentError("headers twice"));
   says_prefiller_ = !ValueIn(headers.headers(), kPrefillerHeader).empty();
+  says_rank_ = !ValueIn(headers.headers(), kDataParallelRankHeader).empty();
   BeginSpan(headers.headers());
   const std::optional<OpenAiCall> call =
       OpenAiCallOf(ValueIn(headers.headers(), ":method"), ValueIn(headers.headers(), ":path"));
@@ -246,6 +247,10 @@ void PickerStream::SetOtherHeaders(ext_proc::CommonResponse* common) const {
     SetHeader(kPrefillerHeader, picked_.prefiller, common->mutable_header_mutation());
   } else if (says_prefiller_) {
     common->mutable_header_mutation()->add_remove_headers(kPrefillerHeader);
+  }
+  if (picked_.rank.has_value() && !says_rank_) {
+    SetHeader(kDataParallelRankHeader, std::to_string(*picked_.rank),
+              common->mutable_header_mutation());
   }
   if (!traceparent_.empty())
     SetHeader(kTraceparent, traceparent_, common->mutable_header_mutation());

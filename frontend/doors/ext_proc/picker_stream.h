@@ -8,7 +8,8 @@
 //   response_…       ─▶ passed on chunk by chunk; `usage` is read on the way ─▶ Frontend::Report
 //
 // The endpoint is in the header `x-gateway-destination-endpoint` and in dynamic metadata (envoy.lb, the same key). Where one
-// worker prefills and another decodes it is the decoder's, and `x-prefiller-host-port` names the prefiller's. A request that came without
+// worker prefills and another decodes it is the decoder's, and `x-prefiller-host-port` names the prefiller's. Of a worker with
+// several data-parallel ranks `x-data-parallel-rank` names the one that was chosen, unless the client names one. A request that came without
 // `traceparent` gets one, while tracing is on.
 //
 // *Truth*: a choice is reported `accepted` with the response's headers and `finished` with its end, with what the engine says it
@@ -133,6 +134,7 @@ class PickerStream : public std::enable_shared_from_this<PickerStream> {
   std::string body_ ABSL_GUARDED_BY(mutex_);  // to be sent back
   bool trailers_ ABSL_GUARDED_BY(mutex_) = false;
   bool says_prefiller_ ABSL_GUARDED_BY(mutex_) = false;  // the client
+  bool says_rank_ ABSL_GUARDED_BY(mutex_) = false;       // the client
   Span span_ ABSL_GUARDED_BY(mutex_);                    // from the headers to the answer
   std::string traceparent_ ABSL_GUARDED_BY(mutex_);      // for the engine; empty: as it came
 
