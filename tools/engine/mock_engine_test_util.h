@@ -3,6 +3,7 @@
 #ifndef KVATLAS_TOOLS_ENGINE_MOCK_ENGINE_TEST_UTIL_H_
 #define KVATLAS_TOOLS_ENGINE_MOCK_ENGINE_TEST_UTIL_H_
 
+#include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
 #include <gtest/gtest.h>
 
