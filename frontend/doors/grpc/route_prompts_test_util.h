@@ -223,7 +223,7 @@ class RoutePromptsTest : public testing::Test {
     server_->Register(service_.get());
     ASSERT_TRUE(server_->Start().ok());
     stub_ = v1::Frontend::NewStub(
-        MakeChannel(server_->address().ToString(), {.connect_timeout = seconds(60)}));
+        MakeChannel(server_->address().ToString(), {.connect_timeout = std::chrono::seconds(60)}));
     http_ = std::make_unique<AdminHttp>(
         AdminHttpOptions{.listen = {"127.0.0.1", 0}, .program = "test", .keep_headers = true},
         &metrics_);
