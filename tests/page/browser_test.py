@@ -99,7 +99,8 @@ class MadeUpFleets(PageCase):
             ground = lambda: page.run("getComputedStyle(document.body).backgroundColor")
             dark = ground()
             page.colours("light")
-            page.wait("getComputedStyle(document.body).backgroundColor !== %s" % json.dumps(dark))
+            light = ground()
+            self.assertNotEqual(dark, light)
             page.run("(() => { const s = document.querySelector('.theme select'); s.value = 'dark';"
                      " s.dispatchEvent(new Event('change', {bubbles: true})); })()")
             page.wait("getComputedStyle(document.body).backgroundColor === %s" % json.dumps(dark))

@@ -18,8 +18,10 @@ const kKinds = {
 const kThemes = ["system", "light", "dark"];
 
 function useTheme() {
-  const [theme, setTheme] = useState(document.documentElement.dataset.chosen);
+  const [theme, setTheme] = useState(document.documentElement.dataset.theme ?? "system");
   const choose = (name) => {
+    if (name === "system") delete document.documentElement.dataset.theme;
+    else document.documentElement.dataset.theme = name;
     try {
       localStorage.setItem("kvatlas.theme", name);
     } catch {
@@ -39,9 +41,7 @@ function useDark(theme) {
     query.addEventListener("change", changed);
     return () => query.removeEventListener("change", changed);
   }, []);
-  const dark = theme === "dark" || (theme !== "light" && system);
-  document.documentElement.dataset.theme = dark ? "dark" : "light";  // before the charts look
-  return dark;
+  return theme === "system" ? system : theme === "dark";
 }
 
 function Header({ state, theme, chooseTheme, paused, pause }) {
