@@ -253,7 +253,7 @@ class RouteTextTest : public testing::Test {
     server_.Register(service_.get());
     ASSERT_TRUE(server_.Start().ok());
     stub_ = v1::Frontend::NewStub(
-        MakeChannel(server_.address().ToString(), {.connect_timeout = kLong}));
+        MakeChannel(server_.address().ToString(), {.connect_timeout = std::chrono::minutes(1)}));
   }
   void StartEmbedded(const std::string& leaf) {
     kvatlas_frontend_options options;

@@ -8,8 +8,10 @@
 #include <cstddef>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 
 #include "frontend/doors/c/both_doors_test_util.h"
+#include "indexer/base/clock.h"
 #include "proto/kvatlas/v1/frontend.pb.h"
 
 namespace kvatlas {
