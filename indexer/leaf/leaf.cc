@@ -235,6 +235,7 @@ void AppendCoverageMetrics(const CoverageReporter& reporter, std::string* text) 
 struct Leaf::Parts {
   explicit Parts(const LeafOptions& options)
       : says_no_workers(options.says_no_workers),
+        waits_for_workers(options.engines.min_initial_workers > 0),
         memory(options.memory_bytes_max, options.memory_meter),
         reporter(ReporterOptions(options)),
         registry(RegistryOptions(options, &memory, &reporter)),
@@ -302,11 +303,15 @@ struct Leaf::Parts {
     });
   }
 
-  // Engines' instances, and streams of publishers.
-  uint64_t Workers() const { return directory.instances() + registry.Stats().streams_open; }
+  // Engines' instances, and publishers whose stream is there.
+  uint64_t Workers() const {
+    uint64_t workers = directory.instances();
+    ForEachPublisher([&](const Domain&, const HolderStats&) { ++workers; });
+    return workers;
+  }
 
-  // Publishers that a checkpoint brought back, live ones, whose answers are not exact yet. Engines' own streams are not counted:
-  // one that cannot replay is degraded for as long as it says nothing.
+  // Publishers whose answers are not exact yet: those of a checkpoint that live, and those that were waited for, of whom a snapshot may
+  // still be under way. Engines' own streams are not counted: one that cannot replay is degraded for as long as it says nothing.
   uint64_t Unsettled() const {
     uint64_t unsettled = 0;
     for (const auto& [domain, publishers] : restored) {
@@ -316,7 +321,26 @@ struct Leaf::Parts {
       for (const HolderOverlap& holder : all->holders)
         unsettled += holder.trust != Trust::kExact && publishers.contains(holder.holder->id);
     }
+    if (!waits_for_workers) return unsettled;
+    ForEachPublisher([&](const Domain& domain, const HolderStats& publisher) {
+      const auto known = restored.find(domain);
+      if (known != restored.end() && known->second.contains(publisher.holder->id)) return;
+      unsettled += publisher.trust != Trust::kExact;
+    });
     return unsettled;
+  }
+
+  // Those with a connection.
+  template <typename Visit>
+  void ForEachPublisher(const Visit& visit) const {
+    for (const Domain& domain : registry.Domains()) {
+      const absl::StatusOr<DomainStats> stats = registry.StatsOf(domain);
+      if (!stats.ok()) continue;  // forgotten since
+      for (const HolderStats& holder : stats->holders) {
+        const bool streams = registry.PositionOf(domain, holder.holder->id).has_value();
+        if (holder.connected && streams) visit(domain, holder);
+      }
+    }
   }
 
   // Ready at once, though `ServeWhenReady` says so a little later.
@@ -489,6 +513,7 @@ struct Leaf::Parts {
 
   Metrics metrics;
   const bool says_no_workers;
+  const bool waits_for_workers;
   MemoryBudget memory;
   MemoryWatch memory_watch{&memory};  // of the timer
   EveryMinute no_workers;             // likewise

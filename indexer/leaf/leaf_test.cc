@@ -188,6 +188,8 @@ class LeafTest : public testing::Test {
     options.parents = std::move(parents);
     options.coverage = coverage_;
     options.registry.receiver.lease_ttl = std::chrono::hours(1);  // however slow a worker is
+    options.engines.min_initial_workers = workers_min_;
+    options.engines.ready_after = std::chrono::hours(1);
     options.memory_bytes_max = 1000;
     options.memory_meter = [this] { return memory_used_.load(); };
     absl::StatusOr<std::unique_ptr<Leaf>> leaf = Leaf::Start(options);
@@ -259,6 +261,7 @@ class LeafTest : public testing::Test {
 
   std::atomic<uint64_t> memory_used_{0};
   CoverageOptions coverage_{.withdraw_delay = milliseconds(20)};
+  uint32_t workers_min_ = 0;
   std::unique_ptr<Leaf> leaf_;
   std::unique_ptr<v1::Leaf::Stub> stub_;
 };
@@ -617,6 +620,49 @@ TEST_F(LeafTest, AsMemoryFillsLessIsTakenAndSmallQuestionsAreAlwaysAnswered) {
   EXPECT_EQ(DumpCode(), grpc::StatusCode::OK);
   EXPECT_EQ(StatusOf("/snapshot"), 200);
   EXPECT_EQ(CodeOf(Ask(Sequence(2000))), grpc::StatusCode::OK);
+}
+
+// Says hello in the middle of a stream, and not what it holds.
+class HelloAlone : public SenderLinkObserver {
+ public:
+  explicit HelloAlone(const Address& leaf) : link_(leaf.ToString()) { link_.Start(this); }
+  ~HelloAlone() override { link_.Stop(Duration(0)); }
+
+  void OnConnected() override {
+    link_.Write(Hello{.holder = {"w", 0, ""},
+                      .domain = kLlama,
+                      .block_size = 16,
+                      .contract_id = HashContract().Id(),
+                      .schedule = "",
+                      .epoch = WallTimeNs(),
+                      .instance_id = RandomInstanceId(),
+                      .first_kept = 5,
+                      .last_sent = 7,
+                      .starting = true,
+                      .address = "",
+                      .labels = {}});
+  }
+  void OnDisconnected(const absl::Status&) override {}
+  void OnMessage(ReceiverMessage) override {}
+  void OnWritable() override {}
+
+ private:
+  GrpcLink link_;
+};
+
+TEST_F(LeafTest, AWorkerThatWasWaitedForCountsOnceItIsCaughtUpWith) {
+  workers_min_ = 1;
+  StartLeaf();
+  {
+    HelloAlone early(leaf_->grpc_address());
+    EXPECT_TRUE(Eventually([&] {
+      return leaf_->readiness().reason == "1 workers are not caught up with";
+    })) << leaf_->readiness().reason;
+    EXPECT_FALSE(leaf_->readiness().ready);
+  }
+  Worker whole("w", leaf_->grpc_address());
+  whole.Store(Sequence(2));
+  EXPECT_TRUE(Eventually([&] { return leaf_->readiness().ready; })) << leaf_->readiness().reason;
 }
 
 TEST_F(LeafTest, APortInUseIsNamed) {

@@ -1,5 +1,5 @@
-// May this leaf be asked? Ready once what it knew before is recovered, the stated number of workers is there, and every worker is
-// caught up with that a checkpoint brought back, or that took `ready_after`. Ready it stays.
+// May this leaf be asked? Ready once what it knew before is recovered, the stated number of workers is there, and those, and the ones that a
+// checkpoint brought back, are caught up with, or that took `ready_after`. Ready it stays.
 //
 // *Threads*: any.
 
