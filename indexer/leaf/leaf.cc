@@ -310,7 +310,7 @@ struct Leaf::Parts {
     return workers;
   }
 
-  // Publishers whose answers are not exact yet: those of a checkpoint that live, and those that were waited for, of whom a snapshot may
+  // Publishers whose answers are not exact yet: those of a checkpoint that live, and those that were waited for, whose snapshot may
   // still be under way. Engines' own streams are not counted: one that cannot replay is degraded for as long as it says nothing.
   uint64_t Unsettled() const {
     uint64_t unsettled = 0;
