@@ -9,21 +9,32 @@
 #include <cstdlib>
 
 namespace kvatlas {
+namespace {
+
+// A socket that does not listen; -1 where there is none.
+int BoundTo(const sockaddr_in& at) {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int on = 1;
+  if (fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0 &&
+      bind(fd, reinterpret_cast<const sockaddr*>(&at), sizeof(at)) == 0)
+    return fd;
+  if (fd >= 0) close(fd);
+  return -1;
+}
+
+}  // namespace
 
 HeldPorts::~HeldPorts() {
   for (const auto& [address, fd] : sockets_) close(fd);
 }
 
 Address HeldPorts::HoldAny() {
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in at{};
   at.sin_family = AF_INET;
   at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const int fd = BoundTo(at);
   socklen_t size = sizeof(at);
-  const int on = 1;
-  if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
-      bind(fd, reinterpret_cast<const sockaddr*>(&at), size) != 0 ||
-      getsockname(fd, reinterpret_cast<sockaddr*>(&at), &size) != 0) {
+  if (fd < 0 || getsockname(fd, reinterpret_cast<sockaddr*>(&at), &size) != 0) {
     std::perror("a port to hold");
     std::abort();
   }
@@ -40,14 +51,8 @@ bool HeldPorts::Hold(const Address& address) {
   at.sin_port = htons(address.port);
   if (address.port == 0 || inet_pton(AF_INET, address.host.c_str(), &at.sin_addr) != 1)
     return false;
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  const int on = 1;
+  const int fd = BoundTo(at);
   if (fd < 0) return false;
-  if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
-      bind(fd, reinterpret_cast<const sockaddr*>(&at), sizeof(at)) != 0) {
-    close(fd);
-    return false;
-  }
   sockets_[name] = fd;
   return true;
 }

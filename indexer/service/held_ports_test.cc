@@ -70,7 +70,6 @@ TEST(HeldPortsTest, AProcessThatNamesAHeldPortListensOnItAgainAndAgain) {
   }
 }
 
-// Of some 28,000: one that is free would most likely be among them.
 TEST(HeldPortsTest, AnyPortThatWasFreeIsHeldBeforeItsFirstListener) {
   HeldPorts held;
   const Address address = held.HoldAny();
@@ -82,6 +81,7 @@ TEST(HeldPortsTest, AnyPortThatWasFreeIsHeldBeforeItsFirstListener) {
   EXPECT_TRUE(Socket::Connects(address));
 }
 
+// Of some 28,000: one that is free would most likely be among them.
 TEST(HeldPortsTest, ARequestForAnyPortIsNotGivenIt) {
   HeldPorts held;
   Address address;
