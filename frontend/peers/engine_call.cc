@@ -75,7 +75,10 @@ class EngineCall::Parser : public http::basic_parser<false> {
 
 EngineCall::EngineCall(asio::io_context* io, EngineConnections* pool, EngineCallRequest request,
                        EngineCallbacks callbacks)
-    : pool_(pool), request_(std::move(request)), callbacks_(std::move(callbacks)), socket_(*io) {}
+    : pool_(pool),
+      request_(std::move(request)),
+      callbacks_(std::make_shared<const EngineCallbacks>(std::move(callbacks))),
+      socket_(*io) {}
 
 EngineCall::~EngineCall() { Unwatch(); }
 
@@ -219,6 +222,10 @@ bool EngineCall::ParseSome() {
     return false;
   }
   if (parser_->is_done() && parser_->head.status / 100 == 1 && parser_->head.status != 101) {
+    if (++passing_answers_ > kPassingAnswersMax) {
+      Broken("it answers 1xx without end");
+      return false;
+    }
     parser_ = std::make_unique<Parser>(request_.method == "HEAD");
     if (in_from_ < in_to_) return true;
     Read();
@@ -232,7 +239,11 @@ bool EngineCall::ParseSome() {
 void EngineCall::Deliver() {
   if (over_) return;
   if (!parser_->is_header_done()) return Read();
+  const std::shared_ptr<const EngineCallbacks> callbacks = callbacks_;
   if (!answered_) {
+    // 101 too: nothing asked for another protocol.
+    if (const int status = parser_->head.status; status < 200 || status > 599)
+      return Broken(absl::StrCat("it answers with status ", status));
     answered_ = true;
     SetDeadline(Duration(0), "");  // until `Resume`
     EngineHead head = std::move(parser_->head);
@@ -243,11 +254,11 @@ void EngineCall::Deliver() {
       return IsHopByHop(field.first, hops) || absl::EqualsIgnoreCase(field.first, "content-length");
     });
     head.headers = std::move(parser_->fields);
-    return callbacks_.on_head(std::move(head));
+    return callbacks->on_head(std::move(head));
   }
   if (!parser_->piece.empty()) {
     SetDeadline(Duration(0), "");  // the taker's time
-    return callbacks_.on_piece(parser_->piece);
+    return callbacks->on_piece(parser_->piece);
   }
   if (parser_->is_done()) return Finish();
   SetDeadline(pool_->options().idle_timeout, "silent");
@@ -270,9 +281,7 @@ void EngineCall::Finish() {
   pool_->PutBuffer(std::move(in_));
   if (parser_->keep_alive() && written_ && in_from_ == in_to_)
     pool_->Put(Authority(), std::move(socket_), Clock::Real().Now());
-  EngineCallbacks callbacks = std::move(callbacks_);
-  callbacks_ = {};
-  callbacks.on_end();
+  std::exchange(callbacks_, nullptr)->on_end();
 }
 
 void EngineCall::Cancel() {
@@ -281,7 +290,7 @@ void EngineCall::Cancel() {
   if (resolver_.has_value()) resolver_->cancel();
   Error ignored;
   socket_.close(ignored);
-  callbacks_ = {};
+  callbacks_ = nullptr;
 }
 
 // A kept connection that took no byte was closed by the engine while it was idle. One that took some may have brought the engine
@@ -305,10 +314,9 @@ void EngineCall::Broken(const std::string& what) {
 }
 
 void EngineCall::Fail(absl::Status why) {
-  EngineCallbacks callbacks = std::move(callbacks_);
-  const bool answered = answered_;
+  const std::shared_ptr<const EngineCallbacks> callbacks = callbacks_;
   Cancel();
-  callbacks.on_failed(why, answered);
+  callbacks->on_failed(why, answered_);
 }
 
 // 0: none.

@@ -10,9 +10,9 @@
 // one without a word, unless something was written to it: nothing that an engine may have got is sent again.
 // *Reach*: only addresses within `EngineReach` are connected to.
 // *Threads*: everything on the thread of `io`.
-// *Bounds*: `EngineCallOptions`; one buffer of 64 KiB, which the head of an answer must fit into.
-// *Lifetime*: a call lives until it has ended, failed or was cancelled; `EngineCallbacks` are not called after that. The pool
-// outlives the calls.
+// *Bounds*: `EngineCallOptions`; one buffer of 64 KiB, which the head of an answer must fit into; `kPassingAnswersMax`.
+// *Lifetime*: a call lives until it has ended, failed or was cancelled; `EngineCallbacks` are not called after that. A callback may
+// cancel its call: what it captured lives until it returns. The pool outlives the calls.
 
 #ifndef KVATLAS_FRONTEND_PEERS_ENGINE_CALL_H_
 #define KVATLAS_FRONTEND_PEERS_ENGINE_CALL_H_
@@ -34,6 +34,9 @@
 #include "indexer/service/http_server.h"
 
 namespace kvatlas {
+
+// Answers with a status of 1xx before the one that counts.
+inline constexpr int kPassingAnswersMax = 16;
 
 struct EngineCallRequest {
   EngineUrl url;
@@ -100,7 +103,8 @@ class EngineCall : public std::enable_shared_from_this<EngineCall> {
 
   EngineConnections* const pool_;
   EngineCallRequest request_;
-  EngineCallbacks callbacks_;
+  // Shared with the one that runs. Null: the call is over.
+  std::shared_ptr<const EngineCallbacks> callbacks_;
   boost::asio::ip::tcp::socket socket_;
   std::optional<boost::asio::ip::tcp::resolver> resolver_;
   Time deadline_ = Time::max();
@@ -112,6 +116,7 @@ class EngineCall : public std::enable_shared_from_this<EngineCall> {
   size_t in_from_ = 0;
   size_t in_to_ = 0;
   std::unique_ptr<Parser> parser_;
+  int passing_answers_ = 0;
   bool reused_ = false;  // an idle connection
   bool sent_ = false;    // writing was begun
   bool write_over_ = false;

@@ -130,6 +130,13 @@ TEST_F(EngineLoadsTest, AnOldLoadIsUnknownAndTheReasonIsTold) {
   EXPECT_EQ(AwaitLoad(Worker("w0"))->running_requests, 9u);
 }
 
+TEST_F(EngineLoadsTest, AnAnswerBeyondItsBoundIsNoLoad) {
+  Engine engine(kTwoRanks + std::string(kMetricsBytesMax, '\n'));
+  Start({{"w0", engine.url()}});
+  EXPECT_FALSE(loads_->Of(Worker("w0")).has_value());
+  EXPECT_THAT(AwaitState("failing").reason, testing::HasSubstr("has more than"));
+}
+
 TEST_F(EngineLoadsTest, AnEngineOutsideTheReachIsNotAsked) {
   Engine engine(kTwoRanks);
   const auto none = EngineAddresses::Parse({"192.0.2.0/24"});

@@ -137,6 +137,15 @@ TEST(RemoteTokenizerTest, WhatTheEngineRefusesIsRefusedInItsWords) {
   EXPECT_TRUE(absl::IsNotFound(Ask(no_engines, Chat()).status()));
 }
 
+TEST(RemoteTokenizerTest, AnAnswerBeyondItsBoundIsRefused) {
+  TestEngine engine(Says(Answer(200, std::string(100'000, ' ') + R"({"tokens":[1]})")));
+  RemoteTokenizerOptions options = Options({engine.url()});
+  options.answer_bytes_max = 50'000;
+  RemoteTokenizer tokenizer(std::move(options));
+  for (int i = 0; i < 10; ++i)
+    EXPECT_THAT(Ask(tokenizer, Chat()).status().message(), HasSubstr("too long"));
+}
+
 TEST(RemoteTokenizerTest, AnEngineThatHangsIsLate) {
   TestEngine hangs([](TestSocket& connection) { connection.ReadToEnd(); });
   RemoteTokenizer tokenizer(Options({hangs.url()}));
