@@ -153,6 +153,7 @@ PromptQuestion ProxiedRequest::Question() const {
   question.input.domain.tenant = parts_->tenancy().PoolOf(tenant_);
   question.input.tenant = tenant_;
   question.input.session_id = session_;
+  question.input.end_follows = true;
   question.input.trace = span_.context();
   question.by_load_without_tokens = true;
   question.inline_bytes_max = kInlineBytesMax;
@@ -227,6 +228,7 @@ void ProxiedRequest::ChooseAgain(const PromptRoute& earlier) {
 
 // The first piece that is there already goes out with the head, in one write.
 void ProxiedRequest::OnHead(HttpHead head, bool piece_follows) {
+  DropRefusal();
   span_.Set("http.response.status_code", int64_t{head.status});
   if (!tried_.empty()) head.headers.emplace_back("x-kvatlas-tried", HeaderText(tried_));
   if (!piece_follows) return exchange_->Begin(std::move(head), ToResume());
@@ -255,13 +257,29 @@ void ProxiedRequest::OnEnd() {
 void ProxiedRequest::OnFailed(const TryFailure& failure) {
   const std::shared_ptr<UpstreamTry> failed = std::exchange(try_, nullptr);
   if (failure.answered) return exchange_->Cut();
+  TryAnother(failure, *failed);
+}
+
+// Its answer waits unread at the engine's connection.
+void ProxiedRequest::OnRefusal(const TryFailure& failure) {
+  DropRefusal();
+  refusing_ = std::exchange(try_, nullptr);
+  const std::shared_ptr<UpstreamTry> refusing = refusing_;  // may be given up within
+  TryAnother(failure, *refusing);
+}
+
+void ProxiedRequest::DropRefusal() {
+  if (refusing_ != nullptr) std::exchange(refusing_, nullptr)->Cancel();
+}
+
+void ProxiedRequest::TryAnother(const TryFailure& failure, const UpstreamTry& failed) {
   // An engine that could not even be asked about its prefiller may still be asked with another one.
-  if (failure.worker == failed->destination() && !failed->engine().empty())
-    tried_engines_.insert(failed->engine());
+  if (failure.worker == failed.destination() && !failed.engine().empty())
+    tried_engines_.insert(failed.engine());
   NoteTried(failure.worker, failure.reason);
   if (tries_ >= parts_->options().tries) return RefuseTried();
   parts_->counters.tried_again.Increment();
-  ChooseAgain(failed->choice());
+  ChooseAgain(failed.choice());
 }
 
 // ---- Its end ----
@@ -273,6 +291,11 @@ void ProxiedRequest::RefuseTried() {
 
 void ProxiedRequest::Refuse(const absl::Status& why) {
   if (gone_) return;
+  if (refusing_ != nullptr) {
+    try_ = std::exchange(refusing_, nullptr);
+    const std::shared_ptr<UpstreamTry> passed_on = try_;
+    return passed_on->PassOn();
+  }
   parts_->counters.refused.Increment();
   span_.End(why);
   HttpResponse response = OpenAiError(why);
@@ -285,6 +308,7 @@ void ProxiedRequest::OnClientGone() {
   span_.Fail("the client has gone");
   span_.End();
   parts_->counters.client_gone.Increment();
+  DropRefusal();
   if (try_ != nullptr) std::exchange(try_, nullptr)->Cancel();
 }
 

@@ -3,7 +3,7 @@
 //
 //   1. `Start`     reads the head: is it passed on, and by what is its engine chosen?
 //   2. `Choose`    asks the router; `OnChoice` comes back to the thread of the connection
-//   3. `Try`       an `UpstreamTry` of that choice; `OnFailed` before its answer: step 2 again, among the other workers
+//   3. `Try`       an `UpstreamTry` of that choice; `OnFailed` before its answer, or `OnRefusal`: step 2 again, among the other workers
 //   4. `OnHead`, `OnPiece`, `OnEnd`: to the client
 //
 // *Truth*: an engine (HOST:PORT) is tried once at most, whatever it got of the request, and however many workers it has.
@@ -46,6 +46,7 @@ class ProxiedRequest final : public UpstreamTry::Owner,
   void OnPiece(std::string_view piece) override;
   void OnEnd() override;
   void OnFailed(const TryFailure& failure) override;
+  void OnRefusal(const TryFailure& failure) override;
 
  private:
   void ReadHead();
@@ -65,7 +66,9 @@ class ProxiedRequest final : public UpstreamTry::Owner,
   HttpExchange::Done ToResume();
   // After one that failed, or may not be tried.
   void ChooseAgain(const PromptRoute& earlier);
+  void TryAnother(const TryFailure& failure, const UpstreamTry& failed);
   void RefuseTried();
+  void DropRefusal();
   void Refuse(const absl::Status& why);
   void OnClientGone();
 
@@ -82,6 +85,8 @@ class ProxiedRequest final : public UpstreamTry::Owner,
   Span span_;  // of the whole request
 
   std::shared_ptr<UpstreamTry> try_;
+  // Whose engine answered that it cannot take the request: the client's answer, unless another engine takes it.
+  std::shared_ptr<UpstreamTry> refusing_;
   std::optional<HttpHead> head_;  // goes out with the first piece
   uint32_t tries_ = 0;
   std::vector<CellWorker> tried_workers_;

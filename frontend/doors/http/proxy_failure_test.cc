@@ -9,6 +9,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "frontend/doors/http/proxy_parts.h"
 #include "frontend/doors/http/proxy_test_util.h"
 #include "frontend/doors/http/socket_test_util.h"
 #include "indexer/base/await.h"
@@ -61,6 +62,100 @@ TEST_F(ProxyTest, AnEngineThatDoesNotAnswerInTimeIsReplacedToo) {
   Start({hangs.url(), engine.url()});
   EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat)),
               AllOf(EndsWith("ok"), HasSubstr("no answer in time")));
+}
+
+// ---- Engines that say that they cannot ----
+
+std::string Refusal(const std::string& status, const std::string& body) {
+  return absl::StrCat("HTTP/1.1 ", status, "\r\nRetry-After: 7\r\nContent-Length: ", body.size(),
+                      "\r\n\r\n", body);
+}
+
+TEST_F(ProxyTest, AnEngineThatAnswers503IsReplacedAndAvoided) {
+  TestEngine refuses(Says(Refusal("503 Service Unavailable", "not now")));
+  TestEngine engine(Says(kOk));
+  Start({refuses.url(), engine.url()});
+  EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat)),
+              AllOf(StartsWith("HTTP/1.1 200 "), EndsWith("ok"),
+                    HasSubstr("x-kvatlas-tried: w0 (answered 503)")));
+  EXPECT_EQ(frontend_->stats().suspects, 1u);
+  EXPECT_EQ(frontend_->stats().in_flight, 0u);
+  for (int i = 0; i < 10; ++i)
+    EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat)),
+                AllOf(EndsWith("ok"), Not(HasSubstr("tried"))));
+}
+
+TEST_F(ProxyTest, WhenAllEnginesRefuseTheClientGetsAnAnswerOfTheirs) {
+  TestEngine first(Says(Refusal("502 Bad Gateway", "broken")));
+  TestEngine second(Says(Refusal("503 Service Unavailable", std::string(100'000, 'x') + "end")));
+  Start({first.url(), second.url()});
+  EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat)),
+              AllOf(StartsWith("HTTP/1.1 503 "), HasSubstr("Retry-After: 7"), EndsWith("xend"),
+                    HasSubstr("tried: w0 (answered 502), w1 (answered 503)")));
+  EXPECT_EQ(frontend_->stats().in_flight, 0u);
+}
+
+TEST_F(ProxyTest, AnEngineThatLimitsItsRateIsReplacedButNotAvoided) {
+  TestEngine limits(Says(Refusal("429 Too Many Requests", "slower")));
+  TestEngine engine(Says(kOk));
+  Start({limits.url(), engine.url()});
+  for (int i = 0; i < 3; ++i)
+    EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat)),
+                AllOf(EndsWith("ok"), HasSubstr("tried: w0 (answered 429)")));
+  EXPECT_EQ(frontend_->stats().suspects, 0u);
+}
+
+TEST_F(ProxyTest, AnEngineWhoseAnswersAreAllErrorsIsAvoided) {
+  TestEngine fails(Says("HTTP/1.1 500 Internal Server Error\r\nContent-Length: 4\r\n\r\noops"));
+  TestEngine engine(Says(kOk));
+  Start({fails.url(), engine.url()});
+  for (int i = 0; i < kFailuresInARow; ++i)
+    EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat)),
+                AllOf(StartsWith("HTTP/1.1 500 "), EndsWith("oops")))
+        << "the error may be the request's: no other engine is asked";
+  EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat)), EndsWith("ok"));
+}
+
+TEST_F(ProxyTest, ErrorsBetweenGoodAnswersAreTheRequests) {
+  std::atomic<int> asked = 0;
+  TestEngine mixed([&](TestSocket& connection) {
+    while (!connection.ReadMessage().empty())
+      connection.Send(++asked % 3 == 0 ? kOk : "HTTP/1.1 500 X\r\nContent-Length: 0\r\n\r\n");
+  });
+  TestEngine engine(Says(kOk));
+  Start({mixed.url(), engine.url()});
+  for (int i = 0; i < 9; ++i)
+    EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat)), HasSubstr("x-kvatlas-worker: w0"));
+}
+
+TestEngine::Serve SaysOnce(std::string answer) {
+  return [answer](TestSocket& connection) {
+    connection.ReadMessage();
+    connection.Send(answer);
+    connection.ReadToEnd();
+  };
+}
+
+TEST_F(ProxyTest, AnswersThatAreNoneAreAnEnginesFailure) {
+  std::string passing;
+  for (int i = 0; i < 2 * kPassingAnswersMax; ++i) passing += "HTTP/1.1 100 Continue\r\n\r\n";
+  TestEngine endless(SaysOnce(passing));
+  TestEngine switching(SaysOnce("HTTP/1.1 101 Switching Protocols\r\n\r\n"));
+  TestEngine nothing(SaysOnce("HTTP/1.1 000 X\r\n\r\n"));
+  TestEngine engine(Says(kOk));
+  Start({endless.url(), switching.url(), nothing.url(), engine.url()});
+  EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat)),
+              AllOf(EndsWith("ok"), HasSubstr("w0 (it answers 1xx without end)"),
+                    HasSubstr("w1 (it answers with status 101)"),
+                    HasSubstr("w2 (it answers with status 0)")));
+}
+
+TEST_F(ProxyTest, WhatAnEngineSaysInOurHeadersIsNotPassedOn) {
+  TestEngine engine(
+      Says("HTTP/1.1 200 OK\r\nX-Kvatlas-Worker: another\r\nContent-Length: 2\r\n\r\nok"));
+  Start({engine.url()});
+  EXPECT_THAT(Ask(Post("/v1/chat/completions", kChat)),
+              AllOf(HasSubstr("x-kvatlas-worker: w0"), Not(HasSubstr("another"))));
 }
 
 TEST_F(ProxyTest, WhenNobodyTakesItTheClientHearsWhoWasAsked) {

@@ -9,6 +9,7 @@ namespace {
 
 // Engines among which one is taken when any will do.
 constexpr size_t kAnyOfMax = 1024;
+constexpr size_t kFailingMax = 4096;
 
 }  // namespace
 
@@ -34,6 +35,19 @@ EngineConnections* ProxyParts::PoolOf(boost::asio::io_context* io) {
 void ProxyParts::ClosePools() {
   MutexLock lock(&pools_mutex_);
   pools_.clear();
+}
+
+bool ProxyParts::FailsAgain(const std::string& engine, int status) {
+  if (status != 500 && !any_failures_.load(std::memory_order_relaxed)) return false;
+  MutexLock lock(&failures_mutex_);
+  if (status != 500) {
+    failures_.erase(engine);
+  } else if (failures_.size() >= kFailingMax && !failures_.contains(engine)) {
+    failures_.clear();
+  }
+  const bool again = status == 500 && ++failures_[engine] >= kFailuresInARow;
+  any_failures_.store(!failures_.empty(), std::memory_order_relaxed);
+  return again;
 }
 
 std::vector<KnownEngine> ProxyParts::Engines() const {
@@ -72,25 +86,25 @@ std::optional<KnownEngine> ProxyParts::AnyEngine(const std::set<std::string>& tr
 }
 
 ProxyParts::Counters ProxyParts::MakeCounters(Metrics* metrics) {
-  return {
-      .answered = metrics->AddCounter("kvatlas_frontend_proxy_answers_total",
-                                      "Requests that an engine answered."),
-      .refused = metrics->AddCounter("kvatlas_frontend_proxy_refused_total",
-                                     "Requests that no engine was asked about, or took."),
-      .tried_again = metrics->AddCounter("kvatlas_frontend_proxy_tried_again_total",
-                                         "Engines that failed before they answered, after which "
-                                         "another was asked."),
-      .outside = metrics->AddCounter("kvatlas_frontend_proxy_outside_total",
-                                     "Workers that got no request, as their url leads outside "
-                                     "--engine_addresses."),
-      .broken = metrics->AddCounter("kvatlas_frontend_proxy_broken_total",
-                                    "Answers that engines broke off."),
-      .client_gone = metrics->AddCounter("kvatlas_frontend_proxy_clients_gone_total",
-                                         "Requests whose client left before their end."),
-      .no_tokens = metrics->AddCounter("kvatlas_frontend_proxy_without_tokens_total",
-                                       "Prompts routed by load, without tokens."),
-      .under_way =
-          metrics->AddGauge("kvatlas_frontend_proxy_under_way", "Requests not yet answered.")};
+  return {.answered = metrics->AddCounter("kvatlas_frontend_proxy_answers_total",
+                                          "Requests that an engine answered."),
+          .refused = metrics->AddCounter("kvatlas_frontend_proxy_refused_total",
+                                         "Requests that no engine was asked about, or took."),
+          .tried_again =
+              metrics->AddCounter("kvatlas_frontend_proxy_tried_again_total",
+                                  "Engines that failed before they answered, or answered that "
+                                  "they cannot take a request, after which another was asked."),
+          .outside = metrics->AddCounter("kvatlas_frontend_proxy_outside_total",
+                                         "Workers that got no request, as their url leads outside "
+                                         "--engine_addresses."),
+          .broken = metrics->AddCounter("kvatlas_frontend_proxy_broken_total",
+                                        "Answers that engines broke off."),
+          .client_gone = metrics->AddCounter("kvatlas_frontend_proxy_clients_gone_total",
+                                             "Requests whose client left before their end."),
+          .no_tokens = metrics->AddCounter("kvatlas_frontend_proxy_without_tokens_total",
+                                           "Prompts routed by load, without tokens."),
+          .under_way =
+              metrics->AddGauge("kvatlas_frontend_proxy_under_way", "Requests not yet answered.")};
 }
 
 }  // namespace kvatlas

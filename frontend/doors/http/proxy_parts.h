@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "frontend/doors/http/proxy.h"
 #include "frontend/doors/route_metrics.h"
 #include "frontend/doors/tenancy.h"
@@ -29,6 +30,8 @@
 #include "indexer/service/metrics.h"
 
 namespace kvatlas {
+
+inline constexpr int kFailuresInARow = 3;
 
 class ProxyParts {
  public:
@@ -46,6 +49,9 @@ class ProxyParts {
   // For a request that any engine can take: another one each time, none of `tried` (`EngineUrl::authority`), suspects only
   // when there are no others.
   std::optional<KnownEngine> AnyEngine(const std::set<std::string>& tried);
+
+  // After an answer of this engine. True: its latest `kFailuresInARow` were all 500, so that it may be broken as a whole.
+  bool FailsAgain(const std::string& engine, int status);
 
   // Those that answers named, or else those that flags name.
   std::vector<KnownEngine> Engines() const;
@@ -76,6 +82,10 @@ class ProxyParts {
   PromptRouter* const router_;
   const Tenancy tenancy_;
   std::atomic<size_t> turn_{0};
+  Mutex failures_mutex_;
+  // Of engines whose latest answer was 500. One that is gone stays until all are forgotten, beyond `kFailingMax`.
+  absl::flat_hash_map<std::string, int> failures_ ABSL_GUARDED_BY(failures_mutex_);
+  std::atomic<bool> any_failures_{false};
   struct Models {
     std::string authorization;
     std::string list;

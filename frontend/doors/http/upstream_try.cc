@@ -5,6 +5,8 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/match.h"
+#include "absl/strings/string_view.h"
 #include "frontend/doors/http/header_text.h"
 #include "indexer/service/log.h"
 
@@ -40,6 +42,11 @@ void PutTraceparent(const TraceContext& context, HttpHeaders* headers) {
 bool Has(const HttpHeaders& headers, const char* name) {
   return std::any_of(headers.begin(), headers.end(),
                      [&](const auto& field) { return SameHeader(field.first, name); });
+}
+
+// It says that it did nothing of the request, so that another engine may.
+bool IsRefusal(int status) {
+  return status == 429 || status == 502 || status == 503 || status == 504;
 }
 
 std::string MessageOf(const absl::Status& status) {
@@ -135,12 +142,41 @@ void UpstreamTry::OnRankRefused() {
 
 void UpstreamTry::OnHead(EngineHead head) {
   if (RefusesRank(head.status)) return OnRankRefused();
+  IsRefusal(head.status) ? OnRefusal(std::move(head)) : PassHead(std::move(head));
+}
+
+// An engine that limits its rate is left to its own judgement; the others are not there for a while.
+void UpstreamTry::OnRefusal(EngineHead head) {
+  const CellWorker worker = destination();
+  const std::string reason = "answered " + std::to_string(head.status);
+  LogEvery(FailedLimiter(), LogLevel::kWarning, "an engine refused a request",
+           {{"worker", worker.second.name},
+            {"cell", worker.first},
+            {"engine", engine()},
+            {"reason", reason}});
+  if (head.status == 429) {
+    Report({.abandoned = true});
+  } else {
+    parts_->frontend()->Avoid(worker.first, worker.second);
+    Report({.finished = true, .error = "the engine " + reason, .decode_unreachable = true});
+  }
+  reported_over_ = true;
+  span_.Set("http.response.status_code", int64_t{head.status});
+  refusal_ = std::move(head);
+  owner_->OnRefusal({.worker = worker, .reason = reason});
+}
+
+void UpstreamTry::PassOn() { PassHead(*std::exchange(refusal_, std::nullopt)); }
+
+void UpstreamTry::PassHead(EngineHead head) {
   parts_->counters.answered.Increment();
   choice_.route.routed = nullptr;  // no other engine is asked from now on
   if (HeaderOf(head.headers, "content-encoding").empty())
     usage_.emplace(HeaderOf(head.headers, "content-type"));
   status_ = head.status;
   if (head.status < 500) Report({.accepted = true});
+  if (parts_->FailsAgain(engine(), head.status))
+    parts_->frontend()->Avoid(choice_.route.destination_cell(), choice_.route.destination());
   HttpHead out{.status = head.status,
                .reason = std::move(head.reason),
                .headers = std::move(head.headers),
@@ -217,7 +253,11 @@ void UpstreamTry::Fail(const TryFailure& failure, const RouteReport& report) {
   std::exchange(owner_, nullptr)->OnFailed(failure);
 }
 
+// An engine that is itself such a proxy has said the same of its own choice.
 void UpstreamTry::AddDecision(HttpHeaders* headers) const {
+  std::erase_if(*headers, [](const auto& field) {
+    return absl::StartsWithIgnoreCase(absl::string_view(field.first), "x-kvatlas-");
+  });
   const RouteResult& route = choice_.route;
   if (route.decision_id != 0) {
     headers->emplace_back("x-kvatlas-decision", std::to_string(route.decision_id));

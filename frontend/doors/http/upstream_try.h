@@ -56,6 +56,8 @@ class UpstreamTry : public std::enable_shared_from_this<UpstreamTry> {
     virtual void OnPiece(std::string_view piece) = 0;  // valid until `Resume`
     virtual void OnEnd() = 0;
     virtual void OnFailed(const TryFailure& failure) = 0;
+    // The engine answered that it cannot take the request. `PassOn` gives its answer after all.
+    virtual void OnRefusal(const TryFailure& failure) = 0;
 
    protected:
     ~Owner() = default;
@@ -79,7 +81,9 @@ class UpstreamTry : public std::enable_shared_from_this<UpstreamTry> {
   void Resume() {
     if (call_ != nullptr) call_->Resume();
   }
-  // The client is gone. The owner hears nothing more.
+  // After `OnRefusal`: the answer goes to the owner like any other.
+  void PassOn();
+  // The owner hears nothing more.
   void Cancel();
 
  private:
@@ -88,6 +92,8 @@ class UpstreamTry : public std::enable_shared_from_this<UpstreamTry> {
   bool RefusesRank(int status) const { return status == 400 && names_rank_; }
   void OnRankRefused();
   void OnHead(EngineHead head);
+  void OnRefusal(EngineHead head);
+  void PassHead(EngineHead head);
   void OnPiece(std::string_view piece);
   void OnEnd();
   void OnCallFailed(const absl::Status& why, bool answered);
@@ -108,8 +114,9 @@ class UpstreamTry : public std::enable_shared_from_this<UpstreamTry> {
   bool rank_refused_ = false;                // and refused; it was asked again without
   Span span_;                                // until the engine has answered all, or was given up
   std::optional<UsageReader> usage_;
-  int status_ = 0;              // of the answer; 0: none yet
-  bool reported_over_ = false;  // finished or abandoned
+  std::optional<EngineHead> refusal_;  // until it is passed on
+  int status_ = 0;                     // of the answer; 0: none yet
+  bool reported_over_ = false;         // finished or abandoned
 };
 
 }  // namespace kvatlas
