@@ -25,13 +25,16 @@ namespace {
 // So many calls may fail before connections are looked at because of it.
 constexpr int64_t kFailuresUnlooked = 64;
 
+// Of the process, in which connections' calls are not looked at: a flood of calls cannot begin without it.
+constexpr Duration kWorkUnlooked = std::chrono::milliseconds(5);
+
 // A thread that looks takes a tenth of a processor at most.
 constexpr int kRestPerLook = 9;
 
-// Of this thread.
-Duration ProcessorTime() {
+// `of`: CLOCK_THREAD_CPUTIME_ID or CLOCK_PROCESS_CPUTIME_ID.
+Duration ProcessorTime(clockid_t of) {
   timespec time;
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  clock_gettime(of, &time);
   return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
 }
 
@@ -104,22 +107,28 @@ GrpcCallWatch::~GrpcCallWatch() {
 void GrpcCallWatch::Run() {
   Time look_again_at(0);
   Duration closely_until(0);
+  Duration work_seen(0);
   while (true) {
-    const Duration pause = waited_ < closely_until ? kWatchCloselyEvery : kWatchEvery;
+    const bool closely = waited_ < closely_until;
+    const Duration pause = closely ? kWatchCloselyEvery : kWatchEvery;
     {
       MutexLock lock(&mutex_);
       if (!stopping_) wake_.WaitFor(&mutex_, pause);
       if (stopping_) return;
     }
     waited_ += pause;
+    const Duration work = ProcessorTime(CLOCK_PROCESS_CPUTIME_ID);
+    if (!closely && closed_.empty() && work - work_seen < kWorkUnlooked) continue;
+    work_seen = work;
     const Need need = LookNeeded();
     if (need != Need::kNone) closely_until = waited_ + kWatchCloselyFor;
     const bool wanted = need != Need::kNone || !closed_.empty();
     if (need != Need::kNow && (!wanted || Clock::Real().Now() < look_again_at)) continue;
-    const Duration before = ProcessorTime();
+    const Duration before = ProcessorTime(CLOCK_THREAD_CPUTIME_ID);
     Look();
     // Not by the clock: a look that lost its processor to the very calls it is to find would be followed by a long rest.
-    look_again_at = Clock::Real().Now() + kRestPerLook * (ProcessorTime() - before);
+    look_again_at =
+        Clock::Real().Now() + kRestPerLook * (ProcessorTime(CLOCK_THREAD_CPUTIME_ID) - before);
   }
 }
 

@@ -5,12 +5,12 @@
 // (RFC 9113, 6.5.3). Either way calls of a few kilobytes pile up without end.
 //
 // *Truth*: gRPC's own figures (channelz) of the calls of each connection that are not destroyed yet. Those of the whole server are
-// read every `kWatchEvery`, and every `kWatchCloselyEvery` while many calls are open or fail; then those of each connection too. A client that keeps to the limit and
+// read every `kWatchEvery` in which the process has done something, and every `kWatchCloselyEvery` while many calls are open or fail; then those of each connection too. A client that keeps to the limit and
 // cancels hundreds of calls a second stays below the bound.
 // What a closed connection leaves behind is destroyed by and by: `settling` says so until `kSettleMax` has passed in which none of
 // it was destroyed, so that its client does not come again before. Then the memory goes back to the system.
 // *Threads*: one of its own; `settling` any.
-// *Cost*: some microseconds each time. A look at all connections, as many for each: at most a tenth of a processor, unless so many
+// *Cost*: 50 us a time, most of it gRPC's making of JSON: 1 % of a processor that is busy, and at rest a wake-up. A look at all connections, as many for each: at most a tenth of a processor, unless so many
 // calls were begun since the last one and did not succeed that a connection could be beyond its bound.
 // *Bounds*: `calls_max` per connection, and what comes within `kWatchEvery`. All connections together: `kCrowdedConnections`
 // times as many, of each but those beyond `kCallsUncounted`; then the one with the most is closed.
