@@ -103,7 +103,19 @@ class PromptRouter::Impl : public std::enable_shared_from_this<PromptRouter::Imp
     if (task->question.deadline > Duration(0))
       input.deadline = std::clamp(Left(*task), Duration(1), input.deadline);
     if (options_.before_choice != nullptr) options_.before_choice(&input);
+    if (task->question.by_load_without_tokens && input.tokens.size() > kRouteBlocksMax)
+      ForgetTokensBeyondBlocksMax(task.get());
     frontend_->RouteAsync(std::move(input), ToTask(task));
+  }
+
+  // An engine may take a prompt that is too long to be hashed here.
+  void ForgetTokensBeyondBlocksMax(Task* task) {
+    RouteInput& input = task->question.input;
+    const absl::Status hashed = frontend_->Prepare(&input);
+    if (!absl::IsResourceExhausted(hashed)) return;
+    task->answer.no_tokens = hashed;
+    input.tokens.clear();
+    input.unknown_prompt = true;
   }
 
   static Frontend::Callback ToTask(const std::shared_ptr<Task>& task) {

@@ -38,8 +38,10 @@ CandidateCellPtr MakeCandidateCell(const RouteRequest& request, const Labels* of
   cell.traits.reserve(cell.answer->workers.size());
   for (const WorkerFound& found : cell.answer->workers) {
     const Labels* own = cell.answer->LabelsOf(found.worker);
+    const bool permitted = IsPermitted(filter, found.worker, own, of_cell);
+    const bool draining = permitted && IsDraining(filter, found.worker, own, of_cell);
     cell.traits.push_back(
-        {.role = RoleOf(own, of_cell), .allowed = IsAllowed(filter, found.worker, own, of_cell)});
+        {.role = RoleOf(own, of_cell), .allowed = permitted && !draining, .draining = draining});
   }
   return std::make_shared<const CandidateCell>(std::move(cell));
 }
@@ -60,9 +62,10 @@ CellStanding StandingOf(const RouteRequest& request, const FleetView& view,
   const OverloadThresholds& overload = ThresholdsOf(request, cell);
   CellStanding standing;
   for (size_t i = 0; i < cell.traits.size(); ++i) {
-    const auto& [role, allowed] = cell.traits[i];
+    const auto& [role, allowed, draining] = cell.traits[i];
     if (!allowed) {
       ++standing.not_allowed;
+      standing.draining += draining;
       continue;
     }
     const WorkerFound& found = cell.answer->workers[i];
@@ -97,7 +100,7 @@ CostInput CostInputOf(const RouteRequest& request, const SentTo& sibling, const 
   CostInput input = {.prompt_blocks = request.prompt->blocks(),
                      .overlap_blocks = overlap,
                      .fetched = cell.remembered ? FetchedBlocks() : found.fetched,
-                     .load = found.load,
+                     .load = LoadNow(found.load, now.in_flight),
                      .in_flight_blocks = now.in_flight.blocks,
                      .in_flight_requests = now.in_flight.requests,
                      .distance = cell.distance,
@@ -122,7 +125,7 @@ double BestCostOf(const RouteRequest& request, const FleetView& view, const Cand
                   const std::vector<WorkerNow>& now) {
   double best = std::numeric_limits<double>::infinity();
   for (size_t i = 0; i < cell.traits.size(); ++i) {
-    const auto& [role, allowed] = cell.traits[i];
+    const auto& [role, allowed, draining] = cell.traits[i];
     const WorkerFound& found = cell.answer->workers[i];
     const WorkerNow& worker = NowOf(now, i);
     if (!allowed || role == Role::kDecode ||

@@ -31,6 +31,7 @@ struct CandidateCell {
   struct Traits {
     Role role = Role::kBoth;
     bool allowed = true;  // by the request, and by itself
+    bool draining = false;
   };
 
   std::string cell;
@@ -74,6 +75,7 @@ struct CellStanding {
   Standing prefills = Standing::kUnavailable;
   Standing decodes = Standing::kUnavailable;
   uint32_t not_allowed = 0;
+  uint32_t draining = 0;               // of these
   uint32_t overloaded = 0;             // that prefill
   uint32_t overloaded_decoders = 0;    // that only decode
   uint64_t least_excess = UINT64_MAX;  // blocks that the least overloaded one is over

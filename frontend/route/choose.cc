@@ -39,6 +39,7 @@ class Chooser {
       standings_.push_back(StandingOf(request, view, *cells[i], view.cells[i]));
       const CellStanding& standing = standings_.back();
       choice_.not_allowed += standing.not_allowed;
+      choice_.draining += standing.draining;
       choice_.overloaded += standing.overloaded;
       choice_.overloaded_decoders += standing.overloaded_decoders;
       choice_.least_excess = std::min(choice_.least_excess, standing.least_excess);
@@ -90,7 +91,7 @@ class Chooser {
       const CandidateCell& cell = *view_.remembered[i];
       Add({}, cell, view_.remembered_now[i], /*prefills=*/true, /*decodes=*/false, &pool);
       for (const CandidateCell::Traits& worker : cell.traits)
-        choice_.not_allowed += !worker.allowed;
+        choice_.not_allowed += !worker.allowed, choice_.draining += worker.draining;
     }
     for (size_t i : others_)
       Add({}, *cells_[i], view_.cells[i], /*prefills=*/false, /*decodes=*/true, &pool);
@@ -101,7 +102,7 @@ class Chooser {
            bool prefills, bool decodes, Pool* pool) const {
     if (!prefills && !cell.has(Role::kDecode)) return;
     for (size_t i = 0; i < cell.traits.size(); ++i) {
-      const auto& [role, allowed] = cell.traits[i];
+      const auto& [role, allowed, draining] = cell.traits[i];
       const WorkerNow& worker = NowOf(now, i);
       const WorkerFound& found = cell.answer->workers[i];
       if (!allowed || !(role == Role::kDecode ? decodes : prefills)) continue;
@@ -122,7 +123,7 @@ class Chooser {
     for (size_t i : others_) best = std::min(best, standings_[i].best());
     for (const CandidateCellPtr& cell : view_.remembered) {
       for (size_t i = 0; i < cell->traits.size(); ++i) {
-        const auto& [role, allowed] = cell->traits[i];
+        const auto& [role, allowed, draining] = cell->traits[i];
         const HolderId& worker = cell->answer->workers[i].worker;
         if (allowed && role != Role::kDecode &&
             StandingOf(request_, view_, cell->cell, worker) < best)

@@ -54,6 +54,7 @@ struct Choice {
   std::vector<ReceiptCandidate> ranked = {};  // best first
   uint32_t considered = 0;
   uint32_t not_allowed = 0;
+  uint32_t draining = 0;  // of these
   uint32_t overloaded = 0;
   uint32_t overloaded_decoders = 0;
   uint64_t least_excess = UINT64_MAX;

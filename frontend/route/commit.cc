@@ -38,7 +38,8 @@ uint64_t Count(const RouteRequest& request, const Choice& choice, ModelFleet* mo
       .worker = worker.id(),
       .blocks = prompt.blocks() - std::min(worker.input.overlap_blocks, prompt.blocks()),
       .missing_position = choice.overlap_blocks,
-      .load = worker.input.load};
+      .load = worker.cell->answer->workers[worker.worker].load,
+      .end_follows = request.input->end_follows};
   if (choice.overlap_blocks < prompt.blocks())
     counted.missing_block = prompt.sequence()[choice.overlap_blocks];
   if (choice.decoder.has_value())

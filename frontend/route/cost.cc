@@ -44,7 +44,7 @@ Cost CostOf(const CostInput& input, const CostWeights& weights) {
   const uint32_t disk = std::min(input.fetched.disk, overlap - host);
   const uint32_t remote = std::min(input.fetched.remote, overlap - host - disk);
   const uint32_t missing = input.prompt_blocks - overlap;
-  double waiting = static_cast<double>(input.in_flight_blocks);
+  double waiting = kInFlightWaiting * static_cast<double>(input.in_flight_blocks);
   if (input.load.has_value()) waiting += static_cast<double>(input.load->waiting_prefill_blocks);
   return {.prefill = weights.prefill * missing,
           .fetch =

@@ -50,13 +50,13 @@ TEST(CostTest, TermsAreBlocksOfPrefill) {
                             .session = 6});
   EXPECT_EQ(cost.prefill, 1.5 * 60);
   EXPECT_EQ(cost.fetch, 5 + 5 + 8);
-  EXPECT_EQ(cost.queue, 57);
+  EXPECT_EQ(cost.queue, 50 + 7 * kInFlightWaiting);
   EXPECT_EQ(cost.decode, 12);
   EXPECT_EQ(cost.memory, 3 * (60 + 34 - 50));
   EXPECT_EQ(cost.distance, 2);
   EXPECT_EQ(cost.session, 6);
   EXPECT_EQ(cost.transfer, 5);
-  EXPECT_EQ(cost.total(), 90 + 18 + 57 + 12 + 132 + 2 + 6 + 5);
+  EXPECT_EQ(cost.total(), 90 + 18 + 53.5 + 12 + 132 + 2 + 6 + 5);
 }
 
 // A random worker, and the same with one thing worse: it never costs less, and what the term names costs more.

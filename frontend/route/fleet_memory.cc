@@ -82,6 +82,19 @@ void FleetMemory::SawWorkers(const Domain& domain, const std::string& cell,
   }
 }
 
+void FleetMemory::Forget(const std::set<std::string>& names) {
+  const auto is_one = [&](const WorkerFound& found) { return names.contains(found.worker.name); };
+  for (auto& [domain, of_domain] : domains_) {
+    for (auto& [cell, of_cell] : of_domain.workers) {
+      const std::vector<WorkerFound>& known = of_cell.answer->workers;
+      if (std::none_of(known.begin(), known.end(), is_one)) continue;
+      auto rest = std::make_shared<WorkersAnswer>(*of_cell.answer);
+      of_domain.worker_count -= std::erase_if(rest->workers, is_one);
+      of_cell.answer = std::move(rest);
+    }
+  }
+}
+
 void FleetMemory::SawRoles(const Domain& domain, CellRoles roles, Time now) {
   auto& known = Touch(domain, now).roles;
   if (!roles.prefills && roles.decoders == 0) {
@@ -220,7 +233,7 @@ const Labels* FleetMemory::LabelsOf(const Domain& domain, const std::string& cel
 size_t FleetMemory::ShownBy(const std::string& cell, const WorkersAnswer& answer,
                             std::span<const SequenceHash> sequence, Time now) {
   size_t shown = 0;
-  if (choices_.To(cell).requests == 0) return shown;
+  if (!choices_.knows(cell)) return shown;
   for (const WorkerFound& found : answer.workers) shown += choices_.Saw(cell, found, sequence, now);
   return shown;
 }

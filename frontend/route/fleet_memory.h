@@ -23,6 +23,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -122,6 +123,8 @@ class FleetMemory {
   // The whole answer of a cell's leaf; it is kept as it is, not copied.
   void SawWorkers(const Domain& domain, const std::string& cell,
                   std::shared_ptr<const WorkersAnswer> answer, Time now);
+  // As if no leaf had ever told of these workers.
+  void Forget(const std::set<std::string>& names);
 
   // Of a cell where everybody does both nothing is kept.
   void SawRoles(const Domain& domain, CellRoles roles, Time now);

@@ -37,6 +37,17 @@ TEST(FleetMemoryTest, AWorkerThatItsCellNoLongerNamesIsForgotten) {
   EXPECT_EQ(known[1].cell, "b");
 }
 
+TEST(FleetMemoryTest, WorkersThatAreNoMoreAreForgottenInAllDomains) {
+  FleetMemory memory({});
+  memory.SawWorkers(kDomain, "a", Workers({"w0", "w1"}), seconds(1));
+  memory.SawWorkers({"n", ""}, "b", Workers({"w0"}), seconds(2));
+  memory.Forget({"w0", "w2"});
+  ASSERT_EQ(memory.Workers(kDomain).size(), 1u);
+  EXPECT_EQ(memory.Workers(kDomain)[0].worker.name, "w1");
+  EXPECT_TRUE(memory.Workers({"n", ""}).empty());
+  EXPECT_EQ(memory.workers(), 1u);
+}
+
 TEST(FleetMemoryTest, CellsThatAnAnswerOmitsAreKeptAndComeLater) {
   FleetMemory memory({});
   memory.SawCells(kDomain, std::vector<CellFound>{Cell("a"), Cell("b")}, seconds(1));

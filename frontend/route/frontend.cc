@@ -255,6 +255,13 @@ void Frontend::SetEngines(std::map<std::string, std::string> engines) {
   fleet_->engines.Set(std::move(engines));
 }
 
+void Frontend::Forget(const std::set<std::string>& workers) {
+  for (const std::shared_ptr<ModelFleet>& model : fleet_->Models()) {
+    MutexLock lock(&model->mutex);
+    model->memory.Forget(workers);
+  }
+}
+
 const FrontendOptions& Frontend::options() const { return fleet_->options; }
 
 }  // namespace kvatlas

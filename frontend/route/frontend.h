@@ -164,6 +164,9 @@ struct RouteInput {
   std::vector<CellWorker> tried = {};
   // How long the route may wait for a worker below the thresholds; nothing: the frontend's `queue_wait`.
   std::optional<Duration> queue_wait = {};
+  // The caller will report `finished` or `abandoned`, in any case: until then the request counts at its worker, whose own load may be
+  // asked for seldom.
+  bool end_follows = false;
   TraceContext trace = {};  // whose child the route is; not valid: of no trace
   // By `Frontend::Prepare`, in the place of tokens or hashes.
   std::shared_ptr<const PreparedPrompt> prepared = {};
@@ -335,6 +338,8 @@ class Frontend {
                   const std::map<std::string, CostWeights>& model_weights);
   void SetOverload(const OverloadThresholds& overload);
   void SetEngines(std::map<std::string, std::string> engines);
+  // Workers that are no more, and must not be chosen from memory when a leaf does not answer.
+  void Forget(const std::set<std::string>& workers);
 
   FrontendStats stats() const;
   // Of at most so many cells, the least believed first.

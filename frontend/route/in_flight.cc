@@ -12,6 +12,11 @@ uint64_t RequestsOf(const Load& load) {
 
 }  // namespace
 
+std::optional<Load> LoadNow(std::optional<Load> load, const InFlight& in_flight) {
+  if (load.has_value()) load->running_requests -= std::min(load->running_requests, in_flight.ended);
+  return load;
+}
+
 void InFlightChoices::Choose(uint64_t id, NewChoice choice, Time now) {
   // Released choices at the old end cost nothing but their place: drop them as they are met.
   while (!by_age_.empty() &&
@@ -25,13 +30,17 @@ void InFlightChoices::Choose(uint64_t id, NewChoice choice, Time now) {
   of_worker.ids.push_back(id);
   if (!of_worker.requests.has_value() && choice.load.has_value())
     of_worker.requests = RequestsOf(*choice.load);
-  if (choice.decode.has_value()) Add(*choice.decode, 0);
+  if (choice.decode.has_value()) {
+    choice.end_follows = false;  // what runs on is at the worker that decodes
+    Add(*choice.decode, 0);
+  }
   choices_[id] = {.prefill = worker,
                   .decode = std::move(choice.decode),
                   .blocks = choice.blocks,
                   .missing_position = choice.missing_position,
                   .missing_block = choice.missing_block,
-                  .made = now};
+                  .made = now,
+                  .end_follows = choice.end_follows};
   by_age_.emplace_back(now, id);
 }
 
@@ -45,48 +54,91 @@ const InFlightChoices::OfWorker* InFlightChoices::Find(const std::string& cell,
 
 void InFlightChoices::Add(const CellWorker& worker, uint64_t blocks) {
   OfCell& cell = to_cell_[worker.first];
+  // Workers without a choice are kept for what their load still counts; some may never be heard of again.
+  if (cell.workers.size() >= kIdleWorkersMax) {
+    absl::erase_if(cell.workers, [](const auto& of) {
+      return of.second.sum.requests == 0 && of.second.running == 0;
+    });
+  }
   for (InFlight* to : {&cell.sum, &cell.workers[worker.second].sum}) {
     to->blocks += blocks;
     to->requests += 1;
   }
 }
 
-void InFlightChoices::Subtract(const CellWorker& worker, uint64_t blocks) {
-  const auto cell = to_cell_.find(worker.first);
-  const auto at = cell->second.workers.find(worker.second);
-  for (InFlight* from : {&cell->second.sum, &at->second.sum}) {
+void InFlightChoices::Subtract(const CellWorker& worker, uint64_t blocks, uint32_t requests) {
+  OfCell& cell = to_cell_.at(worker.first);
+  for (InFlight* from : {&cell.sum, &cell.workers.at(worker.second).sum}) {
     from->blocks -= blocks;
-    from->requests -= 1;
+    from->requests -= requests;
   }
-  if (at->second.sum.requests == 0) cell->second.workers.erase(at);
-  if (cell->second.sum.requests == 0) to_cell_.erase(cell);
 }
 
-bool InFlightChoices::ReleaseAtWorker(uint64_t id, bool told) {
+void InFlightChoices::ForgetIfIdle(const CellWorker& worker) {
+  const auto cell = to_cell_.find(worker.first);
+  if (cell == to_cell_.end()) return;
+  const auto at = cell->second.workers.find(worker.second);
+  if (at != cell->second.workers.end() && at->second.sum == InFlight() && at->second.running == 0)
+    cell->second.workers.erase(at);
+  if (cell->second.sum.requests == 0 && cell->second.running == 0) to_cell_.erase(cell);
+}
+
+bool InFlightChoices::LeavePrefill(uint64_t id, Left how) {
   const auto found = choices_.find(id);
   if (found == choices_.end() || !found->second.prefilling) return false;
   Choice& choice = found->second;
   choice.prefilling = false;
-  OfWorker& of_worker = *Find(choice.prefill.first, choice.prefill.second);
+  OfCell& cell = to_cell_.at(choice.prefill.first);
+  OfWorker& of_worker = cell.workers.at(choice.prefill.second);
   of_worker.ids.erase(std::find(of_worker.ids.begin(), of_worker.ids.end(), id));
-  if (told) ++of_worker.accepted;
-  Subtract(choice.prefill, choice.blocks);
+  if (how == Left::kTold) ++of_worker.accepted;
+  const bool runs_on = choice.end_follows && how != Left::kOver;
+  const bool in_load = how == Left::kShownByLoad;
+  if (runs_on) {
+    choice.running_since = of_worker.loads_seen - (in_load ? 1 : 0);
+    of_worker.since_load += in_load ? 0 : 1;
+    ++of_worker.running;
+    ++cell.running;
+    ++running_;
+  }
+  Subtract(choice.prefill, choice.blocks, /*requests=*/runs_on && !in_load ? 0 : 1);
+  ForgetIfIdle(choice.prefill);
   return true;
 }
 
+void InFlightChoices::EndRunning(const Choice& choice) {
+  OfCell& cell = to_cell_.at(choice.prefill.first);
+  OfWorker& of_worker = cell.workers.at(choice.prefill.second);
+  --of_worker.running;
+  --cell.running;
+  --running_;
+  if (*choice.running_since == of_worker.loads_seen) {
+    --of_worker.since_load;
+    Subtract(choice.prefill, 0);
+  } else {
+    ++of_worker.sum.ended;
+  }
+  ForgetIfIdle(choice.prefill);
+}
+
 bool InFlightChoices::ReleasePrefill(uint64_t id) {
-  const bool released = ReleaseAtWorker(id, /*told=*/true);
+  const bool released = LeavePrefill(id, Left::kTold);
   const auto found = choices_.find(id);
-  if (found != choices_.end() && !found->second.decode.has_value()) choices_.erase(found);
+  if (found != choices_.end() && !found->second.goes_on()) choices_.erase(found);
   return released;
 }
 
 bool InFlightChoices::Release(uint64_t id) {
-  ReleaseAtWorker(id, /*told=*/false);
+  LeavePrefill(id, Left::kOver);
   const auto found = choices_.find(id);
   if (found == choices_.end()) return false;
-  if (found->second.decode.has_value()) Subtract(*found->second.decode, 0);
+  const Choice choice = std::move(found->second);
   choices_.erase(found);
+  if (choice.running_since.has_value()) EndRunning(choice);
+  if (choice.decode.has_value()) {
+    Subtract(*choice.decode, 0);
+    ForgetIfIdle(*choice.decode);
+  }
   return true;
 }
 
@@ -105,7 +157,10 @@ std::optional<InFlightChoices::CellWorker> InFlightChoices::DestinationOf(uint64
 size_t InFlightChoices::Expire(Time now) {
   size_t expired = 0;
   while (!by_age_.empty() && by_age_.front().first + ttl_ <= now) {
-    expired += Release(by_age_.front().second) ? 1 : 0;
+    const uint64_t id = by_age_.front().second;
+    const auto found = choices_.find(id);
+    const bool end_follows = found != choices_.end() && found->second.end_follows;
+    expired += (end_follows ? ReleasePrefill(id) : Release(id)) ? 1 : 0;
     by_age_.pop_front();
   }
   return expired;
@@ -140,6 +195,11 @@ size_t InFlightChoices::ReleaseRisen(const std::string& cell, const WorkerFound&
   OfWorker& of_worker = *worker;
   const uint64_t requests = RequestsOf(*found.load);
   const uint64_t before = std::exchange(of_worker.requests, requests).value_or(requests);
+  if (requests == before) return 0;
+  // It is of later than the one before, and counts all that runs there.
+  ++of_worker.loads_seen;
+  Subtract({cell, found.worker}, 0, std::exchange(of_worker.since_load, 0));
+  of_worker.sum.ended = 0;
   uint64_t risen = requests - std::min(before, requests);
   const uint64_t told = std::min(risen, of_worker.accepted);
   of_worker.accepted -= told;
@@ -151,10 +211,11 @@ size_t InFlightChoices::ReleaseRisen(const std::string& cell, const WorkerFound&
     shown.push_back(id);
   }
   for (uint64_t id : shown) {
-    ReleaseAtWorker(id, /*told=*/false);
+    LeavePrefill(id, Left::kShownByLoad);
     const auto choice = choices_.find(id);
-    if (!choice->second.decode.has_value()) choices_.erase(choice);
+    if (!choice->second.goes_on()) choices_.erase(choice);
   }
+  ForgetIfIdle({cell, found.worker});
   return shown.size();
 }
 

@@ -117,6 +117,116 @@ TEST(InFlightTest, WhoDecodesIsCountedUntilTheRequestIsOver) {
   EXPECT_EQ(choices.To("b"), InFlight());
 }
 
+NewChoice WithEnd(const std::string& worker, uint64_t blocks, uint32_t running = 0) {
+  NewChoice choice = To(worker, blocks, Load{.running_requests = running});
+  choice.end_follows = true;
+  return choice;
+}
+
+size_t SawLoad(InFlightChoices* choices, const std::string& worker, uint32_t running, Time now) {
+  return choices->Saw("a", {.worker = Id(worker), .load = Load{.running_requests = running}}, {},
+                      now);
+}
+
+TEST(InFlightTest, ARequestWhoseEndFollowsCountsUntilALaterLoadShowsIt) {
+  InFlightChoices choices(100, seconds(30));
+  for (uint64_t id = 1; id <= 3; ++id) {
+    choices.Choose(id, WithEnd("w0", 5), seconds(1));
+    EXPECT_TRUE(choices.ReleasePrefill(id));
+  }
+  EXPECT_EQ(choices.To("a", Id("w0")), (InFlight{0, 3}));
+  EXPECT_EQ(choices.To("a"), (InFlight{0, 3}));
+  EXPECT_EQ(choices.size(), 0u);
+  SawLoad(&choices, "w0", 0, seconds(2));
+  EXPECT_EQ(choices.To("a", Id("w0")), (InFlight{0, 3})) << "the same load: it may be of before";
+  choices.Expire(seconds(100));
+  EXPECT_EQ(choices.To("a", Id("w0")), (InFlight{0, 3})) << "its end will be told";
+  EXPECT_TRUE(choices.Release(1));
+  EXPECT_EQ(choices.To("a", Id("w0")), (InFlight{0, 2}));
+  SawLoad(&choices, "w0", 2, seconds(3));
+  EXPECT_EQ(choices.To("a", Id("w0")), InFlight());
+  EXPECT_TRUE(choices.Release(2));
+  EXPECT_EQ(choices.To("a", Id("w0")), (InFlight{0, 0, 1})) << "that load still counts it";
+  EXPECT_EQ(LoadNow(Load{.running_requests = 2}, choices.To("a", Id("w0")))->running_requests, 1u);
+  SawLoad(&choices, "w0", 1, seconds(4));
+  EXPECT_EQ(choices.To("a", Id("w0")), InFlight());
+  EXPECT_TRUE(choices.Release(3));
+  EXPECT_FALSE(choices.Release(3));
+  EXPECT_EQ(choices.To("a"), InFlight());
+}
+
+TEST(InFlightTest, ARequestThatIsTooLongUnansweredCountsWithoutItsBlocksUntilItsEnd) {
+  InFlightChoices choices(100, seconds(30));
+  choices.Choose(1, WithEnd("w0", 5), seconds(0));
+  EXPECT_EQ(choices.Expire(seconds(31)), 1u);
+  EXPECT_EQ(choices.To("a", Id("w0")), (InFlight{0, 1}));
+  EXPECT_FALSE(choices.ReleasePrefill(1));
+  EXPECT_TRUE(choices.Release(1));
+  EXPECT_EQ(choices.To("a", Id("w0")), InFlight());
+}
+
+TEST(InFlightTest, RequestsWhoseEndFollowsEqualALedgerUnderRandomOperations) {
+  constexpr uint32_t kRunning = 1'000'000;
+  struct Row {
+    std::string worker;
+    uint64_t blocks;
+    bool prefilling;
+    bool in_load;
+  };
+  for (uint32_t seed = 1; seed <= 20; ++seed) {
+    std::mt19937 random(seed);
+    InFlightChoices choices(100'000, seconds(1'000));
+    std::map<uint64_t, Row> ledger;
+    std::map<std::string, uint32_t> ended;
+    uint32_t load = kRunning;
+    uint64_t next = 1;
+    for (int step = 0; step < 3000; ++step) {
+      const Time now = milliseconds(step);
+      const uint64_t some = 1 + random() % next;
+      const auto at = ledger.find(some);
+      const std::string worker = "w" + std::to_string(random() % 3);
+      switch (random() % 5) {
+        case 0:
+        case 1:
+          choices.Choose(next, WithEnd(worker, random() % 9, kRunning), now);
+          ledger[next] = {worker, choices.To("a", Id(worker)).blocks, true, false};
+          for (const auto& [id, row] : ledger)
+            if (id != next && row.worker == worker && row.prefilling)
+              ledger[next].blocks -= row.blocks;
+          ++next;
+          break;
+        case 2:
+          ASSERT_EQ(choices.Release(some), at != ledger.end());
+          if (at == ledger.end()) break;
+          if (at->second.in_load) ++ended[at->second.worker];
+          ledger.erase(at);
+          break;
+        case 3:
+          ASSERT_EQ(choices.ReleasePrefill(some), at != ledger.end() && at->second.prefilling);
+          if (at != ledger.end()) at->second.prefilling = false;
+          break;
+        default:
+          // Never more than before, so that no prefill is taken as shown by it.
+          SawLoad(&choices, worker, --load, now);
+          ended[worker] = 0;
+          for (auto& [id, row] : ledger)
+            if (row.worker == worker && !row.prefilling) row.in_load = true;
+      }
+      for (const std::string of : {"w0", "w1", "w2"}) {
+        InFlight want{.ended = ended[of]};
+        for (const auto& [id, row] : ledger) {
+          if (row.worker != of || row.in_load) continue;
+          ++want.requests;
+          want.blocks += row.prefilling ? row.blocks : 0;
+        }
+        if (ledger.empty()) ended.clear(), want = {};
+        ASSERT_EQ(choices.To("a", Id(of)), want)
+            << "seed " << seed << ", step " << step << ", " << of;
+      }
+    }
+  }
+}
+
 // The twin: a list of what was chosen and not released, summed each time.
 struct Kept {
   uint64_t id;

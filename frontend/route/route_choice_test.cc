@@ -34,7 +34,7 @@ TEST_F(RouteChoiceTest, SiblingsGoToOneWorkerBeforeAnyEventIsBack) {
 TEST_F(RouteChoiceTest, TooManySiblingsForOneWorkerSpreadOverFewRatherThanAll) {
   for (int i = 0; i < 16; ++i) fleet_.Add("a", "w" + std::to_string(i));
   std::map<std::string, int> chosen;
-  for (uint64_t who = 0; who < 64; ++who) ++chosen[WorkerFor(Sibling(who))];
+  for (uint64_t who = 0; who < 256; ++who) ++chosen[WorkerFor(Sibling(who))];
   EXPECT_GT(chosen.size(), 1u);
   EXPECT_LT(chosen.size(), 6u);
 }
@@ -162,6 +162,39 @@ TEST_F(RouteChoiceTest, DrainingWorkersGetNothingNotEvenTheirOwnSessions) {
   EXPECT_EQ(WorkerFor({.domain = {}, .session_id = "s"}), "w1");
   frontend().SetDraining({});
   EXPECT_EQ(WorkerFor(), "w0");
+}
+
+TEST_F(RouteChoiceTest, WhenAllThatAreAllowedDrainTheRequestMayComeAgain) {
+  fleet_.Add("a", "w0", 90, {{"draining", "true"}});
+  fleet_.Add("a", "w1");
+  frontend().SetDraining({"w1"});
+  const absl::Status refused = TryRoute({}).status();
+  EXPECT_TRUE(absl::IsUnavailable(refused)) << refused;
+  EXPECT_THAT(refused.message(), HasSubstr("draining"));
+  EXPECT_TRUE(RetryAfter(refused).has_value());
+  const absl::Status not_allowed = TryRoute({.domain = {}, .allowed_workers = {"other"}}).status();
+  EXPECT_TRUE(absl::IsNotFound(not_allowed)) << not_allowed;
+}
+
+// ---- Requests that go on ----
+
+TEST_F(RouteChoiceTest, ABurstOfStreamsIsSpreadThoughLoadsAreAskedForSeldom) {
+  for (const char* name : {"w0", "w1", "w2", "w3"}) fleet_.Add("a", name).load = Load{};
+  std::map<std::string, std::vector<uint64_t>> running;
+  for (uint64_t who = 0; who < 40; ++who) {
+    const RouteResult route =
+        Route({.domain = {}, .sequence_hashes = Prompt(0, 4, who), .end_follows = true});
+    frontend().Report(route.decision_id, {.accepted = true});
+    running[route.worker.name].push_back(route.decision_id);
+  }
+  for (const auto& [worker, ids] : running) EXPECT_EQ(ids.size(), 10u) << worker;
+  EXPECT_EQ(frontend().stats().in_flight, 0u);
+  // The loads are asked for; then those of one worker end, and it is the least loaded at once.
+  for (size_t i = 0; i < 4; ++i) fleet_.At("a", i).load = Load{.running_requests = 10};
+  EXPECT_FALSE(WorkerFor({.domain = {}, .sequence_hashes = Prompt(0, 4, 100)}).empty());
+  for (size_t i = 0; i < 8; ++i) frontend().Report(running["w2"][i], {.finished = true});
+  for (uint64_t who = 200; who < 204; ++who)
+    EXPECT_EQ(WorkerFor({.domain = {}, .sequence_hashes = Prompt(0, 4, who)}), "w2");
 }
 
 // ---- Policies ----

@@ -56,6 +56,11 @@ absl::Status NoWorkerError(const Domain& domain, const Choice& choice, bool lack
   if (lacks_decoder)
     return absl::NotFoundError("no worker of " + name +
                                " decodes what others prefill, among those that answered");
+  if (choice.draining > 0) {
+    return WithRetryAfter(
+        absl::UnavailableError("the workers of " + name + " that this request allows are draining"),
+        kRetryAfterDefault);
+  }
   if (choice.not_allowed > 0)
     return absl::NotFoundError("no worker of " + name + " that this request allows, of " +
                                std::to_string(choice.not_allowed) + " seen");

@@ -261,6 +261,12 @@ std::map<std::string, std::string> EngineFleet::Urls() const {
   return answering.empty() ? all : answering;
 }
 
+bool EngineFleet::Has(const std::string& name) const {
+  MutexLock lock(&state_->mutex);
+  return std::any_of(state_->engines.begin(), state_->engines.end(),
+                     [&](const auto& e) { return e.second->spec.name == name; });
+}
+
 size_t EngineFleet::answering() const {
   MutexLock lock(&state_->mutex);
   return static_cast<size_t>(std::count_if(state_->engines.begin(), state_->engines.end(),

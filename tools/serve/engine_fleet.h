@@ -92,6 +92,8 @@ class EngineFleet {
   std::shared_ptr<const EngineView> View() const;
   // Where engines take requests, by name: those that answer, or all where none does.
   std::map<std::string, std::string> Urls() const;
+  // It is one of those that are given, whether it answers or not.
+  bool Has(const std::string& name) const;
   // Engines that answered lately, and all.
   size_t answering() const;
   size_t size() const;

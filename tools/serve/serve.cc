@@ -373,6 +373,11 @@ class Server {
     fleet_->Tick();
     std::map<std::string, std::string> urls = fleet_->Urls();
     if (urls == urls_) return;
+    std::set<std::string> gone;
+    for (const auto& [name, url] : urls_) {
+      if (!fleet_->Has(name)) gone.insert(name);
+    }
+    if (!gone.empty()) frontend.Forget(gone);
     urls_ = std::move(urls);
     frontend.SetEngines(urls_);
   }

@@ -241,6 +241,18 @@ TEST_F(ProxyTest, APromptThatNobodyCanMakeTokensOfIsRoutedByLoad) {
                             HasSubstr("x-kvatlas-fallback: no_tokens: no such model: other")));
 }
 
+TEST_F(ProxyTest, APromptThatIsTooLongToBeHashedIsRoutedByLoad) {
+  TestEngine first(Says(kOk)), second(Says(kOk));
+  Start({first.url(), second.url()});
+  Ask(Post("/v1/completions",
+           R"({"model":"m","prompt":"x"})"));  // so that the size of blocks is known
+  const std::string text(size_t{4} * (kRouteBlocksMax + 1), 'x');
+  const std::string answer =
+      Ask(Post("/v1/completions", R"({"model":"m","prompt":")" + text + "\"}"));
+  EXPECT_THAT(answer, AllOf(StartsWith("HTTP/1.1 200 "), HasSubstr("no_tokens: "),
+                            HasSubstr("x-kvatlas-overlap-blocks: 0")));
+}
+
 TEST_F(ProxyTest, ItsPortHasReadinessAndMetricsWithItsRoutes) {
   TestEngine engine(Says(kOk));
   const auto health = std::make_shared<ProcessHealth>();

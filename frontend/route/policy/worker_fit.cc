@@ -34,14 +34,23 @@ uint64_t QueueOf(const std::optional<Load>& load, const InFlight& in_flight) {
 
 }  // namespace
 
+bool IsDraining(const WorkerFilter& filter, const HolderId& worker, const WorkerLabels* own,
+                const WorkerLabels* of_cell) {
+  if (filter.draining != nullptr && filter.draining->contains(worker.name)) return true;
+  const std::string_view draining = LabelOf(kDrainingLabel, own, of_cell);
+  return draining == "true" || draining == "1";
+}
+
 bool IsAllowed(const WorkerFilter& filter, const HolderId& worker, const WorkerLabels* own,
                const WorkerLabels* of_cell) {
+  return IsPermitted(filter, worker, own, of_cell) && !IsDraining(filter, worker, own, of_cell);
+}
+
+bool IsPermitted(const WorkerFilter& filter, const HolderId& worker, const WorkerLabels* own,
+                 const WorkerLabels* of_cell) {
   if (!filter.allowed_workers.empty() && !Contains(filter.allowed_workers, worker.name))
     return false;
   if (Contains(filter.excluded_workers, worker.name)) return false;
-  if (filter.draining != nullptr && filter.draining->contains(worker.name)) return false;
-  const std::string_view draining = LabelOf(kDrainingLabel, own, of_cell);
-  if (draining == "true" || draining == "1") return false;
   const std::string_view tenants = LabelOf(kTenantsLabel, own, of_cell);
   if (!tenants.empty() && !IsListed(filter.tenant, tenants)) return false;
   if (filter.required_labels == nullptr) return true;
@@ -56,7 +65,8 @@ bool IsOverloaded(const OverloadThresholds& overload, const std::optional<Load>&
   if (!overload.any()) return false;
   if (overload.queue_blocks > 0 && QueueOf(load, in_flight) >= overload.queue_blocks) return true;
   uint64_t requests = in_flight.requests;
-  if (load.has_value()) requests += uint64_t{load->running_requests} + load->waiting_requests;
+  if (const auto now = LoadNow(load, in_flight))
+    requests += uint64_t{now->running_requests} + now->waiting_requests;
   if (overload.requests > 0 && requests >= overload.requests) return true;
   if (overload.used_share <= 0 || !load.has_value()) return false;
   const double pool =
