@@ -165,6 +165,8 @@ int Run(ServiceMain& service, FrontendFlags& flags, const EngineReach& reach,
   FrontendService frontend_service(&frontend, &metrics, (*prompts)->router());
   const auto health = std::make_shared<ProcessHealth>();
   flags.proxy.proxy.health = health;
+  flags.proxy.proxy.bodies_bytes_max =
+      BodiesWithin(memory_bytes_max, flags.proxy.proxy.bodies_bytes_max);
   auto proxy = MakeProxy(flags.proxy, reach, &frontend, (*prompts)->router(), &metrics);
   if (!proxy.ok()) return service.Fail(proxy.status());
   TruthService truth_service(&truth, &Clock::Real());

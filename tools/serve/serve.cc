@@ -501,6 +501,7 @@ int RunServe(const std::vector<std::string>& arguments) {
   absl::StatusOr<FoundNodes> parents = FoundNodes::Read("--parents", flags.parents);
   if (!parents.ok()) return service.Fail(parents.status());
   flags.leaf.memory_bytes_max = *memory;
+  flags.proxy.bodies_bytes_max = BodiesWithin(*memory, flags.proxy.bodies_bytes_max);
   flags.leaf.memory_meter = MemoryMeter(*memory);
   return Server(service, flags, *std::move(list), *std::move(reach), *std::move(models),
                 *std::move(parents))

@@ -40,6 +40,7 @@
 #ifndef KVATLAS_FRONTEND_DOORS_HTTP_PROXY_H_
 #define KVATLAS_FRONTEND_DOORS_HTTP_PROXY_H_
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -63,7 +64,7 @@ struct ProxyOptions {
   uint32_t io_threads = 2;
   size_t connections_max = 16384;
   size_t body_bytes_max = 64 << 20;
-  size_t bodies_bytes_max = size_t{2} << 30;  // of all requests together
+  size_t bodies_bytes_max = size_t{2} << 30;  // of all requests together; see `BodiesWithin`
   uint32_t tries = 8;
   Duration write_timeout = std::chrono::minutes(2);    // for a client to take a piece
   Duration models_timeout = std::chrono::seconds(2);   // for the lists of all engines together
@@ -74,6 +75,12 @@ struct ProxyOptions {
   std::shared_ptr<const ProcessHealth> health = nullptr;
   std::string tenant;  // of requests without a header `x-kvatlas-tenant`
 };
+
+// Of a process that may use so much memory (0: as much as there is): a quarter of it, at most `bodies_bytes_max`.
+inline size_t BodiesWithin(uint64_t memory_bytes_max, size_t bodies_bytes_max) {
+  if (memory_bytes_max == 0) return bodies_bytes_max;
+  return std::min<uint64_t>(bodies_bytes_max, memory_bytes_max / 4);
+}
 
 class Proxy {
  public:

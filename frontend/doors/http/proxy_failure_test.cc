@@ -64,6 +64,12 @@ TEST_F(ProxyTest, AnEngineThatDoesNotAnswerInTimeIsReplacedToo) {
               AllOf(EndsWith("ok"), HasSubstr("no answer in time")));
 }
 
+TEST(ProxyOptionsTest, BodiesTakeAQuarterOfTheProcessesMemoryAtMost) {
+  EXPECT_EQ(BodiesWithin(0, 100), 100u);
+  EXPECT_EQ(BodiesWithin(80, 100), 20u);
+  EXPECT_EQ(BodiesWithin(8000, 100), 100u);
+}
+
 // ---- Engines that say that they cannot ----
 
 std::string Refusal(const std::string& status, const std::string& body) {

@@ -102,6 +102,13 @@ void RedisReader::Impl::OnRead(uint32_t index, uint64_t round, const Reply& repl
     shard.entries_max = std::min(shard.entries_asked / 2, kRedisRoundEntries - 1);
     return Read(index);
   }
+  if (absl::IsOutOfRange(reply.status())) {
+    LogEvery(RedisReaderLog(), shard.news_key, LogLevel::kWarning,
+             "an entry in redis is too large to be read, and keeps all streams of its shard from "
+             "being read; "
+             "delete it, or all news by XTRIM NEWS MAXLEN 0",
+             {{"news", shard.news_key}, {"reason", reply.status()}});
+  }
   if (!reply.ok()) Silence();
   if (!reply.ok() || !shard.found) {
     shard.read_at = clock_->Now() + kRedisReadRetry;
